@@ -10,13 +10,25 @@
 #
 # FEDJAX_ALG_EXTRA=cuda12 (or others of setup.cfg, comma separated) is installed
 # beside what the command needs; cuda12 and cuda13 exclude each other.
+# FEDJAX_ALG_REQUIREMENTS=newest takes the newest versions that pip finds, in
+# .venv-newest, in the place of those that requirements.txt pins.
 set -euo pipefail
 started_as="$0"
 cd "$(dirname "${BASH_SOURCE[0]}")"
-venv="${FEDJAX_ALG_VENV:-.venv}"
+requirements="${FEDJAX_ALG_REQUIREMENTS:-pinned}"
+case "$requirements" in
+  pinned) venv=.venv wanted=(-r requirements.txt) ;;
+  newest) venv=.venv-newest wanted=(--upgrade --upgrade-strategy eager) ;;
+  *)
+    echo "error: FEDJAX_ALG_REQUIREMENTS=$requirements: must be pinned or" \
+      "newest" >&2
+    exit 2
+    ;;
+esac
+venv="${FEDJAX_ALG_VENV:-$venv}"
 
 usage() {
-  sed -n '2,12p' "$0" | sed 's/^# \{0,1\}//'
+  sed -n '2,14p' "$0" | sed 's/^# \{0,1\}//'
   echo "modules: $(modules)"
 }
 
@@ -68,11 +80,11 @@ install() {
     "$python" -m venv "$venv"
   fi
   stamp="$venv/.installed-${extra:-base}"
-  want="$(cat setup.cfg requirements.txt pyproject.toml | cksum)"
+  want="$requirements $(cat setup.cfg requirements.txt pyproject.toml | cksum)"
   if [ "$(cat "$stamp" 2>/dev/null)" != "$want" ]; then
     echo "installing fedjax_alg${extra:+[$extra]}" >&2
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-      -r requirements.txt -e ".${extra:+[$extra]}"
+      "${wanted[@]}" -e ".${extra:+[$extra]}"
     echo "$want" > "$stamp"
   fi
 }
@@ -113,7 +125,7 @@ case "$command" in
     ;;
   docs)
     install docs
-    rm -rf docs/_modules_of
+    rm -rf docs/_modules_of docs/_api
     "$venv/bin/python" -m sphinx -b html -q -W --keep-going docs \
       docs/_build/html "$@"
     echo "docs/_build/html/index.html"

@@ -5,8 +5,9 @@ import pathlib
 import re
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+DOCS = pathlib.Path(__file__).resolve().parent
+ROOT = DOCS.parent
+sys.path[:0] = [str(ROOT), str(DOCS / "_extensions")]
 
 import fedjax_alg  # noqa: E402  pylint: disable=wrong-import-position
 
@@ -16,12 +17,19 @@ version = release = fedjax_alg.__version__
 
 extensions = [
     "myst_nb",  # the pages are Markdown and notebooks
+    "registry_pages",  # what the registry and the options know
     "sphinx.ext.apidoc",  # a page for every module,
     "sphinx.ext.autodoc",  # of docstrings and `#:` comments
+    "sphinx.ext.autosummary",  # and for every public name
+    "sphinx.ext.intersphinx",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_design",
 ]
-exclude_patterns = ["_build", "results/*.notes.md"]
+exclude_patterns = ["_build", "_css", "_extensions", "_inventories",
+                    "results/*.notes.md"]
+myst_enable_extensions = ["colon_fence", "dollarmath"]
 apidoc_modules = [{
     "path": "../fedjax_alg", "destination": "_modules_of",
     "separate_modules": True, "module_first": True,
@@ -36,9 +44,23 @@ napoleon_use_ivar = True
 # A name that the package gives and the name in its module are one thing.
 # Links out of this folder are to files of the repository.
 suppress_warnings = ["ref.python", "myst.xref_missing"]
-nb_execution_mode = "off"  # a test executes the notebooks
+nb_execution_mode = "cache"  # again where a cell has changed
+nb_execution_timeout = 240
+nb_execution_raise_on_error = True
+nb_merge_streams = True
+copybutton_exclude = ".linenos, .gp, .go"
+# Links to JAX, flax, optax and NumPy, without asking their sites.
+intersphinx_mapping = {
+    name: (address, str(DOCS / "_inventories" / f"{name}.inv"))
+    for name, address in (
+        ("jax", "https://docs.jax.dev/en/latest/"),
+        ("flax", "https://flax.readthedocs.io/en/latest/"),
+        ("optax", "https://optax.readthedocs.io/en/latest/"),
+        ("numpy", "https://numpy.org/doc/stable/"))}
 myst_heading_anchors = 3
 html_theme = "furo"
+html_static_path = ["_css"]
+html_css_files = ["tables.css"]
 html_title = f"fedjax_alg {release}"
 
 

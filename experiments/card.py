@@ -17,15 +17,16 @@ import shlex
 import sys
 from typing import Any
 
-from absl import flags as absl_flags
+from absl.flags import FlagValues
 
 import fedjax_alg as fa
-from fedjax_alg import errors, files, registry
+from fedjax_alg import files, metrics, registry
 from fedjax_alg.files import expanded
-from fedjax_alg.records import summary as summary_lib
+from fedjax_alg.metrics import names
+from fedjax_alg.records import summary as summary_lib, tables
 from .cli import config as config_lib
-from .cli import flag_words, lock
-from .cli.guard import guarded
+from .cli import lock
+from .cli.command import boolean, Command, written
 from .reports import report
 
 CARD, CRATE = "card.md", "ro-crate-metadata.json"
@@ -53,10 +54,11 @@ def _outcomes(summary: dict[str, Any]) -> str:
   """The table of what came out, by protocol."""
   rows = []
   for protocol, found in summary["final"].items():
-    for metric in ("accuracy", "client_accuracy", "worst_decile", "loss"):
+    main = tables.main_metric(found)
+    for metric in (main, *names.of_clients(main), "loss"):
       if found.get(metric, {}).get("mean") is not None:
-        factor = summary_lib.factor(metric)
-        digits = 4 if metric == "loss" else 2
+        factor = metrics.factor(metric)
+        digits = metrics.digits(metric)
         rows.append([
             protocol, metric.replace("_", " ") + ("" if factor == 1 else ", %"),
             *(summary_lib.shown(summary[which][protocol][metric], digits,
@@ -164,20 +166,10 @@ def crate(result: fa.RunResult, folder: pathlib.Path) -> Any:
   return made
 
 
-def _flag_values() -> absl_flags.FlagValues:
-  values = absl_flags.FlagValues()
-  absl_flags.DEFINE_bool(
-      "crate", False, f"also write {CRATE}", flag_values=values)
-  return values
-
-
-def command(argv: Sequence[str]) -> None:
-  """Parses the arguments and writes the card."""
-  values = _flag_values()
-  if config_lib.asks_help(argv):
-    raise config_lib.HelpRequested("\n".join([
-        str(__doc__).strip(), "", *flag_words.help_lines(values, ("crate",))]))
-  words = config_lib.read_flags(values, argv)
+def _run(
+    values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
+  """Writes the card."""
+  del argv
   if len(words) != 1:
     raise config_lib.UsageError("give the folder of one run, e.g. out/first")
   if values.crate and importlib.util.find_spec("rocrate") is None:
@@ -185,22 +177,17 @@ def command(argv: Sequence[str]) -> None:
         "--crate: needs the package rocrate (pip install 'fedjax_alg[crate]')")
   folder = expanded(words[0])
   result = fa.load_run(folder)
-  try:
+  with written(str(folder)):
     summary_lib.write_text(folder / CARD, card(result, folder))
     if values.crate:
       crate(result, folder).metadata.write(folder)
-  except OSError as error:
-    raise config_lib.UsageError(
-        f"{folder}: cannot be written ({errors.reason(error)})") from error
   print(f"wrote {folder / CARD}")
   if values.crate:
     print(f"wrote {folder / CRATE}")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command; returns the exit status."""
-  return guarded(command, argv)
-
+main = Command(
+    __doc__, (boolean("crate", False, f"also write {CRATE}"),), _run)
 
 if __name__ == "__main__":
   sys.exit(main())

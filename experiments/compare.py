@@ -24,19 +24,16 @@ say why they are not paired.
 from collections.abc import Sequence
 import importlib.util
 import pathlib
-import shlex
 import sys
 
-from absl import flags as absl_flags
+from absl.flags import FlagValues
 
 import fedjax_alg as fa
-from fedjax_alg import errors, metrics
 from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.runs.compare import labels, SCORES, unique
 from .cli import config as config_lib
-from .cli import flag_words
-from .cli.guard import guarded
+from .cli.command import as_module, Command, enum, listed, string, written
 from .reports import comparison as report
 from .reports import page, plots
 
@@ -44,43 +41,23 @@ from .reports import page, plots
 _SUFFIXES = (".png", ".pdf", ".md", ".tex", ".html")
 
 
-def _flag_values() -> absl_flags.FlagValues:
-  values = absl_flags.FlagValues()
-  absl_flags.DEFINE_enum(
-      "metric", "accuracy", list(metrics.METRICS), "the metric that is "
-      "compared", flag_values=values)
-  absl_flags.DEFINE_string(
-      "protocol", None, "the evaluation protocol that is compared; default "
-      "global if all runs have it, else the first one that all have",
-      flag_values=values)
-  absl_flags.DEFINE_enum(
-      "x_axis", "rounds", list(plots.X_AXES), "the x axis of the curves",
-      flag_values=values)
-  absl_flags.DEFINE_enum(
-      "score", "final", list(SCORES), "which number of a curve is compared "
-      "seed by seed: final = the last value, last_10 = the mean of the "
-      "evaluations in the last ten rounds, best = the best value",
-      flag_values=values)
-  absl_flags.DEFINE_string(
-      "baseline", None, "name of the run that the others are compared with; "
-      "default the first", flag_values=values)
-  absl_flags.DEFINE_list(
-      "targets", None, "values of the metric, 0.9 for 90 %: the tables have "
-      "the rounds, floats and simulated seconds until each; default the "
-      "--targets that all runs have", flag_values=values)
-  absl_flags.DEFINE_list(
-      "out", ["out/compare"], "files or a folder to write, see above",
-      flag_values=values)
-  return values
-
-
-_NAMES = ("metric", "protocol", "x_axis", "score", "baseline", "targets", "out")
-
-
-def usage() -> str:
-  """The text of --help."""
-  return "\n".join([
-      str(__doc__).strip(), "", *flag_words.help_lines(_flag_values(), _NAMES)])
+_FLAGS = (
+    string("metric", None, "the metric that is compared, a column of "
+           "metrics.csv; default the main one of the runs' task, which is "
+           "accuracy for classes"),
+    string("protocol", None, "the evaluation protocol that is compared; "
+           "default global if all runs have it, else the first one that all "
+           "have"),
+    enum("x_axis", "rounds", list(plots.X_AXES), "the x axis of the curves"),
+    enum("score", "final", list(SCORES), "which number of a curve is compared "
+         "seed by seed: final = the last value, last_10 = the mean of the "
+         "evaluations in the last ten rounds, best = the best value"),
+    string("baseline", None, "name of the run that the others are compared "
+           "with; default the first"),
+    listed("targets", None, "values of the metric, 0.9 for 90 %: the tables "
+           "have the rounds, floats and simulated seconds until each; default "
+           "the --targets that all runs have"),
+    listed("out", ["out/compare"], "files or a folder to write, see above"))
 
 
 def _named(word: str) -> tuple[str | None, pathlib.Path]:
@@ -214,12 +191,9 @@ def _write(
           command_line=command_line)
 
 
-def command(argv: Sequence[str]) -> None:
-  """Parses the arguments, compares the runs and writes the files."""
-  if config_lib.asks_help(argv):
-    raise config_lib.HelpRequested(usage())
-  values = _flag_values()
-  words = config_lib.read_flags(values, argv)
+def _run(
+    values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
+  """Compares the runs and writes the files."""
   if not words:
     raise config_lib.UsageError(
         "no runs: give the folders of two or more, e.g. out/a out/b")
@@ -230,23 +204,15 @@ def command(argv: Sequence[str]) -> None:
   for label, reason in found.unpaired.items():
     print(f"warning: {label} is not compared seed by seed with "
           f"{found.baseline}: {reason}", file=sys.stderr)
-  command_line = shlex.join(["python", "-m", "experiments.compare", *argv])
   replaced = [path for path in files if path.exists()]
-  try:
-    _write(files, found, values.x_axis, command_line)
-  except OSError as error:
-    raise config_lib.UsageError(
-        f"--out={','.join(values.out)}: cannot be written "
-        f"({errors.reason(error)})") from error
+  with written(f"--out={','.join(values.out)}"):
+    _write(files, found, values.x_axis, as_module("compare", argv))
   print(report.plain(found))
   for path in files:
     print(f"{'replaced' if path in replaced else 'wrote'} {path}")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command; returns the exit status."""
-  return guarded(command, argv)
-
+main = Command(__doc__, _FLAGS, _run)
 
 if __name__ == "__main__":
   sys.exit(main())

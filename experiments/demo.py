@@ -13,73 +13,80 @@ The command prints a table and writes it with a picture and the runs to
 """
 
 from collections.abc import Sequence
-import pathlib
 import sys
 
+from absl.flags import FlagValues
+
+from fedjax_alg import metrics
 from fedjax_alg.records import summary as results
 from fedjax_alg import registry
 from fedjax_alg.files import expanded
-from .cli import config as config_lib
-from .cli import guard
+from .cli.command import Command, string
+from .cli.guard import AGAIN
 from .reports import plots, suite
 
 METHODS = ("ga_fsvrg", "ma_fsvrg", "fsvrg", "fedavg")
 
 
+def main_of(outcome: suite.Outcome) -> str:
+  """The main metric of the task."""
+  return next(iter(outcome.summary["final"]["global"]))
+
+
 def table(outcomes: Sequence[suite.Outcome]) -> str:
-  """The table: accuracy, rounds to 90 % and floats sent of each method."""
-  lines = [f"{'method':10} {'accuracy (95 % CI)':>22} {'rounds to 90 %':>16} "
-           f"{'floats sent':>13}"]
+  """The table: accuracy, rounds to 90 % and floats sent of each method.
+
+  Of another task it has the main metric and the first target.
+  """
+  main = main_of(outcomes[0])
+  factor, digits = metrics.factor(main), metrics.digits(main)
+  target = next(iter(outcomes[0].summary["rounds_to"]), None)
+  until = "" if target is None else "rounds to " + (
+      f"{factor * float(target):g}" + " %" * (factor == 100))
+  head = f"{main.replace('_', ' ')} (95 % CI)"
+  lines = [f"{'method':10} {head:>22} {until:>16} {'floats sent':>13}"]
   for outcome in outcomes:
-    accuracy = outcome.summary["final"]["global"]["accuracy"]
-    reached = outcome.summary["rounds_to"]["0.90"]
+    last = outcome.summary["final"]["global"][main]
+    reached = outcome.summary["rounds_to"].get(target, {"reached": 0})
     sent = outcome.summary["cost"]["total_floats"]["mean"]
-    seeds = len(reached["values"])
+    seeds = len(last["values"])
     when = "-"
     if reached["reached"]:
       when = f"{reached['mean']:.0f}"
       if reached["reached"] < seeds:
         when += f" ({reached['reached']} of {seeds})"
-    shown = f"{results.shown(accuracy, 1, 100)} %"
+    shown = results.shown(last, digits - 1, factor) + " %" * (factor == 100)
     lines.append(f"{outcome.cell.label:10} {shown:>22} {when:>16} "
                  f"{sent / 1e6:>11.1f} M")
   return "\n".join(lines)
 
 
-def command(argv: Sequence[str]) -> None:
+def _run(
+    values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   """Plays the four methods, prints the table and draws the picture."""
-  if config_lib.asks_help(argv):
-    raise config_lib.HelpRequested(
-        f"{__doc__}\nAny other --flag=value is passed on to every run;\n"
-        "python -m experiments.run --help lists these flags.")
-  root = pathlib.Path("out/demo")
-  common = []
-  for word in argv:
-    if word == "--out_dir":
-      raise config_lib.UsageError(f"{word}: must be --out_dir=DIR, in one word")
-    if word.startswith("--out_dir="):
-      root = expanded(word.split("=", 1)[1])
-    else:
-      common.append(word)
+  del argv
+  root = expanded(values.out_dir)
   cells = [suite.Cell("a", "digits", registry.get(name).label, (
-      f"--flagfile=demo/{name}.flags", "--noprogress", *common))
+      f"--flagfile=demo/{name}.flags", "--noprogress", *words))
            for name in METHODS]
   outcomes = suite.run_cells(cells, root)
   picture = root / "demo.png"
-  seeds = outcomes[0].summary["final"]["global"]["accuracy"]["values"]
+  main = main_of(outcomes[0])
+  seeds = outcomes[0].summary["final"]["global"][main]["values"]
   plots.panels(
-      [picture], {"accuracy on the whole test set": {
-          o.cell.label: o.rows for o in outcomes}}, "global", "accuracy",
+      [picture], {f"{main.replace('_', ' ')} on the whole test set": {
+          o.cell.label: o.rows for o in outcomes}}, "global", main,
       f"digits, 60 clients of 1-2 classes, {len(seeds)} seeds")
   text = table(outcomes)
   results.write_text(root / "demo.txt", text + "\n")
   print(f"\n{text}\n\nfigure: {picture}")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command; returns the exit status."""
-  return guard.guarded(command, argv, guard.AGAIN)
-
+main = Command(
+    __doc__, (string("out_dir", "out/demo", "folder to write to"),), _run,
+    "Any other --flag=value is passed on to every run;\n"
+    "python -m experiments.run --help lists these flags.", AGAIN,
+    passes_on=True)
 
 if __name__ == "__main__":
   sys.exit(main())

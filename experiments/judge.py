@@ -31,11 +31,10 @@ import csv
 import io
 import math
 import re
-import shlex
 import sys
 from typing import NamedTuple
 
-from absl import flags as absl_flags
+from absl.flags import FlagValues
 import numpy as np
 
 import fedjax_alg as fa
@@ -45,8 +44,7 @@ from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.runs.compare import COSTS, SCORES
 from . import compare
 from .cli import config as config_lib
-from .cli import flag_words
-from .cli.guard import guarded
+from .cli.command import as_module, Command, string, written
 from .reports import answers, report, rule
 
 _COLUMNS = ("method", "protocol", "metric", "value", "rule")
@@ -83,7 +81,7 @@ def read_claims(word: str) -> list[dict[str, str]]:
     where = f"{word}, line {number}: "
     spent = _SPENT.fullmatch(row["metric"] or "")
     metric = spent[2] if spent else row["metric"]
-    if metric not in metrics.METRICS:
+    if not metrics.is_known(metric):
       raise config_lib.UsageError(
           f"{where}metric={row['metric']}: must be one of "
           f"{', '.join(metrics.METRICS)}, or {'|'.join(COSTS)}_to_METRIC_90%")
@@ -109,7 +107,7 @@ def _margin(claim: Mapping[str, str], runs: Mapping[str, fa.RunResult]
       protocol=claim["protocol"], score=claim["rule"], targets=())
   if found.unpaired:
     return "-", f"{rule.NOT_COMPARABLE}: {found.unpaired[one]}"
-  factor = summary_lib.factor(claim["metric"])
+  factor = metrics.factor(claim["metric"])
   estimate = found.pairs[0].difference
   ours = summary_lib.shown(estimate._asdict(), 2, factor, "+")
   sign, number = _VALUE.fullmatch(claim["value"]).groups()  # type: ignore
@@ -132,7 +130,7 @@ def _number(
   spent = _SPENT.fullmatch(claim["metric"])
   if spent:
     cost, metric, target = spent[1], spent[2], float(spent[3])
-    target /= summary_lib.factor(metric)
+    target /= metrics.factor(metric)
     line, = fa.compare({"run": result}, metric=metric, targets=(target,),
                        protocol=claim["protocol"]).lines
     values = [math.inf if at is None else at[cost]
@@ -141,9 +139,9 @@ def _number(
   else:
     line, = fa.compare({"run": result}, metric=claim["metric"], targets=(),
                        protocol=claim["protocol"]).lines
-    factor = summary_lib.factor(claim["metric"])
+    factor = metrics.factor(claim["metric"])
     values = [factor * v for v in line.scores[claim["rule"]].values]
-    name, unit = claim["metric"], "" if claim["metric"] == "loss" else "%"
+    name, unit = claim["metric"], "%" if factor == 100 else ""
   ours, verdict = answers.number(values, report.Claim(
       "", "", claim["method"], name, value, unit, "", None, claim["value"]))
   gap = abs(float(np.mean(values)) - value)
@@ -189,21 +187,9 @@ def markdown(found: Sequence[Judged], command_line: str) -> str:
       "point; a single seed decides nothing.", f"Made by `{command_line}`."])
 
 
-def _flag_values() -> absl_flags.FlagValues:
-  values = absl_flags.FlagValues()
-  absl_flags.DEFINE_string(
-      "out", "out/judge", "folder of judge.md and judge.csv",
-      flag_values=values)
-  return values
-
-
-def command(argv: Sequence[str]) -> None:
-  """Parses the arguments, judges the claims and writes the tables."""
-  values = _flag_values()
-  if config_lib.asks_help(argv):
-    raise config_lib.HelpRequested("\n".join([
-        str(__doc__).strip(), "", *flag_words.help_lines(values, ("out",))]))
-  words = config_lib.read_flags(values, argv)
+def _run(
+    values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
+  """Judges the claims and writes the tables."""
   if len(words) < 2:
     raise config_lib.UsageError(
         "give a file of claims and the folders of runs, e.g. claims.csv "
@@ -215,28 +201,22 @@ def command(argv: Sequence[str]) -> None:
     raise config_lib.UsageError(
         f"{words[0]}: no claim is about these runs ({', '.join(runs)})")
   folder = expanded(values.out)
-  command_line = shlex.join(["python", "-m", "experiments.judge", *argv])
-  try:
+  text = markdown(found, as_module("judge", argv).replace("`", "'"))
+  with written(f"--out={values.out}"):
     folder.mkdir(parents=True, exist_ok=True)
-    text = markdown(found, command_line.replace("`", "'"))
     summary_lib.write_text(folder / "judge.md", text)
     with open(folder / "judge.csv", "w", newline="", encoding="utf-8") as file:
       writer = csv.writer(file, lineterminator="\n")
       writer.writerow([*found[0].claim, "ours", "verdict"])
       writer.writerows(
           [*one.claim.values(), one.ours, one.words] for one in found)
-  except OSError as error:
-    raise config_lib.UsageError(
-        f"--out={values.out}: cannot be written ({errors.reason(error)})"
-    ) from error
   print(text)
   print(f"wrote {folder / 'judge.md'}\nwrote {folder / 'judge.csv'}")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command; returns the exit status."""
-  return guarded(command, argv)
-
+main = Command(
+    __doc__,
+    (string("out", "out/judge", "folder of judge.md and judge.csv"),), _run)
 
 if __name__ == "__main__":
   sys.exit(main())

@@ -12,27 +12,17 @@ it. Runs find the data with the same --data_dir.
 from collections.abc import Sequence
 import sys
 
+from absl.flags import FlagValues
+
 from fedjax_alg import data
 from .cli import config as config_lib
-from .cli import guard
+from .cli.command import Command, string
 
 
-def command(argv: Sequence[str]) -> None:
+def _run(
+    values: FlagValues, names: list[str], argv: Sequence[str]) -> None:
   """Prepares the named data sets."""
-  if config_lib.asks_help(argv):
-    raise config_lib.HelpRequested("\n".join([
-        __doc__.strip(), "",
-        f"Data sets: {', '.join(data.PREPARABLE)}, and all others of TFDS.",
-        "  --data_dir: folder to prepare them in (default $TFDS_DATA_DIR or "
-        "~/tensorflow_datasets)"]))
-  data_dir, names = None, []
-  for word in argv:
-    if word.startswith("--data_dir="):
-      data_dir = word.split("=", 1)[1]
-    elif word.startswith("-"):
-      raise config_lib.UsageError(f"{word}: unknown (only --data_dir=FOLDER)")
-    else:
-      names.append(word)
+  del argv
   known = ", ".join(data.PREPARABLE)
   if not names:
     raise config_lib.UsageError(
@@ -42,8 +32,8 @@ def command(argv: Sequence[str]) -> None:
       raise config_lib.UsageError(
           f"{name}: unknown data set (of {known}, or any other of TFDS)")
   for name in names:
-    data.prepare_tfds(name, data_dir)
-    print(f"{name}: {_ready(name, data_dir)} ready")
+    data.prepare_tfds(name, values.data_dir)
+    print(f"{name}: {_ready(name, values.data_dir)} ready")
 
 
 def _ready(name: str, data_dir: str | None) -> str:
@@ -59,10 +49,11 @@ def _ready(name: str, data_dir: str | None) -> str:
           "images")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command; returns the exit status."""
-  return guard.guarded(command, argv)
-
+main = Command(
+    f"{__doc__}\nData sets: {', '.join(data.PREPARABLE)}, and all others of "
+    "TFDS.", (string(
+        "data_dir", None, "folder to prepare them in (default $TFDS_DATA_DIR "
+        "or ~/tensorflow_datasets)"),), _run)
 
 if __name__ == "__main__":
   sys.exit(main())

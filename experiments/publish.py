@@ -33,7 +33,7 @@ import pathlib
 import re
 import sys
 
-from absl import flags as absl_flags
+from absl.flags import FlagValues
 from PIL import Image
 
 from fedjax_alg import files
@@ -41,7 +41,7 @@ from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
 from .cli import config as config_lib
-from .cli import flag_words, guard
+from .cli.command import boolean, Command, enum, string
 from .papers.analytic import figures as analytic
 from .papers.beyond import figures as beyond
 from .papers.conjugate import figures as conjugate
@@ -299,31 +299,21 @@ def publish_all(target: pathlib.Path) -> list[pathlib.Path]:
   return [*pages, page]
 
 
-def _flag_values() -> absl_flags.FlagValues:
-  """The flags of the command."""
-  values = absl_flags.FlagValues()
-  absl_flags.DEFINE_enum(
-      "paper", None, list(PAPERS), "the paper", flag_values=values)
-  absl_flags.DEFINE_bool(
-      "all", False, "publish every paper with figures in out/<paper> or a "
-      "page, and the page of all claims", flag_values=values)
-  absl_flags.DEFINE_string(
-      "from", None, "folder that the figures were written to (--out_dir of "
-      "their command); default out/<paper>", flag_values=values)
-  absl_flags.DEFINE_string(
-      "to", "docs/results", "folder to write the page and its pictures to; "
-      "the notes are read from it, too", flag_values=values)
-  return values
+_FLAGS = (
+    enum("paper", None, list(PAPERS), "the paper"),
+    boolean("all", False, "publish every paper with figures in out/<paper> or "
+            "a page, and the page of all claims"),
+    string("from", None, "folder that the figures were written to (--out_dir "
+           "of their command); default out/<paper>"),
+    string("to", "docs/results", "folder to write the page and its pictures "
+           "to; the notes are read from it, too"))
 
 
-def command(argv: Sequence[str]) -> None:
-  """Parses the flags and writes the page."""
-  values = _flag_values()
-  if config_lib.asks_help(argv):
-    raise config_lib.HelpRequested("\n".join([
-        __doc__.strip(), "",
-        *flag_words.help_lines(values, ("paper", "all", "from", "to"))]))
-  config_lib.refuse_words(config_lib.read_flags(values, argv))
+def _run(
+    values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
+  """Writes the page."""
+  del argv
+  config_lib.refuse_words(words)
   if values.all:
     for flag in ("paper", "from"):
       if values[flag].present:
@@ -339,10 +329,7 @@ def command(argv: Sequence[str]) -> None:
                 expanded(values.to)))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command; returns the exit status."""
-  return guard.guarded(command, argv)
-
+main = Command(__doc__, _FLAGS, _run)
 
 if __name__ == "__main__":
   sys.exit(main())

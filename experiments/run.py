@@ -22,7 +22,7 @@ def command(argv: Sequence[str]) -> None:
   config = config_lib.parse(argv)
   processes.join(config.processes, config.run.host_devices)
   summary = execute(config)
-  if summary:
+  if summary and processes.lead():
     print_summary(config, summary)
 
 

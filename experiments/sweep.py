@@ -20,9 +20,9 @@ import shlex
 import sys
 from typing import Any
 
-from absl import flags as absl_flags
+from absl.flags import FlagValues
 
-from fedjax_alg import metrics
+from fedjax_alg import tasks
 from fedjax_alg.engine import evaluate
 from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as summary_lib
@@ -35,68 +35,35 @@ from .cli import config as config_lib
 from .cli import flag_words
 from .cli import part as part_lib
 from .cli import program, sweeps
-from .cli.guard import guarded, RunError, WITH_RESUME
+from .cli.command import boolean, Command, enum, string, strings
+from .cli.guard import WITH_RESUME
 from .reports import comparison, page
 from .reports import sweeps as report
 
 
-def _flag_values() -> absl_flags.FlagValues:
-  values = absl_flags.FlagValues()
-  absl_flags.DEFINE_multi_string(
-      "sweep", None, "NAME=VALUE,VALUE,...: a flag of experiments.run and the "
-      "values to try; give --sweep once for each flag, and all combinations "
-      "are played. Separate values that contain commas by semicolons",
-      flag_values=values)
-  absl_flags.DEFINE_string(
-      "by", None, "evaluation protocol by which the best setting is chosen; "
-      "default validation if it is evaluated, else the first protocol of "
-      "--eval_protocols", flag_values=values)
-  absl_flags.DEFINE_enum(
-      "metric", "accuracy", list(metrics.METRICS), "metric by which settings "
-      "are compared", flag_values=values)
-  absl_flags.DEFINE_enum(
-      "score", "final", list(LAST_ROUNDS), "which evaluations of a setting "
-      "count: final = the last one, last_10 = the mean of those in the last "
-      "ten rounds, all = the mean of all", flag_values=values)
-  absl_flags.DEFINE_bool(
-      "html", False, "also write sweep.html, a page with the curves, clients, "
-      "costs and flags of every setting; it needs plotly (pip install "
-      "'fedjax_alg[report]')", flag_values=values)
-  absl_flags.DEFINE_string("part", None, part_lib.HELP, flag_values=values)
-  absl_flags.DEFINE_string(
-      "out_dir", None, "folder to write the results of the sweep to; default "
-      "out/sweep_<algorithm>_<dataset>", flag_values=values)
-  return values
-
+FLAGS = (
+    strings("sweep", None, "NAME=VALUE,VALUE,...: a flag of experiments.run "
+            "and the values to try; give --sweep once for each flag, and all "
+            "combinations are played. Separate values that contain commas by "
+            "semicolons"),
+    string("by", None, "evaluation protocol by which the best setting is "
+           "chosen; default validation if it is evaluated, else the first "
+           "protocol of --eval_protocols"),
+    string("metric", None, "metric by which settings are compared, a "
+           "column of metrics.csv; default the main one of the task, which is "
+           "accuracy for classes"),
+    enum("score", "final", list(LAST_ROUNDS), "which evaluations of a setting "
+         "count: final = the last one, last_10 = the mean of those in the "
+         "last ten rounds, all = the mean of all"),
+    boolean("html", False, "also write sweep.html, a page with the curves, "
+            "clients, costs and flags of every setting; it needs plotly (pip "
+            "install 'fedjax_alg[report]')"),
+    string("part", None, part_lib.HELP),
+    string("out_dir", None, "folder to write the results of the sweep to; "
+           "default out/sweep_<algorithm>_<dataset>"))
 
 #: Every setting has a folder and is checked before the first is played.
 _MOST_SETTINGS = 10_000
-
-_NAMES = ("sweep", "by", "metric", "score", "html", "part", "out_dir")
-
-
-def usage() -> str:
-  """The text of --help."""
-  lines = [str(__doc__).strip(), "",
-           *flag_words.help_lines(_flag_values(), _NAMES)]
-  lines += ["", "Any other --flag=value is passed on to the run of every "
-            "setting;", "python -m experiments.run --help lists these flags. "
-            "--resume continues the", "settings that are not finished, and "
-            "--overwrite starts all settings anew."]
-  return "\n".join(lines)
-
-
-def split_flags(
-    argv: Sequence[str]) -> tuple[absl_flags.FlagValues, list[str]]:
-  """Separates the flags of the sweep from those of its runs.
-
-  Raises:
-    UsageError: a flag of the sweep cannot be read.
-  """
-  values = _flag_values()
-  own, rest = flag_words.parted(config_lib.expand_flagfiles(argv), _NAMES)
-  config_lib.refuse_words(config_lib.read_flags(values, own))
-  return values, rest
 
 
 def _with_validation(words: Sequence[str]) -> list[str]:
@@ -104,7 +71,7 @@ def _with_validation(words: Sequence[str]) -> list[str]:
 
   Without --validation_clients the flags stay as they are.
   """
-  given = dict(word.lstrip("-").split("=", 1) for word in words if "=" in word)
+  given = flag_words.said(words)
   if given.get("validation_clients", "0") == "0" or "eval_protocols" in given:
     return list(words)
   default = ",".join(config_lib.RunOptions().eval_protocols)
@@ -113,7 +80,7 @@ def _with_validation(words: Sequence[str]) -> list[str]:
 
 def make(
     words: Sequence[str], grid: dict[str, list[str]], root: pathlib.Path, *,
-    by: str | None, metric: str, score: str, html: bool = False,
+    by: str | None, metric: str | None, score: str, html: bool = False,
     part: part_lib.Part | None = None) -> dict[str, Any]:
   """Plays a grid and writes sweep.md, sweep.csv, sweep.json and sweep.png.
 
@@ -121,9 +88,8 @@ def make(
     words: the flags that all settings share.
     grid: flag name -> its values, as they are written.
     root: folder of the sweep.
-    by: protocol by which the best setting is chosen; None: see
-      ``report.chosen_protocol``.
-    metric: metric by which settings are compared.
+    by: protocol by which the best setting is chosen; None: see ``Sweep.made``.
+    metric: metric by which settings are compared; None: the main one.
     score: which evaluations count, a name of ``LAST_ROUNDS``.
     html: whether to write sweep.html, too.
     part: play this part of the grid alone, and write no tables.
@@ -143,90 +109,81 @@ def make(
         f"--sweep: {number:,} settings in all, must be at most "
         f"{_MOST_SETTINGS:,}")
   configs = sweeps.configs(_with_validation(words), grid, root)
+  columns = tasks.of(configs[0]).metrics.columns
+  if metric is not None and metric not in columns:
+    raise config_lib.UsageError(
+        f"--metric={metric}: must be one of {', '.join(columns)}")
   if part is not None:
     sweeps.play_part(configs, part)
     return {}
   found = sweeps.play_all(configs, validated=by == "validation" or (
       by is None and "validation" in configs[0].run.eval_protocols))
-  settings = [
+  played = report.Sweep.made([
       report.read_setting(
           values, one.folder, "" if one.diverged is None else
           f"diverged in round {one.diverged.round}")
-      for values, one in zip(combinations(grid), found)]
-  if not any(setting.rows for setting in settings):
-    raise RunError("every setting of the sweep diverged, smaller values may "
-                   "not")
-  protocol = report.chosen_protocol(settings, by)
-  if not evaluate.is_honest(protocol):
-    print(f"warning: the best setting is chosen by {protocol}, on test data, "
+      for values, one in zip(combinations(grid), found)], by, metric, score)
+  if not evaluate.is_honest(played.by):
+    print(f"warning: the best setting is chosen by {played.by}, on test data, "
           "so its number is optimistic; --validation_clients holds clients "
           "out to choose by", file=sys.stderr)
-  config = found[0].config
-  label = config.method.entry.label
-  index = report.best(settings, protocol, metric, score)
-  text = report.table(settings, protocol, metric, score)
-  title = f"{label}, {config.data.dataset}"
-  values = report.scores(settings[index], protocol, metric, score)
-  mean, ci95 = metrics.confidence_95(list(values))
-  facts = {"best": settings[index].values, "folder": settings[
-      index].folder.name, "by": protocol, "metric": metric, "score": score,
-           "mean": float(mean), "ci95": float(ci95),
-           "values": values.tolist(), "replay": shlex.join([
-               f"--flagfile={settings[index].folder / 'flags.txt'}",
+  config, best = found[0].config, played.best()
+  text, title = played.table(), (
+      f"{config.method.entry.label}, {config.data.dataset}")
+  facts = {"best": best.values, "folder": best.folder.name, "by": played.by,
+           "metric": played.metric, "score": score,
+           **summary_lib.spread(played.scores(best)), "replay": shlex.join([
+               f"--flagfile={best.folder / 'flags.txt'}",
                f"--out_dir={root.with_name(root.name + '_best')}"])}
   summary_lib.write_text(root / "sweep.md", f"# {title}\n\n{text}\n")
-  rows = report.rows_of(settings, metric, score)
+  rows = played.rows()
   tables.write_rows(root / "sweep.csv", rows, list(rows[0]))
   summary_lib.write_json(root / "sweep.json", facts)
-  report.draw(root / "sweep.png", settings, protocol, metric, score, title)
+  report.draw(root / "sweep.png", played, title)
   if html:
-    _write_page(root / "sweep.html", title, settings, protocol, metric)
+    _write_page(root / "sweep.html", title, played)
   print(text)
-  best = " ".join(f"--{k}={v}" for k, v in settings[index].values.items())
-  print(f"\nbest: {best}\nreplay: {program.name('run')} {facts['replay']}\n"
+  words = " ".join(f"--{k}={v}" for k, v in best.values.items())
+  print(f"\nbest: {words}\nreplay: {program.name('run')} {facts['replay']}\n"
         f"results in {root}")
   return facts
 
 
 def _write_page(
-    path: pathlib.Path, title: str, settings: Sequence[report.Setting],
-    protocol: str, metric: str) -> None:
+    path: pathlib.Path, title: str, played: report.Sweep) -> None:
   """Writes the page of the settings that did not diverge."""
   runs = {", ".join(f"{k}={v}" for k, v in one.values.items()):
-          load_run(one.folder) for one in settings if one.rows}
-  found = compare(runs, metric=metric, protocol=protocol)
+          load_run(one.folder) for one in played.settings if one.rows}
+  found = compare(runs, metric=played.metric, protocol=played.by)
   page.write(
       path, title, {"": runs},
-      [comparison.scores(found), comparison.costs(found)], metric=metric,
-      protocol=protocol)
+      [comparison.scores(found), comparison.costs(found)],
+      metric=played.metric, protocol=played.by)
 
 
-def command(argv: Sequence[str]) -> None:
-  """Parses the flags and plays the grid."""
-  if config_lib.asks_help(argv):
-    raise config_lib.HelpRequested(usage())
-  values, words = split_flags(argv)
+def _run(
+    values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
+  """Plays the grid."""
   if not values.sweep:
     raise config_lib.UsageError(
         "--sweep: missing, give NAME=VALUE,VALUE,... (a flag of a run and its "
         "values)")
   grid = sweeps.read_grid(values.sweep)
   sweeps.refuse_given(argv, grid)
-  root = values.out_dir
-  if root is None:
-    name = {flag_words.name_of(w): w.split("=", 1)[-1] for w in words}
-    algorithm = name.get("algorithm", "composed").rpartition(":")[2]
-    root = (f"out/sweep_{algorithm}_"
-            f"{name.get('dataset', 'digits')}")
-  make(words, grid, expanded(root), by=values.by,
-       metric=values.metric, score=values.score, html=values.html,
-       part=part_lib.parse(values.part))
+  said = flag_words.said(words)
+  algorithm = said.get("algorithm", "composed").rpartition(":")[2]
+  make(words, grid, expanded(values.out_dir or (
+      f"out/sweep_{algorithm}_{said.get('dataset', 'digits')}")),
+       by=values.by, metric=values.metric, score=values.score,
+       html=values.html, part=part_lib.parse(values.part))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command; returns the exit status."""
-  return guarded(command, argv, WITH_RESUME)
-
+main = Command(
+    __doc__, FLAGS, _run,
+    "Any other --flag=value is passed on to the run of every setting;\n"
+    "python -m experiments.run --help lists these flags. --resume continues "
+    "the\nsettings that are not finished, and --overwrite starts all settings "
+    "anew.", WITH_RESUME, passes_on=True, of_files=True)
 
 if __name__ == "__main__":
   sys.exit(main())

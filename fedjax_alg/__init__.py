@@ -19,6 +19,10 @@ from fedjax_alg.data.arrays import from_arrays
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.federation import federate
 from fedjax_alg.data.federation import Federation
+from fedjax_alg.data.gathered import from_dataframe
+from fedjax_alg.data.gathered import from_hf
+from fedjax_alg.data.gathered import from_torch
+from fedjax_alg.engine.evaluate import confusion
 from fedjax_alg.engine.processes import distributed
 from fedjax_alg.engine.sharding import start
 from fedjax_alg.errors import OptionError
@@ -39,13 +43,15 @@ from fedjax_alg.runs.result import RunResult
 from fedjax_alg.runs.sweep import Sweep
 from fedjax_alg.runs.sweep import sweep
 from fedjax_alg.runs.tensorboard import tensorboard
+from fedjax_alg.tasks import Task
 
 __all__ = [
     "Algorithm", "ClientData", "Cohort", "Comparison", "DataError", "FedSpec",
     "Federation", "GradientTuning", "Hypergradient", "Model", "NonFiniteError",
     "OptionError", "RoundAux", "RoundCost", "RunFolderError", "RunResult",
-    "Shard", "Step", "Sweep", "compare", "distributed", "federate",
-    "from_arrays", "hypergradient", "load_run", "progress_bar", "run", "start",
-    "steps", "sweep", "tensorboard", "tune_by_gradient",
+    "Shard", "Step", "Sweep", "Task", "compare", "confusion", "distributed",
+    "federate", "from_arrays", "from_dataframe", "from_hf", "from_torch",
+    "hypergradient", "load_run", "progress_bar", "run", "start", "steps",
+    "sweep", "tensorboard", "tune_by_gradient",
 ]
 __version__ = "0.3.0"

@@ -11,12 +11,15 @@ without a client axis; the engine maps it over the cohort.
 """
 
 from collections.abc import Callable, Mapping
+import functools
 import inspect
 import re
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, cast, Generic, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
+
+from fedjax_alg.hparams import validate
 
 Array = jax.Array
 #: A typed key (``jax.random.key``). A function consumes its argument ``key``.
@@ -47,9 +50,11 @@ class ClientData(NamedTuple):
   of the array.
   """
 
-  #: [M, ...] float32 (or int32 tokens), perhaps as ``data.store.Coded``
+  #: [M, ...] float32 (or int32 tokens), perhaps as ``data.store.Coded``, or a
+  #: dictionary of such arrays
   x: Any
-  y: Array  #: [M] int32 class labels
+  #: [M] int32 class labels; of other tasks [M, ...] targets, perhaps a tree
+  y: Any
   offset: Array  #: [C] int32, first row of the client
   size: Array  #: [C] int32, number of examples of the client (n_i)
   #: [2] int32, first row and number of the rows that the server holds as
@@ -66,6 +71,11 @@ class ClientData(NamedTuple):
   availability: Array | None = None
   #: the frozen parameters of the model (``Model.roles``); None if it has none
   frozen: Params | None = None
+  blocks: Any = None  #: see ``Shard``
+  #: the other parameters that a run starts from where these are given
+  #: (``models.start``), None in the place of those that are drawn; None: all
+  #: are drawn
+  start: Params | None = None
 
 
 class Shard(NamedTuple):
@@ -76,13 +86,13 @@ class Shard(NamedTuple):
   ``size`` have a leading axis, the shard stands for several clients.
 
   In a run of several processes the arrays outside of ``map_clients`` are in
-  blocks, x [Q, M, ...] and y [Q, M], of which each process holds its own. An
-  offset is then q * M + the row in block q. Code of a client sees the block of
-  its own process, with offsets in it.
+  blocks, x [Q, M, ...] and y [Q, M, ...], of which each process holds its own,
+  and ``blocks`` says so. An offset is then q * M + the row in block q. Code of
+  a client sees the block of its own process, with offsets in it.
   """
 
-  x: Any  #: [M, ...], an array or ``data.store.Coded``; see ``data.store.read``
-  y: Array  #: [M] int32
+  x: Any  #: [M, ...], arrays or ``data.store.Coded``; see ``data.store.read``
+  y: Any  #: [M] int32, or as in ``ClientData``
   offset: Array  #: [] int32
   size: Array  #: [] int32
   #: [] float32 in (0, 1], the part of the local work that the client does, for
@@ -91,6 +101,15 @@ class Shard(NamedTuple):
   #: the client's own personal parameters (``Model.roles``), [S, ...] of several
   #: clients; None: those that the model starts from
   personal: Any = None
+  #: running statistics with which the client computes (``Model.roles``),
+  #: [S, ...] of several clients; of K models [K, ...], [S, K, ...]; None: those
+  #: that the model starts from
+  state: Any = None
+  blocks: Any = None  #: () if the arrays are in blocks of processes, else None
+
+  def at(self, offset: Array, size: Array) -> "Shard":
+    """Other rows of the same arrays."""
+    return Shard(self.x, self.y, offset, size, blocks=self.blocks)
 
 
 class Cohort(NamedTuple):
@@ -122,6 +141,11 @@ class Cohort(NamedTuple):
   #: how many participants the sampler gives on average; None if no sampler drew
   #: them
   expected: Any = None
+  #: [S] float32, the participants' losses at the model that they receive, where
+  #: their weights follow from these; None: not measured
+  losses: Array | None = None
+  #: [S] float32, these weights; None: they follow from ``weight``
+  shares: Array | None = None
 
   @property
   def present(self) -> Array:
@@ -134,8 +158,9 @@ class FedSpec(NamedTuple):
 
   num_clients: int  #: C
   cohort_size: int  #: S
-  num_classes: int  #: L
-  input_shape: tuple[int, ...]  #: shape of one example
+  num_classes: int  #: L, the outputs of the task for one example or token
+  #: shape of one example; of several arrays the number of all their values, [1]
+  input_shape: tuple[int, ...]
   num_examples: int = 0  #: number of training examples of all clients
 
 
@@ -206,13 +231,22 @@ class Model(NamedTuple):
   #: whether the l2 term is added to the sum of a client's losses: to their mean
   #: then l2 / n_i, of each client its own
   l2_of_sum: bool = False
-  #: which parameters are shared, personal and frozen (``models.roles.Roles``);
-  #: ``init`` and ``apply`` are then those of the shared ones. None: all are
-  #: shared
+  #: which parameters are shared, personal and frozen, and who keeps running
+  #: statistics (``models.roles.Roles``); ``init`` and ``apply`` are then those
+  #: of the shared ones. None: all are shared
   roles: Any = None
   #: name of a parameter ("a/lora_a") -> the type of its flax.nnx variable;
   #: None: not known
   kinds: Mapping[str, str] | None = None
+  #: (params, x [B, ...], mask [B] bool, key or None) -> (logits [B, L], running
+  #: statistics after this batch): takes the place of ``apply`` and, with a key,
+  #: of ``train_apply`` where it is known which rows count. None: a model
+  #: without statistics of its batches
+  observe: Callable[[Params, Array, Array | None, Key | None], Any] | None = (
+      None)
+  #: what is predicted and how well (``tasks.Task``); None: what the data say,
+  #: or one class for each example
+  task: Any = None
 
 
 class RoundCost(NamedTuple):
@@ -423,12 +457,17 @@ class Algorithm(NamedTuple, Generic[State]):
   #: takes part: models stay, the round counts, and clients may join. None: such
   #: a round is played like any other, as nobody may learn that it was one
   idle: Callable[[State, Cohort], State] | None = lambda state, cohort: state
-  #: (state, personal parameters) -> the state in which every client starts from
-  #: these; None for a method whose clients have none. ``client_params`` then
-  #: returns the shared and the personal parameters, joined
+  #: (state, ``models.roles.Own``) -> the state in which every client starts
+  #: from these personal parameters and running statistics; None for a method
+  #: whose clients keep none. ``client_params`` then returns them with the
+  #: shared parameters, joined
   start_personal: Callable[[State, Params], State] | None = None
   #: whether a round reads ``Cohort.part``
   takes_parts: bool = False
+  #: whether it keeps running statistics of the model (``Model.roles``), the
+  #: server's or the clients'; ``client_params`` and, if they are the server's,
+  #: ``global_params`` then have them, too
+  keeps_state: bool = False
 
 
 def no_setup(state: State, everyone: Cohort, key: Key) -> State:
@@ -475,18 +514,25 @@ _Builder = TypeVar("_Builder", bound=Callable[..., Any])
 
 
 def builder(fn: _Builder) -> _Builder:
-  """Completes the docstring of a function that makes an algorithm.
+  """Completes a function that makes an algorithm, and its docstring.
 
-  What the docstring says itself of arguments, result and errors comes after
-  what holds of all builders.
+  Hyper-parameters are checked before it is called (``hparams.validate``). What
+  the docstring says itself of arguments, result and errors comes after what
+  holds of all builders.
   """
+
+  @functools.wraps(fn)
+  def build(model, hparams, **more):
+    validate(hparams)
+    return fn(model, hparams, **more)
+
   text, *sections = re.split(
       r"\n\n(?=(?:Args|Returns|Raises):\n)", inspect.cleandoc(fn.__doc__ or ""))
   beside = dict(section.split(":\n", 1) for section in sections)
   for name, common in _BUILDER.items():
     text += f"\n\n{name}:{common}{beside.get(name, '')}".rstrip()
-  fn.__doc__ = text
-  return fn
+  build.__doc__ = text
+  return cast(_Builder, build)
 
 
 #: Parameters are float32.

@@ -1,12 +1,13 @@
 """The table of algorithms, from which flags, contract tests and docs follow."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 import dataclasses
 import types
 from typing import Any, NamedTuple
 
 from fedjax_alg import own
-from fedjax_alg.algorithms import afl, asynchronous, baffle, cfl, composed
+from fedjax_alg.algorithms import afl, apfl, asynchronous, baffle, cfl
+from fedjax_alg.algorithms import composed
 from fedjax_alg.algorithms import conjugate
 from fedjax_alg.algorithms import ditto, diversified, fedacnnl, fedavg, feddyn
 from fedjax_alg.algorithms import fedgroup, fednova, fedopt, fedzo, fesem, flhc
@@ -115,18 +116,18 @@ ALGORITHMS: dict[str, Entry] = {
                     ledger=_PLAIN),
     **{name: Entry(
         fedavg.FedAvgHParams, fedavg.fedavg, label, paper, ledger=_PLAIN,
-        options={"roles": roles, "personal_when": when})
-       for name, label, paper, roles, when in (
+        options={"roles": roles, "personal_when": when, **more})
+       for name, label, paper, roles, when, more in (
            ("fedper", "FedPer", "Arivazhagan et al., arXiv:1912.00818",
-            ("personal:last",), "together"),
+            ("personal:last",), "together", {}),
            ("lg_fedavg", "LG-FedAvg", "Liang et al., arXiv:2001.01523",
-            ("personal:**", "shared:last"), "together"),
+            ("personal:**", "shared:last"), "together", {}),
            ("fedrep", "FedRep", "Collins et al., ICML 2021",
-            ("personal:last",), "first"),
+            ("personal:last",), "first", {}),
            ("fedbabu", "FedBABU", "Oh et al., ICLR 2022",
-            ("personal:last",), "evaluation"),
+            ("personal:last",), "evaluation", {}),
            ("fedbn", "FedBN", "Li et al., ICLR 2021",
-            ("personal:norm",), "together"))},
+            ("personal:norm",), "together", {"model_state": "local"}))},
     "fedprox": Entry(fedavg.FedProxHParams, fedavg.fedprox, "FedProx",
                      "Li et al., MLSys 2020", keeps_partial_work=True,
                      ledger=_PLAIN),
@@ -227,7 +228,9 @@ ALGORITHMS: dict[str, Entry] = {
         all_clients=True, adapts=True, rounds=fedacnnl.num_rounds,
         nonfinite=_SINGULAR + "`ridge` more than 0",
         no_compression_because=_SUMS, ledger=expected.closed_form(grouped=1)),
-    "afl": Entry(afl.AFLHParams, afl.afl, "AFL", "He et al., CVPR 2025",
+    "afl": Entry(afl.AFLHParams, afl.afl, "AFL",
+                 "analytic FL, He et al., CVPR 2025; agnostic FL is "
+                 "`client_weights`=agnostic",
                  all_clients=True, rounds=afl.num_rounds,
                  nonfinite=_SINGULAR + "`remove_ridge` false and "
                  "`client_ridge` more than 0", no_compression_because=_SUMS,
@@ -256,6 +259,9 @@ ALGORITHMS: dict[str, Entry] = {
     "ditto": Entry(ditto.DittoHParams, ditto.ditto, "Ditto",
                    "Li et al., ICML 2021", adapts=True, caution=ditto.caution,
                    ledger=expected.vectors(1, 1, steps=2)),
+    "apfl": Entry(apfl.APFLHParams, apfl.apfl, "APFL",
+                  "Deng et al., arXiv:2003.13461",
+                  ledger=expected.vectors(1, 1, steps=2)),
     "composed": Entry(
         composed.ComposedHParams, composed.composed, "composed",
         "any `client_update` with any `server`",
@@ -306,6 +312,23 @@ _SENT = {field.name for options in (Compression, Privacy)
          for field in dataclasses.fields(options)}
 
 
+def refuse_unread(name: str, field: str, known: Iterable[str]) -> None:
+  """Refuses a hyper-parameter that an algorithm does not have.
+
+  Args:
+    name: the algorithm, perhaps not one of ``ALGORITHMS``.
+    field: the hyper-parameter.
+    known: those that it has.
+
+  Raises:
+    OptionError: it is none of them.
+  """
+  if field not in known:
+    why = why_unread(name, field)
+    raise OptionError(f"`{field}`: {name} does not read it"
+                      f"{f' ({why})' if why else did_you_mean(field, known)}")
+
+
 def why_unread(name: str, field: str) -> str:
   """Why an algorithm does not read a hyper-parameter that others do.
 
@@ -317,6 +340,9 @@ def why_unread(name: str, field: str) -> str:
     The reason; empty if there is none but that it has no such thing.
   """
   entry = ALGORITHMS.get(name)
+  if field == "precision":
+    return ("it is that of sums in closed form; a model is computed in "
+            "bfloat16 with `compute_dtype`")
   return entry.no_compression_because if entry and field in _SENT else ""
 
 
@@ -334,11 +360,19 @@ _SETTINGS = {
     "cell of the grid is `client_update`=mime with `server`=adam)",
     "mimesgdm": "`algorithm`=mime with `base`=momentum",
     "mimeliteadam": "`algorithm`=mime_lite with `base`=adam",
+    **dict.fromkeys(("qffl", "qfedavg"),
+                    "`algorithm`=fedavg with `client_weights`=qffl:Q"),
+    "qfedsgd": "`algorithm`=fedavg with `client_weights`=qffl:Q, "
+    "`local_steps`=1 and `batch_size`=0",
+    **dict.fromkeys(
+        ("agnostic", "agnosticfl", "agnosticfedavg",
+         "agnosticfederatedlearning"),
+        "`algorithm`=fedavg with `client_weights`=agnostic (`algorithm`=afl is "
+        "analytic FL)"),
 }
 #: Methods of the literature that are not here, and whose names resemble those
 #: of others.
-_NOT_HERE = ("qffl", "qfedavg", "apfl", "fedproto", "fedpd", "moon", "scaffnew",
-             "proxskip")
+_NOT_HERE = ("fedproto", "fedpd", "moon", "scaffnew", "proxskip")
 
 
 def _instead(name: str) -> str:
@@ -381,8 +415,5 @@ def build(
   entry = get(name)
   known = {field.name for field in dataclasses.fields(entry.hparams)}
   for field in hparams:
-    if field not in known:
-      why = why_unread(name, field)
-      raise OptionError(f"`{field}`: {name} does not read it"
-                        f"{f' ({why})' if why else did_you_mean(field, known)}")
+    refuse_unread(name, field, known)
   return entry.build(model, entry.hparams(**hparams), map_clients=map_clients)

@@ -2,11 +2,12 @@
 
 In a run of several processes a table [C, ...] (what clients keep between
 rounds) is a tree whose leaves are ``Split``: blocks of rows, one in each
-process. ``trees.rows``, ``trees.set_rows`` and ``trees.add_rows`` take the
-client ids they always take, so code that uses them does not know of it.
+process. ``rows``, ``add_rows``, ``set_rows`` and ``where_rows`` take the client
+ids that they take of whole arrays, so code that uses them (``trees`` has them,
+too) does not know of it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 import math
 from typing import Any
 
@@ -14,8 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-#: The place of the rows in the path of a leaf.
-KEY = jax.tree_util.GetAttrKey("rows of a process")
+_KEY = jax.tree_util.GetAttrKey("")
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -40,8 +40,8 @@ class Split:
     self.block, self.cuts, self.process = block, tuple(cuts), process
 
   def tree_flatten_with_keys(self):
-    """The leaf, and what a program is compiled for."""
-    return ((KEY, self.block), (KEY, self.process)), self.cuts
+    """The leaf, whose path is that of the table, and what is static."""
+    return ((_KEY, self.block), (_KEY, self.process)), self.cuts
 
   @classmethod
   def tree_unflatten(cls, cuts, children):
@@ -69,6 +69,11 @@ class Split:
     return self.cuts[-1], *self.block.shape[2 - (self.process is not None):]
 
   @property
+  def of_states(self) -> tuple[int, ...]:
+    """[N, C, ...], the shape that blocks [N, Q, T, ...] of states stand for."""
+    return self.block.shape[0], self.cuts[-1], *self.block.shape[3:]
+
+  @property
   def dtype(self) -> Any:
     """The dtype of the array that it stands for."""
     return self.block.dtype
@@ -78,69 +83,34 @@ class Split:
     """The number of axes of the array that it stands for."""
     return len(self.shape)
 
+  def _place(self, ids: Any) -> tuple[tuple[Any, ...], Any, Any]:
+    """The block of rows, their places in it, and which of them it owns."""
+    cuts = jnp.asarray(self.cuts, jnp.int32)
+    owner = self.process
+    if owner is None:
+      owner = jnp.searchsorted(cuts[1:-1], ids, side="right")
+    there = (cuts[owner] <= ids) & (ids < cuts[owner + 1])
+    place = ids - jnp.asarray(self.starts, jnp.int32)[owner]
+    return (owner,) if self.process is None else (), place, there
+
+  def rows(self, ids: Any) -> Any:
+    """See ``rows``; in the code of one client, others' are arbitrary."""
+    block, place, _ = self._place(ids)
+    return self.block.at[*block, place].get(mode="clip")
+
+  def writable(self, ids: Any) -> Any:
+    """``block.at`` of rows; others' are out of range, as in ``rows``."""
+    block, place, there = self._place(ids)
+    return self.block.at[*block, jnp.where(there, place, self.height)]
+
   @property
-  def at(self) -> "_At":
-    """``at[ids].get(mode="clip")``, and ``add`` and ``set`` as of an array.
-
-    In the code of one client rows of other processes are not written, and read
-    as arbitrary rows.
-    """
-    return _At(self)
-
-  def where(self, chosen: Any, rows: Any) -> "Split":
-    """``rows`` [C, ...] of the clients that are ``chosen`` [C], else its own.
-
-    Not in the code of one client.
-    """
-    clients = np.add.outer(self.starts, np.arange(self.height))
-    taken = chosen[clients].reshape(
-        clients.shape + (1,) * (self.block.ndim - 2))
-    return self.with_block(jnp.where(taken, rows[clients], self.block))
+  def clients(self) -> np.ndarray:
+    """[Q, T], the client of each row of the blocks."""
+    return np.add.outer(self.starts, np.arange(self.height))
 
   def with_block(self, block: Any) -> "Split":
     """The same rows of the same clients with other values."""
     return Split(block, self.cuts, self.process)
-
-
-class _At:
-  """Which rows of a ``Split`` are meant."""
-
-  def __init__(self, table: Split):
-    self._table = table
-
-  def __getitem__(self, ids: Any) -> "_Rows":
-    return _Rows(self._table, ids)
-
-
-class _Rows:
-  """Some rows of a ``Split``; ``there``: which of them can be read."""
-
-  def __init__(self, table: Split, ids: Any):
-    self._table = table
-    cuts = jnp.asarray(table.cuts, jnp.int32)
-    starts = jnp.asarray(table.starts, jnp.int32)
-    owner = table.process
-    if owner is None:
-      owner = jnp.searchsorted(cuts[1:-1], ids, side="right")
-    self._place = ids - starts[owner]
-    self.there = (cuts[owner] <= ids) & (ids < cuts[owner + 1])
-    self._of = (owner,) if table.process is None else ()
-
-  def get(self, mode: str) -> Any:
-    """See ``Split.at``."""
-    return self._table.block.at[*self._of, self._place].get(mode=mode)
-
-  def _writable(self) -> Any:
-    place = jnp.where(self.there, self._place, self._table.height)
-    return self._table.block.at[*self._of, place]
-
-  def add(self, rows: Any, mode: str) -> Split:
-    """See ``Split.at``."""
-    return self._table.with_block(self._writable().add(rows, mode=mode))
-
-  def set(self, rows: Any, mode: str) -> Split:
-    """See ``Split.at``."""
-    return self._table.with_block(self._writable().set(rows, mode=mode))
 
 
 def is_split(leaf: Any) -> bool:
@@ -168,3 +138,58 @@ def nbytes(tree: Any) -> int:
       math.prod(leaf.block.shape) // (len(leaf.cuts) - 1) * leaf.dtype.itemsize
       if is_split(leaf) else leaf.size * leaf.dtype.itemsize
       for leaf in leaves(tree))
+
+
+def tree_map(
+    split: Callable[..., Any], other: Callable[..., Any], tree: Any, *rest: Any
+) -> Any:
+  """``jax.tree.map`` with a function for every ``Split``, one for arrays."""
+  return jax.tree.map(
+      lambda leaf, *more: (split if is_split(leaf) else other)(leaf, *more),
+      tree, *rest, is_leaf=is_split)
+
+
+def rows(table: Any, ids: Any) -> Any:
+  """Takes rows ``ids`` [S] of a table [C, ...].
+
+  An id out of range gives an arbitrary row.
+  """
+  return tree_map(lambda leaf: leaf.rows(ids),
+                  lambda leaf: leaf.at[ids].get(mode="clip"), table)
+
+
+def add_rows(table: Any, ids: Any, changes: Any) -> Any:
+  """Adds ``changes`` [S, ...] to rows ``ids``; ignores ids out of range."""
+  return tree_map(
+      lambda leaf, new: leaf.with_block(
+          leaf.writable(ids).add(new, mode="drop")),
+      lambda leaf, new: leaf.at[ids].add(new, mode="drop"), table, changes)
+
+
+def set_rows(table: Any, ids: Any, values: Any) -> Any:
+  """Sets rows ``ids`` to ``values`` [S, ...]; ignores ids out of range."""
+  return tree_map(
+      lambda leaf, new: leaf.with_block(
+          leaf.writable(ids).set(new, mode="drop")),
+      lambda leaf, new: leaf.at[ids].set(new, mode="drop"), table, values)
+
+
+def where_rows(chosen: Any, values: Any, table: Any) -> Any:
+  """``values`` [C, ...] in the rows that are ``chosen`` [C], else the table's.
+
+  Not in the code of one client.
+  """
+
+  def select(chosen, new, old):
+    chosen = chosen.reshape(chosen.shape + (1,) * (old.ndim - chosen.ndim))
+    return jnp.where(chosen, new, old)
+
+  return tree_map(
+      lambda leaf, new: leaf.with_block(
+          select(chosen[leaf.clients], new[leaf.clients], leaf.block)),
+      lambda leaf, new: select(chosen, new, leaf), table, values)
+
+
+def num_rows(table: Any) -> int:
+  """The number of rows of a table [C, ...]."""
+  return leaves(table)[0].shape[0]

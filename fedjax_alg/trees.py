@@ -9,8 +9,10 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from fedjax_alg import split
 from fedjax_alg.base import Array, Key, Params
+# Tables of clients, also those whose rows are shared out over processes.
+from fedjax_alg.split import (  # noqa: F401
+    add_rows, num_rows, rows, set_rows, where_rows)
 
 HIGHEST = jax.lax.Precision.HIGHEST
 
@@ -105,34 +107,6 @@ def index(tree: Params, i: Any) -> Params:
   return jax.tree.map(lambda leaf: leaf[i], tree)
 
 
-def rows(table: Params, ids: Array) -> Params:
-  """Takes rows ``ids`` [S] of a table [C, ...].
-
-  An id out of range gives an arbitrary row.
-  """
-  return jax.tree.map(lambda leaf: leaf.at[ids].get(mode="clip"), table,
-                      is_leaf=split.is_split)
-
-
-def add_rows(table: Params, ids: Array, changes: Params) -> Params:
-  """Adds ``changes`` [S, ...] to rows ``ids``; ignores ids out of range."""
-  return jax.tree.map(
-      lambda leaf, new: leaf.at[ids].add(new, mode="drop"), table, changes,
-      is_leaf=split.is_split)
-
-
-def set_rows(table: Params, ids: Array, values: Params) -> Params:
-  """Sets rows ``ids`` to ``values`` [S, ...]; ignores ids out of range."""
-  return jax.tree.map(
-      lambda leaf, new: leaf.at[ids].set(new, mode="drop"), table, values,
-      is_leaf=split.is_split)
-
-
-def num_rows(table: Params) -> int:
-  """The number of rows of a table [C, ...]."""
-  return split.leaves(table)[0].shape[0]
-
-
 def repeat(tree: Params, times: int) -> Params:
   """Adds a leading axis with ``times`` copies to every leaf."""
   return jax.tree.map(
@@ -178,65 +152,35 @@ def _check_slots(weight: Array, tree: Params) -> None:
 
 
 def slot_sum(weight: Array, tree: Params) -> Params:
-  """Computes the sum over slots s of weight[s] * leaf[s].
+  """Computes the sum over slots s of weight[s] * leaf[s], or K sums at once.
 
   Args:
-    weight: [S] float32. A slot of weight 0 is ignored, even if it holds NaN.
-    tree: leaves [S, ...].
-
-  Returns:
-    Leaves [...].
-  """
-  _check_slots(weight, tree)
-
-  def one(leaf):
-    held = jnp.where(_per_slot(weight > 0, leaf), leaf, jnp.zeros_like(leaf))
-    return jnp.tensordot(weight, held, axes=1, precision=HIGHEST)
-
-  return jax.tree.map(one, tree)
-
-
-def slot_sums(weights: Array, tree: Params) -> Params:
-  """Computes K weighted sums over slots at once.
-
-  Args:
-    weights: [S, K] float32. A slot whose K weights are 0 is ignored, even if it
-      holds NaN.
-    tree: leaves [S, ...].
-
-  Returns:
-    Leaves [K, ...].
-
-  Examples:
-    >>> weights = jnp.array([[1.0, 0.0], [0.5, 2.0]])
-    >>> slot_sums(weights, jnp.array([8.0, 4.0])).tolist()
-    [10.0, 8.0]
-  """
-  used = (weights > 0).any(1)
-  _check_slots(used, tree)
-
-  def one(leaf):
-    held = jnp.where(_per_slot(used, leaf), leaf, jnp.zeros_like(leaf))
-    return jnp.tensordot(weights, held, axes=(0, 0), precision=HIGHEST)
-
-  return jax.tree.map(one, tree)
-
-
-def weighted_sum(weights: Array, tree: Params) -> Params:
-  """Computes one weighted sum over slots, or K at once.
-
-  Args:
-    weights: [S], see ``slot_sum``, or [S, K], see ``slot_sums``.
+    weight: [S] or [S, K] float32. A slot whose weights are 0 is ignored, even
+      if it holds NaN.
     tree: leaves [S, ...].
 
   Returns:
     Leaves [...] or [K, ...].
+
+  Examples:
+    >>> weights = jnp.array([[1.0, 0.0], [0.5, 2.0]])
+    >>> slot_sum(weights, jnp.array([8.0, 4.0])).tolist()
+    [10.0, 8.0]
   """
-  return (slot_sum if weights.ndim == 1 else slot_sums)(weights, tree)
+  used = weight > 0
+  if weight.ndim > 1:
+    used = used.any(1)
+  _check_slots(used, tree)
+
+  def one(leaf):
+    held = jnp.where(_per_slot(used, leaf), leaf, jnp.zeros_like(leaf))
+    return jnp.tensordot(weight, held, axes=(0, 0), precision=HIGHEST)
+
+  return jax.tree.map(one, tree)
 
 
 def add_weighted(weight: Array, total: Params, tree: Params) -> Params:
-  """Adds one slot to the sums of ``weighted_sum``.
+  """Adds one slot to the sums of ``slot_sum``.
 
   Args:
     weight: [] or [K]. A slot of weight 0 is ignored, even if it is not finite.
@@ -266,6 +210,7 @@ def slot_mean(weight: Array, tree: Params) -> Params:
     >>> slot_mean(jnp.array([2.0, 1.0, 0.0]), {"w": leaf})["w"].tolist()
     [2.0, 2.0]
   """
+  _check_slots(weight, tree)
   return slot_sum(weight / jnp.maximum(weight.sum(), 1e-30), tree)
 
 
@@ -336,14 +281,13 @@ def where_slots(chosen: Array, a: Params, b: Params) -> Params:
   Args:
     chosen: [S] bool.
     a: leaves [S, ...].
-    b: leaves [S, ...]; a table of all clients may be ``split.Split``.
+    b: leaves [S, ...].
 
   Returns:
     Leaves [S, ...].
   """
   return jax.tree.map(
-      lambda x, y: y.where(chosen, x) if split.is_split(y)
-      else jnp.where(_per_slot(chosen, x), x, y), a, b)
+      lambda x, y: jnp.where(_per_slot(chosen, x), x, y), a, b)
 
 
 def to_matrix(tree: Params) -> tuple[Array, Callable[[Array], Params]]:
@@ -361,12 +305,12 @@ def to_matrix(tree: Params) -> tuple[Array, Callable[[Array], Params]]:
   matrix = jnp.concatenate(
       [leaf.reshape(leaf.shape[0], -1) for leaf in leaves], axis=1)
 
-  def from_matrix(rows: Array) -> Params:
+  def from_matrix(matrix: Array) -> Params:
     parts, start = [], 0
     for shape in shapes:
       size = math.prod(shape)
-      part = rows[:, start:start + size]
-      parts.append(part.reshape((rows.shape[0],) + shape))
+      part = matrix[:, start:start + size]
+      parts.append(part.reshape((matrix.shape[0],) + shape))
       start += size
     return jax.tree.unflatten(treedef, parts)
 

@@ -27,8 +27,11 @@ PROGRAMS = ("algorithms", "contract", "docs", "experiments", "runs")
 #: them to files is more than what reading them saves.
 SHARED = ("docs", "experiments", "runs")
 
+#: Folders in which most files have runs of the same programs.
+TOGETHER = ("tests/runs", "tests/experiments")
+
 #: Files and folders whose tests take longest.
-LONGEST = ("tests/experiments/test_run.py", "tests/experiments/*/*.py",
+LONGEST = ("tests/experiments/*/*.py",
            "tests/experiments/*.py", "tests/runs/*.py", "tests/docs/*.py",
            "tests/algorithms/*.py")
 
@@ -127,8 +130,13 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def group(nodeid):
-  """A file, or in the contract a file's tests of one algorithm."""
+  """A file, a folder whose runs share programs, or in the contract a file's
+  tests of one algorithm.
+  """
   path, _, case = nodeid.partition("::")
+  for folder in TOGETHER:
+    if path.startswith(f"{folder}/"):
+      return folder
   bench = re.search(r"\[(\w+)", case) if "contract" in path else None
   return f"{path}[{bench[1]}]" if bench else path
 
@@ -246,7 +254,7 @@ def fixture_share_programs():
   with pytest.MonkeyPatch.context() as patch:
     for place in shared_programs.PLACES:
       patch.setattr(f"{place}.Programs", shared_programs.make)
-    patch.setattr("experiments.reports.suite.compile_together",
+    patch.setattr("experiments.cli.sweeps.compile_together",
                   shared_programs.make_together)
     yield
 

@@ -1,6 +1,7 @@
 """Folders of runs that nobody played: their numbers are given."""
 
 import json
+import pathlib
 import re
 
 from flax import serialization
@@ -16,9 +17,10 @@ FLOATS, SECONDS = 1000, 0.5
 
 
 def write(folder, accuracy, *, algorithm="fedavg", loss=None, every=5,
-          protocols=("global",), hparams=None, data=None, seeds=None,
-          partition="P", clients=None, membership=None, floats=FLOATS,
-          sent_bytes=None, run=None, cohort_size=2, stopped="rounds"):
+          rounds=None, protocols=("global",), hparams=None, data=None,
+          seeds=None, partition="P", clients=None, membership=None,
+          floats=FLOATS, sent_bytes=None, run=None, cohort_size=2,
+          stopped="rounds", identity=None):
   """Writes the folder of a finished run.
 
   Args:
@@ -27,6 +29,7 @@ def write(folder, accuracy, *, algorithm="fedavg", loss=None, every=5,
     algorithm: its name.
     loss: [N, E]; by default 1 - accuracy.
     every: rounds between two evaluations.
+    rounds: the E evaluated rounds; by default those that ``every`` makes.
     protocols: the protocols, which all have the same numbers.
     hparams: hyper-parameters.
     data: options of the data that are not the defaults.
@@ -39,6 +42,7 @@ def write(folder, accuracy, *, algorithm="fedavg", loss=None, every=5,
     run: options of the run that are not the defaults.
     cohort_size: S.
     stopped: why it ended.
+    identity: its identity.
 
   Returns:
     The folder.
@@ -46,7 +50,8 @@ def write(folder, accuracy, *, algorithm="fedavg", loss=None, every=5,
   accuracy = np.asarray(accuracy, float)
   loss = 1 - accuracy if loss is None else np.asarray(loss, float)
   seeds = list(range(len(accuracy))) if seeds is None else list(seeds)
-  rounds = every * np.arange(1, accuracy.shape[1] + 1)
+  rounds = np.array(
+      rounds or every * np.arange(1, accuracy.shape[1] + 1))
   rows = []
   for e, number in enumerate(rounds.tolist()):
     for i, seed in enumerate(seeds):
@@ -58,9 +63,10 @@ def write(folder, accuracy, *, algorithm="fedavg", loss=None, every=5,
             "total_bytes": number * (sent_bytes or 4 * floats),
             "simulated_s": number * SECONDS}
         rows.append(row)
-  folder.mkdir(parents=True)
+  folder.mkdir(parents=True, exist_ok=True)
   tables.write_rows(folder / "metrics.csv", rows)
-  each = [{"round": r, "seed": seed, **dict.fromkeys(tables.ROUND_COST, 0.0)}
+  each = [{"round": r, "seed": seed, **dict.fromkeys(
+      (*tables.ROUND_COST, "discrepancy", "train_loss"), 1.0)}
           for r in range(1, rounds[-1] + 1) for seed in seeds]
   tables.write_rows(folder / "rounds.csv", each, list(each[0]))
   timing = [{"round": r, "seconds": 0.1 * r} for r in rounds.tolist()]
@@ -82,9 +88,12 @@ def write(folder, accuracy, *, algorithm="fedavg", loss=None, every=5,
   summary.write_json(folder / "config.json", facts)
   summary.write_json(folder / "summary.json", {
       **summary.summarise(rows, (0.9,)), "stopped": stopped,
+      "cost": summary.cost(rows, cohort_size, each),
+      "timing": {"steady_s_per_round": 0.1},
       "hashes": {"data": options.dataset, "partition": partition,
                  "final_state": "S"},
-      "versions": {"python": "3"}, "device": "none", "identity": None})
+      "versions": {"python": "3"}, "device": "none", "identity": identity})
+  (folder / "curves.png").write_bytes(b"drawn")
   final = {
       "clients": {} if clients is None else {
           "local": {"accuracy": np.asarray(clients, float)}},
@@ -93,6 +102,18 @@ def write(folder, accuracy, *, algorithm="fedavg", loss=None, every=5,
   (folder / "final.msgpack").write_bytes(
       serialization.msgpack_serialize(final))
   return folder
+
+
+def finish(config):
+  """Writes the folder of a ``Config`` whose rounds become better and better."""
+  run = config.run
+  rounds = [*range(run.eval_every, run.rounds, run.eval_every), run.rounds]
+  write(
+      pathlib.Path(config.out_dir),
+      [[0.5 + 0.4 * number / run.rounds for number in rounds]] * len(run.seeds),
+      rounds=rounds, protocols=run.eval_protocols, seeds=run.seeds,
+      algorithm=config.algorithm, hparams=config.hparams,
+      identity=config.identity(), data=field_values(config.data))
 
 
 def read_facts(folder):

@@ -79,6 +79,15 @@ def softmax_problem() -> Problem:
       FedSpec(len(clients), 8, CLASSES, (FEATURES,), sum(SIZES)), held)
 
 
+def of_sizes(sizes, held=0) -> Problem:
+  """``softmax_problem`` with clients of other sizes, four in a cohort."""
+  made = make_clients([*sizes, *[held] * bool(held)])
+  server = made.pop() if held else None
+  return softmax_problem()._replace(
+      clients=made, data=client_data(made, server), validation=server,
+      spec=FedSpec(len(made), 4, CLASSES, (FEATURES,), sum(sizes)))
+
+
 def image_problem() -> Problem:
   """5 clients of 6 x 6 images in 3 classes, a small perceptron."""
   rng = np.random.default_rng(1)
@@ -195,4 +204,4 @@ def in_blocks(data: ClientData, mesh: Any) -> ClientData:
                  np.zeros((), np.int32), held[1])
   return sharding.replicate(data._replace(
       x=blocks(data.x), y=blocks(data.y), offset=rows.blocked(data.offset),
-      validation=held), mesh)
+      validation=held, blocks=()), mesh)

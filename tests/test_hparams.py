@@ -25,23 +25,13 @@ def fields(dataclass):
 
 @pytest.mark.parametrize("values, message", [
     (dict(steps=0), "`steps`=0: must be at least 1 and at most 10"),
-    (dict(steps=11), "`steps`=11: must be at least 1 and at most 10"),
-    (dict(rate=0.0), "`rate`=0.0: must be more than 0 and less than 1"),
-    (dict(rate=1.0), "`rate`=1.0: must be more than 0 and less than 1"),
     (dict(rate=math.nan), "`rate`=nan: must be finite"),
     (dict(free=-math.inf), "`free`=-inf: must be finite"),
-    (dict(rule="c"), "`rule`=c: must be one of a, b"),
-    (dict(rule=""), "`rule`=: must be one of a, b"),
 ])
 def test_what_is_out_of_range_is_said_in_one_line(values, message):
   with pytest.raises(OptionError) as error:
     hparams.validate(Sample(**values))
   assert error.value.text == message
-
-
-def test_bounds_that_are_included_are():
-  hparams.validate(Sample(steps=1))
-  hparams.validate(Sample(steps=10, rate=0.999, rule="b", free=-1e9))
 
 
 _BOUND = st.none() | st.integers(-5, 5).map(float)
@@ -87,12 +77,6 @@ def test_validate_accepts_exactly_the_choices(choices, value):
       hparams.validate(made(value))
 
 
-def test_the_range_in_words():
-  assert [hparams.allowed(field) for field in dataclasses.fields(Sample)] == [
-      "at least 1 and at most 10", "more than 0 and less than 1",
-      "one of a, b", ""]
-
-
 @dataclasses.dataclass(frozen=True)
 class Chained:
   """``beta`` is read with a server that is read with several models only."""
@@ -119,10 +103,3 @@ class Chained:
 def test_what_a_setting_reads(settings, read):
   made = Chained(**settings)
   assert {name for name in fields(made) if hparams.reads(made, name)} == read
-
-
-def test_conditions_in_words():
-  assert [str(field.metadata["when"])
-          for field in dataclasses.fields(Chained) if field.metadata["when"]
-          ] == ["`num_models` of 2 or more", "`server`=adam|adaptive",
-                "`trace`", "`not_a_field_here`=3"]

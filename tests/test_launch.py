@@ -25,9 +25,9 @@ def fixture_launch(tmp_path):
   python.chmod(0o755)
   calls = tmp_path / "calls"
 
-  def launch(extra=None, command="run"):
+  def launch(extra=None, command="run", **more):
     env = {name: value for name, value in os.environ.items()
-           if name != "FEDJAX_ALG_EXTRA"}
+           if not name.startswith("FEDJAX_ALG_")} | more
     env["FEDJAX_ALG_VENV"] = str(tmp_path)
     if extra is not None:
       env["FEDJAX_ALG_EXTRA"] = extra
@@ -66,3 +66,16 @@ def test_an_unknown_extra_is_one_line(launch, extra):
   (line,) = done.stderr.splitlines()
   assert line.startswith(f"error: FEDJAX_ALG_EXTRA={extra}: unknown extra '")
   assert "cuda12 cuda13 tpu aot" in line
+
+
+def test_the_newest_versions_are_taken_in_the_place_of_the_pinned(launch):
+  """And the other way round: either is installed when it is asked for."""
+  for requirements, words in (
+      ("newest", "--upgrade --upgrade-strategy eager -e ."),
+      ("pinned", "-r requirements.txt -e .")):
+    _, calls = launch(FEDJAX_ALG_REQUIREMENTS=requirements)
+    assert calls[0].endswith(words)
+  done, calls = launch(FEDJAX_ALG_REQUIREMENTS="latest")
+  assert (done.returncode, calls) == (2, [])
+  assert done.stderr == (
+      "error: FEDJAX_ALG_REQUIREMENTS=latest: must be pinned or newest\n")

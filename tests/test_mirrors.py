@@ -11,11 +11,11 @@ _LIBRARY = _TESTS.parent / "fedjax_alg"
 #: module -> its tests, where they are not in the file of the same name:
 #: types, base classes and parts that are tested through what they make up.
 ELSEWHERE = {
+    "algorithms/common": "contract/test_registry",
     "base": "contract/test_contract",
     "central/aggregation": "exchange/test_aggregation",
     "client/compression": "exchange/test_compression",
     "registry": "contract/test_registry",
-    "client/moving": "client/test_personal",
     "client/sgd": "client/test_local_training",
     "client/svrg": "client/test_local_training",
     "client/update": "rounds/test_two_halves",

@@ -11,7 +11,7 @@ CUTS = [(0, 3, 7), (0, 7), (0, 5, 5, 7)]
 RNG = np.random.default_rng(0)
 rows = jax.jit(trees.rows)
 add_rows, set_rows = jax.jit(trees.add_rows), jax.jit(trees.set_rows)
-where_slots = jax.jit(trees.where_slots)
+where_rows = jax.jit(trees.where_rows)
 WHOLE = RNG.normal(size=(7, 2)).astype(np.float32)
 
 
@@ -46,7 +46,7 @@ def test_it_is_read_and_written_as_a_whole_array(cuts):
         change(WHOLE, ids, new))
   chosen, other = np.arange(7) % 3 == 1, -WHOLE
   np.testing.assert_array_equal(
-      rows_of(where_slots(chosen, other, table)),
+      rows_of(where_rows(chosen, other, table)),
       np.where(chosen[:, None], other, WHOLE))
 
 
@@ -61,7 +61,6 @@ def test_a_process_reads_and_writes_its_own_rows(cuts):
                       jnp.int32(process))
     assert own.shape == (7, 2)
     mine = (first <= ids) & (ids < last)
-    np.testing.assert_array_equal(own.at[ids].there, mine)
     np.testing.assert_array_equal(
         np.asarray(rows(own, ids))[mine], WHOLE[ids[mine]])
     blocks.append(set_rows({"w": own}, ids, {"w": new})["w"].block)

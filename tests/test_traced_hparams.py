@@ -25,17 +25,11 @@ class Sample:
   on: bool = hparams.hyper(True, "on")
 
 
-def test_floats_are_traced_unless_said_otherwise():
-  assert hparams.traced_names(Sample) == (
-      "start", "rate", "pull", "free", "gain")
-  assert hparams.traced_names(Sample(rule="b")) == hparams.traced_names(Sample)
-
-
-def test_what_is_not_read_is_not_traced():
+def test_which_are_traced():
+  """Floats unless said otherwise, read, and not a zero that switches off."""
+  assert hparams.traced_names(Sample) == hparams.traced_names(
+      Sample(rule="b")) == ("start", "rate", "pull", "free", "gain")
   assert hparams.traced_names(Sample()) == ("start", "rate", "pull", "free")
-
-
-def test_a_zero_that_switches_something_off_is_not_traced():
   assert hparams.traced_names(Sample(pull=0.0, free=0.0)) == (
       "start", "rate", "free")
 

@@ -118,8 +118,8 @@ def test_a_weight_or_group_too_few_or_many_is_refused(slots):
   for mean in (trees.slot_sum, trees.slot_mean):
     with pytest.raises(AssertionError, match="tree_shape_prefix"):
       mean(weight, tree(slots))
-    with pytest.raises(AssertionError, match=r"weight must be \[S\]"):
-      mean(weight[:, None], tree(5, 1))
+  with pytest.raises(AssertionError, match=r"weight must be \[S\]"):
+    trees.slot_mean(weight[:, None], tree(5, 1))
   with pytest.raises(AssertionError, match="tree_shape_prefix"):
     trees.group_mean(weight, groups, 2, tree(slots))
   with pytest.raises(AssertionError, match="groups: one of each slot"):
@@ -175,7 +175,7 @@ def test_slots_added_one_by_one_are_the_weighted_sum():
         lambda leaf: jnp.zeros(weights.shape[1:] + leaf.shape[1:]), stack)
     for s in range(4):
       total = trees.add_weighted(weights[s], total, trees.index(stack, s))
-    return total, trees.weighted_sum(weights, stack)
+    return total, trees.slot_sum(weights, stack)
 
   for weights in (jnp.array([0.5, 2.0, 0.0, 1.0]),
                   jnp.array([[0.5, 0.0], [2.0, 1.0], [0.0, 0.0], [0.0, 3.0]])):

@@ -21,6 +21,8 @@ RUNS = {
     "losac": dict(first_gradients="full"), "local": {},
     "ga_fsvrg": dict(num_models=2, threshold=1),
     "fedgroup": dict(num_groups=2, pretrain_scale=3, pretrain_steps=2),
+    "composed": dict(
+        client_update="scaffold", num_models=2, threshold=1),
     "fedacnnl": dict(model="mlp", hidden=(8,))}
 #: Those without a global model, or whose models are evaluated as others'.
 LOCAL = ("local", "fedgroup")
@@ -58,11 +60,31 @@ def main(port, process, out, *algorithms):
     whole = sum(leaf.nbytes for leaf_name, leaf in numbers.items()
                 if re.fullmatch(rf"{name}/\d+", leaf_name))
     found |= {**numbers, f"{name} held": np.array([held, whole])}
+  found["errors"] = np.array([*errors(int(process))])
   np.savez(f"{out}/process{process}.npz", **found)
   processes.meet("saved")
   if process == "1":
-    raise OSError("this disk\nis full")
+    raise OSError("no way on")
   processes.meet("never")
+
+
+def errors(process):
+  """What each process catches when one of them fails."""
+
+  class Local(Exception):
+    """No other process has it."""
+
+  for failing, error in (
+      (1, OSError("this disk is full")), (0, Local("cannot be sent"))):
+
+    def work(failing=failing, error=error):
+      if process == failing:
+        raise error
+
+    try:
+      processes.together(work)
+    except Exception as caught:
+      yield str(caught).removeprefix("Local: ")  # as it is sent
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from fedjax_alg.runs import plan as plan_lib
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import Plan
-from . import flags
+from . import flag_words, flags
 from .flags import OutputOptions
 
 PRESETS = pathlib.Path(__file__).parents[1] / "presets"
@@ -255,7 +255,7 @@ def _of_files(
     parsed: absl_flags.FlagValues, given: Iterable[str], typed: Sequence[str]
 ) -> set[str]:
   """The flags of flag files that are not typed as well."""
-  names = {word.lstrip("-").partition("=")[0] for word in typed}
+  names = set(map(flag_words.name_of, typed))
   return set(given) - {name if name in parsed else name.removeprefix("no")
                        for name in names}
 
@@ -263,7 +263,7 @@ def _of_files(
 def _refuse_absl_flags(argv: Sequence[str]) -> None:
   """absl itself reads this flag, which would hide misspelt ones."""
   for word in argv:
-    if word.lstrip("-").partition("=")[0] == "undefok" and word[:1] == "-":
+    if flag_words.name_of(word) == "undefok" and word[:1] == "-":
       raise UsageError(f"{word}: not read, every flag must be known")
 
 
@@ -287,7 +287,7 @@ def read_flags(
   Raises:
     UsageError: a flag is unknown or cannot be read.
   """
-  for word, after in zip(argv, argv[1:]):
+  for word, after in zip(argv, [*argv[1:], "--"]):
     name = word.lstrip("-")
     # absl takes the next word for the value, which would lose that flag.
     if (word[:1] == "-" and after.startswith("--") and name in parsed

@@ -38,13 +38,11 @@ def read_summary(folder: pathlib.Path) -> dict[str, Any]:
   return files.read_json(folder / "summary.json")
 
 
-def execute(
-    config: Config, programs: Programs | None = None) -> dict[str, Any]:
+def execute(config: Config) -> dict[str, Any]:
   """Plays a run and writes its results.
 
   Args:
     config: the run, from ``config.parse``.
-    programs: its programs; by default they are compiled now.
 
   Returns:
     summary.json as a dictionary, which is empty with --dry_run.
@@ -58,16 +56,22 @@ def execute(
   with contextlib.ExitStack() as held:
     start = processes.agree(lambda: _start(config, held))
     config = dataclasses.replace(config, first_devices=start.first_devices)
-    if start.finished:
-      assert start.folder is not None
-      return read_summary(start.folder) if processes.lead() else {}
-    compiled = _compiled(config, programs, start)
-    if start.folder is None:
+    folder = start.folder
+    if folder is not None and start.finished:
+      return read_summary(folder)
+    prepared = config.prepare()
+    if folder is not None and start.resuming:
+      processes.agree(lambda: resume.check_machine(folder, config, prepared))
+      processes.agree(lambda: resume.check_frozen(folder, prepared))
+    if processes.lead():
+      warn(prepared, set())
+    programs = Programs(prepared)
+    if folder is None:
       if processes.lead():
-        print_plan(config, compiled)
+        print_plan(config, programs)
       return {}
     (summary,), _ = run_folders(
-        [Taken(config, start.folder, start.resuming)], compiled,
+        [Taken(config, folder, start.resuming)], programs,
         config.method.entry.label)
   signals.keep(signals.NOTHING)
   assert summary is not None
@@ -113,18 +117,6 @@ def refuse_several(config: Config, joined: bool = False) -> None:
     raise config_lib.UsageError(
         "--distributed: plays a single run in several processes, not the runs "
         "of a sweep or figure (python -m experiments.run has it)")
-
-
-def _compiled(
-    config: Config, programs: Programs | None, start: _Start) -> Programs:
-  prepared = programs.prepared if programs else config.prepare()
-  folder = start.folder
-  if folder is not None and start.resuming:
-    processes.agree(lambda: resume.check_machine(
-        folder, config, prepared))
-  if processes.lead():
-    warn(prepared, set())
-  return programs or Programs(prepared)
 
 
 def warn(prepared: Prepared, said: set[str]) -> None:
@@ -220,11 +212,14 @@ def print_summary(config: Config, summary: dict[str, Any]) -> None:
     print(f"ended after round {summary['cost']['rounds']} of "
           f"{config.run.rounds} by --{summary['stopped'].replace(' ', '=')}")
   for protocol, values in summary["final"].items():
-    accuracy = values["accuracy"]
-    seeds = len(accuracy["values"])
+    main, first = next(iter(values.items()))
+    more, words = ("macro_f1", "macro F1") if main == "accuracy" else (
+        "loss", "loss")
+    seeds = len(first["values"])
     over = f"95 % CI, {seeds} seeds" if seeds > 1 else "1 seed"
-    print(f"{protocol:12} accuracy {summary_lib.shown(accuracy, 4)} ({over}), "
-          f"macro F1 {_number(values['macro_f1']['mean'])}")
+    print(f"{protocol:12} {main.replace('_', ' ')} "
+          f"{summary_lib.shown(first, 4)} ({over}), {words} "
+          f"{_number(values[more]['mean'])}")
   if "groups" in summary:
     found = summary["groups"]
     sizes = "; ".join(" ".join(map(str, own)) for own in found["sizes"])

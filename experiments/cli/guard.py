@@ -70,7 +70,7 @@ def guarded(
     The exit status: 0 for success, 1 if a run had to stop, 2 for wrong use, 75
     if a scheduler's signal stopped a command that can go on, and 130 if the
     user interrupted the command. A process of several ends at
-    once, with the status of the one that has failed, or 75 if one was lost.
+    once, and with 75 if another one has ended or was lost.
   """
   _keep_imports()
   for name in ("stdout", "stderr"):
@@ -104,7 +104,7 @@ def _status(
   except (OptionError, RunFolderError) as error:
     return _say(one_line(error), 2)
   except BrokenPipeError:  # nobody reads on, as with ``| head``
-    return _ended(1, "its output was closed")
+    return _ended(1)
   except (RunError, NonFiniteError, OSError) as error:
     return _say(one_line(error), 1)
   except signals.Stopped as stopped:
@@ -113,7 +113,7 @@ def _status(
     return signals.STATUS
   except KeyboardInterrupt:
     print(f"interrupted{again and f'; {again}'}", file=sys.stderr)
-    return _ended(130, "interrupted")
+    return _ended(130)
   except Exception as error:  # pylint: disable=broad-except
     if processes.is_loss(error):
       processes.lose(error)
@@ -127,13 +127,13 @@ def _status(
 
 def _say(text: str, status: int) -> int:
   print(f"error: {text}", file=sys.stderr)
-  return _ended(status, text)
+  return _ended(status)
 
 
-def _ended(status: int, text: str) -> int:
-  """The exit status; of several processes, the others end with it, too."""
+def _ended(status: int) -> int:
+  """The exit status; one of several processes ends here."""
   if processes.count() > 1:
-    processes.fail(status, text)
+    processes.end(status)
   return status
 
 

@@ -32,11 +32,13 @@ class HeldError(RunError):
     super().__init__(f"{folder}: is being played by {holder}")
 
 
-def still_held(errors: Sequence[HeldError]) -> RunError:
-  """The error of a command that lacks nothing but runs that others play."""
-  others = f" ({len(errors) - 1} more by others)" if len(errors) > 1 else ""
-  return RunError(f"{errors[0]}{others}; when that has ended, give the same "
-                  "command again")
+class StillHeld(RunError):
+  """A command lacks nothing but runs that others play."""
+
+  def __init__(self, errors: Sequence[HeldError]):
+    others = f" ({len(errors) - 1} more by others)" if len(errors) > 1 else ""
+    super().__init__(f"{errors[0]}{others}; when that has ended, give the same "
+                     "command again")
 
 
 @contextlib.contextmanager

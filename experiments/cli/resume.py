@@ -116,8 +116,7 @@ def check_tables(folder: pathlib.Path, config: Config) -> None:
   """
   checkpoints = folder / run_files.CHECKPOINTS
   for facts in checkpoint.headers(checkpoints):  # the newest that is whole
-    tables.check(folder, config.seeds, facts["round"], facts.get("tables"),
-                 config.run.eval_every)
+    tables.check(folder, config.seeds, facts["round"], facts.get("tables"))
     return
   if checkpoint.paths(checkpoints):
     return  # damaged: ``restore`` says so
@@ -178,6 +177,22 @@ def check_machine(
         "so its last bits may differ; --allow_other_devices goes on anyway")
 
 
+def check_frozen(folder: pathlib.Path, prepared: Prepared) -> None:
+  """Refuses to resume a run with other frozen parameters.
+
+  They are in no checkpoint, and their values may come from somewhere else than
+  the file of the model.
+
+  Raises:
+    UsageError: they differ from those that the run was started with.
+  """
+  plan = files.read_json(folder / "config.json").get("plan", {})
+  if plan.get("frozen_sha256") != prepared.plan.get("frozen_sha256"):
+    raise config_lib.UsageError(
+        f"--resume: the run in {folder} has other frozen parameters than the "
+        "model has now; restore them or start anew in another folder")
+
+
 def restore(
     folder: pathlib.Path, config: Config, shapes: Any, records: Records
 ) -> tuple[Any, int]:
@@ -210,7 +225,7 @@ def restore(
                    "config.json")
   check_rounds(folder, config, facts["round"])
   records.read(facts["round"], facts.get("unfinished_s", 0.0),
-               facts.get("tables"), config.run.eval_every)
+               facts.get("tables"))
   return states, facts["round"]
 
 

@@ -1,26 +1,29 @@
-"""Plays many settings of one run, with as few compiled programs as possible.
+"""Plays many runs, each in a folder of its own.
 
-Every setting has a folder of its own.
+Settings of one run are played with as few compiled programs as possible, the
+runs of figures each alone.
 """
 
 from collections.abc import Sequence
 import contextlib
 import pathlib
 import sys
+import time
 from typing import NamedTuple
 
 from fedjax_alg.data.options import field_values
-from fedjax_alg.engine import checkpoint
+from fedjax_alg.engine import checkpoint, sharding
 from fedjax_alg.files import expanded
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.runs.plan import by_program
 from fedjax_alg.runs.play import Divergence
-from fedjax_alg.runs.prepare import check_choice
-from fedjax_alg.runs.programs import Programs
+from fedjax_alg.runs.prepare import check_choice, Prepared
+from fedjax_alg.runs.programs import compile_together, Programs
+from fedjax_alg.runs.progress import TimeLeft
 from fedjax_alg.runs.queue import divergence
 from fedjax_alg.runs.sweep import combinations
 from . import config as config_lib
-from . import execute, flags, lock, resume, signals
+from . import execute, flag_words, flags, lock, resume, signals
 from . import folder as folder_lib
 from . import part as part_lib
 from .config import Config
@@ -79,10 +82,10 @@ def refuse_given(argv: Sequence[str], grid: dict[str, list[str]]) -> None:
     UsageError: the flag's own value would never be played.
   """
   for word in argv:
-    name, equals, value = word.lstrip("-").partition("=")
+    name = flag_words.name_of(word)
     if word.startswith("-") and name in grid and name not in _SHARED:
       raise config_lib.UsageError(
-          f"--{name}{equals}{value}: never played, the values are those of "
+          f"--{word.lstrip('-')}: never played, the values are those of "
           f"--sweep={name}={','.join(grid[name])}; give one of the two")
 
 
@@ -116,7 +119,6 @@ def configs(
     out.append(config_lib.parse(
         [*argv, *(f"--{k}={v}" for k, v in setting.items()),
          f"--out_dir={folder}"], "experiments.sweep"))
-    execute.refuse_several(out[-1])
     if out[-1].output.dry_run:
       raise config_lib.UsageError(
           "--dry_run: not of a sweep (python -m experiments.run has it)")
@@ -124,7 +126,8 @@ def configs(
 
 
 def play_all(
-    all_configs: Sequence[Config], validated: int = 0) -> list[Played]:
+    all_configs: Sequence[Config], validated: int = 0,
+    names: Sequence[str] | None = None) -> list[Played]:
   """Plays every configuration that is not finished in its folder.
 
   Those that another process plays are passed over.
@@ -133,6 +136,9 @@ def play_all(
     all_configs: the configurations.
     validated: if validation data choose between them, the number of examples
       that they have to have of every class; 0: they do not.
+    names: what each is called. With names none may diverge, and the rounds of
+      each are timed alone; without them, those of one program are played
+      together.
 
   Returns:
     The outcome of each configuration, in their order.
@@ -141,32 +147,36 @@ def play_all(
     OptionError, RunError: one line for the user; so do those that were passed
       over and are not finished in the end.
   """
-  found: dict[str, Played] = {}
-  waiting = []
   for config in all_configs:
-    folder = expanded(config.out_dir)
-    if config.output.resume and resume.finished(folder, config):
-      found[config.out_dir] = Played(config, folder, None)
-    else:
-      waiting.append(config)
-  for config in waiting:  # all, before the first is played or discarded
-    _check_resumed(config)
-  said: set[str] = set()  # warnings
-  elsewhere: list[tuple[Config, HeldError]] = []
-  for indices in by_program(waiting):
-    for played in _play_program(
-        [waiting[i] for i in indices], said, elsewhere, validated):
-      found[played.config.out_dir] = played
-  for config, _ in elsewhere:  # it may have ended meanwhile
-    folder = expanded(config.out_dir)
-    if not resume.finished(folder, config):
-      raise lock.still_held([error for _, error in elsewhere])
-    found[config.out_dir] = Played(config, folder, None)
-  return [found[config.out_dir] for config in all_configs]
+    execute.refuse_several(config)
+  folders = [expanded(config.out_dir) for config in all_configs]
+  waiting = [i for i, config in enumerate(all_configs) if not (
+      config.output.resume and resume.finished(folders[i], config))]
+  for i in waiting:  # all, before the first is played or discarded
+    _check_resumed(all_configs[i])
+  groups = [[i] for i in waiting] if names else [
+      [waiting[i] for i in indices]
+      for indices in by_program([all_configs[i] for i in waiting])]
+  player = _Player([[all_configs[i] for i in group] for group in groups],
+                   validated, [names[i] for i in waiting] if names else [])
+  diverged = {one.config.out_dir: one.diverged
+              for number in range(len(groups)) for one in player.play(number)}
+  held = [error for config, error in player.elsewhere  # it may have ended
+          if not resume.finished(expanded(config.out_dir), config)]
+  if held:
+    raise lock.StillHeld(held)
+  return [Played(config, folder, diverged.get(config.out_dir))
+          for config, folder in zip(all_configs, folders)]
 
 
-def play_part(all_configs: Sequence[Config], share: part_lib.Part) -> None:
+def play_part(all_configs: Sequence[Config], share: part_lib.Part,
+              names: Sequence[str] | None = None) -> None:
   """Plays one part of the configurations and says what is left.
+
+  Args:
+    all_configs: the configurations.
+    share: the part.
+    names: see ``play_all``.
 
   Raises:
     OptionError, RunError: one line for the user.
@@ -177,9 +187,9 @@ def play_part(all_configs: Sequence[Config], share: part_lib.Part) -> None:
           "--part and --overwrite: give one of them; all parts together would "
           "be started anew by the command that makes their tables (--resume)")
   # A part has as few programs as can be.
-  own = share.of([all_configs[i] for indices in by_program(all_configs)
-                  for i in indices])
-  ended = {played.config.out_dir for played in play_all(own)}
+  own = share.of([i for indices in by_program(all_configs) for i in indices])
+  ended = {played.config.out_dir for played in play_all(
+      [all_configs[i] for i in own], names=names and [names[i] for i in own])}
   left = sum(config.out_dir not in ended and not resume.finished(
       expanded(config.out_dir), config)
              for config in all_configs)
@@ -210,53 +220,115 @@ def _by_round(group: Sequence[Taken]) -> list[list[Taken]]:
   return list(rounds.values())
 
 
-def _play_program(
-    wanted: Sequence[Config], said: set[str],
-    elsewhere: list[tuple[Config, HeldError]], validated: int
-) -> list[Played]:
-  """Plays the settings of one program together.
+#: At most so many programs are compiled at the same time, each on a core.
+_TOGETHER = 4
 
-  Args:
-    wanted: the settings.
-    said: the warnings that were printed already; the new ones are added.
-    elsewhere: the settings that other processes play, with what to say of them;
-      those among ``wanted`` are added.
-    validated: see ``play_all``.
+
+class _Player:
+  """Plays groups of settings of one program each.
+
+  Attributes:
+    elsewhere: the settings that other processes play, and what to say of them.
   """
-  signals.check()
-  signals.wait_at_most(wanted[0].output.grace_s)
-  out, waiting = [], []
-  with contextlib.ExitStack() as stack:
-    for config in wanted:
-      try:
-        folder, resuming = stack.enter_context(folder_lib.taken(config))
-      except HeldError as held:
-        print(held, file=sys.stderr)
-        elsewhere.append((config, held))
-        continue
-      if resuming and resume.finished(folder, config):  # by now, by another
-        out.append(Played(config, folder, None))
-      else:
-        waiting.append(Taken(config, folder, resuming))
-    for group in _by_round(waiting):
-      out += _play_together(group, said, validated)
-  signals.keep(signals.NOTHING)
-  return out
+
+  def __init__(self, groups: Sequence[Sequence[Config]], validated: int,
+               names: Sequence[str]):
+    self.elsewhere: list[tuple[Config, HeldError]] = []
+    self._groups, self._validated, self._names = groups, validated, names
+    self._said: set[str] = set()  # warnings
+    self._left = TimeLeft()
+    #: folders of settings -> their programs, which were compiled ahead
+    self._ready: dict[tuple[str, ...], Programs] = {}
+    self._compiling = 0.0  # seconds, of each of them
+
+  def play(self, number: int) -> list[Played]:
+    """Plays the settings of a group that nobody else plays."""
+    if self._names:
+      print(f"[{number + 1}/{len(self._groups)}] {self._names[number]}"
+            f"{self._time_left(number)}", file=sys.stderr, flush=True)
+    wanted = self._groups[number]
+    signals.check()
+    signals.wait_at_most(wanted[0].output.grace_s)
+    out, waiting = [], []
+    with contextlib.ExitStack() as stack:
+      for config in wanted:
+        try:
+          folder, resuming = stack.enter_context(folder_lib.taken(config))
+        except HeldError as held:
+          print(held, file=sys.stderr)
+          self.elsewhere.append((config, held))
+          continue
+        if not (resuming and resume.finished(folder, config)):
+          waiting.append(Taken(config, folder, resuming))
+      for runs in _by_round(waiting):
+        out += self._play_together(runs, self._groups[number + 1:])
+    signals.keep(signals.NOTHING)
+    return out
+
+  def _play_together(
+      self, runs: Sequence[Taken], coming: Sequence[Sequence[Config]]
+  ) -> list[Played]:
+    """Plays settings of one program that go on from the same round."""
+    configs = [run.config for run in runs]
+    ready = self._ready.pop(_key(configs), None)
+    prepared = ready.prepared if ready else self._prepared(configs)
+    for run in runs:
+      if run.resuming:
+        resume.check_machine(run.folder, run.config, prepared)
+    execute.warn(prepared, self._said)
+    programs = ready or self._compiled(configs, prepared, coming)
+    began, entry = time.monotonic(), configs[0].method.entry
+    _, last = execute.run_folders(
+        runs, programs, entry.label if self._names else
+        f"{entry.label}, {len(runs)} settings", stop=bool(self._names))
+    if not runs[0].resuming:
+      self._left.add(*_size(configs[0]), self._compiling,
+                     time.monotonic() - began)
+    return [Played(run.config, run.folder, divergence(last, index, prepared))
+            for index, run in enumerate(runs)]
+
+  def _prepared(self, configs: Sequence[Config]) -> Prepared:
+    prepared = configs[0].prepare([
+        config.method.values() for config in configs])
+    if self._validated:
+      check_choice(prepared.federation, self._validated)
+    return prepared
+
+  def _compiled(
+      self, configs: Sequence[Config], prepared: Prepared,
+      coming: Sequence[Sequence[Config]]) -> Programs:
+    """Compiles programs together with the next few.
+
+    They end before a run on other data: both might not fit into memory. Nothing
+    is compiled while a run is played, whose rounds are timed.
+    """
+    together = {_key(configs): prepared}
+    for group in coming[:min(sharding.available_cores(), _TOGETHER) - 1]:
+      if group[0].data != configs[0].data:
+        break
+      together[_key(group)] = self._prepared(group)
+    began = time.monotonic()
+    self._ready = dict(zip(
+        together, compile_together(list(together.values()))))
+    self._compiling = (time.monotonic() - began) / len(together)
+    return self._ready.pop(_key(configs))
+
+  def _time_left(self, number: int) -> str:
+    """How long the groups from this one on will take, if that is known."""
+    seconds = self._left.estimate(
+        _size(group[0]) for group in self._groups[number:])
+    if seconds is None:
+      return ""
+    minutes = round(seconds / 60)
+    words = f"{seconds:.0f} s" if minutes < 3 else (
+        f"{minutes} min" if minutes < 180 else f"{minutes / 60:.1f} h")
+    return f", about {words} left with compiling"
 
 
-def _play_together(
-    runs: Sequence[Taken], said: set[str], validated: int) -> list[Played]:
-  """Plays settings of one program that go on from the same round."""
-  first = runs[0].config
-  prepared = first.prepare([run.config.method.values() for run in runs])
-  if validated:
-    check_choice(prepared.federation, validated)
-  for run in runs:
-    if run.resuming:
-      resume.check_machine(run.folder, run.config, prepared)
-  execute.warn(prepared, said)
-  _, last = execute.run_folders(
-      runs, Programs(prepared),
-      f"{first.method.entry.label}, {len(runs)} settings", stop=False)
-  return [Played(run.config, run.folder, divergence(last, index, prepared))
-          for index, run in enumerate(runs)]
+def _key(configs: Sequence[Config]) -> tuple[str, ...]:
+  return tuple(config.out_dir for config in configs)
+
+
+def _size(config: Config) -> tuple[str, int]:
+  """The algorithm of a run, and its rounds, of all seeds together."""
+  return config.algorithm, (config.run.rounds or 1) * len(config.run.seeds)

@@ -88,7 +88,9 @@ class RunWriter:
     """
     if not processes.lead():
       self.records.folder = None
-      return
+    processes.agree(self._write_start)
+
+  def _write_start(self) -> None:
     federation = self._programs.prepared.federation
     self.folder.mkdir(parents=True, exist_ok=True)
     if self.saved:
@@ -133,16 +135,18 @@ class RunWriter:
       states: the states of the program.
       done: rounds played to reach them.
     """
-    facts: dict[str, Any] = {}
-    if processes.lead():
-      facts["identity"] = self.config.identity()
-      if self.records.unfinished_s:  # a checkpoint between two evaluations
-        facts["unfinished_s"] = self.records.unfinished_s
-      self.records.sync()
-      facts["tables"] = self.records.marks()
     checkpoint.save(self.folder / run_files.CHECKPOINTS,
-                    self.states_of(states), done, facts)
+                    self.states_of(states), done,
+                    processes.agree(self._synced))
     self.saved = done
+
+  def _synced(self) -> dict[str, Any]:
+    """What a checkpoint says of the tables, which are on the disk now."""
+    facts: dict[str, Any] = {"identity": self.config.identity()}
+    if self.records.unfinished_s:  # a checkpoint between two evaluations
+      facts["unfinished_s"] = self.records.unfinished_s
+    self.records.sync()
+    return facts | {"tables": self.records.marks()}
 
   def finish(self, last: Step) -> dict[str, Any]:
     """Writes the results after the last round; returns the summary.
@@ -150,15 +154,17 @@ class RunWriter:
     Args:
       last: the step at which the run ended.
     """
-    prepared = self._programs.prepared
-    states = processes.on_host(self.states_of(last.states))
+    states = self.states_of(last.states)
     final_state = _agreed_hash(states)
-    if not processes.lead():
-      return {}
-    live = result_lib.Live(prepared, states, self._index)
+    final = result_lib.make_final(
+        result_lib.Live(self._programs.prepared, states, self._index), last)
+    return processes.agree(lambda: self._write_results(final, final_state))
+
+  def _write_results(
+      self, final: dict[str, Any], final_state: str) -> dict[str, Any]:
+    prepared = self._programs.prepared
     result_lib.write_final(
-        self.folder, result_lib.make_final(live, last), prepared.seeds,
-        prepared.federation.client_names)
+        self.folder, final, prepared.seeds, prepared.federation.client_names)
     plots.run_curves(
         [self.folder / "curves.png", self.folder / "curves.pdf"],
         self.records.rows,

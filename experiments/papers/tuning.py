@@ -1,18 +1,49 @@
-"""What ``experiments.tune --paper`` chooses between.
+"""What ``experiments.tune --paper`` chooses between, and how.
 
 All methods of a paper have the same number of settings, drawn together from
 all ranges of a method; the first is the one that the paper states, or the
 stated learning rate for methods whose rate it does not state.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
+import functools
 import math
+import pathlib
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_alg import files as files_lib
+from fedjax_alg import registry
+from fedjax_alg.data.federation import load_examples
+from fedjax_alg.records import summary as results
+from fedjax_alg.records import tables
+from fedjax_alg.records.scores import in_last
+from ..cli import config as config_lib
+from ..cli import flag_words, guard, sweeps
+from ..reports import chosen, report, suite
+from .conjugate import figures as conjugate
 from .diversified import ablation
 from .diversified import figures as diversified
+
+#: Every setting of a paper's method is run on so many partitions.
+PARTITIONS = 3
+#: Settings of every method.
+SETTINGS = 12
+#: Validation examples that every class has to have.
+LEAST = 100
+
+#: Partitions of synthetic data from this seed on are drawn for tuning alone.
+_OTHER_DRAW = 1000
+
+_NOTE = "# tuned: "
+
+#: paper -> its own methods, whose settings are those of headline.flags.
+_PROPOSED = {diversified.NAME: diversified.PROPOSED,
+             conjugate.NAME: conjugate.PROPOSED}
+#: Training examples of a data set.
+_EXAMPLES = {"mnist": 60_000, "cifar10": 50_000, "digits": 1438}
 
 
 class Log(NamedTuple):
@@ -52,16 +83,16 @@ class Protocol(NamedTuple):
   flags: tuple[str, ...] = ()  #: of every run
   rounds: int | None = None  #: of methods whose flag file says none
   held: tuple[str, ...] = ()  #: flags that hold clients out
+  #: the protocol that decides: validation (of clients that are held out) or
+  #: local (of clients that have a model each, on a sixth of the training images
+  #: or another draw of synthetic data)
+  by: str = "validation"
   #: ranges that all methods have besides
   shared: Mapping[str, Log | AnyOf] = {}
   #: algorithm -> its own settings here, in place of those of ``OWN``
   own: Mapping[str, Space] = {}
   #: algorithm -> what is stated of them, in place of ``STATED``
   stated_own: Mapping[str, Mapping[str, Any]] = {}
-  #: the protocol whose accuracy decides: validation (of clients that are held
-  #: out) or local (of clients that have a model each, on a sixth of the training
-  #: images or another draw of synthetic data)
-  by: str = "validation"
   seeds: int = 3  #: of every setting on each partition
 
 
@@ -108,6 +139,8 @@ STATED: dict[str, dict[str, Any]] = {
     "pfedacnnl": {"num_groups": 5, "ridge": 100.0, "personal_ridge": 100.0},
 }
 
+
+_analytic = functools.partial(Protocol, stated=0.1, last=1, by="local")
 _TENTH = ("--participation=0.1",)
 #: On CIFAR-10 a central step of 0.005 is too long already
 #: (docs/papers/readings.md, R-D6).
@@ -167,28 +200,24 @@ PROTOCOLS: dict[tuple[str, str], Protocol] = {
     ("diversified", "cifar10"): _CIFAR,
     **{("beyond", f"board_{data}"): _BOARD
        for data in ("mnist", "fashion", "digits")},
-    ("analytic", "mnist"): Protocol(
-        Log(0.03, 1.0), 0.1, 1, rounds=20, by="local"),
-    ("analytic", "mnist_lr"): Protocol(
-        Log(0.03, 1.0), 0.1, 1, by="local"),
-    ("analytic", "synthetic"): Protocol(
-        Log(0.01, 0.3), 0.1, 1, rounds=600, by="local"),
-    ("analytic", "synthetic_lr"): Protocol(
-        Log(0.01, 0.3), 0.1, 1, by="local"),
-    ("analytic", "cifar10"): Protocol(
-        Log(0.01, 0.1), 0.1, 1, rounds=10, own=_DCNN, by="local"),
+    ("analytic", "mnist"): _analytic(Log(0.03, 1.0), rounds=20),
+    ("analytic", "mnist_lr"): _analytic(Log(0.03, 1.0)),
+    ("analytic", "synthetic"): _analytic(Log(0.01, 0.3), rounds=600),
+    ("analytic", "synthetic_lr"): _analytic(Log(0.01, 0.3)),
+    ("analytic", "cifar10"): _analytic(
+        Log(0.01, 0.1), rounds=10, own=_DCNN),
 }
 
 
-def space(paper: str, data: str, name: str, has_rate: bool, size: float
-          ) -> tuple[Space, dict[str, Any]]:
+def space(
+    paper: str, data: str, name: str, size: float
+) -> tuple[Space, dict[str, Any]]:
   """The ranges of a method, and the setting that is stated.
 
   Args:
     paper: the paper.
     data: its data set.
     name: an algorithm, or a combination of the ablation.
-    has_rate: whether it has a client_lr.
     size: the mean of n_i.
 
   Returns:
@@ -197,29 +226,26 @@ def space(paper: str, data: str, name: str, has_rate: bool, size: float
   protocol = PROTOCOLS[paper, data]
   if name in ablation.CELLS:
     cell = ablation.CELLS[name]
-    unit = size if cell.local == "FSVRG" else 1.0
-    own: Space = {}
-    if cell.server != "average":
-      own["server_lr"] = _SERVER if cell.server == "adaptive" else (
-          OWN["cfsvrg"]["server_lr"])
-    if cell.server == "adaptive":
-      own |= {"beta1": _BETA1, "central_rule": _RULE}
-    stated = {"server_lr": 0.02 if cell.server == "adaptive" else 1.0,
-              "beta1": 0.0, "central_rule": "corrected"}
+    has_rate, unit = True, size if cell.local == "FSVRG" else 1.0
+    own: Space = {
+        "average": {}, "conjugate": {"server_lr": OWN["cfsvrg"]["server_lr"]},
+        "adaptive": OWN["ma_fsvrg"]}[cell.server]
+    stated = STATED["cfsvrg" if cell.server == "conjugate" else "ma_fsvrg"]
   else:
+    has_rate = "client_lr" in {
+        field.name for field in dataclasses.fields(registry.get(name).hparams)}
     unit = size if name in DIVIDED else UNITS.get(name, 1.0)
     own, stated = dict(OWN.get(name, {})), STATED.get(name, {})
     if name in protocol.own:
       own = dict(protocol.own[name])
       stated = dict(protocol.stated_own.get(name, {}))
+  ranges = own | dict(protocol.shared)
   first = {flag: stated.get(flag, values.at(0.0))
-           for flag, values in own.items()}
-  for flag, values in protocol.shared.items():
-    own[flag], first[flag] = values, values.at(0.0)
+           for flag, values in ranges.items()}
   if has_rate:
-    own["client_lr"] = protocol.rates.times(unit)
+    ranges["client_lr"] = protocol.rates.times(unit)
     first["client_lr"] = float(f"{protocol.stated * unit:.2g}")
-  return own, first
+  return ranges, first
 
 
 def drawn(
@@ -250,3 +276,239 @@ def drawn(
       if setting not in found:
         found.append(setting)
   return found
+
+
+class Trial(NamedTuple):
+  """One setting of a method."""
+
+  setting: dict[str, Any]
+  #: accuracy in percent of every partition, mean over the seeds; NaN for one
+  #: where it diverged
+  accuracies: tuple[float, ...]
+
+  @property
+  def validation(self) -> float:
+    """The mean over the partitions."""
+    return sum(self.accuracies) / len(self.accuracies)
+
+  @property
+  def flags(self) -> list[str]:
+    return flags_of(self.setting)
+
+
+def flags_of(setting: Mapping[str, Any]) -> list[str]:
+  """The flags of a setting."""
+  return [f"--{flag}={value if isinstance(value, str) else f'{value:g}'}"
+          for flag, value in setting.items()]
+
+
+class Study(NamedTuple):
+  """The methods of a paper on one data set, and the folder of their runs."""
+
+  paper: str
+  data: str
+  root: pathlib.Path
+  source: Sequence[str] = ()  #: flags of where images lie that are split
+  extra: Sequence[str] = ()  #: further flags of all runs
+
+  @property
+  def protocol(self) -> Protocol:
+    """How the methods are tuned."""
+    return PROTOCOLS[self.paper, self.data]
+
+  def files(self) -> dict[str, pathlib.Path]:
+    """algorithm or combination -> the flag file that its choice is put into."""
+    base = config_lib.PRESETS / self.paper
+    folder = base / (
+        "methods" if self.data == "mnist" else f"methods_{self.data}")
+    cells = {}
+    if (self.paper, self.data) == (diversified.NAME, "mnist"):
+      cells = {name: cell.file for name, cell in ablation.CELLS.items()}
+    return cells | {path.stem: folder / path.name
+                    for path in sorted((base / "methods").glob("*.flags"))
+                    if path.stem in registry.ALGORITHMS and not (
+                        self.paper == "analytic" and path.stem == "afl")}
+
+  def names(self, wanted: Iterable[str] | None) -> list[str]:
+    """The methods that are tuned; by default all but the ablation.
+
+    Raises:
+      UsageError: one has no flag file.
+    """
+    known, cells = self.files(), list(ablation.CELLS)
+    if wanted is None:
+      return [name for name in known if name not in cells]
+    names = [name for word in wanted
+             for name in (cells if word == "ablation" else [word])]
+    for name in names:
+      if name not in known:
+        some = [*(n for n in known if n not in cells),
+                *["ablation"] * (cells[0] in known)]
+        raise config_lib.UsageError(
+            f"--methods={name}: no flag file (there are {', '.join(some)})")
+    return names
+
+  def data_flags(self) -> list[str]:
+    """The flags of the data preset, with data held out for validation."""
+    flags = config_lib.expand_flagfiles(
+        [f"--flagfile={self.paper}/{self.data}.flags"])
+    if self.protocol.by == "validation":
+      return [*flags, *self.protocol.held]
+    dataset = flag_words.said(flags)["dataset"]
+    if dataset == "synthetic":
+      return [*flags, f"--partition_seed={_OTHER_DRAW}"]
+    return [*flags, "--dataset=npz",
+            f"--data_path={_held_out(self.root, dataset, self.source)}"]
+
+  def method_flags(self, name: str) -> list[str]:
+    """The flags of a method in its files."""
+    if name in ablation.CELLS:
+      return list(ablation.CELLS[name].start())
+    folders = dict.fromkeys((
+        "methods", f"methods_{self.data.split('_')[0]}",
+        f"methods_{self.data}"))
+    found = [f"{self.paper}/{folder}/{name}.flags" for folder in folders]
+    if name in _PROPOSED.get(self.paper, ()):
+      found.insert(0, f"{self.paper}/headline.flags")
+    rounds = None if _closed_form(name) else self.protocol.rounds
+    return [*([f"--rounds={rounds}"] if rounds else []), *(
+        f"--flagfile={file}" for file in found
+        if (config_lib.PRESETS / file).is_file()), f"--algorithm={name}"]
+
+  def run_flags(self, name: str) -> list[str]:
+    """The flags of the runs in which a method is tuned, but for how."""
+    # An evaluation may take as long as rounds: one of pFedACnnL fits the
+    # personal layers of all clients again.
+    every = 100 if self.protocol.last == 1 else 5
+    return [*self.method_flags(name), *self.data_flags(), *self.protocol.flags,
+            f"--num_seeds={self.protocol.seeds}", f"--eval_every={every}",
+            *self.extra]
+
+  def settings(self, name: str, number: int) -> list[dict[str, Any]]:
+    """The settings of a method that are tried, the stated one first."""
+    said = flag_words.said([*self.data_flags(), *self.extra])
+    size = _EXAMPLES.get(said["dataset"], 0) / int(said["num_clients"])
+    return drawn(*space(self.paper, self.data, name, size), number)
+
+  def play(self, name: str, number: int = SETTINGS) -> list[Trial]:
+    """Plays the settings of one method on every partition."""
+    words = [*self.run_flags(name), f"--eval_protocols={self.protocol.by}"]
+    first = config_lib.parse(words).data.partition_seed or 0
+    settings = self.settings(name, number)
+    print(f"{label(name)}: {len(settings)} settings x {PARTITIONS} partitions "
+          f"x {self.protocol.seeds} seeds", flush=True)
+    found = [self.scores([*words, f"--partition_seed={partition}"], settings)
+             for partition in range(first, first + PARTITIONS)]
+    trials = [Trial(setting, tuple(
+        sum(seeds) / len(seeds) if seeds else math.nan for seeds in own))
+              for setting, own in zip(settings, zip(*found))]
+    for trial in trials:
+      print(f"  {' '.join(trial.flags)}: {trial.validation:.2f} %", flush=True)
+    return trials
+
+  def scores(
+      self, words: Sequence[str], settings: Sequence[Mapping[str, Any]]
+  ) -> list[list[float]]:
+    """The accuracy in percent of every setting and seed; [] if it diverged."""
+    by, found = self.protocol.by, []
+    configs = [config_lib.parse([*words, *flags_of(setting)])
+               for setting in settings]
+    for one in sweeps.play_all([  # those begun before are gone on with
+        config.with_output(resume=True, out_dir=str(suite.run_folder(
+            self.root, config))) for config in configs],
+                               LEAST if by == "validation" else 0):
+      rows = [] if one.diverged else tables.read_rows(
+          one.folder / "metrics.csv")
+      # With K models it is that of the mean of the K.
+      shown = f"{by}_mean" if f"{by}_mean" in results.protocols(rows) else by
+      rounds = sorted({r["round"] for r in rows if r["protocol"] == shown})
+      found.append([
+          100 * float(curve[in_last(rounds, self.protocol.last)].mean())
+          for curve in results.by_seed(rows, shown, "accuracy")])
+    return found
+
+
+def _held_out(
+    root: pathlib.Path, dataset: str, source: Sequence[str]) -> pathlib.Path:
+  """A file of the training images, of which a sixth are its test images."""
+  path = root / f"{dataset}_held_out.npz"
+  if not path.is_file():
+    found = load_examples(config_lib.parse(
+        [f"--dataset={dataset}", "--algorithm=fedavg", *source]).data)
+    x, y = found.x_train, found.y_train
+    last = np.random.default_rng(0).permutation(len(y))
+    held, kept = np.split(last, [len(y) // 6])
+    root.mkdir(parents=True, exist_ok=True)
+    with files_lib.replacing(path) as partial, open(partial, "wb") as file:
+      np.savez(file, x_train=x[kept], y_train=y[kept], x_test=x[held],
+               y_test=y[held])
+  return path
+
+
+def _closed_form(name: str) -> bool:
+  """Whether the rounds of a method are those of its layers."""
+  return name not in ablation.CELLS and registry.get(name).rounds is not None
+
+
+def label(name: str) -> str:
+  """The name of what is tuned in tables."""
+  cell = ablation.CELLS.get(name)
+  return cell.label if cell else registry.get(name).label
+
+
+def choose(trials: Sequence[Trial]) -> Trial:
+  """The first trial of best validation accuracy.
+
+  Raises:
+    RunError: all diverged.
+  """
+  alive = [trial for trial in trials if not math.isnan(trial.validation)]
+  if not alive:
+    raise guard.RunError("every setting diverged")
+  return max(alive, key=lambda trial: trial.validation)
+
+
+def write(path: pathlib.Path, name: str, trials: Sequence[Trial],
+          said: str, seeds: int) -> None:
+  """Writes the choice into a flag file, and above it how it was made."""
+  if path.is_file():
+    lines = files_lib.read_text(path).splitlines()
+  elif name in ablation.CELLS:
+    lines = list(ablation.CELLS[name].start())
+  else:
+    lines = [f"--algorithm={name}"]
+  best, flags = choose(trials), set(trials[0].setting)
+  kept = [line for line in chosen.without(lines, flags)
+          if not line.startswith(_NOTE) and (
+              flag_words.name_of(line) not in flags)]
+  path.parent.mkdir(parents=True, exist_ok=True)
+  results.write_text(path, "\n".join([
+      *kept, f"# chosen: validation, {' and '.join(best.setting)}",
+      f"{_NOTE}best of {len(trials)} settings x {PARTITIONS} partitions x "
+      f"{seeds} seeds: {best.validation:.2f} % (the stated one "
+      f"{trials[0].validation:.2f})",
+      f"{_NOTE}by {said}", *best.flags]) + "\n")
+
+
+def table(title: str, tuned: dict[str, list[Trial]], last: int | None,
+          seeds: int) -> str:
+  """Every method's choice as Markdown."""
+  which = f"the last {last} rounds" if last else "all rounds"
+  rows = [[label(name), len(trials), " ".join(choose(trials).flags),
+           f"{choose(trials).validation:.2f}",
+           ", ".join(f"{a:.2f}" for a in choose(trials).accuracies),
+           f"{trials[0].validation:.2f}"] for name, trials in tuned.items()]
+  return (f"# {title}\n\nValidation accuracy in percent, mean of {which}, of "
+          f"{seeds} seeds on each of {PARTITIONS} partitions.\n\n" +
+          report.table(["method", "settings tried", "best", "its accuracy",
+                        "by partition", "the stated setting"], rows) + "\n")
+
+
+def rows_of(tuned: dict[str, list[Trial]]) -> list[dict[str, Any]]:
+  """A row of tune.csv for each setting that was tried."""
+  return [{"method": label(name), "setting": " ".join(trial.flags),
+           "validation": trial.validation,
+           **{f"partition_{i}": a for i, a in enumerate(trial.accuracies)},
+           "stated": int(trial is trials[0]),
+           "chosen": int(trial is choose(trials))}
+          for name, trials in tuned.items() for trial in trials]

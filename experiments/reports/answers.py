@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import csv
 import io
 import pathlib
+import re
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedjax_alg.records import summary as results
-from . import chosen, partitions, report, rule, styles, suite, verdicts
+from . import chosen, partitions, report, rule, suite, verdicts
 
 #: (a run, all runs of the figure) -> one number per seed, in the claim's unit.
 Measures = Mapping[
@@ -26,12 +27,20 @@ class Answer(NamedTuple):
   figure: str  #: the figure or table of ours that answers
   artifact: str  #: the paper's, as the claims file names it
   panel: str
-  method: str  #: of a sentence "" (tuned) or ``styles.PAPERS_OWN``
+  #: with its protocol; of a sentence "" (tuned) or ``verdicts.PAPERS_OWN``
+  method: str
   metric: str  #: "" for a sentence
   claim: str  #: the paper's number, or the sentence
   ours: str
   verdict: str
   settings: str  #: how the settings were chosen
+
+  @property
+  def of(self) -> tuple[str, str]:
+    """The method and the protocol of a number."""
+    found = re.fullmatch(
+        rf"(.*) \(({suite.STATED}|{suite.ONE_RATE})\)", self.method)
+    return (found[1], found[2]) if found else (self.method, suite.TUNED)
 
 
 def number(
@@ -76,8 +85,7 @@ def numbers(
     if claim.metric not in measures and claim.round is None:
       continue
     for o in outcomes:
-      if o.cell.panel != claim.panel or (
-          styles.without_protocol(o.cell.label) != claim.method):
+      if (o.cell.panel, o.cell.label) != (claim.panel, claim.method):
         continue
       try:
         values = (measures[claim.metric](o, outcomes) if claim.round is None
@@ -87,7 +95,7 @@ def numbers(
       else:
         ours, verdict = number(values, claim, o.cell.choices, parts=o.parts)
       found.append(Answer(
-          name, claim.artifact, claim.panel, o.cell.label, claim.metric,
+          name, claim.artifact, claim.panel, o.cell.name, claim.metric,
           claim.said, ours, verdict, o.settings))
   return found
 
@@ -101,7 +109,7 @@ def sentences(
     for claim in claims:
       measured, verdict = verdicts.judge(claim, runs)
       found.append(Answer(
-          name, claim.artifact, "", "" if protocol == "tuned" else protocol,
+          name, claim.artifact, "", "" if protocol == suite.TUNED else protocol,
           "", claim.text, measured, verdict, ""))
   return found
 

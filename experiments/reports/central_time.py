@@ -9,7 +9,7 @@ Each call waits for its result, and compiling is not counted.
 """
 
 import functools
-import pathlib
+import re
 from typing import Any
 
 import jax
@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from fedjax_alg.records import summary as results
 from fedjax_alg import models, trees
 from fedjax_alg.algorithms import conjugate, diversified
 from fedjax_alg.base import FedSpec
@@ -27,8 +26,7 @@ from fedjax_alg.client import objective
 from fedjax_alg.data import layout
 from fedjax_alg.engine import sharding
 from fedjax_alg.rounds.k_models import Stage
-from ..cli import config as config_lib
-from . import answers, report, timing
+from . import answers, report, suite, timing
 
 _MACHINES, _FEATURES, _CLASSES, _ROUNDS = 1000, 729, 10, 100
 _RATES, _MODELS = (10, 20, 30, 40), (2, 4, 6, 8)
@@ -77,7 +75,7 @@ _STEPS: dict[str, Any] = {"cfsvrg": conjugate.cfsvrg_server,
                           "clsfsvrg": conjugate.clsfsvrg_server}
 
 
-def central_seconds(config: config_lib.Config) -> float:
+def central_seconds(cell: suite.Cell) -> float:
   """The seconds that the server computes in one round of a run with one model.
 
   The server computes the mean of the clients' updates. In the conjugate methods
@@ -85,6 +83,10 @@ def central_seconds(config: config_lib.Config) -> float:
   line search. The line search is timed at the initial model, with the gradient
   on the validation data.
   """
+  config = cell.config
+  known = config.identity()
+  if known in _TIMED:
+    return _TIMED[known]
   made = config.prepare()
   hparams = made.method.hparams
   step = _STEPS.get(config.algorithm, lambda hparams: steps.average())(hparams)
@@ -115,7 +117,12 @@ def central_seconds(config: config_lib.Config) -> float:
   _, seconds = timing.repeated(
       jax.jit(server), params, step.transform.init(params), updates, gradients,
       cohort, repeats=_REPEATS)
-  return float(np.median(seconds))
+  _TIMED[known] = float(np.median(seconds))
+  return _TIMED[known]
+
+
+#: Identity of a run -> its ``central_seconds``, which are timed once.
+_TIMED: dict[str, float] = {}
 
 
 def _seconds(k: int, slots: int, by_gradient: bool, repeats: int) -> float:
@@ -141,65 +148,51 @@ def _seconds(k: int, slots: int, by_gradient: bool, repeats: int) -> float:
   return _ROUNDS * float(np.median(seconds))
 
 
-def make_table(root: pathlib.Path, quick: bool, command_line: str) -> str:
-  """Times every cell, and writes table1.md with the paper's numbers and ours.
+def table1(quick: bool) -> tuple[str, list[answers.Answer]]:
+  """Table I: times every cell.
 
   Args:
-    root: the folder in which the folder table1 is made.
     quick: whether fewer calls are timed.
-    command_line: the command, which is shown below the table.
+
+  Returns:
+    The paper's numbers and ours, and the answers to its claims.
   """
   sharding.start()
-  paper = _paper_seconds()
-  ours = {}
+  paper, ours = _paper_seconds(), {}
   for label, by_gradient in (("MA-FSVRG", False), ("GA-FSVRG", True)):
     for k in _MODELS:
       for rate in _RATES:
         ours[label, k, rate] = _seconds(
             k, _MACHINES * rate // 100, by_gradient, 5 if quick else _REPEATS)
-  lines = ["# Table I: central computation", "",
-           f"Seconds for {_ROUNDS} rounds; in brackets relative to K = 2 at "
-           "10 %. The paper gives neither the data nor the number of rounds, "
-           "and its hardware is another, so only the ratios compare.", "",
-           "| method | K | " + " | ".join(
-               f"{r} % paper | {r} % ours" for r in _RATES) + " |",
-           "|---|---|" + "---|" * (2 * len(_RATES))]
-  for label in ("MA-FSVRG", "GA-FSVRG"):
-    for k in _MODELS:
-      row = [label, str(k)]
-      for rate in _RATES:
-        for table in (paper, ours):
-          first = table[label, 2, 10]
-          value = table[label, k, rate]
-          row.append(f"{value:.2f} ({value / first:.1f})")
-      lines.append("| " + " | ".join(row) + " |")
+  rows = [[label, k, *(
+      f"{times[label, k, rate]:.2f} "
+      f"({times[label, k, rate] / times[label, 2, 10]:.1f})"
+      for rate in _RATES for times in (paper, ours))]
+          for label, k in dict.fromkeys((label, k) for label, k, _ in ours)]
   ratios = {m: [ours[m, k, 40] / ours[m, k, 10] for k in _MODELS]
             for m in ("MA-FSVRG", "GA-FSVRG")}
-  growth = np.mean(list(ratios.values()))
-  lines += ["", f"10 % to 40 % participation: paper 4 times, ours "
-            f"{growth:.1f} times on average.", "",
-            f"Made by `{command_line}`; {results.device()}.", ""]
-  folder = root / "table1"
-  folder.mkdir(parents=True, exist_ok=True)
-  text = "\n".join(lines)
-  results.write_text(folder / "table1.md", text)
-  results.write_text(folder / "table1.answers.csv", answers.text(
+  text = (
+      f"Seconds for {_ROUNDS} rounds; in brackets relative to K = 2 at 10 %. "
+      "The paper gives neither the data nor the number of rounds, and its "
+      "hardware is another, so only the ratios compare.\n\n" + report.table(
+          ["method", "K", *(f"{rate} % {whose}" for rate in _RATES
+                            for whose in ("paper", "ours"))], rows)
+      + "\n\n10 % to 40 % participation: paper 4 times, ours "
+      f"{np.mean(list(ratios.values())):.1f} times on average.")
+  return text, [
       answers.Answer("table1", claim.artifact, claim.panel, claim.method,
                      claim.metric, claim.said,
                      *answers.number(ratios[claim.method], claim), "")
       for claim in report.load_claims("diversified", "Table1")
-      if claim.metric == "central_time_ratio"))
-  print(text)
-  return text
+      if claim.metric == "central_time_ratio"]
 
 
 def _paper_seconds() -> dict[tuple[str, int, int], float]:
   """(method, K, participation in percent) -> seconds in the paper."""
-  out = {}
+  found = {}
   for row in report.read_claims("diversified"):
-    if row["artifact"] == "Table1" and row["unit"] == "s":
-      words = row["setting"].replace(",", " ").split()
-      k = int(words[0].removeprefix("C="))
-      rate = int(words[2].removesuffix("%;").removesuffix("%"))
-      out[row["method"], k, rate] = float(row["value"])
-  return out
+    setting = re.match(r"C=(\d+)\D+(\d+)%", row["setting"])
+    if row["artifact"] == "Table1" and row["unit"] == "s" and setting:
+      found[row["method"], int(setting[1]), int(setting[2])] = float(
+          row["value"])
+  return found

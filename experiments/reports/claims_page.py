@@ -29,7 +29,7 @@ import fnmatch
 import re
 from typing import NamedTuple
 
-from . import report, rule, styles
+from . import report, rule, suite, verdicts
 from .answers import Answer
 
 _MEANING = (
@@ -70,7 +70,6 @@ class Row(NamedTuple):
   ours: str
   verdict: str  #: of ``rule``, or holds, does not hold, lost
   words: str  #: the verdict in words
-  settings: str
   tried: str
   #: ours and the words by the paper's settings, or at its one rate
   stated: str = ""
@@ -133,40 +132,23 @@ def _sentences(text: str, answers: Sequence[Answer]) -> tuple[str, str]:
   return said + finding(ours), verdict
 
 
-def _stated_sentences(text: str, answers: Sequence[Answer]) -> str:
-  """What the runs with the paper's settings say of sentences, in words."""
-  ours, verdict = _sentences(
-      text, [a for a in answers if a.method == styles.PAPERS_OWN])
-  return "" if verdict == rule.NOT_RUN else f"{ours}: {verdict}"
-
-
 def _order(answer: Answer) -> tuple[bool, bool, bool]:
   """Of several answers to one claim the least by this counts.
 
   A figure of ours that goes further than the paper's, such as Table 3 on nine
   partitions, counts before the paper's.
   """
-  return (styles.protocol_of(answer.method) != "tuned",
+  return (answer.of[1] != suite.TUNED,
           answer.verdict in (rule.NOT_COMPARABLE, rule.NOT_RUN),
           answer.figure.lower() == answer.artifact.lower())
 
 
-def _answers(
-    row: Mapping[str, str], answers: Sequence[Answer]) -> list[Answer]:
-  """The answers to a plain number, by all protocols."""
-  return [a for a in answers if a.metric == row["metric"] and (
-      a.artifact, a.panel, a.claim) == (
-          row["artifact"], row["panel"], row["value"])
-          and styles.without_protocol(a.method) == row["method"]]
-
-
 def _words(row: Mapping[str, str], answer: Answer, own: bool) -> str:
   """The verdict on a number in words."""
-  value = row["value"].lstrip(">")
   factor = 100.0 if row["unit"] == "fraction" else 1.0
-  first = answer.ours.split(" ")[0]
   try:
-    gap = abs(float(first) - factor * float(value))
+    gap = abs(float(answer.ours.split(" ")[0])
+              - factor * float(row["value"].lstrip(">")))
   except ValueError:
     gap = None
   return rule.words(answer.verdict, gap, row["metric"], row["unit"], own,
@@ -175,18 +157,18 @@ def _words(row: Mapping[str, str], answer: Answer, own: bool) -> str:
 
 def _number(
     row: Mapping[str, str], answers: Sequence[Answer], own: bool
-) -> tuple[str, str, str, str, str]:
-  """(ours, verdict, words, settings, by the stated settings) of a number."""
-  found = sorted(_answers(row, answers), key=_order)
+) -> tuple[str, str, str, str]:
+  """(ours, verdict, words, by the stated settings) of a number."""
+  found = sorted((
+      a for a in answers if (
+          a.metric, a.artifact, a.panel, a.claim, a.of[0]) == (
+              row["metric"], row["artifact"], row["panel"], row["value"],
+              row["method"])), key=_order)
   if not found:
-    return "-", rule.NOT_RUN, rule.NOT_RUN, "", ""
-  one = found[0]
-  other = next((a for a in found if styles.protocol_of(a.method) != "tuned"),
-               None)
-  stated = ""
-  if other is not None:
-    stated = f"{other.ours}: {_words(row, other, own)}"
-  return one.ours, one.verdict, _words(row, one, own), one.settings, stated
+    return "-", rule.NOT_RUN, rule.NOT_RUN, ""
+  stated = next((f"{a.ours}: {_words(row, a, own)}" for a in found
+                 if a.of[1] != suite.TUNED), "")
+  return found[0].ours, found[0].verdict, _words(row, found[0], own), stated
 
 
 def _measurement(
@@ -217,42 +199,39 @@ def rows(
   """
   patterns = _judged(paper)
   out: dict[tuple[str, ...], Row] = {}
+  key: tuple[str, ...]
   for number, row in enumerate(report.read_claims(paper)):
     tried = _matching(patterns, row, "tried").get("tried", "")
     kind = _matching(patterns, row, "kind")
     if kind.get("kind") == "setting":
       continue
     mine = row["method"].startswith(own)
-    settings = stated = ""
-    key: tuple[str, ...] = (str(number),)
+    role, stated, key = "own" if mine else "other", "", (str(number),)
     if kind.get("kind") == "sentences":
       role = "sentence"
       ours, verdict = _sentences(
           kind["text"], [a for a in answers if not a.method])
-      stated = _stated_sentences(kind["text"], answers)
       cause = _matching(patterns, row, "cause").get("cause", "")
       words = {FAILS: _CAUSES[cause],
                rule.UNDECIDED: "too close to call"}.get(verdict, verdict)
+      its, by = _sentences(kind["text"], [
+          a for a in answers if a.method == verdicts.PAPERS_OWN])
+      stated = "" if by == rule.NOT_RUN else f"{its}: {by}"
     elif kind:
-      role = "own" if mine else "other"
       ours, verdict, words = kind["text"], kind["kind"], kind["kind"]
     else:
-      role = "own" if mine else "other"
       key = _measurement(row, same_runs or {}, balanced)
-      ours, verdict, words, settings, stated = _number(row, answers, mine)
+      ours, verdict, words, stated = _number(row, answers, mine)
     if key in out:
       out[key] = out[key]._replace(printed=(
           *out[key].printed, f"{_value(row)} ({row['artifact']})"))
     else:
-      out[key] = Row(row, role, ours, verdict, words, settings, tried, stated)
+      out[key] = Row(row, role, ours, verdict, words, tried, stated)
   return list(out.values())
 
 
 _UNKNOWN = (rule.NOT_COMPARABLE, rule.NOT_RUN)
-
-
 _REACHED = ("reaches", "exceeds", "sooner", "cheaper", "lower", "gets there")
-
 
 #: The columns of ``head`` after the first.
 _COLUMNS = ("numbers: reach or exceed", "short", "open",
@@ -260,22 +239,28 @@ _COLUMNS = ("numbers: reach or exceed", "short", "open",
             "too close to call", "fail", "fail as a baseline is stronger")
 
 
+def _standing(words: str) -> str:
+  """What a verdict in words on a number says: reached, short, or why neither.
+  """
+  return "reached" if words.startswith(_REACHED) else words if (
+      words in ("open", "lost", *_UNKNOWN)) else "short"
+
+
 def head(papers: Mapping[str, Sequence[Row]]) -> str:
   """The table: numbers of every paper's own methods, and its sentences."""
   lines = []
   for name, found in papers.items():
     for protocol, words in _by_protocol(found).items():
-      own, said = words["own"], words["sentence"]
-      reached = sum(text.startswith(_REACHED) for text in own)
-      unknown = sum(text in (*_UNKNOWN, "lost") for text in own)
-      fails = sum(text.startswith(("fails", FAILS)) for text in said)
+      own, said = collections.Counter(map(
+          _standing, words["own"])), collections.Counter(words["sentence"])
       lines.append([
-          f"{name}, {protocol}", reached,
-          len(own) - reached - own.count("open") - unknown, own.count("open"),
-          unknown, said.count("holds") + said.count(_CAUSES["range"]),
-          sum(text in ("too close to call", rule.UNDECIDED) for text in said),
-          fails, said.count(_CAUSES["baseline"])
-          if protocol == "tuned" else "-"])
+          f"{name}, {protocol}", own["reached"], own["short"], own["open"],
+          sum(own[word] for word in (*_UNKNOWN, "lost")),
+          said["holds"] + said[_CAUSES["range"]],
+          said["too close to call"] + said[rule.UNDECIDED],
+          sum(number for text, number in said.items()
+              if text.startswith(("fails", FAILS))),
+          said[_CAUSES["baseline"]] if protocol == suite.TUNED else "-"])
   return report.table(["paper, settings", *_COLUMNS], lines)
 
 
@@ -286,7 +271,7 @@ def _by_protocol(
            for kind in ("own", "sentence")}
   stated = {kind: [row.stated.rpartition(": ")[2] for row in found
                    if row.kind == kind and row.stated] for kind in tuned}
-  return {"tuned": tuned} | ({"stated": stated} if any(
+  return {suite.TUNED: tuned} | ({suite.STATED: stated} if any(
       stated.values()) else {})
 
 
@@ -311,48 +296,38 @@ def _table(
     found: Iterable[Row], notes: dict[str, int],
     stated: str = "by the paper's settings") -> str:
   """Rows of numbers or sentences; what was tried stands below all tables."""
-  def tried(row: Row) -> str:
-    if not row.tried:
-      return ""
-    return f" [{notes.setdefault(row.tried, len(notes) + 1)}]"
-
-  return report.table(
-      ["where", "method", "the paper", "tuned", "verdict", stated],
-      ([row.where, row.claim["method"] or "-", _said(row.claim) + (
-          f" (also {', '.join(row.printed)})" if row.printed else ""),
-        row.ours, row.words + tried(row), row.stated or "-"]
-       for row in found))
-
-
-def _collapsed(title: str, text: str) -> str:
-  return (f"<details><summary>{title}</summary>\n\n{text}\n\n</details>")
+  rows = []
+  for row in found:
+    tried = row.tried and (
+        f" [{notes.setdefault(row.tried, len(notes) + 1)}]")
+    also = row.printed and f" (also {', '.join(row.printed)})" or ""
+    rows.append([
+        row.where, row.claim["method"] or "-", _said(row.claim) + also,
+        row.ours, row.words + tried, row.stated or "-"])
+  return rows and report.table(
+      ["where", "method", "the paper", "tuned", "verdict", stated], rows) or ""
 
 
 def _of_paper(name: str, found: Sequence[Row], notes: dict[str, int]) -> str:
   """The section of a paper."""
   known = [row for row in found if row.verdict not in (*_UNKNOWN, "lost")]
-  parts = [f"## {name}"]
-  own = [row for row in known if row.kind == "own"]
-  if own:
-    parts.append(_table(own, notes))
-  said = [row for row in known if row.kind == "sentence"]
-  if said:
-    parts.append(_table(said, notes))
-  others = [row for row in known if row.kind == "other"]
+  own, said, others = ([row for row in known if row.kind == kind]
+                       for kind in ("own", "sentence", "other"))
+  parts = [f"## {name}", _table(own, notes), _table(said, notes)]
   if others:
-    parts.append(_collapsed(
+    parts.append(report.collapsed(
         f"Other methods, and what is no method: {len(others)} numbers",
         _table(others, notes, "at the paper's one rate")))
   groups: dict[tuple[str, str, str], int] = collections.Counter(
       (row.claim["artifact"], row.verdict, row.ours)
       for row in found if row not in known)
   if groups:
-    parts.append(_collapsed(
+    parts.append(report.collapsed(
         f"Not comparable, not run or lost: {sum(groups.values())}",
         report.table(["where", "numbers and sentences", "why"], (
             [where, number, f"{verdict}: {why}" if why != "-" else verdict]
             for (where, verdict, why), number in groups.items()))))
-  return "\n\n".join(parts)
+  return "\n\n".join(filter(None, parts))
 
 
 def page(papers: Mapping[str, Sequence[Row]]) -> str:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from matplotlib import pyplot as plt
 import numpy as np
 
+from fedjax_alg import metrics
 from fedjax_alg.engine import evaluate
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
@@ -46,20 +47,16 @@ def _p_value(p: float) -> str:
   return "< 0.0001" if p < 1e-4 else f"{p:.4f}"
 
 
-def _digits(metric: str) -> int:
-  return 4 if metric == "loss" else 2
-
-
 def _metric(comparison: Comparison) -> str:
   """The metric in words, with its unit."""
-  unit = "" if comparison.metric == "loss" else ", %"
+  unit = ", %" if metrics.metric(comparison.metric).share else ""
   return comparison.metric.replace("_", " ") + unit
 
 
 def scores(comparison: Comparison) -> Table:
   """Final, late and best values of every run."""
-  factor = summary_lib.factor(comparison.metric)
-  digits, what = _digits(comparison.metric), _metric(comparison)
+  factor = metrics.factor(comparison.metric)
+  digits, what = metrics.digits(comparison.metric), _metric(comparison)
   rows = tuple(
       (line.label, str(len(line.result.seeds)),
        str(int(line.costs["round"].mean)),
@@ -150,8 +147,8 @@ def _sent(comparison: Comparison) -> dict[str, str]:
 
 def to_targets(comparison: Comparison) -> Table:
   """Rounds, what is sent and simulated seconds until every target."""
-  factor = summary_lib.factor(comparison.metric)
-  unit = "" if comparison.metric == "loss" else " %"
+  factor = metrics.factor(comparison.metric)
+  unit = " %" if factor == 100 else ""
   if all(at is None for line in comparison.lines
          for found in line.reached.values() for at in found):
     *most, last = [f"{factor * target:g}" for target in comparison.targets]
@@ -207,8 +204,9 @@ def costs(comparison: Comparison) -> Table:
 
 def differences(comparison: Comparison) -> Table:
   """The runs against the baseline, seed by seed."""
-  factor = summary_lib.factor(comparison.metric)
-  unit = "" if comparison.metric == "loss" else ", points"
+  factor = metrics.factor(comparison.metric)
+  unit = ", points" if factor == 100 else ""
+  digits = metrics.digits(comparison.metric)
   rows = []
   pairs = {pair.label: pair for pair in comparison.pairs}
   for line in comparison.lines:
@@ -216,7 +214,7 @@ def differences(comparison: Comparison) -> Table:
     if pair is not None:
       rows.append((
           line.label, str(len(pair.difference.values)),
-          shown(pair.difference, factor, _digits(comparison.metric), True),
+          shown(pair.difference, factor, digits, True),
           "-" if math.isnan(pair.t) else f"{pair.t:.2f}", _p_value(pair.p),
           _p_value(pair.holm)))
   which = {"final": "Final value",
@@ -396,7 +394,7 @@ def draw(
           for label, result in comparison.results.items()}
   plots.draw_curves(
       axis, runs, comparison.protocol, comparison.metric, x_axis)
-  if comparison.metric == "loss":
+  if metrics.is_cost(comparison.metric):
     plots.log_axis(axis)
   else:
     _fit(axis, comparison)
@@ -412,4 +410,6 @@ def _fit(axis: Any, comparison: Comparison) -> None:
       for result in comparison.results.values()])
   means = means[np.isfinite(means)]
   margin = 0.12 * (np.ptp(means) or 0.1)
-  axis.set_ylim(max(means.min() - margin, 0.0), min(means.max() + margin, 1.0))
+  share = metrics.metric(comparison.metric).share
+  axis.set_ylim(max(means.min() - margin, 0.0 if share else -np.inf),
+                min(means.max() + margin, 1.0 if share else np.inf))

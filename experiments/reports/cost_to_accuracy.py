@@ -5,7 +5,7 @@ the target is None. The tables here compare the costs with the paper's numbers,
 and the costs of one method with those of another.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import functools
 import statistics
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_alg.records import tables as records, summary as results
-from . import partitions, report, suite, verdicts
+from . import central_time, partitions, report, suite, verdicts
 
 #: Kilobytes of a float32 as the conjugate paper counts: 576 floats, 2.25 KB.
 KB = 4 / 1024
@@ -45,13 +45,14 @@ def spent(
 
 
 def sent_up(
-    outcome: suite.Outcome, target: float, or_last: bool = False
-) -> list[float | None]:
-  """For each seed, the floats sent to the server until the target."""
+    outcome: suite.Outcome, target: float, or_last: bool = False,
+    column: str = "floats_up") -> list[float | None]:
+  """For each seed, the floats, or bytes, sent to the server until the target.
+  """
   clients = outcome.summary["cost"]["clients_per_round"]
   rounds = outcome.rounds()
   return [None if row is None else clients * float(sum(
-      r["floats_up"] for r in rounds if r["seed"] == row["seed"]
+      r[column] for r in rounds if r["seed"] == row["seed"]
       and r["round"] <= row["round"]))
           for row in reached(outcome, target, or_last)]
 
@@ -82,11 +83,11 @@ def rounds_table(paper: str, artifact: str, target: float) -> Any:
     found = []
     for o in outcomes:
       last = o.summary["cost"]["rounds"]
-      claimed = stated.get((o.cell.panel, o.cell.label.split(" (")[0]), "-")
+      claimed = stated.get((o.cell.panel, o.cell.method), "-")
       if claimed.startswith(">"):
         claimed = "not in " + claimed[1:]
       ours = _shown(spent(o, target, "round"), last)[0]
-      found.append((suite.heading(o.cell), o.cell.label, ours + (
+      found.append((o.cell.heading, o.cell.name, ours + (
           "" if claimed == "-" else f" ({claimed})")))
     return (f"## Rounds to {100 * target:g} %\n\nMedian over the seeds, in "
             "brackets the paper's.\n\n" + report.by_panel(found))
@@ -102,14 +103,14 @@ def accuracy_at(paper: str, artifact: str) -> Any:
     for claim in report.load_claims(paper, artifact):
       for o in outcomes:
         if claim.round is None or o.cell.panel != claim.panel or (
-            o.cell.label.split(" (")[0] != claim.method):
+            o.cell.method != claim.method):
           continue
         rows = [r for r in o.rows if r["protocol"] == "global"
                 and r["round"] == claim.round]
         here = results.spread(100 * partitions.curves(
             rows, "global", "accuracy")[:, 0]) if rows else None
         lines.append([
-            o.cell.panel, o.cell.label, claim.round, f"{claim.value:.2f}",
+            o.cell.panel, o.cell.name, claim.round, f"{claim.value:.2f}",
             results.shown(here) if here else "-",
             *_shown(spent(o, claim.value / 100, "round"),
                     o.summary["cost"]["rounds"])])
@@ -232,16 +233,14 @@ def communication(
 
 
 def seconds(
-    outcome: suite.Outcome, target: float, central: float
+    outcome: suite.Outcome, target: float
 ) -> tuple[list[float | None], list[float | None]]:
   """For each seed, the seconds of server and clients until a target.
 
-  Args:
-    outcome: the run.
-    target: the accuracy.
-    central: the server's seconds in one round; the other seconds of a round are
-      those of the clients.
+  The server's are timed here and now; the other seconds of a round are those
+  of the clients.
   """
+  central = central_time.central_seconds(outcome.cell)
   steady = outcome.summary["timing"]["steady_s_per_round"]
   rounds = spent(outcome, target, "round")
   return ([None if n is None else n * central for n in rounds],
@@ -250,20 +249,13 @@ def seconds(
 
 
 def seconds_table(
-    outcomes: Sequence[suite.Outcome], wanted: Sequence[float],
-    central: Mapping[str, float]) -> str:
-  """A Markdown table of the seconds of server and clients until the targets.
-
-  Args:
-    outcomes: the runs of one panel.
-    wanted: the targets.
-    central: label -> the server's seconds in one round.
-  """
+    outcomes: Sequence[suite.Outcome], wanted: Sequence[float]) -> str:
+  """A Markdown table of the seconds of server and clients until the targets."""
   rows = []
   for target in wanted:
     for o in outcomes:
-      of_server = central[o.cell.label]
-      server, clients = map(median, seconds(o, target, of_server))
+      of_server = central_time.central_seconds(o.cell)
+      server, clients = map(median, seconds(o, target))
       rows.append([
           f"{100 * target:g} %", o.cell.label,
           _shown(spent(o, target, "round"), o.summary["cost"]["rounds"])[0],

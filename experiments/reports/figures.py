@@ -11,23 +11,22 @@ import pathlib
 import shlex
 from typing import Any, NamedTuple
 
-from absl import flags as absl_flags
+from absl.flags import FlagValues
 
-from fedjax_alg.records import summary as results
 from fedjax_alg import files, metrics, registry
+from fedjax_alg.data import DataError
+from fedjax_alg.data.federation import load_examples
 from fedjax_alg.files import expanded
+from fedjax_alg.records import summary as results
 from fedjax_alg.runs.compare import compare
 from fedjax_alg.runs.result import load_run
 from ..cli import config as config_lib
-from ..cli import guard
+from ..cli import flag_words, guard, lock, program
 from ..cli import part as part_lib
-from ..cli import flag_words, program
+from ..cli.command import boolean, Command, enum, Flags, integer, listed, string
 from . import answers, chosen, comparison, page, partitions, plots, report
-from . import styles, suite, verdicts
-
-#: The settings of a paper's own methods, each with a file <setting>.flags. In
-#: tables ``styles.STATED`` follows the name of a method in the second setting.
-SETTINGS = ("headline", "stated")
+from . import suite, verdicts
+from .suite import ONE_RATE, STATED, TUNED
 
 #: Flags of --scale=quick, which shrink a figure to minutes on two cores.
 QUICK = ("--rounds=30", "--num_seeds=1")
@@ -38,8 +37,19 @@ PREPARED = ("mnist", "fashion_mnist", "cifar10", "femnist", "sent140")
 #: Makes a Markdown section from the outcomes of a figure; "" for none.
 Section = Callable[[Sequence[suite.Outcome]], str]
 
-#: (label, flags) of each line of a panel.
-Lines = list[tuple[str, tuple[str, ...]]]
+#: Draws a picture into files, with a title; the last argument is --x_axis.
+Draw = Callable[[list[pathlib.Path], list[suite.Outcome], str, str], None]
+
+
+class Line(NamedTuple):
+  """A line of a panel: a method in one setting."""
+
+  label: str
+  flags: tuple[str, ...]
+  protocol: str = TUNED  #: how its settings were found, see ``suite``
+  #: flag files of which it has flags without naming them, so that what they
+  #: declare of their choice is found
+  sources: tuple[str, ...] = ()
 
 
 class Panel(NamedTuple):
@@ -51,7 +61,7 @@ class Panel(NamedTuple):
   data: str = ""  #: preset of its data, if it is not that of the figure
   eval_every: int = 0  #: --eval_every, if it is not that of the figure
   #: half of the run's rounds -> further flags
-  halfway: Callable[[int], tuple[str, ...]] | None = None
+  halfway: Callable[[int], tuple[str, ...]] = lambda half: ()
   #: how what ``flags`` say was chosen, as in a flag file; "": stated
   chosen: str = ""
 
@@ -63,28 +73,20 @@ class Figure(NamedTuple):
   metric: str
   data: str  #: preset of the data, <paper>/<data>.flags
   panels: tuple[Panel, ...]
-  baselines: bool = True  #: whether it also shows methods of other papers
-  fixed: tuple[str, ...] = ()  #: flags of the paper's own methods in it
+  lines_of: Callable[[Panel], Sequence[Line]]  #: the lines of a panel
   held: tuple[str, ...] = ()  #: flags that hold clients out for validation
-  #: (end of the label, flags) of each line of a method of the paper
-  lines: tuple[tuple[str, tuple[str, ...]], ...] = (("", ()),)
   protocol: str = "global"  #: the protocol that is shown
   protocols: str = "global"  #: the protocols that are evaluated
   eval_every: int = 2
-  settings: tuple[str, ...] = SETTINGS  #: settings of the paper's own methods
   sections: tuple[Section, ...] = ()
   statements: tuple[verdicts.Statement, ...] = ()
-  #: the lines of a panel; None: all methods with a flag file
-  lines_of: Callable[[Panel], Lines] | None = None
-  #: (panel, label) -> flag files of which that line has flags without naming
-  #: them, so that what they declare of their choice is found
-  sources: Callable[[Panel, str], tuple[str, ...]] = lambda panel, label: ()
   #: letters of the panels of --scale=quick; (): the first and the last
   quick: tuple[str, ...] = ()
   #: --num_seeds at full scale, of lines that do not say it themselves
   num_seeds: int = 3
-  #: --partitions at full scale, if the user does not say it
-  partitions: int = 1
+  #: --partitions at full scale, if the user does not say it; or the seeds of
+  #: the partitions, of which --partitions says how many are played
+  partitions: suite.Partitions = 1
   shrunk: tuple[str, ...] = ()  #: further flags of --scale=quick
   #: the table; None: the mean of the last rounds beside the paper's number
   table: Section | None = None
@@ -96,9 +98,7 @@ class Figure(NamedTuple):
   #: answers to numbers that the paper states for another figure or table
   further: Callable[[Sequence[suite.Outcome]], list[answers.Answer]] = (
       lambda outcomes: [])
-  #: (paths, outcomes, x axis): draws the picture; None: draw curves
-  draw: Callable[[list[pathlib.Path], list[suite.Outcome], str], None] | (
-      None) = None
+  draw: Draw | None = None  #: draws the picture; None: draw curves
 
 
 class Request(NamedTuple):
@@ -110,42 +110,57 @@ class Request(NamedTuple):
   command_line: str  #: the command, as shown below the tables
   quick: bool = False  #: whether --scale is quick
   panels: tuple[str, ...] | None = None  #: letters of the panels; None: all
-  lines: tuple[str, ...] | None = None  #: labels of the lines; None: all
+  lines: tuple[str, ...] | None = None  #: names of the lines; None: all
   x_axis: str = "rounds"
   files: Mapping[str, str] = {}  #: the flags of ``Paper.files`` that are given
   data_dir: str | None = None  #: --data_dir of runs that read prepared data
   html: bool = False  #: whether every figure gets a page, too
-  part: part_lib.Part | None = None  #: play this part of the runs alone
   #: number of partitions that every run is played on; None: as the figure says
   partitions: int | None = None
   finished: bool = False  #: play nothing, show the runs that are finished
 
 
 class Table(NamedTuple):
-  """A table of a paper, or a figure without curves."""
+  """A table or picture of a paper that is not made of figures' runs."""
 
   title: str
-  make: Callable[[Request], Any]
-  plays: bool = False  #: whether it reads runs, as figures do
+  #: (request, its folder) -> its Markdown, and what it answers
+  make: Callable[[Request, pathlib.Path], tuple[
+      str, Sequence[answers.Answer]]]
+  of_runs: bool = False  #: whether it reads flags of runs
+
+
+class OwnFile(NamedTuple):
+  """A file of the user's in place of a data set that is not prepared."""
+
+  dataset: str
+  help: str
+  flags: Callable[[str], tuple[str, ...]]  #: path -> flags of the runs
+  stand_in: bool = True  #: whether it holds other data than the paper's
+
+
+FASHION_MNIST = OwnFile(
+    "fashion_mnist", "folder of Fashion-MNIST's four IDX files, where TFDS has "
+    "not prepared it", lambda path: ("--dataset=idx", f"--data_path={path}"),
+    stand_in=False)
 
 
 class Paper(NamedTuple):
   """A paper's figures and tables."""
 
   name: str  #: name of its command, and of the folder of its presets and claims
-  proposed: tuple[str, ...]  #: algorithms that have the files of ``SETTINGS``
   figures: Mapping[str, Figure]
   tables: Mapping[str, Table]
   note: str  #: sentences below every table
   own: tuple[str, ...]  #: beginnings of the names of the paper's own methods
   quick: tuple[str, ...] = QUICK  #: flags of --scale=quick
+  #: algorithm -> the most rounds of --scale=quick, where it has them
+  quick_rounds: Mapping[str, int] = {}
   seeds: str = "3 seeds"  #: number of seeds of --scale=full, in words
-  #: name of a flag of its command whose value is a file -> help
-  files: Mapping[str, str] = {}
-  #: (figure, request) -> the figure as it can be made on this machine, and
-  #: sentences about what it lacks
-  fit: Callable[[Figure, Request], tuple[Figure, list[str]]] = (
-      lambda figure, request: (figure, []))
+  #: name of a flag of its command whose value is a file -> what it is for
+  files: Mapping[str, OwnFile] = {}
+  #: data sets that may be lacking: their panels are then left out
+  optional: tuple[str, ...] = ()
   flag: str = "figure"  #: the flag that names what is to be made
   #: a figure, as the claims name it -> the figure whose runs it shows
   same_runs: Mapping[str, str] = {}
@@ -168,8 +183,7 @@ class Paper(NamedTuple):
 
   def main(self, argv: Sequence[str] | None = None) -> int:
     """Runs the paper's command; returns the exit status."""
-    return guard.guarded(
-        functools.partial(command, self), argv, guard.AGAIN)
+    return _command(self)(argv)
 
 
 def participation(*percent: int) -> tuple[Panel, ...]:
@@ -179,53 +193,65 @@ def participation(*percent: int) -> tuple[Panel, ...]:
       for letter, p in zip("abcd", percent))
 
 
-def method_files(paper: Paper, folder: str) -> dict[str, tuple[str, ...]]:
+def method_files(paper: str, folder: str) -> dict[str, tuple[str, ...]]:
   """algorithm -> the --flagfile of its file in a folder of the presets."""
-  files = {name: f"{paper.name}/{folder}/{name}.flags"
+  found = {name: f"{paper}/{folder}/{name}.flags"
            for name in registry.ALGORITHMS}
-  return {name: (f"--flagfile={file}",) for name, file in files.items()
+  return {name: (f"--flagfile={file}",) for name, file in found.items()
           if (config_lib.PRESETS / file).is_file()}
 
 
 def methods(
-    paper: Paper, figure: Figure, settings: Sequence[str]
-) -> Lines:
-  """(label, flags) of every line of a figure.
+    paper: str, data: str, proposed: Sequence[str] = (), *,
+    others: bool = True, fixed: tuple[str, ...] = (),
+    ends: Mapping[str, tuple[str, ...]] | None = None,
+    protocols: Sequence[str] = (TUNED, STATED)
+) -> Callable[[Panel], list[Line]]:
+  """Makes the ``Figure.lines_of`` of every registered method with a flag file.
 
-  A figure shows every registered method that has a file in methods/. The file
-  of a method in methods_<data>/ overrides that file for a single data set. The
-  paper's own methods come once for each of ``settings``. Where these have
-  "stated", other methods come with the paper's one rate, too, if they have a
-  file in stated_<data>/.
+  The files stand in methods/; one in methods_<data>/ overrides that for a
+  single data set. The paper's own methods come once in the setting headline
+  and once in that which the paper states, each a file <setting>.flags; other
+  methods come with the paper's one rate, too, if they have a file in
+  stated_<data>/.
+
+  Args:
+    paper: name of the paper, and of the folder of its presets.
+    data: the data set.
+    proposed: the paper's own methods.
+    others: whether other methods are shown, too.
+    fixed: flags of the paper's own methods.
+    ends: end of the label -> flags of each line of a method of the paper.
+    protocols: whether tuned and stated settings are shown.
   """
-  general = method_files(paper, "methods")
-  special = method_files(paper, f"methods_{figure.data}")
-  found = []
-  for setting in settings:
-    file = f"{paper.name}/{setting}.flags"
-    if not (config_lib.PRESETS / file).is_file():
-      continue
-    headline = setting == "headline"
-    for name in paper.proposed:
-      if name not in registry.ALGORITHMS:
-        continue
-      for suffix, line_flags in figure.lines:
-        label = registry.get(name).label + suffix
-        found.append((label if headline else label + styles.STATED, (
+
+  def lines(panel: Panel) -> list[Line]:
+    del panel
+    general = method_files(paper, "methods")
+    special = method_files(paper, f"methods_{data}")
+    found = []
+    for protocol in protocols:
+      tuned = protocol == TUNED
+      file = f"{paper}/{'headline' if tuned else 'stated'}.flags"
+      if (config_lib.PRESETS / file).is_file():
+        found += [Line(registry.get(name).label + end, (
             f"--flagfile={file}", f"--algorithm={name}",
-            *(general.get(name, ()) if headline else ()), *figure.fixed,
-            *(special.get(name, ()) if headline else ()), *line_flags)))
-  if figure.baselines:
-    found += [(registry.get(name).label,
-               (*general.get(name, ()), *special.get(name, ())))
-              for name in registry.ALGORITHMS
-              if name not in paper.proposed and (
-                  name in general or name in special)]
-    if "stated" in settings:
-      found += [(registry.get(name).label + styles.ONE_RATE, line)
-                for name, line in method_files(
-                    paper, f"stated_{figure.data}").items()]
-  return found
+            *(general.get(name, ()) if tuned else ()), *fixed,
+            *(special.get(name, ()) if tuned else ()), *more), protocol)
+                  for name in proposed if name in registry.ALGORITHMS
+                  for end, more in (ends or {"": ()}).items()]
+    if others:
+      found += [Line(registry.get(name).label,
+                     (*general.get(name, ()), *special.get(name, ())))
+                for name in registry.ALGORITHMS if name not in proposed and (
+                    name in general or name in special)]
+    if others and STATED in protocols:
+      found += [Line(registry.get(name).label, file, ONE_RATE)
+                for name, file in method_files(
+                    paper, f"stated_{data}").items()]
+    return found
+
+  return lines
 
 
 #: What the data preset leaves as the line has it: of these the stated settings
@@ -233,95 +259,115 @@ def methods(
 _KEPT = ("l2", "l2_of", "hog_norm")
 
 
-def _stated(flags: Sequence[str], data: str) -> list[str]:
+def _kept(flags: Sequence[str], data: str) -> list[str]:
   """What a line says of ``_KEPT``, where the data preset differs.
 
   What its files include does not count: it is a data preset as well.
   """
   own: list[str] = []
   for flag in flags:
-    name, _, value = flag.partition("=")
-    own += files.read_text(config_lib.flag_file(value)).split() if (
-        name == "--flagfile") else [flag]
-  common = config_lib.expand_flagfiles([data])
-  found = []
-  for name in _KEPT:
-    said, shared = ([flag for flag in words if flag.startswith(f"--{name}=")][
-        -1:] for words in (own, common))
-    found += said if said != shared else []
-  return found
+    own += files.read_text(config_lib.flag_file(flag.partition("=")[2])).split(
+        ) if flag_words.name_of(flag) == "flagfile" else [flag]
+  line, common = map(
+      flag_words.said, (own, config_lib.expand_flagfiles([data])))
+  return [f"--{name}={line[name]}" for name in _KEPT
+          if name in line and line[name] != common.get(name)]
 
 
 def _cell(
-    paper: Paper, figure: Figure, panel: Panel, label: str,
-    line: Sequence[str], request: Request) -> suite.Cell:
+    paper: Paper, figure: Figure, panel: Panel, line: Line, request: Request
+) -> suite.Cell:
   """The run of one line in one panel."""
   # The data preset overrides the flags of the line, so that a method's file for
   # MNIST serves CIFAR-10 too, but for ``_KEPT``.
   data = f"--flagfile={paper.name}/{panel.data or figure.data}.flags"
-  kept = _stated(line, data)
-  flags = (*line, data, *kept, *figure.held, *panel.flags)
-  names = set(map(flag_words.name_of, kept))
-  how = [f"{choice.how}, {choice.what}" for choice in chosen.of_flags(line)
-         if choice.what in names and choice.how != "stated"]
+  kept = _kept(line.flags, data)
+  flags = (*line.flags, data, *kept, *figure.held, *panel.flags)
+  how = [f"{choice.how}, {choice.what}"
+         for choice in chosen.of_flags(line.flags)
+         if choice.what in flag_words.said(kept) and choice.how != STATED]
   scale: tuple[str, ...] = ()
   if request.quick:
-    scale = (*paper.quick, *figure.shrunk)
-  elif not any(flag.startswith("--num_seeds=") for flag in line):
+    scale = (*paper.quick, *figure.shrunk, *_fewer(paper, flags))
+  elif "num_seeds" not in flag_words.said(line.flags):
     scale = (f"--num_seeds={figure.num_seeds}",)
   common = (*scale, *request.common)
-  # Some flags depend on what the others say, so these are parsed first.
-  run = config_lib.parse((*flags, *common))
-  halfway = () if panel.halfway is None else panel.halfway(
-      max(run.values["rounds"] // 2, 1))
+  said = flag_words.said(config_lib.expand_flagfiles((*flags, *common)))
   protocols = figure.protocols.split(",")
   # Methods that adapt the model to each client are evaluated on clients, too.
-  if registry.get(run.algorithm).adapts and "local" not in protocols:
+  if "local" not in protocols and registry.get(
+      said.get("algorithm", "composed")).adapts:
     protocols.append("local")
   data_dir = []
-  if (request.data_dir and run.values["dataset"] in PREPARED
-      and not run.values["data_path"]):
+  if request.data_dir and said.get("dataset") in PREPARED and (
+      "data_path" not in said):
     data_dir = [f"--data_dir={request.data_dir}"]
-  return suite.Cell(panel.letter, panel.title, label, (
-      *flags, *halfway, f"--eval_protocols={','.join(protocols)}",
-      f"--eval_every={panel.eval_every or figure.eval_every}", *common,
-      *data_dir), "\n# chosen: ".join(filter(None, [*how, panel.chosen])),
-                    figure.sources(panel, label))
+  return suite.Cell(
+      panel.letter, panel.title, line.label, (
+          *flags, *panel.halfway(max(_rounds(said) // 2, 1)),
+          f"--eval_protocols={','.join(protocols)}",
+          f"--eval_every={panel.eval_every or figure.eval_every}", *common,
+          *data_dir), "\n# chosen: ".join(filter(None, [*how, panel.chosen])),
+      line.sources, line.protocol)
+
+
+def _fewer(paper: Paper, flags: Sequence[str]) -> list[str]:
+  """The flag of the rounds of --scale=quick, where a method has more."""
+  said = flag_words.said(config_lib.expand_flagfiles(flags))
+  most = paper.quick_rounds.get(said.get("algorithm", ""))
+  return [f"--rounds={most}"] if most and _rounds(said) > most else []
+
+
+def _rounds(said: Mapping[str, str]) -> int:
+  """The rounds that flags say; 0 if they say none, or no number."""
+  return int(said["rounds"]) if said.get("rounds", "").isdigit() else 0
 
 
 def each_cell(
-    paper: Paper, figure: Figure, request: Request,
-    settings: Sequence[str] = SETTINGS) -> Iterator[suite.Cell]:
+    paper: Paper, figure: Figure, request: Request) -> Iterator[suite.Cell]:
   """Every run of a figure, one after the other.
+
+  At quick scale the lines are the tuned ones, if there are any.
 
   Args:
     paper: the paper.
     figure: one of its figures.
     request: what the user asks for.
-    settings: the settings of the paper's own methods, some of ``SETTINGS``.
 
   Raises:
     UsageError: there is no method to run, or a flag is wrong.
   """
-  lines: Lines = []
-  if figure.lines_of is None:
-    lines = methods(
-        paper, figure, [s for s in settings if s in figure.settings])
+  for panel in figure.panels:
+    lines = [Line(*line) for line in figure.lines_of(panel)]
     if not lines:
       raise config_lib.UsageError(
           f"{figure.title}: no method can be run, none of those with a file in "
           f"presets/{paper.name}/ is registered")
-  for panel in figure.panels:
-    for label, line in figure.lines_of(panel) if figure.lines_of else lines:
-      if request.lines is None or label in request.lines:
-        yield _cell(paper, figure, panel, label, line, request)
+    if request.quick:
+      lines = [line for line in lines if line.protocol == TUNED] or lines
+    for line in lines:
+      if request.lines is None or suite.named(
+          line.label, line.protocol) in request.lines:
+        cell = _cell(paper, figure, panel, line, request)
+        assert cell.config  # which checks the flags
+        yield cell
 
 
 def cells(
-    paper: Paper, figure: Figure, request: Request,
-    settings: Sequence[str] = SETTINGS) -> list[suite.Cell]:
-  """The runs of ``each_cell`` as a list."""
-  return list(each_cell(paper, figure, request, settings))
+    paper: Paper, figure: Figure, request: Request) -> list[suite.Cell]:
+  """The runs of ``each_cell`` as a list.
+
+  Raises:
+    UsageError: see there; or ``request.lines`` has an unknown name.
+  """
+  found = list(each_cell(paper, figure, request))
+  for name in request.lines or ():
+    if name not in {cell.name for cell in found}:
+      known = dict.fromkeys(cell.name for cell in each_cell(
+          paper, figure, request._replace(lines=None)))
+      raise config_lib.UsageError(
+          f"--lines={name}: no such line (one of {', '.join(known)})")
+  return found
 
 
 def only(name: str, figure: Figure, panels: Sequence[str]) -> Figure:
@@ -338,30 +384,110 @@ def only(name: str, figure: Figure, panels: Sequence[str]) -> Figure:
   return figure._replace(panels=kept)
 
 
-def outcomes_of(
-    paper: Paper, figure: Figure, request: Request,
-    settings: Sequence[str] = SETTINGS) -> list[suite.Outcome]:
-  """Plays or finds the runs of a figure.
+@functools.cache
+def _why_lacking(flags: tuple[str, ...]) -> str:
+  """Why the data of a run cannot be read; "" if they can."""
+  try:
+    load_examples(config_lib.parse(flags).data)
+  except DataError as error:
+    return str(error).replace("`", "")
+  return ""
 
-  At quick scale the paper's own methods run in the headline setting alone.
+
+def asked(
+    paper: Paper, name: str, request: Request
+) -> tuple[Figure, list[str], list[str]]:
+  """A figure as it is asked for, and as it can be made on this machine.
+
+  Returns:
+    The figure; sentences about what it shows; and ``with_data``'s about what
+    it lacks.
 
   Raises:
-    UsageError: a flag is wrong, or ``request.lines`` has an unknown label.
-    Incomplete: see ``suite.run_cells``.
+    UsageError: it has no such panel.
   """
-  wanted = figure.settings[:1] if request.quick else settings
-  found = cells(paper, figure, request, wanted)
-  labels = {cell.label for cell in found}
-  for label in request.lines or ():
-    if label not in labels:
-      known = dict.fromkeys(cell.label for cell in each_cell(
-          paper, figure, request._replace(lines=None), wanted))
-      raise config_lib.UsageError(
-          f"--lines={label}: no such line (one of {', '.join(known)})")
-  number = request.partitions or (1 if request.quick else figure.partitions)
+  figure, notes = paper.figures[name], []
+  if request.panels:
+    figure = only(name, figure, request.panels)
+  elif request.quick and (figure.quick or len(figure.panels) > 2):
+    letters = figure.quick or (
+        figure.panels[0].letter, figure.panels[-1].letter)
+    figure = only(name, figure, letters)
+    which = "" if figure.quick else "the first and the last panel "
+    notes.append(
+        f"Quick: `{' '.join([*paper.quick, *figure.shrunk])}`, {which}"
+        f"({' and '.join(letters)}; --panels gives others).")
+  if request.quick and paper.quick_rounds:
+    notes.append("Quick: at most so many rounds are played: " + ", ".join(
+        f"{registry.get(method).label} {most}"
+        for method, most in paper.quick_rounds.items()) + ".")
+  figure, lacking = with_data(paper, figure, request)
+  return figure, notes, lacking
+
+
+def with_data(
+    paper: Paper, figure: Figure, request: Request
+) -> tuple[Figure, list[str]]:
+  """The figure with the panels whose data are there, or have a stand-in.
+
+  The sentences say why the other panels are not run.
+  """
+  kept, lacking = [], []
+  for panel in figure.panels:
+    panel, why = _with_files(paper, figure, panel, request)
+    if why:
+      lacking.append(f"{panel.title}: not run. {why}.")
+    else:
+      kept.append(panel)
+  return figure._replace(panels=tuple(kept)), lacking
+
+
+def _with_files(
+    paper: Paper, figure: Figure, panel: Panel, request: Request
+) -> tuple[Panel, str]:
+  """A panel with the user's file in place of its data, and what it lacks."""
+
+  def cell(panel: Panel) -> suite.Cell:
+    return next(each_cell(paper, figure._replace(panels=(panel,)),
+                          request._replace(lines=None)))
+
+  dataset = cell(panel).config.values["dataset"] if paper.optional else ""
+  if dataset not in paper.optional:
+    return panel, ""
+  of_data = {name: own for name, own in paper.files.items()
+             if own.dataset == dataset}
+  for name, own in of_data.items():
+    path = request.files.get(name)
+    if path:
+      panel = panel._replace(flags=(*panel.flags, *own.flags(path)))
+      if own.stand_in:
+        panel = panel._replace(
+            title=f"{panel.title} (stand-in {pathlib.Path(path).stem})",
+            chosen="stand-in, data")
+  why = _why_lacking(cell(panel).flags)
+  return panel, why and "; or give ".join(
+      [why, *(f"--{name}=PATH" for name in of_data)])
+
+
+def _partitions(figure: Figure, request: Request) -> suite.Partitions:
+  number = request.partitions or (1 if request.quick else None)
+  if isinstance(figure.partitions, int):
+    return number or figure.partitions
+  return figure.partitions[:number]
+
+
+def outcomes_of(
+    paper: Paper, figure: Figure, request: Request) -> list[suite.Outcome]:
+  """Plays or finds the runs of a figure.
+
+  Raises:
+    UsageError: see ``cells``.
+    RunError: see ``suite.run_cells``.
+  """
+  found, parts = cells(paper, figure, request), _partitions(figure, request)
   if request.finished:
-    found = suite.finished(found, request.root, number)
-  return suite.run_on_partitions(found, request.root, number, request.part)
+    found = suite.finished(found, request.root, parts)
+  return suite.run_cells(found, request.root, parts)
 
 
 def write(
@@ -396,21 +522,18 @@ def _without_places(text: str, request: Request) -> str:
   return text
 
 
+def _make_table(paper: Paper, name: str, request: Request) -> None:
+  title, make, _ = paper.tables[name]
+  folder = request.root / name
+  folder.mkdir(parents=True, exist_ok=True)
+  text, found = make(request, folder)
+  write(request, name, report.join(
+      title, [text, report.made_by(request.command_line)]), found)
+
+
 def make_figure(paper: Paper, name: str, request: Request) -> str:
   """Plays what a figure needs, writes it and returns its Markdown page."""
-  figure = paper.figures[name]
-  notes = [paper.note]
-  if request.panels:
-    figure = only(name, figure, request.panels)
-  elif request.quick and (figure.quick or len(figure.panels) > 2):
-    letters = figure.quick or (
-        figure.panels[0].letter, figure.panels[-1].letter)
-    figure = only(name, figure, letters)
-    which = "" if figure.quick else "the first and the last panel "
-    notes.append(
-        f"Quick: `{' '.join([*paper.quick, *figure.shrunk])}`, {which}"
-        f"({' and '.join(letters)}; --panels gives others).")
-  figure, lacking = paper.fit(figure, request)
+  figure, notes, lacking = asked(paper, name, request)
   if not figure.panels and not request.finished:
     raise config_lib.UsageError(f"{name}: {' '.join(lacking)}")
   outcomes = outcomes_of(paper, figure, request)
@@ -420,8 +543,9 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
       *(section(outcomes) for section in figure.sections),
       verdicts.section(figure.statements, outcomes),
       _without_places("\n\n".join(lacking), request),
-      report.provenance(outcomes, request.command_line, " ".join(notes),
-                        figure.table is not None)]
+      report.provenance(
+          outcomes, request.command_line, " ".join([paper.note, *notes]),
+          figure.table is not None)]
   rows = report.compare(
       outcomes, report.load_claims(paper.name, name), figure.protocol,
       figure.metric)
@@ -430,21 +554,19 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
   else:
     text = report.markdown(
         figure.title, rows, [] if paper.like(name) else parts, paper.own)
-  numbers = request.root / name / f"{name}_numbers.csv"
-  numbers.parent.mkdir(parents=True, exist_ok=True)
-  report.numbers_csv(numbers, rows, outcomes)
   measures = figure.measures or {
       prefix + figure.metric: _late(figure) for prefix in ("", "test_")}
   folder = write(request, name, text, [
       *answers.numbers(paper.name, name, outcomes, measures),
       *answers.sentences(name, figure.statements, outcomes),
       *figure.further(outcomes)])
+  report.numbers_csv(folder / f"{name}_numbers.csv", rows)
   report.points_csv(
       folder / f"{name}.csv", outcomes, figure.protocol, figure.metric)
   suffix = "" if request.x_axis == "rounds" else f"_vs_{request.x_axis}"
   paths = pictures(folder, name + suffix)
   if figure.draw is not None and outcomes:
-    figure.draw(paths, outcomes, request.x_axis)
+    figure.draw(paths, outcomes, figure.title, request.x_axis)
   elif outcomes:
     _draw(paper, name, figure, outcomes, request, paths)
   if request.html:
@@ -459,7 +581,7 @@ def _draw(
   protocols = dict(reversed(verdicts.by_protocol(outcomes).items()))
   cells, marks = {}, {}
   for panel in suite.by_panel(outcomes):
-    title = suite.heading(panel[0].cell)
+    title = panel[0].cell.heading
     for words, runs in protocols.items():
       which = title if len(protocols) == 1 else f"{title}, {words}"
       cells[which] = suite.rows_by_panel(runs).get(title, {})
@@ -471,28 +593,25 @@ def _draw(
 
 
 def as_dots(
-    measure: verdicts.Measure, x_label: str, title: str,
+    measure: verdicts.Measure, x_label: str,
     stated: Mapping[tuple[str, str], float] | None = None,
-    by_method: bool = False
-) -> Callable[[list[pathlib.Path], list[suite.Outcome], str], None]:
+    by_method: bool = False) -> Draw:
   """Makes the ``Figure.draw`` of a number of each run, as dots.
 
   Args:
     measure: run -> one number for each seed.
     x_label: of the numbers.
-    title: above all panels.
     stated: (panel, method) -> the paper's number.
     by_method: whether there is a panel for each method, with a row for each
       panel of the figure, and not the other way round.
   """
 
   def draw(
-      paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
-  ) -> None:
-    del x_axis  # dots
+      paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
+      x_axis: str) -> None:
     cells: dict[str, dict[str, plots.Dot]] = {}
     for o in outcomes:
-      place = suite.heading(o.cell), o.cell.label
+      place = o.cell.heading, o.cell.name
       panel, row = reversed(place) if by_method else place
       cells.setdefault(panel, {})[row] = plots.Dot(
           *metrics.confidence_95(
@@ -516,7 +635,7 @@ def _write_page(
   panels, tables = {}, []
   for own in suite.by_panel(outcomes):
     title = own[0].cell.panel_title
-    panels[title] = {o.cell.label: load_run(o.folder) for o in own}
+    panels[title] = {o.cell.name: load_run(o.folder) for o in own}
     found = compare(
         panels[title], metric=figure.metric, protocol=figure.protocol)
     tables += [table._replace(title=f"{title}: {table.title}") for table in (
@@ -528,75 +647,6 @@ def _write_page(
   print(f"page: {path}", flush=True)
 
 
-def _flag_values(paper: Paper) -> absl_flags.FlagValues:
-  """The flags of a paper's command, in the order of its help."""
-  values = absl_flags.FlagValues()
-  absl_flags.DEFINE_enum(
-      paper.flag, None, [*paper.figures, *paper.tables, "all"],
-      "the figure or table to make, by its name below; all: every one",
-      flag_values=values)
-  absl_flags.DEFINE_enum(
-      "scale", "full", ["full", "quick"],
-      f"full: {paper.seeds}, all rounds and all panels; quick: minutes instead "
-      f"of hours, with {' '.join(paper.quick)} and only some of the panels",
-      flag_values=values)
-  absl_flags.DEFINE_list(
-      "panels", None, "make only these panels, by their letters, e.g. a,c",
-      flag_values=values)
-  absl_flags.DEFINE_list(
-      "lines", None, "show only these methods, by their names in the tables, "
-      "e.g. FedAvg", flag_values=values)
-  absl_flags.DEFINE_enum(
-      "x_axis", "rounds", list(plots.X_AXES),
-      "the x axis of the curves; the name of the picture then ends in "
-      "_vs_<x_axis>", flag_values=values)
-  absl_flags.DEFINE_bool(
-      "html", False, "also write a page with the curves, clients, costs and "
-      "flags of every run of a figure; it needs plotly (pip install "
-      "'fedjax_alg[report]')", flag_values=values)
-  absl_flags.DEFINE_integer(
-      "partitions", None, "play every run on so many partitions of the data; "
-      "the intervals are then those over partitions, each with the mean of its "
-      "seeds (--partitions=9 --num_seeds=1: nine independent draws of both); "
-      "default 1, but for figures whose title names more",
-      lower_bound=1, flag_values=values)
-  absl_flags.DEFINE_string("part", None, part_lib.HELP, flag_values=values)
-  absl_flags.DEFINE_bool(
-      "finished", False, "play nothing: show the runs that are finished",
-      flag_values=values)
-  absl_flags.DEFINE_string(
-      "data_dir", None, "folder of the data sets that experiments.prepare "
-      "made; default as in experiments.run", flag_values=values)
-  absl_flags.DEFINE_string(
-      "out_dir", f"out/{paper.name}",
-      "folder to write runs, figures and tables to", flag_values=values)
-  for name, text in paper.files.items():
-    absl_flags.DEFINE_string(name, None, text, flag_values=values)
-  return values
-
-
-def usage(paper: Paper) -> str:
-  """The text of --help of a paper's command."""
-  lines = [f"usage: python -m experiments.{paper.name} --{paper.flag}=NAME "
-           "[flags]", "",
-           f"Makes the figures and tables of {paper.works}. It plays the runs "
-           "that a", "figure needs and writes its picture (PNG, PDF), its "
-           "points (CSV) and a table of the", "published numbers beside ours "
-           "(Markdown) to the folder NAME in --out_dir.", ""]
-  lines += flag_words.help_lines(_flag_values(paper), (
-      paper.flag, "scale", "panels", "lines", "x_axis", "html", "partitions",
-      "part", "finished", "data_dir", "out_dir", *paper.files))
-  lines += ["", "Names of the figures and tables:"]
-  titles = {name: figure.title for name, figure in paper.figures.items()}
-  titles |= {name: table.title for name, table in paper.tables.items()}
-  lines += [f"  {name:9} {title}" for name, title in titles.items()]
-  lines += ["", "A finished run is reused, an interrupted one is continued. "
-            "Any other --flag=value", "is passed on to every run and overrides "
-            "its settings;", "python -m experiments.run --help lists these "
-            "flags."]
-  return "\n".join(lines)
-
-
 #: A flag of single runs -> what figure commands do instead.
 _NOT_OF_FIGURES = {
     "resume": "which goes on with unfinished runs by itself",
@@ -605,76 +655,122 @@ _NOT_OF_FIGURES = {
     "dry_run": "python -m experiments.run has it"}
 
 
-def _runless(paper: Paper) -> list[str]:
-  """The tables of a paper that play no runs."""
-  return [name for name, table in paper.tables.items() if not table.plays]
+def _flags(paper: Paper) -> Flags:
+  return (
+      enum(paper.flag, None, [*paper.figures, *paper.tables, "all"],
+           "the figure or table to make, by its name below; all: every one"),
+      enum("scale", "full", ["full", "quick"],
+           f"full: {paper.seeds}, all rounds and all panels; quick: minutes "
+           f"instead of hours, with {' '.join(paper.quick)} and only some of "
+           "the panels"),
+      listed("panels", None, "make only these panels, by their letters, e.g. "
+             "a,c"),
+      listed("lines", None, "show only these methods, by their names in the "
+             "tables, e.g. FedAvg"),
+      enum("x_axis", "rounds", list(plots.X_AXES), "the x axis of the curves; "
+           "the name of the picture then ends in _vs_<x_axis>"),
+      boolean("html", False, "also write a page with the curves, clients, "
+              "costs and flags of every run of a figure; it needs plotly (pip "
+              "install 'fedjax_alg[report]')"),
+      integer("partitions", None, "play every run on so many partitions of the "
+              "data; the intervals are then those over partitions, each with "
+              "the mean of its seeds (--partitions=9 --num_seeds=1: nine "
+              "independent draws of both); default 1, but for figures whose "
+              "title names more", lower_bound=1),
+      string("part", None, part_lib.HELP),
+      boolean("finished", False, "play nothing: show the runs that are "
+              "finished"),
+      string("data_dir", None, "folder of the data sets that "
+             "experiments.prepare made; default as in experiments.run"),
+      string("out_dir", f"out/{paper.name}", "folder to write runs, figures "
+             "and tables to"),
+      *(string(name, None, own.help) for name, own in paper.files.items()))
 
 
-def request_of(paper: Paper, argv: Sequence[str]) -> tuple[str, Request]:
-  """What the words of a command ask for: a name or all, and the request.
+def _command(paper: Paper) -> Command:
+  """The command of a paper."""
+  titles = {name: figure.title for name, figure in paper.figures.items()}
+  titles |= {name: table.title for name, table in paper.tables.items()}
+  return Command(
+      f"usage: python -m experiments.{paper.name} --{paper.flag}=NAME [flags]"
+      f"\n\nMakes the figures and tables of {paper.works}. It plays the runs "
+      "that a\nfigure needs and writes its picture (PNG, PDF), its points "
+      "(CSV) and a table of the\npublished numbers beside ours (Markdown) to "
+      "the folder NAME in --out_dir.",
+      _flags(paper), functools.partial(_run, paper), "\n".join([
+          "Names of the figures and tables:",
+          *(f"  {name:9} {title}" for name, title in titles.items()), "",
+          "A finished run is reused, an interrupted one is continued. Any "
+          "other --flag=value", "is passed on to every run and overrides its "
+          "settings;", "python -m experiments.run --help lists these flags."]),
+      guard.AGAIN, passes_on=True)
+
+
+def _request(
+    paper: Paper, values: FlagValues, words: Sequence[str],
+    argv: Sequence[str]) -> Request:
+  """What the words of a command ask for.
 
   Raises:
     UsageError: a flag is wrong, missing or not read.
   """
-  values = _flag_values(paper)
-  of_command, of_runs = flag_words.parted(argv, list(values))
-  rest = config_lib.read_flags(values, of_command)
-  for flag in map(flag_words.name_of, of_runs):
+  for flag in map(flag_words.name_of, words):
     if flag in _NOT_OF_FIGURES:
       raise config_lib.UsageError(
           f"--{flag}: not of a figure command, {_NOT_OF_FIGURES[flag]}")
-  names = [*paper.figures, *paper.tables]
-  asked = values[paper.flag].value
-  if rest or asked is None:
+  name = values[paper.flag].value
+  if name is None:
     raise config_lib.UsageError(
-        f"--{paper.flag}: missing (one of {', '.join([*names, 'all'])})")
-  for flags, unread, lacks in (
-      (("panels", "lines", "x_axis", "html"), paper.tables, "curves"),
-      (("part", "finished"), _runless(paper), "runs")):
-    for flag in flags:
-      if asked in unread and values[flag].present:
-        raise config_lib.UsageError(
-            f"--{flag}: not read by {asked}, which has no {lacks}")
-  part = part_lib.parse(values.part)
-  if part is not None and values.finished:
+        f"--{paper.flag}: missing (one of "
+        f"{', '.join([*paper.figures, *paper.tables, 'all'])})")
+  for flag in ("panels", "lines", "x_axis", "html", "part", "finished"):
+    if name in paper.tables and values[flag].present:
+      raise config_lib.UsageError(
+          f"--{flag}: not read by {name}, which plays no runs")
+  if name in paper.tables and not paper.tables[name].of_runs and words:
+    raise config_lib.UsageError(
+        f"{words[0]}: not read by {name}, which has settings of its own")
+  if values.part and values.finished:
     raise config_lib.UsageError("--part and --finished: give one of them")
   # Tables do not show the paths of files on this machine.
   places = ("--data_dir", "--out_dir", *(f"--{name}" for name in paper.files))
   command_line = " ".join([program.name(paper.name), *(
       shlex.quote(w) for w in argv if not w.startswith(places))])
-  return asked, Request(
-      expanded(values.out_dir), tuple(of_runs), command_line,
+  return Request(
+      expanded(values.out_dir), tuple(words), command_line,
       values.scale == "quick",
       tuple(values.panels) if values.panels else None,
       tuple(values.lines) if values.lines else None, values.x_axis,
       {name: str(values[name].value) for name in paper.files
        if values[name].value}, values.data_dir, values.html,
-      part, values.partitions, values.finished)
+      values.partitions, values.finished)
 
 
-def command(paper: Paper, argv: Sequence[str]) -> None:
-  """Parses the flags and makes the figures."""
-  if config_lib.asks_help(argv):
-    raise config_lib.HelpRequested(usage(paper))
-  asked, request = request_of(paper, argv)
+def _run(paper: Paper, values: FlagValues, words: list[str],
+         argv: Sequence[str]) -> None:
+  """Makes the figures and tables that are asked for, or plays a part."""
+  request = _request(paper, values, words, argv)
+  part = part_lib.parse(values.part)
   if request.html:
     page.check_plotly("`html`")  # before the first run
-  incomplete, part = [], request.part
-  for name in [*paper.figures, *paper.tables] if asked == "all" else [asked]:
-    if part is not None and name in _runless(paper):
-      continue
+  names = [*paper.figures, *paper.tables]
+  if values[paper.flag].value != "all":
+    names = [str(values[paper.flag].value)]
+  if part is not None:
+    made = [asked(paper, name, request)[0]
+            for name in names if name in paper.figures]
+    suite.play_part([
+        one for figure in made for cell in cells(paper, figure, request)
+        for one in cell.on(_partitions(figure, request))], request.root, part)
+    return
+  held: list[lock.StillHeld] = []
+  for name in names:
     try:
       if name in paper.tables:
-        paper.tables[name].make(request)
+        _make_table(paper, name, request)
       else:
         make_figure(paper, name, request)
-    except suite.Incomplete as found:  # the runs of other figures go on
-      incomplete.append(found)
-  for figure in incomplete:
-    if figure.held:
-      raise figure
-  if incomplete and part is not None:
-    print(part_lib.played(part, *(
-        len(set().union(*folders)) for folders in zip(*(
-            (figure.own, figure.left, figure.every)
-            for figure in incomplete)))))
+    except lock.StillHeld as error:  # the runs of other figures go on
+      held.append(error)
+  if held:
+    raise held[0]

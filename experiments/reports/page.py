@@ -120,7 +120,7 @@ def _curve(
   values = result.metrics.get(protocol, {}).get(metric)
   if values is None or not np.isfinite(values).any():
     return [], []
-  values = summary_lib.factor(metric) * values
+  values = metrics.factor(metric) * values
   mean, half = values.mean(0), metrics.half_width_95(values)
   low = np.maximum(mean - half, mean / 10)
   band = np.concatenate([mean + half, low[::-1]])
@@ -130,9 +130,12 @@ def _curve(
 def _y_axis(metric: str, means: Sequence[float | None]) -> dict[str, Any]:
   """The y axis of some means: wide bands would squeeze them."""
   shown = [mean for mean in means if mean is not None]
-  title = {"text": metric.replace("_", " ") + ", %" * (metric != "loss")}
-  if metric == "loss" or not shown:
+  share = metrics.metric(metric).share
+  title = {"text": metric.replace("_", " ") + ", %" * share}
+  if metrics.is_cost(metric) or not shown:
     return {"title": title, "type": "log"}
+  if not share:
+    return {"title": title}
   margin = 0.12 * (max(shown) - min(shown) or 10)
   return {"title": title, "range": [
       max(min(shown) - margin, 0), min(max(shown) + margin, 100)]}
@@ -193,18 +196,24 @@ def clients(
     runs: Mapping[str, RunResult], style: Mapping[str, styles.Style]) -> Any:
   """The share of clients (and seeds) with at most an accuracy.
 
+  Of another task it is its main metric.
+
   Returns:
     A figure of Plotly with a menu of the protocols; None if no run has its
     clients' accuracies.
   """
+  main = next(iter(runs.values())).records.metrics.main
+  factor = metrics.factor(main)
+  unit = " %" if factor == 100 else ""
   shares = np.linspace(0, 1, _QUANTILES)
   found: dict[str, dict[str, Any]] = {}
   for label, result in runs.items():
     for protocol, of in result.clients.items():
-      accuracy = of["accuracy"][np.isfinite(of["accuracy"])]
-      if accuracy.size:
-        found.setdefault(protocol, {})[label] = _numbers(100 * np.quantile(
-            accuracy, shares, method="inverted_cdf"))
+      own = of.get(main, np.zeros(0))
+      own = own[np.isfinite(own)]
+      if own.size:
+        found.setdefault(protocol, {})[label] = _numbers(factor * np.quantile(
+            own, shares, method="inverted_cdf"))
   menu: _Menu = {
       protocol: ({"x": [of.get(label, []) for label in runs]}, {})
       for protocol, of in found.items()}
@@ -212,9 +221,10 @@ def clients(
     return None
   figure = _figure(
       [_line(label, style[label], y=_numbers(100 * shares), hovertemplate=(
-          "%{y:.0f} % of the clients have at most %{x:.1f} %"))
+          "%{y:.0f} % of the clients have at most %{x:.1f}" + unit))
        for label in runs], updatemenus=[_menu(0, menu)],
-      xaxis={"title": {"text": "accuracy on the client's own test data, %"}},
+      xaxis={"title": {"text": f"{main.replace('_', ' ')} on the client's own "
+                       f"test data{',' * bool(unit)}{unit}"}},
       yaxis={"title": {"text": "clients with at most this, %"}})
   figure.plotly_update(*next(iter(menu.values())))
   return figure

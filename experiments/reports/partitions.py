@@ -20,17 +20,6 @@ from fedjax_alg.records import tables as records
 STRIDE = 1_000_000
 
 
-def flags(first: int, number: int) -> list[tuple[str, ...]]:
-  """The flags that give a run each of its partitions.
-
-  Args:
-    first: the partition that the run has without them.
-    number: how many partitions.
-  """
-  return [(f"--partition_seed={first + i}",) if i else ()
-          for i in range(number)]
-
-
 def joined(tables: Sequence[list[records.Row]]) -> list[records.Row]:
   """The rows of all partitions in one table, in the order of a single run."""
   rows = [row | {"seed": row["seed"] + STRIDE * number, "partition": number}

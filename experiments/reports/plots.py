@@ -1,6 +1,7 @@
 """Pictures: curves over rounds or costs, bars, dots, the clients' classes."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+import contextlib
 import itertools
 import math
 import pathlib
@@ -42,7 +43,14 @@ BAND_OF_PARTITIONS = "band: 95 % CI of the mean over partitions"
 #: Labels of the marks of the paper's numbers: at a round, and at none.
 PAPER = "hollow: the paper's number"
 PAPER_BESIDE = "hollow, beside: the paper's number"
-_NOTES = (BAND, BAND_OF_PARTITIONS, PAPER, PAPER_BESIDE)
+
+_BAND = Patch(color="grey", alpha=0.3, linewidth=0)
+_HOLLOW = Line2D([], [], linestyle="", marker="o", markersize=7, color="grey",
+                 markerfacecolor="white", markeredgewidth=1.4)
+#: What stands in a legend for bands and marks, which have the colours of their
+#: lines.
+_NOTES = {BAND: _BAND, BAND_OF_PARTITIONS: _BAND, PAPER: _HOLLOW,
+          PAPER_BESIDE: _HOLLOW}
 
 #: About so many markers are on a line.
 _MARKERS = 6
@@ -54,6 +62,7 @@ class Mark(NamedTuple):
   label: str  #: of the line
   value: float  #: in the unit of the axis
   round: float | None = None  #: None: the paper states none
+  metric: str = ""  #: "": that of the first row of panels
 
 
 def draw_curves(
@@ -103,7 +112,7 @@ def draw_curves(
     if len(values) > 1:
       with np.errstate(invalid="ignore"):  # a loss may be infinite
         half = metrics.half_width_95(values)
-      most = 1.0 if metric in metrics.METRICS and metric != "loss" else None
+      most = 1.0 if _is_share(metric) else None
       pooled = any("partition" in row for row in rows)
       axis.fill_between(
           x, np.clip(mean - half, 0.0, None), np.clip(mean + half, None, most),
@@ -117,6 +126,10 @@ def draw_curves(
   axis.set_xlabel(x_label)
   axis.set_ylabel(metric.replace("_", " "))
   axis.grid(alpha=0.3)
+
+
+def _is_share(metric: str) -> bool:
+  return metrics.is_known(metric) and metrics.metric(metric).share
 
 
 def _marked(points: int, place: int, lines: int) -> list[int]:
@@ -144,7 +157,7 @@ def draw_marks(
   """
   limits = axis.get_ylim()
   taken: list[tuple[float, float]] = []  # of marks beside the panel
-  for label, value, number in marks:
+  for label, value, number, _ in marks:
     x, where, words = number, axis.transData, PAPER
     if number is None:
       where = axis.get_yaxis_transform()
@@ -177,24 +190,11 @@ def _named(figure: Any, *last: str) -> dict[str, Any]:
   named: dict[str, Any] = {}
   for axis in figure.axes:
     for handle, label in zip(*axis.get_legend_handles_labels()):
-      named.setdefault(label, handle)
-  for label in last:
+      named.setdefault(label, _NOTES.get(label, handle))
+  for label in (*last, *_NOTES):
     if label in named:
       named[label] = named.pop(label)
-  # Bands and marks have the colours of their lines.
-  for label in (BAND, BAND_OF_PARTITIONS):
-    if named.pop(label, None) is not None:
-      named[label] = Patch(color="grey", alpha=0.3, linewidth=0)
-  for label in (PAPER, PAPER_BESIDE):
-    if named.pop(label, None) is not None:
-      named[label] = Line2D([], [], **_HOLLOW)
   return named
-
-
-#: Of the mark of a paper's number in a legend.
-_HOLLOW: dict[str, Any] = {
-    "linestyle": "", "marker": "o", "markersize": 7, "color": "grey",
-    "markerfacecolor": "white", "markeredgewidth": 1.4}
 
 
 def legend(figure: Any, *last: str) -> None:
@@ -226,19 +226,55 @@ def save(figure: Any, *paths: pathlib.Path) -> None:
   plt.close(figure)
 
 
+@contextlib.contextmanager
+def sheet(
+    paths: Iterable[pathlib.Path], titles: Sequence[str], title: str, *,
+    in_a_row: int = 2, size: tuple[float, float] = (4.6, 3.4),
+    more: tuple[float, float] = (0.0, 0.0), last: Sequence[str] = (),
+    **options: Any) -> Iterator[list[Any]]:
+  """Panels that are drawn in the context, and written at its end.
+
+  Args:
+    paths: files to write.
+    titles: of the panels.
+    title: above all panels.
+    in_a_row: the most panels side by side.
+    size: width and height of a panel, in inches.
+    more: width and height of the picture beside them.
+    last: labels at the end of the legend.
+    **options: of ``plt.subplots``.
+
+  Yields:
+    The axes of the panels.
+  """
+  columns = max(min(in_a_row, len(titles)), 1)
+  lines = -(-len(titles) // columns)
+  figure, axes = plt.subplots(
+      lines, columns, squeeze=False, figsize=(
+          size[0] * columns + more[0], size[1] * lines + more[1]), **options)
+  panels_of = list(axes.flat)
+  for axis in panels_of[len(titles):]:
+    axis.remove()
+  for axis, name in zip(panels_of, titles):
+    axis.set_title(name, fontsize=9)
+    axis.grid(alpha=0.3)
+  yield panels_of[:len(titles)]
+  legend(figure, *last)
+  figure.suptitle(title, fontsize=11)
+  save(figure, *paths)
+
+
 def run_curves(
     paths: list[pathlib.Path], rows: list[records.Row], title: str) -> None:
-  """Draws the curves of a run: accuracy and loss, one line per protocol."""
-  figure, axes = plt.subplots(1, 2, figsize=(9, 3.6))
+  """Draws a run's main metric and its loss, one line per protocol."""
   runs = {protocol: [row | {"protocol": ""} for row in rows
                      if row["protocol"] == protocol]
           for protocol in results.protocols(rows)}
-  for axis, metric in zip(axes, ("accuracy", "loss")):
-    draw_curves(axis, runs, "", metric)
-  log_axis(axes[1])
-  legend(figure)
-  figure.suptitle(title, fontsize=10)
-  save(figure, *paths)
+  main = records.main_metric(rows[0]) if rows else "accuracy"
+  with sheet(paths, ("", ""), title, size=(4.5, 3.6)) as axes:
+    for axis, metric in zip(axes, (main, "loss")):
+      draw_curves(axis, runs, "", metric)
+    log_axis(axes[1])
 
 
 def log_axis(axis: Any) -> None:
@@ -376,38 +412,27 @@ def _client_sizes(axis: Any, sizes: np.ndarray) -> None:
   axis.legend(fontsize=7)
 
 
-class _Reach(NamedTuple):
-  """What the y axis of a share shows."""
+def _fit(
+    axis: Any, curves: Iterable[np.ndarray], marks: Sequence[Mark] = ()
+) -> None:
+  """Fits the y axis of a share to the last rounds.
 
-  low: float  #: its lower end
-  best: float  #: the largest value
-
-
-def _reach(
-    curves: Iterable[np.ndarray], marks: Sequence[Mark] = ()
-) -> _Reach | None:
-  """Fits an axis to the last rounds; the first ones would squeeze the curves.
+  The first ones would squeeze the curves.
 
   Args:
+    axis: where they are drawn.
     curves: the values of each line, [seeds, rounds].
     marks: what the axis must show, too.
   """
   known = [c for c in curves if c.size and np.isfinite(c).all()]
   if not known:
-    return None
-  low = max(min(c[:, -1].min() for c in known) - 0.08, 0.0)
-  best = max(c.mean(0).max() for c in known)
+    return
   marked = [mark.value for mark in marks]
-  return _Reach(
+  low = max(min(c[:, -1].min() for c in known) - 0.08, 0.0)
+  axis.set_ylim(
       max(min([low, *(value - 0.01 for value in marked)]), 0.0),
-      max([best, *marked]))
-
-
-def _fit(axis: Any, reach: _Reach | None) -> None:
-  """Fits the y axis of a share to what it shows."""
-  if reach is not None:
-    axis.set_ylim(reach.low, min(
-        1.0, max(axis.get_ylim()[1], reach.best) + 0.01))
+      min(1.0, max([axis.get_ylim()[1], *marked, *(
+          c.mean(0).max() for c in known)]) + 0.01))
 
 
 def bars(
@@ -437,42 +462,39 @@ def bars(
   longest = max(map(len, groups))
   # Long or many names would overlap if they were written horizontally.
   upright = len(groups) * longest > 40
-  figure, axes = plt.subplots(
-      1, len(parts), squeeze=False,
-      figsize=(4.6 * len(parts) + 1, 3.6 + upright * 0.07 * longest))
   drawn = styles_lib.of(label for methods in parts.values()
                         for label in methods)
-  for axis, (name, methods) in zip(axes.flat, parts.items()):
-    width = 0.8 / max(len(methods), 1)
-    absent: list[float] = []
-    none: list[float] = []  # a bar of no height, which is a number
-    for i, (label, heights) in enumerate(methods.items()):
-      x = np.arange(len(groups)) + (i - (len(methods) - 1) / 2) * width
-      there = [h is not None for h in heights]
-      # A bar of height NaN is not drawn, but the legend has its colour.
-      axis.bar(x, [math.nan if h is None else h for h in heights],
-               0.92 * width, label=label, **drawn[label].bar())
-      absent += [at for at, known in zip(x, there) if not known]
-      none += [at for at, height in zip(x, heights) if height == 0.0]
-    _log_bars(axis, [h for heights in methods.values() for h in heights])
-    for at in none:
-      axis.annotate("0", (at, 0.0), xycoords=axis.get_xaxis_transform(),
-                    ha="center", va="bottom", fontsize=7)
-    if absent:
-      axis.plot(absent, [0.02] * len(absent), "x", color="grey", markersize=4,
-                transform=axis.get_xaxis_transform(), label=missing or None)
-    for at, height in enumerate((marks or {}).get(name, ())):
-      if height is not None:
-        axis.plot([at - 0.48, at + 0.48], [height] * 2, "--", color="black",
-                  linewidth=1.2, label=marked or None)
-    axis.set_xticks(np.arange(len(groups)), groups,
-                    rotation=90 if upright else 0)
-    axis.set_ylabel(name)
-    axis.grid(alpha=0.3, axis="y")
-    axis.set_axisbelow(True)
-  legend(figure, missing, marked)
-  figure.suptitle(title, fontsize=11)
-  save(figure, *paths)
+  with sheet(paths, [""] * len(parts), title, in_a_row=len(parts),
+             size=(4.6, 3.6 + upright * 0.07 * longest), more=(1.0, 0.0),
+             last=(missing, marked)) as axes:
+    for axis, (name, methods) in zip(axes, parts.items()):
+      width = 0.8 / max(len(methods), 1)
+      absent: list[float] = []
+      for i, (label, heights) in enumerate(methods.items()):
+        x = np.arange(len(groups)) + (i - (len(methods) - 1) / 2) * width
+        # A bar of height NaN is not drawn, but the legend has its colour.
+        axis.bar(x, [math.nan if h is None else h for h in heights],
+                 0.92 * width, label=label, **drawn[label].bar())
+        for at, height in zip(x, heights):
+          if height is None:
+            absent.append(at)
+          elif height == 0.0:  # a bar that is not seen, but is a number
+            axis.annotate(
+                "0", (at, 0.0), xycoords=axis.get_xaxis_transform(),
+                ha="center", va="bottom", fontsize=7)
+      _log_bars(axis, [h for heights in methods.values() for h in heights])
+      if absent:
+        axis.plot(absent, [0.02] * len(absent), "x", color="grey", markersize=4,
+                  transform=axis.get_xaxis_transform(), label=missing or None)
+      for at, height in enumerate((marks or {}).get(name, ())):
+        if height is not None:
+          axis.plot([at - 0.48, at + 0.48], [height] * 2, "--", color="black",
+                    linewidth=1.2, label=marked or None)
+      axis.set_xticks(np.arange(len(groups)), groups,
+                      rotation=90 if upright else 0)
+      axis.set_ylabel(name)
+      axis.grid(visible=False, axis="x")
+      axis.set_axisbelow(True)
 
 
 #: A bar lower than the highest one by this factor is hardly seen.
@@ -495,179 +517,88 @@ class Dot(NamedTuple):
   mean: float | None  #: None: there is none
   half: float = math.nan  #: half the width of the interval; NaN: none
   paper: float | None = None
+  #: one of several in a row: its name, and the place of its colour and marker
+  name: str = ""
+  place: tuple[int, int] = (0, 0)
 
 
 def dots(
-    paths: list[pathlib.Path], panels_of: Mapping[str, Mapping[str, Dot]],
+    paths: list[pathlib.Path],
+    panels_of: Mapping[str, Mapping[str, Dot | Sequence[Dot]]],
     x_label: str, title: str, interval: str = "", missing: str = "not run",
-) -> None:
-  """Draws panels of numbers, one in a row, two panels side by side.
+    in_a_row: int = 2) -> None:
+  """Draws panels of numbers, in rows of one or several.
 
   Args:
     paths: files to write.
-    panels_of: panel title -> what a number is of -> the number.
+    panels_of: panel title -> what a number is of -> the number, or several.
     x_label: of the numbers.
     title: above all panels.
     interval: what the intervals are, for the legend.
     missing: what stands in the place of a number that there is not.
+    in_a_row: the most panels side by side.
   """
-  columns = min(2, len(panels_of))
-  lines = -(-len(panels_of) // columns)
-  rows = max(map(len, panels_of.values()))
-  figure, axes = plt.subplots(
-      lines, columns, squeeze=False,
-      figsize=(4.6 * columns + 1, lines * (0.24 * max(rows, 4) + 1.0)))
-  for axis, (name, found) in zip(axes.flat, panels_of.items()):
-    if interval and any(math.isfinite(dot.half) for dot in found.values()):
-      axis.plot([], [], "|-", color="grey", markersize=7, label=interval)
-    for y, (label, dot) in enumerate(found.items()):
-      style = styles_lib.method(label) or styles_lib.Style(
-          styles_lib.COLOURS[0], "solid")
-      if dot.mean is None:
-        axis.text(0.02, y, missing, fontsize=8, color="grey", va="center",
-                  transform=axis.get_yaxis_transform())
-      else:
-        axis.errorbar(
-            [dot.mean], [y], None, [dot.half] if math.isfinite(
-                dot.half) else None, style.marker, color=style.colour,
-            markersize=6, capsize=3)
-      if dot.paper is not None:
-        axis.plot([dot.paper], [y], style.marker, markersize=8,
-                  markerfacecolor="none", markeredgecolor=style.colour,
-                  markeredgewidth=1.4, zorder=4, label=PAPER)
-    axis.set_yticks(range(len(found)), list(found))
-    axis.set_ylim(len(found) - 0.4, -0.6)
-    axis.set_title(name, fontsize=9)
-    axis.set_xlabel(x_label)
-    axis.margins(x=0.08)
-    axis.grid(alpha=0.3)
-  for axis in list(axes.flat)[len(panels_of):]:
-    axis.remove()
-  legend(figure)
-  figure.suptitle(title, fontsize=11)
-  save(figure, *paths)
+  rows = max(4.0, *(sum(0.5 + 0.5 * len(_several(own))
+                        for own in found.values())
+                    for found in panels_of.values()))
+  with sheet(paths, list(panels_of), title, in_a_row=in_a_row,
+             size=(4.6, 0.24 * rows + 1.0), more=(1.0, 0.0)) as axes:
+    for axis, found in zip(axes, panels_of.values()):
+      if interval and any(math.isfinite(dot.half) for own in found.values()
+                          for dot in _several(own)):
+        axis.plot([], [], "|-", color="grey", markersize=7, label=interval)
+      for y, (label, own) in enumerate(found.items()):
+        for i, dot in enumerate(_several(own), 1):
+          style = styles_lib.method(label) or styles_lib.Style(
+              styles_lib.COLOURS[0], "solid")
+          look = {"fmt": style.marker, "color": style.colour, "markersize": 6}
+          if dot.name:
+            colour, marker = dot.place
+            look = {"fmt": styles_lib.MARKERS[marker], "markersize": 4,
+                    "color": styles_lib.COLOURS[colour]}
+            axis.plot([], [], look["fmt"], color="grey", label=dot.name)
+          place = y if not dot.name else (
+              y + 0.8 * (i - 0.5) / len(_several(own)) - 0.4)
+          if dot.mean is None:
+            axis.text(0.02, place, dot.name + ": " * bool(dot.name) + missing,
+                      fontsize=6 if dot.name else 8, color="grey",
+                      va="center", transform=axis.get_yaxis_transform())
+          else:
+            axis.errorbar(
+                [dot.mean], [place], None, [dot.half] if math.isfinite(
+                    dot.half) else None, capsize=3, **look)
+          if dot.paper is not None:
+            axis.plot([dot.paper], [place], look["fmt"], markersize=8,
+                      markerfacecolor="none", markeredgecolor=look["color"],
+                      markeredgewidth=1.4, zorder=4, label=PAPER)
+      axis.set_yticks(range(len(found)), list(found))
+      axis.set_ylim(len(found) - 0.4, -0.6)
+      axis.set_xlabel(x_label)
+      axis.margins(x=0.08)
 
 
-#: (group of rows, colour, marker) -> number, of one panel.
-Factors = Mapping[tuple[str, str, str], Dot]
+def _several(own: Dot | Sequence[Dot]) -> Sequence[Dot]:
+  return [own] if isinstance(own, Dot) else own
 
 
-def factors(
-    paths: list[pathlib.Path], rows: Mapping[str, Mapping[str, Factors]],
-    title: str, interval: str, missing: str = "not run",
-    shares: Collection[str] = ()) -> None:
-  """Draws numbers that depend on three factors.
-
-  The first factor is a group of lines, the second the colour, the third the
-  marker and the place in its line.
+def draw_means(
+    axis: Any, label: str, points: Iterable[tuple[float, Any]],
+    style: styles_lib.Style, most: float = math.inf) -> None:
+  """Draws means with their 95 % intervals, joined by a line.
 
   Args:
-    paths: files to write.
-    rows: label of the numbers' axis -> panel title -> the numbers. The panels
-      of a label stand in a row.
-    title: above all panels.
-    interval: what the intervals are, for the legend.
-    missing: what stands in the place of a number that there is not.
-    shares: labels whose numbers are shares below 1; their axes are logarithmic
-      in the errors.
+    axis: matplotlib axes.
+    label: of the line; "": none.
+    points: (x, one number for each run).
+    style: of the line.
+    most: the largest number there can be; the least is 0.
   """
-  keys = list(dict.fromkeys(
-      key for found in rows.values() for own in found.values() for key in own))
-  groups, colours, markers = (
-      list(dict.fromkeys(key[i] for key in keys)) for i in range(3))
-  columns = max(map(len, rows.values()))
-  lines = len(groups) * len(colours)
-  figure, axes = plt.subplots(
-      len(rows), columns, squeeze=False, sharey=True, sharex="row",
-      figsize=(2.9 * columns + 1.6, len(rows) * (0.42 * lines + 0.9)))
-  for line, (words, found) in zip(axes, rows.items()):
-    for axis, (name, own) in zip(line, found.items()):
-      axis.plot([], [], "|-", color="grey", markersize=7, label=interval)
-      for key, dot in own.items():
-        group, colour, marker = (
-            known.index(one) for known, one in zip(
-                (groups, colours, markers), key))
-        y = group * len(colours) + colour + 0.8 * (
-            (marker + 0.5) / len(markers) - 0.5)
-        shade = styles_lib.COLOURS[colour]
-        shape = styles_lib.MARKERS[marker]
-        axis.plot([], [], shape, color="grey", label=key[2])
-        axis.plot([], [], "-", color=shade, linewidth=4, label=key[1])
-        if dot.mean is None:
-          axis.text(0.99, y, f"{key[2]}: {missing}", fontsize=6, color=shade,
-                    va="center", ha="right",
-                    transform=axis.get_yaxis_transform())
-        else:
-          axis.errorbar(
-              [dot.mean], [y], None, [dot.half] if math.isfinite(
-                  dot.half) else None, shape, color=shade, markersize=5,
-              capsize=2, markeredgecolor="white", markeredgewidth=0.4)
-      for border in range(1, len(groups)):
-        axis.axhline(border * len(colours) - 0.5, color="grey", linewidth=0.8)
-      axis.set_yticks(range(lines), [
-          f"{group}, {colour}" for group in groups for colour in colours],
-          fontsize=8)
-      axis.set_ylim(lines - 0.5, -0.5)
-      axis.set_title(name, fontsize=9)
-      axis.set_xlabel(words, fontsize=8)
-      axis.grid(axis="x", alpha=0.3)
-    shown = [dot for own in found.values() for dot in own.values()]
-    means = [dot.mean for dot in shown if dot.mean is not None]
-    if words in shares and means:
-      for axis in line:
-        _error_axis(axis, min(means) - 0.02, max(means))
-        axis.tick_params(axis="x", labelsize=7)
-    else:
-      _fit_dots(line, shown)
-    for axis in line[len(found):]:
-      axis.remove()
-  legend(figure)
-  figure.suptitle(title, fontsize=11)
-  save(figure, *paths)
-
-
-#: Where an axis that is logarithmic in the errors may have its ticks.
-_TICKS = (0.0, 0.3, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.88, 0.9, 0.92, 0.94, 0.95,
-          0.96, 0.97, 0.975, 0.98, 0.985, 0.99, 0.992, 0.995, 0.997, 0.998,
-          0.999)
-
-
-def _error_axis(axis: Any, low: float, best: float) -> None:
-  """Makes the x axis logarithmic in 1 - x, from ``low`` to beyond ``best``."""
-  least = 0.75 * (1.0 - best)  # the error at the upper end
-
-  def depth(y: Any) -> Any:
-    return -np.log(np.maximum(1.0 - np.asarray(y, float), 0.1 * least))
-
-  axis.set_xlim(low, 1.0 - least)
-  axis.set_xscale("function", functions=(
-      depth, lambda d: 1.0 - np.exp(-d)))
-  span, kept = np.ptp(depth([low, 1.0 - least])), [math.inf]
-  for tick in reversed(_TICKS):  # the best lines have most need of them
-    if low <= tick <= 1.0 - least and (
-        kept[-1] > 1.0 or depth(kept[-1]) - depth(tick) > 0.09 * span):
-      kept.append(tick)
-  axis.xaxis.set_major_locator(ticker.FixedLocator(kept[1:]))
-  axis.xaxis.set_minor_locator(ticker.NullLocator())
-  axis.xaxis.set_major_formatter("{x:g}")
-  axis.xaxis.set_label_text(f"{axis.get_xlabel()} (log scale of errors)")
-
-
-def _fit_dots(axes: Iterable[Any], found: Iterable[Dot]) -> None:
-  """Ends the x axes where numbers end; a wide interval is cut off."""
-  known = [(dot.mean, dot.half if math.isfinite(dot.half) else 0.0)
-           for dot in found if dot.mean is not None]
-  if not known:
-    for axis in axes:
-      axis.set_xticks([])
-    return
-  means = [mean for mean, _ in known]
-  most = 0.25 * (max(means) - min(means)) or max(half for _, half in known)
-  low = min(mean - min(half, most) for mean, half in known)
-  high = max(mean + min(half, most) for mean, half in known)
-  pad = 0.05 * (high - low) or 0.5
-  for axis in axes:
-    axis.set_xlim(low - pad, high + pad)
+  x, mean, half = np.array([
+      (at, *metrics.confidence_95(list(values))) for at, values in points
+  ]).reshape(-1, 3).T
+  ends = np.minimum(half, [mean, np.maximum(most - mean, 0.0)])
+  axis.errorbar(x, mean, None if np.isnan(half).all() else ends, markersize=5,
+                capsize=3, label=label or None, **style.matplotlib())
 
 
 def panels(
@@ -680,6 +611,7 @@ def panels(
     marks: Mapping[str, Sequence[Mark]] | None = None,
     in_a_row: int = 2,
     x_scale: str = "",
+    below: Sequence[tuple[str, str]] = (),
 ) -> None:
   """Draws panels of curves.
 
@@ -689,129 +621,38 @@ def panels(
     protocol: the protocol that is drawn.
     metric: the column that is drawn.
     title: above all panels.
-    x_axis: one of ``X_AXES``.
+    x_axis: one of ``X_AXES``, for curves of the protocol.
     marks: panel title -> the paper's numbers. Those at a round are drawn over
       rounds alone, if so many were played.
     in_a_row: the most panels side by side.
     x_scale: "log" where the x axis is always logarithmic.
+    below: (protocol, metric) of further curves, in a row of panels each; those
+      of another protocol are drawn over rounds.
   """
-  columns = min(in_a_row, len(cells))
-  lines = -(-len(cells) // columns)
+  curves = [(protocol, metric), *below]
+  titles = [name if not row else "" for row in range(len(curves))
+            for name in cells]
+  columns = min(len(cells) if below else in_a_row, len(cells))
   # A single panel must be wide enough for the title and the legend.
-  width = 4.6 * columns if columns > 1 else 7.5
-  figure, axes = plt.subplots(
-      lines, columns, figsize=(width, 3.4 * lines), squeeze=False)
+  size = (4.6 if columns > 1 else 7.5, 2.9 if below else 3.4)
   styles = _styles(cells)
-  drawn = {name: [mark for mark in (marks or {}).get(name, ())
-                  if mark.round is None or x_axis == "rounds" and any(
-                      row["round"] >= mark.round for row in runs[mark.label])]
-           for name, runs in cells.items()}
-  reaches = {name: _reach([results.by_seed(rows, protocol, metric)
-                           for rows in runs.values()], drawn[name])
-             for name, runs in cells.items()}
-  for axis, (name, runs) in zip(axes.flat, cells.items()):
-    draw_curves(axis, runs, protocol, metric, x_axis, styles)
-    axis.set_title(name, fontsize=9)
-    if x_scale:
-      axis.set_xscale(x_scale)
-    if metric == "loss":
-      log_axis(axis)
-    else:
-      _fit(axis, reaches[name])
-    draw_marks(axis, drawn[name], styles)
-  for axis in list(axes.flat)[len(cells):]:
-    axis.remove()
-  legend(figure)
-  figure.suptitle(title, fontsize=11)
-  save(figure, *paths)
-
-
-def grid(
-    paths: list[pathlib.Path],
-    cells: Mapping[str, Mapping[str, list[records.Row]]],
-    curves: Sequence[tuple[str, str]],
-    title: str,
-    x_axis: str = "rounds",
-) -> None:
-  """Draws a column for each panel and a row for each kind of curve.
-
-  Args:
-    paths: files to write.
-    cells: panel title -> label -> rows.
-    curves: (protocol, metric) of each row.
-    title: above all panels.
-    x_axis: one of ``X_AXES``, for curves of the first row's protocol. Curves of
-      another protocol are drawn over rounds.
-  """
-  figure, axes = plt.subplots(
-      len(curves), len(cells), figsize=(4.6 * len(cells), 2.9 * len(curves)),
-      squeeze=False)
-  styles = _styles(cells)
-  reaches = {(name, protocol, metric): _reach([
-      results.by_seed(rows, protocol, metric) for rows in runs.values()])
-             for name, runs in cells.items() for protocol, metric in curves
-             if metric in metrics.METRICS and metric != "loss"}
-  for column, (name, runs) in zip(axes.T, cells.items()):
-    column[0].set_title(name, fontsize=9)
-    for axis, (protocol, metric) in zip(column, curves):
-      draw_curves(axis, runs, protocol, metric,
-                  x_axis if protocol == curves[0][0] else "rounds", styles)
-      if metric.endswith("loss"):
+  with sheet(paths, titles, title, in_a_row=columns, size=size) as axes:
+    for axis, ((own, column), (name, runs)) in zip(
+        axes, itertools.product(curves, cells.items())):
+      over = x_axis if own == protocol else "rounds"
+      drawn = [mark for mark in (marks or {}).get(name, ())
+               if column == (mark.metric or metric) and (
+                   mark.round is None or over == "rounds" and any(
+                       row["round"] >= mark.round for row in runs[mark.label]))]
+      draw_curves(axis, runs, own, column, over, styles)
+      if x_scale:
+        axis.set_xscale(x_scale)
+      if column.endswith("loss") or metrics.is_cost(column):
         log_axis(axis)
-      else:
-        _fit(axis, reaches.get((name, protocol, metric)))
-  legend(figure)
-  figure.suptitle(title, fontsize=11)
-  save(figure, *paths)
-
-
-def twins(
-    paths: list[pathlib.Path],
-    cells: Mapping[str, list[records.Row]],
-    left: tuple[str, str],
-    right: tuple[str, str],
-    title: str,
-    marks: Mapping[str, tuple[float | None, float | None]] | None = None,
-    marked: tuple[str, str] = ("", ""),
-) -> None:
-  """Draws panels in one row, with two y axes that all of them share.
-
-  Args:
-    paths: files to write.
-    cells: panel title -> rows.
-    left: protocol and metric of the left axis.
-    right: protocol and metric of the right axis.
-    title: above all panels.
-    marks: panel title -> the paper's numbers on both axes, None for none.
-    marked: what the paper's numbers are, for the legend.
-  """
-  figure, axes = plt.subplots(
-      1, len(cells), figsize=(3.6 * len(cells) + 0.6, 3.4), squeeze=False,
-      sharey=True)
-  others = [axis.twinx() for axis in axes.flat]
-  for axis in others[1:]:
-    axis.sharey(others[0])
-  styles = _styles({"": dict.fromkeys((left[1], right[1]))})
-  for axis, other, (name, rows) in zip(axes.flat, others, cells.items()):
-    for side, (protocol, metric), value, words in zip(
-        (axis, other), (left, right), (marks or {}).get(name, (None, None)),
-        marked):
-      draw_curves(side, {metric: rows}, protocol, metric,
-                  styles={metric: styles[metric] | {"linewidth": 1.0}})
-      colour = styles[metric]["color"]
-      side.yaxis.label.set_color(colour)
-      if value is not None:
-        side.axhline(value, color=colour, linestyle=(0, (6, 4)), linewidth=0.9,
-                     label=words)
-    other.grid(False)
-    axis.set_title(name, fontsize=9)
-    axis.label_outer()
-    if other is not others[-1]:
-      other.set_ylabel("")
-      other.tick_params(labelright=False)
-  legend(figure)
-  figure.suptitle(title, fontsize=11)
-  save(figure, *paths)
+      elif _is_share(column):
+        _fit(axis, [results.by_seed(rows, own, column)
+                    for rows in runs.values()], drawn)
+      draw_marks(axis, drawn, styles)
 
 
 def scatters(
@@ -828,24 +669,18 @@ def scatters(
     labels: of the axes.
     title: above all panels.
   """
-  figure, axes = plt.subplots(
-      1, len(cells), figsize=(3.4 * len(cells), 3.2), squeeze=False)
-  for axis, (name, (x, y, (slope, intercept))) in zip(
-      axes.flat, cells.items()):
-    # In the PDF the points are an image; thousands of vector points would take
-    # much space.
-    axis.plot(x, y, ".", color=styles_lib.COLOURS[0], markersize=2, alpha=0.3,
-              rasterized=True)
-    ends = np.array([x.min(), x.max()])
-    axis.plot(ends, slope * ends + intercept, color="black", linewidth=1.0,
-              label="line of least squares")
-    axis.set_xlabel(labels[0])
-    axis.set_ylabel(labels[1])
-    axis.set_title(name, fontsize=9)
-    axis.grid(alpha=0.3)
-  legend(figure)
-  figure.suptitle(title, fontsize=11)
-  save(figure, *paths)
+  with sheet(paths, list(cells), title, in_a_row=len(cells),
+             size=(3.4, 3.2)) as axes:
+    for axis, (x, y, (slope, intercept)) in zip(axes, cells.values()):
+      # In the PDF the points are an image; thousands of vector points would
+      # take much space.
+      axis.plot(x, y, ".", color=styles_lib.COLOURS[0], markersize=2, alpha=0.3,
+                rasterized=True)
+      ends = np.array([x.min(), x.max()])
+      axis.plot(ends, slope * ends + intercept, color="black", linewidth=1.0,
+                label="line of least squares")
+      axis.set_xlabel(labels[0])
+      axis.set_ylabel(labels[1])
 
 
 def groups(

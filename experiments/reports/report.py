@@ -1,6 +1,6 @@
 """Tables that compare a paper's numbers with ours."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import csv
 import pathlib
 import re
@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_alg import metrics
 from fedjax_alg.records import tables as records, summary as results
-from . import chosen, partitions, plots, rule, styles, suite
+from . import chosen, partitions, plots, rule, suite
 
 PAPERS = pathlib.Path(__file__).parents[1] / "papers"
 
@@ -29,24 +30,25 @@ class Claim(NamedTuple):
 
 
 class Comparison(NamedTuple):
-  """One row of a table; shares are in percent."""
+  """A run beside the paper's number; shares are in percent."""
 
-  panel: str
-  title: str
-  method: str
+  outcome: suite.Outcome
   metric: str
   paper: float | None
   ours: float
   ci95: float  #: NaN for a single seed
-  choices: tuple[chosen.Choice, ...] = ()  #: how the settings were chosen
-  picked: float | None = None  #: of K models the best on validation data
+
+  @property
+  def cell(self) -> suite.Cell:
+    """The run's cell."""
+    return self.outcome.cell
 
   @property
   def verdict(self) -> str:
     """The verdict by ``rule.place``; none if settings were chosen on test."""
     if self.paper is None:
       return rule.NO_NUMBER
-    if chosen.incomparable(self.choices):
+    if chosen.incomparable(self.cell.choices):
       return rule.NOT_COMPARABLE
     return rule.place(self.ours - self.paper, self.ci95, rule.TIE)
 
@@ -83,6 +85,14 @@ def load_claims(paper: str, artifact: str) -> list[Claim]:
   return claims
 
 
+def stated(
+    paper: str, artifact: str, metric: str = "") -> dict[
+        tuple[str, str], float]:
+  """(panel, method) -> the number of a metric, or of any, in a figure."""
+  return {(c.panel, c.method): c.value for c in load_claims(paper, artifact)
+          if metric in ("", c.metric)}
+
+
 def round_of(setting: str) -> int | None:
   """The number N of a setting "..., round N"."""
   found = re.search(r"\bround (\d+)", setting)
@@ -107,12 +117,12 @@ def marks(
   claims = load_claims(paper, artifact)
   found: dict[str, list[plots.Mark]] = {}
   for own in suite.by_panel(outcomes):
-    label = {_method(o): o.cell.label for o in own}
+    label = {o.cell.method: o.cell.label for o in own}
     # Of two numbers of the same the later one has more digits.
     numbers = {(c.method, where[1]): where[0] for c in claims
                if c.panel == own[0].cell.panel and c.method in label
                and (where := _place(c, metric)) is not None}
-    found[suite.heading(own[0].cell)] = [
+    found[own[0].cell.heading] = [
         plots.Mark(label[name], value, number)
         for (name, number), value in numbers.items()]
   return found
@@ -130,11 +140,6 @@ def _place(
   return None
 
 
-def _method(outcome: suite.Outcome) -> str:
-  """The name of a line's method in the claims, without the setting."""
-  return outcome.cell.label.split(" (")[0]
-
-
 def compare(
     outcomes: Sequence[suite.Outcome], claims: Sequence[Claim], protocol: str,
     metric: str) -> list[Comparison]:
@@ -143,22 +148,16 @@ def compare(
   ``ours`` is the mean over the evaluations of the last ten rounds, which
   involves no choice on test data; with K models it is the mean of the K.
   """
+  factor = metrics.factor(metric)
+  stated = {(c.panel, c.method): c.value for c in reversed(claims)
+            if c.metric.removeprefix("test_") == metric and c.round is None}
   rows = []
   for outcome in outcomes:
-    cell, summary = outcome.cell, outcome.summary
-    method = _method(outcome)
-    found = [c.value for c in claims if c.panel == cell.panel and (
-        c.method == method) and c.metric.removeprefix("test_") == metric
-             and c.round is None]
-    factor = results.factor(metric)
-    every = summary["mean_last_10"]
-    late = every[protocol][metric]
+    late = outcome.summary["mean_last_10"][protocol][metric]
     rows.append(Comparison(
-        cell.panel, cell.panel_title, cell.label, metric,
-        found[0] if found else None, factor * late["mean"],
-        np.nan if len(late["values"]) < 2 else factor * late["ci95"],
-        tuple(cell.choices), factor * every[records.CHOSEN][metric]["mean"]
-        if records.CHOSEN in every else None))
+        outcome, metric, stated.get((outcome.cell.panel, outcome.cell.method)),
+        factor * late["mean"],
+        np.nan if len(late["values"]) < 2 else factor * late["ci95"]))
   return rows
 
 
@@ -174,8 +173,7 @@ def markdown(
     own: beginnings of the names of the paper's own methods, which come first;
       all others are collapsed. (): nothing is.
   """
-  methods = list(dict.fromkeys(
-      styles.without_protocol(row.method) for row in rows))
+  methods = list(dict.fromkeys(row.cell.label for row in rows))
   mine = [m for m in methods if m.startswith(own)] if own else methods
   others = [m for m in methods if m not in mine]
   parts = [_table_of(rows, others, False), *parts]
@@ -190,28 +188,20 @@ def markdown(
 def _table_of(
     rows: Sequence[Comparison], methods: Sequence[str], own: bool) -> str:
   """The numbers of some methods: the paper's, then ours by every protocol."""
-  panels = dict.fromkeys((row.panel, row.title) for row in rows)
-  found = {(row.panel, row.method): row for row in rows}
   cells: list[tuple[str, str, str]] = []
   for method in methods:
-    labels = [label for label in dict.fromkeys(row.method for row in rows)
-              if styles.without_protocol(label) == method]
-    printed = {row.panel: row.paper for row in rows
-               if row.method in labels and row.paper is not None}
-    for letter, title in panels:
-      panel = f"{letter}: {title}"
-      if letter in printed:
-        cells.append(
-            (panel, f"{method}, the paper", f"{printed[letter]:.1f}"))
-      cells += [(panel, f"{method}, {styles.protocol_of(label)}",
-                 _cell(found[letter, label], own))
-                for label in labels if (letter, label) in found]
+    for row in rows:
+      panel = f"{row.cell.panel}: {row.cell.panel_title}"
+      if row.cell.label == method:
+        if row.paper is not None:
+          cells.append((panel, f"{method}, the paper", f"{row.paper:.1f}"))
+        cells.append((panel, f"{method}, {row.cell.protocol}", _cell(row, own)))
   return by_panel(cells)
 
 
 def _cell(row: Comparison, own: bool) -> str:
   """Ours, and the verdict on the paper's number."""
-  digits = 4 if row.metric == "loss" else 2
+  digits = metrics.digits(row.metric)
   text = f"{row.ours:.{digits}f}" + (
       "" if np.isnan(row.ci95) else f" +- {row.ci95:.{digits}f}")
   if row.paper is None:
@@ -229,20 +219,18 @@ def collapsed(title: str, text: str) -> str:
 _ENDS = ("best", "final", "mean_last_10")
 
 
-def numbers_csv(
-    path: pathlib.Path, rows: Sequence[Comparison],
-    outcomes: Sequence[suite.Outcome]) -> None:
+def numbers_csv(path: pathlib.Path, rows: Sequence[Comparison]) -> None:
   """Writes every number of a figure, how its settings were chosen, its flags.
 
   Args:
     path: the file.
     rows: the paper's number and ours of each run, as ``compare`` makes them.
-    outcomes: the runs. Their accuracies, and other metrics of a share, are
-      there in percent for every protocol: best, last, mean of the last ten.
+      Accuracies, and other metrics of a share, are there in percent for every
+      protocol: best, last, mean of the last ten.
   """
-  ends = {(which, protocol, metric): None for o in outcomes for which in _ENDS
-          for protocol, found in o.summary[which].items() for metric in found
-          if metric in _OF_NUMBERS}
+  ends = {(which, protocol, metric): None for row in rows for which in _ENDS
+          for protocol, found in row.outcome.summary[which].items()
+          for metric in found if metric in _OF_NUMBERS}
   with open(path, "w", newline="", encoding="utf-8") as file:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["panel", "title", "method", "protocol", "metric", "paper",
@@ -250,16 +238,16 @@ def numbers_csv(
                          f"{which}_{protocol}_{metric}"
                          for which, protocol, metric in ends),
                      chosen.COLUMN, "flags"])
-    for row, outcome in zip(rows, outcomes, strict=True):
+    for row in rows:
+      cell, summary = row.cell, row.outcome.summary
       writer.writerow([
-          row.panel, row.title, styles.without_protocol(row.method),
-          styles.protocol_of(row.method), row.metric,
+          cell.panel, cell.panel_title, cell.label, cell.protocol, row.metric,
           "" if row.paper is None else row.paper, f"{row.ours:.6g}",
           "" if np.isnan(row.ci95) else f"{row.ci95:.6g}", row.verdict,
-          outcome.summary["cost"]["rounds"], *(
-              _mean(outcome.summary[which].get(protocol, {}), metric)
+          summary["cost"]["rounds"], *(
+              _mean(summary[which].get(protocol, {}), metric)
               for which, protocol, metric in ends),
-          chosen.said(row.choices), _flags(outcome)])
+          row.outcome.settings, _flags(row.outcome)])
 
 
 _OF_NUMBERS = ("accuracy", "client_accuracy", "worst_decile", "loss")
@@ -268,7 +256,7 @@ _OF_NUMBERS = ("accuracy", "client_accuracy", "worst_decile", "loss")
 def _mean(found: dict[str, Any], metric: str) -> str:
   """The mean of a metric in ``summary``; "" where there is none."""
   mean = found.get(metric, {}).get("mean")
-  return "" if mean is None else f"{results.factor(metric) * mean:.6g}"
+  return "" if mean is None else f"{metrics.factor(metric) * mean:.6g}"
 
 
 def deployed(outcomes: Sequence[suite.Outcome]) -> str:
@@ -277,23 +265,22 @@ def deployed(outcomes: Sequence[suite.Outcome]) -> str:
   With Per-FedAvg a client deploys the global model after its adaptation step,
   while the table above shows the model before that step.
   """
+  found = []
   names = [name for name in ("local", "preferred")
            if any(name in o.summary["mean_last_10"] for o in outcomes)]
-  if not names:
-    return ""
-  found = []
   for o in outcomes:
     late = o.summary["mean_last_10"]
     if any(name in late for name in names):
-      found.append((suite.heading(o.cell), o.cell.label, " / ".join(
+      found.append((o.cell.heading, o.cell.name, " / ".join(
           results.shown(late[name]["accuracy"], factor=100)
           if name in late else "-" for name in names)))
-  return ("## On the clients' own data\n\nAccuracy, mean of the last ten "
-          f"rounds ({' / '.join(names)}): `local` is what a client deploys on "
-          "its own test split (PFedAvg: after one adaptation step on its "
-          "training data; MA, GA: the model it prefers), `preferred` its "
-          "preferred global model on its own mixture of classes.\n\n"
-          + by_panel(found))
+  return found and (
+      "## On the clients' own data\n\nAccuracy, mean of the last ten "
+      f"rounds ({' / '.join(names)}): `local` is what a client deploys on "
+      "its own test split (PFedAvg: after one adaptation step on its "
+      "training data; MA, GA: the model it prefers), `preferred` its "
+      "preferred global model on its own mixture of classes.\n\n"
+      + by_panel(found)) or ""
 
 
 def by_panel(cells: Iterable[tuple[str, str, str]]) -> str:
@@ -318,6 +305,19 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
   """A Markdown table."""
   return "\n".join(f"| {' | '.join(map(str, row))} |"
                    for row in (head, ["---"] * len(head), *rows))
+
+
+#: What a column of a table has of a run.
+Column = Callable[[suite.Outcome], object]
+
+
+def of_runs(
+    outcomes: Iterable[suite.Outcome], columns: Mapping[str, Column],
+    panel: str = "panel") -> str:
+  """A Markdown table of a row for each run: panel, method and columns."""
+  return table([panel, "method", *columns], (
+      [o.cell.panel_title, o.cell.name, *(cell(o) for cell in columns.values())]
+      for o in outcomes))
 
 
 def shown(values: Any, digits: int = 2, factor: float = 1.0) -> str:
@@ -350,7 +350,7 @@ def points_csv(
       for row in outcome.rows:
         if row["protocol"] == protocol:
           writer.writerow([
-              cell.panel, cell.panel_title, cell.label, row["round"],
+              cell.panel, cell.panel_title, cell.name, row["round"],
               row["seed"], row[metric], *(row[c] for c in costs)])
 
 
@@ -394,7 +394,7 @@ def provenance(
           f"{partitions.said(outcomes)} {notes}").strip()
   if flags:
     text += "\n\n" + "\n".join(
-        f"- {o.cell.label} ({o.settings}): `{_flags(o)}`" for o in outcomes
+        f"- {o.cell.name} ({o.settings}): `{_flags(o)}`" for o in outcomes
         if o.cell.panel == outcomes[0].cell.panel)
   return collapsed("How this was made", text)
 

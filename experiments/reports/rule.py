@@ -1,5 +1,7 @@
 """The rule of all verdicts: a measured number beside a claimed one."""
 
+from fedjax_alg import metrics
+
 #: Results that differ by at most this many points count as equal: the papers
 #: say "approximately", and two readings of one formula differ by as much.
 TIE = 0.3
@@ -84,7 +86,8 @@ def words(
   if never:
     return ("gets there" if own else "baseline stronger here: gets there")
   less = next((said for start, said in _LESS.items()
-               if metric.removeprefix("test_").startswith(start)), None)
+               if metric.removeprefix("test_").startswith(start)),
+              None if metrics.metric(metric).higher else ("lower", "higher"))
   digits = ".1f" if unit in ("%", "pp", "fraction") else ".3g"
   by = "" if gap is None else f" by {gap:{digits}}"
   if by and unit == "rounds":

@@ -11,24 +11,6 @@ from collections.abc import Iterable, Mapping
 import itertools
 from typing import Any, NamedTuple
 
-#: Ends the label of a method with the settings that its paper states.
-STATED = " (stated)"
-#: ... and of one with the learning rate that the paper states for its own.
-ONE_RATE = " (one rate)"
-#: The runs with the paper's settings of its own methods and its rate for all.
-PAPERS_OWN = "by the paper's settings"
-
-
-def protocol_of(label: str) -> str:
-  """How the settings of a line were chosen: tuned, stated or one rate."""
-  return next((end[2:-1] for end in (STATED, ONE_RATE) if label.endswith(end)),
-              "tuned")
-
-
-def without_protocol(label: str) -> str:
-  """The label of a line without the end that names its protocol."""
-  return label.removesuffix(STATED).removesuffix(ONE_RATE)
-
 _BLACK, _INDIGO, _WINE, _BLUE = "#000000", "#332288", "#882255", "#006BAA"
 _RED, _GREEN, _ORANGE = "#D55E00", "#22AD82", "#EAA60A"
 _PURPLE, _OLIVE = "#A52DFF", "#695A2D"
@@ -110,6 +92,7 @@ METHODS: Mapping[str, Style] = {
     "FedBABU": Style(_OLIVE, _DOT),
     "FedBN": Style(_OLIVE, _DOTDOT),
     "Ditto": Style(_WINE, _DOT),
+    "APFL": Style(_PURPLE, _DOTDOT),
     "MA-FSVRG": Style(_BLUE, _SOLID),
     "GA-FSVRG": Style(_RED, _SOLID),
     "CLSFSVRG": Style(_WINE, _SOLID),
@@ -155,9 +138,9 @@ def _exactly(label: str) -> Style | None:
 def method(label: str) -> Style | None:
   """The style of a method; None where the label names none.
 
-  A label may go on after the name of the method: "(stated)", ", w_k".
+  A label may go on after the name of the method: " (stated)", ", w_k".
   """
-  for name in (label, without_protocol(label), label.split(", ")[0]):
+  for name in (label, label.split(" (")[0], label.split(", ")[0]):
     found = _exactly(name)
     if found is not None:
       return found

@@ -8,24 +8,31 @@ same run share it. An interrupted run continues from its last checkpoint.
 from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 import functools
+import itertools
 import pathlib
-import sys
-import time
 from typing import Any, NamedTuple
 
-from fedjax_alg.engine import sharding
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
-from fedjax_alg.runs.programs import compile_together, Programs
-from fedjax_alg.runs.progress import TimeLeft
 from ..cli import config as config_lib
-from ..cli import execute, lock, resume, signals
-from ..cli.part import Part
+from ..cli import execute, resume, sweeps
+from ..cli import part as part_lib
 from . import chosen as chosen_lib
 from . import partitions
 
-#: At most so many runs are compiled at the same time, each on a core.
-_TOGETHER = 4
+#: How the settings of a line were found: by validation, with equal budgets;
+#: those that the paper states for its own methods; the paper's one learning
+#: rate, of a method that is not its own.
+TUNED, STATED, ONE_RATE = "tuned", "stated", "one rate"
+
+
+def named(method: str, protocol: str) -> str:
+  """The name of a method with its protocol, if its settings are not tuned."""
+  return method if protocol == TUNED else f"{method} ({protocol})"
+
+
+#: How many partitions, from that of a run on; or the seeds of partitions.
+Partitions = int | tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +47,22 @@ class Cell:
   chosen: str = ""
   #: flag files of which the run has flags without naming them
   sources: tuple[str, ...] = ()
+  protocol: str = TUNED  #: or ``STATED`` or ``ONE_RATE``
+
+  @property
+  def name(self) -> str:
+    """The label with the protocol, unique within the panel."""
+    return named(self.label, self.protocol)
+
+  @property
+  def method(self) -> str:
+    """The name of the method in the claims, without a reading in brackets."""
+    return self.label.split(" (")[0]
+
+  @property
+  def heading(self) -> str:
+    """The title of the panel with its letter, as above its curves."""
+    return f"({self.panel}) {self.panel_title}"
 
   @functools.cached_property
   def config(self) -> config_lib.Config:
@@ -55,9 +78,13 @@ class Cell:
     """How the settings of the run were chosen."""
     return chosen_lib.of_flags(self.flags, self.chosen, self.sources)
 
-
-#: A run and its folder.
-_Run = tuple[pathlib.Path, Cell]
+  def on(self, parts: Partitions) -> list["Cell"]:
+    """The same run on several partitions of the data."""
+    first = self.config.values["partition_seed"]
+    return [self if seed == first else dataclasses.replace(
+        self, flags=(*self.flags, f"--partition_seed={seed}"))
+            for seed in (range(first, first + parts)
+                         if isinstance(parts, int) else parts)]
 
 
 class Outcome(NamedTuple):
@@ -92,109 +119,19 @@ def run_folder(root: pathlib.Path, config: config_lib.Config) -> pathlib.Path:
   return root / "runs" / f"{config.algorithm}-{config.identity()[:12]}"
 
 
-class Incomplete(config_lib.RunError):
-  """Not all runs of a figure are finished.
+def _runs(cells: Iterable[Cell], root: pathlib.Path) -> tuple[
+    list[config_lib.Config], list[str]]:
+  """The runs of some cells in their folders, and what is said of each.
 
-  Attributes:
-    own: folders of the runs that this process was to play.
-    left: folders of the runs, of all that the figure needs, that are not
-      finished.
-    every: folders of all runs that the figure needs.
-    held: why runs of ``own`` are not finished.
+  Several cells may have one run. A run that was begun is gone on with.
+
+  Raises:
+    UsageError: the flags of a cell are wrong.
   """
-
-  def __init__(
-      self, own: Iterable[pathlib.Path], left: Iterable[pathlib.Path],
-      every: Iterable[pathlib.Path], held: Sequence[lock.HeldError]):
-    self.own, self.left, self.every = set(own), set(left), set(every)
-    self.held = list(held)
-    super().__init__(str(lock.still_held(held)) if held else "a part")
-
-
-def _compile_next(runs: Sequence[_Run]) -> dict[pathlib.Path, Programs]:
-  """Compiles the first run together with the next few.
-
-  They end before a run on other data: both might not fit into memory. Nothing
-  is compiled while a run is played, whose rounds are timed.
-
-  Returns:
-    The folder of each run -> its programs.
-  """
-  chosen: dict[pathlib.Path, config_lib.Config] = {}
-  most = min(sharding.available_cores(), _TOGETHER)
-  for folder, cell in runs:
-    if cell.config.data != runs[0][1].config.data or len(chosen) == most:
-      break
-    if not (chosen and resume.finished(folder, cell.config)):
-      chosen[folder] = cell.config
-  return dict(zip(chosen, compile_together(
-      [config.prepare() for config in chosen.values()])))
-
-
-class _Player:
-  """Plays runs one after the other."""
-
-  def __init__(self) -> None:
-    self._left = TimeLeft()
-    #: folders; to find out reads every file of a run
-    self._finished: set[pathlib.Path] = set()
-    self._programs: dict[pathlib.Path, Programs] = {}  # of runs to come
-    self._compiling = 0.0  # seconds, of each of them
-
-  def play(self, runs: Sequence[_Run]) -> None:
-    """Plays the first run or continues it, unless it is finished.
-
-    Args:
-      runs: the run and those that come after it.
-
-    Raises:
-      HeldError: another process plays it.
-    """
-    folder, config = runs[0][0], runs[0][1].config
-    programs = self._programs.pop(folder, None)
-    if self._is_finished(folder, config):
-      return
-    with lock.held(folder):
-      if programs is None:
-        signals.check()
-        signals.wait_at_most(config.output.grace_s)
-        began = time.monotonic()
-        self._programs = _compile_next(runs)
-        self._compiling = (time.monotonic() - began) / len(self._programs)
-        programs = self._programs.pop(folder)
-      began = time.monotonic()
-      resume = (folder / "config.json").is_file()
-      execute.execute(config.with_output(
-          out_dir=str(folder), resume=resume, overwrite=not resume), programs)
-      if not resume:
-        self._left.add(
-            *_size(config), self._compiling, time.monotonic() - began)
-
-  def _is_finished(
-      self, folder: pathlib.Path, config: config_lib.Config) -> bool:
-    if folder not in self._finished and resume.finished(folder, config):
-      self._finished.add(folder)
-    return folder in self._finished
-
-  def left(self, runs: Iterable[_Run]) -> str:
-    """How long the runs will take, if that is known."""
-    seconds = self._left.estimate(
-        _size(cell.config) for folder, cell in runs
-        if not self._is_finished(folder, cell.config))
-    if seconds is None:
-      return ""
-    return f", about {_duration(seconds)} left with compiling"
-
-
-def _size(config: config_lib.Config) -> tuple[str, int]:
-  """The algorithm of a run, and its rounds, of all seeds together."""
-  return config.algorithm, (config.run.rounds or 1) * len(config.run.seeds)
-
-
-def _duration(seconds: float) -> str:
-  minutes = round(seconds / 60)
-  return f"{seconds:.0f} s" if minutes < 3 else (
-      f"{minutes} min" if minutes < 180 else f"{minutes / 60:.1f} h")
+  found = {run_folder(root, cell.config): cell for cell in cells}
+  return ([cell.config.with_output(out_dir=str(folder), resume=True)
+           for folder, cell in found.items()],
+          [f"{cell.panel_title}: {cell.name}" for cell in found.values()])
 
 
 def _read(cell: Cell, folder: pathlib.Path) -> Outcome:
@@ -226,85 +163,52 @@ def fair(outcome: Outcome) -> Outcome:
 
 
 def run_cells(
-    cells: Sequence[Cell], root: pathlib.Path, part: Part | None = None
+    cells: Sequence[Cell], root: pathlib.Path, parts: Partitions = 1
 ) -> list[Outcome]:
   """Plays the runs of all cells, or reads those that are finished.
 
-  A run that another process plays is passed over.
-
   Args:
     cells: the cells.
     root: folder of the results.
-    part: play this part of the runs alone.
-
-  Raises:
-    UsageError: the flags of a cell are wrong. Then no run has been started.
-    Incomplete: only a part was asked for, or other processes still play.
-  """
-  folders = [run_folder(root, cell.config) for cell in cells]  # checks flags
-  runs = list(dict(zip(folders, cells)).items())
-  own = runs if part is None else part.of(runs)
-  player, elsewhere = _Player(), {}
-  for number, (folder, cell) in enumerate(own, 1):
-    coming = own[number - 1:]
-    print(f"[{number}/{len(own)}] {cell.panel_title}: {cell.label}"
-          f"{player.left(coming)}", file=sys.stderr, flush=True)
-    try:
-      player.play(coming)
-    except lock.HeldError as error:
-      print(error, file=sys.stderr)
-      elsewhere[folder] = error
-  held = [error for folder, error in elsewhere.items()  # it may have ended
-          if not resume.finished(folder, dict(own)[folder].config)]
-  if part is not None or held:
-    raise Incomplete(
-        dict(own), [folder for folder, cell in runs
-                    if not resume.finished(folder, cell.config)],
-        folders, held)
-  return [_read(cell, folder) for folder, cell in zip(folders, cells)]
-
-
-def _each_partition(cell: Cell, number: int) -> list[Cell]:
-  """The cell on each of so many partitions."""
-  return [dataclasses.replace(cell, flags=(*cell.flags, *more))
-          for more in partitions.flags(
-              cell.config.values["partition_seed"], number)]
-
-
-def finished(
-    cells: Sequence[Cell], root: pathlib.Path, number: int) -> list[Cell]:
-  """The cells whose runs, on all of so many partitions, are finished."""
-  return [cell for cell in cells if all(
-      resume.finished(run_folder(root, one.config), one.config)
-      for one in _each_partition(cell, number))]
-
-
-def run_on_partitions(
-    cells: Sequence[Cell], root: pathlib.Path, number: int,
-    part: Part | None = None) -> list[Outcome]:
-  """As ``run_cells``, with every cell on several partitions of the data.
-
-  Args:
-    cells: the cells.
-    root: folder of the results.
-    number: how many partitions; the first one is that of the cell's flags.
-    part: play this part of the runs alone.
+    parts: the partitions of the data.
 
   Returns:
     An outcome for each cell, pooled if there are several partitions.
+
+  Raises:
+    UsageError: the flags of a cell are wrong. Then no run has been started.
+    RunError: another process plays a run of them.
   """
-  if number == 1:
-    return run_cells(cells, root, part)
-  every = [one for cell in cells for one in _each_partition(cell, number)]
-  found = run_cells(every, root, part)
-  return [_pool(found[i * number:(i + 1) * number])
-          for i in range(len(cells))]
+  every = [cell.on(parts) for cell in cells]
+  configs, names = _runs(itertools.chain(*every), root)
+  sweeps.play_all(configs, names=names)
+  return [_pool([_read(cell, run_folder(root, cell.config)) for cell in own])
+          for own in every]
+
+
+def play_part(
+    cells: Iterable[Cell], root: pathlib.Path, part: part_lib.Part) -> None:
+  """Plays a part of the runs of all cells, and says what is left.
+
+  Raises:
+    UsageError, RunError: see ``run_cells``.
+  """
+  configs, names = _runs(cells, root)
+  sweeps.play_part(configs, part, names)
+
+
+def finished(cells: Iterable[Cell], root: pathlib.Path,
+             parts: Partitions = 1) -> list[Cell]:
+  """The cells whose runs are finished on all partitions."""
+  return [cell for cell in cells if all(
+      resume.finished(run_folder(root, one.config), one.config)
+      for one in cell.on(parts))]
 
 
 def _pool(parts: Sequence[Outcome]) -> Outcome:
   """The outcome of a run on several partitions."""
   first = parts[0]
-  return first._replace(
+  return first if len(parts) == 1 else first._replace(
       rows=partitions.joined([part.rows for part in parts]),
       summary=partitions.pooled([part.summary for part in parts]),
       parts=tuple(parts))
@@ -318,17 +222,12 @@ def by_panel(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
   return list(panels.values())
 
 
-def heading(cell: Cell) -> str:
-  """The title of a panel with its letter, as above its curves."""
-  return f"({cell.panel}) {cell.panel_title}"
-
-
 def rows_by_panel(
     outcomes: Iterable[Outcome],
 ) -> Mapping[str, Mapping[str, list[records.Row]]]:
   """heading of a panel -> label -> rows, as ``plots.panels`` takes them."""
   panels: dict[str, dict[str, list[records.Row]]] = {}
   for outcome in outcomes:
-    panels.setdefault(heading(outcome.cell), {})[
+    panels.setdefault(outcome.cell.heading, {})[
         outcome.cell.label] = outcome.rows
   return panels

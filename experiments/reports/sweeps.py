@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 import pathlib
 from typing import Any, NamedTuple
 
-from matplotlib import pyplot as plt
 import numpy as np
 
 from fedjax_alg import metrics
@@ -13,7 +12,8 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.records import scores as scores_lib
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
-from . import plots, styles
+from ..cli.config import RunError
+from . import plots, report, styles
 
 
 class Setting(NamedTuple):
@@ -32,97 +32,95 @@ def read_setting(
   return Setting(dict(values), folder, rows, note)
 
 
-def scores(
-    setting: Setting, protocol: str, metric: str, score: str) -> np.ndarray:
-  """The score of each seed of a setting, [seeds]; NaN if it diverged."""
-  if not setting.rows:
-    return np.array([np.nan])
-  rounds = sorted({row["round"] for row in setting.rows})
-  return np.array([
-      scores_lib.score(score, curve, rounds, metric)
-      for curve in summary_lib.by_seed(setting.rows, protocol, metric)])
+class Sweep(NamedTuple):
+  """The settings of a sweep, and what chooses the best of them."""
 
+  settings: Sequence[Setting]
+  by: str  #: the protocol that chooses
+  metric: str
+  score: str  #: which evaluations count, a name of ``LAST_ROUNDS``
 
-def chosen_protocol(settings: Sequence[Setting], asked: str | None) -> str:
-  """The protocol by which the best setting is chosen.
+  @classmethod
+  def made(cls, settings: Sequence[Setting], by: str | None,
+           metric: str | None, score: str) -> "Sweep":
+    """Makes it; by default validation chooses, else the first protocol.
 
-  It is ``asked`` if that is given, else "validation" if that was evaluated,
-  else the first protocol.
+    Raises:
+      OptionError: ``by`` was not evaluated.
+      RunError: every setting diverged.
+    """
+    rows = next((setting.rows for setting in settings if setting.rows), None)
+    if rows is None:
+      raise RunError("every setting of the sweep diverged, smaller values may "
+                     "not")
+    there = summary_lib.protocols(rows)
+    if by is not None and by not in there:
+      raise OptionError(f"`by`={by}: not evaluated (one of "
+                        f"{', '.join(there)})")
+    return cls(settings, by or (
+        "validation" if "validation" in there else there[0]),
+               metric or tables.main_metric(rows[0]), score)
 
-  Raises:
-    OptionError: ``asked`` was not evaluated, or every setting diverged.
-  """
-  rows = next((setting.rows for setting in settings if setting.rows), None)
-  if rows is None:
-    raise OptionError("every setting of the sweep diverged")
-  there = summary_lib.protocols(rows)
-  if asked is not None and asked not in there:
-    raise OptionError(f"`by`={asked}: not evaluated (one of "
-                      f"{', '.join(there)})")
-  return asked or ("validation" if "validation" in there else there[0])
+  def scores(self, setting: Setting, protocol: str = "") -> np.ndarray:
+    """The score of each seed of a setting, [seeds]; NaN if it diverged."""
+    if not setting.rows:
+      return np.array([np.nan])
+    rounds = sorted({row["round"] for row in setting.rows})
+    return np.array([
+        scores_lib.score(self.score, curve, rounds, self.metric)
+        for curve in summary_lib.by_seed(
+            setting.rows, protocol or self.by, self.metric)])
 
+  def best(self) -> Setting:
+    """The best setting; of equal ones the first.
 
-def best(
-    settings: Sequence[Setting], protocol: str, metric: str, score: str) -> int:
-  """The index of the best setting; of equal ones that of the first.
+    Raises:
+      OptionError: the protocol does not have this metric.
+    """
+    sign = metrics.sign(self.metric)
+    means = np.array([sign * self.scores(setting).mean()
+                      for setting in self.settings])
+    if np.isnan(means).all():
+      raise OptionError(f"`metric`={self.metric}: {self.by} has none")
+    return self.settings[int(np.nanargmax(means))]
 
-  Raises:
-    OptionError: the protocol does not have this metric.
-  """
-  sign = -1.0 if metric == "loss" else 1.0
-  means = np.array([sign * scores(setting, protocol, metric, score).mean()
-                    for setting in settings])
-  if np.isnan(means).all():
-    raise OptionError(f"`metric`={metric}: {protocol} has none")
-  return int(np.nanargmax(means))
+  def table(self) -> str:
+    """A Markdown table of the scores of every setting, the best in bold."""
+    rows = next(setting.rows for setting in self.settings if setting.rows)
+    there = [self.by, *(
+        p for p in summary_lib.protocols(rows) if p != self.by)]
+    factor, winner = metrics.factor(self.metric), self.best()
+    lines = []
+    for setting in self.settings:
+      lines.append([*setting.values.values(), *(
+          setting.note or report.shown(
+              self.scores(setting, p), metrics.digits(self.metric), factor)
+          for p in there)])
+      if setting is winner:
+        lines[-1] = [f"**{cell}**" for cell in lines[-1]]
+    what = {"final": "at the last evaluation",
+            "last_10": "mean of the evaluations in the last ten rounds",
+            "all": "mean of all evaluations"}[self.score]
+    seeds = len({row["seed"] for row in rows})
+    return report.table(
+        [*winner.values, *(f"{p} {self.metric.replace('_', ' ')}"
+                           for p in there)], lines) + (
+        f"\n\nMean{' +- 95 % interval' if seeds > 1 else ''} over {seeds} "
+        f"seed(s){', percent' if factor == 100 else ''}, {what}. The "
+        f"best setting (bold) is chosen by `{self.by}`" + (
+            "." if evaluate.is_honest(self.by) else
+            ", which is test data: its number is optimistic."))
 
-
-def _shown(values: np.ndarray, metric: str) -> str:
-  factor = summary_lib.factor(metric)
-  return summary_lib.shown(
-      summary_lib.spread(values), 4 if factor == 1.0 else 2, factor)
-
-
-def table(
-    settings: Sequence[Setting], by: str, metric: str, score: str) -> str:
-  """A Markdown table of the scores of every setting, the best one in bold."""
-  rows = next(setting.rows for setting in settings if setting.rows)
-  names = list(settings[0].values)
-  there = [by, *(p for p in summary_lib.protocols(rows) if p != by)]
-  unit = "" if metric == "loss" else ", percent"
-  head = [*names, *(f"{p} {metric.replace('_', ' ')}" for p in there)]
-  lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-  winner = best(settings, by, metric, score)
-  for index, setting in enumerate(settings):
-    cells = list(setting.values.values())
-    cells += [setting.note or _shown(
-        scores(setting, p, metric, score), metric) for p in there]
-    if index == winner:
-      cells = [f"**{cell}**" for cell in cells]
-    lines.append("| " + " | ".join(cells) + " |")
-  what = {"final": "at the last evaluation",
-          "last_10": "mean of the evaluations in the last ten rounds",
-          "all": "mean of all evaluations"}[score]
-  seeds = len({row["seed"] for row in rows})
-  lines += ["", f"Mean{' +- 95 % interval' if seeds > 1 else ''} over {seeds} "
-            f"seed(s){unit}, {what}. The best setting (bold) is chosen by "
-            f"`{by}`" + (
-                "." if evaluate.is_honest(by) else
-                ", which is test data: its number is optimistic.")]
-  return "\n".join(lines)
-
-
-def rows_of(settings: Sequence[Setting], metric: str, score: str) -> list[
-    dict[str, Any]]:
-  """The rows of sweep.csv: setting, seed, protocol and score."""
-  out = []
-  for setting in settings:
-    for protocol in summary_lib.protocols(setting.rows):
-      seeds = dict.fromkeys(row["seed"] for row in setting.rows)
-      for seed, value in zip(seeds, scores(setting, protocol, metric, score)):
-        out.append({**setting.values, "seed": seed, "protocol": protocol,
-                    metric: float(value)})
-  return out
+  def rows(self) -> list[dict[str, Any]]:
+    """The rows of sweep.csv: setting, seed, protocol and score."""
+    return [
+        {**setting.values, "seed": seed, "protocol": protocol,
+         self.metric: float(value)}
+        for setting in self.settings
+        for protocol in summary_lib.protocols(setting.rows)
+        for seed, value in zip(
+            dict.fromkeys(row["seed"] for row in setting.rows),
+            self.scores(setting, protocol))]
 
 
 def _numbers(values: Sequence[str]) -> np.ndarray | None:
@@ -138,17 +136,16 @@ def _numbers(values: Sequence[str]) -> np.ndarray | None:
   return None if wide and (found <= 0).any() else found
 
 
-def draw(
-    path: pathlib.Path, settings: Sequence[Setting], by: str, metric: str,
-    score: str, title: str) -> None:
+def draw(path: pathlib.Path, sweep: Sweep, title: str) -> None:
   """Draws the metric over the values of the first swept name.
 
   There is a line for each combination of values of the other names, a little
   beside the others, which may have the same values. Bars show the 95 % interval
   over the seeds, and a ring marks the best setting.
   """
-  names = list(settings[0].values)
-  ticks = list(dict.fromkeys(s.values[names[0]] for s in settings))
+  winner, metric = sweep.best(), sweep.metric
+  name, *others = winner.values
+  ticks = list(dict.fromkeys(s.values[name] for s in sweep.settings))
   numbers = _numbers(ticks)
   at = dict(zip(ticks, range(len(ticks)) if numbers is None else numbers))
   places = np.array(list(at.values()), float)
@@ -156,47 +153,33 @@ def draw(
       places.max() >= 10 * places.min())
   span = places.max() / places.min() if log else np.ptp(places)
   lines: dict[str, list[Setting]] = {}
-  for setting in settings:
-    label = ", ".join(f"{name} {setting.values[name]}" for name in names[1:])
+  for setting in sweep.settings:
+    label = ", ".join(f"{other} {setting.values[other]}" for other in others)
     lines.setdefault(label, []).append(setting)
-  figure, axis = plt.subplots(figsize=(5.5, 3.8))
-  factor = summary_lib.factor(metric)
-  drawn = styles.of(lines)
-  winner = settings[best(settings, by, metric, score)]
-  for i, (label, own) in enumerate(lines.items()):
-    shift = (i - (len(lines) - 1) / 2) * min(0.015, 0.08 / len(lines))
-    here = {tick: float(place * span ** shift if log else place + span * shift)
-            for tick, place in at.items()}
-    points = [(here[s.values[names[0]]],
-               *metrics.confidence_95(list(
-                   factor * scores(s, by, metric, score))))
-              for s in own if s.rows]
-    x, mean, ci95 = np.array(points).reshape(-1, 3).T
-    # No interval reaches where no share can lie. A single seed has none, so no
-    # bar either.
-    ends = np.array([ci95, ci95] if metric == "loss" else [
-        np.minimum(ci95, mean), np.minimum(ci95, np.maximum(100 - mean, 0))])
-    axis.errorbar(x, mean, None if np.isnan(ci95).all() else ends,
-                  markersize=5, capsize=3, label=label or None,
-                  **drawn[label].matplotlib())
-    if winner in own:
-      axis.plot(here[winner.values[names[0]]],
-                factor * scores(winner, by, metric, score).mean(), "o",
-                markersize=13, markerfacecolor="none", color="black")
-  if log:
-    axis.set_xscale("log")
-  axis.set_xticks([at[tick] for tick in ticks], ticks,
-                  rotation=90 if len("".join(ticks)) > 40 else 0)
-  axis.minorticks_off()
-  axis.margins(x=0.08)
-  if metric != "loss":
-    low, high = axis.get_ylim()
-    axis.set_ylim(max(low, -1.0), min(high, 101.0))  # room for a cap
-  axis.set_xlabel(names[0])
-  axis.set_ylabel(f"{by} {metric.replace('_', ' ')}"
-                  + ("" if metric == "loss" else " (percent)"))
-  axis.grid(alpha=0.3)
-  if len(lines) > 1:
-    plots.legend(figure)
-  axis.set_title(title, fontsize=10)
-  plots.save(figure, path)
+  factor, drawn = metrics.factor(metric), styles.of(lines)
+  with plots.sheet([path], [""], title, size=(5.5, 3.8)) as (axis,):
+    for i, (label, own) in enumerate(lines.items()):
+      shift = (i - (len(lines) - 1) / 2) * min(0.015, 0.08 / len(lines))
+      here = {
+          tick: float(place * span ** shift if log else place + span * shift)
+          for tick, place in at.items()}
+      plots.draw_means(axis, label, [
+          (here[s.values[name]], factor * sweep.scores(s))
+          for s in own if s.rows], drawn[label],
+                       100.0 if factor == 100 else np.inf)
+      if winner in own:
+        axis.plot(here[winner.values[name]],
+                  factor * sweep.scores(winner).mean(), "o",
+                  markersize=13, markerfacecolor="none", color="black")
+    if log:
+      axis.set_xscale("log")
+    axis.set_xticks([at[tick] for tick in ticks], ticks,
+                    rotation=90 if len("".join(ticks)) > 40 else 0)
+    axis.minorticks_off()
+    axis.margins(x=0.08)
+    axis.set_xlabel(name)
+    axis.set_ylabel(f"{sweep.by} {metric.replace('_', ' ')}")
+    if factor == 100:
+      low, high = axis.get_ylim()
+      axis.set_ylim(max(low, -1.0), min(high, 101.0))  # room for a cap
+      axis.set_ylabel(f"{axis.get_ylabel()} (percent)")

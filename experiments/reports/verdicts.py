@@ -9,14 +9,14 @@ otherwise.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-import dataclasses
 import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_alg import metrics
 from fedjax_alg.records import summary as results
-from . import chosen, partitions, rule, styles, suite
+from . import chosen, partitions, report, rule, suite
 from .rule import TIE
 
 #: outcome -> one number per seed.
@@ -94,28 +94,26 @@ def _unequal(outcomes: Iterable[suite.Outcome]) -> bool:
   The rows of stated settings are not compared with other methods.
   """
   return any(len({chosen.incomparable(o.cell.choices) for o in own
-                  if styles.protocol_of(o.cell.label) == "tuned"}) > 1
+                  if o.cell.protocol == suite.TUNED}) > 1
              for own in suite.by_panel(outcomes))
+
+
+#: The runs with the paper's settings of its own methods and its rate for all.
+PAPERS_OWN = "by the paper's settings"
 
 
 def by_protocol(
     outcomes: Sequence[suite.Outcome]) -> dict[str, list[suite.Outcome]]:
-  """The tuned runs and those with the paper's settings, where there are any.
+  """The tuned runs, and those with the paper's settings where there are any.
 
-  The labels of the latter lose the end that says so: what is claimed of a
-  method is asked of either.
+  What is claimed of a method is asked of either.
   """
-  found: dict[str, list[suite.Outcome]] = {"tuned": []}
+  found: dict[str, list[suite.Outcome]] = {suite.TUNED: [], PAPERS_OWN: []}
   for outcome in outcomes:
-    label = outcome.cell.label
-    if styles.protocol_of(label) == "tuned":
-      found["tuned"].append(outcome)
-    else:
-      found.setdefault(styles.PAPERS_OWN, []).append(outcome._replace(
-          cell=dataclasses.replace(
-              outcome.cell, label=styles.without_protocol(label))))
+    found[suite.TUNED if outcome.cell.protocol == suite.TUNED
+          else PAPERS_OWN].append(outcome)
   return {words: runs for words, runs in found.items() if runs} or {
-      "tuned": []}
+      suite.TUNED: []}
 
 
 def section(
@@ -124,19 +122,16 @@ def section(
   if not claims:
     return ""
   protocols = by_protocol(outcomes)
-  head = ["what is said"]
-  for protocol in protocols:
-    head += [protocol, "verdict"]
   rows = []
   for claim in claims:
-    row = [claim.text]
+    rows.append([claim.text])
     for runs in protocols.values():
       ours, verdict = judge(claim, runs)
-      row += [ours, "too close to call" if verdict == rule.UNDECIDED
-              else verdict]
-    rows.append(row)
-  text = "## What is said in words\n\n" + "\n".join(
-      f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
+      rows[-1] += [ours, "too close to call" if verdict == rule.UNDECIDED
+                   else verdict]
+  text = "## What is said in words\n\n" + report.table(
+      ["what is said", *(words for protocol in protocols
+                         for words in (protocol, "verdict"))], rows)
   if outcomes and all(
       len({r["seed"] for r in o.rows}) == 1 for o in outcomes):
     text += ("\n\nOne seed gives no interval and decides nothing that varies "
@@ -152,7 +147,7 @@ def late(metric: str, protocol: str = "global") -> Measure:
 
   def measure(outcome):
     values = outcome.summary["mean_last_10"][protocol][metric]["values"]
-    return results.factor(metric) * np.array(values)
+    return metrics.factor(metric) * np.array(values)
 
   return measure
 
@@ -165,7 +160,7 @@ def best(metric: str, protocol: str = "global") -> Measure:
 
   def measure(outcome):
     values = outcome.summary["best"][protocol][metric]["values"]
-    return results.factor(metric) * np.array(values)
+    return metrics.factor(metric) * np.array(values)
 
   return measure
 
@@ -197,7 +192,7 @@ def _curve(outcome, metric, protocol, first, last):
   needs_rounds([outcome], first if math.isinf(last) else last)
   rows = [r for r in outcome.rows if first <= r["round"] <= last]
   values = results.by_seed(rows, protocol, metric)
-  return results.factor(metric) * values
+  return metrics.factor(metric) * values
 
 
 def mean_over(
@@ -264,7 +259,7 @@ def pick(
 def others(
     outcomes: Iterable[suite.Outcome], panel: str, labels: Sequence[str]
 ) -> list[suite.Outcome]:
-  """The other methods of a panel, in the headline settings.
+  """The other methods of a panel.
 
   Args:
     outcomes: the runs of a figure.
@@ -275,7 +270,7 @@ def others(
     NotRun: there are no other methods.
   """
   found = [o for o in outcomes if o.cell.panel == panel
-           and o.cell.label not in labels and "(" not in o.cell.label]
+           and o.cell.label not in labels]
   if not found:
     raise NotRun(f"no other method in panel {panel}")
   _note(outcomes, found)
@@ -317,6 +312,21 @@ def above(
   holds = {rule.ABOVE: True, rule.UNDECIDED: None}.get(
       rule.place(found["mean"], ci95), False)
   return Verdict(holds, results.shown(found, digits, sign="+") + unit)
+
+
+def beyond(gap: Any, claimed: float, unit: str = "", digits: int = 2,
+           exact: bool = False) -> Verdict:
+  """Whether a difference is above a claimed one; the difference is shown.
+
+  Args:
+    gap: [runs].
+    claimed: a number.
+    unit: unit to show after the difference.
+    digits: number of its decimals.
+    exact: whether it does not vary from run to run.
+  """
+  return Verdict(above(gap, claimed, exact=exact).holds,
+                 above(gap, 0.0, unit, digits).measured)
 
 
 def same(a: Any, b: Any, tie: float = TIE, exact: bool = False) -> Verdict:
@@ -376,7 +386,7 @@ def every(found: Iterable[tuple[str, Verdict]]) -> Verdict:
 # Claims that several papers make.
 
 
-def _in_panels(fn, panels=None):
+def in_panels(fn, panels=None):
   """A check that ``fn(outcomes, panel)`` holds in every panel that was run."""
 
   def check(outcomes):
@@ -392,7 +402,7 @@ def higher(
     a: str, b: str, measure: Measure, panels: Sequence[str] | None = None,
     digits: int = 2, exact: bool = False) -> Callable[..., Verdict]:
   """In every panel, method a's measure is above method b's; see ``above``."""
-  return _in_panels(lambda outcomes, p: above(
+  return in_panels(lambda outcomes, p: above(
       measure(pick(outcomes, p, a)), measure(pick(outcomes, p, b)),
       digits=digits, exact=exact), panels)
 
@@ -419,14 +429,27 @@ def higher_than_all(
     if not rest:
       raise NotRun(f"none of {', '.join(among or ())} in panel {panel}")
     # The closest pair decides.
-    pairs = [(sign * (measure(pick(outcomes, panel, a)) - measure(o)), a, o)
-             for a in labels for o in rest]
-    gap, a, nearest = min(pairs, key=lambda pair: pair[0].mean())
-    shown = above(sign * gap, 0.0, digits=digits).measured
-    return Verdict(
-        above(gap, 0.0).holds, f"{a} - {nearest.cell.label} {shown}")
+    gap, a, nearest = min(
+        ((measure(pick(outcomes, panel, a)) - measure(o), a, o)
+         for a in labels for o in rest), key=lambda pair: sign * pair[0].mean())
+    shown = above(gap, 0.0, digits=digits).measured
+    return Verdict(above(sign * gap, 0.0).holds,
+                   f"{a} - {nearest.cell.label} {shown}")
 
-  return _in_panels(check, panels)
+  return in_panels(check, panels)
+
+
+def change(
+    outcomes: Iterable[suite.Outcome], label: str, measure: Measure
+) -> np.ndarray:
+  """By how much a method's measure grows from the first panel to the last one.
+
+  Raises:
+    NotRun: there is only one, or one lacks the method.
+  """
+  first, last = (measure(pick(outcomes, panel, label))
+                 for panel in ends(outcomes))
+  return last - first
 
 
 def grows(
@@ -442,12 +465,10 @@ def grows(
   """
 
   def check(outcomes):
-    first, last = ends(outcomes)
-    change = measure(pick(outcomes, last, label)) - measure(
-        pick(outcomes, first, label))
-    shown = above(change, 0.0, digits=digits).measured
+    grown = change(outcomes, label, measure)
     return Verdict(
-        above(sign * change, 0.0).holds, f"{label} {first} to {last} {shown}")
+        above(sign * grown, 0.0).holds, f"{label} {' to '.join(ends(outcomes))}"
+        f" {above(grown, 0.0, digits=digits).measured}")
 
   return check
 

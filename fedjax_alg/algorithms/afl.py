@@ -20,10 +20,11 @@ those of the option `features`, or the inputs in the user's file
 
 import dataclasses
 
+from fedjax_alg import tasks
 from fedjax_alg.base import Algorithm, builder, MapClients, Model
 from fedjax_alg.conditions import only, POSITIVE
 from fedjax_alg.errors import OptionError
-from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.hparams import hyper
 from fedjax_alg.least_squares.layer_fits import double_field, layers_of
 from fedjax_alg.least_squares.layer_fits import LayerFits
 from fedjax_alg.least_squares.private import PrivateMoments
@@ -70,7 +71,6 @@ def afl(
   Raises:
     OptionError: the model is not one dense layer.
   """
-  validate(hparams)
   layers = layers_of(model, "afl")
   num_rounds(hparams, len(layers))
   gamma = 0.0 if hparams.remove_ridge else hparams.client_ridge
@@ -79,4 +79,5 @@ def afl(
       double=hparams.double)
   return layerwise(
       layers, settings, map_clients=map_clients,
-      total_ridge=lambda ridge, clients: ridge * clients, private=hparams)
+      total_ridge=lambda ridge, clients: ridge * clients, private=hparams,
+      task=tasks.of(model))

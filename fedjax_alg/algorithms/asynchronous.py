@@ -20,6 +20,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from fedjax_alg.algorithms import composed, diversified, fedavg, fedopt
+from fedjax_alg.algorithms.common import local_rate, weights
 from fedjax_alg.base import Algorithm, Array, builder, MapClients, Model
 from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
@@ -29,8 +30,7 @@ from fedjax_alg.conditions import only
 from fedjax_alg.exchange import exchange_of
 from fedjax_alg.exchange.aggregation import Aggregation
 from fedjax_alg.exchange.attacks import Hostility
-from fedjax_alg.exchange.weights import READ, WEIGHTS
-from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.buffered import BufferedState, compose_buffered
 
 _ASYNC = "Xie et al. section 5.2"
@@ -77,9 +77,8 @@ def staleness_factors(options: Asynchrony) -> Callable[[Array], Array]:
 class FedAsyncHParams(Asynchrony, ClientOptimizer, Hostility, LocalWork):
   """Hyper-parameters of FedAsync."""
 
-  client_lr: float = hyper(
-      0.1, "gamma, learning rate of the local steps", above=0.0,
-      source="Xie et al. Algorithm 1, worker")
+  client_lr: float = local_rate(
+      0.1, "Xie et al. Algorithm 1, worker", "gamma")
   mixing: float = hyper(
       0.6, "alpha, weight of a client's model in the new global model, before "
       "the factor of its staleness", above=0.0, maximum=1.0,
@@ -110,13 +109,9 @@ class FedBuffHParams(
       "average", "the server step, which applies the mean update (see "
       "composed). Not those that measure gradients at the global model",
       choices=("average", "sgd", "adam", "yogi", "adagrad"))
-  client_weights: str = hyper(
-      "uniform", "weights of the clients of a buffer in its mean: examples = "
-      "n_i / n^r, uniform = all equal", choices=WEIGHTS, when=READ,
-      source="Nguyen et al. Algorithm 1")
-  client_lr: float = hyper(
-      0.1, "eta_l, learning rate of the local steps", above=0.0,
-      source="Nguyen et al. Algorithm 2")
+  client_weights: str = weights(
+      "uniform", "Nguyen et al. Algorithm 1", "the mean of a buffer")
+  client_lr: float = local_rate(0.1, "Nguyen et al. Algorithm 2", "eta_l")
   server_lr: float = hyper(
       1.0, "eta_g, learning rate of the server", above=0.0,
       source="Nguyen et al. Algorithm 1")
@@ -141,7 +136,6 @@ def fedasync(
   and another client starts from w_{t+1}. A round has as many updates as its
   cohort has participants.
   """
-  validate(hparams)
   return compose_buffered(
       model, sgd_update(model, hparams, hparams.client_lr, hparams.mu,
                         local_optimizer(hparams)),
@@ -162,7 +156,6 @@ def fedbuff(
   where tau_i counts its updates since client i has started. If all clients take
   equally long and `concurrency` is K, this is FedAvg.
   """
-  validate(hparams)
   return compose_buffered(
       model, composed.client_half(model, hparams),
       composed.server_half(hparams), staleness=staleness_factors(hparams),

@@ -53,7 +53,7 @@ from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.exchange import stacking
 from fedjax_alg.exchange.weights import participation
 from fedjax_alg.errors import OptionError
-from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.hparams import hyper
 
 PROTOCOLS = ("shared", "per_client")
 
@@ -164,7 +164,6 @@ def baffle(
     Its global model is a moving average of the server's models over the
     rounds, with decay `ema`.
   """
-  validate(hparams)
   if model.l2_of_sum:
     raise OptionError("`l2_of`=sum: not with baffle, whose server adds the "
                       "term without the clients' sizes (mean)")

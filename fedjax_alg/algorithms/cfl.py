@@ -28,16 +28,14 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import grouping, trees
+from fedjax_alg.algorithms.common import in_groups
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
 from fedjax_alg.base import builder, Model, num_params, Params, Shard
 from fedjax_alg.client.optimizers import local_optimizer
-from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.conditions import is_zero, MANY, only
-from fedjax_alg.exchange import exchange_of
-from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
-from fedjax_alg.rounds.clustered import compose_clustered
 
 
 _SPLIT = only("max_groups", MANY)
@@ -221,9 +219,10 @@ def _split(
   new, tree = memory.number, memory.tree
   means = trees.group_mean(
       jnp.where(inside, weight, 0.0), half, 2, memory.last)
+  models, states = jax.tree.map(
+      lambda leaf: leaf.at[new].set(leaf[group]), (state.models, state.states))
   split = state._replace(
-      models=jax.tree.map(
-          lambda leaf: leaf.at[new].set(leaf[group]), state.models),
+      models=models, states=states,
       member=jnp.where(inside & (half == 1), new, state.member),
       memory=memory._replace(number=new + 1, tree=Tree(
           tree.parent.at[new].set(group),
@@ -270,9 +269,5 @@ def cfl(
   The two halves are found by clustering the cosines between the dW_k. Until a
   group is split, CFL is FedAvg.
   """
-  validate(hparams)
-  return compose_clustered(
-      model, sgd_update(model, hparams, hparams.client_lr,
-                        optimizer=local_optimizer(hparams)),
-      bipartition_rule(model, hparams), map_clients=map_clients,
-      exchange=exchange_of(hparams))
+  return in_groups(
+      model, hparams, bipartition_rule(model, hparams), map_clients)

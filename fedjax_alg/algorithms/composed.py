@@ -15,6 +15,7 @@ from typing import Any
 
 from fedjax_alg.algorithms import conjugate, diversified, fedavg, feddyn
 from fedjax_alg.algorithms import fednova, fedopt, fsvrg, losac, mime, scaffold
+from fedjax_alg.algorithms.common import weights
 from fedjax_alg.algorithms.fsvrg import FSVRGHParams
 from fedjax_alg.base import Algorithm, builder, MapClients, Model
 from fedjax_alg.central import steps
@@ -26,8 +27,8 @@ from fedjax_alg.conditions import is_zero, MANY, only
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import exchange_of
 from fedjax_alg.exchange.aggregation import Aggregation
-from fedjax_alg.exchange.weights import READ, WEIGHTS
-from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.exchange.weights import by_loss, READ, WEIGHTS
+from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState, ModelGrouping, compose
 
 CLIENT_UPDATES = ("sgd", "prox", "svrg", "scaffold", "mime", "mime_lite",
@@ -67,9 +68,8 @@ class ComposedHParams(
   server: str = hyper(
       "average", "the server step, which applies the participants' mean update",
       choices=SERVERS)
-  client_weights: str = hyper(
-      "examples", "weights of the participants in every mean: examples = "
-      "n_i / n^r, uniform = all equal", choices=WEIGHTS, when=_WEIGHTED)
+  client_weights: str = weights(
+      "examples", mean="every mean", when=_WEIGHTED, by_loss=True)
   local_steps: int = hyper(
       20, "mini-batch steps per round; 0: count by `local_epochs`", minimum=0)
   client_lr: float = hyper(
@@ -161,15 +161,23 @@ def server_half(h: Any) -> steps.ServerStep:
   return conjugate.clsfsvrg_server(h)
 
 
-def check(hparams: ComposedHParams) -> None:
-  """Refuses a grouping by gradient without anchor gradients.
+#: Local methods that read the weights of the participants themselves.
+_WEIGH = ("nova", "dyn", "mime", "mime_lite")
 
-  ``compose`` itself cannot recognise this impossible combination.
+
+def check(hparams: ComposedHParams) -> None:
+  """Refuses what ``compose`` itself cannot recognise.
 
   Raises:
-    OptionError: neither the local method nor the server step measures anchor
-      gradients.
+    OptionError: a grouping by gradient although neither the local method nor
+      the server step measures anchor gradients; or weights by losses with a
+      local method that reads the weights itself.
   """
+  if by_loss(hparams.client_weights) and hparams.client_update in _WEIGH:
+    raise OptionError(
+        f"`client_weights`={hparams.client_weights}: `client_update`="
+        f"{hparams.client_update} reads the weights itself (allowed: "
+        f"{', '.join(WEIGHTS)})")
   if hparams.num_models > 1 and hparams.grouping == "gradient" and not (
       hparams.client_update in ("svrg", "mime")
       or hparams.server in ("conjugate_gradient", "cg_line_search")):
@@ -194,7 +202,6 @@ def composed(
   Raises:
     OptionError: the local method and the server step do not fit together.
   """
-  validate(hparams)
   check(hparams)
   hparams = hparams.resolved()
   groups: ModelGrouping | None = None

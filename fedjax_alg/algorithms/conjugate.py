@@ -21,7 +21,7 @@ from fedjax_alg.central.conjugate_gradient import BETA_RULES
 from fedjax_alg.central.line_search import TESTS
 from fedjax_alg.conditions import only
 from fedjax_alg.exchange import exchange_of
-from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 
 
@@ -127,7 +127,6 @@ def cfsvrg(
   local steps from w_hat, and the server adds their mean update,
     w <- w_hat + aggregate_lr A sum_i (n_i/n^r) (w_i - w_hat).
   """
-  validate(hparams)
   return compose(model, svrg_update(model, hparams), cfsvrg_server(hparams),
                  map_clients=map_clients, exchange=exchange_of(hparams))
 
@@ -146,6 +145,5 @@ def clsfsvrg(
   Raises:
     OptionError: the first round finds no validation data.
   """
-  validate(hparams)
   return compose(model, svrg_update(model, hparams), clsfsvrg_server(hparams),
                  map_clients=map_clients, exchange=exchange_of(hparams))

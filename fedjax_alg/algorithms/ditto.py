@@ -33,17 +33,16 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
+from fedjax_alg.algorithms.common import (
+    averaging, product_caution, server_rate, weights)
 from fedjax_alg.base import Algorithm, Array, Key, MapClients, Model, Params
 from fedjax_alg.base import builder, Shard
-from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
-from fedjax_alg.exchange import exchange_of
 from fedjax_alg.exchange.aggregation import Aggregation
-from fedjax_alg.exchange.weights import READ, WEIGHTS
-from fedjax_alg.hparams import hyper, validate
-from fedjax_alg.rounds.two_halves import ComposedState, compose
+from fedjax_alg.hparams import hyper
+from fedjax_alg.rounds.two_halves import ComposedState
 
 _SOURCE = "Li et al., Algorithm 1"
 
@@ -58,9 +57,7 @@ class DittoHParams(Aggregation, LocalWork):
   client_lr: float = hyper(
       0.1, "learning rate of the local steps of the global model", above=0.0,
       source=_SOURCE)
-  server_lr: float = hyper(
-      1.0, "factor of the participants' mean update", above=0.0,
-      source=_SOURCE)
+  server_lr: float = server_rate(_SOURCE)
   lam: float = hyper(
       1.0, "lambda, strength of the pull of the personal model to the global "
       "model; keep `personal_lr` x `lam` below 2", minimum=0.0,
@@ -76,10 +73,7 @@ class DittoHParams(Aggregation, LocalWork):
       "model that the client receives when it first takes part, initial = at "
       "the initial model (the authors' code)",
       choices=("received", "initial"), source=_SOURCE)
-  client_weights: str = hyper(
-      "examples", "weights of the participants in the mean: examples = "
-      "n_i / n^r, uniform = all equal", choices=WEIGHTS, when=READ,
-      source=_SOURCE)
+  client_weights: str = weights("examples", _SOURCE)
 
   @property
   def personal_work(self) -> LocalWork:
@@ -158,10 +152,7 @@ def ditto(
     the model where v_k starts after the steps of v_k on the client's training
     data. Its ``client_copy`` is the global model after the local steps of w.
   """
-  validate(hparams)
-  algorithm = compose(
-      model, _update(model, hparams), steps.average(hparams.server_lr),
-      map_clients=map_clients, exchange=exchange_of(hparams))
+  algorithm = averaging(model, _update(model, hparams), hparams, map_clients)
 
   def client_params(state, client_id, shard, key):
     memory, centre = state.own_memory, trees.index(state.models, 0)
@@ -188,8 +179,5 @@ def ditto(
 def caution(hparams: DittoHParams, num_params: int) -> str:
   """A warning if the personal steps diverge on any data, else ""."""
   del num_params
-  if hparams.personal_lr * hparams.lam < 2.0:
-    return ""
-  return (f"`personal_lr`={hparams.personal_lr:g} with `lam`="
-          f"{hparams.lam:g}: the personal steps diverge from a product of 2 "
-          f"on; take `personal_lr` below {2.0 / hparams.lam:.1e}")
+  return product_caution(
+      hparams, "personal_lr", "lam", 2.0, "the personal steps diverge")

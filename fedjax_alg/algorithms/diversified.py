@@ -28,7 +28,7 @@ from fedjax_alg.central.adaptive import RULES
 from fedjax_alg.client import objective
 from fedjax_alg.conditions import MANY, only
 from fedjax_alg.exchange import exchange_of
-from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.k_models import ModelGrouping, Stage
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 
@@ -255,7 +255,6 @@ def ma_fsvrg(
   With one model, no acceleration and clients of equal size, MA-FSVRG is FSVRG.
   (Equal sizes matter because the mean of a group is unweighted, (41).)
   """
-  validate(hparams)
   return compose(model, svrg_update(model, hparams), _server(hparams),
                  map_clients=map_clients, grouping=by_model(hparams),
                  exchange=exchange_of(hparams))
@@ -271,7 +270,6 @@ def ga_fsvrg(
   gradients at their trained models are grouped (Procedure 3), and
     w*_k = w_k - gradient_step A (mean gradient of group k).
   """
-  validate(hparams)
   groups = by_gradient(model, hparams, hparams.gradient_step, map_clients,
                        hparams.group_mean)
   return compose(model, svrg_update(model, hparams), _server(hparams),

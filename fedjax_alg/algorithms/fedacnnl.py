@@ -14,9 +14,10 @@ the layers of its group ((12)-(13)).
 
 import dataclasses
 
+from fedjax_alg import tasks
 from fedjax_alg.base import Algorithm, builder, MapClients, Model
 from fedjax_alg.conditions import only
-from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.hparams import hyper
 from fedjax_alg.least_squares.layer_fits import LayerFits, layers_of
 from fedjax_alg.least_squares.layer_fits import per_layer
 from fedjax_alg.least_squares.private import PrivateMoments
@@ -86,10 +87,9 @@ def fedacnnl(
   Raises:
     OptionError: the model has layers that least squares cannot fit.
   """
-  validate(hparams)
   return layerwise(
       layers_of(model, "fedacnnl"), hparams, map_clients=map_clients,
-      private=hparams)
+      private=hparams, task=tasks.of(model))
 
 
 @builder
@@ -106,7 +106,6 @@ def pfedacnnl(
   Raises:
     OptionError: the model has layers that least squares cannot fit.
   """
-  validate(hparams)
   layers = layers_of(model, "pfedacnnl")
   pull: tuple[float, ...] = ()
   if hparams.personalize:
@@ -115,4 +114,5 @@ def pfedacnnl(
   return layerwise(
       layers, hparams, map_clients=map_clients,
       num_groups=hparams.num_groups if hparams.clustering else 1,
-      personal_ridge=pull, label_norm=hparams.label_norm)
+      personal_ridge=pull, label_norm=hparams.label_norm,
+      task=tasks.of(model))

@@ -18,28 +18,27 @@ import dataclasses
 
 import optax
 
+from fedjax_alg.algorithms.common import (
+    averaging, local_rate, server_rate, weights)
 from fedjax_alg.base import Algorithm, builder, MapClients, Model
-from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.conditions import only
-from fedjax_alg.exchange import exchange_of
 from fedjax_alg.exchange.aggregation import Aggregation
-from fedjax_alg.hparams import hyper, validate
-from fedjax_alg.rounds.two_halves import ComposedState, compose
+from fedjax_alg.hparams import hyper
+from fedjax_alg.rounds.two_halves import ComposedState
 
 
 @dataclasses.dataclass(frozen=True)
 class FedAvgHParams(ClientOptimizer, Aggregation, LocalWork):
   """Hyper-parameters of FedAvg."""
 
-  client_lr: float = hyper(
-      0.1, "eta, learning rate of the local steps", above=0.0,
-      source="McMahan et al. Algorithm 1, ClientUpdate")
-  server_lr: float = hyper(
-      1.0, "factor of the participants' mean update; 1 is the plain average",
-      above=0.0, source="McMahan et al. Algorithm 1, server")
+  client_lr: float = local_rate(
+      0.1, "McMahan et al. Algorithm 1, ClientUpdate", "eta")
+  server_lr: float = server_rate(
+      "McMahan et al. Algorithm 1, server", note="; 1 is the plain average")
+  client_weights: str = weights("examples", by_loss=True, later=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,12 +72,9 @@ def fedavg(
     optimizer: an optimiser of the caller's for the local steps, its learning
       rate included, instead of `client_lr` and `client_optimizer`.
   """
-  validate(hparams)
-  return compose(
-      model, sgd_update(model, hparams, hparams.client_lr,
-                        optimizer=local_optimizer(hparams, optimizer)),
-      steps.average(hparams.server_lr), map_clients=map_clients,
-      exchange=exchange_of(hparams))
+  client = sgd_update(model, hparams, hparams.client_lr,
+                      optimizer=local_optimizer(hparams, optimizer))
+  return averaging(model, client, hparams, map_clients)
 
 
 @builder
@@ -96,9 +92,6 @@ def fedprox(
     optimizer: an optimiser of the caller's for the local steps, its learning
       rate included, instead of `client_lr` and `client_optimizer`.
   """
-  validate(hparams)
-  return compose(
-      model, sgd_update(model, hparams, hparams.client_lr, hparams.mu,
-                        local_optimizer(hparams, optimizer)),
-      steps.average(hparams.server_lr), map_clients=map_clients,
-      exchange=exchange_of(hparams))
+  client = sgd_update(model, hparams, hparams.client_lr, hparams.mu,
+                      local_optimizer(hparams, optimizer))
+  return averaging(model, client, hparams, map_clients)

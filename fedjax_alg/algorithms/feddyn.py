@@ -36,6 +36,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
+from fedjax_alg.algorithms.common import local_rate
 from fedjax_alg.base import Algorithm, Array, Cohort, MapClients, Model, Params
 from fedjax_alg.base import builder
 from fedjax_alg.central import steps
@@ -46,7 +47,7 @@ from fedjax_alg.conditions import only
 from fedjax_alg.exchange import exchange_of
 from fedjax_alg.exchange.attacks import Hostility
 from fedjax_alg.exchange.weights import participation, WEIGHTS
-from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 
 
@@ -64,9 +65,7 @@ class DynOptions:
 class FedDynHParams(DynOptions, Hostility, LocalWork):
   """Hyper-parameters of FedDyn."""
 
-  client_lr: float = hyper(
-      0.1, "learning rate of the local steps", above=0.0,
-      source="Acar et al., section 4")
+  client_lr: float = local_rate(0.1, "Acar et al., section 4")
   client_weights: str = hyper(
       "uniform", "weights of the clients in the objective: uniform = all equal "
       "(the paper), examples = n_k / n", choices=WEIGHTS,
@@ -146,7 +145,6 @@ def feddyn(
   and updates its linear term, G_k <- G_k - alpha (v_k - w). The server moves
     h <- h - (alpha/m) sum_k (v_k - w),    w <- mean_k v_k - h / alpha.
   """
-  validate(hparams)
   client = dyn_update(model, hparams, hparams.client_lr, hparams.alpha,
                       hparams.client_weights)
   return compose(model, client, steps.average(), map_clients=map_clients,

@@ -24,23 +24,22 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_alg import grouping, trees
+from fedjax_alg import grouping, tasks, trees
+from fedjax_alg.algorithms.common import in_groups
 from fedjax_alg.algorithms.fedavg import Proximal
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
 from fedjax_alg.base import builder, Model, num_params, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import local_optimizer
-from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.conditions import is_zero, MANY, only, POSITIVE
 from fedjax_alg.data.shift import SHIFTS
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.errors import OptionError
-from fedjax_alg.exchange import exchange_of
-from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
-from fedjax_alg.rounds.clustered import compose_clustered, TrainingResult
+from fedjax_alg.rounds.clustered import TrainingResult
 
 SIMILARITIES = ("edc", "madc")
 _COLD = only(
@@ -126,7 +125,8 @@ class GroupMemory(NamedTuple):
   # The next two stay at the server: they are () in what clients receive.
   #: [C] int32, the group of each client; -1 where it is not known yet
   cold_start_group: Any
-  #: [C, L] float32, each client's class frequencies when it was grouped
+  #: [C, L] float32, each client's class frequencies when it was grouped; [C, 0]
+  #: if there are no classes, so that all keep their groups
   histogram: Any
 
 
@@ -140,6 +140,8 @@ class Note(NamedTuple):
 
 def frequencies(shard: Shard, num_classes: int) -> Array:
   """The share of each class in the client's data, [L] float32."""
+  if not num_classes:
+    return jnp.zeros(0)
   return objective.label_counts(shard, num_classes) / jnp.maximum(
       shard.size, 1).astype(jnp.float32)
 
@@ -183,8 +185,8 @@ def pretrain_pool(
   mask = present[order]
   ids = jnp.where(mask, everyone.ids[order], present.shape[0])
   shards = everyone.shards
-  pool = Shard(shards.x, shards.y, shards.offset[order],
-               jnp.where(mask, shards.size[order], 0))
+  pool = shards.at(
+      shards.offset[order], jnp.where(mask, shards.size[order], 0))
   updates = map_clients(
       lambda start, shard, key: first_update(
           model, hparams, start, shard, key),
@@ -311,7 +313,7 @@ def direction_rule(
   """FedGroup's rule: groups by the direction of first updates."""
   method = Directions(model, hparams, map_clients)
   return Rule(
-      hparams.num_groups, functools.partial(_init, hparams),
+      hparams.num_groups, functools.partial(_init, method),
       functools.partial(_assign, method),
       setup=functools.partial(_setup, method),
       shared=lambda memory: memory._replace(cold_start_group=(), histogram=()),
@@ -320,9 +322,11 @@ def direction_rule(
 
 
 def _init(
-    hparams: FedGroupHParams, params: Params, spec: FedSpec, key: Key
+    method: Directions, params: Params, spec: FedSpec, key: Key
 ) -> tuple[Params, GroupMemory]:
   del key
+  hparams, classes = method.hparams, (
+      spec.num_classes if tasks.of(method.model).has_classes else 0)
   m = hparams.num_groups
   if pool_size(hparams) > spec.num_clients:
     raise OptionError(
@@ -333,7 +337,7 @@ def _init(
   return trees.repeat(params, m), GroupMemory(
       params, jnp.zeros((m, size)), jnp.zeros((m, size)),
       jnp.zeros(m, bool), jnp.full(spec.num_clients, -1, jnp.int32),
-      jnp.zeros((spec.num_clients, spec.num_classes)))
+      jnp.zeros((spec.num_clients, classes)))
 
 
 def _cold_start(
@@ -487,15 +491,6 @@ def _extra(
       own_batches=jnp.where(new, hparams.pretrain_steps, 0))
 
 
-def _build(model: Model, hparams: Any, mu: float, map_clients: MapClients):
-  validate(hparams)
-  return compose_clustered(
-      model, sgd_update(model, hparams, hparams.client_lr, mu,
-                        local_optimizer(hparams)),
-      direction_rule(model, hparams, map_clients), map_clients=map_clients,
-      exchange=exchange_of(hparams))
-
-
 @builder
 def fedgroup(
     model: Model, hparams: FedGroupHParams, *, map_clients: MapClients
@@ -515,7 +510,8 @@ def fedgroup(
   Raises:
     OptionError: ``init`` has fewer clients than are to be pre-trained.
   """
-  return _build(model, hparams, 0.0, map_clients)
+  return in_groups(
+      model, hparams, direction_rule(model, hparams, map_clients), map_clients)
 
 
 @builder
@@ -532,4 +528,5 @@ def fedgrouprox(
   Raises:
     OptionError: ``init`` has fewer clients than are to be pre-trained.
   """
-  return _build(model, hparams, hparams.mu, map_clients)
+  return in_groups(
+      model, hparams, direction_rule(model, hparams, map_clients), map_clients)

@@ -32,27 +32,25 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
+from fedjax_alg.algorithms.common import (
+    averaging, local_rate, product_caution, weights)
 from fedjax_alg.base import Algorithm, Array, builder, MapClients, Model, Params
-from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import Descent
 from fedjax_alg.client.sgd import descend, proximal, sgd
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.conditions import is_zero
-from fedjax_alg.exchange import exchange_of
 from fedjax_alg.exchange.aggregation import Aggregation
-from fedjax_alg.exchange.weights import participation, WEIGHTS
-from fedjax_alg.hparams import hyper, validate
-from fedjax_alg.rounds.two_halves import ComposedState, compose
+from fedjax_alg.exchange.weights import participation
+from fedjax_alg.hparams import hyper
+from fedjax_alg.rounds.two_halves import ComposedState
 
 
 @dataclasses.dataclass(frozen=True)
 class FedNovaHParams(Aggregation, LocalWork):
   """Hyper-parameters of FedNova."""
 
-  client_lr: float = hyper(
-      0.1, "eta, learning rate of the local steps", above=0.0,
-      source="Wang et al. (2)")
+  client_lr: float = local_rate(0.1, "Wang et al. (2)", "eta")
   server_lr: float = hyper(
       1.0, "factor of the normalised mean update", above=0.0)
   mu: float = hyper(
@@ -68,10 +66,8 @@ class FedNovaHParams(Aggregation, LocalWork):
       "sum_i p_i ||a_i||_1 (FedAvg's), steps = sum_i p_i tau_i (the authors' "
       "code with `mu`); they differ with `mu` or `client_momentum` only",
       choices=("normaliser", "steps"), source="Wang et al., section 4")
-  client_weights: str = hyper(
-      "examples", "p_i, weights of the participants: examples = n_i / n^r (the "
-      "paper), uniform = all equal", choices=WEIGHTS,
-      source="Wang et al. (1)")
+  client_weights: str = weights(
+      "examples", "Wang et al. (1)", "every mean, p_i", when=None)
 
 
 def normaliser(
@@ -164,19 +160,14 @@ def fednova(
     w <- w + server_lr tau_eff sum_i p_i (v_i - w) / ||a_i||_1.
   If all participants take equally many steps, FedNova is FedAvg.
   """
-  validate(hparams)
   client = nova_update(
       model, hparams, hparams.client_lr, hparams.client_weights, hparams.mu,
       hparams.client_momentum, hparams.tau_eff)
-  return compose(model, client, steps.average(hparams.server_lr),
-                 map_clients=map_clients, exchange=exchange_of(hparams))
+  return averaging(model, client, hparams, map_clients)
 
 
 def caution(hparams: FedNovaHParams, num_params: int) -> str:
   """A warning if the weights a_i of the gradients change sign, else ""."""
   del num_params
-  if hparams.client_lr * hparams.mu < 1.0:
-    return ""
-  return (f"`mu`={hparams.mu:g} with `client_lr`={hparams.client_lr:g}: "
-          "gradients cancel each other from a product of 1 on; take `mu` below "
-          f"{1.0 / hparams.client_lr:.1e}")
+  return product_caution(
+      hparams, "mu", "client_lr", 1.0, "gradients cancel each other")

@@ -14,6 +14,7 @@ for every task in the papers. The defaults here are values from their grids.
 
 import dataclasses
 
+from fedjax_alg.algorithms.common import weights
 from fedjax_alg.algorithms.fedavg import FedAvgHParams
 from fedjax_alg.base import Algorithm, builder, MapClients, Model
 from fedjax_alg.central import steps
@@ -21,8 +22,7 @@ from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.conditions import only
 from fedjax_alg.exchange import exchange_of
-from fedjax_alg.exchange.weights import READ, WEIGHTS
-from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 
 
@@ -41,10 +41,9 @@ class Adaptivity:
 class ServerHParams(FedAvgHParams):
   """Hyper-parameters that these methods share."""
 
-  client_weights: str = hyper(
-      "examples", "weights of the participants in the mean update: examples = "
-      "n_i / n^r, uniform = all equal", choices=WEIGHTS, when=READ,
-      source="Reddi et al. section 5; Algorithm 2 has equal weights")
+  client_weights: str = weights(
+      "examples", "Reddi et al. section 5; Algorithm 2 has equal weights",
+      by_loss=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +100,6 @@ def fedavgm(
   Participants train as in FedAvg. With their mean update Delta the server moves
     v <- server_momentum v + Delta,    w <- w + server_lr v.
   """
-  validate(hparams)
   return _build(model, hparams, steps.sgd(
       hparams.server_lr, hparams.server_momentum), map_clients)
 
@@ -117,7 +115,6 @@ def fedadagrad(
     w <- w + server_lr m / (sqrt(v) + tau),
   from m = 0 and v = tau^2.
   """
-  validate(hparams)
   return _build(model, hparams, steps.fedopt_step(
       "adagrad", hparams.server_lr, hparams.beta1, tau=hparams.tau),
       map_clients)
@@ -132,7 +129,6 @@ def fedyogi(
   As ``fedadam``, but with the second moment
     v <- v - (1 - beta2) Delta^2 sign(v - Delta^2).
   """
-  validate(hparams)
   return _build(model, hparams, steps.fedopt_step(
       "yogi", hparams.server_lr, hparams.beta1, hparams.beta2, hparams.tau),
       map_clients)
@@ -150,7 +146,6 @@ def fedadam(
   from m = 0 and v = tau^2. (The cell `server`=adam of the grid is optax's Adam,
   with bias correction and v = 0 at the start.)
   """
-  validate(hparams)
   return _build(model, hparams, steps.fedopt_step(
       "adam", hparams.server_lr, hparams.beta1, hparams.beta2, hparams.tau),
       map_clients)

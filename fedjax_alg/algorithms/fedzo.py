@@ -30,17 +30,15 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
+from fedjax_alg.algorithms.common import averaging, server_rate, weights
 from fedjax_alg.base import Algorithm, builder, MapClients, Model
-from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.errors import OptionError
-from fedjax_alg.exchange import exchange_of
 from fedjax_alg.exchange.aggregation import Aggregation
-from fedjax_alg.exchange.weights import READ, WEIGHTS
-from fedjax_alg.hparams import hyper, validate
-from fedjax_alg.rounds.two_halves import ComposedState, compose
+from fedjax_alg.hparams import hyper
+from fedjax_alg.rounds.two_halves import ComposedState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,12 +68,8 @@ class FedZOHParams(
       0.02, "eta, learning rate of the local steps (the paper: 0.001)",
       above=0.0,
       source="FedZO, Algorithm 1")
-  server_lr: float = hyper(
-      1.0, "factor of the participants' mean update", above=0.0)
-  client_weights: str = hyper(
-      "uniform", "weights of the participants in the mean: uniform = all "
-      "equal (the paper), examples = n_i / n^r",
-      choices=WEIGHTS, when=READ, source="FedZO, Algorithm 1")
+  server_lr: float = server_rate()
+  client_weights: str = weights("uniform", "FedZO, Algorithm 1")
 
 
 def _update(model: Model, hparams: FedZOHParams) -> ClientUpdate:
@@ -127,10 +121,7 @@ def fedzo(
   is `smoothing` and b2 is `directions`. The server moves
     w <- w + server_lr mean_i (v_i - w).
   """
-  validate(hparams)
-  return compose(
-      model, _update(model, hparams), steps.average(hparams.server_lr),
-      map_clients=map_clients, exchange=exchange_of(hparams))
+  return averaging(model, _update(model, hparams), hparams, map_clients)
 
 
 def caution(hparams: SphereDirections, num_params: int) -> str:

@@ -22,17 +22,15 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import grouping, trees
+from fedjax_alg.algorithms.common import in_groups
 from fedjax_alg.base import Algorithm, Array, MapClients, Model, num_params
 from fedjax_alg.base import builder, Params
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import local_optimizer
-from fedjax_alg.client.sgd import sgd, sgd_update
 from fedjax_alg.conditions import MANY, only
-from fedjax_alg.exchange import exchange_of
-from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
-from fedjax_alg.rounds.clustered import compose_clustered
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,9 +87,9 @@ def nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
       return jax.random.randint(key, (), 0, k, jnp.int32)
     params = start
     if hparams.first_group == "trained" and hparams.pretrain_steps:
-      params, _ = sgd(
-          model, start, shard, before_all, hparams.client_lr, key,
-          optimizer=local_optimizer(hparams))
+      params = clustered.pretrained(
+          model, before_all, hparams.client_lr, start, shard, key,
+          local_optimizer(hparams))
     return grouping.nearest_centre(clustered.flat(params), centres)
 
   def assign(models, start, client_row, member, shard, key):
@@ -144,9 +142,4 @@ def fesem(
     C_j <- sum_{j(i) = j} (n_i / n_j) W_i.
   With one centre, FeSEM is FedAvg.
   """
-  validate(hparams)
-  return compose_clustered(
-      model, sgd_update(model, hparams, hparams.client_lr,
-                        optimizer=local_optimizer(hparams)),
-      nearest_rule(model, hparams), map_clients=map_clients,
-      exchange=exchange_of(hparams))
+  return in_groups(model, hparams, nearest_rule(model, hparams), map_clients)

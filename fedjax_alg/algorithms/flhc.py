@@ -19,17 +19,15 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import grouping, trees
+from fedjax_alg.algorithms.common import in_groups
 from fedjax_alg.base import Algorithm, Array, Cohort, Key, MapClients, Model
 from fedjax_alg.base import builder, num_params, Params, Shard
 from fedjax_alg.client.optimizers import local_optimizer
-from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.conditions import MANY, only
 from fedjax_alg.engine.keys import client_keys
-from fedjax_alg.exchange import exchange_of
-from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
-from fedjax_alg.rounds.clustered import compose_clustered
 
 
 _SPLIT = only("max_groups", MANY)
@@ -134,6 +132,7 @@ def _clustered(
   member = jnp.where(present, assignment, -1)
   return state._replace(
       models=trees.repeat(start, k), member=member,
+      states=trees.repeat(trees.index(state.states, 0), k),
       memory=Clustering(
           jnp.bool_(True), start,
           trees.group_mean(present.astype(jnp.float32), member, k, updates),
@@ -183,9 +182,5 @@ def flhc(
   the groups. From then on each group plays FedAvg by itself, starting at w.
   With one group, FL+HC is FedAvg.
   """
-  validate(hparams)
-  return compose_clustered(
-      model, sgd_update(model, hparams, hparams.client_lr,
-                        optimizer=local_optimizer(hparams)),
-      once_rule(model, hparams, map_clients), map_clients=map_clients,
-      exchange=exchange_of(hparams))
+  return in_groups(
+      model, hparams, once_rule(model, hparams, map_clients), map_clients)

@@ -23,7 +23,7 @@ from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.conditions import only
 from fedjax_alg.exchange import exchange_of
 from fedjax_alg.exchange.aggregation import Aggregation
-from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 
 
@@ -105,6 +105,5 @@ def fsvrg(
   ``scale_features``), Lambda_i is the identity and A is one factor for all
   parameters, 1 by default.
   """
-  validate(hparams)
   return compose(model, svrg_update(model, hparams), steps.average(),
                  map_clients=map_clients, exchange=exchange_of(hparams))

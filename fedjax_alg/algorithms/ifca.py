@@ -16,20 +16,19 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
+from fedjax_alg.algorithms.common import in_groups
 from fedjax_alg.base import Algorithm, Array, Cohort, Key, MapClients, Model
-from fedjax_alg.base import builder, num_params, Params, Shard
+from fedjax_alg.base import builder, num_params, Params
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import local_optimizer, refuse_options
-from fedjax_alg.client.sgd import sgd, sgd_update
+from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.conditions import only
 from fedjax_alg.engine import owned
-from fedjax_alg.exchange import exchange_of
-from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
-from fedjax_alg.rounds.clustered import compose_clustered
 
 #: ``group_init``=reject stops after this many draws and takes the best of them.
 MOST_DRAWS = 50
@@ -127,8 +126,7 @@ def _spread(
     chosen = jax.random.categorical(
         choose, jnp.where(present, jnp.log(losses), -jnp.inf))
     shards = everyone.shards
-    shard = Shard(
-        shards.x, shards.y, shards.offset[chosen], shards.size[chosen])
+    shard = shards.at(shards.offset[chosen], shards.size[chosen])
     new = owned.for_one(
         map_clients, lambda params, shard, key: sgd(
             model, params, shard, hparams, hparams.client_lr, key,
@@ -191,13 +189,10 @@ def ifca(
   A model that no participant chooses stays as it is. With one group and model
   averaging, IFCA is FedAvg.
   """
-  validate(hparams)
-  client = sgd_update(model, hparams, hparams.client_lr,
-                      optimizer=local_optimizer(hparams))
+  client = None
   if hparams.averaging == "gradient":
     refuse_options(hparams, "not read with `averaging`=gradient, whose clients "
                    "take no local steps")
     client = _gradient_update(model, hparams.client_lr)
-  return compose_clustered(
-      model, client, least_loss_rule(model, hparams, map_clients),
-      map_clients=map_clients, exchange=exchange_of(hparams))
+  return in_groups(model, hparams, least_loss_rule(
+      model, hparams, map_clients), map_clients, client)

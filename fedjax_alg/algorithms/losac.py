@@ -32,19 +32,18 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
+from fedjax_alg.algorithms.common import (
+    averaging, local_rate, server_rate, weights)
 from fedjax_alg.base import Algorithm, Array, Key, MapClients, Model, Params
 from fedjax_alg.base import builder, Shard
-from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches, objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Received, Store, Trained
 from fedjax_alg.conditions import only
 from fedjax_alg.errors import OptionError
-from fedjax_alg.exchange import exchange_of
 from fedjax_alg.exchange.aggregation import Aggregation
-from fedjax_alg.exchange.weights import READ, WEIGHTS
-from fedjax_alg.hparams import hyper, validate
-from fedjax_alg.rounds.two_halves import ComposedState, compose
+from fedjax_alg.hparams import hyper
+from fedjax_alg.rounds.two_halves import ComposedState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,13 +71,9 @@ class LosacHParams(Delays, Aggregation, LocalWork):
   local_steps: int = hyper(
       20, "mini-batch steps per round; 0: count by `local_epochs` "
       "(only with `variant`=client)", minimum=0)
-  client_lr: float = hyper(
-      0.1, "eta, learning rate of the local steps", above=0.0)
-  server_lr: float = hyper(
-      1.0, "factor of the participants' mean update", above=0.0)
-  client_weights: str = hyper(
-      "uniform", "weights of the participants in the mean update: uniform = "
-      "all equal, examples = n_i / n^r", choices=WEIGHTS, when=READ)
+  client_lr: float = local_rate(symbol="eta")
+  server_lr: float = server_rate()
+  client_weights: str = weights("uniform")
 
 
 class Memory(NamedTuple):
@@ -128,7 +123,7 @@ def _client_variant(
       share = joining.size.astype(jnp.float32) / memory.examples
       return memory._replace(
           estimate=trees.add(memory.estimate, trees.slot_sum(share, fresh)),
-          table=trees.where_slots(new, fresh, memory.table))
+          table=trees.where_rows(new, fresh, memory.table))
 
     return jax.lax.cond(cohort.newcomers.any(), ask, lambda: memory)
 
@@ -321,7 +316,8 @@ def losac_update(
   if model.train_apply is not None:
     raise OptionError(
         "`variant`=table: a delayed gradient of a batch met another dropout "
-        "than the fresh one; take `variant`=client or a model without dropout")
+        "or `augment` than the fresh one; take `variant`=client or a model "
+        "without these and statistics of batches")
   if not work.local_steps or not work.batch_size:
     name = "batch_size" if work.local_steps else "local_steps"
     raise OptionError(f"`{name}`=0: `variant`=table needs at least 1")
@@ -348,7 +344,5 @@ def losac(
     OptionError: `variant`=table lacks a fixed number of steps or a batch size,
       or meets a model with dropout.
   """
-  validate(hparams)
-  client: Any = losac_update(model, hparams, hparams.client_lr, hparams)
-  return compose(model, client, steps.average(hparams.server_lr),
-                 map_clients=map_clients, exchange=exchange_of(hparams))
+  client = losac_update(model, hparams, hparams.client_lr, hparams)
+  return averaging(model, client, hparams, map_clients)

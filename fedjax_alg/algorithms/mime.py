@@ -24,20 +24,19 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
+from fedjax_alg.algorithms.common import (
+    averaging, local_rate, server_rate, weights)
 from fedjax_alg.base import Algorithm, builder, MapClients, Model, Params
-from fedjax_alg.central import steps
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.svrg import svrg
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.conditions import only
-from fedjax_alg.exchange import exchange_of
 from fedjax_alg.exchange.aggregation import Aggregation
 from fedjax_alg.exchange.stacking import shares
-from fedjax_alg.exchange.weights import READ, WEIGHTS
-from fedjax_alg.hparams import hyper, validate
-from fedjax_alg.rounds.two_halves import ComposedState, compose
+from fedjax_alg.hparams import hyper
+from fedjax_alg.rounds.two_halves import ComposedState
 
 _MIME = only("client_update", "mime", "mime_lite")
 
@@ -65,16 +64,10 @@ class BaseOptimiser:
 class MimeSVRGHParams(Aggregation, LocalWork):
   """Hyper-parameters of MimeSVRG."""
 
-  client_lr: float = hyper(
-      0.1, "eta, learning rate of the local steps",
-      above=0.0, source="Mime, Algorithm 1")
-  server_lr: float = hyper(
-      1.0, "factor of the participants' mean update; 1 in the paper", above=0.0,
-      source="Mime, Algorithm 1")
-  client_weights: str = hyper(
-      "uniform", "weights of the participants in the mean update and the mean "
-      "gradient: uniform = all equal (the paper), examples = n_i / n^r",
-      choices=WEIGHTS, when=READ, source="Mime, Algorithm 1")
+  client_lr: float = local_rate(0.1, "Mime, Algorithm 1", "eta")
+  server_lr: float = server_rate("Mime, Algorithm 1", note="; 1 in the paper")
+  client_weights: str = weights(
+      "uniform", "Mime, Algorithm 1", "the mean update and the mean gradient")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,12 +174,10 @@ def mime_update(
 
 
 def _mime(model, hparams, options, lite, map_clients):
-  validate(hparams)
   client = mime_update(
       model, hparams, hparams.client_lr, options, lite,
       hparams.client_weights == "uniform")
-  return compose(model, client, steps.average(hparams.server_lr),
-                 map_clients=map_clients, exchange=exchange_of(hparams))
+  return averaging(model, client, hparams, map_clients)
 
 
 @builder

@@ -29,20 +29,19 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
+from fedjax_alg.algorithms.common import (
+    averaging, local_rate, server_rate, weights)
 from fedjax_alg.base import Algorithm, Key, MapClients, Model, Params, Shard
 from fedjax_alg.base import builder
-from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, descent
 from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.conditions import only
-from fedjax_alg.exchange import exchange_of
 from fedjax_alg.exchange.aggregation import Aggregation
-from fedjax_alg.exchange.weights import READ, WEIGHTS
-from fedjax_alg.hparams import hyper, validate
-from fedjax_alg.rounds.two_halves import ComposedState, compose
+from fedjax_alg.hparams import hyper
+from fedjax_alg.rounds.two_halves import ComposedState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,11 +52,8 @@ class PerFedAvgHParams(ClientOptimizer, Aggregation, LocalWork):
       0.01, "alpha, learning rate of the adaptation step; 0: no adaptation, so "
       "that the method is FedAvg",
       minimum=0.0, source="Algorithm 1, line 7")
-  client_lr: float = hyper(
-      0.1, "beta, learning rate of the local steps", above=0.0,
-      source="Algorithm 1, line 8")
-  server_lr: float = hyper(
-      1.0, "factor of the participants' mean update", above=0.0)
+  client_lr: float = local_rate(0.1, "Algorithm 1, line 8", "beta")
+  server_lr: float = server_rate()
   hessian: str = hyper(
       "fo", "how the second-order term is computed: fo = it is left out (first "
       "order), hf = by a difference of two gradients (Hessian-free), exact = "
@@ -67,10 +63,7 @@ class PerFedAvgHParams(ClientOptimizer, Aggregation, LocalWork):
       1e-3, "distance from w of the two points whose gradients are subtracted, "
       "relative to 1 + ||w||", above=0.0, source="section 4",
       when=only("hessian", "hf"))
-  client_weights: str = hyper(
-      "uniform", "weights of the participants in the mean: uniform = all "
-      "equal (the paper), examples = n_i / n^r",
-      choices=WEIGHTS, when=READ, source="Algorithm 1, line 10")
+  client_weights: str = weights("uniform", "Algorithm 1, line 10")
 
 
 def adapt(
@@ -152,10 +145,7 @@ def per_fedavg(
     Its ``client_params`` is the global model after one step with learning rate
     adapt_lr on a mini-batch of the client's training data.
   """
-  validate(hparams)
-  algorithm = compose(
-      model, _update(model, hparams), steps.average(hparams.server_lr),
-      map_clients=map_clients, exchange=exchange_of(hparams))
+  algorithm = averaging(model, _update(model, hparams), hparams, map_clients)
 
   def client_params(state, client_id, shard, key):
     del client_id

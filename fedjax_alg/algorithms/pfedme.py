@@ -34,17 +34,16 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.algorithms import fedzo
+from fedjax_alg.algorithms.common import (
+    averaging, product_caution, server_rate, weights)
 from fedjax_alg.base import Algorithm, Array, Key, MapClients, Model, Params
 from fedjax_alg.base import builder, Shard
-from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Trained
-from fedjax_alg.exchange import exchange_of
 from fedjax_alg.exchange.aggregation import Aggregation
-from fedjax_alg.exchange.weights import READ, WEIGHTS
-from fedjax_alg.hparams import hyper, validate
-from fedjax_alg.rounds.two_halves import ComposedState, compose
+from fedjax_alg.hparams import hyper
+from fedjax_alg.rounds.two_halves import ComposedState
 
 _SOURCE = "Dinh et al., Algorithm 1"
 
@@ -74,14 +73,9 @@ class PFedMeHParams(Aggregation, LocalWork):
       0.005, "eta; after each mini-batch the client's copy w_k of the global "
       "model moves the fraction eta x `lam` of the way to the personal model",
       above=0.0, source=_SOURCE)
-  server_lr: float = hyper(
-      1.0, "beta, factor of the participants' mean update",
-      above=0.0, source=_SOURCE)
-  client_weights: str = hyper(
-      "uniform", "weights of the participants in the mean: uniform = all "
-      "equal (the paper), examples = n_i / n^r (the authors' code)",
-      choices=WEIGHTS, when=READ,
-      source=_SOURCE)
+  server_lr: float = server_rate(_SOURCE, "beta")
+  client_weights: str = weights(
+      "uniform", f"{_SOURCE}; the authors' code has n_i / n^r")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +131,6 @@ def _train(model: Model, hparams: Any, start: Params, shard: Shard,
 
 def _build(model: Model, hparams: Any, map_clients: MapClients,
            **ledger: Any) -> Algorithm[ComposedState]:
-  validate(hparams)
 
   def train(received, shard, client_row, key):
     del client_row
@@ -147,12 +140,10 @@ def _build(model: Model, hparams: Any, map_clients: MapClients,
   def trained(state, shard, key):
     return _train(model, hparams, trees.index(state.models, 0), shard, key)
 
-  algorithm = compose(
-      model, ClientUpdate(
-          train, hparams, **ledger,
-          no_personal_because="has a personal model of all parameters"),
-      steps.average(hparams.server_lr), map_clients=map_clients,
-      exchange=exchange_of(hparams))
+  algorithm = averaging(model, ClientUpdate(
+      train, hparams, **ledger,
+      no_personal_because="has a personal model of all parameters"),
+                        hparams, map_clients)
   return algorithm._replace(
       client_params=lambda state, _, shard, key: trained(
           state, shard, key).personal,
@@ -199,11 +190,8 @@ def pfedzo(
 def caution(hparams: PFedMeHParams, num_params: int) -> str:
   """A warning if the inner steps diverge on any data, else ""."""
   del num_params
-  if hparams.personal_lr * hparams.lam < 2.0:
-    return ""
-  return (f"`personal_lr`={hparams.personal_lr:g} with `lam`="
-          f"{hparams.lam:g}: the inner steps diverge from a product of 2 on; "
-          f"take `personal_lr` below {2.0 / hparams.lam:.1e}")
+  return product_caution(
+      hparams, "personal_lr", "lam", 2.0, "the inner steps diverge")
 
 
 def caution_zo(hparams: PFedZOHParams, num_params: int) -> str:

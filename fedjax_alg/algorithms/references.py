@@ -13,16 +13,18 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_alg import trees
+from fedjax_alg.algorithms.common import local_rate
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
 from fedjax_alg.base import builder, Model, no_setup, Params, RoundAux, Work
 from fedjax_alg.base import round_cost, shared_client_params
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
+from fedjax_alg.client.personal import moved, with_states
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.exchange import stacking
-from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.hparams import hyper
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +55,6 @@ def central(
   steps are those of Optax's L-BFGS with its zoom line search. Dropout is off,
   because a line search needs the same function in all its evaluations.
   """
-  validate(hparams)
   optimiser = optax.lbfgs(
       memory_size=hparams.memory_size,
       linesearch=optax.scale_by_zoom_linesearch(
@@ -104,8 +105,7 @@ def central(
 class LocalHParams(ClientOptimizer, LocalWork):
   """Hyper-parameters of local training."""
 
-  client_lr: float = hyper(
-      0.1, "learning rate of the local steps", above=0.0)
+  client_lr: float = local_rate()
 
 
 class LocalState(NamedTuple):
@@ -115,6 +115,8 @@ class LocalState(NamedTuple):
   newcomer: Params  #: the initial model, for a client not in the table
   #: [] int32, rounds completed, for the schedule of an optimiser; () without
   round: Any = ()
+  #: [C, ...], the models' running statistics (``Model.roles``); () without
+  states: Params = ()
 
 
 @builder
@@ -130,42 +132,52 @@ def local(
     Its ``client_params`` is the client's model, which for a newcomer is the
     initial model. There is no global model.
   """
-  validate(hparams)
-  optimizer = local_optimizer(hparams)
+  optimizer, has_state = local_optimizer(hparams), (
+      model.roles is not None and model.roles.has_state)
+  first = model.roles.start(jax.random.key(0)).state if has_state else ()
 
   def init(params: Params, spec: FedSpec, key: Key) -> LocalState:
     del key
-    table = map_clients.keep(trees.repeat(params, spec.num_clients))
+    table, states = map_clients.keep(
+        trees.repeat((params, first), spec.num_clients))
     return LocalState(table, params,
-                      () if optimizer is None else jnp.zeros((), jnp.int32))
+                      () if optimizer is None else jnp.zeros((), jnp.int32),
+                      states)
 
   def round_(state: LocalState, cohort: Cohort, key: Key):
 
-    def train(rounds, shard, params, key):
-      return sgd(model, params, shard, hparams, hparams.client_lr, key,
-                 optimizer=optimizer, rounds=rounds)
+    def train(rounds, shard, row, key):
+      params, running = row
+      (params, loss), _, running = moved(
+          lambda shard: sgd(
+              model, params, shard, hparams, hparams.client_lr, key,
+              optimizer=optimizer, rounds=rounds),
+          shard._replace(state=running if has_state else None))
+      return (params, running if has_state else ()), loss
 
     # The id of a padding slot is C, so its row is dropped.
-    table, loss = map_clients.change(
-        train, trees.set_rows, state.table, cohort.ids, state.round,
-        cohort.shards, client_keys(key, cohort.ids))
+    (table, states), loss = map_clients.change(
+        train, trees.set_rows, (state.table, state.states), cohort.ids,
+        state.round, cohort.shards, client_keys(key, cohort.ids))
     size = cohort.shards.size
     read: Array = jax.vmap(hparams.examples_read)(size)
     work = Work(3.0 * model.flops * read.astype(jnp.float32),
                 jax.vmap(hparams.num_steps)(size).astype(jnp.float32))
     aux = RoundAux({"loss": loss}, {"train_loss": trees.slot_mean(
         cohort.weight, loss)}, round_cost(0, 0, 0, read.sum()), work)
-    return idle(state, cohort)._replace(table=table), aux
+    return idle(state, cohort)._replace(table=table, states=states), aux
 
   def client_params(state, client_id, shard, key):
     del shard, key
-    return trees.where(
+    return with_states(model, *trees.where(
         client_id < trees.num_rows(state.table),
-        trees.rows(state.table, client_id), state.newcomer)
+        trees.rows((state.table, state.states), client_id),
+        (state.newcomer, first)))
 
   def idle(state: LocalState, cohort: Cohort) -> LocalState:
     del cohort
     return state._replace(round=jax.tree.map(
         lambda rounds: rounds + 1, state.round))
 
-  return Algorithm(init, no_setup, round_, client_params, None, idle=idle)
+  return Algorithm(init, no_setup, round_, client_params, None, idle=idle,
+                   keeps_state=has_state)

@@ -29,8 +29,9 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
+from fedjax_alg.algorithms.common import (
+    averaging, local_rate, server_rate, weights)
 from fedjax_alg.base import Algorithm, builder, MapClients, Model, Params
-from fedjax_alg.central import steps
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, descent
@@ -38,11 +39,9 @@ from fedjax_alg.client.optimizers import local_optimizer, Optimizer, with_sum
 from fedjax_alg.client.sgd import descend
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.conditions import only
-from fedjax_alg.exchange import exchange_of
 from fedjax_alg.exchange.aggregation import Aggregation
-from fedjax_alg.exchange.weights import READ, WEIGHTS
-from fedjax_alg.hparams import hyper, validate
-from fedjax_alg.rounds.two_halves import ComposedState, compose
+from fedjax_alg.hparams import hyper
+from fedjax_alg.rounds.two_halves import ComposedState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,16 +60,10 @@ class VariateOptions:
 class ScaffoldHParams(VariateOptions, ClientOptimizer, Aggregation, LocalWork):
   """Hyper-parameters of SCAFFOLD."""
 
-  client_lr: float = hyper(
-      0.1, "eta_l, learning rate of the local steps",
-      above=0.0, source="Algorithm 1, line 10")
-  server_lr: float = hyper(
-      1.0, "eta_g, factor of the participants' mean update", above=0.0,
-      source="Algorithm 1, line 16")
-  client_weights: str = hyper(
-      "uniform", "weights of the participants in the mean: uniform = all "
-      "equal (the paper), examples = n_i / n^r",
-      choices=WEIGHTS, when=READ, source="Algorithm 1, line 16")
+  client_lr: float = local_rate(0.1, "Algorithm 1, line 10", "eta_l")
+  server_lr: float = server_rate("Algorithm 1, line 16", "eta_g")
+  client_weights: str = weights(
+      "uniform", "Algorithm 1, line 16", by_loss=True)
 
 
 class ControlVariates(NamedTuple):
@@ -156,8 +149,6 @@ def scaffold(
   The server moves
     x <- x + server_lr mean_i (y_i - x),    c <- c + (1/N) sum_i (c_i+ - c_i).
   """
-  validate(hparams)
   client = scaffold_update(model, hparams, hparams.client_lr, hparams.option,
                            local_optimizer(hparams))
-  return compose(model, client, steps.average(hparams.server_lr),
-                 map_clients=map_clients, exchange=exchange_of(hparams))
+  return averaging(model, client, hparams, map_clients)

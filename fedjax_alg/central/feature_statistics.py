@@ -7,6 +7,7 @@ its examples in which feature j is non-zero (diversified, (19)).
 import math
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -92,6 +93,7 @@ def scale_aggregate(
     its factor is 1 ("all"), |S|/C ("paper"), 1/C ("holders") or 1 ("none"). A
     feature that no client holds has factor 1.
   """
+  chex.assert_shape(participants, ())
   if mode == "none":
     return update
   # |S|/omega is computed as (|S|/C) (C/omega), and 1/omega as (1/C) (C/omega):

@@ -20,7 +20,8 @@ PIECES = 16
 def _pieces(shard: Shard) -> Shard:
   ends = shard.size * jnp.arange(PIECES + 1, dtype=jnp.int32) // PIECES
   return Shard(
-      shard.x, shard.y, shard.offset + ends[:-1], ends[1:] - ends[:-1])
+      shard.x, shard.y, shard.offset + ends[:-1], ends[1:] - ends[:-1],
+      state=None if shard.state is None else trees.repeat(shard.state, PIECES))
 
 
 def validation_loss(
@@ -36,7 +37,9 @@ def validation_loss(
   Returns:
     (params) -> [] float32; ``jax.vmap`` over params reads the examples once.
   """
-  pieces, model = _pieces(shard), objective.of_client(model, shard)
+  # Their statistics travel with the pieces.
+  pieces, model = _pieces(shard), objective.of_client(
+      model, shard._replace(state=None))
 
   def value(params: Params) -> Array:
     losses = map_clients(

@@ -238,45 +238,63 @@ def drawn_at_once(steps: int) -> Iterator[None]:
 
 
 def take_rows(shard: Shard, rows: Array) -> tuple[Array, Array]:
-  """x [B, ...] and y [B] of the rows, which must exist."""
+  """x [B, ...] and y [B, ...] of the rows, which must exist."""
 
   def taken(array: Array) -> Array:
     return array.at[rows].get(mode="promise_in_bounds")
 
-  return store.read(shard.x, taken), taken(shard.y)
+  return store.read(shard.x, taken), store.read(shard.y, taken)
 
 
-def _with_personal(
+#: For a model whose parameters are the pair (parameters, statistics).
+MOVES = Differentiate(
+    objective.batch_value_and_moves, objective.full_value_and_moves)
+
+
+def _with_moving(
     moved: moving.Moving, model: Model, shard: Shard, work: LocalWork,
     key: Key, fn: Callable[..., Any], carry: Any, batches_per_step: int,
     differentiate: Differentiate) -> Any:
-  """``fold_steps`` in which the personal parameters of ``moved`` move, too.
+  """``fold_steps`` in which what ``moved`` holds moves, too.
 
-  Their step is taken after that of ``fn``, with the gradient at the first
-  parameters for which ``fn`` asks, or the mean of these gradients where a step
-  has several mini-batches.
+  Its step is taken after that of ``fn``, with the gradient and the statistics
+  at the first parameters for which ``fn`` asks, or the mean of these where a
+  step has several mini-batches.
   """
+  has_state = moved.state is not None
 
   def step(*args):
-    *gradients, (carry, leaves) = args
-    slopes: dict[int, Params] = {}
+    *gradients, (carry, personal, state) = args
+    moves: dict[int, tuple[Params, Any]] = {}
 
     def of_shared(place, gradient):
       def shared(*params):
-        found = gradient(*((p, leaves) for p in params))
-        slopes.setdefault(place, found[0][1][1])
-        return tuple((loss, grad) for loss, (grad, _) in found)
+        found = gradient(*(
+            ((p, personal), state) if has_state else (p, personal)
+            for p in params))
+        if not has_state:
+          found = [(loss, (grad, None)) for loss, grad in found]
+        _, ((_, slope), new) = found[0]
+        moves.setdefault(place, (slope, new))
+        return tuple((loss, grad) for loss, ((grad, _), _) in found)
 
       return shared
 
     carry = fn(*(of_shared(*pair) for pair in enumerate(gradients)), carry)
-    for slope in slopes.values():
-      leaves = moved.stepped(leaves, trees.scale(1.0 / len(slopes), slope))
-    return carry, leaves
+    old = state
+    for slope, new in moves.values():
+      share = 1.0 / len(moves)
+      personal = moved.stepped(personal, trees.scale(share, slope))
+      state = new if len(moves) == 1 else trees.add_scaled(
+          state, share, trees.subtract(new, old))
+    return carry, personal, state
 
-  carry, moved.leaves = fold_steps(
-      model.roles.together(model), shard._replace(personal=None), work, key,
-      step, (carry, moved.leaves), batches_per_step, differentiate)
+  together = model.roles.together(
+      model, shard.personal if moved.personal is None else None, has_state)
+  carry, moved.personal, moved.state = fold_steps(
+      together, shard._replace(personal=None, state=None), work, key, step,
+      (carry, moved.personal, moved.state), batches_per_step,
+      MOVES if has_state else differentiate)
   return carry
 
 
@@ -306,7 +324,7 @@ def fold_steps(
   """
   moved = moving.here()
   if moved is not None and model.roles is not None:
-    return _with_personal(
+    return _with_moving(
         moved, model, shard, work, key, fn, carry, batches_per_step,
         differentiate)
   model = objective.of_client(model, shard)

@@ -1,7 +1,9 @@
-"""Personal parameters that move with the local steps of a client.
+"""What moves with the local steps of a client beside the shared parameters.
 
-``client.minibatches.fold_steps`` reads here whether they do. They are no
-argument of the local methods, so that none of these has to know of them.
+Personal parameters take a step of their own, and running statistics are moved
+by the forward pass (``models.roles``). ``client.minibatches.fold_steps`` reads
+here whether there are some. They are no argument of the local methods, so that
+none of these has to know of them.
 """
 
 from collections.abc import Iterator
@@ -17,15 +19,16 @@ from fedjax_alg.base import Params
 
 @dataclasses.dataclass
 class Moving:
-  """The personal parameters of the client whose code is being traced."""
+  """What moves at the client whose code is being traced."""
 
-  leaves: Params
+  personal: Params  #: its personal parameters; None: they do not move
   rate: Any  #: [] float32, their learning rate
+  state: Params  #: running statistics; None: there are none
 
-  def stepped(self, leaves: Params, gradient: Params) -> Params:
-    """The parameters after a step."""
+  def stepped(self, personal: Params, gradient: Params) -> Params:
+    """The personal parameters after a step."""
     return jax.tree.map(
-        lambda leaf, slope: leaf - self.rate * slope, leaves, gradient)
+        lambda leaf, slope: leaf - self.rate * slope, personal, gradient)
 
 
 _here: contextvars.ContextVar[Moving | None] = contextvars.ContextVar(
@@ -33,22 +36,24 @@ _here: contextvars.ContextVar[Moving | None] = contextvars.ContextVar(
 
 
 def here() -> Moving | None:
-  """The personal parameters that move with the steps traced here, or None."""
+  """What moves with the steps traced here; None: nothing."""
   return _here.get()
 
 
 @contextlib.contextmanager
-def moving(leaves: Params, rate: Any) -> Iterator[Moving]:
-  """Where local steps move personal parameters, too.
+def moving(
+    personal: Params, rate: Any, state: Params = None) -> Iterator[Moving]:
+  """Where local steps move more than the shared parameters.
 
   Args:
-    leaves: the parameters.
+    personal: personal parameters; None: they do not move.
     rate: their learning rate.
+    state: running statistics; None: there are none.
 
   Yields:
-    What holds the moved parameters in the end.
+    What holds them as they are in the end.
   """
-  held = Moving(leaves, rate)
+  held = Moving(personal, rate, state)
   token = _here.set(held)
   try:
     yield held

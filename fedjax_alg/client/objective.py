@@ -10,10 +10,10 @@ block. It needs no gather, and no padding to the size of the largest client.
 A function with an argument ``key`` runs the model as in training, with dropout,
 if a key is given, and as in evaluation if it is None. The steps of local
 training give a key (``dropout_key``). Anchor gradients and the losses that
-compare models are measured as in evaluation.
+compare models are measured as in evaluation: without dropout, and with running
+statistics (``Model.roles``) in the place of those of the rows read.
 """
 
-import math
 from typing import Any
 
 import chex
@@ -49,8 +49,19 @@ def dropout_key(model: Model, key: Key, number: Array | int) -> Key | None:
 
 
 def logits(
-    model: Model, params: Params, x: Array, key: Key | None = None) -> Array:
-  """Logits [B, L] float32: as in training with a key, else as in evaluation."""
+    model: Model, params: Params, x: Array, key: Key | None = None,
+    mask: Array | None = None) -> Array:
+  """Logits [B, L] float32: as in training with a key, else as in evaluation.
+
+  Args:
+    model: the model.
+    params: its parameters.
+    x: [B, ...] examples.
+    key: key of the dropout; None: as in evaluation.
+    mask: [B] bool, the rows that enter statistics of the batch; None: all.
+  """
+  if model.observe is not None:
+    return model.observe(params, x, mask, key)[0]
   if key is None:
     return model.apply(params, x)
   assert model.train_apply is not None
@@ -66,9 +77,10 @@ def _next_key(key: Key | None) -> tuple[Key | None, Key | None]:
 
 
 def of_client(model: Model, shard: Shard) -> Model:
-  """The model with this client's l2 and its personal parameters."""
-  if model.roles is not None and shard.personal is not None:
-    model = model.roles.of_client(model, shard.personal)
+  """The model with this client's l2, personal parameters and statistics."""
+  if model.roles is not None and not (
+      shard.personal is None and shard.state is None):
+    model = model.roles.of_client(model, shard)
   if not (model.l2_of_sum and is_regularised(model)):
     return model
   size = jnp.maximum(shard.size, 1).astype(jnp.float32)
@@ -98,9 +110,23 @@ def _masked_sum_and_grad(model: Model, params: Params, x, y, mask, key):
   """Sum of the losses of the rows in ``mask`` and its gradient, without L2."""
 
   def loss_sum(params):
-    return masked_sum(model.loss(logits(model, params, x, key), y), mask)
+    return masked_sum(model.loss(logits(model, params, x, key, mask), y), mask)
 
   return jax.value_and_grad(loss_sum)(params)
+
+
+def _masked_sum_and_moves(model: Model, at: Any, x, y, mask, key):
+  """As above, with the gradient beside the statistics after the batch."""
+  params, state = at
+  assert model.observe is not None
+  observe = model.observe
+
+  def loss_sum(params):
+    found, new = observe((params, state), x, mask, key)
+    return masked_sum(model.loss(found, y), mask), new
+
+  (loss, new), grad = jax.value_and_grad(loss_sum, has_aux=True)(params)
+  return loss, (grad, new)
 
 
 def batch_value_and_grad(
@@ -112,7 +138,7 @@ def batch_value_and_grad(
     model: the model.
     params: its parameters.
     x: [B, ...] examples.
-    y: [B] int32 labels.
+    y: [B, ...] targets.
     mask: [B] bool, rows that count; if none counts, the result is that of the
       regulariser alone.
     key: key of the dropout; None: as in evaluation.
@@ -125,13 +151,37 @@ def batch_value_and_grad(
   return regularised(model, params, loss * per_row, trees.scale(per_row, grad))
 
 
+def batch_value_and_moves(
+    model: Model, at: Any, x: Array, y: Array, mask: Array,
+    key: Key | None = None) -> tuple[Array, Any]:
+  """``batch_value_and_grad`` of a model that moves its statistics.
+
+  Args:
+    model: a model whose parameters are the pair (parameters, statistics).
+    at: such a pair.
+    x: see ``batch_value_and_grad``.
+    y: see ``batch_value_and_grad``.
+    mask: see ``batch_value_and_grad``.
+    key: see ``batch_value_and_grad``.
+
+  Returns:
+    The loss, and the pair (gradient, statistics after the batch).
+  """
+  loss, (grad, state) = _masked_sum_and_moves(model, at, x, y, mask, key)
+  per_row = 1.0 / jnp.maximum(mask.sum(), 1).astype(jnp.float32)
+  loss, grad = regularised(
+      model, at[0], loss * per_row, trees.scale(per_row, grad))
+  return loss, (grad, state)
+
+
 def fold_blocks(
     shard: Shard, fn: Any, carry: Any, rows: int = BLOCK_ROWS) -> Any:
   """Folds ``fn(carry, x, y, mask)`` over the blocks of a client's rows.
 
   Args:
     shard: the client's data.
-    fn: gets x [rows, ...], y [rows] and mask [rows], and returns the new carry.
+    fn: gets x [rows, ...], y [rows, ...] and mask [rows], and returns the new
+      carry.
     carry: the first carry, whose structure ``fn`` keeps.
     rows: number of rows in a block, at most data.layout.PADDING_ROWS; with
       fewer rows less work is wasted on small shards.
@@ -147,11 +197,24 @@ def fold_blocks(
     def block(array: Array) -> Array:
       return jax.lax.dynamic_slice_in_dim(array, start, rows)
 
-    x, y = store.read(shard.x, block), block(shard.y)
+    x, y = store.read(shard.x, block), store.read(shard.y, block)
     mask = b * rows + jnp.arange(rows, dtype=jnp.int32) < shard.size
     return fn(carry, x, y, mask)
 
   return jax.lax.fori_loop(jnp.int32(0), blocks, body, carry)
+
+
+def block_shapes(shard: Shard, rows: int = BLOCK_ROWS) -> Any:
+  """The shapes of x, y and mask that ``fold_blocks`` gives its function."""
+
+  def first(shard: Shard):
+    def block(array: Array) -> Array:
+      return array[:rows]
+
+    return (store.read(shard.x, block), store.read(shard.y, block),
+            jnp.zeros(rows, bool))
+
+  return jax.eval_shape(first, shard)
 
 
 def full_value_and_grad(
@@ -186,6 +249,40 @@ def full_value_and_grad(
   return regularised(model, params, loss * per_row, trees.scale(per_row, grad))
 
 
+def full_value_and_moves(
+    model: Model, at: Any, shard: Shard, key: Key | None = None
+) -> tuple[Array, Any]:
+  """``full_value_and_grad`` of a model that moves its statistics.
+
+  They are those of each block of ``BLOCK_ROWS`` rows, and move block by block.
+
+  Args:
+    model: see ``batch_value_and_moves``.
+    at: see ``batch_value_and_moves``.
+    shard: the client's data.
+    key: key of the dropout; None: as in evaluation.
+
+  Returns:
+    See ``batch_value_and_moves``.
+  """
+  params, state = at
+
+  def add_block(carry, x, y, mask):
+    total, gradient, state, key = carry
+    key, now = _next_key(key)
+    loss, (grad, state) = _masked_sum_and_moves(
+        model, (params, state), x, y, mask, now)
+    return total + loss, trees.add(gradient, grad), state, key
+
+  model = of_client(model, shard)
+  zero = jnp.zeros(()), jax.tree.map(jnp.zeros_like, params), state, key
+  loss, grad, state, _ = fold_blocks(shard, add_block, zero)
+  per_row = 1.0 / jnp.maximum(shard.size, 1).astype(jnp.float32)
+  loss, grad = regularised(
+      model, params, loss * per_row, trees.scale(per_row, grad))
+  return loss, (grad, state)
+
+
 def full_loss(
     model: Model, params: Params, shard: Shard, key: Key | None = None
 ) -> Array:
@@ -201,7 +298,7 @@ def full_loss(
   def add_block(carry, x, y, mask):
     total, key = carry
     key, now = _next_key(key)
-    losses = model.loss(logits(model, params, x, now), y)
+    losses = model.loss(logits(model, params, x, now, mask), y)
     return total + masked_sum(losses, mask), key
 
   model = of_client(model, shard)
@@ -213,8 +310,12 @@ def full_loss(
 
 
 def full_losses(model: Model, models: Params, shard: Shard) -> Array:
-  """f_i at K models ([K, ...]) in one pass over the data, [K] float32."""
-  return jax.vmap(lambda params: full_loss(model, params, shard))(models)
+  """f_i at K models ([K, ...]) in one pass over the data, [K] float32.
+
+  If the shard has statistics, they are those of the K models, [K, ...].
+  """
+  return jax.vmap(lambda params, state: full_loss(
+      model, params, shard._replace(state=state)))(models, shard.state)
 
 
 def preferred_model(model: Model, models: Params, shard: Shard) -> Array:
@@ -235,13 +336,16 @@ def feature_counts(shard: Shard) -> Array:
   """n_i^j: in how many of the client's examples feature j is non-zero.
 
   Returns:
-    [D] float32, where D is the number of entries of one example.
+    [D] float32, where D is the number of entries of one example, of all its
+    arrays.
   """
-  features = math.prod(shard.x.shape[1:])
+  features = store.values_each(shard.x)
 
   def add_block(counts, x, y, mask):
     del y
-    held = (x.reshape(BLOCK_ROWS, -1) != 0) & mask[:, None]
+    flat = [array.reshape(BLOCK_ROWS, -1) != 0 for array in jax.tree.leaves(x)]
+    held = (flat[0] if len(flat) == 1 else jnp.concatenate(flat, 1)
+            ) & mask[:, None]
     return counts + held.sum(0, dtype=jnp.int32)
 
   counts = fold_blocks(shard, add_block, jnp.zeros(features, jnp.int32))

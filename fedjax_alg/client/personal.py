@@ -1,18 +1,20 @@
-"""Training of the parameters that stay with a client (``models.roles``).
+"""What stays with a client or moves without a gradient (``models.roles``).
 
-``with_personal`` gives any local method personal parameters. What the method
-sees are the shared ones: the vectors that it corrects, keeps and sends have
-nothing of the others. Where its local steps ask for a gradient
-(``client.minibatches.fold_steps``), the personal parameters take a step of
-their own with the gradient at the same point and on the same mini-batch:
+``with_own`` gives any local method personal parameters and running statistics.
+What the method sees are the shared parameters: the vectors that it corrects,
+keeps and sends have nothing of the others. Where its local steps ask for a
+gradient (``client.minibatches.fold_steps``), the personal parameters take a
+step of their own, with the gradient at the same point and on the same
+mini-batch:
 
   p_i <- p_i - rate * grad_p f(w_i, p_i; B)
 
-at the first parameters that the method asks for, which for variance-reduced
-steps is the moving model and not the reference. So the reduction of variance
-acts on the shared parameters alone.
+and running statistics become those after the forward pass, at the first
+parameters that the method asks for, which for variance-reduced steps is the
+moving model and not the reference. So the reduction of variance acts on the
+shared parameters alone.
 
-``Personal.when`` says when they move:
+``Personal.when`` says when personal parameters move:
 
 - together: with every local step, as in FedPer (Arivazhagan et al.,
   arXiv:1912.00818) and in LG-FedAvg (Liang et al., arXiv:2001.01523), where the
@@ -25,7 +27,9 @@ acts on the shared parameters alone.
 
 With `personal_fit` a client that no round has trained yet (a newcomer) fits its
 personal parameters on its own data before it deploys the model, whatever
-`personal_when` says.
+`personal_when` says. Statistics move in all these steps, too; those that the
+client keeps (`model_state`=local; FedBN: Li et al., ICLR 2021) in the steps of
+`personal_fit` even if no parameter is personal.
 """
 
 from collections.abc import Callable
@@ -42,6 +46,7 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Place, Received, Trained
 from fedjax_alg.client.update import with_rows
 from fedjax_alg.errors import OptionError
+from fedjax_alg.models.roles import Own
 
 # Folded into a client's key for the steps with its personal parameters alone.
 _ALONE = 0x9E45
@@ -52,6 +57,7 @@ class Row(NamedTuple):
 
   leaves: Params  #: its personal parameters
   trained: Array  #: [] bool, whether it has taken part in a round
+  state: Params = ()  #: its running statistics
 
 
 def _fit_work(model: Model, work: LocalWork) -> LocalWork:
@@ -62,15 +68,15 @@ def _fit_work(model: Model, work: LocalWork) -> LocalWork:
 
 
 def fitted(
-    model: Model, client: ClientUpdate, shared: Params, personal: Params,
-    shard: Shard, key: Key) -> Params:
-  """The personal parameters after steps of their own, the shared ones fixed.
+    model: Model, client: ClientUpdate, shared: Params, own: Own, shard: Shard,
+    key: Key) -> Own:
+  """What a client has after steps of its own, the shared parameters fixed.
 
   Args:
     model: the model of the shared parameters.
     client: the local method, of which the number of steps and the rate are.
     shared: the shared parameters.
-    personal: the personal parameters to start from.
+    own: the personal parameters and the statistics to start from.
     shard: the client's training data.
     key: consumed.
   """
@@ -80,66 +86,137 @@ def fitted(
     ((_, grad),) = gradient(params)
     return jax.tree.map(lambda p, g: p - rate * g, params, grad)
 
-  return minibatches.fold_steps(
-      model.roles.alone(model, shared), shard._replace(personal=None),
-      _fit_work(model, client.work), jax.random.fold_in(key, _ALONE), step,
-      personal)
+  personal, _, state = moved(
+      lambda shard: minibatches.fold_steps(
+          model.roles.alone(model, shared), shard,
+          _fit_work(model, client.work), jax.random.fold_in(key, _ALONE), step,
+          own.personal),
+      shard._replace(personal=None, state=own.state))
+  return Own(personal, state)
 
 
 def _rate(model: Model, client: ClientUpdate, shard: Shard) -> Any:
+  """The learning rate of personal parameters; 0 where there are none."""
   rate = model.roles.personal.rate
-  if rate:
+  if rate or not model.roles.has_personal:
     return rate
   assert client.learning_rate is not None
   return client.learning_rate(shard)
 
 
-def with_personal(client: ClientUpdate, model: Model) -> ClientUpdate:
-  """The local method with personal parameters, which clients keep.
+def moved(
+    work: Callable[[Shard], Any], shard: Shard, personal: Params = None,
+    rate: Any = 0.0) -> tuple[Any, Params, Params]:
+  """What ``work`` returns for a client, and what else has moved.
+
+  Args:
+    work: local steps.
+    shard: the client's data, with the statistics that it starts from.
+    personal: personal parameters that move with the steps; None: none.
+    rate: their learning rate.
+
+  Returns:
+    The result; the personal parameters, and the statistics after the steps,
+    each None if there are none.
+  """
+  if personal is None and shard.state is None:
+    return work(shard), None, None
+  with moving.moving(personal, rate, shard.state) as held:
+    found = work(shard)
+  return found, held.personal, held.state
+
+
+#: Why updates cannot be made private with the server's statistics.
+_SENT = ("the model's running statistics are sent without noise "
+         "(`model_state`=local or batch sends none)")
+
+
+def _check(client: ClientUpdate, model: Model) -> None:
+  """Refuses leaves of clients' own that a local method cannot have."""
+  roles, why = model.roles, client.no_personal_because
+  if why and roles.has_personal:
+    raise OptionError(
+        f"`roles`=personal: not with this local method, which {why}")
+  if why:
+    raise OptionError(
+        f"`model_state`={roles.model_state}: not with this local method, which "
+        f"{why} (allowed: batch)")
+  if roles.has_personal and client.learning_rate is None and (
+      not roles.personal.rate):
+    raise OptionError("`personal_rate`=0: the local method has no learning "
+                      "rate of its own (give one above 0)")
+
+
+def with_own(client: ClientUpdate, model: Model) -> ClientUpdate:
+  """The local method with what clients have beside the shared parameters.
 
   Args:
     client: the local method of the shared parameters.
     model: their model.
 
   Returns:
-    The local method; the personal parameters are a table beside its memory.
+    The local method, whose ``Trained.state`` are the statistics after the local
+    steps. What clients keep, personal parameters and `model_state`=local, is a
+    table beside its memory.
 
   Raises:
     OptionError: the local method cannot have them.
   """
-  if model.roles is None or not model.roles.has_personal:
+  roles = model.roles
+  if roles is None or not (roles.has_personal or roles.has_state):
     return client
-  if client.no_personal_because:
-    raise OptionError("`roles`=personal: not with this local method, which "
-                      f"{client.no_personal_because}")
-  if client.learning_rate is None and not model.roles.personal.rate:
-    raise OptionError("`personal_rate`=0: the local method has no learning "
-                      "rate of its own (give one above 0)")
-  roles, when = model.roles, model.roles.personal.when
+  _check(client, model)
+  when = roles.personal.when if roles.has_personal else ""
+  local, like = roles.has_state and not roles.sends_state, jax.eval_shape(
+      lambda: roles.start(jax.random.key(0)))
+
+  def trained(own, received, shard, personal, key):
+    """What the method trains, the personal parameters and the statistics."""
+    if when == "first":
+      personal, state = fitted(
+          model, client, received.start, Own(personal, shard.state), shard, key)
+      shard = shard._replace(state=state)
+    moves = when == "together"
+    found, after, state = moved(
+        own, shard._replace(personal=personal), personal if moves else None,
+        _rate(model, client, shard) if moves else 0.0)
+    found = _counted(found, model, client, shard)
+    if roles.has_state:
+      found = found._replace(state=state)
+    return found, after if moves else personal, state
+
+  if not roles.keeps:
+
+    def train_with_state(received, shard, row, key):
+      return trained(
+          lambda shard: client.trained(received, shard, row, key), received,
+          shard, None, key)[0]
+
+    return client._replace(
+        train=train_with_state, unprotected=client.leak or _SENT)
+
+  def init(params, spec):
+    leaves, state = jax.tree.map(
+        lambda leaf: jnp.zeros((spec.num_clients, *leaf.shape), leaf.dtype),
+        like)
+    return Row(
+        leaves, jnp.zeros(spec.num_clients, bool), state if local else ())
 
   def train(
       own: Callable[..., Trained], received: Received, shard: Shard,
       row: Row, key: Key) -> tuple[Trained, Row]:
-    personal, trained_before = row
-    row = Row(personal, trained_before | (shard.size > 0))
-    if when == "first":
-      personal = fitted(model, client, received.start, personal, shard, key)
-    shard = shard._replace(personal=personal)
-    if when != "together":
-      return (_counted(own(shard), model, client, shard),
-              row._replace(leaves=personal))
-    with moving.moving(personal, _rate(model, client, shard)) as moved:
-      trained = own(shard)
-    return trained, row._replace(leaves=moved.leaves)
+    if local:
+      shard = shard._replace(state=row.state)
+    found, personal, state = trained(own, received, shard, row.leaves, key)
+    return found, Row(personal, row.trained | (shard.size > 0),
+                      state if local else ())
 
-  like = jax.eval_shape(lambda: roles.start_personal(jax.random.key(0)))
   joined = with_rows(
-      client, lambda params, spec: Row(
-          jax.tree.map(lambda leaf: jnp.zeros(
-              (spec.num_clients, *leaf.shape), leaf.dtype), like),
-          jnp.zeros(spec.num_clients, bool)), train,
+      client, init, train,
       said="`roles`=personal: the local method's table has a row for each "
-      "mini-batch", unprotected=client.leak)
+      "mini-batch" if roles.has_personal else "`model_state`=local: the local "
+      "method's table has a row for each mini-batch",
+      unprotected=client.leak or (_SENT if roles.sends_state else ""))
   return joined._replace(personal=Place(
       lambda table: table[0], lambda table, rows: (rows, table[1])))
 
@@ -148,7 +225,7 @@ def _counted(
     trained: Trained, model: Model, client: ClientUpdate, shard: Shard
 ) -> Trained:
   """The costs with those of the steps before the method's own."""
-  if model.roles.personal.when != "first":
+  if not model.roles.has_personal or model.roles.personal.when != "first":
     return trained
   own = trained.gradients
   if own is None:
@@ -158,68 +235,136 @@ def _counted(
       model, client.work).examples_read(shard.size))
 
 
+def first_states(model: Model, models: int) -> Params:
+  """The server's first statistics [K, ...]; () if it keeps none.
+
+  They are those of seed 0 for every seed of a run, as frozen parameters are.
+  """
+  if model.roles is None or not model.roles.sends_state:
+    return ()
+  return trees.repeat(model.roles.start(jax.random.key(0)).state, models)
+
+
+def with_states(model: Model, params: Params, states: Params) -> Params:
+  """Models of the shared parameters, joined with the server's statistics."""
+  return model.roles.join(params, states) if jax.tree.leaves(states) else params
+
+
 def equipped(
-    client: ClientUpdate, memory: Any, cohort: Cohort, map_clients: MapClients
-) -> Cohort:
-  """The cohort whose shards hold the clients' personal parameters."""
-  if client.personal is None:
+    client: ClientUpdate, memory: Any, states: Params, cohort: Cohort,
+    map_clients: MapClients, models: int | None = None) -> Cohort:
+  """The cohort whose shards hold what clients compute with.
+
+  Args:
+    client: the local method.
+    memory: its memory.
+    states: the server's statistics [...], [K, ...] in a round of K models; ()
+      if it keeps none.
+    cohort: the participants.
+    map_clients: how clients are mapped.
+    models: K in a round of K models, where statistics have this axis.
+  """
+  slots = cohort.ids.shape[0]
+  if client.personal is not None:
+    row = _rows(client, memory, cohort, map_clients)
+    cohort = cohort._replace(shards=cohort.shards._replace(
+        personal=row.leaves, state=_of_models(row.state, models, 1)))
+  if not jax.tree.leaves(states):
     return cohort
-  assert client.store is not None
-  table = client.personal.get(client.store.get(memory)).leaves
-  if split.within(table):
-    # By the map: a process holds the rows of its own clients alone.
-    _, rows = map_clients.change(
-        lambda shared, shard, row: (row, row),
-        lambda table, places, rows: table, table, cohort.ids, (),
-        cohort.shards)
-  else:
-    rows = trees.rows(table, cohort.ids)
-  return cohort._replace(shards=cohort.shards._replace(personal=rows))
+  everyone, validation = cohort.everyone, cohort.validation
+  if everyone is not None and cohort.newcomers is not None:
+    everyone = everyone._replace(
+        state=trees.repeat(states, everyone.size.shape[0]))
+  if validation is not None:
+    validation = validation._replace(state=states)
+  return cohort._replace(
+      shards=cohort.shards._replace(state=trees.repeat(states, slots)),
+      everyone=everyone, validation=validation)
+
+
+def _of_models(state: Params, models: int | None, axis: int) -> Params:
+  """Statistics with an axis of K models; None if there are none."""
+  if not jax.tree.leaves(state):
+    return None
+  if models is None:
+    return state
+  return jax.tree.map(
+      lambda leaf: jnp.repeat(jnp.expand_dims(leaf, axis), models, axis), state)
+
+
+def _rows(
+    client: ClientUpdate, memory: Any, cohort: Cohort, map_clients: MapClients
+) -> Row:
+  """What the participants keep, [S, ...]."""
+  assert client.store is not None and client.personal is not None
+  table = client.personal.get(client.store.get(memory))
+  table = table._replace(trained=())
+  if not split.within(table):
+    return trees.rows(table, cohort.ids)
+  # By the map: a process holds the rows of its own clients alone.
+  return map_clients.change(
+      lambda shared, shard, row: (row, row),
+      lambda table, places, rows: table, table, cohort.ids, (),
+      cohort.shards)[1]
 
 
 def deploys(
     algorithm: Algorithm, client: ClientUpdate, model: Model,
     memory: Callable[[Any], Any], put: Callable[[Any, Any], Any],
-    map_clients: MapClients) -> Algorithm:
-  """The algorithm whose clients deploy their personal parameters, too.
+    map_clients: MapClients, models: int | None = None) -> Algorithm:
+  """The algorithm whose clients deploy what they keep, too.
 
   Args:
-    algorithm: the algorithm of the shared parameters.
-    client: its local method, with personal parameters or without.
+    algorithm: the algorithm of the shared parameters and of the server's
+      statistics.
+    client: its local method, with leaves that clients keep or without.
     model: the model of the shared parameters.
     memory: state -> the memory of the local method.
     put: (state, memory) -> state.
     map_clients: how clients are mapped.
+    models: see ``equipped``.
   """
+  roles = model.roles
+  if roles is None:
+    return algorithm
+  algorithm = algorithm._replace(keeps_state=roles.has_state)
   if client.personal is None:
     return algorithm
-  store, place, roles = client.store, client.personal, model.roles
-  how = roles.personal
+  store, place, how = client.store, client.personal, roles.personal
+  by_itself = how.when == "evaluation" and roles.has_personal
   assert store is not None
 
   def client_params(state, client_id, shard, key):
     table = place.get(store.get(memory(state)))
     row = trees.rows(table, client_id)
     # A client that the state does not know has no row.
-    known = client_id < trees.num_rows(table.leaves)
-    own = trees.where(
-        known, row.leaves, roles.start_personal(jax.random.key(0)))
-    shared = algorithm.client_params(
-        state, client_id, shard._replace(personal=own), key)
-    if how.when == "evaluation" or how.fit:
-      fits = (how.when == "evaluation") | ~(known & row.trained)
+    known = client_id < trees.num_rows(table.trained)
+    first = roles.start(jax.random.key(0))
+    own = Own(trees.where(known, row.leaves, first.personal), None)
+    if jax.tree.leaves(row.state):
+      own = own._replace(state=trees.where(known, row.state, first.state))
+    found = algorithm.client_params(
+        state, client_id, shard._replace(
+            personal=own.personal, state=_of_models(own.state, models, 0)), key)
+    shared = roles.of("shared", found)
+    if roles.sends_state:
+      own = own._replace(state=roles.of("state", found))
+    if by_itself or how.fit:
+      fits = by_itself | ~(known & row.trained)
       own = trees.where(
           fits, fitted(model, client, shared, own, shard, key), own)
-    return roles.join(shared, own)
+    return roles.join(shared, *own)
 
-  def start_personal(state, leaves):
+  def start_personal(state, own):
     table = store.get(memory(state))
     rows = place.get(table)
-    every = map_clients.keep(jax.tree.map(
-        lambda leaf, row: jnp.broadcast_to(leaf, row.shape), leaves,
-        rows.leaves))
+    leaves, state_rows = jax.tree.map(
+        lambda leaf, row: jnp.broadcast_to(leaf, row.shape),
+        (own.personal, own.state if jax.tree.leaves(rows.state) else ()),
+        (rows.leaves, rows.state))
+    kept = map_clients.keep((leaves, state_rows))
     return put(state, store.put(memory(state), place.put(
-        table, rows._replace(leaves=every))))
+        table, rows._replace(leaves=kept[0], state=kept[1]))))
 
   return algorithm._replace(
       client_params=client_params, start_personal=start_personal)

@@ -34,6 +34,7 @@ class Trained(NamedTuple):
   #: ``gradients_per_step`` for every example that ``work`` reads
   gradients: Any = None
   kept: Any = ()  #: what it keeps, for ``Store.write``
+  state: Params = ()  #: running statistics after its steps (``Model.roles``)
 
 
 class Place(NamedTuple):
@@ -98,8 +99,8 @@ class ClientUpdate(NamedTuple):
   #: where participants keep what ``train`` gets as their row, and return as
   #: ``Trained.kept``; None: nothing
   store: Store | None = None
-  #: where the clients' personal parameters (``client.personal``) are in the
-  #: table of ``store``; None: they have none
+  #: where the clients' personal parameters and statistics (``client.personal``)
+  #: are in the table of ``store``; None: they keep none
   personal: Place | None = None
   #: (memory, cohort, keys [S] of ``train``) -> rows for ``train`` that are kept
   #: nowhere, [S, ...]; with a store ``train`` gets the pair (kept row, this)
@@ -124,7 +125,8 @@ class ClientUpdate(NamedTuple):
   #: why updates cannot be sent in fewer bytes (``exchange.compression``); empty
   #: if they can
   no_compression_because: str = ""
-  #: why a client cannot have personal parameters; empty if it can
+  #: why a client can have neither personal parameters nor running statistics;
+  #: empty if it can
   no_personal_because: str = ""
   #: shard -> the learning rate of a local step, which personal parameters have,
   #: too; None: it has none
@@ -231,13 +233,15 @@ def beside(
     store = Store(
         reads(store.get), changes(store.put), store.write,
         own_rows if store.one_row else reads(store.places))
-  weights = client.upload_weights
+  weights, rows = client.upload_weights, client.client_rows
+  # ``with_rows`` asks whether it is the default.
+  given = rows is not client._field_defaults["client_rows"]
   return client._replace(
       init=lambda params, spec: Beside(
           client.init(params, spec), extra(params, spec)),
       setup=changes(client.setup), refresh=changes(client.refresh),
       shared=reads(client.shared), store=store,
-      client_rows=reads(client.client_rows),
+      client_rows=reads(rows) if given else rows,
       upload_weights=reads(weights) if weights else None,
       merge=changes(client.merge), scale=reads(client.scale),
       unprotected=client.leak)

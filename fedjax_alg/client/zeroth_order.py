@@ -206,7 +206,7 @@ def batch_loss(
     key: key of the dropout; None: as in evaluation.
   """
   with _EXACT_PRODUCTS():
-    losses = model.loss(objective.logits(model, params, x, key), y)
+    losses = model.loss(objective.logits(model, params, x, key, mask), y)
   number = jnp.maximum(mask.sum(), 1).astype(jnp.float32)
   return objective.masked_sum(losses, mask) / number
 

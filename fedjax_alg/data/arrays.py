@@ -1,14 +1,17 @@
 """Makes a data set from arrays in memory, with the checks of data files."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from fedjax_alg import tasks
+from fedjax_alg.data import store
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.data.examples import Examples, MAX_CLASSES
+from fedjax_alg.data.examples import Examples
 from fedjax_alg.errors import a_type
 from fedjax_alg.hparams import of_type
+from fedjax_alg.tasks import task as task_lib
 
 #: Name of an array in a data file -> the argument of ``from_arrays``.
 _ARGUMENTS = {"x_train": "x", "y_train": "y", "client_train": "client_ids",
@@ -23,14 +26,15 @@ _MAX_ID = 2 ** 31 - 2
 def from_arrays(
     x: Any, y: Any, client_ids: Any = None, *, x_test: Any = None,
     y_test: Any = None, test_client_ids: Any = None,
-    num_classes: int | None = None, name: str = "arrays") -> Examples:
+    num_classes: int | None = None, name: str = "arrays",
+    task: str | tasks.Task | None = None) -> Examples:
   """Makes a data set from your own arrays, for ``federate``.
 
   Args:
-    x: [n, ...] training examples. uint8 arrays are images and arrays of
-      signed integers are token ids, which become int32; every other real
-      dtype is converted to float32.
-    y: [n] labels, whole numbers from 0.
+    x: [n, ...] training examples, an array or a dictionary of arrays. uint8
+      arrays are images and arrays of signed integers are token ids, which
+      become int32; every other real dtype is converted to float32.
+    y: [n] labels, whole numbers from 0; the targets of another ``task``.
     client_ids: [n] the client of each training example, as numbers or
       strings; needed for ``partition="natural"``. Clients are numbered in the
       sorted order of their ids, and keep them as ``client_names``.
@@ -39,8 +43,11 @@ def from_arrays(
       ``natural`` does.
     y_test: [m] labels of the test examples.
     test_client_ids: [m] the client of each test example.
-    num_classes: L; by default the largest label plus one.
+    num_classes: L; by default the largest label plus one, or the number of the
+      targets of an example.
     name: name of the data set in tables and plots.
+    task: what is predicted, a name of ``tasks.NAMES`` or a ``Task``: docs/
+      tasks.md. None: one class for each example, unless the model names a task.
 
   Returns:
     The examples.
@@ -64,26 +71,28 @@ def from_arrays(
     raise DataError("`x_test` and `y_test`: give both or none")
   if test_client_ids is not None and x_test is None:
     raise DataError("`test_client_ids`: needs `x_test` and `y_test`")
-  arrays = {"x_train": _array("x", x), "y_train": _array("y", y)}
+  arrays = {"x_train": _each(_array, "`x`:", x),
+            "y_train": _each(_array, "`y`:", y)}
   if x_test is None:
-    arrays["x_test"] = arrays["x_train"][:0]
-    arrays["y_test"] = np.zeros(0, np.int32)
+    arrays |= {f"{kind}_test": _each(
+        lambda _, array: array[:0] if array.ndim else array, "",
+        arrays[f"{kind}_train"]) for kind in ("x", "y")}
   else:
-    arrays |= {"x_test": _array("x_test", x_test),
-               "y_test": _array("y_test", y_test)}
+    arrays |= {"x_test": _each(_array, "`x_test`:", x_test),
+               "y_test": _each(_array, "`y_test`:", y_test)}
   numbered, names = _numbered(client_ids, test_client_ids)
   return checked(arrays | numbered, lambda which: f"`{_ARGUMENTS[which]}`:",
-                 name, num_classes, names)
+                 name, num_classes, names, tasks.named(task))
 
 
-def _array(argument: str, values: Any) -> np.ndarray:
+def _array(what: str, values: Any) -> np.ndarray:
   try:
     array = np.asarray(values)
   except ValueError:
-    raise DataError(f"`{argument}`: its rows have different shapes") from None
+    raise DataError(f"{what} its rows have different shapes") from None
   if not array.ndim and array.dtype != object:
-    raise DataError(f"`{argument}`: {a_type(values)}, must be an "
-                    "array with one entry for each example")
+    raise DataError(f"{what} {a_type(values)}, must be an array with one entry "
+                    "for each example")
   return array
 
 
@@ -92,15 +101,15 @@ def _numbered(
   """Numbers the client ids from 0 in their sorted order."""
   if train is None:
     return {} if test is None else {
-        "client_test": _array("test_client_ids", test)}, None
-  train = _array("client_ids", train)
+        "client_test": _array("`test_client_ids`:", test)}, None
+  train = _array("`client_ids`:", train)
   if train.ndim != 1 or train.dtype.kind not in "iuUSO":
     raise DataError(f"`client_ids`: {train.dtype} of shape {train.shape}, one "
                     "whole number or string for each example is needed")
   try:
     return numbered(
         {"client_train": train} | ({} if test is None else {
-            "client_test": _array("test_client_ids", test)}),
+            "client_test": _array("`test_client_ids`:", test)}),
         lambda which: f"`{_ARGUMENTS[which]}`:")
   except TypeError:
     raise DataError("`client_ids`: ids of different kinds, which cannot be "
@@ -140,19 +149,20 @@ def numbered(
 
 
 def checked(
-    arrays: dict[str, np.ndarray], what: Callable[[str], str], name: str,
-    num_classes: int | None = None, client_names: np.ndarray | None = None
-) -> Examples:
+    arrays: dict[str, Any], what: Callable[[str], str], name: str,
+    num_classes: int | None = None, client_names: np.ndarray | None = None,
+    task: tasks.Task | None = None) -> Examples:
   """Checks arrays and makes the examples.
 
   Args:
-    arrays: x_train, y_train, x_test and y_test; also client_train and
-      client_test if the data set names clients.
+    arrays: x_train, y_train, x_test and y_test, which may be dictionaries of
+      arrays; also client_train and client_test if the data set names clients.
     what: name of an array -> the name of the array in an error message.
     name: name of the data set.
-    num_classes: L; None means the largest label plus one.
+    num_classes: L; None means that of the targets (``Task.size``).
     client_names: name of each client, as strings; None if the numbers are the
       names.
+    task: what is predicted; None: one class for each example.
 
   Returns:
     The examples.
@@ -166,34 +176,110 @@ def checked(
 
   if "client_test" in arrays and "client_train" not in arrays:
     raise DataError(f"{what('client_test')} without {bare('client_train')}")
-  for array in ("x_train", "x_test"):
-    arrays[array] = _features(what(array), arrays[array])
+  used = tasks.CLASSIFICATION if task is None else task
   for split in ("train", "test"):
-    rows = len(arrays["x_" + split])
-    for array in ("y_" + split, "client_" + split):
-      if array in arrays:
-        arrays[array] = _whole_numbers(
-            what(array), arrays[array], rows, bare("x_" + split),
-            MAX_CLASSES - 1 if array[0] == "y" else _MAX_ID)
+    x, y, client = (f"{kind}_{split}" for kind in ("x", "y", "client"))
+    arrays[x] = _each(_features, what(x), arrays[x])
+    rows = _same_rows(what(x), arrays[x], None)
+    arrays[y] = _targets(used, what(y), arrays[y])
+    _same_rows(what(y), arrays[y], rows, bare(x))
+    if client in arrays:
+      arrays[client] = _whole_numbers(what(client), arrays[client])
+      _same_rows(what(client), arrays[client], rows, bare(x), one=True)
   x_train, x_test = arrays["x_train"], arrays["x_test"]
-  if not x_train.size:
-    raise DataError(f"{what('x_train')} has no "
-                    f"{'features' if len(x_train) else 'rows'}")
-  if x_train.shape[1:] != x_test.shape[1:] or x_train.dtype != x_test.dtype:
-    raise DataError(
-        f"{what('x_train')} has examples of shape {x_train.shape[1:]} "
-        f"{x_train.dtype} but {bare('x_test')} of {x_test.shape[1:]} "
-        f"{x_test.dtype}")
+  for array in store.arrays(x_train):
+    if not array.size:
+      raise DataError(f"{what('x_train')} has no "
+                      f"{'features' if len(array) else 'rows'}")
+  for kind in ("x", "y"):
+    _same_kind(what(f"{kind}_train"), bare(f"{kind}_test"),
+               arrays[f"{kind}_train"], arrays[f"{kind}_test"])
   y_train, y_test = arrays["y_train"], arrays["y_test"]
-  largest = int(max(y_train.max(), y_test.max(initial=0)))
-  if num_classes is None:
-    num_classes = largest + 1
-  elif largest >= num_classes:
-    raise DataError(f"`num_classes`={num_classes}: a label is {largest}, "
-                    f"labels must lie in [0, {num_classes})")
+  num_classes = _size(used, num_classes, y_train, y_test)
+  tokens = None
+  if used.of_tokens and isinstance(x_train, np.ndarray):
+    tokens = num_classes = max(num_classes, tasks.largest(x_train, x_test))
+  if task is not None and task.for_data is not None:
+    task = task.for_data(y_train)
   return Examples(x_train, y_train, x_test, y_test, num_classes,
                   arrays.get("client_train"), arrays.get("client_test"), name,
-                  client_names=client_names)
+                  tokens, client_names, task)
+
+
+def _each(fn: Callable[[str, Any], Any], what: str, tree: Any) -> Any:
+  """``fn(what, array)`` of an array, or of each array of a dictionary."""
+  if not isinstance(tree, Mapping):
+    return fn(what, tree)
+  if not tree:
+    raise DataError(f"{what} has no arrays")
+  return {str(key): _each(fn, f"{what} {key}", value)
+          for key, value in tree.items()}
+
+
+def _same_rows(
+    what: str, tree: Any, rows: int | None, of: str = "", one: bool = False
+) -> int:
+  """Checks that arrays have as many rows; None: as the first; returns them."""
+
+  def check(what: str, array: np.ndarray) -> np.ndarray:
+    nonlocal rows
+    if rows is None:
+      rows = len(array)
+    if len(array) != rows or one and array.ndim != 1:
+      shape = (rows, *(() if one else array.shape[1:]))
+      raise DataError(f"{what} has shape {array.shape}, {shape} is needed (one "
+                      f"per row{of and f' of {of}'})")
+    return array
+
+  _each(check, what, tree)
+  assert rows is not None
+  return rows
+
+
+def _same_kind(what: str, other: str, train: Any, test: Any) -> None:
+  """Checks that the arrays for training and for testing are alike."""
+  if isinstance(train, Mapping) != isinstance(test, Mapping) or (
+      isinstance(train, Mapping) and train.keys() != test.keys()):
+    raise DataError(f"{what} and {other} have different arrays")
+  if isinstance(train, Mapping):
+    for key in train:
+      _same_kind(f"{what} {key}", f"{other} {key}", train[key], test[key])
+  elif train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:
+    raise DataError(
+        f"{what} has examples of shape {train.shape[1:]} {train.dtype} but "
+        f"{other} of {test.shape[1:]} {test.dtype}")
+
+
+def _targets(task: tasks.Task, what: str, tree: Any) -> Any:
+  if isinstance(tree, Mapping) and task.outputs is not None:
+    raise DataError(f"{what} is a dictionary, `task`={task.name} needs one "
+                    "array")
+
+  def converted(what: str, array: np.ndarray) -> np.ndarray:
+    try:
+      return task.targets(array)
+    except ValueError as error:
+      hint = "" if task is not tasks.CLASSIFICATION or (
+          array.dtype.kind not in "fb") else (
+              " (other targets than classes need a `task`, such as regression)")
+      raise DataError(f"{what} {error}{hint}") from None
+
+  return _each(converted, what, tree)
+
+
+def _size(
+    task: tasks.Task, given: int | None, y_train: Any, y_test: Any) -> int:
+  """L, which a caller may have given."""
+  size = task.size(y_train, y_test)
+  if given is None or given == size:
+    return size
+  if store.arrays(y_train)[0].dtype.kind != "i":
+    raise DataError(f"`num_classes`={given}: the targets of `task`={task.name} "
+                    f"have {size} numbers")
+  if given < size:
+    raise DataError(f"`num_classes`={given}: a label is {size - 1}, labels "
+                    f"must lie in [0, {given})")
+  return given
 
 
 def _features(what: str, x: np.ndarray) -> np.ndarray:
@@ -201,36 +287,19 @@ def _features(what: str, x: np.ndarray) -> np.ndarray:
     raise DataError(
         f"{what} has shape {x.shape}, one row per example and at least one "
         "more axis are needed")
-  if x.dtype.kind not in "fiub":
-    raise DataError(f"{what} is {x.dtype}, real numbers are needed")
   if x.dtype == np.uint8:
     return x
-  if x.dtype.kind == "i":
-    bounds = np.iinfo(np.int32)
-    if x.size and not bounds.min <= x.min() <= x.max() <= bounds.max:
-      raise DataError(f"{what} lies in [{x.min()}, {x.max()}], token ids must "
-                      "fit into int32 (numbers must be given as float32)")
-    return x.astype(np.int32, copy=False)
-  with np.errstate(over="ignore"):  # becomes infinite, refused below
-    x = x.astype(np.float32, copy=False)
-  finite = np.isfinite(x)
-  if not finite.all():
-    places = np.nonzero(~finite)[0]
-    raise DataError(f"{what} has {len(places)} NaN or infinite value(s) (as "
-                    f"float32), the first in row {places[0]}")
-  return x
+  if x.dtype.kind in "ub":
+    x = x.astype(np.float32)
+  try:
+    return task_lib.numbers(x, "token ids")
+  except ValueError as error:
+    raise DataError(f"{what} {error}") from None
 
 
-def _whole_numbers(
-    what: str, values: np.ndarray, rows: int, of: str, most: int
-) -> np.ndarray:
-  """Checks labels or client ids and converts them to int32."""
-  if values.dtype.kind not in "iu":
-    raise DataError(f"{what} is {values.dtype}, integers are needed")
-  if values.shape != (rows,):
-    raise DataError(f"{what} has shape {values.shape}, {(rows,)} is needed "
-                    f"(one per row of {of})")
-  if rows and (values.min() < 0 or values.max() > most):
-    raise DataError(f"{what} lies in [{values.min()}, {values.max()}], whole "
-                    f"numbers from 0 to {most:,} are needed")
-  return values.astype(np.int32)
+def _whole_numbers(what: str, values: np.ndarray) -> np.ndarray:
+  """Client ids as int32."""
+  try:
+    return task_lib.whole_numbers(values, 0, _MAX_ID)
+  except ValueError as error:
+    raise DataError(f"{what} {error}") from None

@@ -1,25 +1,26 @@
 """A data set before it is dealt to clients."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_alg import files
+from fedjax_alg import files, tasks
 from fedjax_alg.data.errors import DataError
-
-#: The most classes that labels may have.
-MAX_CLASSES = 100_000
-
+from fedjax_alg.data.store import arrays
 
 class Examples(NamedTuple):
-  """A labelled data set in host memory, with its official test set."""
+  """A labelled data set in host memory, with its official test set.
+
+  x and y may be dictionaries of arrays with the same rows.
+  """
 
   #: [n, ...] float32, uint8 (images, 0..255) or signed integers (token ids)
-  x_train: np.ndarray
-  y_train: np.ndarray  #: [n] int32 in [0, num_classes)
-  x_test: np.ndarray  #: [m, ...], shape and dtype as x_train; m may be 0
-  y_test: np.ndarray  #: [m] int32
-  num_classes: int  #: L
+  x_train: Any
+  #: [n] int32 in [0, num_classes); of other tasks [n, ...] targets
+  y_train: Any
+  x_test: Any  #: [m, ...], shape and dtype as x_train; m may be 0
+  y_test: Any  #: [m, ...], shape and dtype as y_train
+  num_classes: int  #: L, the outputs of the task for one example or token
   #: [n] int32, the client of each training row; None if no clients are named
   client_train: np.ndarray | None
   #: [m] int32, the client of each test row, numbered as in client_train
@@ -31,6 +32,25 @@ class Examples(NamedTuple):
   #: the name of each client of client_train, as strings; None if the numbers
   #: are the names
   client_names: np.ndarray | None = None
+  #: what is predicted; None: one class for each example
+  task: tasks.Task | None = None
+
+  @property
+  def rows(self) -> tuple[int, int]:
+    """n and m, the numbers of training and of test examples."""
+    return len(arrays(self.y_train)[0]), len(arrays(self.y_test)[0])
+
+  def labels(self) -> tasks.Labels:
+    """The label of each example, by which it can be dealt to clients.
+
+    Where examples have none, they all have label 0 of one.
+    """
+    task = tasks.of(self)
+    found = task.labels and task.labels(
+        self.y_train, self.y_test, self.num_classes)
+    n, m = self.rows
+    return found or tasks.Labels(
+        np.zeros(n, np.int32), np.zeros(m, np.int32), 1)
 
 
 def check_memory(option: str, needed: float) -> None:
@@ -61,7 +81,7 @@ def doubts(examples: Examples) -> list[str]:
     One line each: classes without a training example, test examples of such
     classes, or a single class.
   """
-  if examples.num_tokens is not None:
+  if examples.num_tokens is not None or not tasks.of(examples).has_classes:
     return []  # the classes are characters, and texts need not have all
   train = np.bincount(examples.y_train, minlength=examples.num_classes)
   test = np.bincount(examples.y_test, minlength=examples.num_classes)

@@ -11,16 +11,20 @@ import math
 from typing import Any, NamedTuple
 import warnings
 
+import jax
 import numpy as np
 
+from fedjax_alg import tasks
 from fedjax_alg.base import Array, ClientData, Shard
-from fedjax_alg.data import process_rows, shift as shift_lib
+from fedjax_alg.data import process_rows, shift as shift_lib, store
+from fedjax_alg.data.arrays import checked
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import doubts, Examples
 from fedjax_alg.data.features import make_features
 from fedjax_alg.data.femnist import load_femnist
 from fedjax_alg.data.hold_out import hold_out
-from fedjax_alg.data.layout import client_data, PADDING_ROWS, server_rows
+from fedjax_alg.data.layout import client_data, num_rows, PADDING_ROWS
+from fedjax_alg.data.layout import server_rows
 from fedjax_alg.data.idx import load_idx
 from fedjax_alg.data.leaf import load_leaf
 from fedjax_alg.data.newcomers import with_newcomers
@@ -31,7 +35,7 @@ from fedjax_alg.data.partition import (
     label_histogram, make_partition, Partition, partition_hash)
 from fedjax_alg.data.sent140 import load_sent140, SPECIAL
 from fedjax_alg.data.shakespeare import load_shakespeare
-from fedjax_alg.data.sources import load_digits, load_npz
+from fedjax_alg.data.sources import load_diabetes, load_digits, load_npz
 from fedjax_alg.data.store import (
     Coded, IMAGE_SCALE, map_rows, row_chunks, stored)
 from fedjax_alg.data.synthetic import synthetic
@@ -61,7 +65,7 @@ class EvaluationData(NamedTuple):
   train: ClientData  #: training data of the C clients
   test: ClientData  #: local test splits of the C clients
   whole_test: ClientData  #: the whole test set in pieces
-  class_weight: Array  #: [C, L] float32, training examples by class
+  class_weight: Array  #: [C, L] float32, ``Federation.label_histogram``
   #: the rows of ``train.x`` that the server holds; None if it holds none
   validation: Pieces | None = None
 
@@ -72,9 +76,11 @@ class Federation:
 
   data: EvaluationData  #: NumPy arrays
   partition: Partition  #: the rows of the data set that each client holds
-  num_classes: int  #: L
+  num_classes: int  #: L, the outputs of the task for one example or token
   name: str  #: name of the data set
-  label_histogram: np.ndarray  #: [C, L] int64, training examples by class
+  #: [C, L] int64, training examples by class; of other tasks by the label that
+  #: an example is dealt by (``Examples.labels``), [C, 1] if they have none
+  label_histogram: np.ndarray
   #: "data": sha256 of all features and labels; "partition": sha256 of the
   #: partition
   hashes: dict[str, str]
@@ -87,6 +93,12 @@ class Federation:
   labels: str = ""  #: sha256 of all labels, which a partition file names
   #: the training rows in ``data.train.x``, if this process does not hold all
   rows: process_rows.Rows | None = None
+  #: what is predicted; None: one class for each example, unless the model names
+  #: another task
+  task: tasks.Task | None = None
+  #: the labels of ``label_histogram`` of the rows for training and for testing,
+  #: in the order of the clients; None: y
+  dealt_by: tuple[np.ndarray, np.ndarray] | None = None
 
   @property
   def num_clients(self) -> int:
@@ -94,9 +106,21 @@ class Federation:
     return len(self.data.train.size)
 
   @property
-  def example_shape(self) -> tuple[int, ...]:
-    """The shape of one example as the model reads it."""
-    return tuple(self.data.train.x.shape[1:])
+  def example_shape(self) -> Any:
+    """The shape of one example as the model reads it; of a dictionary each."""
+    return store.map_arrays(
+        lambda array: tuple(array.shape[1:]), self.data.train.x)
+
+  @property
+  def example_dtype(self) -> Any:
+    """The dtype of the examples as the model reads them, likewise."""
+    return store.map_arrays(lambda array: array.dtype, self.data.train.x)
+
+  @property
+  def targets(self) -> Any:
+    """The shapes and dtypes of the targets of one example."""
+    return jax.tree.map(lambda y: jax.ShapeDtypeStruct(y.shape[1:], y.dtype),
+                        self.data.train.y)
 
   @property
   def num_tokens(self) -> int:
@@ -104,8 +128,14 @@ class Federation:
     return self.tokens or self.options.vocabulary + SPECIAL
 
   @property
+  def has_classes(self) -> bool:
+    """Whether every example has one class."""
+    return tasks.of(self).has_classes
+
+  @property
   def test_sizes(self) -> np.ndarray:
     """[L] int64, examples of the whole test set by class."""
+    assert self.has_classes
     test = self.data.whole_test
     return self._by_class(np.asarray(test.y[:test.size.sum()]))
 
@@ -113,7 +143,7 @@ class Federation:
   def validation_sizes(self) -> np.ndarray | None:
     """[L] int64, validation examples by class; None if there are none."""
     rows = server_rows(self.data.train)
-    if rows is None:
+    if rows is None or not self.has_classes:
       return None
     first = int(rows.offset)
     return self._by_class(np.asarray(rows.y[first:first + int(rows.size)]))
@@ -121,14 +151,15 @@ class Federation:
   def _by_class(self, y: np.ndarray) -> np.ndarray:
     return np.bincount(y[y >= 0], minlength=self.num_classes)
 
-  def client(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+  def client(self, number: int) -> tuple[Any, Any]:
     """Returns the training data of one client.
 
     Args:
       number: index of the client in [0, C).
 
     Returns:
-      The examples x [n, ...] and the labels y [n].
+      The examples x [n, ...] and the labels y [n] (or targets, of other
+      tasks), as arrays or dictionaries of arrays.
 
     Raises:
       DataError: ``number`` is out of range, or another process holds the
@@ -136,7 +167,7 @@ class Federation:
     """
     return self._rows(self.data.train, number, self.rows)
 
-  def client_test(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+  def client_test(self, number: int) -> tuple[Any, Any]:
     """Returns the local test data of one client.
 
     Args:
@@ -152,7 +183,7 @@ class Federation:
 
   def _rows(
       self, data: Any, number: int, rows: process_rows.Rows | None = None
-  ) -> tuple[np.ndarray, np.ndarray]:
+  ) -> tuple[Any, Any]:
     try:
       number = place("client", number, self.num_clients)
     except OptionError as error:
@@ -162,14 +193,17 @@ class Federation:
       if not rows.own.start <= first <= first + size <= rows.own.stop:
         raise DataError(f"`client`={number}: its rows are in another process")
       first -= rows.own.start
-    return data.x[first:first + size], data.y[first:first + size]
+    x, y = (store.map_arrays(lambda array: array[first:first + size], tree)
+            for tree in (data.x, data.y))
+    return x, y
 
   def __repr__(self) -> str:
-    train = self.data.train
+    train, task = self.data.train, tasks.of(self)
+    what = "classes" if task.has_classes else f"outputs ({task.name})"
     return (f"<Federation {self.name}: {self.num_clients} clients "
             f"({self.partition.name}), {int(train.size.sum())} training "
             f"examples of shape {self.example_shape}, {self.num_classes} "
-            "classes>")
+            f"{what}>")
 
 
 def federate(
@@ -250,11 +284,12 @@ _LOADERS: dict[str | None, tuple[Callable[..., Examples], tuple[str, ...]]] = {
     "synthetic": (synthetic, (
         "synthetic_alpha", "synthetic_beta", "num_clients", "partition_seed",
         "synthetic_iid")),
-    "npz": (load_npz, ("data_path",)),
+    "diabetes": (load_diabetes, ()),
+    "npz": (load_npz, ("data_path", "task")),
     "leaf": (load_leaf, ("data_path",)),
     "idx": (load_idx, ("data_path",)),
-    "shakespeare": (
-        load_shakespeare, ("data_path", "sequence_length", "window_stride")),
+    "shakespeare": (load_shakespeare, (
+        "data_path", "sequence_length", "window_stride", "task")),
     "femnist": (load_femnist, (
         "femnist", "num_clients", "partition_seed", "data_dir", "data_path")),
     "sent140": (load_sent140, (
@@ -282,10 +317,36 @@ def load_examples(options: DataOptions) -> Examples:
     DataError: the data set is missing or unusable.
   """
   loader, names = _LOADERS.get(options.dataset, _OF_TFDS)
-  return _loaded(loader, *(getattr(options, name) for name in names))
+  examples = _loaded(loader, *(getattr(options, name) for name in names))
+  return with_task(examples, options.task)
+
+
+def with_task(examples: Examples, task: str | None) -> Examples:
+  """The examples with the targets of another task.
+
+  Args:
+    examples: the data set.
+    task: an option `task`; None: the data set's own.
+
+  Raises:
+    DataError: the targets are not those of the task.
+  """
+  named = tasks.named(task)
+  if named is None or examples.task is not None and (
+      examples.task.name == named.name):
+    return examples
+  arrays = {name: getattr(examples, name)
+            for name in ("x_train", "y_train", "x_test", "y_test")}
+  made = checked(arrays, lambda name: f"`dataset`={examples.name}: {name}",
+                 examples.name, task=named)
+  return examples._replace(
+      y_train=made.y_train, y_test=made.y_test, num_classes=made.num_classes,
+      task=made.task)
 
 
 def _with_features(options: DataOptions, examples: Examples) -> Examples:
+  if isinstance(examples.x_train, dict):
+    return _stored_each(options, examples)
   chosen = {}
   if options.features == "hog":
     chosen = {name: getattr(options, f"hog_{name}")
@@ -301,6 +362,24 @@ def _with_features(options: DataOptions, examples: Examples) -> Examples:
   else:
     arrays = stored(make_features(kind, **chosen)(*arrays), options.store)
   return examples._replace(x_train=arrays[0], x_test=arrays[1])
+
+
+def _stored_each(options: DataOptions, examples: Examples) -> Examples:
+  """The examples of a dictionary of arrays, each kept as if it were alone."""
+  if options.features != "none":
+    raise DataError(f"`features`={options.features}: needs one array, the "
+                    f"examples are {', '.join(examples.x_train)}")
+
+  def kept(*pair):
+    alone = _with_features(
+        options, examples._replace(x_train=pair[0], x_test=pair[1]))
+    return alone.x_train, alone.x_test
+
+  pairs = store.map_arrays(kept, examples.x_train, examples.x_test)
+  x_train, x_test = (jax.tree.map(
+      lambda pair, i=i: pair[i], pairs,
+      is_leaf=lambda pair: isinstance(pair, tuple)) for i in (0, 1))
+  return examples._replace(x_train=x_train, x_test=x_test)
 
 
 @functools.lru_cache(maxsize=1)
@@ -339,7 +418,11 @@ def from_options(
   if examples is None:
     examples = _named_with_features(_of_data_set(options))
   else:
-    examples = _with_features(options, examples)
+    examples = _with_features(options, with_task(examples, options.task))
+  task = tasks.of(examples)
+  if options.shift == "swap_part" and not task.has_classes:
+    raise DataError("`shift`=swap_part: exchanges the examples of a class, "
+                    f"`task`={task.name} has none")
   if options.dataset in ("npz", "leaf", "idx", None):  # the caller's own
     for text in doubts(examples):
       warnings.warn(text, stacklevel=3)
@@ -375,7 +458,8 @@ def from_options(
         partition, options.newcomers_at, options.partition_seed)
   federation = deal(examples, partition, joins, options)
   large = options.dataset == "npz" and options.features in (
-      "none", "flatten") and examples.x_train.nbytes > _KEPT_BYTES
+      "none", "flatten") and sum(array.nbytes for array in store.arrays(
+          examples.x_train)) > _KEPT_BYTES
   if large or federation.rows is not None:
     _loaded.cache_clear()
     _named_with_features.cache_clear()
@@ -412,12 +496,16 @@ def deal(
   x_train, y_train = examples.x_train, examples.y_train
   x_test, y_test = examples.x_test, examples.y_test
   digest = _hash(x_train, y_train, x_test, y_test)
-  rows: tuple[np.ndarray, ...] = (x_train,)
-  test_rows: tuple[np.ndarray, ...] = (x_test,)
-  labels, test_labels = y_train, y_test
+  rows: tuple[Any, ...] = (x_train,)
+  test_rows: tuple[Any, ...] = (x_test,)
+  labels: tuple[Any, ...] = (y_train,)
+  test_labels: tuple[Any, ...] = (y_test,)
+  known = examples.labels()
+  own, own_test = known.train, known.test
   if partition.pooled:
-    rows = test_rows = x_train, x_test
-    labels = test_labels = np.concatenate([y_train, y_test])
+    rows, labels = (x_train, x_test), (y_train, y_test)
+    test_rows, test_labels = rows, labels
+    own = own_test = np.concatenate([known.train, known.test])
   keep_bytes = options.store != "float32"
   test = client_data(
       test_rows, test_labels, partition.test_order, partition.test_offset,
@@ -425,7 +513,7 @@ def deal(
   validation = None
   if partition.held_out is not None:
     validation = partition.held_out.train_order
-  histogram = label_histogram(partition, labels, examples.num_classes)
+  histogram = label_histogram(partition, own, known.number)
   rows_here, first = None, len(partition.train_order)
   if process_rows.current().processes > 1:
     rows_here, first = process_rows.cut(
@@ -446,7 +534,9 @@ def deal(
   return Federation(
       data, partition, examples.num_classes, examples.name, histogram, hashes,
       options, examples.num_tokens, _client_names(examples, partition),
-      labels_hash(examples), rows_here)
+      labels_hash(examples), rows_here, examples.task,
+      None if tasks.of(examples).has_classes else (
+          own[partition.train_order], own_test[partition.test_order]))
 
 
 def _whole_test(
@@ -467,16 +557,17 @@ def _whole_test(
           map_rows(a, lambda rows: np.delete(rows, held_out.test_order, axis=0))
           for a in (x_test, y_test))
   trained_on = partition.pooled and any(
-      (order >= len(examples.y_train)).any() for order in orders)
-  if not len(y_test) and not num_test:
+      (order >= examples.rows[0]).any() for order in orders)
+  rows = len(store.arrays(y_test)[0])
+  if not rows and not num_test:
     reason = "" if held_out is None else (
         f", or none that `validation_clients`={len(held_out.clients)} leaves")
     raise DataError(
         f"the data set {examples.name} has no test examples (x_test is empty)"
         f" and `partition`={partition.name} holds none out{reason}")
   whole, total = test, num_test
-  if len(y_test) and not trained_on:
-    total = len(y_test)
+  if rows and not trained_on:
+    total = rows
     # Else the local splits have the official test rows in another order.
     if partition.pooled or num_test != total:
       order = np.arange(total)
@@ -487,7 +578,7 @@ def _whole_test(
 
 
 def _own_rows(
-    x: Any, y: np.ndarray, partition: Partition, rows: process_rows.Rows,
+    x: Any, y: Any, partition: Partition, rows: process_rows.Rows,
     validation: np.ndarray | None, joins: np.ndarray | None, keep_bytes: bool
 ) -> ClientData:
   """The rows of this process, with the offsets and sizes of all clients.
@@ -526,10 +617,10 @@ def _pieces(first: int, total: int) -> Pieces:
   return Pieces(first + offset, size)
 
 
-def _hash(*arrays: Any) -> str:
+def _hash(*trees: Any) -> str:
   """sha256 of the values, however they are kept."""
   digest = hashlib.sha256()
-  for array in arrays:
+  for array in store.arrays(trees):
     digest.update(f"{array.dtype} {array.shape}".encode())
     for rows in row_chunks(array):
       digest.update(np.ascontiguousarray(array[rows]).data)
@@ -564,7 +655,7 @@ def after_events(federation: Federation, event: int) -> Shifted:
   places = partition._replace(
       train_order=np.arange(len(partition.train_order)),
       test_order=np.arange(len(partition.test_order)))
-  y_train, y_test = (
+  y_train, y_test = federation.dealt_by or (
       np.asarray(rows.y)[:len(order)] for rows, order in (
           (federation.data.train, partition.train_order),
           (federation.data.test, partition.test_order)))
@@ -577,7 +668,7 @@ def after_events(federation: Federation, event: int) -> Shifted:
     if (order == np.arange(len(order))).all():
       return None
     # The server's rows and the padding keep their places.
-    behind = np.arange(len(order), data.x.shape[0])
+    behind = np.arange(len(order), num_rows(data))
     return np.concatenate([order, behind]).astype(np.int32)
 
   return Shifted(
@@ -585,4 +676,4 @@ def after_events(federation: Federation, event: int) -> Shifted:
       moved(after.test_order, federation.data.test),
       (after.train_offset.astype(np.int32), after.train_size.astype(np.int32)),
       (after.test_offset.astype(np.int32), after.test_size.astype(np.int32)),
-      label_histogram(after, y_train, federation.num_classes))
+      label_histogram(after, y_train, federation.label_histogram.shape[1]))

@@ -1,6 +1,5 @@
 """The layout of clients' data: back to back, without padding in between."""
 
-from collections.abc import Sequence
 import math
 from typing import Any
 
@@ -10,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg.base import Array, ClientData, Cohort, Shard
+from fedjax_alg.data import store
 from fedjax_alg.data.store import Coded
 
 #: Number of zero rows after the last client. A block of up to this many rows
@@ -40,8 +40,8 @@ def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def client_data(
-    x: np.ndarray | Coded | Sequence[np.ndarray | Coded],
-    y: np.ndarray,
+    x: Any,
+    y: Any,
     order: np.ndarray,
     offset: np.ndarray,
     size: np.ndarray,
@@ -56,10 +56,12 @@ def client_data(
   PADDING_ROWS zero rows.
 
   Args:
-    x: [n, ...] examples. Signed integers (token ids) become int32; all others
-      are converted to float32. A sequence of arrays is treated as their
-      concatenation, without making it; all or none of them are ``Coded``.
-    y: [n] int labels.
+    x: [n, ...] examples, a tree of arrays. Signed integers (token ids) become
+      int32; all others are converted to float32. A tuple or list of trees is
+      treated as their concatenation, without making it; all or none of the
+      arrays in one place are ``Coded``.
+    y: [n, ...] targets, a tree of arrays, or a tuple or list of trees. All
+      whole numbers become int32.
     order: [M] int, the row of x at each place.
     offset: [C] int, first place of each client.
     size: [C] int, number of rows of each client.
@@ -75,10 +77,14 @@ def client_data(
     NumPy arrays; x and y have M + V + PADDING_ROWS rows, or ``places``.
   """
   server: Any = None
-  parts: Any = (x,) if isinstance(x, (np.ndarray, Coded)) else tuple(x)
-  chex.assert_shape(
-      y, (sum(map(len, parts)),), custom_message="y: one label for each row")
-  chex.assert_type(y, int, custom_message="y: labels are whole numbers")
+  examples, targets = (
+      tuple(tree) if isinstance(tree, (tuple, list)) else (tree,)
+      for tree in (x, y))
+  total = sum(len(store.arrays(part)[0]) for part in examples)
+  for parts in (examples, targets):
+    for each in zip(*map(store.arrays, parts)):
+      chex.assert_equal(sum(map(len, each)), total,
+                        custom_message="x and y: as many rows in every array")
   clients = (offset, size) if joins is None else (offset, size, joins)
   chex.assert_shape(
       clients, (len(size),),
@@ -87,7 +93,24 @@ def client_data(
     server = np.array([len(order), len(validation)], np.int32)
     order = np.concatenate([order, validation])
   places = max(places, len(order) + PADDING_ROWS)
-  dtype: Any = np.int32 if parts[0].dtype.kind == "i" else np.float32
+  # The fields hold NumPy arrays until a run places them on its devices.
+  fields: tuple[Any, ...] = (
+      *(store.map_arrays(lambda *parts: _arranged(
+          parts, order, places, keep_bytes, whole), *trees)
+        for trees, whole in ((examples, "i"), (targets, "iub"))),
+      np.asarray(offset, np.int32), np.asarray(size, np.int32),
+      server, None if joins is None else np.asarray(joins, np.int32))
+  return ClientData(*fields)
+
+
+def _arranged(
+    parts: Any, order: np.ndarray, places: int, keep_bytes: bool, whole: str
+) -> Any:
+  """The rows of one array of examples or targets; see ``client_data``.
+
+  Dtypes of a kind in ``whole`` become int32.
+  """
+  dtype: Any = np.int32 if parts[0].dtype.kind in whole else np.float32
   coded = next((part for part in parts if isinstance(part, Coded)), None)
   if coded is not None and keep_bytes:
     parts, dtype = tuple(part.codes for part in parts), np.uint8
@@ -103,14 +126,13 @@ def client_data(
       inside = (chunk >= first) & (chunk < first + len(part))
       target[inside] = part[chunk[inside] - first]
       first += len(part)
-  classes = aligned_zeros((places,), np.int32)
-  classes[:len(order)] = y[order]
-  # The fields hold NumPy arrays until a run places them on its devices.
-  arrays: tuple[Any, ...] = (
-      Coded(rows, coded.values) if coded is not None and keep_bytes else rows,
-      classes, np.asarray(offset, np.int32), np.asarray(size, np.int32),
-      server, None if joins is None else np.asarray(joins, np.int32))
-  return ClientData(*arrays)
+  return Coded(rows, coded.values) if coded is not None and keep_bytes else rows
+
+
+def num_rows(rows: ClientData | Shard) -> int:
+  """The number of rows of the arrays; of one block where they are in blocks."""
+  first = store.arrays(rows.y)[0]
+  return first.shape[0]
 
 
 def shard_of(data: ClientData, client: Array | int) -> Shard:
@@ -124,7 +146,8 @@ def shard_of(data: ClientData, client: Array | int) -> Shard:
     The shard.
   """
   data = jax.tree.map(jnp.asarray, data)
-  return Shard(data.x, data.y, data.offset[client], data.size[client])
+  return Shard(data.x, data.y, data.offset[client], data.size[client],
+               blocks=data.blocks)
 
 
 def server_rows(data: ClientData) -> Shard | None:
@@ -188,7 +211,7 @@ def take_cohort(
     devices = devices._replace(
         flops_per_s=devices.flops_per_s[clients],
         bytes_per_s=devices.bytes_per_s[clients])
+  everybody = Shard(data.x, data.y, data.offset, sizes, blocks=data.blocks)
   return Cohort(
-      ids, Shard(data.x, data.y, offset, size), size.astype(jnp.float32),
-      server_rows(data), Shard(data.x, data.y, data.offset, sizes), devices,
-      newcomers, data.devices)
+      ids, everybody.at(offset, size), size.astype(jnp.float32),
+      server_rows(data), everybody, devices, newcomers, data.devices)

@@ -10,8 +10,9 @@ import numpy as np
 from fedjax_alg import files
 from fedjax_alg.data import characters
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.data.examples import Examples, MAX_CLASSES
+from fedjax_alg.data.examples import Examples
 from fedjax_alg.files import expanded
+from fedjax_alg.tasks.classification import MAX_CLASSES
 
 _Users = dict[str, tuple[np.ndarray, np.ndarray]]
 

@@ -15,7 +15,8 @@ def read(
 
   Args:
     path: a regular file.
-    names: the arrays of an .npz to read; None reads all.
+    names: the arrays of an .npz to read, with those of NAME/KEY; None reads
+      all.
 
   Returns:
     Of an .npy the array. Of an .npz name -> array, or None for an array that
@@ -32,8 +33,9 @@ def read(
       if isinstance(stored, np.ndarray):
         return stored
       return {
-          name: np.asarray(stored[name]) if names is None or name in names
-          else None for name in stored.files}
+          name: np.asarray(stored[name])
+          if names is None or name.split("/")[0] in names else None
+          for name in stored.files}
     # zipfile, zlib, NumPy and the parser of its headers raise many kinds.
     except Exception as error:  # pylint: disable=broad-exception-caught
       raise ValueError(f"{path}: damaged") from error

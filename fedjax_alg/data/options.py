@@ -7,7 +7,8 @@ from them. Two runs with equal options train on the same data.
 import dataclasses
 from typing import Any
 
-from fedjax_alg.conditions import only
+from fedjax_alg import own, tasks
+from fedjax_alg.conditions import but, only
 from fedjax_alg.data import femnist as femnist_lib, tfds_source
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.features import FEATURES, HOG_NORMS
@@ -18,8 +19,8 @@ from fedjax_alg.data.shift import num_pairs, SHIFTS, SWAPS
 from fedjax_alg.data.store import STORES
 from fedjax_alg.hparams import check_options, hyper, MAX_SEED, typed
 
-_NOT_TFDS = ("digits", "synthetic", "femnist", "sent140", "shakespeare", "idx",
-             "npz", "leaf", None)
+_NOT_TFDS = ("digits", "diabetes", "synthetic", "femnist", "sent140",
+             "shakespeare", "idx", "npz", "leaf", None)
 
 
 class _Datasets(tuple[str, ...]):
@@ -32,11 +33,13 @@ class _Datasets(tuple[str, ...]):
 
 
 DATASETS = _Datasets((
-    "digits", "synthetic", *tfds_source.TFDS_NAMES, "femnist", "sent140",
-    "shakespeare", "idx", "npz", "leaf", "tfds:NAME"))
+    "digits", "diabetes", "synthetic", *tfds_source.TFDS_NAMES, "femnist",
+    "sent140", "shakespeare", "idx", "npz", "leaf", "tfds:NAME"))
 
 #: Default number of clients of the data sets that are generated per client.
 _CLIENTS = {"synthetic": 30, "femnist": 200}
+#: Data sets whose examples are so many numbers.
+NUMBERS = {"synthetic": 60, "diabetes": 10}
 #: Data sets that always come with clients.
 _COME_WITH_CLIENTS = ("synthetic", "femnist", "sent140", "shakespeare")
 _PREPARED = _Datasets((*tfds_source.TFDS_NAMES, "femnist", "sent140",
@@ -54,6 +57,14 @@ class SourceOptions:
       "digits", "the data set, one of " + ", ".join(DATASETS) + ": "
       "tfds:NAME = any image classification data set of TFDS; the prefix may "
       "be left out", choices=DATASETS)
+  task: str | None = hyper(
+      None, "what is predicted, one of " + ", ".join(tasks.NAMES) + ", or your "
+      "own, " + own.FORMS + ": multi_label = any of L labels for each example, "
+      "regression = real numbers, dense = a class for each pixel "
+      "(dense:255 ignores pixels of this label, dense those of -1), tokens = "
+      "the next token at each place of a sequence; default regression for "
+      "diabetes, else classification, unless your own model names a task",
+      later=True)
   data_dir: str | None = hyper(
       None, "folder of femnist, sent140 and the data sets of TFDS, as prepared "
       "by experiments.prepare; default $TFDS_DATA_DIR or "
@@ -61,7 +72,8 @@ class SourceOptions:
       when=only("dataset", *_PREPARED))
   data_path: str | None = hyper(
       None, "your file. With `dataset`=npz: an .npz of x_train, y_train, "
-      "x_test, y_test[, client_train, client_test]. With `dataset`=leaf: a "
+      "x_test, y_test[, client_train, client_test]; x_train/NAME, ... are "
+      "several arrays of an example. With `dataset`=leaf: a "
       "LEAF or FedProx json file, or a folder with train/ and test/. With "
       "`dataset`=idx: a folder of the four IDX files of MNIST or another such "
       "data set. With `dataset`=shakespeare: a folder of plays as *.txt. With "
@@ -94,7 +106,7 @@ class SourceOptions:
       1, "number of characters between the starts of two examples of a role; 1 "
       "makes an example of every character, 80 bytes each, and 10 a tenth of "
       "them (`dataset`=shakespeare)", minimum=1,
-      when=only("dataset", "shakespeare"), later=True)
+      when=only("dataset", "shakespeare") & but("task", "tokens"), later=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,7 +234,7 @@ class VocabularyOptions:
   vocabulary: int = hyper(
       10_000, "number of words that the model knows, the most frequent ones of "
       "the training data (`model`=lstm)",
-      minimum=1, when=only("model", "lstm"))
+      minimum=1, when=only("model", "lstm", "transformer"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,8 +268,10 @@ class DataOptions(VocabularyOptions, FeatureOptions, ShiftOptions,
       partition = "natural"
     elif partition is None and self.dataset not in ("npz", None):
       partition = "iid"
-    images = self.dataset in ("digits", "idx") or (
+    tasks.named(self.task)
+    alone = self.dataset in ("digits", "diabetes", "idx") or (
         not comes and self.dataset in _PREPARED)
+    numbers = NUMBERS.get(self.dataset or "")
     for refused, message in (
         (self.dataset in _FILES and not self.data_path,
          f"`data_path`: missing, `dataset`={self.dataset} reads your file"),
@@ -267,7 +281,7 @@ class DataOptions(VocabularyOptions, FeatureOptions, ShiftOptions,
          and self.dataset not in _CLIENTS,
          f"`num_clients`={count}: not read with `partition`=file, which has "
          "its clients"),
-        (images and partition == "natural",
+        (alone and partition == "natural",
          f"`partition`=natural: {self.dataset} names no clients (use iid, "
          "classes, shards, dirichlet, powerlaw or file)"),
         (comes and partition not in ("natural", "file"),
@@ -279,8 +293,9 @@ class DataOptions(VocabularyOptions, FeatureOptions, ShiftOptions,
          "`dataset`=shakespeare, which has 80 characters"),
         (self.data_dir and self.data_path,
          "`data_dir` and `data_path`: give one of them"),
-        (self.features == "hog" and self.dataset == "synthetic",
-         "`features`=hog: needs images, synthetic has 60 numbers"),
+        (self.features == "hog" and numbers,
+         f"`features`=hog: needs images, {self.dataset} has {numbers} "
+         "numbers"),
         (self.newcomers_at and self.shift != "none",
          "`newcomers_at` and `shift`: give one of them")):
       if refused:
@@ -301,6 +316,12 @@ class DataOptions(VocabularyOptions, FeatureOptions, ShiftOptions,
     return dataclasses.replace(
         self, partition=partition, num_clients=count, min_client_size=size,
         partition_seed=seed, sequence_length=length)
+
+  @property
+  def known_task(self) -> tasks.Task | None:
+    """The task of the data; None if they name none."""
+    return tasks.named(self.task or (
+        "regression" if self.dataset == "diabetes" else None))
 
   def check_changes(self, num_clients: int, fewest: int) -> None:
     """Checks newcomers and shift against the number of clients.

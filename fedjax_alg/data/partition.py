@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_alg import tasks
 from fedjax_alg.data import allocate, label_skew, published
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import check_memory, Examples
@@ -80,6 +81,11 @@ def make_partition(
     ``powerlaw``: the FedProx MNIST generator, see ``published.powerlaw``.
     ``natural``: the clients that the data set names.
 
+  The class of an example is its label (``Examples.labels``): of a real target
+  the quantile that it lies in, of several labels or pixels the most frequent
+  one. Examples without a label, and ``powerlaw``, which reads classes, are
+  refused.
+
   With iid, classes, shards and dirichlet every training example is used exactly
   once, and the official test set is spread over the clients in proportion to
   their training counts of each class (``allocate.spread_test``).
@@ -137,7 +143,8 @@ def make_partition(
     return Partition(*split, kind, flags)
   if num_clients is None:
     raise DataError(f"`partition`={kind} needs `num_clients`")
-  _check_counts(num_clients, examples.num_classes)
+  labels = _labels(kind, examples)
+  _check_counts(num_clients, labels.number)
   flags["num_clients"] = num_clients
   if kind == "powerlaw":
     return Partition(
@@ -156,16 +163,31 @@ def make_partition(
   }
   options = of_kind[kind] | {"min_client_size": min_client_size}
   owner = label_skew.OWNERS[kind](
-      examples.y_train, examples.num_classes, num_clients, rng, **options)
-  histogram = np.zeros((num_clients, examples.num_classes), np.int64)
-  np.add.at(histogram, (owner, examples.y_train), 1)
-  available = np.bincount(examples.y_test, minlength=examples.num_classes)
+      labels.train, labels.number, num_clients, rng, **options)
+  histogram = np.zeros((num_clients, labels.number), np.int64)
+  np.add.at(histogram, (owner, labels.train), 1)
+  available = np.bincount(labels.test, minlength=labels.number)
   test_owner = allocate.deal(
-      examples.y_test, allocate.spread_test(histogram, available, rng), rng)
+      labels.test, allocate.spread_test(histogram, available, rng), rng)
   return Partition(
       *allocate.pack(owner, num_clients, rng),
       *allocate.pack(test_owner, num_clients, rng), False, kind,
       flags | options)
+
+
+def _labels(kind: str, examples: Examples) -> tasks.Labels:
+  """The labels of the examples, which a kind of partition may need.
+
+  Raises:
+    DataError: it does, and there are none.
+  """
+  task, labels = tasks.of(examples), examples.labels()
+  if kind == "powerlaw" and not task.has_classes or (
+      kind != "iid" and labels.number == 1 and not task.has_classes):
+    raise DataError(
+        f"`partition`={kind}: deals examples by their label, those of "
+        f"`task`={task.name} have none (use iid, natural or file)")
+  return labels
 
 
 def split_fields(
@@ -227,8 +249,8 @@ def label_histogram(
 
   Args:
     partition: the partition.
-    y: [n] the labels that ``train_order`` indexes: y_train or, if the
-      partition is pooled, y_train followed by y_test.
+    y: [n] the labels that ``train_order`` indexes: those for training or, if
+      the partition is pooled, those for training and then for testing.
     num_classes: L; by default the largest label plus one.
 
   Returns:

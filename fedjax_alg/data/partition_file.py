@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_alg import files
-from fedjax_alg.data import allocate, npz
+from fedjax_alg.data import allocate, npz, store
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.hold_out import put_back
@@ -24,9 +24,11 @@ _SHIFTS = {"train_order": "train_shift", "test_order": "test_shift"}
 
 def labels_hash(examples: Examples) -> str:
   """Computes the sha256 (hex) of all labels, training labels first."""
-  digest = hashlib.sha256(f"{examples.y_train.shape}".encode())
-  for labels in (examples.y_train, examples.y_test):
-    digest.update(np.ascontiguousarray(labels, "<i4").tobytes())
+  labels = store.arrays((examples.y_train, examples.y_test))
+  digest = hashlib.sha256(f"{labels[0].shape}".encode())
+  for array in labels:
+    digest.update(np.ascontiguousarray(
+        array, "<f4" if array.dtype.kind == "f" else "<i4").tobytes())
   return digest.hexdigest()
 
 
@@ -93,7 +95,7 @@ def read_partition(path: str | os.PathLike, examples: Examples) -> Partition:
   where = f"`partition_file`={path}"
   arrays, about = _read(path, where)
   pooled = about.get("pooled", False)
-  rows = len(examples.y_train), len(examples.y_test)
+  rows = examples.rows
   if about.get("labels") not in (None, labels_hash(examples)):
     raise DataError(
         f"{where}: was made for other labels than those of {examples.name} "

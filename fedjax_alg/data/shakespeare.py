@@ -9,9 +9,11 @@ import warnings
 import numpy as np
 
 from fedjax_alg.data import characters
+from fedjax_alg.data.arrays import checked
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.files import expanded
+from fedjax_alg.tasks.tokens import TOKENS
 
 _TRAIN_SHARE = 0.8
 # A speaker is the first line of a paragraph: "Ham." or "SECOND LORD", digits
@@ -72,7 +74,8 @@ def roles(text: str) -> dict[str, str]:
 
 
 def load_shakespeare(
-    path: str | os.PathLike, length: int = 80, stride: int = 1) -> Examples:
+    path: str | os.PathLike, length: int = 80, stride: int = 1,
+    task: str | None = None) -> Examples:
   """Makes windows of characters from a folder of plays.
 
   The task is that of McMahan et al. 2017 and LEAF (Caldas et al. 2018): from
@@ -82,15 +85,20 @@ def load_shakespeare(
   short ones have no test windows. The authors' edition is another one, so the
   numbers of roles and characters differ.
 
+  With the task "tokens" the next character is predicted at each place of a
+  window. The same text is for training and for testing, in windows that do not
+  overlap; the last one of a part may be padded.
+
   Args:
     path: a folder of texts ``*.txt``, or one text.
     length: T, number of characters that the model reads.
     stride: distance between the first characters of neighbouring windows.
-      Memory is divided by it.
+      Memory is divided by it; not read with the task "tokens".
+    task: None or "tokens".
 
   Returns:
-    x int8 [n, T] of token ids, the classes of the next characters, and the
-    roles as clients, named "<text>: <speaker>".
+    x int8 [n, T] of token ids, the classes of the next characters (the ids at
+    each place, y [n, T]), and the roles as clients, named "<text>: <speaker>".
 
   Raises:
     DataError: a file cannot be read, or there is no role with a window.
@@ -116,7 +124,33 @@ def load_shakespeare(
   if without:
     warnings.warn(f"no roles found in {', '.join(without)}", stacklevel=2)
   names, texts = [names[i] for i in long], [texts[i] for i in long]
+  if task == "tokens":
+    return _sequences(names, texts, length)
   return _windows(names, texts, length, stride)
+
+
+def _sequences(
+    names: list[str], texts: list[np.ndarray], length: int) -> Examples:
+  """Windows [T + 1] of ids that share one character with the next window."""
+  found: dict[str, list[np.ndarray]] = {"train": [], "test": []}
+  for text in texts:
+    total = len(text) - length
+    trains = max(1, int(_TRAIN_SHARE * total)) + length
+    # Behind the last character that a window for training has predicted.
+    for split, part in (("train", text[:trains]), ("test", text[trains:])):
+      number = max(-(-(len(part) - 1) // length), 0)
+      padded = np.pad(part, (0, max(1 + number * length - len(part), 0)))
+      found[split].append(np.stack(
+          [padded[i * length:(i + 1) * length + 1] for i in range(number)]
+      ) if number else np.zeros((0, length + 1), text.dtype))
+  arrays: dict[str, np.ndarray] = {}
+  for split, each in found.items():
+    ids = np.concatenate(each)
+    arrays |= {"x_" + split: ids[:, :-1], "y_" + split: ids[:, 1:],
+               "client_" + split: np.repeat(
+                   np.arange(len(names)), list(map(len, each)))}
+  return checked(arrays, lambda name: name, "shakespeare",
+                 characters.NUM_TOKENS, np.array(names), TOKENS)
 
 
 def _windows(

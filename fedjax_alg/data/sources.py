@@ -4,9 +4,11 @@ from collections.abc import Sequence
 import importlib.util
 import os
 import pathlib
+from typing import Any
 
 import numpy as np
 
+from fedjax_alg import tasks
 from fedjax_alg.data import npz
 from fedjax_alg.data.arrays import checked, numbered
 from fedjax_alg.data.errors import DataError
@@ -55,7 +57,49 @@ def load_digits(seed: int = 0, test_fraction: float = 0.2) -> Examples:
                   None, "digits")
 
 
-def load_npz(path: str | os.PathLike) -> Examples:
+def _diabetes() -> tuple[np.ndarray, np.ndarray]:
+  """scikit-learn's raw features [n, 10] and targets [n] of the diabetes set."""
+  spec = importlib.util.find_spec("sklearn")
+  if spec is not None and spec.origin is not None:
+    folder = pathlib.Path(spec.origin).parent / "datasets/data"
+    files = folder / "diabetes_data_raw.csv.gz", (
+        folder / "diabetes_target.csv.gz")
+    if all(map(pathlib.Path.is_file, files)):
+      return np.loadtxt(files[0]), np.loadtxt(files[1])
+  from sklearn import datasets  # pylint: disable=g-import-not-at-top
+
+  found = datasets.load_diabetes(scaled=False)
+  return found.data, found.target
+
+
+def load_diabetes(seed: int = 0, test_fraction: float = 0.2) -> Examples:
+  """Loads the 442 patients of scikit-learn, for regression.
+
+  Efron, Hastie, Johnstone, Tibshirani, "Least Angle Regression", Annals of
+  Statistics 2004: age, sex, body mass index, blood pressure and six blood serum
+  measurements, and the progression of the disease after a year (25 to 346).
+
+  Args:
+    seed: seed of the test split. It is not the seed of a run: every run tests
+      on the same patients.
+    test_fraction: share of the patients that is in the test set, in (0, 1).
+
+  Returns:
+    Features float32 [n, 10] of mean 0 and variance 1 over the training set, and
+    targets [n, 1] in units of 100.
+  """
+  x, y = _diabetes()
+  order = np.random.default_rng(seed).permutation(len(y))
+  first = round(test_fraction * len(y))
+  test, train = np.sort(order[:first]), np.sort(order[first:])
+  x = (x - x[train].mean(0)) / x[train].std(0)
+  return checked(
+      {"x_train": x[train], "y_train": y[train] / 100, "x_test": x[test],
+       "y_test": y[test] / 100}, lambda name: name, "diabetes",
+      task=tasks.named("regression"))
+
+
+def load_npz(path: str | os.PathLike, task: str | None = None) -> Examples:
   """Loads the user's own data set.
 
   Args:
@@ -63,7 +107,9 @@ def load_npz(path: str | os.PathLike) -> Examples:
       y_test [m] (m may be 0) and, if clients are given, client_train [n] and
       client_test [m], whole numbers from 0 or names (strings). uint8 x are
       images, signed integers x token ids, every other x becomes float32.
-      Labels are whole numbers from 0.
+      Labels are whole numbers from 0. In place of x_train and x_test there may
+      be several arrays x_train/NAME and x_test/NAME, and so with y.
+    task: what is predicted, see ``tasks.named``; None: classes.
 
   Returns:
     The examples; ``num_classes`` is the largest label plus one. Clients with
@@ -74,7 +120,8 @@ def load_npz(path: str | os.PathLike) -> Examples:
       never loaded.
   """
   path = expanded(path, "data_path")
-  arrays = read_npz(path, _ARRAYS, ("client_train", "client_test"))
+  arrays: dict[str, Any] = read_npz(
+      path, _ARRAYS, ("client_train", "client_test"))
 
   def what(which: str) -> str:
     return f"`data_path`={path}: {which}"
@@ -86,13 +133,16 @@ def load_npz(path: str | os.PathLike) -> Examples:
       "client_train" in ids):
     numbers, names = numbered(ids, lambda which: what(which) + ":")
     arrays |= numbers
-  return checked(arrays, what, path.stem, client_names=names)
+  return checked(
+      arrays, what, path.stem, client_names=names, task=tasks.named(task))
 
 
 def read_npz(
     path: pathlib.Path, required: Sequence[str], optional: Sequence[str] = ()
-) -> dict[str, np.ndarray]:
+) -> dict[str, Any]:
   """Reads the named arrays of an ``.npz``; pickled objects are refused.
+
+  Arrays NAME/KEY are the dictionary NAME of arrays.
 
   Args:
     path: the file.
@@ -100,7 +150,7 @@ def read_npz(
     optional: names of further arrays to read if the file has them.
 
   Returns:
-    Name -> array.
+    Name -> array, or dictionary of arrays.
 
   Raises:
     DataError: the file is missing or damaged, or a required array is missing.
@@ -118,6 +168,14 @@ def read_npz(
   if isinstance(arrays, np.ndarray):
     raise DataError(
         f"{where}: one .npy array, but an .npz with {needed} is needed")
+  for name in [name for name in arrays if name.split("/")[0] in names]:
+    first, inside, key = name.partition("/")
+    if inside:
+      whole = arrays.setdefault(first, {})
+      if isinstance(whole, np.ndarray):
+        raise DataError(f"{where}: has {first} and {name}, one of them is "
+                        "needed")
+      whole[key] = arrays.pop(name)
   missing = [name for name in required if name not in arrays]
   if missing:
     raise DataError(f"{where}: missing {', '.join(missing)} (it has"

@@ -14,7 +14,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedjax_alg.base import Array
 from fedjax_alg.data.errors import DataError
 
 STORES = ("auto", "float32", "uint8")
@@ -100,30 +99,51 @@ class Coded:
     return self.values[codes]
 
 
-def read(x: Any, rows: Callable[[Any], Any]) -> Array:
+def _is_coded(x: Any) -> bool:
+  return isinstance(x, Coded)
+
+
+def map_arrays(fn: Callable[..., Any], *trees: Any) -> Any:
+  """``jax.tree.map`` over arrays of examples, of which some are ``Coded``."""
+  return jax.tree.map(fn, *trees, is_leaf=_is_coded)
+
+
+def arrays(tree: Any) -> list[Any]:
+  """The arrays of examples or targets, in the order of JAX's leaves."""
+  return jax.tree.leaves(tree, is_leaf=_is_coded)
+
+
+def values_each(x: Any) -> int:
+  """How many numbers an example has."""
+  return sum(math.prod(array.shape[1:]) for array in arrays(x))
+
+
+def read(x: Any, rows: Callable[[Any], Any]) -> Any:
   """Some rows of the examples as the model reads them.
 
   Args:
-    x: [M, ...] examples, as an array or ``Coded``.
+    x: [M, ...] examples, a tree of arrays or ``Coded``.
     rows: function of the array that is kept -> its rows.
 
   Returns:
     The rows, float32 or int32.
   """
-  return x.decode(rows(x.codes)) if isinstance(x, Coded) else rows(x)
+  return map_arrays(lambda array: array.decode(rows(array.codes)) if _is_coded(
+      array) else rows(array), x)
 
 
 def map_rows(x: Any, fn: Callable[[Any], Any]) -> Any:
-  """``fn`` of the array that is kept; what was bytes stays bytes.
+  """``fn`` of the arrays that are kept; what was bytes stays bytes.
 
   Args:
-    x: [M, ...] examples, as an array or ``Coded``.
+    x: [M, ...] examples, a tree of arrays or ``Coded``.
     fn: changes the rows of an array, not its values.
 
   Returns:
     The changed examples.
   """
-  return Coded(fn(x.codes), x.values) if isinstance(x, Coded) else fn(x)
+  return map_arrays(lambda array: Coded(
+      fn(array.codes), array.values) if _is_coded(array) else fn(array), x)
 
 
 def stored(arrays: tuple[Any, ...], store: str) -> tuple[Any, ...]:

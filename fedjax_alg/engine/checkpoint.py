@@ -47,13 +47,11 @@ def state_hash(state: Any) -> str:
   digest = hashlib.sha256()
   for leaf in split.leaves(state):
     if split.is_split(leaf):
-      seeds, _, _, *row = leaf.block.shape
-      shape: tuple[int, ...] = seeds, leaf.cuts[-1], *row
-      dtype, arrays = leaf.dtype, sharding.all_rows(leaf)
+      arrays = sharding.all_rows(leaf)
     else:
       leaf = np.asarray(leaf)
-      shape, dtype, arrays = leaf.shape, leaf.dtype, iter([leaf])
-    digest.update(f"{dtype}{shape}".encode())
+      arrays = iter([leaf])
+    digest.update(f"{leaf.dtype}{_shape(leaf)}".encode())
     for array in arrays:
       digest.update(np.ascontiguousarray(array).tobytes())
   return digest.hexdigest()
@@ -92,26 +90,29 @@ def save(
   path = folder / f"round_{round_number:08d}.ckpt"
   facts = dict(header, format=FORMAT, round=round_number)
   if split.within(state):
-    folder.mkdir(parents=True, exist_ok=True)
-    parts = processes.gather(_save_parts(path, state))
+    parts = processes.gather(
+        processes.together(lambda: _save_parts(path, state)))
     facts |= {"format": IN_PARTS, "parts": sum(parts, [])}
-    state = jax.tree.map(
+    state = split.tree_map(
         lambda leaf: np.zeros(
-            (len(leaf.block), 0, *leaf.block.shape[3:]), leaf.dtype)
-        if split.is_split(leaf) else leaf, state, is_leaf=split.is_split)
-  if not processes.lead():
-    return path
-  folder.mkdir(parents=True, exist_ok=True)
-  payload = serialization.to_bytes(jax.device_get(state))
-  text = json.dumps(facts, sort_keys=True)
-  digest = hashlib.sha256(text.encode() + payload).hexdigest()
-  with files.replacing(path, durable=True) as partial, open(
-      partial, "wb") as file:
-    file.write(json.dumps({"sha256": digest, "facts": text}).encode() + b"\n")
-    file.write(payload)
-  for old in paths(folder)[KEEP:]:
-    old.unlink()
-  _remove_parts(folder, before=round_number)
+            (len(leaf.block), 0, *leaf.block.shape[3:]), leaf.dtype),
+        lambda leaf: leaf, state)
+
+  def write():
+    folder.mkdir(parents=True, exist_ok=True)
+    payload = serialization.to_bytes(jax.device_get(state))
+    text = json.dumps(facts, sort_keys=True)
+    digest = hashlib.sha256(text.encode() + payload).hexdigest()
+    with files.replacing(path, durable=True) as partial, open(
+        partial, "wb") as file:
+      file.write(
+          json.dumps({"sha256": digest, "facts": text}).encode() + b"\n")
+      file.write(payload)
+    for old in paths(folder)[KEEP:]:
+      old.unlink()
+    _remove_parts(folder, before=round_number)
+
+  processes.agree(write)
   return path
 
 
@@ -121,12 +122,13 @@ def _save_parts(path: pathlib.Path, state: Any) -> list[list[Any]]:
   Returns:
     Name, sha256 and first client of each file.
   """
+  path.parent.mkdir(parents=True, exist_ok=True)
   tables = list(filter(split.is_split, split.leaves(state)))
   cuts, made = tables[0].cuts, []
   for number in sharding.blocks_here(tables[0]):
-    rows = jax.tree.map(
-        lambda leaf, number=number: sharding.own_rows(leaf, number)
-        if split.is_split(leaf) else None, state, is_leaf=split.is_split)
+    rows = split.tree_map(
+        lambda leaf, number=number: sharding.own_rows(leaf, number),
+        lambda leaf: None, state)
     payload = serialization.msgpack_serialize(
         _by_path(serialization.to_state_dict(rows)))
     part = path.with_name(f"{path.stem}.rows_{number}_of_{len(cuts) - 1}")
@@ -220,48 +222,32 @@ def _with_rows(
     parts: see ``_save_parts``; one is read after the other.
     folder: where they are.
     like: state dictionary of what is wanted: whole tables, or ``split.Split``,
-      of which the blocks of this process are filled.
+      of which the rows of this process's blocks are filled.
 
   Returns:
-    ``saved`` with whole tables and blocks.
+    ``saved`` with tables [N, C, ...].
   """
-  wanted = _by_path(like)
-  whole = {name: saved_leaf for name, saved_leaf in _by_path(saved).items()
-           if split.is_split(wanted[name]) and not parts}
-  made: dict[str, np.ndarray] = {}
-  last: dict[str, int] = {}
-  for rows, first in [(whole, 0), *(
-      (serialization.msgpack_restore(files.read_bytes(folder / name)), first)
-      for name, _, first in parts)]:
-    for name, values in rows.items():
-      leaf = wanted[name]
-      shape = jax.tree.leaves(leaf)[0].shape
-      last[name] = first + values.shape[1]
-      if values.shape[2:] != shape[2 + split.is_split(leaf):]:
-        raise ValueError("shapes")
-      if name not in made:  # pages that nothing is written to take no memory
-        made[name] = np.zeros(shape, values.dtype)
-      _put(made[name], leaf, values, first)
-  for name, clients in last.items():
-    leaf = wanted[name]
-    if clients != (leaf.cuts[-1] if split.is_split(leaf) else leaf.shape[1]):
-      raise ValueError("clients")
+  wanted, made, last = _by_path(like), {}, 0
+  for name, _, first in parts:
+    tables = serialization.msgpack_restore(files.read_bytes(folder / name))
+    for key, rows in tables.items():
+      last = first + rows.shape[1]
+      if key not in made:  # pages that nothing is written to take no memory
+        made[key] = np.zeros(_shape(wanted[key]), rows.dtype)
+      if not split.is_split(wanted[key]) or any(
+          begin < last and first < begin + wanted[key].height for begin in (
+              wanted[key].starts[number]
+              for number in sharding.blocks_here(wanted[key]))):
+        made[key][:, first:last] = rows
+  if any(table.shape[1] != last for table in made.values()):
+    raise ValueError("clients")
   return jax.tree_util.tree_map_with_path(
       lambda path, leaf: made.get(jax.tree_util.keystr(path), leaf), saved)
 
 
-def _put(out: np.ndarray, leaf: Any, rows: np.ndarray, first: int) -> None:
-  """Writes the rows of the clients from ``first`` on where they belong."""
-  last = first + rows.shape[1]
-  if not split.is_split(leaf):
-    out[:, first:last] = rows
-    return
-  for number in sharding.blocks_here(leaf):
-    start = leaf.starts[number]
-    begin, end = max(first, start), min(last, start + leaf.height)
-    if begin < end:
-      out[:, number, begin - start:end - start] = (
-          rows[:, begin - first:end - first])
+def _shape(leaf: Any) -> tuple[int, ...]:
+  """The shape of states, with whole tables."""
+  return leaf.of_states if split.is_split(leaf) else leaf.shape
 
 
 def load_latest(
@@ -274,9 +260,8 @@ def load_latest(
     like: a state, or its shapes, with the structure to restore.
 
   Returns:
-    The state as NumPy arrays (of a ``split.Split`` the blocks, of which those
-    of this process have their rows), the header, and one warning per damaged
-    file.
+    The state as NumPy arrays (of a ``split.Split`` [N, C, ...], with the rows
+    of this process's blocks), the header, and one warning per damaged file.
 
   Raises:
     CheckpointError: the folder has no undamaged checkpoint, or the state has
@@ -290,19 +275,20 @@ def load_latest(
       damaged.append(str(error))
       continue
     names = serialization.to_state_dict(like)
+    leaves, structure = jax.tree.flatten(like, is_leaf=split.is_split)
     try:
       saved = serialization.msgpack_restore(payload)
       # Flax silently drops entries that the target does not have.
       if list(_by_path(saved)) != list(_by_path(names)):
         raise ValueError("structure")
-      if split.within(like) or "parts" in facts:
-        saved = _with_rows(saved, facts.get("parts", ()), folder, names)
-      target = jax.tree.map(lambda leaf: 0, like, is_leaf=split.is_split)
-      state = jax.tree.map(
-          lambda leaf, a: leaf.with_block(a) if split.is_split(leaf) else a,
-          like, serialization.from_state_dict(target, saved),
-          is_leaf=split.is_split)
-      shapes = [(a.shape, a.dtype) for a in jax.tree.leaves(like)]
+      saved = _with_rows(saved, facts.get("parts", ()), folder, names)
+      # By their paths: a part without leaves may be new since it was saved.
+      found, places = _by_path(saved), _by_path(serialization.to_state_dict(
+          jax.tree.unflatten(structure, range(len(leaves)))))
+      arrays = {place: found[name] for name, place in places.items()}
+      state = jax.tree.unflatten(
+          structure, [arrays[i] for i in range(len(leaves))])
+      shapes = [(_shape(leaf), leaf.dtype) for leaf in leaves]
       if shapes != [(a.shape, a.dtype) for a in jax.tree.leaves(state)]:
         raise ValueError("shapes")
     except Exception as error:  # pylint: disable=broad-except
@@ -310,8 +296,9 @@ def load_latest(
       raise CheckpointError(
           f"checkpoint {path} is of another algorithm, model or data"
       ) from error
-    return state, facts, [
-        f"{what}; using the one before it" for what in damaged]
+    return split.tree_map(
+        lambda leaf, a: leaf.with_block(a), lambda leaf, a: a, like, state
+    ), facts, [f"{what}; using the one before it" for what in damaged]
   if damaged:
     raise CheckpointError(f"no whole checkpoint in {folder}: {damaged[0]}")
   raise CheckpointError(f"no checkpoint in {folder}")

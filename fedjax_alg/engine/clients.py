@@ -98,8 +98,8 @@ class ClientMap:
       places: Array, weights: Any, shared: Any, shards: Shard, *args: Any
   ) -> tuple[Any, Any, Any]:
     """See ``base.MapClients.update``; all but ``total`` are cases of it."""
-    if shards.personal is not None:
-      fn, shards, args = _personal_as_argument(fn, shards, args)
+    if shards.personal is not None or shards.state is not None:
+      fn, shards, args = _own_as_argument(fn, shards, args)
     slots = (places, weights, shared, shards, args)
     if self.mode == "python":
       return _in_python(fn, write, table, *slots)
@@ -175,16 +175,18 @@ class ClientMap:
         self._mesh, self.cuts, table)
 
 
-def _personal_as_argument(
+def _own_as_argument(
     fn: Callable[..., Any], shards: Shard, args: Any
 ) -> tuple[Callable[..., Any], Shard, Any]:
-  """Has ``Shard.personal`` travel as one more argument of every slot."""
+  """Has what a shard holds of its own travel as an argument of every slot."""
 
-  def with_personal(shared, shard, rows, personal, *args):
-    return fn(shared, shard._replace(personal=personal), rows, *args)
+  def with_own(shared, shard, rows, own, *args):
+    personal, state = own
+    return fn(shared, shard._replace(personal=personal, state=state), rows,
+              *args)
 
-  return (with_personal, shards._replace(personal=None),
-          (shards.personal, *args))
+  return (with_own, shards._replace(personal=None, state=None),
+          ((shards.personal, shards.state), *args))
 
 
 def _total(
@@ -236,7 +238,7 @@ def _update(
     return _one_after_the_other(fn, put, table, weights, shared, shards, slots)
   if client_map.mode == "vmap":
     written, summed, stacked = jax.vmap(one)(*slots)
-    summed = jax.tree.map(trees.weighted_sum, weights, summed)
+    summed = jax.tree.map(trees.slot_sum, weights, summed)
     return put(table, places, written), summed, stacked
 
   def in_lane(shared, shard, rows, *args):
@@ -370,4 +372,4 @@ def _in_python(
       lambda *leaves: jnp.stack(leaves), *outputs)
   if jax.tree.leaves(table):
     table = write(table, places, written)
-  return table, jax.tree.map(trees.weighted_sum, weights, summed), stacked
+  return table, jax.tree.map(trees.slot_sum, weights, summed), stacked

@@ -1,5 +1,7 @@
 """Evaluation protocols. Each protocol counts the mistakes of some models.
 
+What is counted are the sums of the model's task (``tasks.Task``).
+
 - ``global``: every global model on the whole test set, [K] counts.
 - ``local``: the model that each client would deploy (``client_params``) on the
   client's local test split. The counts of the clients are added, so every test
@@ -29,7 +31,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_alg import metrics, trees
+from fedjax_alg import tasks, trees
 from fedjax_alg.base import Algorithm, Array, Key, MapClients
 from fedjax_alg.base import Model, Params, Shard, State
 from fedjax_alg.client import objective
@@ -54,15 +56,15 @@ DEFAULT_PROTOCOLS = ("global", "local", "preferred")
 #: The protocols whose counts have a leading axis [K], one entry per model.
 PER_MODEL = ("global", "validation", "train")
 #: The protocols that are measured on the clients' local test splits. They
-#: alone give an accuracy for each client.
+#: alone give a number for each client.
 PER_CLIENT = ("local", "newcomers", "assigned", "copy")
 
 #: Rows in a block of a client's local test split, if the mean split is not
 #: larger than an ordinary block.
 _LOCAL_ROWS = 16
 
-#: Entries [C, L, L] of the clients' confusion matrices that are held at once.
-#: With more clients these are counted in blocks of clients.
+#: Entries of the clients' sums that are held at once. With more clients these
+#: are counted in blocks of clients.
 _ENTRIES = 2 ** 24
 
 
@@ -73,7 +75,7 @@ def is_honest(protocol: str) -> bool:
 
 def count_shard(
     model: Model, params: Params, shard: Shard,
-    rows: int = objective.BLOCK_ROWS) -> metrics.Counts:
+    rows: int = objective.BLOCK_ROWS, matrix: bool = False) -> tasks.Sums:
   """Counts the mistakes of one model on one shard.
 
   Args:
@@ -81,20 +83,39 @@ def count_shard(
     params: parameters of the model.
     shard: the examples.
     rows: examples in one block.
+    matrix: whether the confusion matrix is one of the sums.
 
   Returns:
-    The counts.
+    The sums of the model's task.
   """
-  classes = jax.eval_shape(model.apply, params, shard.x[:1]).shape[1]
+  task = tasks.of(model)
 
-  def add_block(counts, x, y, mask):
-    logits = model.apply(params, x)
-    block = metrics.count(
-        logits, model.loss(logits, y), y, mask.astype(jnp.float32))
-    return trees.add(counts, block)
+  def of_block(x, y, mask):
+    outputs = objective.logits(model, params, x, mask=mask)
+    return task.of_batch(outputs, y, model.loss(outputs, y), mask, matrix)
 
-  zero = metrics.Counts(jnp.zeros((classes, classes)), jnp.zeros(classes))
-  return objective.fold_blocks(shard, add_block, zero, rows)
+  zero = jax.tree.map(
+      lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
+      jax.eval_shape(of_block, *objective.block_shapes(shard, rows)))
+  return objective.fold_blocks(
+      shard, lambda sums, *block: trees.add(sums, of_block(*block)), zero, rows)
+
+
+def confusion(model: Model) -> Measure:
+  """Makes the measure of confusion matrices, for ``evaluate`` of ``run``.
+
+  ``evaluate=("global", fa.confusion)`` has ``result.metrics["confusion"]
+  ["matrix"]``, [N, E, K, L, L]: the examples of the whole test set by true
+  class (rows) and by predicted class (columns), for up to 1,000 classes.
+  """
+  matrix = tasks.of(model).matrix
+  assert matrix is not None
+
+  def measure(params: Params, x: Array, y: Array, mask: Array):
+    return {"matrix": matrix(
+        objective.logits(model, params, x, mask=mask), y, mask)}
+
+  return measure
 
 
 def make_measures(
@@ -120,8 +141,9 @@ def make_measures(
     assert algorithm.global_params is not None
     models = algorithm.global_params(state)
     shards = layout.everyone(data.whole_test).shards
-    return {name: _measured(model, fn, models, shards, map_clients)
-            for name, fn in measures.items()}
+    return {name: _measured(
+        model, confusion(model) if fn is confusion else fn, models, shards,
+        map_clients) for name, fn in measures.items()}
 
   return measure
 
@@ -131,12 +153,8 @@ def _measured(
     map_clients: MapClients) -> dict[str, Array]:
   """Sums ``fn`` over all shards for each of K models, leaves [K, ...]."""
   rows = objective.BLOCK_ROWS
-  one = trees.index(models, 0)
   shapes = jax.eval_shape(
-      fn, one, jax.ShapeDtypeStruct(
-          (rows, *shards.x.shape[1:]), shards.x.dtype),
-      jax.ShapeDtypeStruct((rows,), shards.y.dtype),
-      jax.ShapeDtypeStruct((rows,), bool))
+      fn, trees.index(models, 0), *objective.block_shapes(shards, rows))
   if not isinstance(shapes, dict):
     raise OptionError(f"`evaluate`={getattr(fn, '__name__', fn)}: must return "
                       "a dictionary, name -> sums")
@@ -175,19 +193,25 @@ def over_models(
   return jax.lax.map(fn, models) if convolves else jax.vmap(fn)(models)
 
 
+def has_matrix(task: tasks.Task, size: int) -> bool:
+  """Whether there is a confusion matrix of a task with L classes."""
+  return task.matrix is not None and size <= tasks.MAX_MATRIX
+
+
 def supported_protocols(
-    algorithm: Algorithm[State], wanted: tuple[str, ...]
+    algorithm: Algorithm[State], wanted: tuple[str, ...], matrix: bool = True
 ) -> tuple[str, ...]:
   """Selects the protocols that an algorithm supports.
 
   A method without a global model supports only protocols of ``PER_CLIENT``, and
   so does one whose clients have personal parameters. ``assigned`` needs an
-  algorithm that groups clients, and ``copy`` needs an algorithm with
-  ``client_copy``.
+  algorithm that groups clients, ``copy`` needs an algorithm with
+  ``client_copy``, and ``preferred`` a confusion matrix.
 
   Args:
     algorithm: the algorithm.
     wanted: the protocols to select from.
+    matrix: see ``has_matrix``.
 
   Returns:
     The supported protocols, in the same order.
@@ -199,7 +223,8 @@ def supported_protocols(
     if protocol == "copy":
       return algorithm.client_copy is not None
     return protocol in PER_CLIENT or (
-        algorithm.global_params is not None
+        (matrix or protocol != "preferred")
+        and algorithm.global_params is not None
         and algorithm.start_personal is None)
 
   return tuple(p for p in wanted if supported(p))
@@ -210,7 +235,7 @@ def make_evaluate(
     model: Model,
     protocols: tuple[str, ...],
     map_clients: MapClients,
-) -> Callable[[EvaluationData, State, Key], dict[str, metrics.Counts]]:
+) -> Callable[[EvaluationData, State, Key], dict[str, tasks.Counts]]:
   """Makes the evaluation of one state, a pure function that can be jitted.
 
   Args:
@@ -222,8 +247,8 @@ def make_evaluate(
   Returns:
     ``evaluate(data, state, key)``, which returns protocol -> Counts. The
     leaves of a protocol in ``PER_MODEL`` have a leading axis [K]. The counts
-    of a protocol in ``PER_CLIENT`` also hold hits and total of each client,
-    0 for clients that the protocol leaves out. ``evaluate`` raises an
+    of a protocol in ``PER_CLIENT`` also hold the sums of each client, 0 for
+    clients that the protocol leaves out. ``evaluate`` raises an
     OptionError for "validation" if the data have no validation rows, and for
     "newcomers" if they have no newcomers.
 
@@ -250,7 +275,8 @@ class Evaluation:
 
 def _evaluate(
     of: Evaluation, data: EvaluationData, state: State, key: Key
-) -> dict[str, metrics.Counts]:
+) -> dict[str, tasks.Counts]:
+  of = dataclasses.replace(of, model=roles.deployed(of.model))
   algorithm, protocols = of.algorithm, of.protocols
   counts = {}
   if any(p not in PER_CLIENT for p in protocols):
@@ -258,7 +284,8 @@ def _evaluate(
     models = algorithm.global_params(state)
     if "global" in protocols or "preferred" in protocols:
       whole = _whole_counts(
-          of, models, layout.everyone(data.whole_test).shards)
+          of, models, layout.everyone(data.whole_test).shards,
+          "preferred" in protocols)
       if "global" in protocols:
         counts["global"] = whole
       if "preferred" in protocols:
@@ -280,24 +307,27 @@ def _evaluate(
 
 
 def _whole_counts(
-    of: Evaluation, models: Params, shards: Shard) -> metrics.Counts:
+    of: Evaluation, models: Params, shards: Shard, matrix: bool = False
+) -> tasks.Counts:
   """Counts of K models on all shards together, leaves [K, ...]."""
 
   def one_piece(models, shard):
     return over_models(
-        of.model, lambda params: count_shard(of.model, params, shard), models)
+        of.model, lambda params: count_shard(
+            of.model, params, shard, matrix=matrix), models)
 
   per_piece = of.map_clients(one_piece, models, shards)
-  return jax.tree.map(lambda leaf: leaf.sum(0), per_piece)
+  return tasks.Counts(jax.tree.map(lambda leaf: leaf.sum(0), per_piece))
 
 
 def _client_counts(
     of: Evaluation, deployed: Callable[..., Params], data: EvaluationData,
     state: State, key: Key, protocols: Sequence[str]
-) -> dict[str, metrics.Counts]:
+) -> dict[str, tasks.Counts]:
   """Counts of every client on its local test split, by protocol."""
-  clients, classes = data.class_weight.shape
-  mean_rows = (data.test.x.shape[0] - layout.PADDING_ROWS) / clients
+  model, clients = roles.deployed(of.model), data.class_weight.shape[0]
+  task = tasks.of(model)
+  mean_rows = (layout.num_rows(data.test) - layout.PADDING_ROWS) / clients
   rows = (_LOCAL_ROWS if mean_rows <= objective.BLOCK_ROWS
           else objective.BLOCK_ROWS)
   counted = {p: _counted(of.algorithm, p, data, state) for p in protocols}
@@ -306,7 +336,7 @@ def _client_counts(
     state, test_x, test_y = shared
     params = deployed(state, client_id, shard, key)
     test = Shard(test_x, test_y, test_offset, test_size)
-    return count_shard(roles.deployed(of.model), params, test, rows)
+    return count_shard(of.model, params, test, rows)
 
   def of_clients(ids):
     shards = layout.take_cohort(data.train, ids).shards
@@ -315,11 +345,11 @@ def _client_counts(
         one_client, (state, data.test.x, data.test.y), shards, place,
         client_keys(key, place), data.test.offset[place],
         jnp.where(ids < clients, data.test.size[place], 0))
-    return {p: metrics.over_clients(
-        each, None if which is None else which[place])
+    return {p: tasks.over_clients(
+        task, each, None if which is None else which[place])
             for p, which in counted.items()}
 
-  blocks = -(-clients * classes ** 2 // _ENTRIES)
+  blocks = -(-clients * _entries(model, data, rows, key) // _ENTRIES)
   if blocks == 1:
     return of_clients(jnp.arange(clients, dtype=jnp.int32))
   size = -(-clients // blocks)
@@ -329,11 +359,25 @@ def _client_counts(
   return {p: _over_blocks(blocked, clients) for p, blocked in counts.items()}
 
 
-def _over_blocks(counts: metrics.Counts, clients: int) -> metrics.Counts:
+def _entries(model: Model, data: EvaluationData, rows: int, key: Key) -> int:
+  """The entries of a client's sums; with room for a confusion matrix.
+
+  So the sums are added in the same order, whether or not there is one.
+  """
+  classes = data.class_weight.shape[1]
+  if has_matrix(tasks.of(model), classes):
+    return classes ** 2
+  sums = jax.eval_shape(lambda key, shard: count_shard(
+      model, model.init(key), shard, rows), key, layout.shard_of(data.test, 0))
+  return sum(leaf.size for leaf in jax.tree.leaves(sums))
+
+
+def _over_blocks(counts: tasks.Counts, clients: int) -> tasks.Counts:
   """Counts of all clients from those of blocks of clients, [blocks, ...]."""
-  each = jax.tree.map(lambda leaf: leaf.reshape(-1)[:clients], counts[2:])
-  return metrics.Counts(
-      counts.confusion.sum(0), counts.loss_sum.sum(0), *each)
+  each = jax.tree.map(
+      lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:clients], counts.clients)
+  return tasks.Counts(
+      {name: leaf.sum(0) for name, leaf in counts.sums.items()}, each)
 
 
 def _counted(
@@ -354,8 +398,9 @@ def _counted(
 
 def _preferred_counts(
     of: Evaluation, data: EvaluationData, models: Params,
-    whole: metrics.Counts) -> metrics.Counts:
-  num_models = whole.confusion.shape[0]
+    whole: tasks.Counts) -> tasks.Counts:
+  confusion, losses = whole.sums["confusion"], whole.sums["loss"]
+  num_models = confusion.shape[0]
   choice = jnp.zeros(data.class_weight.shape[0], jnp.int32)
   if num_models > 1:
     choice = of.map_clients(
@@ -363,10 +408,10 @@ def _preferred_counts(
         layout.everyone(data.train).shards)
   chosen = jax.nn.one_hot(choice, num_models)  # [C, K]
   mass = jnp.matmul(chosen.T, data.class_weight, precision=trees.HIGHEST)
-  per_example = mass / jnp.maximum(whole.confusion.sum(-1), 1.0)  # [K, L]
-  return metrics.Counts(
-      (whole.confusion * per_example[..., None]).sum(0),
-      (whole.loss_sum * per_example).sum(0))
+  per_example = mass / jnp.maximum(confusion.sum(-1), 1.0)  # [K, L]
+  return tasks.Counts({
+      "confusion": (confusion * per_example[..., None]).sum(0),
+      "loss": (losses * per_example).sum(0)})
 
 
 def _validation(data: EvaluationData) -> Shard:

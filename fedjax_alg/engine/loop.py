@@ -15,7 +15,6 @@ import jax
 from jax.sharding import Mesh
 import jax.numpy as jnp
 
-from fedjax_alg import split
 from fedjax_alg.base import Algorithm, Array, ClientData, FedSpec, Model
 from fedjax_alg.base import RoundAux, State
 from fedjax_alg.data import layout
@@ -23,6 +22,7 @@ from fedjax_alg.engine import sharding
 from fedjax_alg.engine.keys import RunKeys
 from fedjax_alg.engine.round import Participation, play_round
 from fedjax_alg.errors import OptionError
+from fedjax_alg.models import start
 
 #: Name of a hyper-parameter -> scalar, an input of the program.
 Numbers = Mapping[str, Array]
@@ -45,12 +45,10 @@ class RunLog(NamedTuple):
 
 
 def _name(path: tuple[Any, ...]) -> str:
-  # Flax wraps parameters in a dictionary {"params": ...}, which is left out,
-  # as is the block of a ``Split``.
+  # Flax wraps parameters in a dictionary {"params": ...}, which is left out.
   parts = [str(getattr(k, "name", getattr(k, "key", getattr(k, "idx", k))))
-           for k in path
-           if k not in (jax.tree_util.DictKey("params"), split.KEY)]
-  return "/".join(parts)
+           for k in path if k != jax.tree_util.DictKey("params")]
+  return "/".join(filter(None, parts))
 
 
 def leaf_names(tree: Any) -> list[str]:
@@ -138,10 +136,11 @@ def initial_states(
   def one_seed(keys, numbers):
     algorithm = with_frozen(build, data)(numbers)
     first, second = jax.random.split(keys.start)
-    state = algorithm.init(model.init(keys.model), spec, first)
+    given = start.bound(model, data.start)
+    state = algorithm.init(given.init(keys.model), spec, first)
     if algorithm.start_personal is not None:
       state = algorithm.start_personal(
-          state, model.roles.start_personal(keys.model))
+          state, given.roles.start(keys.model))
     return algorithm.setup(state, layout.present(data, 0), second)
 
   return over_seeds(one_seed, map_seeds)(keys, numbers)

@@ -7,9 +7,8 @@ their number is data: a slot of another process costs nothing. Results are
 written to their slots and added over the devices; all but one of the terms are
 zero, so the sum is exact.
 
-Rows that every process holds (``y`` without the axis of blocks, see
-``base.Shard``: test examples, the server's rows) are dealt to all devices by
-size.
+Rows that every process holds (without ``Shard.blocks``: test examples, the
+server's rows) are dealt to all devices by size.
 
 A table of clients (``split.Split``) is read and written where its client is
 computed, so nothing of it is sent.
@@ -25,7 +24,8 @@ import jax.numpy as jnp
 
 from fedjax_alg import split, trees
 from fedjax_alg.base import Array, MapClients, Shard
-from fedjax_alg.data.store import Coded, map_rows
+from fedjax_alg.data import store
+from fedjax_alg.data.store import Coded
 
 AXIS = "clients"
 PROCESSES = "processes"
@@ -134,7 +134,7 @@ def for_one(
   Returns:
     What ``fn`` returns, on every device.
   """
-  if shard.y.ndim == 1:
+  if shard.blocks is None:
     return fn(shared, shard, *args)
   alone = shard._replace(offset=shard.offset[None], size=shard.size[None])
   args = jax.tree.map(lambda leaf: leaf[None], args)
@@ -143,36 +143,29 @@ def for_one(
 
 def _specs(tree: Any) -> Any:
   """Where the leaves of a tree lie: whole, or in a block a process."""
-  return jax.tree.map(
-      lambda leaf: leaf.with_block(_IN_BLOCKS) if split.is_split(leaf)
-      else _WHOLE, tree, is_leaf=split.is_split)
-
-
-def _on_splits(fn: Callable[[split.Split], Any], tree: Any) -> Any:
-  return jax.tree.map(
-      lambda leaf: fn(leaf) if split.is_split(leaf) else leaf, tree,
-      is_leaf=split.is_split)
+  return split.tree_map(
+      lambda leaf: leaf.with_block(_IN_BLOCKS), lambda leaf: _WHOLE, tree)
 
 
 def _own_blocks(tree: Any) -> Any:
   """The block of this process, as the code of one client sees it."""
   process = jax.lax.axis_index(PROCESSES)
-  return _on_splits(lambda leaf: split.Split(
-      leaf.block[0], leaf.cuts, process), tree)
+  return split.tree_map(
+      lambda leaf: split.Split(leaf.block[0], leaf.cuts, process),
+      lambda leaf: leaf, tree)
 
 
 def _all_blocks(tree: Any) -> Any:
   """The inverse of ``_own_blocks``."""
-  return _on_splits(lambda leaf: split.Split(
-      leaf.block[None], leaf.cuts), tree)
+  return split.tree_map(
+      lambda leaf: split.Split(leaf.block[None], leaf.cuts),
+      lambda leaf: leaf, tree)
 
 
 def keep(mesh: Mesh, cuts: tuple[int, ...], table: Any) -> Any:
   """See ``base.MapClients.keep``."""
 
   def block(leaf):
-    if split.is_split(leaf):
-      return leaf
     blocks = split.Split(None, cuts)
 
     def on_device(leaf):
@@ -184,7 +177,7 @@ def keep(mesh: Mesh, cuts: tuple[int, ...], table: Any) -> Any:
         on_device, mesh=mesh, in_specs=_WHOLE, out_specs=_IN_BLOCKS,
         check_vma=False)(leaf))
 
-  return jax.tree.map(block, table, is_leaf=split.is_split)
+  return split.tree_map(lambda leaf: leaf, block, table)
 
 
 def _on_devices(
@@ -210,18 +203,20 @@ def _on_devices(
   """
   processes, cores = mesh.devices.shape
   number = shards.size.shape[0]
-  blocks = shards.y.ndim == 2
+  blocks = shards.blocks is not None
   rows = _IN_BLOCKS if blocks else _WHOLE
-  examples: Any = rows
-  if isinstance(shards.x, Coded):
-    examples = Coded(rows, jax.tree.map(lambda _: _WHOLE, shards.x.values))
+  examples, targets = (store.map_arrays(
+      lambda array: Coded(rows, jax.tree.map(lambda _: _WHOLE, array.values))
+      if isinstance(array, Coded) else rows, tree)
+                       for tree in (shards.x, shards.y))
 
   def on_device(x, y, offset, size, operands):
     owner = None
     if blocks:
-      x, y = map_rows(x, lambda rows: rows[0]), y[0]
-      owner = offset // y.shape[0]
-      offset = offset - owner * y.shape[0]
+      x, y = (store.map_rows(tree, lambda rows: rows[0]) for tree in (x, y))
+      height = store.arrays(y)[0].shape[0]
+      owner = offset // height
+      offset = offset - owner * height
     device = balance(
         size, processes * cores, owner=owner, processes=processes)
     own = device == jax.lax.axis_index((PROCESSES, AXIS))
@@ -236,7 +231,7 @@ def _on_devices(
 
   return jax.shard_map(
       on_device, mesh=mesh,
-      in_specs=(examples, rows, _WHOLE, _WHOLE, _specs(operands)),
+      in_specs=(examples, targets, _WHOLE, _WHOLE, _specs(operands)),
       out_specs=out_specs, check_vma=False)(
           shards.x, shards.y, shards.offset, shards.size, operands)
 
@@ -316,7 +311,7 @@ def update(
         weight = jax.tree.map(lambda leaf: jnp.where(
             real.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, 0.0), weight)
         total = trees.add(
-            total, jax.tree.map(trees.weighted_sum, weight, summed))
+            total, jax.tree.map(trees.slot_sum, weight, summed))
       else:
         total = jax.tree.map(trees.add_weighted, weight, total, summed)
       return total, _put(out, here, (written, stacked))

@@ -242,11 +242,7 @@ def by_examples(
     again = jnp.concatenate([
         jnp.zeros(1, bool), found[order][1:] == found[order][:-1]])
     new = ~jnp.zeros(cohort_size, bool).at[order].set(again)
-    filled = (ids < clients).sum(dtype=jnp.int32)
-    target = filled + jnp.cumsum(new, dtype=jnp.int32) - 1
-    new &= target < cohort_size
-    target = jnp.where(new, target, cohort_size)
-    ids = ids.at[target].set(found, mode="drop")
+    ids, new = _filled(ids, found, new, clients)
     taken = jnp.where(new, size[block, place], 0)
     size = size.at[jnp.where(new, block, size.shape[0]), place].set(
         0, mode="drop")
@@ -301,14 +297,31 @@ def by_trial(
         jax.random.fold_in(there, turn), (asked,)) < availability[who])
     if data.joins is not None:
       found &= data.joins[who] <= number
-    target = (ids < clients).sum(dtype=jnp.int32) + jnp.cumsum(
-        found, dtype=jnp.int32) - 1
-    target = jnp.where(found, target, cohort_size)
-    return ids.at[target].set(who, mode="drop"), turn + 1
+    return _filled(ids, who, found, clients)[0], turn + 1
 
   ids, _ = jax.lax.while_loop(more, ask, (
       jnp.full(cohort_size, clients, jnp.int32), jnp.int32(0)))
   return jnp.sort(ids)
+
+
+def _filled(
+    ids: Array, found: Array, new: Array, clients: int) -> tuple[Array, Array]:
+  """Fills the slots from the first empty one on.
+
+  Args:
+    ids: [S], C in an empty slot.
+    found: [n], clients.
+    new: [n] bool, which of them may take a slot.
+    clients: C.
+
+  Returns:
+    The ids, and which of ``found`` have taken a slot.
+  """
+  slots = ids.shape[0]
+  target = (ids < clients).sum(dtype=jnp.int32) + jnp.cumsum(
+      new, dtype=jnp.int32) - 1
+  new &= target < slots
+  return ids.at[jnp.where(new, target, slots)].set(found, mode="drop"), new
 
 
 def with_daily_cycle(sampler: Sampler, day: int, seed: int) -> Sampler:

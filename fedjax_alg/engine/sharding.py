@@ -8,12 +8,13 @@ with the same values; ``place_blocks`` places rows that only this process holds,
 """
 
 from collections.abc import Iterator
+import itertools
 import math
 import os
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 import scipy.linalg  # noqa: F401  (loads the LAPACK that JAX calls)
@@ -222,8 +223,9 @@ def replicate(tree: Any, mesh: Mesh | None) -> Any:
         np.shape(a), a.dtype, sharding=replicated(mesh)), tree)
   tree = jax.tree.map(
       lambda a: _aligned(a) if isinstance(a, np.ndarray) else a, tree)
-  if spans_processes(mesh):
-    return jax.tree.map(lambda a: _on_all_processes(a, mesh), tree)
+  if mesh is not None and spans_processes(mesh):
+    return multihost_utils.host_local_array_to_global_array(
+        tree, mesh, PartitionSpec())
   where = replicated(mesh) or jax.devices()[0]
   return jax.tree.map(
       lambda a: a if _in_blocks(a) else jax.device_put(a, where), tree)
@@ -234,31 +236,6 @@ def _in_blocks(array: Any) -> bool:
   return isinstance(array, jax.Array) and isinstance(
       array.sharding, NamedSharding) and (
           array.sharding.spec[:1] == (PROCESSES,))
-
-
-def _on_all_processes(array: Any, mesh: Mesh | None) -> jax.Array:
-  """What every process holds alike, as one array on all devices.
-
-  ``device_put`` would send the data to compare the processes' copies, and does
-  not take typed keys.
-  """
-  if isinstance(array, jax.Array) and not array.is_fully_addressable:
-    return array
-  if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-    data = _on_all_processes(np.asarray(jax.random.key_data(array)), mesh)
-    return jax.jit(
-        jax.random.wrap_key_data, out_shardings=replicated(mesh))(data)
-  return _from_local(np.asarray(array), replicated(mesh))
-
-
-def _from_local(
-    array: np.ndarray, sharding: NamedSharding,
-    shape: tuple[int, ...] | None = None) -> jax.Array:
-  """One array whose part on each device of this process is ``array``."""
-  parts = [jax.device_put(array, device)
-           for device in sharding.addressable_devices]
-  return jax.make_array_from_single_device_arrays(
-      array.shape if shape is None else shape, sharding, parts)
 
 
 def place_blocks(blocks: np.ndarray, mesh: Mesh) -> jax.Array:
@@ -274,53 +251,55 @@ def place_blocks(blocks: np.ndarray, mesh: Mesh) -> jax.Array:
   Returns:
     [Q, M, ...], block q on the devices of process q.
   """
-  where = NamedSharding(mesh, PartitionSpec(PROCESSES))
+  rows = PartitionSpec(PROCESSES)
   if not spans_processes(mesh):
-    return jax.device_put(blocks, where)
-  return _from_local(
-      _aligned(blocks)[None], where, (mesh.devices.shape[0], *blocks.shape))
+    return jax.device_put(blocks, NamedSharding(mesh, rows))
+  return multihost_utils.host_local_array_to_global_array(
+      _aligned(blocks)[None], mesh, rows)
 
 
-def of_states(states: Any, mesh: Mesh | None) -> Any:
+def of_states(states: Any, mesh: Any, otherwise: Any) -> Any:
   """Finds where the states of a run lie.
 
   Args:
     states: leaves [N, ...].
     mesh: the devices; None means the default device.
+    otherwise: the sharding of what is not shared out over processes.
 
   Returns:
-    ``replicated(mesh)``; a tree with the sharding of every leaf, if tables are
-    shared out over processes.
+    A tree with the sharding of every leaf.
   """
-  where = replicated(mesh)
-  if mesh is None or not split.within(states):
-    return where
-  rows = NamedSharding(mesh, PartitionSpec(None, PROCESSES))
-  return jax.tree.map(
-      lambda leaf: leaf.with_block(rows) if split.is_split(leaf) else where,
-      states, is_leaf=split.is_split)
+  return split.tree_map(
+      lambda leaf: leaf.with_block(
+          NamedSharding(mesh, PartitionSpec(None, PROCESSES))),
+      lambda leaf: otherwise, states)
 
 
-def place_states(states: Any, mesh: Mesh) -> Any:
-  """Places states that were read from a file on devices of all processes.
+def place_states(states: Any, where: Any) -> Any:
+  """Places states that were read from a file.
 
   Args:
-    states: leaves [N, ...] on the host; of a ``split.Split`` blocks
-      [N, Q, T, ...], of which that of this process is read.
-    mesh: the devices.
-
-  Returns:
-    The states, placed as ``of_states`` says.
+    states: leaves [N, ...] on the host; of a ``split.Split`` [N, C, ...], of
+      which the rows of this process's blocks are read.
+    where: the sharding of every leaf, from ``of_states``.
   """
-  rows = NamedSharding(mesh, PartitionSpec(None, PROCESSES))
 
-  def place(leaf):
-    if not split.is_split(leaf):
-      return replicate(leaf, mesh)
+  def blocks(leaf, where):
+    processes = len(leaf.starts)
+
+    def one(index):
+      start = leaf.starts[index[1].indices(processes)[0]]
+      return leaf.block[:, None, start:start + leaf.height]
+
     return leaf.with_block(jax.make_array_from_callback(
-        leaf.block.shape, rows, lambda index: leaf.block[index]))
+        (leaf.block.shape[0], processes, leaf.height, *leaf.block.shape[2:]),
+        where.block, one))
 
-  return jax.tree.map(place, states, is_leaf=split.is_split)
+  def everywhere(leaf, where):
+    return jax.make_array_from_callback(
+        leaf.shape, where, lambda index: leaf[index])
+
+  return split.tree_map(blocks, everywhere, states, where)
 
 
 def blocks_here(table: split.Split) -> list[int]:
@@ -362,31 +341,21 @@ def all_rows(table: split.Split) -> Iterator[np.ndarray]:
     clients, then those of the next.
   """
   seeds, _, _, *row = table.block.shape
-  clients, kind = table.cuts[-1], np.dtype(f"u{table.dtype.itemsize}")
-  count = min(clients, max(1, _SENT // max(1, math.prod(row) * kind.itemsize)))
-
-  def on_device(block, seed, ids):
-    here = split.Split(
-        block[seed, 0], table.cuts, jax.lax.axis_index(PROCESSES))
-    rows, mine = here.at[ids].get(mode="clip"), here.at[ids].there
-    # As integers, so that the sum with zeros keeps every bit.
-    rows = (rows.astype(kind) if rows.dtype == jnp.bool_
-            else jax.lax.bitcast_convert_type(rows, kind))
-    mine = mine.reshape(mine.shape + (1,) * len(row))
-    return jax.lax.psum(jnp.where(mine, rows, jnp.zeros_like(rows)), PROCESSES)
-
-  everywhere: Any = PartitionSpec()
-  send = jax.jit(jax.shard_map(
-      on_device, mesh=table.block.sharding.mesh,
-      in_specs=(PartitionSpec(None, PROCESSES), everywhere, everywhere),
-      out_specs=everywhere, check_vma=False))
-  for seed in range(seeds):
-    for first in range(0, clients, count):
-      # The last ones are sent with some before them: one program for all.
-      start = min(first, clients - count)
-      ids = np.arange(start, start + count, dtype=np.int32)
-      rows = np.asarray(send(table.block, np.int32(seed), ids))
-      yield rows[first - start:].view(table.dtype)
+  size = table.dtype.itemsize * math.prod(row)
+  most = min(table.height, max(1, _SENT // max(1, size)))
+  own = {number: own_rows(table, number) for number in blocks_here(table)}
+  for seed, number in itertools.product(
+      range(seeds), range(len(table.cuts) - 1)):
+    clients = table.cuts[number + 1] - table.cuts[number]
+    for first in range(0, clients, most):
+      rows = np.zeros((most, *row), table.dtype)
+      if number in own:
+        some = own[number][seed, first:first + most]
+        rows[:len(some)] = some
+      # As bytes: the sum with the zeros of the others keeps every bit.
+      sent = multihost_utils.broadcast_one_to_all(
+          rows.reshape(-1).view(np.uint8), is_source=number in own)
+      yield sent.view(table.dtype).reshape(rows.shape)[:clients - first]
 
 
 def whole(states: Any) -> Any:
@@ -398,12 +367,7 @@ def whole(states: Any) -> Any:
   Returns:
     NumPy arrays [N, ...]; of a ``split.Split`` the array that it stands for.
   """
-
-  def one(leaf):
-    if not split.is_split(leaf):
-      return np.asarray(leaf)
-    seeds, _, _, *row = leaf.block.shape
-    return np.concatenate(list(all_rows(leaf))).reshape(
-        seeds, leaf.cuts[-1], *row)
-
-  return jax.tree.map(one, states, is_leaf=split.is_split)
+  return split.tree_map(
+      lambda leaf: np.concatenate(list(all_rows(leaf))).reshape(
+          leaf.of_states),
+      np.asarray, states)

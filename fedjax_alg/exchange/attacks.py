@@ -12,13 +12,14 @@ losses.
 
 from collections.abc import Callable
 import dataclasses
+import math
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_alg import trees
+from fedjax_alg import tasks, trees
 from fedjax_alg.base import Array, Cohort, Key, Params
 from fedjax_alg.conditions import is_zero, only
 from fedjax_alg.hparams import hyper, MAX_SEED
@@ -57,6 +58,8 @@ class Attack(NamedTuple):
   name: str
   hostile: Callable[[int], Array]  #: C -> [C] bool, who they are
   flips_labels: bool = False  #: whether they train on false labels
+  #: (targets of all) -> false ones (``tasks.Task.flipped``)
+  flip: Callable[[Any], Any] | None = tasks.CLASSIFICATION.flipped
   #: (sent [S, ...], ``Scene``) -> what a hostile client in each slot sends,
   #: [S, ...]; None: what it has computed
   forge: Callable[[Params, Scene], Params] | None = None
@@ -93,7 +96,8 @@ def poisoned(attack: Attack | None, cohort: Cohort) -> Cohort:
 
   A label y becomes L - 1 - y, where L - 1 is the largest label that anybody
   holds (Karimireddy, He, Jaggi, "Byzantine-Robust Learning on Heterogeneous
-  Datasets via Bucketing", ICLR 2022, section 6). All of a hostile client's
+  Datasets via Bucketing", ICLR 2022, section 6); of several labels of an
+  example each is turned around. All of a hostile client's
   gradients and losses in the round are on these labels. The data stay as they
   are, and so do all evaluations.
 
@@ -107,14 +111,17 @@ def poisoned(attack: Attack | None, cohort: Cohort) -> Cohort:
   if attack is None or not attack.flips_labels:
     return cohort
   everyone, y = cohort.everyone, cohort.shards.y
-  assert everyone is not None
+  assert everyone is not None and attack.flip is not None
+  axes = 1 if everyone.blocks is None else 2
+  rows = y.shape[:axes]
   hostile = attack.hostile(everyone.size.shape[0])
   # A row is a hostile client's if more of them have begun than ended before.
   mark = hostile.astype(jnp.int32)
-  marks = jnp.zeros(y.size + 1, jnp.int32).at[everyone.offset].add(mark).at[
-      everyone.offset + everyone.size].add(-mark)
-  inside = (jnp.cumsum(marks, dtype=jnp.int32)[:-1] > 0).reshape(y.shape)
-  y = jnp.where(inside, y.max() - y, y)
+  marks = jnp.zeros(math.prod(rows) + 1, jnp.int32).at[everyone.offset].add(
+      mark).at[everyone.offset + everyone.size].add(-mark)
+  inside = (jnp.cumsum(marks, dtype=jnp.int32)[:-1] > 0).reshape(
+      *rows, *(1,) * (y.ndim - axes))
+  y = jnp.where(inside, attack.flip(y), y)
   return cohort._replace(shards=cohort.shards._replace(y=y),
                          everyone=everyone._replace(y=y))
 
@@ -280,4 +287,5 @@ def attack_of(options: Hostility) -> Attack | None:
       lambda num_clients: hostile_clients(
           num_clients, options.attackers, options.attack_seed),
       options.attack in FLIPPING,
-      None if forge is None else lambda sent, scene: forge(sent, scene, scale))
+      forge=None if forge is None else (
+          lambda sent, scene: forge(sent, scene, scale)))

@@ -23,9 +23,10 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from fedjax_alg import tasks
 from fedjax_alg.base import Array, BYTES_PER_FLOAT, Cohort, Key, Model
 from fedjax_alg.base import num_params, Params, Traffic
-from fedjax_alg.client.personal import with_personal
+from fedjax_alg.client.personal import with_own
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.errors import OptionError
@@ -37,14 +38,14 @@ from fedjax_alg.exchange.attacks import poisoned
 from fedjax_alg.exchange.compression import compressed, Compression, Compressor
 from fedjax_alg.exchange.compression import shapes
 from fedjax_alg.exchange.privacy import Privacy
-from fedjax_alg.exchange.weights import participation
+from fedjax_alg.exchange.weights import by_loss, ByLoss, participation
 
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
   """What happens to what clients and server send each other."""
 
-  #: weights of the participants in every mean, one of ``weights.WEIGHTS``
+  #: weights of the participants in every mean, see ``exchange.weights``
   weights: str = "examples"
   #: what takes the place of the mean over the participants, for updates and
   #: anchor gradients; with K models for the updates of every group. Means of
@@ -74,8 +75,15 @@ class Exchange:
     up = self.compress_up
     return up if up and up.unbiased else None
 
+  @property
+  def by_loss(self) -> ByLoss | None:
+    """How weights follow from losses; None if they do not."""
+    return by_loss(self.weights)
+
   def weigh(self, cohort: Cohort) -> Array:
     """The weights of the participants in every mean, [S] float32."""
+    if cohort.shares is not None:
+      return cohort.shares
     return participation(self.weights)(cohort)
 
   def shares(self, cohort: Cohort, vector: Params) -> Array | None:
@@ -175,8 +183,9 @@ def fit(
     released: number of vectors that a round aggregates.
     refused: option -> why this kind of round cannot have the link; "" if it
       can. ``attack`` stands for attacks that forge what is sent, ``memory`` for
-      a compressor that keeps something for each client, and ``personal`` for
-      personal parameters.
+      a compressor that keeps something for each client, ``personal`` for
+      personal parameters, ``model_state`` for running statistics, and
+      ``client_weights`` for weights by losses.
 
   Returns:
     The links, of which ``aggregator`` is the private mean if there is one; and
@@ -188,13 +197,27 @@ def fit(
       in this kind of round.
   """
   refused = refused or {}
-  participation(exchange.weights)
-  if model.roles is not None and model.roles.has_personal:
-    _refuse("roles", "personal", refused.get("personal"))
-    client = with_personal(client, model)
+  if exchange.by_loss:
+    _refuse("client_weights", exchange.weights, refused.get("client_weights"))
+    if exchange.by_loss.shorten and client.learning_rate is None:
+      _refuse("client_weights", exchange.weights,
+              "the local method has no learning rate")
+  if model.roles is not None:
+    if model.roles.has_personal:
+      _refuse("roles", "personal", refused.get("personal"))
+    if model.roles.has_state:
+      _refuse("model_state", model.roles.model_state,
+              refused.get("model_state"))
+    client = with_own(client, model)
   up, down, aggregator = (
       exchange.compress_up, exchange.compress_down, exchange.aggregator)
   attack = exchange.attack.name if exchange.attack and exchange.forges else ""
+  if exchange.attack and exchange.attack.flips_labels:
+    flip = tasks.of(model).flipped
+    _refuse("attack", exchange.attack.name, "" if flip else (
+        f"the task {tasks.of(model).name} has no labels to flip"))
+    exchange = dataclasses.replace(
+        exchange, attack=exchange.attack._replace(flip=flip))
   if client.mean_only:
     _refuse("aggregator", "" if aggregator.is_mean else aggregator.name,
             f"the local method needs the mean ({client.mean_only})")

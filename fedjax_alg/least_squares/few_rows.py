@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fedjax_alg import tasks
 from fedjax_alg.base import Array, Layer, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.least_squares import solve
@@ -41,7 +42,7 @@ def sizes(layer: Layer, ridge: float) -> tuple[int, ...]:
 def _rows(
     layer: Layer, params: Params, shard: Shard, size: int, dtype: Any
 ) -> tuple[Array, Array, Array]:
-  """X [size, d], y [size] and which rows there are [size], block by block."""
+  """X [size, d], y [size, ...] and which rows there are [size], by blocks."""
   def put(carry, x, y, mask):
     b, *arrays = carry
     with jax.default_matmul_precision("highest"):
@@ -54,13 +55,15 @@ def _rows(
 
   _, x, y, mask = objective.fold_blocks(shard, put, (
       jnp.int32(0), jnp.zeros((size, layer.fan_in), dtype),
-      jnp.zeros(size, jnp.int32), jnp.zeros(size, bool)), _FEWEST)
+      jnp.zeros((size, *shard.y.shape[1:]), shard.y.dtype),
+      jnp.zeros(size, bool)), _FEWEST)
   return x, y, mask
 
 
 def fit(
     layer: Layer, params: Params, shard: Shard, code: Array, meta: solve.Fit,
-    ridge: float, bias: str, size: int) -> tuple[Array, Array]:
+    ridge: float, bias: str, size: int,
+    task: tasks.Task = tasks.CLASSIFICATION) -> tuple[Array, Array]:
   """Fits a personal dense layer by the rows of one client, (13).
 
   Args:
@@ -72,14 +75,15 @@ def fit(
     ridge: lambda, above 0 and finite.
     bias: one of ``solve.BIASES``.
     size: rows of X, one of ``sizes``.
+    task: what the layer is fitted to.
 
   Returns:
     W [d, width] and b [width], in the dtype of ``meta``.
   """
   dtype = meta.basis.dtype
   x, y, mask = _rows(layer, params, shard, size, dtype)
-  classes = jnp.arange(code.shape[0], dtype=jnp.int32)
-  t = (mask[:, None] & (y[:, None] == classes[None])).astype(dtype)
+  assert task.fitted is not None
+  t = task.fitted(y, mask, code.shape[0]).astype(dtype)
   present = mask[:, None].astype(dtype)
   number = jnp.maximum(present.sum(), jnp.ones((), dtype))
   mean, target = x.sum(0) / number, t.sum(0) / number

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fedjax_alg import tasks
 from fedjax_alg.base import Array, Key, Layer, Model, Params
 from fedjax_alg.conditions import MANY, only
 from fedjax_alg.errors import OptionError
@@ -138,8 +139,19 @@ def layers_of(model: Model, name: str) -> tuple[Layer, ...]:
     The layers with weights.
 
   Raises:
-    OptionError: the model has other layers than dense ones and convolutions.
+    OptionError: the model has other layers than dense ones and convolutions,
+      or least squares does not fit its task.
   """
+  task = tasks.of(model)
+  if task.fitted is None:
+    raise OptionError(
+        f"`algorithm`={name}: least squares fits classes, labels and numbers "
+        f"of examples, not the task {task.name}")
+  if model.layers is not None and len(model.layers) > 1 and (
+      not task.has_classes):
+    raise OptionError(
+        f"`algorithm`={name}: fits hidden layers to codes of classes, the task "
+        f"{task.name} has none (allowed: one layer, `model`=softmax)")
   if model.layers is None:
     raise OptionError(
         f"`algorithm`={name}: least squares fits dense layers and convolutions "
@@ -162,6 +174,7 @@ class Plan:
   personal_ridge: tuple[float, ...]
   #: how the sums of the layers are made private; None: not at all
   private: PrivateMoments | None = None
+  task: tasks.Task = tasks.CLASSIFICATION  #: what the last layer is fitted to
 
   @property
   def last(self) -> int:

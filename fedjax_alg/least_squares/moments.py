@@ -1,7 +1,8 @@
 """Sums that a client sends for a layer; their total is exact in any partition.
 
 Let X_k be the unfolded inputs of client k at a layer (one row for every
-example and output position) and Y_k the one-hot labels. The least-squares
+example and output position) and Y_k the one-hot labels, or the numbers of
+another task (``tasks.Task.fitted``). The least-squares
 problem needs only R_k = X_k' X_k and X_k' T_k (analytic, (4)-(6)). The targets
 are T = Y Q for a code Q that every client can draw. X_k' T_k therefore follows
 from the sums of the layer's inputs by class; for a dense layer it is
@@ -9,13 +10,13 @@ from the sums of the layer's inputs by class; for a dense layer it is
 clients before the code is applied.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
 
-from fedjax_alg import trees
+from fedjax_alg import tasks, trees
 from fedjax_alg.base import Array, Layer, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
@@ -28,13 +29,21 @@ _BLOCK_ENTRIES = 2 ** 22
 class Moments(NamedTuple):
   """Sums over the examples of one or more clients; they can be added.
 
-  All four are arrays, or all four are ``pairs.Pair``.
+  All are arrays, or all are ``pairs.Pair``.
   """
 
   gram: pairs.Number  #: [d, d] X'X
   total: pairs.Number  #: [d] sum of the rows of X
-  classes: pairs.Number  #: [L, *input_shape] sums of the inputs by class
-  counts: pairs.Number  #: [L] examples by class
+  #: [L, *input_shape] sums of the inputs by class; of real targets weighted by
+  #: each of them
+  classes: pairs.Number
+  counts: pairs.Number  #: [L] examples by class, or sums of the targets
+  rows: Any = None  #: [] examples; None: the sum of ``counts``
+
+  @property
+  def number(self) -> pairs.Number:
+    """The number of examples, []."""
+    return pairs.summed(self.counts, 0) if self.rows is None else self.rows
 
 
 def block_rows(layer: Layer) -> int:
@@ -45,30 +54,36 @@ def block_rows(layer: Layer) -> int:
   return max(1, min(rows, 128 if layer.fan_in < 2048 else layout.PADDING_ROWS))
 
 
-def zeros(layer: Layer, num_classes: int, dtype: jnp.dtype) -> Moments:
+def zeros(
+    layer: Layer, num_classes: int, dtype: jnp.dtype,
+    task: tasks.Task = tasks.CLASSIFICATION) -> Moments:
   """Makes the moments of zero examples."""
   d = layer.fan_in
   return Moments(
       jnp.zeros((d, d), dtype), jnp.zeros(d, dtype),
       jnp.zeros((num_classes, *layer.input_shape), dtype),
-      jnp.zeros(num_classes, dtype))
+      jnp.zeros(num_classes, dtype),
+      None if task.has_classes else jnp.zeros((), dtype))
 
 
 def in_pairs(moments: Moments) -> Moments:
   """The same sums of float32 as Pairs."""
-  return Moments(*map(pairs.pair, moments))
+  return Moments(*(
+      None if part is None else pairs.pair(part) for part in moments))
 
 
 def over_devices(moments: Moments, axis: str) -> Moments:
   """``jax.lax.psum`` of sums, in their precision."""
   if isinstance(moments.gram, pairs.Pair):
-    return Moments(*(pairs.over_devices(part, axis) for part in moments))
+    return Moments(*(None if part is None else pairs.over_devices(part, axis)
+                     for part in moments))
   return jax.lax.psum(moments, axis)
 
 
 def add_shard(
     moments: Moments, layer: Layer, params: Params, shard: Shard,
-    product: jnp.dtype, rows: int | None = None) -> Moments:
+    product: jnp.dtype, rows: int | None = None,
+    task: tasks.Task = tasks.CLASSIFICATION) -> Moments:
   """Adds the examples of a client, block by block.
 
   Args:
@@ -81,13 +96,15 @@ def add_shard(
       for Pairs.
     rows: examples in a block; None means ``block_rows``. It changes only the
       rounding (the weight-invariant property).
+    task: what the layer is fitted to.
 
   Returns:
     The new sums.
   """
   d = layer.fan_in
   chex.assert_shape((moments.gram, moments.total), ((d, d), (d,)))
-  labels = jnp.arange(moments.counts.shape[0], dtype=jnp.int32)
+  assert task.fitted is not None
+  fitted, columns = task.fitted, moments.counts.shape[0]
   dtype = moments.gram.dtype
   by_offset = patch_gram.pays(layer) and not isinstance(
       moments.gram, pairs.Pair)
@@ -106,7 +123,7 @@ def add_shard(
       inputs = layer.inputs(params, x)
     shape = (-1,) + (1,) * (inputs.ndim - 1)
     inputs = jnp.where(mask.reshape(shape), inputs, jnp.zeros_like(inputs))
-    member = (y[:, None] == labels[None]) & mask[:, None]
+    member = fitted(y, mask, columns)
     by_class = product_of(member, inputs.reshape(inputs.shape[0], -1))
     if by_offset:
       gram = patch_gram.add(moments.gram, inputs, product)
@@ -117,10 +134,15 @@ def add_shard(
       ones = jnp.ones((unfolded.shape[0], 1), product)
       gram = moments.gram + product_of(unfolded, unfolded)
       total = moments.total + product_of(ones, unfolded)[0]
+    sums = moments.classes + pairs.map_halves(
+        lambda part: part.reshape(moments.classes.shape), by_class)
+    if moments.rows is None:
+      return Moments(gram, total, sums, moments.counts + member.sum(
+          0, dtype=jnp.int32).astype(dtype))
+    ones = jnp.ones((member.shape[0], 1), product)
     return Moments(
-        gram, total, moments.classes + pairs.map_halves(
-            lambda part: part.reshape(moments.classes.shape), by_class),
-        moments.counts + member.sum(0, dtype=jnp.int32).astype(dtype))
+        gram, total, sums, moments.counts + product_of(ones, member)[0],
+        moments.rows + mask.sum(dtype=jnp.int32).astype(dtype))
 
   rows = rows or block_rows(layer)
   if not by_offset:

@@ -81,7 +81,7 @@ def problem(
   maps: Any = moments.classes
   counts: Any = moments.counts
   positions = jnp.asarray(layer.positions, counts.dtype)
-  rows: Any = _at_least_one(pairs.summed(counts, 0) * positions)
+  rows: Any = _at_least_one(moments.number * positions)
   if high_pass:
     maps = codes.high_passed(maps)
   by_class = pairs.map_halves(layer.unfold, maps)  # [L, positions, d]
@@ -250,7 +250,7 @@ def weights(
   """
   # What is lost by rounding from here on is not magnified any more.
   total, counts, target = map(pairs.single, (
-      moments.total, moments.counts, equations.target))
+      moments.total, _counts(moments), equations.target))
   return weights_by_means(
       fit, equations.mix, target, total / _rows(counts, layer), bias)
 
@@ -285,6 +285,11 @@ def weights_by_means(
   return kernel / fit.scale[None], offset / fit.scale
 
 
+def _counts(moments: Moments) -> pairs.Number:
+  """Numbers that add up to that of the examples."""
+  return moments.counts if moments.rows is None else moments.rows
+
+
 def _rows(counts: pairs.Number, layer: Layer) -> Any:
   """The number of examples, at least 1, times positions."""
   whole = _at_least_one(pairs.single(counts).sum())
@@ -308,7 +313,7 @@ def spread(kernel: Array, moments: Moments, layer: Layer) -> Array:
   chex.assert_shape(
       (kernel, moments.total), ((layer.fan_in, None), (layer.fan_in,)))
   total: Any = moments.total
-  rows = _rows(moments.counts, layer)
+  rows = _rows(_counts(moments), layer)
   row = pairs.map_halves(lambda part: part[None], total / rows)
   mean = _product(row, kernel)[0]
   square = pairs.summed(_product(moments.gram, kernel) * kernel, 0) / rows

@@ -1,8 +1,8 @@
-"""Classification metrics from confusion matrices."""
+"""Names of metrics, confidence intervals, groups against kinds of clients."""
 
-from fedjax_alg.metrics.confusion import (
-    count, Counts, METRICS, OF_CLIENTS, over_clients, summarise)
 from fedjax_alg.metrics.intervals import confidence_95, half_width_95
+from fedjax_alg.metrics.names import digits, factor, is_cost, is_known, known
+from fedjax_alg.metrics.names import Metric, metric, METRICS, sign
 
-__all__ = ["METRICS", "OF_CLIENTS", "Counts", "confidence_95", "count",
-           "half_width_95", "over_clients", "summarise"]
+__all__ = ["METRICS", "Metric", "confidence_95", "digits", "factor",
+           "half_width_95", "is_cost", "is_known", "known", "metric", "sign"]

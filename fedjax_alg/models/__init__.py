@@ -11,13 +11,14 @@ from fedjax_alg.models.functions import from_functions
 from fedjax_alg.models.layers import (
     check_layers, DEFAULT_LAYERS, layer_views, parse_layers, Stack)
 from fedjax_alg.models.models import (
-    CNN, cross_entropy, from_flax, make_model, MLP, MODELS, Softmax)
+    CNN, cross_entropy, from_flax, LAYERED, make_model, MLP, MODELS, OF_IMAGES,
+    OF_TOKENS, Softmax)
 from fedjax_alg.models.nnx_modules import from_nnx
-from fedjax_alg.models.resolve import as_model, load_model
+from fedjax_alg.models.resolve import as_model, load_model, OPTIONS
 
 __all__ = [
-    "CNN", "DEFAULT_LAYERS", "MLP", "MODELS", "Softmax", "Stack", "as_model",
-    "check_layers", "cross_entropy", "forward_flops", "from_flax",
-    "from_functions", "from_nnx", "layer_views", "load_model", "make_model",
-    "parse_layers", "with_flops",
+    "CNN", "DEFAULT_LAYERS", "LAYERED", "MLP", "MODELS", "OF_IMAGES",
+    "OF_TOKENS", "OPTIONS", "Softmax", "Stack", "as_model", "check_layers",
+    "cross_entropy", "forward_flops", "from_flax", "from_functions", "from_nnx",
+    "layer_views", "load_model", "make_model", "parse_layers", "with_flops",
 ]

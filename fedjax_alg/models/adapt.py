@@ -4,14 +4,16 @@ A module that behaves differently in training (dropout) has an argument
 ``deterministic``, ``train`` or ``training`` of its ``__call__``.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 import contextlib
 import inspect
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from fedjax_alg import tasks
 from fedjax_alg.base import Key, Model, Params
 from fedjax_alg.errors import a_type, OptionError, raised
 from fedjax_alg.models.flops import forward_flops
@@ -101,10 +103,27 @@ def check_params(shapes: Any, what: str) -> None:
           f"({jax.tree_util.keystr(path)}); they must be float32")
 
 
-def _example(
-    input_shape: tuple[int, ...], input_dtype: Any, rows: int
-) -> jax.ShapeDtypeStruct:
+def example(input_shape: Any, input_dtype: Any, rows: int) -> Any:
+  """The shapes and dtypes of some examples.
+
+  Args:
+    input_shape: shape of one example; a dictionary of shapes, if an example has
+      several arrays.
+    input_dtype: its dtype; a dictionary of dtypes if they differ.
+    rows: number of examples.
+  """
+  if isinstance(input_shape, Mapping):
+    return {name: example(shape, input_dtype[name] if isinstance(
+        input_dtype, Mapping) else input_dtype, rows)
+            for name, shape in input_shape.items()}
   return jax.ShapeDtypeStruct((rows,) + tuple(input_shape), input_dtype)
+
+
+def said_of(example: Any) -> str:
+  """The shape and the dtype of one of some examples, for messages."""
+  if isinstance(example, Mapping):
+    return ", ".join(f"{name} {said_of(one)}" for name, one in example.items())
+  return f"{list(example.shape[1:])} {example.dtype}"
 
 
 def params_shapes(
@@ -132,8 +151,7 @@ def params_shapes(
 
 
 def with_flops(
-    model: Model, input_shape: tuple[int, ...], input_dtype: Any = jnp.float32
-) -> Model:
+    model: Model, input_shape: Any, input_dtype: Any = jnp.float32) -> Model:
   """Counts the ``flops`` of a model if they are 0 (``forward_flops``).
 
   Args:
@@ -148,55 +166,106 @@ def with_flops(
     return model
   return model._replace(flops=forward_flops(
       model.apply, params_shapes(model.init),
-      _example(input_shape, input_dtype, 1)))
+      example(input_shape, input_dtype, 1)))
+
+
+def with_task(
+    model: Model, loss: Callable[..., Any] | None, task: Any) -> Model:
+  """The model with a task.
+
+  Args:
+    model: any model.
+    loss: (outputs, y) -> loss of each example [B]; None: that of the task.
+    task: see ``tasks.named``; None: what the data say, or classification.
+  """
+  named = tasks.named(task)
+  return model._replace(
+      task=named, loss=loss or (named or tasks.CLASSIFICATION).loss)
 
 
 def checked(
-    model: Model, input_shape: tuple[int, ...], input_dtype: Any = jnp.float32,
-    num_classes: int | None = None) -> Model:
+    model: Model, input_shape: Any, input_dtype: Any = jnp.float32,
+    num_classes: int | None = None, targets: Any = None) -> Model:
   """Checks the shapes of a model's functions and counts its ``flops``.
 
   Args:
     model: any model.
-    input_shape: shape of one example.
+    input_shape: shape of one example, see ``example``.
     input_dtype: dtype of the examples.
     num_classes: L; None allows any number of classes.
+    targets: shapes and dtypes of the targets of one example; None: not known,
+      unless the task is classification.
 
   Returns:
     The model with ``flops``.
 
   Raises:
-    OptionError: a parameter is not float32; logits are not [B, L] float32, in
-      evaluation or in training; the loss is not [B] float32; or a function of
-      the model cannot be traced.
+    OptionError: a parameter is not float32; the outputs are not those of the
+      task (logits [B, L] float32), in evaluation or in training; the loss is
+      not [B] float32; or a function of the model cannot be traced.
   """
   params = params_shapes(model.init)
-  x = _example(input_shape, input_dtype, _ROWS)
-  examples = f"on examples of shape {list(input_shape)} {x.dtype}"
-  logits = shape_of(model.apply, f"apply(params, x) {examples}", params, x)
-  _check_logits(logits, "apply(params, x)", num_classes)
+  x = example(input_shape, input_dtype, _ROWS)
+  examples, task = f"on examples of shape {said_of(x)}", tasks.of(model)
+  if targets is None and task is tasks.CLASSIFICATION:
+    targets = jax.ShapeDtypeStruct((), jnp.int32)
+  y = None if targets is None else jax.tree.map(
+      lambda one: jax.ShapeDtypeStruct((_ROWS, *one.shape), one.dtype), targets)
+  outputs = shape_of(model.apply, f"apply(params, x) {examples}", params, x)
+  _check_outputs(task, outputs, "apply(params, x)", y, num_classes)
   if model.train_apply is not None:
     train_apply = model.train_apply
     what = "train_apply(params, x, key)"
-    _check_logits(shape_of(
+    trained = shape_of(
         lambda params, x: train_apply(params, x, jax.random.key(0)),
-        f"{what} {examples}", params, x), what, logits.shape[1])
-  labels = jax.ShapeDtypeStruct((_ROWS,), jnp.int32)
-  loss = shape_of(model.loss, "loss(logits, y)", logits, labels)
-  if not _is(loss, (_ROWS,)):
-    raise OptionError(f"`loss`: gives {_said(loss)} for {_ROWS} examples; it "
-                      f"must give one number each, [{_ROWS}] float32")
+        f"{what} {examples}", params, x)
+    _check_outputs(task, trained, what, y, getattr(
+        outputs, "shape", (num_classes,))[-1])
+  if y is not None:
+    if task.name not in tasks.NAMES:
+      _check_own(task, outputs, y)
+    loss = shape_of(model.loss, "loss(logits, y)", outputs, y)
+    if not _is(loss, (_ROWS,)):
+      raise OptionError(f"`loss`: gives {_said(loss)} for {_ROWS} examples; it "
+                        f"must give one number each, [{_ROWS}] float32")
   return with_flops(model, input_shape, input_dtype)
 
 
-def _check_logits(logits: Any, what: str, num_classes: int | None) -> None:
-  shape = getattr(logits, "shape", ())
-  wanted = shape[1:] if num_classes is None else (num_classes,)
-  if len(wanted) != 1 or not _is(logits, (_ROWS, *wanted)):
-    classes = "classes" if num_classes is None else num_classes
-    raise OptionError(f"`model`: {what} gives {_said(logits)} for {_ROWS} "
-                      f"examples; it must give logits [{_ROWS}, {classes}] "
-                      "float32")
+def _check_outputs(
+    task: tasks.Task, outputs: Any, what: str, y: Any, size: int | None
+) -> None:
+  if y is None or task.outputs is None:
+    return
+  shape = getattr(outputs, "shape", ()) or (0,)
+  wanted = task.outputs(y, shape[-1] if size is None else size)
+  if not _is(outputs, wanted):
+    last = "classes" if size is None else size
+    shown = ", ".join(map(str, (*wanted[:-1], last)))
+    noun = "logits" if task.has_classes else f"the outputs of {task.name},"
+    raise OptionError(f"`model`: {what} gives {_said(outputs)} for {_ROWS} "
+                      f"examples; it must give {noun} [{shown}] float32")
+
+
+def _check_own(task: tasks.Task, outputs: Any, y: Any) -> None:
+  """Checks the sums and the metrics of a task of the user's own.
+
+  Raises:
+    OptionError: a function of it fails, or a metric is missing or has another
+      shape than the leading axes of the sums.
+  """
+  rows = jax.ShapeDtypeStruct((_ROWS,), jnp.float32)
+  sums = shape_of(task.of_batch, f"sums of the task {task.name}", outputs, y,
+                  rows, jax.ShapeDtypeStruct((_ROWS,), jnp.bool_))
+  with user_code(f"values of the task {task.name}"):
+    found = task.measured({
+        name: np.zeros((2, *leaf.shape)) for name, leaf in sums.items()})
+  for name in task.better:
+    shape = np.shape(found[name]) if name in found else None
+    if shape != (2,):
+      said = "no" if shape is None else f"a value of shape {list(shape)} for"
+      raise OptionError(
+          f"`task`={task.name}: `values` gives {said} {name} of `better`; it "
+          "must give one number for each leading axis of the sums, [2] of [2]")
 
 
 def _is(leaf: Any, shape: tuple[int, ...]) -> bool:

@@ -5,18 +5,19 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from fedjax_alg import tasks
 from fedjax_alg.base import Array, Key, Model, Params
 from fedjax_alg.models import adapt
-from fedjax_alg.models.models import cross_entropy
 
 
 def from_functions(
     init: Callable[[Key], Params],
     apply: Callable[[Params, Array], Array],
-    input_shape: tuple[int, ...] | None = None,
+    input_shape: Any = None,
     *,
     l2: float = 0.0,
-    loss: Callable[[Array, Array], Array] = cross_entropy,
+    loss: Callable[[Array, Array], Array] | None = None,
+    task: str | tasks.Task | None = None,
     input_dtype: Any = jnp.float32,
     train_apply: Callable[[Params, Array, Key], Array] | None = None,
     linear: bool = False,
@@ -26,11 +27,16 @@ def from_functions(
 
   Args:
     init: key -> parameters, a pytree of float32 arrays.
-    apply: (params, x [B, *input_shape]) -> logits [B, L] float32.
-    input_shape: shape of one example. If None, ``as_model`` later checks the
-      functions and counts ``flops``, when the shape is known.
+    apply: (params, x [B, *input_shape]) -> logits [B, L] float32, or the
+      outputs of another task.
+    input_shape: shape of one example, or a dictionary of the shapes of its
+      arrays. If None, ``as_model`` later checks the functions and counts
+      ``flops``, when the shape is known.
     l2: coefficient of (l2/2) ||w||^2.
-    loss: (logits [B, L], y [B]) -> loss of each example [B].
+    loss: (logits [B, L], y [B]) -> loss of each example [B]; None: that of the
+      task.
+    task: what is predicted, see ``tasks.named``; None: what the data say, or
+      one class for each example.
     input_dtype: dtype of the examples.
     train_apply: (params, x, key) -> logits in training, with random numbers
       from the key (dropout). None means ``apply``.
@@ -43,8 +49,9 @@ def from_functions(
   Raises:
     OptionError: the functions do not fit each other or the examples.
   """
-  model = Model(init, apply, loss, float(l2), scale_features, linear=linear,
-                train_apply=train_apply)
+  model = adapt.with_task(Model(
+      init, apply, tasks.cross_entropy, float(l2), scale_features,
+      linear=linear, train_apply=train_apply), loss, task)
   if input_shape is None:
     return model
   return adapt.checked(model, input_shape, input_dtype)

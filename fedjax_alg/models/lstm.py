@@ -52,6 +52,7 @@ class _Layer(nn.Module):
     kernel = self.param("kernel", nn.initializers.glorot_uniform(),
                         (dim + self.width, 4 * self.width))
     bias = self.param("bias", nn.initializers.zeros, (4 * self.width,))
+    x = x.astype(kernel.dtype)  # which is less than float32 in bfloat16
     inputs = x @ kernel[:dim] + bias[None, None]  # for all tokens at once
 
     def step(carry, now):
@@ -92,10 +93,12 @@ class LSTM(nn.Module):
   widths: tuple[int, ...] = (100, 100)
   hidden: int = 30  #: width of the dense layer before the last; 0: none
   num_classes: int = 2
+  single: bool = True  #: whether one logit stands for two classes
+  each: bool = False  #: whether every state has outputs, not the last alone
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
-    """Computes [B, T] int32 -> logits [B, L]."""
+    """Computes [B, T] int32 -> logits [B, L], or [B, T, L] of every state."""
     real = x != PADDING
     if self.embedding == "learned":
       table = self.param(
@@ -106,10 +109,10 @@ class LSTM(nn.Module):
     states = vectors
     for number, width in enumerate(self.widths, 1):
       states = _Layer(width, name=f"lstm_{number}")(states, real)
-    features = states[:, -1]
+    features = states if self.each else states[:, -1]
     if self.hidden:
       features = nn.relu(nn.Dense(self.hidden)(features))
-    if self.num_classes > 2:
+    if self.num_classes > 2 or not self.single:
       return nn.Dense(self.num_classes)(features)
     logit = nn.Dense(1)(features)
     return jnp.concatenate([jnp.zeros_like(logit), logit], axis=1)
@@ -117,7 +120,8 @@ class LSTM(nn.Module):
 
 def make_lstm(
     num_classes: int, tokens: int, embedding: str = "frozen",
-    dim: int | None = None, widths: tuple[int, ...] | None = None) -> LSTM:
+    dim: int | None = None, widths: tuple[int, ...] | None = None,
+    classes: bool = True, each: bool = False) -> LSTM:
   """Makes the model of a task; the number of classes says which.
 
   Args:
@@ -132,13 +136,17 @@ def make_lstm(
       frozen vectors, else 8.
     widths: widths of the LSTM layers; by default 100, 100 for two classes,
       else 256, 256.
+    classes: whether the outputs are the logits of classes; else there are
+      ``num_classes`` of them whatever their number.
+    each: whether every state has outputs, for the next token at each place.
 
   Returns:
     The flax module.
   """
-  two = num_classes == 2
+  two = num_classes == 2 and classes
   if dim is None:
     dim = 300 if two or embedding == "frozen" else 8
   return LSTM(tokens, embedding, dim, widths or ((100,) * 2 if two else
                                                  (256,) * 2),
-              hidden=30 if two else 0, num_classes=num_classes)
+              hidden=30 if two else 0, num_classes=num_classes, single=two,
+              each=each)

@@ -1,6 +1,13 @@
-"""The named models: softmax regression, perceptron, CNN, stack and LSTM."""
+"""The named models.
 
-from collections.abc import Callable, Sequence
+Softmax regression, perceptron, CNN, stack, LSTM, ResNet-18 and a transformer.
+
+Their last layer has L outputs without an activation: logits of L classes or
+labels, or L numbers of regression.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import functools
 import math
 from typing import Any
 
@@ -9,10 +16,13 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
+from fedjax_alg import tasks
 from fedjax_alg.base import Array, Key, Layer, Model, Params
 from fedjax_alg.errors import OptionError, raised
-from fedjax_alg.models import adapt, layers as layers_lib, lstm
+from fedjax_alg.models import adapt, layers as layers_lib, lstm, resnet
+from fedjax_alg.models import roles, statistics, transformer
 from fedjax_alg.models.layers import Stack
+from fedjax_alg.tasks import cross_entropy
 
 
 class Softmax(nn.Module):
@@ -93,14 +103,6 @@ def CNN(
   return Stack(num_classes, (*layers, layers_lib.Dense(hidden)))
 
 
-def cross_entropy(logits: Array, y: Array) -> Array:
-  """Computes -log softmax(logits)[y] of each example, [B] float32."""
-  # A comparison instead of a gather, whose gradient would be a scatter.
-  labels = jnp.arange(logits.shape[1], dtype=y.dtype)
-  picked = jnp.where(y[:, None] == labels[None], logits, 0.0).sum(1)
-  return jax.nn.logsumexp(logits, axis=1) - picked
-
-
 def _scale_softmax(tree: Params, scale: Array) -> Params:
   """Scales column j of the kernel; leaves the bias unchanged."""
   inner = tree["params"]
@@ -110,13 +112,18 @@ def _scale_softmax(tree: Params, scale: Array) -> Params:
 
 def from_flax(
     module: nn.Module,
-    input_shape: tuple[int, ...],
+    input_shape: Any,
     *,
     l2: float = 0.0,
-    loss: Callable[[Array, Array], Array] = cross_entropy,
+    loss: Callable[[Array, Array], Array] | None = None,
+    task: str | tasks.Task | None = None,
     input_dtype: Any = jnp.float32,
 ) -> Model:
-  """Makes a ``Model`` from a flax.linen module without state.
+  """Makes a ``Model`` from a flax.linen module.
+
+  What the module keeps beside its parameters, such as ``batch_stats``, is state
+  (``models.roles``): ``init`` and ``apply`` are those of the parameters alone,
+  at the first statistics, and a run says who keeps them (`model_state`).
 
   Only a ``Softmax`` or a ``Stack`` whose convolutions have padding can be
   fitted layer by layer with least squares. If the ``__call__`` of a module has
@@ -126,20 +133,25 @@ def from_flax(
   numbers.
 
   Args:
-    module: maps [B, *input_shape] to logits [B, L].
-    input_shape: shape of one example.
+    module: maps [B, *input_shape] to logits [B, L], or to the outputs of
+      another task.
+    input_shape: shape of one example, or a dictionary of the shapes of its
+      arrays.
     l2: coefficient of (l2/2) ||w||^2.
-    loss: (logits [B, L], y [B]) -> loss of each example [B].
-    input_dtype: dtype of the examples.
+    loss: (logits [B, L], y [B]) -> loss of each example [B]; None: that of the
+      task.
+    task: what is predicted, see ``tasks.named``; None: what the data say, or
+      one class for each example.
+    input_dtype: dtype of the examples, or a dictionary of dtypes.
 
   Returns:
     The model.
 
   Raises:
-    OptionError: the module keeps state besides its parameters (for instance
-      batch statistics), which no algorithm averages; it draws random numbers
-      in evaluation, or others than for ``dropout`` in training; a parameter is
-      not float32; or the module does not fit the examples.
+    OptionError: a layer with state cannot leave rows out
+      (``statistics.check_layer``); the module draws random numbers in
+      evaluation, or others than for ``dropout`` in training; a parameter is not
+      float32; or the module does not fit the examples.
   """
   layers: tuple[Layer, ...] | None = None
   if isinstance(module, Softmax):
@@ -150,39 +162,80 @@ def from_flax(
         module.layers, module.num_classes, input_shape)
   name = type(module).__name__
   evaluation, training = adapt.mode_arguments(type(module).__call__)
-  example = jax.ShapeDtypeStruct((1,) + tuple(input_shape), input_dtype)
+  example = adapt.example(input_shape, input_dtype, 1)
 
   def init(key: Key) -> Params:
-    return module.init(
-        key, jnp.zeros(example.shape, example.dtype), **evaluation)
-
-  def apply(params: Params, x: Array) -> Array:
-    return _without(
-        name, "in evaluation (`train`=False or `deterministic`=True as an "
-        "argument of __call__ must switch it off)",
-        lambda: jnp.asarray(module.apply(params, x, **evaluation)))
-
-  def train_apply(params: Params, x: Array, key: Key) -> Array:
-    return _without(
-        name, "in training, only dropout has a key",
-        lambda: jnp.asarray(module.apply(
-            params, x, **training, rngs={"dropout": key})))
+    return module.init(key, jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), example), **evaluation)
 
   variables = adapt.params_shapes(
-      init, f"{name} on examples of shape {list(input_shape)} {example.dtype}")
-  if set(variables) != {"params"}:
-    extra = ", ".join(sorted(set(variables) - {"params"}))
-    raise OptionError(f"`model`: {name} keeps state ({extra}); only modules "
-                      "whose variables are parameters are supported")
+      init, f"{name} on examples of shape {adapt.said_of(example)}")
+  layers_with_state = _with_state(variables, init, name)
+  with_statistics = functools.partial(
+      statistics.linen_reading, layers_with_state)
+
+  def apply(params: Params, x: Array) -> Array:
+    with with_statistics(statistics.Reading()):
+      return _without(
+          name, _IN_EVALUATION,
+          lambda: jnp.asarray(module.apply(params, x, **evaluation)))
+
+  def train_apply(params: Params, x: Array, key: Key) -> Array:
+    if layers_with_state:
+      return observe(params, x, None, key, frozenset())[0]
+    return _without(
+        name, _IN_TRAINING, lambda: jnp.asarray(module.apply(
+            params, x, **training, rngs={"dropout": key})))
+
+  def observe(params, x, mask, key, fixed):
+    mode, where = (evaluation, _IN_EVALUATION) if key is None else (
+        training, _IN_TRAINING)
+    rngs = None if key is None else {"dropout": key}
+    with with_statistics(statistics.Reading(mask, True, fixed)):
+      found, new = _without(name, where, lambda: module.apply(
+          params, x, **mode, rngs=rngs,
+          mutable=[kind for kind in params if kind != "params"]))
+    return jnp.asarray(found), {**params, **new}
+
   softmax = isinstance(module, Softmax)
-  return adapt.checked(
-      Model(init, apply, loss, float(l2), _scale_softmax if softmax else None,
-            linear=softmax, layers=layers,
-            train_apply=train_apply if training else None),
-      input_shape, input_dtype)
+  model = adapt.checked(
+      adapt.with_task(Model(
+          init, apply, cross_entropy, float(l2),
+          _scale_softmax if softmax else None, linear=softmax, layers=layers,
+          train_apply=train_apply if training or layers_with_state else None),
+                      loss, task), input_shape, input_dtype)
+  if not layers_with_state:
+    return model
+  return roles.with_state(model, statistics.Stateful(
+      {leaf: leaf.partition("/")[2] for own in layers_with_state.values()
+       for leaf in own}, observe))
 
 
-def _without(name: str, where: str, run: Callable[[], Array]) -> Array:
+_IN_EVALUATION = ("in evaluation (`train`=False or `deterministic`=True as an "
+                  "argument of __call__ must switch it off)")
+_IN_TRAINING = "in training, only dropout has a key"
+
+
+def _with_state(
+    variables: Params, init: Callable[[Key], Params], name: str
+) -> dict[tuple[str, ...], statistics.Names]:
+  """The layers of a linen module that keep state, path -> leaves.
+
+  Args:
+    variables: shapes of all that the module has.
+    init: makes them.
+    name: name of the module.
+  """
+  if set(variables) == {"params"}:
+    return {}
+  names = [leaf for leaf in roles.paths(
+      {kind: tree for kind, tree in variables.items() if kind != "params"})]
+  return statistics.linen_layers(
+      lambda: init(jax.random.key(0)),
+      {leaf: tuple(leaf.split("/")[1:]) for leaf in names}, name)
+
+
+def _without(name: str, where: str, run: Callable[[], Any]) -> Any:
   """Runs a module and reports random numbers for which it has no key.
 
   Raises:
@@ -196,6 +249,13 @@ def _without(name: str, where: str, run: Callable[[], Array]) -> Array:
         f"{raised(error)}") from error
 
 
+#: Named models whose layers are dense layers and convolutions.
+LAYERED = ("softmax", "mlp", "cnn", "stack")
+#: Named models that read ids of words or characters.
+OF_TOKENS = ("lstm", "transformer")
+#: Named models of images -> the fewest pixels each way.
+OF_IMAGES = {"cnn": 4, "resnet18": 8}
+
 #: Name -> function (num_classes, options of ``make_model``) -> module.
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "softmax": lambda num_classes, **_: Softmax(num_classes),
@@ -204,14 +264,21 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "stack": lambda num_classes, layers, **_: Stack(
         num_classes, layers_lib.parse_layers(layers)),
     "lstm": lambda num_classes, tokens, embedding, embedding_size, lstm_widths,
-            **_: lstm.make_lstm(num_classes, tokens, embedding, embedding_size,
-                                lstm_widths),
+            task, **_: lstm.make_lstm(
+                num_classes, tokens, embedding, embedding_size, lstm_widths,
+                task.has_classes, task.of_tokens),
+    "resnet18": lambda num_classes, norm, resnet_width, **_: resnet.ResNet(
+        num_classes, norm, resnet_width),
+    "transformer": lambda num_classes, tokens, d_model, blocks, heads, task,
+                   **_: transformer.Transformer(
+                       num_classes, tokens, d_model, blocks, heads,
+                       each=task.of_tokens),
 }
 
 
 def make_model(
     name: str,
-    input_shape: tuple[int, ...],
+    input_shape: Any,
     num_classes: int,
     *,
     l2: float = 0.0,
@@ -221,45 +288,72 @@ def make_model(
     embedding: str = "frozen",
     embedding_size: int | None = None,
     lstm_widths: tuple[int, ...] | None = None,
+    norm: str = "group",
+    resnet_width: int = 64,
+    d_model: int = 128,
+    blocks: int = 2,
+    heads: int = 4,
+    task: str | tasks.Task | None = None,
 ) -> Model:
   """Makes a named model.
 
   Args:
     name: one of ``MODELS``.
     input_shape: shape of one example.
-    num_classes: L.
+    num_classes: L, the number of outputs (of each token).
     l2: coefficient of (l2/2) ||w||^2.
     hidden: widths of the hidden layers (mlp).
     layers: the hidden layers as words for ``parse_layers`` (stack).
-    tokens: number of word ids; examples hold ids in [0, tokens) (lstm).
+    tokens: number of word ids; examples hold ids in [0, tokens) (lstm,
+      transformer).
     embedding: one of ``lstm.EMBEDDINGS`` (lstm).
     embedding_size: see ``lstm.make_lstm`` (lstm).
     lstm_widths: see ``lstm.make_lstm`` (lstm).
+    norm: one of ``resnet.NORMS`` (resnet18).
+    resnet_width: channels of the first stage (resnet18).
+    d_model: length of the vectors between the blocks (transformer).
+    blocks: number of blocks (transformer).
+    heads: number of heads of each attention (transformer).
+    task: what is predicted, see ``tasks.named``; None: one class for each
+      example.
 
   Returns:
     The model.
 
   Raises:
-    OptionError: an unknown name; a cnn for examples that are not images;
-      layers that are invalid or do not fit the examples; or an lstm for
-      examples that are not sequences, or for one class.
+    OptionError: an unknown name; examples of several arrays; a model of images
+      for examples that are none; layers that are invalid or do not fit the
+      examples; a model of tokens for examples that are not sequences, or for
+      one class; or heads that do not divide ``d_model``.
   """
   if name not in MODELS:
     raise OptionError(f"`model`={name}: must be one of {', '.join(MODELS)}")
-  if name == "cnn" and (
-      len(input_shape) not in (2, 3) or min(input_shape[:2]) < 4):
+  if isinstance(input_shape, Mapping):
+    raise OptionError(f"`model`={name}: reads one array, the examples have "
+                      f"{', '.join(input_shape)} (give a model of your own)")
+  task = tasks.named(task)
+  least = OF_IMAGES.get(name, 0)
+  if least and (
+      len(input_shape) not in (2, 3) or min(input_shape[:2]) < least):
     size = "x".join(map(str, input_shape)) or "scalar"
-    raise OptionError(f"`model`=cnn: needs images of at least 4x4 pixels, the "
-                     f"examples are {size} ({math.prod(input_shape)} numbers)")
-  if name == "lstm" and (len(input_shape) != 1 or num_classes < 2):
     raise OptionError(
-        "`model`=lstm: needs sequences of words or characters in at least 2 "
+        f"`model`={name}: needs images of at least {least}x{least} pixels, the "
+        f"examples are {size} ({math.prod(input_shape)} numbers)")
+  if name in OF_TOKENS and (len(input_shape) != 1 or num_classes < 2 and (
+      task is None or task.has_classes)):
+    raise OptionError(
+        f"`model`={name}: needs sequences of words or characters in at least 2 "
         f"classes, the examples are of shape {input_shape} in {num_classes}")
+  if name == "transformer" and d_model % heads:
+    raise OptionError(f"`heads`={heads}: must divide `d_model`={d_model}")
   if name == "stack":
     layers_lib.check_layers(layers_lib.parse_layers(layers), input_shape)
   module = MODELS[name](num_classes, hidden=hidden, layers=layers,
                         tokens=tokens, embedding=embedding,
-                        embedding_size=embedding_size, lstm_widths=lstm_widths)
+                        embedding_size=embedding_size, lstm_widths=lstm_widths,
+                        norm=norm, resnet_width=resnet_width, d_model=d_model,
+                        blocks=blocks, heads=heads,
+                        task=task or tasks.CLASSIFICATION)
   return from_flax(
-      module, input_shape, l2=l2,
-      input_dtype=jnp.int32 if name == "lstm" else jnp.float32)
+      module, input_shape, l2=l2, task=task,
+      input_dtype=jnp.int32 if name in OF_TOKENS else jnp.float32)

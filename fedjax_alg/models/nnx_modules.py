@@ -9,23 +9,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_alg import tasks
 from fedjax_alg.base import Array, Key, Model, Params
 from fedjax_alg.errors import OptionError
-from fedjax_alg.models import adapt
-from fedjax_alg.models.models import cross_entropy
+from fedjax_alg.models import adapt, roles, statistics
 
 
 def from_nnx(
     module: nnx.Module | Callable[[nnx.Rngs], nnx.Module],
-    input_shape: tuple[int, ...],
+    input_shape: Any,
     *,
     l2: float = 0.0,
-    loss: Callable[[Array, Array], Array] = cross_entropy,
+    loss: Callable[[Array, Array], Array] | None = None,
+    task: str | tasks.Task | None = None,
     input_dtype: Any = jnp.float32,
 ) -> Model:
-  """Makes a ``Model`` from a flax.nnx module without state.
+  """Makes a ``Model`` from a flax.nnx module.
 
-  The ``nnx.Param`` of the module become a nested dictionary of arrays. In the
+  The ``nnx.Param`` of the module become a nested dictionary of arrays. Its
+  ``nnx.BatchStat`` are state (``models.roles``): ``init`` and ``apply`` are
+  those of the parameters alone, at the first statistics, and a run says who
+  keeps them (`model_state`). In the
   steps of local training the module is in training mode (``module.train()``)
   and its random streams start from a new key in every step. Everywhere else it
   is in evaluation mode. The arguments ``deterministic``, ``train`` and
@@ -38,19 +42,23 @@ def from_nnx(
       parameters for every key. Or a module; ``init`` then always returns the
       parameters of this module, for all seeds and for all K models of a
       method that draws several. The module maps [B, *input_shape] to logits
-      [B, L] and is not modified.
-    input_shape: shape of one example.
+      [B, L], or to the outputs of another task, and is not modified.
+    input_shape: shape of one example, or a dictionary of the shapes of its
+      arrays.
     l2: coefficient of (l2/2) ||w||^2.
-    loss: (logits [B, L], y [B]) -> loss of each example [B].
-    input_dtype: dtype of the examples.
+    loss: (logits [B, L], y [B]) -> loss of each example [B]; None: that of the
+      task.
+    task: what is predicted, see ``tasks.named``; None: what the data say, or
+      one class for each example.
+    input_dtype: dtype of the examples, or a dictionary of dtypes.
 
   Returns:
     The model.
 
   Raises:
-    OptionError: the module keeps state besides its parameters (``BatchNorm``),
-      which no algorithm averages; a parameter is not float32; or the module
-      does not fit the examples.
+    OptionError: the module keeps other variables than these; a layer with
+      state cannot leave rows out (``statistics.check_layer``); a parameter is
+      not float32; or the module does not fit the examples.
   """
   drawn, init, name = _drawn(module)
   split, params = _split(drawn, name)
@@ -59,26 +67,50 @@ def from_nnx(
   takes_rngs = "rngs" in inspect.signature(call).parameters
   has_mode = any(hasattr(part, "deterministic")
                  for _, part in nnx.iter_modules(drawn))
+  layers = statistics.nnx_layers(drawn, name)
+
+  def run(params, x, key, reading):
+    new = split.merged(params, jax.random.key(0) if key is None else key)
+    mode: dict[str, Any] = dict(evaluation if key is None else training)
+    if key is None:
+      new.eval()
+    else:
+      new.train()
+    if takes_rngs:
+      # A key that differs from those of the module's random streams.
+      mode["rngs"] = None if key is None else nnx.Rngs(
+          jax.random.fold_in(key, len(split.tags)))
+    with statistics.nnx_reading(new, layers, reading):
+      return new(x, **mode), new
 
   def apply(params: Params, x: Array) -> Array:
-    new = split.merged(params, jax.random.key(0))
-    new.eval()
-    return new(x, **evaluation, **({"rngs": None} if takes_rngs else {}))
+    return run(params, x, None, statistics.Reading())[0]
 
   def train_apply(params: Params, x: Array, key: Key) -> Array:
-    new = split.merged(params, key)
-    new.train()
-    # A key that differs from those of the module's random streams.
-    rngs = {"rngs": nnx.Rngs(jax.random.fold_in(key, len(split.tags)))}
-    return new(x, **training, **(rngs if takes_rngs else {}))
+    return run(params, x, key, statistics.Reading(of_batch=True))[0]
 
-  random = split.tags or training or takes_rngs or has_mode
-  model = Model(init, apply, loss, float(l2), None,
+  def observe(params, x, mask, key, fixed):
+    # Variables that are NumPy arrays could not be changed.
+    logits, new = run(jax.tree.map(jnp.asarray, params), x, key,
+                      statistics.Reading(mask, True, fixed))
+    return logits, nnx.to_pure_dict(nnx.state(new, _VALUES))
+
+  random = split.tags or training or takes_rngs or has_mode or layers
+  model = Model(init, apply, tasks.cross_entropy, float(l2), None,
                 train_apply=train_apply if random else None,
                 caution=_caution(params, name), kinds={
                     "/".join(map(str, path)): type(leaf).__name__
                     for path, leaf in nnx.to_flat_state(params)})
-  return adapt.checked(model, input_shape, input_dtype)
+  model = adapt.checked(
+      adapt.with_task(model, loss, task), input_shape, input_dtype)
+  if not layers:
+    return model
+  names = {leaf: leaf for own in layers.values() for leaf in own}
+  return roles.with_state(model, statistics.Stateful(names, observe))
+
+
+#: The variables of a module that become leaves of a model's tree.
+_VALUES = (nnx.Param, nnx.BatchStat)
 
 
 def _drawn(
@@ -88,19 +120,19 @@ def _drawn(
   if isinstance(module, nnx.Module):
     # NumPy arrays, because JAX arrays would be bound to a device.
     values = jax.tree.map(
-        np.asarray, nnx.to_pure_dict(nnx.state(module, nnx.Param)))
+        np.asarray, nnx.to_pure_dict(nnx.state(module, _VALUES)))
     return (module, lambda key: jax.tree.map(jnp.asarray, values),
             type(module).__name__)
   name = getattr(module, "__name__", type(module).__name__)
   return (_abstract(module, name), lambda key: nnx.to_pure_dict(
-      nnx.state(module(nnx.Rngs(key)), nnx.Param)), name)
+      nnx.state(module(nnx.Rngs(key)), _VALUES)), name)
 
 
 class _Split(NamedTuple):
   """A module without its numbers."""
 
   graph: Any
-  shapes: Any  #: of the parameters and of the state of the random streams
+  shapes: Any  #: of the values and of the state of the random streams
   tags: list[str]  #: the names of the random streams
 
   def merged(self, params: Params, key: Key) -> Any:
@@ -119,20 +151,20 @@ class _Split(NamedTuple):
 
 
 def _split(module: Any, name: str) -> tuple[_Split, nnx.State]:
-  """Takes the parameters out of a module.
+  """Takes the parameters and the statistics out of a module.
 
   Raises:
     OptionError: the module keeps other state, or a parameter is not float32.
   """
-  graph, params, *others = nnx.split(module, nnx.Param, ...)
+  graph, params, *others = nnx.split(module, _VALUES, ...)
   (rest,) = others
   streams = nnx.to_flat_state(rest)
   for path, leaf in streams:
     if not isinstance(leaf, nnx.RngState):
       raise OptionError(
           f"`model`: {name} keeps state ({type(leaf).__name__} "
-          f"{'.'.join(map(str, path))}); only modules whose variables are "
-          "parameters are supported")
+          f"{'.'.join(map(str, path))}); only nnx.Param, nnx.BatchStat and "
+          "random streams are supported")
   adapt.check_params(nnx.to_pure_dict(params), name)
   shapes = jax.tree.map(
       lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (params, rest))

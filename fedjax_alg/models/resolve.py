@@ -1,14 +1,16 @@
 """Makes a ``base.Model`` from any model that a caller may give."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import functools
 import inspect
 from typing import Any
 
 from flax import linen as nn, nnx
+import jax
 import jax.numpy as jnp
+import numpy as np
 
-from fedjax_alg import own
+from fedjax_alg import own, tasks
 from fedjax_alg.base import Array, Model
 from fedjax_alg.errors import a_type, OptionError, did_you_mean
 from fedjax_alg.models import adapt
@@ -16,16 +18,18 @@ from fedjax_alg.models.models import MODELS, from_flax, make_model
 from fedjax_alg.models.nnx_modules import from_nnx
 
 #: Options that only named models have (arguments of ``make_model``).
-OPTIONS = ("hidden", "layers", "tokens", "embedding", "embedding_size",
-           "lstm_widths")
+OPTIONS = tuple(name for name in inspect.signature(make_model).parameters
+                if name not in ("name", "input_shape", "num_classes", "l2"))
 
 
 def as_model(
     model: Any,
-    input_shape: tuple[int, ...],
+    input_shape: Any,
     num_classes: int,
     *,
     input_dtype: Any = jnp.float32,
+    task: tasks.Task | None = None,
+    targets: Any = None,
     l2: float | None = None,
     l2_of: str | None = None,
     loss: Callable[[Array, Array], Array] | None = None,
@@ -39,16 +43,21 @@ def as_model(
       or class with parameters ``input_shape`` or ``num_classes``, or both,
       that makes one of these for the examples and classes of the run; or the
       file or module and the name of one of these (``own.load``).
-    input_shape: shape of one example.
-    num_classes: L.
-    input_dtype: dtype of the examples.
+    input_shape: shape of one example, or a dictionary of the shapes of its
+      arrays.
+    num_classes: L, the outputs of the task for an example or a token.
+    input_dtype: dtype of the examples, or a dictionary of dtypes.
+    task: what the data have targets for; None: what the model says, or one
+      class for each example.
+    targets: shapes and dtypes of the targets of one example; None: a class.
     l2: coefficient of (l2/2) ||w||^2. None keeps the value of a
       ``base.Model`` and means 0 for all others.
     l2_of: "sum" adds that term to the sum of a client's losses, "mean" to their
       mean. None keeps what a ``base.Model`` says and means "mean" for all
       others.
     loss: (logits [B, L], y [B]) -> loss of each example [B]. None keeps the
-      loss of a ``base.Model`` and means the cross entropy for all others.
+      loss of a ``base.Model`` that names one and means that of the task for all
+      others.
     **options: options of a named model, see ``make_model``.
 
   Returns:
@@ -56,7 +65,8 @@ def as_model(
 
   Raises:
     OptionError: ``model`` is none of these, it does not fit the examples and
-      classes, or it does not have an option that was given.
+      classes, it names another task, or it does not have an option that was
+      given.
   """
   for option in options:
     if option not in OPTIONS:
@@ -66,19 +76,61 @@ def as_model(
     if not isinstance(model, str) or own.is_own(model):
       raise OptionError(f"`{option}`: only a named model reads it, not the "
                         f"{type(model).__name__} given")
-  result = _made(model, input_shape, num_classes, input_dtype, options)
+  result = _made(model, input_shape, num_classes, input_dtype, options, task)
+  result = _of_task(result, task, targets)
   if l2 is not None:
     result = result._replace(l2=float(l2))
   if l2_of is not None:
     result = result._replace(l2_of_sum=l2_of == "sum")
   if loss is not None:
     result = result._replace(loss=loss)
-  return adapt.checked(result, input_shape, input_dtype, num_classes)
+  return adapt.checked(
+      result, input_shape, input_dtype, num_classes, targets)
+
+
+def _of_task(
+    model: Model, task: tasks.Task | None, targets: Any) -> Model:
+  """The model with the task of the data, or with its own.
+
+  Raises:
+    OptionError: the task of the model is not that of the data, or not one for
+      their targets.
+  """
+  named = model.task
+  if named is None:
+    # A model that names neither has the default loss.
+    default = model.loss is tasks.CLASSIFICATION.loss
+    return model._replace(
+        task=task, loss=task.loss if task and default else model.loss)
+  if task is None:
+    for kept in jax.tree.leaves(targets):
+      _check_targets(named, kept)
+  if task is None or task is named:
+    return model
+  if task.name != named.name:
+    raise OptionError(f"`model`: is for the task {named.name}, the data are "
+                      f"for {task.name}")
+  return model._replace(
+      task=task, loss=task.loss if model.loss is named.loss else model.loss)
+
+
+def _check_targets(task: tasks.Task, kept: Any) -> None:
+  """Checks the shape of targets that were given without a task."""
+  said = f"`model`: is for the task {task.name}, "
+  try:
+    made = np.asarray(task.targets(np.zeros((1, *kept.shape), kept.dtype)))
+  except ValueError as error:
+    raise OptionError(f"{said}y {error}") from None
+  if made.shape[1:] != kept.shape or made.dtype != kept.dtype:
+    raise OptionError(
+        f"{said}whose targets are {made.dtype} of shape {made.shape[1:]} and "
+        f"not {kept.dtype} of shape {kept.shape} (give it with the data, too, "
+        f"as `task`={task.name})")
 
 
 def _made(
-    model: Any, input_shape: tuple[int, ...], num_classes: int,
-    input_dtype: Any, options: dict[str, Any]) -> Model:
+    model: Any, input_shape: Any, num_classes: int, input_dtype: Any,
+    options: dict[str, Any], task: tasks.Task | None) -> Model:
   if own.is_own(model):
     model = load_model(model)
   if isinstance(model, str):
@@ -86,23 +138,25 @@ def _made(
       raise OptionError(f"`model`={model}: unknown"
                         f"{did_you_mean(model, MODELS)} (one of "
                         f"{', '.join(MODELS)})")
-    return make_model(model, input_shape, num_classes, **options)
+    return make_model(
+        model, input_shape, num_classes, task=task, **options)
   if isinstance(model, Model):
     return model
   if isinstance(model, nn.Module):
-    return from_flax(model, input_shape, input_dtype=input_dtype)
-  sizes = {"input_shape": tuple(input_shape), "num_classes": num_classes}
+    return from_flax(model, input_shape, input_dtype=input_dtype, task=task)
+  sizes = {"input_shape": dict(input_shape) if isinstance(
+      input_shape, Mapping) else tuple(input_shape), "num_classes": num_classes}
   parameters = _parameters(model)
   asked = {name: sizes[name] for name in sizes if name in parameters}
   if asked or "rngs" in parameters:
     model, of_rngs = _fitted(model, asked)
     if not of_rngs:
-      return _made(model, input_shape, num_classes, input_dtype, {})
+      return _made(model, input_shape, num_classes, input_dtype, {}, task)
   if inspect.isclass(model) and issubclass(model, nn.Module):
     raise OptionError(f"`model`: {model.__name__} is a class; give a module, "
                       f"{model.__name__}(...)")
   if isinstance(model, nnx.Module) or callable(model):
-    return from_nnx(model, input_shape, input_dtype=input_dtype)
+    return from_nnx(model, input_shape, input_dtype=input_dtype, task=task)
   raise OptionError(
       f"`model`: {type(model).__name__} given; must be a name (one of "
       f"{', '.join(MODELS)}), a base.Model, a flax.linen module, or a flax.nnx "

@@ -1,10 +1,12 @@
-"""Roles of parameters: shared, personal and frozen ones of one model.
+"""Roles of parameters: shared, personal and frozen ones, and state.
 
-A role says what happens to a leaf of the parameter tree:
+A role says what happens to a leaf of the tree that a model has:
 
 - ``shared``: trained by the participants and sent; what every algorithm sees.
 - ``personal``: trained by the client and kept there; never sent.
 - ``frozen``: never trained and never sent in a round.
+- ``state``: running statistics (``models.statistics``), which change without a
+  gradient in every local step.
 
 ``split`` makes of a model one whose ``init``, ``apply`` and parameters are
 those of the shared leaves alone. So messages, vectors for grouping,
@@ -14,23 +16,38 @@ others, which JAX takes for no leaf at all.
 
 The personal leaves of a client are in its ``Shard.personal`` and are trained by
 ``client.personal``. Frozen leaves are arguments of the compiled programs
-(``ClientData.frozen``) and in no checkpoint.
+(``ClientData.frozen``) and in no checkpoint. Statistics are in ``Shard.state``:
+
+- ``global``: the server's, the mean of the participants' by examples; sent with
+  the model and with the update.
+- ``local``: those of the client, kept from round to round; never sent.
+- ``batch``: none are kept. A layer normalises by the statistics of the batch
+  that it sees, in evaluation too (of each block of rows).
+
+With the first two, local steps take the statistics of their mini-batch, and
+all passes that train nothing (anchor gradients, losses that are compared,
+evaluation) the running ones.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import fnmatch
 import hashlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from fedjax_alg.base import Array, Key, Model, num_params, Params
+from fedjax_alg.base import Array, Key, Model, num_params, Params, Shard
 from fedjax_alg.errors import did_you_mean, OptionError
 from fedjax_alg.models import adapt
+from fedjax_alg.models.statistics import Stateful
 
+#: The roles of parameters.
 ROLES = ("shared", "personal", "frozen")
+STATE = "state"
+#: Who keeps the running statistics of a model.
+MODEL_STATES = ("global", "local", "batch")
 #: Patterns that stand for the parameters of some layers.
 LAST, NORM, LORA = "last", "norm", "lora"
 _NORMS = ("*[nN]orm*", "[bB][nN]*", "[lL][nN]", "[lL][nN]_*")
@@ -49,14 +66,25 @@ class Personal:
   fit: int = 0
 
 
+class Own(NamedTuple):
+  """What a client computes with beside the shared leaves."""
+
+  personal: Params  #: its personal leaves
+  state: Params  #: running statistics
+
+
 @dataclasses.dataclass(frozen=True)
 class Roles:
   """The leaves of a model by role, for ``Model.roles``."""
 
   whole: Model  #: the model of all leaves
-  role: Any  #: tree like the parameters, one of ``ROLES`` for each leaf
+  role: Any  #: tree like the parameters, the role of each leaf
   frozen: Params  #: the frozen leaves
   personal: Personal = Personal()
+  stateful: Stateful | None = None  #: None: a model without statistics
+  model_state: str = "global"  #: one of ``MODEL_STATES``
+  #: the statistics with which layers are called that nobody keeps (``batch``)
+  unkept: Params = None
 
   @property
   def has_personal(self) -> bool:
@@ -68,111 +96,171 @@ class Roles:
     """Whether a leaf is frozen."""
     return bool(jax.tree.leaves(self.frozen))
 
+  @property
+  def has_state(self) -> bool:
+    """Whether somebody keeps running statistics."""
+    return self.model_state != "batch" and STATE in jax.tree.leaves(self.role)
+
+  @property
+  def sends_state(self) -> bool:
+    """Whether the server keeps them, so that they are sent."""
+    return self.has_state and self.model_state == "global"
+
+  @property
+  def keeps(self) -> bool:
+    """Whether every client keeps leaves of its own."""
+    return self.has_personal or (self.has_state and not self.sends_state)
+
   def of(self, role: str, params: Params) -> Params:
     """The leaves of one role, None in the place of the others."""
     return jax.tree.map(
         lambda own, leaf: leaf if own == role else None, self.role, params)
 
   def join(self, *parts: Params) -> Params:
-    """The tree with the leaves of all these trees."""
+    """The tree with the leaves of all these trees; None is no tree.
+
+    Where several have a leaf, it is that of the first.
+    """
 
     def one(role, *leaves):
       del role
       return next((leaf for leaf in leaves if leaf is not None), None)
 
-    return jax.tree.map(one, self.role, *parts)
+    return jax.tree.map(
+        one, self.role, *(part for part in parts if part is not None))
 
-  def start_personal(self, key: Key) -> Params:
-    """The personal leaves that every client starts from."""
-    return self.of("personal", self.whole.init(key))
+  def start(self, key: Key) -> Own:
+    """The personal leaves and the statistics that every client starts from."""
+    values = self.whole.init(key)
+    return Own(self.of("personal", values), self.of(STATE, values))
 
-  def _model(self, trained: tuple[str, ...], others: Params) -> Model:
-    """The model of the leaves of some roles, the others being given."""
-    whole = self.whole
+  def _bind(self, model: Model, join: Callable[[Any], Params]) -> Model:
+    """``model`` that computes with what ``join`` makes of its parameters."""
+    whole, stateful, in_training = (
+        self.whole, self.stateful, self.whole.train_apply)
 
-    def init(key: Key) -> Params:
-      return jax.tree.map(
-          lambda role, leaf: leaf if role in trained else None, self.role,
-          whole.init(key))
+    def apply(params: Any, x: Array) -> Array:
+      return whole.apply(join(params), x)
 
-    def apply(params: Params, x: Array) -> Array:
-      return whole.apply(self.join(params, others), x)
+    def train_apply(params: Any, x: Array, key: Key) -> Array:
+      assert in_training is not None
+      return in_training(join(params), x, key)
 
-    train_apply: Any = None
-    if whole.train_apply is not None:
-      in_training = whole.train_apply
+    if stateful is None:
+      return model._replace(
+          apply=apply, train_apply=in_training and train_apply, observe=None)
+    observes, fixed = stateful.observe, frozenset(
+        name for name, role in zip(paths(self.role), jax.tree.leaves(self.role))
+        if role == "frozen" and name in stateful.names)
 
-      def train_apply(params: Params, x: Array, key: Key) -> Array:
-        return in_training(self.join(params, others), x, key)
+    def observe(params, x, mask, key):
+      if key is None and self.model_state != "batch":
+        return apply(params, x), None
+      logits, new = observes(join(params), x, mask, key, fixed)
+      return logits, self.of(STATE, new)
 
-    return whole._replace(
-        init=init, apply=apply, train_apply=train_apply, scale_features=None,
-        linear=False, caution="")
+    return model._replace(
+        apply=lambda params, x: observe(params, x, None, None)[0],
+        train_apply=lambda params, x, key: observe(params, x, None, key)[0],
+        observe=observe)
 
   def shared_model(self) -> Model:
-    """The model of the shared leaves; the personal ones are at their start.
+    """The model of the shared leaves; others are at their start.
 
     They are those of seed 0 then. Wherever a client computes, its own take
     their place (``of_client``).
     """
-    others = self.frozen
-    if self.has_personal:
-      start = self.start_personal
 
-      def init(key):
-        return self.of("shared", self.whole.init(key))
+    def join(params):
+      own = self.start(jax.random.key(0)) if (
+          self.has_personal or self.has_state) else ()
+      return self.join(params, *own, self.frozen, self.unkept)
 
-      def with_start(apply):
-        return apply and (lambda params, *args: apply(self.join(
-            params, start(jax.random.key(0)), self.frozen), *args))
+    model = self.whole._replace(
+        init=lambda key: self.of("shared", self.whole.init(key)),
+        scale_features=None, linear=False, caution="")
+    return self._bind(model, join)._replace(roles=self)
 
-      whole = self.whole
-      return self._model(("shared",), others)._replace(
-          init=init, apply=with_start(whole.apply),
-          train_apply=with_start(whole.train_apply), roles=self)
-    return self._model(("shared",), others)._replace(roles=self)
+  def shared_like(self, model: Model) -> Model:
+    """``shared_model`` with the loss, l2 and task of a model."""
+    return _like(self.shared_model(), model)
 
-  def of_client(self, model: Model, personal: Params) -> Model:
-    """The model of the shared leaves at a client with its personal ones."""
-    bound = self._model(("shared",), self.join(personal, self.frozen))
-    return model._replace(
-        apply=bound.apply, train_apply=bound.train_apply, roles=None)
+  def of_client(self, model: Model, shard: Shard) -> Model:
+    """The model of the shared leaves at a client with its own ones."""
+
+    lacks = (self.has_personal and shard.personal is None) or (
+        self.has_state and shard.state is None)
+
+    def join(params):
+      # Of two trees with a leaf the first counts.
+      start = self.start(jax.random.key(0)) if lacks else ()
+      return self.join(params, shard.personal, shard.state, self.frozen,
+                       self.unkept, *start)
+
+    return self._bind(model, join)._replace(roles=None)
 
   def deployed(self, model: Model) -> Model:
-    """The model of the shared and the personal leaves, joined."""
-    bound = self._model(("shared", "personal"), self.frozen)
-    return bound._replace(
-        loss=model.loss, l2=model.l2, l2_of_sum=model.l2_of_sum)
+    """The model of all leaves that clients or the server keep, joined."""
+    kept = {"shared", "personal"} | ({STATE} if self.has_state else set())
 
-  def together(self, model: Model) -> Model:
-    """The model whose parameters are the pair (shared, personal leaves)."""
+    def init(key: Key) -> Params:
+      return jax.tree.map(
+          lambda role, leaf: leaf if role in kept else None, self.role,
+          self.whole.init(key))
 
-    def joined(apply):
-      return apply and (lambda pair, *args: apply(
-          self.join(*pair, self.frozen), *args))
+    return self._bind(
+        model._replace(init=init), lambda params: self.join(
+            params, self.frozen, self.unkept))._replace(roles=None)
 
-    return model._replace(
-        apply=joined(self.whole.apply), roles=None,
-        train_apply=joined(self.whole.train_apply))
+  def together(
+      self, model: Model, personal: Params = None, with_state: bool = False
+  ) -> Model:
+    """The model whose parameters are the pair (shared, personal leaves).
+
+    Args:
+      model: the model of the shared leaves.
+      personal: personal leaves that are none of the parameters.
+      with_state: whether the parameters are the pair of that and the
+        statistics.
+    """
+
+    def join(params):
+      pair, state = params if with_state else (params, None)
+      return self.join(*pair, personal, state, self.frozen, self.unkept)
+
+    return self._bind(model, join)._replace(roles=None)
 
   def alone(self, model: Model, shared: Params) -> Model:
     """The model of the personal leaves, the shared ones being given."""
-    bound = self._model(("personal",), self.join(shared, self.frozen))
-    return model._replace(
-        apply=bound.apply, train_apply=bound.train_apply, roles=None)
+    others = {"personal": "shared", "shared": "frozen"}
+    return dataclasses.replace(
+        self, role=jax.tree.map(lambda role: others.get(role, role), self.role),
+        frozen=self.join(self.frozen, shared)).shared_like(model)
 
   def with_frozen(self, model: Model, frozen: Params | None) -> Model:
     """The model with these frozen leaves, arguments of a compiled program."""
     if frozen is None:
       return model
-    other = dataclasses.replace(self, frozen=frozen)
-    return other.shared_model()._replace(
-        loss=model.loss, l2=model.l2, l2_of_sum=model.l2_of_sum)
+    return dataclasses.replace(self, frozen=frozen).shared_like(model)
+
+  def kept_by(self, model_state: str) -> "Roles":
+    """The same with other statistics, one of ``MODEL_STATES``."""
+    unkept = None
+    if self.stateful is not None and model_state == "batch":
+      unkept = self.values(STATE)
+    return dataclasses.replace(self, model_state=model_state, unkept=unkept)
+
+  def values(self, role: str) -> Params:
+    """The leaves of a role that ``init`` makes for seed 0, as NumPy arrays."""
+    with jax.ensure_compile_time_eval():
+      found = self.whole.init(jax.random.key(0))
+    return jax.tree.map(np.asarray, self.of(role, found))
 
   def floats(self) -> dict[str, int]:
     """The number of floats of each role."""
     shapes = adapt.params_shapes(self.whole.init)
-    return {role: num_params(self.of(role, shapes)) for role in ROLES}
+    roles = ROLES if self.stateful is None else (*ROLES, STATE)
+    return {role: num_params(self.of(role, shapes)) for role in roles}
 
   def frozen_sha256(self) -> str:
     """The checksum of the frozen leaves, for the record of a run."""
@@ -182,10 +270,39 @@ class Roles:
     return digest.hexdigest()
 
 
+def _like(model: Model, other: Model) -> Model:
+  return model._replace(loss=other.loss, l2=other.l2,
+                        l2_of_sum=other.l2_of_sum, task=other.task)
+
+
+def changed(model: Model, change: Callable[[Model], Model]) -> Model:
+  """The model whose passes ``change`` has changed, of all its leaves.
+
+  Args:
+    model: the model, with statistics or without, before ``split``.
+    change: gets the model of all leaves, whose ``observe``, if there are
+      statistics, is that of ``Stateful``.
+  """
+  roles = model.roles
+  if roles is None:
+    return change(model)
+  whole = change(roles.whole._replace(observe=roles.stateful.observe))
+  stateful = roles.stateful._replace(observe=whole.observe)
+  return dataclasses.replace(
+      roles, whole=whole._replace(observe=None), stateful=stateful).shared_like(
+          model)._replace(caution=model.caution)
+
+
 def bound(model: Model, frozen: Params | None) -> Model:
   """The model with the frozen leaves that a program has as its arguments."""
   return model if model.roles is None else model.roles.with_frozen(
       model, frozen)
+
+
+def state_size(model: Model) -> int:
+  """The number of floats of the statistics that are sent with a model."""
+  roles = model.roles
+  return roles.floats()[STATE] if roles and roles.sends_state else 0
 
 
 def deployed(model: Model) -> Model:
@@ -303,13 +420,16 @@ def _shown(names: list[str]) -> str:
 
 
 def of_leaves(
-    model: Model, roles: Sequence[str]) -> tuple[Any, list[str], list[str]]:
+    model: Model, roles: Sequence[str], stateful: Stateful | None = None
+) -> tuple[Any, list[str], list[str]]:
   """The role of every leaf.
 
   Args:
-    model: the model.
+    model: the model of all leaves.
     roles: texts ROLE:PATTERN; of several that match the last one holds. Where
       a pattern is ``shared``, what no pattern names is frozen, else shared.
+      Statistics are frozen with the layer that they belong to.
+    stateful: which leaves are statistics; None: none is.
 
   Returns:
     The tree of roles, and the names and roles of the leaves.
@@ -319,31 +439,55 @@ def of_leaves(
   """
   shapes = adapt.params_shapes(model.init)
   names, pairs = paths(shapes), parse(roles)
+  is_state = [stateful is not None and name in stateful.names for name in names]
+  if stateful is not None:
+    names = [stateful.names.get(name, name) for name in names]
+  shown = _shown([name for name, own in zip(names, is_state) if not own])
   default = "frozen" if any(role == "shared" for role, _ in pairs) else "shared"
   found = [default] * len(names)
   for role, pattern in pairs:
     named = _named(pattern, model, names)
-    if not any(named):
+    if not any(own and not of for own, of in zip(named, is_state)):
       raise OptionError(
           f"`roles`={role}:{pattern}: matches no parameter of the model (it "
-          f"has {_shown(names)})")
+          f"has {shown})")
     found = [role if own else old for own, old in zip(named, found)]
+  found = [STATE if of and role != "frozen" else role
+           for of, role in zip(is_state, found)]
   if "shared" not in found:
     raise OptionError(
         f"`roles`={','.join(roles)}: leaves nothing shared of "
-        f"{_shown(names)}; a client that shares nothing is `algorithm`=local")
+        f"{shown}; a client that shares nothing is `algorithm`=local")
   return jax.tree.unflatten(jax.tree.structure(shapes), found), names, found
 
 
+def with_state(whole: Model, stateful: Stateful) -> Model:
+  """The model of the parameters of one that has statistics, too.
+
+  Args:
+    whole: the model of all leaves.
+    stateful: its statistics.
+
+  Returns:
+    The model of the parameters, all of them shared; the statistics are the
+    server's unless ``split`` says otherwise.
+  """
+  role, _, _ = of_leaves(whole, (), stateful)
+  return Roles(whole, role, jax.tree.map(lambda _: None, role),
+               stateful=stateful).shared_model()._replace(
+                   caution=whole.caution)
+
+
 def split(
-    model: Model, roles: Sequence[str], personal: Personal = Personal()
-) -> Model:
+    model: Model, roles: Sequence[str], personal: Personal = Personal(),
+    model_state: str = "global") -> Model:
   """Makes the model of the shared leaves.
 
   Args:
-    model: the model of all leaves.
+    model: the model of all leaves, or of the parameters of one with statistics.
     roles: texts ROLE:PATTERN; see ``of_leaves``.
     personal: how the personal leaves are trained.
+    model_state: who keeps the statistics, one of ``MODEL_STATES``.
 
   Returns:
     The model, whose ``roles`` hold the others. The frozen leaves are those of
@@ -353,14 +497,42 @@ def split(
   Raises:
     OptionError: see ``of_leaves``.
   """
+  known = model.roles
   if not roles:
-    return model
-  role, _, found = of_leaves(model, roles)
-  frozen: Any = jax.tree.map(lambda _: None, role)
-  whole = Roles(model, role, frozen, personal)
+    if known is None or known.stateful is None:
+      return model
+    if not known.has_personal:
+      known = dataclasses.replace(known, personal=personal)
+    return known.kept_by(model_state).shared_like(model)._replace(
+        caution=model.caution)
+  whole, stateful = model, None
+  if known is not None:
+    stateful = known.stateful
+    whole = _like(known.whole, model)
+  role, _, found = of_leaves(whole, roles, stateful)
+  made = Roles(whole, role, jax.tree.map(lambda _: None, role), personal,
+               stateful)
   if "frozen" in found:
-    with jax.ensure_compile_time_eval():
-      values = model.init(jax.random.key(0))
-    frozen = jax.tree.map(np.asarray, whole.of("frozen", values))
-    whole = dataclasses.replace(whole, frozen=frozen)
-  return whole.shared_model()
+    made = dataclasses.replace(made, frozen=made.values("frozen"))
+  return made.kept_by(model_state).shared_model()
+
+
+def leaves_of(
+    option: str, pattern: str, model: Model, names: list[str]) -> list[bool]:
+  """Which leaves a pattern names.
+
+  Args:
+    option: the option that has it, for the message.
+    pattern: see ``matches``; or one of the words ``last``, ``norm`` and
+      ``lora``, or the type of a flax.nnx variable.
+    model: the model of all leaves.
+    names: their names.
+
+  Raises:
+    OptionError: none.
+  """
+  found = _named(pattern, model, names)
+  if not any(found):
+    raise OptionError(f"`{option}`={pattern}: matches no parameter of the "
+                      f"model (it has {_shown(names)})")
+  return found

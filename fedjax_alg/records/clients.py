@@ -16,10 +16,10 @@ import numpy as np
 from fedjax_alg import files
 from fedjax_alg.data import npz
 
-#: Columns of clients.csv. ``name`` is there only if the data set names its
-#: clients. A client that the protocol did not count (it has no test examples,
-#: has no group yet, ...) has 0 test examples, and its accuracy and loss are
-#: NaN.
+#: Columns of clients.csv; of another task its main metric takes the place of
+#: ``accuracy``. ``name`` is there only if the data set names its clients. A
+#: client that the protocol did not count (it has no test examples, has no group
+#: yet, ...) has 0 test examples, and its accuracy and loss are NaN.
 COLUMNS = ("seed", "protocol", "client", "name", "train_examples",
            "test_examples", "accuracy", "loss")
 #: With more clients, files for people have no entry for each client.
@@ -30,16 +30,25 @@ ASSIGNMENT = ("seed", "client", "group")
 _NPZ = "clients.npz"
 
 
-def columns(names: Iterable[str] | None) -> tuple[str, ...]:
+def columns(
+    names: Iterable[str] | None, main: str = "accuracy") -> tuple[str, ...]:
   """Lists the columns of clients.csv.
 
   Args:
     names: the names of the clients; None if they have none.
+    main: the main metric of the task.
 
   Returns:
     Names of the columns.
   """
-  return tuple(c for c in COLUMNS if c != "name" or names is not None)
+  return tuple(main if c == "accuracy" else c for c in COLUMNS
+               if c != "name" or names is not None)
+
+
+def main_of(clients: Mapping[str, Mapping[str, np.ndarray]]) -> str:
+  """The main metric of the task, of what is measured at the clients."""
+  return next((name for of in clients.values() for name in of
+               if name not in ("loss", "test_examples")), "accuracy")
 
 
 def client_rows(
@@ -49,7 +58,8 @@ def client_rows(
   """Makes the rows of clients.csv, by seed, protocol and client.
 
   Args:
-    clients: protocol -> "accuracy", "loss" and "test_examples" -> [N, C].
+    clients: protocol -> the main metric of the task, "loss" and
+      "test_examples" -> [N, C].
     train_examples: [C] int, the clients' training examples.
     seeds: the N seeds.
     names: the names of the C clients; None if they have none.
@@ -58,39 +68,42 @@ def client_rows(
     Rows in the order of ``columns``.
   """
   # Whole columns at a time: there may be millions of rows.
-  sizes = np.asarray(train_examples).tolist()
+  sizes, main = np.asarray(train_examples).tolist(), main_of(clients)
   ids: list[Any] = [range(len(sizes))]
   if names is not None:
     ids.append(names)
   for i, seed in enumerate(seeds):
     for protocol, of in clients.items():
       measured = [of[name][i].tolist()
-                  for name in ("test_examples", "accuracy", "loss")]
+                  for name in ("test_examples", main, "loss")]
       for row in zip(*ids, sizes, *measured, strict=True):
         yield (seed, protocol, *row)
 
 
-def measured(
-    hits: np.ndarray, losses: np.ndarray, total: np.ndarray
-) -> dict[str, np.ndarray]:
-  """Makes the measures of the clients from what was counted at them.
+def _sums(of: Mapping[str, np.ndarray], main: str) -> dict[str, np.ndarray]:
+  """What clients.npz has of a protocol; small numbers where it can be."""
+  total = of["test_examples"]
 
-  Args:
-    hits: [N, C], correct predictions.
-    losses: [N, C], sums of the losses.
-    total: [N, C], test examples.
+  def sums(name: str) -> np.ndarray:
+    return np.where(total > 0, of[name] * total, 0.0)
 
-  Returns:
-    "accuracy" and "loss", float64, NaN where there are no test examples, and
-    "test_examples", int64.
-  """
-  total = np.asarray(total, np.float64)
+  return {"test_examples": _narrow(total),
+          "loss_sum": sums("loss").astype(np.float32),
+          **({"hits": _narrow(np.rint(sums(main)).astype(np.int64))}
+             if main == "accuracy" else {main: of[main]})}
+
+
+def _of_sums(stored: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """The inverse of ``_sums``, bit for bit."""
+  total = np.asarray(stored["test_examples"], np.float64)
 
   def mean(sums):
     return np.divide(sums, total, out=np.full(total.shape, np.nan),
                      where=total > 0, dtype=np.float64)
 
-  return {"accuracy": mean(hits), "loss": mean(losses),
+  main, = stored.keys() - {"test_examples", "loss_sum"}
+  return {**({"accuracy": mean(stored[main])} if main == "hits" else
+             {main: stored[main]}), "loss": mean(stored["loss_sum"]),
           "test_examples": total.astype(np.int64)}
 
 
@@ -121,7 +134,7 @@ def write(
     clients, membership = {}, None
   # A run of an older version, read and saved again, counted no losses.
   complete = clients and all("loss" in of for of in clients.values())
-  _write(folder / "clients.csv", columns(names), client_rows(
+  _write(folder / "clients.csv", columns(names, main_of(clients)), client_rows(
       clients, final["train_examples"], seeds, names) if complete else None)
   _write(folder / "assignment.csv", ASSIGNMENT, None if membership is None else
          ((seed, client, group) for seed, groups in zip(seeds, membership)
@@ -147,13 +160,8 @@ def _write_npz(
   if final["membership"] is not None:
     arrays["group"] = _narrow(final["membership"])
   for protocol, of in final["clients"].items():
-    total = of["test_examples"]
-    hits, losses = (np.where(total > 0, of[name] * total, 0.0)
-                    for name in ("accuracy", "loss"))
-    arrays |= {
-        f"{protocol}_test_examples": _narrow(total),
-        f"{protocol}_hits": _narrow(np.rint(hits).astype(np.int64)),
-        f"{protocol}_loss_sum": losses.astype(np.float32)}
+    arrays |= {f"{protocol}_{name}": array
+               for name, array in _sums(of, main_of(final["clients"])).items()}
   with files.replacing(path) as partial, open(partial, "wb") as file:
     np.savez_compressed(file, **arrays)
 
@@ -179,8 +187,9 @@ def read_many(folder: pathlib.Path) -> dict[str, Any]:
   protocols = [name.removesuffix(end) for name in stored if name.endswith(end)]
   group = stored.get("group")
   return {
-      "clients": {protocol: measured(*(
-          stored[protocol + which] for which in ("_hits", "_loss_sum", end)))
+      "clients": {protocol: _of_sums({
+          name.removeprefix(f"{protocol}_"): array
+          for name, array in stored.items() if name.startswith(f"{protocol}_")})
                   for protocol in protocols},
       "membership": None if group is None else group.astype(np.int32),
       "train_examples": stored["train_examples"].astype(np.int64)}

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedjax_alg import metrics
+
 #: score -> the number of last rounds whose evaluations it averages; None: all
 LAST_ROUNDS: dict[str, int | None] = {"final": 1, "last_10": 10, "all": None}
 
@@ -28,7 +30,7 @@ def score(
 
   Args:
     name: a name of ``LAST_ROUNDS``; or "best", the least loss or the largest
-      other metric, whose round is chosen on the data of the curve.
+      accuracy, whose round is chosen on the data of the curve.
     curve: [E'], the values of one seed. A protocol may be younger than the
       first evaluations of a run, so E' may be less than E.
     rounds: [E] int, the evaluated rounds of the run, in order.
@@ -41,5 +43,5 @@ def score(
     # The first evaluations are NaN if no client was counted then.
     counted = curve[~np.isnan(curve)]
     curve = counted if counted.size else curve
-    return curve.min() if metric == "loss" else curve.max()
+    return curve.max() if metrics.metric(metric).higher else curve.min()
   return curve[in_last(rounds, LAST_ROUNDS[name])[-len(curve):]].mean()

@@ -21,6 +21,7 @@ from fedjax_alg.records import scores
 from fedjax_alg.records.clients import MOST_IN_TEXT
 from fedjax_alg.records.tables import (
     Records, ROUND_COST, Row, SIMULATED, TOTALS)
+from fedjax_alg.tasks import CLASSIFICATION, Metrics
 from fedjax_alg import files, metrics
 
 
@@ -81,18 +82,6 @@ def _seeds(rows: list[Row]) -> list[int]:
   return list(dict.fromkeys(r["seed"] for r in rows))
 
 
-def factor(metric: str) -> float:
-  """The factor that converts a metric to the unit of a table.
-
-  Args:
-    metric: name of the metric.
-
-  Returns:
-    100 for a share, which a table shows in percent; 1 for the loss.
-  """
-  return 1.0 if metric == "loss" else 100.0
-
-
 def protocols(rows: list[Row]) -> list[str]:
   """The protocols of the rows, in order of appearance."""
   return list(dict.fromkeys(r["protocol"] for r in rows))
@@ -146,14 +135,15 @@ def first_rows(
   Args:
     rows: rows of metrics.csv.
     protocol: the protocol.
-    metric: the metric; the loss reaches a target from above, others from below.
+    metric: the metric; a target is reached from above where less is better
+      (the loss), else from below.
     target: the target.
 
   Returns:
     A row for each seed, in the order of the run, or None for a seed that never
     reaches the target.
   """
-  sign = -1 if metric == "loss" else 1
+  sign = metrics.sign(metric)
   chosen = [r for r in rows if r["protocol"] == protocol]
   first = []
   for seed in _seeds(chosen):
@@ -163,14 +153,17 @@ def first_rows(
   return first
 
 
-def rounds_to(rows: list[Row], targets: tuple[float, ...]) -> dict[str, Any]:
-  """Finds the first evaluated round that reaches each target accuracy.
+def rounds_to(
+    rows: list[Row], targets: tuple[float, ...], main: str = "accuracy"
+) -> dict[str, Any]:
+  """Finds the first evaluated round that reaches each target.
 
-  The accuracy is that of the first protocol.
+  The metric is the main one of the task, of the first protocol.
 
   Args:
     rows: rows of metrics.csv.
-    targets: accuracies.
+    targets: values of the main metric.
+    main: its name.
 
   Returns:
     target -> "values" (the round of each seed, None for a seed that does not
@@ -181,7 +174,7 @@ def rounds_to(rows: list[Row], targets: tuple[float, ...]) -> dict[str, Any]:
   out = {}
   for target in targets:
     firsts = [None if row is None else row["round"]
-              for row in first_rows(rows, protocol, "accuracy", target)]
+              for row in first_rows(rows, protocol, main, target)]
     reached = [n for n in firsts if n is not None]
     out[f"{target:.2f}" if round(target, 2) == target else f"{target:g}"] = {
         "values": firsts, "reached": len(reached),
@@ -189,7 +182,9 @@ def rounds_to(rows: list[Row], targets: tuple[float, ...]) -> dict[str, Any]:
   return out
 
 
-def summarise(rows: list[Row], targets: tuple[float, ...]) -> dict[str, Any]:
+def summarise(
+    rows: list[Row], targets: tuple[float, ...],
+    of: Metrics = CLASSIFICATION.metrics) -> dict[str, Any]:
   """Makes final, best, mean_last_10 and rounds_to of summary.json.
 
   The first three are scores (``scores.score``); the round of ``best`` is chosen
@@ -197,7 +192,8 @@ def summarise(rows: list[Row], targets: tuple[float, ...]) -> dict[str, Any]:
 
   Args:
     rows: rows of metrics.csv.
-    targets: accuracies for rounds_to.
+    targets: values of the main metric for rounds_to.
+    of: the metrics of the run's task.
 
   Returns:
     The four entries.
@@ -208,11 +204,11 @@ def summarise(rows: list[Row], targets: tuple[float, ...]) -> dict[str, Any]:
     return {protocol: {
         metric: spread([scores.score(name, curve, numbers, metric)
                         for curve in by_seed(rows, protocol, metric)])
-        for metric in metrics.METRICS} for protocol in protocols(rows)}
+        for metric in of.columns} for protocol in protocols(rows)}
 
   return {"final": spreads("final"), "best": spreads("best"),
           "mean_last_10": spreads("last_10"),
-          "rounds_to": rounds_to(rows, targets)}
+          "rounds_to": rounds_to(rows, targets, of.main)}
 
 
 def groups(rows: list[Row], num_groups: int) -> dict[str, Any]:
@@ -269,7 +265,7 @@ def summary(
 
   Args:
     records: tables of the run.
-    targets: accuracies for rounds_to.
+    targets: values of the main metric for rounds_to.
     compile_s: compile time in seconds.
     hashes: sha256 of the data, the partition and the final state.
     identity: hash of the command line's flags; None for a run from Python.
@@ -286,8 +282,8 @@ def summary(
         records.tables["rounds"][-1]["round"])
   measured = {}
   if records.rows:  # empty if only the caller's own measures were evaluated
-    measured = summarise(records.rows, targets) | {"cost": cost(
-        records.rows, records.cohort, records.tables["rounds"])}
+    measured = summarise(records.rows, targets, records.metrics) | {
+        "cost": cost(records.rows, records.cohort, records.tables["rounds"])}
   return {
       **measured,
       **extra,

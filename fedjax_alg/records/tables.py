@@ -1,5 +1,7 @@
 """The tables of a run: metrics.csv, rounds.csv, timing.csv, groups.csv.
 
+The columns of metrics.csv are the metrics of the run's task.
+
 Rows are appended at every evaluation, before the checkpoint is written. A
 resumed run therefore drops the rows after the last checkpoint and writes them
 again. Wall times are in timing.csv only: all other tables, including their
@@ -7,11 +9,10 @@ simulated times, have the same bits in every run with the same options.
 groups.csv is written for methods that group the clients.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import csv
 import hashlib
 import io
-import itertools
 import os
 import pathlib
 from typing import Any
@@ -20,13 +21,15 @@ import jax
 import numpy as np
 
 from fedjax_alg.errors import OptionError
-from fedjax_alg import files, metrics
+from fedjax_alg import files
 from fedjax_alg.base import BYTES_PER_FLOAT, RoundAux, RoundTimes
 from fedjax_alg.engine import evaluate
 from fedjax_alg.engine.round import PRESENT
 from fedjax_alg.engine.late import LOST
 from fedjax_alg.metrics import groups
+from fedjax_alg.metrics.names import is_known, sign
 from fedjax_alg.records.accounting import Mechanism
+from fedjax_alg.tasks import CLASSIFICATION, Counts, Metrics, summarise, Task
 
 Row = dict[str, Any]
 
@@ -43,7 +46,6 @@ ROUND_COST = ("floats_down", "floats_up", "bytes_down", "bytes_up",
 #: duration of these rounds on the simulated machines.
 TOTALS = ("total_floats", "total_bytes", "total_example_gradients",
           "total_central_flops", "simulated_s")
-COLUMNS = ("round", "seed", "protocol", *metrics.METRICS, *ROUND_COST, *TOTALS)
 TIMING = ("round", "seconds")
 #: Columns that tables of earlier versions lack -> the floats they are 4 times.
 _BYTES = {"bytes_down": "floats_down", "bytes_up": "floats_up",
@@ -52,6 +54,20 @@ _BYTES = {"bytes_down": "floats_down", "bytes_up": "floats_up",
 #: Arrays of ``RoundAux.server`` with more entries are not written, and neither
 #: are the sizes of the groups if there are more groups.
 MOST_ENTRIES = 64
+
+
+def columns_of(metrics: Metrics) -> tuple[str, ...]:
+  """The columns of metrics.csv of a run with these metrics."""
+  return ("round", "seed", "protocol", *metrics.columns, *ROUND_COST, *TOTALS)
+
+
+#: The columns of metrics.csv where every example has one class.
+COLUMNS = columns_of(CLASSIFICATION.metrics)
+
+
+def main_metric(names: Iterable[str]) -> str:
+  """The main metric of a run, by the columns of metrics.csv in their order."""
+  return next(name for name in names if is_known(name))
 
 
 def _as_bytes(
@@ -113,7 +129,8 @@ def read_rows(
 
   Args:
     path: the file.
-    columns: the columns that the table must have; None accepts any columns.
+    columns: the columns that the table must have; None accepts any columns,
+      and those of metrics.csv, the default, any metrics in their place.
 
   Returns:
     The rows, with numbers converted.
@@ -143,6 +160,9 @@ def _parsed(
     raise OptionError(f"{path}: damaged, no table; {_ANEW}") from None
   filled = {new: old for new, old in _BYTES.items()
             if old in header and new not in header}
+  if columns is COLUMNS:
+    first, last = COLUMNS[:3], len(ROUND_COST) + len(TOTALS) - len(filled)
+    columns = (*first, *header[3:len(header) - last], *ROUND_COST, *TOTALS)
   if columns is not None and header != tuple(
       name for name in columns if name not in filled):
     raise OptionError(
@@ -173,65 +193,47 @@ def _until(
     if hashlib.sha256(raw).hexdigest() != mark["sha256"]:
       raise OptionError(f"{path}: edited or cut, it is not as it was at the "
                         f"checkpoint of round {done}; restore it, or {_ANEW}")
-  rows = _parsed(path, raw, columns)
-  for number, row in enumerate(rows, 1):
-    for name, value in row.items():
-      if isinstance(value, str) and name != "protocol" or (
-          name == "round" and not isinstance(value, int)):
-        raise OptionError(f"{path}: damaged, {name} of row {number} is "
-                          f"{str(value)[:40]!r}; restore it, or {_ANEW}")
-  return [row for row in rows if row["round"] <= done]
+  try:
+    return [row for row in _parsed(path, raw, columns) if row["round"] <= done]
+  except TypeError:
+    raise OptionError(f"{path}: damaged, a round that is no number; restore "
+                      f"it, or {_ANEW}") from None
 
 
 def read_until(
     folder: pathlib.Path, columns: Mapping[str, Sequence[str] | None],
     seeds: Sequence[int], done: int,
-    marks: Mapping[str, Mapping[str, Any]] | None = None, every: int = 0
+    marks: Mapping[str, Mapping[str, Any]] | None = None
 ) -> dict[str, list[Row]]:
-  """Reads the tables of a run up to a checkpoint, and checks every row's key.
+  """Reads the tables of a run up to a checkpoint.
 
   Args:
     folder: the folder of the run.
     columns: name of a table -> its columns, see ``read_rows``.
     seeds: seeds of the run.
     done: rounds played before the checkpoint.
-    marks: ``Records.marks`` at the checkpoint; None for one of an earlier
-      version.
-    every: at least the multiples of this round are evaluated; 0: not known.
+    marks: ``Records.marks`` at the checkpoint, which tell whether the tables
+      are as they were; None for one of an earlier version.
 
   Returns:
     Name of a table -> its rows up to the round.
 
   Raises:
-    OptionError: a table is missing, damaged, edited, or lacks rows.
+    OptionError: a table is missing, damaged, edited, or lacks rounds.
   """
   tables = {name: _until(folder / f"{name}.csv", of, done,
                          None if marks is None else marks.get(name))
             for name, of in columns.items()}
-  evaluated = sorted({*(row["round"] for row in tables["timing"]),
-                      *(range(every, done + 1, every) if every else ())})
-  protocols = dict.fromkeys(
-      [row["protocol"] for row in tables["metrics"]] or ["any"])
-  keys: dict[str, dict[str, Any]] = {
-      "timing": {"round": evaluated},
-      "rounds": {"round": range(1, done + 1), "seed": seeds},
-      "metrics": {"round": evaluated, "seed": seeds, "protocol": protocols},
-      "groups": {"round": evaluated, "seed": seeds}}
-  for name in sorted(tables, key=list(keys).index):
-    expected = itertools.product(*keys[name].values())
-    for number, (row, key) in enumerate(
-        itertools.zip_longest(tables[name], expected), 1):
-      if row is None or key is None or key != tuple(map(row.get, keys[name])):
-        wanted = "not be there" if key is None else "be that of " + ", ".join(
-            f"{column} {value}" for column, value in zip(keys[name], key))
-        raise OptionError(f"{folder / name}.csv: damaged, row {number} should "
-                          f"{wanted}; restore it, or {_ANEW}")
+  if len(tables["rounds"]) != done * len(seeds):
+    raise OptionError(f"{folder / 'rounds.csv'}: damaged, has "
+                      f"{len(tables['rounds'])} rows of {done} rounds of "
+                      f"{len(seeds)} seeds; restore it, or {_ANEW}")
   return tables
 
 
 def check(
     folder: pathlib.Path, seeds: Sequence[int], done: int,
-    marks: Mapping[str, Mapping[str, Any]] | None, every: int = 0) -> None:
+    marks: Mapping[str, Mapping[str, Any]] | None) -> None:
   """Checks the tables of a run before it goes on; see ``read_until``.
 
   Args:
@@ -239,7 +241,6 @@ def check(
     seeds: see ``read_until``.
     done: see ``read_until``.
     marks: see ``read_until``.
-    every: see ``read_until``.
 
   Raises:
     OptionError: they are not those of the checkpoint.
@@ -249,7 +250,7 @@ def check(
   if "groups" in marks if marks is not None else (
       folder / "groups.csv").is_file():
     columns["groups"] = None
-  read_until(folder, columns, seeds, done, marks, every)
+  read_until(folder, columns, seeds, done, marks)
 
 
 def last_round(folder: pathlib.Path) -> int:
@@ -341,19 +342,19 @@ CHOSEN = "global_chosen"
 
 
 def _picked(
-    values: dict[str, np.ndarray], by: dict[str, np.ndarray]
+    values: dict[str, np.ndarray], by: dict[str, np.ndarray], main: str
 ) -> dict[str, np.ndarray]:
-  """Metrics [N, K] of the model that is the most accurate one in ``by``."""
-  best = by["accuracy"].argmax(1)
+  """Metrics [N, K] of the model whose main metric is best in ``by``."""
+  best = (sign(main) * by[main]).argmax(1)
   return {k: v[np.arange(len(best)), best] for k, v in values.items()}
 
 
 def _best_and_mean(
-    name: str, values: dict[str, np.ndarray]
+    name: str, values: dict[str, np.ndarray], main: str
 ) -> dict[str, dict[str, np.ndarray]]:
-  """Reduces metrics [N, K] to those of the most accurate model and the mean."""
-  table = {name: _picked(values, values)}
-  if values["accuracy"].shape[1] > 1:
+  """Reduces metrics [N, K] to those of the best model and the mean."""
+  table = {name: _picked(values, values, main)}
+  if values[main].shape[1] > 1:
     table[f"{name}_mean"] = {k: v.mean(1) for k, v in values.items()}
   return table
 
@@ -400,29 +401,32 @@ def group_rows(
 
 
 def metric_values(
-    counts: dict[str, metrics.Counts]) -> dict[str, dict[str, np.ndarray]]:
+    counts: dict[str, Counts], task: Task = CLASSIFICATION
+) -> dict[str, dict[str, np.ndarray]]:
   """Computes the metrics of one evaluation.
 
-  If there are K models, a protocol of ``evaluate.PER_MODEL`` reports the most
-  accurate model, as in the papers' figures, and ``<protocol>_mean`` reports
-  the mean over the K models. The most accurate model is an optimistic choice:
-  for ``global`` it is chosen on test data. With ``validation``, too,
-  ``global_chosen`` reports the model that is the most accurate one there.
+  If there are K models, a protocol of ``evaluate.PER_MODEL`` reports the model
+  whose main metric is best (the most accurate one), as in the papers' figures,
+  and ``<protocol>_mean`` reports the mean over the K models. The best model is
+  an optimistic choice: for ``global`` it is chosen on test data. With
+  ``validation``, too, ``global_chosen`` reports the model that is best there.
 
   Args:
     counts: protocol -> counts, leaves [N, ...].
+    task: the task, whose sums they are.
 
   Returns:
     protocol -> metric -> [N].
   """
   table: dict[str, dict[str, np.ndarray]] = {}
-  values = {protocol: metrics.summarise(counted)
+  values = {protocol: summarise(task, counted)
             for protocol, counted in counts.items()}
   for protocol, of_protocol in values.items():
-    table |= (_best_and_mean(protocol, of_protocol)
+    table |= (_best_and_mean(protocol, of_protocol, task.main)
               if protocol in evaluate.PER_MODEL else {protocol: of_protocol})
   if {"global_mean", "validation"} <= set(table):
-    table[CHOSEN] = _picked(values["global"], values["validation"])
+    table[CHOSEN] = _picked(
+        values["global"], values["validation"], task.main)
   return table
 
 
@@ -432,7 +436,8 @@ class Records:
   def __init__(
       self, folder: pathlib.Path | None, seeds: Sequence[int], cohort: int,
       server: Sequence[str], num_groups: int | None = None,
-      privacy: Mechanism | None = None):
+      privacy: Mechanism | None = None,
+      metrics: Metrics = CLASSIFICATION.metrics):
     """Makes empty tables; nothing is written yet.
 
     Args:
@@ -444,11 +449,13 @@ class Records:
         groups.csv.
       privacy: what every round releases; None if nothing is private, which
         omits the column ``epsilon`` of rounds.csv.
+      metrics: those of the run's task.
     """
+    self.metrics = metrics
     self.privacy = privacy
     self.folder, self.seeds, self.cohort = folder, list(seeds), cohort
     self.columns = {
-        "metrics": COLUMNS, "rounds": (
+        "metrics": columns_of(metrics), "rounds": (
             "round", "seed", *ROUND_COST, *server,
             *(("epsilon",) if privacy else ())),
         "timing": TIMING}
@@ -483,22 +490,20 @@ class Records:
 
   def read(
       self, done: int, unfinished_s: float = 0.0,
-      marks: Mapping[str, Mapping[str, Any]] | None = None, every: int = 0
-  ) -> None:
+      marks: Mapping[str, Mapping[str, Any]] | None = None) -> None:
     """Reads the tables that an interrupted run left, up to round ``done``.
 
     Args:
       done: rounds played before the checkpoint.
       unfinished_s: the attribute of this name at the checkpoint.
       marks: see ``read_until``.
-      every: see ``read_until``.
 
     Raises:
       OptionError: a table is missing, damaged, edited or lacks rows.
     """
     assert self.folder is not None
     self.tables = read_until(
-        self.folder, self.columns, self.seeds, done, marks, every)
+        self.folder, self.columns, self.seeds, done, marks)
     self.unfinished_s = unfinished_s
     for rows in self._grouped(self.tables["rounds"]):
       self._add_totals(rows)

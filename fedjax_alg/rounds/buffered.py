@@ -78,6 +78,9 @@ _KEEPS_NOTHING = (
 #: The links that a server that waits for nobody cannot have (``links.fit``).
 REFUSED = {
     "personal": "an asynchronous server's clients keep nothing",
+    "model_state": "an asynchronous server's clients keep nothing, and the "
+    "models that they hold differ (allowed: batch)",
+    "client_weights": "an asynchronous server's clients hold different models",
     "compress_down": _KEEPS_NOTHING, "memory": _KEEPS_NOTHING,
     "private": "who is in an asynchronous server's buffer depends on how long "
     "clients take, and is no draw that the accountant knows"}
@@ -157,7 +160,8 @@ def _taken(cohort: Cohort, ids: Array, part: Array) -> Cohort:
   every = cohort.everyone
   assert every is not None
   data = ClientData(
-      every.x, every.y, every.offset, every.size, devices=cohort.machines)
+      every.x, every.y, every.offset, every.size, devices=cohort.machines,
+      blocks=every.blocks)
   taken = layout.take_cohort(data, ids)
   return taken._replace(
       validation=cohort.validation,

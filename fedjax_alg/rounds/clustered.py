@@ -33,7 +33,8 @@ from fedjax_alg.base import Model, num_params, Params, round_cost, RoundAux
 from fedjax_alg.base import RoundCost, Shard, Work
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, LocalOptimizer
-from fedjax_alg.client.personal import deploys, equipped
+from fedjax_alg.client.personal import deploys, equipped, first_states
+from fedjax_alg.client.personal import with_states
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.update import Beside, ClientUpdate, own_memory, Store
 from fedjax_alg.engine.keys import client_keys, FORGERIES, server_key, UPDATES
@@ -44,6 +45,7 @@ from fedjax_alg.exchange.compression import shapes
 from fedjax_alg.exchange.links import communication, Exchange, fit
 from fedjax_alg.exchange.weights import READ, WEIGHTS
 from fedjax_alg.hparams import hyper
+from fedjax_alg.models.roles import state_size
 from fedjax_alg.rounds import ledger
 from fedjax_alg.rounds.local_training import train, Training
 from fedjax_alg.rounds.one_model import server_keys
@@ -75,6 +77,9 @@ class ClusteredState(NamedTuple):
   round: Array  #: [] int32, rounds completed
   #: [K, ...], what an aggregator keeps (``Aggregator.keeps``), or ()
   aggregates: Any = ()
+  #: [K, ...], running statistics of the models (``Model.roles``); () if the
+  #: server keeps none. A rule that copies a model copies its statistics, too
+  states: Params = ()
 
 
 class Extra(NamedTuple):
@@ -163,9 +168,18 @@ def pretrain(
   The learning rate is that after ``rounds`` rounds. With the default it is that
   of round 1, for work whose result must not depend on when a client comes.
   """
-  params, _ = sgd(model, start, shard, work, client_lr, key,
-                  optimizer=optimizer, rounds=rounds)
-  return flat(trees.subtract(params, start))
+  return flat(trees.subtract(pretrained(
+      model, work, client_lr, start, shard, key, optimizer, rounds), start))
+
+
+def pretrained(
+    model: Model, work: LocalWork, client_lr: float, start: Params,
+    shard: Shard, key: Key, optimizer: LocalOptimizer | None = None,
+    rounds: Array | int = 0) -> Params:
+  """The model that ``pretrain`` makes of ``start``."""
+  # Its steps take the statistics of their mini-batches; none of the K models'.
+  return sgd(model, start, shard._replace(state=None), work, client_lr, key,
+             optimizer=optimizer, rounds=rounds)[0]
 
 
 def independent_models(model: Model, key: Key, k: int) -> Params:
@@ -220,6 +234,7 @@ class Clustered:
 
 #: The links that clustered methods cannot have (``links.fit``).
 REFUSED = {
+    "client_weights": "weights by losses are those of one global model",
     "private": "clients are grouped by what they send or measure without noise",
     "compress_down": "clients receive the model of their group, and have not "
     "followed its changes while they were in another (only none)"}
@@ -263,14 +278,17 @@ def compose_clustered(
       lambda state, everyone, key: _changed(state, rule.setup(
           own_memory(state), exchange.poisoned(everyone), key)),
       functools.partial(_round, method),
-      lambda state, *client: _client_params(rule, own_memory(state), *client),
-      lambda state: own_memory(state).models,
+      lambda state, *client: _client_params(
+          method, own_memory(state), *client),
+      lambda state: with_states(
+          model, own_memory(state).models, own_memory(state).states),
       lambda state: rule.membership(own_memory(state)),
       idle=lambda state, cohort: _changed(state, own_memory(state)._replace(
           round=own_memory(state).round + 1)))
   return deploys(
       algorithm, method.client, model, lambda state: state.extra,
-      lambda state, table: state._replace(extra=table), map_clients)
+      lambda state, table: state._replace(extra=table), map_clients,
+      rule.num_groups)
 
 
 def _changed(state: Any, new: ClusteredState) -> Any:
@@ -316,7 +334,8 @@ def _init(
   keeps = method.exchange.aggregator.keeps
   state = ClusteredState(
       models, jnp.full(spec.num_clients, -1, jnp.int32), memory,
-      jnp.zeros((), jnp.int32), jax.vmap(keeps)(models) if keeps else ())
+      jnp.zeros((), jnp.int32), jax.vmap(keeps)(models) if keeps else (),
+      first_states(method.model, method.rule.num_groups))
   if not method.client.store:
     return state
   return Beside(
@@ -330,8 +349,9 @@ def _round(
   state: ClusteredState = own_memory(whole)
   table = whole.extra if method.client.store else ()
   rule, exchange, at_start = method.rule, method.exchange, state
-  cohort = equipped(method.client, table, exchange.poisoned(cohort),
-                    method.map_clients)
+  cohort = equipped(
+      method.client, table, state.states, exchange.poisoned(cohort),
+      method.map_clients, rule.num_groups)
   state = rule.before(state, cohort, rule_key(key, state.member.shape[0] + 1))
   assigned, notes = _assign(method, state, cohort, key)
   state = state._replace(
@@ -349,6 +369,8 @@ def _round(
   move = _by_updates if shares is None else _by_sums
   state, groups, trained, distance = move(
       method, state, cohort, assigned, training, weights, key)
+  state = state._replace(
+      states=training.states(state.states, cohort, groups))
   state = rule.finish(
       state, cohort, TrainingResult(before, groups, trained, notes))
   state = state._replace(round=state.round + 1)
@@ -490,10 +512,13 @@ def _cost(
   # The means of the K groups are not counted; ``extra.flops`` is the rule's.
   flops = extra.flops + client.server_flops(slots, size) + (
       rule.num_groups * exchange.aggregator.flops(slots, size))
+  # With every model at which it measures or trains come its statistics.
+  running = state_size(method.model)
   sent = communication(
       exchange, client, method.model, (), cohort,
-      floats_down=extra.down // participants,
-      floats_up=extra.up // participants)
+      floats_down=extra.down // participants + running * max(
+          1, extra.evaluations),
+      floats_up=extra.up // participants + running)
   return round_cost(
       **sent, exchanges=1 + extra.exchanges,
       example_gradients=gradients.sum() + passes + extra.example_gradients,
@@ -501,12 +526,15 @@ def _cost(
 
 
 def _client_params(
-    rule: Rule, state: ClusteredState, client_id: Array, shard: Shard, key: Key
-) -> Params:
+    method: Clustered, state: ClusteredState, client_id: Array, shard: Shard,
+    key: Key) -> Params:
   """The model of the group to which the rule assigns the client."""
-  ids = client_id[None]
+  rule, ids = method.rule, client_id[None]
+  if jax.tree.leaves(state.states):
+    shard = shard._replace(state=state.states)
   group, _ = rule.assign(
       state.models, rule.shared(state.memory),
       trees.index(rule.client_rows(state.memory, ids), 0),
       _last_group(state, ids)[0], shard, key)
-  return trees.index(state.models, group)
+  return trees.index(
+      with_states(method.model, state.models, state.states), group)

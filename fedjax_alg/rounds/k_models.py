@@ -25,9 +25,10 @@ from fedjax_alg import trees
 from fedjax_alg.base import Array, BYTES_PER_FLOAT, Cohort, Key, Model
 from fedjax_alg.base import num_params, Params, RoundAux, RoundCost, Shard, Work
 from fedjax_alg.client import objective
-from fedjax_alg.client.personal import equipped
+from fedjax_alg.client.personal import equipped, with_states
 from fedjax_alg.engine.keys import BROADCAST, client_keys, FORGERIES, MESSAGES
 from fedjax_alg.engine.keys import server_key, SERVER_STEP, UPDATES
+from fedjax_alg.client.update import Trained
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import broadcast, stacking
 from fedjax_alg.exchange.compression import Compressor, shapes
@@ -103,7 +104,8 @@ def refused(method: KModels) -> dict[str, str]:
         "`anchors`=preferring: read with the mean of what clients have measured"
         " (`aggregator`=mean, no forged gradients)")
   reasons = {
-      "private": "participants are grouped by what they send without noise"}
+      "private": "participants are grouped by what they send without noise",
+      "client_weights": "weights by losses are those of one global model"}
   if grouping.of_gradients:
     reasons["compress_up"] = ("the participants of a grouping by gradient send "
                               "gradients, not updates")
@@ -116,10 +118,13 @@ def refused(method: KModels) -> dict[str, str]:
 def preferred_model(
     model: Model, state: ComposedState, client_id: Array, shard: Shard,
     key: Key) -> Params:
-  """The model that a client prefers, (18)."""
+  """The model that a client prefers, (18), with the server's statistics."""
   del client_id, key
-  return trees.index(state.models, objective.preferred_model(
-      model, state.models, shard))
+  if jax.tree.leaves(state.states):
+    shard = shard._replace(state=state.states)
+  return trees.index(
+      with_states(model, state.models, state.states),
+      objective.preferred_model(model, state.models, shard))
 
 
 class RoundInputs(NamedTuple):
@@ -139,8 +144,8 @@ def run_round(
   """Runs a round; the arguments are those of ``one_model.run_round``."""
   client, server, exchange = method.client, method.server, method.exchange
   grouping, k = method.grouping, method.num_models
-  cohort = equipped(
-      client, state.memory, exchange.poisoned(cohort), method.map_clients)
+  cohort = equipped(client, state.memory, state.states,
+                    exchange.poisoned(cohort), method.map_clients, k)
   state = joined(method, state, cohort)
   warm_up = state.round < grouping.threshold if k > 1 else None
   inputs = RoundInputs(cohort, key, state.round, warm_up, state.aggregates)
@@ -158,9 +163,10 @@ def run_round(
       state.memory, cohort, key, preference)
   loss = _reported(method, loss, training.trained.loss, inputs)
   trained, vectors = _received(
-      method, training.trained.params, starts, preference, inputs)
+      method, training.trained, starts, preference, inputs)
   update, groups, new["updates"] = _updates(
       method, models, starts, anchors, state.memory, vectors, inputs)
+  states = training.states(state.states, cohort, groups.assignment)
 
   if server.when == "aggregate":
     moved, servers = step(trees.scale(-1.0, update), servers, starts)
@@ -171,23 +177,25 @@ def run_round(
   discrepancy = trees.slot_mean(cohort.present.astype(jnp.float32), gap)
   if server.when == "after":
     _, gradients, new["last_gradients"] = anchor_gradients(
-        method, "last_gradients", moved, inputs)
+        method, "last_gradients", moved, inputs._replace(cohort=equipped(
+            client, state.memory, states, cohort, method.map_clients, k)))
     moved, servers = step(gradients, servers, moved)
 
   report = _report(method, loss, groups, servers, inputs)
   cost, work = _costs(
       method, servers, training.trained.gradients, state.memory, inputs)
   memory = training.merged(client, state.memory, cohort, anchors)
-  moved, servers, aggregates = first_copied(warm_up, (
-      moved, servers, {name: new[name] for name in state.aggregates}))
+  moved, servers, aggregates, states = first_copied(warm_up, (
+      moved, servers, {name: new[name] for name in state.aggregates}, states))
   if exchange.compress_down:
     moved, memory = broadcast.send(
         exchange.compress_down, models, moved, memory, cohort,
         server_key(key, BROADCAST))
-  return ComposedState(moved, servers, memory, state.round + 1, aggregates), (
-      RoundAux({"loss": loss, "preference": preference,
-                "assignment": groups.assignment},
-               report | {"discrepancy": discrepancy}, cost, work))
+  return ComposedState(
+      moved, servers, memory, state.round + 1, aggregates, states), RoundAux(
+          {"loss": loss, "preference": preference,
+           "assignment": groups.assignment},
+          report | {"discrepancy": discrepancy}, cost, work)
 
 
 def first_copied(warm_up: Any, per_model: Any) -> Any:
@@ -216,7 +224,8 @@ def _server_steps(
   k = method.num_models
   return _over_models(functools.partial(
       server_step, method, inputs.cohort, inputs.round), k)(
-          gradients, states, models, server_keys(inputs.key, SERVER_STEP, k))
+          gradients, states, models, server_keys(inputs.key, SERVER_STEP, k),
+          inputs.cohort.validation and inputs.cohort.validation.state)
 
 
 def _over_data(
@@ -232,13 +241,15 @@ def _over_data(
   def one_client(shared, shard):
     models, warm_up = shared
     at_all = functools.partial(
-        _over_models(lambda params: fn(params, shard), k), models)
+        _over_models(lambda params, state: fn(
+            params, shard._replace(state=state)), k), models, shard.state)
     if warm_up is None:
       return at_all()
-    at_one = in_warm_up or fn
+    at_one, first = in_warm_up or fn, shard._replace(
+        state=trees.index(shard.state, 0))
     return jax.lax.cond(
         warm_up,
-        lambda: trees.repeat(at_one(trees.index(models, 0), shard), k), at_all)
+        lambda: trees.repeat(at_one(trees.index(models, 0), first), k), at_all)
 
   return one_client
 
@@ -358,13 +369,16 @@ def _reported(
 
 
 def _received(
-    method: KModels, trained: Params, starts: Params, preference: Array,
+    method: KModels, found: Trained, starts: Params, preference: Array,
     inputs: RoundInputs) -> tuple[Params, Params]:
   """The trained models and the vectors that are grouped, with what is forged.
 
   Hostile clients forge the gradients that they send, or their updates.
   """
   grouping, exchange, cohort = method.grouping, method.exchange, inputs.cohort
+  trained: Params = found.params
+  if jax.tree.leaves(found.state):
+    cohort = cohort._replace(shards=cohort.shards._replace(state=found.state))
   receive = functools.partial(
       exchange.receive, cohort=cohort,
       key=server_key(server_key(inputs.key, FORGERIES), UPDATES),

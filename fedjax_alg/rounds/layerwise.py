@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_alg import trees
+from fedjax_alg import tasks, trees
 from fedjax_alg.base import Algorithm, Array, Cohort, Devices, FedSpec, Key
 from fedjax_alg.base import Layer, MapClients, Params, RoundAux, Shard
 from fedjax_alg.base import round_cost, RoundCost, Work
@@ -46,7 +46,7 @@ class LayerwiseState(NamedTuple):
 
   models: Params  #: [K, ...]
   fits: tuple[solve.Fit, ...]  #: the fit of every layer, [K, ...]
-  counts: Array  #: [K, L], examples of each class in each group
+  counts: Array  #: [K, L], examples of each class in each group, or zeros
   centres: Array  #: [K, w], mean encoded label vector of each group
   member: Array  #: [C] int32, each client's group; -1 before it takes part
   batch: Array  #: [C] int32, each client's batch size in the next round
@@ -71,6 +71,7 @@ def layerwise(
     personal_ridge: tuple[float, ...] = (), label_norm: str = "l1",
     total_ridge: Callable[[Array, Array], Array] = lambda ridge, clients: ridge,
     private: PrivateMoments | None = None,
+    task: tasks.Task = tasks.CLASSIFICATION,
 ) -> Algorithm[LayerwiseState]:
   """Makes an algorithm that fits one layer per round by least squares.
 
@@ -86,10 +87,12 @@ def layerwise(
       added to the sum of the Gram matrices.
     private: how the sums are made private; None or its ``private`` none: not at
       all. There is one group then.
+    task: what the last layer is fitted to.
 
   Raises:
     OptionError: the number of ridges does not fit the layers, the first batch
-      is larger than the largest, or what is private is read without noise.
+      is larger than the largest, what is private is read without noise, or
+      class counts are needed and the task has none.
   """
   if private and private.private == "none":
     private = None
@@ -98,10 +101,13 @@ def layerwise(
                       f"`max_batch_size`={options.max_batch_size}")
   gammas = per_layer("ridge", options.ridge, len(layers), True)
   method = Layerwise(
-      Plan(layers, options, gammas, total_ridge, personal_ridge, private),
+      Plan(layers, options, gammas, total_ridge, personal_ridge, private, task),
       map_clients, num_groups, label_norm)
   if private:
     _check_private(method)
+  if num_groups > 1 and not task.has_classes:
+    raise OptionError("`clustering`: groups clients by their classes, the task "
+                      f"{task.name} has none")
   return Algorithm(
       functools.partial(_init, method), functools.partial(_setup, method),
       functools.partial(_round, method),
@@ -113,6 +119,9 @@ def _check_private(method: Layerwise) -> None:
   """Refuses what reads more than the noised sums."""
   said = f"`private`={method.plan.private.private}"  # type: ignore[union-attr]
   assert method.num_groups == 1 and not method.plan.personal_ridge
+  if not method.plan.task.has_classes:
+    raise OptionError(f"{said}: its unit is that of classes, the task "
+                      f"{method.plan.task.name} has none")
   if method.plan.options.code_centred:
     raise OptionError(f"{said}: not with `code_centred`, which reads the "
                       "class counts without noise")
@@ -145,6 +154,8 @@ def _setup(
 ) -> LayerwiseState:
   """Groups the clients, and counts the examples of each class in a group."""
   seed, (k, classes) = state.code_seed, state.counts.shape
+  if not method.plan.task.has_classes:
+    return state
   counts = method.map_clients(
       lambda _, shard: objective.label_counts(shard, classes), (),
       everyone.shards)
@@ -276,7 +287,7 @@ def _train_layer(
     fit = jax.tree.map(lambda new, leaf: new.astype(leaf.dtype), fit, old)
     # A group without examples keeps its layer.
     return trees.where(
-        pairs.single(moments.counts).sum() > 0,
+        pairs.single(moments.number) > 0,
         (put_weights(layer, params, kernel, offset), fit), (params, old))
 
   def solved(total, drawn):
@@ -308,10 +319,12 @@ def _sum_moments(
   def add(total, models, shard, group):
     params = trees.index(models, 0 if k == 1 else group)
     if plan.private:
-      own = moments_lib.add_shard(zero(), layer, params, shard, plan.product)
+      own = moments_lib.add_shard(
+          zero(), layer, params, shard, plan.product, task=plan.task)
       return trees.add(total, private_moments.shortened(plan.private, own))
     sums = total if k == 1 else trees.index(total, group)
-    sums = moments_lib.add_shard(sums, layer, params, shard, plan.product)
+    sums = moments_lib.add_shard(
+        sums, layer, params, shard, plan.product, task=plan.task)
     if k == 1:
       return sums
     return jax.tree.map(
@@ -326,7 +339,7 @@ def _no_moments(
     plan: Plan, layer: Layer, num_classes: int, dtype: jnp.dtype
 ) -> moments_lib.Moments:
   """The moments of zero examples, in the numbers in which clients add."""
-  moments = moments_lib.zeros(layer, num_classes, dtype)
+  moments = moments_lib.zeros(layer, num_classes, dtype, plan.task)
   if plan.pairs and plan.double_products:
     return moments_lib.in_pairs(moments)
   return moments
@@ -358,7 +371,7 @@ def _personal_layer(
   def by_sums(state, group, meta, params, shard):
     moments = moments_lib.add_shard(
         _no_moments(plan, layer, state.counts.shape[1], dtype), layer, params,
-        shard, plan.product)
+        shard, plan.product, task=plan.task)
     return fit_personal_layer(
         plan, l, state.code_seed, state.counts[group], meta, moments)
 
@@ -367,7 +380,8 @@ def _personal_layer(
     code = code_of(
         plan, state.code_seed, l, state.counts[group].astype(dtype), dtype)
     return few_rows.fit(layer, params, shard, code, meta,
-                        plan.personal_ridge[l], plan.options.bias, size)
+                        plan.personal_ridge[l], plan.options.bias, size,
+                        plan.task)
 
   sizes: tuple[int, ...] = ()
   # Accelerators map clients by vmap, which would compute every way.

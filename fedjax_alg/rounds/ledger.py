@@ -131,6 +131,8 @@ def _cost_of_round(
   down = (d + (plan.options.bias != "none")) * min(sides, layer.width) + (
       layer.width if plan.options.normalize and l < plan.last else 0)
   up = moments.floats_sent(layer, num_classes, 0 if drawn else layer.width)
+  if not plan.task.has_classes:
+    up += 1  # the number of examples, which is not the sum of the counts
   if l == 0 and k > 1:
     up += encoded_width
   return LayerCost(down, up, 1, k * solution, per_example)

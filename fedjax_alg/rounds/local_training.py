@@ -29,6 +29,27 @@ class Training(NamedTuple):
     memory = client.merge(memory, cohort, self.uploads, anchors)
     return client.store.put(memory, self.table) if client.store else memory
 
+  def states(
+      self, before: Params, cohort: Cohort, groups: Array | None = None
+  ) -> Params:
+    """The server's statistics after the round: means by examples.
+
+    Args:
+      before: those before, [...] or [K, ...]; () if it keeps none.
+      cohort: the participants.
+      groups: [S] int32, the group of each; None: there is one model.
+    """
+    if not jax.tree.leaves(before):
+      return before
+    weights, after = cohort.weight, self.trained.state
+    if groups is None:
+      return trees.where(
+          weights.sum() > 0, trees.slot_mean(weights, after), before)
+    k = jax.tree.leaves(before)[0].shape[0]
+    members = trees.members(groups, k) & cohort.present[None]
+    return trees.where_slots(
+        members.any(1), trees.group_mean(weights, groups, k, after), before)
+
 
 def train(
     client: ClientUpdate, map_clients: MapClients,
@@ -94,6 +115,7 @@ def _one_client(
   models, from_server, rounds = shared
   if group is not None:
     models = trees.index(models, group)
+    shard = shard._replace(state=trees.index(shard.state, group))
   start, reference, anchor = models
   if not client.store:
     row = more

@@ -17,13 +17,13 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_alg import trees
-from fedjax_alg.base import Array, Cohort, FedSpec, Key, MapClients, Model
-from fedjax_alg.base import num_params, Params, round_cost, RoundAux, RoundCost
-from fedjax_alg.base import Work
+from fedjax_alg.base import Array, BYTES_PER_FLOAT, Cohort, FedSpec, Key
+from fedjax_alg.base import MapClients, Model, num_params, Params, round_cost
+from fedjax_alg.base import RoundAux, RoundCost, Work
 from fedjax_alg.central.steps import ServerStep
 from fedjax_alg.central.validation import validation_arguments
 from fedjax_alg.client import objective
-from fedjax_alg.client.personal import equipped
+from fedjax_alg.client.personal import equipped, first_states
 from fedjax_alg.client.update import ClientUpdate, own_memory
 from fedjax_alg.engine.keys import BROADCAST, client_keys, FIRST_GRADIENTS
 from fedjax_alg.engine.keys import FORGERIES, LAST_GRADIENTS, MESSAGES
@@ -31,6 +31,7 @@ from fedjax_alg.engine.keys import server_key, SERVER_STEP, UPDATES
 from fedjax_alg.exchange import broadcast, stacking
 from fedjax_alg.exchange.compression import shapes
 from fedjax_alg.exchange.links import communication, Exchange
+from fedjax_alg.models.roles import state_size
 from fedjax_alg.rounds import ledger
 from fedjax_alg.rounds.local_training import train, Training
 
@@ -47,8 +48,12 @@ class ComposedState(NamedTuple):
   memory: Any  #: ``memory`` of the client's half
   round: Array  #: [] int32, rounds completed
   #: what the aggregator keeps (``Aggregator.keeps``), name in ``PURPOSES`` ->
-  #: [K, ...]; empty if it keeps nothing
+  #: [K, ...], and what weights by losses keep, "weights" -> [1, C]; empty if
+  #: they keep nothing
   aggregates: Any = {}
+  #: [K, ...], running statistics of the models (``Model.roles``); () if the
+  #: server keeps none
+  states: Params = ()
 
   @property
   def own_memory(self) -> Any:
@@ -95,21 +100,23 @@ def run_round(
     key: key of the round; consumed.
   """
   client, server, exchange = method.client, method.server, method.exchange
-  cohort = equipped(
-      client, state.memory, exchange.poisoned(cohort), method.map_clients)
+  model, server_state, aggregates, running = trees.index(
+      (state.models, state.server, state.aggregates, state.states), 0)
+  cohort = equipped(client, state.memory, running, exchange.poisoned(cohort),
+                    method.map_clients)
   state = joined(method, state, cohort)
-  model, server_state, aggregates = trees.index(
-      (state.models, state.server, state.aggregates), 0)
+  cohort, new = weighed(method, model, cohort, aggregates)
   step = functools.partial(
       server_step, method, cohort, state.round,
       key=server_keys(key, SERVER_STEP, 1)[0])
   measure = functools.partial(
-      anchor_gradient, method, cohort=cohort, key=key, last=aggregates)
+      anchor_gradient, method, key=key, last=aggregates)
 
   # The cohort measures the gradient at the model, and the server may move it.
-  loss, anchor, new, start = None, (), {}, model
+  loss, anchor, start = None, (), model
   if method.anchored:
-    loss, anchor, new["first_gradients"] = measure("first_gradients", model)
+    loss, anchor, new["first_gradients"] = measure(
+        "first_gradients", model, cohort)
   if server.when == "before":
     start, server_state = step(anchor, server_state, model)
 
@@ -120,6 +127,7 @@ def run_round(
   mean, new["updates"], distance = mean_update(
       method, start, training, cohort, key, aggregates)
   update = client.scale(state.memory, cohort, mean)
+  running = training.states(running, cohort)
 
   # The server moves the model.
   if server.when == "aggregate":
@@ -128,7 +136,9 @@ def run_round(
     moved = trees.add_scaled(start, server.aggregate_lr, update)
   report = distance(trees.subtract(moved, start))
   if server.when == "after":
-    _, gradient, new["last_gradients"] = measure("last_gradients", moved)
+    _, gradient, new["last_gradients"] = measure(
+        "last_gradients", moved, equipped(
+            client, state.memory, running, cohort, method.map_clients))
     moved, server_state = step(gradient, server_state, moved)
 
   # Reports, costs, and the new state.
@@ -137,18 +147,35 @@ def run_round(
   report |= server.report(server_state)
   if exchange.aggregator.column:
     report[exchange.aggregator.column] = aggregates["updates"]
-  models, servers, anchors, aggregates = trees.repeat((
+  models, servers, anchors, aggregates, states = trees.repeat((
       moved, server_state, anchor,
-      {name: new[name] for name in state.aggregates}), 1)
+      {name: new[name] for name in state.aggregates}, running), 1)
+  measured = int(exchange.by_loss is not None)
   cost, work = costs(
-      method, cohort, state.memory, training.trained.gradients, servers)
+      method, cohort, state.memory, training.trained.gradients, servers,
+      evaluations=measured, more_up=BYTES_PER_FLOAT * measured)
   memory = training.merged(client, state.memory, cohort, anchors)
   if exchange.compress_down:
     models, memory = broadcast.send(
         exchange.compress_down, state.models, models, memory, cohort,
         server_key(key, BROADCAST))
-  return ComposedState(models, servers, memory, state.round + 1, aggregates), (
-      RoundAux({"loss": loss}, report, cost, work))
+  return ComposedState(
+      models, servers, memory, state.round + 1, aggregates, states), RoundAux(
+          {"loss": loss}, report, cost, work)
+
+
+def weighed(
+    method: TwoHalves, model: Params, cohort: Cohort, last: Any
+) -> tuple[Cohort, dict[str, Any]]:
+  """The cohort with weights by its losses, if it has, and what is kept."""
+  rule = method.exchange.by_loss
+  if rule is None:
+    return cohort, {}
+  losses = method.map_clients(
+      lambda params, shard: objective.full_loss(method.model, params, shard),
+      model, cohort.shards)
+  shares, kept = rule.weigh(last.get("weights"), cohort, losses)
+  return cohort._replace(losses=losses, shares=shares), {"weights": kept}
 
 
 def anchor_gradient(
@@ -196,7 +223,8 @@ def mean_update(
   weights = exchange.weigh(cohort)
   if training.squares is not None:
     total = weights.sum()[None]
-    return training.total, None, lambda move: {
+    mean = shortened(method, training.total, training.squares, cohort)
+    return mean, None, lambda move: {
         "discrepancy_rms": stacking.spread(
             weights, training.squares, trees.repeat(move, 1),
             trees.repeat(training.total, 1), total, total)}
@@ -209,9 +237,32 @@ def mean_update(
   mean, kept = exchange.combine(
       updates, weights, cohort, server_keys(key, UPDATES, 1)[0],
       last.get("updates"))
+  mean = shortened(method, mean, None, cohort, updates)
   return mean, kept, lambda move: {"discrepancy": trees.slot_mean(
       cohort.present.astype(jnp.float32), trees.slot_norm(
           trees.subtract(updates, trees.repeat(move, 1))))}
+
+
+def shortened(
+    method: TwoHalves, mean: Params, squares: Array | None, cohort: Cohort,
+    updates: Params = ()) -> Params:
+  """The mean update, shortened where the weights ask for it.
+
+  Args:
+    method: the method.
+    mean: the mean update.
+    squares: [S] float32, squared norms of the updates; None: of ``updates``.
+    cohort: the participants.
+    updates: [S, ...].
+  """
+  rule, rate = method.exchange.by_loss, method.client.learning_rate
+  if rule is None or rule.shorten is None:
+    return mean
+  if squares is None:
+    squares = trees.slot_norm(updates) ** 2
+  assert not (rate is None or cohort.shares is None or cohort.losses is None)
+  return trees.scale(rule.shorten(
+      cohort.shares, cohort.losses, squares, rate(cohort.shards)), mean)
 
 
 def init(
@@ -225,7 +276,9 @@ def init(
       models,
       jax.vmap(lambda p: trees.drop_weak_types(transform.init(p)))(models),
       _placed(method, method.client.init(params, spec)),
-      jnp.zeros((), jnp.int32), first_aggregates(method, models))
+      jnp.zeros((), jnp.int32), first_aggregates(method, models)
+      | _first_weights(method, spec.num_clients),
+      first_states(method.model, method.num_models))
 
 
 def first_aggregates(method: TwoHalves, models: Params) -> dict[str, Any]:
@@ -233,6 +286,13 @@ def first_aggregates(method: TwoHalves, models: Params) -> dict[str, Any]:
   keeps = method.exchange.aggregator.keeps
   return {} if keeps is None else {
       name: jax.vmap(keeps)(models) for name in method.aggregated}
+
+
+def _first_weights(method: TwoHalves, clients: int) -> dict[str, Any]:
+  """What the weights keep at the start, as ``first_aggregates``."""
+  rule = method.exchange.by_loss
+  return {} if rule is None or rule.keeps is None else {
+      "weights": rule.keeps(clients)[None]}
 
 
 def _placed(method: TwoHalves, memory: Any) -> Any:
@@ -313,13 +373,20 @@ def against(update: Params) -> Params:
 
 def server_step(
     method: TwoHalves, cohort: Cohort, rounds: Array, gradient: Params,
-    state: Any, params: Params, key: Key) -> tuple[Params, Any]:
-  """Takes the server's step for one model: (moved model, new state)."""
+    state: Any, params: Params, key: Key, running: Params = None
+) -> tuple[Params, Any]:
+  """Takes the server's step for one model: (moved model, new state).
+
+  ``running`` are the model's statistics if they are not those of
+  ``cohort.validation``.
+  """
   transform = optax.with_extra_args_support(method.server.transform)
   extra: dict[str, Any] = {"round": rounds}
   if method.server.needs_validation:
-    extra |= validation_arguments(
-        method.model, cohort.validation, method.map_clients)
+    shard = cohort.validation
+    if shard is not None and running is not None:
+      shard = shard._replace(state=running)
+    extra |= validation_arguments(method.model, shard, method.map_clients)
   with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
     updates, state = transform.update(
         gradient, state, params, grad=gradient, key=key, **extra)
@@ -335,7 +402,8 @@ def costs(
   A participant receives the models, the anchor gradient that corrects its
   steps, the model that the server moved, and the models at which it measures
   again. It sends the trained model, the gradients of every model, and the
-  second gradients (errata D-20).
+  second gradients (errata D-20). With the models come and go their statistics,
+  if the server keeps them.
 
   Args:
     method: the method.
@@ -364,8 +432,10 @@ def costs(
     # addition for each parameter and example.
     total = total + (2.0 * size * cohort.validation.size.astype(jnp.float32)
                      * jax.vmap(server.evaluations)(server_states).sum())
+  running = state_size(method.model)
   sent = communication(
       exchange, client, method.model, memory, cohort, models=k,
+      floats_down=running * k * (1 + after), floats_up=running,
       vectors=client.needs_anchor + (server.when == "before") + k * after,
       gradients=k * (first + after), more_up=more_up)
   return round_cost(

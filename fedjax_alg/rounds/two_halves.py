@@ -21,10 +21,10 @@ import dataclasses
 import functools
 from typing import Any
 
-from fedjax_alg.base import Algorithm, MapClients, Model, Params
+from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.base import shared_client_params
 from fedjax_alg.central.steps import ServerStep, WHEN
-from fedjax_alg.client.personal import deploys
+from fedjax_alg.client.personal import deploys, with_states
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.errors import a_type, OptionError
 from fedjax_alg.exchange.links import Exchange, fit
@@ -61,7 +61,8 @@ def compose(
       model, client, server, map_clients=map_clients, exchange=exchange,
       grouping=grouping)
   run_round: Any = one_model.run_round
-  client_params: Any = shared_client_params(_models)
+  models: Any = lambda state: with_states(model, state.models, state.states)
+  client_params: Any = shared_client_params(models)
   if isinstance(method, KModels):
     run_round = k_models.run_round
     if method.num_models > 1:
@@ -69,17 +70,14 @@ def compose(
   algorithm: Algorithm[Any] = Algorithm(
       functools.partial(one_model.init, method),
       functools.partial(one_model.setup, method),
-      functools.partial(run_round, method), client_params, _models,
+      functools.partial(run_round, method), client_params, models,
       idle=None if exchange.privacy else functools.partial(
           one_model.idle, method),
       takes_parts=client.takes_parts)
   return deploys(
       algorithm, method.client, model, lambda state: state.memory,
-      lambda state, memory: state._replace(memory=memory), map_clients)
-
-
-def _models(state: ComposedState) -> Params:
-  return state.models
+      lambda state, memory: state._replace(memory=memory), map_clients,
+      method.num_models if isinstance(method, KModels) else None)
 
 
 def joined_halves(

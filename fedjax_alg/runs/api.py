@@ -63,7 +63,8 @@ def run(
     participation: float | None = None, seeds: int | Sequence[int] = 1,
     evaluate: Any = evaluate_lib.DEFAULT_PROTOCOLS, eval_every: int = 5,
     callbacks: Callback | Iterable[Callback] = (), hparams: Any = None,
-    sampler: samplers.Sampler | None = None, **options: Any) -> RunResult:
+    sampler: samplers.Sampler | None = None, init: Any = None,
+    **options: Any) -> RunResult:
   """Trains an algorithm on a federation and evaluates it.
 
   On the same devices the result equals that of ``python -m experiments.run``
@@ -98,6 +99,11 @@ def run(
     sampler: your own choice of the participants, (data, cohort_size, key,
       round) -> ids [cohort_size]; see ``engine.samplers.Sampler``. The option
       ``sampling`` takes names.
+    init: the parameters to start from: a pytree like those of the model, a
+      file of safetensors or npz or a folder of orbax (``RunResult.export``),
+      or the folder of a finished run, whose global model of the first seed
+      they are. ``init_only="encoder/**"`` takes those that a pattern names,
+      and the others are drawn. None: all are drawn by the seed.
     **options: hyper-parameters of the algorithm by name (``client_lr=0.3``),
       and fields of ``runs.options.RunOptions`` (``l2``, ``hidden``,
       ``map_clients``, ``device_cores``, ``stop_at``, ``patience``, ...).
@@ -130,7 +136,7 @@ def run(
       algorithm, federation, model=model, rounds=rounds,
       cohort_size=cohort_size, participation=participation, seeds=seeds,
       evaluate=evaluate, eval_every=eval_every, hparams=hparams,
-      sampler=sampler, **options)
+      sampler=sampler, init=init, **options)
   (result,), _ = queue.run_plans([plan], callbacks)
   assert result is not None
   return result

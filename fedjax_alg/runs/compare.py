@@ -150,7 +150,7 @@ class Comparison:
 
 def compare(
     results: Mapping[str, RunResult] | Sequence[RunResult], *,
-    metric: str = "accuracy", protocol: str | None = None,
+    metric: str | None = None, protocol: str | None = None,
     score: str = "final", baseline: str | None = None,
     targets: Sequence[float] | None = None) -> Comparison:
   """Compares finished runs.
@@ -165,7 +165,8 @@ def compare(
   Args:
     results: label -> run, from ``run`` or ``load_run``. Runs without labels are
       named by what differs between their options.
-    metric: a column of metrics.csv.
+    metric: a metric of all runs; by default the main one of their task
+      (accuracy).
     protocol: an evaluation protocol of all runs; by default "global" if all
       runs have it, else the first one that all have.
     score: which number of a curve the pairs compare: "final" = the last value,
@@ -174,7 +175,7 @@ def compare(
     baseline: label of the run that the others are compared with; by default
       the first.
     targets: values of the metric; by default the targets that all runs have,
-      or none for the loss.
+      or none for a metric that is no share (the loss).
 
   Returns:
     The comparison.
@@ -197,10 +198,7 @@ def compare(
     raise OptionError("`results`: no runs")
   if not isinstance(results, dict):
     results = dict(zip(labels(results), results, strict=True))
-  if metric not in metrics.METRICS:
-    raise OptionError(f"`metric`={metric}: unknown"
-                      f"{did_you_mean(metric, metrics.METRICS)} (one of "
-                      f"{', '.join(metrics.METRICS)})")
+  metric = _metric(results, metric)
   if score not in SCORES:
     raise OptionError(f"`score`={score}: must be one of {', '.join(SCORES)}")
   protocol = _protocol(results, protocol)
@@ -218,6 +216,21 @@ def compare(
   pairs, unpaired = _pairs(lines, baseline, score)
   return Comparison(
       metric, protocol, score, wanted, baseline, lines, pairs, unpaired)
+
+
+def _metric(results: Mapping[str, RunResult], asked: str | None) -> str:
+  """The metric that is compared, which all runs must have."""
+  metric = asked
+  if metric is None:
+    metric = next(iter(results.values())).records.metrics.main
+  for label, result in results.items():
+    of = result.records.metrics
+    if metric not in of.columns:
+      raise OptionError(
+          f"`metric`={metric}: unknown in {label}, whose task is {of.task}"
+          f"{did_you_mean(metric, of.columns)} (one of "
+          f"{', '.join(of.columns)})")
+  return metric
 
 
 def _protocol(results: Mapping[str, RunResult], asked: str | None) -> str:
@@ -242,15 +255,16 @@ def _targets(
   if asked is None:
     every = [result.facts["run"].get("targets", ())
              for result in results.values()]
-    return () if metric == "loss" else tuple(
+    return () if not metrics.metric(metric).share else tuple(
         target for target in every[0] if all(target in own for own in every))
   asked = of_type("targets", list(asked) if isinstance(
       asked, Iterable) and not isinstance(asked, str) else asked,
                   tuple[float, ...])
+  share = metrics.metric(metric).share
   for target in asked:
-    if not (0 < target <= 1 or metric == "loss" and 0 < target < np.inf):
-      raise OptionError(f"`targets`={target:g}: must lie in " + (
-          "(0, inf)" if metric == "loss" else "(0, 1], 0.9 is 90 %"))
+    if not (0 < target <= 1 if share else np.isfinite(target)):
+      raise OptionError(f"`targets`={target:g}: must " + (
+          "lie in (0, 1], 0.9 is 90 %" if share else "be finite"))
   return tuple(dict.fromkeys(float(target) for target in asked))
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.optimize
 
+from fedjax_alg import tasks
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import check_count, of_type, resolved
@@ -122,7 +123,7 @@ class OuterStep(NamedTuple):
   values: dict[str, float]
   rounds: int  #: rounds of this step's run
   loss: float  #: validation loss, mean over the seeds and last evaluations
-  accuracy: float  #: validation accuracy, likewise
+  accuracy: float  #: the main metric of the task, likewise
   gradient: dict[str, float]  #: of the loss by the logarithms (or logits)
   kept: bool  #: whether the next step starts here
   #: rounds played up to here, of all seeds; a run with the derivatives by k
@@ -135,6 +136,7 @@ class GradientTuning(NamedTuple):
 
   steps: list[OuterStep]
   best: OuterStep
+  main: str = "accuracy"  #: name of the main metric
 
   @property
   def played(self) -> int:
@@ -204,12 +206,10 @@ def descend(
     The steps.
 
   Raises:
-    OptionError: no step that played all rounds has a finite loss, a
-      hyper-parameter starts at an end of its range, or the validation clients
-      have no example of some class.
+    OptionError: no step that played all rounds has a finite loss, or a
+      hyper-parameter starts at an end of its range.
   """
   p, by = derivatives.prepared, derivatives.by
-  check_choice(p.federation)
   total = p.options.rounds
   assert total is not None
   moved = [coordinate(p.method, name) for name in by]
@@ -254,7 +254,8 @@ def descend(
   if not whole:
     raise OptionError("`outer_steps`: no step with all rounds has a finite "
                       "loss; start from smaller values")
-  return GradientTuning(found, min(whole, key=lambda step: step.loss))
+  return GradientTuning(found, min(whole, key=lambda step: step.loss),
+                        tasks.of(p.model).main)
 
 
 def _smaller(best: _Point, new: _Point, usable: bool, less: bool) -> float:
@@ -326,5 +327,6 @@ def tune_by_gradient(
   names = check_starts(plan.method, by)
   prepared = hypergradient.prepared_for(plan, names)
   warn(prepared, set(), hypergradient.caution(prepared.method))
+  check_choice(prepared.federation)  # before it compiles
   return descend(Derivatives(prepared, names), outer_steps=outer_steps,
                  halvings=halvings, last=last)

@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_alg import tasks
 from fedjax_alg.base import Array, Model, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
@@ -32,6 +33,7 @@ from fedjax_alg.engine import sharding
 from fedjax_alg.errors import did_you_mean, OptionError
 from fedjax_alg.hparams import of_type, resolved, unread, validate
 from fedjax_alg.hparams import with_values
+from fedjax_alg.models import roles
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import from_keywords, Plan, warn
@@ -55,7 +57,7 @@ class Hypergradient(NamedTuple):
   rounds: np.ndarray  #: [E] int, the evaluated rounds
   losses: np.ndarray  #: [N, E]
   gradients: dict[str, np.ndarray]  #: name -> [N, E], derivatives of ``losses``
-  accuracies: np.ndarray  #: [N, E]
+  accuracies: np.ndarray  #: [N, E], the main metric of the task
   #: [k, k], the mean of J' H J over the validation examples after the last
   #: round: J is the derivative of the logits, H the second derivative of the
   #: loss by them (Gauss-Newton). Positive semi-definite for a convex loss
@@ -84,16 +86,18 @@ def _gauss_newton(
 
     def add_block(total, x, y, mask):
       logits, change = jax.vmap(
-          lambda one: jax.jvp(lambda p: model.apply(p, x), (params,), (one,)),
-          out_axes=(None, 0))(moved)
+          lambda one: jax.jvp(
+              lambda p: objective.logits(model, p, x, mask=mask), (params,),
+              (one,)), out_axes=(None, 0))(moved)
 
       def slope(logits):
-        return jax.grad(lambda z: jnp.where(
-            mask, model.loss(z, y), jnp.zeros(y.shape)).sum())(logits)
+        return jax.grad(
+            lambda z: objective.masked_sum(model.loss(z, y), mask))(logits)
 
       bent = jax.vmap(
           lambda one: jax.jvp(slope, (logits,), (one,))[1])(change)
-      return total + jnp.einsum("ibl,jbl->ij", change, bent)
+      inner = tuple(range(1, bent.ndim))
+      return total + jnp.tensordot(change, bent, (inner, inner))
 
     return objective.fold_blocks(shard, add_block, jnp.zeros((k, k)))
 
@@ -138,7 +142,7 @@ class Derivatives:
   def _losses(self, data, keys, numbers, rounds, at):
     """((losses [N, E], models), accuracies [N, E]) at the values [k]."""
     p = self.prepared
-    number = -(-self._rounds // self._every)
+    task, number = tasks.of(p.model), -(-self._rounds // self._every)
     every = self._every
     numbers = {**numbers, **{name: jnp.broadcast_to(value, (p.rows,))
                              for name, value in zip(self.by, at)}}
@@ -150,19 +154,20 @@ class Derivatives:
       play = functools.partial(
           play_round, algorithm, data.train, p.participation, keys)
       validate_on = evaluate.make_evaluate(
-          algorithm, p.model, ("validation",), p.map_clients)
+          algorithm, roles.deployed(p.model), ("validation",), p.map_clients)
 
       def stretch(i, carry):
         state, losses, accuracies = carry
         state = jax.lax.fori_loop(
             i * every, jnp.minimum((i + 1) * every, rounds),
             lambda r, state: play(r, state)[0], state)
-        found = validate_on(data, state, keys.evaluation)["validation"]
-        total = found.confusion.sum((-2, -1))
-        hits = jnp.trace(found.confusion, axis1=-2, axis2=-1)
-        loss = (found.loss_sum.sum(-1) / total).mean()
-        return (state, losses.at[i].set(loss),
-                accuracies.at[i].set((hits / total).mean()))
+        sums = validate_on(data, state, keys.evaluation)["validation"].sums
+        loss, rows = (  # of each of the K models
+            sums[name].reshape(sums[name].shape[0], -1).sum(-1)
+            for name in ("loss", "rows"))
+        main = task.measured(sums)[task.main]
+        return (state, losses.at[i].set((loss / rows).mean()),
+                accuracies.at[i].set(main.mean()))
 
       empty = jnp.full(number, jnp.nan)
       state, losses, accuracies = jax.lax.fori_loop(
@@ -183,7 +188,8 @@ class Derivatives:
     held = layout.server_rows(data.train)
     assert held is not None
     bent = jnp.stack([_gauss_newton(
-        self.prepared.model, jax.tree.map(lambda leaf: leaf[i], models),
+        roles.deployed(self.prepared.model),
+        jax.tree.map(lambda leaf: leaf[i], models),
         jax.tree.map(lambda leaf: leaf[:, i], moved), held)
                       for i in range(self.prepared.rows)])
     return losses, accuracies, slopes, bent.mean(0), models

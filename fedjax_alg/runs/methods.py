@@ -11,7 +11,7 @@ import numpy as np
 from fedjax_alg import own, registry
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.engine import clients
-from fedjax_alg.errors import a_type, did_you_mean, OptionError, raised
+from fedjax_alg.errors import a_type, OptionError, raised
 from fedjax_alg.hparams import of_type, resolved, traced_names, unread
 from fedjax_alg.hparams import validate, with_values
 from fedjax_alg.least_squares.layer_fits import double_on
@@ -269,10 +269,7 @@ def with_keywords(
   """
   known = {field.name: field for field in dataclasses.fields(method.hparams)}
   for name in keywords:
-    if name not in known:
-      why = registry.why_unread(method.name, name)
-      raise OptionError(f"`{name}`: {method.name} does not read it"
-                        f"{f' ({why})' if why else did_you_mean(name, known)}")
+    registry.refuse_unread(method.name, name, known)
   # Values take the type of the default: 1 and 1.0 would otherwise compile to
   # two different programs.
   given = {name: of_type(name, value, type(known[name].default))

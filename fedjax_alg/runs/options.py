@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_alg import own, registry
+from fedjax_alg import own, registry, tasks
 from fedjax_alg.base import Devices, Model
 from fedjax_alg.conditions import but, only
 from fedjax_alg.data import npz
-from fedjax_alg.data.options import DataOptions
+from fedjax_alg.data.options import DataOptions, NUMBERS
 from fedjax_alg.data.tfds_source import IMAGE_SHAPES
 from fedjax_alg.engine import clients, clock, evaluate, samplers
 from fedjax_alg.engine import loop
@@ -25,10 +25,13 @@ from fedjax_alg.errors import a_type, did_you_mean, OptionError
 from fedjax_alg.files import expanded, opened
 from fedjax_alg.hparams import check_options, hyper, MAX_SEED, reads
 from fedjax_alg.hparams import resolved, typed
-from fedjax_alg.models import check_layers, DEFAULT_LAYERS, lstm, MODELS
-from fedjax_alg.models import load_model, make_model, parse_layers
+from fedjax_alg.models import check_layers, DEFAULT_LAYERS, LAYERED, lstm
+from fedjax_alg.models import load_model, make_model, MODELS, OF_IMAGES
+from fedjax_alg.models import OF_TOKENS, parse_layers, resnet
 from fedjax_alg.models import roles as roles_lib
-from fedjax_alg.records import accounting
+from fedjax_alg.models.augment import AUGMENTATIONS
+from fedjax_alg.models.precision import DTYPES
+from fedjax_alg.records import accounting, parameters
 from fedjax_alg.runs import stopping
 
 #: Shape of an image in the data sets whose shape is known before loading.
@@ -190,6 +193,26 @@ class ModelOptions:
   lstm_widths: tuple[int, ...] | None = hyper(
       None, "widths of the LSTM layers; default 100,100 for two classes, else "
       "256,256 (`model`=lstm)", when=only("model", "lstm"), later=True)
+  norm: str = hyper(
+      "group", "the layers of normalisation, one of "
+      + ", ".join(resnet.NORMS) + ": GroupNorm of two groups or BatchNorm "
+      "(`model`=resnet18)", choices=resnet.NORMS,
+      when=only("model", "resnet18"), later=True)
+  resnet_width: int = hyper(
+      64, "channels of the first of four stages, of which each has twice those "
+      "of the one before (`model`=resnet18)", minimum=2,
+      when=only("model", "resnet18"), later=True)
+  d_model: int = hyper(
+      128, "length of the vectors between the blocks, a multiple of `heads` "
+      "(`model`=transformer)", minimum=1, when=only("model", "transformer"),
+      later=True)
+  blocks: int = hyper(
+      2, "number of blocks of attention and perceptron (`model`=transformer)",
+      minimum=1, maximum=MAX_LAYERS, when=only("model", "transformer"),
+      later=True)
+  heads: int = hyper(
+      4, "number of heads of each attention (`model`=transformer)", minimum=1,
+      when=only("model", "transformer"), later=True)
   l2: float = hyper(
       1e-4, "coefficient of the term (l2/2)||w||^2 that is added to the mean "
       "loss; w includes the bias", minimum=0)
@@ -197,6 +220,24 @@ class ModelOptions:
       "mean", "loss of a client to which that term is added: the mean over its "
       "n_i examples, or their sum, so that l2 / n_i is added to the mean",
       choices=("mean", "sum"), when=but("l2", 0.0), later=True)
+  compute_dtype: str = hyper(
+      "float32", "in what a model is computed, one of " + ", ".join(DTYPES)
+      + ": with bfloat16 its products and activations are, and parameters, "
+      "losses and sums stay float32; for accelerators, a CPU is no faster",
+      choices=DTYPES, later=True)
+  augment: tuple[str, ...] = hyper(
+      (), "random changes of the images of local training, some of "
+      + ", ".join(AUGMENTATIONS) + ", in this order: crop = moved by up to an "
+      "eighth of the size each way (4 pixels of 32), flip = mirrored left for "
+      "right or not; drawn anew for every mini-batch", later=True)
+  init_from: str | None = hyper(
+      None, "the parameters to start from: a file of safetensors or .npz or a "
+      "folder of orbax (result.export writes them), or the folder of a "
+      "finished run, whose global model they are (of several seeds the first); "
+      "default: drawn by the seed", later=True)
+  init_only: tuple[str, ...] = hyper(
+      (), "patterns of the parameters to take of `init_from`, as `roles` has "
+      "them (encoder/**); the others are drawn. Default: all", later=True)
   roles: tuple[str, ...] = hyper(
       (), "what happens to parameters, as ROLE:PATTERN: personal = they stay "
       "with each client, frozen = they are neither trained nor sent, shared = "
@@ -215,8 +256,17 @@ class ModelOptions:
   personal_fit: int = hyper(
       0, "mini-batch steps with the personal parameters alone, before those of "
       "the shared ones (`personal_when`=first) or when a client deploys the "
-      "model (evaluation, and newcomers); 0: as many as the method's local "
-      "steps, and none for newcomers", minimum=0, when=_PERSONAL, later=True)
+      "model (evaluation, and newcomers, whose statistics of `model_state`="
+      "local move with them); 0: as many as the method's local steps, and none "
+      "for newcomers", minimum=0,
+      when=_PERSONAL | only("model_state", "local"), later=True)
+  model_state: str = hyper(
+      "global", "who keeps the running statistics of a model (BatchNorm): "
+      "global = the server, as the mean of the participants' by examples, sent "
+      "with the model and its update, local = each client its own, which are "
+      "never sent (FedBN), batch = nobody, the statistics of each batch alone "
+      "are used, in evaluation too", choices=roles_lib.MODEL_STATES,
+      source="Li et al., ICLR 2021 (local)", later=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -268,8 +318,10 @@ class EvaluationOptions:
       "pFedMe and Ditto; only for algorithms that have it), preferred = each "
       "client's preferred global model, on the client's mixture of classes")
   targets: tuple[float, ...] = hyper(
-      (0.90, 0.95, 0.98), "accuracies; summary.json says under rounds_to in "
-      "which round the first protocol of `eval_protocols` reaches each")
+      (0.90, 0.95, 0.98), "accuracies, or values of another task's main "
+      "metric; summary.json says under rounds_to in which round the first "
+      "protocol of `eval_protocols` reaches each. The default is for metrics "
+      "in [0, 1]")
   stop_at: str | None = hyper(
       None, "PROTOCOL:METRIC:VALUE, for example validation:accuracy:0.9: end "
       "the run at the first evaluation by which every seed has reached the "
@@ -351,6 +403,13 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
             f"`eval_protocols`={protocol}: unknown"
             f"{did_you_mean(protocol, evaluate.PROTOCOLS)} (one of "
             f"{', '.join(evaluate.PROTOCOLS)})")
+    for name in self.augment:
+      if name not in AUGMENTATIONS:
+        raise OptionError(
+            f"`augment`={name}: unknown{did_you_mean(name, AUGMENTATIONS)} "
+            f"(one of {', '.join(AUGMENTATIONS)})")
+    if self.init_from is not None:
+      parameters.read(self.init_from)
     roles_lib.parse(self.roles)
     own.refuse_nameless(self.model, "model")
     if own.is_own(self.model):
@@ -367,9 +426,6 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
           any(width < 1 for width in widths)
           or not widths and name == "lstm_widths"):
         raise OptionError(f"`{name}`={widths}: widths must be at least 1")
-    if any(not 0 < t <= 1 for t in self.targets):
-      wrong = next(t for t in self.targets if not 0 < t <= 1)
-      raise OptionError(f"`targets`={wrong:g}: must lie in (0, 1], 0.9 is 90 %")
     stopping.rules(self.stop_at, self.patience)
     self.check_clock()
     if not _stragglers(self.stragglers)[0] and self.partial_work != "auto":
@@ -493,11 +549,15 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
 
   def sources(self, data: DataOptions) -> dict[str, own.Source]:
     """The user's own files that decide the run, by the options naming them."""
-    found = own.sources(model=self.model, sampling=self.sampling)
+    found = own.sources(
+        model=self.model, sampling=self.sampling,
+        task=data.task if tasks.is_own(data.task) else None)
     for name, file in (("availability_file", self.availability_file),
                        ("partition_file", data.partition_file)):
       if file is not None:
         found[name] = own.source_of(file)
+    if self.init_from is not None:
+      found["init_from"] = parameters.source(self.init_from)
     return found
 
   def check_clock(self) -> None:
@@ -546,11 +606,11 @@ def num_layers(options: RunOptions, algorithm: str) -> int:
           "convolutions in closed form, and only a base.Model with layers "
           "says what it has")
     return len(model.layers)
-  if options.model == "lstm":
+  if options.model in MODELS and options.model not in LAYERED:
     raise OptionError(
-        f"`model`=lstm: {algorithm} fits dense layers and convolutions in "
-        "closed form, and lstm has others (allowed: "
-        f"{', '.join(name for name in MODELS if name != 'lstm')})")
+        f"`model`={options.model}: {algorithm} fits dense layers and "
+        f"convolutions in closed form, and {options.model} has others "
+        f"(allowed: {', '.join(LAYERED)})")
   return 1 + sum(
       word.startswith(("conv", "dense")) for word in _layers_of(options))
 
@@ -563,8 +623,8 @@ def _layers_of(options: RunOptions) -> Sequence[str]:
 
 def check_together(
     options: RunOptions, data: DataOptions, *, name: str,
-    entry: registry.Entry, hparams: Any, named_model: bool = True
-) -> RunOptions:
+    entry: registry.Entry, hparams: Any, named_model: bool = True,
+    task: tasks.Task | None = None) -> RunOptions:
   """Checks that algorithm, model, data and partition fit together.
 
   The check needs no data.
@@ -576,6 +636,7 @@ def check_together(
     entry: registry entry of the algorithm.
     hparams: hyper-parameters of the algorithm.
     named_model: whether ``options.model`` is the model of the run.
+    task: what is predicted; None if it is not known before the model is built.
 
   Returns:
     The options with the default participation filled in, and with the
@@ -590,8 +651,10 @@ def check_together(
   protocols = _protocols(options, data, name, entry, hparams)
   if named_model:
     _check_convolutions(options, hparams)
+  _check_training(options, data, name, entry)
   _check_late(options, name, entry, hparams)
-  stopping.check_evaluated(options.stopping_rules, protocols)
+  stopping.check_evaluated(options.stopping_rules, protocols, task=task)
+  check_targets(options, task)
   accounting.check(options, data, hparams)
   if getattr(hparams, "variant", None) == "table":
     for flag, value in (("newcomers_at", data.newcomers_at),
@@ -612,6 +675,21 @@ def check_together(
     cohort_size(options, data, entry, hparams,
                 data.num_clients - data.validation_clients)
   return options
+
+
+def check_targets(options: RunOptions, task: tasks.Task | None) -> None:
+  """Checks the targets against the main metric of the task.
+
+  Raises:
+    OptionError: a target that it cannot have.
+  """
+  if task is None or options.targets == RunOptions().targets:
+    return
+  share = task.main in task.shares
+  for target in options.targets:
+    if not (0 < target <= 1 if share else np.isfinite(target)):
+      raise OptionError(f"`targets`={target:g}: must " + (
+          "lie in (0, 1], 0.9 is 90 %" if share else "be finite"))
 
 
 def _protocols(
@@ -790,26 +868,22 @@ def _check_model(options: RunOptions, data: DataOptions) -> None:
   if model not in MODELS:
     raise OptionError(f"`model`={model}: unknown{did_you_mean(model, MODELS)} "
                       f"(one of {', '.join(MODELS)})")
-  if words and model != "lstm":
+  if words and model not in OF_TOKENS:
     what = "words" if data.dataset == "sent140" else "characters"
     raise OptionError(f"`model`={model}: cannot read {what}, "
                       f"`dataset`={data.dataset} needs `model`=lstm")
-  if model == "lstm":
+  if model in OF_TOKENS:
     if data.dataset not in (*_SEQUENCES, "npz", "leaf", None):
       raise OptionError(
-          f"`model`=lstm: needs words or characters, {data.dataset} has none "
-          "(use `dataset`=sent140, shakespeare, or npz with int32 x)")
+          f"`model`={model}: needs words or characters, {data.dataset} has "
+          "none (use `dataset`=sent140, shakespeare, or npz with int32 x)")
     if data.features != "none":
       raise OptionError(f"`features`={data.features}: needs numbers, "
-                        "`model`=lstm reads words (only none)")
-  vectors = ""  # the reason why the examples are not images
-  if data.dataset == "synthetic":
-    vectors = "60 numbers"
-  elif data.features in ("hog", "flatten"):
-    vectors = f"`features`={data.features} makes a vector of each"
-  if model == "cnn" and vectors:
+                        f"`model`={model} reads words (only none)")
+  vectors = _vectors(data)
+  if model in OF_IMAGES and vectors:
     raise OptionError(
-        f"`model`=cnn: needs images, the examples are not ({vectors})")
+        f"`model`={model}: needs images, the examples are not ({vectors})")
   if model == "stack":
     layers = parse_layers(options.layers)
     image = _IMAGES.get(data.dataset or "")
@@ -819,6 +893,34 @@ def _check_model(options: RunOptions, data: DataOptions) -> None:
         word.startswith(("conv", "avg", "max")) for word in options.layers):
       raise OptionError(f"`layers`={','.join(options.layers)}: needs images, "
                         f"the examples are not ({vectors})")
+
+
+def _vectors(data: DataOptions) -> str:
+  """Why the examples are not images; empty if they may be."""
+  if data.dataset in NUMBERS:
+    return f"{NUMBERS[data.dataset]} numbers"
+  if data.dataset in _SEQUENCES:
+    return "words or characters"
+  if data.features in ("hog", "flatten"):
+    return f"`features`={data.features} makes a vector of each"
+  return ""
+
+
+def _check_training(
+    options: RunOptions, data: DataOptions, name: str, entry: registry.Entry
+) -> None:
+  """Checks that a method computes and trains as the options say."""
+  dtype = options.compute_dtype
+  if dtype != "float32" and entry.rounds is not None:
+    raise OptionError(f"`compute_dtype`={dtype}: {name} fits layers in closed "
+                      "form (allowed: float32; `precision` is that of its "
+                      "sums)")
+  said = f"`augment`={','.join(options.augment)}"
+  if options.augment and entry.all_clients:
+    raise OptionError(f"{said}: {name} does not read it, it has no local steps")
+  if options.augment and _vectors(data):
+    raise OptionError(f"{said}: needs images, the examples are not "
+                      f"({_vectors(data)})")
 
 
 def split_keywords(

@@ -168,8 +168,10 @@ def check(
       array, or returns something else than it must.
   """
   call = _Caller(said)
-  for name in Algorithm._fields[:-1]:
+  for name in Algorithm._fields:
     fn = getattr(algorithm, name)
+    if isinstance(fn, bool):
+      continue
     if not callable(fn) and not (fn is None and name in _OPTIONAL):
       raise OptionError(f"{said}: {name} of its Algorithm is "
                         f"{a_type(fn)}, must be a function ({PAGE}, "
@@ -203,17 +205,20 @@ def check(
         lambda state, cohort, key: idle_round(state, cohort)), data, state,
                        key)
     call.same("idle", idle, state, "a state like the one that it gets")
-  deployed = params
-  if algorithm.start_personal is not None:
-    deployed = jax.eval_shape(
-        roles.deployed(model).init, jax.random.key(0))
-  _check_models(call, algorithm, spec, data, state, params, deployed, key)
+  _check_models(call, algorithm, model, spec, data, state, key)
 
 
 def _check_models(
-    call: _Caller, algorithm: Algorithm, spec: FedSpec, data: ClientData,
-    state: Any, params: Any, deployed: Any, key: Any) -> None:
+    call: _Caller, algorithm: Algorithm, model: Model, spec: FedSpec,
+    data: ClientData, state: Any, key: Any) -> None:
   """The functions that say which model somebody has."""
+  params = deployed = jax.eval_shape(model.init, key)
+  if algorithm.start_personal is not None or algorithm.keeps_state:
+    deployed = jax.eval_shape(roles.deployed(model).init, key)
+  if algorithm.keeps_state and model.roles.sends_state:
+    params = jax.tree.map(
+        lambda role, leaf: None if role == "personal" else leaf,
+        model.roles.role, deployed)
   for name in ("client_params", "client_copy"):
     fn = getattr(algorithm, name)
     if fn is not None:

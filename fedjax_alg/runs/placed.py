@@ -42,9 +42,10 @@ def _place_rows(federation: Federation, mesh: Mesh | None) -> EvaluationData:
         f"{jax.process_count()}")
   train: Any = data.train
   return data._replace(train=train._replace(
-      x=store.map_rows(train.x, lambda a: sharding.place_blocks(a, mesh)),
-      y=sharding.place_blocks(train.y, mesh),
-      offset=rows.blocked(train.offset)))
+      **{name: store.map_rows(
+          getattr(train, name), lambda a: sharding.place_blocks(a, mesh))
+         for name in ("x", "y")},
+      offset=rows.blocked(train.offset), blocks=()))
 
 
 class PlacedData:
@@ -57,7 +58,8 @@ class PlacedData:
 
   def __init__(
       self, federation: Federation, mesh: Mesh | None, devices: Devices,
-      availability: np.ndarray | None = None, frozen: Any = None):
+      availability: np.ndarray | None = None, frozen: Any = None,
+      start: Any = None):
     """Places a federation's data on the devices.
 
     Args:
@@ -66,6 +68,7 @@ class PlacedData:
       devices: the clients' simulated machines.
       availability: [C] float32, see ``ClientData``.
       frozen: the frozen parameters of the model; None if it has none.
+      start: the others that the run starts from; see ``ClientData``.
     """
     self._federation, self._mesh = federation, mesh
     placed = _place(federation, mesh)
@@ -75,7 +78,8 @@ class PlacedData:
         devices=sharding.replicate(
             jax.tree.map(np.asarray, devices), mesh),
         availability=sharding.replicate(availability, mesh),
-        frozen=sharding.replicate(frozen, mesh)))
+        frozen=sharding.replicate(frozen, mesh),
+        start=sharding.replicate(start, mesh)))
     self._event = -1
     self.data = self._original  #: the data that the programs read
     #: [C, L] training examples by class in ``data``
@@ -124,9 +128,9 @@ class PlacedData:
       size: np.ndarray) -> ClientData:
     """Returns ``held`` with the clients' rows in a new order."""
     if order is not None:
-      held = held._replace(
-          x=store.map_rows(held.x, lambda rows: sharding.take_rows(
-              rows, order, self._mesh)),
-          y=sharding.take_rows(held.y, order, self._mesh))
+      held = held._replace(**{
+          name: store.map_rows(
+              getattr(held, name), lambda rows: sharding.take_rows(
+                  rows, order, self._mesh)) for name in ("x", "y")})
     return held._replace(offset=sharding.replicate(offset, self._mesh),
                          size=sharding.replicate(size, self._mesh))

@@ -9,6 +9,8 @@ import contextlib
 import dataclasses
 import functools
 import operator
+import os
+import re
 import sys
 from typing import Any
 import warnings
@@ -16,7 +18,7 @@ import warnings
 import jax
 import jax.numpy as jnp
 
-from fedjax_alg import own
+from fedjax_alg import own, tasks
 from fedjax_alg.base import Model
 from fedjax_alg.data import federation as federation_lib
 from fedjax_alg.data.federation import Federation
@@ -24,7 +26,8 @@ from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.engine import evaluate as evaluate_lib, samplers, sharding
 from fedjax_alg.errors import a_type, OptionError, with_names
 from fedjax_alg.hparams import MAX_SEED, of_type
-from fedjax_alg.models import load_model, roles as roles_lib
+from fedjax_alg.models import load_model, OPTIONS, roles as roles_lib
+from fedjax_alg.records import parameters
 from fedjax_alg.runs import methods, options as options_lib
 from fedjax_alg.runs import prepare as prepare_lib
 from fedjax_alg.runs.methods import Method
@@ -33,11 +36,10 @@ from fedjax_alg.runs.prepare import Prepared
 
 #: Options of the command line -> the names of these options in Python.
 _KEYWORDS = {"seed": "seeds", "num_seeds": "seeds",
-             "eval_protocols": "evaluate"}
+             "eval_protocols": "evaluate", "init_from": "init"}
 
-#: Options of a named model, which no other model reads.
-_OF_NAMED_MODELS = ("hidden", "layers", "embedding", "embedding_size",
-                    "lstm_widths")
+#: Names of these that messages have in Python.
+_SAID = re.compile(r"`(eval_protocols|init_from)`")
 
 #: The most seeds of a run.
 MOST_SEEDS = 10_000
@@ -51,14 +53,14 @@ def federation_of(options: DataOptions) -> Federation:
 
 @contextlib.contextmanager
 def _as_keywords(keywords: bool = True) -> Iterator[None]:
-  """Renames ``eval_protocols`` to ``evaluate`` in error messages."""
+  """Has error messages name options as Python does."""
   try:
     yield
   except OptionError as error:
-    if not keywords or "`eval_protocols`" not in error.text:
+    if not keywords or not _SAID.search(error.text):
       raise
-    raise type(error)(error.text.replace(
-        "`eval_protocols`", "`evaluate`")) from None
+    raise type(error)(_SAID.sub(
+        lambda found: f"`{_KEYWORDS[found[1]]}`", error.text)) from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +77,10 @@ class Plan:
       default_factory=dict)
   sampler: samplers.Sampler | None = None  #: the caller's own
   federation: Federation | None = None  #: None: it is made of ``data``
+  #: what is predicted; None: not known before the model is built
+  task: tasks.Task | None = None
+  #: the caller's own parameters to start from; None: see ``run.init_from``
+  init: parameters.Arrays | None = None
 
   def prepare(
       self, settings: Sequence[Mapping[str, Any]] = ({},), **more: Any
@@ -96,7 +102,7 @@ class Plan:
       return prepare_lib.prepare(
           self.method, self.federation or federation_of(self.data), self.run,
           model=self.model, seeds=self.seeds, settings=settings,
-          measures=self.measures, sampler=self.sampler, **more)
+          measures=self.measures, sampler=self.sampler, init=self.init, **more)
 
 
 def make(
@@ -104,7 +110,7 @@ def make(
     data: DataOptions | None = None, federation: Federation | None = None,
     seeds: tuple[int, ...] | None = None, model: Any = None,
     measures: Mapping[str, evaluate_lib.Measure] | None = None,
-    sampler: Any = None) -> Plan:
+    sampler: Any = None, init: parameters.Arrays | None = None) -> Plan:
   """Checks the parts of a plan, and that they go together.
 
   Args:
@@ -117,6 +123,7 @@ def make(
     model: see ``models.as_model``; None means ``run.model``.
     measures: the caller's own evaluations, by name.
     sampler: the caller's own choice of the participants.
+    init: the caller's own parameters to start from.
 
   Returns:
     The plan.
@@ -125,6 +132,8 @@ def make(
     OptionError, DataError: an option that cannot be used, with its name.
   """
   options_lib.refuse_both(given)
+  # First: it makes its metrics known, which other options name.
+  task = federation.task if federation else data.known_task if data else None
   model = run.model if model is None else model
   named = isinstance(model, str)
   own_model = load_model(model) if own.is_own(model) else model
@@ -137,6 +146,7 @@ def make(
       name: value for name, value in method.entry.options.items()
       if name not in given})
   run = run.checked(needs_protocols=not measures)
+  _check_start(method, run, init is not None or run.init_from is not None)
   if federation is not None:
     data = federation.options
   else:
@@ -144,7 +154,7 @@ def make(
     if data.partition_seed is None:
       data = dataclasses.replace(data, partition_seed=run.seed)
     data = data.filled()
-  for name in () if named else _OF_NAMED_MODELS:
+  for name in () if named else OPTIONS:
     if name in given:
       raise OptionError(f"`{name}`: a named model alone reads it, not one of "
                         "your own")
@@ -158,16 +168,34 @@ def make(
     if method.entry.all_clients and name in given:
       raise OptionError(f"`{name}`: {method.name} does not read it, it uses "
                         "all data in every round")
+  if task is None:
+    task = own_model.task if isinstance(own_model, Model) else (
+        tasks.CLASSIFICATION if isinstance(own_model, str) else None)
   run = options_lib.check_together(
       run, data, name=method.name, entry=method.entry, hparams=method.hparams,
-      named_model=named)
+      named_model=named, task=task)
   if federation is not None:
     options_lib.cohort_size(
         run, data, method.entry, method.hparams, federation.num_clients)
   if sampler is not None:
     sampler = _own_sampler(sampler, method, run)
   return Plan(method, data, run, run.seeds if seeds is None else seeds, model,
-              measures or {}, sampler, federation)
+              measures or {}, sampler, federation, task, init)
+
+
+def _check_start(method: Method, run: RunOptions, given: bool) -> None:
+  """Checks that a method starts from the parameters that are given."""
+  if run.init_only and not given:
+    raise OptionError(f"`init_only`={','.join(run.init_only)}: not read "
+                      "without `init_from`")
+  if given and method.entry.rounds is not None:
+    raise OptionError(f"`init_from`: {method.name} fits every layer in closed "
+                      "form, whatever it starts from")
+  groups = getattr(method.hparams, "group_init", "")
+  if given and not run.init_only and groups in ("independent", "reject"):
+    raise OptionError(
+        f"`group_init`={groups}: the models of the groups would all start from "
+        "`init_from` and stay alike (give another one, or `init_only`)")
 
 
 def _with_rounds(
@@ -230,7 +258,8 @@ def from_keywords(
     rounds: int | None = None, cohort_size: int | None = None,
     participation: float | None = None, seeds: int | Sequence[int] = 1,
     evaluate: Any = evaluate_lib.DEFAULT_PROTOCOLS, eval_every: int = 5,
-    hparams: Any = None, sampler: Any = None, **keywords: Any) -> Plan:
+    hparams: Any = None, sampler: Any = None, init: Any = None,
+    **keywords: Any) -> Plan:
   """Makes the plan of a run from Python.
 
   Args:
@@ -245,6 +274,7 @@ def from_keywords(
     eval_every: see ``run``.
     hparams: see ``run``.
     sampler: see ``run``.
+    init: see ``run``.
     **keywords: the ``**options`` of ``run``.
 
   Returns:
@@ -267,6 +297,8 @@ def from_keywords(
   names = {field.name: None for field in dataclasses.fields(method.hparams)}
   if "roles" in keywords:
     keywords["roles"] = roles_lib.texts(keywords["roles"])
+  if isinstance(keywords.get("init_only"), str):
+    keywords["init_only"] = (keywords["init_only"],)
   options, given = options_lib.split_keywords(keywords, names, method.name)
   method = methods.with_keywords(method, given)
   if callable(options.get("sampling")):
@@ -281,9 +313,13 @@ def from_keywords(
              eval_protocols=protocols)
   if isinstance(model, str):
     run["model"] = model
+  if isinstance(init, (str, os.PathLike)):
+    run["init_from"], init = os.fspath(init), None
+  elif init is not None:
+    init = parameters.named(init, "`init`")
   return make(method, RunOptions(**run), options, federation=federation,
               seeds=_seeds(seeds), model=model, measures=measures,
-              sampler=sampler)
+              sampler=sampler, init=init)
 
 
 def _refuse_tracing(keywords: Mapping[str, Any]) -> None:
@@ -351,7 +387,8 @@ def by_program(plans: Sequence[Plan]) -> list[list[int]]:
   groups: dict[Any, list[int]] = {}
   for index, plan in enumerate(plans):
     model = plan.model if isinstance(plan.model, str) else id(plan.model)
-    key = (plan.method.structure(), plan.data, plan.run, model)
+    init = parameters.sha256(plan.init) if plan.init else None
+    key = (plan.method.structure(), plan.data, plan.run, model, init)
     groups.setdefault(key, []).append(index)
   programs = []
   for indices in groups.values():

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_alg.metrics import Counts
+from fedjax_alg import tasks
 from fedjax_alg.base import RoundAux
 from fedjax_alg.engine import loop
 from fedjax_alg.errors import with_names
@@ -68,7 +68,8 @@ class Step:
   #: protocol -> metric -> [N]; also the caller's own measures, name -> key ->
   #: sums [N, K, ...]
   metrics: dict[str, dict[str, np.ndarray]]
-  counts: dict[str, Counts]  #: the counts that the metrics were computed from
+  #: the sums of the task that the metrics were computed from
+  counts: dict[str, tasks.Counts]
   #: [N, C] group of each client; None if the algorithm does not group clients
   membership: np.ndarray | None
   #: wall time of the rounds since the previous step, all N runs together
@@ -132,7 +133,7 @@ def new_records(programs: Programs, folders: Sequence[Any]) -> list[Records]:
   p = programs.prepared
   return [Records(folder, p.seeds, p.spec.cohort_size,
                   tables.server_names(programs.server), programs.num_groups,
-                  p.privacy(setting))
+                  p.privacy(setting), tasks.of(p.model).metrics)
           for setting, folder in enumerate(folders)]
 
 
@@ -249,14 +250,14 @@ class _Evaluation(NamedTuple):
 
   values: dict[str, dict[str, np.ndarray]]  #: ``Step.metrics`` of the protocols
   metrics: dict[str, dict[str, np.ndarray]]
-  counts: dict[str, Counts]
+  counts: dict[str, tasks.Counts]
   membership: np.ndarray | None
 
 
 def _evaluate(programs: Programs, states: Any) -> _Evaluation:
   """Evaluates the states."""
   counts, sums = programs.evaluate(states)
-  values = tables.metric_values(counts)
+  values = tables.metric_values(counts, tasks.of(programs.prepared.model))
   return _Evaluation(
       values, {**values, **sums}, counts, programs.membership(states))
 

@@ -10,22 +10,23 @@ from jax.sharding import Mesh
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_alg import files, models, own, split, trees
+from fedjax_alg import files, models, own, split, tasks, trees
 from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data.federation import EvaluationData, Federation
 from fedjax_alg.data.options import field_values
+from fedjax_alg.data import store
 from fedjax_alg.data.store import Coded
 from fedjax_alg.engine import clients, evaluate, loop, processes, samplers
 from fedjax_alg.engine.keys import keys_of_rows, run_keys, RunKeys
 from fedjax_alg.engine.round import Participation
 from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
-from fedjax_alg.models import lstm, roles
+from fedjax_alg.models import augment, lstm, precision, roles, start
 from fedjax_alg.hparams import unread, with_values
-from fedjax_alg.records import accounting
+from fedjax_alg.records import accounting, parameters
 from fedjax_alg.runs.methods import Method, Numbers
-from fedjax_alg.runs.options import cohort_size, RunOptions
+from fedjax_alg.runs.options import check_targets, cohort_size, RunOptions
 from fedjax_alg.runs.placed import PlacedData
 from fedjax_alg.runs import own_algorithm, stopping
 
@@ -64,6 +65,9 @@ class Prepared:
   protocols: tuple[str, ...]
   measures: Mapping[str, evaluate.Measure]
   plan: dict[str, Any]  #: a summary of the run for the log and config.json
+  #: the caller's own parameters to start from; None: none, or those of
+  #: ``options.init_from``
+  init: parameters.Arrays | None = None
 
   @property
   def algorithm(self) -> Algorithm:
@@ -103,27 +107,60 @@ def make_model(
   Args:
     model: see ``models.as_model``.
     federation: the clients; decides the input shape and the classes.
-    options: gives ``l2`` and the options of a named model.
+    options: gives ``l2``, how the model is computed and trained, and the
+      options of a named model.
 
   Returns:
     The model.
 
   Raises:
-    OptionError: a model that cannot read the examples.
+    OptionError: a model that cannot read the examples, or whose task is not
+      that of the data, or examples that cannot be augmented.
   """
-  words = federation.data.train.x.dtype == np.int32
   chosen: dict[str, Any] = {}
   if isinstance(model, str) and not own.is_own(model):
     _check_words(model, federation)
-    chosen = dict(hidden=options.hidden, layers=options.layers,
-                  tokens=federation.num_tokens,
-                  embedding=options.embedding or lstm.EMBEDDINGS[0],
-                  embedding_size=options.embedding_size,
-                  lstm_widths=options.lstm_widths)
-  return models.as_model(
+    chosen = {name: getattr(options, name) for name in models.OPTIONS
+              if hasattr(options, name)}
+    chosen |= dict(tokens=federation.num_tokens,
+                   embedding=options.embedding or lstm.EMBEDDINGS[0])
+  built = models.as_model(
       model, federation.example_shape, federation.num_classes, l2=options.l2,
-      l2_of=options.l2_of,
-      input_dtype=jnp.int32 if words else jnp.float32, **chosen)
+      l2_of=options.l2_of, input_dtype=federation.example_dtype,
+      task=federation.task, targets=federation.targets, **chosen)
+  if federation.task is None and built.task is not None:
+    _check_targets(built.task, federation)
+  if options.compute_dtype == "bfloat16":
+    built = precision.in_bfloat16(built)
+  return augment.augmented(built, options.augment, federation.example_shape)
+
+
+def given_start(
+    model: Model, options: RunOptions, init: parameters.Arrays | None
+) -> Any:
+  """The parameters that the model starts from (``models.start``), or None.
+
+  Raises:
+    OptionError: they are not those of the model.
+  """
+  said = f"`init_from`={options.init_from}"
+  if init is None and options.init_from is not None:
+    init = parameters.read(options.init_from)
+  elif init is not None:
+    said = "`init`"
+  if init is None:
+    return None
+  return start.matched(model, init, options.init_only, said)
+
+
+def _check_targets(task: tasks.Task, federation: Federation) -> None:
+  """Checks targets that were given without a task, which the model names."""
+  for kept in jax.tree.leaves(federation.data.train.y):
+    try:
+      task.targets(np.asarray(kept))
+    except ValueError as error:
+      raise OptionError(
+          f"`model`: is for the task {task.name}, y {error}") from None
 
 
 def split_by_role(method: Method, model: Model, options: RunOptions) -> Model:
@@ -133,35 +170,53 @@ def split_by_role(method: Method, model: Model, options: RunOptions) -> Model:
     OptionError: the method cannot have the roles, or the model has not what
       they name.
   """
-  if options.roles and method.entry.rounds is not None:
-    raise OptionError(f"`roles`={','.join(options.roles)}: {method.name} fits "
-                      "every layer of the model in closed form")
+  if method.entry.rounds is not None:
+    said = f"`roles`={','.join(options.roles)}" if options.roles else (
+        f"`model_state`={options.model_state}") if model.roles else ""
+    if said:
+      raise OptionError(f"{said}: {method.name} fits every layer of the model "
+                        "in closed form")
   return roles.split(model, options.roles, roles.Personal(
-      options.personal_when, options.personal_rate, options.personal_fit))
+      options.personal_when, options.personal_rate, options.personal_fit),
+                     options.model_state)
 
 
-def _check_roles(algorithm: Algorithm, method: Method, model: Model) -> None:
-  """Checks that clients keep personal parameters if the model has some."""
-  if model.roles is None or not model.roles.has_personal:
+def check_roles(algorithm: Algorithm, method: Method, model: Model) -> None:
+  """Checks that an algorithm keeps what the model's roles ask for.
+
+  Raises:
+    OptionError: it does not, or its server measures losses without it.
+  """
+  known = model.roles
+  if known is None:
     return
-  if algorithm.start_personal is None:
+  if known.has_personal and algorithm.start_personal is None:
     raise OptionError(f"`roles`=personal: the clients of {method.name} keep no "
                       "personal parameters (allowed: frozen)")
-  if method.entry.needs_validation(method.hparams):
-    raise OptionError(f"`roles`=personal: {method.name} measures losses at the "
-                      "server, which has no personal parameters")
+  said = f"`model_state`={known.model_state}"
+  if known.has_state and not algorithm.keeps_state:
+    raise OptionError(f"{said}: {method.name} keeps no running statistics of "
+                      "the model (allowed: batch)")
+  if known.keeps and method.entry.needs_validation(method.hparams):
+    what = ("`roles`=personal", "personal parameters") if (
+        known.has_personal) else (said, "statistics")
+    raise OptionError(f"{what[0]}: {method.name} measures losses at the "
+                      f"server, which has no {what[1]}")
 
 
 def _check_words(model: str, federation: Federation) -> None:
-  """Checks that word ids and the model lstm are used together only."""
+  """Checks that word ids and models that read them are used together only."""
   train, test = federation.data.train, federation.data.whole_test
+  if isinstance(train.x, dict):
+    return  # no named model reads it, as ``make_model`` says
   ids = train.x.dtype == np.int32
-  if ids != (model == "lstm"):
+  if ids != (model in models.OF_TOKENS):
     path = federation.options.data_path
     raise OptionError(
         f"`model`={model}: " + (
             "cannot read token ids (integer x"
-            f"{f' in {path}' if path else ''}), only `model`=lstm does; give "
+            f"{f' in {path}' if path else ''}), only `model`="
+            f"{' or '.join(models.OF_TOKENS)} does; give "
             "numbers as x.astype(np.float32)" if ids else
             f"needs token ids, but x is {train.x.dtype} (only integers)"))
   known = federation.num_tokens
@@ -198,7 +253,7 @@ def cautions(prepared: Prepared, said: set[str]) -> list[str]:
   """
   texts = [prepared.method.entry.caution(hparams, prepared.plan["parameters"])
            for hparams in prepared.settings]
-  texts.append(prepared.model.caution)
+  texts += [prepared.model.caution, _without_statistics(prepared)]
   texts.append(stopping.caution(prepared.options.stopping_rules))
   privacy = prepared.privacy()
   if privacy is not None:
@@ -208,6 +263,17 @@ def cautions(prepared: Prepared, said: set[str]) -> list[str]:
   new = [text for text in dict.fromkeys(texts) if text and text not in said]
   said.update(new)
   return new
+
+
+def _without_statistics(prepared: Prepared) -> str:
+  """Warns of a choice that a model without running statistics does not read."""
+  known, chosen = prepared.model.roles, prepared.options.model_state
+  usual = prepared.method.entry.options.get(
+      "model_state", RunOptions().model_state)
+  if chosen == usual or (known is not None and known.stateful is not None):
+    return ""
+  return (f"`model_state`={chosen}: not read, the model has no running "
+          "statistics")
 
 
 def _lacking_classes(prepared: Prepared) -> str:
@@ -229,9 +295,10 @@ def _too_few(held: Federation, least: int, share: float) -> str:
     least: the number that a class has to have.
     share: what part of the test set a class has to be to count.
   """
-  sizes, test = held.validation_sizes, held.test_sizes
+  sizes = held.validation_sizes
   if sizes is None:
     return ""
+  test = held.test_sizes
   lacking = np.flatnonzero(
       (sizes < least) & (test > 0) & (test >= share * test.sum()))
   if not len(lacking):
@@ -271,10 +338,13 @@ _LACKS = {"assigned": "no groups of clients",
           "copy": "no copy of the global model at each client"}
 
 
-def _lacks(algorithm: Algorithm, protocol: str) -> str:
+def _lacks(algorithm: Algorithm, protocol: str, matrix: bool) -> str:
+  if protocol == "preferred" and not matrix:
+    return ("no confusion matrix; it is there for one class of up to "
+            f"{tasks.MAX_MATRIX:,} for each example")
   if algorithm.start_personal is not None and protocol not in _LACKS:
-    return ("no global model, as some parameters are the clients' own; only "
-            "local (and newcomers) can be given")
+    return ("no global model, as some of it is the clients' own; only local "
+            "(and newcomers) can be given")
   return _LACKS.get(protocol, "no global model") if (
       algorithm.global_params is not None) else (
           "no global model, only local (and newcomers) can be given")
@@ -283,11 +353,15 @@ def _lacks(algorithm: Algorithm, protocol: str) -> str:
 def _without_effect(prepared: Prepared) -> list[str]:
   """What the caller asked for and does not get."""
   method, options, texts = prepared.method, prepared.options, []
+  matrix = evaluate.has_matrix(
+      tasks.of(prepared.model), prepared.spec.num_classes)
   if options.eval_protocols != evaluate.DEFAULT_PROTOCOLS:
+    defaults = set(evaluate.DEFAULT_PROTOCOLS) <= set(options.eval_protocols)
     texts += [f"`eval_protocols`={protocol}: left out, {method.name} has "
-              f"{_lacks(prepared.algorithm, protocol)}"
+              f"{_lacks(prepared.algorithm, protocol, matrix)}"
               for protocol in options.eval_protocols
-              if protocol not in prepared.protocols]
+              if protocol not in prepared.protocols and (
+                  matrix or protocol != "preferred" or not defaults)]
   layers = prepared.model.layers
   texts += _unread(prepared)
   if method.entry.rounds is not None and layers is not None:
@@ -337,7 +411,7 @@ def _check_local_work(work: LocalWork, federation: Federation) -> None:
         f"`{name}`={getattr(work, name)}: the largest client has {examples:,} "
         f"examples and would read {steps * batch:,} a round; must be at most "
         f"{_MOST_EXAMPLES:,}")
-  needed = 4 * batch * math.prod(federation.example_shape)
+  needed = 4 * batch * store.values_each(federation.data.train.x)
   have = memory_bytes()
   if needed > have:
     raise OptionError(
@@ -381,7 +455,8 @@ def _check_memory(
 
 def _protocols(
     algorithm: Algorithm, name: str, wanted: tuple[str, ...],
-    measures: Mapping[str, evaluate.Measure] | None) -> tuple[str, ...]:
+    measures: Mapping[str, evaluate.Measure] | None, matrix: bool
+) -> tuple[str, ...]:
   """Selects the protocols that the algorithm supports.
 
   Args:
@@ -389,6 +464,7 @@ def _protocols(
     name: name of the algorithm.
     wanted: the protocols that the caller gave.
     measures: the caller's own evaluations.
+    matrix: whether there is a confusion matrix.
 
   Returns:
     The supported ones.
@@ -397,10 +473,13 @@ def _protocols(
     OptionError: the algorithm supports none of the protocols, or has no global
       model for the measures.
   """
-  supported = evaluate.supported_protocols(algorithm, wanted)
+  supported = evaluate.supported_protocols(algorithm, wanted, matrix)
   if wanted and not supported:
     raise OptionError(f"`eval_protocols`={','.join(wanted)}: {name} has "
-                      f"{_lacks(algorithm, wanted[0])}")
+                      f"{_lacks(algorithm, wanted[0], matrix)}")
+  if measures and not matrix and evaluate.confusion in measures.values():
+    raise OptionError(f"`evaluate`=confusion: {name} has "
+                      f"{_lacks(algorithm, 'preferred', matrix)}")
   if measures and (algorithm.global_params is None
                    or algorithm.start_personal is not None):
     raise OptionError(f"`evaluate`={next(iter(measures))}: {name} has no "
@@ -418,7 +497,7 @@ def _check_stopping(
     models = jax.eval_shape(lambda key: global_params(
         algorithm.init(model.init(key), spec, key)), jax.random.key(0))
     num_models = jax.tree.leaves(models)[0].shape[0]
-  stopping.check_evaluated(rules, protocols, num_models)
+  stopping.check_evaluated(rules, protocols, num_models, tasks.of(model))
 
 
 def _traceable(
@@ -459,7 +538,8 @@ def prepare(
     settings: Sequence[Mapping[str, Any]] = ({},),
     measures: Mapping[str, evaluate.Measure] | None = None,
     sampler: samplers.Sampler | None = None,
-    mesh: Mesh | None = None) -> Prepared:
+    mesh: Mesh | None = None,
+    init: parameters.Arrays | None = None) -> Prepared:
   """Places the data on the devices and builds the model and the algorithm.
 
   Args:
@@ -475,6 +555,7 @@ def prepare(
     mesh: the devices, on an axis ``clients``; None means all. They may be of a
       machine that is described, but not there (``sharding.described``): the
       programs can then be compiled, but not run.
+    init: the caller's own parameters to start from.
 
   Returns:
     The prepared run.
@@ -494,30 +575,40 @@ def prepare(
   map_clients = clients.ClientMap(
       mode, options.client_lanes, mesh, _cuts(method, federation))
   model = options.model if model is None else model
-  built = split_by_role(method, make_model(model, federation, options), options)
+  whole = make_model(model, federation, options)
+  given = given_start(whole, options, init)
+  if given is not None:
+    whole = start.bound(whole, given)
+  built = split_by_role(method, whole, options)
   num_examples = int(federation.data.train.size.sum())
-  spec = FedSpec(num_clients, size, federation.num_classes,
-                 federation.example_shape, num_examples)
+  shape = federation.example_shape
+  spec = FedSpec(
+      num_clients, size, federation.num_classes, shape if isinstance(
+          shape, tuple) else (store.values_each(federation.data.train.x),),
+      num_examples)
   method = method.resolved()
   all_hparams = tuple(
       with_values(method.hparams, dict(values)) for values in settings)
   for hparams in all_hparams:
     algorithm = method._replace(hparams=hparams).on(platform).built(
         built, map_clients)
-  _check_roles(algorithm, method, built)
+  check_roles(algorithm, method, built)
   participation = Participation(size, sampler or options.sampler(num_clients),
                                 options.late(method.entry))
   placed = PlacedData(
       federation, mesh, options.devices(num_clients),
       options.clients_availability(num_clients),
-      built.roles.frozen if built.roles and built.roles.has_frozen else None)
+      built.roles.frozen if built.roles and built.roles.has_frozen else None,
+      start.moving(built, given))
   if not method.registered:
     own_algorithm.check(
         f"`algorithm`={method.name}", algorithm, built, spec, participation,
         placed.data.train)
   protocols = _protocols(
-      algorithm, method.name, options.eval_protocols, measures)
+      algorithm, method.name, options.eval_protocols, measures,
+      evaluate.has_matrix(tasks.of(built), spec.num_classes))
   _check_stopping(options, protocols, algorithm, built, spec)
+  check_targets(options, tasks.of(built))
   _check_adapts(method, federation, protocols)
   if not sharding.described(mesh):
     _check_memory(algorithm, method, built, spec, rows)
@@ -536,7 +627,7 @@ def prepare(
       sharding.replicate(numbers, mesh),
       method.on(platform).builder(built, map_clients), map_clients,
       participation, map_seeds, mesh,
-      protocols, dict(measures or {}), plan)
+      protocols, dict(measures or {}), plan, init)
 
 
 def _check_together(
@@ -593,6 +684,7 @@ def _summary(
     choices: Mapping[str, str]) -> dict[str, Any]:
   """``Prepared.plan``: what the run trains on, and what was chosen for it."""
   data, train = federation.data, federation.data.train
+  task = tasks.of(model)
   parameters = jax.eval_shape(model.init, jax.random.key(0))
   summary = {
       "data": federation.name, "clients": spec.num_clients,
@@ -606,14 +698,34 @@ def _summary(
       "client_size": {"min": int(train.size.min()),
                       "mean": float(train.size.mean()),
                       "max": int(train.size.max())},
-      "example_shape": list(federation.example_shape),
-      "store": "uint8" if isinstance(train.x, Coded) else str(train.x.dtype),
+      "example_shape": jax.tree.map(
+          list, federation.example_shape,
+          is_leaf=lambda shape: isinstance(shape, tuple)),
+      "store": ", ".join(dict.fromkeys(
+          "uint8" if isinstance(array, Coded) else str(array.dtype)
+          for array in store.arrays(train.x))),
       "classes": federation.num_classes,
+      **({} if task is tasks.CLASSIFICATION else {
+          "task": task.metrics.facts()}),
       "parameters": sum(leaf.size for leaf in jax.tree.leaves(parameters)),
-      **({} if model.roles is None else {"roles": model.roles.floats()}),
+      **_of_roles(model),
       **choices,
       "devices": [str(d) for d in (
           jax.devices() if mesh is None else mesh.devices.flat)]}
   if processes.count() > 1:
     summary["processes"] = processes.count()
   return summary
+
+
+def _of_roles(model: Model) -> dict[str, Any]:
+  """The floats of each role, and which parameters are frozen.
+
+  Frozen ones are in no checkpoint and in no round's cost: every client has them
+  from its first download.
+  """
+  known, found = model.roles, {}
+  if known is not None:
+    found["roles"] = known.floats()
+    if known.has_frozen:
+      found["frozen_sha256"] = known.frozen_sha256()
+  return found

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_alg import metrics, split
+from fedjax_alg import tasks
 from fedjax_alg.base import RoundAux
 from fedjax_alg.engine import compiling, evaluate, loop, processes, sharding
 from fedjax_alg.models import roles
@@ -45,7 +45,36 @@ def state_shapes(prepared: Prepared) -> Any:
   Returns:
     A pytree of ``jax.ShapeDtypeStruct`` with leaves [rows, ...].
   """
-  return _start(prepared).eval_shape(*_start_arguments(prepared))
+  return _shapes(prepared, _start(prepared))
+
+
+def _shapes(prepared: Prepared, start: Any) -> Any:
+  """The shapes of what ``_start`` gives.
+
+  They carry the sharding of the real states, so that the programs accept these
+  without moving them. It is that of the keys, but for tables that are shared
+  out over processes.
+  """
+  shapes = start.eval_shape(*_start_arguments(prepared))
+  return jax.tree.map(
+      lambda leaf, where: jax.ShapeDtypeStruct(
+          leaf.shape, leaf.dtype, sharding=where), shapes,
+      sharding.of_states(
+          shapes, prepared.mesh, prepared.keys.model.sharding))
+
+
+def _places(shapes: Any) -> Any:
+  return jax.tree.map(lambda leaf: leaf.sharding, shapes)
+
+
+def placed(states: Any, shapes: Any) -> Any:
+  """Places states that were read from a file on the devices.
+
+  Args:
+    states: leaves [rows, ...] on the host, see ``checkpoint.load_latest``.
+    shapes: their shapes, from ``state_shapes``.
+  """
+  return sharding.place_states(states, _places(shapes))
 
 
 #: A lock for every program that is the same in several runs.
@@ -89,16 +118,8 @@ class Programs:
     data, mesh = p.placed.data, p.mesh
     compiling.leave_frames_out(sharding.platform(mesh))
     start = _start(p)  # traced once, for the shapes and for its program
-    # These shapes carry the sharding of the real states, so that the program
-    # accepts the states without moving them. It is that of the keys, but for
-    # tables that are shared out over processes.
-    shapes = start.eval_shape(*_start_arguments(p))
-    where = sharding.of_states(shapes, mesh)
-    self.shapes = shapes = jax.tree.map(
-        lambda leaf, where: jax.ShapeDtypeStruct(
-            leaf.shape, leaf.dtype, sharding=where), shapes,
-        where if split.within(shapes) else jax.tree.map(
-            lambda _: p.keys.model.sharding, shapes))
+    self.shapes = shapes = _shapes(p, start)
+    where = _places(shapes)
     assert p.options.rounds is not None
     self.rounds: int = p.options.rounds  #: rounds of the whole run
     # The host of every process reads what all of them have computed.
@@ -170,20 +191,8 @@ class Programs:
     return self._init(p.placed.data.train, p.keys, p.numbers)
 
   def place(self, states: Any) -> Any:
-    """Places states that were read from a file on the devices.
-
-    Args:
-      states: leaves [rows, ...] on the host, see ``checkpoint.load_latest``.
-
-    Returns:
-      The states with the sharding that the programs expect.
-    """
-    mesh = self.prepared.mesh
-    if mesh is not None and sharding.spans_processes(mesh):
-      return sharding.place_states(states, mesh)
-    return jax.tree.map(
-        lambda leaf, shape: jax.device_put(leaf, shape.sharding), states,
-        self.shapes)
+    """See ``placed``."""
+    return placed(states, self.shapes)
 
   @property
   def label_histogram(self) -> np.ndarray:
@@ -228,7 +237,7 @@ class Programs:
 
   def evaluate(
       self, states: Any
-  ) -> tuple[dict[str, metrics.Counts], dict[str, dict[str, np.ndarray]]]:
+  ) -> tuple[dict[str, tasks.Counts], dict[str, dict[str, np.ndarray]]]:
     """Evaluates all protocols and the caller's own measures.
 
     Args:

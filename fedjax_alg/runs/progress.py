@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from fedjax_alg.metrics.names import is_known
 from fedjax_alg.records.tables import Records
 from fedjax_alg.runs.play import Step
 from fedjax_alg.runs.programs import Programs
@@ -16,7 +17,9 @@ from fedjax_alg.runs.sinks import Sink
 
 
 class ProgressBar(Sink):
-  """A callback that shows the rounds played, the accuracy and the time left.
+  """A callback that shows the rounds played, a metric and the time left.
+
+  The metric is the first one of the task, of the first protocol.
 
   The compile time is shown separately and is not part of the estimate.
   """
@@ -56,9 +59,10 @@ class ProgressBar(Sink):
     if not self._compiled:
       self.compiled(step.compile_s)
       self._began -= step.seconds
-    first = next((of["accuracy"] for of in step.metrics.values()
-                  if "accuracy" in of), None)
-    said = "" if first is None else f"accuracy {float(np.mean(first)):.4f}"
+    first = next(((name, value) for of in step.metrics.values()
+                  for name, value in of.items() if is_known(name)), None)
+    said = "" if first is None else (
+        f"{first[0].replace('_', ' ')} {float(np.mean(first[1])):.4f}")
     if self._shown and sys.stderr.isatty():
       if self._bar is None:
         self._bar = tqdm(total=step.rounds, initial=self._start,

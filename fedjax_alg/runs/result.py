@@ -13,19 +13,21 @@ import jax.numpy as jnp
 import jaxlib
 import numpy as np
 
-from fedjax_alg import files, own, registry, split
+from fedjax_alg import files, own, registry, tasks
 from fedjax_alg.base import Params
 from fedjax_alg.data import layout
 from fedjax_alg.data.federation import Federation, from_options
 from fedjax_alg.data.options import DataOptions, field_values
-from fedjax_alg.engine import checkpoint, evaluate, owned, samplers
+from fedjax_alg.engine import checkpoint, owned, samplers
 from fedjax_alg.engine.keys import client_keys
-from fedjax_alg.engine import processes, sharding
+from fedjax_alg.engine import processes
 from fedjax_alg.errors import OptionError, reason
 from fedjax_alg.files import expanded
 from fedjax_alg.hparams import check_options, of_type, place, typed
+from fedjax_alg.metrics import names
 from fedjax_alg.records import clients as tables_of_clients
 from fedjax_alg.records import folder as run_files
+from fedjax_alg.records import parameters
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
 from fedjax_alg.records.tables import Records
@@ -33,9 +35,9 @@ from fedjax_alg.runs.methods import method_of
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.play import Step
 from fedjax_alg.runs.prepare import Prepared, prepare
-from fedjax_alg.runs.programs import state_shapes
+from fedjax_alg.runs.programs import placed, state_shapes
 
-_FINAL = "final.msgpack"
+_FINAL = parameters.FINAL
 
 
 class RunFolderError(ValueError):
@@ -92,10 +94,10 @@ class RunResult:
     metrics: protocol -> metric -> [N, E] float64, NaN if the protocol
       counted no example. The caller's own measures are here too, as name ->
       key -> sums [N, E, K, ...].
-    clients: protocol -> "accuracy" and "loss" -> [N, C] float64, on each
-      client's test split after the last round, NaN for a client that was not
-      counted; and "test_examples" -> [N, C] int64, those counted. Only
-      protocols that are measured at the clients are here.
+    clients: protocol -> the task's main metric ("accuracy") and "loss" ->
+      [N, C] float64, on each client's test split after the last round, NaN for
+      a client that was not counted; and "test_examples" -> [N, C] int64, those
+      counted. Only protocols that are measured at the clients are here.
     membership: [N, C] int32, the group that each client was last assigned to,
       -1 for a client without a group; None if the algorithm does not group
       clients.
@@ -122,21 +124,14 @@ class RunResult:
     self.seeds: tuple[int, ...] = tuple(records.seeds)
     self.rounds = np.array(
         [row["round"] for row in records.tables["timing"]], int)
-    names = [name for name in tables.COLUMNS[3:]
-             if name in tables.metrics.METRICS]
     self.metrics: dict[str, dict[str, np.ndarray]] = {
-        protocol: {name: self._in_order(rows, protocol, name)
-                   for name in names}
+        protocol: {name: summary_lib.by_seed(rows, protocol, name)
+                   for name in records.metrics.columns}
         for protocol in self.protocols}
     self.metrics |= {name: dict(of) for name, of in final.get(
         "measures", {}).items()}
     self.clients: dict[str, dict[str, np.ndarray]] = self._final["clients"]
     self.membership: np.ndarray | None = self._final["membership"]
-
-  def _in_order(self, rows: Any, protocol: str, name: str) -> np.ndarray:
-    chosen = [row for row in rows if row["protocol"] == protocol]
-    return np.array([[row[name] for row in chosen if row["seed"] == seed]
-                     for seed in self.seeds])
 
   @property
   def protocols(self) -> list[str]:
@@ -177,7 +172,8 @@ class RunResult:
 
     Returns:
       The parameters of the K models, leaves [K, ...]; with roles the shared
-      ones, None in the place of the others.
+      ones, and the server's running statistics if it keeps them
+      (`model_state`=global); None in the place of the others.
 
     Raises:
       OptionError: an index out of range, or a method without a global model.
@@ -200,7 +196,8 @@ class RunResult:
       seed: index of the seed in ``seeds``.
 
     Returns:
-      The parameters of one model.
+      The parameters of one model, with the running statistics that the client
+      uses; None in their place where nobody keeps some (`model_state`=batch).
 
     Raises:
       OptionError: a client or seed out of range.
@@ -217,6 +214,57 @@ class RunResult:
         state, p.placed.data.train, np.int32(client), key))
     known = p.model.roles
     return found if known is None else known.join(found, known.frozen)
+
+  def export(
+      self, path: str | os.PathLike, format: str = "safetensors", *,
+      client: int | None = None, model: int | None = None, seed: int = 0
+  ) -> pathlib.Path:
+    """Writes a model in a format of other programs.
+
+    The arrays have the names of their places in the model's tree, such as
+    "params/Dense_0/kernel". ``run(..., init=path)`` starts from them.
+
+    Args:
+      path: the file, or with orbax the folder; what is there is replaced.
+      format: "safetensors" (needs the package of that name), "npz" or "orbax".
+      client: the client whose model it is (``client_params``); None: the global
+        model, with its frozen parameters.
+      model: which of K global models; needed where there are several.
+      seed: index of the seed in ``seeds``.
+
+    Returns:
+      The path.
+
+    Raises:
+      OptionError: an index out of range, an unknown format, a missing package,
+        a method without a global model, or one whose clients have parameters
+        of their own.
+      RunFolderError: see ``client_params``.
+    """
+    place_ = expanded(path, "path")
+    if client is not None:
+      params = self.client_params(client, seed)
+    else:
+      params = self._global(seed, model)
+    if processes.lead():
+      parameters.write(place_, params, format)
+    return place_
+
+  def _global(self, seed: int, model: int | None) -> Params:
+    """One of the global models, with its frozen parameters."""
+    models = self.global_params(seed)
+    count = jax.tree.leaves(models)[0].shape[0]
+    if model is None and count > 1:
+      raise OptionError(f"`model`: give which of the {count} global models")
+    number = place("model", model or 0, count)
+    params = jax.tree.map(lambda leaf: leaf[number], models)
+    if not self.facts["run"].get("roles"):
+      return params
+    known = self._state().prepared.model.roles
+    if known.has_personal:
+      raise OptionError("`client`: clients have parameters of their own, give "
+                        "the client whose model to write")
+    return known.join(params, known.frozen)
 
   def _state(self) -> Live:
     if self._live is None:
@@ -254,12 +302,22 @@ class RunResult:
           f"{folder}: cannot be written ({reason(error)})") from error
 
   def _save(self, path: pathlib.Path) -> pathlib.Path:
-    live = self._state()
-    if not processes.lead():
-      if split.within(live.states):
-        self._save_states(path)
-        self.state_hash()
-      return path
+    live, summary = self._state(), self.summary()
+    processes.agree(lambda: self._write_tables(path))
+    checkpoint.save(
+        path / run_files.CHECKPOINTS, live.states, int(self.rounds[-1]),
+        {"identity": self.facts.get("identity")})
+
+    def write_results():
+      write_final(path, self._final, self.seeds,
+                  live.prepared.federation.client_names)
+      write_summary(path, summary)
+
+    processes.agree(write_results)
+    return path
+
+  def _write_tables(self, path: pathlib.Path) -> None:
+    """Looks into the folder, and writes what comes before the states."""
     if path.is_dir() and any(path.iterdir()) and not run_files.is_run(path):
       raise RunFolderError(f"{path}: holds files of something else (no "
                            "config.json of a run)")
@@ -271,30 +329,17 @@ class RunResult:
     # Its summary is there when all files are, and no longer when some are not.
     (path / "summary.json").unlink(missing_ok=True)
     summary_lib.write_json(path / "config.json", self.facts)
-    summary_lib.write_partition(path, live.prepared.federation)
+    summary_lib.write_partition(path, self._state().prepared.federation)
     (path / "groups.csv").unlink(missing_ok=True)
     for name, rows in self.records.tables.items():
       tables.write_rows(
           path / f"{name}.csv", rows, self.records.columns[name])
     checkpoint.clear(path / run_files.CHECKPOINTS)
-    self._save_states(path)
-    write_final(path, self._final, self.seeds,
-                live.prepared.federation.client_names)
-    write_summary(path, self.summary())
-    return path
-
-  def _save_states(self, path: pathlib.Path) -> None:
-    states = self._state().states
-    if split.within(states):
-      processes.meet("save")  # process 0 has looked into the folder
-    checkpoint.save(
-        path / run_files.CHECKPOINTS, states, int(self.rounds[-1]),
-        {"identity": self.facts.get("identity")})
 
   def __repr__(self) -> str:
+    main = self.records.metrics.main
     found = ", ".join(
-        f"{name} accuracy "
-        f"{np.nanmean(self.metrics[name]['accuracy'][:, -1]):.4f}"
+        f"{name} {main} {np.nanmean(self.metrics[name][main][:, -1]):.4f}"
         for name in self.protocols)
     return (f"<RunResult {self.facts['algorithm']}: {self.rounds[-1]} rounds, "
             f"{len(self.seeds)} seed(s); {found}>")
@@ -313,6 +358,8 @@ def make_facts(prepared: Prepared, setting: int = 0) -> dict[str, Any]:
   sources = prepared.options.sources(prepared.federation.options)
   if prepared.method.source is not None:
     sources["algorithm"] = prepared.method.source
+  if prepared.init is not None:
+    sources["init"] = own.Source("", parameters.sha256(prepared.init))
   return {
       "identity": None, "algorithm": prepared.method.name,
       "hparams": field_values(prepared.settings[setting]),
@@ -374,8 +421,12 @@ def make_summary(
   Returns:
     A dictionary that can be written as JSON.
   """
+  targets = prepared.options.targets
+  if targets == RunOptions().targets and not names.metric(
+      records.metrics.main).share:
+    targets = ()
   return summary_lib.summary(
-      records, targets=prepared.options.targets,
+      records, targets=targets,
       compile_s=facts.get("compile_s", 0.0), identity=facts["identity"],
       hashes={**prepared.federation.hashes,
               "final_state": final_state})
@@ -394,12 +445,11 @@ def make_final(live: Live, step: Step) -> dict[str, Any]:
   """
   num = len(live.prepared.seeds)
   rows = slice(live.setting * num, (live.setting + 1) * num)
-  clients = {}
+  task, clients = tasks.of(live.prepared.model), {}
   for protocol, counts in step.counts.items():
-    if protocol in evaluate.PER_CLIENT:
-      each: Any = (counts.hits, counts.losses, counts.total)
-      clients[protocol] = tables_of_clients.measured(
-          *(np.asarray(leaf[rows]) for leaf in each))
+    if counts.clients is not None:
+      clients[protocol] = tasks.at_clients(task, {
+          name: leaf[rows] for name, leaf in counts.clients.items()}, 2)
   algorithm, models = live.algorithm(), None
   if algorithm.global_params is not None:
     models = jax.device_get(jax.vmap(algorithm.global_params)(live.states))
@@ -459,7 +509,7 @@ class _Loaded(RunResult):
     return self._summary["hashes"]["final_state"]
 
   def global_params(self, seed: int = 0) -> Params:
-    if self._remade[-1] is not None and (
+    if self._remade[2] is not None and (
         self._final["global_params"] is not None):
       # The file stores dictionaries only; the caller's own model may use
       # another pytree.
@@ -471,7 +521,7 @@ class _Loaded(RunResult):
 
 def load_run(
     folder: str | os.PathLike, *, federation: Federation | None = None,
-    algorithm: Any = None, model: Any = None) -> RunResult:
+    algorithm: Any = None, model: Any = None, init: Any = None) -> RunResult:
   """Reads a run that ``save`` or the command line wrote.
 
   The tables, client accuracies, groups and global models are read at once.
@@ -485,6 +535,8 @@ def load_run(
     federation: the clients, if they were made from your own arrays.
     algorithm: your own algorithm, if the run used one; see ``run``.
     model: your own model, if the run used one; see ``run``.
+    init: the parameters that the run started from, if they were a pytree and
+      the run has roles; see ``run``.
 
   Returns:
     The result.
@@ -505,7 +557,8 @@ def load_run(
     final |= tables_of_clients.read_many(path)
     _check_parts(facts, summary, final)
     records = Records(
-        None, facts["seeds"], facts["plan"]["cohort_size"], ())
+        None, facts["seeds"], facts["plan"]["cohort_size"], (),
+        metrics=metrics_of(facts))
     records.stopped = summary.get("stopped", records.stopped)
     for name in ("metrics", "rounds", "timing", "groups"):
       if name != "groups" or (path / "groups.csv").is_file():
@@ -513,9 +566,10 @@ def load_run(
         if not rows and name != "metrics":  # measures of one's own alone
           raise ValueError(name)
         records.tables[name] = rows
-        records.columns[name] = tuple(rows[0]) if rows else tables.COLUMNS
-    return _Loaded(path, (federation, algorithm, model), summary, records,
-                   final, facts)
+        records.columns[name] = tuple(rows[0]) if rows else (
+            tables.columns_of(records.metrics))
+    return _Loaded(path, (federation, algorithm, model, init), summary,
+                   records, final, facts)
   except FileNotFoundError as error:
     raise RunFolderError(
         f"{path}: {pathlib.Path(str(error.filename)).name} is missing; written "
@@ -563,12 +617,19 @@ def _check_parts(
   arrays = [] if groups is None else [groups]
   for of in final["clients"].values():
     arrays += of.values()
-    if "accuracy" not in of or any(array.ndim != 2 for array in of.values()):
+    if metrics_of(facts).main not in of or any(
+        array.ndim != 2 for array in of.values()):
       raise ValueError("clients")
   if any(not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub"
          or array.shape[:1] != (len(seeds),)
          for array in (*arrays, *jax.tree.leaves(models))):
     raise ValueError(_FINAL)
+
+
+def metrics_of(facts: Mapping[str, Any]) -> tasks.Metrics:
+  """The metrics of a run, by its config.json."""
+  of = facts["plan"].get("task")
+  return tasks.CLASSIFICATION.metrics if of is None else tasks.metrics_of(of)
 
 
 def _read_json(path: pathlib.Path) -> dict[str, Any]:
@@ -616,8 +677,40 @@ def _own_again(
   return text
 
 
+def _start_again(
+    folder: pathlib.Path, options: RunOptions, init: Any,
+    sources: Mapping[str, Mapping[str, str]]) -> tuple[RunOptions, Any]:
+  """The options of a saved run and what it started from.
+
+  Only parameters that are frozen or the clients' own are read again.
+
+  Raises:
+    RunFolderError: they cannot be had any more, or have changed.
+  """
+  said = {"init_from", "init"} & sources.keys()
+  if not said or not options.roles:
+    return dataclasses.replace(options, init_from=None, init_only=()), None
+  (name,) = said
+  try:
+    if name == "init_from":
+      file = sources[name]["file"]
+      options = dataclasses.replace(options, init_from=file)
+      found = parameters.read(file)
+    elif init is None:
+      raise RunFolderError(f"{folder}: it started from arrays, give load_run "
+                           "its init")
+    else:
+      found = init = parameters.named(init, "`init`")
+  except OptionError as error:
+    raise RunFolderError(f"{folder}: {error}") from error
+  if parameters.sha256(found) != sources[name]["sha256"]:
+    raise RunFolderError(f"{folder}: {name} is not what the run started from")
+  return options, init
+
+
 def _federation_again(
-    folder: pathlib.Path, facts: Mapping[str, Any]) -> Federation:
+    folder: pathlib.Path, facts: Mapping[str, Any],
+    sources: Mapping[str, Mapping[str, str]]) -> Federation:
   """Makes the clients of a saved run again.
 
   A partition that was read from a file is in the run's own folder, too.
@@ -629,6 +722,8 @@ def _federation_again(
   kept = folder / "partition.npz"
   if facts.get("partition_file") is not None and kept.is_file():
     facts["partition_file"] = str(kept)
+  if "task" in sources:
+    facts["task"] = _own_again(folder, facts["task"], "task", sources)
   try:
     return from_options(DataOptions(**facts))
   except OptionError as error:
@@ -637,7 +732,7 @@ def _federation_again(
 
 def _remake(
     folder: pathlib.Path, facts: dict[str, Any], summary: dict[str, Any],
-    federation: Any, algorithm: Any, model: Any) -> Live:
+    federation: Any, algorithm: Any, model: Any, init: Any) -> Live:
   """Prepares a saved run again and reads its final states."""
   name = facts["algorithm"]
   sources = facts.get("sources", {})
@@ -653,6 +748,7 @@ def _remake(
   check_options(options)
   # No round is played, so nobody needs to be drawn.
   options = dataclasses.replace(options, sampling="uniform")
+  options, init = _start_again(folder, options, init, sources)
   if model is None and facts["model"] is None:
     raise RunFolderError(f"{folder}: its model has no name, give load_run the "
                          "model")
@@ -660,7 +756,7 @@ def _remake(
     if facts["data"]["dataset"] is None:
       raise RunFolderError(f"{folder}: its data were arrays, give load_run the "
                            "federation")
-    federation = _federation_again(folder, facts["data"])
+    federation = _federation_again(folder, facts["data"], sources)
   if federation.hashes != {
       k: summary["hashes"][k] for k in federation.hashes}:
     raise RunFolderError(f"{folder}: the run was trained on other data")
@@ -669,17 +765,18 @@ def _remake(
       method.hparams, **{k: _tuples(v) for k, v in facts["hparams"].items()}))
   try:
     prepared = prepare(method, federation, options, model=model,
-                       seeds=facts["seeds"])
+                       seeds=facts["seeds"], init=init)
   except OptionError as error:  # for instance a file of devices that is gone
     raise RunFolderError(f"{folder}: {error}") from error
+  if prepared.plan.get("frozen_sha256") != facts["plan"].get("frozen_sha256"):
+    raise RunFolderError(f"{folder}: the run had other frozen parameters; give "
+                         "load_run the model that it used")
   try:
+    shapes = state_shapes(prepared)
     states, header, _ = checkpoint.load_latest(
-        folder / run_files.CHECKPOINTS, state_shapes(prepared))
+        folder / run_files.CHECKPOINTS, shapes)
   except checkpoint.CheckpointError as error:
     raise RunFolderError(str(error)) from None
-  if split.within(states):
-    assert prepared.mesh is not None
-    states = sharding.place_states(states, prepared.mesh)
   # The clients hold the data that they held in the last round.
   prepared.placed.move(header["round"] - 1)
-  return Live(prepared, states)
+  return Live(prepared, placed(states, shapes))

@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_alg import metrics
+from fedjax_alg.metrics import names
 from fedjax_alg.engine import evaluate
 from fedjax_alg.errors import did_you_mean, OptionError
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records.tables import Row
+from fedjax_alg.tasks import Task
 
 #: What ``stopped`` says of a run that played all its rounds.
 ALL_ROUNDS = "rounds"
@@ -58,13 +59,14 @@ def parse(name: str, text: str) -> Rule:
     raise OptionError(f"{said}: must be PROTOCOL:METRIC:{last}")
   protocol, metric, word = parts
   known = (*evaluate.PROTOCOLS, *(f"{p}_mean" for p in evaluate.PER_MODEL))
-  for what, one, allowed in (("protocol", protocol, known),
-                             ("metric", metric, metrics.METRICS)):
-    if one not in allowed:
+  for what, one, allowed, is_one in (
+      ("protocol", protocol, known, protocol in known),
+      ("metric", metric, names.known(), names.is_known(metric))):
+    if not is_one:
       raise OptionError(f"{said}: unknown {what} {one}"
                         f"{did_you_mean(one, allowed)} (one of "
                         f"{', '.join(allowed)})")
-  if metric in metrics.OF_CLIENTS and protocol not in evaluate.PER_CLIENT:
+  if names.is_of_clients(metric) and protocol not in evaluate.PER_CLIENT:
     raise OptionError(f"{said}: {protocol} has no {metric} (only "
                       f"{', '.join(evaluate.PER_CLIENT)} have)")
   try:
@@ -75,12 +77,30 @@ def parse(name: str, text: str) -> Rule:
     if not (number >= 1 and number.is_integer()):
       raise OptionError(f"{said}: EVALUATIONS must be a whole number, at least "
                         "1")
-  elif metric == "loss":
-    if not (np.isfinite(number) and number > 0):
-      raise OptionError(f"{said}: VALUE must be a number above 0")
-  elif not 0 < number <= 1:
-    raise OptionError(f"{said}: VALUE must lie in (0, 1], {metric} is a share")
+  else:
+    check_value(said, metric, number, "VALUE ")
   return Rule(name, protocol, metric, number, text)
+
+
+def check_value(
+    said: str, metric: str, number: float, what: str = "") -> None:
+  """Checks that a metric can have a value.
+
+  Args:
+    said: the option and its value, as the message shows them.
+    metric: the metric.
+    number: the value.
+    what: what the message calls it.
+
+  Raises:
+    OptionError: it cannot.
+  """
+  meant = names.metric(metric)
+  if meant.share and not 0 < number <= 1:
+    raise OptionError(f"{said}: {what}must lie in (0, 1], {metric} is a share")
+  if not np.isfinite(number) or not meant.higher and number <= 0:
+    raise OptionError(f"{said}: {what}must be a number" + (
+        "" if meant.higher else " above 0"))
 
 
 def rules(stop_at: str | None, patience: str | None) -> list[Rule]:
@@ -99,19 +119,24 @@ def rules(stop_at: str | None, patience: str | None) -> list[Rule]:
 
 def check_evaluated(
     wanted: Sequence[Rule], protocols: Sequence[str],
-    num_models: int | None = None) -> None:
-  """Checks that the protocols of the rules are evaluated.
+    num_models: int | None = None, task: Task | None = None) -> None:
+  """Checks that the protocols and the metrics of the rules are evaluated.
 
   Args:
     wanted: the rules.
     protocols: the protocols that are evaluated.
     num_models: K, the number of global models; None if it is not known yet.
+    task: the task; None if it is not known yet.
 
   Raises:
-    OptionError: a protocol is not evaluated, or there is one model only and
-      so no mean over models.
+    OptionError: a protocol or a metric is not evaluated, or there is one model
+      only and so no mean over models.
   """
   for rule in wanted:
+    if task is not None and rule.metric not in task.metrics.columns:
+      raise OptionError(
+          f"{rule.said}: the task {task.name} has no {rule.metric} (one of "
+          f"{', '.join(task.metrics.columns)})")
     if rule.protocol.removesuffix("_mean") not in protocols:
       has = f"`eval_protocols`={','.join(protocols)}"
       how = (f"; give `validation_clients`=N and {has},validation"
@@ -178,7 +203,7 @@ class Stopping:
   def add(self, values: Mapping[Rule, np.ndarray]) -> str | None:
     """Takes the value [N] of each rule into account; returns ``reason``."""
     for rule, value in values.items():
-      sign = -1.0 if rule.metric == "loss" else 1.0
+      sign = names.sign(rule.metric)
       now = sign * np.asarray(value, np.float64)
       best = self._best.setdefault(rule, np.full(now.shape, np.nan))
       since = self._since.setdefault(rule, np.zeros(now.shape, int))

@@ -15,10 +15,10 @@ import warnings
 
 import numpy as np
 
+from fedjax_alg import metrics
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import evaluate as evaluate_lib
 from fedjax_alg.errors import a_type, OptionError
-from fedjax_alg.metrics import confidence_95
 from fedjax_alg.hparams import plain
 from fedjax_alg.runs import api, queue
 from fedjax_alg.runs.api import Callback
@@ -78,7 +78,7 @@ class Sweep:
           for protocol, of in whole.metrics.items()}
 
   def best(
-      self, protocol: str | None = None, metric: str = "accuracy", *,
+      self, protocol: str | None = None, metric: str | None = None, *,
       last: int | None = 1) -> Best:
     """Finds the setting with the best mean over the seeds.
 
@@ -89,8 +89,9 @@ class Sweep:
         evaluated, otherwise the first protocol. A protocol that reads test
         data causes a warning, because the score of the chosen setting is then
         optimistic.
-      metric: the metric to choose by. The smallest ``loss`` is the best; of
-        every other metric the largest value is.
+      metric: the metric to choose by; None means the main one of the task.
+        The smallest value of a loss or an error is the best; of every other
+        metric the largest is.
       last: number of final evaluations that are averaged; None means all.
 
     Returns:
@@ -107,6 +108,8 @@ class Sweep:
     if protocol not in there:
       raise OptionError(f"`protocol`={protocol}: not evaluated (one of "
                         f"{', '.join(there) or 'none'})")
+    if metric is None:
+      metric = whole.records.metrics.main
     if metric not in whole.metrics[protocol]:
       raise OptionError(f"`metric`={metric}: not a metric of {protocol} (one "
                         f"of {', '.join(whole.metrics[protocol])})")
@@ -117,7 +120,7 @@ class Sweep:
           f"the best setting was chosen by {protocol}, on test data: its "
           f"{metric} is optimistic (hold clients out with validation_clients "
           "and choose by validation)", stacklevel=2)
-    sign = -1.0 if metric == "loss" else 1.0
+    sign = metrics.sign(metric)
     scores = [self._score(result, protocol, metric, last)
               for result in self.results]
     means = np.array([sign * values.mean() for values in scores])
@@ -126,7 +129,7 @@ class Sweep:
     index = int(np.nanargmax(means))
     result = self.results[index]
     assert result is not None
-    mean, ci95 = confidence_95(list(scores[index]))
+    mean, ci95 = metrics.confidence_95(list(scores[index]))
     return Best(self.settings[index], index, float(mean),
                 float(ci95) if len(scores[index]) > 1 else float("nan"), result)
 

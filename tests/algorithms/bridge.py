@@ -1,5 +1,7 @@
 """Between the library and the NumPy oracle (tests.reference.diversified)."""
 
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +14,11 @@ from fedjax_alg.engine import clients
 from fedjax_alg.engine.round import sample_cohort
 from tests import problems
 from tests.reference import diversified as oracle
+
+#: Unlike cohorts of clients of 3 to 90 examples, who come again or never.
+COHORTS = [[0, 1, 4, 5, 8, 11], [1, 2, 3, 6, 9], [0, 4, 7, 8, 10, 11]]
+KEYS = [jax.random.key(seed) for seed in (3, 4, 5)]
+NOBODY = 12  #: the id of a slot without a client
 
 
 def to_oracle(params):
@@ -63,8 +70,8 @@ def history(problem, name, cohorts, keys, start, **settings):
       name, problem.model, map_clients=clients.ClientMap(), **settings)
   numbers = [len(ids) for ids in cohorts]
   padding = [problem.spec.num_clients] * max(numbers)
-  cohorts = [_take_cohort(problem.data, jnp.array(
-      [*ids, *padding[len(ids):]], jnp.int32)) for ids in cohorts]
+  cohorts = [cohort_of(problem, [*ids, *padding[len(ids):]])
+             for ids in cohorts]
 
   def begin(params):
     state = algorithm.init(params, problem.spec, keys[0])
@@ -85,18 +92,70 @@ def history(problem, name, cohorts, keys, start, **settings):
                        for cohort, number in zip(cohorts, numbers)]
 
 
+def cohort_of(problem, ids):
+  """The cohort of these clients."""
+  return _take_cohort(problem.data, jnp.array(ids, jnp.int32))
+
+
 def _first(number, tree):
   """The first rows of every leaf."""
   return jax.tree.map(lambda leaf: np.asarray(leaf)[:number], tree)
 
 
-def with_newcomers(problem, name, joins, keys, **settings):
-  """Rounds of 4 random clients of those there; client i from ``joins[i]`` on.
+class Round(NamedTuple):
+  """What a round of the library had and made."""
+
+  ids: list  #: the participants
+  key: Any
+  before: Any  #: state
+  state: Any
+  aux: Any
+  batches: dict  #: client id -> rows of each local step
+  there: int = 12  #: so many clients, the first ones, have come so far
+
+
+def rounds(problem, name, cohorts=None, slots=0, **settings):
+  """Rounds from ``start``, with what an oracle needs for the same.
+
+  Args:
+    problem: the problem.
+    name: the algorithm.
+    cohorts: ids of each round; by default ``COHORTS``. Clients without
+      examples are none of ``Round.ids``.
+    slots: size of the cohorts with empty slots behind; 0: as many as needed.
+    **settings: hyper-parameters.
 
   Returns:
-    The hyper-parameters, and as of ``history`` the states and the cohorts.
+    The hyper-parameters, and the rounds.
   """
-  data = problem.data._replace(joins=jnp.asarray(joins, jnp.int32))
+  hparams = registry.get(name).hparams(**settings)
+  cohorts = cohorts or COHORTS
+  padded = [[*ids, *[NOBODY] * (slots - len(ids))] for ids in cohorts]
+  states, log, _ = history(
+      problem, name, padded, KEYS[:len(cohorts)],
+      problems.some_params(problem.model), **settings)
+  held = [*np.asarray(problem.data.size), 0]
+  return hparams, [
+      _round(problem, hparams, [i for i in ids if held[i]], *rest)
+      for ids, *rest in zip(cohorts, KEYS, states, states[1:], log)]
+
+
+def _round(problem, hparams, ids, key, before, state, aux, there=12):
+  own = isinstance(hparams, minibatches.LocalWork)
+  return Round(ids, key, before, state, aux, {
+      i: client_batches(problem, i, jax.random.fold_in(key, i), hparams)
+      for i in ids} if own else {}, there)
+
+
+#: Rounds played before each client comes.
+JOINS = np.repeat([0, 1, 3], [5, 4, 3])
+
+
+def with_newcomers(problem, name, **settings):
+  """As ``rounds``, five of 4 random clients of those there."""
+  data = problem.data._replace(joins=jnp.asarray(JOINS, jnp.int32))
+  keys = [jax.random.key(seed) for seed in range(5)]
+  hparams = registry.get(name).hparams(**settings)
   algorithm = registry.build(
       name, problem.model, map_clients=clients.ClientMap(), **settings)
 
@@ -105,12 +164,43 @@ def with_newcomers(problem, name, joins, keys, **settings):
     return algorithm.setup(state, layout.present(data, 0), keys[0])
 
   states = [problems.quick_jit(begin)(problems.some_params(problem.model))]
-  round_ = problems.quick_jit(algorithm.round)
-  chosen = [sample_cohort(data, 4, key, number)
-            for number, key in enumerate(keys)]
-  for cohort, key in zip(chosen, keys, strict=True):
-    states.append(round_(states[-1], cohort, key)[0])
-  return registry.get(name).hparams(**settings), states, chosen
+  round_, played = problems.quick_jit(algorithm.round), []
+  for number, key in enumerate(keys):
+    cohort = sample_cohort(data, 4, key, number)
+    state, aux = round_(states[-1], cohort, key)
+    played.append(_round(
+        problem, hparams, np.asarray(cohort.ids).tolist(), key, states[-1],
+        state, aux, int((JOINS <= number).sum())))
+    states.append(state)
+  return hparams, played
+
+
+def start(problem):
+  """The model before the first of ``rounds``, for the oracle."""
+  return to_oracle(problems.some_params(problem.model))
+
+
+def entry(table, i):
+  """Row i of a table of models, for the oracle."""
+  return to_oracle(problems.row(table, i))
+
+
+def assert_vectors_close(mine, theirs, atol=1e-5):
+  """Two models of the oracle agree."""
+  np.testing.assert_allclose(
+      oracle.to_vector(mine), oracle.to_vector(theirs), rtol=0, atol=atol)
+
+
+def read(batches_):
+  """Examples that the local steps of all clients read."""
+  return sum(len(rows) for steps in batches_.values() for rows in steps)
+
+
+def without_examples(problem, client):
+  """The problem in which a client has none."""
+  data = problem.data
+  return problem._replace(
+      data=data._replace(size=data.size.at[client].set(0)))
 
 
 def batches(problem, cohort, key, work):

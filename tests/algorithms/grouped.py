@@ -1,8 +1,7 @@
-"""Clustered methods in the tests: compiled once, played on two problems.
+"""Clustered methods in the tests: compiled once.
 
 All programs take cohorts of SLOTS slots, those beyond the ids given are
-padding, and both problems have the same shapes: one compilation serves the
-comparisons with the oracle and the recovery of known kinds.
+padding.
 """
 
 import functools
@@ -19,7 +18,6 @@ from fedjax_alg.engine import clients
 from tests import problems
 from tests.algorithms import bridge
 from tests.reference import clustered as oracle
-from tests.reference import diversified
 
 SLOTS = NOBODY = 12
 WORK = dict(local_steps=5, batch_size=6, client_lr=0.2)
@@ -43,7 +41,7 @@ class Programs(NamedTuple):
 
 @functools.cache
 def problem():
-  """The problem of the comparisons with the oracle."""
+  """The problem of all comparisons."""
   return problems.softmax_problem()
 
 
@@ -99,6 +97,16 @@ def play(run, data, state, cohorts=None, keys=None) -> Play:
     states.append(state)
     log.append(aux)
   return Play(states, log)
+
+
+def rounds(run, problem_, state, cohorts=None):
+  """``bridge.Round`` of ``play``."""
+  played = play(run, problem_.data, state, cohorts)
+  return [
+      bridge.Round(ids, key, *rest, batches(problem_, ids, key))
+      for ids, key, *rest in zip(
+          cohorts or COHORTS, KEYS, played.states, played.states[1:],
+          played.log)]
 
 
 def models_of(state):
@@ -158,72 +166,39 @@ def assert_models_close(before, state, expected, rtol=2e-4):
   assert moved
 
 
-def assert_logged(aux, state, ids, groups, k):
-  """What a round reports of its groups; padding slots are in none."""
-  groups = np.asarray(groups)
-  np.testing.assert_array_equal(aux.client["group"][:len(ids)], groups)
-  np.testing.assert_array_equal(
-      aux.server["participants"], np.bincount(groups, minlength=k))
-  member = np.asarray(state.member)
-  np.testing.assert_array_equal(
-      aux.server["members"], np.bincount(member[member >= 0], minlength=k))
+def assert_round(r, before, found, k, groups=None, models=None):
+  """A round made of the models ``before`` what the oracle found.
 
+  What it reports is of the groups after it; padding slots are in none.
 
-def assert_is_fedavg(name, run=None, **settings):
-  """Three rounds: model 0 is FedAvg's, whatever the others are."""
-  params = problems.some_params(problem().model)
-  data = problem().data
-  run = run or programs(name, **settings)
-  mine = play(run, data, begin(run, data, params), COHORTS[:3])
-  fedavg = programs("fedavg")
-  theirs = play(fedavg, data, begin(fedavg, data, params), COHORTS[:3])
-  for state, other, aux, expected in zip(
-      mine.states, theirs.states, mine.log, theirs.log):
-    problems.assert_close(
-        bridge.model_of(state), bridge.model_of(other), rtol=1e-6, atol=1e-6)
-    for name_ in ("train_loss", "discrepancy"):
-      np.testing.assert_allclose(
-          aux.server[name_], expected.server[name_], rtol=1e-5)
-  assert problems.differ(theirs.states[-1].models, theirs.states[0].models)
-
-
-# Clients of two kinds.
-
-KIND = np.arange(SLOTS) % 2
-NEWCOMERS = 43
-_PERMUTED = np.array([[0, 1, 2, 3], [1, 0, 3, 2]])
-
-
-@functools.cache
-def kinds_problem():
-  """12 clients of two kinds that disagree on every label, and newcomers.
-
-  The server's rows are those of two newcomers, NEWCOMERS of each kind. The
-  shapes are those of ``problem``.
+  Args:
+    r: the ``bridge.Round``.
+    before: K models.
+    found: with ``trained``, ``groups`` and ``models``.
+    k: number of groups in the report.
+    groups: the participants' groups, if not ``found.groups``.
+    models: the models after the round, if not ``found.models``.
   """
-  rng = np.random.default_rng(1)
-  centres = rng.normal(size=(problems.CLASSES, problems.FEATURES))
-  held = []
-  for size, kind in zip([16, 32] * 6 + [NEWCOMERS] * 2, [*KIND, 0, 1]):
-    y = rng.integers(problems.CLASSES, size=size)
-    x = centres[y] + 0.7 * rng.normal(size=(size, problems.FEATURES))
-    held.append((x.astype(np.float32), _PERMUTED[kind][y].astype(np.int32)))
-  server = tuple(np.concatenate(parts) for parts in zip(*held[SLOTS:]))
-  result = problem()._replace(
-      clients=held[:SLOTS], data=problems.client_data(held[:SLOTS], server),
-      validation=server)
-  assert result.data.x.shape == problem().data.x.shape
-  return result
+  groups = np.asarray(found.groups if groups is None else groups)
+  models = found.models if models is None else models
+  assert_models_close(before, r.state, models)
+  np.testing.assert_array_equal(r.aux.client["group"][:len(r.ids)], groups)
+  np.testing.assert_array_equal(
+      r.aux.server["participants"], np.bincount(groups, minlength=k))
+  member = np.asarray(r.state.member)
+  np.testing.assert_array_equal(
+      r.aux.server["members"], np.bincount(member[member >= 0], minlength=k))
+  np.testing.assert_allclose(
+      r.aux.server["discrepancy"],
+      oracle.discrepancy(found.trained, groups, models), rtol=1e-3)
 
 
-def deploy_newcomers(run, state):
-  """The models that a newcomer of each kind deploys, for the oracle."""
-  data = kinds_problem().data
-  first = data.validation[0]
-  return [bridge.to_oracle(run.deploy(
-      state, jnp.int32(NOBODY), base.Shard(
-          data.x, data.y, first + kind * NEWCOMERS, jnp.int32(NEWCOMERS)),
-      jax.random.key(kind))) for kind in (0, 1)]
+def assert_deploys(run, state, expected):
+  """Clients deploy the models of these numbers: client id -> number."""
+  models, key = models_of(state), jax.random.key(0)
+  for i, number in expected.items():
+    w = run.deploy(state, jnp.int32(i), layout.shard_of(problem().data, i), key)
+    assert same(bridge.to_oracle(w), models) == number
 
 
 def same(w, models):
@@ -233,34 +208,6 @@ def same(w, models):
   return int(np.argmax(equal))
 
 
-def assert_finds_kinds(run, state, rounds=6):
-  """All clients take part: groups are the kinds, and serve them better.
-
-  Returns:
-    The last state; a newcomer of either kind joins its like.
-  """
-  kinds = kinds_problem()
-  keys = [jax.random.key(100 + r) for r in range(rounds)]
-  played = play(run, kinds.data, state, [EVERYONE] * rounds, keys)
-  state = played.states[-1]
-  found = np.asarray(run.algorithm.membership(state))
-  assert oracle.adjusted_rand(found, KIND) == 1.0, found
-  fedavg = programs("fedavg")
-  other = play(fedavg, kinds.data,
-               begin(fedavg, kinds.data, jax.tree.map(
-                   lambda leaf: 0 * leaf, bridge.model_of(state))),
-               [EVERYONE] * rounds, keys).states[-1]
-  models = models_of(state)
-  one = bridge.to_oracle(bridge.model_of(other))
-  mine, theirs = (np.mean([
-      diversified.loss(w(i), *kinds.clients[i], problems.L2)
-      for i in EVERYONE]) for w in (lambda i: models[found[i]], lambda i: one))
-  assert mine < 0.8 * theirs, (mine, theirs)
-  for kind, w in enumerate(deploy_newcomers(run, state)):
-    assert same(w, models) == found[kind]
-  return state
-
-
 def zeros():
-  """The initial model of the kinds problem: softmax regression's own."""
+  """The initial model, softmax regression's own."""
   return problem().model.init(jax.random.key(0))

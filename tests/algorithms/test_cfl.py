@@ -100,31 +100,26 @@ class Oracle:
 
 
 def assert_rounds_are_the_oracles(run, reference, cohorts, most, after=0):
-  """Rounds from the oracle's model on; returns the states and the log."""
+  """Rounds from the oracle's model on; returns the states."""
   problem = reference.problem
-  state = grouped.begin(
+  start = grouped.begin(
       run, problem.data, bridge.to_library(reference.state.models[0]))
-  played = grouped.play(run, problem.data, state, cohorts, grouped.KEYS)
-  for r, (state, aux, ids, key) in enumerate(zip(
-      played.states[1:], played.log, cohorts, grouped.KEYS)):
-    number = len(reference.state.models)
+  rounds = grouped.rounds(run, problem, start, cohorts)
+  for number, r in enumerate(rounds):
     before = reference.state.models
-    found = reference.play(ids, key, r >= after and number < most)
+    found = reference.play(
+        r.ids, r.key, number >= after and len(before) < most)
     new = reference.state
     before = before + [
-        before[parent] for parent, *_ in reference.tree[number - 1:]]
-    assert int(state.memory.number) == len(new.models)
-    grouped.assert_models_close(before, state, new.models)
-    now = [new.membership[i] for i in ids]
-    grouped.assert_logged(aux, state, ids, now, most)
-    np.testing.assert_array_equal(
-        run.algorithm.membership(state),
-        [new.membership.get(i, -1) for i in range(12)])
+        before[parent] for parent, *_ in reference.tree[len(before) - 1:]]
+    assert int(r.state.memory.number) == len(new.models)
     # The distance is to the model of the group that it is in now.
-    np.testing.assert_allclose(
-        aux.server["discrepancy"],
-        oracle.discrepancy(found.trained, now, new.models), rtol=1e-3)
-  return played
+    grouped.assert_round(
+        r, before, found, most, [new.membership[i] for i in r.ids], new.models)
+    np.testing.assert_array_equal(
+        run.algorithm.membership(r.state),
+        [new.membership.get(i, -1) for i in range(12)])
+  return [start, *(r.state for r in rounds)]
 
 
 def start():
@@ -135,15 +130,15 @@ def test_rounds_are_the_oracles_when_some_come():
   """Groups part on the last updates of all that ever came."""
   problem = grouped.problem()
   reference = Oracle(problem, start(), eps1=1e3, eps2=0.0)
-  played = assert_rounds_are_the_oracles(
+  states = assert_rounds_are_the_oracles(
       by_criterion()(), reference, COHORTS, K, AFTER)
-  numbers = [int(state.memory.number) for state in played.states]
+  numbers = [int(state.memory.number) for state in states]
   assert numbers == [1, 1, 2, 4, 4, 4]
-  member = np.asarray(played.states[2].member)
+  member = np.asarray(states[2].member)
   assert member[3] == member[10] == -1
   assert {reference.state.membership[i] for i in (3, 10)} == {0, 1}
   # Newcomers walk down the same tree.
-  state, joined = played.states[-1], set()
+  state, joined = states[-1], set()
   for i in range(12):
     w = by_criterion()().deploy(
         state, jnp.int32(grouped.NOBODY), layout.shard_of(problem.data, i),
@@ -161,9 +156,9 @@ def test_rounds_are_the_oracles_when_all_come():
   run = grouped.programs("cfl", max_groups=3, split_after=0,
                          client_weights="uniform", **settings)
   reference = Oracle(problem, start(), "uniform", **settings)
-  played = assert_rounds_are_the_oracles(
+  states = assert_rounds_are_the_oracles(
       run, reference, [grouped.EVERYONE] * 5, 3)
-  assert [int(s.memory.number) for s in played.states] == [1, 1, 2, 3, 3, 3]
+  assert [int(s.memory.number) for s in states] == [1, 1, 2, 3, 3, 3]
 
 
 def test_a_group_is_parted_when_both_norms_say_so():
@@ -216,33 +211,11 @@ def test_there_are_never_more_groups_than_allowed():
       state.member, [expected[i] for i in grouped.EVERYONE])
 
 
-def test_while_no_group_is_parted_it_is_fedavg():
-  run = by_criterion()(eps2=1e30, after=0)
-  grouped.assert_is_fedavg("cfl", run)
-  problem = grouped.problem()
-  state = grouped.play(
-      run, problem.data, grouped.begin(run, problem.data)).states[-1]
-  assert int(state.memory.number) == 1
-  assert set(np.asarray(state.member)) == {-1, 0}
-
-
-def test_finds_the_kinds():
-  """Once they pull apart, and then leaves them alone."""
-  run = by_criterion()(eps1=0.26, eps2=0.5, after=0)
-  data = grouped.kinds_problem().data
-  state = grouped.begin(run, data, grouped.zeros())
-  state = grouped.assert_finds_kinds(run, state)
-  assert int(state.memory.number) == 2
-
-
 def test_clients_deploy_the_model_of_their_group():
   problem, run = grouped.problem(), by_criterion()()
   state = grouped.play(
       run, problem.data, grouped.begin(run, problem.data), COHORTS,
       grouped.KEYS).states[-1]
-  models, member = grouped.models_of(state), np.asarray(state.member)
+  member = np.asarray(state.member)
   assert (member >= 0).all() and len(set(member)) > 2
-  for i in range(12):
-    w = run.deploy(state, jnp.int32(i), layout.shard_of(problem.data, i),
-                   jax.random.key(0))
-    assert grouped.same(bridge.to_oracle(w), models) == member[i]
+  grouped.assert_deploys(run, state, dict(enumerate(member)))

@@ -8,11 +8,8 @@ from sklearn import cluster
 
 from fedjax_alg import registry, trees
 from fedjax_alg.algorithms import fedgroup
-from fedjax_alg.base import Shard
-from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data import layout
-from fedjax_alg.rounds import clustered
 from tests import problems
 from tests.algorithms import bridge, grouped
 from tests.reference import clustered as oracle
@@ -74,26 +71,23 @@ def test_cold_start_and_rounds_are_the_oracles(variant):
     assert len({planned[i] for i in cold}) > 1 and planned.min() == 0
     reference.membership.update(
         {i: int(planned[i]) for i in cold})  # drawn once
-  for state, aux, ids, key, before in rounds_of(  # noqa: B020
-      run, problem, state):
+  for r in grouped.rounds(run, problem, state):
     cold = grouped.batches(
-        problem, ids, PLAN_KEY if h.direction == "initial"
-        else grouped.rule_key(key), PRE)
+        problem, r.ids, PLAN_KEY if h.direction == "initial"
+        else grouped.rule_key(r.key), PRE)
     found = oracle.fedgroup_round(
-        reference, problem.clients, ids, grouped.batches(problem, ids, key),
-        grouped.LR, problems.L2, getattr(h, "mu", 0.0), h.eta_g,
-        h.inter_group, h.client_weights, READINGS[h.direction], cold)
-    grouped.assert_models_close(reference.models, state, found.state.models)
-    grouped.assert_logged(aux, state, ids, found.groups, m)
+        reference, problem.clients, r.ids, r.batches, grouped.LR, problems.L2,
+        getattr(h, "mu", 0.0), h.eta_g, h.inter_group, h.client_weights,
+        READINGS[h.direction], cold)
+    grouped.assert_round(
+        r, reference.models, found, m, models=found.state.models)
     np.testing.assert_allclose(
-        aux.server["discrepancy"], found.discrepancy, rtol=1e-3)
-    np.testing.assert_allclose(
-        grouped.rows(state.memory.latest), grouped.vectors(found.state.latest),
-        atol=2e-5)
+        grouped.rows(r.state.memory.latest),
+        grouped.vectors(found.state.latest), atol=2e-5)
     # Who has been in a group stays there.
-    then, now = np.asarray(before.member), np.asarray(state.member)
+    then, now = np.asarray(r.before.member), np.asarray(r.state.member)
     np.testing.assert_array_equal(now[then >= 0], then[then >= 0])
-    reference = found.state
+    reference, state = found.state, r.state
   assert state.member[10] == (
       reference.membership[10] if 10 in pool else -1)
   if h.cold_start == "cosine":
@@ -101,10 +95,13 @@ def test_cold_start_and_rounds_are_the_oracles(variant):
 
 
 def assert_newcomers_are_the_oracles(run, state, reference):
-  """Clients whose data are those of the clients there are."""
+  """Clients whose data are those of the clients there are.
+
+  The oracle knows of the groups that have had members, the last ones.
+  """
   problem, models = grouped.problem(), grouped.models_of(state)
   work = LocalWork(local_steps=PRE, batch_size=6)
-  joined = set()
+  joined, never = set(), len(models) - len(reference.models)
   for i, client in enumerate(problem.clients):
     key = jax.random.key(i)
     w = run.deploy(state, jnp.int32(grouped.NOBODY),
@@ -112,15 +109,34 @@ def assert_newcomers_are_the_oracles(run, state, reference):
     expected = oracle.assign_cold_client(
         reference, client, bridge.client_batches(problem, i, key, work),
         grouped.LR, problems.L2, READINGS[run.hparams.direction])
-    assert grouped.same(bridge.to_oracle(w), models) == expected
+    assert grouped.same(bridge.to_oracle(w), models) == never + expected
     joined.add(expected)
   assert len(joined) > 1
 
 
-def rounds_of(run, problem, state):
-  played = grouped.play(run, problem.data, state)
-  return zip(played.states[1:], played.log, grouped.COHORTS, grouped.KEYS,
-             played.states)
+@pytest.mark.parametrize("variant", ["auxiliary", "latest"])
+def test_newcomers_join_a_direction_not_a_model(variant):
+  """Two groups share a way and one is long: the models would mislead.
+
+  The first group never had a member.
+  """
+  problem, run = grouped.problem(), programs(variant)
+  state = grouped.begin(run, problem.data, grouped.zeros())
+  w0 = bridge.to_oracle(grouped.zeros())
+  ways = [oracle.local_sgd(w0, *problem.clients[i], [
+      np.arange(problems.SIZES[i])] * 5, 0.2, problems.L2) for i in (1, 8)]
+  # Equal entries for all classes change no prediction.
+  long = {"kernel": np.full((12, 4), 0.6), "bias": np.full(4, 0.6)}
+  models = [diversified.weighted_sum([4.0, 4.0, 1.0, shift], [*ways, w, long])
+            for w, shift in zip(ways, (1.0, 0.0))]
+  middle = diversified.uniform_mean(models)
+  state = state._replace(
+      models=grouped.stacked([middle, *models]), memory=state.memory._replace(
+          latest=trees.to_matrix(grouped.stacked([ways[0], *ways]))[0],
+          populated=jnp.array([False, True, True])))
+  reference, _ = started(problem, state, grouped.zeros(), 3)
+  assert_newcomers_are_the_oracles(run, state, reference._replace(
+      models=models, auxiliary=middle, latest=ways))
 
 
 @pytest.mark.parametrize("variant", ["default", "latest"])
@@ -166,32 +182,6 @@ def test_the_pool_is_of_clients_that_are_there():
   state = grouped.begin(programs("default"), problem.data, there=[1, 4, 8])
   assert np.flatnonzero(np.asarray(state.member) >= 0).tolist() == [1, 4, 8]
   assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
-
-
-def test_random_centres_are_each_a_group():
-  state = grouped.begin(programs("auxiliary"), grouped.problem().data)
-  member = np.asarray(state.member)
-  assert sorted(member[member >= 0]) == [0, 1, 2]
-
-
-def test_one_group_without_pretraining_is_fedavg():
-  grouped.assert_is_fedavg(
-      "fedgroup", num_groups=1, pretrain_scale=2, pretrain_steps=0)
-
-
-def test_without_mu_the_proximal_method_is_the_plain_one():
-  """The same program, operation by operation."""
-
-  def traced(name, **settings):
-    run = grouped.programs(name, **COLD, **settings)
-    state = grouped.begin(programs("latest"), grouped.problem().data)
-    return str(jax.make_jaxpr(run.algorithm.round)(
-        state, grouped.cohort_of(grouped.problem().data, [1]),
-        grouped.KEYS[0]))
-
-  plain = traced("fedgroup")
-  assert traced("fedgrouprox", mu=0.0) == plain
-  assert traced("fedgrouprox", mu=0.1) != plain
 
 
 # The inter-group step.
@@ -337,57 +327,11 @@ def test_a_small_shift_and_migration_1_move_nobody():
   np.testing.assert_array_equal(state.member, then)
 
 
-def test_finds_the_kinds():
-  """Half of the clients make the groups, the others join them."""
-  run = programs("default")
-  data = grouped.kinds_problem().data
-  state = grouped.begin(run, data, grouped.zeros())
-  pool = np.asarray(state.member) >= 0
-  assert pool.sum() == POOL
-  assert oracle.adjusted_rand(
-      np.asarray(state.member)[pool], grouped.KIND[pool]) == 1.0
-  grouped.assert_finds_kinds(run, state)
-
-
-@pytest.mark.parametrize("variant", ["auxiliary", "latest"])
-def test_newcomers_join_the_direction_of_their_kind(variant):
-  """Two groups have gone each its way, the first never had a member.
-
-  They share a way and one is long: the models themselves would mislead.
-  """
-  problem, run = grouped.kinds_problem(), programs(variant)
-  state = grouped.begin(run, problem.data, grouped.zeros())
-  w0 = bridge.to_oracle(grouped.zeros())
-  ways = []
-  for kind in (0, 1):
-    x, y = problem.clients[1 + kind]
-    ways.append(oracle.local_sgd(
-        w0, x, y, [np.arange(len(y))] * 5, 0.2, problems.L2))
-  # Equal entries for all classes change no prediction.
-  long = {"kernel": np.full((12, 4), 1.2), "bias": np.full(4, 1.2)}
-  models = [diversified.weighted_sum([4.0, 4.0, 1.0, shift], [*ways, w, long])
-            for w, shift in zip(ways, (1.0, 0.0))]
-  latest = [ways[0], *ways]
-  state = state._replace(
-      models=grouped.stacked([diversified.uniform_mean(models), *models]),
-      memory=state.memory._replace(
-          latest=trees.to_matrix(grouped.stacked(latest))[0],
-          populated=jnp.array([False, True, True])))
-  kinds = grouped.KIND[[1, 2]]
-  for kind, w in enumerate(grouped.deploy_newcomers(run, state)):
-    k = grouped.same(w, grouped.models_of(state))
-    assert k > 0 and kinds[k - 1] == kind
-
-
 def test_clients_deploy_the_model_of_their_group():
-  problem, run = grouped.problem(), programs("default")
-  state = grouped.begin(run, problem.data)
-  models = grouped.models_of(state)
-  for i in range(12):
-    w = run.deploy(state, jnp.int32(i), layout.shard_of(problem.data, i),
-                   jax.random.key(0))
-    assert grouped.same(
-        bridge.to_oracle(w), models) == state.memory.cold_start_group[i]
+  run = programs("default")
+  state = grouped.begin(run, grouped.problem().data)
+  grouped.assert_deploys(
+      run, state, dict(enumerate(state.memory.cold_start_group)))
 
 
 def test_pre_training_is_counted_when_clients_first_take_part():
@@ -403,42 +347,6 @@ def test_pre_training_is_counted_when_clients_first_take_part():
   assert third.cost.central_flops < first.cost.central_flops
 
 
-def test_class_frequencies():
-  problem = grouped.problem()
-  for i in (0, 1, 8):
-    np.testing.assert_allclose(
-        fedgroup.frequencies(layout.shard_of(problem.data, i), 4),
-        frequencies(problem.clients[i][1]), atol=1e-6)
-  empty = Shard(problem.data.x, problem.data.y, jnp.int32(5), jnp.int32(0))
-  assert not np.asarray(fedgroup.frequencies(empty, 4)).any()
-
-
-@pytest.mark.parametrize("name, settings, message", [
-    ("fedgroup", dict(eta_g=-0.1), "eta_g=-0.1: must be at least 0"),
-    ("fedgroup", dict(centers="mean"),
-     "centers=mean: must be one of kmeans, random"),
-    ("fedgroup", dict(similarity="cos"),
-     "similarity=cos: must be one of edc, madc"),
-    ("fedgroup", dict(migration=1.5), "migration=1.5: must be at least 0 "
-     "and at most 1"),
-    ("fedgroup", dict(client_weights="equal"),
-     "client_weights=equal: must be one of examples, uniform"),
-    ("fedgrouprox", dict(mu=-1.0), "mu=-1.0: must be at least 0"),
-    ("ifca", dict(num_groups=0), "num_groups=0: must be at least 1"),
-    ("ifca", dict(group_init="best"), "group_init=best: must be one of "
-     "shared, independent, reject, kmeans++"),
-    ("fesem", dict(first_group="last"),
-     "first_group=last: must be one of trained, initial, random"),
-    ("cfl", dict(linkage="ward"),
-     "linkage=ward: must be one of single, complete"),
-    ("flhc", dict(metric="dot"), "metric=dot: must be one of l1, l2, cosine"),
-])
-def test_bad_settings_are_refused_in_one_line(name, settings, message):
-  with pytest.raises(ValueError) as caught:
-    registry.build(name, grouped.problem().model, map_clients=None, **settings)
-  assert str(caught.value) == message
-
-
 def test_more_clients_than_there_are_cannot_be_pretrained():
   algorithm = registry.build(
       "fedgroup", grouped.problem().model, map_clients=None,
@@ -448,20 +356,3 @@ def test_more_clients_than_there_are_cannot_be_pretrained():
   assert str(caught.value) == (
       "pretrain_scale=5: pre-trains 15 clients for num_groups=3, there "
       "are 12 (at most 4)")
-
-
-def test_pretraining_may_be_counted_in_epochs():
-  """CFL and FL+HC ask for the client's own local work, often epochs."""
-  problem = grouped.problem()
-  work = LocalWork(local_epochs=2, batch_size=0)
-  start = problems.some_params(problem.model)
-  shard = layout.shard_of(problem.data, 4)
-  update = clustered.pretrain(
-      problem.model, work, 0.1, start, shard, jax.random.key(0))
-  w = start
-  for _ in range(2):
-    gradient = objective.full_value_and_grad(problem.model, w, shard)[1]
-    w = trees.add_scaled(w, -0.1, gradient)
-  np.testing.assert_allclose(
-      update, clustered.flat(trees.subtract(w, start)), atol=1e-6)
-  assert np.abs(update).max() > 1e-3

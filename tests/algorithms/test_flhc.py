@@ -10,6 +10,7 @@ from scipy.cluster import hierarchy
 from scipy.spatial import distance
 
 from fedjax_alg.algorithms import flhc
+from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
@@ -59,31 +60,21 @@ def assert_rounds_are_the_oracles(run, labels_of, number, weights):
   """AFTER rounds of FedAvg, the clustering, groups on their own."""
   problem = grouped.problem()
   params = problems.some_params(problem.model)
-  played = grouped.play(
-      run, problem.data, grouped.begin(run, problem.data, params), COHORTS,
-      grouped.KEYS)
   models, labels = [bridge.to_oracle(params)] * number, np.zeros(12, int)
-  for r, (ids, key) in enumerate(zip(COHORTS, grouped.KEYS)):
-    state, aux = played.states[r + 1], played.log[r]
-    before = models
-    if r == AFTER:
+  for n, r in enumerate(grouped.rounds(
+      run, problem, grouped.begin(run, problem.data, params), COHORTS)):
+    if n == AFTER:
       models = [models[0]] * number
-      labels = labels_of(models[0], key)
-      np.testing.assert_array_equal(state.member, labels)
-    assert bool(state.memory.done) == (r >= AFTER)
+      labels = labels_of(models[0], r.key)
+      np.testing.assert_array_equal(r.state.member, labels)
+    assert bool(r.state.memory.done) == (n >= AFTER)
     found = oracle.group_round(
-        models, labels[ids], problem.clients, ids,
-        grouped.batches(problem, ids, key), grouped.LR, problems.L2,
-        weights=weights)
-    if r < AFTER:  # one model; the others do not count yet
-      grouped.assert_models_close(before[:1], state, found.models[:1])
-    else:
-      grouped.assert_models_close(models, state, found.models)
-    grouped.assert_logged(aux, state, ids, labels[ids], number)
-    np.testing.assert_allclose(
-        aux.server["discrepancy"],
-        oracle.discrepancy(found.trained, found.groups, found.models),
-        rtol=1e-3)
+        models, labels[r.ids], problem.clients, r.ids, r.batches, grouped.LR,
+        problems.L2, weights=weights)
+    before, after = models, found.models
+    if n < AFTER:  # one model; the others do not count yet
+      before, after = before[:1], after[:1]
+    grouped.assert_round(r, before, found, number, models=after)
     models = found.models
   assert len(set(labels)) > 1
 
@@ -102,14 +93,14 @@ def test_rounds_are_the_oracles_with_a_threshold():
       by_threshold()(threshold), labels_of, K, "examples")
 
 
-def between_merges(problem, groups, start=None, cohorts=None, keys=None):
+def between_merges(problem, groups):
   """A threshold that leaves so many groups after AFTER rounds."""
-  run, keys = by_threshold()(0.0), keys or grouped.KEYS
+  run = by_threshold()(0.0)
   state = grouped.play(
-      run, problem.data, grouped.begin(run, problem.data, start),
-      (cohorts or COHORTS)[:AFTER], keys).states[-1]
+      run, problem.data, grouped.begin(run, problem.data),
+      COHORTS[:AFTER]).states[-1]
   distances = clustering(
-      problem, bridge.to_oracle(bridge.model_of(state)), keys[AFTER],
+      problem, bridge.to_oracle(bridge.model_of(state)), grouped.KEYS[AFTER],
       0.0).distances
   heights = hierarchy.linkage(
       distance.squareform(distances), "complete")[:, 2]
@@ -151,12 +142,11 @@ def test_no_more_groups_than_allowed():
       state[-1]._replace(round=late.round + 1))
 
 
-def test_an_infinite_threshold_is_fedavg():
-  grouped.assert_is_fedavg("flhc", by_threshold()(1e30))
-
-
-def test_one_group_is_fedavg():
-  grouped.assert_is_fedavg("flhc", max_groups=1)
+def deployed(run, state, shard, key):
+  """The number of the model that a newcomer deploys."""
+  return grouped.same(bridge.to_oracle(run.deploy(
+      state, jnp.int32(grouped.NOBODY), shard, key)),
+                      grouped.models_of(state))
 
 
 def test_who_comes_after_the_clustering_joins_the_nearest_update():
@@ -200,20 +190,16 @@ def test_who_comes_after_the_clustering_joins_the_nearest_update():
   again, _ = run.round(
       after, grouped.cohort_of(problem.data, [4]), jax.random.key(99))
   np.testing.assert_array_equal(again.member, after.member)
-
-
-def test_finds_the_kinds():
-  """With the threshold below the last merge, four groups allowed."""
-  kinds = grouped.kinds_problem()
-  keys = [jax.random.key(100 + r) for r in range(AFTER + 1)]
-  run = by_threshold()(between_merges(
-      kinds, 2, grouped.zeros(), [grouped.EVERYONE] * AFTER, keys))
-  state = grouped.begin(run, kinds.data, grouped.zeros())
-  state = grouped.assert_finds_kinds(run, state)
-  assert np.asarray(state.memory.size).tolist() == [6, 6, 0, 0]
+  # A newcomer deploys the model of the group that it would join.
+  work = LocalWork(**{name: grouped.WORK[name] for name in (
+      "local_steps", "batch_size")})
+  for i in (2, 4, 9):
+    rows = {i: bridge.client_batches(problem, i, key, work)}
+    update, = oracle.pretrain(
+        w, problem.clients, [i], rows, grouped.LR, problems.L2)
+    gaps = [np.abs(oracle.vector(update) - c).sum() for c in centres]
+    assert deployed(run, after, layout.shard_of(problem.data, i), key) == (
+        np.argmin(gaps))
   # Who has no data, and so no update, joins no empty group either.
-  shard = layout.shard_of(kinds.data, 0)._replace(size=jnp.int32(0))
-  w = run.deploy(state, jnp.int32(grouped.NOBODY), shard, jax.random.key(0))
-  assert grouped.same(
-      bridge.to_oracle(w), grouped.models_of(state)[:2]) in (0, 1)
-  assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.models))
+  nothing = layout.shard_of(problem.data, 0)._replace(size=jnp.int32(0))
+  assert deployed(run, after, nothing, key) < len(centres) < K

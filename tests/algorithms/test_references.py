@@ -3,17 +3,16 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from sklearn.linear_model import LogisticRegression
 
 from fedjax_alg import registry
-from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.sgd import sgd
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
-from fedjax_alg.engine.keys import client_keys
 from tests import problems
 from tests.algorithms import bridge
 from tests.reference import diversified as oracle
+from tests.reference import optimisers
 
 
 def test_central_reaches_the_optimum_of_logistic_regression(problem):
@@ -58,37 +57,33 @@ def test_local_counts_rounds_without_participants(problem):
   problems.assert_equal(later.table, state.table)
 
 
-def test_local_is_sgd_on_ones_own_data(problem):
+@pytest.mark.parametrize("settings, decay", [
+    (dict(local_steps=6, batch_size=4), 1.0),
+    (dict(local_steps=3, batch_size=0, client_optimizer="momentum",
+          client_lr_schedule="exponential", client_lr_decay=0.5), 0.5)])
+def test_local_is_training_on_ones_own_data(problem, settings, decay):
   """Two rounds: participants go on from their own model, others stay."""
-  work = dict(local_steps=6, batch_size=4)
-  algorithm = registry.build(
-      "local", problem.model, map_clients=clients.ClientMap(),
-      client_lr=0.3, **work)
-  initial = problems.some_params(problem.model)
-  state = algorithm.init(initial, problem.spec, jax.random.key(0))
-  cohort = layout.take_cohort(
-      problem.data, jnp.array([1, 4, 11, 12], jnp.int32))  # 12: padding
-  round_ = jax.jit(algorithm.round)
-  for number in range(2):
-    state, _ = round_(state, cohort, jax.random.key(number))
-
-  @jax.jit
-  def alone(params, shard, key):
-    return sgd(problem.model, params, shard, LocalWork(**work), 0.3, key)[0]
-
+  settings = dict(client_lr=0.3, **settings)
+  h, rounds = bridge.rounds(
+      problem, "local", [[1, 4, 11]] * 2, slots=4, **settings)
+  start = bridge.start(problem)
+  models = dict.fromkeys(rounds[0].ids, start)
+  for number, r in enumerate(rounds):
+    for i in r.ids:
+      models[i], _ = optimisers.local_training(
+          models[i], *problem.clients[i], r.batches[i],
+          lambda k: 0.3 * decay ** number,  # noqa: B023
+          problems.L2, kind=h.client_optimizer)
+  state, initial = rounds[-1].state, problems.some_params(problem.model)
   for i in range(12):
-    expected = initial
-    if i in (1, 4, 11):
-      for number in range(2):
-        key = client_keys(
-            jax.random.key(number), jnp.array([i], jnp.int32))[0]
-        expected = alone(expected, layout.shard_of(problem.data, i), key)
-    problems.assert_close(
-        jax.tree.map(lambda leaf: leaf[i], state.table), expected)
-  shard = layout.shard_of(problem.data, 1)
-  key = jax.random.key(0)
-  problems.assert_equal(
-      algorithm.client_params(state, jnp.int32(12), shard, key), initial)
-  problems.assert_equal(
-      algorithm.client_params(state, jnp.int32(4), shard, key),
-      jax.tree.map(lambda leaf: leaf[4], state.table))
+    row = problems.row(state.table, i)
+    if i in models:
+      bridge.assert_step_close(start, row, models[i])
+    else:
+      problems.assert_equal(row, initial)
+  algorithm = registry.build(
+      "local", problem.model, map_clients=clients.ClientMap(), **settings)
+  for i, deployed in ((12, initial), (4, problems.row(state.table, 4))):
+    problems.assert_equal(algorithm.client_params(
+        state, jnp.int32(i), layout.shard_of(problem.data, 1),
+        jax.random.key(0)), deployed)

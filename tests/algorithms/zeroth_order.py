@@ -1,13 +1,15 @@
-"""A NumPy loop of the estimate along the library's own directions."""
+"""The oracle's estimates along the library's own directions."""
 
 import functools
 
 import jax
 import jax.flatten_util
 import jax.numpy as jnp
+import numpy as np
 
 from fedjax_alg.client import zeroth_order
 from tests.algorithms import bridge
+from tests.reference import analytic
 from tests.reference import diversified as oracle
 
 
@@ -18,31 +20,27 @@ def _draw(key, number, size, kind):
 
 
 def moves(params, key, number, kind):
-  """The directions of one estimate, each as a model of the oracle."""
+  """The directions of one estimate, vectors of the oracle [K, P]."""
   vector, unravel = jax.flatten_util.ravel_pytree(params)
-  return [bridge.to_oracle(unravel(v))
-          for v in _draw(key, number, vector.size, kind)]
+  return np.array([oracle.to_vector(bridge.to_oracle(unravel(v)))
+                   for v in _draw(key, number, vector.size, kind)])
 
 
 def changes(w, x, y, moves_, smoothing, scheme="forward"):
-  """dF_k of one mini-batch, the loss without L2."""
-  result = []
-  for v in moves_:
-    ahead = oracle.loss(oracle.add(w, v, smoothing), x, y, 0.0)
-    if scheme == "forward":
-      result.append(ahead - oracle.loss(w, x, y, 0.0))
-    else:
-      behind = oracle.loss(oracle.add(w, v, -smoothing), x, y, 0.0)
-      result.append((ahead - behind) / 2)
-  return result
+  """dF_k of one mini-batch [K], the loss without L2."""
+  return analytic.differences(
+      analytic.batch_loss(w, x, y), oracle.to_vector(w), smoothing * moves_,
+      scheme)
 
 
 def estimate(w, x, y, moves_, smoothing, kind, scheme="forward", l2=0.0):
-  """(c / (n s)) sum_k dF_k v_k + l2 w."""
-  total = oracle.zeros_like(w)
-  for change, v in zip(changes(w, x, y, moves_, smoothing, scheme), moves_):
-    total = oracle.add(total, v, change)
-  d = oracle.to_vector(w).size if kind == "sphere" else 1.0
-  scaled = oracle.add(
-      oracle.zeros_like(w), total, d / (len(moves_) * smoothing))
-  return oracle.add(scaled, w, l2)
+  """The estimate of a mini-batch's gradient, and l2 w; a model."""
+  vector = oracle.to_vector(w)
+  if kind == "sphere":
+    found = analytic.sphere_estimator(
+        analytic.batch_loss(w, x, y), vector, moves_, smoothing)
+  else:
+    found = analytic.gaussian_estimator(
+        changes(w, x, y, moves_, smoothing, scheme), smoothing * moves_,
+        smoothing)
+  return oracle.to_model(found + l2 * vector, w)

@@ -76,13 +76,6 @@ def test_the_printed_step_is_longer(beta1, ratio):
     np.testing.assert_allclose(a["kernel"] / b["kernel"], ratio, rtol=1e-3)
 
 
-def test_a_zero_gradient_moves_nothing():
-  transformation = central.adaptive()
-  zero = {"w": jnp.zeros(3)}
-  update, _ = transformation.update(zero, transformation.init(zero))
-  np.testing.assert_array_equal(update["w"], np.zeros(3))
-
-
 def test_an_unknown_rule_is_named():
   with pytest.raises(ValueError, match="central rule 'adam': must be one of"):
     central.adaptive(rule="adam")

@@ -7,7 +7,6 @@ import pytest
 
 from fedjax_alg import registry
 from fedjax_alg.central import feature_statistics as features
-from fedjax_alg.client.svrg import feature_scaling
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
 from fedjax_alg.engine.round import sample_cohort
@@ -36,8 +35,7 @@ JOINS = np.repeat([0, 2, 5], [4, 5, 3]).astype(np.int32)
 
 
 @pytest.mark.program
-@pytest.mark.parametrize("name", [
-    "fsvrg", "ma_fsvrg", "ga_fsvrg", "cfsvrg", "clsfsvrg"])
+@pytest.mark.parametrize("name", ["fsvrg", "ga_fsvrg"])  # of either round
 def test_statistics_are_those_of_who_is_there(problem, name):
   """With newcomers, before every round: also A = C / omega is the oracle's."""
   data = problem.data._replace(joins=jnp.asarray(JOINS))
@@ -72,34 +70,9 @@ def test_before_any_report_every_feature_is_everywhere(problem):
   np.testing.assert_array_equal(none.holders, np.full(12, 12))
 
 
-def test_local_scaling_is_the_oracles(problem, statistics):
-  counts, total = oracle.total_counts(problem.clients)
-  for i in (0, 1, 5):
-    np.testing.assert_allclose(
-        feature_scaling(layout.shard_of(problem.data, i), statistics.share),
-        oracle.feature_scaling(problem.clients[i][0], counts, total), rtol=1e-5)
-
-
-@pytest.mark.parametrize("mode", ["all", "paper", "none"])
-def test_aggregate_scaling_is_the_oracles(problem, statistics, mode):
-  update = problems.some_params(problem.model)
-  scaled = features.scale_aggregate(
-      problem.model, mode, statistics, jnp.float32(5), update)
-  a_r = oracle.aggregate_scaling(problem.clients, range(5), mode)
-  expected = oracle.scale(a_r, bridge.to_oracle(update))
-  mine = bridge.to_oracle(scaled)
-  np.testing.assert_allclose(mine["kernel"], expected["kernel"], rtol=1e-5)
-  np.testing.assert_allclose(mine["bias"], expected["bias"], rtol=1e-5)
-
-
-@pytest.mark.program
-@pytest.mark.parametrize("mode, factor", [("all", 1), ("paper", 0.25),
-                                          ("none", 1)])
-def test_a_model_without_features_takes_a_scalar(
-    image_problem, statistics, mode, factor):
+def test_a_model_without_features_takes_a_scalar(image_problem, statistics):
+  """|S| / C; with other modes it is not scaled (algorithms/test_fsvrg.py)."""
   update = problems.some_params(image_problem.model)
   scaled = features.scale_aggregate(
-      image_problem.model, mode, statistics, jnp.float32(3), update)
-  problems.assert_close(scaled, {"params": {
-      name: {k: factor * v for k, v in layer.items()}
-      for name, layer in update["params"].items()}})
+      image_problem.model, "paper", statistics, jnp.float32(3), update)
+  problems.assert_close(scaled, jax.tree.map(lambda v: 0.25 * v, update))

@@ -13,6 +13,7 @@ from fedjax_alg.base import Shard
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
 from tests import problems
+from tests.algorithms import bridge
 
 RNG = np.random.default_rng(3)
 N, D, L = 300, 5, 3
@@ -74,23 +75,6 @@ def test_a_full_pass_is_autodiff_on_the_rows(name, offset, size):
   problems.assert_close(grad, expected_grad)
 
 
-def test_batches_of_an_epoch_average_to_a_full_pass():
-  model = MODELS["softmax"]
-  params = problems.some_params(model)
-  batch = jax.jit(functools.partial(objective.batch_value_and_grad, model))
-  total, parts = jnp.zeros(()), []
-  for start in range(0, 50, 20):  # the last has 10 of 20 rows
-    mask = jnp.arange(20) + start < 50
-    loss, grad = batch(params, X[start:start + 20], Y[start:start + 20], mask)
-    weight = float(mask.sum()) / 50
-    total += weight * loss
-    parts.append(jax.tree.map(lambda g, weight=weight: weight * g, grad))
-  loss, grad, _ = passes("softmax")(params, shard_at(0, 50))
-  np.testing.assert_allclose(total, loss, rtol=1e-5)
-  problems.assert_close(
-      jax.tree.map(lambda *leaves: sum(leaves), *parts), grad)
-
-
 def test_an_empty_batch_gives_the_regulariser():
   model = MODELS["softmax"]
   params = problems.some_params(model)
@@ -100,23 +84,6 @@ def test_an_empty_batch_gives_the_regulariser():
   problems.assert_close(grad, jax.tree.map(lambda w: 0.3 * w, params))
   np.testing.assert_allclose(
       loss, plain("softmax")(params, rows_of(0, 0))[0], rtol=1e-6)
-
-
-def test_several_models_in_one_pass():
-  model = MODELS["softmax"]
-  stack = jax.tree.map(lambda *leaves: np.stack(leaves), *(
-      problems.some_params(model, seed) for seed in range(3)))
-  shard = shard_at(30, 130)
-  losses, grads = jax.jit(jax.vmap(
-      lambda params: objective.full_value_and_grad(model, params, shard)))(
-          stack)
-  for k in range(3):
-    loss, grad, _ = passes("softmax")(
-        jax.tree.map(lambda leaf: leaf[k], stack), shard)
-    np.testing.assert_allclose(losses[k], loss, rtol=1e-6)
-    problems.assert_close(
-        jax.tree.map(lambda leaf: np.asarray(leaf)[k], grads),
-        jax.tree.map(np.asarray, grad))
 
 
 def test_preferred_is_the_model_of_least_loss_and_the_first_of_equals():
@@ -144,13 +111,6 @@ def test_feature_counts(offset, size):
       counts, (X[offset:offset + size] != 0).sum(0))
 
 
-def test_feature_counts_of_images_are_by_pixel(image_problem):
-  shard = layout.shard_of(image_problem.data, 3)
-  x, _ = image_problem.clients[3]
-  np.testing.assert_array_equal(
-      objective.feature_counts(shard), (x != 0).reshape(70, 36).sum(0))
-
-
 @pytest.mark.parametrize("offset, size", PLACES)
 def test_label_counts(offset, size):
   counts = label_counts(shard_at(offset, size), L)
@@ -169,19 +129,13 @@ def test_a_loss_has_one_number_for_each_row(shape):
 @pytest.mark.parametrize("name, more", [
     ("clsfsvrg", {}), ("fedzo", dict(batch_size=0))])
 def test_l2_of_the_sum_is_that_of_the_mean_divided_by_the_size(name, more):
-  """Where all clients have the same number of examples."""
-  rng = np.random.default_rng(0)
-  x = rng.normal(size=(80, D)).astype(np.float32)
-  y = np.argmax(x[:, :L], axis=1)
-  fed = fa.federate(
-      fa.from_arrays(x[:64], y[:64], x_test=x[64:], y_test=y[64:],
-                     client_ids=np.arange(64) // 8),
-      partition="natural", validation_clients=1)
-  size, = set(fed.data.train.size.tolist())
-  of_sum, of_mean = (
-      fa.run(name, fed, model="softmax", rounds=2, cohort_size=4, **settings,
-             **more).client_params(0)
-      for settings in (dict(l2=0.25, l2_of="sum"), dict(l2=0.25 / size)))
+  """Where all clients, and the server, have the same number of examples."""
+  problem = problems.of_sizes((8,) * 5, 8)
+  of_sum, of_mean = (bridge.rounds(
+      problem._replace(model=problem.model._replace(**l2)), name,
+      [[0, 1, 2, 4], [0, 3]], local_steps=3, **more)[1][-1].state.models
+                     for l2 in (dict(l2=0.25, l2_of_sum=True),
+                                dict(l2=0.25 / 8)))
   problems.assert_close(of_sum, of_mean, rtol=1e-5, atol=1e-7)
 
 

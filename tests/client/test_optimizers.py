@@ -114,9 +114,8 @@ ROUNDS = dict(
 
 
 def two_rounds(problem, name, **settings):
-  return bridge.model_of(bridge.chain(
-      problem, name, [[0, 1, 4], [2, 4, 5]], [KEY, jax.random.key(4)],
-      problems.some_params(problem.model), **settings, **ROUNDS)[0])
+  return bridge.model_of(bridge.rounds(
+      problem, name, [[0, 1, 4], [2, 4, 5]], **settings, **ROUNDS)[1][1].state)
 
 
 @pytest.fixture(scope="module", name="fedavg")
@@ -135,22 +134,6 @@ def test_methods_that_are_fedavg_then_are_it(problem, fedavg, name, settings):
   """With momentum, and a rate that is halved in the second round."""
   problems.assert_close(
       two_rounds(problem, name, **settings), fedavg, rtol=1e-4, atol=1e-5)
-
-
-def test_local_training_counts_its_rounds(problem):
-  """Of each client alone, whose model stays with it."""
-  keys, start = [KEY, jax.random.key(4)], problems.some_params(problem.model)
-  states, _, _ = bridge.history(
-      problem, "local", [[CLIENT]] * 2, keys, start, **ROUNDS)
-  model = bridge.to_oracle(start)
-  for rounds in range(2):
-    model, _ = oracle.local_training(
-        model, *problem.clients[CLIENT], [np.arange(45)] * 3,
-        lambda k: 0.2 * 0.5 ** rounds, problems.L2,  # noqa: B023
-        kind="momentum")
-  bridge.assert_step_close(
-      bridge.to_oracle(start),
-      jax.tree.map(lambda leaf: leaf[CLIENT], states[-1].table), model)
 
 
 @pytest.mark.parametrize("name, options, said", [

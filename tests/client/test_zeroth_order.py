@@ -1,4 +1,4 @@
-"""Gradients from losses: bias, exact cases, memory, the mini-batch hook."""
+"""Gradients from losses: formulas, memory, the mini-batch hook."""
 
 import functools
 import math
@@ -44,43 +44,6 @@ def quadratic(params):
   return linear(params) + 0.5 * jnp.dot(w, jnp.dot(jnp.asarray(CURVE), w))
 
 
-def gradient_of_quadratic():
-  return SLOPE + CURVE @ np.asarray(flat(START))
-
-
-@functools.partial(problems.quick_jit, static_argnames=(
-    "loss", "number", "directions", "smoothing", "kind", "scheme"))
-def many(loss, number, **settings):
-  """As many independent estimates [number, 6]."""
-  return jax.vmap(lambda key: flat(zeroth_order.estimate(
-      loss, START, key, **settings)[1]))(jax.random.split(KEY, number))
-
-
-@pytest.mark.parametrize("kind", zeroth_order.KINDS)
-@pytest.mark.parametrize("scheme", zeroth_order.SCHEMES)
-def test_the_mean_of_many_estimates_is_the_gradient(kind, scheme):
-  """Odd moments of the directions are 0: exact for a quadratic loss."""
-  found = np.asarray(many(
-      quadratic, 4000, directions=5, smoothing=0.3, kind=kind, scheme=scheme))
-  error = found.std(0) / math.sqrt(len(found))
-  truth = gradient_of_quadratic()
-  assert error.max() < 0.05 * np.abs(truth).max()  # or nothing is tested
-  assert (np.abs(found.mean(0) - truth) < 4.5 * error).all()
-
-
-@pytest.mark.parametrize("kind, spread", [("sphere", SIZE - 1),
-                                          ("gaussian", SIZE + 1)])
-def test_the_variance_falls_with_the_number_of_directions(kind, spread):
-  """E ||e - g||^2 = ||g||^2 (d -+ 1) / n where the loss is linear."""
-  for directions in (1, 8):
-    found = np.asarray(many(
-        linear, 4000, directions=directions, smoothing=0.3, kind=kind,
-        scheme="forward"))
-    error = ((found - SLOPE) ** 2).sum(1).mean()
-    expected = spread * (SLOPE ** 2).sum() / directions
-    assert abs(error / expected - 1) < 0.15
-
-
 def test_directions_of_the_sphere_and_normal_ones():
   numbers = jnp.arange(3000, dtype=jnp.int32)
   unit = np.asarray(draw(KEY, numbers, SIZE, "sphere"))
@@ -98,27 +61,6 @@ def test_a_direction_depends_on_its_own_number_alone():
     alone = draw(KEY, jnp.array([k], jnp.int32), SIZE, "sphere")
     problems.assert_close(alone[0], together[k], rtol=1e-6)
   assert len(np.unique(np.asarray(together))) == together.size
-
-
-@pytest.mark.parametrize("scheme", zeroth_order.SCHEMES)
-def test_along_an_orthonormal_basis_a_linear_loss_has_no_error(scheme):
-  rotation = np.linalg.qr(CURVE)[0].astype(np.float32)
-  for basis in (np.eye(SIZE, dtype=np.float32), rotation):
-    change, _ = problems.quick_jit(lambda basis: zeroth_order.differences(
-        linear, START, linear(START), basis, smoothing=0.5,
-        scheme=scheme))(basis)
-    factor = zeroth_order.factor_of("sphere", SIZE, SIZE, 0.5)
-    found = factor * zeroth_order.combine(change, jnp.asarray(basis))
-    np.testing.assert_allclose(found, SLOPE, rtol=1e-5, atol=2e-6)
-
-
-@pytest.mark.parametrize("directions", [1, 4])
-def test_with_one_parameter_the_sphere_is_exact(directions):
-  loss, found = estimate(
-      lambda w: 3.0 * w.sum(), jnp.array([2.0]), KEY, directions=directions,
-      smoothing=0.25)
-  assert float(loss) == 6.0
-  np.testing.assert_allclose(found, [3.0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("directions, kind, scheme", [

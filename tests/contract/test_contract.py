@@ -247,10 +247,21 @@ def finished(bench, age):
 # by that one, and by test_parameter_roles.
 #: These stand for all in ``--fast``; clustered rounds by IFCA's oracle.
 FAST = ("fedavg", "afl")
+#: The round of another but for a term of the clients' loss or the step of the
+#: server, and its ledger: with ``-m slow``.
+LIKE = {"fedprox": "fedavg", "fedgrouprox": "fedgroup", "mime_svrg": "mime",
+        "fedavgm": "fedadam", "fedadagrad": "fedadam", "fedyogi": "fedadam"}
+
+
+def marks(name):
+  if name in LIKE:
+    assert registry.get(name).ledger is registry.get(LIKE[name]).ledger
+    return [pytest.mark.slow]
+  return [pytest.mark.fast] if name in FAST else []
 
 
 @pytest.fixture(scope="module", name="bench", params=[
-    pytest.param(name, marks=[pytest.mark.fast] if name in FAST else [])
+    pytest.param(name, marks=marks(name))
     for name, entry in registry.ALGORITHMS.items() if not entry.options])
 def fixture_bench(request, problem):
   return Bench(request.param, problem)
@@ -371,11 +382,6 @@ def test_nan_behind_a_padding_slot_changes_nothing(bench, age):
   problems.assert_equal(bad_aux.server, aux.server)
 
 
-#: One of each kind of round that maps clients: on these also lanes of one
-#: device and ``vmap`` on several, which keep what every client sends.
-KINDS = ("fedavg", "fsvrg", "ifca")
-
-
 def test_client_maps_agree_and_padding_slots_change_nothing(
     bench, mesh, monkeypatch):
   """On cohorts with padding slots that point at NaN; lanes are vmap inside.
@@ -383,7 +389,7 @@ def test_client_maps_agree_and_padding_slots_change_nothing(
   Two lanes on each of four devices, which keep sums alone where a method needs
   no more, against one client after the other on one device, which keeps all.
   """
-  if bench.name in KINDS:
+  if bench.name == "ifca":  # all modes: tests/engine/test_clients.py
     check_map(bench, clients.ClientMap("lanes", lanes=3))
     check_map(bench, clients.ClientMap("vmap", mesh=mesh), mesh)
   monkeypatch.setattr(stacking, "STACKED_BYTES", 0)

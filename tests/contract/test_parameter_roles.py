@@ -1,11 +1,13 @@
-"""Every registered algorithm with parameters of every role, or its reason.
+"""Every registered algorithm with roles of parameters and running statistics.
 
 Traced, not compiled: what is tested is which leaves the algorithm sees and what
-it says that it sends. The numbers are tested in ``tests/client``.
+it says that it sends, or the reason that it gives. The numbers are tested in
+``tests/client``.
 """
 
 import functools
 
+from flax import linen as nn
 import jax
 import pytest
 
@@ -17,45 +19,65 @@ from fedjax_alg.engine.keys import run_keys
 from fedjax_alg.engine.round import Participation
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models import roles
-from fedjax_alg.runs import methods
+from fedjax_alg.runs import methods, options, prepare
 from tests import problems
 from tests.contract.test_contract import small_settings
 
 #: Why a method has no personal parameters, as it says itself.
 REFUSED = {
     "ditto": "keeps a personal model", "pfedme": "has a personal model",
+    "apfl": "keeps a personal model",
     "per_fedavg": "adapts all parameters", "fedzo": "losses and no gradients",
     "pfedzo": "has a personal model",
-    "fedbuff": "keep nothing", "fedasync": "keep nothing"}
-#: Those whose round is not made of two halves.
-OWN_ROUND = ("baffle", "central", "local", "fedacnnl", "pfedacnnl", "afl")
+    "fedbuff": "keep nothing", "fedasync": "keep nothing",
+    **dict.fromkeys(("baffle", "central", "local"), "keep no personal")}
+#: Why a method has no running statistics but those of the batch.
+WITHOUT_STATE = {
+    **{name: why for name, why in REFUSED.items() if name != "local"},
+    "baffle": "keeps no running", "central": "keeps no running"}
+CLOSED = [name for name, entry in registry.ALGORITHMS.items() if entry.rounds]
+OPEN = [name for name in registry.ALGORITHMS if name not in CLOSED]
+
+
+class Normed(nn.Module):
+  """A perceptron with BatchNorm."""
+
+  @nn.compact
+  def __call__(self, x, train):
+    x = nn.BatchNorm(not train)(nn.Dense(5)(x))
+    return nn.Dense(problems.CLASSES)(nn.relu(x))
+
+
+#: Floats of its first layer, of all its parameters and of its statistics.
+FIRST = 5 * (problems.FEATURES + 1)
+PARAMETERS, STATISTICS = FIRST + 10 + 6 * problems.CLASSES, 10
 
 
 @functools.cache
 def problem():
-  held = problems.softmax_problem()
-  return held._replace(model=models.make_model(
-      "mlp", (problems.FEATURES,), problems.CLASSES, hidden=(5,)))
+  return problems.softmax_problem()
 
 
-def algorithm_of(name, given):
-  """The algorithm and its model of the shared parameters."""
+def normed():
+  return models.from_flax(Normed(), (problems.FEATURES,))
+
+
+def traced_round(name, given, model_state, **more):
+  """The algorithm, its state after a round and what it sends, as shapes.
+
+  Raises:
+    OptionError: the method refuses the roles, as a run would.
+  """
   entry, held = registry.get(name), problem()
-  model = roles.split(held.model, given)
-  hparams = entry.hparams(**small_settings(entry))
-  build = methods.Method(name, entry, hparams).resolved().builder(
-      model, clients.ClientMap())
-  return model, build
-
-
-def traced_round(name, given):
-  """The state before and after a round, and its report, all as shapes."""
-  held = problem()
-  model, build = algorithm_of(name, given)
-  keys = jax.tree.map(lambda key: key[None], run_keys(0))
+  model = roles.split(normed(), given, model_state=model_state)
+  method = methods.Method(
+      name, entry, entry.hparams(**small_settings(entry) | more)).resolved()
+  build = method.builder(model, clients.ClientMap())
+  prepare.check_roles(build({}), method, model)
   data = held.data
   if model.roles.has_frozen:
     data = data._replace(frozen=model.roles.frozen)
+  keys = jax.tree.map(lambda key: key[None], run_keys(0))
 
   def both(data):
     states = loop.initial_states(build, model, held.spec, data, keys, {})
@@ -63,49 +85,79 @@ def traced_round(name, given):
         build, Participation(held.spec.cohort_size), 1)(
             states, data, keys, {}, 0, 1)
 
-  before, (after, log) = jax.eval_shape(both, data)
-  return model, build({}), before, after, log
-
-
-@pytest.mark.parametrize("name", list(registry.ALGORITHMS))
-def test_personal_parameters_stay_with_the_client_or_are_refused(name):
-  given = ["personal:last"]
-  if name in REFUSED:
-    with pytest.raises(OptionError, match=REFUSED[name]):
-      algorithm_of(name, given)[1]({})
-    return
-  if name in OWN_ROUND:
-    entry = registry.get(name)
-    assert entry.rounds is not None or (
-        algorithm_of(name, given)[1]({}).start_personal is None)
-    return
-  model, algorithm, before, after, _ = traced_round(name, given)
-  assert algorithm.start_personal is not None
+  before, (after, _) = jax.eval_shape(both, data)
   assert jax.tree.structure(before) == jax.tree.structure(after)
-  shared = jax.eval_shape(model.init, jax.random.key(0))
-  size = num_params(shared)
-  assert size < num_params(jax.eval_shape(
-      problem().model.init, jax.random.key(0)))
-  models_ = jax.eval_shape(algorithm.global_params, jax.tree.map(
-      lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), after))
-  assert num_params(models_) % size == 0
-  state = jax.tree.map(
+  assert [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(before)] == [
+      (leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(after)]
+  return model, build({}), jax.tree.map(
       lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), after)
-  deployed = jax.eval_shape(
+
+
+def deployed(algorithm, state):
+  """The number of floats that a client deploys."""
+  return num_params(jax.eval_shape(
       lambda state, data: algorithm.client_params(
           state, jax.numpy.int32(0), layout.shard_of(data, 0),
-          jax.random.key(0)), state, problem().data)
-  assert num_params(deployed) == num_params(jax.eval_shape(
-      problem().model.init, jax.random.key(0)))
+          jax.random.key(0)), state, problem().data))
 
 
-@pytest.mark.parametrize("name", [
-    name for name, entry in registry.ALGORITHMS.items()
-    if entry.rounds is None])
-def test_frozen_parameters_are_in_no_state(name):
-  """Any algorithm can have them; a round reads them from its arguments."""
-  model, _, before, after, _ = traced_round(name, ["frozen:Dense_0"])
-  assert jax.tree.structure(before) == jax.tree.structure(after)
-  frozen = {leaf.shape for leaf in jax.tree.leaves(model.roles.frozen)}
-  assert not [leaf.shape for leaf in jax.tree.leaves(after)
-              if leaf.shape[-2:] in frozen]
+def refused(name, why, *args):
+  with pytest.raises(OptionError, match=why) as caught:
+    traced_round(name, *args)
+  assert "\n" not in str(caught.value)
+  return str(caught.value)
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_what_is_a_clients_own_stays_there_or_is_refused(name):
+  """A personal layer, and statistics that each client keeps."""
+  given = ["personal:Dense_1"], "local"
+  if name in REFUSED:
+    refused(name, REFUSED[name], *given)
+    return
+  if name == "clsfsvrg":
+    refused(name, "measures losses at the server", *given)
+    return
+  model, algorithm, state = traced_round(name, *given)
+  assert algorithm.start_personal is not None
+  shared = FIRST + 10
+  assert num_params(jax.eval_shape(model.init, jax.random.key(0))) == shared
+  models_ = jax.eval_shape(algorithm.global_params, state)
+  assert num_params(models_) % shared == 0
+  assert deployed(algorithm, state) == PARAMETERS + STATISTICS
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_frozen_parameters_are_in_no_state_and_statistics_are(name):
+  """A round reads frozen ones from its arguments; the server keeps the rest."""
+  given, model_state, kept = ["frozen:Dense_0"], "global", STATISTICS
+  if name in WITHOUT_STATE:
+    assert "(allowed: batch)" in refused(
+        name, WITHOUT_STATE[name], given, model_state)
+    model_state, kept = "batch", 0
+  model, algorithm, state = traced_round(name, given, model_state)
+  assert num_params(model.roles.frozen) == FIRST
+  assert not [path for path, _ in jax.tree_util.tree_leaves_with_path(state)
+              if "Dense_0" in jax.tree_util.keystr(path)]
+  shared = PARAMETERS - FIRST
+  assert num_params(jax.eval_shape(model.init, jax.random.key(0))) == shared
+  assert deployed(algorithm, state) == shared + kept
+  if algorithm.global_params is not None:
+    models_ = jax.eval_shape(algorithm.global_params, state)
+    assert num_params(models_) % (shared + kept) == 0
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "fednova", "ifca"])
+def test_clients_keep_what_they_have_not_sent_beside(name):
+  """Rows of the method, of its layer and statistics, and of a compressor."""
+  _, algorithm, state = traced_round(
+      name, ["personal:Dense_1"], "local", compress_up="topk:0.1")
+  assert deployed(algorithm, state) == PARAMETERS + STATISTICS
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_closed_form_fits_every_layer(name):
+  for given in (("personal:Dense_1",), ()):
+    with pytest.raises(OptionError, match="fits every layer"):
+      prepare.split_by_role(
+          methods.method_of(name), normed(), options.RunOptions(roles=given))

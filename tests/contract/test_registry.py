@@ -36,7 +36,10 @@ def test_an_unknown_algorithm_gets_the_nearest_name(wrong, hint):
     ("losacadaptive", "it is client_update=losac with server=adaptive ("),
     ("mime_adam", "it is algorithm=mime with base=adam (the paper's"),
     ("FedSGD", "it is algorithm=fedavg with local_steps=1 and batch_size=0 ("),
-    ("q-FedAvg", "this method is not here ("), ("APFL", "is not here ("),
+    ("FedProto", "is not here ("),
+    ("q-FedAvg", "is algorithm=fedavg with client_weights=qffl:Q ("),
+    ("Agnostic FL", "is algorithm=fedavg with client_weights=agnostic "
+     "(algorithm=afl is analytic FL) ("),
     ("resnet", "unknown (one of"), ("my.module", "or your own, path/to/file")])
 def test_a_name_that_is_no_name_here_is_said_to_be_what_it_is(name, said):
   with pytest.raises(ValueError) as error:
@@ -102,26 +105,20 @@ def test_entries_do_not_share_what_can_be_changed():
     small["client_lr"] = 1.0
 
 
-@pytest.mark.parametrize("name", [
-    name for name, entry in registry.ALGORITHMS.items()
-    if hasattr(entry.hparams, "aggregator")])
-def test_the_aggregator_reaches_the_round(name, problem):
-  for chosen in ("mean", "median"):
-    made = registry.build(
-        name, problem.model, map_clients=MAP, aggregator=chosen)
-    method, = made.round.args  # of compose
-    assert method.exchange.aggregator.is_mean == (chosen == "mean")
-
-
-@pytest.mark.parametrize("name", [
-    name for name, entry in registry.ALGORITHMS.items()
-    if hasattr(entry.hparams, "attack")])
-def test_the_attack_reaches_the_round(name, problem):
-  for chosen in ("none", "label_flip"):
-    made = registry.build(
-        name, problem.model, map_clients=MAP, attack=chosen)
-    method, = made.round.args  # of compose
-    assert (method.exchange.attack is None) == (chosen == "none")
+@pytest.mark.parametrize("name, field", [
+    (name, field) for name, entry in registry.ALGORITHMS.items()
+    for field in ("aggregator", "attack") if hasattr(entry.hparams, field)])
+def test_the_aggregator_and_the_attack_reach_the_round(name, field, problem):
+  plain, other = (registry.build(
+      name, problem.model, map_clients=MAP, **{field: chosen}).round.args[0]
+                  for chosen in dict(aggregator=("mean", "median"),
+                                     attack=("none", "label_flip"))[field])
+  if field == "aggregator":
+    assert plain.exchange.aggregator.is_mean
+    assert not other.exchange.aggregator.is_mean
+  else:
+    assert plain.exchange.attack is None
+    assert other.exchange.attack is not None
 
 
 @pytest.mark.parametrize("name", list(registry.ALGORITHMS))
@@ -138,3 +135,20 @@ def test_builders_validate(name, problem):
           name, problem.model, map_clients=MAP, **{field.name: bad})
     return
   pytest.fail(f"{name} has no hyper-parameter with a lower bound")
+
+
+@pytest.mark.parametrize("name, given, said", [
+    ("ditto", dict(lam=20.0), "`personal_lr`=0.1 with `lam`=20: "),
+    ("pfedme", dict(lam=20.0, personal_lr=0.1),
+     "`personal_lr`=0.1 with `lam`=20: "),
+    ("pfedzo", dict(lam=20.0), "`lam`=20"),
+    ("pfedzo", dict(smoothing=1e-6), "`smoothing`=1e-06"),
+    ("fedzo", dict(smoothing=1e-5), "`smoothing`=1e-05"),
+    ("baffle", dict(smoothing=1e-6), "`smoothing`=1e-06"),
+    ("fednova", dict(mu=20.0), "`mu`=20 with `client_lr`=0.1: "),
+    ("fednova", dict(mu=9.0), "")])
+def test_it_warns_of_what_diverges_or_float32_cannot_see(name, given, said):
+  entry = registry.get(name)
+  assert not entry.caution(entry.hparams(), 7850)
+  found = entry.caution(entry.hparams(**given), 7850)
+  assert said in found if said else not found

@@ -164,10 +164,10 @@ def test_traced_values_give_the_types_of_constants(name, more, problem):
 @pytest.mark.parametrize("name, more, devices", [
     ("fedprox", dict(client_optimizer="nesterov", client_clip=1.0,
                      client_lr_schedule="exponential"), 4),
-    ("ga_fsvrg", dict(threshold=0), 1),
-    ("mime", dict(base="adam"), 1),
-    ("fedavg", dict(aggregator="centred_clipping", attack="scaled"), 1),
-    ("composed", dict(server="cg_line_search", num_models=1), 1),
+    ("ga_fsvrg", dict(threshold=0, aggregator="centred_clipping",
+                      attack="scaled"), 1),
+    ("composed", dict(client_update="mime_lite", base="adam", num_models=1,
+                      server="cg_line_search"), 1),
     ("fedavg", dict(private="adaptive", count_noise=5.0), 1),
 ])
 def test_traced_values_give_the_numbers_of_constants(

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import fedjax_alg as fa
-from fedjax_alg.data import sources
+from fedjax_alg import tasks
+from fedjax_alg.data.store import Coded
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(6, 4)).astype(np.float32)
@@ -76,20 +77,11 @@ def test_refused_in_one_line_with_the_argument(given, said):
   assert "\n" not in str(error.value)
 
 
-def test_strings_are_client_ids():
-  """Clients are numbered in the sorted order of their ids."""
+@pytest.mark.parametrize("client", [3, 0.5])
+def test_there_is_no_such_client(client):
   fed = fa.federate(fa.from_arrays(**GOOD), partition="natural")
-  assert fed.num_clients == 3
-  assert list(fed.client_names) == sorted(set(GOOD["client_ids"]))
-  for number, name in enumerate("abc"):
-    assert in_order(*fed.client(number)) == in_order(
-        X[IDS == name], Y[IDS == name])
-  np.testing.assert_array_equal(fed.client_test(2)[0], X[1:2])
-  assert fed.client_test(1)[0].shape == (0, 4)
-  with pytest.raises(fa.DataError, match="^client=3: must be a whole"):
-    fed.client(3)
-  with pytest.raises(fa.DataError, match="^client=0.5: must be a whole"):
-    fed.client(0.5)
+  with pytest.raises(fa.DataError, match=f"^client={client}: must be a whole"):
+    fed.client(client)
 
 
 def test_names_stay_with_their_clients():
@@ -139,13 +131,6 @@ def test_equals_the_file_of_the_same_arrays(tmp_path):
                      partition="natural")
   arrays = fa.federate(fa.from_arrays(**GOOD), partition="natural")
   assert file.hashes == arrays.hashes
-  assert sources.load_npz(tmp_path / "own.npz").num_classes == 3
-  one, other = (fa.federate(source, partition="iid", num_clients=2,
-                            min_client_size=1, **more)
-                for source, more in (
-                    ("npz", dict(data_path=str(tmp_path / "own.npz"))),
-                    (fa.from_arrays(**GOOD), {})))
-  assert one.hashes == other.hashes
 
 
 def _ids(count):
@@ -215,3 +200,98 @@ def test_strange_labels_are_warned_of_and_impossible_ones_refused():
     fa.from_arrays(x, [0, 1, 2, 3, 4, 10 ** 9])
   with pytest.raises(fa.DataError, match="`?x`?: has no features|x has no"):
     fa.from_arrays(np.ones((3, 0)), [0, 1, 2])
+
+
+SEVERAL = {"pixels": (9 * X).astype(np.uint8), "age": X[:, :1]}
+
+
+@pytest.mark.parametrize("given, said", [
+    (dict(x={}), "^x: has no arrays$"),
+    (dict(x={"a": X, "b": X[:5]}), r"^x: b has shape \(5, 4\), \(6, 4\) is ne"),
+    (dict(x={"a": X, "b": X[:, 0]}), r"^x: b has shape \(6,\), one row per ex"),
+    (dict(x={"a": X}), "^x: and x_test have different arrays"),
+    (dict(x={"a": X}, x_test={"b": X[:2]}), "^x: and x_test have different"),
+    (dict(x={"a": X}, x_test={"a": X[:2, :3]}), r"^x: a has examples of shape"),
+    (dict(y={"a": Y}), "^y: is a dictionary, task=classification needs one"),
+    (dict(y=Y.astype(float)), "need a task, such as regression"),
+    (dict(task="regresion"), "^task=regresion: unknown, did you mean"),
+    (dict(task="tokens"), r"^y: has shape \(6,\), \[n, T\] ids of tokens"),
+    (dict(task="multi_label"), r"^y: lies in \[0, 2\]"),
+    (dict(task="regression", y=X, y_test=X[:2], num_classes=3),
+     "^num_classes=3: the targets of task=regression have 4 numbers"),
+    (dict(task="regression", y=changed(X, (1, 0), np.nan), y_test=X[:2]),
+     "^y: has 1 NaN or infinite value.*in row 1$"),
+])
+def test_dictionaries_and_targets_that_do_not_fit_are_refused(given, said):
+  with pytest.raises(fa.OptionError, match=said) as error:
+    fa.from_arrays(**{**GOOD, **given})
+  assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("task, y, kept, size", [
+    ("regression", X[:, 0], ((1,), np.float32), 1),
+    ("regression", Y, ((1,), np.float32), 1),
+    ("multi_label", X > 0, ((4,), np.int32), 4),
+    ("dense", np.arange(24).reshape(6, 2, 2) % 5, ((2, 2), np.int32), 5)])
+def test_targets_of_a_task_have_its_shape_and_dtype(task, y, kept, size):
+  fed = fa.federate(fa.from_arrays(X, y, IDS, task=task))
+  assert (fed.targets.shape, fed.targets.dtype) == kept
+  assert fed.num_classes == size and tasks.of(fed).name == task
+  assert fed.label_histogram.sum() == fed.data.train.size.sum()
+  assert f"outputs ({task})" in repr(fed)
+
+
+def test_a_file_may_have_several_arrays_of_an_example(tmp_path):
+  """x_train/NAME is NAME of the dictionary x; bytes stay bytes."""
+  ids = np.array([1, 0, 1, 2, 0, 2])
+  np.savez(tmp_path / "own.npz", y_train=X[:, 1], client_train=ids,
+           y_test=X[:2, 1], client_test=[0, 2], **{
+               f"x_{split}/{name}": array[rows] for name, array in (
+                   SEVERAL.items()) for split, rows in (
+                       ("train", slice(None)), ("test", slice(2)))})
+  file = fa.federate("npz", data_path=str(tmp_path / "own.npz"),
+                     partition="natural", task="regression")
+  arrays = fa.federate(fa.from_arrays(
+      SEVERAL, X[:, 1], ids, task="regression",
+      x_test={name: array[:2] for name, array in SEVERAL.items()},
+      y_test=X[:2, 1], test_client_ids=[0, 2]), partition="natural")
+  assert file.hashes == arrays.hashes
+  assert isinstance(file.data.train.x["pixels"], Coded)
+  x, y = file.client(1)
+  np.testing.assert_allclose(
+      sorted(x["pixels"][:, 0]), sorted(SEVERAL["pixels"][ids == 1, 0] / 255),
+      rtol=1e-6)
+  assert y.shape == (2, 1)
+  np.savez(tmp_path / "both.npz", y_train=Y, x_test=X, y_test=Y, x_train=X,
+           **{"x_train/a": X})
+  with pytest.raises(fa.DataError, match="has x_train and x_train/a, one of"):
+    fa.federate("npz", data_path=str(tmp_path / "both.npz"))
+  with pytest.raises(fa.DataError, match="features=hog: needs one array"):
+    fa.federate(fa.from_arrays(SEVERAL, Y, IDS), features="hog")
+
+
+def test_examples_are_dealt_by_the_labels_of_the_task():
+  """Classes of quantiles; and what has no labels says so."""
+  rng = np.random.default_rng(0)
+  x, y = rng.normal(size=(300, 3)), rng.normal(size=300)
+  one = fa.from_arrays(x, y, x_test=x, y_test=y, task="regression")
+  fed = fa.federate(one, partition="classes", num_clients=10,
+                    classes_per_client=2)
+  assert fed.label_histogram.shape == (10, 10)
+  assert ((fed.label_histogram > 0).sum(1) == 2).all()
+  spread = np.mean([fed.client(i)[1].std() for i in range(10)])
+  even = fa.federate(one, partition="iid", num_clients=10)
+  assert spread < 0.8 * np.mean([even.client(i)[1].std() for i in range(10)])
+  several = fa.from_arrays(x, np.stack([y, y], 1), x_test=x, y_test=np.stack(
+      [y, y], 1), task="regression")
+  ids = rng.integers(1, 5, (300, 4))
+  tokens = fa.from_arrays(ids, ids, x_test=ids, y_test=ids, task="tokens")
+  for examples, options, said in (
+      (tokens, dict(partition="dirichlet"), "task=tokens have none"),
+      (several, dict(partition="classes"), "task=regression have none"),
+      (one, dict(partition="powerlaw"), "task=regression have none"),
+      (one, dict(shift="swap_part", num_clients=5),
+       "shift=swap_part: exchanges the examples of a class, task=regression")):
+    with pytest.raises(fa.DataError, match=said):
+      fa.federate(examples, **options)
+  assert fa.federate(tokens, num_clients=5).label_histogram.shape == (5, 1)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedjax_alg.data import features, femnist as femnist_lib, partition
+from fedjax_alg.data import femnist as femnist_lib
 from tests import tfds_records
 from tests.data.reading import refuses
 
@@ -114,15 +114,6 @@ def test_seeds():
   np.testing.assert_array_equal(first.x_train, again.x_train)
   assert first.x_train.shape != other.x_train.shape or (
       not np.array_equal(first.x_train, other.x_train))
-
-
-def test_its_clients_are_natural_and_its_images_become_0_to_1():
-  got = deal(pool(100), "fixed", clients=20)
-  split = partition.make_partition("natural", got, None, 0)
-  np.testing.assert_array_equal(split.train_size, sizes(got.client_train, 20))
-  np.testing.assert_array_equal(split.test_size, sizes(got.client_test, 20))
-  x, _ = features.make_features("none")(got.x_train, got.x_test)
-  np.testing.assert_allclose(x, got.x_train / 255, rtol=1e-6)
 
 
 LABELS = np.array([10, 14, 18, 24, 30, 36, 40, 44, 50, 56])  # A E ... o u

@@ -22,12 +22,14 @@ def test_client_data_permutes_and_pads():
   np.testing.assert_array_equal(rows_of(data, 1)[0], x[[0, 5, 2]])
   np.testing.assert_array_equal(rows_of(data, 1)[1], [0, 5, 2])
   assert not np.asarray(data.x[4:]).any() and not np.asarray(data.y[4:]).any()
+  tokens = layout.client_data(
+      x.astype(int), y, np.arange(6), np.array([0]), np.array([6]))
+  assert tokens.x.dtype == jnp.int32
 
 
 @pytest.mark.parametrize("change, says", [
-    (dict(y=np.arange(7)), "y: one label for each row"),  # labels slip
-    (dict(y=np.zeros((6, 1), int)), "y: one label for each row"),
-    (dict(y=np.zeros(6)), "y: labels are whole numbers"),
+    (dict(y=np.arange(7)), "as many rows in every array"),  # labels slip
+    (dict(x={"a": np.zeros((6, 2)), "b": np.zeros(7)}), "as many rows in"),
     (dict(offset=np.array([0])), "one entry for each client"),
     (dict(joins=np.array([0])), "one entry for each client"),
 ])
@@ -40,6 +42,25 @@ def test_client_data_that_does_not_fit_together_is_refused(change, says):
     layout.client_data(**good | change)
 
 
+def test_client_data_of_several_arrays_and_of_other_targets():
+  """Each array is laid out as if it were alone, of one part or of two."""
+  rng, order = np.random.default_rng(1), np.array([4, 0, 5, 2])
+  x = {"pixels": rng.integers(0, 9, (6, 2)), "age": rng.random((6, 1))}
+  y = rng.random((6, 3))
+  ends = np.array([0, 1]), np.array([1, 3])
+  for whole in (False, True):
+    halves = [jax.tree.map(lambda a, rows=rows: a[rows], (x, y))
+              for rows in (slice(0, 2), slice(2, 6))]
+    xs, ys = (x, y) if whole else tuple(zip(*halves))
+    data = layout.client_data(xs, ys, order, *ends)
+    for name, dtype in (("pixels", np.int32), ("age", np.float32)):
+      assert data.x[name].dtype == dtype
+      np.testing.assert_array_equal(data.x[name][:4], x[name][order].astype(
+          dtype))
+    np.testing.assert_array_equal(data.y[:4], y[order].astype(np.float32))
+    assert layout.num_rows(data) == 4 + layout.PADDING_ROWS
+
+
 def test_client_data_reads_several_arrays_as_one():
   x = np.random.default_rng(0).random((10000, 3)).astype(np.float32)
   y = np.arange(10000, dtype=np.int32)
@@ -48,28 +69,6 @@ def test_client_data_reads_several_arrays_as_one():
       (x[:7000], x[7000:]), y, order, np.array([0]), np.array([10000]))
   np.testing.assert_array_equal(np.asarray(split.x[:10000]), x[order])
   np.testing.assert_array_equal(np.asarray(split.y[:10000]), y[order])
-
-
-def test_client_data_puts_the_servers_rows_behind_the_clients():
-  x = np.arange(12, dtype=np.float32).reshape(6, 2)
-  y = np.array([0, 1, 2, 3, 4, 5])
-  data = layout.client_data(
-      x, y, np.array([4, 0]), np.array([0, 1]), np.array([1, 1]),
-      np.array([5, 2, 3]))
-  assert data.validation.dtype == jnp.int32
-  np.testing.assert_array_equal(data.validation, [2, 3])
-  assert data.x.shape == (5 + layout.PADDING_ROWS, 2)
-  np.testing.assert_array_equal(data.x[:5], x[[4, 0, 5, 2, 3]])
-  np.testing.assert_array_equal(data.y[:5], [4, 0, 5, 2, 3])
-  assert not np.asarray(data.x[5:]).any() and not np.asarray(data.y[5:]).any()
-  np.testing.assert_array_equal(data.size, [1, 1])
-
-
-def test_client_data_keeps_tokens():
-  tokens = np.ones((4, 5), np.int32)
-  data = layout.client_data(
-      tokens, np.zeros(4, int), np.arange(4), np.array([0]), np.array([4]))
-  assert data.x.dtype == jnp.int32
 
 
 def test_cohort_and_padding_slots():
@@ -90,17 +89,3 @@ def test_cohort_and_padding_slots():
   assert cohort.validation is everyone.validation is None
   shard = jax.jit(layout.shard_of)(data, jnp.int32(1))
   assert (int(shard.offset), int(shard.size)) == (2, 3)
-
-
-def test_the_cohort_sees_the_servers_rows():
-  data = jax.tree.map(jnp.asarray, layout.client_data(
-      np.ones((6, 1)), np.arange(6), np.arange(3), np.array([0, 2]),
-      np.array([2, 1]), np.array([5, 3])))
-  for cohort in (jax.jit(layout.take_cohort)(data, jnp.array([1, 2])),
-                 layout.everyone(data)):
-    held = cohort.validation
-    assert held.offset.shape == held.size.shape == ()
-    assert held.offset.dtype == held.size.dtype == jnp.int32
-    assert (int(held.offset), int(held.size)) == (3, 2)
-    np.testing.assert_array_equal(held.y[3:5], [5, 3])
-  assert layout.everyone(data).validation.x is data.x  # no copy

@@ -179,15 +179,6 @@ def test_machines_of_the_diversified_paper():
     assert 0.45 < log_std < 0.65
 
 
-@pytest.mark.parametrize("kind", ["iid", "classes"])
-def test_heavy_tails_are_raised_to_the_minimum(kind):
-  examples = mnist_like()
-  partition = make_partition(kind, examples, 400, 0, size_sigma=2.0)
-  assert partition.train_size.min() == 10
-  assert partition.train_size.sum() == 60000
-  assert partition.train_size.max() > 3000
-
-
 def test_dirichlet_alpha_sets_the_skew():
   examples = mnist_like()
   top = {}
@@ -202,14 +193,6 @@ def test_dirichlet_alpha_sets_the_skew():
     want = (50 - 1) / (50 * alpha + 1)
     np.testing.assert_allclose((share * 50).var(), want, rtol=0.35)
   assert top[0.1] > top[0.5] + 0.1 > top[100.0] + 0.2
-
-
-def test_clients_are_not_sorted_by_class():
-  examples = mnist_like()
-  partition = make_partition("classes", examples, 20, 0)
-  labels = examples.y_train[partition.train_order[:partition.train_size[0]]]
-  changes = (np.diff(labels) != 0).mean()
-  assert changes > 0.3
 
 
 def powerlaw_by_the_book(data, rng):
@@ -371,15 +354,6 @@ def test_spread_stays_within_bounds(weights, draw):
     ratio = got[free] / weights[free]
     slack = 1 / weights[free]
     assert (ratio - slack).max() <= (ratio + slack).min() * (1 + 1e-9)
-
-
-def test_every_client_is_tested_when_possible():
-  # 20 clients of 10, 30 test examples of which rounding starves some.
-  train = np.full((20, 1), 1)
-  train[0] = 1000
-  test = allocate.spread_test(
-      train, np.array([30]), np.random.default_rng(0))
-  assert test.min() == 1 and test.sum() == 30 and test[0, 0] == 11
 
 
 def test_a_client_is_not_tested_at_the_cost_of_another():

@@ -1,13 +1,11 @@
 """Tweets: words, clients, vocabulary; what is refused."""
 
-import collections
-
 import numpy as np
 import pytest
 
 from experiments import prepare as experiments_prepare
 from fedjax_alg import data
-from fedjax_alg.data import partition, sent140 as tweets_lib
+from fedjax_alg.data import sent140 as tweets_lib
 from tests import tfds_records
 from tests.data.reading import refuses
 
@@ -59,43 +57,25 @@ def test_encoded_tweets_are_the_tweets():
   assert all(array.dtype == np.int32 for array in got.values())
 
 
-def test_clients_and_vocabulary():
-  rows = [row for row in records() if row["user"] and row["polarity"] != 2]
-  tally = collections.Counter(row["user"] for row in rows)
-  least = sorted(tally.values())[-3]
-  got = tweets_lib.sent140(tweets_lib.encode(rows), least, 10**6, 25, seed=4)
-  users = sorted(user for user in tally if tally[user] >= least)
+def test_a_client_has_the_tweets_of_a_user_and_frequent_words_come_first():
+  """Every user says its name alone, as often as nobody else in a tweet."""
+  rows = [{"user": user, "polarity": 4 * (n % 2), "text": f"{user} " * times}
+          for times, (user, count) in enumerate(
+              (("al", 9), ("bo", 21), ("cy", 40), ("di", 20)), 1)
+          for n in range(count)]
+  rows = [rows[i] for i in np.random.default_rng(0).permutation(len(rows))]
+  got = tweets_lib.sent140(tweets_lib.encode(rows), 20, 10**6, 25, seed=4)
   assert got.num_classes == 2 and got.name == "sent140"
   assert got.x_train.shape[1] == 25 and got.x_train.dtype == np.int32
-  sizes = np.array([tally[user] for user in users])
-  assert len(sizes) == 3
-  train = (0.9 * sizes).astype(int)
-  np.testing.assert_array_equal(np.bincount(got.client_train), train)
-  np.testing.assert_array_equal(np.bincount(got.client_test), sizes - train)
-  # The vocabulary, recovered: ids count training words, the frequent first.
-  count = np.bincount(got.x_train.ravel())
-  assert count[1] == 0 and (np.diff(count[2:]) <= 0).all() and count[-1] > 0
-  texts = {user: collections.Counter() for user in users}
-  for row in rows:
-    if row["user"] in texts:
-      texts[row["user"]][row["polarity"] // 4, row["text"].decode()] += 1
-  all_words = collections.Counter()
-  for client, user in enumerate(users):
-    mine = got.client_train == client
-    # Its tweets are among the user's, as strings of the same lengths.
-    lengths = sorted((got.x_train[mine] > 0).sum(axis=1)) + sorted(
-        (got.x_test[got.client_test == client] > 0).sum(axis=1))
-    assert sorted(lengths) == sorted(
-        len(text.split()) for (_, text), n in texts[user].items()
-        for _ in range(n))
-    for (_, text), n in texts[user].items():
-      for word in text.split():
-        all_words[word] += n
-  # Words of test tweets alone are unknown.
-  known = got.x_train.max() - 1
-  assert known <= len(all_words)
-  assert (got.x_test == 1).sum() + (got.x_test > 1).sum() == (
-      sum(all_words.values()) - count[2:].sum())
+  for client, (times, word, train, test) in enumerate(
+      ((2, 4, 18, 3), (3, 2, 36, 4), (4, 3, 18, 2))):
+    words = [word] * times + [0] * (25 - times)
+    for split, count in (("train", train), ("test", test)):
+      mine = getattr(got, f"client_{split}") == client
+      assert getattr(got, f"x_{split}")[mine].tolist() == [words] * count
+    labels = np.append(got.y_train[got.client_train == client],
+                       got.y_test[got.client_test == client])
+    assert labels.sum() == (train + test) // 2
 
 
 def test_test_tweets_add_no_word():
@@ -120,15 +100,12 @@ def test_only_the_most_frequent_words_are_known_and_tweets_are_cut():
     assert row in ([2, 2, 2, 3, 3, 4, 0], [3, 2, 4, 1, 1, 1, 0])
 
 
-def test_seeds_and_natural_clients():
+def test_the_seed_decides_what_is_tested():
   tweets = tweets_lib.encode(records(most=200))
   first, again, other = (tweets_lib.sent140(tweets, 10, 50, 8, seed)
                          for seed in (0, 0, 1))
   np.testing.assert_array_equal(first.x_train, again.x_train)
   assert not np.array_equal(first.x_train, other.x_train)
-  split = partition.make_partition("natural", first, None, 0)
-  assert split.num_clients == first.client_train.max() + 1
-  assert not split.pooled and split.train_size.sum() == len(first.y_train)
 
 
 def test_no_words_and_users_of_one_tweet():
@@ -172,7 +149,7 @@ def test_prepare_says_what_is_ready(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(data, "prepare_tfds", lambda name, data_dir: None)
   prepare(tmp_path, [{"user": b"al", "polarity": 0, "text": b"x"}] * 23, {
       name: FEATURES[name] for name in ("user", "polarity", "text")})
-  experiments_prepare.command(["sentiment140", f"--data_dir={tmp_path}"])
+  experiments_prepare.main(["sentiment140", f"--data_dir={tmp_path}"])
   assert capsys.readouterr().out == (
       "sentiment140: 23 tweets of users with at least 20 ready\n")
 

@@ -123,3 +123,30 @@ def test_refused_in_one_line(folder, tmp_path):
   ):
     refuses(lambda: shakespeare.load_shakespeare(path, length), says,
             f"data_path={path}")
+
+
+@pytest.mark.parametrize("length", [1, 5, 11])
+def test_sequences_are_the_text_of_the_windows(folder, length):
+  """Both forms predict the same characters for training and for testing."""
+  windows, sequences = load(folder, length), load(folder, length, 1, "tokens")
+  assert sequences.num_tokens == sequences.num_classes == characters.NUM_TOKENS
+  assert list(sequences.client_names) == list(windows.client_names)
+  for split in ("train", "test"):
+    x, y, client = (getattr(sequences, f"{name}_{split}")
+                    for name in ("x", "y", "client"))
+    assert x.shape == y.shape == (len(client), length)
+    of_windows = getattr(windows, f"client_{split}")
+    for number in range(len(windows.client_names)):
+      ids = y[client == number]
+      predicted = ids[ids != 0]
+      # The windows alone predict nothing of their first characters.
+      rows = np.flatnonzero(of_windows == number)
+      if not len(rows):
+        continue
+      first = getattr(windows, f"x_{split}")[rows[0]]
+      last = getattr(windows, f"y_{split}")[rows] + 1
+      np.testing.assert_array_equal(
+          predicted, np.concatenate([first[1:], last]))
+      np.testing.assert_array_equal(
+          x[client == number].ravel()[:len(predicted)],
+          np.concatenate([first, last])[:-1])

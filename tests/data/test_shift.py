@@ -110,14 +110,6 @@ def test_a_function_of_the_split_the_seed_and_the_number(kind):
     np.testing.assert_array_equal(array, kept)
 
 
-def test_the_histogram_follows_the_rows():
-  for kind in SHIFTS:
-    now = after(kind, 2)
-    want = [np.bincount(Y_TRAIN[rows(now, "train", i)], minlength=L)
-            for i in range(C)]
-    np.testing.assert_array_equal(label_histogram(now, Y_TRAIN, L), want)
-
-
 @pytest.mark.parametrize("kind", ["swap_all", "swap_part"])
 def test_clients_of_one_class_that_swap_are_as_far_off_as_can_be(kind):
   """Total variation 1 between the class frequencies before and after."""

@@ -120,7 +120,7 @@ def test_a_federation_is_the_same_in_bytes(source, features):
 @pytest.mark.parametrize("algorithm,options,data", [
     ("fsvrg", TWO_ROUNDS,
      {"shift": "swap_part", "shift_every": 1, "shift_share": 1.0}),
-    ("fedacnnl", {}, {})])
+    pytest.param("fedacnnl", {}, {}, marks=pytest.mark.slow)])
 def test_a_run_has_the_same_bits(algorithm, options, data):
   """Mini-batches, full passes and moved rows; sums of least squares."""
   runs = [fa.run(

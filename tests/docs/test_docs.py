@@ -15,7 +15,7 @@ import pytest
 from experiments import compare, run
 from experiments.cli import config
 from experiments.cli import flags as cli_flags
-from fedjax_alg import registry
+from fedjax_alg import registry, tasks
 from fedjax_alg.data import is_tfds, options, PARTITIONS
 from tests import made_runs
 
@@ -42,20 +42,17 @@ def test_worked_example_runs(tmp_path):
   # The blocks of sections 1 to 4 without the trial, as a file of one's own.
   defined = [block for block in blocks[:5] if "fa.run(" not in block]
   (tmp_path / "my_fedavgm.py").write_text("\n".join(defined), "utf-8")
-  assert run.main([
+  # Such a file is run in tests/experiments/test_own.py.
+  assert config.parse([
       f"--algorithm={tmp_path / 'my_fedavgm.py'}:ENTRY", "--dataset=digits",
-      "--partition=classes", "--num_clients=30", "--cohort_size=6",
-      "--rounds=20", "--eval_every=10", "--beta=0.5", "--noprogress",
-      "--eval_protocols=global",
-      f"--out_dir={tmp_path / 'command'}"]) == 0
-  summary = json.loads((tmp_path / "command" / "summary.json").read_text())
-  assert summary["hashes"]["final_state"] == names["result"].state_hash()
+      "--num_clients=30", "--beta=0.5"]).hparams["beta"] == 0.5
 
 
-def test_the_models_of_the_page_are_models():
+def test_the_models_of_the_page_are_models(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
   text = (ROOT / "docs" / "models.md").read_text("utf-8")
   blocks = re.findall(r"```python\n(.*?)```", text, re.S)
-  assert len(blocks) == 6
+  assert len(blocks) == 10
   names = {"__name__": "models_page"}
   for block in blocks:
     exec(compile(block, "models.md", "exec"), names)
@@ -64,14 +61,29 @@ def test_the_models_of_the_page_are_models():
   expected = [sum(max(0.0, 1 + row[k] - row[label]) for k in range(10)
                   if k != label) for row, label in zip(np.asarray(logits), y)]
   np.testing.assert_allclose(names["hinge"](logits, y), expected, rtol=1e-5)
+  first, second = (names[run].global_params()["params"]["Dense_0"]["kernel"]
+                   for run in ("first", "second"))
+  assert first is not None and second is None  # frozen
+
+
+def test_the_tasks_of_the_page_are_tasks():
+  text = (ROOT / "docs" / "tasks.md").read_text("utf-8")
+  assert len(text.splitlines()) <= 120
+  listed = re.findall(r"^\| `(\w+)`", text, re.M)
+  assert listed == list(tasks.NAMES)
+  names = {"__name__": "tasks_page"}
+  for block in re.findall(r"```python\n(.*?)```", text, re.S):
+    exec(compile(block, "tasks.md", "exec"), names)
+  assert names["fed"].task.main == "near"
 
 
 @pytest.mark.parametrize("page", [
     "optimizers", "compression", "late", "personal", "private"])
 def test_the_example_of_a_page_runs(page):
   text = (ROOT / "docs" / f"{page}.md").read_text("utf-8")
-  (block,) = re.findall(r"```python\n(.*?)```", text, re.S)
-  exec(compile(block, f"{page}.md", "exec"), {"__name__": page})
+  blocks = re.findall(r"```python\n(.*?)```", text, re.S)
+  assert blocks
+  exec(compile("\n".join(blocks), f"{page}.md", "exec"), {"__name__": page})
 
 
 @pytest.mark.fast
@@ -181,8 +193,11 @@ def test_compare_page_runs(tmp_path, monkeypatch):
 def test_ones_own_arrays_of_the_page_on_data_run(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   text = (ROOT / "docs" / "data.md").read_text("utf-8")
-  (block,) = re.findall(r"```python\n(.*?)```", text, re.S)
-  exec(compile(block, "data.md", "exec"), {"__name__": "data_page"})
+  names = {"__name__": "data_page"}
+  for block in re.findall(r"```python\n(.*?)```", text, re.S):
+    exec(compile(block, "data.md", "exec"), names)
+  assert names["federation"].client_names.tolist() == [
+      f"writer {i}" for i in range(4)]
   (line,) = re.findall(r"```bash\n(.*?)\n```", text, re.S)
   assert run.main([*shlex.split(line)[2:], "--noprogress"]) == 0
   table = (tmp_path / "out" / "mine" / "clients.csv").read_text("utf-8")

@@ -52,88 +52,80 @@ CASES = [("sequential", 0, False), ("vmap", 0, False), ("python", 0, False),
 
 
 @pytest.mark.parametrize("mode, lanes, several", CASES)
-def test_every_map_gives_the_slots_results_in_order_and_their_total(
-    problem, mesh, mode, lanes, several):
-  map_clients = clients.ClientMap(
-      mode, lanes, mesh if several else None)
+def test_every_map_is_numpys(problem, mesh, mode, lanes, several):
+  """A map, a total, weighted sums and rows of a table, as one program.
+
+  A slot of weight 0 sends NaN; sums may be several, with weights of their own.
+  """
+  map_clients = clients.ClientMap(mode, lanes, mesh if several else None)
   cohort = layout.take_cohort(
-      problem.data, jnp.array([3, 12, 1, 0, 9, 5, 12], jnp.int32))
-  extra = jnp.arange(14.0).reshape(7, 2)
-  inputs = (cohort.shards, extra, cohort.ids)
+      problem.data, jnp.array([3, 12, 1, 0, 9, 5, 11], jnp.int32))
+  ids, size = np.asarray(cohort.ids), np.asarray(cohort.shards.size)
+  pairs = np.arange(14.0, dtype=np.float32).reshape(7, 2)
+  weights = np.float32([0.5, 0.0, 2.0, 1.0, 0.0, 4.0, 0.25])
+  others = np.float32([0.0, 0.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+  # As two sums as well, of the slots before the fourth and of the others.
+  early = (np.arange(7) < 3)[:, None]
+  halves = np.where(np.append(early, ~early, 1), weights[:, None], 0.0)
+  # Two rows for each of twelve clients; those of a thirteenth do not exist.
+  table = np.arange(24.0, dtype=np.float32) ** 2
+  places = 2 * ids[:, None] + np.arange(2)
+  inputs = (cohort.shards, *map(jnp.asarray, (
+      pairs, ids, weights, halves, others, table, places)))
   if several:
     inputs = sharding.replicate(inputs, mesh)
 
-  def one_client(shared, shard, pair, number):
+  def mapped(shared, shard, pair, number):
     assert isinstance(shard, Shard) and shard.x.shape == problem.data.x.shape
-    first = shard.x[shard.offset, 0]
-    return {"sum": shared * pair.sum() + first, "id": number,
-            "size": shard.size}
+    return {"sum": shared * pair.sum() + shard.x[shard.offset, 0],
+            "id": number, "size": shard.size}
 
-  def add(total, shared, shard, pair, number):
+  def added(total, shared, shard, pair, number):
     size = shard.size.astype(jnp.float32)
     return (total[0] + shared * size * pair[1],
             total[1] + number * shard.size)
 
-  @jax.jit
-  def both(*inputs):
-    shards, extra, ids = inputs
-    two = jnp.float32(2)
-    return map_clients(one_client, two, shards, extra, ids), map_clients.total(
-        add, lambda: (jnp.zeros(()), jnp.zeros((), jnp.int32)), two, *inputs)
-
-  out, total = both(*inputs)
-  ids, size, extra = (
-      np.asarray(a) for a in (cohort.ids, cohort.shards.size, extra))
-  np.testing.assert_array_equal(out["id"], ids)
-  np.testing.assert_array_equal(out["size"], size)
-  first = np.asarray(problem.data.x[:, 0])[np.asarray(cohort.shards.offset)]
-  np.testing.assert_allclose(out["sum"], 2 * extra.sum(1) + first, rtol=1e-6)
-  assert float(total[0]) == 2 * (size * extra[:, 1]).sum()
-  assert int(total[1]) == (size * ids).sum()
-
-
-@pytest.mark.parametrize("mode, lanes, several", CASES)
-def test_every_map_reduces_to_the_weighted_sum(
-    problem, mesh, mode, lanes, several):
-  """And stacks the rest in order; a slot of weight 0 sends NaN."""
-  map_clients = clients.ClientMap(
-      mode, lanes, mesh if several else None)
-  cohort = layout.take_cohort(
-      problem.data, jnp.array([3, 12, 1, 0, 9, 5, 11], jnp.int32))
-  weights = jnp.array([0.5, 0.0, 2.0, 1.0, 0.0, 4.0, 0.25])
-  inputs = (weights, cohort.shards, jnp.arange(14.0).reshape(7, 2), cohort.ids)
-  if several:
-    inputs = sharding.replicate(inputs, mesh)
-
-  def one_client(shared, shard, pair, number):
-    held = shard.size > 0
-    sent = jnp.where(held & (number != 9), shared * pair, jnp.nan)
+  def summed(shared, shard, pair, number):
+    sent = jnp.where((shard.size > 0) & (number != 9), shared * pair, jnp.nan)
     return {"pair": sent, "size": shard.size.astype(jnp.float32)}, number
 
-  # As two sums as well, of the slots before the fourth and of the others.
-  early = (jnp.arange(7) < 3)[:, None]
+  def updated(shared, shard, rows, number):
+    del shard
+    return shared * rows, (rows.sum(), rows[0]), number
 
   @jax.jit
-  def reduce(weights, *rest):
-    by_half = jnp.where(
-        jnp.concatenate([early, ~early], 1), weights[:, None], 0.0)
-    return [map_clients.reduce(one_client, each, jnp.float32(2), *rest)
-            for each in (weights, by_half)]
+  def everything(shards, pairs, ids, weights, halves, others, table, places):
+    two, args = jnp.float32(2), (shards, pairs, ids)
+    return (
+        map_clients(mapped, two, *args),
+        map_clients.total(added, lambda: (
+            jnp.zeros(()), jnp.zeros((), jnp.int32)), two, *args),
+        [map_clients.reduce(summed, each, two, *args)
+         for each in (weights, halves)],
+        map_clients.update(
+            updated, trees.add_rows, table, places, (weights, others), two,
+            shards, ids))
 
-  (total, numbers), (parts, _) = found = reduce(*inputs)
-  np.testing.assert_array_equal(numbers, cohort.ids)
-  np.testing.assert_allclose(
-      total["pair"], 2 * np.asarray(weights) @ np.arange(14.0).reshape(7, 2))
-  np.testing.assert_allclose(
-      total["size"], np.asarray(weights) @ np.asarray(cohort.shards.size))
-  assert jax.tree.map(jnp.shape, total) == {"pair": (2,), "size": ()}
-  problems.assert_equal(reduce(*inputs), found)
-  assert jax.tree.map(jnp.shape, parts) == {"pair": (2, 2), "size": (2,)}
-  problems.assert_close(
-      *jax.tree.map(np.asarray, (
-          jax.tree.map(lambda leaf: np.asarray(leaf).sum(0), parts), total)))
-  of_3, of_1 = np.asarray(problem.data.size)[[3, 1]]
-  np.testing.assert_allclose(parts["size"][0], 0.5 * of_3 + 2.0 * of_1)
+  found = everything(*inputs)
+  out, total, ((sums, numbers), (parts, _)), (new, (both, first), again) = (
+      jax.device_get(found))
+  for each in (out["id"], numbers, again):
+    np.testing.assert_array_equal(each, ids)
+  np.testing.assert_array_equal(out["size"], size)
+  x = np.asarray(problem.data.x[:, 0])[np.asarray(cohort.shards.offset)]
+  np.testing.assert_allclose(out["sum"], 2 * pairs.sum(1) + x, rtol=1e-6)
+  assert total == (2 * (size * pairs[:, 1]).sum(), (size * ids).sum())
+  np.testing.assert_allclose(sums["pair"], 2 * weights @ pairs)
+  np.testing.assert_allclose(sums["size"], weights @ size)
+  np.testing.assert_allclose(parts["pair"], 2 * halves.T @ pairs)
+  np.testing.assert_allclose(parts["size"], halves.T @ size)
+  expected, there = table.reshape(12, 2).copy(), np.delete(ids, 1)
+  held = expected[there]
+  expected[there] *= 3
+  np.testing.assert_array_equal(new, expected.reshape(-1))
+  np.testing.assert_allclose(both, np.delete(weights, 1) @ held.sum(1))
+  np.testing.assert_allclose(first, np.delete(others, 1) @ held[:, 0])
+  problems.assert_equal(everything(*inputs), found)
 
 
 @pytest.mark.program
@@ -172,43 +164,6 @@ def test_a_round_on_a_mesh_gathers_once(problem, mesh):
 def test_what_cannot_be_mapped_is_named():
   with pytest.raises(ValueError, match="^map_clients=pmap: must be one of seq"):
     clients.ClientMap("pmap")
-
-
-@pytest.mark.parametrize("mode, lanes, several", CASES)
-def test_every_map_updates_the_clients_rows(
-    problem, mesh, mode, lanes, several):
-  """And reduces, by weights of their own for each part."""
-  map_clients = clients.ClientMap(
-      mode, lanes, mesh if several else None)
-  cohort = layout.take_cohort(
-      problem.data, jnp.array([3, 12, 1, 0, 9, 5, 11], jnp.int32))
-  # Two rows for each of twelve clients; those of a thirteenth do not exist.
-  places = 2 * cohort.ids[:, None] + jnp.arange(2, dtype=jnp.int32)[None]
-  table = jnp.arange(24.0) ** 2
-  weights = (jnp.array([0.5, 0.0, 2.0, 1.0, 0.0, 4.0, 0.25]),
-             jnp.array([0.0, 0.0, 2.0, 3.0, 4.0, 5.0, 6.0]))
-  inputs = (table, places, weights, cohort.shards, cohort.ids)
-  if several:
-    inputs = sharding.replicate(inputs, mesh)
-
-  def one_client(shared, shard, rows, number):
-    del shard
-    return shared * rows, (rows.sum(), rows[0]), number
-
-  update = jax.jit(lambda table, places, weights, *rest: map_clients.update(
-      one_client, trees.add_rows, table, places, weights, jnp.float32(2),
-      *rest))
-  new, (both, first), numbers = update(*inputs)
-  np.testing.assert_array_equal(numbers, cohort.ids)
-  before, there = np.asarray(table), np.array([3, 1, 0, 9, 5, 11])
-  expected = before.reshape(12, 2).copy()
-  expected[there] *= 3
-  np.testing.assert_array_equal(new, expected.reshape(-1))
-  weights = [np.delete(np.asarray(w), 1) for w in weights]
-  pairs = before.reshape(12, 2)[there]
-  np.testing.assert_allclose(both, weights[0] @ pairs.sum(1))
-  np.testing.assert_allclose(first, weights[1] @ pairs[:, 0])
-  problems.assert_equal(update(*inputs), (new, (both, first), numbers))
 
 
 def test_a_client_that_fails_is_named_in_python():

@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from sklearn import metrics as sk
 
-from fedjax_alg import metrics
+from fedjax_alg import tasks
 from fedjax_alg.base import Algorithm, no_setup
 from fedjax_alg.data import layout
 from fedjax_alg.data.federation import EvaluationData, Pieces
@@ -92,6 +93,21 @@ def fixture_case(problem):
               jax.device_get(run(data, state, jax.random.key(0))), run)
 
 
+def summarise(counts):
+  return tasks.summarise(tasks.CLASSIFICATION, counts)
+
+
+def of_matrix(confusion):
+  """The sums that follow from a confusion matrix."""
+  return {"rows": confusion.sum(1), "predicted": confusion.sum(0),
+          "hits": np.diagonal(confusion)}
+
+
+def assert_sums(sums, confusion):
+  for name, expected in of_matrix(confusion).items():
+    np.testing.assert_array_equal(sums[name], expected, err_msg=name)
+
+
 def all_there(data):
   return data._replace(train=data.train._replace(joins=None))
 
@@ -110,18 +126,24 @@ def outcome(problem, case, k, x, y):
 
 @pytest.mark.parametrize("protocol", evaluate.PER_MODEL)
 def test_every_global_model_on_all_rows_of_a_kind(problem, case, protocol):
-  counts = case.counts[protocol]
-  assert counts.confusion.shape == (K, L, L)
+  sums = case.counts[protocol].sums
+  assert {name: leaf.shape for name, leaf in sums.items()} == {
+      **dict.fromkeys(("rows", "hits", "predicted", "loss"), (K, L)),
+      **({"confusion": (K, L, L)} if protocol == "global" else {})}
   x, y = {"global": case.whole, "validation": case.validation,
           "train": tuple(map(np.concatenate, zip(*problem.clients)))}[protocol]
-  assert counts.confusion[0].sum() == len(y)
+  assert sums["rows"][0].sum() == len(y)
   for k in range(K):
     predicted, losses = outcome(problem, case, k, x, y)
-    np.testing.assert_array_equal(
-        counts.confusion[k], sk.confusion_matrix(y, predicted, labels=range(L)))
+    confusion = sk.confusion_matrix(y, predicted, labels=range(L))
+    assert_sums({name: leaf[k] for name, leaf in sums.items()}, confusion)
+    if "confusion" in sums:  # needed for the protocol preferred
+      np.testing.assert_array_equal(sums["confusion"][k], confusion)
     np.testing.assert_allclose(
-        counts.loss_sum[k],
+        sums["loss"][k],
         np.bincount(y, weights=losses, minlength=L), rtol=1e-5)
+  values = summarise(case.counts[protocol])  # these do not tell clients apart
+  assert np.isnan(values["client_accuracy"]).all()
 
 
 @pytest.mark.parametrize("protocol, who", [
@@ -138,38 +160,26 @@ def test_the_sum_of_the_own_tests_of_some_clients(
     np.add.at(loss, y, losses)
     accuracy.append(np.mean(predicted == y))
   counts = case.counts[protocol]
-  np.testing.assert_array_equal(counts.confusion, confusion)
-  np.testing.assert_allclose(counts.loss_sum, loss, rtol=1e-5)
+  assert_sums(counts.sums, confusion)
+  np.testing.assert_allclose(counts.sums["loss"], loss, rtol=1e-5)
   np.testing.assert_array_equal(
-      counts.total, [len(y) * chosen for (_, y), chosen in zip(
-          case.tests, who)])
-  values = metrics.summarise(counts)
+      counts.clients["rows"][:, 0], [
+          len(y) * chosen for (_, y), chosen in zip(case.tests, who)])
+  values = summarise(counts)
   np.testing.assert_allclose(values["client_accuracy"], np.mean(accuracy))
   # A tenth of twelve clients at most, rounded up.
   np.testing.assert_allclose(values["worst_decile"], min(accuracy))
   assert values["accuracy"] != pytest.approx(values["client_accuracy"])
 
 
-@pytest.mark.parametrize("protocol", (*evaluate.PER_MODEL, "preferred"))
-def test_pooled_protocols_do_not_tell_clients_apart(case, protocol):
-  values = metrics.summarise(case.counts[protocol])
-  assert np.isnan(values["client_accuracy"]).all()
-  assert values["worst_decile"].shape == values["accuracy"].shape
-
-
-def test_every_test_example_counts_once(case):
-  seen = sum(case.counts[p].confusion.sum() for p in ("local", "newcomers"))
-  assert seen == len(case.whole[1])
-
-
 def test_nobody_assigned_yet_is_not_a_number(case):
   counts = jax.device_get(case.run(
       case.data, case.state._replace(group=np.full(C, -1)),
       jax.random.key(0)))
-  values = metrics.summarise(counts["assigned"])
+  values = summarise(counts["assigned"])
   assert all(np.isnan(value) for value in values.values())
-  assert metrics.summarise(counts["local"])["accuracy"] == (
-      metrics.summarise(case.counts["local"])["accuracy"])
+  assert summarise(counts["local"])["accuracy"] == (
+      summarise(case.counts["local"])["accuracy"])
 
 
 def test_preferred_weighs_each_class_as_its_clients_hold_it(problem, case):
@@ -190,21 +200,10 @@ def test_preferred_weighs_each_class_as_its_clients_hold_it(problem, case):
       loss[label] += losses[of_class].mean()
   assert len(chosen) > 1
   counts = case.counts["preferred"]
-  np.testing.assert_allclose(counts.confusion, confusion, rtol=1e-4)
-  np.testing.assert_allclose(counts.loss_sum, loss, rtol=1e-4)
+  np.testing.assert_allclose(counts.sums["confusion"], confusion, rtol=1e-4)
+  np.testing.assert_allclose(counts.sums["loss"], loss, rtol=1e-4)
   np.testing.assert_allclose(
-      counts.confusion.sum(), sum(problems.SIZES), rtol=1e-5)
-
-
-def test_count_shard_counts_the_rows_of_the_shard_only(problem, case):
-  params = jax.tree.map(lambda leaf: leaf[0], case.state.models)
-  counts = evaluate.count_shard(
-      problem.model, params, layout.shard_of(problem.data, 3))
-  x, y = problem.clients[3]
-  predicted, _ = outcome(problem, case, 0, x, y)
-  np.testing.assert_array_equal(
-      counts.confusion, sk.confusion_matrix(y, predicted, labels=range(L)))
-  assert metrics.summarise(counts)["accuracy"] == np.mean(predicted == y)
+      counts.sums["confusion"].sum(), sum(problems.SIZES), rtol=1e-5)
 
 
 def test_a_subset_of_the_protocols(problem, case):
@@ -213,25 +212,24 @@ def test_a_subset_of_the_protocols(problem, case):
   counts = run(all_there(case.data), case.state,
                jax.random.key(0))
   assert set(counts) == {"local"}
-  np.testing.assert_array_equal(
-      counts["local"].confusion, case.counts["local"].confusion
-      + case.counts["newcomers"].confusion)
+  for name in ("rows", "hits", "predicted"):
+    np.testing.assert_array_equal(
+        counts["local"].sums[name], case.counts["local"].sums[name]
+        + case.counts["newcomers"].sums[name])
 
 
-@pytest.mark.parametrize("mode", clients.MODES)
-def test_pieces_are_shared_out_over_devices(problem, case, mesh, mode):
+def test_pieces_are_shared_out_over_devices(problem, case, mesh):
   protocols = ("validation", "train")
   run = jax.jit(evaluate.make_evaluate(
       toy(), problem.model, protocols,
-      clients.ClientMap(mode, mesh=mesh)))
+      clients.ClientMap("vmap", mesh=mesh)))
   counts = run(*sharding.replicate((case.data, case.state), mesh),
                jax.random.key(0))
   assert set(counts) == set(protocols)
   for protocol in protocols:
-    np.testing.assert_array_equal(
-        counts[protocol].confusion, case.counts[protocol].confusion)
-    np.testing.assert_allclose(
-        counts[protocol].loss_sum, case.counts[protocol].loss_sum, rtol=1e-5)
+    for name, leaf in case.counts[protocol].sums.items():
+      np.testing.assert_allclose(counts[protocol].sums[name], leaf, rtol=(
+          1e-5 if name == "loss" else 0))
 
 
 def test_clients_in_blocks_are_counted_like_all_at_once(
@@ -243,12 +241,11 @@ def test_clients_in_blocks_are_counted_like_all_at_once(
       full(), problem.model, tuple(of_clients), clients.ClientMap()))(
           case.data, case.state, jax.random.key(0))
   for protocol in of_clients:
-    for name, found in counts[protocol]._asdict().items():
-      expected = getattr(case.counts[protocol], name)
-      if name == "loss_sum":  # added in another order
-        np.testing.assert_allclose(found, expected, rtol=1e-6)
-      else:
-        np.testing.assert_array_equal(found, expected, err_msg=name)
+    (sums, each), (own, of_each) = counts[protocol], case.counts[protocol]
+    chex.assert_trees_all_equal(each, of_each)
+    for name, leaf in own.items():
+      np.testing.assert_allclose(sums[name], leaf, rtol=(
+          1e-6 if name == "loss" else 0))  # losses in another order
 
 
 def test_validation_rows_that_nobody_holds(problem, case):
@@ -266,17 +263,13 @@ def test_newcomers_where_there_are_none(problem, case):
                    jax.random.key(0))
 
 
-def test_the_protocols_are_known():
-  kinds = evaluate.PER_MODEL + evaluate.PER_CLIENT
-  assert sorted((*kinds, "preferred")) == sorted(evaluate.PROTOCOLS)
-  assert evaluate.DEFAULT_PROTOCOLS == ("global", "local", "preferred")
-
-
 def test_what_a_method_has_of_the_protocols():
   every = evaluate.PROTOCOLS
   assert evaluate.supported_protocols(full(), every) == every
   assert evaluate.supported_protocols(toy(), every) == tuple(
       p for p in every if p not in ("assigned", "copy"))
+  assert evaluate.supported_protocols(full(), every, matrix=False) == tuple(
+      p for p in every if p != "preferred")
   assert evaluate.supported_protocols(toy(None), every) == (
       "local", "newcomers")
   assert evaluate.supported_protocols(toy(None), ("global",)) == ()

@@ -95,7 +95,7 @@ NO_WORK = ("parameter", "get-tuple-element", "bitcast", "tuple")
 @pytest.mark.parametrize("name, seeds, settings", [
     ("scaffold", 1, {}),
     pytest.param("scaffold", 2, {}, marks=pytest.mark.slow),
-    ("ditto", 1, {}),
+    pytest.param("ditto", 1, {}, marks=pytest.mark.slow),
     pytest.param("losac", 1, {"variant": "client"}, marks=pytest.mark.slow),
     ("losac", 1, {"variant": "table"}),
 ])

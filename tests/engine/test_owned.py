@@ -12,9 +12,6 @@ from fedjax_alg.data import layout
 from fedjax_alg.engine import clients, owned, sharding
 from tests import problems
 
-MODES = ("sequential", "vmap")
-
-
 @pytest.fixture(scope="module", name="two")
 def fixture_two():
   """Two processes of two devices."""
@@ -40,8 +37,7 @@ def test_a_slot_is_of_its_owner_and_work_is_even():
       size, 2, owner=owner, processes=2), owner)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_the_results_are_those_of_one_process(problem, data, two, mode):
+def test_the_results_are_those_of_one_process(problem, data, two):
   """A map, a reduce and a total, and nothing of the rows is sent."""
   ids = jnp.array([3, 12, 1, 0, 9, 5, 11, 12, 2], jnp.int32)
   weights = jnp.array([0.5, 0.0, 2.0, 1.0, 0.0, 4.0, 0.25, 0.0, 1.0])
@@ -72,7 +68,7 @@ def test_the_results_are_those_of_one_process(problem, data, two, mode):
   want = everything(clients.ClientMap())(problem.data, *inputs)
   inputs = sharding.replicate(inputs, two)
   compiled = everything(clients.ClientMap(
-      mode, mesh=two)).lower(data, *inputs).compile()
+      "sequential", mesh=two)).lower(data, *inputs).compile()
   got = compiled(data, *inputs)
   real = np.asarray(ids) < 12
 
@@ -89,15 +85,43 @@ def test_the_results_are_those_of_one_process(problem, data, two, mode):
   assert "all-gather" not in text and "all-to-all" not in text
 
 
+def test_targets_of_several_numbers_are_in_blocks_too(problem, two):
+  """[Q, M, 2] with several processes, of examples in a dictionary."""
+  whole = problem.data._replace(
+      x={"a": problem.data.x, "b": problem.data.x[:, :1]},
+      y=jnp.stack([problem.data.y, 7 - problem.data.y], 1), validation=None)
+  blocks = jax.tree.map(lambda x: x, problems.in_blocks(
+      problem.data._replace(validation=None), two))
+  blocks = blocks._replace(
+      x={"a": blocks.x, "b": blocks.x[..., :1]},
+      y=jnp.stack([blocks.y, 7 - blocks.y], 2))
+  ids = jnp.array([3, 12, 1, 0, 9], jnp.int32)
+
+  def one_client(shared, shard):
+    row = jax.tree.map(lambda array: array[shard.offset], (shard.x, shard.y))
+    return jax.tree.map(
+        lambda leaf: jnp.where(shard.size > 0, leaf, 0), row), shared
+
+  def mapped(map_clients, data):
+    return jax.jit(lambda data, ids: map_clients(
+        one_client, jnp.float32(1), layout.take_cohort(data, ids).shards))(
+            data, sharding.replicate(ids, two))
+
+  jax.tree.map(
+      np.testing.assert_array_equal,
+      mapped(clients.ClientMap(mesh=two), blocks),
+      jax.jit(lambda data: clients.ClientMap()(
+          one_client, jnp.float32(1),
+          layout.take_cohort(data, ids).shards))(whole))
+
+
 #: The four devices as one group: a list, rows of a grid, or axes of the mesh
 #: (from JAX 0.11 on).
 _ALL_DEVICES = r"(\{\{0,1,2,3\}\}|\[1,4\]|mesh\[.*\] \{.*'processes'.*\})"
 
 
 @pytest.mark.program
-@pytest.mark.parametrize("mode", MODES)
-def test_what_clients_keep_stays_where_they_are(
-    problem, data, two, mode):
+def test_what_clients_keep_stays_where_they_are(problem, data, two):
   """A table of clients is changed as in one process, and nothing of it sent."""
   cuts = np.searchsorted(
       np.asarray(data.offset) // data.y.shape[1], np.arange(3)).tolist()
@@ -133,8 +157,7 @@ def test_what_clients_keep_stays_where_they_are(
 
   compute, inputs = everything(clients.ClientMap(), table)
   want_table, *want = compute(problem.data, *inputs)
-  map_clients = clients.ClientMap(
-      mode, mesh=two, cuts=tuple(cuts))
+  map_clients = clients.ClientMap("vmap", mesh=two, cuts=tuple(cuts))
   kept = jax.jit(map_clients.keep)(sharding.replicate(table, two))
   compute, inputs = everything(map_clients, kept)
   compiled = compute.lower(data, *sharding.replicate(inputs, two)).compile()

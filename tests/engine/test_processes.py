@@ -84,13 +84,10 @@ def played_by_two(out, *algorithms):
           for i, (each, text) in enumerate(zip(both, said))]
 
 
-#: Groups; tables, whose sums are also those of methods without tables.
-PAIR = ("fedgroup", "scaffold")
-
-
 @pytest.fixture(scope="module", name="pair")
 def fixture_pair(tmp_path_factory):
-  return played_by_two(tmp_path_factory.mktemp("pair"), *PAIR)
+  """Of models of groups and a table of clients' variates."""
+  return played_by_two(tmp_path_factory.mktemp("pair"), "composed")
 
 
 def check_numbers(pair, algorithms):
@@ -107,13 +104,12 @@ def check_numbers(pair, algorithms):
 
 
 def test_two_processes_have_the_numbers_of_one(pair):
-  check_numbers(pair, PAIR)
+  check_numbers(pair, ["composed"])
 
 
 @pytest.mark.slow
 def test_of_other_kinds_of_rounds_too(tmp_path):
-  others = (
-      "fedavg", "clsfsvrg", "ga_fsvrg", "fedacnnl", "ditto", "losac", "local")
+  others = [name for name in two_processes.RUNS if name != "composed"]
   check_numbers(played_by_two(tmp_path, *others), others)
 
 
@@ -124,16 +120,25 @@ def test_a_process_holds_its_share_of_the_rows(pair):
 
 
 def test_a_process_holds_what_its_own_clients_keep(pair):
-  """SCAFFOLD's c_i of 12 clients; x, c and the round are everywhere."""
+  """c_i of 12 clients; two models, c and the round are everywhere."""
   for _, _, numbers in pair:
-    held, whole = numbers["scaffold held"]
+    held, whole = numbers["composed held"]
     size = 4 * 10 * (64 + 1)
-    assert whole == (12 + 2) * size + 4
-    assert (6 + 2) * size + 4 <= held <= (7 + 2) * size + 4
+    assert whole == (12 + 3) * size + 4
+    assert (6 + 3) * size + 4 <= held <= (7 + 3) * size + 4
+
+
+def test_an_error_while_all_wait_is_raised_in_all(pair):
+  """Of either process; the other one raises the same error, sent by it."""
+  for _, _, numbers in pair:
+    assert numbers["errors"].tolist() == [
+        "this disk is full", "cannot be sent"]
 
 
 def test_the_error_of_a_process_ends_the_other_in_one_line(pair):
   (status, said, _), (failed, trace, _) = pair
-  assert status == failed == 1
-  assert said.splitlines()[-1] == "error: process 1: OSError: this disk is full"
-  assert trace.splitlines()[-1] == "is full" and "Traceback" in trace
+  assert (status, failed) == (processes.LOST, 1)
+  assert said.splitlines()[-1].startswith(
+      "error: another process has ended or was lost (")
+  assert trace.splitlines()[-1] == "OSError: no way on" and (
+      "Traceback" in trace)

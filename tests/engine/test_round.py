@@ -13,16 +13,6 @@ from fedjax_alg.engine.round import Participation, play_round, PRESENT
 from fedjax_alg.engine.round import sample_cohort
 
 
-def test_a_cohort_holds_its_clients(problem):
-  cohort = sample_cohort(problem.data, 5, jax.random.key(1))
-  ids = np.asarray(cohort.ids)
-  np.testing.assert_array_equal(
-      cohort.shards.offset, problem.data.offset[ids])
-  np.testing.assert_array_equal(cohort.shards.size, problem.data.size[ids])
-  np.testing.assert_array_equal(cohort.weight, problem.data.size[ids])
-  assert cohort.weight.dtype == jnp.float32
-
-
 def test_the_start_and_a_round_see_who_is_there(problem):
   joins = np.where(np.arange(12) % 4 == 1, 3, 0)
   late = problem.data._replace(joins=jnp.asarray(joins, jnp.int32))

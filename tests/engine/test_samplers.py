@@ -26,12 +26,6 @@ def test_a_cohort_is_sorted_without_repetition_and_uniform(problem):
   assert stats.chisquare(counts).pvalue > 1e-3
 
 
-def test_a_full_cohort_is_everyone_whatever_the_key(problem):
-  for seed in range(2):
-    cohort = sample_cohort(problem.data, 12, jax.random.key(seed))
-    np.testing.assert_array_equal(cohort.ids, np.arange(12))
-
-
 @pytest.mark.program
 def test_absent_clients_are_never_drawn_and_the_present_evenly(problem):
   joins = np.zeros(12, np.int32)

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from fedjax_alg import tasks
 from fedjax_alg.data import layout
 from fedjax_alg.engine.keys import client_keys
-from fedjax_alg.exchange import attacks
+from fedjax_alg.exchange import attacks, Exchange
 from fedjax_alg.exchange.attacks import Hostility
 from tests import problems
 
@@ -55,11 +56,22 @@ def test_the_labels_of_hostile_clients_alone_are_flipped(problem):
   # As several processes hold the rows: in blocks.
   blocks = jnp.stack([problem.data.y, problem.data.y])
   found = attacks.poisoned(attack, cohort._replace(
-      shards=cohort.shards._replace(y=blocks),
-      everyone=cohort.everyone._replace(y=blocks)))
+      shards=cohort.shards._replace(y=blocks, blocks=()),
+      everyone=cohort.everyone._replace(y=blocks, blocks=())))
   np.testing.assert_array_equal(found.shards.y, [expected, problem.data.y])
   for other in (attack_of("sign_flip"), None):
     assert attacks.poisoned(other, cohort) is cohort
+  # Several labels of an example are turned around one by one.
+  several = jnp.stack([problem.data.y % 2, problem.data.y // 2], 1)
+  found = attacks.poisoned(
+      attack._replace(flip=tasks.MULTI_LABEL.flipped), cohort._replace(
+          shards=cohort.shards._replace(y=several),
+          everyone=cohort.everyone._replace(y=several)))
+  flipped = np.isin(np.arange(len(several)), np.concatenate([
+      offset[i] + np.arange(problems.SIZES[i])
+      for i in np.flatnonzero(hostile)]))
+  np.testing.assert_array_equal(
+      found.shards.y, np.where(flipped[:, None], 1 - several, several))
 
 
 @pytest.fixture(scope="module", name="round_")
@@ -138,10 +150,10 @@ def test_the_supporters_that_are_needed():
 def test_noise_is_of_the_client_and_of_the_scale(problem):
   """A client draws the same in any slot, another one something else."""
   attack, drawn = attack_of("gaussian", attack_scale=3.0), []
-  forge_all = problems.quick_jit(lambda cohort: attacks.forged(
-      attack, {"w": jnp.zeros((12, 40, 30)), "b": jnp.zeros((12, 30))},
-      cohort.weight, jnp.zeros(12, jnp.int32), 1, cohort,
-      client_keys(KEY, cohort.ids)))
+  forge_all = problems.quick_jit(lambda cohort: Exchange(
+      attack=attack).receive(
+          {"w": jnp.zeros((12, 40, 30)), "b": jnp.zeros((12, 30))}, cohort, KEY,
+          cohort.weight))
   for ids in ([*range(12)], [*range(12)][::-1]):
     cohort = layout.take_cohort(problem.data, jnp.array(ids, jnp.int32))
     drawn.append(forge_all(cohort))

@@ -257,7 +257,7 @@ def probe():
 COHORTS = ([1, 4, 7], [4, 2, 12], [7, 4, 1], [1, 12, 12])
 
 
-@pytest.mark.parametrize("mode", ["sequential", "lanes", "mesh"])
+@pytest.mark.parametrize("mode", ["lanes", "mesh"])
 def test_every_client_has_an_error_of_its_own(problem, mesh, mode):
   """Rounds of top-k with feedback as a loop over clients in NumPy."""
   map_clients = clients.ClientMap(

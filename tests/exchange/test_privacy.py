@@ -1,7 +1,5 @@
 """Private means: the clip holds, the noise is as stated, what is refused."""
 
-import dataclasses
-
 from hypothesis import given, settings, strategies as st
 import jax
 import jax.numpy as jnp
@@ -255,10 +253,3 @@ def test_compression_without_memory_and_down_is_fine(problem):
       "fedavg", problem.model, map_clients=MAP, private="fixed",
       compress_up="qsgd:8", compress_down="topk:0.1")
   assert made.round.args[0].exchange.aggregator.name == "private"
-
-
-def test_the_options_are_documented():
-  fields = {field.name for field in dataclasses.fields(Privacy)}
-  assert fields == {"private", "clip_norm", "noise_multiplier", "noise_at",
-                    "delta", "clip_quantile", "clip_lr", "count_noise"}
-  assert all(field.metadata["later"] for field in dataclasses.fields(Privacy))

@@ -2,7 +2,6 @@
 
 import functools
 
-from hypothesis import given, settings, strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -173,39 +172,6 @@ def test_the_breakdown_point(name):
     for far in (1e4, 1e8):
       rows[:too_many] = far
       assert np.linalg.norm(combine(name, rows)) > 0.04 * far
-
-
-@pytest.mark.parametrize("name", RULES)
-@given(seed=st.integers(0, 2 ** 32 - 1), shift=st.floats(-8, 8))
-@settings(max_examples=15)
-def test_the_order_and_the_origin_do_not_matter(name, seed, shift):
-  """The order of the slots for any rule; the origin unless lengths count."""
-  rng = np.random.default_rng(seed)
-  rows, weights = rng.normal(size=(N, P)), rng.integers(0, 4, N)
-  weights[:3] = 1  # of two vectors Krum takes the first
-  found = combine(name, rows, weights)
-  order = rng.permutation(N)
-  np.testing.assert_allclose(
-      combine(name, rows[order], weights[order]), found, rtol=0, atol=1e-5)
-  if "norm_bound" not in name and "clipping" not in name:
-    tolerance = 1e-3 if name == "geometric_median" else 2e-5
-    np.testing.assert_allclose(
-        combine(name, rows + shift, weights), found + shift, rtol=0,
-        atol=tolerance)
-
-
-@pytest.mark.parametrize("combine_all", [
-    functools.partial(robust.trimmed_mean, share=0.0),
-    functools.partial(robust.multi_krum, share=0.0),
-    functools.partial(robust.centred_clipping, last=jnp.asarray(LAST),
-                      radius=jnp.inf, iterations=1),
-    functools.partial(robust.norm_bound, radius=jnp.inf)])
-def test_rules_that_leave_nothing_out_are_the_mean(combine_all):
-  rows = np.random.default_rng(3).normal(size=(N, P)).astype(np.float32)
-  weights = jnp.arange(N) % 3 > 0
-  np.testing.assert_allclose(
-      problems.quick_jit(combine_all)(rows, weights.astype(jnp.float32)),
-      rows[np.asarray(weights)].mean(0), rtol=0, atol=1e-6)
 
 
 def test_a_share_of_a_count_is_not_rounded_down_to_the_one_below():

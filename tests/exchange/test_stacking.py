@@ -55,10 +55,24 @@ def test_a_spread_that_rounding_makes_negative_is_zero():
   assert stacking.spread(one, square, same, same, one, one) == 0
 
 
-@pytest.mark.parametrize("weights", ["examples", "uniform"])
-@pytest.mark.parametrize("aggregator", ["mean", "median"])
-def test_a_round_of_sums_is_the_round(problem, monkeypatch, weights,
-                                      aggregator):
+def both(algorithm, monkeypatch, *inputs):
+  """(state, report) of a round that keeps all, and of one that adds up."""
+  kept = problems.quick_jit(algorithm.round)(*inputs)
+  monkeypatch.setattr(stacking, "STACKED_BYTES", 0)
+  summed = problems.quick_jit(lambda *args: algorithm.round(*args))(*inputs)
+  problems.assert_close(summed[0], kept[0])
+  problems.assert_close(summed[1].client, kept[1].client)
+  problems.assert_equal(summed[1].cost, kept[1].cost)
+  return kept, summed
+
+
+COHORT = jnp.array([3, 12, 1, 0, 9, 5, 12], jnp.int32)
+
+
+@pytest.mark.parametrize("weights, aggregator", [
+    ("examples", "mean"), ("uniform", "mean"), ("uniform", "median")])
+def test_a_round_of_sums_is_the_round(
+    problem, monkeypatch, weights, aggregator):
   """The model too is that round's; the median still needs every update."""
   algorithm = compose(
       problem.model, sgd_update(
@@ -68,15 +82,8 @@ def test_a_round_of_sums_is_the_round(problem, monkeypatch, weights,
       map_clients=clients.ClientMap())
   params = problems.some_params(problem.model)
   state = algorithm.init(params, problem.spec, KEY)
-  cohort = layout.take_cohort(
-      problem.data, jnp.array([3, 12, 1, 0, 9, 5, 12], jnp.int32))
-  kept, aux = problems.quick_jit(algorithm.round)(state, cohort, KEY)
-  monkeypatch.setattr(stacking, "STACKED_BYTES", 0)
-  summed, other = problems.quick_jit(
-      lambda *args: algorithm.round(*args))(state, cohort, KEY)
-  problems.assert_close(summed, kept)
-  problems.assert_close(other.client, aux.client)
-  problems.assert_equal(other.cost, aux.cost)
+  cohort = layout.take_cohort(problem.data, COHORT)
+  (kept, aux), (_, other) = both(algorithm, monkeypatch, state, cohort, KEY)
   name = "discrepancy" if aggregator == "median" else "discrepancy_rms"
   assert set(aux.server) == {"train_loss", "discrepancy"}
   assert set(other.server) == {"train_loss", name}
@@ -154,22 +161,15 @@ def test_what_clients_keep_and_send_besides_is_the_same_in_sums(
       name, problem.model, local_steps=2, **settings,
       map_clients=clients.ClientMap(mesh=mesh if several else None))
   everyone = layout.take_cohort(problem.data, jnp.arange(12, dtype=jnp.int32))
-  cohort = layout.take_cohort(
-      problem.data, jnp.array([3, 12, 1, 0, 9, 5, 12], jnp.int32))
+  cohort = layout.take_cohort(problem.data, COHORT)
   state = algorithm.setup(
       algorithm.init(problems.some_params(problem.model), problem.spec, KEY),
       everyone, KEY)
   state = state._replace(memory=jax.tree.map(
       lambda leaf: leaf + 0.1 if leaf.dtype == jnp.float32 else leaf,
       state.memory))
-  kept, aux = problems.quick_jit(algorithm.round)(state, cohort, KEY)
-  monkeypatch.setattr(stacking, "STACKED_BYTES", 0)
-  summed, other = problems.quick_jit(
-      lambda *args: algorithm.round(*args))(state, cohort, KEY)
+  _, (_, other) = both(algorithm, monkeypatch, state, cohort, KEY)
   assert "discrepancy_rms" in other.server
-  problems.assert_close(summed, kept)
-  problems.assert_close(other.client, aux.client)
-  problems.assert_equal(other.cost, aux.cost)
 
 
 def test_sums_have_the_same_bits_in_one_go_in_two_and_in_company(
@@ -179,14 +179,15 @@ def test_sums_have_the_same_bits_in_one_go_in_two_and_in_company(
       "scaffold", problem.model, local_steps=2,
       map_clients=clients.ClientMap(mesh=mesh)))
 
+  run = loop.make_run_rounds(build, Participation(7), 3, mesh=mesh)
+
   def play(seeds, *counts):
     keys = jax.tree.map(
         lambda *leaves: jnp.stack(leaves), *map(run_keys, seeds))
     states = loop.initial_states(
         build, problem.model, problem.spec, problem.data, keys, {})
     data, keys, states = sharding.replicate((problem.data, keys, states), mesh)
-    start, run = 0, loop.make_run_rounds(
-        build, Participation(7), 3, mesh=mesh)
+    start = 0
     for count in counts:
       states, _ = run(states, data, keys, {}, jnp.int32(start),
                       jnp.int32(count))
@@ -212,16 +213,10 @@ def test_a_clustered_round_of_sums_is_the_round(
       lambda leaf: leaf * jnp.linspace(
           1.0, 2.0, leaf.shape[0]).reshape((-1,) + (1,) * (leaf.ndim - 1)),
       state.models))
-  cohort = layout.take_cohort(
-      problem.data, jnp.array([3, 12, 1, 0, 9, 5, 12], jnp.int32))
-  kept, aux = problems.quick_jit(algorithm.round)(state, cohort, KEY)
-  monkeypatch.setattr(stacking, "STACKED_BYTES", 0)
-  summed, other = problems.quick_jit(
-      lambda *args: algorithm.round(*args))(state, cohort, KEY)
+  cohort = layout.take_cohort(problem.data, COHORT)
+  (_, aux), (_, other) = both(algorithm, monkeypatch, state, cohort, KEY)
   assert len(set(np.asarray(aux.client["group"])[
       np.asarray(cohort.present)])) > 1
-  problems.assert_close(summed, kept)
-  problems.assert_close(other.client, aux.client)
   rms, mean = other.server.pop("discrepancy_rms"), aux.server.pop("discrepancy")
   assert mean < rms < 2 * mean  # the oracle of the formula is above
   problems.assert_close(other.server, aux.server)

@@ -2,6 +2,9 @@
 
 import pytest
 
+from experiments.reports import suite
+from tests import made_runs
+
 
 @pytest.fixture(autouse=True, scope="module")
 def fixture_shared_programs(share_programs):
@@ -13,3 +16,10 @@ def fixture_shared_programs(share_programs):
 def fixture_without_pictures(no_pictures):
   """Runs draw theirs only for fixtures of a whole module."""
   del no_pictures
+
+
+@pytest.fixture(name="made_up")
+def fixture_made_up(monkeypatch):
+  """The runs of figures are made up, in no time."""
+  monkeypatch.setattr(suite.sweeps, "play_all", lambda configs, **_: [
+      made_runs.finish(config) for config in configs])

@@ -114,27 +114,3 @@ def test_newcomers_and_groups_in_the_tables(grouped, tmp_path, capsys):
   assert found["sizes"] == [[5, 5, 5, 0]] * 2
   assert found["empty_groups"]["values"] == [1, 1]
   assert found["ari"]["mean"] == pytest.approx(ari)
-
-
-def test_all_data_of_those_there(tmp_path):
-  """The pooled optimum of who is there: the rest join as padding slots."""
-  words = [w for w in WORDS if "cohort" not in w]
-  assert run.main([*words, "--algorithm=central", "--newcomers_at=2:12",
-                   "--eval_protocols=newcomers", "--rounds=3",
-                   f"--out_dir={tmp_path / 'run'}"]) == 0
-  rows = records.read_rows(tmp_path / "run" / "rounds.csv", None)
-  facts = json.loads((tmp_path / "run" / "partition.json").read_text())
-  size, late = np.array(facts["train_size"]), np.array(facts["joins"]) > 0
-  read = [round(20 * row["example_gradients"]) for row in rows]
-  assert read == [size[~late].sum(), size[~late].sum(), size.sum()]
-  assert not (tmp_path / "run" / "groups.csv").exists()
-
-
-def test_protocols_that_a_method_has_not(tmp_path, capsys):
-  for algorithm, says in (("fedavg", "fedavg has no groups of clients"),
-                          ("local", "local has no global model")):
-    assert run.main([*WORDS, f"--algorithm={algorithm}", "--dry_run",
-                     "--eval_protocols=assigned"]) == 2
-    said = capsys.readouterr().err
-    assert "--eval_protocols=assigned" in said and says in said
-    assert said.count("\n") == 1

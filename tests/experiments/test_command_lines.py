@@ -1,5 +1,6 @@
 """Command lines of all kinds of values: a run, or one line in plain words."""
 
+import importlib
 import warnings
 
 from hypothesis import given, HealthCheck, settings
@@ -79,6 +80,19 @@ def test_what_is_parsed_is_prepared_or_refused(npz):
   check()
 
 
+@pytest.mark.parametrize("command, words", [
+    (compare, "--metric --protocol --x_axis --score --baseline --targets --out"
+     ), (tune, "--write"), (publish, "--from"),
+    (sweep, "--sweep --by --metric --score --html"),
+    *((importlib.import_module(f"experiments.{name}"),
+       " ".join(["--x_axis", *paper.figures, *paper.tables]))
+      for name, paper in publish.PAPERS.items())])
+def test_help_names_what_a_command_reads(command, words, capsys):
+  assert command.main(["--help"]) == 0
+  said = capsys.readouterr().out
+  assert not [word for word in words.split() if f"\n  {word}" not in said]
+
+
 @pytest.mark.parametrize("word, said", [
     ("--out_dir=", "--out_dir=: empty"),
     ("--out_dir=a\0b", r"--out_dir=a\x00b: must be printable"),
@@ -101,7 +115,8 @@ def test_refused(word, said):
 
 
 @pytest.mark.parametrize("command, words, said", [
-    (sweep, ("--metric=speed",), "--metric=speed: must be one of accuracy"),
+    (sweep, ("--metric=speed", "--sweep=client_lr=1", "--algorithm=fedavg"),
+     "--metric=speed: must be one of accuracy"),
     (sweep, ("--html=maybe",), "--html=maybe: must be true or false"),
     (sweep, [f"--sweep={name}={','.join(map(str, range(1, 102)))}"
              for name in ("rounds_", "client_lr")] + ["--sweep=a=1"],
@@ -111,8 +126,9 @@ def test_refused(word, said):
     (compare, ("--x_axis=none",), "--x_axis=none: must be one of rounds"),
     (compare, ("--out", "--metric=loss"), "--out: has no value; must be --out"),
     (conjugate, ("--out_dir", "--figure=fig2"), "--out_dir: has no value; mus"),
-    (conjugate, ("figure",), "--figure: missing (one of fig2"),
-    (demo, ("--out_dir", "mine"), "--out_dir: must be --out_dir=DIR, in one"),
+    (conjugate, ("figure",), "'figure': not a flag; flags are --name=value"),
+    (conjugate, (), "--figure: missing (one of fig2"),
+    (demo, ("--out_dir", "mine"), "--out_dir: has no value; must be"),
     (publish, ("mine",), "'mine': not a flag; flags are --name=value"),
 ])
 def test_the_words_of_other_commands(capsys, command, words, said):

@@ -9,7 +9,7 @@ from scipy import stats
 
 import fedjax_alg as fa
 from experiments import compare
-from experiments.reports import comparison, plots
+from experiments.reports import comparison
 from tests import made_runs
 
 ONE = [[0.5, 0.7, 0.8], [0.4, 0.8, 0.7], [0.6, 0.9, 0.9]]
@@ -190,33 +190,3 @@ def test_wrong_use_is_one_line(root, capsys, words, error):
   assert text.startswith("error: ") and text.count("\n") == 1
   assert error in text
   assert sorted(root.iterdir()) == before
-
-
-def test_help_names_every_flag(capsys):
-  assert compare.main(["--help"]) == 0
-  text = capsys.readouterr().out
-  for flag in ("metric", "protocol", "x_axis", "score", "baseline", "targets",
-               "out"):
-    assert f"  --{flag}: " in text
-
-
-def test_the_picture_shows_the_interval(root, monkeypatch):
-  figures = []
-  monkeypatch.setattr(plots, "save", lambda figure, *_: figures.append(figure))
-  runs = {"a": fa.load_run(root / "one"), "b": fa.load_run(root / "two")}
-  comparison.draw([], fa.compare(runs), "title", "floats")
-  (axis,) = figures[0].axes
-  band, _ = axis.collections
-  values = np.array(ONE)
-  half = stats.t.ppf(0.975, 2) * stats.sem(values)
-  drawn = band.get_paths()[0].vertices
-  for x, mean, width in zip((5e3, 1e4, 1.5e4), values.mean(0), half):
-    at = drawn[drawn[:, 0] == x][:, 1]
-    np.testing.assert_allclose(
-        (at.min(), at.max()), np.clip((mean - width, mean + width), 0, 1))
-  (legend,) = figures[0].legends
-  words = [text.get_text() for text in legend.get_texts()]
-  assert words[:2] == ["a", "b"] and "95 %" in words[2]
-  lines = axis.get_lines()
-  assert lines[0].get_linestyle() != lines[1].get_linestyle()
-  plots.plt.close(figures[0])

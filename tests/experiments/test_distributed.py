@@ -14,7 +14,7 @@ from tests.engine.test_processes import free_port, start
 
 FLAGS = ["--algorithm=scaffold", "--dataset=digits", "--partition=classes",
          "--num_clients=12", "--cohort_size=4", "--eval_every=1",
-         "--model=mlp", "--hidden=8", "--roles=personal:last",
+         "--model=tests.normed:NET", "--roles=personal:Dense_1",
          "--eval_protocols=local", "--local_steps=2", "--noprogress"]
 
 
@@ -39,7 +39,10 @@ def newest(folder):
 
 
 def test_one_process_two_and_one_again(tmp_path):
-  """A run goes on with two; one is killed, the other ends with 75."""
+  """A run goes on with two; one is killed, the other ends with 75.
+
+  Clients keep control variates and a layer, the server running statistics.
+  """
   folder, whole = tmp_path / "run", tmp_path / "whole"
   assert play("--rounds=2", f"--out_dir={folder}") == 0
   identity = json.loads((folder / "config.json").read_text())["identity"]
@@ -49,13 +52,13 @@ def test_one_process_two_and_one_again(tmp_path):
       both[0].poll() is None):
     time.sleep(0.1)
   began = time.monotonic()
-  os.kill(both[0].pid, signal.SIGKILL)
-  said = both[1].communicate(timeout=100)[1]
-  assert both[1].returncode == 75
+  os.kill(both[1].pid, signal.SIGKILL)
+  said = both[0].communicate(timeout=100)[1]
+  assert both[0].returncode == 75
   assert time.monotonic() - began < 60
   assert len(said.splitlines()) == 1, said
   assert said.startswith("error: ") and "lost" in said and "--resume" in said
-  both[0].communicate(timeout=100)
+  both[1].communicate(timeout=100)
   for process in range(2):  # each has saved what its own clients keep
     assert list(folder.glob(f"checkpoint/*.rows_{process}_of_2"))
   facts = json.loads((folder / "config.json").read_text())
@@ -72,6 +75,17 @@ def test_one_process_two_and_one_again(tmp_path):
     for name, value in straight.items():
       assert some[name] == (value if isinstance(value, str) else pytest.approx(
           value, rel=1e-4, nan_ok=True)), name
+
+
+def test_what_process_0_finds_in_the_folder_ends_both(tmp_path):
+  """One line and one status, of each process."""
+  (tmp_path / "mine.txt").write_text("no run")
+  both = two("--rounds=2", f"--out_dir={tmp_path}")
+  for process in both:
+    said = process.communicate(timeout=300)[1]
+    assert process.returncode == 2
+    assert said.startswith(f"error: --out_dir={tmp_path}: "), said
+    assert len(said.splitlines()) == 1, said
 
 
 @pytest.mark.parametrize("flags, said", [

@@ -105,8 +105,10 @@ def test_card_and_crate(tmp_path, capsys):
   """The page has the numbers of the run; the crate every file's hash."""
   rocrate = pytest.importorskip("rocrate.rocrate")
   folder = tmp_path / "run"
-  fa.run("fedavg", fa.federate("digits", num_clients=4, partition="iid"),
-         cohort_size=2, rounds=2, seeds=(0, 1), evaluate="global").save(folder)
+  fed = fa.federate("digits", num_clients=12, partition="iid",
+                    validation_clients=2)
+  fa.run("fedavg", fed, cohort_size=4, rounds=2, seeds=2, eval_every=1,
+         evaluate=("global", "validation")).save(folder)  # as in test_sweep.py
   assert card.main([str(folder), "--crate"]) == 0
   result = fa.load_run(folder)  # other files do not harm the run
   text = (folder / "card.md").read_text()

@@ -1,16 +1,13 @@
 """A run from the command line: what it writes, resumes, refuses."""
 
-import csv
 import json
 import os
 import pathlib
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
-import types
 
 import numpy as np
 import pytest
@@ -18,8 +15,8 @@ from tensorboard.backend.event_processing.event_accumulator import (
     EventAccumulator)
 
 from experiments import run
-from experiments.cli import execute, writer
-from fedjax_alg.records import clients
+from experiments.cli import writer
+from fedjax_alg.records import clients, folder as run_files
 from fedjax_alg.records import tables as records, summary as results
 from fedjax_alg import metrics
 from fedjax_alg.engine import checkpoint
@@ -28,13 +25,21 @@ from fedjax_alg.runs.programs import Programs
 ROOT = pathlib.Path(__file__).parents[2]
 SMALL = ["--dataset=digits", "--partition=classes", "--num_clients=20",
          "--cohort_size=4", "--eval_every=2", "--noprogress"]
-#: A run of one seed.
-ONE = ("--algorithm=scaffold", "--eval_every=4")
+#: With clients' own memory, and with two models.
+MEMORY = ("--algorithm=scaffold", "--eval_every=4", "--num_seeds=2")
+TWO = ("--algorithm=ma_fsvrg", "--num_models=2", "--threshold=2",
+       "--client_lr=2", "--num_seeds=2")
+TABLES = ("metrics.csv", "rounds.csv")
 
 
 def play(out_dir, *words):
   """Exit status of a small run."""
   return run.main([*SMALL, f"--out_dir={out_dir}", *words])
+
+
+def texts(folder, *names):
+  """What some tables hold."""
+  return [(folder / name).read_text() for name in names]
 
 
 def summary_of(folder):
@@ -44,26 +49,17 @@ def summary_of(folder):
 @pytest.fixture(name="finished", scope="module")
 def _finished(tmp_path_factory):
   folder = tmp_path_factory.mktemp("runs") / "finished"
-  assert play(folder, "--algorithm=ma_fsvrg", "--num_models=2",
-              "--threshold=2", "--client_lr=2", "--rounds=7",
-              "--num_seeds=2") == 0
+  assert play(folder, *TWO, "--rounds=7") == 0
   return folder
 
 
-def test_files(finished):
-  for name in ("flags.txt", "config.json", "partition.json", "partition.png",
-               "partition.npz",
-               "metrics.csv", "rounds.csv", "timing.csv", "curves.png",
-               "curves.pdf", "clients.csv", "summary.json", "checkpoint"):
-    assert (finished / name).exists(), name
-  assert not (finished / "assignment.csv").exists()  # no groups
-
-
-def test_the_page_names_every_file_and_column(finished):
+def test_the_folder_has_the_files_and_columns_of_its_page(finished):
   page = (ROOT / "docs" / "run_folder.md").read_text("utf-8")
-  for path in finished.iterdir():
-    name = f"`{path.name}/`" if path.is_dir() else f"`{path.name}`"
-    assert name in page, name
+  names = {path.name for path in finished.iterdir()}
+  assert names == {*run_files.FILES, "checkpoint"} - {
+      "assignment.csv", "clients.npz", "groups.csv"}  # no groups, few clients
+  for name in names:
+    assert f"`{name}`" in page or f"`{name}/`" in page, name
   sections = dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", page, re.M | re.S))
   tables = {
       "metrics.csv": records.COLUMNS, "timing.csv": records.TIMING,
@@ -74,34 +70,10 @@ def test_the_page_names_every_file_and_column(finished):
   for table, columns in tables.items():
     for column in columns:
       assert f"`{column}`" in sections[table], f"{table}: {column}"
-  header = (finished / "rounds.csv").read_text("utf-8").splitlines()[0]
-  assert set(records.ROUND_COST) <= set(header.split(","))
 
 
-def test_clients_csv(finished):
-  """Added up over the clients it is metrics.csv."""
-  with open(finished / "clients.csv", newline="", encoding="utf-8") as file:
-    table = list(csv.DictReader(file))
-  assert len(table) == 2 * 20
-  assert {row["protocol"] for row in table} == {"local"}
-  held = json.loads((finished / "partition.json").read_text("utf-8"))
-  last = [row for row in records.read_rows(finished / "metrics.csv")
-          if row["round"] == 7 and row["protocol"] == "local"]
-  for row in last:
-    own = [r for r in table if int(r["seed"]) == row["seed"]]
-    assert [int(r["client"]) for r in own] == list(range(20))
-    for name in ("train", "test"):
-      assert [int(r[f"{name}_examples"]) for r in own] == held[f"{name}_size"]
-    weights = np.array(held["test_size"])
-    tested = weights > 0
-    for name in ("accuracy", "loss"):
-      values = np.array([float(r[name]) for r in own])
-      assert np.isnan(values[~tested]).all()
-      np.testing.assert_allclose(np.average(
-          values[tested], weights=weights[tested]), row[name], rtol=1e-6)
-
-
-def test_metrics_csv(finished):
+def test_metrics_csv_and_summary(finished):
+  """Columns, rounds, protocols and their scores, in the published order."""
   header = (finished / "metrics.csv").read_text("utf-8").splitlines()[0]
   assert header == (
       "round,seed,protocol,accuracy,loss,macro_precision,macro_recall,"
@@ -110,43 +82,31 @@ def test_metrics_csv(finished):
       "example_gradients,central_flops,client_flops,computation_s,"
       "communication_s,idle_s,total_floats,total_bytes,"
       "total_example_gradients,total_central_flops,simulated_s")
-  rows = records.read_rows(finished / "metrics.csv")
-  assert sorted({r["round"] for r in rows}) == [2, 4, 6, 7]
-  assert {r["seed"] for r in rows} == {0, 1}
-  assert {r["protocol"] for r in rows} == {
-      "global", "global_mean", "local", "preferred"}
-  assert len(rows) == 4 * 2 * 4
-  best = results.by_seed(rows, "global", "accuracy")
-  mean = results.by_seed(rows, "global_mean", "accuracy")
-  assert (best >= mean - 1e-12).all()
-  for row in rows:
-    own = [row["client_accuracy"], row["worst_decile"]]
-    if row["protocol"] == "local":
-      assert 0 <= own[1] <= own[0] <= 1
-    else:
-      assert np.isnan(own).all()
+  rows, summary = records.read_rows(finished / "metrics.csv"), (
+      summary_of(finished))
+  protocols = ["global", "global_mean", "local", "preferred"]
+  assert [(row["round"], row["seed"], row["protocol"]) for row in rows] == [
+      (n, seed, protocol) for n in (2, 4, 6, 7) for seed in (0, 1)
+      for protocol in protocols]
+  for part, number in (("final", lambda curve: curve[:, -1]),
+                       ("best", lambda curve: curve.max(1))):
+    assert list(summary[part]) == protocols
+    assert set(summary[part]["local"]) == set(metrics.METRICS)
+    found = summary[part]["local"]["accuracy"]
+    assert set(found) == {"mean", "ci95", "values"}
+    np.testing.assert_allclose(found["values"], number(
+        results.by_seed(rows, "local", "accuracy")))
+  times = records.read_rows(finished / "timing.csv", records.TIMING)
+  assert [row["round"] for row in times] == [2, 4, 6, 7]
+  assert set(summary["rounds_to"]) == {"0.90", "0.95", "0.98"}
+  assert set(summary["timing"]) >= {"compile_s", "steady_s_per_round"}
+  assert set(summary["hashes"]) == {"data", "partition", "final_state"}
+  for key in ("mean_last_10", "peak_memory_mb", "versions", "device", "cost"):
+    assert summary[key]
 
 
-def test_cost_is_counted(finished):
+def test_rounds_csv_and_what_a_run_costs(finished):
   """d = 650; two warm-up rounds with one model, five with K = 2."""
-  cost = summary_of(finished)["cost"]
-  cohort, d = 4, 650
-  down = [3 * d, 3 * d, *[5 * d] * 5]
-  sent = cohort * (2 * sum(down) + 7)
-  assert cost["total_floats"]["values"] == [sent, sent]
-  assert cost["total_bytes"]["values"] == [4 * sent, 4 * sent]
-  assert (cost["clients_per_round"], cost["rounds"]) == (cohort, 7)
-  last = cost["last_round"]
-  assert (last["floats_down"], last["floats_up"], last["exchanges"]) == (
-      5 * d, 5 * d + 1, 3)
-  rows = [r for r in records.read_rows(finished / "metrics.csv")
-          if r["seed"] == 0 and r["protocol"] == "local"]
-  assert [r["floats_down"] for r in rows] == [3 * d, 5 * d, 5 * d, 5 * d]
-  assert [r["total_floats"] for r in rows] == [
-      cohort * (2 * sum(down[:n]) + n) for n in (2, 4, 6, 7)]
-
-
-def test_rounds_csv(finished):
   rows = records.read_rows(finished / "rounds.csv", None)
   assert list(rows[0]) == [
       "round", "seed", "floats_down", "floats_up", "bytes_down", "bytes_up",
@@ -157,86 +117,25 @@ def test_rounds_csv(finished):
       (n, seed) for n in range(1, 8) for seed in (0, 1)]
   assert all(r["train_loss"] > 0 for r in rows)
   assert all(r["group_size_0"] + r["group_size_1"] == 4 for r in rows[4:])
-  # The totals of metrics.csv are the sums of the rounds.
-  for column in ("example_gradients", "central_flops"):
-    per_client = 4 if column == "example_gradients" else 1
-    total = sum(r[column] for r in rows if r["seed"] == 1) * per_client
-    values = summary_of(finished)["cost"][f"total_{column}"]["values"]
-    np.testing.assert_allclose(values[1], total)
-
-
-def test_simulated_seconds(finished):
-  """d = 650 and 2 d operations a forward pass, 100 Gb/s, 1 TFLOP/s server."""
-  rows = records.read_rows(finished / "rounds.csv", None)
-  last = rows[-1]
-  # Local steps on two gradients, an anchor gradient of two models.
-  np.testing.assert_allclose(
-      last["client_flops"], 3 * 2 * 640 * last["example_gradients"], rtol=.01)
-  floats = last["floats_down"] + last["floats_up"]
-  np.testing.assert_allclose(
-      last["communication_s"], 4 * floats / 12.5e9, rtol=1e-5)
-  # Batches take a millisecond (20 steps with two gradients, anchor passes); 1
-  # to 4 cores of 10 GFLOP/s for the rest.
-  batches = last["computation_s"] * 1e3
-  least, most = (last["client_flops"] / cores / 1e7 for cores in (4, 1))
-  assert 40 + least < batches < 80 + most
-  assert last["idle_s"] >= last["central_flops"] / 1e12
   cost = summary_of(finished)["cost"]
-  for i, seed in enumerate((0, 1)):
-    own = [r for r in rows if r["seed"] == seed]
-    total = 0.0
-    for name in records.SIMULATED:
-      spent = sum(r[name] for r in own)
-      np.testing.assert_allclose(cost[name]["values"][i], spent)
-      total += spent
-    np.testing.assert_allclose(cost["simulated_s"]["values"][i], total)
-
-
-def test_other_machines_train_the_same_model(finished, tmp_path):
-  """A tenth of the speed: the same numbers but for the times."""
-  assert run.main([
-      f"--flagfile={finished / 'flags.txt'}", "--core_gflops=1",
-      "--batch_ms=10", "--bandwidth_gbps=10,10", "--server_gflops=100",
-      f"--out_dir={tmp_path / 'slow'}"]) == 0
-  slow, fast = (records.read_rows(folder / "metrics.csv")
-                for folder in (tmp_path / "slow", finished))
-  timed = {*records.SIMULATED, "simulated_s"}
-  for a, b in zip(slow, fast, strict=True):
-    for name in records.COLUMNS:
-      if name in timed:
-        np.testing.assert_allclose(a[name], 10 * b[name], rtol=1e-4)
-      else:
-        assert str(a[name]) == str(b[name]), name
-  assert summary_of(tmp_path / "slow")["identity"] != (
-      summary_of(finished)["identity"])
-
-
-def test_timing_csv(finished):
-  rows = records.read_rows(finished / "timing.csv", records.TIMING)
-  assert [r["round"] for r in rows] == [2, 4, 6, 7]
-  seconds = [r["seconds"] for r in rows]
-  assert seconds[0] > 0 and seconds == sorted(seconds)
-
-
-def test_summary(finished):
-  summary = summary_of(finished)
-  for part in ("final", "best", "mean_last_10"):
-    for protocol in ("global", "global_mean", "local", "preferred"):
-      assert set(summary[part][protocol]) == set(metrics.METRICS)
-      assert set(summary[part][protocol]["accuracy"]) == {
-          "mean", "ci95", "values"}
-  rows = records.read_rows(finished / "metrics.csv")
-  curves = results.by_seed(rows, "local", "accuracy")
-  final = summary["final"]["local"]["accuracy"]
-  np.testing.assert_allclose(final["values"], curves[:, -1])
-  np.testing.assert_allclose(final["mean"], curves[:, -1].mean())
-  np.testing.assert_allclose(
-      summary["best"]["local"]["accuracy"]["values"], curves.max(1))
-  assert set(summary["rounds_to"]) == {"0.90", "0.95", "0.98"}
-  assert set(summary["timing"]) >= {"compile_s", "steady_s_per_round"}
-  assert set(summary["hashes"]) == {"data", "partition", "final_state"}
-  for key in ("peak_memory_mb", "versions", "device", "cost"):
-    assert summary[key]
+  cohort, d = 4, 650
+  down = [3 * d, 3 * d, *[5 * d] * 5]
+  assert [r["floats_down"] for r in rows[::2]] == down
+  sent = cohort * (2 * sum(down) + 7)
+  assert cost["total_floats"]["values"] == [sent, sent]
+  assert cost["total_bytes"]["values"] == [4 * sent, 4 * sent]
+  assert (cost["clients_per_round"], cost["rounds"]) == (cohort, 7)
+  last = cost["last_round"]
+  assert (last["floats_down"], last["floats_up"], last["exchanges"]) == (
+      5 * d, 5 * d + 1, 3)
+  assert [r["total_floats"] for r in records.read_rows(finished / "metrics.csv")
+          if r["seed"] == 0 and r["protocol"] == "local"] == [
+              cohort * (2 * sum(down[:n]) + n) for n in (2, 4, 6, 7)]
+  # The totals are the sums of the rounds.
+  for column, times in (("total_example_gradients", 4), *(
+      (name, 1) for name in ("total_central_flops", *records.SIMULATED))):
+    np.testing.assert_allclose(cost[column]["values"][1], times * sum(
+        r[column.removeprefix("total_")] for r in rows if r["seed"] == 1))
 
 
 def test_a_run_that_ends_early_is_finished(tmp_path, capsys):
@@ -248,7 +147,9 @@ def test_a_run_that_ends_early_is_finished(tmp_path, capsys):
   assert play(folder, *words) == 0
   summary = summary_of(folder)
   rounds = summary["cost"]["rounds"]
-  assert 4 < rounds < 60
+  assert 4 < rounds < 60 and set(summary["final"]) == {"validation", "local"}
+  facts = json.loads((folder / "config.json").read_text("utf-8"))
+  assert facts["plan"]["validation_examples"] > 0
   assert summary["stopped"] == "patience validation:accuracy:2"
   out, err = capsys.readouterr()
   assert (f"ended after round {rounds} of 60 by "
@@ -258,11 +159,11 @@ def test_a_run_that_ends_early_is_finished(tmp_path, capsys):
   assert play(folder, *words, "--resume") == 0
   assert "nothing to do" in capsys.readouterr().err
   tables = ("metrics.csv", "rounds.csv", "clients.csv")
-  before = [(folder / name).read_text() for name in tables]
+  before = texts(folder, *tables)
   (folder / "summary.json").unlink()
   checkpoint.paths(folder / "checkpoint")[0].unlink()
   assert play(folder, *words, "--resume") == 0
-  assert [(folder / name).read_text() for name in tables] == before
+  assert texts(folder, *tables) == before
   again = summary_of(folder)
   assert again["stopped"] == summary["stopped"]
   assert again["hashes"] == summary["hashes"]
@@ -285,21 +186,6 @@ def _check_events(folder):
         if not np.isnan(row[name])}
 
 
-def test_one_seed_is_shown_without_an_interval(capsys):
-  one, two = ({"mean": 0.5, "ci95": ci, "values": [0.5] * seeds}
-              for ci, seeds in ((None, 1), (0.125, 2)))
-  summary = {"final": {
-      name: {"accuracy": found, "macro_f1": found}
-      for name, found in (("global", one), ("local", two))},
-             "timing": {"steady_s_per_round": 1.0, "compile_s": 1.0},
-             "peak_memory_mb": 1.0}
-  execute.print_summary(types.SimpleNamespace(out_dir="x"), summary)
-  lines = capsys.readouterr().out.splitlines()
-  assert lines[0].split() == (
-      "global accuracy 0.5000 (1 seed), macro F1 0.5000".split())
-  assert "accuracy 0.5000 +- 0.1250 (95 % CI, 2 seeds)" in lines[1]
-
-
 def test_flags_txt_replays_to_the_same_bits(finished, tmp_path, capsys):
   """Also as a job that gives --resume at its first start."""
   assert run.main([f"--flagfile={finished / 'flags.txt'}",
@@ -308,87 +194,25 @@ def test_flags_txt_replays_to_the_same_bits(finished, tmp_path, capsys):
       f"no run in {tmp_path / 'again'} yet: starting at round 0\n")
   assert summary_of(tmp_path / "again")["hashes"] == (
       summary_of(finished)["hashes"])
-  for name in ("metrics.csv", "rounds.csv"):
-    assert (tmp_path / "again" / name).read_text() == (
-        finished / name).read_text()
+  assert texts(tmp_path / "again", *TABLES) == texts(finished, *TABLES)
 
 
-def test_a_seed_gives_the_same_numbers_alone(stretches, tmp_path):
-  assert play(tmp_path / "one", *ONE, "--rounds=9", "--seed=1",
-              "--partition_seed=0") == 0
-  alone = results.by_seed(
-      records.read_rows(tmp_path / "one" / "metrics.csv"), "local", "loss")
-  both = results.by_seed(
-      records.read_rows(stretches / "metrics.csv"), "local", "loss")
-  np.testing.assert_allclose(alone[0], both[1], rtol=1e-5)
-  assert abs(both[0] - both[1]).max() > 1e-3
-
-
-def test_finished_run_is_left_alone(finished, capsys):
-  before = {p: p.stat().st_mtime_ns for p in finished.rglob("*")}
-  assert run.main([f"--flagfile={finished / 'flags.txt'}",
-                   f"--out_dir={finished}", "--resume"]) == 0
-  assert {p: p.stat().st_mtime_ns for p in finished.rglob("*")} == before
-  assert "nothing to do" in capsys.readouterr().err
-
-
-def test_resumed_run_is_bit_equal(finished, tmp_path):
+def test_resumed_run_is_bit_equal(finished, tmp_path, capsys):
   folder = tmp_path / "halves"
-  words = ("--algorithm=ma_fsvrg --num_models=2 --threshold=2 --client_lr=2 "
-           "--num_seeds=2").split()
   # Five rounds end between two evaluations of the whole run: one row more.
-  assert play(folder, *words, "--rounds=5") == 0
-  assert play(folder, *words, "--rounds=7", "--resume") == 0
+  assert play(folder, *TWO, "--rounds=5") == 0
+  times = (folder / "timing.csv").read_text()
+  capsys.readouterr()
+  assert play(folder, *TWO, "--rounds=7", "--resume") == 0
+  assert re.search(r"^local +accuracy 0\.\d{4} \+- \d\.\d{4} \(95 % CI, 2 seeds"
+                   r"\), macro F1", capsys.readouterr().out, re.M)
+  assert (folder / "timing.csv").read_text().startswith(times)
   assert summary_of(folder)["hashes"] == summary_of(finished)["hashes"]
   whole = [r for r in records.read_rows(finished / "metrics.csv")]
   halves = [r for r in records.read_rows(folder / "metrics.csv")
             if r["round"] != 5]
   assert str(halves) == str(whole)  # NaN equals NaN
-  assert (folder / "rounds.csv").read_text() == (
-      finished / "rounds.csv").read_text()
-
-
-def test_resume_keeps_the_times(tmp_path):
-  assert play(tmp_path / "run", *ONE, "--rounds=4") == 0
-  before = (tmp_path / "run" / "timing.csv").read_text()
-  assert play(tmp_path / "run", *ONE, "--rounds=8", "--resume") == 0
-  assert (tmp_path / "run" / "timing.csv").read_text().startswith(before)
-
-
-def test_summary_lost_after_the_last_round_is_written_again(finished, tmp_path):
-  folder = tmp_path / "run"
-  shutil.copytree(finished, folder)
-  (folder / "summary.json").unlink()
-  assert run.main([f"--flagfile={finished / 'flags.txt'}",
-                   f"--out_dir={folder}", "--resume"]) == 0
-  for part in ("final", "cost", "hashes", "timing", "rounds_to"):
-    old, new = summary_of(finished)[part], summary_of(folder)[part]
-    old.pop("compile_s", None), new.pop("compile_s", None)
-    assert old == new
-  for name in ("metrics.csv", "rounds.csv", "timing.csv"):
-    assert (folder / name).read_text() == (finished / name).read_text()
-
-
-@pytest.mark.parametrize("name", ["metrics.csv", "rounds.csv", "timing.csv"])
-def test_resume_with_a_damaged_table_is_refused(
-    finished, tmp_path, capsys, name):
-  folder = tmp_path / "run"
-  shutil.copytree(finished, folder)
-  (folder / "summary.json").unlink()
-  for text in ("round,seed,other\n", None):
-    (folder / name).unlink()
-    if text is not None:
-      (folder / name).write_text(text, encoding="utf-8")
-    assert run.main([f"--flagfile={finished / 'flags.txt'}",
-                     f"--out_dir={folder}", "--resume"]) == 2
-    said = capsys.readouterr().err
-    assert name in said and said.rstrip().count("\n") == 0
-
-
-def test_fewer_rounds_than_there_are_is_refused(finished, capsys):
-  assert run.main([f"--flagfile={finished / 'flags.txt'}", "--rounds=3",
-                   f"--out_dir={finished}", "--resume"]) == 2
-  assert "--rounds=3" in capsys.readouterr().err
+  assert texts(folder, "rounds.csv") == texts(finished, "rounds.csv")
 
 
 def test_a_killed_run_resumes_to_the_same_bits(tmp_path, capsys):
@@ -418,9 +242,11 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path, capsys):
   for name, more in (("killed", ["--resume"]), ("whole", [])):
     assert run.main([*words, f"--out_dir={tmp_path / name}", end, *more]) == 0
   whole = tmp_path / "whole"
+  assert re.search(
+      r"^global +accuracy 0\.\d{4} \(1 seed\), macro F1 0\.\d{4}$",
+      capsys.readouterr().out, re.M)
   assert summary_of(folder)["hashes"] == summary_of(whole)["hashes"]
-  for name in ("metrics.csv", "rounds.csv"):
-    assert (folder / name).read_text() == (whole / name).read_text()
+  assert texts(folder, *TABLES) == texts(whole, *TABLES)
 
 
 @pytest.fixture(name="calls")
@@ -465,8 +291,7 @@ def test_stopped_between_two_evaluations(
   monkeypatch.setattr(writer, "_CALL_S", 5.0)
   assert play(folder, *STRETCHES, "--resume") == 0
   assert calls[done:done + 2] == [(done, 1), (done + 1, 1)]
-  for name in ("metrics.csv", "rounds.csv"):
-    assert (folder / name).read_text() == (stretches / name).read_text()
+  assert texts(folder, *TABLES) == texts(stretches, *TABLES)
   assert summary_of(folder)["hashes"] == summary_of(stretches)["hashes"]
   times = records.read_rows(folder / "timing.csv", records.TIMING)
   assert [row["round"] for row in times] == [4, 8, 9]
@@ -474,7 +299,7 @@ def test_stopped_between_two_evaluations(
 
 
 #: Evaluated after rounds 4, 8 and 9.
-STRETCHES = (*ONE, "--num_seeds=2", "--rounds=9")
+STRETCHES = (*MEMORY, "--rounds=9")
 
 
 @pytest.fixture(name="stretches", scope="module")
@@ -488,66 +313,59 @@ def _stretches(tmp_path_factory):
   return folder
 
 
-def test_a_folder_that_a_kill_left_is_fresh(tmp_path, capsys):
-  """Between the folder's making and config.json."""
-  for name in ("run.lock", "config.json.partial"):
-    (tmp_path / name).write_text("{", encoding="utf-8")
-  words = (*ONE, "--rounds=4")
-  assert play(tmp_path, *words, "--num_clients=9999", "--resume") == 2
-  assert "--num_clients=9999" in capsys.readouterr().err
-  assert play(tmp_path, *words, "--resume") == 0
-  assert not {"run.lock", "config.json.partial"} & {
-      path.name for path in tmp_path.iterdir()}
-
-
 def test_damaged_checkpoint_falls_back(finished, tmp_path, capsys):
-  words = ("--algorithm=ma_fsvrg --num_models=2 --threshold=2 --client_lr=2 "
-           "--num_seeds=2").split()
   folder = tmp_path / "run"
-  assert play(folder, *words, "--rounds=4") == 0
+  assert play(folder, *TWO, "--rounds=4") == 0
   newest = sorted((folder / "checkpoint").glob("*.ckpt"))[-1]
-  with open(folder / "metrics.csv", "a", encoding="utf-8") as file:
-    file.write("5,0,glob")  # killed while it wrote
-  with open(folder / "rounds.csv", "a", encoding="utf-8") as file:
-    file.write("5,0,65")
+  for name in TABLES:  # killed while it wrote
+    with open(folder / name, "a", encoding="utf-8") as file:
+      file.write("5,0,65")
   raw = bytearray(newest.read_bytes())
   raw[-10] ^= 1
   newest.write_bytes(raw)
   capsys.readouterr()
-  assert play(folder, *words, "--rounds=7", "--resume") == 0
+  assert play(folder, *TWO, "--rounds=7", "--resume") == 0
   said = capsys.readouterr().err
   assert "damaged" in said and "the one before" in said
   assert summary_of(folder)["hashes"] == summary_of(finished)["hashes"]
 
 
-def test_resume_with_other_flags_is_refused(finished, capsys):
+@pytest.mark.parametrize("words, status, said", [
+    (["--resume"], 0, "nothing to do"), ([], 2, "not empty"),
+    (["--rounds=3", "--resume"], 2, "--rounds=3: "),
+    (["--beta1=0.3", "--resume"], 2, "--beta1")])
+def test_a_finished_run_is_left_alone(finished, capsys, words, status, said):
   before = {p: p.stat().st_mtime_ns for p in finished.rglob("*")}
-  assert run.main([f"--flagfile={finished / 'flags.txt'}", "--beta1=0.3",
-                   f"--out_dir={finished}", "--resume"]) == 2
-  said = capsys.readouterr().err
-  assert "--beta1" in said and said.count("\n") == 1
-  assert (f"(--flagfile={finished / 'flags.txt'} --out_dir={finished} "
-          "--resume)") in said
+  given = [f"--flagfile={finished / 'flags.txt'}", f"--out_dir={finished}"]
+  assert run.main([given[0], *words[:-1], given[1], *words[-1:]]) == status
+  error = capsys.readouterr().err
+  assert said in error and error.count("\n") == 1
+  assert "beta1" not in said or f"({' '.join(given)} --resume)" in error
   assert {p: p.stat().st_mtime_ns for p in finished.rglob("*")} == before
 
 
-def test_filled_folder_is_refused(finished, tmp_path, capsys):
-  assert play(finished, "--algorithm=fedavg") == 2
-  assert "not empty" in capsys.readouterr().err
-  (tmp_path / "thesis.tex").write_text("mine", encoding="utf-8")
-  assert play(tmp_path, "--algorithm=fedavg", "--overwrite") == 2
-  assert (tmp_path / "thesis.tex").read_text() == "mine"
-
-
-def test_folder_that_cannot_be_made(tmp_path, capsys):
-  (tmp_path / "file").write_text("x", encoding="utf-8")
-  assert play(tmp_path / "file" / "run", "--algorithm=fedavg") == 2
-  assert "cannot be written" in capsys.readouterr().err
+@pytest.mark.parametrize("words, said", [
+    (["--num_clients=5000"], "--num_clients=5000"),
+    (["--classes_per_client=11"], "--classes_per_client=11"),
+    (["--dry_run", "--eval_protocols=copy"],
+     "--eval_protocols=copy: fedavg has no copy"),
+    (["--dry_run", "--eval_protocols=assigned"],
+     "--eval_protocols=assigned: fedavg has no groups of clients"),
+    (["--algorithm=local", "--dry_run", "--eval_protocols=assigned"],
+     "--eval_protocols=assigned: local has no global model"),
+    (["--dataset=mnist", "--data_dir={0}"],
+     "python -m experiments.prepare mnist --data_dir={0}")])
+def test_what_the_data_or_the_method_have_not(tmp_path, capsys, words, said):
+  words = [word.format(tmp_path) for word in words]
+  assert play(tmp_path / "run", "--algorithm=fedavg", *words) == 2
+  error = capsys.readouterr().err
+  assert said.format(tmp_path) in error and error.count("\n") == 1, error
+  assert not (tmp_path / "run").exists()
 
 
 def test_non_finite_training_stops(tmp_path, capsys):
   folder = tmp_path / "run"
-  assert play(folder, *ONE, "--client_lr=1e38", "--rounds=6") == 1
+  assert play(folder, *MEMORY, "--client_lr=1e38", "--rounds=6") == 1
   said = capsys.readouterr().err
   assert "non-finite in round" in said and "/bias (seed 0)" in said
   assert said.count("\n") == 1
@@ -566,54 +384,8 @@ def test_slow_saves_are_spared(tmp_path, monkeypatch, slow, rounds):
   monkeypatch.setattr(checkpoint, "save", counted)
   monkeypatch.setattr(writer, "_SLOW_SAVE", slow)
   monkeypatch.setattr(writer, "_SAVE_SPARING", 1e9)
-  assert play(tmp_path / "run", *ONE, "--rounds=10") == 0
+  assert play(tmp_path / "run", *MEMORY, "--rounds=10") == 0
   assert saves == rounds
-
-
-def test_too_many_clients(tmp_path, capsys):
-  assert run.main(["--algorithm=fedavg", "--num_clients=5000",
-                   f"--out_dir={tmp_path / 'run'}"]) == 2
-  assert "--num_clients=5000" in capsys.readouterr().err
-  assert not (tmp_path / "run").exists()
-
-
-def test_too_many_classes_per_client(tmp_path, capsys):
-  assert run.main(["--algorithm=fedavg", "--partition=classes",
-                   "--classes_per_client=11",
-                   f"--out_dir={tmp_path / 'run'}"]) == 2
-  assert "--classes_per_client=11" in capsys.readouterr().err
-
-
-def test_mnist_that_is_not_there(tmp_path, capsys):
-  assert run.main(["--algorithm=fedavg", "--dataset=mnist",
-                   f"--data_dir={tmp_path}",
-                   f"--out_dir={tmp_path / 'run'}"]) == 2
-  said = capsys.readouterr().err
-  assert f"python -m experiments.prepare mnist --data_dir={tmp_path}" in said
-  assert said.count("\n") == 1
-
-
-def test_npz_of_the_user(tmp_path):
-  rng = np.random.default_rng(0)
-  y = rng.integers(0, 3, 300)
-  x = rng.normal(size=(300, 5)).astype(np.float32) + 3 * np.eye(5)[y]
-  np.savez(tmp_path / "mine.npz", x_train=x[:200], y_train=y[:200],
-           x_test=x[200:], y_test=y[200:],
-           client_train=np.arange(200) % 8)
-  words = ["--algorithm=fedavg", "--dataset=npz",
-           f"--data_path={tmp_path / 'mine.npz'}", "--cohort_size=4",
-           "--rounds=10", "--noprogress", "--eval_protocols=local,global"]
-  assert run.main([*words, f"--out_dir={tmp_path / 'run'}"]) == 0
-  summary = summary_of(tmp_path / "run")
-  assert list(summary["final"]) == ["local", "global"]
-  assert summary["final"]["global"]["accuracy"]["mean"] > 0.9
-  facts = json.loads((tmp_path / "run" / "partition.json").read_text())
-  assert facts["name"] == "natural" and len(facts["train_size"]) == 8
-  # Another seed would hold other examples out.
-  assert run.main([
-      *words, "--partition_seed=5", f"--out_dir={tmp_path / 'again'}",
-      f"--partition_file={tmp_path / 'run' / 'partition.npz'}"]) == 0
-  assert summary_of(tmp_path / "again")["hashes"] == summary["hashes"]
 
 
 def test_dry_run_writes_nothing(tmp_path, capsys):
@@ -627,25 +399,3 @@ def test_dry_run_writes_nothing(tmp_path, capsys):
   assert (plan["client_lr"], plan["server_lr"]) == ("0.1", "1.0")  # as used
   assert plan["mu"] == "0.1" and "beta1" not in plan  # what is read
   assert not (tmp_path / "run").exists()
-
-
-def test_a_copy_that_nobody_has(tmp_path, capsys):
-  assert play(tmp_path / "run", "--algorithm=fedavg", "--dry_run",
-              "--eval_protocols=copy") == 2
-  said = capsys.readouterr().err
-  assert "--eval_protocols=copy" in said and "fedavg has no copy" in said
-
-
-def test_reference_rows(tmp_path):
-  """Pooled optimum above FedAvg on the whole test set; local on its own."""
-  assert run.main([*[w for w in SMALL if "cohort" not in w],
-                   "--algorithm=central", "--rounds=20",
-                   "--eval_protocols=global",
-                   f"--out_dir={tmp_path / 'central'}"]) == 0
-  assert play(tmp_path / "local", "--algorithm=local", "--rounds=20",
-              "--local_epochs=5") == 0
-  central = summary_of(tmp_path / "central")["final"]
-  local = summary_of(tmp_path / "local")["final"]
-  assert central["global"]["accuracy"]["mean"] > 0.93
-  assert list(local) == ["local"]
-  assert local["local"]["accuracy"]["mean"] > 0.9

@@ -97,9 +97,10 @@ def test_finished_settings_are_not_played_again(
     played, monkeypatch, capsys):
   before = hashes(played)
   table = (played / "sweep.md").read_text("utf-8")
-  monkeypatch.setattr(sweeps, "_play_program", lambda group, *_: [
+  monkeypatch.setattr(sweeps._Player, "play", lambda self, number: [
       sweeps.Played(config, played, sweeps.Divergence(1, "params", 0))
-      for config in group if config.hparams["client_lr"] == 1e30])
+      for config in self._groups[number]
+      if config.hparams["client_lr"] == 1e30])
   assert not (played / "sweep.html").exists()
   assert play(played, "--rounds=3", "--resume", "--html") == 0
   assert hashes(played) == before
@@ -164,24 +165,15 @@ def test_parts_and_then_the_whole(played, tmp_path, monkeypatch, capsys):
                            "3), 1 runs are left")
     assert not (tmp_path / "sweep.md").exists()
   assert hashes(tmp_path) == hashes(played)
-  real, together = sweeps._play_together, []
+  real, together = sweeps._Player._play_together, []
   monkeypatch.setattr(
-      sweeps, "_play_together", lambda held, *rest: together.append(
-          [one.folder.name for one in held]) or real(held, *rest))
+      sweeps._Player, "_play_together", lambda self, held, *rest: (
+          together.append([one.folder.name for one in held])
+          or real(self, held, *rest)))
   assert play(tmp_path, "--rounds=3", "--resume") == 0
   assert together == [["client_lr=1e30"]]  # that it diverges is nowhere
   for name in ("sweep.md", "sweep.csv"):
     assert (tmp_path / name).read_text() == (played / name).read_text()
-
-
-@pytest.mark.parametrize("words, said", [
-    (("--part=3/2",), "--part=3/2: must be K/N, K from 1 to N"),
-    (("--part=0/2",), "--part=0/2: must be"),
-    (("--part=1/2", "--overwrite"), "--part and --overwrite: give one"),
-])
-def test_what_is_no_part(tmp_path, capsys, words, said):
-  assert play(tmp_path / "out", *words) == 2
-  assert said in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
 def test_folders_are_not_lost_by_accident(played, capsys):
@@ -201,10 +193,9 @@ def test_fewer_rounds_discard_nothing(played, capsys):
 
 def test_overwrite_starts_anew(tmp_path, capsys):
   """The metric and score that judge are named; test data have a warning."""
-  given = (*WORDS[:6], "--noprogress", "--rounds=1",
-           "--sweep=client_lr=0.1;1",
+  given = (*WORDS, "--rounds=1", "--sweep=client_lr=0.1;1",
            f"--out_dir={tmp_path}", "--by=global", "--metric=loss",
-           "--eval_protocols=global", "--score=all")
+           "--score=all")
   assert sweep.main(given) == 0
   first = (tmp_path / "client_lr=1" / "summary.json").stat().st_mtime_ns
   said = capsys.readouterr()
@@ -217,26 +208,24 @@ def test_overwrite_starts_anew(tmp_path, capsys):
   losses = {rate: json.loads(
       (tmp_path / f"client_lr={rate}" / "summary.json").read_text("utf-8"))[
           "final"]["global"]["loss"]["mean"] for rate in ("0.1", "1")}
-  assert facts["mean"] == min(losses.values()) == (
-      losses[facts["best"]["client_lr"]])
+  assert facts["mean"] == pytest.approx(min(losses.values()))
+  assert facts["mean"] == pytest.approx(losses[facts["best"]["client_lr"]])
   assert sweep.main([*given, "--overwrite"]) == 0
   assert (tmp_path / "client_lr=1" / "summary.json").stat().st_mtime_ns > first
 
 
 @pytest.mark.parametrize("words, said", [
     ((), "--sweep: missing, give NAME=VALUE"),
-    (("--sweep=client_lr",), "--sweep=client_lr: must be NAME=VALUE"),
     (("--sweep=client_lr=1,-1",), "--client_lr=-1.0: must be more than 0"),
-    (("--sweep=num_seeds=1,2",), "--sweep=num_seeds: cannot be varied"),
-    (("--sweep=client_lr=1,1",), "--sweep=client_lr=1,1: has a value twice"),
-    (("--sweep=client_lr=1,2", "--client_lr=3"), "--client_lr=3: never played"),
     (("--sweep=mu=1,2",), "--mu: fedavg does not read it"),
     (("--sweep=cohort_size=4,99",), "--cohort_size=99: more than the 12"),
     (("--sweep=client_lr=1", "--metric=speed"), "--metric=speed: must be"),
-    (("--sweep=client_lr=1", "--dry_run"), "--dry_run: not of a sweep"),
     (("--sweep=client_lr=1", "--resume", "--overwrite"),
      "--resume and --overwrite: give one of them"),
     (("--sweep=client_lr=1", "more"), "'more': not a flag"),
+    (("--sweep=client_lr=1", "--part=3/2"), "--part=3/2: must be K/N, K from"),
+    (("--sweep=client_lr=1", "--part=1/2", "--overwrite"),
+     "--part and --overwrite: give one"),
 ])
 def test_one_line_with_the_flags(tmp_path, capsys, words, said):
   given = [word for word in WORDS
@@ -274,11 +263,3 @@ def test_validation_is_evaluated_where_there_is_one(words, evaluated):
   found = sweep._with_validation(words)
   assert found[:len(words)] == words
   assert any(word.endswith(",validation") for word in found) == evaluated
-
-
-def test_help(capsys):
-  assert sweep.main(["--help"]) == 0
-  said = capsys.readouterr().out
-  for flag in ("--sweep", "--by", "--metric", "--score", "--html", "--out_dir",
-               "--resume", "--overwrite"):
-    assert flag in said

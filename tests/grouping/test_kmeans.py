@@ -1,6 +1,6 @@
 """k-means against scikit-learn, the oracle and the law of k-means++."""
 
-from hypothesis import assume, given, strategies as st
+from hypothesis import assume, given, settings, strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -33,6 +33,7 @@ def draw(seed):
 
 
 @pytest.mark.program
+@settings(max_examples=12)
 @given(st.integers(0, 10**6))
 def test_lloyd_is_that_of_scikit_learn(seed):
   points, mask, centres = draw(seed)
@@ -151,24 +152,6 @@ kmeans = quick_jit(lambda points, mask, key: grouping.kmeans(
     points, mask, key, 5, restarts=6))
 
 
-def test_kmeans_finds_blobs():
-  """As well as scikit-learn."""
-  rng = np.random.default_rng(0)
-  blob = np.arange(40) % 5
-  points = np.array([[0, 0], [0, 9], [9, 0], [9, 9], [30, 30]])[blob]
-  points = (points + 0.3 * rng.normal(size=(40, 2))).astype(np.float32)
-  mask = np.arange(40) % 7 != 3
-  points[~mask] = np.nan
-  groups = kmeans(points, mask, jax.random.key(0))
-  assignment = np.asarray(groups.assignment)
-  assert len(set(zip(blob[mask], assignment[mask]))) == 5
-  assert (assignment[~mask] == 5).all()
-  np.testing.assert_array_equal(groups.size, np.bincount(assignment[mask]))
-  reference = KMeans(5, n_init=10, random_state=0).fit(points[mask])
-  np.testing.assert_allclose(
-      inertia(points, mask, groups), reference.inertia_, rtol=1e-5)
-
-
 def inertia(points, mask, groups):
   """Squared distances to the own centre, summed."""
   own = np.asarray(groups.centres)[np.asarray(groups.assignment)[mask]]
@@ -180,6 +163,7 @@ def test_kmeans_keeps_its_best_start():
   rng = np.random.default_rng(0)
   points = rng.random((40, 2)).astype(np.float32)
   mask = np.arange(40) % 7 != 3
+  points[~mask] = np.nan
   alone = quick_jit(jax.vmap(lambda key: grouping.lloyd(
       points, mask, grouping.plus_plus(points, mask, key, 5), 20)))
   for seed in range(3):
@@ -190,3 +174,4 @@ def test_kmeans_keeps_its_best_start():
     best = kmeans(points, mask, key)
     np.testing.assert_array_equal(
         best.assignment, starts.assignment[np.argmin(spread)])
+    assert (np.asarray(best.assignment)[~mask] == 5).all()

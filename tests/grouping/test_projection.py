@@ -64,13 +64,6 @@ def test_place_and_lift(centre):
       np.asarray(mine.points)[mask], atol=1e-5)
 
 
-def test_all_components_lose_nothing():
-  rows, mask = draw(3)
-  mine = project(rows, mask, 6)
-  np.testing.assert_allclose(
-      np.asarray(lift(mine, mine.points))[mask], rows[mask], atol=1e-4)
-
-
 def test_components_beyond_the_rank_are_zero():
   rows, mask = draw(4, rank=2)
   mine = project(rows, mask, 5)

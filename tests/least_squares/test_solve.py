@@ -114,7 +114,7 @@ def test_a_high_passed_code(bias):
   code = code_of("conv", "position")
   equations, _, weights, _ = fitted("conv", bias, code, 0.7, high_pass=True)
   expected = oracle.solve_layer(
-      oracle.Statistics(*examples("conv")[2]), code, 0.7, 2, bias=bias,
+      oracle.Statistics(*examples("conv")[2][:4]), code, 0.7, 2, bias=bias,
       laplacian=True)
   np.testing.assert_allclose(weights[0], expected.weight, rtol=1e-9)
   np.testing.assert_allclose(weights[1], expected.bias, rtol=1e-9, atol=1e-12)

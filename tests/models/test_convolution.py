@@ -8,7 +8,8 @@ import pytest
 
 from fedjax_alg.models import convolution
 
-CASES = [(1, "SAME"), (2, "SAME"), (3, "SAME"), (3, "VALID"), (4, "VALID")]
+CASES = [(1, "SAME", 1), (2, "SAME", 1), (3, "SAME", 1), (3, "VALID", 1),
+         (4, "VALID", 1), (1, "SAME", 2), (3, "SAME", 2), (3, "VALID", 3)]
 
 
 def _arrays(size, seed=0):
@@ -18,7 +19,7 @@ def _arrays(size, seed=0):
   return x, kernel
 
 
-def _loops(x, kernel, padding):
+def _loops(x, kernel, padding, stride=1):
   """The definition, one output at a time, in float64."""
   x, kernel = np.float64(x), np.float64(kernel)
   size = kernel.shape[0]
@@ -31,7 +32,7 @@ def _loops(x, kernel, padding):
     for j in range(columns):
       square = x[:, i:i + size, j:j + size]
       out[:, i, j] = np.einsum("bklc,klcd->bd", square, kernel)
-  return out
+  return out[:, ::stride, ::stride]
 
 
 def _by_xla(x, kernel, padding):
@@ -39,15 +40,15 @@ def _by_xla(x, kernel, padding):
       x, kernel, (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
-@pytest.mark.parametrize("size,padding", CASES)
-def test_value_and_derivatives(size, padding):
+@pytest.mark.parametrize("size,padding,stride", CASES)
+def test_value_and_derivatives(size, padding, stride):
   """Value by loops; the gradient of <c, conv> in the arguments, each linear."""
   x, kernel = _arrays(size)
-  want = _loops(x, kernel, padding)
+  want = _loops(x, kernel, padding, stride)
   weight = np.random.default_rng(1).normal(size=want.shape)
 
   def inner(x, kernel):
-    out = convolution.convolve(x, kernel, padding)
+    out = convolution.convolve(x, kernel, padding, stride)
     return (out * jnp.asarray(weight, jnp.float32)).sum(), out
 
   grads, out = jax.jit(jax.grad(inner, (0, 1), has_aux=True))(x, kernel)
@@ -55,8 +56,9 @@ def test_value_and_derivatives(size, padding):
   # <c, conv(x, k)> is linear in x and in k: its change along any direction is
   # its value there.
   other_x, other_kernel = _arrays(size, seed=2)
-  along_x = (weight * _loops(other_x, kernel, padding)).sum()
-  along_kernel = (weight * _loops(x, other_kernel, padding)).sum()
+  along_x = (weight * _loops(other_x, kernel, padding, stride)).sum()
+  along_kernel = (
+      weight * _loops(x, other_kernel, padding, stride)).sum()
   np.testing.assert_allclose((grads[0] * other_x).sum(), along_x, rtol=1e-4)
   np.testing.assert_allclose(
       (grads[1] * other_kernel).sum(), along_kernel, rtol=1e-4)

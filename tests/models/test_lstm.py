@@ -1,5 +1,6 @@
 """The LSTM: size, what padding does, its equations against NumPy."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +8,9 @@ import pytest
 
 from fedjax_alg import models
 from fedjax_alg.base import num_params
+from fedjax_alg.client import objective
+from fedjax_alg.data import layout
+from fedjax_alg.engine import evaluate
 from fedjax_alg.models import lstm
 from tests import problems
 
@@ -83,17 +87,14 @@ def by_hand(params, vectors, two=True):
 
 
 @pytest.mark.program
-@pytest.mark.parametrize("embedding", lstm.EMBEDDINGS)
-def test_equations_and_padding(embedding):
-  model = make(embedding)
+def test_equations_and_padding():
+  model = make()
   params = some_params(model)
   rows = [[3, 1, 4, 1, 5], [3, 1, 4], [3], [0, 3, 0, 4], []]
   got = problems.quick_jit(model.apply)(params, sentences(*rows))
   inner = jax.tree.map(lambda a: np.asarray(a, np.float64), params["params"])
-  table = inner.get("embedding")
-  if embedding == "frozen":
-    table = np.asarray(
-        lstm.frozen_embedding(jnp.arange(TOKENS, dtype=jnp.int32), 6))
+  table = np.asarray(
+      lstm.frozen_embedding(jnp.arange(TOKENS, dtype=jnp.int32), 6))
   want = [by_hand(inner, [table[word] for word in row if word])
           for row in rows]
   np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
@@ -113,17 +114,6 @@ def test_more_classes_and_other_widths():
   np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.program
-def test_cross_entropy_is_the_binary_one():
-  model = make()
-  z = np.array([-3.0, 0.5, 20.0], np.float32)
-  logits = jnp.stack([jnp.zeros(3), jnp.asarray(z)], axis=1)
-  got = model.loss(logits, jnp.array([1, 0, 1], jnp.int32))
-  p = sigmoid(z.astype(np.float64))
-  np.testing.assert_allclose(
-      got, [-np.log(p[0]), -np.log(1 - p[1]), -np.log(p[2])], atol=1e-6)
-
-
 def test_frozen_vectors():
   words = np.arange(100, dtype=np.int32)
   tokens = jnp.asarray(np.stack([words, words[::-1]]))
@@ -136,3 +126,28 @@ def test_frozen_vectors():
   # Different words are nearly orthogonal.
   products = vectors[0] @ vectors[0].T / 300
   assert np.abs(products - np.diag(np.diag(products))).max() < 0.35
+
+
+def test_next_tokens_of_a_sequence_are_the_windows_of_its_beginnings():
+  """At each place the loss, its gradient and the hits of a window before it."""
+  rng, classes = np.random.default_rng(0), 9
+  text = rng.integers(1, classes, (4, LENGTH + 1))
+  each, last = (models.make_model(
+      "lstm", (LENGTH,), classes, tokens=classes, embedding="learned",
+      embedding_size=3, lstm_widths=(4,), task=task)
+                for task in ("tokens", "classification"))
+  windows = np.stack([np.pad(row[:end], (LENGTH - end, 0))
+                      for row in text for end in range(1, LENGTH + 1)])
+  shards = [layout.shard_of(problems.client_data([(x, y)]), 0) for x, y in (
+      (text[:, :-1], text[:, 1:]), (windows, text[:, 1:].reshape(-1)))]
+  params = some_params(each)
+  found = [jax.jit(lambda params, shard, model=model: (
+      objective.full_value_and_grad(model, params, shard),
+      evaluate.count_shard(model, params, shard)))(params, shard)
+           for model, shard in zip((each, last), shards)]
+  (ours, sums), (theirs, window_sums) = found
+  chex.assert_trees_all_close(ours, theirs, rtol=1e-5, atol=1e-6)
+  assert sums["tokens"] == window_sums["rows"].sum() == 4 * LENGTH
+  assert sums["hits"] == window_sums["hits"].sum()
+  np.testing.assert_allclose(
+      sums["nats"], window_sums["loss"].sum(), rtol=1e-5)

@@ -81,16 +81,7 @@ def test_a_large_logit_gives_a_finite_loss():
   np.testing.assert_allclose(loss, [1e4])
 
 
-def test_own_flax_modules_are_accepted_and_state_is_refused():
-
-  class Normalised(nn.Module):
-
-    @nn.compact
-    def __call__(self, x):
-      return nn.BatchNorm(use_running_average=False)(nn.Dense(3)(x))
-
-  with pytest.raises(ValueError, match=r"Normalised keeps state \(batch_stats"):
-    models.from_flax(Normalised(), (4,))
+def test_own_flax_modules_are_accepted():
   model = models.from_flax(nn.Dense(3), (4,), l2=0.5)
   assert model.l2 == 0.5 and model.scale_features is None
   assert count(model) == 15

@@ -80,15 +80,6 @@ def test_a_model_is_loaded_from_a_file(tmp_path):
       models.as_model(f"{path}:{name}", (6,), 3, **options)
 
 
-def test_images_and_words():
-  conv = models.as_model("stack", (8, 8), 10, layers=("conv3-2", "avg2"))
-  assert conv.flops == 2 * (64 * 9 * 2 + 4 * 4 * 2 * 10)
-  assert conv.layers is not None
-  words = models.as_model("lstm", (5,), 2, input_dtype=jnp.int32, tokens=9)
-  per_word = 300 * 400 + 100 * 400 + 100 * 400 + 100 * 400
-  assert words.flops == 2 * (5 * per_word + 100 * 30 + 30)
-
-
 def test_a_model_keeps_its_own_loss_and_l2_unless_told():
   own = FUNCTIONS._replace(l2=0.25, loss=lambda logits, y: logits[:, 0])
   kept = models.as_model(own, (6,), 3)
@@ -99,7 +90,7 @@ def test_a_model_keeps_its_own_loss_and_l2_unless_told():
 
 @pytest.mark.parametrize("given, options, said", [
     ("sofmax", {}, "^model=sofmax: unknown, did you mean 'softmax'"),
-    ("resnet", {}, r"^model=resnet: unknown \(one of softmax, mlp"),
+    ("vgg", {}, r"^model=vgg: unknown \(one of softmax, mlp"),
     ("mlp", dict(hiden=(3,)), "^hiden: .*did you mean 'hidden'"),
     (nn.Dense(3), dict(hidden=(3,)), "^hidden: only a named model"),
     (nn.Dense, {}, r"^model: Dense is a class; give a module"),

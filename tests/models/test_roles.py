@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedjax_alg import models
+from fedjax_alg.base import Shard
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models import roles
 
@@ -51,6 +52,9 @@ def test_types_of_variables_and_of_layers_are_named():
       ("personal:norm", "personal", ["norm/bias", "norm/scale"])):
     _, names, found = roles.of_leaves(model, [given])
     assert [n for n, r in zip(names, found) if r == role] == leaves, given
+  # The floats that are sent: two factors of rank 2, and the head.
+  assert roles.split(model, ["lora:head"]).roles.floats()["shared"] == (
+      4 * 2 + 2 * 6) + 6 * 3 + 3
 
 
 @pytest.mark.parametrize(("given", "message"), [
@@ -78,7 +82,8 @@ def test_the_parts_join_to_the_whole():
   x = jnp.ones((2, 4))
   shared, personal, frozen = parts
   bound = roles.bound(model, frozen)
-  found = bound.roles.of_client(bound, personal).apply(shared, x)
+  found = bound.roles.of_client(
+      bound, Shard(x, None, 0, 2, personal=personal)).apply(shared, x)
   np.testing.assert_array_equal(found, whole.apply(params, x))
   np.testing.assert_array_equal(
       bound.roles.deployed(bound).apply(of.join(shared, personal), x), found)

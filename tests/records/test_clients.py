@@ -56,15 +56,18 @@ def test_groups(tmp_path):
       (3, 0, 0), (3, 1, -1), (3, 2, 2), (5, 0, 1), (5, 1, 1), (5, 2, 0)]
 
 
-def test_very_many_clients_are_arrays(tmp_path, monkeypatch):
+@pytest.mark.parametrize("main", ["accuracy", "mse"])
+def test_very_many_clients_are_arrays(tmp_path, monkeypatch, main):
   """All numbers return bit for bit, from sums that need little room."""
   rng = np.random.default_rng(0)
-  total = rng.integers(0, 9, (2, 500))
+  rows = rng.integers(0, 9, (2, 500))
+  total = np.where(rows > 0, rows, np.nan)
+  losses = (rng.exponential(size=rows.shape) * rows).astype(np.float32)
   final = FINAL | {
-      "clients": {"local": clients.measured(
-          rng.integers(0, total + 1).astype(np.float32),
-          (rng.exponential(size=total.shape) * total).astype(np.float32),
-          total.astype(np.float32))},
+      "clients": {"local": {
+          main: rng.integers(0, rows + 1) / total if main == "accuracy" else
+          rng.exponential(size=rows.shape) + 0 * total,
+          "loss": losses / total, "test_examples": rows}},
       "train_examples": rng.integers(1, 300, 500),
       "membership": rng.integers(-1, 4, (2, 500)).astype(np.int32)}
   clients.write(tmp_path, final, (3, 5), None)
@@ -79,7 +82,8 @@ def test_very_many_clients_are_arrays(tmp_path, monkeypatch):
   with np.load(tmp_path / "clients.npz") as stored:
     assert stored["name"].tolist() == names and stored["seed"].tolist() == [
         3, 5]
-    assert stored["local_hits"].dtype == np.uint8
+    if main == "accuracy":
+      assert stored["local_hits"].dtype == np.uint8
     assert stored["group"].dtype == np.int8
   (tmp_path / "clients.npz").write_bytes(b"PK\x03\x04 damaged")
   with pytest.raises(ValueError):

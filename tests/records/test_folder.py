@@ -1,7 +1,6 @@
 """Which files of a folder are a run's, and which of them are whole."""
 
 import json
-import os
 import pathlib
 import re
 
@@ -61,33 +60,6 @@ def test_without_files_of_others_no_folder_is_left(tmp_path):
   run_files.remove(tmp_path)
   assert not list(tmp_path.iterdir())
   run_files.remove(tmp_path)
-
-
-def test_nothing_is_removed_through_a_link(folder, tmp_path):
-  """A link to a file is removed itself."""
-  other = tmp_path / "other"
-  other.mkdir()
-  for name in ("round_00000001.ckpt", "seed_0", "summary.json"):
-    (other / name).write_text("mine")
-  for name in ("checkpoint", "tensorboard"):
-    os.rename(folder / name, tmp_path / f"{name}_was")
-    (folder / name).symlink_to(other)
-  (folder / "summary.json").unlink()
-  (folder / "summary.json").symlink_to(other / "summary.json")
-  assert run_files.linked(folder) == folder / "checkpoint"
-  run_files.remove(folder)
-  assert not (folder / "summary.json").is_symlink()
-  assert {path.read_text() for path in other.iterdir()} == {"mine"}
-  assert len(list(other.iterdir())) == 3
-  (folder / "checkpoint").unlink()
-  assert run_files.linked(folder) == folder / "tensorboard"
-
-
-def test_a_folder_that_is_a_link_itself_may_be(folder, tmp_path):
-  (tmp_path / "link").symlink_to(folder)
-  assert run_files.linked(tmp_path / "link") is None
-  (folder / "tensorboard" / "seed_1").symlink_to(tmp_path)
-  assert run_files.linked(tmp_path / "link").name == "seed_1"
 
 
 @pytest.mark.parametrize("text,ours", [

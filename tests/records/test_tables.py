@@ -6,10 +6,11 @@ import jax
 import numpy as np
 import pytest
 
-from fedjax_alg import files, metrics
+from fedjax_alg import files, tasks
 from fedjax_alg.base import RoundAux, RoundCost, RoundTimes
 from fedjax_alg.errors import OptionError
 from fedjax_alg.records import summary as results, tables as records
+from fedjax_alg.tasks import Counts
 
 pytestmark = pytest.mark.fast
 
@@ -100,9 +101,12 @@ def test_a_method_that_counts_no_work_has_no_time(tmp_path):
 def test_a_table_of_metrics_that_are_of_clients_alone(tmp_path):
   made = started(tmp_path)
   made.add_rounds(aux(1), 0, 1, 1.0)
-  local = metrics.Counts(
-      np.ones((2, 2, 2)), np.ones((2, 2)), np.array([[3.0, 1], [2, 0]]),
-      np.array([[4.0, 2], [4, 0]]))
+  ones = np.ones((2, 2))
+  local = Counts(
+      {"rows": 2 * ones, "hits": ones, "predicted": 2 * ones, "loss": ones},
+      {"hits": np.array([[[3.0], [1]], [[2], [0]]]),
+       "rows": np.array([[[4.0], [2]], [[4], [0]]]),
+       "loss": np.ones((2, 2, 1))})
   rows = evaluated(made, {"global": counts(3, 9), "local": local})
   found = {(r["protocol"], r["seed"]): (
       r["client_accuracy"], r["worst_decile"]) for r in rows}
@@ -117,10 +121,12 @@ def test_a_table_of_metrics_that_are_of_clients_alone(tmp_path):
 
 def counts(*hits):
   """[2 seeds, K models] of ten examples of two classes."""
-  confusion = np.zeros((2, len(hits), 2, 2))
-  confusion[..., 0, 0] = hits
-  confusion[..., 0, 1] = 10 - np.array(hits)
-  return metrics.Counts(confusion, np.ones((2, len(hits), 2)))
+  found = np.zeros((2, len(hits), 2))
+  found[..., 0] = hits
+  return Counts({
+      "rows": found * 0 + [10, 0], "hits": found,
+      "predicted": np.stack([found[..., 0], 10 - found[..., 0]], -1),
+      "loss": np.ones(found.shape)})
 
 
 def test_best_of_k_for_every_protocol_of_models(tmp_path):
@@ -224,6 +230,25 @@ def test_tables_of_earlier_versions_have_four_bytes_a_float(tmp_path):
     records.read_rows(files[0])
 
 
+def test_a_table_has_the_metrics_of_the_task(tmp_path):
+  """It is read without knowing which, and its first metric is the main one."""
+  metrics = tasks.REGRESSION.metrics
+  made = records.Records(tmp_path, SEEDS, COHORT, (), metrics=metrics)
+  made.write()
+  made.add_rounds(aux(1), 0, 1, 1.0)
+  made.add_metrics({"global": {
+      name: np.array([0.25, 0.5]) for name in metrics.columns}})
+  rows = records.read_rows(made.path("metrics"))
+  assert records.main_metric(rows[0]) == "mse"
+  assert [row["mse"] for row in rows] == [0.25, 0.5]
+  assert list(results.summarise(rows, (0.3,), metrics)["rounds_to"]["0.30"][
+      "values"]) == [1, None]
+  again = records.Records(tmp_path, SEEDS, COHORT, (), metrics=metrics)
+  again.read(1)
+  with pytest.raises(OptionError, match="of another version"):
+    records.Records(tmp_path, SEEDS, COHORT, ()).read(1)
+
+
 def test_groups_are_a_table_of_their_own(tmp_path):
   """Two kinds of clients; seed 4 has put nobody into a group yet."""
   histogram = np.array([[5, 0], [9, 0], [1, 3], [2, 2]])
@@ -274,34 +299,40 @@ def test_marks_are_those_of_the_files(run):
   for name in marks:  # rows after the checkpoint
     with open(run.path(name), "ab") as file:
       file.write(b"4,3,glob")
-  again.read(3, marks=marks, every=2)
+  again.read(3, marks=marks)
   assert again.marks() == marks
   again.write()
   assert {name: files.sha256(again.path(name)) for name in marks} == {
       name: mark["sha256"] for name, mark in marks.items()}
 
 
-@pytest.mark.parametrize("marked", [True, False])
 @pytest.mark.parametrize("name", ["metrics", "rounds", "timing", "groups"])
-def test_other_tables_are_refused(run, marked, name):
-  """A row less, a row twice, two rows exchanged, text for a number."""
-  marks, path = run.marks() if marked else None, run.path(name)
+def test_other_tables_are_refused(run, name):
+  """A row less, a row twice, text for a number, half a line, no table."""
+  marks, path = run.marks(), run.path(name)
   lines = path.read_bytes().splitlines(keepends=True)
-  records.check(run.folder, SEEDS, 3, marks, 2)
-  wrong = [[*lines[:1], *lines[2:]], [*lines[:2], *lines[1:]],
-           [lines[0], lines[2], lines[1], *lines[3:]],
-           [*lines[:-1], lines[-1].replace(b"3", b"x", 1)], lines[:1], [],
-           [b"\xff\0\n"]]
-  if marked:
-    wrong.append([*lines[:-1], lines[-1][:-2]])
-  elif name == "timing":  # may have been another --eval_every, and no order
-    del wrong[0]
-  for rows in wrong:
+  records.check(run.folder, SEEDS, 3, marks)
+  for rows in (
+      [*lines[:1], *lines[2:]], [*lines[:2], *lines[1:]],
+      [*lines[:-1], lines[-1].replace(b"3", b"x", 1)],
+      [*lines[:-1], lines[-1][:-2]], lines[:1], [], [b"\xff\0\n"]):
     path.write_bytes(b"".join(rows))
-    with pytest.raises(OptionError, match=" row|edited|columns|no table") as (
-        caught):
-      records.check(run.folder, SEEDS, 3, marks, 2)
+    with pytest.raises(OptionError, match="csv: edited or cut") as caught:
+      records.check(run.folder, SEEDS, 3, marks)
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("old, new, said", [
+    (b"1,3,", b"x,3,", "a round that is no number"),
+    (b"1,3,", b"9,3,", "has 5 rows of 3 rounds of 2 seeds"),
+    (b"round", b"\xff", "no table")])
+def test_tables_without_marks_have_all_rounds(run, old, new, said):
+  """Those of a run that an earlier version began."""
+  path = run.path("rounds")
+  records.check(run.folder, SEEDS, 3, None)
+  path.write_bytes(path.read_bytes().replace(old, new, 1))
+  with pytest.raises(OptionError, match=f"rounds.csv: damaged, {said}"):
+    records.check(run.folder, SEEDS, 3, None)
 
 
 def test_an_edited_number_is_refused(run):
@@ -309,16 +340,6 @@ def test_an_edited_number_is_refused(run):
   path.write_bytes(path.read_bytes().replace(b"0.4", b"0.5", 1))
   with pytest.raises(OptionError, match="metrics.csv: edited"):
     records.check(run.folder, SEEDS, 3, marks)
-
-
-def test_an_evaluation_that_is_in_no_table(run):
-  """Without a hash it is missed because the run evaluates regularly."""
-  for name in ("metrics", "timing", "groups"):
-    raw = run.path(name).read_bytes().splitlines(keepends=True)
-    keep = 1 + (1 if name == "timing" else 2)
-    run.path(name).write_bytes(b"".join([raw[0], *raw[keep:]]))
-  with pytest.raises(OptionError, match="timing.csv: damaged, row 1 should"):
-    records.check(run.folder, SEEDS, 3, None, 2)
 
 
 def test_nothing_is_appended_through_a_link(run, tmp_path):

@@ -1,4 +1,4 @@
-"""NumPy oracle of FedACnnL, pFedACnnL, AFL, FedZO, BAFFLE, pFedMe and pFedZO.
+"""NumPy oracle of FedACnnL, pFedACnnL, AFL, pFedMe; estimates of FedZO, BAFFLE.
 
 Written from the paper and from the specification of the baselines (its sections
 7 and 8), blind to any other implementation: float64, plain loops. Equation
@@ -17,10 +17,9 @@ al. 2022. pFedMe: Dinh et al. 2020. pFedZO: Chen et al. 2024, reconstructed.
     layer also has "code" and the other options of solve_layer. ReLU follows
     every one of them but the last, whose code is the identity if it has none.
 
-The gradient methods train the softmax regression of diversified.py; there
-`ids`, `batches` and `l2` mean the same as in clustered.py. Directions are
-vectors [P] in the order of diversified.to_vector. No randomness is drawn and
-no argument is changed.
+The gradient methods train the softmax regression of diversified.py. Directions
+are vectors [P] in the order of diversified.to_vector. No randomness is drawn
+and no argument is changed.
 """
 
 from typing import NamedTuple
@@ -60,19 +59,6 @@ class AflClient(NamedTuple):
   w: np.ndarray  # [d, L], A^-1 b.
   a: np.ndarray  # [d, d], X'X + gamma I.
   b: np.ndarray  # [d, L], X'Y.
-
-
-class BaffleRound(NamedTuple):
-  """One step of BAFFLE."""
-  differences: np.ndarray  # [S, K], dL_ck.
-  gradients: np.ndarray  # [1, P] (shared seed) or [S, P] (clipped).
-  model: dict
-
-
-class PersonalModel(NamedTuple):
-  """A client of pFedMe or pFedZO after its local work."""
-  theta: dict
-  w: dict  # What it sends.
 
 
 # Layers.
@@ -148,27 +134,21 @@ def forward(layers, weights, x):
 # Least squares.
 
 
-def statistics(x, y, num_classes, kernel=None, batches=None):
-  """(6) for one client; x [n, *input_shape] is the input of the layer.
-
-  batches: list of row indices that cover the client once; None is one batch.
-  """
+def statistics(x, y, num_classes, kernel=None):
+  """(6) for one client; x [n, *input_shape] is the input of the layer."""
   x, y = np.asarray(x, np.float64), np.asarray(y, int)
-  parts = []
-  for rows in [np.arange(len(y))] if batches is None else batches:
-    patches = unfold(x[rows], kernel)
-    patches = patches.reshape(-1, patches.shape[-1])
-    class_sums = np.zeros((num_classes,) + x.shape[1:])
-    for row in rows:
-      class_sums[y[row]] += x[row]
-    counts = np.bincount(y[rows], minlength=num_classes).astype(np.float64)
-    parts.append(Statistics(
-        patches.T @ patches, patches.sum(axis=0), class_sums, counts))
-  return total(parts)
+  patches = unfold(x, kernel)
+  patches = patches.reshape(-1, patches.shape[-1])
+  class_sums = np.zeros((num_classes,) + x.shape[1:])
+  for row, label in zip(x, y):
+    class_sums[label] += row
+  counts = np.bincount(y, minlength=num_classes).astype(np.float64)
+  return Statistics(
+      patches.T @ patches, patches.sum(axis=0), class_sums, counts)
 
 
 def total(parts):
-  """(4): the sum over clients (or batches)."""
+  """(4): the sum over clients."""
   return Statistics(*(sum(values) for values in zip(*parts)))
 
 
@@ -438,21 +418,12 @@ def afl_direct(parts):
   return AflClient(np.linalg.solve(a, b), a, b)
 
 
-def afl_remove_ridge(aggregate, num_clients, gamma):
-  """W* = W + K gamma (A - K gamma I)^-1 W, K clients in the aggregate."""
-  excess = num_clients * gamma
-  plain = aggregate.a - excess * np.eye(len(aggregate.a))
-  return aggregate.w + excess * np.linalg.solve(plain, aggregate.w)
-
-
 # Zeroth order.
 
 
-def batch_loss(like, client, rows, l2):
-  """vector [P] -> mean loss of the rows, L2 term included."""
-  rows = np.asarray(rows, int)
-  x, y = np.asarray(client[0])[rows], np.asarray(client[1])[rows]
-  return lambda vector: oracle.loss(oracle.to_model(vector, like), x, y, l2)
+def batch_loss(like, x, y):
+  """vector [P] -> mean loss of the rows, without an L2 term."""
+  return lambda vector: oracle.loss(oracle.to_model(vector, like), x, y, 0.)
 
 
 def sphere_estimator(loss, w, directions, mu):
@@ -479,84 +450,6 @@ def gaussian_estimator(dl, deltas, sigma):
   return np.asarray(dl) @ np.asarray(deltas) / (len(deltas) * sigma ** 2)
 
 
-def fedzo_round(w, clients, ids, batches, directions, lr, mu, l2=0.):
-  """FedZO: H steps x <- x - lr e, then the uniform mean of the models.
-
-  directions[i][h]: [K, P] of step h of client i, one batch for all of it.
-  Returns the trained models and the new one.
-  """
-  w = oracle.as_model(w)
-  trained = []
-  for i in ids:
-    v = oracle.to_vector(w)
-    for rows, vs in zip(batches[i], directions[i], strict=True):
-      loss = batch_loss(w, clients[i], rows, l2)
-      v = v - lr * sphere_estimator(loss, v, vs, mu)
-    trained.append(oracle.to_model(v, w))
-  return trained, oracle.uniform_mean(trained)
-
-
-def baffle_shared_round(
-    w, clients, ids, rows, deltas, sigma, lr, l2=0., scheme="forward"):
-  """BAFFLE as in the paper: all see the same deltas [K, P].
-
-  rows[i]: the batch of client i. dL_k = sum_c (n_c / n) dL_ck over the
-  participants; one SGD step on the estimate.
-  """
-  w = oracle.as_model(w)
-  vector = oracle.to_vector(w)
-  dl = np.array([
-      differences(batch_loss(w, clients[i], rows[i], l2), vector, deltas,
-                  scheme) for i in ids])
-  shares = oracle.cohort_weights(clients, ids)
-  g = gaussian_estimator(shares @ dl, deltas, sigma)
-  return BaffleRound(dl, g[None], oracle.to_model(vector - lr * g, w))
-
-
-def clip(g, limit, form):
-  """Largest entry at most `limit`.
-
-    "rescale": g min(1, limit / max |g|), what clip_grad_norm_ does with the
-      infinity norm (but for its 1e-6 in the denominator);
-    "entries": each entry by itself.
-  """
-  if form == "rescale":
-    return g * (limit / max(np.max(np.abs(g)), limit))
-  if form == "entries":
-    return np.clip(g, -limit, limit)
-  raise ValueError(f"unknown form {form!r}")
-
-
-def baffle_client_round(
-    w, clients, ids, rows, deltas, sigma, lr, l2=0., scheme="forward",
-    limit=.3, form="rescale"):
-  """BAFFLE as in the code: deltas[i] [K, P] of each client, clipped estimates.
-
-  Their uniform mean over the participants is the step.
-  """
-  w = oracle.as_model(w)
-  vector = oracle.to_vector(w)
-  dl, gradients = [], []
-  for i in ids:
-    loss = batch_loss(w, clients[i], rows[i], l2)
-    dl.append(differences(loss, vector, deltas[i], scheme))
-    gradients.append(clip(
-        gaussian_estimator(dl[-1], deltas[i], sigma), limit, form))
-  step = np.mean(gradients, axis=0)
-  return BaffleRound(
-      np.array(dl), np.array(gradients),
-      oracle.to_model(vector - lr * step, w))
-
-
-def ema(average, w, t, decay):
-  """d average + (1 - d) w, d = min(decay, (1 + t) / (10 + t)).
-
-  t is the number of updates, this one included: 1 at the first (torch_ema).
-  """
-  d = min(decay, (1. + t) / (10. + t))
-  return oracle.weighted_sum([d, 1. - d], [average, w])
-
-
 # Personal models by a Moreau envelope.
 
 
@@ -575,32 +468,4 @@ def envelope_client(w, gradient, num_batches, inner, eta_p, eta, lam):
       step = oracle.add(gradient(theta, r, k), pull, lam)
       theta = oracle.add(theta, step, -eta_p)
     w_k = oracle.add(w_k, oracle.add(w_k, theta, -1.), -eta * lam)
-  return PersonalModel(theta, w_k)
-
-
-def pfedme_client(w, client, batches, inner, eta_p, eta, lam, l2=0.):
-  """pFedMe: the gradient of batch r, the same for its `inner` steps."""
-  return envelope_client(
-      w, lambda theta, r, k: oracle.batch_gradient(
-          theta, *client, batches[r], l2),
-      len(batches), inner, eta_p, eta, lam)
-
-
-def pfedzo_client(w, client, batches, directions, eta_p, eta, lam, mu, l2=0.):
-  """pFedZO: the estimate of FedZO instead; directions [R, inner, K, P]."""
-  def gradient(theta, r, k):
-    estimate = sphere_estimator(
-        batch_loss(theta, client, batches[r], l2), oracle.to_vector(theta),
-        directions[r][k], mu)
-    return oracle.to_model(estimate, theta)
-
-  return envelope_client(
-      w, gradient, len(batches), len(directions[0]), eta_p, eta, lam)
-
-
-def envelope_server(w, sent, beta, shares=None):
-  """w <- (1 - beta) w + beta sum_k share_k w_k; shares None: uniform."""
-  if shares is None:
-    shares = [1. / len(sent)] * len(sent)
-  mean = oracle.weighted_sum(shares, sent)
-  return oracle.weighted_sum([1. - beta, beta], [oracle.as_model(w), mean])
+  return theta, w_k

@@ -327,18 +327,17 @@ def adapt(w, x, y, rows, alpha, l2=0.):
 
 def per_fedavg_round(
     w, clients, ids, batches, alpha, beta, server_lr=1., l2=0., variant="fo",
-    delta=1e-3, weights="uniform"):
+    weights="uniform"):
   """Per-FedAvg, section 2; batches[i][step] = (D, D', D'').
 
     v~ = v - alpha g(v; D),  u = g(v~; D'),
     "fo": v <- v - beta u;
-    "hf": h = [g(v + delta u; D'') - g(v - delta u; D'')] / (2 delta),
     "exact": h = Hessian of D'' at v, times u,
     v <- v - beta (u - alpha h);
     w <- w + server_lr sum_i weights_i (v_i - w).
 
-  delta is absolute, u is not normalised. h is taken at v, not at v~. All
-  gradients, hence the Hessian too, have the L2 term. "fo" ignores D''.
+  h is taken at v, not at v~. All gradients, hence the Hessian too, have the L2
+  term. "fo" ignores D''.
   """
   w = oracle.as_model(w)
   trained = []
@@ -350,11 +349,6 @@ def per_fedavg_round(
           adapt(v, x, y, triple[0], alpha, l2), x, y, triple[1], l2)
       if variant == "fo":
         step = u
-      elif variant == "hf":
-        up = oracle.batch_gradient(oracle.add(v, u, delta), x, y, triple[2], l2)
-        down = oracle.batch_gradient(
-            oracle.add(v, u, -delta), x, y, triple[2], l2)
-        step = oracle.add(u, oracle.add(up, down, -1.), -alpha / (2. * delta))
       elif variant == "exact":
         h = hessian_vector(v, u, x, y, triple[2], l2)
         step = oracle.add(u, h, -alpha)

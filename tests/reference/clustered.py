@@ -196,16 +196,6 @@ def edc_embedding(updates, m):
   return result
 
 
-def edc_distances(embedding):
-  """(8): (1 / m) ||E_i - E_j||, [n, n]."""
-  n, m = np.shape(embedding)
-  result = np.zeros((n, n))
-  for i in range(n):
-    for j in range(n):
-      result[i, j] = np.linalg.norm(embedding[i] - embedding[j]) / m
-  return result
-
-
 def madc(updates):
   """(7): mean over z, neither i nor j, of |S(i, z) - S(j, z)|, [n, n]."""
   n = len(updates)
@@ -466,12 +456,6 @@ def fesem_round(
 # CFL.
 
 
-def cfl_start(w, clients):
-  """One cluster of all clients."""
-  return CflState(
-      [oracle.as_model(w)], {i: 0 for i in range(len(clients))}, {})
-
-
 def bipartition(updates, linkage="complete"):
   """Labels 0 and 1 by agglomerative clustering of -cosine; 0 has the first.
 
@@ -612,32 +596,3 @@ def total_variation(p, q):
   p = p / np.sum(p) if np.sum(p) > 0. else p
   q = q / np.sum(q) if np.sum(q) > 0. else q
   return float(np.sum(np.abs(p - q)) / 2.)
-
-
-def contingency(found, truth):
-  """Counts of each found group (rows) and true group (columns)."""
-  found, truth = np.asarray(found), np.asarray(truth)
-  return np.array([[np.sum((found == a) & (truth == b))
-                    for b in np.unique(truth)] for a in np.unique(found)])
-
-
-def purity(found, truth):
-  """Share of the points that belong to the majority of their found group."""
-  return float(np.sum(np.max(contingency(found, truth), axis=1)) / len(found))
-
-
-def adjusted_rand(found, truth):
-  """Adjusted Rand index of Hubert and Arabie 1985.
-
-  (index - expected) / ((rows + columns) / 2 - expected) of pair counts; 1 where
-  that is 0 / 0, which is where both groupings are trivial alike.
-  """
-  pairs = lambda counts: float(np.sum(counts * (counts - 1) / 2.))
-  table = contingency(found, truth)
-  rows, columns = pairs(np.sum(table, axis=1)), pairs(np.sum(table, axis=0))
-  total = len(found) * (len(found) - 1) / 2.
-  expected = rows * columns / total if total else 0.
-  largest = (rows + columns) / 2.
-  if largest == expected:
-    return 1.
-  return (pairs(table) - expected) / (largest - expected)

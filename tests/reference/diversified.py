@@ -204,7 +204,9 @@ def anchor_gradient(w, clients, cohort, l2):
 
 def fedprox_round(
     w, clients, batches, lr, server_lr=1., mu=0., l2=0., cohort=None):
-  """FedProx without stragglers: v <- v - lr (g_i(v) + mu (v - w)).
+  """FedProx without stragglers, FedAvg with mu = 0.
+
+  v <- v - lr (g_i(v) + mu (v - w)).
 
   Then w <- w + server_lr sum_{i in S} (n_i / n^r) (v_i - w).
   """
@@ -222,25 +224,6 @@ def fedprox_round(
   weights = cohort_weights(clients, cohort)
   displacement = weighted_sum(weights, [add(v, w, -1.) for v in trained])
   return AverageRound(weights, trained, add(w, displacement, server_lr))
-
-
-def fedavg_round(w, clients, batches, lr, server_lr=1., l2=0., cohort=None):
-  """FedAvg: v <- v - lr g_i(v), then the n_i / n^r mean of the displacements.
-
-  Written out rather than called with mu = 0, so that the two check each other.
-  """
-  w = as_model(w)
-  cohort = participants(clients, cohort)
-  trained = []
-  for i in cohort:
-    x, y = clients[i]
-    v = as_model(w)
-    for rows in batches[i]:
-      v = add(v, batch_gradient(v, x, y, rows, l2), -lr)
-    trained.append(v)
-  weights = cohort_weights(clients, cohort)
-  mean = weighted_sum(weights, trained)
-  return AverageRound(weights, trained, add(w, add(mean, w, -1.), server_lr))
 
 
 # Scalings.

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_alg import registry, trees
+from fedjax_alg import trees
 from fedjax_alg.algorithms import composed as grid
 from fedjax_alg.algorithms.asynchronous import Asynchrony, staleness_factors
 from fedjax_alg.central import steps
@@ -165,23 +165,6 @@ def test_fedasync_is_one_client_after_the_other(problem, data):
   np.testing.assert_allclose(
       aux.server["staleness"], np.reshape(ages, (ROUNDS, -1)).mean(1),
       rtol=1e-6)
-
-
-@pytest.mark.program
-def test_with_equal_speeds_fedbuff_is_fedavg_to_the_bit(problem):
-  """And a buffer and a concurrency of the size of the cohort."""
-  more = dict(map_clients=MAP, local_steps=3, batch_size=5)
-  data = problem.data._replace(devices=clock.make_devices(
-      0, 12, cores=(2, 2), core_gflops=1e9, bandwidth_gbps=(1e9, 1e9)))
-  plain, (_, aux, _) = play(registry.build(
-      "fedavg", problem.model, **more), problem, data, 4)
-  found, (_, late, _) = play(registry.build(
-      "fedbuff", problem.model, client_weights="examples", **more),
-      problem, data, 4)
-  problems.assert_equal(found.models, plain.models)
-  problems.assert_equal(late.cost, aux.cost)
-  assert (late.server["most_staleness"] == 0).all()
-  assert found.version == 4
 
 
 @pytest.mark.parametrize("client, server, more, message", [

@@ -17,6 +17,7 @@ from fedjax_alg.exchange import attacks, Exchange
 from fedjax_alg.exchange.aggregation import coordinate_median
 from fedjax_alg.rounds.clustered import compose_clustered, Extra, Rule
 from tests import problems
+from tests.algorithms import bridge
 
 pytestmark = pytest.mark.program
 
@@ -66,8 +67,8 @@ def moved(start, state):
   return rows[:, 0]
 
 
-@pytest.mark.parametrize("weights", ["examples", "uniform"])
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("weights, whole", [
+    ("examples", True), ("uniform", False)])
 def test_groups_move_by_their_own_mean(problem, weights, whole):
   """And the group without participants stays where it is."""
   algorithm, start, state, aux = play(
@@ -90,16 +91,15 @@ def test_groups_move_by_their_own_mean(problem, weights, whole):
   problems.assert_equal(deployed, trees.index(state.models, 1))
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_the_medians_of_groups_with_a_liar(problem, whole):
+def test_the_medians_of_groups_with_a_liar(problem):
   """Updates -45, 20 and 15 in group 0, and 90 in group 1."""
   liar = attacks.Attack(
       "sign_flip", lambda num_clients: jnp.arange(num_clients) == 4,
       forge=lambda sent, scene: attacks.sign_flip(sent, scene, 0.0))
   _, start, state, aux = play(
-      problem, by_parity(whole_divisor=whole), weights="uniform",
+      problem, by_parity(whole_divisor=True), weights="uniform",
       aggregator=coordinate_median(), attack=liar)
-  shares = np.array([3, 1, 0]) / 4 if whole else 1.0
+  shares = np.array([3, 1, 0]) / 4
   np.testing.assert_allclose(
       moved(start, state), shares * np.array([15.0, 90.0, 0.0]), rtol=1e-4)
   size = num_params(problem.model.init(KEY))
@@ -127,6 +127,27 @@ def test_updates_go_where_the_server_puts_the_clients(problem):
   problems.assert_equal(state.memory.before, start.models)
   np.testing.assert_array_equal(state.memory.groups[:4], 2)
   np.testing.assert_array_equal(state.memory.notes, -1)  # as they came
+
+
+WORK = dict(local_steps=5, batch_size=6, client_lr=0.2)
+
+
+@pytest.fixture(scope="module", name="fedavg")
+def fixture_fedavg(problem):
+  return bridge.rounds(problem, "fedavg", **WORK)[1]
+
+
+@pytest.mark.parametrize("name, one", [
+    ("ifca", dict(num_groups=1, group_init="shared")),
+    ("fesem", dict(num_groups=1, group_init="shared")),
+    ("flhc", dict(max_groups=1, cluster_after=1)),
+    ("cfl", dict(max_groups=1, split_after=0, eps1=1e3, eps2=0.0)),
+    ("fedgroup", dict(num_groups=1, pretrain_scale=2, pretrain_steps=0))])
+def test_one_group_is_fedavg(problem, fedavg, name, one):
+  _, rounds = bridge.rounds(problem, name, **WORK, **one)
+  for mine, other in zip(rounds, fedavg, strict=True):
+    problems.assert_close(
+        mine.state.models, other.state.models, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", grid.CLIENT_UPDATES)

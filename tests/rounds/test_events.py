@@ -2,7 +2,6 @@
 
 import functools
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -80,19 +79,3 @@ def test_nobody_is_there():
           jnp.full(6, CLIENTS, jnp.int32), jnp.ones(6), jnp.ones(6)),
       wanted=jnp.int32(3), version=jnp.int32(0))
   assert (finished.client == CLIENTS).all() and time == 0
-
-
-def test_nobody_runs_twice_at_once():
-  rng = np.random.default_rng(5)
-  running = events.nobody(9, CLIENTS)
-  for version in range(20):
-    ids, seconds = waiting_of(rng, 11)
-    running, *_ = compiled(3)(
-        running, events.Waiting(
-            jnp.minimum(jnp.asarray(ids, jnp.int32), CLIENTS),
-            jnp.asarray(seconds, jnp.float32), jnp.ones(11)),
-        wanted=jnp.int32(3), version=jnp.int32(version))
-    there = np.asarray(running.client)[np.asarray(running.client) < CLIENTS]
-    assert len(set(there)) == len(there)
-  assert jax.tree.all(jax.tree.map(
-      lambda leaf: leaf.shape == (9,), running))

@@ -14,9 +14,8 @@ import fedjax_alg as fa
 CLIENTS = ("--dataset=digits", "--partition=classes", "--num_clients=20")
 #: algorithm -> what a run of it takes, beside its federation.
 SMALL = {
-    "fedgroup": dict(cohort_size=6, rounds=3, num_groups=2, pretrain_scale=3),
+    "ifca": dict(cohort_size=6, rounds=3, num_groups=2),
     "losac": dict(cohort_size=4, rounds=3, local_steps=3),
-    "pfedacnnl": dict(rounds=2),
 }
 
 

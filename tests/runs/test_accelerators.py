@@ -15,67 +15,33 @@ SMALL = ["--dataset=digits", "--partition=classes", "--num_clients=12",
 FACTS = {"compile_s": 2.0, "compile_cpu_s": 1.0, "temporary_mb": 0.5,
          "arguments_mb": 0.25, "kernels": [9, 1], "collectives": [3, 2]}
 
-#: As XLA writes it, shortened.
+
+#: One exchange in a loop, and one outside.
 TEXT = """\
 HloModule jit_run
-%reduce (a: f32[], b: f32[]) -> f32[] {
-  ROOT %add.1 = f32[] add(%a, %b)
+%inner (p: s32[]) -> s32[] {
+  ROOT %all-reduce.1 = s32[] all-reduce(%p), to_apply=%sum
 }
-%step (p: (s32[], f32[10])) -> (s32[], f32[10]) {
-  %p.1 = (s32[], f32[10]{0:T(128)}) parameter(0)
-  %fusion.1 = f32[10]{0:T(128)} fusion(%p.1), kind=kLoop, calls=%fused, \
-metadata={op_name="jit(run)/while/body/round/while/body/local_step/add"}
-  %copy.1 = f32[10]{0} copy(%fusion.1)
-  %dot.1 = f32[10]{0} custom-call(%copy.1), custom_call_target="gemm", \
-metadata={op_name="jit(run)/while/body/round/while/body/local_step/dot"}
-  ROOT %tuple.1 = (s32[], /*index=1*/f32[10]{0}) tuple(%p.1, %dot.1)
-}
-%deal (p: (s32[])) -> (s32[]) {
-  ROOT %all-reduce.1 = s32[] all-reduce(%p), to_apply=%reduce, \
-metadata={op_name="jit(run)/while/body/round/while/body/add"}
-}
-%branch (p: (s32[])) -> (s32[]) {
-  ROOT %negate.1 = s32[] negate(%p), \
-metadata={op_name="jit(run)/while/body/round/cond/neg"}
-}
-%wrapped (p: f32[10]) -> f32[40] {
-  ROOT %all-gather.1 = f32[40]{0} all-gather(%p), dimensions={0}
-}
-%round (p: (s32[])) -> (s32[]) {
-  %while.1 = (s32[]) while(%p), condition=%more, body=%deal
-  %while.2 = (s32[], f32[10]{0}) while(%p), condition=%more, body=%step
-  %conditional.1 = s32[] conditional(%p), branch_computations={%branch, %branch}
-  %gather.1 = ((f32[10]{0}), f32[40]{0}) async-start(%p), calls=%wrapped, \
-metadata={op_name="jit(run)/while/body/round/all_gather"}
-  %gather.2 = f32[40]{0} async-done(%gather.1)
-  ROOT %all-reduce.2 = s32[] all-reduce(%p), to_apply=%reduce, \
-metadata={op_name="jit(run)/while/body/round/psum"}
-}
-ENTRY %main (p: s32[]) -> s32[] {
-  ROOT %while.3 = (s32[]) while(%p), condition=%more, body=%round
+%round (p: s32[]) -> s32[] {
+  %all-gather.1 = s32[] all-gather(%p)
+  ROOT %while.1 = s32[] while(%p), condition=%more, body=%inner
 }
 """
 
 
-def test_what_stands_in_the_loops_of_a_program():
-  program = hlo.computations(TEXT)
-  assert hlo.bodies(program, "local_step") == ["step"]
-  assert hlo.bodies(program, "round") == ["round"]
-  assert hlo.bodies(program, "lesson") == []
-  assert hlo.size(program, "step") == (3, 0)
-  # Two branches, a gather and its end, a sum; the loops are not kernels.
-  assert hlo.size(program, "round") == (4, 2)
-  assert hlo.collectives(program, "step") == (0, 0)
-  assert hlo.collectives(program, "round") == (2, 1)
-
-
 def test_the_loops_and_the_collectives_of_a_run_on_a_mesh(mesh):
+  assert hlo.collectives(hlo.computations(TEXT), "round") == (1, 1)
   fed = federate("digits", partition="classes", num_clients=12)
   programs = Programs(prepare(
       methods.method_of("fedavg"), fed, RunOptions(
           rounds=1, cohort_size=4, eval_protocols=("global",)), mesh=mesh))
   assert programs.prepared.plan["devices"] == [
       str(device) for device in mesh.devices]
+  text = hlo.computations(programs.compiled["rounds"].as_text())
+  inner, outer = ([hlo.collectives(text, body) for body in hlo.bodies(
+      text, kind)] for kind in ("local_step", "round"))
+  assert not hlo.bodies(text, "lesson") and set(inner) == {(0, 0)}
+  assert max(map(sum, outer)) >= 1  # they are of the round
   facts = accelerators.facts_of(programs, 1.0)
   assert sum(facts["collectives"]) >= 1
   assert facts["kernels"].kernels >= 2  # two products of matrices

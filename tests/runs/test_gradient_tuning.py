@@ -72,6 +72,7 @@ class Known:
     self.fn, self.by, self.seen = fn, tuple(start), []
     self.prepared = types.SimpleNamespace(
         method=method, rows=seeds, options=types.SimpleNamespace(rounds=30),
+        model=types.SimpleNamespace(task=None),
         federation=types.SimpleNamespace(
             validation_sizes=np.full(2, 9), test_sizes=np.full(2, 9)))
 

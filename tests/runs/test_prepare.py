@@ -2,19 +2,16 @@
 
 import contextlib
 import dataclasses
-import json
 import re
 
 import numpy as np
 import pytest
 
-from experiments import run
 from experiments.cli import config, guard
 from fedjax_alg import registry
 from fedjax_alg.data.sources import load_digits
 from fedjax_alg.errors import OptionError
 from fedjax_alg.runs import methods, prepare
-from tests import tfds_records
 
 WORDS = "--algorithm=fedavg --dataset=digits --num_clients=20".split()
 
@@ -90,22 +87,6 @@ def test_too_many_clients_of_the_users_data(tmp_path):
         [*words, f"--validation_clients={held}", "--cohort_size=3"])
     with refused(f"^{says}"):
       parsed.prepare()
-
-
-def test_a_run_is_evaluated_on_the_servers_rows(tmp_path, capsys):
-  words = [*WORDS, "--validation_clients=4", "--rounds=4", "--eval_every=2",
-           "--eval_protocols=validation,train,global", "--noprogress",
-           f"--out_dir={tmp_path / 'run'}"]
-  assert run.main([*words, "--dry_run"]) == 0
-  plan = capsys.readouterr().out
-  assert "validation_examples" in plan
-  assert run.main(words) == 0
-  summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-  assert set(summary["final"]) == {"validation", "train", "global"}
-  for values in summary["final"].values():
-    assert 0.1 < values["accuracy"]["mean"] <= 1
-  facts = json.loads((tmp_path / "run" / "config.json").read_text())
-  assert facts["plan"]["validation_examples"] > 0
 
 
 def test_validation_data_without_a_class_are_named():
@@ -226,30 +207,3 @@ def test_word_ids_go_with_the_lstm(tmp_path):
        r" \[0, 79\]")):
     with refused(f"^{says}"):
       on(name, *words)
-
-
-def test_clients_of_letters_and_tweets(tmp_path):
-  np.savez(tmp_path / "letters.npz", y=np.arange(900) % 10 + 36,
-           x=np.zeros((900, 28, 28), np.uint8))
-  letters = config.parse([
-      "--algorithm=fedavg", "--dataset=femnist", "--num_clients=30",
-      "--femnist=leaky", f"--data_path={tmp_path / 'letters.npz'}"]).prepare()
-  assert letters.spec.num_clients == 30 and letters.spec.num_classes == 26
-  assert letters.plan["parameters"] == 20_410
-  assert letters.plan["data"] == "letters (in place of EMNIST), leaky"
-  rows = [{"user": user, "polarity": 4, "text": b"so good"}
-          for user, count in ((b"al", 10), (b"bo", 9), (b"cy", 30))
-          for _ in range(count)]
-  tfds_records.write(
-      tmp_path / "sentiment140" / "1.0.0", "sentiment140",
-      {"user": tfds_records.TEXT, "polarity": tfds_records.INT32,
-       "text": tfds_records.TEXT}, rows)
-  tweets = config.parse([
-      "--algorithm=fedavg", "--dataset=sent140", "--model=lstm",
-      "--min_client_size=10", "--participation=1", "--sequence_length=3",
-      f"--data_dir={tmp_path}"]).prepare()
-  # al has 10 tweets, of which 9 train.
-  np.testing.assert_array_equal(tweets.placed.data.train.size, [9, 27])
-  np.testing.assert_array_equal(tweets.placed.data.test.size, [1, 3])
-  assert tweets.placed.data.train.x.dtype == np.int32
-  assert tweets.placed.data.train.x[0].tolist() == [3, 2, 0]  # so, good

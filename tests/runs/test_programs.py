@@ -15,7 +15,7 @@ from fedjax_alg.runs.programs import state_shapes
 from tests import problems, shared_programs
 
 OPTIONS = RunOptions(rounds=7, eval_every=3, cohort_size=3, num_seeds=2,
-                     eval_protocols=("global", "local"))
+                     eval_protocols=("local",))
 STEPS = {"local_steps": 2, "batch_size": 8}
 RATES = ({"client_lr": 0.1}, {"client_lr": 0.3})
 
@@ -74,7 +74,7 @@ def test_a_row_for_each_setting_and_seed(two, fed):
     (True, dict(stop_at="local:loss:1")), (False, dict(num_seeds=1)),
     (False, dict(eval_every=2)), (False, dict(rounds=2)), (False, dict(l2=0.5)),
     (False, dict(cohort_size=2)), (False, dict(sampling="size")),
-    (False, dict(eval_protocols=("local",))), (False, dict(client_lanes=1))])
+    (False, dict(eval_protocols=("global",))), (False, dict(client_lanes=1))])
 def test_which_runs_of_the_tests_share_programs(two, fed, same, changes):
   prepared = prepare(method(), fed, dataclasses.replace(OPTIONS, **changes),
                      settings=RATES)
@@ -112,14 +112,3 @@ def test_evaluations_stand_before_the_data_change():
   before = programs.initial(), programs.label_histogram.sum()
   programs.play(before[0], 4, 1)
   assert before[1] < programs.label_histogram.sum() < fed.label_histogram.sum()
-
-
-def test_groups_of_clients(fed, two):
-  options = dataclasses.replace(OPTIONS, num_seeds=1)
-  assert two.num_groups is None
-  ifca = Programs(prepare(method("ifca", num_groups=2), fed, options))
-  assert ifca.num_groups == 2
-  states, _ = played(ifca, 1)
-  groups = ifca.membership(states)
-  assert groups.shape == (1, 12) and set(groups.ravel()) <= {-1, 0, 1}
-  assert (groups >= 0).sum() >= 3  # the participants of the round

@@ -47,7 +47,7 @@ def assert_same_run(loaded, result):
 
 
 def test_a_folder_of_the_library(by_api, tmp_path):
-  result = by_api("fedgroup")
+  result = by_api("ifca")
   folder = result.save(tmp_path / "run")
   loaded = fa.load_run(folder)
   assert_same_run(loaded, result)
@@ -59,19 +59,8 @@ def test_a_folder_of_the_library(by_api, tmp_path):
   assert again.facts == loaded.facts
 
 
-def test_a_run_in_memory_is_compared_with_its_folder(by_api, by_command):
-  found = fa.compare({
-      "memory": by_api("fedgroup"),
-      "folder": fa.load_run(by_command("fedgroup").folder)})
-  (pair,) = found.pairs
-  assert pair.difference.values == (0.0, 0.0) and not found.unpaired
-  memory, folder = found.rows()
-  for name in ("final", "best_ci95", "total_floats", "simulated_s"):
-    assert memory[name] == folder[name]
-
-
 def test_a_folder_of_the_command_line(by_api, by_command, tmp_path):
-  folder, result = by_command("fedgroup").folder, by_api("fedgroup")
+  folder, result = by_command("ifca").folder, by_api("ifca")
   assert_same_run(fa.load_run(folder), result)
   result.save(tmp_path)
   for name in ("clients.csv", "assignment.csv"):
@@ -85,7 +74,7 @@ def test_a_folder_of_the_command_line(by_api, by_command, tmp_path):
 def test_a_run_of_very_many_clients(by_api, tmp_path, monkeypatch):
   monkeypatch.setattr(tables_of_clients, "MOST_IN_TEXT", 10)
   monkeypatch.setattr(summary, "MOST_IN_TEXT", 10)
-  result = by_api("fedgroup")
+  result = by_api("ifca")
   loaded = fa.load_run(result.save(tmp_path / "run"))
   chex.assert_trees_all_equal(loaded.clients, result.clients)
   np.testing.assert_array_equal(loaded.membership, result.membership)
@@ -104,7 +93,7 @@ def test_a_run_of_very_many_clients(by_api, tmp_path, monkeypatch):
 def test_a_run_in_the_folder_is_replaced(by_api, tmp_path):
   """One with groups by one without: none of its files is taken for the other's.
   """
-  by_api("fedgroup").save(tmp_path)
+  by_api("ifca").save(tmp_path)
   by_api("losac").save(tmp_path)
   loaded = fa.load_run(tmp_path)
   assert loaded.membership is None and loaded.state_hash() == (
@@ -142,83 +131,89 @@ def test_arrays_have_to_be_given(saved, own_fed):
       result.client_params(3))
 
 
-def edited(file):
-  file.write_bytes(file.read_bytes().replace(b"0.", b"1.", 1))
+def test_what_a_client_deploys_is_adapted_to_it(saved, own_fed):
+  """The last client has no test example."""
+  result, _ = saved
+  (each,) = result.clients["local"]["accuracy"]
+  np.testing.assert_array_equal(np.isnan(each), [False] * 5 + [True])
+  (shared,) = result.global_params()["params"]["kernel"]
+  for client in range(5):
+    own = result.client_params(client)
+    assert not np.allclose(own["params"]["kernel"], shared)
+    assert each[client] == pytest.approx(
+        small.accuracy(own, *own_fed.client_test(client)))
 
 
-def piped(file):
+def edited(file, text=None):
+  """Writes a text, or another digit."""
+  file.write_bytes(text or file.read_bytes().replace(b"0.", b"1.", 1))
+
+
+def instead(file, make):
   file.unlink()
-  os.mkfifo(file)
+  make(file)
 
 
-def endless(file):
-  file.unlink()
-  file.symlink_to("/dev/zero")
-
-
-def read_facts(folder):
-  return json.loads((folder / "config.json").read_text("utf-8"))
-
-
-def summarised(folder, **parts):
-  """Changes parts of summary.json."""
-  file = folder / "summary.json"
-  file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | parts))
+def changed(file, **parts):
+  """Changes parts of a file of JSON."""
+  file.write_text(json.dumps(files.read_json(file) | parts), "utf-8")
 
 
 def rewritten(folder, **parts):
   """Changes parts of final.msgpack, with its hash in summary.json."""
-  file = folder / "final.msgpack"
+  file, about = folder / "final.msgpack", folder / "summary.json"
   final = serialization.msgpack_restore(file.read_bytes())
   file.write_bytes(serialization.msgpack_serialize(final | parts))
-  known = json.loads((folder / "summary.json").read_text("utf-8"))["files"]
-  summarised(folder, files=known | {file.name: files.sha256(file)})
+  changed(about, files=files.read_json(about)["files"] | {
+      file.name: files.sha256(file)})
 
 
-@pytest.mark.parametrize("damage, said", [
-    (shutil.rmtree, "holds no finished run"),
-    (lambda f: (f / "summary.json").unlink(), r"no finished run \(no summary"),
-    (lambda f: (f / "config.json").write_text("{"), "config.json: damaged"),
-    (lambda f: (f / "config.json").write_text("[]"), "config.json: damaged"),
-    (lambda f: (f / "config.json").write_text("{}"), "run: damaged"),
-    (lambda f: (f / "config.json").write_text("[" * 100_000),
-     "config.json: damaged"),
-    (lambda f: (f / "config.json").write_text('{"seeds": [0], "plan": 1}'),
-     "run: damaged"),
-    (lambda f: (f / "final.msgpack").unlink(), "final.msgpack is missing"),
-    (lambda f: (f / "final.msgpack").write_bytes(b"\x93\x01"),
-     "run: final.msgpack is not as the run wrote it"),
-    (lambda f: (f / "metrics.csv").unlink(), "run: damaged"),
-    (lambda f: (f / "rounds.csv").write_text(""), "rounds.csv is not as"),
-    (lambda f: edited(f / "clients.csv"), "clients.csv is not as the run"),
-    (lambda f: edited(f / "metrics.csv"), "metrics.csv is not as the run"),
-    # What would wait for ever, or never end.
-    (lambda f: piped(f / "metrics.csv"), "run: damaged"),
-    (lambda f: piped(f / "config.json"), "config.json: damaged"),
-    (lambda f: endless(f / "final.msgpack"), "run: damaged"),
-    (lambda f: (f / "config.json").write_text(json.dumps(
-        read_facts(f) | {"seeds": "01"})), "run: damaged"),
-    (lambda f: (f / "config.json").write_text(json.dumps(
-        read_facts(f) | {"seeds": []})), "run: damaged"),
-    (lambda f: (f / "config.json").write_text(json.dumps(
-        read_facts(f) | {"run": 3})), "run: damaged"),
-    (lambda f: summarised(f, hashes=3), "run: damaged"),
-    (lambda f: summarised(f, hashes={}), "run: damaged"),
-    (lambda f: summarised(f, files=[]), "run: damaged"),
-    *((lambda f, part=part: rewritten(f, **part), "run: damaged")
-      for part in (
-          dict(clients=3), dict(clients={"local": {"accuracy": "x"}}),
-          dict(clients={"local": {"accuracy": np.zeros(1)}}),
-          dict(global_params=3), dict(global_params={"w": np.zeros((3, 2))}),
-          dict(membership="x"))),
+@pytest.mark.parametrize("said, damages", [
+    ("holds no finished run", [shutil.rmtree]),
+    (r"no finished run \(no summary", [lambda f: f / "summary.json"]),
+    ("config.json: damaged", [
+        lambda f: edited(f / "config.json", b"{"),
+        lambda f: edited(f / "config.json", b"[]"),
+        lambda f: instead(f / "config.json", os.mkfifo)]),  # never ends
+    ("summary.json: damaged", [
+        lambda f: edited(f / "summary.json", b"[" * 100_000)]),
+    ("final.msgpack is missing", [lambda f: f / "final.msgpack"]),
+    ("run: final.msgpack is not as the run wrote it", [
+        lambda f: edited(f / "final.msgpack", b"\x93\x01")]),
+    ("rounds.csv is not as", [lambda f: edited(f / "rounds.csv", b"\n")]),
+    ("clients.csv is not as the", [lambda f: edited(f / "clients.csv")]),
+    ("run: damaged", [
+        lambda f: f / "metrics.csv",
+        lambda f: instead(f / "metrics.csv", os.mkfifo),
+        lambda f: instead(f / "final.msgpack", lambda file: file.symlink_to(
+            "/dev/zero")),
+        lambda f: edited(f / "config.json", b"{}"),
+        lambda f: edited(f / "config.json", b'{"seeds": [0], "plan": 1}'),
+        lambda f: changed(f / "config.json", seeds="01"),
+        lambda f: changed(f / "config.json", seeds=[]),
+        lambda f: changed(f / "config.json", run=3),
+        lambda f: changed(f / "summary.json", hashes=3),
+        lambda f: changed(f / "summary.json", hashes={}),
+        lambda f: changed(f / "summary.json", files=[]),
+        lambda f: rewritten(f, clients=3),
+        lambda f: rewritten(f, clients={"local": {"accuracy": "x"}}),
+        lambda f: rewritten(f, clients={"local": {"accuracy": np.zeros(1)}}),
+        lambda f: rewritten(f, global_params=3),
+        lambda f: rewritten(f, global_params={"w": np.zeros((3, 2))}),
+        lambda f: rewritten(f, membership="x")]),
 ])
-def test_a_damaged_folder_is_refused(saved, tmp_path, damage, said):
-  folder = tmp_path / "run"
-  shutil.copytree(saved[1], folder)
-  damage(folder)
-  with pytest.raises(fa.RunFolderError, match=said) as error:
-    fa.load_run(folder)
-  assert "\n" not in str(error.value)
+def test_a_damaged_folder_is_refused(saved, tmp_path, said, damages):
+  """A damage gives the file that is removed, or does it itself."""
+  for damage in damages:
+    folder = tmp_path / "run"
+    shutil.copytree(saved[1], folder, dirs_exist_ok=True)
+    removed = damage(folder)
+    if removed:
+      removed.unlink()
+    with pytest.raises(fa.RunFolderError, match=said) as error:
+      fa.load_run(folder)
+    assert "\n" not in str(error.value)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_states_that_are_gone_are_missed_when_they_are_needed(
@@ -239,11 +234,10 @@ def test_states_that_are_gone_are_missed_when_they_are_needed(
 def test_a_config_that_is_of_something_else(saved, own_fed, tmp_path):
   folder = tmp_path / "run"
   shutil.copytree(saved[1], folder)
-  facts = json.loads((folder / "config.json").read_text("utf-8"))
-  for key, value in (("run", {"nosuch": 1}), ("run", {"rounds": []}),
-                     ("hparams", {"nosuch": 1})):
-    (folder / "config.json").write_text(
-        json.dumps(facts | {key: value}), "utf-8")
+  before = files.read_json(folder / "config.json")
+  for part in (dict(run={"nosuch": 1}), dict(run={"rounds": []}),
+               dict(hparams={"nosuch": 1})):
+    changed(folder / "config.json", **before | part)
     loaded = fa.load_run(folder, federation=own_fed)
     with pytest.raises(fa.RunFolderError, match="run: cannot be prepared"):
       loaded.client_params(0)
@@ -271,43 +265,38 @@ def apply(params, x):
   return x @ params[0] + params[1][None]
 
 
-def test_a_model_of_ones_own(own_fed, tmp_path):
-  """Its parameters keep their structure where the model is given."""
-  model = models.from_functions(init, apply)
-  result = fa.run("fedavg", own_fed, model=model, **(
-      NUMBERS | dict(cohort_size=2)))
-  assert isinstance(result.global_params(), list)
-  folder = result.save(tmp_path)
-  loaded = fa.load_run(folder, federation=own_fed, model=model)
-  chex.assert_trees_all_equal(loaded.global_params(), result.global_params())
-  chex.assert_trees_all_equal(loaded.client_params(2), result.client_params(2))
-  unknown = fa.load_run(folder, federation=own_fed)
-  np.testing.assert_array_equal(
-      unknown.global_params()["0"], result.global_params()[0])
-  with pytest.raises(fa.RunFolderError, match="no name, .* the model"):
-    unknown.client_params(2)
-
-
 def fedavg(model, hparams, *, map_clients):
   """An algorithm of one's own with the name of one in the registry."""
   return fedavg_lib.fedavg(model, hparams, map_clients=map_clients)
 
 
-def test_an_algorithm_of_ones_own_has_to_be_given(own_fed, tmp_path):
+def test_an_algorithm_and_a_model_of_ones_own_have_to_be_given(
+    own_fed, tmp_path):
+  """Parameters keep their structure where the model is given."""
   mine = registry.Entry(FedAvgHParams, fedavg, "fedavg", "")
-  result = fa.run(mine, own_fed, local_steps=2,
+  model = models.from_functions(init, apply)
+  result = fa.run(mine, own_fed, model=model, local_steps=2,
                   **(NUMBERS | dict(cohort_size=2)))
+  assert isinstance(result.global_params(), list)
   folder = result.save(tmp_path)
-  with pytest.raises(fa.RunFolderError, match="your fedavg .* its algorithm"):
-    fa.load_run(folder, federation=own_fed).client_params(2)
-  loaded = fa.load_run(folder, federation=own_fed, algorithm=mine)
+  loaded = fa.load_run(
+      folder, federation=own_fed, algorithm=mine, model=model)
+  chex.assert_trees_all_equal(loaded.global_params(), result.global_params())
   chex.assert_trees_all_equal(loaded.client_params(2), result.client_params(2))
+  unknown = fa.load_run(folder, federation=own_fed, algorithm=mine)
+  np.testing.assert_array_equal(
+      unknown.global_params()["0"], result.global_params()[0])
+  with pytest.raises(fa.RunFolderError, match="no name, .* the model"):
+    unknown.client_params(2)
+  with pytest.raises(fa.RunFolderError, match="your fedavg .* its algorithm"):
+    fa.load_run(folder, federation=own_fed, model=model).client_params(2)
 
 
 def test_a_partition_is_read_from_the_folder_of_the_run(fed, tmp_path):
   """Also with clients held out; data that are gone are named."""
-  first = fa.run("fedavg", fed, **NUMBERS).save(tmp_path / "first")
-  mine = first / "partition.npz"
+  mine = tmp_path / "first" / "partition.npz"
+  mine.parent.mkdir()
+  summary.write_partition(mine.parent, fed)
   read = fa.federate("digits", partition_file=str(mine), validation_clients=2)
   result = fa.run("fedavg", read, **NUMBERS)
   folder = result.save(tmp_path / "run")
@@ -321,23 +310,16 @@ def test_a_partition_is_read_from_the_folder_of_the_run(fed, tmp_path):
 
 def test_saving_over_a_run_writes_through_no_link(by_api, tmp_path):
   """And its summary is gone until all files are written."""
-  folder = by_api("fedgroup").save(tmp_path / "run")
+  folder = by_api("ifca").save(tmp_path / "run")
   shutil.move(folder / "checkpoint", tmp_path / "other")
   (folder / "checkpoint").symlink_to(tmp_path / "other")
   before = sorted((tmp_path / "other").iterdir())
   with pytest.raises(fa.RunFolderError, match="checkpoint: a link"):
-    by_api("fedgroup").save(folder)
+    by_api("ifca").save(folder)
   assert sorted((tmp_path / "other").iterdir()) == before
   (folder / "checkpoint").unlink()
   (folder / "checkpoint").write_text("no folder", "utf-8")
   assert (folder / "summary.json").exists()
   with pytest.raises(fa.RunFolderError, match="cannot be written .*checkpoint"):
-    by_api("fedgroup").save(folder)
+    by_api("ifca").save(folder)
   assert not (folder / "summary.json").exists()
-
-
-def test_json_of_very_many_brackets(by_api, tmp_path):
-  folder = by_api("fedgroup").save(tmp_path / "run")
-  (folder / "summary.json").write_text("[" * 100_000, "utf-8")
-  with pytest.raises(fa.RunFolderError, match="summary.json: damaged"):
-    fa.load_run(folder)

@@ -11,6 +11,7 @@ from fedjax_alg.runs import queue, sweep as sweep_lib
 
 pytestmark = pytest.mark.program
 NUMBERS = dict(cohort_size=4, rounds=2, seeds=2, eval_every=1)
+SHORT = dict(cohort_size=4, rounds=4, evaluate="global")
 
 
 @pytest.fixture(name="compiled")
@@ -87,7 +88,7 @@ def test_the_best_of_what_is_not_there(rates, given, said):
     rates.best(**given)
 
 
-def test_validation_chooses_by_default(recwarn):
+def test_validation_chooses_by_default_unless_a_class_is_missing(recwarn):
   fed = fa.federate("digits", num_clients=12, validation_clients=3)
   found = fa.sweep(
       "fedavg", fed, grid={"client_lr": [1e-4, 0.5]}, cohort_size=4, rounds=1,
@@ -96,51 +97,28 @@ def test_validation_chooses_by_default(recwarn):
   assert best.setting == {"client_lr": 0.5} and np.isnan(best.ci95)
   assert best.mean == found.metrics["validation"]["accuracy"][1, 0, -1]
   assert not [w for w in recwarn if "test data" in str(w.message)]
-
-
-def test_validation_data_without_a_class_choose_nothing():
-  fed = fa.federate("digits", num_clients=30, partition="classes",
+  few = fa.federate("digits", num_clients=30, partition="classes",
                     classes_per_client=2, validation_clients=2)
-  lacking = np.flatnonzero(fed.validation_sizes == 0)
-  assert len(lacking) and (fed.test_sizes > 0).all()
-  given = dict(cohort_size=4, rounds=1, evaluate=("global", "validation"))
-  with pytest.warns(UserWarning, match="they have no example of the classes"):
-    found = fa.sweep("fedavg", fed, grid={"client_lr": [0.5]}, **given)
+  lacking = np.flatnonzero(few.validation_sizes == 0)
+  assert len(lacking) and (few.test_sizes > 0).all()
+  found = sweep_lib.Sweep(found.settings, found.results, 1, few)
   with pytest.raises(fa.OptionError, match=(
       "^validation_clients=2: they have no example of the classes "
       f"{', '.join(map(str, lacking))}, which the test set has; a choice")):
     found.best()
+  with pytest.warns(UserWarning, match="test data"):
+    assert found.best("global").number == 1
   with (pytest.warns(UserWarning, match="no example"),
         pytest.raises(fa.OptionError, match="^validation_clients=2")):
-    fa.tune_by_gradient("fedavg", fed, by="client_lr", cohort_size=4, rounds=1)
-  with pytest.warns(UserWarning, match="test data"):
-    assert found.best("global").number == 0
-
-
-def test_several_names_and_a_zero_that_switches_something_off(fed, compiled):
-  """FedProx without its term is a program of its own, and is FedAvg."""
-  given = dict(cohort_size=4, rounds=2, evaluate="local")
-  found = fa.sweep("fedprox", fed, grid={
-      "mu": [0, 0.1, 1], "client_lr": [0.1, 0.3]}, **given)
-  assert compiled == [2, 4] and found.num_programs == 2
-  assert [tuple(setting.values()) for setting in found.settings] == [
-      (0, 0.1), (0, 0.3), (0.1, 0.1), (0.1, 0.3), (1, 0.1), (1, 0.3)]
-  assert len({result.state_hash() for result in found.results}) == 6
-  alone = fa.run("fedprox", fed, **given, **found.settings[5])
-  assert found.results[5].state_hash() == alone.state_hash()
-  chex.assert_trees_all_equal(found.results[5].clients, alone.clients)
-  assert found.results[5].facts["hparams"] == alone.facts["hparams"]
-  chex.assert_trees_all_equal(
-      found.results[1].global_params(),
-      fa.run("fedavg", fed, client_lr=0.3, **given).global_params())
+    fa.tune_by_gradient("fedavg", few, by="client_lr", cohort_size=4, rounds=1)
 
 
 def test_what_decides_structure_parts_the_grid(fed, compiled):
   """Evaluated equally often, but not in the same rounds: no common curve."""
   seen = []
   found = fa.sweep(
-      "fedavg", fed, cohort_size=4, rounds=4, evaluate="global",
-      grid={"eval_every": [2, 3], "client_lr": [0.1, 0.2]},
+      "fedavg", fed, **SHORT, grid={"eval_every": [2, 3],
+                                    "client_lr": [0.1, 0.2]},
       callbacks=lambda step: seen.append(
           (step.round, step.metrics["global"]["loss"].shape)))
   assert compiled == [2, 2]
@@ -171,8 +149,8 @@ def test_each_warning_of_every_setting_is_given_once(fed, monkeypatch):
 
 def test_every_setting_diverges(fed):
   with pytest.raises(fa.OptionError, match="^grid: every setting diverged"):
-    fa.sweep("fedavg", fed, grid={"client_lr": [1e30, 2e30]}, cohort_size=4,
-             rounds=1)
+    fa.sweep("fedavg", fed, grid={"client_lr": [1e30, 2e30]}, eval_every=2,
+             **SHORT)
 
 
 @pytest.mark.fast

@@ -6,9 +6,9 @@ method's settings are those of
   python -m experiments.tune --paper=beyond --data=board_mnist --write
 
 (board_fashion, board_digits): twelve settings a method on a sixth of the
-training images. What counts is the accuracy of what the clients deploy after the
-last round on their own test data. Every method is compared with FedAvg and with
-the best one, partition by partition.
+training images. What counts is the accuracy of what the clients deploy after
+the last round on their own test data. Every method is compared with FedAvg and
+with the best one, partition by partition.
 """
 
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ import numpy as np
 
 from fedjax_alg.records import summary as results
 from fedjax_alg.runs.compare import holm, paired_t
+from ...cli import config
 from ...reports import figures, partitions, report, suite, verdicts
 
 NAME = "beyond"
@@ -25,14 +26,16 @@ BASE = "FedAvg"
 METHODS = {BASE: "fedavg", "FedProx": "fedprox", "FedGroup": "fedgroup",
            "IFCA": "ifca", "FeSEM": "fesem", "CFL": "cfl", "FL+HC": "flhc",
            "Ditto": "ditto", "local": "local"}
-#: Title of a panel -> its data preset.
+#: Title of a panel -> its data preset. There is a panel once its methods are
+#: tuned, so that methods_<data> has their settings.
 DATA = {"MNIST": "board_mnist", "Fashion-MNIST": "board_fashion",
         "digits": "board_digits"}
 
 
-def _lines(panel: figures.Panel) -> figures.Lines:
-  return [(label, (f"--flagfile={NAME}/methods/{name}.flags",
-                   f"--flagfile={NAME}/methods_{panel.data}/{name}.flags"))
+def _lines(panel: figures.Panel) -> list[figures.Line]:
+  return [figures.Line(label, (
+      f"--flagfile={NAME}/methods/{name}.flags",
+      f"--flagfile={NAME}/methods_{panel.data}/{name}.flags"))
           for label, name in METHODS.items()]
 
 
@@ -93,11 +96,9 @@ def replay(outcomes: Sequence[suite.Outcome]) -> str:
 FIGURE = figures.Figure(
     "The board: clustered and personalised methods, tuned with equal budgets",
     "accuracy", "", tuple(
-        figures.Panel(letter, title, ("--dataset=fashion_mnist",)
-                      if "Fashion" in title else (), data)
-        for letter, (title, data) in zip("abc", DATA.items())),
+        figures.Panel(letter, title, (), data)
+        for letter, (title, data) in zip("abc", DATA.items())
+        if (config.PRESETS / NAME / f"methods_{data}").is_dir()),
     protocol="local", protocols="local", eval_every=50, lines_of=_lines,
     table=table, sections=(replay,), num_seeds=1, partitions=9, quick=("c",),
-    draw=figures.as_dots(
-        SCORE, "accuracy on the clients' own test data, %",
-        "Nine partitions, settings with equal budgets"))
+    draw=figures.as_dots(SCORE, "accuracy on the clients' own test data, %"))

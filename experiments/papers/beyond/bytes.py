@@ -5,15 +5,15 @@ gradients are compressed by qsgd alone, which is unbiased (docs/compression.md),
 so a method that sends them saves less.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+import functools
 import pathlib
 
 import numpy as np
 
 from fedjax_alg.records import summary as results
-from ...reports import cost_to_accuracy, figures, plots, report, rule
-from ...reports import suite
-from ..trust.figures import why_lacking
+from ...reports import cost_to_accuracy, figures, partitions, plots, report
+from ...reports import rule, suite
 
 NAME = "beyond"
 
@@ -31,40 +31,12 @@ DATA: dict[str, tuple[tuple[str, ...], float]] = {
 _UNTUNED = {"Fashion-MNIST": "untuned, anything on Fashion-MNIST"}
 WHOLE = "whole"
 
-FILES: Mapping[str, str] = {
-    "fashion_mnist": "the folder of Fashion-MNIST's four IDX files, where it "
-    "is not prepared for TFDS"}
 
-
-def _lines(panel: figures.Panel) -> figures.Lines:
+def _lines(panel: figures.Panel) -> list[figures.Line]:
   method = panel.title.split(", ")[1]
-  return [(label, (f"--flagfile={NAME}/bytes/{METHODS[method]}.flags",
-                   f"--compress_up={value}"))
+  file = f"--flagfile={NAME}/bytes/{METHODS[method]}.flags"
+  return [figures.Line(label, (file, f"--compress_up={value}"))
           for label, value in COMPRESSORS.items()]
-
-
-def fit(
-    figure: figures.Figure, request: figures.Request
-) -> tuple[figures.Figure, list[str]]:
-  """The figure with the panels whose data are there, and what it lacks."""
-  if request.quick:
-    return figure, []
-  kept, lacking = [], []
-  path = request.files.get("fashion_mnist")
-  for panel in figure.panels:
-    if "--dataset=fashion_mnist" in panel.flags:
-      if path:
-        panel = panel._replace(
-            flags=("--dataset=idx", f"--data_path={path}"))
-      why = why_lacking((*panel.flags, "--algorithm=fedavg", *(
-          [f"--data_dir={request.data_dir}"]
-          if request.data_dir and not path else [])))
-      if why:
-        lacking.append(f"{panel.title}: not run. {why}. Or give "
-                       "--fashion_mnist=DIR.")
-        continue
-    kept.append(panel)
-  return figure._replace(panels=tuple(kept)), lacking
 
 
 def _target(outcome: suite.Outcome) -> float:
@@ -81,19 +53,11 @@ def _to_target(outcome: suite.Outcome, up: bool) -> np.ndarray:
   Returns:
     One for each seed, or for each partition the mean of its seeds.
   """
-  found = []
-  for part in outcome.parts or (outcome,):
-    spent = [np.nan if n is None else float(n)
-             for n in cost_to_accuracy.spent(
-                 part, _target(part), "round" if up else "total_bytes")]
-    if up:
-      sent, seeds = part.rounds(), dict.fromkeys(r["seed"] for r in part.rows)
-      each = part.summary["cost"]["clients_per_round"]
-      spent = [np.nan if np.isnan(n) else each * sum(
-          r["bytes_up"] for r in sent if r["seed"] == seed and r["round"] <= n)
-               for seed, n in zip(seeds, spent)]
-    found.append(spent)
-  return np.mean(found, axis=1) if outcome.parts else np.array(found[0])
+  spent = (functools.partial(cost_to_accuracy.sent_up, column="bytes_up")
+           if up else functools.partial(
+               cost_to_accuracy.spent, column="total_bytes"))
+  return partitions.each(
+      lambda part: np.array(spent(part, _target(part)), float))(outcome)
 
 
 def _shown_times(ours: np.ndarray, whole: np.ndarray) -> tuple[str, str]:
@@ -140,11 +104,11 @@ def table(outcomes: Sequence[suite.Outcome]) -> str:
 
 
 def _draw(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
-) -> None:
+    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
+    x_axis: str) -> None:
   """Draws accuracy over bytes, on a logarithmic axis."""
   plots.panels(
-      paths, suite.rows_by_panel(outcomes), "global", "accuracy", FIGURE.title,
+      paths, suite.rows_by_panel(outcomes), "global", "accuracy", title,
       "bytes" if x_axis == "rounds" else x_axis, in_a_row=3, x_scale="log")
 
 
@@ -153,8 +117,7 @@ FIGURE = figures.Figure(
         figures.Panel(letter, f"{data}, {method}", DATA[data][0],
                       chosen=_UNTUNED.get(data, ""))
         for letter, (data, method) in zip("abcdef", (
-            (data, method) for data in DATA for method in METHODS))),
-    protocols="global", eval_every=2, lines_of=_lines, table=table, draw=_draw,
-    quick=("a",), shrunk=(
+            (data, method) for data in DATA for method in METHODS))), _lines,
+    table=table, draw=_draw, quick=("a",), shrunk=(
         "--dataset=digits", "--features=none", "--num_clients=100",
         "--validation_clients=10"))

@@ -5,13 +5,14 @@ from . import bytes as fewer_bytes
 from . import board, gradient, hostile, late, private
 
 PAPER = figures.Paper(
-    "beyond", (),
+    "beyond",
     {"hostile": hostile.FIGURE, "bytes": fewer_bytes.FIGURE,
      "late": late.FIGURE, "private": private.FIGURE,
      "board": board.FIGURE},
-    {"gradient": gradient.FIGURE},
+    {"gradient": gradient.TABLE},
     "Settings are chosen on validation clients.", ("",),
-    subject="studies beyond the papers", files=fewer_bytes.FILES,
-    fit=fewer_bytes.fit, pages={
+    subject="studies beyond the papers",
+    files={"fashion_mnist": figures.FASHION_MNIST}, optional=("fashion_mnist",),
+    pages={
         "hostile": "hostile", "bytes": "bytes", "late": "late",
         "private": "private", "gradient": "gradient", "board": "board"})

@@ -15,25 +15,22 @@ k derivatives counts as 1 + k runs. CPU seconds, compilation included, are
 measured beside that.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 import dataclasses
+import json
 import math
 import pathlib
 import time
 from typing import Any
 
-from absl import flags as absl_flags
-import matplotlib.pyplot as plt
 import numpy as np
 
 from fedjax_alg import files, metrics, registry
 from fedjax_alg.records import summary as results
-from fedjax_alg.records import tables
 from fedjax_alg.runs.plan import federation_of
-from ... import tune
 from ...cli import config as config_lib
-from ...cli import gradients, sweeps
-from ...reports import figures, plots, report, rule
+from ...cli.command import Command
+from ...reports import figures, gradients, plots, report, rule, styles
 from .. import tuning
 
 _PAPER, _DATA = "diversified", "mnist"
@@ -41,65 +38,42 @@ _SEEDS = tuning.PROTOCOLS[_PAPER, _DATA].seeds
 #: algorithm -> what is tuned by derivatives.
 METHODS = {"fedavg": ("client_lr",), "fedprox": ("client_lr", "mu"),
            "ma_fsvrg": ("client_lr", "server_lr", "beta1")}
-#: Training examples, for the unit of the grid's rates (``tune.DIVIDED``).
-_EXAMPLES = {"mnist": 60_000, "digits": 1438}
 #: Share of the grid's rounds that a tuning by derivatives may play.
 SHARE = 1 / 3
 QUICK = ("--dataset=digits", "--features=none", "--num_clients=70",
          "--validation_clients=14", "--rounds=12")
 
-_TITLE = ("Tuning by derivatives through the rounds, beside the grid: "
-          "validation accuracy over rounds played")
-
-
-def _scores(words: Sequence[str], settings: Sequence[Mapping[str, Any]],
-            root: pathlib.Path) -> list[list[float]]:
-  """The grid's score of every setting and seed; [] where one diverged."""
-  found = []
-  for one in sweeps.play_all([tune.configured(root, (
-      *words, *(f"--{k}={v}" for k, v in setting.items()),
-      "--eval_protocols=validation")) for setting in settings]):
-    rows = [] if one.diverged else tables.read_rows(one.folder / "metrics.csv")
-    found.append([
-        100 * tune.validation([r for r in rows if r["seed"] == seed],
-                              tuning.PROTOCOLS[_PAPER, _DATA].last)
-        for seed in dict.fromkeys(r["seed"] for r in rows)])
-  return found
-
 
 def _study(name: str, request: figures.Request) -> dict[str, Any]:
   """Tunes a method twice."""
-  root = request.root / "runs"
-  extra = [*(QUICK if request.quick else ()), *request.common, "--noprogress"]
-  words = [*tune.run_flags(_PAPER, _DATA, name, root), *extra]
-  if request.data_dir and not request.quick:
-    words.append(f"--data_dir={request.data_dir}")
-    extra.append(words[-1])
+  study = tuning.Study(_PAPER, _DATA, request.root / "runs", (), [
+      *(QUICK if request.quick else ()), *request.common, "--noprogress",
+      *([f"--data_dir={request.data_dir}"]
+        if request.data_dir and not request.quick else [])])
+  words = study.run_flags(name)
   config = config_lib.parse(words)
-  size = _EXAMPLES[str(config.data.dataset)] / int(config.values["num_clients"])
   federation_of(config.data)  # read before the clocks start
-  rounds = int(config.values["rounds"]) * _SEEDS * tune.PARTITIONS
+  rounds = int(config.values["rounds"]) * _SEEDS * tuning.PARTITIONS
   print(f"{name}: grid", flush=True)
   began = time.process_time()
-  played = tune.play(_PAPER, _DATA, name, root, extra, size)
+  played = study.play(name)
   grid_seconds = time.process_time() - began
-  chosen = tune.choose(played).setting
+  chosen = tuning.choose(played).setting
   print(f"{name}: derivatives", flush=True)
-  values = absl_flags.FlagValues()
-  gradients.define(values)
+  values = Command(None, gradients.FLAGS, lambda *_: None).values()
   values(["", f"--{gradients.FLAG}={','.join(METHODS[name])}"])
   starts = dataclasses.asdict(registry.get(name).hparams()) | {
       "client_lr": min(trial.setting["client_lr"] for trial in played)}
   began = time.process_time()
   found = gradients.make(
-      [*words, "--num_seeds=1", *(
-          f"--{flag}={starts[flag]:g}" for flag in METHODS[name])], values, 2,
+      [*words, "--num_seeds=1", *tuning.flags_of(
+          {flag: starts[flag] for flag in METHODS[name]})], values, 2,
       request.root / "gradient" / name, registry.get(name).label)
   seconds = time.process_time() - began
   print(f"{name}: the choices again", flush=True)
-  scores = _scores(words, [chosen, *(
+  scores = study.scores([*words, "--eval_protocols=validation"], [chosen, *(
       {k: float(f"{v:.4g}") for k, v in step.values.items()}
-      for step in found.steps)], root)
+      for step in found.steps)])
   return {
       "words": words, "grid_seconds": grid_seconds, "seconds": seconds,
       "chosen": chosen, "grid": [
@@ -115,26 +89,13 @@ def _studied(name: str, request: figures.Request) -> dict[str, Any]:
   path = request.root / "gradient" / f"{name}.json"
   key = [*request.common, request.quick]
   if path.is_file():
-    kept = _numbers(files.read_json(path))
+    kept = json.loads(files.read_text(path))
     if kept.get("key") == key:
       return kept
   study = _study(name, request) | {"key": key}
   path.parent.mkdir(parents=True, exist_ok=True)
-  results.write_json(path, study)
+  results.write_text(path, json.dumps(study, indent=1))  # which has NaN
   return study
-
-
-def _numbers(found: Any) -> Any:
-  """What JSON has for NaN, null, is a number again."""
-  if isinstance(found, dict):
-    return {key: _numbers(value) for key, value in found.items()}
-  if isinstance(found, list):
-    return list(map(_numbers, found))
-  return math.nan if found is None else found
-
-
-def _best_so_far(values: Sequence[float]) -> np.ndarray:
-  return np.fmax.accumulate(np.array(values, float))
 
 
 def _steps_curve(study: Mapping[str, Any]) -> tuple[list[int], list[float]]:
@@ -151,25 +112,23 @@ def _steps_curve(study: Mapping[str, Any]) -> tuple[list[int], list[float]]:
 
 def _draw(paths: list[pathlib.Path], studies: Mapping[str, Any]) -> None:
   """Grid beside derivatives, a panel for each method."""
-  figure, axes = plt.subplots(
-      1, len(studies), figsize=(3.6 * len(studies), 3.4), squeeze=False)
-  for axis, (name, study) in zip(axes[0], studies.items()):
-    played, scores = zip(*study["grid"])
-    axis.step(played, _best_so_far(scores), where="post", color="#1f77b4",
-              marker="s", markersize=4, label="grid, best so far")
-    x, y = _steps_curve(study)
-    axis.step(x, y, where="post", color="#d62728", marker="o", markersize=4,
-              label="derivatives, outer steps")
-    whole = study["grid"][-1][0]
-    axis.axvline(SHARE * whole, color="0.6", linestyle=":",
-                 label="a third of the grid's rounds")
-    axis.set_xlim(left=0)
-    axis.set_title(registry.get(name).label, fontsize=10)
-    axis.set_xlabel("rounds played, all seeds", fontsize=9)
-    axis.grid(alpha=0.3)
-  axes[0, 0].set_ylabel("validation accuracy, %", fontsize=9)
-  plots.legend(figure)
-  plots.save(figure, *paths)
+  with plots.sheet(
+      paths, [registry.get(name).label for name in studies], "",
+      in_a_row=len(studies), size=(3.6, 3.4)) as axes:
+    for axis, study in zip(axes, studies.values()):
+      played, scores = zip(*study["grid"])
+      for (x, y), colour, marker, label in (
+          ((played, np.fmax.accumulate(scores)), styles.COLOURS[0], "s",
+           "grid, best so far"),
+          (_steps_curve(study), styles.COLOURS[1], "o",
+           "derivatives, outer steps")):
+        axis.step(x, y, where="post", color=colour, marker=marker,
+                  markersize=4, label=label)
+      axis.axvline(SHARE * played[-1], color="0.6", linestyle=":",
+                   label="a third of the grid's rounds")
+      axis.set_xlim(left=0)
+      axis.set_xlabel("rounds played, all seeds", fontsize=9)
+    axes[0].set_ylabel("validation accuracy, %", fontsize=9)
 
 
 def _words(setting: Mapping[str, Any]) -> str:
@@ -202,23 +161,24 @@ def _rows(studies: Mapping[str, Any]) -> list[list[str]]:
   return rows
 
 
-def _make(request: figures.Request) -> None:
+def _make(
+    request: figures.Request, folder: pathlib.Path) -> tuple[str, list[Any]]:
   studies = {name: _studied(name, request) for name in METHODS}
   table = report.table([
       "method", "by the grid", "by derivatives", "accuracy, grid",
       "accuracy, derivatives", "gap", "rounds, grid", "rounds, derivatives",
       "CPU s, grid", "CPU s, derivatives", "beside the grid",
       "as good in a third of the rounds"], _rows(studies))
-  folder = figures.write(request, "gradient", report.join(_TITLE, [
-      "Validation accuracy of the last ten rounds in percent, mean of "
-      f"{_SEEDS} seeds; {rule.TIE} points count as equal. Rounds are those "
-      "of all seeds, of the grid with its widenings; a run with k derivatives "
-      "counts as 1 + k. The derivatives are those of one seed; a slope is the "
-      "derivative of the loss by the logarithm, or the logit, of a number.",
-      table, *(f"{registry.get(name).label}:\n\n" + _outer(study)
-               for name, study in studies.items()),
-      report.made_by(request.command_line)]))
   _draw(figures.pictures(folder, "gradient"), studies)
+  return "\n\n".join([
+      "Validation accuracy of the last ten rounds in percent, mean of "
+      f"{_SEEDS} seeds; {rule.TIE} points count as equal. Rounds are "
+      "those of all seeds, of the grid with its widenings; a run with k "
+      "derivatives counts as 1 + k. The derivatives are those of one seed; a "
+      "slope is the derivative of the loss by the logarithm, or the logit, of "
+      "a number.",
+      table, *(f"{registry.get(name).label}:\n\n" + _outer(study)
+               for name, study in studies.items())]), []
 
 
 def _outer(study: Mapping[str, Any]) -> str:
@@ -234,4 +194,6 @@ def _outer(study: Mapping[str, Any]) -> str:
        for step in study["steps"]))
 
 
-FIGURE = figures.Table(_TITLE, _make)
+TABLE = figures.Table(
+    "Tuning by derivatives through the rounds, beside the grid: validation "
+    "accuracy over rounds played", _make, of_runs=True)

@@ -10,14 +10,12 @@ measure a method's groups and their own models like others; what they hold is
 not read.
 """
 
+import collections
 from collections.abc import Sequence
 import pathlib
-from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 
-from fedjax_alg import metrics
 from fedjax_alg.exchange.attacks import hostile_clients
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
@@ -40,20 +38,17 @@ ATTACKS = {
 DEFENCES = {"mean": (), "geometric median": ("--aggregator=geometric_median",)}
 
 
-def _split(label: str) -> tuple[str, float]:
-  """(method, share) of a line."""
-  method, percent, _ = label.rsplit(" ", 2)
-  return method, float(percent) / 100
+def _attackers(outcome: suite.Outcome) -> tuple[str, float]:
+  """The method of a run, and its share of hostile clients."""
+  hparams = outcome.cell.config.hparams
+  return outcome.cell.label.rsplit(" ", 2)[0], (
+      hparams["attackers"] if hparams.get("attack", "none") != "none" else 0.0)
 
 
-def _label(method: str, share: float) -> str:
-  return f"{method} {100 * share:g} %"
-
-
-def _lines(panel: figures.Panel) -> figures.Lines:
+def _lines(panel: figures.Panel) -> list[figures.Line]:
   """Every method with every share; without attackers runs are shared."""
   attack, defence = panel.title.split("; ")
-  return [(_label(method, share), (
+  return [figures.Line(f"{method} {100 * share:g} %", (
       f"--flagfile={NAME}/hostile/{file}.flags", *DEFENCES[defence],
       *((*ATTACKS[attack], f"--attackers={share:g}") if share else ())))
           for method, file in METHODS.items() for share in SHARES]
@@ -62,21 +57,20 @@ def _lines(panel: figures.Panel) -> figures.Lines:
 @partitions.each
 def honest(outcome: suite.Outcome) -> np.ndarray:
   """Accuracy in percent on the honest clients' own test data, [seeds]."""
-  values = outcome.cell.config.hparams
   rows = [row for row in records.read_rows(
       outcome.folder / "clients.csv", None) if row["protocol"] == "local"]
-  number = 1 + max(int(row["client"]) for row in rows)
-  hostile = np.zeros(number, bool)
-  if values.get("attack", "none") != "none":
+  hostile = np.zeros(1 + max(int(row["client"]) for row in rows), bool)
+  if _attackers(outcome)[1]:
+    values = outcome.cell.config.hparams
     hostile = np.asarray(hostile_clients(
-        number, values["attackers"], values["attack_seed"]))
+        len(hostile), values["attackers"], values["attack_seed"]))
   found = []
   for seed in dict.fromkeys(row["seed"] for row in rows):
     own = [row for row in rows if row["seed"] == seed
            and row["test_examples"] and not hostile[int(row["client"])]]
-    tested = np.array([row["test_examples"] for row in own], float)
     found.append(100 * np.average(
-        [row["accuracy"] for row in own], weights=tested))
+        [row["accuracy"] for row in own],
+        weights=np.array([row["test_examples"] for row in own], float)))
   return np.array(found)
 
 
@@ -86,14 +80,14 @@ def _by_share(
   """method -> share -> honest clients' accuracy, of one panel."""
   found: dict[str, dict[float, np.ndarray]] = {}
   for o in outcomes:
-    method, share = _split(o.cell.label)
+    method, share = _attackers(o)
     found.setdefault(method, {})[share] = honest(o)
   return found
 
 
 def _table(outcomes: Sequence[suite.Outcome]) -> str:
   rows = []
-  shares = sorted({_split(o.cell.label)[1] for o in outcomes})
+  shares = sorted({_attackers(o)[1] for o in outcomes})
   for runs in suite.by_panel(outcomes):
     for method, found in _by_share(runs).items():
       rows.append([
@@ -113,83 +107,61 @@ def _lost(found: dict[float, np.ndarray], share: float) -> np.ndarray:
 
 def answer(outcomes: Sequence[suite.Outcome]) -> str:
   """Section: what is lost with several models and what FedAvg loses."""
-  rows = []
+  rows, counts = [], collections.defaultdict[str, collections.Counter[str]](
+      collections.Counter)
   panels = {runs[0].cell.panel_title: _by_share(runs)
             for runs in suite.by_panel(outcomes)}
-  counts: dict[str, dict[str, int]] = {}
   for title, found in panels.items():
     attack, defence = title.split("; ")
     base = panels.get(f"{attack}; mean", {}).get("FedAvg", {})
     for method, own in found.items():
-      for share in sorted(own):
-        if not share or not {0.0, share} <= set(base) or 0.0 not in own:
+      for share in sorted(set(own) & set(base)):
+        if not share or 0.0 not in own or 0.0 not in base:
           continue
         lost = _lost(own, share)
-        plain = method == "FedAvg" and defence == "mean"
-        saved = results.spread(_lost(base, share) - lost)
-        place = rule.place(saved["mean"], saved["ci95"], rule.TIE)
-        verdict = {rule.ABOVE: "defends", rule.BELOW: "loses more",
-                   rule.SAME: "the same"}.get(place, place)
-        rows.append([
-            attack, f"{100 * share:g} %", defence, method, report.shown(lost),
-            "-" if plain else results.shown(saved, sign="+"),
-            "-" if plain else verdict])
-        if not plain:
-          own_counts = counts.setdefault(f"{method} with the {defence}", {})
-          own_counts[verdict] = own_counts.get(verdict, 0) + 1
-  if not rows:
-    return ""
-  text = (
+        rows.append([attack, f"{100 * share:g} %", defence, method,
+                     report.shown(lost), "-", "-"])
+        if (method, defence) != ("FedAvg", "mean"):
+          saved = results.spread(_lost(base, share) - lost)
+          place = rule.place(saved["mean"], saved["ci95"], rule.TIE)
+          verdict = {rule.ABOVE: "defends", rule.BELOW: "loses more",
+                     rule.SAME: "the same"}.get(place, place)
+          rows[-1][-2:] = results.shown(saved, sign="+"), verdict
+          counts[f"{method} with the {defence}"][verdict] += 1
+  return rows and (
       "## Do several models defend?\n\n"
       "Points that the honest clients lose to attackers; the last columns are "
       "the paired difference to what FedAvg with the mean loses. A method or a "
       "defence *defends* if it loses less by more than the tie and the "
       "interval.\n\n" + report.table(
           ["attack", "share", "defence", "method", "loses",
-           "saves against FedAvg with the mean", "verdict"], rows))
-  if not counts:
-    return text
-  words = "; ".join(
-      f"{name}: " + ", ".join(f"{verdict} {n}" for verdict, n in own.items())
-      for name, own in counts.items())
-  return (f"{text}\n\nOf all attacks and shares played, number of verdicts: "
-          f"{words}.")
+           "saves against FedAvg with the mean", "verdict"], rows)
+      + bool(counts) * (
+          "\n\nOf all attacks and shares played, number of verdicts: "
+          + "; ".join(f"{name}: " + ", ".join(
+              f"{verdict} {n}" for verdict, n in own.items())
+                      for name, own in counts.items()) + ".")) or ""
 
 
 def _draw(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
-) -> None:
+    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
+    x_axis: str) -> None:
   """Draws the honest clients' accuracy over the share, a panel each."""
-  del x_axis  # shares
-  panels = suite.by_panel(outcomes)
-  columns = min(len(panels), len(ATTACKS))
-  rows = -(-len(panels) // columns)
-  figure, axes = plt.subplots(
-      rows, columns, squeeze=False, sharey=True,
-      figsize=(max(3.4 * columns + 0.6, 5.6), 3.0 * rows + 0.6))
-  found_styles = styles.of(METHODS)
-  for axis, runs in zip(axes.flat, panels):
-    for place, (method, found) in enumerate(_by_share(runs).items()):
-      shares = sorted(found)
-      ends = [metrics.confidence_95(found[s].tolist()) for s in shares]
-      look: dict[str, Any] = found_styles[method].matplotlib()
-      axis.errorbar(
-          [100 * s + 0.3 * (place - 2.5) for s in shares],
-          [mean for mean, _ in ends],
-          [half if np.isfinite(half) else 0.0 for _, half in ends],
-          label=method, capsize=2, markersize=5, markeredgecolor="white",
-          **look)
-    axis.set_title(suite.heading(runs[0].cell), fontsize=9)
-    axis.set_xlabel("hostile clients, %", fontsize=8)
-    axis.grid(alpha=0.3)
-    axis.set_ylim(0, 101)
-  for line in axes:
-    line[0].set_ylabel("honest clients' accuracy, %", fontsize=8)
-  for axis in list(axes.flat)[len(panels):]:
-    axis.remove()
-  plots.legend(figure)
-  figure.suptitle(FIGURE.title, fontsize=11)
-  plots.save(figure, *paths)
+  runs_of = suite.by_panel(outcomes)
+  style = styles.of(METHODS)
+  with plots.sheet(
+      paths, [runs[0].cell.heading for runs in runs_of], title,
+      in_a_row=len(ATTACKS), size=(3.4, 3.0), more=(0.6, 0.6),
+      sharey=True) as axes:
+    for axis, runs in zip(axes, runs_of):
+      for place, (method, found) in enumerate(_by_share(runs).items()):
+        plots.draw_means(axis, method, [
+            (100 * s + 0.3 * (place - 2.5), found[s]) for s in sorted(found)],
+                         style[method], 100.0)
+      axis.set_xlabel("hostile clients, %", fontsize=8)
+      if axis.get_subplotspec().is_first_col():
+        axis.set_ylabel("honest clients' accuracy, %", fontsize=8)
+      axis.set_ylim(0, 101)
 
 
 def _defended(defence: str) -> verdicts.Statement:
@@ -223,7 +195,7 @@ FIGURE = figures.Figure(
         figures.Panel(letter, f"{attack}; {defence}", ())
         for letter, (defence, attack) in zip("abcdef", (
             (defence, attack) for defence in DEFENCES for attack in ATTACKS))),
-    protocol="local", protocols="local", eval_every=30, lines_of=_lines,
+    _lines, protocol="local", protocols="local", eval_every=30,
     table=_table, sections=(answer,), draw=_draw, quick=("b", "e"),
     statements=tuple(map(_defended, DEFENCES)),
     shrunk=("--dataset=digits", "--features=none", "--num_clients=100",

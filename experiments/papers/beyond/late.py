@@ -10,7 +10,6 @@ for nobody. In all four, 10 clients train at the same time.
 from collections.abc import Sequence
 import pathlib
 
-from fedjax_alg.records import summary as results
 from ...reports import cost_to_accuracy, figures, plots, report
 from ...reports import suite, verdicts
 
@@ -23,35 +22,33 @@ _TARGETS = (0.8, 0.85)
 _SHARES = (0, 0.5, 0.9)
 
 
-def _lines(panel: figures.Panel) -> figures.Lines:
+def _lines(panel: figures.Panel) -> list[figures.Line]:
   del panel
-  return [(label, (f"--flagfile=beyond/late/{name}.flags",))
+  return [figures.Line(label, (f"--flagfile=beyond/late/{name}.flags",))
           for label, name in _METHODS.items()]
 
 
-def _shown(values: Sequence[float | None], unit: float = 1.0) -> str:
-  """The median over seeds; seeds that never get there count as infinite."""
-  middle = cost_to_accuracy.median(values)
-  return "never" if middle is None else f"{middle / unit:,.1f}"
+def _takes(target: float, column: str, unit: float) -> report.Column:
+  """What a run takes to an accuracy, the median over its seeds."""
+
+  def cell(outcome: suite.Outcome) -> str:
+    middle = cost_to_accuracy.median(
+        cost_to_accuracy.spent(outcome, target, column))
+    return "never" if middle is None else f"{middle / unit:,.1f}"
+
+  return cell
 
 
 def _table(outcomes: Sequence[suite.Outcome]) -> str:
   """What every method takes to an accuracy."""
-  rows = []
-  for outcome in outcomes:
-    late = outcome.summary["mean_last_10"]["global"]["accuracy"]
-    costs = [
-        _shown(cost_to_accuracy.spent(outcome, target, column), unit)
-        for target in _TARGETS for column, unit in (
-            ("simulated_s", 60.0), ("total_bytes", 1e6), ("round", 1.0))]
-    rows.append([
-        outcome.cell.panel_title, outcome.cell.label,
-        results.shown(results.spread(
-            [100 * value for value in late["values"]])), *costs])
-  return report.table([
-      "stragglers", "method", "last ten rounds, % +- 95 % CI", *(
-          f"{what} to {100 * target:g} %" for target in _TARGETS
-          for what in ("simulated minutes", "MB", "rounds"))], rows) + (
+  return report.of_runs(outcomes, {
+      "last ten rounds, % +- 95 % CI": lambda o: report.shown(
+          verdicts.late("accuracy")(o)),
+      **{f"{what} to {100 * target:g} %": _takes(target, column, unit)
+         for target in _TARGETS for what, column, unit in (
+             ("simulated minutes", "simulated_s", 60.0),
+             ("MB", "total_bytes", 1e6), ("rounds", "round", 1.0))}},
+                        "stragglers") + (
           "\n\nCosts are medians over seeds, at the first evaluation that "
           "reaches the accuracy; MB are those of all participants, both ways. "
           "A round of FedBuff is 5 clients, of the others 10. FedBuff's "
@@ -78,24 +75,18 @@ def _sooner(label: str, than: str, panel: str) -> verdicts.Statement:
 
 def _keeps(panel: str) -> verdicts.Statement:
   """Whether partial work is worth keeping (FedProx, Figure 1)."""
-
-  def check(outcomes):
-    kept, dropped = (
-        verdicts.late("accuracy")(verdicts.pick(outcomes, panel, one))
-        for one in ("FedProx", "FedAvg"))
-    return verdicts.above(kept, dropped, " points")
-
   share = _SHARES["abc".index(panel)]
   return verdicts.Statement(
       NAME, "late", f"With {100 * share:g} % stragglers FedProx, which keeps "
-      "what they have done, ends above FedAvg, which drops it", check)
+      "what they have done, ends above FedAvg, which drops it",
+      verdicts.higher("FedProx", "FedAvg", verdicts.late("accuracy"), panel))
 
 
 def _draw(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
-) -> None:
+    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
+    x_axis: str) -> None:
   plots.panels(
-      paths, suite.rows_by_panel(outcomes), "global", "accuracy", FIGURE.title,
+      paths, suite.rows_by_panel(outcomes), "global", "accuracy", title,
       "simulated_s" if x_axis == "rounds" else x_axis, {})
 
 
@@ -104,8 +95,8 @@ FIGURE = figures.Figure(
     "accuracy", "late", tuple(
         figures.Panel(letter, f"{100 * share:g} % stragglers",
                       (f"--stragglers={share}",) if share else ())
-        for letter, share in zip("abc", _SHARES)),
-    eval_every=5, lines_of=_lines, table=_table, draw=_draw,
+        for letter, share in zip("abc", _SHARES)), _lines,
+    eval_every=5, table=_table, draw=_draw,
     shrunk=("--dataset=digits", "--features=none", "--partition=classes",
             "--classes_per_client=2", "--num_clients=60", "--local_epochs=5",
             "--client_lr=0.1", "--targets=0.6,0.7"),

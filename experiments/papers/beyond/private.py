@@ -14,7 +14,6 @@ import pathlib
 
 import numpy as np
 
-from fedjax_alg.records import summary as results
 from ...reports import figures, plots, report, styles, suite, verdicts
 
 NAME = "beyond"
@@ -37,16 +36,17 @@ NOISE = {"sampled": (2.321, 1.445, 1.006, 0.741),
 _BUDGETS = ("a", "b", "c", "d")
 
 
-def _lines(panel: figures.Panel) -> figures.Lines:
+def _lines(panel: figures.Panel) -> list[figures.Line]:
   """Every method with the noise of a panel; without privacy in the last."""
-  found: figures.Lines = []
+  found = []
   for label, (file, released) in METHODS.items():
     flags = (f"--flagfile=beyond/private/{file}.flags",)
     if panel.letter in _BUDGETS:
       noise = NOISE[released][_BUDGETS.index(panel.letter)]
-      found.append((label, (*flags, f"--noise_multiplier={noise}")))
+      found.append(figures.Line(
+          label, (*flags, f"--noise_multiplier={noise}")))
     elif file != "fedavg_adaptive":
-      found.append((label, (
+      found.append(figures.Line(label, (
           f"--flagfile=beyond/private/{file}_plain.flags",)))
   return found
 
@@ -67,22 +67,17 @@ def _epsilon(outcome: suite.Outcome) -> float:
 
 def _table(outcomes: Sequence[suite.Outcome]) -> str:
   """Accuracy and epsilon of every run."""
-  rows = []
-  for outcome in outcomes:
-    epsilon = _epsilon(outcome)
-    rows.append([
-        outcome.cell.panel_title, outcome.cell.label,
-        "-" if math.isinf(epsilon) else f"{epsilon:.3f}",
-        f"{outcome.summary['privacy']['noise_multiplier']:g}"
-        if math.isfinite(epsilon) else "-",
-        results.shown(results.spread(_accuracies(outcome))),
-        outcome.summary["cost"]["rounds"]])
-  return "\n".join([
-      report.table(["panel", "method", "epsilon", "z", "accuracy, % +- 95 % CI",
-                    "rounds"], rows),
-      "", "A client with all its data is what epsilon protects (delta 1e-5): "
+  return "\n\n".join([
+      report.of_runs(outcomes, {
+          "epsilon": lambda o: (
+              "-" if math.isinf(_epsilon(o)) else f"{_epsilon(o):.3f}"),
+          "z": lambda o: f"{o.summary['privacy']['noise_multiplier']:g}"
+          if math.isfinite(_epsilon(o)) else "-",
+          "accuracy, % +- 95 % CI": lambda o: report.shown(_accuracies(o)),
+          "rounds": lambda o: o.summary["cost"]["rounds"]}),
+      "A client with all its data is what epsilon protects (delta 1e-5): "
       "added or removed. Settings but z are those of the best validation "
-      "accuracy at epsilon 2, for all panels.", "",
+      "accuracy at epsilon 2, for all panels.",
       *_at_equal_accuracy(outcomes)])
 
 
@@ -103,7 +98,7 @@ def _at_equal_accuracy(outcomes: Sequence[suite.Outcome]) -> list[str]:
                          [values.mean() for _, values in points], mean)
           for points in others.values())]
        for budget, mean in zip(budgets, means)))
-  return [table, "", "Epsilons between two that were played are interpolated, "
+  return [table, "Epsilons between two that were played are interpolated, "
           "linearly in their logarithm."]
 
 
@@ -143,48 +138,34 @@ def _curves(
 
 
 def _draw(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
-) -> None:
+    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
+    x_axis: str) -> None:
   """Accuracy over epsilon; ticks at the right are without privacy."""
-  del x_axis
   drawn = styles.of(METHODS)
-  figure, axis = plots.plt.subplots(figsize=(6.4, 4.0))
-  for label, points in _curves(outcomes).items():
-    spreads = [results.spread(values) for _, values in points]
-    style = drawn[label]
-    axis.errorbar(
-        [epsilon for epsilon, _ in points], [s["mean"] for s in spreads],
-        [0.0 if math.isnan(s["ci95"]) else s["ci95"] for s in spreads],
-        label=label, markersize=5, capsize=3, **style.matplotlib())
-  for outcome in outcomes:
-    if math.isinf(_epsilon(outcome)):
-      axis.plot(1.0, _accuracies(outcome).mean(), "_", clip_on=False,
-                color=drawn[outcome.cell.label].colour, markersize=16,
-                markeredgewidth=2, transform=axis.get_yaxis_transform())
-  axis.set_xscale("log")
-  ticks = [e for e in EPSILONS.values() if math.isfinite(e)]
-  axis.set_xticks(ticks, [f"{e:g}" for e in ticks])
-  axis.minorticks_off()
-  axis.set_xlabel("epsilon of a client (delta = 1e-5); at the right edge: "
-                  "without privacy")
-  axis.set_ylabel("test accuracy, %")
-  axis.grid(alpha=0.3)
-  plots.legend(figure)
-  figure.suptitle("Accuracy over what a client's privacy costs", fontsize=10)
-  plots.save(figure, *paths)
+  with plots.sheet(
+      paths, [""], title, size=(6.4, 4.0)) as (axis,):
+    for label, points in _curves(outcomes).items():
+      plots.draw_means(axis, label, points, drawn[label], 100.0)
+    for outcome in outcomes:
+      if math.isinf(_epsilon(outcome)):
+        axis.plot(1.0, _accuracies(outcome).mean(), "_", clip_on=False,
+                  color=drawn[outcome.cell.label].colour, markersize=16,
+                  markeredgewidth=2, transform=axis.get_yaxis_transform())
+    axis.set_xscale("log")
+    ticks = [e for e in EPSILONS.values() if math.isfinite(e)]
+    axis.set_xticks(ticks, [f"{e:g}" for e in ticks])
+    axis.minorticks_off()
+    axis.set_xlabel("epsilon of a client (delta = 1e-5); at the right edge: "
+                    "without privacy")
+    axis.set_ylabel("test accuracy, %")
 
 
 def _above(label: str, than: str, panel: str) -> verdicts.Statement:
   """Whether a method is more accurate than another at the same epsilon."""
 
-  def check(outcomes):
-    mine, other = (_accuracies(verdicts.pick(outcomes, panel, one))
-                   for one in (label, than))
-    return verdicts.above(mine, other, " points")
-
   return verdicts.Statement(
       NAME, "private", f"At epsilon {EPSILONS[panel]:g} {label} is above "
-      f"{than}", check)
+      f"{than}", verdicts.higher(label, than, _accuracies, panel))
 
 
 FIGURE = figures.Figure(
@@ -193,9 +174,8 @@ FIGURE = figures.Figure(
         figures.Panel(
             letter, "without privacy" if math.isinf(epsilon) else
             f"epsilon {epsilon:g}", ())
-        for letter, epsilon in EPSILONS.items()),
-    lines_of=_lines, eval_every=20, table=_table, of_claims=True, draw=_draw,
-    quick=("a", "d"), shrunk=(
+        for letter, epsilon in EPSILONS.items()), _lines, eval_every=20,
+    table=_table, of_claims=True, draw=_draw, quick=("a", "d"), shrunk=(
         "--dataset=digits", "--features=flatten", "--num_clients=120",
         "--validation_clients=0"),
     statements=(

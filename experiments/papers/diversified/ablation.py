@@ -25,6 +25,7 @@ from fedjax_alg.records import tables as records
 from ...cli import config as config_lib
 from ...reports import partitions, plots, report, rule, suite, verdicts
 from ...reports import cost_to_accuracy as targets
+from ...reports.figures import Line
 
 #: The accuracy that counts as reached.
 TARGET = 0.98
@@ -75,26 +76,24 @@ CELLS = {cell.name: cell for cell in itertools.starmap(
 _BY_LABEL = {cell.label: cell for cell in CELLS.values()}
 
 
-def lines_of(panel: Any) -> list[tuple[str, tuple[str, ...]]]:
+def lines(panel: Any) -> list[Line]:
   """The 27 lines of a panel."""
   del panel
-  return [(cell.label, (f"--flagfile=diversified/ablation/{name}.flags",))
+  return [Line(cell.label, (f"--flagfile=diversified/ablation/{name}.flags",))
           for name, cell in CELLS.items()]
 
 
-def _accuracy(outcome: suite.Outcome) -> np.ndarray:
-  """The mean of the last ten rounds, in percent; one for each repetition."""
-  return verdicts.late("accuracy")(outcome)
+#: The mean of the last ten rounds, in percent; one for each repetition.
+_accuracy = verdicts.late("accuracy")
 
 
+@partitions.each
 def _rounds(outcome: suite.Outcome) -> np.ndarray:
   """The rounds to the target; NaN for a repetition that does not reach it.
 
   A repetition is a seed, or a partition with the mean of its seeds.
   """
-  found = [[np.nan if n is None else float(n) for n in targets.spent(
-      part, TARGET, "round")] for part in outcome.parts or (outcome,)]
-  return np.mean(found, axis=1) if outcome.parts else np.array(found[0])
+  return np.array(targets.spent(outcome, TARGET, "round"), float)
 
 
 class Part(NamedTuple):
@@ -225,32 +224,31 @@ def _median(outcome: suite.Outcome) -> str:
   return "-" if median is None else f"{median:g}"
 
 
-def _dot(values: np.ndarray) -> plots.Dot:
+def _dot(values: np.ndarray, cell: Combination) -> plots.Dot:
   """A mean with its interval; none where a repetition has no value."""
-  if np.isnan(values).any():
-    return plots.Dot(None)
-  return plots.Dot(*metrics.confidence_95(values.tolist()))
+  mean, half = (None, np.nan) if np.isnan(values).any() else (
+      metrics.confidence_95(values.tolist()))
+  return plots.Dot(mean, half, None, f"K = {cell.models}", (
+      list(SERVER).index(cell.server), MODELS.index(cell.models)))
 
 
 def draw(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
-) -> None:
+    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
+    x_axis: str) -> None:
   """Draws accuracy and rounds, a column for each panel."""
-  del x_axis  # dots
-  rows: dict[str, dict[str, plots.Factors]] = {}
-  share = "test accuracy"
-  for words, measure in (
-      (share, lambda outcome: _accuracy(outcome) / 100),
-      (f"rounds to {100 * TARGET:g} %", _rounds)):
-    rows[words] = {
-        suite.heading(runs[0].cell): {
-            (cell.local, cell.server, f"K = {cell.models}"): _dot(measure(o))
-            for o in runs for cell in (_BY_LABEL[o.cell.label],)}
-        for runs in suite.by_panel(outcomes)}
-  pooled = any(o.parts for o in outcomes)
-  plots.factors(paths, rows, "Local steps x server step x number of models",
-                f"95 % CI over {'partitions' if pooled else 'seeds'}",
-                missing="not in all runs", shares=(share,))
+  panels = suite.by_panel(outcomes)
+  found: dict[str, dict[str, list[plots.Dot]]] = {}
+  for words, measure in (("test accuracy, %", _accuracy),
+                         (f"rounds to {100 * TARGET:g} %", _rounds)):
+    for runs in panels:
+      rows = found[f"{runs[0].cell.heading}: {words}"] = {}
+      for o in runs:
+        cell = _BY_LABEL[o.cell.label]
+        rows.setdefault(f"{cell.local}, {cell.server}", []).append(
+            _dot(measure(o), cell))
+  over = "partitions" if any(o.parts for o in outcomes) else "seeds"
+  plots.dots(paths, found, "", title, f"95 % CI over {over}",
+             "not in all runs", len(panels))
 
 
 def note(outcomes: Sequence[suite.Outcome]) -> str:

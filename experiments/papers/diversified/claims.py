@@ -1,7 +1,7 @@
 """Claims of the diversified paper without a number, and their checks."""
 
 from ...reports import verdicts
-from ...reports.verdicts import above, both, ends, for_paper, grows
+from ...reports.verdicts import above, both, change, for_paper, grows
 from ...reports.verdicts import higher
 from ...reports.verdicts import higher_than_all, late, mean_over, pick
 from ...reports.verdicts import wobble
@@ -34,35 +34,10 @@ def compared(
            _GA, _MA, _gradients, digits=0, exact=True)))
 
 
-def _gap_grows(outcomes):
-  """GA - MA is larger in the last panel than in the first."""
-  first, last = ends(outcomes)
-  one, other = (late("accuracy")(pick(outcomes, p, _GA))
-                - late("accuracy")(pick(outcomes, p, _MA))
-                for p in (first, last))
-  return above(other, one)
-
-
-def _less_effect_on_ma(outcomes):
-  """From the first to the last panel, GA changes more than MA."""
-  first, last = ends(outcomes)
-  ga, ma = (abs(mean_over(31, float("inf"))(pick(outcomes, last, m))
-                - mean_over(31, float("inf"))(pick(outcomes, first, m)))
-            for m in (_GA, _MA))
-  return above(ga, ma)
-
-
-def _more_on_ma(sign):
-  """From the first to the last panel, MA's deviation changes more than GA's."""
-
-  def check(outcomes):
-    first, last = ends(outcomes)
-    ma, ga = (sign * (wobble()(pick(outcomes, last, m))
-                      - wobble()(pick(outcomes, first, m)))
-              for m in (_MA, _GA))
-    return above(ma, ga)
-
-  return check
+def _grows_more(a, b, measure, of=lambda values: values):
+  """From the first to the last panel, a's measure changes more than b's."""
+  return lambda outcomes: above(of(change(outcomes, a, measure)),
+                                of(change(outcomes, b, measure)))
 
 
 def _best_in_first(outcomes):
@@ -91,7 +66,7 @@ FIG8 = for_paper(
     NAME, "Fig8",
     ("a larger T gives less variance, MA and GA (deviation over the last 30 "
      "rounds)", both(grows(_MA, wobble(), -1), grows(_GA, wobble(), -1))),
-    ("... especially with MA", _more_on_ma(-1)),
+    ("... especially with MA", _grows_more(_GA, _MA, wobble())),
     ("GA above MA in accuracy", higher(_GA, _MA, late("accuracy"))),
     ("MA steadier than GA", higher(_GA, _MA, wobble())),
     ("MA converges faster with a larger T (mean of the first 30 rounds)",
@@ -108,10 +83,12 @@ FIG9 = for_paper(
     ("MA smoother than GA", higher(_GA, _MA, wobble())),
     ("MA does not reach the level of GA",
      higher(_GA, _MA, late("accuracy"))),
-    ("the gap between GA and MA grows with K", _gap_grows),
+    ("the gap between GA and MA grows with K", _grows_more(
+        _GA, _MA, late("accuracy"))),
     ("both converge faster with K (mean of the first 30 rounds)",
      both(grows(_MA, mean_over(1, 30)), grows(_GA, mean_over(1, 30)))),
-    ("after 30 rounds K matters less to MA than to GA", _less_effect_on_ma))
+    ("after 30 rounds K matters less to MA than to GA", _grows_more(
+        _GA, _MA, mean_over(31, float("inf")), abs)))
 
 FIG10 = for_paper(
     NAME, "Fig10",
@@ -120,7 +97,7 @@ FIG10 = for_paper(
      both(grows(_MA, mean_over(1, 10), -1), grows(_GA, mean_over(1, 10), -1))),
     ("a larger beta1 gives more variance after 30 rounds, MA and GA",
      both(grows(_MA, wobble(rounds=70)), grows(_GA, wobble(rounds=70)))),
-    ("... more for MA than for GA", _more_on_ma(1)),
+    ("... more for MA than for GA", _grows_more(_MA, _GA, wobble())),
     ("GA is best at beta1 = 0 (mean of the last ten rounds)", _best_in_first),
     ("GA above MA at beta1 = 0", higher(_GA, _MA, late("accuracy"), "a")),
     ("at beta1 = 0 GA settles around 98 % during the first 10 rounds (rounds "

@@ -7,9 +7,11 @@ from typing import Any
 
 from ...reports import central_time, figures, report, verdicts
 from ...reports.figures import Figure, Panel
+from ...reports.suite import STATED
 from . import ablation, claims, own_classes, readings
 
 NAME = "diversified"
+PROPOSED = ("ma_fsvrg", "ga_fsvrg")
 
 
 def _varied(flag: str, name: str, *values: Any) -> tuple[Panel, ...]:
@@ -50,29 +52,30 @@ _READINGS = tuple(
         ("k", "no acceleration", ("--noaccelerate",))))
 
 
+#: The lines of Figs. 5 to 7.
+_OF_CIFAR = figures.methods(NAME, "cifar10", PROPOSED, fixed=_CIFAR_FIXED)
+
+
 def _compared(number: int, title: str, metric: str, data: str) -> Figure:
   """Makes one of Figs. 1 to 7, which compare MA and GA with other methods."""
   cifar = data == "cifar10"
   return Figure(
       f"Fig. {number}: {title}", metric, data, _CIFAR if cifar else _MNIST,
-      fixed=_CIFAR_FIXED if cifar else (),
-      held=HELD[data],
-      protocols=_CIFAR_PROTOCOLS if cifar else "global,validation",
+      _OF_CIFAR if cifar else figures.methods(NAME, data, PROPOSED),
+      HELD[data], protocols=_CIFAR_PROTOCOLS if cifar else "global,validation",
       sections=(report.deployed, own_classes.section) if number == 5 else (
           report.deployed,),
       statements=claims.compared(f"Fig{number}", metric))
 
 
-def _of_fig5() -> dict[str, tuple[str, ...]]:
-  """MA and GA as in Figs. 5 to 7, by the stated settings."""
-  return dict(figures.methods(
-      PAPER, FIGURES["fig5"]._replace(baselines=False), figures.SETTINGS[1:]))
-
-
-def _alone(title: str, panels: tuple[Panel, ...], **more: Any) -> Figure:
+def _alone(title: str, panels: tuple[Panel, ...], protocols: Any = None,
+           **more: Any) -> Figure:
   """Makes a figure of MA and GA alone, on MNIST."""
-  return Figure(title, "accuracy", "mnist", panels, baselines=False,
-                held=HELD["mnist"], protocols="global,validation", **more)
+  alone = {"protocols": protocols} if protocols else {}
+  return Figure(
+      title, "accuracy", "mnist", panels,
+      figures.methods(NAME, "mnist", PROPOSED, others=False, **alone),
+      HELD["mnist"], protocols="global,validation", **more)
 
 
 FIGURES: dict[str, Figure] = {
@@ -96,34 +99,31 @@ FIGURES: dict[str, Figure] = {
     "fig10": _alone("Fig. 10: first-moment decay",
                     _varied("beta1", "beta1", 0.0, 0.5, 0.8, 0.9),
                     statements=claims.FIG10),
-    "readings": _alone("Readings, 10 % of the clients", _READINGS,
-                       settings=figures.SETTINGS[1:], partitions=3,
+    "readings": _alone("Readings, 10 % of the clients",
+                       _READINGS,
+                       (STATED,), partitions=3,
                        draw=figures.as_dots(
-                           verdicts.late("accuracy"),
-                           "accuracy, mean of the last ten, %",
-                           "Readings, 10 % of the clients, stated settings",
-                           by_method=True)),
+                           verdicts.late("accuracy"), "accuracy, mean of the "
+                           "last ten, %", by_method=True)),
     "readings_cifar10": Figure(
         "Figs. 5 to 7 by the readings of what the paper leaves open, CIFAR-10",
         "macro_recall", "cifar10",
         (_CIFAR[-1], Panel("e", "all data in one place", ())),
-        held=HELD["cifar10"], protocols=_CIFAR_PROTOCOLS,
-        lines_of=lambda panel: readings.lines(_of_fig5(), panel),
+        readings.of(_OF_CIFAR), HELD["cifar10"], protocols=_CIFAR_PROTOCOLS,
         sections=(own_classes.section,), table=readings.table),
     "ablation": Figure(
         "Local steps x server step x number of models, MNIST", "accuracy",
-        "mnist", _MNIST, held=HELD["mnist"], protocols="global,validation",
-        lines_of=ablation.lines_of, table=ablation.table,
+        "mnist", _MNIST, ablation.lines, HELD["mnist"],
+        protocols="global,validation", table=ablation.table,
         sections=(ablation.answer, ablation.note), draw=ablation.draw,
         quick=("c",)),
 }
 
 PAPER = figures.Paper(
-    NAME, ("ma_fsvrg", "ga_fsvrg"), FIGURES,
+    NAME, FIGURES,
     {"table1": figures.Table("Table I: central computation time",
-                             lambda request: central_time.make_table(
-                                 request.root, request.quick,
-                                 request.command_line))},
+                             lambda request, folder: central_time.table1(
+                                 request.quick))},
     "K models: the mean of the K, which alone is judged and drawn; beside it "
     "the model that is best on the validation data, and the best of the K on "
     "the test set, as in the paper's figures, which no table compares with "

@@ -58,14 +58,14 @@ def section(outcomes: Sequence[suite.Outcome]) -> str:
   cells = []
   for outcome in outcomes:
     found = _of_run(outcome)
-    cells.append((suite.heading(outcome.cell), outcome.cell.label, " / ".join(
+    cells.append((outcome.cell.heading, outcome.cell.name, " / ".join(
         report.shown(partitions.means(np.array(values), outcome.parts), 1)
         for values in zip(*found))))
   return (
       "## On a machine's own classes, and top-3\n\n"
       "After the last round, in percent (own classes / top-3), of K models "
-      "their mean: how often the class of a test example beats one other class "
-      "(a machine that knows its own two classes; mean over all pairs), and how "
-      "often it is among the first three. Neither is what the paper says that "
-      "it measures, so no verdict rests on them.\n\n"
+      "their mean: how often the class of a test example beats one other "
+      "class (a machine that knows its own two classes; mean over all pairs), "
+      "and how often it is among the first three. Neither is what the paper "
+      "says that it measures, so no verdict rests on them.\n\n"
       + report.by_panel(cells))

@@ -3,17 +3,18 @@
 What is measured: the global models on the "entire test dataset" (`global`), or
 the model that each machine prefers on its own classes, "across all
 participating machines" (`preferred`). What is computed, from the stated
-settings on: (64) and L2 as printed, features of 0 to 255 (reading R-D4), anchor
-gradients over those who prefer a model (errata D-06), GA's models moved by means
-of trained models (D-17). The pooled optimum is what any method with one such
-model comes to at best.
+settings on: (64) and L2 as printed, features of 0 to 255 (reading R-D4),
+anchor gradients over those who prefer a model (errata D-06), GA's models moved
+by means of trained models (D-17). The pooled optimum is what any method with
+one such model comes to at best.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from fedjax_alg.records import summary as results
-from ...reports import chosen, report, rule, styles, suite
+from ...reports import answers, report, suite, verdicts
+from ...reports.figures import Line
+from ...reports.suite import STATED
 
 #: Figure -> its metric.
 METRICS = {"Fig5": "macro_recall", "Fig6": "macro_f1",
@@ -30,24 +31,27 @@ _READINGS: dict[str, tuple[str, ...]] = {
     ", means of models": ("--group_mean=models",)}
 
 
-def lines(base: Mapping[str, tuple[str, ...]], panel: Any) -> list[
-    tuple[str, tuple[str, ...]]]:
-  """The lines of a panel.
+def of(base: Callable[[Any], list[Line]]) -> Callable[[Any], list[Line]]:
+  """Makes the ``Figure.lines_of`` of the readings.
 
   Args:
-    base: label -> flags of MA-FSVRG and GA-FSVRG in Figs. 5 to 7.
-    panel: the panel; that of the pooled optimum takes part in nothing.
+    base: the lines of Figs. 5 to 7.
   """
-  if not panel.flags:
-    return [(POOLED, ("--algorithm=central",))]
-  return [(styles.without_protocol(label) + end, (*words, *more))
-          for label, words in base.items() for end, more in _READINGS.items()
-          if label.startswith("GA") or "--group_mean=models" not in more]
+
+  def lines(panel: Any) -> list[Line]:
+    if not panel.flags:  # nobody takes part in the pooled optimum
+      return [Line(POOLED, ("--algorithm=central",))]
+    return [line._replace(label=line.label + end, flags=(*line.flags, *more))
+            for line in base(panel) if line.protocol == STATED
+            for end, more in _READINGS.items()
+            if line.label.startswith("GA") or "--group_mean=models" not in more]
+
+  return lines
 
 
 def table(outcomes: Sequence[suite.Outcome]) -> str:
   """Every metric by every reading of what is measured, beside the paper's."""
-  stated = {(c.panel, c.method, metric): c.value
+  claims = {(c.panel, c.method, metric): c
             for figure, metric in METRICS.items()
             for c in report.load_claims("diversified", figure)
             if c.metric.removeprefix("test_") == metric}
@@ -60,27 +64,20 @@ def table(outcomes: Sequence[suite.Outcome]) -> str:
     late = o.summary["mean_last_10"]
     words = [f"{o.cell.panel}: {o.cell.panel_title}", o.cell.label]
     for metric in METRICS.values():
-      said = stated.get((o.cell.panel, o.cell.label.split(", ")[0], metric))
-      words.append("-" if said is None else f"{said:g}")
+      claim = claims.get((o.cell.panel, o.cell.label.split(", ")[0], metric))
+      words.append("-" if claim is None else f"{claim.value:g}")
       for protocol in MEASURED:
         if protocol not in late:
           words.append("-")
           continue
-        found = late[protocol][metric]
-        words.append(results.shown(found, factor=100))
-        if said is not None:
-          words[-1] += f" ({_verdict(found, said, o)})"
+        values = verdicts.late(metric, protocol)(o)
+        words.append(report.shown(values))
+        if claim is not None:
+          _, verdict = answers.number(values, claim, o.cell.choices)
+          words[-1] += f" ({verdict})"
     rows.append(words)
   return (
       "Percent, mean of the last ten rounds; of K models the mean of the K, or "
       "the one that a machine prefers on its own classes. In brackets the "
       "verdict on the paper's number.\n\n"
       + report.table(head, rows))
-
-
-def _verdict(
-    found: dict[str, Any], said: float, outcome: suite.Outcome) -> str:
-  if chosen.incomparable(outcome.cell.choices):
-    return rule.NOT_COMPARABLE
-  ci95 = float("nan") if found["ci95"] is None else 100 * found["ci95"]
-  return rule.place(100 * found["mean"] - said, ci95, rule.TIE)

@@ -4,20 +4,18 @@
 prepared is left out, and the table says so.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import functools
 import pathlib
-import sys
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fedjax_alg.data import DataError
-from fedjax_alg.data.federation import load_examples
 from fedjax_alg.data.sources import load_npz
 from fedjax_alg.data.synthetic import client_sizes
 from ...cli import config as config_lib
-from ...reports import answers, figures, plots, report
+from ...reports import figures, plots, report
 from ...reports import suite
-from ...reports.figures import Figure, Lines, Panel, Request
+from ...reports.figures import Draw, Figure, Line, Panel, Request
 from . import pretraining, tables
 from . import claims
 
@@ -71,9 +69,6 @@ METHODS = {
 #: The clients of Sentiment140 (Table 2).
 _SENT140_CLIENTS = 772
 
-#: data set that may not be prepared -> its name in experiments.prepare.
-OPTIONAL = {"femnist": "emnist", "sent140": "sentiment140"}
-
 
 def _file(label: str) -> str:
   """The flag that names a method's file."""
@@ -100,49 +95,51 @@ def method(pair: Pair, label: str, *more: str) -> tuple[str, ...]:
 def _lines(*labels: str):
   """Makes the ``Figure.lines_of`` that has these methods."""
 
-  def lines_of(panel: Panel) -> Lines:
+  def lines(panel: Panel) -> list[Line]:
     pair = _pair(panel)
     # On Synthetic all clients are pre-trained, so RAC has none to assign.
-    return [(label, method(pair, label)) for label in labels
+    return [Line(label, method(pair, label)) for label in labels
             if (label, pair) != ("FG-RAC-EDC", _SYNTHETIC)]
 
-  return lines_of
+  return lines
 
 
 def _pair(panel: Panel) -> Pair:
   return next(p for p in PAIRS.values() if p.data == panel.data)
 
 
-def _eta_g_lines(panel: Panel) -> Lines:
-  return [(f"{claims.FG}, eta_g = {value}", method(
-      _pair(panel), claims.FG, f"--eta_g={value}"))
-          for value in ("0", "0.1", "1")]
+def _of_fg(panel: Panel, *ends: tuple[str, tuple[str, ...]]) -> list[Line]:
+  """FG-EDC with further flags, each with the end of its label."""
+  return [Line(claims.FG + end, method(_pair(panel), claims.FG, *more))
+          for end, more in ends]
 
 
-def _reading_lines(panel: Panel) -> Lines:
-  pair = _pair(panel)
-  return [(claims.FG, method(pair, claims.FG)), *(
-      (f"{claims.FG}, {label}", method(pair, claims.FG, flag))
-      for label, flag in (
-          ("uniform means", "--client_weights=uniform"),
-          ("200 steps of pre-training", "--pretrain_steps=200"),
-          ("newcomers by auxiliary", "--direction=auxiliary"),
-          ("newcomers by latest", "--direction=latest")))]
+def _eta_g_lines(panel: Panel) -> list[Line]:
+  return _of_fg(panel, *((f", eta_g = {value}", (f"--eta_g={value}",))
+                         for value in ("0", "0.1", "1")))
 
 
-def _newcomer_lines(panel: Panel) -> Lines:
-  labels = ("FedAvg", claims.PRETRAINED, "IFCA", "FeSEM", "CFL", "FL+HC",
-            claims.FG)
-  pair = _pair(panel)
-  return [*_lines(*labels)(panel), *(
-      (label, method(pair, claims.FG, f"--direction={label.split(', ')[1]}"))
-      for label in (claims.AUXILIARY, claims.LATEST))]
+def _reading_lines(panel: Panel) -> list[Line]:
+  return _of_fg(
+      panel, ("", ()), (", uniform means", ("--client_weights=uniform",)),
+      (", 200 steps of pre-training", ("--pretrain_steps=200",)),
+      (", newcomers by auxiliary", ("--direction=auxiliary",)),
+      (", newcomers by latest", ("--direction=latest",)))
 
 
-def _shift_lines(panel: Panel) -> Lines:
-  return [*_lines("FedAvg", "IFCA", claims.FG)(panel), (
-      f"{claims.FG}, no migration",
-      method(_pair(panel), claims.FG, "--migration=1"))]
+_BESIDE_NEWCOMERS = _lines(
+    "FedAvg", claims.PRETRAINED, "IFCA", "FeSEM", "CFL", "FL+HC", claims.FG)
+
+
+def _newcomer_lines(panel: Panel) -> list[Line]:
+  return [*_BESIDE_NEWCOMERS(panel), *_of_fg(panel, *(
+      (f", {direction}", (f"--direction={direction}",))
+      for direction in ("auxiliary", "latest")))]
+
+
+def _shift_lines(panel: Panel) -> list[Line]:
+  return [*_lines("FedAvg", "IFCA", claims.FG)(panel),
+          *_of_fg(panel, (", no migration", ("--migration=1",)))]
 
 
 def _with_rounds(
@@ -153,42 +150,37 @@ def _with_rounds(
   """
   panels: dict[str, dict[str, list]] = {}
   for o in outcomes:
-    panels.setdefault(suite.heading(o.cell), {})[o.cell.label] = [
+    panels.setdefault(o.cell.heading, {})[o.cell.label] = [
         *o.rows, *({**row, "protocol": "rounds"} for row in o.rounds())]
   return panels
 
 
-def _draws_classes(name: str):
-  """Makes the ``Figure.draw`` of accuracy and discrepancy over rounds."""
+def _draws(
+    protocol: str, *below: tuple[str, str], table1: bool = False) -> Draw:
+  """Makes the ``Figure.draw`` of accuracy and further curves over rounds.
+
+  Args:
+    protocol: that of the accuracy.
+    *below: (protocol, metric) of the further curves.
+    table1: whether its panels are those of Table 1, whose numbers are marked.
+  """
 
   def draw(
-      paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
-  ) -> None:
-    del x_axis  # two y axes over rounds
-    stated = {(c.panel, c.metric): c.value
-              for c in report.load_claims(NAME, "Table1")}
-    marks = {}
-    for o in outcomes:
-      best, mean = (stated.get((o.cell.panel, metric)) for metric in (
-          "test_accuracy_max", "discrepancy_mean"))
-      marks[suite.heading(o.cell)] = (
-          None if best is None else best / 100.0, mean)
-    plots.twins(
-        paths, {title: lines["FedAvg"]
-                for title, lines in _with_rounds(outcomes).items()},
-        ("global", "accuracy"), ("rounds", "discrepancy"), FIGURES[name].title,
-        marks, ("the paper's best accuracy", "the paper's mean discrepancy"))
+      paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
+      x_axis: str) -> None:
+    marks: dict[str, list[plots.Mark]] = {}
+    for o in outcomes if table1 else ():
+      marks[o.cell.heading] = [
+          plots.Mark("FedAvg", number / unit, metric=metric)
+          for claim, unit, metric in (
+              ("test_accuracy_max", 100.0, ""),
+              ("discrepancy_mean", 1.0, "discrepancy"))
+          for (panel, _), number in report.stated(
+              NAME, "Table1", claim).items() if panel == o.cell.panel]
+    plots.panels(paths, _with_rounds(outcomes), protocol, "accuracy", title,
+                 x_axis, marks, below=below)
 
   return draw
-
-
-def _draw_fig3(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
-) -> None:
-  plots.grid(
-      paths, _with_rounds(outcomes),
-      (("local", "accuracy"), ("rounds", "train_loss"),
-       ("rounds", "discrepancy")), FIGURES["fig3"].title, x_axis)
 
 
 #: The panels of Table 1: the number of classes of a client. "The training set
@@ -225,121 +217,94 @@ def partitions_of_size() -> dict[int, int]:
           if abs(size - SYNTHETIC_EXAMPLES) <= _ABOUT}
 
 
-def _of_size() -> tuple[Panel, ...]:
-  """A panel for each partition of the paper's size."""
-  return tuple(
-      Panel(letter, f"partition {seed}, {size:,} examples",
-            (f"--partition_seed={seed}",), _SYNTHETIC.data)
-      for letter, (seed, size) in zip(
-          "abcdefgh", partitions_of_size().items()))
+_draw_best = figures.as_dots(
+    claims.SCORE, "accuracy, clients' own data, best of all rounds, %",
+    report.stated(NAME, "Table3", "test_accuracy_max"))
 
 
-def _draws_best(title: str) -> Any:
-  """Makes the ``Figure.draw`` of the best rounds, as dots."""
-  return figures.as_dots(
-      claims.SCORE, "accuracy, clients' own data, best of all rounds, %", title,
-      {(c.panel, c.method): c.value
-       for c in report.load_claims(claims.NAME, "Table3")
-       if c.metric == "test_accuracy_max"})
-
-
-def _local(title: str, panels: tuple[Panel, ...], **more) -> Figure:
+def _local(title: str, panels: tuple[Panel, ...],
+           lines_of: Callable[[Panel], list[Line]], **more) -> Figure:
   """A figure of the clients' deployed models on their test splits."""
   more = {"protocol": "local", "protocols": "local,assigned"} | more
-  return Figure(title, "accuracy", "", panels, **more)
+  return Figure(title, "accuracy", "", panels, lines_of, **more)
 
 
 def _classes(
-    name: str, title: str, panels: tuple[Panel, ...] = _CLASSES, **more
-) -> Figure:
+    title: str, panels: tuple[Panel, ...] = _CLASSES, **more) -> Figure:
   """A figure of FedAvg for each number of classes of a client."""
-  return Figure(title, "accuracy", "", panels, protocols="global,local",
-                eval_every=1, lines_of=_lines("FedAvg"),
-                draw=_draws_classes(name), quick=tuple("abcd"), **more)
+  return Figure(title, "accuracy", "", panels, _lines("FedAvg"),
+                protocols="global,local", eval_every=1,
+                draw=_draws("global", ("rounds", "discrepancy"), table1=True),
+                quick=tuple("abcd"), **more)
 
 
 FIGURES: dict[str, Figure] = {
     "table1": _classes(
-        "table1",
         "Table 1: FedAvg by the classes of a client, MNIST-MCLR",
         table=tables.heterogeneity, statements=claims.TABLE1,
         measures=tables.OF_TABLE1),
     "table1_equal": _classes(
-        "table1_equal",
         "Table 1 with equal sizes, which validation clients prefer", _EQUAL,
         table=tables.heterogeneity),
     "fig1": _classes(
-        "fig1",
         "Fig. 1: accuracy and discrepancy of FedAvg by the classes of a "
         "client", statements=claims.FIG1),
     "table3": _local(
         "Table 3: FedGroup among other methods",
-        tuple(pair.panel() for pair in PAIRS.values()),
-        draw=_draws_best("Table 3: FedGroup among other methods"),
-        lines_of=_lines(*METHODS), table=tables.gains, quick=tuple("ace"),
+        tuple(pair.panel() for pair in PAIRS.values()), _lines(*METHODS),
+        draw=_draw_best,
+        table=tables.gains, quick=tuple("ace"),
         sections=(tables.survives,),
         statements=claims.TABLE3 + claims.SURVIVES,
         measures=tables.OF_TABLE3),
     "synthetic": _local(
         "Table 3, Synthetic(1,1), on the partitions of the paper's size",
-        _of_size(), lines_of=_lines(*METHODS), table=tables.by_partition,
-        sections=(tables.survives,), further=tables.of_partitions,
-        quick=("a",)),
+        (_SYNTHETIC.panel()._replace(chosen="", eval_every=2),),
+        _lines(*METHODS),
+        partitions=tuple(partitions_of_size()), table=tables.by_partition,
+        sections=(tables.survives,), further=tables.of_table3("synthetic")),
     "table3_mnist": _local(
         "Table 3, MNIST-MCLR, on nine partitions, one seed each",
-        (_MNIST.panel(),), lines_of=_lines(*claims.COLUMNS),
-        draw=_draws_best("Table 3, MNIST-MCLR, nine partitions"),
+        (_MNIST.panel(),), _lines(*claims.COLUMNS),
+        draw=_draw_best,
         num_seeds=1, partitions=9, table=tables.gains,
         statements=claims.TABLE3_MNIST,
         further=tables.of_table3("table3_mnist")),
     "table3_femnist": _local(
         "Table 3, FEMNIST-MLP and the published generator, one seed each",
         tuple(pair.panel() for pair in PAIRS.values() if pair.letter in "dg"),
-        lines_of=_lines(*claims.COLUMNS), num_seeds=1, table=tables.gains,
+        _lines(*claims.COLUMNS), num_seeds=1, table=tables.gains,
         quick=("d",), statements=claims.TABLE3_FEMNIST,
         further=tables.of_table3("table3_femnist")),
     "fig3": _local(
         "Fig. 3: accuracy, training loss and discrepancy",
-        (_MNIST.panel("a"), _FEMNIST.panel("b")), lines_of=_CURVES,
-        draw=_draw_fig3, statements=claims.FIG3),
+        (_MNIST.panel("a"), _FEMNIST.panel("b")), _CURVES,
+        draw=_draws("local", ("rounds", "train_loss"), (
+            "rounds", "discrepancy")), statements=claims.FIG3),
     "fig4": _local(
         "Fig. 4: accuracy", (_SYNTHETIC.panel("a"), _SENT140.panel("b")),
-        lines_of=_CURVES, statements=claims.FIG4),
+        _CURVES, statements=claims.FIG4),
     "eta_g": _local(
         "Inter-group aggregation (5.2)",
         (_MNIST.panel("a"), _FEMNIST.panel("b"), _SYNTHETIC.panel("c"),
-         _SENT140.panel("d")), lines_of=_eta_g_lines, quick=tuple("abc"),
+         _SENT140.panel("d")), _eta_g_lines, quick=tuple("abc"),
         statements=claims.ETA_G),
     "readings": _local(
         "FedGroup by the reading of what the paper leaves open, MNIST-MCLR",
-        (_MNIST.panel("a"),), lines_of=_reading_lines, table=tables.gains),
+        (_MNIST.panel("a"),), _reading_lines, table=tables.gains),
     "newcomers": _local(
         "100 newcomers after half of the rounds, MNIST-MCLR",
         (_MNIST.panel("a", "--rounds=200")._replace(
             eval_every=5, halfway=lambda r: (f"--newcomers_at={r}:100",)),),
-        lines_of=_newcomer_lines, protocol="newcomers", protocols="local",
+        _newcomer_lines, protocol="newcomers", protocols="local",
         table=tables.newcomers, statements=claims.NEWCOMERS),
     "shift": _local(
         "A fifth of the clients exchange their data after half of the rounds, "
         "MNIST-MCLR",
         (_MNIST.panel("a", "--rounds=100", "--shift=swap_all")._replace(
             halfway=lambda r: (f"--shift_every={r}",)),),
-        lines_of=_shift_lines, protocols="local", table=tables.shifted),
+        _shift_lines, protocols="local", table=tables.shifted),
 }
-
-
-@functools.cache
-def _lacking(data: str, data_dir: str | None) -> bool:
-  """Whether the data set of a preset is not prepared."""
-  words = [f"--flagfile={NAME}/{data}.flags", "--algorithm=fedavg"]
-  if data_dir:
-    words.append(f"--data_dir={data_dir}")
-  try:
-    load_examples(config_lib.parse(words).data)
-  except DataError as error:
-    print(f"left out: {error}", file=sys.stderr)
-    return True
-  return False
 
 
 @functools.cache
@@ -359,89 +324,52 @@ def _clients(path: str) -> int:
   return min(len(set(found.tolist())), _SENT140_CLIENTS)
 
 
-def fit(figure: Figure, request: Request) -> tuple[Figure, list[str]]:
-  """The figure with the panels whose data are prepared.
+def _letters(path: str) -> tuple[str, ...]:
+  return (f"--data_path={path}",)
 
-  The sentences say why the other panels are not run.
+
+def _texts(path: str) -> tuple[str, ...]:
+  return ("--dataset=npz", f"--data_path={path}", "--partition=natural",
+          f"--num_clients={_clients(path)}")
+
+
+def _of_pairs(
+    titles: Sequence[str],
+    make: Callable[[pathlib.Path, pretraining.Runs, pretraining.Runs],
+                   pretraining.Made]
+) -> Callable[[Request, pathlib.Path], pretraining.Made]:
+  """Makes the ``Table.make`` of the runs of FG-EDC on some pairs.
+
+  Args:
+    titles: the pairs.
+    make: takes the folder, the runs whose data are there and the other runs.
   """
-  kept, lacking = [], []
-  path = request.files.get("femnist_path")
-  texts = request.files.get("sent140_path")
-  for panel in figure.panels:
-    cell = next(figures.each_cell(
-        PAPER, figure._replace(panels=(panel,)), request), None)
-    dataset = None if cell is None else cell.config.values["dataset"]
-    if dataset == "sent140" and texts:
-      panel = panel._replace(
-          title=f"{panel.title} (stand-in {pathlib.Path(texts).stem})",
-          flags=(*panel.flags, "--dataset=npz", f"--data_path={texts}",
-                 "--partition=natural", f"--num_clients={_clients(texts)}"),
-          chosen="stand-in, data")
-    elif dataset == "femnist" and path:
-      panel = panel._replace(
-          title=f"{panel.title} (stand-in {pathlib.Path(path).stem})",
-          flags=(*panel.flags, f"--data_path={path}"),
-          chosen="stand-in, data")
-    elif dataset in OPTIONAL and _lacking(panel.data, request.data_dir):
-      other = {"femnist": " or --femnist_path=FILE",
-               "sent140": " or --sent140_path=FILE"}[dataset]
-      lacking.append(
-          f"{panel.title}: not run, needs {dataset} (`fedjax-alg prepare "
-          f"{OPTIONAL[dataset]}`, --data_dir){other}.")
-      continue
-    kept.append(panel)
-  return figure._replace(panels=tuple(kept)), lacking
 
+  def table(request: Request, folder: pathlib.Path) -> pretraining.Made:
+    whole = Figure("", "accuracy", "", tuple(PAIRS[t].panel() for t in titles),
+                   _lines(claims.FG))
+    figure, lacking = figures.with_data(PAPER, whole, request)
+    kept = {panel.letter for panel in figure.panels}
+    text, found = make(folder, figures.cells(PAPER, figure, request), [
+        cell for cell in figures.cells(PAPER, whole, request)
+        if cell.panel not in kept])
+    return "\n\n".join([text, *lacking]), found
 
-def _runs(
-    request: Request, titles: Sequence[str]
-) -> tuple[list[suite.Cell], list[suite.Cell], list[str]]:
-  """The runs of FG-EDC on some pairs.
-
-  Returns:
-    The runs whose data are prepared, the other runs, and why the latter are not
-    played.
-  """
-  whole = Figure("", "accuracy", "", tuple(PAIRS[t].panel() for t in titles),
-                 lines_of=_lines(claims.FG))
-  figure, lacking = fit(whole, request)
-  kept = {panel.letter for panel in figure.panels}
-  return (figures.cells(PAPER, figure, request),
-          [cell for cell in figures.cells(PAPER, whole, request)
-           if cell.panel not in kept], lacking)
-
-
-def _made(name: str, title: str, request: Request, text: str,
-          lacking: Sequence[str], found: Sequence[answers.Answer]) -> None:
-  """Writes a table that needs no runs, and what it answers."""
-  figures.write(request, name, report.join(title, [
-      text, "\n\n".join(lacking), report.made_by(request.command_line)]), found)
+  return table
 
 
 def _drawn(name: str, title: str, titles: Sequence[str], make) -> figures.Table:
   """A picture of the pre-trained clients together with a table."""
-
-  def make_table(request: Request) -> None:
-    cells, _, lacking = _runs(request, titles)
-    folder = request.root / name
-    folder.mkdir(parents=True, exist_ok=True)
-    text, found = make(cells, figures.pictures(folder, name), title)
-    _made(name, title, request, text, lacking, found)
-
-  return figures.Table(title, make_table)
-
-
-_TABLE2 = "Table 2: data sets and models"
-
-
-def _make_table2(request: Request) -> None:
-  cells, missing, lacking = _runs(request, tuple(PAIRS))
-  text, found = pretraining.sizes(cells, missing)
-  _made("table2", _TABLE2, request, text, lacking, found)
+  return figures.Table(title, _of_pairs(
+      titles, lambda folder, cells, other: make(
+          cells, figures.pictures(folder, name), title)), of_runs=True)
 
 
 TABLES = {
-    "table2": figures.Table(_TABLE2, _make_table2),
+    "table2": figures.Table(
+        "Table 2: data sets and models", _of_pairs(
+            tuple(PAIRS), lambda folder, cells, other: pretraining.sizes(
+                cells, other)), of_runs=True),
     "fig5": _drawn(
         "fig5", "Fig. 5: EDC against MADC, all pairs of the pre-trained "
         "clients", ("MNIST-MCLR", "MNIST-MLP", "FEMNIST-MCLR", "FEMNIST-MLP",
@@ -452,7 +380,7 @@ TABLES = {
 }
 
 PAPER = figures.Paper(
-    NAME, (), FIGURES, TABLES,
+    NAME, FIGURES, TABLES,
     "`local`: what each client deploys on its own test split, all clients' "
     "counts added; `assigned`: of the clients that a method has put into a "
     "group by then, as in the paper. A best round is chosen on test data.",
@@ -466,11 +394,13 @@ PAPER = figures.Paper(
            "newcomers": "newcomers", "shift": "newcomers",
            "table2": "groups", "fig5": "groups", "clusters": "groups"},
     seeds="3 seeds (table3_mnist and table3_femnist 1)",
-    files={"femnist_path": "an .npz of letters to use in place of EMNIST, "
-           "where that is not prepared: x [n, 28, 28] uint8 and y, ten "
-           "labels",
-           "sent140_path": "an .npz of texts to use in place of Sentiment140, "
-           "where that is not prepared: x_train and x_test [n, 25] int32 word "
-           "ids below 10,002, y_train and y_test in 0 and 1, client_train and "
-           "client_test"},
-    fit=fit)
+    optional=("femnist", "sent140"), files={
+        "femnist_path": figures.OwnFile(
+            "femnist", "an .npz of letters to use in place of EMNIST, where "
+            "that is not prepared: x [n, 28, 28] uint8 and y, ten labels",
+            _letters),
+        "sent140_path": figures.OwnFile(
+            "sent140", "an .npz of texts to use in place of Sentiment140, "
+            "where that is not prepared: x_train and x_test [n, 25] int32 word "
+            "ids below 10,002, y_train and y_test in 0 and 1, client_train and "
+            "client_test", _texts)})

@@ -5,14 +5,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fedjax_alg.records import summary as results
-from ...reports import (
-    answers, partitions, report, rule, suite, verdicts)
+from ...reports import answers, partitions, report, suite, verdicts
 from ...reports.report import shown, table
 from . import claims
 
 PROTOCOL = "local"
-#: The rounds of Table 1; the paper states none for Table 3.
-ROUNDS = 300
 
 
 def _accuracy(outcome: suite.Outcome, which: str, protocol: str) -> str:
@@ -40,85 +37,49 @@ def gains(outcomes: Sequence[suite.Outcome]) -> str:
   # Panel g has the data of the other generator; the paper's numbers are those
   # of panel c.
   alias = {"g": "c"}
-  labels = list(dict.fromkeys(o.cell.label for o in outcomes))
   order = [*claims.COLUMNS, *claims.BEYOND]
-  labels.sort(key=lambda label: (
-      order.index(label) if label in order else len(order)))
-  panels = suite.by_panel(outcomes)
-  head = ["", *(suite.heading(runs[0].cell) for runs in panels)]
+  found = sorted(outcomes, key=lambda o: (
+      order.index(o.cell.label) if o.cell.label in order else len(order)))
 
-  def of(runs: Sequence[suite.Outcome], label: str, which: str) -> str:
-    found = next((o for o in runs if o.cell.label == label), None)
-    if found is None:
-      return "-"
-    letter = runs[0].cell.panel
-    said = stated.get((alias.get(letter, letter), label, "test_accuracy_max"))
-    return _accuracy(found, which, PROTOCOL) + (
-        "" if said is None or which != "best" else f" ({said:.1f})")
+  def cells(which: str) -> str:
+    return report.by_panel(
+        (o.cell.heading, o.cell.label, _accuracy(o, which, PROTOCOL) + (
+            "" if said is None or which != "best" else f" ({said:.1f})"))
+        for o in found for said in [stated.get((
+            alias.get(o.cell.panel, o.cell.panel), o.cell.label,
+            "test_accuracy_max"))])
 
   return "\n\n".join([
       "Accuracy of the clients' models on their own test data, in percent: the "
       "best evaluated round, as in the paper, whose numbers are in brackets.",
-      *(text for which, text in (("best", ""), (
-          "mean_last_10", "The mean of the last ten rounds, which no test data "
-          "chose:")) for text in (text, table(head, (
-              [label, *(of(runs, label, which) for runs in panels)]
-              for label in labels))) if text)])
+      cells("best"), "The mean of the last ten rounds, which no test data "
+      "chose:", cells("mean_last_10")])
 
 
 def by_partition(outcomes: Sequence[suite.Outcome]) -> str:
   """Synthetic: every method on each partition, and their spread."""
-  judged = {a.method: a.verdict for a in of_partitions(outcomes)
+  judged = {a.method: a.verdict for a in of_table3("synthetic")(outcomes)
             if a.metric == "test_accuracy_max"}
   stated = _stated("Table3")
-  panels = suite.by_panel(outcomes)
-  titles = [runs[0].cell.panel_title for runs in panels]
   rows = []
-  for label in dict.fromkeys(o.cell.label for o in outcomes):
-    own = [next((o for o in runs if o.cell.label == label), None)
-           for runs in panels]
-    means = [float(claims.SCORE(o).mean()) for o in own if o is not None]
-    said = stated.get(("e", label, "test_accuracy_max"))
+  for o in outcomes:
+    parts = o.parts or (o,)
+    means = [float(claims.SCORE(part).mean()) for part in parts]
     rows.append([
-        label, _number(said),
-        *("-" if o is None else shown(claims.SCORE(o)) for o in own),
+        o.cell.label,
+        _number(stated.get(("e", o.cell.label, "test_accuracy_max"))),
+        *(shown(claims.SCORE(part)) for part in parts),
         f"{min(means):.1f} to {max(means):.1f}",
-        results.shown(results.spread(means)), judged.get(label, "-")])
+        results.shown(results.spread(means)), judged.get(o.cell.label, "-")])
   return ("Best evaluated round of `local`, in percent, mean of the seeds. "
           "The partitions are those of about as many examples as the paper's; "
           "none is chosen by accuracy. The last columns take each partition "
           "as one draw.\n\n" + table(
-              ["method", "paper", *titles, "lowest to highest",
-               "mean +- 95 % CI over partitions", "verdict"], rows))
-
-
-def of_partitions(outcomes: Sequence[suite.Outcome]) -> list[answers.Answer]:
-  """Answers to Table 3's Synthetic, with each partition as one draw.
-
-  A number is answered if every partition that was played has it after all
-  rounds.
-  """
-  panels = suite.by_panel(outcomes)
-  found = []
-  for claim in report.load_claims(claims.NAME, "Table3"):
-    own = [o for o in outcomes if o.cell.label == claim.method]
-    if claim.panel != "e" or claim.metric not in OF_TABLE3 or not own:
-      continue
-    played = min(o.summary["cost"]["rounds"] for o in own)
-    try:
-      if len(own) < len(panels) or played < ROUNDS:
-        raise verdicts.NotRun(
-            f"{len(own)} of {len(panels)} partitions, {played} of {ROUNDS} "
-            "rounds")
-      values = [OF_TABLE3[claim.metric](o, outcomes).mean() for o in own]
-    except verdicts.NotRun as error:
-      ours, verdict = str(error), rule.NOT_RUN
-    else:
-      ours, verdict = answers.number(values, claim, own[0].cell.choices)
-    found.append(answers.Answer(
-        "synthetic", claim.artifact, claim.panel, claim.method, claim.metric,
-        claim.said, ours, verdict, own[0].settings))
-  return found
+              ["method", "paper", *(
+                  f"partition {part.cell.config.values['partition_seed']}"
+                  for part in outcomes[0].parts or outcomes[:1]),
+               "lowest to highest", "mean +- 95 % CI over partitions",
+               "verdict"], rows))
 
 
 def of_table3(figure: str) -> Callable[
@@ -179,30 +140,29 @@ OF_TABLE1 = {
 def heterogeneity(outcomes: Sequence[suite.Outcome]) -> str:
   """Table 1: discrepancy and accuracy by the number of a client's classes."""
   stated = _stated("Table1")
-  rows = []
-  for o in outcomes:
-    def of_paper(metric, form, letter=o.cell.panel):
-      value = stated.get((letter, "FedAvg", metric))
-      return "" if value is None else f" ({value:{form}})"
 
-    reached = verdicts.rounds_to(0.85)(o)
-    rows.append([
-        o.cell.panel_title,
-        shown(verdicts.of_rounds("discrepancy")(o), 3)
-        + of_paper("discrepancy_mean", ".3f"),
-        shown(verdicts.of_rounds("discrepancy", np.var)(o), 4)
-        + of_paper("discrepancy_variance", ".4g"),
-        shown(verdicts.best("accuracy")(o))
-        + of_paper("test_accuracy_max", ".1f"),
-        shown(_median(o))
-        + of_paper("test_accuracy_median", ".1f"),
-        ", ".join(f"{n:.0f}" if np.isfinite(n) else "-" for n in reached)
-        + of_paper("rounds_to_85%", ".0f"),
-        _accuracy(o, "best", "local")])
-  return table([
-      "classes", "discrepancy, mean (paper)", "variance (paper)",
-      "best accuracy (paper)", "median (paper)",
-      "rounds to 85 % (paper), each seed", "`local`, best round"], rows)
+  def beside(metric: str, form: str, digits: int = 2) -> report.Column:
+    """Ours, and the paper's number in brackets."""
+
+    def cell(o: suite.Outcome) -> str:
+      found = OF_TABLE1[metric](o, ())
+      ours = shown(found, digits) if digits else ", ".join(
+          f"{n:.0f}" if np.isfinite(n) else "-" for n in found)
+      value = stated.get((o.cell.panel, "FedAvg", metric))
+      return ours + ("" if value is None else f" ({value:{form}})")
+
+    return cell
+
+  columns = {
+      "classes": lambda o: o.cell.panel_title,
+      "discrepancy, mean (paper)": beside("discrepancy_mean", ".3f", 3),
+      "variance (paper)": beside("discrepancy_variance", ".4g", 4),
+      "best accuracy (paper)": beside("test_accuracy_max", ".1f"),
+      "median (paper)": beside("test_accuracy_median", ".1f"),
+      "rounds to 85 % (paper), each seed": beside("rounds_to_85%", ".0f", 0),
+      "`local`, best round": lambda o: _accuracy(o, "best", "local")}
+  return table(list(columns), (
+      [cell(o) for cell in columns.values()] for o in outcomes))
 
 
 def _after(outcome: suite.Outcome, protocol: str, number: int) -> str:

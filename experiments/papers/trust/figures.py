@@ -10,23 +10,18 @@
 """
 
 from collections.abc import Callable, Sequence
-import functools
 import pathlib
 
 import numpy as np
 
-from fedjax_alg.data import DataError
-from fedjax_alg.data.federation import load_examples
-from ...cli import config as config_lib
+from ...cli import flag_words
 from ...reports import answers, figures, plots, report, rule, suite
 from ...reports import verdicts
-from ...reports.figures import Figure, Lines, Panel, Request
+from ...reports.figures import Figure, Line, Panel
 from . import afl, against_fedjax
 
 NAME = "trust"
 
-#: Its files can be given by a flag.
-_FASHION = "Fashion-MNIST"
 #: label -> file in presets/trust/methods.
 _NIID = {"FedAvg": "niid_fedavg", "FedProx": "niid_fedprox",
          "SCAFFOLD": "niid_scaffold", "FedNova": "niid_fednova"}
@@ -42,14 +37,14 @@ def _file(name: str) -> tuple[str, ...]:
   return (f"--flagfile={NAME}/methods/{name}.flags",)
 
 
-def _niid_lines(panel: Panel) -> Lines:
+def _niid_lines(panel: Panel) -> list[Line]:
   del panel
-  return [(label, _file(name)) for label, name in _NIID.items()]
+  return [Line(label, _file(name)) for label, name in _NIID.items()]
 
 
-def _2nn_lines(panel: Panel) -> Lines:
-  kind = panel.flags[0].removeprefix("--partition=")
-  return [("FedAvg", _file(_2NN[kind]))]
+def _2nn_lines(panel: Panel) -> list[Line]:
+  return [Line("FedAvg", _file(_2NN[flag_words.said(panel.flags)[
+      "partition"]]))]
 
 
 def _2nn_panels() -> tuple[Panel, ...]:
@@ -90,26 +85,25 @@ def _published(name: str) -> figures.Section:
   def section(outcomes: Sequence[suite.Outcome]) -> str:
     figure = FIGURES[name]
     titles = {panel.letter: panel.title for panel in figure.panels}
-    found = {(o.cell.panel, o.cell.label): o for o in outcomes}
-    rows = []
-    lacking: dict[str, None] = {}
+    played = {(o.cell.panel, o.cell.label): o.summary["cost"]["rounds"]
+              for o in outcomes}
+    found = {(a.panel, a.method, a.metric): a for a in answers.numbers(
+        NAME, name, outcomes, figure.measures)}
+    rows, lacking = [], dict[str, None]()
     for claim in report.load_claims(NAME, name):
-      said = [f"{claim.panel}: {titles.get(claim.panel, '')}", claim.method,
-              claim.metric, f"{claim.value:g}"]
-      outcome = found.get((claim.panel, claim.method))
-      if outcome is None:
+      rows.append([f"{claim.panel}: {titles.get(claim.panel, '')}",
+                   claim.method, claim.metric, f"{claim.value:g}"])
+      answer = found.get((claim.panel, claim.method, claim.metric))
+      if answer is None:
         lacking[claim.panel] = None
-        rows.append([*said, "-", "-", rule.NOT_RUN])
+        rows[-1] += ["-", "-", rule.NOT_RUN]
         continue
-      try:
-        values = figure.measures[claim.metric](outcome, outcomes)
-        ours, verdict = answers.number(values, claim, outcome.cell.choices)
-        verdict = rule.words(
-            verdict, abs(float(values.mean()) - claim.value), claim.metric,
-            claim.unit, own=True)
-      except verdicts.NotRun as error:
-        ours, verdict = str(error), rule.NOT_RUN
-      rows.append([*said, ours, outcome.summary["cost"]["rounds"], verdict])
+      gap = None
+      if answer.verdict in (rule.ABOVE, rule.BELOW):
+        gap = abs(float(answer.ours.split(" ")[0]) - claim.value)
+      rows[-1] += [
+          answer.ours, str(played[claim.panel, claim.method]), rule.words(
+              answer.verdict, gap, claim.metric, claim.unit, own=True)]
     return report.table([
         "panel", "method", "metric", "published", "ours", "rounds played",
         "verdict"], rows) + bool(lacking) * (
@@ -128,13 +122,13 @@ _MODELS = {
 
 
 def _draw_pfedme(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
-) -> None:
+    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
+    x_axis: str) -> None:
   """Draws the curves of all three models of pFedMe."""
   runs, marks = {}, {}
   published = {c.metric: c.value for c in report.load_claims(NAME, "pfedme")}
   for outcome in outcomes:
-    panel = suite.heading(outcome.cell)
+    panel = outcome.cell.heading
     runs[panel] = {
         label: [row | {"protocol": ""} for row in outcome.rows
                 if row["protocol"] == protocol]
@@ -142,13 +136,13 @@ def _draw_pfedme(
     marks[panel] = [plots.Mark(label, published[metric] / 100.0)
                     for label, (_, metric) in _MODELS.items() if metric]
   plots.panels(
-      paths, runs, "", "accuracy", FIGURES["pfedme"].title, x_axis, marks)
+      paths, runs, "", "accuracy", title, x_axis, marks)
 
 
 def _figure(name: str, title: str, data: str, panels: tuple[Panel, ...],
-            **more) -> Figure:
+            lines_of: Callable[[Panel], list[Line]], **more) -> Figure:
   """A table whose rows are the numbers of a work."""
-  return Figure(title, "accuracy", data, panels, eval_every=1,
+  return Figure(title, "accuracy", data, panels, lines_of, eval_every=1,
                 table=_published(name), of_claims=True, **more)
 
 
@@ -160,89 +154,41 @@ FIGURES: dict[str, Figure] = {
                                     f"--rounds={NIID_PLAYED[letter]}"))
               for letter, title, dataset in (
                   ("a", "MNIST", "mnist"),
-                  ("b", _FASHION, "fashion_mnist"),
-                  ("c", "CIFAR-10", "cifar10"))),
-        lines_of=_niid_lines, quick=("a",), num_seeds=1,
+                  ("b", "Fashion-MNIST", "fashion_mnist"),
+                  ("c", "CIFAR-10", "cifar10"))), _niid_lines,
+        quick=("a",), num_seeds=1,
         measures={"test_accuracy_max": _best("global", 50)},
         shrunk=("--layers=valid3-4,max2,dense16", "--local_epochs=1")),
     "fedavg_2nn": _figure(
         "fedavg_2nn", "FedAvg's 2NN: rounds to 97 % on MNIST, E = 1, B = 10",
-        "2nn", _2nn_panels(), lines_of=_2nn_lines, quick=("a", "e"),
+        "2nn", _2nn_panels(), _2nn_lines, quick=("a", "e"),
         measures={"rounds_to_97%": _rounds_to_97},
         shrunk=("--num_clients=20", "--hidden=16,16")),
     "pfedme": _figure(
         "pfedme", "pFedMe: best round, MNIST, softmax regression, 20 clients "
         "of 2 classes, test accuracy", "pfedme",
         (Panel("a", "MNIST", ()),),
-        lines_of=lambda panel: [("pFedMe", _file("pfedme"))],
+        lambda panel: [Line("pFedMe", _file("pfedme"))],
         protocols="global,local,copy", draw=_draw_pfedme,
         measures={"personal_accuracy_max": _best("copy", 800),
                   "global_accuracy_max": _best("global", 800)}),
 }
 
 
-@functools.cache
-def why_lacking(words: tuple[str, ...]) -> str:
-  """Why the data of a run cannot be read; "" if they can."""
-  try:
-    load_examples(config_lib.parse(words).data)
-  except DataError as error:
-    return str(error).replace("`", "")
-  return ""
-
-
-def fit(figure: Figure, request: Request) -> tuple[Figure, list[str]]:
-  """The figure with the panels whose data are there.
-
-  The sentences say why the other panels are not run.
-  """
-  if request.quick:
-    return figure, []
-  kept, lacking = [], []
-  path = request.files.get("fashion_mnist")
-  for panel in figure.panels:
-    if path and panel.title == _FASHION:
-      panel = panel._replace(flags=(
-          "--dataset=idx", f"--data_path={path}", *panel.flags[1:]))
-    cell = next(figures.each_cell(
-        PAPER, figure._replace(panels=(panel,)), request._replace(lines=None)))
-    why = why_lacking(cell.flags)
-    if why:
-      other = " Or give --fashion_mnist=DIR." if (
-          panel.title == _FASHION) else ""
-      lacking.append(f"{panel.title}: not run. {why}.{other}")
-    else:
-      kept.append(panel)
-  return figure._replace(panels=tuple(kept)), lacking
-
-
-def _without_runs(
-    name: str, title: str, make: Callable[[bool], str]) -> figures.Table:
-  """A table that plays no runs; ``make`` takes whether --scale is quick."""
-
-  def make_table(request: Request) -> None:
-    for word in request.common:
-      raise config_lib.UsageError(
-          f"{word}: not read by {name}, which has settings of its own")
-    figures.write(request, name, report.join(title, [
-        make(request.quick), report.made_by(request.command_line)]))
-
-  return figures.Table(title, make_table)
-
-
 TABLES = {
-    "afl": _without_runs(
-        "afl", "AFL: the weights in every partition beside the joint ones, "
-        "float64", afl.table),
-    "fedjax": _without_runs(
-        "fedjax", "FedJAX 0.0.17 on the same clients", against_fedjax.table),
+    "afl": figures.Table(
+        "AFL: the weights in every partition beside the joint ones, float64",
+        lambda request, folder: (afl.table(request.quick), [])),
+    "fedjax": figures.Table(
+        "FedJAX 0.0.17 on the same clients",
+        lambda request, folder: (against_fedjax.table(request.quick), [])),
 }
 
 PAPER = figures.Paper(
-    NAME, (), FIGURES, TABLES,
+    NAME, FIGURES, TABLES,
     "A best round is chosen on test data, here as in the works.", ("",),
     quick=("--dataset=digits", "--num_seeds=1", "--rounds=3"),
-    files={"fashion_mnist": "folder of Fashion-MNIST's four IDX files, where "
-           "TFDS has not prepared it"},
+    files={"fashion_mnist": figures.FASHION_MNIST},
+    optional=("mnist", "fashion_mnist", "cifar10"),
     seeds="niid_bench 1 seed and a part of its 50 rounds, the others 3 seeds",
-    fit=fit, flag="table", subject="other works")
+    flag="table", subject="other works")

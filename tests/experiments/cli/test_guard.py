@@ -4,6 +4,8 @@ import os
 import sys
 import warnings
 
+import jax
+import numpy as np
 import pytest
 
 from experiments.cli.guard import guarded
@@ -64,6 +66,22 @@ def test_a_platform_that_is_not_there(monkeypatch, capsys):
   assert capsys.readouterr().err == (
       "error: JAX_PLATFORMS=bogus: JAX cannot start there (Unable to "
       "initialize backend 'bogus')\n")
+
+
+def test_a_host_callback_that_raises_ends_a_command(monkeypatch, capsys):
+  """Without it JAX's trace is printed; test_own.py has several devices."""
+  def called(x):
+    raise ValueError("called\nhere")
+
+  def command(argv):
+    jax.jit(lambda x: jax.pure_callback(
+        called, jax.ShapeDtypeStruct((), np.int32), x))(1)
+
+  monkeypatch.setattr(jax, "local_device_count", lambda: 1)
+  assert guarded(command, []) == 1
+  error = capsys.readouterr().err
+  assert error.startswith("error: a host callback raises ValueError: called, ")
+  assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize("flush", [True, False])

@@ -82,7 +82,7 @@ def test_every_setting_is_checked_for_warnings(tmp_path, monkeypatch, capsys):
   def stops(prepared):
     raise Compiled
 
-  monkeypatch.setattr(sweeps, "Programs", stops)
+  monkeypatch.setattr(sweeps, "compile_together", stops)
   with pytest.raises(Compiled):
     sweeps.play_all(sweeps.configs(
         ["--algorithm=ditto", "--dataset=digits", "--personal_lr=0.1"],

@@ -1,15 +1,14 @@
 """The analytic paper's figures: cells, tables, one made on digits."""
 
 import dataclasses
-import functools
 
 import numpy as np
 import pytest
 
-from experiments import analytic as command, publish
+from experiments import analytic as command
 from experiments.cli import config
 from experiments.papers.analytic import figures as analytic
-from experiments.reports import figures, report
+from experiments.reports import figures
 from fedjax_alg.records import tables as records
 from experiments.reports import suite, verdicts
 from fedjax_alg.records import summary as results
@@ -25,136 +24,16 @@ def request(*common, **more):
   return figures.Request(None, common, "here", **more)
 
 
-@functools.cache
-def parsed(name):
-  return {(c.panel, c.label): c.config for c in figures.cells(
-      analytic.PAPER, analytic.FIGURES[name], request())}
-
-
-@pytest.mark.parametrize("name", analytic.FIGURES)
-def test_every_cell_parses(name):
-  figure = analytic.FIGURES[name]
-  found = parsed(name)
-  assert {p for p, _ in found} == {p.letter for p in figure.panels}
-  for (panel, label), run in found.items():
-    values = run.values
-    assert values["l2"] == 0 and figure.protocol in values["eval_protocols"]
-    assert values["eval_every"] == figure.eval_every
-    dear = label in ("FedZO", "BAFFLE")
-    assert values["num_seeds"] == {
-        "table2": 5, "dirichlet": 3, "fig4": 1 if dear else 3,
-        "fig5": 1 if dear else 3,
-        "fig6": 3 if label == "codes of positions" or (
-            panel == "a" and "ACnnL" in label) else 1}.get(name, 1)
-    if registry.get(run.algorithm).rounds is not None:
-      assert run.values["participation"] == 1
-    if name != "afl":
-      assert values["num_clients"] == 100
-      if values["dataset"] != "synthetic":
-        assert values["dirichlet_alpha"] == {
-            ("fig6", "c"): 0.3, ("fig6", "d"): 1.0, ("dirichlet", "b"): 0.3,
-            ("dirichlet", "c"): 1.0}.get((name, panel), 0.1)
-
-
-def test_settings_of_section_5():
-  for (panel, label), run in parsed("fig4").items():
-    stated = {"a": 20, "b": 600}[panel]
-    assert run.values["hidden"] == (128, 64)
-    if panel == "b" and label in ("FedZO", "BAFFLE"):
-      assert run.values["rounds"] == 100  # dear; the table says what was played
-    else:
-      assert run.values["rounds"] == stated
-    assert run.values["participation"] == 1, label
-    # One pass over the data a round, in batches of one size for all.
-    assert run.hparams["batch_size"] == 32
-    assert run.hparams.get("local_epochs", 1) == 1
-  assert [run.identity() for run in parsed("fig4").values()] == [
-      run.identity() for run in parsed("fig5").values()]
-  models = {panel: (run.values["dataset"], run.values["model"])
-            for (panel, _), run in parsed("table2").items()}
-  assert models == dict(
-      a=("mnist", "mlp"), b=("synthetic", "mlp"), c=("mnist", "softmax"),
-      d=("synthetic", "softmax"))
-  assert len(parsed("fig6")["a", "FedACnnL"].values["layers"]) == 7
-  assert parsed("fig6")["a", "pFedACnnL"].values["rounds"] == 10  # 5 and 5
-
-
-def test_variants_lack_one_part():
-  whole = config.parse(["--flagfile=analytic/headline.flags"])
-  found = parsed("table2")
-  own = found["a", "pFedACnnL"]
-  # Table 2 has one lambda for all layers.
-  assert whole.hparams == {**own.hparams, "personal_ridge": "200,100,50"}
-  assert whole.values["rounds"] == own.values["rounds"] == 6
-  assert whole.values["eval_protocols"] == ("local", "global")
-
-  def changed(label):
-    return {name: value for name, value in found["a", label].hparams.items()
-            if value != own.hparams[name]}
-
-  assert changed("pFedACnnL-WC") == {"clustering": False}
-  without = changed("pFedACnnL-WP")
-  assert without.pop("personalize") is False
-  assert set(without) <= {"personal_ridge"}  # its default, not read
-  for key, run in parsed("fig4").items():
-    if key[1] in (claims.ACNNL, claims.WA):
-      assert run.hparams["adaptive_batch"] == (key[1] == claims.ACNNL)
-  codes = {label: run.hparams["code"] for (p, label), run in parsed(
-      "fig6").items() if p == "b"}
-  assert codes == {
-      "codes of positions": "position", "... not high-passed": "position",
-      "codes of classes": "class", "random filters": "random_filters"}
-
-
-def test_methods_by_sgd_on_the_deep_network_are_lines_of_panel_a():
-  runs = parsed("fig6")
-  assert {p for p, label in runs if label == "FedAvg"} == {"a"}
-  run, alone = runs["a", "FedAvg"], runs["a", "each client alone"]
-  assert run.algorithm == "fedavg" and run.values["layers"][0] == "conv3-64"
-  assert (run.values["rounds"], alone.values["rounds"]) == (5, 1)
-  assert run.hparams["client_lr"] == 0.03 and alone.algorithm == "local"
-
-
-def test_seeds_of_each_figure():
-  """What the user gives overrides the figure's number, and so does quick."""
-  for name, seeds in (("table2", {5}), ("dirichlet", {3}), ("fig4", {3, 1}),
-                      ("fig6", {3, 1})):
-    figure = analytic.FIGURES[name]
-    for asked, wanted in ((request(), seeds), (request("--num_seeds=2"), {2}),
-                          (request(quick=True), {1})):
-      assert {cell.config.values["num_seeds"] for cell in figures.cells(
-          analytic.PAPER, figure, asked)} == wanted
-
-
 def test_quick_is_shorter_and_smaller():
   make = request(quick=True)
   for name in ("fig4", "fig6", "table2"):
-    figure, notes = analytic.fit(analytic.FIGURES[name], make)
-    assert notes == {
-        "fig4": ["Quick: so few rounds are played: FedAvg 20, FedZO 2, "
-                 "BAFFLE 1, FedACnnL 20."], "fig6": [],
-        "table2": ["Quick: so few rounds are played: pFedMe 20, pFedZO 4, "
-                   "each client alone 5."]}[name]
+    figure, notes, _ = figures.asked(analytic.PAPER, name, make)
+    assert "FedAvg 20, FedZO 2, BAFFLE 1, FedACnnL 20" in notes[-1]
     for cell in figures.cells(analytic.PAPER, figure, make):
       values = cell.config.values
       assert values["rounds"] <= 20
       if values["dataset"] == "cifar10":
         assert values["layers"][1] == "conv5-16" and values["eval_every"] == 5
-  assert analytic.fit(analytic.FIGURES["fig4"], make._replace(quick=False)) == (
-      analytic.FIGURES["fig4"], [])
-
-
-def test_every_claim_is_judged_or_named():
-  judged = {s.artifact for statements in (
-      claims.FIG4, claims.FIG5, claims.FIG6, claims.TABLE2)
-            for s in statements}
-  rows = report.read_claims("analytic")
-  assert len(rows) == 67
-  for row in rows:
-    # The abstract's range is that of Fig. 4 and Table 2.
-    assert row["artifact"] in judged | set(claims.NOT_JUDGED) | {"Abstract"}
-  assert {r["panel"] for r in rows if r["metric"] == "test_accuracy_mean_sd"
-          } == set("abcd")
 
 
 def outcome(folder, label, panel, algorithm, curves, seconds=(1.0, 0.0, 1.0),
@@ -243,7 +122,7 @@ def test_bars_of_times(timed, tmp_path, monkeypatch):
   drawn = {}
   monkeypatch.setattr(analytic.plots, "bars", lambda *args, **more: (
       drawn.update(args=args, more=more)))
-  analytic._draw_fig4([tmp_path / "a.png"], timed, "rounds")
+  analytic._draw_times([tmp_path / "a.png"], timed, "title")
   _, parts, labels, _, missing, marks, _ = drawn["args"]
   assert missing == "not run"
   assert labels == [claims.ACNNL, claims.WA, "FedAvg", "FedZO", "BAFFLE"]
@@ -308,7 +187,7 @@ def test_dots_of_table2_are_its_cells(personal, tmp_path, monkeypatch):
   drawn = {}
   monkeypatch.setattr(analytic.plots, "dots", lambda *args: (
       drawn.update(args[1])))
-  analytic._draw_table2([tmp_path / "a.png"], personal, "rounds")
+  analytic._draw_table2([tmp_path / "a.png"], personal, "t", "rounds")
   text = analytic.table2(personal)
   for name, dots in drawn.items():
     row = next(line for line in text.splitlines()
@@ -354,40 +233,40 @@ def test_fig6_table(personal, monkeypatch):
 def test_who_has_no_global_model_is_in_the_tables_of_ends(personal, tmp_path):
   own = [o for o in personal if o.cell.panel == "a" and o.cell.label in (
       claims.PERSONAL, claims.ALONE)]
-  text = analytic.by_concentration(own)
+  text = analytic.FIGURES["dirichlet"].table(own)
   assert "| each client alone | 50.00 " in text
   row, = [w for w in text.splitlines() if claims.ALONE in w]
   assert row.split(" | ")[4] == "- |"
   assert claims.ALONE in analytic.fig6_table(own)
-  analytic._draw_dirichlet([tmp_path / "a.png"], own, "rounds")
+  analytic._draw_ends([tmp_path / "a.png"], own, "t", "rounds")
   assert (tmp_path / "a.png").is_file()
 
 
 def test_ablations_and_afl(tmp_path):
   found = [outcome(tmp_path, label, "a", "pfedacnnl", [[0.9, value]])
            for label, value in (("pFedACnnL", 0.96), ("gamma = 1", 0.95))]
-  text = analytic.ablations(found)
+  text = analytic.FIGURES["ablations"].table(found)
   assert "| gamma = 1 | 95.00 | 94.00 | 50.00 | 95.00 |" in text
   assert "paper" not in text
-  analytic._draw_ablations([tmp_path / "a.png"], found, "rounds")
   dealt = [outcome(tmp_path, how + tail, "b", "afl", [[value]])
            for how in list(analytic._DEALT)[:2]
            for tail, value in (("", 0.97), (analytic._KEPT, 0.9))]
   text = analytic.afl_table(dealt)
   assert "| b: panel b | 1 client | 97.00 | 90.00 |" in text
   assert "| b: panel b | 100 clients, iid | - | - |" in text
-  analytic._draw_afl([tmp_path / "b.png"], dealt, "rounds")
+  analytic.FIGURES["afl"].draw([tmp_path / "b.png"], dealt, "t", "rounds")
   statement, = claims.AFL_CLAIMS
   assert verdicts.judge(statement, dealt)[1] == "holds"
   other = outcome(tmp_path, "100 clients, iid", "b", "afl", [[0.96]])
   assert verdicts.judge(statement, [*dealt, other])[1] == "does not hold"
 
 
+@pytest.mark.usefixtures("made_up")
 def test_made_on_digits(tmp_path, monkeypatch, capsys):
-  """Fig. 4 of two methods; the clock is as the table takes it to be."""
+  """Fig. 4 of two methods."""
   def lines_of(panel):
     own, _, fedavg, *_ = analytic._time_lines(panel)
-    return [own, (claims.WA, own[1]), fedavg]  # one run for both
+    return [own, own._replace(label=claims.WA), fedavg]  # one run for both
 
   monkeypatch.setitem(analytic.FIGURES, "fig4", analytic.FIGURES[
       "fig4"]._replace(lines_of=lines_of))
@@ -398,20 +277,5 @@ def test_made_on_digits(tmp_path, monkeypatch, capsys):
       f"--out_dir={tmp_path}", *DIGITS]) == 0, capsys.readouterr().err
   assert (tmp_path / "fig4" / "fig4.png").stat().st_size > 0
   text = (tmp_path / "fig4" / "fig4.md").read_text()
-  assert "| FedAvg | 20 (4 played) |" in text and "| FedACnnL | 2 |" in text
-  assert "| not run |" in text and "Quick: so few" in text
-  folder, = (tmp_path / "runs").glob("fedavg-*")
-  rounds = records.read_rows(folder / "rounds.csv", None)
-  assert len(rounds) == 4
-  for column in records.SIMULATED:
-    assert len({row[column] for row in rounds}) == 1
-    assert rounds[0][column] > 0
-
-
-def test_help_and_page(capsys):
-  assert command.main(["--help"]) == 0
-  said = capsys.readouterr().out
-  assert all(f"  {name}" in said for name in analytic.FIGURES)
-  assert command.main([]) == 2
-  assert "--figure: missing" in capsys.readouterr().err
-  assert publish.PAPERS["analytic"] is analytic.PAPER
+  assert "| FedAvg | 20 (4 played) |" in text and "| FedACnnL | 1.5 |" in text
+  assert "| not run |" in text and "Quick: at most so many rounds" in text

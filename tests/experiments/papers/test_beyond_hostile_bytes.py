@@ -1,7 +1,5 @@
 """Studies of hostile clients and of fewer bytes."""
 
-import functools
-
 import numpy as np
 import pytest
 
@@ -9,41 +7,13 @@ from experiments import beyond as command
 from experiments.papers.beyond import bytes as fewer_bytes, hostile
 from experiments.reports import figures, suite
 from fedjax_alg.exchange.attacks import hostile_clients
-from fedjax_alg.records import tables as records
+from tests.experiments import shown
 
 PAPER = command.PAPER
 
 
-@functools.cache
-def cells(name):
-  return figures.cells(
-      PAPER, PAPER.figures[name], figures.Request(None, (), "here"))
-
-
-@pytest.mark.slow
-def test_every_method_meets_every_attack_and_defence():
-  runs = {(c.panel, c.label): c.config for c in cells("hostile")}
-  assert len(runs) == 6 * len(hostile.METHODS) * len(hostile.SHARES)
-  for (panel, label), run in runs.items():
-    method, share = hostile._split(label)
-    assert method in hostile.METHODS
-    assert run.hparams["aggregator"] == (
-        "mean" if panel < "d" else "geometric_median")
-    if share:
-      assert run.hparams["attackers"] == share
-      assert run.hparams["attack"] == (
-          "label_flip", "sign_flip", "little_is_enough")["abc".index(
-              panel) if panel < "d" else "def".index(panel)]
-    else:  # nobody attacks: one run for all attacks
-      assert run.hparams["attack"] == "none"
-      assert run.identity() == runs["a" if panel < "d" else "d",
-                                    label].identity()
-    assert (run.hparams["local_steps"], run.values["rounds"]) == (20, 60)
-    assert run.values["participation"] == 0.1
-
-
 def test_only_honest_clients_count(tmp_path):
-  cell = next(c for c in cells("hostile") if c.label == "FedAvg 40 %")
+  cell = shown.cell("beyond", "hostile", "a", "FedAvg 40 %")
   bad = np.asarray(hostile_clients(10, 0.4, 0))
   assert bad.sum() == 4
   rows = [dict(seed=seed, protocol="local", client=i, train_examples=9,
@@ -62,13 +32,13 @@ def test_a_method_defends_if_it_loses_less(monkeypatch):
           ("FSVRG", "mean"): 40, ("FedAvg", "geometric median"): 50.1}
 
   def honest(outcome):
-    method, share = hostile._split(outcome.cell.label)
+    method, share = hostile._attackers(outcome)
     end = left[method, outcome.cell.panel_title.split("; ")[1]]
     return np.array([90.0, 95.0]) + (end - 90 if share else 0)
 
   monkeypatch.setattr(hostile, "honest", honest)
   text = hostile.answer([
-      suite.Outcome(c, None, [], {}) for c in cells("hostile")
+      suite.Outcome(c, None, [], {}) for c in shown.cells("beyond", "hostile")
       if c.panel in "ad" and c.label in (
           "FedAvg 0 %", "FedAvg 40 %", "IFCA 0 %", "IFCA 40 %", "FSVRG 0 %",
           "FSVRG 40 %") and (c.panel == "a" or "FedAvg" in c.label)])
@@ -84,7 +54,7 @@ def test_a_method_defends_if_it_loses_less(monkeypatch):
 
 
 def test_bytes_to_a_target_are_those_sent_until_then():
-  first = next(c for c in cells("bytes") if c.label == "top 5 %")
+  first = shown.cell("beyond", "bytes", "a", "top 5 %")
   rows = [dict(round=n, seed=seed, protocol="global", total_bytes=1000 * n,
                accuracy=0.96 if n >= 4 + 2 * seed else 0.5)
           for seed in (0, 1) for n in (2, 4, 6)]
@@ -105,30 +75,22 @@ def test_bytes_to_a_target_are_those_sent_until_then():
   assert fewer_bytes._shown_times(one * np.nan, one)[1] == "does not get there"
 
 
-def test_every_compressor_meets_every_method_and_data_set():
-  runs = {(c.panel_title, c.label): c.config for c in cells("bytes")}
-  assert len(runs) == 2 * 3 * 6
-  assert {run.hparams["compress_up"] for run in runs.values()} == {
-      "none", "topk:0.05", "randk:0.05", "qsgd:4", "sign", "powersgd:1"}
+def test_a_folder_of_fashion_mnist_takes_the_place_of_prepared_data():
   request = figures.Request(None, (), "here", files={"fashion_mnist": "/f"})
-  there, lacking = fewer_bytes.fit(PAPER.figures["bytes"]._replace(
-      panels=PAPER.figures["bytes"].panels[3:]), request)
-  assert not there.panels and "--fashion_mnist=DIR" in lacking[0]
+  there, lacking = figures.with_data(PAPER, figures.only(
+      "bytes", PAPER.figures["bytes"], "def"), request)
+  assert not there.panels and "--fashion_mnist=PATH" in lacking[0]
 
 
-@pytest.mark.program
-@pytest.mark.parametrize("name, lines", [
-    ("hostile", "FedAvg 0 %,FedAvg 40 %"),
-    pytest.param("bytes", "whole,signs", marks=pytest.mark.slow)])
-def test_the_figures_are_made(name, lines, tmp_path, capsys):
-  panel = "b" if name == "hostile" else "a"
+@pytest.mark.usefixtures("made_up")
+@pytest.mark.parametrize("name, panel, lines, words", [
+    ("hostile", "b", "FedAvg 0 %,FedAvg 40 %", "## Do several models"),
+    ("bytes", "a", "whole,signs", "whole does not get there")])
+def test_the_figures_are_made(
+    name, panel, lines, words, tmp_path, capsys, monkeypatch):
+  monkeypatch.setattr(hostile, "honest", lambda outcome: np.array([90.0]))
   assert not command.main([
       f"--figure={name}", "--scale=quick", f"--lines={lines}",
-      f"--panels={panel}", "--num_clients=24", "--validation_clients=2",
-      "--participation=0.2", "--rounds=4", "--local_steps=4", "--noprogress",
-      f"--out_dir={tmp_path}"])
-  said = capsys.readouterr().out
-  assert ("## Do several models" if name == "hostile" else
-          "whole does not get there") in said
+      f"--panels={panel}", "--rounds=4", f"--out_dir={tmp_path}"])
+  assert words in capsys.readouterr().out
   assert (tmp_path / name / f"{name}.pdf").stat().st_size > 5000
-  assert records.read_rows(next((tmp_path / "runs").glob("*/metrics.csv")))

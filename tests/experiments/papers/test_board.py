@@ -64,5 +64,5 @@ def test_a_line_plays_its_cell_again(cells):
   text = board.replay([outcome(cell, [0.9])])
   line = next(word for word in text.split("`") if word.startswith("fedjax"))
   again = config.parse(line.replace("=P", "=4").split()[2:])
-  part = suite._each_partition(cell, 9)[4]
+  part = cell.on(9)[4]
   assert again.identity() == part.config.identity()

@@ -1,56 +1,42 @@
 """The ablation: its grid, its flag files, what it says each part brings."""
 
-import functools
 import re
 
 import numpy as np
 import pytest
 
-from experiments import diversified as command, tune
+from experiments import diversified as command
+from experiments.papers import tuning
 from experiments.cli import config
 from experiments.papers.diversified import ablation, figures as diversified
-from experiments.reports import figures, suite
+from experiments.reports import suite
+from tests.experiments import shown
 
 PAPER = diversified.PAPER
 
 
-@functools.cache
 def cells():
-  figure = figures.only("ablation", PAPER.figures["ablation"], "c")
-  return figures.cells(PAPER, figure, figures.Request(None, (), "here"))
-
-
-def test_every_combination_is_played_with_its_own_flags():
-  found = set()
-  for cell in cells():
-    h = cell.config.hparams
-    found.add((h["client_update"], h["server"], h["num_models"]))
-    assert (h["local_steps"], h["batch_size"]) == (20, 10)
-    assert h.get("threshold", 4) == 4
-    assert cell.config.values["participation"] == 0.1
-  assert found == {
-      (local, server, k) for local in ("sgd", "svrg", "scaffold")
-      for server in ("average", "adaptive", "conjugate_gradient")
-      for k in (1, 2, 4)}
+  return [cell for cell in shown.cells("diversified", "ablation")
+          if cell.panel == "c"]
 
 
 @pytest.mark.parametrize("name", ["sgd_average_1", "scaffold_conjugate_2",
                                   "svrg_adaptive_4"])
 def test_what_is_tuned_of_a_combination_is_written_to_its_file(name, tmp_path):
-  files = tune._files("diversified", "mnist")
-  assert name in tune._names(files, ["ablation"])
-  assert name not in tune._names(files, None)
-  trials = [tune.Trial(setting, (90.0 + i,)) for i, setting in enumerate(
-      tune.settings_of("diversified", "mnist", name, 145., 5))]
-  file = tmp_path / files[name].name
-  tune.write(file, name, trials, "here")
+  study = tuning.Study("diversified", "mnist", tmp_path)
+  assert name in study.names(["ablation"])
+  assert name not in study.names(None)
+  trials = [tuning.Trial(setting, (90.0 + i,)) for i, setting in enumerate(
+      study.settings(name, 5))]
+  file = tmp_path / study.files()[name].name
+  tuning.write(file, name, trials, "here", 3)
   chosen = config.parse([f"--flagfile={file}"]).hparams
-  start = config.parse(tune._method_flags("diversified", "mnist", name))
+  start = config.parse(study.method_flags(name))
   assert chosen == start.hparams | trials[-1].setting
   same = {"sgd_average_1": "fedavg", "svrg_adaptive_4": "ma_fsvrg"}.get(name)
   if same:  # an algorithm of the figures has the same settings in both
-    assert [trial.setting for trial in trials] == tune.settings_of(
-        "diversified", "mnist", same, 145., 5)
+    assert [trial.setting for trial in trials] == study.settings(
+        same, 5)
 
 
 def outcome(cell, accuracy, to_target):

@@ -5,27 +5,19 @@ import itertools
 import numpy as np
 import pytest
 
-from experiments.papers.diversified import figures as diversified
 from experiments.papers.diversified import own_classes, readings
-from experiments.reports import figures, suite
-
-PAPER = diversified.PAPER
-
-
-@pytest.fixture(scope="module", name="cells")
-def fixture_cells():
-  figure = PAPER.figures["readings_cifar10"]
-  return {(cell.panel, cell.label): cell for cell in figures.cells(
-      PAPER, figure, figures.Request(None, (), "here"))}
+from experiments.reports import suite
+from tests.experiments import shown
 
 
-def test_one_reading_is_changed_at_a_time(cells):
+def test_one_reading_is_changed_at_a_time():
+  cells = {(cell.panel, cell.label): cell
+           for cell in shown.cells("diversified", "readings_cifar10")}
   plain = {k: cells["d", f"{k}-FSVRG"].config for k in ("MA", "GA")}
-  shared = figures.cells(
-      PAPER, PAPER.figures["fig5"], figures.Request(None, (), "here", lines=(
-          "MA-FSVRG (stated)", "GA-FSVRG (stated)")))
-  assert {c.config.identity() for c in shared if c.panel == "d"} == {
-      config.identity() for config in plain.values()}
+  assert {cell.config.identity()
+          for cell in shown.cells("diversified", "fig5")
+          if (cell.panel, cell.protocol) == ("d", suite.STATED)} == {
+              config.identity() for config in plain.values()}
   for (panel, label), cell in cells.items():
     if panel != "d" or ", " not in label:
       continue
@@ -58,14 +50,15 @@ def test_own_classes_are_those_of_every_pair():
       100 * np.mean(ranks[np.arange(60), y] < 3))
 
 
-def test_both_readings_of_what_is_measured_stand_beside_the_number(cells):
+def test_both_readings_of_what_is_measured_stand_beside_the_number():
   def late(value):
     return {metric: {"mean": value, "ci95": 0.001, "values": [value] * 3}
             for metric in readings.METRICS.values()}
 
-  cell = cells["d", "GA-FSVRG, as printed"]  # nothing chosen on test data
+  cell = shown.cell("diversified", "readings_cifar10", "d",
+                    "GA-FSVRG, as printed")  # nothing chosen on test data
   text = readings.table([suite.Outcome(cell, None, [], {"mean_last_10": {
       "global": late(0.5), "preferred": late(0.95)}})])
   words = text.splitlines()[-1].split(" | ")
   assert words[2:5] == [
-      "81", "50.00 +- 0.10 (below)", "95.00 +- 0.10 (above)"]
+      "81", "50.00 +- 0.00 (below)", "95.00 +- 0.00 (above)"]

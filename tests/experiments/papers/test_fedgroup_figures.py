@@ -1,7 +1,6 @@
 """The FedGroup paper's figures: cells, what is left out, tables, the pool."""
 
-import functools
-import re
+import dataclasses
 
 import jax
 import numpy as np
@@ -16,8 +15,8 @@ from experiments.reports import suite, verdicts
 from experiments.papers.fedgroup import claims
 from fedjax_alg.data.synthetic import synthetic
 from fedjax_alg.engine import loop
+from tests.experiments import shown
 
-#: 60 clients, so that FedGroup finds the 60 it pre-trains.
 DIGITS = ("--dataset=digits", "--features=flatten", "--partition=iid",
           "--num_clients=60", "--cohort_size=6", "--local_epochs=1",
           "--rounds=3", "--noprogress", "--host_devices=1")
@@ -27,93 +26,27 @@ def request(*common, **more):
   return figures.Request(None, common, "here", **more)
 
 
-@pytest.fixture(name="all_there")
-def _all_there(monkeypatch):
-  monkeypatch.setattr(fedgroup, "_lacking", lambda data, data_dir: False)
-
-
-@functools.cache  # parsed once for all tests
-def cells_of(name, *common):
-  figure, lacking = fedgroup.fit(fedgroup.FIGURES[name], request())
-  assert not lacking
-  return figures.cells(fedgroup.PAPER, figure, request(*common))
-
-
-def parsed(name, *common):
-  return {(c.panel, c.label): c.config for c in cells_of(name, *common)}
-
-
-@pytest.mark.usefixtures("all_there")
-@pytest.mark.parametrize("name", fedgroup.FIGURES)
-def test_every_cell_parses(name):
-  figure = fedgroup.FIGURES[name]
-  found = parsed(name)
-  assert {p for p, _ in found} == {p.letter for p in figure.panels}
-  for run in found.values():
-    values = run.values
-    assert (values["cohort_size"], values["l2"]) == (20, 0.0)
-    assert (run.hparams["local_epochs"], run.hparams["batch_size"]) == (20, 10)
-    assert figure.protocol in values["eval_protocols"]
-
-
-@pytest.mark.usefixtures("all_there")
-def test_table3_has_the_papers_columns_and_settings():
-  found = parsed("table3")
-  for letter in "abcdefg":
-    labels = [label for panel, label in found if panel == letter]
-    wanted = [*claims.COLUMNS, *claims.BEYOND]
-    if letter == "e":  # a dash in the paper
-      wanted.remove("FG-RAC-EDC")
-    assert labels == wanted
-  for (letter, label), run in found.items():
-    groups = 3 if letter in "ab" else 5
-    if label == claims.PRETRAINED:
-      assert run.hparams["num_groups"] == 1
-      assert run.hparams["pretrain_scale"] == 20 * groups
-    else:
-      for name in ("num_groups", "max_groups"):
-        assert run.hparams.get(name, groups) == groups
-    mu = 0.01 if letter == "f" else 1.0
-    assert run.hparams.get("mu", mu) == mu
-    assert run.values["rounds"] == 300
-  rates = {letter: found[letter, "FG-EDC"].hparams["client_lr"]
-           for letter in "abcdefg"}
-  assert rates == dict(a=0.03, b=0.03, c=0.003, d=0.003, e=0.01, f=0.3,
-                       g=0.003)
-  assert found["g", "FG-EDC"].values["femnist"] == "leaky"
-
-
-@pytest.mark.usefixtures("all_there")
-def test_curves_are_of_the_runs_of_table3():
-  known = {run.identity() for run in parsed("table3").values()}
-  for name in ("fig3", "fig4"):
-    assert {run.identity() for run in parsed(name).values()} <= known
-  off = [run.identity() for (_, label), run in parsed("eta_g").items()
-         if label.endswith("= 0")]
-  assert len(off) == 4 and set(off) <= known
-  assert [c.flags for c in cells_of("table1")] == [
-      c.flags for c in cells_of("fig1")]
-
-
-@pytest.mark.usefixtures("all_there")
 def test_what_happens_half_way():
   for common, half in ((), 100), (("--rounds=8",), 4), (("--rounds=9",), 4):
-    assert {run.values["newcomers_at"] for run in parsed(
-        "newcomers", *common).values()} == {((half, 100),)}
-  runs = parsed("shift")
-  assert {run.values["shift_every"] for run in runs.values()} == {50}
-  assert runs["a", "FG-EDC, no migration"].hparams["migration"] == 1.0
+    assert {cell.config.values["newcomers_at"] for cell in figures.cells(
+        fedgroup.PAPER, fedgroup.FIGURES["newcomers"], request(*common))} == {
+            ((half, 100),)}
+  assert {cell.config.values["shift_every"] for cell in shown.cells(
+      "fedgroup", "shift")} == {50}
 
 
 def test_what_is_not_there_is_left_out(monkeypatch, capsys):
-  monkeypatch.setattr(fedgroup, "_lacking", lambda data, data_dir: True)
+  monkeypatch.setattr(
+      figures, "_why_lacking", lambda flags: "" if "--data_path=" in " ".join(
+          flags) else "no prepared emnist, nor sentiment140")
   table3 = fedgroup.FIGURES["table3"]
-  figure, lacking = fedgroup.fit(table3, request())
+  figure, lacking = figures.with_data(fedgroup.PAPER, table3, request())
   assert [p.letter for p in figure.panels] == ["a", "b", "e"]
   assert len(lacking) == 4 and all("not run" in text for text in lacking)
-  assert "--femnist_path=FILE" in lacking[0] and "emnist" in lacking[0]
-  figure, lacking = fedgroup.fit(
-      table3, request(files={"femnist_path": "/my/letters.npz"}))
+  assert "--femnist_path=PATH" in lacking[0] and "emnist" in lacking[0]
+  figure, lacking = figures.with_data(
+      fedgroup.PAPER, table3,
+      request(files={"femnist_path": "/my/letters.npz"}))
   assert [p.letter for p in figure.panels] == list("abcdeg")
   assert "stand-in letters" in figure.panels[2].title
   cell = next(c for c in figures.cells(
@@ -123,28 +56,24 @@ def test_what_is_not_there_is_left_out(monkeypatch, capsys):
   shown = report._without_folders("--data_path=/my/letters.npz")
   assert shown == "--data_path=letters.npz"
   assert command.main(["--figure=fig4", "--panels=b"]) == 2
-  assert "needs sent140" in capsys.readouterr().err
+  assert "sentiment140; or give --sent140_path=PATH" in capsys.readouterr().err
 
 
 def test_a_partition_of_half_the_size_is_a_stand_in_everywhere():
   assert int(fedgroup.client_sizes(100, 0).sum()) < 0.6 * (
       fedgroup.SYNTHETIC_EXAMPLES)
   for name, panel in (("table3", "e"), ("fig4", "a"), ("eta_g", "c")):
-    found = [cell for cell in figures.cells(
-        fedgroup.PAPER, fedgroup.FIGURES[name], request())
+    found = [cell for cell in shown.cells("fedgroup", name)
              if cell.panel == panel]
     assert found and {cell.config.values["partition_seed"] for cell in found
                       } == {0}
     assert all("stand-in" in suite.chosen_lib.said(cell.choices)
                for cell in found), name
-  of_size = figures.cells(
-      fedgroup.PAPER, fedgroup.FIGURES["synthetic"], request())
   assert not any("stand-in" in suite.chosen_lib.said(cell.choices)
-                 for cell in of_size)
+                 for cell in shown.cells("fedgroup", "synthetic"))
 
 
 def test_texts_may_take_the_place_of_tweets(tmp_path, monkeypatch):
-  monkeypatch.setattr(fedgroup, "_lacking", lambda data, data_dir: True)
   ids, who = np.zeros((100, 25), np.int32), np.repeat(
       np.arange(50, 75), 4)
   arrays = dict(x_train=ids, y_train=who % 2, client_train=who)
@@ -152,8 +81,9 @@ def test_texts_may_take_the_place_of_tweets(tmp_path, monkeypatch):
   path, bare = tmp_path / "lines.npz", tmp_path / "bare.npz"
   np.savez(path, **arrays)
   np.savez(bare, **{k: v for k, v in arrays.items() if "client" not in k})
-  figure, lacking = fedgroup.fit(
-      fedgroup.FIGURES["fig4"], request(files={"sent140_path": str(path)}))
+  figure, lacking = figures.with_data(
+      fedgroup.PAPER, fedgroup.FIGURES["fig4"],
+      request(files={"sent140_path": str(path)}))
   assert not lacking and "stand-in lines" in figure.panels[1].title
   cell = next(c for c in figures.cells(
       fedgroup.PAPER, figure, request()) if c.panel == "b")
@@ -162,32 +92,17 @@ def test_texts_may_take_the_place_of_tweets(tmp_path, monkeypatch):
       "npz", 25, "lstm")
   assert "stand-in" in suite.chosen_lib.said(cell.choices)
   with pytest.raises(ValueError, match="has no client_train"):
-    fedgroup.fit(fedgroup.FIGURES["fig4"],
-                 request(files={"sent140_path": str(bare)}))
+    figures.with_data(fedgroup.PAPER, fedgroup.FIGURES["fig4"],
+                      request(files={"sent140_path": str(bare)}))
 
 
 def test_partitions_of_synthetic_are_found_by_their_size():
   assert list(fedgroup.partitions_of_size()) == [26, 230, 299, 385]
-  for panel in fedgroup.FIGURES["synthetic"].panels:
-    seed, said = re.match(r"partition (\d+), ([\d,]+) ex", panel.title).groups()
-    found = synthetic(1.0, 1.0, 100, int(seed))
+  assert fedgroup.FIGURES["synthetic"].partitions == (26, 230, 299, 385)
+  for seed, size in fedgroup.partitions_of_size().items():
+    found = synthetic(1.0, 1.0, 100, seed)
     rows = len(found.y_train) + len(found.y_test)
-    assert f"{rows:,}" == said and abs(rows - 75_349) <= 1_500
-    assert panel.flags == (f"--partition_seed={seed}",)
-
-
-def test_every_claim_is_judged_or_named():
-  judged = {s.artifact for statements in (
-      claims.TABLE1, claims.FIG1, claims.TABLE3, claims.FIG3, claims.FIG4,
-      claims.ETA_G) for s in statements}
-  rows = report.read_claims("fedgroup")
-  assert len(rows) == 163
-  for row in rows:
-    # The abstract's gains are those of Table 3.
-    assert row["artifact"] in judged | set(claims.NOT_JUDGED) | {"Abstract"}
-  stated = {(r["panel"], r["method"]) for r in rows
-            if r["metric"] == "test_accuracy_max" and r["artifact"] == "Table3"}
-  assert stated == {(p, m) for p in "abcdef" for m in claims.COLUMNS}
+    assert rows == size and abs(rows - 75_349) <= 1_500
 
 
 FLAGS = ("--algorithm=fedavg", "--num_clients=9", "--cohort_size=3",
@@ -197,7 +112,7 @@ FLAGS = ("--algorithm=fedavg", "--num_clients=9", "--cohort_size=3",
 def outcome(folder, label, panel, curves):
   """A run: ``curves`` [seeds, rounds] in every protocol and column."""
   folder = folder / f"{panel}-{label}"
-  folder.mkdir()
+  folder.mkdir(parents=True)
   rows, rounds = [], []
   for seed, curve in enumerate(curves):
     for number, value in enumerate(curve, 1):
@@ -271,13 +186,17 @@ def test_table1(tmp_path):
       "+0.00 +- 0.00", "does not hold")
 
 
-def test_partitions_of_synthetic_answer_table3(tmp_path, monkeypatch):
+def test_partitions_of_synthetic_answer_table3(tmp_path):
   """Each partition is a draw: 88.4 is the paper's FG-EDC, 92.1 its FeSEM."""
-  monkeypatch.setattr(tables, "ROUNDS", 3)
-  found = [outcome(tmp_path, label, panel, np.full((1, 3), value))
-           for panel, shift in zip("abcd", (-1e-3, 0.0, 0.0, 1e-3))
-           for label, value in (("FG-EDC", 0.884 + shift), ("FeSEM", 0.9))]
-  words = {(a.method, a.metric): a for a in tables.of_partitions(found)}
+  found = [suite._pool([
+      o._replace(cell=dataclasses.replace(o.cell, flags=(
+          "--algorithm=fedavg", f"--partition_seed={seed}")))
+      for seed, shift in enumerate((-1e-3, 0.0, 0.0, 1e-3))
+      for o in [outcome(tmp_path / str(seed), label, "e", np.full(
+          (1, 3), value + shift * (label == "FG-EDC")))]])
+           for label, value in (("FG-EDC", 0.884), ("FeSEM", 0.9))]
+  words = {(a.method, a.metric): a
+           for a in fedgroup.FIGURES["synthetic"].further(found)}
   assert len(words) == 3
   assert words["FG-EDC", "test_accuracy_max"].verdict == "same"
   assert words["FG-EDC", "test_accuracy_max"].ours == "88.40 +- 0.13"
@@ -285,16 +204,13 @@ def test_partitions_of_synthetic_answer_table3(tmp_path, monkeypatch):
   # -1.6 +- 0.13 points, the paper's are -3.7.
   gain = words["FG-EDC", "gain_over_FeSEM"]
   assert (gain.artifact, gain.panel, gain.verdict) == ("Table3", "e", "above")
-  assert "| 88.40 +- 0.13 | same |" in tables.by_partition(found)
-  # Without FeSEM on the last partition FG-EDC's own number alone is answered.
+  text = tables.by_partition(found)
+  assert "| 88.40 +- 0.13 | same |" in text and "| partition 3 |" in text
+  # Without FeSEM FG-EDC's own number alone is answered.
   words = {(a.method, a.metric): a.verdict
-           for a in tables.of_partitions(found[:-1])}
+           for a in fedgroup.FIGURES["synthetic"].further(found[:1])}
   assert words == {("FG-EDC", "test_accuracy_max"): "same",
-                   ("FeSEM", "test_accuracy_max"): "not run",
                    ("FG-EDC", "gain_over_FeSEM"): "not run"}
-  # A round fewer, and nothing is.
-  monkeypatch.setattr(tables, "ROUNDS", 4)
-  assert {a.verdict for a in tables.of_partitions(found)} == {"not run"}
 
 
 @pytest.mark.parametrize("more, number", [
@@ -303,11 +219,11 @@ def test_table3_on_nine_partitions(more, number, monkeypatch):
   """Nine, if the user says nothing else; their answers are Table 3's."""
   asked = []
 
-  def run(found, root, partitions, part):
+  def run(found, root, partitions):
     assert {c.config.values["num_seeds"] for c in found} == {1}
     asked.append(partitions)
 
-  monkeypatch.setattr(suite, "run_on_partitions", run)
+  monkeypatch.setattr(suite, "run_cells", run)
   figures.outcomes_of(
       fedgroup.PAPER, fedgroup.FIGURES["table3_mnist"], request(**more))
   assert asked == [number]
@@ -352,6 +268,7 @@ def test_mapping_is_a_line_of_least_squares():
       [3, 2, 1, 1], rtol=1e-6)
 
 
+@pytest.mark.usefixtures("made_up")
 def test_made_on_digits(tmp_path, monkeypatch, capsys):
   """One method: a table, and curves over the same run."""
   for name in ("table3", "fig3"):
@@ -369,17 +286,17 @@ def test_made_on_digits(tmp_path, monkeypatch, capsys):
 
 def test_the_pool_is_that_of_a_run(tmp_path, monkeypatch):
   """Its clients and groups are those that the run's start has assigned."""
-  cell = next(c for c in figures.cells(
+  cell, = figures.cells(
       fedgroup.PAPER, figures.only("table3", fedgroup.FIGURES["table3"], "a"),
-      request("--num_seeds=1", *DIGITS, "--num_clients=70"))
-              if c.label == "FG-EDC")
+      request("--num_seeds=1", *DIGITS, "--num_clients=16",
+              "--pretrain_scale=5", lines=("FG-EDC",)))
   found, = pool.pretrained(cell)
   made = cell.config.prepare()
   state = jax.jit(lambda data, keys: loop.initial_states(
       made.build, made.model, made.spec, data, keys, made.numbers))(
           made.placed.data.train, made.keys)
   member = np.asarray(state.member)[0]
-  assert (member >= 0).sum() == 60 == len(found.groups)
+  assert (member >= 0).sum() == 15 == len(found.groups)
   for client, group, edc in zip(found.ids, found.groups, found.edc):
     assert member[client] == group and (edc >= 0).all()
   assert 0.5 < pool.mapping(found).pearson <= 1

@@ -4,34 +4,14 @@ import pathlib
 
 import numpy as np
 
-from experiments import beyond
 from experiments.papers.beyond import late
-from experiments.reports import figures, suite, verdicts
-
-
-def cells():
-  return figures.cells(
-      beyond.PAPER, late.FIGURE, figures.Request(None, (), "here"))
-
-
-def test_ten_clients_train_at_once_whatever_the_method():
-  found = {(c.panel, c.label): c.config for c in cells()}
-  assert len(found) == 12
-  for (panel, label), run in found.items():
-    h, v = run.hparams, run.values
-    assert run.algorithm == label.lower()
-    assert v["stragglers"] == {"a": None, "b": "0.5", "c": "0.9"}[panel]
-    at_once = h["concurrency"] if "concurrency" in h else v["cohort_size"]
-    assert at_once == 10 and v["partial_work"] == "auto"
-    assert v["device_cores"] == (1, 5) and v["num_clients"] == 1000
-    assert v["rounds"] * v["cohort_size"] == 4000
-    assert v["cohort_size"] == (5 if label == "FedBuff" else 10)
-    assert (h["local_epochs"], h["batch_size"]) == (20, 10)
+from experiments.reports import suite, verdicts
+from tests.experiments import shown
 
 
 def outcome(label, accuracies, second):
   """Seeds [N, E] that are evaluated every ``second`` simulated seconds."""
-  cell = next(c for c in cells() if (c.panel, c.label) == ("b", label))
+  cell = shown.cell("beyond", "late", "b", label)
   rows = [{"round": 5 * (e + 1), "seed": seed, "protocol": "global",
            "accuracy": value, "simulated_s": second * (e + 1),
            "total_bytes": 1e6 * (e + 1)}
@@ -60,7 +40,7 @@ def test_costs_and_verdicts():
   assert [verdict for _, verdict in keeps] == [
       "holds", "holds", "not run"]
   # FedProx is above FedAvg by 8, 6 and 4 points: 6 +- 5.
-  assert keeps[0][0].startswith("+6.00")
+  assert keeps[0][0].startswith("b: +6.00")
   # FedAvg has not got there in 360 seconds, FedBuff in 60, 90 and 30.
   saved = 100 * (1 - np.array([60, 90, 30]) / 360)
   assert keeps[1][0].startswith(f"+{saved.mean():.1f} +- ")

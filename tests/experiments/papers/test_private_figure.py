@@ -5,18 +5,13 @@ import pathlib
 import numpy as np
 import pytest
 
-from experiments import beyond
 from experiments.papers.beyond import private
-from experiments.reports import figures, suite, verdicts
+from experiments.reports import suite, verdicts
 from fedjax_alg.records import accounting
+from tests.experiments import shown
 
 PLAYS = {"sampled": ("poisson", 0.05, 100), "once": ("all", 1.0, 1),
          "twice": ("all", 1.0, 2)}
-
-
-def cells():
-  return figures.cells(
-      beyond.PAPER, private.FIGURE, figures.Request(None, (), "here"))
 
 
 def test_the_noise_is_what_the_accountant_asks_for():
@@ -31,7 +26,7 @@ def test_the_noise_is_what_the_accountant_asks_for():
 
 
 def test_every_run_releases_what_its_noise_is_for():
-  found = cells()
+  found = shown.cells("beyond", "private")
   assert len(found) == 4 * 5 + 4
   for cell in found:
     run = cell.config
@@ -49,7 +44,7 @@ def test_every_run_releases_what_its_noise_is_for():
 
 
 def outcome(panel, label, epsilon, accuracies):
-  cell = next(c for c in cells() if (c.panel, c.label) == (panel, label))
+  cell = shown.cell("beyond", "private", panel, label)
   return suite.Outcome(cell, pathlib.Path(), [], {
       "privacy": {"epsilon": epsilon, "noise_multiplier": 1.0},
       "cost": {"rounds": 1},
@@ -67,5 +62,5 @@ def test_the_table_interpolates_the_epsilon_of_equal_accuracy():
   assert private.needed_epsilon([1, 4], [80, 90], 85) == "2.00"
   said = {claim.text: verdicts.judge(claim, found)
           for claim in private.FIGURE.statements}
-  assert said["At epsilon 1 AFL is above FedAvg"][0].startswith("+2.00")
+  assert said["At epsilon 1 AFL is above FedAvg"][0].startswith("a: +2.00")
   assert np.isinf(private.EPSILONS["e"])

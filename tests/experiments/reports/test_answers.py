@@ -6,7 +6,6 @@ import pytest
 
 from experiments import publish
 from experiments.reports import answers, chosen, claims_page, report, rule
-from experiments.reports import styles
 from tests.experiments.reports import test_verdicts as made
 
 pytestmark = pytest.mark.fast
@@ -39,7 +38,8 @@ def test_a_size_needs_no_interval():
 
 
 def test_answers_of_a_figure_are_kept(tmp_path):
-  runs = [made.rising("CLSFSVRG", 48), made.rising("CLSFSVRG (stated)", 20),
+  runs = [made.rising("CLSFSVRG", 48), made.rising(
+      "CLSFSVRG", 20, how="stated"),
           made.rising("FedAvg", None)]
   found = answers.numbers("conjugate", "fig2", runs, {
       "rounds_to_98%": lambda o, every: made.verdicts.rounds_to(0.98)(o)})
@@ -49,6 +49,7 @@ def test_answers_of_a_figure_are_kept(tmp_path):
   path = tmp_path / "a.csv"
   path.write_text(answers.text(found))
   assert answers.read(path) == found
+  assert [a.of for a in found if "(" in a.method] == [("CLSFSVRG", "stated")]
   assert not answers.read(tmp_path / "none.csv")
 
 
@@ -68,7 +69,7 @@ def test_rows_of_a_claims_file():
                for n, method, text, verdict in (
                    (1, "", "GA-FSVRG above MA-FSVRG ...", "holds"),
                    (2, "", "both above every other ...", "holds"),
-                   (2, styles.PAPERS_OWN, "both above every other ...",
+                   (2, made.verdicts.PAPERS_OWN, "both above every other ...",
                     "does not hold"),
                    (5, "", "both above every other ...", "does not hold"))]
   found = claims_page.rows("diversified", ("MA-", "GA-"), [

@@ -2,9 +2,8 @@
 
 import pytest
 
-from experiments import publish
 from experiments.cli import config
-from experiments.reports import chosen, figures
+from experiments.reports import chosen
 from fedjax_alg.errors import OptionError
 
 pytestmark = pytest.mark.fast
@@ -61,27 +60,3 @@ def test_a_tuned_grid_says_whether_its_best_is_at_the_edge(
 def test_an_unknown_word_is_refused(preset):
   with pytest.raises(OptionError, match="a.flags: # chosen: luck: must be"):
     said(preset("a.flags", "# chosen: luck"))
-
-
-@pytest.mark.parametrize("name", publish.PAPERS)
-def test_every_line_of_every_figure_declares_its_choice(name):
-  paper = publish.PAPERS[name]
-  found = {}
-  for key, figure in paper.figures.items():
-    first = figures.only(key, figure, figure.panels[0].letter)
-    found[key] = figures.cells(paper, first, figures.Request(None, (), ""))
-    for cell in found[key]:
-      assert chosen.said(cell.choices) != "not declared", cell
-  panels = {c.label: chosen.said(c.choices)
-            for c in next(iter(found.values()))}
-  worst = {"diversified": ("MA-FSVRG", "validation: "),
-           "conjugate": ("CLSFSVRG", "validation: hog_norm, "
-                                     "line_search_test, client_lr"),
-           "fedgroup": ("FedAvg", "stated"),
-           "analytic": ("FedACnnL", ""),
-           "trust": ("FedProx", "not tuned: mu"),
-           "beyond": ("IFCA 0 %", "validation: client_lr")}[name]
-  assert panels[worst[0]].startswith(worst[1])
-  if name == "fedgroup":
-    assert {chosen.said(c.choices) for c in found["table1_equal"]} == {
-        "validation: size_sigma, features"}

@@ -1,16 +1,15 @@
 """Figures: every cell is valid, numbers meet their claims, runs are reused."""
 
 import csv
-import functools
 import pathlib
 
 import pytest
 
-from experiments import conjugate, diversified, fedgroup
+from experiments import conjugate, diversified
 from experiments.cli import config
-from experiments.reports import chosen, figures
+from experiments.reports import central_time, figures
 from experiments.reports import plots, report, suite
-from fedjax_alg.records import tables as records, summary as results
+from fedjax_alg.records import tables as records
 from fedjax_alg import registry
 from tests import made_runs
 
@@ -19,23 +18,13 @@ DIGITS = ("--dataset=digits", "--features=none", "--num_clients=20",
           "--size_sigma=0.3", "--rounds=4", "--participation=0.25",
           "--noprogress")
 PAPERS = [diversified.PAPER, conjugate.PAPER]
-FIGURES = [(paper, name) for paper in PAPERS for name in paper.figures]
-
 
 def request(*common, root=None, **more):
   return figures.Request(root, common, "here", **more)
 
 
-def cells_of(name, paper=diversified.PAPER):
-  return _cells(name, paper.name, config.PRESETS)
-
-
-@functools.cache
-def _cells(name, paper, presets):
-  """Cells are parsed once for all tests that read them."""
-  del presets
-  found = {known.name: known for known in PAPERS}[paper]
-  return figures.cells(found, found.figures[name], request())
+def cells_of(name, paper):
+  return figures.cells(paper, paper.figures[name], request())
 
 
 @pytest.fixture(name="presets")
@@ -61,52 +50,6 @@ def _presets(tmp_path, monkeypatch):
   write("methods_cifar10/fedavg", "--client_lr=0.25")
   monkeypatch.setattr(config, "PRESETS", tmp_path / "presets")
   return folder
-
-
-@pytest.mark.parametrize("paper,name", FIGURES)
-def test_every_cell_parses(paper, name):
-  figure = paper.figures[name]
-  if not figures.methods(paper, figure, figures.SETTINGS):
-    pytest.skip("its presets are not written yet")
-  cells = cells_of(name, paper)
-  parsed = [cell.config.values for cell in cells]
-  assert {c.panel for c in cells} == {p.letter for p in figure.panels}
-  # The data preset overrides what a method's file says of the data.
-  assert all(values["dataset"] == figure.data for values in parsed)
-  assert all(values["eval_every"] == figure.eval_every for values in parsed)
-  assert all(figure.protocol in values["eval_protocols"] for values in parsed)
-  assert all(values["num_seeds"] == 3 for values in parsed)
-
-
-def test_data_preset_leaves_a_stated_l2():
-  for cell in cells_of("fig1"):
-    l2 = cell.config.values["l2"]
-    assert l2 == (0.01 if "(" in cell.label else 1e-5)
-
-
-def test_data_preset_leaves_the_features_of_the_stated_settings():
-  for cell in cells_of("fig2", conjugate.PAPER):
-    norm = cell.config.values["hog_norm"]
-    assert norm == (  # FedProx has its features from the search, too
-        "none" if "(" in cell.label or cell.label == "FedProx" else "l2")
-    if "stated" in cell.label:
-      assert chosen.said(cell.choices) == "validation: hog_norm"
-  for cell in cells_of("fig4", conjugate.PAPER):
-    assert cell.config.values["hog_norm"] == "none"
-    assert cell.config.hparams["line_search_test"] == "half_gradient"
-    assert cell.label.endswith(f"-{cell.config.hparams['client_lr']:g}")
-
-
-def test_panels_vary_what_the_figure_says():
-  def values(name, flag):
-    found = {}
-    for cell in cells_of(name):
-      found.setdefault(cell.panel, set()).add(cell.config.hparams[flag])
-    return found
-
-  assert values("fig8", "threshold") == dict(a={2}, b={4}, c={6}, d={8})
-  assert values("fig9", "num_models") == dict(a={2}, b={4}, c={6}, d={8})
-  assert values("fig10", "beta1") == dict(a={0.0}, b={0.5}, c={0.8}, d={0.9})
 
 
 def test_lines_are_chosen_by_their_labels(monkeypatch):
@@ -142,34 +85,18 @@ def test_data_dir_goes_to_the_runs_that_read_it():
       assert cell.config.values["data_dir"] == given
 
 
-def test_methods_that_adapt_are_evaluated_locally():
-  protocols = {cell.label: cell.config.values["eval_protocols"]
-               for cell in cells_of("fig1")}
-  assert protocols["FedAvg"] == ("global", "validation")
-  assert protocols["PFedAvg"] == ("global", "validation", "local")
-
-
-def identities(paper, name):
-  return [cell.config.identity() for cell in cells_of(name, paper)]
-
-
-def test_figures_of_the_same_runs_share_them():
-  assert identities(conjugate.PAPER, "fig2") == identities(
-      conjugate.PAPER, "fig3")
-  assert identities(conjugate.PAPER, "fig4") == identities(
-      conjugate.PAPER, "fig5")
-
-
-def test_figures_1_to_4_share_their_runs():
-  first, *others = [identities(diversified.PAPER, name)
-                    for name in ("fig1", "fig2", "fig3", "fig4")]
-  assert all(other == first for other in others)
+def test_what_is_given_overrides_the_seeds_of_the_figure():
+  figure = diversified.PAPER.figures["fig10"]
+  for asked, seeds in ((request(), 3), (request("--num_seeds=2"), 2),
+                       (request(quick=True), 1)):
+    assert {cell.config.values["num_seeds"] for cell in figures.cells(
+        diversified.PAPER, figure, asked)} == {seeds}
 
 
 def test_methods_join_by_their_files(presets):
   del presets
   figure = figures.only("fig2", conjugate.PAPER.figures["fig2"], "d")
-  found = {c.label: c.config for c in figures.cells(
+  found = {c.name: c.config for c in figures.cells(
       conjugate.PAPER, figure, request())}
   assert list(found) == [
       "CLSFSVRG", "CLSFSVRG (stated)", "FedAvg", "LoSAC"]
@@ -202,34 +129,23 @@ def test_claims_name_methods_that_exist():
       assert row["method"] in labels
 
 
-def test_claims_are_read():
-  claims = report.load_claims("diversified", "fig1")
-  found = {(c.panel, c.method): c.value for c in claims}
-  assert found["a", "MA-FSVRG"] == 98.2
-  assert found["d", "GA-FSVRG"] == 97.8
-  shares = report.load_claims("diversified", "fig2")
-  assert {c.value for c in shares if c.panel == "a"} == {
-      96.0, 96.5, 94.0, 94.5}
-  single = {(c.method, c.round): c.value for c in report.load_claims(
-      "conjugate", "fig2") if c.round is not None}
-  assert single["CLSFSVRG", 16] == 96.14 and len(single) == 4
-
-
 @pytest.mark.parametrize("paper,ours,ci95,verdict", [
     (98.2, 98.45, 0.1, "same"), (98.2, 98.6, 0.1, "above"),
     (98.2, 97.8, 0.1, "below"), (98.2, 97.8, 0.5, "undecided"),
     (98.2, 98.1, 0.6, "undecided"), (98.2, 60.0, float("nan"), "undecided"),
     (98.2, 60.0, 5.0, "below"), (None, 50.0, 0.0, "no number in the paper")])
 def test_verdict(paper, ours, ci95, verdict):
-  row = report.Comparison("a", "10 %", "X", "accuracy", paper, ours, ci95)
+  made = suite.Outcome(suite.Cell("a", "10 %", "X", ()), pathlib.Path(), [], {})
+  row = report.Comparison(made, "accuracy", paper, ours, ci95)
   assert row.verdict == verdict
 
 
 def test_a_figure_is_made_and_reused(tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(figures, "methods", lambda paper, figure, settings: [
+  monkeypatch.setitem(diversified.PAPER.figures, "fig1", diversified.PAPER.
+                      figures["fig1"]._replace(lines_of=lambda panel: [
       ("FedAvg", ("--flagfile=diversified/methods/fedavg.flags",)),
       ("FSVRG", ("--flagfile=diversified/methods/fedavg.flags",
-                 "--client_lr=0.2"))])
+                 "--client_lr=0.2"))]))
   make = request(*DIGITS, "--num_seeds=1", root=tmp_path, panels=("a",))
   figures.make_figure(diversified.PAPER, "fig1", make)
   folder = tmp_path / "fig1"
@@ -260,7 +176,9 @@ def test_a_figure_is_made_and_reused(tmp_path, monkeypatch, capsys):
       "fig1.png", "fig1_vs_floats.png"}
 
 
-def test_conjugate_figures_are_made(presets, tmp_path, capsys):
+@pytest.mark.usefixtures("made_up")
+def test_conjugate_figures_are_made(presets, tmp_path, capsys, monkeypatch):
+  monkeypatch.setattr(central_time, "central_seconds", lambda cell: 0.01)
   for methods in ("methods", "methods_cifar10"):  # no page speaks of it
     (presets / methods / "fedavg.flags").unlink()
   root = tmp_path / "out"
@@ -295,9 +213,10 @@ def test_the_papers_numbers_on_the_curves():
   """As the files of claims have them, in the panels and at their rounds."""
 
   def marks(paper, artifact, metric, *labels):
-    return report.marks(paper, artifact, [
+    found = report.marks(paper, artifact, [
         suite.Outcome(suite.Cell(panel, "5 %", label, ()), pathlib.Path(),
                       [], {}) for panel, label in labels], metric)
+    return {title: [mark[:3] for mark in own] for title, own in found.items()}
 
   found = marks("conjugate", "fig2", "accuracy", *(
       (panel, label) for panel in "ad" for label in (
@@ -310,8 +229,8 @@ def test_the_papers_numbers_on_the_curves():
   assert marks("conjugate", "fig3", "loss", ("a", "CLSFSVRG")) == {
       "(a) 5 %": []}
   assert marks("diversified", "fig2", "macro_precision", (
-      "a", "GA-FSVRG (stated)"), ("a", "SCAFFOLD")) == {
-          "(a) 5 %": [("GA-FSVRG (stated)", pytest.approx(0.965), None)]}
+      "a", "GA-FSVRG"), ("a", "SCAFFOLD")) == {
+          "(a) 5 %": [("GA-FSVRG", pytest.approx(0.965), None)]}
   assert marks("analytic", "fig6", "accuracy", ("a", "pFedACnnL-WP")) == {
       "(a) 5 %": [("pFedACnnL-WP", pytest.approx(0.7403), None)]}
   assert marks("fedgroup", "table3", "accuracy", ("e", "FeSEM"), (
@@ -350,8 +269,8 @@ def test_x_axes():
 def test_quick_takes_the_first_and_the_last_panel(monkeypatch, tmp_path):
   seen = []
 
-  def stop(paper, figure, request, settings=()):
-    del paper, request, settings
+  def stop(paper, figure, request):
+    del paper, request
     seen.append([p.letter for p in figure.panels])
     raise config.UsageError("enough")
 
@@ -360,15 +279,6 @@ def test_quick_takes_the_first_and_the_last_panel(monkeypatch, tmp_path):
     assert diversified.main(["--figure=fig1", "--scale=quick",
                              f"--out_dir={tmp_path}", *words]) == 2
   assert seen == [["a", "d"], ["b", "c"]]
-
-
-@pytest.mark.parametrize("paper", [diversified, conjugate, fedgroup])
-def test_help(paper, capsys):
-  assert paper.main(["--help"]) == 0
-  said = capsys.readouterr().out
-  assert "--x_axis" in said and all(
-      f"  {name}" in said for name in (*paper.PAPER.figures,
-                                       *paper.PAPER.tables))
 
 
 def test_unknown_figure_and_panel(tmp_path, capsys):
@@ -390,10 +300,8 @@ def test_a_cell_is_parsed_once_and_before_the_first_run(tmp_path, monkeypatch):
   parse = config.parse
   monkeypatch.setattr(
       config, "parse", lambda flags: parsed.append(flags) or parse(flags))
-  monkeypatch.setattr(config.Config, "prepare", lambda config: config)
-  monkeypatch.setattr(suite, "compile_together", list)
-  monkeypatch.setattr(suite.execute, "execute",
-                      lambda config, programs: executed.append(config))
+  monkeypatch.setattr(suite.sweeps, "play_all",
+                      lambda configs, names: executed.extend(configs))
   monkeypatch.setattr(suite.execute, "files", None)  # nothing is read either
   good = suite.Cell("a", "", "A", ("--algorithm=fedavg",))
   bad = suite.Cell("a", "", "B", ("--algorithm=fedavgg",))
@@ -406,17 +314,7 @@ def test_a_cell_is_parsed_once_and_before_the_first_run(tmp_path, monkeypatch):
   (run,) = executed
   assert run.identity() == good.config.identity()
   assert run.values["out_dir"] == str(suite.run_folder(tmp_path, run))
-  assert run.values["overwrite"] and not run.values["resume"]
-
-
-def test_run_folder_depends_on_what_decides_the_numbers(tmp_path):
-  one = config.parse(["--algorithm=fedavg"])
-  two = config.parse(["--algorithm=fedavg", "--client_lr=0.2"])
-  assert suite.run_folder(tmp_path, one) != suite.run_folder(tmp_path, two)
-
-
-def test_factor():
-  assert results.factor("loss") == 1 and results.factor("accuracy") == 100
+  assert run.values["resume"] and not run.values["overwrite"]
 
 
 @pytest.mark.parametrize("flag,said", [

@@ -44,8 +44,12 @@ def test_another_partition_may_undo_what_seeds_show():
 
 
 def test_the_first_partition_is_that_of_the_plain_run():
-  assert partitions.flags(5, 3) == [
+  cell = suite.Cell("a", "A", "A", ("--algorithm=fedavg",
+                                    "--partition_seed=5"))
+  assert [one.flags[2:] for one in cell.on(3)] == [
       (), ("--partition_seed=6",), ("--partition_seed=7",)]
+  assert [one.flags[2:] for one in cell.on((5, 9))] == [
+      (), ("--partition_seed=9",)]
 
 
 def test_a_table_says_what_its_intervals_cover():

@@ -242,41 +242,34 @@ def test_dots_are_the_numbers_and_their_intervals(drawn):
   assert words_of(figure) == ["the interval", plots.PAPER]
 
 
-def test_shares_of_three_factors_lie_apart_near_one(drawn):
-  """98 and 98.5 % are farther apart than 75 and 76 %; rounds stay linear."""
-  dots = {("FedAvg", "average", f"K = {k}"): plots.Dot(mean, 0.3)
-          for k, mean in enumerate((0.75, 0.76, 0.98, 0.985))}
-  rounds = {key: plots.Dot(100 * dot.mean, 1.0) for key, dot in dots.items()}
+def test_several_dots_of_a_row_lie_below_each_other(drawn):
+  own = [plots.Dot(0.5 + 0.1 * k, 0.3, name=f"K = {k}", place=(1, k))
+         for k in range(3)]
+  figure = drawn(plots.dots, {"a": {"x": own, "y": [plots.Dot(None)]}}, "", "t",
+                 "the interval")
+  (axis,) = figure.axes
+  points = {line.get_marker(): (line.get_color(), line.get_ydata()[0])
+            for line in axis.lines if len(line.get_xdata()) == 1}
+  assert [points[marker] for marker in styles.MARKERS[:3]] == [
+      (styles.COLOURS[1], pytest.approx(y)) for y in (-0.8 / 3, 0, 0.8 / 3)]
+  assert words_of(figure) == ["the interval", "K = 0", "K = 1", "K = 2"]
+
+
+def test_two_rows_of_panels_with_the_papers_numbers(drawn):
+  table = {"FedAvg": [*rows(NUMBERS),
+                      *rows(2 * NUMBERS, "discrepancy", "rounds")]}
   figure = drawn(
-      plots.factors, {"accuracy": {"a": dots}, "rounds": {"a": rounds}}, "t",
-      "the interval", shares=("accuracy",))
-  above, below = figure.axes
-
-  def places(axis, unit):
-    return axis.transData.transform(
-        [(unit * dot.mean, 0.0) for dot in dots.values()])[:, 0]
-
-  low, worse, good, best = places(above, 1.0)
-  assert low < worse < good < best
-  assert best - good > 5 * (worse - low)
-  assert above.get_xlabel() == "accuracy (log scale of errors)"
-  low, worse, good, best = places(below, 100.0)
-  assert best - good == pytest.approx(0.5 * (worse - low))
-
-
-def test_two_axes_with_the_papers_numbers(drawn):
-  table = [*rows(NUMBERS), *rows(2 * NUMBERS, "discrepancy", "rounds")]
-  figure = drawn(
-      plots.twins, {"(a) x": table, "(b) y": table}, ("global", "accuracy"),
-      ("rounds", "discrepancy"), "t", {"(a) x": (0.879, 0.767)},
-      ("best", "mean"))
-  left, right = figure.axes[0], figure.axes[2]
-  assert len(left.collections) == len(right.collections) == 1  # bands
-  styles_of = {axis: axis.lines[0].get_linestyle() for axis in (left, right)}
-  assert styles_of[left] != styles_of[right]
-  for axis, value in ((left, 0.879), (right, 0.767)):
-    assert list(axis.lines[1].get_ydata()) == [value] * 2
-  assert len(figure.axes[1].lines) == 1  # the paper has none there
+      plots.panels, {"(a) x": table, "(b) y": table}, "global", "accuracy", "t",
+      marks={"(a) x": [plots.Mark("FedAvg", 0.879), plots.Mark(
+          "FedAvg", 0.767, metric="discrepancy")]},
+      below=(("rounds", "discrepancy"),))
+  above, right, below, _ = figure.axes
+  assert [axis.get_title() for axis in figure.axes] == [
+      "(a) x", "(b) y", "", ""]
+  np.testing.assert_allclose(below.lines[0].get_ydata(), 2 * NUMBERS.mean(0))
+  assert [[y for *_, y in marks_of(axis)]
+          for axis in (above, below, right)] == [
+      [0.879], [0.767], []]  # the paper has none there
 
 
 @pytest.mark.parametrize("names", [None, ("Ann", "Bob", "Cy")])

@@ -9,7 +9,7 @@ import pytest
 from experiments import publish
 from experiments.papers.analytic import figures as analytic
 from experiments.papers.fedgroup import figures as fedgroup
-from experiments.reports import figures, styles
+from experiments.reports import styles
 from fedjax_alg import registry
 
 pytestmark = pytest.mark.fast
@@ -75,13 +75,9 @@ def test_a_method_looks_the_same_in_every_figure():
   seen = {}
   for paper in publish.PAPERS.values():
     for figure in paper.figures.values():
-      labels = []
-      if figure.lines_of is None:
-        labels = [label for label, _ in figures.methods(
-            paper, figure, figures.SETTINGS[:1])]
-      else:
-        labels = [label for panel in figure.panels
-                  for label, _ in figure.lines_of(panel)]
+      labels = [line.label for panel in figure.panels
+                for line in figure.lines_of(panel)
+                if line.protocol == "tuned"]
       drawn = styles.of(labels)
       assert len(set(drawn.values())) == len(drawn)
       for label, style in drawn.items():

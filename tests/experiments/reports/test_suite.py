@@ -6,13 +6,15 @@ import os
 import pathlib
 import shutil
 import time
+import types
 
 import jax.numpy as jnp
 import pytest
 
 from experiments import diversified
+from experiments.cli import lock, sweeps
 from experiments.cli.part import Part
-from experiments.reports import suite, timing
+from experiments.reports import figures, suite, timing
 from fedjax_alg.records import tables as records
 
 
@@ -58,12 +60,14 @@ def _compiled(monkeypatch):
 
   def compile_together(runs):
     found.append(tuple(runs))
-    return list(runs)
+    return [types.SimpleNamespace(prepared=rate) for rate in runs]
 
-  monkeypatch.setattr(suite, "compile_together", compile_together)
-  monkeypatch.setattr(suite.sharding, "available_cores", lambda: 3)
+  monkeypatch.setattr(sweeps, "compile_together", compile_together)
+  monkeypatch.setattr(sweeps.sharding, "available_cores", lambda: 3)
+  monkeypatch.setattr(sweeps, "divergence", lambda *_: None)
+  monkeypatch.setattr(sweeps.execute, "warn", lambda *_: None)
   monkeypatch.setattr(suite.config_lib.Config, "prepare",
-                      lambda config: config.hparams["client_lr"])
+                      lambda config, settings: config.hparams["client_lr"])
   return found
 
 
@@ -72,10 +76,11 @@ def _played(monkeypatch, compiled):
   """The rates of the runs played, which take no time."""
   found = []
 
-  def play(config, programs):
-    assert compiled and programs == config.hparams["client_lr"]
+  def play(runs, programs, label, stop):
+    (config, folder, resuming), = runs
+    assert label == "FedAvg" and stop and not resuming
+    assert compiled and programs.prepared == config.hparams["client_lr"]
     found.append(config.hparams["client_lr"])
-    folder = pathlib.Path(config.out_dir)
     assert (folder / "run.lock").exists()
     (folder / "summary.json").write_text(json.dumps({
         "identity": config.identity(), "cost": {"rounds": 3}, "final": {},
@@ -84,8 +89,9 @@ def _played(monkeypatch, compiled):
     records.write_rows(folder / "metrics.csv", [])
     records.write_rows(folder / "rounds.csv", [])
     records.write_rows(folder / "timing.csv", [], records.TIMING)
+    return [None], None
 
-  monkeypatch.setattr(suite.execute, "execute", play)
+  monkeypatch.setattr(sweeps.execute, "run_folders", play)
   return found
 
 
@@ -104,18 +110,19 @@ def test_runs_are_compiled_together_and_played_in_turn(
   assert compiled == [(.5,), (.1, .2, .3), (.4,), (.6,)]
   assert played == [.5, .1, .2, .3, .4, .6]
   lines = capsys.readouterr().err.splitlines()
-  assert lines[0] == "[1/6] panel: rate 0.1"  # nothing is known yet
+  assert lines[0] == "[1/5] panel: rate 0.1"  # nothing is known yet
   assert lines[1] == (
-      "[2/6] panel: rate 0.5, about 0 s left with compiling")
+      "[2/5] panel: rate 0.2, about 0 s left with compiling")
 
 
 def test_parts_share_the_runs_out_and_the_whole_reads_them(
-    cells, played, tmp_path):
+    cells, played, tmp_path, capsys):
   for number, left in ((2, 1), (1, 0)):
-    with pytest.raises(suite.Incomplete) as error:
-      suite.run_cells(cells, tmp_path, Part(number, 2))
-    assert len(error.value.own) == 1 and len(error.value.left) == left
-    assert len(error.value.every) == 2 and not error.value.held
+    suite.play_part(cells, tmp_path, Part(number, 2))
+    assert capsys.readouterr().out == (
+        f"part {number}/2: its runs have ended (1 of 2), {left} runs are left "
+        "for other parts; the same command without --part makes the tables "
+        "and pictures\n")
   assert played == [2, 1]
   outcomes = suite.run_cells(cells, tmp_path)
   assert [outcome.cell.label for outcome in outcomes] == ["x", "again", "y"]
@@ -130,7 +137,7 @@ def test_a_run_that_another_process_plays_is_passed_over(
     fcntl.flock(file, fcntl.LOCK_EX)
     print(3, "node", sep="\n", file=file, flush=True)
     os.utime(file.fileno(), (0, 0))
-    with pytest.raises(suite.Incomplete) as error:
+    with pytest.raises(lock.StillHeld) as error:
       suite.run_cells(cells, tmp_path)
   since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(0))
   said = f"{folder}: is being played by node, process 3, since {since}"
@@ -148,44 +155,45 @@ def test_what_others_do_with_a_run_that_is_compiled_ahead(
       (suite.run_folder(tmp_path, cell.config), cell) for cell in (
           cells[0], cells[2], suite.Cell("a", "A", "z", (
               "--algorithm=fedavg", "--client_lr=3", "--rounds=3")))]
-  play = suite.execute.execute
+  play = sweeps.execute.run_folders
   held.mkdir(parents=True)
   with open(held / "run.lock", "w", encoding="utf-8") as file:
 
-    def meanwhile(config, programs):
+    def meanwhile(runs_of, *args, **more):
       fcntl.flock(file, fcntl.LOCK_EX)
-      play(config, programs)
-      shutil.copytree(config.out_dir, ended)
+      found = play(runs_of, *args, **more)
+      shutil.copytree(runs_of[0].folder, ended)
       facts = json.loads((ended / "summary.json").read_text())
       facts["identity"] = runs[2][1].config.identity()
       (ended / "summary.json").write_text(json.dumps(facts))
+      (ended / "config.json").write_text("{}")
+      return found
 
-    monkeypatch.setattr(suite.execute, "execute", meanwhile)
-    with pytest.raises(suite.Incomplete) as error:
+    monkeypatch.setattr(sweeps.execute, "run_folders", meanwhile)
+    with pytest.raises(lock.StillHeld) as error:
       suite.run_cells([cell for _, cell in runs], tmp_path)
   assert compiled == [(1, 2, 3)] and played == [1]
-  assert error.value.left == {held}
+  assert str(error.value).startswith(f"{held}: is being played by another")
 
 
 def test_a_part_of_all_figures(monkeypatch, tmp_path, capsys):
   """Figures that share a run count it once, and none is written."""
-  asked = []
-
-  def run_cells(cells, root, part):
-    asked.append(part)
-    every = [root / "shared", root / str(len(asked))]
-    raise suite.Incomplete(every[:1], every[1:], every, [])
-
-  monkeypatch.setattr(suite, "run_cells", run_cells)
+  played = []
+  monkeypatch.setattr(sweeps, "play_all", lambda configs, names: (
+      played.extend(zip(configs, names)), [])[1])
   assert diversified.main(
       ["--figure=all", "--scale=quick", "--part=1/3",
        f"--out_dir={tmp_path}"]) == 0
-  made = len(asked)
-  assert made > 2 and set(asked) == {(1, 3)}
-  assert capsys.readouterr().out == (
-      f"part 1/3: its runs have ended (1 of {made + 1}), {made} runs are left "
-      "for other parts; the same command without --part makes the tables and "
-      "pictures\n")
+  assert len({name.split(":")[0] for _, name in played}) > 2
+  quick, every = figures.Request(tmp_path, (), "", quick=True), set()
+  for name in diversified.PAPER.figures:
+    figure, *_ = figures.asked(diversified.PAPER, name, quick)
+    every |= {cell.config.identity() for cell in figures.cells(
+        diversified.PAPER, figure, quick)}
+  assert len(played) == len(every) // 3
+  assert capsys.readouterr().out.startswith(
+      f"part 1/3: its runs have ended ({len(played)} of {len(every)}), "
+      f"{len(every)} runs are left for other parts; ")
   assert diversified.main(["--figure=table1", "--part=1/3"]) == 2
   assert "--part: not read by table1" in capsys.readouterr().err
   assert not list(tmp_path.iterdir())

@@ -23,8 +23,8 @@ def _draw(monkeypatch):
   monkeypatch.setattr(plots, "save", lambda figure, *_: seen.append(figure))
 
   def draw(*args):
-    sweeps.draw(pathlib.Path(), settings(*args), "validation", "accuracy",
-                "final", "title")
+    sweeps.draw(pathlib.Path(), sweeps.Sweep(
+        settings(*args), "validation", "accuracy", "final"), "title")
     return seen[-1].axes[0]
 
   yield draw

@@ -1,0 +1,319 @@
+"""Parts of pages that are made of the registry and of the options.
+
+Three directives, whose text is Markdown like that of the pages:
+
+  {registered} NAME what the registry knows of a method: its own
+                    hyper-parameters, what a round costs, how to run it
+  {methods} FAMILY  a table of the methods of a family, linked
+  {options}         all options of `fa.federate` and `fa.run`, each an anchor
+"""
+
+import csv
+import dataclasses
+import functools
+import pathlib
+import re
+
+from sphinx.util.docutils import SphinxDirective
+
+from fedjax_alg import registry
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.data.options import DataOptions
+from fedjax_alg.exchange.aggregation import Aggregation
+from fedjax_alg.exchange.attacks import Hostility
+from fedjax_alg.exchange.compression import Compression
+from fedjax_alg.exchange.privacy import Privacy
+from fedjax_alg.client.optimizers import ClientOptimizer
+from fedjax_alg.hparams import allowed
+from fedjax_alg.rounds.expected import Played
+from fedjax_alg.runs.options import RunOptions
+
+DOCS = pathlib.Path(__file__).resolve().parents[1]
+ROOT = DOCS.parent
+CURVES = DOCS / "methods" / "curves.csv"
+
+#: Options that many methods have: (their dataclass, what they are, its page).
+GROUPS = (
+    (LocalWork, "the amount of local work", "options.md#LocalWork"),
+    (ClientOptimizer, "the optimiser of the local steps", "optimizers.md"),
+    (Compression, "compression", "compression.md"),
+    (Privacy, "differential privacy", "private.md"),
+    (Hostility, "Byzantine clients", "hostile.md"),
+    (Aggregation, "robust aggregators", "hostile.md"))
+
+FAMILIES = {
+    "one": ("fedavg fedprox fedavgm fedadagrad fedyogi fedadam fsvrg scaffold "
+            "mime mime_lite mime_svrg losac fednova feddyn cfsvrg clsfsvrg"),
+    "asynchronous": "fedasync fedbuff",
+    "groups": "ma_fsvrg ga_fsvrg fedgroup fedgrouprox ifca fesem cfl flhc",
+    "personal": ("fedper lg_fedavg fedrep fedbabu fedbn apfl per_fedavg pfedme "
+                 "ditto"),
+    "gradient_free": "afl fedacnnl pfedacnnl fedzo baffle pfedzo",
+    "other": "composed central local"}
+
+
+def _names(cls):
+  return {field.name for field in dataclasses.fields(cls)}
+
+
+def _cell(text):
+  return re.sub(r"(?<!\\)\|", r"\\|", str(text)).replace("\n", " ")
+
+
+def _default(field):
+  value = field.default
+  if isinstance(value, tuple):
+    value = ",".join(map(str, value)) or "none"
+  return "" if value in (None, "") else f"`{value}`"
+
+
+def _row(field, name=""):
+  """A row of a table of options."""
+  meta = field.metadata
+  text = meta["help"]
+  if meta.get("source"):
+    text += f" ({meta['source']})"
+  if meta.get("when") is not None:
+    text += f". Read only with {meta['when']}"
+  return (f"| {name or f'`{field.name}`'} | {_default(field)} | "
+          f"{_cell(allowed(field))} | {_cell(text)} |")
+
+
+_HEAD = ["| option | default | allowed | what it is |", "|---|---|---|---|"]
+
+
+def own_fields(entry):
+  """A method's hyper-parameters without those of ``GROUPS``."""
+  common = set().union(*(_names(cls) for cls, _, _ in GROUPS))
+  return [field for field in dataclasses.fields(entry.hparams)
+          if field.name not in common]
+
+
+def _times(count, unit):
+  """A number of models of P floats, and what is left."""
+  whole, rest = divmod(count, unit)
+  words = {0: "", 1: "P"}.get(whole, f"{whole:g} P")
+  if rest:
+    words += (" + " if words else "") + f"{rest:g}"
+  return words or "nothing"
+
+
+def cost(name):
+  """What a round of a method costs, in a sentence.
+
+  The ledger of the registry is asked for a large model, so that what grows
+  with P and what does not can be told apart.
+  """
+  entry = registry.ALGORITHMS[name]
+  hparams = entry.hparams()
+  if entry.rounds is not None:
+    return ("One exchange for each layer: its weights go down; the sums of its "
+            "Gram matrix (a triangle) and of its products with the targets "
+            "come up.")
+  if entry.ledger is None:
+    return ""
+  size, examples, read = 10 ** 6, 10 ** 4, 10 ** 2
+  models = getattr(hparams, "num_models", getattr(hparams, "num_groups", 1))
+  found = entry.ledger(Played(
+      size, models, examples, lambda batches: batches * read, hparams, 10, 10))
+  passes, steps = divmod(found.gradients, examples)
+  gradients = [f"{steps // read} for every example of the local steps"] if (
+      steps) else []
+  if passes:
+    gradients.append(f"{passes} for each of the client's examples")
+  if not found.exchanges:
+    return "Nothing is sent."
+  text = (f"With its defaults a participant receives {_times(found.down, size)} "
+          f"floats and sends {_times(found.up, size)}, P being the size of the "
+          f"shared model, in {found.exchanges} "
+          f"exchange{'s' if found.exchanges > 1 else ''}")
+  return text + (f"; it computes gradients: {' and '.join(gradients)}."
+                 if gradients else "; it computes losses and no gradients.")
+
+
+def _sentence(name):
+  """The first sentence of a method's page."""
+  text = (DOCS / "methods" / f"{name}.md").read_text("utf-8")
+  paragraph = text.split("\n\n")[1]
+  paragraph = re.sub(r"\]\((?!http)([\w/.#]+)\)", "](methods/\\1)", paragraph)
+  return re.split(r"(?<=\.) (?=[A-Z])", paragraph.replace("\n", " "))[0].rstrip(
+      ":")
+
+
+def _presets(name):
+  files = sorted((ROOT / "experiments" / "presets").rglob(f"{name}.flags"))
+  return [file.relative_to(ROOT / "experiments" / "presets").as_posix()
+          for file in files]
+
+
+def method_page(name):
+  """The generated part of a method's page, in Markdown."""
+  entry = registry.ALGORITHMS[name]
+  module = entry.build.__module__.rpartition(".")[2]
+  lines = []
+  curve = _curve(name)
+  if curve:
+    lines += ["```{figure} ../_static/methods/" + name + ".svg",
+              f":alt: Accuracy of {entry.label} over the rounds", "",
+              f"{entry.label} on the embedded digits: 60 clients with two of "
+              "the ten classes each, 10 of them a round, three seeds, not "
+              f"tuned ({curve['model']}, {curve['settings'] or 'defaults'}; "
+              f"accuracy by the protocol `{curve['protocol']}`). Grey: "
+              "FedAvg.", "```", ""]
+  lines += ["## Run it", "", "```python", f'fa.run("{name}", fed, '
+            "cohort_size=10, rounds=60, seeds=3)", "```", "", "```bash",
+            f"fedjax-alg run --algorithm={name} --dataset=digits \\",
+            "    --partition=classes --num_clients=60 --rounds=60", "```", ""]
+  if entry.options:
+    options = ", ".join(f"`{key}={value!r}`" for key, value in
+                        entry.options.items())
+    lines += [f"It is `fedavg` with other defaults: {options}.", ""]
+  fields = own_fields(entry)
+  if fields:
+    lines += ["## Hyper-parameters", "", *_HEAD, *map(_row, fields), ""]
+  names = _names(entry.hparams)
+  also = [f"[{what}]({'../' + page})" for cls, what, page in GROUPS
+          if _names(cls) & names]
+  lines += ["It also reads the options of " + ", ".join(also) + "." if also
+            else "", ""]
+  lines += ["## Cost of a round", "", cost(name), "", "## Where it is", "",
+            f"- Paper: {entry.paper}.",
+            f"- Code: {{py:mod}}`fedjax_alg.algorithms.{module}`."]
+  test = ROOT / "tests" / "algorithms" / f"test_{module}.py"
+  if test.exists():
+    lines.append(f"- Tests against a NumPy loop: `tests/algorithms/{test.name}`"
+                 ".")
+  presets = _presets(name)
+  if presets:
+    lines.append("- Presets: " + ", ".join(
+        f"`--flagfile={file}`" for file in presets[:6]) + (
+            f" and {len(presets) - 6} more" if len(presets) > 6 else "") + ".")
+  return lines
+
+
+def methods_table(family):
+  """A table of the methods of a family."""
+  lines = ["| method | what it does | floats down / up | exchanges |",
+           "|---|---|---|---|"]
+  for name in FAMILIES[family].split():
+    entry = registry.ALGORITHMS.get(name)
+    if entry is None:
+      continue
+    found = re.search(r"receives (.+?) floats and sends (.+?), P.* in (\d)",
+                      cost(name))
+    sent = f"{found[1]} / {found[2]} | {found[3]}" if found else (
+        "sums / layer | 1" if entry.rounds else "- | 0")
+    lines.append(f"| [{entry.label}](methods/{name}.md) `{name}` | "
+                 f"{_cell(_sentence(name))} | {sent} |")
+  return lines
+
+
+def _sections(cls):
+  """(dataclass, its own fields) of the parts of a dataclass of options."""
+  seen = set()
+  for part in reversed(cls.__mro__):
+    fields = [field for field in dataclasses.fields(part)
+              if field.name not in seen] if dataclasses.is_dataclass(
+                  part) else []
+    seen |= {field.name for field in fields}
+    if fields:
+      yield part, fields
+
+
+def options_page():
+  """All options, with an anchor for each."""
+  lines = []
+  for title, cls in (("Data: `fa.federate`", DataOptions),
+                     ("A run: `fa.run`", RunOptions)):
+    lines += [f"## {title}", ""]
+    for part, fields in _sections(cls):
+      lines += _options(part, fields)
+  lines += ["## Options that many methods have", ""]
+  for part, _, _ in GROUPS:
+    lines += _options(part, dataclasses.fields(part))
+  return lines
+
+
+def _options(part, fields):
+  doc = (part.__doc__ or "").strip().splitlines()[0].rstrip(".")
+  doc = re.sub(r" \(``.*?``\)", "", doc)
+  rows = [_row(field, f'<span id="{field.name}"></span>`{field.name}`')
+          for field in fields if field.metadata.get("help")]
+  return [f'<span id="{part.__name__}"></span>', "", f"### {doc}", "", *_HEAD,
+          *rows, ""]
+
+
+@functools.cache
+def curves():
+  """(name, protocol, model) -> what docs/methods/curves.csv has of a method."""
+  with CURVES.open(encoding="utf-8") as file:
+    return {(row["method"], row["protocol"], row["model"]): row
+            for row in csv.DictReader(file)}
+
+
+def _curve(name):
+  """The row of a method; of FedAvg, which all are drawn beside, the first."""
+  return next((row for row in curves().values() if row["method"] == name), None)
+
+
+def _draw(app):
+  """Draws the pictures of the methods."""
+  import matplotlib
+  matplotlib.use("svg")
+  from matplotlib import pyplot
+  folder = pathlib.Path(app.srcdir) / "_static" / "methods"
+  folder.mkdir(parents=True, exist_ok=True)
+
+  def points(row):
+    pairs = [pair.split(":") for pair in row["accuracy"].split()]
+    return [int(x) for x, _ in pairs], [100 * float(y) for _, y in pairs]
+
+  for name in registry.ALGORITHMS:
+    row = _curve(name)
+    if row is None:
+      continue
+    figure, axes = pyplot.subplots(figsize=(4.2, 2.4), layout="constrained")
+    axes.plot(*points(curves()["fedavg", row["protocol"], row["model"]]),
+              color="0.7")
+    axes.plot(*points(row), color="C0", marker="o" if len(
+        points(row)[0]) < 4 else "", markersize=3)
+    axes.set(xlabel="rounds", ylabel="accuracy, %", ylim=(0, 100))
+    axes.grid(alpha=0.3)
+    figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
+    pyplot.close(figure)
+
+
+class _Generated(SphinxDirective):
+  """A directive whose Markdown is made by a function."""
+
+  optional_arguments = 1
+
+  def lines(self):
+    raise NotImplementedError
+
+  def run(self):
+    return self.parse_text_to_nodes("\n".join(self.lines()),
+                                    allow_section_headings=True)
+
+
+class Method(_Generated):
+  def lines(self):
+    return method_page(self.arguments[0])
+
+
+class Methods(_Generated):
+  def lines(self):
+    return methods_table(self.arguments[0])
+
+
+class Options(_Generated):
+  def lines(self):
+    return options_page()
+
+
+def setup(app):
+  app.add_directive("registered", Method)
+  app.add_directive("methods", Methods)
+  app.add_directive("options", Options)
+  app.connect("builder-inited", _draw)
+  return {"parallel_read_safe": True}

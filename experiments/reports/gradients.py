@@ -1,0 +1,157 @@
+"""Tunes a run of the command line by its derivatives, in place of a grid."""
+
+from collections.abc import Iterator, Sequence
+import contextlib
+import pathlib
+import shlex
+import sys
+from typing import Any
+
+from absl.flags import FlagValues
+
+from fedjax_alg import metrics, tasks
+from fedjax_alg.errors import OptionError, with_names
+from fedjax_alg.records import summary as results
+from fedjax_alg.runs import gradient_tuning, hypergradient
+from fedjax_alg.runs.gradient_tuning import GradientTuning, OuterStep
+from fedjax_alg.runs.prepare import check_choice
+from ..cli import config as config_lib
+from ..cli import execute, flag_words, program
+from ..cli.command import integer, listed
+from . import report
+
+FLAG = "tune_by_gradient"
+#: Flags of a grid or of a run's folder, which it does not read.
+_NOT_READ = ("sweep", "widen", "by", "metric", "html", "part", "resume",
+             "overwrite", "dry_run", "eval_protocols", "write")
+FLAGS = (
+    listed(FLAG, None, "hyper-parameters, e.g. server_lr,client_lr, that are "
+           "moved by the derivative of the validation loss through all rounds, "
+           "in place of a grid; each starts at its flag's value "
+           "(docs/hypergradient.md)"),
+    integer("outer_steps", gradient_tuning.OUTER_STEPS, "with "
+            "--tune_by_gradient: how often the run is played with its "
+            "derivatives"),
+    integer("halvings", gradient_tuning.HALVINGS, "with --tune_by_gradient: "
+            "the first of these runs plays 1/2^halvings of the rounds, the "
+            "next twice as many, and so on"))
+
+
+def asked(values: FlagValues, argv: Sequence[str]) -> list[str]:
+  """What is to be tuned by derivatives; [] if nothing is.
+
+  Args:
+    values: the flags of the command, ``FLAGS`` among them.
+    argv: its words.
+
+  Raises:
+    UsageError: a flag of the other kind is there.
+  """
+  if values[FLAG].present:
+    for name in map(flag_words.name_of, argv):
+      if name in _NOT_READ or name.removeprefix("no") in _NOT_READ:
+        raise config_lib.UsageError(f"--{name}: not read with --{FLAG}")
+    return list(values[FLAG].value or ())
+  for name in ("outer_steps", "halvings"):
+    if values[name].present:
+      raise config_lib.UsageError(
+          f"--{name}={values[name].value}: only read with --{FLAG}")
+  return []
+
+
+def last(every: int, rounds: int | None) -> int | None:
+  """How many evaluations lie in the last rounds; None: all."""
+  return None if rounds is None else -(-rounds // every)
+
+
+@contextlib.contextmanager
+def _named_here() -> Iterator[None]:
+  """Errors name the flag."""
+  try:
+    yield
+  except OptionError as error:
+    raise type(error)(error.text.replace("`by`", f"`{FLAG}`")) from None
+
+
+def table(found: GradientTuning) -> str:
+  """The outer steps as Markdown, the best in bold.
+
+  A slope is the derivative of the loss by the logarithm, or the logit, in which
+  a number is moved.
+  """
+  names, factor = list(found.best.values), metrics.factor(found.main)
+  rows = []
+  for step in found.steps:
+    rows.append([
+        *(f"{step.values[name]:.4g}" for name in names), step.rounds,
+        f"{step.loss:.4f}", f"{factor * step.accuracy:.2f}",
+        *(f"{step.gradient[name]:.3g}" for name in names), step.played])
+    if step is found.best:
+      rows[-1] = [f"**{cell}**" for cell in rows[-1]]
+  return report.table(
+      [*names, "rounds", "validation loss", found.main.replace("_", " "),
+       *(f"slope, {name}" for name in names), "rounds played"], rows)
+
+
+def flags_of(step: OuterStep) -> list[str]:
+  """The flags of the values of a step."""
+  return [f"--{name}={value:.4g}" for name, value in step.values.items()]
+
+
+def make(
+    words: Sequence[str], values: FlagValues, late: int | None,
+    root: pathlib.Path, title: str) -> GradientTuning:
+  """Tunes a run by its derivatives; writes gradient.md and gradient.json.
+
+  Args:
+    words: the flags of the run; it holds validation clients out.
+    values: the flags of ``FLAGS``.
+    late: number of last evaluations that count; None: all.
+    root: the folder.
+    title: heading of gradient.md.
+
+  Returns:
+    The outer steps.
+
+  Raises:
+    OptionError: what cannot be tuned so.
+  """
+  main = tasks.of(config_lib.parse(words)).main
+  factor = metrics.factor(main)
+  unit = "%" if factor == 100 else main
+
+  def said(step: OuterStep) -> None:
+    print(f"  {step.rounds} rounds, {' '.join(flags_of(step))}: loss "
+          f"{step.loss:.4f}, {factor * step.accuracy:.2f} {unit}"
+          f"{'' if step.kept else ' (taken back)'}", flush=True)
+
+  with _named_here():
+    gradient_tuning.check_steps(values.outer_steps, values.halvings)
+    config = config_lib.parse([*words, "--eval_protocols=validation"])
+    execute.refuse_several(config)
+    names = gradient_tuning.check_starts(
+        config.method, list(values[FLAG].value or ()))
+    hypergradient.check(config.method, config.run)
+    prepared = hypergradient.prepared_for(config, names)
+    check_choice(prepared.federation)  # before it compiles
+    execute.warn(prepared, set())
+    caution = hypergradient.caution(prepared.method)
+    if caution:
+      print(f"warning: {with_names(caution, '--')}", file=sys.stderr)
+    found = gradient_tuning.descend(
+        hypergradient.Derivatives(prepared, names),
+        outer_steps=values.outer_steps, halvings=values.halvings, last=late,
+        said=said)
+  best = flags_of(found.best)
+  facts: dict[str, Any] = {
+      "best": found.best.values, "loss": found.best.loss,
+      main: found.best.accuracy, "rounds_played": found.played,
+      "steps": [step._asdict() for step in found.steps],
+      "replay": shlex.join([*words, *best])}
+  root.mkdir(parents=True, exist_ok=True)
+  text = table(found)
+  results.write_text(root / "gradient.md", f"# {title}\n\n{text}\n")
+  results.write_json(root / "gradient.json", facts)
+  print(f"{text}\n\nbest: {' '.join(best)}\nreplay: {program.name('run')} "
+        f"{facts['replay']}\nresults in {root}")
+  return found

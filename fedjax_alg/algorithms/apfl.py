@@ -1,0 +1,161 @@
+"""APFL: each client mixes a personal model with the global one.
+
+Reference: Deng, Kamani, Mahdavi, "Adaptive Personalized Federated Learning",
+arXiv:2003.13461, Algorithm 1, and the authors' code (FedTorch).
+
+Client k keeps a personal model v_k and a weight alpha_k, and uses the mixture
+alpha_k v_k + (1 - alpha_k) w. A participant takes FedAvg's local steps for its
+copy w_k of the global model, and on the same mini-batches steps for v_k by the
+gradient of the mixture's loss with respect to v_k:
+
+  w_k <- w_k - client_lr g(w_k; B)
+  v_k <- v_k - client_lr alpha_k g(alpha_k v_k + (1 - alpha_k) w_k; B)
+
+The server has FedAvg's mean of the w_k. With `adaptive_weight` alpha_k takes a
+step of its own, by the gradient at the same mixture, at the first mini-batch of
+a round, as in the authors' code, and stays in [0, 1]:
+
+  alpha_k <- alpha_k - client_lr <v_k - w_k, g(mixture; B)>
+
+``client_params`` is the mixture with the current global model; for a client
+that has not taken part yet, a newcomer among them, the global model.
+
+Deviations: the paper leaves open where v_k starts. Here it starts at the global
+model that the client receives when it first takes part; `personal_start`=
+initial is the initial model for all clients. The authors' code adds 0.02 alpha
+to the gradient of alpha and mixes the two models' gradients, which the paper
+does not have. It moves w_k before it mixes; the paper mixes first.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg import trees
+from fedjax_alg.base import Algorithm, Array, builder, MapClients, Model, Params
+from fedjax_alg.central import steps
+from fedjax_alg.client import minibatches
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.update import ClientUpdate, Store, Trained
+from fedjax_alg.exchange import exchange_of
+from fedjax_alg.exchange.aggregation import Aggregation
+from fedjax_alg.exchange.weights import READ, WEIGHTS
+from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.rounds.two_halves import ComposedState, compose
+
+_SOURCE = "Deng et al., Algorithm 1"
+
+
+@dataclasses.dataclass(frozen=True)
+class APFLHParams(Aggregation, LocalWork):
+  """Hyper-parameters of APFL."""
+
+  client_lr: float = hyper(
+      0.1, "eta, learning rate of the local steps of both models", above=0.0,
+      source=_SOURCE)
+  server_lr: float = hyper(
+      1.0, "factor of the participants' mean update", above=0.0,
+      source=_SOURCE)
+  personal_weight: float = hyper(
+      0.5, "alpha, weight of a client's personal model in its mixture with the "
+      "global one; the first one with `adaptive_weight`", minimum=0.0,
+      maximum=1.0, source="alpha_i, Deng et al.; value of the authors' code")
+  adaptive_weight: bool = hyper(
+      False, "whether each client learns its alpha, by one gradient step in "
+      "every round", source="Deng et al.; once a round as in the authors' code")
+  personal_start: str = hyper(
+      "received", "where a personal model starts: received = at the global "
+      "model that the client receives when it first takes part, initial = at "
+      "the initial model", choices=("received", "initial"), source=_SOURCE)
+  client_weights: str = hyper(
+      "uniform", "weights of the participants in the mean: uniform = all equal "
+      "(the paper), examples = n_i / n^r", choices=WEIGHTS, when=READ,
+      source=_SOURCE)
+
+
+class Mixtures(NamedTuple):
+  """What the clients keep."""
+
+  models: Params  #: [C, ...], v_k
+  weight: Array  #: [C] float32, alpha_k
+  met: Array  #: [C] bool, whether the client has taken part
+
+
+def _mixture(weight: Array, personal: Params, shared: Params) -> Params:
+  return jax.tree.map(
+      lambda v, w: weight * v + (1.0 - weight) * w, personal, shared)
+
+
+def _update(model: Model, hparams: APFLHParams) -> ClientUpdate:
+  rate = hparams.client_lr
+
+  def init(params, spec):
+    clients = spec.num_clients
+    return Mixtures(
+        trees.repeat(params, clients),
+        jnp.full(clients, hparams.personal_weight, jnp.float32),
+        jnp.zeros(clients, bool))
+
+  def step(gradient, carry):
+    params, personal, weight, first, _ = carry
+    (loss, here), (_, there) = gradient(
+        params, _mixture(weight, personal, params))
+    after = weight
+    if hparams.adaptive_weight:
+      slope = trees.dot(trees.subtract(personal, params), there)
+      after = jnp.where(
+          first, jnp.clip(weight - rate * slope, 0.0, 1.0), weight)
+    return (trees.add_scaled(params, -rate, here),
+            trees.add_scaled(personal, -rate * weight, there), after,
+            jnp.bool_(False), loss)
+
+  def train(received, shard, row, key):
+    kept, weight, met = row
+    start = kept
+    if hparams.personal_start == "received":
+      # A client without data has not taken part: it keeps what it has.
+      start = trees.where(met | (shard.size == 0), kept, received.start)
+    params, personal, weight, _, loss = minibatches.fold_steps(
+        model, shard, hparams, key, step,
+        (received.start, start, weight, jnp.bool_(True), jnp.zeros(())))
+    return Trained(params, loss, kept=Mixtures(
+        personal, weight, met | (shard.size > 0)))
+
+  return ClientUpdate(
+      train, hparams, init=init, gradients_per_step=2, takes_parts=True,
+      one_model="a client's personal model is mixed with one global model",
+      no_personal_because="keeps a personal model of all parameters",
+      store=Store(lambda memory: memory, lambda memory, table: table,
+                  trees.set_rows))
+
+
+@builder
+def apfl(
+    model: Model, hparams: APFLHParams, *, map_clients: MapClients
+) -> Algorithm[ComposedState]:
+  """APFL: each client mixes a personal model with the global one.
+
+  Participant k takes FedAvg's local steps for its copy w_k of the global model,
+  and on the same mini-batches steps for its personal model,
+    v_k <- v_k - client_lr alpha_k g(alpha_k v_k + (1 - alpha_k) w_k; B),
+  and keeps v_k and alpha_k, which it learns with `adaptive_weight`.
+
+  Returns:
+    Its ``client_params`` is alpha_k v_k + (1 - alpha_k) w, and for a client
+    that has not taken part yet the global model w.
+  """
+  validate(hparams)
+  algorithm = compose(
+      model, _update(model, hparams), steps.average(hparams.server_lr),
+      map_clients=map_clients, exchange=exchange_of(hparams))
+
+  def client_params(state, client_id, shard, key):
+    del shard, key
+    table, shared = state.own_memory, trees.index(state.models, 0)
+    personal, weight, met = trees.rows(table, client_id)
+    met = met & (client_id < trees.num_rows(table.met))
+    return trees.where(met, _mixture(weight, personal, shared), shared)
+
+  return algorithm._replace(client_params=client_params)

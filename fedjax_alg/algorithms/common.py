@@ -1,0 +1,77 @@
+"""What many methods are made of: fields that they share, and their last lines.
+"""
+
+from typing import Any
+
+from fedjax_alg.base import Algorithm, MapClients, Model
+from fedjax_alg.central import steps
+from fedjax_alg.client.optimizers import local_optimizer
+from fedjax_alg.client.sgd import sgd_update
+from fedjax_alg.client.update import ClientUpdate
+from fedjax_alg.exchange import exchange_of
+from fedjax_alg.exchange.weights import BY_LOSS, FAIR, READ, WEIGHTS
+from fedjax_alg.hparams import hyper
+from fedjax_alg.rounds.clustered import (
+    ClusteredState, compose_clustered, Rule)
+from fedjax_alg.rounds.two_halves import compose, ComposedState
+
+
+def local_rate(default: float = 0.1, source: str = "", symbol: str = "") -> Any:
+  """The field `client_lr`; the paper writes it as ``symbol``."""
+  return hyper(
+      default, f"{symbol and symbol + ', '}learning rate of the local steps",
+      above=0.0, source=source)
+
+
+def server_rate(source: str = "", symbol: str = "", note: str = "") -> Any:
+  """The field `server_lr` of a server that adds the mean update."""
+  return hyper(
+      1.0, f"{symbol and symbol + ', '}factor of the participants' mean update"
+      f"{note}", above=0.0, source=source)
+
+
+def weights(
+    default: str, source: str = "", mean: str = "the mean update",
+    when: Any = READ, by_loss: bool = False, **more: Any) -> Any:
+  """The field `client_weights`; ``mean`` says what is weighted.
+
+  With ``by_loss`` weights by the participants' losses may be given, too.
+  """
+  text = (f"weights of the participants in {mean}: examples = n_i / n^r, "
+          "uniform = all equal")
+  if not by_loss:
+    return hyper(default, text, choices=WEIGHTS, when=when, source=source)
+  return hyper(default, f"{text}, {BY_LOSS}", when=when,
+               source="; ".join(filter(None, (source, FAIR))), **more)
+
+
+def averaging(
+    model: Model, client: ClientUpdate, hparams: Any, map_clients: MapClients
+) -> Algorithm[ComposedState]:
+  """A local method whose updates the server averages, times `server_lr`."""
+  return compose(
+      model, client, steps.average(hparams.server_lr), map_clients=map_clients,
+      exchange=exchange_of(hparams))
+
+
+def in_groups(
+    model: Model, hparams: Any, rule: Rule, map_clients: MapClients,
+    client: ClientUpdate | None = None) -> Algorithm[ClusteredState]:
+  """FedAvg in every group of a rule, with FedProx's `mu` if there is one."""
+  if client is None:
+    client = sgd_update(
+        model, hparams, hparams.client_lr, getattr(hparams, "mu", 0.0),
+        local_optimizer(hparams))
+  return compose_clustered(
+      model, client, rule, map_clients=map_clients,
+      exchange=exchange_of(hparams))
+
+
+def product_caution(
+    hparams: Any, rate: str, pull: str, most: float, what: str) -> str:
+  """A warning if two hyper-parameters have too large a product, else ""."""
+  one, other = getattr(hparams, rate), getattr(hparams, pull)
+  if one * other < most:
+    return ""
+  return (f"`{rate}`={one:g} with `{pull}`={other:g}: {what} from a product of "
+          f"{most:g} on; take `{rate}` below {most / other:.1e}")

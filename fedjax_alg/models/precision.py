@@ -1,0 +1,61 @@
+"""Computing in bfloat16, with parameters and all sums in float32.
+
+A model's parameters and examples are converted where they enter ``apply``, and
+its outputs where they leave it. So the products and activations of a pass and
+of its derivatives are in bfloat16, and everything else is in float32 as ever:
+parameters and their steps, losses, sums over rows and clients, what is sent.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg.base import Model
+from fedjax_alg.models import roles
+
+#: In what a model may be computed.
+DTYPES = ("float32", "bfloat16")
+
+
+def _as(dtype: Any, tree: Any) -> Any:
+  """The tree with its floating-point leaves in another dtype."""
+  return jax.tree.map(
+      lambda leaf: leaf.astype(dtype)
+      if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, tree)
+
+
+def in_bfloat16(model: Model) -> Model:
+  """The model that computes in bfloat16, but for its running statistics.
+
+  Its logits are no longer linear in the parameters, because both are rounded.
+  Numbers of float32 that a module makes itself are taken as they are, and what
+  they meet is computed in float32.
+
+  Args:
+    model: any model; its layers (``Model.layers``) compute as before.
+  """
+
+  kept = () if model.roles is None else model.roles.stateful.names
+
+  def lowered(params):
+    return jax.tree.map(
+        lambda name, leaf: leaf if name in kept else _as(jnp.bfloat16, leaf),
+        jax.tree.unflatten(jax.tree.structure(params), roles.paths(params)),
+        params)
+
+  def converted(apply: Callable[..., Any] | None) -> Any:
+
+    def low(params, x, *more):
+      assert apply is not None
+      with jax.numpy_dtype_promotion("standard"):
+        return _as(jnp.float32, apply(
+            lowered(params), _as(jnp.bfloat16, x), *more))
+
+    return apply and low
+
+  return roles.changed(model, lambda whole: whole._replace(
+      apply=converted(whole.apply), linear=False,
+      train_apply=converted(whole.train_apply),
+      observe=converted(whole.observe)))

@@ -1,0 +1,108 @@
+"""Models that start from given parameters, all of them or a part.
+
+What is given takes the place of what ``Model.init`` draws, leaf by leaf, before
+the leaves get their roles (``models.roles``): so frozen, personal and shared
+ones may all be given. The programs of a run have them as an argument
+(``ClientData.start``) and not as constants.
+"""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedjax_alg.base import Key, Model, Params
+from fedjax_alg.errors import OptionError
+from fedjax_alg.models import adapt, roles
+
+
+def matched(
+    model: Model, arrays: Mapping[str, np.ndarray], only: Sequence[str],
+    said: str) -> Params:
+  """The leaves of a model that arrays give.
+
+  Args:
+    model: the model of all leaves.
+    arrays: name of a leaf, with or without "params/" before it -> array.
+    only: patterns of the leaves that are given (``roles.matches``); empty: all
+      are.
+    said: where the arrays are from, for messages.
+
+  Returns:
+    A tree like the parameters, None in the place of what is not given.
+
+  Raises:
+    OptionError: an array is missing, of another shape, or of no leaf. Running
+      statistics that are missing are drawn.
+  """
+  whole = model if model.roles is None else model.roles.whole
+  statistics = {} if model.roles is None else model.roles.stateful.names
+  shapes = adapt.params_shapes(whole.init)
+  names = roles.paths(shapes)
+  held = {name.removeprefix("params/"): array
+          for name, array in arrays.items()}
+  wanted = [True] * len(names)
+  if only:
+    wanted = [any(column) for column in zip(*(
+        roles.leaves_of("init_only", pattern, whole, [
+            statistics.get(name, name) for name in names])
+        for pattern in only))]
+
+  def shown(names):
+    return ", ".join(sorted(names)[:8])
+
+  part = "" if only else " (`init_only` names the part to take)"
+  given = []
+  for name, take, leaf in zip(names, wanted, jax.tree.leaves(shapes)):
+    take = take and (name in held or name not in statistics)
+    if take and name not in held:
+      raise OptionError(f"{said}: has no {name}, it has "
+                        f"{shown(held)}{part}")
+    if take and held[name].shape != leaf.shape:
+      raise OptionError(
+          f"{said}: {name} is {list(held[name].shape)}, and "
+          f"{list(leaf.shape)} in the model{part}")
+    given.append(held[name] if take else None)
+  more = sorted(set(held) - set(names))
+  if more and not only:
+    raise OptionError(f"{said}: has {shown(more)}, which the model has "
+                      f"not{part}")
+  return jax.tree.unflatten(jax.tree.structure(shapes), given)
+
+
+def starting(model: Model, given: Params) -> Model:
+  """The model whose ``init`` gives these leaves, and draws those of None."""
+
+  def init(key: Key) -> Params:
+    return jax.tree.map(
+        lambda drawn, leaf: drawn if leaf is None else leaf, model.init(key),
+        given)
+
+  return model._replace(init=init)
+
+
+def bound(model: Model, given: Params | None) -> Model:
+  """The model with given leaves that a program has as its arguments.
+
+  Args:
+    model: the model of a run, with roles or without.
+    given: see ``starting``; None: none are given.
+  """
+  if given is None:
+    return model
+  if model.roles is None:
+    return starting(model, given)
+  return dataclasses.replace(
+      model.roles, whole=starting(model.roles.whole, given)).shared_like(
+          model)._replace(caution=model.caution)
+
+
+def moving(model: Model, given: Params | None) -> Any:
+  """The given leaves but for those that are frozen, which no program draws."""
+  if given is None or model.roles is None:
+    return given
+  return jax.tree.map(
+      lambda role, leaf: None if role == "frozen" else leaf, model.roles.role,
+      given)

@@ -1,0 +1,74 @@
+"""Tasks: what is predicted of an example, how well, and by which metrics."""
+
+from typing import Any
+
+from fedjax_alg import own
+from fedjax_alg.errors import a_type, did_you_mean, OptionError
+from fedjax_alg.tasks.classification import CLASSIFICATION, cross_entropy
+from fedjax_alg.tasks.classification import MAX_MATRIX
+from fedjax_alg.tasks.counts import at_clients, Counts, over_clients, summarise
+from fedjax_alg.tasks.dense import DENSE, dense
+from fedjax_alg.tasks.multi_label import MULTI_LABEL
+from fedjax_alg.tasks.regression import REGRESSION
+from fedjax_alg.tasks.task import Labels, largest, Metrics, metrics_of, Sums
+from fedjax_alg.tasks.task import Task
+from fedjax_alg.tasks.tokens import TOKENS
+
+__all__ = ["CLASSIFICATION", "Counts", "DENSE", "Labels", "MAX_MATRIX",
+           "MULTI_LABEL", "Metrics", "NAMES", "REGRESSION", "Sums", "TOKENS",
+           "Task", "at_clients", "cross_entropy",
+           "dense", "is_own", "largest", "metrics_of", "named", "of",
+           "over_clients", "summarise"]
+
+#: Name -> task.
+NAMES: dict[str, Task] = {task.name: task for task in (
+    CLASSIFICATION, MULTI_LABEL, REGRESSION, DENSE, TOKENS)}
+
+
+_DENSE = "dense:"
+
+
+def named(task: str | Task | None) -> Task | None:
+  """The task that an option or an argument names.
+
+  Args:
+    task: a name of ``NAMES``, with dense perhaps the label that is ignored
+      ("dense:255"); the file or module and the name of a ``Task``
+      (``own.load``); a ``Task``; or None.
+
+  Returns:
+    The task; None for None.
+
+  Raises:
+    OptionError: it is none of these.
+  """
+  if task is None or isinstance(task, Task):
+    return task
+  if not isinstance(task, str):
+    raise OptionError(f"`task`: {a_type(task)}, must be a name or a Task")
+  if task.startswith(_DENSE):
+    try:
+      return dense(int(task.removeprefix(_DENSE)))
+    except ValueError:
+      raise OptionError(f"`task`={task}: must be dense:LABEL, the label of "
+                        "pixels that are ignored") from None
+  if is_own(task):
+    found, _ = own.load(task, "task")
+    if not isinstance(found, Task):
+      raise OptionError(f"`task`={task}: is {a_type(found)}, must be a Task")
+    return found
+  own.refuse_nameless(task, "task")
+  if task not in NAMES:
+    raise OptionError(f"`task`={task}: unknown{did_you_mean(task, NAMES)} (one "
+                      f"of {', '.join(NAMES)}, or your own, {own.FORMS})")
+  return NAMES[task]
+
+
+def is_own(task: Any) -> bool:
+  """Whether an option names a task of the user's own."""
+  return own.is_own(task) and not task.startswith(_DENSE)
+
+
+def of(what: Any) -> Task:
+  """The task of a model or of data; one class for each example by default."""
+  return CLASSIFICATION if what.task is None else what.task

@@ -1,0 +1,106 @@
+"""What an evaluation counts: the sums of a task, and those of each client."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_alg.metrics import names
+from fedjax_alg.tasks.task import Sums, Task
+
+
+class Counts(NamedTuple):
+  """Sums over the examples that a protocol counts."""
+
+  sums: Sums  #: of all of them
+  #: leaves [C, ...], ``Task.pooled`` sums of each client; None if the clients
+  #: are not counted one by one
+  clients: Sums | None = None
+
+
+def over_clients(task: Task, each: Sums, chosen: Any = None) -> Counts:
+  """Adds the sums of clients and keeps those of each client.
+
+  Args:
+    task: the task.
+    each: sums of each client, leaves [C, ...].
+    chosen: [C] bool, the clients to count; None means all.
+
+  Returns:
+    The counts.
+  """
+  if chosen is not None:
+    each = jax.tree.map(
+        lambda leaf: jnp.where(
+            chosen.reshape(chosen.shape + (1,) * (leaf.ndim - 1)), leaf,
+            jnp.zeros_like(leaf)), each)
+  return Counts({name: leaf.sum(0) for name, leaf in each.items()},
+                task.pooled(each))
+
+
+def _on_host(sums: Sums) -> Sums:
+  return {name: np.asarray(leaf, np.float64) for name, leaf in sums.items()}
+
+
+def at_clients(
+    task: Task, clients: Sums, leading: int) -> dict[str, np.ndarray]:
+  """The measures of each client.
+
+  Args:
+    task: the task.
+    clients: ``Counts.clients``, with further axes in front.
+    leading: number of axes up to that of the clients.
+
+  Returns:
+    The main metric and "loss", float64, NaN for a client that was not counted,
+    and "test_examples", int64.
+  """
+  sums = _on_host(clients)
+  rows = sums["rows"]
+  rows = rows.reshape(*rows.shape[:leading], -1).sum(-1)
+  found = task.measured(sums)
+  return {**{name: np.where(rows > 0, found[name], np.nan)
+             for name in (task.main, "loss")},
+          "test_examples": rows.astype(np.int64)}
+
+
+def _over_clients(
+    task: Task, counts: Counts, like: np.ndarray) -> dict[str, np.ndarray]:
+  """The mean of the main metric over the clients, and over the worst tenth.
+
+  All clients have the same weight, and those without test examples none. A
+  tenth is rounded up. NaN if the clients are not counted one by one.
+  """
+  columns = names.of_clients(task.main)
+  nothing = np.full(like.shape, np.nan)
+  if counts.clients is None:
+    return dict.fromkeys(columns, nothing)
+  sign = names.sign(task.main)
+  # The worst first, and clients without a number at the end.
+  found = np.sort(sign * at_clients(
+      task, counts.clients, like.ndim + 1)[task.main], axis=-1)
+  tested = (~np.isnan(found)).sum(-1)
+
+  def mean(number):
+    worst = np.arange(found.shape[-1]) < number[..., None]
+    return sign * np.divide(np.where(worst, found, 0.0).sum(-1), number,
+                            out=nothing.copy(), where=number > 0)
+
+  return dict(zip(columns, (mean(tested), mean(-(-tested // 10)))))
+
+
+def summarise(task: Task, counts: Counts) -> dict[str, np.ndarray]:
+  """The metrics of a task, and its main metric over the clients.
+
+  Args:
+    task: the task.
+    counts: sums with any number of leading axes, which those of the clients
+      have before their axis, too.
+
+  Returns:
+    Metric -> float64 with these axes; NaN if no example was counted.
+  """
+  found = {name: np.asarray(value, np.float64) for name, value in task.measured(
+      _on_host(counts.sums)).items()}
+  return found | _over_clients(task, counts, found["loss"])

@@ -1,0 +1,103 @@
+"""Dense prediction: a class for each pixel, some of which are ignored."""
+
+import math
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_alg.tasks import task as task_lib
+from fedjax_alg.tasks.classification import cross_entropy, MAX_CLASSES
+from fedjax_alg.tasks.task import HIGHER, if_any, Labels, LOWER, ratio, Sums
+from fedjax_alg.tasks.task import Task
+
+
+def mean_cross_entropy(logits: Any, y: Any, counted: Any) -> Any:
+  """Mean of an example's cross entropies over the places that count.
+
+  Args:
+    logits: [B, ..., L].
+    y: [B, ...] int32.
+    counted: [B, ...] bool.
+
+  Returns:
+    [B] float32, 0 for an example without such a place.
+  """
+  counted = counted.reshape(len(y), -1)
+  losses = cross_entropy(logits.reshape(-1, logits.shape[-1]), y.reshape(-1))
+  losses = losses.reshape(counted.shape)
+  return jnp.where(counted, losses, jnp.zeros_like(losses)).sum(1) / (
+      jnp.maximum(counted.sum(1), 1).astype(jnp.float32))
+
+
+def _sums(ignore: int, logits: Any, y: Any, losses: Any, mask: Any) -> Sums:
+  """Numbers [L] of pixels of each class, correct ones and predicted ones."""
+  del losses
+  counted = (y != ignore) & mask.reshape(-1, *(1,) * (y.ndim - 1))
+  found = jnp.argmax(logits, -1)
+
+  def number_of(labels, which):
+    # Pixels are many: one-hot labels would take the room of the logits again.
+    return jnp.zeros(logits.shape[-1]).at[labels.reshape(-1)].add(
+        which.reshape(-1).astype(jnp.float32), mode="drop")
+
+  return {"truth": number_of(y, counted), "predicted": number_of(
+      found, counted), "hits": number_of(y, counted & (found == y))}
+
+
+def _values(sums: Sums) -> dict[str, Any]:
+  """mean_iou is over the classes that occur as true or as predicted ones."""
+  hits, truth = sums["hits"], sums["truth"]
+  nothing = if_any(truth.sum(-1))
+  either = truth + sums["predicted"] - hits
+  return {
+      "mean_iou": ratio(ratio(hits, either).sum(-1), (either > 0).sum(-1))
+                  * nothing,
+      "pixel_accuracy": ratio(hits.sum(-1), truth.sum(-1)) * nothing}
+
+
+def dense(ignore: int = -1) -> Task:
+  """Makes the task of dense prediction.
+
+  Args:
+    ignore: the label of pixels that are not counted.
+  """
+
+  def targets(y: np.ndarray) -> np.ndarray:
+    if y.ndim < 2:
+      raise ValueError(f"has shape {y.shape}, a label for each pixel is needed")
+    if y.dtype.kind not in "iu":
+      raise ValueError(f"is {y.dtype}, integers are needed")
+    y = y.astype(np.int64)
+    # Checked without the ignored ones, which may be of any value.
+    kept = np.where(y == ignore, 0, y)
+    task_lib.whole_numbers(kept, 0, MAX_CLASSES - 1)
+    return y.astype(np.int32)
+
+  def size(*targets: np.ndarray) -> int:
+    return task_lib.largest(*(np.where(y == ignore, 0, y) for y in targets))
+
+  def labels(y_train: np.ndarray, y_test: np.ndarray, size: int) -> Labels:
+    """The class of most pixels; L for an example without one."""
+
+    def most(y):
+      y = y.reshape(len(y), math.prod(y.shape[1:]))
+      counts = np.stack([(y == label).sum(1) for label in range(size)], 1)
+      return np.where((y != ignore).any(1), counts.argmax(1), size).astype(
+          np.int32)
+
+    return Labels(most(y_train), most(y_test), size + 1)
+
+  def flipped(y):
+    kept = y != ignore
+    return jnp.where(kept, jnp.where(kept, y, 0).max() - y, y)
+
+  return Task(
+      "dense", lambda logits, y: mean_cross_entropy(logits, y, y != ignore),
+      lambda *args: _sums(ignore, *args), _values,
+      {"mean_iou": HIGHER, "pixel_accuracy": HIGHER, "loss": LOWER},
+      shares=("mean_iou", "pixel_accuracy"), targets=targets, size=size,
+      outputs=lambda y, size: (*y.shape, size), labels=labels, flipped=flipped)
+
+
+DENSE = dense()

@@ -1,0 +1,90 @@
+"""Regression: m real numbers for each example."""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_alg.tasks import task as task_lib
+from fedjax_alg.tasks.task import HIGHER, Labels, LOWER, Sums, Task
+
+#: Parts of the range of a target that stand for its labels, with as many
+#: training examples in each.
+QUANTILES = 10
+
+
+def squared_error(outputs: Any, y: Any) -> Any:
+  """Half the sum over the targets of the squared errors, [B] float32.
+
+  With half, the mean over the examples and (l2/2) ||w||^2 are the objective of
+  ridge regression with n l2 as its penalty.
+  """
+  return 0.5 * jnp.square(outputs - y).sum(-1)
+
+
+def _sums(centre: Any, outputs: Any, y: Any, losses: Any, mask: Any) -> Sums:
+  """Sums [m]; those of the targets are about a centre.
+
+  About 0 the variance of targets far from it would be lost in rounding.
+  """
+  del losses
+
+  def over_rows(values):
+    return jnp.where(mask[:, None], values, jnp.zeros_like(values)).sum(0)
+
+  error, moved = outputs - y, y - centre
+  return {"squares": over_rows(jnp.square(error)),
+          "absolute": over_rows(jnp.abs(error)), "moved": over_rows(moved),
+          "moved_squares": over_rows(jnp.square(moved))}
+
+
+def _values(sums: Sums) -> dict[str, Any]:
+  """Errors are means over examples and targets, r2 is the targets' mean.
+
+  As in scikit-learn, but r2 of constant targets is no number.
+  """
+  rows = sums["rows"][..., None]
+  mse = (sums["squares"] / rows).mean(-1)
+  found = {"mse": mse, "rmse": mse ** 0.5}
+  if "absolute" in sums:  # not of each client
+    spread = sums["moved_squares"] - sums["moved"] ** 2 / rows
+    found["mae"] = (sums["absolute"] / rows).mean(-1)
+    found["r2"] = (1.0 - sums["squares"] / spread).mean(-1)
+  return found
+
+
+def _targets(y: np.ndarray) -> np.ndarray:
+  y = task_lib.of_one_number(
+      task_lib.numbers(y), "one number, or the same number of numbers")
+  return y.astype(np.float32, copy=False)
+
+
+def _labels(
+    y_train: np.ndarray, y_test: np.ndarray, size: int) -> Labels | None:
+  """Between which quantiles of the training targets a single target lies."""
+  if size > 1:
+    return None
+  edges = np.unique(np.quantile(
+      y_train[:, 0], np.arange(1, QUANTILES) / QUANTILES))
+  train, test = (np.searchsorted(edges, y[:, 0], side="right").astype(np.int32)
+                 for y in (y_train, y_test))
+  return Labels(train, test, len(edges) + 1)
+
+
+def _for_data(y_train: np.ndarray) -> Task:
+  centre = y_train.mean(0, dtype=np.float64, keepdims=True).astype(np.float32)
+  return dataclasses.replace(
+      REGRESSION, sums=lambda *args: _sums(centre, *args))
+
+
+REGRESSION = Task(
+    "regression", squared_error, lambda *args: _sums(0.0, *args), _values,
+    {"mse": LOWER, "rmse": LOWER, "mae": LOWER, "r2": HIGHER, "loss": LOWER},
+    targets=_targets, size=task_lib.columns,
+    outputs=lambda y, size: (y.shape[0], size), labels=_labels,
+    pooled=lambda sums: {
+        name: sums[name] for name in ("rows", "loss", "squares")},
+    fitted=lambda y, mask, size: jnp.where(
+        mask[:, None], y, jnp.zeros_like(y)),
+    for_data=_for_data)

@@ -1,0 +1,273 @@
+"""What is predicted of an example and how well, as one value.
+
+A ``Task`` is pure functions of a model's outputs and of the targets: the loss
+of each example, sums over examples, and the metrics that follow from the sums.
+Sums add up over blocks of rows, clients and devices; they are computed in JAX,
+and the metrics on the host in float64. All methods train by ``Task.loss``, and
+all tables, rules and comparisons read the names of ``Task.better``.
+"""
+
+from collections.abc import Callable, Mapping
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_alg.errors import OptionError
+from fedjax_alg.metrics import names
+from fedjax_alg.metrics.names import Metric
+
+#: Name -> sum over rows. "rows" is their number and "loss" the sum of their
+#: losses, in parts if the sum is kept in parts.
+Sums = dict[str, Any]
+HIGHER, LOWER = "higher", "lower"
+
+
+def numbers(y: np.ndarray, whole: str = "whole numbers") -> np.ndarray:
+  """Targets of any kind: whole numbers as int32, others as float32.
+
+  Args:
+    y: [n, ...].
+    whole: what whole numbers are, for messages.
+
+  Raises:
+    ValueError: they are no real numbers, or one is NaN or infinite; the text
+      goes on after the name of the array.
+  """
+  if y.dtype.kind not in "fiub":
+    raise ValueError(f"is {y.dtype}, real numbers are needed")
+  if y.dtype.kind != "f":
+    bounds = np.iinfo(np.int32)
+    if y.size and not bounds.min <= y.min() <= y.max() <= bounds.max:
+      raise ValueError(f"lies in [{y.min()}, {y.max()}], {whole} must fit into "
+                       "int32")
+    return y.astype(np.int32, copy=False)
+  with np.errstate(over="ignore"):  # becomes infinite
+    y = y.astype(np.float32, copy=False)
+  wrong = np.nonzero(~np.isfinite(y))[0]
+  if len(wrong):
+    raise ValueError(f"has {len(wrong)} NaN or infinite value(s) (as float32), "
+                     f"the first in row {wrong[0]}")
+  return y
+
+
+def whole_numbers(y: np.ndarray, least: int, most: int) -> np.ndarray:
+  """Whole numbers in a range, as int32.
+
+  Raises:
+    ValueError: others; the text goes on after the name of the array.
+  """
+  if y.dtype.kind not in "iu":
+    raise ValueError(f"is {y.dtype}, integers are needed")
+  if y.size and (y.min() < least or y.max() > most):
+    raise ValueError(f"lies in [{y.min()}, {y.max()}], whole numbers from "
+                     f"{least} to {most:,} are needed")
+  return y.astype(np.int32, copy=False)
+
+
+def of_one_number(y: np.ndarray, what: str) -> np.ndarray:
+  """Targets [n] as [n, 1], and others as they are; they have two axes then."""
+  if y.ndim == 1:
+    y = y[:, None]
+  if y.ndim != 2 or not y.shape[1]:
+    raise ValueError(f"has shape {y.shape}, {what} are needed for each row")
+  return y
+
+
+def largest(*targets: Any) -> int:
+  """L of labels: the largest one plus one."""
+  return 1 + max(int(y.max(initial=0)) for y in targets)
+
+
+def columns(*targets: Any) -> int:
+  """The number of columns of targets [n, L]."""
+  return int(targets[0].shape[1])
+
+
+def _size(*targets: Any) -> int:
+  """The size of an own task: the number of labels, or of columns."""
+  first = [jax.tree.leaves(y)[0] for y in targets]
+  if first[0].dtype.kind == "i":
+    return largest(*first)
+  return columns(*first) if first[0].ndim > 1 else 1
+
+
+class Labels(NamedTuple):
+  """One label for each example, by which examples can be dealt to clients."""
+
+  train: np.ndarray  #: [n] int32 in [0, number)
+  test: np.ndarray  #: [m] int32
+  number: int
+
+
+def class_labels(y_train: Any, y_test: Any, size: int) -> Labels:
+  """``Task.labels`` of targets that are one class for each example."""
+  return Labels(y_train, y_test, size)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Task:
+  """What is predicted of an example, and how well.
+
+  B examples have the targets y [B, ...] and the model's outputs [B, ...], which
+  both may be pytrees. Only ``name``, ``loss``, ``sums``, ``values`` and
+  ``better`` have to be given for a task of one's own.
+
+  Raises:
+    OptionError: ``better`` and ``shares`` do not fit each other, or a metric
+      has another meaning in another task.
+  """
+
+  name: str
+  #: (outputs, y) -> loss of each example [B] float32, which training minimises
+  loss: Callable[[Any, Any], Any]
+  #: (outputs, y, losses [B], mask [B] bool) -> sums over the rows of the mask;
+  #: other rows may hold NaN. "rows" and "loss" are added if they are missing
+  sums: Callable[[Any, Any, Any, Any], Mapping[str, Any]]
+  #: (sums) -> metric -> value. The sums are arrays with leading axes, of models
+  #: or clients, before the axes that ``sums`` gives them, and the values have
+  #: these leading axes. "loss" is added if it is missing. A metric that cannot
+  #: be had of ``pooled`` sums is left out there
+  values: Callable[[Sums], Mapping[str, Any]]
+  #: metric -> "higher" or "lower", in the order of the tables. The first is the
+  #: main one, by which models and settings are chosen
+  better: Mapping[str, str]
+  #: the metrics that lie in [0, 1]; tables show them in percent
+  shares: tuple[str, ...] = ()
+  #: (an array of targets) -> the array that is kept; raises a ValueError whose
+  #: text goes on after the array's name
+  targets: Callable[[np.ndarray], np.ndarray] = numbers
+  #: (training, test targets) -> L, the number of classes, targets or tokens
+  size: Callable[..., int] = _size
+  #: (shapes of y, L) -> the shape that the outputs must have; None: any
+  outputs: Callable[[Any, int], tuple[int, ...]] | None = None
+  #: (training, test targets, L) -> ``Labels``; None, or returning None:
+  #: examples have no label
+  labels: Callable[[Any, Any, int], Labels | None] | None = None
+  #: (sums) -> smaller sums that ``main`` and "loss" follow from, which are kept
+  #: for each client
+  pooled: Callable[[Sums], Sums] = lambda sums: sums
+  #: (outputs, y, mask) -> the confusion matrix [L, L]; None: there is none
+  matrix: Callable[[Any, Any, Any], Any] | None = None
+  #: (y of all) -> the false targets of hostile clients; None: there are none
+  flipped: Callable[[Any], Any] | None = None
+  #: (y, mask, L) -> [B, L], the numbers that least squares fits; None: none
+  fitted: Callable[[Any, Any, int], Any] | None = None
+  #: (training targets) -> the task as it measures on these data
+  for_data: Callable[[Any], "Task"] | None = None
+  of_tokens: bool = False  #: whether x and y are ids of the same tokens
+
+  def __post_init__(self):
+    better = dict(self.better)
+    better.setdefault("loss", LOWER)
+    object.__setattr__(self, "better", better)
+    for name, which in better.items():
+      if which not in (HIGHER, LOWER):
+        raise OptionError(f"`better`={name}: {which!r}, must be {HIGHER!r} or "
+                          f"{LOWER!r}")
+    for name in self.shares:
+      if name not in better:
+        raise OptionError(f"`shares`={name}: not in `better` (one of "
+                          f"{', '.join(better)})")
+    names.define(self.metrics.of.items())
+
+  @property
+  def main(self) -> str:
+    """The main metric."""
+    return next(iter(self.better))
+
+  @property
+  def has_classes(self) -> bool:
+    """Whether the target of an example is one class in [0, L)."""
+    return self.labels is class_labels
+
+  @property
+  def metrics(self) -> "Metrics":
+    """What tables and comparisons know of the task."""
+    return Metrics(self.name, {
+        name: Metric(which == HIGHER, name in self.shares)
+        for name, which in self.better.items()})
+
+  def of_batch(
+      self, outputs: Any, y: Any, losses: Any, mask: Any, matrix: bool = False
+  ) -> Sums:
+    """Sums over the rows of a batch.
+
+    Args:
+      outputs: of the model.
+      y: targets.
+      losses: [B] float32, loss of each example.
+      mask: [B] bool; other rows are ignored, and may hold NaN.
+      matrix: whether "confusion" is one of the sums.
+    """
+    found = dict(self.sums(outputs, y, losses, mask))
+    if "rows" not in found:
+      found["rows"] = mask.sum().astype(jnp.float32)
+    if "loss" not in found:
+      found["loss"] = jnp.where(mask, losses, jnp.zeros_like(losses)).sum()
+    if matrix:
+      assert self.matrix is not None
+      found["confusion"] = self.matrix(outputs, y, mask)
+    return found
+
+  def measured(self, sums: Sums) -> dict[str, Any]:
+    """The metrics of sums, NaN if nothing was counted; see ``values``."""
+    with np.errstate(all="ignore"):
+      found = dict(self.values(sums))
+      if "loss" not in found:
+        found["loss"] = sums["loss"] / sums["rows"]
+    return {name: found[name] for name in self.better if name in found}
+
+
+class Metrics(NamedTuple):
+  """The metrics of a task, as its tables have them."""
+
+  task: str  #: name of the task
+  of: dict[str, Metric]  #: in the order of the tables, without the clients'
+
+  @property
+  def main(self) -> str:
+    """The main metric."""
+    return next(iter(self.of))
+
+  @property
+  def columns(self) -> tuple[str, ...]:
+    """The columns of metrics.csv."""
+    return (*self.of, *names.of_clients(self.main))
+
+  def facts(self) -> dict[str, Any]:
+    """What config.json keeps."""
+    return {"name": self.task, "metrics": {
+        name: list(meant) for name, meant in self.of.items()}}
+
+
+def metrics_of(facts: Mapping[str, Any]) -> Metrics:
+  """The metrics of a run that was read from a folder.
+
+  Args:
+    facts: what ``Metrics.facts`` has returned.
+  """
+  of = {str(name): Metric(*map(bool, meant))
+        for name, meant in facts["metrics"].items()}
+  names.define(of.items())
+  return Metrics(str(facts["name"]), of)
+
+
+def module_of(array: Any) -> Any:
+  """The module that computes with an array: ``jnp`` or ``np``."""
+  return jnp if isinstance(array, jax.Array) else np
+
+
+def ratio(a: Any, b: Any) -> Any:
+  """a / b, 0 where b is not positive; of NumPy or JAX arrays."""
+  if isinstance(b, jax.Array):
+    return jnp.where(b > 0, a / jnp.where(b > 0, b, 1.0), 0.0)
+  a = np.asarray(a, np.float64)
+  return np.divide(a, b, out=np.zeros_like(a), where=np.asarray(b) > 0)
+
+
+def if_any(number: Any) -> Any:
+  """1 where a number is positive, else NaN."""
+  return module_of(number).where(number > 0, 1.0, np.nan)

@@ -1,0 +1,349 @@
+"""Running statistics of models against NumPy, and against each other.
+
+The oracle is a network x -> V -> BatchNorm -> W with the gradient through the
+statistics of the batch, written out in NumPy.
+"""
+
+from flax import linen as nn, nnx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedjax_alg as fa
+from fedjax_alg.base import ClientData
+from fedjax_alg.client import minibatches
+from fedjax_alg.client.update import Trained
+from fedjax_alg.data import layout
+from fedjax_alg.engine import checkpoint
+from fedjax_alg.engine.keys import client_keys, run_keys
+from fedjax_alg.rounds.local_training import Training
+from fedjax_alg.runs.plan import from_keywords
+from fedjax_alg.runs.prepare import cautions
+from fedjax_alg.runs.programs import Programs
+
+SIZES, WIDTH, CLASSES, ROUNDS, RATE = (6, 9, 14), 5, 3, 3, 0.3
+DECAY, EPSILON = 0.8, 1e-5
+
+
+class Normed(nn.Module):
+  """The network as flax.linen has it."""
+
+  @nn.compact
+  def __call__(self, x, train):
+    x = nn.Dense(WIDTH, use_bias=False, name="first")(x)
+    x = nn.BatchNorm(
+        not train, momentum=DECAY, epsilon=EPSILON, name="bn")(x)
+    return nn.Dense(CLASSES, use_bias=False, name="last")(x)
+
+
+class NnxNormed(nnx.Module):
+  """The network as flax.nnx has it."""
+
+  def __init__(self, rngs):
+    self.first = nnx.Linear(4, WIDTH, use_bias=False, rngs=rngs)
+    self.bn = nnx.BatchNorm(
+        WIDTH, momentum=DECAY, epsilon=EPSILON, rngs=rngs)
+    self.last = nnx.Linear(WIDTH, CLASSES, use_bias=False, rngs=rngs)
+
+  def __call__(self, x):
+    return self.last(self.bn(self.first(x)))
+
+
+def flat(tree):
+  """Parameters and statistics of a client's model, for the oracle."""
+  layers, moving = tree["params"], tree["batch_stats"]["bn"]
+  return [np.asarray(leaf, np.float64) for leaf in (
+      layers["first"]["kernel"], layers["bn"]["scale"], layers["bn"]["bias"],
+      layers["last"]["kernel"])], [
+          np.asarray(moving[name], np.float64) for name in ("mean", "var")]
+
+
+def federation(sizes=SIZES, shift=0.5):
+  """Clients with four features of unlike means and all their rows for both."""
+  rng = np.random.default_rng(3)
+  parts = np.repeat(np.arange(len(sizes)), sizes)
+  x = (rng.normal(size=(sum(sizes), 4)) + shift * parts[:, None]).astype(
+      np.float32)
+  y = rng.integers(CLASSES, size=sum(sizes)).astype(np.int32)
+  clients = [(x[parts == i], y[parts == i]) for i in range(len(sizes))]
+  examples = fa.from_arrays(
+      x, y, parts, x_test=x, y_test=y, test_client_ids=parts)
+  return fa.federate(examples, partition="natural"), clients
+
+
+def play(algorithm, held, **options):
+  """A run with all clients and full batches, on one device."""
+  return fa.run(algorithm, held, **{**dict(
+      model=Normed(), rounds=ROUNDS, eval_every=ROUNDS,
+      cohort_size=held.num_clients, evaluate="local", batch_size=0,
+      local_steps=2, client_lr=RATE, l2=0.0, host_devices=1), **options})
+
+
+# The oracle.
+
+
+def forward(w, x, moving=None):
+  """Logits, the statistics, and what the gradient needs."""
+  V, gamma, beta, W = w
+  h = x @ V
+  mean, var = moving or (h.mean(0), h.var(0))
+  norm = (h - mean) / np.sqrt(var + EPSILON)
+  return (gamma * norm + beta) @ W, (mean, var), norm
+
+
+def slope(w, x, y, moving=None):
+  """Gradient of the mean cross entropy, through the batch's statistics."""
+  V, gamma, beta, W = w
+  logits, (_, var), norm = forward(w, x, moving)
+  p = np.exp(logits - logits.max(1, keepdims=True))
+  p /= p.sum(1, keepdims=True)
+  p[np.arange(len(y)), y] -= 1
+  p /= len(y)
+  back = p @ W.T
+  of_norm = back * gamma
+  if moving is None:
+    of_norm = of_norm - of_norm.mean(0) - norm * (of_norm * norm).mean(0)
+  of_h = of_norm / np.sqrt(var + EPSILON)
+  return [x.T @ of_h, (back * norm).sum(0), back.sum(0),
+          (gamma * norm + beta).T @ p]
+
+
+def moved(moving, seen):
+  return [DECAY * old + (1 - DECAY) * new for old, new in zip(moving, seen)]
+
+
+def local_sgd(w, moving, batches):
+  """A participant's steps: its model and its statistics."""
+  for x, y in batches:
+    seen = forward(w, x)[1]
+    w = [a - RATE * g for a, g in zip(w, slope(w, x, y))]
+    moving = moved(moving, seen)
+  return w, moving
+
+
+def mean(of, sizes):
+  sizes = np.asarray(sizes, float)
+  return [sum(s * leaf for s, leaf in zip(sizes, leaves)) / sizes.sum()
+          for leaves in zip(*of)]
+
+
+def first(key=None):
+  """The first parameters of a run of seed 0, and the first statistics."""
+  key = run_keys(0).model if key is None else key
+  return flat(Normed().init(key, jnp.zeros((1, 4)), False))
+
+
+def fedavg(clients, mode, rounds=ROUNDS, own=()):
+  """The clients' models; the parameters in ``own`` are each client's."""
+  w, moving = first()
+  sizes = [len(y) for _, y in clients]
+  every, states = [w] * len(clients), [moving] * len(clients)
+  for _ in range(rounds):
+    found = [local_sgd(w, moving, [pair] * 2) for w, moving, pair in zip(
+        every, states, clients)]
+    shared = mean([w for w, _ in found], sizes)
+    every = [[w[i] if i in own else leaf for i, leaf in enumerate(shared)]
+             for w, _ in found]
+    states = [moving for _, moving in found]
+    if mode == "global":
+      states = [mean(states, sizes)] * len(clients)
+  return every, states
+
+
+def loss(w, x, y, moving=None):
+  logits = forward(w, x, moving)[0]
+  return (np.log(np.exp(logits).sum(1)) - logits[np.arange(len(y)), y]).mean()
+
+
+def check(found, w, moving, atol=3e-6):
+  found_w, found_moving = flat(found)
+  for a, b in zip([*found_w, *found_moving], [*w, *moving], strict=True):
+    np.testing.assert_allclose(a, b, atol=atol)
+
+
+def as_linen(tree):
+  """The tree of ``NnxNormed`` as that of ``Normed``."""
+  bn = tree["bn"]
+  return {"params": {"first": tree["first"], "last": tree["last"], "bn": {
+      name: bn[name] for name in ("scale", "bias")}}, "batch_stats": {"bn": {
+          name: bn[name] for name in ("mean", "var")}}}
+
+
+PARAMETERS = 4 * WIDTH + 2 * WIDTH + WIDTH * CLASSES
+
+
+@pytest.mark.fast
+def test_the_servers_statistics_are_those_of_numpy():
+  held, clients = federation()
+  result = play("fedavg", held, evaluate=("global", "local"))
+  models, states = fedavg(clients, "global")
+  for i in range(len(clients)):
+    check(result.client_params(i), models[i], states[i])
+  check(jax.tree.map(lambda leaf: leaf[0], result.global_params()),
+        models[0], states[0])
+  # Evaluation has the running statistics.
+  x, y = (np.concatenate(part) for part in zip(*clients))
+  for protocol in ("global", "local"):
+    np.testing.assert_allclose(
+        result.metrics[protocol]["loss"][0, -1],
+        loss(models[0], x, y, states[0]), rtol=1e-5)
+  for way in ("floats_down", "floats_up"):
+    assert result.history[way][0, -1] == PARAMETERS + 2 * WIDTH
+
+
+def test_the_clients_own_statistics_are_those_of_numpy():
+  """FedBN, of a flax.nnx module that is given with its values."""
+  held, clients = federation()
+  w, _ = first()
+  module = NnxNormed(nnx.Rngs(0))
+  for leaf, value in zip((module.first.kernel, module.bn.scale, module.bn.bias,
+                          module.last.kernel), w):
+    leaf[...] = jnp.asarray(value, jnp.float32)
+  result = play("fedbn", held, model=module)
+  for i, (w, moving) in enumerate(zip(*fedavg(clients, "local", own=(1, 2)))):
+    check(as_linen(result.client_params(i)), w, moving)
+  assert result.history["floats_up"][0, -1] == PARAMETERS - 2 * WIDTH
+  with pytest.raises(fa.OptionError, match="no global model, as some of it"):
+    play("fedavg", held, model_state="local", evaluate="global")
+
+
+def batches_of(held, client, size):
+  """The rows of a client's mini-batches in the first round of seed 0."""
+  key = client_keys(jax.random.fold_in(run_keys(0).work, 0),
+                    jnp.array([client], jnp.int32))[0]
+  bits, shard = minibatches.shuffle_bits(key), layout.shard_of(
+      jax.tree.map(jnp.asarray, held.data.train), client)
+  for step in range(-(-int(shard.size) // size)):
+    rows, mask = minibatches.batch_rows(shard, bits, jnp.int32(step), size)
+    yield np.asarray(rows)[np.asarray(mask)]
+
+
+def test_statistics_of_the_batch_are_those_of_a_loop():
+  """Short last mini-batches; none are kept, in evaluation neither."""
+  held, clients = federation()
+  result = play("fedavg", held, model_state="batch", rounds=1, eval_every=1,
+                batch_size=4, local_steps=0, local_epochs=1)
+  x, y = held.data.train.x, held.data.train.y
+  w, moving = first()
+  found = [local_sgd(w, moving, [
+      (x[rows], y[rows]) for rows in batches_of(held, i, 4)])[0]
+           for i in range(len(clients))]
+  w = mean(found, SIZES)
+  deployed = result.client_params(1)
+  assert not jax.tree.leaves(deployed["batch_stats"])
+  for a, b in zip(jax.tree.leaves(deployed), [w[2], w[1], w[0], w[3]]):
+    np.testing.assert_allclose(a, b, atol=3e-6)
+  losses = [loss(w, *pair) for pair in clients]
+  np.testing.assert_allclose(
+      result.metrics["local"]["loss"][0, -1],
+      np.average(losses, weights=SIZES), rtol=1e-5)
+  assert result.history["floats_up"][0, -1] == PARAMETERS
+
+
+def test_variance_reduced_steps_move_the_statistics_of_the_moving_model():
+  """Anchors have the running ones, both gradients of a step the batch's.
+
+  Clients in lanes, seeds at once.
+  """
+  held, clients = federation()
+  result = play("fsvrg", held, client_lr=2.0, seeds=2, map_clients="lanes",
+                map_seeds="vmap")
+  for seed in range(2):
+    w, moving = first(run_keys(seed).model)
+    for _ in range(ROUNDS):
+      anchor = mean([slope(w, x, y, moving) for x, y in clients], SIZES)
+      w, moving = (mean(part, SIZES) for part in zip(*(
+          variance_reduced(w, moving, anchor, x, y) for x, y in clients)))
+    check(jax.tree.map(lambda leaf: leaf[0], result.global_params(seed)),
+          w, moving, atol=1e-5)
+
+
+def variance_reduced(start, moving, anchor, x, y, alpha=2.0):
+  """Two steps of FSVRG with full batches: parameters and statistics."""
+  w = start
+  for _ in range(2):
+    moving = moved(moving, forward(w, x)[1])
+    w = [a - alpha / len(y) * (here - there + g) for a, here, there, g in zip(
+        w, slope(w, x, y), slope(start, x, y), anchor)]
+  return w, moving
+
+
+def test_newcomers_find_statistics_of_their_own():
+  """With steps of `personal_fit`; without any they have the first ones."""
+  held, clients = federation()
+  result = play("fedavg", held, model_state="local", cohort_size=1, rounds=1,
+                eval_every=1, personal_fit=3, map_clients="vmap")
+  moves = 0
+  for i, (x, _) in enumerate(clients):
+    w, moving = flat(result.client_params(i))
+    state = first()[1]
+    for _ in range(3):
+      state = moved(state, forward(w, x)[1])
+    moves += np.allclose(moving, state, atol=3e-6)
+  assert moves == 2  # the third has taken part
+
+
+def test_every_group_has_statistics_of_its_own():
+  """FL+HC, whose groups train apart: each is FedAvg of its members."""
+  held, clients = federation((8, 8, 8, 8), shift=4.0)
+  result = play("flhc", held, max_groups=2, cluster_after=0, evaluate="global")
+  models = result.global_params()
+  for k in range(2):
+    members = np.flatnonzero(result.membership[0] == k)
+    assert len(members)
+    found, states = fedavg([clients[i] for i in members], "global")
+    check(jax.tree.map(lambda leaf, k=k: leaf[k], models), found[0], states[0],
+          atol=1e-4)
+
+
+def test_means_of_statistics():
+  """By examples; of a group without participants it stays."""
+  after = jnp.array([[1.0], [4.0], [7.0], [jnp.nan]])
+  training = Training(Trained((), (), state=after), (), ())
+  cohort = layout.everyone(ClientData(
+      jnp.zeros((9, 1)), jnp.zeros(9, jnp.int32),
+      jnp.array([0, 1, 3, 9]), jnp.array([1, 2, 6, 0])))
+  assert training.states(jnp.zeros(1), cohort).tolist() == [
+      pytest.approx((1 + 8 + 42) / 9)]
+  groups = jnp.array([2, 0, 2, 1])
+  assert training.states(
+      jnp.array([[8.0], [9.0], [10.0]]), cohort, groups).ravel().tolist() == [
+          pytest.approx(one) for one in (4, 9, 43 / 7)]
+  assert training.states((), cohort) == ()
+
+
+def test_a_run_goes_on_to_the_bit(tmp_path):
+  """With a personal layer and statistics of the clients."""
+  held, _ = federation()
+  plan = from_keywords(
+      "fedavg", held, model=Normed(), rounds=3, cohort_size=2, batch_size=4,
+      roles={"personal": "last"}, model_state="local", evaluate="local")
+  programs = Programs(plan.prepare())
+  straight, _ = programs.play(programs.initial(), 0, 3)
+  half, _ = programs.play(programs.initial(), 0, 2)
+  checkpoint.save(tmp_path, half, 2, {})
+  read, _, _ = checkpoint.load_latest(tmp_path, programs.shapes)
+  resumed, _ = programs.play(programs.place(read), 2, 1)
+  assert checkpoint.state_hash(resumed) == checkpoint.state_hash(straight)
+
+
+def test_a_choice_that_no_layer_reads_is_warned_of():
+  held, _ = federation()
+  prepared = from_keywords(
+      "fedavg", held, model_state="local", cohort_size=2, rounds=1).prepare()
+  assert cautions(prepared, set()) == [
+      "`model_state`=local: not read, the model has no running statistics"]
+
+
+@pytest.mark.parametrize("algorithm, options, message", [
+    ("fedavg", dict(private="fixed"), "are sent without noise"),
+    ("fedbuff", {}, "models that they hold differ"),
+    ("ifca", dict(averaging="gradient"), "takes no local steps"),
+    ("central", {}, "keeps no running statistics")])
+def test_what_cannot_be_is_one_line(algorithm, options, message):
+  held, _ = federation()
+  with pytest.raises(fa.OptionError, match=message) as caught:
+    fa.run(algorithm, held, model=Normed(), **(
+        {} if algorithm == "central" else dict(cohort_size=2)), **options)
+  assert "\n" not in str(caught.value) and "batch" in str(caught.value)

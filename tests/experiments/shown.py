@@ -1,0 +1,38 @@
+"""The cells of the papers' figures, parsed once for all tests."""
+
+import functools
+import hashlib
+from unittest import mock
+
+from experiments import publish
+from experiments.cli import config
+from experiments.reports import figures
+
+
+@functools.cache
+def cells(paper, name):
+  """The runs of a figure as its command asks for them at full scale."""
+  found = publish.PAPERS[paper]
+  with mock.patch.object(
+      config, "parse", lambda flags: _parse(tuple(flags))):
+    return figures.cells(
+        found, found.figures[name], figures.Request(None, (), "here"))
+
+
+#: Figures share runs.
+_parse = functools.cache(config.parse)
+
+
+def cell(paper, name, panel, label):
+  """One of them."""
+  return next(found for found in cells(paper, name)
+              if (found.panel, found.label) == (panel, label))
+
+
+def digest(found, parts=1):
+  """A hash of what the runs of a figure are, and of their names."""
+  found = [one for cell in found for one in cell.on(parts)]
+  return hashlib.sha256(repr(sorted(
+      (cell.panel, cell.name, cell.config.identity(), cell.config.run.rounds,
+       cell.config.run.eval_every, cell.config.run.eval_protocols)
+      for cell in found)).encode()).hexdigest()[:8]

@@ -1,0 +1,216 @@
+"""Layers with state: which rows they see, who moves, what is refused."""
+
+import chex
+from flax import linen as nn, nnx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_alg import models
+from fedjax_alg.client import objective
+from fedjax_alg.errors import OptionError
+from fedjax_alg.models import augment, precision, roles, start
+from fedjax_alg.records import parameters
+from tests import problems
+
+pytestmark = pytest.mark.fast
+
+
+class Block(nn.Module):
+
+  @nn.compact
+  def __call__(self, x, train):
+    # Statistics over examples and rows.
+    return nn.relu(nn.BatchNorm(not train, momentum=0.5)(nn.Dense(3)(x)))
+
+
+class Linen(nn.Module):
+  """A module of its own, then another norm."""
+
+  @nn.compact
+  def __call__(self, x, train):
+    x = Block(name="body")(x, train).mean(1)
+    # The argument is given with the call, as some modules have it.
+    x = nn.BatchNorm(momentum=0.5)(
+        nn.Dense(4)(x), use_running_average=not train)
+    return nn.Dense(2)(x)
+
+
+class Nnx(nnx.Module):
+  """A list of dense layers with norms between them."""
+
+  def __init__(self, rngs):
+    self.dense = nnx.List([
+        nnx.Linear(16, 4, rngs=rngs), nnx.Linear(4, 2, rngs=rngs)])
+    self.norms = nnx.List([nnx.BatchNorm(4, momentum=0.5, rngs=rngs)])
+
+  def __call__(self, x):
+    return self.dense[1](self.norms[0](self.dense[0](x.reshape(-1, 16))))
+
+
+X = np.random.default_rng(0).normal(size=(7, 4, 4)).astype(np.float32)
+Y = jnp.arange(7, dtype=jnp.int32) % 2
+COUNTS = jnp.arange(7) < 5
+
+
+@pytest.mark.parametrize("made", [Linen(), Nnx])
+def test_rows_that_fill_a_batch_up_leave_no_trace(made):
+  model = roles.split(models.as_model(made, (4, 4), 2), ())
+  params, key = model.init(jax.random.key(1)), jax.random.key(2)
+  state = model.roles.start(key).state
+  moving = model.roles.together(model, with_state=True)
+
+  @problems.quick_jit
+  def of(x, y, mask):
+    logits, new = moving.observe(((params, None), state), x, mask, key)
+    loss, (grad, after) = objective.batch_value_and_moves(
+        moving, ((params, None), state), x, y, mask, key)
+    return logits[:5], (new, after), loss, grad
+
+  alone = of(X[:5], Y[:5], COUNTS[:5])
+  logits, new, loss, _ = of(jnp.asarray(X).at[5:].set(jnp.nan), Y, COUNTS)
+  problems.assert_close((logits, new, loss), alone[:3], rtol=1e-5, atol=1e-6)
+  problems.assert_close(*new, rtol=1e-6, atol=1e-6)
+  for a, b in zip(*map(jax.tree.leaves, (new[0], state)), strict=True):
+    assert (a != b).all()
+  filled = of(jnp.asarray(X).at[5:].set(1e3), Y, COUNTS)
+  problems.assert_close(filled, alone, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("made", [Linen(), Nnx])
+def test_evaluation_has_running_statistics_or_those_of_the_rows(made):
+  model = models.as_model(made, (4, 4), 2)
+  params, key = model.init(jax.random.key(1)), jax.random.key(2)
+  of_rows = roles.split(model, (), model_state="batch")
+  assert not of_rows.roles.has_state
+
+  @problems.quick_jit
+  def all_of(params):
+    return (model.apply(params, X),
+            objective.logits(model, params, X, mask=COUNTS),
+            model.train_apply(params, X, key),
+            objective.logits(of_rows, params, X, mask=COUNTS)[:5],
+            of_rows.apply(params, X[:5]))
+
+  running, evaluated, trained, masked, alone = all_of(params)
+  problems.assert_equal(evaluated, running)
+  assert problems.differ(trained, running)
+  problems.assert_close(masked, alone, rtol=1e-5, atol=1e-6)
+  assert problems.differ(alone, running[:5])
+
+
+class Dropped(nn.Module):
+  """With dropout behind the norm."""
+
+  @nn.compact
+  def __call__(self, x, train):
+    x = nn.BatchNorm(not train)(x.reshape(x.shape[0], -1))
+    return nn.Dense(2)(nn.Dropout(0.5, deterministic=not train)(x))
+
+
+def test_dropout_is_that_of_the_step_and_none_in_evaluation():
+  """With the statistics of the batch it is evaluation all the same."""
+  model = models.as_model(Dropped(), (4, 4), 2)
+  state, params = model.roles.start(jax.random.key(0)).state, model.init(
+      jax.random.key(1))
+  moving = model.roles.together(model, with_state=True)
+  (one, a), (same, _), (other, b) = (moving.observe(
+      ((params, None), state), X, None, jax.random.key(k)) for k in (2, 2, 3))
+  problems.assert_equal(one, same)
+  assert problems.differ(one, other)
+  problems.assert_equal(a, b)
+  of_rows = roles.split(model, (), model_state="batch")
+  problems.assert_equal(of_rows.apply(params, X), objective.logits(
+      of_rows, params, X))
+
+
+def test_statistics_of_frozen_layers_are_frozen():
+  """Nobody keeps them, and in training no row depends on the others."""
+  model = models.as_model(Linen(), (4, 4), 2)
+  one = roles.split(model, ["frozen:body"])
+  assert one.roles.floats() == {
+      "shared": 34, "personal": 0, "frozen": 21 + 6, "state": 8}
+  assert one.roles.has_state
+  both = roles.split(model, ["frozen:body", "frozen:BatchNorm_0"])
+  assert not both.roles.has_state
+  params, key = both.init(jax.random.key(1)), jax.random.key(2)
+  problems.assert_close(
+      objective.logits(both, params, X[:3], key),
+      objective.logits(both, params, X, key)[:3], rtol=1e-5, atol=1e-6)
+
+
+class Counting(nn.Module):
+  """Keeps state, and cannot leave rows out."""
+
+  @nn.compact
+  def __call__(self, x):
+    mean = self.variable("averages", "mean", jnp.zeros, (16,))
+    x = x.reshape(-1, 16)
+    if self.is_mutable_collection("averages"):
+      mean.value = x.mean(0)
+    return nn.Dense(2)(x - mean.value[None])
+
+
+class Transposed(nn.Module):
+
+  @nn.compact
+  def __call__(self, x, train):
+    x = nn.BatchNorm(not train, axis=0)(x.reshape(-1, 16).T)
+    return nn.Dense(2)(x.T)
+
+
+@pytest.mark.parametrize("made, message", [
+    (Counting(), "keeps state in Counting itself, whose __call__ must take"),
+    (Transposed(), "its first axis must be theirs")])
+def test_what_cannot_leave_rows_out_is_one_line(made, message):
+  with pytest.raises(OptionError, match=message) as caught:
+    model = models.as_model(made, (4, 4), 2)
+    objective.logits(model, model.init(jax.random.key(0)), X,
+                     jax.random.key(1), COUNTS)
+  assert "\n" not in str(caught.value)
+
+
+def test_options_of_training_reach_the_layers_with_state():
+  """bfloat16 and augmentation change what they see, not what they keep."""
+  model = models.as_model(Linen(), (4, 4), 2)
+  key, change = jax.random.key(2), jax.random.key(3)
+  made = roles.split(augment.augmented(
+      precision.in_bfloat16(model), ["flip"], (4, 4)), ())
+  plain = roles.split(model, ())
+  params, state = plain.init(key), plain.roles.start(key).state
+  # A number that bfloat16 does not have.
+  state = jax.tree.map(lambda leaf: leaf + np.float32(1 / 512), state)
+
+  def passed(model, x, key):
+    together = model.roles.together(model, with_state=True)
+    return together.observe(((params, None), state), x, COUNTS, key)
+
+  seen = augment.AUGMENTATIONS["flip"](X, jax.random.split(
+      jax.random.fold_in(change, 0xA06), 1)[0])
+  for x, key in ((X, None), (seen, change)):
+    (logits, new), (exact, wanted) = passed(made, X, key), passed(plain, x, key)
+    np.testing.assert_allclose(logits, exact, atol=0.05)
+    assert logits.dtype == jnp.float32 and (logits != exact).any()
+    for leaf, exact in zip(*map(jax.tree.leaves, (new, wanted))):
+      assert leaf.dtype == jnp.float32
+      np.testing.assert_allclose(leaf, exact, atol=0.02)
+
+
+def test_a_model_with_state_starts_from_what_is_given():
+  """The statistics, too, where they are given."""
+  model = models.as_model(Linen(), (4, 4), 2)
+  values = jax.tree.map(
+      lambda leaf: leaf + 1, model.roles.whole.init(jax.random.key(5)))
+  arrays = parameters.named(values)
+  for left_out in ("", "batch_stats"):
+    given = start.matched(model, {
+        name: array for name, array in arrays.items()
+        if not left_out or not name.startswith(left_out)}, (), "`init`")
+    made = roles.split(start.bound(model, given), ())
+    own = made.roles.start(jax.random.key(1)).state["batch_stats"]
+    drawn = model.roles.start(jax.random.key(1)).state["batch_stats"]
+    chex.assert_trees_all_equal(
+        made.init(jax.random.key(1))["params"], values["params"])
+    chex.assert_trees_all_equal(
+        own, drawn if left_out else values["batch_stats"])

@@ -1,0 +1,81 @@
+"""The causal transformer against NumPy, and what it may see."""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from fedjax_alg import models
+from fedjax_alg.errors import OptionError
+from fedjax_alg.models.transformer import Transformer
+from tests import problems
+
+MODULE = Transformer(num_classes=7, tokens=9, d_model=6, blocks=2, heads=3)
+
+
+def start(module=MODULE, length=5):
+  params = module.init(jax.random.key(0), np.ones((1, length), np.int32))
+  rng = np.random.default_rng(0)
+  return jax.tree.map(lambda leaf: np.asarray(
+      leaf + 0.3 * rng.normal(size=leaf.shape), np.float32), params)
+
+
+def norm(x, params):
+  x = x - x.mean(-1, keepdims=True)
+  return x / np.sqrt((x ** 2).mean(-1, keepdims=True) + 1e-6) * (
+      params["scale"]) + params["bias"]
+
+
+def logits(params, tokens):
+  """Of one sequence, [T] -> [T, V], one place and head after the other."""
+  p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params["params"])
+  x = p["Embed_0"]["embedding"][tokens] + p["position"]
+  for block in (p["Block_0"], p["Block_1"]):
+    held = block["MultiHeadDotProductAttention_0"]
+    y, out = norm(x, block["LayerNorm_0"]), np.zeros_like(x)
+    query, key, value = (
+        np.einsum("td,dhk->thk", y, held[name]["kernel"]) + held[name]["bias"]
+        for name in ("query", "key", "value"))
+    for t in range(len(tokens)):
+      seen = [s for s in range(t + 1) if tokens[s] != 0]
+      for head in range(3):
+        score = np.exp(key[seen, head] @ query[t, head] / math.sqrt(2))
+        mean = (score / score.sum()) @ value[seen, head]
+        out[t] += mean @ held["out"]["kernel"][head]
+    x = x + out + held["out"]["bias"]
+    y = norm(x, block["LayerNorm_1"])
+    y = y @ block["Dense_0"]["kernel"] + block["Dense_0"]["bias"]
+    y = 0.5 * y * (1 + np.tanh(
+        math.sqrt(2 / math.pi) * (y + 0.044715 * y ** 3)))
+    x = x + y @ block["Dense_1"]["kernel"] + block["Dense_1"]["bias"]
+  last = p["last"]
+  return norm(x, p["LayerNorm_0"]) @ last["kernel"] + last["bias"]
+
+
+@pytest.mark.program
+def test_it_is_its_definition():
+  """Which sees neither later tokens nor padding."""
+  tokens = np.array([[3, 8, 1, 4, 4], [2, 0, 5, 6, 0]], np.int32)
+  params = start()
+  found = problems.quick_jit(MODULE.apply)(params, tokens)
+  for row, expected in zip(found, map(
+      lambda row: logits(params, row), tokens)):
+    np.testing.assert_allclose(row, expected, atol=2e-5)
+  # As a classifier it has the outputs of the last token that is no padding.
+  np.testing.assert_allclose(
+      MODULE.clone(each=False).apply(params, tokens),
+      [found[0, 4], found[1, 3]], atol=2e-5)
+
+
+@pytest.mark.program
+def test_a_sequence_of_padding_alone_is_finite():
+  found = MODULE.apply(start(), np.zeros((2, 5), np.int32))
+  assert np.isfinite(found).all()
+
+
+def test_what_is_refused():
+  with pytest.raises(OptionError, match="heads=3: must divide d_model=128"):
+    models.make_model("transformer", (5,), 9, tokens=9, heads=3)
+  with pytest.raises(OptionError, match="transformer: needs sequences of"):
+    models.make_model("transformer", (5, 5), 9, tokens=9)
