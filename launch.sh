@@ -128,6 +128,7 @@ case "$command" in
     rm -rf docs/_modules_of docs/_api
     "$venv/bin/python" -m sphinx -b html -q -W --keep-going docs \
       docs/_build/html "$@"
+    "$venv/bin/python" docs/check_links.py
     echo "docs/_build/html/index.html"
     ;;
   prepare)

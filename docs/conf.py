@@ -1,6 +1,7 @@
 """How Sphinx makes the pages: ./launch.sh docs."""
 
 import dataclasses
+import os
 import pathlib
 import re
 import sys
@@ -61,6 +62,12 @@ myst_heading_anchors = 3
 html_theme = "furo"
 html_static_path = ["_css"]
 html_css_files = ["tables.css"]
+html_favicon = "_css/favicon.svg"
+# The address of the repository makes "edit this page"; none is invented here.
+repository = os.environ.get("FEDJAX_ALG_REPOSITORY", "")
+html_theme_options = {
+    "source_repository": repository, "source_branch": "main",
+    "source_directory": "docs/"} if repository else {}
 html_title = f"fedjax_alg {release}"
 
 

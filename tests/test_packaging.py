@@ -85,7 +85,7 @@ def test_the_sdist_has_tests_and_documentation(built):
   inside, _ = built
   assert {"CHANGELOG.md", "CITATION.cff", "LICENSE", "README.md", "launch.sh",
           "requirements.txt", "docs/architecture.md", "tests/conftest.py",
-          "docs/images/demo.png", "benchmarks/timing.py"} <= inside
+          "docs/images/readme.png", "benchmarks/timing.py"} <= inside
   assert not [name for name in inside if "__pycache__" in name]
 
 

@@ -123,10 +123,10 @@ def cost(name):
     gradients.append(f"{passes} for each of the client's examples")
   if not found.exchanges:
     return "Nothing is sent."
-  text = (f"With its defaults a participant receives {_times(found.down, size)} "
-          f"floats and sends {_times(found.up, size)}, P being the size of the "
-          f"shared model, in {found.exchanges} "
-          f"exchange{'s' if found.exchanges > 1 else ''}")
+  text = ("With its defaults a participant receives "
+          f"{_times(found.down, size)} floats and sends "
+          f"{_times(found.up, size)}, P being the size of the shared model, in "
+          f"{found.exchanges} exchange{'s' if found.exchanges > 1 else ''}")
   return text + (f"; it computes gradients: {' and '.join(gradients)}."
                  if gradients else "; it computes losses and no gradients.")
 
