@@ -26,16 +26,22 @@ BASE = "FedAvg"
 METHODS = {BASE: "fedavg", "FedProx": "fedprox", "FedGroup": "fedgroup",
            "IFCA": "ifca", "FeSEM": "fesem", "CFL": "cfl", "FL+HC": "flhc",
            "Ditto": "ditto", "local": "local"}
-#: Title of a panel -> its data preset. There is a panel once its methods are
-#: tuned, so that methods_<data> has their settings.
+#: Title of a panel -> its data preset.
 DATA = {"MNIST": "board_mnist", "Fashion-MNIST": "board_fashion",
         "digits": "board_digits"}
+PANELS = tuple(figures.Panel(letter, title, (), data)
+               for letter, (title, data) in zip("abc", DATA.items()))
+
+
+def _tuned(data: str) -> bool:
+  """Whether the methods are tuned on a data set: there is no board before."""
+  return (config.PRESETS / NAME / f"methods_{data}").is_dir()
 
 
 def _lines(panel: figures.Panel) -> list[figures.Line]:
-  return [figures.Line(label, (
-      f"--flagfile={NAME}/methods/{name}.flags",
-      f"--flagfile={NAME}/methods_{panel.data}/{name}.flags"))
+  folders = ["methods", *[f"methods_{panel.data}"] * _tuned(panel.data)]
+  return [figures.Line(label, tuple(
+      f"--flagfile={NAME}/{folder}/{name}.flags" for folder in folders))
           for label, name in METHODS.items()]
 
 
@@ -95,10 +101,7 @@ def replay(outcomes: Sequence[suite.Outcome]) -> str:
 
 FIGURE = figures.Figure(
     "The board: clustered and personalised methods, tuned with equal budgets",
-    "accuracy", "", tuple(
-        figures.Panel(letter, title, (), data)
-        for letter, (title, data) in zip("abc", DATA.items())
-        if (config.PRESETS / NAME / f"methods_{data}").is_dir()),
+    "accuracy", "", tuple(panel for panel in PANELS if _tuned(panel.data)),
     protocol="local", protocols="local", eval_every=50, lines_of=_lines,
-    table=table, sections=(replay,), num_seeds=1, partitions=9, quick=("c",),
+    table=table, sections=(replay,), num_seeds=1, partitions=9,
     draw=figures.as_dots(SCORE, "accuracy on the clients' own test data, %"))

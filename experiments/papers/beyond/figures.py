@@ -8,7 +8,7 @@ PAPER = figures.Paper(
     "beyond",
     {"hostile": hostile.FIGURE, "bytes": fewer_bytes.FIGURE,
      "late": late.FIGURE, "private": private.FIGURE,
-     "board": board.FIGURE},
+     **({"board": board.FIGURE} if board.FIGURE.panels else {})},
     {"gradient": gradient.TABLE},
     "Settings are chosen on validation clients.", ("",),
     subject="studies beyond the papers",
