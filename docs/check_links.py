@@ -39,7 +39,7 @@ def _read(path):
 
 
 def dead(root):
-  """Yields (page, link) for every link to a file or anchor that is not there."""
+  """Yields (page, link) for every link to what is not there."""
   for page in sorted(root.rglob("*.html")):
     if page.relative_to(root).as_posix().startswith(SKIPPED):
       continue

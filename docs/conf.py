@@ -27,6 +27,7 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "sphinx_design",
+    "sphinx-mathjax-offline",  # equations without a network
 ]
 exclude_patterns = ["_build", "_css", "_extensions", "_inventories",
                     "results/*.notes.md"]
@@ -63,6 +64,7 @@ html_theme = "furo"
 html_static_path = ["_css"]
 html_css_files = ["tables.css"]
 html_favicon = "_css/favicon.svg"
+html_search_scorer = str(DOCS / "_css" / "scorer.js")
 # The address of the repository makes "edit this page"; none is invented here.
 repository = os.environ.get("FEDJAX_ALG_REPOSITORY", "")
 html_theme_options = {

@@ -1,10 +1,10 @@
-"""Plays one run of any algorithm on any data set, partition and model.
+"""Executes one run of any algorithm on any data set, partition and model.
 
   python -m experiments.run --algorithm=ga_fsvrg --dataset=digits \
       --partition=classes --num_clients=60 --out_dir=out/first
 
 ``--help`` lists the flags of every run, and ``--algorithm=NAME --help`` lists
-the hyper-parameters of an algorithm. ``--distributed`` plays it in several
+the hyper-parameters of an algorithm. ``--distributed`` runs it in several
 processes.
 """
 
@@ -18,7 +18,7 @@ from .cli.guard import guarded, WITH_RESUME
 
 
 def command(argv: Sequence[str]) -> None:
-  """Parses the flags and plays the run."""
+  """Parses the flags and executes the run."""
   config = config_lib.parse(argv)
   processes.join(config.processes, config.run.host_devices)
   summary = execute(config)

@@ -1,4 +1,4 @@
-"""Plays a grid of settings of one run and finds the best setting.
+"""Executes a grid of settings of one run and finds the best setting.
 
   python -m experiments.sweep --algorithm=fedavg --dataset=digits \\
       --validation_clients=10 --num_seeds=3 --rounds=60 \\
@@ -44,7 +44,7 @@ from .reports import sweeps as report
 FLAGS = (
     strings("sweep", None, "NAME=VALUE,VALUE,...: a flag of experiments.run "
             "and the values to try; give --sweep once for each flag, and all "
-            "combinations are played. Separate values that contain commas by "
+            "combinations are run. Separate values that contain commas by "
             "semicolons"),
     string("by", None, "evaluation protocol by which the best setting is "
            "chosen; default validation if it is evaluated, else the first "
@@ -62,7 +62,7 @@ FLAGS = (
     string("out_dir", None, "folder to write the results of the sweep to; "
            "default out/sweep_<algorithm>_<dataset>"))
 
-#: Every setting has a folder and is checked before the first is played.
+#: Every setting has a folder and is checked before the first is run.
 _MOST_SETTINGS = 10_000
 
 
@@ -82,7 +82,7 @@ def make(
     words: Sequence[str], grid: dict[str, list[str]], root: pathlib.Path, *,
     by: str | None, metric: str | None, score: str, html: bool = False,
     part: part_lib.Part | None = None) -> dict[str, Any]:
-  """Plays a grid and writes sweep.md, sweep.csv, sweep.json and sweep.png.
+  """Runs a grid and writes sweep.md, sweep.csv, sweep.json and sweep.png.
 
   Args:
     words: the flags that all settings share.
@@ -92,7 +92,7 @@ def make(
     metric: metric by which settings are compared; None: the main one.
     score: which evaluations count, a name of ``LAST_ROUNDS``.
     html: whether to write sweep.html, too.
-    part: play this part of the grid alone, and write no tables.
+    part: run this part of the grid alone, and write no tables.
 
   Returns:
     The content of sweep.json: the best setting, and how it was chosen; empty
@@ -102,7 +102,7 @@ def make(
     OptionError, RunError: one line for the user.
   """
   if html:
-    page.check_plotly("`html`")  # before the first setting is played
+    page.check_plotly("`html`")  # before the first setting is run
   number = math.prod(map(len, grid.values()))
   if number > _MOST_SETTINGS:
     raise config_lib.UsageError(
@@ -163,7 +163,7 @@ def _write_page(
 
 def _run(
     values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
-  """Plays the grid."""
+  """Runs the grid."""
   if not values.sweep:
     raise config_lib.UsageError(
         "--sweep: missing, give NAME=VALUE,VALUE,... (a flag of a run and its "

@@ -35,9 +35,9 @@ In place of a grid, in both forms:
   python -m experiments.tune --algorithm=fedavgm --dataset=digits \\
       --validation_clients=10 --tune_by_gradient=client_lr,server_lr
 
-plays the run a few times with the derivatives of the validation loss by these
-hyper-parameters, and moves them all at once. A start is the value of the flag;
-with --paper it is the stated setting.
+executes the run a few times with the derivatives of the validation loss by
+these hyper-parameters, and moves them all at once. A start is the value of the
+flag; with --paper it is the stated setting.
 """
 
 from collections.abc import Sequence
@@ -89,7 +89,7 @@ _FLAGS = (
 
 def _tune_any(
     values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
-  """Plays a sweep of any run that chooses by the clients held out.
+  """Executes a sweep of any run that chooses by the clients held out.
 
   Raises:
     UsageError: no clients are held out, or the flags are wrong.
@@ -125,7 +125,7 @@ def _tune_any(
         f"--{name}={value}" for name, value in more.items()))
     grid = {name: [*kept, *([more[name]] if name in more else [])]
             for name, kept in grid.items()}
-    # The settings that were played are read again.
+    # The settings that were run are read again.
     words = [*flag_words.without(words, "overwrite", "resume"), "--resume"]
 
 

@@ -61,7 +61,7 @@ class ClientData(NamedTuple):
   #: validation data; None if it holds none. If the clients' rows are in blocks
   #: (see ``Shard``), a ``Shard`` of these rows alone.
   validation: Any = None
-  #: [C] int32, rounds played before a client can take part (newcomers); None
+  #: [C] int32, rounds run before a client can take part (newcomers); None
   #: if all clients can take part from the start
   joins: Array | None = None
   #: the clients' simulated machines, [C]; None if no time is simulated
@@ -455,7 +455,7 @@ class Algorithm(NamedTuple, Generic[State]):
   client_copy: Callable[[State, Array, Shard, Key], Params] | None = None
   #: (state, cohort without participants) -> state after a round in which nobody
   #: takes part: models stay, the round counts, and clients may join. None: such
-  #: a round is played like any other, as nobody may learn that it was one
+  #: a round is run like any other, as nobody may learn that it was one
   idle: Callable[[State, Cohort], State] | None = lambda state, cohort: state
   #: (state, ``models.roles.Own``) -> the state in which every client starts
   #: from these personal parameters and running statistics; None for a method

@@ -153,7 +153,8 @@ def method_page(name):
   lines = []
   curve = _curve(name)
   if curve:
-    lines += ["```{figure} ../_static/methods/" + name + ".svg",
+    lines += ["## At a glance", "", "```{figure} ../_static/methods/"
+              + name + ".svg",
               f":alt: Accuracy of {entry.label} over the rounds", "",
               f"{entry.label} on the embedded digits: 60 clients with two of "
               "the ten classes each, 10 of them a round, three seeds, not "

@@ -31,7 +31,7 @@ class Command(NamedTuple):
   #: takes the flags, the words that are none of them, and all words
   run: Callable[[absl_flags.FlagValues, list[str], Sequence[str]], None]
   below: str = ""  #: the text of --help below the flags
-  again: str = ""  #: how the user goes on with it, of one that plays runs
+  again: str = ""  #: how the user goes on with it, of one that executes runs
   #: whether all other flags are those of runs
   passes_on: bool = False
   #: whether flags of its own may stand in flag files, too

@@ -1,4 +1,4 @@
-"""Plays a run that the command line asks for, and writes its results."""
+"""Executes a run that the command line asks for, and writes its results."""
 
 from collections.abc import Sequence
 import contextlib
@@ -39,7 +39,7 @@ def read_summary(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def execute(config: Config) -> dict[str, Any]:
-  """Plays a run and writes its results.
+  """Executes a run and writes its results.
 
   Args:
     config: the run, from ``config.parse``.
@@ -115,7 +115,7 @@ def refuse_several(config: Config, joined: bool = False) -> None:
   """
   if config.processes.several and not joined:
     raise config_lib.UsageError(
-        "--distributed: plays a single run in several processes, not the runs "
+        "--distributed: executes a single run in several processes, not those "
         "of a sweep or figure (python -m experiments.run has it)")
 
 

@@ -33,7 +33,7 @@ def resume_words(folder: pathlib.Path) -> str:
 
 @contextlib.contextmanager
 def taken(config: Config) -> Iterator[tuple[pathlib.Path, bool]]:
-  """Holds the output folder, so that no other process plays the run in it.
+  """Holds the output folder, so that no other process executes the run in it.
 
   Nothing is written but the lock. With --overwrite the run in the folder stays
   until the new one is ready (``RunWriter.start``).
@@ -46,7 +46,7 @@ def taken(config: Config) -> Iterator[tuple[pathlib.Path, bool]]:
 
   Raises:
     UsageError: the folder holds something else, or cannot be written.
-    HeldError: another process plays the run.
+    HeldError: another process executes the run.
   """
   folder = expanded(config.out_dir)
   if folder.exists() and not folder.is_dir():

@@ -63,7 +63,7 @@ def guarded(
   Args:
     command: a function of the words after the program's name.
     argv: these words; None: the words that the process was started with.
-    again: how the user goes on with the command, of one that plays runs. Its
+    again: how the user goes on with the command, of one that executes runs. Its
       runs are saved when a scheduler's signal comes.
 
   Returns:

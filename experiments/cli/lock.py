@@ -29,11 +29,11 @@ class HeldError(RunError):
   """Another process runs what is in a folder."""
 
   def __init__(self, folder: pathlib.Path, holder: str):
-    super().__init__(f"{folder}: is being played by {holder}")
+    super().__init__(f"{folder}: is being run by {holder}")
 
 
 class StillHeld(RunError):
-  """A command lacks nothing but runs that others play."""
+  """A command lacks nothing but what others run."""
 
   def __init__(self, errors: Sequence[HeldError]):
     others = f" ({len(errors) - 1} more by others)" if len(errors) > 1 else ""
@@ -81,7 +81,7 @@ def tidy(folder: pathlib.Path) -> None:
   """Removes what a process that was killed has left of its lock.
 
   Args:
-    folder: the folder of a finished run, which nobody plays.
+    folder: the folder of a finished run, which nobody runs.
   """
   if (folder / NAME).is_file() and folder.resolve() not in _locks:
     with contextlib.suppress(HeldError, OSError), held(folder):

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 from .config import UsageError
 
 HELP = (
-    "K/N: play only the K-th of N parts of the runs, for a job array; the same "
+    "K/N: run only the K-th of N parts of the runs, for a job array; the same "
     "command without it, afterwards, makes the tables and pictures")
 
 Item = TypeVar("Item")
@@ -44,7 +44,7 @@ def parse(text: str | None) -> Part | None:
 
 
 def played(part: Part, own: int, left: int, count: int) -> str:
-  """What a command says that has played a part.
+  """What a command says that has run a part.
 
   Args:
     part: the part.

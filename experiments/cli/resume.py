@@ -173,7 +173,7 @@ def check_machine(
             if name in last and last[name] != here[name]]
   if differ and not config.output.allow_other_devices:
     raise config_lib.UsageError(
-        f"--resume: the run in {folder} was played with {'; '.join(differ)}, "
+        f"--resume: the run in {folder} was made with {'; '.join(differ)}, "
         "so its last bits may differ; --allow_other_devices goes on anyway")
 
 
@@ -206,7 +206,7 @@ def restore(
 
   Returns:
     The states as NumPy arrays, or None without a checkpoint, and the number of
-    rounds that were played to reach them.
+    rounds that were run to reach them.
 
   Raises:
     RunError, UsageError: one line for the user.

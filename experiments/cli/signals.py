@@ -1,4 +1,4 @@
-"""A scheduler's signals: what is played is saved, and the status is 75.
+"""A scheduler's signals: what is run is saved, and the status is 75.
 
 SIGTERM, SIGUSR1 and SIGHUP are looked at between two calls of a compiled
 program. A thread learns of them at once: Python's own handlers wait for the
@@ -30,8 +30,8 @@ class Stopped(Exception):
   """A signal has stopped the command; the message is the line to print."""
 
 
-#: What a signal leaves while no run is played.
-NOTHING = "no run was being played"
+#: What a signal leaves while no run is run.
+NOTHING = "no run was being run"
 
 
 class _Watch:

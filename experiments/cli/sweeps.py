@@ -1,6 +1,6 @@
-"""Plays many runs, each in a folder of its own.
+"""Executes many runs, each in a folder of its own.
 
-Settings of one run are played with as few compiled programs as possible, the
+Settings of one run are run with as few compiled programs as possible, the
 runs of figures each alone.
 """
 
@@ -79,13 +79,13 @@ def refuse_given(argv: Sequence[str], grid: dict[str, list[str]]) -> None:
     grid: the grid, from ``read_grid``.
 
   Raises:
-    UsageError: the flag's own value would never be played.
+    UsageError: the flag's own value would never be run.
   """
   for word in argv:
     name = flag_words.name_of(word)
     if word.startswith("-") and name in grid and name not in _SHARED:
       raise config_lib.UsageError(
-          f"--{word.lstrip('-')}: never played, the values are those of "
+          f"--{word.lstrip('-')}: never run, the values are those of "
           f"--sweep={name}={','.join(grid[name])}; give one of the two")
 
 
@@ -130,14 +130,14 @@ def play_all(
     names: Sequence[str] | None = None) -> list[Played]:
   """Plays every configuration that is not finished in its folder.
 
-  Those that another process plays are passed over.
+  Those that another process runs are passed over.
 
   Args:
     all_configs: the configurations.
     validated: if validation data choose between them, the number of examples
       that they have to have of every class; 0: they do not.
     names: what each is called. With names none may diverge, and the rounds of
-      each are timed alone; without them, those of one program are played
+      each are timed alone; without them, those of one program are run
       together.
 
   Returns:
@@ -152,7 +152,7 @@ def play_all(
   folders = [expanded(config.out_dir) for config in all_configs]
   waiting = [i for i, config in enumerate(all_configs) if not (
       config.output.resume and resume.finished(folders[i], config))]
-  for i in waiting:  # all, before the first is played or discarded
+  for i in waiting:  # all, before the first is run or discarded
     _check_resumed(all_configs[i])
   groups = [[i] for i in waiting] if names else [
       [waiting[i] for i in indices]
@@ -228,7 +228,7 @@ class _Player:
   """Plays groups of settings of one program each.
 
   Attributes:
-    elsewhere: the settings that other processes play, and what to say of them.
+    elsewhere: the settings that other processes run, and what to say of them.
   """
 
   def __init__(self, groups: Sequence[Sequence[Config]], validated: int,
@@ -242,7 +242,7 @@ class _Player:
     self._compiling = 0.0  # seconds, of each of them
 
   def play(self, number: int) -> list[Played]:
-    """Plays the settings of a group that nobody else plays."""
+    """Runs the settings of a group that nobody else runs."""
     if self._names:
       print(f"[{number + 1}/{len(self._groups)}] {self._names[number]}"
             f"{self._time_left(number)}", file=sys.stderr, flush=True)
@@ -268,7 +268,7 @@ class _Player:
   def _play_together(
       self, runs: Sequence[Taken], coming: Sequence[Sequence[Config]]
   ) -> list[Played]:
-    """Plays settings of one program that go on from the same round."""
+    """Runs settings of one program that go on from the same round."""
     configs = [run.config for run in runs]
     ready = self._ready.pop(_key(configs), None)
     prepared = ready.prepared if ready else self._prepared(configs)
@@ -300,7 +300,7 @@ class _Player:
     """Compiles programs together with the next few.
 
     They end before a run on other data: both might not fit into memory. Nothing
-    is compiled while a run is played, whose rounds are timed.
+    is compiled while a run goes on, whose rounds are timed.
     """
     together = {_key(configs): prepared}
     for group in coming[:min(sharding.available_cores(), _TOGETHER) - 1]:

@@ -67,7 +67,7 @@ class RunWriter:
     Args:
       folder: the folder of the run.
       config: the configuration of this run alone, also in a sweep.
-      programs: the programs that play the run.
+      programs: the programs that execute the run.
       records: the tables of the run.
       index: the index of the run among the settings of ``programs``.
     """
@@ -110,7 +110,7 @@ class RunWriter:
     (self.folder / run_files.CHECKPOINTS).mkdir(exist_ok=True)
 
   def _note_machine(self) -> None:
-    """Keeps in config.json where the rounds so far were played."""
+    """Keeps in config.json where the rounds so far were run."""
     here, known = self._facts["machine"], resume.machines(self.folder)
     on = known.get("resumed_on", [])
     last = on[-1] if on else known.get("machine", {})
@@ -133,7 +133,7 @@ class RunWriter:
 
     Args:
       states: the states of the program.
-      done: rounds played to reach them.
+      done: rounds run to reach them.
     """
     checkpoint.save(self.folder / run_files.CHECKPOINTS,
                     self.states_of(states), done,

@@ -483,7 +483,7 @@ def deal(
   Args:
     examples: the data set that ``partition`` was made from, with features.
     partition: the rows that each client holds.
-    joins: [C] int32, rounds played before each client joins, see
+    joins: [C] int32, rounds run before each client joins, see
       ``with_newcomers``; None if all clients take part from the start.
     options: the options to store in the federation.
 

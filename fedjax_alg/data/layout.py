@@ -67,7 +67,7 @@ def client_data(
     size: [C] int, number of rows of each client.
     validation: [V] int, rows of x that the server holds; None if it holds
       none.
-    joins: [C] int, rounds played before a client joins; None if all clients
+    joins: [C] int, rounds run before a client joins; None if all clients
       take part from the start.
     keep_bytes: whether ``Coded`` examples stay bytes; if not, they become
       float32 or int32.
@@ -169,7 +169,7 @@ def present(data: ClientData, number: Array | int) -> Cohort:
 
   Args:
     data: all clients.
-    number: rounds played so far.
+    number: rounds run so far.
 
   Returns:
     A cohort of C slots; clients that have not joined are padding slots.
@@ -189,7 +189,7 @@ def take_cohort(
     data: all clients.
     ids: [S] int32 in [0, C]; C marks a padding slot, which gets offset 0,
       size 0 and weight 0.
-    number: rounds played so far; None if all clients have joined.
+    number: rounds run so far; None if all clients have joined.
 
   Returns:
     The cohort. The weights are the numbers of examples. The cohort has the

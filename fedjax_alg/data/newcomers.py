@@ -14,7 +14,7 @@ def check_newcomers(
   """Checks that so many of ``num_clients`` clients can join later.
 
   Args:
-    newcomers: (rounds played before, number of clients), see
+    newcomers: (rounds run before, number of clients), see
       ``with_newcomers``.
     num_clients: C.
     fewest: minimum number of clients that must take part from the start.
@@ -44,13 +44,13 @@ def with_newcomers(
 
   Args:
     partition: the partition; clients keep their numbers and rows.
-    newcomers: (rounds played before, number of clients) for each set of
+    newcomers: (rounds run before, number of clients) for each set of
       clients that joins together; the rounds ascend from 1.
     seed: seed of the choice, >= 0. The random stream differs from that of the
       partition.
 
   Returns:
-    [C] int32, rounds played before each client joins; 0 for a client that
+    [C] int32, rounds run before each client joins; 0 for a client that
     takes part from the start.
 
   Raises:

@@ -169,7 +169,7 @@ class PartitionOptions:
       "used. C and `participation` refer to the other clients", minimum=0)
   newcomers_at: tuple[tuple[int, int], ...] | None = hyper(
       None, "ROUND:COUNT[,ROUND:COUNT...]: COUNT clients, chosen at random by "
-      "`partition_seed`, join only after ROUND rounds have been played. This "
+      "`partition_seed`, join only after ROUND rounds have been run. This "
       "adds the protocol newcomers to `eval_protocols`")
 
 

@@ -81,7 +81,7 @@ def save(
     folder: where to write; made if it does not exist.
     state: pytree of arrays, with ``split.Split`` as ``sharding.place_states``
       places them.
-    round_number: rounds played.
+    round_number: rounds run.
     header: entries for the header, which ``load_latest`` returns.
 
   Returns:

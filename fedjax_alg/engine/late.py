@@ -2,7 +2,7 @@
 
 A sampler asks S clients to take part. Some of them are lost on the way, some do
 less work than asked, and some come after the deadline on the simulated clock.
-Whoever does not arrive becomes a padding slot before the round is played, so no
+Whoever does not arrive becomes a padding slot before the round is run, so no
 method knows of it: its state keeps what it has of the client, and a round that
 nobody arrives in is ``Algorithm.idle``.
 

@@ -154,7 +154,7 @@ def make_run_rounds(
     mesh: Mesh | None = None,
     where: Any = None,
 ) -> Any:
-  """Makes the jitted program that plays rounds.
+  """Makes the jitted program that runs rounds.
 
   Args:
     build: makes the algorithm (``fixed`` for an existing one).

@@ -1,4 +1,4 @@
-"""Several processes that play one run together.
+"""Several processes that execute one run together.
 
 ``distributed`` joins the processes. From then on the mesh spans the devices of
 all of them, and a federation holds the training rows of this process's clients
@@ -47,10 +47,10 @@ _Result = TypeVar("_Result")
 
 @dataclasses.dataclass(frozen=True)
 class ProcessOptions:
-  """The processes that play a run together."""
+  """The processes that execute a run together."""
 
   distributed: bool = hyper(
-      False, "play the run in several processes that are started with the same "
+      False, "execute the run in several processes, started with the same "
       "flags, as Slurm, Open MPI or a TPU pod do, which say who they are; or "
       "give `coordinator`")
   coordinator: str | None = hyper(
@@ -110,7 +110,7 @@ def joined() -> bool:
 def distributed(
     coordinator: str | None = None, num_processes: int | None = None,
     process_id: int | None = None, *, host_devices: int = 0) -> None:
-  """Joins the processes that play the same runs together.
+  """Joins the processes that execute the same runs together.
 
   Call this function in every process before JAX computes anything and before
   ``federate``: of a federation that is made afterwards this process keeps the

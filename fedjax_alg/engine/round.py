@@ -25,7 +25,7 @@ def sample_cohort(
     data: the clients' training data.
     cohort_size: S.
     key: consumed.
-    number: rounds played so far.
+    number: rounds run so far.
     sampler: who takes part.
 
   Returns:

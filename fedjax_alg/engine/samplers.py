@@ -19,7 +19,7 @@ from fedjax_alg.client import minibatches
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.errors import OptionError, raised
 
-#: (data, S, key, rounds played so far) -> ids [S] int32 of the participants,
+#: (data, S, key, rounds run so far) -> ids [S] int32 of the participants,
 #: each at most once; C in a slot that stays empty. It is traced; ``key`` is of
 #: the round and consumed. S is the number of slots, so a sampler may choose how
 #: many of them it fills. Those here give ids in ascending order, so that the
@@ -36,7 +36,7 @@ def uniform(
     data: the clients' training data.
     cohort_size: S; all clients take part if S = C.
     key: consumed.
-    number: rounds played so far, for newcomers (``ClientData.joins``).
+    number: rounds run so far, for newcomers (``ClientData.joins``).
 
   Returns:
     [S] int32, see ``Sampler``. If fewer than S clients have joined, the
@@ -371,7 +371,7 @@ def _largest(
     data: all clients.
     score: [C] float32.
     cohort_size: S.
-    number: rounds played so far.
+    number: rounds run so far.
 
   Returns:
     [S] int32, see ``Sampler``.

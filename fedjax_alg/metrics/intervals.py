@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import special
 
 
 def half_width_95(values: np.ndarray) -> np.ndarray:
@@ -18,6 +17,7 @@ def half_width_95(values: np.ndarray) -> np.ndarray:
   seeds = len(values)
   if seeds < 2:
     return np.full(values.shape[1:], np.nan)
+  from scipy import special  # a third of a second, which not all runs need
   quantile = special.stdtrit(seeds - 1, 0.975)  # of Student's t
   return quantile * values.std(axis=0, ddof=1) / np.sqrt(seeds)
 

@@ -5,6 +5,8 @@ layers also give access to their single layers (``Model.layers``), for least
 squares.
 """
 
+from typing import Any
+
 from fedjax_alg.models.adapt import with_flops
 from fedjax_alg.models.flops import forward_flops
 from fedjax_alg.models.functions import from_functions
@@ -13,7 +15,6 @@ from fedjax_alg.models.layers import (
 from fedjax_alg.models.models import (
     CNN, cross_entropy, from_flax, LAYERED, make_model, MLP, MODELS, OF_IMAGES,
     OF_TOKENS, Softmax)
-from fedjax_alg.models.nnx_modules import from_nnx
 from fedjax_alg.models.resolve import as_model, load_model, OPTIONS
 
 __all__ = [
@@ -22,3 +23,11 @@ __all__ = [
     "cross_entropy", "forward_flops", "from_flax", "from_functions", "from_nnx",
     "layer_views", "load_model", "make_model", "parse_layers", "with_flops",
 ]
+
+
+def __getattr__(name: str) -> Any:
+  """``from_nnx``: flax.nnx is slow to import, and few runs need it."""
+  if name != "from_nnx":
+    raise AttributeError(name)
+  from fedjax_alg.models import nnx_modules
+  return nnx_modules.from_nnx

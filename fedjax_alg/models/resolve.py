@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping
 import functools
 import inspect
+import sys
 from typing import Any
 
-from flax import linen as nn, nnx
+from flax import linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +16,6 @@ from fedjax_alg.base import Array, Model
 from fedjax_alg.errors import a_type, OptionError, did_you_mean
 from fedjax_alg.models import adapt
 from fedjax_alg.models.models import MODELS, from_flax, make_model
-from fedjax_alg.models.nnx_modules import from_nnx
 
 #: Options that only named models have (arguments of ``make_model``).
 OPTIONS = tuple(name for name in inspect.signature(make_model).parameters
@@ -155,7 +155,8 @@ def _made(
   if inspect.isclass(model) and issubclass(model, nn.Module):
     raise OptionError(f"`model`: {model.__name__} is a class; give a module, "
                       f"{model.__name__}(...)")
-  if isinstance(model, nnx.Module) or callable(model):
+  if _is_nnx(model) or callable(model):
+    from fedjax_alg.models.nnx_modules import from_nnx  # slow to import
     return from_nnx(model, input_shape, input_dtype=input_dtype, task=task)
   raise OptionError(
       f"`model`: {type(model).__name__} given; must be a name (one of "
@@ -176,7 +177,8 @@ def load_model(text: str) -> Any:
     OptionError: the model cannot be loaded, or it is something else.
   """
   model, _ = own.load(text, "model")
-  if isinstance(model, (Model, nn.Module, nnx.Module)) or callable(model):
+  if isinstance(model, (Model, nn.Module)) or _is_nnx(model) or (
+      callable(model)):
     return model
   raise OptionError(
       f"`model`={text}: is {a_type(model)}; must be a base.Model, a "
@@ -184,9 +186,15 @@ def load_model(text: str) -> Any:
       "one")
 
 
+def _is_nnx(model: Any) -> bool:
+  """Whether it is a module of flax.nnx, which who has one has imported."""
+  nnx = sys.modules.get("flax.nnx")
+  return nnx is not None and isinstance(model, nnx.Module)
+
+
 def _parameters(maker: Any) -> dict[str, inspect.Parameter]:
   """The parameters of a function or class; none where they cannot be read."""
-  if isinstance(maker, nnx.Module) or not callable(maker):
+  if _is_nnx(maker) or not callable(maker):
     return {}
   if isinstance(maker, functools.partial):
     parameters = list(_parameters(maker.func).items())[len(maker.args):]

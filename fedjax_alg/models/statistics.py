@@ -18,7 +18,7 @@ import functools
 import inspect
 from typing import Any, NamedTuple
 
-from flax import linen as nn, nnx
+from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
@@ -165,6 +165,7 @@ def nnx_layers(module: Any, name: str) -> dict[tuple[Any, ...], Names]:
   Raises:
     OptionError: see ``check_layer``.
   """
+  from flax import nnx
   found: dict[tuple[Any, ...], Names] = {}
   for path, layer in nnx.iter_modules(module):
     own = [key for key, value in vars(layer).items()
@@ -197,6 +198,7 @@ def nnx_reading(
     layers: see ``nnx_layers``.
     reading: how they are called.
   """
+  from flax import nnx
   layer: Any
   for path, layer in list(nnx.iter_modules(module)):
     if path in layers:

@@ -45,7 +45,7 @@ class Mechanism:
     """Epsilon after some rounds.
 
     Args:
-      rounds: rounds played, at least 1.
+      rounds: rounds run, at least 1.
 
     Returns:
       Epsilon; infinite without noise, NaN without the accountant.

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedjax_alg import files
 
-#: The tables that grow while a run is played.
+#: The tables that grow while a run is run.
 TABLES = ("metrics.csv", "rounds.csv", "timing.csv", "groups.csv")
 #: What is there of every finished run from the command line, beside tables.
 _ALWAYS = ("config.json", "flags.txt", "partition.json", "partition.npz",

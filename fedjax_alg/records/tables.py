@@ -181,7 +181,7 @@ def _until(
   Args:
     path: the file.
     columns: see ``read_rows``.
-    done: rounds played before the checkpoint.
+    done: rounds run before the checkpoint.
     mark: what ``Records.marks`` said of the table then; None: not known.
 
   Raises:
@@ -211,7 +211,7 @@ def read_until(
     folder: the folder of the run.
     columns: name of a table -> its columns, see ``read_rows``.
     seeds: seeds of the run.
-    done: rounds played before the checkpoint.
+    done: rounds run before the checkpoint.
     marks: ``Records.marks`` at the checkpoint, which tell whether the tables
       are as they were; None for one of an earlier version.
 
@@ -296,7 +296,7 @@ def round_rows(
 
   Args:
     aux: report of the rounds, leaves [N, at least count, ...].
-    start: rounds played before them.
+    start: rounds run before them.
     count: number of rounds.
     seeds: the N seeds.
     cohort: S, the number of clients in each round.
@@ -381,7 +381,7 @@ def group_rows(
   Args:
     membership: [N, C] int, -1 for a client without a group.
     label_histogram: [C, L] int, training examples that the clients hold now.
-    number: rounds played.
+    number: rounds run.
     seeds: the N seeds.
     num_groups: K.
 
@@ -494,7 +494,7 @@ class Records:
     """Reads the tables that an interrupted run left, up to round ``done``.
 
     Args:
-      done: rounds played before the checkpoint.
+      done: rounds run before the checkpoint.
       unfinished_s: the attribute of this name at the checkpoint.
       marks: see ``read_until``.
 
@@ -565,7 +565,7 @@ class Records:
 
     Args:
       aux: report of the rounds, see ``round_rows``.
-      start: rounds played before them.
+      start: rounds run before them.
       count: number of rounds.
       seconds: wall time of these rounds, all seeds together.
       evaluated: whether an evaluation follows; timing.csv has a row for each.

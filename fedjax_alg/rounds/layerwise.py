@@ -348,7 +348,7 @@ def _no_moments(
 def _personal(
     method: Layerwise, state: LayerwiseState, group: Array, params: Params,
     shard: Shard) -> Params:
-  """``params`` with the personal layers of the rounds played so far."""
+  """``params`` with the personal layers of the rounds run so far."""
   layers = len(method.plan.layers)
   for l in range(layers):
     params = jax.lax.cond(

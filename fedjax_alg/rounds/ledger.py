@@ -94,7 +94,7 @@ def layer_cost(
 
   Args:
     plan: how layers are fitted.
-    rounds: [] int32, number of rounds played so far.
+    rounds: [] int32, number of rounds run so far.
     k: K, number of groups of clients.
     num_classes: L.
     encoded_width: number of entries of an encoded label vector.

@@ -33,7 +33,7 @@ def as_callbacks(
 
 def steps(
     algorithm: Any, federation: Federation, **options: Any) -> Iterator[Step]:
-  """Plays the same run as ``run`` and yields a ``Step`` at every evaluation.
+  """Executes the same run as ``run`` and yields a ``Step`` at every evaluation.
 
   The arguments are checked when ``steps`` is called, before the first
   ``next``.

@@ -1,6 +1,6 @@
 """Hyper-parameters by the derivative of the validation loss, not by a grid.
 
-An outer step plays the run with its derivatives (``runs.hypergradient``) and
+An outer step executes the run with its derivatives (``runs.hypergradient``) and
 moves all hyper-parameters at once: by Gauss and Newton's step inside a trust
 region, a box in the logarithms of the hyper-parameters. A step that makes the
 loss larger, or not finite, is taken back and the box is made smaller; so is one
@@ -14,7 +14,6 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.optimize
 
 from fedjax_alg import tasks
 from fedjax_alg.data.federation import Federation
@@ -126,7 +125,7 @@ class OuterStep(NamedTuple):
   accuracy: float  #: the main metric of the task, likewise
   gradient: dict[str, float]  #: of the loss by the logarithms (or logits)
   kept: bool  #: whether the next step starts here
-  #: rounds played up to here, of all seeds; a run with the derivatives by k
+  #: rounds run up to here, of all seeds; a run with the derivatives by k
   #: hyper-parameters counts as 1 + k
   played: int
 
@@ -161,7 +160,8 @@ def trusted_step(
   values, vectors = np.linalg.eigh(curvature)
   root = np.sqrt(np.maximum(values, 0.0) + worth)
   rows = root[:, None] * vectors.T
-  found = scipy.optimize.lsq_linear(
+  from scipy import optimize  # slow to import, and read here alone
+  found = optimize.lsq_linear(
       rows, -(vectors.T @ gradient) / root, bounds=(-radius, radius))
   return found.x
 

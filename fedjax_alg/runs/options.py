@@ -752,7 +752,7 @@ def _participation(
 def _check_late(
     options: RunOptions, name: str, entry: registry.Entry, hparams: Any
 ) -> None:
-  """Checks that an algorithm can be played with late and lost clients."""
+  """Checks that an algorithm can be run with late and lost clients."""
   late = options.late(entry)
   if late is None:
     return

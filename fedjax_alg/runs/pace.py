@@ -18,7 +18,7 @@ _GROWTH = 8
 class Pause:
   """A run between two calls, with no evaluation there."""
 
-  round: int  #: rounds played so far
+  round: int  #: rounds run so far
   states: Any  #: as of ``play.Step``
   diverged: Collection[int]  #: rows that are not finite
 
@@ -35,7 +35,7 @@ class Pace:
       seconds: wall time that a call may take. A round that takes longer is a
         call of its own.
       due: asked between two calls: whether to save now.
-      save: saves; when it is called the tables have all rounds played. What it
+      save: saves; when it is called the tables have all rounds run. What it
         raises ends the run.
     """
     self._seconds, self._most = seconds, 1

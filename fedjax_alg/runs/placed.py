@@ -51,7 +51,7 @@ def _place_rows(federation: Federation, mesh: Mesh | None) -> EvaluationData:
 class PlacedData:
   """The data that the programs of a run read, including changes by a shift.
 
-  Event e of the shift happens after e * shift_every rounds have been played
+  Event e of the shift happens after e * shift_every rounds have been run
   and evaluated. The arrays keep their shapes and their sharding, so the
   compiled programs need not change.
   """
@@ -90,7 +90,7 @@ class PlacedData:
     """Counts the rounds before the next event of the shift.
 
     Args:
-      done: rounds played so far.
+      done: rounds run so far.
 
     Returns:
       The number of rounds; None if the data never change.
@@ -104,7 +104,7 @@ class PlacedData:
     """Sets ``data`` to the data of the round after ``done`` rounds.
 
     Args:
-      done: rounds played so far.
+      done: rounds run so far.
     """
     options = self._federation.options
     if options.shift == "none":

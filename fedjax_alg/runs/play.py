@@ -59,7 +59,7 @@ class Step:
   the program times the number of seeds.
   """
 
-  round: int  #: rounds played so far
+  round: int  #: rounds run so far
   rounds: int  #: rounds of the whole run
   #: states of the algorithm on the devices, leaves [N, ...]. The next step
   #: reuses their memory: copy the states that you want to keep
@@ -102,7 +102,7 @@ def first_nonfinite(
 
   Args:
     log: log of the rounds.
-    start: rounds played before them.
+    start: rounds run before them.
     count: number of rounds in the log.
     seeds: seeds of one setting.
 
@@ -141,13 +141,13 @@ def play(
     programs: Programs, records: Sequence[Records], states: Any = None,
     done: int = 0, stop: bool = True, pace: Pace | None = None
 ) -> Iterator[Step]:
-  """Plays a run from evaluation to evaluation and records it.
+  """Executes a run from evaluation to evaluation and records it.
 
   Args:
     programs: the compiled programs.
     records: tables of each setting.
     states: states to continue from; None starts from the initial states.
-    done: rounds played before ``states``.
+    done: rounds run before ``states``.
     stop: whether a non-finite state ends the run. If false, a setting with
       such a state is recorded no further and the other settings continue. So
       do they when a setting has ended early (``stopped``), whose states are
@@ -335,7 +335,7 @@ def evaluated(programs: Programs, states: Any, done: int) -> Step:
   Args:
     programs: the compiled programs.
     states: states after the last round.
-    done: rounds played.
+    done: rounds run.
 
   Returns:
     The step, with an empty log.

@@ -577,33 +577,20 @@ def prepare(
   model = options.model if model is None else model
   whole = make_model(model, federation, options)
   given = given_start(whole, options, init)
-  if given is not None:
-    whole = start.bound(whole, given)
-  built = split_by_role(method, whole, options)
-  num_examples = int(federation.data.train.size.sum())
-  shape = federation.example_shape
-  spec = FedSpec(
-      num_clients, size, federation.num_classes, shape if isinstance(
-          shape, tuple) else (store.values_each(federation.data.train.x),),
-      num_examples)
-  method = method.resolved()
+  built = split_by_role(method, start.bound(whole, given), options)
+  spec, method = _spec(federation, size), method.resolved()
   all_hparams = tuple(
       with_values(method.hparams, dict(values)) for values in settings)
-  for hparams in all_hparams:
-    algorithm = method._replace(hparams=hparams).on(platform).built(
-        built, map_clients)
+  *_, algorithm = (method._replace(hparams=hparams).on(platform).built(
+      built, map_clients) for hparams in all_hparams)
   check_roles(algorithm, method, built)
   participation = Participation(size, sampler or options.sampler(num_clients),
                                 options.late(method.entry))
   placed = PlacedData(
       federation, mesh, options.devices(num_clients),
-      options.clients_availability(num_clients),
-      built.roles.frozen if built.roles and built.roles.has_frozen else None,
+      options.clients_availability(num_clients), _frozen(built),
       start.moving(built, given))
-  if not method.registered:
-    own_algorithm.check(
-        f"`algorithm`={method.name}", algorithm, built, spec, participation,
-        placed.data.train)
+  _check_own(method, algorithm, built, spec, participation, placed)
   protocols = _protocols(
       algorithm, method.name, options.eval_protocols, measures,
       evaluate.has_matrix(tasks.of(built), spec.num_classes))
@@ -617,9 +604,8 @@ def prepare(
   numbers = _numbers(method, all_hparams, len(seeds), lambda: _traceable(
       method, built, spec, map_clients, participation, protocols, placed.data))
   plan = _summary(federation, spec, built, mesh, {
-      "sampling": options.sampling if sampler is None else (
-          f"your {getattr(sampler, '__name__', 'sampler')}"),
-      "map_clients": mode, "map_seeds": map_seeds})
+      "sampling": _sampling(options, sampler), "map_clients": mode,
+      "map_seeds": map_seeds})
   return Prepared(
       method, all_hparams, built, model if isinstance(model, str) else None,
       federation, placed, options, seeds, spec,
@@ -628,6 +614,34 @@ def prepare(
       method.on(platform).builder(built, map_clients), map_clients,
       participation, map_seeds, mesh,
       protocols, dict(measures or {}), plan, init)
+
+
+def _spec(federation: Federation, size: int) -> FedSpec:
+  """The shapes of a federation with ``size`` participants a round."""
+  shape, train = federation.example_shape, federation.data.train
+  return FedSpec(
+      federation.num_clients, size, federation.num_classes,
+      shape if isinstance(shape, tuple) else (store.values_each(train.x),),
+      int(train.size.sum()))
+
+
+def _sampling(options: RunOptions, sampler: samplers.Sampler | None) -> str:
+  return options.sampling if sampler is None else (
+      f"your {getattr(sampler, '__name__', 'sampler')}")
+
+
+def _frozen(model: Model) -> Any:
+  """The frozen parameters of a model; None if it has none."""
+  return model.roles.frozen if model.roles and model.roles.has_frozen else None
+
+
+def _check_own(
+    method: Method, algorithm: Algorithm, model: Model, spec: FedSpec,
+    participation: Participation, placed: PlacedData) -> None:
+  """Holds an algorithm of the caller's own to the contract."""
+  if not method.registered:
+    own_algorithm.check(f"`algorithm`={method.name}", algorithm, model, spec,
+                        participation, placed.data.train)
 
 
 def _check_together(

@@ -206,7 +206,7 @@ class Programs:
     well), before every change of the data and after the last round.
 
     Args:
-      done: rounds played so far.
+      done: rounds run so far.
 
     Returns:
       The number of rounds to play.
@@ -216,7 +216,7 @@ class Programs:
     return min(every - done % every, left, left if event is None else event)
 
   def play(self, states: Any, start: int, count: int) -> Any:
-    """Plays rounds without an evaluation in between.
+    """Runs rounds without an evaluation in between.
 
     If the clients' data change during the run, all these rounds and the next
     evaluation read the data of round ``start``.
@@ -224,7 +224,7 @@ class Programs:
     Args:
       states: leaves [rows, ...]. Their memory is donated, so they cannot be
         used afterwards.
-      start: rounds played before.
+      start: rounds run before.
       count: rounds to play.
 
     Returns:

@@ -17,7 +17,7 @@ from fedjax_alg.runs.sinks import Sink
 
 
 class ProgressBar(Sink):
-  """A callback that shows the rounds played, a metric and the time left.
+  """A callback that shows the rounds run, a metric and the time left.
 
   The metric is the first one of the task, of the first protocol.
 
@@ -100,7 +100,7 @@ class TimeLeft:
   """Estimates how long the runs still to come will take, with compiling.
 
   Runs of an algorithm take as long as those of the same algorithm so far, for
-  each round and seed; those of an algorithm that has not been played yet take
+  each round and seed; those of an algorithm that has not been run yet take
   the mean of the others.
   """
 
@@ -111,7 +111,7 @@ class TimeLeft:
 
   def add(self, algorithm: str, rounds: int, compiling: float, playing: float
           ) -> None:
-    """Adds a run that has been played.
+    """Adds a run that has been run.
 
     Args:
       algorithm: name of its algorithm.
@@ -128,7 +128,7 @@ class TimeLeft:
       runs: algorithm and rounds of each run, as for ``add``.
 
     Returns:
-      The seconds; None before the first run has been played.
+      The seconds; None before the first run has been run.
     """
     if not self._taken:
       return None

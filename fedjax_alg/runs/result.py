@@ -90,7 +90,7 @@ class RunResult:
 
   Attributes:
     seeds: the N seeds.
-    rounds: [E] int, rounds played before each evaluation.
+    rounds: [E] int, rounds run before each evaluation.
     metrics: protocol -> metric -> [N, E] float64, NaN if the protocol
       counted no example. The caller's own measures are here too, as name ->
       key -> sums [N, E, K, ...].
@@ -746,7 +746,7 @@ def _remake(
   options = typed(RunOptions(
       **{k: _tuples(v) for k, v in facts["run"].items()}))
   check_options(options)
-  # No round is played, so nobody needs to be drawn.
+  # No round is run, so nobody needs to be drawn.
   options = dataclasses.replace(options, sampling="uniform")
   options, init = _start_again(folder, options, init, sources)
   if model is None and facts["model"] is None:

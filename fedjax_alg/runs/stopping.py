@@ -174,7 +174,7 @@ class Stopping:
 
     Args:
       wanted: the rules.
-      rows: rows of metrics.csv of the rounds that were played before.
+      rows: rows of metrics.csv of the rounds that were run before.
     """
     self._rules = list(wanted)
     self._best: dict[Rule, np.ndarray] = {}  # [N], NaN: nothing counted yet

@@ -9,6 +9,7 @@ import functools
 
 from flax import linen as nn
 import jax
+import jax.numpy as jnp
 import pytest
 
 from fedjax_alg import models, registry
@@ -16,12 +17,12 @@ from fedjax_alg.base import num_params
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients, loop
 from fedjax_alg.engine.keys import run_keys
-from fedjax_alg.engine.round import Participation
+from fedjax_alg.engine.round import Participation, play_round
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models import roles
 from fedjax_alg.runs import methods, options, prepare
 from tests import problems
-from tests.contract.test_contract import small_settings
+from tests.contract.test_contract import marks, small_settings
 
 #: Why a method has no personal parameters, as it says itself.
 REFUSED = {
@@ -36,7 +37,8 @@ WITHOUT_STATE = {
     **{name: why for name, why in REFUSED.items() if name != "local"},
     "baffle": "keeps no running", "central": "keeps no running"}
 CLOSED = [name for name, entry in registry.ALGORITHMS.items() if entry.rounds]
-OPEN = [name for name in registry.ALGORITHMS if name not in CLOSED]
+OPEN = [pytest.param(name, marks=marks(name)) for name in registry.ALGORITHMS
+        if name not in CLOSED]
 
 
 class Normed(nn.Module):
@@ -77,27 +79,30 @@ def traced_round(name, given, model_state, **more):
   data = held.data
   if model.roles.has_frozen:
     data = data._replace(frozen=model.roles.frozen)
-  keys = jax.tree.map(lambda key: key[None], run_keys(0))
+  keys = run_keys(0)
+  seeds = jax.tree.map(lambda key: key[None], keys)
+  algorithm = build({})
 
   def both(data):
-    states = loop.initial_states(build, model, held.spec, data, keys, {})
-    return states, loop.make_run_rounds(
-        build, Participation(held.spec.cohort_size), 1)(
-            states, data, keys, {}, 0, 1)
+    state = jax.tree.map(lambda leaf: leaf[0], loop.initial_states(
+        build, model, held.spec, data, seeds, {}))
+    after, _ = play_round(
+        algorithm, data, Participation(held.spec.cohort_size), keys,
+        jnp.int32(0), state)
+    return state, after
 
-  before, (after, _) = jax.eval_shape(both, data)
+  before, after = jax.eval_shape(both, data)
   assert jax.tree.structure(before) == jax.tree.structure(after)
   assert [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(before)] == [
       (leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(after)]
-  return model, build({}), jax.tree.map(
-      lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), after)
+  return model, algorithm, after
 
 
 def deployed(algorithm, state):
   """The number of floats that a client deploys."""
   return num_params(jax.eval_shape(
       lambda state, data: algorithm.client_params(
-          state, jax.numpy.int32(0), layout.shard_of(data, 0),
+          state, jnp.int32(0), layout.shard_of(data, 0),
           jax.random.key(0)), state, problem().data))
 
 

@@ -18,7 +18,7 @@ from fedjax_alg.engine import clients
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models import adapt
 from fedjax_alg.runs import methods
-from tests.contract.test_contract import small_settings
+from tests.contract.test_contract import marks, small_settings
 
 SIZES = (4, 9, 7, 3, 8, 5) * 2
 FEATURES, TARGETS, LENGTH, TOKENS = 5, 2, 6, 11
@@ -75,7 +75,8 @@ def traced(name, task):
 
 
 @pytest.mark.parametrize("task", ["regression", "tokens"])
-@pytest.mark.parametrize("name", list(registry.ALGORITHMS))
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=marks(name)) for name in registry.ALGORITHMS])
 def test_targets_that_are_no_class_are_trained_on_or_refused(name, task):
   if (name, task) in REFUSED:
     with pytest.raises(OptionError, match=REFUSED[name, task]) as error:

@@ -51,6 +51,22 @@ CASES = [("sequential", 0, False), ("vmap", 0, False), ("python", 0, False),
          ("lanes", 1, True)]
 
 
+def added(total, shared, shard, pair, number):
+  size = shard.size.astype(jnp.float32)
+  return (total[0] + shared * size * pair[1],
+          total[1] + number * shard.size)
+
+
+def summed(shared, shard, pair, number):
+  sent = jnp.where((shard.size > 0) & (number != 9), shared * pair, jnp.nan)
+  return {"pair": sent, "size": shard.size.astype(jnp.float32)}, number
+
+
+def updated(shared, shard, rows, number):
+  del shard
+  return shared * rows, (rows.sum(), rows[0]), number
+
+
 @pytest.mark.parametrize("mode, lanes, several", CASES)
 def test_every_map_is_numpys(problem, mesh, mode, lanes, several):
   """A map, a total, weighted sums and rows of a table, as one program.
@@ -79,19 +95,6 @@ def test_every_map_is_numpys(problem, mesh, mode, lanes, several):
     assert isinstance(shard, Shard) and shard.x.shape == problem.data.x.shape
     return {"sum": shared * pair.sum() + shard.x[shard.offset, 0],
             "id": number, "size": shard.size}
-
-  def added(total, shared, shard, pair, number):
-    size = shard.size.astype(jnp.float32)
-    return (total[0] + shared * size * pair[1],
-            total[1] + number * shard.size)
-
-  def summed(shared, shard, pair, number):
-    sent = jnp.where((shard.size > 0) & (number != 9), shared * pair, jnp.nan)
-    return {"pair": sent, "size": shard.size.astype(jnp.float32)}, number
-
-  def updated(shared, shard, rows, number):
-    del shard
-    return shared * rows, (rows.sum(), rows[0]), number
 
   @jax.jit
   def everything(shards, pairs, ids, weights, halves, others, table, places):

@@ -104,4 +104,4 @@ def test_wrong_flags_are_one_line(flags, said, capsys, tmp_path):
 def test_a_sweep_is_of_one_process(capsys, tmp_path):
   assert sweep.main([*FLAGS, "--rounds=1", "--sweep=client_lr=0.1,0.2",
                      "--distributed", f"--out_dir={tmp_path / 'sweep'}"]) == 2
-  assert "--distributed: plays a single run" in capsys.readouterr().err
+  assert "--distributed: executes a single run" in capsys.readouterr().err

@@ -231,7 +231,7 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path, capsys):
     # A requeued job beside a live one.
     assert run.main([*words, f"--out_dir={folder}", "--resume"]) == 1
     assert re.fullmatch(
-        f"error: {folder}: is being played by [^ ]+, process "
+        f"error: {folder}: is being run by [^ ]+, process "
         rf"{process.pid}, since [-\d]{{10}} [:\d]{{8}}\n",
         capsys.readouterr().err)
     process.kill()

@@ -311,7 +311,7 @@ def test_other_devices(folder, whole, capsys):
   config = folder / "config.json"
   edit(config, lambda facts: facts["machine"].update(devices=2, jax="0.1"))
   assert refused(capsys, folder, "--resume") == (
-      f"--resume: the run in {folder} was played with devices 2, here 4; JAX "
+      f"--resume: the run in {folder} was made with devices 2, here 4; JAX "
       f"0.1, here {here['jax']}, so its last bits may differ; "
       "--allow_other_devices goes on anyway")
   assert play(folder, "--resume", "--allow_other_devices") == 0

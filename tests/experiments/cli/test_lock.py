@@ -39,7 +39,7 @@ def test_another_process_and_its_death(tmp_path):
         with lock.held(tmp_path):
           pass
       assert re.fullmatch(
-          f"{tmp_path}: is being played by there, process {process.pid}, "
+          f"{tmp_path}: is being run by there, process {process.pid}, "
           f"since {SINCE}", str(error.value))
     process.kill()
   left = (tmp_path / lock.NAME).read_bytes()  # is stale
@@ -88,7 +88,7 @@ def test_stale_files_where_the_kernel_has_no_locks(tmp_path, monkeypatch):
   with pytest.raises(lock.HeldError) as error:
     with lock.held(tmp_path):
       pass
-  assert f"played by elsewhere, process {gone.pid}, since" in str(error.value)
+  assert f"run by elsewhere, process {gone.pid}, since" in str(error.value)
   assert str(error.value).endswith(
       f"(if that process has died, remove {path})")
 
@@ -102,7 +102,7 @@ def test_a_process_that_ends_at_once_releases_its_locks(tmp_path):
 def test_the_error_of_several():
   one, two = (lock.HeldError(name, "h, process 1, since now") for name in "ab")
   assert str(lock.StillHeld([one])) == (
-      "a: is being played by h, process 1, since now; when that has ended, "
+      "a: is being run by h, process 1, since now; when that has ended, "
       "give the same command again")
   assert "since now (1 more by others); when" in str(
       lock.StillHeld([one, two]))

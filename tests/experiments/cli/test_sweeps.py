@@ -35,7 +35,7 @@ def test_what_is_no_grid(words, said):
 @pytest.mark.parametrize("word", ["--mu=0.3", "-mu", "--mu"])
 def test_a_flag_beside_a_grid_of_its_values(word):
   sweeps.refuse_given(["--must=1", "mu", "--flagfile=x"], {"mu": ["0", "1"]})
-  with pytest.raises(config_lib.UsageError, match="^--mu.*: never played, .* "
+  with pytest.raises(config_lib.UsageError, match="^--mu.*: never run, .* "
                      "--sweep=mu=0,1; give one of the two"):
     sweeps.refuse_given([*WORDS, word, "0.3"], {"mu": ["0", "1"]})
 

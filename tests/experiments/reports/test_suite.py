@@ -140,7 +140,7 @@ def test_a_run_that_another_process_plays_is_passed_over(
     with pytest.raises(lock.StillHeld) as error:
       suite.run_cells(cells, tmp_path)
   since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(0))
-  said = f"{folder}: is being played by node, process 3, since {since}"
+  said = f"{folder}: is being run by node, process 3, since {since}"
   assert capsys.readouterr().err.count(f"{said}\n") == 1
   assert str(error.value) == (
       f"{said}; when that has ended, give the same command again")
@@ -173,7 +173,7 @@ def test_what_others_do_with_a_run_that_is_compiled_ahead(
     with pytest.raises(lock.StillHeld) as error:
       suite.run_cells([cell for _, cell in runs], tmp_path)
   assert compiled == [(1, 2, 3)] and played == [1]
-  assert str(error.value).startswith(f"{held}: is being played by another")
+  assert str(error.value).startswith(f"{held}: is being run by another")
 
 
 def test_a_part_of_all_figures(monkeypatch, tmp_path, capsys):
