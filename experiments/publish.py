@@ -131,7 +131,8 @@ def _kept(page: pathlib.Path) -> dict[str, str]:
   if not page.is_file():
     return {}
   parts = re.split(r"^<!-- (\w+) -->$", files.read_text(page), flags=re.M)
-  found, figure = {}, ""
+  found: dict[str, str] = {}
+  figure = ""
   for name, text in zip(parts[1::2], map(str.strip, parts[2::2])):
     mark = _PART.format(name)
     if mark == _BELOW:
