@@ -30,6 +30,7 @@ evaluation) the running ones.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent import futures
 import dataclasses
 import fnmatch
 import hashlib
@@ -252,8 +253,11 @@ class Roles:
 
   def values(self, role: str) -> Params:
     """The leaves of a role that ``init`` makes for seed 0, as NumPy arrays."""
-    with jax.ensure_compile_time_eval():
-      found = self.whole.init(jax.random.key(0))
+    # In a thread of its own nothing is traced, also where the caller is: under
+    # ensure_compile_time_eval all that is not the key becomes a constant.
+    with futures.ThreadPoolExecutor(1) as pool:
+      found = pool.submit(
+          lambda: self.whole.init(jax.random.key(0))).result()
     return jax.tree.map(np.asarray, self.of(role, found))
 
   def floats(self) -> dict[str, int]:

@@ -283,9 +283,10 @@ def from_keywords(
   Raises:
     OptionError, DataError: an argument that cannot be used.
   """
-  _refuse_tracing(keywords)
+  # First: whatever asks JAX for an array starts it with the devices it has.
   sharding.start(of_type(
       "host_devices", keywords.get("host_devices", 0), int))
+  _refuse_tracing(keywords)
   if not isinstance(federation, Federation):
     raise OptionError(f"`federation`: {a_type(federation)}, make one "
                       "with federate()")

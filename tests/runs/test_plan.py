@@ -1,6 +1,9 @@
 """Keywords and flags make the same plan, by the same checks."""
 
 import inspect
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -68,3 +71,16 @@ def test_run_has_the_defaults_of_a_plan():
           if name != "keywords"} == {
               name: parameter.default for name, parameter in run.items()
               if name not in ("callbacks", "options")}
+
+
+def test_the_cores_become_devices_before_anything_starts_jax():
+  """Else a run of a fresh process has one core, whatever it asks for."""
+  code = ("import fedjax_alg as fa, jax\n"
+          "from fedjax_alg.runs.plan import from_keywords\n"
+          "fed = fa.federate('digits', num_clients=10)\n"
+          "from_keywords('fedavg', fed, host_devices=3)\n"
+          "print(len(jax.devices()))")
+  found = subprocess.run(
+      [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+      env={**os.environ, "JAX_PLATFORMS": "cpu"}, timeout=60)
+  assert found.stdout == "3\n"
