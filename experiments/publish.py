@@ -21,8 +21,9 @@ the others. To take a figure away, delete its part of the page and its lines of
 the answers.
 
 Text of your own goes into docs/results/diversified.notes.md: a section with the
-heading "## fig1" is put below that figure, and "## intro" at the top of the
-page. The same input always gives the same files.
+heading "## fig1" is put below the title of that figure, "## intro" at the top
+of the page, and "## cifar10" at the top of the page diversified_cifar10.md. The
+same input always gives the same files.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,10 +59,11 @@ CLAIMED: dict[str, figures.Paper] = {
 PAPERS: dict[str, figures.Paper] = CLAIMED | {
     paper.name: paper for paper in (trust.PAPER, beyond.PAPER)}
 
-#: Lines of a page that no reader sees: here begins the part of a figure, and
-#: within it the text of the notes, which is read from their file every time.
+#: Lines of a page that no reader sees: here begins the part of a figure, within
+#: it the text of the notes, which is read from their file every time, and what
+#: of the figure stands below them; and at the end what validation chose.
 _PART = "<!-- {} -->"
-_NOTES = "<!-- notes -->"
+_NOTES, _BELOW, _CHOSEN = "<!-- notes -->", "<!-- below -->", "<!-- chosen -->"
 
 #: A picture in the documentation is smaller than this.
 MOST_BYTES = 200_000
@@ -129,8 +131,25 @@ def _kept(page: pathlib.Path) -> dict[str, str]:
   if not page.is_file():
     return {}
   parts = re.split(r"^<!-- (\w+) -->$", files.read_text(page), flags=re.M)
-  return {name: text.strip() for name, text in zip(parts[1::2], parts[2::2])
-          if _PART.format(name) != _NOTES}
+  found: dict[str, str] = {}
+  figure = ""
+  for name, text in zip(parts[1::2], map(str.strip, parts[2::2])):
+    mark = _PART.format(name)
+    if mark == _BELOW:
+      found[figure] += f"\n\n{text}"
+    elif mark not in (_NOTES, _CHOSEN):
+      figure, found[name] = name, text
+  return found
+
+
+def _with_notes(part: str, notes: str) -> str:
+  """A figure's part with its notes below the title, or above one without."""
+  if not notes:
+    return part
+  title, _, rest = part.partition("\n\n")
+  if not title.startswith("## "):
+    title, rest = "", part
+  return "\n\n".join(filter(None, [title, _NOTES, notes, _BELOW, rest]))
 
 
 def _made(
@@ -156,16 +175,21 @@ def _made(
 
 
 def _tuning(
-    paper: figures.Paper, source: pathlib.Path, target: pathlib.Path) -> str:
+    paper: figures.Paper, source: pathlib.Path, target: pathlib.Path, end: str
+) -> str:
   """Section: what validation chose, from the tables of ``experiments.tune``.
 
-  They are copied beside the page, where they are found again.
+  They are copied beside the page, where they are found again. Those of data
+  with a page of their own stand on that one.
   """
   parts = []
   for path in sorted((source.parent / "tune").glob(f"{paper.name}_*/tune.csv")):
     results.write_text(
         target / f"{path.parent.name}_tuning.csv", files.read_text(path))
   for path in sorted(target.glob(f"{paper.name}_*_tuning.csv")):
+    data = path.stem.removeprefix(f"{paper.name}_").removesuffix("_tuning")
+    if end != (data if data in paper.pages.values() else ""):
+      continue
     rows = records.read_rows(path, None)
     table = []
     for method in dict.fromkeys(row["method"] for row in rows):
@@ -175,17 +199,17 @@ def _tuning(
           method, len(own), f"`{best['setting']}`",
           f"{best['validation']:.2f}", *(
               f"{row['validation']:.2f}" for row in own if row["stated"])])
-    data = path.stem.removeprefix(f"{paper.name}_").removesuffix("_tuning")
     parts.append(f"{data}, [every setting]({path.name}):\n\n" + report.table(
         ["method", "settings tried", "chosen", "its validation accuracy",
          "that of the stated setting"], table))
   if not parts:
     return ""
   return "\n\n".join([
-      "## Chosen how", "By `experiments.tune --paper`: every method with the "
-      "same number of settings, drawn from all its ranges together, the stated "
-      "one first; mean over three partitions of three seeds on clients that "
-      "are held out, with at least 100 examples of every class.", *parts])
+      _CHOSEN, "## Chosen how", "By `experiments.tune --paper`: every method "
+      "with the same number of settings, drawn from all its ranges together, "
+      "the stated one first; mean over three partitions of three seeds on "
+      "clients that are held out, with at least 100 examples of every class.",
+      *parts])
 
 
 def publish(
@@ -216,7 +240,10 @@ def publish(
         f"python -m experiments.{paper.name} --{paper.flag}=all)")
   file = target / f"{paper.name}.notes.md"
   notes = read_notes(file)
-  known = ["intro", *order]
+  # The words at the top of each page; a page of one figure begins with those of
+  # the figure.
+  tops = {end: end or "intro" for end in pages if end not in order}
+  known = [*tops.values(), *order]
   for name in notes:
     if name not in known:
       raise config_lib.UsageError(
@@ -232,15 +259,12 @@ def publish(
                if name in kept and paper.pages.get(name, "") == end]
     if end and not of_page:
       continue
-    parts = [f"# Results: {paper.works}{end and ', '}{end}"]
-    if not end:
-      parts += filter(None, [notes.get("intro", ""), _others(paper, kept)])
+    parts = [f"# Results: {paper.works}{end and ', '}{end}", *filter(None, [
+        notes.get(tops.get(end, ""), ""), "" if end else _others(paper, kept)])]
     for name in of_page:
-      parts += [_PART.format(name), kept[name]]
-      if name in notes:
-        parts += [_NOTES, notes[name]]
-    if not end:
-      parts += filter(None, [_tuning(paper, source, target)])
+      parts += [_PART.format(name), _with_notes(
+          kept[name], notes.get(name, ""))]
+    parts += filter(None, [_tuning(paper, source, target, end)])
     texts[page] = "\n\n".join(parts) + "\n"
   for old in sorted(target.glob(f"{paper.name}_*.png")):
     if not any(old.name in text for text in texts.values()):

@@ -14,15 +14,15 @@ The second form tunes all methods of a paper's figures:
   python -m experiments.tune --paper=conjugate --data=mnist --data_dir=...
 
 It runs every method with the same number of settings (--settings, 12), on three
-partitions with three seeds each, and chooses the one of the best accuracy on
-data that are held out: clients of the conjugate and diversified papers, which
-have to have 100 examples of every class, a sixth of the training images or
-another draw of synthetic data for the analytic paper, whose methods have a
-model for each client. The accuracy is the mean of the last ten rounds, of all
-rounds for the conjugate paper, which is about speed, and of the last evaluation
-for the analytic one. Test data are not read. The choices are printed and
-written to tune.md and tune.csv; --write puts them into the flag files of the
-methods.
+partitions with three seeds each (one for the board), and chooses the one of the
+best accuracy on data that are held out: clients of the conjugate and
+diversified papers, which have to have 100 examples of every class, a sixth of
+the training images or another draw of synthetic data for the analytic paper and
+the board of clustered methods, whose methods have a model for each client. The
+accuracy is the mean of the last ten rounds, of all rounds for the conjugate
+paper, which is about speed, and of the last evaluation for the analytic one and
+the board. Test data are not read. The choices are printed and written to
+tune.md and tune.csv; --write puts them into the flag files of the methods.
 
 The settings are drawn from the ranges of all that the paper leaves open in a
 method (experiments/papers/tuning.py), together; the first is the one that the
@@ -183,13 +183,16 @@ def _tune_paper(
   by_gradient = gradients.asked(values, argv)
   if by_gradient and protocol.by != "validation":
     raise config_lib.UsageError(
-        f"--{gradients.FLAG}: not of the {paper} paper, whose methods have a "
+        f"--{gradients.FLAG}: not of {paper} on {data}, where methods have a "
         "model for each client and no validation clients")
-  # Runs that are not tuned by validation clients read a file of their own.
-  if values.data_dir and protocol.by == "validation":
-    extra.append(f"--data_dir={values.data_dir}")
+  source = [f"--data_dir={values.data_dir}"] if values.data_dir else []
+  if protocol.by == "validation":
+    extra += source
+  else:  # the runs read a file of their own
+    place, extra = flag_words.parted(extra, ("dataset", "data_path"))
+    source = place or source
   root = expanded(values.out_dir) / f"{paper}_{data}"
-  study = tuning.Study(paper, data, root, values.data_dir, extra)
+  study = tuning.Study(paper, data, root, source, extra)
   tuned = {}
   for name in study.names(values.methods):
     if by_gradient:
@@ -203,9 +206,11 @@ def _tune_paper(
     tuned[name] = study.play(name, values.settings)
     if values.write:
       tuning.write(study.files()[name], name, tuned[name],
-                   f"{program.name('tune')} --paper={paper} --data={data}")
+                   f"{program.name('tune')} --paper={paper} --data={data}",
+                   protocol.seeds)
   if tuned:
-    text = tuning.table(f"Settings: {paper}, {data}", tuned, protocol.last)
+    text = tuning.table(f"Settings: {paper}, {data}", tuned, protocol.last,
+                        protocol.seeds)
     root.mkdir(parents=True, exist_ok=True)
     results.write_text(root / "tune.md", text)
     rows = tuning.rows_of(tuned)

@@ -27,9 +27,8 @@ from .conjugate import figures as conjugate
 from .diversified import ablation
 from .diversified import figures as diversified
 
-#: Every setting of a paper's method is run on so many partitions, with so many
-#: seeds on each.
-PARTITIONS, SEEDS = 3, 3
+#: Every setting of a paper's method is run on so many partitions.
+PARTITIONS = 3
 #: Settings of every method.
 SETTINGS = 12
 #: Validation examples that every class has to have.
@@ -84,33 +83,18 @@ class Protocol(NamedTuple):
   flags: tuple[str, ...] = ()  #: of every run
   rounds: int | None = None  #: of methods whose flag file says none
   held: tuple[str, ...] = ()  #: flags that hold clients out
-  by: str = "validation"  #: the protocol that decides
+  #: the protocol that decides: validation (of clients that are held out) or
+  #: local (of clients that have a model each, on a sixth of the training images
+  #: or another draw of synthetic data)
+  by: str = "validation"
   #: ranges that all methods have besides
   shared: Mapping[str, Log | AnyOf] = {}
+  #: algorithm -> its own settings here, in place of those of ``OWN``
+  own: Mapping[str, Space] = {}
+  #: algorithm -> what is stated of them, in place of ``STATED``
+  stated_own: Mapping[str, Mapping[str, Any]] = {}
+  seeds: int = 3  #: of every setting on each partition
 
-
-_analytic = functools.partial(Protocol, stated=0.1, last=1, by="local")
-_TENTH = ("--participation=0.1",)
-
-#: (paper, data) -> protocol.
-PROTOCOLS: dict[tuple[str, str], Protocol] = {
-    ("conjugate", "mnist"): Protocol(
-        Log(1e-3, 3.0), 0.3 / 145, None, _TENTH,
-        shared={"hog_norm": AnyOf(("none", "l2"))}),
-    ("conjugate", "cifar10"): Protocol(
-        Log(3e-3, 1.0), 0.3 / 120, None, _TENTH,
-        shared={"hog_norm": AnyOf(("none", "l2"))}),
-    ("diversified", "mnist"): Protocol(
-        Log(0.03, 10.0), 12 / 145, 10, _TENTH, held=diversified.HELD["mnist"]),
-    ("diversified", "cifar10"): Protocol(
-        Log(0.01, 3.0), 0.08 / 50, 10, _TENTH,
-        held=diversified.HELD["cifar10"]),
-    ("analytic", "mnist"): _analytic(Log(0.03, 1.0), rounds=20),
-    ("analytic", "mnist_lr"): _analytic(Log(0.03, 1.0)),
-    ("analytic", "synthetic"): _analytic(Log(0.01, 0.3), rounds=600),
-    ("analytic", "synthetic_lr"): _analytic(Log(0.01, 0.3)),
-    ("analytic", "cifar10"): _analytic(Log(0.01, 0.1), rounds=10),
-}
 
 #: Methods whose local learning rate is client_lr / n_i.
 DIVIDED = ("fsvrg", "cfsvrg", "clsfsvrg", "ma_fsvrg", "ga_fsvrg")
@@ -141,20 +125,6 @@ OWN: dict[str, Space] = {
     "pfedacnnl": {"num_groups": AnyOf((2, 3, 5, 10)), "ridge": _RIDGE,
                   "personal_ridge": _RIDGE},
 }
-#: (algorithm, data) -> settings in place of those of ``OWN``: on CIFAR-10 there
-#: is a ridge for each layer, relative to the Gram matrix.
-OWN_OF_DATA: dict[tuple[str, str], Space] = {
-    ("fedacnnl", "cifar10"): {
-        "code_high_passed": AnyOf(("0", "1")),
-        "ridge": AnyOf(("0.01,0.01,0.01,0.01,0.01", "0.1,0.1,0.1,0.1,0.1",
-                        "1,1,1,1,1", "0.01,1,1,0.01,0.01"))},
-    ("pfedacnnl", "cifar10"): {
-        "num_groups": AnyOf((2, 5)),
-        "personal_ridge": AnyOf((
-            "inf,inf,inf,50,20", "inf,inf,inf,500,200",
-            "inf,inf,inf,5000,2000"))},
-}
-
 #: algorithm -> what its paper states of ``OWN``, or an author's usual value.
 STATED: dict[str, dict[str, Any]] = {
     "fedprox": {"mu": 0.01}, "per_fedavg": {"adapt_lr": 0.01},
@@ -167,6 +137,75 @@ STATED: dict[str, dict[str, Any]] = {
     "pfedzo": {"personal_lr": 0.01}, "local": {"local_epochs": 1},
     "baffle": {"server_lr": 0.01}, "fedacnnl": {"ridge": 100.0},
     "pfedacnnl": {"num_groups": 5, "ridge": 100.0, "personal_ridge": 100.0},
+}
+
+
+_analytic = functools.partial(Protocol, stated=0.1, last=1, by="local")
+_TENTH = ("--participation=0.1",)
+#: On CIFAR-10 a central step of 0.005 is too long already
+#: (docs/papers/readings.md, R-D6).
+_CENTRAL: Space = {
+    "server_lr": Log(1e-4, 0.02), "beta1": _BETA1, "central_rule": _RULE}
+#: The captions of Figs. 5 to 7.
+_CAPTION: dict[str, Any] = {
+    "server_lr": 0.02, "beta1": 0.9, "central_rule": "corrected"}
+_CIFAR = Protocol(
+    Log(3e-3, 1.0), 0.08 * 1_100 / 50_000, 10, _TENTH,
+    held=diversified.HELD["cifar10"],
+    own={"ma_fsvrg": _CENTRAL, "ga_fsvrg": _CENTRAL | {
+        "server_lr": Log(5e-4, 0.05), "gradient_step": Log(0.003, 1.0)}},
+    stated_own={"ma_fsvrg": _CAPTION,
+                "ga_fsvrg": _CAPTION | {"gradient_step": 1.0}})
+
+#: A ridge for each layer, relative to the Gram matrix.
+_DCNN: dict[str, Space] = {
+    "fedacnnl": {
+        "code_high_passed": AnyOf(("0", "1")),
+        "ridge": AnyOf(("0.01,0.01,0.01,0.01,0.01", "0.1,0.1,0.1,0.1,0.1",
+                        "1,1,1,1,1", "0.01,1,1,0.01,0.01"))},
+    "pfedacnnl": {
+        "num_groups": AnyOf((2, 5)),
+        "personal_ridge": AnyOf((
+            "inf,inf,inf,50,20", "inf,inf,inf,500,200",
+            "inf,inf,inf,5000,2000"))}}
+
+_GROUPS = AnyOf((2, 3, 5, 8))
+#: The board of clustered methods (experiments.papers.beyond.board).
+_BOARD = Protocol(
+    Log(0.003, 1.0), 0.03, 1, by="local", seeds=1,
+    own={"fedprox": {"mu": Log(1e-3, 10.0)},
+         "ifca": {"num_groups": _GROUPS}, "fesem": {"num_groups": _GROUPS},
+         "fedgroup": {"num_groups": _GROUPS},
+         "cfl": {"max_groups": _GROUPS, "eps1": Log(0.03, 3.0),
+                 "eps2": Log(0.03, 3.0)},
+         "flhc": {"max_groups": _GROUPS, "cluster_after": AnyOf((3, 5, 10))},
+         "ditto": {"lam": Log(0.01, 3.0), "personal_lr": Log(0.003, 1.0)},
+         "local": {}},
+    stated_own={"fedprox": {"mu": 1.0}, "ifca": {"num_groups": 3},
+                "fesem": {"num_groups": 3}, "fedgroup": {"num_groups": 3},
+                "cfl": {"max_groups": 3, "eps1": 0.4, "eps2": 1.6},
+                "flhc": {"max_groups": 3, "cluster_after": 10},
+                "ditto": {"lam": 1.0, "personal_lr": 0.03}})
+
+#: (paper, data) -> protocol.
+PROTOCOLS: dict[tuple[str, str], Protocol] = {
+    ("conjugate", "mnist"): Protocol(
+        Log(1e-3, 3.0), 0.3 / 145, None, _TENTH,
+        shared={"hog_norm": AnyOf(("none", "l2"))}),
+    ("conjugate", "cifar10"): Protocol(
+        Log(3e-3, 1.0), 0.3 / 120, None, _TENTH,
+        shared={"hog_norm": AnyOf(("none", "l2"))}),
+    ("diversified", "mnist"): Protocol(
+        Log(0.03, 10.0), 12 / 145, 10, _TENTH, held=diversified.HELD["mnist"]),
+    ("diversified", "cifar10"): _CIFAR,
+    **{("beyond", f"board_{data}"): _BOARD
+       for data in ("mnist", "fashion", "digits")},
+    ("analytic", "mnist"): _analytic(Log(0.03, 1.0), rounds=20),
+    ("analytic", "mnist_lr"): _analytic(Log(0.03, 1.0)),
+    ("analytic", "synthetic"): _analytic(Log(0.01, 0.3), rounds=600),
+    ("analytic", "synthetic_lr"): _analytic(Log(0.01, 0.3)),
+    ("analytic", "cifar10"): _analytic(
+        Log(0.01, 0.1), rounds=10, own=_DCNN),
 }
 
 
@@ -185,7 +224,6 @@ def space(
     The ranges, and the first setting.
   """
   protocol = PROTOCOLS[paper, data]
-  of_data = OWN_OF_DATA.get((name, data))
   if name in ablation.CELLS:
     cell = ablation.CELLS[name]
     has_rate, unit = True, size if cell.local == "FSVRG" else 1.0
@@ -197,8 +235,10 @@ def space(
     has_rate = "client_lr" in {
         field.name for field in dataclasses.fields(registry.get(name).hparams)}
     unit = size if name in DIVIDED else UNITS.get(name, 1.0)
-    own = of_data or OWN.get(name, {})
-    stated = {} if of_data else STATED.get(name, {})
+    own, stated = dict(OWN.get(name, {})), STATED.get(name, {})
+    if name in protocol.own:
+      own = dict(protocol.own[name])
+      stated = dict(protocol.stated_own.get(name, {}))
   ranges = own | dict(protocol.shared)
   first = {flag: stated.get(flag, values.at(0.0))
            for flag, values in ranges.items()}
@@ -268,7 +308,7 @@ class Study(NamedTuple):
   paper: str
   data: str
   root: pathlib.Path
-  data_dir: str | None = None  #: of data that are read to hold some out
+  source: Sequence[str] = ()  #: flags of where images lie that are split
   extra: Sequence[str] = ()  #: further flags of all runs
 
   @property
@@ -318,7 +358,7 @@ class Study(NamedTuple):
     if dataset == "synthetic":
       return [*flags, f"--partition_seed={_OTHER_DRAW}"]
     return [*flags, "--dataset=npz",
-            f"--data_path={_held_out(self.root, dataset, self.data_dir)}"]
+            f"--data_path={_held_out(self.root, dataset, self.source)}"]
 
   def method_flags(self, name: str) -> list[str]:
     """The flags of a method in its files."""
@@ -337,11 +377,12 @@ class Study(NamedTuple):
 
   def run_flags(self, name: str) -> list[str]:
     """The flags of the runs in which a method is tuned, but for how."""
-    # A closed form is evaluated at its end alone: every evaluation of pFedACnnL
-    # fits the personal layers of all clients again.
+    # An evaluation may take as long as rounds: one of pFedACnnL fits the
+    # personal layers of all clients again.
+    every = 100 if self.protocol.last == 1 else 5
     return [*self.method_flags(name), *self.data_flags(), *self.protocol.flags,
-            f"--num_seeds={SEEDS}",
-            f"--eval_every={100 if _closed_form(name) else 5}", *self.extra]
+            f"--num_seeds={self.protocol.seeds}", f"--eval_every={every}",
+            *self.extra]
 
   def settings(self, name: str, number: int) -> list[dict[str, Any]]:
     """The settings of a method that are tried, the stated one first."""
@@ -355,7 +396,7 @@ class Study(NamedTuple):
     first = config_lib.parse(words).data.partition_seed or 0
     settings = self.settings(name, number)
     print(f"{label(name)}: {len(settings)} settings x {PARTITIONS} partitions "
-          f"x {SEEDS} seeds", flush=True)
+          f"x {self.protocol.seeds} seeds", flush=True)
     found = [self.scores([*words, f"--partition_seed={partition}"], settings)
              for partition in range(first, first + PARTITIONS)]
     trials = [Trial(setting, tuple(
@@ -388,13 +429,12 @@ class Study(NamedTuple):
 
 
 def _held_out(
-    root: pathlib.Path, dataset: str, data_dir: str | None) -> pathlib.Path:
+    root: pathlib.Path, dataset: str, source: Sequence[str]) -> pathlib.Path:
   """A file of the training images, of which a sixth are its test images."""
   path = root / f"{dataset}_held_out.npz"
   if not path.is_file():
-    words = [f"--dataset={dataset}", "--algorithm=fedavg"]
     found = load_examples(config_lib.parse(
-        words + ([f"--data_dir={data_dir}"] if data_dir else [])).data)
+        [f"--dataset={dataset}", "--algorithm=fedavg", *source]).data)
     x, y = found.x_train, found.y_train
     last = np.random.default_rng(0).permutation(len(y))
     held, kept = np.split(last, [len(y) // 6])
@@ -429,7 +469,7 @@ def choose(trials: Sequence[Trial]) -> Trial:
 
 
 def write(path: pathlib.Path, name: str, trials: Sequence[Trial],
-          said: str) -> None:
+          said: str, seeds: int) -> None:
   """Writes the choice into a flag file, and above it how it was made."""
   if path.is_file():
     lines = files_lib.read_text(path).splitlines()
@@ -445,12 +485,13 @@ def write(path: pathlib.Path, name: str, trials: Sequence[Trial],
   results.write_text(path, "\n".join([
       *kept, f"# chosen: validation, {' and '.join(best.setting)}",
       f"{_NOTE}best of {len(trials)} settings x {PARTITIONS} partitions x "
-      f"{SEEDS} seeds: {best.validation:.2f} % (the stated one "
+      f"{seeds} seeds: {best.validation:.2f} % (the stated one "
       f"{trials[0].validation:.2f})",
       f"{_NOTE}by {said}", *best.flags]) + "\n")
 
 
-def table(title: str, tuned: dict[str, list[Trial]], last: int | None) -> str:
+def table(title: str, tuned: dict[str, list[Trial]], last: int | None,
+          seeds: int) -> str:
   """Every method's choice as Markdown."""
   which = f"the last {last} rounds" if last else "all rounds"
   rows = [[label(name), len(trials), " ".join(choose(trials).flags),
@@ -458,7 +499,7 @@ def table(title: str, tuned: dict[str, list[Trial]], last: int | None) -> str:
            ", ".join(f"{a:.2f}" for a in choose(trials).accuracies),
            f"{trials[0].validation:.2f}"] for name, trials in tuned.items()]
   return (f"# {title}\n\nValidation accuracy in percent, mean of {which}, of "
-          f"{SEEDS} seeds on each of {PARTITIONS} partitions.\n\n" +
+          f"{seeds} seeds on each of {PARTITIONS} partitions.\n\n" +
           report.table(["method", "settings tried", "best", "its accuracy",
                         "by partition", "the stated setting"], rows) + "\n")
 

@@ -26,6 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import collections
 import csv
 import fnmatch
+import re
 from typing import NamedTuple
 
 from . import report, rule, suite, verdicts
@@ -43,7 +44,10 @@ _MEANING = (
     "one measurement is one row: micro recall, micro precision and micro F1 of "
     "single labels are the accuracy, and figures that show the same runs are "
     "counted once; the numbers that the paper prints besides stand in "
-    "brackets.")
+    "brackets. Macro precision and macro F1 are other numbers of the same runs "
+    "and rows of their own, though they move with the accuracy. Of a sentence "
+    "about several panels the least and the greatest difference is shown, of "
+    "the part that decides; all are in <paper>.answers.csv.")
 
 #: The words of sentences, in the order in which the worst of several counts.
 FAILS = "does not hold"
@@ -91,9 +95,27 @@ def _matching(
       fnmatch.fnmatchcase(row[key], p[key] or "*") for key in _KEYS)), {})
 
 
+#: The difference that was measured, in one of the parts of a finding.
+_GAP = re.compile(r"(?:^| )([+-]\d+(?:\.\d+)?)")
+
+
+def finding(ours: str) -> str:
+  """The least and the greatest of several panels' differences, as words."""
+  parts = ours.split("; ")
+  gaps = [_GAP.search(part) for part in parts]
+  if len(parts) < 3 or not all(gaps):
+    return ours
+  ordered = [part for _, part in sorted(zip(
+      (float(gap[1]) for gap in gaps if gap), parts))]
+  return f"{ordered[0]} to {ordered[-1]}"
+
+
 def _sentences(text: str, answers: Sequence[Answer]) -> tuple[str, str]:
-  """(what was measured, the verdict) of the sentences that begin so."""
-  parts, words = [], []
+  """(what was measured, the verdict) of the sentences that begin so.
+
+  Of several the first that decides the verdict is shown.
+  """
+  found = []
   for word in text.split(" & "):
     artifact, _, start = word.rpartition("|")
     own: dict[tuple[str, str], Answer] = {}
@@ -102,10 +124,12 @@ def _sentences(text: str, answers: Sequence[Answer]) -> tuple[str, str]:
           a.artifact, artifact or "*"):
         key = a.artifact, a.claim
         own[key] = min(own.get(key, a), a, key=_order)
-    words += [a.verdict for a in own.values()] or [rule.NOT_RUN]
-    parts += [a.ours for a in own.values()] or [
-        f"\"{start}\" was not judged"]
-  return " / ".join(parts), min(words, key=_WORST.index)
+    found += [(a.verdict, a.claim.split(" (")[0], a.ours)
+              for a in own.values()] or [
+                  (rule.NOT_RUN, start, "was not judged")]
+  verdict, claim, ours = min(found, key=lambda one: _WORST.index(one[0]))
+  said = f"{claim.lstrip('. ')}: " if len(found) > 1 else ""
+  return said + finding(ours), verdict
 
 
 def _order(answer: Answer) -> tuple[bool, bool, bool]:
@@ -207,7 +231,12 @@ def rows(
 
 
 _UNKNOWN = (rule.NOT_COMPARABLE, rule.NOT_RUN)
-_REACHED = ("reaches", "exceeds", "sooner", "cheaper", "lower")
+_REACHED = ("reaches", "exceeds", "sooner", "cheaper", "lower", "gets there")
+
+#: The columns of ``head`` after the first.
+_COLUMNS = ("numbers: reach or exceed", "short", "open",
+            "not comparable, not run, lost", "sentences: hold",
+            "too close to call", "fail", "fail as a baseline is stronger")
 
 
 def _standing(words: str) -> str:
@@ -218,32 +247,32 @@ def _standing(words: str) -> str:
 
 
 def head(papers: Mapping[str, Sequence[Row]]) -> str:
-  """The table: of every paper's own methods, and of its margins."""
+  """The table: numbers of every paper's own methods, and its sentences."""
   lines = []
   for name, found in papers.items():
-    own, said = ([row for row in found if row.kind == kind]
-                 for kind in ("own", "sentence"))
-    # ours and the words, by the paper's settings
-    of_own, of_said = ([row.stated.rpartition(": ")[2] for row in rows
-                        if row.stated] for rows in (own, said))
-    tuned, stated = (collections.Counter(map(_standing, words)) for words in (
-        [row.words for row in own], of_own))
-    counts = collections.Counter(
-        row.words for row in said if row.verdict not in _UNKNOWN)
-    lines.append([
-        name, tuned["reached"], tuned["short"], tuned["open"],
-        f"{stated['reached']}, {stated['short']}, {stated['open']}"
-        if stated else "-", sum(tuned[words] for words in _UNKNOWN),
-        tuned["lost"], "; ".join(
-            f"{words} {counts[words]}" for words in sorted(
-                counts, key=lambda words: (words != "holds", words))) or "-",
-        f"{of_said.count('holds')} of {len(of_said)}" if of_said else "-"])
-  return report.table(
-      ["paper", "own methods, tuned: reach or exceed their number", "short",
-       "open", "by the paper's settings: reach, short, open",
-       "not comparable, not run", "lost", "sentences (margins, trends), tuned",
-       "that hold by the paper's settings"],
-      lines)
+    for protocol, words in _by_protocol(found).items():
+      own, said = collections.Counter(map(
+          _standing, words["own"])), collections.Counter(words["sentence"])
+      lines.append([
+          f"{name}, {protocol}", own["reached"], own["short"], own["open"],
+          sum(own[word] for word in (*_UNKNOWN, "lost")),
+          said["holds"] + said[_CAUSES["range"]],
+          said["too close to call"] + said[rule.UNDECIDED],
+          sum(number for text, number in said.items()
+              if text.startswith(("fails", FAILS))),
+          said[_CAUSES["baseline"]] if protocol == suite.TUNED else "-"])
+  return report.table(["paper, settings", *_COLUMNS], lines)
+
+
+def _by_protocol(
+    found: Sequence[Row]) -> dict[str, dict[str, list[str]]]:
+  """Protocol -> kind of row -> the verdicts in words."""
+  tuned = {kind: [row.words for row in found if row.kind == kind]
+           for kind in ("own", "sentence")}
+  stated = {kind: [row.stated.rpartition(": ")[2] for row in found
+                   if row.kind == kind and row.stated] for kind in tuned}
+  return {suite.TUNED: tuned} | ({suite.STATED: stated} if any(
+      stated.values()) else {})
 
 
 def _said(claim: Mapping[str, str]) -> str:

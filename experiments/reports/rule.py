@@ -88,7 +88,8 @@ def words(
   less = next((said for start, said in _LESS.items()
                if metric.removeprefix("test_").startswith(start)),
               None if metrics.metric(metric).higher else ("lower", "higher"))
-  by = "" if gap is None else f" by {gap:.3g}"
+  digits = ".1f" if unit in ("%", "pp", "fraction") else ".3g"
+  by = "" if gap is None else f" by {gap:{digits}}"
   if by and unit == "rounds":
     by += " rounds"
   if less is not None:

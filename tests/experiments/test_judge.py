@@ -49,11 +49,11 @@ def test_verdicts_are_those_of_the_numbers(folders, tmp_path):
       "Third,global,accuracy,1,final",
   ], tmp_path)
   assert found[0] == (f"{mean:.2f} +- {ci95:.2f}",
-                      f"exceeds by {ci95 + 2:.3g}")
-  assert found[1][1] == f"short by {ci95 + 2:.3g}"
+                      f"exceeds by {ci95 + 2:.1f}")
+  assert found[1][1] == f"short by {ci95 + 2:.1f}"
   assert found[2] == (f"+{gap:.2f} +- {gap_ci95:.2f}", "holds")
   assert [words for _, words in found[3:6]] == [
-      "fails", "too close to call", f"exceeds by {gap_ci95 + 1:.3g}"]
+      "fails", "too close to call", f"exceeds by {gap_ci95 + 1:.1f}"]
   assert found[6] == ("-", "not run: Third")
   page = (tmp_path / "judge.md").read_text()
   assert "| holds | 1 |" in page and "| exceeds | 2 |" in page

@@ -29,6 +29,12 @@ def publish_to(folder, source):
                        f"--to={folder}"])
 
 
+def both(folder):
+  """The first page and that of Figs. 8 to 10."""
+  return "".join((folder / f"diversified{end}.md").read_text()
+                 for end in ("", "_settings"))
+
+
 def test_page(tmp_path, source):
   folder = tmp_path / "docs"
   folder.mkdir()
@@ -37,11 +43,11 @@ def test_page(tmp_path, source):
   (folder / "diversified_gone.png").write_bytes(b"old")
   (folder / "conjugate_fig2.png").write_bytes(b"another paper's")
   assert publish_to(folder, source) == 0
-  page = (folder / "diversified.md").read_text()
+  page = both(folder)
   order = ["# Results: the diversified paper", "Read me.", "## Title of fig1",
            "![Title of fig1](diversified_fig1.png)",
            "![Title of fig1](diversified_fig1_stated.png)", "### Claims",
-           "## Title of fig10", "A word on it."]
+           "## Title of fig10", "A word on it.", "![Title of fig10]"]
   places = [page.index(part) for part in order]
   assert places == sorted(places)
   assert "<summary>Title of fig2: the runs of Fig1</summary>" in (
@@ -126,7 +132,7 @@ def test_all_papers_and_their_claims(tmp_path, source, monkeypatch, capsys):
   assert [(a.figure, a.ours) for a in answers.read(kept)] == [
       ("fig1", "98.3 +- 0.1"), ("fig8", "7")]
   page = (folder / "claims.md").read_text()
-  assert "| diversified | 1 | 0 | 0 |" in page
+  assert "| diversified, tuned | 1 | 0 | 0 |" in page
   assert "| 98.3 +- 0.1 | reaches [1] | - |" in page
   assert (folder / "diversified.md").is_file()
   assert not (folder / "conjugate.md").exists()
@@ -141,7 +147,7 @@ def test_a_figure_stays_until_it_is_published_again(tmp_path, source):
   notes = folder / "diversified.notes.md"
   notes.write_text("## fig1\n\nFirst words.\n\n## fig9\n\nOn the ninth.\n")
   assert publish_to(folder, source) == 0
-  first = (folder / "diversified.md").read_text()
+  first = both(folder)
   picture = (folder / "diversified_fig1.png").read_bytes()
 
   alone = tmp_path / "alone"
@@ -150,19 +156,19 @@ def test_a_figure_stays_until_it_is_published_again(tmp_path, source):
   text = (alone / "fig10" / "fig10.md").read_text()
   (alone / "fig10" / "fig10.md").write_text(text.replace("by x", "by y"))
   assert publish_to(folder, alone) == 0
-  page = (folder / "diversified.md").read_text()
+  page = both(folder)
   assert page.count("Made by x.") == 1 and page.count("Made by y.") == 1
   assert page.replace("by y", "by x") == first
   assert (folder / "diversified_fig1.png").read_bytes() == picture
 
   notes.write_text("## fig1\n\nOther words.\n\n## fig10\n\nOn the tenth.\n")
   assert publish_to(folder, alone) == 0
-  page = (folder / "diversified.md").read_text()
+  page = both(folder)
   assert page.count("words.") == 1 and "Other words." in page
   assert "On the ninth." not in page and "On the tenth." in page
 
-  start, end = (page.index(f"<!-- {name} -->") for name in ("fig1", "fig10"))
-  (folder / "diversified.md").write_text(page[:start] + page[end:])
+  page = (folder / "diversified.md").read_text()
+  (folder / "diversified.md").write_text(page[:page.index("<!-- fig1 -->")])
   assert publish_to(folder, alone) == 0
   assert "diversified_fig1.png" not in (folder / "diversified.md").read_text()
   assert not (folder / "diversified_fig1.png").exists()
@@ -182,15 +188,18 @@ def test_the_committed_pages_have_their_notes(tmp_path, monkeypatch):
 
 def test_the_readme_has_the_head_of_the_claims():
   root = pathlib.Path(__file__).parents[2]
-  claims = (root / "docs" / "results" / "claims.md").read_text().splitlines()
-  head = [line for line in claims if line.startswith("| ")][:6]
-  readme = (root / "README.md").read_text()
-  assert "\n".join(head) in readme
+  claims = (root / "docs" / "results" / "claims.md").read_text()
+  head = claims.split("\n\n")[1]
+  assert head.startswith("| paper") and "diversified, stated" in head
+  assert head in (root / "README.md").read_text()
 
 
 def test_pages_of_their_own_and_what_was_chosen(tmp_path, source):
-  """A table of tuning is copied, and found again without it."""
-  for name in ("ablation", "table1"):
+  """A table of tuning is copied, and found again without it.
+
+  That of data with a page of their own stands on that page, below its words.
+  """
+  for name in ("ablation", "table1", "fig5"):
     (source / "fig10").rename(source / name)
     (source / name / "fig10.md").rename(source / name / f"{name}.md")
     shutil.copytree(source / name, source / "fig10")
@@ -201,13 +210,23 @@ def test_pages_of_their_own_and_what_was_chosen(tmp_path, source):
       "method,setting,validation,partition_0,stated,chosen\n"
       "FedAvg,--client_lr=0.1,95.5,95.5,1,0\n"
       "FedAvg,--client_lr=1,96.5,96.5,0,1\n")
+  shutil.copytree(tuned, tuned.parent / "diversified_cifar10")
   folder = tmp_path / "docs"
+  folder.mkdir()
+  (folder / "diversified.notes.md").write_text("## cifar10\n\nFirst this.\n")
   for _ in range(2):
     assert publish_to(folder, source) == 0
     page = (folder / "diversified.md").read_text()
     assert ("More pages: [metrics](diversified_metrics.md), "
+            "[cifar10](diversified_cifar10.md), "
+            "[settings](diversified_settings.md), "
             "[ablation](diversified_ablation.md), "
             "[times](diversified_times.md).") in page
     assert "Title of fig10" in (folder / "diversified_times.md").read_text()
-    assert ("| FedAvg | 2 | `--client_lr=1` | 96.50 | 95.50 |") in page
-    shutil.rmtree(tuned, ignore_errors=True)
+    assert page.count("| FedAvg | 2 | `--client_lr=1` | 96.50 | 95.50 |") == 1
+    other = (folder / "diversified_cifar10.md").read_text()
+    assert other.index("First this.") < other.index("Title of fig10")
+    assert "(diversified_cifar10_tuning.csv)" in other
+    assert "(diversified_cifar10_tuning.csv)" not in page
+    shutil.rmtree(tuned.parent, ignore_errors=True)
+    shutil.rmtree(source / "fig1", ignore_errors=True)  # its part stays

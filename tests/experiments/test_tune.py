@@ -45,10 +45,10 @@ def test_beyond(tried, best, more):
 
 def test_a_choice_replaces_the_one_before(tmp_path):
   file = tmp_path / "new" / "fedavg.flags"
-  tuning.write(file, "fedavg", trials((.1, 90.), (.3, 91.)), "here")
+  tuning.write(file, "fedavg", trials((.1, 90.), (.3, 91.)), "here", 3)
   assert file.read_text().splitlines()[0] == "--algorithm=fedavg"
   file.write_text(file.read_text() + "--batch_size=4\n")
-  tuning.write(file, "fedavg", trials((.1, 92.), (.3, 91.)), "there")
+  tuning.write(file, "fedavg", trials((.1, 92.), (.3, 91.)), "there", 3)
   text = file.read_text()
   assert text.count("--client_lr=") == 1 and "--client_lr=0.1\n" in text
   assert "here" not in text.replace("there", "") and "92.00 %" in text
@@ -82,7 +82,9 @@ def test_settings_fill_their_ranges_and_begin_with_the_stated_one():
 def test_every_setting_is_played_on_every_partition(
     tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(tuning.Study, "data_flags", lambda self: DIGITS)
-  monkeypatch.setattr(tuning, "SEEDS", 1)
+  key = "diversified", "mnist"
+  monkeypatch.setitem(
+      tuning.PROTOCOLS, key, tuning.PROTOCOLS[key]._replace(seeds=1))
   monkeypatch.setattr(tuning, "PARTITIONS", 2)
   monkeypatch.setattr(tuning, "LEAST", 20)
   extra = ["--rounds=4", "--noprogress", "--participation=0.34"]
@@ -96,13 +98,13 @@ def test_every_setting_is_played_on_every_partition(
     return real(configs, validated)
 
   monkeypatch.setattr(tuning.sweeps, "play_all", play_all)
-  study = tuning.Study("diversified", "mnist", tmp_path, None, extra)
+  study = tuning.Study(*key, tmp_path, (), extra)
   found = study.play("fedavg", 2)
   assert "2 settings x 2 partitions x 1 seeds" in capsys.readouterr().out
   assert [c.data.partition_seed for c in seen] == [0, 0, 1, 1]
   assert all(c.run.eval_protocols == ("validation",) for c in seen)
   assert [len(trial.accuracies) for trial in found] == [2, 2]
-  text = tuning.table("T", {"fedavg": found}, 10)
+  text = tuning.table("T", {"fedavg": found}, 10, 1)
   assert "FedAvg" in text and f"{tuning.choose(found).validation:.2f}" in text
   rows = tuning.rows_of({"fedavg": found})
   assert [row["stated"] for row in rows] == [1, 0]
@@ -129,7 +131,7 @@ def test_a_sixth_of_the_training_images_is_held_out(tmp_path, monkeypatch):
   x, y = np.arange(24).reshape(12, 2), np.arange(12) % 3
   monkeypatch.setattr(tuning, "load_examples", lambda options: (
       types.SimpleNamespace(x_train=x, y_train=y)))
-  with np.load(tuning._held_out(tmp_path, "digits", None)) as made:
+  with np.load(tuning._held_out(tmp_path, "digits", ())) as made:
     assert made["x_test"].shape == (2, 2) and made["x_train"].shape == (10, 2)
     rows = np.concatenate([made["x_train"], made["x_test"]])
   np.testing.assert_array_equal(np.sort(rows, 0), x)
@@ -198,4 +200,4 @@ def test_a_paper_is_tuned_by_derivatives_from_what_it_states(
   assert (hparams["client_lr"], hparams["mu"], last) == (0.083, 0.01, 2)
   assert config.parse(words).run.rounds == 7
   assert tune.main(["--paper=analytic", *base[1:]]) == 2
-  assert "not of the analytic paper" in capsys.readouterr().err
+  assert "not of analytic on mnist" in capsys.readouterr().err

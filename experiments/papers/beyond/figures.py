@@ -2,16 +2,17 @@
 
 from ...reports import figures
 from . import bytes as fewer_bytes
-from . import gradient, hostile, late, private
+from . import board, gradient, hostile, late, private
 
 PAPER = figures.Paper(
     "beyond",
     {"hostile": hostile.FIGURE, "bytes": fewer_bytes.FIGURE,
-     "late": late.FIGURE, "private": private.FIGURE},
+     "late": late.FIGURE, "private": private.FIGURE,
+     **({"board": board.FIGURE} if board.FIGURE.panels else {})},
     {"gradient": gradient.TABLE},
     "Settings are chosen on validation clients.", ("",),
     subject="studies beyond the papers",
     files={"fashion_mnist": figures.FASHION_MNIST}, optional=("fashion_mnist",),
     pages={
         "hostile": "hostile", "bytes": "bytes", "late": "late",
-        "private": "private", "gradient": "gradient"})
+        "private": "private", "gradient": "gradient", "board": "board"})

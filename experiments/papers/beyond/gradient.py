@@ -33,6 +33,8 @@ from ...cli.command import Command
 from ...reports import figures, gradients, plots, report, rule, styles
 from .. import tuning
 
+_PAPER, _DATA = "diversified", "mnist"
+_SEEDS = tuning.PROTOCOLS[_PAPER, _DATA].seeds
 #: algorithm -> what is tuned by derivatives.
 METHODS = {"fedavg": ("client_lr",), "fedprox": ("client_lr", "mu"),
            "ma_fsvrg": ("client_lr", "server_lr", "beta1")}
@@ -44,14 +46,14 @@ QUICK = ("--dataset=digits", "--features=none", "--num_clients=70",
 
 def _study(name: str, request: figures.Request) -> dict[str, Any]:
   """Tunes a method twice."""
-  study = tuning.Study("diversified", "mnist", request.root / "runs", None, [
+  study = tuning.Study(_PAPER, _DATA, request.root / "runs", (), [
       *(QUICK if request.quick else ()), *request.common, "--noprogress",
       *([f"--data_dir={request.data_dir}"]
         if request.data_dir and not request.quick else [])])
   words = study.run_flags(name)
   config = config_lib.parse(words)
   federation_of(config.data)  # read before the clocks start
-  rounds = int(config.values["rounds"]) * tuning.SEEDS * tuning.PARTITIONS
+  rounds = int(config.values["rounds"]) * _SEEDS * tuning.PARTITIONS
   print(f"{name}: grid", flush=True)
   began = time.process_time()
   played = study.play(name)
@@ -170,7 +172,7 @@ def _make(
   _draw(figures.pictures(folder, "gradient"), studies)
   return "\n\n".join([
       "Validation accuracy of the last ten rounds in percent, mean of "
-      f"{tuning.SEEDS} seeds; {rule.TIE} points count as equal. Rounds are "
+      f"{_SEEDS} seeds; {rule.TIE} points count as equal. Rounds are "
       "those of all seeds, of the grid with its widenings; a run with k "
       "derivatives counts as 1 + k. The derivatives are those of one seed; a "
       "slope is the derivative of the loss by the logarithm, or the logit, of "

@@ -111,31 +111,36 @@ def answer(outcomes: Sequence[suite.Outcome]) -> str:
       collections.Counter)
   panels = {runs[0].cell.panel_title: _by_share(runs)
             for runs in suite.by_panel(outcomes)}
+  shares = sorted({share for found in panels.values()
+                   for own in found.values() for share in own if share})
   for title, found in panels.items():
     attack, defence = title.split("; ")
     base = panels.get(f"{attack}; mean", {}).get("FedAvg", {})
     for method, own in found.items():
-      for share in sorted(set(own) & set(base)):
-        if not share or 0.0 not in own or 0.0 not in base:
+      cells = {}
+      for share in shares:
+        if not {0.0, share} <= set(own) & set(base):
           continue
         lost = _lost(own, share)
-        rows.append([attack, f"{100 * share:g} %", defence, method,
-                     report.shown(lost), "-", "-"])
+        cells[share] = report.shown(lost)
         if (method, defence) != ("FedAvg", "mean"):
           saved = results.spread(_lost(base, share) - lost)
           place = rule.place(saved["mean"], saved["ci95"], rule.TIE)
           verdict = {rule.ABOVE: "defends", rule.BELOW: "loses more",
                      rule.SAME: "the same"}.get(place, place)
-          rows[-1][-2:] = results.shown(saved, sign="+"), verdict
+          cells[share] += f"; {results.shown(saved, sign='+')}, {verdict}"
           counts[f"{method} with the {defence}"][verdict] += 1
+      if cells:
+        rows.append([attack, defence, method, *(
+            cells.get(share, "-") for share in shares)])
   return rows and (
       "## Do several models defend?\n\n"
-      "Points that the honest clients lose to attackers; the last columns are "
-      "the paired difference to what FedAvg with the mean loses. A method or a "
+      "Points that the honest clients lose to each share of attackers, and the "
+      "paired difference to what FedAvg with the mean loses. A method or a "
       "defence *defends* if it loses less by more than the tie and the "
       "interval.\n\n" + report.table(
-          ["attack", "share", "defence", "method", "loses",
-           "saves against FedAvg with the mean", "verdict"], rows)
+          ["attack", "defence", "method",
+           *(f"{100 * share:g} %" for share in shares)], rows)
       + bool(counts) * (
           "\n\nOf all attacks and shares played, number of verdicts: "
           + "; ".join(f"{name}: " + ", ".join(

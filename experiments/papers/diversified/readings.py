@@ -2,21 +2,19 @@
 
 What is measured: the global models on the "entire test dataset" (`global`), or
 the model that each machine prefers on its own classes, "across all
-participating machines" (`preferred`). What is computed: anchor gradients over
-all participants or over those who prefer a model (errata D-06), GA's models
-moved by gradients or means of trained models (D-17), L2 as tuned or the stated
-0.01 divided by a machine's number of examples (section 0). The pooled optimum
-is what any method with one such model comes to at best.
+participating machines" (`preferred`). What is computed, from the stated
+settings on: (64) and L2 as printed, features of 0 to 255 (reading R-D4),
+anchor gradients over those who prefer a model (errata D-06), GA's models moved
+by means of trained models (D-17). The pooled optimum is what any method with
+one such model comes to at best.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...cli import config as config_lib
-from ...cli import flag_words
 from ...reports import answers, report, suite, verdicts
 from ...reports.figures import Line
-from ...reports.suite import TUNED
+from ...reports.suite import STATED
 
 #: Figure -> its metric.
 METRICS = {"Fig5": "macro_recall", "Fig6": "macro_f1",
@@ -25,13 +23,12 @@ METRICS = {"Fig5": "macro_recall", "Fig6": "macro_f1",
 MEASURED = {"global": "entire test set", "preferred": "all machines"}
 POOLED = "pooled optimum"
 
-#: Weighted by n_i, the clients' (0.01 / n_i) / 2 ||w||^2 are together this
-#: coefficient: 0.01 x 1,035 clients / 50,000 examples.
-_L2 = "--l2=0.000207"
-_READINGS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("", ()), (", own anchors", ("--anchors=preferring",)),
-    (", L2 = 0.01 / n_i", (_L2,)))
-_OF_GA = (", means of models", ("--group_mean=models",))
+_READINGS: dict[str, tuple[str, ...]] = {
+    "": (),
+    ", as printed": ("--central_rule=printed", "--l2_of=mean"),
+    ", features to 255": ("--hog_norm=none", "--hog_scale=255"),
+    ", own anchors": ("--anchors=preferring",),
+    ", means of models": ("--group_mean=models",)}
 
 
 def of(base: Callable[[Any], list[Line]]) -> Callable[[Any], list[Line]]:
@@ -44,16 +41,10 @@ def of(base: Callable[[Any], list[Line]]) -> Callable[[Any], list[Line]]:
   def lines(panel: Any) -> list[Line]:
     if not panel.flags:  # nobody takes part in the pooled optimum
       return [Line(POOLED, ("--algorithm=central",))]
-    own = [line for line in base(panel) if line.protocol == TUNED
-           and line.label in ("MA-FSVRG", "GA-FSVRG")]
-    found = [line._replace(
-        label=line.label + end, flags=(*line.flags, *more))
-             for line in own for end, more in _READINGS]
-    # A step that is not taken has no length. L2 is that of the data preset.
-    _, ga = own
-    return [*found, Line(ga.label + _OF_GA[0], (*flag_words.without(
-        config_lib.expand_flagfiles(ga.flags), "gradient_step", "l2"),
-                                                *_OF_GA[1]), TUNED, ga.flags)]
+    return [line._replace(label=line.label + end, flags=(*line.flags, *more))
+            for line in base(panel) if line.protocol == STATED
+            for end, more in _READINGS.items()
+            if line.label.startswith("GA") or "--group_mean=models" not in more]
 
   return lines
 

@@ -29,7 +29,7 @@ def test_what_is_tuned_of_a_combination_is_written_to_its_file(name, tmp_path):
   trials = [tuning.Trial(setting, (90.0 + i,)) for i, setting in enumerate(
       study.settings(name, 5))]
   file = tmp_path / study.files()[name].name
-  tuning.write(file, name, trials, "here")
+  tuning.write(file, name, trials, "here", 3)
   chosen = config.parse([f"--flagfile={file}"]).hparams
   start = config.parse(study.method_flags(name))
   assert chosen == start.hparams | trials[-1].setting

@@ -87,9 +87,13 @@ def test_rows_of_a_claims_file():
   assert row_of(found, artifact="Fig5-7").words == "fails: method short"
   assert row_of(found, artifact="Fig1", panel="a",
                 method="GA-FSVRG").verdict == rule.NOT_RUN
-  head = claims_page.head({"diversified": found}).splitlines()[2]
-  assert head.startswith("| diversified | 1 | 0 | 0 |")
-  assert "fails: method short 1" in head and "holds 1" in head
+  tuned, by_paper = (
+      [part.strip() for part in line.split("|")[1:-1]] for line in
+      claims_page.head({"diversified": found}).splitlines()[2:])
+  assert tuned[:4] == ["diversified, tuned", "1", "0", "0"]
+  assert tuned[5:] == ["1", "0", "1", "0"]
+  assert by_paper == [
+      "diversified, stated", "0", "1", "0", "0", "0", "0", "1", "-"]
   # A baseline above its number is stronger here, and no failure of anybody.
   above = answer._replace(verdict=rule.ABOVE)
   other = row_of(claims_page.rows("diversified", ("X",), [above]),
@@ -100,12 +104,12 @@ def test_rows_of_a_claims_file():
 
 @pytest.mark.parametrize("verdict, metric, unit, own, never, words", [
     ("same", "accuracy", "%", True, False, "reaches"),
-    ("above", "accuracy", "%", True, False, "exceeds by 2"),
-    ("below", "accuracy", "%", True, False, "short by 2"),
+    ("above", "accuracy", "%", True, False, "exceeds by 2.0"),
+    ("below", "accuracy", "%", True, False, "short by 2.0"),
     ("undecided", "accuracy", "%", True, False, "open"),
     ("same", "accuracy", "%", False, False, "as printed"),
-    ("above", "accuracy", "%", False, False, "baseline stronger here, by 2"),
-    ("below", "accuracy", "%", False, False, "weaker here too, by 2"),
+    ("above", "accuracy", "%", False, False, "baseline stronger here, by 2.0"),
+    ("below", "accuracy", "%", False, False, "weaker here too, by 2.0"),
     ("below", "rounds_to_98%", "rounds", True, False, "sooner by 2 rounds"),
     ("above", "rounds_to_98%", "rounds", True, False, "later by 2 rounds"),
     ("below", "rounds_to_98%", "rounds", False, False,
@@ -117,6 +121,15 @@ def test_rows_of_a_claims_file():
     ("not comparable", "accuracy", "%", True, False, "not comparable")])
 def test_verdicts_in_words(verdict, metric, unit, own, never, words):
   assert rule.words(verdict, 2.0, metric, unit, own, never) == words
+
+
+def test_of_several_panels_the_ends_are_shown():
+  """A cell of the page has the least and the greatest difference alone."""
+  ours = ("a: GA-FSVRG - SCAFFOLD -0.24 +- 0.43; b: CLS-0.1 - CLS-1 +0.80 +- "
+          "0.10; c: FedAvg - FedProx -3.00 +- 0.20")
+  assert claims_page.finding(ours) == (
+      "c: FedAvg - FedProx -3.00 +- 0.20 to b: CLS-0.1 - CLS-1 +0.80 +- 0.10")
+  assert claims_page.finding("a: x; b: +2; c: +3") == "a: x; b: +2; c: +3"
 
 
 def test_a_figure_that_goes_further_than_the_papers_counts_first():
