@@ -121,7 +121,7 @@ def test_refused(word, said):
     (sweep, [f"--sweep={name}={','.join(map(str, range(1, 102)))}"
              for name in ("rounds_", "client_lr")] + ["--sweep=a=1"],
      "--sweep: 10,201 settings in all, must be at most 10,000"),
-    (tune, ("--paper=none",), "--paper=none: must be one of analytic, conj"),
+    (tune, ("--paper=none",), "--paper=none: must be one of analytic, be"),
     (publish, ("--paper=none",), "--paper=none: must be one of diversified"),
     (compare, ("--x_axis=none",), "--x_axis=none: must be one of rounds"),
     (compare, ("--out", "--metric=loss"), "--out: has no value; must be --out"),

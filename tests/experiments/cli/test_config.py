@@ -192,7 +192,8 @@ def test_preset_parses(preset):
     if general != preset and general in config.presets():
       words.insert(0, f"--flagfile={general}")
     usual = {"fedgroup": "mnist_mclr", "analytic": "mnist_lr",
-             "trust": "niid_bench", "beyond": folder[0]}
+             "trust": "niid_bench", "beyond": (
+                 "board_digits" if folder[0] == "methods" else folder[0])}
     data = folder[0].partition("_")[2] or usual.get(paper, "mnist")
     words.append(f"--flagfile={paper}/{data}.flags")
   if "algorithm=" not in "".join(config.expand_flagfiles(words)):
