@@ -239,7 +239,7 @@ def test_the_recipes_can_be_given(tmp_path, monkeypatch):
 
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 #: The other notebooks run with ``-m slow``, and wherever the docs are built.
-LIGHT = ("first_run", "own_algorithm")
+LIGHT = ("first_run",)
 
 
 @pytest.mark.parametrize("path", [
