@@ -22,6 +22,7 @@ from fedjax_alg.runs.plan import from_keywords
 from fedjax_alg.runs.prepare import cautions
 from fedjax_alg.runs.programs import Programs
 
+pytestmark = pytest.mark.program
 SIZES, WIDTH, CLASSES, ROUNDS, RATE = (6, 9, 14), 5, 3, 3, 0.3
 DECAY, EPSILON = 0.8, 1e-5
 

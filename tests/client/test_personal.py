@@ -18,7 +18,8 @@ from fedjax_alg.engine.keys import run_keys
 from fedjax_alg.models import roles
 from tests import problems
 
-pytestmark = pytest.mark.usefixtures("share_programs")
+pytestmark = [pytest.mark.program,
+              pytest.mark.usefixtures("share_programs")]
 
 SIZES, WIDTH, CLASSES, ROUNDS = (6, 9, 14), 5, 3, 3
 HEAD = {"personal": "last"}

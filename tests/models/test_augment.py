@@ -36,6 +36,7 @@ def test_half_of_the_images_are_mirrored():
   assert 150 < is_mirror.sum() < 250
 
 
+@pytest.mark.program
 def test_training_alone_sees_other_images():
   plain = models.make_model("cnn", (8, 8), 3)
   model = augment.augmented(plain, ("flip", "crop"), (8, 8))

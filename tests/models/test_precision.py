@@ -76,6 +76,7 @@ def test_products_are_in_bfloat16_and_nothing_else(name):
   assert 1e-4 * size < apart < 0.08 * size
 
 
+@pytest.mark.program
 def test_a_run_in_bfloat16_is_near_that_in_float32():
   fed = fa.federate("digits", partition="classes", num_clients=8, seed=0)
   with problems.quick_compilation():

@@ -14,7 +14,6 @@ from fedjax_alg.models import augment, precision, roles, start
 from fedjax_alg.records import parameters
 from tests import problems
 
-pytestmark = pytest.mark.fast
 
 
 class Block(nn.Module):
@@ -171,6 +170,7 @@ def test_what_cannot_leave_rows_out_is_one_line(made, message):
   assert "\n" not in str(caught.value)
 
 
+@pytest.mark.program
 def test_options_of_training_reach_the_layers_with_state():
   """bfloat16 and augmentation change what they see, not what they keep."""
   model = models.as_model(Linen(), (4, 4), 2)
