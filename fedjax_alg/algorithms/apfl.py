@@ -34,16 +34,14 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
+from fedjax_alg.algorithms.common import averaging, server_rate, weights
 from fedjax_alg.base import Algorithm, Array, builder, MapClients, Model, Params
-from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
-from fedjax_alg.exchange import exchange_of
 from fedjax_alg.exchange.aggregation import Aggregation
-from fedjax_alg.exchange.weights import READ, WEIGHTS
-from fedjax_alg.hparams import hyper, validate
-from fedjax_alg.rounds.two_halves import ComposedState, compose
+from fedjax_alg.hparams import hyper
+from fedjax_alg.rounds.two_halves import ComposedState
 
 _SOURCE = "Deng et al., Algorithm 1"
 
@@ -55,9 +53,7 @@ class APFLHParams(Aggregation, LocalWork):
   client_lr: float = hyper(
       0.1, "eta, learning rate of the local steps of both models", above=0.0,
       source=_SOURCE)
-  server_lr: float = hyper(
-      1.0, "factor of the participants' mean update", above=0.0,
-      source=_SOURCE)
+  server_lr: float = server_rate(_SOURCE)
   personal_weight: float = hyper(
       0.5, "alpha, weight of a client's personal model in its mixture with the "
       "global one; the first one with `adaptive_weight`", minimum=0.0,
@@ -69,10 +65,7 @@ class APFLHParams(Aggregation, LocalWork):
       "received", "where a personal model starts: received = at the global "
       "model that the client receives when it first takes part, initial = at "
       "the initial model", choices=("received", "initial"), source=_SOURCE)
-  client_weights: str = hyper(
-      "uniform", "weights of the participants in the mean: uniform = all equal "
-      "(the paper), examples = n_i / n^r", choices=WEIGHTS, when=READ,
-      source=_SOURCE)
+  client_weights: str = weights("uniform", _SOURCE)
 
 
 class Mixtures(NamedTuple):
@@ -146,10 +139,7 @@ def apfl(
     Its ``client_params`` is alpha_k v_k + (1 - alpha_k) w, and for a client
     that has not taken part yet the global model w.
   """
-  validate(hparams)
-  algorithm = compose(
-      model, _update(model, hparams), steps.average(hparams.server_lr),
-      map_clients=map_clients, exchange=exchange_of(hparams))
+  algorithm = averaging(model, _update(model, hparams), hparams, map_clients)
 
   def client_params(state, client_id, shard, key):
     del shard, key
