@@ -5,7 +5,7 @@ The command has two forms. The first one tunes any run:
   python -m experiments.tune --algorithm=fedavg --dataset=digits \\
       --validation_clients=10 --sweep=client_lr=0.01,0.1,1
 
-It plays a sweep (python -m experiments.sweep) and chooses the best setting by
+It runs a sweep (python -m experiments.sweep) and chooses the best setting by
 the clients that --validation_clients holds out. Without --sweep it tries seven
 values of --client_lr.
 

@@ -650,7 +650,7 @@ def _write_page(
 #: A flag of single runs -> what figure commands do instead.
 _NOT_OF_FIGURES = {
     "resume": "which goes on with unfinished runs by itself",
-    "overwrite": "which reads finished runs again; to play them anew give "
+    "overwrite": "which reads finished runs again; to run them anew give "
                  "another --out_dir or delete their folders in its runs/",
     "dry_run": "python -m experiments.run has it"}
 
@@ -672,13 +672,13 @@ def _flags(paper: Paper) -> Flags:
       boolean("html", False, "also write a page with the curves, clients, "
               "costs and flags of every run of a figure; it needs plotly (pip "
               "install 'fedjax_alg[report]')"),
-      integer("partitions", None, "play every run on so many partitions of the "
+      integer("partitions", None, "make every run on so many partitions of the "
               "data; the intervals are then those over partitions, each with "
               "the mean of its seeds (--partitions=9 --num_seeds=1: nine "
               "independent draws of both); default 1, but for figures whose "
               "title names more", lower_bound=1),
       string("part", None, part_lib.HELP),
-      boolean("finished", False, "play nothing: show the runs that are "
+      boolean("finished", False, "run nothing: show the runs that are "
               "finished"),
       string("data_dir", None, "folder of the data sets that "
              "experiments.prepare made; default as in experiments.run"),
@@ -693,7 +693,7 @@ def _command(paper: Paper) -> Command:
   titles |= {name: table.title for name, table in paper.tables.items()}
   return Command(
       f"usage: python -m experiments.{paper.name} --{paper.flag}=NAME [flags]"
-      f"\n\nMakes the figures and tables of {paper.works}. It plays the runs "
+      f"\n\nMakes the figures and tables of {paper.works}. It makes the runs "
       "that a\nfigure needs and writes its picture (PNG, PDF), its points "
       "(CSV) and a table of the\npublished numbers beside ours (Markdown) to "
       "the folder NAME in --out_dir.",
@@ -726,7 +726,7 @@ def _request(
   for flag in ("panels", "lines", "x_axis", "html", "part", "finished"):
     if name in paper.tables and values[flag].present:
       raise config_lib.UsageError(
-          f"--{flag}: not read by {name}, which plays no runs")
+          f"--{flag}: not read by {name}, which makes no runs")
   if name in paper.tables and not paper.tables[name].of_runs and words:
     raise config_lib.UsageError(
         f"{words[0]}: not read by {name}, which has settings of its own")

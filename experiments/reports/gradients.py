@@ -30,10 +30,10 @@ FLAGS = (
            "in place of a grid; each starts at its flag's value "
            "(docs/hypergradient.md)"),
     integer("outer_steps", gradient_tuning.OUTER_STEPS, "with "
-            "--tune_by_gradient: how often the run is played with its "
+            "--tune_by_gradient: how often the run is made with its "
             "derivatives"),
     integer("halvings", gradient_tuning.HALVINGS, "with --tune_by_gradient: "
-            "the first of these runs plays 1/2^halvings of the rounds, the "
+            "the first of these runs has 1/2^halvings of the rounds, the "
             "next twice as many, and so on"))
 
 

@@ -291,7 +291,7 @@ def check_steps(outer_steps: Any, halvings: Any) -> None:
   if outer_steps <= halvings:
     raise OptionError(
         f"`outer_steps`={outer_steps}: must be at least {halvings + 1}, the "
-        f"first that plays all rounds after `halvings`={halvings}")
+        f"first that runs all rounds after `halvings`={halvings}")
 
 
 def tune_by_gradient(
