@@ -1,4 +1,4 @@
-"""The grid: every cell is played or refused, and holds the named methods."""
+"""The grid: every cell is run or refused, and holds the named methods."""
 
 import itertools
 import re
@@ -82,7 +82,7 @@ def play(problem, **settings):
 
 
 def check_cell(problem, client, server, k, grouping="model"):
-  """Plays one round; all finite, the models moved, the ledger right."""
+  """Runs one round; all finite, the models moved, the ledger right."""
   more = dict(client_lr=1.0) if client == "svrg" else {}
   state, aux, cohort = play(
       problem, client_update=client, server=server, num_models=k,
