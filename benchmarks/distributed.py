@@ -6,13 +6,13 @@
 
 Both cases have the same number of CPU cores: one process with as many devices,
 and as many processes with one device each, joined over the loopback interface.
-They are played in turn, --repeats times. The data are an npz of 784 features
+They are run in turn, --repeats times. The data are an npz of 784 features
 in 10 classes. Of each case:
 
 - ms a round, the least of several stretches in all repeats, and the CPU seconds
   of a round, all processes together;
 - MB of the largest process: its training rows, its states (models, and what
-  its clients keep), all that it holds while the rounds are played (with about
+  its clients keep), all that it holds while the rounds are run (with about
   600 of Python, JAX and the compiler), the peak;
 - the largest difference of the final states from those of the first case,
   relative to the largest entry of a leaf.
@@ -103,7 +103,7 @@ def held_megabytes() -> float:
 def measure(
     args: argparse.Namespace, algorithm: str, data: str, out: str, port: int,
     number: int, process: int) -> dict[str, float]:
-  """Plays a run as one of ``number`` processes; returns its figures."""
+  """Makes a run as one of ``number`` processes; returns its figures."""
   if number > 1:
     fa.distributed(f"127.0.0.1:{port}", number, process, host_devices=1)
   else:
@@ -150,7 +150,7 @@ def free_port() -> int:
 def case(
     algorithm: str, data: str, out: str, number: int, argv: Sequence[str]
 ) -> list[dict[str, float]]:
-  """Plays a run in ``number`` processes; returns the figures of each."""
+  """Makes a run in ``number`` processes; returns the figures of each."""
   port = free_port()
   children = [subprocess.Popen(
       [sys.executable, "-m", "benchmarks.distributed", *argv, "--case="

@@ -1,7 +1,7 @@
 """The two sides of ``vs_fedjax``: this library and FedJAX.
 
 A side is a function of the flags that returns (measure, facts). ``measure``
-plays ``args.rounds`` rounds from a given round on. ``facts`` is printed once.
+runs ``args.rounds`` rounds from a given round on. ``facts`` is printed once.
 """
 
 import argparse

@@ -3,7 +3,7 @@
   python -m benchmarks.many_clients --clients=10000,100000,1000000
 
 Every client has 8 training and 2 test examples of 20 features in 10 classes,
-which lie together in the file. A case is a process of its own that plays the
+which lie together in the file. A case is a process of its own that runs the
 command line's run from an npz:
 
 - start-up: from the start of the process to the first round (import, reading,
@@ -87,7 +87,7 @@ def write_data(path: pathlib.Path, clients: int) -> None:
 def measure(
     algorithm: str, data: str, folder: str, began: float,
     args: argparse.Namespace) -> dict[str, float]:
-  """Plays one case in this process and returns its figures."""
+  """Runs one case in this process and returns its figures."""
 
   def configured(cohort: int) -> config_lib.Config:
     return config_lib.parse([
@@ -140,7 +140,7 @@ def measure(
 def case(
     algorithm: str, clients: int, args: argparse.Namespace
 ) -> dict[str, float]:
-  """Plays one case in a process of its own."""
+  """Runs one case in a process of its own."""
   with tempfile.TemporaryDirectory() as name:
     data = pathlib.Path(name) / "examples.npz"
     write_data(data, clients)

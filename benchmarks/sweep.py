@@ -42,7 +42,7 @@ Call = Callable[..., None]
 
 
 class Side(NamedTuple):
-  """What one way to play the grid took."""
+  """What one way to run the grid took."""
 
   wall: float  #: seconds
   cpu: float  #: seconds of all processes
@@ -96,7 +96,7 @@ def one_sweep(
 
 def measure(
     side: Callable[..., None], rates: Sequence[str], seeds: int) -> Side:
-  """Plays the grid one way, with nothing compiled before."""
+  """Runs the grid one way, with nothing compiled before."""
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
 

@@ -63,7 +63,7 @@ def table(outcomes: Sequence[suite.Outcome]) -> str:
 
 def _run(
     values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
-  """Plays the four methods, prints the table and draws the picture."""
+  """Runs the four methods, prints the table and draws the picture."""
   del argv
   root = expanded(values.out_dir)
   cells = [suite.Cell("a", "digits", registry.get(name).label, (

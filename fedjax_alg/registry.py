@@ -67,7 +67,7 @@ class Entry(NamedTuple):
   ledger: Ledger | None = None
   #: options of a run that have another default with this method
   options: Mapping[str, Any] = types.MappingProxyType({})
-  #: hyper-parameters with which the contract tests play the method on a small
+  #: hyper-parameters with which the contract tests run the method on a small
   #: convex problem, where the defaults would diverge or take long
   test_hparams: Mapping[str, Any] = types.MappingProxyType({})
 

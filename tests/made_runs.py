@@ -1,4 +1,4 @@
-"""Folders of runs that nobody played: their numbers are given."""
+"""Folders of runs that nobody run: their numbers are given."""
 
 import json
 import pathlib

@@ -95,7 +95,7 @@ def check_same(folder: pathlib.Path, config: Config) -> None:
 
 
 def check_rounds(folder: pathlib.Path, config: Config, done: int) -> None:
-  """Refuses to resume a run that has played more rounds than are asked for.
+  """Refuses to resume a run that has run more rounds than are asked for.
 
   Raises:
     UsageError: it has.

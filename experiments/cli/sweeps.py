@@ -128,7 +128,7 @@ def configs(
 def play_all(
     all_configs: Sequence[Config], validated: int = 0,
     names: Sequence[str] | None = None) -> list[Played]:
-  """Plays every configuration that is not finished in its folder.
+  """Runs every configuration that is not finished in its folder.
 
   Those that another process runs are passed over.
 
@@ -171,7 +171,7 @@ def play_all(
 
 def play_part(all_configs: Sequence[Config], share: part_lib.Part,
               names: Sequence[str] | None = None) -> None:
-  """Plays one part of the configurations and says what is left.
+  """Runs one part of the configurations and says what is left.
 
   Args:
     all_configs: the configurations.
@@ -225,7 +225,7 @@ _TOGETHER = 4
 
 
 class _Player:
-  """Plays groups of settings of one program each.
+  """Runs groups of settings of one program each.
 
   Attributes:
     elsewhere: the settings that other processes run, and what to say of them.

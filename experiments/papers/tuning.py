@@ -397,7 +397,7 @@ class Study(NamedTuple):
     return drawn(*space(self.paper, self.data, name, size), number)
 
   def play(self, name: str, number: int = SETTINGS) -> list[Trial]:
-    """Plays the settings of one method on every partition."""
+    """Runs the settings of one method on every partition."""
     words = [*self.run_flags(name), f"--eval_protocols={self.protocol.by}"]
     first = config_lib.parse(words).data.partition_seed or 0
     settings = self.settings(name, number)

@@ -50,7 +50,7 @@ def number(
   """Our number beside a paper's: (ours in words, the verdict).
 
   Args:
-    found: one number per run; inf: never within the rounds played.
+    found: one number per run; inf: never within the rounds run.
     claim: the paper's number; inf: never.
     choices: how the settings were chosen.
     exact: whether the number does not vary from run to run.
@@ -66,7 +66,7 @@ def number(
   if chosen.incomparable(choices):
     return said, rule.NOT_COMPARABLE
   if np.isinf(claim.value) or never.any():
-    # Some runs get there and others do not, or one run alone was played.
+    # Some runs get there and others do not, or one run alone was run.
     if never.any() != never.all() or len(values) < 2:
       return said, rule.UNDECIDED
     return said, (rule.SAME if np.isinf(claim.value) == never.all() else

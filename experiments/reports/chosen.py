@@ -149,7 +149,7 @@ _DATA = ("data", "sizes")
 
 
 def other_data(choices: Iterable[Choice]) -> bool:
-  """Whether other data than the paper's were played."""
+  """Whether other data than the paper's were run."""
   return any(c.how == "stand-in" and c.what in _DATA for c in choices)
 
 

@@ -1,6 +1,6 @@
 """The parts that the figure commands of all papers share.
 
-A ``Paper`` describes its figures. Its command plays the runs that a figure
+A ``Paper`` describes its figures. Its command makes the runs that a figure
 needs, or finds those that exist, and writes the picture (PNG, PDF), its points
 (CSV) and a table of the paper's numbers beside ours (Markdown).
 """
@@ -85,7 +85,7 @@ class Figure(NamedTuple):
   #: --num_seeds at full scale, of lines that do not say it themselves
   num_seeds: int = 3
   #: --partitions at full scale, if the user does not say it; or the seeds of
-  #: the partitions, of which --partitions says how many are played
+  #: the partitions, of which --partitions says how many are run
   partitions: suite.Partitions = 1
   shrunk: tuple[str, ...] = ()  #: further flags of --scale=quick
   #: the table; None: the mean of the last rounds beside the paper's number
@@ -115,9 +115,9 @@ class Request(NamedTuple):
   files: Mapping[str, str] = {}  #: the flags of ``Paper.files`` that are given
   data_dir: str | None = None  #: --data_dir of runs that read prepared data
   html: bool = False  #: whether every figure gets a page, too
-  #: number of partitions that every run is played on; None: as the figure says
+  #: number of partitions that every run is made on; None: as the figure says
   partitions: int | None = None
-  finished: bool = False  #: play nothing, show the runs that are finished
+  finished: bool = False  #: run nothing, show the runs that are finished
 
 
 class Table(NamedTuple):
@@ -418,7 +418,7 @@ def asked(
         f"Quick: `{' '.join([*paper.quick, *figure.shrunk])}`, {which}"
         f"({' and '.join(letters)}; --panels gives others).")
   if request.quick and paper.quick_rounds:
-    notes.append("Quick: at most so many rounds are played: " + ", ".join(
+    notes.append("Quick: at most so many rounds are run: " + ", ".join(
         f"{registry.get(method).label} {most}"
         for method, most in paper.quick_rounds.items()) + ".")
   figure, lacking = with_data(paper, figure, request)
@@ -478,7 +478,7 @@ def _partitions(figure: Figure, request: Request) -> suite.Partitions:
 
 def outcomes_of(
     paper: Paper, figure: Figure, request: Request) -> list[suite.Outcome]:
-  """Plays or finds the runs of a figure.
+  """Runs or finds the runs of a figure.
 
   Raises:
     UsageError: see ``cells``.
@@ -532,7 +532,7 @@ def _make_table(paper: Paper, name: str, request: Request) -> None:
 
 
 def make_figure(paper: Paper, name: str, request: Request) -> str:
-  """Plays what a figure needs, writes it and returns its Markdown page."""
+  """Runs what a figure needs, writes it and returns its Markdown page."""
   figure, notes, lacking = asked(paper, name, request)
   if not figure.panels and not request.finished:
     raise config_lib.UsageError(f"{name}: {' '.join(lacking)}")
@@ -748,7 +748,7 @@ def _request(
 
 def _run(paper: Paper, values: FlagValues, words: list[str],
          argv: Sequence[str]) -> None:
-  """Makes the figures and tables that are asked for, or plays a part."""
+  """Makes the figures and tables that are asked for, or runs a part."""
   request = _request(paper, values, words, argv)
   part = part_lib.parse(values.part)
   if request.html:

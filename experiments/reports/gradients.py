@@ -90,7 +90,7 @@ def table(found: GradientTuning) -> str:
       rows[-1] = [f"**{cell}**" for cell in rows[-1]]
   return report.table(
       [*names, "rounds", "validation loss", found.main.replace("_", " "),
-       *(f"slope, {name}" for name in names), "rounds played"], rows)
+       *(f"slope, {name}" for name in names), "rounds run"], rows)
 
 
 def flags_of(step: OuterStep) -> list[str]:

@@ -623,7 +623,7 @@ def panels(
     title: above all panels.
     x_axis: one of ``X_AXES``, for curves of the protocol.
     marks: panel title -> the paper's numbers. Those at a round are drawn over
-      rounds alone, if so many were played.
+      rounds alone, if so many were run.
     in_a_row: the most panels side by side.
     x_scale: "log" where the x axis is always logarithmic.
     below: (protocol, metric) of further curves, in a row of panels each; those

@@ -1,4 +1,4 @@
-"""Plays the runs of a figure; a finished run is found again and only read.
+"""Makes the runs of a figure; a finished run is found again and only read.
 
 The folder of a run is ``<root>/runs/<algorithm>-<identity>``. The identity is a
 hash of everything that decides the numbers of the run, so figures that need the
@@ -165,7 +165,7 @@ def fair(outcome: Outcome) -> Outcome:
 def run_cells(
     cells: Sequence[Cell], root: pathlib.Path, parts: Partitions = 1
 ) -> list[Outcome]:
-  """Plays the runs of all cells, or reads those that are finished.
+  """Makes the runs of all cells, or reads those that are finished.
 
   Args:
     cells: the cells.
@@ -177,7 +177,7 @@ def run_cells(
 
   Raises:
     UsageError: the flags of a cell are wrong. Then no run has been started.
-    RunError: another process plays a run of them.
+    RunError: another process makes a run of them.
   """
   every = [cell.on(parts) for cell in cells]
   configs, names = _runs(itertools.chain(*every), root)
@@ -188,7 +188,7 @@ def run_cells(
 
 def play_part(
     cells: Iterable[Cell], root: pathlib.Path, part: part_lib.Part) -> None:
-  """Plays a part of the runs of all cells, and says what is left.
+  """Runs a part of the runs of all cells, and says what is left.
 
   Raises:
     UsageError, RunError: see ``run_cells``.

@@ -262,7 +262,7 @@ def cfl(
 ) -> Algorithm[ClusteredState]:
   """CFL: a group is split in two when its members pull apart.
 
-  All clients start in one group, and every group plays FedAvg by itself. From
+  All clients start in one group, and every group runs FedAvg by itself. From
   round `split_after` + 1 on, a group is split in two if its mean update is
   short and one of its members' last updates dW_k is long,
     ||mean_k dW_k|| < eps1   and   max_k ||dW_k|| > eps2.

@@ -5,7 +5,7 @@ Reference: Gu et al., "Analytic personalized federated meta-learning"
 the layer-wise fits follow Zhuang et al., "An analytic formulation of
 convolutional neural network learning for pattern recognition". Most formulas
 are missing from the available text of the paper; docs/papers/analytic.md says
-how each of them is read. ``rounds.layerwise`` plays the rounds.
+how each of them is read. ``rounds.layerwise`` runs the rounds.
 
 pFedACnnL fits one FedACnnL model for each group of clients with similar labels
 ((8)-(11)). Every client then fits layers of its own, which are pulled towards

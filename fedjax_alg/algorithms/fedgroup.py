@@ -3,7 +3,7 @@
 Reference: Duan et al., "FedGroup: Efficient Clustered Federated Learning via
 Decomposed Data-Driven Measure", 2020: Algorithm 2 (training), Algorithm 3
 (group cold start), (5)-(8) (similarities) and (9) (client cold start).
-``rounds.clustered.compose_clustered`` plays the rounds with ``direction_rule``.
+``rounds.clustered.compose_clustered`` runs the rounds with ``direction_rule``.
 
 Before round 1, alpha m random clients are pre-trained from the initial model
 w_0 and grouped by their updates. The model of a group starts at the mean of its
@@ -501,7 +501,7 @@ def fedgroup(
   w_0. Their updates are clustered into m groups by `similarity`, and the model
   of each group starts at the mean of its members' models. Any other client is
   pre-trained when it first takes part, and joins the group whose direction is
-  closest to its update, (9). In a round every group plays FedAvg by itself,
+  closest to its update, (9). In a round every group runs FedAvg by itself,
     w_j <- w_j + sum_{i in j} (n_i / n_j) (v_i - w_j),
   and with eta_g > 0 the models of the groups then pull each other,
     w_j <- w_j + eta_g sum_l (w_l - w_j) / ||w_l - w_j||.

@@ -14,7 +14,7 @@ normalised directions d_i = G_i a_i / ||a_i||_1:
 The vector a_i depends on the local solver. It is all ones for SGD. With
 momentum rho its entries are (1 - rho^(tau - k)) / (1 - rho), and with the
 proximal term mu they are (1 - eta mu)^(tau - 1 - k), k = 0 ... tau - 1. For
-both at once ``normaliser`` plays the recursion behind these formulas. The
+both at once ``normaliser`` runs the recursion behind these formulas. The
 authors' code adds the terms of the two formulas up in that case, which is not
 what its steps do.
 

@@ -179,7 +179,7 @@ def flhc(
 
   After n = `cluster_after` rounds of FedAvg all clients train from the global
   model w and send their updates. Agglomerative clustering of the updates gives
-  the groups. From then on each group plays FedAvg by itself, starting at w.
+  the groups. From then on each group runs FedAvg by itself, starting at w.
   With one group, FL+HC is FedAvg.
   """
   return in_groups(

@@ -228,7 +228,7 @@ def drawn_at_once(steps: int) -> Iterator[None]:
   """Where ``fold_steps`` is traced to draw the rows of so many steps at once.
 
   The rows are the same. ``engine.lanes`` asks for fewer, because a lane that
-  has finished its client waits until the others have played these steps.
+  has finished its client waits until the others have run these steps.
   """
   token = _drawn_at_once.set(steps)
   try:

@@ -1,7 +1,7 @@
 """The rounds between two evaluations as one compiled program.
 
 The number of rounds of a call is an input of the program and not a constant,
-so a run compiles its rounds once, even if the last call plays fewer rounds.
+so a run compiles its rounds once, even if the last call runs fewer rounds.
 Numeric hyper-parameters are inputs too, so all settings of a grid share one
 program. The seeds of one or several settings form one axis of the program. The
 state is donated, so it is updated in place.
@@ -166,7 +166,7 @@ def make_run_rounds(
       (``sharding.of_states``).
 
   Returns:
-    ``run_rounds(states, data, keys, numbers, start, count)``. It plays the
+    ``run_rounds(states, data, keys, numbers, start, count)``. It runs the
     rounds ``start`` to ``start + count - 1`` for every seed and donates
     ``states``. It returns the new states and a ``RunLog`` whose entries from
     index ``count`` on are zero.

@@ -1,7 +1,7 @@
 """What a round of a method should cost, stated by hand.
 
 ``registry.Entry.ledger`` states it for each method in a line, apart from the
-code that plays and bills the round. The contract tests compare the two.
+code that runs and bills the round. The contract tests compare the two.
 """
 
 from collections.abc import Callable

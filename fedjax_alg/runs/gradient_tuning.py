@@ -4,7 +4,7 @@ An outer step executes the run with its derivatives (``runs.hypergradient``) and
 moves all hyper-parameters at once: by Gauss and Newton's step inside a trust
 region, a box in the logarithms of the hyper-parameters. A step that makes the
 loss larger, or not finite, is taken back and the box is made smaller; so is one
-where the derivative explodes. The first outer steps play fewer rounds. All of
+where the derivative explodes. The first outer steps run fewer rounds. All of
 them are calls of one compiled program.
 """
 
@@ -27,7 +27,7 @@ from fedjax_alg.runs.prepare import check_choice
 
 #: The outer steps of a tuning.
 OUTER_STEPS = 4
-#: The first outer step plays 1 / 2^HALVINGS of the rounds, the next twice as
+#: The first outer step runs 1 / 2^HALVINGS of the rounds, the next twice as
 #: many, and so on to all of them.
 HALVINGS = 2
 #: The longest step of a hyper-parameter: a factor of 10.
@@ -131,7 +131,7 @@ class OuterStep(NamedTuple):
 
 
 class GradientTuning(NamedTuple):
-  """The outer steps, and the best of those that played all rounds."""
+  """The outer steps, and the best of those that ran all rounds."""
 
   steps: list[OuterStep]
   best: OuterStep
@@ -139,7 +139,7 @@ class GradientTuning(NamedTuple):
 
   @property
   def played(self) -> int:
-    """Rounds played; see ``OuterStep.played``."""
+    """Rounds run; see ``OuterStep.played``."""
     return self.steps[-1].played
 
 
@@ -206,7 +206,7 @@ def descend(
     The steps.
 
   Raises:
-    OptionError: no step that played all rounds has a finite loss, or a
+    OptionError: no step that ran all rounds has a finite loss, or a
       hyper-parameter starts at an end of its range.
   """
   p, by = derivatives.prepared, derivatives.by
@@ -280,7 +280,7 @@ def check_steps(outer_steps: Any, halvings: Any) -> None:
   """Checks the numbers of outer steps.
 
   Raises:
-    OptionError: there is no step that plays all rounds.
+    OptionError: there is no step that runs all rounds.
   """
   for name, value in (
       ("outer_steps", outer_steps), ("halvings", halvings)):
@@ -310,13 +310,13 @@ def tune_by_gradient(
       starts at its value in ``options``, ``hparams`` or at its default, and is
       moved by factors (in its logit if it has a largest value).
     outer_steps: number of outer steps.
-    halvings: the first outer step plays 1 / 2^halvings of the rounds, the next
+    halvings: the first outer step runs 1 / 2^halvings of the rounds, the next
       twice as many, and so on to all of them.
     last: number of final evaluations whose mean loss is made small; None: all.
     **options: see ``hypergradient``; all outer steps have the same seeds.
 
   Returns:
-    The outer steps and the best of those that played all rounds.
+    The outer steps and the best of those that ran all rounds.
 
   Raises:
     OptionError, DataError: an argument that cannot be used; the message is one

@@ -197,12 +197,12 @@ class Derivatives:
   def at(
       self, values: Mapping[str, float] | None = None,
       rounds: int | None = None, last: int | None = 1) -> Hypergradient:
-    """Plays the rounds with their derivatives.
+    """Runs the rounds with their derivatives.
 
     Args:
       values: name -> value of the hyper-parameters ``by``; those of the run
         for the others.
-      rounds: rounds to play, at most those of the run; None: all.
+      rounds: rounds to run, at most those of the run; None: all.
       last: number of final evaluations that ``loss`` is the mean of; None: all.
 
     Returns:

@@ -1,7 +1,7 @@
 """How the rounds between two evaluations are shared out to calls.
 
 The number of rounds of a call is an input of the compiled program, so many
-short calls play the same rounds as a long one, bit for bit. Between two calls
+short calls run the same rounds as a long one, bit for bit. Between two calls
 a run can be saved or stopped.
 """
 

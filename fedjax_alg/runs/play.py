@@ -299,7 +299,7 @@ class _Settings:
     Args:
       diverged: the rows that have diverged.
       done: number of rounds with these.
-      played: the rounds.
+      run: the rounds.
       evaluation: None if there is none after these rounds.
 
     Returns:
@@ -330,7 +330,7 @@ class _Settings:
 
 
 def evaluated(programs: Programs, states: Any, done: int) -> Step:
-  """Makes the ``Step`` of a run that has no round left to play.
+  """Makes the ``Step`` of a run that has no round left to run.
 
   Args:
     programs: the compiled programs.

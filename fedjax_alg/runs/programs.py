@@ -209,7 +209,7 @@ class Programs:
       done: rounds run so far.
 
     Returns:
-      The number of rounds to play.
+      The number of rounds to run.
     """
     every, left = self.prepared.options.eval_every, self.rounds - done
     event = self.prepared.placed.rounds_left(done)
@@ -225,7 +225,7 @@ class Programs:
       states: leaves [rows, ...]. Their memory is donated, so they cannot be
         used afterwards.
       start: rounds run before.
-      count: rounds to play.
+      count: rounds to run.
 
     Returns:
       The new states and the ``RunLog`` of the rounds.

@@ -115,9 +115,9 @@ class TimeLeft:
 
     Args:
       algorithm: name of its algorithm.
-      rounds: rounds that it has played, of all seeds together.
+      rounds: rounds that it has run, of all seeds together.
       compiling: seconds that compiling took.
-      playing: seconds that the rest of the run took.
+      running: seconds that the rest of the run took.
     """
     self._taken[algorithm].append((compiling, playing / max(rounds, 1)))
 

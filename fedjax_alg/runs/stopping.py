@@ -19,7 +19,7 @@ from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records.tables import Row
 from fedjax_alg.tasks import Task
 
-#: What ``stopped`` says of a run that played all its rounds.
+#: What ``stopped`` says of a run that ran all its rounds.
 ALL_ROUNDS = "rounds"
 
 

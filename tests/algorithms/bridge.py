@@ -147,7 +147,7 @@ def _round(problem, hparams, ids, key, before, state, aux, there=12):
       for i in ids} if own else {}, there)
 
 
-#: Rounds played before each client comes.
+#: Rounds run before each client comes.
 JOINS = np.repeat([0, 1, 3], [5, 4, 3])
 
 

@@ -30,7 +30,7 @@ def test_statistics_are_those_of_all_clients(problem, statistics):
   assert statistics.clients == 12
 
 
-#: Rounds played before each client comes.
+#: Rounds run before each client comes.
 JOINS = np.repeat([0, 2, 5], [4, 5, 3]).astype(np.int32)
 
 

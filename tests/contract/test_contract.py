@@ -253,6 +253,16 @@ LIKE = {"fedprox": "fedavg", "fedgrouprox": "fedgroup", "mime_svrg": "mime",
         "fedavgm": "fedadam", "fedadagrad": "fedadam", "fedyogi": "fedadam"}
 
 
+#: What its clients are asked for, and what of it is kept or added up, is as of
+#: another: its rounds in every client map are tested with ``-m slow``. (A cell
+#: of ``composed`` word for word: tests/algorithms/test_composed.py.)
+MAPPED_LIKE = {
+    "fsvrg": "cfsvrg", "ma_fsvrg": "ga_fsvrg", "mime_lite": "mime",
+    "losac": "scaffold", "feddyn": "scaffold", "per_fedavg": "fedavg",
+    "pfedzo": "pfedme", "local": "ditto", "composed": "ga_fsvrg",
+    "fedasync": "fedbuff"}
+
+
 def marks(name):
   if name in LIKE:
     assert registry.get(name).ledger is registry.get(LIKE[name]).ledger
@@ -260,9 +270,14 @@ def marks(name):
   return [pytest.mark.fast] if name in FAST else []
 
 
-@pytest.fixture(scope="module", name="bench", params=[
-    pytest.param(name, marks=marks(name))
-    for name, entry in registry.ALGORITHMS.items() if not entry.options])
+def benches(like=()):
+  """The algorithms, of which those that are ``like`` others are slow."""
+  return [pytest.param(name, marks=[
+      pytest.mark.slow] if name in like else marks(name))
+          for name, entry in registry.ALGORITHMS.items() if not entry.options]
+
+
+@pytest.fixture(scope="module", name="bench", params=benches())
 def fixture_bench(request, problem):
   return Bench(request.param, problem)
 
@@ -382,6 +397,7 @@ def test_nan_behind_a_padding_slot_changes_nothing(bench, age):
   problems.assert_equal(bad_aux.server, aux.server)
 
 
+@pytest.mark.parametrize("bench", benches(MAPPED_LIKE), indirect=True)
 def test_client_maps_agree_and_padding_slots_change_nothing(
     bench, mesh, monkeypatch):
   """On cohorts with padding slots that point at NaN; lanes are vmap inside.

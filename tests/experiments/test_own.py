@@ -1,4 +1,4 @@
-"""Files outside the repository, played by the command line and from Python."""
+"""Files outside the repository, run by the command line and from Python."""
 
 import json
 import os

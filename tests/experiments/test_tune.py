@@ -1,4 +1,4 @@
-"""Tuning: the grid is played, the best on validation clients is taken."""
+"""Tuning: the grid is run, the best on validation clients is taken."""
 
 import collections
 import math

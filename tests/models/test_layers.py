@@ -1,4 +1,4 @@
-"""Stacks of layers: played, parsed, seen by least squares, counted."""
+"""Stacks of layers: run, parsed, seen by least squares, counted."""
 
 import subprocess
 import sys

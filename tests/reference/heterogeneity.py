@@ -48,7 +48,7 @@ class DittoRound(NamedTuple):
 def accumulation(steps, momentum=0., shrink=0.):
   """a_i, by which the local gradients add up: v - w = -eta G_i a_i.
 
-  shrink is eta mu. Found by playing the local steps on unit vectors in the
+  shrink is eta mu. Found by running the local steps on unit vectors in the
   place of the gradients.
   """
   buffer, moved = np.zeros(steps), np.zeros(steps)

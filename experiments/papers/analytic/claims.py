@@ -74,7 +74,7 @@ def end(protocol: str) -> verdicts.Measure:
 def simulated(*columns: str) -> Seconds:
   """Measures a participant's simulated seconds in the rounds the paper states.
 
-  Rounds that were not played are counted too: every client takes part in each
+  Rounds that were not run are counted too: every client takes part in each
   round, so all rounds of a method take the same time (a test checks this).
 
   Args:
@@ -90,7 +90,7 @@ def simulated(*columns: str) -> Seconds:
 
 
 def stretch(outcome: suite.Outcome) -> float:
-  """Stated rounds divided by played rounds.
+  """Stated rounds divided by the rounds that were run.
 
   It is 1 for methods in closed form, and on CIFAR-10, for which the paper
   states no rounds.

@@ -26,11 +26,11 @@ from . import claims
 
 NAME = claims.NAME
 
-#: (panel, method) -> rounds that are played at full scale, if they are fewer
+#: (panel, method) -> rounds that are run at full scale, if they are fewer
 #: than the paper states. All rounds of a method take the same simulated time,
-#: so the time of the rounds that are not played is known.
+#: so the time of the rounds that are not run is known.
 PLAYED = {("b", "fedzo"): 100, ("b", "baffle"): 100}
-#: Methods of Figs. 4 and 5 that are played with one seed, for their cost.
+#: Methods of Figs. 4 and 5 that are run with one seed, for their cost.
 ONE_SEED = ("fedzo", "baffle")
 
 #: (panel, method) -> the same of Table 2, whose baselines have 1,000 rounds.
@@ -41,7 +41,7 @@ TABLE2_PLAYED = {("a", "pfedzo"): 10, ("b", "pfedzo"): 10, ("c", "pfedzo"): 100}
 #: FedAvg's file has 100 rounds; a round alone is 5 passes.
 CIFAR10_PLAYED = {"fedavg": 5, "local": 1}
 
-#: method -> the largest number of rounds that --scale=quick plays.
+#: method -> the largest number of rounds that --scale=quick runs.
 QUICK_ROUNDS = {"fedavg": 20, "fedzo": 2, "baffle": 1, "fedacnnl": 20,
                 "pfedme": 20, "pfedzo": 4, "local": 5}
 #: The network of --scale=quick on CIFAR-10, whose shared layers take 5 rounds.
@@ -210,14 +210,14 @@ def _heading(runs: Sequence[suite.Outcome]) -> str:
 
 
 def _rounds(outcome: suite.Outcome) -> str:
-  """The number of rounds that a time is for, and how many were played."""
+  """The number of rounds that a time is for, and how many were run."""
   played = outcome.summary["cost"]["rounds"]
   if claims.closed_form(outcome):
     return str(np.count_nonzero([
         row["computation_s"] for row in outcome.rounds()
         if row["seed"] == outcome.rows[0]["seed"]]))
   stated = round(played * claims.stretch(outcome))
-  return str(stated) + (f" ({played} played)" if stated != played else "")
+  return str(stated) + (f" ({played} run)" if stated != played else "")
 
 
 def _wall(outcome: suite.Outcome) -> float:
@@ -251,7 +251,7 @@ def time_table(outcomes: Sequence[suite.Outcome]) -> str:
   parts = [
       "Mean seconds of a client for the whole training on the simulated "
       "machines. All rounds of a method with rounds take the same time: where "
-      "fewer were played than the paper states, the time is that of the "
+      "fewer were run than the paper states, the time is that of the "
       "stated ones."]
   for runs in suite.by_panel(outcomes):
     panel, rows = runs[0].cell.panel, []
@@ -287,7 +287,7 @@ def to_accuracy(outcomes: Sequence[suite.Outcome]) -> str:
   """
   parts = ["## Time to an accuracy",
            "Simulated seconds to a test accuracy of the global model, median "
-           "over seeds; - not within the rounds that were played. In brackets "
+           "over seeds; - not within the rounds that were run. In brackets "
            f"what {claims.ACNNL} saves at that accuracy, in percent; above it "
            "is what it saves in the rounds that the paper states."]
   for runs in suite.by_panel(outcomes):
@@ -408,7 +408,7 @@ def fig6_table(outcomes: Sequence[suite.Outcome]) -> str:
   names = [registry.get(name).label for name in CIFAR10_PLAYED]
   short = [f"{name} {played[name]}" for name in names if name in played]
   if short:
-    text += ("\n\nRounds that were played of methods by SGD, whose end they "
+    text += ("\n\nRounds that were run of methods by SGD, whose end they "
              f"are not: {', '.join(short)}.")
   missing = [name for name in names if name not in played]
   if missing:

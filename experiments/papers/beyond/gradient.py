@@ -9,7 +9,7 @@ are tuned on validation clients twice:
   learning rate of that grid and the defaults of the others.
 
 Both choices have the grid's score: the validation accuracy of the last ten
-rounds, mean of 3 seeds. For it the points of the outer steps are played again;
+rounds, mean of 3 seeds. For it the points of the outer steps are run again;
 these runs are not counted, as little as others that choose nothing. A run with
 k derivatives counts as 1 + k runs. CPU seconds, compilation included, are
 measured beside that.
@@ -38,7 +38,7 @@ _SEEDS = tuning.PROTOCOLS[_PAPER, _DATA].seeds
 #: algorithm -> what is tuned by derivatives.
 METHODS = {"fedavg": ("client_lr",), "fedprox": ("client_lr", "mu"),
            "ma_fsvrg": ("client_lr", "server_lr", "beta1")}
-#: Share of the grid's rounds that a tuning by derivatives may play.
+#: Share of the grid's rounds that a tuning by derivatives may run.
 SHARE = 1 / 3
 QUICK = ("--dataset=digits", "--features=none", "--num_clients=70",
          "--validation_clients=14", "--rounds=12")
@@ -99,7 +99,7 @@ def _studied(name: str, request: figures.Request) -> dict[str, Any]:
 
 
 def _steps_curve(study: Mapping[str, Any]) -> tuple[list[int], list[float]]:
-  """The score of the point of least loss so far, over the rounds played."""
+  """The score of the point of least loss so far, over the rounds run."""
   x, y, least = [], [], math.inf
   for step in study["steps"]:
     if step["scores"] and step["loss"] < least:
@@ -127,7 +127,7 @@ def _draw(paths: list[pathlib.Path], studies: Mapping[str, Any]) -> None:
       axis.axvline(SHARE * played[-1], color="0.6", linestyle=":",
                    label="a third of the grid's rounds")
       axis.set_xlim(left=0)
-      axis.set_xlabel("rounds played, all seeds", fontsize=9)
+      axis.set_xlabel("rounds run, all seeds", fontsize=9)
     axes[0].set_ylabel("validation accuracy, %", fontsize=9)
 
 
@@ -196,4 +196,4 @@ def _outer(study: Mapping[str, Any]) -> str:
 
 TABLE = figures.Table(
     "Tuning by derivatives through the rounds, beside the grid: validation "
-    "accuracy over rounds played", _make, of_runs=True)
+    "accuracy over rounds run", _make, of_runs=True)

@@ -142,7 +142,7 @@ def answer(outcomes: Sequence[suite.Outcome]) -> str:
           ["attack", "defence", "method",
            *(f"{100 * share:g} %" for share in shares)], rows)
       + bool(counts) * (
-          "\n\nOf all attacks and shares played, number of verdicts: "
+          "\n\nOf all attacks and shares run, number of verdicts: "
           + "; ".join(f"{name}: " + ", ".join(
               f"{verdict} {n}" for verdict, n in own.items())
                       for name, own in counts.items()) + ".")) or ""

@@ -2,7 +2,7 @@
 
 3,000 clients of 18 images each; the server sees what is released alone.
 DP-FedAvg, with a fixed norm and with one that follows a quantile, and CFSVRG,
-which releases an anchor gradient beside the updates, play 100 rounds with a
+which releases an anchor gradient beside the updates, run 100 rounds with a
 twentieth of the clients, drawn by Poisson sampling; AFL releases its noised
 moments once, FedACnnL once for each of two layers. All see HoG features. The
 noise of every method is what the accountant asks for the epsilon of the panel.
@@ -98,7 +98,7 @@ def _at_equal_accuracy(outcomes: Sequence[suite.Outcome]) -> list[str]:
                          [values.mean() for _, values in points], mean)
           for points in others.values())]
        for budget, mean in zip(budgets, means)))
-  return [table, "Epsilons between two that were played are interpolated, "
+  return [table, "Epsilons between two that were run are interpolated, "
           "linearly in their logarithm."]
 
 

@@ -1,7 +1,7 @@
 """What variance reduction, several models and central acceleration each bring.
 
 MA-FSVRG is FSVRG's local steps, K models and a server step like Adam's. The
-ablation plays every combination of
+ablation runs every combination of
 
 - local steps: FedAvg's, FSVRG's, SCAFFOLD's;
 - the server's step: the average, MA's adaptive step, CFSVRG's conjugate one;
@@ -157,7 +157,7 @@ def answer(outcomes: Sequence[suite.Outcome]) -> str:
       "without it: *alone*, to FedAvg's steps with the average and one model; "
       "*to the rest*, where both other parts of MA-FSVRG are there (FSVRG's "
       "steps, the adaptive step, K = 4); *on average*, over all combinations "
-      "of the other parts. All are means over the panels that were played. The "
+      "of the other parts. All are means over the panels that were run. The "
       "verdict is on the average. Rounds saved are those to "
       f"{100 * TARGET:g} %, over the pairs in which all repetitions of both "
       "get there.\n\n")

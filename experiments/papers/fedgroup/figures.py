@@ -204,7 +204,7 @@ _CURVES = _lines("FedAvg", "FedProx", "IFCA", "FeSEM", "FG-EDC", "FGP-EDC")
 
 
 #: The paper's Synthetic has so many examples (Table 2), ours are drawn: of the
-#: first partitions those that have about as many are played.
+#: first partitions those that have about as many are run.
 SYNTHETIC_EXAMPLES, _ABOUT, _SEARCHED = 75_349, 1_500, 400
 
 

@@ -1,7 +1,7 @@
 """FedGroup's pre-training before round 1: EDC, MADC and the groups.
 
 The pre-trained clients, their updates and their groups are those of a run with
-the same flags. No round is played.
+the same flags. No round is run.
 """
 
 from collections.abc import Sequence

@@ -40,7 +40,7 @@ RATE, MOMENTUM, GROUPS = 0.1, 0.9, 2
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-  """How much is played."""
+  """How much is run."""
 
   clients: int = 20
   rounds: int = 20
@@ -119,7 +119,7 @@ def _here(scale: Scale, name: str) -> tuple[Any, Any]:
 
 
 def ours(one: Task, name: str, seed: int) -> tuple[list[Any], list[np.ndarray]]:
-  """Plays the rounds here.
+  """Runs the rounds here.
 
   Returns:
     The models [K, ...] at the start and after every round, and the groups of
@@ -196,7 +196,7 @@ def _there(scale: Scale, name: str) -> Any:
 def theirs(
     one: Task, name: str, start: Any, seed: int, batches: Batches
 ) -> tuple[list[Any], list[np.ndarray]]:
-  """Plays the rounds in FedJAX; arguments and results as ``ours``.
+  """Runs the rounds in FedJAX; arguments and results as ``ours``.
 
   Args:
     one: the task.

@@ -25,8 +25,8 @@ NAME = "trust"
 #: label -> file in presets/trust/methods.
 _NIID = {"FedAvg": "niid_fedavg", "FedProx": "niid_fedprox",
          "SCAFFOLD": "niid_scaffold", "FedNova": "niid_fednova"}
-#: Panel of NIID-Bench -> how many of its 50 rounds the figure plays, with one
-#: seed: as many as a few hours of two cores allow. ``--rounds=50`` plays all.
+#: Panel of NIID-Bench -> how many of its 50 rounds the figure runs, with one
+#: seed: as many as a few hours of two cores allow. ``--rounds=50`` runs all.
 NIID_PLAYED = {"a": 8, "b": 4, "c": 3}
 #: Partition of the panels of the FedAvg paper -> file of its method.
 _2NN = {"iid": "2nn_iid", "shards": "2nn_two_classes"}
@@ -105,7 +105,7 @@ def _published(name: str) -> figures.Section:
           answer.ours, str(played[claim.panel, claim.method]), rule.words(
               answer.verdict, gap, claim.metric, claim.unit, own=True)]
     return report.table([
-        "panel", "method", "metric", "published", "ours", "rounds played",
+        "panel", "method", "metric", "published", "ours", "rounds run",
         "verdict"], rows) + bool(lacking) * (
             "\n\nNot run: `python -m experiments.trust --table="
             f"{name} --panels={','.join(lacking)}`.")

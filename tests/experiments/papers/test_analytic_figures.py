@@ -95,8 +95,8 @@ def test_times(timed):
   assert "| FedACnnL | 3 | 6 | 3 | 3 | 0 | - | - | 0.75 |" in text
   assert "| FedACnnL-WA | 3 | 9 | 3 | 6 | 0 | 33.3 | - | 0.75 |" in text
   # 20 rounds of 2 s, 85 % more than FedACnnL; real time in proportion.
-  assert "| FedAvg | 20 (2 played) | 40 | 30 | 5 | 5 | 85.0 | 83 | 5 |" in text
-  assert "| BAFFLE | 600 (2 played) | 1200 | 900 | 150 | 150 | 99.5 |" in text
+  assert "| FedAvg | 20 (2 run) | 40 | 30 | 5 | 5 | 85.0 | 83 | 5 |" in text
+  assert "| BAFFLE | 600 (2 run) | 1200 | 900 | 150 | 150 | 99.5 |" in text
   assert "Idle time of FedACnnL is 50.0 % less" in text
   text = analytic.to_accuracy(timed)
   assert "| a: panel a | 70 % | 90 % |" in text
@@ -277,5 +277,5 @@ def test_made_on_digits(tmp_path, monkeypatch, capsys):
       f"--out_dir={tmp_path}", *DIGITS]) == 0, capsys.readouterr().err
   assert (tmp_path / "fig4" / "fig4.png").stat().st_size > 0
   text = (tmp_path / "fig4" / "fig4.md").read_text()
-  assert "| FedAvg | 20 (4 played) |" in text and "| FedACnnL | 1.5 |" in text
+  assert "| FedAvg | 20 (4 run) |" in text and "| FedACnnL | 1.5 |" in text
   assert "| not run |" in text and "Quick: at most so many rounds" in text

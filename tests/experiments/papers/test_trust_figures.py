@@ -28,7 +28,7 @@ def played(tmp_path, capsys, *words):
   return status, said.out, said.err
 
 
-#: lines of the quick tables that are played here; the others are alike
+#: lines of the quick tables that are run here; the others are alike
 @pytest.mark.usefixtures("made_up")
 @pytest.mark.parametrize("name, more", [
     ("niid_bench", ("--lines=FedNova",)), ("fedavg_2nn", ("--panels=e",)),
@@ -45,7 +45,7 @@ def test_a_quick_table(tmp_path, capsys, name, more):
       "niid_bench": 1, "fedavg_2nn": 1, "pfedme": 2}[name]
   assert "--dataset=digits" in text
   assert ("3 of " in text) == (name != "fedavg_2nn")
-  # What is finished is shown without being played.
+  # What is finished is shown without being run.
   again, _, err = played(
       tmp_path, capsys, *asked, "--noprogress", "--finished")
   shown = (tmp_path / name / f"{name}.md").read_text("utf-8")

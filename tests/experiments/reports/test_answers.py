@@ -133,7 +133,7 @@ def test_of_several_panels_the_ends_are_shown():
 
 
 def test_a_figure_that_goes_further_than_the_papers_counts_first():
-  """Unless it cannot be compared, or was not played."""
+  """Unless it cannot be compared, or was not run."""
   one = answers.Answer("table3", "Table3", "a", "FG-EDC", "test_accuracy_max",
                        "96.0", "95.4", rule.UNDECIDED, "stated")
   nine = one._replace(figure="table3_mnist", ours="96.1", verdict=rule.SAME)

@@ -308,7 +308,7 @@ def test_a_cell_is_parsed_once_and_before_the_first_run(tmp_path, monkeypatch):
   with pytest.raises(config.UsageError, match="fedavgg"):
     suite.run_cells([good, bad], tmp_path)
   assert parsed == [good.flags, bad.flags] and not executed
-  with pytest.raises(AttributeError):  # after it is played
+  with pytest.raises(AttributeError):  # after it is run
     suite.run_cells([good], tmp_path)
   assert parsed == [good.flags, bad.flags]
   (run,) = executed

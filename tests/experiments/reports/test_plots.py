@@ -161,7 +161,7 @@ def test_the_papers_numbers_are_marked_where_they_are(drawn):
   runs = {"MA-FSVRG": rows(NUMBERS), "GA-FSVRG": rows(NUMBERS)}
   marks = [plots.Mark("MA-FSVRG", 0.7, 2), plots.Mark("MA-FSVRG", 0.3),
            plots.Mark("GA-FSVRG", 0.3),
-           plots.Mark("GA-FSVRG", 0.99, 4)]  # three rounds were played
+           plots.Mark("GA-FSVRG", 0.99, 4)]  # three rounds were run
   figure = drawn(plots.panels, {"(a) x": runs}, "global", "accuracy", "t",
                  marks={"(a) x": marks})
   (axis,) = figure.axes

@@ -73,7 +73,7 @@ def _compiled(monkeypatch):
 
 @pytest.fixture(name="played")
 def _played(monkeypatch, compiled):
-  """The rates of the runs played, which take no time."""
+  """The rates of the runs made, which take no time."""
   found = []
 
   def play(runs, programs, label, stop):
@@ -150,7 +150,7 @@ def test_a_run_that_another_process_plays_is_passed_over(
 
 def test_what_others_do_with_a_run_that_is_compiled_ahead(
     cells, compiled, played, tmp_path, monkeypatch):
-  """One that they play is passed over, one that they have played is read."""
+  """One that they ran is passed over, one that they have run is read."""
   _, (held, _), (ended, _) = runs = [
       (suite.run_folder(tmp_path, cell.config), cell) for cell in (
           cells[0], cells[2], suite.Cell("a", "A", "z", (
