@@ -164,7 +164,8 @@ def _made(
              f"[{copy}]({copy}).")
   like = paper.like(folder.name)
   if like is not None:  # its pictures and sentences are those of another
-    return report.collapsed(f"{title}: the runs of {like}", rest)
+    return report.collapsed(
+        f"{title}: the runs of {like}", report.without_others(rest))
   parts = [f"## {title}"]
   for picture in sorted(folder.glob("*.png"),
                         key=lambda path: (len(path.stem), path.stem)):

@@ -161,6 +161,15 @@ def compare(
   return rows
 
 
+_OTHERS = "Other methods: "
+
+
+def without_others(text: str) -> str:
+  """A page of ``markdown`` without the table of the other methods."""
+  return re.sub(rf"<details><summary>{_OTHERS}.*?</details>\n\n", "", text,
+                flags=re.S)
+
+
 def markdown(
     title: str, rows: Sequence[Comparison], parts: Sequence[str],
     own: tuple[str, ...] = ()) -> str:
@@ -178,7 +187,7 @@ def markdown(
   others = [m for m in methods if m not in mine]
   parts = [_table_of(rows, others, False), *parts]
   if others and mine:
-    parts[0] = collapsed(f"Other methods: {', '.join(others)}", parts[0])
+    parts[0] = collapsed(f"{_OTHERS}{', '.join(others)}", parts[0])
   intro = (f"{rows[0].metric.replace('_', ' ')}, mean of the last ten rounds"
            f"{'' if rows[0].metric == 'loss' else ', in percent'}.\n\n"
            if rows else "")
@@ -262,6 +271,8 @@ def _mean(found: dict[str, Any], metric: str) -> str:
 def deployed(outcomes: Sequence[suite.Outcome]) -> str:
   """Section: accuracy of the deployed models on the clients' test splits.
 
+  Lines at one rate are left out.
+
   With Per-FedAvg a client deploys the global model after its adaptation step,
   while the table above shows the model before that step.
   """
@@ -270,7 +281,8 @@ def deployed(outcomes: Sequence[suite.Outcome]) -> str:
            if any(name in o.summary["mean_last_10"] for o in outcomes)]
   for o in outcomes:
     late = o.summary["mean_last_10"]
-    if any(name in late for name in names):
+    if o.cell.protocol != suite.ONE_RATE and any(
+        name in late for name in names):
       found.append((o.cell.heading, o.cell.name, " / ".join(
           results.shown(late[name]["accuracy"], factor=100)
           if name in late else "-" for name in names)))

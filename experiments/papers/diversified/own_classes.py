@@ -54,9 +54,11 @@ def _of_run(outcome: suite.Outcome) -> list[Shares]:
 
 
 def section(outcomes: Sequence[suite.Outcome]) -> str:
-  """Section: both measures of every line."""
+  """Section: both measures of every line but those at one rate."""
   cells = []
   for outcome in outcomes:
+    if outcome.cell.protocol == suite.ONE_RATE:
+      continue
     found = _of_run(outcome)
     cells.append((outcome.cell.heading, outcome.cell.name, " / ".join(
         report.shown(partitions.means(np.array(values), outcome.parts), 1)
