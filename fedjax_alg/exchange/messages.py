@@ -161,12 +161,12 @@ def _bits_of(leaf: Array, numbers: Numbers | None) -> Array:
   assert numbers is not None
   if numbers.as_marks(leaf.size):
     return jnp.zeros(numbers.below, jnp.bool_).at[leaf].set(True)
-  return (leaf[:, None] >> jnp.arange(numbers.bits)[::-1]) & 1 > 0
+  return (leaf[:, None] >> jnp.arange(numbers.bits)[None, ::-1]) & 1 > 0
 
 
 def _from_bits(bits: Array, count: int, numbers: Numbers) -> Array:
   """The inverse of ``_bits_of``, ``count`` numbers."""
   if numbers.as_marks(count):
     return jnp.nonzero(bits, size=count)[0].astype(jnp.int32)
-  places = jnp.left_shift(1, jnp.arange(numbers.bits)[::-1])
-  return (bits.reshape(count, -1) * places).sum(1, dtype=jnp.int32)
+  places = jnp.left_shift(1, jnp.arange(numbers.bits)[None, ::-1])
+  return (bits.reshape(count, -1).astype(jnp.int32) * places).sum(1)
