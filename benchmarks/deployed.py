@@ -23,6 +23,7 @@ It needs the extra fedjax_alg[flower], and no network but 127.0.0.1.
 
 import argparse
 from collections.abc import Callable, Sequence
+import contextlib
 import json
 import os
 import pathlib
@@ -87,7 +88,8 @@ class Deployment:
   def _start(self, name: Any, words: Sequence[str]) -> subprocess.Popen:
     with open(self.folder / f"{name}.log", "ab") as log:
       self.processes[name] = subprocess.Popen(
-          words, env=self._env, stdout=log, stderr=log, cwd=self.folder)
+          words, env=self._env, stdout=log, stderr=log, cwd=self.folder,
+          start_new_session=True)
     return self.processes[name]
 
   def _listening(self, limit: float) -> None:
@@ -131,6 +133,8 @@ class Deployment:
         process.terminate()
     for process in self.processes.values():
       process.wait(30)
+      with contextlib.suppress(ProcessLookupError):  # what it has started
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def descendants(pid: int) -> list[int]:
