@@ -26,7 +26,8 @@ def prepared(method="fedavg", federation=None, **options):
      "compress_up=qsgd:4: not with private"),
     ("fedavg", {"private": "fixed", "noise_at": "clients"},
      "noise_at=clients: clients draw by keys"),
-    ("ma_fsvrg", {"compress_up": "sign", "num_models": 2}, "compress_up=sign: not with K"),
+    ("ma_fsvrg", {"compress_up": "sign", "num_models": 2},
+     "compress_up=sign: not with K models"),
     ("fedavg", {"seeds": 2}, "seeds: give one seed")])
 def test_what_cannot_be_exported(method, options, said):
   with pytest.raises(fa.OptionError) as error:
