@@ -1,6 +1,7 @@
 """Rounds that Flower plays over loopback, and those of ``fa.run``.
 
-  python -m benchmarks.deployed [--methods=fedavg,scaffold] [--out=FOLDER]
+  python -m benchmarks.deployed [--out=FOLDER]
+  python -m benchmarks.deployed --methods=fedavg,scaffold+compress_up=sign
   python -m benchmarks.deployed --faults
 
 It starts Flower's SuperLink and a SuperNode for each client, exports an app for
@@ -8,7 +9,9 @@ each method, and starts it by `flwr run`. Of each method it prints, over all
 rounds: the largest difference of the global models from those of the
 simulation, and the rounds in which they have its bits; the bytes of a
 participant beside those that the ledger counts, and what Flower's messages add
-to them; the seconds of a round, by what the server waits for and what it does.
+to them; the seconds of a round: how long the server waits, how long of the last
+question the slowest client takes without the start of its process, and what the
+server itself takes.
 
 With --faults one app plays twelve rounds. A client is killed, and started again
 later; another one is stopped for longer than the server waits, and answers too
@@ -20,6 +23,7 @@ It needs the extra fedjax_alg[flower], and no network but 127.0.0.1.
 
 import argparse
 from collections.abc import Callable, Sequence
+import contextlib
 import json
 import os
 import pathlib
@@ -41,7 +45,8 @@ from fedjax_alg.engine import samplers
 from fedjax_alg.records import parameters
 from fedjax_alg.runs.plan import from_keywords
 
-METHODS = "fedavg,fedadam,scaffold,ditto,mime"
+METHODS = ("fedavg,fedadam,scaffold,ditto,mime,fedavg+compress_up=qsgd:4,"
+           "scaffold+compress_up=topk:0.05,fedavg+private=fixed")
 #: What fa.run and the app are given.
 OPTIONS: dict[str, Any] = dict(
     seeds=1, eval_every=1, evaluate=("global",), client_lr=0.1)
@@ -83,7 +88,8 @@ class Deployment:
   def _start(self, name: Any, words: Sequence[str]) -> subprocess.Popen:
     with open(self.folder / f"{name}.log", "ab") as log:
       self.processes[name] = subprocess.Popen(
-          words, env=self._env, stdout=log, stderr=log, cwd=self.folder)
+          words, env=self._env, stdout=log, stderr=log, cwd=self.folder,
+          start_new_session=True)
     return self.processes[name]
 
   def _listening(self, limit: float) -> None:
@@ -127,6 +133,8 @@ class Deployment:
         process.terminate()
     for process in self.processes.values():
       process.wait(30)
+      with contextlib.suppress(ProcessLookupError):  # what it has started
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def descendants(pid: int) -> list[int]:
@@ -172,9 +180,10 @@ def without(lost: dict[int, list[int]], rounds: int) -> Callable[..., Any]:
 
 
 def compared(
-    place: pathlib.Path, method: str, federation: fa.Federation,
+    place: pathlib.Path, said: str, federation: fa.Federation,
     options: dict[str, Any], found: list[dict[str, Any]]) -> str:
   """The line of the table: an app's rounds beside those of ``fa.run``."""
+  method = said.partition("+")[0]
   lost = {row["round"]: row["lost"] for row in found}
   rounds, more = options["rounds"], {}
   if any(lost.values()):
@@ -197,14 +206,27 @@ def compared(
 
   ways = [f"{mean(f'bytes_{way}'):,.0f} ({mean(f'ledger_{way}'):,.0f}) + "
           f"{mean(f'beyond_{way}'):,.0f}" for way in ("down", "up")]
-  return (f"| {method} | {equal} of {rounds} | {worst:.1e} | {ways[0]} | "
-          f"{ways[1]} | {mean('clients_s'):.1f} | {mean('server_s'):.2f} |")
+  return (f"| {said} | {equal} of {rounds} | {worst:.1e} | {ways[0]} | "
+          f"{ways[1]} | {mean('clients_s'):.1f} | {mean('slowest_s'):.2f} | "
+          f"{mean('server_s'):.2f} |")
 
 
 HEAD = """\
 | method | same bits | largest difference | down (ledger) + message, bytes \
-| up (ledger) + message, bytes | waiting, s | server, s |
-|---|---|---|---|---|---|---|"""
+| up (ledger) + message, bytes | waiting, s | slowest client, s | server, s |
+|---|---|---|---|---|---|---|---|"""
+
+
+def more_options(said: str) -> dict[str, Any]:
+  """The options of ``method+name=text+...``; a text may be a number."""
+  found: dict[str, Any] = {}
+  for part in said.split("+")[1:]:
+    name, _, text = part.partition("=")
+    try:
+      found[name] = json.loads(text)
+    except ValueError:
+      found[name] = text
+  return found
 
 
 def faults(
@@ -228,7 +250,9 @@ def faults(
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the proof."""
   parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-  parser.add_argument("--methods", default=METHODS)
+  parser.add_argument(
+      "--methods", default=METHODS,
+      help="name, or name+option=value+..., with commas")
   parser.add_argument("--clients", type=int, default=8)
   parser.add_argument("--cohort_size", type=int, default=4)
   parser.add_argument("--rounds", type=int, default=10)
@@ -250,15 +274,15 @@ def main(argv: Sequence[str] | None = None) -> int:
   deployment = Deployment(folder, flags.clients)
   lines = []
   try:
-    for method in methods:
-      place = folder / method
-      export.write(
-          from_keywords(method, federation, **options).prepare(), place)
+    for said in methods:
+      place, own = folder / said.replace(":", "_"), options | more_options(said)
+      export.write(from_keywords(
+          said.partition("+")[0], federation, **own).prepare(), place)
       if flags.faults:
         faults(deployment, place, flags.timeout)
       else:
         deployment.app(place, flags.timeout).wait()
-      lines.append(compared(place, method, federation, options, rows(place)))
+      lines.append(compared(place, said, federation, own, rows(place)))
       print(lines[-1], flush=True)
   finally:
     deployment.close()

@@ -5,7 +5,7 @@
       --dataset=digits --num_clients=8 --rounds=10 ...
 
 RUN is the folder of a finished run; or the flags are those of a run. The app
-has the method's two halves, its settings and its seed (docs/flower.md). It
+has the method's two halves, its settings and its seed (docs/deploy.md). It
 needs the package flwr (pip install 'fedjax_alg[flower]').
 """
 
@@ -41,7 +41,7 @@ def _run(
   else:
     prepared = config_lib.parse(rest, "experiments.export").prepare()
   export.write(prepared, expanded(values.out, "out"))
-  print(f"{values.out}: the app; docs/flower.md says how to start it")
+  print(f"{values.out}: the app; docs/deploy.md says how to start it")
 
 
 main = Command(

@@ -46,6 +46,7 @@ from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.conditions import only
 from fedjax_alg.exchange import exchange_of
 from fedjax_alg.exchange.attacks import Hostility
+from fedjax_alg.exchange.messages import carried
 from fedjax_alg.exchange.weights import participation, WEIGHTS
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState, compose
@@ -110,6 +111,7 @@ def dyn_update(
 
     params, loss = sgd(
         model, received.start, shard, work, client_lr, key, correct)
+    params = carried(params)  # once: its change moves h, too
     update = trees.subtract(params, received.start)
     return Trained(params, loss, update, kept=update)
 

@@ -1,1 +1,1 @@
-"""A method's rounds with clients on other machines (docs/flower.md)."""
+"""A method's rounds with clients on other machines (docs/deploy.md)."""

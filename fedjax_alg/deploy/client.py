@@ -1,6 +1,7 @@
 """The client's side of a run whose server is elsewhere."""
 
 from collections.abc import Mapping, Sequence
+import itertools
 from typing import Any, NamedTuple
 
 import jax
@@ -11,8 +12,8 @@ from fedjax_alg import trees
 from fedjax_alg.data import layout
 from fedjax_alg.deploy import remote as remote_lib
 from fedjax_alg.deploy.remote import Asked, Inputs, Remote
-from fedjax_alg.deploy.remote import from_bytes, to_bytes
 from fedjax_alg.errors import OptionError
+from fedjax_alg.exchange.messages import from_bytes, to_bytes
 from fedjax_alg.runs.prepare import Prepared
 
 #: What a client keeps between two messages: arrays by name.
@@ -76,14 +77,13 @@ class Client:
                for j in range(question.call)]
     sent, row, shared = jax.device_get(self._code(
         question, self._shard, body, earlier, before))
-    kept = {f"heard{j}": line for j, line in enumerate([*earlier, shared])}
     if row is not None:
       number = np.array(question.round)
       memory = {"round": number, "after": row} | (
           {} if before is None else {"before": before})
-    return sent, {
-        name: value for name, value in memory.items()
-        if not name.startswith("heard")} | kept, lost and row is not None
+    return sent, memory | {
+        f"heard{j}": line for j, line in enumerate([*earlier, shared])
+    }, lost and row is not None
 
 
 class Code:
@@ -117,34 +117,32 @@ class Code:
     except Asked:
       asked = remote.calls[-1]
     shared, args = self._read(body, earlier, remote.calls, heard)
-    row: Any = asked.row
+    row: Any = asked.own[1]
     if jax.tree.leaves(row):
       (table,) = remote.tables
       row = trees.index(table, client) if before is None else (
           from_bytes(before, row))
-    written, *sent = asked.fn(shared, shard, row, *args)
+    messages, written, out = asked.run(None, (shard, row), shared, args)
+    sent = list(itertools.compress(jax.tree.leaves(out), asked.answer.sent))
     new = None
     if jax.tree.leaves(row):
       one = jax.tree.map(lambda leaf: leaf[None], (row, written))
       new = to_bytes(trees.index(asked.write(
           one[0], jnp.zeros(1, jnp.int32), one[1]), 0))
-    return to_bytes(sent), new, to_bytes(shared)
+    return to_bytes((messages, sent)), new, to_bytes(shared)
 
   def _read(self, body, earlier, calls, heard):
     """What the question has for all, and for this client."""
-    asked, number = calls[-1], len(calls) - 1
-    leaves = jax.tree.leaves(asked.shared)
+    leaves, structure = jax.tree.flatten(calls[-1].shared)
     places = list(zip(heard[::2], heard[1::2]))
-    new = [leaf for i, leaf in enumerate(leaves) if places[i] == (number, i)]
-    fresh, args = from_bytes(
-        body, (new, trees.index(asked.args, 0)))
-    known = {j: jax.tree.leaves(from_bytes(earlier[j], calls[j].shared))
-             for j, _ in places if j < number}
-    first = iter(fresh)
-    own = [next(first) if place == (number, i) else None
-           for i, place in enumerate(places)]
-    return jax.tree.unflatten(jax.tree.structure(asked.shared), [
-        own[i] if j == number else known[j][i] for j, i in places]), args
+    new = {i: leaf for i, leaf in enumerate(leaves)
+           if places[i] == (len(calls) - 1, i)}
+    size = jax.eval_shape(to_bytes, new).size
+    known = [jax.tree.leaves(from_bytes(line, call.shared))
+             for line, call in zip(earlier, calls)]
+    known.append(from_bytes(body[:size], new))
+    return jax.tree.unflatten(structure, [known[j][i] for j, i in places]), (
+        from_bytes(body[size:], trees.index(calls[-1].args, 0)))
 
 
 def _row(
@@ -153,6 +151,6 @@ def _row(
   """What the client kept before this round, None: as at first; and a loss."""
   if not question.counted or "round" not in memory:  # or of another run
     return None, question.counted > 0
-  counted = int(memory["round"]) == question.counted
-  return memory.get("after" if counted else "before"), (
-      not counted and question.counted > int(memory["round"]))
+  last = int(memory["round"])
+  return memory.get("after" if last == question.counted else "before"), (
+      last < question.counted)

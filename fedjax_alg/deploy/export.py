@@ -32,11 +32,11 @@ def write(prepared: Prepared, folder: pathlib.Path) -> None:
       name=f"fedjax-{prepared.method.name.replace('_', '-')}",
       out=json.dumps(str(folder.absolute() / "out")))
   data = "simulated" if facts["data"]["dataset"] else "own"
-  client, server = (dict(side=side, loader=loader) for side, loader in (
-      ("client", "shard"), ("server", "test")))
-  files = {"../pyproject.toml": ("pyproject", {}),
-           "__init__.py": ("package", {}), "data.py": (data, {}),
-           "client_app.py": ("side", client), "server_app.py": ("side", server)}
+  files = {
+      "../pyproject.toml": ("pyproject", {}), "__init__.py": ("package", {}),
+      "data.py": (data, {}), **{f"{side}_app.py": (
+          "side", dict(side=side, loader=loader)) for side, loader in (
+              ("client", "shard"), ("server", "test"))}}
   try:
     place = folder / known["package"]
     place.mkdir(parents=True, exist_ok=True)

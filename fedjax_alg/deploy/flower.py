@@ -101,14 +101,15 @@ def client_app(folder: str | pathlib.Path, shard: ShardOf) -> Any:
 
   @app.train()
   def train(message, context):
-    number = context.node_config["partition-id"]
+    number, began = context.node_config["partition-id"], time.monotonic()
     kept = files.expanded(context.node_config.get("keep", KEEP)) / (
         f"{files.sha256(place / 'config.json')[:16]}_{number}.npz")
     sent, memory, lost = client_of(number).answer(
         Question(**message.content[_BESIDE]), _body(message.content),
         _remembered(kept))
     _remember(kept, memory)
-    return message_of(_packed(sent, {"lost": lost}), reply_to=message)
+    return message_of(_packed(sent, {
+        "lost": lost, "seconds": time.monotonic() - began}), reply_to=message)
 
   return app
 
@@ -141,8 +142,9 @@ class Network:
     self._nodes: dict[int, int] = {}  # client -> node
     self._met: set[int] = set()
     self.sizes = np.zeros(count, np.int32)  #: examples, 0: has not joined
-    #: bytes of messages beyond those of their bodies, of the last question
-    self.beyond: dict[str, int] = {}
+    #: of the last question: bytes of messages beyond those of their bodies,
+    #: and the seconds in which the slowest client had its answer
+    self.beside: dict[str, float] = {}
 
   def _exchange(self, contents: Mapping[int, Any], kind: str, group: str):
     """node -> reply of those who sent one."""
@@ -160,8 +162,8 @@ class Network:
         _LOG.warning("no answer: %s", reply.error.reason)
       else:
         found[node] = reply
-        self.beyond = {"beyond_down": _beyond(messages[node]),
-                       "beyond_up": _beyond(reply)}
+        self.beside |= {"beyond_down": _beyond(messages[node]),
+                        "beyond_up": _beyond(reply)}
     return found
 
   def meet(self) -> set[int]:
@@ -184,15 +186,14 @@ class Network:
     while not self.sizes.all() and time.monotonic() < until:
       time.sleep(3.0)
       self.meet()
-    missing = np.flatnonzero(self.sizes == 0).tolist()
-    if missing:
+    if missing := np.flatnonzero(self.sizes == 0).tolist():
       _LOG.warning("clients %s: not there after %g s, going on without",
                    missing, seconds)
 
   def ask(self, questions: Questions) -> dict[int, np.ndarray]:
     """Sends questions; see ``server.Ask``."""
     there, found, number = self.meet(), {}, ""
-    reached, contents = {}, {}
+    reached, contents, seconds = {}, {}, [0.0]
     for client, (question, body) in questions.items():
       node, number = self._nodes.get(client), str(question.round)
       if node in there:
@@ -200,9 +201,11 @@ class Network:
             body, question._asdict() | {"heard": list(question.heard)})
     for node, reply in self._exchange(contents, "train", number).items():
       found[reached[node]] = _body(reply.content)
+      seconds.append(reply.content[_BESIDE]["seconds"])
       if reply.content[_BESIDE]["lost"]:
         _LOG.warning("round %s: client %d has lost what it kept, and starts "
                      "anew", number, reached[node])
+    self.beside["slowest_s"] = max(seconds)
     return found
 
 
@@ -253,7 +256,7 @@ def serve(
   assert run.rounds is not None
   while server.round < run.rounds:
     server.sizes = network.sizes.copy()
-    row = server.play()._asdict() | network.beyond
+    row = server.play()._asdict() | network.beside
     if privacy is not None:
       row["epsilon"] = privacy.epsilon(server.round)
     last = server.round == run.rounds

@@ -7,18 +7,20 @@ traces again with the answers, up to the second question, until the round is
 through. A client traces the same round up to the same question and finds there
 the code that it has to run.
 
-What is sent are the bytes of the leaves, one after the other: both sides know
-their shapes from the trace.
+What is sent are bytes (``exchange.messages``) of leaves whose shapes both sides
+know from the trace. Where the code of a client makes a message, as of a
+compressed update, the client sends that, and the server runs what comes after.
 """
 
 from collections.abc import Callable, Sequence
 import dataclasses
-import math
+import functools
+import itertools
 from typing import Any, NamedTuple
 
 import jax
+from jax.extend import core
 import jax.numpy as jnp
-import numpy as np
 
 from fedjax_alg import split, trees
 from fedjax_alg.base import Array, ClientData, Shard
@@ -27,10 +29,12 @@ from fedjax_alg.engine.clients import ClientMap
 from fedjax_alg.engine.keys import RunKeys
 from fedjax_alg.engine.round import sample_cohort
 from fedjax_alg.errors import OptionError
+from fedjax_alg.exchange.messages import carrier, from_bytes, to_bytes
 from fedjax_alg.runs.prepare import Prepared
 
 
-class Call(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Call:
   """A question to clients; ``base.MapClients.update`` has the names."""
 
   fn: Callable[..., Any]
@@ -41,20 +45,83 @@ class Call(NamedTuple):
   args: Any
 
   @property
-  def row(self) -> Any:
-    """Shapes of what a client keeps."""
-    return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype),
-        self.table, is_leaf=split.is_split)
+  def own(self) -> tuple[Shard, Any]:
+    """What the client alone has, in shape: its data, and what it keeps."""
+    return self.shards._replace(
+        offset=self.shards.offset[0], size=self.shards.size[0]), jax.tree.map(
+            lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), self.table,
+            is_leaf=split.is_split)
 
-  @property
-  def answer(self) -> Any:
-    """Shapes of what one client sends: what is summed, and what is not."""
-    shard = self.shards._replace(
-        offset=self.shards.offset[0], size=self.shards.size[0])
-    return jax.eval_shape(
-        self.fn, self.shared, shard, self.row,
-        *trees.index(self.args, 0))[1:]
+  @functools.cached_property
+  def answer(self) -> "Answer":
+    """What one client sends."""
+    known = self.shared, trees.index(self.args, 0)
+    messages = jax.eval_shape(
+        lambda own, known: self.run(None, own, *known)[0], self.own, known)
+    traced, out = jax.make_jaxpr(
+        lambda own, *more: self.run(more[0], own, *more[1:])[2],
+        return_shape=True)(self.own, messages, *known)
+    private = set(traced.jaxpr.invars[:len(jax.tree.leaves(self.own))])
+
+    def is_private(one):
+      return not isinstance(one, core.Literal) and one in private
+
+    for step in traced.jaxpr.eqns:
+      if any(map(is_private, step.invars)):
+        private.update(step.outvars)
+    leaves, structure = jax.tree.flatten(out)
+    sent = [is_private(one) for one in traced.jaxpr.outvars]
+    return Answer((messages, list(itertools.compress(leaves, sent))), sent,
+                  structure)
+
+  def run(
+      self, received: Any, own: tuple[Shard, Any], shared: Any, args: Any
+  ) -> tuple[list[Array], Any, Any]:
+    """Runs the code of a client.
+
+    Args:
+      received: messages that take the place of its own; None: its own.
+      own: its data, and what it keeps.
+      shared: see ``base.MapClients``.
+      args: those of this client.
+
+    Returns:
+      Its messages (``exchange.messages``); what it keeps; and the pair of what
+      is summed and what is not.
+    """
+    sent: list[Array] = []
+
+    def carry(parts, numbers):
+      sent.append(to_bytes(parts, numbers))
+      return parts if received is None else from_bytes(
+          received[len(sent) - 1], parts, numbers)
+
+    with carrier(carry):
+      kept, *out = self.fn(shared, own[0], own[1], *args)
+    return sent, kept, out
+
+  def received(self, line: Array, args: Any) -> Any:
+    """What the code of a client returns, by the bytes that it has sent."""
+    form = self.answer
+    messages, leaves = from_bytes(line, form.shapes)
+    if not all(form.sent):  # the server makes the others of the messages
+      made = jax.tree.leaves(self.run(messages, self.own, self.shared, args)[2])
+      sent = iter(leaves)
+      leaves = [next(sent) if is_sent else leaf
+                for is_sent, leaf in zip(form.sent, made)]
+    return jax.tree.unflatten(form.structure, leaves)
+
+
+class Answer(NamedTuple):
+  """What one client sends.
+
+  Its messages, and of what its code returns all leaves that the server cannot
+  make of these and of what it has sent to the client.
+  """
+
+  shapes: Any
+  sent: list[bool]  #: which leaves of what the code returns are sent
+  structure: Any  #: of all
 
 
 class Asked(Exception):
@@ -82,7 +149,6 @@ class Remote(ClientMap):
       Asked: the call has no answer yet.
       OptionError: clients would read a table or data that the server has.
     """
-    del places
     if shards.personal is not None or shards.state is not None or not all(
         map(split.is_split, split.leaves(table))):
       raise OptionError("`algorithm`: its server holds what its clients keep")
@@ -91,18 +157,9 @@ class Remote(ClientMap):
     self.calls.append(call)
     if lines is None:
       raise Asked
-    summed, stacked = jax.vmap(
-        lambda line: from_bytes(line, call.answer))(lines)
-    total = jax.tree.map(
-        lambda weight, part: jax.tree.map(lambda leaf: jnp.zeros(
-            weight.shape[1:] + leaf.shape[1:], leaf.dtype), part),
-        weights, summed)
-
-    def add(total, slot):  # in the order of the slots, as ClientMap does
-      return jax.tree.map(trees.add_weighted, slot[0], total, slot[1]), None
-
-    if jax.tree.leaves(summed):
-      total, _ = jax.lax.scan(add, total, (weights, summed))
+    _, total, stacked = super().update(
+        lambda shared, shard, rows, *answer: (rows, *call.received(*answer)),
+        write, (), places, weights, (), shards, lines, args)
     return table, total, stacked
 
   def total(self, *args, **kwargs):
@@ -167,8 +224,7 @@ def stage(
     return algorithm.setup(
         state, layout.present(data, 0),
         jax.random.split(inputs.keys.start)[1]), ()
-  if inputs.state is not None:
-    state = inputs.state
+  state = state if inputs.state is None else inputs.state
   slots, sampler, _ = prepared.participation
   number = inputs.number
   asked = sample_cohort(
@@ -185,48 +241,9 @@ def stage(
   return new, aux._replace(client={}, work=None)
 
 
-def to_bytes(tree: Any) -> Array:
-  """The leaves of a tree one after the other, [n] uint8."""
-  parts = [jnp.zeros(0, jnp.uint8)]
-  for leaf in jax.tree.leaves(tree):
-    leaf = jnp.asarray(leaf)
-    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-      leaf = jax.random.key_data(leaf)
-    if leaf.dtype == jnp.bool_:
-      leaf = leaf.astype(jnp.uint8)
-    parts.append(jax.lax.bitcast_convert_type(leaf, jnp.uint8).ravel())
-  return jnp.concatenate(parts)
-
-
-def from_bytes(line: Array, like: Any) -> Any:
-  """The inverse of ``to_bytes``.
-
-  Args:
-    line: [n] uint8.
-    like: the tree, arrays or shapes.
-  """
-  leaves, structure = jax.tree.flatten(like)
-  found, first = [], 0
-  for leaf in leaves:
-    is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    shape, dtype = leaf.shape, leaf.dtype
-    if is_key:
-      data = jax.eval_shape(jax.random.key_data, leaf)
-      shape, dtype = data.shape, data.dtype
-    width = 1 if dtype == jnp.bool_ else np.dtype(dtype).itemsize
-    last = first + width * math.prod(shape)
-    part = line[first:last].reshape(*shape, *([width] if width > 1 else []))
-    part = part.astype(jnp.bool_) if dtype == jnp.bool_ else (
-        jax.lax.bitcast_convert_type(part, dtype))
-    found.append(jax.random.wrap_key_data(part) if is_key else part)
-    first = last
-  return jax.tree.unflatten(structure, found)
-
-
 def no_answers(call: Call) -> Array:
   """Answers of zeros, [S, n] uint8."""
-  size = jax.eval_shape(lambda: to_bytes(jax.tree.map(
-      lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), call.answer))).size
+  size = jax.eval_shape(to_bytes, call.answer.shapes).size
   return jnp.zeros((call.shards.size.shape[0], size), jnp.uint8)
 
 

@@ -13,8 +13,9 @@ from fedjax_alg import split, tasks, trees
 from fedjax_alg.base import BYTES_PER_FLOAT
 from fedjax_alg.deploy import remote as remote_lib
 from fedjax_alg.deploy.client import Question
-from fedjax_alg.deploy.remote import Asked, heard, Inputs, Remote, to_bytes
+from fedjax_alg.deploy.remote import Asked, heard, Inputs, Remote
 from fedjax_alg.engine import checkpoint, evaluate
+from fedjax_alg.exchange.messages import to_bytes
 from fedjax_alg.records import tables
 from fedjax_alg.runs.prepare import Prepared
 
@@ -89,7 +90,10 @@ class Server:
     self.counted = np.zeros(len(sizes), np.int32)  #: ``Question.counted`` [C]
     self.round = 0  #: rounds played
     self.state: Any = None  #: the state after them
-    self._draw = jax.jit(self._drawn)
+    slots, sampler, _ = prepared.participation
+    self._draw = jax.jit(lambda sizes, keys, number: sampler(
+        remote_lib.data_of(prepared, sizes), slots,
+        jax.random.fold_in(keys.cohort, number), number))
     self._evaluate = jax.jit(evaluate.make_evaluate(
         prepared.algorithm, prepared.model, prepared.protocols,
         prepared.map_clients))
@@ -107,13 +111,12 @@ class Server:
           lambda inputs: remote_lib.first_state(
               self.prepared, Remote(), inputs)[1],
           self._inputs(everybody))
-      (blocks, self.counted), header, _ = checkpoint.load_latest(
+      (blocks, counted), header, _ = checkpoint.load_latest(
           folder, (_blocks(like), self.counted))
-      self.counted = np.array(self.counted)
+      self.counted, self.round = np.array(counted), header["round"]
       self.state = split.tree_map(
           lambda leaf, block: leaf.with_block(block),
           lambda leaf, array: array, like, blocks)
-      self.round = header["round"]
       return
     traffic = _Traffic()
     while self.state is None:
@@ -163,12 +166,6 @@ class Server:
     assert models is not None
     return jax.device_get(models(self.state))
 
-  def _drawn(self, sizes, keys, number):
-    slots, sampler, _ = self.prepared.participation
-    return sampler(
-        remote_lib.data_of(self.prepared, sizes), slots,
-        jax.random.fold_in(keys.cohort, number), number)
-
   def _inputs(self, arrived) -> Inputs:
     return Inputs(self._numbers, self._keys, jnp.asarray(self.sizes),
                   self.state, jnp.asarray(arrived), jnp.int32(self.round))
@@ -204,13 +201,10 @@ class Server:
           int(self.counted[client]), piece.heard), np.concatenate(
               [shared, own[slot]])
     sent = traffic.ask(self._ask, questions)
-    lost = [client for client in questions if client not in sent]
-    if lost:
-      raise _Lost(lost)
-    lines = lines.copy()
-    for slot in np.flatnonzero(there):
-      lines[slot] = sent[int(ids[slot])]
-    return lines
+    if lost := questions.keys() - sent.keys():
+      raise _Lost(list(lost))
+    return np.stack([  # of an empty slot zeros
+        sent.get(int(client), line) for client, line in zip(ids, lines)])
 
 
 def _bytes(floats: Any, counted: Any) -> int:
@@ -230,30 +224,31 @@ class _Traffic:
   """What a round has sent, and the answers that it has."""
 
   def __init__(self):
-    self._known: dict[Any, np.ndarray] = {}
-    self._sent: dict[tuple[int, int], tuple[int, int]] = {}
+    #: (client, number of the call) -> bytes of the question, and its answer
+    self._known: dict[tuple[int, int], tuple[bytes, np.ndarray]] = {}
     self.seconds = 0.0  #: of waiting
+
+  def _answers(self, questions: Questions) -> dict[int, np.ndarray]:
+    found = {}
+    for client, (question, body) in questions.items():
+      asked, answer = self._known.get((client, question.call), (b"", body))
+      if asked == body.tobytes():
+        found[client] = answer
+    return found
 
   def ask(self, ask: Ask, questions: Questions) -> dict[int, np.ndarray]:
     """The answers of those who give one."""
-    keys = {client: (question, body.tobytes())
-            for client, (question, body) in questions.items()}
-    new = {client: questions[client] for client, key in keys.items()
-           if key not in self._known}
-    if new:
-      began = time.monotonic()
-      answers = ask(new)
-      self.seconds += time.monotonic() - began
-      for client, body in answers.items():
-        question, asked = new[client]
-        self._known[keys[client]] = body
-        self._sent[client, question.call] = len(asked), len(body)
-    return {client: self._known[key] for client, key in keys.items()
-            if key in self._known}
+    known, began = self._answers(questions), time.monotonic()
+    new = {client: questions[client] for client in questions.keys() - known}
+    for client, answer in (ask(new) if new else {}).items():
+      question, body = new[client]
+      self._known[client, question.call] = body.tobytes(), answer
+    self.seconds += time.monotonic() - began
+    return self._answers(questions)
 
   def means(self, clients: np.ndarray) -> tuple[int, int]:
     """Bytes down and up of one of the clients, the means of these."""
-    of = [sizes for (client, _), sizes in self._sent.items()
-          if client in clients]
-    down, up = np.sum([*of, (0, 0)], axis=0) / max(len(clients), 1)
+    sizes = [(len(asked), len(answer)) for (client, _), (asked, answer)
+             in self._known.items() if client in clients]
+    down, up = np.sum([*sizes, (0, 0)], axis=0) / max(len(clients), 1)
     return int(down), int(up)

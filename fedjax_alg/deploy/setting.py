@@ -23,20 +23,20 @@ from fedjax_alg.runs.result import as_tuples, make_facts
 #: Methods whose rounds ask clients through the client map alone, and whose
 #: clients start from nothing that the server has.
 METHODS = (
-    "fedavg", "fedprox", "fedavgm", "fedadagrad", "fedyogi", "fedadam", "fsvrg",
-    "ma_fsvrg", "ga_fsvrg", "cfsvrg", "scaffold", "mime", "mime_lite",
-    "mime_svrg", "fednova", "feddyn", "ifca", "fedgroup", "fedgrouprox",
-    "ditto")
+    "fedavg fedprox fedavgm fedadagrad fedyogi fedadam fsvrg ma_fsvrg ga_fsvrg "
+    "cfsvrg scaffold mime mime_lite mime_svrg fednova feddyn ifca fedgroup "
+    "fedgrouprox ditto").split()
 
 _SIMULATED = "stays in the simulation"
+_OWN = "must be a name, an app has no code of yours"
 #: Options that have to be at their default, which is given, and why.
 _USUAL = {
     "dropout": (0.0, "who is lost decides itself on machines"),
     "stragglers": (None, "who is late decides itself on machines"),
     "deadline_s": (None, "the server's time limit is `timeout` of the app"),
     "roles": ((), _SIMULATED), "init_from": (None, "an app starts by its seed"),
-    "attack": ("none", _SIMULATED), "compress_up": ("none", _SIMULATED),
-    "compress_down": ("none", _SIMULATED),
+    "attack": ("none", _SIMULATED), "compress_down": ("none", _SIMULATED),
+    "noise_at": ("server", "clients draw by keys that the server has"),
     "shift": ("none", "clients hold their own data"),
     "newcomers_at": (None, "clients join when they are there"),
     "validation_clients": (0, "the server holds no data of clients")}
@@ -66,13 +66,17 @@ def check(prepared: Prepared) -> None:
   """
   method, options = prepared.method, prepared.options
   federation = prepared.federation
+  hparams: Any = prepared.settings[0]
+  up = getattr(hparams, "compress_up", "none")
   reasons = [
       (method.name not in METHODS, f"`algorithm`={method.name}",
        f"cannot be exported (allowed: {', '.join(METHODS)})"),
-      (prepared.model_name not in models.MODELS, "`model`",
-       "must be a name, an app has no code of yours"),
-      (own.is_own(options.sampling), f"`sampling`={options.sampling}",
-       "must be a name, an app has no code of yours"),
+      (prepared.model_name not in models.MODELS, "`model`", _OWN),
+      (own.is_own(options.sampling), f"`sampling`={options.sampling}", _OWN),
+      (up != "none" and getattr(hparams, "private", "none") != "none",
+       f"`compress_up`={up}", "not with `private`, whose clients shorten last"),
+      (up != "none" and method.name == "ma_fsvrg", f"`compress_up`={up}",
+       "not with K models"),
       (prepared.init is not None, "`init`", "an app starts by its seed"),
       (prepared.model.roles is not None,
        f"`model_state`={options.model_state}", _SIMULATED),
@@ -80,7 +84,7 @@ def check(prepared: Prepared) -> None:
       (federation.task is not None, "`task`",
        "must be one class for each example")]
   for name, (usual, why) in _USUAL.items():
-    for place in (prepared.settings[0], options, federation.options):
+    for place in (hparams, options, federation.options):
       value = getattr(place, name, usual)
       reasons.append((value != usual, f"`{name}`={value}", why))
   for refused, said, why in reasons:

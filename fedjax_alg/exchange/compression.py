@@ -1,9 +1,9 @@
 """Compressors: models and updates in fewer bytes than 4 a parameter.
 
 A compressor is a pure function from a tree to the tree that its receiver
-decodes. No message is made; ``Compressor.nbytes`` is how long it would be, from
-the shapes and from what is kept, as fields of whole bits packed one after the
-other.
+decodes. ``Compressor.nbytes`` is how long its message is, from the shapes and
+from what is kept, as fields of whole bits packed one after the other. A
+simulation makes no message; what would be one passes ``messages.carried``.
 
   topk:SHARE      the entries of largest absolute value, SHARE of all P, with
                   their places (Aji and Heafield 2017; Stich et al. 2018)
@@ -47,6 +47,7 @@ from fedjax_alg.base import SEED_BYTES
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.update import ClientUpdate, with_rows
 from fedjax_alg.errors import did_you_mean, OptionError
+from fedjax_alg.exchange.messages import are_carried, carried, Numbers
 from fedjax_alg.hparams import hyper
 
 #: Entries that share a scale (qsgd).
@@ -84,15 +85,18 @@ def top_k(share: float) -> Compressor:
   def send(tree, memory, key):
     del key
     flat, unravel = jax.flatten_util.ravel_pytree(tree)
-    _, places = jax.lax.top_k(jnp.abs(flat), kept_entries(share, flat.size))
-    return unravel(jnp.zeros_like(flat).at[places].set(flat[places])), memory
+    kept, numbers = kept_entries(share, flat.size), Numbers(flat.size, True)
+    _, places = jax.lax.top_k(jnp.abs(flat), kept)
+    if are_carried():
+      places = jnp.sort(places)
+    values, places = carried((flat[places], places), numbers)
+    return unravel(jnp.zeros_like(flat).at[places].set(values)), memory
 
   def nbytes(like):
     size = num_params(like)
     kept = kept_entries(share, size)
     # The places as numbers below P, or one bit for each of the P entries.
-    places = min(kept * max(1, (size - 1).bit_length()), size)
-    return BYTES_PER_FLOAT * kept + _packed(places)
+    return BYTES_PER_FLOAT * kept + _packed(Numbers(size, True).used(kept))
 
   return Compressor(send, nbytes)
 
@@ -107,8 +111,9 @@ def random_k(share: float, unbiased: bool) -> Compressor:
         minibatches.shuffle_bits(key), jnp.int32(0),
         jnp.arange(kept, dtype=jnp.int32), jnp.int32(flat.size))
     factor = flat.size / kept if unbiased else 1.0
-    return unravel(
-        jnp.zeros_like(flat).at[places].set(factor * flat[places])), memory
+    # Who knows the sender's key knows the places.
+    return unravel(jnp.zeros_like(flat).at[places].set(
+        carried(factor * flat[places]))), memory
 
   return Compressor(
       send, lambda like: SEED_BYTES + BYTES_PER_FLOAT * kept_entries(
@@ -126,8 +131,14 @@ def qsgd(bits: int) -> Compressor:
     exact = levels * jnp.abs(rows) / jnp.where(scale > 0, scale, 1.0)
     down = jnp.floor(exact)
     up = jax.random.uniform(key, rows.shape) < exact - down
-    codes = jnp.minimum(down + up.astype(jnp.float32), levels)
-    decoded = jnp.sign(rows) * codes * (scale / levels)
+    codes = jnp.sign(rows) * jnp.minimum(down + up.astype(jnp.float32), levels)
+    if are_carried():
+      sent, scale = carried(
+          ((codes + levels).astype(jnp.int32).reshape(-1)[:flat.size], scale),
+          Numbers(2 ** bits - 1))
+      codes = jnp.pad(sent.astype(jnp.float32) - levels, (
+          0, rows.size - flat.size)).reshape(rows.shape)
+    decoded = codes * (scale / levels)
     return unravel(decoded.reshape(-1)[:flat.size]), memory
 
   def nbytes(like):
@@ -143,11 +154,12 @@ def sign() -> Compressor:
   def send(tree, memory, key):
     del key
 
-    def one(leaf):
-      scale = jnp.abs(leaf).mean()
-      return jnp.where(leaf < 0, -scale, scale)
-
-    return jax.tree.map(one, tree), memory
+    negative, scale = carried((
+        jax.tree.map(lambda leaf: leaf < 0, tree),
+        jax.tree.map(lambda leaf: jnp.abs(leaf).mean(), tree)))
+    return jax.tree.map(
+        lambda which, scale: jnp.where(which, -scale, scale), negative,
+        scale), memory
 
   return Compressor(
       send, lambda like: _packed(num_params(like)) + BYTES_PER_FLOAT * len(
@@ -176,13 +188,14 @@ def powersgd(rank: int) -> Compressor:
 
   def one(leaf, right):
     if not shortens(leaf):
-      return leaf, ()
+      return carried(leaf), ()
     matrix = leaf.reshape(sides(leaf))
     left, _ = jnp.linalg.qr(jnp.matmul(
         matrix, right, precision=trees.HIGHEST))
     right = jnp.matmul(matrix.T, left, precision=trees.HIGHEST)
-    decoded = jnp.matmul(left, right.T, precision=trees.HIGHEST)
-    return decoded.reshape(leaf.shape), right
+    sent, kept = carried((left, right)), right
+    decoded = jnp.matmul(sent[0], sent[1].T, precision=trees.HIGHEST)
+    return decoded.reshape(leaf.shape), kept
 
   def send(tree, memory, key):
     del key

@@ -37,7 +37,7 @@ from fedjax_alg.exchange.attacks import Attack, attack_of, forged, Hostility
 from fedjax_alg.exchange.attacks import poisoned
 from fedjax_alg.exchange.compression import compressed, Compression, Compressor
 from fedjax_alg.exchange.compression import shapes
-from fedjax_alg.exchange.privacy import Privacy
+from fedjax_alg.exchange.privacy import at_clients, Privacy
 from fedjax_alg.exchange.weights import by_loss, ByLoss, participation
 
 
@@ -233,8 +233,10 @@ def fit(
     client = compressed(client, up, shapes(model))
     _refuse("compress_up", up.name if client.store is not store else "",
             refused.get("memory"))
-  if exchange.privacy:
+  privacy = exchange.privacy
+  if privacy:
     exchange = _private(exchange, client, released, refused.get("private"))
+    client = at_clients(client, privacy)
   if down:
     client = broadcast.with_memory(client, down, num_models)
   return exchange, client

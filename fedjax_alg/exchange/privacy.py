@@ -29,7 +29,9 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Cohort, Key, Params
+from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.conditions import Condition, is_zero, only, POSITIVE
+from fedjax_alg.exchange.messages import are_carried
 from fedjax_alg.hparams import hyper
 
 _ON = only("private", "fixed", "adaptive")
@@ -143,6 +145,28 @@ def shortened(vectors: Params, norm: Array | float) -> tuple[Params, Array]:
   return trees.where_slots(
       trees.finite_slots(vectors), found,
       jax.tree.map(jnp.zeros_like, found)), short
+
+
+def at_clients(client: ClientUpdate, options: Privacy) -> ClientUpdate:
+  """The client's half whose clients shorten what leaves their machine.
+
+  In a simulation the server does it, with the same numbers but for rounding.
+  On machines it does so again: noise is enough for nothing longer. With
+  `private`=adaptive only the server knows the norm, and it alone shortens.
+  """
+  if options.private != "fixed":
+    return client
+
+  def train(received, shard, client_row, key):
+    trained = client.trained(received, shard, client_row, key)
+    if not are_carried():
+      return trained
+    update = trees.subtract(trained.params, received.start)
+    sent, _ = shortened(trees.repeat(update, 1), options.clip_norm)
+    return trained._replace(
+        params=trees.add(received.start, trees.index(sent, 0)))
+
+  return client._replace(train=train)
 
 
 def private_mean(

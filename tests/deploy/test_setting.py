@@ -21,7 +21,13 @@ def prepared(method="fedavg", federation=None, **options):
     ("cfl", {}, "algorithm=cfl: cannot be exported"),
     ("fedavg", {"dropout": 0.5}, "dropout=0.5: who is lost"),
     ("fedavg", {"attack": "sign_flip"}, "attack=sign_flip: stays in the"),
-    ("fedavg", {"compress_up": "sign"}, "compress_up=sign: stays in the"),
+    ("fedavg", {"compress_down": "sign"}, "compress_down=sign: stays in the"),
+    ("fedavg", {"compress_up": "qsgd:4", "private": "fixed"},
+     "compress_up=qsgd:4: not with private"),
+    ("fedavg", {"private": "fixed", "noise_at": "clients"},
+     "noise_at=clients: clients draw by keys"),
+    ("ma_fsvrg", {"compress_up": "sign", "num_models": 2},
+     "compress_up=sign: not with K models"),
     ("fedavg", {"seeds": 2}, "seeds: give one seed")])
 def test_what_cannot_be_exported(method, options, said):
   with pytest.raises(fa.OptionError) as error:
