@@ -159,8 +159,9 @@ def run(step: Step, args: argparse.Namespace, left: float) -> dict[str, Any]:
   folder = pathlib.Path(args.out) / re.sub(r"\W+", "_", step.name)
   words = [word.replace("OUT", str(folder)) for word in (
       *step.words, *(step.quick if args.quick else ()))]
-  takes_data = step.words[0] != "pytest" and "digits" not in step.name
-  if args.data_dir and takes_data:
+  on_digits = args.quick and step.words[0].startswith("experiments")
+  if args.data_dir and not on_digits and "digits" not in step.name and (
+      step.words[0] != "pytest"):
     words.append(f"--data_dir={args.data_dir}")
   found: dict[str, Any] = {
       "name": step.name, "command": " ".join(["python -m", *words]),

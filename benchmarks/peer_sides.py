@@ -56,7 +56,8 @@ class Clock:
   """The seconds of each round, and the parameters after the first and last."""
 
   def __init__(self, job: Job):
-    self._job, self.seconds, self.first_round = job, [], 0.0
+    self._job, self.first_round = job, 0.0
+    self.seconds: list[float] = []
     self.arrays: dict[str, np.ndarray] = {}
     self.processes: dict[int, float] = {}  #: other processes -> peak MB
     self.begin()
@@ -81,7 +82,8 @@ class Clock:
     said = {"first_round": self.first_round, "seconds": self.seconds,
             "peak_mb": peak_mb() + sum(self.processes.values()),
             "versions": versions}
-    np.savez(path, json=np.array(json.dumps(said)), **self.arrays)
+    held: dict[str, Any] = {"json": json.dumps(said), **self.arrays}
+    np.savez(path, **held)
 
 
 def peak_mb() -> float:
@@ -103,7 +105,8 @@ class Torch:
 
   def model(self) -> Any:
     """The model at the parameters of the start."""
-    nn, start = self.torch.nn, list(self._job.start.values())
+    nn: Any = self.torch.nn
+    start = list(self._job.start.values())
 
     class Rows(nn.Module):
       """Images as rows of numbers, in the order of height, width, channel."""
@@ -156,27 +159,24 @@ def federation(x: np.ndarray, y: np.ndarray, size: np.ndarray) -> Any:
 def fedjax_alg(job: Job, clock: Clock) -> None:
   """This library, by its function for users."""
   import fedjax_alg as fa
+  from flax import traverse_util
   held = federation(job.x, job.y, job.size)
-  turned = job.model == "softmax"  # its kernel is [classes, features] here
-  start: dict[str, Any] = {}
-  for name, value in job.start.items():
-    place, *path, last = start, *name.split("/")
-    for key in path:
-      place = place.setdefault(key, {})
-    place[last] = value.T if turned else value
 
-  def leaf(tree, name):
-    for key in name.split("/"):
-      tree = tree[key]
-    return np.asarray(tree)[0, 0].T if turned else np.asarray(tree)[0, 0]
+  def turned(leaf: Any) -> np.ndarray:  # softmax: [classes, features] here
+    return leaf.T if job.model == "softmax" else leaf
+
+  def params(models: Any) -> list[np.ndarray]:
+    leaves = traverse_util.flatten_dict(models, sep="/")
+    return [turned(np.asarray(leaves[name])[0, 0]) for name in job.start]
 
   clock.begin()
   for step in fa.steps(
       "fedavg", held, model=job.model, rounds=job.rounds,
       cohort_size=job.clients, eval_every=1, evaluate=("global",),
       client_lr=job.rate, local_epochs=job.epochs, batch_size=job.batch,
-      l2=0.0, init=start):
-    clock.end(lambda: [leaf(step.states.models, name) for name in job.start])
+      l2=0.0, init=traverse_util.unflatten_dict(
+          {name: turned(leaf) for name, leaf in job.start.items()}, sep="/")):
+    clock.end(lambda: params(step.states.models))
 
 
 def fedjax(job: Job, clock: Clock) -> None:
