@@ -292,8 +292,8 @@ def flower(job: Job, clock: Clock) -> None:
       else:
         clock.begin()
 
-    FedAvg(fraction_evaluate=0.0, min_available_nodes=job.clients,
-           train_metrics_aggr_fn=memory).start(
+    FedAvg(fraction_evaluate=0.0, min_train_nodes=job.clients,
+           min_available_nodes=job.clients, train_metrics_aggr_fn=memory).start(
                grid, app.ArrayRecord(list(job.start.values())), job.rounds,
                evaluate_fn=evaluated)
 
@@ -335,6 +335,13 @@ def pfl(job: Job, clock: Clock) -> None:
 
   held = {str(i): client(str(i)) for i in range(job.clients)}
 
+  class Model(PyTorchModel):
+    """A model that is not evaluated on every client in the first round."""
+
+    def evaluate(self, *args, **kwargs):
+      del args, kwargs
+      return Metrics()
+
   class Rounds(TrainingProcessCallback):
     """Tells the clock of the rounds."""
 
@@ -355,7 +362,7 @@ def pfl(job: Job, clock: Clock) -> None:
           central_num_iterations=job.rounds, evaluation_frequency=10**9,
           train_cohort_size=job.clients, val_cohort_size=None),
       SimulatedBackend(data, data, [WeightByDatapoints()]),
-      PyTorchModel(net, torch.optim.SGD, torch.optim.SGD(
+      Model(net, torch.optim.SGD, torch.optim.SGD(
           net.parameters(), lr=1.0)),
       work, NNEvalHyperParams(local_batch_size=job.batch), [Rounds()],
       send_metrics_to_platform=False)
@@ -388,7 +395,7 @@ def fluke(job: Job, clock: Clock) -> None:
       clock.end(lambda: side.params(self.model))
 
   FlukeENV().configure(DDict(
-      exp=DDict(device="cpu", seed=0), eval=DDict(
+      exp=DDict(device="cpu", seed=0, inmemory=True), save=DDict(), eval=DDict(
           task="classification", eval_every=1, pre_fit=False, post_fit=False,
           server=False, locals=False)))
   clients = []

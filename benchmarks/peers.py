@@ -8,7 +8,7 @@ fails, is named with the reason. All get the same rows, the same parameters to
 start from, and the same mini-batches in the same order, those that this library
 draws with seed 0; all clients take part in every round. Two workloads:
 
-- softmax regression on MNIST, 100 clients of power-law sizes, five epochs of
+- softmax regression on MNIST, 100 clients of power-law sizes, one epoch of
   batches of 10, learning rate 0.03;
 - the CNN (two 3x3 convolutions of 16 and 32 channels, a hidden layer of 64
   units) on 10,000 images of CIFAR-10 over 100 clients by Dirichlet(0.5), one
@@ -71,8 +71,8 @@ PEERS = {
                   (*TORCH, "torchvision==0.28.0"), "python3.12"),
     "blazefl": Peer("BlazeFL", ("blazefl[contrib,reproducibility]==2.0.3",),
                     TORCH, "python3.12"),
-    "pfllib": Peer("PFLlib", ("pfllib",), TORCH),
-    "flbench": Peer("FL-bench", ("fl-bench",), TORCH),
+    "pfllib": Peer("PFLlib", ("pfllib",)),
+    "flbench": Peer("FL-bench", ("fl-bench",)),
 }
 OURS = "fedjax_alg"
 
@@ -89,7 +89,7 @@ class Workload(NamedTuple):
 
 
 WORKLOADS = {
-    "softmax": Workload("Softmax regression", "softmax", 6, 1, 10, 0.03),
+    "softmax": Workload("Softmax regression", "softmax", 5, 1, 10, 0.03),
     "cnn": Workload("CNN", "cnn", 4, 1, 20, 0.05),
 }
 
