@@ -77,7 +77,7 @@ def steps() -> list[Step]:
            }.items()]
   resnets = [Step(
       f"ResNet-18, GroupNorm, CIFAR-10, 10 of 100 clients, {precision}",
-      (*RESNET, f"--precision={precision}"), 150,
+      (*RESNET, f"--compute_dtype={precision}"), 150,
       quick=(*SMALL, "--resnet_width=2"))
              for precision in ("float32", "bfloat16")]
   return [
