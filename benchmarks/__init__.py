@@ -10,7 +10,8 @@
   python -m benchmarks.many_clients  start-up, rounds and memory of many clients
   python -m benchmarks.accelerators  compiles for a TPU and a GPU without them
 
-All but peers and accelerators run on the devices that JAX takes by default (JAX_PLATFORMS).
+All but peers and accelerators run on the devices that JAX takes by default
+(JAX_PLATFORMS).
 
 Times are steady-state times with a barrier; compile times are reported
 separately. Other work on the cores makes all times longer, so read the ratios
