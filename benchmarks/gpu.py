@@ -103,7 +103,7 @@ def steps() -> list[Step]:
           "experiments.run", "--flagfile=analytic/cifar10.flags",
           "--flagfile=analytic/methods_cifar10/fedacnnl.flags", "--noprogress",
           "--out_dir=OUT"), 120, quick=(
-              "--dataset=digits", "--num_clients=4")),
+              "--dataset=digits", "--num_clients=4", "--layers=conv3-8")),
       Step("memory of 100 participants", (
           "benchmarks.memory", "--models", "mlp 2048^2", "cnn"), 120, {
               "MLP, temporaries of sums, MB": r"mlp 2048\^2 .* sum +([\d.,]+)",
