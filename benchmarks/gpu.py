@@ -97,13 +97,14 @@ def steps() -> list[Step]:
       Step("a sweep, 32 rates x 5 seeds, 60 rounds, digits", (
           "experiments.sweep", sweep.PRESET, "--num_seeds=5", "--noprogress",
           f"--sweep=client_lr={rates}", "--out_dir=OUT"), 150,
-           quick=("--rounds=2", "--sweep=client_lr=0.1,1", "--num_seeds=2")),
+           quick=("--rounds=2", "--num_seeds=2")),
       *resnets,
       Step("FedACnnL on CIFAR-10, closed form", (
           "experiments.run", "--flagfile=analytic/cifar10.flags",
           "--flagfile=analytic/methods_cifar10/fedacnnl.flags", "--noprogress",
           "--out_dir=OUT"), 120, quick=(
-              "--dataset=digits", "--num_clients=4", "--layers=conv3-8")),
+              "--dataset=digits", "--num_clients=4", "--layers=conv3-8",
+              "--ridge=1")),
       Step("memory of 100 participants", (
           "benchmarks.memory", "--models", "mlp 2048^2", "cnn"), 120, {
               "MLP, temporaries of sums, MB": r"mlp 2048\^2 .* sum +([\d.,]+)",
