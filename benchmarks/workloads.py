@@ -18,10 +18,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
       help="where decoded images are kept (default: in --data_dir)")
 
 
-def mnist(args: argparse.Namespace) -> data.Examples:
-  """Loads MNIST from ``--data_dir``, or makes synthetic data without it."""
+def images(args: argparse.Namespace, name: str = "mnist") -> data.Examples:
+  """Loads images from ``--data_dir``, or makes synthetic ones without it."""
   try:
-    return data.load_tfds("mnist", args.data_dir, args.cache_dir)
+    return data.load_tfds(name, args.data_dir, args.cache_dir)
   except data.DataError:
     return stand_in()
 
@@ -47,9 +47,10 @@ def stand_in(seed: int = 0) -> data.Examples:
                        "synthetic stand-in for MNIST")
 
 
-def _dealt(
+def dealt(
     examples: data.Examples, partition: data.Partition, features: str
 ) -> data.Federation:
+  """Deals examples with features as a partition says."""
   x_train, x_test = data.make_features(features)(
       examples.x_train, examples.x_test)
   return data.deal(
@@ -57,17 +58,18 @@ def _dealt(
 
 
 def powerlaw(
-    args: argparse.Namespace, features: str = "flatten") -> data.Federation:
-  """Deals MNIST to 1,000 clients with FedProx's power law; 784 pixels."""
-  examples = mnist(args)
-  partition = data.make_partition("powerlaw", examples, 1000, seed=0)
-  return _dealt(examples, partition, features)
+    args: argparse.Namespace, features: str = "flatten", clients: int = 1000
+) -> data.Federation:
+  """Deals MNIST to clients with FedProx's power law; 784 pixels."""
+  examples = images(args)
+  partition = data.make_partition("powerlaw", examples, clients, seed=0)
+  return dealt(examples, partition, features)
 
 
 def one_or_two_classes(args: argparse.Namespace) -> data.Federation:
   """Deals MNIST-HoG to 400 clients of 1 or 2 classes; 576 features."""
-  examples = mnist(args)
+  examples = images(args)
   partition = data.make_partition(
       "classes", examples, 400, seed=0, classes_per_client=2,
       min_classes_per_client=1, size_sigma=.55)
-  return _dealt(examples, partition, "hog")
+  return dealt(examples, partition, "hog")

@@ -1,0 +1,486 @@
+"""The sides of ``benchmarks.peers``: FedAvg as each library runs it.
+
+  python -I benchmarks/peer_sides.py LIBRARY JOB.npz OUT.npz
+
+The library's own environment runs this file, so it imports nothing but the
+library and NumPy. A side gives the library the clients' rows, the model at the
+same parameters and the rows of every mini-batch, by the library's own means (a
+data set, a loader, a client function), and leaves the training, the weights by
+examples and the mean to it. Every client takes part in every round.
+"""
+
+from collections.abc import Callable, Iterator
+import importlib.metadata
+import json
+import os
+import resource
+import sys
+import time
+from typing import Any
+import warnings
+
+import numpy as np
+
+
+class Job:
+  """What all sides are given.
+
+  ``x`` [N, ...] and ``y`` [N] hold the rows client by client, ``size`` [C] of
+  each; ``order`` [K, N] the rows of every client in its pass k over them, with
+  ``epochs`` passes a round; ``start`` the parameters, by layer, kernel first.
+  """
+
+  def __init__(self, path: str):
+    self.path = path
+    with np.load(path) as held:
+      self.x, self.y, self.size = held["x"], held["y"], held["size"]
+      self.order, self.settings = held["order"], json.loads(str(held["json"]))
+      names = [name for name in held.files if name.startswith("start:")]
+      names.sort(key=lambda name: (name.split("/")[:-1], "bias" in name))
+      self.start = {name[len("start:"):]: held[name] for name in names}
+    self.ends = np.cumsum(self.size)
+    self.clients = len(self.size)
+    self.model: str = self.settings["model"]
+    self.rounds: int = self.settings["rounds"]
+    self.epochs: int = self.settings["epochs"]
+    self.batch: int = self.settings["batch"]
+    self.rate: float = self.settings["rate"]
+
+  def rows(self, client: int, k: int = 0) -> np.ndarray:
+    """The rows of a client in the order of its pass k, [n]."""
+    end = self.ends[client]
+    return self.order[k, end - self.size[client]:end]
+
+
+class Clock:
+  """The seconds of each round, and the parameters after the first and last."""
+
+  def __init__(self, job: Job):
+    self._job, self.first_round = job, 0.0
+    self.seconds: list[float] = []
+    self.arrays: dict[str, np.ndarray] = {}
+    self.processes: dict[int, float] = {}  #: other processes -> peak MB
+    self.begin()
+
+  def begin(self) -> None:
+    """A round begins, after what is done once."""
+    self._began = time.perf_counter()
+
+  def end(self, params: Callable[[], list[Any]]) -> None:
+    """A round has ended with ``params()``, in the order of ``Job.start``."""
+    self.seconds.append(time.perf_counter() - self._began)
+    self.first_round = self.first_round or time.time()
+    for name, number in (("first", 1), ("last", self._job.rounds)):
+      if len(self.seconds) == number:
+        pairs = zip(self._job.start, params(), strict=True)
+        self.arrays |= {
+            f"{name}:{key}": np.asarray(value) for key, value in pairs}
+    self.begin()
+
+  def save(self, path: str, versions: dict[str, str]) -> None:
+    """Writes what was measured, with this process' peak memory."""
+    said = {"first_round": self.first_round, "seconds": self.seconds,
+            "peak_mb": peak_mb() + sum(self.processes.values()),
+            "versions": versions}
+    held: dict[str, Any] = {"json": json.dumps(said), **self.arrays}
+    np.savez(path, **held)
+
+
+def peak_mb() -> float:
+  """The peak memory of this process in 10^6 bytes."""
+  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  return peak * (1 if sys.platform == "darwin" else 1024) / 1e6
+
+
+class Torch:
+  """The job in PyTorch: tensors, the model, mini-batches."""
+
+  def __init__(self, job: Job):
+    import torch
+    torch.set_num_threads(job.settings["threads"])
+    self.torch, self._job = torch, job
+    x = np.moveaxis(job.x, 3, 1) if job.x.ndim == 4 else job.x
+    self.x = torch.from_numpy(np.ascontiguousarray(x))
+    self.y = torch.from_numpy(job.y.astype(np.int64))
+
+  def model(self) -> Any:
+    """The model at the parameters of the start."""
+    nn: Any = self.torch.nn
+    start = list(self._job.start.values())
+
+    class Rows(nn.Module):
+      """Images as rows of numbers, in the order of height, width, channel."""
+
+      def forward(self, x):
+        return x.permute(0, 2, 3, 1).flatten(1)
+
+    if self._job.model == "softmax":
+      net: Any = nn.Sequential(nn.Linear(*start[0].shape))
+    else:
+      layers = [layer for kernel in start[0:4:2] for layer in (
+          nn.Conv2d(*kernel.shape[2:], 3, padding=1), nn.ReLU(),
+          nn.MaxPool2d(2))]
+      net = nn.Sequential(
+          *layers, Rows(), nn.Linear(*start[4].shape), nn.ReLU(),
+          nn.Linear(*start[6].shape))
+    self.load(net, start)
+    return net
+
+  def load(self, net: Any, params: list[np.ndarray]) -> None:
+    """Sets the parameters of a model to those in the job's layout."""
+    for leaf, value in zip(net.parameters(), params, strict=True):
+      axes = (3, 2, 0, 1) if value.ndim == 4 else None
+      leaf.data.copy_(self.torch.from_numpy(value.transpose(axes).copy()))
+
+  def params(self, net: Any) -> list[np.ndarray]:
+    """The parameters of a model in the job's layout."""
+    arrays = [leaf.detach().numpy() for leaf in net.parameters()]
+    return [value.transpose((2, 3, 1, 0) if value.ndim == 4 else None).copy()
+            for value in arrays]
+
+  def batches(self, client: int, k: int) -> Iterator[tuple[Any, Any]]:
+    """The mini-batches of a client's pass k."""
+    rows = self.torch.from_numpy(self._job.rows(client, k).astype(np.int64))
+    return zip(self.x[rows].split(self._job.batch),
+               self.y[rows].split(self._job.batch))
+
+
+def federation(x: np.ndarray, y: np.ndarray, size: np.ndarray) -> Any:
+  """The clients as this library's federation, which orders rows at random."""
+  import fedjax_alg as fa
+  clients = len(size)
+  # Runs need test examples; the accuracy is computed by peers.py.
+  examples = fa.from_arrays(
+      x, y, np.repeat(np.arange(clients), size), x_test=x[:clients],
+      y_test=y[:clients], test_client_ids=np.arange(clients))
+  return fa.federate(examples, partition="natural")
+
+
+def fedjax_alg(job: Job, clock: Clock) -> None:
+  """This library, by its function for users."""
+  import fedjax_alg as fa
+  from flax import traverse_util
+  held = federation(job.x, job.y, job.size)
+
+  def turned(leaf: Any) -> np.ndarray:  # softmax: [classes, features] here
+    return leaf.T if job.model == "softmax" else leaf
+
+  def params(models: Any) -> list[np.ndarray]:
+    leaves = traverse_util.flatten_dict(models, sep="/")
+    return [turned(np.asarray(leaves[name])[0, 0]) for name in job.start]
+
+  clock.begin()
+  for step in fa.steps(
+      "fedavg", held, model=job.model, rounds=job.rounds,
+      cohort_size=job.clients, eval_every=1, evaluate=("global",),
+      client_lr=job.rate, local_epochs=job.epochs, batch_size=job.batch,
+      l2=0.0, init=traverse_util.unflatten_dict(
+          {name: turned(leaf) for name, leaf in job.start.items()}, sep="/")):
+    clock.end(lambda: params(step.states.models))
+
+
+def fedjax(job: Job, clock: Clock) -> None:
+  """FedJAX with its default backend, compiled by client and step."""
+  import jax
+  import jax.numpy as jnp
+  setattr(jax, "tree_map", jax.tree.map)  # JAX has removed it
+  import fedjax as fj
+  import fedjax.algorithms
+  passes = [0] * job.clients
+
+  class Client(fj.ClientDataset):
+    """A client that takes the batches of the job."""
+    number = -1
+
+    def shuffle_repeat_batch(self, hparams=None, **kwargs):
+      del hparams, kwargs
+      for _ in range(job.epochs):
+        rows = job.rows(self.number, passes[self.number])
+        passes[self.number] += 1
+        for at in range(0, len(rows), job.batch):
+          taken = rows[at:at + job.batch]
+          mask = np.arange(job.batch) < len(taken)
+          taken = np.resize(taken, job.batch)
+          yield {"x": job.x[taken], "y": job.y[taken], "__mask__": mask}
+
+  def images(params, x):
+    layers = list(zip(params[::2], params[1::2]))
+    for kernel, bias in layers[:2]:
+      x = jax.lax.conv_general_dilated(
+          x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+      x = jax.lax.reduce_window(jax.nn.relu(x + bias), -jnp.inf, jax.lax.max,
+                                (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+    (kernel, bias), (last, offset) = layers[2:]
+    x = jax.nn.relu(x.reshape(len(x), -1) @ kernel + bias)
+    return x @ last + offset
+
+  def loss(params, batch, rng):
+    del rng
+    if job.model == "softmax":
+      logits = batch["x"] @ params[0] + params[1]
+    else:
+      logits = images(params, batch["x"])
+    return fj.metrics.unreduced_cross_entropy_loss(batch["y"], logits)
+
+  held = []
+  for number in range(job.clients):
+    rows = job.rows(number)
+    held.append(Client({"x": job.x[rows], "y": job.y[rows]}))
+    held[-1].number = number
+  algorithm = fedjax.algorithms.fed_avg.federated_averaging(
+      fj.grad(loss), fj.optimizers.sgd(job.rate), fj.optimizers.sgd(1.0),
+      fj.ShuffleRepeatBatchHParams(batch_size=job.batch))
+  state = algorithm.init([jnp.asarray(leaf) for leaf in job.start.values()])
+  keys = list(jax.random.split(jax.random.PRNGKey(0), job.clients))
+  clock.begin()
+  for _ in range(job.rounds):
+    state, _ = algorithm.apply(state, [
+        (i, held[i], keys[i]) for i in range(job.clients)])
+    jax.block_until_ready(state.params)
+    clock.end(lambda: state.params)
+
+
+def flower(job: Job, clock: Clock) -> None:
+  """Flower's simulation: Ray, a client on each core."""
+  from flwr import app, clientapp, serverapp, simulation
+  from flwr.serverapp.strategy import FedAvg
+  clients, path = clientapp.ClientApp(), job.path
+  here = os.path.dirname(os.path.abspath(__file__))
+
+  @clients.train()
+  def train(message, context):  # in Ray's processes, which keep what they read
+    if here not in sys.path:
+      sys.path.append(here)
+    import peer_sides
+    import torch
+    if not hasattr(peer_sides, "KEPT"):
+      setattr(peer_sides, "KEPT", peer_sides.Torch(peer_sides.Job(path)))
+    side = getattr(peer_sides, "KEPT")
+    mine, client = side._job, int(context.node_config["partition-id"])
+    net = side.model()
+    side.load(net, message.content["arrays"].to_numpy_ndarrays())
+    optimizer = torch.optim.SGD(net.parameters(), lr=mine.rate)
+    number = int(message.content["config"]["server-round"]) - 1
+    for k in range(number * mine.epochs, (number + 1) * mine.epochs):
+      for x, y in side.batches(client, k):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+    metrics = app.MetricRecord({
+        "num-examples": len(mine.rows(client)), "pid": os.getpid(),
+        "peak": peer_sides.peak_mb()})
+    return app.Message(content=app.RecordDict({
+        "arrays": app.ArrayRecord(side.params(net)), "metrics": metrics}),
+                       reply_to=message)
+
+  def memory(replies, key):
+    del key
+    for reply in replies:
+      found = reply["metrics"]
+      clock.processes[int(found["pid"])] = found["peak"]
+    return app.MetricRecord({})
+
+  server = serverapp.ServerApp()
+
+  @server.main()
+  def main(grid, context):
+    del context
+
+    def evaluated(number, arrays):
+      if number:
+        clock.end(arrays.to_numpy_ndarrays)
+      else:
+        clock.begin()
+
+    FedAvg(fraction_evaluate=0.0, min_train_nodes=job.clients,
+           min_available_nodes=job.clients, train_metrics_aggr_fn=memory).start(
+               grid, app.ArrayRecord(list(job.start.values())), job.rounds,
+               evaluate_fn=evaluated)
+
+  simulation.run_simulation(
+      server, clients, job.clients,
+      backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0}})
+
+
+def pfl(job: Job, clock: Clock) -> None:
+  """pfl-research in one process, with PyTorch."""
+  from pfl.aggregate.simulate import SimulatedBackend
+  from pfl.aggregate.weighting import WeightByDatapoints
+  from pfl.algorithm.base import NNAlgorithmParams
+  from pfl.algorithm.federated_averaging import FederatedAveraging
+  from pfl.callback.base import TrainingProcessCallback
+  from pfl.data.dataset import Dataset
+  from pfl.data.federated_dataset import FederatedDataset
+  from pfl.data.sampling import get_user_sampler
+  from pfl.hyperparam.base import NNEvalHyperParams, NNTrainHyperParams
+  from pfl.metrics import Metrics
+  from pfl.model.pytorch import PyTorchModel
+  side, passes = Torch(job), [0] * job.clients
+  torch, net = side.torch, side.model()
+  net.loss = lambda x, y: torch.nn.functional.cross_entropy(net(x), y)
+  net.metrics = lambda x, y: {}
+
+  class Rows(Dataset):
+    """A client that takes the batches of the job."""
+
+    def iter(self, batch_size):
+      del batch_size
+      client = int(self.user_id)
+      yield from side.batches(client, passes[client])
+      passes[client] += 1
+
+  def client(name):
+    rows = torch.from_numpy(job.rows(int(name)).astype(np.int64))
+    return Rows((side.x[rows], side.y[rows]), user_id=name)
+
+  held = {str(i): client(str(i)) for i in range(job.clients)}
+
+  class Model(PyTorchModel):
+    """A model that is not evaluated on every client in the first round."""
+
+    def evaluate(self, *args, **kwargs):
+      del args, kwargs
+      return Metrics()
+
+  class Rounds(TrainingProcessCallback):
+    """Tells the clock of the rounds."""
+
+    def after_central_iteration(
+        self, aggregate_metrics, model, *, central_iteration):
+      del aggregate_metrics, model, central_iteration
+      clock.end(lambda: side.params(net))
+      return False, Metrics()
+
+  data = FederatedDataset(
+      held.__getitem__, get_user_sampler("minimize_reuse", list(held)))
+  work = NNTrainHyperParams(
+      local_learning_rate=job.rate, local_num_epochs=job.epochs,
+      local_batch_size=job.batch)
+  clock.begin()
+  FederatedAveraging().run(
+      NNAlgorithmParams(
+          central_num_iterations=job.rounds, evaluation_frequency=10**9,
+          train_cohort_size=job.clients, val_cohort_size=None),
+      SimulatedBackend(data, data, [WeightByDatapoints()]),
+      Model(net, torch.optim.SGD, torch.optim.SGD(
+          net.parameters(), lr=1.0)),
+      work, NNEvalHyperParams(local_batch_size=job.batch), [Rounds()],
+      send_metrics_to_platform=False)
+
+
+def fluke(job: Job, clock: Clock) -> None:
+  """fluke, its clients one after the other."""
+  from fluke import DDict, FlukeENV
+  from fluke.algorithms.fedavg import FedAVG
+  from fluke.client import Client
+  from fluke.config import OptimizerConfigurator
+  from fluke.data import FastDataLoader
+  from fluke.server import Server
+  side = Torch(job)
+  torch = side.torch
+
+  class Loader(FastDataLoader):
+    """The batches of the job."""
+    client, k = -1, 0
+
+    def __iter__(self):
+      self.k += 1
+      return side.batches(self.client, self.k - 1)
+
+  class Rounds(Server):
+    """Tells the clock of the rounds."""
+
+    def aggregate(self, eligible, client_models):
+      super().aggregate(eligible, client_models)
+      clock.end(lambda: side.params(self.model))
+
+  FlukeENV().configure(DDict(
+      exp=DDict(device="cpu", seed=0, inmemory=True), save=DDict(), eval=DDict(
+          task="classification", eval_every=1, pre_fit=False, post_fit=False,
+          server=False, locals=False)))
+  clients = []
+  for number in range(job.clients):
+    rows = torch.from_numpy(job.rows(number).astype(np.int64))
+    loader = Loader(side.x[rows], side.y[rows], num_labels=10,
+                    batch_size=job.batch)
+    loader.client = number
+    clients.append(Client(
+        number, loader, None, OptimizerConfigurator(
+            DDict(name="SGD", lr=job.rate), DDict(name="StepLR", gamma=1.0,
+                                                  step_size=1)),
+        torch.nn.CrossEntropyLoss(), local_epochs=job.epochs))
+  server = Rounds(side.model(), None, clients, weighted=True)
+  run = FedAVG(job.clients, None, {}, clients=clients, server=server)
+  clock.begin()
+  run.run(job.rounds, 1.0)
+
+
+def blazefl(job: Job, clock: Clock) -> None:
+  """BlazeFL's FedAvg, a thread on each core."""
+  from blazefl.contrib import fedavg
+  side, passes = Torch(job), [0] * job.clients
+
+  class Loader:
+    """The batches of the job."""
+
+    def __init__(self, client: int):
+      self._client = client
+
+    def __iter__(self):
+      passes[self._client] += 1
+      return side.batches(self._client, passes[self._client] - 1)
+
+  class Rows(fedavg.FedAvgPartitionedDataset):
+    """The clients' rows."""
+
+    def get_dataloader(self, type_, cid, batch_size, generator):
+      del type_, batch_size, generator
+      return Loader(cid)
+
+  class Select:
+    """The one model."""
+
+    def select_model(self, name: str) -> Any:
+      del name
+      return side.model()
+
+  server = fedavg.FedAvgBaseServerHandler(
+      Select(), job.model, Rows(), job.rounds, job.clients, 1.0, "cpu",
+      job.batch, 0)
+  trainer = fedavg.FedAvgThreadPoolClientTrainer(
+      Select(), job.model, Rows(), "cpu", job.clients, job.epochs, job.batch,
+      job.rate, 0, os.cpu_count() or 1)
+  clock.begin()
+  while not server.if_stop():
+    chosen, sent = server.sample_clients(), server.downlink_package()
+    trainer.local_process(sent, chosen)
+    for package in trainer.uplink_package():
+      server.load(package)
+    clock.end(lambda: side.params(server.model))
+
+
+#: library -> (side, the distributions whose versions are told)
+SIDES: dict[str, tuple[Callable[[Job, Clock], None], tuple[str, ...]]] = {
+    "fedjax_alg": (fedjax_alg, ("jax",)),
+    "fedjax": (fedjax, ("fedjax", "jax")),
+    "pfl": (pfl, ("pfl", "torch")),
+    "flower": (flower, ("flwr", "ray", "torch")),
+    "fluke": (fluke, ("fluke-fl", "torch")),
+    "blazefl": (blazefl, ("blazefl", "torch")),
+}
+
+
+def main() -> None:
+  """Runs one side."""
+  name, job_path, out_path = sys.argv[1:]
+  warnings.simplefilter("ignore")
+  job = Job(job_path)
+  clock = Clock(job)
+  side, told = SIDES[name]
+  side(job, clock)
+  clock.save(out_path, {
+      one: importlib.metadata.version(one) for one in told})
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,362 @@
+"""FedAvg here and in the libraries that others maintain, side by side.
+
+  python -m benchmarks.peers --data_dir=~/tensorflow_datasets
+
+Each library runs in an environment of its own, which the command makes in
+--envs with the versions of ``PEERS``; one that cannot be installed, or that
+fails, is named with the reason. All get the same rows, the same parameters to
+start from, and the same mini-batches in the same order, those that this library
+draws with seed 0; all clients take part in every round. Two workloads:
+
+- softmax regression on MNIST, 100 clients of power-law sizes, one epoch of
+  batches of 10, learning rate 0.03;
+- the CNN (two 3x3 convolutions of 16 and 32 channels, a hidden layer of 64
+  units) on 10,000 images of CIFAR-10 over 100 clients by Dirichlet(0.5), one
+  epoch of batches of 20, learning rate 0.05.
+
+First every library runs one round, and its parameters are compared with ours.
+Then the libraries run in turn, --repeats times: seconds from the start of the
+process to the end of the first round, the median of the later rounds (with a
+barrier), the peak memory of the process (of Flower's processes together), and
+the accuracy after the last round on the whole test set. Our first start of a
+workload finds no compiled program, the later ones those of the first.
+"""
+
+import argparse
+from collections.abc import Sequence
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any, NamedTuple
+
+from flax import traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks import peer_sides, workloads
+from fedjax_alg import data, models
+from fedjax_alg.client import minibatches
+from fedjax_alg.engine.keys import client_keys, run_keys
+from fedjax_alg.records import parameters
+
+SIDE = pathlib.Path(__file__).with_name("peer_sides.py")
+TORCH = ("torch==2.13.0",)
+#: Where PyTorch without CUDA is found.
+INDEX = "https://download.pytorch.org/whl/cpu"
+ENOUGH = 1e-5  #: difference of the parameters after a round, at most
+CLIENTS, SEED, BLOCK = 100, 0, 1000
+
+
+class Peer(NamedTuple):
+  """A library and what pip installs for it."""
+
+  title: str
+  packages: tuple[str, ...]
+  before: tuple[str, ...] = ()  #: installed first, from ``INDEX``, too
+  python: str = "python3.11"
+
+
+PEERS = {
+    "fedjax": Peer("FedJAX", ("fedjax==0.0.17", "jax==0.10.2")),
+    "pfl": Peer("pfl-research", ("pfl[pytorch]==0.6.0",), TORCH),
+    "flower": Peer("Flower (Ray)", ("flwr[simulation]==1.42.0",), TORCH),
+    "fluke": Peer("fluke", ("fluke-fl==0.8.1",),
+                  (*TORCH, "torchvision==0.28.0"), "python3.12"),
+    "blazefl": Peer("BlazeFL", ("blazefl[contrib,reproducibility]==2.0.3",),
+                    TORCH, "python3.12"),
+    "pfllib": Peer("PFLlib", ("pfllib",)),
+    "flbench": Peer("FL-bench", ("fl-bench",)),
+}
+OURS = "fedjax_alg"
+
+
+class Workload(NamedTuple):
+  """What is trained."""
+
+  title: str
+  model: str
+  rounds: int
+  epochs: int
+  batch: int
+  rate: float
+
+
+WORKLOADS = {
+    "softmax": Workload("Softmax regression", "softmax", 5, 1, 10, 0.03),
+    "cnn": Workload("CNN", "cnn", 4, 1, 20, 0.05),
+}
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+  """Parses the flags."""
+  parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+  workloads.add_flags(parser)
+  parser.add_argument("--envs", default="~/.cache/fedjax_alg/peers",
+                      help="folder of the libraries' environments")
+  parser.add_argument("--peers", default=",".join(PEERS),
+                      help="libraries to compare with, of %(default)s")
+  parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS),
+                      choices=WORKLOADS)
+  parser.add_argument("--repeats", type=int, default=2,
+                      help="timed runs of each library")
+  parser.add_argument("--threads", type=int, default=1,
+                      help="of PyTorch; Flower and BlazeFL train as many "
+                      "clients at once as there are cores")
+  parser.add_argument("--limit", type=int, default=300,
+                      help="seconds that one run may take")
+  parser.add_argument("--out", help="a file for all that was measured (JSON)")
+  args = parser.parse_args(argv)
+  args.peers = args.peers.split(",")
+  for name in args.peers:
+    if name not in PEERS:
+      parser.error(f"--peers={name}: not one of {', '.join(PEERS)}")
+  if min(args.repeats, args.limit, args.threads) < 1:
+    parser.error("--repeats, --limit and --threads must be at least 1")
+  return args
+
+
+def last_line(text: str) -> str:
+  """The last line that says something, without the word ERROR."""
+  lines = [line.strip() for line in text.splitlines() if line.strip()]
+  return lines[-1].removeprefix("ERROR: ") if lines else "no message"
+
+
+def environment(name: str, envs: pathlib.Path) -> tuple[str, str]:
+  """Makes the environment of a library, or finds it.
+
+  Returns:
+    Its Python, or "" and the reason why there is none.
+  """
+  peer = PEERS[name]
+  folder = envs / name
+  python, wanted = folder / "bin" / "python", folder / "installed.txt"
+  words = " ".join(peer.before + peer.packages)
+  if wanted.exists() and wanted.read_text("utf-8") == words:
+    return str(python), ""
+  found = shutil.which(peer.python) or (
+      sys.executable if peer.python == "python3.11" else None)
+  if found is None:
+    return "", f"there is no {peer.python}"
+  print(f"installing {peer.title} into {folder}", flush=True)
+  install = [str(python), "-m", "pip", "install", "--quiet",
+             "--disable-pip-version-check"]
+  steps = [[found, "-m", "venv", "--clear", str(folder)]]
+  if peer.before:
+    steps.append([*install, "--extra-index-url", INDEX, *peer.before])
+  steps.append([*install, *peer.before, *peer.packages])
+  for step in steps:
+    done = subprocess.run(step, text=True, capture_output=True)
+    if done.returncode:
+      return "", last_line(done.stderr)
+  wanted.write_text(words, "utf-8")
+  return str(python), ""
+
+
+def federation(args: argparse.Namespace, model: str) -> data.Federation:
+  """Deals the data of a workload."""
+  if model == "softmax":
+    return workloads.powerlaw(args, clients=CLIENTS)
+  examples = workloads.images(args, "cifar10")
+  examples = examples._replace(
+      x_train=examples.x_train[:10_000], y_train=examples.y_train[:10_000])
+  return workloads.dealt(examples, data.make_partition(
+      "dirichlet", examples, CLIENTS, seed=0, dirichlet_alpha=0.5), "none")
+
+
+def orders(partition: data.Partition, rounds: int, epochs: int) -> np.ndarray:
+  """The rows of every client in every pass, [rounds * epochs, N] int32."""
+  size, first = partition.train_size, partition.train_offset
+  most = int(size.max())
+
+  @jax.jit
+  def of_round(number: Any) -> Any:
+    key = jax.random.fold_in(run_keys(SEED).work, number)
+
+    def of_client(key, n):
+      bits = minibatches.shuffle_bits(key)
+      return jax.vmap(lambda epoch: minibatches.shuffled(
+          bits, epoch, jnp.arange(most, dtype=jnp.int32) % n, n))(
+              jnp.arange(epochs, dtype=jnp.int32))
+
+    return jax.vmap(of_client, out_axes=1)(
+        client_keys(key, jnp.arange(len(size), dtype=jnp.int32)),
+        jnp.asarray(size, jnp.int32))
+
+  found = np.concatenate([of_round(number) for number in range(rounds)])
+  return partition.train_order[np.concatenate([
+      found[:, client, :n] + first[client]
+      for client, n in enumerate(size)], 1)].astype(np.int32)
+
+
+class Trial:
+  """A workload: its job in a folder, and what the libraries did."""
+
+  def __init__(self, args: argparse.Namespace, work: Workload,
+               folder: pathlib.Path):
+    fed = federation(args, work.model)
+    shards = fed.data.train
+    x, y, offset, size = (np.asarray(leaf) for leaf in (
+        shards.x, shards.y, shards.offset, shards.size))
+    rows = np.concatenate([np.arange(o, o + n) for o, n in zip(offset, size)])
+    self.args, self.work, self.folder = args, work, folder
+    self.model = models.make_model(
+        work.model, fed.example_shape, fed.num_classes)
+    start = self.model.init(run_keys(SEED).model)
+    self.test = fed.data.whole_test
+    self.title = (f"{work.title}, {fed.name}, {len(size)} clients of "
+                  f"{size.min()} to {size.max()} examples, {len(rows)} in all")
+    x, y = x[rows], y[rows]
+    self.held: dict[str, Any] = {"x": x, "y": y, "size": size, "order": orders(
+        peer_sides.federation(x, y, size).partition, work.rounds, work.epochs)}
+    self.held |= {f"start:{name}": self.turned(leaf) for name, leaf in
+                  parameters.named(start).items()}
+
+  def turned(self, leaf: np.ndarray) -> np.ndarray:
+    """A kernel of ours as [inputs, outputs], or back."""
+    return leaf.T if self.work.model == "softmax" else leaf
+
+  def run(self, name: str, python: str, rounds: int, cache: str) -> Any:
+    """Runs a library; a dictionary, or the reason why there is none."""
+    job, out = self.folder / f"{rounds}.npz", self.folder / "out.npz"
+    if not job.exists():
+      np.savez(job, json=json.dumps(
+          self.work._asdict() | {
+              "rounds": rounds, "threads": self.args.threads}), **self.held)
+    out.unlink(missing_ok=True)
+    env = {key: value for key, value in os.environ.items()
+           if key not in ("PYTHONPATH", "JAX_PLATFORMS")} | {
+               "JAX_COMPILATION_CACHE_DIR": str(self.folder / cache),
+               "JAX_PLATFORMS": "cpu", "FLWR_TELEMETRY_ENABLED": "0",
+               "RAY_USAGE_STATS_ENABLED": "0"}
+    command = [python, str(SIDE), name, str(job), str(out)]
+    if name == OURS:
+      command[1:2] = ["-m", "benchmarks.peer_sides"]
+    else:
+      command.insert(1, "-I")
+      del env["JAX_COMPILATION_CACHE_DIR"]
+    began = time.time()
+    try:
+      done = subprocess.run(command, env=env, text=True, capture_output=True,
+                            timeout=self.args.limit)
+    except subprocess.TimeoutExpired:
+      return f"took longer than {self.args.limit} s"
+    if done.returncode or not out.exists():
+      return last_line(done.stderr)
+    with np.load(out) as found:
+      said = json.loads(str(found["json"]))
+      arrays = {key: found[key] for key in found.files if key != "json"}
+    return said | {"cold": said["first_round"] - began, "arrays": arrays}
+
+  def accuracy(self, arrays: dict[str, np.ndarray]) -> float:
+    """The accuracy of the last model on the whole test set."""
+    params = traverse_util.unflatten_dict({
+        key.removeprefix("last:"): self.turned(value)
+        for key, value in arrays.items() if key.startswith("last:")}, sep="/")
+    apply = jax.jit(self.model.apply)
+    x, y = (np.asarray(leaf[:int(self.test.size.sum())])
+            for leaf in (self.test.x, self.test.y))
+    right = [np.asarray(apply(params, x[at:at + BLOCK])).argmax(1)
+             == y[at:at + BLOCK] for at in range(0, len(y), BLOCK)]
+    return float(np.concatenate(right).mean())
+
+  def measure(self, pythons: dict[str, str]) -> dict[str, Any]:
+    """Compares a round of every library with ours, then times all in turn."""
+    print(f"{self.title}; {jax.local_device_count()} cores, load average "
+          f"{os.getloadavg()[0]:.1f}", flush=True)
+    found: dict[str, Any] = {}
+    for name, python in pythons.items():
+      one = self.run(name, python, 1, "checked")
+      if isinstance(one, str):
+        found[name] = {"reason": one}
+      else:
+        found[name] = {"versions": one["versions"], "cold": [], "seconds": [],
+                       "peak_mb": 0.0, "arrays": one["arrays"]}
+        found[name]["difference"] = max(
+            float(np.abs(value - found[OURS]["arrays"][key]).max())
+            for key, value in one["arrays"].items())
+      said = found[name].get("reason") or (
+          f"{found[name]['difference']:.1e} from ours after one round")
+      print(f"  {name:12}{said}", flush=True)
+      if name == OURS and isinstance(one, str):
+        sys.exit(f"peers: {name}: {one}")
+    for _ in range(self.args.repeats):
+      for name in pythons:
+        if "reason" in found[name]:
+          continue
+        one = self.run(name, pythons[name], self.work.rounds, "timed")
+        if isinstance(one, str):
+          found[name] = {"reason": one}
+          continue
+        found[name]["cold"].append(one["cold"])
+        found[name]["seconds"] += one["seconds"][1:]
+        found[name]["peak_mb"] = max(found[name]["peak_mb"], one["peak_mb"])
+        found[name]["accuracy"] = self.accuracy(one["arrays"])
+        print(f"  {name:12}{one['cold']:6.1f} s, "
+              f"{1e3 * statistics.median(one['seconds'][1:]):8.1f} ms a round",
+              flush=True)
+    for side in found.values():
+      side.pop("arrays", None)
+    return {"title": self.title, "rounds": self.work.rounds, "sides": found}
+
+
+def table(found: dict[str, Any]) -> str:
+  """The table of a workload, in Markdown, from what was measured."""
+  lines = [
+      f"{found['title']}, {found['rounds']} rounds of all clients:", "",
+      "| library | parameters after one round | first start, s | later starts, "
+      "s | a round, ms (least, greatest) | times ours | peak, MB | accuracy, % "
+      "|", "|---|---|---|---|---|---|---|---|"]
+  ours = statistics.median(found["sides"][OURS]["seconds"])
+  for name, side in found["sides"].items():
+    title = PEERS[name].title if name in PEERS else name
+    if "reason" in side:
+      lines.append(f"| {title} | not run: {side['reason']} " + "| - " * 6 + "|")
+      continue
+    said = " ".join(f"{key} {value}" for key, value in side["versions"].items())
+    gap = side["difference"]
+    equal = "ours" if name == OURS else (
+        f"{gap:.0e} from ours" + (", not equal" if gap > ENOUGH else ""))
+    later = [f"{value:.1f}" for value in side["cold"][1:]] or ["-"]
+    seconds = side["seconds"]
+    middle, least, most = (1e3 * rule(seconds) for rule in (
+        statistics.median, min, max))
+    lines.append(
+        f"| {title} ({said}) | {equal} | {side['cold'][0]:.1f} | "
+        f"{', '.join(later)} | {middle:,.0f} ({least:,.0f}, {most:,.0f}) | "
+        f"{middle / 1e3 / ours:.2f} | {side['peak_mb']:,.0f} | "
+        f"{100 * side['accuracy']:.2f} |")
+  return "\n".join(lines)
+
+
+def main() -> None:
+  """Makes the environments, compares, and prints the tables."""
+  args = parse()
+  envs = pathlib.Path(args.envs).expanduser()
+  pythons, missing = {OURS: sys.executable}, {}
+  for name in args.peers:
+    python, reason = environment(name, envs)
+    if python:
+      pythons[name] = python
+    else:
+      missing[name] = {"reason": reason}
+      print(f"{PEERS[name].title}: cannot be installed: {reason}")
+  tables = {}
+  for name in args.workloads:
+    with tempfile.TemporaryDirectory() as folder:
+      trial = Trial(args, WORKLOADS[name], pathlib.Path(folder))
+      tables[name] = trial.measure(pythons)
+    tables[name]["sides"] |= missing
+  if args.out:
+    pathlib.Path(args.out).write_text(json.dumps(tables, indent=1), "utf-8")
+  print("\n" + "\n\n".join(map(table, tables.values())))
+
+
+if __name__ == "__main__":
+  main()
