@@ -42,6 +42,7 @@ from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
 from .cli import config as config_lib
 from .cli.command import boolean, Command, enum, string
+from .papers import tuning
 from .papers.analytic import figures as analytic
 from .papers.beyond import figures as beyond
 from .papers.conjugate import figures as conjugate
@@ -181,16 +182,19 @@ def _tuning(
   """Section: what validation chose, from the tables of ``experiments.tune``.
 
   They are copied beside the page, where they are found again. Those of data
-  with a page of their own stand on that one.
+  with a page of their own stand on that one, those of board_mnist on that of
+  board.
   """
-  parts = []
+  parts, protocol = [], None
   for path in sorted((source.parent / "tune").glob(f"{paper.name}_*/tune.csv")):
     results.write_text(
         target / f"{path.parent.name}_tuning.csv", files.read_text(path))
   for path in sorted(target.glob(f"{paper.name}_*_tuning.csv")):
     data = path.stem.removeprefix(f"{paper.name}_").removesuffix("_tuning")
-    if end != (data if data in paper.pages.values() else ""):
+    if end != next((page for page in (data, data.partition("_")[0])
+                    if page in paper.pages.values()), ""):
       continue
+    protocol = tuning.PROTOCOLS[paper.name, data]
     rows = records.read_rows(path, None)
     table = []
     for method in dict.fromkeys(row["method"] for row in rows):
@@ -203,13 +207,16 @@ def _tuning(
     parts.append(f"{data}, [every setting]({path.name}):\n\n" + report.table(
         ["method", "settings tried", "chosen", "its validation accuracy",
          "that of the stated setting"], table))
-  if not parts:
+  if protocol is None:
     return ""
+  by = ("clients that are held out, with at least 100 examples of every class"
+        if protocol.by == "validation" else
+        "a sixth of the clients' training examples")
+  seeds = {1: "one seed", 3: "three seeds"}[protocol.seeds]
   return "\n\n".join([
       _CHOSEN, "## Chosen how", "By `experiments.tune --paper`: every method "
       "with the same number of settings, drawn from all its ranges together, "
-      "the stated one first; mean over three partitions of three seeds on "
-      "clients that are held out, with at least 100 examples of every class.",
+      f"the stated one first; mean over three partitions of {seeds} on {by}.",
       *parts])
 
 

@@ -256,7 +256,7 @@ def numbers_csv(path: pathlib.Path, rows: Sequence[Comparison]) -> None:
           summary["cost"]["rounds"], *(
               _mean(summary[which].get(protocol, {}), metric)
               for which, protocol, metric in ends),
-          row.outcome.settings, _flags(row.outcome)])
+          row.outcome.settings, shown_flags(row.outcome)])
 
 
 _OF_NUMBERS = ("accuracy", "client_accuracy", "worst_decile", "loss")
@@ -406,12 +406,12 @@ def provenance(
           f"{partitions.said(outcomes)} {notes}").strip()
   if flags:
     text += "\n\n" + "\n".join(
-        f"- {o.cell.name} ({o.settings}): `{_flags(o)}`" for o in outcomes
+        f"- {o.cell.name} ({o.settings}): `{shown_flags(o)}`" for o in outcomes
         if o.cell.panel == outcomes[0].cell.panel)
   return collapsed("How this was made", text)
 
 
-def _flags(outcome: suite.Outcome) -> str:
+def shown_flags(outcome: suite.Outcome) -> str:
   """The flags of a run, as tables show them."""
   return " ".join(_without_folders(word) for word in outcome.cell.flags
                   if not word.startswith("--data_dir="))

@@ -94,7 +94,7 @@ def table(outcomes: Sequence[suite.Outcome]) -> str:
 def replay(outcomes: Sequence[suite.Outcome]) -> str:
   """Section: the line that runs each cell again."""
   lines = [f"- {o.cell.panel_title}, {o.cell.label}: `fedjax-alg run "
-           f"{' '.join(o.cell.flags)} --partition_seed=P`" for o in outcomes]
+           f"{report.shown_flags(o)} --partition_seed=P`" for o in outcomes]
   return report.collapsed(
       "The line that runs each cell again, P = 0 to 8", "\n".join(lines))
 
