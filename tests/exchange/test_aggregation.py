@@ -64,3 +64,14 @@ def test_an_unknown_name_gets_the_nearest():
   with pytest.raises(ValueError, match="aggregator=medain: unknown, did you "
                      "mean 'median'. .one of mean, median"):
     aggregation.named("medain")
+
+
+@pytest.mark.parametrize(
+    "name", sorted(aggregation.AGGREGATORS.keys() - {"mean"}))
+def test_operations_grow_with_coordinates_and_slots(name):
+  """In proportion to the former, at least so to the latter."""
+  flops = aggregation.named(
+      name, aggregation.Aggregation(aggregator=name)).flops
+  assert flops(8, 100) > 8 * 100
+  assert flops(8, 200) == 2 * flops(8, 100)
+  assert flops(16, 100) >= 2 * flops(8, 100)

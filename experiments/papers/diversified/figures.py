@@ -135,5 +135,5 @@ PAPER = figures.Paper(
     pages={"fig2": "metrics", "fig3": "metrics", "fig4": "metrics",
            "fig8": "settings", "fig9": "settings", "fig10": "settings",
            "fig5": "cifar10", "fig6": "cifar10", "fig7": "cifar10",
-           "readings": "readings", "readings_cifar10": "cifar10",
+           "readings": "readings", "readings_cifar10": "readings",
            "ablation": "ablation", "table1": "times"})
