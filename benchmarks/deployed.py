@@ -1,4 +1,4 @@
-"""Rounds that Flower plays over loopback, and those of ``fa.run``.
+"""Rounds that Flower runs over loopback, and those of ``fa.run``.
 
   python -m benchmarks.deployed [--out=FOLDER]
   python -m benchmarks.deployed --methods=fedavg,scaffold+compress_up=sign
@@ -13,7 +13,7 @@ to them; the seconds of a round: how long the server waits, how long of the last
 question the slowest client takes without the start of its process, and what the
 server itself takes.
 
-With --faults one app plays twelve rounds. A client is killed, and started again
+With --faults one app runs twelve rounds. A client is killed, and started again
 later; another one is stopped for longer than the server waits, and answers too
 late; the server is killed, and started again. The simulation leaves out, round
 by round, who was lost. Flower's logs stay in --out.
@@ -231,7 +231,7 @@ def more_options(said: str) -> dict[str, Any]:
 
 def faults(
     deployment: Deployment, place: pathlib.Path, timeout: float) -> None:
-  """Plays the app of ``place`` with three faults."""
+  """Runs the app of ``place`` with three faults."""
   deployment.app(place, timeout)
   until(place, 2)
   deployment.processes[1].kill()

@@ -235,7 +235,7 @@ def server_app(
 def serve(
     folder: pathlib.Path, grid: Any, options: Mapping[str, Any],
     test: tuple[Any, Any] | None) -> Server:
-  """Plays a run from its newest checkpoint to its last round.
+  """Makes a run from its newest checkpoint to its last round.
 
   Args:
     folder: has the frozen config.

@@ -204,7 +204,7 @@ def data_of(prepared: Prepared, size: Array) -> ClientData:
 def stage(
     prepared: Prepared, name: str, remote: Remote, inputs: Inputs
 ) -> tuple[Any, Any]:
-  """Plays a stage as far as there are answers.
+  """Runs a stage as far as there are answers.
 
   Args:
     prepared: the run, whose data have no rows.

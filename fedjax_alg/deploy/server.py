@@ -88,7 +88,7 @@ class Server:
     #: (stage, question) -> its program, which servers of one run can share
     self.pieces: dict[tuple[str, int], _Piece] = {}
     self.counted = np.zeros(len(sizes), np.int32)  #: ``Question.counted`` [C]
-    self.round = 0  #: rounds played
+    self.round = 0  #: rounds run
     self.state: Any = None  #: the state after them
     slots, sampler, _ = prepared.participation
     self._draw = jax.jit(lambda sizes, keys, number: sampler(
@@ -126,7 +126,7 @@ class Server:
         self.sizes[lost.args[0]] = 0
 
   def play(self) -> Round:
-    """Plays a round, without those who do not answer in time."""
+    """Runs a round, without those who do not answer in time."""
     began, traffic = time.monotonic(), _Traffic()
     ids = jax.device_get(self._draw(
         self.sizes, self._keys, jnp.int32(self.round)))
@@ -173,7 +173,7 @@ class Server:
   def _play(
       self, stage: str, arrived: np.ndarray, traffic: "_Traffic"
   ) -> tuple[Any, Any]:
-    """Plays a stage; what has been answered before is not asked again.
+    """Runs a stage; what has been answered before is not asked again.
 
     Raises:
       _Lost: a participant did not answer.
