@@ -43,13 +43,14 @@ import fedjax_alg as fa
 from fedjax_alg.deploy import export
 from fedjax_alg.engine import samplers
 from fedjax_alg.records import parameters
+from fedjax_alg.runs.methods import method_of
 from fedjax_alg.runs.plan import from_keywords
 
 METHODS = ("fedavg,fedadam,scaffold,ditto,mime,fedavg+compress_up=qsgd:4,"
-           "scaffold+compress_up=topk:0.05,fedavg+private=fixed")
+           "scaffold+compress_up=topk:0.05,fedavg+private=fixed,"
+           "afl+remove_ridge=false+rounds=1,fedacnnl+model=mlp+rounds=2")
 #: What fa.run and the app are given.
-OPTIONS: dict[str, Any] = dict(
-    seeds=1, eval_every=1, evaluate=("global",), client_lr=0.1)
+OPTIONS: dict[str, Any] = dict(seeds=1, eval_every=1, evaluate=("global",))
 
 
 def free_port() -> int:
@@ -217,9 +218,14 @@ HEAD = """\
 |---|---|---|---|---|---|---|---|"""
 
 
-def more_options(said: str) -> dict[str, Any]:
-  """The options of ``method+name=text+...``; a text may be a number."""
+def options_of(said: str, cohort_size: int) -> dict[str, Any]:
+  """The options of ``method+name=text+...``; a text may be a number.
+
+  Of a method in closed form everybody takes part, and nobody has a rate.
+  """
   found: dict[str, Any] = {}
+  if method_of(said.partition("+")[0]).entry.rounds is None:
+    found = dict(cohort_size=cohort_size, client_lr=0.1)
   for part in said.split("+")[1:]:
     name, _, text = part.partition("=")
     try:
@@ -266,16 +272,17 @@ def main(argv: Sequence[str] | None = None) -> int:
   folder = folder.absolute()
   federation = fa.federate(
       "digits", partition="dirichlet", num_clients=flags.clients)
-  options = OPTIONS | dict(cohort_size=flags.cohort_size, rounds=flags.rounds)
+  options = OPTIONS | dict(rounds=flags.rounds)
   methods = flags.methods.split(",")
   if flags.faults:
-    methods, options = ["scaffold"], options | dict(
-        rounds=12, cohort_size=flags.clients)
+    methods, options["rounds"] = ["scaffold"], 12
+    flags.cohort_size = flags.clients
   deployment = Deployment(folder, flags.clients)
   lines = []
   try:
     for said in methods:
-      place, own = folder / said.replace(":", "_"), options | more_options(said)
+      place = folder / said.replace(":", "_")
+      own = options | options_of(said, flags.cohort_size)
       export.write(from_keywords(
           said.partition("+")[0], federation, **own).prepare(), place)
       if flags.faults:

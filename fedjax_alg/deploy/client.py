@@ -93,22 +93,24 @@ class Code:
     """Makes the code of a run (``setting.of_facts``)."""
     self.prepared = prepared
     self._program = jax.jit(
-        self._answer, static_argnames=("stage", "call", "heard"))
+        self._answer, static_argnames=("stage", "call", "heard", "number"))
 
   def __call__(self, question: Question, *args: Any) -> Any:
     """The bytes of the answer, of the new row, and of what was shared."""
     numbers, keys = trees.index((self.prepared.numbers, self.prepared.keys), 0)
     return self._program(
         numbers, keys, np.int32(question.client), *args, stage=question.stage,
-        call=question.call, heard=tuple(question.heard))
+        call=question.call, heard=tuple(question.heard),
+        number=remote_lib.fixed(self.prepared, question.round - 1))
 
   def _answer(
       self, numbers, keys, client, shard, body, earlier, before, *, stage,
-      call, heard):
+      call, heard, number):
     spec = self.prepared.spec
     inputs = Inputs(
         numbers, keys, jnp.ones(spec.num_clients, jnp.int32), None,
-        jnp.ones(spec.cohort_size, bool), jnp.int32(0))
+        jnp.ones(spec.cohort_size, bool),
+        jnp.int32(0) if number is None else number)
     remote = Remote(given=lambda number, asked: None if number == call else (
         remote_lib.no_answers(asked)))
     try:

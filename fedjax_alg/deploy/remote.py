@@ -153,18 +153,37 @@ class Remote(ClientMap):
         map(split.is_split, split.leaves(table))):
       raise OptionError("`algorithm`: its server holds what its clients keep")
     call = Call(fn, write, table, shared, shards, args)
-    lines = self.given(len(self.calls), call)
-    self.calls.append(call)
-    if lines is None:
-      raise Asked
+    lines = self._answers(call)
     _, total, stacked = super().update(
         lambda shared, shard, rows, *answer: (rows, *call.received(*answer)),
         write, (), places, weights, (), shards, lines, args)
     return table, total, stacked
 
-  def total(self, *args, **kwargs):
-    """Refused: see ``base.MapClients.total``."""
-    raise OptionError("`algorithm`: its clients send sums in double precision")
+  def total(self, fn, zero, shared, shards, *args, psum=jax.lax.psum):
+    """See ``base.MapClients.total``; each client has a sum of its own."""
+
+    def added(total, shared, shard, rows, *args):
+      return rows, fn(total(), shared, shard, *args), ()
+
+    call = Call(functools.partial(added, zero), lambda *rows: (), (), shared,
+                shards, args)
+    lines = self._answers(call)
+
+    def add(total, shared, shard, line, args):
+      messages, _ = from_bytes(line, call.answer.shapes)
+      return dataclasses.replace(
+          call, fn=functools.partial(added, lambda: total)).run(
+              messages, call.own, shared, args)[2][0]
+
+    return super().total(add, zero, shared, shards, lines, args, psum=psum)
+
+  def _answers(self, call: Call) -> Array:
+    """The bytes of the answers to the next call."""
+    lines = self.given(len(self.calls), call)
+    self.calls.append(call)
+    if lines is None:
+      raise Asked
+    return lines
 
   def keep(self, table):
     """Leaves the rows to the clients; see ``base.MapClients.keep``."""
@@ -182,7 +201,8 @@ class Inputs(NamedTuple):
   size: Array  #: [C] int32, the clients' examples
   state: Any  #: before the round; None: as before round 1
   arrived: Array  #: [S] bool, whose answers there are
-  number: Array  #: [] int32, the round, from 0
+  #: [] int32, the round, from 0; an int where each has a program of its own
+  number: Array | int
 
 
 def first_state(
@@ -227,6 +247,8 @@ def stage(
   state = state if inputs.state is None else inputs.state
   slots, sampler, _ = prepared.participation
   number = inputs.number
+  if isinstance(number, int):
+    state = state._replace(round=number)
   asked = sample_cohort(
       data, slots, jax.random.fold_in(inputs.keys.cohort, number), number,
       sampler)
@@ -239,6 +261,14 @@ def stage(
     new = trees.where(
         cohort.present.any(), new, algorithm.idle(state, cohort))
   return new, aux._replace(client={}, work=None)
+
+
+def fixed(prepared: Prepared, number: int) -> int | None:
+  """The round, if its code is that of this round alone (``rounds.layerwise``).
+
+  None: all rounds have the same code.
+  """
+  return None if prepared.method.entry.rounds is None else number
 
 
 def no_answers(call: Call) -> Array:

@@ -37,18 +37,20 @@ class Round(NamedTuple):
   ledger_up: int
   clients_s: float  #: seconds of waiting for answers
   server_s: float  #: seconds of all else
-  train_loss: float
+  train_loss: float  #: NaN of a method that has none
 
 
 class _Piece:
   """A stage up to its next question, as a compiled program."""
 
-  def __init__(self, prepared: Prepared, stage: str):
-    self._prepared, self._stage = prepared, stage
+  def __init__(self, prepared: Prepared, stage: str, number: int | None = None):
+    self._prepared, self._stage, self._number = prepared, stage, number
     self.heard: tuple[int, ...] = ()  #: of the question
     self.program = jax.jit(self._piece)
 
   def _piece(self, inputs, answers):
+    if self._number is not None:
+      inputs = inputs._replace(number=self._number)
     remote = Remote(given=lambda number, call: (
         answers[number] if number < len(answers) else None))
     try:
@@ -85,8 +87,9 @@ class Server:
     self.sizes = np.array(sizes, np.int32)  #: 0 for who has not joined yet
     self._numbers, self._keys = trees.index(
         (prepared.numbers, prepared.keys), 0)
-    #: (stage, question) -> its program, which servers of one run can share
-    self.pieces: dict[tuple[str, int], _Piece] = {}
+    #: (stage, question, round or None) -> its program, which servers of one
+    #: run can share
+    self.pieces: dict[tuple[str, int, int | None], _Piece] = {}
     self.counted = np.zeros(len(sizes), np.int32)  #: ``Question.counted`` [C]
     self.round = 0  #: rounds run
     self.state: Any = None  #: the state after them
@@ -149,7 +152,7 @@ class Server:
         *traffic.means(answered), _bytes(cost.down, cost.bytes_down),
         _bytes(cost.up, cost.bytes_up), traffic.seconds,
         time.monotonic() - began - traffic.seconds,
-        float(aux.server["train_loss"]))
+        float(aux.server.get("train_loss", np.nan)))
 
   def evaluate(self) -> dict[str, float]:
     """The metrics of the global models on the server's test examples."""
@@ -179,9 +182,10 @@ class Server:
       _Lost: a participant did not answer.
     """
     answers: list[np.ndarray] = []
+    number = remote_lib.fixed(self.prepared, self.round)
     while True:
       piece = self.pieces.setdefault(
-          (stage, len(answers)), _Piece(self.prepared, stage))
+          (stage, len(answers), number), _Piece(self.prepared, stage, number))
       done, found = piece.program(self._inputs(arrived), answers)
       if done:
         return found[0], jax.device_get(found[1])
@@ -231,7 +235,7 @@ class _Traffic:
   def _answers(self, questions: Questions) -> dict[int, np.ndarray]:
     found = {}
     for client, (question, body) in questions.items():
-      asked, answer = self._known.get((client, question.call), (b"", body))
+      asked, answer = self._known.get((client, question.call), (None, body))
       if asked == body.tobytes():
         found[client] = answer
     return found

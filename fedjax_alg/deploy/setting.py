@@ -25,7 +25,7 @@ from fedjax_alg.runs.result import as_tuples, make_facts
 METHODS = (
     "fedavg fedprox fedavgm fedadagrad fedyogi fedadam fsvrg ma_fsvrg ga_fsvrg "
     "cfsvrg scaffold mime mime_lite mime_svrg fednova feddyn ifca fedgroup "
-    "fedgrouprox ditto").split()
+    "fedgrouprox ditto afl fedacnnl").split()
 
 _SIMULATED = "stays in the simulation"
 _OWN = "must be a name, an app has no code of yours"
@@ -68,13 +68,19 @@ def check(prepared: Prepared) -> None:
   federation = prepared.federation
   hparams: Any = prepared.settings[0]
   up = getattr(hparams, "compress_up", "none")
+  private = getattr(hparams, "private", "none") != "none"
+  closed_form = method.entry.rounds is not None
   reasons = [
       (method.name not in METHODS, f"`algorithm`={method.name}",
        f"cannot be exported (allowed: {', '.join(METHODS)})"),
       (prepared.model_name not in models.MODELS, "`model`", _OWN),
       (own.is_own(options.sampling), f"`sampling`={options.sampling}", _OWN),
-      (up != "none" and getattr(hparams, "private", "none") != "none",
-       f"`compress_up`={up}", "not with `private`, whose clients shorten last"),
+      (up != "none" and private, f"`compress_up`={up}",
+       "not with `private`, whose clients shorten last"),
+      (closed_form and private, f"`algorithm`={method.name}",
+       "not with `private`: its sums would arrive as they are"),
+      (getattr(hparams, "double", "auto") == "pairs", "`double`=pairs",
+       "clients send float64"),
       (up != "none" and method.name == "ma_fsvrg", f"`compress_up`={up}",
        "not with K models"),
       (prepared.init is not None, "`init`", "an app starts by its seed"),

@@ -20,6 +20,7 @@ from fedjax_alg import tasks, trees
 from fedjax_alg.base import Array, Layer, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
+from fedjax_alg.exchange.messages import carried
 from fedjax_alg.least_squares import pairs, patch_gram
 
 #: Maximum number of entries in one unfolded block: 32 MB in float64.
@@ -70,6 +71,17 @@ def in_pairs(moments: Moments) -> Moments:
   """The same sums of float32 as Pairs."""
   return Moments(*(
       None if part is None else pairs.pair(part) for part in moments))
+
+
+def carried_sums(moments: Moments) -> Moments:
+  """A client's sums as the server receives them (``exchange.messages``).
+
+  Of the Gram matrix the upper triangle is sent.
+  """
+  upper = jnp.triu_indices(moments.gram.shape[0])
+  sent, rest = carried((moments.gram[upper], moments._replace(gram=None)))
+  gram = jnp.zeros_like(moments.gram).at[upper].set(sent)
+  return rest._replace(gram=gram.at[upper[::-1]].set(sent))
 
 
 def over_devices(moments: Moments, axis: str) -> Moments:

@@ -30,6 +30,7 @@ from fedjax_alg.base import round_cost, RoundCost, Work
 from fedjax_alg.client import objective
 from fedjax_alg.engine import clock
 from fedjax_alg.errors import OptionError
+from fedjax_alg.exchange.messages import are_carried
 from fedjax_alg.grouping import kmeans, nearest_centre
 from fedjax_alg.least_squares import codes, few_rows, moments as moments_lib
 from fedjax_alg.least_squares import pairs, private as private_moments, solve
@@ -175,15 +176,21 @@ def _round(
     method: Layerwise, state: LayerwiseState, cohort: Cohort, key: Key
 ) -> tuple[LayerwiseState, RoundAux]:
   plan = method.plan
-  groups = method.map_clients(
-      functools.partial(_group_of, method),
-      (state.code_seed, state.centres, state.counts), cohort.shards)
+  groups = jnp.zeros(cohort.ids.shape, jnp.int32)
+  if method.num_groups > 1:
+    groups = method.map_clients(
+        functools.partial(_group_of, method),
+        (state.code_seed, state.centres, state.counts), cohort.shards)
   fit = [functools.partial(
       _train_layer, method, l, cohort=cohort, groups=groups, key=key)
          for l in range(len(plan.layers))]
-  models, fits = jax.lax.switch(
-      jnp.minimum(state.round, len(plan.layers)),
-      [*fit, lambda state: (state.models, state.fits)], state)
+  ways: list[Callable[..., Any]] = [
+      *fit, lambda state: (state.models, state.fits)]
+  if isinstance(state.round, int):  # a round of its own program (``deploy``)
+    models, fits = ways[min(state.round, len(plan.layers))](state)
+  else:
+    models, fits = jax.lax.switch(
+        jnp.minimum(state.round, len(plan.layers)), ways, state)
   cost = ledger.layer_cost(
       plan, state.round, method.num_groups, state.counts.shape[1],
       state.centres.shape[1])
@@ -193,7 +200,7 @@ def _round(
                 cohort.weight * cost.per_example + cost.per_client, 0.0),
       jnp.where(cost.per_example > 0, jnp.ceil(cohort.weight / batch), 0.0))
   state = state._replace(
-      models=models, fits=fits, round=state.round + 1,
+      models=models, fits=fits, round=jnp.int32(state.round + 1),
       member=state.member.at[cohort.ids].set(groups, mode="drop"))
   billed = round_cost(
       cost.down, cost.up, cost.exchanges, 0, cost.central_flops)
@@ -318,6 +325,9 @@ def _sum_moments(
 
   def add(total, models, shard, group):
     params = trees.index(models, 0 if k == 1 else group)
+    if are_carried():  # the client sends its own sums
+      return trees.add(total, moments_lib.carried_sums(moments_lib.add_shard(
+          zero(), layer, params, shard, plan.product, task=plan.task)))
     if plan.private:
       own = moments_lib.add_shard(
           zero(), layer, params, shard, plan.product, task=plan.task)

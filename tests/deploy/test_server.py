@@ -17,8 +17,12 @@ from fedjax_alg.runs.plan import from_keywords
 
 pytestmark = pytest.mark.program
 CLIENTS, COHORT, ROUNDS = 4, 3, 4
-OPTIONS = dict(cohort_size=COHORT, rounds=ROUNDS, eval_every=1, seeds=[3],
-               evaluate=("global",), client_lr=0.1)
+OPTIONS = dict(rounds=ROUNDS, eval_every=1, seeds=[3], evaluate=("global",))
+
+
+def options(method, more):
+  own = {} if method == "fedacnnl" else dict(cohort_size=COHORT, client_lr=0.1)
+  return OPTIONS | own | dict(more)
 
 
 @functools.cache
@@ -29,7 +33,7 @@ def federation():
 def given(method, more=()):
   """What both sides know, which has passed a file."""
   facts = setting.facts_of(from_keywords(
-      method, federation(), **OPTIONS, **dict(more)).prepare())
+      method, federation(), **options(method, more)).prepare())
   return setting.of_facts(json.loads(json.dumps(facts)))
 
 
@@ -86,12 +90,11 @@ def simulated(method, lost=(), more=()):
     ids = samplers.uniform(data, cohort_size, key, number)
     return jnp.where(jnp.asarray(gone)[number, ids], CLIENTS, ids)
 
-  options = OPTIONS | dict(more)
-  algorithm = from_keywords(
-      method, federation(), **options).prepare().algorithm
+  own = options(method, more)
+  algorithm = from_keywords(method, federation(), **own).prepare().algorithm
   return [jax.tree.map(np.asarray, algorithm.global_params(
       jax.tree.map(lambda leaf: leaf[0], step.states))) for step in fa.steps(
-          method, federation(), **options,
+          method, federation(), **own,
           **dict(sampler=sampler) if lost else {})]
 
 
@@ -117,6 +120,16 @@ def test_rounds_and_bytes_are_those_of_the_simulation(method, more, down, up):
     assert found.bytes_up - found.ledger_up == up
     assert len(found.asked) == COHORT and not found.lost
   assert server.counted.max() == ROUNDS
+
+
+def test_sums_of_a_method_in_closed_form_are_sent_in_double_precision():
+  """A layer a round: the client's own sums go up, 8 bytes a number."""
+  more = (("model", "mlp"), ("rounds", 2))
+  server = Machines("fedacnnl", more).server()
+  for models in simulated("fedacnnl", more=more):
+    found = server.play()
+    agree(server.global_params(), models)
+    assert found.bytes_up == 2 * found.ledger_up
 
 
 @pytest.mark.parametrize("method,more,up", [

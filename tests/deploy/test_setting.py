@@ -11,10 +11,11 @@ from fedjax_alg.runs.plan import from_keywords
 
 
 def prepared(method="fedavg", federation=None, **options):
+  if method != "afl":
+    options["cohort_size"] = 2
   federation = federation or fa.federate(
       "digits", partition="iid", num_clients=4)
-  return from_keywords(
-      method, federation, cohort_size=2, **options).prepare()
+  return from_keywords(method, federation, **options).prepare()
 
 
 @pytest.mark.parametrize("method,options,said", [
@@ -28,6 +29,7 @@ def prepared(method="fedavg", federation=None, **options):
      "noise_at=clients: clients draw by keys"),
     ("ma_fsvrg", {"compress_up": "sign", "num_models": 2},
      "compress_up=sign: not with K models"),
+    ("afl", {"private": "moments"}, "algorithm=afl: not with private"),
     ("fedavg", {"seeds": 2}, "seeds: give one seed")])
 def test_what_cannot_be_exported(method, options, said):
   with pytest.raises(fa.OptionError) as error:
