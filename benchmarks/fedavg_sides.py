@@ -36,8 +36,7 @@ def steps_of(size: Any) -> Any:
   return EPOCHS * -(-size // BATCH)
 
 
-def cohorts(
-    fed: data.Federation, start: int, count: int) -> list[np.ndarray]:
+def cohorts(fed: data.Federation, start: int, count: int) -> list[np.ndarray]:
   """Draws the clients of ``count`` rounds, the same for both sides."""
   key = run_keys(SEED).cohort
   return [np.asarray(sample_cohort(
@@ -157,8 +156,7 @@ def fedjax(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
     keys = [list(jax.random.split(jax.random.PRNGKey(start + r), COHORT))
             for r in range(args.rounds)]
     (params, state), taken = timing.timed(play, state, ids, keys)
-    return answer(
-        fed, ids, taken, lambda rows: apply(params, {"x": rows}))
+    return answer(fed, ids, taken, lambda rows: apply(params, {"x": rows}))
 
   apply = jax.jit(logits)
   smallest = [np.array([int(size.argmin())])]

@@ -113,8 +113,7 @@ def counted(
   return counter
 
 
-def maps(
-    args: argparse.Namespace, slots: int, rows: int) -> dict[str, Any]:
+def maps(args: argparse.Namespace, slots: int, rows: int) -> dict[str, Any]:
   """name -> client map."""
   rule = lanes.default_lanes(slots, rows)
   return {"vmap": clients.ClientMap("vmap"),
@@ -187,8 +186,7 @@ def time_rounds(
       cohort = sample_cohort(train, slots, key)
       return algorithm.round(state, cohort, key)[0]
 
-    program, _ = timing.compiled(
-        jax.jit(play), state, train, jnp.int32(0))
+    program, _ = timing.compiled(jax.jit(play), state, train, jnp.int32(0))
     measures[name] = seconds_of(program, state, train)
   seconds = timing.in_turn(measures, args.repeats + 1)
   print(f"{slots} participants, CPU s a round:  least median greatest")

@@ -53,8 +53,7 @@ def dealt(
   """Deals examples with features as a partition says."""
   x_train, x_test = data.make_features(features)(
       examples.x_train, examples.x_test)
-  return data.deal(
-      examples._replace(x_train=x_train, x_test=x_test), partition)
+  return data.deal(examples._replace(x_train=x_train, x_test=x_test), partition)
 
 
 def powerlaw(

@@ -12,8 +12,7 @@ import pathlib
 import sys
 import types
 
-from .cli import config as config_lib
-from .cli import program
+from .cli import config as config_lib, program
 from .cli.guard import guarded
 
 

@@ -24,8 +24,7 @@ from fedjax_alg import files, metrics, registry
 from fedjax_alg.files import expanded
 from fedjax_alg.metrics import names
 from fedjax_alg.records import summary as summary_lib, tables
-from .cli import config as config_lib
-from .cli import lock
+from .cli import config as config_lib, lock
 from .cli.command import boolean, Command, written
 from .reports import report
 
@@ -166,8 +165,7 @@ def crate(result: fa.RunResult, folder: pathlib.Path) -> Any:
   return made
 
 
-def _run(
-    values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
+def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   """Writes the card."""
   del argv
   if len(words) != 1:

@@ -34,8 +34,7 @@ from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.runs.compare import labels, SCORES, unique
 from .cli import config as config_lib
 from .cli.command import as_module, Command, enum, listed, string, written
-from .reports import comparison as report
-from .reports import page, plots
+from .reports import comparison as report, page, plots
 
 #: What a folder gets.
 _SUFFIXES = (".png", ".pdf", ".md", ".tex", ".html")
@@ -191,8 +190,7 @@ def _write(
           command_line=command_line)
 
 
-def _run(
-    values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
+def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   """Compares the runs and writes the files."""
   if not words:
     raise config_lib.UsageError(

@@ -61,8 +61,7 @@ def table(outcomes: Sequence[suite.Outcome]) -> str:
   return "\n".join(lines)
 
 
-def _run(
-    values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
+def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   """Runs the four methods, prints the table and draws the picture."""
   del argv
   root = expanded(values.out_dir)

@@ -24,8 +24,7 @@ from .cli import config as config_lib
 from .cli.command import Command, enum, string
 
 
-def _run(
-    values: FlagValues, rest: list[str], argv: Sequence[str]) -> None:
+def _run(values: FlagValues, rest: list[str], argv: Sequence[str]) -> None:
   """Writes the app."""
   del argv
   if values.out is None:

@@ -122,8 +122,7 @@ def _margin(claim: Mapping[str, str], runs: Mapping[str, fa.RunResult]
   return ours, "holds" if (place == rule.ABOVE) == (sign == ">") else "fails"
 
 
-def _number(
-    claim: Mapping[str, str], result: fa.RunResult) -> tuple[str, str]:
+def _number(claim: Mapping[str, str], result: fa.RunResult) -> tuple[str, str]:
   """(ours, the verdict) of a claim about one run."""
   sign, text = _VALUE.fullmatch(claim["value"]).groups()  # type: ignore
   value = math.inf if sign == ">" else float(text)
@@ -187,8 +186,7 @@ def markdown(found: Sequence[Judged], command_line: str) -> str:
       "point; a single seed decides nothing.", f"Made by `{command_line}`."])
 
 
-def _run(
-    values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
+def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   """Judges the claims and writes the tables."""
   if len(words) < 2:
     raise config_lib.UsageError(

@@ -19,8 +19,7 @@ from .cli import config as config_lib
 from .cli.command import Command, string
 
 
-def _run(
-    values: FlagValues, names: list[str], argv: Sequence[str]) -> None:
+def _run(values: FlagValues, names: list[str], argv: Sequence[str]) -> None:
   """Prepares the named data sets."""
   del argv
   known = ", ".join(data.PREPARABLE)

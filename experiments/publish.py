@@ -38,8 +38,7 @@ from PIL import Image
 
 from fedjax_alg import files
 from fedjax_alg.files import expanded
-from fedjax_alg.records import summary as results
-from fedjax_alg.records import tables as records
+from fedjax_alg.records import summary as results, tables as records
 from .cli import config as config_lib
 from .cli.command import boolean, Command, enum, string
 from .papers import tuning
@@ -91,8 +90,7 @@ def _small_png(path: pathlib.Path) -> bytes:
   image = Image.open(path).convert("RGB")
   width = image.width
   while len(raw) >= MOST_BYTES:
-    small = image.resize(
-        (width, round(image.height * width / image.width)))
+    small = image.resize((width, round(image.height * width / image.width)))
     buffer = io.BytesIO()
     _few_colours(small).save(buffer, "PNG", optimize=True)
     raw, width = buffer.getvalue(), round(0.85 * width)
@@ -336,8 +334,7 @@ _FLAGS = (
            "to; the notes are read from it, too"))
 
 
-def _run(
-    values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
+def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   """Writes the page."""
   del argv
   config_lib.refuse_words(words)
@@ -352,8 +349,7 @@ def _run(
     raise config_lib.UsageError(
         f"--paper: missing (one of {', '.join(PAPERS)}; or --all)")
   source = pathlib.Path(values["from"].value or f"out/{values.paper}")
-  print(publish(PAPERS[values.paper], expanded(source),
-                expanded(values.to)))
+  print(publish(PAPERS[values.paper], expanded(source), expanded(values.to)))
 
 
 main = Command(__doc__, _FLAGS, _run)

@@ -25,20 +25,16 @@ from absl.flags import FlagValues
 from fedjax_alg import tasks
 from fedjax_alg.engine import evaluate
 from fedjax_alg.files import expanded
-from fedjax_alg.records import summary as summary_lib
-from fedjax_alg.records import tables
+from fedjax_alg.records import summary as summary_lib, tables
 from fedjax_alg.records.scores import LAST_ROUNDS
 from fedjax_alg.runs.compare import compare
 from fedjax_alg.runs.result import load_run
 from fedjax_alg.runs.sweep import combinations
-from .cli import config as config_lib
-from .cli import flag_words
-from .cli import part as part_lib
+from .cli import config as config_lib, flag_words, part as part_lib
 from .cli import program, sweeps
 from .cli.command import boolean, Command, enum, string, strings
 from .cli.guard import WITH_RESUME
-from .reports import comparison, page
-from .reports import sweeps as report
+from .reports import comparison, page, sweeps as report
 
 
 FLAGS = (
@@ -149,8 +145,7 @@ def make(
   return facts
 
 
-def _write_page(
-    path: pathlib.Path, title: str, played: report.Sweep) -> None:
+def _write_page(path: pathlib.Path, title: str, played: report.Sweep) -> None:
   """Writes the page of the settings that did not diverge."""
   runs = {", ".join(f"{k}={v}" for k, v in one.values.items()):
           load_run(one.folder) for one in played.settings if one.rows}
@@ -161,8 +156,7 @@ def _write_page(
       metric=played.metric, protocol=played.by)
 
 
-def _run(
-    values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
+def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   """Runs the grid."""
   if not values.sweep:
     raise config_lib.UsageError(

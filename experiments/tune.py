@@ -47,13 +47,10 @@ from absl.flags import FlagValues
 
 from fedjax_alg.errors import OptionError
 from fedjax_alg.files import expanded
-from fedjax_alg.records import summary as results
-from fedjax_alg.records import tables
+from fedjax_alg.records import summary as results, tables
 from fedjax_alg.records.scores import LAST_ROUNDS
 from . import sweep
-from .cli import config as config_lib
-from .cli import flag_words
-from .cli import part as part_lib
+from .cli import config as config_lib, flag_words, part as part_lib
 from .cli import program, sweeps
 from .cli.command import boolean, Command, enum, integer, listed, string
 from .cli.guard import AGAIN, WITH_RESUME
@@ -138,8 +135,7 @@ def _wider(
     try:
       more = beyond(list(map(float, tried)), float(best[name]))
       if more is not None:
-        config_lib.parse([*words, *tuning.flags_of(
-            best | {name: f"{more:g}"})])
+        config_lib.parse([*words, *tuning.flags_of(best | {name: f"{more:g}"})])
         found[name] = f"{more:g}"
     except (ValueError, OptionError):  # words; out of the range of the flag
       continue

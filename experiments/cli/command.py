@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from absl import flags as absl_flags
 
 from fedjax_alg.errors import reason
-from . import config as config_lib
-from . import flag_words, guard
+from . import config as config_lib, flag_words, guard
 
 #: Functions that define a flag in ``flag_values``.
 Flags = Sequence[Callable[..., Any]]

@@ -22,8 +22,7 @@ from fedjax_alg.engine.processes import ProcessOptions
 from fedjax_alg.errors import did_you_mean, OptionError, reason
 from fedjax_alg.files import expanded
 from fedjax_alg.hparams import at_later_default, check_options
-from fedjax_alg.runs import methods, tensorboard
-from fedjax_alg.runs import plan as plan_lib
+from fedjax_alg.runs import methods, tensorboard, plan as plan_lib
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import Plan
@@ -209,8 +208,7 @@ def expand_flagfiles(argv: Sequence[str], depth: int = 0) -> list[str]:
 
 def presets() -> list[str]:
   """The names of the presets, as --flagfile takes them."""
-  return sorted(
-      str(p.relative_to(PRESETS)) for p in PRESETS.glob("**/*.flags"))
+  return sorted(str(p.relative_to(PRESETS)) for p in PRESETS.glob("**/*.flags"))
 
 
 def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
@@ -273,8 +271,7 @@ _VALUES = {"int": "a whole number", "float": "a number",
            "comma separated list of strings": "a list such as a,b,c"}
 
 
-def read_flags(
-    parsed: absl_flags.FlagValues, argv: Sequence[str]) -> list[str]:
+def read_flags(parsed: absl_flags.FlagValues, argv: Sequence[str]) -> list[str]:
   """Reads a command line into flags.
 
   Args:
@@ -305,8 +302,7 @@ def refuse_words(words: Sequence[str]) -> None:
     raise UsageError(f"{words[0]!r}: not a flag; flags are --name=value")
 
 
-def _flag_error(
-    error: absl_flags.Error, parsed: absl_flags.FlagValues) -> str:
+def _flag_error(error: absl_flags.Error, parsed: absl_flags.FlagValues) -> str:
   """Says what absl found wrong, in one line and not in Python's words.
 
   Args:

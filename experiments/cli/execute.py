@@ -14,8 +14,7 @@ from fedjax_alg import files, split
 from fedjax_alg.data.options import field_values
 from fedjax_alg.engine import checkpoint, loop, processes
 from fedjax_alg.hparams import reads
-from fedjax_alg.records import folder as run_files
-from fedjax_alg.records import summary as summary_lib
+from fedjax_alg.records import folder as run_files, summary as summary_lib
 from fedjax_alg.runs import queue
 from fedjax_alg.runs.play import NonFiniteError, Step
 from fedjax_alg.runs.prepare import cautions, Prepared
@@ -24,9 +23,7 @@ from fedjax_alg.runs.progress import ProgressBar
 from fedjax_alg.runs.sinks import Sink
 from fedjax_alg.runs.stopping import ALL_ROUNDS
 from fedjax_alg.runs.tensorboard import TensorBoard
-from . import config as config_lib
-from . import flags, resume, signals
-from . import folder as folder_lib
+from . import config as config_lib, flags, resume, signals, folder as folder_lib
 from .config import Config
 from .folder import Taken
 from .guard import RunError

@@ -83,8 +83,7 @@ GROUPS: dict[str, tuple[Any, ...]] = {
 }
 
 #: Flags that say which process this is.
-PROCESSES = tuple(
-    field.name for field in dataclasses.fields(ProcessOptions))
+PROCESSES = tuple(field.name for field in dataclasses.fields(ProcessOptions))
 
 #: Flags that do not change the numbers of a run's rounds, so that a resumed run
 #: may change them.
@@ -341,8 +340,7 @@ def _algorithm_help(program: str, algorithm: str) -> str:
   fields = dataclasses.fields(entry.hparams)
   if method.source is not None:
     fields = own_fields(method)
-  names = {field.name for field in fields} | {
-      flag.name for flag in run_flags()}
+  names = {field.name for field in fields} | {flag.name for flag in run_flags()}
   # Hyper-parameters on which others depend come first.
   first = {name for field in fields if field.metadata.get("when")
            for name in field.metadata["when"].names}

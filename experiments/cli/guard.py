@@ -19,8 +19,7 @@ from fedjax_alg.engine import processes
 from fedjax_alg.errors import OptionError, reason
 from fedjax_alg.runs.play import NonFiniteError
 from fedjax_alg.runs.result import RunFolderError
-from . import config as config_lib
-from . import program, signals
+from . import config as config_lib, program, signals
 from .config import RunError
 
 #: If this variable is set, errors that nobody expected show where they arose.

@@ -12,17 +12,13 @@ import numpy as np
 from fedjax_alg import files
 from fedjax_alg.engine import checkpoint, processes
 from fedjax_alg.engine.samplers import by_bijection, FEW_CLIENTS
-from fedjax_alg.records import folder as run_files
-from fedjax_alg.records import tables
+from fedjax_alg.records import folder as run_files, tables
 from fedjax_alg.records.tables import Records
-from fedjax_alg.runs import play as play_lib
-from fedjax_alg.runs import result as result_lib
+from fedjax_alg.runs import play as play_lib, result as result_lib
 from fedjax_alg.runs.prepare import Prepared
 from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.stopping import ALL_ROUNDS
-from . import config as config_lib
-from . import flags, lock
-from . import folder as folder_lib
+from . import config as config_lib, flags, lock, folder as folder_lib
 from .config import Config
 from .folder import Taken
 from .guard import RunError
@@ -80,8 +76,7 @@ def check_same(folder: pathlib.Path, config: Config) -> None:
   later = {name: field.default for name, field in config.fields.items()
            if field.metadata.get("later")}
   old = json.loads(json.dumps(later)) | old
-  changed = [k for k in new
-             if k not in flags.NEUTRAL and new[k] != old.get(k)]
+  changed = [k for k in new if k not in flags.NEUTRAL and new[k] != old.get(k)]
   if not changed:
     raise config_lib.UsageError(
         f"--resume: the run in {folder} was started with flags or files that "

@@ -24,8 +24,7 @@ from fedjax_alg.runs.queue import divergence
 from fedjax_alg.runs.sweep import combinations
 from . import config as config_lib
 from . import execute, flag_words, flags, lock, resume, signals
-from . import folder as folder_lib
-from . import part as part_lib
+from . import folder as folder_lib, part as part_lib
 from .config import Config
 from .folder import Taken
 from .lock import HeldError
@@ -308,8 +307,7 @@ class _Player:
         break
       together[_key(group)] = self._prepared(group)
     began = time.monotonic()
-    self._ready = dict(zip(
-        together, compile_together(list(together.values()))))
+    self._ready = dict(zip(together, compile_together(list(together.values()))))
     self._compiling = (time.monotonic() - began) / len(together)
     return self._ready.pop(_key(configs))
 

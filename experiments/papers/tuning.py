@@ -14,18 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_alg import files as files_lib
-from fedjax_alg import registry
+from fedjax_alg import files as files_lib, registry
 from fedjax_alg.data.federation import load_examples
-from fedjax_alg.records import summary as results
-from fedjax_alg.records import tables
+from fedjax_alg.records import summary as results, tables
 from fedjax_alg.records.scores import in_last
-from ..cli import config as config_lib
-from ..cli import flag_words, guard, sweeps
+from ..cli import config as config_lib, flag_words, guard, sweeps
 from ..reports import chosen, report, suite
 from .conjugate import figures as conjugate
-from .diversified import ablation
-from .diversified import figures as diversified
+from .diversified import ablation, figures as diversified
 
 #: Every setting of a paper's method is run on so many partitions.
 PARTITIONS = 3

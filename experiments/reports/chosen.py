@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 from fedjax_alg import files
 from fedjax_alg.errors import OptionError
-from ..cli import config as config_lib
-from ..cli import flag_words
+from ..cli import config as config_lib, flag_words
 
 #: Heading of the column of tables that has ``said``.
 COLUMN = "settings chosen by"

@@ -264,8 +264,7 @@ def head(papers: Mapping[str, Sequence[Row]]) -> str:
   return report.table(["paper, settings", *_COLUMNS], lines)
 
 
-def _by_protocol(
-    found: Sequence[Row]) -> dict[str, dict[str, list[str]]]:
+def _by_protocol(found: Sequence[Row]) -> dict[str, dict[str, list[str]]]:
   """Protocol -> kind of row -> the verdicts in words."""
   tuned = {kind: [row.words for row in found if row.kind == kind]
            for kind in ("own", "sentence")}
@@ -298,8 +297,7 @@ def _table(
   """Rows of numbers or sentences; what was tried stands below all tables."""
   rows = []
   for row in found:
-    tried = row.tried and (
-        f" [{notes.setdefault(row.tried, len(notes) + 1)}]")
+    tried = row.tried and (f" [{notes.setdefault(row.tried, len(notes) + 1)}]")
     also = row.printed and f" (also {', '.join(row.printed)})" or ""
     rows.append([
         row.where, row.claim["method"] or "-", _said(row.claim) + also,

@@ -11,10 +11,8 @@ import numpy as np
 
 from fedjax_alg import metrics
 from fedjax_alg.engine import evaluate
-from fedjax_alg.records import summary as summary_lib
-from fedjax_alg.records import tables
-from fedjax_alg.runs.compare import Comparison, Estimate, Line
-from fedjax_alg.runs.compare import shown_options
+from fedjax_alg.records import summary as summary_lib, tables
+from fedjax_alg.runs.compare import Comparison, Estimate, Line, shown_options
 from fedjax_alg.runs.result import RunResult
 from . import plots, report
 
@@ -88,8 +86,7 @@ def _interval_note(comparison: Comparison) -> str:
   return note
 
 
-def _scaled(
-    name: str, values: Sequence[float]) -> tuple[str, float]:
+def _scaled(name: str, values: Sequence[float]) -> tuple[str, float]:
   """The head of a column of large numbers, and the factor of its numbers."""
   most = max((abs(v) for v in values if math.isfinite(v)), default=0.0)
   for power, unit in _UNITS:
@@ -98,8 +95,7 @@ def _scaled(
   return name, 1.0
 
 
-def _significant(
-    column: Sequence[Estimate | None], factor: float) -> list[str]:
+def _significant(column: Sequence[Estimate | None], factor: float) -> list[str]:
   """The cells of a cost, all with the same number of decimals.
 
   The largest has three significant digits, the smallest at least two.
@@ -392,8 +388,7 @@ def draw(
   figure, axis = plt.subplots(figsize=(7.2, 4.6))
   runs = {label: with_seconds(result)
           for label, result in comparison.results.items()}
-  plots.draw_curves(
-      axis, runs, comparison.protocol, comparison.metric, x_axis)
+  plots.draw_curves(axis, runs, comparison.protocol, comparison.metric, x_axis)
   if metrics.is_cost(comparison.metric):
     plots.log_axis(axis)
   else:

@@ -20,8 +20,7 @@ from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as results
 from fedjax_alg.runs.compare import compare
 from fedjax_alg.runs.result import load_run
-from ..cli import config as config_lib
-from ..cli import flag_words, guard, lock, program
+from ..cli import config as config_lib, flag_words, guard, lock, program
 from ..cli import part as part_lib
 from ..cli.command import boolean, Command, enum, Flags, integer, listed, string
 from . import answers, chosen, comparison, page, partitions, plots, report
@@ -125,8 +124,7 @@ class Table(NamedTuple):
 
   title: str
   #: (request, its folder) -> its Markdown, and what it answers
-  make: Callable[[Request, pathlib.Path], tuple[
-      str, Sequence[answers.Answer]]]
+  make: Callable[[Request, pathlib.Path], tuple[str, Sequence[answers.Answer]]]
   of_runs: bool = False  #: whether it reads flags of runs
 
 
@@ -353,8 +351,7 @@ def each_cell(
         yield cell
 
 
-def cells(
-    paper: Paper, figure: Figure, request: Request) -> list[suite.Cell]:
+def cells(paper: Paper, figure: Figure, request: Request) -> list[suite.Cell]:
   """The runs of ``each_cell`` as a list.
 
   Raises:

@@ -15,8 +15,7 @@ from fedjax_alg.records import summary as results
 from fedjax_alg.runs import gradient_tuning, hypergradient
 from fedjax_alg.runs.gradient_tuning import GradientTuning, OuterStep
 from fedjax_alg.runs.prepare import check_choice
-from ..cli import config as config_lib
-from ..cli import execute, flag_words, program
+from ..cli import config as config_lib, execute, flag_words, program
 from ..cli.command import integer, listed
 from . import report
 

@@ -17,8 +17,7 @@ from fedjax_alg import metrics
 from fedjax_alg.errors import OptionError
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.runs.result import RunResult
-from . import comparison as comparison_lib
-from . import plots, styles
+from . import comparison as comparison_lib, plots, styles
 from .comparison import Table
 
 _CSS = pathlib.Path(__file__).with_name("page.css")
@@ -92,9 +91,7 @@ def _figure(traces: Sequence[Mapping[str, Any]], **layout: Any) -> Any:
           "orientation": "h", "y": -0.15, "yanchor": "top"}} | layout)
 
 
-def _menu(
-    place: int, buttons: _Menu, active: int = 0
-) -> dict[str, Any]:
+def _menu(place: int, buttons: _Menu, active: int = 0) -> dict[str, Any]:
   """A menu above a figure."""
   return {"x": 0.3 * place, "y": 1, "xanchor": "left", "yanchor": "bottom",
           "pad": {"b": 16}, "active": active, "buttons": [
@@ -249,8 +246,7 @@ def groups(panels: Panels) -> list[Any]:
                     for row in members.values()])
   palette = importlib.import_module("plotly.colors").qualitative.Dark24
   colours = [palette[k % len(palette)] for k in range(number)]
-  layout = {"height": 180 + 24 * len(names),
-            "yaxis": {"autorange": "reversed"}}
+  layout = {"height": 180 + 24 * len(names), "yaxis": {"autorange": "reversed"}}
   figures = [_figure(
       [{"type": "bar", "orientation": "h", "name": f"group {k}", "y": names,
         "x": sizes[:, k].tolist(), "marker": {"color": colours[k]}}

@@ -220,8 +220,7 @@ def save(figure: Any, *paths: pathlib.Path) -> None:
     # Without a date a PDF has the same bytes every time; type 42 are the fonts
     # that journals accept.
     dated = {"CreationDate": None} if path.suffix == ".pdf" else None
-    with plt.rc_context({"pdf.fonttype": 42}), files.replacing(
-        path) as partial:
+    with plt.rc_context({"pdf.fonttype": 42}), files.replacing(path) as partial:
       figure.savefig(partial, dpi=130, metadata=dated, format=path.suffix[1:])
   plt.close(figure)
 

@@ -128,8 +128,7 @@ def marks(
   return found
 
 
-def _place(
-    claim: Claim, metric: str) -> tuple[float, float | None] | None:
+def _place(claim: Claim, metric: str) -> tuple[float, float | None] | None:
   """(height, round) of a claim in a figure of a metric; None: it has none."""
   named = claim.metric.removeprefix("test_")
   if claim.unit == "%" and named in (metric, f"{metric}_max"):

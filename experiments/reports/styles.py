@@ -159,8 +159,7 @@ def of(labels: Iterable[str]) -> dict[str, Style]:
   for look_up in (_exactly, method):
     for label in wanted:
       own = look_up(label)
-      if label not in found and own is not None and (
-          own not in found.values()):
+      if label not in found and own is not None and (own not in found.values()):
         found[label] = own
   used = set(found.values())
   free = itertools.cycle([s for s in _every() if s not in used] or _every())

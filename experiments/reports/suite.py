@@ -12,13 +12,10 @@ import itertools
 import pathlib
 from typing import Any, NamedTuple
 
-from fedjax_alg.records import summary as results
-from fedjax_alg.records import tables as records
-from ..cli import config as config_lib
-from ..cli import execute, resume, sweeps
+from fedjax_alg.records import summary as results, tables as records
+from ..cli import config as config_lib, execute, resume, sweeps
 from ..cli import part as part_lib
-from . import chosen as chosen_lib
-from . import partitions
+from . import chosen as chosen_lib, partitions
 
 #: How the settings of a line were found: by validation, with equal budgets;
 #: those that the paper states for its own methods; the paper's one learning

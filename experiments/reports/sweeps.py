@@ -9,8 +9,7 @@ import numpy as np
 from fedjax_alg import metrics
 from fedjax_alg.engine import evaluate
 from fedjax_alg.errors import OptionError
-from fedjax_alg.records import scores as scores_lib
-from fedjax_alg.records import summary as summary_lib
+from fedjax_alg.records import scores as scores_lib, summary as summary_lib
 from fedjax_alg.records import tables
 from ..cli.config import RunError
 from . import plots, report, styles
@@ -87,8 +86,7 @@ class Sweep(NamedTuple):
   def table(self) -> str:
     """A Markdown table of the scores of every setting, the best in bold."""
     rows = next(setting.rows for setting in self.settings if setting.rows)
-    there = [self.by, *(
-        p for p in summary_lib.protocols(rows) if p != self.by)]
+    there = [self.by, *(p for p in summary_lib.protocols(rows) if p != self.by)]
     factor, winner = metrics.factor(self.metric), self.best()
     lines = []
     for setting in self.settings:

@@ -132,8 +132,7 @@ def section(
   text = "## What is said in words\n\n" + report.table(
       ["what is said", *(words for protocol in protocols
                          for words in (protocol, "verdict"))], rows)
-  if outcomes and all(
-      len({r["seed"] for r in o.rows}) == 1 for o in outcomes):
+  if outcomes and all(len({r["seed"] for r in o.rows}) == 1 for o in outcomes):
     text += ("\n\nOne seed gives no interval and decides nothing that varies "
              "with the seed.")
   return text

@@ -16,8 +16,7 @@ import numpy as np
 
 from fedjax_alg import registry
 from fedjax_alg.records import tables as records
-from ...cli import config as config_lib
-from ...cli import flag_words
+from ...cli import config as config_lib, flag_words
 from ...reports import figures, plots, report, suite
 from ...reports import cost_to_accuracy as targets
 from ...reports.figures import Figure, Line, Panel
@@ -263,8 +262,7 @@ def time_table(outcomes: Sequence[suite.Outcome]) -> str:
         said = "-" if value is None else f"{value:g}"
         if panel == "b" and label != claims.WA:
           said = "more than 97"
-      seconds = {part: f"{time(o).mean():.4g}"
-                 for part, time in _TIMES.items()}
+      seconds = {part: f"{time(o).mean():.4g}" for part, time in _TIMES.items()}
       rows.append([
           label, _rounds(o), seconds.pop("together"), *seconds.values(), saved,
           said, f"{_wall(o):.3g}"])

@@ -49,8 +49,7 @@ def _lines(panel: figures.Panel) -> list[figures.Line]:
 SCORE = verdicts.late("accuracy", "local")
 
 
-def tested(
-    gaps: Sequence[np.ndarray]) -> list[tuple[dict[str, float], float]]:
+def tested(gaps: Sequence[np.ndarray]) -> list[tuple[dict[str, float], float]]:
   """The mean with its interval, and Holm's p value, of paired differences."""
   corrected = holm([paired_t(list(gap))[1] for gap in gaps])
   return [(results.spread(list(gap)), p) for gap, p in zip(gaps, corrected)]

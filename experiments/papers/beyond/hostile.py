@@ -17,8 +17,7 @@ import pathlib
 import numpy as np
 
 from fedjax_alg.exchange.attacks import hostile_clients
-from fedjax_alg.records import summary as results
-from fedjax_alg.records import tables as records
+from fedjax_alg.records import summary as results, tables as records
 from ...reports import figures, partitions, plots, report, rule, styles
 from ...reports import suite, verdicts
 

@@ -10,8 +10,7 @@ for nobody. In all four, 10 clients train at the same time.
 from collections.abc import Sequence
 import pathlib
 
-from ...reports import cost_to_accuracy, figures, plots, report
-from ...reports import suite, verdicts
+from ...reports import cost_to_accuracy, figures, plots, report, suite, verdicts
 
 NAME = "beyond"
 

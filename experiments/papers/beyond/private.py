@@ -43,8 +43,7 @@ def _lines(panel: figures.Panel) -> list[figures.Line]:
     flags = (f"--flagfile=beyond/private/{file}.flags",)
     if panel.letter in _BUDGETS:
       noise = NOISE[released][_BUDGETS.index(panel.letter)]
-      found.append(figures.Line(
-          label, (*flags, f"--noise_multiplier={noise}")))
+      found.append(figures.Line(label, (*flags, f"--noise_multiplier={noise}")))
     elif file != "fedavg_adaptive":
       found.append(figures.Line(label, (
           f"--flagfile=beyond/private/{file}_plain.flags",)))
@@ -116,8 +115,7 @@ def needed_epsilon(
     return f"at most {epsilons[0]:.2f}"
   for i in range(1, len(epsilons)):
     if accuracies[i] >= target:
-      share = (target - accuracies[i - 1]) / (
-          accuracies[i] - accuracies[i - 1])
+      share = (target - accuracies[i - 1]) / (accuracies[i] - accuracies[i - 1])
       low, high = np.log(epsilons[i - 1:i + 1])
       return f"{math.exp(low + share * (high - low)):.2f}"
   return f"more than {epsilons[-1]:.2f}"

@@ -209,8 +209,7 @@ def fig7(target: float) -> tuple[verdicts.Statement, ...]:
                           measured=f"more than {found.measured}")
 
   def saved(outcomes):
-    return every((label, against(outcomes, label))
-                 for label in (LOSAC, CLIENT))
+    return every((label, against(outcomes, label)) for label in (LOSAC, CLIENT))
 
   return for_paper(NAME, "Fig7", (
       f"CLSFSVRG sends {SAVING} % less than either variant of LoSAC to reach "

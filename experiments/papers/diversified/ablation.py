@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_alg import metrics
-from fedjax_alg.records import summary as results
-from fedjax_alg.records import tables as records
+from fedjax_alg.records import summary as results, tables as records
 from ...cli import config as config_lib
 from ...reports import partitions, plots, report, rule, suite, verdicts
 from ...reports import cost_to_accuracy as targets

@@ -1,10 +1,8 @@
 """Claims of the diversified paper without a number, and their checks."""
 
 from ...reports import verdicts
-from ...reports.verdicts import above, both, change, for_paper, grows
-from ...reports.verdicts import higher
-from ...reports.verdicts import higher_than_all, late, mean_over, pick
-from ...reports.verdicts import wobble
+from ...reports.verdicts import above, both, change, for_paper, grows, higher
+from ...reports.verdicts import higher_than_all, late, mean_over, pick, wobble
 
 NAME = "diversified"
 _MA, _GA = "MA-FSVRG", "GA-FSVRG"
@@ -18,8 +16,7 @@ def _gradients(outcome):
   return outcome.summary["cost"]["last_round"]["example_gradients"]
 
 
-def compared(
-    artifact: str, metric: str) -> tuple[verdicts.Statement, ...]:
+def compared(artifact: str, metric: str) -> tuple[verdicts.Statement, ...]:
   """The claims of one of Figs. 1 to 7."""
   return for_paper(
       NAME, artifact,

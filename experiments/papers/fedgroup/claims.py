@@ -4,8 +4,7 @@ import numpy as np
 
 from ...reports import verdicts
 from ...reports.verdicts import above, best, beyond, every, for_paper, grows
-from ...reports.verdicts import higher, higher_than_all, mean_over
-from ...reports.verdicts import of_rounds
+from ...reports.verdicts import higher, higher_than_all, mean_over, of_rounds
 from ...reports.verdicts import in_panels, NotRun, pick, same, wobble
 
 NAME = "fedgroup"

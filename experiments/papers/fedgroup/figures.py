@@ -13,11 +13,9 @@ from fedjax_alg.data import DataError
 from fedjax_alg.data.sources import load_npz
 from fedjax_alg.data.synthetic import client_sizes
 from ...cli import config as config_lib
-from ...reports import figures, plots, report
-from ...reports import suite
+from ...reports import figures, plots, report, suite
 from ...reports.figures import Draw, Figure, Line, Panel, Request
-from . import pretraining, tables
-from . import claims
+from . import pretraining, tables, claims
 
 NAME = "fedgroup"
 #: alpha: FedGroup pre-trains alpha m clients.
@@ -83,8 +81,7 @@ def _hyper_parameters(label: str) -> frozenset[str]:
 
 def method(pair: Pair, label: str, *more: str) -> tuple[str, ...]:
   """The flags of a method on a pair; m and mu are given if it reads them."""
-  values = {"num_groups": pair.groups, "max_groups": pair.groups,
-            "mu": pair.mu}
+  values = {"num_groups": pair.groups, "max_groups": pair.groups, "mu": pair.mu}
   if label == claims.PRETRAINED:
     values = {"pretrain_scale": pair.groups * ALPHA}
   reads = _hyper_parameters(label)

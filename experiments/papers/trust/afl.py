@@ -90,8 +90,7 @@ def table(quick: bool) -> str:
       said = None if quick else claims.get((panel, f"deviation_{number}"))
       beside = ("-", rule.NO_NUMBER) if said is None else (
           f"{said:.1e}", rule.place(found - said, 0.0))
-      lines.append([
-          number, f"{ridge:g}", beside[0], f"{found:.1e}", beside[1]])
+      lines.append([number, f"{ridge:g}", beside[0], f"{found:.1e}", beside[1]])
   return (f"{rows:,} x {features} Gaussian features, {CLASSES} classes, equal "
           "parts; the sum of all |W - W_joint|, W_joint by NumPy's lstsq. "
           "Below is better.\n\n" + report.table(

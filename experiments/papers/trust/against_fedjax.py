@@ -287,8 +287,7 @@ def table(quick: bool) -> str:
     apart, same_groups, losses = [], [], []
     for seed in range(scale.seeds):
       found, groups = ours(one, name, seed)
-      other, others = theirs(
-          one, name, found[0], seed, same_batches(one, seed))
+      other, others = theirs(one, name, found[0], seed, same_batches(one, seed))
       apart.append([distance(a, b) for a, b in zip(found[1:], other[1:])])
       same_groups.append(np.array_equal(groups, others))
       shuffled, _ = theirs(one, name, found[0], seed, None)

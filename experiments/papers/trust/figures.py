@@ -15,8 +15,7 @@ import pathlib
 import numpy as np
 
 from ...cli import flag_words
-from ...reports import answers, figures, plots, report, rule, suite
-from ...reports import verdicts
+from ...reports import answers, figures, plots, report, rule, suite, verdicts
 from ...reports.figures import Figure, Line, Panel
 from . import afl, against_fedjax
 
@@ -135,8 +134,7 @@ def _draw_pfedme(
         for label, (protocol, _) in _MODELS.items()}
     marks[panel] = [plots.Mark(label, published[metric] / 100.0)
                     for label, (_, metric) in _MODELS.items() if metric]
-  plots.panels(
-      paths, runs, "", "accuracy", title, x_axis, marks)
+  plots.panels(paths, runs, "", "accuracy", title, x_axis, marks)
 
 
 def _figure(name: str, title: str, data: str, panels: tuple[Panel, ...],
