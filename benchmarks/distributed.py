@@ -35,7 +35,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks import timing
+from benchmarks import timing, workloads
 import fedjax_alg as fa
 from fedjax_alg import split
 from fedjax_alg.engine import processes, sharding
@@ -56,28 +56,23 @@ MORE: dict[str, dict[str, Any]] = {
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
   """The flags."""
   parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-  parser.add_argument("--processes", type=int, default=2,
+  parser.add_argument("--processes", type=workloads.whole, default=2,
                       help="processes of the second case, and cores of both")
   parser.add_argument("--algorithms", default="fedavg",
                       help="separated by commas")
-  parser.add_argument("--megabytes", type=int, default=400,
+  parser.add_argument("--megabytes", type=workloads.whole, default=400,
                       help="size of the training examples")
-  parser.add_argument("--clients", type=int, default=400)
-  parser.add_argument("--cohort", type=int, default=100)
+  parser.add_argument("--clients", type=workloads.whole, default=400)
+  parser.add_argument("--cohort", type=workloads.whole, default=100)
   parser.add_argument("--hidden", default="",
                       help="widths of the hidden layers, separated by commas; "
                       "none: softmax regression")
   parser.add_argument("--local_steps", type=int, default=2)
-  parser.add_argument("--rounds", type=int, default=5,
+  parser.add_argument("--rounds", type=workloads.whole, default=5,
                       help="rounds of one stretch")
-  parser.add_argument("--repeats", type=int, default=2)
+  parser.add_argument("--repeats", type=workloads.whole, default=2)
   parser.add_argument("--case", help=argparse.SUPPRESS)  # of a child process
-  args = parser.parse_args(argv)
-  for name in ("processes", "megabytes", "clients", "cohort", "rounds",
-               "repeats"):
-    if getattr(args, name) < 1:
-      parser.error(f"--{name} must be at least 1")
-  return args
+  return parser.parse_args(argv)
 
 
 def write_data(path: pathlib.Path, megabytes: int) -> None:

@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import timing
+from benchmarks import timing, workloads
 from experiments.cli import config as config_lib
 from experiments.cli.writer import RunWriter
 from fedjax_alg.runs import play
@@ -45,29 +45,18 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
   """The flags."""
   parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
   parser.add_argument("--clients", default="10000,100000",
+                      type=workloads.wholes,
                       help="numbers of clients, separated by commas")
-  parser.add_argument("--cohorts", default="100,1000",
+  parser.add_argument("--cohorts", type=workloads.wholes, default="100,1000",
                       help="cohort sizes, separated by commas")
   parser.add_argument("--algorithms", default="fedavg,scaffold",
                       help="separated by commas")
-  parser.add_argument("--rounds", type=int, default=20,
+  parser.add_argument("--rounds", type=workloads.whole, default=20,
                       help="rounds of one measurement")
-  parser.add_argument("--devices", type=int, default=1,
+  parser.add_argument("--devices", type=workloads.whole, default=1,
                       help="CPU cores that train clients in parallel")
   parser.add_argument("--case", help=argparse.SUPPRESS)  # of the child process
-  args = parser.parse_args(argv)
-  for name in ("clients", "cohorts"):
-    try:
-      numbers = [int(word) for word in getattr(args, name).split(",")]
-    except ValueError:
-      numbers = [0]
-    if min(numbers) < 1:
-      parser.error(f"--{name}={getattr(args, name)}: whole numbers from 1, "
-                   "separated by commas")
-    setattr(args, name, numbers)
-  if args.rounds < 1 or args.devices < 1:
-    parser.error("--rounds and --devices must be at least 1")
-  return args
+  return parser.parse_args(argv)
 
 
 def write_data(path: pathlib.Path, clients: int) -> None:

@@ -66,6 +66,19 @@ def steady(
   return out, spread(seconds), compile_seconds
 
 
+def row(name: str, seconds: Spread, compile_seconds: float) -> None:
+  """Prints a line of a table in milliseconds."""
+  in_ms = Spread(*(1e3 * value for value in seconds))
+  print(f"{name:28}{in_ms.text()}  {compile_seconds:9.1f}", flush=True)
+
+
+def cpu_seconds(program: Any, *args: Any) -> float:
+  """CPU seconds of a call, for a shared machine."""
+  began = time.process_time()
+  jax.block_until_ready(program(*args))
+  return time.process_time() - began
+
+
 def in_turn(
     measures: dict[str, Callable[[int], float]], repeats: int
 ) -> dict[str, list[float]]:

@@ -7,6 +7,19 @@ import numpy as np
 from fedjax_alg import data
 
 
+def whole(text: str, least: int = 1) -> int:
+  """The type of a flag that is a whole number from 1, or from ``least``."""
+  number = int(text)
+  if number < least:
+    raise argparse.ArgumentTypeError(f"{text}: must be at least {least}")
+  return number
+
+
+def wholes(text: str) -> list[int]:
+  """The same of several, separated by commas."""
+  return list(map(whole, text.split(",")))
+
+
 def add_flags(parser: argparse.ArgumentParser) -> None:
   """Adds the flags --data_dir and --cache_dir."""
   parser.add_argument(

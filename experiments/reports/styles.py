@@ -12,9 +12,9 @@ import itertools
 from typing import Any, NamedTuple
 
 #: Colour -> the methods that have it, by the dash patterns in the order of
-#: ``_DASHES``. Any two colours are at least 4 units of lightness (CIE L*) apart,
-#: and colour-blind readers can tell them apart, too. No figure of the papers'
-#: gradient methods has one twice.
+#: ``_DASHES``. Any two colours are at least 4 units of lightness (CIE L*)
+#: apart, and colour-blind readers can tell them apart, too. No figure of the
+#: papers' gradient methods has one twice.
 _GRID: dict[str, tuple[str, ...]] = {
     "#006BAA": ("MA-FSVRG", "", "FedACnnL-WA", "", "CFL", "pFedZO", "IFCA"),
     "#D55E00": ("GA-FSVRG", "CFSVRG", "FL+HC", "FedAdagrad", "pFedACnnL-WP",
