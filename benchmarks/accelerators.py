@@ -167,10 +167,9 @@ def compiled(target: Target, name: str, flags: Sequence[str]) -> dict[str, Any]:
   if target.platform == "cuda":
     more["target_config"] = (_HERE / "h100.txtpb").read_text("utf-8")
   topology = topologies.get_topology_desc(platform=target.platform, **more)
-  mesh = jax.make_mesh(
-      (target.devices,), (sharding.AXIS,),
-      axis_types=(jax.sharding.AxisType.Auto,),
-      devices=topology.devices[:target.devices])
+  mesh = jax.make_mesh((target.devices,), (sharding.AXIS,),
+                       axis_types=(jax.sharding.AxisType.Auto,),
+                       devices=topology.devices[:target.devices])
   prepared = config.parse(flags_of(name, flags)).prepare(mesh=mesh)
   began = time.process_time()
   return facts_of(Programs(prepared), time.process_time() - began)
@@ -189,9 +188,8 @@ def work(args: argparse.Namespace, flags: Sequence[str]) -> None:
                      | facts), flush=True)
 
 
-def answers(
-    target: str, names: Sequence[str], flags: Sequence[str]
-) -> Iterator[dict[str, Any]]:
+def answers(target: str, names: Sequence[str],
+            flags: Sequence[str]) -> Iterator[dict[str, Any]]:
   """Compiles algorithms for one target in a process of its own.
 
   The compilers read the environment when they start. Where a compiler ends its

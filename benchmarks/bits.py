@@ -149,9 +149,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   if options.against:
     with open(options.against, encoding="utf-8") as file:
       known = {(a, b): rest for a, b, *rest in csv.reader(file)}
-  federation = fa.federate(
-      "digits", partition="classes", num_clients=20, classes_per_client=4,
-      validation_clients=2, seed=1)
+  federation = fa.federate("digits", partition="classes", num_clients=20,
+                           classes_per_client=4, validation_clients=2, seed=1)
   wanted = set(filter(None, options.only.split(",")))
   different = 0
   with open(options.file, "w", encoding="utf-8") as file:

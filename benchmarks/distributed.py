@@ -95,9 +95,8 @@ def held_megabytes() -> float:
   return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def measure(
-    args: argparse.Namespace, algorithm: str, data: str, out: str, port: int,
-    number: int, process: int) -> dict[str, float]:
+def measure(args: argparse.Namespace, algorithm: str, data: str, out: str,
+            port: int, number: int, process: int) -> dict[str, float]:
   """Makes a run as one of ``number`` processes; returns its figures."""
   if number > 1:
     fa.distributed(f"127.0.0.1:{port}", number, process, host_devices=1)
@@ -142,9 +141,8 @@ def free_port() -> int:
     return found.getsockname()[1]
 
 
-def case(
-    algorithm: str, data: str, out: str, number: int, argv: Sequence[str]
-) -> list[dict[str, float]]:
+def case(algorithm: str, data: str, out: str, number: int,
+         argv: Sequence[str]) -> list[dict[str, float]]:
   """Makes a run in ``number`` processes; returns the figures of each."""
   port = free_port()
   children = [subprocess.Popen(

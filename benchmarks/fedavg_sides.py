@@ -43,9 +43,8 @@ def cohorts(fed: data.Federation, start: int, count: int) -> list[np.ndarray]:
       for r in range(count)]
 
 
-def answer(
-    fed: data.Federation, ids: list[np.ndarray], seconds: float,
-    logits: Callable[[Any], Any]) -> dict[str, Any]:
+def answer(fed: data.Federation, ids: list[np.ndarray], seconds: float,
+           logits: Callable[[Any], Any]) -> dict[str, Any]:
   """Makes the result of a measurement; ``logits`` is the model trained."""
   size = np.asarray(fed.data.train.size)
   whole = fed.data.whole_test
@@ -143,9 +142,8 @@ def fedjax(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
 
   apply = jax.jit(logits)
   smallest = [np.array([int(size.argmin())])]
-  _, seconds = timing.timed(
-      play, algorithm.init(first), smallest,
-      [[jax.random.PRNGKey(0)]])
+  _, seconds = timing.timed(play, algorithm.init(first), smallest,
+                            [[jax.random.PRNGKey(0)]])
   own = float((-(-EPOCHS * size // BATCH)).sum() / steps_of(size).sum())
   return measure, {"compile": seconds, "own_steps": own}
 

@@ -65,14 +65,12 @@ class Counter:
       self.steps += values.size
       return np.zeros_like(values)
 
-    return jax.pure_callback(
-        count, jax.ShapeDtypeStruct((), jnp.float32), value,
-        vmap_method="broadcast_all")
+    return jax.pure_callback(count, jax.ShapeDtypeStruct((), jnp.float32),
+                             value, vmap_method="broadcast_all")
 
 
-def counted(
-    map_clients: base.MapClients, train: base.ClientData,
-    rounds: Sequence[np.ndarray]) -> Counter:
+def counted(map_clients: base.MapClients, train: base.ClientData,
+            rounds: Sequence[np.ndarray]) -> Counter:
   """Local training in several rounds.
 
   Args:

@@ -73,9 +73,8 @@ def write_data(path: pathlib.Path, clients: int) -> None:
   np.savez(path, **arrays)
 
 
-def measure(
-    algorithm: str, data: str, folder: str, began: float,
-    args: argparse.Namespace) -> dict[str, float]:
+def measure(algorithm: str, data: str, folder: str, began: float,
+            args: argparse.Namespace) -> dict[str, float]:
   """Runs one case in this process and returns its figures."""
 
   def configured(cohort: int) -> config_lib.Config:
@@ -126,9 +125,8 @@ def measure(
   return found
 
 
-def case(
-    algorithm: str, clients: int, args: argparse.Namespace
-) -> dict[str, float]:
+def case(algorithm: str, clients: int,
+         args: argparse.Namespace) -> dict[str, float]:
   """Runs one case in a process of its own."""
   with tempfile.TemporaryDirectory() as name:
     data = pathlib.Path(name) / "examples.npz"

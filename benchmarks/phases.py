@@ -43,9 +43,8 @@ def parse() -> argparse.Namespace:
   return parser.parse_args()
 
 
-def phases(
-    model: base.Model, hparams: Any, by_gradient: bool, map_clients: Any
-) -> dict[str, Callable[..., Any]]:
+def phases(model: base.Model, hparams: Any, by_gradient: bool,
+           map_clients: Any) -> dict[str, Callable[..., Any]]:
   """Makes the phases: name -> function of the values known at that point."""
   central = adaptive(hparams.server_lr, hparams.beta1, hparams.beta2,
                      hparams.eps, hparams.central_rule)
@@ -59,15 +58,13 @@ def phases(
   def train(at):
     def one_client(shared, shard, k, key):
       models_, anchors, share = shared
-      return svrg.svrg(
-          model, trees.index(models_, k), trees.index(models_, k),
-          trees.index(anchors, k), shard, hparams,
-          svrg.normalised_rate(hparams.client_lr, shard), key,
-          svrg.feature_scaling(shard, share))
-    return map_clients(
-        one_client, (at["models"], at["anchors"], at["share"]),
-        at["cohort"].shards, at["preference"],
-        client_keys(at["key"], at["cohort"].ids))
+      return svrg.svrg(model, trees.index(models_, k), trees.index(models_, k),
+                       trees.index(anchors, k), shard, hparams,
+                       svrg.normalised_rate(hparams.client_lr, shard), key,
+                       svrg.feature_scaling(shard, share))
+    return map_clients(one_client, (at["models"], at["anchors"], at["share"]),
+                       at["cohort"].shards, at["preference"],
+                       client_keys(at["key"], at["cohort"].ids))
 
   def gradients(at):
     return map_clients(

@@ -75,8 +75,7 @@ def main() -> None:
   gram = step("Gram matrix", grouping.gram, rows, mask)
   points = step(
       "EDC points", lambda g: grouping.edc_points(g, mask, groups), gram)
-  step("k-means on them",
-       lambda e, key: grouping.kmeans(e, mask, key, groups),
+  step("k-means on them", lambda e, key: grouping.kmeans(e, mask, key, groups),
        points, jax.random.key(1))
   step("EDC distances", grouping.edc, points)
   cosine = step("cosines", grouping.cosine, gram)

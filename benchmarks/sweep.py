@@ -116,9 +116,8 @@ def measure(
     wall, used = time.perf_counter() - began, cpu() - before
     found = [json.loads((folder / "out" / f"client_lr={rate}" / "summary.json")
                         .read_text("utf-8")) for rate in rates]
-  return Side(
-      wall, used, [one["hashes"]["final_state"] for one in found],
-      [one["final"]["global"]["accuracy"]["values"] for one in found])
+  return Side(wall, used, [one["hashes"]["final_state"] for one in found],
+              [one["final"]["global"]["accuracy"]["values"] for one in found])
 
 
 def main() -> None:

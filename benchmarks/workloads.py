@@ -60,18 +60,16 @@ def stand_in(seed: int = 0) -> data.Examples:
                        "synthetic stand-in for MNIST")
 
 
-def dealt(
-    examples: data.Examples, partition: data.Partition, features: str
-) -> data.Federation:
+def dealt(examples: data.Examples, partition: data.Partition,
+          features: str) -> data.Federation:
   """Deals examples with features as a partition says."""
   x_train, x_test = data.make_features(features)(
       examples.x_train, examples.x_test)
   return data.deal(examples._replace(x_train=x_train, x_test=x_test), partition)
 
 
-def powerlaw(
-    args: argparse.Namespace, features: str = "flatten", clients: int = 1000
-) -> data.Federation:
+def powerlaw(args: argparse.Namespace, features: str = "flatten",
+             clients: int = 1000) -> data.Federation:
   """Deals MNIST to clients with FedProx's power law; 784 pixels."""
   examples = images(args)
   partition = data.make_partition("powerlaw", examples, clients, seed=0)

@@ -184,8 +184,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
     print(f"wrote {folder / CRATE}")
 
 
-main = Command(
-    __doc__, (boolean("crate", False, f"also write {CRATE}"),), _run)
+main = Command(__doc__, (boolean("crate", False, f"also write {CRATE}"),), _run)
 
 if __name__ == "__main__":
   sys.exit(main())

@@ -166,9 +166,8 @@ def _targets(words: Sequence[str] | None) -> list[float] | None:
         "commas") from None
 
 
-def _write(
-    files: Sequence[pathlib.Path], found: fa.Comparison, x_axis: str,
-    command_line: str) -> None:
+def _write(files: Sequence[pathlib.Path], found: fa.Comparison, x_axis: str,
+           command_line: str) -> None:
   """Writes every file by its suffix."""
   number = len(found.lines)
   title = (f"{found.metric.replace('_', ' ').capitalize()} of {number} "
@@ -184,10 +183,9 @@ def _write(
     elif path.suffix == ".tex":
       summary_lib.write_text(path, report.latex(found, command_line))
     elif path.suffix == ".html":
-      page.write(
-          path, title, {"": found.results}, report.all_tables(found),
-          metric=found.metric, protocol=found.protocol, x_axis=x_axis,
-          command_line=command_line)
+      page.write(path, title, {"": found.results}, report.all_tables(found),
+                 metric=found.metric, protocol=found.protocol, x_axis=x_axis,
+                 command_line=command_line)
 
 
 def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:

@@ -144,14 +144,12 @@ def _number(claim: Mapping[str, str], result: fa.RunResult) -> tuple[str, str]:
   ours, verdict = answers.number(values, report.Claim(
       "", "", claim["method"], name, value, unit, "", None, claim["value"]))
   gap = abs(float(np.mean(values)) - value)
-  return ours, rule.words(
-      verdict, gap if math.isfinite(gap) else None, name, unit, True,
-      never=math.isinf(value))
+  return ours, rule.words(verdict, gap if math.isfinite(gap) else None, name,
+                          unit, True, never=math.isinf(value))
 
 
-def judge(
-    claims: Sequence[Mapping[str, str]], runs: Mapping[str, fa.RunResult]
-) -> list[Judged]:
+def judge(claims: Sequence[Mapping[str, str]],
+          runs: Mapping[str, fa.RunResult]) -> list[Judged]:
   """Judges claims; one about a run that is not given is not run.
 
   Raises:

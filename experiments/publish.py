@@ -151,9 +151,8 @@ def _with_notes(part: str, notes: str) -> str:
   return "\n\n".join(filter(None, [title, _NOTES, notes, _BELOW, rest]))
 
 
-def _made(
-    paper: figures.Paper, title: str, rest: str, folder: pathlib.Path,
-    target: pathlib.Path) -> str:
+def _made(paper: figures.Paper, title: str, rest: str, folder: pathlib.Path,
+          target: pathlib.Path) -> str:
   """A figure's part of the page; its pictures are copied beside the page."""
   numbers = folder / f"{folder.name}_numbers.csv"
   if numbers.is_file():
@@ -174,9 +173,8 @@ def _made(
   return "\n\n".join([*parts, rest])
 
 
-def _tuning(
-    paper: figures.Paper, source: pathlib.Path, target: pathlib.Path, end: str
-) -> str:
+def _tuning(paper: figures.Paper, source: pathlib.Path, target: pathlib.Path,
+            end: str) -> str:
   """Section: what validation chose, from the tables of ``experiments.tune``.
 
   They are copied beside the page, where they are found again. Those of data
@@ -218,10 +216,8 @@ def _tuning(
       *parts])
 
 
-def publish(
-    paper: figures.Paper, source: pathlib.Path, target: pathlib.Path, *,
-    again: bool = False
-) -> pathlib.Path:
+def publish(paper: figures.Paper, source: pathlib.Path, target: pathlib.Path, *,
+            again: bool = False) -> pathlib.Path:
   """Writes a paper's page and its pictures; returns the page.
 
   Args:

@@ -74,10 +74,9 @@ def _with_validation(words: Sequence[str]) -> list[str]:
   return [*words, f"--eval_protocols={default},validation"]
 
 
-def make(
-    words: Sequence[str], grid: dict[str, list[str]], root: pathlib.Path, *,
-    by: str | None, metric: str | None, score: str, html: bool = False,
-    part: part_lib.Part | None = None) -> dict[str, Any]:
+def make(words: Sequence[str], grid: dict[str, list[str]], root: pathlib.Path,
+         *, by: str | None, metric: str | None, score: str, html: bool = False,
+         part: part_lib.Part | None = None) -> dict[str, Any]:
   """Runs a grid and writes sweep.md, sweep.csv, sweep.json and sweep.png.
 
   Args:
@@ -150,10 +149,9 @@ def _write_page(path: pathlib.Path, title: str, played: report.Sweep) -> None:
   runs = {", ".join(f"{k}={v}" for k, v in one.values.items()):
           load_run(one.folder) for one in played.settings if one.rows}
   found = compare(runs, metric=played.metric, protocol=played.by)
-  page.write(
-      path, title, {"": runs},
-      [comparison.scores(found), comparison.costs(found)],
-      metric=played.metric, protocol=played.by)
+  page.write(path, title, {"": runs},
+             [comparison.scores(found), comparison.costs(found)],
+             metric=played.metric, protocol=played.by)
 
 
 def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:

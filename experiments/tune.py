@@ -111,10 +111,9 @@ def _tune_any(
       values.sweep or [f"client_lr={','.join(map(str, ANY_RATES))}"])
   sweeps.refuse_given(argv, grid)
   for widened in range(values.widen + 1):
-    best = sweep.make(
-        words, grid, expanded(values.out_dir or "out/tune/any"),
-        by="validation", metric=values.metric, score=score,
-        part=part_lib.parse(values.part))
+    best = sweep.make(words, grid, expanded(values.out_dir or "out/tune/any"),
+                      by="validation", metric=values.metric, score=score,
+                      part=part_lib.parse(values.part))
     more = _wider(grid, best["best"], words) if best else {}
     if not more or widened == values.widen:
       break
@@ -126,9 +125,8 @@ def _tune_any(
     words = [*flag_words.without(words, "overwrite", "resume"), "--resume"]
 
 
-def _wider(
-    grid: dict[str, list[str]], best: dict[str, str], words: Sequence[str]
-) -> dict[str, str]:
+def _wider(grid: dict[str, list[str]], best: dict[str, str],
+           words: Sequence[str]) -> dict[str, str]:
   """name -> a value beyond the grid, of flags whose best is at its edge."""
   found = {}
   for name, tried in grid.items():

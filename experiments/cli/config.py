@@ -249,9 +249,8 @@ def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
     raise UsageError(error.with_names("--")) from error
 
 
-def _of_files(
-    parsed: absl_flags.FlagValues, given: Iterable[str], typed: Sequence[str]
-) -> set[str]:
+def _of_files(parsed: absl_flags.FlagValues, given: Iterable[str],
+              typed: Sequence[str]) -> set[str]:
   """The flags of flag files that are not typed as well."""
   names = set(map(flag_words.name_of, typed))
   return set(given) - {name if name in parsed else name.removeprefix("no")
@@ -345,9 +344,8 @@ def _first_flags(argv: Sequence[str]) -> absl_flags.FlagValues:
   return first
 
 
-def _checked(
-    values: dict[str, Any], given: dict[str, Any],
-    of_files: Collection[str] = ()) -> Config:
+def _checked(values: dict[str, Any], given: dict[str, Any],
+             of_files: Collection[str] = ()) -> Config:
   """Makes the configuration from flags that are already of their types.
 
   A hyper-parameter of a flag file may be one that is not read with the flags

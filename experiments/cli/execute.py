@@ -67,9 +67,8 @@ def execute(config: Config) -> dict[str, Any]:
       if processes.lead():
         print_plan(config, programs)
       return {}
-    (summary,), _ = run_folders(
-        [Taken(config, folder, start.resuming)], programs,
-        config.method.entry.label)
+    (summary,), _ = run_folders([Taken(config, folder, start.resuming)],
+                                programs, config.method.entry.label)
   signals.keep(signals.NOTHING)
   assert summary is not None
   return summary
@@ -127,9 +126,8 @@ def warn(prepared: Prepared, said: set[str]) -> None:
     print(f"warning: {flags.as_flags(text)}", file=sys.stderr)
 
 
-def run_folders(
-    runs: Sequence[Taken], programs: Programs, label: str, stop: bool = True
-) -> tuple[list[dict[str, Any] | None], Step]:
+def run_folders(runs: Sequence[Taken], programs: Programs, label: str,
+                stop: bool = True) -> tuple[list[dict[str, Any] | None], Step]:
   """Runs all settings of a program from where their folders are.
 
   Args:

@@ -203,9 +203,8 @@ def own_fields(method: Method) -> tuple[dataclasses.Field, ...]:
                if type(field.default) in (int, float, bool, str))
 
 
-def define(
-    values: flags.FlagValues, own_hparams: Sequence[dataclasses.Field] = ()
-) -> None:
+def define(values: flags.FlagValues,
+           own_hparams: Sequence[dataclasses.Field] = ()) -> None:
   """Defines all flags of a run.
 
   Args:

@@ -53,10 +53,8 @@ def _print_warning(message: Any, *place: Any, **more: Any) -> None:
   print(f"warning: {one_line(message)}", file=sys.stderr)
 
 
-def guarded(
-    command: Callable[[Sequence[str]], None], argv: Sequence[str] | None,
-    again: str = ""
-) -> int:
+def guarded(command: Callable[[Sequence[str]], None],
+            argv: Sequence[str] | None, again: str = "") -> int:
   """Runs a command and prints errors and warnings in one line each.
 
   Args:
@@ -89,9 +87,8 @@ def _keep_imports() -> None:
   gc.freeze()
 
 
-def _status(
-    command: Callable[[Sequence[str]], None], argv: Sequence[str], again: str
-) -> int:
+def _status(command: Callable[[Sequence[str]], None], argv: Sequence[str],
+            again: str) -> int:
   try:
     with warnings.catch_warnings(), _callbacks_watched(), (
         signals.watched(again) if again else contextlib.nullcontext()):

@@ -188,9 +188,8 @@ def check_frozen(folder: pathlib.Path, prepared: Prepared) -> None:
         "model has now; restore them or start anew in another folder")
 
 
-def restore(
-    folder: pathlib.Path, config: Config, shapes: Any, records: Records
-) -> tuple[Any, int]:
+def restore(folder: pathlib.Path, config: Config, shapes: Any,
+            records: Records) -> tuple[Any, int]:
   """Loads the last complete checkpoint, and reads ``records`` up to its round.
 
   Args:
@@ -224,9 +223,8 @@ def restore(
   return states, facts["round"]
 
 
-def restored(
-    runs: Sequence[Taken], programs: Programs
-) -> tuple[list[Records], Any, int]:
+def restored(runs: Sequence[Taken],
+             programs: Programs) -> tuple[list[Records], Any, int]:
   """Finds where the settings of a program go on from.
 
   Args:

@@ -94,9 +94,8 @@ _SHARED = ("seed", "num_seeds", "rounds", "eval_every", "eval_protocols",
                         if flag.name in field_values(flags.OutputOptions())))
 
 
-def configs(
-    argv: Sequence[str], grid: dict[str, list[str]], root: pathlib.Path
-) -> list[Config]:
+def configs(argv: Sequence[str], grid: dict[str, list[str]],
+            root: pathlib.Path) -> list[Config]:
   """The checked configuration of every setting, with a folder in ``root``.
 
   Args:
@@ -124,9 +123,8 @@ def configs(
   return out
 
 
-def play_all(
-    all_configs: Sequence[Config], validated: int = 0,
-    names: Sequence[str] | None = None) -> list[Played]:
+def play_all(all_configs: Sequence[Config], validated: int = 0,
+             names: Sequence[str] | None = None) -> list[Played]:
   """Runs every configuration that is not finished in its folder.
 
   Those that another process runs are passed over.
@@ -264,9 +262,8 @@ class _Player:
     signals.keep(signals.NOTHING)
     return out
 
-  def _play_together(
-      self, runs: Sequence[Taken], coming: Sequence[Sequence[Config]]
-  ) -> list[Played]:
+  def _play_together(self, runs: Sequence[Taken],
+                     coming: Sequence[Sequence[Config]]) -> list[Played]:
     """Runs settings of one program that go on from the same round."""
     configs = [run.config for run in runs]
     ready = self._ready.pop(_key(configs), None)
@@ -293,9 +290,8 @@ class _Player:
       check_choice(prepared.federation, self._validated)
     return prepared
 
-  def _compiled(
-      self, configs: Sequence[Config], prepared: Prepared,
-      coming: Sequence[Sequence[Config]]) -> Programs:
+  def _compiled(self, configs: Sequence[Config], prepared: Prepared,
+                coming: Sequence[Sequence[Config]]) -> Programs:
     """Compiles programs together with the next few.
 
     They end before a run on other data: both might not fit into memory. Nothing

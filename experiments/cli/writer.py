@@ -57,9 +57,8 @@ def _draw_partition(path: pathlib.Path, federation: Federation) -> None:
 class RunWriter:
   """The folder of one run, or of one setting of a sweep."""
 
-  def __init__(
-      self, folder: pathlib.Path, config: Config, programs: Programs,
-      records: Records, index: int = 0):
+  def __init__(self, folder: pathlib.Path, config: Config, programs: Programs,
+               records: Records, index: int = 0):
     """Makes the writer, which writes nothing yet.
 
     Args:
@@ -133,9 +132,8 @@ class RunWriter:
       states: the states of the program.
       done: rounds run to reach them.
     """
-    checkpoint.save(self.folder / run_files.CHECKPOINTS,
-                    self.states_of(states), done,
-                    processes.agree(self._synced))
+    checkpoint.save(self.folder / run_files.CHECKPOINTS, self.states_of(states),
+                    done, processes.agree(self._synced))
     self.saved = done
 
   def _synced(self) -> dict[str, Any]:

@@ -190,9 +190,8 @@ PROTOCOLS: dict[tuple[str, str], Protocol] = {
 }
 
 
-def space(
-    paper: str, data: str, name: str, size: float
-) -> tuple[Space, dict[str, Any]]:
+def space(paper: str, data: str, name: str,
+          size: float) -> tuple[Space, dict[str, Any]]:
   """The ranges of a method, and the setting that is stated.
 
   Args:
@@ -224,9 +223,8 @@ def space(
   return ranges, first
 
 
-def drawn(
-    ranges: Space, first: Mapping[str, Any], number: int, seed: int = 0
-) -> list[dict[str, Any]]:
+def drawn(ranges: Space, first: Mapping[str, Any], number: int,
+          seed: int = 0) -> list[dict[str, Any]]:
   """Settings drawn from all ranges together (a Latin hypercube).
 
   Args:
@@ -382,9 +380,8 @@ class Study(NamedTuple):
       print(f"  {' '.join(trial.flags)}: {trial.validation:.2f} %", flush=True)
     return trials
 
-  def scores(
-      self, words: Sequence[str], settings: Sequence[Mapping[str, Any]]
-  ) -> list[list[float]]:
+  def scores(self, words: Sequence[str],
+             settings: Sequence[Mapping[str, Any]]) -> list[list[float]]:
     """The accuracy in percent of every setting and seed; [] if it diverged."""
     by, found = self.protocol.by, []
     configs = [config_lib.parse([*words, *flags_of(setting)])

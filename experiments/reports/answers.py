@@ -43,10 +43,9 @@ class Answer(NamedTuple):
     return (found[1], found[2]) if found else (self.method, suite.TUNED)
 
 
-def number(
-    found: Any, claim: report.Claim,
-    choices: Iterable[chosen.Choice] = (), exact: bool = False,
-    parts: Sequence[suite.Outcome] = ()) -> tuple[str, str]:
+def number(found: Any, claim: report.Claim,
+           choices: Iterable[chosen.Choice] = (), exact: bool = False,
+           parts: Sequence[suite.Outcome] = ()) -> tuple[str, str]:
   """Our number beside a paper's: (ours in words, the verdict).
 
   Args:
@@ -76,9 +75,8 @@ def number(
       rule.tie_of(claim.value, claim.unit))
 
 
-def numbers(
-    paper: str, name: str, outcomes: Sequence[suite.Outcome],
-    measures: Measures) -> list[Answer]:
+def numbers(paper: str, name: str, outcomes: Sequence[suite.Outcome],
+            measures: Measures) -> list[Answer]:
   """The answers to the plain numbers that a paper states for a figure."""
   found = []
   for claim in report.load_claims(paper, name):
@@ -100,9 +98,8 @@ def numbers(
   return found
 
 
-def sentences(
-    name: str, claims: Sequence[verdicts.Statement],
-    outcomes: Sequence[suite.Outcome]) -> list[Answer]:
+def sentences(name: str, claims: Sequence[verdicts.Statement],
+              outcomes: Sequence[suite.Outcome]) -> list[Answer]:
   """The answers to the sentences of a paper about a figure."""
   found = []
   for protocol, runs in verdicts.by_protocol(outcomes).items():

@@ -110,9 +110,8 @@ def _of_files(words: Iterable[str]) -> list[Choice]:
   return found
 
 
-def of_flags(
-    words: Sequence[str], more: str = "", sources: Sequence[str] = ()
-) -> list[Choice]:
+def of_flags(words: Sequence[str], more: str = "",
+             sources: Sequence[str] = ()) -> list[Choice]:
   """How the settings of a run were chosen.
 
   A flag that a figure itself gives is one that the paper states. Of a setting

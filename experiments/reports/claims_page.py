@@ -77,8 +77,7 @@ class Row(NamedTuple):
 
   @property
   def where(self) -> str:
-    return " ".join(filter(None, (
-        self.claim["artifact"], self.claim["panel"])))
+    return " ".join(filter(None, (self.claim["artifact"], self.claim["panel"])))
 
 
 def _judged(paper: str) -> list[dict[str, str]]:
@@ -87,9 +86,8 @@ def _judged(paper: str) -> list[dict[str, str]]:
     return list(csv.DictReader(file))
 
 
-def _matching(
-    patterns: Iterable[dict[str, str]], row: Mapping[str, str], column: str
-) -> dict[str, str]:
+def _matching(patterns: Iterable[dict[str, str]], row: Mapping[str, str],
+              column: str) -> dict[str, str]:
   """The first pattern that matches a row and has something in a column."""
   return next((p for p in patterns if p[column] and all(
       fnmatch.fnmatchcase(row[key], p[key] or "*") for key in _KEYS)), {})
@@ -155,9 +153,8 @@ def _words(row: Mapping[str, str], answer: Answer, own: bool) -> str:
                     never=row["value"].startswith(">"))
 
 
-def _number(
-    row: Mapping[str, str], answers: Sequence[Answer], own: bool
-) -> tuple[str, str, str, str]:
+def _number(row: Mapping[str, str], answers: Sequence[Answer],
+            own: bool) -> tuple[str, str, str, str]:
   """(ours, verdict, words, by the stated settings) of a number."""
   found = sorted((
       a for a in answers if (
@@ -171,9 +168,8 @@ def _number(
   return found[0].ours, found[0].verdict, _words(row, found[0], own), stated
 
 
-def _measurement(
-    row: Mapping[str, str], same_runs: Mapping[str, str],
-    balanced: Sequence[str]) -> tuple[str, ...]:
+def _measurement(row: Mapping[str, str], same_runs: Mapping[str, str],
+                 balanced: Sequence[str]) -> tuple[str, ...]:
   """What a number measures; two numbers may have the same."""
   metric = row["metric"].removeprefix("test_")
   if metric in _ACCURACY or (
@@ -183,10 +179,9 @@ def _measurement(
           row["method"], metric, str(report.round_of(row["setting"])))
 
 
-def rows(
-    paper: str, own: tuple[str, ...], answers: Sequence[Answer],
-    same_runs: Mapping[str, str] | None = None, balanced: Sequence[str] = ()
-) -> list[Row]:
+def rows(paper: str, own: tuple[str, ...], answers: Sequence[Answer],
+         same_runs: Mapping[str, str] | None = None,
+         balanced: Sequence[str] = ()) -> list[Row]:
   """The measurements and sentences of a paper with their answers.
 
   Args:
@@ -291,9 +286,8 @@ def _value(claim: Mapping[str, str]) -> str:
   return claim["value"]
 
 
-def _table(
-    found: Iterable[Row], notes: dict[str, int],
-    stated: str = "by the paper's settings") -> str:
+def _table(found: Iterable[Row], notes: dict[str, int],
+           stated: str = "by the paper's settings") -> str:
   """Rows of numbers or sentences; what was tried stands below all tables."""
   rows = []
   for row in found:

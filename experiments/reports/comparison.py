@@ -189,9 +189,8 @@ def costs(comparison: Comparison) -> Table:
        "total_central_flops": "server operations",
        "simulated_s": "simulated s"},
       lambda name: [line.costs[name] for line in comparison.lines])
-  rows = tuple(
-      (line.label, *(cells[i] for _, cells in columns))
-      for i, line in enumerate(comparison.lines))
+  rows = tuple((line.label, *(cells[i] for _, cells in columns)) for i,
+               line in enumerate(comparison.lines))
   return Table(
       "Cost of the whole run", ("run", *(head for head, _ in columns)), rows,
       "All participants together, both ways; simulated s is the time on the "
@@ -238,10 +237,9 @@ def differences(comparison: Comparison) -> Table:
             for pair in comparison.pairs if pair.notes]
   notes += [f"Not paired: {label}, {reason}."
             for label, reason in comparison.unpaired.items()]
-  return Table(
-      f"Difference from {comparison.baseline}",
-      ("run", "seeds", f"difference{unit}", "t", "p", "p (Holm)"),
-      tuple(rows), " ".join(notes), "differences")
+  return Table(f"Difference from {comparison.baseline}",
+               ("run", "seeds", f"difference{unit}", "t", "p", "p (Holm)"),
+               tuple(rows), " ".join(notes), "differences")
 
 
 def options(results: dict[str, RunResult]) -> tuple[Table, list[bool]]:
@@ -374,9 +372,8 @@ def with_seconds(result: RunResult) -> list[tables.Row]:
           for row in result.records.rows]
 
 
-def draw(
-    paths: Sequence[pathlib.Path], comparison: Comparison, title: str,
-    x_axis: str = "rounds") -> None:
+def draw(paths: Sequence[pathlib.Path], comparison: Comparison, title: str,
+         x_axis: str = "rounds") -> None:
   """Draws the curves of all runs over each other.
 
   Args:

@@ -19,9 +19,8 @@ from . import central_time, partitions, report, suite, verdicts
 KB = 4 / 1024
 
 
-def reached(
-    outcome: suite.Outcome, target: float, or_last: bool = False
-) -> list[records.Row | None]:
+def reached(outcome: suite.Outcome, target: float,
+            or_last: bool = False) -> list[records.Row | None]:
   """For each seed, the first row of ``global`` that reaches the target.
 
   For a seed that never reaches it, the entry is None, or with ``or_last`` the
@@ -36,17 +35,15 @@ def reached(
   return [row or final for row, final in zip(found, last, strict=True)]
 
 
-def spent(
-    outcome: suite.Outcome, target: float, column: str, or_last: bool = False
-) -> list[float | None]:
+def spent(outcome: suite.Outcome, target: float, column: str,
+          or_last: bool = False) -> list[float | None]:
   """For each seed, one column of the row of ``reached``."""
   return [None if row is None else float(row[column])
           for row in reached(outcome, target, or_last)]
 
 
-def sent_up(
-    outcome: suite.Outcome, target: float, or_last: bool = False,
-    column: str = "floats_up") -> list[float | None]:
+def sent_up(outcome: suite.Outcome, target: float, or_last: bool = False,
+            column: str = "floats_up") -> list[float | None]:
   """For each seed, the floats, or bytes, sent to the server until the target.
   """
   clients = outcome.summary["cost"]["clients_per_round"]
@@ -122,9 +119,8 @@ def accuracy_at(paper: str, artifact: str) -> Any:
   return section
 
 
-def pairs(
-    cost: Sequence[float | None], other: Sequence[float | None]
-) -> list[tuple[float, float]]:
+def pairs(cost: Sequence[float | None],
+          other: Sequence[float | None]) -> list[tuple[float, float]]:
   """The costs of two methods in the seeds in which both reach the target.
 
   Raises:
@@ -137,9 +133,8 @@ def pairs(
   return found
 
 
-def saving(
-    cost: Sequence[float | None], other: Sequence[float | None],
-    parts: Sequence[suite.Outcome] = ()) -> np.ndarray:
+def saving(cost: Sequence[float | None], other: Sequence[float | None],
+           parts: Sequence[suite.Outcome] = ()) -> np.ndarray:
   """Percent by which ``cost`` is below ``other``.
 
   Args:
@@ -163,9 +158,8 @@ def saving(
   return np.array([saved[part == one].mean() for one in np.unique(part)])
 
 
-def shown_saving(
-    cost: Sequence[float | None], other: Sequence[float | None],
-    bound: bool, parts: Sequence[suite.Outcome] = ()) -> str:
+def shown_saving(cost: Sequence[float | None], other: Sequence[float | None],
+                 bound: bool, parts: Sequence[suite.Outcome] = ()) -> str:
   """``saving`` in words.
 
   Args:
@@ -184,9 +178,8 @@ def shown_saving(
   return f"{head}{results.shown(spread, 1)}{tail}"
 
 
-def communication(
-    outcomes: Sequence[suite.Outcome], wanted: Sequence[float], proposed: str,
-    other: str, paper_saving: float) -> str:
+def communication(outcomes: Sequence[suite.Outcome], wanted: Sequence[float],
+                  proposed: str, other: str, paper_saving: float) -> str:
   """Markdown tables of what every method sends until it reaches the targets.
 
   Args:
@@ -232,9 +225,8 @@ def communication(
   return text
 
 
-def seconds(
-    outcome: suite.Outcome, target: float
-) -> tuple[list[float | None], list[float | None]]:
+def seconds(outcome: suite.Outcome,
+            target: float) -> tuple[list[float | None], list[float | None]]:
   """For each seed, the seconds of server and clients until a target.
 
   The server's are timed here and now; the other seconds of a round are those

@@ -272,9 +272,8 @@ def _kept(flags: Sequence[str], data: str) -> list[str]:
           if name in line and line[name] != common.get(name)]
 
 
-def _cell(
-    paper: Paper, figure: Figure, panel: Panel, line: Line, request: Request
-) -> suite.Cell:
+def _cell(paper: Paper, figure: Figure, panel: Panel, line: Line,
+          request: Request) -> suite.Cell:
   """The run of one line in one panel."""
   # The data preset overrides the flags of the line, so that a method's file for
   # MNIST serves CIFAR-10 too, but for ``_KEPT``.
@@ -391,9 +390,8 @@ def _why_lacking(flags: tuple[str, ...]) -> str:
   return ""
 
 
-def asked(
-    paper: Paper, name: str, request: Request
-) -> tuple[Figure, list[str], list[str]]:
+def asked(paper: Paper, name: str,
+          request: Request) -> tuple[Figure, list[str], list[str]]:
   """A figure as it is asked for, and as it can be made on this machine.
 
   Returns:
@@ -422,9 +420,8 @@ def asked(
   return figure, notes, lacking
 
 
-def with_data(
-    paper: Paper, figure: Figure, request: Request
-) -> tuple[Figure, list[str]]:
+def with_data(paper: Paper, figure: Figure,
+              request: Request) -> tuple[Figure, list[str]]:
   """The figure with the panels whose data are there, or have a stand-in.
 
   The sentences say why the other panels are not run.
@@ -439,9 +436,8 @@ def with_data(
   return figure._replace(panels=tuple(kept)), lacking
 
 
-def _with_files(
-    paper: Paper, figure: Figure, panel: Panel, request: Request
-) -> tuple[Panel, str]:
+def _with_files(paper: Paper, figure: Figure, panel: Panel,
+                request: Request) -> tuple[Panel, str]:
   """A panel with the user's file in place of its data, and what it lacks."""
 
   def cell(panel: Panel) -> suite.Cell:
@@ -487,9 +483,8 @@ def outcomes_of(
   return suite.run_cells(found, request.root, parts)
 
 
-def write(
-    request: Request, name: str, text: str,
-    found: Sequence[answers.Answer] = ()) -> pathlib.Path:
+def write(request: Request, name: str, text: str,
+          found: Sequence[answers.Answer] = ()) -> pathlib.Path:
   """Writes <name>.md, which is printed, and <name>.answers.csv.
 
   Returns:
@@ -543,9 +538,8 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
       report.provenance(
           outcomes, request.command_line, " ".join([paper.note, *notes]),
           figure.table is not None)]
-  rows = report.compare(
-      outcomes, report.load_claims(paper.name, name), figure.protocol,
-      figure.metric)
+  rows = report.compare(outcomes, report.load_claims(paper.name, name),
+                        figure.protocol, figure.metric)
   if figure.table is not None:
     text = report.join(figure.title, [figure.table(outcomes), *parts])
   else:
@@ -589,10 +583,9 @@ def _draw(
       figure.protocol, figure.metric, figure.title, request.x_axis, marks)
 
 
-def as_dots(
-    measure: verdicts.Measure, x_label: str,
-    stated: Mapping[tuple[str, str], float] | None = None,
-    by_method: bool = False) -> Draw:
+def as_dots(measure: verdicts.Measure, x_label: str,
+            stated: Mapping[tuple[str, str], float] | None = None,
+            by_method: bool = False) -> Draw:
   """Makes the ``Figure.draw`` of a number of each run, as dots.
 
   Args:
@@ -603,9 +596,8 @@ def as_dots(
       panel of the figure, and not the other way round.
   """
 
-  def draw(
-      paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
-      x_axis: str) -> None:
+  def draw(paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
+           x_axis: str) -> None:
     cells: dict[str, dict[str, plots.Dot]] = {}
     for o in outcomes:
       place = o.cell.heading, o.cell.name
@@ -625,9 +617,8 @@ def _late(figure: Figure) -> Any:
   return lambda outcome, outcomes: measure(outcome)
 
 
-def _write_page(
-    path: pathlib.Path, figure: Figure, outcomes: Sequence[suite.Outcome],
-    request: Request) -> None:
+def _write_page(path: pathlib.Path, figure: Figure,
+                outcomes: Sequence[suite.Outcome], request: Request) -> None:
   """Writes a page with the curves, costs, clients and flags of every run."""
   panels, tables = {}, []
   for own in suite.by_panel(outcomes):
@@ -637,10 +628,9 @@ def _write_page(
         panels[title], metric=figure.metric, protocol=figure.protocol)
     tables += [table._replace(title=f"{title}: {table.title}") for table in (
         comparison.scores(found), comparison.costs(found))]
-  page.write(
-      path, figure.title, panels, tables, metric=figure.metric,
-      protocol=figure.protocol, x_axis=request.x_axis,
-      command_line=request.command_line)
+  page.write(path, figure.title, panels, tables, metric=figure.metric,
+             protocol=figure.protocol, x_axis=request.x_axis,
+             command_line=request.command_line)
   print(f"page: {path}", flush=True)
 
 
@@ -703,9 +693,8 @@ def _command(paper: Paper) -> Command:
       guard.AGAIN, passes_on=True)
 
 
-def _request(
-    paper: Paper, values: FlagValues, words: Sequence[str],
-    argv: Sequence[str]) -> Request:
+def _request(paper: Paper, values: FlagValues, words: Sequence[str],
+             argv: Sequence[str]) -> Request:
   """What the words of a command ask for.
 
   Raises:

@@ -97,9 +97,8 @@ def flags_of(step: OuterStep) -> list[str]:
   return [f"--{name}={value:.4g}" for name, value in step.values.items()]
 
 
-def make(
-    words: Sequence[str], values: FlagValues, late: int | None,
-    root: pathlib.Path, title: str) -> GradientTuning:
+def make(words: Sequence[str], values: FlagValues, late: int | None,
+         root: pathlib.Path, title: str) -> GradientTuning:
   """Tunes a run by its derivatives; writes gradient.md and gradient.json.
 
   Args:

@@ -106,9 +106,8 @@ def _line(label: str, style: styles.Style, **more: Any) -> dict[str, Any]:
           "line": {"color": style.colour, "dash": style.dash}, **more}
 
 
-def _curve(
-    result: RunResult, protocol: str, metric: str
-) -> tuple[list[float | None], list[float | None]]:
+def _curve(result: RunResult, protocol: str,
+           metric: str) -> tuple[list[float | None], list[float | None]]:
   """The outline of the 95 % band of the mean over the seeds, and the mean.
 
   The band ends at a tenth of the mean, so that a logarithmic axis has it. A
@@ -138,9 +137,8 @@ def _y_axis(metric: str, means: Sequence[float | None]) -> dict[str, Any]:
       max(min(shown) - margin, 0), min(max(shown) + margin, 100)]}
 
 
-def curves(
-    runs: Mapping[str, RunResult], style: Mapping[str, styles.Style],
-    metric: str, protocol: str, x_axis: str) -> Any:
+def curves(runs: Mapping[str, RunResult], style: Mapping[str, styles.Style],
+           metric: str, protocol: str, x_axis: str) -> Any:
   """The curves of some runs, with menus of the metric, the x axis and bands.
 
   Args:
@@ -312,10 +310,9 @@ def _note(words: str) -> str:
   return f'<p class="note">{words}</p>'
 
 
-def write(
-    path: pathlib.Path, title: str, panels: Panels, tables: Sequence[Table], *,
-    metric: str, protocol: str, x_axis: str = "rounds",
-    command_line: str = "") -> None:
+def write(path: pathlib.Path, title: str, panels: Panels,
+          tables: Sequence[Table], *, metric: str, protocol: str,
+          x_axis: str = "rounds", command_line: str = "") -> None:
   """Writes a page.
 
   Args:
@@ -336,9 +333,8 @@ def write(
   embedded = itertools.chain([True], itertools.repeat(False))
 
   def shown(figure: Any) -> str:
-    return figure.to_html(
-        full_html=False, include_plotlyjs=next(embedded),
-        config=_CONFIG)
+    return figure.to_html(full_html=False, include_plotlyjs=next(embedded),
+                          config=_CONFIG)
 
   def each(draw: Callable[..., Any], *args: str) -> list[str]:
     figures = {name: draw(runs, style, *args) for name, runs in panels.items()}

@@ -65,10 +65,9 @@ class Mark(NamedTuple):
   metric: str = ""  #: "": that of the first row of panels
 
 
-def draw_curves(
-    axis: Any, runs: Mapping[str, list[records.Row]], protocol: str,
-    metric: str, x_axis: str = "rounds",
-    styles: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+def draw_curves(axis: Any, runs: Mapping[str, list[records.Row]], protocol: str,
+                metric: str, x_axis: str = "rounds",
+                styles: Mapping[str, Mapping[str, Any]] | None = None) -> None:
   """Draws one line per run: the mean over its seeds, with a band.
 
   The band is the 95 % confidence interval of the mean (Student t), the one
@@ -146,9 +145,8 @@ def _marked(points: int, place: int, lines: int) -> list[int]:
   return list(range(start, points, step))
 
 
-def draw_marks(
-    axis: Any, marks: Iterable[Mark], styles: Mapping[str, Mapping[str, Any]]
-) -> None:
+def draw_marks(axis: Any, marks: Iterable[Mark],
+               styles: Mapping[str, Mapping[str, Any]]) -> None:
   """Draws the paper's numbers, as hollow markers of the lines they are for.
 
   A number of no stated round stands to the right of the panel, and marks at the
@@ -226,11 +224,10 @@ def save(figure: Any, *paths: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def sheet(
-    paths: Iterable[pathlib.Path], titles: Sequence[str], title: str, *,
-    in_a_row: int = 2, size: tuple[float, float] = (4.6, 3.4),
-    more: tuple[float, float] = (0.0, 0.0), last: Sequence[str] = (),
-    **options: Any) -> Iterator[list[Any]]:
+def sheet(paths: Iterable[pathlib.Path], titles: Sequence[str], title: str, *,
+          in_a_row: int = 2, size: tuple[float, float] = (4.6, 3.4),
+          more: tuple[float, float] = (0.0, 0.0), last: Sequence[str] = (),
+          **options: Any) -> Iterator[list[Any]]:
   """Panels that are drawn in the context, and written at its end.
 
   Args:
@@ -315,9 +312,8 @@ _MOST_NAMES = 20
 _COLUMNS = 400
 
 
-def histogram(
-    path: pathlib.Path, label_histogram: np.ndarray, title: str,
-    names: Sequence[str] | np.ndarray | None = None) -> None:
+def histogram(path: pathlib.Path, label_histogram: np.ndarray, title: str,
+              names: Sequence[str] | np.ndarray | None = None) -> None:
   """Draws partition.png: who holds which classes, and how many examples.
 
   Few clients have a bar each. Many have a column in a heat map, sorted by
@@ -343,9 +339,8 @@ def histogram(
   save(figure, path)
 
 
-def _client_bars(
-    axis: Any, label_histogram: np.ndarray,
-    names: Sequence[str] | np.ndarray | None) -> None:
+def _client_bars(axis: Any, label_histogram: np.ndarray,
+                 names: Sequence[str] | np.ndarray | None) -> None:
   """Draws a bar for each client, the largest first."""
   order = np.argsort(-label_histogram.sum(1), kind="stable")
   stacked = label_histogram[order]
@@ -411,9 +406,8 @@ def _client_sizes(axis: Any, sizes: np.ndarray) -> None:
   axis.legend(fontsize=7)
 
 
-def _fit(
-    axis: Any, curves: Iterable[np.ndarray], marks: Sequence[Mark] = ()
-) -> None:
+def _fit(axis: Any, curves: Iterable[np.ndarray],
+         marks: Sequence[Mark] = ()) -> None:
   """Fits the y axis of a share to the last rounds.
 
   The first ones would squeeze the curves.
@@ -434,15 +428,11 @@ def _fit(
           c.mean(0).max() for c in known)]) + 0.01))
 
 
-def bars(
-    paths: list[pathlib.Path],
-    parts: Mapping[str, Mapping[str, Sequence[float | None]]],
-    groups: Sequence[str],
-    title: str,
-    missing: str = "",
-    marks: Mapping[str, Sequence[float | None]] | None = None,
-    marked: str = "",
-) -> None:
+def bars(paths: list[pathlib.Path],
+         parts: Mapping[str, Mapping[str, Sequence[float | None]]],
+         groups: Sequence[str], title: str, missing: str = "",
+         marks: Mapping[str, Sequence[float | None]] | None = None,
+         marked: str = "") -> None:
   """Draws panels of grouped bars in one row.
 
   The axis of a panel is logarithmic where a bar would be too low to be seen.
@@ -478,9 +468,8 @@ def bars(
           if height is None:
             absent.append(at)
           elif height == 0.0:  # a bar that is not seen, but is a number
-            axis.annotate(
-                "0", (at, 0.0), xycoords=axis.get_xaxis_transform(),
-                ha="center", va="bottom", fontsize=7)
+            axis.annotate("0", (at, 0.0), xycoords=axis.get_xaxis_transform(),
+                          ha="center", va="bottom", fontsize=7)
       _log_bars(axis, [h for heights in methods.values() for h in heights])
       if absent:
         axis.plot(absent, [0.02] * len(absent), "x", color="grey", markersize=4,
@@ -521,11 +510,10 @@ class Dot(NamedTuple):
   place: tuple[int, int] = (0, 0)
 
 
-def dots(
-    paths: list[pathlib.Path],
-    panels_of: Mapping[str, Mapping[str, Dot | Sequence[Dot]]],
-    x_label: str, title: str, interval: str = "", missing: str = "not run",
-    in_a_row: int = 2) -> None:
+def dots(paths: list[pathlib.Path],
+         panels_of: Mapping[str, Mapping[str, Dot | Sequence[Dot]]],
+         x_label: str, title: str, interval: str = "", missing: str = "not run",
+         in_a_row: int = 2) -> None:
   """Draws panels of numbers, in rows of one or several.
 
   Args:
@@ -580,9 +568,8 @@ def _several(own: Dot | Sequence[Dot]) -> Sequence[Dot]:
   return [own] if isinstance(own, Dot) else own
 
 
-def draw_means(
-    axis: Any, label: str, points: Iterable[tuple[float, Any]],
-    style: styles_lib.Style, most: float = math.inf) -> None:
+def draw_means(axis: Any, label: str, points: Iterable[tuple[float, Any]],
+               style: styles_lib.Style, most: float = math.inf) -> None:
   """Draws means with their 95 % intervals, joined by a line.
 
   Args:
@@ -600,18 +587,11 @@ def draw_means(
                 capsize=3, label=label or None, **style.matplotlib())
 
 
-def panels(
-    paths: list[pathlib.Path],
-    cells: Mapping[str, Mapping[str, list[records.Row]]],
-    protocol: str,
-    metric: str,
-    title: str,
-    x_axis: str = "rounds",
-    marks: Mapping[str, Sequence[Mark]] | None = None,
-    in_a_row: int = 2,
-    x_scale: str = "",
-    below: Sequence[tuple[str, str]] = (),
-) -> None:
+def panels(paths: list[pathlib.Path],
+           cells: Mapping[str, Mapping[str, list[records.Row]]], protocol: str,
+           metric: str, title: str, x_axis: str = "rounds",
+           marks: Mapping[str, Sequence[Mark]] | None = None, in_a_row: int = 2,
+           x_scale: str = "", below: Sequence[tuple[str, str]] = ()) -> None:
   """Draws panels of curves.
 
   Args:
@@ -682,12 +662,9 @@ def scatters(
       axis.set_ylabel(labels[1])
 
 
-def groups(
-    paths: list[pathlib.Path],
-    cells: Mapping[str, tuple[np.ndarray, np.ndarray, Sequence[str]]],
-    labels: tuple[str, str],
-    title: str,
-) -> None:
+def groups(paths: list[pathlib.Path],
+           cells: Mapping[str, tuple[np.ndarray, np.ndarray, Sequence[str]]],
+           labels: tuple[str, str], title: str) -> None:
   """Draws points coloured by group, with a word for points of the same kind.
 
   Args:

@@ -85,9 +85,8 @@ def load_claims(paper: str, artifact: str) -> list[Claim]:
   return claims
 
 
-def stated(
-    paper: str, artifact: str, metric: str = "") -> dict[
-        tuple[str, str], float]:
+def stated(paper: str, artifact: str,
+           metric: str = "") -> dict[tuple[str, str], float]:
   """(panel, method) -> the number of a metric, or of any, in a figure."""
   return {(c.panel, c.method): c.value for c in load_claims(paper, artifact)
           if metric in ("", c.metric)}
@@ -99,9 +98,8 @@ def round_of(setting: str) -> int | None:
   return int(found[1]) if found else None
 
 
-def marks(
-    paper: str, artifact: str, outcomes: Sequence[suite.Outcome], metric: str
-) -> dict[str, list[plots.Mark]]:
+def marks(paper: str, artifact: str, outcomes: Sequence[suite.Outcome],
+          metric: str) -> dict[str, list[plots.Mark]]:
   """The numbers of a paper that lie on the curves of a figure.
 
   Args:
@@ -139,9 +137,8 @@ def _place(claim: Claim, metric: str) -> tuple[float, float | None] | None:
   return None
 
 
-def compare(
-    outcomes: Sequence[suite.Outcome], claims: Sequence[Claim], protocol: str,
-    metric: str) -> list[Comparison]:
+def compare(outcomes: Sequence[suite.Outcome], claims: Sequence[Claim],
+            protocol: str, metric: str) -> list[Comparison]:
   """Compares each outcome with the claim about its panel and method.
 
   ``ours`` is the mean over the evaluations of the last ten rounds, which
@@ -169,9 +166,8 @@ def without_others(text: str) -> str:
                 flags=re.S)
 
 
-def markdown(
-    title: str, rows: Sequence[Comparison], parts: Sequence[str],
-    own: tuple[str, ...] = ()) -> str:
+def markdown(title: str, rows: Sequence[Comparison], parts: Sequence[str],
+             own: tuple[str, ...] = ()) -> str:
   """A page with the paper's numbers and ours, a column for each panel.
 
   Args:
@@ -322,9 +318,8 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
 Column = Callable[[suite.Outcome], object]
 
 
-def of_runs(
-    outcomes: Iterable[suite.Outcome], columns: Mapping[str, Column],
-    panel: str = "panel") -> str:
+def of_runs(outcomes: Iterable[suite.Outcome], columns: Mapping[str, Column],
+            panel: str = "panel") -> str:
   """A Markdown table of a row for each run: panel, method and columns."""
   return table([panel, "method", *columns], (
       [o.cell.panel_title, o.cell.name, *(cell(o) for cell in columns.values())]
@@ -343,9 +338,8 @@ def join(title: str, parts: Sequence[str]) -> str:
   return "\n\n".join([f"# {title}", *kept]) + "\n"
 
 
-def points_csv(
-    path: pathlib.Path, outcomes: Sequence[suite.Outcome], protocol: str,
-    metric: str) -> None:
+def points_csv(path: pathlib.Path, outcomes: Sequence[suite.Outcome],
+               protocol: str, metric: str) -> None:
   """Writes the points of a figure's curves, with their costs and times.
 
   Of pooled runs the seeds of partition p are those plus p times
@@ -379,9 +373,8 @@ def _without_folders(word: str) -> str:
   return f"--data_path={pathlib.Path(word.split('=', 1)[1]).name}"
 
 
-def provenance(
-    outcomes: Sequence[suite.Outcome], command_line: str, notes: str,
-    flags: bool = True) -> str:
+def provenance(outcomes: Sequence[suite.Outcome], command_line: str, notes: str,
+               flags: bool = True) -> str:
   """How a table was made: command, versions, devices and flags.
 
   Args:

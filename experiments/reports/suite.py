@@ -159,9 +159,8 @@ def fair(outcome: Outcome) -> Outcome:
       results.summarise(rows, targets)))
 
 
-def run_cells(
-    cells: Sequence[Cell], root: pathlib.Path, parts: Partitions = 1
-) -> list[Outcome]:
+def run_cells(cells: Sequence[Cell], root: pathlib.Path,
+              parts: Partitions = 1) -> list[Outcome]:
   """Makes the runs of all cells, or reads those that are finished.
 
   Args:

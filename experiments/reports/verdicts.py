@@ -164,9 +164,8 @@ def best(metric: str, protocol: str = "global") -> Measure:
   return measure
 
 
-def of_rounds(
-    column: str, reduce: Callable[..., Any] = np.mean,
-    last: float = math.inf) -> Measure:
+def of_rounds(column: str, reduce: Callable[..., Any] = np.mean,
+              last: float = math.inf) -> Measure:
   """Measures ``reduce(values, axis=1)`` of a column of rounds.csv.
 
   Args:
@@ -194,9 +193,8 @@ def _curve(outcome, metric, protocol, first, last):
   return metrics.factor(metric) * values
 
 
-def mean_over(
-    first: int, last: float, metric: str = "accuracy",
-    protocol: str = "global") -> Measure:
+def mean_over(first: int, last: float, metric: str = "accuracy",
+              protocol: str = "global") -> Measure:
   """Measures the mean over the rounds first..last.
 
   The mean over early rounds shows how fast a method is.
@@ -205,9 +203,8 @@ def mean_over(
       outcome, metric, protocol, first, last).mean(1))
 
 
-def wobble(
-    metric: str = "accuracy", rounds: int = 30, protocol: str = "global"
-) -> Measure:
+def wobble(metric: str = "accuracy", rounds: int = 30,
+           protocol: str = "global") -> Measure:
   """Measures the standard deviation over the last ``rounds`` rounds.
 
   The measure raises NotRun if the first ten rounds would be among these.
@@ -240,9 +237,8 @@ def rounds_to(target: float) -> Measure:
 # How outcomes are found, and how verdicts are combined.
 
 
-def pick(
-    outcomes: Iterable[suite.Outcome], panel: str, label: str
-) -> suite.Outcome:
+def pick(outcomes: Iterable[suite.Outcome], panel: str,
+         label: str) -> suite.Outcome:
   """The run of a method in a panel.
 
   Raises:
@@ -255,9 +251,8 @@ def pick(
   raise NotRun(f"{label} is not there in panel {panel}")
 
 
-def others(
-    outcomes: Iterable[suite.Outcome], panel: str, labels: Sequence[str]
-) -> list[suite.Outcome]:
+def others(outcomes: Iterable[suite.Outcome], panel: str,
+           labels: Sequence[str]) -> list[suite.Outcome]:
   """The other methods of a panel.
 
   Args:
@@ -295,9 +290,8 @@ def _gap(a, b, exact):
   return found, 0.0 if exact else found["ci95"]
 
 
-def above(
-    a: Any, b: Any, unit: str = "", digits: int = 2, exact: bool = False
-) -> Verdict:
+def above(a: Any, b: Any, unit: str = "", digits: int = 2,
+          exact: bool = False) -> Verdict:
   """Whether a > b, run by run.
 
   Args:
@@ -406,11 +400,10 @@ def higher(
       digits=digits, exact=exact), panels)
 
 
-def higher_than_all(
-    labels: Sequence[str], measure: Measure,
-    panels: Sequence[str] | None = None, sign: int = 1,
-    among: Sequence[str] | None = None, digits: int = 2,
-) -> Callable[..., Verdict]:
+def higher_than_all(labels: Sequence[str], measure: Measure,
+                    panels: Sequence[str] | None = None, sign: int = 1,
+                    among: Sequence[str] | None = None,
+                    digits: int = 2) -> Callable[..., Verdict]:
   """In every panel, each of ``labels`` is above every other method.
 
   Args:
@@ -438,9 +431,8 @@ def higher_than_all(
   return in_panels(check, panels)
 
 
-def change(
-    outcomes: Iterable[suite.Outcome], label: str, measure: Measure
-) -> np.ndarray:
+def change(outcomes: Iterable[suite.Outcome], label: str,
+           measure: Measure) -> np.ndarray:
   """By how much a method's measure grows from the first panel to the last one.
 
   Raises:
@@ -451,9 +443,8 @@ def change(
   return last - first
 
 
-def grows(
-    label: str, measure: Measure, sign: int = 1, digits: int = 2
-) -> Callable[..., Verdict]:
+def grows(label: str, measure: Measure, sign: int = 1,
+          digits: int = 2) -> Callable[..., Verdict]:
   """From the first panel to the last one, a method's measure grows.
 
   Args:

@@ -105,9 +105,8 @@ def stretch(outcome: suite.Outcome) -> float:
 TOTAL = simulated(*records.SIMULATED)
 
 
-def reduction(
-    outcomes: Sequence[suite.Outcome], panel: str, other: str,
-    seconds: Seconds = TOTAL) -> np.ndarray:
+def reduction(outcomes: Sequence[suite.Outcome], panel: str, other: str,
+              seconds: Seconds = TOTAL) -> np.ndarray:
   """Percent by which FedACnnL needs fewer seconds than another method.
 
   Raises:

@@ -310,10 +310,9 @@ def _time_to(
   return f"{middle:.3g}" + (f" ({saved})" if saved != "-" else "")
 
 
-def _draw_times(
-    paths: list[pathlib.Path], outcomes: Sequence[suite.Outcome], title: str,
-    x_axis: str = "", stated: Mapping[tuple[str, str], float] | None = None
-) -> None:
+def _draw_times(paths: list[pathlib.Path], outcomes: Sequence[suite.Outcome],
+                title: str, x_axis: str = "",
+                stated: Mapping[tuple[str, str], float] | None = None) -> None:
   """Draws how a client spends its seconds, for each panel.
 
   ``stated`` says for (panel, method) by how many percent FedACnnL's time is
@@ -345,9 +344,8 @@ _draw_ends = figures.as_dots(
     claims.end("local"), "accuracy, clients' own data, %")
 
 
-def _draw_fig6(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
-    x_axis: str) -> None:
+def _draw_fig6(paths: list[pathlib.Path], outcomes: list[suite.Outcome],
+               title: str, x_axis: str) -> None:
   """Draws the ends, and the bars of time in a picture of their own.
 
   A method in closed form is evaluated once or twice, which makes no curve.
@@ -457,9 +455,8 @@ def table2(outcomes: Sequence[suite.Outcome]) -> str:
           "server's.\n\n" + table(["data and model", *columns], rows))
 
 
-def _draw_table2(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
-    x_axis: str) -> None:
+def _draw_table2(paths: list[pathlib.Path], outcomes: list[suite.Outcome],
+                 title: str, x_axis: str) -> None:
   """Draws dots, because a method in closed form has only one evaluation."""
   plots.dots(paths, {
       runs[0].cell.heading: {
@@ -483,10 +480,9 @@ def afl_table(outcomes: Sequence[suite.Outcome]) -> str:
               ["data", "dealt to", "ridges removed", "ridges kept"], rows))
 
 
-def _figure(
-    title: str, panels: tuple[Panel, ...],
-    lines_of: Callable[[Panel], list[Line]], num_seeds: int = 1, **more
-) -> Figure:
+def _figure(title: str, panels: tuple[Panel, ...],
+            lines_of: Callable[[Panel], list[Line]], num_seeds: int = 1,
+            **more) -> Figure:
   """A figure whose lines are those of ``lines_of``.
 
   By default it has one seed at full scale. This is enough for a figure that is

@@ -103,9 +103,8 @@ def table(outcomes: Sequence[suite.Outcome]) -> str:
           "times fewer than whole", "verdict"], rows))
 
 
-def _draw(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
-    x_axis: str) -> None:
+def _draw(paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
+          x_axis: str) -> None:
   """Draws accuracy over bytes, on a logarithmic axis."""
   plots.panels(
       paths, suite.rows_by_panel(outcomes), "global", "accuracy", title,

@@ -147,9 +147,8 @@ def answer(outcomes: Sequence[suite.Outcome]) -> str:
                       for name, own in counts.items()) + ".")) or ""
 
 
-def _draw(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
-    x_axis: str) -> None:
+def _draw(paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
+          x_axis: str) -> None:
   """Draws the honest clients' accuracy over the share, a panel each."""
   runs_of = suite.by_panel(outcomes)
   style = styles.of(METHODS)

@@ -81,12 +81,10 @@ def _keeps(panel: str) -> verdicts.Statement:
       verdicts.higher("FedProx", "FedAvg", verdicts.late("accuracy"), panel))
 
 
-def _draw(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
-    x_axis: str) -> None:
-  plots.panels(
-      paths, suite.rows_by_panel(outcomes), "global", "accuracy", title,
-      "simulated_s" if x_axis == "rounds" else x_axis, {})
+def _draw(paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
+          x_axis: str) -> None:
+  plots.panels(paths, suite.rows_by_panel(outcomes), "global", "accuracy",
+               title, "simulated_s" if x_axis == "rounds" else x_axis, {})
 
 
 FIGURE = figures.Figure(

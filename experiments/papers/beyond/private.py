@@ -101,9 +101,8 @@ def _at_equal_accuracy(outcomes: Sequence[suite.Outcome]) -> list[str]:
           "linearly in their logarithm."]
 
 
-def needed_epsilon(
-    epsilons: Sequence[float], accuracies: Sequence[float], target: float
-) -> str:
+def needed_epsilon(epsilons: Sequence[float], accuracies: Sequence[float],
+                   target: float) -> str:
   """The least epsilon of an accuracy, in words; linear in its logarithm.
 
   Args:
@@ -135,9 +134,8 @@ def _curves(
           for label, points in found.items()}
 
 
-def _draw(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
-    x_axis: str) -> None:
+def _draw(paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
+          x_axis: str) -> None:
   """Accuracy over epsilon; ticks at the right are without privacy."""
   drawn = styles.of(METHODS)
   with plots.sheet(

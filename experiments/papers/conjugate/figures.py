@@ -62,9 +62,8 @@ def _both_variants(panel: Panel) -> list[Line]:
 NOT_REACHED = "not reached in half of the seeds"
 
 
-def _draw_fig7(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
-    x_axis: str) -> None:
+def _draw_fig7(paths: list[pathlib.Path], outcomes: list[suite.Outcome],
+               title: str, x_axis: str) -> None:
   """Draws the kilobytes until the targets are reached."""
 
   def kilobytes(found):
@@ -85,9 +84,8 @@ def _draw_fig7(
       f"by the paper's saving, from {claims.LOSAC}'s here")
 
 
-def _draw_fig8(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
-    x_axis: str) -> None:
+def _draw_fig8(paths: list[pathlib.Path], outcomes: list[suite.Outcome],
+               title: str, x_axis: str) -> None:
   """Draws the seconds of server and clients until the targets are reached."""
   plots.bars(paths, {
       name: {o.cell.label: [targets.median(targets.seconds(o, t)[i])

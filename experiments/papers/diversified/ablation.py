@@ -231,9 +231,8 @@ def _dot(values: np.ndarray, cell: Combination) -> plots.Dot:
       list(SERVER).index(cell.server), MODELS.index(cell.models)))
 
 
-def draw(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
-    x_axis: str) -> None:
+def draw(paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
+         x_axis: str) -> None:
   """Draws accuracy and rounds, a column for each panel."""
   panels = suite.by_panel(outcomes)
   found: dict[str, dict[str, list[plots.Dot]]] = {}

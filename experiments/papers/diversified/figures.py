@@ -72,10 +72,9 @@ def _alone(title: str, panels: tuple[Panel, ...], protocols: Any = None,
            **more: Any) -> Figure:
   """Makes a figure of MA and GA alone, on MNIST."""
   alone = {"protocols": protocols} if protocols else {}
-  return Figure(
-      title, "accuracy", "mnist", panels,
-      figures.methods(NAME, "mnist", PROPOSED, others=False, **alone),
-      HELD["mnist"], protocols="global,validation", **more)
+  return Figure(title, "accuracy", "mnist", panels,
+                figures.methods(NAME, "mnist", PROPOSED, others=False, **alone),
+                HELD["mnist"], protocols="global,validation", **more)
 
 
 FIGURES: dict[str, Figure] = {

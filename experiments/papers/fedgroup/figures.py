@@ -162,9 +162,8 @@ def _draws(
     table1: whether its panels are those of Table 1, whose numbers are marked.
   """
 
-  def draw(
-      paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
-      x_axis: str) -> None:
+  def draw(paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
+           x_axis: str) -> None:
     marks: dict[str, list[plots.Mark]] = {}
     for o in outcomes if table1 else ():
       marks[o.cell.heading] = [

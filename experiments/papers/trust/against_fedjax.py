@@ -84,9 +84,8 @@ class Task(NamedTuple):
 @functools.cache
 def task(scale: Scale) -> Task:
   """Handwritten digits over clients by Dirichlet(0.5), a small network."""
-  fed = fa.federate(
-      "digits", features="flatten", partition="dirichlet",
-      dirichlet_alpha=0.5, num_clients=scale.clients, seed=0)
+  fed = fa.federate("digits", features="flatten", partition="dirichlet",
+                    dirichlet_alpha=0.5, num_clients=scale.clients, seed=0)
   data = jax.tree.map(jnp.asarray, layout.client_data(
       np.asarray(fed.data.train.x), np.asarray(fed.data.train.y),
       np.arange(int(np.sum(fed.data.train.size))),
@@ -193,9 +192,8 @@ def _there(scale: Scale, name: str) -> Any:
           loss, sgd, server, whole, own)}[name]()
 
 
-def theirs(
-    one: Task, name: str, start: Any, seed: int, batches: Batches
-) -> tuple[list[Any], list[np.ndarray]]:
+def theirs(one: Task, name: str, start: Any, seed: int,
+           batches: Batches) -> tuple[list[Any], list[np.ndarray]]:
   """Runs the rounds in FedJAX; arguments and results as ``ours``.
 
   Args:

@@ -120,9 +120,8 @@ _MODELS = {
     "pFedMe, global": ("global", "global_accuracy_max")}
 
 
-def _draw_pfedme(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
-    x_axis: str) -> None:
+def _draw_pfedme(paths: list[pathlib.Path], outcomes: list[suite.Outcome],
+                 title: str, x_axis: str) -> None:
   """Draws the curves of all three models of pFedMe."""
   runs, marks = {}, {}
   published = {c.metric: c.value for c in report.load_claims(NAME, "pfedme")}
