@@ -27,6 +27,7 @@ same input always gives the same files.
 """
 
 from collections.abc import Mapping, Sequence
+import importlib
 import io
 import itertools
 import pathlib
@@ -42,22 +43,14 @@ from fedjax_alg.records import summary as results, tables as records
 from .cli import config as config_lib
 from .cli.command import boolean, Command, enum, string
 from .papers import tuning
-from .papers.analytic import figures as analytic
-from .papers.beyond import figures as beyond
-from .papers.conjugate import figures as conjugate
-from .papers.diversified import figures as diversified
-from .papers.fedgroup import figures as fedgroup
-from .papers.trust import figures as trust
 from .reports import answers, claims_page, figures, report, styles
 
 #: The papers whose methods the library is made for.
-CLAIMED: dict[str, figures.Paper] = {
-    paper.name: paper
-    for paper in (diversified.PAPER, conjugate.PAPER, fedgroup.PAPER,
-                  analytic.PAPER)}
+CLAIMED = ("diversified", "conjugate", "fedgroup", "analytic")
 
-PAPERS: dict[str, figures.Paper] = CLAIMED | {
-    paper.name: paper for paper in (trust.PAPER, beyond.PAPER)}
+PAPERS: dict[str, figures.Paper] = {
+    name: importlib.import_module(f".papers.{name}.figures", __package__).PAPER
+    for name in (*CLAIMED, "trust", "beyond")}
 
 #: Lines of a page that no reader sees: here begins the part of a figure, within
 #: it the text of the notes, which is read from their file every time, and what
@@ -314,9 +307,8 @@ def publish_all(target: pathlib.Path) -> list[pathlib.Path]:
   page = target / "claims.md"
   results.write_text(page, claims_page.page({
       name: claims_page.rows(
-          name, paper.own, answers.read(target / f"{name}.answers.csv"),
-          paper.same_runs, paper.balanced)
-      for name, paper in CLAIMED.items()}))
+          name, PAPERS[name].own, answers.read(target / f"{name}.answers.csv"),
+          PAPERS[name].same_runs, PAPERS[name].balanced) for name in CLAIMED}))
   return [*pages, page]
 
 

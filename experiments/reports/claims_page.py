@@ -24,7 +24,6 @@ single labels are the accuracy, and several figures may show the same runs.
 
 from collections.abc import Iterable, Mapping, Sequence
 import collections
-import csv
 import fnmatch
 import re
 from typing import NamedTuple
@@ -78,12 +77,6 @@ class Row(NamedTuple):
   @property
   def where(self) -> str:
     return " ".join(filter(None, (self.claim["artifact"], self.claim["panel"])))
-
-
-def _judged(paper: str) -> list[dict[str, str]]:
-  path = report.PAPERS / paper / "judged.csv"
-  with open(path, newline="", encoding="utf-8") as file:
-    return list(csv.DictReader(file))
 
 
 def _matching(patterns: Iterable[dict[str, str]], row: Mapping[str, str],
@@ -144,13 +137,9 @@ def _order(answer: Answer) -> tuple[bool, bool, bool]:
 def _words(row: Mapping[str, str], answer: Answer, own: bool) -> str:
   """The verdict on a number in words."""
   factor = 100.0 if row["unit"] == "fraction" else 1.0
-  try:
-    gap = abs(float(answer.ours.split(" ")[0])
-              - factor * float(row["value"].lstrip(">")))
-  except ValueError:
-    gap = None
-  return rule.words(answer.verdict, gap, row["metric"], row["unit"], own,
-                    never=row["value"].startswith(">"))
+  return answer.words(
+      factor * float(row["value"].lstrip(">")), row["unit"], own,
+      never=row["value"].startswith(">"))
 
 
 def _number(row: Mapping[str, str], answers: Sequence[Answer],
@@ -192,7 +181,7 @@ def rows(paper: str, own: tuple[str, ...], answers: Sequence[Answer],
     balanced: figures on a test set with equally many examples of each class,
       where the macro recall is the accuracy.
   """
-  patterns = _judged(paper)
+  patterns = report.read_claims(paper, "judged")
   out: dict[tuple[str, ...], Row] = {}
   key: tuple[str, ...]
   for number, row in enumerate(report.read_claims(paper)):

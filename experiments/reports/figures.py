@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import functools
 import pathlib
 import shlex
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from absl.flags import FlagValues
 
@@ -545,8 +545,9 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
   else:
     text = report.markdown(
         figure.title, rows, [] if paper.like(name) else parts, paper.own)
-  measures = figure.measures or {
-      prefix + figure.metric: _late(figure) for prefix in ("", "test_")}
+  measures = figure.measures or dict.fromkeys(
+      (figure.metric, f"test_{figure.metric}"),
+      verdicts.late(figure.metric, figure.protocol))
   folder = write(request, name, text, [
       *answers.numbers(paper.name, name, outcomes, measures),
       *answers.sentences(name, figure.statements, outcomes),
@@ -609,12 +610,6 @@ def as_dots(measure: verdicts.Measure, x_label: str,
     plots.dots(paths, cells, x_label, title, "95 % CI of the mean")
 
   return draw
-
-
-def _late(figure: Figure) -> Any:
-  """What a figure without a table of its own compares with the paper."""
-  measure = verdicts.late(figure.metric, figure.protocol)
-  return lambda outcome, outcomes: measure(outcome)
 
 
 def _write_page(path: pathlib.Path, figure: Figure,

@@ -53,9 +53,9 @@ class Comparison(NamedTuple):
     return rule.place(self.ours - self.paper, self.ci95, rule.TIE)
 
 
-def read_claims(paper: str) -> list[dict[str, str]]:
-  """All rows of papers/<paper>/claims.csv, as text; [] of a study."""
-  path = PAPERS / paper / "claims.csv"
+def read_claims(paper: str, name: str = "claims") -> list[dict[str, str]]:
+  """All rows of papers/<paper>/<name>.csv, as text; [] of a study."""
+  path = PAPERS / paper / f"{name}.csv"
   if not path.is_file():
     return []
   with open(path, newline="", encoding="utf-8") as file:

@@ -9,6 +9,7 @@ otherwise.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -141,27 +142,18 @@ def section(
 # What is measured.
 
 
-def late(metric: str, protocol: str = "global") -> Measure:
-  """Measures the mean over the last ten rounds; shares are in percent."""
-
-  def measure(outcome):
-    values = outcome.summary["mean_last_10"][protocol][metric]["values"]
-    return metrics.factor(metric) * np.array(values)
-
-  return measure
+def of_summary(which: str, metric: str, protocol: str = "global") -> Measure:
+  """Measures a number of summary.json; shares are in percent."""
+  return lambda outcome: metrics.factor(metric) * np.array(
+      outcome.summary[which][protocol][metric]["values"])
 
 
-def best(metric: str, protocol: str = "global") -> Measure:
-  """Measures the best evaluated round, which is chosen on test data.
-
-  Shares are in percent.
-  """
-
-  def measure(outcome):
-    values = outcome.summary["best"][protocol][metric]["values"]
-    return metrics.factor(metric) * np.array(values)
-
-  return measure
+#: The mean over the last ten rounds.
+late = functools.partial(of_summary, "mean_last_10")
+#: The best evaluated round, which is chosen on test data.
+best = functools.partial(of_summary, "best")
+#: The last round.
+end = functools.partial(of_summary, "final")
 
 
 def of_rounds(column: str, reduce: Callable[..., Any] = np.mean,

@@ -4,6 +4,7 @@ Most claims have no number. The numbers of the others are gains or reductions.
 """
 
 from collections.abc import Callable, Sequence
+import functools
 
 import numpy as np
 
@@ -54,21 +55,16 @@ def score(protocol: str = "local") -> verdicts.Measure:
   For methods in closed form it is the final one, for the others the best one.
   """
 
-  def measure(outcome):
-    which = "final" if closed_form(outcome) else "best"
-    return 100.0 * np.array(
-        outcome.summary[which][protocol]["accuracy"]["values"])
-
-  return measure
+  return lambda outcome: (
+      verdicts.end if closed_form(outcome) else verdicts.best)(
+          "accuracy", protocol)(outcome)
 
 
 SCORE = score()
 
 
-def end(protocol: str) -> verdicts.Measure:
-  """Measures the accuracy after the last round, in percent."""
-  return lambda outcome: 100.0 * np.array(
-      outcome.summary["final"][protocol]["accuracy"]["values"])
+#: The accuracy after the last round, in percent.
+end = functools.partial(verdicts.end, "accuracy")
 
 
 def simulated(*columns: str) -> Seconds:
@@ -199,14 +195,12 @@ _END = end("local")
 CIFAR10_ROUNDS = 100
 
 
-def end_on_cifar10(
-    outcome: suite.Outcome, outcomes: Sequence[suite.Outcome]) -> np.ndarray:
+def end_on_cifar10(outcome: suite.Outcome) -> np.ndarray:
   """Measures the accuracy after the last round of Fig. 6, in percent.
 
   Raises:
     NotRun: it is that of FedAvg before its last round.
   """
-  del outcomes
   found, played = _END(outcome), outcome.summary["cost"]["rounds"]
   if not closed_form(outcome) and played < CIFAR10_ROUNDS:
     raise NotRun(f"{played} of {CIFAR10_ROUNDS} rounds: {found.mean():.2f}")

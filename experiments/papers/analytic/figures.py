@@ -523,7 +523,7 @@ FIGURES: dict[str, Figure] = {
         num_seeds=5,  # as the paper
         protocols="local,global,copy", table=table2, draw=_draw_table2,
         statements=claims.TABLE2 + claims.BEYOND,
-        measures={"test_accuracy_mean": lambda o, every: claims.SCORE(o)},
+        measures={"test_accuracy_mean": claims.SCORE},
         quick=("a", "d")),
     "dirichlet": _personal(
         "Personalised accuracy by the concentration of the classes, MNIST-DNN",

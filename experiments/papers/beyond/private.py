@@ -50,10 +50,8 @@ def _lines(panel: figures.Panel) -> list[figures.Line]:
   return found
 
 
-def _accuracies(outcome: suite.Outcome) -> np.ndarray:
-  """Of the last evaluation, in percent, of every seed."""
-  return 100 * np.array(
-      outcome.summary["final"]["global"]["accuracy"]["values"])
+#: Of the last evaluation, in percent, of every seed.
+_accuracies = verdicts.end("accuracy")
 
 
 def _epsilon(outcome: suite.Outcome) -> float:

@@ -100,8 +100,7 @@ def _percent() -> list[str]:
   return [f"{100 * target:g} %" for target in TARGETS]
 
 
-_TO_98 = {"rounds_to_98%": lambda outcome, outcomes: verdicts.rounds_to(
-    0.98)(outcome)}
+_TO_98 = {"rounds_to_98%": verdicts.rounds_to(0.98)}
 _figure = functools.partial(Figure, protocols="global,train", eval_every=1)
 
 FIGURES: dict[str, Figure] = {

@@ -119,22 +119,14 @@ def _median(outcome: suite.Outcome) -> np.ndarray:
       results.by_seed(outcome.rows, "global", "accuracy"), axis=1)
 
 
-def _gain(outcome: suite.Outcome, outcomes: Sequence[suite.Outcome]):
-  """The gain over FeSEM in points, [seeds]."""
-  return claims.SCORE(outcome) - claims.SCORE(
-      verdicts.pick(outcomes, outcome.cell.panel, "FeSEM"))
-
-
 #: metric of the claims file -> what is measured.
-OF_TABLE3 = {"test_accuracy_max": lambda o, every: claims.SCORE(o),
-             "gain_over_FeSEM": _gain}
-OF_TABLE1 = {
-    "discrepancy_mean": lambda o, every: verdicts.of_rounds("discrepancy")(o),
-    "discrepancy_variance": lambda o, every: verdicts.of_rounds(
-        "discrepancy", np.var)(o),
-    "test_accuracy_max": lambda o, every: verdicts.best("accuracy")(o),
-    "test_accuracy_median": lambda o, every: _median(o),
-    "rounds_to_85%": lambda o, every: verdicts.rounds_to(0.85)(o)}
+OF_TABLE3: answers.Measures = {"test_accuracy_max": claims.SCORE,
+                               "gain_over_FeSEM": (claims.SCORE, "FeSEM")}
+OF_TABLE1 = {"discrepancy_mean": verdicts.of_rounds("discrepancy"),
+             "discrepancy_variance": verdicts.of_rounds("discrepancy", np.var),
+             "test_accuracy_max": verdicts.best("accuracy"),
+             "test_accuracy_median": _median,
+             "rounds_to_85%": verdicts.rounds_to(0.85)}
 
 
 def heterogeneity(outcomes: Sequence[suite.Outcome]) -> str:
@@ -145,7 +137,7 @@ def heterogeneity(outcomes: Sequence[suite.Outcome]) -> str:
     """Ours, and the paper's number in brackets."""
 
     def cell(o: suite.Outcome) -> str:
-      found = OF_TABLE1[metric](o, ())
+      found = OF_TABLE1[metric](o)
       ours = shown(found, digits) if digits else ", ".join(
           f"{n:.0f}" if np.isfinite(n) else "-" for n in found)
       value = stated.get((o.cell.panel, "FedAvg", metric))

@@ -173,7 +173,7 @@ def test_no_row_is_silent(name):
   assert all(row.tried or row.verdict != rule.NOT_RUN for row in found)
   assert {row.verdict for row in found} <= {
       rule.NOT_COMPARABLE, rule.NOT_RUN, "lost"}
-  for pattern in claims_page._judged(name):
+  for pattern in report.read_claims(name, "judged"):
     if pattern["kind"] == "sentences" and pattern["artifact"] not in (
         "Fig7", "Fig8", "Fig5", "Intro"):
       for word in pattern["text"].split(" & "):
