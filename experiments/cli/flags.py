@@ -38,8 +38,7 @@ class OutputOptions:
   """Where the results are written, and how the command behaves."""
 
   out_dir: str | None = hyper(
-      None, "folder to write the results to; default "
-      "out/<algorithm>_<dataset>")
+      None, "folder to write the results to; default out/<algorithm>_<dataset>")
   resume: bool = hyper(
       False, "continue the run in `out_dir` from its last checkpoint")
   overwrite: bool = hyper(
@@ -353,7 +352,6 @@ def _algorithm_help(program: str, algorithm: str) -> str:
     if field.metadata.get("source"):
       notes.append("source: " + field.metadata["source"])
     about = as_flags(field.metadata.get("help", ""))
-    lines.append(f"  --{field.name}: {about}\n"
-                 f"      ({'; '.join(notes)})")
+    lines.append(f"  --{field.name}: {about}\n      ({'; '.join(notes)})")
   lines += ["", f"python -m {program} --help lists the flags of every run."]
   return "\n".join(lines)

@@ -54,8 +54,7 @@ class Sweep(NamedTuple):
                      "not")
     there = summary_lib.protocols(rows)
     if by is not None and by not in there:
-      raise OptionError(f"`by`={by}: not evaluated (one of "
-                        f"{', '.join(there)})")
+      raise OptionError(f"`by`={by}: not evaluated (one of {', '.join(there)})")
     return cls(settings, by or (
         "validation" if "validation" in there else there[0]),
                metric or tables.main_metric(rows[0]), score)

@@ -270,9 +270,8 @@ def time_table(outcomes: Sequence[suite.Outcome]) -> str:
     parts += [f"## {_heading(runs)}", table([
         "method", "rounds", "simulated s", *_PARTS,
         "FedACnnL needs less by, %", "paper", _HERE], rows),
-              f"Idle time of FedACnnL is {idle:.1f} % "
-              "less than without adaptive batches (the paper's number is "
-              "lost)."]
+              f"Idle time of FedACnnL is {idle:.1f} % less than without "
+              "adaptive batches (the paper's number is lost)."]
   return "\n\n".join(parts)
 
 

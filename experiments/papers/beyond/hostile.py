@@ -133,11 +133,10 @@ def answer(outcomes: Sequence[suite.Outcome]) -> str:
         rows.append([attack, defence, method, *(
             cells.get(share, "-") for share in shares)])
   return rows and (
-      "## Do several models defend?\n\n"
-      "Points that the honest clients lose to each share of attackers, and the "
-      "paired difference to what FedAvg with the mean loses. A method or a "
-      "defence *defends* if it loses less by more than the tie and the "
-      "interval.\n\n" + report.table(
+      "## Do several models defend?\n\nPoints that the honest clients lose to "
+      "each share of attackers, and the paired difference to what FedAvg with "
+      "the mean loses. A method or a defence *defends* if it loses less by "
+      "more than the tie and the interval.\n\n" + report.table(
           ["attack", "defence", "method",
            *(f"{100 * share:g} %" for share in shares)], rows)
       + bool(counts) * (
