@@ -54,7 +54,7 @@ class Answer(NamedTuple):
 
 def number(found: Any, claim: report.Claim,
            choices: Iterable[chosen.Choice] = (), exact: bool = False,
-           parts: Sequence[suite.Outcome] = ()) -> tuple[str, str]:
+           parts: suite.Outcomes = ()) -> tuple[str, str]:
   """Our number beside a paper's: (ours in words, the verdict).
 
   Args:
@@ -85,14 +85,14 @@ def number(found: Any, claim: report.Claim,
 
 
 def _measured(measure: verdicts.Measure | tuple[verdicts.Measure, str],
-              outcome: suite.Outcome, outcomes: Sequence[suite.Outcome]) -> Any:
+              outcome: suite.Outcome, outcomes: suite.Outcomes) -> Any:
   if not isinstance(measure, tuple):
     return measure(outcome)
   own, less = measure
   return own(outcome) - own(verdicts.pick(outcomes, outcome.cell.panel, less))
 
 
-def numbers(paper: str, name: str, outcomes: Sequence[suite.Outcome],
+def numbers(paper: str, name: str, outcomes: suite.Outcomes,
             measures: Measures) -> list[Answer]:
   """The answers to the plain numbers that a paper states for a figure."""
   found = []
@@ -117,7 +117,7 @@ def numbers(paper: str, name: str, outcomes: Sequence[suite.Outcome],
 
 
 def sentences(name: str, claims: Sequence[verdicts.Statement],
-              outcomes: Sequence[suite.Outcome]) -> list[Answer]:
+              outcomes: suite.Outcomes) -> list[Answer]:
   """The answers to the sentences of a paper about a figure."""
   found = []
   for protocol, runs in verdicts.by_protocol(outcomes).items():

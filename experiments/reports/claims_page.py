@@ -137,9 +137,8 @@ def _order(answer: Answer) -> tuple[bool, bool, bool]:
 def _words(row: Mapping[str, str], answer: Answer, own: bool) -> str:
   """The verdict on a number in words."""
   factor = 100.0 if row["unit"] == "fraction" else 1.0
-  return answer.words(
-      factor * float(row["value"].lstrip(">")), row["unit"], own,
-      never=row["value"].startswith(">"))
+  return answer.words(factor * float(row["value"].lstrip(">")), row["unit"],
+                      own, never=row["value"].startswith(">"))
 
 
 def _number(row: Mapping[str, str], answers: Sequence[Answer],

@@ -72,7 +72,7 @@ def rounds_table(paper: str, artifact: str, target: float) -> Any:
   """Makes a section with the rounds to a target of every method and panel."""
   metric = f"rounds_to_{100 * target:g}%"
 
-  def section(outcomes: Sequence[suite.Outcome]) -> str:
+  def section(outcomes: suite.Outcomes) -> str:
     stated = {(row["panel"], row["method"]): row["value"]
               for row in report.read_claims(paper)
               if row["artifact"].lower() == artifact.lower()
@@ -95,7 +95,7 @@ def rounds_table(paper: str, artifact: str, target: float) -> Any:
 def accuracy_at(paper: str, artifact: str) -> Any:
   """Makes a section with the accuracies that a paper states for some rounds."""
 
-  def section(outcomes: Sequence[suite.Outcome]) -> str:
+  def section(outcomes: suite.Outcomes) -> str:
     lines = []
     for claim in report.load_claims(paper, artifact):
       for o in outcomes:
@@ -134,7 +134,7 @@ def pairs(cost: Sequence[float | None],
 
 
 def saving(cost: Sequence[float | None], other: Sequence[float | None],
-           parts: Sequence[suite.Outcome] = ()) -> np.ndarray:
+           parts: suite.Outcomes = ()) -> np.ndarray:
   """Percent by which ``cost`` is below ``other``.
 
   Args:
@@ -159,7 +159,7 @@ def saving(cost: Sequence[float | None], other: Sequence[float | None],
 
 
 def shown_saving(cost: Sequence[float | None], other: Sequence[float | None],
-                 bound: bool, parts: Sequence[suite.Outcome] = ()) -> str:
+                 bound: bool, parts: suite.Outcomes = ()) -> str:
   """``saving`` in words.
 
   Args:
@@ -178,7 +178,7 @@ def shown_saving(cost: Sequence[float | None], other: Sequence[float | None],
   return f"{head}{results.shown(spread, 1)}{tail}"
 
 
-def communication(outcomes: Sequence[suite.Outcome], wanted: Sequence[float],
+def communication(outcomes: suite.Outcomes, wanted: Sequence[float],
                   proposed: str, other: str, paper_saving: float) -> str:
   """Markdown tables of what every method sends until it reaches the targets.
 
@@ -240,8 +240,7 @@ def seconds(outcome: suite.Outcome,
            for n in rounds])
 
 
-def seconds_table(
-    outcomes: Sequence[suite.Outcome], wanted: Sequence[float]) -> str:
+def seconds_table(outcomes: suite.Outcomes, wanted: Sequence[float]) -> str:
   """A Markdown table of the seconds of server and clients until the targets."""
   rows = []
   for target in wanted:

@@ -34,10 +34,10 @@ QUICK = ("--rounds=30", "--num_seeds=1")
 PREPARED = ("mnist", "fashion_mnist", "cifar10", "femnist", "sent140")
 
 #: Makes a Markdown section from the outcomes of a figure; "" for none.
-Section = Callable[[Sequence[suite.Outcome]], str]
+Section = Callable[[suite.Outcomes], str]
 
 #: Draws a picture into files, with a title; the last argument is --x_axis.
-Draw = Callable[[list[pathlib.Path], list[suite.Outcome], str, str], None]
+Draw = Callable[[plots.Paths, suite.Outcomes, str, str], None]
 
 
 class Line(NamedTuple):
@@ -95,7 +95,7 @@ class Figure(NamedTuple):
   #: rounds of the figure's own metric
   measures: answers.Measures = {}
   #: answers to numbers that the paper states for another figure or table
-  further: Callable[[Sequence[suite.Outcome]], list[answers.Answer]] = (
+  further: Callable[[suite.Outcomes], list[answers.Answer]] = (
       lambda outcomes: [])
   draw: Draw | None = None  #: draws the picture; None: draw curves
 
@@ -498,7 +498,7 @@ def write(request: Request, name: str, text: str,
   return folder
 
 
-def pictures(folder: pathlib.Path, name: str) -> list[pathlib.Path]:
+def pictures(folder: pathlib.Path, name: str) -> plots.Paths:
   """The paths of a picture's PNG and PDF; prints the first one."""
   found = [folder / f"{name}.{kind}" for kind in ("png", "pdf")]
   print(f"figure: {found[0]}", flush=True)
@@ -568,7 +568,7 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
 
 def _draw(
     paper: Paper, name: str, figure: Figure, outcomes: list[suite.Outcome],
-    request: Request, paths: list[pathlib.Path]) -> None:
+    request: Request, paths: plots.Paths) -> None:
   """Draws the curves, those by the paper's settings beside the tuned ones."""
   protocols = dict(reversed(verdicts.by_protocol(outcomes).items()))
   cells, marks = {}, {}
@@ -597,7 +597,7 @@ def as_dots(measure: verdicts.Measure, x_label: str,
       panel of the figure, and not the other way round.
   """
 
-  def draw(paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
+  def draw(paths: plots.Paths, outcomes: suite.Outcomes, title: str,
            x_axis: str) -> None:
     cells: dict[str, dict[str, plots.Dot]] = {}
     for o in outcomes:
@@ -613,7 +613,7 @@ def as_dots(measure: verdicts.Measure, x_label: str,
 
 
 def _write_page(path: pathlib.Path, figure: Figure,
-                outcomes: Sequence[suite.Outcome], request: Request) -> None:
+                outcomes: suite.Outcomes, request: Request) -> None:
   """Writes a page with the curves, costs, clients and flags of every run."""
   panels, tables = {}, []
   for own in suite.by_panel(outcomes):

@@ -56,6 +56,10 @@ _NOTES = {BAND: _BAND, BAND_OF_PARTITIONS: _BAND, PAPER: _HOLLOW,
 _MARKERS = 6
 
 
+#: The files of one picture.
+Paths = Sequence[pathlib.Path]
+
+
 class Mark(NamedTuple):
   """A number that the paper gives for a line."""
 
@@ -260,8 +264,7 @@ def sheet(paths: Iterable[pathlib.Path], titles: Sequence[str], title: str, *,
   save(figure, *paths)
 
 
-def run_curves(
-    paths: list[pathlib.Path], rows: list[records.Row], title: str) -> None:
+def run_curves(paths: Paths, rows: list[records.Row], title: str) -> None:
   """Draws a run's main metric and its loss, one line per protocol."""
   runs = {protocol: [row | {"protocol": ""} for row in rows
                      if row["protocol"] == protocol]
@@ -428,7 +431,7 @@ def _fit(axis: Any, curves: Iterable[np.ndarray],
           c.mean(0).max() for c in known)]) + 0.01))
 
 
-def bars(paths: list[pathlib.Path],
+def bars(paths: Paths,
          parts: Mapping[str, Mapping[str, Sequence[float | None]]],
          groups: Sequence[str], title: str, missing: str = "",
          marks: Mapping[str, Sequence[float | None]] | None = None,
@@ -510,7 +513,7 @@ class Dot(NamedTuple):
   place: tuple[int, int] = (0, 0)
 
 
-def dots(paths: list[pathlib.Path],
+def dots(paths: Paths,
          panels_of: Mapping[str, Mapping[str, Dot | Sequence[Dot]]],
          x_label: str, title: str, interval: str = "", missing: str = "not run",
          in_a_row: int = 2) -> None:
@@ -587,9 +590,8 @@ def draw_means(axis: Any, label: str, points: Iterable[tuple[float, Any]],
                 capsize=3, label=label or None, **style.matplotlib())
 
 
-def panels(paths: list[pathlib.Path],
-           cells: Mapping[str, Mapping[str, list[records.Row]]], protocol: str,
-           metric: str, title: str, x_axis: str = "rounds",
+def panels(paths: Paths, cells: Mapping[str, Mapping[str, list[records.Row]]],
+           protocol: str, metric: str, title: str, x_axis: str = "rounds",
            marks: Mapping[str, Sequence[Mark]] | None = None, in_a_row: int = 2,
            x_scale: str = "", below: Sequence[tuple[str, str]] = ()) -> None:
   """Draws panels of curves.
@@ -635,7 +637,7 @@ def panels(paths: list[pathlib.Path],
 
 
 def scatters(
-    paths: list[pathlib.Path],
+    paths: Paths,
     cells: Mapping[str, tuple[np.ndarray, np.ndarray, tuple[float, float]]],
     labels: tuple[str, str],
     title: str,
@@ -662,7 +664,7 @@ def scatters(
       axis.set_ylabel(labels[1])
 
 
-def groups(paths: list[pathlib.Path],
+def groups(paths: Paths,
            cells: Mapping[str, tuple[np.ndarray, np.ndarray, Sequence[str]]],
            labels: tuple[str, str], title: str) -> None:
   """Draws points coloured by group, with a word for points of the same kind.

@@ -98,7 +98,7 @@ def round_of(setting: str) -> int | None:
   return int(found[1]) if found else None
 
 
-def marks(paper: str, artifact: str, outcomes: Sequence[suite.Outcome],
+def marks(paper: str, artifact: str, outcomes: suite.Outcomes,
           metric: str) -> dict[str, list[plots.Mark]]:
   """The numbers of a paper that lie on the curves of a figure.
 
@@ -137,7 +137,7 @@ def _place(claim: Claim, metric: str) -> tuple[float, float | None] | None:
   return None
 
 
-def compare(outcomes: Sequence[suite.Outcome], claims: Sequence[Claim],
+def compare(outcomes: suite.Outcomes, claims: Sequence[Claim],
             protocol: str, metric: str) -> list[Comparison]:
   """Compares each outcome with the claim about its panel and method.
 
@@ -263,7 +263,7 @@ def _mean(found: dict[str, Any], metric: str) -> str:
   return "" if mean is None else f"{metrics.factor(metric) * mean:.6g}"
 
 
-def deployed(outcomes: Sequence[suite.Outcome]) -> str:
+def deployed(outcomes: suite.Outcomes) -> str:
   """Section: accuracy of the deployed models on the clients' test splits.
 
   Lines at one rate are left out.
@@ -338,7 +338,7 @@ def join(title: str, parts: Sequence[str]) -> str:
   return "\n\n".join([f"# {title}", *kept]) + "\n"
 
 
-def points_csv(path: pathlib.Path, outcomes: Sequence[suite.Outcome],
+def points_csv(path: pathlib.Path, outcomes: suite.Outcomes,
                protocol: str, metric: str) -> None:
   """Writes the points of a figure's curves, with their costs and times.
 
@@ -373,7 +373,7 @@ def _without_folders(word: str) -> str:
   return f"--data_path={pathlib.Path(word.split('=', 1)[1]).name}"
 
 
-def provenance(outcomes: Sequence[suite.Outcome], command_line: str, notes: str,
+def provenance(outcomes: suite.Outcomes, command_line: str, notes: str,
                flags: bool = True) -> str:
   """How a table was made: command, versions, devices and flags.
 

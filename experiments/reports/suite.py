@@ -111,6 +111,9 @@ class Outcome(NamedTuple):
     return records.read_rows(self.folder / "rounds.csv", None)
 
 
+Outcomes = Sequence[Outcome]
+
+
 def run_folder(root: pathlib.Path, config: config_lib.Config) -> pathlib.Path:
   """The folder of a run."""
   return root / "runs" / f"{config.algorithm}-{config.identity()[:12]}"

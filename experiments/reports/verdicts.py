@@ -41,7 +41,7 @@ class Statement(NamedTuple):
   paper: str
   artifact: str
   text: str
-  check: Callable[[Sequence[suite.Outcome]], Verdict]
+  check: Callable[[suite.Outcomes], Verdict]
 
 
 class _Seen(list[suite.Outcome]):
@@ -58,8 +58,7 @@ def _note(
     outcomes.used += used
 
 
-def judge(
-    claim: Statement, outcomes: Sequence[suite.Outcome]) -> tuple[str, str]:
+def judge(claim: Statement, outcomes: suite.Outcomes) -> tuple[str, str]:
   """Checks a claim: (what was measured, the verdict in words).
 
   Methods of which some alone have settings chosen on test data cannot be
@@ -103,8 +102,7 @@ def _unequal(outcomes: Iterable[suite.Outcome]) -> bool:
 PAPERS_OWN = "by the paper's settings"
 
 
-def by_protocol(
-    outcomes: Sequence[suite.Outcome]) -> dict[str, list[suite.Outcome]]:
+def by_protocol(outcomes: suite.Outcomes) -> dict[str, list[suite.Outcome]]:
   """The tuned runs, and those with the paper's settings where there are any.
 
   What is claimed of a method is asked of either.
@@ -117,8 +115,7 @@ def by_protocol(
       suite.TUNED: []}
 
 
-def section(
-    claims: Sequence[Statement], outcomes: Sequence[suite.Outcome]) -> str:
+def section(claims: Sequence[Statement], outcomes: suite.Outcomes) -> str:
   """The Markdown section of what a paper says in words; "" without claims."""
   if not claims:
     return ""

@@ -3,7 +3,7 @@
 Most claims have no number. The numbers of the others are gains or reductions.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 import functools
 
 import numpy as np
@@ -101,7 +101,7 @@ def stretch(outcome: suite.Outcome) -> float:
 TOTAL = simulated(*records.SIMULATED)
 
 
-def reduction(outcomes: Sequence[suite.Outcome], panel: str, other: str,
+def reduction(outcomes: suite.Outcomes, panel: str, other: str,
               seconds: Seconds = TOTAL) -> np.ndarray:
   """Percent by which FedACnnL needs fewer seconds than another method.
 

@@ -5,11 +5,10 @@ simulated machines (``fedjax_alg.engine.clock``), unless a column says that they
 are seconds on this machine.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 import functools
 import itertools
 import math
-import pathlib
 from typing import Any
 
 import numpy as np
@@ -204,7 +203,7 @@ def _afl_lines(panel: Panel) -> list[Line]:
 # Tables and pictures.
 
 
-def _heading(runs: Sequence[suite.Outcome]) -> str:
+def _heading(runs: suite.Outcomes) -> str:
   return f"{runs[0].cell.panel}: {runs[0].cell.panel_title}"
 
 
@@ -240,7 +239,7 @@ def _saved_by_acnnl() -> dict[tuple[str, str], float]:
           for (panel, method), value in report.stated(NAME, "Fig4").items()}
 
 
-def time_table(outcomes: Sequence[suite.Outcome]) -> str:
+def time_table(outcomes: suite.Outcomes) -> str:
   """Fig. 4: how a client spends its seconds, and what FedACnnL saves.
 
   The last column has the seconds of this machine, which computes all clients.
@@ -275,7 +274,7 @@ def time_table(outcomes: Sequence[suite.Outcome]) -> str:
   return "\n\n".join(parts)
 
 
-def to_accuracy(outcomes: Sequence[suite.Outcome]) -> str:
+def to_accuracy(outcomes: suite.Outcomes) -> str:
   """Section: simulated seconds until the global model reaches an accuracy.
 
   The ratios of the times in Fig. 4 follow from the numbers of rounds that the
@@ -309,7 +308,7 @@ def _time_to(
   return f"{middle:.3g}" + (f" ({saved})" if saved != "-" else "")
 
 
-def _draw_times(paths: list[pathlib.Path], outcomes: Sequence[suite.Outcome],
+def _draw_times(paths: plots.Paths, outcomes: suite.Outcomes,
                 title: str, x_axis: str = "",
                 stated: Mapping[tuple[str, str], float] | None = None) -> None:
   """Draws how a client spends its seconds, for each panel.
@@ -343,7 +342,7 @@ _draw_ends = figures.as_dots(
     claims.end("local"), "accuracy, clients' own data, %")
 
 
-def _draw_fig6(paths: list[pathlib.Path], outcomes: list[suite.Outcome],
+def _draw_fig6(paths: plots.Paths, outcomes: suite.Outcomes,
                title: str, x_axis: str) -> None:
   """Draws the ends, and the bars of time in a picture of their own.
 
@@ -360,7 +359,7 @@ def _draw_fig6(paths: list[pathlib.Path], outcomes: list[suite.Outcome],
 
 
 def _ends(
-    outcomes: Sequence[suite.Outcome], named: str,
+    outcomes: suite.Outcomes, named: str,
     stated: Mapping[str, float] | None = None, *, times: bool = False) -> str:
   """Tables of the accuracies after the last round, one for each panel.
 
@@ -394,7 +393,7 @@ def _ends(
   return "\n\n".join(parts)
 
 
-def fig6_table(outcomes: Sequence[suite.Outcome]) -> str:
+def fig6_table(outcomes: suite.Outcomes) -> str:
   """Fig. 6: every method's last accuracy, the paper's number, and the time."""
   text = _ends(outcomes, "method", {
       method: value for (_, method), value in report.stated(
@@ -418,7 +417,7 @@ def _mean_and_sd(values: Any) -> tuple[float, float]:
 
 
 def _columns(
-    runs: Sequence[suite.Outcome]
+    runs: suite.Outcomes
 ) -> Iterator[tuple[str, tuple[float, float] | None, float | None]]:
   """Every column of Table 2 in a panel: ours with its deviation, the paper's.
 
@@ -433,7 +432,7 @@ def _columns(
         else None)
 
 
-def table2(outcomes: Sequence[suite.Outcome]) -> str:
+def table2(outcomes: suite.Outcomes) -> str:
   """Table 2 in the paper's form."""
   rows = []
   columns = [column for column, (label, _) in claims.COLUMNS.items()
@@ -454,7 +453,7 @@ def table2(outcomes: Sequence[suite.Outcome]) -> str:
           "server's.\n\n" + table(["data and model", *columns], rows))
 
 
-def _draw_table2(paths: list[pathlib.Path], outcomes: list[suite.Outcome],
+def _draw_table2(paths: plots.Paths, outcomes: suite.Outcomes,
                  title: str, x_axis: str) -> None:
   """Draws dots, because a method in closed form has only one evaluation."""
   plots.dots(paths, {
@@ -465,7 +464,7 @@ def _draw_table2(paths: list[pathlib.Path], outcomes: list[suite.Outcome],
              title, "standard deviation over seeds")
 
 
-def afl_table(outcomes: Sequence[suite.Outcome]) -> str:
+def afl_table(outcomes: suite.Outcomes) -> str:
   """The accuracy of AFL for each way to partition the data."""
   last = claims.end("global")
   rows = []

@@ -60,7 +60,7 @@ def _gap(spread: dict[str, float], p: float) -> str:
   return shown if np.isnan(p) else f"{shown} ({p:.2g})"
 
 
-def table(outcomes: Sequence[suite.Outcome]) -> str:
+def table(outcomes: suite.Outcomes) -> str:
   """Every method's accuracy, and its gaps with the p values of the tests."""
   rows = []
   for runs in suite.by_panel(outcomes):
@@ -90,7 +90,7 @@ def table(outcomes: Sequence[suite.Outcome]) -> str:
            "less the best", "MB"], rows))
 
 
-def replay(outcomes: Sequence[suite.Outcome]) -> str:
+def replay(outcomes: suite.Outcomes) -> str:
   """Section: the line that runs each cell again."""
   lines = [f"- {o.cell.panel_title}, {o.cell.label}: `fedjax-alg run "
            f"{report.shown_flags(o)} --partition_seed=P`" for o in outcomes]

@@ -110,7 +110,7 @@ def _steps_curve(study: Mapping[str, Any]) -> tuple[list[int], list[float]]:
   return x, y
 
 
-def _draw(paths: list[pathlib.Path], studies: Mapping[str, Any]) -> None:
+def _draw(paths: plots.Paths, studies: Mapping[str, Any]) -> None:
   """Grid beside derivatives, a panel for each method."""
   with plots.sheet(
       paths, [registry.get(name).label for name in studies], "",

@@ -11,8 +11,6 @@ not read.
 """
 
 import collections
-from collections.abc import Sequence
-import pathlib
 
 import numpy as np
 
@@ -73,9 +71,7 @@ def honest(outcome: suite.Outcome) -> np.ndarray:
   return np.array(found)
 
 
-def _by_share(
-    outcomes: Sequence[suite.Outcome]
-) -> dict[str, dict[float, np.ndarray]]:
+def _by_share(outcomes: suite.Outcomes) -> dict[str, dict[float, np.ndarray]]:
   """method -> share -> honest clients' accuracy, of one panel."""
   found: dict[str, dict[float, np.ndarray]] = {}
   for o in outcomes:
@@ -84,7 +80,7 @@ def _by_share(
   return found
 
 
-def _table(outcomes: Sequence[suite.Outcome]) -> str:
+def _table(outcomes: suite.Outcomes) -> str:
   rows = []
   shares = sorted({_attackers(o)[1] for o in outcomes})
   for runs in suite.by_panel(outcomes):
@@ -104,7 +100,7 @@ def _lost(found: dict[float, np.ndarray], share: float) -> np.ndarray:
   return found[0.0] - found[share]
 
 
-def answer(outcomes: Sequence[suite.Outcome]) -> str:
+def answer(outcomes: suite.Outcomes) -> str:
   """Section: what is lost with several models and what FedAvg loses."""
   rows, counts = [], collections.defaultdict[str, collections.Counter[str]](
       collections.Counter)
@@ -146,7 +142,7 @@ def answer(outcomes: Sequence[suite.Outcome]) -> str:
                       for name, own in counts.items()) + ".")) or ""
 
 
-def _draw(paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
+def _draw(paths: plots.Paths, outcomes: suite.Outcomes, title: str,
           x_axis: str) -> None:
   """Draws the honest clients' accuracy over the share, a panel each."""
   runs_of = suite.by_panel(outcomes)

@@ -7,8 +7,6 @@ and both wait for the slowest participant that counts. FedBuff and FedAsync wait
 for nobody. In all four, 10 clients train at the same time.
 """
 
-from collections.abc import Sequence
-import pathlib
 
 from ...reports import cost_to_accuracy, figures, plots, report, suite, verdicts
 
@@ -38,7 +36,7 @@ def _takes(target: float, column: str, unit: float) -> report.Column:
   return cell
 
 
-def _table(outcomes: Sequence[suite.Outcome]) -> str:
+def _table(outcomes: suite.Outcomes) -> str:
   """What every method takes to an accuracy."""
   return report.of_runs(outcomes, {
       "last ten rounds, % +- 95 % CI": lambda o: report.shown(
@@ -81,7 +79,7 @@ def _keeps(panel: str) -> verdicts.Statement:
       verdicts.higher("FedProx", "FedAvg", verdicts.late("accuracy"), panel))
 
 
-def _draw(paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
+def _draw(paths: plots.Paths, outcomes: suite.Outcomes, title: str,
           x_axis: str) -> None:
   plots.panels(paths, suite.rows_by_panel(outcomes), "global", "accuracy",
                title, "simulated_s" if x_axis == "rounds" else x_axis, {})

@@ -10,7 +10,6 @@ noise of every method is what the accountant asks for the epsilon of the panel.
 
 from collections.abc import Sequence
 import math
-import pathlib
 
 import numpy as np
 
@@ -62,7 +61,7 @@ def _epsilon(outcome: suite.Outcome) -> float:
   return math.nan if found is None else found
 
 
-def _table(outcomes: Sequence[suite.Outcome]) -> str:
+def _table(outcomes: suite.Outcomes) -> str:
   """Accuracy and epsilon of every run."""
   return "\n\n".join([
       report.of_runs(outcomes, {
@@ -78,7 +77,7 @@ def _table(outcomes: Sequence[suite.Outcome]) -> str:
       *_at_equal_accuracy(outcomes)])
 
 
-def _at_equal_accuracy(outcomes: Sequence[suite.Outcome]) -> list[str]:
+def _at_equal_accuracy(outcomes: suite.Outcomes) -> list[str]:
   """The epsilon at which each method is as accurate as DP-FedAvg."""
   curves = _curves(outcomes)
   if "FedAvg" not in curves:
@@ -119,7 +118,7 @@ def needed_epsilon(epsilons: Sequence[float], accuracies: Sequence[float],
 
 
 def _curves(
-    outcomes: Sequence[suite.Outcome]
+    outcomes: suite.Outcomes
 ) -> dict[str, list[tuple[float, np.ndarray]]]:
   """label -> (epsilon, accuracy of every seed) by epsilon, where finite."""
   found: dict[str, list[tuple[float, np.ndarray]]] = {}
@@ -132,7 +131,7 @@ def _curves(
           for label, points in found.items()}
 
 
-def _draw(paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
+def _draw(paths: plots.Paths, outcomes: suite.Outcomes, title: str,
           x_axis: str) -> None:
   """Accuracy over epsilon; ticks at the right are without privacy."""
   drawn = styles.of(METHODS)

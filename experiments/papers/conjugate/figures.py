@@ -4,7 +4,6 @@
 """
 
 import functools
-import pathlib
 
 from ...cli import config as config_lib
 from ...reports import figures, plots, suite
@@ -62,7 +61,7 @@ def _both_variants(panel: Panel) -> list[Line]:
 NOT_REACHED = "not reached in half of the seeds"
 
 
-def _draw_fig7(paths: list[pathlib.Path], outcomes: list[suite.Outcome],
+def _draw_fig7(paths: plots.Paths, outcomes: suite.Outcomes,
                title: str, x_axis: str) -> None:
   """Draws the kilobytes until the targets are reached."""
 
@@ -84,7 +83,7 @@ def _draw_fig7(paths: list[pathlib.Path], outcomes: list[suite.Outcome],
       f"by the paper's saving, from {claims.LOSAC}'s here")
 
 
-def _draw_fig8(paths: list[pathlib.Path], outcomes: list[suite.Outcome],
+def _draw_fig8(paths: plots.Paths, outcomes: suite.Outcomes,
                title: str, x_axis: str) -> None:
   """Draws the seconds of server and clients until the targets are reached."""
   plots.bars(paths, {

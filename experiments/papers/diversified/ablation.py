@@ -112,7 +112,7 @@ PARTS = (
 
 
 def _pairs(
-    outcomes: Sequence[suite.Outcome], part: Part, value: Any
+    outcomes: suite.Outcomes, part: Part, value: Any
 ) -> Iterator[tuple[Combination, suite.Outcome, suite.Outcome]]:
   """(combination without the part, its run, the run with the part)."""
   for runs in suite.by_panel(outcomes):
@@ -148,7 +148,7 @@ def _words(found: dict[str, Any]) -> str:
               verdict, verdict)
 
 
-def answer(outcomes: Sequence[suite.Outcome]) -> str:
+def answer(outcomes: suite.Outcomes) -> str:
   """Section: what each part brings, alone, among all, and to the rest."""
   intro = (
       "## What each part brings\n\nPaired differences of the accuracy in "
@@ -187,7 +187,7 @@ def answer(outcomes: Sequence[suite.Outcome]) -> str:
        "rounds saved (pairs)"], rows) + f"\n\nIn words: {'; '.join(said)}."
 
 
-def table(outcomes: Sequence[suite.Outcome]) -> str:
+def table(outcomes: suite.Outcomes) -> str:
   """The accuracy and the rounds to the target of every combination."""
   panels = suite.by_panel(outcomes)
   titles = [runs[0].cell.panel_title for runs in panels]
@@ -230,7 +230,7 @@ def _dot(values: np.ndarray, cell: Combination) -> plots.Dot:
       list(SERVER).index(cell.server), MODELS.index(cell.models)))
 
 
-def draw(paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
+def draw(paths: plots.Paths, outcomes: suite.Outcomes, title: str,
          x_axis: str) -> None:
   """Draws accuracy and rounds, a column for each panel."""
   panels = suite.by_panel(outcomes)
@@ -248,7 +248,7 @@ def draw(paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
              "not in all runs", len(panels))
 
 
-def note(outcomes: Sequence[suite.Outcome]) -> str:
+def note(outcomes: suite.Outcomes) -> str:
   """Section: how to read the intervals."""
   return ("FSVRG's local steps are those of the paper, with their scalings "
           "Lambda_i and A_r. SCAFFOLD's have one variate for each client, "

@@ -139,8 +139,7 @@ def _shift_lines(panel: Panel) -> list[Line]:
           *_of_fg(panel, (", no migration", ("--migration=1",)))]
 
 
-def _with_rounds(
-    outcomes: Sequence[suite.Outcome]) -> dict[str, dict[str, list]]:
+def _with_rounds(outcomes: suite.Outcomes) -> dict[str, dict[str, list]]:
   """heading of a panel -> label -> rows of metrics.csv and rounds.csv.
 
   Rows of rounds.csv have the protocol "rounds".
@@ -162,7 +161,7 @@ def _draws(
     table1: whether its panels are those of Table 1, whose numbers are marked.
   """
 
-  def draw(paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
+  def draw(paths: plots.Paths, outcomes: suite.Outcomes, title: str,
            x_axis: str) -> None:
     marks: dict[str, list[plots.Mark]] = {}
     for o in outcomes if table1 else ():

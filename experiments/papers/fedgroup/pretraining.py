@@ -5,7 +5,6 @@ the same flags. No round is run.
 """
 
 from collections.abc import Sequence
-import pathlib
 from typing import NamedTuple
 
 import jax
@@ -94,7 +93,7 @@ def mapping(pool: Pool) -> Fit:
              float(intercept))
 
 
-def fig5(cells: Runs, paths: list[pathlib.Path], title: str) -> Made:
+def fig5(cells: Runs, paths: plots.Paths, title: str) -> Made:
   """Draws Fig. 5 for the first seed.
 
   Returns:
@@ -126,7 +125,7 @@ def fig5(cells: Runs, paths: list[pathlib.Path], title: str) -> Made:
           answers.sentences("fig5", statements, []))
 
 
-def clusters(cells: Runs, paths: list[pathlib.Path], title: str) -> Made:
+def clusters(cells: Runs, paths: plots.Paths, title: str) -> Made:
   """Draws the groups of the first seed.
 
   Returns:

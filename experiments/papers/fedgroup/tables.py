@@ -1,6 +1,6 @@
 """The tables of the FedGroup paper, made from finished runs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -28,7 +28,7 @@ def _number(value: float | None, form: str = ".1f") -> str:
   return "-" if value is None else f"{value:{form}}"
 
 
-def gains(outcomes: Sequence[suite.Outcome]) -> str:
+def gains(outcomes: suite.Outcomes) -> str:
   """Table 3: the best round of all methods, and the mean of the last ten.
 
   The first table has the form of the paper, with numbers ``ours (paper)``.
@@ -56,7 +56,7 @@ def gains(outcomes: Sequence[suite.Outcome]) -> str:
       "chose:", cells("mean_last_10")])
 
 
-def by_partition(outcomes: Sequence[suite.Outcome]) -> str:
+def by_partition(outcomes: suite.Outcomes) -> str:
   """Synthetic: every method on each partition, and their spread."""
   judged = {a.method: a.verdict for a in of_table3("synthetic")(outcomes)
             if a.metric == "test_accuracy_max"}
@@ -82,18 +82,17 @@ def by_partition(outcomes: Sequence[suite.Outcome]) -> str:
                "verdict"], rows))
 
 
-def of_table3(figure: str) -> Callable[
-    [Sequence[suite.Outcome]], list[answers.Answer]]:
+def of_table3(figure: str) -> Callable[[suite.Outcomes], list[answers.Answer]]:
   """Makes the ``Figure.further`` that answers Table 3 by another figure."""
 
-  def judge(outcomes: Sequence[suite.Outcome]) -> list[answers.Answer]:
+  def judge(outcomes: suite.Outcomes) -> list[answers.Answer]:
     return [answer._replace(figure=figure) for answer in answers.numbers(
         claims.NAME, "Table3", outcomes, OF_TABLE3)]
 
   return judge
 
 
-def survives(outcomes: Sequence[suite.Outcome]) -> str:
+def survives(outcomes: suite.Outcomes) -> str:
   """Section: how much of FedGroup's gain over FedAvg is due to its groups."""
   rows = []
   for runs in suite.by_panel(outcomes):
@@ -129,7 +128,7 @@ OF_TABLE1 = {"discrepancy_mean": verdicts.of_rounds("discrepancy"),
              "rounds_to_85%": verdicts.rounds_to(0.85)}
 
 
-def heterogeneity(outcomes: Sequence[suite.Outcome]) -> str:
+def heterogeneity(outcomes: suite.Outcomes) -> str:
   """Table 1: discrepancy and accuracy by the number of a client's classes."""
   stated = _stated("Table1")
 
@@ -164,7 +163,7 @@ def _after(outcome: suite.Outcome, protocol: str, number: int) -> str:
   return shown(values) if values else "-"
 
 
-def newcomers(outcomes: Sequence[suite.Outcome]) -> str:
+def newcomers(outcomes: suite.Outcomes) -> str:
   """A table of the accuracy of newcomers and of the other clients."""
   ((when, _),) = outcomes[0].cell.config.values["newcomers_at"]
   rows = []
@@ -179,7 +178,7 @@ def newcomers(outcomes: Sequence[suite.Outcome]) -> str:
       "difference"], rows)
 
 
-def shifted(outcomes: Sequence[suite.Outcome]) -> str:
+def shifted(outcomes: suite.Outcomes) -> str:
   """A table of the accuracy before and after the clients' data change."""
   when = outcomes[0].cell.config.values["shift_every"]
   last = outcomes[0].summary["cost"]["rounds"]

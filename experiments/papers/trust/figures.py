@@ -9,8 +9,7 @@
 - ``fedjax``: FedJAX 0.0.17, run in turn on the same clients and rows.
 """
 
-from collections.abc import Callable, Sequence
-import pathlib
+from collections.abc import Callable
 
 import numpy as np
 
@@ -75,7 +74,7 @@ def _best(protocol: str, rounds: int) -> Callable[..., np.ndarray]:
 def _published(name: str) -> figures.Section:
   """The table of a figure: every published number, run or not."""
 
-  def section(outcomes: Sequence[suite.Outcome]) -> str:
+  def section(outcomes: suite.Outcomes) -> str:
     figure = FIGURES[name]
     titles = {panel.letter: panel.title for panel in figure.panels}
     played = {(o.cell.panel, o.cell.label): o.summary["cost"]["rounds"]
@@ -111,7 +110,7 @@ _MODELS = {
     "pFedMe, global": ("global", "global_accuracy_max")}
 
 
-def _draw_pfedme(paths: list[pathlib.Path], outcomes: list[suite.Outcome],
+def _draw_pfedme(paths: plots.Paths, outcomes: suite.Outcomes,
                  title: str, x_axis: str) -> None:
   """Draws the curves of all three models of pFedMe."""
   runs, marks = {}, {}
