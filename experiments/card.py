@@ -24,7 +24,8 @@ from fedjax_alg import files, metrics, registry
 from fedjax_alg.files import expanded
 from fedjax_alg.metrics import names
 from fedjax_alg.records import summary as summary_lib, tables
-from .cli import config as config_lib, lock
+from .cli import lock
+from .cli.config import UsageError
 from .cli.command import boolean, Command, written
 from .reports import report
 
@@ -169,9 +170,9 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   """Writes the card."""
   del argv
   if len(words) != 1:
-    raise config_lib.UsageError("give the folder of one run, e.g. out/first")
+    raise UsageError("give the folder of one run, e.g. out/first")
   if values.crate and importlib.util.find_spec("rocrate") is None:
-    raise config_lib.UsageError(
+    raise UsageError(
         "--crate: needs the package rocrate (pip install 'fedjax_alg[crate]')")
   folder = expanded(words[0])
   result = fa.load_run(folder)

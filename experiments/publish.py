@@ -41,6 +41,7 @@ from fedjax_alg import files
 from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as results, tables as records
 from .cli import config as config_lib
+from .cli.config import UsageError
 from .cli.command import boolean, Command, enum, string
 from .papers import tuning
 from .reports import answers, claims_page, figures, report, styles
@@ -72,7 +73,7 @@ def read_notes(path: pathlib.Path) -> dict[str, str]:
     return {}
   parts = re.split(r"^## +(\S+) *$", files.read_text(path), flags=re.M)
   if re.sub(r"^#[^#].*$", "", parts[0], flags=re.M).strip():
-    raise config_lib.UsageError(
+    raise UsageError(
         f"{path}: text before the first section (## intro, ## fig1, ...)")
   return dict(zip(parts[1::2], map(str.strip, parts[2::2])))
 
@@ -112,7 +113,7 @@ def _lower(path: pathlib.Path) -> tuple[str, str]:
   """
   title, _, rest = files.read_text(path).partition("\n")
   if not title.startswith("# "):
-    raise config_lib.UsageError(
+    raise UsageError(
         f"{path}: has no title, so it is no table of a figure command; make it "
         "again")
   return title.removeprefix("# "), re.sub(r"^#", "##", rest, flags=re.M).strip()
@@ -230,7 +231,7 @@ def publish(paper: figures.Paper, source: pathlib.Path, target: pathlib.Path, *,
   kept = {name: text for page in pages.values()
           for name, text in _kept(page).items()}
   if not names and not (again and kept):
-    raise config_lib.UsageError(
+    raise UsageError(
         f"--from={source}: holds no table of {paper.name} (make them with "
         f"python -m experiments.{paper.name} --{paper.flag}=all)")
   file = target / f"{paper.name}.notes.md"
@@ -241,7 +242,7 @@ def publish(paper: figures.Paper, source: pathlib.Path, target: pathlib.Path, *,
   known = [*tops.values(), *order]
   for name in notes:
     if name not in known:
-      raise config_lib.UsageError(
+      raise UsageError(
           f"{file}: ## {name} is no section (of {', '.join(known)})")
   # Nothing is written where one of them is refused.
   made = {name: _lower(source / name / f"{name}.md") for name in names}
@@ -329,12 +330,12 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   if values.all:
     for flag in ("paper", "from"):
       if values[flag].present:
-        raise config_lib.UsageError(
+        raise UsageError(
             f"--{flag}: not read with --all, which takes out/<paper> of each")
     print(*publish_all(expanded(values.to)), sep="\n")
     return
   if values.paper is None:
-    raise config_lib.UsageError(
+    raise UsageError(
         f"--paper: missing (one of {', '.join(PAPERS)}; or --all)")
   source = pathlib.Path(values["from"].value or f"out/{values.paper}")
   print(publish(PAPERS[values.paper], expanded(source), expanded(values.to)))

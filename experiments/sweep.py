@@ -31,6 +31,7 @@ from fedjax_alg.runs.compare import compare
 from fedjax_alg.runs.result import load_run
 from fedjax_alg.runs.sweep import combinations
 from .cli import config as config_lib, flag_words, part as part_lib
+from .cli.config import UsageError
 from .cli import program, sweeps
 from .cli.command import boolean, Command, enum, string, strings
 from .cli.guard import WITH_RESUME
@@ -100,13 +101,13 @@ def make(words: Sequence[str], grid: dict[str, list[str]], root: pathlib.Path,
     page.check_plotly("`html`")  # before the first setting is run
   number = math.prod(map(len, grid.values()))
   if number > _MOST_SETTINGS:
-    raise config_lib.UsageError(
+    raise UsageError(
         f"--sweep: {number:,} settings in all, must be at most "
         f"{_MOST_SETTINGS:,}")
   configs = sweeps.configs(_with_validation(words), grid, root)
   columns = tasks.of(configs[0]).metrics.columns
   if metric is not None and metric not in columns:
-    raise config_lib.UsageError(
+    raise UsageError(
         f"--metric={metric}: must be one of {', '.join(columns)}")
   if part is not None:
     sweeps.play_part(configs, part)
@@ -157,7 +158,7 @@ def _write_page(path: pathlib.Path, title: str, played: report.Sweep) -> None:
 def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   """Runs the grid."""
   if not values.sweep:
-    raise config_lib.UsageError(
+    raise UsageError(
         "--sweep: missing, give NAME=VALUE,VALUE,... (a flag of a run and its "
         "values)")
   grid = sweeps.read_grid(values.sweep)

@@ -51,6 +51,7 @@ from fedjax_alg.records import summary as results, tables
 from fedjax_alg.records.scores import LAST_ROUNDS
 from . import sweep
 from .cli import config as config_lib, flag_words, part as part_lib
+from .cli.config import UsageError
 from .cli import program, sweeps
 from .cli.command import boolean, Command, enum, integer, listed, string
 from .cli.guard import AGAIN, WITH_RESUME
@@ -93,11 +94,11 @@ def _tune_any(
   """
   by_gradient = gradients.asked(values, argv)
   if "validation_clients" not in map(flag_words.name_of, words):
-    raise config_lib.UsageError(
+    raise UsageError(
         "--validation_clients: missing, the choice is made on clients held out "
         "(at least 1)")
   if values.by not in (None, "validation"):
-    raise config_lib.UsageError(
+    raise UsageError(
         f"--by={values.by}: experiments.tune chooses by validation alone "
         "(experiments.sweep by any protocol)")
   score = values.score if values["score"].present else "last_10"
@@ -171,12 +172,12 @@ def _tune_paper(
   paper, data = str(values.paper), str(values.data)
   protocol = tuning.PROTOCOLS.get((paper, data))
   if protocol is None:
-    raise config_lib.UsageError(
+    raise UsageError(
         f"--data={data}: not of the {paper} paper (one of "
         f"{', '.join(d for p, d in tuning.PROTOCOLS if p == paper)})")
   by_gradient = gradients.asked(values, argv)
   if by_gradient and protocol.by != "validation":
-    raise config_lib.UsageError(
+    raise UsageError(
         f"--{gradients.FLAG}: not of {paper} on {data}, where methods have a "
         "model for each client and no validation clients")
   source = [f"--data_dir={values.data_dir}"] if values.data_dir else []

@@ -10,6 +10,7 @@ from absl import flags as absl_flags
 
 from fedjax_alg.errors import reason
 from . import config as config_lib, flag_words, guard
+from .config import UsageError
 
 #: Functions that define a flag in ``flag_values``.
 Flags = Sequence[Callable[..., Any]]
@@ -95,7 +96,7 @@ def written(place: str) -> Iterator[None]:
   try:
     yield
   except OSError as error:
-    raise config_lib.UsageError(
+    raise UsageError(
         f"{place}: cannot be written ({reason(error)})") from error
 
 

@@ -23,8 +23,8 @@ from fedjax_alg.runs.progress import ProgressBar
 from fedjax_alg.runs.sinks import Sink
 from fedjax_alg.runs.stopping import ALL_ROUNDS
 from fedjax_alg.runs.tensorboard import TensorBoard
-from . import config as config_lib, flags, resume, signals, folder as folder_lib
-from .config import Config
+from . import flags, resume, signals, folder as folder_lib
+from .config import Config, UsageError
 from .folder import Taken
 from .guard import RunError
 from .writer import Folders
@@ -110,7 +110,7 @@ def refuse_several(config: Config, joined: bool = False) -> None:
     UsageError: the flags ask for several processes.
   """
   if config.processes.several and not joined:
-    raise config_lib.UsageError(
+    raise UsageError(
         "--distributed: executes a single run in several processes, not those "
         "of a sweep or figure (python -m experiments.run has it)")
 

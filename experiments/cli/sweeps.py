@@ -25,7 +25,7 @@ from fedjax_alg.runs.sweep import combinations
 from . import config as config_lib
 from . import execute, flag_words, flags, lock, resume, signals
 from . import folder as folder_lib, part as part_lib
-from .config import Config
+from .config import Config, UsageError
 from .folder import Taken
 from .lock import HeldError
 
@@ -57,13 +57,13 @@ def read_grid(words: Sequence[str]) -> dict[str, list[str]]:
     values = [value for value in text.split(";" if ";" in text else ",")
               if value]
     if not (name and equals and values):
-      raise config_lib.UsageError(
+      raise UsageError(
           f"--sweep={word}: must be NAME=VALUE,VALUE,... (values that have "
           "commas themselves: separated by semicolons)")
     if name in grid:
-      raise config_lib.UsageError(f"--sweep={name}: given twice")
+      raise UsageError(f"--sweep={name}: given twice")
     if len(set(values)) < len(values):
-      raise config_lib.UsageError(f"--sweep={word}: has a value twice")
+      raise UsageError(f"--sweep={word}: has a value twice")
     grid[name] = values
   return grid
 
@@ -83,7 +83,7 @@ def refuse_given(argv: Sequence[str], grid: dict[str, list[str]]) -> None:
   for word in argv:
     name = flag_words.name_of(word)
     if word.startswith("-") and name in grid and name not in _SHARED:
-      raise config_lib.UsageError(
+      raise UsageError(
           f"--{word.lstrip('-')}: never run, the values are those of "
           f"--sweep={name}={','.join(grid[name])}; give one of the two")
 
@@ -108,7 +108,7 @@ def configs(argv: Sequence[str], grid: dict[str, list[str]],
   """
   for name in grid:
     if name in _SHARED:
-      raise config_lib.UsageError(
+      raise UsageError(
           f"--sweep={name}: cannot be varied, all settings share it")
   out = []
   for setting in combinations(grid):
@@ -118,7 +118,7 @@ def configs(argv: Sequence[str], grid: dict[str, list[str]],
         [*argv, *(f"--{k}={v}" for k, v in setting.items()),
          f"--out_dir={folder}"], "experiments.sweep"))
     if out[-1].output.dry_run:
-      raise config_lib.UsageError(
+      raise UsageError(
           "--dry_run: not of a sweep (python -m experiments.run has it)")
   return out
 
@@ -180,7 +180,7 @@ def play_part(all_configs: Sequence[Config], share: part_lib.Part,
   """
   for config in all_configs:
     if config.output.overwrite:
-      raise config_lib.UsageError(
+      raise UsageError(
           "--part and --overwrite: give one of them; all parts together would "
           "be started anew by the command that makes their tables (--resume)")
   # A part has as few programs as can be.

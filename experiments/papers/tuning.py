@@ -19,6 +19,7 @@ from fedjax_alg.data.federation import load_examples
 from fedjax_alg.records import summary as results, tables
 from fedjax_alg.records.scores import in_last
 from ..cli import config as config_lib, flag_words, guard, sweeps
+from ..cli.config import UsageError
 from ..reports import chosen, report, suite
 from .conjugate import figures as conjugate
 from .diversified import ablation, figures as diversified
@@ -318,7 +319,7 @@ class Study(NamedTuple):
       if name not in known:
         some = [*(n for n in known if n not in cells),
                 *["ablation"] * (cells[0] in known)]
-        raise config_lib.UsageError(
+        raise UsageError(
             f"--methods={name}: no flag file (there are {', '.join(some)})")
     return names
 

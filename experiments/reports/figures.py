@@ -21,6 +21,7 @@ from fedjax_alg.records import summary as results
 from fedjax_alg.runs.compare import compare
 from fedjax_alg.runs.result import load_run
 from ..cli import config as config_lib, flag_words, guard, lock, program
+from ..cli.config import UsageError
 from ..cli import part as part_lib
 from ..cli.command import boolean, Command, enum, Flags, integer, listed, string
 from . import answers, chosen, comparison, page, partitions, plots, report
@@ -337,7 +338,7 @@ def each_cell(
   for panel in figure.panels:
     lines = [Line(*line) for line in figure.lines_of(panel)]
     if not lines:
-      raise config_lib.UsageError(
+      raise UsageError(
           f"{figure.title}: no method can be run, none of those with a file in "
           f"presets/{paper.name}/ is registered")
     if request.quick:
@@ -361,7 +362,7 @@ def cells(paper: Paper, figure: Figure, request: Request) -> list[suite.Cell]:
     if name not in {cell.name for cell in found}:
       known = dict.fromkeys(cell.name for cell in each_cell(
           paper, figure, request._replace(lines=None)))
-      raise config_lib.UsageError(
+      raise UsageError(
           f"--lines={name}: no such line (one of {', '.join(known)})")
   return found
 
@@ -374,7 +375,7 @@ def only(name: str, figure: Figure, panels: Sequence[str]) -> Figure:
   """
   kept = tuple(p for p in figure.panels if p.letter in panels)
   if not kept:
-    raise config_lib.UsageError(
+    raise UsageError(
         f"--panels={','.join(panels)}: {name} has "
         f"{', '.join(p.letter for p in figure.panels)}")
   return figure._replace(panels=kept)
@@ -527,10 +528,10 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
   """Runs what a figure needs, writes it and returns its Markdown page."""
   figure, notes, lacking = asked(paper, name, request)
   if not figure.panels and not request.finished:
-    raise config_lib.UsageError(f"{name}: {' '.join(lacking)}")
+    raise UsageError(f"{name}: {' '.join(lacking)}")
   outcomes = outcomes_of(paper, figure, request)
   if not outcomes and not figure.of_claims:
-    raise config_lib.UsageError(f"--finished: no run of {name} is")
+    raise UsageError(f"--finished: no run of {name} is")
   parts = [
       *(section(outcomes) for section in figure.sections),
       verdicts.section(figure.statements, outcomes),
@@ -697,22 +698,22 @@ def _request(paper: Paper, values: FlagValues, words: Sequence[str],
   """
   for flag in map(flag_words.name_of, words):
     if flag in _NOT_OF_FIGURES:
-      raise config_lib.UsageError(
+      raise UsageError(
           f"--{flag}: not of a figure command, {_NOT_OF_FIGURES[flag]}")
   name = values[paper.flag].value
   if name is None:
-    raise config_lib.UsageError(
+    raise UsageError(
         f"--{paper.flag}: missing (one of "
         f"{', '.join([*paper.figures, *paper.tables, 'all'])})")
   for flag in ("panels", "lines", "x_axis", "html", "part", "finished"):
     if name in paper.tables and values[flag].present:
-      raise config_lib.UsageError(
+      raise UsageError(
           f"--{flag}: not read by {name}, which makes no runs")
   if name in paper.tables and not paper.tables[name].of_runs and words:
-    raise config_lib.UsageError(
+    raise UsageError(
         f"{words[0]}: not read by {name}, which has settings of its own")
   if values.part and values.finished:
-    raise config_lib.UsageError("--part and --finished: give one of them")
+    raise UsageError("--part and --finished: give one of them")
   # Tables do not show the paths of files on this machine.
   places = ("--data_dir", "--out_dir", *(f"--{name}" for name in paper.files))
   command_line = " ".join([program.name(paper.name), *(

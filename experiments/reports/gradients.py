@@ -16,6 +16,7 @@ from fedjax_alg.runs import gradient_tuning, hypergradient
 from fedjax_alg.runs.gradient_tuning import GradientTuning, OuterStep
 from fedjax_alg.runs.prepare import check_choice
 from ..cli import config as config_lib, execute, flag_words, program
+from ..cli.config import UsageError
 from ..cli.command import integer, listed
 from . import report
 
@@ -49,11 +50,11 @@ def asked(values: FlagValues, argv: Sequence[str]) -> list[str]:
   if values[FLAG].present:
     for name in map(flag_words.name_of, argv):
       if name in _NOT_READ or name.removeprefix("no") in _NOT_READ:
-        raise config_lib.UsageError(f"--{name}: not read with --{FLAG}")
+        raise UsageError(f"--{name}: not read with --{FLAG}")
     return list(values[FLAG].value or ())
   for name in ("outer_steps", "halvings"):
     if values[name].present:
-      raise config_lib.UsageError(
+      raise UsageError(
           f"--{name}={values[name].value}: only read with --{FLAG}")
   return []
 

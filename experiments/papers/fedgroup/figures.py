@@ -13,6 +13,7 @@ from fedjax_alg.data import DataError
 from fedjax_alg.data.sources import load_npz
 from fedjax_alg.data.synthetic import client_sizes
 from ...cli import config as config_lib
+from ...cli.config import UsageError
 from ...reports import figures, plots, report, suite
 from ...reports.figures import Draw, Figure, Line, Panel, Request
 from . import pretraining, tables, claims
@@ -312,9 +313,9 @@ def _clients(path: str) -> int:
   try:
     found = load_npz(path).client_train
   except DataError as error:
-    raise config_lib.UsageError(f"--sent140_path={path}: {error}") from error
+    raise UsageError(f"--sent140_path={path}: {error}") from error
   if found is None:
-    raise config_lib.UsageError(
+    raise UsageError(
         f"--sent140_path={path}: has no client_train and client_test")
   return min(len(set(found.tolist())), _SENT140_CLIENTS)
 
