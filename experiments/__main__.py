@@ -44,8 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       raise config_lib.HelpRequested(usage())
     known = commands()
     if words[0] not in known:
-      raise UsageError(
-          f"COMMAND={words[0]}: must be one of {', '.join(known)}")
+      raise UsageError(f"COMMAND={words[0]}: must be one of {', '.join(known)}")
     found.append(importlib.import_module(f".{words[0]}", __package__))
 
   status = guarded(find, words)

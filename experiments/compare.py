@@ -141,9 +141,8 @@ def _files(out: Sequence[str]) -> list[pathlib.Path]:
     if path.suffix in _SUFFIXES and not path.is_dir():
       found.append(path)
     elif path.suffix and not path.is_dir():
-      raise UsageError(
-          f"--out={word}: {path.suffix} is unknown (one of "
-          f"{', '.join(_SUFFIXES)}, or a folder)")
+      raise UsageError(f"--out={word}: {path.suffix} is unknown (one of "
+                       f"{', '.join(_SUFFIXES)}, or a folder)")
     elif path.is_file():
       raise UsageError(f"--out={word}: is a file")
     else:
@@ -161,9 +160,8 @@ def _targets(words: Sequence[str] | None) -> list[float] | None:
   try:
     return None if words is None else [float(word) for word in words]
   except ValueError:
-    raise UsageError(
-        f"--targets={','.join(words or ())}: must be numbers, separated by "
-        "commas") from None
+    raise UsageError(f"--targets={','.join(words or ())}: must be numbers, "
+                     "separated by commas") from None
 
 
 def _write(files: Sequence[pathlib.Path], found: fa.Comparison, x_axis: str,

@@ -74,9 +74,8 @@ def read_claims(word: str) -> list[dict[str, str]]:
         f"{word}: no file of claims ({errors.reason(error)})") from error
   lacking = [name for name in _COLUMNS if not rows or name not in rows[0]]
   if lacking:
-    raise UsageError(
-        f"{word}: lacks the column {lacking[0]} (must have "
-        f"{', '.join(_COLUMNS)}, and a line for each claim)")
+    raise UsageError(f"{word}: lacks the column {lacking[0]} (must have "
+                     f"{', '.join(_COLUMNS)}, and a line for each claim)")
   for number, row in enumerate(rows, 2):
     where = f"{word}, line {number}: "
     spent = _SPENT.fullmatch(row["metric"] or "")
@@ -92,9 +91,8 @@ def read_claims(word: str) -> list[dict[str, str]]:
       raise UsageError(
           f"{where}rule={row['rule']}: must be one of {', '.join(SCORES)}")
     if spent and " - " in row["method"]:
-      raise UsageError(
-          f"{where}method={row['method']}: a margin of what is spent cannot be "
-          "judged; claim the two numbers")
+      raise UsageError(f"{where}method={row['method']}: a margin of what is "
+                       "spent cannot be judged; claim the two numbers")
   return rows
 
 
@@ -187,9 +185,8 @@ def markdown(found: Sequence[Judged], command_line: str) -> str:
 def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   """Judges the claims and writes the tables."""
   if len(words) < 2:
-    raise UsageError(
-        "give a file of claims and the folders of runs, e.g. claims.csv "
-        "out/a out/b")
+    raise UsageError("give a file of claims and the folders of runs, e.g. "
+                     "claims.csv out/a out/b")
   claims = read_claims(words[0])
   runs = compare.read(words[1:])
   found = judge(claims, runs)

@@ -24,8 +24,7 @@ def _run(values: FlagValues, names: list[str], argv: Sequence[str]) -> None:
   del argv
   known = ", ".join(data.PREPARABLE)
   if not names:
-    raise UsageError(
-        f"which data set? ({known}, or another of TFDS)")
+    raise UsageError(f"which data set? ({known}, or another of TFDS)")
   for name in names:
     if not data.is_tfds(name):
       raise UsageError(

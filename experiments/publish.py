@@ -113,9 +113,8 @@ def _lower(path: pathlib.Path) -> tuple[str, str]:
   """
   title, _, rest = files.read_text(path).partition("\n")
   if not title.startswith("# "):
-    raise UsageError(
-        f"{path}: has no title, so it is no table of a figure command; make it "
-        "again")
+    raise UsageError(f"{path}: has no title, so it is no table of a figure "
+                     "command; make it again")
   return title.removeprefix("# "), re.sub(r"^#", "##", rest, flags=re.M).strip()
 
 
@@ -335,8 +334,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
     print(*publish_all(expanded(values.to)), sep="\n")
     return
   if values.paper is None:
-    raise UsageError(
-        f"--paper: missing (one of {', '.join(PAPERS)}; or --all)")
+    raise UsageError(f"--paper: missing (one of {', '.join(PAPERS)}; or --all)")
   source = pathlib.Path(values["from"].value or f"out/{values.paper}")
   print(publish(PAPERS[values.paper], expanded(source), expanded(values.to)))
 

@@ -101,14 +101,12 @@ def make(words: Sequence[str], grid: dict[str, list[str]], root: pathlib.Path,
     page.check_plotly("`html`")  # before the first setting is run
   number = math.prod(map(len, grid.values()))
   if number > _MOST_SETTINGS:
-    raise UsageError(
-        f"--sweep: {number:,} settings in all, must be at most "
-        f"{_MOST_SETTINGS:,}")
+    raise UsageError(f"--sweep: {number:,} settings in all, must be at most "
+                     f"{_MOST_SETTINGS:,}")
   configs = sweeps.configs(_with_validation(words), grid, root)
   columns = tasks.of(configs[0]).metrics.columns
   if metric is not None and metric not in columns:
-    raise UsageError(
-        f"--metric={metric}: must be one of {', '.join(columns)}")
+    raise UsageError(f"--metric={metric}: must be one of {', '.join(columns)}")
   if part is not None:
     sweeps.play_part(configs, part)
     return {}
@@ -158,9 +156,8 @@ def _write_page(path: pathlib.Path, title: str, played: report.Sweep) -> None:
 def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   """Runs the grid."""
   if not values.sweep:
-    raise UsageError(
-        "--sweep: missing, give NAME=VALUE,VALUE,... (a flag of a run and its "
-        "values)")
+    raise UsageError("--sweep: missing, give NAME=VALUE,VALUE,... (a flag of a "
+                     "run and its values)")
   grid = sweeps.read_grid(values.sweep)
   sweeps.refuse_given(argv, grid)
   said = flag_words.said(words)

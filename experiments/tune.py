@@ -94,13 +94,11 @@ def _tune_any(
   """
   by_gradient = gradients.asked(values, argv)
   if "validation_clients" not in map(flag_words.name_of, words):
-    raise UsageError(
-        "--validation_clients: missing, the choice is made on clients held out "
-        "(at least 1)")
+    raise UsageError("--validation_clients: missing, the choice is made on "
+                     "clients held out (at least 1)")
   if values.by not in (None, "validation"):
-    raise UsageError(
-        f"--by={values.by}: experiments.tune chooses by validation alone "
-        "(experiments.sweep by any protocol)")
+    raise UsageError(f"--by={values.by}: experiments.tune chooses by "
+                     "validation alone (experiments.sweep by any protocol)")
   score = values.score if values["score"].present else "last_10"
   if by_gradient:
     every = config_lib.parse(words).run.eval_every

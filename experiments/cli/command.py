@@ -96,8 +96,7 @@ def written(place: str) -> Iterator[None]:
   try:
     yield
   except OSError as error:
-    raise UsageError(
-        f"{place}: cannot be written ({reason(error)})") from error
+    raise UsageError(f"{place}: cannot be written ({reason(error)})") from error
 
 
 def help_lines(values: absl_flags.FlagValues) -> list[str]:

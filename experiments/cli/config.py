@@ -192,9 +192,8 @@ def expand_flagfiles(argv: Sequence[str], depth: int = 0) -> list[str]:
     name = word.split("=", 1)[1]
     path = flag_file(name)
     if depth >= _MOST_NESTED:
-      raise UsageError(
-          f"--flagfile={name}: more than {_MOST_NESTED} flag files one within "
-          "another; does one include itself?")
+      raise UsageError(f"--flagfile={name}: more than {_MOST_NESTED} flag "
+                       "files one within another; does one include itself?")
     try:
       words = _words(path.read_text("utf-8"))
     except (OSError, ValueError) as error:

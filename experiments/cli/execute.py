@@ -160,9 +160,8 @@ def run_folders(runs: Sequence[Taken], programs: Programs, label: str,
         names=[str(run.folder / "tensorboard") for run in runs])
   except NonFiniteError as error:
     saved = f"round {folders.saved}" if folders.saved else "none yet"
-    raise RunError(
-        f"{flags.as_flags(error.text)}; last good checkpoint: {saved}, in "
-        f"{runs[0].config.out_dir}") from error
+    raise RunError(f"{flags.as_flags(error.text)}; last good checkpoint: "
+                   f"{saved}, in {runs[0].config.out_dir}") from error
   return folders.summaries, last
 
 

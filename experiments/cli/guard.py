@@ -193,9 +193,8 @@ def _check_limits() -> None:
   """Refuses a limit under which XLA ends the process without a word."""
   limit = resource.getrlimit(resource.RLIMIT_AS)[0]
   if 0 < limit < _LEAST_ADDRESSES:
-    raise RunError(
-        f"the limit of addresses (ulimit -v) is {limit // 1024}; must be at "
-        f"least {_LEAST_ADDRESSES // 1000} or unlimited")
+    raise RunError(f"the limit of addresses (ulimit -v) is {limit // 1024}; "
+                   f"must be at least {_LEAST_ADDRESSES // 1000} or unlimited")
 
 
 def _play(

@@ -78,10 +78,9 @@ def check_same(folder: pathlib.Path, config: Config) -> None:
   old = json.loads(json.dumps(later)) | old
   changed = [k for k in new if k not in flags.NEUTRAL and new[k] != old.get(k)]
   if not changed:
-    raise UsageError(
-        f"--resume: the run in {folder} was started with flags or files that "
-        "its config.json does not name (another version, or edited); start "
-        "anew in another folder")
+    raise UsageError(f"--resume: the run in {folder} was started with flags or "
+                     "files that its config.json does not name (another "
+                     "version, or edited); start anew in another folder")
   name = changed[0]
   raise UsageError(
       f"--{name}={new.get(name)}: the run in {folder} has "
@@ -98,9 +97,8 @@ def check_rounds(folder: pathlib.Path, config: Config, done: int) -> None:
   rounds = config.run.rounds
   assert rounds is not None
   if done > rounds:
-    raise UsageError(
-        f"--rounds={rounds}: the run in {folder} has {done} already; start "
-        "anew in another folder")
+    raise UsageError(f"--rounds={rounds}: the run in {folder} has {done} "
+                     "already; start anew in another folder")
 
 
 def check_tables(folder: pathlib.Path, config: Config) -> None:
@@ -252,9 +250,8 @@ def restored(runs: Sequence[Taken],
       restore(run.folder, run.config, shapes, table)
       for run, table in zip(runs, records)))
   if rounds[0] != processes.agree(lambda: rounds[0]):
-    raise RunError(
-        f"{folders[0]}: this process does not find the checkpoint of process "
-        "0; all must see one folder")
+    raise RunError(f"{folders[0]}: this process does not find the checkpoint "
+                   "of process 0; all must see one folder")
   if len(set(rounds)) > 1 or any(of is None for of in states):
     return play_lib.new_records(programs, folders), None, 0
   whole = states[0] if len(runs) == 1 else jax.tree.map(

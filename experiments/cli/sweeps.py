@@ -57,9 +57,8 @@ def read_grid(words: Sequence[str]) -> dict[str, list[str]]:
     values = [value for value in text.split(";" if ";" in text else ",")
               if value]
     if not (name and equals and values):
-      raise UsageError(
-          f"--sweep={word}: must be NAME=VALUE,VALUE,... (values that have "
-          "commas themselves: separated by semicolons)")
+      raise UsageError(f"--sweep={word}: must be NAME=VALUE,VALUE,... (values "
+                       "that have commas themselves: separated by semicolons)")
     if name in grid:
       raise UsageError(f"--sweep={name}: given twice")
     if len(set(values)) < len(values):

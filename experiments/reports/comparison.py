@@ -219,17 +219,15 @@ def differences(comparison: Comparison) -> Table:
   if rows:
     seeds = max(int(row[1]) for row in rows)
     number = sum(not math.isnan(pair.p) for pair in pairs.values())
-    notes.append(
-        f"{which} of the run minus that of {comparison.baseline}, over equal "
-        "seeds, +- 95 % interval. Two-sided paired t test; Holm's correction "
-        f"for {number} test{'s' * (number != 1)}.")
+    notes.append(f"{which} of the run minus that of {comparison.baseline}, "
+                 "over equal seeds, +- 95 % interval. Two-sided paired t test; "
+                 f"Holm's correction for {number} test{'s' * (number != 1)}.")
     if seeds == 2:
       notes.append(_TWO_SEEDS)
     if 2 <= seeds <= 5:
-      notes.append(
-          "A rank test could not tell the runs apart: with "
-          f"{seeds} seeds the least p value of Wilcoxon's signed-rank test is "
-          f"{2 / 2 ** seeds:.2g}.")
+      notes.append(f"A rank test could not tell the runs apart: with {seeds} "
+                   "seeds the least p value of Wilcoxon's signed-rank test is "
+                   f"{2 / 2 ** seeds:.2g}.")
     if number < len(rows):
       notes.append("There is no test (-) with one seed or with equal "
                    "differences in all seeds.")

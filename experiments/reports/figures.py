@@ -338,9 +338,8 @@ def each_cell(
   for panel in figure.panels:
     lines = [Line(*line) for line in figure.lines_of(panel)]
     if not lines:
-      raise UsageError(
-          f"{figure.title}: no method can be run, none of those with a file in "
-          f"presets/{paper.name}/ is registered")
+      raise UsageError(f"{figure.title}: no method can be run, none of those "
+                       f"with a file in presets/{paper.name}/ is registered")
     if request.quick:
       lines = [line for line in lines if line.protocol == TUNED] or lines
     for line in lines:
@@ -375,9 +374,8 @@ def only(name: str, figure: Figure, panels: Sequence[str]) -> Figure:
   """
   kept = tuple(p for p in figure.panels if p.letter in panels)
   if not kept:
-    raise UsageError(
-        f"--panels={','.join(panels)}: {name} has "
-        f"{', '.join(p.letter for p in figure.panels)}")
+    raise UsageError(f"--panels={','.join(panels)}: {name} has "
+                     f"{', '.join(p.letter for p in figure.panels)}")
   return figure._replace(panels=kept)
 
 
@@ -410,9 +408,8 @@ def asked(paper: Paper, name: str,
         figure.panels[0].letter, figure.panels[-1].letter)
     figure = only(name, figure, letters)
     which = "" if figure.quick else "the first and the last panel "
-    notes.append(
-        f"Quick: `{' '.join([*paper.quick, *figure.shrunk])}`, {which}"
-        f"({' and '.join(letters)}; --panels gives others).")
+    notes.append(f"Quick: `{' '.join([*paper.quick, *figure.shrunk])}`, "
+                 f"{which}({' and '.join(letters)}; --panels gives others).")
   if request.quick and paper.quick_rounds:
     notes.append("Quick: at most so many rounds are run: " + ", ".join(
         f"{registry.get(method).label} {most}"
@@ -702,13 +699,11 @@ def _request(paper: Paper, values: FlagValues, words: Sequence[str],
           f"--{flag}: not of a figure command, {_NOT_OF_FIGURES[flag]}")
   name = values[paper.flag].value
   if name is None:
-    raise UsageError(
-        f"--{paper.flag}: missing (one of "
-        f"{', '.join([*paper.figures, *paper.tables, 'all'])})")
+    raise UsageError(f"--{paper.flag}: missing (one of "
+                     f"{', '.join([*paper.figures, *paper.tables, 'all'])})")
   for flag in ("panels", "lines", "x_axis", "html", "part", "finished"):
     if name in paper.tables and values[flag].present:
-      raise UsageError(
-          f"--{flag}: not read by {name}, which makes no runs")
+      raise UsageError(f"--{flag}: not read by {name}, which makes no runs")
   if name in paper.tables and not paper.tables[name].of_runs and words:
     raise UsageError(
         f"{words[0]}: not read by {name}, which has settings of its own")

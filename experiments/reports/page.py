@@ -61,9 +61,8 @@ def check_plotly(asked: str) -> None:
   try:
     importlib.import_module("plotly")
   except ImportError:
-    raise OptionError(
-        f"{asked}: a page needs plotly, install it with pip install "
-        "'fedjax_alg[report]'") from None
+    raise OptionError(f"{asked}: a page needs plotly, install it with pip "
+                      "install 'fedjax_alg[report]'") from None
 
 
 def _numbers(values: Any) -> list[float | None]:

@@ -150,15 +150,14 @@ def _words(found: dict[str, Any]) -> str:
 
 def answer(outcomes: suite.Outcomes) -> str:
   """Section: what each part brings, alone, among all, and to the rest."""
-  intro = (
-      "## What each part brings\n\nPaired differences of the accuracy in "
-      "points, with the part less without it: *alone*, to FedAvg's steps with "
-      "the average and one model; *to the rest*, where both other parts of "
-      "MA-FSVRG are there (FSVRG's steps, the adaptive step, K = 4); *on "
-      "average*, over all combinations of the other parts. All are means over "
-      "the panels that were run. The verdict is on the average. Rounds saved "
-      f"are those to {100 * TARGET:g} %, over the pairs in which all "
-      "repetitions of both get there.\n\n")
+  intro = ("## What each part brings\n\nPaired differences of the accuracy in "
+           "points, with the part less without it: *alone*, to FedAvg's steps "
+           "with the average and one model; *to the rest*, where both other "
+           "parts of MA-FSVRG are there (FSVRG's steps, the adaptive step, K = "
+           "4); *on average*, over all combinations of the other parts. All "
+           "are means over the panels that were run. The verdict is on the "
+           f"average. Rounds saved are those to {100 * TARGET:g} %, over the "
+           "pairs in which all repetitions of both get there.\n\n")
   rows, said = [], []
   full = Combination("FSVRG", "adaptive", 4)
   for part in PARTS:
