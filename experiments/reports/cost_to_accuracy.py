@@ -65,7 +65,7 @@ def _shown(values: Sequence[float | None], last: int) -> tuple[str, str]:
   """The median of numbers of rounds, and the number of each seed, in words."""
   middle = median(values)
   return (f"not in {last}" if middle is None else f"{middle:g}",
-          ", ".join("-" if v is None else f"{v:g}" for v in values))
+          ", ".join(map(report.number, values)))
 
 
 def rounds_table(paper: str, artifact: str, target: float) -> Any:
@@ -73,10 +73,9 @@ def rounds_table(paper: str, artifact: str, target: float) -> Any:
   metric = f"rounds_to_{100 * target:g}%"
 
   def section(outcomes: suite.Outcomes) -> str:
-    stated = {(row["panel"], row["method"]): row["value"]
-              for row in report.read_claims(paper)
-              if row["artifact"].lower() == artifact.lower()
-              and row["metric"] == metric}
+    stated = {(claim.panel, claim.method): claim.said
+              for claim in report.load_claims(paper, artifact)
+              if claim.metric == metric}
     found = []
     for o in outcomes:
       last = o.summary["cost"]["rounds"]
@@ -200,7 +199,7 @@ def communication(outcomes: suite.Outcomes, wanted: Sequence[float],
       rows.append([
           f"{100 * target:g} %", o.cell.label,
           _shown(spent(o, target, "round"), cost["rounds"])[0],
-          f"{share:,.0f}", *("-" if v is None else f"{v:,.0f}" for v in (
+          f"{share:,.0f}", *(report.number(v, ",.0f") for v in (
               total, None if total is None else total * KB,
               None if up is None else up * KB))])
   text = report.table([
@@ -252,7 +251,7 @@ def seconds_table(outcomes: suite.Outcomes, wanted: Sequence[float]) -> str:
           _shown(spent(o, target, "round"), o.summary["cost"]["rounds"])[0],
           f"{of_server:.2g}",
           f"{o.summary['timing']['steady_s_per_round'] - of_server:.2g}",
-          *("-" if v is None else f"{v:.3g}" for v in (
+          *(report.number(v, ".3g") for v in (
               server, clients, None if server is None or clients is None
               else server + clients))])
   return report.table([

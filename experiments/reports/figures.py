@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import functools
 import pathlib
 import shlex
+import string as string_lib
 from typing import NamedTuple
 
 from absl.flags import FlagValues
@@ -185,11 +186,18 @@ class Paper(NamedTuple):
     return _command(self)(argv)
 
 
+def panels(of: Mapping[str, tuple[str, ...]], data: str = "",
+           more: tuple[str, ...] = ()) -> tuple[Panel, ...]:
+  """Panels with the letters from a on: title -> flags, to which come ``more``.
+  """
+  return tuple(Panel(letter, title, (*flags, *more), data) for letter, (
+      title, flags) in zip(string_lib.ascii_lowercase, of.items()))
+
+
 def participation(*percent: int) -> tuple[Panel, ...]:
   """A panel for each share of participants, in percent."""
-  return tuple(
-      Panel(letter, f"{p} % of the clients", (f"--participation={p/100}",))
-      for letter, p in zip("abcd", percent))
+  return panels({f"{p} % of the clients": (f"--participation={p/100}",)
+                 for p in percent})
 
 
 def method_files(paper: str, folder: str) -> dict[str, tuple[str, ...]]:

@@ -195,7 +195,7 @@ def _table_of(
   cells: list[tuple[str, str, str]] = []
   for method in methods:
     for row in rows:
-      panel = f"{row.cell.panel}: {row.cell.panel_title}"
+      panel = row.cell.place
       if row.cell.label == method:
         if row.paper is not None:
           cells.append((panel, f"{method}, the paper", f"{row.paper:.1f}"))
@@ -306,6 +306,11 @@ def by_panel(cells: Iterable[tuple[str, str, str]]) -> str:
   if len(panels) > len(lines):
     head, *rows = map(list, zip(head, *rows))
   return table(head, rows)
+
+
+def number(value: float | None, form: str = "g") -> str:
+  """A number; "-" for None."""
+  return "-" if value is None else f"{value:{form}}"
 
 
 def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:

@@ -61,6 +61,11 @@ class Cell:
     """The title of the panel with its letter, as above its curves."""
     return f"({self.panel}) {self.panel_title}"
 
+  @property
+  def place(self) -> str:
+    """The same, as in the rows of tables."""
+    return f"{self.panel}: {self.panel_title}"
+
   @functools.cached_property
   def config(self) -> config_lib.Config:
     """The run that the flags ask for, parsed and checked once.

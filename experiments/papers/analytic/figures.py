@@ -203,10 +203,6 @@ def _afl_lines(panel: Panel) -> list[Line]:
 # Tables and pictures.
 
 
-def _heading(runs: suite.Outcomes) -> str:
-  return f"{runs[0].cell.panel}: {runs[0].cell.panel_title}"
-
-
 def _rounds(outcome: suite.Outcome) -> str:
   """The number of rounds that a time is for, and how many were run."""
   played = outcome.summary["cost"]["rounds"]
@@ -257,8 +253,7 @@ def time_table(outcomes: suite.Outcomes) -> str:
       label, saved, said = o.cell.label, "-", "-"
       if label != claims.ACNNL:
         saved = f"{claims.reduction(runs, panel, label).mean():.1f}"
-        value = stated.get((panel, label))
-        said = "-" if value is None else f"{value:g}"
+        said = report.number(stated.get((panel, label)))
         if panel == "b" and label != claims.WA:
           said = "more than 97"
       seconds = {part: f"{time(o).mean():.4g}" for part, time in _TIMES.items()}
@@ -266,7 +261,7 @@ def time_table(outcomes: suite.Outcomes) -> str:
           label, _rounds(o), seconds.pop("together"), *seconds.values(), saved,
           said, f"{_wall(o):.3g}"])
     idle = claims.reduction(runs, panel, claims.WA, _TIMES["idle"]).mean()
-    parts += [f"## {_heading(runs)}", table([
+    parts += [f"## {runs[0].cell.place}", table([
         "method", "rounds", "simulated s", *_PARTS,
         "FedACnnL needs less by, %", "paper", _HERE], rows),
               f"Idle time of FedACnnL is {idle:.1f} % less than without "
@@ -290,7 +285,7 @@ def to_accuracy(outcomes: suite.Outcomes) -> str:
     wanted = [float(name) for name in runs[0].summary["rounds_to"]]
     ours = next((o for o in runs if o.cell.label == claims.ACNNL), None)
     parts.append(table(
-        [_heading(runs), *(f"{100 * t:g} %" for t in wanted)],
+        [runs[0].cell.place, *(f"{100 * t:g} %" for t in wanted)],
         ([o.cell.label, *(_time_to(o, t, None if ours is o else ours)
                           for t in wanted)] for o in runs)))
   return "\n\n".join(parts)
@@ -380,7 +375,7 @@ def _ends(
       final = o.summary["final"]
       rows.append([
           o.cell.label,
-          *bool(stated) * ["-" if said is None else f"{said:.2f}"],
+          *bool(stated) * [report.number(said, ".2f")],
           *(shown(final["local"][name]["values"], factor=100)
             for name in ("accuracy", "client_accuracy", "worst_decile")),
           # Each client alone has no global model.
@@ -389,7 +384,7 @@ def _ends(
       if times:
         rows[-1] += [f"{claims.TOTAL(o).mean():.4g}",
                      f"{_TIMES['idle'](o).mean():.4g}", f"{_wall(o):.3g}"]
-    parts += [f"## {_heading(runs)}", table(head, rows)]
+    parts += [f"## {runs[0].cell.place}", table(head, rows)]
   return "\n\n".join(parts)
 
 
@@ -438,7 +433,7 @@ def table2(outcomes: suite.Outcomes) -> str:
   columns = [column for column, (label, _) in claims.COLUMNS.items()
              if label in {o.cell.label for o in outcomes}]
   for runs in suite.by_panel(outcomes):
-    rows.append([_heading(runs)])
+    rows.append([runs[0].cell.place])
     for column, ours, said in _columns(runs):
       if column in columns:
         rows[-1].append("-" if ours is None else f"{ours[0]:.2f}" + (
@@ -470,7 +465,7 @@ def afl_table(outcomes: suite.Outcomes) -> str:
   rows = []
   for runs in suite.by_panel(outcomes):
     found = {o.cell.label: f"{last(o).mean():.2f}" for o in runs}
-    rows += [[_heading(runs), how, found.get(how, "-"),
+    rows += [[runs[0].cell.place, how, found.get(how, "-"),
               found.get(how + _KEPT, "-")] for how in _DEALT]
   return ("Accuracy of the one global model, in percent. Every client adds "
           "gamma = 1 to its Gram matrix; the server takes the sum of them "
@@ -525,9 +520,8 @@ FIGURES: dict[str, Figure] = {
         quick=("a", "d")),
     "dirichlet": _personal(
         "Personalised accuracy by the concentration of the classes, MNIST-DNN",
-        tuple(Panel(letter, f"Dirichlet({alpha})",
-                    (f"--dirichlet_alpha={alpha}",), "mnist")
-              for letter, alpha in zip("abc", ("0.1", "0.3", "1"))),
+        figures.panels({f"Dirichlet({alpha})": (f"--dirichlet_alpha={alpha}",)
+                        for alpha in ("0.1", "0.3", "1")}, "mnist"),
         _dirichlet_lines, num_seeds=3,
         table=lambda outcomes: _ends(outcomes, "method"),
         draw=_draw_ends, statements=claims.DIRICHLET, quick=("a",)),

@@ -189,10 +189,8 @@ def _defended(defence: str) -> verdicts.Statement:
 
 FIGURE = figures.Figure(
     "Hostile clients on MNIST: the honest clients' accuracy", "accuracy",
-    "hostile", tuple(
-        figures.Panel(letter, f"{attack}; {defence}", ())
-        for letter, (defence, attack) in zip("abcdef", (
-            (defence, attack) for defence in DEFENCES for attack in ATTACKS))),
+    "hostile", figures.panels({f"{attack}; {defence}": ()
+                               for defence in DEFENCES for attack in ATTACKS}),
     _lines, protocol="local", protocols="local", eval_every=30,
     table=_table, sections=(answer,), draw=_draw, quick=("b", "e"),
     statements=tuple(map(_defended, DEFENCES)),

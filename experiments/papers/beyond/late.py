@@ -87,10 +87,10 @@ def _draw(paths: plots.Paths, outcomes: suite.Outcomes, title: str,
 
 FIGURE = figures.Figure(
     "Late clients on MNIST (power law): test accuracy over simulated time",
-    "accuracy", "late", tuple(
-        figures.Panel(letter, f"{100 * share:g} % stragglers",
-                      (f"--stragglers={share}",) if share else ())
-        for letter, share in zip("abc", _SHARES)), _lines,
+    "accuracy", "late", figures.panels({
+        f"{100 * share:g} % stragglers":
+            (f"--stragglers={share}",) if share else ()
+        for share in _SHARES}), _lines,
     eval_every=5, table=_table, draw=_draw,
     shrunk=("--dataset=digits", "--features=none", "--partition=classes",
             "--classes_per_client=2", "--num_clients=60", "--local_epochs=5",

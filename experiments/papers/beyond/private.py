@@ -163,11 +163,9 @@ def _above(label: str, than: str, panel: str) -> verdicts.Statement:
 
 FIGURE = figures.Figure(
     "Private clients: accuracy over epsilon, MNIST (HoG), 3,000 clients",
-    "accuracy", "private", tuple(
-        figures.Panel(
-            letter, "without privacy" if math.isinf(epsilon) else
-            f"epsilon {epsilon:g}", ())
-        for letter, epsilon in EPSILONS.items()), _lines, eval_every=20,
+    "accuracy", "private", figures.panels({
+        "without privacy" if math.isinf(epsilon) else f"epsilon {epsilon:g}": ()
+        for epsilon in EPSILONS.values()}), _lines, eval_every=20,
     table=_table, of_claims=True, draw=_draw, quick=("a", "d"), shrunk=(
         "--dataset=digits", "--features=flatten", "--num_clients=120",
         "--validation_clients=0"),

@@ -217,8 +217,7 @@ def _accuracies(outcome: suite.Outcome) -> str:
 
 
 def _median(outcome: suite.Outcome) -> str:
-  median = targets.median(targets.spent(outcome, TARGET, "round"))
-  return "-" if median is None else f"{median:g}"
+  return report.number(targets.median(targets.spent(outcome, TARGET, "round")))
 
 
 def _dot(values: np.ndarray, cell: Combination) -> plots.Dot:

@@ -62,10 +62,10 @@ def table(outcomes: suite.Outcomes) -> str:
   rows = []
   for o in outcomes:
     late = o.summary["mean_last_10"]
-    words = [f"{o.cell.panel}: {o.cell.panel_title}", o.cell.label]
+    words = [o.cell.place, o.cell.label]
     for metric in METRICS.values():
       claim = claims.get((o.cell.panel, o.cell.label.split(", ")[0], metric))
-      words.append("-" if claim is None else f"{claim.value:g}")
+      words.append(report.number(claim and claim.value))
       for protocol in MEASURED:
         if protocol not in late:
           words.append("-")

@@ -182,13 +182,12 @@ def _draws(
 #: The panels of Table 1: the number of classes of a client. "The training set
 #: size follows a power law", after FedProx (section 3.1), whose law of sizes is
 #: log-normal with sigma 2; pixels and rate are those of the other MNIST runs.
-_CLASSES = tuple(
-    Panel(letter, title, (*words, "--size_sigma=2"), "mnist_mclr")
-    for letter, title, words in (
-        ("a", "1 class", ("--partition=classes", "--classes_per_client=1")),
-        ("b", "3 classes", ("--partition=classes", "--classes_per_client=3")),
-        ("c", "5 classes", ("--partition=classes", "--classes_per_client=5")),
-        ("d", "10 classes (IID)", ("--partition=iid",))))
+_CLASSES = figures.panels({
+    "1 class": ("--partition=classes", "--classes_per_client=1"),
+    "3 classes": ("--partition=classes", "--classes_per_client=3"),
+    "5 classes": ("--partition=classes", "--classes_per_client=5"),
+    "10 classes (IID)": ("--partition=iid",)},
+                          "mnist_mclr", ("--size_sigma=2",))
 #: Of sigma 0, 0.5, 1 and 2, with pixels in [0, 1] or standardised, validation
 #: clients choose these for FedAvg, with three classes a client.
 _EQUAL = tuple(

@@ -18,22 +18,12 @@ def _accuracy(outcome: suite.Outcome, which: str, protocol: str) -> str:
   return shown(found["accuracy"]["values"], factor=100.0) if found else "-"
 
 
-def _stated(artifact: str) -> dict[tuple[str, str, str], float]:
-  """(panel, method, metric) -> the number that the paper states."""
-  return {(c.panel, c.method, c.metric): c.value
-          for c in report.load_claims(claims.NAME, artifact)}
-
-
-def _number(value: float | None, form: str = ".1f") -> str:
-  return "-" if value is None else f"{value:{form}}"
-
-
 def gains(outcomes: suite.Outcomes) -> str:
   """Table 3: the best round of all methods, and the mean of the last ten.
 
   The first table has the form of the paper, with numbers ``ours (paper)``.
   """
-  stated = _stated("Table3")
+  stated = report.stated(claims.NAME, "Table3", "test_accuracy_max")
   # Panel g has the data of the other generator; the paper's numbers are those
   # of panel c.
   alias = {"g": "c"}
@@ -46,8 +36,7 @@ def gains(outcomes: suite.Outcomes) -> str:
         (o.cell.heading, o.cell.label, _accuracy(o, which, PROTOCOL) + (
             "" if said is None or which != "best" else f" ({said:.1f})"))
         for o in found for said in [stated.get((
-            alias.get(o.cell.panel, o.cell.panel), o.cell.label,
-            "test_accuracy_max"))])
+            alias.get(o.cell.panel, o.cell.panel), o.cell.label))])
 
   return "\n\n".join([
       "Accuracy of the clients' models on their own test data, in percent: the "
@@ -60,14 +49,13 @@ def by_partition(outcomes: suite.Outcomes) -> str:
   """Synthetic: every method on each partition, and their spread."""
   judged = {a.method: a.verdict for a in of_table3("synthetic")(outcomes)
             if a.metric == "test_accuracy_max"}
-  stated = _stated("Table3")
+  stated = report.stated(claims.NAME, "Table3", "test_accuracy_max")
   rows = []
   for o in outcomes:
     parts = o.parts or (o,)
     means = [float(claims.SCORE(part).mean()) for part in parts]
     rows.append([
-        o.cell.label,
-        _number(stated.get(("e", o.cell.label, "test_accuracy_max"))),
+        o.cell.label, report.number(stated.get(("e", o.cell.label)), ".1f"),
         *(shown(claims.SCORE(part)) for part in parts),
         f"{min(means):.1f} to {max(means):.1f}",
         results.shown(results.spread(means)), judged.get(o.cell.label, "-")])
@@ -101,7 +89,7 @@ def survives(outcomes: suite.Outcomes) -> str:
       plain, groups, without = (
           found[label] for label in ("FedAvg", claims.FG, claims.PRETRAINED))
       rows.append([
-          f"{runs[0].cell.panel}: {runs[0].cell.panel_title}",
+          runs[0].cell.place,
           shown(groups - plain), shown(without - plain),
           shown(groups - without)])
   return ("## Groups or pre-training\n\nFedGroup pre-trains clients before "
@@ -130,16 +118,16 @@ OF_TABLE1 = {"discrepancy_mean": verdicts.of_rounds("discrepancy"),
 
 def heterogeneity(outcomes: suite.Outcomes) -> str:
   """Table 1: discrepancy and accuracy by the number of a client's classes."""
-  stated = _stated("Table1")
 
   def beside(metric: str, form: str, digits: int = 2) -> report.Column:
     """Ours, and the paper's number in brackets."""
+    stated = report.stated(claims.NAME, "Table1", metric)
 
     def cell(o: suite.Outcome) -> str:
       found = OF_TABLE1[metric](o)
       ours = shown(found, digits) if digits else ", ".join(
           f"{n:.0f}" if np.isfinite(n) else "-" for n in found)
-      value = stated.get((o.cell.panel, "FedAvg", metric))
+      value = stated.get((o.cell.panel, "FedAvg"))
       return ours + ("" if value is None else f" ({value:{form}})")
 
     return cell

@@ -49,12 +49,10 @@ def _2nn_panels() -> tuple[Panel, ...]:
   kinds = (("IID", ("--partition=iid", "--size_sigma=0", "--rounds=300")),
            ("two classes", ("--partition=shards", "--classes_per_client=2",
                             "--rounds=1000")))
-  return tuple(
-      Panel(letter, f"{words}, C = {share}", (
-          *flags, f"--participation={share}",
-          "--stop_at=global:accuracy:0.97"))
-      for letter, (words, flags, share) in zip("abcdefgh", (
-          (*kind, share) for kind in kinds for share in (0.1, 0.2, 0.5, 1))))
+  return figures.panels({
+      f"{words}, C = {share}": (*flags, f"--participation={share}")
+      for words, flags in kinds for share in (0.1, 0.2, 0.5, 1)},
+                        more=("--stop_at=global:accuracy:0.97",))
 
 
 def _best(protocol: str, rounds: int) -> Callable[..., np.ndarray]:
