@@ -8,7 +8,7 @@ positive. It holds if the mean difference is ``above`` 0 by the rule of
 otherwise.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import functools
 import math
 from typing import Any, NamedTuple
@@ -469,8 +469,8 @@ def both(*checks: Callable[..., Verdict]) -> Callable[..., Verdict]:
   return lambda outcomes: every(("", check(outcomes)) for check in checks)
 
 
-def for_paper(
-    paper: str, artifact: str, *claims: tuple[str, Callable[..., Verdict]]
-) -> tuple[Statement, ...]:
-  """Makes the statements of one figure or table from pairs (text, check)."""
-  return tuple(Statement(paper, artifact, *claim) for claim in claims)
+def for_paper(paper: str, artifact: str,
+              checks: Mapping[str, Callable[..., Verdict]]
+              ) -> tuple[Statement, ...]:
+  """Makes the statements of one figure or table: text -> check."""
+  return tuple(Statement(paper, artifact, *claim) for claim in checks.items())

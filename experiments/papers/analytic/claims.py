@@ -144,22 +144,21 @@ def _faster_rounds(outcomes, panel):
   return every(parts)
 
 
-FIG4 = for_paper(
-    NAME, "Fig4",
-    ("FedACnnL needs 83 % less simulated time than FedAvg on MNIST",
-     _saves("a", 83.0, "FedAvg")),
-    ("... 98 % less than FedZO", _saves("a", 98.0, "FedZO")),
-    ("... 99 % less than BAFFLE", _saves("a", 99.0, "BAFFLE")),
-    ("... and more than 97 % less than all three on Synthetic",
-     _saves("b", 97.0, "FedAvg", "FedZO", "BAFFLE")),
-    ("the abstract's least reduction, 83 %, holds on both data sets",
-     in_panels(lambda outcomes, p: _saves(
-         p, 83.0, "FedAvg", "FedZO", "BAFFLE")(outcomes))),
-    ("a round of FedACnnL (its longest) is shorter than one of FedZO or "
-     "BAFFLE", in_panels(_faster_rounds)),
-    ("adaptive batches take idle time away (FedACnnL against -WA)",
-     in_panels(lambda outcomes, p: above(reduction(
-         outcomes, p, WA, simulated("idle_s")), 0.0, " %", exact=True))))
+FIG4 = for_paper(NAME, "Fig4", {
+    "FedACnnL needs 83 % less simulated time than FedAvg on MNIST":
+        _saves("a", 83.0, "FedAvg"),
+    "... 98 % less than FedZO": _saves("a", 98.0, "FedZO"),
+    "... 99 % less than BAFFLE": _saves("a", 99.0, "BAFFLE"),
+    "... and more than 97 % less than all three on Synthetic":
+        _saves("b", 97.0, "FedAvg", "FedZO", "BAFFLE"),
+    "the abstract's least reduction, 83 %, holds on both data sets":
+        in_panels(lambda outcomes, p: _saves(
+            p, 83.0, "FedAvg", "FedZO", "BAFFLE")(outcomes)),
+    "a round of FedACnnL (its longest) is shorter than one of FedZO or "
+    "BAFFLE": in_panels(_faster_rounds),
+    "adaptive batches take idle time away (FedACnnL against -WA)":
+        in_panels(lambda outcomes, p: above(reduction(
+            outcomes, p, WA, simulated("idle_s")), 0.0, " %", exact=True))})
 
 
 def _identical(measure: verdicts.Measure):
@@ -177,17 +176,16 @@ def _identical(measure: verdicts.Measure):
 
 _LAST = end("global")
 
-FIG5 = for_paper(
-    NAME, "Fig5",
-    ("MNIST: FedACnnL is competitive with FedAvg after the last round (read "
-     f"as at most {COMPETITIVE:g} point below)", lambda outcomes: beyond(
-         _LAST(pick(outcomes, "a", ACNNL))
-         - _LAST(pick(outcomes, "a", "FedAvg")), -COMPETITIVE)),
-    ("Synthetic: FedACnnL is the best after the last round",
-     higher_than_all((ACNNL,), _LAST, "b",
-                     among=("FedAvg", "FedZO", "BAFFLE"))),
-    ("FedACnnL-WA is as accurate as FedACnnL, to the last example",
-     _identical(_LAST)))
+FIG5 = for_paper(NAME, "Fig5", {
+    "MNIST: FedACnnL is competitive with FedAvg after the last round (read "
+    f"as at most {COMPETITIVE:g} point below)": lambda outcomes: beyond(
+        _LAST(pick(outcomes, "a", ACNNL))
+        - _LAST(pick(outcomes, "a", "FedAvg")), -COMPETITIVE),
+    "Synthetic: FedACnnL is the best after the last round":
+        higher_than_all((ACNNL,), _LAST, "b",
+                        among=("FedAvg", "FedZO", "BAFFLE")),
+    "FedACnnL-WA is as accurate as FedACnnL, to the last example":
+        _identical(_LAST)})
 
 _END = end("local")
 
@@ -214,15 +212,14 @@ def _minutes(outcomes):
   return Verdict(bool(longest < 3600.0), f"at most {longest:.3g} s")
 
 
-FIG6 = for_paper(
-    NAME, "Fig6",
-    ("pFedACnnL is above pFedACnnL-WP (paper: 74.40, 74.03)",
-     higher(PERSONAL, WP, _END, "a")),
-    ("... and above pFedACnnL-WC (72.88)", higher(PERSONAL, WC, _END, "a")),
-    ("pFedACnnL-WP is above FedACnnL (70.06)", higher(WP, ACNNL, _END, "a")),
-    ("FedACnnL-WA is as accurate as FedACnnL", _identical(_END)),
-    ("all proposed methods train in minutes (simulated, below an hour)",
-     _minutes))
+FIG6 = for_paper(NAME, "Fig6", {
+    "pFedACnnL is above pFedACnnL-WP (paper: 74.40, 74.03)":
+        higher(PERSONAL, WP, _END, "a"),
+    "... and above pFedACnnL-WC (72.88)": higher(PERSONAL, WC, _END, "a"),
+    "pFedACnnL-WP is above FedACnnL (70.06)": higher(WP, ACNNL, _END, "a"),
+    "FedACnnL-WA is as accurate as FedACnnL": _identical(_END),
+    "all proposed methods train in minutes (simulated, below an hour)":
+        _minutes})
 
 
 def _above_baselines(panels: str):
@@ -247,34 +244,30 @@ def _same_as_pfedme(outcomes):
                 -COMPETITIVE)
 
 
-TABLE2 = for_paper(
-    NAME, "Table2",
-    ("pFedACnnL is above FedACnnL", higher(PERSONAL, ACNNL, SCORE)),
-    ("... by 4 to 8 points (abstract)", in_panels(
-        lambda outcomes, p: verdicts.within(
-            SCORE(pick(outcomes, p, PERSONAL)) - SCORE(
-                pick(outcomes, p, ACNNL)), 4.0, 8.0))),
-    ("MNIST: pFedACnnL-WC is above pFedACnnL",
-     higher(WC, PERSONAL, SCORE, "ac")),
-    ("Synthetic: pFedACnnL is above pFedACnnL-WC",
-     higher(PERSONAL, WC, SCORE, "bd")),
-    ("Synthetic: pFedACnnL is above pFedACnnL-WP",
-     higher(PERSONAL, WP, SCORE, "bd")),
-    ("pFedACnnL is above pFedMe and pFedZO, MNIST-DNN apart",
-     _above_baselines("bcd")),
-    ("MNIST-DNN: pFedACnnL is competitive with pFedMe (96.23 against 96.92; "
-     f"read as at most {COMPETITIVE:g} point below)", _same_as_pfedme))
+TABLE2 = for_paper(NAME, "Table2", {
+    "pFedACnnL is above FedACnnL": higher(PERSONAL, ACNNL, SCORE),
+    "... by 4 to 8 points (abstract)": in_panels(
+       lambda outcomes, p: verdicts.within(
+           SCORE(pick(outcomes, p, PERSONAL)) - SCORE(
+               pick(outcomes, p, ACNNL)), 4.0, 8.0)),
+    "MNIST: pFedACnnL-WC is above pFedACnnL": higher(WC, PERSONAL, SCORE, "ac"),
+    "Synthetic: pFedACnnL is above pFedACnnL-WC":
+        higher(PERSONAL, WC, SCORE, "bd"),
+    "Synthetic: pFedACnnL is above pFedACnnL-WP":
+        higher(PERSONAL, WP, SCORE, "bd"),
+    "pFedACnnL is above pFedMe and pFedZO, MNIST-DNN apart":
+        _above_baselines("bcd"),
+    "MNIST-DNN: pFedACnnL is competitive with pFedMe (96.23 against 96.92; "
+    f"read as at most {COMPETITIVE:g} point below)": _same_as_pfedme})
 
 #: A question of this project, not a claim of the paper.
-BEYOND = for_paper(
-    NAME, "Table2",
-    ("pFedACnnL is above each client alone", higher(PERSONAL, ALONE, SCORE)))
+BEYOND = for_paper(NAME, "Table2", {
+    "pFedACnnL is above each client alone": higher(PERSONAL, ALONE, SCORE)})
 
 #: The same, for the concentrations that stand for the paper's lost one.
-DIRICHLET = for_paper(
-    NAME, "dirichlet",
-    ("pFedACnnL is above FedACnnL", higher(PERSONAL, ACNNL, SCORE)),
-    ("pFedACnnL is above each client alone", higher(PERSONAL, ALONE, SCORE)))
+DIRICHLET = for_paper(NAME, "dirichlet", {
+    "pFedACnnL is above FedACnnL": higher(PERSONAL, ACNNL, SCORE),
+    "pFedACnnL is above each client alone": higher(PERSONAL, ALONE, SCORE)})
 
 
 def _invariant(outcomes, panel):
@@ -288,7 +281,6 @@ def _invariant(outcomes, panel):
   return Verdict(bool(spread <= 0.02), f"at most {spread:.2f} points apart")
 
 
-AFL_CLAIMS = for_paper(
-    NAME, "AFL",
-    ("He et al.: with the ridges removed the accuracy is the same however the "
-     "data are dealt", in_panels(_invariant)))
+AFL_CLAIMS = for_paper(NAME, "AFL", {
+    "He et al.: with the ridges removed the accuracy is the same however the "
+    "data are dealt": in_panels(_invariant)})

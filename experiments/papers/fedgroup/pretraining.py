@@ -118,9 +118,9 @@ def fig5(cells: Runs, paths: plots.Paths, title: str) -> Made:
         ", ".join(f"{f.pearson:.3f}" for f in fits)))
                           for title, fits in found.items())
 
-  statements = verdicts.for_paper(claims.NAME, "Fig5", (
+  statements = verdicts.for_paper(claims.NAME, "Fig5", {
       f"EDC is about linear in MADC (Pearson correlation at least {LINEAR}, "
-      "each seed)", linear))
+      "each seed)": linear})
   return (text + "\n\n" + verdicts.section(statements, []),
           answers.sentences("fig5", statements, []))
 
