@@ -240,6 +240,12 @@ def pick(outcomes: Iterable[suite.Outcome], panel: str,
   raise NotRun(f"{label} is not there in panel {panel}")
 
 
+def margin(outcomes: Iterable[suite.Outcome], panel: str, a: str, b: str,
+           measure: Measure) -> np.ndarray:
+  """A method's measure less another's in a panel, run by run."""
+  return measure(pick(outcomes, panel, a)) - measure(pick(outcomes, panel, b))
+
+
 def others(outcomes: Iterable[suite.Outcome], panel: str,
            labels: Sequence[str]) -> list[suite.Outcome]:
   """The other methods of a panel.
@@ -385,8 +391,8 @@ def higher(
     digits: int = 2, exact: bool = False) -> Callable[..., Verdict]:
   """In every panel, method a's measure is above method b's; see ``above``."""
   return in_panels(lambda outcomes, p: above(
-      measure(pick(outcomes, p, a)), measure(pick(outcomes, p, b)),
-      digits=digits, exact=exact), panels)
+      margin(outcomes, p, a, b, measure), 0.0, digits=digits, exact=exact),
+                   panels)
 
 
 def higher_than_all(labels: Sequence[str], measure: Measure,

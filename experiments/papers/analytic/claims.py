@@ -12,8 +12,8 @@ from fedjax_alg.records import tables as records, summary as results
 from fedjax_alg import registry
 from ...reports import suite, verdicts
 from ...reports.verdicts import above, beyond, every, for_paper, higher
-from ...reports.verdicts import higher_than_all, in_panels, NotRun, pick, same
-from ...reports.verdicts import Verdict
+from ...reports.verdicts import higher_than_all, in_panels, margin, NotRun
+from ...reports.verdicts import pick, same, Verdict
 
 NAME = "analytic"
 
@@ -179,8 +179,7 @@ _LAST = end("global")
 FIG5 = for_paper(NAME, "Fig5", {
     "MNIST: FedACnnL is competitive with FedAvg after the last round (read "
     f"as at most {COMPETITIVE:g} point below)": lambda outcomes: beyond(
-        _LAST(pick(outcomes, "a", ACNNL))
-        - _LAST(pick(outcomes, "a", "FedAvg")), -COMPETITIVE),
+        margin(outcomes, "a", ACNNL, "FedAvg", _LAST), -COMPETITIVE),
     "Synthetic: FedACnnL is the best after the last round":
         higher_than_all((ACNNL,), _LAST, "b",
                         among=("FedAvg", "FedZO", "BAFFLE")),
@@ -238,18 +237,15 @@ def _above_baselines(panels: str):
 
 def _same_as_pfedme(outcomes):
   """pFedACnnL is competitive with pFedMe on MNIST-DNN."""
-  other = pick(outcomes, "a", PFEDME)
-  verdicts.needs_rounds([other], ROUNDS)
-  return beyond(SCORE(pick(outcomes, "a", PERSONAL)) - SCORE(other),
-                -COMPETITIVE)
+  verdicts.needs_rounds([pick(outcomes, "a", PFEDME)], ROUNDS)
+  return beyond(margin(outcomes, "a", PERSONAL, PFEDME, SCORE), -COMPETITIVE)
 
 
 TABLE2 = for_paper(NAME, "Table2", {
     "pFedACnnL is above FedACnnL": higher(PERSONAL, ACNNL, SCORE),
     "... by 4 to 8 points (abstract)": in_panels(
-       lambda outcomes, p: verdicts.within(
-           SCORE(pick(outcomes, p, PERSONAL)) - SCORE(
-               pick(outcomes, p, ACNNL)), 4.0, 8.0)),
+        lambda outcomes, p: verdicts.within(
+            margin(outcomes, p, PERSONAL, ACNNL, SCORE), 4.0, 8.0)),
     "MNIST: pFedACnnL-WC is above pFedACnnL": higher(WC, PERSONAL, SCORE, "ac"),
     "Synthetic: pFedACnnL is above pFedACnnL-WC":
         higher(PERSONAL, WC, SCORE, "bd"),

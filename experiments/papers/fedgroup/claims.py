@@ -1,11 +1,13 @@
 """Claims of the FedGroup paper that are sentences, and how they are checked."""
 
+import functools
+
 import numpy as np
 
 from ...reports import verdicts
 from ...reports.verdicts import above, best, beyond, every, for_paper, grows
-from ...reports.verdicts import higher, higher_than_all, mean_over, of_rounds
-from ...reports.verdicts import in_panels, NotRun, pick, same, wobble
+from ...reports.verdicts import higher, higher_than_all, in_panels, margin
+from ...reports.verdicts import mean_over, NotRun, of_rounds, pick, same, wobble
 
 NAME = "fedgroup"
 
@@ -30,10 +32,7 @@ _DISCREPANCY = of_rounds("discrepancy")
 
 def _gained(panel: str, a: str, b: str, claimed: float):
   """Method a is at least ``claimed`` points above method b."""
-
-  return lambda outcomes: beyond(
-      SCORE(pick(outcomes, panel, a)) - SCORE(pick(outcomes, panel, b)),
-      claimed)
+  return lambda outcomes: beyond(margin(outcomes, panel, a, b, SCORE), claimed)
 
 
 def _lost_by_chance(outcomes):
@@ -41,8 +40,7 @@ def _lost_by_chance(outcomes):
   panels = [p for p in verdicts.panels_of(outcomes) if p in _WITH_RAC]
   if not panels:
     raise NotRun("none of the panels with RAC is there")
-  lost = np.mean([SCORE(pick(outcomes, p, _RAC)) - SCORE(pick(outcomes, p, FG))
-                  for p in panels], axis=0)
+  lost = np.mean([margin(outcomes, p, _RAC, FG, SCORE) for p in panels], axis=0)
   measured = f"{above(lost, 0.0).measured}, {', '.join(panels)}"
   if len(panels) < len(_WITH_RAC):
     raise NotRun(f"{measured} alone")
@@ -51,11 +49,7 @@ def _lost_by_chance(outcomes):
 
 def _closer_on_synthetic(outcomes):
   """EDC - MADC is smaller on Synthetic than in the mean of the other panels."""
-
-  def gap(panel):
-    return SCORE(pick(outcomes, panel, FG)) - SCORE(
-        pick(outcomes, panel, _MADC))
-
+  gap = functools.partial(margin, outcomes, a=FG, b=_MADC, measure=SCORE)
   rest = [p for p in verdicts.panels_of(outcomes) if p in _NOT_SYNTHETIC]
   if not rest:
     raise NotRun("Synthetic alone is there")
