@@ -65,10 +65,8 @@ _H100 = Target("one H100", "cuda", {"topology_name": "", "topology": "1x1x1"},
                {"XLA_FLAGS": "--xla_gpu_autotune_level=0 "
                              "--xla_gpu_enable_triton_gemm=false"})
 TARGETS = {
-    "v5e": _V5E,
-    "v5e_2x2": _V5E._replace(about="four TPU v5e", devices=4),
-    "h100": _H100,
-}
+    "v5e": _V5E, "v5e_2x2": _V5E._replace(about="four TPU v5e", devices=4),
+    "h100": _H100}
 
 
 def parse(

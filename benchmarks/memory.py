@@ -26,8 +26,7 @@ from fedjax_alg.exchange import stacking
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "mlp 1024^2": ("mlp", {"hidden": (1024, 1024)}),
     "mlp 2048^2": ("mlp", {"hidden": (2048, 2048)}),
-    "cnn": ("cnn", {}),
-}
+    "cnn": ("cnn", {})}
 MB = 1e6
 
 

@@ -86,18 +86,11 @@ def phases(model: base.Model, hparams: Any, by_gradient: bool,
     cohort = sample_cohort(at["data"], COHORT, at["key"])
     return cohort.ids, cohort.shards.offset, cohort.weight
 
-  out: dict[str, Callable[..., Any]] = {
-      "cohort sampling": sample,
-      "full passes, K models": full_passes,
-      "local training": train,
-  }
-  if by_gradient:
-    out["gradients of the trained"] = gradients
-  return out | {
-      "grouping": group,
-      "full passes after the step": full_passes,
-      "mean and central step": step,
-  }
+  return {"cohort sampling": sample, "full passes, K models": full_passes,
+          "local training": train,
+          **({"gradients of the trained": gradients} if by_gradient else {}),
+          "grouping": group, "full passes after the step": full_passes,
+          "mean and central step": step}
 
 
 def played(args: argparse.Namespace) -> rounds.Rounds:

@@ -78,8 +78,7 @@ GROUPS: dict[str, tuple[Any, ...]] = {
     "Evaluation": (run_options.EvaluationOptions,),
     "Output": (OutputOptions,),
     "Machine": (run_options.MachineOptions,),
-    "Processes": (ProcessOptions,),
-}
+    "Processes": (ProcessOptions,)}
 
 #: Flags that say which process this is.
 PROCESSES = tuple(field.name for field in dataclasses.fields(ProcessOptions))

@@ -121,8 +121,7 @@ OWN: dict[str, Space] = {
     "fedacnnl": {"ridge": _RIDGE},
     # One group is pFedACnnL-WC, a line of its own.
     "pfedacnnl": {"num_groups": AnyOf((2, 3, 5, 10), 5), "ridge": _RIDGE,
-                  "personal_ridge": _RIDGE},
-}
+                  "personal_ridge": _RIDGE}}
 
 
 _analytic = functools.partial(Protocol, stated=0.1, last=1, by="local")
@@ -187,8 +186,7 @@ PROTOCOLS: dict[tuple[str, str], Protocol] = {
     ("analytic", "synthetic"): _analytic(Log(0.01, 0.3), rounds=600),
     ("analytic", "synthetic_lr"): _analytic(Log(0.01, 0.3)),
     ("analytic", "cifar10"): _analytic(
-        Log(0.01, 0.1), rounds=10, own=_DCNN),
-}
+        Log(0.01, 0.1), rounds=10, own=_DCNN)}
 
 
 def space(paper: str, data: str, name: str,

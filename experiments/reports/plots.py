@@ -29,8 +29,7 @@ X_AXES = {
     "example_gradients": ("total_example_gradients",
                           "per-example gradients, all participants"),
     "seconds": ("seconds", "seconds on this machine, without compiling"),
-    "simulated_s": ("simulated_s", "seconds on the simulated machines"),
-}
+    "simulated_s": ("simulated_s", "seconds on the simulated machines")}
 #: From so many seconds on, an axis is in hours.
 _HOURS = 7200.0
 #: An axis of costs is logarithmic if a line ends at this share of the longest.
@@ -640,8 +639,7 @@ def scatters(
     paths: Paths,
     cells: Mapping[str, tuple[np.ndarray, np.ndarray, tuple[float, float]]],
     labels: tuple[str, str],
-    title: str,
-) -> None:
+    title: str) -> None:
   """Draws point clouds with a straight line through each.
 
   Args:

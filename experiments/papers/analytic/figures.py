@@ -189,8 +189,7 @@ _DEALT = {
     "10 clients, Dirichlet(0.1)": (
         "--partition=dirichlet", "--dirichlet_alpha=0.1", "--num_clients=10"),
     "100 clients, Dirichlet(0.1)": (
-        "--partition=dirichlet", "--dirichlet_alpha=0.1", "--num_clients=100"),
-}
+        "--partition=dirichlet", "--dirichlet_alpha=0.1", "--num_clients=100")}
 _KEPT = ", ridges kept"
 
 
@@ -536,8 +535,7 @@ FIGURES: dict[str, Figure] = {
         (Panel("a", "MNIST", (), "mnist_hog"),
          Panel("b", "CIFAR-10", (), "cifar10_hog")), _afl_lines,
         table=afl_table, statements=claims.AFL_CLAIMS, draw=figures.as_dots(
-            claims.end("global"), "accuracy of the global model, %")),
-}
+            claims.end("global"), "accuracy of the global model, %"))}
 
 
 PAPER = figures.Paper(

@@ -118,8 +118,7 @@ def needed_epsilon(epsilons: Sequence[float], accuracies: Sequence[float],
 
 
 def _curves(
-    outcomes: suite.Outcomes
-) -> dict[str, list[tuple[float, np.ndarray]]]:
+    outcomes: suite.Outcomes) -> dict[str, list[tuple[float, np.ndarray]]]:
   """label -> (epsilon, accuracy of every seed) by epsilon, where finite."""
   found: dict[str, list[tuple[float, np.ndarray]]] = {}
   for outcome in outcomes:

@@ -140,8 +140,7 @@ FIGURES: dict[str, Figure] = {
         table=lambda outcomes: targets.seconds_table(outcomes, TARGETS) + (
             "\n\nClients: the steady seconds of a round, all participants one "
             "after the other on this machine, without the server's."),
-        statements=claims.fig8(TARGETS)),
-}
+        statements=claims.fig8(TARGETS))}
 
 PAPER = figures.Paper(
     NAME, FIGURES, {}, "`(stated)` rows use the paper's stated settings.",

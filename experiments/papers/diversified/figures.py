@@ -112,8 +112,7 @@ FIGURES: dict[str, Figure] = {
         "mnist", _MNIST, ablation.lines, HELD["mnist"],
         protocols="global,validation", table=ablation.table,
         sections=(ablation.answer, ablation.note), draw=ablation.draw,
-        quick=("c",)),
-}
+        quick=("c",))}
 
 PAPER = figures.Paper(
     NAME, FIGURES,

@@ -298,8 +298,7 @@ FIGURES: dict[str, Figure] = {
         "MNIST-MCLR",
         (_MNIST.panel("a", "--rounds=100", "--shift=swap_all")._replace(
             halfway=lambda r: (f"--shift_every={r}",)),),
-        _shift_lines, protocols="local", table=tables.shifted),
-}
+        _shift_lines, protocols="local", table=tables.shifted)}
 
 
 @functools.cache
@@ -371,8 +370,7 @@ TABLES = {
                     "Synthetic(1,1)-MCLR", "Sent140-LSTM"), pretraining.fig5),
     "clusters": _drawn(
         "clusters", "The groups of the pre-trained clients by EDC",
-        ("MNIST-MCLR", "FEMNIST-MCLR"), pretraining.clusters),
-}
+        ("MNIST-MCLR", "FEMNIST-MCLR"), pretraining.clusters)}
 
 PAPER = figures.Paper(
     NAME, FIGURES, TABLES,

@@ -156,8 +156,7 @@ FIGURES: dict[str, Figure] = {
         lambda panel: [Line("pFedMe", _file("pfedme"))],
         protocols="global,local,copy", draw=_draw_pfedme,
         measures={"personal_accuracy_max": _best("copy", 800),
-                  "global_accuracy_max": _best("global", 800)}),
-}
+                  "global_accuracy_max": _best("global", 800)})}
 
 
 TABLES = {
@@ -166,8 +165,7 @@ TABLES = {
         lambda request, folder: (afl.table(request.quick), [])),
     "fedjax": figures.Table(
         "FedJAX 0.0.17 on the same clients",
-        lambda request, folder: (against_fedjax.table(request.quick), [])),
-}
+        lambda request, folder: (against_fedjax.table(request.quick), []))}
 
 PAPER = figures.Paper(
     NAME, FIGURES, TABLES,
