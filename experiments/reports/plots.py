@@ -125,8 +125,7 @@ def draw_curves(axis: Any, runs: Mapping[str, list[records.Row]], protocol: str,
   if x_axis == "rounds":  # a few rounds have no halves either
     axis.xaxis.set_major_locator(ticker.MaxNLocator(
         "auto", steps=[1, 2, 2.5, 5, 10], integer=True))
-  axis.set_xlabel(x_label)
-  axis.set_ylabel(metric.replace("_", " "))
+  axis.set(xlabel=x_label, ylabel=metric.replace("_", " "))
   axis.grid(alpha=0.3)
 
 
@@ -292,18 +291,15 @@ def log_axis(axis: Any) -> None:
   for band in axis.collections:
     for path in band.get_paths():
       path.vertices[:, 1] = np.maximum(path.vertices[:, 1], low)
-  axis.set_yscale("log")
-  axis.set_ylim(low, high)
+  axis.set(yscale="log", ylim=(low, high))
   if high < 6 * low:  # round numbers at equal steps
-    axis.yaxis.set_major_locator(ticker.MaxNLocator(8, steps=[1, 2, 5, 10]))
-    axis.yaxis.set_minor_locator(ticker.NullLocator())
-    axis.yaxis.set_major_formatter("{x:g}")
+    axis.yaxis.set(major_locator=ticker.MaxNLocator(8, steps=[1, 2, 5, 10]),
+                   minor_locator=ticker.NullLocator(), major_formatter="{x:g}")
   elif high < 1000 * low:  # powers of ten alone would be too few
     digits = "1235" if high < 30 * low else "12" if high < 100 * low else "13"
     plain = ticker.FuncFormatter(
         lambda y, _: f"{y:g}" if f"{y:e}"[0] in digits else "")
-    axis.yaxis.set_major_formatter(plain)
-    axis.yaxis.set_minor_formatter(plain)
+    axis.yaxis.set(major_formatter=plain, minor_formatter=plain)
 
 
 #: Up to so many clients have a bar each in partition.png.
@@ -363,8 +359,7 @@ def _client_bars(axis: Any, label_histogram: np.ndarray,
   axis.set_xticks(range(len(order)), words, rotation=90 if upright else 0,
                   fontsize=7 if len(order) > 30 else 8)
   axis.margins(x=0.01)
-  axis.set_xlabel("client, largest first")
-  axis.set_ylabel("training examples")
+  axis.set(xlabel="client, largest first", ylabel="training examples")
   if stacked.shape[1] <= 12:
     axis.legend(title="class", fontsize=7, ncol=2, loc="upper right")
 
@@ -403,8 +398,7 @@ def _client_sizes(axis: Any, sizes: np.ndarray) -> None:
   axis.axvline(np.median(sizes), color="black", linewidth=1.0,
                label=f"median {np.median(sizes):g}")
   axis.margins(y=0.2)  # room for the legend
-  axis.set_xlabel("training examples")
-  axis.set_ylabel("clients")
+  axis.set(xlabel="training examples", ylabel="clients")
   axis.legend(fontsize=7)
 
 
@@ -497,8 +491,7 @@ def _log_bars(axis: Any, heights: Iterable[float | None]) -> None:
   if not known:
     axis.set_yticks([])
   elif max(known) > _LOW * min(known) > 0:
-    axis.set_yscale("log")
-    axis.set_ylim(min(known) / 2.0, 1.6 * max(known))
+    axis.set(yscale="log", ylim=(min(known) / 2.0, 1.6 * max(known)))
 
 
 class Dot(NamedTuple):
@@ -561,8 +554,7 @@ def dots(paths: Paths,
                       markerfacecolor="none", markeredgecolor=look["color"],
                       markeredgewidth=1.4, zorder=4, label=PAPER)
       axis.set_yticks(range(len(found)), list(found))
-      axis.set_ylim(len(found) - 0.4, -0.6)
-      axis.set_xlabel(x_label)
+      axis.set(ylim=(len(found) - 0.4, -0.6), xlabel=x_label)
       axis.margins(x=0.08)
 
 
@@ -658,8 +650,7 @@ def scatters(
       ends = np.array([x.min(), x.max()])
       axis.plot(ends, slope * ends + intercept, color="black", linewidth=1.0,
                 label="line of least squares")
-      axis.set_xlabel(labels[0])
-      axis.set_ylabel(labels[1])
+      axis.set(xlabel=labels[0], ylabel=labels[1])
 
 
 def groups(paths: Paths,
@@ -681,8 +672,7 @@ def groups(paths: Paths,
       inside = group == int(label.split()[1]) - 1
       axis.scatter(*points[inside].T, s=16, label=label, color=style.colour,
                    marker=style.marker, linewidths=0)
-    axis.set_xlabel(labels[0])
-    axis.set_ylabel(labels[1])
+    axis.set(xlabel=labels[0], ylabel=labels[1])
     axis.set_title(name, fontsize=9)
     axis.legend(fontsize=7, loc="best")
     axis.grid(alpha=0.3)

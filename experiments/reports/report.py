@@ -350,18 +350,12 @@ def points_csv(path: pathlib.Path, outcomes: suite.Outcomes,
   Of pooled runs the seeds of partition p are those plus p times
   ``partitions.STRIDE``.
   """
-  costs = [*records.ROUND_COST, *records.TOTALS, "seconds"]
-  with open(path, "w", newline="", encoding="utf-8") as file:
-    writer = csv.writer(file)
-    writer.writerow(["panel", "panel_title", "method", "round", "seed",
-                     metric, *costs])
-    for outcome in outcomes:
-      cell = outcome.cell
-      for row in outcome.rows:
-        if row["protocol"] == protocol:
-          writer.writerow([
-              cell.panel, cell.panel_title, cell.name, row["round"],
-              row["seed"], row[metric], *(row[c] for c in costs)])
+  own = ["round", "seed", metric, *records.ROUND_COST, *records.TOTALS,
+         "seconds"]
+  rows = [{"panel": o.cell.panel, "panel_title": o.cell.panel_title,
+           "method": o.cell.name, **{name: row[name] for name in own}}
+          for o in outcomes for row in o.rows if row["protocol"] == protocol]
+  records.write_rows(path, rows, ["panel", "panel_title", "method", *own])
 
 
 def made_by(command_line: str) -> str:

@@ -174,8 +174,7 @@ def draw(path: pathlib.Path, sweep: Sweep, title: str) -> None:
                     rotation=90 if len("".join(ticks)) > 40 else 0)
     axis.minorticks_off()
     axis.margins(x=0.08)
-    axis.set_xlabel(name)
-    axis.set_ylabel(f"{sweep.by} {metric.replace('_', ' ')}")
+    axis.set(xlabel=name, ylabel=f"{sweep.by} {metric.replace('_', ' ')}")
     if factor == 100:
       low, high = axis.get_ylim()
       axis.set_ylim(max(low, -1.0), min(high, 101.0))  # room for a cap
