@@ -27,7 +27,6 @@ from fedjax_alg.engine import evaluate
 from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as summary_lib, tables
 from fedjax_alg.records.scores import LAST_ROUNDS
-from fedjax_alg.runs.compare import compare
 from fedjax_alg.runs.result import load_run
 from fedjax_alg.runs.sweep import combinations
 from .cli import config as config_lib, flag_words, part as part_lib
@@ -35,7 +34,7 @@ from .cli.config import UsageError
 from .cli import program, sweeps
 from .cli.command import boolean, Command, enum, string, strings
 from .cli.guard import WITH_RESUME
-from .reports import comparison, page, sweeps as report
+from .reports import page, sweeps as report
 
 
 FLAGS = (
@@ -147,10 +146,7 @@ def _write_page(path: pathlib.Path, title: str, played: report.Sweep) -> None:
   """Writes the page of the settings that did not diverge."""
   runs = {", ".join(f"{k}={v}" for k, v in one.values.items()):
           load_run(one.folder) for one in played.settings if one.rows}
-  found = compare(runs, metric=played.metric, protocol=played.by)
-  page.write(path, title, {"": runs},
-             [comparison.scores(found), comparison.costs(found)],
-             metric=played.metric, protocol=played.by)
+  page.write(path, title, {"": runs}, metric=played.metric, protocol=played.by)
 
 
 def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:

@@ -19,13 +19,12 @@ from fedjax_alg.data import DataError
 from fedjax_alg.data.federation import load_examples
 from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as results
-from fedjax_alg.runs.compare import compare
 from fedjax_alg.runs.result import load_run
 from ..cli import config as config_lib, flag_words, guard, lock, program
 from ..cli.config import UsageError
 from ..cli import part as part_lib
 from ..cli.command import boolean, Command, enum, Flags, integer, listed, string
-from . import answers, chosen, comparison, page, partitions, plots, report
+from . import answers, chosen, page, partitions, plots, report
 from . import suite, verdicts
 from .suite import ONE_RATE, STATED, TUNED
 
@@ -621,15 +620,9 @@ def as_dots(measure: verdicts.Measure, x_label: str,
 def _write_page(path: pathlib.Path, figure: Figure,
                 outcomes: suite.Outcomes, request: Request) -> None:
   """Writes a page with the curves, costs, clients and flags of every run."""
-  panels, tables = {}, []
-  for own in suite.by_panel(outcomes):
-    title = own[0].cell.panel_title
-    panels[title] = {o.cell.name: load_run(o.folder) for o in own}
-    found = compare(
-        panels[title], metric=figure.metric, protocol=figure.protocol)
-    tables += [table._replace(title=f"{title}: {table.title}") for table in (
-        comparison.scores(found), comparison.costs(found))]
-  page.write(path, figure.title, panels, tables, metric=figure.metric,
+  page.write(path, figure.title, {
+      own[0].cell.panel_title: {o.cell.name: load_run(o.folder) for o in own}
+      for own in suite.by_panel(outcomes)}, metric=figure.metric,
              protocol=figure.protocol, x_axis=request.x_axis,
              command_line=request.command_line)
   print(f"page: {path}", flush=True)

@@ -16,6 +16,7 @@ import numpy as np
 from fedjax_alg import metrics
 from fedjax_alg.errors import OptionError
 from fedjax_alg.records import summary as summary_lib
+from fedjax_alg.runs.compare import compare
 from fedjax_alg.runs.result import RunResult
 from . import comparison as comparison_lib, plots, styles
 from .comparison import Table
@@ -309,8 +310,19 @@ def _note(words: str) -> str:
   return f'<p class="note">{words}</p>'
 
 
+def _compared(panels: Panels, metric: str, protocol: str) -> list[Table]:
+  """The scores and the costs of every panel's runs."""
+  out = []
+  for title, runs in panels.items():
+    found = compare(runs, metric=metric, protocol=protocol)
+    out += [table._replace(title=f"{title}: {table.title}".removeprefix(": "))
+            for table in (comparison_lib.scores(found),
+                          comparison_lib.costs(found))]
+  return out
+
+
 def write(path: pathlib.Path, title: str, panels: Panels,
-          tables: Sequence[Table], *, metric: str, protocol: str,
+          tables: Sequence[Table] = (), *, metric: str, protocol: str,
           x_axis: str = "rounds", command_line: str = "") -> None:
   """Writes a page.
 
@@ -318,7 +330,8 @@ def write(path: pathlib.Path, title: str, panels: Panels,
     path: the file.
     title: the heading.
     panels: title of a panel -> label -> run.
-    tables: tables between the curves and the clients.
+    tables: tables between the curves and the clients; by default the scores
+      and costs of every panel.
     metric: the metric that is drawn at first.
     protocol: its protocol.
     x_axis: the x axis at first, one of ``plots.X_AXES``.
@@ -347,7 +360,7 @@ def write(path: pathlib.Path, title: str, panels: Panels,
             "intervals (none for a run of one seed). Drag to zoom, "
             "double-click to see all again; a click on a name switches the run "
             "off and on, a double click shows it alone."),
-      *map(_table, tables)]
+      *map(_table, tables or _compared(panels, metric, protocol))]
   distributions = each(clients)
   if distributions:
     parts += ["<h2>Accuracy of the clients</h2>", *distributions, _note(

@@ -42,7 +42,7 @@ def test_answers_of_a_figure_are_kept(tmp_path):
       "CLSFSVRG", 20, how="stated"),
           made.rising("FedAvg", None)]
   found = answers.numbers("conjugate", "fig2", runs, {
-      "rounds_to_98%": lambda o, every: made.verdicts.rounds_to(0.98)(o)})
+      "rounds_to_98%": made.verdicts.rounds_to(0.98)})
   by_method = {a.method: (a.claim, a.verdict) for a in found}
   assert by_method == {"CLSFSVRG": ("48", "same"), "FedAvg": (">100", "same"),
                        "CLSFSVRG (stated)": ("48", "below")}
