@@ -24,8 +24,7 @@ from ..cli import config as config_lib, flag_words, guard, lock, program
 from ..cli.config import UsageError
 from ..cli import part as part_lib
 from ..cli.command import boolean, Command, enum, Flags, integer, listed, string
-from . import answers, chosen, page, partitions, plots, report
-from . import suite, verdicts
+from . import answers, chosen, page, partitions, plots, report, suite, verdicts
 from .suite import ONE_RATE, STATED, TUNED
 
 #: Flags of --scale=quick, which shrink a figure to minutes on two cores.
@@ -197,6 +196,13 @@ def participation(*percent: int) -> tuple[Panel, ...]:
   """A panel for each share of participants, in percent."""
   return panels({f"{p} % of the clients": (f"--participation={p/100}",)
                  for p in percent})
+
+
+def of_files(
+    folder: str, files_of: Mapping[str, str]) -> Callable[[Panel], list[Line]]:
+  """Makes the ``Figure.lines_of`` of label -> flag file in a folder."""
+  return lambda panel: [Line(label, (f"--flagfile={folder}/{name}.flags",))
+                        for label, name in files_of.items()]
 
 
 def method_files(paper: str, folder: str) -> dict[str, tuple[str, ...]]:

@@ -19,12 +19,6 @@ _TARGETS = (0.8, 0.85)
 _SHARES = (0, 0.5, 0.9)
 
 
-def _lines(panel: figures.Panel) -> list[figures.Line]:
-  del panel
-  return [figures.Line(label, (f"--flagfile=beyond/late/{name}.flags",))
-          for label, name in _METHODS.items()]
-
-
 def _takes(target: float, column: str, unit: float) -> report.Column:
   """What a run takes to an accuracy, the median over its seeds."""
 
@@ -90,7 +84,7 @@ FIGURE = figures.Figure(
     "accuracy", "late", figures.panels({
         f"{100 * share:g} % stragglers":
             (f"--stragglers={share}",) if share else ()
-        for share in _SHARES}), _lines,
+        for share in _SHARES}), figures.of_files("beyond/late", _METHODS),
     eval_every=5, table=_table, draw=_draw,
     shrunk=("--dataset=digits", "--features=none", "--partition=classes",
             "--classes_per_client=2", "--num_clients=60", "--local_epochs=5",

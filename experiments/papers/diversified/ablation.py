@@ -22,9 +22,8 @@ import numpy as np
 from fedjax_alg import metrics
 from fedjax_alg.records import summary as results, tables as records
 from ...cli import config as config_lib
-from ...reports import partitions, plots, report, rule, suite, verdicts
-from ...reports import cost_to_accuracy as targets
-from ...reports.figures import Line
+from ...reports import cost_to_accuracy as targets, figures, partitions, plots
+from ...reports import report, rule, suite, verdicts
 
 #: The accuracy that counts as reached.
 TARGET = 0.98
@@ -75,12 +74,9 @@ CELLS = {cell.name: cell for cell in itertools.starmap(
 _BY_LABEL = {cell.label: cell for cell in CELLS.values()}
 
 
-def lines(panel: Any) -> list[Line]:
-  """The 27 lines of a panel."""
-  del panel
-  return [Line(cell.label, (f"--flagfile=diversified/ablation/{name}.flags",))
-          for name, cell in CELLS.items()]
-
+#: The 27 lines of a panel.
+lines = figures.of_files("diversified/ablation", {
+    label: cell.name for label, cell in _BY_LABEL.items()})
 
 #: The mean of the last ten rounds, in percent; one for each repetition.
 _accuracy = verdicts.late("accuracy")

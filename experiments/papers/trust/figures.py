@@ -35,11 +35,6 @@ def _file(name: str) -> tuple[str, ...]:
   return (f"--flagfile={NAME}/methods/{name}.flags",)
 
 
-def _niid_lines(panel: Panel) -> list[Line]:
-  del panel
-  return [Line(label, _file(name)) for label, name in _NIID.items()]
-
-
 def _2nn_lines(panel: Panel) -> list[Line]:
   return [Line("FedAvg", _file(_2NN[flag_words.said(panel.flags)[
       "partition"]]))]
@@ -140,7 +135,8 @@ FIGURES: dict[str, Figure] = {
               for letter, title, dataset in (
                   ("a", "MNIST", "mnist"),
                   ("b", "Fashion-MNIST", "fashion_mnist"),
-                  ("c", "CIFAR-10", "cifar10"))), _niid_lines,
+                  ("c", "CIFAR-10", "cifar10"))),
+        figures.of_files(f"{NAME}/methods", _NIID),
         quick=("a",), num_seeds=1,
         measures={"test_accuracy_max": _best("global", 50)},
         shrunk=("--layers=valid3-4,max2,dense16", "--local_epochs=1")),
