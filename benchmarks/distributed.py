@@ -43,7 +43,7 @@ from fedjax_alg.runs import play
 from fedjax_alg.runs.plan import from_keywords
 from fedjax_alg.runs.programs import Programs
 
-FEATURES, CLASSES, TEST = 784, 10, 1000
+FEATURES, TEST = 784, 1000
 #: Stretches of rounds that are timed; the first of them warms up.
 STRETCHES = 4
 #: What the algorithms are given beside the flags.
@@ -73,20 +73,6 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
   parser.add_argument("--repeats", type=workloads.whole, default=2)
   parser.add_argument("--case", help=argparse.SUPPRESS)  # of a child process
   return parser.parse_args(argv)
-
-
-def write_data(path: pathlib.Path, megabytes: int) -> None:
-  """Writes examples of so many megabytes as an npz."""
-  rng = np.random.default_rng(0)
-  centres = 0.1 * rng.standard_normal((CLASSES, FEATURES), np.float32)
-  arrays: dict[str, Any] = {}
-  for part, rows in (("train", megabytes * 10 ** 6 // (4 * FEATURES)),
-                     ("test", TEST)):
-    y = rng.integers(0, CLASSES, rows, dtype=np.int32)
-    x = rng.standard_normal((rows, FEATURES), np.float32)
-    x += centres[y]
-    arrays |= {f"x_{part}": x, f"y_{part}": y}
-  np.savez(path, **arrays)
 
 
 def held_megabytes() -> float:
@@ -183,7 +169,8 @@ def main() -> None:
         f"{'difference':>12}")
   with tempfile.TemporaryDirectory() as folder:
     data = f"{folder}/examples.npz"
-    write_data(pathlib.Path(data), args.megabytes)
+    workloads.write_npz(data, FEATURES, 0.1, {
+        "train": args.megabytes * 10 ** 6 // (4 * FEATURES), "test": TEST})
     for algorithm in args.algorithms.split(","):
       found: dict[int, list[list[dict[str, float]]]] = {}
       for _ in range(args.repeats):

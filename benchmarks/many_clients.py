@@ -26,7 +26,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any
 
 import numpy as np
 
@@ -36,7 +35,7 @@ from experiments.cli.writer import RunWriter
 from fedjax_alg.runs import play
 from fedjax_alg.runs.programs import Programs
 
-TRAIN, TEST, FEATURES, CLASSES = 8, 2, 20, 10
+TRAIN, TEST, FEATURES = 8, 2, 20
 #: Stretches of rounds that are timed; the first of them warms up.
 STRETCHES = 4
 
@@ -57,20 +56,6 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
                       help="CPU cores that train clients in parallel")
   parser.add_argument("--case", help=argparse.SUPPRESS)  # of the child process
   return parser.parse_args(argv)
-
-
-def write_data(path: pathlib.Path, clients: int) -> None:
-  """Writes the examples of the clients as an npz, client by client."""
-  rng = np.random.default_rng(0)
-  centres = rng.normal(size=(CLASSES, FEATURES)).astype(np.float32)
-  arrays: dict[str, Any] = {}
-  for split, each in (("train", TRAIN), ("test", TEST)):
-    client = np.repeat(np.arange(clients, dtype=np.int32), each)
-    y = rng.integers(0, CLASSES, len(client), dtype=np.int32)
-    x = rng.standard_normal((len(client), FEATURES), np.float32)
-    x += centres[y]
-    arrays |= {f"x_{split}": x, f"y_{split}": y, f"client_{split}": client}
-  np.savez(path, **arrays)
 
 
 def measure(algorithm: str, data: str, folder: str, began: float,
@@ -129,9 +114,10 @@ def case(algorithm: str, clients: int,
          args: argparse.Namespace) -> dict[str, float]:
   """Runs one case in a process of its own."""
   with tempfile.TemporaryDirectory() as name:
-    data = pathlib.Path(name) / "examples.npz"
-    write_data(data, clients)
-    words = json.dumps([algorithm, str(data), f"{name}/run", time.time()])
+    data = f"{name}/examples.npz"
+    workloads.write_npz(data, FEATURES, 1.0, {
+        "train": TRAIN * clients, "test": TEST * clients}, clients)
+    words = json.dumps([algorithm, data, f"{name}/run", time.time()])
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.many_clients", f"--case={words}",
          f"--cohorts={','.join(map(str, args.cohorts))}",

@@ -1,6 +1,7 @@
 """The data of the benchmarks: MNIST, or synthetic data of the same shape."""
 
 import argparse
+from typing import Any
 
 import numpy as np
 
@@ -58,6 +59,31 @@ def stand_in(seed: int = 0) -> data.Examples:
   x_test, y_test = split(10_000)
   return data.Examples(x_train, y_train, x_test, y_test, 10, None, None,
                        "synthetic stand-in for MNIST")
+
+
+def write_npz(path: str, features: int, apart: float, rows: dict[str, int],
+              clients: int = 0) -> None:
+  """Writes Gaussian examples of ten classes as an npz.
+
+  Args:
+    path: the file.
+    features: of an example.
+    apart: the deviation of the centres of the classes.
+    rows: train and test -> how many examples.
+    clients: how many clients have equally many of them; 0: they have no owners.
+  """
+  rng = np.random.default_rng(0)
+  centres = apart * rng.standard_normal((10, features), np.float32)
+  arrays: dict[str, Any] = {}
+  for part, number in rows.items():
+    y = rng.integers(0, len(centres), number, dtype=np.int32)
+    x = rng.standard_normal((number, features), np.float32)
+    x += centres[y]
+    arrays |= {f"x_{part}": x, f"y_{part}": y}
+    if clients:
+      arrays[f"client_{part}"] = np.repeat(
+          np.arange(clients, dtype=np.int32), number // clients)
+  np.savez(path, **arrays)
 
 
 def dealt(examples: data.Examples, partition: data.Partition,
