@@ -65,10 +65,8 @@ _H100 = Target("one H100", "cuda", {"topology_name": "", "topology": "1x1x1"},
                {"XLA_FLAGS": "--xla_gpu_autotune_level=0 "
                              "--xla_gpu_enable_triton_gemm=false"})
 TARGETS = {
-    "v5e": _V5E,
-    "v5e_2x2": _V5E._replace(about="four TPU v5e", devices=4),
-    "h100": _H100,
-}
+    "v5e": _V5E, "v5e_2x2": _V5E._replace(about="four TPU v5e", devices=4),
+    "h100": _H100}
 
 
 def parse(
@@ -167,10 +165,9 @@ def compiled(target: Target, name: str, flags: Sequence[str]) -> dict[str, Any]:
   if target.platform == "cuda":
     more["target_config"] = (_HERE / "h100.txtpb").read_text("utf-8")
   topology = topologies.get_topology_desc(platform=target.platform, **more)
-  mesh = jax.make_mesh(
-      (target.devices,), (sharding.AXIS,),
-      axis_types=(jax.sharding.AxisType.Auto,),
-      devices=topology.devices[:target.devices])
+  mesh = jax.make_mesh((target.devices,), (sharding.AXIS,),
+                       axis_types=(jax.sharding.AxisType.Auto,),
+                       devices=topology.devices[:target.devices])
   prepared = config.parse(flags_of(name, flags)).prepare(mesh=mesh)
   began = time.process_time()
   return facts_of(Programs(prepared), time.process_time() - began)
@@ -189,9 +186,8 @@ def work(args: argparse.Namespace, flags: Sequence[str]) -> None:
                      | facts), flush=True)
 
 
-def answers(
-    target: str, names: Sequence[str], flags: Sequence[str]
-) -> Iterator[dict[str, Any]]:
+def answers(target: str, names: Sequence[str],
+            flags: Sequence[str]) -> Iterator[dict[str, Any]]:
   """Compiles algorithms for one target in a process of its own.
 
   The compilers read the environment when they start. Where a compiler ends its

@@ -59,8 +59,7 @@ VARIATIONS: dict[str, dict[str, Any]] = {
     "availability": dict(sampling="availability"),
     "adam": dict(client_optimizer="adam"),
     "early groups": dict(threshold=1),
-    "anchors": dict(threshold=1, anchors="preferring"),
-}
+    "anchors": dict(threshold=1, anchors="preferring")}
 
 #: Options of an algorithm in all of its runs.
 OWN: dict[str, dict[str, Any]] = {
@@ -70,8 +69,7 @@ OWN: dict[str, dict[str, Any]] = {
     "ifca": dict(num_groups=3), "fesem": dict(num_groups=3),
     "cfl": dict(split_after=1, eps1=10.0, eps2=0.0),
     "flhc": dict(max_groups=3), "fedacnnl": dict(hidden=(8,)),
-    "pfedacnnl": dict(hidden=(8,)),
-}
+    "pfedacnnl": dict(hidden=(8,))}
 
 
 def cells() -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -149,9 +147,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   if options.against:
     with open(options.against, encoding="utf-8") as file:
       known = {(a, b): rest for a, b, *rest in csv.reader(file)}
-  federation = fa.federate(
-      "digits", partition="classes", num_clients=20, classes_per_client=4,
-      validation_clients=2, seed=1)
+  federation = fa.federate("digits", partition="classes", num_clients=20,
+                           classes_per_client=4, validation_clients=2, seed=1)
   wanted = set(filter(None, options.only.split(",")))
   different = 0
   with open(options.file, "w", encoding="utf-8") as file:

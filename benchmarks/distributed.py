@@ -35,7 +35,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks import timing
+from benchmarks import timing, workloads
 import fedjax_alg as fa
 from fedjax_alg import split
 from fedjax_alg.engine import processes, sharding
@@ -43,7 +43,7 @@ from fedjax_alg.runs import play
 from fedjax_alg.runs.plan import from_keywords
 from fedjax_alg.runs.programs import Programs
 
-FEATURES, CLASSES, TEST = 784, 10, 1000
+FEATURES, TEST = 784, 1000
 #: Stretches of rounds that are timed; the first of them warms up.
 STRETCHES = 4
 #: What the algorithms are given beside the flags.
@@ -56,42 +56,23 @@ MORE: dict[str, dict[str, Any]] = {
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
   """The flags."""
   parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-  parser.add_argument("--processes", type=int, default=2,
+  parser.add_argument("--processes", type=workloads.whole, default=2,
                       help="processes of the second case, and cores of both")
   parser.add_argument("--algorithms", default="fedavg",
                       help="separated by commas")
-  parser.add_argument("--megabytes", type=int, default=400,
+  parser.add_argument("--megabytes", type=workloads.whole, default=400,
                       help="size of the training examples")
-  parser.add_argument("--clients", type=int, default=400)
-  parser.add_argument("--cohort", type=int, default=100)
+  parser.add_argument("--clients", type=workloads.whole, default=400)
+  parser.add_argument("--cohort", type=workloads.whole, default=100)
   parser.add_argument("--hidden", default="",
                       help="widths of the hidden layers, separated by commas; "
                       "none: softmax regression")
   parser.add_argument("--local_steps", type=int, default=2)
-  parser.add_argument("--rounds", type=int, default=5,
+  parser.add_argument("--rounds", type=workloads.whole, default=5,
                       help="rounds of one stretch")
-  parser.add_argument("--repeats", type=int, default=2)
+  parser.add_argument("--repeats", type=workloads.whole, default=2)
   parser.add_argument("--case", help=argparse.SUPPRESS)  # of a child process
-  args = parser.parse_args(argv)
-  for name in ("processes", "megabytes", "clients", "cohort", "rounds",
-               "repeats"):
-    if getattr(args, name) < 1:
-      parser.error(f"--{name} must be at least 1")
-  return args
-
-
-def write_data(path: pathlib.Path, megabytes: int) -> None:
-  """Writes examples of so many megabytes as an npz."""
-  rng = np.random.default_rng(0)
-  centres = 0.1 * rng.standard_normal((CLASSES, FEATURES), np.float32)
-  arrays: dict[str, Any] = {}
-  for part, rows in (("train", megabytes * 10 ** 6 // (4 * FEATURES)),
-                     ("test", TEST)):
-    y = rng.integers(0, CLASSES, rows, dtype=np.int32)
-    x = rng.standard_normal((rows, FEATURES), np.float32)
-    x += centres[y]
-    arrays |= {f"x_{part}": x, f"y_{part}": y}
-  np.savez(path, **arrays)
+  return parser.parse_args(argv)
 
 
 def held_megabytes() -> float:
@@ -100,9 +81,8 @@ def held_megabytes() -> float:
   return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def measure(
-    args: argparse.Namespace, algorithm: str, data: str, out: str, port: int,
-    number: int, process: int) -> dict[str, float]:
+def measure(args: argparse.Namespace, algorithm: str, data: str, out: str,
+            port: int, number: int, process: int) -> dict[str, float]:
   """Makes a run as one of ``number`` processes; returns its figures."""
   if number > 1:
     fa.distributed(f"127.0.0.1:{port}", number, process, host_devices=1)
@@ -147,9 +127,8 @@ def free_port() -> int:
     return found.getsockname()[1]
 
 
-def case(
-    algorithm: str, data: str, out: str, number: int, argv: Sequence[str]
-) -> list[dict[str, float]]:
+def case(algorithm: str, data: str, out: str, number: int,
+         argv: Sequence[str]) -> list[dict[str, float]]:
   """Makes a run in ``number`` processes; returns the figures of each."""
   port = free_port()
   children = [subprocess.Popen(
@@ -190,7 +169,8 @@ def main() -> None:
         f"{'difference':>12}")
   with tempfile.TemporaryDirectory() as folder:
     data = f"{folder}/examples.npz"
-    write_data(pathlib.Path(data), args.megabytes)
+    workloads.write_npz(data, FEATURES, 0.1, {
+        "train": args.megabytes * 10 ** 6 // (4 * FEATURES), "test": TEST})
     for algorithm in args.algorithms.split(","):
       found: dict[int, list[list[dict[str, float]]]] = {}
       for _ in range(args.repeats):

@@ -13,14 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import timing, workloads
+from benchmarks import rounds, timing, workloads
 from experiments.papers.trust import against_fedjax
-from fedjax_alg import base as base_lib, data, models
-from fedjax_alg.engine import clients, loop, sharding
+from fedjax_alg import data, models
+from fedjax_alg.engine import sharding
 from fedjax_alg.engine.keys import run_keys
-from fedjax_alg.engine.round import Participation, sample_cohort
+from fedjax_alg.engine.round import sample_cohort
 from fedjax_alg.records import summary
-from fedjax_alg.runs import methods
 
 COHORT, EPOCHS, BATCH, LEARNING_RATE, SEED = 20, 20, 10, 0.03, 0
 #: model -> features of MNIST
@@ -36,8 +35,7 @@ def steps_of(size: Any) -> Any:
   return EPOCHS * -(-size // BATCH)
 
 
-def cohorts(
-    fed: data.Federation, start: int, count: int) -> list[np.ndarray]:
+def cohorts(fed: data.Federation, start: int, count: int) -> list[np.ndarray]:
   """Draws the clients of ``count`` rounds, the same for both sides."""
   key = run_keys(SEED).cohort
   return [np.asarray(sample_cohort(
@@ -45,9 +43,8 @@ def cohorts(
       for r in range(count)]
 
 
-def answer(
-    fed: data.Federation, ids: list[np.ndarray], seconds: float,
-    logits: Callable[[Any], Any]) -> dict[str, Any]:
+def answer(fed: data.Federation, ids: list[np.ndarray], seconds: float,
+           logits: Callable[[Any], Any]) -> dict[str, Any]:
   """Makes the result of a measurement; ``logits`` is the model trained."""
   size = np.asarray(fed.data.train.size)
   whole = fed.data.whole_test
@@ -64,37 +61,21 @@ def ours(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
   """Prepares this library, with one device per core, or on accelerators."""
   sharding.use_host_cores()
   fed = workloads.powerlaw(args, MODELS[args.model])
-  mesh = sharding.clients_mesh()
-  mode = clients.default_mode(sharding.platform(mesh))
-  model = models.make_model(args.model, fed.example_shape, fed.num_classes)
-  method = methods.with_keywords(methods.method_of("fedavg"), {
-      "client_lr": LEARNING_RATE, "local_epochs": EPOCHS, "batch_size": BATCH})
-  build = method.builder(model, clients.ClientMap(mode, mesh=mesh))
-  numbers = sharding.replicate(method.numbers([method.hparams], 1), mesh)
-  train = sharding.replicate(fed.data.train, mesh)
-  keys = sharding.replicate(
-      jax.tree.map(lambda key: key[None], run_keys(SEED)), mesh)
-  spec = base_lib.FedSpec(fed.num_clients, COHORT, fed.num_classes,
-                      fed.example_shape)
-  state = sharding.replicate(
-      loop.initial_states(build, model, spec, train, keys, numbers), mesh)
-  count = jnp.int32(args.rounds)
-  play, seconds = timing.compiled(
-      loop.make_run_rounds(
-          build, Participation(COHORT), args.rounds, mesh=mesh),
-      state, train, keys, numbers, jnp.int32(0), count)
+  run = rounds.Rounds(
+      fed, "fedavg", {"client_lr": LEARNING_RATE, "local_epochs": EPOCHS,
+                      "batch_size": BATCH}, COHORT, SEED, args.rounds,
+      args.model)
 
   def measure(start: int) -> dict[str, Any]:
-    nonlocal state
-    (state, _), taken = timing.timed(
-        play, state, train, keys, numbers, jnp.int32(start), count)
-    trained = jax.tree.map(lambda leaf: leaf[0, 0], state.models)
+    taken = run.play(start)
+    trained = jax.tree.map(lambda leaf: leaf[0, 0], run.state.models)
     ids = cohorts(fed, start, args.rounds)
     return answer(fed, ids, taken, functools.partial(apply, trained))
 
-  apply = jax.jit(model.apply)
-  return measure, {"data": fed.name, "compile": seconds, "clients": mode,
-                   "devices": summary.device(), "jax": jax.__version__}
+  apply = jax.jit(run.model.apply)
+  return measure, {"data": fed.name, "compile": run.compile_s,
+                   "clients": run.mode, "devices": summary.device(),
+                   "jax": jax.__version__}
 
 
 def fedjax(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
@@ -157,14 +138,12 @@ def fedjax(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
     keys = [list(jax.random.split(jax.random.PRNGKey(start + r), COHORT))
             for r in range(args.rounds)]
     (params, state), taken = timing.timed(play, state, ids, keys)
-    return answer(
-        fed, ids, taken, lambda rows: apply(params, {"x": rows}))
+    return answer(fed, ids, taken, lambda rows: apply(params, {"x": rows}))
 
   apply = jax.jit(logits)
   smallest = [np.array([int(size.argmin())])]
-  _, seconds = timing.timed(
-      play, algorithm.init(first), smallest,
-      [[jax.random.PRNGKey(0)]])
+  _, seconds = timing.timed(play, algorithm.init(first), smallest,
+                            [[jax.random.PRNGKey(0)]])
   own = float((-(-EPOCHS * size // BATCH)).sum() / steps_of(size).sum())
   return measure, {"compile": seconds, "own_steps": own}
 

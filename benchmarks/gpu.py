@@ -109,8 +109,7 @@ def steps() -> list[Step]:
           "benchmarks.memory", "--models", "mlp 2048^2", "cnn"), 120, {
               "MLP, temporaries of sums, MB": r"mlp 2048\^2 .* sum +([\d.,]+)",
               "CNN, temporaries of sums, MB": r"cnn .* sum +([\d.,]+)"},
-           ("--repeats=0", "--cohort=4")),
-  ]
+           ("--repeats=0", "--cohort=4"))]
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:

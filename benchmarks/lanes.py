@@ -15,8 +15,7 @@ seeds vectorise these, too (``--map_seeds=vmap``).
 """
 
 import argparse
-from collections.abc import Callable, Sequence
-import time
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -39,20 +38,17 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
   """Parses the flags."""
   parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
   workloads.add_flags(parser)
-  parser.add_argument("--cohorts", type=int, nargs="+", default=[20, 100],
-                      help="numbers of participants")
-  parser.add_argument("--lanes", type=int, nargs="+", default=[],
+  parser.add_argument("--cohorts", type=workloads.whole, nargs="+",
+                      default=[20, 100], help="numbers of participants")
+  parser.add_argument("--lanes", type=workloads.whole, nargs="+", default=[],
                       help="numbers of lanes a seed, beside the rule's")
-  parser.add_argument("--seeds", type=int, default=3,
+  parser.add_argument("--seeds", type=workloads.whole, default=3,
                       help="seeds that are computed at once")
-  parser.add_argument("--rounds", type=int, default=5,
+  parser.add_argument("--rounds", type=workloads.whole, default=5,
                       help="rounds whose steps are counted")
   parser.add_argument("--repeats", type=int, default=5,
                       help="timed rounds of each map; 0: count only")
-  args = parser.parse_args(argv)
-  if min([*args.cohorts, *args.lanes, args.seeds, args.rounds]) < 1:
-    parser.error("--cohorts, --lanes, --seeds and --rounds must be at least 1")
-  return args
+  return parser.parse_args(argv)
 
 
 class Counter:
@@ -69,14 +65,12 @@ class Counter:
       self.steps += values.size
       return np.zeros_like(values)
 
-    return jax.pure_callback(
-        count, jax.ShapeDtypeStruct((), jnp.float32), value,
-        vmap_method="broadcast_all")
+    return jax.pure_callback(count, jax.ShapeDtypeStruct((), jnp.float32),
+                             value, vmap_method="broadcast_all")
 
 
-def counted(
-    map_clients: base.MapClients, train: base.ClientData,
-    rounds: Sequence[np.ndarray]) -> Counter:
+def counted(map_clients: base.MapClients, train: base.ClientData,
+            rounds: Sequence[np.ndarray]) -> Counter:
   """Local training in several rounds.
 
   Args:
@@ -113,8 +107,7 @@ def counted(
   return counter
 
 
-def maps(
-    args: argparse.Namespace, slots: int, rows: int) -> dict[str, Any]:
+def maps(args: argparse.Namespace, slots: int, rows: int) -> dict[str, Any]:
   """name -> client map."""
   rule = lanes.default_lanes(slots, rows)
   return {"vmap": clients.ClientMap("vmap"),
@@ -151,17 +144,6 @@ def count(args: argparse.Namespace, fed: data.Federation, slots: int) -> None:
             f"{counter.turns / args.rounds:8,.0f}", flush=True)
 
 
-def seconds_of(play: Any, *args: Any) -> Callable[[int], float]:
-  """A measurement for ``timing.in_turn``: CPU seconds of a round."""
-
-  def measure(repeat: int) -> float:
-    began = time.process_time()
-    jax.block_until_ready(play(*args, jnp.int32(repeat)))
-    return time.process_time() - began
-
-  return measure
-
-
 def time_rounds(
     args: argparse.Namespace, fed: data.Federation, slots: int) -> None:
   """Prints CPU seconds of a round, the maps in turn."""
@@ -187,9 +169,9 @@ def time_rounds(
       cohort = sample_cohort(train, slots, key)
       return algorithm.round(state, cohort, key)[0]
 
-    program, _ = timing.compiled(
-        jax.jit(play), state, train, jnp.int32(0))
-    measures[name] = seconds_of(program, state, train)
+    program, _ = timing.compiled(jax.jit(play), state, train, jnp.int32(0))
+    measures[name] = lambda repeat, program=program, state=state: (
+        timing.cpu_seconds(program, state, train, jnp.int32(repeat)))
   seconds = timing.in_turn(measures, args.repeats + 1)
   print(f"{slots} participants, CPU s a round:  least median greatest")
   for name, values in seconds.items():

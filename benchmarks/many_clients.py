@@ -26,17 +26,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any
 
 import numpy as np
 
-from benchmarks import timing
+from benchmarks import timing, workloads
 from experiments.cli import config as config_lib
 from experiments.cli.writer import RunWriter
 from fedjax_alg.runs import play
 from fedjax_alg.runs.programs import Programs
 
-TRAIN, TEST, FEATURES, CLASSES = 8, 2, 20, 10
+TRAIN, TEST, FEATURES = 8, 2, 20
 #: Stretches of rounds that are timed; the first of them warms up.
 STRETCHES = 4
 
@@ -45,48 +44,22 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
   """The flags."""
   parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
   parser.add_argument("--clients", default="10000,100000",
+                      type=workloads.wholes,
                       help="numbers of clients, separated by commas")
-  parser.add_argument("--cohorts", default="100,1000",
+  parser.add_argument("--cohorts", type=workloads.wholes, default="100,1000",
                       help="cohort sizes, separated by commas")
   parser.add_argument("--algorithms", default="fedavg,scaffold",
                       help="separated by commas")
-  parser.add_argument("--rounds", type=int, default=20,
+  parser.add_argument("--rounds", type=workloads.whole, default=20,
                       help="rounds of one measurement")
-  parser.add_argument("--devices", type=int, default=1,
+  parser.add_argument("--devices", type=workloads.whole, default=1,
                       help="CPU cores that train clients in parallel")
   parser.add_argument("--case", help=argparse.SUPPRESS)  # of the child process
-  args = parser.parse_args(argv)
-  for name in ("clients", "cohorts"):
-    try:
-      numbers = [int(word) for word in getattr(args, name).split(",")]
-    except ValueError:
-      numbers = [0]
-    if min(numbers) < 1:
-      parser.error(f"--{name}={getattr(args, name)}: whole numbers from 1, "
-                   "separated by commas")
-    setattr(args, name, numbers)
-  if args.rounds < 1 or args.devices < 1:
-    parser.error("--rounds and --devices must be at least 1")
-  return args
+  return parser.parse_args(argv)
 
 
-def write_data(path: pathlib.Path, clients: int) -> None:
-  """Writes the examples of the clients as an npz, client by client."""
-  rng = np.random.default_rng(0)
-  centres = rng.normal(size=(CLASSES, FEATURES)).astype(np.float32)
-  arrays: dict[str, Any] = {}
-  for split, each in (("train", TRAIN), ("test", TEST)):
-    client = np.repeat(np.arange(clients, dtype=np.int32), each)
-    y = rng.integers(0, CLASSES, len(client), dtype=np.int32)
-    x = rng.standard_normal((len(client), FEATURES), np.float32)
-    x += centres[y]
-    arrays |= {f"x_{split}": x, f"y_{split}": y, f"client_{split}": client}
-  np.savez(path, **arrays)
-
-
-def measure(
-    algorithm: str, data: str, folder: str, began: float,
-    args: argparse.Namespace) -> dict[str, float]:
+def measure(algorithm: str, data: str, folder: str, began: float,
+            args: argparse.Namespace) -> dict[str, float]:
   """Runs one case in this process and returns its figures."""
 
   def configured(cohort: int) -> config_lib.Config:
@@ -137,14 +110,14 @@ def measure(
   return found
 
 
-def case(
-    algorithm: str, clients: int, args: argparse.Namespace
-) -> dict[str, float]:
+def case(algorithm: str, clients: int,
+         args: argparse.Namespace) -> dict[str, float]:
   """Runs one case in a process of its own."""
   with tempfile.TemporaryDirectory() as name:
-    data = pathlib.Path(name) / "examples.npz"
-    write_data(data, clients)
-    words = json.dumps([algorithm, str(data), f"{name}/run", time.time()])
+    data = f"{name}/examples.npz"
+    workloads.write_npz(data, FEATURES, 1.0, {
+        "train": TRAIN * clients, "test": TEST * clients}, clients)
+    words = json.dumps([algorithm, data, f"{name}/run", time.time()])
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.many_clients", f"--case={words}",
          f"--cohorts={','.join(map(str, args.cohorts))}",

@@ -10,8 +10,7 @@ the two updates of the model are apart.
 """
 
 import argparse
-from collections.abc import Callable
-import time
+import functools
 from typing import Any
 
 import jax
@@ -27,8 +26,7 @@ from fedjax_alg.exchange import stacking
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "mlp 1024^2": ("mlp", {"hidden": (1024, 1024)}),
     "mlp 2048^2": ("mlp", {"hidden": (2048, 2048)}),
-    "cnn": ("cnn", {}),
-}
+    "cnn": ("cnn", {})}
 MB = 1e6
 
 
@@ -41,29 +39,15 @@ def parse() -> argparse.Namespace:
   parser.add_argument("--models", nargs="+", default=list(MODELS),
                       choices=list(MODELS), metavar="MODEL",
                       help=f"some of: {', '.join(MODELS)}")
-  parser.add_argument("--cohort", type=int, default=100,
+  parser.add_argument("--cohort", type=workloads.whole, default=100,
                       help="participants of a round")
-  parser.add_argument("--local_steps", type=int, default=2)
-  parser.add_argument("--devices", type=int, default=1,
+  parser.add_argument("--local_steps", type=workloads.whole, default=2)
+  parser.add_argument("--devices", type=workloads.whole, default=1,
                       help="CPU cores that share the round")
-  parser.add_argument("--repeats", type=int, default=3,
+  parser.add_argument("--repeats", default=3,
+                      type=functools.partial(workloads.whole, least=0),
                       help="measured rounds of each kind; 0: compile only")
-  args = parser.parse_args()
-  if min(args.cohort, args.local_steps, args.devices) < 1 or args.repeats < 0:
-    parser.error("--cohort, --local_steps and --devices must be at least 1")
-  return args
-
-
-def seconds_of(program: Any, *args: Any) -> Callable[[int], float]:
-  """A measurement for ``timing.in_turn``: CPU seconds, for a shared machine."""
-
-  def measure_once(repeat: int) -> float:
-    del repeat
-    began = time.process_time()
-    jax.block_until_ready(program(*args))
-    return time.process_time() - began
-
-  return measure_once
+  return parser.parse_args()
 
 
 def measure(args: argparse.Namespace, fed: data.Federation, name: str) -> None:
@@ -95,15 +79,14 @@ def measure(args: argparse.Namespace, fed: data.Federation, name: str) -> None:
 
     programs[kept], _ = timing.compiled(
         jax.jit(play, out_shardings=sharding.replicated(mesh),
-                compiler_options=compiling.options(
-                    jax.default_backend())),
+                compiler_options=compiling.options(jax.default_backend())),
         state, train, key)
   results, seconds = {}, {kept: [float("nan")] for kept in programs}
   if args.repeats:
     results = {kept: play(state, train, key)[0].models
                for kept, play in programs.items()}
     seconds = timing.in_turn(
-        {kept: seconds_of(play, state, train, key)
+        {kept: lambda _, play=play: timing.cpu_seconds(play, state, train, key)
          for kept, play in programs.items()}, args.repeats)
   for kept, program in programs.items():
     temporary = program.memory_analysis().temp_size_in_bytes

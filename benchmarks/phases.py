@@ -11,23 +11,21 @@ little more than the round.
 
 import argparse
 from collections.abc import Callable
-import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from benchmarks import timing, workloads
-from fedjax_alg import base, models, trees
+from benchmarks import rounds, timing, workloads
+from fedjax_alg import base, trees
 from fedjax_alg.algorithms import diversified
 from fedjax_alg.central import adaptive
 from fedjax_alg.client import objective, svrg
-from fedjax_alg.engine import clients, loop, sharding
-from fedjax_alg.engine.keys import client_keys, run_keys
-from fedjax_alg.engine.round import Participation, sample_cohort
+from fedjax_alg.engine import sharding
+from fedjax_alg.engine.keys import client_keys
+from fedjax_alg.engine.round import sample_cohort
 from fedjax_alg.records import summary
 from fedjax_alg.rounds.k_models import Stage
-from fedjax_alg.runs import methods
 
 COHORT, SEED = 40, 0
 
@@ -38,19 +36,15 @@ def parse() -> argparse.Namespace:
   workloads.add_flags(parser)
   parser.add_argument("--algorithm", default="ga_fsvrg",
                       choices=("ma_fsvrg", "ga_fsvrg"))
-  parser.add_argument("--rounds", type=int, default=10,
+  parser.add_argument("--rounds", type=workloads.whole, default=10,
                       help="rounds of one measurement")
-  parser.add_argument("--repeats", type=int, default=10,
+  parser.add_argument("--repeats", type=workloads.whole, default=10,
                       help="measurements of the round and of each phase")
-  args = parser.parse_args()
-  if args.rounds < 1 or args.repeats < 1:
-    parser.error("--rounds and --repeats must be at least 1")
-  return args
+  return parser.parse_args()
 
 
-def phases(
-    model: base.Model, hparams: Any, by_gradient: bool, map_clients: Any
-) -> dict[str, Callable[..., Any]]:
+def phases(model: base.Model, hparams: Any, by_gradient: bool,
+           map_clients: Any) -> dict[str, Callable[..., Any]]:
   """Makes the phases: name -> function of the values known at that point."""
   central = adaptive(hparams.server_lr, hparams.beta1, hparams.beta2,
                      hparams.eps, hparams.central_rule)
@@ -64,15 +58,13 @@ def phases(
   def train(at):
     def one_client(shared, shard, k, key):
       models_, anchors, share = shared
-      return svrg.svrg(
-          model, trees.index(models_, k), trees.index(models_, k),
-          trees.index(anchors, k), shard, hparams,
-          svrg.normalised_rate(hparams.client_lr, shard), key,
-          svrg.feature_scaling(shard, share))
-    return map_clients(
-        one_client, (at["models"], at["anchors"], at["share"]),
-        at["cohort"].shards, at["preference"],
-        client_keys(at["key"], at["cohort"].ids))
+      return svrg.svrg(model, trees.index(models_, k), trees.index(models_, k),
+                       trees.index(anchors, k), shard, hparams,
+                       svrg.normalised_rate(hparams.client_lr, shard), key,
+                       svrg.feature_scaling(shard, share))
+    return map_clients(one_client, (at["models"], at["anchors"], at["share"]),
+                       at["cohort"].shards, at["preference"],
+                       client_keys(at["key"], at["cohort"].ids))
 
   def gradients(at):
     return map_clients(
@@ -94,80 +86,45 @@ def phases(
     cohort = sample_cohort(at["data"], COHORT, at["key"])
     return cohort.ids, cohort.shards.offset, cohort.weight
 
-  out: dict[str, Callable[..., Any]] = {
-      "cohort sampling": sample,
-      "full passes, K models": full_passes,
-      "local training": train,
-  }
-  if by_gradient:
-    out["gradients of the trained"] = gradients
-  return out | {
-      "grouping": group,
-      "full passes after the step": full_passes,
-      "mean and central step": step,
-  }
+  return {"cohort sampling": sample, "full passes, K models": full_passes,
+          "local training": train,
+          **({"gradients of the trained": gradients} if by_gradient else {}),
+          "grouping": group, "full passes after the step": full_passes,
+          "mean and central step": step}
 
 
-def run_to_steady_state(args: argparse.Namespace) -> tuple[Any, ...]:
-  """Times the round inside a run and returns the inputs of the phases."""
+def played(args: argparse.Namespace) -> rounds.Rounds:
+  """Times the round inside a run and returns the run in its steady state."""
   fed = workloads.one_or_two_classes(args)
-  mesh = sharding.clients_mesh()
-  map_clients = clients.ClientMap(
-      clients.default_mode(sharding.platform(mesh)), mesh=mesh)
-  shape = fed.example_shape
-  model = models.make_model("softmax", shape, fed.num_classes, l2=1e-4)
-  method = methods.with_keywords(
-      methods.method_of(args.algorithm), {"threshold": 0})
-  hparams = method.hparams
-  build = method.builder(model, map_clients)
-  numbers = sharding.replicate(method.numbers([hparams], 1), mesh)
-  train = sharding.replicate(fed.data.train, mesh)
-  keys = sharding.replicate(
-      jax.tree.map(lambda key: key[None], run_keys(SEED)), mesh)
-  spec = base.FedSpec(fed.num_clients, COHORT, fed.num_classes, shape)
-  state = sharding.replicate(jax.jit(functools.partial(
-      loop.initial_states, build, model, spec))(train, keys, numbers), mesh)
-  count = jnp.int32(args.rounds)
-  play, compile_seconds = timing.compiled(
-      loop.make_run_rounds(
-          build, Participation(COHORT), args.rounds, mesh=mesh),
-      state, train, keys, numbers, jnp.int32(0), count)
-  seconds = []
-  for i in range(args.repeats + 1):
-    (state, _), taken = timing.timed(
-        play, state, train, keys, numbers, jnp.int32(i * args.rounds),
-        count)
-    seconds.append(taken / args.rounds)
+  run = rounds.Rounds(fed, args.algorithm, {"threshold": 0}, COHORT, SEED,
+                      args.rounds, "softmax", l2=1e-4)
+  seconds = [run.play(i * args.rounds) / args.rounds
+             for i in range(args.repeats + 1)]
   print(f"{args.algorithm} on {fed.name}, HoG, {fed.num_clients} clients, "
         f"{COHORT} a round; {summary.device()}, JAX {jax.__version__}")
   print(f"{'milliseconds':28}    least     median   greatest  compile s")
-  row("round, in a run", timing.spread(seconds[1:]), compile_seconds)
-  one = jax.tree.map(lambda leaf: leaf[0], state)
-  return model, hparams, map_clients, train, one, mesh
-
-
-def row(name: str, seconds: timing.Spread, compile_seconds: float) -> None:
-  """Prints one line of the table."""
-  in_ms = timing.Spread(*(1e3 * value for value in seconds))
-  print(f"{name:28}{in_ms.text()}  {compile_seconds:9.1f}")
+  timing.row("round, in a run", timing.spread(seconds[1:]), run.compile_s)
+  return run
 
 
 def main() -> None:
   """Prints the table."""
   args = parse()
   sharding.use_host_cores()
-  model, hparams, map_clients, train, state, mesh = run_to_steady_state(args)
-  at = {"data": train, "models": state.models, "moments": state.server,
+  run = played(args)
+  state = jax.tree.map(lambda leaf: leaf[0], run.state)
+  at = {"data": run.train, "models": state.models, "moments": state.server,
         "share": state.memory.share, "key": jax.random.key(SEED)}
-  at = sharding.replicate(at, mesh)
+  at = sharding.replicate(at, run.mesh)
   at["cohort"] = jax.jit(sample_cohort, static_argnums=1)(
-      train, COHORT, at["key"])
+      run.train, COHORT, at["key"])
   by_gradient = args.algorithm == "ga_fsvrg"
   total = 0.0
-  for name, phase in phases(model, hparams, by_gradient, map_clients).items():
+  for name, phase in phases(
+      run.model, run.hparams, by_gradient, run.map_clients).items():
     out, seconds, compile_seconds = timing.steady(
         phase, at, repeats=args.repeats)
-    row("  " + name, seconds, compile_seconds)
+    timing.row("  " + name, seconds, compile_seconds)
     total += seconds.median
     if name.startswith("full passes"):
       at["passes"] = out

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from benchmarks import timing
+from benchmarks import timing, workloads
 from fedjax_alg import grouping
 from fedjax_alg.engine import sharding
 
@@ -23,18 +23,16 @@ from fedjax_alg.engine import sharding
 def parse() -> argparse.Namespace:
   """Parses the flags."""
   parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-  parser.add_argument("--updates", type=int, default=100, help="n")
-  parser.add_argument("--parameters", type=int, default=415258, help="P")
-  parser.add_argument("--groups", type=int, default=5, help="m")
-  parser.add_argument("--repeats", type=int, default=3,
+  parser.add_argument("--updates", type=workloads.whole, default=100, help="n")
+  parser.add_argument("--parameters", type=workloads.whole,
+                      default=415258, help="P")
+  parser.add_argument("--groups", type=workloads.whole, default=5, help="m")
+  parser.add_argument("--repeats", type=workloads.whole, default=3,
                       help="measurements of each step")
   parser.add_argument("--distances", default="",
                       help="also these distances of the updates themselves, "
                       f"separated by commas, of {', '.join(grouping.METRICS)}")
   args = parser.parse_args()
-  if min(args.updates, args.parameters, args.groups, args.repeats) < 1:
-    parser.error("--updates, --parameters, --groups and --repeats must be at "
-                 "least 1")
   args.metrics = [name for name in args.distances.split(",") if name]
   for name in args.metrics:
     if name not in grouping.METRICS:
@@ -71,15 +69,13 @@ def main() -> None:
     out, seconds, compile_seconds = timing.steady(
         fn, *inputs, repeats=args.repeats)
     medians[name] = seconds.median
-    in_ms = timing.Spread(*(1e3 * value for value in seconds))
-    print(f"{name:28}{in_ms.text()}  {compile_seconds:9.1f}", flush=True)
+    timing.row(name, seconds, compile_seconds)
     return out
 
   gram = step("Gram matrix", grouping.gram, rows, mask)
   points = step(
       "EDC points", lambda g: grouping.edc_points(g, mask, groups), gram)
-  step("k-means on them",
-       lambda e, key: grouping.kmeans(e, mask, key, groups),
+  step("k-means on them", lambda e, key: grouping.kmeans(e, mask, key, groups),
        points, jax.random.key(1))
   step("EDC distances", grouping.edc, points)
   cosine = step("cosines", grouping.cosine, gram)

@@ -32,6 +32,8 @@ import tempfile
 import time
 from typing import NamedTuple
 
+from benchmarks import workloads
+
 RATES = ("0.03", "0.1", "0.3", "1", "2", "4")
 PRESET = "--flagfile=demo/fedavg.flags"
 #: An example or two of the 359 that the accuracy is of.
@@ -53,15 +55,12 @@ class Side(NamedTuple):
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
   """The flags."""
   parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-  parser.add_argument("--repeats", type=int, default=1,
+  parser.add_argument("--repeats", type=workloads.whole, default=1,
                       help="measurements of each side")
-  parser.add_argument("--rates", type=int, default=len(RATES),
+  parser.add_argument("--rates", type=workloads.whole, default=len(RATES),
                       help="number of client rates")
-  parser.add_argument("--seeds", type=int, default=3)
-  args = parser.parse_args(argv)
-  if min(args.repeats, args.rates, args.seeds) < 1:
-    parser.error("--repeats, --rates and --seeds must be at least 1")
-  return args
+  parser.add_argument("--seeds", type=workloads.whole, default=3)
+  return parser.parse_args(argv)
 
 
 def rates_of(count: int) -> tuple[str, ...]:
@@ -117,9 +116,8 @@ def measure(
     wall, used = time.perf_counter() - began, cpu() - before
     found = [json.loads((folder / "out" / f"client_lr={rate}" / "summary.json")
                         .read_text("utf-8")) for rate in rates]
-  return Side(
-      wall, used, [one["hashes"]["final_state"] for one in found],
-      [one["final"]["global"]["accuracy"]["values"] for one in found])
+  return Side(wall, used, [one["hashes"]["final_state"] for one in found],
+              [one["final"]["global"]["accuracy"]["values"] for one in found])
 
 
 def main() -> None:

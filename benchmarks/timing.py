@@ -47,9 +47,8 @@ def compiled(fn: Callable[..., Any], *args: Any) -> tuple[Any, float]:
   return program, time.perf_counter() - began
 
 
-def steady(
-    fn: Callable[..., Any], *args: Any, repeats: int
-) -> tuple[Any, Spread, float]:
+def steady(fn: Callable[..., Any], *args: Any,
+           repeats: int) -> tuple[Any, Spread, float]:
   """Compiles a function, runs it once to warm up, and then times it.
 
   Args:
@@ -66,9 +65,21 @@ def steady(
   return out, spread(seconds), compile_seconds
 
 
-def in_turn(
-    measures: dict[str, Callable[[int], float]], repeats: int
-) -> dict[str, list[float]]:
+def row(name: str, seconds: Spread, compile_seconds: float) -> None:
+  """Prints a line of a table in milliseconds."""
+  in_ms = Spread(*(1e3 * value for value in seconds))
+  print(f"{name:28}{in_ms.text()}  {compile_seconds:9.1f}", flush=True)
+
+
+def cpu_seconds(program: Any, *args: Any) -> float:
+  """CPU seconds of a call, for a shared machine."""
+  began = time.process_time()
+  jax.block_until_ready(program(*args))
+  return time.process_time() - began
+
+
+def in_turn(measures: dict[str, Callable[[int], float]],
+            repeats: int) -> dict[str, list[float]]:
   """Alternates measurements (A B A B ...), so that disturbances affect all.
 
   Args:

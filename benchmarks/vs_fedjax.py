@@ -44,15 +44,12 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
   parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
   workloads.add_flags(parser)
   parser.add_argument("--model", default="softmax", choices=MODELS)
-  parser.add_argument("--rounds", type=int, default=30,
+  parser.add_argument("--rounds", type=workloads.whole, default=30,
                       help="rounds of one measurement")
-  parser.add_argument("--repeats", type=int, default=10,
+  parser.add_argument("--repeats", type=workloads.whole, default=10,
                       help="pairs of measurements")
   parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
-  args = parser.parse_args(argv)
-  if args.rounds < 1 or args.repeats < 1:
-    parser.error("--rounds and --repeats must be at least 1")
-  return args
+  return parser.parse_args(argv)
 
 
 class Worker:

@@ -1,10 +1,24 @@
 """The data of the benchmarks: MNIST, or synthetic data of the same shape."""
 
 import argparse
+from typing import Any
 
 import numpy as np
 
 from fedjax_alg import data
+
+
+def whole(text: str, least: int = 1) -> int:
+  """The type of a flag that is a whole number from 1, or from ``least``."""
+  number = int(text)
+  if number < least:
+    raise argparse.ArgumentTypeError(f"{text}: must be at least {least}")
+  return number
+
+
+def wholes(text: str) -> list[int]:
+  """The same of several, separated by commas."""
+  return list(map(whole, text.split(",")))
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -47,19 +61,41 @@ def stand_in(seed: int = 0) -> data.Examples:
                        "synthetic stand-in for MNIST")
 
 
-def dealt(
-    examples: data.Examples, partition: data.Partition, features: str
-) -> data.Federation:
+def write_npz(path: str, features: int, apart: float, rows: dict[str, int],
+              clients: int = 0) -> None:
+  """Writes Gaussian examples of ten classes as an npz.
+
+  Args:
+    path: the file.
+    features: of an example.
+    apart: the deviation of the centres of the classes.
+    rows: train and test -> how many examples.
+    clients: how many clients have equally many of them; 0: they have no owners.
+  """
+  rng = np.random.default_rng(0)
+  centres = apart * rng.standard_normal((10, features), np.float32)
+  arrays: dict[str, Any] = {}
+  for part, number in rows.items():
+    y = rng.integers(0, len(centres), number, dtype=np.int32)
+    x = rng.standard_normal((number, features), np.float32)
+    x += centres[y]
+    arrays |= {f"x_{part}": x, f"y_{part}": y}
+    if clients:
+      arrays[f"client_{part}"] = np.repeat(
+          np.arange(clients, dtype=np.int32), number // clients)
+  np.savez(path, **arrays)
+
+
+def dealt(examples: data.Examples, partition: data.Partition,
+          features: str) -> data.Federation:
   """Deals examples with features as a partition says."""
   x_train, x_test = data.make_features(features)(
       examples.x_train, examples.x_test)
-  return data.deal(
-      examples._replace(x_train=x_train, x_test=x_test), partition)
+  return data.deal(examples._replace(x_train=x_train, x_test=x_test), partition)
 
 
-def powerlaw(
-    args: argparse.Namespace, features: str = "flatten", clients: int = 1000
-) -> data.Federation:
+def powerlaw(args: argparse.Namespace, features: str = "flatten",
+             clients: int = 1000) -> data.Federation:
   """Deals MNIST to clients with FedProx's power law; 784 pixels."""
   examples = images(args)
   partition = data.make_partition("powerlaw", examples, clients, seed=0)

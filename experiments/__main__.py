@@ -12,8 +12,8 @@ import pathlib
 import sys
 import types
 
-from .cli import config as config_lib
-from .cli import program
+from .cli import config as config_lib, program
+from .cli.config import UsageError
 from .cli.guard import guarded
 
 
@@ -44,8 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       raise config_lib.HelpRequested(usage())
     known = commands()
     if words[0] not in known:
-      raise config_lib.UsageError(
-          f"COMMAND={words[0]}: must be one of {', '.join(known)}")
+      raise UsageError(f"COMMAND={words[0]}: must be one of {', '.join(known)}")
     found.append(importlib.import_module(f".{words[0]}", __package__))
 
   status = guarded(find, words)

@@ -24,8 +24,8 @@ from fedjax_alg import files, metrics, registry
 from fedjax_alg.files import expanded
 from fedjax_alg.metrics import names
 from fedjax_alg.records import summary as summary_lib, tables
-from .cli import config as config_lib
 from .cli import lock
+from .cli.config import UsageError
 from .cli.command import boolean, Command, written
 from .reports import report
 
@@ -166,14 +166,13 @@ def crate(result: fa.RunResult, folder: pathlib.Path) -> Any:
   return made
 
 
-def _run(
-    values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
+def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   """Writes the card."""
   del argv
   if len(words) != 1:
-    raise config_lib.UsageError("give the folder of one run, e.g. out/first")
+    raise UsageError("give the folder of one run, e.g. out/first")
   if values.crate and importlib.util.find_spec("rocrate") is None:
-    raise config_lib.UsageError(
+    raise UsageError(
         "--crate: needs the package rocrate (pip install 'fedjax_alg[crate]')")
   folder = expanded(words[0])
   result = fa.load_run(folder)
@@ -186,8 +185,7 @@ def _run(
     print(f"wrote {folder / CRATE}")
 
 
-main = Command(
-    __doc__, (boolean("crate", False, f"also write {CRATE}"),), _run)
+main = Command(__doc__, (boolean("crate", False, f"also write {CRATE}"),), _run)
 
 if __name__ == "__main__":
   sys.exit(main())

@@ -32,10 +32,9 @@ import fedjax_alg as fa
 from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.runs.compare import labels, SCORES, unique
-from .cli import config as config_lib
+from .cli.config import UsageError
 from .cli.command import as_module, Command, enum, listed, string, written
-from .reports import comparison as report
-from .reports import page, plots
+from .reports import comparison as report, page, plots
 
 #: What a folder gets.
 _SUFFIXES = (".png", ".pdf", ".md", ".tex", ".html")
@@ -77,7 +76,7 @@ def _settings(folder: pathlib.Path) -> list[pathlib.Path]:
     UsageError: the folder is not there, or holds neither.
   """
   if not folder.is_dir():
-    raise config_lib.UsageError(f"{folder}: no such folder")
+    raise UsageError(f"{folder}: no such folder")
   if (folder / "config.json").is_file():
     return [folder]
   runs = sorted(path.parent for path in folder.glob("*/config.json"))
@@ -87,7 +86,7 @@ def _settings(folder: pathlib.Path) -> list[pathlib.Path]:
       print(f"warning: {path}: not finished, or diverged; left out",
             file=sys.stderr)
   if not done:
-    raise config_lib.UsageError(
+    raise UsageError(
         f"{folder}: holds no finished run and no sweep (no config.json)")
   return done
 
@@ -104,7 +103,7 @@ def read(words: Sequence[str]) -> dict[str, fa.RunResult]:
     folders = _settings(folder)
     for path in folders:
       if path.resolve() in places:
-        raise config_lib.UsageError(f"{path}: given twice")
+        raise UsageError(f"{path}: given twice")
       places.append(path.resolve())
       results.append(fa.load_run(path))
       one = len(folders) == 1 and path == folder
@@ -112,7 +111,7 @@ def read(words: Sequence[str]) -> dict[str, fa.RunResult]:
   given = [name for name in names if name is not None]
   for name in given:
     if given.count(name) > 1:
-      raise config_lib.UsageError(f"{name}=: given twice")
+      raise UsageError(f"{name}=: given twice")
   unnamed = [i for i, name in enumerate(names) if name is None]
   automatic = labels(
       [results[i] for i in unnamed], _short([places[i] for i in unnamed]))
@@ -142,16 +141,15 @@ def _files(out: Sequence[str]) -> list[pathlib.Path]:
     if path.suffix in _SUFFIXES and not path.is_dir():
       found.append(path)
     elif path.suffix and not path.is_dir():
-      raise config_lib.UsageError(
-          f"--out={word}: {path.suffix} is unknown (one of "
-          f"{', '.join(_SUFFIXES)}, or a folder)")
+      raise UsageError(f"--out={word}: {path.suffix} is unknown (one of "
+                       f"{', '.join(_SUFFIXES)}, or a folder)")
     elif path.is_file():
-      raise config_lib.UsageError(f"--out={word}: is a file")
+      raise UsageError(f"--out={word}: is a file")
     else:
       found += [path / f"compare{suffix}" for suffix in _SUFFIXES
                 if suffix != ".html" or importlib.util.find_spec("plotly")]
   if not found:
-    raise config_lib.UsageError("--out: empty, give files or a folder")
+    raise UsageError("--out: empty, give files or a folder")
   for path in found:
     if path.suffix == ".html":
       page.check_plotly(f"--out={path}")
@@ -162,14 +160,12 @@ def _targets(words: Sequence[str] | None) -> list[float] | None:
   try:
     return None if words is None else [float(word) for word in words]
   except ValueError:
-    raise config_lib.UsageError(
-        f"--targets={','.join(words or ())}: must be numbers, separated by "
-        "commas") from None
+    raise UsageError(f"--targets={','.join(words or ())}: must be numbers, "
+                     "separated by commas") from None
 
 
-def _write(
-    files: Sequence[pathlib.Path], found: fa.Comparison, x_axis: str,
-    command_line: str) -> None:
+def _write(files: Sequence[pathlib.Path], found: fa.Comparison, x_axis: str,
+           command_line: str) -> None:
   """Writes every file by its suffix."""
   number = len(found.lines)
   title = (f"{found.metric.replace('_', ' ').capitalize()} of {number} "
@@ -185,17 +181,15 @@ def _write(
     elif path.suffix == ".tex":
       summary_lib.write_text(path, report.latex(found, command_line))
     elif path.suffix == ".html":
-      page.write(
-          path, title, {"": found.results}, report.all_tables(found),
-          metric=found.metric, protocol=found.protocol, x_axis=x_axis,
-          command_line=command_line)
+      page.write(path, title, {"": found.results}, report.all_tables(found),
+                 metric=found.metric, protocol=found.protocol, x_axis=x_axis,
+                 command_line=command_line)
 
 
-def _run(
-    values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
+def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   """Compares the runs and writes the files."""
   if not words:
-    raise config_lib.UsageError(
+    raise UsageError(
         "no runs: give the folders of two or more, e.g. out/a out/b")
   files, targets = _files(values.out), _targets(values.targets)
   found = fa.compare(

@@ -33,7 +33,7 @@ def main_of(outcome: suite.Outcome) -> str:
   return next(iter(outcome.summary["final"]["global"]))
 
 
-def table(outcomes: Sequence[suite.Outcome]) -> str:
+def table(outcomes: suite.Outcomes) -> str:
   """The table: accuracy, rounds to 90 % and floats sent of each method.
 
   Of another task it has the main metric and the first target.
@@ -61,8 +61,7 @@ def table(outcomes: Sequence[suite.Outcome]) -> str:
   return "\n".join(lines)
 
 
-def _run(
-    values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
+def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   """Runs the four methods, prints the table and draws the picture."""
   del argv
   root = expanded(values.out_dir)

@@ -21,15 +21,15 @@ from fedjax_alg.files import expanded
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.result import as_tuples
 from .cli import config as config_lib
+from .cli.config import UsageError
 from .cli.command import Command, enum, string
 
 
-def _run(
-    values: FlagValues, rest: list[str], argv: Sequence[str]) -> None:
+def _run(values: FlagValues, rest: list[str], argv: Sequence[str]) -> None:
   """Writes the app."""
   del argv
   if values.out is None:
-    raise config_lib.UsageError("--out: give the folder of the app")
+    raise UsageError("--out: give the folder of the app")
   flower.library("flwr")
   if rest and not rest[0].startswith("-"):
     config_lib.refuse_words(rest[1:])

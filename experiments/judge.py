@@ -43,7 +43,7 @@ from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.runs.compare import COSTS, SCORES
 from . import compare
-from .cli import config as config_lib
+from .cli.config import UsageError
 from .cli.command import as_module, Command, string, written
 from .reports import answers, report, rule
 
@@ -70,31 +70,29 @@ def read_claims(word: str) -> list[dict[str, str]]:
   try:
     rows = list(csv.DictReader(io.StringIO(files.read_text(path))))
   except (OSError, UnicodeDecodeError, csv.Error) as error:
-    raise config_lib.UsageError(
+    raise UsageError(
         f"{word}: no file of claims ({errors.reason(error)})") from error
   lacking = [name for name in _COLUMNS if not rows or name not in rows[0]]
   if lacking:
-    raise config_lib.UsageError(
-        f"{word}: lacks the column {lacking[0]} (must have "
-        f"{', '.join(_COLUMNS)}, and a line for each claim)")
+    raise UsageError(f"{word}: lacks the column {lacking[0]} (must have "
+                     f"{', '.join(_COLUMNS)}, and a line for each claim)")
   for number, row in enumerate(rows, 2):
     where = f"{word}, line {number}: "
     spent = _SPENT.fullmatch(row["metric"] or "")
     metric = spent[2] if spent else row["metric"]
     if not metrics.is_known(metric):
-      raise config_lib.UsageError(
+      raise UsageError(
           f"{where}metric={row['metric']}: must be one of "
           f"{', '.join(metrics.METRICS)}, or {'|'.join(COSTS)}_to_METRIC_90%")
     if not _VALUE.fullmatch(row["value"] or ""):
-      raise config_lib.UsageError(
+      raise UsageError(
           f"{where}value={row['value']}: must be a number, >number or <number")
     if not spent and row["rule"] not in SCORES:
-      raise config_lib.UsageError(
+      raise UsageError(
           f"{where}rule={row['rule']}: must be one of {', '.join(SCORES)}")
     if spent and " - " in row["method"]:
-      raise config_lib.UsageError(
-          f"{where}method={row['method']}: a margin of what is spent cannot be "
-          "judged; claim the two numbers")
+      raise UsageError(f"{where}method={row['method']}: a margin of what is "
+                       "spent cannot be judged; claim the two numbers")
   return rows
 
 
@@ -122,8 +120,7 @@ def _margin(claim: Mapping[str, str], runs: Mapping[str, fa.RunResult]
   return ours, "holds" if (place == rule.ABOVE) == (sign == ">") else "fails"
 
 
-def _number(
-    claim: Mapping[str, str], result: fa.RunResult) -> tuple[str, str]:
+def _number(claim: Mapping[str, str], result: fa.RunResult) -> tuple[str, str]:
   """(ours, the verdict) of a claim about one run."""
   sign, text = _VALUE.fullmatch(claim["value"]).groups()  # type: ignore
   value = math.inf if sign == ">" else float(text)
@@ -145,14 +142,12 @@ def _number(
   ours, verdict = answers.number(values, report.Claim(
       "", "", claim["method"], name, value, unit, "", None, claim["value"]))
   gap = abs(float(np.mean(values)) - value)
-  return ours, rule.words(
-      verdict, gap if math.isfinite(gap) else None, name, unit, True,
-      never=math.isinf(value))
+  return ours, rule.words(verdict, gap if math.isfinite(gap) else None, name,
+                          unit, True, never=math.isinf(value))
 
 
-def judge(
-    claims: Sequence[Mapping[str, str]], runs: Mapping[str, fa.RunResult]
-) -> list[Judged]:
+def judge(claims: Sequence[Mapping[str, str]],
+          runs: Mapping[str, fa.RunResult]) -> list[Judged]:
   """Judges claims; one about a run that is not given is not run.
 
   Raises:
@@ -187,18 +182,16 @@ def markdown(found: Sequence[Judged], command_line: str) -> str:
       "point; a single seed decides nothing.", f"Made by `{command_line}`."])
 
 
-def _run(
-    values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
+def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   """Judges the claims and writes the tables."""
   if len(words) < 2:
-    raise config_lib.UsageError(
-        "give a file of claims and the folders of runs, e.g. claims.csv "
-        "out/a out/b")
+    raise UsageError("give a file of claims and the folders of runs, e.g. "
+                     "claims.csv out/a out/b")
   claims = read_claims(words[0])
   runs = compare.read(words[1:])
   found = judge(claims, runs)
   if all(one.words.startswith(rule.NOT_RUN) for one in found):
-    raise config_lib.UsageError(
+    raise UsageError(
         f"{words[0]}: no claim is about these runs ({', '.join(runs)})")
   folder = expanded(values.out)
   text = markdown(found, as_module("judge", argv).replace("`", "'"))

@@ -15,21 +15,19 @@ import sys
 from absl.flags import FlagValues
 
 from fedjax_alg import data
-from .cli import config as config_lib
+from .cli.config import UsageError
 from .cli.command import Command, string
 
 
-def _run(
-    values: FlagValues, names: list[str], argv: Sequence[str]) -> None:
+def _run(values: FlagValues, names: list[str], argv: Sequence[str]) -> None:
   """Prepares the named data sets."""
   del argv
   known = ", ".join(data.PREPARABLE)
   if not names:
-    raise config_lib.UsageError(
-        f"which data set? ({known}, or another of TFDS)")
+    raise UsageError(f"which data set? ({known}, or another of TFDS)")
   for name in names:
     if not data.is_tfds(name):
-      raise config_lib.UsageError(
+      raise UsageError(
           f"{name}: unknown data set (of {known}, or any other of TFDS)")
   for name in names:
     data.prepare_tfds(name, values.data_dir)

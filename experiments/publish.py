@@ -27,6 +27,7 @@ same input always gives the same files.
 """
 
 from collections.abc import Mapping, Sequence
+import importlib
 import io
 import itertools
 import pathlib
@@ -38,27 +39,19 @@ from PIL import Image
 
 from fedjax_alg import files
 from fedjax_alg.files import expanded
-from fedjax_alg.records import summary as results
-from fedjax_alg.records import tables as records
+from fedjax_alg.records import summary as results, tables as records
 from .cli import config as config_lib
+from .cli.config import UsageError
 from .cli.command import boolean, Command, enum, string
 from .papers import tuning
-from .papers.analytic import figures as analytic
-from .papers.beyond import figures as beyond
-from .papers.conjugate import figures as conjugate
-from .papers.diversified import figures as diversified
-from .papers.fedgroup import figures as fedgroup
-from .papers.trust import figures as trust
 from .reports import answers, claims_page, figures, report, styles
 
 #: The papers whose methods the library is made for.
-CLAIMED: dict[str, figures.Paper] = {
-    paper.name: paper
-    for paper in (diversified.PAPER, conjugate.PAPER, fedgroup.PAPER,
-                  analytic.PAPER)}
+CLAIMED = ("diversified", "conjugate", "fedgroup", "analytic")
 
-PAPERS: dict[str, figures.Paper] = CLAIMED | {
-    paper.name: paper for paper in (trust.PAPER, beyond.PAPER)}
+PAPERS: dict[str, figures.Paper] = {
+    name: importlib.import_module(f".papers.{name}.figures", __package__).PAPER
+    for name in (*CLAIMED, "trust", "beyond")}
 
 #: Lines of a page that no reader sees: here begins the part of a figure, within
 #: it the text of the notes, which is read from their file every time, and what
@@ -80,7 +73,7 @@ def read_notes(path: pathlib.Path) -> dict[str, str]:
     return {}
   parts = re.split(r"^## +(\S+) *$", files.read_text(path), flags=re.M)
   if re.sub(r"^#[^#].*$", "", parts[0], flags=re.M).strip():
-    raise config_lib.UsageError(
+    raise UsageError(
         f"{path}: text before the first section (## intro, ## fig1, ...)")
   return dict(zip(parts[1::2], map(str.strip, parts[2::2])))
 
@@ -91,8 +84,7 @@ def _small_png(path: pathlib.Path) -> bytes:
   image = Image.open(path).convert("RGB")
   width = image.width
   while len(raw) >= MOST_BYTES:
-    small = image.resize(
-        (width, round(image.height * width / image.width)))
+    small = image.resize((width, round(image.height * width / image.width)))
     buffer = io.BytesIO()
     _few_colours(small).save(buffer, "PNG", optimize=True)
     raw, width = buffer.getvalue(), round(0.85 * width)
@@ -121,9 +113,8 @@ def _lower(path: pathlib.Path) -> tuple[str, str]:
   """
   title, _, rest = files.read_text(path).partition("\n")
   if not title.startswith("# "):
-    raise config_lib.UsageError(
-        f"{path}: has no title, so it is no table of a figure command; make it "
-        "again")
+    raise UsageError(f"{path}: has no title, so it is no table of a figure "
+                     "command; make it again")
   return title.removeprefix("# "), re.sub(r"^#", "##", rest, flags=re.M).strip()
 
 
@@ -153,9 +144,8 @@ def _with_notes(part: str, notes: str) -> str:
   return "\n\n".join(filter(None, [title, _NOTES, notes, _BELOW, rest]))
 
 
-def _made(
-    paper: figures.Paper, title: str, rest: str, folder: pathlib.Path,
-    target: pathlib.Path) -> str:
+def _made(paper: figures.Paper, title: str, rest: str, folder: pathlib.Path,
+          target: pathlib.Path) -> str:
   """A figure's part of the page; its pictures are copied beside the page."""
   numbers = folder / f"{folder.name}_numbers.csv"
   if numbers.is_file():
@@ -176,9 +166,8 @@ def _made(
   return "\n\n".join([*parts, rest])
 
 
-def _tuning(
-    paper: figures.Paper, source: pathlib.Path, target: pathlib.Path, end: str
-) -> str:
+def _tuning(paper: figures.Paper, source: pathlib.Path, target: pathlib.Path,
+            end: str) -> str:
   """Section: what validation chose, from the tables of ``experiments.tune``.
 
   They are copied beside the page, where they are found again. Those of data
@@ -220,10 +209,8 @@ def _tuning(
       *parts])
 
 
-def publish(
-    paper: figures.Paper, source: pathlib.Path, target: pathlib.Path, *,
-    again: bool = False
-) -> pathlib.Path:
+def publish(paper: figures.Paper, source: pathlib.Path, target: pathlib.Path, *,
+            again: bool = False) -> pathlib.Path:
   """Writes a paper's page and its pictures; returns the page.
 
   Args:
@@ -243,7 +230,7 @@ def publish(
   kept = {name: text for page in pages.values()
           for name, text in _kept(page).items()}
   if not names and not (again and kept):
-    raise config_lib.UsageError(
+    raise UsageError(
         f"--from={source}: holds no table of {paper.name} (make them with "
         f"python -m experiments.{paper.name} --{paper.flag}=all)")
   file = target / f"{paper.name}.notes.md"
@@ -254,7 +241,7 @@ def publish(
   known = [*tops.values(), *order]
   for name in notes:
     if name not in known:
-      raise config_lib.UsageError(
+      raise UsageError(
           f"{file}: ## {name} is no section (of {', '.join(known)})")
   # Nothing is written where one of them is refused.
   made = {name: _lower(source / name / f"{name}.md") for name in names}
@@ -320,9 +307,8 @@ def publish_all(target: pathlib.Path) -> list[pathlib.Path]:
   page = target / "claims.md"
   results.write_text(page, claims_page.page({
       name: claims_page.rows(
-          name, paper.own, answers.read(target / f"{name}.answers.csv"),
-          paper.same_runs, paper.balanced)
-      for name, paper in CLAIMED.items()}))
+          name, PAPERS[name].own, answers.read(target / f"{name}.answers.csv"),
+          PAPERS[name].same_runs, PAPERS[name].balanced) for name in CLAIMED}))
   return [*pages, page]
 
 
@@ -336,24 +322,21 @@ _FLAGS = (
            "to; the notes are read from it, too"))
 
 
-def _run(
-    values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
+def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   """Writes the page."""
   del argv
   config_lib.refuse_words(words)
   if values.all:
     for flag in ("paper", "from"):
       if values[flag].present:
-        raise config_lib.UsageError(
+        raise UsageError(
             f"--{flag}: not read with --all, which takes out/<paper> of each")
     print(*publish_all(expanded(values.to)), sep="\n")
     return
   if values.paper is None:
-    raise config_lib.UsageError(
-        f"--paper: missing (one of {', '.join(PAPERS)}; or --all)")
+    raise UsageError(f"--paper: missing (one of {', '.join(PAPERS)}; or --all)")
   source = pathlib.Path(values["from"].value or f"out/{values.paper}")
-  print(publish(PAPERS[values.paper], expanded(source),
-                expanded(values.to)))
+  print(publish(PAPERS[values.paper], expanded(source), expanded(values.to)))
 
 
 main = Command(__doc__, _FLAGS, _run)

@@ -25,20 +25,16 @@ from absl.flags import FlagValues
 from fedjax_alg import tasks
 from fedjax_alg.engine import evaluate
 from fedjax_alg.files import expanded
-from fedjax_alg.records import summary as summary_lib
-from fedjax_alg.records import tables
+from fedjax_alg.records import summary as summary_lib, tables
 from fedjax_alg.records.scores import LAST_ROUNDS
-from fedjax_alg.runs.compare import compare
 from fedjax_alg.runs.result import load_run
 from fedjax_alg.runs.sweep import combinations
-from .cli import config as config_lib
-from .cli import flag_words
-from .cli import part as part_lib
+from .cli import config as config_lib, flag_words, part as part_lib
+from .cli.config import UsageError
 from .cli import program, sweeps
 from .cli.command import boolean, Command, enum, string, strings
 from .cli.guard import WITH_RESUME
-from .reports import comparison, page
-from .reports import sweeps as report
+from .reports import page, sweeps as report
 
 
 FLAGS = (
@@ -78,10 +74,9 @@ def _with_validation(words: Sequence[str]) -> list[str]:
   return [*words, f"--eval_protocols={default},validation"]
 
 
-def make(
-    words: Sequence[str], grid: dict[str, list[str]], root: pathlib.Path, *,
-    by: str | None, metric: str | None, score: str, html: bool = False,
-    part: part_lib.Part | None = None) -> dict[str, Any]:
+def make(words: Sequence[str], grid: dict[str, list[str]], root: pathlib.Path,
+         *, by: str | None, metric: str | None, score: str, html: bool = False,
+         part: part_lib.Part | None = None) -> dict[str, Any]:
   """Runs a grid and writes sweep.md, sweep.csv, sweep.json and sweep.png.
 
   Args:
@@ -105,14 +100,12 @@ def make(
     page.check_plotly("`html`")  # before the first setting is run
   number = math.prod(map(len, grid.values()))
   if number > _MOST_SETTINGS:
-    raise config_lib.UsageError(
-        f"--sweep: {number:,} settings in all, must be at most "
-        f"{_MOST_SETTINGS:,}")
+    raise UsageError(f"--sweep: {number:,} settings in all, must be at most "
+                     f"{_MOST_SETTINGS:,}")
   configs = sweeps.configs(_with_validation(words), grid, root)
   columns = tasks.of(configs[0]).metrics.columns
   if metric is not None and metric not in columns:
-    raise config_lib.UsageError(
-        f"--metric={metric}: must be one of {', '.join(columns)}")
+    raise UsageError(f"--metric={metric}: must be one of {', '.join(columns)}")
   if part is not None:
     sweeps.play_part(configs, part)
     return {}
@@ -149,25 +142,18 @@ def make(
   return facts
 
 
-def _write_page(
-    path: pathlib.Path, title: str, played: report.Sweep) -> None:
+def _write_page(path: pathlib.Path, title: str, played: report.Sweep) -> None:
   """Writes the page of the settings that did not diverge."""
   runs = {", ".join(f"{k}={v}" for k, v in one.values.items()):
           load_run(one.folder) for one in played.settings if one.rows}
-  found = compare(runs, metric=played.metric, protocol=played.by)
-  page.write(
-      path, title, {"": runs},
-      [comparison.scores(found), comparison.costs(found)],
-      metric=played.metric, protocol=played.by)
+  page.write(path, title, {"": runs}, metric=played.metric, protocol=played.by)
 
 
-def _run(
-    values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
+def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   """Runs the grid."""
   if not values.sweep:
-    raise config_lib.UsageError(
-        "--sweep: missing, give NAME=VALUE,VALUE,... (a flag of a run and its "
-        "values)")
+    raise UsageError("--sweep: missing, give NAME=VALUE,VALUE,... (a flag of a "
+                     "run and its values)")
   grid = sweeps.read_grid(values.sweep)
   sweeps.refuse_given(argv, grid)
   said = flag_words.said(words)

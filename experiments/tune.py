@@ -47,13 +47,11 @@ from absl.flags import FlagValues
 
 from fedjax_alg.errors import OptionError
 from fedjax_alg.files import expanded
-from fedjax_alg.records import summary as results
-from fedjax_alg.records import tables
+from fedjax_alg.records import summary as results, tables
 from fedjax_alg.records.scores import LAST_ROUNDS
 from . import sweep
-from .cli import config as config_lib
-from .cli import flag_words
-from .cli import part as part_lib
+from .cli import config as config_lib, flag_words, part as part_lib
+from .cli.config import UsageError
 from .cli import program, sweeps
 from .cli.command import boolean, Command, enum, integer, listed, string
 from .cli.guard import AGAIN, WITH_RESUME
@@ -96,13 +94,11 @@ def _tune_any(
   """
   by_gradient = gradients.asked(values, argv)
   if "validation_clients" not in map(flag_words.name_of, words):
-    raise config_lib.UsageError(
-        "--validation_clients: missing, the choice is made on clients held out "
-        "(at least 1)")
+    raise UsageError("--validation_clients: missing, the choice is made on "
+                     "clients held out (at least 1)")
   if values.by not in (None, "validation"):
-    raise config_lib.UsageError(
-        f"--by={values.by}: experiments.tune chooses by validation alone "
-        "(experiments.sweep by any protocol)")
+    raise UsageError(f"--by={values.by}: experiments.tune chooses by "
+                     "validation alone (experiments.sweep by any protocol)")
   score = values.score if values["score"].present else "last_10"
   if by_gradient:
     every = config_lib.parse(words).run.eval_every
@@ -114,10 +110,9 @@ def _tune_any(
       values.sweep or [f"client_lr={','.join(map(str, ANY_RATES))}"])
   sweeps.refuse_given(argv, grid)
   for widened in range(values.widen + 1):
-    best = sweep.make(
-        words, grid, expanded(values.out_dir or "out/tune/any"),
-        by="validation", metric=values.metric, score=score,
-        part=part_lib.parse(values.part))
+    best = sweep.make(words, grid, expanded(values.out_dir or "out/tune/any"),
+                      by="validation", metric=values.metric, score=score,
+                      part=part_lib.parse(values.part))
     more = _wider(grid, best["best"], words) if best else {}
     if not more or widened == values.widen:
       break
@@ -129,17 +124,15 @@ def _tune_any(
     words = [*flag_words.without(words, "overwrite", "resume"), "--resume"]
 
 
-def _wider(
-    grid: dict[str, list[str]], best: dict[str, str], words: Sequence[str]
-) -> dict[str, str]:
+def _wider(grid: dict[str, list[str]], best: dict[str, str],
+           words: Sequence[str]) -> dict[str, str]:
   """name -> a value beyond the grid, of flags whose best is at its edge."""
   found = {}
   for name, tried in grid.items():
     try:
       more = beyond(list(map(float, tried)), float(best[name]))
       if more is not None:
-        config_lib.parse([*words, *tuning.flags_of(
-            best | {name: f"{more:g}"})])
+        config_lib.parse([*words, *tuning.flags_of(best | {name: f"{more:g}"})])
         found[name] = f"{more:g}"
     except (ValueError, OptionError):  # words; out of the range of the flag
       continue
@@ -177,12 +170,12 @@ def _tune_paper(
   paper, data = str(values.paper), str(values.data)
   protocol = tuning.PROTOCOLS.get((paper, data))
   if protocol is None:
-    raise config_lib.UsageError(
+    raise UsageError(
         f"--data={data}: not of the {paper} paper (one of "
         f"{', '.join(d for p, d in tuning.PROTOCOLS if p == paper)})")
   by_gradient = gradients.asked(values, argv)
   if by_gradient and protocol.by != "validation":
-    raise config_lib.UsageError(
+    raise UsageError(
         f"--{gradients.FLAG}: not of {paper} on {data}, where methods have a "
         "model for each client and no validation clients")
   source = [f"--data_dir={values.data_dir}"] if values.data_dir else []

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from absl import flags as absl_flags
 
 from fedjax_alg.errors import reason
-from . import config as config_lib
-from . import flag_words, guard
+from . import config as config_lib, flag_words, guard
+from .config import UsageError
 
 #: Functions that define a flag in ``flag_values``.
 Flags = Sequence[Callable[..., Any]]
@@ -96,8 +96,7 @@ def written(place: str) -> Iterator[None]:
   try:
     yield
   except OSError as error:
-    raise config_lib.UsageError(
-        f"{place}: cannot be written ({reason(error)})") from error
+    raise UsageError(f"{place}: cannot be written ({reason(error)})") from error
 
 
 def help_lines(values: absl_flags.FlagValues) -> list[str]:

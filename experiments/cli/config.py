@@ -22,8 +22,7 @@ from fedjax_alg.engine.processes import ProcessOptions
 from fedjax_alg.errors import did_you_mean, OptionError, reason
 from fedjax_alg.files import expanded
 from fedjax_alg.hparams import at_later_default, check_options
-from fedjax_alg.runs import methods, tensorboard
-from fedjax_alg.runs import plan as plan_lib
+from fedjax_alg.runs import methods, tensorboard, plan as plan_lib
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import Plan
@@ -193,9 +192,8 @@ def expand_flagfiles(argv: Sequence[str], depth: int = 0) -> list[str]:
     name = word.split("=", 1)[1]
     path = flag_file(name)
     if depth >= _MOST_NESTED:
-      raise UsageError(
-          f"--flagfile={name}: more than {_MOST_NESTED} flag files one within "
-          "another; does one include itself?")
+      raise UsageError(f"--flagfile={name}: more than {_MOST_NESTED} flag "
+                       "files one within another; does one include itself?")
     try:
       words = _words(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
@@ -209,8 +207,7 @@ def expand_flagfiles(argv: Sequence[str], depth: int = 0) -> list[str]:
 
 def presets() -> list[str]:
   """The names of the presets, as --flagfile takes them."""
-  return sorted(
-      str(p.relative_to(PRESETS)) for p in PRESETS.glob("**/*.flags"))
+  return sorted(str(p.relative_to(PRESETS)) for p in PRESETS.glob("**/*.flags"))
 
 
 def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
@@ -251,9 +248,8 @@ def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
     raise UsageError(error.with_names("--")) from error
 
 
-def _of_files(
-    parsed: absl_flags.FlagValues, given: Iterable[str], typed: Sequence[str]
-) -> set[str]:
+def _of_files(parsed: absl_flags.FlagValues, given: Iterable[str],
+              typed: Sequence[str]) -> set[str]:
   """The flags of flag files that are not typed as well."""
   names = set(map(flag_words.name_of, typed))
   return set(given) - {name if name in parsed else name.removeprefix("no")
@@ -273,8 +269,7 @@ _VALUES = {"int": "a whole number", "float": "a number",
            "comma separated list of strings": "a list such as a,b,c"}
 
 
-def read_flags(
-    parsed: absl_flags.FlagValues, argv: Sequence[str]) -> list[str]:
+def read_flags(parsed: absl_flags.FlagValues, argv: Sequence[str]) -> list[str]:
   """Reads a command line into flags.
 
   Args:
@@ -305,8 +300,7 @@ def refuse_words(words: Sequence[str]) -> None:
     raise UsageError(f"{words[0]!r}: not a flag; flags are --name=value")
 
 
-def _flag_error(
-    error: absl_flags.Error, parsed: absl_flags.FlagValues) -> str:
+def _flag_error(error: absl_flags.Error, parsed: absl_flags.FlagValues) -> str:
   """Says what absl found wrong, in one line and not in Python's words.
 
   Args:
@@ -349,9 +343,8 @@ def _first_flags(argv: Sequence[str]) -> absl_flags.FlagValues:
   return first
 
 
-def _checked(
-    values: dict[str, Any], given: dict[str, Any],
-    of_files: Collection[str] = ()) -> Config:
+def _checked(values: dict[str, Any], given: dict[str, Any],
+             of_files: Collection[str] = ()) -> Config:
   """Makes the configuration from flags that are already of their types.
 
   A hyper-parameter of a flag file may be one that is not read with the flags

@@ -14,8 +14,7 @@ from fedjax_alg import files, split
 from fedjax_alg.data.options import field_values
 from fedjax_alg.engine import checkpoint, loop, processes
 from fedjax_alg.hparams import reads
-from fedjax_alg.records import folder as run_files
-from fedjax_alg.records import summary as summary_lib
+from fedjax_alg.records import folder as run_files, summary as summary_lib
 from fedjax_alg.runs import queue
 from fedjax_alg.runs.play import NonFiniteError, Step
 from fedjax_alg.runs.prepare import cautions, Prepared
@@ -24,10 +23,8 @@ from fedjax_alg.runs.progress import ProgressBar
 from fedjax_alg.runs.sinks import Sink
 from fedjax_alg.runs.stopping import ALL_ROUNDS
 from fedjax_alg.runs.tensorboard import TensorBoard
-from . import config as config_lib
-from . import flags, resume, signals
-from . import folder as folder_lib
-from .config import Config
+from . import flags, resume, signals, folder as folder_lib
+from .config import Config, UsageError
 from .folder import Taken
 from .guard import RunError
 from .writer import Folders
@@ -70,9 +67,8 @@ def execute(config: Config) -> dict[str, Any]:
       if processes.lead():
         print_plan(config, programs)
       return {}
-    (summary,), _ = run_folders(
-        [Taken(config, folder, start.resuming)], programs,
-        config.method.entry.label)
+    (summary,), _ = run_folders([Taken(config, folder, start.resuming)],
+                                programs, config.method.entry.label)
   signals.keep(signals.NOTHING)
   assert summary is not None
   return summary
@@ -114,7 +110,7 @@ def refuse_several(config: Config, joined: bool = False) -> None:
     UsageError: the flags ask for several processes.
   """
   if config.processes.several and not joined:
-    raise config_lib.UsageError(
+    raise UsageError(
         "--distributed: executes a single run in several processes, not those "
         "of a sweep or figure (python -m experiments.run has it)")
 
@@ -130,9 +126,8 @@ def warn(prepared: Prepared, said: set[str]) -> None:
     print(f"warning: {flags.as_flags(text)}", file=sys.stderr)
 
 
-def run_folders(
-    runs: Sequence[Taken], programs: Programs, label: str, stop: bool = True
-) -> tuple[list[dict[str, Any] | None], Step]:
+def run_folders(runs: Sequence[Taken], programs: Programs, label: str,
+                stop: bool = True) -> tuple[list[dict[str, Any] | None], Step]:
   """Runs all settings of a program from where their folders are.
 
   Args:
@@ -165,9 +160,8 @@ def run_folders(
         names=[str(run.folder / "tensorboard") for run in runs])
   except NonFiniteError as error:
     saved = f"round {folders.saved}" if folders.saved else "none yet"
-    raise RunError(
-        f"{flags.as_flags(error.text)}; last good checkpoint: {saved}, in "
-        f"{runs[0].config.out_dir}") from error
+    raise RunError(f"{flags.as_flags(error.text)}; last good checkpoint: "
+                   f"{saved}, in {runs[0].config.out_dir}") from error
   return folders.summaries, last
 
 

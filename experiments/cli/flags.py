@@ -38,8 +38,7 @@ class OutputOptions:
   """Where the results are written, and how the command behaves."""
 
   out_dir: str | None = hyper(
-      None, "folder to write the results to; default "
-      "out/<algorithm>_<dataset>")
+      None, "folder to write the results to; default out/<algorithm>_<dataset>")
   resume: bool = hyper(
       False, "continue the run in `out_dir` from its last checkpoint")
   overwrite: bool = hyper(
@@ -79,12 +78,10 @@ GROUPS: dict[str, tuple[Any, ...]] = {
     "Evaluation": (run_options.EvaluationOptions,),
     "Output": (OutputOptions,),
     "Machine": (run_options.MachineOptions,),
-    "Processes": (ProcessOptions,),
-}
+    "Processes": (ProcessOptions,)}
 
 #: Flags that say which process this is.
-PROCESSES = tuple(
-    field.name for field in dataclasses.fields(ProcessOptions))
+PROCESSES = tuple(field.name for field in dataclasses.fields(ProcessOptions))
 
 #: Flags that do not change the numbers of a run's rounds, so that a resumed run
 #: may change them.
@@ -204,9 +201,8 @@ def own_fields(method: Method) -> tuple[dataclasses.Field, ...]:
                if type(field.default) in (int, float, bool, str))
 
 
-def define(
-    values: flags.FlagValues, own_hparams: Sequence[dataclasses.Field] = ()
-) -> None:
+def define(values: flags.FlagValues,
+           own_hparams: Sequence[dataclasses.Field] = ()) -> None:
   """Defines all flags of a run.
 
   Args:
@@ -341,8 +337,7 @@ def _algorithm_help(program: str, algorithm: str) -> str:
   fields = dataclasses.fields(entry.hparams)
   if method.source is not None:
     fields = own_fields(method)
-  names = {field.name for field in fields} | {
-      flag.name for flag in run_flags()}
+  names = {field.name for field in fields} | {flag.name for flag in run_flags()}
   # Hyper-parameters on which others depend come first.
   first = {name for field in fields if field.metadata.get("when")
            for name in field.metadata["when"].names}
@@ -356,7 +351,6 @@ def _algorithm_help(program: str, algorithm: str) -> str:
     if field.metadata.get("source"):
       notes.append("source: " + field.metadata["source"])
     about = as_flags(field.metadata.get("help", ""))
-    lines.append(f"  --{field.name}: {about}\n"
-                 f"      ({'; '.join(notes)})")
+    lines.append(f"  --{field.name}: {about}\n      ({'; '.join(notes)})")
   lines += ["", f"python -m {program} --help lists the flags of every run."]
   return "\n".join(lines)

@@ -19,8 +19,7 @@ from fedjax_alg.engine import processes
 from fedjax_alg.errors import OptionError, reason
 from fedjax_alg.runs.play import NonFiniteError
 from fedjax_alg.runs.result import RunFolderError
-from . import config as config_lib
-from . import program, signals
+from . import config as config_lib, program, signals
 from .config import RunError
 
 #: If this variable is set, errors that nobody expected show where they arose.
@@ -54,10 +53,8 @@ def _print_warning(message: Any, *place: Any, **more: Any) -> None:
   print(f"warning: {one_line(message)}", file=sys.stderr)
 
 
-def guarded(
-    command: Callable[[Sequence[str]], None], argv: Sequence[str] | None,
-    again: str = ""
-) -> int:
+def guarded(command: Callable[[Sequence[str]], None],
+            argv: Sequence[str] | None, again: str = "") -> int:
   """Runs a command and prints errors and warnings in one line each.
 
   Args:
@@ -90,9 +87,8 @@ def _keep_imports() -> None:
   gc.freeze()
 
 
-def _status(
-    command: Callable[[Sequence[str]], None], argv: Sequence[str], again: str
-) -> int:
+def _status(command: Callable[[Sequence[str]], None], argv: Sequence[str],
+            again: str) -> int:
   try:
     with warnings.catch_warnings(), _callbacks_watched(), (
         signals.watched(again) if again else contextlib.nullcontext()):
@@ -197,9 +193,8 @@ def _check_limits() -> None:
   """Refuses a limit under which XLA ends the process without a word."""
   limit = resource.getrlimit(resource.RLIMIT_AS)[0]
   if 0 < limit < _LEAST_ADDRESSES:
-    raise RunError(
-        f"the limit of addresses (ulimit -v) is {limit // 1024}; must be at "
-        f"least {_LEAST_ADDRESSES // 1000} or unlimited")
+    raise RunError(f"the limit of addresses (ulimit -v) is {limit // 1024}; "
+                   f"must be at least {_LEAST_ADDRESSES // 1000} or unlimited")
 
 
 def _play(

@@ -6,9 +6,8 @@ from typing import NamedTuple, TypeVar
 
 from .config import UsageError
 
-HELP = (
-    "K/N: run only the K-th of N parts of the runs, for a job array; the same "
-    "command without it, afterwards, makes the tables and pictures")
+HELP = ("K/N: run only the K-th of N parts of the runs, for a job array; the "
+        "same command without it, afterwards, makes the tables and pictures")
 
 Item = TypeVar("Item")
 

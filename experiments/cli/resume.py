@@ -12,18 +12,14 @@ import numpy as np
 from fedjax_alg import files
 from fedjax_alg.engine import checkpoint, processes
 from fedjax_alg.engine.samplers import by_bijection, FEW_CLIENTS
-from fedjax_alg.records import folder as run_files
-from fedjax_alg.records import tables
+from fedjax_alg.records import folder as run_files, tables
 from fedjax_alg.records.tables import Records
-from fedjax_alg.runs import play as play_lib
-from fedjax_alg.runs import result as result_lib
+from fedjax_alg.runs import play as play_lib, result as result_lib
 from fedjax_alg.runs.prepare import Prepared
 from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.stopping import ALL_ROUNDS
-from . import config as config_lib
-from . import flags, lock
-from . import folder as folder_lib
-from .config import Config
+from . import flags, lock, folder as folder_lib
+from .config import Config, UsageError
 from .folder import Taken
 from .guard import RunError
 
@@ -58,14 +54,14 @@ def check_same(folder: pathlib.Path, config: Config) -> None:
     saved = files.read_json(folder / "config.json")
     identity, old = saved["identity"], saved["flags"] | saved["hparams"]
   except (OSError, ValueError, KeyError, TypeError):
-    raise config_lib.UsageError(
+    raise UsageError(
         f"--out_dir={folder}: config.json is damaged, cannot resume") from None
   if identity == config.identity():
     # The draw became an option when that of many clients changed.
     clients = saved.get("plan", {}).get("clients", 0)
     if "draw" not in old and not config.data.newcomers_at and (
         config.run.sampler(clients) is by_bijection):
-      raise config_lib.UsageError(
+      raise UsageError(
           f"--resume: the run in {folder} is of an earlier version, which drew "
           f"cohorts of more than {FEW_CLIENTS:,} clients in another "
           "way; start anew in another folder")
@@ -73,22 +69,20 @@ def check_same(folder: pathlib.Path, config: Config) -> None:
   held = saved.get("sources", {})
   for flag, source in config.sources.items():
     if flag in held and held[flag]["sha256"] != source.sha256:
-      raise config_lib.UsageError(
+      raise UsageError(
           f"--{flag}: {source.file} has changed since the run in {folder} was "
           "started; restore it or start anew in another folder")
   new = json.loads(json.dumps(config.values | config.hparams, default=str))
   later = {name: field.default for name, field in config.fields.items()
            if field.metadata.get("later")}
   old = json.loads(json.dumps(later)) | old
-  changed = [k for k in new
-             if k not in flags.NEUTRAL and new[k] != old.get(k)]
+  changed = [k for k in new if k not in flags.NEUTRAL and new[k] != old.get(k)]
   if not changed:
-    raise config_lib.UsageError(
-        f"--resume: the run in {folder} was started with flags or files that "
-        "its config.json does not name (another version, or edited); start "
-        "anew in another folder")
+    raise UsageError(f"--resume: the run in {folder} was started with flags or "
+                     "files that its config.json does not name (another "
+                     "version, or edited); start anew in another folder")
   name = changed[0]
-  raise config_lib.UsageError(
+  raise UsageError(
       f"--{name}={new.get(name)}: the run in {folder} has "
       f"{old.get(name)}; resume with its flags "
       f"({folder_lib.resume_words(folder)}) or start anew in another folder")
@@ -103,9 +97,8 @@ def check_rounds(folder: pathlib.Path, config: Config, done: int) -> None:
   rounds = config.run.rounds
   assert rounds is not None
   if done > rounds:
-    raise config_lib.UsageError(
-        f"--rounds={rounds}: the run in {folder} has {done} already; start "
-        "anew in another folder")
+    raise UsageError(f"--rounds={rounds}: the run in {folder} has {done} "
+                     "already; start anew in another folder")
 
 
 def check_tables(folder: pathlib.Path, config: Config) -> None:
@@ -124,7 +117,7 @@ def check_tables(folder: pathlib.Path, config: Config) -> None:
   if not rows:
     return
   if not checkpoints.is_dir() or (folder / "summary.json").exists():
-    raise config_lib.UsageError(
+    raise UsageError(
         f"--resume: {checkpoints} is gone, but the tables have {rows} rounds; "
         "restore it, or start anew with --overwrite or in another folder")
   print(f"{folder}: no checkpoint yet, starting again at round 0 (the tables "
@@ -172,7 +165,7 @@ def check_machine(
             for name, said in _MACHINE.items()
             if name in last and last[name] != here[name]]
   if differ and not config.output.allow_other_devices:
-    raise config_lib.UsageError(
+    raise UsageError(
         f"--resume: the run in {folder} was made with {'; '.join(differ)}, "
         "so its last bits may differ; --allow_other_devices goes on anyway")
 
@@ -188,14 +181,13 @@ def check_frozen(folder: pathlib.Path, prepared: Prepared) -> None:
   """
   plan = files.read_json(folder / "config.json").get("plan", {})
   if plan.get("frozen_sha256") != prepared.plan.get("frozen_sha256"):
-    raise config_lib.UsageError(
+    raise UsageError(
         f"--resume: the run in {folder} has other frozen parameters than the "
         "model has now; restore them or start anew in another folder")
 
 
-def restore(
-    folder: pathlib.Path, config: Config, shapes: Any, records: Records
-) -> tuple[Any, int]:
+def restore(folder: pathlib.Path, config: Config, shapes: Any,
+            records: Records) -> tuple[Any, int]:
   """Loads the last complete checkpoint, and reads ``records`` up to its round.
 
   Args:
@@ -229,9 +221,8 @@ def restore(
   return states, facts["round"]
 
 
-def restored(
-    runs: Sequence[Taken], programs: Programs
-) -> tuple[list[Records], Any, int]:
+def restored(runs: Sequence[Taken],
+             programs: Programs) -> tuple[list[Records], Any, int]:
   """Finds where the settings of a program go on from.
 
   Args:
@@ -259,9 +250,8 @@ def restored(
       restore(run.folder, run.config, shapes, table)
       for run, table in zip(runs, records)))
   if rounds[0] != processes.agree(lambda: rounds[0]):
-    raise RunError(
-        f"{folders[0]}: this process does not find the checkpoint of process "
-        "0; all must see one folder")
+    raise RunError(f"{folders[0]}: this process does not find the checkpoint "
+                   "of process 0; all must see one folder")
   if len(set(rounds)) > 1 or any(of is None for of in states):
     return play_lib.new_records(programs, folders), None, 0
   whole = states[0] if len(runs) == 1 else jax.tree.map(

@@ -24,9 +24,8 @@ from fedjax_alg.runs.queue import divergence
 from fedjax_alg.runs.sweep import combinations
 from . import config as config_lib
 from . import execute, flag_words, flags, lock, resume, signals
-from . import folder as folder_lib
-from . import part as part_lib
-from .config import Config
+from . import folder as folder_lib, part as part_lib
+from .config import Config, UsageError
 from .folder import Taken
 from .lock import HeldError
 
@@ -58,13 +57,12 @@ def read_grid(words: Sequence[str]) -> dict[str, list[str]]:
     values = [value for value in text.split(";" if ";" in text else ",")
               if value]
     if not (name and equals and values):
-      raise config_lib.UsageError(
-          f"--sweep={word}: must be NAME=VALUE,VALUE,... (values that have "
-          "commas themselves: separated by semicolons)")
+      raise UsageError(f"--sweep={word}: must be NAME=VALUE,VALUE,... (values "
+                       "that have commas themselves: separated by semicolons)")
     if name in grid:
-      raise config_lib.UsageError(f"--sweep={name}: given twice")
+      raise UsageError(f"--sweep={name}: given twice")
     if len(set(values)) < len(values):
-      raise config_lib.UsageError(f"--sweep={word}: has a value twice")
+      raise UsageError(f"--sweep={word}: has a value twice")
     grid[name] = values
   return grid
 
@@ -84,7 +82,7 @@ def refuse_given(argv: Sequence[str], grid: dict[str, list[str]]) -> None:
   for word in argv:
     name = flag_words.name_of(word)
     if word.startswith("-") and name in grid and name not in _SHARED:
-      raise config_lib.UsageError(
+      raise UsageError(
           f"--{word.lstrip('-')}: never run, the values are those of "
           f"--sweep={name}={','.join(grid[name])}; give one of the two")
 
@@ -95,9 +93,8 @@ _SHARED = ("seed", "num_seeds", "rounds", "eval_every", "eval_protocols",
                         if flag.name in field_values(flags.OutputOptions())))
 
 
-def configs(
-    argv: Sequence[str], grid: dict[str, list[str]], root: pathlib.Path
-) -> list[Config]:
+def configs(argv: Sequence[str], grid: dict[str, list[str]],
+            root: pathlib.Path) -> list[Config]:
   """The checked configuration of every setting, with a folder in ``root``.
 
   Args:
@@ -110,7 +107,7 @@ def configs(
   """
   for name in grid:
     if name in _SHARED:
-      raise config_lib.UsageError(
+      raise UsageError(
           f"--sweep={name}: cannot be varied, all settings share it")
   out = []
   for setting in combinations(grid):
@@ -120,14 +117,13 @@ def configs(
         [*argv, *(f"--{k}={v}" for k, v in setting.items()),
          f"--out_dir={folder}"], "experiments.sweep"))
     if out[-1].output.dry_run:
-      raise config_lib.UsageError(
+      raise UsageError(
           "--dry_run: not of a sweep (python -m experiments.run has it)")
   return out
 
 
-def play_all(
-    all_configs: Sequence[Config], validated: int = 0,
-    names: Sequence[str] | None = None) -> list[Played]:
+def play_all(all_configs: Sequence[Config], validated: int = 0,
+             names: Sequence[str] | None = None) -> list[Played]:
   """Runs every configuration that is not finished in its folder.
 
   Those that another process runs are passed over.
@@ -183,7 +179,7 @@ def play_part(all_configs: Sequence[Config], share: part_lib.Part,
   """
   for config in all_configs:
     if config.output.overwrite:
-      raise config_lib.UsageError(
+      raise UsageError(
           "--part and --overwrite: give one of them; all parts together would "
           "be started anew by the command that makes their tables (--resume)")
   # A part has as few programs as can be.
@@ -265,9 +261,8 @@ class _Player:
     signals.keep(signals.NOTHING)
     return out
 
-  def _play_together(
-      self, runs: Sequence[Taken], coming: Sequence[Sequence[Config]]
-  ) -> list[Played]:
+  def _play_together(self, runs: Sequence[Taken],
+                     coming: Sequence[Sequence[Config]]) -> list[Played]:
     """Runs settings of one program that go on from the same round."""
     configs = [run.config for run in runs]
     ready = self._ready.pop(_key(configs), None)
@@ -294,9 +289,8 @@ class _Player:
       check_choice(prepared.federation, self._validated)
     return prepared
 
-  def _compiled(
-      self, configs: Sequence[Config], prepared: Prepared,
-      coming: Sequence[Sequence[Config]]) -> Programs:
+  def _compiled(self, configs: Sequence[Config], prepared: Prepared,
+                coming: Sequence[Sequence[Config]]) -> Programs:
     """Compiles programs together with the next few.
 
     They end before a run on other data: both might not fit into memory. Nothing
@@ -308,8 +302,7 @@ class _Player:
         break
       together[_key(group)] = self._prepared(group)
     began = time.monotonic()
-    self._ready = dict(zip(
-        together, compile_together(list(together.values()))))
+    self._ready = dict(zip(together, compile_together(list(together.values()))))
     self._compiling = (time.monotonic() - began) / len(together)
     return self._ready.pop(_key(configs))
 

@@ -12,11 +12,9 @@ import jax
 from fedjax_alg import files
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import checkpoint, processes
-from fedjax_alg.records import folder as run_files
-from fedjax_alg.records import summary as summary_lib
+from fedjax_alg.records import folder as run_files, summary as summary_lib
 from fedjax_alg.records.tables import Records
-from fedjax_alg.runs import queue
-from fedjax_alg.runs import result as result_lib
+from fedjax_alg.runs import queue, result as result_lib
 from fedjax_alg.runs.pace import Pace, Pause
 from fedjax_alg.runs.play import Step
 from fedjax_alg.runs.programs import Programs
@@ -59,9 +57,8 @@ def _draw_partition(path: pathlib.Path, federation: Federation) -> None:
 class RunWriter:
   """The folder of one run, or of one setting of a sweep."""
 
-  def __init__(
-      self, folder: pathlib.Path, config: Config, programs: Programs,
-      records: Records, index: int = 0):
+  def __init__(self, folder: pathlib.Path, config: Config, programs: Programs,
+               records: Records, index: int = 0):
     """Makes the writer, which writes nothing yet.
 
     Args:
@@ -135,9 +132,8 @@ class RunWriter:
       states: the states of the program.
       done: rounds run to reach them.
     """
-    checkpoint.save(self.folder / run_files.CHECKPOINTS,
-                    self.states_of(states), done,
-                    processes.agree(self._synced))
+    checkpoint.save(self.folder / run_files.CHECKPOINTS, self.states_of(states),
+                    done, processes.agree(self._synced))
     self.saved = done
 
   def _synced(self) -> dict[str, Any]:
@@ -250,8 +246,7 @@ class Folders(Sink):
 
   def __call__(self, step: Step) -> None:
     """Saves at an evaluation if it is time."""
-    due = signals.agreed(
-        signals.pending() or time.monotonic() >= self._next)
+    due = signals.agreed(signals.pending() or time.monotonic() >= self._next)
     self._save(step.states, step.round, [
         index for index in self._alive(step.diverged)
         if due or step.last or index in step.stopped])

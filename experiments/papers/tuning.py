@@ -14,18 +14,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_alg import files as files_lib
-from fedjax_alg import registry
+from fedjax_alg import files as files_lib, registry
 from fedjax_alg.data.federation import load_examples
-from fedjax_alg.records import summary as results
-from fedjax_alg.records import tables
+from fedjax_alg.records import summary as results, tables
 from fedjax_alg.records.scores import in_last
-from ..cli import config as config_lib
-from ..cli import flag_words, guard, sweeps
+from ..cli import config as config_lib, flag_words, guard, sweeps
+from ..cli.config import UsageError
 from ..reports import chosen, report, suite
 from .conjugate import figures as conjugate
-from .diversified import ablation
-from .diversified import figures as diversified
+from .diversified import ablation, figures as diversified
 
 #: Every setting of a paper's method is run on so many partitions.
 PARTITIONS = 3
@@ -51,6 +48,8 @@ class Log(NamedTuple):
 
   low: float
   high: float
+  #: what the paper states, or an author's usual value; None: the first
+  stated: float | None = None
 
   def at(self, place: float) -> float:
     """The number at a place in [0, 1), to two digits."""
@@ -64,6 +63,7 @@ class AnyOf(NamedTuple):
   """One of some values."""
 
   values: tuple[Any, ...]
+  stated: Any = None  #: as that of ``Log``
 
   def at(self, place: float) -> Any:
     return self.values[int(place * len(self.values))]
@@ -91,8 +91,6 @@ class Protocol(NamedTuple):
   shared: Mapping[str, Log | AnyOf] = {}
   #: algorithm -> its own settings here, in place of those of ``OWN``
   own: Mapping[str, Space] = {}
-  #: algorithm -> what is stated of them, in place of ``STATED``
-  stated_own: Mapping[str, Mapping[str, Any]] = {}
   seeds: int = 3  #: of every setting on each partition
 
 
@@ -101,61 +99,44 @@ DIVIDED = ("fsvrg", "cfsvrg", "clsfsvrg", "ma_fsvrg", "ga_fsvrg")
 #: algorithm -> what its --client_lr is in units of a mini-batch step.
 UNITS = {"pfedme": 0.1, "pfedzo": 0.1, "fedzo": 0.1}
 
-_SERVER = Log(0.002, 0.2)
+_SERVER = Log(0.002, 0.2, 0.02)
 _BETA1 = AnyOf((0.0, 0.5, 0.8, 0.9, 0.95))
-_RULE = AnyOf(("printed", "corrected"))
-_RIDGE = Log(1.0, 1000.0)
+_RULE = AnyOf(("printed", "corrected"), "corrected")
+_RIDGE = Log(1.0, 1000.0, 100.0)
 #: algorithm -> its own settings.
 OWN: dict[str, Space] = {
-    "fedprox": {"mu": Log(1e-4, 1.0)},
-    "per_fedavg": {"adapt_lr": Log(1e-3, 1.0)},
-    "losac": {"variant": AnyOf(("client", "table"))},
-    "cfsvrg": {"server_lr": Log(0.01, 10.0)},
+    "fedprox": {"mu": Log(1e-4, 1.0, 0.01)},
+    "per_fedavg": {"adapt_lr": Log(1e-3, 1.0, 0.01)},
+    "losac": {"variant": AnyOf(("client", "table"), "table")},
+    "cfsvrg": {"server_lr": Log(0.01, 10.0, 1.0)},
     "clsfsvrg": {"line_search_test": AnyOf(("half_gradient", "decrease"))},
     "ma_fsvrg": {"server_lr": _SERVER, "beta1": _BETA1, "central_rule": _RULE},
     "ga_fsvrg": {"server_lr": _SERVER, "beta1": _BETA1, "central_rule": _RULE,
-                 "gradient_step": Log(0.3, 10.0)},
-    "pfedme": {"personal_lr": Log(0.01, 0.1), "lam": Log(5.0, 30.0),
-               "server_lr": AnyOf((1.0, 2.0, 4.0))},
-    "pfedzo": {"personal_lr": Log(0.003, 0.03)},
+                 "gradient_step": Log(0.3, 10.0, 1.0)},
+    "pfedme": {"personal_lr": Log(0.01, 0.1, 0.05), "lam": Log(5.0, 30.0, 15.0),
+               "server_lr": AnyOf((1.0, 2.0, 4.0), 2.0)},
+    "pfedzo": {"personal_lr": Log(0.003, 0.03, 0.01)},
     "local": {"local_epochs": AnyOf((1, 2, 5))},
-    "baffle": {"server_lr": Log(0.003, 0.03)},
+    "baffle": {"server_lr": Log(0.003, 0.03, 0.01)},
     "fedacnnl": {"ridge": _RIDGE},
     # One group is pFedACnnL-WC, a line of its own.
-    "pfedacnnl": {"num_groups": AnyOf((2, 3, 5, 10)), "ridge": _RIDGE,
-                  "personal_ridge": _RIDGE},
-}
-#: algorithm -> what its paper states of ``OWN``, or an author's usual value.
-STATED: dict[str, dict[str, Any]] = {
-    "fedprox": {"mu": 0.01}, "per_fedavg": {"adapt_lr": 0.01},
-    "losac": {"variant": "table"}, "cfsvrg": {"server_lr": 1.0},
-    "clsfsvrg": {"line_search_test": "half_gradient"},
-    "ma_fsvrg": {"server_lr": 0.02, "beta1": 0.0, "central_rule": "corrected"},
-    "ga_fsvrg": {"server_lr": 0.02, "beta1": 0.0, "central_rule": "corrected",
-                 "gradient_step": 1.0},
-    "pfedme": {"personal_lr": 0.05, "lam": 15.0, "server_lr": 2.0},
-    "pfedzo": {"personal_lr": 0.01}, "local": {"local_epochs": 1},
-    "baffle": {"server_lr": 0.01}, "fedacnnl": {"ridge": 100.0},
-    "pfedacnnl": {"num_groups": 5, "ridge": 100.0, "personal_ridge": 100.0},
-}
+    "pfedacnnl": {"num_groups": AnyOf((2, 3, 5, 10), 5), "ridge": _RIDGE,
+                  "personal_ridge": _RIDGE}}
 
 
 _analytic = functools.partial(Protocol, stated=0.1, last=1, by="local")
 _TENTH = ("--participation=0.1",)
 #: On CIFAR-10 a central step of 0.005 is too long already
-#: (docs/papers/readings.md, R-D6).
+#: (docs/papers/readings.md, R-D6). Stated are the captions of Figs. 5 to 7.
 _CENTRAL: Space = {
-    "server_lr": Log(1e-4, 0.02), "beta1": _BETA1, "central_rule": _RULE}
-#: The captions of Figs. 5 to 7.
-_CAPTION: dict[str, Any] = {
-    "server_lr": 0.02, "beta1": 0.9, "central_rule": "corrected"}
+    "server_lr": Log(1e-4, 0.02, 0.02),
+    "beta1": _BETA1._replace(stated=0.9), "central_rule": _RULE}
 _CIFAR = Protocol(
     Log(3e-3, 1.0), 0.08 * 1_100 / 50_000, 10, _TENTH,
     held=diversified.HELD["cifar10"],
     own={"ma_fsvrg": _CENTRAL, "ga_fsvrg": _CENTRAL | {
-        "server_lr": Log(5e-4, 0.05), "gradient_step": Log(0.003, 1.0)}},
-    stated_own={"ma_fsvrg": _CAPTION,
-                "ga_fsvrg": _CAPTION | {"gradient_step": 1.0}})
+        "server_lr": Log(5e-4, 0.05, 0.02),
+        "gradient_step": Log(0.003, 1.0, 1.0)}})
 
 #: A ridge for each layer, relative to the Gram matrix.
 _DCNN: dict[str, Space] = {
@@ -169,29 +150,23 @@ _DCNN: dict[str, Space] = {
             "inf,inf,inf,50,20", "inf,inf,inf,500,200",
             "inf,inf,inf,5000,2000"))}}
 
-_GROUPS = AnyOf((2, 3, 5, 8))
+_GROUPS = AnyOf((2, 3, 5, 8), 3)
 #: The board of clustered methods (experiments.papers.beyond.board).
 _BOARD = Protocol(
     Log(0.003, 1.0), 0.03, 1, by="local", seeds=1,
-    own={"fedprox": {"mu": Log(1e-3, 10.0)},
+    own={"fedprox": {"mu": Log(1e-3, 10.0, 1.0)},
          "ifca": {"num_groups": _GROUPS}, "fesem": {"num_groups": _GROUPS},
          "fedgroup": {"num_groups": _GROUPS},
-         "cfl": {"max_groups": _GROUPS, "eps1": Log(0.03, 3.0),
-                 "eps2": Log(0.03, 3.0)},
-         "flhc": {"max_groups": _GROUPS, "cluster_after": AnyOf((3, 5, 10))},
-         "ditto": {"lam": Log(0.01, 3.0), "personal_lr": Log(0.003, 1.0)},
-         "local": {}},
-    stated_own={"fedprox": {"mu": 1.0}, "ifca": {"num_groups": 3},
-                "fesem": {"num_groups": 3}, "fedgroup": {"num_groups": 3},
-                "cfl": {"max_groups": 3, "eps1": 0.4, "eps2": 1.6},
-                "flhc": {"max_groups": 3, "cluster_after": 10},
-                "ditto": {"lam": 1.0, "personal_lr": 0.03}})
+         "cfl": {"max_groups": _GROUPS, "eps1": Log(0.03, 3.0, 0.4),
+                 "eps2": Log(0.03, 3.0, 1.6)},
+         "flhc": {"max_groups": _GROUPS,
+                  "cluster_after": AnyOf((3, 5, 10), 10)},
+         "ditto": {"lam": Log(0.01, 3.0, 1.0),
+                   "personal_lr": Log(0.003, 1.0, 0.03)},
+         "local": {}})
 #: Of 60 clients no 20 a group can be pre-trained.
-_BOARD_DIGITS = _BOARD._replace(
-    own={**_BOARD.own, "fedgroup": {
-        "num_groups": _GROUPS, "pretrain_scale": AnyOf((7,))}},
-    stated_own={**_BOARD.stated_own, "fedgroup": {
-        "num_groups": 3, "pretrain_scale": 7}})
+_BOARD_DIGITS = _BOARD._replace(own={**_BOARD.own, "fedgroup": {
+    "num_groups": _GROUPS, "pretrain_scale": AnyOf((7,))}})
 
 #: (paper, data) -> protocol.
 PROTOCOLS: dict[tuple[str, str], Protocol] = {
@@ -211,13 +186,11 @@ PROTOCOLS: dict[tuple[str, str], Protocol] = {
     ("analytic", "synthetic"): _analytic(Log(0.01, 0.3), rounds=600),
     ("analytic", "synthetic_lr"): _analytic(Log(0.01, 0.3)),
     ("analytic", "cifar10"): _analytic(
-        Log(0.01, 0.1), rounds=10, own=_DCNN),
-}
+        Log(0.01, 0.1), rounds=10, own=_DCNN)}
 
 
-def space(
-    paper: str, data: str, name: str, size: float
-) -> tuple[Space, dict[str, Any]]:
+def space(paper: str, data: str, name: str,
+          size: float) -> tuple[Space, dict[str, Any]]:
   """The ranges of a method, and the setting that is stated.
 
   Args:
@@ -233,20 +206,15 @@ def space(
   if name in ablation.CELLS:
     cell = ablation.CELLS[name]
     has_rate, unit = True, size if cell.local == "FSVRG" else 1.0
-    own: Space = {
-        "average": {}, "conjugate": {"server_lr": OWN["cfsvrg"]["server_lr"]},
-        "adaptive": OWN["ma_fsvrg"]}[cell.server]
-    stated = STATED["cfsvrg" if cell.server == "conjugate" else "ma_fsvrg"]
+    own = {"average": {}, "conjugate": OWN["cfsvrg"],
+           "adaptive": OWN["ma_fsvrg"]}[cell.server]
   else:
     has_rate = "client_lr" in {
         field.name for field in dataclasses.fields(registry.get(name).hparams)}
     unit = size if name in DIVIDED else UNITS.get(name, 1.0)
-    own, stated = dict(OWN.get(name, {})), STATED.get(name, {})
-    if name in protocol.own:
-      own = dict(protocol.own[name])
-      stated = dict(protocol.stated_own.get(name, {}))
+    own = protocol.own.get(name, OWN.get(name, {}))
   ranges = own | dict(protocol.shared)
-  first = {flag: stated.get(flag, values.at(0.0))
+  first = {flag: values.at(0.0) if values.stated is None else values.stated
            for flag, values in ranges.items()}
   if has_rate:
     ranges["client_lr"] = protocol.rates.times(unit)
@@ -254,9 +222,8 @@ def space(
   return ranges, first
 
 
-def drawn(
-    ranges: Space, first: Mapping[str, Any], number: int, seed: int = 0
-) -> list[dict[str, Any]]:
+def drawn(ranges: Space, first: Mapping[str, Any], number: int,
+          seed: int = 0) -> list[dict[str, Any]]:
   """Settings drawn from all ranges together (a Latin hypercube).
 
   Args:
@@ -350,7 +317,7 @@ class Study(NamedTuple):
       if name not in known:
         some = [*(n for n in known if n not in cells),
                 *["ablation"] * (cells[0] in known)]
-        raise config_lib.UsageError(
+        raise UsageError(
             f"--methods={name}: no flag file (there are {', '.join(some)})")
     return names
 
@@ -412,9 +379,8 @@ class Study(NamedTuple):
       print(f"  {' '.join(trial.flags)}: {trial.validation:.2f} %", flush=True)
     return trials
 
-  def scores(
-      self, words: Sequence[str], settings: Sequence[Mapping[str, Any]]
-  ) -> list[list[float]]:
+  def scores(self, words: Sequence[str],
+             settings: Sequence[Mapping[str, Any]]) -> list[list[float]]:
     """The accuracy in percent of every setting and seed; [] if it diverged."""
     by, found = self.protocol.by, []
     configs = [config_lib.parse([*words, *flags_of(setting)])

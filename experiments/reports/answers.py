@@ -4,7 +4,7 @@ A figure command writes its answers to <name>.answers.csv; ``publish`` collects
 them, and ``claims_page`` puts them beside the rows of the claims files.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import csv
 import io
 import pathlib
@@ -16,9 +16,9 @@ import numpy as np
 from fedjax_alg.records import summary as results
 from . import chosen, partitions, report, rule, suite, verdicts
 
-#: (a run, all runs of the figure) -> one number per seed, in the claim's unit.
-Measures = Mapping[
-    str, Callable[[suite.Outcome, Sequence[suite.Outcome]], np.ndarray]]
+#: metric of the claims file -> its measure, in the claim's unit, or two: the
+#: measure of a method less that of another one.
+Measures = Mapping[str, verdicts.Measure | tuple[verdicts.Measure, str]]
 
 
 class Answer(NamedTuple):
@@ -42,11 +42,19 @@ class Answer(NamedTuple):
         rf"(.*) \(({suite.STATED}|{suite.ONE_RATE})\)", self.method)
     return (found[1], found[2]) if found else (self.method, suite.TUNED)
 
+  def words(
+      self, value: float, unit: str, own: bool, never: bool = False) -> str:
+    """The verdict on a number in words; see ``rule.words``."""
+    try:
+      gap = abs(float(self.ours.split(" ")[0]) - value)
+    except ValueError:  # it is not run, or never gets there
+      gap = None
+    return rule.words(self.verdict, gap, self.metric, unit, own, never)
 
-def number(
-    found: Any, claim: report.Claim,
-    choices: Iterable[chosen.Choice] = (), exact: bool = False,
-    parts: Sequence[suite.Outcome] = ()) -> tuple[str, str]:
+
+def number(found: Any, claim: report.Claim,
+           choices: Iterable[chosen.Choice] = (), exact: bool = False,
+           parts: suite.Outcomes = ()) -> tuple[str, str]:
   """Our number beside a paper's: (ours in words, the verdict).
 
   Args:
@@ -76,9 +84,16 @@ def number(
       rule.tie_of(claim.value, claim.unit))
 
 
-def numbers(
-    paper: str, name: str, outcomes: Sequence[suite.Outcome],
-    measures: Measures) -> list[Answer]:
+def _measured(measure: verdicts.Measure | tuple[verdicts.Measure, str],
+              outcome: suite.Outcome, outcomes: suite.Outcomes) -> Any:
+  if not isinstance(measure, tuple):
+    return measure(outcome)
+  own, less = measure
+  return own(outcome) - own(verdicts.pick(outcomes, outcome.cell.panel, less))
+
+
+def numbers(paper: str, name: str, outcomes: suite.Outcomes,
+            measures: Measures) -> list[Answer]:
   """The answers to the plain numbers that a paper states for a figure."""
   found = []
   for claim in report.load_claims(paper, name):
@@ -88,8 +103,9 @@ def numbers(
       if (o.cell.panel, o.cell.label) != (claim.panel, claim.method):
         continue
       try:
-        values = (measures[claim.metric](o, outcomes) if claim.round is None
-                  else verdicts.mean_over(claim.round, claim.round)(o))
+        values = _measured(
+            verdicts.mean_over(claim.round, claim.round)
+            if claim.round is not None else measures[claim.metric], o, outcomes)
       except verdicts.NotRun as error:
         ours, verdict = str(error), rule.NOT_RUN
       else:
@@ -100,9 +116,8 @@ def numbers(
   return found
 
 
-def sentences(
-    name: str, claims: Sequence[verdicts.Statement],
-    outcomes: Sequence[suite.Outcome]) -> list[Answer]:
+def sentences(name: str, claims: Sequence[verdicts.Statement],
+              outcomes: suite.Outcomes) -> list[Answer]:
   """The answers to the sentences of a paper about a figure."""
   found = []
   for protocol, runs in verdicts.by_protocol(outcomes).items():

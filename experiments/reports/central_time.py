@@ -138,9 +138,8 @@ def _seconds(k: int, slots: int, by_gradient: bool, repeats: int) -> float:
 
   state = draw(keys[0], k)
   member = jnp.arange(slots) % k
-  vectors = trees.add(
-      jax.tree.map(lambda leaf: 3.0 * leaf[member], state),
-      draw(keys[1], slots))
+  vectors = trees.add(jax.tree.map(lambda leaf: 3.0 * leaf[member], state),
+                      draw(keys[1], slots))
   gradients = draw(keys[2], slots, k)
   moments = jax.vmap(central.init)(state)
   _, seconds = timing.repeated(

@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 from fedjax_alg import files
 from fedjax_alg.errors import OptionError
-from ..cli import config as config_lib
-from ..cli import flag_words
+from ..cli import config as config_lib, flag_words
 
 #: Heading of the column of tables that has ``said``.
 COLUMN = "settings chosen by"
@@ -111,9 +110,8 @@ def _of_files(words: Iterable[str]) -> list[Choice]:
   return found
 
 
-def of_flags(
-    words: Sequence[str], more: str = "", sources: Sequence[str] = ()
-) -> list[Choice]:
+def of_flags(words: Sequence[str], more: str = "",
+             sources: Sequence[str] = ()) -> list[Choice]:
   """How the settings of a run were chosen.
 
   A flag that a figure itself gives is one that the paper states. Of a setting

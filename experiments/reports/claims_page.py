@@ -24,7 +24,6 @@ single labels are the accuracy, and several figures may show the same runs.
 
 from collections.abc import Iterable, Mapping, Sequence
 import collections
-import csv
 import fnmatch
 import re
 from typing import NamedTuple
@@ -77,19 +76,11 @@ class Row(NamedTuple):
 
   @property
   def where(self) -> str:
-    return " ".join(filter(None, (
-        self.claim["artifact"], self.claim["panel"])))
+    return " ".join(filter(None, (self.claim["artifact"], self.claim["panel"])))
 
 
-def _judged(paper: str) -> list[dict[str, str]]:
-  path = report.PAPERS / paper / "judged.csv"
-  with open(path, newline="", encoding="utf-8") as file:
-    return list(csv.DictReader(file))
-
-
-def _matching(
-    patterns: Iterable[dict[str, str]], row: Mapping[str, str], column: str
-) -> dict[str, str]:
+def _matching(patterns: Iterable[dict[str, str]], row: Mapping[str, str],
+              column: str) -> dict[str, str]:
   """The first pattern that matches a row and has something in a column."""
   return next((p for p in patterns if p[column] and all(
       fnmatch.fnmatchcase(row[key], p[key] or "*") for key in _KEYS)), {})
@@ -146,18 +137,12 @@ def _order(answer: Answer) -> tuple[bool, bool, bool]:
 def _words(row: Mapping[str, str], answer: Answer, own: bool) -> str:
   """The verdict on a number in words."""
   factor = 100.0 if row["unit"] == "fraction" else 1.0
-  try:
-    gap = abs(float(answer.ours.split(" ")[0])
-              - factor * float(row["value"].lstrip(">")))
-  except ValueError:
-    gap = None
-  return rule.words(answer.verdict, gap, row["metric"], row["unit"], own,
-                    never=row["value"].startswith(">"))
+  return answer.words(factor * float(row["value"].lstrip(">")), row["unit"],
+                      own, never=row["value"].startswith(">"))
 
 
-def _number(
-    row: Mapping[str, str], answers: Sequence[Answer], own: bool
-) -> tuple[str, str, str, str]:
+def _number(row: Mapping[str, str], answers: Sequence[Answer],
+            own: bool) -> tuple[str, str, str, str]:
   """(ours, verdict, words, by the stated settings) of a number."""
   found = sorted((
       a for a in answers if (
@@ -171,9 +156,8 @@ def _number(
   return found[0].ours, found[0].verdict, _words(row, found[0], own), stated
 
 
-def _measurement(
-    row: Mapping[str, str], same_runs: Mapping[str, str],
-    balanced: Sequence[str]) -> tuple[str, ...]:
+def _measurement(row: Mapping[str, str], same_runs: Mapping[str, str],
+                 balanced: Sequence[str]) -> tuple[str, ...]:
   """What a number measures; two numbers may have the same."""
   metric = row["metric"].removeprefix("test_")
   if metric in _ACCURACY or (
@@ -183,10 +167,9 @@ def _measurement(
           row["method"], metric, str(report.round_of(row["setting"])))
 
 
-def rows(
-    paper: str, own: tuple[str, ...], answers: Sequence[Answer],
-    same_runs: Mapping[str, str] | None = None, balanced: Sequence[str] = ()
-) -> list[Row]:
+def rows(paper: str, own: tuple[str, ...], answers: Sequence[Answer],
+         same_runs: Mapping[str, str] | None = None,
+         balanced: Sequence[str] = ()) -> list[Row]:
   """The measurements and sentences of a paper with their answers.
 
   Args:
@@ -197,7 +180,7 @@ def rows(
     balanced: figures on a test set with equally many examples of each class,
       where the macro recall is the accuracy.
   """
-  patterns = _judged(paper)
+  patterns = report.read_claims(paper, "judged")
   out: dict[tuple[str, ...], Row] = {}
   key: tuple[str, ...]
   for number, row in enumerate(report.read_claims(paper)):
@@ -264,8 +247,7 @@ def head(papers: Mapping[str, Sequence[Row]]) -> str:
   return report.table(["paper, settings", *_COLUMNS], lines)
 
 
-def _by_protocol(
-    found: Sequence[Row]) -> dict[str, dict[str, list[str]]]:
+def _by_protocol(found: Sequence[Row]) -> dict[str, dict[str, list[str]]]:
   """Protocol -> kind of row -> the verdicts in words."""
   tuned = {kind: [row.words for row in found if row.kind == kind]
            for kind in ("own", "sentence")}
@@ -292,14 +274,12 @@ def _value(claim: Mapping[str, str]) -> str:
   return claim["value"]
 
 
-def _table(
-    found: Iterable[Row], notes: dict[str, int],
-    stated: str = "by the paper's settings") -> str:
+def _table(found: Iterable[Row], notes: dict[str, int],
+           stated: str = "by the paper's settings") -> str:
   """Rows of numbers or sentences; what was tried stands below all tables."""
   rows = []
   for row in found:
-    tried = row.tried and (
-        f" [{notes.setdefault(row.tried, len(notes) + 1)}]")
+    tried = row.tried and (f" [{notes.setdefault(row.tried, len(notes) + 1)}]")
     also = row.printed and f" (also {', '.join(row.printed)})" or ""
     rows.append([
         row.where, row.claim["method"] or "-", _said(row.claim) + also,

@@ -11,10 +11,8 @@ import numpy as np
 
 from fedjax_alg import metrics
 from fedjax_alg.engine import evaluate
-from fedjax_alg.records import summary as summary_lib
-from fedjax_alg.records import tables
-from fedjax_alg.runs.compare import Comparison, Estimate, Line
-from fedjax_alg.runs.compare import shown_options
+from fedjax_alg.records import summary as summary_lib, tables
+from fedjax_alg.runs.compare import Comparison, Estimate, Line, shown_options
 from fedjax_alg.runs.result import RunResult
 from . import plots, report
 
@@ -88,8 +86,7 @@ def _interval_note(comparison: Comparison) -> str:
   return note
 
 
-def _scaled(
-    name: str, values: Sequence[float]) -> tuple[str, float]:
+def _scaled(name: str, values: Sequence[float]) -> tuple[str, float]:
   """The head of a column of large numbers, and the factor of its numbers."""
   most = max((abs(v) for v in values if math.isfinite(v)), default=0.0)
   for power, unit in _UNITS:
@@ -98,8 +95,7 @@ def _scaled(
   return name, 1.0
 
 
-def _significant(
-    column: Sequence[Estimate | None], factor: float) -> list[str]:
+def _significant(column: Sequence[Estimate | None], factor: float) -> list[str]:
   """The cells of a cost, all with the same number of decimals.
 
   The largest has three significant digits, the smallest at least two.
@@ -193,9 +189,8 @@ def costs(comparison: Comparison) -> Table:
        "total_central_flops": "server operations",
        "simulated_s": "simulated s"},
       lambda name: [line.costs[name] for line in comparison.lines])
-  rows = tuple(
-      (line.label, *(cells[i] for _, cells in columns))
-      for i, line in enumerate(comparison.lines))
+  rows = tuple((line.label, *(cells[i] for _, cells in columns)) for i,
+               line in enumerate(comparison.lines))
   return Table(
       "Cost of the whole run", ("run", *(head for head, _ in columns)), rows,
       "All participants together, both ways; simulated s is the time on the "
@@ -224,17 +219,15 @@ def differences(comparison: Comparison) -> Table:
   if rows:
     seeds = max(int(row[1]) for row in rows)
     number = sum(not math.isnan(pair.p) for pair in pairs.values())
-    notes.append(
-        f"{which} of the run minus that of {comparison.baseline}, over equal "
-        "seeds, +- 95 % interval. Two-sided paired t test; Holm's correction "
-        f"for {number} test{'s' * (number != 1)}.")
+    notes.append(f"{which} of the run minus that of {comparison.baseline}, "
+                 "over equal seeds, +- 95 % interval. Two-sided paired t test; "
+                 f"Holm's correction for {number} test{'s' * (number != 1)}.")
     if seeds == 2:
       notes.append(_TWO_SEEDS)
     if 2 <= seeds <= 5:
-      notes.append(
-          "A rank test could not tell the runs apart: with "
-          f"{seeds} seeds the least p value of Wilcoxon's signed-rank test is "
-          f"{2 / 2 ** seeds:.2g}.")
+      notes.append(f"A rank test could not tell the runs apart: with {seeds} "
+                   "seeds the least p value of Wilcoxon's signed-rank test is "
+                   f"{2 / 2 ** seeds:.2g}.")
     if number < len(rows):
       notes.append("There is no test (-) with one seed or with equal "
                    "differences in all seeds.")
@@ -242,10 +235,9 @@ def differences(comparison: Comparison) -> Table:
             for pair in comparison.pairs if pair.notes]
   notes += [f"Not paired: {label}, {reason}."
             for label, reason in comparison.unpaired.items()]
-  return Table(
-      f"Difference from {comparison.baseline}",
-      ("run", "seeds", f"difference{unit}", "t", "p", "p (Holm)"),
-      tuple(rows), " ".join(notes), "differences")
+  return Table(f"Difference from {comparison.baseline}",
+               ("run", "seeds", f"difference{unit}", "t", "p", "p (Holm)"),
+               tuple(rows), " ".join(notes), "differences")
 
 
 def options(results: dict[str, RunResult]) -> tuple[Table, list[bool]]:
@@ -378,9 +370,8 @@ def with_seconds(result: RunResult) -> list[tables.Row]:
           for row in result.records.rows]
 
 
-def draw(
-    paths: Sequence[pathlib.Path], comparison: Comparison, title: str,
-    x_axis: str = "rounds") -> None:
+def draw(paths: Sequence[pathlib.Path], comparison: Comparison, title: str,
+         x_axis: str = "rounds") -> None:
   """Draws the curves of all runs over each other.
 
   Args:
@@ -392,8 +383,7 @@ def draw(
   figure, axis = plt.subplots(figsize=(7.2, 4.6))
   runs = {label: with_seconds(result)
           for label, result in comparison.results.items()}
-  plots.draw_curves(
-      axis, runs, comparison.protocol, comparison.metric, x_axis)
+  plots.draw_curves(axis, runs, comparison.protocol, comparison.metric, x_axis)
   if metrics.is_cost(comparison.metric):
     plots.log_axis(axis)
   else:

@@ -19,9 +19,8 @@ from . import central_time, partitions, report, suite, verdicts
 KB = 4 / 1024
 
 
-def reached(
-    outcome: suite.Outcome, target: float, or_last: bool = False
-) -> list[records.Row | None]:
+def reached(outcome: suite.Outcome, target: float,
+            or_last: bool = False) -> list[records.Row | None]:
   """For each seed, the first row of ``global`` that reaches the target.
 
   For a seed that never reaches it, the entry is None, or with ``or_last`` the
@@ -36,17 +35,15 @@ def reached(
   return [row or final for row, final in zip(found, last, strict=True)]
 
 
-def spent(
-    outcome: suite.Outcome, target: float, column: str, or_last: bool = False
-) -> list[float | None]:
+def spent(outcome: suite.Outcome, target: float, column: str,
+          or_last: bool = False) -> list[float | None]:
   """For each seed, one column of the row of ``reached``."""
   return [None if row is None else float(row[column])
           for row in reached(outcome, target, or_last)]
 
 
-def sent_up(
-    outcome: suite.Outcome, target: float, or_last: bool = False,
-    column: str = "floats_up") -> list[float | None]:
+def sent_up(outcome: suite.Outcome, target: float, or_last: bool = False,
+            column: str = "floats_up") -> list[float | None]:
   """For each seed, the floats, or bytes, sent to the server until the target.
   """
   clients = outcome.summary["cost"]["clients_per_round"]
@@ -68,18 +65,17 @@ def _shown(values: Sequence[float | None], last: int) -> tuple[str, str]:
   """The median of numbers of rounds, and the number of each seed, in words."""
   middle = median(values)
   return (f"not in {last}" if middle is None else f"{middle:g}",
-          ", ".join("-" if v is None else f"{v:g}" for v in values))
+          ", ".join(map(report.number, values)))
 
 
 def rounds_table(paper: str, artifact: str, target: float) -> Any:
   """Makes a section with the rounds to a target of every method and panel."""
   metric = f"rounds_to_{100 * target:g}%"
 
-  def section(outcomes: Sequence[suite.Outcome]) -> str:
-    stated = {(row["panel"], row["method"]): row["value"]
-              for row in report.read_claims(paper)
-              if row["artifact"].lower() == artifact.lower()
-              and row["metric"] == metric}
+  def section(outcomes: suite.Outcomes) -> str:
+    stated = {(claim.panel, claim.method): claim.said
+              for claim in report.load_claims(paper, artifact)
+              if claim.metric == metric}
     found = []
     for o in outcomes:
       last = o.summary["cost"]["rounds"]
@@ -98,7 +94,7 @@ def rounds_table(paper: str, artifact: str, target: float) -> Any:
 def accuracy_at(paper: str, artifact: str) -> Any:
   """Makes a section with the accuracies that a paper states for some rounds."""
 
-  def section(outcomes: Sequence[suite.Outcome]) -> str:
+  def section(outcomes: suite.Outcomes) -> str:
     lines = []
     for claim in report.load_claims(paper, artifact):
       for o in outcomes:
@@ -122,9 +118,8 @@ def accuracy_at(paper: str, artifact: str) -> Any:
   return section
 
 
-def pairs(
-    cost: Sequence[float | None], other: Sequence[float | None]
-) -> list[tuple[float, float]]:
+def pairs(cost: Sequence[float | None],
+          other: Sequence[float | None]) -> list[tuple[float, float]]:
   """The costs of two methods in the seeds in which both reach the target.
 
   Raises:
@@ -137,9 +132,8 @@ def pairs(
   return found
 
 
-def saving(
-    cost: Sequence[float | None], other: Sequence[float | None],
-    parts: Sequence[suite.Outcome] = ()) -> np.ndarray:
+def saving(cost: Sequence[float | None], other: Sequence[float | None],
+           parts: suite.Outcomes = ()) -> np.ndarray:
   """Percent by which ``cost`` is below ``other``.
 
   Args:
@@ -163,9 +157,8 @@ def saving(
   return np.array([saved[part == one].mean() for one in np.unique(part)])
 
 
-def shown_saving(
-    cost: Sequence[float | None], other: Sequence[float | None],
-    bound: bool, parts: Sequence[suite.Outcome] = ()) -> str:
+def shown_saving(cost: Sequence[float | None], other: Sequence[float | None],
+                 bound: bool, parts: suite.Outcomes = ()) -> str:
   """``saving`` in words.
 
   Args:
@@ -184,9 +177,8 @@ def shown_saving(
   return f"{head}{results.shown(spread, 1)}{tail}"
 
 
-def communication(
-    outcomes: Sequence[suite.Outcome], wanted: Sequence[float], proposed: str,
-    other: str, paper_saving: float) -> str:
+def communication(outcomes: suite.Outcomes, wanted: Sequence[float],
+                  proposed: str, other: str, paper_saving: float) -> str:
   """Markdown tables of what every method sends until it reaches the targets.
 
   Args:
@@ -207,7 +199,7 @@ def communication(
       rows.append([
           f"{100 * target:g} %", o.cell.label,
           _shown(spent(o, target, "round"), cost["rounds"])[0],
-          f"{share:,.0f}", *("-" if v is None else f"{v:,.0f}" for v in (
+          f"{share:,.0f}", *(report.number(v, ",.0f") for v in (
               total, None if total is None else total * KB,
               None if up is None else up * KB))])
   text = report.table([
@@ -232,9 +224,8 @@ def communication(
   return text
 
 
-def seconds(
-    outcome: suite.Outcome, target: float
-) -> tuple[list[float | None], list[float | None]]:
+def seconds(outcome: suite.Outcome,
+            target: float) -> tuple[list[float | None], list[float | None]]:
   """For each seed, the seconds of server and clients until a target.
 
   The server's are timed here and now; the other seconds of a round are those
@@ -248,8 +239,7 @@ def seconds(
            for n in rounds])
 
 
-def seconds_table(
-    outcomes: Sequence[suite.Outcome], wanted: Sequence[float]) -> str:
+def seconds_table(outcomes: suite.Outcomes, wanted: Sequence[float]) -> str:
   """A Markdown table of the seconds of server and clients until the targets."""
   rows = []
   for target in wanted:
@@ -261,7 +251,7 @@ def seconds_table(
           _shown(spent(o, target, "round"), o.summary["cost"]["rounds"])[0],
           f"{of_server:.2g}",
           f"{o.summary['timing']['steady_s_per_round'] - of_server:.2g}",
-          *("-" if v is None else f"{v:.3g}" for v in (
+          *(report.number(v, ".3g") for v in (
               server, clients, None if server is None or clients is None
               else server + clients))])
   return report.table([

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import functools
 import pathlib
 import shlex
-from typing import Any, NamedTuple
+import string as string_lib
+from typing import NamedTuple
 
 from absl.flags import FlagValues
 
@@ -18,14 +19,12 @@ from fedjax_alg.data import DataError
 from fedjax_alg.data.federation import load_examples
 from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as results
-from fedjax_alg.runs.compare import compare
 from fedjax_alg.runs.result import load_run
-from ..cli import config as config_lib
-from ..cli import flag_words, guard, lock, program
+from ..cli import config as config_lib, flag_words, guard, lock, program
+from ..cli.config import UsageError
 from ..cli import part as part_lib
 from ..cli.command import boolean, Command, enum, Flags, integer, listed, string
-from . import answers, chosen, comparison, page, partitions, plots, report
-from . import suite, verdicts
+from . import answers, chosen, page, partitions, plots, report, suite, verdicts
 from .suite import ONE_RATE, STATED, TUNED
 
 #: Flags of --scale=quick, which shrink a figure to minutes on two cores.
@@ -35,10 +34,10 @@ QUICK = ("--rounds=30", "--num_seeds=1")
 PREPARED = ("mnist", "fashion_mnist", "cifar10", "femnist", "sent140")
 
 #: Makes a Markdown section from the outcomes of a figure; "" for none.
-Section = Callable[[Sequence[suite.Outcome]], str]
+Section = Callable[[suite.Outcomes], str]
 
 #: Draws a picture into files, with a title; the last argument is --x_axis.
-Draw = Callable[[list[pathlib.Path], list[suite.Outcome], str, str], None]
+Draw = Callable[[plots.Paths, suite.Outcomes, str, str], None]
 
 
 class Line(NamedTuple):
@@ -96,7 +95,7 @@ class Figure(NamedTuple):
   #: rounds of the figure's own metric
   measures: answers.Measures = {}
   #: answers to numbers that the paper states for another figure or table
-  further: Callable[[Sequence[suite.Outcome]], list[answers.Answer]] = (
+  further: Callable[[suite.Outcomes], list[answers.Answer]] = (
       lambda outcomes: [])
   draw: Draw | None = None  #: draws the picture; None: draw curves
 
@@ -125,8 +124,7 @@ class Table(NamedTuple):
 
   title: str
   #: (request, its folder) -> its Markdown, and what it answers
-  make: Callable[[Request, pathlib.Path], tuple[
-      str, Sequence[answers.Answer]]]
+  make: Callable[[Request, pathlib.Path], tuple[str, Sequence[answers.Answer]]]
   of_runs: bool = False  #: whether it reads flags of runs
 
 
@@ -186,11 +184,25 @@ class Paper(NamedTuple):
     return _command(self)(argv)
 
 
+def panels(of: Mapping[str, tuple[str, ...]], data: str = "",
+           more: tuple[str, ...] = ()) -> tuple[Panel, ...]:
+  """Panels with the letters from a on: title -> flags, to which come ``more``.
+  """
+  return tuple(Panel(letter, title, (*flags, *more), data) for letter, (
+      title, flags) in zip(string_lib.ascii_lowercase, of.items()))
+
+
 def participation(*percent: int) -> tuple[Panel, ...]:
   """A panel for each share of participants, in percent."""
-  return tuple(
-      Panel(letter, f"{p} % of the clients", (f"--participation={p/100}",))
-      for letter, p in zip("abcd", percent))
+  return panels({f"{p} % of the clients": (f"--participation={p/100}",)
+                 for p in percent})
+
+
+def of_files(
+    folder: str, files_of: Mapping[str, str]) -> Callable[[Panel], list[Line]]:
+  """Makes the ``Figure.lines_of`` of label -> flag file in a folder."""
+  return lambda panel: [Line(label, (f"--flagfile={folder}/{name}.flags",))
+                        for label, name in files_of.items()]
 
 
 def method_files(paper: str, folder: str) -> dict[str, tuple[str, ...]]:
@@ -274,9 +286,8 @@ def _kept(flags: Sequence[str], data: str) -> list[str]:
           if name in line and line[name] != common.get(name)]
 
 
-def _cell(
-    paper: Paper, figure: Figure, panel: Panel, line: Line, request: Request
-) -> suite.Cell:
+def _cell(paper: Paper, figure: Figure, panel: Panel, line: Line,
+          request: Request) -> suite.Cell:
   """The run of one line in one panel."""
   # The data preset overrides the flags of the line, so that a method's file for
   # MNIST serves CIFAR-10 too, but for ``_KEPT``.
@@ -340,9 +351,8 @@ def each_cell(
   for panel in figure.panels:
     lines = [Line(*line) for line in figure.lines_of(panel)]
     if not lines:
-      raise config_lib.UsageError(
-          f"{figure.title}: no method can be run, none of those with a file in "
-          f"presets/{paper.name}/ is registered")
+      raise UsageError(f"{figure.title}: no method can be run, none of those "
+                       f"with a file in presets/{paper.name}/ is registered")
     if request.quick:
       lines = [line for line in lines if line.protocol == TUNED] or lines
     for line in lines:
@@ -353,8 +363,7 @@ def each_cell(
         yield cell
 
 
-def cells(
-    paper: Paper, figure: Figure, request: Request) -> list[suite.Cell]:
+def cells(paper: Paper, figure: Figure, request: Request) -> list[suite.Cell]:
   """The runs of ``each_cell`` as a list.
 
   Raises:
@@ -365,7 +374,7 @@ def cells(
     if name not in {cell.name for cell in found}:
       known = dict.fromkeys(cell.name for cell in each_cell(
           paper, figure, request._replace(lines=None)))
-      raise config_lib.UsageError(
+      raise UsageError(
           f"--lines={name}: no such line (one of {', '.join(known)})")
   return found
 
@@ -378,9 +387,8 @@ def only(name: str, figure: Figure, panels: Sequence[str]) -> Figure:
   """
   kept = tuple(p for p in figure.panels if p.letter in panels)
   if not kept:
-    raise config_lib.UsageError(
-        f"--panels={','.join(panels)}: {name} has "
-        f"{', '.join(p.letter for p in figure.panels)}")
+    raise UsageError(f"--panels={','.join(panels)}: {name} has "
+                     f"{', '.join(p.letter for p in figure.panels)}")
   return figure._replace(panels=kept)
 
 
@@ -394,9 +402,8 @@ def _why_lacking(flags: tuple[str, ...]) -> str:
   return ""
 
 
-def asked(
-    paper: Paper, name: str, request: Request
-) -> tuple[Figure, list[str], list[str]]:
+def asked(paper: Paper, name: str,
+          request: Request) -> tuple[Figure, list[str], list[str]]:
   """A figure as it is asked for, and as it can be made on this machine.
 
   Returns:
@@ -414,9 +421,8 @@ def asked(
         figure.panels[0].letter, figure.panels[-1].letter)
     figure = only(name, figure, letters)
     which = "" if figure.quick else "the first and the last panel "
-    notes.append(
-        f"Quick: `{' '.join([*paper.quick, *figure.shrunk])}`, {which}"
-        f"({' and '.join(letters)}; --panels gives others).")
+    notes.append(f"Quick: `{' '.join([*paper.quick, *figure.shrunk])}`, "
+                 f"{which}({' and '.join(letters)}; --panels gives others).")
   if request.quick and paper.quick_rounds:
     notes.append("Quick: at most so many rounds are run: " + ", ".join(
         f"{registry.get(method).label} {most}"
@@ -425,9 +431,8 @@ def asked(
   return figure, notes, lacking
 
 
-def with_data(
-    paper: Paper, figure: Figure, request: Request
-) -> tuple[Figure, list[str]]:
+def with_data(paper: Paper, figure: Figure,
+              request: Request) -> tuple[Figure, list[str]]:
   """The figure with the panels whose data are there, or have a stand-in.
 
   The sentences say why the other panels are not run.
@@ -442,9 +447,8 @@ def with_data(
   return figure._replace(panels=tuple(kept)), lacking
 
 
-def _with_files(
-    paper: Paper, figure: Figure, panel: Panel, request: Request
-) -> tuple[Panel, str]:
+def _with_files(paper: Paper, figure: Figure, panel: Panel,
+                request: Request) -> tuple[Panel, str]:
   """A panel with the user's file in place of its data, and what it lacks."""
 
   def cell(panel: Panel) -> suite.Cell:
@@ -490,9 +494,8 @@ def outcomes_of(
   return suite.run_cells(found, request.root, parts)
 
 
-def write(
-    request: Request, name: str, text: str,
-    found: Sequence[answers.Answer] = ()) -> pathlib.Path:
+def write(request: Request, name: str, text: str,
+          found: Sequence[answers.Answer] = ()) -> pathlib.Path:
   """Writes <name>.md, which is printed, and <name>.answers.csv.
 
   Returns:
@@ -506,7 +509,7 @@ def write(
   return folder
 
 
-def pictures(folder: pathlib.Path, name: str) -> list[pathlib.Path]:
+def pictures(folder: pathlib.Path, name: str) -> plots.Paths:
   """The paths of a picture's PNG and PDF; prints the first one."""
   found = [folder / f"{name}.{kind}" for kind in ("png", "pdf")]
   print(f"figure: {found[0]}", flush=True)
@@ -535,10 +538,10 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
   """Runs what a figure needs, writes it and returns its Markdown page."""
   figure, notes, lacking = asked(paper, name, request)
   if not figure.panels and not request.finished:
-    raise config_lib.UsageError(f"{name}: {' '.join(lacking)}")
+    raise UsageError(f"{name}: {' '.join(lacking)}")
   outcomes = outcomes_of(paper, figure, request)
   if not outcomes and not figure.of_claims:
-    raise config_lib.UsageError(f"--finished: no run of {name} is")
+    raise UsageError(f"--finished: no run of {name} is")
   parts = [
       *(section(outcomes) for section in figure.sections),
       verdicts.section(figure.statements, outcomes),
@@ -546,16 +549,16 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
       report.provenance(
           outcomes, request.command_line, " ".join([paper.note, *notes]),
           figure.table is not None)]
-  rows = report.compare(
-      outcomes, report.load_claims(paper.name, name), figure.protocol,
-      figure.metric)
+  rows = report.compare(outcomes, report.load_claims(paper.name, name),
+                        figure.protocol, figure.metric)
   if figure.table is not None:
     text = report.join(figure.title, [figure.table(outcomes), *parts])
   else:
     text = report.markdown(
         figure.title, rows, [] if paper.like(name) else parts, paper.own)
-  measures = figure.measures or {
-      prefix + figure.metric: _late(figure) for prefix in ("", "test_")}
+  measures = figure.measures or dict.fromkeys(
+      (figure.metric, f"test_{figure.metric}"),
+      verdicts.late(figure.metric, figure.protocol))
   folder = write(request, name, text, [
       *answers.numbers(paper.name, name, outcomes, measures),
       *answers.sentences(name, figure.statements, outcomes),
@@ -576,7 +579,7 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
 
 def _draw(
     paper: Paper, name: str, figure: Figure, outcomes: list[suite.Outcome],
-    request: Request, paths: list[pathlib.Path]) -> None:
+    request: Request, paths: plots.Paths) -> None:
   """Draws the curves, those by the paper's settings beside the tuned ones."""
   protocols = dict(reversed(verdicts.by_protocol(outcomes).items()))
   cells, marks = {}, {}
@@ -592,10 +595,9 @@ def _draw(
       figure.protocol, figure.metric, figure.title, request.x_axis, marks)
 
 
-def as_dots(
-    measure: verdicts.Measure, x_label: str,
-    stated: Mapping[tuple[str, str], float] | None = None,
-    by_method: bool = False) -> Draw:
+def as_dots(measure: verdicts.Measure, x_label: str,
+            stated: Mapping[tuple[str, str], float] | None = None,
+            by_method: bool = False) -> Draw:
   """Makes the ``Figure.draw`` of a number of each run, as dots.
 
   Args:
@@ -606,9 +608,8 @@ def as_dots(
       panel of the figure, and not the other way round.
   """
 
-  def draw(
-      paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
-      x_axis: str) -> None:
+  def draw(paths: plots.Paths, outcomes: suite.Outcomes, title: str,
+           x_axis: str) -> None:
     cells: dict[str, dict[str, plots.Dot]] = {}
     for o in outcomes:
       place = o.cell.heading, o.cell.name
@@ -622,28 +623,14 @@ def as_dots(
   return draw
 
 
-def _late(figure: Figure) -> Any:
-  """What a figure without a table of its own compares with the paper."""
-  measure = verdicts.late(figure.metric, figure.protocol)
-  return lambda outcome, outcomes: measure(outcome)
-
-
-def _write_page(
-    path: pathlib.Path, figure: Figure, outcomes: Sequence[suite.Outcome],
-    request: Request) -> None:
+def _write_page(path: pathlib.Path, figure: Figure,
+                outcomes: suite.Outcomes, request: Request) -> None:
   """Writes a page with the curves, costs, clients and flags of every run."""
-  panels, tables = {}, []
-  for own in suite.by_panel(outcomes):
-    title = own[0].cell.panel_title
-    panels[title] = {o.cell.name: load_run(o.folder) for o in own}
-    found = compare(
-        panels[title], metric=figure.metric, protocol=figure.protocol)
-    tables += [table._replace(title=f"{title}: {table.title}") for table in (
-        comparison.scores(found), comparison.costs(found))]
-  page.write(
-      path, figure.title, panels, tables, metric=figure.metric,
-      protocol=figure.protocol, x_axis=request.x_axis,
-      command_line=request.command_line)
+  page.write(path, figure.title, {
+      own[0].cell.panel_title: {o.cell.name: load_run(o.folder) for o in own}
+      for own in suite.by_panel(outcomes)}, metric=figure.metric,
+             protocol=figure.protocol, x_axis=request.x_axis,
+             command_line=request.command_line)
   print(f"page: {path}", flush=True)
 
 
@@ -706,9 +693,8 @@ def _command(paper: Paper) -> Command:
       guard.AGAIN, passes_on=True)
 
 
-def _request(
-    paper: Paper, values: FlagValues, words: Sequence[str],
-    argv: Sequence[str]) -> Request:
+def _request(paper: Paper, values: FlagValues, words: Sequence[str],
+             argv: Sequence[str]) -> Request:
   """What the words of a command ask for.
 
   Raises:
@@ -716,22 +702,20 @@ def _request(
   """
   for flag in map(flag_words.name_of, words):
     if flag in _NOT_OF_FIGURES:
-      raise config_lib.UsageError(
+      raise UsageError(
           f"--{flag}: not of a figure command, {_NOT_OF_FIGURES[flag]}")
   name = values[paper.flag].value
   if name is None:
-    raise config_lib.UsageError(
-        f"--{paper.flag}: missing (one of "
-        f"{', '.join([*paper.figures, *paper.tables, 'all'])})")
+    raise UsageError(f"--{paper.flag}: missing (one of "
+                     f"{', '.join([*paper.figures, *paper.tables, 'all'])})")
   for flag in ("panels", "lines", "x_axis", "html", "part", "finished"):
     if name in paper.tables and values[flag].present:
-      raise config_lib.UsageError(
-          f"--{flag}: not read by {name}, which makes no runs")
+      raise UsageError(f"--{flag}: not read by {name}, which makes no runs")
   if name in paper.tables and not paper.tables[name].of_runs and words:
-    raise config_lib.UsageError(
+    raise UsageError(
         f"{words[0]}: not read by {name}, which has settings of its own")
   if values.part and values.finished:
-    raise config_lib.UsageError("--part and --finished: give one of them")
+    raise UsageError("--part and --finished: give one of them")
   # Tables do not show the paths of files on this machine.
   places = ("--data_dir", "--out_dir", *(f"--{name}" for name in paper.files))
   command_line = " ".join([program.name(paper.name), *(

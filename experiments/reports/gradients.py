@@ -15,8 +15,8 @@ from fedjax_alg.records import summary as results
 from fedjax_alg.runs import gradient_tuning, hypergradient
 from fedjax_alg.runs.gradient_tuning import GradientTuning, OuterStep
 from fedjax_alg.runs.prepare import check_choice
-from ..cli import config as config_lib
-from ..cli import execute, flag_words, program
+from ..cli import config as config_lib, execute, flag_words, program
+from ..cli.config import UsageError
 from ..cli.command import integer, listed
 from . import report
 
@@ -50,11 +50,11 @@ def asked(values: FlagValues, argv: Sequence[str]) -> list[str]:
   if values[FLAG].present:
     for name in map(flag_words.name_of, argv):
       if name in _NOT_READ or name.removeprefix("no") in _NOT_READ:
-        raise config_lib.UsageError(f"--{name}: not read with --{FLAG}")
+        raise UsageError(f"--{name}: not read with --{FLAG}")
     return list(values[FLAG].value or ())
   for name in ("outer_steps", "halvings"):
     if values[name].present:
-      raise config_lib.UsageError(
+      raise UsageError(
           f"--{name}={values[name].value}: only read with --{FLAG}")
   return []
 
@@ -98,9 +98,8 @@ def flags_of(step: OuterStep) -> list[str]:
   return [f"--{name}={value:.4g}" for name, value in step.values.items()]
 
 
-def make(
-    words: Sequence[str], values: FlagValues, late: int | None,
-    root: pathlib.Path, title: str) -> GradientTuning:
+def make(words: Sequence[str], values: FlagValues, late: int | None,
+         root: pathlib.Path, title: str) -> GradientTuning:
   """Tunes a run by its derivatives; writes gradient.md and gradient.json.
 
   Args:

@@ -16,9 +16,9 @@ import numpy as np
 from fedjax_alg import metrics
 from fedjax_alg.errors import OptionError
 from fedjax_alg.records import summary as summary_lib
+from fedjax_alg.runs.compare import compare
 from fedjax_alg.runs.result import RunResult
-from . import comparison as comparison_lib
-from . import plots, styles
+from . import comparison as comparison_lib, plots, styles
 from .comparison import Table
 
 _CSS = pathlib.Path(__file__).with_name("page.css")
@@ -62,9 +62,8 @@ def check_plotly(asked: str) -> None:
   try:
     importlib.import_module("plotly")
   except ImportError:
-    raise OptionError(
-        f"{asked}: a page needs plotly, install it with pip install "
-        "'fedjax_alg[report]'") from None
+    raise OptionError(f"{asked}: a page needs plotly, install it with pip "
+                      "install 'fedjax_alg[report]'") from None
 
 
 def _numbers(values: Any) -> list[float | None]:
@@ -92,9 +91,7 @@ def _figure(traces: Sequence[Mapping[str, Any]], **layout: Any) -> Any:
           "orientation": "h", "y": -0.15, "yanchor": "top"}} | layout)
 
 
-def _menu(
-    place: int, buttons: _Menu, active: int = 0
-) -> dict[str, Any]:
+def _menu(place: int, buttons: _Menu, active: int = 0) -> dict[str, Any]:
   """A menu above a figure."""
   return {"x": 0.3 * place, "y": 1, "xanchor": "left", "yanchor": "bottom",
           "pad": {"b": 16}, "active": active, "buttons": [
@@ -109,9 +106,8 @@ def _line(label: str, style: styles.Style, **more: Any) -> dict[str, Any]:
           "line": {"color": style.colour, "dash": style.dash}, **more}
 
 
-def _curve(
-    result: RunResult, protocol: str, metric: str
-) -> tuple[list[float | None], list[float | None]]:
+def _curve(result: RunResult, protocol: str,
+           metric: str) -> tuple[list[float | None], list[float | None]]:
   """The outline of the 95 % band of the mean over the seeds, and the mean.
 
   The band ends at a tenth of the mean, so that a logarithmic axis has it. A
@@ -141,9 +137,8 @@ def _y_axis(metric: str, means: Sequence[float | None]) -> dict[str, Any]:
       max(min(shown) - margin, 0), min(max(shown) + margin, 100)]}
 
 
-def curves(
-    runs: Mapping[str, RunResult], style: Mapping[str, styles.Style],
-    metric: str, protocol: str, x_axis: str) -> Any:
+def curves(runs: Mapping[str, RunResult], style: Mapping[str, styles.Style],
+           metric: str, protocol: str, x_axis: str) -> Any:
   """The curves of some runs, with menus of the metric, the x axis and bands.
 
   Args:
@@ -249,8 +244,7 @@ def groups(panels: Panels) -> list[Any]:
                     for row in members.values()])
   palette = importlib.import_module("plotly.colors").qualitative.Dark24
   colours = [palette[k % len(palette)] for k in range(number)]
-  layout = {"height": 180 + 24 * len(names),
-            "yaxis": {"autorange": "reversed"}}
+  layout = {"height": 180 + 24 * len(names), "yaxis": {"autorange": "reversed"}}
   figures = [_figure(
       [{"type": "bar", "orientation": "h", "name": f"group {k}", "y": names,
         "x": sizes[:, k].tolist(), "marker": {"color": colours[k]}}
@@ -316,17 +310,28 @@ def _note(words: str) -> str:
   return f'<p class="note">{words}</p>'
 
 
-def write(
-    path: pathlib.Path, title: str, panels: Panels, tables: Sequence[Table], *,
-    metric: str, protocol: str, x_axis: str = "rounds",
-    command_line: str = "") -> None:
+def _compared(panels: Panels, metric: str, protocol: str) -> list[Table]:
+  """The scores and the costs of every panel's runs."""
+  out = []
+  for title, runs in panels.items():
+    found = compare(runs, metric=metric, protocol=protocol)
+    out += [table._replace(title=f"{title}: {table.title}".removeprefix(": "))
+            for table in (comparison_lib.scores(found),
+                          comparison_lib.costs(found))]
+  return out
+
+
+def write(path: pathlib.Path, title: str, panels: Panels,
+          tables: Sequence[Table] = (), *, metric: str, protocol: str,
+          x_axis: str = "rounds", command_line: str = "") -> None:
   """Writes a page.
 
   Args:
     path: the file.
     title: the heading.
     panels: title of a panel -> label -> run.
-    tables: tables between the curves and the clients.
+    tables: tables between the curves and the clients; by default the scores
+      and costs of every panel.
     metric: the metric that is drawn at first.
     protocol: its protocol.
     x_axis: the x axis at first, one of ``plots.X_AXES``.
@@ -340,9 +345,8 @@ def write(
   embedded = itertools.chain([True], itertools.repeat(False))
 
   def shown(figure: Any) -> str:
-    return figure.to_html(
-        full_html=False, include_plotlyjs=next(embedded),
-        config=_CONFIG)
+    return figure.to_html(full_html=False, include_plotlyjs=next(embedded),
+                          config=_CONFIG)
 
   def each(draw: Callable[..., Any], *args: str) -> list[str]:
     figures = {name: draw(runs, style, *args) for name, runs in panels.items()}
@@ -356,7 +360,7 @@ def write(
             "intervals (none for a run of one seed). Drag to zoom, "
             "double-click to see all again; a click on a name switches the run "
             "off and on, a double click shows it alone."),
-      *map(_table, tables)]
+      *map(_table, tables or _compared(panels, metric, protocol))]
   distributions = each(clients)
   if distributions:
     parts += ["<h2>Accuracy of the clients</h2>", *distributions, _note(

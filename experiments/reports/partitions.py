@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_alg.records import summary as results
-from fedjax_alg.records import tables as records
+from fedjax_alg.records import summary as results, tables as records
 
 #: A pooled row has the seed of its run plus this times the number of its
 #: partition, counted from 0.
@@ -27,8 +26,7 @@ def joined(tables: Sequence[list[records.Row]]) -> list[records.Row]:
   return sorted(rows, key=lambda row: row["round"])
 
 
-def curves(
-    rows: list[records.Row], protocol: str, metric: str) -> np.ndarray:
+def curves(rows: list[records.Row], protocol: str, metric: str) -> np.ndarray:
   """The curves over which an interval is taken.
 
   Args:

@@ -29,8 +29,7 @@ X_AXES = {
     "example_gradients": ("total_example_gradients",
                           "per-example gradients, all participants"),
     "seconds": ("seconds", "seconds on this machine, without compiling"),
-    "simulated_s": ("simulated_s", "seconds on the simulated machines"),
-}
+    "simulated_s": ("simulated_s", "seconds on the simulated machines")}
 #: From so many seconds on, an axis is in hours.
 _HOURS = 7200.0
 #: An axis of costs is logarithmic if a line ends at this share of the longest.
@@ -56,6 +55,10 @@ _NOTES = {BAND: _BAND, BAND_OF_PARTITIONS: _BAND, PAPER: _HOLLOW,
 _MARKERS = 6
 
 
+#: The files of one picture.
+Paths = Sequence[pathlib.Path]
+
+
 class Mark(NamedTuple):
   """A number that the paper gives for a line."""
 
@@ -65,10 +68,9 @@ class Mark(NamedTuple):
   metric: str = ""  #: "": that of the first row of panels
 
 
-def draw_curves(
-    axis: Any, runs: Mapping[str, list[records.Row]], protocol: str,
-    metric: str, x_axis: str = "rounds",
-    styles: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+def draw_curves(axis: Any, runs: Mapping[str, list[records.Row]], protocol: str,
+                metric: str, x_axis: str = "rounds",
+                styles: Mapping[str, Mapping[str, Any]] | None = None) -> None:
   """Draws one line per run: the mean over its seeds, with a band.
 
   The band is the 95 % confidence interval of the mean (Student t), the one
@@ -123,8 +125,7 @@ def draw_curves(
   if x_axis == "rounds":  # a few rounds have no halves either
     axis.xaxis.set_major_locator(ticker.MaxNLocator(
         "auto", steps=[1, 2, 2.5, 5, 10], integer=True))
-  axis.set_xlabel(x_label)
-  axis.set_ylabel(metric.replace("_", " "))
+  axis.set(xlabel=x_label, ylabel=metric.replace("_", " "))
   axis.grid(alpha=0.3)
 
 
@@ -146,9 +147,8 @@ def _marked(points: int, place: int, lines: int) -> list[int]:
   return list(range(start, points, step))
 
 
-def draw_marks(
-    axis: Any, marks: Iterable[Mark], styles: Mapping[str, Mapping[str, Any]]
-) -> None:
+def draw_marks(axis: Any, marks: Iterable[Mark],
+               styles: Mapping[str, Mapping[str, Any]]) -> None:
   """Draws the paper's numbers, as hollow markers of the lines they are for.
 
   A number of no stated round stands to the right of the panel, and marks at the
@@ -220,18 +220,16 @@ def save(figure: Any, *paths: pathlib.Path) -> None:
     # Without a date a PDF has the same bytes every time; type 42 are the fonts
     # that journals accept.
     dated = {"CreationDate": None} if path.suffix == ".pdf" else None
-    with plt.rc_context({"pdf.fonttype": 42}), files.replacing(
-        path) as partial:
+    with plt.rc_context({"pdf.fonttype": 42}), files.replacing(path) as partial:
       figure.savefig(partial, dpi=130, metadata=dated, format=path.suffix[1:])
   plt.close(figure)
 
 
 @contextlib.contextmanager
-def sheet(
-    paths: Iterable[pathlib.Path], titles: Sequence[str], title: str, *,
-    in_a_row: int = 2, size: tuple[float, float] = (4.6, 3.4),
-    more: tuple[float, float] = (0.0, 0.0), last: Sequence[str] = (),
-    **options: Any) -> Iterator[list[Any]]:
+def sheet(paths: Iterable[pathlib.Path], titles: Sequence[str], title: str, *,
+          in_a_row: int = 2, size: tuple[float, float] = (4.6, 3.4),
+          more: tuple[float, float] = (0.0, 0.0), last: Sequence[str] = (),
+          **options: Any) -> Iterator[list[Any]]:
   """Panels that are drawn in the context, and written at its end.
 
   Args:
@@ -264,8 +262,7 @@ def sheet(
   save(figure, *paths)
 
 
-def run_curves(
-    paths: list[pathlib.Path], rows: list[records.Row], title: str) -> None:
+def run_curves(paths: Paths, rows: list[records.Row], title: str) -> None:
   """Draws a run's main metric and its loss, one line per protocol."""
   runs = {protocol: [row | {"protocol": ""} for row in rows
                      if row["protocol"] == protocol]
@@ -294,18 +291,15 @@ def log_axis(axis: Any) -> None:
   for band in axis.collections:
     for path in band.get_paths():
       path.vertices[:, 1] = np.maximum(path.vertices[:, 1], low)
-  axis.set_yscale("log")
-  axis.set_ylim(low, high)
+  axis.set(yscale="log", ylim=(low, high))
   if high < 6 * low:  # round numbers at equal steps
-    axis.yaxis.set_major_locator(ticker.MaxNLocator(8, steps=[1, 2, 5, 10]))
-    axis.yaxis.set_minor_locator(ticker.NullLocator())
-    axis.yaxis.set_major_formatter("{x:g}")
+    axis.yaxis.set(major_locator=ticker.MaxNLocator(8, steps=[1, 2, 5, 10]),
+                   minor_locator=ticker.NullLocator(), major_formatter="{x:g}")
   elif high < 1000 * low:  # powers of ten alone would be too few
     digits = "1235" if high < 30 * low else "12" if high < 100 * low else "13"
     plain = ticker.FuncFormatter(
         lambda y, _: f"{y:g}" if f"{y:e}"[0] in digits else "")
-    axis.yaxis.set_major_formatter(plain)
-    axis.yaxis.set_minor_formatter(plain)
+    axis.yaxis.set(major_formatter=plain, minor_formatter=plain)
 
 
 #: Up to so many clients have a bar each in partition.png.
@@ -316,9 +310,8 @@ _MOST_NAMES = 20
 _COLUMNS = 400
 
 
-def histogram(
-    path: pathlib.Path, label_histogram: np.ndarray, title: str,
-    names: Sequence[str] | np.ndarray | None = None) -> None:
+def histogram(path: pathlib.Path, label_histogram: np.ndarray, title: str,
+              names: Sequence[str] | np.ndarray | None = None) -> None:
   """Draws partition.png: who holds which classes, and how many examples.
 
   Few clients have a bar each. Many have a column in a heat map, sorted by
@@ -344,9 +337,8 @@ def histogram(
   save(figure, path)
 
 
-def _client_bars(
-    axis: Any, label_histogram: np.ndarray,
-    names: Sequence[str] | np.ndarray | None) -> None:
+def _client_bars(axis: Any, label_histogram: np.ndarray,
+                 names: Sequence[str] | np.ndarray | None) -> None:
   """Draws a bar for each client, the largest first."""
   order = np.argsort(-label_histogram.sum(1), kind="stable")
   stacked = label_histogram[order]
@@ -367,8 +359,7 @@ def _client_bars(
   axis.set_xticks(range(len(order)), words, rotation=90 if upright else 0,
                   fontsize=7 if len(order) > 30 else 8)
   axis.margins(x=0.01)
-  axis.set_xlabel("client, largest first")
-  axis.set_ylabel("training examples")
+  axis.set(xlabel="client, largest first", ylabel="training examples")
   if stacked.shape[1] <= 12:
     axis.legend(title="class", fontsize=7, ncol=2, loc="upper right")
 
@@ -407,14 +398,12 @@ def _client_sizes(axis: Any, sizes: np.ndarray) -> None:
   axis.axvline(np.median(sizes), color="black", linewidth=1.0,
                label=f"median {np.median(sizes):g}")
   axis.margins(y=0.2)  # room for the legend
-  axis.set_xlabel("training examples")
-  axis.set_ylabel("clients")
+  axis.set(xlabel="training examples", ylabel="clients")
   axis.legend(fontsize=7)
 
 
-def _fit(
-    axis: Any, curves: Iterable[np.ndarray], marks: Sequence[Mark] = ()
-) -> None:
+def _fit(axis: Any, curves: Iterable[np.ndarray],
+         marks: Sequence[Mark] = ()) -> None:
   """Fits the y axis of a share to the last rounds.
 
   The first ones would squeeze the curves.
@@ -435,15 +424,11 @@ def _fit(
           c.mean(0).max() for c in known)]) + 0.01))
 
 
-def bars(
-    paths: list[pathlib.Path],
-    parts: Mapping[str, Mapping[str, Sequence[float | None]]],
-    groups: Sequence[str],
-    title: str,
-    missing: str = "",
-    marks: Mapping[str, Sequence[float | None]] | None = None,
-    marked: str = "",
-) -> None:
+def bars(paths: Paths,
+         parts: Mapping[str, Mapping[str, Sequence[float | None]]],
+         groups: Sequence[str], title: str, missing: str = "",
+         marks: Mapping[str, Sequence[float | None]] | None = None,
+         marked: str = "") -> None:
   """Draws panels of grouped bars in one row.
 
   The axis of a panel is logarithmic where a bar would be too low to be seen.
@@ -479,9 +464,8 @@ def bars(
           if height is None:
             absent.append(at)
           elif height == 0.0:  # a bar that is not seen, but is a number
-            axis.annotate(
-                "0", (at, 0.0), xycoords=axis.get_xaxis_transform(),
-                ha="center", va="bottom", fontsize=7)
+            axis.annotate("0", (at, 0.0), xycoords=axis.get_xaxis_transform(),
+                          ha="center", va="bottom", fontsize=7)
       _log_bars(axis, [h for heights in methods.values() for h in heights])
       if absent:
         axis.plot(absent, [0.02] * len(absent), "x", color="grey", markersize=4,
@@ -507,8 +491,7 @@ def _log_bars(axis: Any, heights: Iterable[float | None]) -> None:
   if not known:
     axis.set_yticks([])
   elif max(known) > _LOW * min(known) > 0:
-    axis.set_yscale("log")
-    axis.set_ylim(min(known) / 2.0, 1.6 * max(known))
+    axis.set(yscale="log", ylim=(min(known) / 2.0, 1.6 * max(known)))
 
 
 class Dot(NamedTuple):
@@ -522,11 +505,10 @@ class Dot(NamedTuple):
   place: tuple[int, int] = (0, 0)
 
 
-def dots(
-    paths: list[pathlib.Path],
-    panels_of: Mapping[str, Mapping[str, Dot | Sequence[Dot]]],
-    x_label: str, title: str, interval: str = "", missing: str = "not run",
-    in_a_row: int = 2) -> None:
+def dots(paths: Paths,
+         panels_of: Mapping[str, Mapping[str, Dot | Sequence[Dot]]],
+         x_label: str, title: str, interval: str = "", missing: str = "not run",
+         in_a_row: int = 2) -> None:
   """Draws panels of numbers, in rows of one or several.
 
   Args:
@@ -572,8 +554,7 @@ def dots(
                       markerfacecolor="none", markeredgecolor=look["color"],
                       markeredgewidth=1.4, zorder=4, label=PAPER)
       axis.set_yticks(range(len(found)), list(found))
-      axis.set_ylim(len(found) - 0.4, -0.6)
-      axis.set_xlabel(x_label)
+      axis.set(ylim=(len(found) - 0.4, -0.6), xlabel=x_label)
       axis.margins(x=0.08)
 
 
@@ -581,9 +562,8 @@ def _several(own: Dot | Sequence[Dot]) -> Sequence[Dot]:
   return [own] if isinstance(own, Dot) else own
 
 
-def draw_means(
-    axis: Any, label: str, points: Iterable[tuple[float, Any]],
-    style: styles_lib.Style, most: float = math.inf) -> None:
+def draw_means(axis: Any, label: str, points: Iterable[tuple[float, Any]],
+               style: styles_lib.Style, most: float = math.inf) -> None:
   """Draws means with their 95 % intervals, joined by a line.
 
   Args:
@@ -601,18 +581,10 @@ def draw_means(
                 capsize=3, label=label or None, **style.matplotlib())
 
 
-def panels(
-    paths: list[pathlib.Path],
-    cells: Mapping[str, Mapping[str, list[records.Row]]],
-    protocol: str,
-    metric: str,
-    title: str,
-    x_axis: str = "rounds",
-    marks: Mapping[str, Sequence[Mark]] | None = None,
-    in_a_row: int = 2,
-    x_scale: str = "",
-    below: Sequence[tuple[str, str]] = (),
-) -> None:
+def panels(paths: Paths, cells: Mapping[str, Mapping[str, list[records.Row]]],
+           protocol: str, metric: str, title: str, x_axis: str = "rounds",
+           marks: Mapping[str, Sequence[Mark]] | None = None, in_a_row: int = 2,
+           x_scale: str = "", below: Sequence[tuple[str, str]] = ()) -> None:
   """Draws panels of curves.
 
   Args:
@@ -656,11 +628,10 @@ def panels(
 
 
 def scatters(
-    paths: list[pathlib.Path],
+    paths: Paths,
     cells: Mapping[str, tuple[np.ndarray, np.ndarray, tuple[float, float]]],
     labels: tuple[str, str],
-    title: str,
-) -> None:
+    title: str) -> None:
   """Draws point clouds with a straight line through each.
 
   Args:
@@ -679,16 +650,12 @@ def scatters(
       ends = np.array([x.min(), x.max()])
       axis.plot(ends, slope * ends + intercept, color="black", linewidth=1.0,
                 label="line of least squares")
-      axis.set_xlabel(labels[0])
-      axis.set_ylabel(labels[1])
+      axis.set(xlabel=labels[0], ylabel=labels[1])
 
 
-def groups(
-    paths: list[pathlib.Path],
-    cells: Mapping[str, tuple[np.ndarray, np.ndarray, Sequence[str]]],
-    labels: tuple[str, str],
-    title: str,
-) -> None:
+def groups(paths: Paths,
+           cells: Mapping[str, tuple[np.ndarray, np.ndarray, Sequence[str]]],
+           labels: tuple[str, str], title: str) -> None:
   """Draws points coloured by group, with a word for points of the same kind.
 
   Args:
@@ -705,8 +672,7 @@ def groups(
       inside = group == int(label.split()[1]) - 1
       axis.scatter(*points[inside].T, s=16, label=label, color=style.colour,
                    marker=style.marker, linewidths=0)
-    axis.set_xlabel(labels[0])
-    axis.set_ylabel(labels[1])
+    axis.set(xlabel=labels[0], ylabel=labels[1])
     axis.set_title(name, fontsize=9)
     axis.legend(fontsize=7, loc="best")
     axis.grid(alpha=0.3)

@@ -53,9 +53,9 @@ class Comparison(NamedTuple):
     return rule.place(self.ours - self.paper, self.ci95, rule.TIE)
 
 
-def read_claims(paper: str) -> list[dict[str, str]]:
-  """All rows of papers/<paper>/claims.csv, as text; [] of a study."""
-  path = PAPERS / paper / "claims.csv"
+def read_claims(paper: str, name: str = "claims") -> list[dict[str, str]]:
+  """All rows of papers/<paper>/<name>.csv, as text; [] of a study."""
+  path = PAPERS / paper / f"{name}.csv"
   if not path.is_file():
     return []
   with open(path, newline="", encoding="utf-8") as file:
@@ -85,9 +85,8 @@ def load_claims(paper: str, artifact: str) -> list[Claim]:
   return claims
 
 
-def stated(
-    paper: str, artifact: str, metric: str = "") -> dict[
-        tuple[str, str], float]:
+def stated(paper: str, artifact: str,
+           metric: str = "") -> dict[tuple[str, str], float]:
   """(panel, method) -> the number of a metric, or of any, in a figure."""
   return {(c.panel, c.method): c.value for c in load_claims(paper, artifact)
           if metric in ("", c.metric)}
@@ -99,9 +98,8 @@ def round_of(setting: str) -> int | None:
   return int(found[1]) if found else None
 
 
-def marks(
-    paper: str, artifact: str, outcomes: Sequence[suite.Outcome], metric: str
-) -> dict[str, list[plots.Mark]]:
+def marks(paper: str, artifact: str, outcomes: suite.Outcomes,
+          metric: str) -> dict[str, list[plots.Mark]]:
   """The numbers of a paper that lie on the curves of a figure.
 
   Args:
@@ -128,8 +126,7 @@ def marks(
   return found
 
 
-def _place(
-    claim: Claim, metric: str) -> tuple[float, float | None] | None:
+def _place(claim: Claim, metric: str) -> tuple[float, float | None] | None:
   """(height, round) of a claim in a figure of a metric; None: it has none."""
   named = claim.metric.removeprefix("test_")
   if claim.unit == "%" and named in (metric, f"{metric}_max"):
@@ -140,9 +137,8 @@ def _place(
   return None
 
 
-def compare(
-    outcomes: Sequence[suite.Outcome], claims: Sequence[Claim], protocol: str,
-    metric: str) -> list[Comparison]:
+def compare(outcomes: suite.Outcomes, claims: Sequence[Claim],
+            protocol: str, metric: str) -> list[Comparison]:
   """Compares each outcome with the claim about its panel and method.
 
   ``ours`` is the mean over the evaluations of the last ten rounds, which
@@ -170,9 +166,8 @@ def without_others(text: str) -> str:
                 flags=re.S)
 
 
-def markdown(
-    title: str, rows: Sequence[Comparison], parts: Sequence[str],
-    own: tuple[str, ...] = ()) -> str:
+def markdown(title: str, rows: Sequence[Comparison], parts: Sequence[str],
+             own: tuple[str, ...] = ()) -> str:
   """A page with the paper's numbers and ours, a column for each panel.
 
   Args:
@@ -200,7 +195,7 @@ def _table_of(
   cells: list[tuple[str, str, str]] = []
   for method in methods:
     for row in rows:
-      panel = f"{row.cell.panel}: {row.cell.panel_title}"
+      panel = row.cell.place
       if row.cell.label == method:
         if row.paper is not None:
           cells.append((panel, f"{method}, the paper", f"{row.paper:.1f}"))
@@ -268,7 +263,7 @@ def _mean(found: dict[str, Any], metric: str) -> str:
   return "" if mean is None else f"{metrics.factor(metric) * mean:.6g}"
 
 
-def deployed(outcomes: Sequence[suite.Outcome]) -> str:
+def deployed(outcomes: suite.Outcomes) -> str:
   """Section: accuracy of the deployed models on the clients' test splits.
 
   Lines at one rate are left out.
@@ -313,6 +308,11 @@ def by_panel(cells: Iterable[tuple[str, str, str]]) -> str:
   return table(head, rows)
 
 
+def number(value: float | None, form: str = "g") -> str:
+  """A number; "-" for None."""
+  return "-" if value is None else f"{value:{form}}"
+
+
 def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
   """A Markdown table."""
   return "\n".join(f"| {' | '.join(map(str, row))} |"
@@ -323,9 +323,8 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
 Column = Callable[[suite.Outcome], object]
 
 
-def of_runs(
-    outcomes: Iterable[suite.Outcome], columns: Mapping[str, Column],
-    panel: str = "panel") -> str:
+def of_runs(outcomes: Iterable[suite.Outcome], columns: Mapping[str, Column],
+            panel: str = "panel") -> str:
   """A Markdown table of a row for each run: panel, method and columns."""
   return table([panel, "method", *columns], (
       [o.cell.panel_title, o.cell.name, *(cell(o) for cell in columns.values())]
@@ -344,26 +343,19 @@ def join(title: str, parts: Sequence[str]) -> str:
   return "\n\n".join([f"# {title}", *kept]) + "\n"
 
 
-def points_csv(
-    path: pathlib.Path, outcomes: Sequence[suite.Outcome], protocol: str,
-    metric: str) -> None:
+def points_csv(path: pathlib.Path, outcomes: suite.Outcomes,
+               protocol: str, metric: str) -> None:
   """Writes the points of a figure's curves, with their costs and times.
 
   Of pooled runs the seeds of partition p are those plus p times
   ``partitions.STRIDE``.
   """
-  costs = [*records.ROUND_COST, *records.TOTALS, "seconds"]
-  with open(path, "w", newline="", encoding="utf-8") as file:
-    writer = csv.writer(file)
-    writer.writerow(["panel", "panel_title", "method", "round", "seed",
-                     metric, *costs])
-    for outcome in outcomes:
-      cell = outcome.cell
-      for row in outcome.rows:
-        if row["protocol"] == protocol:
-          writer.writerow([
-              cell.panel, cell.panel_title, cell.name, row["round"],
-              row["seed"], row[metric], *(row[c] for c in costs)])
+  own = ["round", "seed", metric, *records.ROUND_COST, *records.TOTALS,
+         "seconds"]
+  rows = [{"panel": o.cell.panel, "panel_title": o.cell.panel_title,
+           "method": o.cell.name, **{name: row[name] for name in own}}
+          for o in outcomes for row in o.rows if row["protocol"] == protocol]
+  records.write_rows(path, rows, ["panel", "panel_title", "method", *own])
 
 
 def made_by(command_line: str) -> str:
@@ -380,9 +372,8 @@ def _without_folders(word: str) -> str:
   return f"--data_path={pathlib.Path(word.split('=', 1)[1]).name}"
 
 
-def provenance(
-    outcomes: Sequence[suite.Outcome], command_line: str, notes: str,
-    flags: bool = True) -> str:
+def provenance(outcomes: suite.Outcomes, command_line: str, notes: str,
+               flags: bool = True) -> str:
   """How a table was made: command, versions, devices and flags.
 
   Args:

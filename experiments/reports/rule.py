@@ -64,9 +64,8 @@ _LESS = {"rounds_to": ("sooner", "later"), "communication": (
              "faster", "slower")}
 
 
-def words(
-    verdict: str, gap: float | None, metric: str, unit: str, own: bool,
-    never: bool = False) -> str:
+def words(verdict: str, gap: float | None, metric: str, unit: str, own: bool,
+          never: bool = False) -> str:
   """The verdict on a number, as tables say it.
 
   Args:

@@ -11,15 +11,28 @@ from collections.abc import Iterable, Mapping
 import itertools
 from typing import Any, NamedTuple
 
-_BLACK, _INDIGO, _WINE, _BLUE = "#000000", "#332288", "#882255", "#006BAA"
-_RED, _GREEN, _ORANGE = "#D55E00", "#22AD82", "#EAA60A"
-_PURPLE, _OLIVE = "#A52DFF", "#695A2D"
-
-#: Any two are at least 4 units of lightness (CIE L*) apart, and colour-blind
-#: readers can tell them apart, too. No figure of the papers' gradient methods
-#: has one twice.
-COLOURS = (_BLUE, _RED, _GREEN, _WINE, _BLACK, _ORANGE, _INDIGO, _PURPLE,
-           _OLIVE)
+#: Colour -> the methods that have it, by the dash patterns in the order of
+#: ``_DASHES``. Any two colours are at least 4 units of lightness (CIE L*)
+#: apart, and colour-blind readers can tell them apart, too. No figure of the
+#: papers' gradient methods has one twice.
+_GRID: dict[str, tuple[str, ...]] = {
+    "#006BAA": ("MA-FSVRG", "", "FedACnnL-WA", "", "CFL", "pFedZO", "IFCA"),
+    "#D55E00": ("GA-FSVRG", "CFSVRG", "FL+HC", "FedAdagrad", "pFedACnnL-WP",
+                "FedZO", "FeSEM"),
+    "#22AD82": ("FG-EDC", "FG-RAC-EDC", "FSVRG", "BAFFLE", "", "pFedACnnL-WC",
+                "FG-RCC-EDC"),
+    "#882255": ("CLSFSVRG", "pFedMe", "FedBuff", "FedAdam", "FG-MADC",
+                "PFedAvg", "Ditto"),
+    "#000000": ("FedAvg", "FedAvgM", "", "composed", "each client alone",
+                "pooled optimum", "FedAvg + pre-training"),
+    "#EAA60A": ("FedACnnL", "FedNova", "FedProx", "FGP-MADC", "FedYogi", "",
+                "FedDyn"),
+    "#332288": ("pFedACnnL", "MimeSVRG", "FGP-EDC", "MimeLite", "Mime",
+                "FedAsync", "AFL"),
+    "#A52DFF": ("", "", "", "", "SCAFFOLD", "APFL", ""),
+    "#695A2D": ("FedPer", "LoSAC", "FedRep", "LoSAC, client", "LG-FedAvg",
+                "FedBN", "FedBABU")}
+COLOURS = tuple(_GRID)
 MARKERS = "os^DvPX<>"
 
 #: Dash pattern in Plotly -> (in matplotlib, width of the line, hatch of a bar).
@@ -34,7 +47,6 @@ _DASHES: dict[str, tuple[Any, float, str]] = {
     "5px,2px,2px,2px,2px,2px": (
         (0, (4, 1.3, 1.2, 1.3, 1.2, 1.3)), 1.6, "++"),
     "dot": ((0, (1.2, 1.2)), 1.6, "..")}
-_SOLID, _LONG, _DASH, _LONGDOT, _DASHDOT, _DOTDOT, _DOT = _DASHES
 
 
 class Style(NamedTuple):
@@ -64,59 +76,8 @@ class Style(NamedTuple):
 
 #: Label of a method -> its style.
 METHODS: Mapping[str, Style] = {
-    "FedAvg": Style(_BLACK, _SOLID),
-    "FedAvgM": Style(_BLACK, _LONG),
-    "FedAvg + pre-training": Style(_BLACK, _DOT),
-    "FSVRG": Style(_GREEN, _DASH),
-    "each client alone": Style(_BLACK, _DASHDOT),
-    "composed": Style(_BLACK, _LONGDOT),
-    "pooled optimum": Style(_BLACK, _DOTDOT),
-    "FedProx": Style(_ORANGE, _DASH),
-    "FedNova": Style(_ORANGE, _LONG),
-    "FedDyn": Style(_ORANGE, _DOT),
-    "FedBuff": Style(_WINE, _DASH),
-    "FedAsync": Style(_INDIGO, _DOTDOT),
-    "FedYogi": Style(_ORANGE, _DASHDOT),
-    "FedAdagrad": Style(_RED, _LONGDOT),
-    "FedAdam": Style(_WINE, _LONGDOT),
-    "SCAFFOLD": Style(_PURPLE, _DASHDOT),
-    "MimeSVRG": Style(_INDIGO, _LONG),
-    "Mime": Style(_INDIGO, _DASHDOT),
-    "MimeLite": Style(_INDIGO, _LONGDOT),
-    "LoSAC": Style(_OLIVE, _LONG),
-    "LoSAC, client": Style(_OLIVE, _LONGDOT),
-    "PFedAvg": Style(_WINE, _DOTDOT),
-    "FedPer": Style(_OLIVE, _SOLID),
-    "FedRep": Style(_OLIVE, _DASH),
-    "LG-FedAvg": Style(_OLIVE, _DASHDOT),
-    "FedBABU": Style(_OLIVE, _DOT),
-    "FedBN": Style(_OLIVE, _DOTDOT),
-    "Ditto": Style(_WINE, _DOT),
-    "APFL": Style(_PURPLE, _DOTDOT),
-    "MA-FSVRG": Style(_BLUE, _SOLID),
-    "GA-FSVRG": Style(_RED, _SOLID),
-    "CLSFSVRG": Style(_WINE, _SOLID),
-    "CFSVRG": Style(_RED, _LONG),
-    "FG-EDC": Style(_GREEN, _SOLID),
-    "FG-RCC-EDC": Style(_GREEN, _DOT),
-    "FG-RAC-EDC": Style(_GREEN, _LONG),
-    "FG-MADC": Style(_WINE, _DASHDOT),
-    "FGP-EDC": Style(_INDIGO, _DASH),
-    "FGP-MADC": Style(_ORANGE, _LONGDOT),
-    "IFCA": Style(_BLUE, _DOT),
-    "FeSEM": Style(_RED, _DOT),
-    "CFL": Style(_BLUE, _DASHDOT),
-    "FL+HC": Style(_RED, _DASH),
-    "FedACnnL": Style(_ORANGE, _SOLID),
-    "FedACnnL-WA": Style(_BLUE, _DASH),
-    "pFedACnnL": Style(_INDIGO, _SOLID),
-    "pFedACnnL-WC": Style(_GREEN, _DOTDOT),
-    "pFedACnnL-WP": Style(_RED, _DASHDOT),
-    "AFL": Style(_INDIGO, _DOT),
-    "FedZO": Style(_RED, _DOTDOT),
-    "BAFFLE": Style(_GREEN, _LONGDOT),
-    "pFedMe": Style(_WINE, _LONG),
-    "pFedZO": Style(_BLUE, _DOTDOT)}
+    label: Style(colour, dash) for colour, labels in _GRID.items()
+    for label, dash in zip(labels, _DASHES) if label}
 
 #: Name of a method -> the name that it has in ``METHODS``.
 _SAME = {"FedGroup": "FG-EDC", "FedGrouProx": "FGP-EDC"}
@@ -159,8 +120,7 @@ def of(labels: Iterable[str]) -> dict[str, Style]:
   for look_up in (_exactly, method):
     for label in wanted:
       own = look_up(label)
-      if label not in found and own is not None and (
-          own not in found.values()):
+      if label not in found and own is not None and (own not in found.values()):
         found[label] = own
   used = set(found.values())
   free = itertools.cycle([s for s in _every() if s not in used] or _every())

@@ -12,13 +12,10 @@ import itertools
 import pathlib
 from typing import Any, NamedTuple
 
-from fedjax_alg.records import summary as results
-from fedjax_alg.records import tables as records
-from ..cli import config as config_lib
-from ..cli import execute, resume, sweeps
+from fedjax_alg.records import summary as results, tables as records
+from ..cli import config as config_lib, execute, resume, sweeps
 from ..cli import part as part_lib
-from . import chosen as chosen_lib
-from . import partitions
+from . import chosen as chosen_lib, partitions
 
 #: How the settings of a line were found: by validation, with equal budgets;
 #: those that the paper states for its own methods; the paper's one learning
@@ -63,6 +60,11 @@ class Cell:
   def heading(self) -> str:
     """The title of the panel with its letter, as above its curves."""
     return f"({self.panel}) {self.panel_title}"
+
+  @property
+  def place(self) -> str:
+    """The same, as in the rows of tables."""
+    return f"{self.panel}: {self.panel_title}"
 
   @functools.cached_property
   def config(self) -> config_lib.Config:
@@ -114,6 +116,9 @@ class Outcome(NamedTuple):
     return records.read_rows(self.folder / "rounds.csv", None)
 
 
+Outcomes = Sequence[Outcome]
+
+
 def run_folder(root: pathlib.Path, config: config_lib.Config) -> pathlib.Path:
   """The folder of a run."""
   return root / "runs" / f"{config.algorithm}-{config.identity()[:12]}"
@@ -162,9 +167,8 @@ def fair(outcome: Outcome) -> Outcome:
       results.summarise(rows, targets)))
 
 
-def run_cells(
-    cells: Sequence[Cell], root: pathlib.Path, parts: Partitions = 1
-) -> list[Outcome]:
+def run_cells(cells: Sequence[Cell], root: pathlib.Path,
+              parts: Partitions = 1) -> list[Outcome]:
   """Makes the runs of all cells, or reads those that are finished.
 
   Args:

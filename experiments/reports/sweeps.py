@@ -9,8 +9,7 @@ import numpy as np
 from fedjax_alg import metrics
 from fedjax_alg.engine import evaluate
 from fedjax_alg.errors import OptionError
-from fedjax_alg.records import scores as scores_lib
-from fedjax_alg.records import summary as summary_lib
+from fedjax_alg.records import scores as scores_lib, summary as summary_lib
 from fedjax_alg.records import tables
 from ..cli.config import RunError
 from . import plots, report, styles
@@ -55,8 +54,7 @@ class Sweep(NamedTuple):
                      "not")
     there = summary_lib.protocols(rows)
     if by is not None and by not in there:
-      raise OptionError(f"`by`={by}: not evaluated (one of "
-                        f"{', '.join(there)})")
+      raise OptionError(f"`by`={by}: not evaluated (one of {', '.join(there)})")
     return cls(settings, by or (
         "validation" if "validation" in there else there[0]),
                metric or tables.main_metric(rows[0]), score)
@@ -87,8 +85,7 @@ class Sweep(NamedTuple):
   def table(self) -> str:
     """A Markdown table of the scores of every setting, the best in bold."""
     rows = next(setting.rows for setting in self.settings if setting.rows)
-    there = [self.by, *(
-        p for p in summary_lib.protocols(rows) if p != self.by)]
+    there = [self.by, *(p for p in summary_lib.protocols(rows) if p != self.by)]
     factor, winner = metrics.factor(self.metric), self.best()
     lines = []
     for setting in self.settings:
@@ -177,8 +174,7 @@ def draw(path: pathlib.Path, sweep: Sweep, title: str) -> None:
                     rotation=90 if len("".join(ticks)) > 40 else 0)
     axis.minorticks_off()
     axis.margins(x=0.08)
-    axis.set_xlabel(name)
-    axis.set_ylabel(f"{sweep.by} {metric.replace('_', ' ')}")
+    axis.set(xlabel=name, ylabel=f"{sweep.by} {metric.replace('_', ' ')}")
     if factor == 100:
       low, high = axis.get_ylim()
       axis.set_ylim(max(low, -1.0), min(high, 101.0))  # room for a cap

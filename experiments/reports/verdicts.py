@@ -8,7 +8,8 @@ positive. It holds if the mean difference is ``above`` 0 by the rule of
 otherwise.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -40,7 +41,7 @@ class Statement(NamedTuple):
   paper: str
   artifact: str
   text: str
-  check: Callable[[Sequence[suite.Outcome]], Verdict]
+  check: Callable[[suite.Outcomes], Verdict]
 
 
 class _Seen(list[suite.Outcome]):
@@ -57,8 +58,7 @@ def _note(
     outcomes.used += used
 
 
-def judge(
-    claim: Statement, outcomes: Sequence[suite.Outcome]) -> tuple[str, str]:
+def judge(claim: Statement, outcomes: suite.Outcomes) -> tuple[str, str]:
   """Checks a claim: (what was measured, the verdict in words).
 
   Methods of which some alone have settings chosen on test data cannot be
@@ -102,8 +102,7 @@ def _unequal(outcomes: Iterable[suite.Outcome]) -> bool:
 PAPERS_OWN = "by the paper's settings"
 
 
-def by_protocol(
-    outcomes: Sequence[suite.Outcome]) -> dict[str, list[suite.Outcome]]:
+def by_protocol(outcomes: suite.Outcomes) -> dict[str, list[suite.Outcome]]:
   """The tuned runs, and those with the paper's settings where there are any.
 
   What is claimed of a method is asked of either.
@@ -116,8 +115,7 @@ def by_protocol(
       suite.TUNED: []}
 
 
-def section(
-    claims: Sequence[Statement], outcomes: Sequence[suite.Outcome]) -> str:
+def section(claims: Sequence[Statement], outcomes: suite.Outcomes) -> str:
   """The Markdown section of what a paper says in words; "" without claims."""
   if not claims:
     return ""
@@ -132,8 +130,7 @@ def section(
   text = "## What is said in words\n\n" + report.table(
       ["what is said", *(words for protocol in protocols
                          for words in (protocol, "verdict"))], rows)
-  if outcomes and all(
-      len({r["seed"] for r in o.rows}) == 1 for o in outcomes):
+  if outcomes and all(len({r["seed"] for r in o.rows}) == 1 for o in outcomes):
     text += ("\n\nOne seed gives no interval and decides nothing that varies "
              "with the seed.")
   return text
@@ -142,32 +139,22 @@ def section(
 # What is measured.
 
 
-def late(metric: str, protocol: str = "global") -> Measure:
-  """Measures the mean over the last ten rounds; shares are in percent."""
-
-  def measure(outcome):
-    values = outcome.summary["mean_last_10"][protocol][metric]["values"]
-    return metrics.factor(metric) * np.array(values)
-
-  return measure
+def of_summary(which: str, metric: str, protocol: str = "global") -> Measure:
+  """Measures a number of summary.json; shares are in percent."""
+  return lambda outcome: metrics.factor(metric) * np.array(
+      outcome.summary[which][protocol][metric]["values"])
 
 
-def best(metric: str, protocol: str = "global") -> Measure:
-  """Measures the best evaluated round, which is chosen on test data.
-
-  Shares are in percent.
-  """
-
-  def measure(outcome):
-    values = outcome.summary["best"][protocol][metric]["values"]
-    return metrics.factor(metric) * np.array(values)
-
-  return measure
+#: The mean over the last ten rounds.
+late = functools.partial(of_summary, "mean_last_10")
+#: The best evaluated round, which is chosen on test data.
+best = functools.partial(of_summary, "best")
+#: The last round.
+end = functools.partial(of_summary, "final")
 
 
-def of_rounds(
-    column: str, reduce: Callable[..., Any] = np.mean,
-    last: float = math.inf) -> Measure:
+def of_rounds(column: str, reduce: Callable[..., Any] = np.mean,
+              last: float = math.inf) -> Measure:
   """Measures ``reduce(values, axis=1)`` of a column of rounds.csv.
 
   Args:
@@ -195,9 +182,8 @@ def _curve(outcome, metric, protocol, first, last):
   return metrics.factor(metric) * values
 
 
-def mean_over(
-    first: int, last: float, metric: str = "accuracy",
-    protocol: str = "global") -> Measure:
+def mean_over(first: int, last: float, metric: str = "accuracy",
+              protocol: str = "global") -> Measure:
   """Measures the mean over the rounds first..last.
 
   The mean over early rounds shows how fast a method is.
@@ -206,9 +192,8 @@ def mean_over(
       outcome, metric, protocol, first, last).mean(1))
 
 
-def wobble(
-    metric: str = "accuracy", rounds: int = 30, protocol: str = "global"
-) -> Measure:
+def wobble(metric: str = "accuracy", rounds: int = 30,
+           protocol: str = "global") -> Measure:
   """Measures the standard deviation over the last ``rounds`` rounds.
 
   The measure raises NotRun if the first ten rounds would be among these.
@@ -241,9 +226,8 @@ def rounds_to(target: float) -> Measure:
 # How outcomes are found, and how verdicts are combined.
 
 
-def pick(
-    outcomes: Iterable[suite.Outcome], panel: str, label: str
-) -> suite.Outcome:
+def pick(outcomes: Iterable[suite.Outcome], panel: str,
+         label: str) -> suite.Outcome:
   """The run of a method in a panel.
 
   Raises:
@@ -256,9 +240,14 @@ def pick(
   raise NotRun(f"{label} is not there in panel {panel}")
 
 
-def others(
-    outcomes: Iterable[suite.Outcome], panel: str, labels: Sequence[str]
-) -> list[suite.Outcome]:
+def margin(outcomes: Iterable[suite.Outcome], panel: str, a: str, b: str,
+           measure: Measure) -> np.ndarray:
+  """A method's measure less another's in a panel, run by run."""
+  return measure(pick(outcomes, panel, a)) - measure(pick(outcomes, panel, b))
+
+
+def others(outcomes: Iterable[suite.Outcome], panel: str,
+           labels: Sequence[str]) -> list[suite.Outcome]:
   """The other methods of a panel.
 
   Args:
@@ -296,9 +285,8 @@ def _gap(a, b, exact):
   return found, 0.0 if exact else found["ci95"]
 
 
-def above(
-    a: Any, b: Any, unit: str = "", digits: int = 2, exact: bool = False
-) -> Verdict:
+def above(a: Any, b: Any, unit: str = "", digits: int = 2,
+          exact: bool = False) -> Verdict:
   """Whether a > b, run by run.
 
   Args:
@@ -403,15 +391,14 @@ def higher(
     digits: int = 2, exact: bool = False) -> Callable[..., Verdict]:
   """In every panel, method a's measure is above method b's; see ``above``."""
   return in_panels(lambda outcomes, p: above(
-      measure(pick(outcomes, p, a)), measure(pick(outcomes, p, b)),
-      digits=digits, exact=exact), panels)
+      margin(outcomes, p, a, b, measure), 0.0, digits=digits, exact=exact),
+                   panels)
 
 
-def higher_than_all(
-    labels: Sequence[str], measure: Measure,
-    panels: Sequence[str] | None = None, sign: int = 1,
-    among: Sequence[str] | None = None, digits: int = 2,
-) -> Callable[..., Verdict]:
+def higher_than_all(labels: Sequence[str], measure: Measure,
+                    panels: Sequence[str] | None = None, sign: int = 1,
+                    among: Sequence[str] | None = None,
+                    digits: int = 2) -> Callable[..., Verdict]:
   """In every panel, each of ``labels`` is above every other method.
 
   Args:
@@ -439,9 +426,8 @@ def higher_than_all(
   return in_panels(check, panels)
 
 
-def change(
-    outcomes: Iterable[suite.Outcome], label: str, measure: Measure
-) -> np.ndarray:
+def change(outcomes: Iterable[suite.Outcome], label: str,
+           measure: Measure) -> np.ndarray:
   """By how much a method's measure grows from the first panel to the last one.
 
   Raises:
@@ -452,9 +438,8 @@ def change(
   return last - first
 
 
-def grows(
-    label: str, measure: Measure, sign: int = 1, digits: int = 2
-) -> Callable[..., Verdict]:
+def grows(label: str, measure: Measure, sign: int = 1,
+          digits: int = 2) -> Callable[..., Verdict]:
   """From the first panel to the last one, a method's measure grows.
 
   Args:
@@ -490,8 +475,8 @@ def both(*checks: Callable[..., Verdict]) -> Callable[..., Verdict]:
   return lambda outcomes: every(("", check(outcomes)) for check in checks)
 
 
-def for_paper(
-    paper: str, artifact: str, *claims: tuple[str, Callable[..., Verdict]]
-) -> tuple[Statement, ...]:
-  """Makes the statements of one figure or table from pairs (text, check)."""
-  return tuple(Statement(paper, artifact, *claim) for claim in claims)
+def for_paper(paper: str, artifact: str,
+              checks: Mapping[str, Callable[..., Verdict]]
+              ) -> tuple[Statement, ...]:
+  """Makes the statements of one figure or table: text -> check."""
+  return tuple(Statement(paper, artifact, *claim) for claim in checks.items())

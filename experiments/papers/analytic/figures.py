@@ -5,19 +5,17 @@ simulated machines (``fedjax_alg.engine.clock``), unless a column says that they
 are seconds on this machine.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 import functools
 import itertools
 import math
-import pathlib
 from typing import Any
 
 import numpy as np
 
 from fedjax_alg import registry
 from fedjax_alg.records import tables as records
-from ...cli import config as config_lib
-from ...cli import flag_words
+from ...cli import config as config_lib, flag_words
 from ...reports import figures, plots, report, suite
 from ...reports import cost_to_accuracy as targets
 from ...reports.figures import Figure, Line, Panel
@@ -191,8 +189,7 @@ _DEALT = {
     "10 clients, Dirichlet(0.1)": (
         "--partition=dirichlet", "--dirichlet_alpha=0.1", "--num_clients=10"),
     "100 clients, Dirichlet(0.1)": (
-        "--partition=dirichlet", "--dirichlet_alpha=0.1", "--num_clients=100"),
-}
+        "--partition=dirichlet", "--dirichlet_alpha=0.1", "--num_clients=100")}
 _KEPT = ", ridges kept"
 
 
@@ -203,10 +200,6 @@ def _afl_lines(panel: Panel) -> list[Line]:
 
 
 # Tables and pictures.
-
-
-def _heading(runs: Sequence[suite.Outcome]) -> str:
-  return f"{runs[0].cell.panel}: {runs[0].cell.panel_title}"
 
 
 def _rounds(outcome: suite.Outcome) -> str:
@@ -241,7 +234,7 @@ def _saved_by_acnnl() -> dict[tuple[str, str], float]:
           for (panel, method), value in report.stated(NAME, "Fig4").items()}
 
 
-def time_table(outcomes: Sequence[suite.Outcome]) -> str:
+def time_table(outcomes: suite.Outcomes) -> str:
   """Fig. 4: how a client spends its seconds, and what FedACnnL saves.
 
   The last column has the seconds of this machine, which computes all clients.
@@ -259,26 +252,23 @@ def time_table(outcomes: Sequence[suite.Outcome]) -> str:
       label, saved, said = o.cell.label, "-", "-"
       if label != claims.ACNNL:
         saved = f"{claims.reduction(runs, panel, label).mean():.1f}"
-        value = stated.get((panel, label))
-        said = "-" if value is None else f"{value:g}"
+        said = report.number(stated.get((panel, label)))
         if panel == "b" and label != claims.WA:
           said = "more than 97"
-      seconds = {part: f"{time(o).mean():.4g}"
-                 for part, time in _TIMES.items()}
+      seconds = {part: f"{time(o).mean():.4g}" for part, time in _TIMES.items()}
       rows.append([
           label, _rounds(o), seconds.pop("together"), *seconds.values(), saved,
           said, f"{_wall(o):.3g}"])
     idle = claims.reduction(runs, panel, claims.WA, _TIMES["idle"]).mean()
-    parts += [f"## {_heading(runs)}", table([
+    parts += [f"## {runs[0].cell.place}", table([
         "method", "rounds", "simulated s", *_PARTS,
         "FedACnnL needs less by, %", "paper", _HERE], rows),
-              f"Idle time of FedACnnL is {idle:.1f} % "
-              "less than without adaptive batches (the paper's number is "
-              "lost)."]
+              f"Idle time of FedACnnL is {idle:.1f} % less than without "
+              "adaptive batches (the paper's number is lost)."]
   return "\n\n".join(parts)
 
 
-def to_accuracy(outcomes: Sequence[suite.Outcome]) -> str:
+def to_accuracy(outcomes: suite.Outcomes) -> str:
   """Section: simulated seconds until the global model reaches an accuracy.
 
   The ratios of the times in Fig. 4 follow from the numbers of rounds that the
@@ -294,7 +284,7 @@ def to_accuracy(outcomes: Sequence[suite.Outcome]) -> str:
     wanted = [float(name) for name in runs[0].summary["rounds_to"]]
     ours = next((o for o in runs if o.cell.label == claims.ACNNL), None)
     parts.append(table(
-        [_heading(runs), *(f"{100 * t:g} %" for t in wanted)],
+        [runs[0].cell.place, *(f"{100 * t:g} %" for t in wanted)],
         ([o.cell.label, *(_time_to(o, t, None if ours is o else ours)
                           for t in wanted)] for o in runs)))
   return "\n\n".join(parts)
@@ -312,10 +302,9 @@ def _time_to(
   return f"{middle:.3g}" + (f" ({saved})" if saved != "-" else "")
 
 
-def _draw_times(
-    paths: list[pathlib.Path], outcomes: Sequence[suite.Outcome], title: str,
-    x_axis: str = "", stated: Mapping[tuple[str, str], float] | None = None
-) -> None:
+def _draw_times(paths: plots.Paths, outcomes: suite.Outcomes,
+                title: str, x_axis: str = "",
+                stated: Mapping[tuple[str, str], float] | None = None) -> None:
   """Draws how a client spends its seconds, for each panel.
 
   ``stated`` says for (panel, method) by how many percent FedACnnL's time is
@@ -347,9 +336,8 @@ _draw_ends = figures.as_dots(
     claims.end("local"), "accuracy, clients' own data, %")
 
 
-def _draw_fig6(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
-    x_axis: str) -> None:
+def _draw_fig6(paths: plots.Paths, outcomes: suite.Outcomes,
+               title: str, x_axis: str) -> None:
   """Draws the ends, and the bars of time in a picture of their own.
 
   A method in closed form is evaluated once or twice, which makes no curve.
@@ -365,7 +353,7 @@ def _draw_fig6(
 
 
 def _ends(
-    outcomes: Sequence[suite.Outcome], named: str,
+    outcomes: suite.Outcomes, named: str,
     stated: Mapping[str, float] | None = None, *, times: bool = False) -> str:
   """Tables of the accuracies after the last round, one for each panel.
 
@@ -386,7 +374,7 @@ def _ends(
       final = o.summary["final"]
       rows.append([
           o.cell.label,
-          *bool(stated) * ["-" if said is None else f"{said:.2f}"],
+          *bool(stated) * [report.number(said, ".2f")],
           *(shown(final["local"][name]["values"], factor=100)
             for name in ("accuracy", "client_accuracy", "worst_decile")),
           # Each client alone has no global model.
@@ -395,11 +383,11 @@ def _ends(
       if times:
         rows[-1] += [f"{claims.TOTAL(o).mean():.4g}",
                      f"{_TIMES['idle'](o).mean():.4g}", f"{_wall(o):.3g}"]
-    parts += [f"## {_heading(runs)}", table(head, rows)]
+    parts += [f"## {runs[0].cell.place}", table(head, rows)]
   return "\n\n".join(parts)
 
 
-def fig6_table(outcomes: Sequence[suite.Outcome]) -> str:
+def fig6_table(outcomes: suite.Outcomes) -> str:
   """Fig. 6: every method's last accuracy, the paper's number, and the time."""
   text = _ends(outcomes, "method", {
       method: value for (_, method), value in report.stated(
@@ -423,7 +411,7 @@ def _mean_and_sd(values: Any) -> tuple[float, float]:
 
 
 def _columns(
-    runs: Sequence[suite.Outcome]
+    runs: suite.Outcomes
 ) -> Iterator[tuple[str, tuple[float, float] | None, float | None]]:
   """Every column of Table 2 in a panel: ours with its deviation, the paper's.
 
@@ -438,13 +426,13 @@ def _columns(
         else None)
 
 
-def table2(outcomes: Sequence[suite.Outcome]) -> str:
+def table2(outcomes: suite.Outcomes) -> str:
   """Table 2 in the paper's form."""
   rows = []
   columns = [column for column, (label, _) in claims.COLUMNS.items()
              if label in {o.cell.label for o in outcomes}]
   for runs in suite.by_panel(outcomes):
-    rows.append([_heading(runs)])
+    rows.append([runs[0].cell.place])
     for column, ours, said in _columns(runs):
       if column in columns:
         rows[-1].append("-" if ours is None else f"{ours[0]:.2f}" + (
@@ -459,9 +447,8 @@ def table2(outcomes: Sequence[suite.Outcome]) -> str:
           "server's.\n\n" + table(["data and model", *columns], rows))
 
 
-def _draw_table2(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
-    x_axis: str) -> None:
+def _draw_table2(paths: plots.Paths, outcomes: suite.Outcomes,
+                 title: str, x_axis: str) -> None:
   """Draws dots, because a method in closed form has only one evaluation."""
   plots.dots(paths, {
       runs[0].cell.heading: {
@@ -471,13 +458,13 @@ def _draw_table2(
              title, "standard deviation over seeds")
 
 
-def afl_table(outcomes: Sequence[suite.Outcome]) -> str:
+def afl_table(outcomes: suite.Outcomes) -> str:
   """The accuracy of AFL for each way to partition the data."""
   last = claims.end("global")
   rows = []
   for runs in suite.by_panel(outcomes):
     found = {o.cell.label: f"{last(o).mean():.2f}" for o in runs}
-    rows += [[_heading(runs), how, found.get(how, "-"),
+    rows += [[runs[0].cell.place, how, found.get(how, "-"),
               found.get(how + _KEPT, "-")] for how in _DEALT]
   return ("Accuracy of the one global model, in percent. Every client adds "
           "gamma = 1 to its Gram matrix; the server takes the sum of them "
@@ -485,10 +472,9 @@ def afl_table(outcomes: Sequence[suite.Outcome]) -> str:
               ["data", "dealt to", "ridges removed", "ridges kept"], rows))
 
 
-def _figure(
-    title: str, panels: tuple[Panel, ...],
-    lines_of: Callable[[Panel], list[Line]], num_seeds: int = 1, **more
-) -> Figure:
+def _figure(title: str, panels: tuple[Panel, ...],
+            lines_of: Callable[[Panel], list[Line]], num_seeds: int = 1,
+            **more) -> Figure:
   """A figure whose lines are those of ``lines_of``.
 
   By default it has one seed at full scale. This is enough for a figure that is
@@ -529,13 +515,12 @@ FIGURES: dict[str, Figure] = {
         num_seeds=5,  # as the paper
         protocols="local,global,copy", table=table2, draw=_draw_table2,
         statements=claims.TABLE2 + claims.BEYOND,
-        measures={"test_accuracy_mean": lambda o, every: claims.SCORE(o)},
+        measures={"test_accuracy_mean": claims.SCORE},
         quick=("a", "d")),
     "dirichlet": _personal(
         "Personalised accuracy by the concentration of the classes, MNIST-DNN",
-        tuple(Panel(letter, f"Dirichlet({alpha})",
-                    (f"--dirichlet_alpha={alpha}",), "mnist")
-              for letter, alpha in zip("abc", ("0.1", "0.3", "1"))),
+        figures.panels({f"Dirichlet({alpha})": (f"--dirichlet_alpha={alpha}",)
+                        for alpha in ("0.1", "0.3", "1")}, "mnist"),
         _dirichlet_lines, num_seeds=3,
         table=lambda outcomes: _ends(outcomes, "method"),
         draw=_draw_ends, statements=claims.DIRICHLET, quick=("a",)),
@@ -550,8 +535,7 @@ FIGURES: dict[str, Figure] = {
         (Panel("a", "MNIST", (), "mnist_hog"),
          Panel("b", "CIFAR-10", (), "cifar10_hog")), _afl_lines,
         table=afl_table, statements=claims.AFL_CLAIMS, draw=figures.as_dots(
-            claims.end("global"), "accuracy of the global model, %")),
-}
+            claims.end("global"), "accuracy of the global model, %"))}
 
 
 PAPER = figures.Paper(

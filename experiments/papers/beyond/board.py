@@ -49,8 +49,7 @@ def _lines(panel: figures.Panel) -> list[figures.Line]:
 SCORE = verdicts.late("accuracy", "local")
 
 
-def tested(
-    gaps: Sequence[np.ndarray]) -> list[tuple[dict[str, float], float]]:
+def tested(gaps: Sequence[np.ndarray]) -> list[tuple[dict[str, float], float]]:
   """The mean with its interval, and Holm's p value, of paired differences."""
   corrected = holm([paired_t(list(gap))[1] for gap in gaps])
   return [(results.spread(list(gap)), p) for gap, p in zip(gaps, corrected)]
@@ -61,7 +60,7 @@ def _gap(spread: dict[str, float], p: float) -> str:
   return shown if np.isnan(p) else f"{shown} ({p:.2g})"
 
 
-def table(outcomes: Sequence[suite.Outcome]) -> str:
+def table(outcomes: suite.Outcomes) -> str:
   """Every method's accuracy, and its gaps with the p values of the tests."""
   rows = []
   for runs in suite.by_panel(outcomes):
@@ -91,7 +90,7 @@ def table(outcomes: Sequence[suite.Outcome]) -> str:
            "less the best", "MB"], rows))
 
 
-def replay(outcomes: Sequence[suite.Outcome]) -> str:
+def replay(outcomes: suite.Outcomes) -> str:
   """Section: the line that runs each cell again."""
   lines = [f"- {o.cell.panel_title}, {o.cell.label}: `fedjax-alg run "
            f"{report.shown_flags(o)} --partition_seed=P`" for o in outcomes]

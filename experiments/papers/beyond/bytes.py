@@ -5,9 +5,7 @@ gradients are compressed by qsgd alone, which is unbiased (docs/compression.md),
 so a method that sends them saves less.
 """
 
-from collections.abc import Sequence
 import functools
-import pathlib
 
 import numpy as np
 
@@ -75,7 +73,7 @@ def _shown_times(ours: np.ndarray, whole: np.ndarray) -> tuple[str, str]:
       rule.SAME: "as many bytes"}.get(place, place)
 
 
-def table(outcomes: Sequence[suite.Outcome]) -> str:
+def table(outcomes: suite.Outcomes) -> str:
   """What every compressor sends and reaches, and what it saves."""
   rows = []
   for runs in suite.by_panel(outcomes):
@@ -103,9 +101,8 @@ def table(outcomes: Sequence[suite.Outcome]) -> str:
           "times fewer than whole", "verdict"], rows))
 
 
-def _draw(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
-    x_axis: str) -> None:
+def _draw(paths: plots.Paths, outcomes: suite.Outcomes, title: str,
+          x_axis: str) -> None:
   """Draws accuracy over bytes, on a logarithmic axis."""
   plots.panels(
       paths, suite.rows_by_panel(outcomes), "global", "accuracy", title,

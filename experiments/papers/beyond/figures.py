@@ -1,8 +1,7 @@
 """Studies beyond the papers; ``python -m experiments.beyond`` makes them."""
 
 from ...reports import figures
-from . import bytes as fewer_bytes
-from . import board, gradient, hostile, late, private
+from . import bytes as fewer_bytes, board, gradient, hostile, late, private
 
 PAPER = figures.Paper(
     "beyond",

@@ -110,7 +110,7 @@ def _steps_curve(study: Mapping[str, Any]) -> tuple[list[int], list[float]]:
   return x, y
 
 
-def _draw(paths: list[pathlib.Path], studies: Mapping[str, Any]) -> None:
+def _draw(paths: plots.Paths, studies: Mapping[str, Any]) -> None:
   """Grid beside derivatives, a panel for each method."""
   with plots.sheet(
       paths, [registry.get(name).label for name in studies], "",
@@ -172,11 +172,10 @@ def _make(
   _draw(figures.pictures(folder, "gradient"), studies)
   return "\n\n".join([
       "Validation accuracy of the last ten rounds in percent, mean of "
-      f"{_SEEDS} seeds; {rule.TIE} points count as equal. Rounds are "
-      "those of all seeds, of the grid with its widenings; a run with k "
-      "derivatives counts as 1 + k. The derivatives are those of one seed; a "
-      "slope is the derivative of the loss by the logarithm, or the logit, of "
-      "a number.",
+      f"{_SEEDS} seeds; {rule.TIE} points count as equal. Rounds are those of "
+      "all seeds, of the grid with its widenings; a run with k derivatives "
+      "counts as 1 + k. The derivatives are those of one seed; a slope is the "
+      "derivative of the loss by the logarithm, or the logit, of a number.",
       table, *(f"{registry.get(name).label}:\n\n" + _outer(study)
                for name, study in studies.items())]), []
 

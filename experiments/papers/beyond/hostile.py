@@ -11,14 +11,11 @@ not read.
 """
 
 import collections
-from collections.abc import Sequence
-import pathlib
 
 import numpy as np
 
 from fedjax_alg.exchange.attacks import hostile_clients
-from fedjax_alg.records import summary as results
-from fedjax_alg.records import tables as records
+from fedjax_alg.records import summary as results, tables as records
 from ...reports import figures, partitions, plots, report, rule, styles
 from ...reports import suite, verdicts
 
@@ -74,9 +71,7 @@ def honest(outcome: suite.Outcome) -> np.ndarray:
   return np.array(found)
 
 
-def _by_share(
-    outcomes: Sequence[suite.Outcome]
-) -> dict[str, dict[float, np.ndarray]]:
+def _by_share(outcomes: suite.Outcomes) -> dict[str, dict[float, np.ndarray]]:
   """method -> share -> honest clients' accuracy, of one panel."""
   found: dict[str, dict[float, np.ndarray]] = {}
   for o in outcomes:
@@ -85,7 +80,7 @@ def _by_share(
   return found
 
 
-def _table(outcomes: Sequence[suite.Outcome]) -> str:
+def _table(outcomes: suite.Outcomes) -> str:
   rows = []
   shares = sorted({_attackers(o)[1] for o in outcomes})
   for runs in suite.by_panel(outcomes):
@@ -105,7 +100,7 @@ def _lost(found: dict[float, np.ndarray], share: float) -> np.ndarray:
   return found[0.0] - found[share]
 
 
-def answer(outcomes: Sequence[suite.Outcome]) -> str:
+def answer(outcomes: suite.Outcomes) -> str:
   """Section: what is lost with several models and what FedAvg loses."""
   rows, counts = [], collections.defaultdict[str, collections.Counter[str]](
       collections.Counter)
@@ -134,11 +129,10 @@ def answer(outcomes: Sequence[suite.Outcome]) -> str:
         rows.append([attack, defence, method, *(
             cells.get(share, "-") for share in shares)])
   return rows and (
-      "## Do several models defend?\n\n"
-      "Points that the honest clients lose to each share of attackers, and the "
-      "paired difference to what FedAvg with the mean loses. A method or a "
-      "defence *defends* if it loses less by more than the tie and the "
-      "interval.\n\n" + report.table(
+      "## Do several models defend?\n\nPoints that the honest clients lose to "
+      "each share of attackers, and the paired difference to what FedAvg with "
+      "the mean loses. A method or a defence *defends* if it loses less by "
+      "more than the tie and the interval.\n\n" + report.table(
           ["attack", "defence", "method",
            *(f"{100 * share:g} %" for share in shares)], rows)
       + bool(counts) * (
@@ -148,9 +142,8 @@ def answer(outcomes: Sequence[suite.Outcome]) -> str:
                       for name, own in counts.items()) + ".")) or ""
 
 
-def _draw(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
-    x_axis: str) -> None:
+def _draw(paths: plots.Paths, outcomes: suite.Outcomes, title: str,
+          x_axis: str) -> None:
   """Draws the honest clients' accuracy over the share, a panel each."""
   runs_of = suite.by_panel(outcomes)
   style = styles.of(METHODS)
@@ -196,10 +189,8 @@ def _defended(defence: str) -> verdicts.Statement:
 
 FIGURE = figures.Figure(
     "Hostile clients on MNIST: the honest clients' accuracy", "accuracy",
-    "hostile", tuple(
-        figures.Panel(letter, f"{attack}; {defence}", ())
-        for letter, (defence, attack) in zip("abcdef", (
-            (defence, attack) for defence in DEFENCES for attack in ATTACKS))),
+    "hostile", figures.panels({f"{attack}; {defence}": ()
+                               for defence in DEFENCES for attack in ATTACKS}),
     _lines, protocol="local", protocols="local", eval_every=30,
     table=_table, sections=(answer,), draw=_draw, quick=("b", "e"),
     statements=tuple(map(_defended, DEFENCES)),

@@ -7,11 +7,8 @@ and both wait for the slowest participant that counts. FedBuff and FedAsync wait
 for nobody. In all four, 10 clients train at the same time.
 """
 
-from collections.abc import Sequence
-import pathlib
 
-from ...reports import cost_to_accuracy, figures, plots, report
-from ...reports import suite, verdicts
+from ...reports import cost_to_accuracy, figures, plots, report, suite, verdicts
 
 NAME = "beyond"
 
@@ -20,12 +17,6 @@ _METHODS = {"FedAvg": "fedavg", "FedProx": "fedprox", "FedBuff": "fedbuff",
             "FedAsync": "fedasync"}
 _TARGETS = (0.8, 0.85)
 _SHARES = (0, 0.5, 0.9)
-
-
-def _lines(panel: figures.Panel) -> list[figures.Line]:
-  del panel
-  return [figures.Line(label, (f"--flagfile=beyond/late/{name}.flags",))
-          for label, name in _METHODS.items()]
 
 
 def _takes(target: float, column: str, unit: float) -> report.Column:
@@ -39,7 +30,7 @@ def _takes(target: float, column: str, unit: float) -> report.Column:
   return cell
 
 
-def _table(outcomes: Sequence[suite.Outcome]) -> str:
+def _table(outcomes: suite.Outcomes) -> str:
   """What every method takes to an accuracy."""
   return report.of_runs(outcomes, {
       "last ten rounds, % +- 95 % CI": lambda o: report.shown(
@@ -82,20 +73,18 @@ def _keeps(panel: str) -> verdicts.Statement:
       verdicts.higher("FedProx", "FedAvg", verdicts.late("accuracy"), panel))
 
 
-def _draw(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
-    x_axis: str) -> None:
-  plots.panels(
-      paths, suite.rows_by_panel(outcomes), "global", "accuracy", title,
-      "simulated_s" if x_axis == "rounds" else x_axis, {})
+def _draw(paths: plots.Paths, outcomes: suite.Outcomes, title: str,
+          x_axis: str) -> None:
+  plots.panels(paths, suite.rows_by_panel(outcomes), "global", "accuracy",
+               title, "simulated_s" if x_axis == "rounds" else x_axis, {})
 
 
 FIGURE = figures.Figure(
     "Late clients on MNIST (power law): test accuracy over simulated time",
-    "accuracy", "late", tuple(
-        figures.Panel(letter, f"{100 * share:g} % stragglers",
-                      (f"--stragglers={share}",) if share else ())
-        for letter, share in zip("abc", _SHARES)), _lines,
+    "accuracy", "late", figures.panels({
+        f"{100 * share:g} % stragglers":
+            (f"--stragglers={share}",) if share else ()
+        for share in _SHARES}), figures.of_files("beyond/late", _METHODS),
     eval_every=5, table=_table, draw=_draw,
     shrunk=("--dataset=digits", "--features=none", "--partition=classes",
             "--classes_per_client=2", "--num_clients=60", "--local_epochs=5",

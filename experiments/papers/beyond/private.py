@@ -10,7 +10,6 @@ noise of every method is what the accountant asks for the epsilon of the panel.
 
 from collections.abc import Sequence
 import math
-import pathlib
 
 import numpy as np
 
@@ -43,18 +42,15 @@ def _lines(panel: figures.Panel) -> list[figures.Line]:
     flags = (f"--flagfile=beyond/private/{file}.flags",)
     if panel.letter in _BUDGETS:
       noise = NOISE[released][_BUDGETS.index(panel.letter)]
-      found.append(figures.Line(
-          label, (*flags, f"--noise_multiplier={noise}")))
+      found.append(figures.Line(label, (*flags, f"--noise_multiplier={noise}")))
     elif file != "fedavg_adaptive":
       found.append(figures.Line(label, (
           f"--flagfile=beyond/private/{file}_plain.flags",)))
   return found
 
 
-def _accuracies(outcome: suite.Outcome) -> np.ndarray:
-  """Of the last evaluation, in percent, of every seed."""
-  return 100 * np.array(
-      outcome.summary["final"]["global"]["accuracy"]["values"])
+#: Of the last evaluation, in percent, of every seed.
+_accuracies = verdicts.end("accuracy")
 
 
 def _epsilon(outcome: suite.Outcome) -> float:
@@ -65,7 +61,7 @@ def _epsilon(outcome: suite.Outcome) -> float:
   return math.nan if found is None else found
 
 
-def _table(outcomes: Sequence[suite.Outcome]) -> str:
+def _table(outcomes: suite.Outcomes) -> str:
   """Accuracy and epsilon of every run."""
   return "\n\n".join([
       report.of_runs(outcomes, {
@@ -81,7 +77,7 @@ def _table(outcomes: Sequence[suite.Outcome]) -> str:
       *_at_equal_accuracy(outcomes)])
 
 
-def _at_equal_accuracy(outcomes: Sequence[suite.Outcome]) -> list[str]:
+def _at_equal_accuracy(outcomes: suite.Outcomes) -> list[str]:
   """The epsilon at which each method is as accurate as DP-FedAvg."""
   curves = _curves(outcomes)
   if "FedAvg" not in curves:
@@ -102,9 +98,8 @@ def _at_equal_accuracy(outcomes: Sequence[suite.Outcome]) -> list[str]:
           "linearly in their logarithm."]
 
 
-def needed_epsilon(
-    epsilons: Sequence[float], accuracies: Sequence[float], target: float
-) -> str:
+def needed_epsilon(epsilons: Sequence[float], accuracies: Sequence[float],
+                   target: float) -> str:
   """The least epsilon of an accuracy, in words; linear in its logarithm.
 
   Args:
@@ -116,16 +111,14 @@ def needed_epsilon(
     return f"at most {epsilons[0]:.2f}"
   for i in range(1, len(epsilons)):
     if accuracies[i] >= target:
-      share = (target - accuracies[i - 1]) / (
-          accuracies[i] - accuracies[i - 1])
+      share = (target - accuracies[i - 1]) / (accuracies[i] - accuracies[i - 1])
       low, high = np.log(epsilons[i - 1:i + 1])
       return f"{math.exp(low + share * (high - low)):.2f}"
   return f"more than {epsilons[-1]:.2f}"
 
 
 def _curves(
-    outcomes: Sequence[suite.Outcome]
-) -> dict[str, list[tuple[float, np.ndarray]]]:
+    outcomes: suite.Outcomes) -> dict[str, list[tuple[float, np.ndarray]]]:
   """label -> (epsilon, accuracy of every seed) by epsilon, where finite."""
   found: dict[str, list[tuple[float, np.ndarray]]] = {}
   for outcome in outcomes:
@@ -137,9 +130,8 @@ def _curves(
           for label, points in found.items()}
 
 
-def _draw(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
-    x_axis: str) -> None:
+def _draw(paths: plots.Paths, outcomes: suite.Outcomes, title: str,
+          x_axis: str) -> None:
   """Accuracy over epsilon; ticks at the right are without privacy."""
   drawn = styles.of(METHODS)
   with plots.sheet(
@@ -170,11 +162,9 @@ def _above(label: str, than: str, panel: str) -> verdicts.Statement:
 
 FIGURE = figures.Figure(
     "Private clients: accuracy over epsilon, MNIST (HoG), 3,000 clients",
-    "accuracy", "private", tuple(
-        figures.Panel(
-            letter, "without privacy" if math.isinf(epsilon) else
-            f"epsilon {epsilon:g}", ())
-        for letter, epsilon in EPSILONS.items()), _lines, eval_every=20,
+    "accuracy", "private", figures.panels({
+        "without privacy" if math.isinf(epsilon) else f"epsilon {epsilon:g}": ()
+        for epsilon in EPSILONS.values()}), _lines, eval_every=20,
     table=_table, of_claims=True, draw=_draw, quick=("a", "d"), shrunk=(
         "--dataset=digits", "--features=flatten", "--num_clients=120",
         "--validation_clients=0"),

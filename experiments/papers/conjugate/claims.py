@@ -25,7 +25,8 @@ SAVING, LESS_TIME, FEWER_ROUNDS = 82.4, 65.0, 50.0
 #: Up to so many times as long is read as "slightly longer".
 SLIGHTLY = 1.5
 
-_LOSS = late("loss", "train")
+_LOSS, _LATE = late("loss", "train"), late("accuracy")
+_WOBBLE = wobble()
 
 
 def _to_98(outcomes, panel):
@@ -87,16 +88,15 @@ def _keeps_up(outcomes):
   lower = [p for p in panels if p in "cd"]
   if panels[0] != "a" or not lower:
     raise NotRun("panels a and c or d")
-  accuracy = late("accuracy")
   return every((f"{label} {p} - a", not_below(
-      accuracy(pick(outcomes, p, label)), accuracy(pick(outcomes, "a", label))))
+      _LATE(pick(outcomes, p, label)), _LATE(pick(outcomes, "a", label))))
                for label in (CLS, _CF) for p in lower)
 
 
 def _others_decline(outcomes):
   """From the first to the last panel other methods lose more than CLSFSVRG."""
   _, last = verdicts.ends(outcomes)
-  lost = {o.cell.label: -change(outcomes, o.cell.label, late("accuracy"))
+  lost = {o.cell.label: -change(outcomes, o.cell.label, _LATE)
           for o in [*verdicts.others(outcomes, last, (CLS, _CF)),
                     pick(outcomes, last, CLS)]}
   ours = lost.pop(CLS)
@@ -125,72 +125,64 @@ def _step(rate):
 
 _SMALL, _LARGE = (_step("0.1"), _step("0.5")), (_step("0.8"), _step("1"))
 
-FIG2 = for_paper(
-    NAME, "Fig2",
-    ("CLSFSVRG is the first to reach 98 % (rounds of each seed)",
-     in_panels(_first_to_98)),
-    ("no other method reaches 98 % in 100 rounds", in_panels(_no_other_at_98)),
-    ("98 % in 50 % fewer rounds than the best other method that gets there "
-     "(introduction)", _fewer_rounds),
-    ("CLSFSVRG above CFSVRG (mean of the last ten rounds)",
-     higher(CLS, _CF, late("accuracy"))),
-    ("CLSFSVRG leads all methods from round 10 on (mean from there on, "
-     "against the best other)",
-     higher_than_all((CLS,), mean_over(10, math.inf))),
-    ("CLSFSVRG and CFSVRG lose nothing from 20 % to 10 and 5 %", _keeps_up),
-    ("the other methods decline from 20 to 5 %, more than CLSFSVRG",
-     _others_decline),
-    ("at 5 % CLSFSVRG is the steadiest (deviation over the last 30 rounds)",
-     higher_than_all((CLS,), wobble(), "d", sign=-1)))
+FIG2 = for_paper(NAME, "Fig2", {
+    "CLSFSVRG is the first to reach 98 % (rounds of each seed)":
+        in_panels(_first_to_98),
+    "no other method reaches 98 % in 100 rounds": in_panels(_no_other_at_98),
+    "98 % in 50 % fewer rounds than the best other method that gets there "
+    "(introduction)": _fewer_rounds,
+    "CLSFSVRG above CFSVRG (mean of the last ten rounds)":
+        higher(CLS, _CF, _LATE),
+    "CLSFSVRG leads all methods from round 10 on (mean from there on, "
+    "against the best other)": higher_than_all((CLS,), mean_over(10, math.inf)),
+    "CLSFSVRG and CFSVRG lose nothing from 20 % to 10 and 5 %": _keeps_up,
+    "the other methods decline from 20 to 5 %, more than CLSFSVRG":
+        _others_decline,
+    "at 5 % CLSFSVRG is the steadiest (deviation over the last 30 rounds)":
+        higher_than_all((CLS,), _WOBBLE, "d", sign=-1)})
 
-FIG3 = for_paper(
-    NAME, "Fig3",
-    ("CLSFSVRG and CFSVRG reach a lower loss than every other method",
-     higher_than_all((CLS, _CF), _LOSS, sign=-1, digits=4)),
-    ("LoSAC reaches a lower loss than the older methods",
-     higher_than_all((LOSAC,), _LOSS, sign=-1, among=_OLDER, digits=4)),
-    ("the fewer take part, the closer CLSFSVRG comes to LoSAC's speed (gap of "
-     "the mean loss of 30 rounds, first panel against last)", _approaches))
+FIG3 = for_paper(NAME, "Fig3", {
+    "CLSFSVRG and CFSVRG reach a lower loss than every other method":
+        higher_than_all((CLS, _CF), _LOSS, sign=-1, digits=4),
+    "LoSAC reaches a lower loss than the older methods":
+        higher_than_all((LOSAC,), _LOSS, sign=-1, among=_OLDER, digits=4),
+    "the fewer take part, the closer CLSFSVRG comes to LoSAC's speed (gap of "
+    "the mean loss of 30 rounds, first panel against last)": _approaches})
 
-FIG4 = for_paper(
-    NAME, "Fig4",
-    ("30 %: a step of 0.5 is better sooner than 0.1, 0.8 and 1 (mean of the "
-     "first 50 rounds)",
-     higher_than_all(_SMALL[1:], mean_over(1, 50), "a")),
-    ("20 %: 0.5 is faster than 0.1 within the first 50 rounds ...",
-     higher(_SMALL[1], _SMALL[0], mean_over(1, 50), "b")),
-    ("... and comparable after them",
-     _tie(_SMALL[1], _SMALL[0], mean_over(51, math.inf), "b")),
-    ("20 and 15 %: 0.1 and 0.5 end above 0.8 and 1",
-     higher_than_all(_SMALL, late("accuracy"), "bc")),
-    ("10 %: 0.1 and 0.5 are above 0.8 within 80 rounds ...",
-     higher_than_all(_SMALL, mean_over(1, 80), "d", among=_LARGE[:1])),
-    ("... and 0.8 is aligned with them after that",
-     both(*(_tie(_LARGE[0], small, mean_over(81, math.inf), "d")
-            for small in _SMALL))),
-    ("10 %: 1 is below all others",
-     higher_than_all(_LARGE[1:], late("accuracy"), "d", sign=-1)))
+FIG4 = for_paper(NAME, "Fig4", {
+    "30 %: a step of 0.5 is better sooner than 0.1, 0.8 and 1 (mean of the "
+    "first 50 rounds)": higher_than_all(_SMALL[1:], mean_over(1, 50), "a"),
+    "20 %: 0.5 is faster than 0.1 within the first 50 rounds ...":
+        higher(_SMALL[1], _SMALL[0], mean_over(1, 50), "b"),
+    "... and comparable after them":
+        _tie(_SMALL[1], _SMALL[0], mean_over(51, math.inf), "b"),
+    "20 and 15 %: 0.1 and 0.5 end above 0.8 and 1":
+        higher_than_all(_SMALL, _LATE, "bc"),
+    "10 %: 0.1 and 0.5 are above 0.8 within 80 rounds ...":
+        higher_than_all(_SMALL, mean_over(1, 80), "d", among=_LARGE[:1]),
+    "... and 0.8 is aligned with them after that":
+        both(*(_tie(_LARGE[0], small, mean_over(81, math.inf), "d")
+               for small in _SMALL)),
+    "10 %: 1 is below all others":
+        higher_than_all(_LARGE[1:], _LATE, "d", sign=-1)})
 
-FIG5 = for_paper(
-    NAME, "Fig5",
-    ("0.8 and 1 are faster at first (mean loss of the first 5 rounds)",
-     higher_than_all(_LARGE, mean_over(1, 5, "loss", "train"), sign=-1,
-                     digits=4)),
-    ("... and end at a higher loss than 0.1 and 0.5",
-     higher_than_all(_LARGE, _LOSS, digits=4)))
+FIG5 = for_paper(NAME, "Fig5", {
+    "0.8 and 1 are faster at first (mean loss of the first 5 rounds)":
+        higher_than_all(_LARGE, mean_over(1, 5, "loss", "train"), sign=-1,
+                        digits=4),
+    "... and end at a higher loss than 0.1 and 0.5":
+        higher_than_all(_LARGE, _LOSS, digits=4)})
 
-FIG6 = for_paper(
-    NAME, "Fig6",
-    ("CLSFSVRG above every other method (mean of the last ten rounds)",
-     higher_than_all((CLS,), late("accuracy"))),
-    ("... and faster (mean of the first 30 rounds)",
-     higher_than_all((CLS,), mean_over(1, 30))),
-    ("the other methods decline with the rate, more than CLSFSVRG",
-     _others_decline),
-    ("every method varies more at 5 than at 20 %: CLSFSVRG",
-     grows(CLS, wobble())),
-    ("at 5 % CLSFSVRG is the steadiest",
-     higher_than_all((CLS,), wobble(), "d", sign=-1)))
+FIG6 = for_paper(NAME, "Fig6", {
+    "CLSFSVRG above every other method (mean of the last ten rounds)":
+        higher_than_all((CLS,), _LATE),
+    "... and faster (mean of the first 30 rounds)":
+        higher_than_all((CLS,), mean_over(1, 30)),
+    "the other methods decline with the rate, more than CLSFSVRG":
+        _others_decline,
+    "every method varies more at 5 than at 20 %: CLSFSVRG": grows(CLS, _WOBBLE),
+    "at 5 % CLSFSVRG is the steadiest":
+        higher_than_all((CLS,), _WOBBLE, "d", sign=-1)})
 
 
 def fig7(target: float) -> tuple[verdicts.Statement, ...]:
@@ -209,12 +201,11 @@ def fig7(target: float) -> tuple[verdicts.Statement, ...]:
                           measured=f"more than {found.measured}")
 
   def saved(outcomes):
-    return every((label, against(outcomes, label))
-                 for label in (LOSAC, CLIENT))
+    return every((label, against(outcomes, label)) for label in (LOSAC, CLIENT))
 
-  return for_paper(NAME, "Fig7", (
+  return for_paper(NAME, "Fig7", {
       f"CLSFSVRG sends {SAVING} % less than either variant of LoSAC to reach "
-      f"{100 * target:g} %", saved))
+      f"{100 * target:g} %": saved})
 
 
 def fig8(wanted: Sequence[float]) -> tuple[verdicts.Statement, ...]:
@@ -247,9 +238,8 @@ def fig8(wanted: Sequence[float]) -> tuple[verdicts.Statement, ...]:
         for ours, other in spent(outcomes, operator.add).values()),
                         key=np.mean), LESS_TIME)
 
-  return for_paper(
-      NAME, "Fig8",
-      ("the server of CLSFSVRG takes a little longer than LoSAC's (at most "
-       f"{SLIGHTLY:g} times)", server),
-      (f"the overall time falls by up to {LESS_TIME:g} % against LoSAC (the "
-       "target with the largest saving)", less))
+  return for_paper(NAME, "Fig8", {
+      "the server of CLSFSVRG takes a little longer than LoSAC's (at most "
+      f"{SLIGHTLY:g} times)": server,
+      f"the overall time falls by up to {LESS_TIME:g} % against LoSAC (the "
+      "target with the largest saving)": less})

@@ -4,7 +4,6 @@
 """
 
 import functools
-import pathlib
 
 from ...cli import config as config_lib
 from ...reports import figures, plots, suite
@@ -62,9 +61,8 @@ def _both_variants(panel: Panel) -> list[Line]:
 NOT_REACHED = "not reached in half of the seeds"
 
 
-def _draw_fig7(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
-    x_axis: str) -> None:
+def _draw_fig7(paths: plots.Paths, outcomes: suite.Outcomes,
+               title: str, x_axis: str) -> None:
   """Draws the kilobytes until the targets are reached."""
 
   def kilobytes(found):
@@ -85,9 +83,8 @@ def _draw_fig7(
       f"by the paper's saving, from {claims.LOSAC}'s here")
 
 
-def _draw_fig8(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
-    x_axis: str) -> None:
+def _draw_fig8(paths: plots.Paths, outcomes: suite.Outcomes,
+               title: str, x_axis: str) -> None:
   """Draws the seconds of server and clients until the targets are reached."""
   plots.bars(paths, {
       name: {o.cell.label: [targets.median(targets.seconds(o, t)[i])
@@ -102,8 +99,7 @@ def _percent() -> list[str]:
   return [f"{100 * target:g} %" for target in TARGETS]
 
 
-_TO_98 = {"rounds_to_98%": lambda outcome, outcomes: verdicts.rounds_to(
-    0.98)(outcome)}
+_TO_98 = {"rounds_to_98%": verdicts.rounds_to(0.98)}
 _figure = functools.partial(Figure, protocols="global,train", eval_every=1)
 
 FIGURES: dict[str, Figure] = {
@@ -144,8 +140,7 @@ FIGURES: dict[str, Figure] = {
         table=lambda outcomes: targets.seconds_table(outcomes, TARGETS) + (
             "\n\nClients: the steady seconds of a round, all participants one "
             "after the other on this machine, without the server's."),
-        statements=claims.fig8(TARGETS)),
-}
+        statements=claims.fig8(TARGETS))}
 
 PAPER = figures.Paper(
     NAME, FIGURES, {}, "`(stated)` rows use the paper's stated settings.",

@@ -20,12 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_alg import metrics
-from fedjax_alg.records import summary as results
-from fedjax_alg.records import tables as records
+from fedjax_alg.records import summary as results, tables as records
 from ...cli import config as config_lib
-from ...reports import partitions, plots, report, rule, suite, verdicts
-from ...reports import cost_to_accuracy as targets
-from ...reports.figures import Line
+from ...reports import cost_to_accuracy as targets, figures, partitions, plots
+from ...reports import report, rule, suite, verdicts
 
 #: The accuracy that counts as reached.
 TARGET = 0.98
@@ -76,12 +74,9 @@ CELLS = {cell.name: cell for cell in itertools.starmap(
 _BY_LABEL = {cell.label: cell for cell in CELLS.values()}
 
 
-def lines(panel: Any) -> list[Line]:
-  """The 27 lines of a panel."""
-  del panel
-  return [Line(cell.label, (f"--flagfile=diversified/ablation/{name}.flags",))
-          for name, cell in CELLS.items()]
-
+#: The 27 lines of a panel.
+lines = figures.of_files("diversified/ablation", {
+    label: cell.name for label, cell in _BY_LABEL.items()})
 
 #: The mean of the last ten rounds, in percent; one for each repetition.
 _accuracy = verdicts.late("accuracy")
@@ -113,7 +108,7 @@ PARTS = (
 
 
 def _pairs(
-    outcomes: Sequence[suite.Outcome], part: Part, value: Any
+    outcomes: suite.Outcomes, part: Part, value: Any
 ) -> Iterator[tuple[Combination, suite.Outcome, suite.Outcome]]:
   """(combination without the part, its run, the run with the part)."""
   for runs in suite.by_panel(outcomes):
@@ -149,18 +144,16 @@ def _words(found: dict[str, Any]) -> str:
               verdict, verdict)
 
 
-def answer(outcomes: Sequence[suite.Outcome]) -> str:
+def answer(outcomes: suite.Outcomes) -> str:
   """Section: what each part brings, alone, among all, and to the rest."""
-  intro = (
-      "## What each part brings\n\n"
-      "Paired differences of the accuracy in points, with the part less "
-      "without it: *alone*, to FedAvg's steps with the average and one model; "
-      "*to the rest*, where both other parts of MA-FSVRG are there (FSVRG's "
-      "steps, the adaptive step, K = 4); *on average*, over all combinations "
-      "of the other parts. All are means over the panels that were run. The "
-      "verdict is on the average. Rounds saved are those to "
-      f"{100 * TARGET:g} %, over the pairs in which all repetitions of both "
-      "get there.\n\n")
+  intro = ("## What each part brings\n\nPaired differences of the accuracy in "
+           "points, with the part less without it: *alone*, to FedAvg's steps "
+           "with the average and one model; *to the rest*, where both other "
+           "parts of MA-FSVRG are there (FSVRG's steps, the adaptive step, K = "
+           "4); *on average*, over all combinations of the other parts. All "
+           "are means over the panels that were run. The verdict is on the "
+           f"average. Rounds saved are those to {100 * TARGET:g} %, over the "
+           "pairs in which all repetitions of both get there.\n\n")
   rows, said = [], []
   full = Combination("FSVRG", "adaptive", 4)
   for part in PARTS:
@@ -189,7 +182,7 @@ def answer(outcomes: Sequence[suite.Outcome]) -> str:
        "rounds saved (pairs)"], rows) + f"\n\nIn words: {'; '.join(said)}."
 
 
-def table(outcomes: Sequence[suite.Outcome]) -> str:
+def table(outcomes: suite.Outcomes) -> str:
   """The accuracy and the rounds to the target of every combination."""
   panels = suite.by_panel(outcomes)
   titles = [runs[0].cell.panel_title for runs in panels]
@@ -220,8 +213,7 @@ def _accuracies(outcome: suite.Outcome) -> str:
 
 
 def _median(outcome: suite.Outcome) -> str:
-  median = targets.median(targets.spent(outcome, TARGET, "round"))
-  return "-" if median is None else f"{median:g}"
+  return report.number(targets.median(targets.spent(outcome, TARGET, "round")))
 
 
 def _dot(values: np.ndarray, cell: Combination) -> plots.Dot:
@@ -232,9 +224,8 @@ def _dot(values: np.ndarray, cell: Combination) -> plots.Dot:
       list(SERVER).index(cell.server), MODELS.index(cell.models)))
 
 
-def draw(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
-    x_axis: str) -> None:
+def draw(paths: plots.Paths, outcomes: suite.Outcomes, title: str,
+         x_axis: str) -> None:
   """Draws accuracy and rounds, a column for each panel."""
   panels = suite.by_panel(outcomes)
   found: dict[str, dict[str, list[plots.Dot]]] = {}
@@ -251,7 +242,7 @@ def draw(
              "not in all runs", len(panels))
 
 
-def note(outcomes: Sequence[suite.Outcome]) -> str:
+def note(outcomes: suite.Outcomes) -> str:
   """Section: how to read the intervals."""
   return ("FSVRG's local steps are those of the paper, with their scalings "
           "Lambda_i and A_r. SCAFFOLD's have one variate for each client, "

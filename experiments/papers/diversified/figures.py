@@ -12,12 +12,12 @@ from . import ablation, claims, own_classes, readings
 
 NAME = "diversified"
 PROPOSED = ("ma_fsvrg", "ga_fsvrg")
+_TENTH = ("--participation=0.1",)
 
 
 def _varied(flag: str, name: str, *values: Any) -> tuple[Panel, ...]:
-  return tuple(
-      Panel(letter, f"{name} = {v}", (f"--{flag}={v}", "--participation=0.1"))
-      for letter, v in zip("abcd", values))
+  return figures.panels(
+      {f"{name} = {v}": (f"--{flag}={v}",) for v in values}, more=_TENTH)
 
 
 _MNIST = figures.participation(20, 15, 10, 5)
@@ -34,22 +34,19 @@ HELD = {"mnist": ("--num_clients=440", "--validation_clients=40"),
 
 # A figure of this project: the paper can be read in several ways, and each
 # panel changes one reading of the stated settings.
-_READINGS = tuple(
-    Panel(letter, title, (*flags, "--participation=0.1"))
-    for letter, title, flags in (
-        ("a", "as stated", ()),
-        ("b", "(64) as printed", ("--central_rule=printed",)),
-        ("c", "L2 on the mean loss", ("--l2_of=mean",)),
-        ("d", "(64) as printed, L2 on the mean loss",
-         ("--central_rule=printed", "--l2_of=mean")),
-        ("e", "one pass in single examples",
-         ("--local_steps=0", "--local_epochs=1", "--batch_size=1")),
-        ("f", "A_r as printed", ("--aggregate_scaling=paper",)),
-        ("g", "A_r = 1", ("--aggregate_scaling=none",)),
-        ("h", "centres not centred", ("--nocentre_projection",)),
-        ("i", "K copies, no split", ("--split=copies",)),
-        ("j", "Lambda_i = 1", ("--nolocal_scaling",)),
-        ("k", "no acceleration", ("--noaccelerate",))))
+_READINGS = figures.panels({
+    "as stated": (), "(64) as printed": ("--central_rule=printed",),
+    "L2 on the mean loss": ("--l2_of=mean",),
+    "(64) as printed, L2 on the mean loss": (
+        "--central_rule=printed", "--l2_of=mean"),
+    "one pass in single examples": (
+        "--local_steps=0", "--local_epochs=1", "--batch_size=1"),
+    "A_r as printed": ("--aggregate_scaling=paper",),
+    "A_r = 1": ("--aggregate_scaling=none",),
+    "centres not centred": ("--nocentre_projection",),
+    "K copies, no split": ("--split=copies",),
+    "Lambda_i = 1": ("--nolocal_scaling",),
+    "no acceleration": ("--noaccelerate",)}, more=_TENTH)
 
 
 #: The lines of Figs. 5 to 7.
@@ -72,10 +69,9 @@ def _alone(title: str, panels: tuple[Panel, ...], protocols: Any = None,
            **more: Any) -> Figure:
   """Makes a figure of MA and GA alone, on MNIST."""
   alone = {"protocols": protocols} if protocols else {}
-  return Figure(
-      title, "accuracy", "mnist", panels,
-      figures.methods(NAME, "mnist", PROPOSED, others=False, **alone),
-      HELD["mnist"], protocols="global,validation", **more)
+  return Figure(title, "accuracy", "mnist", panels,
+                figures.methods(NAME, "mnist", PROPOSED, others=False, **alone),
+                HELD["mnist"], protocols="global,validation", **more)
 
 
 FIGURES: dict[str, Figure] = {
@@ -116,8 +112,7 @@ FIGURES: dict[str, Figure] = {
         "mnist", _MNIST, ablation.lines, HELD["mnist"],
         protocols="global,validation", table=ablation.table,
         sections=(ablation.answer, ablation.note), draw=ablation.draw,
-        quick=("c",)),
-}
+        quick=("c",))}
 
 PAPER = figures.Paper(
     NAME, FIGURES,

@@ -6,7 +6,6 @@ with their names and matched with no number: the paper says "entire test
 dataset".
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -53,7 +52,7 @@ def _of_run(outcome: suite.Outcome) -> list[Shares]:
   return found
 
 
-def section(outcomes: Sequence[suite.Outcome]) -> str:
+def section(outcomes: suite.Outcomes) -> str:
   """Section: both measures of every line but those at one rate."""
   cells = []
   for outcome in outcomes:

@@ -9,7 +9,7 @@ by means of trained models (D-17). The pooled optimum is what any method with
 one such model comes to at best.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from ...reports import answers, report, suite, verdicts
@@ -49,7 +49,7 @@ def of(base: Callable[[Any], list[Line]]) -> Callable[[Any], list[Line]]:
   return lines
 
 
-def table(outcomes: Sequence[suite.Outcome]) -> str:
+def table(outcomes: suite.Outcomes) -> str:
   """Every metric by every reading of what is measured, beside the paper's."""
   claims = {(c.panel, c.method, metric): c
             for figure, metric in METRICS.items()
@@ -62,10 +62,10 @@ def table(outcomes: Sequence[suite.Outcome]) -> str:
   rows = []
   for o in outcomes:
     late = o.summary["mean_last_10"]
-    words = [f"{o.cell.panel}: {o.cell.panel_title}", o.cell.label]
+    words = [o.cell.place, o.cell.label]
     for metric in METRICS.values():
       claim = claims.get((o.cell.panel, o.cell.label.split(", ")[0], metric))
-      words.append("-" if claim is None else f"{claim.value:g}")
+      words.append(report.number(claim and claim.value))
       for protocol in MEASURED:
         if protocol not in late:
           words.append("-")

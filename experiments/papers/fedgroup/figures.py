@@ -13,11 +13,10 @@ from fedjax_alg.data import DataError
 from fedjax_alg.data.sources import load_npz
 from fedjax_alg.data.synthetic import client_sizes
 from ...cli import config as config_lib
-from ...reports import figures, plots, report
-from ...reports import suite
+from ...cli.config import UsageError
+from ...reports import figures, plots, report, suite
 from ...reports.figures import Draw, Figure, Line, Panel, Request
-from . import pretraining, tables
-from . import claims
+from . import pretraining, tables, claims
 
 NAME = "fedgroup"
 #: alpha: FedGroup pre-trains alpha m clients.
@@ -83,8 +82,7 @@ def _hyper_parameters(label: str) -> frozenset[str]:
 
 def method(pair: Pair, label: str, *more: str) -> tuple[str, ...]:
   """The flags of a method on a pair; m and mu are given if it reads them."""
-  values = {"num_groups": pair.groups, "max_groups": pair.groups,
-            "mu": pair.mu}
+  values = {"num_groups": pair.groups, "max_groups": pair.groups, "mu": pair.mu}
   if label == claims.PRETRAINED:
     values = {"pretrain_scale": pair.groups * ALPHA}
   reads = _hyper_parameters(label)
@@ -142,8 +140,7 @@ def _shift_lines(panel: Panel) -> list[Line]:
           *_of_fg(panel, (", no migration", ("--migration=1",)))]
 
 
-def _with_rounds(
-    outcomes: Sequence[suite.Outcome]) -> dict[str, dict[str, list]]:
+def _with_rounds(outcomes: suite.Outcomes) -> dict[str, dict[str, list]]:
   """heading of a panel -> label -> rows of metrics.csv and rounds.csv.
 
   Rows of rounds.csv have the protocol "rounds".
@@ -165,9 +162,8 @@ def _draws(
     table1: whether its panels are those of Table 1, whose numbers are marked.
   """
 
-  def draw(
-      paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
-      x_axis: str) -> None:
+  def draw(paths: plots.Paths, outcomes: suite.Outcomes, title: str,
+           x_axis: str) -> None:
     marks: dict[str, list[plots.Mark]] = {}
     for o in outcomes if table1 else ():
       marks[o.cell.heading] = [
@@ -186,13 +182,12 @@ def _draws(
 #: The panels of Table 1: the number of classes of a client. "The training set
 #: size follows a power law", after FedProx (section 3.1), whose law of sizes is
 #: log-normal with sigma 2; pixels and rate are those of the other MNIST runs.
-_CLASSES = tuple(
-    Panel(letter, title, (*words, "--size_sigma=2"), "mnist_mclr")
-    for letter, title, words in (
-        ("a", "1 class", ("--partition=classes", "--classes_per_client=1")),
-        ("b", "3 classes", ("--partition=classes", "--classes_per_client=3")),
-        ("c", "5 classes", ("--partition=classes", "--classes_per_client=5")),
-        ("d", "10 classes (IID)", ("--partition=iid",))))
+_CLASSES = figures.panels({
+    "1 class": ("--partition=classes", "--classes_per_client=1"),
+    "3 classes": ("--partition=classes", "--classes_per_client=3"),
+    "5 classes": ("--partition=classes", "--classes_per_client=5"),
+    "10 classes (IID)": ("--partition=iid",)},
+                          "mnist_mclr", ("--size_sigma=2",))
 #: Of sigma 0, 0.5, 1 and 2, with pixels in [0, 1] or standardised, validation
 #: clients choose these for FedAvg, with three classes a client.
 _EQUAL = tuple(
@@ -303,8 +298,7 @@ FIGURES: dict[str, Figure] = {
         "MNIST-MCLR",
         (_MNIST.panel("a", "--rounds=100", "--shift=swap_all")._replace(
             halfway=lambda r: (f"--shift_every={r}",)),),
-        _shift_lines, protocols="local", table=tables.shifted),
-}
+        _shift_lines, protocols="local", table=tables.shifted)}
 
 
 @functools.cache
@@ -317,9 +311,9 @@ def _clients(path: str) -> int:
   try:
     found = load_npz(path).client_train
   except DataError as error:
-    raise config_lib.UsageError(f"--sent140_path={path}: {error}") from error
+    raise UsageError(f"--sent140_path={path}: {error}") from error
   if found is None:
-    raise config_lib.UsageError(
+    raise UsageError(
         f"--sent140_path={path}: has no client_train and client_test")
   return min(len(set(found.tolist())), _SENT140_CLIENTS)
 
@@ -376,8 +370,7 @@ TABLES = {
                     "Synthetic(1,1)-MCLR", "Sent140-LSTM"), pretraining.fig5),
     "clusters": _drawn(
         "clusters", "The groups of the pre-trained clients by EDC",
-        ("MNIST-MCLR", "FEMNIST-MCLR"), pretraining.clusters),
-}
+        ("MNIST-MCLR", "FEMNIST-MCLR"), pretraining.clusters)}
 
 PAPER = figures.Paper(
     NAME, FIGURES, TABLES,

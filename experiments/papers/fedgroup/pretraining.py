@@ -5,7 +5,6 @@ the same flags. No round is run.
 """
 
 from collections.abc import Sequence
-import pathlib
 from typing import NamedTuple
 
 import jax
@@ -94,7 +93,7 @@ def mapping(pool: Pool) -> Fit:
              float(intercept))
 
 
-def fig5(cells: Runs, paths: list[pathlib.Path], title: str) -> Made:
+def fig5(cells: Runs, paths: plots.Paths, title: str) -> Made:
   """Draws Fig. 5 for the first seed.
 
   Returns:
@@ -119,14 +118,14 @@ def fig5(cells: Runs, paths: list[pathlib.Path], title: str) -> Made:
         ", ".join(f"{f.pearson:.3f}" for f in fits)))
                           for title, fits in found.items())
 
-  statements = verdicts.for_paper(claims.NAME, "Fig5", (
+  statements = verdicts.for_paper(claims.NAME, "Fig5", {
       f"EDC is about linear in MADC (Pearson correlation at least {LINEAR}, "
-      "each seed)", linear))
+      "each seed)": linear})
   return (text + "\n\n" + verdicts.section(statements, []),
           answers.sentences("fig5", statements, []))
 
 
-def clusters(cells: Runs, paths: list[pathlib.Path], title: str) -> Made:
+def clusters(cells: Runs, paths: plots.Paths, title: str) -> Made:
   """Draws the groups of the first seed.
 
   Returns:

@@ -1,6 +1,6 @@
 """The tables of the FedGroup paper, made from finished runs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -18,22 +18,12 @@ def _accuracy(outcome: suite.Outcome, which: str, protocol: str) -> str:
   return shown(found["accuracy"]["values"], factor=100.0) if found else "-"
 
 
-def _stated(artifact: str) -> dict[tuple[str, str, str], float]:
-  """(panel, method, metric) -> the number that the paper states."""
-  return {(c.panel, c.method, c.metric): c.value
-          for c in report.load_claims(claims.NAME, artifact)}
-
-
-def _number(value: float | None, form: str = ".1f") -> str:
-  return "-" if value is None else f"{value:{form}}"
-
-
-def gains(outcomes: Sequence[suite.Outcome]) -> str:
+def gains(outcomes: suite.Outcomes) -> str:
   """Table 3: the best round of all methods, and the mean of the last ten.
 
   The first table has the form of the paper, with numbers ``ours (paper)``.
   """
-  stated = _stated("Table3")
+  stated = report.stated(claims.NAME, "Table3", "test_accuracy_max")
   # Panel g has the data of the other generator; the paper's numbers are those
   # of panel c.
   alias = {"g": "c"}
@@ -46,8 +36,7 @@ def gains(outcomes: Sequence[suite.Outcome]) -> str:
         (o.cell.heading, o.cell.label, _accuracy(o, which, PROTOCOL) + (
             "" if said is None or which != "best" else f" ({said:.1f})"))
         for o in found for said in [stated.get((
-            alias.get(o.cell.panel, o.cell.panel), o.cell.label,
-            "test_accuracy_max"))])
+            alias.get(o.cell.panel, o.cell.panel), o.cell.label))])
 
   return "\n\n".join([
       "Accuracy of the clients' models on their own test data, in percent: the "
@@ -56,18 +45,17 @@ def gains(outcomes: Sequence[suite.Outcome]) -> str:
       "chose:", cells("mean_last_10")])
 
 
-def by_partition(outcomes: Sequence[suite.Outcome]) -> str:
+def by_partition(outcomes: suite.Outcomes) -> str:
   """Synthetic: every method on each partition, and their spread."""
   judged = {a.method: a.verdict for a in of_table3("synthetic")(outcomes)
             if a.metric == "test_accuracy_max"}
-  stated = _stated("Table3")
+  stated = report.stated(claims.NAME, "Table3", "test_accuracy_max")
   rows = []
   for o in outcomes:
     parts = o.parts or (o,)
     means = [float(claims.SCORE(part).mean()) for part in parts]
     rows.append([
-        o.cell.label,
-        _number(stated.get(("e", o.cell.label, "test_accuracy_max"))),
+        o.cell.label, report.number(stated.get(("e", o.cell.label)), ".1f"),
         *(shown(claims.SCORE(part)) for part in parts),
         f"{min(means):.1f} to {max(means):.1f}",
         results.shown(results.spread(means)), judged.get(o.cell.label, "-")])
@@ -82,18 +70,17 @@ def by_partition(outcomes: Sequence[suite.Outcome]) -> str:
                "verdict"], rows))
 
 
-def of_table3(figure: str) -> Callable[
-    [Sequence[suite.Outcome]], list[answers.Answer]]:
+def of_table3(figure: str) -> Callable[[suite.Outcomes], list[answers.Answer]]:
   """Makes the ``Figure.further`` that answers Table 3 by another figure."""
 
-  def judge(outcomes: Sequence[suite.Outcome]) -> list[answers.Answer]:
+  def judge(outcomes: suite.Outcomes) -> list[answers.Answer]:
     return [answer._replace(figure=figure) for answer in answers.numbers(
         claims.NAME, "Table3", outcomes, OF_TABLE3)]
 
   return judge
 
 
-def survives(outcomes: Sequence[suite.Outcome]) -> str:
+def survives(outcomes: suite.Outcomes) -> str:
   """Section: how much of FedGroup's gain over FedAvg is due to its groups."""
   rows = []
   for runs in suite.by_panel(outcomes):
@@ -102,7 +89,7 @@ def survives(outcomes: Sequence[suite.Outcome]) -> str:
       plain, groups, without = (
           found[label] for label in ("FedAvg", claims.FG, claims.PRETRAINED))
       rows.append([
-          f"{runs[0].cell.panel}: {runs[0].cell.panel_title}",
+          runs[0].cell.place,
           shown(groups - plain), shown(without - plain),
           shown(groups - without)])
   return ("## Groups or pre-training\n\nFedGroup pre-trains clients before "
@@ -119,36 +106,28 @@ def _median(outcome: suite.Outcome) -> np.ndarray:
       results.by_seed(outcome.rows, "global", "accuracy"), axis=1)
 
 
-def _gain(outcome: suite.Outcome, outcomes: Sequence[suite.Outcome]):
-  """The gain over FeSEM in points, [seeds]."""
-  return claims.SCORE(outcome) - claims.SCORE(
-      verdicts.pick(outcomes, outcome.cell.panel, "FeSEM"))
-
-
 #: metric of the claims file -> what is measured.
-OF_TABLE3 = {"test_accuracy_max": lambda o, every: claims.SCORE(o),
-             "gain_over_FeSEM": _gain}
-OF_TABLE1 = {
-    "discrepancy_mean": lambda o, every: verdicts.of_rounds("discrepancy")(o),
-    "discrepancy_variance": lambda o, every: verdicts.of_rounds(
-        "discrepancy", np.var)(o),
-    "test_accuracy_max": lambda o, every: verdicts.best("accuracy")(o),
-    "test_accuracy_median": lambda o, every: _median(o),
-    "rounds_to_85%": lambda o, every: verdicts.rounds_to(0.85)(o)}
+OF_TABLE3: answers.Measures = {"test_accuracy_max": claims.SCORE,
+                               "gain_over_FeSEM": (claims.SCORE, "FeSEM")}
+OF_TABLE1 = {"discrepancy_mean": verdicts.of_rounds("discrepancy"),
+             "discrepancy_variance": verdicts.of_rounds("discrepancy", np.var),
+             "test_accuracy_max": verdicts.best("accuracy"),
+             "test_accuracy_median": _median,
+             "rounds_to_85%": verdicts.rounds_to(0.85)}
 
 
-def heterogeneity(outcomes: Sequence[suite.Outcome]) -> str:
+def heterogeneity(outcomes: suite.Outcomes) -> str:
   """Table 1: discrepancy and accuracy by the number of a client's classes."""
-  stated = _stated("Table1")
 
   def beside(metric: str, form: str, digits: int = 2) -> report.Column:
     """Ours, and the paper's number in brackets."""
+    stated = report.stated(claims.NAME, "Table1", metric)
 
     def cell(o: suite.Outcome) -> str:
-      found = OF_TABLE1[metric](o, ())
+      found = OF_TABLE1[metric](o)
       ours = shown(found, digits) if digits else ", ".join(
           f"{n:.0f}" if np.isfinite(n) else "-" for n in found)
-      value = stated.get((o.cell.panel, "FedAvg", metric))
+      value = stated.get((o.cell.panel, "FedAvg"))
       return ours + ("" if value is None else f" ({value:{form}})")
 
     return cell
@@ -172,7 +151,7 @@ def _after(outcome: suite.Outcome, protocol: str, number: int) -> str:
   return shown(values) if values else "-"
 
 
-def newcomers(outcomes: Sequence[suite.Outcome]) -> str:
+def newcomers(outcomes: suite.Outcomes) -> str:
   """A table of the accuracy of newcomers and of the other clients."""
   ((when, _),) = outcomes[0].cell.config.values["newcomers_at"]
   rows = []
@@ -187,7 +166,7 @@ def newcomers(outcomes: Sequence[suite.Outcome]) -> str:
       "difference"], rows)
 
 
-def shifted(outcomes: Sequence[suite.Outcome]) -> str:
+def shifted(outcomes: suite.Outcomes) -> str:
   """A table of the accuracy before and after the clients' data change."""
   when = outcomes[0].cell.config.values["shift_every"]
   last = outcomes[0].summary["cost"]["rounds"]

@@ -49,9 +49,8 @@ def federated(
   features = x.shape[1]
   size = np.array([len(part) for part in np.array_split(y, clients)])
   model = models.make_model("softmax", (features,), CLASSES)
-  algorithm = registry.build(
-      "afl", model, map_clients=clients_lib.ClientMap(),
-      client_ridge=ridge, remove_ridge=True)
+  algorithm = registry.build("afl", model, map_clients=clients_lib.ClientMap(),
+                             client_ridge=ridge, remove_ridge=True)
   with jax.enable_x64(True):
     data = jax.tree.map(jnp.asarray, layout.client_data(
         x, y, np.arange(len(y)), np.cumsum(size) - size, size))
@@ -67,9 +66,8 @@ def federated(
   return np.asarray(found["params"]["kernel"], np.float64)[0].T
 
 
-def deviations(
-    rows: int, features: int, clients: Sequence[int], ridge: float
-) -> list[float]:
+def deviations(rows: int, features: int, clients: Sequence[int],
+               ridge: float) -> list[float]:
   """sum |W - W_joint| for each number of clients."""
   x, y = examples(rows, features)
   whole = joint(x, y)
@@ -90,8 +88,7 @@ def table(quick: bool) -> str:
       said = None if quick else claims.get((panel, f"deviation_{number}"))
       beside = ("-", rule.NO_NUMBER) if said is None else (
           f"{said:.1e}", rule.place(found - said, 0.0))
-      lines.append([
-          number, f"{ridge:g}", beside[0], f"{found:.1e}", beside[1]])
+      lines.append([number, f"{ridge:g}", beside[0], f"{found:.1e}", beside[1]])
   return (f"{rows:,} x {features} Gaussian features, {CLASSES} classes, equal "
           "parts; the sum of all |W - W_joint|, W_joint by NumPy's lstsq. "
           "Below is better.\n\n" + report.table(

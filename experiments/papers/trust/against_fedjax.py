@@ -84,9 +84,8 @@ class Task(NamedTuple):
 @functools.cache
 def task(scale: Scale) -> Task:
   """Handwritten digits over clients by Dirichlet(0.5), a small network."""
-  fed = fa.federate(
-      "digits", features="flatten", partition="dirichlet",
-      dirichlet_alpha=0.5, num_clients=scale.clients, seed=0)
+  fed = fa.federate("digits", features="flatten", partition="dirichlet",
+                    dirichlet_alpha=0.5, num_clients=scale.clients, seed=0)
   data = jax.tree.map(jnp.asarray, layout.client_data(
       np.asarray(fed.data.train.x), np.asarray(fed.data.train.y),
       np.arange(int(np.sum(fed.data.train.size))),
@@ -193,9 +192,8 @@ def _there(scale: Scale, name: str) -> Any:
           loss, sgd, server, whole, own)}[name]()
 
 
-def theirs(
-    one: Task, name: str, start: Any, seed: int, batches: Batches
-) -> tuple[list[Any], list[np.ndarray]]:
+def theirs(one: Task, name: str, start: Any, seed: int,
+           batches: Batches) -> tuple[list[Any], list[np.ndarray]]:
   """Runs the rounds in FedJAX; arguments and results as ``ours``.
 
   Args:
@@ -287,8 +285,7 @@ def table(quick: bool) -> str:
     apart, same_groups, losses = [], [], []
     for seed in range(scale.seeds):
       found, groups = ours(one, name, seed)
-      other, others = theirs(
-          one, name, found[0], seed, same_batches(one, seed))
+      other, others = theirs(one, name, found[0], seed, same_batches(one, seed))
       apart.append([distance(a, b) for a, b in zip(found[1:], other[1:])])
       same_groups.append(np.array_equal(groups, others))
       shuffled, _ = theirs(one, name, found[0], seed, None)

@@ -9,14 +9,12 @@
 - ``fedjax``: FedJAX 0.0.17, run in turn on the same clients and rows.
 """
 
-from collections.abc import Callable, Sequence
-import pathlib
+from collections.abc import Callable
 
 import numpy as np
 
 from ...cli import flag_words
-from ...reports import answers, figures, plots, report, rule, suite
-from ...reports import verdicts
+from ...reports import answers, figures, plots, report, rule, suite, verdicts
 from ...reports.figures import Figure, Line, Panel
 from . import afl, against_fedjax
 
@@ -37,11 +35,6 @@ def _file(name: str) -> tuple[str, ...]:
   return (f"--flagfile={NAME}/methods/{name}.flags",)
 
 
-def _niid_lines(panel: Panel) -> list[Line]:
-  del panel
-  return [Line(label, _file(name)) for label, name in _NIID.items()]
-
-
 def _2nn_lines(panel: Panel) -> list[Line]:
   return [Line("FedAvg", _file(_2NN[flag_words.said(panel.flags)[
       "partition"]]))]
@@ -51,19 +44,16 @@ def _2nn_panels() -> tuple[Panel, ...]:
   kinds = (("IID", ("--partition=iid", "--size_sigma=0", "--rounds=300")),
            ("two classes", ("--partition=shards", "--classes_per_client=2",
                             "--rounds=1000")))
-  return tuple(
-      Panel(letter, f"{words}, C = {share}", (
-          *flags, f"--participation={share}",
-          "--stop_at=global:accuracy:0.97"))
-      for letter, (words, flags, share) in zip("abcdefgh", (
-          (*kind, share) for kind in kinds for share in (0.1, 0.2, 0.5, 1))))
+  return figures.panels({
+      f"{words}, C = {share}": (*flags, f"--participation={share}")
+      for words, flags in kinds for share in (0.1, 0.2, 0.5, 1)},
+                        more=("--stop_at=global:accuracy:0.97",))
 
 
 def _best(protocol: str, rounds: int) -> Callable[..., np.ndarray]:
   """Measures the best round, as the works do, after so many rounds."""
 
-  def measure(outcome, outcomes):
-    del outcomes
+  def measure(outcome):
     found = verdicts.best("accuracy", protocol)(outcome)
     played = outcome.summary["cost"]["rounds"]
     if played < rounds:
@@ -74,15 +64,10 @@ def _best(protocol: str, rounds: int) -> Callable[..., np.ndarray]:
   return measure
 
 
-def _rounds_to_97(outcome, outcomes):
-  del outcomes
-  return verdicts.rounds_to(0.97)(outcome)
-
-
 def _published(name: str) -> figures.Section:
   """The table of a figure: every published number, run or not."""
 
-  def section(outcomes: Sequence[suite.Outcome]) -> str:
+  def section(outcomes: suite.Outcomes) -> str:
     figure = FIGURES[name]
     titles = {panel.letter: panel.title for panel in figure.panels}
     played = {(o.cell.panel, o.cell.label): o.summary["cost"]["rounds"]
@@ -98,12 +83,9 @@ def _published(name: str) -> figures.Section:
         lacking[claim.panel] = None
         rows[-1] += ["-", "-", rule.NOT_RUN]
         continue
-      gap = None
-      if answer.verdict in (rule.ABOVE, rule.BELOW):
-        gap = abs(float(answer.ours.split(" ")[0]) - claim.value)
       rows[-1] += [
-          answer.ours, str(played[claim.panel, claim.method]), rule.words(
-              answer.verdict, gap, claim.metric, claim.unit, own=True)]
+          answer.ours, str(played[claim.panel, claim.method]),
+          answer.words(claim.value, claim.unit, own=True)]
     return report.table([
         "panel", "method", "metric", "published", "ours", "rounds run",
         "verdict"], rows) + bool(lacking) * (
@@ -121,9 +103,8 @@ _MODELS = {
     "pFedMe, global": ("global", "global_accuracy_max")}
 
 
-def _draw_pfedme(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
-    x_axis: str) -> None:
+def _draw_pfedme(paths: plots.Paths, outcomes: suite.Outcomes,
+                 title: str, x_axis: str) -> None:
   """Draws the curves of all three models of pFedMe."""
   runs, marks = {}, {}
   published = {c.metric: c.value for c in report.load_claims(NAME, "pfedme")}
@@ -135,8 +116,7 @@ def _draw_pfedme(
         for label, (protocol, _) in _MODELS.items()}
     marks[panel] = [plots.Mark(label, published[metric] / 100.0)
                     for label, (_, metric) in _MODELS.items() if metric]
-  plots.panels(
-      paths, runs, "", "accuracy", title, x_axis, marks)
+  plots.panels(paths, runs, "", "accuracy", title, x_axis, marks)
 
 
 def _figure(name: str, title: str, data: str, panels: tuple[Panel, ...],
@@ -155,14 +135,15 @@ FIGURES: dict[str, Figure] = {
               for letter, title, dataset in (
                   ("a", "MNIST", "mnist"),
                   ("b", "Fashion-MNIST", "fashion_mnist"),
-                  ("c", "CIFAR-10", "cifar10"))), _niid_lines,
+                  ("c", "CIFAR-10", "cifar10"))),
+        figures.of_files(f"{NAME}/methods", _NIID),
         quick=("a",), num_seeds=1,
         measures={"test_accuracy_max": _best("global", 50)},
         shrunk=("--layers=valid3-4,max2,dense16", "--local_epochs=1")),
     "fedavg_2nn": _figure(
         "fedavg_2nn", "FedAvg's 2NN: rounds to 97 % on MNIST, E = 1, B = 10",
         "2nn", _2nn_panels(), _2nn_lines, quick=("a", "e"),
-        measures={"rounds_to_97%": _rounds_to_97},
+        measures={"rounds_to_97%": verdicts.rounds_to(0.97)},
         shrunk=("--num_clients=20", "--hidden=16,16")),
     "pfedme": _figure(
         "pfedme", "pFedMe: best round, MNIST, softmax regression, 20 clients "
@@ -171,8 +152,7 @@ FIGURES: dict[str, Figure] = {
         lambda panel: [Line("pFedMe", _file("pfedme"))],
         protocols="global,local,copy", draw=_draw_pfedme,
         measures={"personal_accuracy_max": _best("copy", 800),
-                  "global_accuracy_max": _best("global", 800)}),
-}
+                  "global_accuracy_max": _best("global", 800)})}
 
 
 TABLES = {
@@ -181,8 +161,7 @@ TABLES = {
         lambda request, folder: (afl.table(request.quick), [])),
     "fedjax": figures.Table(
         "FedJAX 0.0.17 on the same clients",
-        lambda request, folder: (against_fedjax.table(request.quick), [])),
-}
+        lambda request, folder: (against_fedjax.table(request.quick), []))}
 
 PAPER = figures.Paper(
     NAME, FIGURES, TABLES,

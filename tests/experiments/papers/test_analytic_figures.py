@@ -224,7 +224,7 @@ def test_fig6_table(personal, monkeypatch):
       2, 9e9 if o is slow else 4.0))
   assert verdicts.judge(claims.FIG6[-1], [*own, slow])[1] == "holds"
   with pytest.raises(verdicts.NotRun, match="5 of 100 rounds: 50.00"):
-    claims.end_on_cifar10(slow, own)
+    claims.end_on_cifar10(slow)
   assert config.parse([
       "--flagfile=analytic/methods_cifar10/fedavg.flags", "--algorithm=fedavg",
   ]).values["rounds"] == claims.CIFAR10_ROUNDS

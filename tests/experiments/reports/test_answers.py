@@ -42,7 +42,7 @@ def test_answers_of_a_figure_are_kept(tmp_path):
       "CLSFSVRG", 20, how="stated"),
           made.rising("FedAvg", None)]
   found = answers.numbers("conjugate", "fig2", runs, {
-      "rounds_to_98%": lambda o, every: made.verdicts.rounds_to(0.98)(o)})
+      "rounds_to_98%": made.verdicts.rounds_to(0.98)})
   by_method = {a.method: (a.claim, a.verdict) for a in found}
   assert by_method == {"CLSFSVRG": ("48", "same"), "FedAvg": (">100", "same"),
                        "CLSFSVRG (stated)": ("48", "below")}
@@ -173,7 +173,7 @@ def test_no_row_is_silent(name):
   assert all(row.tried or row.verdict != rule.NOT_RUN for row in found)
   assert {row.verdict for row in found} <= {
       rule.NOT_COMPARABLE, rule.NOT_RUN, "lost"}
-  for pattern in claims_page._judged(name):
+  for pattern in report.read_claims(name, "judged"):
     if pattern["kind"] == "sentences" and pattern["artifact"] not in (
         "Fig7", "Fig8", "Fig5", "Intro"):
       for word in pattern["text"].split(" & "):

@@ -1,0 +1,60 @@
+"""The rounds of a run, compiled for all devices, to be timed one by one."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks import timing
+from fedjax_alg import base, data, models
+from fedjax_alg.engine import clients, loop, sharding
+from fedjax_alg.engine.keys import run_keys
+from fedjax_alg.engine.round import Participation
+from fedjax_alg.runs import methods
+
+
+class Rounds:
+  """Some rounds of one algorithm, and the states after those played so far."""
+
+  def __init__(
+      self, fed: data.Federation, algorithm: str, given: dict[str, Any],
+      cohort: int, seed: int, rounds: int, model: str, **options: Any):
+    """Compiles them.
+
+    Args:
+      fed: the clients.
+      algorithm: its name.
+      given: hyper-parameters that are not the defaults.
+      cohort: participants of a round.
+      seed: of the run.
+      rounds: how many are played at once.
+      model: its name.
+      **options: those of the model.
+    """
+    mesh = sharding.clients_mesh()
+    self.mesh, self.mode = mesh, clients.default_mode(sharding.platform(mesh))
+    self.map_clients = clients.ClientMap(self.mode, mesh=mesh)
+    self.model = models.make_model(
+        model, fed.example_shape, fed.num_classes, **options)
+    method = methods.with_keywords(methods.method_of(algorithm), given)
+    self.hparams, self._count = method.hparams, jnp.int32(rounds)
+    build = method.builder(self.model, self.map_clients)
+    self.train, *self._more = sharding.replicate((
+        fed.data.train, jax.tree.map(lambda key: key[None], run_keys(seed)),
+        method.numbers([self.hparams], 1)), mesh)
+    spec = base.FedSpec(
+        fed.num_clients, cohort, fed.num_classes, fed.example_shape)
+    self.state = sharding.replicate(jax.jit(functools.partial(
+        loop.initial_states, build, self.model, spec))(
+            self.train, *self._more), mesh)
+    self._play, self.compile_s = timing.compiled(
+        loop.make_run_rounds(build, Participation(cohort), rounds, mesh=mesh),
+        self.state, self.train, *self._more, jnp.int32(0), self._count)
+
+  def play(self, start: int) -> float:
+    """Plays the rounds from ``start`` on; returns the seconds."""
+    (self.state, _), taken = timing.timed(
+        self._play, self.state, self.train, *self._more, jnp.int32(start),
+        self._count)
+    return taken
