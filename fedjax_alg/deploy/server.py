@@ -37,7 +37,7 @@ class Round(NamedTuple):
   ledger_up: int
   clients_s: float  #: seconds of waiting for answers
   server_s: float  #: seconds of all else
-  train_loss: float  #: NaN of a method that has none
+  train_loss: float | None  #: None of a method in closed form
 
 
 class _Piece:
@@ -152,7 +152,7 @@ class Server:
         *traffic.means(answered), _bytes(cost.down, cost.bytes_down),
         _bytes(cost.up, cost.bytes_up), traffic.seconds,
         time.monotonic() - began - traffic.seconds,
-        float(aux.server.get("train_loss", np.nan)))
+        float(aux.server["train_loss"]) if "train_loss" in aux.server else None)
 
   def evaluate(self) -> dict[str, float]:
     """The metrics of the global models on the server's test examples."""
