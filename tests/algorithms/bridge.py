@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from fedjax_alg import registry
 from fedjax_alg.base import Shard
@@ -17,21 +18,58 @@ from tests.reference import diversified as oracle
 
 #: Unlike cohorts of clients of 3 to 90 examples, who come again or never.
 COHORTS = [[0, 1, 4, 5, 8, 11], [1, 2, 3, 6, 9], [0, 4, 7, 8, 10, 11]]
-KEYS = [jax.random.key(seed) for seed in (3, 4, 5)]
+KEYS = [jax.random.key(seed) for seed in range(3, 8)]
 NOBODY = 12  #: the id of a slot without a client
 
 
 def to_oracle(params):
-  """Softmax parameters as the oracle keeps them: kernel [D, L], float64."""
+  """Softmax parameters as the oracle keeps them, the bias in the last row."""
   inner = params["params"]
-  return {"kernel": np.asarray(inner["kernel"], np.float64).T,
-          "bias": np.asarray(inner["bias"], np.float64)}
+  return oracle.as_model(np.asarray(inner["kernel"]).T, inner["bias"])
 
 
 def to_library(w):
   """The inverse of ``to_oracle``, float32."""
-  return {"params": {"kernel": jnp.asarray(w["kernel"].T, jnp.float32),
-                     "bias": jnp.asarray(w["bias"], jnp.float32)}}
+  w = jnp.asarray(w, jnp.float32)
+  return {"params": {"kernel": w[:-1].T, "bias": w[-1]}}
+
+
+def build(problem, name, **settings):
+  """The algorithm for the problem's model, its clients one by one."""
+  return registry.build(
+      name, problem.model, map_clients=clients.ClientMap(), **settings)
+
+
+def refused(problem, name, said, **settings):
+  """It is not built, and in one line that begins so it is said why not."""
+  with pytest.raises(ValueError, match=f"^{said}") as error:
+    build(problem, name, **settings)
+  assert "\n" not in str(error.value)
+
+
+def cohort_of(problem, ids):
+  """The cohort of these clients."""
+  return _take_cohort(problem.data, jnp.array(ids, jnp.int32))
+
+
+def model_of(state, k=0):
+  """Model ``k`` of a state."""
+  return problems.row(state.models, k)
+
+
+def init(problem, algorithm, key=KEYS[0], params=None):
+  """The first state, from ``some_params`` if no others are given."""
+  if params is None:
+    params = problems.some_params(problem.model)
+  return algorithm.init(params, problem.spec, key)
+
+
+def one_round(problem, algorithm, ids, key=KEYS[0], state=None):
+  """The first state or that given, the one after a round, the report."""
+  if state is None:
+    state = init(problem, algorithm)
+  return state, *problems.quick_jit(algorithm.round)(
+      state, cohort_of(problem, ids), key)
 
 
 def play(problem, name, ids, key, start, **settings):
@@ -40,66 +78,38 @@ def play(problem, name, ids, key, start, **settings):
   Returns:
     Model 0 after it, the round's aux, the cohort.
   """
-  final, aux, cohort = chain(problem, name, [ids], [key], start, **settings)
-  return model_of(final), aux[0], cohort[0]
-
-
-def model_of(state):
-  """Model 0 of a state."""
-  return jax.tree.map(lambda leaf: np.asarray(leaf)[0], state.models)
-
-
-def chain(problem, name, cohorts, keys, start, **settings):
-  """Rounds with given cohorts (lists of client ids) and keys.
-
-  Returns:
-    The final state, and of every round its aux and its cohort.
-  """
-  states, log, cohorts = history(
-      problem, name, cohorts, keys, start, **settings)
-  return states[-1], log, cohorts
+  states, log = history(problem, name, [ids], [key], start, **settings)
+  return model_of(states[-1]), log[0], cohort_of(problem, ids)
 
 
 def history(problem, name, cohorts, keys, start, **settings):
-  """As ``chain``, with the state before the first and after every round.
+  """States and reports of rounds with given cohorts (ids) and keys.
 
-  Smaller cohorts have padding slots, so that all rounds are one program; what
-  is returned has none.
+  The first state is that before the first round. Smaller cohorts have padding
+  slots, so that all rounds are one program; the reports have none.
   """
-  algorithm = registry.build(
-      name, problem.model, map_clients=clients.ClientMap(), **settings)
-  numbers = [len(ids) for ids in cohorts]
-  padding = [problem.spec.num_clients] * max(numbers)
-  cohorts = [cohort_of(problem, [*ids, *padding[len(ids):]])
-             for ids in cohorts]
+  most = max(map(len, cohorts))
+  states, log = _run(
+      problem, name, [cohort_of(
+          problem, [*ids, *[NOBODY] * (most - len(ids))]) for ids in cohorts],
+      keys, layout.everyone(problem.data), start, **settings)
+  return states, [aux._replace(**jax.tree.map(
+      lambda leaf: np.asarray(leaf)[:len(ids)],
+      dict(client=aux.client, work=aux.work)))
+                  for ids, aux in zip(cohorts, log)]
 
-  def begin(params):
-    state = algorithm.init(params, problem.spec, keys[0])
-    return algorithm.setup(state, layout.everyone(problem.data), keys[0])
 
-  states, log = [problems.quick_jit(begin)(start)], []
+def _run(problem, name, cohorts, keys, everyone, start, **settings):
+  algorithm = build(problem, name, **settings)
+  begin = problems.quick_jit(lambda params: algorithm.setup(
+      algorithm.init(params, problem.spec, keys[0]), everyone, keys[0]))
+  states, log = [begin(start)], []
   round_ = problems.quick_jit(algorithm.round)
-  for cohort, key, number in zip(cohorts, keys, numbers, strict=True):
+  for cohort, key in zip(cohorts, keys, strict=True):
     state, aux = round_(states[-1], cohort, key)
     states.append(state)
-    log.append(aux._replace(
-        client=_first(number, aux.client), work=_first(number, aux.work)))
-  return states, log, [cohort._replace(
-      ids=_first(number, cohort.ids), weight=_first(number, cohort.weight),
-      shards=cohort.shards._replace(
-          offset=_first(number, cohort.shards.offset),
-          size=_first(number, cohort.shards.size)))
-                       for cohort, number in zip(cohorts, numbers)]
-
-
-def cohort_of(problem, ids):
-  """The cohort of these clients."""
-  return _take_cohort(problem.data, jnp.array(ids, jnp.int32))
-
-
-def _first(number, tree):
-  """The first rows of every leaf."""
-  return jax.tree.map(lambda leaf: np.asarray(leaf)[:number], tree)
+    log.append(aux)
+  return states, log
 
 
 class Round(NamedTuple):
@@ -131,10 +141,9 @@ def rounds(problem, name, cohorts=None, slots=0, **settings):
   hparams = registry.get(name).hparams(**settings)
   cohorts = cohorts or COHORTS
   padded = [[*ids, *[NOBODY] * (slots - len(ids))] for ids in cohorts]
-  states, log, _ = history(
-      problem, name, padded, KEYS[:len(cohorts)],
-      problems.some_params(problem.model), **settings)
-  held = [*np.asarray(problem.data.size), 0]
+  states, log = history(problem, name, padded, KEYS[:len(cohorts)],
+                        problems.some_params(problem.model), **settings)
+  held = np.asarray(problem.data.size)
   return hparams, [
       _round(problem, hparams, [i for i in ids if held[i]], *rest)
       for ids, *rest in zip(cohorts, KEYS, states, states[1:], log)]
@@ -142,9 +151,8 @@ def rounds(problem, name, cohorts=None, slots=0, **settings):
 
 def _round(problem, hparams, ids, key, before, state, aux, there=12):
   own = isinstance(hparams, minibatches.LocalWork)
-  return Round(ids, key, before, state, aux, {
-      i: client_batches(problem, i, jax.random.fold_in(key, i), hparams)
-      for i in ids} if own else {}, there)
+  return Round(ids, key, before, state, aux, by_client(
+      problem, ids, key, hparams) if own else {}, there)
 
 
 #: Rounds run before each client comes.
@@ -154,25 +162,34 @@ JOINS = np.repeat([0, 1, 3], [5, 4, 3])
 def with_newcomers(problem, name, **settings):
   """As ``rounds``, five of 4 random clients of those there."""
   data = problem.data._replace(joins=jnp.asarray(JOINS, jnp.int32))
-  keys = [jax.random.key(seed) for seed in range(5)]
   hparams = registry.get(name).hparams(**settings)
-  algorithm = registry.build(
-      name, problem.model, map_clients=clients.ClientMap(), **settings)
+  cohorts = [sample_cohort(data, 4, key, n) for n, key in enumerate(KEYS)]
+  states, log = _run(problem, name, cohorts, KEYS, layout.present(data, 0),
+                     problems.some_params(problem.model), **settings)
+  return hparams, [
+      _round(problem, hparams, np.asarray(cohort.ids).tolist(), *rest,
+             int((JOINS <= n).sum()))
+      for n, (cohort, *rest) in enumerate(zip(
+          cohorts, KEYS, states, states[1:], log))]
 
-  def begin(params):
-    state = algorithm.init(params, problem.spec, keys[0])
-    return algorithm.setup(state, layout.present(data, 0), keys[0])
 
-  states = [problems.quick_jit(begin)(problems.some_params(problem.model))]
-  round_, played = problems.quick_jit(algorithm.round), []
-  for number, key in enumerate(keys):
-    cohort = sample_cohort(data, 4, key, number)
-    state, aux = round_(states[-1], cohort, key)
-    played.append(_round(
-        problem, hparams, np.asarray(cohort.ids).tolist(), key, states[-1],
-        state, aux, int((JOINS <= number).sum())))
-    states.append(state)
-  return hparams, played
+def deployer(problem, name, **settings):
+  """(state, client, key, holder) -> what it deploys, and its copy if any.
+
+  The client has the data of ``holder``, if not its own; ``NOBODY`` has none.
+  """
+  algorithm = build(problem, name, **settings)
+  program = problems.quick_jit(lambda *args: [fn(*args) for fn in (
+      algorithm.client_params, algorithm.client_copy) if fn is not None])
+
+  def deploy(state, client, key=KEYS[0], holder=None):
+    holder = client if holder is None else holder
+    shard = Shard(problem.data.x, problem.data.y, jnp.int32(0), jnp.int32(0))
+    if holder != NOBODY:
+      shard = layout.shard_of(problem.data, holder)
+    return program(state, jnp.int32(client), shard, key)
+
+  return deploy
 
 
 def start(problem):
@@ -187,8 +204,12 @@ def entry(table, i):
 
 def assert_vectors_close(mine, theirs, atol=1e-5):
   """Two models of the oracle agree."""
-  np.testing.assert_allclose(
-      oracle.to_vector(mine), oracle.to_vector(theirs), rtol=0, atol=atol)
+  np.testing.assert_allclose(mine, theirs, rtol=0, atol=atol)
+
+
+def counts(aux):
+  """Floats down and up, exchanges, examples' gradients of a round."""
+  return [int(count) for count in aux.cost[:4]]
 
 
 def read(batches_):
@@ -196,17 +217,31 @@ def read(batches_):
   return sum(len(rows) for steps in batches_.values() for rows in steps)
 
 
+def examples(problem, ids):
+  """Examples that the clients hold."""
+  return sum(len(problem.clients[i][1]) for i in ids)
+
+
+def losses(problem, w, ids):
+  """The clients' objectives at a model of the oracle."""
+  return [oracle.loss(w, *problem.clients[i], problems.L2) for i in ids]
+
+
 def without_examples(problem, client):
   """The problem in which a client has none."""
   data = problem.data
-  return problem._replace(
-      data=data._replace(size=data.size.at[client].set(0)))
+  return problem._replace(data=data._replace(size=data.size.at[client].set(0)))
 
 
 def batches(problem, cohort, key, work):
+  """``by_client`` of a cohort."""
+  return by_client(problem, np.asarray(cohort.ids).tolist(), key, work)
+
+
+def by_client(problem, ids, key, work):
   """client id -> rows of each local step, drawn as the library draws them."""
   return {i: client_batches(problem, i, jax.random.fold_in(key, i), work)
-          for i in np.asarray(cohort.ids).tolist()}
+          for i in ids}
 
 
 def client_batches(problem, i, key, work):
@@ -239,8 +274,7 @@ def assert_step_close(start, params, expected, rtol=1e-4):
       displacement. The library computes in float32, where a parameter of
       order 1 has an error of 1e-7.
   """
-  mine = oracle.to_vector(oracle.add(to_oracle(params), start, -1.0))
-  theirs = oracle.to_vector(oracle.add(expected, start, -1.0))
-  largest = np.abs(theirs).max()
+  largest = np.abs(expected - start).max()
   assert largest > 1e-3, "the round did nothing that could be compared"
-  np.testing.assert_allclose(mine, theirs, rtol=0, atol=rtol * largest)
+  np.testing.assert_allclose(
+      to_oracle(params), expected, rtol=0, atol=rtol * largest)

@@ -4,6 +4,7 @@ All programs take cohorts of SLOTS slots, those beyond the ids given are
 padding.
 """
 
+import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -13,8 +14,10 @@ import numpy as np
 
 from fedjax_alg import base, registry
 from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
+from fedjax_alg.rounds import clustered
 from tests import problems
 from tests.algorithms import bridge
 from tests.reference import clustered as oracle
@@ -62,17 +65,38 @@ def jitted(algorithm, hparams) -> Programs:
 def programs(name, **settings) -> Programs:
   """The programs of a registered algorithm, WORK where nothing else is said."""
   settings = WORK | settings
-  return jitted(
-      registry.build(name, problem().model,
-                     map_clients=clients.ClientMap(), **settings),
-      registry.get(name).hparams(**settings))
+  return jitted(bridge.build(problem(), name, **settings),
+                registry.get(name).hparams(**settings))
 
 
-class Play(NamedTuple):
-  """Rounds, and what they began with."""
+def by_arguments(hparams, rule, **numbers):
+  """Hyper-parameters by name -> programs that have these as arguments.
 
-  states: list[Any]  #: one more than rounds
-  log: list[Any]
+  One compilation serves all.
+
+  Args:
+    hparams: of the method, whose clients train by SGD.
+    rule: (model, hyper-parameters) -> the rule of the method.
+    **numbers: the arguments, where nothing else is said.
+  """
+  model = problem().model
+
+  def build(given):
+    h = dataclasses.replace(hparams, **given)
+    return clustered.compose_clustered(
+        model, sgd_update(model, h, h.client_lr), rule(model, h),
+        map_clients=clients.ClientMap())
+
+  rest = jitted(build(numbers), None)
+  round_ = problems.quick_jit(
+      lambda given, *inputs: build(given).round(*inputs))
+
+  def programs_of(**given):
+    given = {name: jnp.array((numbers | given)[name], jnp.int32 if isinstance(
+        number, int) else jnp.float32) for name, number in numbers.items()}
+    return rest._replace(round=lambda *inputs: round_(given, *inputs))
+
+  return programs_of
 
 
 def begin(run, data, params=None, key=START, there=None):
@@ -89,29 +113,28 @@ def cohort_of(data, ids):
   return layout.take_cohort(data, jnp.array(padded, jnp.int32))
 
 
-def play(run, data, state, cohorts=None, keys=None) -> Play:
-  """Rounds from a state."""
+def play(run, data, state, cohorts=None, keys=None):
+  """Rounds from a state: the states, one more than rounds, and the reports."""
   states, log = [state], []
   for ids, key in zip(cohorts or COHORTS, keys or KEYS):
     state, aux = run.round(states[-1], cohort_of(data, ids), key)
     states.append(state)
     log.append(aux)
-  return Play(states, log)
+  return states, log
 
 
 def rounds(run, problem_, state, cohorts=None):
   """``bridge.Round`` of ``play``."""
-  played = play(run, problem_.data, state, cohorts)
+  states, log = play(run, problem_.data, state, cohorts)
   return [
       bridge.Round(ids, key, *rest, batches(problem_, ids, key))
       for ids, key, *rest in zip(
-          cohorts or COHORTS, KEYS, played.states, played.states[1:],
-          played.log)]
+          cohorts or COHORTS, KEYS, states, states[1:], log)]
 
 
 def models_of(state):
   """The K models of a state, for the oracle."""
-  return [bridge.to_oracle(jax.tree.map(lambda leaf: leaf[k], state.models))
+  return [bridge.entry(state.models, k)
           for k in range(len(jax.tree.leaves(state.models)[0]))]
 
 
@@ -121,28 +144,20 @@ def stacked(models):
       lambda *leaves: jnp.stack(leaves), *map(bridge.to_library, models))
 
 
-def vectors(models):
-  """[K, P] float64."""
-  return np.array([oracle.vector(w) for w in models])
-
-
 def rows(matrix):
-  """Rows [n, P] of the library, whose kernels are [L, D], as of ``vectors``."""
-  size = problems.CLASSES * problems.FEATURES
-  matrix = np.asarray(matrix, np.float64)
+  """Rows [n, P] of the library, whose kernels are [L, D], for the oracle."""
   # The library's leaves are in the order of their names: bias, kernel.
-  bias, kernel = np.split(matrix, [matrix.shape[1] - size], axis=1)
-  return np.array([
-      oracle.vector({"kernel": k.reshape(problems.CLASSES, -1).T, "bias": b})
-      for k, b in zip(kernel, bias)])
+  bias, kernel = np.split(
+      np.asarray(matrix, np.float64), [problems.CLASSES], axis=1)
+  kernel = kernel.reshape(-1, problems.CLASSES, problems.FEATURES)
+  return np.concatenate([kernel.swapaxes(1, 2), bias[:, None]], axis=1)
 
 
 def batches(problem_, ids, key, steps=None):
   """client id -> rows of its local steps, of WORK or so many steps."""
   work = LocalWork(local_steps=steps or WORK["local_steps"],
                    batch_size=WORK["batch_size"])
-  return {i: bridge.client_batches(
-      problem_, i, jax.random.fold_in(key, i), work) for i in ids}
+  return bridge.by_client(problem_, ids, key, work)
 
 
 def rule_key(key, number=0):
@@ -152,14 +167,11 @@ def rule_key(key, number=0):
 
 def assert_models_close(before, state, expected, rtol=2e-4):
   """The K models moved as the oracle's; who did not move kept every bit."""
-  now = models_of(state)
-  assert len(now) >= len(expected)
   moved = 0
   for k, (old, new) in enumerate(zip(before, expected)):
-    params = jax.tree.map(lambda leaf, k=k: leaf[k], state.models)
-    if new is old or np.array_equal(oracle.vector(old), oracle.vector(new)):
-      np.testing.assert_allclose(
-          oracle.vector(now[k]), oracle.vector(new), rtol=0, atol=2e-6)
+    params = bridge.model_of(state, k)
+    if np.array_equal(old, new):
+      bridge.assert_vectors_close(bridge.to_oracle(params), new, 2e-6)
     else:
       bridge.assert_step_close(old, params, new, rtol)
       moved += 1
@@ -198,14 +210,28 @@ def assert_deploys(run, state, expected):
   models, key = models_of(state), jax.random.key(0)
   for i, number in expected.items():
     w = run.deploy(state, jnp.int32(i), layout.shard_of(problem().data, i), key)
-    assert same(bridge.to_oracle(w), models) == number
+    assert same(w, models) == number
 
 
 def same(w, models):
   """The number of the model that ``w`` is, bit for bit."""
-  equal = (vectors(models) == oracle.vector(w)).all(1)
+  equal = (np.array(models) == bridge.to_oracle(w)).all((1, 2))
   assert equal.sum() == 1
   return int(np.argmax(equal))
+
+
+def joined(run, state, holder, key=None):
+  """The number of the model that a newcomer with these data deploys.
+
+  Args:
+    run: the programs.
+    state: the state.
+    holder: the client whose data are the newcomer's.
+    key: by default of the number ``holder``.
+  """
+  w = run.deploy(state, jnp.int32(NOBODY), layout.shard_of(
+      problem().data, holder), jax.random.key(holder) if key is None else key)
+  return same(w, models_of(state))
 
 
 def zeros():

@@ -58,34 +58,27 @@ def program(remove_ridge):
     params = {"params": {"kernel": jnp.ones((CLASSES, FEATURES)),
                          "bias": jnp.ones(CLASSES)}}
     state, aux = run(problems.client_data(dealt(sizes)), params)
-    found = bridge.to_oracle(bridge.model_of(state))
-    np.testing.assert_array_equal(found["bias"], np.zeros(CLASSES))
-    return found["kernel"], aux.cost
+    *kernel, bias = bridge.to_oracle(bridge.model_of(state))
+    np.testing.assert_array_equal(bias, np.zeros(CLASSES))
+    return kernel, aux.cost
 
   return weights
-
-
-def expected(sizes, remove_ridge, aggregate=oracle.afl_direct):
-  parts = [oracle.afl_client(x, y, CLASSES, GAMMA)
-           for x, y in dealt(sizes) if len(y)]
-  whole = aggregate(parts)
-  if remove_ridge:
-    return oracle.afl_remove_ridge(whole, len(parts), GAMMA)
-  return whole.w
-
-
-@pytest.mark.parametrize("aggregate", [
-    oracle.afl_pairwise, oracle.afl_direct])
-def test_a_round_is_the_paper(aggregate):
-  """Every client with data adds its ridge."""
-  parts = [oracle.afl_client(x, y, CLASSES, GAMMA) for x, y in dealt(SIZES)]
-  found, _ = program(False)(SIZES)
-  np.testing.assert_allclose(found, aggregate(parts).w, rtol=1e-5, atol=1e-6)
 
 
 #: As many clients, two and one; the others hold nothing.
 PARTITIONS = (SIZES, SIZES[::-1], (200, 10) + (0,) * 10,
               (0,) * 5 + (210,) + (0,) * 6)
+
+
+@pytest.mark.parametrize("aggregate", [
+    oracle.afl_pairwise, oracle.afl_direct])
+@pytest.mark.parametrize("sizes", PARTITIONS[:3:2])
+def test_a_round_is_the_paper(sizes, aggregate):
+  """Every client with data adds its ridge, who holds nothing adds none."""
+  parts = [oracle.afl_client(x, y, CLASSES, GAMMA)
+           for x, y in dealt(sizes) if len(y)]
+  found, _ = program(False)(sizes)
+  np.testing.assert_allclose(found, aggregate(parts).w, rtol=1e-5, atol=1e-6)
 
 
 def test_with_the_ridge_removed_it_is_least_squares_of_all_the_data():
@@ -97,15 +90,6 @@ def test_with_the_ridge_removed_it_is_least_squares_of_all_the_data():
     found, _ = program(True)(sizes)
     np.testing.assert_allclose(found, pooled, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(found, first, rtol=1e-6, atol=1e-7)
-
-
-def test_otherwise_who_holds_nothing_adds_no_ridge():
-  sizes = PARTITIONS[2]
-  parts = [oracle.afl_client(x, y, CLASSES, GAMMA)
-           for x, y in dealt(sizes) if len(y)]
-  found, _ = program(False)(sizes)
-  np.testing.assert_allclose(
-      found, oracle.afl_direct(parts).w, rtol=1e-5, atol=1e-6)
 
 
 def test_what_is_sent():

@@ -20,8 +20,7 @@ KEY = jax.random.key(3)
     (dict(staleness="polynomial", staleness_power=2.0),
      [1, 1 / 4, 1 / 49, 1 / 144]),
     (dict(staleness="hinge", staleness_slope=2.0, staleness_free=6.0),
-     [1, 1, 1, 1 / 11]),
-])
+     [1, 1, 1, 1 / 11])])
 def test_factors_are_the_papers(options, expected):
   found = staleness_factors(Asynchrony(**options))(
       jnp.array([0.0, 1.0, 6.0, 11.0]))
@@ -34,9 +33,9 @@ def test_a_fresh_buffer_is_a_round_of_the_same_halves(problem):
   params = problems.some_params(problem.model)
   settings = dict(client_update="prox", server="adam", mu=0.3, local_steps=3,
                   client_weights="uniform", server_lr=0.1)
-  one, *_ = bridge.play(problem, "fedbuff", IDS, KEY, params, **settings)
-  other, *_ = bridge.play(problem, "composed", IDS, KEY, params, **settings)
-  problems.assert_close(one, other)
+  problems.assert_close(*(
+      bridge.play(problem, name, IDS, KEY, params, **settings)[0]
+      for name in ("fedbuff", "composed")))
 
 
 def test_fedasync_mixes(problem):

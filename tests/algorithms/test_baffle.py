@@ -6,11 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_alg import registry
 from fedjax_alg.algorithms import baffle
-from fedjax_alg.engine import clients
 from tests import problems
 from tests.algorithms import bridge, zeroth_order
+from tests.reference import analytic
 from tests.reference import diversified as oracle
 
 COHORTS = [[0, 1, 5, 6], [2, 4, 6]]
@@ -18,7 +17,7 @@ BASE = dict(directions=4, smoothing=0.2, batch_size=7)
 
 
 class Server:
-  """SGD with momentum or Adam on vectors of the oracle's order."""
+  """SGD with momentum or Adam."""
 
   def __init__(self, h):
     self.h, self.t, self.m, self.v = h, 0, 0.0, 0.0
@@ -35,28 +34,27 @@ class Server:
     return -h.server_lr * first / (np.sqrt(second) + h.eps)
 
 
-def estimates(problem, w, ids, rows, key, h):
-  """The vector that the server steps along, without L2."""
-  data = [problem.clients[i] for i in ids]
-  data = [(x[r], y[r]) for (x, y), r in zip(data, rows)]
-  draw = lambda key: zeroth_order.moves(
-      problems.some_params(problem.model), key, h.directions, "gaussian")
-  if h.protocol == "per_client":
-    total = 0.0
-    for i, (x, y) in zip(ids, data):
-      found = oracle.to_vector(zeroth_order.estimate(
-          w, x, y, draw(jax.random.fold_in(key, i)), h.smoothing, "gaussian",
-          h.scheme))
+def estimate(problem, w, ids, rows, key, h):
+  """What the server steps along, without L2."""
+
+  def of(i, r, key):
+    x, y = problem.clients[i]
+    moves = zeroth_order.moves(problem, key, h.directions, "gaussian")
+    return moves, zeroth_order.changes(
+        w, x[r], y[r], moves, h.smoothing, h.scheme)
+
+  total, shares = 0.0, oracle.average_weights(problem.clients, ids)
+  for i, r, share in zip(ids, rows, shares):
+    own = h.protocol == "per_client"
+    moves, reports = of(i, r, jax.random.fold_in(key, i) if own else key)
+    found = analytic.gaussian_estimator(
+        reports, h.smoothing * moves, h.smoothing)
+    if own:
+      share = 1 / len(ids)
       if h.clip:
         found = found * min(1.0, h.clip / np.abs(found).max())
-      total = total + found / len(ids)
-    return total
-  moves = draw(key)
-  sizes = np.array([len(problem.clients[i][1]) for i in ids])
-  reports = np.array([
-      zeroth_order.changes(w, x, y, moves, h.smoothing, h.scheme)
-      for x, y in data])  # [|S|, K]
-  return sizes / sizes.sum() @ reports @ moves / (h.directions * h.smoothing)
+    total = total + share * found
+  return total
 
 
 def expected_rounds(problem, h):
@@ -65,16 +63,13 @@ def expected_rounds(problem, h):
   server, result = Server(h), []
   for t, (ids, key) in enumerate(zip(COHORTS, bridge.KEYS), 1):
     rows_key, draws = jax.random.split(key)
-    batches = [bridge.client_batches(
-        problem, i, jax.random.fold_in(rows_key, i), h.work()) for i in ids]
+    batches = bridge.by_client(problem, ids, rows_key, h.work())
     for step in range(h.steps_per_round):
-      vector = estimates(
-          problem, w, ids, [b[step] for b in batches],
-          jax.random.fold_in(draws, step), h)
-      move = server.step(vector + problems.L2 * oracle.to_vector(w))
-      w = oracle.add(w, oracle.to_model(move, w))
+      w = w + server.step(problems.L2 * w + estimate(
+          problem, w, ids, [batches[i][step] for i in ids],
+          jax.random.fold_in(draws, step), h))
     decay = min(h.ema, (1 + t) / (10 + t))
-    ema = oracle.weighted_sum([decay, 1 - decay], [ema, w])
+    ema = decay * ema + (1 - decay) * w
     result.append((w, ema))
   return result
 
@@ -88,12 +83,10 @@ def expected_rounds(problem, h):
     dict(protocol="per_client", server="sgd", server_lr=0.3, ema=0.1,
          uplink="seeds"),
     dict(protocol="per_client", scheme="central", clip=0.0, server="adam",
-         server_lr=0.05, eps=0.01, steps_per_round=2),
-])
+         server_lr=0.05, eps=0.01, steps_per_round=2)])
 def test_rounds_are_the_loops(problem, settings):
   """Of 12 directions a chunk has six."""
-  h, rounds = bridge.rounds(
-      problem, "baffle", COHORTS, **{**BASE, **settings})
+  h, rounds = bridge.rounds(problem, "baffle", COHORTS, **{**BASE, **settings})
   start = bridge.start(problem)
   up = 52 if h.protocol == "per_client" else h.directions
   if h.sends_seeds:  # and the two words of a key
@@ -107,17 +100,13 @@ def test_rounds_are_the_loops(problem, settings):
     assert int(r.state.round) == t
     if not h.ema:
       problems.assert_equal(r.state.ema, r.state.params)
-    assert [int(n) for n in r.aux.cost[:4]] == [
-        52 * steps, steps * up, steps, 0]
-    read = np.array([h.work().examples_read(problems.SIZES[i]) for i in r.ids])
-    np.testing.assert_allclose(
-        r.aux.work.flops, passes * problem.model.flops * read, rtol=1e-6)
+    assert bridge.counts(r.aux) == [52 * steps, steps * up, steps, 0]
+    read = zeroth_order.check_flops(problem, r.aux, h.work(), r.ids, passes)
     assert r.aux.work.batches.tolist() == [steps * passes] * len(read)
   # The averaged weights are the global model.
   state = rounds[-1].state
-  found = registry.build(
-      "baffle", problem.model, map_clients=clients.ClientMap(),
-      **{**BASE, **settings}).global_params(state)
+  found = bridge.build(
+      problem, "baffle", **{**BASE, **settings}).global_params(state)
   problems.assert_equal(jax.tree.map(lambda leaf: leaf[0], found), state.ema)
 
 
@@ -144,11 +133,8 @@ def drawn_by_clients(jaxpr, slots, inside=False):
     ("shared", 0), ("per_client", 4 * 52)])
 def test_shared_directions_are_drawn_once_not_by_every_client(
     problem, protocol, largest):
-  algorithm = registry.build(
-      "baffle", problem.model, map_clients=clients.ClientMap(),
-      protocol=protocol, **BASE)
-  params = problems.some_params(problem.model)
-  state = algorithm.init(params, problem.spec, bridge.KEYS[0])
+  algorithm = bridge.build(problem, "baffle", protocol=protocol, **BASE)
   jaxpr = jax.make_jaxpr(algorithm.round)(
-      state, bridge.cohort_of(problem, range(7)), bridge.KEYS[0])
+      bridge.init(problem, algorithm), bridge.cohort_of(problem, range(7)),
+      bridge.KEYS[0])
   assert max(drawn_by_clients(jaxpr.jaxpr, 7), default=0) == largest

@@ -1,22 +1,16 @@
 """CFL against the oracle: when, how and whom it parts."""
 
-import dataclasses
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg.algorithms import cfl
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.sgd import sgd_update
-from fedjax_alg.data import layout
-from fedjax_alg.engine import clients
-from fedjax_alg.rounds import clustered
 from tests import problems
 from tests.algorithms import bridge, grouped
-from tests.reference import baselines
 from tests.reference import clustered as oracle
+from tests.reference.diversified import average_weights, weighted_sum
 
 K, AFTER = 4, 1
 WORK = LocalWork(local_steps=5, batch_size=6)
@@ -27,29 +21,10 @@ COHORTS = [[0, 1, 2, 4, 5, 7, 8], [1, 2, 4, 6, 9, 11], [0, 3, 4, 7, 8, 11],
 
 @functools.cache
 def by_criterion():
-  """``cfl`` whose criterion is an argument: (eps1, eps2, rounds) -> programs.
-
-  Complete linkage, any halves; one compilation serves all criteria.
-  """
-  model, map_clients = grouped.problem().model, clients.ClientMap()
-
-  def build(eps1, eps2, after):
-    hparams = dataclasses.replace(
-        cfl.CFLHParams(max_groups=K, gamma_max=0.0, **grouped.WORK),
-        eps1=eps1, eps2=eps2, split_after=after)
-    return clustered.compose_clustered(
-        model, sgd_update(model, hparams, hparams.client_lr),
-        cfl.bipartition_rule(model, hparams), map_clients=map_clients)
-
-  round_ = problems.quick_jit(lambda criterion, state, cohort, key: build(
-      *criterion).round(state, cohort, key))
-  rest = grouped.jitted(build(1.0, 1.0, 0), None)
-
-  def programs(eps1=1e3, eps2=0.0, after=AFTER):
-    criterion = jnp.float32(eps1), jnp.float32(eps2), jnp.int32(after)
-    return rest._replace(round=lambda *inputs: round_(criterion, *inputs))
-
-  return programs
+  """``cfl`` of complete linkage and any halves, by its criterion."""
+  return grouped.by_arguments(
+      cfl.CFLHParams(max_groups=K, gamma_max=0.0, **grouped.WORK),
+      cfl.bipartition_rule, eps1=1e3, eps2=0.0, split_after=AFTER)
 
 
 class Oracle:
@@ -78,9 +53,8 @@ class Oracle:
     return group
 
   def mean(self, members, updates):
-    shares = baselines.average_weights(
-        self.problem.clients, members, self.weights)
-    return shares @ grouped.vectors([updates[i] for i in members])
+    shares = average_weights(self.problem.clients, members, self.weights)
+    return weighted_sum(shares, [updates[i] for i in members])
 
   def play(self, ids, key, splitting=True):
     self.state.membership.update(
@@ -107,8 +81,7 @@ def assert_rounds_are_the_oracles(run, reference, cohorts, most, after=0):
   rounds = grouped.rounds(run, problem, start, cohorts)
   for number, r in enumerate(rounds):
     before = reference.state.models
-    found = reference.play(
-        r.ids, r.key, number >= after and len(before) < most)
+    found = reference.play(r.ids, r.key, number >= after and len(before) < most)
     new = reference.state
     before = before + [
         before[parent] for parent, *_ in reference.tree[len(before) - 1:]]
@@ -126,9 +99,8 @@ def start():
   return bridge.to_oracle(problems.some_params(grouped.problem().model))
 
 
-def test_rounds_are_the_oracles_when_some_come():
+def test_rounds_are_the_oracles_when_some_come(problem):
   """Groups part on the last updates of all that ever came."""
-  problem = grouped.problem()
   reference = Oracle(problem, start(), eps1=1e3, eps2=0.0)
   states = assert_rounds_are_the_oracles(
       by_criterion()(), reference, COHORTS, K, AFTER)
@@ -140,18 +112,14 @@ def test_rounds_are_the_oracles_when_some_come():
   # Newcomers walk down the same tree.
   state, joined = states[-1], set()
   for i in range(12):
-    w = by_criterion()().deploy(
-        state, jnp.int32(grouped.NOBODY), layout.shard_of(problem.data, i),
-        jax.random.key(i))
-    group = grouped.same(bridge.to_oracle(w), grouped.models_of(state))
+    group = grouped.joined(by_criterion()(), state, i)
     assert group == reference.walk(i, jax.random.key(i))
     joined.add(group)
   assert len(joined) > 2
 
 
-def test_rounds_are_the_oracles_when_all_come():
+def test_rounds_are_the_oracles_when_all_come(problem):
   """Single linkage, uniform weights, halves too alike to be parted at once."""
-  problem = grouped.problem()
   settings = dict(eps1=0.5, eps2=0.8, linkage="single", gamma_max=0.55)
   run = grouped.programs("cfl", max_groups=3, split_after=0,
                          client_weights="uniform", **settings)
@@ -161,19 +129,18 @@ def test_rounds_are_the_oracles_when_all_come():
   assert [int(s.memory.number) for s in states] == [1, 1, 2, 3, 3, 3]
 
 
-def test_a_group_is_parted_when_both_norms_say_so():
-  problem = grouped.problem()
+def test_a_group_is_parted_when_both_norms_say_so(problem):
   reference = Oracle(problem, start(), eps1=1e3, eps2=0.0)
   first = reference.play(grouped.EVERYONE, grouped.KEYS[0], False)
-  mean, largest = first.mean_norms[0], first.max_norms[0]
+  mean, largest = first.norms[0]
   state = grouped.begin(
       by_criterion()(), problem.data, bridge.to_library(start()))
   cohort = grouped.cohort_of(problem.data, grouped.EVERYONE)
 
-  def number(*criterion):
-    after, _ = by_criterion()(*criterion).round(
+  def number(eps1, eps2, after):
+    new, _ = by_criterion()(eps1=eps1, eps2=eps2, split_after=after).round(
         state, cohort, grouped.KEYS[0])
-    return int(after.memory.number)
+    return int(new.memory.number)
 
   close = 1e-4
   assert number(mean * (1 + close), largest * (1 - close), 0) == 2
@@ -187,9 +154,8 @@ def test_a_group_is_parted_when_both_norms_say_so():
   assert number(1e3, 0.0, 0) == 2
 
 
-def test_there_are_never_more_groups_than_allowed():
+def test_there_are_never_more_groups_than_allowed(problem):
   """Three groups are to be parted, there is room for one more."""
-  problem = grouped.problem()
   cohort = grouped.cohort_of(problem.data, grouped.EVERYONE)
   reference = Oracle(problem, start(), eps1=1e3, eps2=0.0)
   state = grouped.begin(
@@ -198,24 +164,25 @@ def test_there_are_never_more_groups_than_allowed():
     before = dict(reference.state.membership)
     reference.settings["eps2"] = eps2
     found = reference.play(grouped.EVERYONE, key)
-    state, _ = by_criterion()(eps2=eps2, after=0).round(state, cohort, key)
+    state, _ = by_criterion()(eps2=eps2, split_after=0).round(
+        state, cohort, key)
   assert list(found.splits) == [0, 1, 2]
   expected = before | {i: 3 for i in found.splits[0].moved}
   np.testing.assert_array_equal(
       state.member, [expected[i] for i in grouped.EVERYONE])
   for key in grouped.KEYS[3:5]:
-    state, aux = by_criterion()(after=0).round(state, cohort, key)
+    state, aux = by_criterion()(split_after=0).round(state, cohort, key)
     assert int(state.memory.number) == K
     assert np.asarray(aux.server["members"]).sum() == 12
   np.testing.assert_array_equal(
       state.member, [expected[i] for i in grouped.EVERYONE])
 
 
-def test_clients_deploy_the_model_of_their_group():
-  problem, run = grouped.problem(), by_criterion()()
+def test_clients_deploy_the_model_of_their_group(problem):
+  run = by_criterion()()
   state = grouped.play(
       run, problem.data, grouped.begin(run, problem.data), COHORTS,
-      grouped.KEYS).states[-1]
+      grouped.KEYS)[0][-1]
   member = np.asarray(state.member)
   assert (member >= 0).all() and len(set(member)) > 2
   grouped.assert_deploys(run, state, dict(enumerate(member)))

@@ -1,15 +1,10 @@
 """Ditto against the oracle."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_alg import registry
 from fedjax_alg.algorithms import ditto
-from fedjax_alg.base import Shard
-from fedjax_alg.data import layout
-from fedjax_alg.engine import clients
 from tests import problems
 from tests.algorithms import bridge
 from tests.reference import heterogeneity
@@ -24,16 +19,20 @@ WORK = dict(local_steps=4, batch_size=6, client_lr=0.2, personal_lr=0.1,
 
 def personal_batches(problem, i, key, work):
   return bridge.client_batches(
-      problem, i, jax.random.fold_in(key, ditto._PERSONAL),
-      work.personal_work)
+      problem, i, jax.random.fold_in(key, ditto._PERSONAL), work.personal_work)
 
 
-def expected_round(problem, w, personal, h, r):
+def expected_round(problem, w, personal, h, ids, batches, own):
+  return heterogeneity.ditto_round(
+      w, personal, problem.clients, ids, batches, own, h.client_lr,
+      h.personal_lr, h.lam, h.server_lr, problems.L2, h.client_weights)
+
+
+def expected_of(problem, w, personal, h, r):
+  """The batches of the personal steps, and the round."""
   own = {i: personal_batches(problem, i, jax.random.fold_in(r.key, i), h)
          for i in r.ids}
-  return own, heterogeneity.ditto_round(
-      w, personal, problem.clients, r.ids, r.batches, own, h.client_lr,
-      h.personal_lr, h.lam, h.server_lr, problems.L2, h.client_weights)
+  return own, expected_round(problem, w, personal, h, r.ids, r.batches, own)
 
 
 @pytest.mark.parametrize("settings", [
@@ -47,13 +46,13 @@ def test_rounds_and_what_is_deployed_are_the_oracles(problem, settings):
   at_first = h.personal_start == "initial"
   personal = {i: w for i in range(12)} if at_first else {}
   for r in rounds:
-    own, found = expected_round(problem, w, personal, h, r)
+    own, found = expected_of(problem, w, personal, h, r)
     bridge.assert_step_close(w, bridge.model_of(r.state), found.model, 2e-4)
     for i in r.ids:
       bridge.assert_step_close(
           w, problems.row(r.state.memory.models, i), found.personal[i], 3e-4)
     w, personal = found.model, found.personal
-    assert [int(count) for count in r.aux.cost[:4]] == [
+    assert bridge.counts(r.aux) == [
         52, 52, 1, bridge.read(r.batches) + bridge.read(own)]
   state = rounds[-1].state
   kept = state.memory.models
@@ -62,37 +61,30 @@ def test_rounds_and_what_is_deployed_are_the_oracles(problem, settings):
   problems.assert_equal(
       problems.row(kept, EMPTY), problems.some_params(problem.model))
 
-  algorithm = registry.build(
-      "ditto", problem.model, map_clients=clients.ClientMap(), **settings)
-  deploy = problems.quick_jit(lambda *args: (
-      algorithm.client_params(*args), algorithm.client_copy(*args)))
+  deploy = bridge.deployer(problem, "ditto", **settings)
   for i, known in ((4, 4), (NEVER, NEVER), (NEVER, NOBODY), (0, NOBODY)):
-    v, copy = deploy(
-        state, jnp.int32(known), layout.shard_of(problem.data, i), KEY)
-    alone = heterogeneity.ditto_round(
-        w, {i: start} if at_first else {}, problem.clients, [i],
+    v, copy = deploy(state, known, KEY, holder=i)
+    alone = expected_round(
+        problem, w, {i: start} if at_first else {}, h, [i],
         {i: bridge.client_batches(problem, i, KEY, h)},
-        {i: personal_batches(problem, i, KEY, h)}, h.client_lr,
-        h.personal_lr, h.lam, l2=problems.L2)
+        {i: personal_batches(problem, i, KEY, h)})
     bridge.assert_step_close(w, copy, alone.trained[0], 3e-4)
     if known in met:
       problems.assert_equal(v, problems.row(kept, known))
     else:
       bridge.assert_step_close(w, v, alone.personal[i], 3e-4)
-  nothing = Shard(problem.data.x, problem.data.y, jnp.int32(0), jnp.int32(0))
   for client in (EMPTY, NOBODY):
-    for found in deploy(state, jnp.int32(client), nothing, KEY):
+    for found in deploy(state, client, KEY):
       problems.assert_equal(found, bridge.model_of(state))
 
 
 def test_a_newcomer_starts_at_the_model_it_receives(problem):
   """It is unmet until it comes; nothing of it is kept before."""
   h, rounds = bridge.with_newcomers(problem, "ditto", **WORK)
-  personal, w = {}, bridge.start(problem)
+  personal = {}
   for r in rounds:
     w = bridge.to_oracle(bridge.model_of(r.before))
-    _, found = expected_round(problem, w, personal, h, r)
-    personal = found.personal
+    personal = expected_of(problem, w, personal, h, r)[1].personal
     memory = r.state.memory
     assert np.flatnonzero(memory.met).tolist() == sorted(personal)
     for i in r.ids:

@@ -10,7 +10,6 @@ import pytest
 from fedjax_alg import registry
 from fedjax_alg.algorithms import diversified
 from fedjax_alg.data import layout
-from fedjax_alg.engine import clients
 from fedjax_alg.engine.keys import run_keys
 from fedjax_alg.engine.round import sample_cohort
 from fedjax_alg.rounds.k_models import Stage
@@ -31,8 +30,7 @@ VARIANTS = {
     "no scaling, centres as printed": dict(
         aggregate_scaling="none", centre_projection=False, beta1=0.0,
         local_scaling=False, batch_size=0),
-    "no acceleration, copies": dict(accelerate=False, split="copies"),
-}
+    "no acceleration, copies": dict(accelerate=False, split="copies")}
 CASES = [
     ("ma_fsvrg", "default"), ("ma_fsvrg", "printed rule, A of the paper"),
     ("ga_fsvrg", "no scaling, centres as printed"),
@@ -48,8 +46,7 @@ def compiled(name, variant):
     # With centres as printed also the sign as printed: it climbs.
     printed = variant == "no scaling, centres as printed"
     settings["gradient_step"] = -0.1 if printed else 0.2
-  algorithm = registry.build(
-      name, problem.model, map_clients=clients.ClientMap(), **settings)
+  algorithm = bridge.build(problem, name, **settings)
   hparams = registry.get(name).hparams(**settings)
 
   @problems.quick_jit
@@ -67,9 +64,7 @@ class Oracle:
   def __init__(self, name, hparams, problem, w):
     self.method = name[:2]
     self.hparams, self.problem = hparams, problem
-    self.models = [w]
-    self.moments = [oracle.zero_moments(w)]
-    self.round = 0
+    self.models, self.moments, self.round = [w], [oracle.zero_moments(w)], 0
 
   def copies(self):
     """K models, equal during the warm-up."""
@@ -78,34 +73,20 @@ class Oracle:
   def play(self, cohort, key):
     h = self.hparams
     self.round += 1
-    settings = dict(
+    splitting = self.round == h.threshold + 1
+    if splitting:
+      self.models *= h.num_models
+      self.moments *= h.num_models
+    result = oracle.grouped_round(
+        self.method, self.models, self.moments, self.round,
+        self.problem.clients, np.asarray(cohort.ids).tolist(),
+        bridge.batches(self.problem, cohort, key, h),
         alpha_l=h.client_lr, l2=problems.L2, aggregate=h.aggregate_scaling,
+        split=splitting and h.split == "farthest", centre=h.centre_projection,
         scale_features=h.local_scaling, acceleration=h.accelerate,
         alpha_g=h.server_lr, beta1=h.beta1, beta2=h.beta2, eps=h.eps,
-        central_rule=h.central_rule)
-    if self.method == "ga":
-      settings["step"] = -h.gradient_step
-    inputs = (self.round, self.problem.clients,
-              np.asarray(cohort.ids).tolist(),
-              bridge.batches(self.problem, cohort, key, h))
-    if self.round <= h.threshold:
-      result = oracle.warmup_round(
-          self.method, self.models[0], self.moments[0], *inputs, **settings)
-    else:
-      splitting = self.round == h.threshold + 1
-      if splitting:
-        self.models *= h.num_models
-        self.moments *= h.num_models
-      play = oracle.ma_round if self.method == "ma" else oracle.ga_round
-      result = play(
-          self.models, self.moments, *inputs, **settings,
-          split=splitting and h.split == "farthest",
-          centre=h.centre_projection)
-    stays = [not h.accelerate and k not in result.assignments
-             for k in range(len(self.models))]
-    self.models = [old if stay else new for stay, old, new in zip(
-        stays, self.models, result.models)]
-    self.moments = list(result.moments)
+        central_rule=h.central_rule, step=-getattr(h, "gradient_step", 0.0))
+    self.models, self.moments = result.models, result.moments
     return result
 
 
@@ -130,10 +111,9 @@ def test_rounds_are_the_oracles(problem, name, variant):
     state, aux = round_(state, cohort, key)
     result = reference.play(cohort, key)
     for k, now in enumerate(reference.copies()):
-      model = jax.tree.map(lambda leaf: leaf[k], state.models)
-      if now is before[k]:  # An empty group that is not accelerated either.
-        problems.assert_equal(
-            model, jax.tree.map(lambda leaf: leaf[k], old.models))
+      model = bridge.model_of(state, k)
+      if (now == before[k]).all():  # An empty group, not accelerated either.
+        problems.assert_equal(model, bridge.model_of(old, k))
       else:
         bridge.assert_step_close(before[k], model, now, rtol=2e-4)
     np.testing.assert_array_equal(aux.client["preference"], result.preferences)

@@ -29,8 +29,7 @@ STACKS = {
     "mlp": (("dense7", "dense3"), (9,)),
     "cnn": (("conv3-5", "avg2", "conv2-3", "max2", "dense6"), (8, 6)),
     "small": (("conv3-5", "avg2", "dense3"), (8, 6)),
-    "shallow": (("dense6",), (9,)),
-}
+    "shallow": (("dense6",), (9,))}
 RECIPE = dict(bias="centred", code_centred=True, code_high_passed=1,
               normalize=True, ridge_unit="relative")
 CASES = [
@@ -39,8 +38,7 @@ CASES = [
     ("small", dict(bias="ones", normalize=True, code_centred=True)),
     ("small", dict(bias="centred", code="class", normalize=True,
                    code_centred=True, ridge="0.01", ridge_unit="relative")),
-    ("small", dict(bias="centred", code="random_filters", normalize=True)),
-]
+    ("small", dict(bias="centred", code="random_filters", normalize=True))]
 KEY = jax.random.key(7)
 
 
@@ -78,14 +76,10 @@ def play(given, name, number, **settings):
 
 
 @functools.cache
-def _played(stack, name, number, items):
-  return play(problem(stack), name, number, **dict(items))
-
-
 def played(stack, name="fedacnnl", number=0, **settings):
   """(states, log) of a run, by default a round for every layer; kept."""
   number = number or len(problem(stack).model.layers)
-  return _played(stack, name, number, tuple(sorted(settings.items())))[:2]
+  return play(problem(stack), name, number, **settings)
 
 
 def images(x):
@@ -199,8 +193,7 @@ GROUPED = {
                   personal_ridge="5"),
     # Nothing is personal of random filters.
     "shallow": dict(code="random_filters", bias="centred", num_groups=2,
-                    label_norm="l2", personal_ridge="0.5"),
-}
+                    label_norm="l2", personal_ridge="0.5")}
 
 
 def grouped(stack):
@@ -211,19 +204,13 @@ def grouped(stack):
 
 
 @functools.cache
-def deploy_program(stack, items):
-  algorithm = registry.build(
-      "pfedacnnl", problem(stack).model,
-      map_clients=clients.ClientMap(), **dict(items))
-  return problems.quick_jit(algorithm.client_params)
+def deploy_program(stack, **settings):
+  return bridge.deployer(problem(stack), "pfedacnnl", **settings)
 
 
 def deployed(stack, state, i, holder=None, make=deploy_program, **settings):
   """What client i deploys whose data are those of ``holder``, or its own."""
-  program = make(stack, tuple(sorted({**GROUPED[stack], **settings}.items())))
-  data = problem(stack).data
-  return program(state, jnp.int32(i), layout.shard_of(
-      data, i if holder is None else holder), KEY)
+  return make(stack, **{**GROUPED[stack], **settings})(state, i, KEY, holder)[0]
 
 
 def test_groups_are_clients_of_like_labels():
@@ -282,8 +269,8 @@ def test_groups_and_personal_layers_are_the_oracle(stack, rows, monkeypatch):
           stack, states[0].code_seed, "pfedacnnl", **settings),
       float(settings["personal_ridge"]), CLASSES)
   for group in (0, 1):
-    found = jax.tree.map(lambda leaf: leaf[group], states[-1].models)
-    assert_same(weights_of(given.model, found), meta[group])
+    assert_same(weights_of(given.model, bridge.model_of(states[-1], group)),
+                meta[group])
   for state in states[number + 1:]:
     problems.assert_equal(state.models, states[number].models)
   for i in (0, 1, 2):  # of both groups; one example
@@ -298,21 +285,20 @@ def test_groups_and_personal_layers_are_the_oracle(stack, rows, monkeypatch):
 def test_a_group_without_participants_keeps_its_model():
   given, settings = problem("shallow"), dict(bias="ones", num_groups=2)
   ids = np.flatnonzero(KIND == 0).tolist()
-  states, _, _ = bridge.history(
+  states, _ = bridge.history(
       given, "pfedacnnl", [ids] * 2, [KEY] * 2, start_of(given.model),
       **settings)
   member = np.asarray(states[-1].member)
   np.testing.assert_array_equal(member == -1, KIND == 1)
   group = member[0]
-  there, other = (weights_of(given.model, jax.tree.map(
-      lambda leaf: leaf[number], states[-1].models))
+  there, other = (
+      weights_of(given.model, bridge.model_of(states[-1], number))
       for number in (group, 1 - group))
   expected = oracle.fedacnnl(
       [given.clients[i] for i in ids], oracle_layers(
           "shallow", states[0].code_seed, "pfedacnnl", **settings), CLASSES)
   assert_same(there, expected)
-  problems.assert_equal(
-      other, weights_of(given.model, start_of(given.model)))
+  problems.assert_equal(other, weights_of(given.model, start_of(given.model)))
 
 
 def test_a_newcomer_joins_those_with_labels_like_its_own():
@@ -349,19 +335,9 @@ def test_a_strong_pull_keeps_the_layer_of_the_group():
     kept = weights_of(given.model, deployed(
         "mlp", last, i, personal_ridge="inf,3,inf"))
     assert_same(kept, [meta[0], own, meta[2]])
-    group_model = jax.tree.map(lambda leaf: leaf[last.member[i]], last.models)
+    group_model = bridge.model_of(last, last.member[i])
     for l in (0, 2):
       problems.assert_equal(kept[l], weights_of(given.model, group_model)[l])
-
-
-def test_after_the_last_layer_nothing_is_sent():
-  states, log = grouped("mlp")
-  assert all(int(aux.cost.up) > 0 for aux in log[:3])
-  for aux in log[3:]:
-    assert [float(number) for number in aux.cost
-            if number is not None] == [0] * 5
-    assert (aux.work.flops > 0).all()
-  assert int(states[-1].round) == len(log) == 6
 
 
 # The weight-invariant property (section 3.2).
@@ -388,18 +364,19 @@ def partitions(name):
   for count, stops in ends.items():
     stops = np.array(stops + [number] * (MANY - count))
     starts = np.concatenate([[0], stops[:-1]])
-    held = problems.client_data(
-        [(x[orders[count]], y[orders[count]])])
+    held = problems.client_data([(x[orders[count]], y[orders[count]])])
     ids = rng.permutation(MANY) if count == 10 else np.arange(MANY)
     yield held._replace(
         offset=jnp.asarray(starts, jnp.int32),
         size=jnp.asarray(stops - starts, jnp.int32)), ids
 
 
-def rounds_of(given, map_clients, dtype, **settings):
-  """(data, ids of the cohort) -> (W, b) of every layer after all rounds."""
+def weights_by(parts, dtype="float32", mesh=None, **settings):
+  """(W, b) of every layer of the recipe for each of these partitions."""
+  given = problem("small")
   algorithm = registry.build(
-      "fedacnnl", given.model, map_clients=map_clients, **settings)
+      "fedacnnl", given.model, map_clients=clients.ClientMap(mesh=mesh),
+      ridge="0.01", **RECIPE, **settings)
   spec = given.spec._replace(num_clients=MANY, cohort_size=MANY)
   start = start_of(given.model, dtype)
 
@@ -419,15 +396,13 @@ def rounds_of(given, map_clients, dtype, **settings):
     assert jax.tree.leaves(state.models)[0].dtype == dtype
     return weights_of(given.model, bridge.model_of(state))
 
-  return run
+  return [run(*part) for part in parts]
 
 
 @pytest.fixture(name="plain", scope="module")
 def fixture_plain():
   """The recipe's weights of the stack in float32, from one client."""
-  run = rounds_of(problem("small"), clients.ClientMap(), "float32",
-                  ridge="0.01", **RECIPE)
-  return [run(*part) for part in partitions("small")]
+  return weights_by(partitions("small"))
 
 
 def largest_error(all_weights):
@@ -438,28 +413,21 @@ def test_no_partition_changes_the_weights(plain):
   assert largest_error(plain) < 1e-5
 
 
-def test_devices_and_small_blocks_change_no_weight(
-    plain, mesh, monkeypatch):
+def test_devices_and_small_blocks_change_no_weight(plain, mesh, monkeypatch):
   monkeypatch.setattr(moments, "block_rows", lambda layer: 7)
-  run = rounds_of(problem("small"), clients.ClientMap(mesh=mesh),
-                  "float32", ridge="0.01", **RECIPE)
-  parts = list(partitions("small"))[1:]
-  assert largest_error([plain[0], *(run(*part) for part in parts)]) < 1e-5
+  found = weights_by(list(partitions("small"))[1:], mesh=mesh)
+  assert largest_error([plain[0], *found]) < 1e-5
 
 
 def test_in_double_precision_no_partition_changes_the_weights(plain):
   with jax.enable_x64(True):
-    run = rounds_of(problem("small"), clients.ClientMap(), "float64",
-                    ridge="0.01", **RECIPE)
-    found = [run(*part) for part in partitions("small")]
+    found = weights_by(partitions("small"), "float64")
   assert largest_error(found) < 1e-10
   assert_same(plain[0], found[0])
 
 
 def test_in_single_precision_partitions_change_little(plain):
-  run = rounds_of(problem("small"), clients.ClientMap(), "float32",
-                  precision="float32", ridge="0.01", **RECIPE)
-  found = [run(*part) for part in partitions("small")]
+  found = weights_by(partitions("small"), precision="float32")
   assert 1e-6 < largest_error(found) < 3e-4
   assert_same(found[0], plain[0], 3e-4)
 
@@ -467,7 +435,7 @@ def test_in_single_precision_partitions_change_little(plain):
 def test_nothing_fits_a_singular_gram_matrix():
   """Feature 11 is held by nobody."""
   given = problems.softmax_problem()
-  states, _, _ = bridge.history(
+  states, _ = bridge.history(
       given, "fedacnnl", [list(range(12))], [KEY], start_of(given.model),
       ridge="0", bias="none")
   assert np.isnan(states[1].models["params"]["kernel"]).all()
@@ -506,23 +474,6 @@ def test_costs_by_hand():
   assert given.model.flops > forward[-1]
 
 
-def test_groups_cost_their_label_vectors_and_their_solutions():
-  _, plain = played("mlp", **CASES[0][1])  # with a column of ones as well
-  _, log = grouped("mlp")
-  extra = [int(a.cost.up) - int(b.cost.up) for a, b in zip(log, plain)]
-  assert extra == [3, 0, 0]  # the narrowest layer has three units
-  for a, b in zip(log, plain):
-    np.testing.assert_allclose(
-        a.cost.central_flops, 2 * b.cost.central_flops, rtol=1e-6)
-  # A personal layer is computed where the data are: forward, X'X, solution.
-  sizes, d = np.array(SIZES), [9, 7, 3]
-  forward = [0, 2 * 9 * 7, 2 * 9 * 7 + 2 * 7 * 3]
-  for l, aux in enumerate(log[3:]):
-    np.testing.assert_allclose(
-        aux.work.flops, sizes * (forward[l] + 2 * d[l] ** 2)
-        + d[l] ** 3 / 3 + 2 * d[l] ** 2 * CLASSES, rtol=1e-6)
-
-
 def test_late_clients_take_larger_batches_and_no_weight_changes():
   """(7), from the times of the simulated clock."""
   given = problem("shallow")
@@ -531,7 +482,7 @@ def test_late_clients_take_larger_batches_and_no_weight_changes():
       0, len(SIZES), core_gflops=1e-5, bandwidth_gbps=(1e-5, 1e-4),
       batch_ms=30.0)
   timed = given._replace(data=given.data._replace(devices=devices))
-  states, log, _ = play(
+  states, log = play(
       timed, "pfedacnnl", 4, clustering=False, batch_size=8,
       max_batch_size=25, **settings)
   batch, first = np.full(len(SIZES), 8), None
@@ -541,20 +492,20 @@ def test_late_clients_take_larger_batches_and_no_weight_changes():
         aux.server["batch_size"], batch.mean(), rtol=1e-6)
     np.testing.assert_array_equal(
         aux.work.batches, np.ceil(np.array(SIZES) / batch))
-    times = oracle.clock(
+    arrival = oracle.arrivals(
         aux.work.flops, aux.work.batches, aux.cost.down, aux.cost.up,
         np.asarray(devices.flops_per_s), float(devices.batch_s),
         np.asarray(devices.bytes_per_s))
-    first = times.arrival if first is None else first
+    first = arrival if first is None else first
     np.testing.assert_allclose(after.fastest, first.min(), rtol=1e-5)
-    grown = oracle.adaptive_batch_size(batch, times.arrival, first, 25)
+    grown = oracle.adaptive_batch_size(batch, arrival, first, 25)
     if before is states[0]:
       assert (grown >= batch).all() and 8 == grown[np.argmin(first)] < (
           grown[np.argmax(first)]) <= 25
     batch = grown
   np.testing.assert_array_equal(states[-1].batch, batch)
 
-  fixed, fixed_log, _ = play(
+  fixed, fixed_log = play(
       timed, "pfedacnnl", 4, clustering=False, personalize=False,
       batch_size=8, adaptive_batch=False, **settings)
   for state, other in zip(states, fixed, strict=True):
@@ -584,9 +535,7 @@ def test_late_clients_take_larger_batches_and_no_weight_changes():
     ("personal_ridge", "1,2", "2 numbers for 3 layers")])
 def test_numbers_for_layers_that_cannot_be(option, value, said):
   for refused in (
-      lambda: registry.build(
-          "pfedacnnl", problem("mlp").model, map_clients=clients.ClientMap(),
-          **{option: value}),
+      lambda: bridge.build(problem("mlp"), "pfedacnnl", **{option: value}),
       lambda: fedacnnl.num_rounds(
           fedacnnl.PFedACnnLHParams(**{option: value}), 3)):
     with pytest.raises(ValueError, match=f"{option}={value}: {said}") as error:
@@ -603,15 +552,13 @@ def test_rounds_are_layers_and_personal_layers():
 
 def test_more_groups_than_clients():
   given = problem("mlp")
-  algorithm = registry.build(
-      "pfedacnnl", given.model, map_clients=clients.ClientMap(),
-      num_groups=len(SIZES) + 1)
+  algorithm = bridge.build(given, "pfedacnnl", num_groups=len(SIZES) + 1)
   with pytest.raises(ValueError, match="num_groups=7: more than the 6"):
     algorithm.init(start_of(given.model), given.spec, KEY)
 
 
 @pytest.mark.parametrize("name", ["fedacnnl", "pfedacnnl", "afl"])
 def test_models_that_have_no_such_layers(name):
-  with pytest.raises(ValueError, match=f"algorithm={name}: .*others"):
-    registry.build(name, problem("mlp").model._replace(layers=None),
-                   map_clients=clients.ClientMap())
+  model = problem("mlp").model._replace(layers=None)
+  bridge.refused(problem("mlp")._replace(model=model), name,
+                 f"algorithm={name}: .*others")

@@ -9,11 +9,10 @@ from sklearn import cluster
 from fedjax_alg import registry, trees
 from fedjax_alg.algorithms import fedgroup
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.data import layout
 from tests import problems
 from tests.algorithms import bridge, grouped
 from tests.reference import clustered as oracle
-from tests.reference import diversified
+from tests.reference.diversified import sgd
 
 POOL, PRE = 6, 8
 COLD = dict(num_groups=3, pretrain_scale=2, pretrain_steps=PRE)
@@ -26,9 +25,7 @@ VARIANTS = {
         similarity="madc", direction="latest", migration=1.0,
         client_weights="uniform")),
     "random": ("fedgroup", dict(
-        cold_start="random", eta_g=0.03, inter_group="code")),
-}
-READINGS = {"initial": "frozen", "auxiliary": "auxiliary", "latest": "printed"}
+        cold_start="random", eta_g=0.03, inter_group="code"))}
 POOL_KEY, _, PLAN_KEY = jax.random.split(grouped.START, 3)
 
 
@@ -38,8 +35,7 @@ def programs(variant):
 
 
 def pool_batches(problem, ids):
-  return grouped.batches(
-      problem, ids, jax.random.split(POOL_KEY)[1], PRE)
+  return grouped.batches(problem, ids, jax.random.split(POOL_KEY)[1], PRE)
 
 
 def started(problem, state, params, m):
@@ -52,8 +48,8 @@ def started(problem, state, params, m):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_cold_start_and_rounds_are_the_oracles(variant):
-  problem, run = grouped.problem(), programs(variant)
+def test_cold_start_and_rounds_are_the_oracles(problem, variant):
+  run = programs(variant)
   h, m = run.hparams, run.hparams.num_groups
   params = problems.some_params(problem.model)
   state = grouped.begin(run, problem.data, params)
@@ -63,8 +59,7 @@ def test_cold_start_and_rounds_are_the_oracles(variant):
   w0 = [reference.w0] * m
   grouped.assert_models_close(w0, state, reference.models)
   np.testing.assert_allclose(
-      grouped.rows(state.memory.directions),
-      grouped.vectors(reference.directions), atol=1e-5)
+      grouped.rows(state.memory.directions), reference.directions, atol=1e-5)
   planned = np.asarray(state.memory.cold_start_group)
   if h.cold_start == "random":
     cold = set(range(12)) - set(pool)
@@ -75,21 +70,18 @@ def test_cold_start_and_rounds_are_the_oracles(variant):
     cold = grouped.batches(
         problem, r.ids, PLAN_KEY if h.direction == "initial"
         else grouped.rule_key(r.key), PRE)
-    found = oracle.fedgroup_round(
+    found, new = oracle.fedgroup_round(
         reference, problem.clients, r.ids, r.batches, grouped.LR, problems.L2,
         getattr(h, "mu", 0.0), h.eta_g, h.inter_group, h.client_weights,
-        READINGS[h.direction], cold)
-    grouped.assert_round(
-        r, reference.models, found, m, models=found.state.models)
+        h.direction, cold)
+    grouped.assert_round(r, reference.models, found, m)
     np.testing.assert_allclose(
-        grouped.rows(r.state.memory.latest),
-        grouped.vectors(found.state.latest), atol=2e-5)
+        grouped.rows(r.state.memory.latest), new.latest, atol=2e-5)
     # Who has been in a group stays there.
     then, now = np.asarray(r.before.member), np.asarray(r.state.member)
     np.testing.assert_array_equal(now[then >= 0], then[then >= 0])
-    reference, state = found.state, r.state
-  assert state.member[10] == (
-      reference.membership[10] if 10 in pool else -1)
+    reference, state = new, r.state
+  assert state.member[10] == (reference.membership[10] if 10 in pool else -1)
   if h.cold_start == "cosine":
     assert_newcomers_are_the_oracles(run, state, reference)
 
@@ -99,37 +91,33 @@ def assert_newcomers_are_the_oracles(run, state, reference):
 
   The oracle knows of the groups that have had members, the last ones.
   """
-  problem, models = grouped.problem(), grouped.models_of(state)
+  problem, joined = grouped.problem(), set()
   work = LocalWork(local_steps=PRE, batch_size=6)
-  joined, never = set(), len(models) - len(reference.models)
+  never = len(grouped.models_of(state)) - len(reference.models)
   for i, client in enumerate(problem.clients):
-    key = jax.random.key(i)
-    w = run.deploy(state, jnp.int32(grouped.NOBODY),
-                   layout.shard_of(problem.data, i), key)
     expected = oracle.assign_cold_client(
-        reference, client, bridge.client_batches(problem, i, key, work),
-        grouped.LR, problems.L2, READINGS[run.hparams.direction])
-    assert grouped.same(bridge.to_oracle(w), models) == never + expected
+        reference, client,
+        bridge.client_batches(problem, i, jax.random.key(i), work),
+        grouped.LR, problems.L2, run.hparams.direction)
+    assert grouped.joined(run, state, i) == never + expected
     joined.add(expected)
   assert len(joined) > 1
 
 
 @pytest.mark.parametrize("variant", ["auxiliary", "latest"])
-def test_newcomers_join_a_direction_not_a_model(variant):
+def test_newcomers_join_a_direction_not_a_model(problem, variant):
   """Two groups share a way and one is long: the models would mislead.
 
   The first group never had a member.
   """
-  problem, run = grouped.problem(), programs(variant)
+  run = programs(variant)
   state = grouped.begin(run, problem.data, grouped.zeros())
   w0 = bridge.to_oracle(grouped.zeros())
-  ways = [oracle.local_sgd(w0, *problem.clients[i], [
+  ways = [sgd(w0, problem.clients[i], [
       np.arange(problems.SIZES[i])] * 5, 0.2, problems.L2) for i in (1, 8)]
   # Equal entries for all classes change no prediction.
-  long = {"kernel": np.full((12, 4), 0.6), "bias": np.full(4, 0.6)}
-  models = [diversified.weighted_sum([4.0, 4.0, 1.0, shift], [*ways, w, long])
-            for w, shift in zip(ways, (1.0, 0.0))]
-  middle = diversified.uniform_mean(models)
+  models = [4.0 * sum(ways) + ways[0] + 0.6, 4.0 * sum(ways) + ways[1]]
+  middle = np.mean(models, axis=0)
   state = state._replace(
       models=grouped.stacked([middle, *models]), memory=state.memory._replace(
           latest=trees.to_matrix(grouped.stacked([ways[0], *ways]))[0],
@@ -140,8 +128,8 @@ def test_newcomers_join_a_direction_not_a_model(variant):
 
 
 @pytest.mark.parametrize("variant", ["default", "latest"])
-def test_the_pool_is_clustered_by_the_printed_similarity(variant):
-  problem, run = grouped.problem(), programs(variant)
+def test_the_pool_is_clustered_by_the_printed_similarity(problem, variant):
+  run = programs(variant)
   params, m = problems.some_params(problem.model), run.hparams.num_groups
   for seed in range(3):
     key = jax.random.key(seed)
@@ -164,8 +152,7 @@ def test_the_pool_is_clustered_by_the_printed_similarity(variant):
     assert mine <= best * (1 + 1e-4)
 
 
-def test_the_pool_is_of_clients_that_are_there():
-  problem = grouped.problem()
+def test_the_pool_is_of_clients_that_are_there(problem):
   there = [0, 1, 3, 4, 7, 9, 11]
   drawn = set()
   for seed in range(4):
@@ -190,11 +177,6 @@ RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(4, 6)).astype(np.float32)
 
 
-def as_models(matrix):
-  return [{"kernel": row[:4].reshape(2, 2).astype(np.float64),
-           "bias": row[4:].astype(np.float64)} for row in matrix]
-
-
 @pytest.mark.parametrize("form", ["printed", "code"])
 def test_the_inter_group_step_is_the_oracles(form):
   equal, zero = ROWS.copy(), ROWS.copy()
@@ -206,9 +188,7 @@ def test_the_inter_group_step_is_the_oracles(form):
     populated = np.array(populated, bool)
     expected = matrix.astype(np.float64)
     # Groups that never had a member have no say, and are told nothing.
-    expected[populated] = [
-        np.concatenate([w["kernel"].ravel(), w["bias"]])
-        for w in oracle.inter_group(as_models(matrix[populated]), 0.1, form)]
+    expected[populated] = oracle.inter_group(expected[populated], 0.1, form)
     mine = np.asarray(fedgroup.inter_group_step(
         jnp.asarray(matrix), jnp.asarray(populated), 0.1, form))
     np.testing.assert_allclose(mine, expected, atol=1e-6)
@@ -219,9 +199,9 @@ def test_the_inter_group_step_is_the_oracles(form):
 
 
 @pytest.mark.parametrize("variant", ["default", "latest", "random"])
-def test_groups_that_stay_empty_stay_finite(variant):
+def test_groups_that_stay_empty_stay_finite(problem, variant):
   """Clients that are all alike make one group; the others are never used."""
-  problem, run = grouped.problem(), programs(variant)
+  run = programs(variant)
   params = problems.some_params(problem.model)
   alike = problem.data._replace(
       x=jnp.zeros_like(problem.data.x), y=jnp.zeros_like(problem.data.y))
@@ -229,16 +209,15 @@ def test_groups_that_stay_empty_stay_finite(variant):
   populated = np.asarray(state.memory.populated)
   if variant != "latest":  # ties: as many groups as are asked for
     assert populated.sum() == 1
-  played = grouped.play(run, alike, state)
-  for state, aux, ids in zip(played.states[1:], played.log, grouped.COHORTS):
+  states, log = grouped.play(run, alike, state)
+  for state, aux, ids in zip(states[1:], log, grouped.COHORTS):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state)
                if jnp.issubdtype(leaf.dtype, jnp.floating))
     assert all(np.isfinite(leaf).all() for leaf in aux.server.values())
     assert not np.asarray(aux.server["members"])[~populated].any()
     assert aux.server["participants"].sum() == len(ids)
   for g in np.flatnonzero(~populated):
-    problems.assert_equal(
-        jax.tree.map(lambda leaf, g=g: leaf[g], state.models), params)
+    problems.assert_equal(bridge.model_of(state, g), params)
 
 
 # Clients whose data change.
@@ -255,8 +234,7 @@ def swapped(problem, ids, client, offset, size):
   shards = cohort.shards._replace(
       offset=cohort.shards.offset.at[slot].set(offset),
       size=cohort.shards.size.at[slot].set(size))
-  return cohort._replace(
-      shards=shards, weight=shards.size.astype(jnp.float32))
+  return cohort._replace(shards=shards, weight=shards.size.astype(jnp.float32))
 
 
 def with_data_of(problem, ids, client, other):
@@ -264,8 +242,8 @@ def with_data_of(problem, ids, client, other):
   return swapped(problem, ids, client, data.offset[other], data.size[other])
 
 
-def test_a_client_is_grouped_anew_when_its_classes_change():
-  problem, run = grouped.problem(), programs("default")
+def test_a_client_is_grouped_anew_when_its_classes_change(problem):
+  run = programs("default")
   params = problems.some_params(problem.model)
   state = grouped.begin(run, problem.data, params)
   reference, _ = started(problem, state, params, run.hparams.num_groups)
@@ -303,8 +281,8 @@ def test_a_client_is_grouped_anew_when_its_classes_change():
   assert moved > 2
 
 
-def test_a_small_shift_and_migration_1_move_nobody():
-  problem, params = grouped.problem(), None
+def test_a_small_shift_and_migration_1_move_nobody(problem):
+  params = None
   run = programs("default")
   state = grouped.begin(run, problem.data, params)
   # One example less of 90.
@@ -317,8 +295,7 @@ def test_a_small_shift_and_migration_1_move_nobody():
   run = programs("latest")
   state = grouped.begin(run, problem.data, params)
   state, _ = run.round(
-      state, grouped.cohort_of(problem.data, grouped.EVERYONE),
-      grouped.KEYS[0])
+      state, grouped.cohort_of(problem.data, grouped.EVERYONE), grouped.KEYS[0])
   then = np.asarray(state.member)
   for client in range(12):
     state, _ = run.round(
@@ -334,9 +311,9 @@ def test_clients_deploy_the_model_of_their_group():
       run, state, dict(enumerate(state.memory.cold_start_group)))
 
 
-def test_pre_training_is_counted_when_clients_first_take_part():
+def test_pre_training_is_counted_when_clients_first_take_part(problem):
   """Also if nobody was there in round 1."""
-  problem, run = grouped.problem(), programs("default")
+  run = programs("default")
   state = grouped.begin(run, problem.data)
   cohort = grouped.cohort_of(problem.data, grouped.COHORTS[0])
   later = run.algorithm.idle(state, cohort)

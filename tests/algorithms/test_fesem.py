@@ -1,15 +1,14 @@
 """FeSEM against the oracle, its store of local models, and newcomers."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.data import layout
 from tests import problems
 from tests.algorithms import bridge, grouped
 from tests.reference import clustered as oracle
+from tests.reference.diversified import sgd
 
 K, PRE = 3, 4
 SETTINGS = dict(pretrain_steps=PRE)
@@ -18,14 +17,13 @@ SETTINGS = dict(pretrain_steps=PRE)
 def first_centre(problem, i, start, centres, key):
   """Where a client goes that never trained, by its own training."""
   rows = grouped.batches(problem, [i], grouped.rule_key(key), PRE)[i]
-  return oracle.nearest_centre(oracle.local_sgd(
-      start, *problem.clients[i], rows, grouped.LR, problems.L2), centres)
+  return oracle.nearest_centre(sgd(
+      start, problem.clients[i], rows, grouped.LR, problems.L2), centres)
 
 
 @pytest.mark.parametrize("first, weights", [
     ("trained", "examples"), ("initial", "uniform"), ("random", "examples")])
-def test_rounds_are_the_oracles(first, weights):
-  problem = grouped.problem()
+def test_rounds_are_the_oracles(problem, first, weights):
   run = grouped.programs("fesem", first_group=first, client_weights=weights,
                          **SETTINGS)
   params = grouped.zeros()
@@ -40,55 +38,49 @@ def test_rounds_are_the_oracles(first, weights):
         "trained": lambda i: first_centre(problem, i, start, centres, r.key),
         "initial": lambda i: oracle.nearest_centre(start, centres),
         "random": groups.get}[first]
-    found = oracle.fesem_round(
+    found, local = oracle.fesem_round(
         centres, local, problem.clients, r.ids, r.batches, grouped.LR,
         problems.L2, weights, {i: where(i) for i in new})
     grouped.assert_round(r, centres, found, K)
     chosen |= {groups[i] for i in new}
     again |= set(r.ids) - set(new)
-    centres, local = found.models, found.local
+    centres = found.models
     trained = np.asarray(r.state.memory.trained)
     assert np.flatnonzero(trained).tolist() == sorted(local)
     table = np.asarray(r.state.memory.last)
     np.testing.assert_allclose(
         grouped.rows(table[sorted(local)]),
-        grouped.vectors([local[i] for i in sorted(local)]), atol=2e-4)
+        [local[i] for i in sorted(local)], atol=2e-4)
     assert not table[~trained].any()
   assert again
   # A common model has one nearest centre; trained or drawn they differ.
   assert (len(chosen) > 1) == (first != "initial")
 
 
-def test_newcomers_join_the_centre_nearest_to_their_own_training():
-  problem = grouped.problem()
+def test_newcomers_join_the_centre_nearest_to_their_own_training(problem):
   run = grouped.programs("fesem", first_group="trained",
                          client_weights="examples", **SETTINGS)
   state = grouped.begin(run, problem.data, grouped.zeros())
   w0 = bridge.to_oracle(grouped.zeros())
   work = LocalWork(local_steps=PRE, batch_size=grouped.WORK["batch_size"])
-  trained = {i: oracle.local_sgd(
-      w0, *problem.clients[i],
+  trained = {i: sgd(
+      w0, problem.clients[i],
       bridge.client_batches(problem, i, jax.random.key(i), work), grouped.LR,
       problems.L2) for i in (0, 1, 2, 8)}
   centres = [trained[1], trained[2], trained[8]]
-  models = grouped.models_of(state := state._replace(
-      models=grouped.stacked(centres)))
+  state = state._replace(models=grouped.stacked(centres))
   for i, w in trained.items():
-    found = run.deploy(state, jnp.int32(grouped.NOBODY),
-                       layout.shard_of(problem.data, i), jax.random.key(i))
-    assert grouped.same(bridge.to_oracle(found), models) == (
-        oracle.nearest_centre(w, centres))
+    assert grouped.joined(run, state, i) == oracle.nearest_centre(w, centres)
 
 
-def test_clients_deploy_the_centre_nearest_to_their_last_model():
-  problem = grouped.problem()
+def test_clients_deploy_the_centre_nearest_to_their_last_model(problem):
   run = grouped.programs("fesem", first_group="trained",
                          client_weights="examples", **SETTINGS)
   state = grouped.play(
-      run, problem.data, grouped.begin(run, problem.data)).states[-1]
-  centres = grouped.vectors(grouped.models_of(state))
+      run, problem.data, grouped.begin(run, problem.data))[0][-1]
+  centres = grouped.models_of(state)
   last = grouped.rows(state.memory.last)
   # Nearest now, not when it last came: the centres have moved since.
   grouped.assert_deploys(run, state, {
-      i: int(np.argmin(np.linalg.norm(centres - last[i], axis=1)))
+      i: oracle.nearest_centre(last[i], centres)
       for i in np.flatnonzero(np.asarray(state.memory.trained)).tolist()})

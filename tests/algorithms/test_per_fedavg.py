@@ -5,17 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_alg import registry
-from fedjax_alg.base import Shard
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.data import layout
-from fedjax_alg.engine import clients
 from tests import problems
 from tests.algorithms import bridge
 from tests.reference import baselines
-from tests.reference import diversified as oracle
 
-COHORTS, KEYS = bridge.COHORTS[:2], bridge.KEYS
+COHORTS = bridge.COHORTS[:2]
 WORK = dict(local_steps=4, batch_size=7, client_lr=0.2, adapt_lr=0.3)
 BATCHES = {"fo": 2, "hf": 3, "exact": 3}
 
@@ -28,8 +23,7 @@ def by_step(problem, ids, key, work, per_step):
     stream = bridge.client_batches(
         problem, i, jax.random.fold_in(key, i), LocalWork(
             local_steps=steps * per_step, batch_size=work.batch_size))
-    result[i] = [stream[per_step * k:per_step * (k + 1)]
-                 for k in range(steps)]
+    result[i] = [stream[per_step * k:per_step * (k + 1)] for k in range(steps)]
   return result
 
 
@@ -39,8 +33,7 @@ def by_step(problem, ids, key, work, per_step):
     dict(hessian="exact", local_steps=0, local_epochs=2, batch_size=10,
          client_lr=0.1, adapt_lr=0.2),
     dict(hessian="fo", local_steps=3, batch_size=0, adapt_lr=0.5,
-         server_lr=1.2),
-])
+         server_lr=1.2)])
 def test_rounds_are_the_oracles(problem, settings):
   h, rounds = bridge.rounds(problem, "per_fedavg", COHORTS, **settings)
   w = bridge.start(problem)
@@ -49,14 +42,14 @@ def test_rounds_are_the_oracles(problem, settings):
     found = baselines.per_fedavg_round(
         w, problem.clients, r.ids, batches, h.adapt_lr, h.client_lr,
         h.server_lr, problems.L2, h.hessian, weights=h.client_weights)
-    bridge.assert_step_close(w, bridge.model_of(r.state), found.model, 2e-4)
+    bridge.assert_step_close(w, bridge.model_of(r.state), found, 2e-4)
     check_ledger(r, batches)
-    w = found.model
+    w = found
 
 
 def check_ledger(r, batches):
   """Gradients on D, on D' and two on D'': of short batches what they hold."""
-  assert [int(count) for count in r.aux.cost[:4]] == [52, 52, 1, sum(
+  assert bridge.counts(r.aux) == [52, 52, 1, sum(
       factor * len(rows) for steps in batches.values() for step in steps
       for factor, rows in zip((1, 1, 2), step))]
 
@@ -74,10 +67,9 @@ def test_a_difference_of_gradients_is_close_to_the_product(problem):
     h, (r,) = bridge.rounds(problem, "per_fedavg", COHORTS[:1], **WORK,
                             hessian=hessian, hf_delta=delta)
     check_ledger(r, by_step(problem, r.ids, r.key, h, BATCHES[hessian]))
-    found[hessian, delta] = oracle.to_vector(
-        bridge.to_oracle(bridge.model_of(r.state)))
+    found[hessian, delta] = bridge.to_oracle(bridge.model_of(r.state))
   exact = found["exact", 1e-3]
-  step = np.linalg.norm(exact - oracle.to_vector(bridge.start(problem)))
+  step = np.linalg.norm(exact - bridge.start(problem))
   close, rounded = (np.linalg.norm(found["hf", delta] - exact)
                     for delta in (1e-3, 1e-6))
   assert close < 1e-4 * step and rounded > 10 * close
@@ -86,22 +78,17 @@ def test_a_difference_of_gradients_is_close_to_the_product(problem):
 @pytest.mark.parametrize("batch_size", [7, 0])
 def test_what_a_client_deploys_is_adapted(problem, batch_size):
   """One step of adapt_lr on the first mini-batch of its stream."""
-  algorithm = registry.build(
-      "per_fedavg", problem.model, map_clients=clients.ClientMap(),
-      adapt_lr=0.4, batch_size=batch_size)
-  params = problems.some_params(problem.model)
-  state = algorithm.init(params, problem.spec, KEYS[0])
-  deploy = problems.quick_jit(algorithm.client_params)
+  settings = dict(adapt_lr=0.4, batch_size=batch_size)
+  state = bridge.init(problem, bridge.build(problem, "per_fedavg", **settings))
+  deploy = bridge.deployer(problem, "per_fedavg", **settings)
   work, w = LocalWork(local_steps=1, batch_size=batch_size), bridge.start(
       problem)
   for i in (0, 1, 4):
     x, y = problem.clients[i]
-    key = jax.random.fold_in(KEYS[1], i)
-    found = deploy(state, jnp.int32(i), layout.shard_of(problem.data, i), key)
+    key = jax.random.fold_in(bridge.KEYS[1], i)
     rows, = bridge.client_batches(problem, i, key, work)
     bridge.assert_step_close(
-        w, found, baselines.adapt(w, x, y, rows, 0.4, problems.L2))
-  nothing = Shard(
-      problem.data.x, problem.data.y, jnp.int32(0), jnp.int32(0))
+        w, deploy(state, i, key)[0],
+        baselines.adapt(w, x, y, rows, 0.4, problems.L2))
   problems.assert_equal(
-      deploy(state, jnp.int32(12), nothing, KEYS[1]), params)
+      deploy(state, bridge.NOBODY)[0], problems.some_params(problem.model))

@@ -1,14 +1,11 @@
 """The pooled optimum against scikit-learn; each client alone."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from fedjax_alg import registry
 from fedjax_alg.data import layout
-from fedjax_alg.engine import clients
 from tests import problems
 from tests.algorithms import bridge
 from tests.reference import diversified as oracle
@@ -16,8 +13,7 @@ from tests.reference import optimisers
 
 
 def test_central_reaches_the_optimum_of_logistic_regression(problem):
-  algorithm = registry.build(
-      "central", problem.model, map_clients=clients.ClientMap())
+  algorithm = bridge.build(problem, "central")
   everyone = layout.everyone(problem.data)
 
   @jax.jit
@@ -26,8 +22,8 @@ def test_central_reaches_the_optimum_of_logistic_regression(problem):
         0, 60, lambda r, s: algorithm.round(s, everyone, jax.random.key(0))[0],
         state)
 
-  state = run(algorithm.init(
-      problem.model.init(jax.random.key(0)), problem.spec, jax.random.key(0)))
+  state = run(bridge.init(
+      problem, algorithm, params=problem.model.init(jax.random.key(0))))
   x = np.concatenate([x for x, _ in problem.clients]).astype(np.float64)
   y = np.concatenate([y for _, y in problem.clients])
   # C = 1 / (n l2) makes it ours; a column of ones stands for the bias, which
@@ -36,22 +32,17 @@ def test_central_reaches_the_optimum_of_logistic_regression(problem):
       C=1 / (len(y) * problems.L2), fit_intercept=False, tol=1e-8,
       max_iter=1000)
   reference.fit(np.column_stack([x, np.ones(len(y))]), y)
-  optimum = {"kernel": reference.coef_[:, :-1].T,
-             "bias": reference.coef_[:, -1]}
+  optimum = reference.coef_.T
   mine = bridge.to_oracle(state.params)
-  np.testing.assert_allclose(mine["kernel"], optimum["kernel"], atol=2e-3)
-  np.testing.assert_allclose(mine["bias"], optimum["bias"], atol=2e-3)
+  np.testing.assert_allclose(mine, optimum, atol=2e-3)
   assert oracle.loss(mine, x, y, problems.L2) < oracle.loss(
       optimum, x, y, problems.L2) + 1e-6
 
 
 def test_local_counts_rounds_without_participants(problem):
   """Where a schedule of the learning rate reads their number."""
-  algorithm = registry.build(
-      "local", problem.model, map_clients=clients.ClientMap(),
-      client_lr_schedule="inverse_sqrt")
-  state = algorithm.init(
-      problems.some_params(problem.model), problem.spec, jax.random.key(0))
+  algorithm = bridge.build(problem, "local", client_lr_schedule="inverse_sqrt")
+  state = bridge.init(problem, algorithm)
   later = algorithm.idle(state, None)
   assert (state.round, later.round) == (0, 1)
   problems.assert_equal(later.table, state.table)
@@ -71,7 +62,7 @@ def test_local_is_training_on_ones_own_data(problem, settings, decay):
   for number, r in enumerate(rounds):
     for i in r.ids:
       models[i], _ = optimisers.local_training(
-          models[i], *problem.clients[i], r.batches[i],
+          models[i], problem.clients[i], r.batches[i],
           lambda k: 0.3 * decay ** number,  # noqa: B023
           problems.L2, kind=h.client_optimizer)
   state, initial = rounds[-1].state, problems.some_params(problem.model)
@@ -81,9 +72,6 @@ def test_local_is_training_on_ones_own_data(problem, settings, decay):
       bridge.assert_step_close(start, row, models[i])
     else:
       problems.assert_equal(row, initial)
-  algorithm = registry.build(
-      "local", problem.model, map_clients=clients.ClientMap(), **settings)
+  deploy = bridge.deployer(problem, "local", **settings)
   for i, deployed in ((12, initial), (4, problems.row(state.table, 4))):
-    problems.assert_equal(algorithm.client_params(
-        state, jnp.int32(i), layout.shard_of(problem.data, 1),
-        jax.random.key(0)), deployed)
+    problems.assert_equal(deploy(state, i, holder=1)[0], deployed)

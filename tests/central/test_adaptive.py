@@ -30,19 +30,16 @@ def displacements(rule, steps=4, **settings):
 def test_steps_are_the_oracles(rule, beta1, eps):
   updates, state = displacements(
       rule, learning_rate=0.05, beta1=beta1, beta2=0.99, eps=eps)
-  w = oracle.zeros_like(GRADIENTS[0])
-  moments = oracle.zero_moments(w)
-  for r, (gradient, update) in enumerate(zip(GRADIENTS, updates), 1):
-    old = w
-    w, moments = oracle.accelerate(
-        w, oracle.as_model(gradient), moments, r, 0.05, beta1, 0.99, eps, rule)
-    for name in w:
-      np.testing.assert_allclose(
-          update[name], (w[name] - old[name]), rtol=1e-5)
   assert state.rounds == 4 and state.rounds.dtype == jnp.int32
-  for name in w:
-    np.testing.assert_allclose(state.m[name], moments.m[name], rtol=1e-5)
-    np.testing.assert_allclose(state.v[name], moments.v[name], rtol=1e-5)
+  for name in ("kernel", "bias"):
+    moments = oracle.zero_moments(GRADIENTS[0][name])
+    for r, (gradient, update) in enumerate(zip(GRADIENTS, updates), 1):
+      move, moments = oracle.accelerate(
+          0.0, gradient[name].astype(np.float64), moments, r, 0.05, beta1,
+          0.99, eps, rule)
+      np.testing.assert_allclose(update[name], move, rtol=1e-5)
+    np.testing.assert_allclose(state.m[name], moments[0], rtol=1e-5)
+    np.testing.assert_allclose(state.v[name], moments[1], rtol=1e-5)
 
 
 def test_without_first_moment_corrected_is_adam():
@@ -55,27 +52,3 @@ def test_without_first_moment_corrected_is_adam():
     with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
       theirs, state = adam.update(gradient, state)
     np.testing.assert_allclose(update["kernel"], theirs["kernel"], rtol=1e-4)
-
-
-def test_eps_stands_inside_the_root():
-  (update,), _ = displacements(
-      "corrected", steps=1, learning_rate=1.0, beta1=0.0, beta2=0.999, eps=1e-4)
-  g = 1e-5
-  inside = -np.sqrt(0.001) * g / np.sqrt(0.001 * g * g + 1e-4)
-  np.testing.assert_allclose(update["bias"][0], inside, rtol=1e-4)
-  outside = -np.sqrt(0.001) * g / (np.sqrt(0.001) * g + 1e-4)
-  assert abs(inside / outside) < 0.02
-
-
-@pytest.mark.parametrize("beta1, ratio", [(0.0, 31.62), (0.9, 3.162)])
-def test_the_printed_step_is_longer(beta1, ratio):
-  """By (1 - beta1) / sqrt(1 - beta2) in every round."""
-  printed, _ = displacements("printed", beta1=beta1)
-  corrected, _ = displacements("corrected", beta1=beta1)
-  for a, b in zip(printed, corrected):
-    np.testing.assert_allclose(a["kernel"] / b["kernel"], ratio, rtol=1e-3)
-
-
-def test_an_unknown_rule_is_named():
-  with pytest.raises(ValueError, match="central rule 'adam': must be one of"):
-    central.adaptive(rule="adam")

@@ -33,8 +33,3 @@ def test_the_first_step_by_hand(rule, second):
       jnp.array([-2.0]), transform.init(jnp.zeros(1)))
   np.testing.assert_allclose(state.v, [second], rtol=1e-5)
   np.testing.assert_allclose(move, [0.2 / (second ** 0.5 + 0.01)], rtol=1e-5)
-
-
-def test_an_unknown_rule():
-  with pytest.raises(ValueError, match="FedOpt rule 'sgd': must be one of"):
-    fedopt("sgd")

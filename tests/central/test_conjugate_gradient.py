@@ -114,10 +114,3 @@ def test_it_composes_with_optax_line_search():
     values.append(float(here))
   assert (np.diff(values) <= 0).all()
   assert values[-1] < 1e-2 * values[0]
-
-
-def test_an_unknown_rule_is_named():
-  with pytest.raises(ValueError, match="beta rule 'prp'") as error:
-    conjugate_gradient("prp")
-  assert str(error.value) == (
-      "beta rule 'prp': must be one of fr, pr+, hs, dy")

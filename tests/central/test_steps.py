@@ -10,6 +10,7 @@ from fedjax_alg.central.adaptive import adaptive
 from fedjax_alg.central.adaptivity import fedopt
 from fedjax_alg.central.conjugate_gradient import conjugate_gradient
 from fedjax_alg.central.line_search import backtracking
+from tests.reference import optimisers
 
 RNG = np.random.default_rng(0)
 #: The clients' mean updates of three rounds.
@@ -20,15 +21,26 @@ def test_adam_is_fedadam_with_bias_correction():
   """Minus the mean update is the "gradient" (Reddi et al. 2021)."""
   step, params = steps.adam(0.1, 0.7, 0.9, 1e-3), {"w": jnp.zeros(4)}
   state = step.transform.init(params)
-  first, second = np.zeros(4), np.zeros(4)
   for r, update in enumerate(UPDATES, 1):
     with jax.numpy_dtype_promotion("standard"):  # as optax mixes them
       move, state = step.transform.update({"w": -update}, state, params)
-    first = 0.7 * first + 0.3 * update
-    second = 0.9 * second + 0.1 * update ** 2
-    expected = 0.1 * (first / (1 - 0.7 ** r)) / (
-        np.sqrt(second / (1 - 0.9 ** r)) + 1e-3)
+    expected = 0.1 * optimisers.direction(
+        "adam", UPDATES[:r], UPDATES[:r], b1=0.7, b2=0.9, eps=1e-3)
     np.testing.assert_allclose(move["w"], expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("make, said", [
+    (lambda: adaptive(rule="adam"), "central rule 'adam': must be one of"),
+    (lambda: fedopt("sgd"), "FedOpt rule 'sgd': must be one of"),
+    (lambda: conjugate_gradient("prp"),
+     "beta rule 'prp': must be one of fr, pr[+], hs, dy$"),
+    (lambda: backtracking(test="wolfe"), "line search test 'wolfe': must be"),
+    *((lambda gamma=gamma: backtracking(gamma),
+       f"gamma={gamma}: must be more than 0 and less than 1$")
+      for gamma in (0.0, 1.0))])
+def test_what_is_not_known_is_named(make, said):
+  with pytest.raises(ValueError, match=f"^{said}"):
+    make()
 
 
 @pytest.mark.parametrize("step, when", [
@@ -54,5 +66,4 @@ def test_a_gradient_of_another_shape_is_refused(transform, options):
   """It would broadcast; and so would one loss for all steps of a search."""
   params = jnp.ones(4)
   with pytest.raises(AssertionError, match="assert_.*equal_shape"):
-    transform.update(
-        jnp.ones(1), transform.init(params), params, **options)
+    transform.update(jnp.ones(1), transform.init(params), params, **options)

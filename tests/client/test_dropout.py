@@ -6,13 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_alg import models, registry
+from fedjax_alg import models
 from fedjax_alg.base import Model
 from fedjax_alg.client import minibatches, objective, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.svrg import svrg
 from fedjax_alg.data import layout
-from fedjax_alg.engine import clients
 from tests import problems
 from tests.algorithms import bridge
 
@@ -51,8 +50,7 @@ NOISE = Model(
         0 * x[:, :1] * params["w"].sum() + number_of(key)))
 
 
-batch_value_and_grad = jax.jit(
-    objective.batch_value_and_grad, static_argnums=0)
+batch_value_and_grad = jax.jit(objective.batch_value_and_grad, static_argnums=0)
 
 
 def test_a_mini_batch_with_a_key_is_the_one_with_entries_dropped(problem):
@@ -144,13 +142,11 @@ class Net(nn.Module):
     return nn.Dense(3)(x)
 
 
-class PlainNet(nn.Module):
+class PlainNet(Net):
   """Its __call__ has no mode."""
 
-  @nn.compact
   def __call__(self, x):
-    x = nn.relu(nn.Dense(6)(x.reshape(x.shape[0], -1)))
-    return nn.Dense(3)(x)
+    return super().__call__(x)
 
 
 def test_a_rate_of_0_is_no_dropout_to_the_bit(image_problem):
@@ -173,19 +169,16 @@ def test_a_rate_of_0_is_no_dropout_to_the_bit(image_problem):
     ("baffle", dict(directions=4))])
 def test_methods_train_with_dropout(problem, name, settings):
   """The key of the round decides; without dropout it would not."""
-  model = with_dropout(problem.model)
-  spec, data = problem.spec, problem.data
+  problem = problem._replace(model=with_dropout(problem.model))
   if name not in ("baffle", "ifca"):
     settings = dict(settings, local_steps=2)
-  algorithm = registry.build(
-      name, model, map_clients=clients.ClientMap(), batch_size=0,
-      **settings)
+  algorithm = bridge.build(problem, name, batch_size=0, **settings)
 
   def play(key):
-    state = algorithm.init(problems.some_params(model), spec, KEY)
-    state = algorithm.setup(state, layout.everyone(data), KEY)
-    cohort = layout.take_cohort(data, jnp.array([0, 1, 4], jnp.int32))
-    return algorithm.round(state, cohort, key)[1].client["loss"]
+    state = algorithm.setup(
+        bridge.init(problem, algorithm), layout.everyone(problem.data), KEY)
+    return algorithm.round(
+        state, bridge.cohort_of(problem, [0, 1, 4]), key)[1].client["loss"]
 
   loss = problems.quick_jit(play)
   losses = np.stack([loss(key) for key in jax.random.split(KEY, 2)])
@@ -200,20 +193,14 @@ def test_methods_train_with_dropout(problem, name, settings):
 def test_the_losses_of_an_estimate_meet_the_same_dropout(
     problem, name, settings):
   """What differs between them is the step alone, which changes nothing here."""
-  algorithm = registry.build(
-      name, NOISE, map_clients=clients.ClientMap(), directions=4,
-      **settings)
-  start = NOISE.init(KEY)
-
-  def play():
-    state = algorithm.init(start, problem.spec, KEY)
-    # 64 examples: their mean is exact too.
-    cohort = layout.take_cohort(problem.data, jnp.array([8], jnp.int32))
-    return algorithm.round(state, cohort, KEY)
-
-  state, aux = problems.quick_jit(play)()
-  problems.assert_equal(jax.tree.map(
-      lambda leaf: leaf[0], algorithm.global_params(state)), start)
+  problem, start = problem._replace(model=NOISE), NOISE.init(KEY)
+  algorithm = bridge.build(problem, name, directions=4, **settings)
+  # 64 examples: their mean is exact too.
+  _, state, aux = bridge.one_round(problem, algorithm, [8], KEY, bridge.init(
+      problem, algorithm, KEY, start))
+  problems.assert_equal(
+      problems.row(algorithm.global_params(state), 0),
+      jax.tree.map(np.asarray, start))
   assert (np.asarray(aux.client["loss"]) != 0).all()
 
 
@@ -226,8 +213,6 @@ def test_an_estimates_dropout_is_not_its_directions(problem):
 
 
 def test_a_table_of_delayed_gradients_is_refused(problem):
-  with pytest.raises(ValueError, match="^variant=table: .* dropout") as error:
-    registry.build(
-        "losac", with_dropout(problem.model), variant="table",
-        map_clients=clients.ClientMap())
-  assert "\n" not in str(error.value)
+  bridge.refused(
+      problem._replace(model=with_dropout(problem.model)), "losac",
+      "variant=table: .* dropout", variant="table")

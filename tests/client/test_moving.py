@@ -21,9 +21,11 @@ from fedjax_alg.rounds.local_training import Training
 from fedjax_alg.runs.plan import from_keywords
 from fedjax_alg.runs.prepare import cautions
 from fedjax_alg.runs.programs import Programs
+from tests.client import federations
+from tests.client.federations import CLASSES, mean, ROUNDS, SIZES
 
 pytestmark = pytest.mark.program
-SIZES, WIDTH, CLASSES, ROUNDS, RATE = (6, 9, 14), 5, 3, 3, 0.3
+WIDTH, RATE = 5, 0.3
 DECAY, EPSILON = 0.8, 1e-5
 
 
@@ -33,8 +35,7 @@ class Normed(nn.Module):
   @nn.compact
   def __call__(self, x, train):
     x = nn.Dense(WIDTH, use_bias=False, name="first")(x)
-    x = nn.BatchNorm(
-        not train, momentum=DECAY, epsilon=EPSILON, name="bn")(x)
+    x = nn.BatchNorm(not train, momentum=DECAY, epsilon=EPSILON, name="bn")(x)
     return nn.Dense(CLASSES, use_bias=False, name="last")(x)
 
 
@@ -43,8 +44,7 @@ class NnxNormed(nnx.Module):
 
   def __init__(self, rngs):
     self.first = nnx.Linear(4, WIDTH, use_bias=False, rngs=rngs)
-    self.bn = nnx.BatchNorm(
-        WIDTH, momentum=DECAY, epsilon=EPSILON, rngs=rngs)
+    self.bn = nnx.BatchNorm(WIDTH, momentum=DECAY, epsilon=EPSILON, rngs=rngs)
     self.last = nnx.Linear(WIDTH, CLASSES, use_bias=False, rngs=rngs)
 
   def __call__(self, x):
@@ -61,24 +61,13 @@ def flat(tree):
 
 
 def federation(sizes=SIZES, shift=0.5):
-  """Clients with four features of unlike means and all their rows for both."""
-  rng = np.random.default_rng(3)
-  parts = np.repeat(np.arange(len(sizes)), sizes)
-  x = (rng.normal(size=(sum(sizes), 4)) + shift * parts[:, None]).astype(
-      np.float32)
-  y = rng.integers(CLASSES, size=sum(sizes)).astype(np.int32)
-  clients = [(x[parts == i], y[parts == i]) for i in range(len(sizes))]
-  examples = fa.from_arrays(
-      x, y, parts, x_test=x, y_test=y, test_client_ids=parts)
-  return fa.federate(examples, partition="natural"), clients
+  """Clients with features of unlike means."""
+  return federations.federation(sizes, shift)
 
 
 def play(algorithm, held, **options):
-  """A run with all clients and full batches, on one device."""
-  return fa.run(algorithm, held, **{**dict(
-      model=Normed(), rounds=ROUNDS, eval_every=ROUNDS,
-      cohort_size=held.num_clients, evaluate="local", batch_size=0,
-      local_steps=2, client_lr=RATE, l2=0.0, host_devices=1), **options})
+  return federations.play(
+      algorithm, held, **{"model": Normed(), "l2": 0.0, **options})
 
 
 # The oracle.
@@ -97,10 +86,7 @@ def slope(w, x, y, moving=None):
   """Gradient of the mean cross entropy, through the batch's statistics."""
   V, gamma, beta, W = w
   logits, (_, var), norm = forward(w, x, moving)
-  p = np.exp(logits - logits.max(1, keepdims=True))
-  p /= p.sum(1, keepdims=True)
-  p[np.arange(len(y)), y] -= 1
-  p /= len(y)
+  p = federations.residual(logits, y)
   back = p @ W.T
   of_norm = back * gamma
   if moving is None:
@@ -123,12 +109,6 @@ def local_sgd(w, moving, batches):
   return w, moving
 
 
-def mean(of, sizes):
-  sizes = np.asarray(sizes, float)
-  return [sum(s * leaf for s, leaf in zip(sizes, leaves)) / sizes.sum()
-          for leaves in zip(*of)]
-
-
 def first(key=None):
   """The first parameters of a run of seed 0, and the first statistics."""
   key = run_keys(0).model if key is None else key
@@ -138,17 +118,16 @@ def first(key=None):
 def fedavg(clients, mode, rounds=ROUNDS, own=()):
   """The clients' models; the parameters in ``own`` are each client's."""
   w, moving = first()
-  sizes = [len(y) for _, y in clients]
   every, states = [w] * len(clients), [moving] * len(clients)
   for _ in range(rounds):
     found = [local_sgd(w, moving, [pair] * 2) for w, moving, pair in zip(
         every, states, clients)]
-    shared = mean([w for w, _ in found], sizes)
+    shared = mean([w for w, _ in found], clients)
     every = [[w[i] if i in own else leaf for i, leaf in enumerate(shared)]
              for w, _ in found]
     states = [moving for _, moving in found]
     if mode == "global":
-      states = [mean(states, sizes)] * len(clients)
+      states = [mean(states, clients)] * len(clients)
   return every, states
 
 
@@ -230,7 +209,7 @@ def test_statistics_of_the_batch_are_those_of_a_loop():
   found = [local_sgd(w, moving, [
       (x[rows], y[rows]) for rows in batches_of(held, i, 4)])[0]
            for i in range(len(clients))]
-  w = mean(found, SIZES)
+  w = mean(found, clients)
   deployed = result.client_params(1)
   assert not jax.tree.leaves(deployed["batch_stats"])
   for a, b in zip(jax.tree.leaves(deployed), [w[2], w[1], w[0], w[3]]):
@@ -253,8 +232,8 @@ def test_variance_reduced_steps_move_the_statistics_of_the_moving_model():
   for seed in range(2):
     w, moving = first(run_keys(seed).model)
     for _ in range(ROUNDS):
-      anchor = mean([slope(w, x, y, moving) for x, y in clients], SIZES)
-      w, moving = (mean(part, SIZES) for part in zip(*(
+      anchor = mean([slope(w, x, y, moving) for x, y in clients], clients)
+      w, moving = (mean(part, clients) for part in zip(*(
           variance_reduced(w, moving, anchor, x, y) for x, y in clients)))
     check(jax.tree.map(lambda leaf: leaf[0], result.global_params(seed)),
           w, moving, atol=1e-5)

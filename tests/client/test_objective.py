@@ -24,8 +24,7 @@ MODELS = {
     "softmax": models.make_model("softmax", (D,), L, l2=0.3),
     "mlp": models.make_model("mlp", (D,), L, hidden=(4,)),
     "sum": models.make_model("softmax", (D,), L, l2=0.3)._replace(
-        l2_of_sum=True),
-}
+        l2_of_sum=True)}
 #: offset, size: within a block, full blocks, the end, nothing.
 PLACES = [(0, 1), (17, 63), (17, 64), (100, 65), (30, 130), (235, 65), (9, 0)]
 
@@ -104,19 +103,13 @@ label_counts = jax.jit(objective.label_counts, static_argnums=1)
 
 
 @pytest.mark.parametrize("offset, size", PLACES)
-def test_feature_counts(offset, size):
-  counts = feature_counts(shard_at(offset, size))
-  assert counts.dtype == jnp.float32
-  np.testing.assert_array_equal(
-      counts, (X[offset:offset + size] != 0).sum(0))
-
-
-@pytest.mark.parametrize("offset, size", PLACES)
-def test_label_counts(offset, size):
-  counts = label_counts(shard_at(offset, size), L)
-  assert counts.dtype == jnp.float32
-  np.testing.assert_array_equal(
-      counts, np.bincount(Y[offset:offset + size], minlength=L))
+def test_counts_of_features_and_labels(offset, size):
+  rows, shard = slice(offset, offset + size), shard_at(offset, size)
+  for counts, expected in (
+      (feature_counts(shard), (X[rows] != 0).sum(0)),
+      (label_counts(shard, L), np.bincount(Y[rows], minlength=L))):
+    assert counts.dtype == jnp.float32
+    np.testing.assert_array_equal(counts, expected)
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (4, 1)])

@@ -33,7 +33,7 @@ def expected(problem, rate=lambda k: LR, **options):
   w = bridge.to_oracle(problems.some_params(problem.model))
   batches = bridge.client_batches(problem, CLIENT, KEY, WORK)
   return w, oracle.local_training(
-      w, *problem.clients[CLIENT], batches, rate, problems.L2, **options)[0]
+      w, problem.clients[CLIENT], batches, rate, problems.L2, **options)[0]
 
 
 def given(**options):
@@ -52,8 +52,7 @@ def given(**options):
      dict(b2=0.99, eps=1e-2, decay=0.3), 0.0),
     (dict(optimizer="rmsprop", beta2=0.9, eps=1e-2), dict(b2=0.9, eps=1e-2),
      0.0),
-    (dict(optimizer="adagrad", eps=1e-2), dict(eps=1e-2), 0.0),
-])
+    (dict(optimizer="adagrad", eps=1e-2), dict(eps=1e-2), 0.0)])
 def test_local_training_is_the_oracles(problem, options, theirs, mu):
   w, model = expected(
       problem, mu=mu, kind=options.get("optimizer", "sgd"), **theirs)
@@ -70,8 +69,7 @@ SCHEDULES = [
     (dict(lr_schedule="step", lr_decay=0.5, lr_period=4),
      lambda t: 0.5 ** (t // 4)),
     (dict(lr_schedule="inverse_sqrt", lr_period=3),
-     lambda t: (1 + t / 3) ** -0.5),
-]
+     lambda t: (1 + t / 3) ** -0.5)]
 
 
 @pytest.mark.parametrize("options, factor", SCHEDULES)
@@ -128,8 +126,7 @@ def fixture_fedavg(problem):
     ("per_fedavg", dict(
         adapt_lr=0.0, client_weights="examples")),
     ("composed", dict(client_update="prox", mu=0.0)),
-    ("fedavgm", dict(server_momentum=0.0)),
-])
+    ("fedavgm", dict(server_momentum=0.0))])
 def test_methods_that_are_fedavg_then_are_it(problem, fedavg, name, settings):
   """With momentum, and a rate that is halved in the second round."""
   problems.assert_close(
@@ -148,8 +145,7 @@ def test_methods_that_are_fedavg_then_are_it(problem, fedavg, name, settings):
     ("composed", dict(client_update="svrg", client_clip=1.0), "client_clip: "
      "not read with client_update=svrg (only with client_update=sgd|prox"),
     ("ifca", dict(averaging="gradient", client_optimizer="adam"),
-     "client_optimizer=adam: not read with averaging=gradient"),
-])
+     "client_optimizer=adam: not read with averaging=gradient")])
 def test_what_cannot_be_read_is_refused_in_one_line(name, options, said):
   with pytest.raises(OptionError) as error:
     method = methods.with_keywords(methods.method_of(name), options)

@@ -11,40 +11,25 @@ from experiments.cli import resume
 import fedjax_alg as fa
 from fedjax_alg import models, registry
 from fedjax_alg.base import FedSpec
-from fedjax_alg.client import moving
 from fedjax_alg.data import layout
 from fedjax_alg.engine.clients import ClientMap
 from fedjax_alg.engine.keys import run_keys
 from fedjax_alg.models import roles
 from tests import problems
+from tests.client import federations
+from tests.client.federations import CLASSES, federation, mean, ROUNDS, SIZES
 
-pytestmark = [pytest.mark.program,
-              pytest.mark.usefixtures("share_programs")]
+pytestmark = [pytest.mark.program, pytest.mark.usefixtures("share_programs")]
 
-SIZES, WIDTH, CLASSES, ROUNDS = (6, 9, 14), 5, 3, 3
+WIDTH = 5
 HEAD = {"personal": "last"}
 
 
-def federation(sizes=SIZES):
-  """Clients with four features and all their rows for training."""
-  rng = np.random.default_rng(3)
-  x = rng.normal(size=(sum(sizes), 4)).astype(np.float32)
-  y = rng.integers(CLASSES, size=sum(sizes)).astype(np.int32)
-  parts = np.repeat(np.arange(len(sizes)), sizes)
-  clients = [(x[parts == i], y[parts == i]) for i in range(len(sizes))]
-  examples = fa.from_arrays(
-      x, y, parts, x_test=x, y_test=y, test_client_ids=parts)
-  return fa.federate(examples, partition="natural"), clients
-
-
 def play(algorithm, held, **options):
-  """A run with all clients and full batches, on one device."""
+  """A run of a perceptron, if of no other model."""
   if "model" not in options:
     options = dict(model="mlp", hidden=(WIDTH,), **options)
-  return fa.run(algorithm, held, **{**dict(
-      l2=0.01, rounds=ROUNDS, eval_every=ROUNDS, host_devices=1,
-      cohort_size=held.num_clients, evaluate="local", batch_size=0,
-      local_steps=2, client_lr=0.3), **options})
+  return federations.play(algorithm, held, **{"l2": 0.01, **options})
 
 
 # The oracle: a perceptron of one hidden layer, its parameters the shared pair
@@ -56,11 +41,7 @@ def gradients(shared, head, x, y, l2=0.01):
   (V, a), (W, b) = shared, head
   before = x @ V + a
   hidden = np.maximum(before, 0)
-  logits = hidden @ W + b
-  p = np.exp(logits - logits.max(1, keepdims=True))
-  p /= p.sum(1, keepdims=True)
-  p[np.arange(len(y)), y] -= 1
-  p /= len(y)
+  p = federations.residual(hidden @ W + b, y)
   back = (p @ W.T) * (before > 0)
   return ((x.T @ back + l2 * V, back.sum(0) + l2 * a),
           (hidden.T @ p + l2 * W, p.sum(0) + l2 * b))
@@ -70,11 +51,17 @@ def moved(pair, rate, slope):
   return tuple(w - rate * g for w, g in zip(pair, slope))
 
 
+def fitted(shared, head, x, y):
+  """The head after two steps of its own."""
+  for _ in range(2):
+    head = moved(head, 0.3, gradients(shared, head, x, y)[1])
+  return head
+
+
 def sgd(shared, head, x, y, when, steps=2, rate=0.3):
   """A participant's round: (shared, personal) parameters."""
   if when == "first":
-    for _ in range(steps):
-      head = moved(head, rate, gradients(shared, head, x, y)[1])
+    head = fitted(shared, head, x, y)
   for _ in range(steps):
     of_shared, of_head = gradients(shared, head, x, y)
     shared = moved(shared, rate, of_shared)
@@ -83,7 +70,7 @@ def sgd(shared, head, x, y, when, steps=2, rate=0.3):
   return shared, head
 
 
-def fsvrg(start, head, anchor, x, y, steps=2, alpha=2.0):
+def fsvrg(start, head, x, y, anchor, steps=2, alpha=2.0):
   """Variance-reduced steps of the shared parameters, plain ones of the head."""
   shared, rate = start, alpha / len(y)
   for _ in range(steps):
@@ -93,13 +80,6 @@ def fsvrg(start, head, anchor, x, y, steps=2, alpha=2.0):
         shared, here, there, anchor))
     head = moved(head, rate, of_head)
   return shared, head
-
-
-def mean(of, clients):
-  """The mean of pairs by examples."""
-  sizes = np.array([len(y) for _, y in clients], float)
-  return tuple(sum(s * pair[k] for s, pair in zip(sizes, of)) / sizes.sum()
-               for k in range(2))
 
 
 def start(held):
@@ -112,7 +92,30 @@ def start(held):
                for name in ("Dense_0", "Dense_1"))
 
 
-def check(result, shared, heads):
+def check(name, play_client, heads_after=None, **options):
+  """A run is the loop over its clients: (shared, head, x, y) -> both, trained.
+
+  Args:
+    name: the algorithm.
+    play_client: a participant's round; with anchor gradients as the last
+      argument.
+    heads_after: (shared, head, x, y) -> the head that is deployed, if another.
+    **options: of the run.
+  """
+  held, clients = federation()
+  result = play(name, held, **options)
+  shared, head = start(held)
+  heads = [head] * len(clients)
+  for _ in range(ROUNDS):
+    anchor = mean([gradients(shared, own, x, y)[0]
+                   for own, (x, y) in zip(heads, clients)], clients)
+    of = [play_client(shared, own, x, y, anchor)
+          for own, (x, y) in zip(heads, clients)]
+    shared, heads = mean([pair for pair, _ in of], clients), [
+        own for _, own in of]
+  if heads_after is not None:
+    heads = [heads_after(shared, own, x, y)
+             for own, (x, y) in zip(heads, clients)]
   for i, head in enumerate(heads):
     found = result.client_params(i)["params"]
     for name, pair in (("Dense_0", shared), ("Dense_1", head)):
@@ -124,34 +127,12 @@ def check(result, shared, heads):
 @pytest.mark.parametrize(("name", "when"), [
     ("fedper", "together"), ("fedrep", "first"), ("fedbabu", "evaluation")])
 def test_personal_layers_are_those_of_numpy(name, when):
-  held, clients = federation()
-  result = play(name, held)
-  shared, head = start(held)
-  heads = [head] * len(clients)
-  for _ in range(ROUNDS):
-    of = [sgd(shared, own, x, y, when) for own, (x, y) in zip(heads, clients)]
-    shared, heads = mean([pair for pair, _ in of], clients), [
-        own for _, own in of]
-  if when == "evaluation":
-    for i, (x, y) in enumerate(clients):
-      for _ in range(2):
-        heads[i] = moved(heads[i], 0.3, gradients(shared, heads[i], x, y)[1])
-  check(result, shared, heads)
+  check(name, lambda *given: sgd(*given[:4], when),
+        fitted if when == "evaluation" else None)
 
 
 def test_variance_is_reduced_in_the_shared_part():
-  held, clients = federation()
-  result = play("fsvrg", held, client_lr=2.0, roles=HEAD)
-  shared, head = start(held)
-  heads = [head] * len(clients)
-  for _ in range(ROUNDS):
-    anchor = mean([gradients(shared, own, x, y)[0]
-                   for own, (x, y) in zip(heads, clients)], clients)
-    of = [fsvrg(shared, own, anchor, x, y)
-          for own, (x, y) in zip(heads, clients)]
-    shared, heads = mean([pair for pair, _ in of], clients), [
-        own for _, own in of]
-  check(result, shared, heads)
+  check("fsvrg", fsvrg, client_lr=2.0, roles=HEAD)
 
 
 def test_of_one_client_a_personal_layer_is_a_shared_one():
@@ -170,8 +151,7 @@ def test_clients_keep_their_heads_and_newcomers_fit_theirs():
   fitted = play("fedper", held, personal_fit=3, **options)
   head = start(held)[1][0]
   asleep = [i for i in range(4) if np.allclose(
-      without.client_params(i)["params"]["Dense_1"]["kernel"], head,
-      atol=1e-6)]
+      without.client_params(i)["params"]["Dense_1"]["kernel"], head, atol=1e-6)]
   assert len(asleep) == 2  # who has not taken part deploys the initial head
   for i in range(4):
     same = np.array_equal(
@@ -194,8 +174,7 @@ def test_a_head_is_never_sent_and_its_own_steps_are_counted(
 
   @problems.quick_jit
   def cost(data):  # all else is dead code
-    state = algorithm.init(
-        model.init(key), FedSpec(3, 3, CLASSES, (4,)), key)
+    state = algorithm.init(model.init(key), FedSpec(3, 3, CLASSES, (4,)), key)
     return algorithm.round(state, layout.everyone(data), key)[1].cost
 
   sent = vectors * (4 * WIDTH + WIDTH)
@@ -235,20 +214,3 @@ def test_frozen_parameters_stay_and_are_those_of_a_closure(tmp_path):
     fa.load_run(tmp_path / "run", federation=held).client_params(0)
   with pytest.raises(fa.OptionError, match="has other frozen parameters"):
     resume.check_frozen(tmp_path / "run", result._live.prepared)
-
-
-def test_nothing_moves_outside_of_local_training():
-  assert moving.here() is None
-  with moving.moving({"w": 1.0}, 0.1) as held:
-    assert moving.here() is held
-  assert moving.here() is None
-
-
-def test_interrupted_runs_resume_with_personal_parameters(tmp_path):
-  """The rows are part of a run's folder."""
-  held, _ = federation()
-  result = play("fedrep", held)
-  result.save(tmp_path / "run")
-  again = fa.load_run(tmp_path / "run", federation=held)
-  assert again.state_hash() == result.state_hash()
-  problems.assert_equal(result.client_params(1), again.client_params(1))

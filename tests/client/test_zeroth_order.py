@@ -1,4 +1,8 @@
-"""Gradients from losses: formulas, memory, the mini-batch hook."""
+"""Gradients from losses: formulas and memory.
+
+Local steps that have them in the place of gradients are tested where they are
+FedZO's (tests/algorithms/test_fedzo.py).
+"""
 
 import functools
 import math
@@ -9,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_alg.client import minibatches, objective, zeroth_order
-from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client import zeroth_order
 from fedjax_alg.data import layout
 from fedjax_alg.errors import with_names
 from tests import problems
+from tests.reference import analytic
 
 pytestmark = pytest.mark.program
 
@@ -79,24 +83,22 @@ def test_an_estimate_is_the_formula_of_its_draws(directions, kind, scheme):
   def f(w):
     return 0.7 + SLOPE @ w + 0.5 * w @ CURVE @ w
 
-  total, levels = 0.0, []
-  for v in vectors:
-    ahead, behind = f(w + smoothing * v), f(w - smoothing * v)
-    change = ahead - f(w) if scheme == "forward" else (ahead - behind) / 2
-    levels.append(f(w) if scheme == "forward" else (ahead + behind) / 2)
-    total = total + change * v
-  d = SIZE if kind == "sphere" else 1
-  expected = d / (smoothing * directions) * total
+  moves = smoothing * vectors
+  expected = smoothing * analytic.gaussian_estimator(
+      analytic.differences(f, w, moves, scheme), vectors, smoothing)
+  if kind == "sphere":
+    expected = SIZE * expected
   np.testing.assert_allclose(flat(found), expected, rtol=1e-4, atol=1e-4)
-  np.testing.assert_allclose(loss, np.mean(levels), rtol=1e-5)
+  np.testing.assert_allclose(loss, f(w) if scheme == "forward" else np.mean(
+      [(f(w + v) + f(w - v)) / 2 for v in moves]), rtol=1e-5)
 
 
-def shapes(jaxpr):
-  """Sizes of all arrays of a jaxpr and of those inside it."""
+def equations(jaxpr):
+  """Those of a jaxpr and of those inside it."""
   for eqn in jaxpr.eqns:
-    yield from (math.prod(v.aval.shape) for v in eqn.outvars)
+    yield eqn
     for sub in jex_core.jaxprs_in_params(eqn.params):
-      yield from shapes(sub)
+      yield from equations(sub)
 
 
 def test_directions_are_never_held_all_at_once():
@@ -106,7 +108,9 @@ def test_directions_are_never_held_all_at_once():
     jaxpr = jax.make_jaxpr(functools.partial(
         zeroth_order.estimate, lambda w: (w * w).sum(), directions=directions,
         smoothing=0.1))(w, KEY)
-    assert size <= max(shapes(jaxpr.jaxpr)) <= zeroth_order.CHUNK * size
+    largest = max(math.prod(v.aval.shape) for eqn in equations(jaxpr.jaxpr)
+                  for v in eqn.outvars)
+    assert size <= largest <= zeroth_order.CHUNK * size
 
 
 def test_chunks_are_whole():
@@ -117,92 +121,18 @@ def test_chunks_are_whole():
   assert zeroth_order.chunk_size(27) == 9
 
 
-SETTINGS = dict(directions=5, smoothing=0.1)
-exact = problems.quick_jit(objective.batch_value_and_grad, static_argnums=0)
-
-
-def estimated(problem, w, *batch):
-  """Loss and estimate on a mini-batch."""
-  return problems.quick_jit(lambda at, *batch: zeroth_order.differentiate(
-      **SETTINGS).batch(problem.model, at, *batch))((w, KEY), *batch)
-
-
-def test_l2_is_differentiated_exactly(problem):
-  """No row counts, so the loss is the regulariser alone."""
-  w = problems.some_params(problem.model)
-  x, y = problem.clients[4][0][:7], problem.clients[4][1][:7]
-  nothing = jnp.zeros(7, bool)
-  problems.assert_equal(
-      estimated(problem, w, x, y, nothing),
-      exact(problem.model, w, x, y, nothing))
-
-
-def test_a_masked_row_does_not_count(problem):
-  w = problems.some_params(problem.model)
-  x, y = problem.clients[4][0][:7], problem.clients[4][1][:7]
-  mask = np.arange(7) < 4
-  some = problems.quick_jit(zeroth_order.batch_loss, static_argnums=0)(
-      problem.model, w, np.where(mask[:, None], x, np.nan), y, mask)
-  problems.assert_close(
-      some, exact(problem.model._replace(l2=0.0), w, x, y, mask)[0])
-
-
-def test_all_rows_as_a_batch_or_as_a_pass(problem):
-  w = problems.some_params(problem.model)
-  shard = layout.shard_of(problem.data, 8)
-  x, y = problem.clients[8]
-  one = problems.quick_jit(lambda at, shard: zeroth_order.differentiate(
-      **SETTINGS).full(problem.model, at, shard))((w, KEY), shard)
-  other = estimated(problem, w, x, y, np.ones(len(y), bool))
-  problems.assert_close(one, other, rtol=1e-4, atol=1e-4)
-  problems.assert_close(
-      one[0], exact(problem.model, w, x, y, np.ones(len(y), bool))[0])
-
-
-@pytest.mark.parametrize("batch_size", [0, 7])
-def test_steps_get_what_differentiates(problem, batch_size):
-  """The loop of local steps hands on what the step gives it."""
-  work = LocalWork(local_steps=3, batch_size=batch_size)
-  shard = layout.shard_of(problem.data, 4)
-  w = problems.some_params(problem.model)
-
-  def note(model, at, *rest):
-    del model, rest
-    params, mark = at
-    return mark, params
-
-  def step(gradient, carry):
-    total, number = carry
-    ((mark, params),) = gradient((w, number))
-    assert jax.tree.structure(params) == jax.tree.structure(w)
-    return total + mark, number + 1.0
-
-  total, number = problems.quick_jit(lambda: minibatches.fold_steps(
-      problem.model, shard, work, KEY, step, (jnp.zeros(()), jnp.float32(1)),
-      differentiate=minibatches.Differentiate(note, note)))()
-  assert (float(total), float(number)) == (6.0, 4.0)
-
-
-def products(jaxpr):
-  """The precision of every product of a jaxpr."""
-  for eqn in jaxpr.eqns:
-    if eqn.primitive.name == "dot_general":
-      yield eqn.params["precision"]
-    for sub in jex_core.jaxprs_in_params(eqn.params):
-      yield from products(sub)
-
-
 def test_losses_are_of_exact_products(problem):
   """Shortened factors would drown the differences on an accelerator."""
   w = problems.some_params(problem.model)
   shard = layout.shard_of(problem.data, 4)
-  estimates = zeroth_order.differentiate(**SETTINGS)
+  estimates = zeroth_order.differentiate(directions=5, smoothing=0.1)
   highest = jax.lax.Precision.HIGHEST
   for fn, args in ((estimates.full, (shard,)), (
       estimates.batch, (shard.x[:5], shard.y[:5], jnp.ones(5, bool)))):
     jaxpr = jax.make_jaxpr(
         lambda at, *args, fn=fn: fn(problem.model, at, *args))((w, KEY), *args)
-    found = list(products(jaxpr.jaxpr))
+    found = [eqn.params["precision"] for eqn in equations(jaxpr.jaxpr)
+             if eqn.primitive.name == "dot_general"]
     assert len(found) >= 3  # at w, along the directions, their sum
     assert set(found) == {(highest, highest)}
 

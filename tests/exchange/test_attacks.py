@@ -7,11 +7,11 @@ import pytest
 import scipy.stats
 
 from fedjax_alg import tasks
-from fedjax_alg.data import layout
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.exchange import attacks, Exchange
 from fedjax_alg.exchange.attacks import Hostility
 from tests import problems
+from tests.algorithms import bridge
 
 KEY = jax.random.key(0)
 IDS = [0, 2, 3, 4, 7, 9, 10, 12]  # the last is a padding slot
@@ -38,7 +38,7 @@ def test_the_hostile_clients_are_a_share_and_grow_with_it():
 def test_the_labels_of_hostile_clients_alone_are_flipped(problem):
   """In the rows of a round; those of the data stay as they are."""
   attack = attack_of("label_flip")
-  cohort = layout.take_cohort(problem.data, jnp.array(IDS, jnp.int32))
+  cohort = bridge.cohort_of(problem, IDS)
   found = problems.quick_jit(
       lambda cohort: attacks.poisoned(attack, cohort))(cohort)
   expected = np.array(problem.data.y)
@@ -77,7 +77,7 @@ def test_the_labels_of_hostile_clients_alone_are_flipped(problem):
 @pytest.fixture(scope="module", name="round_")
 def fixture_round(problem):
   """A cohort of two groups, and what its members would send, [S, P]."""
-  cohort = layout.take_cohort(problem.data, jnp.array(IDS, jnp.int32))
+  cohort = bridge.cohort_of(problem, IDS)
   sent = np.random.default_rng(0).normal(size=(len(IDS), P)).astype("f4")
   sent[-1] = np.nan
   return cohort, sent
@@ -154,9 +154,8 @@ def test_noise_is_of_the_client_and_of_the_scale(problem):
       attack=attack).receive(
           {"w": jnp.zeros((12, 40, 30)), "b": jnp.zeros((12, 30))}, cohort, KEY,
           cohort.weight))
-  for ids in ([*range(12)], [*range(12)][::-1]):
-    cohort = layout.take_cohort(problem.data, jnp.array(ids, jnp.int32))
-    drawn.append(forge_all(cohort))
+  for ids in (range(12), range(11, -1, -1)):
+    drawn.append(forge_all(bridge.cohort_of(problem, ids)))
   problems.assert_equal(
       jax.tree.map(lambda leaf: leaf[::-1], drawn[1]), drawn[0])
   hostile = np.asarray(attack.hostile(12))

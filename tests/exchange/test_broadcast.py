@@ -1,19 +1,18 @@
 """Models in fewer bytes, against a NumPy server and a count by hand."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fedjax_alg import trees
 from fedjax_alg.algorithms import diversified
 from fedjax_alg.central.steps import average
-from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
 from fedjax_alg.exchange import exchange_of
 from fedjax_alg.exchange.compression import Compression
 from fedjax_alg.rounds.two_halves import compose
 from tests import problems
+from tests.algorithms import bridge
 from tests.exchange.test_compression import flat, moves_by, probe
 
 KEY = jax.random.key(2)
@@ -30,13 +29,11 @@ def play(problem, grouping=None):
       problem.model, probe(), average(0.5),
       map_clients=clients.ClientMap(), grouping=grouping,
       exchange=exchange_of(Compression(compress_down="topk:0.1")))
-  state = algorithm.init(
-      problems.some_params(problem.model), problem.spec, KEY)
-  round_ = problems.quick_jit(algorithm.round)
+  state, round_ = bridge.init(problem, algorithm, KEY), problems.quick_jit(
+      algorithm.round)
   for ids in COHORTS:
-    cohort = layout.take_cohort(problem.data, jnp.array(ids, jnp.int32))
     before = state
-    state, aux = round_(state, cohort, KEY)
+    state, aux = round_(state, bridge.cohort_of(problem, ids), KEY)
     yield ids, before, state, aux
 
 

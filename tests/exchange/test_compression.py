@@ -5,6 +5,7 @@ import functools
 import hypothesis
 from hypothesis import strategies as st
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,12 +14,12 @@ from fedjax_alg import base, registry, trees
 from fedjax_alg.central.steps import average
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Trained
-from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
 from fedjax_alg.exchange import compression, exchange_of
 from fedjax_alg.exchange.compression import Compression, named
 from fedjax_alg.rounds.two_halves import compose
 from tests import problems
+from tests.algorithms import bridge
 
 pytestmark = pytest.mark.program
 
@@ -169,65 +170,6 @@ def test_what_was_sent_and_what_is_kept_are_all_there_was(text):
   assert np.abs(flat(memory.error)).max() > 0.1
 
 
-def bits_of(numbers, width):
-  """Whole numbers one after the other in a field of bits."""
-  rows = (np.asarray(numbers)[:, None] >> np.arange(width)) & 1
-  return np.packbits(rows.astype(np.uint8).ravel()).tobytes()
-
-
-def numbers_of(raw, width, count):
-  rows = np.unpackbits(np.frombuffer(raw, np.uint8))[:width * count]
-  return rows.reshape(count, width) @ (1 << np.arange(width))
-
-
-def test_a_message_has_the_bytes_that_are_counted():
-  """Messages are written and read again; P = 607 needs places of 10 bits."""
-  f4 = functools.partial(np.asarray, dtype=np.float32)
-
-  def check(text, *parts):
-    raw = b"".join(parts)
-    assert len(raw) == made(text).nbytes(TREE) == made(text).nbytes(
-        jax.eval_shape(lambda: TREE)), text
-
-  for share, kept in ((0.01, 7), (0.5, 304)):
-    found = flat(sent(f"topk:{share}")[1])
-    places, = np.nonzero(found)
-    values = found[places].tobytes()
-    if share < 0.1:
-      coded = bits_of(places, 10)
-      again = numbers_of(coded, 10, kept)
-    else:  # a bit for each entry is shorter
-      coded = np.packbits(found != 0).tobytes()
-      again = np.flatnonzero(np.unpackbits(
-          np.frombuffer(coded, np.uint8), count=607))
-    decoded = np.zeros_like(FLAT)
-    decoded[again] = np.frombuffer(values, np.float32)
-    np.testing.assert_array_equal(decoded, found)
-    check(f"topk:{share}", coded, values)
-
-  found = flat(sent("randk:0.1")[1])
-  check("randk:0.1", np.asarray(jax.random.key_data(KEY)).tobytes(),
-        found[found != 0].tobytes())
-
-  found = flat(sent("qsgd:4")[1])
-  scales = f4([np.abs(FLAT[:512]).max(), np.abs(FLAT[512:]).max()])
-  step = np.repeat(scales, 512)[:607] / 7
-  codes = bits_of(np.round(found / step).astype(int) + 7, 4)
-  np.testing.assert_allclose(
-      (numbers_of(codes, 4, 607) - 7) * step, found, rtol=1e-5)
-  check("qsgd:4", codes, scales.tobytes())
-
-  found = sent("sign")[1]
-  check("sign", np.packbits(flat(found) < 0).tobytes(),
-        f4([np.abs(leaf).max() for leaf in found.values()]).tobytes())
-
-  matrix = np.asarray(sent("powersgd:2")[1]["kernel"]).reshape(120, 5)
-  left, values, right = np.linalg.svd(matrix, full_matrices=False)
-  left, right = f4(left[:, :2] * values[:2]), f4(right[:2])
-  np.testing.assert_allclose(left @ right, matrix, atol=1e-4)
-  check("powersgd:2", left.tobytes(), right.tobytes(), TREE["bias"].tobytes())
-
-
 # A round.
 
 def moves_by(client, number):
@@ -238,18 +180,11 @@ def moves_by(client, number):
 def probe():
   """A client's half whose updates are known."""
 
-  def train(received, shard, client_row, key):
-    del shard, client_row, key
-    update, start = moves_by(
-        received.client_id.astype(jnp.float32),
-        received.round.astype(jnp.float32)), received.start
-    leaves, treedef = jax.tree.flatten(start)
-    parts, at = [], 0
-    for leaf in leaves:
-      parts.append(update[at:at + leaf.size].reshape(leaf.shape))
-      at += leaf.size
-    return Trained(trees.add(start, jax.tree.unflatten(treedef, parts)),
-                   jnp.zeros(()))
+  def train(received, *_):
+    update = moves_by(received.client_id.astype(jnp.float32),
+                      received.round.astype(jnp.float32))
+    _, unravel = jax.flatten_util.ravel_pytree(received.start)
+    return Trained(trees.add(received.start, unravel(update)), jnp.zeros(()))
 
   return ClientUpdate(train, LocalWork(local_steps=1))
 
@@ -266,13 +201,11 @@ def test_every_client_has_an_error_of_its_own(problem, mesh, mode):
   algorithm = compose(
       problem.model, probe(), average(), map_clients=map_clients,
       exchange=exchange_of(Compression(compress_up="topk:0.1")))
-  params = problems.some_params(problem.model)
-  state = algorithm.init(params, problem.spec, KEY)
+  state = bridge.init(problem, algorithm, KEY)
   round_ = problems.quick_jit(algorithm.round)
-  w, errors = flat(params).astype(np.float64), np.zeros((12, 52))
+  w, errors = flat(state.models).astype(np.float64), np.zeros((12, 52))
   for number, ids in enumerate(COHORTS):
-    cohort = layout.take_cohort(problem.data, jnp.array(ids, jnp.int32))
-    state, aux = round_(state, cohort, KEY)
+    state, aux = round_(state, bridge.cohort_of(problem, ids), KEY)
     there = [i for i in ids if i < 12]
     mean = np.zeros(52)
     for i in there:
@@ -282,8 +215,7 @@ def test_every_client_has_an_error_of_its_own(problem, mesh, mode):
       errors[i][chosen] = 0
       mean += problems.SIZES[i] * (u - errors[i])
     w += mean / sum(problems.SIZES[i] for i in there)
-    np.testing.assert_allclose(
-        flat(trees.index(state.models, 0)), w, atol=1e-5)
+    np.testing.assert_allclose(flat(trees.index(state.models, 0)), w, atol=1e-5)
     table = state.memory.extra.error
     np.testing.assert_allclose(np.concatenate(
         [np.asarray(leaf).reshape(12, -1) for leaf in jax.tree.leaves(table)],
@@ -297,19 +229,14 @@ def test_every_client_has_an_error_of_its_own(problem, mesh, mode):
     ("scaffold", {}), ("fednova", {}), ("ifca", dict(num_groups=2))])
 def test_all_entries_are_the_update_itself(problem, name, settings):
   """Methods with a table, with rows, with groups: as if nothing were there."""
-  cohort = layout.take_cohort(
-      problem.data, jnp.array([3, 12, 1, 0, 9], jnp.int32))
   found = []
   for text in ("none", "topk:1"):
-    algorithm = registry.build(
-        name, problem.model, map_clients=clients.ClientMap(),
-        local_steps=2, compress_up=text, **settings)
-    state = algorithm.init(
-        problems.some_params(problem.model), problem.spec, KEY)
-    round_ = problems.quick_jit(algorithm.round)
-    for number in range(2):
-      state, aux = round_(state, cohort, jax.random.fold_in(KEY, number))
-    found.append((algorithm.global_params(state), aux.server))
+    given = dict(local_steps=2, compress_up=text, **settings)
+    states, (_, aux) = bridge.history(
+        problem, name, [[3, 12, 1, 0, 9]] * 2, bridge.KEYS[:2],
+        problems.some_params(problem.model), **given)
+    algorithm = bridge.build(problem, name, **given)
+    found.append((algorithm.global_params(states[-1]), aux.server))
   problems.assert_close(*found, rtol=1e-4, atol=1e-5)
   preference = 4 if name == "ifca" else 0
   variates = 4 * 52 if name == "scaffold" else 0
@@ -318,17 +245,12 @@ def test_all_entries_are_the_update_itself(problem, name, settings):
 
 def test_unbiased_compressors_serve_anchor_gradients(problem):
   """16 bits are nearly all; the ledger has the update and the gradient."""
-  cohort = layout.take_cohort(problem.data, jnp.array([3, 1, 9], jnp.int32))
   found, costs = {}, {}
   for text in ("none", "qsgd:16", "topk:0.1"):
-    algorithm = registry.build(
-        "fsvrg", problem.model, map_clients=clients.ClientMap(),
-        local_steps=2, client_lr=1.0, compress_up=text)
-    state = algorithm.init(
-        problems.some_params(problem.model), problem.spec, KEY)
-    state, aux = problems.quick_jit(algorithm.round)(state, cohort, KEY)
-    found[text] = trees.index(state.models, 0)
-    costs[text] = aux.cost
+    algorithm = bridge.build(problem, "fsvrg", local_steps=2, client_lr=1.0,
+                             compress_up=text)
+    _, state, aux = bridge.one_round(problem, algorithm, [3, 1, 9])
+    found[text], costs[text] = trees.index(state.models, 0), aux.cost
   problems.assert_close(found["qsgd:16"], found["none"], atol=1e-4)
   assert problems.differ(found["qsgd:16"], found["none"])
   assert costs["qsgd:16"].up == 2 * (2 * 52 + 4) // 4
@@ -337,16 +259,13 @@ def test_unbiased_compressors_serve_anchor_gradients(problem):
 
 def test_bytes_of_the_warm_up_and_of_groups(problem):
   """One of the two is whole floats; without it the round cannot be traced."""
-  cohort = layout.take_cohort(problem.data, jnp.array([3, 1, 9], jnp.int32))
-  algorithm = registry.build(
-      "ma_fsvrg", problem.model, map_clients=clients.ClientMap(),
-      local_steps=2, client_lr=1.0, num_models=3, threshold=1,
-      accelerate=False, compress_up="qsgd:2")
-  state = algorithm.init(
-      problems.some_params(problem.model), problem.spec, KEY)
-  round_, message = problems.quick_jit(algorithm.round), 2 * 52 // 8 + 4
-  for gradients in (1, 3):  # updates, gradients of each model, a preference
-    state, aux = round_(state, cohort, KEY)
+  _, log = bridge.history(
+      problem, "ma_fsvrg", [[3, 1, 9]] * 2, bridge.KEYS[:2],
+      problems.some_params(problem.model), local_steps=2, client_lr=1.0,
+      num_models=3, threshold=1, accelerate=False, compress_up="qsgd:2")
+  message = 2 * 52 // 8 + 4
+  # Updates, gradients of each model, a preference.
+  for gradients, aux in zip((1, 3), log, strict=True):
     assert aux.cost.bytes_up == (1 + gradients) * message + 4
 
 
@@ -383,23 +302,19 @@ def test_feedback_of_nothing():
     ("baffle", {}, "does not read it .it sends loss differences"),
     ("central", {}, "does not read it .nothing is sent")])
 def test_what_cannot_be_compressed(problem, name, settings, said):
-  with pytest.raises(ValueError, match=f"compress_up.*{said}"):
-    registry.build(name, problem.model, map_clients=clients.ClientMap(),
-                   compress_up="topk:0.1", **settings)
+  bridge.refused(problem, name, f".*compress_up.*{said}",
+                 compress_up="topk:0.1", **settings)
 
 
 def test_groups_do_not_follow_each_other(problem):
-  with pytest.raises(ValueError, match="compress_down=sign: clients receive"):
-    registry.build("ifca", problem.model, compress_down="sign",
-                   map_clients=clients.ClientMap())
+  bridge.refused(problem, "ifca", "compress_down=sign: clients receive",
+                 compress_down="sign")
 
 
 @pytest.mark.parametrize("name", [
     name for name, entry in registry.ALGORITHMS.items()
     if hasattr(entry.hparams, "compress_up") and name != "ga_fsvrg"])
 def test_compression_reaches_every_method(problem, name):
-  algorithm = registry.build(
-      name, problem.model, map_clients=clients.ClientMap(),
-      compress_up="qsgd:4")
+  algorithm = bridge.build(problem, name, compress_up="qsgd:4")
   method, = algorithm.round.args
   assert method.client.upload_bytes(0) == 26 + base.BYTES_PER_FLOAT

@@ -9,19 +9,16 @@ import scipy.stats
 
 import fedjax_alg as fa
 from fedjax_alg import registry
-from fedjax_alg.data import layout
-from fedjax_alg.engine import clients
 from fedjax_alg.exchange import privacy
 from fedjax_alg.exchange.privacy import Privacy
 from tests import problems
+from tests.algorithms import bridge
 
 KEY = jax.random.key(3)
-MAP = clients.ClientMap()
 
 
 def cohort_of(problem, ids, expected=None):
-  cohort = layout.take_cohort(problem.data, jnp.array(ids, jnp.int32))
-  return cohort._replace(expected=expected)
+  return bridge.cohort_of(problem, ids)._replace(expected=expected)
 
 
 @settings(max_examples=60, deadline=None)
@@ -119,11 +116,9 @@ def test_without_noise_and_clip_it_is_equal_weights_to_the_bit(
     more, private_, problem):
   found = []
   for settings_ in ({}, dict(private_, clip_norm=FAR, noise_multiplier=0.0)):
-    algorithm = registry.build(
-        "composed", problem.model, map_clients=MAP, client_weights="uniform",
-        **more, **settings_)
-    state = algorithm.init(
-        problems.some_params(problem.model), problem.spec, KEY)
+    algorithm = bridge.build(
+        problem, "composed", client_weights="uniform", **more, **settings_)
+    state = bridge.init(problem, algorithm, KEY)
     cohort = cohort_of(problem, [0, 1, 4, 7, 9], 5.0)
     played = jax.jit(algorithm.round).lower(state, cohort, KEY).compile(
         compiler_options=problems.usual_options())
@@ -135,7 +130,10 @@ def test_without_noise_and_clip_it_is_equal_weights_to_the_bit(
 
 @pytest.mark.program
 def test_a_poisson_round_without_anybody_is_noised_like_any_other():
-  """Its state must not tell that nobody was there."""
+  """Its state must not tell that nobody was there.
+
+  Such a method has no ``idle`` (test_every_method_is_private_or_refused).
+  """
   fed = fa.federate("digits", num_clients=6, partition="iid")
   result = fa.run(
       "fedavg", fed, rounds=12, participation=0.1, sampling="poisson",
@@ -143,9 +141,6 @@ def test_a_poisson_round_without_anybody_is_noised_like_any_other():
   present = result.history["cohort_present"][0]
   assert present.min() == 0 < present.max()
   assert result.facts["plan"]["cohort_size"] == 6
-  algorithm = registry.build("fedavg", fa.models.make_model(
-      "softmax", (4,), 2), map_clients=MAP, private="fixed")
-  assert algorithm.idle is None
 
 
 @pytest.mark.program
@@ -175,16 +170,14 @@ ALLOWED = {
 def test_every_method_is_private_or_refused(name, problem):
   more = ALLOWED.get(name)
   if more is None:
-    with pytest.raises(ValueError, match="^private=adaptive: "):
-      registry.build(name, problem.model, map_clients=MAP, private="adaptive")
+    bridge.refused(problem, name, "private=adaptive: ", private="adaptive")
     return
-  made = registry.build(
-      name, problem.model, map_clients=MAP, private="adaptive", **more)
+  made = bridge.build(problem, name, private="adaptive", **more)
   method, = made.round.args
   assert method.exchange.aggregator.name == "private" and made.idle is None
   if more:
-    with pytest.raises(ValueError, match="statistics of the features"):
-      registry.build(name, problem.model, map_clients=MAP, private="adaptive")
+    bridge.refused(problem, name, ".*statistics of the features",
+                   private="adaptive")
 
 
 @pytest.mark.program
@@ -192,11 +185,10 @@ def test_every_method_is_private_or_refused(name, problem):
 def test_a_round_pays_for_every_vector_that_it_releases(name, vectors, problem):
   """Clients that hardly move leave the noise alone: of z for all vectors."""
   norm, z, rounds = 0.5, 1.3, 60
-  made = registry.build(
-      name, problem.model, map_clients=MAP, private="adaptive", clip_lr=0.0,
-      clip_norm=norm, noise_multiplier=z, count_noise=4.0, client_lr=1e-20,
-      **ALLOWED[name])
-  state = made.init(problems.some_params(problem.model), problem.spec, KEY)
+  made = bridge.build(
+      problem, name, private="adaptive", clip_lr=0.0, clip_norm=norm,
+      noise_multiplier=z, count_noise=4.0, client_lr=1e-20, **ALLOWED[name])
+  state = bridge.init(problem, made, KEY)
   cohort = cohort_of(problem, [0, 1, 4, 7, 9], 5.0)
   after = jax.jit(lambda keys: jax.lax.map(
       lambda key: made.round(state, cohort, key)[0].models, keys))(
@@ -220,12 +212,10 @@ def test_a_round_pays_for_every_vector_that_it_releases(name, vectors, problem):
     (dict(compress_up="topk:0.1"), "clients keep a memory"),
     (dict(noise_at="clients", compress_up="qsgd:8"), "whole update"),
     (dict(noise_at="clients", attack="sign_flip"), "whole update"),
-    (dict(clip_norm=0.0), "clip_norm=0.0: must be more than 0"),
-])
+    (dict(clip_norm=0.0), "clip_norm=0.0: must be more than 0")])
 def test_what_leaks_is_refused(settings_, why, problem):
-  with pytest.raises(ValueError, match=why):
-    registry.build("composed", problem.model, map_clients=MAP,
-                   **{"private": "fixed"} | settings_)
+  bridge.refused(
+      problem, "composed", f".*{why}", **{"private": "fixed"} | settings_)
 
 
 def test_what_is_not_accounted_for_is_refused():
@@ -249,7 +239,6 @@ def test_what_is_not_accounted_for_is_refused():
 
 
 def test_compression_without_memory_and_down_is_fine(problem):
-  made = registry.build(
-      "fedavg", problem.model, map_clients=MAP, private="fixed",
-      compress_up="qsgd:8", compress_down="topk:0.1")
+  made = bridge.build(problem, "fedavg", private="fixed",
+                      compress_up="qsgd:8", compress_down="topk:0.1")
   assert made.round.args[0].exchange.aggregator.name == "private"

@@ -40,8 +40,7 @@ RULES = {
     "centred_clipping_to": functools.partial(
         clipping, radius=RADIUS, iterations=2),
     "norm_bound": functools.partial(robust.norm_bound, radius=0.0),
-    "norm_bound_to": functools.partial(robust.norm_bound, radius=RADIUS),
-}
+    "norm_bound_to": functools.partial(robust.norm_bound, radius=RADIUS)}
 
 
 @functools.cache
@@ -110,8 +109,7 @@ ORACLES = {
     "centred_clipping_to": lambda rows, weights: clipped_around_the_last(
         rows, weights, RADIUS),
     "norm_bound": lambda rows, weights: clipped(rows, weights, 0),
-    "norm_bound_to": lambda rows, weights: clipped(rows, weights, RADIUS),
-}
+    "norm_bound_to": lambda rows, weights: clipped(rows, weights, RADIUS)}
 
 
 @pytest.mark.parametrize("name", RULES)

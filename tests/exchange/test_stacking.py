@@ -16,6 +16,7 @@ from fedjax_alg.engine.round import Participation
 from fedjax_alg.exchange import aggregation, Exchange, stacking
 from fedjax_alg.rounds.two_halves import compose
 from tests import problems
+from tests.algorithms import bridge
 
 pytestmark = pytest.mark.program
 
@@ -66,7 +67,7 @@ def both(algorithm, monkeypatch, *inputs):
   return kept, summed
 
 
-COHORT = jnp.array([3, 12, 1, 0, 9, 5, 12], jnp.int32)
+COHORT = [3, 12, 1, 0, 9, 5, 12]
 
 
 @pytest.mark.parametrize("weights, aggregator", [
@@ -80,9 +81,8 @@ def test_a_round_of_sums_is_the_round(
       steps.average(0.7), exchange=Exchange(
           weights, aggregation.named(aggregator)),
       map_clients=clients.ClientMap())
-  params = problems.some_params(problem.model)
-  state = algorithm.init(params, problem.spec, KEY)
-  cohort = layout.take_cohort(problem.data, COHORT)
+  state = bridge.init(problem, algorithm, KEY)
+  cohort = bridge.cohort_of(problem, COHORT)
   (kept, aux), (_, other) = both(algorithm, monkeypatch, state, cohort, KEY)
   name = "discrepancy" if aggregator == "median" else "discrepancy_rms"
   assert set(aux.server) == {"train_loss", "discrepancy"}
@@ -93,9 +93,8 @@ def test_a_round_of_sums_is_the_round(
         trees.index(kept.models, 0), trees.index(state.models, 0))
     squared, total = 0.0, float(w.sum())
     for slot in np.flatnonzero(cohort.present):
-      alone = layout.take_cohort(problem.data, jnp.where(
-          jnp.arange(7) == slot, cohort.ids, 12))
-      after, _ = problems.quick_jit(algorithm.round)(state, alone, KEY)
+      alone = np.where(np.arange(7) == slot, COHORT, 12)
+      _, after, _ = bridge.one_round(problem, algorithm, alone, KEY, state)
       update = trees.scale(1 / 0.7, trees.subtract(
           trees.index(after.models, 0), trees.index(state.models, 0)))
       squared += float(w[slot]) / total * float(
@@ -107,15 +106,13 @@ def test_a_round_of_sums_is_the_round(
 @pytest.mark.parametrize("name", ["fedavg", "ifca"])
 def test_forged_updates_are_kept(problem, monkeypatch, name):
   monkeypatch.setattr(stacking, "STACKED_BYTES", 0)
-  cohort = layout.take_cohort(problem.data, jnp.arange(4))
+  cohort = bridge.cohort_of(problem, range(4))
   for chosen, kept in ((dict(attack="label_flip"), False),
                        (dict(attack="sign_flip"), True),
                        (dict(aggregator="norm_bound"), True)):
-    algorithm = registry.build(name, problem.model, local_steps=1,
-                               map_clients=clients.ClientMap(), **chosen)
-    state = algorithm.init(
-        problems.some_params(problem.model), problem.spec, KEY)
-    _, aux = jax.eval_shape(algorithm.round, state, cohort, KEY)
+    algorithm = bridge.build(problem, name, local_steps=1, **chosen)
+    _, aux = jax.eval_shape(
+        algorithm.round, bridge.init(problem, algorithm), cohort, KEY)
     assert ("discrepancy" in aux.server) == kept
 
 
@@ -160,11 +157,9 @@ def test_what_clients_keep_and_send_besides_is_the_same_in_sums(
   algorithm = registry.build(
       name, problem.model, local_steps=2, **settings,
       map_clients=clients.ClientMap(mesh=mesh if several else None))
-  everyone = layout.take_cohort(problem.data, jnp.arange(12, dtype=jnp.int32))
-  cohort = layout.take_cohort(problem.data, COHORT)
-  state = algorithm.setup(
-      algorithm.init(problems.some_params(problem.model), problem.spec, KEY),
-      everyone, KEY)
+  cohort = bridge.cohort_of(problem, COHORT)
+  state = algorithm.setup(bridge.init(problem, algorithm, KEY),
+                          bridge.cohort_of(problem, range(12)), KEY)
   state = state._replace(memory=jax.tree.map(
       lambda leaf: leaf + 0.1 if leaf.dtype == jnp.float32 else leaf,
       state.memory))
@@ -204,16 +199,14 @@ def test_sums_have_the_same_bits_in_one_go_in_two_and_in_company(
     ("ifca", {"num_groups": 3, "averaging": "gradient"})])
 def test_a_clustered_round_of_sums_is_the_round(
     problem, monkeypatch, name, settings):
-  algorithm = registry.build(
-      name, problem.model, map_clients=clients.ClientMap(),
-      local_steps=2, client_weights="uniform", **settings)
-  spec = problem.spec
-  state = algorithm.init(problems.some_params(problem.model), spec, KEY)
+  algorithm = bridge.build(
+      problem, name, local_steps=2, client_weights="uniform", **settings)
+  state = bridge.init(problem, algorithm, KEY)
   state = state._replace(models=jax.tree.map(
       lambda leaf: leaf * jnp.linspace(
           1.0, 2.0, leaf.shape[0]).reshape((-1,) + (1,) * (leaf.ndim - 1)),
       state.models))
-  cohort = layout.take_cohort(problem.data, COHORT)
+  cohort = bridge.cohort_of(problem, COHORT)
   (_, aux), (_, other) = both(algorithm, monkeypatch, state, cohort, KEY)
   assert len(set(np.asarray(aux.client["group"])[
       np.asarray(cohort.present)])) > 1

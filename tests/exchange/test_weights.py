@@ -1,14 +1,10 @@
 """Weights of the participants in a mean: by examples, equal, by losses."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_alg import base, registry
-from fedjax_alg.data import layout
-from fedjax_alg.engine import clients
-from fedjax_alg.errors import OptionError
+from fedjax_alg import registry
 from fedjax_alg.exchange import stacking, weights
 from fedjax_alg.exchange.weights import participation
 from tests import problems
@@ -20,7 +16,7 @@ SETTINGS = dict(local_epochs=1, batch_size=10, client_lr=0.2)
 
 
 def test_weights_of_participants_and_padding(problem):
-  cohort = layout.take_cohort(problem.data, jnp.array([1, 12, 5], jnp.int32))
+  cohort = bridge.cohort_of(problem, [1, 12, 5])
   sizes = [problems.SIZES[1], 0, problems.SIZES[5]]
   np.testing.assert_array_equal(participation("examples")(cohort), sizes)
   np.testing.assert_array_equal(participation("uniform")(cohort), [1, 0, 1])
@@ -29,9 +25,8 @@ def test_weights_of_participants_and_padding(problem):
 @pytest.mark.parametrize("given", [
     "equal", "qffl", "qffl:-1", "qffl:inf", "qffl:nan", "agnostic:x", ""])
 def test_no_other_weights(given, problem):
-  with pytest.raises(OptionError, match=f"client_weights={given}: must be one"):
-    registry.build("fedavg", problem.model, map_clients=clients.ClientMap(),
-                   client_weights=given)
+  bridge.refused(problem, "fedavg", f"client_weights={given}: must be one",
+                 client_weights=given)
 
 
 @pytest.mark.program
@@ -46,14 +41,16 @@ def test_the_projection_is_the_nearest_point_of_the_simplex():
   np.testing.assert_array_equal(project(inside), inside)
 
 
-def play(problem, given, rounds=1, name="fedavg", **more):
-  start = problems.some_params(problem.model)
+def play(problem, given, rounds=1):
+  """The oracle's start, the last state, the reports, each round's batches."""
+  keys = list(jax.random.split(jax.random.key(3), rounds))
   with problems.quick_compilation():
-    state, log, cohorts = bridge.chain(
-        problem, name, [IDS] * rounds,
-        list(jax.random.split(jax.random.key(3), rounds)), start,
-        client_weights=given, **(SETTINGS | more))
-  return start, state, log, cohorts
+    states, log = bridge.history(
+        problem, "fedavg", [IDS] * rounds, keys,
+        problems.some_params(problem.model), client_weights=given, **SETTINGS)
+  hparams = registry.get("fedavg").hparams(**SETTINGS)
+  return bridge.start(problem), states[-1], log, [
+      bridge.by_client(problem, IDS, key, hparams) for key in keys]
 
 
 @pytest.mark.program
@@ -62,39 +59,30 @@ def test_q_ffl_is_the_oracles(problem, monkeypatch, q, stacked):
   """Whether the updates are kept, or only their sum and lengths; 0: FedAvg."""
   if not stacked:
     monkeypatch.setattr(stacking, "STACKED_BYTES", 0)
-  start, state, log, (cohort,) = play(problem, f"qffl:{q}")
-  batches = bridge.batches(
-      problem, cohort, jax.random.split(jax.random.key(3), 1)[0],
-      registry.get("fedavg").hparams(**SETTINGS))
-  w = bridge.to_oracle(start)
+  w, state, log, (batches,) = play(problem, f"qffl:{q}")
   bridge.assert_step_close(
       w, bridge.model_of(state), fairness.q_fedavg_round(
           w, problem.clients, IDS, batches, 0.2, q, problems.L2))
   # A loss of each goes up, for a forward pass over all its data.
-  size = base.num_params(start)
-  assert (log[0].cost.down, log[0].cost.up) == (size, size + 1)
+  assert (log[0].cost.down, log[0].cost.up) == (w.size, w.size + 1)
 
 
 @pytest.mark.program
 def test_agnostic_weights_are_the_oracles(problem):
-  start, state, _, cohorts = play(problem, "agnostic:0.3", rounds=3)
-  w = bridge.to_oracle(start)
+  w, state, _, by_round = play(problem, "agnostic:0.3", rounds=3)
   lam = np.full(len(problem.clients), 1 / len(problem.clients))
-  for key, cohort in zip(jax.random.split(jax.random.key(3), 3), cohorts):
-    batches = bridge.batches(
-        problem, cohort, key, registry.get("fedavg").hparams(**SETTINGS))
+  for batches in by_round:
     w, lam = fairness.agnostic_round(
         w, lam, problem.clients, IDS, batches, 0.2, 0.3, problems.L2)
   assert (lam == 0).any() and lam.max() > 0.3  # the projection did something
   np.testing.assert_allclose(state.aggregates["weights"][0], lam, atol=1e-5)
   bridge.assert_step_close(
-      bridge.to_oracle(start), bridge.model_of(state), w, rtol=3e-4)
+      bridge.start(problem), bridge.model_of(state), w, rtol=3e-4)
 
 
 @pytest.mark.parametrize("given, said", [
     (dict(client_update="nova"), "client_update=nova reads the weights itself"),
     (dict(num_models=2, client_update="svrg"), "those of one global model")])
 def test_where_weights_by_losses_are_refused(problem, given, said):
-  with pytest.raises(OptionError, match=f"client_weights=qffl:1: .*{said}"):
-    registry.build("composed", problem.model, client_weights="qffl:1",
-                   map_clients=clients.ClientMap(), **given)
+  bridge.refused(problem, "composed", f"client_weights=qffl:1: .*{said}",
+                 client_weights="qffl:1", **given)

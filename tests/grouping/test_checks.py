@@ -24,8 +24,7 @@ MASKED = {
     "edc_points": (lambda p, m: grouping.edc_points(p, m, 2), SQUARE),
     "madc": (grouping.madc, SQUARE),
     "agglomerate": (lambda p, m: grouping.agglomerate(
-        p, m, "average", num_groups=2), SQUARE),
-}
+        p, m, "average", num_groups=2), SQUARE)}
 
 
 def refused(message, function, *args):

@@ -68,8 +68,7 @@ def test_lloyd_is_that_of_the_oracle(seed, steps):
 
 def test_ties_go_to_the_lowest_group():
   points = jnp.array([[0.0], [2.0], [1.0]])
-  groups = lloyd(
-      points, jnp.ones(3, bool), jnp.array([[2.0], [0.0], [0.0]]))
+  groups = lloyd(points, jnp.ones(3, bool), jnp.array([[2.0], [0.0], [0.0]]))
   # 1 is as far from 0 as from 2; 0 is nearest to two equal centres.
   assert groups.assignment.tolist() == [1, 0, 0]
   assert groups.size.tolist() == [2, 1, 0]

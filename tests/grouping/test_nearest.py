@@ -21,8 +21,7 @@ def test_the_closest_direction_is_by_angle():
   update = jnp.array([1.0, 2.0])
   for scale in (1e-3, 1.0, 1e3):
     assert closest_direction(scale * update, CENTRES, ALL) == 1
-  assert closest_direction(
-      update, CENTRES, jnp.array([True, False, True])) == 0
+  assert closest_direction(update, CENTRES, jnp.array([True, False, True])) == 0
   assert closest_direction(-update, CENTRES, ALL) == 2
 
 

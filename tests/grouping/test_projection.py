@@ -64,34 +64,20 @@ def test_place_and_lift(centre):
       np.asarray(mine.points)[mask], atol=1e-5)
 
 
-def test_components_beyond_the_rank_are_zero():
-  rows, mask = draw(4, rank=2)
-  mine = project(rows, mask, 5)
-  assert np.asarray(mine.points)[:, :2].any(0).all()
-  assert not np.asarray(mine.points)[:, 2:].any()
-  assert not np.asarray(mine.dual)[:, 2:].any()
-
-
-def test_equal_rows_have_no_components():
-  mine = project(np.ones((4, 5), np.float32), np.ones(4, bool), 2)
-  assert not np.asarray(mine.points).any()
-  np.testing.assert_array_equal(
-      lift(mine, mine.points), np.ones((4, 5)))
-
-
-def test_more_dimensions_than_rows():
-  rows = np.array([[0.0, 1.0], [2.0, 1.0]], np.float32)
-  mine = project(rows, np.ones(2, bool), 4)
-  assert mine.points.shape == mine.dual.shape == (2, 4)
-  np.testing.assert_allclose(lift(mine, mine.points), rows, atol=1e-6)
-  assert not np.asarray(mine.points)[:, 1:].any()
-
-
-def test_no_dimensions_lift_to_the_mean():
-  """K = 1: the group's representative is the mean of the participants."""
-  rows, mask = draw(5)
-  mine = project(rows, mask, 0)
-  assert mine.points.shape == (9, 0)
+@pytest.mark.parametrize("rows, dimensions, rank", [
+    (draw(4, rank=2)[0], 5, 2),
+    (np.ones((4, 5), np.float32), 2, 0),
+    (np.array([[0.0, 1.0], [2.0, 1.0]], np.float32), 4, 1),
+    (draw(5)[0], 0, 0)])
+def test_components_beyond_the_rank_are_zero(rows, dimensions, rank):
+  """Equal rows have none; with none asked for, points lift to the mean."""
+  mask = np.isfinite(rows).all(1)
+  mine = project(rows, mask, dimensions)
+  assert mine.points.shape == mine.dual.shape == (len(rows), dimensions)
+  assert np.asarray(mine.points)[:, :rank].any(0).all()
+  assert not np.asarray(mine.points)[:, rank:].any()
+  assert not np.asarray(mine.dual)[:, rank:].any()
+  lifted = np.asarray(lift(mine, mine.points))[mask]
+  expected = rows[mask] if dimensions else rows[mask].mean(0)[None]
   np.testing.assert_allclose(
-      lift(mine, np.zeros((1, 0), np.float32))[0], rows[mask].mean(0),
-      rtol=1e-5, atol=1e-6)
+      lifted, np.broadcast_to(expected, lifted.shape), rtol=1e-5, atol=1e-5)

@@ -18,15 +18,13 @@ al. 2022. pFedMe: Dinh et al. 2020. pFedZO: Chen et al. 2024, reconstructed.
     every one of them but the last, whose code is the identity if it has none.
 
 The gradient methods train the softmax regression of diversified.py. Directions
-are vectors [P] in the order of diversified.to_vector. No randomness is drawn
-and no argument is changed.
+are arrays like its models. No randomness is drawn and no argument is changed.
 """
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
-
-from . import diversified as oracle
 
 
 class Statistics(NamedTuple):
@@ -45,15 +43,6 @@ class Solution(NamedTuple):
   code: np.ndarray | None  # As used, centred if it was; None: random filters.
 
 
-class Clock(NamedTuple):
-  """Seconds of one round, [S] but for the duration."""
-  computation: np.ndarray
-  communication: np.ndarray
-  arrival: np.ndarray
-  idle: np.ndarray
-  duration: float
-
-
 class AflClient(NamedTuple):
   """What a client of AFL sends, or an aggregate."""
   w: np.ndarray  # [d, L], A^-1 b.
@@ -70,17 +59,11 @@ def im2col(x, k):
   Padding (k - 1) // 2 before and k // 2 after. Positions row by row, columns
   (row, column, channel).
   """
-  x = np.asarray(x, np.float64)
-  n, height, width, channels = x.shape
-  low = (k - 1) // 2
-  padded = np.zeros((n, height + k - 1, width + k - 1, channels))
-  padded[:, low:low + height, low:low + width] = x
-  result = np.empty((n, height * width, k * k * channels))
-  for row in range(height):
-    for column in range(width):
-      patch = padded[:, row:row + k, column:column + k]
-      result[:, row * width + column] = patch.reshape(n, -1)
-  return result
+  n, height, width, _ = np.shape(x)
+  around = ((k - 1) // 2, k // 2)
+  padded = np.pad(np.asarray(x, np.float64), ((0, 0), around, around, (0, 0)))
+  windows = np.lib.stride_tricks.sliding_window_view(padded, (k, k), (1, 2))
+  return np.moveaxis(windows, 3, -1).reshape(n, height * width, -1)
 
 
 def unfold(x, kernel=None):
@@ -92,14 +75,10 @@ def unfold(x, kernel=None):
 
 def pool(x, size, reduce):
   """[n, H, W, c] -> [n, H // size, W // size, c]."""
-  n, height, width, channels = x.shape
-  rows, columns = height // size, width // size
-  result = np.empty((n, rows, columns, channels))
-  for i in range(rows):
-    for j in range(columns):
-      window = x[:, i * size:(i + 1) * size, j * size:(j + 1) * size]
-      result[:, i, j] = reduce(window, axis=(1, 2))
-  return result
+  rows, columns = x.shape[1] // size, x.shape[2] // size
+  windows = x[:, :rows * size, :columns * size].reshape(
+      len(x), rows, size, columns, size, -1)
+  return reduce(windows, axis=(2, 4))
 
 
 def has_weights(layer):
@@ -139,9 +118,7 @@ def statistics(x, y, num_classes, kernel=None):
   x, y = np.asarray(x, np.float64), np.asarray(y, int)
   patches = unfold(x, kernel)
   patches = patches.reshape(-1, patches.shape[-1])
-  class_sums = np.zeros((num_classes,) + x.shape[1:])
-  for row, label in zip(x, y):
-    class_sums[label] += row
+  class_sums = np.stack([x[y == c].sum(axis=0) for c in range(num_classes)])
   counts = np.bincount(y, minlength=num_classes).astype(np.float64)
   return Statistics(
       patches.T @ patches, patches.sum(axis=0), class_sums, counts)
@@ -154,14 +131,10 @@ def total(parts):
 
 def high_pass(maps):
   """4 q - up - down - left - right, edges replicated: [n, H, W, ...]."""
-  first_rows, last_rows = maps[:, :1], maps[:, -1:]
-  first_columns, last_columns = maps[:, :, :1], maps[:, :, -1:]
-  return (
-      4. * maps
-      - np.concatenate([first_rows, maps[:, :-1]], axis=1)
-      - np.concatenate([maps[:, 1:], last_rows], axis=1)
-      - np.concatenate([first_columns, maps[:, :, :-1]], axis=2)
-      - np.concatenate([maps[:, :, 1:], last_columns], axis=2))
+  around = [(0, 0), (1, 1), (1, 1)] + [(0, 0)] * (maps.ndim - 3)
+  edged = np.pad(maps, around, mode="edge")
+  return 4. * maps - edged[:, :-2, 1:-1] - edged[:, 2:, 1:-1] - (
+      edged[:, 1:-1, :-2] + edged[:, 1:-1, 2:])
 
 
 def centre_code(code, class_counts):
@@ -180,14 +153,10 @@ def cross_term(stats, code, kernel=None, laplacian=False):
   maps = high_pass(stats.class_sums) if laplacian else stats.class_sums
   patches = unfold(maps, kernel)
   code = np.asarray(code, np.float64)
-  cross = np.zeros((patches.shape[-1], code.shape[-1]))
-  sums = np.zeros(code.shape[-1])
-  for c, count in enumerate(stats.class_counts):
-    for p in range(patches.shape[1]):
-      q = code[c] if code.ndim == 2 else code[c, p]
-      cross += np.outer(patches[c, p], q)
-      sums += 0. if laplacian else count * q
-  return cross, sums
+  q = np.broadcast_to(code if code.ndim == 3 else code[:, None], (
+      *patches.shape[:2], code.shape[-1]))
+  sums = np.tensordot(stats.class_counts, q, axes=1).sum(axis=0)
+  return np.einsum("cpd,cpw->dw", patches, q), sums * (not laplacian)
 
 
 def num_rows(stats, kernel=None):
@@ -202,14 +171,10 @@ def centred_gram(stats, n):
 
 def normal_matrix(stats, n, bias):
   """The Gram that is used: [d, d], or [d + 1, d + 1] with a ones column."""
-  if bias == "none":
-    return stats.gram
   if bias == "ones":
     return np.block([[stats.gram, stats.sums[:, None]],
                      [stats.sums[None, :], np.full((1, 1), n)]])
-  if bias == "centred":
-    return centred_gram(stats, n)
-  raise ValueError(f"unknown bias {bias!r}")
+  return {"none": stats.gram, "centred": centred_gram(stats, n)}[bias]
 
 
 def right_side(stats, n, bias, cross, sums):
@@ -262,12 +227,8 @@ def solve_layer(
     w = np.linalg.solve(np.linalg.cholesky(matrix).T, filters)
     code, sums = None, np.zeros(w.shape[1])
   w, b = split_bias(stats, n, bias, w, sums)
-  scale = np.ones(w.shape[1])
-  if normalise:
-    gram = centred_gram(stats, n)
-    for j in range(w.shape[1]):
-      variance = w[:, j] @ gram @ w[:, j] / n
-      scale[j] = np.sqrt(variance) if variance > 0. else 1.
+  variance = np.diag(w.T @ centred_gram(stats, n) @ w) / n
+  scale = np.sqrt(np.where((variance > 0.) & normalise, variance, 1.))
   return Solution(w / scale, b / scale, scale, code)
 
 
@@ -293,23 +254,14 @@ def fedacnnl(clients, layers, num_classes):
 # pFedACnnL.
 
 
-def narrowest(codes):
-  """(8): the Q with the fewest columns, [L, P width]; ties to the first."""
-  flat = [np.asarray(q).reshape(len(q), -1) for q in codes]
-  return min(flat, key=lambda q: q.shape[1])
-
-
 def encoded_label_vectors(clients, code, num_classes):
   """(9): histogram / its l1 norm, times Q; code None: no Q. [N, columns]."""
-  rows = []
-  for _, y in clients:
-    counts = np.bincount(np.asarray(y, int), minlength=num_classes)
-    rows.append(counts / np.sum(counts))
-  return np.array(rows) if code is None else np.array(rows) @ code
+  rows = np.array([
+      np.bincount(y, minlength=num_classes) / len(y) for _, y in clients])
+  return rows if code is None else rows @ code
 
 
-def personal_layer(
-    stats, meta, lam, kernel=None, bias="none", laplacian=False):
+def personal_layer(stats, meta, lam, kernel=None, bias="none", laplacian=False):
   """(13): (X'X + lam I)^-1 (X'T + lam W_meta) from one client's statistics.
 
   T = Y code / scale of the meta layer. "ones": the bias is a row of W and of
@@ -364,20 +316,13 @@ def adaptive_batch_size(batch, seconds, first_seconds, largest):
   return np.clip(np.rint(batch * ratio), 1, largest).astype(int)
 
 
-def clock(
-    flops, batches, down, up, flops_per_s, batch_s, bytes_per_s,
-    server_flops=0., server_flops_per_s=1.):
-  """One round; down and up are numbers of float32, of each participant.
+def arrivals(flops, batches, down, up, flops_per_s, batch_s, bytes_per_s):
+  """Seconds after which the participants of a round have arrived [S].
 
-  A client idles until the last one has arrived and the server is done.
+  down and up are numbers of float32, of each participant.
   """
-  computation = np.divide(flops, flops_per_s) + np.multiply(batches, batch_s)
-  communication = 4. * np.divide(np.add(down, up), bytes_per_s)
-  arrival = computation + communication
-  server = server_flops / server_flops_per_s
-  idle = np.max(arrival) - arrival + server
-  return Clock(computation, communication, arrival, idle,
-               float(np.max(arrival) + server))
+  return np.divide(flops, flops_per_s) + np.multiply(batches, batch_s) + (
+      4. * np.divide(np.add(down, up), bytes_per_s))
 
 
 # AFL.
@@ -406,10 +351,7 @@ def afl_pair(u, v):
 
 def afl_pairwise(parts):
   """afl_pair folded over the clients, in order."""
-  result = parts[0]
-  for part in parts[1:]:
-    result = afl_pair(result, part)
-  return result
+  return functools.reduce(afl_pair, parts)
 
 
 def afl_direct(parts):
@@ -421,33 +363,22 @@ def afl_direct(parts):
 # Zeroth order.
 
 
-def batch_loss(like, x, y):
-  """vector [P] -> mean loss of the rows, without an L2 term."""
-  return lambda vector: oracle.loss(oracle.to_model(vector, like), x, y, 0.)
-
-
 def sphere_estimator(loss, w, directions, mu):
-  """FedZO: (P / (mu K)) sum_k (F(w + mu v_k) - F(w)) v_k; [K, P] of norm 1."""
-  base = loss(w)
-  result = np.zeros_like(w)
-  for v in directions:
-    result += (loss(w + mu * v) - base) * v
-  return result * len(w) / (mu * len(directions))
+  """FedZO: (P / (mu K)) sum_k (F(w + mu v_k) - F(w)) v_k; K of norm 1."""
+  return w.size / mu * np.mean([
+      (loss(w + mu * v) - loss(w)) * v for v in directions], axis=0)
 
 
 def differences(loss, w, deltas, scheme="forward"):
   """BAFFLE, dL_k [K]: L(w + d) - L(w) or (L(w + d) - L(w - d)) / 2."""
-  if scheme == "forward":
-    base = loss(w)
-    return np.array([loss(w + d) - base for d in deltas])
-  if scheme == "central":
-    return np.array([(loss(w + d) - loss(w - d)) / 2. for d in deltas])
-  raise ValueError(f"unknown scheme {scheme!r}")
+  return np.array([{
+      "forward": loss(w + d) - loss(w),
+      "central": (loss(w + d) - loss(w - d)) / 2.}[scheme] for d in deltas])
 
 
 def gaussian_estimator(dl, deltas, sigma):
   """BAFFLE: (1 / (K sigma^2)) sum_k dL_k delta_k, delta ~ N(0, sigma^2 I)."""
-  return np.asarray(dl) @ np.asarray(deltas) / (len(deltas) * sigma ** 2)
+  return np.tensordot(dl, deltas, axes=1) / (len(deltas) * sigma ** 2)
 
 
 # Personal models by a Moreau envelope.
@@ -461,11 +392,9 @@ def envelope_client(w, gradient, num_batches, inner, eta_p, eta, lam):
 
   theta starts at w and goes on from batch to batch.
   """
-  w_k, theta = oracle.as_model(w), oracle.as_model(w)
+  w_k, theta = w, w
   for r in range(num_batches):
     for k in range(inner):
-      pull = oracle.add(theta, w_k, -1.)
-      step = oracle.add(gradient(theta, r, k), pull, lam)
-      theta = oracle.add(theta, step, -eta_p)
-    w_k = oracle.add(w_k, oracle.add(w_k, theta, -1.), -eta * lam)
+      theta = theta - eta_p * (gradient(theta, r, k) + lam * (theta - w_k))
+    w_k = w_k - eta * lam * (w_k - theta)
   return theta, w_k

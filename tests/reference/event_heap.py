@@ -37,8 +37,7 @@ class Server:
         break
       instant = self.heap[0][0]
       # All that arrives at one instant is received before anybody starts.
-      while (self.heap and self.heap[0][0] == instant
-             and len(buffer) < wanted):
+      while (self.heap and self.heap[0][0] == instant and len(buffer) < wanted):
         _, place = heapq.heappop(self.heap)
         client, version = self.running.pop(place)
         self.free.add(place)

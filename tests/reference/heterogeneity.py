@@ -1,4 +1,4 @@
-"""NumPy oracle of FedNova, FedDyn and Ditto.
+"""NumPy oracle of FedNova, FedDyn, Ditto and APFL.
 
 Written from the papers, blind to any other implementation: float64, plain loops
 over clients and steps.
@@ -6,40 +6,18 @@ over clients and steps.
   FedNova: Wang et al. 2020, arXiv:2007.07481, sections 3 and 4.
   FedDyn: Acar et al. 2021, arXiv:2111.04263, Algorithm 1.
   Ditto: Li et al. 2021, arXiv:2012.04221, Algorithm 1.
+  APFL: Deng et al. 2020, arXiv:2003.13461, Algorithm 1.
 
 The model and the local objective are those of diversified.py, whose helpers are
 used. The shared arguments of the round functions are those of baselines.py.
 """
 
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import numpy as np
 
-from . import diversified as oracle
-from .baselines import average_weights, copy_table, server_step
-
-
-class NovaRound(NamedTuple):
-  """One round of FedNova."""
-  trained: list
-  accumulation: list  # The vectors a_i.
-  tau_eff: float
-  model: dict
-
-
-class DynRound(NamedTuple):
-  """One round of FedDyn."""
-  trained: list
-  model: dict
-  h: dict
-  table: dict  # Client id -> its linear term, an estimate of grad f_k.
-
-
-class DittoRound(NamedTuple):
-  """One round of Ditto."""
-  trained: list
-  model: dict
-  personal: dict  # Client id -> v_k, of all clients that have taken part.
+from .diversified import average_weights, gradient, local_steps, server_step
+from .diversified import sgd, weighted_sum
 
 
 # FedNova.
@@ -67,27 +45,22 @@ def nova_round(
     d_i = G_i a_i / ||a_i||_1, where G_i has the local gradients as columns;
     tau_eff = sum_i p_i ||a_i||_1 ("normaliser") or sum_i p_i tau_i ("steps").
   """
-  w = oracle.as_model(w)
   shares = average_weights(clients, ids, weights)
-  trained, vectors, directions = [], [], []
+  lengths, directions = [], []
   for i in ids:
-    x, y = clients[i]
-    v, m, gradients = w, oracle.zeros_like(w), []
-    for rows in batches[i]:
-      gradients.append(oracle.batch_gradient(v, x, y, rows, l2))
-      m = oracle.add(gradients[-1], m, momentum)
-      pull = oracle.add(v, w, -1.)
-      v = oracle.add(v, oracle.add(m, pull, mu), -client_lr)
+    gradients, buffers = [], [0.]
+
+    def direction(g, v, *_):
+      gradients.append(g)
+      buffers.append(momentum * buffers[-1] + g)
+      return buffers[-1] + mu * (v - w)
+
+    local_steps(w, clients[i], batches[i], client_lr, l2, direction)
     a = accumulation(len(gradients), momentum, client_lr * mu)
-    trained.append(v)
-    vectors.append(a)
-    directions.append(oracle.weighted_sum(a / np.abs(a).sum(), gradients))
-  lengths = [np.abs(a).sum() if effective == "normaliser" else len(a)
-             for a in vectors]
-  tau_eff = float(shares @ lengths)
-  model = oracle.add(w, oracle.weighted_sum(shares, directions),
-                     -server_lr * tau_eff * client_lr)
-  return NovaRound(trained, vectors, tau_eff, model)
+    directions.append(weighted_sum(a / np.abs(a).sum(), gradients))
+    lengths.append(np.abs(a).sum() if effective == "normaliser" else len(a))
+  return w - server_lr * (shares @ lengths) * client_lr * weighted_sum(
+      shares, directions)
 
 
 # FedDyn.
@@ -106,27 +79,20 @@ def dyn_round(
   weights="examples": (1/m) and (1/|P|) are replaced by n_k over the examples of
   all clients, and of the participants.
   """
-  w, h = oracle.as_model(w), oracle.as_model(h)
-  table = copy_table(table)
+  table, trained = dict(table), []
   everyone = average_weights(clients, range(len(clients)), weights)
-  trained = []
   for k in ids:
-    x, y = clients[k]
-    theta = w
-    for rows in batches[k]:
-      g = oracle.batch_gradient(theta, x, y, rows, l2)
-      g = oracle.add(g, table[k], -1.)
-      g = oracle.add(g, oracle.add(theta, w, -1.), alpha)
-      theta = oracle.add(theta, g, -client_lr)
-    move = oracle.add(theta, w, -1.)
-    table[k] = oracle.add(table[k], move, -alpha)
-    h = oracle.add(h, move, -alpha * everyone[k])
+    theta = local_steps(
+        w, clients[k], batches[k], client_lr, l2,
+        lambda g, v, *_: g - table[k] + alpha * (v - w))
+    table[k] = table[k] - alpha * (theta - w)
+    h = h - alpha * everyone[k] * (theta - w)
     trained.append(theta)
-  mean = oracle.weighted_sum(average_weights(clients, ids, weights), trained)
-  return DynRound(trained, oracle.add(mean, h, -1. / alpha), h, table)
+  mean = weighted_sum(average_weights(clients, ids, weights), trained)
+  return SimpleNamespace(model=mean - h / alpha, h=h, table=table)
 
 
-# Ditto.
+# Personal models.
 
 
 def ditto_round(
@@ -139,20 +105,31 @@ def ditto_round(
     from w if `personal` has none;
     w <- w + server_lr sum_k weights_k (w_k - w).
   """
-  w, personal = oracle.as_model(w), copy_table(personal)
-  trained = []
-  for k in ids:
-    x, y = clients[k]
-    v = w
-    for rows in batches[k]:
-      v = oracle.add(v, oracle.batch_gradient(v, x, y, rows, l2), -client_lr)
-    trained.append(v)
-    v = personal.get(k, w)
-    for rows in personal_batches[k]:
-      g = oracle.batch_gradient(v, x, y, rows, l2)
-      g = oracle.add(g, oracle.add(v, w, -1.), lam)
-      v = oracle.add(v, g, -personal_lr)
-    personal[k] = v
+  trained = [sgd(w, clients[k], batches[k], client_lr, l2) for k in ids]
+  personal = dict(personal) | {k: local_steps(
+      personal.get(k, w), clients[k], personal_batches[k], personal_lr, l2,
+      lambda g, v, *_: g + lam * (v - w)) for k in ids}
   shares = average_weights(clients, ids, weights)
-  return DittoRound(
-      trained, server_step(w, trained, shares, server_lr), personal)
+  return SimpleNamespace(
+      trained=trained, model=server_step(w, trained, shares, server_lr),
+      personal=personal)
+
+
+def apfl_round(
+    w, kept, clients, ids, batches, rate, adaptive, server_lr=1., l2=0.):
+  """APFL, Algorithm 1: the model; ``kept``: client -> (v, alpha) is changed."""
+  trained = []
+  for i in ids:
+    (x, y), own, (v, alpha) = clients[i], w, kept[i]
+    for step, rows in enumerate(batches[i]):
+      batch = x[rows], y[rows], l2
+      of_mixed = gradient(alpha * v + (1 - alpha) * own, *batch)
+      slope = np.sum((v - own) * of_mixed)
+      own = own - rate * gradient(own, *batch)
+      v = v - rate * alpha * of_mixed
+      if adaptive and step == 0:
+        alpha = np.clip(alpha - rate * slope, 0., 1.)
+    kept[i] = v, alpha
+    trained.append(own)
+  return server_step(
+      w, trained, average_weights(clients, ids, "uniform"), server_lr)

@@ -1,4 +1,4 @@
-"""Optimisers of clients and servers as loops over vectors, in float64.
+"""Optimisers of clients and servers as loops over arrays, in float64.
 
 Reddi et al., "Adaptive Federated Optimization", ICLR 2021, Algorithm 2; Hsu et
 al., arXiv:1909.06335; Kingma and Ba (Adam); Loshchilov and Hutter (AdamW).
@@ -11,28 +11,20 @@ from tests.reference import diversified as oracle
 
 def fedopt(rule, deltas, eta, b1=.9, b2=.99, tau=1e-3):
   """The moves x_{t+1} - x_t of Algorithm 2 for mean updates Delta_t."""
-  m, v, moves = 0., np.full(len(deltas[0]), tau ** 2), []
+  m, v, moves = 0., np.full(np.shape(deltas[0]), tau ** 2), []
   for delta in np.asarray(deltas, np.float64):
     m = b1 * m + (1. - b1) * delta
-    if rule == "adagrad":
-      v = v + delta ** 2
-    elif rule == "yogi":
-      v = v - (1. - b2) * delta ** 2 * np.sign(v - delta ** 2)
-    elif rule == "adam":
-      v = b2 * v + (1. - b2) * delta ** 2
-    else:
-      raise ValueError(rule)
+    v = {"adagrad": v + delta ** 2,
+         "yogi": v - (1. - b2) * delta ** 2 * np.sign(v - delta ** 2),
+         "adam": b2 * v + (1. - b2) * delta ** 2}[rule]
     moves.append(eta * m / (np.sqrt(v) + tau))
   return moves
 
 
 def fedavgm(deltas, eta, beta=.9):
-  """v <- beta v + Delta, x <- x + eta v."""
-  v, moves = 0., []
-  for delta in deltas:
-    v = beta * v + delta
-    moves.append(eta * v)
-  return moves
+  """The last move of v <- beta v + Delta, x <- x + eta v."""
+  return eta * sum(
+      beta ** age * delta for age, delta in enumerate(deltas[::-1]))
 
 
 def direction(kind, gradients, weights, decay=0., momentum=.9, b1=.9, b2=.999,
@@ -40,8 +32,7 @@ def direction(kind, gradients, weights, decay=0., momentum=.9, b1=.9, b2=.999,
   """The last direction after these gradients, each at one of ``weights``."""
   m, v, d = 0., 0., None
   for t, (g, w) in enumerate(zip(gradients, weights, strict=True), 1):
-    if kind != "adamw":
-      g = g + decay * w
+    d = g = g if kind == "adamw" else g + decay * w
     if kind in ("momentum", "nesterov"):
       m = momentum * m + g
       d = g + momentum * m if kind == "nesterov" else m
@@ -59,41 +50,37 @@ def direction(kind, gradients, weights, decay=0., momentum=.9, b1=.9, b2=.999,
       d = g / np.sqrt(v + eps)
     else:
       assert kind == "sgd"
-      d = g
   return d
 
 
 def local_training(
-    w, x, y, batches, rate, l2=0., mu=0., shift=0., kind="sgd", clip=0.,
+    w, client, batches, rate, l2=0., mu=0., shift=0., kind="sgd", clip=0.,
     **options):
   """v <- v - rate(k) d, d from clip(g_i(v; B) + mu (v - w) + shift).
 
   Args:
     w: the model received.
-    x: the client's examples.
-    y: their labels.
+    client: the client's examples and labels.
     batches: rows of each step.
     rate: k -> learning rate of step k.
     l2: of the objective.
     mu: of FedProx.
-    shift: SCAFFOLD's c - c_i, a vector.
+    shift: SCAFFOLD's c - c_i.
     kind: the optimiser.
     clip: largest norm of a gradient; 0: none.
     **options: of ``direction``.
 
   Returns:
-    The trained model, and the mean g_i(v; B) over the steps as a vector.
+    The trained model, and the mean g_i(v; B) over the steps.
   """
-  start = oracle.to_vector(w)
-  v, raw, seen, places = start, [], [], []
-  for k, rows in enumerate(batches):
-    g = oracle.to_vector(oracle.batch_gradient(
-        oracle.to_model(v, w), x, y, rows, l2))
+  raw, seen, places = [], [], []
+
+  def step(g, v, *_):
     raw.append(g)
-    g = g + mu * (v - start) + shift
-    if clip:
-      g = g * min(1., clip / np.linalg.norm(g))
-    seen.append(g)
+    g = g + mu * (v - w) + shift
+    seen.append(g * min(1., clip / np.linalg.norm(g)) if clip else g)
     places.append(v)
-    v = v - rate(k) * direction(kind, seen, places, **options)
-  return oracle.to_model(v, w), np.mean(raw, axis=0)
+    return rate(len(raw) - 1) * direction(kind, seen, places, **options)
+
+  trained = oracle.local_steps(w, client, batches, 1., l2, step)
+  return trained, np.mean(raw, axis=0)

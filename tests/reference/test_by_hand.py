@@ -18,9 +18,8 @@ FEATURES, CLASSES = 6, 3
 RATE, L2 = .1, .05
 
 
-def make_model(rng, size=.3):
-  return {"kernel": size * rng.normal(size=(FEATURES, CLASSES)),
-          "bias": size * rng.normal(size=CLASSES)}
+def make_model(rng):
+  return .3 * rng.normal(size=(FEATURES + 1, CLASSES))
 
 
 @pytest.fixture(name="problem")
@@ -33,19 +32,8 @@ def fixture_problem():
   return clients, make_model(rng)
 
 
-def assert_models_close(a, b, atol=1e-12):
-  np.testing.assert_allclose(
-      oracle.to_vector(a), oracle.to_vector(b), rtol=0, atol=atol)
-
-
-def small(*values):
-  """A model of three parameters."""
-  return {"kernel": np.array([values[:2]], float),
-          "bias": np.array([values[2]], float)}
-
-
-def numbers(w):
-  return oracle.to_vector(w).tolist()
+def assert_close(a, b, atol=1e-12):
+  np.testing.assert_allclose(a, b, rtol=0, atol=atol)
 
 
 # diversified.py.
@@ -54,33 +42,31 @@ def numbers(w):
 def test_feature_scaling():
   """n = 6, n^j = (3, 4, 2); client: n_i = 2, n_i^j = (2, 1, 0)."""
   x_i = np.array([[1., 0., 0.], [2., 3., 0.]])
-  scaling = oracle.feature_scaling(x_i, np.array([3, 4, 2]), 6)
-  np.testing.assert_allclose(scaling, [3 * 2 / (6 * 2), 4 * 2 / (6 * 1), 1.])
+  scaling = oracle.feature_scaling(x_i, np.array([3, 4, 2, 6]), 6)
+  assert_close(scaling, [3 * 2 / (6 * 2), 4 * 2 / (6 * 1), 1., 1.])
 
 
-@pytest.mark.parametrize("mode, kernel, bias", [
-    ("all", [1., 4., 1.], 1.), ("paper", [.5, 2., 1.], .5),
-    ("none", [1., 1., 1.], 1.)])
-def test_aggregate_scaling(mode, kernel, bias):
+@pytest.mark.parametrize("mode, expected", [
+    ("all", [1., 4., 1., 1.]), ("paper", [.5, 2., 1., .5]),
+    ("holders", [.25, 1., 1., .25]), ("none", [1., 1., 1., 1.])])
+def test_aggregate_scaling(mode, expected):
   clients = [(np.array([[1., j == 1, 0.]]), [0]) for j in range(4)]
-  found = oracle.aggregate_scaling(clients, [0, 2], mode)
-  np.testing.assert_allclose(found["kernel"], kernel)
-  assert found["bias"] == bias
+  assert_close(oracle.aggregate_scaling(clients, [0, 2], mode), expected)
 
 
 def test_only_the_bracket_of_a_local_step_is_scaled(problem):
   """(22): Lambda_i multiplies the difference, not the anchor."""
   (_, (x, y), *_), w = problem
   rows = [np.array([0, 1]), np.array([1, 3])]
-  anchor, lambda_i = make_model(np.random.default_rng(1)), np.arange(1., 7.)
-  result = oracle.local_training(w, anchor, x, y, rows, 3., L2, lambda_i)
+  anchor = make_model(np.random.default_rng(1))
+  lambda_i = np.array([*range(1, 7), 1.])
+  result = oracle.local_training(w, w, anchor, (x, y), rows, 3., L2, lambda_i)
   rate = 3. / len(y)
-  v = oracle.add(w, anchor, -rate)
-  bracket = oracle.add(oracle.gradient(v, x[rows[1]], y[rows[1]], L2),
-                       oracle.gradient(w, x[rows[1]], y[rows[1]], L2), -1.)
-  bracket["kernel"] = lambda_i[:, None] * bracket["kernel"]
-  assert_models_close(
-      result, oracle.add(oracle.add(v, anchor, -rate), bracket, -rate))
+  v = w - rate * anchor
+  bracket = lambda_i[:, None] * (
+      oracle.gradient(v, x[rows[1]], y[rows[1]], L2)
+      - oracle.gradient(w, x[rows[1]], y[rows[1]], L2))
+  assert_close(result, v - rate * anchor - rate * bracket)
 
 
 # conjugate.py.
@@ -104,8 +90,7 @@ def test_beta():
     ("decrease", 2., 1., 2),
     ("armijo", 1.9997, 1.9997, 1),  # eta (1 - eta / 2) >= 1e-4 eta.
     ("armijo", 1.9999, .99995, 2),
-    ("half_gradient", 64., 0., 4),
-])
+    ("half_gradient", 64., 0., 4)])
 def test_line_search_on_a_parabola(test, start, eta, tries):
   w, d = np.array([1.]), np.array([-1.])
   found = conjugate.line_search(
@@ -121,17 +106,16 @@ def test_two_steps_of_losac(problem):
   clients, w = problem
   (x, y), rows = clients[1], [np.array([0, 4]), np.array([2, 3])]
   result = baselines.losac_round(
-      w, oracle.zeros_like(w), baselines.zero_table(w, clients), clients, [1],
+      w, np.zeros_like(w), baselines.zero_table(w, clients), clients, [1],
       {1: rows}, RATE, 1., L2)
-  r0 = oracle.batch_gradient(w, x, y, rows[0], L2)
-  v = oracle.add(w, r0, -RATE)
-  r1 = oracle.batch_gradient(v, x, y, rows[1], L2)
+  r0 = oracle.gradient(w, x[rows[0]], y[rows[0]], L2)
+  v = w - RATE * r0
+  r1 = oracle.gradient(v, x[rows[1]], y[rows[1]], L2)
   # Second step: r1 - q + Gl with q = r0 and Gl = share r0.
   share = 9 / 37
-  assert_models_close(
-      result.model, oracle.add(v, oracle.add(r1, r0, share - 1.), -RATE))
-  assert_models_close(result.table[1], r1)
-  assert_models_close(result.G, oracle.add(oracle.zeros_like(w), r1, share))
+  assert_close(result.model, v - RATE * (r1 + (share - 1.) * r0))
+  assert_close(result.table[1], r1)
+  assert_close(result.G, share * r1)
 
 
 def test_an_exact_step_of_per_fedavg_descends_the_adapted_loss(problem):
@@ -140,17 +124,14 @@ def test_an_exact_step_of_per_fedavg_descends_the_adapted_loss(problem):
   (x, y), alpha, rows = clients[1], .4, np.arange(9)
   model = baselines.per_fedavg_round(
       w, clients, [1], {1: [(rows, rows, rows)]}, alpha, 1., l2=L2,
-      variant="exact").model
-  vector = oracle.to_vector(w)
+      variant="exact")
 
   def adapted(v):
-    return oracle.loss(baselines.adapt(
-        oracle.to_model(v, w), x, y, rows, alpha, L2), x, y, L2)
+    return oracle.loss(baselines.adapt(v, x, y, rows, alpha, L2), x, y, L2)
 
-  slope = [(adapted(vector + e) - adapted(vector - e)) / 2e-5
-           for e in 1e-5 * np.eye(vector.size)]
-  np.testing.assert_allclose(
-      vector - oracle.to_vector(model), slope, atol=1e-8)
+  moves = 1e-5 * np.eye(w.size).reshape(-1, *w.shape)
+  slope = [(adapted(w + e) - adapted(w - e)) / 2e-5 for e in moves]
+  assert_close((w - model).ravel(), slope, 1e-8)
 
 
 # heterogeneity.py.
@@ -175,18 +156,17 @@ def test_feddyn_ends_where_the_whole_objective_is_flat(problem, weights):
   clients, w = problem
   everyone = range(len(clients))
   batches = {i: [np.arange(len(clients[i][1]))] * 12 for i in everyone}
-  h = oracle.zeros_like(w)
-  table = [h] * len(clients)
+  h, table = np.zeros_like(w), baselines.zero_table(w, clients)
   for _ in range(60):
-    w, h, table = heterogeneity.dyn_round(
-        w, h, table, clients, everyone, batches, .3, 1., .3, weights)[1:]
+    r = heterogeneity.dyn_round(
+        w, h, table, clients, everyone, batches, .3, 1., .3, weights)
+    w, h, table = r.model, r.h, r.table
   gradients = [oracle.gradient(w, x, y, .3) for x, y in clients]
-  shares = heterogeneity.average_weights(clients, everyone, weights)
-  assert np.linalg.norm(
-      oracle.to_vector(oracle.weighted_sum(shares, gradients))) < 1e-5
+  shares = oracle.average_weights(clients, everyone, weights)
+  assert np.linalg.norm(oracle.weighted_sum(shares, gradients)) < 1e-5
   for i, gradient in enumerate(gradients):
-    assert np.linalg.norm(oracle.to_vector(gradient)) > 1e-2
-    assert_models_close(table[i], gradient, 1e-4)
+    assert np.linalg.norm(gradient) > 1e-2
+    assert_close(table[i], gradient, 1e-4)
 
 
 # clustered.py.
@@ -194,27 +174,23 @@ def test_feddyn_ends_where_the_whole_objective_is_flat(problem, weights):
 
 def test_cold_start():
   cold = clustered.fedgroup_cold_start(
-      small(1, 1, 1), [small(2, 0, 0), small(0, 0, 6), small(0, 4, 0)],
-      [0, 1, 0], 3)
-  assert [numbers(u) for u in cold.directions] == [
-      [1, 2, 0], [0, 0, 6], [0, 0, 0]]
-  assert [numbers(w) for w in cold.models] == [[2, 3, 1], [1, 1, 7], [1, 1, 1]]
-  np.testing.assert_allclose(numbers(cold.auxiliary), [4 / 3, 5 / 3, 3])
+      np.ones(3), [[2, 0, 0], [0, 0, 6], [0, 4, 0]], [0, 1, 0], 3)
+  assert_close(cold.directions, [[1, 2, 0], [0, 0, 6], [0, 0, 0]])
+  assert_close(cold.models, [[2, 3, 1], [1, 1, 7], [1, 1, 1]])
+  assert_close(cold.auxiliary, [4 / 3, 5 / 3, 3])
 
 
 def test_inter_group():
-  models = [small(0, 0, 0), small(3, 4, 0), small(0, 0, 2)]
+  models = np.array([[0., 0, 0], [3, 4, 0], [0, 0, 2]])
   printed = clustered.inter_group(models, 1.)
-  np.testing.assert_allclose(numbers(printed[0]), [.6, .8, 1.])
+  assert_close(printed[0], [.6, .8, 1.])
   root = 29 ** .5
-  np.testing.assert_allclose(
-      numbers(printed[1]), [3 - .6 - 3 / root, 4 - .8 - 4 / root, 2 / root])
+  assert_close(printed[1], [3 - .6 - 3 / root, 4 - .8 - 4 / root, 2 / root])
   code = clustered.inter_group(models, 1., "code")
   # Norms 0, 5 and 2: the zero model adds nothing to the others.
-  np.testing.assert_allclose(
-      numbers(code[0]), np.array([.6, .8, 1.]) / (1 + 1 / 5 + 1 / 2))
-  np.testing.assert_allclose(numbers(code[1]), np.array([3, 4, 1.]) / 1.5)
-  np.testing.assert_allclose(numbers(code[2]), np.array([.6, .8, 2]) / 1.2)
+  assert_close(code[0], np.array([.6, .8, 1.]) / (1 + 1 / 5 + 1 / 2))
+  assert_close(code[1], np.array([3, 4, 1.]) / 1.5)
+  assert_close(code[2], np.array([.6, .8, 2]) / 1.2)
 
 
 def test_total_variation():

@@ -33,45 +33,38 @@ def fixture_data(problem):
       3, 12, cores=(1, 8), core_gflops=1e-6, batch_ms=1e-3))
 
 
-def halfway(number):
+def halfway(received, *_):
   """A local method that is known without any data: halfway to its client."""
-
-  def train(received, shard, row, key):
-    del shard, row, key
-    return Trained(jax.tree.map(
-        lambda leaf: 0.5 * leaf + received.client_id.astype(jnp.float32),
-        received.start), jnp.float32(number))
-
-  return ClientUpdate(train, WORK)
+  return Trained(jax.tree.map(
+      lambda leaf: 0.5 * leaf + received.client_id.astype(jnp.float32),
+      received.start), jnp.float32(1))
 
 
 def composed(problem, one_by_one=False, **links):
   return buffered.compose_buffered(
-      problem.model, halfway(1), steps.average(0.7), map_clients=MAP,
+      problem.model, ClientUpdate(halfway, WORK), steps.average(0.7),
+      map_clients=MAP,
       staleness=staleness_factors(Asynchrony(staleness="polynomial")),
       concurrency=PLACES, one_by_one=one_by_one, exchange=Exchange(**links))
 
 
-def play(algorithm, problem, data, rounds=ROUNDS, slots=SLOTS, keys=None):
-  """The states, reports and waiting clients of some rounds of a run."""
-  keys = keys or run_keys(4)
-  spec = problem.spec._replace(cohort_size=slots)
+def play(algorithm, problem, data):
+  """The last state; models, reports, waiting clients of the rounds of a run."""
+  keys, (method,) = run_keys(4), algorithm.round.args
+  spec = problem.spec._replace(cohort_size=SLOTS)
   state = algorithm.init(problem.model.init(keys.model), spec, keys.start)
 
   def one(number, state):
     cohort = sample_cohort(
-        data, slots, jax.random.fold_in(keys.cohort, number), number)
+        data, SLOTS, jax.random.fold_in(keys.cohort, number), number)
     key = jax.random.fold_in(keys.work, number)
-    method, = getattr(algorithm.round, "args", ((),))
-    waiting = ()
-    if isinstance(method, buffered.Buffered):
-      waiting = buffered.waiting_clients(method, state, cohort, key)
+    waiting = buffered.waiting_clients(method, state, cohort, key)
     new, aux = algorithm.round(state, cohort, key)
     return new, (new.models, aux, waiting)
 
   step = problems.quick_jit(one)
   logs = []
-  for number in range(rounds):
+  for number in range(ROUNDS):
     state, log = step(jnp.int32(number), state)
     logs.append(log)
   return state, jax.device_get(jax.tree.map(lambda *x: np.stack(x), *logs))
@@ -85,11 +78,10 @@ def bias(models):
   return jax.tree.leaves(models)[0][:, 0, 0]
 
 
-def oracle_rounds(waiting, wanted, repeat=1):
-  """For the heap: who may start, with their seconds, and the buffer's size."""
-  return [({int(i): float(s) for i, s in zip(ids, seconds) if i < 12}, wanted)
-          for ids, seconds in zip(waiting.client, waiting.seconds)
-          for _ in range(repeat)]
+def queues(waiting):
+  """For the heap: who may start in each round, with their seconds."""
+  return [{int(i): float(s) for i, s in zip(ids, seconds) if i < 12}
+          for ids, seconds in zip(waiting.client, waiting.seconds)]
 
 
 ATTACK = attacks.attack_of(attacks.Hostility(attack="sign_flip", attackers=0.5))
@@ -108,7 +100,7 @@ def test_fedbuff_is_its_event_heap(played):
   models, aux, waiting = played
   hostile = np.asarray(ATTACK.hostile(12))
   expected, ages = trajectory(
-      Server(PLACES), oracle_rounds(waiting, SLOTS), 0.0,
+      Server(PLACES), [(queue, SLOTS) for queue in queues(waiting)], 0.0,
       lambda client, model: model + (-1 if hostile[client] else 1) * (
           client - 0.5 * model),
       lambda age: 0.7 / (1 + age) ** 0.5, problems.SIZES.__getitem__)
@@ -134,7 +126,7 @@ def test_the_seconds_are_those_of_the_clock(problem, data, played):
         seconds[ids < 12], 3 * problem.model.flops * read / speed[who] + 2e-6
         + sent / link[who], rtol=1e-5)
   server = Server(PLACES)
-  lasted = [server.run(*queue)[1] for queue in oracle_rounds(waiting, SLOTS)]
+  lasted = [server.run(queue, SLOTS)[1] for queue in queues(waiting)]
   times = aux.times
   np.testing.assert_allclose(
       times.computation + times.communication + times.idle, lasted, rtol=1e-4)
@@ -144,12 +136,10 @@ def test_the_seconds_are_those_of_the_clock(problem, data, played):
 def test_fedasync_is_one_client_after_the_other(problem, data):
   """w <- (1 - alpha s) w + alpha s v, and one model a client."""
   algorithm = composed(problem, one_by_one=True)
-  keys = run_keys(4)
-  state, (models, aux, waiting) = play(algorithm, problem, data, keys=keys)
+  state, (models, aux, waiting) = play(algorithm, problem, data)
   assert state.version == ROUNDS * SLOTS
   server, found, ages, versions = Server(PLACES), [], [], [0.0]
-  for ids, seconds in zip(waiting.client, waiting.seconds):
-    queue = {int(i): float(s) for i, s in zip(ids, seconds) if i < 12}
+  for queue in queues(waiting):
     for _ in range(SLOTS):
       ((client, version, _),), _ = server.run(queue, 1)
       # Whoever has started is out of the queue for the rest of the round.
@@ -174,8 +164,7 @@ def test_fedasync_is_one_client_after_the_other(problem, data):
     ("sgd", "adaptive", {}, "server: its step needs gradients"),
     ("sgd", "average", dict(compress_up="topk:0.1"), "keep nothing"),
     ("sgd", "average", dict(compress_down="sign"), "keep nothing"),
-    ("sgd", "average", dict(private="fixed"), "no draw that the accountant"),
-])
+    ("sgd", "average", dict(private="fixed"), "no draw that the accountant")])
 def test_what_needs_one_model_is_refused(
     problem, client, server, more, message):
   hparams = grid.ComposedHParams(
@@ -195,10 +184,10 @@ def test_stragglers_of_a_buffer_do_a_part(problem, data):
       map_clients=MAP, staleness=jnp.ones_like, concurrency=PLACES)
   state = algorithm.init(problem.model.init(jax.random.key(0)),
                          problem.spec._replace(cohort_size=SLOTS), None)
-  cohort = sample_cohort(data, SLOTS, jax.random.key(1))
-  parts = cohort._replace(part=jnp.full(SLOTS, 0.5))
-  round_ = problems.quick_jit(algorithm.round)
-  state, aux = round_(state, parts, jax.random.key(2))
+  cohort = sample_cohort(data, SLOTS, jax.random.key(1))._replace(
+      part=jnp.full(SLOTS, 0.5))
+  state, aux = problems.quick_jit(algorithm.round)(
+      state, cohort, jax.random.key(2))
   there = state.running.client < 12
   drawn = (state.running.client[:, None] == cohort.ids[None]).any(1)
   np.testing.assert_array_equal(

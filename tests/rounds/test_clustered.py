@@ -37,11 +37,9 @@ def by_parity(**more):
 def up_by_size():
   """Training that adds n_i to every parameter."""
 
-  def train(received, shard, client_row, key):
-    del client_row, key
+  def train(received, shard, *_):
     size = shard.size.astype(jnp.float32)
-    return Trained(jax.tree.map(
-        lambda leaf: leaf + size, received.start), size)
+    return Trained(jax.tree.map(lambda leaf: leaf + size, received.start), size)
 
   return ClientUpdate(train, LocalWork(local_steps=1))
 
@@ -50,11 +48,8 @@ def play(problem, rule, client=None, **links):
   algorithm = compose_clustered(
       problem.model, client or up_by_size(), rule,
       map_clients=clients.ClientMap(), exchange=Exchange(**links))
-  start = algorithm.init(
-      problems.some_params(problem.model), problem.spec, KEY)
-  cohort = layout.take_cohort(problem.data, jnp.array(IDS, jnp.int32))
-  state, aux = problems.quick_jit(algorithm.round)(start, cohort, KEY)
-  return algorithm, start, state, aux
+  return algorithm, *bridge.one_round(
+      problem, algorithm, IDS, KEY, bridge.init(problem, algorithm, KEY))
 
 
 def moved(start, state):
@@ -78,8 +73,7 @@ def test_groups_move_by_their_own_mean(problem, weights, whole):
   expected = []
   for group in ([4, 6, 10], [1], []):
     divisor = sum(weight[i] for i in (size if whole else group))
-    expected.append(
-        sum(weight[i] * size[i] for i in group) / max(divisor, 1))
+    expected.append(sum(weight[i] * size[i] for i in group) / max(divisor, 1))
   np.testing.assert_allclose(moved(start, state), expected, rtol=1e-4)
   problems.assert_equal(
       trees.index(state.models, 2), trees.index(start.models, 2))
@@ -170,8 +164,7 @@ def test_a_local_method_of_which_a_part_is_lost_is_refused(problem, name):
 def test_a_local_method_that_keeps_a_row_is_served(problem):
   """Each participant's row is its own, whichever group it is in."""
 
-  def train(received, shard, client_row, key):
-    del key
+  def train(received, shard, client_row, _):
     kept = shard.size.astype(jnp.float32)
     return Trained(jax.tree.map(
         lambda leaf: leaf + client_row, received.start), kept, kept=kept)
@@ -181,8 +174,7 @@ def test_a_local_method_that_keeps_a_row_is_served(problem):
       init=lambda params, spec: jnp.float32(10) * jnp.arange(
           spec.num_clients, dtype=jnp.float32),
       store=Store(lambda memory: memory, lambda memory, table: table))
-  _, start, state, _ = play(
-      problem, by_parity(), half, weights="uniform")
+  _, start, state, _ = play(problem, by_parity(), half, weights="uniform")
   np.testing.assert_allclose(
       moved(start.own, state.own), [10 * (4 + 6 + 10) / 3, 10, 0], rtol=1e-4)
   sizes = [problems.SIZES[i] if i in IDS else 0 for i in range(12)]

@@ -5,16 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_alg import models, registry, trees
+from fedjax_alg import models, trees
 from fedjax_alg.base import num_params
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate
-from fedjax_alg.data import layout
-from fedjax_alg.engine.clients import ClientMap
 from fedjax_alg.exchange.aggregation import named
 from fedjax_alg.least_squares.layer_fits import LayerFits, Plan
 from fedjax_alg.rounds import ledger
 from tests import problems
+from tests.algorithms import bridge
 
 
 @pytest.mark.program
@@ -80,18 +79,15 @@ def test_the_rounds_of_a_fit_layer_by_layer():
 def test_the_server_pays_for_every_vector_that_it_aggregates(
     client_update, server, vectors, problem):
   """Updates, anchor gradients, and gradients where the models have moved."""
-  cohort = layout.take_cohort(problem.data, jnp.arange(5))
+  cohort = bridge.cohort_of(problem, range(5))
 
   def flops(aggregator):
-    made = registry.build(
-        "composed", problem.model, map_clients=ClientMap(), server=server,
-        client_update=client_update, aggregator=aggregator)
-    state = jax.eval_shape(lambda key: made.init(
-        problem.model.init(key), problem.spec, key), jax.random.key(0))
-    state = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), state)
+    made = bridge.build(problem, "composed", server=server,
+                        client_update=client_update, aggregator=aggregator)
     # All but the number is dead code.
     return float(jax.jit(lambda state: made.round(
-        state, cohort, jax.random.key(0))[1].cost.central_flops)(state))
+        state, cohort, jax.random.key(0))[1].cost.central_flops)(
+            bridge.init(problem, made)))
 
   size = num_params(problem.model.init(jax.random.key(0)))
   np.testing.assert_allclose(

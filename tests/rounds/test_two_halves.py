@@ -9,23 +9,18 @@ import pytest
 from fedjax_alg import grouping, registry, trees
 from fedjax_alg.algorithms import diversified
 from fedjax_alg.central.steps import average, ServerStep
-from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate, Trained
-from fedjax_alg.data import layout
-from fedjax_alg.engine import clients, samplers
-from fedjax_alg.engine.keys import BROADCAST, client_keys, FIRST_GRADIENTS
-from fedjax_alg.engine.keys import FORGERIES, LAST_GRADIENTS, MESSAGES, run_keys
-from fedjax_alg.engine.keys import server_key, SERVER_STEP, UPDATES
+from fedjax_alg.engine import clients, keys, samplers
 from fedjax_alg.engine.round import Participation, play_round
-from fedjax_alg.exchange import aggregation, attacks, Exchange, exchange_of
-from fedjax_alg.exchange import links
-from fedjax_alg.exchange.aggregation import Aggregator, coordinate_median
-from fedjax_alg.exchange.aggregation import weighted_mean
+from fedjax_alg.exchange import aggregation, attacks, Exchange, links
+from fedjax_alg.exchange.aggregation import coordinate_median
 from fedjax_alg.rounds.k_models import ModelGrouping
 from fedjax_alg.rounds.two_halves import compose
 from tests import problems
+from tests.algorithms import bridge
+from tests.reference import diversified as oracle
 
 pytestmark = pytest.mark.program
 
@@ -40,53 +35,58 @@ def up_by_one(tree):
 
 def probe():
   """Adds 1 to its model and sends what it was given; the memory keeps it."""
-
-  def train(received, shard, client_row, key):
-    del shard, client_row, key
-    return Trained(up_by_one(received.start), jnp.zeros(()), tuple(
-        received[:3]))
-
   return ClientUpdate(
-      train, ONE_STEP, init=lambda params, spec: (params,) * 3,
+      lambda received, *_: Trained(
+          up_by_one(received.start), jnp.zeros(()), tuple(received[:3])),
+      ONE_STEP, init=lambda params, spec: (params,) * 3,
       merge=lambda memory, cohort, uploads, anchors: trees.index(uploads, 0),
       needs_anchor=True)
 
 
 def server(when):
-  return ServerStep(
-      optax.with_extra_args_support(optax.sgd(RATE)), when)
+  return ServerStep(optax.with_extra_args_support(optax.sgd(RATE)), when)
+
+
+def by_model(**options):
+  return diversified.by_model(diversified.KModels(**options))
+
+
+def by_gradient(problem, step, mean="gradients", **options):
+  return diversified.by_gradient(
+      problem.model, diversified.KModels(**options), step, clients.ClientMap(),
+      mean)
 
 
 def play(problem, client, step, ids, rounds=1, idle=(), grouping=None,
-         **links):
-  """States from the start on, and the last log; nobody is there in ``idle``."""
+         start=None, **links):
+  """States from the start on, and the last log; nobody is there in ``idle``.
+
+  ``start`` makes another first state of the first.
+  """
   algorithm = compose(problem.model, client, step,
                       map_clients=clients.ClientMap(),
                       exchange=Exchange(**links), grouping=grouping)
-  cohort = layout.take_cohort(problem.data, jnp.array(ids, jnp.int32))
-  states = [algorithm.init(
-      problems.some_params(problem.model), problem.spec, KEY)]
-  aux = None
+  state, aux = bridge.init(problem, algorithm, KEY), None
+  states = [start(state) if start else state]
   for number in range(rounds):
     if number in idle:
-      states.append(algorithm.idle(states[-1], cohort))
+      states.append(algorithm.idle(states[-1], bridge.cohort_of(problem, ids)))
       continue
-    state, aux = problems.quick_jit(algorithm.round)(
-        states[-1], cohort, jax.random.fold_in(KEY, number))
+    _, state, aux = bridge.one_round(
+        problem, algorithm, ids, jax.random.fold_in(KEY, number), states[-1])
     states.append(state)
   return states, aux
 
 
-full_value_and_grad = jax.jit(objective.full_value_and_grad, static_argnums=0)
-
-
 def gradient(problem, params, ids):
   """Of the cohort's objective, weighted by examples."""
-  cohort = layout.take_cohort(problem.data, jnp.array(ids, jnp.int32))
-  each = [full_value_and_grad(
-      problem.model, params, layout.shard_of(problem.data, i))[1] for i in ids]
-  return trees.slot_mean(cohort.weight, jax.tree.map(
-      lambda *leaves: jnp.stack(leaves), *each))
+  return bridge.to_library(oracle.anchor_gradient(
+      bridge.to_oracle(params), problem.clients, ids, problems.L2))
+
+
+def shifted(models, k, shift):
+  """Model ``k`` with a number added to every parameter."""
+  return jax.tree.map(lambda leaf: leaf[k] + np.float32(shift), models)
 
 
 @pytest.mark.parametrize("when", ["before", "aggregate", "after"])
@@ -141,8 +141,7 @@ def test_the_warm_up_is_one_model_in_copies(problem):
   def run(num_models, **more):
     return play(
         problem, client, server("after"), ids, **({"rounds": 3} | more),
-        grouping=diversified.by_model(diversified.KModels(
-            num_models=num_models, threshold=2)))
+        grouping=by_model(num_models=num_models, threshold=2))
 
   (several, aux), (single, _) = run(3), run(1)
   for state, one in zip(several[:3], single):
@@ -161,10 +160,8 @@ def test_the_warm_up_is_one_model_in_copies(problem):
   problems.assert_equal(later[4], several[3]._replace(round=jnp.int32(4)))
 
 
-def apart(problem, algorithm):
-  """A state with three different models, nobody prefers the last."""
-  state = algorithm.init(
-      problems.some_params(problem.model), problem.spec, KEY)
+def apart(state):
+  """The state with three different models, nobody prefers the last."""
   first = trees.index(state.models, 0)
   other = jax.tree.map(lambda leaf: jnp.roll(leaf, 1, 0), first)
   far = jax.tree.map(lambda leaf: 90.0 * (leaf + jnp.sin(9.0 * leaf)), other)
@@ -177,14 +174,9 @@ def test_an_anchor_may_be_of_those_alone_who_prefer_the_model(problem):
   client = probe()._replace(merge=lambda memory, cohort, uploads, anchors: (
       anchors,) * 3)
   for anchors in ("all", "preferring"):
-    algorithm = compose(
-        problem.model, client, average(),
-        map_clients=clients.ClientMap(),
-        grouping=diversified.by_model(diversified.KModels(
-            num_models=3, threshold=0, anchors=anchors)))
-    before = apart(problem, algorithm)
-    state, aux = problems.quick_jit(algorithm.round)(
-        before, layout.take_cohort(problem.data, jnp.array(ids)), KEY)
+    (before, state), aux = play(
+        problem, client, average(), ids, start=apart, grouping=by_model(
+            num_models=3, threshold=0, anchors=anchors))
     found[anchors] = state.memory[0]
   preference = np.asarray(aux.client["preference"])
   assert set(preference) == {0, 1}
@@ -202,23 +194,17 @@ def test_an_anchor_may_be_of_those_alone_who_prefer_the_model(problem):
 
 def test_groups_by_gradient_may_average_trained_models(problem):
   ids = list(range(5))
-  cohort = layout.take_cohort(problem.data, jnp.array(ids))
-  algorithm = compose(
-      problem.model, sgd_update(problem.model, ONE_STEP, 0.3), server("before"),
-      map_clients=clients.ClientMap(), grouping=diversified.by_gradient(
-          problem.model, diversified.KModels(num_models=3, threshold=0), 1.0,
-          clients.ClientMap(), "models"))
-  before = apart(problem, algorithm)
-  after, aux = problems.quick_jit(algorithm.round)(before, cohort, KEY)
+  (before, after), aux = play(
+      problem, sgd_update(problem.model, ONE_STEP, 0.3), server("before"), ids,
+      start=apart, grouping=by_gradient(
+          problem, 1.0, "models", num_models=3, threshold=0))
   starts = [trees.add_scaled(
       trees.index(before.models, k), -RATE,
       gradient(problem, trees.index(before.models, k), ids)) for k in range(3)]
   trained = []
   for i in ids:
     start = starts[int(aux.client["preference"][i])]
-    trained.append(trees.add_scaled(
-        start, -0.3, full_value_and_grad(
-            problem.model, start, layout.shard_of(problem.data, i))[1]))
+    trained.append(trees.add_scaled(start, -0.3, gradient(problem, start, [i])))
   groups = np.asarray(aux.client["assignment"])
   assert len(set(groups)) > 1
   for k in range(3):
@@ -234,20 +220,15 @@ def test_groups_by_gradient_may_average_trained_models(problem):
     (dict(anchors="preferring", aggregator="median"), "anchors=preferring: "),
     (dict(anchors="preferring", attack="scaled"), "anchors=preferring: "),
     (dict(group_mean="models", attack="scaled"), "attack=scaled: forges one")])
-def test_readings_that_need_what_clients_send_as_it_is(
-    problem, settings, said):
-  with pytest.raises(ValueError, match=f"^{said}"):
-    registry.build("ga_fsvrg", problem.model,
-                   map_clients=clients.ClientMap(), **settings)
+def test_readings_that_need_what_clients_send_as_it_is(problem, settings, said):
+  bridge.refused(problem, "ga_fsvrg", said, **settings)
 
 
 def test_clients_join_in_a_round_without_participants(problem):
   """What the server keeps stays the mean over those who are there."""
   joins = jnp.where(jnp.arange(12) < 7, 0, 2)
   data = problem.data._replace(joins=joins)
-  algorithm = registry.build(
-      "scaffold", problem.model, map_clients=clients.ClientMap(),
-      local_steps=2, batch_size=6)
+  algorithm = bridge.build(problem, "scaffold", local_steps=2, batch_size=6)
 
   def nobody_when_they_join(data, cohort_size, key, number):
     return jnp.where(number == 2, 12, samplers.uniform(
@@ -255,9 +236,8 @@ def test_clients_join_in_a_round_without_participants(problem):
 
   round_ = problems.quick_jit(lambda number, state: play_round(
       algorithm, data, Participation(4, nobody_when_they_join),
-      run_keys(0), number, state)[0])
-  state = algorithm.init(
-      problems.some_params(problem.model), problem.spec, KEY)
+      keys.run_keys(0), number, state)[0])
+  state = bridge.init(problem, algorithm, KEY)
   for number in range(4):
     before, state = state, round_(jnp.int32(number), state)
     assert state.round == number + 1
@@ -272,7 +252,7 @@ def test_clients_join_in_a_round_without_participants(problem):
 
 def slow_mean():
   """The mean as any aggregator would be written."""
-  return Aggregator(
+  return aggregation.Aggregator(
       lambda sent, weights, cohort, key: trees.slot_mean(weights, sent))
 
 
@@ -281,15 +261,14 @@ def test_the_mean_of_a_group_is_that_of_its_changes(problem):
 
   Three participants lie in the plane onto which the three means are projected.
   """
-  grouped = diversified.by_gradient(
-      problem.model, diversified.KModels(num_models=3, threshold=1), 0.2,
-      clients.ClientMap())
+  grouped = by_gradient(problem, 0.2, num_models=3, threshold=1)
   client = sgd_update(problem.model, ONE_STEP, 0.3)._replace(
       needs_anchor=True, scale=lambda memory, cohort, update: trees.scale(
           2.0 / cohort.present.sum().astype(jnp.float32), update))
   (default, aux), (own, other) = (play(
       problem, client, average(), [1, 4, 7], rounds=2, grouping=grouped,
-      aggregator=aggregator) for aggregator in (weighted_mean(), slow_mean()))
+      aggregator=aggregator) for aggregator in (
+          aggregation.weighted_mean(), slow_mean()))
   problems.assert_close(own, default, rtol=1e-4, atol=1e-5)
   np.testing.assert_array_equal(
       aux.client["assignment"], other.client["assignment"])
@@ -298,13 +277,11 @@ def test_the_mean_of_a_group_is_that_of_its_changes(problem):
 def numbered():
   """Adds the client's id to its model, and sends id and round."""
 
-  def train(received, shard, client_row, key):
-    del shard, client_row, key
+  def train(received, *_):
     moved = jax.tree.map(
         lambda leaf: leaf + received.client_id.astype(jnp.float32),
         received.start)
-    return Trained(
-        moved, jnp.zeros(()), (received.client_id, received.round))
+    return Trained(moved, jnp.zeros(()), (received.client_id, received.round))
 
   return ClientUpdate(
       train, ONE_STEP, init=lambda params, spec: (
@@ -327,15 +304,13 @@ def test_the_median_of_every_group(problem):
       problem, numbered(), average(), ids, rounds=2,
       grouping=ModelGrouping(2, 0, by_half), aggregator=coordinate_median())
   for k, median in ((0, 1.5), (1, 8.5)):
-    problems.assert_close(*(jax.tree.map(
-        lambda leaf, shift=shift: leaf[k] + shift, states[n].models)
-                            for n, shift in ((1, 0.0), (0, median))))
+    problems.assert_close(trees.index(states[1].models, k),
+                          shifted(states[0].models, k, median))
   for played, state in enumerate(states[1:]):
     np.testing.assert_array_equal(state.memory, [ids, [played] * 6])
   (start, end), _ = play(problem, numbered(), average(), ids,
                          aggregator=coordinate_median())
-  problems.assert_close(
-      end.models, jax.tree.map(lambda leaf: leaf + 3.5, start.models))
+  problems.assert_close(end.models, shifted(start.models, slice(None), 3.5))
 
 
 def test_an_aggregator_may_remember_its_last_result(problem):
@@ -356,12 +331,9 @@ def test_an_aggregator_may_remember_its_last_result(problem):
     for k, of_group in enumerate(groups):
       before = first[of_group].mean()
       again = np.clip(np.array(ids)[of_group] - before, -1, 1).mean()
-      for state, moved in ((states[1], before), (states[2], 2 * before + again)
-                           ):
-        problems.assert_close(
-            trees.index(state.models, k), jax.tree.map(
-                lambda leaf, moved=moved: leaf[k] + np.float32(moved),
-                states[0].models))
+      for state, move in ((states[1], before), (states[2], 2 * before + again)):
+        problems.assert_close(trees.index(state.models, k),
+                              shifted(states[0].models, k, move))
   (_, after), _ = play(problem, probe(), server("after"), [1, 4, 7],
                        aggregator=clipping)
   assert after.aggregates.keys() == {
@@ -383,16 +355,14 @@ def test_the_server_receives_what_is_forged(problem):
   ids, attack = [0, 1, 2, 5, 7, 10], hostile(7, 10)
   (start, end), _ = play(problem, numbered(), average(), ids, attack=attack,
                          weights="uniform")
-  problems.assert_close(
-      end.models, jax.tree.map(lambda leaf: leaf - 1.5, start.models))
+  problems.assert_close(end.models, shifted(start.models, slice(None), -1.5))
   np.testing.assert_array_equal(end.memory[0], ids)  # is not forged
   (start, end), _ = play(
       problem, numbered(), average(), ids, attack=attack,
       aggregator=coordinate_median(), grouping=ModelGrouping(2, 0, by_half))
   for k, median in ((0, 1.5), (1, -8.5)):
-    problems.assert_close(*(jax.tree.map(
-        lambda leaf, shift=shift: leaf[k] + shift, state.models)
-                            for state, shift in ((end, 0.0), (start, median))))
+    problems.assert_close(trees.index(end.models, k),
+                          shifted(start.models, k, median))
 
 
 def test_anchor_gradients_are_forged_too(problem):
@@ -410,9 +380,7 @@ def test_anchor_gradients_are_forged_too(problem):
 def test_the_gradients_of_ga_are_forged_as_they_are(problem):
   """One model: it moves along the gradients at the trained models."""
   step, ids = 0.2, [1, 4, 7]
-  grouped = diversified.by_gradient(
-      problem.model, diversified.KModels(num_models=1), step,
-      clients.ClientMap())
+  grouped = by_gradient(problem, step, num_models=1)
   client = sgd_update(problem.model, ONE_STEP, 0.3)._replace(needs_anchor=True)
   (before, after), _ = play(problem, client, average(), ids, grouping=grouped,
                             attack=hostile(4))
@@ -442,11 +410,8 @@ def test_flipped_labels_are_other_data(problem, mesh):
     algorithm = registry.build(
         "ifca", problem.model, map_clients=map_clients, local_steps=3,
         batch_size=5, **more)
-    cohort = layout.take_cohort(
-        problem.data._replace(y=jnp.asarray(y)), jnp.arange(12)[::2])
-    state = algorithm.init(problems.some_params(problem.model), problem.spec,
-                           KEY)
-    ends.append(problems.quick_jit(algorithm.round)(state, cohort, KEY))
+    other = problem._replace(data=problem.data._replace(y=jnp.asarray(y)))
+    ends.append(bridge.one_round(other, algorithm, range(0, 12, 2), KEY)[1:])
   problems.assert_close(*ends, rtol=1e-4, atol=1e-5)
 
 
@@ -472,21 +437,21 @@ def test_the_server_draws_from_a_key_of_its_own(problem):
   drawn = set()
   for number in range(2):
     of_round = jax.random.fold_in(KEY, number)
-    keys = client_keys(server_key(
-        of_round, SERVER_STEP), jnp.arange(2))
+    own = keys.client_keys(keys.server_key(
+        of_round, keys.SERVER_STEP), jnp.arange(2))
     moved = kernels[number + 1] - kernels[number]
     for k in range(2):
-      value = jax.random.uniform(keys[k]) + number
+      value = jax.random.uniform(own[k]) + number
       np.testing.assert_allclose(moved[k], np.full_like(moved[k], value),
                                  rtol=1e-5)
       drawn.add(float(value))
   assert len(drawn) == 4
-  purposes = (SERVER_STEP, UPDATES, FIRST_GRADIENTS,
-              LAST_GRADIENTS, FORGERIES, BROADCAST,
-              MESSAGES)
+  purposes = (keys.SERVER_STEP, keys.UPDATES, keys.FIRST_GRADIENTS,
+              keys.LAST_GRADIENTS, keys.FORGERIES, keys.BROADCAST,
+              keys.MESSAGES)
   words = {tuple(np.asarray(jax.random.key_data(key))) for key in [
-      *client_keys(KEY, jnp.arange(13)),
-      *(server_key(KEY, purpose) for purpose in purposes)]}
+      *keys.client_keys(KEY, jnp.arange(13)),
+      *(keys.server_key(KEY, purpose) for purpose in purposes)]}
   assert len(words) == 13 + len(purposes)
 
 
@@ -505,7 +470,7 @@ def test_what_is_sent_is_counted_in_bytes(problem):
 def test_halves_that_do_not_fit(problem):
   client = sgd_update(problem.model, ONE_STEP, 0.1)._replace(
       one_model="for a reason")
-  groups = diversified.by_model(diversified.KModels(num_models=2))
+  groups = by_model(num_models=2)
   with pytest.raises(ValueError, match="one global model .for a reason"):
     play(problem, client, average(), [1], rounds=0, grouping=groups)
   needs_mean = client._replace(one_model="", mean_only="for a reason")
@@ -513,14 +478,13 @@ def test_halves_that_do_not_fit(problem):
       (coordinate_median(), "median"), (slow_mean(), "your own")):
     with pytest.raises(ValueError, match=f"^aggregator={name}: .* needs the "
                        "mean .for a reason.$"):
-      play(problem, needs_mean, average(), [1], rounds=0,
-           aggregator=aggregator)
+      play(problem, needs_mean, average(), [1], rounds=0, aggregator=aggregator)
   with pytest.raises(ValueError, match="^attack=sign_flip: .* cannot be "
                      "forged"):
     play(problem, needs_mean, average(), [1], rounds=0, attack=hostile(1))
   play(problem, needs_mean, average(), [1], rounds=0,
        attack=hostile(1, flips_labels=True))
   with pytest.raises(ValueError, match="aggregator=modal: unknown"):
-    exchange_of(aggregation.Aggregation(aggregator="modal"))
+    links.exchange_of(aggregation.Aggregation(aggregator="modal"))
   with pytest.raises(ValueError, match="examples, uniform"):
     play(problem, client, average(), [1], rounds=0, weights="equal")
