@@ -214,3 +214,13 @@ def test_frozen_parameters_stay_and_are_those_of_a_closure(tmp_path):
     fa.load_run(tmp_path / "run", federation=held).client_params(0)
   with pytest.raises(fa.OptionError, match="has other frozen parameters"):
     resume.check_frozen(tmp_path / "run", result._live.prepared)
+
+
+def test_interrupted_runs_resume_with_personal_parameters(tmp_path):
+  """The rows are part of a run's folder."""
+  held, _ = federation()
+  result = play("fedrep", held)
+  result.save(tmp_path / "run")
+  again = fa.load_run(tmp_path / "run", federation=held)
+  assert again.state_hash() == result.state_hash()
+  problems.assert_equal(result.client_params(1), again.client_params(1))
