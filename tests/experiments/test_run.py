@@ -344,25 +344,6 @@ def test_a_finished_run_is_left_alone(finished, capsys, words, status, said):
   assert {p: p.stat().st_mtime_ns for p in finished.rglob("*")} == before
 
 
-@pytest.mark.parametrize("words, said", [
-    (["--num_clients=5000"], "--num_clients=5000"),
-    (["--classes_per_client=11"], "--classes_per_client=11"),
-    (["--dry_run", "--eval_protocols=copy"],
-     "--eval_protocols=copy: fedavg has no copy"),
-    (["--dry_run", "--eval_protocols=assigned"],
-     "--eval_protocols=assigned: fedavg has no groups of clients"),
-    (["--algorithm=local", "--dry_run", "--eval_protocols=assigned"],
-     "--eval_protocols=assigned: local has no global model"),
-    (["--dataset=mnist", "--data_dir={0}"],
-     "python -m experiments.prepare mnist --data_dir={0}")])
-def test_what_the_data_or_the_method_have_not(tmp_path, capsys, words, said):
-  words = [word.format(tmp_path) for word in words]
-  assert play(tmp_path / "run", "--algorithm=fedavg", *words) == 2
-  error = capsys.readouterr().err
-  assert said.format(tmp_path) in error and error.count("\n") == 1, error
-  assert not (tmp_path / "run").exists()
-
-
 def test_non_finite_training_stops(tmp_path, capsys):
   folder = tmp_path / "run"
   assert play(folder, *MEMORY, "--client_lr=1e38", "--rounds=6") == 1

@@ -281,20 +281,6 @@ def test_quick_takes_the_first_and_the_last_panel(monkeypatch, tmp_path):
   assert seen == [["a", "d"], ["b", "c"]]
 
 
-def test_unknown_figure_and_panel(tmp_path, capsys):
-  for words, said in (
-      (["--figure=fig99"], "fig99"), (["--figure=fig1", "--panels=z"],
-                                      "--panels=z"),
-      (["--figure=fig1", "--nonsense=1"], "nonsense"),
-      (["--figure=fig1", "--x_axis=miles"], "miles"),
-      (["--figure=table1", "--x_axis=floats"], "--x_axis"),
-      (["--figure=table1", "--html"], "--html"), ([], "--figure")):
-    assert diversified.main([*words, f"--out_dir={tmp_path}"]) == 2
-    error = capsys.readouterr().err
-    assert said in error and error.count("\n") == 1
-  assert not list(tmp_path.iterdir())
-
-
 def test_a_cell_is_parsed_once_and_before_the_first_run(tmp_path, monkeypatch):
   parsed, executed = [], []
   parse = config.parse
@@ -315,15 +301,3 @@ def test_a_cell_is_parsed_once_and_before_the_first_run(tmp_path, monkeypatch):
   assert run.identity() == good.config.identity()
   assert run.values["out_dir"] == str(suite.run_folder(tmp_path, run))
   assert run.values["resume"] and not run.values["overwrite"]
-
-
-@pytest.mark.parametrize("flag,said", [
-    ("--resume", "goes on with unfinished runs by itself"),
-    ("--overwrite", "another --out_dir"), ("--dry_run", "experiments.run")])
-def test_flags_of_single_runs_are_refused(tmp_path, capsys, flag, said):
-  assert diversified.main(
-      ["--figure=fig1", flag, f"--out_dir={tmp_path / 'out'}"]) == 2
-  line = capsys.readouterr().err
-  assert line.startswith(f"error: {flag}: not of a figure command")
-  assert said in line and line.count("\n") == 1
-  assert not (tmp_path / "out").exists()
