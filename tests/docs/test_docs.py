@@ -1,11 +1,14 @@
-"""The code on the documentation's pages runs."""
+"""The code on the documentation's pages and in docstrings runs."""
 
 import csv
+import doctest
 import fnmatch
+import importlib
 import json
 import pathlib
 import re
 import shlex
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +17,8 @@ import numpy as np
 import pytest
 
 from experiments import compare, run
-from experiments.cli import config
-from experiments.cli import flags as cli_flags
+from experiments.cli import config, flags as cli_flags
+import fedjax_alg
 from fedjax_alg import registry, tasks
 from fedjax_alg.data import is_tfds, options, PARTITIONS
 from tests import made_runs
@@ -38,8 +41,8 @@ def played(name, text=None, **names):
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_worked_example_runs(tmp_path, monkeypatch):
-  monkeypatch.setattr(registry, "ALGORITHMS", dict(registry.ALGORITHMS))
+@mock.patch.dict(registry.ALGORITHMS)
+def test_worked_example_runs(tmp_path):
   played("add_an_algorithm", out_dir=tmp_path / "run")
   assert (tmp_path / "run" / "summary.json").is_file()
   # The blocks of sections 1 to 4 without the trial, as a file of one's own.
@@ -235,3 +238,16 @@ def test_a_notebook_runs(path):
       exec(compile("".join(cell["source"]), path.name, "exec"), names)
   assert plt.get_fignums()  # it draws
   plt.close("all")
+
+
+LIBRARY = pathlib.Path(fedjax_alg.__file__).parent
+MODULES = sorted(
+    ".".join(("fedjax_alg", *path.relative_to(LIBRARY).with_suffix("").parts))
+    for path in LIBRARY.rglob("*.py") if ">>> " in path.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_examples_of_a_module_are_true(name):
+  found = doctest.testmod(
+      importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+  assert found.attempted and not found.failed
