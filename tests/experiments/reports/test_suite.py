@@ -15,6 +15,7 @@ from experiments import diversified
 from experiments.cli import lock, sweeps
 from experiments.cli.part import Part
 from experiments.reports import figures, suite, timing
+from fedjax_alg import files
 from fedjax_alg.records import tables as records
 
 
@@ -163,8 +164,8 @@ def test_what_others_do_with_a_run_that_is_compiled_ahead(
       fcntl.flock(file, fcntl.LOCK_EX)
       found = play(runs_of, *args, **more)
       shutil.copytree(runs_of[0].folder, ended)
-      facts = json.loads((ended / "summary.json").read_text())
-      facts["identity"] = runs[2][1].config.identity()
+      facts = files.read_json(ended / "summary.json") | {
+          "identity": runs[2][1].config.identity()}
       (ended / "summary.json").write_text(json.dumps(facts))
       (ended / "config.json").write_text("{}")
       return found
