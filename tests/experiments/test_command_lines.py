@@ -3,7 +3,7 @@
 import importlib
 import warnings
 
-from hypothesis import given, HealthCheck, settings
+from hypothesis import given, HealthCheck, settings, strategies as st
 import numpy as np
 import pytest
 
@@ -94,27 +94,6 @@ def test_help_names_what_a_command_reads(command, words, capsys):
   assert not [word for word in words.split() if f"\n  {word}" not in said]
 
 
-@pytest.mark.parametrize("word, said", [
-    ("--out_dir=", "--out_dir=: empty"),
-    ("--out_dir=a\0b", r"--out_dir=a\x00b: must be printable"),
-    ("--out_dir=a\nb", "--out_dir=a b: must be printable text"),
-    ("--out_dir=\udcff", r"--out_dir=\udcff: must be printable text"),
-    ("--out_dir=" + "a" * 256, "no path; its names have at most 255 bytes"),
-    ("--out_dir=" + "a/" * 2049, "no path;"),
-    ("--availability=a\r=b", "must be a list such as a,b,c"),
-    ("--layers=dense" + "9" * 5000, "at most 1,000,000,000"),
-    ("--layers=" + "dense2," * 200 + "dense2", "--layers: has 201 layers"),
-    ("--hidden=" + "2," * 100 + "2", "--hidden: has 101 layers, must be at"),
-    ("--flagfile", "--flagfile: must be --flagfile=FILE"),
-])
-def test_refused(word, said):
-  model = "mlp" if "hidden" in word else "stack"
-  with pytest.raises(OptionError) as caught:
-    config.parse(["--algorithm=fedavg", f"--model={model}", word])
-  assert said in caught.value.with_names("--")
-  assert len(str(caught.value)) < 600 and "\n" not in str(caught.value)
-
-
 #: The words before those of a row.
 BEFORE = {
     run: "--algorithm=fedavg --dataset=digits --partition=classes "
@@ -157,6 +136,22 @@ HELD = "--validation_clients=3 --partition=iid"
      "--part and --overwrite: give one"),
     (sweep, "--sweep=client_lr=0.1,0.2 --distributed",
      "--distributed: executes a single run"),
+    (sweep, "--sweep=client_lr", "--sweep=client_lr: must be NAME=VALUE,VALUE"),
+    (sweep, "--sweep=client_lr=", "--sweep=client_lr=: must be NAME"),
+    (sweep, "--sweep==1,2", "--sweep==1,2: must be NAME"),
+    (sweep, "--sweep=mu=0,1 --sweep=mu=2", "--sweep=mu: given twice"),
+    (sweep, "--sweep=mu=0,1,0", "--sweep=mu=0,1,0: has a value twice"),
+    (sweep, "--algorithm=fedprox --sweep=mu=0,1 --mu=0.3",
+     "--mu & : never run,  & --sweep=mu=0,1; give one of the two"),
+    (sweep, "--algorithm=fedprox --sweep=mu=0,1 -mu 0.3", ": never run, "),
+    (sweep, "--algorithm=fedprox --sweep=mu=0,1 --mu 0.3", ": never run, "),
+    (sweep, "--sweep=seed=0,1", "--sweep=seed: cannot be varied"),
+    (sweep, "--sweep=resume=true", "--sweep=resume: cannot be varied"),
+    (sweep, "--sweep=out_dir=a", "--sweep=out_dir: cannot be varied"),
+    (sweep, "--sweep=rounds=2", "--sweep=rounds: cannot be varied"),
+    (sweep, "--sweep=nothing=1", "--nothing: unknown flag"),
+    (sweep, "--sweep=local_steps=x", "--local_steps=x: must be a whole number"),
+    (sweep, "--sweep=client_lr=1 --dry_run", "--dry_run: not of a sweep"),
     (sweep, "--html=maybe", "--html=maybe: must be true or false"),
     (sweep, " ".join(
         f"--sweep={name}={','.join(map(str, range(1, 102)))}"
@@ -232,3 +227,18 @@ def test_a_part_is_read_or_refused(text):
     assert str(error).startswith("--part=") and str(error).isprintable()
   else:
     assert 1 <= found.number <= found.total
+
+
+@given(st.integers(0, 60), st.integers(1, 70))
+def test_parts_share_all_runs_out(items, total):
+  parts = [part.Part(k + 1, total).of(range(items)) for k in range(total)]
+  assert sum(parts, []) == list(range(items))
+  assert {len(own) for own in parts} <= {items // total, -(-items // total)}
+
+
+def test_how_it_is_written():
+  assert part.parse(None) is None
+  assert part.parse("3/16") == (3, 16) and str(part.parse("3/16")) == "3/16"
+  for text in ("0/2", "3/2", "1", "1/0", "-1/2", "1/2/3", "", " 1/2", "1/2\n"):
+    with pytest.raises(config.UsageError, match="must be K/N"):
+      part.parse(text)

@@ -1,15 +1,17 @@
 """The command for a grid: folders of runs, a table, a picture, the best."""
 
 import csv
+import pathlib
 
 from PIL import Image
 import pytest
 
 from experiments import run, sweep
-from experiments.cli import config, sweeps, writer
+from experiments.cli import config as config_lib, sweeps, writer
 import fedjax_alg as fa
 from fedjax_alg import files
 from fedjax_alg.runs import queue
+from fedjax_alg.runs.plan import by_program
 from tests import made_runs
 
 WORDS = ("--algorithm=fedavg", "--dataset=digits", "--partition=iid",
@@ -75,7 +77,7 @@ def test_table_files_and_picture_agree(played):
       final["mean"], final["ci95"], final["values"])
   assert facts["replay"].startswith(
       f"--flagfile={played / FOLDERS[1] / 'flags.txt'} --out_dir=")
-  assert config.parse(facts["replay"].split()).identity() == (
+  assert config_lib.parse(facts["replay"].split()).identity() == (
       hashes(played)[FOLDERS[1]][1])
   with open(played / "sweep.csv", newline="", encoding="utf-8") as file:
     rows = list(csv.DictReader(file))
@@ -230,3 +232,49 @@ def test_validation_is_evaluated_where_there_is_one(words, evaluated):
   found = sweep._with_validation(words)
   assert found[:len(words)] == words
   assert any(word.endswith(",validation") for word in found) == evaluated
+
+
+SOMEWHERE = pathlib.Path("somewhere")
+PROX = ("--algorithm=fedprox", "--dataset=digits", "--rounds=3")
+
+
+def test_a_grid_is_read_as_it_is_written():
+  assert sweeps.read_grid(
+      ["client_lr=0.01,0.1,1", "hidden=8,8;16", "mu=0"]) == {
+          "client_lr": ["0.01", "0.1", "1"], "hidden": ["8,8", "16"],
+          "mu": ["0"]}
+
+
+def test_a_setting_is_a_run_of_its_own():
+  found = sweeps.configs(
+      PROX, {"client_lr": ["0.1", "1"], "local_steps": ["2", "3"]}, SOMEWHERE)
+  assert [c.out_dir for c in found] == [
+      str(SOMEWHERE / f"client_lr={rate},local_steps={steps}")
+      for rate in ("0.1", "1") for steps in (2, 3)]
+  alone = config_lib.parse([*PROX, "--client_lr=1", "--local_steps=2",
+                            f"--out_dir={found[2].out_dir}"])
+  assert found[2] == alone and found[2].identity() == alone.identity()
+  assert by_program(found) == [[0, 2], [1, 3]]
+
+
+def test_values_that_are_zero_or_strings_part_the_grid():
+  found = sweeps.configs(PROX, {"mu": ["0", "0.1", "1"]}, SOMEWHERE)
+  assert [len(part) for part in by_program(found)] == [1, 2]
+  found = sweeps.configs(PROX, {"partition": ["iid", "classes"]}, SOMEWHERE)
+  assert [len(part) for part in by_program(found)] == [1, 1]
+
+
+def test_every_setting_is_checked_for_warnings(tmp_path, monkeypatch, capsys):
+  class Compiled(Exception):
+    pass
+
+  def stops(prepared):
+    raise Compiled
+
+  monkeypatch.setattr(sweeps, "compile_together", stops)
+  with pytest.raises(Compiled):
+    sweeps.play_all(sweeps.configs(
+        ["--algorithm=ditto", "--dataset=digits", "--personal_lr=0.1"],
+        {"lam": ["0.5", "30"]}, tmp_path))
+  assert capsys.readouterr().err.startswith(
+      "warning: --personal_lr=0.1 with --lam=30: ")
