@@ -225,9 +225,6 @@ def test_what_flags_and_defaults_become(words, values):
 
 
 @pytest.mark.parametrize("words, others", [
-    (["--algorithm=ga_fsvrg", "--num_models=3", "--noaccelerate",
-      "--cohort_size=12", "--partition=classes", "--hidden=4,5",
-      "--eval_protocols=global,local", "--model=mlp", "--num_seeds=2"], []),
     (["--algorithm=fedavg", "--eval_protocols=train"],
      ["--seed=1", "--client_lr=0.2", "--stop_at=train:loss:1"]),
     (["--algorithm=fedavg", "--newcomers_at=5:60,7:30"],
