@@ -195,7 +195,7 @@ def test_resumed_run_is_bit_equal(finished, tmp_path, capsys):
   assert re.search(r"^local +accuracy 0\.\d{4} \+- \d\.\d{4} \(95 % CI, 2 seeds"
                    r"\), macro F1", said.out, re.M)
   assert (folder / "timing.csv").read_text().startswith(
-      times[:times.index("\n5,") + 1])
+      times[:times.index("\n4,") + 1])  # a slow save of round 4 is spared
   assert summary_of(folder)["hashes"] == summary_of(finished)["hashes"]
   assert texts(folder, *TABLES) == texts(finished, *TABLES)
 
