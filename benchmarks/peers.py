@@ -142,8 +142,10 @@ def environment(name: str, envs: pathlib.Path) -> tuple[str, str]:
     return str(python), ""
   found = shutil.which(peer.python) or (
       sys.executable if peer.python == "python3.11" else None)
-  if found is None:
-    return "", f"there is no {peer.python}"
+  # That of pyenv may be a name alone.
+  if found is None or subprocess.run(
+      [found, "--version"], capture_output=True).returncode:
+    return "", f"there is no {peer.python} (PATH has to have one)"
   print(f"installing {peer.title} into {folder}", flush=True)
   install = [str(python), "-m", "pip", "install", "--quiet",
              "--disable-pip-version-check"]

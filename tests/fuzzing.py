@@ -33,21 +33,21 @@ RAW = re.compile(
     r"numpy\.|np\.|jnp\.|concretiz|broadcast", re.I)
 
 
-def _whole(meta):
-  """Whole numbers about the bounds of a field."""
+def _near(meta, kind, step, usual):
+  """Numbers about the bounds of a field, and the usual ones."""
   ends = [meta.get(key) for key in ("minimum", "maximum", "above", "below")]
-  near = [int(end) + step for end in ends if end is not None
-          for step in (-1, 0, 1)]
-  signed = [sign * number for number in _NUMBERS for sign in (1, -1)]
-  return st.sampled_from([*near, *signed]) | st.integers(1, 30)
+  near = [kind(end) + sign * step for end in ends if end is not None
+          for sign in (-1, 0, 1)]
+  return st.sampled_from(
+      [*near, *(sign * number for number in usual for sign in (1, -1))])
+
+
+def _whole(meta):
+  return _near(meta, int, 1, _NUMBERS) | st.integers(1, 30)
 
 
 def _real(meta):
-  ends = [meta.get(key) for key in ("minimum", "maximum", "above", "below")]
-  near = [float(end) + step for end in ends if end is not None
-          for step in (-1e-6, 0, 1e-6)]
-  signed = [sign * number for number in _FLOATS for sign in (1, -1)]
-  return st.sampled_from([*near, *signed]) | st.floats(0, 1)
+  return _near(meta, float, 1e-6, _FLOATS) | st.floats(0, 1)
 
 
 def values(kind, items, meta):

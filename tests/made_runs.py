@@ -7,6 +7,7 @@ import re
 from flax import serialization
 import numpy as np
 
+from experiments.reports import suite
 from fedjax_alg import metrics
 from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.records import summary, tables
@@ -104,6 +105,38 @@ def write(folder, accuracy, *, algorithm="fedavg", loss=None, every=5,
   return folder
 
 
+def outcome(cell, curves, columns=lambda number, value, protocol: {},
+            protocols=("global",), targets=(0.98,), folder=None, of_round=None,
+            **cost):
+  """The outcome of a cell of a figure, without a folder of a run.
+
+  Args:
+    cell: the ``suite.Cell``.
+    curves: [N, E], the accuracy of each seed in each round.
+    columns: (round, accuracy, protocol) -> columns; the others are 0.5.
+    protocols: the protocols.
+    targets: of the summary.
+    folder: where rounds.csv goes, if ``of_round`` is given.
+    of_round: accuracy -> the columns of rounds.csv.
+    **cost: entries of the summary's cost.
+  """
+  rows, rounds = [], []
+  curves = np.atleast_2d(np.asarray(curves, float))
+  for (i, seed), value in np.ndenumerate(curves.T):
+    own = {"round": i + 1, "seed": seed}
+    rows += [own | {
+        "protocol": protocol, **dict.fromkeys(tables.COLUMNS[3:], 0.5),
+        "accuracy": value, **columns(i + 1, value, protocol)}
+             for protocol in protocols]
+    rounds.append(own | (of_round(value) if of_round else {}))
+  if of_round:
+    folder.mkdir(parents=True)
+    tables.write_rows(folder / "rounds.csv", rounds, tuple(rounds[0]))
+  return suite.Outcome(cell, folder or pathlib.Path("nowhere"), rows, {
+      **summary.summarise(rows, targets),
+      "cost": {"rounds": curves.shape[1], **cost}})
+
+
 def finish(config):
   """Writes the folder of a ``Config`` whose rounds become better and better."""
   run = config.run
@@ -114,11 +147,6 @@ def finish(config):
       rounds=rounds, protocols=run.eval_protocols, seeds=run.seeds,
       algorithm=config.algorithm, hparams=config.hparams,
       identity=config.identity(), data=field_values(config.data))
-
-
-def read_facts(folder):
-  """The content of config.json."""
-  return json.loads((folder / "config.json").read_text("utf-8"))
 
 
 def plotted(path):

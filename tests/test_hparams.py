@@ -1,37 +1,35 @@
-"""Ranges, conditions and messages of hyper-parameters."""
+"""Hyper-parameters: ranges, conditions, messages, and which are traced."""
 
 import dataclasses
 import math
 
 from hypothesis import given, strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from fedjax_alg import hparams
-from fedjax_alg.conditions import MANY, only
+from fedjax_alg import conditions, hparams
+from fedjax_alg.algorithms.composed import ComposedHParams
+from fedjax_alg.conditions import MANY, only, POSITIVE
 from fedjax_alg.errors import OptionError
 
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
   steps: int = hparams.hyper(3, "steps", minimum=1, maximum=10)
+  start: int = hparams.hyper(3, "round", minimum=1, traced=True)
   rate: float = hparams.hyper(0.1, "rate", above=0.0, below=1.0)
-  rule: str = hparams.hyper("a", "rule", choices=("a", "b"))
+  pull: float = hparams.hyper(0.1, "pull", minimum=0.0, neutral=0.0)
+  bound: float = hparams.hyper(0.1, "bound", traced=False)
   free: float = hparams.hyper(0.0, "free")
+  rule: str = hparams.hyper("a", "rule", choices=("a", "b"))
+  gain: float = hparams.hyper(1.0, "gain", when=only("rule", "b"))
+  on: bool = hparams.hyper(True, "on")
 
 
 def fields(dataclass):
   return {field.name: field for field in dataclasses.fields(dataclass)}
-
-
-@pytest.mark.parametrize("values, message", [
-    (dict(steps=0), "`steps`=0: must be at least 1 and at most 10"),
-    (dict(rate=math.nan), "`rate`=nan: must be finite"),
-    (dict(free=-math.inf), "`free`=-inf: must be finite"),
-])
-def test_what_is_out_of_range_is_said_in_one_line(values, message):
-  with pytest.raises(OptionError) as error:
-    hparams.validate(Sample(**values))
-  assert error.value.text == message
 
 
 _BOUND = st.none() | st.integers(-5, 5).map(float)
@@ -103,3 +101,113 @@ class Chained:
 def test_what_a_setting_reads(settings, read):
   made = Chained(**settings)
   assert {name for name in fields(made) if hparams.reads(made, name)} == read
+
+
+def test_which_are_traced():
+  """Floats unless said otherwise, read, and not a zero that switches off."""
+  assert hparams.traced_names(Sample) == hparams.traced_names(
+      Sample(rule="b")) == ("start", "rate", "pull", "free", "gain")
+  assert hparams.traced_names(Sample()) == ("start", "rate", "pull", "free")
+  assert hparams.traced_names(Sample(pull=0.0, free=0.0)) == (
+      "start", "rate", "free")
+
+
+@jax.jit
+def nothing_is_known_of(value):
+  made = hparams.with_values(Sample(), dict(rate=value, pull=value))
+  hparams.validate(made)
+  assert hparams.traced_names(made) == ("start", "rate", "pull", "free")
+  assert not hparams.is_zero(made.pull)
+  return made.rate + made.pull
+
+
+def test_tracers_are_not_looked_at():
+  """Neither is in its range."""
+  assert nothing_is_known_of(jnp.float32(-1.0)) == -2.0
+  with pytest.raises(ValueError, match="start=0: must be at least 1"):
+    jax.eval_shape(lambda value: hparams.validate(
+        Sample(start=0, rate=value)), jnp.float32(0.5))
+
+
+@pytest.mark.parametrize("number", [
+    float, np.float32, np.float64, np.asarray, jnp.float32])
+def test_numbers_of_every_kind_are_checked(number):
+  hparams.validate(Sample(rate=number(0.5)))
+  for bad in (1.0, 0.0, -1.0):
+    with pytest.raises(ValueError, match=f"rate={bad}: must be more than 0"):
+      hparams.validate(Sample(rate=number(bad)))
+  for bad in (np.nan, np.inf):
+    with pytest.raises(ValueError, match=f"free={bad}: must be finite"):
+      hparams.validate(Sample(free=number(bad)))
+  assert hparams.is_zero(number(0.0)) and not hparams.is_zero(number(0.1))
+
+
+def test_with_values_checks_nothing_and_keeps_the_given():
+  given = Sample()
+  assert hparams.with_values(given, dict(rate=5.0)) == Sample(rate=5.0)
+  assert given == Sample()
+
+
+@pytest.mark.parametrize("given, client_lr, server_lr", [
+    ({}, 0.1, 1.0),
+    (dict(client_update="svrg", server="adam"), 12.0, 0.01),
+    (dict(client_update="svrg", client_lr=0.5, server="adaptive"), 0.5, 0.02),
+    (dict(server="conjugate_gradient", server_lr=0.3), 0.1, 0.3),
+    (dict(server="cg_line_search"), 0.1, 0.0),  # it reads none
+])
+def test_resolved_rates_of_a_cell_of_the_grid(given, client_lr, server_lr):
+  made = ComposedHParams(**given)
+  before = dataclasses.asdict(made)
+  found = hparams.resolved(made)
+  assert dataclasses.asdict(made) == before
+  assert dataclasses.asdict(found) == before | dict(
+      client_lr=client_lr, server_lr=server_lr)
+  assert hparams.resolved(found) == found
+  assert hparams.resolved(Sample()) == Sample()
+
+
+BOTH = only("models", MANY) & (only("server", "adam") | only("half", "mime"))
+CONDITIONS = {
+    "models": None, "server": None, "half": only("server", "adam", "sgd"),
+    "x": BOTH, "y": only("half", "mime"), "z": only("rate", POSITIVE)}
+
+
+@pytest.mark.parametrize("values, name, why", [
+    (dict(models=2, server="adam", half="sgd"), "x", ""),
+    (dict(models=2, server="sgd", half="mime"), "x", ""),
+    (dict(models=1, server="adam", half="mime"), "x",
+     "not read with `models`=1 (only with `models` of 2 or more)"),
+    (dict(models=2, server="sgd", half="sgd"), "x",
+     "not read with `server`=sgd and `half`=sgd (only with `server`=adam or "
+     "`half`=mime)"),
+    # What it depends on is not read itself.
+    (dict(models=2, server="none", half="mime"), "y",
+     "not read with `server`=none (only with `server`=adam|sgd)"),
+    (dict(models=2, server="none", half="mime"), "models", ""),
+    # Nothing is known of an option that is not there.
+    (dict(models=2), "x", ""), (dict(half=None), "y", ""),
+    (dict(rate=0.0), "z", "not read with `rate`=0.0 (only with `rate` more "
+     "than 0)"),
+    (dict(rate=1e-30), "z", ""), (dict(rate=0), "z",
+     "not read with `rate`=0 (only with `rate` more than 0)"),
+])
+def test_why_an_option_is_not_read(values, name, why):
+  assert conditions.why_not(name, CONDITIONS, values) == why
+
+
+def test_a_traced_number_may_be_anything():
+  jax.jit(lambda rate: jnp.float32(
+      conditions.why_not("z", CONDITIONS, {"rate": rate}) == ""))(0.0)
+
+
+def test_in_words():
+  assert str(BOTH) == (
+      "`models` of 2 or more and (`server`=adam or `half`=mime)")
+  assert str(only("trace", True)) == "`trace`"
+  assert BOTH.names == ("models", "server", "half")
+  assert str(BOTH.about({"models"})) == "`models` of 2 or more"
+  # One of the alternatives is unknown, and may hold.
+  assert BOTH.about({"server"}) is None
+  assert str(BOTH.about({"server", "half"})) == "`server`=adam or `half`=mime"
+  model = only("scales", True, words="a model with features")
+  assert str((model & only("x", 1)).about(())) == "a model with features"

@@ -1,6 +1,5 @@
 """What is installed: one package, with every file that it reads."""
 
-import configparser
 import email
 import pathlib
 import re
@@ -30,15 +29,6 @@ def sources(*patterns):
   return [path for folder in ("fedjax_alg", "experiments")
           for pattern in patterns
           for path in sorted((ROOT / folder).rglob(pattern))]
-
-
-def test_every_package_is_installed():
-  settings = configparser.ConfigParser()
-  settings.read(ROOT / "setup.cfg")
-  listed = settings["options"]["packages"].split()
-  found = {installed_as(path.parent).replace("/", ".")
-           for path in sources("*.py")}
-  assert sorted(listed) == sorted(found)
 
 
 @pytest.fixture(scope="module", name="built")

@@ -1,11 +1,11 @@
-"""Arithmetic on parameter trees."""
+"""Arithmetic on parameter trees, and tables shared out over processes."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_alg import trees
+from fedjax_alg import split, trees
 from tests import problems
 
 RNG = np.random.default_rng(0)
@@ -27,10 +27,14 @@ def nan_in(stack, *slots):
   return jax.tree.map(poisoned, stack)
 
 
+def in_numpy(fn, *stacks):
+  """``fn`` of every leaf."""
+  return jax.tree.map(lambda *leaves: np.asarray(fn(*map(
+      np.asarray, leaves)), np.float32), *stacks)
+
+
 def test_arithmetic_is_leaf_by_leaf():
   a, b = tree(4), tree(4)
-  leaves = [(np.asarray(x), np.asarray(y)) for x, y in zip(
-      jax.tree.leaves(a), jax.tree.leaves(b))]
 
   @jax.jit
   def found(a, b):
@@ -38,24 +42,20 @@ def test_arithmetic_is_leaf_by_leaf():
             trees.add_scaled(a, 0.5, b), trees.index(a, 2), trees.repeat(a, 3))
 
   for result, expected in zip(found(a, b), (
-      [x + y for x, y in leaves], [x - y for x, y in leaves],
-      [-2 * x for x, _ in leaves], [x + 0.5 * y for x, y in leaves],
-      [x[2] for x, _ in leaves], [np.stack([x] * 3) for x, _ in leaves]),
-                              strict=True):
-    assert jax.tree.structure(result) == jax.tree.structure(a)
-    for mine, theirs in zip(jax.tree.leaves(result), expected):
-      np.testing.assert_allclose(mine, theirs, rtol=1e-6, strict=True)
+      lambda x, y: x + y, lambda x, y: x - y, lambda x, y: -2 * x,
+      lambda x, y: x + 0.5 * y, lambda x, y: x[2],
+      lambda x, y: np.stack([x] * 3)), strict=True):
+    problems.assert_close(result, in_numpy(expected, a, b), rtol=1e-6)
   np.testing.assert_allclose(
-      jax.jit(trees.squared_norm)(a), sum((x ** 2).sum() for x, _ in leaves),
-      rtol=1e-6)
+      jax.jit(trees.squared_norm)(a), squares(a, slice(None)), rtol=1e-6)
 
 
 def test_slots_are_scaled_and_finite_each_on_its_own():
   stack, factors = tree(4), np.array([2.0, -1.0, 0.0, 0.5], np.float32)
-  scaled = jax.jit(trees.scale_slots)(factors, stack)
-  for leaf, old in zip(jax.tree.leaves(scaled), jax.tree.leaves(stack)):
-    np.testing.assert_array_equal(
-        leaf, np.stack([f * row for f, row in zip(factors, np.asarray(old))]))
+  problems.assert_equal(
+      jax.jit(trees.scale_slots)(factors, stack), in_numpy(
+          lambda old: np.stack([f * row for f, row in zip(factors, old)]),
+          stack))
   first, last = stack["a"]
   stack["a"] = first.at[1, 2, 0].set(jnp.inf), last.at[3].set(jnp.nan)
   np.testing.assert_array_equal(
@@ -82,33 +82,32 @@ def test_copies_are_equal_in_every_leaf():
 
 
 def test_slot_sums_are_weighted_and_ignore_slots_of_weight_zero():
-  stack, weight = tree(5), jnp.array([2.0, 0.0, 1.0, 3.0, 0.0])
+  """The mean over nobody is zero."""
+  stack, weight = tree(5), np.array([2.0, 0.0, 1.0, 3.0, 0.0], np.float32)
+  expected = in_numpy(lambda leaf: np.tensordot(weight, leaf, axes=1), stack)
   poisoned = nan_in(stack, 1)
-  for total, factor in ((jax.jit(trees.slot_sum)(weight, poisoned), 1),
-                        (jax.jit(trees.slot_mean)(weight, poisoned), 6)):
-    for mine, leaf in zip(jax.tree.leaves(total), jax.tree.leaves(stack)):
-      expected = np.tensordot(np.asarray(weight), leaf, axes=1) / factor
-      np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_the_mean_over_nobody_is_zero():
-  mean = jax.jit(trees.slot_mean)(np.zeros(5, np.float32), tree(5))
-  assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(mean))
+  problems.assert_close(jax.jit(trees.slot_sum)(weight, poisoned), expected)
+  mean = jax.jit(trees.slot_mean)
+  problems.assert_close(
+      mean(weight, poisoned), in_numpy(lambda leaf: leaf / 6, expected))
+  problems.assert_equal(
+      mean(0 * weight, stack), in_numpy(lambda leaf: 0 * leaf, expected))
 
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_group_means_ignore_slots_of_weight_zero_and_of_no_group(whole):
   stack, weight = tree(7), jnp.array([2.0, 0.0, 1.0, 3.0, 0.0, 4.0, 0.5])
   groups = jnp.array([0, 0, 2, 0, 3, -1, 4])
-  poisoned = nan_in(stack, 1, 4)
   means = jax.jit(lambda *args: trees.group_mean(*args, whole=whole),
-                  static_argnums=2)(weight, groups, 4, poisoned)
-  for mean, leaf in zip(jax.tree.leaves(means), jax.tree.leaves(stack)):
-    leaf, total = np.asarray(leaf), 10.5 if whole else 5.0
+                  static_argnums=2)(weight, groups, 4, nan_in(stack, 1, 4))
+
+  def by_hand(leaf):
     expected = np.zeros((4, *leaf.shape[1:]))
-    expected[0] = (2 * leaf[0] + 3 * leaf[3]) / total
-    expected[2] = leaf[2] / (total if whole else 1.0)
-    np.testing.assert_allclose(mean, expected, rtol=1e-5, atol=1e-6)
+    expected[0] = (2 * leaf[0] + 3 * leaf[3]) / (10.5 if whole else 5.0)
+    expected[2] = leaf[2] / (10.5 if whole else 1.0)
+    return expected
+
+  problems.assert_close(means, in_numpy(by_hand, stack))
 
 
 @pytest.mark.parametrize("slots", [1, 4, 6])
@@ -179,12 +178,10 @@ def test_slots_added_one_by_one_are_the_weighted_sum():
 
   for weights in (jnp.array([0.5, 2.0, 0.0, 1.0]),
                   jnp.array([[0.5, 0.0], [2.0, 1.0], [0.0, 0.0], [0.0, 3.0]])):
-    held = jax.tree.map(np.nan_to_num, stack)
-    expected = jax.tree.map(
-        lambda leaf, w=weights: np.tensordot(w, leaf, axes=(0, 0)), held)
+    expected = in_numpy(lambda leaf, w=weights: np.tensordot(
+        w, np.nan_to_num(leaf), axes=(0, 0)), stack)
     for found in summed(weights, stack):
-      for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected)):
-        np.testing.assert_allclose(one, other, rtol=1e-6)
+      problems.assert_close(found, expected, rtol=1e-6)
 
 
 @pytest.mark.program
@@ -201,3 +198,75 @@ def test_derivatives_at_zero():
       trees.zero_nan_tangent, (step,), (jnp.array([nan, nan, 5.0]),))
   np.testing.assert_array_equal(same, step)
   np.testing.assert_array_equal(moved, [0.0, nan, 5.0])
+
+
+CUTS = [(0, 3, 7), (0, 7), (0, 5, 5, 7)]
+rows = jax.jit(trees.rows)
+add_rows, set_rows = jax.jit(trees.add_rows), jax.jit(trees.set_rows)
+where_rows = jax.jit(trees.where_rows)
+WHOLE = RNG.normal(size=(7, 2)).astype(np.float32)
+
+
+def in_blocks_of(cuts):
+  """The table in blocks, in which others' rows are NaN."""
+  table = split.Split(None, cuts)
+  block = np.full((len(cuts) - 1, table.height, 2), np.nan, np.float32)
+  for process, (first, last) in enumerate(zip(cuts, cuts[1:])):
+    block[process, table.owned(process)] = WHOLE[first:last]
+  return table.with_block(jnp.asarray(block))
+
+
+def rows_of(table):
+  """What the processes own, one after the other."""
+  return np.concatenate([block[table.owned(process)] for process, block in
+                         enumerate(np.asarray(table.block))])
+
+
+@pytest.mark.parametrize("cuts", CUTS)
+def test_it_is_read_and_written_as_a_whole_array(cuts):
+  table, ids = in_blocks_of(cuts), np.array([6, 0, 7, 3, 2], np.int32)
+  assert table.shape == (7, 2) and table.ndim == 2
+  assert table.dtype == jnp.float32 and trees.num_rows({"w": table}) == 7
+  np.testing.assert_array_equal(rows_of(table), WHOLE)
+  real = ids < 7
+  np.testing.assert_array_equal(
+      np.asarray(rows(table, ids))[real], WHOLE[ids[real]])
+  new = RNG.normal(size=(5, 2)).astype(np.float32)
+  for change in (add_rows, set_rows):
+    np.testing.assert_array_equal(
+        rows_of(change(table, ids, new)),
+        change(WHOLE, ids, new))
+  chosen, other = np.arange(7) % 3 == 1, -WHOLE
+  np.testing.assert_array_equal(
+      rows_of(where_rows(chosen, other, table)),
+      np.where(chosen[:, None], other, WHOLE))
+
+
+@pytest.mark.parametrize("cuts", CUTS)
+def test_a_process_reads_and_writes_its_own_rows(cuts):
+  """All of them together write what one would."""
+  table, ids = in_blocks_of(cuts), np.array([4, 7, 0, 2, 6, 1], np.int32)
+  new = RNG.normal(size=(6, 2)).astype(np.float32)
+  blocks = []
+  for process, (first, last) in enumerate(zip(cuts, cuts[1:])):
+    own = split.Split(jnp.asarray(np.asarray(table.block)[process]), cuts,
+                      jnp.int32(process))
+    assert own.shape == (7, 2)
+    mine = (first <= ids) & (ids < last)
+    np.testing.assert_array_equal(
+        np.asarray(rows(own, ids))[mine], WHOLE[ids[mine]])
+    blocks.append(set_rows({"w": own}, ids, {"w": new})["w"].block)
+  np.testing.assert_array_equal(
+      rows_of(table.with_block(np.stack(blocks))), set_rows(WHOLE, ids, new))
+
+
+def test_it_is_a_leaf_of_its_own_and_a_tree_with_one():
+  table = in_blocks_of((0, 3, 7))
+  tree = {"a": table, "b": jnp.zeros(3)}
+  assert split.within(tree) and not split.within({"b": tree["b"]})
+  assert split.leaves(tree)[0] is table and len(jax.tree.leaves(tree)) == 2
+  again = jax.tree.map(lambda leaf: leaf + 1, tree)["a"]
+  assert again.cuts == table.cuts
+  np.testing.assert_array_equal(rows_of(again), WHOLE + 1)
+  # Of 2 blocks of 4 rows of 2 floats a process holds one.
+  assert split.nbytes(tree) == 4 * (4 * 2 + 3)

@@ -17,9 +17,6 @@ INT32 = {"pythonClassName": _CLASSES + "tensor_feature.Tensor",
          "tensor": {"shape": {}, "dtype": "int32", "encoding": "none"}}
 LABEL = {"pythonClassName": _CLASSES + "class_label_feature.ClassLabel",
          "classLabel": {"numClasses": "62"}}
-IMAGE = {"pythonClassName": _CLASSES + "image_feature.Image",
-         "image": {"dtype": "uint8",
-                   "shape": {"dimensions": ["28", "28", "1"]}}}
 
 
 def image_of(*shape: int) -> dict:
@@ -27,6 +24,9 @@ def image_of(*shape: int) -> dict:
   return {"pythonClassName": _CLASSES + "image_feature.Image",
           "image": {"dtype": "uint8",
                     "shape": {"dimensions": list(map(str, shape))}}}
+
+
+IMAGE = image_of(28, 28, 1)
 
 
 def write(

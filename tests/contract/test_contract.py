@@ -18,16 +18,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_alg import base, registry
+from fedjax_alg import base, registry, trees
 from fedjax_alg.base import Shard
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data import layout
 from fedjax_alg.engine import checkpoint, clients, loop, sharding
 from fedjax_alg.engine.keys import client_keys, run_keys
-from fedjax_alg.engine.round import Participation, sample_cohort
+from fedjax_alg.engine.round import (
+    Participation, play_round, sample_cohort)
 from fedjax_alg.exchange import stacking
 from fedjax_alg.rounds.expected import Played
+from fedjax_alg.runs import methods, prepare
 from tests import problems
 
 SEEDS, MAX_ROUNDS, PADDING = (0, 1), 60, 2
@@ -74,6 +76,33 @@ def asked_before(bench, age, cohort):
     return [i for i in ids if state.member[i] < 0], (
         int(state.memory.number) - 1), SMALL["local_steps"]
   return [], 0, 0
+
+
+def shapes_of_a_round(name, model, data, spec, **more):
+  """The algorithm, and its state after a round, which is as at its start.
+
+  Raises:
+    OptionError: the method does not go with the model, as a run would say.
+  """
+  entry, keys = registry.get(name), run_keys(0)
+  method = methods.Method(
+      name, entry, entry.hparams(**small_settings(entry) | more)).resolved()
+  build = method.builder(model, clients.ClientMap())
+  algorithm = build({})
+  prepare.check_roles(algorithm, method, model)
+  seeds = jax.tree.map(lambda key: key[None], keys)
+  size = spec.num_clients if entry.all_clients else spec.cohort_size
+
+  def both(data):
+    state = jax.tree.map(lambda leaf: leaf[0], loop.initial_states(
+        build, model, spec._replace(cohort_size=size), data, seeds, {}))
+    after, _ = play_round(
+        algorithm, data, Participation(size), keys, jnp.int32(0), state)
+    return state, after
+
+  before, after = jax.eval_shape(both, data)
+  chex.assert_trees_all_equal_shapes_and_dtypes(before, after)
+  return algorithm, after
 
 
 def traced_once(fn):
@@ -339,19 +368,6 @@ def test_work_is_the_participants_own(bench, age):
         aux.work.flops.sum(), passes * bench.problem.model.flops, rtol=1e-5)
 
 
-def test_setup_keeps_structure(bench):
-  state = jax.eval_shape(
-      lambda key: bench.algorithm.init(
-          bench.problem.model.init(key), bench.spec, key), jax.random.key(1))
-  after = jax.eval_shape(
-      bench.algorithm.setup, state, layout.everyone(bench.problem.data),
-      jax.random.key(2))
-  assert jax.tree.structure(after) == jax.tree.structure(state)
-  for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(after), strict=True):
-    assert (a.shape, a.dtype) == (b.shape, b.dtype)
-    assert not b.weak_type
-
-
 def test_a_run_is_traced_once_whatever_remains(bench):
   """``traced_once`` fails at the second trace."""
   states, _ = bench.run(bench.initial, 0, 3)
@@ -486,20 +502,15 @@ def test_all_that_a_run_makes_is_finite(bench):
     assert np.isfinite(leaf).all(), name
   for name, rows in jax.tree.map(np.asarray, log.finite).items():
     assert rows[:, :6].all() and not rows[:, 6:].any(), name
-  for leaf in jax.tree.leaves(log.aux):
-    assert np.isfinite(leaf).all()
+  chex.assert_tree_all_finite(log.aux)
 
 
 def test_client_params_have_the_models_structure(bench):
   expected = bench.problem.model.init(jax.random.key(0))
   params, losses = bench.deployed(bench.state(3), jax.random.key(5))
-  assert jax.tree.structure(params) == jax.tree.structure(expected)
-  for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(expected),
-                  strict=True):
-    assert a.shape == (bench.spec.num_clients + 1, *b.shape)
-    assert a.dtype == b.dtype
-    assert np.isfinite(a).all()
-  assert np.isfinite(losses).all()
+  chex.assert_trees_all_equal_shapes_and_dtypes(
+      params, trees.repeat(expected, bench.spec.num_clients + 1))
+  chex.assert_tree_all_finite((params, losses))
 
 
 def test_global_params_have_a_leading_axis(bench):
@@ -514,10 +525,8 @@ def test_global_params_have_a_leading_axis(bench):
   expected = bench.problem.model.init(jax.random.key(0))
   models = bench.algorithm.global_params(bench.state(3))
   k = max(getattr(bench.hparams, name, 1) for name in MODELS)
-  assert jax.tree.structure(models) == jax.tree.structure(expected)
-  for a, b in zip(jax.tree.leaves(models), jax.tree.leaves(expected),
-                  strict=True):
-    assert (a.shape, a.dtype) == ((k, *b.shape), b.dtype)
+  chex.assert_trees_all_equal_shapes_and_dtypes(
+      models, trees.repeat(expected, k))
 
 
 def read_by_steps(work, sizes, batches_per_step):

@@ -8,16 +8,12 @@ import dataclasses
 import hashlib
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fedjax_alg import hparams as hparams_lib, registry
-from fedjax_alg.conditions import Clause, Joined, Range
-from fedjax_alg.data import layout
+from fedjax_alg.conditions import Clause, Joined
 from fedjax_alg.engine import clients
-from fedjax_alg.engine.keys import run_keys
-from fedjax_alg.engine.round import Participation, play_round
 from fedjax_alg.errors import OptionError
 from fedjax_alg.runs import methods
 from tests import problems
@@ -85,11 +81,6 @@ def against(when, fields):
         return
 
 
-CONDITIONS = [(name, field) for name in ALGORITHMS
-              for field, of in fields_of(name).items()
-              if of.metadata.get("when")]
-
-
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_an_option_that_is_not_read_is_refused(name):
   """In one line that names it, whatever switches it off."""
@@ -104,23 +95,6 @@ def test_an_option_that_is_not_read_is_refused(name):
         methods.with_keywords(methods.method_of(name), given)
       said = str(error.value)
       assert "\n" not in said and "not read" in said, (given, said)
-
-
-def test_values_in_conditions_exist():
-  """A misspelt one would never hold."""
-  choices = {}
-  for name in ALGORITHMS:
-    for option, field in fields_of(name).items():
-      choices.setdefault(option, set()).update(
-          field.metadata.get("choices") or ())
-  for name, option in CONDITIONS:
-    fields = fields_of(name)
-    for clause in fields[option].metadata["when"].clauses:
-      if isinstance(clause.values[0], Range):
-        held = fields.get(clause.name)
-        assert held is None or isinstance(held.default, (int, float))
-      elif choices.get(clause.name):
-        assert set(clause.values) <= choices[clause.name], (name, option)
 
 
 # The study.
@@ -170,36 +144,23 @@ class Runs:
       if len(self._made) > 40:  # compiled programs are many maps of memory
         self._made.clear()
         jax.clear_caches()
-      self._made[traced, structure] = self._program(hparams)
+      self._made[traced, structure] = problems.quick_jit(self._program(hparams))
     found = self._made[traced, structure](test_traced.arguments(hparams))
     return hashlib.sha256(b"".join(
         np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(found))
                           ).hexdigest()
 
   def _program(self, hparams):
-    entry, problem = registry.get(self.name), self.problem
-    begin, size = test_traced.beginning(
-        self.name, hparams, problem, clients.ClientMap())
-    entry.build(problem.model, hparams, map_clients=clients.ClientMap())
-    keys, taking_part = run_keys(0), Participation(size)
+    """Nobody asks for what is not of the models or the costs."""
+    play = test_traced.program(
+        self.name, hparams, self.problem, clients.ClientMap(), 3, (0, 1, 12))
 
     def run(values):
-      algorithm, state = begin(values)
-      state = algorithm.setup(state, layout.present(problem.data, 0),
-                              keys.start)
-      costs = []
-      for number in range(3):
-        state, aux = play_round(
-            algorithm, problem.data, taking_part, keys, jnp.int32(number),
-            state)
-        costs.append(aux.cost)
-      deployed = [algorithm.client_params(
-          state, jnp.int32(i), layout.shard_of(problem.data, i % 12),
-          keys.evaluation) for i in (0, 1, 12)]
-      models = algorithm.global_params(state) if algorithm.global_params else ()
-      return deployed, models, costs
+      before, after, reports, *rest = play(values)
+      del before, after
+      return [[aux.cost for aux in reports], *rest]
 
-    return problems.quick_jit(run)
+    return run
 
 
 def base_of(name, given=()):

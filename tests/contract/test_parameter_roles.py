@@ -1,28 +1,23 @@
-"""Every registered algorithm with roles of parameters and running statistics.
-
-Traced, not compiled: what is tested is which leaves the algorithm sees and what
-it says that it sends, or the reason that it gives. The numbers are tested in
-``tests/client``.
-"""
+"""Every registered algorithm with roles of parameters or other targets."""
 
 import functools
 
+import chex
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from fedjax_alg import models, registry
-from fedjax_alg.base import num_params
+from fedjax_alg.base import FedSpec, num_params
 from fedjax_alg.data import layout
-from fedjax_alg.engine import clients, loop
-from fedjax_alg.engine.keys import run_keys
-from fedjax_alg.engine.round import Participation, play_round
+from fedjax_alg.engine import clients
 from fedjax_alg.errors import OptionError
-from fedjax_alg.models import roles
+from fedjax_alg.models import adapt, roles
 from fedjax_alg.runs import methods, options, prepare
 from tests import problems
-from tests.contract.test_contract import marks, small_settings
+from tests.contract.test_contract import marks, shapes_of_a_round
 
 #: Why a method has no personal parameters, as it says itself.
 REFUSED = {
@@ -70,40 +65,24 @@ def traced_round(name, given, model_state, **more):
   Raises:
     OptionError: the method refuses the roles, as a run would.
   """
-  entry, held = registry.get(name), problem()
+  held = problem()
   model = roles.split(normed(), given, model_state=model_state)
-  method = methods.Method(
-      name, entry, entry.hparams(**small_settings(entry) | more)).resolved()
-  build = method.builder(model, clients.ClientMap())
-  prepare.check_roles(build({}), method, model)
   data = held.data
   if model.roles.has_frozen:
     data = data._replace(frozen=model.roles.frozen)
-  keys = run_keys(0)
-  seeds = jax.tree.map(lambda key: key[None], keys)
-  algorithm = build({})
-
-  def both(data):
-    state = jax.tree.map(lambda leaf: leaf[0], loop.initial_states(
-        build, model, held.spec, data, seeds, {}))
-    after, _ = play_round(
-        algorithm, data, Participation(held.spec.cohort_size), keys,
-        jnp.int32(0), state)
-    return state, after
-
-  before, after = jax.eval_shape(both, data)
-  assert jax.tree.structure(before) == jax.tree.structure(after)
-  assert [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(before)] == [
-      (leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(after)]
-  return model, algorithm, after
+  return model, *shapes_of_a_round(name, model, data, held.spec, **more)
 
 
-def deployed(algorithm, state):
-  """The number of floats that a client deploys."""
-  return num_params(jax.eval_shape(
-      lambda state, data: algorithm.client_params(
-          state, jnp.int32(0), layout.shard_of(data, 0),
-          jax.random.key(0)), state, problem().data))
+def deployed(algorithm, state, data):
+  """What a client deploys, as shapes."""
+  return jax.eval_shape(
+      lambda state, data, key: algorithm.client_params(
+          state, jnp.int32(0), layout.shard_of(data, 0), key),
+      state, data, jax.random.key(0))
+
+
+def floats_deployed(algorithm, state):
+  return num_params(deployed(algorithm, state, problem().data))
 
 
 def refused(name, why, *args):
@@ -129,7 +108,7 @@ def test_what_is_a_clients_own_stays_there_or_is_refused(name):
   assert num_params(jax.eval_shape(model.init, jax.random.key(0))) == shared
   models_ = jax.eval_shape(algorithm.global_params, state)
   assert num_params(models_) % shared == 0
-  assert deployed(algorithm, state) == PARAMETERS + STATISTICS
+  assert floats_deployed(algorithm, state) == PARAMETERS + STATISTICS
 
 
 @pytest.mark.parametrize("name", OPEN)
@@ -146,7 +125,7 @@ def test_frozen_parameters_are_in_no_state_and_statistics_are(name):
               if "Dense_0" in jax.tree_util.keystr(path)]
   shared = PARAMETERS - FIRST
   assert num_params(jax.eval_shape(model.init, jax.random.key(0))) == shared
-  assert deployed(algorithm, state) == shared + kept
+  assert floats_deployed(algorithm, state) == shared + kept
   if algorithm.global_params is not None:
     models_ = jax.eval_shape(algorithm.global_params, state)
     assert num_params(models_) % (shared + kept) == 0
@@ -157,7 +136,7 @@ def test_clients_keep_what_they_have_not_sent_beside(name):
   """Rows of the method, of its layer and statistics, and of a compressor."""
   _, algorithm, state = traced_round(
       name, ["personal:Dense_1"], "local", compress_up="topk:0.1")
-  assert deployed(algorithm, state) == PARAMETERS + STATISTICS
+  assert floats_deployed(algorithm, state) == PARAMETERS + STATISTICS
 
 
 @pytest.mark.parametrize("name", CLOSED)
@@ -166,3 +145,59 @@ def test_closed_form_fits_every_layer(name):
     with pytest.raises(OptionError, match="fits every layer"):
       prepare.split_by_role(
           methods.method_of(name), normed(), options.RunOptions(roles=given))
+
+
+SIZES = (4, 9, 7, 3, 8, 5) * 2
+INPUTS, TARGETS, LENGTH, TOKENS = 5, 2, 6, 11
+#: Why a method does not go with a task, as it says itself.
+NOT_OF_TASK = {
+    ("pfedacnnl", "regression"): "groups clients by their classes",
+    **{(name, "tokens"): "least squares fits classes, labels and numbers"
+       for name in ("fedacnnl", "pfedacnnl", "afl")}}
+
+
+@functools.cache
+def of_task(task):
+  """The model, the data of some clients with validation rows, and the spec."""
+  rng, rows = np.random.default_rng(0), sum(SIZES) + 6
+  if task == "regression":
+    x, y = rng.normal(size=(rows, INPUTS)), rng.normal(size=(rows, TARGETS))
+    shape, size = (INPUTS,), TARGETS
+    model = models.make_model("softmax", shape, size, task=task)
+  else:
+    x, y = (rng.integers(0, TOKENS, (rows, LENGTH)) for _ in range(2))
+    shape, size = (LENGTH,), TOKENS
+    model = models.from_functions(
+        lambda key: jax.random.normal(key, (TOKENS, TOKENS)),
+        lambda params, x: params[x], task=task)
+    model = adapt.with_flops(model, shape, jnp.int32)
+  ends = np.cumsum(SIZES)
+  data = layout.client_data(
+      x, y, np.arange(ends[-1]), ends - SIZES, np.array(SIZES),
+      ends[-1] + np.arange(6))
+  return model, jax.tree.map(jnp.asarray, data), FedSpec(
+      len(SIZES), 4, size, shape, int(ends[-1]))
+
+
+@pytest.mark.parametrize("task", ["regression", "tokens"])
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=marks(name)) for name in registry.ALGORITHMS])
+def test_targets_that_are_no_class_are_trained_on_or_refused(name, task):
+  model, data, spec = of_task(task)
+  if (name, task) in NOT_OF_TASK:
+    with pytest.raises(OptionError, match=NOT_OF_TASK[name, task]) as error:
+      shapes_of_a_round(name, model, data, spec)
+    assert "\n" not in str(error.value)
+    return
+  algorithm, state = shapes_of_a_round(name, model, data, spec)
+  chex.assert_trees_all_equal_shapes(
+      deployed(algorithm, state, data),
+      jax.eval_shape(model.init, jax.random.key(0)))
+
+
+@pytest.mark.parametrize("task", ["regression", "tokens"])
+def test_labels_cannot_be_flipped_where_there_are_none(task):
+  entry = registry.get("fedavg")
+  with pytest.raises(OptionError, match=f"attack=label_flip: the task {task}"):
+    methods.Method("fedavg", entry, entry.hparams(attack="label_flip")).built(
+        of_task(task)[0], clients.ClientMap())

@@ -1,9 +1,6 @@
 """The table of algorithms and their hyper-parameters."""
 
 import dataclasses
-import inspect
-import re
-from typing import Any
 
 import pytest
 
@@ -16,16 +13,9 @@ pytestmark = pytest.mark.fast
 MAP = clients.ClientMap()
 
 
-@pytest.mark.parametrize("wrong, hint", [
-    ("fedavgg", ", did you mean 'fedavg'?"), ("fsvgr", "did you mean 'fsvrg'"),
-    ("zzz", "algorithm=zzz: unknown (one of fedavg, ")])
-def test_an_unknown_algorithm_gets_the_nearest_name(wrong, hint):
-  with pytest.raises(ValueError) as error:
-    registry.get(wrong)
-  assert hint in str(error.value) and "\n" not in str(error.value)
-
-
 @pytest.mark.parametrize("name, said", [
+    ("fedavgg", ", did you mean 'fedavg'?"), ("fsvgr", "did you mean 'fsvrg'"),
+    ("zzz", "algorithm=zzz: unknown (one of fedavg, "),
     ("PFedAvg", "unknown, did you mean 'per_fedavg'? ("),
     ("FL+HC", "unknown, did you mean 'flhc'? ("),
     ("MimeLite", "unknown, did you mean 'mime_lite'? ("),
@@ -86,25 +76,6 @@ def test_defaults_are_valid_and_documented(name):
     setattr(entry.hparams(), dataclasses.fields(entry.hparams)[0].name, 1)
 
 
-@pytest.mark.parametrize("name", list(registry.ALGORITHMS))
-def test_the_help_of_builders_is_whole(name):
-  build = registry.get(name).build
-  text, *sections = re.split(r"\n\n(Args|Returns|Raises):\n", build.__doc__)
-  assert text.count("\n\n") >= 1 and sections[::2] == [
-      "Args", "Returns", "Raises"]
-  for argument in inspect.signature(build).parameters:
-    assert f"  {argument}: " in sections[1]
-  assert sections[3].startswith("  The algorithm") and (
-      "  OptionError: a hyper-parameter is out of range." in sections[5])
-
-
-def test_entries_do_not_share_what_can_be_changed():
-  small: Any = registry.get("fedavg").test_hparams
-  assert small is registry.get("scaffold").test_hparams
-  with pytest.raises(TypeError):
-    small["client_lr"] = 1.0
-
-
 @pytest.mark.parametrize("name, field", [
     (name, field) for name, entry in registry.ALGORITHMS.items()
     for field in ("aggregator", "attack") if hasattr(entry.hparams, field)])
@@ -124,17 +95,13 @@ def test_the_aggregator_and_the_attack_reach_the_round(name, field, problem):
 @pytest.mark.parametrize("name", list(registry.ALGORITHMS))
 def test_builders_validate(name, problem):
   """The first number with a lower bound is set below it."""
-  for field in dataclasses.fields(registry.get(name).hparams):
-    bound = field.metadata["minimum"]
-    bound = field.metadata["above"] if bound is None else bound
-    if bound is None:
-      continue
-    bad = type(field.default)(bound - 1)
-    with pytest.raises(ValueError, match=f"{field.name}={bad}: must be"):
-      registry.build(
-          name, problem.model, map_clients=MAP, **{field.name: bad})
-    return
-  pytest.fail(f"{name} has no hyper-parameter with a lower bound")
+  field, bound = next(
+      (field, bound) for field in dataclasses.fields(registry.get(name).hparams)
+      for bound in (field.metadata["minimum"], field.metadata["above"])
+      if bound is not None)
+  bad = type(field.default)(bound - 1)
+  with pytest.raises(ValueError, match=f"{field.name}={bad}: must be"):
+    registry.build(name, problem.model, map_clients=MAP, **{field.name: bad})
 
 
 @pytest.mark.parametrize("name, given, said", [

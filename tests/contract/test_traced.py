@@ -16,7 +16,7 @@ from fedjax_alg.algorithms import baffle
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
 from fedjax_alg.engine.keys import run_keys
-from fedjax_alg.engine.round import sample_cohort
+from fedjax_alg.engine.round import Participation, play_round
 from fedjax_alg.hparams import traced_names, with_values
 from tests import problems
 from tests.contract import test_contract
@@ -112,19 +112,24 @@ def beginning(name, hparams, problem, map_clients):
   return begin, size
 
 
-def program(name, hparams, problem, map_clients):
-  """(values) -> the states before and after a round, and what is deployed."""
+def program(name, hparams, problem, map_clients, rounds=1, ids=(0,)):
+  """(values) -> states before and after, reports, what some deploy, models."""
   begin, size = beginning(name, hparams, problem, map_clients)
   data, keys = problem.data, run_keys(0)
-  cohort = sample_cohort(data, size, keys.cohort)
 
   def run(values):
     algorithm, state = begin(values)
-    state = algorithm.setup(state, layout.everyone(data), keys.start)
-    after, aux = algorithm.round(state, cohort, keys.work)
-    deployed = algorithm.client_params(
-        after, jnp.int32(0), layout.shard_of(data, 0), keys.evaluation)
-    return state, after, aux, deployed
+    before = state = algorithm.setup(state, layout.everyone(data), keys.start)
+    reports = []
+    for number in range(rounds):
+      state, aux = play_round(algorithm, data, Participation(size), keys,
+                              jnp.int32(number), state)
+      reports.append(aux)
+    deployed = [algorithm.client_params(
+        state, jnp.int32(i), layout.shard_of(data, i % len(problem.clients)),
+        keys.evaluation) for i in ids]
+    models = algorithm.global_params(state) if algorithm.global_params else ()
+    return before, state, reports, deployed, models
 
   return run
 
@@ -152,7 +157,7 @@ def test_traced_values_give_the_types_of_constants(name, more, problem):
   """
   hparams, map_clients = settings_of(name, more), clients.ClientMap()
   begin, size = beginning(name, hparams, problem, map_clients)
-  state, after, aux, deployed = jax.eval_shape(
+  state, after, (aux,), (deployed,), _ = jax.eval_shape(
       program(name, hparams, problem, map_clients), arguments(hparams))
   constant = types(jax.eval_shape(lambda: begin({})[1]))
   assert types(state) == constant and types(after) == constant

@@ -1,7 +1,8 @@
-"""A run whose clients are asked by messages is the simulated run."""
+"""A run whose clients are asked by messages, or by Flower, is the simulated."""
 
 import functools
 import json
+import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +10,12 @@ import numpy as np
 import pytest
 
 import fedjax_alg as fa
-from fedjax_alg.deploy import setting
+from fedjax_alg.deploy import export, flower, setting
 from fedjax_alg.deploy.client import Client, Code
 from fedjax_alg.deploy.server import _Piece, Server
 from fedjax_alg.engine import samplers
 from fedjax_alg.runs.plan import from_keywords
+from tests import problems
 
 pytestmark = pytest.mark.program
 CLIENTS, COHORT, ROUNDS = 4, 3, 4
@@ -98,12 +100,6 @@ def simulated(method, lost=(), more=()):
           **dict(sampler=sampler) if lost else {})]
 
 
-def agree(ours, theirs):
-  for mine, other in zip(
-      jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-    np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-6)
-
-
 #: Bytes beside those of the ledger: the key of 8, the id and the number of the
 #: round of 4 each go down; the loss comes up. That of Mime's gradients, which
 #: depends on nobody's data, does not.
@@ -115,7 +111,7 @@ def test_rounds_and_bytes_are_those_of_the_simulation(method, more, down, up):
   server = machines.server()
   for models in simulated(method, more=more):
     found = server.play()
-    agree(server.global_params(), models)
+    problems.assert_close(server.global_params(), models)
     assert found.bytes_down - found.ledger_down == down
     assert found.bytes_up - found.ledger_up == up
     assert len(found.asked) == COHORT and not found.lost
@@ -163,7 +159,7 @@ def test_clients_of_a_private_run_shorten_what_they_send():
       trained = np.frombuffer(np.asarray(sent).tobytes(), np.float32)[:-1]
       np.testing.assert_allclose(
           np.linalg.norm(trained - start), 0.5, rtol=1e-4)
-    agree(server.global_params(), models)
+    problems.assert_close(server.global_params(), models)
 
 
 def test_who_is_lost_is_dropped_and_what_came_late_does_not_count():
@@ -177,7 +173,7 @@ def test_who_is_lost_is_dropped_and_what_came_late_does_not_count():
   for number, models in enumerate(simulated("scaffold", tuple(lost)), 1):
     found = server.play()
     assert found.lost == [client for r, client in lost if r == number]
-    agree(server.global_params(), models)
+    problems.assert_close(server.global_params(), models)
   # Whoever has answered is not asked again when another one is lost.
   assert len(machines.asked) == COHORT * ROUNDS
 
@@ -198,7 +194,7 @@ def test_who_is_lost_between_two_questions_has_not_taken_part():
   server = machines.server()
   for models in simulated("mime", ((1, client),)):
     server.play()
-    agree(server.global_params(), models)
+    problems.assert_close(server.global_params(), models)
 
 
 def test_a_round_without_answers_moves_nothing():
@@ -227,7 +223,7 @@ def test_a_server_goes_on_from_its_checkpoint(tmp_path):
   models = simulated("scaffold")
   for number in (2, 3):
     second.play()
-    agree(second.global_params(), models[number])
+    problems.assert_close(second.global_params(), models[number])
 
 
 def test_a_client_says_that_it_has_lost_what_it_kept():
@@ -252,3 +248,58 @@ def test_examples_of_another_shape_are_refused():
   machines = Machines("scaffold")
   with pytest.raises(fa.OptionError, match=r"shard\(0\): 3 examples of shape"):
     Client(machines.code, 0, np.zeros((3, 5)), np.zeros(3))
+
+
+class Grid:
+  """Flower's grid with the ClientApps of some nodes; a node is 10 + client."""
+
+  def __init__(self, app, clients, keep):
+    self.app, self.states, self.down = app, {}, {}
+    flwr = flower.library("flwr.app")
+    for client in range(clients):
+      self.states[10 + client] = flwr.Context(
+          1, 10 + client, {
+              "partition-id": client, "keep": keep}, flwr.RecordDict(), {})
+
+  def get_node_ids(self):
+    return list(self.states)
+
+  def send_and_receive(self, messages, *, timeout=None):
+    assert timeout > 0
+    for message in messages:
+      node, group = message.metadata.dst_node_id, message.metadata.group_id
+      if (group, node - 10) not in self.down:
+        yield self.app(message, self.states[node])
+
+
+@pytest.fixture(name="identity")
+def fixture_identity(monkeypatch):
+  """A message needs to know in which task it is made."""
+  pytest.importorskip("flwr", reason="needs fedjax_alg[flower]")
+  task = flower.library("flwr.supercore.task_identity").TaskIdentity
+  for name, value in (("run_id", 1), ("node_id", 1), ("task_id", 1)):
+    monkeypatch.setattr(task, f"_{name}", value, raising=False)
+
+
+def test_a_run_of_the_apps_is_that_of_fa_run(tmp_path, identity):
+  del identity
+  prepared = from_keywords(
+      "scaffold", federation(), **OPTIONS).prepare()
+  export.write(prepared, tmp_path / "app")
+  folder = tmp_path / "app" / "fedjax_app"
+  grid = Grid(flower.client_app(folder, federation().client),
+              CLIENTS, str(tmp_path / "keep"))
+  options = dict(out=str(tmp_path / "out"), timeout=5.0, wait=0.0,
+                 every_round=True)
+  test = flower.setting.test_rows(federation())
+  server = flower.serve(folder, grid, options, test)
+  models = simulated("scaffold")
+  problems.assert_close(server.global_params(), models[-1])
+  lines = [json.loads(line) for line in (
+      tmp_path / "out" / "rounds.jsonl").read_text().splitlines()]
+  assert [line["round"] for line in lines] == [1, 2, 3, 4]
+  assert 0.0 < lines[-1]["accuracy"] < 1.0
+  assert all(0 < line["beyond_up"] < 2000 for line in lines)
+  assert {path.name for path in pathlib.Path(
+      tmp_path / "out" / "models").iterdir()} == {
+          f"round_{number}.npz" for number in (1, 2, 3, 4)}

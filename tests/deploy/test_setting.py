@@ -1,20 +1,22 @@
-"""What cannot leave the simulation is refused in one line."""
+"""What can leave the simulation, and what an app consists of."""
 
 import json
+import runpy
+import tomllib
 
 import numpy as np
 import pytest
 
 import fedjax_alg as fa
-from fedjax_alg.deploy import setting
+from fedjax_alg.deploy import export, setting
 from fedjax_alg.runs.plan import from_keywords
 
 
-def prepared(method="fedavg", federation=None, **options):
+def prepared(method="fedavg", federation=None, held=0, **options):
   if method != "afl":
     options["cohort_size"] = 2
   federation = federation or fa.federate(
-      "digits", partition="iid", num_clients=4)
+      "digits", partition="iid", num_clients=4, validation_clients=held)
   return from_keywords(method, federation, **options).prepare()
 
 
@@ -30,19 +32,14 @@ def prepared(method="fedavg", federation=None, **options):
     ("ma_fsvrg", {"compress_up": "sign", "num_models": 2},
      "compress_up=sign: not with K models"),
     ("afl", {"private": "moments"}, "algorithm=afl: not with private"),
-    ("fedavg", {"seeds": 2}, "seeds: give one seed")])
-def test_what_cannot_be_exported(method, options, said):
+    ("fedavg", {"seeds": 2}, "seeds: give one seed"),
+    ("fedavg", {"held": 1}, "validation_clients=1")])
+def test_what_cannot_be_exported(tmp_path, method, options, said):
   with pytest.raises(fa.OptionError) as error:
-    setting.facts_of(prepared(method, **options))
+    export.write(prepared(method, **options), tmp_path / "app")
+  assert not (tmp_path / "app").exists()
   assert str(error.value).startswith(said)
   assert "\n" not in str(error.value)
-
-
-def test_a_server_with_validation_data_is_refused():
-  held = fa.federate("digits", partition="iid", num_clients=4,
-                     validation_clients=1)
-  with pytest.raises(fa.OptionError, match="validation_clients=1"):
-    setting.facts_of(prepared("fedavg", held))
 
 
 def test_the_run_is_made_again_without_anybodys_data():
@@ -77,3 +74,31 @@ def test_the_clients_of_the_simulation_are_those_of_the_run():
   facts["deployed"]["hashes"]["data"] = "another"
   with pytest.raises(fa.OptionError, match="not those that the app"):
     setting.simulated(facts)
+
+
+def test_an_app_is_a_package_with_a_frozen_config(tmp_path):
+  known = prepared("mime_lite")
+  export.write(known, tmp_path / "app")
+  about = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
+  parts = about["tool"]["flwr"]["app"]["components"]
+  for part in parts.values():
+    module, name = part.split(":")
+    text = (tmp_path / "app" / f"{module.replace('.', '/')}.py").read_text()
+    assert f"{name} = flower." in text
+  assert about["project"]["name"] == "fedjax-mime-lite"
+  folder = tmp_path / "app" / "fedjax_app"
+  assert setting.read(folder / "config.json")["algorithm"] == "mime_lite"
+  data = runpy.run_path(str(folder / "data.py"))
+  for ours, theirs in zip(data["shard"](2), known.federation.client(2)):
+    np.testing.assert_array_equal(ours[:], theirs[:])
+
+
+def test_arrays_of_ones_own_need_a_loader_of_ones_own(tmp_path):
+  x, y = np.random.default_rng(0).random((20, 3)), np.arange(20) % 2
+  examples = fa.from_arrays(x, y, np.arange(20) // 5, x_test=x, y_test=y)
+  export.write(prepared("fedavg", fa.federate(
+      examples, partition="natural")), tmp_path / "app")
+  data = runpy.run_path(str(tmp_path / "app" / "fedjax_app" / "data.py"))
+  assert data["test"]() is None
+  with pytest.raises(NotImplementedError, match="client 1"):
+    data["shard"](1)

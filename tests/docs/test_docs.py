@@ -1,11 +1,14 @@
-"""The code on the documentation's pages runs."""
+"""The code on the documentation's pages and in docstrings runs."""
 
 import csv
+import doctest
 import fnmatch
+import importlib
 import json
 import pathlib
 import re
 import shlex
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +17,8 @@ import numpy as np
 import pytest
 
 from experiments import compare, run
-from experiments.cli import config
-from experiments.cli import flags as cli_flags
+from experiments.cli import config, flags as cli_flags
+import fedjax_alg
 from fedjax_alg import registry, tasks
 from fedjax_alg.data import is_tfds, options, PARTITIONS
 from tests import made_runs
@@ -23,24 +26,28 @@ from tests import made_runs
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-@pytest.fixture(name="clean_registry")
-def _clean_registry():
-  before = dict(registry.ALGORITHMS)
-  yield
-  registry.ALGORITHMS.clear()
-  registry.ALGORITHMS.update(before)
+def page_of(name):
+  return (ROOT / "docs" / f"{name}.md").read_text("utf-8")
 
 
-@pytest.mark.usefixtures("clean_registry", "no_pictures")
-def test_worked_example_runs(tmp_path):
-  text = (ROOT / "docs" / "add_an_algorithm.md").read_text("utf-8")
-  blocks = re.findall(r"```python\n(.*?)```", text, re.S)
-  assert len(blocks) >= 5
-  names = {"out_dir": tmp_path / "run", "__name__": "worked_example"}
+def played(name, text=None, **names):
+  """What is defined by the blocks of Python of a page, which are run."""
+  names |= {"__name__": name}
+  blocks = re.findall(r"```python\n(.*?)```", text or page_of(name), re.S)
+  assert blocks
   for block in blocks:
-    exec(compile(block, "add_an_algorithm.md", "exec"), names)
+    exec(compile(block, f"{name}.md", "exec"), names)
+  return names
+
+
+@pytest.mark.usefixtures("no_pictures")
+@mock.patch.dict(registry.ALGORITHMS)
+def test_worked_example_runs(tmp_path):
+  played("add_an_algorithm", out_dir=tmp_path / "run")
   assert (tmp_path / "run" / "summary.json").is_file()
   # The blocks of sections 1 to 4 without the trial, as a file of one's own.
+  blocks = re.findall(
+      r"```python\n(.*?)```", page_of("add_an_algorithm"), re.S)
   defined = [block for block in blocks[:5] if "fa.run(" not in block]
   (tmp_path / "my_fedavgm.py").write_text("\n".join(defined), "utf-8")
   # Such a file is run in tests/experiments/test_own.py.
@@ -51,12 +58,7 @@ def test_worked_example_runs(tmp_path):
 
 def test_the_models_of_the_page_are_models(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  text = (ROOT / "docs" / "models.md").read_text("utf-8")
-  blocks = re.findall(r"```python\n(.*?)```", text, re.S)
-  assert len(blocks) == 10
-  names = {"__name__": "models_page"}
-  for block in blocks:
-    exec(compile(block, "models.md", "exec"), names)
+  names = played("models")
   logits = names["mine"].apply(names["init"](jax.random.key(0)), names["x"])
   y = jnp.arange(5, dtype=jnp.int32)
   expected = [sum(max(0.0, 1 + row[k] - row[label]) for k in range(10)
@@ -68,28 +70,20 @@ def test_the_models_of_the_page_are_models(tmp_path, monkeypatch):
 
 
 def test_the_tasks_of_the_page_are_tasks():
-  text = (ROOT / "docs" / "tasks.md").read_text("utf-8")
-  assert len(text.splitlines()) <= 120
-  listed = re.findall(r"^\| `(\w+)`", text, re.M)
+  listed = re.findall(r"^\| `(\w+)`", page_of("tasks"), re.M)
   assert listed == list(tasks.NAMES)
-  names = {"__name__": "tasks_page"}
-  for block in re.findall(r"```python\n(.*?)```", text, re.S):
-    exec(compile(block, "tasks.md", "exec"), names)
-  assert names["fed"].task.main == "near"
+  assert played("tasks")["fed"].task.main == "near"
 
 
 @pytest.mark.parametrize("page", [
     "optimizers", "compression", "late", "personal", "private", "recipes"])
 def test_the_example_of_a_page_runs(page):
-  text = (ROOT / "docs" / f"{page}.md").read_text("utf-8")
-  blocks = re.findall(r"```python\n(.*?)```", text, re.S)
-  assert blocks
-  exec(compile("\n".join(blocks), f"{page}.md", "exec"), {"__name__": page})
+  played(page)
 
 
 @pytest.mark.fast
 def test_the_page_on_data_lists_every_data_set_and_partition():
-  text = (ROOT / "docs" / "data.md").read_text("utf-8")
+  text = page_of("data")
   table = re.findall(r"^\| `([\w:]+)` \|.*\|$", text, re.M)
   assert sorted(table) == sorted(options.DATASETS)
   for partition in PARTITIONS:
@@ -134,8 +128,8 @@ def test_errata_that_are_cited_are_there():
   entries = []
   for letter, paper in (("D", "diversified"), ("C", "conjugate"),
                         ("F", "fedgroup"), ("A", "analytic")):
-    page = (ROOT / "docs" / "papers" / f"{paper}.md").read_text("utf-8")
-    entries += re.findall(rf"^\| ({letter}-\d\d) \|", page, re.M)
+    entries += re.findall(
+        rf"^\| ({letter}-\d\d) \|", page_of(f"papers/{paper}"), re.M)
   assert len(entries) == len(set(entries))
   cited = {}
   for folder in ("fedjax_alg", "experiments", "benchmarks", "tests", "docs"):
@@ -149,20 +143,18 @@ def test_errata_that_are_cited_are_there():
 
 def test_every_public_name_is_in_the_api():
   import fedjax_alg
-  text = (ROOT / "docs" / "api.md").read_text("utf-8")
-  names = re.findall(r"^   (\w+)$", text, re.M)  # lines of autosummary
+  names = re.findall(r"^   (\w+)$", page_of("api"), re.M)  # autosummary
   assert sorted(names) == sorted(fedjax_alg.__all__)
 
 
 @pytest.mark.fast
 def test_every_method_has_a_page_with_an_equation_and_a_picture():
-  folder = ROOT / "docs" / "methods"
-  assert {page.stem for page in folder.glob("*.md")} == {*registry.ALGORITHMS}
+  folder, names = ROOT / "docs" / "methods", {*registry.ALGORITHMS}
+  assert {page.stem for page in folder.glob("*.md")} == names
   with (folder / "curves.csv").open(encoding="utf-8") as file:
-    drawn = {row["method"] for row in csv.DictReader(file)}
-  assert drawn == {*registry.ALGORITHMS}
-  for name in registry.ALGORITHMS:
-    text = (folder / f"{name}.md").read_text("utf-8")
+    assert {row["method"] for row in csv.DictReader(file)} == names
+  for name in names:
+    text = page_of(f"methods/{name}")
     assert f"```{{registered}} {name}\n" in text and "**Use it when:**" in text
     assert text.count("$$") % 2 == 0 and text.count("$$") >= 2, name
 
@@ -171,22 +163,20 @@ def test_readme_example_prints_what_it_says(tmp_path, monkeypatch, capsys):
   """The last digits may be those of another CPU."""
   monkeypatch.chdir(tmp_path)
   text = (ROOT / "README.md").read_text("utf-8")
-  (block,) = re.findall(r"```python\n(.*?)```", text, re.S)
   (said,) = re.findall(r"```text\n(.*?)```", text, re.S)
-  exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
+  played("readme", text)
   printed = capsys.readouterr().out
   number = r"\d+\.\d+"
   assert re.sub(number, "x", printed) == re.sub(number, "x", said)
-  np.testing.assert_allclose(
-      [float(n) for n in re.findall(number, printed)],
-      [float(n) for n in re.findall(number, said)], atol=0.02, rtol=0.05)
+  np.testing.assert_allclose(*(
+      [float(n) for n in re.findall(number, words)]
+      for words in (printed, said)), atol=0.02, rtol=0.05)
 
 
 def test_compare_page_runs(tmp_path, monkeypatch):
   """Its runs can be started; its comparison runs on runs of that kind."""
   monkeypatch.chdir(tmp_path)
-  text = (ROOT / "docs" / "compare.md").read_text("utf-8")
-  (commands,) = re.findall(r"```bash\n(.*?)```", text, re.S)
+  (commands,) = re.findall(r"```bash\n(.*?)```", page_of("compare"), re.S)
   *runs, last = [shlex.split(line) for line in commands.splitlines()]
   accuracy = np.array([[0.5, 0.7], [0.6, 0.9], [0.7, 0.8]])
   for words in runs:
@@ -196,23 +186,17 @@ def test_compare_page_runs(tmp_path, monkeypatch):
     accuracy = accuracy ** 2
   assert last[:3] == ["python", "-m", "experiments.compare"]
   assert compare.main(last[3:]) == 0
-  (block,) = re.findall(r"```python\n(.*?)```", text, re.S)
-  names = {"__name__": "compare_page"}
-  exec(compile(block, "compare.md", "exec"), names)
-  assert names["pair"].label == "SCAFFOLD"
+  pair = played("compare")["pair"]
+  assert pair.label == "SCAFFOLD"
   table = (tmp_path / "out" / "compare" / "compare.md").read_text("utf-8")
-  assert f"{100 * names['pair'].difference.mean:+.2f} +- " in table
+  assert f"{100 * pair.difference.mean:+.2f} +- " in table
 
 
 def test_ones_own_arrays_of_the_page_on_data_run(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  text = (ROOT / "docs" / "data.md").read_text("utf-8")
-  names = {"__name__": "data_page"}
-  for block in re.findall(r"```python\n(.*?)```", text, re.S):
-    exec(compile(block, "data.md", "exec"), names)
-  assert names["federation"].client_names.tolist() == [
+  assert played("data")["federation"].client_names.tolist() == [
       f"writer {i}" for i in range(4)]
-  (line,) = re.findall(r"```bash\n(.*?)\n```", text, re.S)
+  (line,) = re.findall(r"```bash\n(.*?)\n```", page_of("data"), re.S)
   assert run.main([*shlex.split(line)[2:], "--noprogress"]) == 0
   table = (tmp_path / "out" / "mine" / "clients.csv").read_text("utf-8")
   for client in ("anna", "bert", "carla", "dora"):
@@ -222,8 +206,8 @@ def test_ones_own_arrays_of_the_page_on_data_run(tmp_path, monkeypatch):
 @pytest.mark.fast
 def test_the_recipes_can_be_given(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  text = (ROOT / "docs" / "command_line.md").read_text("utf-8")
-  text = text.partition("## Recipes")[2].partition("\n## ")[0]
+  text = page_of("command_line").partition("## Recipes")[2]
+  text = text.partition("\n## ")[0]
   lines = re.findall(r"```bash\n(.*?)\n```", text)
   assert len(lines) == 6
   for line in lines:
@@ -254,3 +238,16 @@ def test_a_notebook_runs(path):
       exec(compile("".join(cell["source"]), path.name, "exec"), names)
   assert plt.get_fignums()  # it draws
   plt.close("all")
+
+
+LIBRARY = pathlib.Path(fedjax_alg.__file__).parent
+MODULES = sorted(
+    ".".join(("fedjax_alg", *path.relative_to(LIBRARY).with_suffix("").parts))
+    for path in LIBRARY.rglob("*.py") if ">>> " in path.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_examples_of_a_module_are_true(name):
+  found = doctest.testmod(
+      importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+  assert found.attempted and not found.failed

@@ -18,6 +18,20 @@ def fixture_without_pictures(no_pictures):
   del no_pictures
 
 
+@pytest.fixture(name="refused")
+def fixture_refused(capsys):
+  """Gives the one line with which a command ends, after "error: "."""
+
+  def line(command, words, status=2):
+    capsys.readouterr()
+    assert command.main(words) == status
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and said.count("\n") == 1, said
+    return said.removeprefix("error: ")
+
+  return line
+
+
 @pytest.fixture(name="made_up")
 def fixture_made_up(monkeypatch):
   """The runs of figures are made up, in no time."""

@@ -3,11 +3,12 @@
 import importlib
 import warnings
 
-from hypothesis import given, HealthCheck, settings
+from hypothesis import given, HealthCheck, settings, strategies as st
 import numpy as np
 import pytest
 
-from experiments import compare, conjugate, demo, publish, sweep, tune
+from experiments import compare, conjugate, demo, diversified, publish, run
+from experiments import sweep, trust, tune
 from experiments.cli import config, flags, part
 from fedjax_alg.errors import OptionError
 from fedjax_alg.runs.prepare import cautions
@@ -93,49 +94,128 @@ def test_help_names_what_a_command_reads(command, words, capsys):
   assert not [word for word in words.split() if f"\n  {word}" not in said]
 
 
-@pytest.mark.parametrize("word, said", [
-    ("--out_dir=", "--out_dir=: empty"),
-    ("--out_dir=a\0b", r"--out_dir=a\x00b: must be printable"),
-    ("--out_dir=a\nb", "--out_dir=a b: must be printable text"),
-    ("--out_dir=\udcff", r"--out_dir=\udcff: must be printable text"),
-    ("--out_dir=" + "a" * 256, "no path; its names have at most 255 bytes"),
-    ("--out_dir=" + "a/" * 2049, "no path;"),
-    ("--availability=a\r=b", "must be a list such as a,b,c"),
-    ("--layers=dense" + "9" * 5000, "at most 1,000,000,000"),
-    ("--layers=" + "dense2," * 200 + "dense2", "--layers: has 201 layers"),
-    ("--hidden=" + "2," * 100 + "2", "--hidden: has 101 layers, must be at"),
-    ("--flagfile", "--flagfile: must be --flagfile=FILE"),
-])
-def test_refused(word, said):
-  model = "mlp" if "hidden" in word else "stack"
-  with pytest.raises(OptionError) as caught:
-    config.parse(["--algorithm=fedavg", f"--model={model}", word])
-  assert said in caught.value.with_names("--")
-  assert len(str(caught.value)) < 600 and "\n" not in str(caught.value)
+#: The words before those of a row.
+BEFORE = {
+    run: "--algorithm=fedavg --dataset=digits --partition=classes "
+    "--num_clients=20 --cohort_size=4",
+    sweep: "--algorithm=fedavg --dataset=digits --num_clients=12",
+    tune: "--algorithm=fedavg --dataset=digits --num_clients=12 "
+    "--participation=0.34 --client_lr=0.01"}
+#: What --tune_by_gradient needs, which is not read beside --paper.
+HELD = "--validation_clients=3 --partition=iid"
 
 
 @pytest.mark.parametrize("command, words, said", [
-    (sweep, ("--metric=speed", "--sweep=client_lr=1", "--algorithm=fedavg"),
+    (run, "--num_clients=5000", "--num_clients=5000"),
+    (run, "--classes_per_client=11", "--classes_per_client=11"),
+    (run, "--dry_run --eval_protocols=copy",
+     "--eval_protocols=copy: fedavg has no copy"),
+    (run, "--dry_run --eval_protocols=assigned",
+     "--eval_protocols=assigned: fedavg has no groups of clients"),
+    (run, "--algorithm=local --dry_run --eval_protocols=assigned",
+     "--eval_protocols=assigned: local has no global model"),
+    (run, "--dataset=mnist --data_dir=none",
+     "python -m experiments.prepare mnist --data_dir=none"),
+    (run, "--num_processes=2",
+     "--num_processes=2: not read without --coordinator (HOST:PORT)"),
+    (run, "--coordinator=here --num_processes=2 --process_id=0",
+     "--coordinator=here: must be HOST:PORT"),
+    (run, "--coordinator=here:1 --num_processes=2 --process_id=-1",
+     "--process_id=-1: must be at least 0"),
+    (sweep, "", "--sweep: missing, give NAME=VALUE"),
+    (sweep, "--sweep=client_lr=1,-1", "--client_lr=-1.0: must be more than 0"),
+    (sweep, "--sweep=mu=1,2", "--mu: fedavg does not read it"),
+    (sweep, "--sweep=cohort_size=4,99", "--cohort_size=99: more than the 12"),
+    (sweep, "--sweep=client_lr=1 --metric=speed",
      "--metric=speed: must be one of accuracy"),
-    (sweep, ("--html=maybe",), "--html=maybe: must be true or false"),
-    (sweep, [f"--sweep={name}={','.join(map(str, range(1, 102)))}"
-             for name in ("rounds_", "client_lr")] + ["--sweep=a=1"],
+    (sweep, "--sweep=client_lr=1 --resume --overwrite",
+     "--resume and --overwrite: give one of them"),
+    (sweep, "--sweep=client_lr=1 more", "'more': not a flag"),
+    (sweep, "--sweep=client_lr=1 --part=3/2", "--part=3/2: must be K/N, K fr"),
+    (sweep, "--sweep=client_lr=1 --part=1/2 --overwrite",
+     "--part and --overwrite: give one"),
+    (sweep, "--sweep=client_lr=0.1,0.2 --distributed",
+     "--distributed: executes a single run"),
+    (sweep, "--sweep=client_lr", "--sweep=client_lr: must be NAME=VALUE,VALUE"),
+    (sweep, "--sweep=client_lr=", "--sweep=client_lr=: must be NAME"),
+    (sweep, "--sweep==1,2", "--sweep==1,2: must be NAME"),
+    (sweep, "--sweep=mu=0,1 --sweep=mu=2", "--sweep=mu: given twice"),
+    (sweep, "--sweep=mu=0,1,0", "--sweep=mu=0,1,0: has a value twice"),
+    (sweep, "--algorithm=fedprox --sweep=mu=0,1 --mu=0.3",
+     "--mu & : never run,  & --sweep=mu=0,1; give one of the two"),
+    (sweep, "--algorithm=fedprox --sweep=mu=0,1 -mu 0.3", ": never run, "),
+    (sweep, "--algorithm=fedprox --sweep=mu=0,1 --mu 0.3", ": never run, "),
+    (sweep, "--sweep=seed=0,1", "--sweep=seed: cannot be varied"),
+    (sweep, "--sweep=resume=true", "--sweep=resume: cannot be varied"),
+    (sweep, "--sweep=out_dir=a", "--sweep=out_dir: cannot be varied"),
+    (sweep, "--sweep=rounds=2", "--sweep=rounds: cannot be varied"),
+    (sweep, "--sweep=nothing=1", "--nothing: unknown flag"),
+    (sweep, "--sweep=local_steps=x", "--local_steps=x: must be a whole number"),
+    (sweep, "--sweep=client_lr=1 --dry_run", "--dry_run: not of a sweep"),
+    (sweep, "--html=maybe", "--html=maybe: must be true or false"),
+    (sweep, " ".join(
+        f"--sweep={name}={','.join(map(str, range(1, 102)))}"
+        for name in ("rounds_", "client_lr")) + " --sweep=a=1",
      "--sweep: 10,201 settings in all, must be at most 10,000"),
-    (tune, ("--paper=none",), "--paper=none: must be one of analytic, be"),
-    (publish, ("--paper=none",), "--paper=none: must be one of diversified"),
-    (compare, ("--x_axis=none",), "--x_axis=none: must be one of rounds"),
-    (compare, ("--out", "--metric=loss"), "--out: has no value; must be --out"),
-    (conjugate, ("--out_dir", "--figure=fig2"), "--out_dir: has no value; mus"),
-    (conjugate, ("figure",), "'figure': not a flag; flags are --name=value"),
-    (conjugate, (), "--figure: missing (one of fig2"),
-    (demo, ("--out_dir", "mine"), "--out_dir: has no value; must be"),
-    (publish, ("mine",), "'mine': not a flag; flags are --name=value"),
+    (tune, "", "--validation_clients: missing"),
+    (tune, "--paper=none", "--paper=none: must be one of analytic, be"),
+    (tune, "--validation_clients=3 --by=global", "--by=global"),
+    (tune, "--methods --paper=conjugate", "--methods: has no value"),
+    (tune, "--paper=conjugate --methods=fedavgg", "--methods=fedavgg"),
+    (tune, f"{HELD} --tune_by_gradient=batch_size",
+     "--tune_by_gradient=batch_size: a whole number, there is no derivative "
+     "(one of client_lr, server_lr)"),
+    (tune, f"{HELD} --tune_by_gradient=client_lr --sweep=client_lr=1,2",
+     "--sweep: not read with --tune_by_gradient"),
+    (tune, f"{HELD} --tune_by_gradient=client_lr --outer_steps=2",
+     "--outer_steps=2: must be at least 3"),
+    (tune, f"{HELD} --outer_steps=2",
+     "--outer_steps=2: only read with --tune_by_gradient"),
+    (tune, f"{HELD} --tune_by_gradient=client_lr --compress_up=sign",
+     "--compress_up=sign: what it rounds has the derivative 0"),
+    (tune, f"{HELD} --tune_by_gradient=client_lr --partition=classes "
+     "--num_clients=30", "--validation_clients=3: they have no example of"),
+    (publish, "--paper=none", "--paper=none: must be one of diversified"),
+    (publish, "mine", "'mine': not a flag; flags are --name=value"),
+    (publish, "", "--paper: missing"),
+    (publish, "--all --paper=conjugate", "--paper: not read with --all"),
+    (compare, "--x_axis=none", "--x_axis=none: must be one of rounds"),
+    (compare, "--out --metric=loss", "--out: has no value; must be --out"),
+    (demo, "--out_dir mine", "--out_dir: has no value; must be"),
+    (conjugate, "--out_dir --figure=fig2", "--out_dir: has no value; mus"),
+    (conjugate, "figure", "'figure': not a flag; flags are --name=value"),
+    (conjugate, "", "--figure: missing (one of fig2"),
+    (diversified, "--figure=fig99", "fig99"),
+    (diversified, "--figure=fig1 --panels=z", "--panels=z"),
+    (diversified, "--figure=fig1 --x_axis=miles", "miles"),
+    (diversified, "--figure=table1 --x_axis=floats", "--x_axis"),
+    (diversified, "--figure=table1 --html", "--html"),
+    (diversified, "--figure=table1 --part=1/3", "--part: not read by table1"),
+    (diversified, "--figure=fig1 --resume",
+     "--resume: not of a figure command, which goes on with unfinished runs by "
+     "itself"),
+    (diversified, "--figure=fig1 --overwrite",
+     "--overwrite: not of a figure command & another --out_dir"),
+    (diversified, "--figure=fig1 --dry_run",
+     "--dry_run: not of a figure command & experiments.run"),
+    (trust, "", "--table: missing (one of niid_bench, "),
+    (trust, "--table=nobody", "--table"),
+    (trust, "--table=afl --rounds=3", "--rounds=3: not read by afl"),
+    (trust, "--table=afl --panels=a", "--panels: not read by afl"),
+    (trust, "--table=afl --finished", "--finished: not read by afl"),
+    (trust, "--table=pfedme --finished --part=1/2", "--part and --finished"),
+    (trust, "--table=pfedme --lines=FedSGD --scale=quick",
+     "--lines=FedSGD: no such line (one of pFedMe)"),
+    (trust, "--table=niid_bench --fashion_mnist=/nowhere --panels=b",
+     "/nowhere"),
 ])
-def test_the_words_of_other_commands(capsys, command, words, said):
-  assert command.main(["--algorithm=fedavg", *words]
-                      if command is sweep else words) == 2
-  error = capsys.readouterr().err
-  assert error.startswith(f"error: {said}") and error.count("\n") == 1
+def test_what_a_command_refuses_is_one_line(
+    refused, tmp_path, monkeypatch, command, words, said):
+  monkeypatch.chdir(tmp_path)
+  before = "" if "--paper" in words else BEFORE.get(command, "")
+  line = refused(command, f"{before} {words}".split())
+  assert not [part for part in said.split(" & ") if part not in line]
+  assert not list(tmp_path.iterdir())
 
 
 @settings(WORDS)
@@ -147,3 +227,18 @@ def test_a_part_is_read_or_refused(text):
     assert str(error).startswith("--part=") and str(error).isprintable()
   else:
     assert 1 <= found.number <= found.total
+
+
+@given(st.integers(0, 60), st.integers(1, 70))
+def test_parts_share_all_runs_out(items, total):
+  parts = [part.Part(k + 1, total).of(range(items)) for k in range(total)]
+  assert sum(parts, []) == list(range(items))
+  assert {len(own) for own in parts} <= {items // total, -(-items // total)}
+
+
+def test_how_it_is_written():
+  assert part.parse(None) is None
+  assert part.parse("3/16") == (3, 16) and str(part.parse("3/16")) == "3/16"
+  for text in ("0/2", "3/2", "1", "1/0", "-1/2", "1/2/3", "", " 1/2", "1/2\n"):
+    with pytest.raises(config.UsageError, match="must be K/N"):
+      part.parse(text)

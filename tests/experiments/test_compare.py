@@ -183,10 +183,7 @@ def test_names_and_the_settings_of_a_sweep(root, capsys):
      "--out=one/config.json/y.md: cannot be written"),
     (["one", "--rounds=3"], "rounds"),
 ])
-def test_wrong_use_is_one_line(root, capsys, words, error):
+def test_wrong_use_is_one_line(root, refused, words, error):
   before = sorted(root.iterdir())
-  assert compare.main(words) == 2
-  text = capsys.readouterr().err
-  assert text.startswith("error: ") and text.count("\n") == 1
-  assert error in text
+  assert error in refused(compare, words)
   assert sorted(root.iterdir()) == before

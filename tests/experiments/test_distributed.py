@@ -8,7 +8,7 @@ import time
 import jax
 import pytest
 
-from experiments import run, sweep
+from experiments import run
 from fedjax_alg.records import tables
 from tests.engine.test_processes import free_port, start
 
@@ -86,22 +86,3 @@ def test_what_process_0_finds_in_the_folder_ends_both(tmp_path):
     assert process.returncode == 2
     assert said.startswith(f"error: --out_dir={tmp_path}: "), said
     assert len(said.splitlines()) == 1, said
-
-
-@pytest.mark.parametrize("flags, said", [
-    (["--num_processes=2"],
-     "--num_processes=2: not read without --coordinator (HOST:PORT)"),
-    (["--coordinator=here", "--num_processes=2", "--process_id=0"],
-     "--coordinator=here: must be HOST:PORT"),
-    (["--coordinator=here:1", "--num_processes=2", "--process_id=-1"],
-     "--process_id=-1: must be at least 0")])
-def test_wrong_flags_are_one_line(flags, said, capsys, tmp_path):
-  assert play(*flags, f"--out_dir={tmp_path / 'run'}") == 2
-  assert capsys.readouterr().err == f"error: {said}\n"
-  assert not (tmp_path / "run").exists()
-
-
-def test_a_sweep_is_of_one_process(capsys, tmp_path):
-  assert sweep.main([*FLAGS, "--rounds=1", "--sweep=client_lr=0.1,0.2",
-                     "--distributed", f"--out_dir={tmp_path / 'sweep'}"]) == 2
-  assert "--distributed: executes a single run" in capsys.readouterr().err

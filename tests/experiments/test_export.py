@@ -2,7 +2,6 @@
 
 import importlib
 
-import pytest
 
 import fedjax_alg as fa
 from experiments import export
@@ -12,27 +11,21 @@ FLAGS = ["--algorithm=fedadam", "--dataset=digits", "--num_clients=6",
          "--cohort_size=2", "--rounds=2"]
 
 
-@pytest.fixture(name="with_flower")
-def fixture_with_flower(monkeypatch):
-  """Writing an app takes no more of flwr than that it is there."""
-  monkeypatch.setattr(flower, "library", lambda name: None)
-
-
 def test_without_flower_one_line_says_what_to_install(
-    tmp_path, monkeypatch, capsys):
+    tmp_path, monkeypatch, refused):
   def missing(name):
     raise ImportError(name)
 
   monkeypatch.setattr(importlib, "import_module", missing)
-  assert export.main([f"--out={tmp_path / 'app'}", *FLAGS]) == 2
-  said = capsys.readouterr().err
-  assert said.count("\n") == 1 and "fedjax_alg[flower]" in said
+  assert "fedjax_alg[flower]" in refused(
+      export, [f"--out={tmp_path / 'app'}", *FLAGS])
   assert not (tmp_path / "app").exists()
 
 
 def test_flags_and_a_finished_run_give_the_same_app(
-    tmp_path, with_flower, capsys):
-  del with_flower
+    tmp_path, monkeypatch, refused):
+  """Writing an app takes no more of flwr than that it is there."""
+  monkeypatch.setattr(flower, "library", lambda name: None)
   assert export.main([f"--out={tmp_path / 'a'}", *FLAGS]) == 0
   fed = fa.federate("digits", num_clients=6)
   fa.run("fedadam", fed, cohort_size=2, rounds=2, seeds=[0]).save(
@@ -42,8 +35,5 @@ def test_flags_and_a_finished_run_give_the_same_app(
                    for app in "ab")
   for name in ("algorithm", "hparams", "deployed", "model", "seeds"):
     assert first[name] == second[name]
-  capsys.readouterr()
-  assert export.main([f"--out={tmp_path / 'a'}", *FLAGS]) == 2
-  assert "is not empty" in capsys.readouterr().err
-  assert export.main(FLAGS) == 2
-  assert "--out" in capsys.readouterr().err
+  assert "is not empty" in refused(export, [f"--out={tmp_path / 'a'}", *FLAGS])
+  assert "--out" in refused(export, FLAGS)

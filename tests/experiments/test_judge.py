@@ -82,26 +82,24 @@ def test_what_is_spent(folders, tmp_path):
     ("Slow,localy,accuracy,1,final", "protocol"),
     ("Nobody,global,accuracy,1,final", "no claim is about these runs"),
 ])
-def test_bad_claims(folders, tmp_path, capsys, line, says):
+def test_bad_claims(folders, tmp_path, refused, line, says):
   path = tmp_path / "claims.csv"
   path.write_text(f"method,protocol,metric,value,rule\n{line}\n")
-  assert judge.main([str(path), f"Slow={folders / 'slow'}",
-                     f"Fast={folders / 'fast'}", f"--out={tmp_path}"]) == 2
-  err = capsys.readouterr().err
-  assert says in err and err.count("\n") == 1
+  assert says in refused(judge, [
+      str(path), f"Slow={folders / 'slow'}", f"Fast={folders / 'fast'}",
+      f"--out={tmp_path}"])
   assert not (tmp_path / "judge.md").exists()
 
 
-def test_no_claims(folders, tmp_path, capsys):
+def test_no_claims(folders, tmp_path, refused):
   path = tmp_path / "claims.csv"
   path.write_text("method,value\nSlow,1\n")
-  for word in (path, tmp_path / "none.csv"):
-    assert judge.main([str(word), str(folders / "slow")]) == 2
-  err = capsys.readouterr().err
-  assert "lacks the column protocol" in err and "no file of claims" in err
+  for word, says in ((path, "lacks the column protocol"),
+                     (tmp_path / "none.csv", "no file of claims")):
+    assert says in refused(judge, [str(word), str(folders / "slow")])
 
 
-def test_card_and_crate(tmp_path, capsys):
+def test_card_and_crate(tmp_path, refused):
   """The page has the numbers of the run; the crate every file's hash."""
   rocrate = pytest.importorskip("rocrate.rocrate")
   folder = tmp_path / "run"
@@ -123,6 +121,4 @@ def test_card_and_crate(tmp_path, capsys):
   assert named["#data"]["sha256"] == result.summary()["hashes"]["data"]
   raw = json.loads((folder / card.CRATE).read_text())
   assert {e["@id"] for e in raw["@graph"]} >= {"./", "card.md", "#run"}
-  capsys.readouterr()
-  assert card.main([str(folder / "none")]) == 2
-  assert capsys.readouterr().err.count("\n") == 1
+  refused(card, [str(folder / "none")])

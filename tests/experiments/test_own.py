@@ -1,19 +1,18 @@
 """Files outside the repository, run by the command line and from Python."""
 
-import json
 import os
 import pathlib
 import subprocess
 import sys
 
-import jax
-import numpy as np
 import pytest
 
 import fedjax_alg as fa
 from experiments import run
 from experiments.cli import config, sweeps
+from fedjax_alg import files
 from fedjax_alg.runs import methods
+from tests import problems
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -127,11 +126,11 @@ def fixture_folder(tmp_path_factory):
 def test_a_run_of_ones_own_files_is_replayed_by_its_flags(folder):
   first = folder / "out" / "ENTRY_digits"
   assert run.main([f"--flagfile={first / 'flags.txt'}", "--out_dir=again"]) == 0
-  found = [json.loads((path / "summary.json").read_text("utf-8"))
+  found = [files.read_json(path / "summary.json")
            for path in (first, folder / "again")]
   assert found[0]["identity"] == found[1]["identity"]
   assert found[0]["hashes"] == found[1]["hashes"]
-  facts = json.loads((first / "config.json").read_text("utf-8"))
+  facts = files.read_json(first / "config.json")
   assert facts["algorithm"] == "parts/mine.py:ENTRY"
   assert facts["hparams"]["friction"] == 0.25
   assert facts["plan"]["parameters"] == 64 * 6 + 6 + 6 * 10 + 10
@@ -143,7 +142,7 @@ def test_a_run_of_ones_own_files_is_replayed_by_its_flags(folder):
   assert found[0]["cost"]["total_floats"]["values"] == [3 * floats.sum()]
 
 
-def test_python_takes_the_same_strings(folder):
+def test_python_takes_the_same_strings(folder, monkeypatch):
   """The same bits as the command line, and its run in another folder."""
   fed = fa.federate("digits", num_clients=12)
   place = "parts/mine.py"
@@ -152,16 +151,11 @@ def test_python_takes_the_same_strings(folder):
       evaluate="global", eval_every=2, friction=0.25,
       sampling=f"{place}:three_largest")
   saved = folder / "out" / "ENTRY_digits"
-  assert result.state_hash() == json.loads(
-      (saved / "summary.json").read_text("utf-8"))["hashes"]["final_state"]
-  before = os.getcwd()
-  os.chdir("/")
-  try:
-    again = fa.load_run(saved)
-    params = again.client_params(3)
-  finally:
-    os.chdir(before)
-  jax.tree.map(np.testing.assert_array_equal, params, result.client_params(3))
+  assert result.state_hash() == files.read_json(
+      saved / "summary.json")["hashes"]["final_state"]
+  monkeypatch.chdir("/")
+  problems.assert_equal(
+      fa.load_run(saved).client_params(3), result.client_params(3))
 
 
 def test_a_run_is_resumed_by_the_code_that_began_it(folder, capsys):
@@ -188,9 +182,8 @@ def test_a_sweep_over_ones_own_hyper_parameter(folder):
   found = sweeps.configs([*SMALL, *OWN[:-1]], {
       "friction": ["0.25", "0.75"]}, folder)
   assert [config.hparams["friction"] for config in found] == [0.25, 0.75]
-  assert found[0].identity() == json.loads(
-      (folder / "out" / "ENTRY_digits" / "summary.json").read_text("utf-8"))[
-          "identity"]
+  assert found[0].identity() == files.read_json(
+      folder / "out" / "ENTRY_digits" / "summary.json")["identity"]
 
 
 def test_its_hyper_parameters_are_flags(folder):
@@ -299,8 +292,8 @@ def test_a_run_whose_host_callback_raises_in_a_process_of_its_own(folder):
              if not line.startswith("fails: ")]
   assert said == ("error: a host callback raises ValueError: called at 0, "
                   f"{folder}/calls.py line 11")
-  facts = json.loads((folder / "calls" / "config.json").read_text("utf-8"))
-  assert facts["machine"]["devices"] == 2
+  assert files.read_json(
+      folder / "calls" / "config.json")["machine"]["devices"] == 2
 
 
 def test_names_of_the_library_are_found_the_same_way():

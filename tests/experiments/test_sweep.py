@@ -1,15 +1,17 @@
 """The command for a grid: folders of runs, a table, a picture, the best."""
 
 import csv
-import json
+import pathlib
 
 from PIL import Image
 import pytest
 
 from experiments import run, sweep
-from experiments.cli import config, sweeps, writer
+from experiments.cli import config as config_lib, sweeps, writer
 import fedjax_alg as fa
+from fedjax_alg import files
 from fedjax_alg.runs import queue
+from fedjax_alg.runs.plan import by_program
 from tests import made_runs
 
 WORDS = ("--algorithm=fedavg", "--dataset=digits", "--partition=iid",
@@ -28,7 +30,7 @@ def play(folder, *words):
 def hashes(root):
   found = {}
   for name in FOLDERS:
-    summary = json.loads((root / name / "summary.json").read_text("utf-8"))
+    summary = files.read_json(root / name / "summary.json")
     found[name] = summary["hashes"], summary["identity"]
   return found
 
@@ -65,9 +67,8 @@ def test_a_setting_is_the_run_of_its_folder(played, alone):
 
 
 def test_table_files_and_picture_agree(played):
-  facts = json.loads((played / "sweep.json").read_text("utf-8"))
-  summary = json.loads(
-      (played / FOLDERS[1] / "summary.json").read_text("utf-8"))
+  facts = files.read_json(played / "sweep.json")
+  summary = files.read_json(played / FOLDERS[1] / "summary.json")
   final = summary["final"]["validation"]["accuracy"]
   assert facts["best"] == {"client_lr": "0.5"}
   assert (facts["folder"], facts["by"], facts["metric"], facts["score"]) == (
@@ -76,7 +77,7 @@ def test_table_files_and_picture_agree(played):
       final["mean"], final["ci95"], final["values"])
   assert facts["replay"].startswith(
       f"--flagfile={played / FOLDERS[1] / 'flags.txt'} --out_dir=")
-  assert config.parse(facts["replay"].split()).identity() == (
+  assert config_lib.parse(facts["replay"].split()).identity() == (
       hashes(played)[FOLDERS[1]][1])
   with open(played / "sweep.csv", newline="", encoding="utf-8") as file:
     rows = list(csv.DictReader(file))
@@ -108,8 +109,7 @@ def test_finished_settings_are_not_played_again(
   assert "warning" not in capsys.readouterr().err
   lines = made_runs.plotted(played / "sweep.html")[0][1::2]
   assert [line["name"] for line in lines] == FOLDERS  # none diverged
-  summary = json.loads(
-      (played / FOLDERS[1] / "summary.json").read_text("utf-8"))
+  summary = files.read_json(played / FOLDERS[1] / "summary.json")
   assert lines[1]["y"][-1] == pytest.approx(
       100 * summary["final"]["validation"]["accuracy"]["mean"])
 
@@ -176,17 +176,18 @@ def test_parts_and_then_the_whole(played, tmp_path, monkeypatch, capsys):
     assert (tmp_path / name).read_text() == (played / name).read_text()
 
 
-def test_folders_are_not_lost_by_accident(played, capsys):
-  assert play(played, "--rounds=3") == 2
-  assert "--out_dir=" in (said := capsys.readouterr().err)
-  assert "not empty (give --resume" in said and said.count("\n") == 1
-
-
-def test_fewer_rounds_discard_nothing(played, capsys):
+@pytest.mark.parametrize("words, said", [
+    ("--rounds=3", "--out_dir= & not empty (give --resume"),
+    ("--rounds=2 --resume", "--rounds=2: the run in  & has 3 already"),
+    ("--rounds=3 --resume --by=local", "--by=local: not evaluated (one of gl"),
+    ("--rounds=3 --resume --metric=client_accuracy",
+     "--metric=client_accuracy: validation has none")])
+def test_what_is_refused_changes_nothing(played, refused, words, said):
   before = {path: path.read_bytes() for path in played.rglob("*.ckpt")}
-  assert play(played, "--rounds=2", "--resume") == 2
-  said = capsys.readouterr().err
-  assert "--rounds=2: the run in " in said and "has 3 already" in said
+  line = refused(sweep, [
+      *WORDS, "--sweep=client_lr=0.01,0.5", f"--out_dir={played}",
+      *words.split()])
+  assert not [part for part in said.split(" & ") if part not in line]
   assert before and before == {
       path: path.read_bytes() for path in played.rglob("*.ckpt")}
 
@@ -202,48 +203,16 @@ def test_overwrite_starts_anew(tmp_path, capsys):
   assert "warning: the best setting is chosen by global, on test data" in (
       said.err)
   assert "--validation_clients" in said.err
-  facts = json.loads((tmp_path / "sweep.json").read_text("utf-8"))
+  facts = files.read_json(tmp_path / "sweep.json")
   assert (facts["by"], facts["metric"], facts["score"]) == (
       "global", "loss", "all")
-  losses = {rate: json.loads(
-      (tmp_path / f"client_lr={rate}" / "summary.json").read_text("utf-8"))[
+  losses = {rate: files.read_json(
+      tmp_path / f"client_lr={rate}" / "summary.json")[
           "final"]["global"]["loss"]["mean"] for rate in ("0.1", "1")}
   assert facts["mean"] == pytest.approx(min(losses.values()))
   assert facts["mean"] == pytest.approx(losses[facts["best"]["client_lr"]])
   assert sweep.main([*given, "--overwrite"]) == 0
   assert (tmp_path / "client_lr=1" / "summary.json").stat().st_mtime_ns > first
-
-
-@pytest.mark.parametrize("words, said", [
-    ((), "--sweep: missing, give NAME=VALUE"),
-    (("--sweep=client_lr=1,-1",), "--client_lr=-1.0: must be more than 0"),
-    (("--sweep=mu=1,2",), "--mu: fedavg does not read it"),
-    (("--sweep=cohort_size=4,99",), "--cohort_size=99: more than the 12"),
-    (("--sweep=client_lr=1", "--metric=speed"), "--metric=speed: must be"),
-    (("--sweep=client_lr=1", "--resume", "--overwrite"),
-     "--resume and --overwrite: give one of them"),
-    (("--sweep=client_lr=1", "more"), "'more': not a flag"),
-    (("--sweep=client_lr=1", "--part=3/2"), "--part=3/2: must be K/N, K from"),
-    (("--sweep=client_lr=1", "--part=1/2", "--overwrite"),
-     "--part and --overwrite: give one"),
-])
-def test_one_line_with_the_flags(tmp_path, capsys, words, said):
-  given = [word for word in WORDS
-           if "validation" not in word and "cohort_size" not in word]
-  assert sweep.main([*given, f"--out_dir={tmp_path / 'out'}", *words]) == 2
-  error = capsys.readouterr().err
-  assert said in error and error.startswith("error: ")
-  assert error.count("\n") == 1 and not (tmp_path / "out").exists()
-
-
-def test_a_protocol_or_metric_that_was_not_evaluated(played, capsys):
-  for given, said in ((("--by=local",), "--by=local: not evaluated (one of gl"),
-                      (("--metric=client_accuracy",),
-                       "--metric=client_accuracy: validation has none")):
-    assert sweep.main([
-        *WORDS, "--sweep=client_lr=0.01,0.5", f"--out_dir={played}",
-        "--rounds=3", "--resume", *given]) == 2
-    assert said in capsys.readouterr().err
 
 
 def test_validation_data_without_a_class_choose_nothing(tmp_path, capsys):
@@ -263,3 +232,49 @@ def test_validation_is_evaluated_where_there_is_one(words, evaluated):
   found = sweep._with_validation(words)
   assert found[:len(words)] == words
   assert any(word.endswith(",validation") for word in found) == evaluated
+
+
+SOMEWHERE = pathlib.Path("somewhere")
+PROX = ("--algorithm=fedprox", "--dataset=digits", "--rounds=3")
+
+
+def test_a_grid_is_read_as_it_is_written():
+  assert sweeps.read_grid(
+      ["client_lr=0.01,0.1,1", "hidden=8,8;16", "mu=0"]) == {
+          "client_lr": ["0.01", "0.1", "1"], "hidden": ["8,8", "16"],
+          "mu": ["0"]}
+
+
+def test_a_setting_is_a_run_of_its_own():
+  found = sweeps.configs(
+      PROX, {"client_lr": ["0.1", "1"], "local_steps": ["2", "3"]}, SOMEWHERE)
+  assert [c.out_dir for c in found] == [
+      str(SOMEWHERE / f"client_lr={rate},local_steps={steps}")
+      for rate in ("0.1", "1") for steps in (2, 3)]
+  alone = config_lib.parse([*PROX, "--client_lr=1", "--local_steps=2",
+                            f"--out_dir={found[2].out_dir}"])
+  assert found[2] == alone and found[2].identity() == alone.identity()
+  assert by_program(found) == [[0, 2], [1, 3]]
+
+
+def test_values_that_are_zero_or_strings_part_the_grid():
+  found = sweeps.configs(PROX, {"mu": ["0", "0.1", "1"]}, SOMEWHERE)
+  assert [len(part) for part in by_program(found)] == [1, 2]
+  found = sweeps.configs(PROX, {"partition": ["iid", "classes"]}, SOMEWHERE)
+  assert [len(part) for part in by_program(found)] == [1, 1]
+
+
+def test_every_setting_is_checked_for_warnings(tmp_path, monkeypatch, capsys):
+  class Compiled(Exception):
+    pass
+
+  def stops(prepared):
+    raise Compiled
+
+  monkeypatch.setattr(sweeps, "compile_together", stops)
+  with pytest.raises(Compiled):
+    sweeps.play_all(sweeps.configs(
+        ["--algorithm=ditto", "--dataset=digits", "--personal_lr=0.1"],
+        {"lam": ["0.5", "30"]}, tmp_path))
+  assert capsys.readouterr().err.startswith(
+      "warning: --personal_lr=0.1 with --lam=30: ")

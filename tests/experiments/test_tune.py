@@ -137,17 +137,6 @@ def test_a_sixth_of_the_training_images_is_held_out(tmp_path, monkeypatch):
   np.testing.assert_array_equal(np.sort(rows, 0), x)
 
 
-@pytest.mark.parametrize("words, said", [
-    ([], "--validation_clients: missing"), (["--paper=mine"], "--paper=mine"),
-    (["--validation_clients=3", "--by=global"], "--by=global"),
-    (["--methods", "--paper=conjugate"], "--methods: has no value"),
-    (["--paper=conjugate", "--methods=fedavgg"], "--methods=fedavgg")])
-def test_what_is_wrong_is_one_line(words, said, capsys):
-  assert tune.main(words) == 2
-  error = capsys.readouterr().err
-  assert said in error and error.count("\n") == 1
-
-
 ANY = ["--algorithm=fedavg", *DIGITS, "--participation=0.34", "--rounds=4",
        "--client_lr=0.01"]
 
@@ -166,25 +155,6 @@ def test_a_run_is_tuned_by_its_derivatives(tmp_path, capsys):
   assert rate == pytest.approx(found["best"]["client_lr"], rel=1e-3)
   text = (tmp_path / "gradient.md").read_text()
   assert text.count("\n| ") == 5 and "**" in text
-
-
-@pytest.mark.parametrize("words, said", [
-    (["--tune_by_gradient=batch_size"], "--tune_by_gradient=batch_size: a "
-     "whole number, there is no derivative (one of client_lr, server_lr)"),
-    (["--tune_by_gradient=client_lr", "--sweep=client_lr=1,2"],
-     "--sweep: not read with --tune_by_gradient"),
-    (["--tune_by_gradient=client_lr", "--outer_steps=2"],
-     "--outer_steps=2: must be at least 3"),
-    (["--outer_steps=2"], "--outer_steps=2: only read with --tune_by_gradient"),
-    (["--tune_by_gradient=client_lr", "--compress_up=sign"],
-     "--compress_up=sign: what it rounds has the derivative 0"),
-    (["--tune_by_gradient=client_lr", "--partition=classes",
-      "--num_clients=30"], "--validation_clients=3: they have no example of"),
-])
-def test_what_cannot_be_tuned_by_derivatives(words, said, capsys):
-  assert tune.main([*ANY, *words]) == 2
-  error = capsys.readouterr().err
-  assert said in error and error.count("\n") == 1
 
 
 def test_a_paper_is_tuned_by_derivatives_from_what_it_states(

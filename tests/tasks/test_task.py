@@ -1,4 +1,4 @@
-"""A task of one's own: what is added to it, and what is refused."""
+"""A task of one's own, and what tasks take as targets and deal by."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -6,7 +6,8 @@ import pytest
 
 from fedjax_alg import tasks
 from fedjax_alg.errors import OptionError
-from fedjax_alg.tasks import Task
+from fedjax_alg.tasks import dense, MULTI_LABEL, REGRESSION, TOKENS
+from fedjax_alg.tasks.task import Task
 
 
 def near(outputs, y, losses, mask):
@@ -75,3 +76,52 @@ def test_tasks_have_names(tmp_path):
       (str(file), "a file needs the name in it")):
     with pytest.raises(OptionError, match=said):
       tasks.named(text)
+
+
+@pytest.mark.parametrize("task, y, said", [
+    (dense(), np.zeros(3, int), "has shape .3,., a label for each pixel"),
+    (dense(), np.zeros((3, 2)), "is float64, integers"),
+    (dense(), np.full((3, 2), -2), "lies in .-2, -2., whole numbers from 0"),
+    (MULTI_LABEL, np.array([[0, 2]]), "lies in .0, 2., whole numbers from 0 t"),
+    (MULTI_LABEL, np.array([[0.5, 1]]), "is float64, integers"),
+    (MULTI_LABEL, np.array([0, 1]), "has shape .2,., a column of 0 and 1 for"),
+    (TOKENS, np.zeros(3, int), r"has shape \(3,\), \[n, T\] ids")])
+def test_targets_of_another_kind_are_refused(task, y, said):
+  with pytest.raises(ValueError, match=said):
+    task.targets(y)
+
+
+@pytest.mark.parametrize("kind", [bool, float, np.uint8])
+def test_labels_of_every_kind_are_whole_numbers(kind):
+  assert MULTI_LABEL.targets(np.eye(2, dtype=kind)).dtype == np.int32
+
+
+@pytest.mark.parametrize("task, y, dealt", [
+    # By the class of most pixels, and by the most frequent label.
+    (dense(), [[0, 0, 1], [2, 2, -1], [-1, -1, -1]], [0, 2, 3]),
+    (MULTI_LABEL, [[1, 1, 0], [0, 1, 1], [0, 1, 0], [0, 0, 1], [0, 0, 0]],
+     [1, 1, 1, 2, 3])])
+def test_what_examples_are_dealt_by(task, y, dealt):
+  y = np.array(y)
+  labels = task.labels(y, y[-2:], 3)
+  assert labels.train.tolist() == dealt and labels.number == 4
+  assert labels.test.tolist() == dealt[-2:]
+
+
+def test_a_single_target_lies_between_quantiles_of_the_training_set():
+  y = np.random.default_rng(0).exponential(size=(500, 1)).astype(np.float32)
+  labels = REGRESSION.labels(y[:400], y[400:], 1)
+  assert labels.number == 10
+  np.testing.assert_array_equal(np.bincount(labels.train), np.full(10, 40))
+  order = np.argsort(y[400:, 0])
+  assert (np.diff(labels.test[order]) >= 0).all() and labels.test.max() == 9
+  few = REGRESSION.labels(np.round(y[:400]), y[400:], 1)
+  assert few.number == few.train.max() + 1 < 10
+  assert REGRESSION.labels(np.tile(y, 2), y, 2) is None
+  assert TOKENS.labels is None and TOKENS.size(np.array([[3, 8]])) == 9
+
+
+def test_labels_of_pixels_are_flipped_where_they_count():
+  np.testing.assert_array_equal(
+      dense().flipped(np.array([[0, 0, 1, 2], [2, 2, -1, 1]])),
+      [[2, 2, 1, 0], [0, 0, -1, 1]])

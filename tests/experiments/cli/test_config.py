@@ -19,17 +19,8 @@ REFUSED = [
     ("--algorithm=fedvg", "--algorithm=fedvg & did you mean 'fedavg'"),
     ("--algorithm=mine.py", "--algorithm=mine.py: a file needs the name"),
     ("--algorithm=scaffold_adam", "--client_update=scaffold with --server=ad"),
-    ("--dataset=mnst", "mnst & 'mnist'"),
-    ("--model=softmx", "softmx & 'softmax'"),
     ("--beta1=0.5", "--beta1 & fedavg & ma_fsvrg"),
-    ("--num_models=2", "--num_models & fedavg"),
-    ("--algorithm=ma_fsvrg --num_models=11", "--num_models=11 & 10"),
-    ("--algorithm=ma_fsvrg --beta1=1", "--beta1=1 & less than 1"),
-    ("--algorithm=ma_fsvrg --central_rule=adam", "adam & printed"),
     ("--algorithm=central --participation=0.1", "--participation & central"),
-    ("--algorithm=fedzo --directions=0", "--directions=0 & at least 1"),
-    ("--algorithm=baffle --protocol=own", "--protocol=own & per_client"),
-    ("--algorithm=pfedme --directions=3", "--directions & pfedme"),
     ("--algorithm=afl --model=mlp", "--algorithm=afl & --model=softmax"),
     # How flags are written.
     ("--rounds=many", "--rounds=many: must be a whole number"),
@@ -37,17 +28,28 @@ REFUSED = [
     ("--resume=when", "--resume=when: must be true or"),
     ("--client_lrr=1",
      "--client_lrr: unknown flag, did you mean 'client_lr'? & --help"),
-    ("--nonsense=1", "nonsense"), ("stray", "'stray'"),
+    ("stray", "'stray'"),
     ("--undefok=nosuch --nosuch=1", "--undefok=nosuch"),
-    ("--resume yes", "'yes': not a flag"), ("--out_dir", "--out_dir"),
+    ("--resume yes", "'yes': not a flag"),
     ("--out_dir --resume", "--out_dir: has no value; must be --out_dir=VALUE"),
     ("--resume --overwrite", "--resume & --overwrite"),
+    ("--out_dir=", "--out_dir=: empty"),
+    ("--out_dir=a\0b", r"--out_dir=a\x00b: must be printable"),
+    ("--out_dir=a\nb", "--out_dir=a b: must be printable text"),
+    ("--availability=a\r=b", "must be a list such as a,b,c"),
+    ("--out_dir=\udcff", r"--out_dir=\udcff: must be printable text"),
+    ("--out_dir=" + "a" * 256, "no path; its names have at most 255 bytes"),
+    ("--out_dir=" + "a/" * 2049, "no path;"),
+    ("--model=stack --layers=dense" + "9" * 5000, "at most 1,000,000,000"),
+    ("--model=stack --layers=" + "dense2," * 200 + "dense2",
+     "--layers: has 201 layers"),
+    ("--model=mlp --hidden=" + "2," * 100 + "2", "--hidden: has 101 layers"),
+    ("--flagfile", "--flagfile: must be --flagfile=FILE"),
     ("--flagfile=nowhere.flags", "nowhere.flags"),
     ("--flagfile=~nosuchuser/x", "--flagfile=~nosuchuser/x & user"),
     ("--targets=0.9,high", "--targets"),
     ("--device_cores=1,2,3", "--device_cores=1,2,3 & LEAST,MOST"),
     ("--device_cores=1.5,2", "1.5,2 & whole numbers"),
-    ("--device_cores=4,1", "4,1 & in this order"),
     ("--bandwidth_gbps=1,fast", "--bandwidth_gbps=1,fast & two numbers"),
     ("--newcomers_at=10", "--newcomers_at=10 & COUNT"),
     ("--newcomers_at=1:2:3", "1:2:3 & ROUND:COUNT"),
@@ -56,15 +58,9 @@ REFUSED = [
     # Ranges.
     ("--num_clients=5", "--participation=0.1 (the default): gives 0 of 5 "
      "clients a round; give more than 0.1, or --cohort_size"),
-    ("--l2=-1", "--l2=-1 & at least 0"), ("--num_seeds=0", "--num_seeds=0"),
     ("--seed=4294967295 --num_seeds=2", "--num_seeds=2 & 4294967296"),
-    ("--batch_size=99999999999999999999",
-     "--batch_size=99999999999999999999 & at most"),
-    ("--device_cores=0,4", "0,4 & between 1e-09"),
     ("--bandwidth_gbps=nan,1", "--bandwidth_gbps=nan,1 & between 1e-09"),
-    ("--server_gflops=inf", "--server_gflops=inf"),
     # Clients that are held out, come later, or change.
-    ("--validation_clients=100", "leaves none of the 100 & at most 99"),
     ("--validation_clients=60 --cohort_size=41",
      "--cohort_size=41 & 40 clients that --validation_clients=60 leaves"),
     ("--validation_clients=97",
@@ -75,7 +71,6 @@ REFUSED = [
      "--server=cg_line_search & --validation_clients & at least 1"),
     ("--newcomers_at=5:1,100:2",
      "5:1,100:2 & never join & --rounds=100 & at most 99"),
-    ("--newcomers_at=5:60,9:31", "leaves 9 of the 100 clients & at least 10"),
     ("--participation=1 --newcomers_at=5:1", "leaves 99 of the 100 & at least"),
     ("--algorithm=central --newcomers_at=5:100", "leaves 0 of the 100"),
     ("--validation_clients=50 --newcomers_at=5:46", "leaves 4 of the 50 cl"),
@@ -91,18 +86,8 @@ REFUSED = [
     ("--algorithm=losac --variant=table --shift=swap_part",
      "--shift & --variant=table"),
     # What two halves read.
-    ("--algorithm=clsfsvrg --validation_clients=5 --gamma=1",
-     "--gamma=1 & more than 0 & less than 1"),
-    ("--algorithm=cfsvrg --beta_rule=pr", "--beta_rule=pr & fr, pr+"),
-    ("--server=nesterov", "--server=nesterov & average & cg_line_search"),
-    ("--client_update=prx", "--client_update=prx & prox"),
-    ("--client_update=sgd --mu=1",
-     "--mu & not read with --client_update=sgd & prox"),
     ("--client_update=mime --base_momentum=.5",
      "--base_momentum & --base=sgd & momentum|adam"),
-    ("--client_update=svrg --threshold=3",
-     "--threshold & --num_models=1 & --num_models of 2 or more"),
-    ("--server=average --gamma=.5", "--gamma & --server=average"),
     ("--client_update=dyn --num_models=3",
      "--num_models=3 & linear term belongs to one model"),
     ("--client_update=losac --num_models=2", "--num_models=2 & delayed grad"),
@@ -112,24 +97,15 @@ REFUSED = [
      "--local_steps=0 & --variant=table"),
     ("--algorithm=losac --variant=table --batch_size=0",
      "--batch_size=0 & --variant=table"),
-    ("--algorithm=per_fedavg --hf_delta=.1", "--hf_delta & --hessian=fo"),
     # Data and models.
-    ("--data_dir=/x", "--data_dir & digits"),
     ("--dataset=npz --data_path=~nosuchuser/x",
      "--data_path=~nosuchuser/x & no such user"),
-    ("--dataset=synthetic --partition=iid",
-     "--partition=iid & synthetic comes with its clients"),
     ("--dataset=kmnist --partition=natural", "kmnist names no clients"),
     ("--dataset=tfds:made/up --model=stack --data_path=/x",
      "--data_path & --dataset=tfds:made/up & idx"),
-    ("--femnist=leaky", "--femnist & --dataset=digits"),
     ("--dataset=sent140", "--model=softmax & --dataset=sent140 & --model=lstm"),
     ("--dataset=sent140 --model=lstm --features=flatten",
      "--features=flatten & only none"),
-    ("--dataset=sent140 --model=lstm --data_path=/x",
-     "--data_path & --dataset=sent140"),
-    ("--dataset=sent140 --model=lstm --embedding=glove",
-     "--embedding=glove & frozen, learned"),
     ("--dataset=mnist --model=lstm", "--model=lstm & mnist & sent140"),
     ("--dataset=shakespeare --data_path=/x",
      "--model=softmax & characters & --model=lstm"),
@@ -137,38 +113,31 @@ REFUSED = [
      "--vocabulary=80 & 80 characters"),
     ("--dataset=npz --data_path=/x --sequence_length=9",
      "--sequence_length & --dataset=npz & sent140"),
-    ("--lstm_widths=8", "--lstm_widths & softmax"),
     ("--window_stride=2", "--window_stride & digits"),
+    ("--data_dir=/x", "--data_dir & digits"),
+    ("--femnist=leaky", "--femnist & --dataset=digits"),
+    ("--lstm_widths=8", "--lstm_widths & softmax"),
+    ("--layers=dense4", "--layers & --model=softmax"),
     ("--model=cnn --features=flatten", "cnn & images"),
-    ("--model=stack --layers=conv9-4", "kernel 9 is larger than its 8x8 input"),
-    ("--model=stack --layers=foo", "--layers=foo & convK-C"),
-    ("--model=stack --layers=dense0", "dense0 & at least 1"),
     ("--model=stack --features=flatten",
      "--layers=conv3-16 & needs images & --features=flatten"),
-    ("--layers=dense4", "--layers & --model=softmax"),
-    ("--algorithm=fedacnnl --ridge=-1", "--ridge=-1 & at least 0"),
-    ("--algorithm=fedacnnl --ridge=1,x", "--ridge=1,x & numbers"),
-    ("--algorithm=fedacnnl --model=mlp --hidden=8,8 --ridge=1,2",
-     "--ridge=1,2 & 2 numbers for 3 layers"),
     ("--algorithm=fedacnnl --code=position --code_high_passed=1",
      "--code_high_passed=1 & at most 0 & --model=softmax"),
     ("--algorithm=fedacnnl --batch_size=513",
      "--batch_size=513 & at most --max_batch_size=512"),
-    ("--algorithm=pfedacnnl --personal_ridge=0",
-     "--personal_ridge=0 & more than 0"),
-    ("--algorithm=pfedacnnl --noclustering --num_groups=3",
-     "--num_groups & --clustering"),
 ]
 
 
-@pytest.mark.parametrize("words,named", REFUSED, ids=[r[0] for r in REFUSED])
+@pytest.mark.parametrize(
+    "words,named", REFUSED, ids=[ascii(r[0][:70]) for r in REFUSED])
 def test_refused_in_one_line(words, named):
   if not any(f"--{flag}=" in words for flag in (
       "algorithm", "client_update", "server")):
     words = f"--algorithm=fedavg {words}"
   with pytest.raises(ValueError) as caught:
-    parse(words.split())
+    parse(words.split(" "))
   assert "\n" not in str(caught.value)
+  assert len(str(caught.value)) < 600 or len(words) < 600
   for part in named.split(" & "):
     assert part in str(caught.value)
 
@@ -228,36 +197,18 @@ def test_flag_files_that_cannot_be_read(tmp_path):
 
 
 def test_the_headline_has_what_validation_chose_for_ma():
-  headline = parse(["--flagfile=diversified/headline.flags"])
-  tuned = parse(["--flagfile=diversified/headline.flags",
-                 "--flagfile=diversified/methods/ma_fsvrg.flags"])
-  assert headline.hparams == tuned.hparams
+  headline = ["--flagfile=diversified/headline.flags"]
+  assert parse(headline).hparams == parse([
+      *headline, "--flagfile=diversified/methods/ma_fsvrg.flags"]).hparams
   assert "chosen: test" not in (
       config.PRESETS / "diversified" / "headline.flags").read_text("utf-8")
-  later = parse(["--flagfile=diversified/headline.flags",
-                 "--algorithm=ga_fsvrg"])  # later flags win
-  assert later.algorithm == "ga_fsvrg"
-
-
-def test_stated_preset_has_the_papers_values():
-  parsed = parse(["--flagfile=diversified/stated.flags"])
-  found = parsed.values | parsed.hparams
-  wanted = dict(l2=0.01, num_clients=400, beta1=0.0, beta2=0.999, client_lr=12,
-                num_models=4, threshold=4)
-  assert wanted == {name: found[name] for name in wanted}
 
 
 @pytest.mark.parametrize("words, values", [
     ("--dataset=femnist", dict(partition="natural", num_clients=200,
                                femnist="fixed", min_client_size=None)),
-    ("--dataset=sent140 --model=lstm --vocabulary=500 --num_clients=9 "
-     "--cohort_size=2", dict(partition="natural", min_client_size=20,
-                             vocabulary=500, sequence_length=25,
-                             embedding="frozen")),
     ("--dataset=shakespeare --data_path=/x --model=lstm",
      dict(partition="natural", sequence_length=80, embedding="learned")),
-    ("", dict(eval_protocols=("global", "local", "preferred"),
-              device_cores=(1, 4), bandwidth_gbps=(100.0, 100.0))),
     ("--newcomers_at=5:60,7:30", dict(
         newcomers_at=((5, 60), (7, 30)),
         eval_protocols=("global", "local", "preferred", "newcomers"))),
@@ -273,15 +224,7 @@ def test_what_flags_and_defaults_become(words, values):
   assert {name: found[name] for name in values} == values
 
 
-def test_epochs_replace_the_default_steps():
-  assert parse(["--algorithm=fsvrg", "--local_epochs=2"]).hparams[
-      "local_steps"] == 0
-
-
 @pytest.mark.parametrize("words, others", [
-    (["--algorithm=ga_fsvrg", "--num_models=3", "--noaccelerate",
-      "--cohort_size=12", "--partition=classes", "--hidden=4,5",
-      "--eval_protocols=global,local", "--model=mlp", "--num_seeds=2"], []),
     (["--algorithm=fedavg", "--eval_protocols=train"],
      ["--seed=1", "--client_lr=0.2", "--stop_at=train:loss:1"]),
     (["--algorithm=fedavg", "--newcomers_at=5:60,7:30"],
@@ -386,14 +329,20 @@ def test_help_names_every_flag_and_hyper_parameter(algorithm):
     assert f"--{name}:" in str(caught.value)
 
 
-def test_conditions_name_flags_that_exist():
+def test_conditions_name_options_and_values_that_exist():
+  """A misspelt one would never hold."""
   known = {flag.name: flag.field for flag in flags.run_flags()}
-  conditions = [field.metadata["when"] for field in known.values()
-                if field.metadata["when"]]
-  assert len(conditions) > 10
-  for clause in (clause for when in conditions for clause in when.clauses):
-    assert clause.name in known
-    if known[clause.name].metadata["choices"]:
-      assert set(clause.values) <= set(known[clause.name].metadata["choices"])
+  fields, choices = [*known.values()], {}
+  for entry in registry.ALGORITHMS.values():
+    fields += dataclasses.fields(entry.hparams)
+  for field in fields:
+    choices.setdefault(field.name, set()).update(
+        field.metadata["choices"] or ())
+  for field in fields:
+    for clause in field.metadata["when"].clauses if field.metadata[
+        "when"] else ():
+      assert clause.name in known or field.name not in known
+      if choices.get(clause.name):
+        assert set(clause.values) <= choices[clause.name], field.name
   assert set(flags.NEUTRAL) <= set(known)
   assert not set(known) & set(flags.hyper_fields())

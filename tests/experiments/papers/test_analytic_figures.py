@@ -7,13 +7,11 @@ import pytest
 
 from experiments import analytic as command
 from experiments.cli import config
-from experiments.papers.analytic import figures as analytic
-from experiments.reports import figures
-from fedjax_alg.records import tables as records
-from experiments.reports import suite, verdicts
-from fedjax_alg.records import summary as results
-from experiments.papers.analytic import claims
+from experiments.papers.analytic import claims, figures as analytic
+from experiments.reports import figures, suite, verdicts
 from fedjax_alg import registry
+from fedjax_alg.records import tables as records
+from tests import made_runs
 
 #: Beside the preset's Dirichlet partition: 6 clients, a tiny network.
 DIGITS = ("--dataset=digits", "--dirichlet_alpha=1", "--num_clients=6",
@@ -49,29 +47,19 @@ def outcome(folder, label, panel, algorithm, curves, seconds=(1.0, 0.0, 1.0),
     seconds: computation, communication, idle of each round.
     adapted: added to the accuracy of ``copy``.
   """
-  folder = folder / f"{panel}-{label}"
-  folder.mkdir()
-  curves = np.asarray(curves, float)
-  rows, rounds = [], []
-  for seed, curve in enumerate(curves):
-    for number, value in enumerate(curve, 1):
-      # Each client alone has no global model.
-      for protocol in ("global", "local", "copy")[algorithm == "local":]:
-        own = value + adapted * (protocol == "copy")
-        rows.append({
-            "round": number, "seed": seed, "protocol": protocol,
-            **dict.fromkeys(records.COLUMNS[3:], 0.5), "accuracy": own,
+  def columns(number, value, protocol):
+    own = value + adapted * (protocol == "copy")
+    return {"accuracy": own, "simulated_s": number * sum(seconds),
             "client_accuracy": np.nan if protocol == "global" else own - 0.01,
-            "simulated_s": number * sum(seconds), "seconds": 0.25 * number})
-      rounds.append({"round": number, "seed": seed,
-                     **dict(zip(records.SIMULATED, seconds))})
-  records.write_rows(folder / "rounds.csv", rounds, tuple(rounds[0]))
-  rows.sort(key=lambda r: (r["round"], r["seed"]))
-  summary = {**results.summarise(rows, (0.7, 0.9)),
-             "cost": {"rounds": curves.shape[1], "clients_per_round": 100}}
-  cell = suite.Cell(
-      panel, f"panel {panel}", label, (f"--algorithm={algorithm}",))
-  return suite.Outcome(cell, folder, rows, summary)
+            "seconds": 0.25 * number}
+
+  return made_runs.outcome(
+      suite.Cell(panel, f"panel {panel}", label, (f"--algorithm={algorithm}",)),
+      # Each client alone has no global model.
+      curves, columns, ("global", "local", "copy")[algorithm == "local":],
+      (0.7, 0.9), folder / f"{panel}-{label}",
+      lambda value: dict(zip(records.SIMULATED, seconds)),
+      clients_per_round=100)
 
 
 @pytest.fixture(name="timed")

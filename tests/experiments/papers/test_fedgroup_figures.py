@@ -7,14 +7,12 @@ import numpy as np
 import pytest
 
 from experiments import fedgroup as command
-from experiments.papers.fedgroup import figures as fedgroup, pretraining as pool
-from experiments.reports import figures, report
-from fedjax_alg.records import summary as results, tables as records
-from experiments.papers.fedgroup import tables
-from experiments.reports import suite, verdicts
-from experiments.papers.fedgroup import claims
+from experiments.papers.fedgroup import claims, figures as fedgroup, tables
+from experiments.papers.fedgroup import pretraining as pool
+from experiments.reports import figures, report, suite, verdicts
 from fedjax_alg.data.synthetic import synthetic
 from fedjax_alg.engine import loop
+from tests import made_runs
 from tests.experiments import shown
 
 DIGITS = ("--dataset=digits", "--features=flatten", "--partition=iid",
@@ -31,8 +29,6 @@ def test_what_happens_half_way():
     assert {cell.config.values["newcomers_at"] for cell in figures.cells(
         fedgroup.PAPER, fedgroup.FIGURES["newcomers"], request(*common))} == {
             ((half, 100),)}
-  assert {cell.config.values["shift_every"] for cell in shown.cells(
-      "fedgroup", "shift")} == {50}
 
 
 def test_what_is_not_there_is_left_out(monkeypatch, capsys):
@@ -111,23 +107,12 @@ FLAGS = ("--algorithm=fedavg", "--num_clients=9", "--cohort_size=3",
 
 def outcome(folder, label, panel, curves):
   """A run: ``curves`` [seeds, rounds] in every protocol and column."""
-  folder = folder / f"{panel}-{label}"
-  folder.mkdir(parents=True)
-  rows, rounds = [], []
-  for seed, curve in enumerate(curves):
-    for number, value in enumerate(curve, 1):
-      rows += [{"round": number, "seed": seed, "protocol": protocol,
-                **dict.fromkeys(records.COLUMNS[3:], 0.5),
-                "accuracy": value}
-               for protocol in ("global", "local", "newcomers")]
-      rounds.append({"round": number, "seed": seed, "discrepancy": 1 - value,
-                     "train_loss": 1 - value})
-  records.write_rows(folder / "rounds.csv", rounds, tuple(rounds[0]))
-  rows.sort(key=lambda r: (r["round"], r["seed"]))
-  summary = {**results.summarise(rows, (0.85,)),
-             "cost": {"rounds": len(curves[0])}}
-  cell = suite.Cell(panel, f"panel {panel}", label, FLAGS)
-  return suite.Outcome(cell, folder, rows, summary)
+  return made_runs.outcome(
+      suite.Cell(panel, f"panel {panel}", label, FLAGS), curves,
+      protocols=("global", "local", "newcomers"), targets=(0.85,),
+      folder=folder / f"{panel}-{label}",
+      of_round=lambda value: dict.fromkeys(
+          ("discrepancy", "train_loss"), 1 - value))
 
 
 def test_statements(tmp_path):
@@ -229,31 +214,23 @@ def test_table3_on_nine_partitions(more, number, monkeypatch):
   assert asked == [number]
 
 
-def test_nine_partitions_answer_table3(tmp_path):
-  found = [outcome(tmp_path, label, "a", np.full((3, 3), value))
-           for label, value in (("FG-EDC", 0.96), ("FeSEM", 0.891))]
-  words = {(a.method, a.metric): a
-           for a in fedgroup.FIGURES["table3_mnist"].further(found)}
-  assert {(a.figure, a.artifact, a.panel) for a in words.values()} == {
-      ("table3_mnist", "Table3", "a")}
-  assert words["FG-EDC", "gain_over_FeSEM"].ours.startswith("6.90")
-  assert {a.verdict for a in words.values()} == {"same"}
-
-
-def test_other_runs_on_femnist_answer_table3(tmp_path):
-  """Those of the MLP; the published generator has no numbers of its own."""
-  figure = fedgroup.FIGURES["table3_femnist"]
-  assert [(p.letter, p.data, p.flags) for p in figure.panels] == [
-      ("d", "femnist_mlp", ()), ("g", "femnist_mclr", ("--femnist=leaky",))]
+@pytest.mark.parametrize("name, panels, levels", [
+    ("table3_mnist", "a", (0.96, 0.891)),
+    # The published generator, g, has no numbers of its own.
+    ("table3_femnist", "dg", (0.968, 0.699))])
+def test_further_figures_answer_table3(tmp_path, name, panels, levels):
   found = [outcome(tmp_path, label, panel, np.full((3, 3), value))
-           for panel in "dg"
-           for label, value in (("FG-EDC", 0.968), ("FeSEM", 0.699))]
-  answered = figure.further(found)
+           for panel in panels for label, value in zip(
+               ("FG-EDC", "FeSEM"), levels)]
+  answered = fedgroup.FIGURES[name].further(found)
   assert {(a.figure, a.artifact, a.panel, a.verdict) for a in answered} == {
-      ("table3_femnist", "Table3", "d", "same")}
-  assert {(a.method, a.metric) for a in answered} == {
+      (name, "Table3", panels[0], "same")}
+  words = {(a.method, a.metric): a.ours for a in answered}
+  assert set(words) == {
       ("FG-EDC", "test_accuracy_max"), ("FG-EDC", "gain_over_FeSEM"),
       ("FeSEM", "test_accuracy_max")}
+  assert words["FG-EDC", "gain_over_FeSEM"].startswith(
+      f"{100 * (levels[0] - levels[1]):.2f}")
 
 
 def test_mapping_is_a_line_of_least_squares():

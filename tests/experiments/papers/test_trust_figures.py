@@ -96,23 +96,6 @@ def test_a_page_does_not_say_where_the_users_data_are(
   assert figures._without_places("Nothing in ./a.", here) == "Nothing in ./a."
 
 
-@pytest.mark.parametrize("words, says", [
-    ((), "--table: missing (one of niid_bench, "),
-    (("--table=nobody",), "--table"),
-    (("--table=afl", "--rounds=3"), "--rounds=3: not read by afl"),
-    (("--table=afl", "--panels=a"), "--panels: not read by afl"),
-    (("--table=afl", "--finished"), "--finished: not read by afl"),
-    (("--table=pfedme", "--finished", "--part=1/2"), "--part and --finished"),
-    (("--table=pfedme", "--lines=FedSGD", "--scale=quick"),
-     "--lines=FedSGD: no such line (one of pFedMe)"),
-    (("--table=niid_bench", "--fashion_mnist=/nowhere", "--panels=b"),
-     "/nowhere"),
-])
-def test_bad_input_is_one_line(tmp_path, capsys, words, says):
-  status, _, err = played(tmp_path, capsys, *words)
-  assert status == 2 and says in err and err.count("\n") == 1, err
-
-
 def test_the_table_of_afl(tmp_path, capsys):
   """The joint weights in every partition; 3 examples each of 48 features."""
   status, out, _ = played(tmp_path, capsys, "--table=afl", "--scale=quick")

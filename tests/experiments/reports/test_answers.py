@@ -157,12 +157,6 @@ def test_a_figure_that_goes_further_than_the_papers_counts_first():
       assert row.verdict == ("holds" if verdict == rule.NOT_RUN else verdict)
 
 
-def test_random_groups_are_not_the_papers_own():
-  own = publish.PAPERS["fedgroup"].own
-  assert "FG-EDC".startswith(own) and "FGP-MADC".startswith(own)
-  assert not "FG-RCC-EDC".startswith(own)
-
-
 @pytest.mark.parametrize("name", publish.CLAIMED)
 def test_no_row_is_silent(name):
   """Without a run each row says what was tried or why it has no number."""

@@ -7,17 +7,15 @@ import pytest
 
 from experiments import conjugate, diversified
 from experiments.cli import config
-from experiments.reports import central_time, figures
-from experiments.reports import plots, report, suite
-from fedjax_alg.records import tables as records
+from experiments.reports import central_time, figures, plots, report, suite
 from fedjax_alg import registry
 from tests import made_runs
+from tests.experiments import shown
 
 DIGITS = ("--dataset=digits", "--features=none", "--num_clients=20",
-          "--validation_clients=2",
-          "--size_sigma=0.3", "--rounds=4", "--participation=0.25",
-          "--noprogress")
-PAPERS = [diversified.PAPER, conjugate.PAPER]
+          "--validation_clients=2", "--size_sigma=0.3", "--rounds=4",
+          "--participation=0.25", "--noprogress")
+
 
 def request(*common, root=None, **more):
   return figures.Request(root, common, "here", **more)
@@ -25,6 +23,30 @@ def request(*common, root=None, **more):
 
 def cells_of(name, paper):
   return figures.cells(paper, paper.figures[name], request())
+
+
+@pytest.mark.parametrize("words, more, name, given", [
+    ((), dict(data_dir="/data"), "data_dir", "/data"),
+    (DIGITS, dict(data_dir="/data"), "data_dir", None),  # they read none
+    ((), {}, "num_seeds", 3), (("--num_seeds=2",), {}, "num_seeds", 2),
+    ((), dict(quick=True), "num_seeds", 1)])
+def test_what_is_given_goes_to_the_runs_that_read_it(words, more, name, given):
+  assert {cell.config.values[name] for cell in figures.cells(
+      diversified.PAPER, diversified.PAPER.figures["fig10"],
+      request(*words, **more))} == {given}
+
+
+def test_claims_name_lines_that_exist():
+  labels = {entry.label for entry in registry.ALGORITHMS.values()}
+  for artifact in ("fig1", "fig2", "fig5"):
+    for claim in report.load_claims("diversified", artifact):
+      assert claim.method in labels
+  for row in report.read_claims("conjugate"):
+    if row["artifact"] == "Fig2" and row["panel"] in list("abcd"):
+      assert row["method"] in labels
+    if row["artifact"] == "Fig4" and row["metric"] == "rounds_to_98%":
+      assert row["method"] in {c.label for c in shown.cells(
+          "conjugate", "fig4") if c.panel == "a"}
 
 
 @pytest.fixture(name="presets")
@@ -52,21 +74,6 @@ def _presets(tmp_path, monkeypatch):
   return folder
 
 
-def test_lines_are_chosen_by_their_labels(monkeypatch):
-  played = []
-  monkeypatch.setattr(
-      suite, "run_cells",
-      lambda cells, root, part: played.extend(cells) or [])
-  figure = diversified.PAPER.figures["fig1"]
-  ask = lambda *lines: figures.outcomes_of(
-      diversified.PAPER, figure, request(quick=True, lines=lines))
-  ask("FedAvg", "MA-FSVRG")
-  assert {cell.label for cell in played} == {"FedAvg", "MA-FSVRG"}
-  assert {cell.panel for cell in played} == set("abcd")
-  with pytest.raises(config.UsageError, match="--lines=FedSGD: no such line"):
-    ask("FedSGD")
-
-
 def test_a_line_is_parsed_only_if_it_is_asked_for():
   """FSVRG has no --mu, so the others' runs would be refused."""
   figure = figures.only("fig1", diversified.PAPER.figures["fig1"], "a")
@@ -75,22 +82,6 @@ def test_a_line_is_parsed_only_if_it_is_asked_for():
   assert cell.config.hparams["mu"] == 3
   with pytest.raises(config.UsageError, match="--mu"):
     figures.cells(diversified.PAPER, figure, request("--mu=3"))
-
-
-def test_data_dir_goes_to_the_runs_that_read_it():
-  figure = diversified.PAPER.figures["fig10"]
-  for words, given in (((), "/data"), (DIGITS, None)):
-    for cell in figures.cells(
-        diversified.PAPER, figure, request(*words, data_dir="/data")):
-      assert cell.config.values["data_dir"] == given
-
-
-def test_what_is_given_overrides_the_seeds_of_the_figure():
-  figure = diversified.PAPER.figures["fig10"]
-  for asked, seeds in ((request(), 3), (request("--num_seeds=2"), 2),
-                       (request(quick=True), 1)):
-    assert {cell.config.values["num_seeds"] for cell in figures.cells(
-        diversified.PAPER, figure, asked)} == {seeds}
 
 
 def test_methods_join_by_their_files(presets):
@@ -106,38 +97,6 @@ def test_methods_join_by_their_files(presets):
   cifar = {c.label: c.config for c in cells_of("fig6", conjugate.PAPER)}
   assert cifar["FedAvg"].hparams["client_lr"] == 0.25
   assert found["FedAvg"].hparams["client_lr"] == 0.5
-
-
-def test_lines_of_fig4(presets):
-  del presets
-  found = [(c.label, c.config.hparams["client_lr"])
-           for c in cells_of("fig4", conjugate.PAPER) if c.panel == "a"]
-  assert found == [("CLSFSVRG-0.1", 0.1), ("CLSFSVRG-0.5", 0.5),
-                   ("CLSFSVRG-0.8", 0.8), ("CLSFSVRG-1", 1.0)]
-  claimed = {c["method"] for c in report.read_claims("conjugate")
-             if c["artifact"] == "Fig4" and c["metric"] == "rounds_to_98%"}
-  assert claimed == {label for label, _ in found}
-
-
-def test_claims_name_methods_that_exist():
-  labels = {entry.label for entry in registry.ALGORITHMS.values()}
-  for artifact in ("fig1", "fig2", "fig5"):
-    for claim in report.load_claims("diversified", artifact):
-      assert claim.method in labels
-  for row in report.read_claims("conjugate"):
-    if row["artifact"] == "Fig2" and row["panel"] in list("abcd"):
-      assert row["method"] in labels
-
-
-@pytest.mark.parametrize("paper,ours,ci95,verdict", [
-    (98.2, 98.45, 0.1, "same"), (98.2, 98.6, 0.1, "above"),
-    (98.2, 97.8, 0.1, "below"), (98.2, 97.8, 0.5, "undecided"),
-    (98.2, 98.1, 0.6, "undecided"), (98.2, 60.0, float("nan"), "undecided"),
-    (98.2, 60.0, 5.0, "below"), (None, 50.0, 0.0, "no number in the paper")])
-def test_verdict(paper, ours, ci95, verdict):
-  made = suite.Outcome(suite.Cell("a", "10 %", "X", ()), pathlib.Path(), [], {})
-  row = report.Comparison(made, "accuracy", paper, ours, ci95)
-  assert row.verdict == verdict
 
 
 def test_a_figure_is_made_and_reused(tmp_path, monkeypatch, capsys):
@@ -249,52 +208,6 @@ def test_a_label_looks_the_same_in_every_panel():
   assert all(one[1] != two[1] for one, two in zip(drawn, drawn[1:]))
 
 
-def test_x_axes():
-  """Each point at the mean of its seeds' x; every axis is a column."""
-  from matplotlib import pyplot as plt
-  rows = [{"round": n, "seed": s, "protocol": "global", "accuracy": 0.1 * n,
-           "total_floats": 100 * n + 10 * s,
-           "total_example_gradients": n, "seconds": 0.5 * n}
-          for n in (1, 2) for s in (0, 2)]
-  for name, x in (("rounds", [1, 2]), ("floats", [110, 210]),
-                  ("example_gradients", [1, 2]), ("seconds", [0.5, 1.0])):
-    figure, axis = plt.subplots()
-    plots.draw_curves(axis, {"A": rows}, "global", "accuracy", name)
-    assert list(axis.lines[0].get_xdata()) == x
-    plt.close(figure)
-  known = {*records.COLUMNS, "seconds"}
-  assert {column for column, _ in plots.X_AXES.values()} <= known
-
-
-def test_quick_takes_the_first_and_the_last_panel(monkeypatch, tmp_path):
-  seen = []
-
-  def stop(paper, figure, request):
-    del paper, request
-    seen.append([p.letter for p in figure.panels])
-    raise config.UsageError("enough")
-
-  monkeypatch.setattr(figures, "outcomes_of", stop)
-  for words in ([], ["--panels=b,c"]):
-    assert diversified.main(["--figure=fig1", "--scale=quick",
-                             f"--out_dir={tmp_path}", *words]) == 2
-  assert seen == [["a", "d"], ["b", "c"]]
-
-
-def test_unknown_figure_and_panel(tmp_path, capsys):
-  for words, said in (
-      (["--figure=fig99"], "fig99"), (["--figure=fig1", "--panels=z"],
-                                      "--panels=z"),
-      (["--figure=fig1", "--nonsense=1"], "nonsense"),
-      (["--figure=fig1", "--x_axis=miles"], "miles"),
-      (["--figure=table1", "--x_axis=floats"], "--x_axis"),
-      (["--figure=table1", "--html"], "--html"), ([], "--figure")):
-    assert diversified.main([*words, f"--out_dir={tmp_path}"]) == 2
-    error = capsys.readouterr().err
-    assert said in error and error.count("\n") == 1
-  assert not list(tmp_path.iterdir())
-
-
 def test_a_cell_is_parsed_once_and_before_the_first_run(tmp_path, monkeypatch):
   parsed, executed = [], []
   parse = config.parse
@@ -315,15 +228,3 @@ def test_a_cell_is_parsed_once_and_before_the_first_run(tmp_path, monkeypatch):
   assert run.identity() == good.config.identity()
   assert run.values["out_dir"] == str(suite.run_folder(tmp_path, run))
   assert run.values["resume"] and not run.values["overwrite"]
-
-
-@pytest.mark.parametrize("flag,said", [
-    ("--resume", "goes on with unfinished runs by itself"),
-    ("--overwrite", "another --out_dir"), ("--dry_run", "experiments.run")])
-def test_flags_of_single_runs_are_refused(tmp_path, capsys, flag, said):
-  assert diversified.main(
-      ["--figure=fig1", flag, f"--out_dir={tmp_path / 'out'}"]) == 2
-  line = capsys.readouterr().err
-  assert line.startswith(f"error: {flag}: not of a figure command")
-  assert said in line and line.count("\n") == 1
-  assert not (tmp_path / "out").exists()

@@ -1,11 +1,14 @@
-"""Pictures: what their lines, bands and columns show."""
+"""Pictures: what their lines, bands, columns and ticks show."""
+
+import pathlib
 
 from matplotlib import pyplot as plt
 import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.reports import partitions, plots, styles
+from experiments.reports import partitions, plots, styles, sweeps
+from fedjax_alg.records import tables as records
 
 NUMBERS = np.array([[0.2, 0.5, 0.6], [0.3, 0.45, 0.8], [0.1, 0.52, 0.9]])
 
@@ -115,19 +118,6 @@ def test_a_log_axis_has_several_labels(axis, values):
   assert 4 <= len(set(labels)) <= 9
 
 
-def test_protocols_with_the_same_values_are_all_seen(monkeypatch):
-  seen = []
-  monkeypatch.setattr(plots, "save", lambda figure, *_: seen.append(figure))
-  plots.run_curves([], [row | {"loss": 1.0} for protocol in (
-      "global", "local", "train") for row in rows(
-          NUMBERS, protocol=protocol)], "a run")
-  lines = seen[0].axes[0].get_lines()
-  assert len({line.get_marker() for line in lines}) == 3
-  widths = [line.get_linewidth() for line in lines]
-  assert widths == sorted(widths, reverse=True) and len(set(widths)) == 3
-  plt.close(seen[0])
-
-
 @pytest.fixture(name="drawn")
 def _drawn(monkeypatch):
   """Calls a function of plots and gives the figure that it would save."""
@@ -141,6 +131,15 @@ def _drawn(monkeypatch):
   yield draw
   for figure in seen:
     plt.close(figure)
+
+
+def test_protocols_with_the_same_values_are_all_seen(drawn):
+  lines = drawn(plots.run_curves, [row | {"loss": 1.0} for protocol in (
+      "global", "local", "train") for row in rows(
+          NUMBERS, protocol=protocol)], "a run").axes[0].get_lines()
+  assert len({line.get_marker() for line in lines}) == 3
+  widths = [line.get_linewidth() for line in lines]
+  assert widths == sorted(widths, reverse=True) and len(set(widths)) == 3
 
 
 def words_of(figure):
@@ -298,15 +297,14 @@ def test_curves_as_a_picture_and_as_pdf(tmp_path):
       tmp_path / "two.pdf").read_bytes()
 
 
-def test_a_column_is_the_mean_of_clients_of_one_class(monkeypatch):
+def test_a_column_is_the_mean_of_clients_of_one_class(axis, monkeypatch):
   """1,000 clients, one without examples, and 30 columns."""
   monkeypatch.setattr(plots, "_COLUMNS", 30)
   rng = np.random.default_rng(0)
   held = np.zeros((1000, 5), int)
   held[np.arange(999), rng.integers(0, 5, 999)] = 20
   held[:999] += rng.integers(0, 10, (999, 5))
-  figure, axis = plt.subplots()
-  plots._client_map(figure, axis, held)
+  plots._client_map(axis.figure, axis, held)
   columns = np.asarray(axis.images[0].get_array()).T
   assert columns.shape == (30, 5)
   np.testing.assert_allclose(columns.sum(1), 1)
@@ -314,43 +312,47 @@ def test_a_column_is_the_mean_of_clients_of_one_class(monkeypatch):
   assert (np.diff(main) >= 0).all() and set(main) == set(range(5))
   shares = held[:999] / held[:999].sum(1, keepdims=True)
   np.testing.assert_allclose(columns.mean(0), shares.mean(0), atol=0.01)
-  plt.close(figure)
 
 
 @pytest.mark.parametrize("clients, panels", [(60, 1), (61, 3)])
-def test_few_clients_have_bars_and_many_a_map(
-    monkeypatch, tmp_path, clients, panels):
-  seen = []
-  monkeypatch.setattr(plots, "save", lambda figure, path: seen.append(figure))
-  plots.histogram(tmp_path / "x.png", np.full((clients, 3), 4), "title")
-  assert len(seen[0].axes) == panels  # map, colours, sizes
+def test_few_clients_have_bars_and_many_a_map(drawn, clients, panels):
+  axes = drawn(plots.histogram, np.full((clients, 3), 4), "title").axes
+  assert len(axes) == panels  # map, colours, sizes
   if panels == 3:
-    counts = [patch.get_height() for patch in seen[0].axes[1].patches]
-    assert sum(counts) == clients
-  plt.close(seen[0])
+    assert sum(patch.get_height() for patch in axes[1].patches) == clients
 
 
-def test_axes_of_costs_are_in_hours_and_logarithmic_where_a_line_is_short():
-  def timed(end):
-    return [dict(seed=0, round=i, protocol="global", accuracy=0.5,
-                 simulated_s=end * i / 4) for i in range(1, 5)]
-
-  for ends, scale, unit in (((4.0, 3.0), "linear", "seconds"),
-                            ((36000.0, 3600.0), "log", "hours")):
-    # A run without the protocol has no line.
-    runs = dict(zip(("FedAvg", "FedProx"), map(timed, ends))) | {"FSVRG": []}
-    _, axis = plt.subplots()
-    plots.draw_curves(axis, runs, "global", "accuracy", "simulated_s")
-    assert axis.get_xscale() == scale
-    assert axis.get_xlabel().startswith(unit)
-    found = [line.get_xdata()[-1] for line in axis.lines]
-    assert found == [end / {"seconds": 1, "hours": 3600}[unit] for end in ends]
-    plt.close(axis.figure)
+@pytest.mark.parametrize("name, x", [
+    ("rounds", [1, 2]), ("floats", [110, 210]), ("seconds", [0.5, 1.0])])
+def test_a_point_lies_at_the_mean_of_its_seeds(axis, name, x):
+  table = [{"round": n, "seed": s, "protocol": "global", "accuracy": 0.1 * n,
+            "total_floats": 100 * n + 10 * s, "seconds": 0.5 * n}
+           for n in (1, 2) for s in (0, 2)]
+  plots.draw_curves(axis, {"A": table}, "global", "accuracy", name)
+  assert list(axis.lines[0].get_xdata()) == x
+  assert {column for column, _ in plots.X_AXES.values()} <= {
+      *records.COLUMNS, "seconds"}
 
 
-def test_words_at_one_place_are_written_apart():
+@pytest.mark.parametrize("ends, scale, unit, second", [
+    ((4.0, 3.0), "linear", "seconds", 1),
+    ((36000.0, 3600.0), "log", "hours", 3600)])
+def test_axes_of_costs_are_in_hours_and_logarithmic_where_a_line_is_short(
+    axis, ends, scale, unit, second):
+  runs = {label: [dict(seed=0, round=i, protocol="global", accuracy=0.5,
+                       simulated_s=end * i / 4) for i in range(1, 5)]
+          for label, end in zip(("FedAvg", "FedProx"), ends)}
+  runs["FSVRG"] = []  # a run without the protocol has no line
+  plots.draw_curves(axis, runs, "global", "accuracy", "simulated_s")
+  assert axis.get_xscale() == scale and axis.get_xlabel().startswith(unit)
+  assert [line.get_xdata()[-1] for line in axis.lines] == [
+      end / second for end in ends]
+
+
+def test_words_at_one_place_are_written_apart(axis):
   """Four words at one corner: none on another, on a point or outside."""
-  figure, axis = plots.plt.subplots(figsize=(5.0, 4.0))
+  figure = axis.figure
+  figure.set_size_inches(5.0, 4.0)
   points = np.concatenate([np.full((9, 2), 0.99), [[0.0, 0.0]]])
   axis.scatter(*points.T, label="all")
   axis.legend(loc="lower right")
@@ -365,4 +367,46 @@ def test_words_at_one_place_are_written_apart():
     assert not any(box.overlaps(other) for other in boxes[:number])
     assert not box.count_contains(spots)
     assert frame.contains(box.x0, box.y0) and frame.contains(box.x1, box.y1)
-  plots.plt.close(figure)
+
+
+def settings(values, accuracy):
+  """Settings with the same accuracies [seeds] at every value of two names."""
+  return [sweeps.Setting(
+      {"client_lr": value, "mu": mu}, pathlib.Path(), [
+          {"round": 1, "seed": seed, "protocol": "validation",
+           "accuracy": share} for seed, share in enumerate(accuracy)])
+          for value in values for mu in ("0", "1")]
+
+
+@pytest.fixture(name="draw")
+def _draw(drawn):
+  return lambda *args: drawn(sweeps.draw, sweeps.Sweep(
+      settings(*args), "validation", "accuracy", "final"), "title").axes[0]
+
+
+@pytest.mark.parametrize("values,scale", [
+    (("0.01", "0.1", "0.3"), "log"), (("1", "2", "4"), "linear"),
+    (("0", "0.001", "1"), "linear"), (("adam", "sgd"), "linear")])
+def test_ticks_are_the_swept_values(draw, values, scale):
+  axis = draw(values, (0.5, 0.6))
+  assert axis.get_xscale() == scale
+  assert [tick.get_text() for tick in axis.get_xticklabels()] == list(values)
+  places = np.array(axis.get_xticks())
+  assert np.diff(axis.transData.transform(
+      np.c_[places, places])[:, 0]).min() > 40  # pixels
+
+
+def test_intervals_end_where_shares_do(draw):
+  axis = draw(("1", "2"), (0.1, 0.99))
+  ends = np.array([bar.get_segments() for bar in axis.collections])[..., 1]
+  np.testing.assert_allclose((ends.min(), ends.max()), (0, 100), atol=1e-9)
+  low, high = axis.get_ylim()
+  assert -2 < low <= 0 and 100 <= high < 102
+
+
+def test_lines_with_the_same_values_stand_side_by_side(draw):
+  one, two = (bars.lines[0] for bars in draw(("1", "2"), (0.5, 0.6)).containers)
+  np.testing.assert_array_equal(one.get_ydata(), two.get_ydata())
+  assert (one.get_xdata() < two.get_xdata()).all()
+  assert one.get_marker() != two.get_marker()
+  assert one.get_linestyle() != two.get_linestyle()

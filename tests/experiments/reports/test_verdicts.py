@@ -1,41 +1,34 @@
-"""Every kind of verdict, from made-up outcomes."""
+"""Every kind of verdict, from made-up outcomes, also of several partitions."""
 
 import dataclasses
-import pathlib
 
 import numpy as np
 import pytest
 
-from experiments.reports import report, suite, cost_to_accuracy as targets
-from experiments.reports import verdicts
-from fedjax_alg.records import tables as records, summary as results
 from experiments.papers.conjugate import claims as conjugate
 from experiments.papers.diversified import claims as diversified
 from experiments.papers.fedgroup import claims as fedgroup
+from experiments.reports import answers, cost_to_accuracy as targets
+from experiments.reports import partitions, report, suite, verdicts
+from fedjax_alg.records import summary as results
+from tests import made_runs
 
 pytestmark = pytest.mark.fast
 
 
-def outcome(label, curves, panel="a", loss=None, floats=10, steady=0.1,
-            down=2, up=3, how="tuned"):
+def outcome(label, curves, panel="a", floats=10, steady=0.1, how="tuned"):
   """A run whose accuracy is ``curves`` [seeds][rounds], from round 1 on."""
-  rows = []
-  for seed, curve in enumerate(np.atleast_2d(np.asarray(curves, float))):
-    for number, value in enumerate(curve, 1):
-      here = {"accuracy": value,
-              "loss": 1 - value if loss is None else loss[number - 1]}
-      for protocol in ("global", "train"):
-        rows.append({
-            "round": number, "seed": seed, "protocol": protocol,
-            **dict.fromkeys(records.COLUMNS[3:], 0.5), **here,
-            "floats_down": down, "floats_up": up,
-            "total_floats": floats * number, "seconds": steady * number})
-  rows.sort(key=lambda r: (r["round"], r["seed"]))
-  summary = {**results.summarise(rows, (0.98,)),
-             "cost": results.cost(rows, 2, rows),
-             "timing": {"steady_s_per_round": steady}}
-  cell = suite.Cell(panel, f"panel {panel}", label, (), protocol=how)
-  return suite.Outcome(cell, pathlib.Path("nowhere"), rows, summary)
+  def columns(number, value, protocol):
+    del protocol
+    return {"loss": 1 - value, "floats_down": 2, "floats_up": 3,
+            "total_floats": floats * number, "seconds": steady * number}
+
+  made = made_runs.outcome(
+      suite.Cell(panel, f"panel {panel}", label, (), protocol=how), curves,
+      columns, ("global", "train"))
+  return made._replace(summary=made.summary | {
+      "cost": results.cost(made.rows, 2, made.rows),
+      "timing": {"steady_s_per_round": steady}})
 
 
 def flat(label, *levels, panel="a", rounds=20, how="tuned"):
@@ -53,11 +46,14 @@ ABOVE = verdicts.Statement(
     ((0.9, 0.91, 0.9), (0.8, 0.8, 0.81), "holds"),
     ((0.7, 0.71, 0.7), (0.8, 0.8, 0.81), "does not hold"),
     ((0.8, 0.9, 0.7), (0.8, 0.8, 0.79), "undecided"),
-    ((0.9,), (0.8,), "undecided")])
+    ((0.9,), (0.8,), "undecided"), ((0.9,), (), "not run")])
 def test_difference(a, b, word):
-  measured, verdict = verdicts.judge(ABOVE, [flat("A", *a), flat("B", *b)])
+  runs = [flat(label, *levels) for label, levels in (("A", a), ("B", b))
+          if levels]
+  measured, verdict = verdicts.judge(ABOVE, runs)
   assert verdict == word
-  assert measured.startswith("a: ") and (" +- " in measured) == (len(a) > 1)
+  assert measured.startswith("a: ") if b else "B" in measured
+  assert (" +- " in measured) == (len(a) > 1)
 
 
 def test_other_data_than_the_papers_decide_nothing():
@@ -90,11 +86,6 @@ def test_other_data_than_the_papers_decide_nothing():
   assert verdicts.judge(claim, runs)[1] == "not comparable"
 
 
-def test_missing_method_is_not_run():
-  measured, verdict = verdicts.judge(ABOVE, [flat("A", 0.9)])
-  assert verdict == "not run" and "B" in measured
-
-
 def test_one_panel_against_is_enough():
   found = [flat("A", 0.9, 0.9), flat("B", 0.8, 0.8),
            flat("A", 0.7, 0.7, panel="b"), flat("B", 0.8, 0.8, panel="b")]
@@ -104,20 +95,17 @@ def test_one_panel_against_is_enough():
 
 
 def test_section():
-  text = verdicts.section([ABOVE], [flat("A", 0.9), flat("B", 0.8)])
-  assert text.splitlines()[0] == (
-      "## What is said in words")
-  assert "| A above B | a: +10.00 | too close to call |" in text.splitlines()
-  stated = [flat("A", 0.7, 0.7, how="stated"),
-            flat("B", 0.8, 0.8, how="one rate")]
-  text = verdicts.section(
-      [ABOVE], [flat("A", 0.9, 0.9), flat("B", 0.8, 0.8), *stated])
+  def text(a, b, *more):
+    return verdicts.section([ABOVE], [flat("A", *a), flat("B", *b), *more])
+
+  lines = text((0.9,), (0.8,)).splitlines()
+  assert lines[0] == "## What is said in words" and "One seed" in lines[-1]
+  assert "| A above B | a: +10.00 | too close to call |" in lines
+  assert "One seed" not in text((0.9, 0.8), (0.8,))
   assert ("| A above B | a: +10.00 +- 0.00 | holds | a: -10.00 +- 0.00 | does "
-          "not hold |") in text
-  text = verdicts.section([ABOVE], [flat("A", 0.9), flat("B", 0.8)])
-  assert "One seed" in text
-  text = verdicts.section([ABOVE], [flat("A", 0.9, 0.8), flat("B", 0.8)])
-  assert "One seed" not in text
+          "not hold |") in text(
+              (0.9, 0.9), (0.8, 0.8), flat("A", 0.7, 0.7, how="stated"),
+              flat("B", 0.8, 0.8, how="one rate"))
   assert verdicts.section((), []) == ""
 
 
@@ -197,46 +185,32 @@ def rising(label, at, panel="a", seeds=2, end=100, how="tuned"):
   return outcome(label, [curve] * seeds, panel, how=how)
 
 
-@pytest.mark.parametrize("own,other,words", [
-    (40, None, ["holds", "holds", "not run"]),
-    (40, 90, ["holds", "does not hold", "holds"]),
-    (40, 60, ["holds", "does not hold", "does not hold"]),
-    (80, 60, ["does not hold"] * 3)])
-def test_rounds_to_98(own, other, words):
-  found = [rising("CLSFSVRG", own), rising("FedAvg", other)]
+@pytest.mark.parametrize("own,other,end,words", [
+    (40, None, 100, ["holds", "holds", "not run"]),
+    (40, 90, 100, ["holds", "does not hold", "holds"]),
+    (40, 60, 100, ["holds", "does not hold", "does not hold"]),
+    (80, 60, 100, ["does not hold"] * 3),
+    (None, None, 30, ["not run"] * 3)])  # says nothing of 100 rounds
+def test_rounds_to_98(own, other, end, words):
+  found = [rising("CLSFSVRG", own, end=end), rising("FedAvg", other, end=end)]
   assert [verdicts.judge(s, found)[1] for s in conjugate.FIG2[:3]] == words
 
 
-def test_a_short_run_says_nothing_of_100_rounds():
-  found = [rising("CLSFSVRG", None, end=30), rising("FedAvg", None, end=30)]
-  assert {verdicts.judge(s, found)[1] for s in conjugate.FIG2[:3]} == {
-      "not run"}
-
-
-@pytest.mark.parametrize("floats,word", [
-    (100, "holds"), (40, "does not hold")])
-def test_communication_saved(floats, word):
+@pytest.mark.parametrize("losac,floats,word,bound", [
+    (0.97, 100, "holds", ""), (0.97, 40, "does not hold", ""),
+    # What LoSAC has spent by then: enough for the claim, or undecided.
+    (0.6, 100, "holds", "more than "), (0.6, 40, "undecided", "more than ")])
+def test_communication_saved(losac, floats, word, bound):
+  """One that never gets there gives a bound."""
   found = [outcome("CLSFSVRG", [[0.5, 0.97]] * 2, "d"),
-           *(outcome(label, [[0.5, 0.97]] * 2, "d", floats=floats)
-             for label in ("LoSAC", "LoSAC, client"))]
+           outcome("LoSAC", [[0.5, losac]] * 2, "d", floats=floats),
+           outcome("LoSAC, client", [[0.5, 0.97]] * 2, "d",
+                   floats=100 if bound else floats)]
   (statement,) = conjugate.fig7(0.965)
-  measured, verdict = verdicts.judge(statement, found)
-  saved = f"{100 - 1000 / floats:+.1f} +- 0.0 %"
-  assert (verdict, measured) == (
-      word, f"LoSAC: {saved}; LoSAC, client: {saved}")
-
-
-@pytest.mark.parametrize("floats,word", [
-    (100, "holds"), (40, "undecided")])
-def test_one_that_never_gets_there_gives_a_bound(floats, word):
-  """What LoSAC has spent by then: enough for the claim, or undecided."""
-  found = [outcome("CLSFSVRG", [[0.5, 0.97]] * 2, "d"),
-           outcome("LoSAC", [[0.5, 0.6]] * 2, "d", floats=floats),
-           outcome("LoSAC, client", [[0.5, 0.97]] * 2, "d", floats=100)]
-  (statement,) = conjugate.fig7(0.965)
-  measured, verdict = verdicts.judge(statement, found)
-  assert verdict == word
-  assert f"LoSAC: more than {100 - 1000 / floats:+.1f} +- 0.0 %;" in measured
+  saved, other = (f"{100 - 1000 / each:+.1f} +- 0.0 %"
+                  for each in (floats, 100 if bound else floats))
+  assert verdicts.judge(statement, found) == (
+      f"LoSAC: {bound}{saved}; LoSAC, client: {other}", word)
 
 
 def central(monkeypatch, **seconds):
@@ -320,9 +294,9 @@ def around(mean, half, count=3):
 
 def test_an_interval_of_41_points_is_not_the_same():
   """MA-FSVRG, stated: 72.94 +- 41.61 beside the paper's 95.0."""
-  row = report.Comparison(
-      flat("MA-FSVRG", 0.7), "macro_precision", 95.0, 72.94, 41.61)
-  assert row.verdict == "undecided"
+  for paper, verdict in ((95.0, "undecided"), (None, "no number in the paper")):
+    assert report.Comparison(flat("MA-FSVRG", 0.7), "macro_precision", paper,
+                             72.94, 41.61).verdict == verdict
   assert verdicts.same(around(72.94, 41.61), 95.0).holds is None
 
 
@@ -367,3 +341,102 @@ def test_a_saving_on_the_weaker_variant_is_not_enough():
   found.append(outcome("LoSAC, client", [[0.5, 0.97]] * 3, "d", floats=28))
   measured, verdict = verdicts.judge(claim, found)
   assert verdict == "does not hold" and "LoSAC, client: +64.3" in measured
+
+
+def pool(*parts):
+  return suite._pool(parts)
+
+
+def test_the_interval_is_over_the_means_of_the_partitions():
+  one, two = flat("A", 0.9, 0.92), flat("A", 0.8, 0.82)
+  found = pool(one, two)
+  late = found.summary["mean_last_10"]["global"]["accuracy"]
+  assert late["values"] == pytest.approx([0.91, 0.81])
+  assert late["ci95"] == pytest.approx(results.spread([0.91, 0.81])["ci95"])
+  for measure in (verdicts.late("accuracy"), verdicts.mean_over(1, 5),
+                  verdicts.best("accuracy")):
+    np.testing.assert_allclose(measure(found), [91, 81])
+  assert {r["seed"] for r in found.rows} == {
+      0, 1, partitions.STRIDE, partitions.STRIDE + 1}
+  assert len(verdicts.rounds_to(0.85)(found)) == 4
+  assert [r["round"] for r in found.rows] == sorted(
+      r["round"] for r in found.rows)
+  assert found.summary["rounds_to"]["0.98"]["values"] == [None] * 4
+
+
+def test_another_partition_may_undo_what_seeds_show():
+  """Seeds alone are 5 points apart for sure; a second partition disagrees."""
+  above = verdicts.Statement("p", "f", "", verdicts.higher(
+      "A", "B", verdicts.late("accuracy")))
+  first = [flat("A", 0.9, 0.9, 0.9), flat("B", 0.85, 0.85, 0.85)]
+  second = [flat("A", 0.7, 0.7, 0.7), flat("B", 0.8, 0.8, 0.8)]
+  assert verdicts.judge(above, first)[1] == "holds"
+  both = [pool(*pair) for pair in zip(first, second)]
+  assert verdicts.judge(above, both)[1] == "undecided"
+
+
+def test_the_first_partition_is_that_of_the_plain_run():
+  cell = suite.Cell("a", "A", "A", ("--algorithm=fedavg",
+                                    "--partition_seed=5"))
+  assert [one.flags[2:] for one in cell.on(3)] == [
+      (), ("--partition_seed=6",), ("--partition_seed=7",)]
+  assert [one.flags[2:] for one in cell.on((5, 9))] == [
+      (), ("--partition_seed=9",)]
+
+
+def test_a_table_says_what_its_intervals_cover():
+  plain = flat("A", 0.9, 0.9, 0.9)
+  assert "over 3 seeds of one partition" in partitions.said([plain])
+  assert "of one seed has none" not in partitions.said([plain])
+  mixed = partitions.said([plain, flat("A", 0.9)])
+  assert "over 1 or 3 seeds" in mixed and "A run of one seed has none" in mixed
+  words = partitions.said([pool(plain, plain)])
+  assert "over 2 partitions of the data" in words
+  assert words.endswith("each with the mean of 3 seeds.")
+  assert "no interval" in partitions.said([flat("A", 0.9)])
+
+
+def test_several_models_are_shown_by_their_mean():
+  """The best of K on test data is never what is judged."""
+  run = flat("MA", 0.9, 0.9)
+  rows = [row | {"protocol": "global_mean", "accuracy": 0.6}
+          for row in run.rows if row["protocol"] == "global"]
+  run = run._replace(rows=[*run.rows, *rows])
+  found = suite.fair(run._replace(summary=run.summary | results.summarise(
+      run.rows, (0.98,))))
+  np.testing.assert_allclose(verdicts.late("accuracy")(found), 60)
+  np.testing.assert_allclose(
+      verdicts.late("accuracy", "global_best")(found), 90)
+  np.testing.assert_allclose(verdicts.mean_over(1, 5)(found), 60)
+  assert suite.fair(flat("A", 0.9)).rows == flat("A", 0.9).rows
+
+
+def test_savings_count_each_partition_once():
+  parts = [rising("A", 20)] * 3
+  saved = targets.saving(
+      [10, 20, 30, 40, None, 5], [20, 20, 60, 60, 9, 10], parts)
+  # In the third partition both get there with one seed alone.
+  np.testing.assert_allclose(saved, [25.0, (50 + 100 / 3) / 2, 50.0])
+  np.testing.assert_allclose(
+      targets.saving([10, None, 30], [20, 8, 60]), [50.0, 50.0])
+  with pytest.raises(verdicts.NotRun):
+    targets.saving([None, 3], [4, None], parts[:2])
+
+
+def test_a_number_of_pooled_runs_has_an_interval_over_partitions():
+  pooled = pool(*(rising("A", at, "d") for at in (20, 30, 40)))
+  claim = report.Claim(
+      "Fig2", "d", "A", "rounds_to_98%", 30.0, "rounds", "", None)
+  measured = verdicts.rounds_to(0.98)(pooled)
+  assert len(measured) == 6
+  for parts, values in ((pooled.parts, [20.0, 30.0, 40.0]), ((), measured)):
+    assert answers.number(measured, claim, parts=parts)[0] == results.shown(
+        results.spread(values))
+
+
+def test_the_accuracy_at_a_round_has_an_interval_over_partitions():
+  levels = (0.95, 0.96, 0.98)
+  pooled = pool(*(flat("MimeSVRG", level, level, panel="d", rounds=100)
+                  for level in levels))
+  text = targets.accuracy_at("conjugate", "Fig2")([pooled])
+  assert results.shown(results.spread([100 * v for v in levels])) in text
