@@ -51,8 +51,7 @@ def test_a_write_that_is_interrupted_leaves_what_was_there(
 def test_what_would_run_code_is_never_loaded(tmp_path):
   """A file of pickled objects, with a manifest that fits it."""
   path = tmp_path / "a.npz"
-  cache.read_or_build(
-      path, "one", lambda: {"x": np.array([{}], dtype=object)})
+  cache.read_or_build(path, "one", lambda: {"x": np.array([{}], dtype=object)})
   same(cache.read_or_build(path, "one", arrays), arrays())
 
 

@@ -39,8 +39,7 @@ def hog_by_loops(image, block, stride, bins, norm, scale, eps):
 def test_hog_is_the_loop(norm, shape, block, stride, bins):
   rng = np.random.default_rng(0)
   # Few grey levels: flat regions, empty blocks and exact angles all occur.
-  images = rng.choice(
-      np.array([0, 0, 0, 17, 255], np.uint8), (3, *shape, 1))
+  images = rng.choice(np.array([0, 0, 0, 17, 255], np.uint8), (3, *shape, 1))
   images[0, :shape[0] // 2] = 0
   got = features.hog(
       images, block, stride, bins, norm=norm, scale=1.5, eps=1e-3)
@@ -142,8 +141,7 @@ def test_none_and_flatten():
   plain = features.none(images)
   assert plain.dtype == np.float32 and plain.shape == images.shape
   np.testing.assert_allclose(plain, images / 255, rtol=1e-6)
-  np.testing.assert_array_equal(
-      features.flatten(images), plain.reshape(2, 4))
+  np.testing.assert_array_equal(features.flatten(images), plain.reshape(2, 4))
   tokens = np.array([[3, 1]], np.int32)
   assert features.none(tokens).dtype == np.int32
 

@@ -66,8 +66,7 @@ def test_another_object_is_no_data_set():
 
 @pytest.fixture(scope="module", name="frame")
 def fixture_frame():
-  pandas = pytest.importorskip(
-      "pandas", reason="the package pandas is missing")
+  pandas = pytest.importorskip("pandas", reason="the package pandas is missing")
   return pandas.DataFrame({
       "age": np.arange(N), "height": NUMBERS[:, 0], "city": NAMES,
       "y": LABELS, "kind": pandas.Categorical(np.array(list("cab"))[LABELS]),

@@ -19,8 +19,7 @@ def test_so_many_join_at_each_round():
 
 def test_the_seed_decides_who():
   made = [with_newcomers(PARTITION, [(3, 5)], seed) for seed in range(60)]
-  np.testing.assert_array_equal(
-      made[0], with_newcomers(PARTITION, [(3, 5)], 0))
+  np.testing.assert_array_equal(made[0], with_newcomers(PARTITION, [(3, 5)], 0))
   often = (np.stack(made) > 0).sum(0)
   assert often.min() > 0 and often.max() < 25  # anybody, nobody always
   # Neither the draws of the partition nor those of the clients held out.

@@ -86,8 +86,7 @@ def complete(kind, examples, num_clients, seed, minimum=10, **options):
 @given(data_sets(), st.integers(1, 8), st.floats(0, 2))
 def test_iid(data, num_clients, sigma):
   examples, seed = data
-  partition, _ = complete(
-      "iid", examples, num_clients, seed, size_sigma=sigma)
+  partition, _ = complete("iid", examples, num_clients, seed, size_sigma=sigma)
   if sigma == 0:
     assert np.ptp(partition.train_size) <= 1
 
@@ -413,8 +412,7 @@ def test_an_empty_client_gets_an_example_of_who_has_most_to_spare():
     train = rng.integers(0, 6, (40, 4)) * (rng.random((40, 4)) < 0.6)
     train[::7] *= 5
     available = rng.integers(5, 25, 4)
-    found = allocate.spread_test(
-        train, available, np.random.default_rng(seed))
+    found = allocate.spread_test(train, available, np.random.default_rng(seed))
     rng = np.random.default_rng(seed)
     first = np.stack([allocate.largest_remainder(
         column.astype(float), int(count), rng) for column, count in zip(

@@ -378,8 +378,7 @@ def test_mnist_from_tfds(tmp_path):
 def test_digits_are_those_of_scikit_learn(monkeypatch):
   """Also where a later version keeps its file elsewhere."""
   by_file = sources.load_digits()
-  monkeypatch.setattr(
-      sources.importlib.util, "find_spec", lambda name: None)
+  monkeypatch.setattr(sources.importlib.util, "find_spec", lambda name: None)
   by_import = sources.load_digits()
   for name in ("x_train", "y_train", "x_test", "y_test"):
     np.testing.assert_array_equal(

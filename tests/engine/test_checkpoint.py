@@ -216,8 +216,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path, damage):
   state, facts, warnings = checkpoint.load_latest(tmp_path, LIKE)
   assert facts["round"] == 1
   problems.assert_equal(state, state_of(1))
-  assert warnings == [
-      f"checkpoint {path} is damaged; using the one before it"]
+  assert warnings == [f"checkpoint {path} is damaged; using the one before it"]
 
 
 def test_every_flipped_byte_is_found(tmp_path):

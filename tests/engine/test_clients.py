@@ -53,8 +53,7 @@ CASES = [("sequential", 0, False), ("vmap", 0, False), ("python", 0, False),
 
 def added(total, shared, shard, pair, number):
   size = shard.size.astype(jnp.float32)
-  return (total[0] + shared * size * pair[1],
-          total[1] + number * shard.size)
+  return (total[0] + shared * size * pair[1], total[1] + number * shard.size)
 
 
 def summed(shared, shard, pair, number):

@@ -149,8 +149,7 @@ def test_every_global_model_on_all_rows_of_a_kind(problem, case, protocol):
 @pytest.mark.parametrize("protocol, who", [
     ("local", ~NEW), ("newcomers", NEW), ("assigned", GROUP >= 0),
     ("copy", ~NEW)])
-def test_the_sum_of_the_own_tests_of_some_clients(
-    problem, case, protocol, who):
+def test_the_sum_of_the_own_tests_of_some_clients(problem, case, protocol, who):
   confusion, loss, accuracy = np.zeros((L, L)), np.zeros(L), []
   for i in np.flatnonzero(who):
     x, y = case.tests[i]
@@ -209,8 +208,7 @@ def test_preferred_weighs_each_class_as_its_clients_hold_it(problem, case):
 def test_a_subset_of_the_protocols(problem, case):
   run = evaluate.make_evaluate(
       toy(None), problem.model, ("local",), clients.ClientMap())
-  counts = run(all_there(case.data), case.state,
-               jax.random.key(0))
+  counts = run(all_there(case.data), case.state, jax.random.key(0))
   assert set(counts) == {"local"}
   for name in ("rows", "hits", "predicted"):
     np.testing.assert_array_equal(
@@ -259,8 +257,7 @@ def test_newcomers_where_there_are_none(problem, case):
   run = evaluate.make_evaluate(
       toy(), problem.model, ("newcomers",), clients.ClientMap())
   with pytest.raises(ValueError, match="every client is there from the start"):
-    jax.eval_shape(run, all_there(case.data), case.state,
-                   jax.random.key(0))
+    jax.eval_shape(run, all_there(case.data), case.state, jax.random.key(0))
 
 
 def test_what_a_method_has_of_the_protocols():
@@ -277,8 +274,7 @@ def test_what_a_method_has_of_the_protocols():
 
 def test_an_unknown_protocol_is_named(problem):
   with pytest.raises(ValueError, match="^evaluate=test: must be one of global"):
-    evaluate.make_evaluate(
-        toy(), problem.model, ("test",), clients.ClientMap())
+    evaluate.make_evaluate(toy(), problem.model, ("test",), clients.ClientMap())
 
 
 def test_protocols_that_read_no_test_data():

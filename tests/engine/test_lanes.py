@@ -63,8 +63,7 @@ def played(problem, inputs, weights, **options):
 @pytest.fixture(scope="module", name="weights")
 def fixture_weights():
   """[S, 2]; the padding slot, which sends NaN, counts in no sum."""
-  return jnp.array(
-      [[1, 0], [0, 2], [0, 0], [3, 1], [0, 0], [0.5, 0], [0, 4.0]])
+  return jnp.array([[1, 0], [0, 2], [0, 0], [3, 1], [0, 0], [0.5, 0], [0, 4.0]])
 
 
 @pytest.fixture(scope="module", name="expected")
@@ -72,8 +71,7 @@ def fixture_expected(problem, inputs, weights):
   return played(problem, inputs, weights, mode="sequential")
 
 
-def test_lanes_give_what_clients_give_alone(
-    problem, inputs, weights, expected):
+def test_lanes_give_what_clients_give_alone(problem, inputs, weights, expected):
   """In the order of the slots, and by row: NaN of one row stays there."""
   each, (sums, rest) = played(problem, inputs, weights, mode="lanes", lanes=3)
   problems.assert_close(each, expected[0])

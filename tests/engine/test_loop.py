@@ -61,8 +61,7 @@ def fixture_run(problem):
 def test_a_seed_has_the_same_bits_in_any_company(run):
   together, log = run((0, 1, 2), 4)
   alone, log_alone = run((1,), 4)
-  problems.assert_equal(
-      jax.tree.map(lambda leaf: leaf[1:2], together), alone)
+  problems.assert_equal(jax.tree.map(lambda leaf: leaf[1:2], together), alone)
   problems.assert_equal(jax.tree.map(lambda leaf: leaf[1:2], log), log_alone)
 
 

@@ -26,8 +26,7 @@ def fixture_data(problem, two):
 def test_a_slot_is_of_its_owner_and_work_is_even():
   size = jnp.array([9, 1, 0, 4, 5, 8, 3], jnp.int32)
   owner = jnp.array([0, 0, 0, 0, 1, 1, 1], jnp.int32)
-  device = np.asarray(owned.balance(
-      size, 4, owner=owner, processes=2))
+  device = np.asarray(owned.balance(size, 4, owner=owner, processes=2))
   np.testing.assert_array_equal(device // 2, owner)
   load = np.bincount(device, np.asarray(size), 4)
   assert load.tolist() == [9, 5, 8, 8]

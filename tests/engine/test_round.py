@@ -27,8 +27,7 @@ def test_the_start_and_a_round_see_who_is_there(problem):
   ids, weight = jax.jit(lambda late, keys: loop.initial_states(
       loop.fixed(algorithm), model, problem.spec, late, keys, {}))(late, keys)
   absent = joins > 0
-  np.testing.assert_array_equal(
-      ids[0], np.where(absent, 12, np.arange(12)))
+  np.testing.assert_array_equal(ids[0], np.where(absent, 12, np.arange(12)))
   np.testing.assert_array_equal(
       weight[0], np.where(absent, 0, problem.data.size))
   for number in (2, 3):
@@ -113,8 +112,7 @@ def test_the_engine_tells_the_time_of_a_round(problem):
       found.communication, communication.mean(), rtol=1e-5)
   np.testing.assert_allclose(
       found.idle, (arrival.max() - arrival + 5e-3).mean(), rtol=1e-5)
-  np.testing.assert_allclose(
-      sum(found[1:]), arrival.max() + 5e-3, rtol=1e-5)
+  np.testing.assert_allclose(sum(found[1:]), arrival.max() + 5e-3, rtol=1e-5)
   assert times(data._replace(devices=None)) is None
   assert times(data, algorithm._replace(round=lambda state, cohort, key: (
       state, RoundAux({}, {}, round_cost(0, 0, 0, 0))))) is None

@@ -39,8 +39,7 @@ def test_codes_are_of_the_key_in_every_dtype():
 
 def test_codes_are_standard_normal_and_all_different():
   layer = CONV._replace(width=400)
-  code = np.asarray(
-      codes.draw(KEY, layer, 3, "position", jnp.dtype("float32")))
+  code = np.asarray(codes.draw(KEY, layer, 3, "position", jnp.dtype("float32")))
   assert abs(code.mean()) < 0.03 and abs(code.std() - 1) < 0.03
   assert len(np.unique(code)) > 0.99 * code.size
   flat = code.reshape(60, 400)  # no class and position like another

@@ -15,8 +15,7 @@ WORDS, SHAPE, CLASSES = ("conv3-5", "avg2", "dense6"), (8, 6), 4
 
 
 def plan_of(personal_ridge=(), **options):
-  layers = models.make_model(
-      "stack", SHAPE, CLASSES, layers=WORDS).layers
+  layers = models.make_model("stack", SHAPE, CLASSES, layers=WORDS).layers
   return Plan(layers, LayerFits(**options), (1.0,) * 3,
               lambda ridge, clients: ridge, personal_ridge)
 

@@ -121,8 +121,7 @@ def test_rows_of_others_are_never_read(l):
   """NaN in them, in a block that this client does not fill."""
   x = np.full_like(examples()[0], np.nan)
   x[30:50] = examples()[0][30:50]
-  problems.assert_equal(
-      summed(l, [(30, 20)], x=x), summed(l, [(30, 20)]))
+  problems.assert_equal(summed(l, [(30, 20)], x=x), summed(l, [(30, 20)]))
 
 
 def test_products_in_single_precision_are_added_in_double():
@@ -198,8 +197,7 @@ def test_floats_and_flops_of_the_paper():
   # A convolution: 10 images of class sums, or X'T.
   conv = models.layer_views((Conv(5, 64),), 10, (32, 32, 3))[0]
   assert moments.floats_sent(conv, 10, 64) == 75 * 76 // 2 + 4800 + 75 + 10
-  assert moments.floats_sent(conv, 10, 9999) == (
-      75 * 76 // 2 + 30720 + 75 + 10)
+  assert moments.floats_sent(conv, 10, 9999) == (75 * 76 // 2 + 30720 + 75 + 10)
   assert moments.flops(conv) == 2 * 1024 * 75 ** 2
 
 

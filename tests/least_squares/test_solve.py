@@ -66,8 +66,7 @@ def program(name, bias, high_pass=False):
     basis = solve.solve(equations.gram, equations.cross, ridge, prior)
     fit = solve.Fit(basis, scale)
     kernel, offset = solve.weights(fit, equations, sums, view, bias)
-    return equations, basis, (kernel, offset), solve.spread(
-        kernel, sums, view)
+    return equations, basis, (kernel, offset), solve.spread(kernel, sums, view)
 
   return problems.quick_jit(run)
 
@@ -129,8 +128,7 @@ def test_a_layer_pulled_towards_another(bias):
   held = rows.shape[1] + (bias == "ones")
   prior = np.random.default_rng(6).normal(size=(held, CLASSES))
   _, basis, weights, _ = fitted("dense", bias, code, 3.0, prior=prior)
-  w, b = by_lstsq(rows, targets("dense", code), 3.0, bias,
-                  prior @ code[:, 0])
+  w, b = by_lstsq(rows, targets("dense", code), 3.0, bias, prior @ code[:, 0])
   np.testing.assert_allclose(weights[0], w, rtol=1e-9, atol=1e-11)
   np.testing.assert_allclose(weights[1], b, rtol=1e-9, atol=1e-11)
   # Towards what fits anyway, no pull changes anything; a strong one all.

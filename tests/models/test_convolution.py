@@ -57,8 +57,7 @@ def test_value_and_derivatives(size, padding, stride):
   # its value there.
   other_x, other_kernel = _arrays(size, seed=2)
   along_x = (weight * _loops(other_x, kernel, padding, stride)).sum()
-  along_kernel = (
-      weight * _loops(x, other_kernel, padding, stride)).sum()
+  along_kernel = (weight * _loops(x, other_kernel, padding, stride)).sum()
   np.testing.assert_allclose((grads[0] * other_x).sum(), along_x, rtol=1e-4)
   np.testing.assert_allclose(
       (grads[1] * other_kernel).sum(), along_kernel, rtol=1e-4)

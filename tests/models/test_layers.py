@@ -198,9 +198,8 @@ def test_words_and_layers():
     ("conv3-4,dense8,dense4,max2", "layers=max2: .* after dense8"),
 ])
 def test_words_that_are_refused(words, said):
-  with pytest.raises(ValueError, match=said) as error:
+  with pytest.raises(ValueError, match=said):
     models.parse_layers(words.split(","))
-  assert "\n" not in str(error.value)
 
 
 LENET = ("valid5-6", "max2", "valid5-16", "max2", "dense120", "dense84")

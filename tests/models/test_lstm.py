@@ -47,8 +47,7 @@ def count(model):
 def test_number_of_parameters():
   assert count(models.make_model("lstm", (25,), 2)) == 243_861 == (
       4 * (300 + 100 + 1) * 100 + 4 * (100 + 100 + 1) * 100 + 3030 + 31)
-  learned = models.make_model(
-      "lstm", (25,), 2, tokens=502, embedding="learned")
+  learned = models.make_model("lstm", (25,), 2, tokens=502, embedding="learned")
   assert count(learned) == 243_861 + 502 * 300
   characters = models.make_model(
       "lstm", (80,), 81, tokens=82, embedding="learned")
@@ -95,8 +94,7 @@ def test_equations_and_padding():
   inner = jax.tree.map(lambda a: np.asarray(a, np.float64), params["params"])
   table = np.asarray(
       lstm.frozen_embedding(jnp.arange(TOKENS, dtype=jnp.int32), 6))
-  want = [by_hand(inner, [table[word] for word in row if word])
-          for row in rows]
+  want = [by_hand(inner, [table[word] for word in row if word]) for row in rows]
   np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
   assert len(np.unique(np.round(got[:, 1], 4))) == 5
 
@@ -149,5 +147,4 @@ def test_next_tokens_of_a_sequence_are_the_windows_of_its_beginnings():
   chex.assert_trees_all_close(ours, theirs, rtol=1e-5, atol=1e-6)
   assert sums["tokens"] == window_sums["rows"].sum() == 4 * LENGTH
   assert sums["hits"] == window_sums["hits"].sum()
-  np.testing.assert_allclose(
-      sums["nats"], window_sums["loss"].sum(), rtol=1e-5)
+  np.testing.assert_allclose(sums["nats"], window_sums["loss"].sum(), rtol=1e-5)

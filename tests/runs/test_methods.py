@@ -114,9 +114,8 @@ def test_what_is_no_algorithm(algorithm, hparams, said):
   if said is None:  # FedProx's are FedAvg's and more
     assert methods.method_of(algorithm, hparams).hparams is hparams
     return
-  with pytest.raises(fa.OptionError, match=said) as error:
+  with pytest.raises(fa.OptionError, match=said):
     methods.method_of(algorithm, hparams)
-  assert "\n" not in str(error.value)
 
 
 @pytest.mark.fast

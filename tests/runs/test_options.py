@@ -78,7 +78,6 @@ def test_a_value_is_refused_by_its_name(name, value, said):
   with pytest.raises(fa.OptionError, match=f"^{name}.*: {said}|^{name}: {said}"
                      ) as error:
     RunOptions(**{name: value}).checked()
-  assert "\n" not in str(error.value)
   assert "--" + name in error.value.with_names("--")
 
 
@@ -116,9 +115,8 @@ REFUSED = [
 @pytest.mark.parametrize("given, said", REFUSED)
 @pytest.mark.parametrize("start", (fa.run, fa.steps))
 def test_a_run_refuses_it_before_it_compiles(fed, start, given, said):
-  with pytest.raises(fa.OptionError, match=said) as error:
+  with pytest.raises(fa.OptionError, match=said):
     start("fedavg", fed, **given)
-  assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("algorithm, given, said", [

@@ -279,8 +279,7 @@ def test_an_algorithm_and_a_model_of_ones_own_have_to_be_given(
                   **(NUMBERS | dict(cohort_size=2)))
   assert isinstance(result.global_params(), list)
   folder = result.save(tmp_path)
-  loaded = fa.load_run(
-      folder, federation=own_fed, algorithm=mine, model=model)
+  loaded = fa.load_run(folder, federation=own_fed, algorithm=mine, model=model)
   chex.assert_trees_all_equal(loaded.global_params(), result.global_params())
   chex.assert_trees_all_equal(loaded.client_params(2), result.client_params(2))
   unknown = fa.load_run(folder, federation=own_fed, algorithm=mine)

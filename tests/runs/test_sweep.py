@@ -37,8 +37,7 @@ def _rates(fed):
 
 def test_rates_share_a_program(rates, fed):
   assert rates.num_programs == 1 and rates.seeds == (0, 1)
-  assert rates.settings == [
-      {"client_lr": value} for value in (0.1, 1e30, 1.0)]
+  assert rates.settings == [{"client_lr": value} for value in (0.1, 1e30, 1.0)]
   np.testing.assert_array_equal(rates.rounds, [1, 2])
   chex.assert_shape(rates.metrics["global"]["accuracy"], (3, 2, 2))
   for i in (0, 2):
