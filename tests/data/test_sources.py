@@ -63,9 +63,6 @@ def test_npz_with_names_of_clients(tmp_path):
   for which, names in ids.items():
     assert got.client_names[getattr(got, which)].tolist() == names
     assert getattr(got, which).dtype == np.int32
-  bad = good_npz() | ids | {"client_test": ["cy", "di"]}
-  refuses(lambda: sources.load_npz(save(tmp_path / "bad.npz", bad)),
-          "client_test: client di has no training example")
   mixed = good_npz() | ids | {"client_test": [0, 1]}
   refuses(lambda: sources.load_npz(save(tmp_path / "bad.npz", mixed)),
           "client_train is <U2, integers are needed")
@@ -86,10 +83,6 @@ def test_npz_of_tokens(tmp_path):
     ({"y_train": None, "y_test": None}, "missing y_train, y_test"),
     ({"x_train": np.array([{}] * 4, object)}, "objects are never loaded"),
     ({"x_test": np.zeros((2, 5))}, "x_test of (5,)"),
-    ({"x_test": np.full((2, 3), np.inf)}, "x_test has 6 NaN or infinite"),
-    ({"y_train": np.zeros(4)}, "y_train is float64, integers are needed"),
-    ({"client_train": [0, 1]}, "client_train has shape (2,)"),
-    ({"client_train": [0.5] * 4}, "client_train is float64"),
     ({"client_test": [0, 1]}, "client_test without client_train"),
 ])
 def test_bad_npz(tmp_path, change, says):
@@ -101,11 +94,9 @@ def test_bad_npz(tmp_path, change, says):
 
 def test_npz_that_is_none(tmp_path):
   refuses(lambda: sources.load_npz(tmp_path / "absent.npz"), "no such file")
-  for name, content in (("text", b"hello"), ("empty", b""),
-                        ("zip", b"PK\x03\x04 and no more")):
-    path = tmp_path / f"{name}.npz"
-    path.write_bytes(content)
-    refuses(lambda: sources.load_npz(path), "not an .npz, or damaged")
+  (tmp_path / "text.npz").write_bytes(b"hello")
+  refuses(lambda: sources.load_npz(tmp_path / "text.npz"),
+          "not an .npz, or damaged")
   path = tmp_path / "one.npy"
   np.save(path, np.zeros(3))
   refuses(lambda: sources.load_npz(path), "one .npy array")
