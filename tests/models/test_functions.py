@@ -2,13 +2,9 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from fedjax_alg import models
-
-KEY = jax.random.key(0)
-
 
 def init(key):
   one, other = jax.random.split(key)
@@ -17,18 +13,6 @@ def init(key):
 
 def apply(params, x):
   return jnp.tanh(x @ params[0]) @ params[1]
-
-
-def test_a_perceptron():
-  model = models.from_functions(init, apply, (6,), l2=0.5)
-  assert (model.flops, model.l2, model.train_apply) == (
-      2 * (6 * 5 + 5 * 2), 0.5, None)
-  params = model.init(KEY)
-  x = np.random.default_rng(0).normal(size=(9, 6)).astype(np.float32)
-  np.testing.assert_allclose(
-      model.apply(params, x),
-      np.tanh(x @ np.asarray(params[0])) @ np.asarray(params[1]), rtol=1e-4,
-      atol=1e-5)
 
 
 def test_flops_are_counted_where_the_examples_are_known():

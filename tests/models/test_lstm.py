@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from fedjax_alg import models
-from fedjax_alg.base import num_params
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
 from fedjax_alg.engine import evaluate
 from fedjax_alg.models import lstm
 from tests import problems
+from tests.models.test_layers import some_params
+from tests.models.test_models import count
 
 TOKENS, LENGTH = 12, 5
 
@@ -29,18 +30,6 @@ def sentences(*rows):
   for row, words in zip(out, rows):
     row[:len(words)] = words
   return jnp.asarray(out)
-
-
-def some_params(model):
-  """Parameters of its shapes; ``model.init`` would take seconds."""
-  rng = np.random.default_rng(0)
-  return jax.tree.map(
-      lambda leaf: jnp.asarray(rng.normal(0, 0.5, leaf.shape), leaf.dtype),
-      jax.eval_shape(model.init, jax.random.key(0)))
-
-
-def count(model):
-  return num_params(jax.eval_shape(model.init, jax.random.key(0)))
 
 
 @pytest.mark.program

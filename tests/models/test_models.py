@@ -81,12 +81,6 @@ def test_a_large_logit_gives_a_finite_loss():
   np.testing.assert_allclose(loss, [1e4])
 
 
-def test_own_flax_modules_are_accepted():
-  model = models.from_flax(nn.Dense(3), (4,), l2=0.5)
-  assert model.l2 == 0.5 and model.scale_features is None
-  assert count(model) == 15
-
-
 class Dropped(nn.Module):
   """Dropout of a collection, switched off in evaluation or not at all."""
 
