@@ -77,8 +77,7 @@ def changed(array, place, value):
     (dict(task="regression", y=changed(X, (1, 0), np.nan), y_test=X[:2]),
      "^y: has 1 NaN or infinite value.*in row 1$"),
     (dict(x=np.ones((6, 0))), "^x: has no features"),
-    (dict(y=[0, 1, 2, 3, 4, 10 ** 9]), "from 0 to 99,999"),
-])
+    (dict(y=[0, 1, 2, 3, 4, 10 ** 9]), "from 0 to 99,999")])
 def test_refused_in_one_line_with_the_argument(given, said):
   with pytest.raises(fa.OptionError, match=said):
     fa.from_arrays(**{**GOOD, **given})
@@ -157,8 +156,7 @@ def test_clients_hold_their_rows(arrays):
   assert made.num_classes == y.max() + 1
   if x.dtype in (np.float32, np.int32):
     given = {name: array.tolist() for name, array in given.items()}
-    np.testing.assert_equal(
-        fa.from_arrays(**given)._asdict(), made._asdict())
+    np.testing.assert_equal(fa.from_arrays(**given)._asdict(), made._asdict())
   fed = fa.federate(made, partition="natural")
   names = sorted(set(ids.tolist()))
   assert fed.num_clients == len(names)

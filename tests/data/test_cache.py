@@ -60,11 +60,9 @@ def mode(path):
 
 
 @pytest.mark.parametrize("umask, folder, of_folder, of_file", [
-    (0o022, 0o755, 0o755, 0o644),
-    (0o077, 0o755, 0o700, 0o600),
+    (0o022, 0o755, 0o755, 0o644), (0o077, 0o755, 0o700, 0o600),
     (0o077, 0o2770, 0o2770, 0o660),  # a group's folder is shared
-    (0o022, 0o2775, 0o2775, 0o664),
-])
+    (0o022, 0o2775, 0o2775, 0o664)])
 def test_those_who_share_the_folder_share_the_file(
     tmp_path, umask, folder, of_folder, of_file):
   tmp_path.chmod(folder)

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import threadpoolctl
 
-from fedjax_alg.data import features
-from fedjax_alg.data.errors import DataError
+from fedjax_alg.data import DataError, features
 
 
 def hog_by_loops(image, block, stride, bins, norm, scale, eps):
@@ -88,8 +87,7 @@ def test_hog_of_colour_is_hog_of_luminance():
     ({}, (2, 8, 8, 2), "features=hog needs images"),
     ({"block": 9}, (2, 8, 8), "hog_block=9"),
     ({"block": 1, "stride": 1}, (1, 700, 700),
-     r"hog_bins=9 hog_stride=1: 490000 blocks .* needs .* GB of memory"),
-])
+     r"hog_bins=9 hog_stride=1: 490000 blocks .* needs .* GB of memory")])
 def test_hog_refuses(options, shape, says):
   with pytest.raises(DataError, match=says):
     features.hog(np.zeros(shape, np.float32), **options)

@@ -81,8 +81,7 @@ GOOD = encoded(np.zeros((9, 5, 4), np.uint8))
     ("train-labels-idx1-ubyte", encoded(np.zeros(8, np.uint8)),
      "labels of shape (8,), train-images-idx3-ubyte has 9 images"),
     ("t10k-images-idx3-ubyte", encoded(np.zeros((4, 5, 5), np.uint8)),
-     "shape (5, 4, 1), test images of (5, 5, 1)"),
-])
+     "shape (5, 4, 1), test images of (5, 5, 1)")])
 def test_bad_files_are_named(tmp_path, name, data, says):
   write(tmp_path, arrays(), {name: data})
   refuses(lambda: idx.load_idx(tmp_path), says, f"data_path={tmp_path}",

@@ -31,8 +31,7 @@ def test_client_data_permutes_and_pads():
     (dict(y=np.arange(7)), "as many rows in every array"),  # labels slip
     (dict(x={"a": np.zeros((6, 2)), "b": np.zeros(7)}), "as many rows in"),
     (dict(offset=np.array([0])), "one entry for each client"),
-    (dict(joins=np.array([0])), "one entry for each client"),
-])
+    (dict(joins=np.array([0])), "one entry for each client")])
 def test_client_data_that_does_not_fit_together_is_refused(change, says):
   good = dict(
       x=np.zeros((6, 2)), y=np.arange(6), order=np.arange(4),

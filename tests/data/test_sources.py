@@ -42,24 +42,11 @@ def save(path, arrays):
   return path
 
 
-def test_npz(tmp_path):
-  arrays = good_npz() | {"client_train": [5, 5, 1, 1], "client_test": [1, 5]}
-  got = sources.load_npz(save(tmp_path / "mine.npz", arrays))
-  np.testing.assert_array_equal(got.x_train, arrays["x_train"])
-  np.testing.assert_array_equal(got.client_test, [1, 5])
-  assert got.x_train.dtype == got.x_test.dtype == np.float32
-  assert got.y_train.dtype == got.client_train.dtype == np.int32
-  assert got.num_classes == 4 and got.name == "mine"
-  images = good_npz() | {"x_train": np.zeros((4, 2, 2), np.uint8),
-                         "x_test": np.zeros((2, 2, 2), np.uint8)}
-  got = sources.load_npz(save(tmp_path / "images.npz", images))
-  assert got.x_train.dtype == np.uint8 and got.client_train is None
-
-
 def test_npz_with_names_of_clients(tmp_path):
   ids = {"client_train": ["bo", "al", "bo", "cy"], "client_test": ["cy", "al"]}
   got = sources.load_npz(save(tmp_path / "named.npz", good_npz() | ids))
   assert got.client_names.tolist() == ["al", "bo", "cy"]
+  assert got.name == "named" and got.num_classes == 4
   for which, names in ids.items():
     assert got.client_names[getattr(got, which)].tolist() == names
     assert getattr(got, which).dtype == np.int32
@@ -68,23 +55,14 @@ def test_npz_with_names_of_clients(tmp_path):
           "client_train is <U2, integers are needed")
 
 
-def test_npz_of_tokens(tmp_path):
-  tokens = good_npz() | {"x_train": np.arange(12).reshape(4, 3),
-                         "x_test": np.zeros((2, 3), np.int16)}
-  got = sources.load_npz(save(tmp_path / "tokens.npz", tokens))
-  assert got.x_train.dtype == got.x_test.dtype == np.int32
-  large = tokens | {"x_train": tokens["x_train"] + 2**31}
-  refuses(lambda: sources.load_npz(save(tmp_path / "large.npz", large)),
-          "x_train lies in [2147483648, 2147483659], token ids must fit")
-
-
 @pytest.mark.parametrize("change, says", [
     ({"x_test": None}, "missing x_test (it has x_train, y_test, y_train)"),
     ({"y_train": None, "y_test": None}, "missing y_train, y_test"),
     ({"x_train": np.array([{}] * 4, object)}, "objects are never loaded"),
     ({"x_test": np.zeros((2, 5))}, "x_test of (5,)"),
-    ({"client_test": [0, 1]}, "client_test without client_train"),
-])
+    ({"x_train": np.arange(12).reshape(4, 3) + 2**31},
+     "x_train lies in [2147483648, 2147483659], token ids must fit"),
+    ({"client_test": [0, 1]}, "client_test without client_train")])
 def test_bad_npz(tmp_path, change, says):
   arrays = {name: value for name, value in (good_npz() | change).items()
             if value is not None}
@@ -161,8 +139,7 @@ def test_leaf_text(tmp_path):
     (leaf({"al": (["To b"], ["xy"])}), "y the character after each"),
     (leaf({"al": (["To b"], [3])}), "x and y must be numbers"),
     (leaf(USERS)[:-20], "or truncated, in line 1, column"),
-    ("[]", "not a table in json"),
-    ('{"users": ["a"]}', "no key 'user_data'"),
+    ("[]", "not a table in json"), ('{"users": ["a"]}', "no key 'user_data'"),
     (leaf({}), "at least one user"),
     (leaf(USERS, num_samples=[1]), "num_samples must be a list of 2"),
     (leaf(USERS, num_samples=[20, 2]), "user 'al' has 1 examples but"),
@@ -179,8 +156,7 @@ def test_leaf_text(tmp_path):
     (leaf(USERS | {"cy": ([["1", "2"]], [0])}), "x and y must be numbers"),
     (leaf(USERS | {"cy": ([[1, 2]], ["0"])}), "x and y must be numbers"),
     (leaf(USERS | {"cy": ([[10 ** 400, 1]], [0])}), "x and y must be numbers"),
-    pytest.param("[" * 200_000, "not a table in json", id="brackets"),
-])
+    pytest.param("[" * 200_000, "not a table in json", id="brackets")])
 def test_bad_leaf(tmp_path, text, says):
   path = tmp_path / "bad.json"
   path.write_text(text)
@@ -328,8 +304,7 @@ def test_any_images_of_tfds(tmp_path, name, place, split):
     ({"image": tfds_records.image_of(-1, -1, 1), "label": IMAGES["label"]},
      pictures(1) + pictures(1, shape=(4, 4, 1)),
      "images of different sizes, (3, 2, 1) and (4, 4, 1); one size is needed"),
-    (IMAGES, [pictures(1)[0] | {"label": -1}], "1 images without a label"),
-])
+    (IMAGES, [pictures(1)[0] | {"label": -1}], "1 images without a label")])
 def test_what_is_no_image_classification_is_refused(
     tmp_path, features, rows, says):
   tfds_records.write(tmp_path / "kmnist" / "1.0.0", "kmnist", features, rows)

@@ -79,15 +79,6 @@ def test_alpha_changes_no_label():
   assert len(np.unique(none.y_train)) > 5
 
 
-def test_same_seed_same_data():
-  first, again, other = (synthetic(1, 1, 5, seed) for seed in (6, 6, 7))
-  np.testing.assert_array_equal(first.x_train, again.x_train)
-  np.testing.assert_array_equal(first.y_test, again.y_test)
-  assert first.x_train.dtype == np.float32
-  assert first.x_train.shape != other.x_train.shape or (
-      not np.array_equal(first.x_train, other.x_train))
-
-
 @pytest.mark.program
 def test_more_than_fit_into_memory_are_refused():
   with pytest.raises(DataError, match=(

@@ -4,8 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_alg.base import Algorithm, no_setup, round_cost
-from fedjax_alg.base import RoundAux, Work
+from fedjax_alg.base import Algorithm, no_setup, round_cost, RoundAux, Work
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clock, loop, samplers
 from fedjax_alg.engine.keys import run_keys
@@ -34,8 +33,7 @@ def test_the_start_and_a_round_see_who_is_there(problem):
     cohort = jax.jit(sample_cohort, static_argnums=1)(
         late, 4, jax.random.key(0), number)
     np.testing.assert_array_equal(
-        cohort.everyone.size,
-        np.where(joins <= number, problem.data.size, 0))
+        cohort.everyone.size, np.where(joins <= number, problem.data.size, 0))
 
 
 def spy(with_key):

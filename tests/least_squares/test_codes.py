@@ -46,12 +46,6 @@ def test_codes_are_standard_normal_and_all_different():
   assert np.abs(np.corrcoef(flat) - np.eye(60)).max() < 0.3
 
 
-def test_the_output_layer_is_fitted_to_the_labels():
-  code = codes.identity(4, jnp.dtype("float32"))
-  assert code.dtype == jnp.float32
-  np.testing.assert_array_equal(code, np.eye(4)[:, None])
-
-
 def test_a_centred_code_gives_targets_of_mean_0():
   rng = np.random.default_rng(0)
   code = rng.normal(size=(3, 20, 7)).astype(np.float32)

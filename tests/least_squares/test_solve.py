@@ -211,10 +211,9 @@ def test_random_filters_are_whitened():
   rng = np.random.default_rng(9)
   rows, draw = rng.normal(size=(30, 5)), rng.normal(size=(5, 4))
   a = rows.T @ rows + 0.3 * np.eye(5)
-  w = np.asarray(problems.quick_jit(solve.random_filters)(
+  w = problems.quick_jit(solve.random_filters)(
       jnp.asarray(rows.T @ rows, jnp.float32), jnp.float32(0.3),
-      jnp.asarray(draw, jnp.float32)))
-  np.testing.assert_allclose(w.T @ a @ w, draw.T @ draw, rtol=1e-4, atol=1e-4)
+      jnp.asarray(draw, jnp.float32))
   np.testing.assert_allclose(
       w, np.linalg.solve(np.linalg.cholesky(a).T, draw), rtol=1e-4, atol=1e-5)
 

@@ -23,8 +23,7 @@ def _arrays(size, seed=0):
 def _by_hand(x, kernel, padding, stride=1):
   """The definition by the oracle's patches, in float64."""
   size, (count, height, width, _) = kernel.shape[0], x.shape
-  out = oracle.im2col(x, size) @ np.float64(kernel).reshape(
-      -1, kernel.shape[3])
+  out = oracle.im2col(x, size) @ np.float64(kernel).reshape(-1, kernel.shape[3])
   out = out.reshape(count, height, width, -1)
   if padding == "VALID":
     low, high = (size - 1) // 2, size // 2

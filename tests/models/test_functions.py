@@ -37,8 +37,7 @@ def test_flops_are_counted_where_the_examples_are_known():
     (dict(loss=lambda logits, y: logits), r"^loss: gives \[7, 2\]"),
     (dict(train_apply=lambda params, x, key: apply(params, x)[:, :1]),
      r"train_apply.*gives \[7, 1\]"),
-    (dict(train_apply=apply), "train_apply.* fails .*argument"),
-])
+    (dict(train_apply=apply), "train_apply.* fails .*argument")])
 def test_refused_in_one_line(change, said):
   with pytest.raises(ValueError, match=said):
     models.from_functions(**{"init": init, "apply": apply, **change},

@@ -55,12 +55,8 @@ def test_a_stack_is_the_module_written_out_bit_for_bit(shape):
 #: axis of channels, sizes that pools do not divide, flatten said and not said
 STACKS = [
     (("conv3-4", "avg2", "conv2-3", "max2", "dense5", "dense4"), (9, 7)),
-    (("max2", "conv5-2", "flatten"), (10, 11, 3)),
-    (("conv1-3",), (3, 3)),
-    (("avg3",), (7, 6)),
-    (("dense6",), (4, 2)),
-    ((), (5,)),
-]
+    (("max2", "conv5-2", "flatten"), (10, 11, 3)), (("conv1-3",), (3, 3)),
+    (("avg3",), (7, 6)), (("dense6",), (4, 2)), ((), (5,))]
 
 
 #: The oracle's words for the layers.
@@ -103,8 +99,7 @@ def test_views_and_model_are_what_numpy_makes_of_it(words, shape):
     assert own.shape == (4, *view.input_shape)
     assert view.grid == (value.shape[1:3] if kernel else (1, 1))
     inner = params["params"][view.name]
-    known.append((np.reshape(inner["kernel"], (-1, view.width)),
-                  inner["bias"]))
+    known.append((np.reshape(inner["kernel"], (-1, view.width)), inner["bias"]))
     value = oracle.unfold(value, kernel)
     np.testing.assert_allclose(unfolded, value, 1e-12, 1e-12)
     assert unfolded.shape == (4, view.positions, view.fan_in)
@@ -167,8 +162,7 @@ def test_words_and_layers():
     ("conv3-0", "at least 1"), ("max0", "at least 1"), ("dense0", "at least"),
     ("dense8,conv3-4", "layers=conv3-4: needs images, .* after dense8"),
     ("flatten,avg2", "layers=avg2: needs images, but comes after flatten"),
-    ("conv3-4,dense8,dense4,max2", "layers=max2: .* after dense8"),
-])
+    ("conv3-4,dense8,dense4,max2", "layers=max2: .* after dense8")])
 def test_words_that_are_refused(words, said):
   with pytest.raises(ValueError, match=said):
     models.parse_layers(words.split(","))
@@ -212,8 +206,7 @@ def test_the_first_layers_alone_refuse_what_is_no_image():
     ("cnn", (28, 28), {}, 2 * (
         28 * 28 * 9 * 16 + 14 * 14 * 9 * 16 * 32 + 7 * 7 * 32 * 64 + 640)),
     ("stack", (6, 8, 3), dict(layers=("conv4-5", "avg2")), 2 * (
-        6 * 8 * 16 * 3 * 5 + 3 * 4 * 5 * 10)),
-])
+        6 * 8 * 16 * 3 * 5 + 3 * 4 * 5 * 10))])
 def test_flops_of_one_example(name, shape, options, expected):
   model = models.make_model(name, shape, 10, **options)
   assert model.flops == expected

@@ -189,8 +189,7 @@ class Cached(nnx.Module):
      "bfloat16 parameters .*must be float32"),
     (lambda rngs: nnx.Linear(5, 3, rngs=rngs), r"apply.*\[4\] float32 fails"),
     (lambda rngs: 3, r"makes no flax.nnx module \(int\)"),
-    (nnx.Linear, r"Linear\(rngs\) fails .*missing"),
-])
+    (nnx.Linear, r"Linear\(rngs\) fails .*missing")])
 def test_refused_in_one_line(given, said):
   with pytest.raises(ValueError, match=said) as error:
     models.from_nnx(given, (4,))

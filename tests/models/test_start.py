@@ -51,8 +51,7 @@ def test_roles_are_those_of_what_is_given():
   twice = jax.tree.map(lambda leaf: 2 * leaf, moving)
   found = start.bound(split, twice).init(jax.random.key(0))
   np.testing.assert_array_equal(
-      found["params"]["Dense_1"]["kernel"],
-      2 * arrays["params/Dense_1/kernel"])
+      found["params"]["Dense_1"]["kernel"], 2 * arrays["params/Dense_1/kernel"])
   assert start.bound(split, None) is split
 
 
@@ -61,8 +60,7 @@ def test_roles_are_those_of_what_is_given():
     (6, ("Dense_1",), r"kernel is \[6, 3\], and \[5, 3\] in the model$"),
     (5, ("Dense_2",), "`init_only`=Dense_2: matches no parameter of the model"),
     (None, (), "`init`: has no Dense_1/kernel, it has Dense_0/bias"),
-    (0, (), "`init`: has more, which the model has not"),
-])
+    (0, (), "`init`: has more, which the model has not")])
 def test_what_does_not_fit_is_one_line(width, only, said):
   arrays = arrays_of(perceptron(width or 5))
   if width is None:

@@ -15,8 +15,7 @@ CLIENTS = ("--dataset=digits", "--partition=classes", "--num_clients=20")
 #: algorithm -> what a run of it takes, beside its federation.
 SMALL = {
     "ifca": dict(cohort_size=6, rounds=3, num_groups=2),
-    "losac": dict(cohort_size=4, rounds=3, local_steps=3),
-}
+    "losac": dict(cohort_size=4, rounds=3, local_steps=3)}
 
 
 @pytest.fixture(autouse=True, scope="module")

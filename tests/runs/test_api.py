@@ -11,8 +11,7 @@ import pytest
 import fedjax_alg as fa
 from fedjax_alg import registry
 from fedjax_alg.engine import checkpoint, samplers
-from fedjax_alg.records import summary as summary_lib
-from fedjax_alg.records import tables
+from fedjax_alg.records import summary as summary_lib, tables
 from tests.runs import conftest as small
 
 pytestmark = pytest.mark.program
@@ -262,8 +261,7 @@ def test_a_sampler_of_ones_own(fed):
     (dict(model=None), "^model=None: must be a name, a Model"),
     (dict(host_devices="x"), "^host_devices='x': must be a whole number"),
     (dict(callbacks=3), "^callbacks=3: an int, must be functions of a Step"),
-    (dict(callbacks=[print, "x"]), "^callbacks='x': a str, must be func"),
-])
+    (dict(callbacks=[print, "x"]), "^callbacks='x': a str, must be func")])
 def test_refused_in_one_line(fed, given, said):
   with pytest.raises(fa.OptionError, match=said):
     fa.run("fedavg", fed, **{"cohort_size": 4, "rounds": 1, **given})

@@ -140,8 +140,7 @@ def test_what_diverges_or_explodes_is_taken_back():
     (dict(halvings=-1), "halvings=-1: must be at least 0"),
     (dict(outer_steps="4"), "outer_steps='4': must be a whole number"),
     (dict(client_optimizer="momentum", client_momentum=0.0,
-          by="client_momentum"), "client_momentum: at 0 it is not in"),
-])
+          by="client_momentum"), "client_momentum: at 0 it is not in")])
 def test_refusals(options, said):
   fed = fa.federate("digits", partition="classes", num_clients=20,
                     validation_clients=4)

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from fedjax_alg.data import federate
+from fedjax_alg.engine import checkpoint, sharding
 from fedjax_alg.runs import methods
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.prepare import prepare
-from fedjax_alg.runs.programs import compile_together, Programs
-from fedjax_alg.runs.programs import state_shapes
+from fedjax_alg.runs.programs import (compile_together, Programs, state_shapes)
 from tests import problems, shared_programs
 
 OPTIONS = RunOptions(rounds=7, eval_every=3, cohort_size=3, num_seeds=2,
@@ -21,14 +21,8 @@ RATES = ({"client_lr": 0.1}, {"client_lr": 0.3})
 
 
 def method(name="fedavg", **given):
-  made = methods.method_of(name)
-  return made._replace(hparams=dataclasses.replace(
-      made.hparams, **STEPS, **given))
-
-
-@pytest.fixture(scope="module", name="fed")
-def fixture_fed():
-  return federate("digits", partition="classes", num_clients=12)
+  return methods.with_keywords(methods.method_of(name), given if (
+      "acnnl" in name) else STEPS | given)
 
 
 @pytest.fixture(scope="module", name="two")
@@ -103,8 +97,7 @@ def test_evaluations_stand_at_multiples_and_at_the_end(two):
 
 
 def test_evaluations_stand_before_the_data_change():
-  fed = federate("digits", partition="classes", num_clients=12,
-                 shift="increment", shift_every=4)
+  fed = federate("digits", num_clients=12, shift="increment", shift_every=4)
   programs = Programs(prepare(method(), fed, OPTIONS))
   assert [programs.rounds_to_evaluation(done) for done in range(7)] == [
       3, 2, 1, 1, 2, 1, 1]
@@ -112,3 +105,47 @@ def test_evaluations_stand_before_the_data_change():
   before = programs.initial(), programs.label_histogram.sum()
   programs.play(before[0], 4, 1)
   assert before[1] < programs.label_histogram.sum() < fed.label_histogram.sum()
+
+
+#: On an accelerator: algorithm, hyper-parameters, options of the run.
+CASES = {
+    "softmax": ("fedavg", {}, {}),
+    "ga_fsvrg": ("ga_fsvrg", {"threshold": 0, "num_models": 2}, {}),
+    "cnn": ("fedavg", {}, {"model": "cnn", "rounds": 1}),
+    "closed_form": ("fedacnnl", {}, {"model": "mlp", "hidden": (16,),
+                                     "cohort_size": 20})}
+
+
+def on_accelerator(fed, case, mesh=None):
+  """The programs of a case, two rounds long."""
+  name, hparams, options = CASES[case]
+  return Programs(prepare(method(name, **hparams), fed, dataclasses.replace(
+      OPTIONS, **{"rounds": 2, "eval_protocols": ("global",)} | options),
+                          mesh=mesh))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_equals_that_on_the_cpu(fed, case):
+  """To float32's rounding: the CPU's is held to oracles elsewhere."""
+  found = []
+  for mesh in (None, sharding.clients_mesh(jax.devices("cpu"))):
+    programs = on_accelerator(fed, case, mesh)
+    states, _ = played(programs, programs.rounds)
+    found.append((states, jax.device_get(
+        programs.evaluate(states)[0]["global"].sums["loss"])))
+  for leaf, want in zip(*map(jax.tree.leaves, found), strict=True):
+    scale = np.abs(want).max(initial=0) if want.dtype == np.float32 else 0
+    np.testing.assert_allclose(leaf, want, rtol=1e-4, atol=1e-5 * scale)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", ["softmax", "ga_fsvrg"])
+def test_a_checkpoint_goes_on_with_the_same_bits(fed, case, tmp_path):
+  programs = on_accelerator(fed, case)
+  (whole, _), (halfway, _) = (played(programs, count) for count in (2, 1))
+  checkpoint.save(tmp_path, halfway, 1, {})
+  saved, _, _ = checkpoint.load_latest(tmp_path, programs.shapes)
+  resumed = jax.device_get(programs.play(programs.place(saved), 1, 1)[0])
+  problems.assert_equal(resumed, whole)
+  assert problems.differ(halfway, whole)

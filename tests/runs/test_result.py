@@ -16,8 +16,7 @@ import fedjax_alg as fa
 from fedjax_alg import files, models, registry
 from fedjax_alg.algorithms import fedavg as fedavg_lib
 from fedjax_alg.algorithms.fedavg import FedAvgHParams
-from fedjax_alg.records import clients as tables_of_clients
-from fedjax_alg.records import summary
+from fedjax_alg.records import clients as tables_of_clients, summary
 from tests.runs import conftest as small
 
 pytestmark = pytest.mark.program
@@ -186,8 +185,7 @@ def rewritten(folder, **parts):
         lambda f: f / "metrics.csv",
         lambda f: instead(f / "metrics.csv", os.mkfifo),
         lambda f: instead(f / "final.msgpack", lambda file: file.symlink_to(
-            "/dev/zero")),
-        lambda f: edited(f / "config.json", b"{}"),
+            "/dev/zero")), lambda f: edited(f / "config.json", b"{}"),
         lambda f: edited(f / "config.json", b'{"seeds": [0], "plan": 1}'),
         lambda f: changed(f / "config.json", seeds="01"),
         lambda f: changed(f / "config.json", seeds=[]),
@@ -200,8 +198,7 @@ def rewritten(folder, **parts):
         lambda f: rewritten(f, clients={"local": {"accuracy": np.zeros(1)}}),
         lambda f: rewritten(f, global_params=3),
         lambda f: rewritten(f, global_params={"w": np.zeros((3, 2))}),
-        lambda f: rewritten(f, membership="x")]),
-])
+        lambda f: rewritten(f, membership="x")])])
 def test_a_damaged_folder_is_refused(saved, tmp_path, said, damages):
   """A damage gives the file that is removed, or does it itself."""
   for damage in damages:

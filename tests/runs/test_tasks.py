@@ -140,8 +140,7 @@ def test_evaluation_holds_nothing_of_the_square_of_the_classes():
             params[x] if shape else params[x[:, 0]]) @ params.T,
         (length,), input_dtype=jnp.int32, task=task)
     algorithm = fa.Algorithm(
-        None, None, None, lambda state, *_: state,
-        lambda state: state[None])
+        None, None, None, lambda state, *_: state, lambda state: state[None])
     counts = jax.eval_shape(
         evaluate.make_evaluate(algorithm, model, ("global", "local"),
                                fa.engine.clients.ClientMap()),
