@@ -14,7 +14,6 @@ from fedjax_alg.engine import checkpoint, samplers
 from fedjax_alg.records import summary as summary_lib, tables
 from tests.runs import conftest as small
 
-pytestmark = pytest.mark.program
 FEDAVG = dict(cohort_size=4, rounds=3, eval_every=2)
 
 

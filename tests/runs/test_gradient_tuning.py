@@ -12,7 +12,6 @@ from fedjax_alg.runs import gradient_tuning, methods
 from fedjax_alg.runs.gradient_tuning import Coordinate
 from fedjax_alg.runs.hypergradient import Hypergradient
 
-pytestmark = pytest.mark.program
 
 
 @pytest.mark.parametrize("low, high, value", [

@@ -15,7 +15,6 @@ from fedjax_alg.runs.options import LateOptions, SamplingOptions
 from tests import problems
 from tests.contract import test_traced
 
-pytestmark = pytest.mark.program
 NUMBERS = dict(cohort_size=4, rounds=3, eval_every=2)
 
 #: Algorithms whose derivatives are compared with differences in every run of

@@ -18,7 +18,6 @@ from fedjax_alg.hparams import hyper
 from fedjax_alg.runs import methods
 from fedjax_alg.runs.plan import by_program, from_keywords
 
-pytestmark = pytest.mark.program
 NUMBERS = dict(cohort_size=4, rounds=2, evaluate="global")
 
 

@@ -19,7 +19,6 @@ from fedjax_alg.algorithms.fedavg import FedAvgHParams
 from fedjax_alg.records import clients as tables_of_clients, summary
 from tests.runs import conftest as small
 
-pytestmark = pytest.mark.program
 NUMBERS = dict(cohort_size=4, rounds=2, eval_every=1, evaluate="local")
 
 

@@ -130,7 +130,6 @@ def _stopped(own_fed, whole):
                   **RUN), rule, level
 
 
-@pytest.mark.program
 def test_settings_of_a_sweep_end_in_their_own_rounds(whole, stopped):
   sweep, rule, level = stopped
   lengths = set()
@@ -149,7 +148,6 @@ def test_settings_of_a_sweep_end_in_their_own_rounds(whole, stopped):
   assert sweep.num_programs == 1
 
 
-@pytest.mark.program
 def test_a_run_of_its_own_ends_alike(stopped, own_fed, tmp_path):
   sweep, rule, _ = stopped
   index = min(range(3), key=lambda i: len(sweep.results[i].rounds))
@@ -170,7 +168,6 @@ def test_a_run_of_its_own_ends_alike(stopped, own_fed, tmp_path):
       other.client_params(1))
 
 
-@pytest.mark.program
 @pytest.mark.parametrize("rule, said", [
     ("validation:loss:1", r"validation is not evaluated \(evaluate=train,local"
      r"\); give validation_clients=N and evaluate=train,local,validation"),
@@ -183,7 +180,6 @@ def test_what_is_not_evaluated_cannot_end_a_run(own_fed, rule, said):
       fa.run("fedavg", own_fed, stop_at=rule, **RUN)
 
 
-@pytest.mark.program
 def test_a_run_that_test_data_end_warns(own_fed):
   with pytest.warns(UserWarning, match="local reads test data"):
     fa.steps("fedavg", own_fed, patience="local:loss:1", **RUN)

@@ -9,7 +9,6 @@ import pytest
 import fedjax_alg as fa
 from fedjax_alg.runs import queue, sweep as sweep_lib
 
-pytestmark = pytest.mark.program
 NUMBERS = dict(cohort_size=4, rounds=2, seeds=2, eval_every=1)
 SHORT = dict(cohort_size=4, rounds=4, evaluate="global")
 

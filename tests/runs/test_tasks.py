@@ -12,7 +12,6 @@ from fedjax_alg import models, tasks
 from fedjax_alg.engine import evaluate
 from fedjax_alg.errors import OptionError
 
-pytestmark = pytest.mark.program
 L2 = 0.1
 
 
