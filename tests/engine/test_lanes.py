@@ -8,7 +8,7 @@ import pytest
 from fedjax_alg.base import Shard
 from fedjax_alg.client import minibatches, objective, sgd
 from fedjax_alg.data import layout
-from fedjax_alg.engine import clients, sharding
+from fedjax_alg.engine import clients
 from fedjax_alg.engine.keys import client_keys
 from tests import problems
 
@@ -84,15 +84,6 @@ def test_lanes_give_what_clients_give_alone(problem, inputs, weights, expected):
   problems.assert_close(first, alone)
   assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(first[0]))
   assert all(np.isnan(leaf).all() for leaf in jax.tree.leaves(second[0]))
-
-
-def test_every_device_has_its_lanes(problem, mesh, inputs, weights, expected):
-  each, (sums, _) = played(
-      problem, sharding.replicate(inputs, mesh),
-      sharding.replicate(weights, mesh), mode="lanes", lanes=1, mesh=mesh)
-  problems.assert_close(each, expected[0])
-  problems.assert_close(*(jax.tree.map(lambda leaf: leaf[0], found)
-                          for found in (sums, expected[1][0])))
 
 
 def counted_steps(sizes, **options):

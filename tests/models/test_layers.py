@@ -112,27 +112,6 @@ def test_views_and_model_are_what_numpy_makes_of_it(words, shape):
       logits, oracle.forward(played, known, images), 1e-12, 1e-12)
 
 
-@pytest.mark.parametrize("name, shape", [
-    ("softmax", (4, 3)), ("mlp", (4, 3)), ("cnn", (6, 5)),
-    ("stack", (6, 6, 2))])
-def test_get_and_put(name, shape):
-  model = models.make_model(name, shape, 3, hidden=(5,))
-  params = some_params(model)
-  assert len({view.name for view in model.layers}) == len(model.layers)
-  for view in model.layers:
-    problems.assert_equal(view.put(params, *view.get(params)), params)
-    # Another layer's weights stay, its own are those given.
-    weights, bias = (2 * part + 1 for part in view.get(params))
-    changed = view.put(params, weights, bias)
-    for other in model.layers:
-      problems.assert_equal(
-          other.get(changed),
-          (weights, bias) if other is view else other.get(params))
-    assert problems.differ(changed, params)
-  assert sum((view.fan_in + 1) * view.width for view in model.layers) == (
-      num_params(params))
-
-
 def test_only_models_made_of_such_layers_have_views():
   lstm = models.make_model("lstm", (4,), 2, tokens=9)
   assert lstm.layers is None
