@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg.base import Algorithm, no_setup, round_cost, RoundAux, Work
-from fedjax_alg.data import layout
 from fedjax_alg.engine import clock, loop, samplers
 from fedjax_alg.engine.keys import run_keys
 from fedjax_alg.engine.round import Participation, play_round, PRESENT
@@ -65,19 +64,6 @@ def test_a_round_is_a_function_of_seed_and_number(problem):
 def on_machines(problem):
   return problem.data._replace(devices=clock.make_devices(
       0, 12, bandwidth_gbps=(1e-6, 1e-4)))
-
-
-def test_a_cohort_brings_its_machines(problem):
-  data = on_machines(problem)
-  ids = jnp.array([7, 12, 2], jnp.int32)
-  devices = layout.take_cohort(data, ids).devices
-  for name in ("flops_per_s", "bytes_per_s"):
-    held = np.asarray(getattr(data.devices, name))
-    got = np.asarray(getattr(devices, name))
-    assert got.shape == (3,) and np.isfinite(got).all()
-    np.testing.assert_array_equal(got[[0, 2]], held[[7, 2]])
-  assert devices.batch_s == data.devices.batch_s
-  assert layout.take_cohort(problem.data, ids).devices is None
 
 
 def test_the_engine_tells_the_time_of_a_round(problem):

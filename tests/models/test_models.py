@@ -51,15 +51,6 @@ def test_logits_and_loss(name):
   assert (model.scale_features is not None) == (name == "softmax")
 
 
-def test_features_are_scaled_by_column():
-  model = models.make_model("softmax", (4,), 3)
-  ones = jax.tree.map(jnp.ones_like, model.init(jax.random.key(0)))
-  scaled = model.scale_features(ones, jnp.array([1.0, 2.0, 3.0, 4.0]))
-  np.testing.assert_array_equal(
-      scaled["params"]["kernel"], np.tile([1, 2, 3, 4], (3, 1)))
-  np.testing.assert_array_equal(scaled["params"]["bias"], np.ones(3))
-
-
 @pytest.mark.program
 def test_a_large_logit_gives_a_finite_loss():
   model = models.make_model("softmax", (4,), 3)

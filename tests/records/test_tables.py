@@ -98,26 +98,6 @@ def test_a_method_that_counts_no_work_has_no_time(tmp_path):
       "mean": None, "ci95": None, "values": [None, None]}
 
 
-def test_a_table_of_metrics_that_are_of_clients_alone(tmp_path):
-  made = started(tmp_path, log=aux(1))
-  ones = np.ones((2, 2))
-  local = Counts(
-      {"rows": 2 * ones, "hits": ones, "predicted": 2 * ones, "loss": ones},
-      {"hits": np.array([[[3.0], [1]], [[2], [0]]]),
-       "rows": np.array([[[4.0], [2]], [[4], [0]]]),
-       "loss": np.ones((2, 2, 1))})
-  rows = evaluated(made, {"global": counts(3, 9), "local": local})
-  found = {(r["protocol"], r["seed"]): (
-      r["client_accuracy"], r["worst_decile"]) for r in rows}
-  assert found["local", 3] == (0.625, 0.5)
-  assert found["local", 4] == (0.5, 0.5)
-  for protocol in ("global", "global_mean"):
-    assert np.isnan(found[protocol, 3]).all()
-  summary = results.summarise(rows, (0.9,))
-  assert summary["best"]["local"]["worst_decile"]["values"] == [0.5, 0.5]
-  assert np.isnan(summary["final"]["global"]["client_accuracy"]["mean"])
-
-
 def counts(*hits):
   """[2 seeds, K models] of ten examples of two classes."""
   found = np.zeros((2, len(hits), 2))

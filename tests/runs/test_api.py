@@ -184,31 +184,6 @@ def test_measures_and_a_seed_alone(measured, fed, tmp_path, capsys):
   chex.assert_trees_all_equal(loaded.metrics, result.metrics)
 
 
-def test_a_run_that_diverges_says_so(fed):
-  with pytest.raises(fa.NonFiniteError, match=r"non-finite in round 1: .*seed"):
-    fa.run("fedavg", fed, seeds=2, evaluate=("global", correct), client_lr=1e30,
-           **FEDAVG)
-
-
-def test_rounds_in_which_nobody_is_available(fed):
-  """Costs count who was there; empty rounds leave the model as it was."""
-  result = fa.run("fedavg", fed, cohort_size=3, rounds=12, eval_every=1,
-                  evaluate="global", sampling="availability",
-                  availability=(0.0, 0.1))
-  (there,) = result.history["cohort_present"]
-  loss = result.history["train_loss"]
-  assert set(there) == {0, 1, 2, 3}  # by the luck of this seed
-  np.testing.assert_array_equal(np.isnan(loss[0]), there == 0)
-  np.testing.assert_array_equal(result.history["floats_up"][0] > 0, there > 0)
-  accuracy = result.metrics["global"]["loss"][0]
-  np.testing.assert_array_equal(accuracy[1:] == accuracy[:-1], there[1:] == 0)
-  last = result.records.rows[-1]
-  floats = result.history["floats_down"] + result.history["floats_up"]
-  assert last["total_floats"] == (there * floats[0]).sum()
-  gradients = result.history["example_gradients"][0]
-  assert last["total_example_gradients"] == round((there * gradients).sum())
-
-
 def test_a_run_warns_of_its_hyper_parameters(fed):
   with pytest.warns(UserWarning, match="^personal_lr=0.1 with lam=30: "):
     fa.steps("ditto", fed, lam=30.0, personal_lr=0.1, cohort_size=4)

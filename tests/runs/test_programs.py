@@ -11,7 +11,7 @@ from fedjax_alg.engine import checkpoint, sharding
 from fedjax_alg.runs import methods
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.prepare import prepare
-from fedjax_alg.runs.programs import (compile_together, Programs, state_shapes)
+from fedjax_alg.runs.programs import (compile_together, Programs)
 from tests import problems, shared_programs
 
 OPTIONS = RunOptions(rounds=7, eval_every=3, cohort_size=3, num_seeds=2,
@@ -74,14 +74,6 @@ def test_which_runs_of_the_tests_share_programs(two, fed, same, changes):
                      settings=RATES)
   assert (shared_programs.key(prepared) == shared_programs.key(
       two.prepared)) == same
-
-
-def test_shapes_are_known_before_anything_is_compiled(two):
-  wanted = state_shapes(two.prepared)
-  states = two.initial()
-  for shape, leaf in zip(jax.tree.leaves(wanted), jax.tree.leaves(states),
-                         strict=True):
-    assert (shape.shape, shape.dtype) == (leaf.shape, leaf.dtype)
 
 
 def test_states_of_a_file_go_on(two):
