@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 import fedjax_alg as fa
-from fedjax_alg import registry
 from fedjax_alg.engine import checkpoint, samplers
-from fedjax_alg.records import summary as summary_lib, tables
 from tests.runs import conftest as small
 
 FEDAVG = dict(cohort_size=4, rounds=3, eval_every=2)
@@ -23,32 +21,6 @@ def correct(params, x, y, mask):
   found = (x.reshape(x.shape[0], -1) @ own["kernel"].T
            + own["bias"][None]).argmax(1)
   return {"correct": ((found == y) & mask).sum(), "count": mask.sum()}
-
-
-@pytest.mark.parametrize("name", small.SMALL)
-def test_equals_the_command_line(name, by_api, by_command):
-  """Bit for bit, methods with a data-dependent start among them."""
-  result, played = by_api(name), by_command(name)
-  assert result.state_hash() == played.summary["hashes"]["final_state"]
-  assert result.facts["hparams"] == _known(played, name)
-  rows = tables.read_rows(played.folder / "metrics.csv")
-  assert summary_lib.protocols(rows) == list(result.metrics)
-  for protocol, of in result.metrics.items():
-    for metric, values in of.items():
-      np.testing.assert_array_equal(
-          values, summary_lib.by_seed(rows, protocol, metric))
-  final = played.summary["final"]["local"]["accuracy"]["values"]
-  np.testing.assert_array_equal(
-      result.metrics["local"]["accuracy"][:, -1], final)
-
-
-def _known(played, name):
-  """What the command line says of the hyper-parameters, as the run took them.
-  """
-  hparams = registry.get(name).hparams(**fa.load_run(
-      played.folder).facts["hparams"])
-  filled = hparams.resolved() if hasattr(hparams, "resolved") else hparams
-  return vars(filled)
 
 
 def test_shapes(by_api):
