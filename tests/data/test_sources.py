@@ -184,41 +184,6 @@ def test_prepare_needs_tensorflow(monkeypatch, tmp_path):
           "pip install 'fedjax_alg[prepare]'")
 
 
-@pytest.fixture(name="fake")
-def fixture_fake(tmp_path, monkeypatch):
-  """A prepared data set whose decoder counts its calls."""
-  directory = tmp_path / "tfds" / "mnist" / "3.0.1"
-  directory.mkdir(parents=True)
-  (directory / "dataset_info.json").write_text("{}")
-  calls = []
-
-  def decode(path):
-    calls.append(path)
-    rng = np.random.default_rng(0)
-    return {"x_train": rng.integers(0, 256, (9, 4, 4, 1), dtype=np.uint8),
-            "y_train": np.arange(9, dtype=np.int32),
-            "x_test": np.zeros((3, 4, 4, 1), np.uint8),
-            "y_test": np.zeros(3, np.int32)}
-
-  monkeypatch.setattr(tfds_source, "_decode", decode)
-  return tmp_path / "tfds", calls
-
-
-def test_cache_is_used_and_lies_beside_the_data(fake):
-  root, calls = fake
-  first = tfds_source.load_tfds("mnist", root)
-  again = tfds_source.load_tfds("mnist", root)
-  assert len(calls) == 1 and calls[0].name == "3.0.1"
-  # The data set is prepared anew.
-  (root / "mnist" / "3.0.1" / "dataset_info.json").write_text('{"v": 2}')
-  tfds_source.load_tfds("mnist", root)
-  assert len(calls) == 2
-  np.testing.assert_array_equal(first.x_train, again.x_train)
-  assert again.num_classes == 9 and again.x_train.dtype == np.uint8
-  names = sorted(p.name for p in (root / ".fedjax_alg_cache").iterdir())
-  assert names == ["mnist-3.0.1.npz", "mnist-3.0.1.npz.json"]
-
-
 def test_unreadable_records_are_named(tmp_path):
   directory = tmp_path / "mnist" / "3.0.1"
   directory.mkdir(parents=True)
@@ -244,7 +209,8 @@ def pictures(count, first=0, shape=SHAPE):
     ("tfds:eurosat", "eurosat/rgb/2.0.0", "test"),
     ("emnist/letters", "emnist/letters/3.1.0", "validation"),
     ("tfds:made_here", "made_here/1.10.0", None)])
-def test_any_images_of_tfds(tmp_path, name, place, split):
+def test_any_images_of_tfds(tmp_path, monkeypatch, name, place, split):
+  """The next time from the cache, which lies beside the data."""
   more = {split: pictures(2, 7)} if split else {}
   tfds_records.write(tmp_path / place, name.split(":")[-1].split("/")[0],
                      IMAGES, pictures(5), **more)
@@ -257,6 +223,16 @@ def test_any_images_of_tfds(tmp_path, name, place, split):
   assert got.name == name.removeprefix("tfds:")
   (cached,) = (tmp_path / ".fedjax_alg_cache").glob("*.npz")
   assert cached.name == ("-".join(place.split("/")) + ".npz")
+  real, decoded = tfds_source._decode, []
+  monkeypatch.setattr(tfds_source, "_decode", lambda path: (
+      decoded.append(path) or real(path)))
+  again = tfds_source.load_tfds(name, tmp_path)
+  np.testing.assert_array_equal(again.x_train, got.x_train)
+  assert not decoded
+  info = tmp_path / place / "dataset_info.json"
+  info.write_text(info.read_text() + " ")  # prepared anew
+  tfds_source.load_tfds(name, tmp_path)
+  assert decoded == [tmp_path / place]
 
 
 @pytest.mark.parametrize("features, rows, says", [
