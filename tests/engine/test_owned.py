@@ -161,20 +161,3 @@ def test_what_clients_keep_stays_where_they_are(problem, data, two):
           for line in across for shape in re.findall(
               r"\[([\d,]*)\]", line.split(" all-reduce")[0])]
   assert sent and 9 <= max(sent) < 9 * 17
-
-
-def test_one_client_is_computed_where_its_rows_are(problem, data, two):
-  map_clients = clients.ClientMap(mesh=two)
-
-  def first(shared, shard, factor):
-    return shared + factor * shard.x[shard.offset]
-
-  @jax.jit
-  def compute(data, client):
-    return owned.for_one(map_clients, first, jnp.float32(1),
-                         layout.shard_of(data, client), jnp.float32(3))
-
-  for client in (1, 10):
-    x, _ = problem.clients[client]
-    np.testing.assert_allclose(
-        compute(data, jnp.int32(client)), 1 + 3 * x[0], rtol=1e-6)

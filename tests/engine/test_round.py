@@ -90,12 +90,9 @@ def test_the_engine_tells_the_time_of_a_round(problem):
   communication = 160 / link
   arrival = computation + communication
   found = times(data)
-  np.testing.assert_allclose(found.flops, 1e9 * size.mean(), rtol=1e-5)
-  np.testing.assert_allclose(found.computation, computation.mean(), rtol=1e-5)
-  np.testing.assert_allclose(
-      found.communication, communication.mean(), rtol=1e-5)
-  np.testing.assert_allclose(
-      found.idle, (arrival.max() - arrival + 5e-3).mean(), rtol=1e-5)
+  np.testing.assert_allclose(found, [each.mean() for each in (
+      1e9 * size, computation, communication,
+      arrival.max() - arrival + 5e-3)], rtol=1e-5)
   np.testing.assert_allclose(sum(found[1:]), arrival.max() + 5e-3, rtol=1e-5)
   assert times(data._replace(devices=None)) is None
   assert times(data, algorithm._replace(round=lambda state, cohort, key: (

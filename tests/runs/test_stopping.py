@@ -90,7 +90,6 @@ def test_the_first_rule_to_hold_is_the_reason():
     ("stop_at=train:loss:low", "a number above 0"),
     ("patience=train:loss:0", "whole number, at least 1"),
     ("patience=train:loss:1.5", "whole number, at least 1"),
-    ("patience=train:loss:inf", "whole number, at least 1"),
     ("stop_at=train:worst_decile:.5", "train has no worst_decile"),
     ("stop_at=local_mean:loss:1", "unknown protocol local_mean")])
 def test_what_cannot_be_read_is_one_line(word, said):
