@@ -2,7 +2,7 @@
 
 import itertools
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 import numpy as np
 import pytest
 
@@ -10,9 +10,6 @@ from fedjax_alg.data import allocate, Examples, published
 from fedjax_alg.data.partition import (
     label_histogram, make_partition, partition_hash)
 from tests.data.reading import arrays, refuses, rows
-
-quick = settings(
-    max_examples=40, deadline=None, derandomize=True, database=None)
 
 
 def labelled(y_train, y_test, client_train=None, client_test=None):
@@ -81,7 +78,6 @@ def complete(kind, examples, num_clients, seed, minimum=10, **options):
       partition, examples.y_train, examples.num_classes)
 
 
-@quick
 @given(data_sets(), st.integers(1, 8), st.floats(0, 2))
 def test_iid(data, num_clients, sigma):
   examples, seed = data
@@ -90,7 +86,6 @@ def test_iid(data, num_clients, sigma):
     assert np.ptp(partition.train_size) <= 1
 
 
-@quick
 @given(data_sets(), st.integers(6, 12), st.data())
 def test_classes(data, num_clients, draw):
   examples, seed = data
@@ -103,7 +98,6 @@ def test_classes(data, num_clients, draw):
   assert number.min() >= least and number.max() <= most
 
 
-@quick
 @given(data_sets(), st.integers(1, 8), st.floats(0.3, 10))
 def test_dirichlet(data, num_clients, alpha):
   examples, seed = data
@@ -112,7 +106,6 @@ def test_dirichlet(data, num_clients, alpha):
   assert "dirichlet_even" not in partition.flags
 
 
-@quick
 @given(data_sets(), st.integers(1, 5))
 def test_dirichlet_even(data, num_clients):
   """Who has n / C examples gets none of the classes that follow."""
@@ -125,7 +118,6 @@ def test_dirichlet_even(data, num_clients):
   assert partition.flags["dirichlet_even"]
 
 
-@quick
 @given(data_sets(), st.integers(1, 6), st.integers(1, 3))
 def test_shards(data, num_clients, k):
   """Sorted by class and cut, every client's rows are k of the pieces."""
@@ -320,7 +312,6 @@ def test_data_that_have_too_few_for_the_clients():
           "num_clients=3: the data set has 2")
 
 
-@quick
 @given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=9), st.data())
 def test_spread_stays_within_bounds(weights, draw):
   n = len(weights)

@@ -179,12 +179,10 @@ def test_a_sampler_of_ones_own(fed):
 @pytest.mark.parametrize("given, said", [
     (dict(seeds=0), "^seeds=0: must be"),
     (dict(seeds=[1, 1]), r"^seeds=\[1, 1\]: must be"),
-    (dict(seeds=1.5), "^seeds=1.5"),
     (dict(num_seeds=3), "^num_seeds: .* seeds$"),
     (dict(seed=3), "^seed: .* seeds$"),
     (dict(eval_protocols=("global",)), "^eval_protocols: .* evaluate$"),
     (dict(evaluate=()), "^evaluate: empty"),
-    (dict(evaluate="globl"), "^evaluate=globl: .*did you mean 'global'"),
     (dict(evaluate=[5]), "^evaluate=5: must be names of protocols or func"),
     (dict(evaluate=(correct, correct)), "^evaluate=correct: .* two"),
     (dict(evaluate="validation"), "^evaluate=validation: needs validation_cl"),

@@ -53,8 +53,7 @@ def test_lists_and_numbers_of_arrays_become_python_values():
     ("stragglers", "half", "must be SHARE or SHARE:MOST"),
     ("stragglers", "0.5:0", "must be SHARE or SHARE:MOST"),
     ("partial_work", "keep", "not read, there are no stragglers"),
-    ("model", "my_net.py", "a file needs the name in it: my_net.py:NAME"),
-    ("sampling", "who.py", "a file needs the name in it: who.py:NAME")])
+    ("model", "my_net.py", "a file needs the name in it: my_net.py:NAME")])
 def test_a_value_is_refused_by_its_name(name, value, said):
   with pytest.raises(fa.OptionError, match=f"^{name}.*: {said}|^{name}: {said}"
                      ) as error:

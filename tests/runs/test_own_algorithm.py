@@ -17,8 +17,8 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import compose
 
-#: Clients, slots and classes of ``fed``.
-CLIENTS, SLOTS, CLASSES = 20, 3, 10
+#: Clients of ``fed``, and slots.
+CLIENTS, SLOTS = 20, 3
 
 
 class State(NamedTuple):
@@ -96,10 +96,6 @@ def asks_python(state, cohort, key):
   if cohort.weight[0] > 0:
     return state
   return still().round(state, cohort, key)
-
-
-def not_a_class(state):
-  return state.turn
 
 
 @pytest.mark.parametrize("changes, said", [
