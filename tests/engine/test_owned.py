@@ -12,6 +12,7 @@ from fedjax_alg.data import layout
 from fedjax_alg.engine import clients, owned, sharding
 from tests import problems
 
+
 @pytest.fixture(scope="module", name="two")
 def fixture_two():
   """Two processes of two devices."""

@@ -6,6 +6,7 @@ import pytest
 
 from fedjax_alg import models
 
+
 def init(key):
   one, other = jax.random.split(key)
   return [jax.random.normal(one, (6, 5)), jax.random.normal(other, (5, 2))]

@@ -15,7 +15,6 @@ from fedjax_alg.records import parameters
 from tests import problems
 
 
-
 class Block(nn.Module):
 
   @nn.compact

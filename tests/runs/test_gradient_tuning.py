@@ -13,7 +13,6 @@ from fedjax_alg.runs.gradient_tuning import Coordinate
 from fedjax_alg.runs.hypergradient import Hypergradient
 
 
-
 @pytest.mark.parametrize("low, high, value", [
     (0.0, math.inf, 0.3), (-math.inf, math.inf, 2.0), (0.0, 1.0, 0.9),
     (1.0, 3.0, 1.25)])

@@ -8,7 +8,6 @@ import fedjax_alg as fa
 from fedjax_alg.runs.sinks import Sink
 
 
-
 class Told(Sink):
   """Notes what it is told."""
 
