@@ -96,14 +96,11 @@ def summarise(counts):
   return tasks.summarise(tasks.CLASSIFICATION, counts)
 
 
-def of_matrix(confusion):
-  """The sums that follow from a confusion matrix."""
-  return {"rows": confusion.sum(1), "predicted": confusion.sum(0),
-          "hits": np.diagonal(confusion)}
-
-
 def assert_sums(sums, confusion):
-  for name, expected in of_matrix(confusion).items():
+  """They follow from a confusion matrix."""
+  for name, expected in (
+      ("rows", confusion.sum(1)), ("predicted", confusion.sum(0)),
+      ("hits", np.diagonal(confusion))):
     np.testing.assert_array_equal(sums[name], expected, err_msg=name)
 
 

@@ -60,19 +60,12 @@ def played(problem, inputs, weights, **options):
     return play(*inputs, weights)
 
 
-@pytest.fixture(scope="module", name="weights")
-def fixture_weights():
-  """[S, 2]; the padding slot, which sends NaN, counts in no sum."""
-  return jnp.array([[1, 0], [0, 2], [0, 0], [3, 1], [0, 0], [0.5, 0], [0, 4.0]])
-
-
-@pytest.fixture(scope="module", name="expected")
-def fixture_expected(problem, inputs, weights):
-  return played(problem, inputs, weights, mode="sequential")
-
-
-def test_lanes_give_what_clients_give_alone(problem, inputs, weights, expected):
+def test_lanes_give_what_clients_give_alone(problem, inputs):
   """In the order of the slots, and by row: NaN of one row stays there."""
+  # [S, 2]; the padding slot, which sends NaN, counts in no sum.
+  weights = jnp.array(
+      [[1, 0], [0, 2], [0, 0], [3, 1], [0, 0], [0.5, 0], [0, 4.0]])
+  expected = played(problem, inputs, weights, mode="sequential")
   each, (sums, rest) = played(problem, inputs, weights, mode="lanes", lanes=3)
   problems.assert_close(each, expected[0])
   first, second = (

@@ -54,11 +54,11 @@ def by_lstsq(rows, t, ridge, bias):
   return w[:d], w[d] if bias != "none" else np.zeros(t.shape[1])
 
 
-@functools.cache
-def program(name, bias):
-  """(moments, code, ridge, scale) -> (basis, (W, b), spread)."""
+def fitted(name, bias, code, ridge, scale):
+  """(equations, basis, (W, b), spread) in double precision, NumPy."""
   view = VIEWS[name]
 
+  @problems.quick_jit
   def run(sums, code, ridge, scale):
     equations = solve.problem(sums, view, code, bias)
     basis = solve.solve(equations.gram, equations.cross, ridge)
@@ -66,15 +66,10 @@ def program(name, bias):
     kernel, offset = solve.weights(fit, equations, sums, view, bias)
     return equations, basis, (kernel, offset), solve.spread(kernel, sums, view)
 
-  return problems.quick_jit(run)
-
-
-def fitted(name, bias, code, ridge, scale):
-  """In double precision, NumPy."""
   with jax.enable_x64(True):
-    given = jax.tree.map(lambda leaf: jnp.asarray(leaf, "float64"), (
-        examples(name)[2], code, ridge, scale))
-    return jax.tree.map(np.asarray, program(name, bias)(*given))
+    return jax.tree.map(np.asarray, run(*jax.tree.map(
+        lambda leaf: jnp.asarray(leaf, "float64"),
+        (examples(name)[2], code, ridge, scale))))
 
 
 @pytest.mark.parametrize("bias", solve.BIASES)

@@ -18,12 +18,6 @@ from tests.models.test_models import count
 TOKENS, LENGTH = 12, 5
 
 
-def make(embedding="frozen", **options):
-  module = lstm.LSTM(TOKENS, embedding, **(
-      dict(dim=6, widths=(4, 4), hidden=3) | options))
-  return models.from_flax(module, (LENGTH,), input_dtype=jnp.int32)
-
-
 def sentences(*rows):
   """Words padded on the right, [B, T] int32."""
   out = np.zeros((len(rows), LENGTH), np.int32)
@@ -82,7 +76,9 @@ ROWS = [[3, 1, 4, 1, 5], [3, 1, 4], [3], [0, 3, 0, 4], []]
     embedding="learned", widths=(5, 3, 4), hidden=0, num_classes=7), ROWS[:2])])
 def test_equations_and_padding(options, rows):
   """Also of more classes and other widths."""
-  model = make(**options)
+  module = lstm.LSTM(TOKENS, **dict(
+      embedding="frozen", dim=6, widths=(4, 4), hidden=3) | options)
+  model = models.from_flax(module, (LENGTH,), input_dtype=jnp.int32)
   params = some_params(model)
   got = problems.quick_jit(model.apply)(params, sentences(*rows))
   inner = jax.tree.map(lambda a: np.asarray(a, np.float64), params["params"])
