@@ -199,17 +199,6 @@ def test_preferred_weighs_each_class_as_its_clients_hold_it(problem, case):
       counts.sums["confusion"].sum(), sum(problems.SIZES), rtol=1e-5)
 
 
-def test_a_subset_of_the_protocols(problem, case):
-  run = evaluate.make_evaluate(
-      toy(None), problem.model, ("local",), clients.ClientMap())
-  counts = run(all_there(case.data), case.state, jax.random.key(0))
-  assert set(counts) == {"local"}
-  for name in ("rows", "hits", "predicted"):
-    np.testing.assert_array_equal(
-        counts["local"].sums[name], case.counts["local"].sums[name]
-        + case.counts["newcomers"].sums[name])
-
-
 def test_pieces_are_shared_out_over_devices(problem, case, mesh):
   protocols = ("validation", "train")
   run = jax.jit(evaluate.make_evaluate(
@@ -260,10 +249,3 @@ def test_what_a_method_has_of_the_protocols():
   assert evaluate.supported_protocols(toy(None), every) == (
       "local", "newcomers")
   assert evaluate.supported_protocols(toy(None), ("global",)) == ()
-
-
-def test_protocols_that_read_no_test_data():
-  assert [p for p in evaluate.PROTOCOLS if evaluate.is_honest(p)] == [
-      "validation", "train"]
-  assert evaluate.is_honest("train_mean")
-  assert not evaluate.is_honest("global_mean")
