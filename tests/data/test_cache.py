@@ -1,4 +1,4 @@
-"""Stored arrays; damage and unwritable folders are in test_sources."""
+"""Stored arrays, damage and unwritable folders."""
 
 import os
 import stat
@@ -32,6 +32,36 @@ def test_what_is_read_is_what_was_built(tmp_path):
   same(cache.read_or_build(path, "source", never), arrays())
 
 
+@pytest.mark.parametrize(
+    "damage", ["flip", "cut", "gone", "manifest", "manifest gone", "source"])
+def test_what_is_damaged_is_built_again(tmp_path, damage):
+  path, manifest = tmp_path / "a.npz", tmp_path / "a.npz.json"
+  cache.read_or_build(path, "one", lambda: arrays(1))
+  content = path.read_bytes()
+  if damage == "flip":
+    where = content.index(arrays(1)["x"].tobytes()) + 5
+    path.write_bytes(
+        content[:where] + bytes([content[where] ^ 1]) + content[where + 1:])
+  elif damage == "cut":
+    path.write_bytes(content[:len(content) // 2])
+  elif damage == "manifest":
+    manifest.write_text("{")
+  elif damage != "source":
+    (path if damage == "gone" else manifest).unlink()
+  source = "two" if damage == "source" else "one"
+  same(cache.read_or_build(path, source, arrays), arrays())
+  same(cache.read_or_build(path, source, never), arrays())
+  assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_what_cannot_be_written_costs_only_time(tmp_path):
+  (tmp_path / "file").write_text("in the way")
+  for seed in (0, 1):
+    same(cache.read_or_build(
+        tmp_path / "file" / "a.npz", "one", lambda seed=seed: arrays(seed)),
+         arrays(seed))
+
+
 def test_a_write_that_is_interrupted_leaves_what_was_there(
     tmp_path, monkeypatch):
   path = tmp_path / "a.npz"
@@ -51,8 +81,7 @@ def test_a_write_that_is_interrupted_leaves_what_was_there(
 def test_what_would_run_code_is_never_loaded(tmp_path):
   """A file of pickled objects, with a manifest that fits it."""
   path = tmp_path / "a.npz"
-  cache.read_or_build(
-      path, "one", lambda: {"x": np.array([{}], dtype=object)})
+  cache.read_or_build(path, "one", lambda: {"x": np.array([{}], dtype=object)})
   same(cache.read_or_build(path, "one", arrays), arrays())
 
 
@@ -61,11 +90,9 @@ def mode(path):
 
 
 @pytest.mark.parametrize("umask, folder, of_folder, of_file", [
-    (0o022, 0o755, 0o755, 0o644),
-    (0o077, 0o755, 0o700, 0o600),
+    (0o022, 0o755, 0o755, 0o644), (0o077, 0o755, 0o700, 0o600),
     (0o077, 0o2770, 0o2770, 0o660),  # a group's folder is shared
-    (0o022, 0o2775, 0o2775, 0o664),
-])
+    (0o022, 0o2775, 0o2775, 0o664)])
 def test_those_who_share_the_folder_share_the_file(
     tmp_path, umask, folder, of_folder, of_file):
   tmp_path.chmod(folder)

@@ -7,9 +7,7 @@ from hypothesis import given, HealthCheck, settings
 import numpy as np
 import pytest
 
-from fedjax_alg.data import sources
-from fedjax_alg.data.errors import DataError
-from fedjax_alg.data.federation import federate
+from fedjax_alg.data import DataError, federate, sources
 from fedjax_alg.data.idx import load_idx
 from fedjax_alg.data.leaf import load_leaf
 from fedjax_alg.errors import OptionError
@@ -50,11 +48,9 @@ def availability(path):
 
 
 KINDS = {
-    "a.npz": (archive, sources.load_npz),
-    "a.json": (leaf, load_leaf),
+    "a.npz": (archive, sources.load_npz), "a.json": (leaf, load_leaf),
     "train-images-idx3-ubyte": (
-        lambda: encoded(RNG.integers(0, 255, (40, 4, 4), np.uint8)),
-        read_idx),
+        lambda: encoded(RNG.integers(0, 255, (40, 4, 4), np.uint8)), read_idx),
     "a.txt": (lambda: b"0.1\n# one\n0.5\n1\n", availability),
 }
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import threadpoolctl
 
-from fedjax_alg.data import features
-from fedjax_alg.data.errors import DataError
+from fedjax_alg.data import DataError, features
 
 
 def hog_by_loops(image, block, stride, bins, norm, scale, eps):
@@ -39,8 +38,7 @@ def hog_by_loops(image, block, stride, bins, norm, scale, eps):
 def test_hog_is_the_loop(norm, shape, block, stride, bins):
   rng = np.random.default_rng(0)
   # Few grey levels: flat regions, empty blocks and exact angles all occur.
-  images = rng.choice(
-      np.array([0, 0, 0, 17, 255], np.uint8), (3, *shape, 1))
+  images = rng.choice(np.array([0, 0, 0, 17, 255], np.uint8), (3, *shape, 1))
   images[0, :shape[0] // 2] = 0
   got = features.hog(
       images, block, stride, bins, norm=norm, scale=1.5, eps=1e-3)
@@ -89,8 +87,7 @@ def test_hog_of_colour_is_hog_of_luminance():
     ({}, (2, 8, 8, 2), "features=hog needs images"),
     ({"block": 9}, (2, 8, 8), "hog_block=9"),
     ({"block": 1, "stride": 1}, (1, 700, 700),
-     r"hog_bins=9 hog_stride=1: 490000 blocks .* needs .* GB of memory"),
-])
+     r"hog_bins=9 hog_stride=1: 490000 blocks .* needs .* GB of memory")])
 def test_hog_refuses(options, shape, says):
   with pytest.raises(DataError, match=says):
     features.hog(np.zeros(shape, np.float32), **options)
@@ -142,8 +139,7 @@ def test_none_and_flatten():
   plain = features.none(images)
   assert plain.dtype == np.float32 and plain.shape == images.shape
   np.testing.assert_allclose(plain, images / 255, rtol=1e-6)
-  np.testing.assert_array_equal(
-      features.flatten(images), plain.reshape(2, 4))
+  np.testing.assert_array_equal(features.flatten(images), plain.reshape(2, 4))
   tokens = np.array([[3, 1]], np.int32)
   assert features.none(tokens).dtype == np.int32
 

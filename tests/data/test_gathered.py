@@ -64,17 +64,12 @@ def test_another_object_is_no_data_set():
       make()
 
 
-@pytest.fixture(scope="module", name="frame")
-def fixture_frame():
-  pandas = pytest.importorskip(
-      "pandas", reason="the package pandas is missing")
-  return pandas.DataFrame({
+def test_a_frame():
+  pandas = pytest.importorskip("pandas", reason="the package pandas is missing")
+  frame = pandas.DataFrame({
       "age": np.arange(N), "height": NUMBERS[:, 0], "city": NAMES,
       "y": LABELS, "kind": pandas.Categorical(np.array(list("cab"))[LABELS]),
       "window": list(RNG.integers(0, 9, (N, 4)))})
-
-
-def test_a_frame(frame):
   features = np.stack([np.arange(N), NUMBERS[:, 0]], 1).astype(np.float32)
   plain = frame[["age", "height", "y", "city"]]
   assert_same(

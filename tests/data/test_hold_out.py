@@ -24,8 +24,7 @@ def split(train_size, test_size, seed=0):
 @st.composite
 def splits(draw):
   sizes = draw(st.lists(
-      st.tuples(st.integers(0, 9), st.integers(0, 5)), min_size=2,
-      max_size=12))
+      st.tuples(st.integers(0, 9), st.integers(0, 5)), min_size=2, max_size=12))
   return split(*zip(*sizes), seed=draw(st.integers(0, 2**31)))
 
 
@@ -75,23 +74,15 @@ def test_a_smaller_count_holds_out_fewer_of_the_same(partition, seed):
 
 def test_the_seed_decides():
   partition = split([3] * 40, [1] * 40)
-  made = [hold_out(partition, 5, seed) for seed in (0, 0, 1)]
-  hashes = [partition_hash(p) for p in made]
-  assert hashes[0] == hashes[1] != hashes[2]
-  np.testing.assert_array_equal(
-      made[0].held_out.clients, made[1].held_out.clients)
-  every = np.concatenate(
-      [hold_out(partition, 5, seed).held_out.clients for seed in range(60)])
-  assert len(set(every.tolist())) == 40  # any client can be drawn
-  assert np.bincount(every).max() < 25
-
-
-def test_the_choice_is_a_stream_of_its_own():
-  # Not the draws that the partition itself is made of.
-  partition = split([3] * 40, [1] * 40)
-  for seed in range(10):
-    drawn = np.random.default_rng(seed).permutation(40)[:5]
-    assert set(hold_out(partition, 5, seed).held_out.clients) != set(drawn)
+  made = [hold_out(partition, 5, seed) for seed in range(60)]
+  again = hold_out(partition, 5, 0)
+  assert partition_hash(made[0]) == partition_hash(again) != (
+      partition_hash(made[1]))
+  every = np.stack([each.held_out.clients for each in made])
+  assert len(set(every.ravel().tolist())) == 40  # any client can be drawn
+  assert np.bincount(every.ravel()).max() < 25
+  for seed, held in enumerate(every):  # not the draws of the partition itself
+    assert set(held) != set(np.random.default_rng(seed).permutation(40)[:5])
 
 
 def test_nobody_held_out_changes_nothing():
@@ -113,9 +104,7 @@ def test_the_hash_sees_who_was_held_out():
 
 @pytest.mark.parametrize("count, says", [
     (3, "validation_clients=3: leaves none of the 3 clients to train (at "
-        "most 2)"),
-    (9, "validation_clients=9: leaves none of the 3"),
-])
+        "most 2)"), (9, "validation_clients=9: leaves none of the 3")])
 def test_bad_counts_are_named_in_one_line(count, says):
   refuses(lambda: hold_out(split([3, 3, 3], [1, 1, 1]), count, 0), says)
   refuses(lambda: check_hold_out(count, 3), says)

@@ -37,10 +37,15 @@ def write(folder, content, change=None):
 
 
 @pytest.mark.filterwarnings("ignore:.*no training example")
-@pytest.mark.parametrize("packed", (False, True))
-def test_what_is_written_is_read(tmp_path, packed):
-  content = arrays()
+@pytest.mark.parametrize("packed, shape", [
+    (False, (5, 4)), (True, (5, 4)), (False, (3, 2, 3))])
+def test_what_is_written_is_read(tmp_path, packed, shape):
+  """Also of images with channels."""
+  content = arrays(shape)
   write(tmp_path, content)
+  if len(shape) == 3:
+    for path in tmp_path.glob("*idx3*"):
+      path.rename(str(path).replace("idx3", "idx4"))
   if packed:
     for name in NAMES.values():
       plain = tmp_path / name
@@ -49,22 +54,15 @@ def test_what_is_written_is_read(tmp_path, packed):
   got = idx.load_idx(tmp_path)
   for split in ("train", "test"):
     x, y = getattr(got, f"x_{split}"), getattr(got, f"y_{split}")
-    np.testing.assert_array_equal(x[..., 0], content[f"x_{split}"])
+    np.testing.assert_array_equal(
+        x.squeeze(-1) if len(shape) == 2 else x, content[f"x_{split}"])
     np.testing.assert_array_equal(y, content[f"y_{split}"])
-    assert x.shape[3] == 1 and x.dtype == np.uint8 and y.dtype == np.int32
+    assert x.dtype == np.uint8 and y.dtype == np.int32
   assert got.num_classes == 7 and got.name == tmp_path.name
   fed = fa.federate("idx", data_path=str(tmp_path), num_clients=3,
                     min_client_size=1)
-  assert fed.example_shape == (5, 4, 1)
+  assert fed.example_shape == (*shape, 1)[:3]
   assert np.asarray(fed.data.train.x).max() <= 1
-
-
-def test_images_with_channels(tmp_path):
-  write(tmp_path, arrays((3, 2, 3)))
-  for name in ("x_train", "x_test"):
-    (tmp_path / NAMES[name]).rename(
-        tmp_path / NAMES[name].replace("idx3", "idx4"))
-  assert idx.load_idx(tmp_path).x_train.shape == (9, 3, 2, 3)
 
 
 GOOD = encoded(np.zeros((9, 5, 4), np.uint8))
@@ -81,8 +79,7 @@ GOOD = encoded(np.zeros((9, 5, 4), np.uint8))
     ("train-labels-idx1-ubyte", encoded(np.zeros(8, np.uint8)),
      "labels of shape (8,), train-images-idx3-ubyte has 9 images"),
     ("t10k-images-idx3-ubyte", encoded(np.zeros((4, 5, 5), np.uint8)),
-     "shape (5, 4, 1), test images of (5, 5, 1)"),
-])
+     "shape (5, 4, 1), test images of (5, 5, 1)")])
 def test_bad_files_are_named(tmp_path, name, data, says):
   write(tmp_path, arrays(), {name: data})
   refuses(lambda: idx.load_idx(tmp_path), says, f"data_path={tmp_path}",

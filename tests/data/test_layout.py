@@ -31,8 +31,7 @@ def test_client_data_permutes_and_pads():
     (dict(y=np.arange(7)), "as many rows in every array"),  # labels slip
     (dict(x={"a": np.zeros((6, 2)), "b": np.zeros(7)}), "as many rows in"),
     (dict(offset=np.array([0])), "one entry for each client"),
-    (dict(joins=np.array([0])), "one entry for each client"),
-])
+    (dict(joins=np.array([0])), "one entry for each client")])
 def test_client_data_that_does_not_fit_together_is_refused(change, says):
   good = dict(
       x=np.zeros((6, 2)), y=np.arange(6), order=np.arange(4),
@@ -69,23 +68,3 @@ def test_client_data_reads_several_arrays_as_one():
       (x[:7000], x[7000:]), y, order, np.array([0]), np.array([10000]))
   np.testing.assert_array_equal(np.asarray(split.x[:10000]), x[order])
   np.testing.assert_array_equal(np.asarray(split.y[:10000]), y[order])
-
-
-def test_cohort_and_padding_slots():
-  data = layout.client_data(
-      np.ones((6, 1)), np.zeros(6, int), np.arange(6), np.array([0, 2, 5]),
-      np.array([2, 3, 1]))
-  take = jax.jit(layout.take_cohort)
-  cohort = take(data, jnp.array([2, 3, 1], jnp.int32))
-  np.testing.assert_array_equal(cohort.ids, [2, 3, 1])
-  np.testing.assert_array_equal(cohort.shards.offset, [5, 0, 2])
-  np.testing.assert_array_equal(cohort.shards.size, [1, 0, 3])
-  np.testing.assert_array_equal(cohort.weight, [1.0, 0.0, 3.0])
-  assert cohort.weight.dtype == jnp.float32
-  assert cohort.ids.dtype == cohort.shards.size.dtype == jnp.int32
-  everyone = layout.everyone(data)
-  np.testing.assert_array_equal(everyone.ids, [0, 1, 2])
-  np.testing.assert_array_equal(everyone.shards.size, data.size)
-  assert cohort.validation is everyone.validation is None
-  shard = jax.jit(layout.shard_of)(data, jnp.int32(1))
-  assert (int(shard.offset), int(shard.size)) == (2, 3)

@@ -19,8 +19,7 @@ def test_so_many_join_at_each_round():
 
 def test_the_seed_decides_who():
   made = [with_newcomers(PARTITION, [(3, 5)], seed) for seed in range(60)]
-  np.testing.assert_array_equal(
-      made[0], with_newcomers(PARTITION, [(3, 5)], 0))
+  np.testing.assert_array_equal(made[0], with_newcomers(PARTITION, [(3, 5)], 0))
   often = (np.stack(made) > 0).sum(0)
   assert often.min() > 0 and often.max() < 25  # anybody, nobody always
   # Neither the draws of the partition nor those of the clients held out.
@@ -42,8 +41,7 @@ def test_those_of_the_first_round_do_not_depend_on_the_later():
     ([(5, 0)], 1, "newcomers_at=5:0: a count must be at least 1"),
     ([(5, 30)], 1, "leaves 0 of the 30 clients at the start (at least 1"),
     ([(5, 20), (6, 20)], 1, "leaves 0 of the 30"),
-    ([(5, 21)], 10, "leaves 9 of the 30 clients at the start (at least 10"),
-])
+    ([(5, 21)], 10, "leaves 9 of the 30 clients at the start (at least 10")])
 def test_bad_ones_are_named_in_one_line(newcomers, fewest, says):
   refuses(lambda: check_newcomers(newcomers, 30, fewest), says)
   check_newcomers([(5, 20)], 30, 10)

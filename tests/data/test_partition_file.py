@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import fedjax_alg as fa
-from fedjax_alg.data import partition_file
-from fedjax_alg.data.examples import Examples
+from fedjax_alg.data import Examples, partition_file
 from fedjax_alg.data.hold_out import hold_out
 from fedjax_alg.data.partition import make_partition, partition_hash
 from tests.data import reading
@@ -149,8 +148,7 @@ ABOUT = np.array(json.dumps({"pooled": True}))
     (dict(about=np.array('{"flags": 3}')),
      "flags of its about is an int, must be a dict"),
     (dict(about=np.array('{"pooled": "x"}')), "pooled of its about is a str"),
-    (dict(about=np.array('{"name": []}')), "name of its about is a list"),
-])
+    (dict(about=np.array('{"name": []}')), "name of its about is a list")])
 def test_inconsistent_files(tmp_path, change, says):
   refuses(own(tmp_path / "own.npz", **change), examples(), says)
 

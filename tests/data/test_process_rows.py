@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 import fedjax_alg as fa
-from fedjax_alg.data import layout
 from fedjax_alg.data.process_rows import cut, Process, set_process
 
 
@@ -67,17 +66,6 @@ def test_a_process_lays_out_its_own_rows(halves):
     assert len(found) == 1
     np.testing.assert_array_equal(found[0][0], x)
     np.testing.assert_array_equal(found[0][1], y)
-
-
-def test_every_process_has_the_rows_of_the_server(halves):
-  *parts, whole = halves
-  first, size = whole.data.train.validation
-  for part in parts:
-    held = layout.server_rows(part.data.train)
-    np.testing.assert_array_equal(
-        held.x[:size], whole.data.train.x[first:first + size])
-    np.testing.assert_array_equal(
-        part.data.validation.size, whole.data.validation.size)
 
 
 def test_a_federation_of_other_processes_is_refused(halves):

@@ -21,9 +21,7 @@ FEATURES = {"user": tfds_records.TEXT, "text": tfds_records.TEXT,
     ("salt &amp; pepper &quot;now&quot; &lt;3", "salt pepper now 3"),
     ("caf\u00e9 can\u2019t 'quoted' rock'n'roll",
      "caf\u00e9 can't quoted rock'n'roll"),
-    ("#snow_day 7pm...home", "snow day 7pm home"),
-    (" :-) ?! ", ""),
-])
+    ("#snow_day 7pm...home", "snow day 7pm home"), (" :-) ?! ", ""), ])
 def test_words(text, words):
   assert tweets_lib.tokenize(text) == words.split()
 

@@ -7,55 +7,14 @@ import fedjax_alg as fa
 from fedjax_alg.data import characters, shakespeare
 from tests.data.reading import refuses
 
-PLAY = """THE PLAY
-by Nobody
-
-ACT I.
-
-Scene I. A room.
-
-[Enter Ber and
- Fran.]
-
-Ber.
-Who's  there?
-  Friend.
-
-Fran.
-Nay, answer me.
-
-[Exit Ghost.]
-
-He is gone.
-
-[Knock.]
-
-Scene II. Elsewhere
-and colder.
-
-Ber.
-Long live the king!
-
-1 Clown.
-Ha.
-
-A line that stays alone.
-
-Ber.
-[Aside] So.
-
-FIRST LORD
-Well.
-
-Farewell.
-says nobody twice.
-
-FIRST LORD
-Ill @ ease.
-
-Fran.
-No.
-"""
+PLAY = "\n\n".join((
+    "THE PLAY\nby Nobody", "ACT I.", "Scene I. A room.",
+    "[Enter Ber and\n Fran.]", "Ber.\nWho's  there?\n  Friend.",
+    "Fran.\nNay, answer me.", "[Exit Ghost.]", "He is gone.", "[Knock.]",
+    "Scene II. Elsewhere\nand colder.", "Ber.\nLong live the king!",
+    "1 Clown.\nHa.", "A line that stays alone.", "Ber.\n[Aside] So.",
+    "FIRST LORD\nWell.", "Farewell.\nsays nobody twice.",
+    "FIRST LORD\nIll @ ease.", "Fran.\nNo.\n"))
 ROLES = {"Ber": "Who's there? Friend. Long live the king! [Aside] So.",
          "Fran": "Nay, answer me. He is gone. No.",
          "FIRST LORD": "Well. Ill @ ease."}

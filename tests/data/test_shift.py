@@ -84,8 +84,7 @@ def test_increment_shows_more_of_the_same_rows():
   for event, part in enumerate((0.25, 0.5, 0.75, 1.0, 1.0, 1.0)):
     now = after("increment", event)
     np.testing.assert_array_equal(
-        now.train_size,
-        np.maximum(np.floor(PARTITION.train_size * part), 1))
+        now.train_size, np.maximum(np.floor(PARTITION.train_size * part), 1))
     for i in range(C):
       own = rows(now, "train", i)
       assert own == rows(PARTITION, "train", i)[:len(own)]
@@ -108,21 +107,6 @@ def test_a_function_of_the_split_the_seed_and_the_number(kind):
       assert held(first, "train") == held(PARTITION, "train")
   for array, kept in zip(PARTITION[:6], before):
     np.testing.assert_array_equal(array, kept)
-
-
-@pytest.mark.parametrize("kind", ["swap_all", "swap_part"])
-def test_clients_of_one_class_that_swap_are_as_far_off_as_can_be(kind):
-  """Total variation 1 between the class frequencies before and after."""
-  pair = split([6, 6], [3, 3])
-  y_train, y_test = np.zeros(25, int), np.zeros(13, int)
-  y_train[pair.train_order[6:]] = y_test[pair.test_order[3:]] = 1
-  now = shifted(pair, y_train, y_test, kind, 1, 1.0, 0)
-  shares = [label_histogram(p, y_train, 2) / 6 for p in (pair, now)]
-  distance = abs(shares[0] - shares[1]).sum(1) / 2
-  np.testing.assert_array_equal(distance, [1, 1])
-  assert {y_test[row] for row in rows(now, "test", 0)} == {1}
-  back = shifted(pair, y_train, y_test, kind, 2, 1.0, 0)
-  assert sorted(rows(back, "train", 0)) == sorted(rows(pair, "train", 0))
 
 
 def test_pairs_and_unknown_kinds():

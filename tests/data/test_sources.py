@@ -42,43 +42,17 @@ def save(path, arrays):
   return path
 
 
-def test_npz(tmp_path):
-  arrays = good_npz() | {"client_train": [5, 5, 1, 1], "client_test": [1, 5]}
-  got = sources.load_npz(save(tmp_path / "mine.npz", arrays))
-  np.testing.assert_array_equal(got.x_train, arrays["x_train"])
-  np.testing.assert_array_equal(got.client_test, [1, 5])
-  assert got.x_train.dtype == got.x_test.dtype == np.float32
-  assert got.y_train.dtype == got.client_train.dtype == np.int32
-  assert got.num_classes == 4 and got.name == "mine"
-  images = good_npz() | {"x_train": np.zeros((4, 2, 2), np.uint8),
-                         "x_test": np.zeros((2, 2, 2), np.uint8)}
-  got = sources.load_npz(save(tmp_path / "images.npz", images))
-  assert got.x_train.dtype == np.uint8 and got.client_train is None
-
-
 def test_npz_with_names_of_clients(tmp_path):
   ids = {"client_train": ["bo", "al", "bo", "cy"], "client_test": ["cy", "al"]}
   got = sources.load_npz(save(tmp_path / "named.npz", good_npz() | ids))
   assert got.client_names.tolist() == ["al", "bo", "cy"]
+  assert got.name == "named" and got.num_classes == 4
   for which, names in ids.items():
     assert got.client_names[getattr(got, which)].tolist() == names
     assert getattr(got, which).dtype == np.int32
-  bad = good_npz() | ids | {"client_test": ["cy", "di"]}
-  refuses(lambda: sources.load_npz(save(tmp_path / "bad.npz", bad)),
-          "client_test: client di has no training example")
   mixed = good_npz() | ids | {"client_test": [0, 1]}
   refuses(lambda: sources.load_npz(save(tmp_path / "bad.npz", mixed)),
           "client_train is <U2, integers are needed")
-
-
-def test_npz_of_tokens(tmp_path):
-  tokens = good_npz() | {"x_train": np.arange(12).reshape(4, 3),
-                         "x_test": np.zeros((2, 3), np.int16)}
-  got = sources.load_npz(save(tmp_path / "tokens.npz", tokens))
-  assert got.x_train.dtype == got.x_test.dtype == np.int32
-  large = tokens | {"x_train": tokens["x_train"] + 2**31}
-  refuses(lambda: sources.load_npz(save(tmp_path / "large.npz", large)),
-          "x_train lies in [2147483648, 2147483659], token ids must fit")
 
 
 @pytest.mark.parametrize("change, says", [
@@ -86,12 +60,9 @@ def test_npz_of_tokens(tmp_path):
     ({"y_train": None, "y_test": None}, "missing y_train, y_test"),
     ({"x_train": np.array([{}] * 4, object)}, "objects are never loaded"),
     ({"x_test": np.zeros((2, 5))}, "x_test of (5,)"),
-    ({"x_test": np.full((2, 3), np.inf)}, "x_test has 6 NaN or infinite"),
-    ({"y_train": np.zeros(4)}, "y_train is float64, integers are needed"),
-    ({"client_train": [0, 1]}, "client_train has shape (2,)"),
-    ({"client_train": [0.5] * 4}, "client_train is float64"),
-    ({"client_test": [0, 1]}, "client_test without client_train"),
-])
+    ({"x_train": np.arange(12).reshape(4, 3) + 2**31},
+     "x_train lies in [2147483648, 2147483659], token ids must fit"),
+    ({"client_test": [0, 1]}, "client_test without client_train")])
 def test_bad_npz(tmp_path, change, says):
   arrays = {name: value for name, value in (good_npz() | change).items()
             if value is not None}
@@ -101,11 +72,9 @@ def test_bad_npz(tmp_path, change, says):
 
 def test_npz_that_is_none(tmp_path):
   refuses(lambda: sources.load_npz(tmp_path / "absent.npz"), "no such file")
-  for name, content in (("text", b"hello"), ("empty", b""),
-                        ("zip", b"PK\x03\x04 and no more")):
-    path = tmp_path / f"{name}.npz"
-    path.write_bytes(content)
-    refuses(lambda: sources.load_npz(path), "not an .npz, or damaged")
+  (tmp_path / "text.npz").write_bytes(b"hello")
+  refuses(lambda: sources.load_npz(tmp_path / "text.npz"),
+          "not an .npz, or damaged")
   path = tmp_path / "one.npy"
   np.save(path, np.zeros(3))
   refuses(lambda: sources.load_npz(path), "one .npy array")
@@ -170,8 +139,7 @@ def test_leaf_text(tmp_path):
     (leaf({"al": (["To b"], ["xy"])}), "y the character after each"),
     (leaf({"al": (["To b"], [3])}), "x and y must be numbers"),
     (leaf(USERS)[:-20], "or truncated, in line 1, column"),
-    ("[]", "not a table in json"),
-    ('{"users": ["a"]}', "no key 'user_data'"),
+    ("[]", "not a table in json"), ('{"users": ["a"]}', "no key 'user_data'"),
     (leaf({}), "at least one user"),
     (leaf(USERS, num_samples=[1]), "num_samples must be a list of 2"),
     (leaf(USERS, num_samples=[20, 2]), "user 'al' has 1 examples but"),
@@ -188,8 +156,7 @@ def test_leaf_text(tmp_path):
     (leaf(USERS | {"cy": ([["1", "2"]], [0])}), "x and y must be numbers"),
     (leaf(USERS | {"cy": ([[1, 2]], ["0"])}), "x and y must be numbers"),
     (leaf(USERS | {"cy": ([[10 ** 400, 1]], [0])}), "x and y must be numbers"),
-    pytest.param("[" * 200_000, "not a table in json", id="brackets"),
-])
+    pytest.param("[" * 200_000, "not a table in json", id="brackets")])
 def test_bad_leaf(tmp_path, text, says):
   path = tmp_path / "bad.json"
   path.write_text(text)
@@ -217,75 +184,6 @@ def test_prepare_needs_tensorflow(monkeypatch, tmp_path):
           "pip install 'fedjax_alg[prepare]'")
 
 
-@pytest.fixture(name="fake")
-def fixture_fake(tmp_path, monkeypatch):
-  """A prepared data set whose decoder counts its calls."""
-  directory = tmp_path / "tfds" / "mnist" / "3.0.1"
-  directory.mkdir(parents=True)
-  (directory / "dataset_info.json").write_text("{}")
-  calls = []
-
-  def decode(path):
-    calls.append(path)
-    rng = np.random.default_rng(0)
-    return {"x_train": rng.integers(0, 256, (9, 4, 4, 1), dtype=np.uint8),
-            "y_train": np.arange(9, dtype=np.int32),
-            "x_test": np.zeros((3, 4, 4, 1), np.uint8),
-            "y_test": np.zeros(3, np.int32)}
-
-  monkeypatch.setattr(tfds_source, "_decode", decode)
-  return tmp_path / "tfds", calls
-
-
-def test_cache_is_used_and_lies_beside_the_data(fake):
-  root, calls = fake
-  first = tfds_source.load_tfds("mnist", root)
-  again = tfds_source.load_tfds("mnist", root)
-  assert len(calls) == 1 and calls[0].name == "3.0.1"
-  np.testing.assert_array_equal(first.x_train, again.x_train)
-  assert again.num_classes == 9 and again.x_train.dtype == np.uint8
-  names = sorted(p.name for p in (root / ".fedjax_alg_cache").iterdir())
-  assert names == ["mnist-3.0.1.npz", "mnist-3.0.1.npz.json"]
-
-
-@pytest.mark.parametrize(
-    "damage", ["flip", "cut", "gone", "manifest", "manifest gone", "source"])
-def test_damaged_cache_is_rebuilt(fake, tmp_path, damage):
-  root, calls = fake
-  cache = tmp_path / "cache"
-  first = tfds_source.load_tfds("mnist", root, cache)
-  file, manifest = cache / "mnist-3.0.1.npz", cache / "mnist-3.0.1.npz.json"
-  content = file.read_bytes()
-  if damage == "flip":
-    where = content.index(first.x_train.tobytes()) + 5
-    file.write_bytes(
-        content[:where] + bytes([content[where] ^ 1]) + content[where + 1:])
-  elif damage == "cut":
-    file.write_bytes(content[:len(content) // 2])
-  elif damage == "gone":
-    file.unlink()
-  elif damage == "manifest":
-    manifest.write_text("{")
-  elif damage == "manifest gone":
-    manifest.unlink()
-  else:  # the data set was prepared anew
-    (root / "mnist" / "3.0.1" / "dataset_info.json").write_text('{"v": 2}')
-  second = tfds_source.load_tfds("mnist", root, cache)
-  assert len(calls) == 2
-  np.testing.assert_array_equal(first.x_train, second.x_train)
-  tfds_source.load_tfds("mnist", root, cache)
-  assert len(calls) == 2 and len(list(cache.iterdir())) == 2
-
-
-def test_cache_that_cannot_be_written_costs_only_time(fake, tmp_path):
-  root, calls = fake
-  (tmp_path / "file").write_text("in the way")
-  for _ in range(2):
-    got = tfds_source.load_tfds("mnist", root, tmp_path / "file")
-    assert len(got.y_train) == 9
-  assert len(calls) == 2
-
-
 def test_unreadable_records_are_named(tmp_path):
   directory = tmp_path / "mnist" / "3.0.1"
   directory.mkdir(parents=True)
@@ -311,7 +209,8 @@ def pictures(count, first=0, shape=SHAPE):
     ("tfds:eurosat", "eurosat/rgb/2.0.0", "test"),
     ("emnist/letters", "emnist/letters/3.1.0", "validation"),
     ("tfds:made_here", "made_here/1.10.0", None)])
-def test_any_images_of_tfds(tmp_path, name, place, split):
+def test_any_images_of_tfds(tmp_path, monkeypatch, name, place, split):
+  """The next time from the cache, which lies beside the data."""
   more = {split: pictures(2, 7)} if split else {}
   tfds_records.write(tmp_path / place, name.split(":")[-1].split("/")[0],
                      IMAGES, pictures(5), **more)
@@ -324,6 +223,16 @@ def test_any_images_of_tfds(tmp_path, name, place, split):
   assert got.name == name.removeprefix("tfds:")
   (cached,) = (tmp_path / ".fedjax_alg_cache").glob("*.npz")
   assert cached.name == ("-".join(place.split("/")) + ".npz")
+  real, decoded = tfds_source._decode, []
+  monkeypatch.setattr(tfds_source, "_decode", lambda path: (
+      decoded.append(path) or real(path)))
+  again = tfds_source.load_tfds(name, tmp_path)
+  np.testing.assert_array_equal(again.x_train, got.x_train)
+  assert not decoded
+  info = tmp_path / place / "dataset_info.json"
+  info.write_text(info.read_text() + " ")  # prepared anew
+  tfds_source.load_tfds(name, tmp_path)
+  assert decoded == [tmp_path / place]
 
 
 @pytest.mark.parametrize("features, rows, says", [
@@ -337,8 +246,7 @@ def test_any_images_of_tfds(tmp_path, name, place, split):
     ({"image": tfds_records.image_of(-1, -1, 1), "label": IMAGES["label"]},
      pictures(1) + pictures(1, shape=(4, 4, 1)),
      "images of different sizes, (3, 2, 1) and (4, 4, 1); one size is needed"),
-    (IMAGES, [pictures(1)[0] | {"label": -1}], "1 images without a label"),
-])
+    (IMAGES, [pictures(1)[0] | {"label": -1}], "1 images without a label")])
 def test_what_is_no_image_classification_is_refused(
     tmp_path, features, rows, says):
   tfds_records.write(tmp_path / "kmnist" / "1.0.0", "kmnist", features, rows)
@@ -378,8 +286,7 @@ def test_mnist_from_tfds(tmp_path):
 def test_digits_are_those_of_scikit_learn(monkeypatch):
   """Also where a later version keeps its file elsewhere."""
   by_file = sources.load_digits()
-  monkeypatch.setattr(
-      sources.importlib.util, "find_spec", lambda name: None)
+  monkeypatch.setattr(sources.importlib.util, "find_spec", lambda name: None)
   by_import = sources.load_digits()
   for name in ("x_train", "y_train", "x_test", "y_test"):
     np.testing.assert_array_equal(

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import fedjax_alg as fa
-from fedjax_alg.data import store
-from fedjax_alg.data.errors import DataError
+from fedjax_alg.data import DataError, store
 
 RNG = np.random.default_rng(0)
 BYTES = RNG.integers(0, 256, (40, 5), np.uint8)
@@ -100,8 +99,7 @@ def test_a_federation_is_the_same_in_bytes(source, features):
   if source == "images":
     images = RNG.integers(0, 256, (60, 4, 4, 1), np.uint8)
     source = fa.from_arrays(
-        images, np.arange(60) % 3, x_test=images[:12],
-        y_test=np.arange(12) % 3)
+        images, np.arange(60) % 3, x_test=images[:12], y_test=np.arange(12) % 3)
   coded, floats = federations(
       source=source, features=features, num_clients=5, validation_clients=1,
       partition="powerlaw" if source == "digits" else "iid")

@@ -75,14 +75,13 @@ def kept_of(number, clients=7):
 
 def in_processes(state, cuts):
   """The states as processes with these clients hold them."""
+  return placed(state._replace(clients=jax.tree.map(
+      lambda leaf: split.Split(leaf, cuts), state.clients)), cuts)
+
+
+def placed(state, cuts):
   mesh = sharding.process_mesh(
       jax.devices("cpu")[:len(cuts) - 1], len(cuts) - 1)
-  state = state._replace(clients=jax.tree.map(
-      lambda leaf: split.Split(leaf, cuts), state.clients))
-  return placed(state, mesh)
-
-
-def placed(state, mesh):
   return sharding.place_states(state, sharding.of_states(
       state, mesh, sharding.replicated(mesh)))
 
@@ -94,9 +93,7 @@ def restored(folder, cuts):
     like = jax.eval_shape(lambda: in_processes(like, cuts))
   state, facts, warnings = checkpoint.load_latest(folder, like)
   if cuts:
-    mesh = sharding.process_mesh(
-        jax.devices("cpu")[:len(cuts) - 1], len(cuts) - 1)
-    state = sharding.whole(placed(state, mesh))
+    state = sharding.whole(placed(state, cuts))
   return state, facts, warnings
 
 
@@ -141,25 +138,6 @@ def test_a_process_writes_its_own_rows(tmp_path):
   assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("damage", ["altered", "gone", "of another round"])
-def test_a_damaged_part_is_a_damaged_checkpoint(tmp_path, damage):
-  checkpoint.save(tmp_path, in_processes(kept_of(1), TWO), 1, {})
-  path = checkpoint.save(tmp_path, in_processes(kept_of(2), TWO), 2, {})
-  part = path.with_suffix(".rows_1_of_2")
-  if damage == "altered":
-    part.write_bytes(flip(part.read_bytes(), -3))
-  elif damage == "gone":
-    part.unlink()
-  else:
-    part.write_bytes((tmp_path / "round_00000001.rows_1_of_2").read_bytes())
-  for cuts in (None, TWO):
-    state, facts, warnings = restored(tmp_path, cuts)
-    problems.assert_equal(state, kept_of(1))
-    assert facts["round"] == 1 and warnings == [
-        f"checkpoint {path} is damaged; using the one before it"]
-  assert [facts["round"] for facts in checkpoint.headers(tmp_path)] == [1]
-
-
 @pytest.mark.parametrize("unwritten", ["rows_1_of_2", "ckpt"])
 def test_a_crash_between_parts_leaves_the_one_before(
     tmp_path, monkeypatch, unwritten):
@@ -200,24 +178,33 @@ def flip(raw, where):
 
 DAMAGE = {
     "a bit of the payload": lambda raw: flip(raw, -20),
-    "truncated": lambda raw: raw[:len(raw) // 2],
-    "empty": lambda raw: b"",
+    "truncated": lambda raw: raw[:len(raw) // 2], "empty": lambda raw: b"",
     "no header": lambda raw: raw[raw.index(b"\n") + 1:],
     "something else": lambda raw: b"[1, 2]\n" + raw,
-    "binary": lambda raw: b"\xff\xfe\n" + raw,
-}
+    "binary": lambda raw: b"\xff\xfe\n" + raw}
 
 
-@pytest.mark.parametrize("damage", list(DAMAGE))
-def test_a_damaged_checkpoint_is_passed_over(tmp_path, damage):
-  checkpoint.save(tmp_path, state_of(1), 1, {})
-  path = checkpoint.save(tmp_path, state_of(2), 2, {})
-  path.write_bytes(DAMAGE[damage](path.read_bytes()))
-  state, facts, warnings = checkpoint.load_latest(tmp_path, LIKE)
-  assert facts["round"] == 1
-  problems.assert_equal(state, state_of(1))
-  assert warnings == [
-      f"checkpoint {path} is damaged; using the one before it"]
+@pytest.mark.parametrize("end, damage", [
+    *(("ckpt", damage) for damage in DAMAGE),
+    *(("rows_1_of_2", damage) for damage in (
+        "a bit of the payload", "gone", "of another round"))])
+def test_a_damaged_file_is_a_damaged_checkpoint(tmp_path, end, damage):
+  """Of states in parts, which one process reads, or two."""
+  paths = [checkpoint.save(tmp_path, in_processes(kept_of(number), TWO),
+                           number, {}) for number in (1, 2)]
+  before, file = (path.with_suffix(f".{end}") for path in paths)
+  if damage == "gone":
+    file.unlink()
+  elif damage == "of another round":
+    file.write_bytes(before.read_bytes())
+  else:
+    file.write_bytes(DAMAGE[damage](file.read_bytes()))
+  for cuts in (None, TWO):
+    state, facts, warnings = restored(tmp_path, cuts)
+    problems.assert_equal(state, kept_of(1))
+    assert facts["round"] == 1 and warnings == [
+        f"checkpoint {paths[1]} is damaged; using the one before it"]
+  assert [facts["round"] for facts in checkpoint.headers(tmp_path)] == [1]
 
 
 def test_every_flipped_byte_is_found(tmp_path):
@@ -238,18 +225,13 @@ def test_without_a_whole_checkpoint_there_is_an_error(tmp_path):
     checkpoint.load_latest(tmp_path, LIKE)
 
 
+KERNEL, BIAS = LIKE.params["kernel"], LIKE.params["bias"]
 OTHERS = {
-    "shape": State({"kernel": jnp.zeros((20, 4)), "bias": jnp.zeros(3)},
-                   jnp.int32(0)),
-    "dtype": State({"kernel": jnp.zeros((20, 3)), "bias": jnp.zeros(3)},
-                   jnp.float32(0)),
-    "names": State({"kernels": jnp.zeros((20, 3)), "bias": jnp.zeros(3)},
-                   jnp.int32(0)),
-    "more": State({"kernel": jnp.zeros((20, 3)), "bias": jnp.zeros(3),
-                   "more": jnp.zeros(1)}, jnp.int32(0)),
-    "fewer": State({"kernel": jnp.zeros((20, 3))}, jnp.int32(0)),
-    "tuple": (jnp.zeros(3), jnp.int32(0)),
-}
+    "shape": {"kernel": jnp.zeros((20, 4)), "bias": BIAS},
+    "dtype": {"kernel": KERNEL, "bias": jnp.zeros(3, jnp.int32)},
+    "names": {"kernels": KERNEL, "bias": BIAS},
+    "more": {"kernel": KERNEL, "bias": BIAS, "more": jnp.zeros(1)},
+    "fewer": {"kernel": KERNEL}, "tuple": (KERNEL, BIAS)}
 
 
 @pytest.mark.parametrize("other", list(OTHERS))
@@ -257,7 +239,7 @@ def test_a_state_of_another_structure_is_refused(tmp_path, other):
   checkpoint.save(tmp_path, state_of(1), 1, {})
   with pytest.raises(
       checkpoint.CheckpointError, match="of another algorithm, model or data"):
-    checkpoint.load_latest(tmp_path, OTHERS[other])
+    checkpoint.load_latest(tmp_path, LIKE._replace(params=OTHERS[other]))
 
 
 def test_another_format_is_named(tmp_path, monkeypatch):
@@ -288,8 +270,7 @@ ONE = {"w": np.zeros(2, np.float32)}
 @pytest.mark.parametrize("facts, tree", [
     ({"round": "6"}, ONE), ({"round": 6.0}, ONE), ({"round": -1}, ONE),
     ({}, {"w": "text"}), ({}, {"w": 3}), ({}, {"w": [1, 2]}), ({}, 3),
-    ({}, {"w": np.zeros(2, np.float64)}),
-])
+    ({}, {"w": np.zeros(2, np.float64)})])
 def test_whole_files_of_strangers_are_refused(tmp_path, facts, tree):
   stranger(tmp_path, facts, serialization.msgpack_serialize(tree))
   with pytest.raises(checkpoint.CheckpointError) as caught:

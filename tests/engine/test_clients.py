@@ -53,8 +53,7 @@ CASES = [("sequential", 0, False), ("vmap", 0, False), ("python", 0, False),
 
 def added(total, shared, shard, pair, number):
   size = shard.size.astype(jnp.float32)
-  return (total[0] + shared * size * pair[1],
-          total[1] + number * shard.size)
+  return (total[0] + shared * size * pair[1], total[1] + number * shard.size)
 
 
 def summed(shared, shard, pair, number):
@@ -131,6 +130,11 @@ def test_every_map_is_numpys(problem, mesh, mode, lanes, several):
   problems.assert_equal(everything(*inputs), found)
 
 
+def three_shards():
+  return Shard(jnp.zeros((9, 1)), jnp.zeros(9, jnp.int32),
+               jnp.array([0, 4, 6], jnp.int32), jnp.array([4, 2, 3], jnp.int32))
+
+
 @pytest.mark.program
 def test_padding_of_the_map_is_the_last_client_without_data(mesh):
   """Seen by counting the sizes that client code is given."""
@@ -140,11 +144,8 @@ def test_padding_of_the_map_is_the_last_client_without_data(mesh):
     jax.debug.callback(lambda size: seen.append(int(size)), shard.size)
     return shard.size
 
-  shards = Shard(
-      jnp.zeros((9, 1)), jnp.zeros(9, jnp.int32),
-      jnp.array([0, 4, 6], jnp.int32), jnp.array([4, 2, 3], jnp.int32))
   out = clients.ClientMap(mesh=mesh)(
-      one_client, (), sharding.replicate(shards, mesh))
+      one_client, (), sharding.replicate(three_shards(), mesh))
   jax.effects_barrier()
   assert out.tolist() == [4, 2, 3]
   assert sorted(seen) == [0] * (mesh.size - 3) + [2, 3, 4]
@@ -171,16 +172,12 @@ def test_what_cannot_be_mapped_is_named():
 
 def test_a_client_that_fails_is_named_in_python():
   """Its code computes with numbers, so Python may branch on them."""
-  shards = Shard(
-      jnp.zeros((9, 1)), jnp.zeros(9, jnp.int32),
-      jnp.array([0, 4, 6], jnp.int32), jnp.array([4, 2, 3], jnp.int32))
-
   def one_client(_, shard, number):
     if shard.size == 2:
       raise ZeroDivisionError("no steps")
     return number
 
   with pytest.raises(ZeroDivisionError) as error:
-    clients.ClientMap("python")(one_client, (), shards, jnp.arange(3))
+    clients.ClientMap("python")(one_client, (), three_shards(), jnp.arange(3))
   assert error.value.__notes__ == [
       "in slot 1 of the cohort, a client of 2 examples"]

@@ -116,13 +116,3 @@ def test_who_takes_longer_reads_larger_batches():
   np.testing.assert_array_equal(own, [5, 20, 31, 5, 90])
   # At least one example, however fast the client is.
   assert adapt(batch[:1], jnp.array([1e-6]), jnp.float32(1), 40) == 1
-
-
-def test_the_current_size_reaches_a_fixed_point():
-  """Seconds a / B: from the first size it would swing between two."""
-  load, batch = jnp.array([1.0, 2.0, 5.0]), jnp.full(3, 100.0)
-  first = (load / batch).min()
-  for _ in range(3):
-    batch = clock.adapted_batch(batch, load / batch, first, 10_000).astype(
-        jnp.float32)
-  np.testing.assert_array_equal(batch, [100, 200, 500])

@@ -78,8 +78,7 @@ def fixture_case(problem):
   own = sum(problems.SIZES)
   train = jax.tree.map(jnp.asarray, layout.client_data(
       x, y, np.arange(own), np.asarray(problem.data.offset),
-      np.asarray(problem.data.size), own + np.arange(83),
-      np.where(NEW, 3, 0)))
+      np.asarray(problem.data.size), own + np.arange(83), np.where(NEW, 3, 0)))
   data = EvaluationData(
       train, problems.client_data(tests), problems.client_data(pieces),
       jnp.asarray(histogram, jnp.float32), Pieces(
@@ -97,14 +96,11 @@ def summarise(counts):
   return tasks.summarise(tasks.CLASSIFICATION, counts)
 
 
-def of_matrix(confusion):
-  """The sums that follow from a confusion matrix."""
-  return {"rows": confusion.sum(1), "predicted": confusion.sum(0),
-          "hits": np.diagonal(confusion)}
-
-
 def assert_sums(sums, confusion):
-  for name, expected in of_matrix(confusion).items():
+  """They follow from a confusion matrix."""
+  for name, expected in (
+      ("rows", confusion.sum(1)), ("predicted", confusion.sum(0)),
+      ("hits", np.diagonal(confusion))):
     np.testing.assert_array_equal(sums[name], expected, err_msg=name)
 
 
@@ -140,8 +136,7 @@ def test_every_global_model_on_all_rows_of_a_kind(problem, case, protocol):
     if "confusion" in sums:  # needed for the protocol preferred
       np.testing.assert_array_equal(sums["confusion"][k], confusion)
     np.testing.assert_allclose(
-        sums["loss"][k],
-        np.bincount(y, weights=losses, minlength=L), rtol=1e-5)
+        sums["loss"][k], np.bincount(y, weights=losses, minlength=L), rtol=1e-5)
   values = summarise(case.counts[protocol])  # these do not tell clients apart
   assert np.isnan(values["client_accuracy"]).all()
 
@@ -149,8 +144,7 @@ def test_every_global_model_on_all_rows_of_a_kind(problem, case, protocol):
 @pytest.mark.parametrize("protocol, who", [
     ("local", ~NEW), ("newcomers", NEW), ("assigned", GROUP >= 0),
     ("copy", ~NEW)])
-def test_the_sum_of_the_own_tests_of_some_clients(
-    problem, case, protocol, who):
+def test_the_sum_of_the_own_tests_of_some_clients(problem, case, protocol, who):
   confusion, loss, accuracy = np.zeros((L, L)), np.zeros(L), []
   for i in np.flatnonzero(who):
     x, y = case.tests[i]
@@ -174,8 +168,7 @@ def test_the_sum_of_the_own_tests_of_some_clients(
 
 def test_nobody_assigned_yet_is_not_a_number(case):
   counts = jax.device_get(case.run(
-      case.data, case.state._replace(group=np.full(C, -1)),
-      jax.random.key(0)))
+      case.data, case.state._replace(group=np.full(C, -1)), jax.random.key(0)))
   values = summarise(counts["assigned"])
   assert all(np.isnan(value) for value in values.values())
   assert summarise(counts["local"])["accuracy"] == (
@@ -206,23 +199,10 @@ def test_preferred_weighs_each_class_as_its_clients_hold_it(problem, case):
       counts.sums["confusion"].sum(), sum(problems.SIZES), rtol=1e-5)
 
 
-def test_a_subset_of_the_protocols(problem, case):
-  run = evaluate.make_evaluate(
-      toy(None), problem.model, ("local",), clients.ClientMap())
-  counts = run(all_there(case.data), case.state,
-               jax.random.key(0))
-  assert set(counts) == {"local"}
-  for name in ("rows", "hits", "predicted"):
-    np.testing.assert_array_equal(
-        counts["local"].sums[name], case.counts["local"].sums[name]
-        + case.counts["newcomers"].sums[name])
-
-
 def test_pieces_are_shared_out_over_devices(problem, case, mesh):
   protocols = ("validation", "train")
   run = jax.jit(evaluate.make_evaluate(
-      toy(), problem.model, protocols,
-      clients.ClientMap("vmap", mesh=mesh)))
+      toy(), problem.model, protocols, clients.ClientMap("vmap", mesh=mesh)))
   counts = run(*sharding.replicate((case.data, case.state), mesh),
                jax.random.key(0))
   assert set(counts) == set(protocols)
@@ -248,19 +228,15 @@ def test_clients_in_blocks_are_counted_like_all_at_once(
           1e-6 if name == "loss" else 0))  # losses in another order
 
 
-def test_validation_rows_that_nobody_holds(problem, case):
-  run = evaluate.make_evaluate(
-      toy(), problem.model, ("validation",), clients.ClientMap())
-  with pytest.raises(ValueError, match="the data hold no validation rows"):
-    run(case.data._replace(validation=None), case.state, jax.random.key(0))
-
-
-def test_newcomers_where_there_are_none(problem, case):
-  run = evaluate.make_evaluate(
-      toy(), problem.model, ("newcomers",), clients.ClientMap())
-  with pytest.raises(ValueError, match="every client is there from the start"):
-    jax.eval_shape(run, all_there(case.data), case.state,
-                   jax.random.key(0))
+@pytest.mark.parametrize("protocol, said", [
+    ("test", "^evaluate=test: must be one of global"),
+    ("validation", "the data hold no validation rows"),
+    ("newcomers", "every client is there from the start")])
+def test_what_cannot_be_evaluated_is_named(problem, case, protocol, said):
+  with pytest.raises(ValueError, match=said):
+    jax.eval_shape(evaluate.make_evaluate(
+        toy(), problem.model, (protocol,), clients.ClientMap()), all_there(
+            case.data)._replace(validation=None), case.state, jax.random.key(0))
 
 
 def test_what_a_method_has_of_the_protocols():
@@ -273,16 +249,3 @@ def test_what_a_method_has_of_the_protocols():
   assert evaluate.supported_protocols(toy(None), every) == (
       "local", "newcomers")
   assert evaluate.supported_protocols(toy(None), ("global",)) == ()
-
-
-def test_an_unknown_protocol_is_named(problem):
-  with pytest.raises(ValueError, match="^evaluate=test: must be one of global"):
-    evaluate.make_evaluate(
-        toy(), problem.model, ("test",), clients.ClientMap())
-
-
-def test_protocols_that_read_no_test_data():
-  assert [p for p in evaluate.PROTOCOLS if evaluate.is_honest(p)] == [
-      "validation", "train"]
-  assert evaluate.is_honest("train_mean")
-  assert not evaluate.is_honest("global_mean")

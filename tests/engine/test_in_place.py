@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from benchmarks import hlo
 from fedjax_alg import models, registry
 from fedjax_alg.base import FedSpec
 from fedjax_alg.engine import clients, loop
@@ -41,24 +42,11 @@ def compiled(name, seeds, **settings):
           problems.usual_options(level=0))
 
 
-def computations(text):
-  """name -> lines of every computation of a program's HLO text."""
-  result, lines = {}, None
-  for line in text.splitlines():
-    start = re.match(r"^(?:ENTRY )?%?([\w.\-]+) .*\{$", line)
-    if start:
-      lines = result.setdefault(start[1], [])
-    elif line.startswith("}"):
-      lines = None
-    elif lines is not None:
-      lines.append(line.strip())
-  return result
-
-
 def called(lines):
   """Computations that the lines call, fusions and bodies alike."""
   return set(re.findall(
-      r"(?:calls|body|condition|to_apply)=%?([\w.\-]+)", "\n".join(lines)))
+      r"(?:calls|body|condition|to_apply)=%?([\w.\-]+)",
+      "\n".join(line for _, line in lines)))
 
 
 def everything_under(name, all_lines):
@@ -75,13 +63,12 @@ def everything_under(name, all_lines):
 def rounds_body(all_lines):
   """The innermost loop body that scatters into the store: one round."""
   def stores(name):
-    return any(" scatter(" in line and STORE.search(line.split("(")[0])
+    return any(op == "scatter" and STORE.search(line.split("(")[0])
                for part in everything_under(name, all_lines)
-               for line in all_lines[part])
+               for op, line in all_lines[part])
 
-  bodies = set(re.findall(
-      r"body=%?([\w.\-]+)", "\n".join(sum(all_lines.values(), []))))
-  bodies = {name for name in bodies if stores(name)}
+  bodies = {name for lines in all_lines.values() for op in lines
+            if op.kind == "while" for name in called([op]) if stores(name)}
   inner = [name for name in bodies if not (
       (everything_under(name, all_lines) - {name}) & bodies)]
   assert len(inner) == 1, inner
@@ -97,8 +84,7 @@ NO_WORK = ("parameter", "get-tuple-element", "bitcast", "tuple")
     pytest.param("scaffold", 2, {}, marks=pytest.mark.slow),
     pytest.param("ditto", 1, {}, marks=pytest.mark.slow),
     pytest.param("losac", 1, {"variant": "client"}, marks=pytest.mark.slow),
-    ("losac", 1, {"variant": "table"}),
-])
+    ("losac", 1, {"variant": "table"})])
 def test_a_round_does_not_copy_what_clients_keep(name, seeds, settings):
   """The compiled round gathers and scatters rows of the store, no more.
 
@@ -109,20 +95,16 @@ def test_a_round_does_not_copy_what_clients_keep(name, seeds, settings):
   if settings.get("variant") == "table":
     # The table has a row for every batch, and as many to spare.
     text = text.replace(f"f32[{2 * CLIENTS},", f"f32[{CLIENTS},")
-  all_lines = computations(text)
-  body = rounds_body(all_lines)
-  large = []
-  for part in everything_under(body, all_lines):
-    for line in all_lines[part]:
-      found = re.match(r"(?:ROOT )?%?[\w.\-]+ = (\S+) ([\w\-]+)\(", line)
-      if found and STORE.search(found[1]) and found[2] not in NO_WORK:
-        large.append((found[2], line))
-  assert not [line for op, line in large if op.startswith("copy")]
-  for op, line in large:
-    scatters = op == "scatter" or op == "fusion" and any(
-        "ROOT" in inner and " scatter(" in inner
-        for inner in all_lines[min(called([line]))])
-    assert scatters, line
+  all_lines = hlo.computations(text)
+  large = [op for part in everything_under(rounds_body(all_lines), all_lines)
+           for op in all_lines[part] if op.kind not in NO_WORK
+           and STORE.search(op.line.partition(" = ")[2].split(" ")[0])]
+  assert not [op for op in large if op.kind.startswith("copy")]
+  for op in large:
+    scatters = op.kind == "scatter" or op.kind == "fusion" and any(
+        "ROOT" in line and kind == "scatter"
+        for kind, line in all_lines[min(called([op]))])
+    assert scatters, op.line
   assert large
 
 
@@ -143,7 +125,6 @@ def test_a_copy_would_be_seen():
   text = run.lower(
       jnp.zeros((CLIENTS, 3)), jnp.int32(3)).compile(
           problems.usual_options(level=0)).as_text()
-  all_lines = computations(text)
-  lines = [line for part in all_lines.values() for line in part]
-  assert any(re.match(rf"%?copy[\w.\-]* = f32\[{CLIENTS},3\]", line)
-             for line in lines)
+  assert any(
+      op.kind.startswith("copy") and f" = f32[{CLIENTS},3]" in op.line
+      for part in hlo.computations(text).values() for op in part)

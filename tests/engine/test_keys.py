@@ -35,8 +35,7 @@ def test_a_clients_key_follows_its_id_not_its_slot():
   order = np.array([2, 0, 3, 1])
   np.testing.assert_array_equal(
       key_data(client_keys(key, ids[order])), keys[order])
-  np.testing.assert_array_equal(
-      keys[0], key_data(jax.random.fold_in(key, 4)))
+  np.testing.assert_array_equal(keys[0], key_data(jax.random.fold_in(key, 4)))
   assert len({tuple(row) for row in keys.tolist()}) == 4
 
 

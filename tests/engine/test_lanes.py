@@ -8,7 +8,7 @@ import pytest
 from fedjax_alg.base import Shard
 from fedjax_alg.client import minibatches, objective, sgd
 from fedjax_alg.data import layout
-from fedjax_alg.engine import clients, sharding
+from fedjax_alg.engine import clients
 from fedjax_alg.engine.keys import client_keys
 from tests import problems
 
@@ -60,21 +60,12 @@ def played(problem, inputs, weights, **options):
     return play(*inputs, weights)
 
 
-@pytest.fixture(scope="module", name="weights")
-def fixture_weights():
-  """[S, 2]; the padding slot, which sends NaN, counts in no sum."""
-  return jnp.array(
-      [[1, 0], [0, 2], [0, 0], [3, 1], [0, 0], [0.5, 0], [0, 4.0]])
-
-
-@pytest.fixture(scope="module", name="expected")
-def fixture_expected(problem, inputs, weights):
-  return played(problem, inputs, weights, mode="sequential")
-
-
-def test_lanes_give_what_clients_give_alone(
-    problem, inputs, weights, expected):
+def test_lanes_give_what_clients_give_alone(problem, inputs):
   """In the order of the slots, and by row: NaN of one row stays there."""
+  # [S, 2]; the padding slot, which sends NaN, counts in no sum.
+  weights = jnp.array(
+      [[1, 0], [0, 2], [0, 0], [3, 1], [0, 0], [0.5, 0], [0, 4.0]])
+  expected = played(problem, inputs, weights, mode="sequential")
   each, (sums, rest) = played(problem, inputs, weights, mode="lanes", lanes=3)
   problems.assert_close(each, expected[0])
   first, second = (
@@ -86,15 +77,6 @@ def test_lanes_give_what_clients_give_alone(
   problems.assert_close(first, alone)
   assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(first[0]))
   assert all(np.isnan(leaf).all() for leaf in jax.tree.leaves(second[0]))
-
-
-def test_every_device_has_its_lanes(problem, mesh, inputs, weights, expected):
-  each, (sums, _) = played(
-      problem, sharding.replicate(inputs, mesh),
-      sharding.replicate(weights, mesh), mode="lanes", lanes=1, mesh=mesh)
-  problems.assert_close(each, expected[0])
-  problems.assert_close(*(jax.tree.map(lambda leaf: leaf[0], found)
-                          for found in (sums, expected[1][0])))
 
 
 def counted_steps(sizes, **options):

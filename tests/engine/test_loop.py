@@ -50,20 +50,11 @@ def fixture_run(problem):
         lambda *leaves: jnp.stack(leaves), *map(run_keys, seeds))
     if states is None:
       states = loop.initial_states(
-          build, problem.model, problem.spec, problem.data, keys, {},
-          map_seeds)
+          build, problem.model, problem.spec, problem.data, keys, {}, map_seeds)
     return programs[map_seeds](
         states, problem.data, keys, {}, jnp.int32(start), jnp.int32(count))
 
   return run
-
-
-def test_a_seed_has_the_same_bits_in_any_company(run):
-  together, log = run((0, 1, 2), 4)
-  alone, log_alone = run((1,), 4)
-  problems.assert_equal(
-      jax.tree.map(lambda leaf: leaf[1:2], together), alone)
-  problems.assert_equal(jax.tree.map(lambda leaf: leaf[1:2], log), log_alone)
 
 
 def test_seeds_may_be_vectorised(run):
@@ -88,24 +79,6 @@ def test_no_rounds_change_nothing(run, problem):
   problems.assert_equal(
       jax.tree.map(lambda leaf: leaf[0, 0], states.models), initial)
   assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(log))
-
-
-def test_rounds_are_counted_from_the_start_given(run):
-  """Rounds 0-1 are not rounds 2-3."""
-  assert problems.differ(run((0, 1, 2), 2)[0], run((0, 1, 2), 2, start=2)[0])
-
-
-def test_a_stretch_of_rounds_is_its_rounds_one_by_one(run):
-  """Each with its own number, hence its own cohort and key."""
-  together, log = run((0, 1), 3, start=4)
-  states, entries = None, []
-  for number in range(3):
-    states, entry = run((0, 1), 1, start=4 + number, states=states)
-    entries.append(jax.tree.map(lambda leaf: leaf[:, :1], entry))
-  problems.assert_equal(states, together)
-  problems.assert_equal(
-      jax.tree.map(lambda *rows: np.concatenate(rows, 1), *entries),
-      jax.tree.map(lambda leaf: np.asarray(leaf)[:, :3], log))
 
 
 def test_the_state_is_donated(problem):

@@ -12,6 +12,7 @@ from fedjax_alg.data import layout
 from fedjax_alg.engine import clients, owned, sharding
 from tests import problems
 
+
 @pytest.fixture(scope="module", name="two")
 def fixture_two():
   """Two processes of two devices."""
@@ -26,8 +27,7 @@ def fixture_data(problem, two):
 def test_a_slot_is_of_its_owner_and_work_is_even():
   size = jnp.array([9, 1, 0, 4, 5, 8, 3], jnp.int32)
   owner = jnp.array([0, 0, 0, 0, 1, 1, 1], jnp.int32)
-  device = np.asarray(owned.balance(
-      size, 4, owner=owner, processes=2))
+  device = np.asarray(owned.balance(size, 4, owner=owner, processes=2))
   np.testing.assert_array_equal(device // 2, owner)
   load = np.bincount(device, np.asarray(size), 4)
   assert load.tolist() == [9, 5, 8, 8]
@@ -38,15 +38,23 @@ def test_a_slot_is_of_its_owner_and_work_is_even():
 
 
 def test_the_results_are_those_of_one_process(problem, data, two):
-  """A map, a reduce and a total, and nothing of the rows is sent."""
+  """A map, a reduce and a total, and nothing of the rows is sent.
+
+  Of examples in a dictionary with targets of several numbers, [Q, M, 2].
+  """
+  one, data = (each._replace(
+      x={"a": each.x, "b": each.x[..., :1]},
+      y=jnp.stack([each.y, 7 - each.y], -1), validation=None)
+               for each in (problem.data, data))
   ids = jnp.array([3, 12, 1, 0, 9, 5, 11, 12, 2], jnp.int32)
   weights = jnp.array([0.5, 0.0, 2.0, 1.0, 0.0, 4.0, 0.25, 0.0, 1.0])
 
   def one_client(shared, shard, pair, number):
-    x = jnp.where(shard.size > 0, shard.x[shard.offset], 0.0)
+    x, y = jax.tree.map(lambda array: jnp.where(
+        shard.size > 0, array[shard.offset], 0), (shard.x, shard.y))
     nan = jnp.where(shard.size > 0, 0.0, jnp.nan)
-    return {"x": x + pair.sum() + shared}, {
-        "id": number, "nan": nan, "any": shard.y[shard.offset] > 1}
+    return {"x": x["a"] + pair.sum() + shared, "b": x["b"]}, {
+        "id": number, "nan": nan, "y": y, "any": y > 1}
 
   def add(total, shared, shard, number):
     return total + shared.astype(jnp.int32) * shard.size * (number + 1)
@@ -65,7 +73,7 @@ def test_the_results_are_those_of_one_process(problem, data, two):
     return jax.jit(compute)
 
   inputs = (jnp.float32(2), weights, jnp.arange(18.0).reshape(9, 2), ids)
-  want = everything(clients.ClientMap())(problem.data, *inputs)
+  want = everything(clients.ClientMap())(one, *inputs)
   inputs = sharding.replicate(inputs, two)
   compiled = everything(clients.ClientMap(
       "sequential", mesh=two)).lower(data, *inputs).compile()
@@ -83,36 +91,6 @@ def test_the_results_are_those_of_one_process(problem, data, two):
   text = compiled.as_text()
   assert "all-reduce" in text
   assert "all-gather" not in text and "all-to-all" not in text
-
-
-def test_targets_of_several_numbers_are_in_blocks_too(problem, two):
-  """[Q, M, 2] with several processes, of examples in a dictionary."""
-  whole = problem.data._replace(
-      x={"a": problem.data.x, "b": problem.data.x[:, :1]},
-      y=jnp.stack([problem.data.y, 7 - problem.data.y], 1), validation=None)
-  blocks = jax.tree.map(lambda x: x, problems.in_blocks(
-      problem.data._replace(validation=None), two))
-  blocks = blocks._replace(
-      x={"a": blocks.x, "b": blocks.x[..., :1]},
-      y=jnp.stack([blocks.y, 7 - blocks.y], 2))
-  ids = jnp.array([3, 12, 1, 0, 9], jnp.int32)
-
-  def one_client(shared, shard):
-    row = jax.tree.map(lambda array: array[shard.offset], (shard.x, shard.y))
-    return jax.tree.map(
-        lambda leaf: jnp.where(shard.size > 0, leaf, 0), row), shared
-
-  def mapped(map_clients, data):
-    return jax.jit(lambda data, ids: map_clients(
-        one_client, jnp.float32(1), layout.take_cohort(data, ids).shards))(
-            data, sharding.replicate(ids, two))
-
-  jax.tree.map(
-      np.testing.assert_array_equal,
-      mapped(clients.ClientMap(mesh=two), blocks),
-      jax.jit(lambda data: clients.ClientMap()(
-          one_client, jnp.float32(1),
-          layout.take_cohort(data, ids).shards))(whole))
 
 
 #: The four devices as one group: a list, rows of a grid, or axes of the mesh
@@ -184,20 +162,3 @@ def test_what_clients_keep_stays_where_they_are(problem, data, two):
           for line in across for shape in re.findall(
               r"\[([\d,]*)\]", line.split(" all-reduce")[0])]
   assert sent and 9 <= max(sent) < 9 * 17
-
-
-def test_one_client_is_computed_where_its_rows_are(problem, data, two):
-  map_clients = clients.ClientMap(mesh=two)
-
-  def first(shared, shard, factor):
-    return shared + factor * shard.x[shard.offset]
-
-  @jax.jit
-  def compute(data, client):
-    return owned.for_one(map_clients, first, jnp.float32(1),
-                         layout.shard_of(data, client), jnp.float32(3))
-
-  for client in (1, 10):
-    x, _ = problem.clients[client]
-    np.testing.assert_allclose(
-        compute(data, jnp.int32(client)), 1 + 3 * x[0], rtol=1e-6)

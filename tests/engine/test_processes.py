@@ -131,8 +131,7 @@ def test_a_process_holds_what_its_own_clients_keep(pair):
 def test_an_error_while_all_wait_is_raised_in_all(pair):
   """Of either process; the other one raises the same error, sent by it."""
   for _, _, numbers in pair:
-    assert numbers["errors"].tolist() == [
-        "this disk is full", "cannot be sent"]
+    assert numbers["errors"].tolist() == ["this disk is full", "cannot be sent"]
 
 
 def test_the_error_of_a_process_ends_the_other_in_one_line(pair):

@@ -1,7 +1,6 @@
 """Devices and where arrays are put."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -11,19 +10,6 @@ from fedjax_alg.engine import clients, sharding
 def test_a_mesh_of_one_device_is_none(mesh):
   assert sharding.clients_mesh(jax.devices("cpu")[:1]) is None
   assert mesh.axis_names == (clients.AXIS,) and mesh.devices.size == 4
-
-
-def test_replicated_arrays_are_whole_on_every_device(mesh):
-  tree = {"a": np.arange(12.0, dtype=np.float32).reshape(3, 4)[:, ::2],
-          "b": jnp.arange(3)}
-  placed = sharding.replicate(tree, mesh)
-  for name, leaf in placed.items():
-    assert leaf.sharding.is_fully_replicated
-    assert len(leaf.sharding.device_set) == 4
-    np.testing.assert_array_equal(leaf, tree[name])
-  alone = sharding.replicate(tree, None)
-  assert all(len(leaf.devices()) == 1 for leaf in alone.values())
-  np.testing.assert_array_equal(alone["a"], tree["a"])
 
 
 def test_a_machine_that_is_there_is_not_described(mesh):

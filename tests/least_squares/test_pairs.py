@@ -78,8 +78,7 @@ def weights_of_digits(x, y, ridge):
   shard = Shard(x, y, jnp.int32(0), jnp.int32(1797))
 
   def fitted(zero):
-    sums = moments.add_shard(
-        zero, VIEW, {}, shard, jnp.dtype("float32"))
+    sums = moments.add_shard(zero, VIEW, {}, shard, jnp.dtype("float32"))
     equations = solve.problem(sums, VIEW, jnp.eye(10)[:, None], "ones")
     return solve.solve(equations.gram, equations.cross, ridge)
 
@@ -145,5 +144,4 @@ def test_a_program_for_a_tpu_holds_no_float64(problem, double, found):
 def test_another_way_to_compute_doubles():
   model = models.make_model("softmax", (6,), 3)
   with pytest.raises(OptionError, match="double=float16"):
-    fedacnnl(model, FedACnnLHParams(double="float16"),
-             map_clients=ClientMap())
+    fedacnnl(model, FedACnnLHParams(double="float16"), map_clients=ClientMap())

@@ -46,8 +46,7 @@ def test_the_bound_holds_for_every_client(size):
     found = shortened(options, jax.tree.map(np.float32, sums))
     length = np.linalg.norm(vector(found))
     assert length <= 7.0 * (1 + 1e-5)
-    np.testing.assert_allclose(
-        length, min(np.linalg.norm(v), 7.0), rtol=1e-4)
+    np.testing.assert_allclose(length, min(np.linalg.norm(v), 7.0), rtol=1e-4)
     factor = np.asarray(found.counts).sum() / rows
     np.testing.assert_allclose(
         found.gram, factor * sums.gram, rtol=1e-3, atol=1e-5 * size ** 2)
@@ -141,7 +140,6 @@ def test_what_reads_more_than_the_sums_is_refused(image_problem):
 
 
 def test_noise_of_other_sums_is_refused():
-  sums = jax.tree.map(
-      jnp.asarray, moments_of(np.random.default_rng(0), 4)[0])
+  sums = jax.tree.map(jnp.asarray, moments_of(np.random.default_rng(0), 4)[0])
   with pytest.raises(AssertionError, match="assert_trees_all_equal_shapes"):
     private.noised(sums, sums._replace(counts=sums.counts[:1]))

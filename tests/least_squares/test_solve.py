@@ -16,7 +16,6 @@ from tests.reference import analytic as oracle
 CLASSES, N = 3, 40
 VIEWS = {"conv": models.layer_views((Conv(2, 5),), CLASSES, (4, 3, 2))[0],
          "dense": models.layer_views((Dense(5),), CLASSES, (6,))[0]}
-COUNTS = {"position": 12, "class": 1}
 
 
 @functools.cache
@@ -43,44 +42,34 @@ def targets(name, code):
   return np.broadcast_to(code, shape)[y].reshape(-1, 5)
 
 
-def by_lstsq(rows, t, ridge, bias, prior=0.0):
-  """argmin |T - X W - b|^2 + ridge |(W, b) - prior|^2, b free if centred."""
+def by_lstsq(rows, t, ridge, bias):
+  """argmin |T - X W - b|^2 + ridge |(W, b)|^2, b free if centred."""
   d = rows.shape[1]
   if bias != "none":
     rows = np.hstack([rows, np.ones((len(rows), 1))])
   held = d + (bias == "ones")
   pull = np.sqrt(ridge) * np.eye(rows.shape[1])[:held]
-  stacked = np.vstack([t, np.broadcast_to(
-      np.sqrt(ridge) * prior, (held, t.shape[1]))])
+  stacked = np.vstack([t, np.zeros((held, t.shape[1]))])
   w = np.linalg.lstsq(np.vstack([rows, pull]), stacked, rcond=None)[0]
   return w[:d], w[d] if bias != "none" else np.zeros(t.shape[1])
 
 
-@functools.cache
-def program(name, bias, high_pass=False):
-  """(moments, code, ridge, scale, prior) -> (basis, (W, b), spread)."""
+def fitted(name, bias, code, ridge, scale):
+  """(equations, basis, (W, b), spread) in double precision, NumPy."""
   view = VIEWS[name]
 
-  def run(sums, code, ridge, scale, prior):
-    equations = solve.problem(sums, view, code, bias, high_pass)
-    basis = solve.solve(equations.gram, equations.cross, ridge, prior)
+  @problems.quick_jit
+  def run(sums, code, ridge, scale):
+    equations = solve.problem(sums, view, code, bias)
+    basis = solve.solve(equations.gram, equations.cross, ridge)
     fit = solve.Fit(basis, scale)
     kernel, offset = solve.weights(fit, equations, sums, view, bias)
-    return equations, basis, (kernel, offset), solve.spread(
-        kernel, sums, view)
+    return equations, basis, (kernel, offset), solve.spread(kernel, sums, view)
 
-  return problems.quick_jit(run)
-
-
-def fitted(name, bias, code, ridge, scale=None, prior=None, high_pass=False):
-  """In double precision, NumPy."""
   with jax.enable_x64(True):
-    sums, code, ridge, scale, prior = jax.tree.map(
+    return jax.tree.map(np.asarray, run(*jax.tree.map(
         lambda leaf: jnp.asarray(leaf, "float64"),
-        (examples(name)[2], code, ridge,
-         np.ones(5) if scale is None else scale, prior))
-    return jax.tree.map(np.asarray, program(name, bias, high_pass)(
-        sums, code, ridge, scale, prior))
+        (examples(name)[2], code, ridge, scale))))
 
 
 @pytest.mark.parametrize("bias", solve.BIASES)
@@ -106,40 +95,6 @@ def test_a_layer_is_the_least_squares_solution(name, kind, bias):
   if bias == "centred":
     rows = rows - rows.mean(0)
   np.testing.assert_allclose(cross, rows.T @ t, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("bias", solve.BIASES)
-def test_a_high_passed_code(bias):
-  """The operator applied to the code, but for the border: here inside."""
-  code = code_of("conv", "position")
-  equations, _, weights, _ = fitted("conv", bias, code, 0.7, high_pass=True)
-  expected = oracle.solve_layer(
-      oracle.Statistics(*examples("conv")[2][:4]), code, 0.7, 2, bias=bias,
-      laplacian=True)
-  np.testing.assert_allclose(weights[0], expected.weight, rtol=1e-9)
-  np.testing.assert_allclose(weights[1], expected.bias, rtol=1e-9, atol=1e-12)
-  np.testing.assert_array_equal(equations.target, np.zeros(5))
-
-
-@pytest.mark.parametrize("bias", solve.BIASES)
-def test_a_layer_pulled_towards_another(bias):
-  """(12), (13) for B, so for W = B Q."""
-  _, rows, _ = examples("dense")
-  code = code_of("dense", "class")
-  held = rows.shape[1] + (bias == "ones")
-  prior = np.random.default_rng(6).normal(size=(held, CLASSES))
-  _, basis, weights, _ = fitted("dense", bias, code, 3.0, prior=prior)
-  w, b = by_lstsq(rows, targets("dense", code), 3.0, bias,
-                  prior @ code[:, 0])
-  np.testing.assert_allclose(weights[0], w, rtol=1e-9, atol=1e-11)
-  np.testing.assert_allclose(weights[1], b, rtol=1e-9, atol=1e-11)
-  # Towards what fits anyway, no pull changes anything; a strong one all.
-  plain = fitted("dense", bias, code, 0.0)[1]
-  again = fitted("dense", bias, code, 3.0, prior=plain)[1]
-  np.testing.assert_allclose(again, plain, rtol=1e-8, atol=1e-10)
-  strong = fitted("dense", bias, code, 1e12, prior=prior)[1]
-  np.testing.assert_allclose(strong, prior, rtol=1e-8)
-  assert np.abs(basis - plain).max() > 1e-2 < np.abs(basis - prior).max()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -199,26 +154,6 @@ def test_a_large_or_small_unit_is_not_singular():
     gram = jnp.asarray(unit * rows.T @ rows, jnp.float32)
     found = answer(gram, gram, jnp.float32(0))
     np.testing.assert_allclose(found, np.eye(5), atol=1e-5)
-
-
-def test_the_unit_of_the_ridge():
-  gram = jnp.asarray(np.diag([1.0, 2.0, 6.0]), jnp.float32)
-  assert solve.absolute(0.5, gram, False) == 0.5
-  assert solve.absolute(0.5, gram, True) == 1.5
-  assert solve.absolute(0.5, gram, True).dtype == jnp.float32
-
-
-def test_random_filters_are_whitened():
-  """W'(G + gamma I) W = R'R: as on inputs without correlations."""
-  rng = np.random.default_rng(9)
-  rows, draw = rng.normal(size=(30, 5)), rng.normal(size=(5, 4))
-  a = rows.T @ rows + 0.3 * np.eye(5)
-  w = np.asarray(problems.quick_jit(solve.random_filters)(
-      jnp.asarray(rows.T @ rows, jnp.float32), jnp.float32(0.3),
-      jnp.asarray(draw, jnp.float32)))
-  np.testing.assert_allclose(w.T @ a @ w, draw.T @ draw, rtol=1e-4, atol=1e-4)
-  np.testing.assert_allclose(
-      w, np.linalg.solve(np.linalg.cholesky(a).T, draw), rtol=1e-4, atol=1e-5)
 
 
 def test_an_output_that_does_not_change_is_divided_by_1():

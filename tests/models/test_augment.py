@@ -93,7 +93,6 @@ def test_what_is_refused_is_one_line(name, data, given, said):
 def test_vectors_are_no_images():
   x = RNG.random((40, 5)).astype(np.float32)
   y = np.arange(40) % 2
-  fed = fa.federate(
-      fa.from_arrays(x, y, x_test=x, y_test=y), num_clients=2)
+  fed = fa.federate(fa.from_arrays(x, y, x_test=x, y_test=y), num_clients=2)
   with pytest.raises(fa.OptionError, match=r"are of shape \[5\]"):
     fa.run("fedavg", fed, augment=("crop",), cohort_size=2)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedjax_alg.models import convolution
+from tests.reference import analytic as oracle
 
 CASES = [(1, "SAME", 1), (2, "SAME", 1), (3, "SAME", 1), (3, "VALID", 1),
          (4, "VALID", 1), (1, "SAME", 2), (3, "SAME", 2), (3, "VALID", 3)]
@@ -19,19 +20,14 @@ def _arrays(size, seed=0):
   return x, kernel
 
 
-def _loops(x, kernel, padding, stride=1):
-  """The definition, one output at a time, in float64."""
-  x, kernel = np.float64(x), np.float64(kernel)
-  size = kernel.shape[0]
-  if padding == "SAME":
-    around = ((size - 1) // 2, size // 2)
-    x = np.pad(x, ((0, 0), around, around, (0, 0)))
-  rows, columns = x.shape[1] - size + 1, x.shape[2] - size + 1
-  out = np.zeros((x.shape[0], rows, columns, kernel.shape[3]))
-  for i in range(rows):
-    for j in range(columns):
-      square = x[:, i:i + size, j:j + size]
-      out[:, i, j] = np.einsum("bklc,klcd->bd", square, kernel)
+def _by_hand(x, kernel, padding, stride=1):
+  """The definition by the oracle's patches, in float64."""
+  size, (count, height, width, _) = kernel.shape[0], x.shape
+  out = oracle.im2col(x, size) @ np.float64(kernel).reshape(-1, kernel.shape[3])
+  out = out.reshape(count, height, width, -1)
+  if padding == "VALID":
+    low, high = (size - 1) // 2, size // 2
+    out = out[:, low:height - high, low:width - high]
   return out[:, ::stride, ::stride]
 
 
@@ -42,9 +38,9 @@ def _by_xla(x, kernel, padding):
 
 @pytest.mark.parametrize("size,padding,stride", CASES)
 def test_value_and_derivatives(size, padding, stride):
-  """Value by loops; the gradient of <c, conv> in the arguments, each linear."""
+  """Value by hand; the gradient of <c, conv> in the arguments, each linear."""
   x, kernel = _arrays(size)
-  want = _loops(x, kernel, padding, stride)
+  want = _by_hand(x, kernel, padding, stride)
   weight = np.random.default_rng(1).normal(size=want.shape)
 
   def inner(x, kernel):
@@ -56,9 +52,8 @@ def test_value_and_derivatives(size, padding, stride):
   # <c, conv(x, k)> is linear in x and in k: its change along any direction is
   # its value there.
   other_x, other_kernel = _arrays(size, seed=2)
-  along_x = (weight * _loops(other_x, kernel, padding, stride)).sum()
-  along_kernel = (
-      weight * _loops(x, other_kernel, padding, stride)).sum()
+  along_x = (weight * _by_hand(other_x, kernel, padding, stride)).sum()
+  along_kernel = (weight * _by_hand(x, other_kernel, padding, stride)).sum()
   np.testing.assert_allclose((grads[0] * other_x).sum(), along_x, rtol=1e-4)
   np.testing.assert_allclose(
       (grads[1] * other_kernel).sum(), along_kernel, rtol=1e-4)

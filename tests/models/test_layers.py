@@ -14,6 +14,7 @@ from fedjax_alg.base import num_params
 from fedjax_alg.models import layers
 from fedjax_alg.models.layers import AvgPool, Conv, Dense, Flatten, MaxPool
 from tests import problems
+from tests.reference import analytic as oracle
 
 
 class PlainCNN(nn.Module):
@@ -42,6 +43,7 @@ def some_params(model, dtype="float32"):
 @pytest.mark.parametrize("shape", [(4, 5), (4, 5, 3)])
 def test_a_stack_is_the_module_written_out_bit_for_bit(shape):
   stack, plain = models.CNN(3), PlainCNN()
+  assert stack.layers == layers.parse_layers(models.DEFAULT_LAYERS)
   x = np.random.default_rng(1).normal(size=(4, *shape)).astype(np.float32)
   params = jax.jit(stack.init)(jax.random.key(0), x)
   problems.assert_equal(params, jax.jit(plain.init)(jax.random.key(0), x))
@@ -49,47 +51,28 @@ def test_a_stack_is_the_module_written_out_bit_for_bit(shape):
       jax.jit(module.apply)(params, x) for module in (stack, plain)))
 
 
-def convolved(x, kernel, bias):
-  """[B, H, W, c] by [k, k, c, C], zeros outside, one weight at a time."""
-  k = len(kernel)
-  low = (k - 1) // 2
-  _, height, width, _ = x.shape
-  out = np.zeros((*x.shape[:3], kernel.shape[3])) + bias
-  for i in range(height):
-    for j in range(width):
-      for a in range(k):
-        for b in range(k):
-          row, column = i + a - low, j + b - low
-          if 0 <= row < height and 0 <= column < width:
-            out[:, i, j] += x[:, row, column] @ kernel[a, b]
-  return out
-
-
-def pooled(x, size, reduce):
-  rows, columns = x.shape[1] // size, x.shape[2] // size
-  out = np.zeros((len(x), rows, columns, x.shape[3]))
-  for i in range(rows):
-    for j in range(columns):
-      square = x[:, i * size:(i + 1) * size, j * size:(j + 1) * size]
-      out[:, i, j] = reduce(reduce(square, 1), 1)
-  return out
-
-
 #: words, shape of an example: kernels even and odd, images with and without an
 #: axis of channels, sizes that pools do not divide, flatten said and not said
 STACKS = [
     (("conv3-4", "avg2", "conv2-3", "max2", "dense5", "dense4"), (9, 7)),
-    (("max2", "conv5-2", "flatten"), (10, 11, 3)),
-    (("conv1-3",), (3, 3)),
-    (("avg3",), (7, 6)),
-    (("dense6",), (4, 2)),
-    ((), (5,)),
-]
+    (("max2", "conv5-2", "flatten"), (10, 11, 3)), (("conv1-3",), (3, 3)),
+    (("avg3",), (7, 6)), (("dense6",), (4, 2)), ((), (5,))]
+
+
+#: The oracle's words for the layers.
+KINDS = {Conv: "conv", AvgPool: "avg", MaxPool: "max", Dense: "dense",
+         Flatten: "flatten"}
 
 
 @pytest.mark.program
 @pytest.mark.parametrize("words, shape", STACKS)
 def test_views_and_model_are_what_numpy_makes_of_it(words, shape):
+  played = []
+  for layer in (*models.parse_layers(words), Dense(3)):
+    played += [{"kind": "flatten"}] * isinstance(layer, Dense)
+    played.append({"kind": KINDS[type(layer)]} | vars(layer))
+  kernels = [layer.get("kernel") for layer in played
+             if oracle.has_weights(layer)]
   with jax.enable_x64(True):
     model = models.make_model("stack", shape, 3, layers=words)
     params = some_params(model, "float64")
@@ -106,64 +89,27 @@ def test_views_and_model_are_what_numpy_makes_of_it(words, shape):
                      unfolded @ weights + bias[None, None]))
       return rows, model.apply(params, x)
 
-    rows, logits = seen(params, x)
-    views = iter(zip(model.layers, rows))
-    value = np.asarray(x, np.float64)
-    everything = (*models.parse_layers(words), Dense(3))
-    for i, layer in enumerate(everything):
-      if isinstance(layer, (Dense, Flatten)):
-        value = value.reshape(4, -1)
-      elif value.ndim == 3:
-        value = value[..., None]
-      if isinstance(layer, (AvgPool, MaxPool)):
-        value = pooled(value, layer.size,
-                       np.mean if isinstance(layer, AvgPool) else np.max)
-      if not isinstance(layer, (Dense, Conv)):
-        continue
-      view, (got, unfolded, weights, bias, products) = next(views)
-      assert got.dtype == x.dtype and got.shape == (4, *view.input_shape)
-      np.testing.assert_allclose(got, value, 1e-12, 1e-12)
-      own = jax.tree.map(np.asarray, params["params"][view.name])
-      if isinstance(layer, Conv):
-        assert view.grid == value.shape[1:3]
-        assert (view.fan_in, view.width) == (
-            layer.kernel**2 * value.shape[3], layer.channels)
-        value = convolved(value, own["kernel"], own["bias"])
-      else:
-        assert (view.grid, view.fan_in, view.width) == (
-            (1, 1), value.shape[1], layer.width)
-        value = value @ own["kernel"] + own["bias"]
-      assert unfolded.shape == (4, view.positions, view.fan_in)
-      assert unfolded.dtype == weights.dtype == bias.dtype == x.dtype
-      assert weights.shape == (view.fan_in, view.width)
-      np.testing.assert_allclose(
-          products.reshape(value.shape), value, 1e-12, 1e-12)
-      if i + 1 < len(everything):
-        value = np.maximum(value, 0)
-    assert next(views, None) is None
-    assert logits.dtype == x.dtype
-    np.testing.assert_allclose(logits, value, 1e-12, 1e-12)
-
-
-@pytest.mark.parametrize("name, shape", [
-    ("softmax", (4, 3)), ("mlp", (4, 3)), ("cnn", (6, 5)),
-    ("stack", (6, 6, 2))])
-def test_get_and_put(name, shape):
-  model = models.make_model(name, shape, 3, hidden=(5,))
-  params = some_params(model)
-  assert len({view.name for view in model.layers}) == len(model.layers)
-  for view in model.layers:
-    problems.assert_equal(view.put(params, *view.get(params)), params)
-    # Another layer's weights stay, its own are those given.
-    weights, bias = (2 * part + 1 for part in view.get(params))
-    changed = view.put(params, weights, bias)
-    for other in model.layers:
-      problems.assert_equal(
-          other.get(changed),
-          (weights, bias) if other is view else other.get(params))
-    assert problems.differ(changed, params)
-  assert sum((view.fan_in + 1) * view.width for view in model.layers) == (
-      num_params(params))
+    rows, logits, params, x = jax.tree.map(
+        np.asarray, (*seen(params, x), params, x))
+  images, known = x[..., None] if x.ndim == 3 else x, []
+  for view, kernel, (own, unfolded, weights, bias, products) in zip(
+      model.layers, kernels, rows, strict=True):
+    value = oracle.forward(played, known, images)
+    np.testing.assert_allclose(own, value, 1e-12, 1e-12)
+    assert own.shape == (4, *view.input_shape)
+    assert view.grid == (value.shape[1:3] if kernel else (1, 1))
+    inner = params["params"][view.name]
+    known.append((np.reshape(inner["kernel"], (-1, view.width)), inner["bias"]))
+    value = oracle.unfold(value, kernel)
+    np.testing.assert_allclose(unfolded, value, 1e-12, 1e-12)
+    assert unfolded.shape == (4, view.positions, view.fan_in)
+    assert weights.shape == (view.fan_in, view.width)
+    np.testing.assert_allclose(
+        products, value @ known[-1][0] + known[-1][1], 1e-12, 1e-12)
+    assert {leaf.dtype for leaf in (own, unfolded, weights, bias)} == {x.dtype}
+  assert logits.dtype == x.dtype
+  np.testing.assert_allclose(
+      logits, oracle.forward(played, known, images), 1e-12, 1e-12)
 
 
 def test_only_models_made_of_such_layers_have_views():
@@ -195,12 +141,10 @@ def test_words_and_layers():
     ("conv3-0", "at least 1"), ("max0", "at least 1"), ("dense0", "at least"),
     ("dense8,conv3-4", "layers=conv3-4: needs images, .* after dense8"),
     ("flatten,avg2", "layers=avg2: needs images, but comes after flatten"),
-    ("conv3-4,dense8,dense4,max2", "layers=max2: .* after dense8"),
-])
+    ("conv3-4,dense8,dense4,max2", "layers=max2: .* after dense8")])
 def test_words_that_are_refused(words, said):
-  with pytest.raises(ValueError, match=said) as error:
+  with pytest.raises(ValueError, match=said):
     models.parse_layers(words.split(","))
-  assert "\n" not in str(error.value)
 
 
 LENET = ("valid5-6", "max2", "valid5-16", "max2", "dense120", "dense84")
@@ -218,15 +162,15 @@ def test_lenet_has_its_parameters(shape, number):
 def test_a_convolution_without_padding():
   model = models.make_model("stack", (5, 6, 2), 3, layers=("valid3-4",))
   params = some_params(model)
-  inner = params["params"]
+  inner = jax.tree.map(np.asarray, params["params"])
   x = np.random.default_rng(0).normal(size=(2, 5, 6, 2)).astype(np.float32)
-  whole = convolved(x, *(np.asarray(inner["Conv_0"][name], np.float64)
-                         for name in ("kernel", "bias")))
-  hidden = np.maximum(whole[:, 1:-1, 1:-1], 0).reshape(2, -1)
-  weights, bias = (np.asarray(inner["Dense_0"][name])
-                   for name in ("kernel", "bias"))
+  whole = oracle.im2col(x, 3) @ inner["Conv_0"]["kernel"].reshape(-1, 4)
+  whole = np.maximum(whole + inner["Conv_0"]["bias"], 0).reshape(2, 5, 6, 4)
+  hidden = whole[:, 1:-1, 1:-1].reshape(2, -1)
+  last = inner["Dense_0"]
   np.testing.assert_allclose(
-      model.apply(params, x), hidden @ weights + bias, rtol=1e-4, atol=1e-5)
+      model.apply(params, x), hidden @ last["kernel"] + last["bias"],
+      rtol=1e-4, atol=1e-5)
 
 
 def test_the_first_layers_alone_refuse_what_is_no_image():
@@ -241,8 +185,7 @@ def test_the_first_layers_alone_refuse_what_is_no_image():
     ("cnn", (28, 28), {}, 2 * (
         28 * 28 * 9 * 16 + 14 * 14 * 9 * 16 * 32 + 7 * 7 * 32 * 64 + 640)),
     ("stack", (6, 8, 3), dict(layers=("conv4-5", "avg2")), 2 * (
-        6 * 8 * 16 * 3 * 5 + 3 * 4 * 5 * 10)),
-])
+        6 * 8 * 16 * 3 * 5 + 3 * 4 * 5 * 10))])
 def test_flops_of_one_example(name, shape, options, expected):
   model = models.make_model(name, shape, 10, **options)
   assert model.flops == expected
@@ -293,7 +236,3 @@ def test_no_device_is_started():
           "  assert models.make_model(name, shape, 2).flops > 0\n"
           "assert not xla_bridge.backends_are_initialized()\n")
   subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_default_words_are_those_of_the_cnn():
-  assert models.CNN(3).layers == layers.parse_layers(models.DEFAULT_LAYERS)

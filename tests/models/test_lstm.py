@@ -7,20 +7,15 @@ import numpy as np
 import pytest
 
 from fedjax_alg import models
-from fedjax_alg.base import num_params
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
 from fedjax_alg.engine import evaluate
 from fedjax_alg.models import lstm
 from tests import problems
+from tests.models.test_layers import some_params
+from tests.models.test_models import count
 
 TOKENS, LENGTH = 12, 5
-
-
-def make(embedding="frozen", **options):
-  module = lstm.LSTM(TOKENS, embedding, **(
-      dict(dim=6, widths=(4, 4), hidden=3) | options))
-  return models.from_flax(module, (LENGTH,), input_dtype=jnp.int32)
 
 
 def sentences(*rows):
@@ -31,24 +26,11 @@ def sentences(*rows):
   return jnp.asarray(out)
 
 
-def some_params(model):
-  """Parameters of its shapes; ``model.init`` would take seconds."""
-  rng = np.random.default_rng(0)
-  return jax.tree.map(
-      lambda leaf: jnp.asarray(rng.normal(0, 0.5, leaf.shape), leaf.dtype),
-      jax.eval_shape(model.init, jax.random.key(0)))
-
-
-def count(model):
-  return num_params(jax.eval_shape(model.init, jax.random.key(0)))
-
-
 @pytest.mark.program
 def test_number_of_parameters():
   assert count(models.make_model("lstm", (25,), 2)) == 243_861 == (
       4 * (300 + 100 + 1) * 100 + 4 * (100 + 100 + 1) * 100 + 3030 + 31)
-  learned = models.make_model(
-      "lstm", (25,), 2, tokens=502, embedding="learned")
+  learned = models.make_model("lstm", (25,), 2, tokens=502, embedding="learned")
   assert count(learned) == 243_861 + 502 * 300
   characters = models.make_model(
       "lstm", (80,), 81, tokens=82, embedding="learned")
@@ -86,32 +68,26 @@ def by_hand(params, vectors, two=True):
   return np.r_[0.0, last] if two else last
 
 
-@pytest.mark.program
-def test_equations_and_padding():
-  model = make()
-  params = some_params(model)
-  rows = [[3, 1, 4, 1, 5], [3, 1, 4], [3], [0, 3, 0, 4], []]
-  got = problems.quick_jit(model.apply)(params, sentences(*rows))
-  inner = jax.tree.map(lambda a: np.asarray(a, np.float64), params["params"])
-  table = np.asarray(
-      lstm.frozen_embedding(jnp.arange(TOKENS, dtype=jnp.int32), 6))
-  want = [by_hand(inner, [table[word] for word in row if word])
-          for row in rows]
-  np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
-  assert len(np.unique(np.round(got[:, 1], 4))) == 5
+ROWS = [[3, 1, 4, 1, 5], [3, 1, 4], [3], [0, 3, 0, 4], []]
 
 
 @pytest.mark.program
-def test_more_classes_and_other_widths():
-  model = make("learned", widths=(5, 3, 4), hidden=0, num_classes=7)
+@pytest.mark.parametrize("options, rows", [({}, ROWS), (dict(
+    embedding="learned", widths=(5, 3, 4), hidden=0, num_classes=7), ROWS[:2])])
+def test_equations_and_padding(options, rows):
+  """Also of more classes and other widths."""
+  module = lstm.LSTM(TOKENS, **dict(
+      embedding="frozen", dim=6, widths=(4, 4), hidden=3) | options)
+  model = models.from_flax(module, (LENGTH,), input_dtype=jnp.int32)
   params = some_params(model)
-  rows = [[3, 1, 4, 1, 5], [3, 1, 4]]
   got = problems.quick_jit(model.apply)(params, sentences(*rows))
   inner = jax.tree.map(lambda a: np.asarray(a, np.float64), params["params"])
-  assert sorted(inner) == ["Dense_0", "embedding", "lstm_1", "lstm_2", "lstm_3"]
-  want = [by_hand(inner, [inner["embedding"][word] for word in row], two=False)
+  table = inner.get("embedding", np.asarray(
+      lstm.frozen_embedding(jnp.arange(TOKENS, dtype=jnp.int32), 6)))
+  want = [by_hand(inner, [table[word] for word in row if word], not options)
           for row in rows]
   np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+  assert len(np.unique(np.round(got[:, 1], 4))) == len(rows)
 
 
 def test_frozen_vectors():
@@ -149,5 +125,4 @@ def test_next_tokens_of_a_sequence_are_the_windows_of_its_beginnings():
   chex.assert_trees_all_close(ours, theirs, rtol=1e-5, atol=1e-6)
   assert sums["tokens"] == window_sums["rows"].sum() == 4 * LENGTH
   assert sums["hits"] == window_sums["hits"].sum()
-  np.testing.assert_allclose(
-      sums["nats"], window_sums["loss"].sum(), rtol=1e-5)
+  np.testing.assert_allclose(sums["nats"], window_sums["loss"].sum(), rtol=1e-5)

@@ -8,7 +8,7 @@ import pytest
 
 from fedjax_alg import models
 from fedjax_alg.errors import OptionError
-from fedjax_alg.models import roles, start
+from fedjax_alg.models import start
 from fedjax_alg.records import parameters
 from tests import problems
 
@@ -36,33 +36,12 @@ def test_what_is_given_takes_the_place_of_what_is_drawn():
           params["Dense_1"][leaf], drawn["Dense_1"][leaf])
 
 
-def test_roles_are_those_of_what_is_given():
-  """Frozen leaves are no part of what a program starts from."""
-  model = perceptron()
-  arrays = arrays_of(model)
-  given = start.matched(model, arrays, [], "`init`")
-  split = roles.split(start.starting(model, given), ["frozen:Dense_0"])
-  np.testing.assert_array_equal(
-      split.roles.frozen["params"]["Dense_0"]["kernel"],
-      arrays["params/Dense_0/kernel"])
-  moving = start.moving(split, given)
-  assert moving["params"]["Dense_0"] == {"kernel": None, "bias": None}
-  # Arguments of a program take the place of the constants.
-  twice = jax.tree.map(lambda leaf: 2 * leaf, moving)
-  found = start.bound(split, twice).init(jax.random.key(0))
-  np.testing.assert_array_equal(
-      found["params"]["Dense_1"]["kernel"],
-      2 * arrays["params/Dense_1/kernel"])
-  assert start.bound(split, None) is split
-
-
 @pytest.mark.parametrize("width, only, said", [
     (6, (), r"Dense_0/bias is \[6\], and \[5\] in the model \(`init_only` n"),
     (6, ("Dense_1",), r"kernel is \[6, 3\], and \[5, 3\] in the model$"),
     (5, ("Dense_2",), "`init_only`=Dense_2: matches no parameter of the model"),
     (None, (), "`init`: has no Dense_1/kernel, it has Dense_0/bias"),
-    (0, (), "`init`: has more, which the model has not"),
-])
+    (0, (), "`init`: has more, which the model has not")])
 def test_what_does_not_fit_is_one_line(width, only, said):
   arrays = arrays_of(perceptron(width or 5))
   if width is None:

@@ -59,8 +59,7 @@ def test_it_is_its_definition():
   tokens = np.array([[3, 8, 1, 4, 4], [2, 0, 5, 6, 0]], np.int32)
   params = start()
   found = problems.quick_jit(MODULE.apply)(params, tokens)
-  for row, expected in zip(found, map(
-      lambda row: logits(params, row), tokens)):
+  for row, expected in zip(found, map(lambda row: logits(params, row), tokens)):
     np.testing.assert_allclose(row, expected, atol=2e-5)
   # As a classifier it has the outputs of the last token that is no padding.
   np.testing.assert_allclose(

@@ -100,8 +100,7 @@ def test_the_tables_and_the_summary_have_it(tmp_path):
   saved = fa.load_run(result.save(tmp_path / "run"))
   assert saved.facts["hparams"]["private"] == "fixed"
   summary = fa.files.read_json(tmp_path / "run" / "summary.json")
-  np.testing.assert_allclose(
-      summary["privacy"]["epsilon"], expected.epsilon(3))
+  np.testing.assert_allclose(summary["privacy"]["epsilon"], expected.epsilon(3))
   np.testing.assert_array_equal(
       saved.history["epsilon"], result.history["epsilon"])
 

@@ -48,14 +48,6 @@ def test_a_row_for_each_seed_protocol_and_client(tmp_path, names):
     assert (row["test_examples"] == "0") == math.isnan(float(row["loss"]))
 
 
-def test_groups(tmp_path):
-  clients.write(tmp_path, FINAL, (3, 5), None)
-  rows = read(tmp_path / "assignment.csv")
-  assert tuple(rows[0]) == clients.ASSIGNMENT
-  assert [tuple(map(int, row.values())) for row in rows] == [
-      (3, 0, 0), (3, 1, -1), (3, 2, 2), (5, 0, 1), (5, 1, 1), (5, 2, 0)]
-
-
 @pytest.mark.parametrize("main", ["accuracy", "mse"])
 def test_very_many_clients_are_arrays(tmp_path, monkeypatch, main):
   """All numbers return bit for bit, from sums that need little room."""

@@ -21,6 +21,12 @@ def test_the_list_is_that_of_the_page():
   assert named == {*run_files.FILES, "run.lock", "checkpoint/", "tensorboard/"}
 
 
+#: Files of the user.
+OTHERS = ("notes.txt", "curves.png.txt", "checkpoint/round_best.ckpt",
+          "checkpoint/round_1.rows_mine", "tensorboard/seed_0/notes",
+          "tensorboard/other/events.out", "metrics/metrics.csv")
+
+
 @pytest.fixture(name="folder")
 def _folder(tmp_path):
   """A folder with every file of a run, and files of the user beside them."""
@@ -30,28 +36,17 @@ def _folder(tmp_path):
                "checkpoint/round_00000004.ckpt.partial",
                "checkpoint/round_00000004.rows_0_of_2",
                "checkpoint/round_00000004.rows_1_of_2.partial",
-               "tensorboard/seed_0/events.out.tfevents.0012.host"):
+               "tensorboard/seed_0/events.out.tfevents.0012.host", *OTHERS):
     path = own / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("{}", encoding="utf-8")
-  for name in ("notes.txt", "curves.png.txt", "checkpoint/round_best.ckpt",
-               "checkpoint/round_1.rows_mine", "tensorboard/seed_0/notes",
-               "tensorboard/other/events.out",
-               "metrics/metrics.csv"):
-    path = own / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("mine", encoding="utf-8")
   return own
 
 
 def test_files_of_others_stay(folder):
   run_files.remove(folder)
   assert {str(path.relative_to(folder)) for path in folder.rglob("*")
-          if path.is_file()} == {
-              "config.json", "notes.txt", "curves.png.txt",
-              "checkpoint/round_best.ckpt", "checkpoint/round_1.rows_mine",
-              "tensorboard/seed_0/notes",
-              "tensorboard/other/events.out", "metrics/metrics.csv"}
+          if path.is_file()} == {"config.json", *OTHERS}
 
 
 def test_without_files_of_others_no_folder_is_left(tmp_path):

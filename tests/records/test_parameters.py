@@ -105,8 +105,7 @@ def test_a_run_starts_from_a_part_of_another(fed, trained, tmp_path):
     assert same.state_hash() == made.state_hash()
     other = same.save(tmp_path / "same")
     again = dict(federation=few, model=Net(3))
-    np.testing.assert_equal(
-        fa.load_run(saved, **again).client_params(0), tree)
+    np.testing.assert_equal(fa.load_run(saved, **again).client_params(0), tree)
     np.testing.assert_equal(
         fa.load_run(other, init=given, **again).client_params(0), tree)
     for folder_, init, said in (

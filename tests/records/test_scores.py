@@ -25,8 +25,7 @@ def test_a_protocol_may_be_younger_than_the_run():
 
 def test_a_curve_without_a_number_has_no_score():
   for name in (*scores.LAST_ROUNDS, "best"):
-    assert np.isnan(scores.score(
-        name, np.full(6, np.nan), ROUNDS, "accuracy"))
+    assert np.isnan(scores.score(name, np.full(6, np.nan), ROUNDS, "accuracy"))
 
 
 @pytest.mark.parametrize("last, counted", [(1, 1), (5, 1), (6, 2), (10, 3),

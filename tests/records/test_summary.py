@@ -14,10 +14,14 @@ from fedjax_alg.data import federate
 from fedjax_alg.records import summary as results
 
 
-def test_facts_of_the_partition():
+def test_the_partition_is_two_files(tmp_path):
+  """Of all clients, the validation clients in their old places."""
   plain, fed = (federate("digits", num_clients=20, **more)
                 for more in ({}, {"validation_clients": 5}))
-  facts = json.loads(json.dumps(results.partition_facts(fed)))
+  results.write_partition(tmp_path, fed)
+  facts = json.loads((tmp_path / "partition.json").read_text("utf-8"))
+  assert facts == json.loads(json.dumps(results.partition_facts(fed)))
+  assert facts["hash"] == fed.hashes["partition"]
   assert facts["flags"]["validation_clients"] == 5
   assert facts["flags"]["num_clients"] == 20
   assert len(facts["validation_clients"]) == len(facts["validation_size"]) == 5
@@ -25,18 +29,9 @@ def test_facts_of_the_partition():
   both = facts["train_size"] + facts["validation_size"]
   assert sorted(both) == sorted(without["train_size"])
   assert sum(map(sum, facts["label_histogram"])) == sum(facts["train_size"])
-  assert not any(name.startswith("validation") for name in without)
-  assert "validation_clients" not in without["flags"]
+  assert not any(name.startswith("validation")
+                 for name in (*without, *without["flags"]))
   assert facts["hash"] != without["hash"]
-
-
-def test_the_rows_are_in_a_file_beside_them(tmp_path):
-  """Of all clients, the validation clients in their old places."""
-  plain, fed = (federate("digits", num_clients=20, **more)
-                for more in ({}, {"validation_clients": 5}))
-  results.write_partition(tmp_path, fed)
-  assert json.loads((tmp_path / "partition.json").read_text("utf-8"))[
-      "hash"] == fed.hashes["partition"]
   with np.load(tmp_path / "partition.npz") as stored:
     for name in ("train_order", "train_size", "test_order", "test_size"):
       np.testing.assert_array_equal(

@@ -51,8 +51,7 @@ def test_the_loops_and_the_collectives_of_a_run_on_a_mesh(mesh):
 @pytest.mark.parametrize("flags, said", [
     (["--targets=v6e"], "--targets=v6e: unknown, one of v5e, v5e_2x2, h100"),
     (["--targets=nothing"], "--targets=nothing: needs no_such_module: pip"),
-    (["--algorithm=fedavg"], "--algorithm=fedavg: not a flag of a run"),
-])
+    (["--algorithm=fedavg"], "--algorithm=fedavg: not a flag of a run")])
 def test_flags_that_cannot_be(flags, said, monkeypatch, capsys):
   for name in accelerators.TARGETS:
     monkeypatch.setitem(accelerators.TARGETS, name, accelerators.TARGETS[

@@ -105,8 +105,7 @@ def test_holm_is_the_step_down_method():
     (dict(partition="Q"), "the partition differs"),
     (dict(data={"shift": "increment"}), "--shift differs"),
     (dict(data={"newcomers_at": ((5, 2),)}), "--newcomers_at differs"),
-    (dict(seeds=(0, 1, 5)), r"the seeds differ \(0,1,5, not 0,1,2\)"),
-])
+    (dict(seeds=(0, 1, 5)), r"the seeds differ \(0,1,5, not 0,1,2\)")])
 def test_other_data_or_seeds_are_not_paired(load, changed, reason):
   found = fa.compare(
       {"a": load(ONE), "b": load(TWO), "c": load(TWO, **changed)})
@@ -178,18 +177,10 @@ def test_default_protocol_is_one_that_all_have(load):
     (dict(targets=["x"]), "targets='x': must be a number"),
     (dict(targets=3), "targets=3: must be a list"),
     (dict(metric=3), "metric=3: unknown"),
-])
+    *((dict(results=given), "^results: .*runs")
+      for given in (3, None, [3], {"a": 3}, (), {}))])
 def test_wrong_arguments(load, options, words):
   with pytest.raises(fa.OptionError, match=words):
-    fa.compare({"a": load(ONE)}, **options)
-
-
-@pytest.mark.parametrize("given", [3, None, [3], {"a": 3}, (), {}])
-def test_runs_are_needed(given):
-  with pytest.raises(fa.OptionError, match="^results: .*runs"):
-    fa.compare(given)
-
-
-def test_a_metric_that_nobody_has(load):
+    fa.compare(**{"results": {"a": load(ONE)}} | options)
   with pytest.raises(fa.OptionError, match="accuracy: a has none"):
     fa.compare({"a": load(np.full((1, 2), np.nan))})

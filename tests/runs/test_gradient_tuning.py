@@ -12,8 +12,6 @@ from fedjax_alg.runs import gradient_tuning, methods
 from fedjax_alg.runs.gradient_tuning import Coordinate
 from fedjax_alg.runs.hypergradient import Hypergradient
 
-pytestmark = pytest.mark.program
-
 
 @pytest.mark.parametrize("low, high, value", [
     (0.0, math.inf, 0.3), (-math.inf, math.inf, 2.0), (0.0, 1.0, 0.9),
@@ -140,8 +138,7 @@ def test_what_diverges_or_explodes_is_taken_back():
     (dict(halvings=-1), "halvings=-1: must be at least 0"),
     (dict(outer_steps="4"), "outer_steps='4': must be a whole number"),
     (dict(client_optimizer="momentum", client_momentum=0.0,
-          by="client_momentum"), "client_momentum: at 0 it is not in"),
-])
+          by="client_momentum"), "client_momentum: at 0 it is not in")])
 def test_refusals(options, said):
   fed = fa.federate("digits", partition="classes", num_clients=20,
                     validation_clients=4)

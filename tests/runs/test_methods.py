@@ -18,7 +18,6 @@ from fedjax_alg.hparams import hyper
 from fedjax_alg.runs import methods
 from fedjax_alg.runs.plan import by_program, from_keywords
 
-pytestmark = pytest.mark.program
 NUMBERS = dict(cohort_size=4, rounds=2, evaluate="global")
 
 
@@ -108,15 +107,13 @@ def unknown(model, hparams: "Missing", *, map_clients):  # noqa: F821
     (unknown, None, "^hparams: missing, the builder unknown"),
     (functools.partial(loose), None, "^hparams: missing"),
     ("fedavg", registry.ALGORITHMS["fedprox"].hparams(), None),
-    ("fedprox", FedAvgHParams(), "^hparams: FedAvgHParams given, fedprox has"),
-])
+    ("fedprox", FedAvgHParams(), "^hparams: FedAvgHParams given, fedprox has")])
 def test_what_is_no_algorithm(algorithm, hparams, said):
   if said is None:  # FedProx's are FedAvg's and more
     assert methods.method_of(algorithm, hparams).hparams is hparams
     return
-  with pytest.raises(fa.OptionError, match=said) as error:
+  with pytest.raises(fa.OptionError, match=said):
     methods.method_of(algorithm, hparams)
-  assert "\n" not in str(error.value)
 
 
 @pytest.mark.fast
@@ -129,19 +126,6 @@ def test_numbers_have_the_type_of_their_default():
   assert [type(value) for value in values] == [float, float, int]
   epochs = methods.with_keywords(method, dict(local_epochs=2)).hparams
   assert (epochs.local_steps, epochs.local_epochs) == (0, 2)
-
-
-@pytest.mark.fast
-def test_what_settings_of_one_program_agree_in():
-  def structure(name, **given):
-    return methods.with_keywords(methods.method_of(name), given).structure()
-
-  assert structure("fedavg", client_lr=1.) == structure("fedavg", client_lr=2.)
-  assert structure("fedavg", local_steps=1) != structure(
-      "fedavg", local_steps=2)
-  assert structure("fedprox", mu=0.) != structure("fedprox", mu=.1)
-  assert structure("fedprox", mu=.2) == structure("fedprox", mu=.1)
-  assert structure("fedavg") != structure("fedprox")
 
 
 class Net(nnx.Module):

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import fedjax_alg as fa
-from fedjax_alg import registry
 from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.hparams import of_type
 from fedjax_alg.runs import methods, options as options_lib
 from fedjax_alg.runs.options import RunOptions
+from fedjax_alg.runs.plan import from_keywords
 
 
 def test_lists_and_numbers_of_arrays_become_python_values():
@@ -33,52 +33,31 @@ def test_lists_and_numbers_of_arrays_become_python_values():
     ("rounds", "2", "must be a whole number"),
     ("rounds", True, "must be a whole number"),
     ("rounds", 0, "must be at least 1"),
-    ("rounds", 10 ** 20, "must be at most 1,000,000,000"),
     ("hidden", [32, 2 ** 31], "must be at most 1,000,000,000"),
-    ("seed", 2 ** 32, ".*at most 4,294,967,295"),
-    ("clock_seed", 2 ** 32, ".*at most 4,294,967,295"),
-    ("num_seeds", 3_000_000, ".*at most 10,000"),
-    ("core_gflops", 1e-320, ".*at least 1e-09"),
-    ("batch_ms", 1e300, ".*at most 1e.09"),
-    ("host_devices", 300, ".*at most 128"),
-    ("participation", 0, "must be more than 0 and at most 1"),
-    ("participation", 1.5, "must be more than 0"),
-    ("l2", "small", "must be a number"),
-    ("l2", float("nan"), "must be finite"),
-    ("hidden", 32, "must be a list"),
+    ("l2", "small", "must be a number"), ("hidden", 32, "must be a list"),
     ("hidden", [32, 0], "widths must be at least 1"),
     ("hidden", [3.5], "must be a whole number"),
-    ("layers", "dense3", "must be a list"),
-    ("layers", [3], "must be a string"),
+    ("layers", "dense3", "must be a list"), ("layers", [3], "must be a string"),
     ("device_cores", [1, 2, 3], "must have 2 entries"),
     ("device_cores", [4, 1], "must be"),
     ("bandwidth_gbps", [0.0, 1.0], "must be"),
     ("map_clients", "vmapp", "unknown, did you mean 'vmap'"),
-    ("map_seeds", "both", "unknown"),
-    ("embedding", "learnt", "unknown, did you mean 'learned'"),
     ("eval_protocols", ["globl"], "unknown, did you mean 'global'"),
     ("eval_protocols", [], "empty"),
-    ("core_gflops", 0.0, "must be"),
-    ("eval_every", 0, "must be at least 1"),
     ("sampling", "availabilty", "unknown, did you mean 'availability'"),
     ("sampling", "nowhere.py:draw", "there is no file"),
     ("availability", [0.5, 0.1], "must be the least and the most"),
     ("availability", [0.5, 1.1], "must be the least and the most"),
     ("availability_file", "nowhere.txt", "no such file"),
     ("availability_file", 300 * "x", "no path; its names have at most 255"),
-    ("dropout", 1.5, "must be at least 0 and at most 1"),
     ("stragglers", "half", "must be SHARE or SHARE:MOST"),
     ("stragglers", "0.5:0", "must be SHARE or SHARE:MOST"),
     ("partial_work", "keep", "not read, there are no stragglers"),
-    ("deadline_s", 0.0, "must be more than 0"),
-    ("model", "my_net.py", "a file needs the name in it: my_net.py:NAME"),
-    ("sampling", "who.py", "a file needs the name in it: who.py:NAME"),
-])
+    ("model", "my_net.py", "a file needs the name in it: my_net.py:NAME")])
 def test_a_value_is_refused_by_its_name(name, value, said):
   with pytest.raises(fa.OptionError, match=f"^{name}.*: {said}|^{name}: {said}"
                      ) as error:
     RunOptions(**{name: value}).checked()
-  assert "\n" not in str(error.value)
   assert "--" + name in error.value.with_names("--")
 
 
@@ -105,23 +84,15 @@ REFUSED = [
     (dict(participation=0.5, cohort_size=3),
      "^participation and cohort_size: give one"),
     (dict(client_lr=-1), "^client_lr=-1.0: must be more than 0"),
-    (dict(client_lr="0.1"), "^client_lr='0.1': must be a number"),
     (dict(local_steps=2.5), "^local_steps=2.5: must be a whole number"),
     (dict(local_steps=2, local_epochs=1), "^local_steps and local_epochs"),
     (dict(model="lstm"), "^model=lstm: needs words or characters, digits has"),
     (dict(model="stack", layers=["conv3-2", "maxx"]), "^layers"),
-]
-
-
-@pytest.mark.parametrize("given, said", REFUSED)
-@pytest.mark.parametrize("start", (fa.run, fa.steps))
-def test_a_run_refuses_it_before_it_compiles(fed, start, given, said):
-  with pytest.raises(fa.OptionError, match=said) as error:
-    start("fedavg", fed, **given)
-  assert "\n" not in str(error.value)
+    (dict(model=lambda rngs: None, hidden=[3]), "^hidden: a named model alone")]
 
 
 @pytest.mark.parametrize("algorithm, given, said", [
+    *(("fedavg", *refused) for refused in REFUSED),
     ("clsfsvrg", {}, "^algorithm=clsfsvrg: .*give validation_clients"),
     ("pfedacnnl", dict(cohort_size=3), "^cohort_size: pfedacnnl does not read"),
     ("pfedacnnl", dict(map_seeds="vmap"), "^map_seeds=vmap: pfedacnnl"),
@@ -138,9 +109,8 @@ def test_a_run_refuses_it_before_it_compiles(fed, start, given, said):
      "^availability_day: not read with sampling=uniform"),
     ("fedgroup", dict(num_groups=21), "^num_groups=21: more than the 20"),
     ("composed", dict(client_update="sgd", mu=0.1),
-     "^mu: not read with client_update=sgd"),
-])
-def test_what_does_not_go_together(fed, algorithm, given, said):
+     "^mu: not read with client_update=sgd")])
+def test_a_run_refuses_it_before_it_compiles(fed, algorithm, given, said):
   with pytest.raises(fa.OptionError, match=said):
     fa.run(algorithm, fed, **given)
 
@@ -150,28 +120,12 @@ def test_clients_of_ones_own_are_counted(own_fed):
     fa.steps("fedavg", own_fed, cohort_size=7)
 
 
-def test_a_model_of_ones_own_reads_no_option_of_a_named_one(fed):
-  with pytest.raises(fa.OptionError, match="^hidden: a named model alone"):
-    fa.steps("fedavg", fed, model=lambda rngs: None, hidden=[3])
-
-
-def test_defaults_are_filled_in():
-  entry = registry.get("fedavg")
-  run = options_lib.check_together(
-      RunOptions(rounds=3), DataOptions().filled(), name="fedavg", entry=entry,
-      hparams=entry.hparams())
-  assert run.participation == 0.1 and run.eval_protocols == (
-      "global", "local", "preferred")
-  later = options_lib.check_together(
-      RunOptions(rounds=3, cohort_size=5),
-      DataOptions(newcomers_at=((2, 5),)).filled(), name="fedavg", entry=entry,
-      hparams=entry.hparams())
-  assert later.participation is None
-  assert later.eval_protocols[-1] == "newcomers"
-  every = registry.get("central")
-  assert options_lib.check_together(
-      RunOptions(rounds=3), DataOptions().filled(), name="central", entry=every,
-      hparams=every.hparams()).participation == 1.0
+@pytest.mark.parametrize("name, given, participation", [
+    ("fedavg", {}, 0.1), ("fedavg", dict(cohort_size=5), None),
+    ("central", {}, 1.0)])
+def test_participation_by_default(fed, name, given, participation):
+  run = from_keywords(name, fed, rounds=3, **given).run
+  assert run.participation == participation
 
 
 @pytest.mark.parametrize("name, layers, rounds", [

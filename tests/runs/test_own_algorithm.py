@@ -17,8 +17,8 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import compose
 
-#: Clients, slots and classes of ``fed``.
-CLIENTS, SLOTS, CLASSES = 6, 3, 10
+#: Clients of ``fed``, and slots.
+CLIENTS, SLOTS = 20, 3
 
 
 class State(NamedTuple):
@@ -74,15 +74,9 @@ def half(train):
   return of_half(ClientUpdate(lambda *given: train(*given), LocalWork()))
 
 
-@pytest.fixture(name="fed", scope="module")
-def _fed():
-  return fa.federate("digits", num_clients=CLIENTS)
-
-
 def said_of(fed, algorithm, **options):
   with pytest.raises(fa.OptionError) as error:
     fa.steps(algorithm, fed, cohort_size=SLOTS, rounds=2, **options)
-  assert "\n" not in str(error.value)
   return str(error.value)
 
 
@@ -102,10 +96,6 @@ def asks_python(state, cohort, key):
   if cohort.weight[0] > 0:
     return state
   return still().round(state, cohort, key)
-
-
-def not_a_class(state):
-  return state.turn
 
 
 @pytest.mark.parametrize("changes, said", [
@@ -140,8 +130,7 @@ def not_a_class(state):
      "its global_params returns float32[10] at ['params']['bias'], must return "
      "K models [K, ...], float32[10, 10] there"),
     (dict(membership=lambda state: state.turn), "its membership returns int32[]"
-     f", must return a group for each client, int32[{CLIENTS}] there"),
-])
+     f", must return a group for each client, int32[{CLIENTS}] there")])
 def test_functions_that_break_the_contract(fed, changes, said):
   found = said_of(fed, still(**changes))
   assert found.startswith(f"algorithm=your algorithm: {said}"), found
@@ -161,8 +150,7 @@ def test_functions_that_break_the_contract(fed, changes, said):
     (dict(cost=None), "its round returns a NoneType as cost of its report"),
     (dict(cost=round_cost(1, 1, 1, 1)._replace(down=jnp.float32(1))),
      "its round returns float32[] as `cost.down`, must return a whole number"),
-    (dict(work=(1, 2)), "its round returns a tuple as work of its report"),
-])
+    (dict(work=(1, 2)), "its round returns a tuple as work of its report")])
 def test_reports_that_break_the_contract(fed, changes, said):
   found = said_of(fed, reporting(**changes))
   assert found.startswith(f"algorithm=your algorithm: {said}"), found
@@ -181,8 +169,7 @@ def test_reports_that_break_the_contract(fed, changes, said):
     (of_half(None, steps.average()._replace(when="never")),
      "server: its step is taken 'never', must be one of aggregate, before"),
     (of_half(None, steps.average()._replace(transform=3)),
-     "server: its transform is an int, must be an optax transformation"),
-])
+     "server: its transform is an int, must be an optax transformation")])
 def test_halves_that_break_the_contract(fed, builder, said):
   assert said in said_of(fed, builder)
 
@@ -200,8 +187,7 @@ def entry(**changes):
     (dict(caution=lambda *_: 3), "caution of its entry gives an int, must"),
     (dict(rounds=lambda *_: "x"), "rounds of its entry gives a str, must give"),
     (dict(needs_validation=raises(ZeroDivisionError("z"))),
-     "needs_validation of its entry raises ZeroDivisionError: z, "),
-])
+     "needs_validation of its entry raises ZeroDivisionError: z, ")])
 def test_entries_that_break_the_contract(fed, changes, said):
   found = said_of(fed, entry(**changes))
   assert found.startswith(f"algorithm=Mine: {said}"), found

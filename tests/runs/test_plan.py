@@ -25,8 +25,7 @@ def of_flags(algorithm, **keywords):
 @pytest.mark.parametrize("algorithm, keywords", [
     ("fedavg", {}), ("fedavg", dict(client_lr=0.3, rounds=7, cohort_size=4)),
     ("fedacnnl", dict(model="mlp")), ("central", {}),
-    ("ifca", dict(num_groups=3, dropout=0.5, evaluate="local")),
-])
+    ("ifca", dict(num_groups=3, dropout=0.5, evaluate="local"))])
 def test_keywords_and_flags_make_the_same_plan(fed, algorithm, keywords):
   plan, parsed = from_keywords(algorithm, fed, **keywords), of_flags(
       algorithm, **keywords)
@@ -43,8 +42,7 @@ def test_keywords_and_flags_make_the_same_plan(fed, algorithm, keywords):
     ("fedavg", dict(cohort_size=4, participation=0.5)),
     ("fedavg", dict(draw="bijection", sampling="poisson")),
     ("fedavg", dict(patience="validation:loss:3")),
-    ("fedavg", dict(evaluate="validation")),
-])
+    ("fedavg", dict(evaluate="validation"))])
 def test_keywords_and_flags_are_refused_in_the_same_words(
     fed, algorithm, keywords):
   with pytest.raises(fa.OptionError) as by_flags:
@@ -58,10 +56,12 @@ def test_keywords_and_flags_are_refused_in_the_same_words(
 
 
 def test_plans_that_differ_in_numbers_share_a_program(fed):
-  plans = [from_keywords("fedprox", fed, **more) for more in (
-      dict(mu=0.1), dict(mu=0.0), dict(mu=1.0), dict(mu=0.1, l2=0.1),
-      dict(mu=0.3, model="mlp"))]
-  assert by_program(plans) == [[0, 2], [1], [3], [4]]
+  plans = [from_keywords(name, fed, **more) for name, more in (
+      *(("fedprox", more) for more in (
+          dict(mu=0.1), dict(mu=0.0), dict(mu=1.0), dict(mu=0.1, l2=0.1),
+          dict(mu=0.3, model="mlp"), dict(mu=0.1, local_steps=1))),
+      ("fedavg", {}), ("fedavg", dict(client_lr=2.0)))]
+  assert by_program(plans) == [[0, 2], [1], [3], [4], [5], [6, 7]]
 
 
 def test_run_has_the_defaults_of_a_plan():

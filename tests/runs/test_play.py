@@ -7,7 +7,6 @@ import jax
 import numpy as np
 import pytest
 
-from fedjax_alg.data import federate
 from fedjax_alg.engine import loop
 from fedjax_alg.runs import methods, play
 from fedjax_alg.runs.options import RunOptions
@@ -19,15 +18,12 @@ OPTIONS = RunOptions(rounds=5, eval_every=2, cohort_size=3, num_seeds=2,
 
 
 @pytest.fixture(scope="module", name="programs")
-def fixture_programs():
+def fixture_programs(fed):
   """FedAvg with a learning rate that trains, and one that diverges."""
-  method = methods.method_of("fedavg")
-  method = method._replace(hparams=dataclasses.replace(
-      method.hparams, local_steps=2))
-  fed = federate("digits", partition="classes", num_clients=12)
+  method = methods.with_keywords(
+      methods.method_of("fedavg"), {"local_steps": 2})
   return Programs(prepare(
-      method, fed, OPTIONS,
-      settings=({"client_lr": 0.3}, {"client_lr": 1e38})))
+      method, fed, OPTIONS, settings=({"client_lr": 0.3}, {"client_lr": 1e38})))
 
 
 @pytest.mark.fast

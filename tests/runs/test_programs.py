@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from fedjax_alg.data import federate
+from fedjax_alg.engine import checkpoint, sharding
 from fedjax_alg.runs import methods
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.prepare import prepare
-from fedjax_alg.runs.programs import compile_together, Programs
-from fedjax_alg.runs.programs import state_shapes
+from fedjax_alg.runs.programs import (compile_together, Programs)
 from tests import problems, shared_programs
 
 OPTIONS = RunOptions(rounds=7, eval_every=3, cohort_size=3, num_seeds=2,
@@ -21,14 +21,8 @@ RATES = ({"client_lr": 0.1}, {"client_lr": 0.3})
 
 
 def method(name="fedavg", **given):
-  made = methods.method_of(name)
-  return made._replace(hparams=dataclasses.replace(
-      made.hparams, **STEPS, **given))
-
-
-@pytest.fixture(scope="module", name="fed")
-def fixture_fed():
-  return federate("digits", partition="classes", num_clients=12)
+  return methods.with_keywords(methods.method_of(name), given if (
+      "acnnl" in name) else STEPS | given)
 
 
 @pytest.fixture(scope="module", name="two")
@@ -43,30 +37,16 @@ def played(programs, count):
 
 
 def test_a_row_for_each_setting_and_seed(two, fed):
-  """Bit for bit the run of that setting alone, in the order of the seeds."""
+  """In the order of the seeds; a rate is no part of the program."""
   assert two.prepared.rows == 4
   np.testing.assert_array_equal(
       two.prepared.numbers["client_lr"], np.float32([0.1, 0.1, 0.3, 0.3]))
-  states, log = played(two, 2)
-  rates = {0: 0.1, 2: 0.3}
-  # Two runs whose programs are the same and are compiled at the same time.
-  singles = compile_together([
-      prepare(method(client_lr=rate), fed, dataclasses.replace(
-          OPTIONS, rounds=rounds))
-      for rate, rounds in zip(rates.values(), (7, 9))])
   one, other = ([program.as_text() for program in alone.compiled.values()]
-                for alone in singles)
+                for alone in compile_together([
+                    prepare(method(client_lr=rate), fed, dataclasses.replace(
+                        OPTIONS, rounds=rounds))
+                    for rate, rounds in ((0.1, 7), (0.3, 9))]))
   assert one == other
-  for row, alone in zip(rates, singles, strict=True):
-    own_states, own_log = played(alone, 2)
-    rows = slice(row, row + 2)
-    for ours, whole in ((own_states, states), (own_log, log)):
-      problems.assert_equal(jax.tree.map(lambda leaf: leaf[rows], whole), ours)
-    own = alone.evaluate(own_states)[0]
-    both = two.evaluate(states)[0]
-    problems.assert_equal(jax.tree.map(lambda leaf: leaf[rows], both), own)
-  assert problems.differ(
-      *(jax.tree.map(lambda leaf: leaf[row], states) for row in (0, 2)))
 
 
 @pytest.mark.parametrize("same, changes", [
@@ -82,14 +62,6 @@ def test_which_runs_of_the_tests_share_programs(two, fed, same, changes):
       two.prepared)) == same
 
 
-def test_shapes_are_known_before_anything_is_compiled(two):
-  wanted = state_shapes(two.prepared)
-  states = two.initial()
-  for shape, leaf in zip(jax.tree.leaves(wanted), jax.tree.leaves(states),
-                         strict=True):
-    assert (shape.shape, shape.dtype) == (leaf.shape, leaf.dtype)
-
-
 def test_states_of_a_file_go_on(two):
   halfway, _ = played(two, 2)
   whole, _ = played(two, 3)
@@ -103,8 +75,7 @@ def test_evaluations_stand_at_multiples_and_at_the_end(two):
 
 
 def test_evaluations_stand_before_the_data_change():
-  fed = federate("digits", partition="classes", num_clients=12,
-                 shift="increment", shift_every=4)
+  fed = federate("digits", num_clients=12, shift="increment", shift_every=4)
   programs = Programs(prepare(method(), fed, OPTIONS))
   assert [programs.rounds_to_evaluation(done) for done in range(7)] == [
       3, 2, 1, 1, 2, 1, 1]
@@ -112,3 +83,47 @@ def test_evaluations_stand_before_the_data_change():
   before = programs.initial(), programs.label_histogram.sum()
   programs.play(before[0], 4, 1)
   assert before[1] < programs.label_histogram.sum() < fed.label_histogram.sum()
+
+
+#: On an accelerator: algorithm, hyper-parameters, options of the run.
+CASES = {
+    "softmax": ("fedavg", {}, {}),
+    "ga_fsvrg": ("ga_fsvrg", {"threshold": 0, "num_models": 2}, {}),
+    "cnn": ("fedavg", {}, {"model": "cnn", "rounds": 1}),
+    "closed_form": ("fedacnnl", {}, {"model": "mlp", "hidden": (16,),
+                                     "cohort_size": 20})}
+
+
+def on_accelerator(fed, case, mesh=None):
+  """The programs of a case, two rounds long."""
+  name, hparams, options = CASES[case]
+  return Programs(prepare(method(name, **hparams), fed, dataclasses.replace(
+      OPTIONS, **{"rounds": 2, "eval_protocols": ("global",)} | options),
+                          mesh=mesh))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_equals_that_on_the_cpu(fed, case):
+  """To float32's rounding: the CPU's is held to oracles elsewhere."""
+  found = []
+  for mesh in (None, sharding.clients_mesh(jax.devices("cpu"))):
+    programs = on_accelerator(fed, case, mesh)
+    states, _ = played(programs, programs.rounds)
+    found.append((states, jax.device_get(
+        programs.evaluate(states)[0]["global"].sums["loss"])))
+  for leaf, want in zip(*map(jax.tree.leaves, found), strict=True):
+    scale = np.abs(want).max(initial=0) if want.dtype == np.float32 else 0
+    np.testing.assert_allclose(leaf, want, rtol=1e-4, atol=1e-5 * scale)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", ["softmax", "ga_fsvrg"])
+def test_a_checkpoint_goes_on_with_the_same_bits(fed, case, tmp_path):
+  programs = on_accelerator(fed, case)
+  (whole, _), (halfway, _) = (played(programs, count) for count in (2, 1))
+  checkpoint.save(tmp_path, halfway, 1, {})
+  saved, _, _ = checkpoint.load_latest(tmp_path, programs.shapes)
+  resumed = jax.device_get(programs.play(programs.place(saved), 1, 1)[0])
+  problems.assert_equal(resumed, whole)
+  assert problems.differ(halfway, whole)

@@ -7,8 +7,6 @@ import pytest
 import fedjax_alg as fa
 from fedjax_alg.runs.sinks import Sink
 
-pytestmark = pytest.mark.program
-
 
 class Told(Sink):
   """Notes what it is told."""
