@@ -23,7 +23,7 @@ import jax
 import numpy as np
 
 from fedjax_alg.conditions import Condition, is_zero, why_not
-from fedjax_alg.errors import did_you_mean, OptionError
+from fedjax_alg.errors import check_known, OptionError
 
 #: The largest seed: JAX makes its keys from 32 bits.
 MAX_SEED = 2 ** 32 - 1
@@ -375,9 +375,6 @@ def check_options(options: Any) -> None:
   """
   for field in dataclasses.fields(options):
     value, choices = getattr(options, field.name), field.metadata["choices"]
-    if choices and value is not None and value not in choices:
-      raise OptionError(
-          f"`{field.name}`={value}: unknown"
-          f"{did_you_mean(str(value), choices)} (one of "
-          f"{', '.join(map(str, choices))})")
+    if choices and value is not None:
+      check_known(field.name, value, choices)
   validate(options)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_alg.base import Array, Params
+from fedjax_alg.errors import check_one_of
 
 RULES = ("corrected", "printed")
 
@@ -55,9 +56,7 @@ def adaptive(
   first step is (1 - beta1) / sqrt(1 - beta2) = 31.6 (1 - beta1) times too long;
   "corrected" is Adam with the second moment's correction only (errata D-23).
   """
-  if rule not in RULES:
-    raise ValueError(f"central rule {rule!r}: must be one of "
-                     f"{', '.join(RULES)}")
+  check_one_of(f"central rule {rule!r}", rule, RULES)
   factor = learning_rate
   if rule == "printed":
     factor = learning_rate * (1.0 - beta1) / (1.0 - beta2) ** 0.5

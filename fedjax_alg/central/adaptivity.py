@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_alg.base import Params
+from fedjax_alg.errors import check_one_of
 
 RULES = ("adagrad", "yogi", "adam")
 
@@ -57,9 +58,7 @@ def fedopt(
   Raises:
     ValueError: the rule is unknown.
   """
-  if rule not in RULES:
-    raise ValueError(f"FedOpt rule {rule!r}: must be one of "
-                     f"{', '.join(RULES)}")
+  check_one_of(f"FedOpt rule {rule!r}", rule, RULES)
 
   def init(params: Params) -> FedOptState:
     return FedOptState(

@@ -10,7 +10,7 @@ import optax
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Params
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import check_one_of, OptionError
 
 TESTS = ("half_gradient", "armijo", "decrease", "printed")
 
@@ -81,9 +81,7 @@ def backtracking(
   """
   if not isinstance(gamma, jax.core.Tracer) and not 0.0 < gamma < 1.0:
     raise OptionError(f"`gamma`={gamma}: must be more than 0 and less than 1")
-  if test not in TESTS:
-    raise ValueError(f"line search test {test!r}: must be one of "
-                     f"{', '.join(TESTS)}")
+  check_one_of(f"line search test {test!r}", test, TESTS)
 
   def init(params: Params) -> BacktrackingState:
     del params

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.partition import client_rows, Partition, split_fields
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import check_one_of
 
 SHIFTS = ("none", "swap_all", "swap_part", "increment")
 #: The kinds in which pairs of clients exchange data.
@@ -75,8 +75,7 @@ def shifted(
     DataError: see ``num_pairs``.
     OptionError: an unknown kind.
   """
-  if kind not in SHIFTS:
-    raise OptionError(f"`shift`={kind}: must be one of {', '.join(SHIFTS)}")
+  check_one_of(f"`shift`={kind}", kind, SHIFTS)
   if kind == "increment":
     size = partition.train_size.astype(np.int64)
     part = np.maximum(size * min(event + 1, 4) // 4, np.minimum(size, 1))

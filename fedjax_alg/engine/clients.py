@@ -33,7 +33,7 @@ from fedjax_alg import split, trees
 from fedjax_alg.base import Array, Shard
 from fedjax_alg.engine import lanes as in_lanes
 from fedjax_alg.engine import owned
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import check_one_of
 
 AXIS = owned.AXIS
 #: What a run may choose; ``python`` is for algorithms that are built by hand.
@@ -74,9 +74,8 @@ class ClientMap:
   cuts: tuple[int, ...] | None = None
 
   def __post_init__(self) -> None:
-    if self.mode not in (*MODES, "python"):
-      raise OptionError(
-          f"`map_clients`={self.mode}: must be one of {', '.join(MODES)}")
+    if self.mode != "python":
+      check_one_of(f"`map_clients`={self.mode}", self.mode, MODES)
 
   @property
   def processes(self) -> bool:

@@ -38,7 +38,7 @@ from fedjax_alg.client import objective
 from fedjax_alg.data import layout
 from fedjax_alg.data.federation import EvaluationData
 from fedjax_alg.engine.keys import client_keys
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import check_one_of, OptionError
 from fedjax_alg.models import roles
 
 #: The caller's own evaluation: (params, x [B, ...], y [B], mask [B] bool) ->
@@ -255,10 +255,8 @@ def make_evaluate(
   Raises:
     OptionError: an unknown protocol.
   """
-  unknown = [p for p in protocols if p not in PROTOCOLS]
-  if unknown:
-    raise OptionError(f"`evaluate`={unknown[0]}: must be one of "
-                     f"{', '.join(PROTOCOLS)}")
+  for protocol in protocols:
+    check_one_of(f"`evaluate`={protocol}", protocol, PROTOCOLS)
   return functools.partial(
       _evaluate, Evaluation(algorithm, model, protocols, map_clients))
 

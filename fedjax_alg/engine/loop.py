@@ -21,7 +21,7 @@ from fedjax_alg.data import layout
 from fedjax_alg.engine import sharding
 from fedjax_alg.engine.keys import RunKeys
 from fedjax_alg.engine.round import Participation, play_round
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import check_one_of
 from fedjax_alg.models import start
 
 #: Name of a hyper-parameter -> scalar, an input of the program.
@@ -89,9 +89,7 @@ def over_seeds(fn: Callable[..., Any], map_seeds: str) -> Callable[..., Any]:
   Raises:
     OptionError: unknown ``map_seeds``.
   """
-  if map_seeds not in MAP_SEEDS:
-    raise OptionError(
-        f"`map_seeds`={map_seeds}: must be one of {', '.join(MAP_SEEDS)}")
+  check_one_of(f"`map_seeds`={map_seeds}", map_seeds, MAP_SEEDS)
   if map_seeds == "vmap":
     return jax.vmap(fn)
   return lambda *args: jax.lax.map(lambda one: fn(*one), args)

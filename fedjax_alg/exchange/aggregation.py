@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Params, Traffic
 from fedjax_alg.conditions import only
-from fedjax_alg.errors import did_you_mean, OptionError
+from fedjax_alg.errors import check_known
 from fedjax_alg.exchange import robust
 from fedjax_alg.exchange.attacks import Hostility
 from fedjax_alg.exchange.compression import Compression
@@ -205,8 +205,5 @@ def named(name: str, options: Aggregation | None = None) -> Aggregator:
   Raises:
     OptionError: an unknown name.
   """
-  if name not in AGGREGATORS:
-    raise OptionError(
-        f"`aggregator`={name}: unknown{did_you_mean(name, AGGREGATORS)} (one "
-        f"of {', '.join(AGGREGATORS)})")
+  check_known("aggregator", name, AGGREGATORS)
   return AGGREGATORS[name](options or Aggregation(aggregator=name))

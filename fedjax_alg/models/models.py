@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from fedjax_alg import tasks
 from fedjax_alg.base import Array, Key, Layer, Model, Params
-from fedjax_alg.errors import OptionError, raised
+from fedjax_alg.errors import check_one_of, OptionError, raised
 from fedjax_alg.models import adapt, layers as layers_lib, lstm, resnet
 from fedjax_alg.models import roles, statistics, transformer
 from fedjax_alg.models.layers import Stack
@@ -326,8 +326,7 @@ def make_model(
       examples; a model of tokens for examples that are not sequences, or for
       one class; or heads that do not divide ``d_model``.
   """
-  if name not in MODELS:
-    raise OptionError(f"`model`={name}: must be one of {', '.join(MODELS)}")
+  check_one_of(f"`model`={name}", name, MODELS)
   if isinstance(input_shape, Mapping):
     raise OptionError(f"`model`={name}: reads one array, the examples have "
                       f"{', '.join(input_shape)} (give a model of your own)")

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedjax_alg import own, tasks
 from fedjax_alg.base import Array, Model
-from fedjax_alg.errors import a_type, OptionError, did_you_mean
+from fedjax_alg.errors import a_type, check_known, did_you_mean, OptionError
 from fedjax_alg.models import adapt
 from fedjax_alg.models.models import MODELS, from_flax, make_model
 
@@ -134,10 +134,7 @@ def _made(
   if own.is_own(model):
     model = load_model(model)
   if isinstance(model, str):
-    if model not in MODELS:
-      raise OptionError(f"`model`={model}: unknown"
-                        f"{did_you_mean(model, MODELS)} (one of "
-                        f"{', '.join(MODELS)})")
+    check_known("model", model, MODELS)
     return make_model(
         model, input_shape, num_classes, task=task, **options)
   if isinstance(model, Model):

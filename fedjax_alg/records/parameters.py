@@ -22,7 +22,7 @@ import numpy as np
 from fedjax_alg import files, own
 from fedjax_alg.base import Params
 from fedjax_alg.data import npz
-from fedjax_alg.errors import a_type, OptionError, reason
+from fedjax_alg.errors import a_type, check_one_of, OptionError, reason
 from fedjax_alg.records import folder as run_files
 
 #: Name of an array -> the array.
@@ -122,8 +122,7 @@ def write(path: pathlib.Path, params: Params, kind: str) -> None:
     OptionError: an unknown format, a package that is missing, or a path that
       cannot be written.
   """
-  if kind not in FORMATS:
-    raise OptionError(f"`format`={kind}: must be one of {', '.join(FORMATS)}")
+  check_one_of(f"`format`={kind}", kind, FORMATS)
   try:
     path.parent.mkdir(parents=True, exist_ok=True)
     FORMATS[kind](path, named(params))

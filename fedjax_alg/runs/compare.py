@@ -12,7 +12,7 @@ import numpy as np
 
 from fedjax_alg import metrics, registry
 from fedjax_alg.data.options import DataOptions, field_values, ShiftOptions
-from fedjax_alg.errors import a_type, did_you_mean, OptionError
+from fedjax_alg.errors import a_type, check_one_of, did_you_mean, OptionError
 from fedjax_alg.hparams import of_type, reads
 from fedjax_alg.records import scores as scores_lib
 from fedjax_alg.records import summary as summary_lib
@@ -199,8 +199,7 @@ def compare(
   if not isinstance(results, dict):
     results = dict(zip(labels(results), results, strict=True))
   metric = _metric(results, metric)
-  if score not in SCORES:
-    raise OptionError(f"`score`={score}: must be one of {', '.join(SCORES)}")
+  check_one_of(f"`score`={score}", score, SCORES)
   protocol = _protocol(results, protocol)
   for label, result in results.items():
     if not np.isfinite(result.metrics[protocol][metric]).any():

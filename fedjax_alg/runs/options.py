@@ -21,7 +21,7 @@ from fedjax_alg.data.tfds_source import IMAGE_SHAPES
 from fedjax_alg.engine import clients, clock, evaluate, samplers
 from fedjax_alg.engine import loop
 from fedjax_alg.engine.late import Late
-from fedjax_alg.errors import a_type, did_you_mean, OptionError
+from fedjax_alg.errors import a_type, check_known, did_you_mean, OptionError
 from fedjax_alg.files import expanded, opened
 from fedjax_alg.hparams import check_options, hyper, MAX_SEED, reads
 from fedjax_alg.hparams import resolved, typed
@@ -398,16 +398,9 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
   def _check(self) -> None:
     check_options(self)
     for protocol in self.eval_protocols:
-      if protocol not in evaluate.PROTOCOLS:
-        raise OptionError(
-            f"`eval_protocols`={protocol}: unknown"
-            f"{did_you_mean(protocol, evaluate.PROTOCOLS)} (one of "
-            f"{', '.join(evaluate.PROTOCOLS)})")
+      check_known("eval_protocols", protocol, evaluate.PROTOCOLS)
     for name in self.augment:
-      if name not in AUGMENTATIONS:
-        raise OptionError(
-            f"`augment`={name}: unknown{did_you_mean(name, AUGMENTATIONS)} "
-            f"(one of {', '.join(AUGMENTATIONS)})")
+      check_known("augment", name, AUGMENTATIONS)
     if self.init_from is not None:
       parameters.read(self.init_from)
     roles_lib.parse(self.roles)
@@ -444,11 +437,9 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
       raise OptionError(f"`availability`={low:g},{high:g}: must be the least "
                         "and the most, in [0, 1] and in this order")
     own.refuse_nameless(self.sampling, "sampling")
-    if not own.is_own(self.sampling) and self.sampling not in samplers.SAMPLERS:
-      raise OptionError(
-          f"`sampling`={self.sampling}: unknown"
-          f"{did_you_mean(self.sampling, samplers.SAMPLERS)} (one of "
-          f"{', '.join(samplers.SAMPLERS)}, or your own, {own.FORMS})")
+    if not own.is_own(self.sampling):
+      check_known("sampling", self.sampling, samplers.SAMPLERS,
+                  f", or your own, {own.FORMS}")
     self.sampler()
     if self.availability_file is not None:
       self._numbers_of_file()
@@ -865,9 +856,7 @@ def cohort_size(
 def _check_model(options: RunOptions, data: DataOptions) -> None:
   """Checks that a named model can read a named data set."""
   model, words = options.model, data.dataset in _SEQUENCES
-  if model not in MODELS:
-    raise OptionError(f"`model`={model}: unknown{did_you_mean(model, MODELS)} "
-                      f"(one of {', '.join(MODELS)})")
+  check_known("model", model, MODELS)
   if words and model not in OF_TOKENS:
     what = "words" if data.dataset == "sent140" else "characters"
     raise OptionError(f"`model`={model}: cannot read {what}, "
