@@ -44,7 +44,7 @@ from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
 from fedjax_alg.base import Model, no_setup, Params, RoundAux, RoundCost, Shard
 from fedjax_alg.base import BYTES_PER_FLOAT, round_cost, shared_client_params
-from fedjax_alg.base import builder, Work
+from fedjax_alg.base import builder, num_params, Work
 from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches, objective, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
@@ -224,8 +224,6 @@ def _along_shared(
     The estimate [P] and the clients' losses [S].
   """
   h = method.hparams
-  flat, _ = jax.flatten_util.ravel_pytree(params)
-  chunk = zeroth_order.chunk_size(h.directions)
   weights = participation("examples")(cohort)
   base = jnp.zeros(cohort.ids.shape)
   if h.scheme == "forward":
@@ -239,23 +237,15 @@ def _along_shared(
         method.loss(shard, batches, step), params, base, vectors,
         smoothing=h.smoothing, scheme=h.scheme)
 
-  def add_chunk(c, carry):
-    total, level = carry
-    # Drawn once for all clients: drawing is most of the arithmetic.
-    vectors = zeroth_order.draw(
-        key, chunk * c + jnp.arange(chunk, dtype=jnp.int32), flat.size,
-        "gaussian")
+  def measure(vectors):  # drawn once for all: most of the arithmetic
     change, around = method.map_clients(
         report, (params, step, vectors), cohort.shards, batches, base)
-    change = trees.slot_mean(weights, change)
-    return total + zeroth_order.combine(change, vectors), level + around
+    return trees.slot_mean(weights, change), around
 
-  chunks = h.directions // chunk
-  total, level = jax.lax.fori_loop(
-      jnp.int32(0), jnp.int32(chunks), add_chunk,
-      (jnp.zeros_like(flat), jnp.zeros_like(base)))
-  return total * zeroth_order.factor_of(
-      "gaussian", flat.size, h.directions, h.smoothing), level / chunks
+  losses, vector = zeroth_order.over_directions(
+      measure, jnp.zeros_like(base), key, num_params(params),
+      directions=h.directions, smoothing=h.smoothing, kind="gaussian")
+  return vector, losses
 
 
 def _along_own(
