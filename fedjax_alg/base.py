@@ -472,7 +472,6 @@ class Algorithm(NamedTuple, Generic[State]):
 
 def no_setup(state: State, everyone: Cohort, key: Key) -> State:
   """The ``setup`` of an algorithm that needs no initialisation from data."""
-  del everyone, key
   return state
 
 
@@ -489,7 +488,6 @@ def shared_client_params(
   """
 
   def client_params(state, client_id, shard, key):
-    del client_id, shard, key
     return jax.tree.map(lambda leaf: leaf[0], global_params(state))
 
   return client_params

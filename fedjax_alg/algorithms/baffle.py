@@ -210,7 +210,6 @@ class Baffle:
 
 def _init(
     method: Baffle, params: Params, spec: FedSpec, key: Key) -> BaffleState:
-  del spec, key
   return BaffleState(
       params, params, method.optimiser.init(params), jnp.zeros((), jnp.int32))
 

@@ -98,7 +98,6 @@ def bipartition_rule(model: Model, hparams: CFLHParams) -> Rule:
 
   def assign(models, memory, client_row, member, shard, key):
     """A client's group, and whether the client had none before."""
-    del models, client_row
     number, tree = memory
     # A client that has a group walks past no split.
     group = _walk_down(
@@ -116,7 +115,6 @@ def bipartition_rule(model: Model, hparams: CFLHParams) -> Rule:
 
 def _init(
     k: int, params: Params, spec: FedSpec, key: Key) -> tuple[Params, Updates]:
-  del key
   size = num_params(params)
   zeros = jnp.zeros((k, size))
   models = trees.repeat(params, k)

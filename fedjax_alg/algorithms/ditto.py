@@ -168,7 +168,6 @@ def ditto(
         model, hparams, trees.where(met, kept, start), centre, shard, key)
 
   def client_copy(state, client_id, shard, key):
-    del client_id
     return sgd(model, trees.index(state.models, 0), shard, hparams,
                hparams.client_lr, key)[0]
 
@@ -178,6 +177,5 @@ def ditto(
 
 def caution(hparams: DittoHParams, num_params: int) -> str:
   """A warning if the personal steps diverge on any data, else ""."""
-  del num_params
   return product_caution(
       hparams, "personal_lr", "lam", 2.0, "the personal steps diverge")

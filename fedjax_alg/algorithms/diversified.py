@@ -167,7 +167,6 @@ def by_model(options: KModels) -> ModelGrouping:
   """Groups the trained models; w*_k is the mean of group k (Procedure 2)."""
 
   def regroup(models, vectors, anchors, cohort, stage, scale):
-    del anchors, scale
     return group_vectors(
         options, vectors, models, cohort.present, stage)
 
@@ -202,7 +201,6 @@ def by_gradient(
     return gradients(trained, cohort), trained
 
   def means_of_models(models, vectors, anchors, cohort, stage, scale):
-    del scale
     _, groups = group_vectors(
         options, vectors[0], anchors, cohort.present, stage)
     own = trees.members(groups.assignment, options.num_models)

@@ -99,7 +99,6 @@ def dyn_update(
     return Drift(zeros, trees.repeat(zeros, spec.num_clients))
 
   def refresh(memory, params, cohort, map_clients):
-    del params, map_clients
     share = total(cohort, ~cohort.newcomers) / total(cohort)
     return memory._replace(mean=trees.scale(share, memory.mean))
 
@@ -121,7 +120,6 @@ def dyn_update(
     return trees.add_scaled(memory.mean, 1.0 + share, update)
 
   def merge(memory, cohort, moved, anchors):
-    del cohort, anchors
     return memory._replace(mean=trees.add(memory.mean, moved))
 
   return ClientUpdate(

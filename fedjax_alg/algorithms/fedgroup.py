@@ -324,7 +324,6 @@ def direction_rule(
 def _init(
     method: Directions, params: Params, spec: FedSpec, key: Key
 ) -> tuple[Params, GroupMemory]:
-  del key
   hparams, classes = method.hparams, (
       spec.num_classes if tasks.of(method.model).has_classes else 0)
   m = hparams.num_groups
@@ -467,7 +466,6 @@ def _extra(
   The clients pre-trained before round 1 are counted in the first round in which
   clients take part. Until then ``latest`` is what ``setup`` made it.
   """
-  del after
   m = hparams.num_groups
   size = num_params(before.models) // m
   first = (before.memory.latest == before.memory.directions).all()

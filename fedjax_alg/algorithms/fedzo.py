@@ -77,7 +77,6 @@ def _update(model: Model, hparams: FedZOHParams) -> ClientUpdate:
       directions=hparams.directions, smoothing=hparams.smoothing)
 
   def train(received, shard, client_row, key):
-    del client_row
     rows, draws = jax.random.split(key)
 
     def step(gradient, carry):

@@ -93,7 +93,6 @@ def nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
     return grouping.nearest_centre(clustered.flat(params), centres)
 
   def assign(models, start, client_row, member, shard, key):
-    del member
     last, trained = client_row
     if k == 1:
       return jnp.int32(0), trained
@@ -110,7 +109,6 @@ def nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
         trained=memory.trained.at[cohort.ids].set(True, mode="drop")))
 
   def extra(before, after, cohort, trained):
-    del after
     size = num_params(before.models) // k
     present = cohort.present
     flops = 3.0 * k * size * present.sum().astype(jnp.float32)

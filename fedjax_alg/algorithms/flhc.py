@@ -78,7 +78,6 @@ def once_rule(
         local_optimizer(hparams), hparams.cluster_after)
 
   def init(params, spec, key):
-    del spec, key
     return trees.repeat(params, k), Clustering(
         jnp.bool_(False), params, jnp.zeros((k, num_params(params))),
         jnp.zeros(k, jnp.int32))
@@ -100,7 +99,6 @@ def once_rule(
         lambda: cluster(state, everyone, key), lambda: state)
 
   def assign(models, memory, client_row, member, shard, key):
-    del models, client_row
     new = memory.done & (member < 0)
     group = jax.lax.cond(
         new, lambda: _nearest(

@@ -62,7 +62,6 @@ def svrg_update(model: Model, hparams: FSVRGHParams) -> ClientUpdate:
   scales = hparams.local_scaling and model.scale_features is not None
 
   def train(received, shard, client_row, key):
-    del client_row
     scaling = feature_scaling(shard, received.shared) if scales else None
     params = svrg(
         model, received.start, received.reference, received.anchor, shard,

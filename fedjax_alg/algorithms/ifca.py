@@ -65,7 +65,6 @@ def _gradient_update(model: Model, client_lr: float) -> ClientUpdate:
   """A local method of one step against the full gradient."""
 
   def train(received, shard, client_row, key):
-    del client_row
     loss, gradient = objective.full_value_and_grad(
         model, received.start, shard, objective.dropout_key(model, key, 0))
     return Trained(
@@ -142,7 +141,6 @@ def least_loss_rule(
   k, start = hparams.num_groups, hparams.group_init
 
   def init(params, spec, key):
-    del spec
     first = "shared" if start in ("shared", "kmeans++") else "independent"
     return clustered.initial_models(model, params, key, k, first), ()
 
@@ -158,13 +156,11 @@ def least_loss_rule(
 
   def assign(
       models, shared, client_row, member, shard, key) -> tuple[Array, tuple]:
-    del shared, client_row, member, key
     if k == 1:
       return jnp.int32(0), ()
     return objective.preferred_model(model, models, shard), ()
 
   def extra(before, after, cohort, notes):
-    del after, notes
     size = num_params(before.models) // k
     number = cohort.present.sum(dtype=jnp.int32)
     return Extra(down=(k - 1) * size * number, up=number,  # up: the choice

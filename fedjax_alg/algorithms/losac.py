@@ -176,12 +176,10 @@ def _more_examples(memory, cohort):
 
 
 def _present(memory, cohort):
-  del memory
   return cohort.present.astype(jnp.float32)
 
 
 def _merge(memory, cohort, change, anchors):
-  del cohort, anchors
   return memory._replace(estimate=trees.add(memory.estimate, change))
 
 
@@ -230,7 +228,6 @@ def _table_variant(
                   jnp.zeros(spec.num_clients, jnp.int32), jnp.zeros(()))
 
   def setup(memory, params, everyone, map_clients):
-    del params, map_clients
     count = batches(everyone.shards.size)
     known = everyone.ids < everyone.ids.shape[0]
     first_row = (jnp.cumsum(count) - count).astype(jnp.int32)
@@ -240,7 +237,6 @@ def _table_variant(
 
   def refresh(memory, params, cohort, map_clients):
     """Gives newcomers the rows of the table after those in use."""
-    del params, map_clients
     memory = _more_examples(memory, cohort)
     count = batches(cohort.everyone.size)
     known = memory.first_row >= 0

@@ -125,13 +125,11 @@ def mime_update(
   base = options or BaseOptimiser()
 
   def init(params, spec):
-    del spec
     zeros = jax.tree.map(jnp.zeros_like, params)
     return Statistics(zeros if base.base != "sgd" else (),
                       zeros if base.base == "adam" else ())
 
   def train(received, shard, client_row, key):
-    del client_row
     s = received.shared
     if not lite:
       params = svrg(
@@ -148,12 +146,10 @@ def mime_update(
     return Trained(params, loss, full)
 
   def upload_weights(memory, cohort):
-    del memory
     return shares(
         cohort.present.astype(jnp.float32) if uniform else cohort.weight)
 
   def merge(memory, cohort, full_gradient, anchors):
-    del cohort
     if base.base == "sgd":
       return memory
     return _statistics(

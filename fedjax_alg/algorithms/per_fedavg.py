@@ -111,7 +111,6 @@ def _update(model: Model, hparams: PerFedAvgHParams) -> ClientUpdate:
     return params, loss, kept
 
   def train(received, shard, client_row, key):
-    del client_row
     start = received.start
     local_steps = descent(hparams.client_lr, optimizer, received.round)
     params, loss, _ = minibatches.fold_steps(
@@ -148,7 +147,6 @@ def per_fedavg(
   algorithm = averaging(model, _update(model, hparams), hparams, map_clients)
 
   def client_params(state, client_id, shard, key):
-    del client_id
     return adapt(model, trees.index(state.models, 0), shard, hparams,
                  hparams.adapt_lr, key)
 

@@ -133,7 +133,6 @@ def _build(model: Model, hparams: Any, map_clients: MapClients,
            **ledger: Any) -> Algorithm[ComposedState]:
 
   def train(received, shard, client_row, key):
-    del client_row
     pair = _train(model, hparams, received.start, shard, key)
     return Trained(pair.copy, pair.loss)
 
@@ -189,7 +188,6 @@ def pfedzo(
 
 def caution(hparams: PFedMeHParams, num_params: int) -> str:
   """A warning if the inner steps diverge on any data, else ""."""
-  del num_params
   return product_caution(
       hparams, "personal_lr", "lam", 2.0, "the inner steps diverge")
 

@@ -83,7 +83,6 @@ def scaffold_update(
     return ControlVariates(zeros, trees.repeat(zeros, spec.num_clients))
 
   def refresh(memory, params, cohort, map_clients):
-    del params, map_clients
     present = cohort.everyone.size > 0
     before = (present & ~cohort.newcomers).sum().astype(jnp.float32)
     share = before / jnp.maximum(present.sum(), 1).astype(jnp.float32)
@@ -122,7 +121,6 @@ def scaffold_update(
     return cohort.present.astype(jnp.float32) / clients
 
   def merge(memory, cohort, change, anchors):
-    del cohort, anchors
     # c <- c + (1/N) sum dc_i keeps c the mean of the N clients' c_i.
     return memory._replace(server=trees.add(memory.server, change))
 

@@ -66,7 +66,6 @@ def adaptive(
     return AdaptiveState(jnp.zeros((), jnp.int32), zeros, zeros)
 
   def update(gradient, state, params=None):
-    del params
     chex.assert_trees_all_equal_shapes(gradient, state.m)
     rounds = state.rounds + 1
     m = jax.tree.map(

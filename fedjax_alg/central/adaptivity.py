@@ -74,7 +74,6 @@ def fedopt(
     return beta2 * v + (1.0 - beta2) * square
 
   def update(gradient, state, params=None):
-    del params
     chex.assert_trees_all_equal_shapes(gradient, state.m)
     m = jax.tree.map(
         lambda m, g: beta1 * m - (1.0 - beta1) * g, state.m, gradient)

@@ -68,7 +68,6 @@ def conjugate_gradient(beta: str = "fr") -> optax.GradientTransformation:
         jnp.zeros((), jnp.int32), zeros, zeros, jnp.zeros(()))
 
   def update(gradient, state, params=None):
-    del params
     chex.assert_trees_all_equal_shapes(gradient, state.gradient)
     # For the first direction this is 0, as the gradient before it is zero.
     factor = _beta(beta, gradient, state)

@@ -84,7 +84,6 @@ def backtracking(
   check_one_of(f"line search test {test!r}", test, TESTS)
 
   def init(params: Params) -> BacktrackingState:
-    del params
     zero = jnp.zeros(())
     return BacktrackingState(zero, jnp.zeros((), jnp.int32), zero, zero)
 
@@ -92,7 +91,6 @@ def backtracking(
       updates: Params, state: BacktrackingState, params: Params | None = None,
       *, value_fn: Callable[[Params], Array], grad: Params,
       line_fn: Callable[..., Array] | None = None, **extra: Any):
-    del state, extra
     chex.assert_trees_all_equal_shapes(grad, updates)
     square, slope = trees.squared_norm(grad), trees.dot(grad, updates)
     width = max_tries if line_fn else min(WIDTH, max_tries)

@@ -38,12 +38,10 @@ from fedjax_alg.central.line_search import backtracking
 
 
 def _nothing(state: Any) -> dict[str, Array]:
-  del state
   return {}
 
 
 def _no_evaluations(state: Any) -> Array:
-  del state
   return jnp.zeros(())
 
 

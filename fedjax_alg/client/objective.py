@@ -334,7 +334,6 @@ def feature_counts(shard: Shard) -> Array:
   features = store.values_each(shard.x)
 
   def add_block(counts, x, y, mask):
-    del y
     flat = [array.reshape(BLOCK_ROWS, -1) != 0 for array in jax.tree.leaves(x)]
     held = (flat[0] if len(flat) == 1 else jnp.concatenate(flat, 1)
             ) & mask[:, None]
@@ -349,7 +348,6 @@ def label_counts(shard: Shard, num_classes: int) -> Array:
   labels = jnp.arange(num_classes, dtype=jnp.int32)
 
   def add_block(counts, x, y, mask):
-    del x
     held = (y[:, None] == labels[None]) & mask[:, None]
     return counts + held.sum(0, dtype=jnp.int32)
 

@@ -111,7 +111,6 @@ def sgd_update(
   correct = None if is_zero(mu) else proximal(mu)
 
   def train(received, shard, client_row, key):
-    del client_row
     return Trained(*sgd(
         model, received.start, shard, work, learning_rate, key, correct,
         optimizer, received.round))

@@ -32,7 +32,6 @@ def iid(
     rng: np.random.Generator, *, size_sigma: float, min_client_size: int,
 ) -> np.ndarray:
   """Deals random samples with log-normal sizes of at least the minimum."""
-  del num_classes
   rows = len(y)
   _check_sizes(rows, num_clients, min_client_size)
   size = allocate.spread(
@@ -93,7 +92,6 @@ def shards(
   and the beginning of the next, and both shards of a client may be of one
   class, so that most clients hold k classes and some hold one more or less.
   """
-  del num_classes
   number = num_clients * classes_per_client
   least = classes_per_client * (len(y) // number)
   if least < min_client_size:

@@ -156,7 +156,6 @@ def sign_flip(sent: Params, scene: Scene, scale: Any) -> Params:
   Source: Li, Xu, Chen, Giannakis, Ling, "RSA: Byzantine-Robust Stochastic
   Aggregation Methods", AAAI 2019, section 5 (with -4).
   """
-  del scene
   return trees.scale(-1.0 if is_zero(scale) else -scale, sent)
 
 

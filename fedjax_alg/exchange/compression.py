@@ -83,7 +83,6 @@ def top_k(share: float) -> Compressor:
   """The entries of largest absolute value of the whole tree."""
 
   def send(tree, memory, key):
-    del key
     flat, unravel = jax.flatten_util.ravel_pytree(tree)
     kept, numbers = kept_entries(share, flat.size), Numbers(flat.size, True)
     _, places = jax.lax.top_k(jnp.abs(flat), kept)
@@ -152,7 +151,6 @@ def sign() -> Compressor:
   """The signs of all entries, and a scale for every leaf."""
 
   def send(tree, memory, key):
-    del key
 
     negative, scale = carried((
         jax.tree.map(lambda leaf: leaf < 0, tree),
@@ -198,7 +196,6 @@ def powersgd(rank: int) -> Compressor:
     return decoded.reshape(leaf.shape), kept
 
   def send(tree, memory, key):
-    del key
     leaves, treedef = jax.tree.flatten(tree)
     sent, kept = zip(*map(one, leaves, memory))
     return jax.tree.unflatten(treedef, sent), kept

@@ -87,7 +87,6 @@ def _continues(merging: _Merging, carry: tuple[Array, _Rows]) -> Array:
 
 def _renewed(rows: _Rows, row, partner, d_row, d_partner):
   """Takes the minimum of one row again."""
-  del d_partner
   return row, d_row, rows._replace(
       bound=rows.bound.at[row].set(d_row.min()),
       nearest=rows.nearest.at[row].set(partner),

@@ -217,7 +217,6 @@ def _convolve(
     x: Array, kernel: Array, strides: Any, padding: str, **others: Any
 ) -> Array:
   """``convolve`` as flax calls it; ``Conv`` has one stride and one layout."""
-  del strides, others
   return convolution.convolve(x, kernel, padding)
 
 

@@ -54,14 +54,12 @@ def _softmax_view(num_classes: int, input_shape: Sequence[int]) -> Layer:
   features = math.prod(input_shape)
 
   def inputs(params: Params, x: Array) -> Array:
-    del params
     return x.reshape(x.shape[0], features)
 
   def get(params: Params) -> tuple[Array, Array]:
     return params["params"]["kernel"].T, params["params"]["bias"]
 
   def put(params: Params, weights: Array, bias: Array) -> Params:
-    del params
     return {"params": {"kernel": weights.T, "bias": bias}}
 
   return Layer("softmax", (features,), (1, 1), features, num_classes, inputs,

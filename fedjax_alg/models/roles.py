@@ -124,7 +124,6 @@ class Roles:
     """
 
     def one(role, *leaves):
-      del role
       return next((leaf for leaf in leaves if leaf is not None), None)
 
     return jax.tree.map(

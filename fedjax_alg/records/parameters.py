@@ -185,7 +185,6 @@ def _stamp(path: pathlib.Path) -> tuple[Any, ...]:
 def _read(
     path: pathlib.Path, stamp: tuple[Any, ...], said: str
 ) -> tuple[Arrays, str]:
-  del stamp
   try:
     if (path / FINAL).is_file():
       tree = _of_run(path, said)

@@ -143,7 +143,6 @@ def compose_buffered(
 def _init(
     method: Buffered, params: Params, spec: FedSpec, key: Key
 ) -> BufferedState:
-  del key
   places = method.concurrency or spec.cohort_size
   models = trees.repeat(params, 1)
   transform = method.server.transform

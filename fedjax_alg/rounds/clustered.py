@@ -440,7 +440,6 @@ def _by_sums(
     method: Clustered, state: ClusteredState, cohort: Cohort, assigned: Array,
     training: Training, weights: Array, key: Key) -> Moved:
   """As ``_by_updates``, for a rule that reads no updates: none was kept."""
-  del assigned, key
   rule, before = method.rule, state.models
   groups = _last_group(state, cohort.ids)
   state = state._replace(models=trees.add(before, training.total))

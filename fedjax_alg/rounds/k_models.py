@@ -119,7 +119,6 @@ def preferred_model(
     model: Model, state: ComposedState, client_id: Array, shard: Shard,
     key: Key) -> Params:
   """The model that a client prefers, (18), with the server's statistics."""
-  del client_id, key
   if jax.tree.leaves(state.states):
     shard = shard._replace(state=state.states)
   return trees.index(

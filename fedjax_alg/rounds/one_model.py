@@ -269,7 +269,6 @@ def init(
     method: TwoHalves, params: Params, spec: FedSpec, key: Key
 ) -> ComposedState:
   """The state before ``setup``."""
-  del key
   models = trees.repeat(params, method.num_models)
   transform = method.server.transform
   return ComposedState(
@@ -307,7 +306,6 @@ def setup(
     method: TwoHalves, state: ComposedState, everyone: Cohort, key: Key
 ) -> ComposedState:
   """The state before round 1."""
-  del key
   return state._replace(memory=_placed(method, method.client.setup(
       state.memory, trees.index(state.models, 0),
       method.exchange.poisoned(everyone), method.map_clients)))
