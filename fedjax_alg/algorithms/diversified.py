@@ -21,16 +21,16 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import grouping, trees
+from fedjax_alg.algorithms.common import averaging
 from fedjax_alg.algorithms.fsvrg import FSVRGHParams, svrg_update
 from fedjax_alg.base import Algorithm, Array, builder, MapClients, Model, Params
 from fedjax_alg.central import steps
 from fedjax_alg.central.adaptive import RULES
 from fedjax_alg.client import objective
 from fedjax_alg.conditions import MANY, only
-from fedjax_alg.exchange import exchange_of
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.k_models import ModelGrouping, Stage
-from fedjax_alg.rounds.two_halves import ComposedState, compose
+from fedjax_alg.rounds.two_halves import ComposedState
 
 
 #: When the server accelerates.
@@ -253,9 +253,8 @@ def ma_fsvrg(
   With one model, no acceleration and clients of equal size, MA-FSVRG is FSVRG.
   (Equal sizes matter because the mean of a group is unweighted, (41).)
   """
-  return compose(model, svrg_update(model, hparams), _server(hparams),
-                 map_clients=map_clients, grouping=by_model(hparams),
-                 exchange=exchange_of(hparams))
+  return averaging(model, svrg_update(model, hparams), hparams, map_clients,
+                   _server(hparams), by_model(hparams))
 
 
 @builder
@@ -270,6 +269,5 @@ def ga_fsvrg(
   """
   groups = by_gradient(model, hparams, hparams.gradient_step, map_clients,
                        hparams.group_mean)
-  return compose(model, svrg_update(model, hparams), _server(hparams),
-                 map_clients=map_clients, grouping=groups,
-                 exchange=exchange_of(hparams))
+  return averaging(model, svrg_update(model, hparams), hparams, map_clients,
+                   _server(hparams), groups)

@@ -36,7 +36,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.algorithms.common import local_rate
+from fedjax_alg.algorithms.common import averaging, local_rate
 from fedjax_alg.base import Algorithm, Array, Cohort, MapClients, Model, Params
 from fedjax_alg.base import builder
 from fedjax_alg.central import steps
@@ -44,12 +44,11 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.conditions import only
-from fedjax_alg.exchange import exchange_of
 from fedjax_alg.exchange.attacks import Hostility
 from fedjax_alg.exchange.messages import carried
 from fedjax_alg.exchange.weights import participation, WEIGHTS
 from fedjax_alg.hparams import hyper
-from fedjax_alg.rounds.two_halves import ComposedState, compose
+from fedjax_alg.rounds.two_halves import ComposedState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,5 +146,4 @@ def feddyn(
   """
   client = dyn_update(model, hparams, hparams.client_lr, hparams.alpha,
                       hparams.client_weights)
-  return compose(model, client, steps.average(), map_clients=map_clients,
-                 exchange=exchange_of(hparams))
+  return averaging(model, client, hparams, map_clients, steps.average())

@@ -15,16 +15,16 @@ import dataclasses
 
 import jax.numpy as jnp
 
+from fedjax_alg.algorithms.common import averaging
 from fedjax_alg.base import Algorithm, builder, MapClients, Model
 from fedjax_alg.central import feature_statistics as features, steps
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.svrg import feature_scaling, normalised_rate, svrg
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.conditions import only
-from fedjax_alg.exchange import exchange_of
 from fedjax_alg.exchange.aggregation import Aggregation
 from fedjax_alg.hparams import hyper
-from fedjax_alg.rounds.two_halves import ComposedState, compose
+from fedjax_alg.rounds.two_halves import ComposedState
 
 
 #: When parameters can be scaled by the frequency of their feature.
@@ -104,5 +104,5 @@ def fsvrg(
   ``scale_features``), Lambda_i is the identity and A is one factor for all
   parameters, 1 by default.
   """
-  return compose(model, svrg_update(model, hparams), steps.average(),
-                 map_clients=map_clients, exchange=exchange_of(hparams))
+  return averaging(model, svrg_update(model, hparams), hparams, map_clients,
+                   steps.average())
