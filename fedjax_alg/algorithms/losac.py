@@ -145,15 +145,20 @@ def _client_variant(
                    kept=trees.subtract(delayed, client_row))
 
   return _client_update(
-      train, work, Store(_table, _with_table), init=init, setup=setup,
-      refresh=refresh)
+      train, work, client_lr, init=init, setup=setup, refresh=refresh)
 
 
-def _client_update(train, work: LocalWork, store: Store, **parts: Any):
+def _client_update(
+    train: Any, work: LocalWork, client_lr: float, *table: Any, **parts: Any
+) -> ClientUpdate:
   """The client's half of either variant."""
   return ClientUpdate(
-      train, work, store=store, upload_weights=_present, merge=_merge,
+      train, work, store=Store.of("table", *table),
+      upload_weights=lambda memory, cohort: cohort.present.astype(jnp.float32),
+      merge=lambda memory, cohort, change, anchors: memory._replace(
+          estimate=trees.add(memory.estimate, change)),
       shared=lambda memory: (memory.estimate, memory.examples),
+      learning_rate=lambda shard: client_lr,
       one_model="a client's delayed gradients belong to one model",
       extra_down=1, extra_up=1, **parts)
 
@@ -173,22 +178,6 @@ def _more_examples(memory, cohort):
   return memory._replace(
       estimate=trees.scale(memory.examples / examples, memory.estimate),
       examples=examples)
-
-
-def _present(memory, cohort):
-  return cohort.present.astype(jnp.float32)
-
-
-def _merge(memory, cohort, change, anchors):
-  return memory._replace(estimate=trees.add(memory.estimate, change))
-
-
-def _table(memory):
-  return memory.table
-
-
-def _with_table(memory, table):
-  return memory._replace(table=table)
 
 
 def picks(key: Key, slots: int, batches: Array) -> Array:
@@ -248,9 +237,8 @@ def _table_variant(
 
   return _client_update(
       functools.partial(_train_by_table, model, work, client_lr), work,
-      Store(_table, _with_table, trees.set_rows,
-            functools.partial(_places, work)),
-      init=init, setup=setup, refresh=refresh)
+      client_lr, trees.set_rows, functools.partial(_places, work), init=init,
+      setup=setup, refresh=refresh)
 
 
 def _places(work: LocalWork, memory, cohort, keys):
@@ -306,9 +294,7 @@ def losac_update(
       or the model has dropout.
   """
   if options.variant == "client":
-    return _client_variant(
-        model, work, client_lr, options.first_gradients)._replace(
-            learning_rate=lambda shard: client_lr)
+    return _client_variant(model, work, client_lr, options.first_gradients)
   if model.train_apply is not None:
     raise OptionError(
         "`variant`=table: a delayed gradient of a batch met another dropout "
@@ -317,8 +303,7 @@ def losac_update(
   if not work.local_steps or not work.batch_size:
     name = "batch_size" if work.local_steps else "local_steps"
     raise OptionError(f"`{name}`=0: `variant`=table needs at least 1")
-  return _table_variant(model, work, client_lr)._replace(
-      learning_rate=lambda shard: client_lr)
+  return _table_variant(model, work, client_lr)
 
 
 @builder

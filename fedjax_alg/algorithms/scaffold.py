@@ -128,8 +128,7 @@ def scaffold_update(
       train, work, init=init, refresh=refresh,
       learning_rate=lambda shard: client_lr,
       shared=lambda memory: memory.server,
-      store=Store(lambda memory: memory.clients,
-                  lambda memory, table: memory._replace(clients=table)),
+      store=Store.of("clients"),
       upload_weights=upload_weights, merge=merge, takes_parts=True,
       extra_down=1, extra_up=1, full_passes=1 if option == "I" else 0)
 

@@ -65,6 +65,12 @@ class Store(NamedTuple):
   #: [S, N] int32; those out of range are not written
   places: Callable[[Any, Cohort, Key], Array] = own_rows
 
+  @classmethod
+  def of(cls, field: str, *more: Any) -> "Store":
+    """The table is a field of the memory."""
+    return cls(lambda memory: getattr(memory, field),
+               lambda memory, table: memory._replace(**{field: table}), *more)
+
   @property
   def one_row(self) -> bool:
     """Whether the table has one row for each client."""
