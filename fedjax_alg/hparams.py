@@ -98,6 +98,13 @@ def at_later_default(field: dataclasses.Field, value: Any) -> bool:
   return bool(field.metadata.get("later")) and value == field.default
 
 
+#: Limits of a field: their words, and which values are beyond them.
+_LIMITS = (("minimum", "at least", operator.lt),
+           ("above", "more than", operator.le),
+           ("maximum", "at most", operator.gt),
+           ("below", "less than", operator.ge))
+
+
 def _number(value: float) -> str:
   return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
@@ -112,8 +119,7 @@ def allowed(field: dataclasses.Field) -> str:
     The range; empty if every value is allowed.
   """
   meta, parts = field.metadata, []
-  for key, word in (("minimum", "at least"), ("above", "more than"),
-                    ("maximum", "at most"), ("below", "less than")):
+  for key, word, _ in _LIMITS:
     if meta.get(key) is not None:
       parts.append(f"{word} {_number(meta[key])}")
   if meta.get("choices"):
@@ -229,13 +235,9 @@ def validate(hparams: Any) -> None:
       continue  # None: not given; tuple: checked elsewhere; tracer: not known
     if not isinstance(value, (str, int)) and not np.isfinite(value):
       raise OptionError(f"`{field.name}`={value}: must be finite")
-    bad = (
-        (meta.get("minimum") is not None and value < meta["minimum"])
-        or (meta.get("above") is not None and value <= meta["above"])
-        or (meta.get("maximum") is not None and value > meta["maximum"])
-        or (meta.get("below") is not None and value >= meta["below"])
-        or (meta.get("choices") and value not in meta["choices"]))
-    if bad:
+    if (meta.get("choices") and value not in meta["choices"]) or any(
+        meta.get(key) is not None and beyond(value, meta[key])
+        for key, _, beyond in _LIMITS):
       raise OptionError(f"`{field.name}`={value}: must be {allowed(field)}")
 
 
