@@ -14,11 +14,12 @@ from collections.abc import Callable, Mapping
 import functools
 import inspect
 import re
-from typing import Any, cast, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, cast, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 
+from fedjax_alg import split
 from fedjax_alg.hparams import validate
 
 Array = jax.Array
@@ -303,8 +304,11 @@ class RoundAux(NamedTuple):
   times: RoundTimes | None = None
 
 
-class MapClients(Protocol):
-  """How client code is mapped over the slots of a cohort (engine.clients)."""
+class MapClients:
+  """How client code is mapped over the slots of a cohort (engine.clients).
+
+  ``update`` and ``total`` are those of a map; the others follow from them.
+  """
 
   def __call__(
       self, fn: Callable[..., Any], shared: Any, shards: Shard, *args: Any
@@ -322,6 +326,11 @@ class MapClients(Protocol):
     Returns:
       The pytree that ``fn`` returns, each leaf with a leading axis [S].
     """
+
+    def adds_nothing(*args):
+      return (), fn(*args)
+
+    return self.reduce(adds_nothing, (), shared, shards, *args)[1]
 
   def reduce(
       self, fn: Callable[..., Any], weights: Any, shared: Any,
@@ -348,6 +357,13 @@ class MapClients(Protocol):
       The sum over slots s of weights[s] * summed[s], each leaf without a slot
       axis, or [K, ...]; and ``stacked`` with a leading axis [S].
     """
+
+    def keeps_nothing(shared, shard, rows, *args):
+      return rows, *fn(shared, shard, *args)
+
+    return self.update(
+        keeps_nothing, split.set_rows, (), jnp.zeros_like(shards.size), weights,
+        shared, shards, *args)[1:]
 
   def update(
       self, fn: Callable[..., Any], write: Callable[..., Any], table: Any,
@@ -376,6 +392,7 @@ class MapClients(Protocol):
     Returns:
       The new table, and what ``reduce`` returns.
     """
+    raise NotImplementedError
 
   def change(
       self, fn: Callable[..., Any], write: Callable[..., Any], table: Any,
@@ -395,6 +412,18 @@ class MapClients(Protocol):
     Returns:
       The new table, and ``stacked`` with a leading axis [S].
     """
+    if not split.within(table):
+      written, stacked = self(
+          fn, shared, shards, split.rows(table, places), *args)
+      return write(table, places, written), stacked
+
+    def adds_nothing(*args):
+      written, stacked = fn(*args)
+      return written, (), stacked
+
+    table, _, stacked = self.update(
+        adds_nothing, write, table, places, (), shared, shards, *args)
+    return table, stacked
 
   def keep(self, table: Any) -> Any:
     """Shares a table of all clients out over the processes of the run.
@@ -406,6 +435,7 @@ class MapClients(Protocol):
       The table, of which each process holds the rows of its own clients
       (``split.Split``); ``table`` itself in a run of one process.
     """
+    return table
 
   def total(
       self, fn: Callable[..., Any], zero: Callable[[], Any], shared: Any,
@@ -430,6 +460,7 @@ class MapClients(Protocol):
     Returns:
       The total over all slots.
     """
+    raise NotImplementedError
 
 
 class Algorithm(NamedTuple, Generic[State]):

@@ -29,8 +29,8 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import jax.numpy as jnp
 
-from fedjax_alg import split, trees
-from fedjax_alg.base import Array, Shard
+from fedjax_alg import trees
+from fedjax_alg.base import Array, MapClients, Shard
 from fedjax_alg.engine import lanes as in_lanes
 from fedjax_alg.engine import owned
 from fedjax_alg.errors import check_one_of
@@ -56,7 +56,7 @@ def default_mode(platform: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class ClientMap:
+class ClientMap(MapClients):
   """A client map (``base.MapClients``).
 
   Its results do not depend on these fields, except for rounding.
@@ -107,47 +107,6 @@ class ClientMap:
     if self.devices == 1:
       return _update(self, fn, write, lambda tree: tree, table, *slots)
     return _update_on_devices(self, fn, write, table, *slots)
-
-  def __call__(
-      self, fn: Callable[..., Any], shared: Any, shards: Shard, *args: Any
-  ) -> Any:
-    """See ``base.MapClients.__call__``."""
-
-    def adds_nothing(*args):
-      return (), fn(*args)
-
-    return self.reduce(adds_nothing, (), shared, shards, *args)[1]
-
-  def reduce(
-      self, fn: Callable[..., Any], weights: Any, shared: Any, shards: Shard,
-      *args: Any
-  ) -> tuple[Any, Any]:
-    """See ``base.MapClients.reduce``."""
-
-    def keeps_nothing(shared, shard, rows, *args):
-      return rows, *fn(shared, shard, *args)
-
-    return self.update(
-        keeps_nothing, trees.set_rows, (), jnp.zeros_like(shards.size), weights,
-        shared, shards, *args)[1:]
-
-  def change(
-      self, fn: Callable[..., Any], write: Callable[..., Any], table: Any,
-      places: Array, shared: Any, shards: Shard, *args: Any
-  ) -> tuple[Any, Any]:
-    """See ``base.MapClients.change``."""
-    if not split.within(table):
-      written, stacked = self(
-          fn, shared, shards, trees.rows(table, places), *args)
-      return write(table, places, written), stacked
-
-    def adds_nothing(*args):
-      written, stacked = fn(*args)
-      return written, (), stacked
-
-    table, _, stacked = self.update(
-        adds_nothing, write, table, places, (), shared, shards, *args)
-    return table, stacked
 
   def total(
       self, fn: Callable[..., Any], zero: Callable[[], Any], shared: Any,
