@@ -31,7 +31,6 @@ from fedjax_alg import grouping, trees
 from fedjax_alg.algorithms.common import in_groups
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
 from fedjax_alg.base import builder, Model, num_params, Params, Shard
-from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.conditions import is_zero, MANY, only
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import clustered
@@ -137,8 +136,8 @@ def _walk_down(
 
     def half():
       update = clustered.pretrain(
-          model, hparams, hparams.client_lr, trees.index(tree.model, new),
-          shard, jax.random.fold_in(key, new), local_optimizer(hparams))
+          model, hparams, trees.index(tree.model, new), shard,
+          jax.random.fold_in(key, new))
       return grouping.closest_direction(update, directions, jnp.ones(2, bool))
 
     side = jax.lax.cond(tree.parent[new] == group, half, lambda: jnp.int32(0))

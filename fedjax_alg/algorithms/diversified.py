@@ -212,8 +212,8 @@ def by_gradient(
         options.num_models, options.threshold, means_of_models,
         vectors=and_models, of_gradients=True, full_passes=1,
         flops=_grouping_flops, own_anchors=options.own_anchors, extra_up=1,
-        changes=lambda model, vectors, scale: jax.tree.map(
-            lambda all, one: all - one[None], vectors[1], model))
+        changes=lambda model, vectors, scale: trees.subtract_one(
+            vectors[1], model))
   return ModelGrouping(
       options.num_models, options.threshold, regroup, vectors=gradients,
       own_anchors=options.own_anchors, of_gradients=True, full_passes=1,

@@ -31,7 +31,6 @@ from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
 from fedjax_alg.base import builder, Model, num_params, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.conditions import is_zero, MANY, only, POSITIVE
 from fedjax_alg.data.shift import SHIFTS
 from fedjax_alg.engine.keys import client_keys
@@ -205,9 +204,7 @@ def first_update(
     return jnp.zeros_like(clustered.flat(start))
   work = LocalWork(
       local_steps=hparams.pretrain_steps, batch_size=hparams.batch_size)
-  return clustered.pretrain(
-      model, work, hparams.client_lr, start, shard, key,
-      local_optimizer(hparams))
+  return clustered.pretrain(model, hparams, start, shard, key, work)
 
 
 def first_examples(hparams: FedGroupHParams, size: Array) -> Array:

@@ -26,7 +26,6 @@ from fedjax_alg.algorithms.common import in_groups
 from fedjax_alg.base import Algorithm, Array, MapClients, Model, num_params
 from fedjax_alg.base import builder, Params
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.conditions import MANY, only
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import clustered
@@ -88,8 +87,7 @@ def nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
     params = start
     if hparams.first_group == "trained" and hparams.pretrain_steps:
       params = clustered.pretrained(
-          model, before_all, hparams.client_lr, start, shard, key,
-          local_optimizer(hparams))
+          model, hparams, start, shard, key, before_all)
     return grouping.nearest_centre(clustered.flat(params), centres)
 
   def assign(models, start, client_row, member, shard, key):

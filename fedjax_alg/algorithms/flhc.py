@@ -22,7 +22,6 @@ from fedjax_alg import grouping, trees
 from fedjax_alg.algorithms.common import in_groups
 from fedjax_alg.base import Algorithm, Array, Cohort, Key, MapClients, Model
 from fedjax_alg.base import builder, num_params, Params, Shard
-from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.conditions import MANY, only
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.hparams import hyper
@@ -74,8 +73,7 @@ def once_rule(
 
   def update_of(params, shard, key):
     return clustered.pretrain(
-        model, hparams, hparams.client_lr, params, shard, key,
-        local_optimizer(hparams), hparams.cluster_after)
+        model, hparams, params, shard, key, rounds=hparams.cluster_after)
 
   def init(params, spec, key):
     return trees.repeat(params, k), Clustering(

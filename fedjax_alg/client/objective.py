@@ -14,6 +14,7 @@ compare models are measured as in evaluation: without dropout, and with running
 statistics (``Model.roles``) in the place of those of the rows read.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import chex
@@ -208,6 +209,16 @@ def fold_blocks(
   return jax.lax.fori_loop(jnp.int32(0), blocks, body, carry)
 
 
+def sum_blocks(
+    shard: Shard, fn: Callable[[Any, Any, Array], Any], rows: int = BLOCK_ROWS
+) -> Any:
+  """Adds up the trees ``fn(x, y, mask)`` over the blocks of a client's rows."""
+  zero = jax.tree.map(
+      jnp.zeros_like, jax.eval_shape(fn, *block_shapes(shard, rows)))
+  return fold_blocks(
+      shard, lambda sums, *block: trees.add(sums, fn(*block)), zero, rows)
+
+
 def block_shapes(shard: Shard, rows: int = BLOCK_ROWS) -> Any:
   """The shapes of x, y and mask that ``fold_blocks`` gives its function."""
 
@@ -331,25 +342,21 @@ def feature_counts(shard: Shard) -> Array:
     [D] float32, where D is the number of entries of one example, of all its
     arrays.
   """
-  features = store.values_each(shard.x)
 
-  def add_block(counts, x, y, mask):
+  def held(x, y, mask):
     flat = [array.reshape(BLOCK_ROWS, -1) != 0 for array in jax.tree.leaves(x)]
-    held = (flat[0] if len(flat) == 1 else jnp.concatenate(flat, 1)
-            ) & mask[:, None]
-    return counts + held.sum(0, dtype=jnp.int32)
+    found = flat[0] if len(flat) == 1 else jnp.concatenate(flat, 1)
+    return (found & mask[:, None]).sum(0, dtype=jnp.int32)
 
-  counts = fold_blocks(shard, add_block, jnp.zeros(features, jnp.int32))
-  return counts.astype(jnp.float32)
+  return sum_blocks(shard, held).astype(jnp.float32)
 
 
 def label_counts(shard: Shard, num_classes: int) -> Array:
   """How many examples of each class the client holds, [L] float32."""
   labels = jnp.arange(num_classes, dtype=jnp.int32)
 
-  def add_block(counts, x, y, mask):
-    held = (y[:, None] == labels[None]) & mask[:, None]
-    return counts + held.sum(0, dtype=jnp.int32)
+  def held(x, y, mask):
+    found = (y[:, None] == labels[None]) & mask[:, None]
+    return found.sum(0, dtype=jnp.int32)
 
-  counts = fold_blocks(shard, add_block, jnp.zeros(num_classes, jnp.int32))
-  return counts.astype(jnp.float32)
+  return sum_blocks(shard, held).astype(jnp.float32)

@@ -61,8 +61,8 @@ def load_idx(path: str | os.PathLike) -> Examples:
                     "at least one and equal shapes are needed")
   classes = 1 + max(int(arrays["y_" + split].max(initial=0))
                     for split in _SPLITS)
-  return Examples(arrays["x_train"], arrays["y_train"], arrays["x_test"],
-                  arrays["y_test"], classes, None, None, folder.resolve().name)
+  return Examples(**arrays, num_classes=classes, client_train=None,
+                  client_test=None, name=folder.resolve().name)
 
 
 def _file(folder: pathlib.Path, name: str) -> pathlib.Path:

@@ -244,12 +244,11 @@ def _one_after_the_other(
     return (table, (slot[0], written), total), stacked
 
   written, summed, _ = jax.eval_shape(one, table, trees.index(slots, 0))
-  zeros = functools.partial(
-      jax.tree.map, lambda leaf: jnp.zeros(leaf.shape, leaf.dtype))
   total = jax.tree.map(
       lambda weight, part: jax.tree.map(lambda leaf: jnp.zeros(
           weight.shape[1:] + leaf.shape, leaf.dtype), part), weights, summed)
-  nothing = jnp.full_like(slots[0][0], NO_ROW), zeros(written)
+  nothing = jnp.full_like(slots[0][0], NO_ROW), jax.tree.map(
+      jnp.zeros_like, written)
   (table, last, total), stacked = jax.lax.scan(
       add, (table, nothing, total), (weights, slots))
   return put_one(table, *last), total, stacked

@@ -94,11 +94,7 @@ def count_shard(
     outputs = objective.logits(model, params, x, mask=mask)
     return task.of_batch(outputs, y, model.loss(outputs, y), mask, matrix)
 
-  zero = jax.tree.map(
-      lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
-      jax.eval_shape(of_block, *objective.block_shapes(shard, rows)))
-  return objective.fold_blocks(
-      shard, lambda sums, *block: trees.add(sums, of_block(*block)), zero, rows)
+  return objective.sum_blocks(shard, of_block, rows)
 
 
 def confusion(model: Model) -> Measure:
@@ -152,22 +148,14 @@ def _measured(
     model: Model, fn: Measure, models: Params, shards: Shard,
     map_clients: MapClients) -> dict[str, Array]:
   """Sums ``fn`` over all shards for each of K models, leaves [K, ...]."""
-  rows = objective.BLOCK_ROWS
-  shapes = jax.eval_shape(
-      fn, trees.index(models, 0), *objective.block_shapes(shards, rows))
-  if not isinstance(shapes, dict):
+  if not isinstance(jax.eval_shape(
+      fn, trees.index(models, 0), *objective.block_shapes(shards)), dict):
     raise OptionError(f"`evaluate`={getattr(fn, '__name__', fn)}: must return "
                       "a dictionary, name -> sums")
 
   def one_piece(models, shard):
-    def of_model(params):
-      zero = jax.tree.map(
-          lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-      return objective.fold_blocks(
-          shard, lambda sums, x, y, mask: trees.add(
-              sums, dict(fn(params, x, y, mask))), zero, rows)
-
-    return over_models(model, of_model, models)
+    return over_models(model, lambda params: objective.sum_blocks(
+        shard, lambda *block: dict(fn(params, *block))), models)
 
   per_piece = map_clients(one_piece, models, shards)
   return jax.tree.map(lambda leaf: leaf.sum(0), per_piece)

@@ -219,8 +219,8 @@ def with_feedback(compressor: Compressor) -> Compressor:
   """The compressor of what is to be sent and of what was not sent before."""
 
   def init(like):
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
-    return Unsent(zeros, compressor.init(like))
+    return Unsent(
+        jax.tree.map(jnp.zeros_like, like), compressor.init(like))
 
   def send(tree, memory, key):
     whole = trees.add(tree, memory.error)

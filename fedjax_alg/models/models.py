@@ -163,8 +163,8 @@ def from_flax(
   example = adapt.example(input_shape, input_dtype, 1)
 
   def init(key: Key) -> Params:
-    return module.init(key, jax.tree.map(
-        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), example), **evaluation)
+    return module.init(
+        key, jax.tree.map(jnp.zeros_like, example), **evaluation)
 
   variables = adapt.params_shapes(
       init, f"{name} on examples of shape {adapt.said_of(example)}")

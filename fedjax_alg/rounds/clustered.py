@@ -32,7 +32,7 @@ from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
 from fedjax_alg.base import Model, num_params, Params, round_cost, RoundAux
 from fedjax_alg.base import RoundCost, Shard, Work
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.optimizers import ClientOptimizer, LocalOptimizer
+from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
 from fedjax_alg.client.personal import deploys, equipped, first_states
 from fedjax_alg.client.personal import with_states
 from fedjax_alg.client.sgd import sgd
@@ -160,26 +160,26 @@ def flat(params: Params) -> Array:
 
 
 def pretrain(
-    model: Model, work: LocalWork, client_lr: float, start: Params,
-    shard: Shard, key: Key, optimizer: LocalOptimizer | None = None,
-    rounds: Array | int = 0) -> Array:
-  """The update of one client that trains by ``work`` from ``start``, [P].
-
-  The learning rate is that after ``rounds`` rounds. With the default it is that
-  of round 1, for work whose result must not depend on when a client comes.
-  """
-  return flat(trees.subtract(pretrained(
-      model, work, client_lr, start, shard, key, optimizer, rounds), start))
+    model: Model, hparams: GroupWork, start: Params, *args: Any, **more: Any
+) -> Array:
+  """The change of ``start`` by ``pretrained``, [P]."""
+  return flat(trees.subtract(
+      pretrained(model, hparams, start, *args, **more), start))
 
 
 def pretrained(
-    model: Model, work: LocalWork, client_lr: float, start: Params,
-    shard: Shard, key: Key, optimizer: LocalOptimizer | None = None,
-    rounds: Array | int = 0) -> Params:
-  """The model that ``pretrain`` makes of ``start``."""
+    model: Model, hparams: GroupWork, start: Params, shard: Shard, key: Key,
+    work: LocalWork | None = None, rounds: Array | int = 0) -> Params:
+  """The model of one client that trains from ``start``.
+
+  It takes the steps of ``work``, by default those of a round. The learning rate
+  is that after ``rounds`` rounds. With the default it is that of round 1, for
+  work whose result must not depend on when a client comes.
+  """
   # Its steps take the statistics of their mini-batches; none of the K models'.
-  return sgd(model, start, shard._replace(state=None), work, client_lr, key,
-             optimizer=optimizer, rounds=rounds)[0]
+  return sgd(model, start, shard._replace(state=None), work or hparams,
+             hparams.client_lr, key, optimizer=local_optimizer(hparams),
+             rounds=rounds)[0]
 
 
 def independent_models(model: Model, key: Key, k: int) -> Params:

@@ -69,8 +69,7 @@ class ModelGrouping(NamedTuple):
   #: [S, ...], for aggregators other than the mean. The mean of the changes of
   #: group k is w*_k - w_k, but for what ``regroup`` may project away.
   changes: Callable[[Params, Params, Callable[[Params], Params]], Params] = (
-      lambda model, vectors, scale: jax.tree.map(
-          lambda all, one: all - one[None], vectors, model))
+      lambda model, vectors, scale: trees.subtract_one(vectors, model))
   #: whether the anchor gradient of w_k is the mean over those alone who prefer
   #: w_k, and not over all participants
   own_anchors: bool = False
