@@ -439,8 +439,7 @@ class MapClients:
 
   def total(
       self, fn: Callable[..., Any], zero: Callable[[], Any], shared: Any,
-      shards: Shard, *args: Any,
-      psum: Callable[[Any, str], Any] = jax.lax.psum
+      shards: Shard, *args: Any, psum: Callable[[Any, str], Any] = jax.lax.psum
   ) -> Any:
     """Sums over slots without storing a result for each slot.
 

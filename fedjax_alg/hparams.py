@@ -38,18 +38,11 @@ HParams = TypeVar("HParams")
 def hyper(
     default: Any,
     help: str,  # pylint: disable=redefined-builtin
-    *,
-    source: str = "",
-    minimum: float | None = None,
-    above: float | None = None,
-    maximum: float | None = None,
-    below: float | None = None,
-    choices: tuple[str, ...] | None = None,
-    when: Condition | None = None,
-    traced: bool | None = None,
-    neutral: float | None = None,
-    later: bool = False,
-) -> Any:
+    *, source: str = "", minimum: float | None = None,
+    above: float | None = None, maximum: float | None = None,
+    below: float | None = None, choices: tuple[str, ...] | None = None,
+    when: Condition | None = None, traced: bool | None = None,
+    neutral: float | None = None, later: bool = False) -> Any:
   """Makes a dataclass field that carries its documentation and its range.
 
   Args:

@@ -204,8 +204,7 @@ ALGORITHMS: dict[str, Entry] = {
     "pfedacnnl": _entry(
         fedacnnl.pfedacnnl, "pFedACnnL", _ANALYTIC,
         expected.closed_form(grouped=1), all_clients=True, adapts=True,
-        rounds=fedacnnl.num_rounds,
-        nonfinite=_SINGULAR + "`ridge` more than 0",
+        rounds=fedacnnl.num_rounds, nonfinite=_SINGULAR + "`ridge` more than 0",
         no_compression_because=_SUMS),
     "afl": _entry(
         afl.afl, "AFL", "analytic FL, He et al., CVPR 2025; agnostic FL is "

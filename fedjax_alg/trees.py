@@ -291,8 +291,7 @@ def where_slots(chosen: Array, a: Params, b: Params) -> Params:
   Returns:
     Leaves [S, ...].
   """
-  return jax.tree.map(
-      lambda x, y: jnp.where(_per_slot(chosen, x), x, y), a, b)
+  return jax.tree.map(lambda x, y: jnp.where(_per_slot(chosen, x), x, y), a, b)
 
 
 def to_matrix(tree: Params) -> tuple[Array, Callable[[Array], Params]]:

@@ -42,8 +42,7 @@ class Asynchrony:
 
   concurrency: int = hyper(
       0, "number of clients that train at the same time; 0: as many as a round "
-      "has", minimum=0, maximum=100_000,
-      source="M_c, Nguyen et al. section 3")
+      "has", minimum=0, maximum=100_000, source="M_c, Nguyen et al. section 3")
   staleness: str = hyper(
       "polynomial", "factor of the update of a client during whose training "
       "the server has made tau updates: constant = 1, polynomial = "
@@ -77,8 +76,7 @@ def staleness_factors(options: Asynchrony) -> Callable[[Array], Array]:
 class FedAsyncHParams(Asynchrony, ClientOptimizer, Hostility, LocalWork):
   """Hyper-parameters of FedAsync."""
 
-  client_lr: float = local_rate(
-      0.1, "Xie et al. Algorithm 1, worker", "gamma")
+  client_lr: float = local_rate(0.1, "Xie et al. Algorithm 1, worker", "gamma")
   mixing: float = hyper(
       0.6, "alpha, weight of a client's model in the new global model, before "
       "the factor of its staleness", above=0.0, maximum=1.0,

@@ -73,8 +73,7 @@ class BaffleHParams(zeroth_order.Uplink):
   batch_size: int = hyper(
       32, "examples of each client per step; 0: all its examples", minimum=0)
   directions: int = hyper(
-      100, "K, number of random directions of one gradient estimate",
-      minimum=1)
+      100, "K, number of random directions of one gradient estimate", minimum=1)
   smoothing: float = hyper(
       1e-4, "sigma, standard deviation of a direction's entries", above=0.0)
   scheme: str = hyper(
@@ -85,8 +84,7 @@ class BaffleHParams(zeroth_order.Uplink):
       0.3, "largest absolute entry of a client's estimate; an estimate with a "
       "larger entry is scaled down; 0: no limit", minimum=0.0, neutral=0.0,
       when=only("protocol", "per_client"))
-  server: str = hyper(
-      "adam", "the server's optimiser", choices=("sgd", "adam"))
+  server: str = hyper("adam", "the server's optimiser", choices=("sgd", "adam"))
   server_lr: float = hyper(
       0.01, "learning rate of the server, per step", above=0.0)
   server_momentum: float = hyper(
@@ -104,8 +102,7 @@ class BaffleHParams(zeroth_order.Uplink):
   ema: float = hyper(
       0.995, "decay per round of the averaged weights, which are evaluated; "
       "the first rounds use a smaller decay; 0: evaluate the weights "
-      "themselves",
-      minimum=0.0, below=1.0)
+      "themselves", minimum=0.0, below=1.0)
 
   def work(self) -> LocalWork:
     """The mini-batches that a participant reads in a round."""
@@ -299,8 +296,7 @@ def _round(
   decay = jnp.minimum(h.ema, (1.0 + t) / (10.0 + t))
   ema = trees.add_scaled(trees.scale(decay, state.ema), 1.0 - decay, params)
   aux = RoundAux(
-      {"loss": losses},
-      {"train_loss": trees.slot_mean(cohort.weight, losses)},
+      {"loss": losses}, {"train_loss": trees.slot_mean(cohort.weight, losses)},
       _cost(h, flat.size, cohort.ids.shape[0]),
       _work(model, h, cohort.shards.size))
   return BaffleState(params, ema, optimiser_state, number), aux

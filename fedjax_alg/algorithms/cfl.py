@@ -59,16 +59,13 @@ class CFLHParams(GroupWork):
   gamma_max: float = hyper(
       0.0, "a group is split only if this value is below sqrt((1 - a) / 2), "
       "where a is the largest cosine between members of different halves; 0: "
-      "no such test",
-      minimum=0.0, below=1.0,
-      neutral=0.0, when=_SPLIT,
+      "no such test", minimum=0.0, below=1.0, neutral=0.0, when=_SPLIT,
       source="Sattler et al. Theorem 1; not in the public code")
   linkage: str = hyper(
       "complete", "linkage of the clustering into two halves: single = the "
       "largest cosine between the halves is as small as possible (the paper), "
       "complete = as in the public code",
-      choices=("single", "complete"), source="Sattler et al. (16)",
-      when=_SPLIT)
+      choices=("single", "complete"), source="Sattler et al. (16)", when=_SPLIT)
   split_after: int = hyper(
       20, "rounds before a group may be split", minimum=0, source="public code",
       traced=True, when=_SPLIT)
@@ -170,8 +167,7 @@ def _split_all(
   weight = memory.trained.astype(jnp.float32)
   if hparams.client_weights == "examples":
     weight = weight * cohort.everyone.size.astype(jnp.float32)
-  mean = trees.group_mean(
-      weight, state.member, hparams.max_groups, memory.last)
+  mean = trees.group_mean(weight, state.member, hparams.max_groups, memory.last)
   mean_norm = jnp.linalg.norm(mean, axis=1)
   norm = jnp.where(memory.trained, jnp.linalg.norm(memory.last, axis=1), 0.0)
 
@@ -214,8 +210,7 @@ def _split(
     apart = (hparams.gamma_max < jnp.sqrt((1.0 - largest) / 2.0)) | (
         hparams.gamma_max == 0)
   new, tree = memory.number, memory.tree
-  means = trees.group_mean(
-      jnp.where(inside, weight, 0.0), half, 2, memory.last)
+  means = trees.group_mean(jnp.where(inside, weight, 0.0), half, 2, memory.last)
   models, states = jax.tree.map(
       lambda leaf: leaf.at[new].set(leaf[group]), (state.models, state.states))
   split = state._replace(
@@ -225,8 +220,7 @@ def _split(
           tree.parent.at[new].set(group),
           jax.tree.map(lambda all, leaf: all.at[new].set(leaf[group]),
                        tree.model, state.models),
-          tree.kept.at[new].set(means[0]),
-          tree.parted.at[new].set(means[1]))))
+          tree.kept.at[new].set(means[0]), tree.parted.at[new].set(means[1]))))
   return trees.where(apart, split, state)
 
 

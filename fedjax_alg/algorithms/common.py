@@ -15,8 +15,7 @@ from fedjax_alg.exchange.weights import BY_LOSS, FAIR, READ, WEIGHTS
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.clustered import (
     ClusteredState, compose_clustered, Rule)
-from fedjax_alg.rounds.two_halves import (
-    compose, ComposedState, ModelGrouping)
+from fedjax_alg.rounds.two_halves import (compose, ComposedState, ModelGrouping)
 
 
 def local_rate(default: float = 0.1, source: str = "", symbol: str = "") -> Any:
@@ -67,8 +66,7 @@ def averaging(
   """
   return compose(
       model, client, server or steps.average(hparams.server_lr),
-      map_clients=map_clients, exchange=exchange_of(hparams),
-      grouping=grouping)
+      map_clients=map_clients, exchange=exchange_of(hparams), grouping=grouping)
 
 
 def in_groups(

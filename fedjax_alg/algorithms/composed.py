@@ -74,8 +74,7 @@ class ComposedHParams(
       20, "mini-batch steps per round; 0: count by `local_epochs`", minimum=0)
   client_lr: float = hyper(
       0.0, "learning rate of the local steps (svrg divides it by n_i); 0 "
-      "stands for the default, which is 12 with svrg and else 0.1",
-      minimum=0.0)
+      "stands for the default, which is 12 with svrg and else 0.1", minimum=0.0)
   server_lr: float = hyper(
       0.0, "learning rate of the server; 0 stands for the default, which is 1 "
       "with average and sgd, 0.01 with adam and yogi, 0.1 with adagrad, and "
@@ -97,8 +96,7 @@ class ComposedHParams(
   grouping: str = hyper(
       "model", "what participants are grouped by: model = their trained models "
       "(MA), gradient = their gradients at these (GA)",
-      choices=("model", "gradient"),
-      when=only("num_models", MANY))
+      choices=("model", "gradient"), when=only("num_models", MANY))
   gradient_step: float = hyper(
       1.0, "length of the step against a group's mean gradient",
       source="diversified (57)-(58)", when=only("grouping", "gradient"))

@@ -32,8 +32,7 @@ class Conjugate:
   beta_rule: str = hyper(
       "fr", "formula of beta_r: fr = Fletcher-Reeves (the paper), pr+ = "
       "Polak-Ribiere plus, hs = Hestenes-Stiefel, dy = Dai-Yuan",
-      choices=BETA_RULES,
-      source="(24)",
+      choices=BETA_RULES, source="(24)",
       when=only("server", "conjugate_gradient", "cg_line_search"))
 
 

@@ -121,8 +121,7 @@ def _update(model: Model, hparams: DittoHParams) -> ClientUpdate:
     if hparams.personal_start == "received":
       # A client without data has not taken part: it keeps what it has.
       start = trees.where(met | (shard.size == 0), kept, received.start)
-    personal = _personalise(
-        model, hparams, start, received.start, shard, key)
+    personal = _personalise(model, hparams, start, received.start, shard, key)
     read = hparams.examples_read(shard.size) + (
         hparams.personal_work.examples_read(shard.size))
     return Trained(

@@ -61,13 +61,11 @@ class KModels:
   centre_projection: bool = hyper(
       True, "whether the participants' mean is subtracted from the group "
       "centres before they are projected; false: as printed",
-      source="diversified (39), (53)",
-      when=only("num_models", MANY))
+      source="diversified (39), (53)", when=only("num_models", MANY))
   anchors: str = hyper(
       "all", "over whom the gradient at a model is averaged: all = all "
       "participants, preferring = those who prefer the model (0 where nobody "
-      "does)",
-      choices=("all", "preferring"), source="diversified (17), (61)",
+      "does)", choices=("all", "preferring"), source="diversified (17), (61)",
       when=only("num_models", MANY) & ANCHORED, later=True)
 
   @property
@@ -86,8 +84,7 @@ class AdamOptions:
       when=_ON & only("server", "adam", "yogi", "adagrad", "adaptive"))
   beta2: float = hyper(
       0.999, "decay of the second moment of the server's gradient",
-      minimum=0.0, below=1.0,
-      source="diversified (63)",
+      minimum=0.0, below=1.0, source="diversified (63)",
       when=_ON & only("server", "adam", "yogi", "adaptive"))
   eps: float = hyper(
       1e-8, "small number against division by zero; it is added to the second "
@@ -167,8 +164,7 @@ def by_model(options: KModels) -> ModelGrouping:
   """Groups the trained models; w*_k is the mean of group k (Procedure 2)."""
 
   def regroup(models, vectors, anchors, cohort, stage, scale):
-    return group_vectors(
-        options, vectors, models, cohort.present, stage)
+    return group_vectors(options, vectors, models, cohort.present, stage)
 
   return ModelGrouping(
       options.num_models, options.threshold, regroup, flops=_grouping_flops,

@@ -46,8 +46,7 @@ class Proximal:
 
   mu: float = hyper(
       0.1, "weight of the proximal term (mu/2)||v - w||^2", minimum=0.0,
-      source="Li et al. (2)", neutral=0.0,
-      when=only("client_update", "prox"))
+      source="Li et al. (2)", neutral=0.0, when=only("client_update", "prox"))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -123,8 +123,7 @@ def dyn_update(
 
   return ClientUpdate(
       train, work, init=init, refresh=refresh,
-      learning_rate=lambda shard: client_lr,
-      store=Store.of("clients"),
+      learning_rate=lambda shard: client_lr, store=Store.of("clients"),
       upload_weights=lambda memory, cohort: weigh(cohort) / total(cohort),
       merge=merge, scale=scale, takes_parts=True,
       one_model="a client's linear term belongs to one model",

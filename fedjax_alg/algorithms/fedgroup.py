@@ -41,8 +41,7 @@ from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
 from fedjax_alg.rounds.clustered import TrainingResult
 
 SIMILARITIES = ("edc", "madc")
-_COLD = only(
-    "cold_clients", POSITIVE, words="clients that are not pre-trained")
+_COLD = only("cold_clients", POSITIVE, words="clients that are not pre-trained")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,8 +85,7 @@ class FedGroupHParams(GroupWork):
       "(3.4)")
   eta_g: float = hyper(
       0.0, "inter-group learning rate, by which the models of the groups pull "
-      "each other after every round; 0: no pull", minimum=0.0,
-      neutral=0.0,
+      "each other after every round; 0: no pull", minimum=0.0, neutral=0.0,
       source="Algorithm 2 line 19")
   inter_group: str = hyper(
       "printed", "form of the inter-group step: printed = along the models' "
@@ -184,8 +182,7 @@ def pretrain_pool(
   mask = present[order]
   ids = jnp.where(mask, everyone.ids[order], present.shape[0])
   shards = everyone.shards
-  pool = shards.at(
-      shards.offset[order], jnp.where(mask, shards.size[order], 0))
+  pool = shards.at(shards.offset[order], jnp.where(mask, shards.size[order], 0))
   updates = map_clients(
       lambda start, shard, key: first_update(
           model, hparams, start, shard, key),
@@ -399,8 +396,7 @@ def _plan_cold_start(
     return group, frequencies(shard, memory.histogram.shape[1])
 
   _, _, plan_key = jax.random.split(key, 3)
-  shared = memory._replace(
-      cold_start_group=(), histogram=memory.histogram[:0])
+  shared = memory._replace(cold_start_group=(), histogram=memory.histogram[:0])
   groups, histogram = method.map_clients(
       one_client, (state.models, shared), everyone.shards,
       client_keys(plan_key, everyone.ids))
@@ -481,8 +477,7 @@ def _extra(
       exchanges=(number > 0).astype(jnp.int32),
       example_gradients=gradients.sum() + pooled,
       flops=jnp.where(first, 2.0 * n * n * size, 0.0)
-      + 2.0 * m * size * new.sum().astype(jnp.float32),
-      own_gradients=gradients,
+      + 2.0 * m * size * new.sum().astype(jnp.float32), own_gradients=gradients,
       own_batches=jnp.where(new, hparams.pretrain_steps, 0))
 
 

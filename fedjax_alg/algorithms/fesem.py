@@ -51,9 +51,7 @@ class FeSEMHParams(GroupWork):
       when=only("num_groups", MANY))
   pretrain_steps: int = hyper(
       50, "mini-batch steps that a client trains before its first centre is "
-      "chosen",
-      minimum=0,
-      when=only("first_group", "trained"))
+      "chosen", minimum=0, when=only("first_group", "trained"))
 
 
 class Locals(NamedTuple):
@@ -71,8 +69,7 @@ def nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
                          batch_size=hparams.batch_size)
 
   def init(params, spec, key):
-    models = clustered.initial_models(
-        model, params, key, k, hparams.group_init)
+    models = clustered.initial_models(model, params, key, k, hparams.group_init)
     return models, Locals(
         params, jnp.zeros((spec.num_clients, num_params(params))),
         jnp.zeros(spec.num_clients, bool))

@@ -139,8 +139,7 @@ def _nearest(metric: str, memory: Clustering, update: Array) -> Array:
   """The group whose mean update is nearest to a newcomer's, [] int32."""
   rows = jnp.concatenate([update[None], memory.directions])
   gap = grouping.distances(rows, jnp.ones(len(rows), bool), metric)[0, 1:]
-  return jnp.argmin(
-      jnp.where(memory.size > 0, gap, jnp.inf)).astype(jnp.int32)
+  return jnp.argmin(jnp.where(memory.size > 0, gap, jnp.inf)).astype(jnp.int32)
 
 
 def _extra(

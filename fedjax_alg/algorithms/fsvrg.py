@@ -44,8 +44,7 @@ class FSVRGHParams(Aggregation, LocalWork):
       above=0.0, source="(23); 12 for MNIST, .08 for CIFAR-10")
   local_scaling: bool = hyper(
       True, "whether the local correction is scaled by Lambda_i, which "
-      "lengthens the steps of rare features",
-      source="(20)-(21)", when=FEATURES)
+      "lengthens the steps of rare features", source="(20)-(21)", when=FEATURES)
   aggregate_scaling: str = hyper(
       "all", "A_r, factor of the mean update for a feature that omega clients "
       "hold: all = C/omega (original FSVRG), paper = |S|/omega (as printed in "
@@ -69,8 +68,7 @@ def svrg_update(model: Model, hparams: FSVRGHParams) -> ClientUpdate:
     return Trained(params, jnp.zeros(()))  # the full pass has the loss
 
   return ClientUpdate(
-      train, hparams,
-      init=lambda params, spec: features.no_statistics(spec),
+      train, hparams, init=lambda params, spec: features.no_statistics(spec),
       setup=lambda memory, params, everyone, map_clients: (
           features.gather_statistics(everyone.shards, map_clients)),
       refresh=lambda memory, params, cohort, map_clients: (

@@ -56,8 +56,7 @@ class IFCAHParams(GroupWork):
       source="public code (reject: its CIFAR runs); HypCluster (kmeans++)")
   reject_share: float = hyper(
       0.1, "share of the clients that every group must have at least",
-      above=0.0,
-      maximum=1.0, source="public code, 0.35 with two groups",
+      above=0.0, maximum=1.0, source="public code, 0.35 with two groups",
       when=only("group_init", "reject"))
 
 
@@ -67,8 +66,7 @@ def _gradient_update(model: Model, client_lr: float) -> ClientUpdate:
   def train(received, shard, client_row, key):
     loss, gradient = objective.full_value_and_grad(
         model, received.start, shard, objective.dropout_key(model, key, 0))
-    return Trained(
-        trees.add_scaled(received.start, -client_lr, gradient), loss)
+    return Trained(trees.add_scaled(received.start, -client_lr, gradient), loss)
 
   return ClientUpdate(
       train, LocalWork(local_steps=1, batch_size=0),
@@ -93,8 +91,7 @@ def _populated(
 
   def draw(carry):
     tries, best, models = carry
-    new = clustered.independent_models(
-        model, jax.random.fold_in(key, tries), k)
+    new = clustered.independent_models(model, jax.random.fold_in(key, tries), k)
     share = smallest(new)
     return (tries + 1, jnp.maximum(share, best),
             trees.where(share > best, new, models))

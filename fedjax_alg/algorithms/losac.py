@@ -249,8 +249,7 @@ def _places(work: LocalWork, memory, cohort, keys):
   visited = jax.vmap(lambda key, n: picks(key, slots, n))(keys, count)
   # A mini-batch that is visited again shares the slot of its first visit.
   live = jnp.arange(slots, dtype=jnp.int32)[None] < count[:, None]
-  return jnp.where(
-      live, first[:, None] + visited, trees.num_rows(memory.table))
+  return jnp.where(live, first[:, None] + visited, trees.num_rows(memory.table))
 
 
 def _train_by_table(

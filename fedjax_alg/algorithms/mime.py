@@ -56,8 +56,7 @@ class BaseOptimiser:
       below=1.0, source="Mime, Table 1", when=only("base", "adam"))
   base_eps: float = hyper(
       1e-3, "added to the root of the base optimiser's second moment",
-      above=0.0,
-      source="Mime, Table 1", when=only("base", "adam"))
+      above=0.0, source="Mime, Table 1", when=only("base", "adam"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,8 +93,7 @@ def _step(options: BaseOptimiser, s: Statistics, gradient: Params) -> Params:
       lambda m, v: m / (trees.root(v) + options.base_eps), first, s.v)
 
 
-def _statistics(
-    options: BaseOptimiser, s: Statistics, c: Params) -> Statistics:
+def _statistics(options: BaseOptimiser, s: Statistics, c: Params) -> Statistics:
   """V(c, s): the statistics after a round."""
   b, b2 = options.base_momentum, options.base_beta2
   if options.base == "sgd":

@@ -64,8 +64,7 @@ class PFedMeHParams(Aggregation, LocalWork):
   lam: float = hyper(
       15.0, "lambda, strength of the pull of the personal model to the "
       "client's copy of the global model; keep `personal_lr` x `lam` below 2",
-      minimum=0.0,
-      source="Dinh et al. (2)")
+      minimum=0.0, source="Dinh et al. (2)")
   personal_lr: float = hyper(
       0.1, "learning rate of the personal model theta",
       above=0.0, source=_SOURCE)

@@ -51,8 +51,7 @@ class VariateOptions:
   option: str = hyper(
       "II", "what a client's new control variate c_i is: I = its full gradient "
       "at the model that it received, II = the mean gradient of its local "
-      "steps",
-      choices=("I", "II"),
+      "steps", choices=("I", "II"),
       source="Algorithm 1, line 12", when=only("client_update", "scaffold"))
 
 
@@ -62,8 +61,7 @@ class ScaffoldHParams(VariateOptions, ClientOptimizer, Aggregation, LocalWork):
 
   client_lr: float = local_rate(0.1, "Algorithm 1, line 10", "eta_l")
   server_lr: float = server_rate("Algorithm 1, line 16", "eta_g")
-  client_weights: str = weights(
-      "uniform", "Algorithm 1, line 16", by_loss=True)
+  client_weights: str = weights("uniform", "Algorithm 1, line 16", by_loss=True)
 
 
 class ControlVariates(NamedTuple):
@@ -127,8 +125,7 @@ def scaffold_update(
   return ClientUpdate(
       train, work, init=init, refresh=refresh,
       learning_rate=lambda shard: client_lr,
-      shared=lambda memory: memory.server,
-      store=Store.of("clients"),
+      shared=lambda memory: memory.server, store=Store.of("clients"),
       upload_weights=upload_weights, merge=merge, takes_parts=True,
       extra_down=1, extra_up=1, full_passes=1 if option == "I" else 0)
 

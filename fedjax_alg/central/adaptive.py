@@ -22,12 +22,8 @@ class AdaptiveState(NamedTuple):
 
 
 def adaptive(
-    learning_rate: float = 0.02,
-    beta1: float = 0.0,
-    beta2: float = 0.999,
-    eps: float = 1e-8,
-    rule: str = "corrected",
-) -> optax.GradientTransformation:
+    learning_rate: float = 0.02, beta1: float = 0.0, beta2: float = 0.999,
+    eps: float = 1e-8, rule: str = "corrected") -> optax.GradientTransformation:
   r"""The server step of MA-FSVRG and GA-FSVRG.
 
   m_r = beta1 m_{r-1} + (1 - beta1) g(w_r)                              (62)

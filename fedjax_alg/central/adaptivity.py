@@ -25,12 +25,8 @@ class FedOptState(NamedTuple):
 
 
 def fedopt(
-    rule: str,
-    learning_rate: float = 0.01,
-    beta1: float = 0.9,
-    beta2: float = 0.99,
-    tau: float = 1e-3,
-) -> optax.GradientTransformation:
+    rule: str, learning_rate: float = 0.01, beta1: float = 0.9,
+    beta2: float = 0.99, tau: float = 1e-3) -> optax.GradientTransformation:
   r"""The server step of Algorithm 2.
 
   With the gradient g = -Delta_t, m_{-1} = 0 and v_{-1} = tau^2:

@@ -76,7 +76,6 @@ def conjugate_gradient(beta: str = "fr") -> optax.GradientTransformation:
     descends = trees.dot(gradient, direction) < 0
     direction = trees.where(descends, direction, steepest)
     return direction, ConjugateGradientState(
-        state.rounds + 1, gradient, direction,
-        jnp.where(descends, factor, 0.0))
+        state.rounds + 1, gradient, direction, jnp.where(descends, factor, 0.0))
 
   return optax.GradientTransformation(init, update)

@@ -43,11 +43,8 @@ def _passes(test: str, eta, decrease, square, slope) -> Array:
 
 
 def backtracking(
-    gamma: float = 0.8,
-    test: str = "half_gradient",
-    initial_step: float = 1.0,
-    max_tries: int = 40,
-) -> optax.GradientTransformationExtraArgs:
+    gamma: float = 0.8, test: str = "half_gradient", initial_step: float = 1.0,
+    max_tries: int = 40) -> optax.GradientTransformationExtraArgs:
   r"""Scales an update d to eta d, eta = initial_step gamma^t, t = 0, 1, ...
 
   The first eta that passes the test is taken. With D = f(w) - f(w + eta d), the

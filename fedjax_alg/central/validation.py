@@ -71,8 +71,7 @@ def validation_line(
 
     def of_block(x, y, mask):
       start, slope = model.apply(params, x), model.apply(direction, x)
-      losses = jax.vmap(
-          lambda eta: model.loss(start + eta * slope, y))(steps)
+      losses = jax.vmap(lambda eta: model.loss(start + eta * slope, y))(steps)
       return jnp.where(mask, losses, jnp.zeros_like(losses)).sum(1)
 
     return objective.sum_blocks(shard, of_block)

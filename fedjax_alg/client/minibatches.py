@@ -362,8 +362,7 @@ def fold_steps(
 
     def batch_gradient(b: Array) -> Gradient:
       x, y = take_rows(shard, rows[b])
-      dropout = objective.dropout_key(
-          model, key, first * batches_per_step + b)
+      dropout = objective.dropout_key(model, key, first * batches_per_step + b)
 
       def gradient(*params: Params):
         return tuple(

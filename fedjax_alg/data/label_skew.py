@@ -43,8 +43,7 @@ def iid(
 def dirichlet(
     y: np.ndarray, num_classes: int, num_clients: int,
     rng: np.random.Generator, *, dirichlet_alpha: float, min_client_size: int,
-    dirichlet_even: bool = False,
-) -> np.ndarray:
+    dirichlet_even: bool = False) -> np.ndarray:
   """Spreads each class over the clients with a symmetric Dirichlet(alpha).
 
   With ``dirichlet_even`` a client that has its even share of all examples, n /
@@ -112,8 +111,7 @@ def shards(
 def classes(
     y: np.ndarray, num_classes: int, num_clients: int,
     rng: np.random.Generator, *, size_sigma: float, classes_per_client: int,
-    min_classes_per_client: int, min_client_size: int,
-) -> np.ndarray:
+    min_classes_per_client: int, min_client_size: int) -> np.ndarray:
   """Gives every client few classes; their number is uniform on [min, k].
 
   The sizes of the clients are log-normal. Each class gets a number of places

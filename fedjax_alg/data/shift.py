@@ -38,14 +38,8 @@ def num_pairs(share: float, num_clients: int) -> int:
 
 
 def shifted(
-    partition: Partition,
-    y_train: np.ndarray,
-    y_test: np.ndarray,
-    kind: str,
-    event: int,
-    share: float,
-    seed: int,
-) -> Partition:
+    partition: Partition, y_train: np.ndarray, y_test: np.ndarray, kind: str,
+    event: int, share: float, seed: int) -> Partition:
   """Computes the partition after some events of a shift.
 
   ``swap_all``: random pairs of clients exchange all their data.

@@ -230,8 +230,7 @@ def _one_after_the_other(
               trees.rows(table, place), *args)
 
   def put_one(table, place, written):
-    return put(table, *jax.tree.map(
-        lambda leaf: leaf[None], (place, written)))
+    return put(table, *jax.tree.map(lambda leaf: leaf[None], (place, written)))
 
   def add(carry, slot):
     table, last, total = carry

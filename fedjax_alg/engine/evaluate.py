@@ -115,9 +115,7 @@ def confusion(model: Model) -> Measure:
 
 
 def make_measures(
-    algorithm: Algorithm[State],
-    model: Model,
-    measures: Mapping[str, Measure],
+    algorithm: Algorithm[State], model: Model, measures: Mapping[str, Measure],
     map_clients: MapClients,
 ) -> Callable[[EvaluationData, State], dict[str, dict[str, Array]]]:
   """Makes the caller's own evaluations of the global models.
@@ -219,9 +217,7 @@ def supported_protocols(
 
 
 def make_evaluate(
-    algorithm: Algorithm[State],
-    model: Model,
-    protocols: tuple[str, ...],
+    algorithm: Algorithm[State], model: Model, protocols: tuple[str, ...],
     map_clients: MapClients,
 ) -> Callable[[EvaluationData, State, Key], dict[str, tasks.Counts]]:
   """Makes the evaluation of one state, a pure function that can be jitted.
@@ -406,5 +402,4 @@ def _validation(data: EvaluationData) -> Shard:
   if rows is None or data.validation is None:
     raise OptionError("`evaluate`=validation: the data hold no "
                       "validation rows")
-  return Shard(
-      rows.x, rows.y, data.validation.offset, data.validation.size)
+  return Shard(rows.x, rows.y, data.validation.offset, data.validation.size)

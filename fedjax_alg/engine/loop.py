@@ -108,14 +108,8 @@ def with_frozen(build: Build, data: ClientData) -> Build:
 
 
 def initial_states(
-    build: Build,
-    model: Model,
-    spec: FedSpec,
-    data: ClientData,
-    keys: RunKeys,
-    numbers: Numbers,
-    map_seeds: str = "sequential",
-) -> Any:
+    build: Build, model: Model, spec: FedSpec, data: ClientData, keys: RunKeys,
+    numbers: Numbers, map_seeds: str = "sequential") -> Any:
   """Runs ``init`` and ``setup`` of the algorithm for every seed.
 
   Args:
@@ -137,20 +131,15 @@ def initial_states(
     given = start.bound(model, data.start)
     state = algorithm.init(given.init(keys.model), spec, first)
     if algorithm.start_personal is not None:
-      state = algorithm.start_personal(
-          state, given.roles.start(keys.model))
+      state = algorithm.start_personal(state, given.roles.start(keys.model))
     return algorithm.setup(state, layout.present(data, 0), second)
 
   return over_seeds(one_seed, map_seeds)(keys, numbers)
 
 
 def make_run_rounds(
-    build: Build,
-    participation: Participation,
-    max_rounds: int,
-    map_seeds: str = "sequential",
-    mesh: Mesh | None = None,
-    where: Any = None,
+    build: Build, participation: Participation, max_rounds: int,
+    map_seeds: str = "sequential", mesh: Mesh | None = None, where: Any = None,
 ) -> Any:
   """Makes the jitted program that runs rounds.
 

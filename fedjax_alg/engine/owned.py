@@ -217,8 +217,7 @@ def _on_devices(
       height = store.arrays(y)[0].shape[0]
       owner = offset // height
       offset = offset - owner * height
-    device = balance(
-        size, processes * cores, owner=owner, processes=processes)
+    device = balance(size, processes * cores, owner=owner, processes=processes)
     own = device == jax.lax.axis_index((PROCESSES, AXIS))
     first = jnp.argsort(jnp.where(own, -size, 1), stable=True)
     count = own.sum(dtype=jnp.int32)
@@ -310,8 +309,7 @@ def update(
       if width > 1:
         weight = jax.tree.map(lambda leaf: jnp.where(
             real.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, 0.0), weight)
-        total = trees.add(
-            total, jax.tree.map(trees.slot_sum, weight, summed))
+        total = trees.add(total, jax.tree.map(trees.slot_sum, weight, summed))
       else:
         total = jax.tree.map(trees.add_weighted, weight, total, summed)
       return total, _put(out, here, (written, stacked))
@@ -352,7 +350,6 @@ def total(
       return fn(carry, shared, shard, *trees.index(args, slot))
 
     own = jax.lax.fori_loop(jnp.int32(0), groups, add, zero())
-    return add_up(own) if psum is jax.lax.psum else psum(
-        own, (PROCESSES, AXIS))
+    return add_up(own) if psum is jax.lax.psum else psum(own, (PROCESSES, AXIS))
 
   return _on_devices(mesh, work, shards, 1, shared, args)

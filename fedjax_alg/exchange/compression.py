@@ -188,8 +188,7 @@ def powersgd(rank: int) -> Compressor:
     if not shortens(leaf):
       return carried(leaf), ()
     matrix = leaf.reshape(sides(leaf))
-    left, _ = jnp.linalg.qr(jnp.matmul(
-        matrix, right, precision=trees.HIGHEST))
+    left, _ = jnp.linalg.qr(jnp.matmul(matrix, right, precision=trees.HIGHEST))
     right = jnp.matmul(matrix.T, left, precision=trees.HIGHEST)
     sent, kept = carried((left, right)), right
     decoded = jnp.matmul(sent[0], sent[1].T, precision=trees.HIGHEST)
@@ -219,8 +218,7 @@ def with_feedback(compressor: Compressor) -> Compressor:
   """The compressor of what is to be sent and of what was not sent before."""
 
   def init(like):
-    return Unsent(
-        jax.tree.map(jnp.zeros_like, like), compressor.init(like))
+    return Unsent(jax.tree.map(jnp.zeros_like, like), compressor.init(like))
 
   def send(tree, memory, key):
     whole = trees.add(tree, memory.error)
@@ -247,8 +245,7 @@ def _of_share(name: str, make: Callable[..., Compressor]) -> _Form:
 
 
 _FORMS = {
-    "topk": _of_share("topk", top_k),
-    "randk": _of_share("randk", random_k),
+    "topk": _of_share("topk", top_k), "randk": _of_share("randk", random_k),
     "qsgd": _Form("qsgd:BITS", qsgd, int, 2, 16, "BITS from 2 to 16"),
     "sign": _Form("sign", sign),
     "powersgd": _Form("powersgd:RANK", powersgd, int, 1, 10 ** 6,

@@ -75,8 +75,7 @@ def squared_distances(vectors: Params, weights: Array) -> Array:
   def to_all(one):
     gaps = trees.subtract_one(vectors, one)
     return sum((jnp.square(leaf).reshape(leaf.shape[0], -1).sum(1)
-                for leaf in jax.tree.leaves(gaps)),
-               jnp.zeros(weights.shape))
+                for leaf in jax.tree.leaves(gaps)), jnp.zeros(weights.shape))
 
   # One row after the other: no more than one copy of the vectors is held. The
   # Gram matrix would lose what is common to all of them to rounding.

@@ -248,9 +248,7 @@ class _Front(nn.Module):
 
 
 def layer_views(
-    layers: Sequence[StackLayer],
-    num_classes: int,
-    input_shape: Sequence[int],
+    layers: Sequence[StackLayer], num_classes: int, input_shape: Sequence[int],
 ) -> tuple[Layer, ...]:
   """Lists the layers with weights of ``Stack(num_classes, layers)``.
 

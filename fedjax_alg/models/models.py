@@ -109,13 +109,9 @@ def _scale_softmax(tree: Params, scale: Array) -> Params:
 
 
 def from_flax(
-    module: nn.Module,
-    input_shape: Any,
-    *,
-    l2: float = 0.0,
+    module: nn.Module, input_shape: Any, *, l2: float = 0.0,
     loss: Callable[[Array, Array], Array] | None = None,
-    task: str | tasks.Task | None = None,
-    input_dtype: Any = jnp.float32,
+    task: str | tasks.Task | None = None, input_dtype: Any = jnp.float32,
 ) -> Model:
   """Makes a ``Model`` from a flax.linen module.
 
@@ -163,8 +159,7 @@ def from_flax(
   example = adapt.example(input_shape, input_dtype, 1)
 
   def init(key: Key) -> Params:
-    return module.init(
-        key, jax.tree.map(jnp.zeros_like, example), **evaluation)
+    return module.init(key, jax.tree.map(jnp.zeros_like, example), **evaluation)
 
   variables = adapt.params_shapes(
       init, f"{name} on examples of shape {adapt.said_of(example)}")
@@ -275,24 +270,13 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 
 
 def make_model(
-    name: str,
-    input_shape: Any,
-    num_classes: int,
-    *,
-    l2: float = 0.0,
+    name: str, input_shape: Any, num_classes: int, *, l2: float = 0.0,
     hidden: tuple[int, ...] = (128,),
-    layers: Sequence[str] = layers_lib.DEFAULT_LAYERS,
-    tokens: int = 10_002,
-    embedding: str = "frozen",
-    embedding_size: int | None = None,
-    lstm_widths: tuple[int, ...] | None = None,
-    norm: str = "group",
-    resnet_width: int = 64,
-    d_model: int = 128,
-    blocks: int = 2,
-    heads: int = 4,
-    task: str | tasks.Task | None = None,
-) -> Model:
+    layers: Sequence[str] = layers_lib.DEFAULT_LAYERS, tokens: int = 10_002,
+    embedding: str = "frozen", embedding_size: int | None = None,
+    lstm_widths: tuple[int, ...] | None = None, norm: str = "group",
+    resnet_width: int = 64, d_model: int = 128, blocks: int = 2, heads: int = 4,
+    task: str | tasks.Task | None = None) -> Model:
   """Makes a named model.
 
   Args:
@@ -330,8 +314,7 @@ def make_model(
                       f"{', '.join(input_shape)} (give a model of your own)")
   task = tasks.named(task)
   least = OF_IMAGES.get(name, 0)
-  if least and (
-      len(input_shape) not in (2, 3) or min(input_shape[:2]) < least):
+  if least and (len(input_shape) not in (2, 3) or min(input_shape[:2]) < least):
     size = "x".join(map(str, input_shape)) or "scalar"
     raise OptionError(
         f"`model`={name}: needs images of at least {least}x{least} pixels, the "

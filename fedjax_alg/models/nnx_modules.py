@@ -16,13 +16,9 @@ from fedjax_alg.models import adapt, roles, statistics
 
 
 def from_nnx(
-    module: nnx.Module | Callable[[nnx.Rngs], nnx.Module],
-    input_shape: Any,
-    *,
-    l2: float = 0.0,
-    loss: Callable[[Array, Array], Array] | None = None,
-    task: str | tasks.Task | None = None,
-    input_dtype: Any = jnp.float32,
+    module: nnx.Module | Callable[[nnx.Rngs], nnx.Module], input_shape: Any, *,
+    l2: float = 0.0, loss: Callable[[Array, Array], Array] | None = None,
+    task: str | tasks.Task | None = None, input_dtype: Any = jnp.float32,
 ) -> Model:
   """Makes a ``Model`` from a flax.nnx module.
 

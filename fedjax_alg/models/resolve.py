@@ -23,17 +23,10 @@ OPTIONS = tuple(name for name in inspect.signature(make_model).parameters
 
 
 def as_model(
-    model: Any,
-    input_shape: Any,
-    num_classes: int,
-    *,
-    input_dtype: Any = jnp.float32,
-    task: tasks.Task | None = None,
-    targets: Any = None,
-    l2: float | None = None,
-    l2_of: str | None = None,
-    loss: Callable[[Array, Array], Array] | None = None,
-    **options: Any,
+    model: Any, input_shape: Any, num_classes: int, *,
+    input_dtype: Any = jnp.float32, task: tasks.Task | None = None,
+    targets: Any = None, l2: float | None = None, l2_of: str | None = None,
+    loss: Callable[[Array, Array], Array] | None = None, **options: Any,
 ) -> Model:
   """Makes the model of a run, checks it and counts its ``flops``.
 
@@ -84,12 +77,10 @@ def as_model(
     result = result._replace(l2_of_sum=l2_of == "sum")
   if loss is not None:
     result = result._replace(loss=loss)
-  return adapt.checked(
-      result, input_shape, input_dtype, num_classes, targets)
+  return adapt.checked(result, input_shape, input_dtype, num_classes, targets)
 
 
-def _of_task(
-    model: Model, task: tasks.Task | None, targets: Any) -> Model:
+def _of_task(model: Model, task: tasks.Task | None, targets: Any) -> Model:
   """The model with the task of the data, or with its own.
 
   Raises:
@@ -135,8 +126,7 @@ def _made(
     model = load_model(model)
   if isinstance(model, str):
     check_known("model", model, MODELS)
-    return make_model(
-        model, input_shape, num_classes, task=task, **options)
+    return make_model(model, input_shape, num_classes, task=task, **options)
   if isinstance(model, Model):
     return model
   if isinstance(model, nn.Module):

@@ -255,8 +255,7 @@ class Roles:
     # In a thread of its own nothing is traced, also where the caller is: under
     # ensure_compile_time_eval all that is not the key becomes a constant.
     with futures.ThreadPoolExecutor(1) as pool:
-      found = pool.submit(
-          lambda: self.whole.init(jax.random.key(0))).result()
+      found = pool.submit(lambda: self.whole.init(jax.random.key(0))).result()
     return jax.tree.map(np.asarray, self.of(role, found))
 
   def floats(self) -> dict[str, int]:

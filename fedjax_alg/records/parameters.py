@@ -106,8 +106,7 @@ def _write_orbax(path: pathlib.Path, arrays: Arrays) -> None:
 #: A file that every folder of orbax has.
 _ORBAX = "_METADATA"
 FORMATS: dict[str, Callable[[pathlib.Path, Arrays], None]] = {
-    "safetensors": _write_safetensors, "npz": _write_npz,
-    "orbax": _write_orbax}
+    "safetensors": _write_safetensors, "npz": _write_npz, "orbax": _write_orbax}
 
 
 def write(path: pathlib.Path, params: Params, kind: str) -> None:

@@ -59,8 +59,7 @@ STARTS = ("shared", "independent")
 class GroupWork(ClientOptimizer, Aggregation, LocalWork):
   """Hyper-parameters that every clustered method has."""
 
-  client_lr: float = hyper(
-      0.1, "learning rate of the local steps", above=0.0)
+  client_lr: float = hyper(0.1, "learning rate of the local steps", above=0.0)
   client_weights: str = hyper(
       "examples", "weights of the participants in the mean update of their "
       "group: examples = n_i / n_j, uniform = all equal", choices=WEIGHTS,
@@ -241,13 +240,8 @@ REFUSED = {
 
 
 def compose_clustered(
-    model: Model,
-    client: ClientUpdate,
-    rule: Rule,
-    *,
-    map_clients: MapClients,
-    exchange: Exchange = Exchange(),
-) -> Algorithm[Any]:
+    model: Model, client: ClientUpdate, rule: Rule, *, map_clients: MapClients,
+    exchange: Exchange = Exchange()) -> Algorithm[Any]:
   """Makes an algorithm from a local method and a rule of grouping.
 
   Args:
@@ -328,8 +322,7 @@ def _check_half(client: ClientUpdate) -> None:
         "or that keeps a row for each client)")
 
 
-def _init(
-    method: Clustered, params: Params, spec: FedSpec, key: Key) -> Any:
+def _init(method: Clustered, params: Params, spec: FedSpec, key: Key) -> Any:
   models, memory = method.rule.init(params, spec, key)
   keeps = method.exchange.aggregator.keeps
   state = ClusteredState(
@@ -369,8 +362,7 @@ def _round(
   move = _by_updates if shares is None else _by_sums
   state, groups, trained, distance = move(
       method, state, cohort, assigned, training, weights, key)
-  state = state._replace(
-      states=training.states(state.states, cohort, groups))
+  state = state._replace(states=training.states(state.states, cohort, groups))
   state = rule.finish(
       state, cohort, TrainingResult(before, groups, trained, notes))
   state = state._replace(round=state.round + 1)
@@ -516,8 +508,7 @@ def _cost(
   sent = communication(
       exchange, client, method.model, (), cohort,
       floats_down=extra.down // participants + running * max(
-          1, extra.evaluations),
-      floats_up=extra.up // participants + running)
+          1, extra.evaluations), floats_up=extra.up // participants + running)
   return round_cost(
       **sent, exchanges=1 + extra.exchanges,
       example_gradients=gradients.sum() + passes + extra.example_gradients,

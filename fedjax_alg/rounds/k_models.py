@@ -287,8 +287,7 @@ def anchor_gradients(
   shared, keys = (models, inputs.warm_up), client_keys(
       server_key(server_key(inputs.key, MESSAGES), PURPOSES[name]), cohort.ids)
   if not exchange.can_stream:
-    losses, gradients = method.map_clients(
-        measure, shared, cohort.shards, keys)
+    losses, gradients = method.map_clients(measure, shared, cohort.shards, keys)
     return losses, *combined_gradients(
         method, name, gradients, cohort, inputs.key, inputs.last)
   anchors, losses = stacking.mean(
@@ -340,8 +339,7 @@ def _over_those_who_prefer(
   return trees.scale_slots(1.0 / jnp.where(share > 0, share, 1.0), anchors)
 
 
-def _preferred(
-    losses: Array | None, inputs: RoundInputs) -> tuple[Array, Any]:
+def _preferred(losses: Array | None, inputs: RoundInputs) -> tuple[Array, Any]:
   """Each participant's model of least loss, and that loss; None: unmeasured.
 
   During the warm-up it is the first one.

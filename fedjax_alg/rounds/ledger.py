@@ -64,8 +64,7 @@ def count_work(
   epoch = batches_per_epoch(size, steps.batch_size)
   taken_steps = jax.vmap(steps.num_steps)(size, part).astype(jnp.float32)
   of_steps = taken_steps * runs / jnp.maximum(read, 1).astype(jnp.float32)
-  batches = of_steps + ((full_passes + evaluations) * epoch).astype(
-      jnp.float32)
+  batches = of_steps + ((full_passes + evaluations) * epoch).astype(jnp.float32)
   present = size > 0
   flops = model.flops * (GRADIENT_PASSES * taken + forward)
   return gradients, Work(

@@ -109,8 +109,7 @@ def run_round(
   step = functools.partial(
       server_step, method, cohort, state.round,
       key=server_keys(key, SERVER_STEP, 1)[0])
-  measure = functools.partial(
-      anchor_gradient, method, key=key, last=aggregates)
+  measure = functools.partial(anchor_gradient, method, key=key, last=aggregates)
 
   # The cohort measures the gradient at the model, and the server may move it.
   loss, anchor, start = None, (), model
@@ -198,8 +197,7 @@ def anchor_gradient(
         method.map_clients, one_client, model, weights, model, cohort.shards,
         keys)
     return losses, gradient, None
-  gradients, losses = method.map_clients(
-      one_client, model, cohort.shards, keys)
+  gradients, losses = method.map_clients(one_client, model, cohort.shards, keys)
   of_one = combined_gradients(
       method, name, jax.tree.map(lambda leaf: leaf[:, None], gradients),
       cohort, key, trees.repeat(last, 1))
@@ -356,8 +354,7 @@ def combined_gradients(
     return exchange.combine(gradients, weights, cohort, key, last)
 
   return jax.vmap(of_model, in_axes=(1, 0, 0))(
-      sent, server_keys(key, PURPOSES[name], method.num_models),
-      last.get(name))
+      sent, server_keys(key, PURPOSES[name], method.num_models), last.get(name))
 
 
 def against(update: Params) -> Params:

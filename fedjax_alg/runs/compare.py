@@ -381,8 +381,7 @@ def _pairs(
       # Equal but for rounding.
       difference = Estimate(difference.mean, 0.0, (difference.mean,) * len(its))
     found.append(Pair(line.label, difference,
-                      *paired_t(difference.values), np.nan,
-                      _notes(line, base)))
+                      *paired_t(difference.values), np.nan, _notes(line, base)))
   corrected = holm([pair.p for pair in found])
   return tuple(pair._replace(holm=p)
                for pair, p in zip(found, corrected)), unpaired

@@ -282,8 +282,7 @@ def check_steps(outer_steps: Any, halvings: Any) -> None:
   Raises:
     OptionError: there is no step that runs all rounds.
   """
-  for name, value in (
-      ("outer_steps", outer_steps), ("halvings", halvings)):
+  for name, value in (("outer_steps", outer_steps), ("halvings", halvings)):
     of_type(name, value, int)
     check_count(name, value)
   if halvings < 0:

@@ -93,8 +93,7 @@ def _gauss_newton(
         return jax.grad(
             lambda z: objective.masked_sum(model.loss(z, y), mask))(logits)
 
-      bent = jax.vmap(
-          lambda one: jax.jvp(slope, (logits,), (one,))[1])(change)
+      bent = jax.vmap(lambda one: jax.jvp(slope, (logits,), (one,))[1])(change)
       inner = tuple(range(1, bent.ndim))
       return jnp.tensordot(change, bent, (inner, inner))
 
@@ -322,8 +321,7 @@ def validation_plan(
   """
   if "evaluate" in options:
     raise OptionError("`evaluate`: the loss is that of the protocol validation")
-  return from_keywords(
-      algorithm, federation, evaluate="validation", **options)
+  return from_keywords(algorithm, federation, evaluate="validation", **options)
 
 
 def prepared_for(plan: Plan, by: Sequence[str]) -> Prepared:

@@ -54,8 +54,7 @@ class LengthOptions:
       "(pfedacnnl: twice that)", minimum=1)
   participation: float | None = hyper(
       None, "share of the clients that take part in each round, in (0, 1]; "
-      f"default {PARTICIPATION}",
-      above=0, maximum=1)
+      f"default {PARTICIPATION}", above=0, maximum=1)
   cohort_size: int | None = hyper(
       None, "number of clients that take part in each round; give it instead "
       "of `participation`", minimum=1)
@@ -103,8 +102,7 @@ class SamplingOptions:
   availability_seed: int = hyper(
       0, "seed of the probabilities of `availability`, which all seeds of a "
       "run share (`sampling`=availability)", minimum=0, maximum=MAX_SEED,
-      later=True,
-      when=only("sampling", "availability"))
+      later=True, when=only("sampling", "availability"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -301,8 +299,7 @@ class EvaluationOptions:
       5, "number of rounds between two evaluations; the last round is always "
       "evaluated", minimum=1)
   eval_protocols: tuple[str, ...] = hyper(
-      evaluate.DEFAULT_PROTOCOLS,
-      "what is evaluated on which data, some of "
+      evaluate.DEFAULT_PROTOCOLS, "what is evaluated on which data, some of "
       + ", ".join(evaluate.PROTOCOLS) + ": global = the global model on the "
       "whole test set, validation = the global model on the server's "
       "validation data (`validation_clients`), train = the global model on all "
@@ -558,8 +555,7 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
       OptionError: a value is out of range.
     """
     clock.check_machines(self.device_cores, self.core_gflops,
-                         self.bandwidth_gbps, self.batch_ms,
-                         self.server_gflops)
+                         self.bandwidth_gbps, self.batch_ms, self.server_gflops)
 
   def devices(self, num_clients: int) -> Devices:
     """Draws the clients' simulated machines.

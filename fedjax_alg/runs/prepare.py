@@ -537,8 +537,7 @@ def prepare(
     model: Any = None, seeds: Sequence[int] | None = None,
     settings: Sequence[Mapping[str, Any]] = ({},),
     measures: Mapping[str, evaluate.Measure] | None = None,
-    sampler: samplers.Sampler | None = None,
-    mesh: Mesh | None = None,
+    sampler: samplers.Sampler | None = None, mesh: Mesh | None = None,
     init: parameters.Arrays | None = None) -> Prepared:
   """Places the data on the devices and builds the model and the algorithm.
 
@@ -722,8 +721,7 @@ def _summary(
       **({} if task is tasks.CLASSIFICATION else {
           "task": task.metrics.facts()}),
       "parameters": sum(leaf.size for leaf in jax.tree.leaves(parameters)),
-      **_of_roles(model),
-      **choices,
+      **_of_roles(model), **choices,
       "devices": [str(d) for d in (
           jax.devices() if mesh is None else mesh.devices.flat)]}
   if processes.count() > 1:

@@ -151,8 +151,7 @@ def run_plans(
     prepared = plans[indices[0]].prepare(
         [plans[i].method.values() for i in indices])
     warn(prepared, warned)
-    run(Programs(prepared), sinks, names=[names[i] for i in indices],
-        stop=stop)
+    run(Programs(prepared), sinks, names=[names[i] for i in indices], stop=stop)
     for i, result in zip(indices, memory.results):
       results[i] = result
   return results, len(groups)

@@ -85,5 +85,4 @@ REGRESSION = Task(
     pooled=lambda sums: {
         name: sums[name] for name in ("rows", "loss", "squares")},
     fitted=lambda y, mask, size: jnp.where(
-        mask[:, None], y, jnp.zeros_like(y)),
-    for_data=_for_data)
+        mask[:, None], y, jnp.zeros_like(y)), for_data=_for_data)
