@@ -86,6 +86,13 @@ def hyper(
       neutral=neutral, later=later))
 
 
+def like(options: Any, name: str, **changes: Any) -> Any:
+  """The field ``name`` of other options, with some of its metadata changed."""
+  field = options.__dataclass_fields__[name]
+  return dataclasses.field(
+      default=field.default, metadata={**field.metadata, **changes})
+
+
 def at_later_default(field: dataclasses.Field, value: Any) -> bool:
   """Whether a field has its default and came after runs had been saved."""
   return bool(field.metadata.get("later")) and value == field.default

@@ -15,7 +15,6 @@ its server take any step along the mean update; as printed they are SGD and
 
 from collections.abc import Callable
 import dataclasses
-from typing import Any
 
 import jax.numpy as jnp
 
@@ -30,7 +29,7 @@ from fedjax_alg.conditions import only
 from fedjax_alg.exchange import exchange_of
 from fedjax_alg.exchange.aggregation import Aggregation
 from fedjax_alg.exchange.attacks import Hostility
-from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import hyper, like
 from fedjax_alg.rounds.buffered import BufferedState, compose_buffered
 
 _ASYNC = "Xie et al. section 5.2"
@@ -86,12 +85,6 @@ class FedAsyncHParams(Asynchrony, ClientOptimizer, Hostility, LocalWork):
       source="Xie et al. Algorithm 1, worker", neutral=0.0)
 
 
-def _of_adam(name: str) -> Any:
-  """The same field of the adaptive servers' options."""
-  field = diversified.AdamOptions.__dataclass_fields__[name]
-  return dataclasses.field(default=field.default, metadata=field.metadata)
-
-
 @dataclasses.dataclass(frozen=True)
 class FedBuffHParams(
     Asynchrony, fedavg.Proximal, fedopt.Adaptivity, ClientOptimizer,
@@ -113,12 +106,10 @@ class FedBuffHParams(
   server_lr: float = hyper(
       1.0, "eta_g, learning rate of the server", above=0.0,
       source="Nguyen et al. Algorithm 1")
-  server_momentum: float = hyper(
-      0.9, "momentum of the server's SGD", minimum=0.0, below=1.0,
-      when=only("server", "sgd"))
-  beta1: float = _of_adam("beta1")
-  beta2: float = _of_adam("beta2")
-  eps: float = _of_adam("eps")
+  server_momentum: float = like(composed.ComposedHParams, "server_momentum")
+  beta1: float = like(diversified.AdamOptions, "beta1")
+  beta2: float = like(diversified.AdamOptions, "beta2")
+  eps: float = like(diversified.AdamOptions, "eps")
 
 
 @builder

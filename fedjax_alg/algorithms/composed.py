@@ -28,7 +28,7 @@ from fedjax_alg.conditions import is_zero, MANY, only
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange.aggregation import Aggregation
 from fedjax_alg.exchange.weights import by_loss, READ, WEIGHTS
-from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import hyper, like
 from fedjax_alg.rounds.two_halves import ComposedState, ModelGrouping
 
 CLIENT_UPDATES = ("sgd", "prox", "svrg", "scaffold", "mime", "mime_lite",
@@ -83,14 +83,11 @@ class ComposedHParams(
   server_momentum: float = hyper(
       0.9, "momentum of the server's SGD", minimum=0.0, below=1.0,
       when=only("server", "sgd"))
-  local_scaling: bool = hyper(
-      True, "whether the local correction is scaled by Lambda_i, which "
-      "lengthens the steps of rare features",
-      source="diversified (20)-(21)", when=_SVRG & fsvrg.FEATURES)
-  aggregate_scaling: str = dataclasses.field(
-      default="all", metadata={
-          **FSVRGHParams.__dataclass_fields__["aggregate_scaling"].metadata,
-          "when": _SVRG & fsvrg.FEATURES})
+  local_scaling: bool = like(
+      FSVRGHParams, "local_scaling", source="diversified (20)-(21)",
+      when=_SVRG & fsvrg.FEATURES)
+  aggregate_scaling: str = like(
+      FSVRGHParams, "aggregate_scaling", when=_SVRG & fsvrg.FEATURES)
   num_models: int = hyper(
       1, "K, number of global models that the server keeps", minimum=1)
   grouping: str = hyper(
@@ -100,10 +97,8 @@ class ComposedHParams(
   gradient_step: float = hyper(
       1.0, "length of the step against a group's mean gradient",
       source="diversified (57)-(58)", when=only("grouping", "gradient"))
-  group_mean: str = dataclasses.field(
-      default="gradients", metadata={
-          **diversified.GAHParams.__dataclass_fields__["group_mean"].metadata,
-          "when": only("grouping", "gradient")})
+  group_mean: str = like(diversified.GAHParams, "group_mean",
+                         when=only("grouping", "gradient"))
 
   def resolved(self) -> "ComposedHParams":
     """The same, with each learning rate of 0 replaced by its default."""

@@ -23,6 +23,7 @@ from fedjax_alg.central.line_search import TESTS
 from fedjax_alg.conditions import only
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
+_SEARCHED = only("server", "cg_line_search")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,21 +43,19 @@ class LineSearch:
 
   gamma: float = hyper(
       0.8, "factor by which the line search shrinks eta after a failed test",
-      above=0.0, below=1.0,
-      source="(29); value not stated", when=only("server", "cg_line_search"))
+      above=0.0, below=1.0, source="(29); value not stated", when=_SEARCHED)
   initial_step: float = hyper(
       1.0, "eta that the line search tests first in every round", above=0.0,
-      source="section IV-C", when=only("server", "cg_line_search"))
+      source="section IV-C", when=_SEARCHED)
   line_search_test: str = hyper(
       "half_gradient", "which eta the line search accepts: half_gradient = the "
       "loss falls by more than (eta/2) g.g, armijo = Armijo's test, decrease = "
       "the loss falls, printed = (29) as printed",
-      choices=TESTS, source="(29)", when=only("server", "cg_line_search"))
+      choices=TESTS, source="(29)", when=_SEARCHED)
   max_tries: int = hyper(
       40, "largest number of values of eta tested in one round; if none "
       "passes, the server does not move the model",
-      minimum=1, source="not in the paper",
-      when=only("server", "cg_line_search"))
+      minimum=1, source="not in the paper", when=_SEARCHED)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -38,6 +38,7 @@ _ON = only("accelerate", True)
 #: When a round of the grid measures the gradients of all at one model.
 ANCHORED = only("client_update", "svrg", "mime") | only(
     "server", "adaptive", "conjugate_gradient", "cg_line_search")
+_MODELS = only("num_models", MANY)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,24 +50,22 @@ class KModels:
       source="the diversified paper's C")
   threshold: int = hyper(
       4, "T, number of rounds with one model before the grouping starts",
-      minimum=0,
-      source="diversified, section IV-A", when=only("num_models", MANY),
-      traced=True)
+      minimum=0, source="diversified, section IV-A", when=_MODELS, traced=True)
   split: str = hyper(
       "farthest", "how round T+1 makes the K equal copies differ: farthest = "
       "the centres start at participants that are far apart (farthest-first), "
       "copies = the centres start equal, and the groups separate one by one",
       choices=("farthest", "copies"),
-      source="diversified (39), (53)", when=only("num_models", MANY))
+      source="diversified (39), (53)", when=_MODELS)
   centre_projection: bool = hyper(
       True, "whether the participants' mean is subtracted from the group "
       "centres before they are projected; false: as printed",
-      source="diversified (39), (53)", when=only("num_models", MANY))
+      source="diversified (39), (53)", when=_MODELS)
   anchors: str = hyper(
       "all", "over whom the gradient at a model is averaged: all = all "
       "participants, preferring = those who prefer the model (0 where nobody "
       "does)", choices=("all", "preferring"), source="diversified (17), (61)",
-      when=only("num_models", MANY) & ANCHORED, later=True)
+      when=_MODELS & ANCHORED, later=True)
 
   @property
   def own_anchors(self) -> bool:

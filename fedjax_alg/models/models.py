@@ -21,8 +21,8 @@ from fedjax_alg.base import Array, Key, Layer, Model, Params
 from fedjax_alg.errors import check_one_of, OptionError, raised
 from fedjax_alg.models import adapt, layers as layers_lib, lstm, resnet
 from fedjax_alg.models import roles, statistics, transformer
+from fedjax_alg.models.functions import from_functions
 from fedjax_alg.models.layers import Stack
-from fedjax_alg.tasks import cross_entropy
 
 
 class Softmax(nn.Module):
@@ -191,12 +191,12 @@ def from_flax(
     return jnp.asarray(found), {**params, **new}
 
   softmax = isinstance(module, Softmax)
-  model = adapt.checked(
-      adapt.with_task(Model(
-          init, apply, cross_entropy, float(l2),
-          _scale_softmax if softmax else None, linear=softmax, layers=layers,
-          train_apply=train_apply if training or layers_with_state else None),
-                      loss, task), input_shape, input_dtype)
+  model = from_functions(
+      init, apply, input_shape, l2=l2, loss=loss, task=task,
+      input_dtype=input_dtype, linear=softmax,
+      train_apply=train_apply if training or layers_with_state else None,
+      scale_features=_scale_softmax if softmax else None)._replace(
+          layers=layers)
   if not layers_with_state:
     return model
   return roles.with_state(model, statistics.Stateful(

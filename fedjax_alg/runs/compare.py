@@ -17,7 +17,8 @@ from fedjax_alg.hparams import of_type, reads
 from fedjax_alg.records import scores as scores_lib
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
-from fedjax_alg.runs.options import EvaluationOptions, MachineOptions
+from fedjax_alg.runs.options import check_reachable, EvaluationOptions
+from fedjax_alg.runs.options import MachineOptions
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.result import RunResult
 from fedjax_alg.runs.stopping import ALL_ROUNDS
@@ -259,11 +260,7 @@ def _targets(
   asked = of_type("targets", list(asked) if isinstance(
       asked, Iterable) and not isinstance(asked, str) else asked,
                   tuple[float, ...])
-  share = metrics.metric(metric).share
-  for target in asked:
-    if not (0 < target <= 1 if share else np.isfinite(target)):
-      raise OptionError(f"`targets`={target:g}: must " + (
-          "lie in (0, 1], 0.9 is 90 %" if share else "be finite"))
+  check_reachable(asked, metrics.metric(metric).share)
   return tuple(dict.fromkeys(float(target) for target in asked))
 
 

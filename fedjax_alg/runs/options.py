@@ -42,6 +42,7 @@ _SEQUENCES = ("sent140", "shakespeare")
 MAX_LAYERS = 100
 #: The share of the clients that take part unless one is given.
 PARTICIPATION = 0.1
+_AVAILABILITY = only("sampling", "availability")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,17 +93,15 @@ class SamplingOptions:
   availability: tuple[float, float] = hyper(
       (0.1, 0.9), "smallest and largest probability with which a client is "
       "available in a round; the probability is drawn uniformly for each "
-      "client (`sampling`=availability)", later=True,
-      when=only("sampling", "availability"))
+      "client (`sampling`=availability)", later=True, when=_AVAILABILITY)
   availability_file: str | None = hyper(
       None, "a text file (one number a line) or .npy file of the clients' "
       "probabilities to be available, instead of `availability` "
-      "(`sampling`=availability)", later=True,
-      when=only("sampling", "availability"))
+      "(`sampling`=availability)", later=True, when=_AVAILABILITY)
   availability_seed: int = hyper(
       0, "seed of the probabilities of `availability`, which all seeds of a "
       "run share (`sampling`=availability)", minimum=0, maximum=MAX_SEED,
-      later=True, when=only("sampling", "availability"))
+      later=True, when=_AVAILABILITY)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,8 +112,7 @@ class LateOptions:
       0, "rounds of a day, over which every client's probability to be "
       "available goes up and down between 0 and twice its mean (at most 1), as "
       "1 + sin, from a time of day of its own; 0: it stays the same "
-      "(`sampling`=availability)", minimum=0, later=True,
-      when=only("sampling", "availability"))
+      "(`sampling`=availability)", minimum=0, later=True, when=_AVAILABILITY)
   dropout: float = hyper(
       0.0, "probability with which a participant receives the model and sends "
       "nothing, in every round anew", minimum=0.0, maximum=1.0, later=True)
@@ -672,8 +670,12 @@ def check_targets(options: RunOptions, task: tasks.Task | None) -> None:
   """
   if task is None or options.targets == RunOptions().targets:
     return
-  share = task.main in task.shares
-  for target in options.targets:
+  check_reachable(options.targets, task.main in task.shares)
+
+
+def check_reachable(targets: Iterable[float], share: bool) -> None:
+  """Checks values that a metric is to reach; ``share``: it is in [0, 1]."""
+  for target in targets:
     if not (0 < target <= 1 if share else np.isfinite(target)):
       raise OptionError(f"`targets`={target:g}: must " + (
           "lie in (0, 1], 0.9 is 90 %" if share else "be finite"))

@@ -439,6 +439,12 @@ def make_summary(
       hashes={**prepared.federation.hashes, "final_state": final_state})
 
 
+def rows_of(prepared: Prepared, setting: int) -> slice:
+  """The rows of a program that belong to one of its settings."""
+  num = len(prepared.seeds)
+  return slice(setting * num, (setting + 1) * num)
+
+
 def make_final(live: Live, step: Step) -> dict[str, Any]:
   """Collects the clients' measures, groups and models after the last round.
 
@@ -450,8 +456,7 @@ def make_final(live: Live, step: Step) -> dict[str, Any]:
     "clients", "membership" and "global_params", see ``RunResult``; and
     "train_examples", [C] int64, those that the clients held last.
   """
-  num = len(live.prepared.seeds)
-  rows = slice(live.setting * num, (live.setting + 1) * num)
+  rows = rows_of(live.prepared, live.setting)
   task, clients = tasks.of(live.prepared.model), {}
   for protocol, counts in step.counts.items():
     if counts.clients is not None:
