@@ -394,14 +394,17 @@ def _unread(prepared: Prepared) -> list[str]:
   return texts
 
 
-def _check_work(settings: Sequence[Any], federation: Federation) -> None:
+def _refuse_memory(needed: int, said: str, more: str) -> None:
+  """Refuses what needs more bytes than the machine has."""
+  have = memory_bytes()
+  if needed > have:
+    raise OptionError(f"{said}, the machine has {have / 2**30:.3g} GB ({more})")
+
+
+def _check_work(work: Any, federation: Federation) -> None:
   """Checks that a client's local work can be counted and its batch be held."""
-  for hparams in settings:
-    if isinstance(hparams, LocalWork):
-      _check_local_work(hparams, federation)
-
-
-def _check_local_work(work: LocalWork, federation: Federation) -> None:
+  if not isinstance(work, LocalWork):
+    return
   examples = int(federation.data.train.size.max(initial=1))
   batch = work.batch_size or examples
   steps = work.local_steps or work.local_epochs * -(-examples // batch)
@@ -412,12 +415,9 @@ def _check_local_work(work: LocalWork, federation: Federation) -> None:
         f"examples and would read {steps * batch:,} a round; must be at most "
         f"{_MOST_EXAMPLES:,}")
   needed = 4 * batch * store.values_each(federation.data.train.x)
-  have = memory_bytes()
-  if needed > have:
-    raise OptionError(
-        f"`batch_size`={batch}: a batch needs {needed / 2**30:.3g} GB, the "
-        f"machine has {have / 2**30:.3g} GB (the largest client has "
-        f"{examples:,} examples)")
+  _refuse_memory(
+      needed, f"`batch_size`={batch}: a batch needs {needed / 2**30:.3g} GB",
+      f"the largest client has {examples:,} examples")
 
 
 def _state_bytes(algorithm: Algorithm, model: Model, spec: FedSpec) -> int:
@@ -433,24 +433,21 @@ def _check_memory(
     rows: int) -> None:
   """Checks that the state and the comparison of clients fit into memory."""
   needed = rows * _state_bytes(algorithm, model, spec)
-  have = memory_bytes()
-  if needed > have:
-    table = getattr(method.hparams, "variant", None) == "table"
-    name = "`variant`=table" if table else f"`algorithm`={method.name}"
-    raise OptionError(
-        f"{name}: what is kept between rounds needs {needed / 2**30:.3g} GB "
-        f"for {rows} seed(s), the machine has {have / 2**30:.3g} GB (allowed: "
-        "fewer clients or seeds, a smaller model"
-        + (", or `variant`=client)" if table else ")"))
+  table = getattr(method.hparams, "variant", None) == "table"
+  name = "`variant`=table" if table else f"`algorithm`={method.name}"
+  _refuse_memory(
+      needed, f"{name}: what is kept between rounds needs "
+      f"{needed / 2**30:.3g} GB for {rows} seed(s)",
+      "allowed: fewer clients or seeds, a smaller model"
+      + (", or `variant`=client" if table else ""))
   compared = method.entry.pairwise_clients(method.hparams, spec.num_clients)
   # The similarities, and the clustering's own copy of them.
   needed = 2 * 4 * compared ** 2
-  if needed > have:
-    raise OptionError(
-        f"`algorithm`={method.name}: comparing {compared} clients in pairs "
-        f"needs {needed / 2**30:.3g} GB, the machine has {have / 2**30:.3g} GB "
-        f"(allowed: at most {math.isqrt(have // 8)} clients, or a method "
-        "without pairs, such as ifca or fesem)")
+  _refuse_memory(
+      needed, f"`algorithm`={method.name}: comparing {compared} clients in "
+      f"pairs needs {needed / 2**30:.3g} GB", "allowed: at most "
+      f"{math.isqrt(memory_bytes() // 8)} clients, or a method without pairs, "
+      "such as ifca or fesem")
 
 
 def _protocols(
@@ -598,7 +595,8 @@ def prepare(
   _check_adapts(method, federation, protocols)
   if not sharding.described(mesh):
     _check_memory(algorithm, method, built, spec, rows)
-    _check_work(all_hparams, federation)
+    for hparams in all_hparams:
+      _check_work(hparams, federation)
   method = method._replace(hparams=all_hparams[0])
   numbers = _numbers(method, all_hparams, len(seeds), lambda: _traceable(
       method, built, spec, map_clients, participation, protocols, placed.data))
