@@ -4,6 +4,7 @@ import gzip
 import math
 import os
 import pathlib
+from typing import Any
 import zlib
 
 import numpy as np
@@ -41,7 +42,7 @@ def load_idx(path: str | os.PathLike) -> Examples:
         f"`data_path`={folder}: no such folder; one with train-images-idx3-"
         "ubyte[.gz], train-labels-idx1-ubyte[.gz] and the same of t10k is "
         "needed")
-  arrays: dict[str, np.ndarray] = {}
+  arrays: dict[str, Any] = {}
   for split, prefix in _SPLITS.items():
     images, labels = (
         _file(folder, f"{prefix}-{what}") for what in ("images", "labels"))

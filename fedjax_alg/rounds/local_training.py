@@ -7,9 +7,13 @@ import jax
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Cohort, Key, MapClients, Params, Shard
-from fedjax_alg.client.update import ClientUpdate, Received, Trained
+from fedjax_alg.client.update import ClientUpdate, Received, Store, Trained
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.exchange import stacking
+
+
+#: What clients keep that keep nothing.
+_NOTHING = Store(lambda memory: (), lambda memory, table: memory)
 
 
 class Training(NamedTuple):
@@ -71,19 +75,16 @@ def train(
     weights: [S], or [S, K] for K sums: factors of the updates in their sum;
       None: the trained models are kept.
   """
-  store, weigh_uploads = client.store, client.upload_weights
+  store, weigh_uploads = client.store or _NOTHING, client.upload_weights
   keys = client_keys(key, cohort.ids)
   data = (models, client.shared(memory), rounds), cohort.shards
   slots = (groups, cohort.ids, keys, cohort.part,
            client.client_rows(memory, cohort, keys))
-  write, table, places = trees.set_rows, (), cohort.ids
-  if store:
-    write, table, places = (
-        store.write, store.get(memory), store.places(memory, cohort, keys))
+  table, places = store.get(memory), store.places(memory, cohort, keys)
   if weights is None:
     table, trained = map_clients.change(
-        functools.partial(_one_client, client), write, table, places, *data,
-        *slots)
+        functools.partial(_one_client, client), store.write, table, places,
+        *data, *slots)
     uploads = trained.upload
     if weigh_uploads:
       uploads = trees.slot_sum(weigh_uploads(memory, cohort), uploads)
@@ -92,8 +93,8 @@ def train(
   if weigh_uploads:
     factors.append(weigh_uploads(memory, cohort))
   table, total, (trained, squares) = map_clients.update(
-      functools.partial(_in_sum, client), write, table, places, factors, *data,
-      *slots)
+      functools.partial(_in_sum, client), store.write, table, places, factors,
+      *data, *slots)
   uploads = total[1] if weigh_uploads else trained.upload
   return Training(trained, table, uploads, total[0], squares)
 
