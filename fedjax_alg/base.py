@@ -28,6 +28,8 @@ Key = jax.Array
 #: A pytree of float32 arrays. ``[K, ...]`` means that every leaf has axis K.
 Params = Any
 State = TypeVar("State")
+#: Code for one client, or that writes what it keeps.
+Fn = Callable[..., Any]
 #: What a participant sends or receives besides the model: a number of vectors
 #: of P floats, which may be a fraction, or a function P -> bytes.
 Traffic = float | Callable[[int], int]
@@ -310,9 +312,7 @@ class MapClients:
   ``update`` and ``total`` are those of a map; the others follow from them.
   """
 
-  def __call__(
-      self, fn: Callable[..., Any], shared: Any, shards: Shard, *args: Any
-  ) -> Any:
+  def __call__(self, fn: Fn, shared: Any, shards: Shard, *args: Any) -> Any:
     """Stacks ``fn(shared, shard, *arg_of_slot)`` over slots.
 
     Args:
@@ -333,8 +333,7 @@ class MapClients:
     return self.reduce(adds_nothing, (), shared, shards, *args)[1]
 
   def reduce(
-      self, fn: Callable[..., Any], weights: Any, shared: Any,
-      shards: Shard, *args: Any
+      self, fn: Fn, weights: Any, shared: Any, shards: Shard, *args: Any
   ) -> tuple[Any, Any]:
     """Sums a part of what ``fn`` returns over slots, and stacks the rest.
 
@@ -366,7 +365,7 @@ class MapClients:
         shared, shards, *args)[1:]
 
   def update(
-      self, fn: Callable[..., Any], write: Callable[..., Any], table: Any,
+      self, fn: Fn, write: Fn, table: Any,
       places: Array, weights: Any, shared: Any, shards: Shard, *args: Any
   ) -> tuple[Any, Any, Any]:
     """``reduce`` in which every client also changes its rows of a table.
@@ -395,7 +394,7 @@ class MapClients:
     raise NotImplementedError
 
   def change(
-      self, fn: Callable[..., Any], write: Callable[..., Any], table: Any,
+      self, fn: Fn, write: Fn, table: Any,
       places: Array, shared: Any, shards: Shard, *args: Any
   ) -> tuple[Any, Any]:
     """``__call__`` in which every client also changes its rows of a table.
@@ -438,7 +437,7 @@ class MapClients:
     return table
 
   def total(
-      self, fn: Callable[..., Any], zero: Callable[[], Any], shared: Any,
+      self, fn: Fn, zero: Callable[[], Any], shared: Any,
       shards: Shard, *args: Any, psum: Callable[[Any, str], Any] = jax.lax.psum
   ) -> Any:
     """Sums over slots without storing a result for each slot.

@@ -30,7 +30,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.base import Array, MapClients, Shard
+from fedjax_alg.base import Array, Fn, MapClients, Shard
 from fedjax_alg.engine import lanes as in_lanes
 from fedjax_alg.engine import owned
 from fedjax_alg.errors import check_one_of
@@ -93,7 +93,7 @@ class ClientMap(MapClients):
     return self.mesh
 
   def update(
-      self, fn: Callable[..., Any], write: Callable[..., Any], table: Any,
+      self, fn: Fn, write: Fn, table: Any,
       places: Array, weights: Any, shared: Any, shards: Shard, *args: Any
   ) -> tuple[Any, Any, Any]:
     """See ``base.MapClients.update``; all but ``total`` are cases of it."""
@@ -109,9 +109,8 @@ class ClientMap(MapClients):
     return _update_on_devices(self, fn, write, table, *slots)
 
   def total(
-      self, fn: Callable[..., Any], zero: Callable[[], Any], shared: Any,
-      shards: Shard, *args: Any,
-      psum: Callable[[Any, Any], Any] = jax.lax.psum) -> Any:
+      self, fn: Fn, zero: Callable[[], Any], shared: Any, shards: Shard,
+      *args: Any, psum: Callable[[Any, Any], Any] = jax.lax.psum) -> Any:
     """See ``base.MapClients.total``."""
     if self.processes:
       return owned.total(self._mesh, fn, zero, shared, shards, args, psum)
@@ -133,9 +132,7 @@ class ClientMap(MapClients):
         self._mesh, self.cuts, table)
 
 
-def _own_as_argument(
-    fn: Callable[..., Any], shards: Shard, args: Any
-) -> tuple[Callable[..., Any], Shard, Any]:
+def _own_as_argument(fn: Fn, shards: Shard, args: Any) -> tuple[Fn, Shard, Any]:
   """Has what a shard holds of its own travel as an argument of every slot."""
 
   def with_own(shared, shard, rows, own, *args):
@@ -148,8 +145,8 @@ def _own_as_argument(
 
 
 def _total(
-    fn: Callable[..., Any], zero: Callable[[], Any], shared: Any,
-    shards: Shard, args: Any) -> Any:
+    fn: Fn, zero: Callable[[], Any], shared: Any, shards: Shard,
+    args: Any) -> Any:
   """``ClientMap.total`` on one device."""
 
   def add(total, slot):
@@ -161,9 +158,9 @@ def _total(
 
 
 def _update(
-    client_map: ClientMap, fn: Callable[..., Any], write: Callable[..., Any],
-    gather: Callable[[Any], Any], table: Any, places: Array, weights: Any,
-    shared: Any, shards: Shard, args: Any) -> tuple[Any, Any, Any]:
+    client_map: ClientMap, fn: Fn, write: Fn, gather: Callable[[Any], Any],
+    table: Any, places: Array, weights: Any, shared: Any, shards: Shard,
+    args: Any) -> tuple[Any, Any, Any]:
   """``ClientMap.update`` of the slots of one device.
 
   Args:
@@ -210,8 +207,8 @@ def _update(
 
 
 def _one_after_the_other(
-    fn: Callable[..., Any], put: Callable[..., Any], table: Any, weights: Any,
-    shared: Any, shards: Shard, slots: Any) -> tuple[Any, Any, Any]:
+    fn: Fn, put: Fn, table: Any, weights: Any, shared: Any, shards: Shard,
+    slots: Any) -> tuple[Any, Any, Any]:
   """``_update`` with mode "sequential".
 
   Args:
@@ -254,8 +251,8 @@ def _one_after_the_other(
 
 
 def _update_on_devices(
-    client_map: ClientMap, fn: Callable[..., Any], write: Callable[..., Any],
-    table: Any, places: Array, weights: Any, shared: Any, shards: Shard,
+    client_map: ClientMap, fn: Fn, write: Fn, table: Any, places: Array,
+    weights: Any, shared: Any, shards: Shard,
     args: Any) -> tuple[Any, Any, Any]:
   """``ClientMap.update`` on several devices of one process."""
   slots = shards.size.shape[0]
@@ -310,7 +307,7 @@ def _of_slots(order: Array, shards: Shard, args: Any) -> Any:
 
 
 def _in_python(
-    fn: Callable[..., Any], write: Callable[..., Any], table: Any,
+    fn: Fn, write: Fn, table: Any,
     places: Array, weights: Any, shared: Any, shards: Shard, args: Any
 ) -> tuple[Any, Any, Any]:
   """``ClientMap.update`` with mode "python"."""

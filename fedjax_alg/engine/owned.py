@@ -23,7 +23,7 @@ from jax.sharding import Mesh, PartitionSpec
 import jax.numpy as jnp
 
 from fedjax_alg import split, trees
-from fedjax_alg.base import Array, MapClients, Shard
+from fedjax_alg.base import Array, Fn, MapClients, Shard
 from fedjax_alg.data import store
 from fedjax_alg.data.store import Coded
 
@@ -120,7 +120,7 @@ def add_up(tree: Any, axes: tuple[str, ...] = (PROCESSES, AXIS)) -> Any:
 
 
 def for_one(
-    map_clients: MapClients, fn: Callable[..., Any], shared: Any, shard: Shard,
+    map_clients: MapClients, fn: Fn, shared: Any, shard: Shard,
     *args: Any) -> Any:
   """Computes ``fn(shared, shard, *args)`` of one client, outside of a map.
 
@@ -181,8 +181,8 @@ def keep(mesh: Mesh, cuts: tuple[int, ...], table: Any) -> Any:
 
 
 def _on_devices(
-    mesh: Mesh, work: Callable[..., Any], shards: Shard, width: int,
-    *operands: Any, out_specs: Any = _WHOLE) -> Any:
+    mesh: Mesh, work: Fn, shards: Shard, width: int, *operands: Any,
+    out_specs: Any = _WHOLE) -> Any:
   """Calls ``work`` on every device, with its slots, as whole results.
 
   Args:
@@ -236,7 +236,7 @@ def _on_devices(
 
 
 def _in_groups(
-    fn: Callable[..., Any], width: int, rows: Shard, slots: Array, shared: Any,
+    fn: Fn, width: int, rows: Shard, slots: Array, shared: Any,
     args: Any) -> Callable[[Array], Any]:
   """Makes the function (group) -> (its slots, results).
 
@@ -270,8 +270,8 @@ def _put(out: Any, here: Array, results: Any) -> Any:
 
 
 def update(
-    mode: str, mesh: Mesh, fn: Callable[..., Any], write: Callable[..., Any],
-    table: Any, places: Array, weights: Any, shared: Any, shards: Shard,
+    mode: str, mesh: Mesh, fn: Fn, write: Fn, table: Any, places: Array,
+    weights: Any, shared: Any, shards: Shard,
     args: Any) -> tuple[Any, Any, Any]:
   """See ``base.MapClients.update``.
 
@@ -339,8 +339,8 @@ def update(
 
 
 def total(
-    mesh: Mesh, fn: Callable[..., Any], zero: Callable[[], Any], shared: Any,
-    shards: Shard, args: Any, psum: Callable[[Any, Any], Any]) -> Any:
+    mesh: Mesh, fn: Fn, zero: Callable[[], Any], shared: Any, shards: Shard,
+    args: Any, psum: Callable[[Any, Any], Any]) -> Any:
   """See ``base.MapClients.total``."""
 
   def work(rows, slots, groups, shared, args):
