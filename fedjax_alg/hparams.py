@@ -341,10 +341,8 @@ def place(name: str, value: Any, count: int, what: str = "") -> int:
   return found
 
 
-@functools.cache
-def _hints(options: Any) -> dict[str, Any]:
-  """The annotations of a dataclass; resolving them takes milliseconds."""
-  return typing.get_type_hints(options)
+#: The annotations of a dataclass; resolving them takes milliseconds.
+_hints = functools.cache(typing.get_type_hints)
 
 
 def typed(options: HParams) -> HParams:

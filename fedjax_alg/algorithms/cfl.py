@@ -146,11 +146,7 @@ def _walk_down(
 def _regroup(
     hparams: CFLHParams, state: ClusteredState, cohort: Cohort, drifts: Params
 ) -> ClusteredState:
-  memory: Updates = state.memory
-  rows, _ = trees.to_matrix(drifts)
-  state = state._replace(memory=memory._replace(
-      last=memory.last.at[cohort.ids].set(rows, mode="drop"),
-      trained=memory.trained.at[cohort.ids].set(True, mode="drop")))
+  state = clustered.with_last(state, cohort, drifts)
   if hparams.max_groups == 1:
     return state
   return jax.lax.cond(

@@ -96,13 +96,6 @@ def nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
         trained, lambda: grouping.nearest_centre(last, centres),
         lambda: first(centres, start, shard, key)), trained
 
-  def finish(state: ClusteredState, cohort, result):
-    rows, _ = trees.to_matrix(result.trained)
-    memory = state.memory
-    return state._replace(memory=memory._replace(
-        last=memory.last.at[cohort.ids].set(rows, mode="drop"),
-        trained=memory.trained.at[cohort.ids].set(True, mode="drop")))
-
   def extra(before, after, cohort, trained):
     size = num_params(before.models) // k
     present = cohort.present
@@ -120,7 +113,9 @@ def nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
                  own_batches=jnp.where(new, hparams.pretrain_steps, 0))
 
   return Rule(k, init, assign, shared=lambda memory: memory.start,
-              client_rows=client_rows, finish=finish, extra=extra)
+              client_rows=client_rows, extra=extra,
+              finish=lambda state, cohort, result: clustered.with_last(
+                  state, cohort, result.trained))
 
 
 @builder

@@ -264,11 +264,6 @@ def _empty(shape: tuple[int, ...], results: Any) -> Any:
       lambda leaf: jnp.zeros(shape + leaf.shape, leaf.dtype), results)
 
 
-def _put(out: Any, here: Array, results: Any) -> Any:
-  return jax.tree.map(
-      lambda all, new: all.at[here].set(new, mode="drop"), out, results)
-
-
 def update(
     mode: str, mesh: Mesh, fn: Fn, write: Fn, table: Any, places: Array,
     weights: Any, shared: Any, shards: Shard,
@@ -312,7 +307,7 @@ def update(
         total = trees.add(total, jax.tree.map(trees.slot_sum, weight, summed))
       else:
         total = jax.tree.map(trees.add_weighted, weight, total, summed)
-      return total, _put(out, here, (written, stacked))
+      return total, trees.set_rows(out, here, (written, stacked))
 
     results = jax.eval_shape(group, jnp.int32(0))[1]
     written, summed, stacked = results if width == 1 else jax.tree.map(

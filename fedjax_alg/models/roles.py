@@ -98,6 +98,11 @@ class Roles:
     return bool(jax.tree.leaves(self.frozen))
 
   @property
+  def if_frozen(self) -> Params | None:
+    """The frozen leaves; None if there are none."""
+    return self.frozen if self.has_frozen else None
+
+  @property
   def has_state(self) -> bool:
     """Whether somebody keeps running statistics."""
     return self.model_state != "batch" and STATE in jax.tree.leaves(self.role)

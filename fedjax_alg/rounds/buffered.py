@@ -145,13 +145,11 @@ def _init(
 ) -> BufferedState:
   places = method.concurrency or spec.cohort_size
   models = trees.repeat(params, 1)
-  transform = method.server.transform
   zero = jnp.zeros((), jnp.int32)
   return BufferedState(
-      models,
-      jax.vmap(lambda p: trees.drop_weak_types(transform.init(p)))(models),
-      trees.repeat(params, places), events.nobody(places, spec.num_clients),
-      zero, zero, first_aggregates(method, models))
+      models, method.first_servers(models), trees.repeat(params, places),
+      events.nobody(places, spec.num_clients), zero, zero,
+      first_aggregates(method, models))
 
 
 def _taken(cohort: Cohort, ids: Array, part: Array) -> Cohort:

@@ -153,6 +153,15 @@ def rule_key(key: Key, spec_clients: int) -> Key:
   return jax.random.fold_in(key, spec_clients + 1)
 
 
+def with_last(
+    state: ClusteredState, cohort: Cohort, vectors: Params) -> ClusteredState:
+  """Keeps the participants' vectors [S, ...] in the ``last`` of a memory."""
+  memory, rows = state.memory, trees.to_matrix(vectors)[0]
+  return state._replace(memory=memory._replace(
+      last=memory.last.at[cohort.ids].set(rows, mode="drop"),
+      trained=memory.trained.at[cohort.ids].set(True, mode="drop")))
+
+
 def flat(params: Params) -> Array:
   """One model as a vector [P], in the order of ``trees.to_matrix``."""
   return trees.to_matrix(jax.tree.map(lambda leaf: leaf[None], params))[0][0]

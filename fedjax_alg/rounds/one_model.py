@@ -76,6 +76,11 @@ class TwoHalves:
     """K, the number of global models."""
     return 1
 
+  def first_servers(self, models: Params) -> Any:
+    """The state of the server step at the start, [K, ...]."""
+    return jax.vmap(lambda params: trees.drop_weak_types(
+        self.server.transform.init(params)))(models)
+
   @property
   def anchored(self) -> bool:
     """Whether a round starts with the anchor gradient."""
@@ -268,10 +273,8 @@ def init(
 ) -> ComposedState:
   """The state before ``setup``."""
   models = trees.repeat(params, method.num_models)
-  transform = method.server.transform
   return ComposedState(
-      models,
-      jax.vmap(lambda p: trees.drop_weak_types(transform.init(p)))(models),
+      models, method.first_servers(models),
       _placed(method, method.client.init(params, spec)),
       jnp.zeros((), jnp.int32), first_aggregates(method, models)
       | _first_weights(method, spec.num_clients),

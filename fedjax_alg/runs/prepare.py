@@ -584,8 +584,8 @@ def prepare(
                                 options.late(method.entry))
   placed = PlacedData(
       federation, mesh, options.devices(num_clients),
-      options.clients_availability(num_clients), _frozen(built),
-      start.moving(built, given))
+      options.clients_availability(num_clients),
+      built.roles and built.roles.if_frozen, start.moving(built, given))
   _check_own(method, algorithm, built, spec, participation, placed)
   protocols = _protocols(
       algorithm, method.name, options.eval_protocols, measures,
@@ -601,8 +601,9 @@ def prepare(
   numbers = _numbers(method, all_hparams, len(seeds), lambda: _traceable(
       method, built, spec, map_clients, participation, protocols, placed.data))
   plan = _summary(federation, spec, built, mesh, {
-      "sampling": _sampling(options, sampler), "map_clients": mode,
-      "map_seeds": map_seeds})
+      "sampling": options.sampling if sampler is None else (
+          f"your {getattr(sampler, '__name__', 'sampler')}"),
+      "map_clients": mode, "map_seeds": map_seeds})
   return Prepared(
       method, all_hparams, built, model if isinstance(model, str) else None,
       federation, placed, options, seeds, spec,
@@ -620,16 +621,6 @@ def _spec(federation: Federation, size: int) -> FedSpec:
       federation.num_clients, size, federation.num_classes,
       shape if isinstance(shape, tuple) else (store.values_each(train.x),),
       int(train.size.sum()))
-
-
-def _sampling(options: RunOptions, sampler: samplers.Sampler | None) -> str:
-  return options.sampling if sampler is None else (
-      f"your {getattr(sampler, '__name__', 'sampler')}")
-
-
-def _frozen(model: Model) -> Any:
-  """The frozen parameters of a model; None if it has none."""
-  return model.roles.frozen if model.roles and model.roles.has_frozen else None
 
 
 def _check_own(
