@@ -366,12 +366,9 @@ def parse(roles: Sequence[str]) -> list[tuple[str, str]]:
 
 def paths(params: Params) -> list[str]:
   """The names of the leaves, such as "Dense_0/kernel", in their order."""
-  found = []
-  for path, _ in jax.tree_util.tree_leaves_with_path(params):
-    parts = [str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k))))
-             for k in path]
-    found.append("/".join(parts[parts[0] == "params" and len(parts) > 1:]))
-  return found
+  return [
+      jax.tree_util.keystr(path, simple=True, separator="/").removeprefix(
+          "params/") for path, _ in jax.tree_util.tree_leaves_with_path(params)]
 
 
 def matches(pattern: str, path: str) -> bool:
