@@ -19,12 +19,11 @@ import dataclasses
 import jax.numpy as jnp
 
 from fedjax_alg.algorithms import composed, diversified, fedavg, fedopt
-from fedjax_alg.algorithms.common import local_rate, weights
+from fedjax_alg.algorithms.common import local_rate, local_sgd, weights
 from fedjax_alg.base import Algorithm, Array, builder, MapClients, Model
 from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
-from fedjax_alg.client.sgd import sgd_update
+from fedjax_alg.client.optimizers import ClientOptimizer
 from fedjax_alg.conditions import only
 from fedjax_alg.exchange import exchange_of
 from fedjax_alg.exchange.aggregation import Aggregation
@@ -126,9 +125,8 @@ def fedasync(
   cohort has participants.
   """
   return compose_buffered(
-      model, sgd_update(model, hparams, hparams.client_lr, hparams.mu,
-                        local_optimizer(hparams)),
-      steps.average(hparams.mixing), staleness=staleness_factors(hparams),
+      model, local_sgd(model, hparams), steps.average(hparams.mixing),
+      staleness=staleness_factors(hparams),
       concurrency=hparams.concurrency, one_by_one=True,
       map_clients=map_clients, exchange=exchange_of(hparams))
 
