@@ -7,41 +7,24 @@ A run:
   result = fa.run("ga_fsvrg", fed, cohort_size=12, rounds=60, seeds=3)
 """
 
-from fedjax_alg.base import Algorithm
-from fedjax_alg.base import ClientData
-from fedjax_alg.base import Cohort
-from fedjax_alg.base import FedSpec
-from fedjax_alg.base import Model
-from fedjax_alg.base import RoundAux
-from fedjax_alg.base import RoundCost
-from fedjax_alg.base import Shard
+from fedjax_alg.base import Algorithm, ClientData, Cohort, FedSpec, Model
+from fedjax_alg.base import RoundAux, RoundCost, Shard
 from fedjax_alg.data.arrays import from_arrays
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.data.federation import federate
-from fedjax_alg.data.federation import Federation
-from fedjax_alg.data.gathered import from_dataframe
-from fedjax_alg.data.gathered import from_hf
-from fedjax_alg.data.gathered import from_torch
+from fedjax_alg.data.federation import federate, Federation
+from fedjax_alg.data.gathered import from_dataframe, from_hf, from_torch
 from fedjax_alg.engine.evaluate import confusion
 from fedjax_alg.engine.processes import distributed
 from fedjax_alg.engine.sharding import start
 from fedjax_alg.errors import OptionError
-from fedjax_alg.runs.api import run
-from fedjax_alg.runs.api import steps
-from fedjax_alg.runs.compare import compare
-from fedjax_alg.runs.compare import Comparison
-from fedjax_alg.runs.gradient_tuning import GradientTuning
-from fedjax_alg.runs.gradient_tuning import tune_by_gradient
-from fedjax_alg.runs.hypergradient import hypergradient
-from fedjax_alg.runs.hypergradient import Hypergradient
-from fedjax_alg.runs.play import NonFiniteError
-from fedjax_alg.runs.play import Step
+from fedjax_alg.runs.api import run, steps
+from fedjax_alg.runs.compare import compare, Comparison
+from fedjax_alg.runs.gradient_tuning import GradientTuning, tune_by_gradient
+from fedjax_alg.runs.hypergradient import hypergradient, Hypergradient
+from fedjax_alg.runs.play import NonFiniteError, Step
 from fedjax_alg.runs.progress import progress_bar
-from fedjax_alg.runs.result import load_run
-from fedjax_alg.runs.result import RunFolderError
-from fedjax_alg.runs.result import RunResult
-from fedjax_alg.runs.sweep import Sweep
-from fedjax_alg.runs.sweep import sweep
+from fedjax_alg.runs.result import load_run, RunFolderError, RunResult
+from fedjax_alg.runs.sweep import Sweep, sweep
 from fedjax_alg.runs.tensorboard import tensorboard
 from fedjax_alg.tasks import Task
 

@@ -14,11 +14,12 @@ from collections.abc import Callable, Mapping
 import functools
 import inspect
 import re
-from typing import Any, cast, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, cast, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 
+from fedjax_alg import split
 from fedjax_alg.hparams import validate
 
 Array = jax.Array
@@ -27,6 +28,8 @@ Key = jax.Array
 #: A pytree of float32 arrays. ``[K, ...]`` means that every leaf has axis K.
 Params = Any
 State = TypeVar("State")
+#: Code for one client, or that writes what it keeps.
+Fn = Callable[..., Any]
 #: What a participant sends or receives besides the model: a number of vectors
 #: of P floats, which may be a fraction, or a function P -> bytes.
 Traffic = float | Callable[[int], int]
@@ -303,12 +306,13 @@ class RoundAux(NamedTuple):
   times: RoundTimes | None = None
 
 
-class MapClients(Protocol):
-  """How client code is mapped over the slots of a cohort (engine.clients)."""
+class MapClients:
+  """How client code is mapped over the slots of a cohort (engine.clients).
 
-  def __call__(
-      self, fn: Callable[..., Any], shared: Any, shards: Shard, *args: Any
-  ) -> Any:
+  ``update`` and ``total`` are those of a map; the others follow from them.
+  """
+
+  def __call__(self, fn: Fn, shared: Any, shards: Shard, *args: Any) -> Any:
     """Stacks ``fn(shared, shard, *arg_of_slot)`` over slots.
 
     Args:
@@ -323,9 +327,13 @@ class MapClients(Protocol):
       The pytree that ``fn`` returns, each leaf with a leading axis [S].
     """
 
+    def adds_nothing(*args):
+      return (), fn(*args)
+
+    return self.reduce(adds_nothing, (), shared, shards, *args)[1]
+
   def reduce(
-      self, fn: Callable[..., Any], weights: Any, shared: Any,
-      shards: Shard, *args: Any
+      self, fn: Fn, weights: Any, shared: Any, shards: Shard, *args: Any
   ) -> tuple[Any, Any]:
     """Sums a part of what ``fn`` returns over slots, and stacks the rest.
 
@@ -349,8 +357,15 @@ class MapClients(Protocol):
       axis, or [K, ...]; and ``stacked`` with a leading axis [S].
     """
 
+    def keeps_nothing(shared, shard, rows, *args):
+      return rows, *fn(shared, shard, *args)
+
+    return self.update(
+        keeps_nothing, split.set_rows, (), jnp.zeros_like(shards.size), weights,
+        shared, shards, *args)[1:]
+
   def update(
-      self, fn: Callable[..., Any], write: Callable[..., Any], table: Any,
+      self, fn: Fn, write: Fn, table: Any,
       places: Array, weights: Any, shared: Any, shards: Shard, *args: Any
   ) -> tuple[Any, Any, Any]:
     """``reduce`` in which every client also changes its rows of a table.
@@ -376,9 +391,10 @@ class MapClients(Protocol):
     Returns:
       The new table, and what ``reduce`` returns.
     """
+    raise NotImplementedError
 
   def change(
-      self, fn: Callable[..., Any], write: Callable[..., Any], table: Any,
+      self, fn: Fn, write: Fn, table: Any,
       places: Array, shared: Any, shards: Shard, *args: Any
   ) -> tuple[Any, Any]:
     """``__call__`` in which every client also changes its rows of a table.
@@ -395,6 +411,18 @@ class MapClients(Protocol):
     Returns:
       The new table, and ``stacked`` with a leading axis [S].
     """
+    if not split.within(table):
+      written, stacked = self(
+          fn, shared, shards, split.rows(table, places), *args)
+      return write(table, places, written), stacked
+
+    def adds_nothing(*args):
+      written, stacked = fn(*args)
+      return written, (), stacked
+
+    table, _, stacked = self.update(
+        adds_nothing, write, table, places, (), shared, shards, *args)
+    return table, stacked
 
   def keep(self, table: Any) -> Any:
     """Shares a table of all clients out over the processes of the run.
@@ -406,11 +434,11 @@ class MapClients(Protocol):
       The table, of which each process holds the rows of its own clients
       (``split.Split``); ``table`` itself in a run of one process.
     """
+    return table
 
   def total(
-      self, fn: Callable[..., Any], zero: Callable[[], Any], shared: Any,
-      shards: Shard, *args: Any,
-      psum: Callable[[Any, str], Any] = jax.lax.psum
+      self, fn: Fn, zero: Callable[[], Any], shared: Any,
+      shards: Shard, *args: Any, psum: Callable[[Any, str], Any] = jax.lax.psum
   ) -> Any:
     """Sums over slots without storing a result for each slot.
 
@@ -430,6 +458,7 @@ class MapClients(Protocol):
     Returns:
       The total over all slots.
     """
+    raise NotImplementedError
 
 
 class Algorithm(NamedTuple, Generic[State]):
@@ -472,7 +501,6 @@ class Algorithm(NamedTuple, Generic[State]):
 
 def no_setup(state: State, everyone: Cohort, key: Key) -> State:
   """The ``setup`` of an algorithm that needs no initialisation from data."""
-  del everyone, key
   return state
 
 
@@ -489,7 +517,6 @@ def shared_client_params(
   """
 
   def client_params(state, client_id, shard, key):
-    del client_id, shard, key
     return jax.tree.map(lambda leaf: leaf[0], global_params(state))
 
   return client_params

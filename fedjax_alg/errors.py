@@ -1,6 +1,6 @@
 """The error for an option, an argument or a file that cannot be used."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 import difflib
 import os
 import re
@@ -180,3 +180,38 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
   """
   found = closest(name, names)
   return f", did you mean {found!r}?" if found else ""
+
+
+def check_one_of(said: str, value: Any, allowed: Collection[str]) -> None:
+  """Refuses a value that is none of those allowed.
+
+  Args:
+    said: how the message names the value.
+    value: the value.
+    allowed: those that are allowed.
+
+  Raises:
+    OptionError: it is none of them.
+  """
+  if value not in allowed:
+    raise OptionError(f"{said}: must be one of {', '.join(allowed)}")
+
+
+def check_known(
+    name: str, value: Any, known: Collection[Any], more: str = "") -> None:
+  """Refuses a value of an option that is no known name.
+
+  Args:
+    name: the option.
+    value: its value.
+    known: the known names.
+    more: what else it may be, for the message.
+
+  Raises:
+    OptionError: it is none of them; the message says what was meant, if that
+      can be told.
+  """
+  if value not in known:
+    raise OptionError(
+        f"`{name}`={value}: unknown{did_you_mean(str(value), known)} (one of "
+        f"{', '.join(map(str, known))}{more})")

@@ -23,7 +23,7 @@ import jax
 import numpy as np
 
 from fedjax_alg.conditions import Condition, is_zero, why_not
-from fedjax_alg.errors import did_you_mean, OptionError
+from fedjax_alg.errors import check_known, OptionError
 
 #: The largest seed: JAX makes its keys from 32 bits.
 MAX_SEED = 2 ** 32 - 1
@@ -38,18 +38,11 @@ HParams = TypeVar("HParams")
 def hyper(
     default: Any,
     help: str,  # pylint: disable=redefined-builtin
-    *,
-    source: str = "",
-    minimum: float | None = None,
-    above: float | None = None,
-    maximum: float | None = None,
-    below: float | None = None,
-    choices: tuple[str, ...] | None = None,
-    when: Condition | None = None,
-    traced: bool | None = None,
-    neutral: float | None = None,
-    later: bool = False,
-) -> Any:
+    *, source: str = "", minimum: float | None = None,
+    above: float | None = None, maximum: float | None = None,
+    below: float | None = None, choices: tuple[str, ...] | None = None,
+    when: Condition | None = None, traced: bool | None = None,
+    neutral: float | None = None, later: bool = False) -> Any:
   """Makes a dataclass field that carries its documentation and its range.
 
   Args:
@@ -93,9 +86,23 @@ def hyper(
       neutral=neutral, later=later))
 
 
+def like(options: Any, name: str, **changes: Any) -> Any:
+  """The field ``name`` of other options, with some of its metadata changed."""
+  field = options.__dataclass_fields__[name]
+  return dataclasses.field(
+      default=field.default, metadata={**field.metadata, **changes})
+
+
 def at_later_default(field: dataclasses.Field, value: Any) -> bool:
   """Whether a field has its default and came after runs had been saved."""
   return bool(field.metadata.get("later")) and value == field.default
+
+
+#: Limits of a field: their words, and which values are beyond them.
+_LIMITS = (("minimum", "at least", operator.lt),
+           ("above", "more than", operator.le),
+           ("maximum", "at most", operator.gt),
+           ("below", "less than", operator.ge))
 
 
 def _number(value: float) -> str:
@@ -112,8 +119,7 @@ def allowed(field: dataclasses.Field) -> str:
     The range; empty if every value is allowed.
   """
   meta, parts = field.metadata, []
-  for key, word in (("minimum", "at least"), ("above", "more than"),
-                    ("maximum", "at most"), ("below", "less than")):
+  for key, word, _ in _LIMITS:
     if meta.get(key) is not None:
       parts.append(f"{word} {_number(meta[key])}")
   if meta.get("choices"):
@@ -229,13 +235,9 @@ def validate(hparams: Any) -> None:
       continue  # None: not given; tuple: checked elsewhere; tracer: not known
     if not isinstance(value, (str, int)) and not np.isfinite(value):
       raise OptionError(f"`{field.name}`={value}: must be finite")
-    bad = (
-        (meta.get("minimum") is not None and value < meta["minimum"])
-        or (meta.get("above") is not None and value <= meta["above"])
-        or (meta.get("maximum") is not None and value > meta["maximum"])
-        or (meta.get("below") is not None and value >= meta["below"])
-        or (meta.get("choices") and value not in meta["choices"]))
-    if bad:
+    if (meta.get("choices") and value not in meta["choices"]) or any(
+        meta.get(key) is not None and beyond(value, meta[key])
+        for key, _, beyond in _LIMITS):
       raise OptionError(f"`{field.name}`={value}: must be {allowed(field)}")
 
 
@@ -339,10 +341,8 @@ def place(name: str, value: Any, count: int, what: str = "") -> int:
   return found
 
 
-@functools.cache
-def _hints(options: Any) -> dict[str, Any]:
-  """The annotations of a dataclass; resolving them takes milliseconds."""
-  return typing.get_type_hints(options)
+#: The annotations of a dataclass; resolving them takes milliseconds.
+_hints = functools.cache(typing.get_type_hints)
 
 
 def typed(options: HParams) -> HParams:
@@ -375,9 +375,6 @@ def check_options(options: Any) -> None:
   """
   for field in dataclasses.fields(options):
     value, choices = getattr(options, field.name), field.metadata["choices"]
-    if choices and value is not None and value not in choices:
-      raise OptionError(
-          f"`{field.name}`={value}: unknown"
-          f"{did_you_mean(str(value), choices)} (one of "
-          f"{', '.join(map(str, choices))})")
+    if choices and value is not None:
+      check_known(field.name, value, choices)
   validate(options)

@@ -172,23 +172,21 @@ def _of_file(
   # objects of the old one stay what they are.
   name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
   name = f"{name}_{digest[:8]}"
-  if name in sys.modules:
-    return sys.modules[name], Source(
-        str(path), _with_helpers(path, digest, said))
-  spec = importlib.util.spec_from_file_location(name, path)
-  assert spec is not None and spec.loader is not None
-  module = importlib.util.module_from_spec(spec)
-  _importable(str(path.parent))
-  sys.modules[name] = module  # annotations of dataclasses are looked up here
-  try:
-    spec.loader.exec_module(module)
-  except KeyboardInterrupt:
-    del sys.modules[name]
-    raise
-  except BaseException as error:  # whatever the user's code raises
-    del sys.modules[name]
-    raise OptionError(f"{said}: {_failure(error, str(path))}") from error
-  return module, Source(str(path), _with_helpers(path, digest, said))
+  if name not in sys.modules:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    _importable(str(path.parent))
+    sys.modules[name] = module  # annotations of dataclasses are looked up here
+    try:
+      spec.loader.exec_module(module)
+    except BaseException as error:  # whatever the user's code raises
+      del sys.modules[name]
+      if isinstance(error, KeyboardInterrupt):
+        raise
+      raise OptionError(f"{said}: {_failure(error, str(path))}") from error
+  return sys.modules[name], Source(
+      str(path), _with_helpers(path, digest, said))
 
 
 def _imported(path: pathlib.Path) -> list[ModuleType]:

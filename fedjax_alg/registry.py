@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterable, Mapping
 import dataclasses
+import functools
 import types
+import typing
 from typing import Any, NamedTuple
 
 from fedjax_alg import own
@@ -87,6 +89,7 @@ _NO_BARRIER = "its server waits for nobody"
 #: One model down and one up; and with an anchor gradient before.
 _PLAIN = expected.vectors(1, 1)
 _ANCHORED = expected.vectors(2, 2, 2, passes=1, steps=2)
+_TWICE_ANCHORED = expected.vectors(3, 2, 2, passes=1, steps=2)
 #: What methods with groups of clients decide.
 _GROUPS = "who belongs to which group is decided by comparisons"
 
@@ -110,12 +113,21 @@ def _composed_jumps(hparams: Any) -> str:
 #: The step of FSVRG's family is client_lr / n_i.
 _SLOW = {"client_lr": 1.0}
 
+
+def _entry(
+    build: Any, label: str, paper: str, ledger: Ledger = _PLAIN, **more: Any
+) -> Entry:
+  """The entry of a builder, whose annotation names its hyper-parameters."""
+  return Entry(typing.get_type_hints(build)["hparams"], build, label, paper,
+               ledger=ledger, **more)
+
+
+_grouped = functools.partial(_entry, nonsmooth_because=_always(_GROUPS))
+
 ALGORITHMS: dict[str, Entry] = {
-    "fedavg": Entry(fedavg.FedAvgHParams, fedavg.fedavg, "FedAvg",
-                    "McMahan et al., AISTATS 2017",
-                    ledger=_PLAIN),
-    **{name: Entry(
-        fedavg.FedAvgHParams, fedavg.fedavg, label, paper, ledger=_PLAIN,
+    "fedavg": _entry(fedavg.fedavg, "FedAvg", "McMahan et al., AISTATS 2017"),
+    **{name: _entry(
+        fedavg.fedavg, label, paper,
         options={"roles": roles, "personal_when": when, **more})
        for name, label, paper, roles, when, more in (
            ("fedper", "FedPer", "Arivazhagan et al., arXiv:1912.00818",
@@ -128,163 +140,120 @@ ALGORITHMS: dict[str, Entry] = {
             ("personal:last",), "evaluation", {}),
            ("fedbn", "FedBN", "Li et al., ICLR 2021",
             ("personal:norm",), "together", {"model_state": "local"}))},
-    "fedprox": Entry(fedavg.FedProxHParams, fedavg.fedprox, "FedProx",
-                     "Li et al., MLSys 2020", keeps_partial_work=True,
-                     ledger=_PLAIN),
-    "fedavgm": Entry(fedopt.FedAvgMHParams, fedopt.fedavgm, "FedAvgM",
-                     "Hsu et al., arXiv:1909.06335",
-                     ledger=_PLAIN),
-    "fedadagrad": Entry(fedopt.FedAdagradHParams, fedopt.fedadagrad,
-                        "FedAdagrad", _FEDOPT, ledger=_PLAIN),
-    "fedyogi": Entry(fedopt.FedAdamHParams, fedopt.fedyogi, "FedYogi",
-                     _FEDOPT, ledger=_PLAIN),
-    "fedadam": Entry(fedopt.FedAdamHParams, fedopt.fedadam, "FedAdam",
-                     _FEDOPT, ledger=_PLAIN),
-    "fsvrg": Entry(fsvrg.FSVRGHParams, fsvrg.fsvrg, "FSVRG",
-                   "Konecny et al., arXiv:1610.02527",
-                   ledger=_ANCHORED,
-                   test_hparams=_SLOW),
-    "ma_fsvrg": Entry(diversified.DiversifiedHParams, diversified.ma_fsvrg,
-                      "MA-FSVRG", _DIVERSIFIED,
-                      ledger=expected.of_k_models(0),
-                      test_hparams=_SLOW,
-                      nonsmooth_because=_k_models),
-    "ga_fsvrg": Entry(diversified.GAHParams, diversified.ga_fsvrg,
-                      "GA-FSVRG", _DIVERSIFIED,
-                      ledger=expected.of_k_models(1),
-                      test_hparams={**_SLOW, "gradient_step": 0.1},
-                      nonsmooth_because=_k_models),
-    "cfsvrg": Entry(conjugate.CFSVRGHParams, conjugate.cfsvrg, "CFSVRG",
-                    _CONJUGATE,
-                    ledger=expected.vectors(3, 2, 2, passes=1, steps=2),
-                    test_hparams=_SLOW),
-    "clsfsvrg": Entry(conjugate.CLSFSVRGHParams, conjugate.clsfsvrg,
-                      "CLSFSVRG", _CONJUGATE,
-                      needs_validation=lambda hparams: True,
-                      ledger=expected.vectors(3, 2, 2, passes=1, steps=2),
-                      test_hparams=_SLOW,
-                      nonsmooth_because=_always(_SEARCH)),
-    "scaffold": Entry(scaffold.ScaffoldHParams, scaffold.scaffold, "SCAFFOLD",
-                      "Karimireddy et al., ICML 2020",
-                      ledger=expected.vectors(2, 2)),
-    "mime": Entry(mime.MimeHParams, mime.mime, "Mime", _MIME,
-                  ledger=_ANCHORED),
-    "mime_lite": Entry(mime.MimeHParams, mime.mime_lite, "MimeLite", _MIME,
-                       ledger=_PLAIN),
-    "mime_svrg": Entry(mime.MimeSVRGHParams, mime.mime_svrg, "MimeSVRG",
-                       _MIME,
-                       ledger=_ANCHORED),
-    "losac": Entry(losac.LosacHParams, losac.losac, "LoSAC",
-                   "Chen et al., ACM TKDD 2023; reconstructed",
-                   ledger=expected.vectors(2, 2)),
-    "fednova": Entry(fednova.FedNovaHParams, fednova.fednova, "FedNova",
-                     "Wang et al., NeurIPS 2020", caution=fednova.caution,
-                     keeps_partial_work=True,
-                     ledger=_PLAIN,
-                     test_hparams={"mu": 0.1, "client_momentum": 0.5}),
-    "feddyn": Entry(feddyn.FedDynHParams, feddyn.feddyn, "FedDyn",
-                    "Acar et al., ICLR 2021",
-                    no_compression_because="h is the mean of all clients' "
-                    "linear terms, so updates are sent whole",
-                    ledger=_PLAIN),
-    "per_fedavg": Entry(per_fedavg.PerFedAvgHParams, per_fedavg.per_fedavg,
-                        "PFedAvg", "Fallah et al., NeurIPS 2020",
-                        adapts=True,
-                        ledger=expected.vectors(1, 1, batches=2)),
-    "fedgroup": Entry(fedgroup.FedGroupHParams, fedgroup.fedgroup, "FedGroup",
-                      _FEDGROUP, pairwise_clients=fedgroup.compared,
-                      ledger=_PLAIN,
-                      nonsmooth_because=_always(_GROUPS)),
-    "fedgrouprox": Entry(fedgroup.FedGrouProxHParams, fedgroup.fedgrouprox,
-                         "FedGrouProx", _FEDGROUP,
-                         pairwise_clients=fedgroup.compared, ledger=_PLAIN,
-                         nonsmooth_because=_always(_GROUPS)),
-    "ifca": Entry(ifca.IFCAHParams, ifca.ifca, "IFCA",
-                  "Ghosh et al., NeurIPS 2020",
-                  ledger=expected.preferred,
-                  nonsmooth_because=_always(_GROUPS)),
-    "fesem": Entry(fesem.FeSEMHParams, fesem.fesem, "FeSEM",
-                   "Xie et al., arXiv:2005.01026",
-                   ledger=_PLAIN,
-                   nonsmooth_because=_always(_GROUPS)),
-    "cfl": Entry(cfl.CFLHParams, cfl.cfl, "CFL",
-                 "Sattler et al., IEEE TNNLS 2020",
-                 pairwise_clients=lambda hparams, num_clients: num_clients * (
-                     hparams.max_groups > 1),
-                 ledger=_PLAIN,
-                 nonsmooth_because=_always(_GROUPS)),
-    "flhc": Entry(flhc.FLHCHParams, flhc.flhc, "FL+HC",
-                  "Briggs et al., IJCNN 2020",
-                  pairwise_clients=lambda hparams, num_clients: num_clients,
-                  ledger=_PLAIN,
-                  nonsmooth_because=_always(_GROUPS)),
-    "fedacnnl": Entry(
-        fedacnnl.FedACnnLHParams, fedacnnl.fedacnnl, "FedACnnL", _ANALYTIC,
+    "fedprox": _entry(fedavg.fedprox, "FedProx", "Li et al., MLSys 2020",
+                      keeps_partial_work=True),
+    "fedavgm": _entry(
+        fedopt.fedavgm, "FedAvgM", "Hsu et al., arXiv:1909.06335"),
+    "fedadagrad": _entry(fedopt.fedadagrad, "FedAdagrad", _FEDOPT),
+    "fedyogi": _entry(fedopt.fedyogi, "FedYogi", _FEDOPT),
+    "fedadam": _entry(fedopt.fedadam, "FedAdam", _FEDOPT),
+    "fsvrg": _entry(fsvrg.fsvrg, "FSVRG", "Konecny et al., arXiv:1610.02527",
+                    _ANCHORED, test_hparams=_SLOW),
+    "ma_fsvrg": _entry(
+        diversified.ma_fsvrg, "MA-FSVRG", _DIVERSIFIED, expected.of_k_models(0),
+        test_hparams=_SLOW, nonsmooth_because=_k_models),
+    "ga_fsvrg": _entry(
+        diversified.ga_fsvrg, "GA-FSVRG", _DIVERSIFIED, expected.of_k_models(1),
+        test_hparams={**_SLOW, "gradient_step": 0.1},
+        nonsmooth_because=_k_models),
+    "cfsvrg": _entry(conjugate.cfsvrg, "CFSVRG", _CONJUGATE, _TWICE_ANCHORED,
+                     test_hparams=_SLOW),
+    "clsfsvrg": _entry(
+        conjugate.clsfsvrg, "CLSFSVRG", _CONJUGATE, _TWICE_ANCHORED,
+        needs_validation=lambda hparams: True, test_hparams=_SLOW,
+        nonsmooth_because=_always(_SEARCH)),
+    "scaffold": _entry(
+        scaffold.scaffold, "SCAFFOLD", "Karimireddy et al., ICML 2020",
+        expected.vectors(2, 2)),
+    "mime": _entry(mime.mime, "Mime", _MIME, _ANCHORED),
+    "mime_lite": _entry(mime.mime_lite, "MimeLite", _MIME),
+    "mime_svrg": _entry(mime.mime_svrg, "MimeSVRG", _MIME, _ANCHORED),
+    "losac": _entry(
+        losac.losac, "LoSAC", "Chen et al., ACM TKDD 2023; reconstructed",
+        expected.vectors(2, 2)),
+    "fednova": _entry(
+        fednova.fednova, "FedNova", "Wang et al., NeurIPS 2020",
+        caution=fednova.caution, keeps_partial_work=True,
+        test_hparams={"mu": 0.1, "client_momentum": 0.5}),
+    "feddyn": _entry(
+        feddyn.feddyn, "FedDyn", "Acar et al., ICLR 2021",
+        no_compression_because="h is the mean of all clients' linear terms, so "
+        "updates are sent whole"),
+    "per_fedavg": _entry(
+        per_fedavg.per_fedavg, "PFedAvg", "Fallah et al., NeurIPS 2020",
+        expected.vectors(1, 1, batches=2), adapts=True),
+    "fedgroup": _grouped(fedgroup.fedgroup, "FedGroup", _FEDGROUP,
+                         pairwise_clients=fedgroup.compared),
+    "fedgrouprox": _grouped(fedgroup.fedgrouprox, "FedGrouProx", _FEDGROUP,
+                            pairwise_clients=fedgroup.compared),
+    "ifca": _grouped(
+        ifca.ifca, "IFCA", "Ghosh et al., NeurIPS 2020", expected.preferred),
+    "fesem": _grouped(fesem.fesem, "FeSEM", "Xie et al., arXiv:2005.01026"),
+    "cfl": _grouped(
+        cfl.cfl, "CFL", "Sattler et al., IEEE TNNLS 2020",
+        pairwise_clients=lambda hparams, num_clients: num_clients * (
+            hparams.max_groups > 1)),
+    "flhc": _grouped(
+        flhc.flhc, "FL+HC", "Briggs et al., IJCNN 2020",
+        pairwise_clients=lambda hparams, num_clients: num_clients),
+    "fedacnnl": _entry(
+        fedacnnl.fedacnnl, "FedACnnL", _ANALYTIC, expected.closed_form(),
         all_clients=True, rounds=fedacnnl.num_rounds,
         nonfinite=_SINGULAR + "`ridge` more than 0",
-        no_compression_because=_SUMS, ledger=expected.closed_form()),
-    "pfedacnnl": Entry(
-        fedacnnl.PFedACnnLHParams, fedacnnl.pfedacnnl, "pFedACnnL", _ANALYTIC,
-        all_clients=True, adapts=True, rounds=fedacnnl.num_rounds,
-        nonfinite=_SINGULAR + "`ridge` more than 0",
-        no_compression_because=_SUMS, ledger=expected.closed_form(grouped=1)),
-    "afl": Entry(afl.AFLHParams, afl.afl, "AFL",
-                 "analytic FL, He et al., CVPR 2025; agnostic FL is "
-                 "`client_weights`=agnostic",
-                 all_clients=True, rounds=afl.num_rounds,
-                 nonfinite=_SINGULAR + "`remove_ridge` false and "
-                 "`client_ridge` more than 0", no_compression_because=_SUMS,
-                 ledger=expected.closed_form(bias=0)),
-    "fedzo": Entry(fedzo.FedZOHParams, fedzo.fedzo, "FedZO",
-                   "Fang et al., IEEE TSP 2022", caution=fedzo.caution,
-                   ledger=expected.vectors(1, 1, steps=0)),
-    "baffle": Entry(baffle.BaffleHParams, baffle.baffle, "BAFFLE",
-                    "Feng et al., ECCV 2024", caution=baffle.caution,
-                    no_compression_because="it sends loss differences or "
-                    "estimates of a gradient, not updates (see `uplink`)",
-                    ledger=lambda r: Expected(
-                        3 * r.params, 3 * r.hparams.directions, 3, 0)),
-    "pfedme": Entry(pfedme.PFedMeHParams, pfedme.pfedme, "pFedMe",
-                    "Dinh et al., NeurIPS 2020", adapts=True,
-                    caution=pfedme.caution,
-                    ledger=lambda r: Expected(
-                        r.params, r.params, 1,
-                        r.hparams.inner_steps * r.read(1)),
-                    test_hparams={"client_lr": 0.3}),
-    "pfedzo": Entry(pfedme.PFedZOHParams, pfedme.pfedzo, "pFedZO",
-                    "Chen et al., ICPP 2024; reconstructed", adapts=True,
-                    caution=pfedme.caution_zo,
-                    ledger=expected.vectors(1, 1, steps=0),
-                    test_hparams={"client_lr": 0.3}),
-    "ditto": Entry(ditto.DittoHParams, ditto.ditto, "Ditto",
-                   "Li et al., ICML 2021", adapts=True, caution=ditto.caution,
-                   ledger=expected.vectors(1, 1, steps=2)),
-    "apfl": Entry(apfl.APFLHParams, apfl.apfl, "APFL",
-                  "Deng et al., arXiv:2003.13461",
-                  ledger=expected.vectors(1, 1, steps=2)),
-    "composed": Entry(
-        composed.ComposedHParams, composed.composed, "composed",
-        "any `client_update` with any `server`",
+        no_compression_because=_SUMS),
+    "pfedacnnl": _entry(
+        fedacnnl.pfedacnnl, "pFedACnnL", _ANALYTIC,
+        expected.closed_form(grouped=1), all_clients=True, adapts=True,
+        rounds=fedacnnl.num_rounds, nonfinite=_SINGULAR + "`ridge` more than 0",
+        no_compression_because=_SUMS),
+    "afl": _entry(
+        afl.afl, "AFL", "analytic FL, He et al., CVPR 2025; agnostic FL is "
+        "`client_weights`=agnostic", expected.closed_form(bias=0),
+        all_clients=True, rounds=afl.num_rounds, nonfinite=_SINGULAR
+        + "`remove_ridge` false and `client_ridge` more than 0",
+        no_compression_because=_SUMS),
+    "fedzo": _entry(fedzo.fedzo, "FedZO", "Fang et al., IEEE TSP 2022",
+                    expected.vectors(1, 1, steps=0), caution=fedzo.caution),
+    "baffle": _entry(
+        baffle.baffle, "BAFFLE", "Feng et al., ECCV 2024",
+        lambda r: Expected(3 * r.params, 3 * r.hparams.directions, 3, 0),
+        caution=baffle.caution,
+        no_compression_because="it sends loss differences or estimates of a "
+        "gradient, not updates (see `uplink`)"),
+    "pfedme": _entry(
+        pfedme.pfedme, "pFedMe", "Dinh et al., NeurIPS 2020",
+        lambda r: Expected(
+            r.params, r.params, 1, r.hparams.inner_steps * r.read(1)),
+        adapts=True, caution=pfedme.caution, test_hparams={"client_lr": 0.3}),
+    "pfedzo": _entry(
+        pfedme.pfedzo, "pFedZO", "Chen et al., ICPP 2024; reconstructed",
+        expected.vectors(1, 1, steps=0), adapts=True, caution=pfedme.caution_zo,
+        test_hparams={"client_lr": 0.3}),
+    "ditto": _entry(
+        ditto.ditto, "Ditto", "Li et al., ICML 2021",
+        expected.vectors(1, 1, steps=2), adapts=True, caution=ditto.caution),
+    "apfl": _entry(apfl.apfl, "APFL", "Deng et al., arXiv:2003.13461",
+                   expected.vectors(1, 1, steps=2)),
+    "composed": _entry(
+        composed.composed, "composed", "any `client_update` with any `server`",
+        expected.preferred,
         needs_validation=lambda hparams: hparams.server == "cg_line_search",
-        ledger=expected.preferred,
-        test_hparams={"gradient_step": 0.1},
-        nonsmooth_because=_composed_jumps),
-    "fedasync": Entry(asynchronous.FedAsyncHParams, asynchronous.fedasync,
-                      "FedAsync", "Xie et al., arXiv:1903.03934",
-                      keeps_partial_work=True, no_deadline=_NO_BARRIER,
-                      ledger=_PLAIN, test_hparams=_ANYBODY),
-    "fedbuff": Entry(asynchronous.FedBuffHParams, asynchronous.fedbuff,
-                     "FedBuff", "Nguyen et al., AISTATS 2022",
-                     keeps_partial_work=True, no_deadline=_NO_BARRIER,
-                     ledger=_PLAIN, test_hparams=_ANYBODY),
-    "central": Entry(references.CentralHParams, references.central,
-                     "pooled optimum", "reference", True,
-                     no_compression_because="nothing is sent",
-                     ledger=expected.vectors(0, 0, 0, passes=1, steps=0)),
-    "local": Entry(references.LocalHParams, references.local,
-                   "each client alone", "reference",
-                   no_compression_because="nothing is sent",
-                   ledger=expected.vectors(0, 0, 0)),
+        test_hparams={"gradient_step": 0.1}, nonsmooth_because=_composed_jumps),
+    "fedasync": _entry(
+        asynchronous.fedasync, "FedAsync", "Xie et al., arXiv:1903.03934",
+        keeps_partial_work=True, no_deadline=_NO_BARRIER,
+        test_hparams=_ANYBODY),
+    "fedbuff": _entry(
+        asynchronous.fedbuff, "FedBuff", "Nguyen et al., AISTATS 2022",
+        keeps_partial_work=True, no_deadline=_NO_BARRIER,
+        test_hparams=_ANYBODY),
+    "central": _entry(
+        references.central, "pooled optimum", "reference",
+        expected.vectors(0, 0, 0, passes=1, steps=0), all_clients=True,
+        no_compression_because="nothing is sent"),
+    "local": _entry(
+        references.local, "each client alone", "reference",
+        expected.vectors(0, 0, 0), no_compression_because="nothing is sent"),
 }
 
 

@@ -84,6 +84,11 @@ def _settled_jvp(primals, tangents):
   return x, jnp.where((x == 0) & jnp.isnan(dx), jnp.zeros_like(dx), dx)
 
 
+def subtract_one(tree: Params, one: Params) -> Params:
+  """The difference of each slot [S, ...] and ``one`` [...]."""
+  return jax.tree.map(lambda all, one: all - one[None], tree, one)
+
+
 def squared_norm(tree: Params) -> Array:
   """Computes the sum of the squares of all entries, [] float32."""
   return dot(tree, tree)
@@ -286,8 +291,7 @@ def where_slots(chosen: Array, a: Params, b: Params) -> Params:
   Returns:
     Leaves [S, ...].
   """
-  return jax.tree.map(
-      lambda x, y: jnp.where(_per_slot(chosen, x), x, y), a, b)
+  return jax.tree.map(lambda x, y: jnp.where(_per_slot(chosen, x), x, y), a, b)
 
 
 def to_matrix(tree: Params) -> tuple[Array, Callable[[Array], Params]]:

@@ -52,7 +52,6 @@ def num_rounds(hparams: AFLHParams, num_layers: int) -> int:
   Raises:
     OptionError: the model has more than one layer.
   """
-  del hparams
   if num_layers != 1:
     raise OptionError(f"`algorithm`=afl: fits one layer on features, the model "
                      f"has {num_layers} (use `model`=softmax)")

@@ -142,7 +142,6 @@ def apfl(
   algorithm = averaging(model, _update(model, hparams), hparams, map_clients)
 
   def client_params(state, client_id, shard, key):
-    del shard, key
     table, shared = state.own_memory, trees.index(state.models, 0)
     personal, weight, met = trees.rows(table, client_id)
     met = met & (client_id < trees.num_rows(table.met))

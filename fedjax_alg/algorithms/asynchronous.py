@@ -15,22 +15,20 @@ its server take any step along the mean update; as printed they are SGD and
 
 from collections.abc import Callable
 import dataclasses
-from typing import Any
 
 import jax.numpy as jnp
 
 from fedjax_alg.algorithms import composed, diversified, fedavg, fedopt
-from fedjax_alg.algorithms.common import local_rate, weights
+from fedjax_alg.algorithms.common import local_rate, local_sgd, weights
 from fedjax_alg.base import Algorithm, Array, builder, MapClients, Model
 from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
-from fedjax_alg.client.sgd import sgd_update
+from fedjax_alg.client.optimizers import ClientOptimizer
 from fedjax_alg.conditions import only
 from fedjax_alg.exchange import exchange_of
 from fedjax_alg.exchange.aggregation import Aggregation
 from fedjax_alg.exchange.attacks import Hostility
-from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import hyper, like
 from fedjax_alg.rounds.buffered import BufferedState, compose_buffered
 
 _ASYNC = "Xie et al. section 5.2"
@@ -42,8 +40,7 @@ class Asynchrony:
 
   concurrency: int = hyper(
       0, "number of clients that train at the same time; 0: as many as a round "
-      "has", minimum=0, maximum=100_000,
-      source="M_c, Nguyen et al. section 3")
+      "has", minimum=0, maximum=100_000, source="M_c, Nguyen et al. section 3")
   staleness: str = hyper(
       "polynomial", "factor of the update of a client during whose training "
       "the server has made tau updates: constant = 1, polynomial = "
@@ -77,8 +74,7 @@ def staleness_factors(options: Asynchrony) -> Callable[[Array], Array]:
 class FedAsyncHParams(Asynchrony, ClientOptimizer, Hostility, LocalWork):
   """Hyper-parameters of FedAsync."""
 
-  client_lr: float = local_rate(
-      0.1, "Xie et al. Algorithm 1, worker", "gamma")
+  client_lr: float = local_rate(0.1, "Xie et al. Algorithm 1, worker", "gamma")
   mixing: float = hyper(
       0.6, "alpha, weight of a client's model in the new global model, before "
       "the factor of its staleness", above=0.0, maximum=1.0,
@@ -86,12 +82,6 @@ class FedAsyncHParams(Asynchrony, ClientOptimizer, Hostility, LocalWork):
   mu: float = hyper(
       0.005, "rho, weight of the proximal term (mu/2)||v - w||^2", minimum=0.0,
       source="Xie et al. Algorithm 1, worker", neutral=0.0)
-
-
-def _of_adam(name: str) -> Any:
-  """The same field of the adaptive servers' options."""
-  field = diversified.AdamOptions.__dataclass_fields__[name]
-  return dataclasses.field(default=field.default, metadata=field.metadata)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,12 +105,10 @@ class FedBuffHParams(
   server_lr: float = hyper(
       1.0, "eta_g, learning rate of the server", above=0.0,
       source="Nguyen et al. Algorithm 1")
-  server_momentum: float = hyper(
-      0.9, "momentum of the server's SGD", minimum=0.0, below=1.0,
-      when=only("server", "sgd"))
-  beta1: float = _of_adam("beta1")
-  beta2: float = _of_adam("beta2")
-  eps: float = _of_adam("eps")
+  server_momentum: float = like(composed.ComposedHParams, "server_momentum")
+  beta1: float = like(diversified.AdamOptions, "beta1")
+  beta2: float = like(diversified.AdamOptions, "beta2")
+  eps: float = like(diversified.AdamOptions, "eps")
 
 
 @builder
@@ -137,9 +125,8 @@ def fedasync(
   cohort has participants.
   """
   return compose_buffered(
-      model, sgd_update(model, hparams, hparams.client_lr, hparams.mu,
-                        local_optimizer(hparams)),
-      steps.average(hparams.mixing), staleness=staleness_factors(hparams),
+      model, local_sgd(model, hparams), steps.average(hparams.mixing),
+      staleness=staleness_factors(hparams),
       concurrency=hparams.concurrency, one_by_one=True,
       map_clients=map_clients, exchange=exchange_of(hparams))
 

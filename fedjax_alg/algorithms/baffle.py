@@ -44,7 +44,7 @@ from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
 from fedjax_alg.base import Model, no_setup, Params, RoundAux, RoundCost, Shard
 from fedjax_alg.base import BYTES_PER_FLOAT, round_cost, shared_client_params
-from fedjax_alg.base import builder, Work
+from fedjax_alg.base import builder, num_params, Work
 from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches, objective, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
@@ -73,8 +73,7 @@ class BaffleHParams(zeroth_order.Uplink):
   batch_size: int = hyper(
       32, "examples of each client per step; 0: all its examples", minimum=0)
   directions: int = hyper(
-      100, "K, number of random directions of one gradient estimate",
-      minimum=1)
+      100, "K, number of random directions of one gradient estimate", minimum=1)
   smoothing: float = hyper(
       1e-4, "sigma, standard deviation of a direction's entries", above=0.0)
   scheme: str = hyper(
@@ -85,8 +84,7 @@ class BaffleHParams(zeroth_order.Uplink):
       0.3, "largest absolute entry of a client's estimate; an estimate with a "
       "larger entry is scaled down; 0: no limit", minimum=0.0, neutral=0.0,
       when=only("protocol", "per_client"))
-  server: str = hyper(
-      "adam", "the server's optimiser", choices=("sgd", "adam"))
+  server: str = hyper("adam", "the server's optimiser", choices=("sgd", "adam"))
   server_lr: float = hyper(
       0.01, "learning rate of the server, per step", above=0.0)
   server_momentum: float = hyper(
@@ -104,8 +102,7 @@ class BaffleHParams(zeroth_order.Uplink):
   ema: float = hyper(
       0.995, "decay per round of the averaged weights, which are evaluated; "
       "the first rounds use a smaller decay; 0: evaluate the weights "
-      "themselves",
-      minimum=0.0, below=1.0)
+      "themselves", minimum=0.0, below=1.0)
 
   def work(self) -> LocalWork:
     """The mini-batches that a participant reads in a round."""
@@ -210,7 +207,6 @@ class Baffle:
 
 def _init(
     method: Baffle, params: Params, spec: FedSpec, key: Key) -> BaffleState:
-  del spec, key
   return BaffleState(
       params, params, method.optimiser.init(params), jnp.zeros((), jnp.int32))
 
@@ -224,8 +220,6 @@ def _along_shared(
     The estimate [P] and the clients' losses [S].
   """
   h = method.hparams
-  flat, _ = jax.flatten_util.ravel_pytree(params)
-  chunk = zeroth_order.chunk_size(h.directions)
   weights = participation("examples")(cohort)
   base = jnp.zeros(cohort.ids.shape)
   if h.scheme == "forward":
@@ -239,23 +233,15 @@ def _along_shared(
         method.loss(shard, batches, step), params, base, vectors,
         smoothing=h.smoothing, scheme=h.scheme)
 
-  def add_chunk(c, carry):
-    total, level = carry
-    # Drawn once for all clients: drawing is most of the arithmetic.
-    vectors = zeroth_order.draw(
-        key, chunk * c + jnp.arange(chunk, dtype=jnp.int32), flat.size,
-        "gaussian")
+  def measure(vectors):  # drawn once for all: most of the arithmetic
     change, around = method.map_clients(
         report, (params, step, vectors), cohort.shards, batches, base)
-    change = trees.slot_mean(weights, change)
-    return total + zeroth_order.combine(change, vectors), level + around
+    return trees.slot_mean(weights, change), around
 
-  chunks = h.directions // chunk
-  total, level = jax.lax.fori_loop(
-      jnp.int32(0), jnp.int32(chunks), add_chunk,
-      (jnp.zeros_like(flat), jnp.zeros_like(base)))
-  return total * zeroth_order.factor_of(
-      "gaussian", flat.size, h.directions, h.smoothing), level / chunks
+  losses, vector = zeroth_order.over_directions(
+      measure, jnp.zeros_like(base), key, num_params(params),
+      directions=h.directions, smoothing=h.smoothing, kind="gaussian")
+  return vector, losses
 
 
 def _along_own(
@@ -310,8 +296,7 @@ def _round(
   decay = jnp.minimum(h.ema, (1.0 + t) / (10.0 + t))
   ema = trees.add_scaled(trees.scale(decay, state.ema), 1.0 - decay, params)
   aux = RoundAux(
-      {"loss": losses},
-      {"train_loss": trees.slot_mean(cohort.weight, losses)},
+      {"loss": losses}, {"train_loss": trees.slot_mean(cohort.weight, losses)},
       _cost(h, flat.size, cohort.ids.shape[0]),
       _work(model, h, cohort.shards.size))
   return BaffleState(params, ema, optimiser_state, number), aux

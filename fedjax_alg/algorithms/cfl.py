@@ -31,7 +31,6 @@ from fedjax_alg import grouping, trees
 from fedjax_alg.algorithms.common import in_groups
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
 from fedjax_alg.base import builder, Model, num_params, Params, Shard
-from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.conditions import is_zero, MANY, only
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import clustered
@@ -60,16 +59,13 @@ class CFLHParams(GroupWork):
   gamma_max: float = hyper(
       0.0, "a group is split only if this value is below sqrt((1 - a) / 2), "
       "where a is the largest cosine between members of different halves; 0: "
-      "no such test",
-      minimum=0.0, below=1.0,
-      neutral=0.0, when=_SPLIT,
+      "no such test", minimum=0.0, below=1.0, neutral=0.0, when=_SPLIT,
       source="Sattler et al. Theorem 1; not in the public code")
   linkage: str = hyper(
       "complete", "linkage of the clustering into two halves: single = the "
       "largest cosine between the halves is as small as possible (the paper), "
       "complete = as in the public code",
-      choices=("single", "complete"), source="Sattler et al. (16)",
-      when=_SPLIT)
+      choices=("single", "complete"), source="Sattler et al. (16)", when=_SPLIT)
   split_after: int = hyper(
       20, "rounds before a group may be split", minimum=0, source="public code",
       traced=True, when=_SPLIT)
@@ -98,7 +94,6 @@ def bipartition_rule(model: Model, hparams: CFLHParams) -> Rule:
 
   def assign(models, memory, client_row, member, shard, key):
     """A client's group, and whether the client had none before."""
-    del models, client_row
     number, tree = memory
     # A client that has a group walks past no split.
     group = _walk_down(
@@ -116,7 +111,6 @@ def bipartition_rule(model: Model, hparams: CFLHParams) -> Rule:
 
 def _init(
     k: int, params: Params, spec: FedSpec, key: Key) -> tuple[Params, Updates]:
-  del key
   size = num_params(params)
   zeros = jnp.zeros((k, size))
   models = trees.repeat(params, k)
@@ -139,8 +133,8 @@ def _walk_down(
 
     def half():
       update = clustered.pretrain(
-          model, hparams, hparams.client_lr, trees.index(tree.model, new),
-          shard, jax.random.fold_in(key, new), local_optimizer(hparams))
+          model, hparams, trees.index(tree.model, new), shard,
+          jax.random.fold_in(key, new))
       return grouping.closest_direction(update, directions, jnp.ones(2, bool))
 
     side = jax.lax.cond(tree.parent[new] == group, half, lambda: jnp.int32(0))
@@ -152,11 +146,7 @@ def _walk_down(
 def _regroup(
     hparams: CFLHParams, state: ClusteredState, cohort: Cohort, drifts: Params
 ) -> ClusteredState:
-  memory: Updates = state.memory
-  rows, _ = trees.to_matrix(drifts)
-  state = state._replace(memory=memory._replace(
-      last=memory.last.at[cohort.ids].set(rows, mode="drop"),
-      trained=memory.trained.at[cohort.ids].set(True, mode="drop")))
+  state = clustered.with_last(state, cohort, drifts)
   if hparams.max_groups == 1:
     return state
   return jax.lax.cond(
@@ -173,8 +163,7 @@ def _split_all(
   weight = memory.trained.astype(jnp.float32)
   if hparams.client_weights == "examples":
     weight = weight * cohort.everyone.size.astype(jnp.float32)
-  mean = trees.group_mean(
-      weight, state.member, hparams.max_groups, memory.last)
+  mean = trees.group_mean(weight, state.member, hparams.max_groups, memory.last)
   mean_norm = jnp.linalg.norm(mean, axis=1)
   norm = jnp.where(memory.trained, jnp.linalg.norm(memory.last, axis=1), 0.0)
 
@@ -217,8 +206,7 @@ def _split(
     apart = (hparams.gamma_max < jnp.sqrt((1.0 - largest) / 2.0)) | (
         hparams.gamma_max == 0)
   new, tree = memory.number, memory.tree
-  means = trees.group_mean(
-      jnp.where(inside, weight, 0.0), half, 2, memory.last)
+  means = trees.group_mean(jnp.where(inside, weight, 0.0), half, 2, memory.last)
   models, states = jax.tree.map(
       lambda leaf: leaf.at[new].set(leaf[group]), (state.models, state.states))
   split = state._replace(
@@ -228,8 +216,7 @@ def _split(
           tree.parent.at[new].set(group),
           jax.tree.map(lambda all, leaf: all.at[new].set(leaf[group]),
                        tree.model, state.models),
-          tree.kept.at[new].set(means[0]),
-          tree.parted.at[new].set(means[1]))))
+          tree.kept.at[new].set(means[0]), tree.parted.at[new].set(means[1]))))
   return trees.where(apart, split, state)
 
 

@@ -3,6 +3,8 @@
 
 from typing import Any
 
+import optax
+
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.central import steps
 from fedjax_alg.client.optimizers import local_optimizer
@@ -13,7 +15,7 @@ from fedjax_alg.exchange.weights import BY_LOSS, FAIR, READ, WEIGHTS
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.clustered import (
     ClusteredState, compose_clustered, Rule)
-from fedjax_alg.rounds.two_halves import compose, ComposedState
+from fedjax_alg.rounds.two_halves import (compose, ComposedState, ModelGrouping)
 
 
 def local_rate(default: float = 0.1, source: str = "", symbol: str = "") -> Any:
@@ -45,26 +47,35 @@ def weights(
                source="; ".join(filter(None, (source, FAIR))), **more)
 
 
+def local_sgd(
+    model: Model, hparams: Any,
+    optimizer: optax.GradientTransformation | None = None) -> ClientUpdate:
+  """FedAvg's local method, with FedProx's `mu` if there is one."""
+  return sgd_update(
+      model, hparams, hparams.client_lr, getattr(hparams, "mu", 0.0),
+      local_optimizer(hparams, optimizer))
+
+
 def averaging(
-    model: Model, client: ClientUpdate, hparams: Any, map_clients: MapClients
-) -> Algorithm[ComposedState]:
-  """A local method whose updates the server averages, times `server_lr`."""
+    model: Model, client: ClientUpdate, hparams: Any, map_clients: MapClients,
+    server: steps.ServerStep | None = None,
+    grouping: ModelGrouping | None = None) -> Algorithm[ComposedState]:
+  """A local method, and a server step with the mean of its updates.
+
+  None: the step is the mean update times `server_lr`.
+  """
   return compose(
-      model, client, steps.average(hparams.server_lr), map_clients=map_clients,
-      exchange=exchange_of(hparams))
+      model, client, server or steps.average(hparams.server_lr),
+      map_clients=map_clients, exchange=exchange_of(hparams), grouping=grouping)
 
 
 def in_groups(
     model: Model, hparams: Any, rule: Rule, map_clients: MapClients,
     client: ClientUpdate | None = None) -> Algorithm[ClusteredState]:
-  """FedAvg in every group of a rule, with FedProx's `mu` if there is one."""
-  if client is None:
-    client = sgd_update(
-        model, hparams, hparams.client_lr, getattr(hparams, "mu", 0.0),
-        local_optimizer(hparams))
+  """A local method, FedAvg's by default, in every group of a rule."""
   return compose_clustered(
-      model, client, rule, map_clients=map_clients,
-      exchange=exchange_of(hparams))
+      model, client or local_sgd(model, hparams), rule,
+      map_clients=map_clients, exchange=exchange_of(hparams))
 
 
 def product_caution(

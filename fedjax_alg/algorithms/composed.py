@@ -10,12 +10,13 @@ average, FSVRG is svrg x average, CLSFSVRG is svrg x cg_line_search, and
 MA-FSVRG is svrg x adaptive x K models.
 """
 
+from collections.abc import Callable
 import dataclasses
 from typing import Any
 
 from fedjax_alg.algorithms import conjugate, diversified, fedavg, feddyn
 from fedjax_alg.algorithms import fednova, fedopt, fsvrg, losac, mime, scaffold
-from fedjax_alg.algorithms.common import weights
+from fedjax_alg.algorithms.common import averaging, local_sgd, weights
 from fedjax_alg.algorithms.fsvrg import FSVRGHParams
 from fedjax_alg.base import Algorithm, builder, MapClients, Model
 from fedjax_alg.central import steps
@@ -25,11 +26,10 @@ from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.conditions import is_zero, MANY, only
 from fedjax_alg.errors import OptionError
-from fedjax_alg.exchange import exchange_of
 from fedjax_alg.exchange.aggregation import Aggregation
 from fedjax_alg.exchange.weights import by_loss, READ, WEIGHTS
-from fedjax_alg.hparams import hyper
-from fedjax_alg.rounds.two_halves import ComposedState, ModelGrouping, compose
+from fedjax_alg.hparams import hyper, like
+from fedjax_alg.rounds.two_halves import ComposedState, ModelGrouping
 
 CLIENT_UPDATES = ("sgd", "prox", "svrg", "scaffold", "mime", "mime_lite",
                   "losac", "nova", "dyn")
@@ -74,8 +74,7 @@ class ComposedHParams(
       20, "mini-batch steps per round; 0: count by `local_epochs`", minimum=0)
   client_lr: float = hyper(
       0.0, "learning rate of the local steps (svrg divides it by n_i); 0 "
-      "stands for the default, which is 12 with svrg and else 0.1",
-      minimum=0.0)
+      "stands for the default, which is 12 with svrg and else 0.1", minimum=0.0)
   server_lr: float = hyper(
       0.0, "learning rate of the server; 0 stands for the default, which is 1 "
       "with average and sgd, 0.01 with adam and yogi, 0.1 with adagrad, and "
@@ -84,28 +83,22 @@ class ComposedHParams(
   server_momentum: float = hyper(
       0.9, "momentum of the server's SGD", minimum=0.0, below=1.0,
       when=only("server", "sgd"))
-  local_scaling: bool = hyper(
-      True, "whether the local correction is scaled by Lambda_i, which "
-      "lengthens the steps of rare features",
-      source="diversified (20)-(21)", when=_SVRG & fsvrg.FEATURES)
-  aggregate_scaling: str = dataclasses.field(
-      default="all", metadata={
-          **FSVRGHParams.__dataclass_fields__["aggregate_scaling"].metadata,
-          "when": _SVRG & fsvrg.FEATURES})
+  local_scaling: bool = like(
+      FSVRGHParams, "local_scaling", source="diversified (20)-(21)",
+      when=_SVRG & fsvrg.FEATURES)
+  aggregate_scaling: str = like(
+      FSVRGHParams, "aggregate_scaling", when=_SVRG & fsvrg.FEATURES)
   num_models: int = hyper(
       1, "K, number of global models that the server keeps", minimum=1)
   grouping: str = hyper(
       "model", "what participants are grouped by: model = their trained models "
       "(MA), gradient = their gradients at these (GA)",
-      choices=("model", "gradient"),
-      when=only("num_models", MANY))
+      choices=("model", "gradient"), when=only("num_models", MANY))
   gradient_step: float = hyper(
       1.0, "length of the step against a group's mean gradient",
       source="diversified (57)-(58)", when=only("grouping", "gradient"))
-  group_mean: str = dataclasses.field(
-      default="gradients", metadata={
-          **diversified.GAHParams.__dataclass_fields__["group_mean"].metadata,
-          "when": only("grouping", "gradient")})
+  group_mean: str = like(diversified.GAHParams, "group_mean",
+                         when=only("grouping", "gradient"))
 
   def resolved(self) -> "ComposedHParams":
     """The same, with each learning rate of 0 replaced by its default."""
@@ -120,45 +113,40 @@ class ComposedHParams(
 def client_half(model: Model, h: Any) -> ClientUpdate:
   """The local method that the hyper-parameters name; they have its options."""
   rate, optimizer = h.client_lr, local_optimizer(h)
-  if h.client_update == "sgd":
-    return sgd_update(model, h, rate, optimizer=optimizer)
-  if h.client_update == "prox":
-    return sgd_update(model, h, rate, h.mu, optimizer)
-  if h.client_update == "svrg":
-    return fsvrg.svrg_update(model, FSVRGHParams(
-        h.local_steps, h.local_epochs, h.batch_size, client_lr=rate,
-        local_scaling=h.local_scaling, aggregate_scaling=h.aggregate_scaling))
-  if h.client_update == "scaffold":
-    return scaffold.scaffold_update(model, h, rate, h.option, optimizer)
-  if h.client_update == "losac":
-    return losac.losac_update(model, h, rate, h)
-  if h.client_update == "nova":
-    return fednova.nova_update(model, h, rate, h.client_weights)
-  if h.client_update == "dyn":
-    return feddyn.dyn_update(model, h, rate, h.alpha, h.client_weights)
-  return mime.mime_update(
-      model, h, rate, h, h.client_update == "mime_lite",
-      h.client_weights == "uniform")
+  uniform = h.client_weights == "uniform"
+  make: dict[str, Callable[[], ClientUpdate]] = {
+      "sgd": lambda: sgd_update(model, h, rate, optimizer=optimizer),
+      "prox": lambda: local_sgd(model, h),
+      "svrg": lambda: fsvrg.svrg_update(model, FSVRGHParams(
+          h.local_steps, h.local_epochs, h.batch_size, client_lr=rate,
+          local_scaling=h.local_scaling,
+          aggregate_scaling=h.aggregate_scaling)),
+      "scaffold": lambda: scaffold.scaffold_update(
+          model, h, rate, h.option, optimizer),
+      "losac": lambda: losac.losac_update(model, h, rate, h),
+      "nova": lambda: fednova.nova_update(model, h, rate, h.client_weights),
+      "dyn": lambda: feddyn.dyn_update(
+          model, h, rate, h.alpha, h.client_weights),
+      "mime": lambda: mime.mime_update(model, h, rate, h, False, uniform),
+      "mime_lite": lambda: mime.mime_update(model, h, rate, h, True, uniform)}
+  return make[h.client_update]()
 
 
 def server_half(h: Any) -> steps.ServerStep:
   """The server step that the hyper-parameters name; they have its options."""
   rate = h.server_lr
-  if h.server == "average":
-    return steps.average(rate)
-  if h.server == "sgd":
-    return steps.sgd(rate, h.server_momentum)
-  if h.server == "adam":
-    return steps.adam(rate, h.beta1, h.beta2, h.eps)
-  if h.server in ("yogi", "adagrad"):
-    return steps.fedopt_step(h.server, rate, h.beta1, h.beta2, h.tau)
-  if h.server == "adaptive":
-    return steps.adaptive_step(
-        rate, h.beta1, h.beta2, h.eps, h.central_rule)._replace(
-            aggregate_lr=h.aggregate_lr)
-  if h.server == "conjugate_gradient":
-    return conjugate.cfsvrg_server(h)
-  return conjugate.clsfsvrg_server(h)
+  make: dict[str, Callable[[], steps.ServerStep]] = {
+      "average": lambda: steps.average(rate),
+      "sgd": lambda: steps.sgd(rate, h.server_momentum),
+      "adam": lambda: steps.adam(rate, h.beta1, h.beta2, h.eps),
+      **dict.fromkeys(("yogi", "adagrad"), lambda: steps.fedopt_step(
+          h.server, rate, h.beta1, h.beta2, h.tau)),
+      "adaptive": lambda: steps.adaptive_step(
+          rate, h.beta1, h.beta2, h.eps, h.central_rule)._replace(
+              aggregate_lr=h.aggregate_lr),
+      "conjugate_gradient": lambda: conjugate.cfsvrg_server(h),
+      "cg_line_search": lambda: conjugate.clsfsvrg_server(h)}
+  return make[h.server]()
 
 
 #: Local methods that read the weights of the participants themselves.
@@ -210,6 +198,5 @@ def composed(
         diversified.by_gradient(
             model, hparams, hparams.gradient_step, map_clients,
             hparams.group_mean))
-  return compose(
-      model, client_half(model, hparams), server_half(hparams),
-      map_clients=map_clients, exchange=exchange_of(hparams), grouping=groups)
+  return averaging(model, client_half(model, hparams), hparams, map_clients,
+                   server_half(hparams), groups)

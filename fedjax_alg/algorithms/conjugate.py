@@ -14,15 +14,16 @@ open or prints wrongly, and what is done here instead.
 import dataclasses
 from typing import Any
 
+from fedjax_alg.algorithms.common import averaging
 from fedjax_alg.algorithms.fsvrg import FSVRGHParams, svrg_update
 from fedjax_alg.base import Algorithm, builder, MapClients, Model
 from fedjax_alg.central import steps
 from fedjax_alg.central.conjugate_gradient import BETA_RULES
 from fedjax_alg.central.line_search import TESTS
 from fedjax_alg.conditions import only
-from fedjax_alg.exchange import exchange_of
 from fedjax_alg.hparams import hyper
-from fedjax_alg.rounds.two_halves import ComposedState, compose
+from fedjax_alg.rounds.two_halves import ComposedState
+_SEARCHED = only("server", "cg_line_search")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,8 +33,7 @@ class Conjugate:
   beta_rule: str = hyper(
       "fr", "formula of beta_r: fr = Fletcher-Reeves (the paper), pr+ = "
       "Polak-Ribiere plus, hs = Hestenes-Stiefel, dy = Dai-Yuan",
-      choices=BETA_RULES,
-      source="(24)",
+      choices=BETA_RULES, source="(24)",
       when=only("server", "conjugate_gradient", "cg_line_search"))
 
 
@@ -43,21 +43,19 @@ class LineSearch:
 
   gamma: float = hyper(
       0.8, "factor by which the line search shrinks eta after a failed test",
-      above=0.0, below=1.0,
-      source="(29); value not stated", when=only("server", "cg_line_search"))
+      above=0.0, below=1.0, source="(29); value not stated", when=_SEARCHED)
   initial_step: float = hyper(
       1.0, "eta that the line search tests first in every round", above=0.0,
-      source="section IV-C", when=only("server", "cg_line_search"))
+      source="section IV-C", when=_SEARCHED)
   line_search_test: str = hyper(
       "half_gradient", "which eta the line search accepts: half_gradient = the "
       "loss falls by more than (eta/2) g.g, armijo = Armijo's test, decrease = "
       "the loss falls, printed = (29) as printed",
-      choices=TESTS, source="(29)", when=only("server", "cg_line_search"))
+      choices=TESTS, source="(29)", when=_SEARCHED)
   max_tries: int = hyper(
       40, "largest number of values of eta tested in one round; if none "
       "passes, the server does not move the model",
-      minimum=1, source="not in the paper",
-      when=only("server", "cg_line_search"))
+      minimum=1, source="not in the paper", when=_SEARCHED)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,24 +69,25 @@ class Aggregate:
 
 
 @dataclasses.dataclass(frozen=True)
-class CFSVRGHParams(Conjugate, Aggregate, FSVRGHParams):
-  """Hyper-parameters of CFSVRG."""
+class _ConjugateHParams(Conjugate, Aggregate, FSVRGHParams):
 
   client_lr: float = hyper(
       0.3, "alpha_l; the learning rate of client i is alpha_l / n_i", above=0.0,
       source="Procedure 1, line 2; .3 in Figs. 2-3")
+
+
+@dataclasses.dataclass(frozen=True)
+class CFSVRGHParams(_ConjugateHParams):
+  """Hyper-parameters of CFSVRG."""
+
   server_lr: float = hyper(
       0.02, "eta, constant step along the conjugate direction", above=0.0,
       source="(30); not stated")
 
 
 @dataclasses.dataclass(frozen=True)
-class CLSFSVRGHParams(LineSearch, Conjugate, Aggregate, FSVRGHParams):
+class CLSFSVRGHParams(LineSearch, _ConjugateHParams):
   """Hyper-parameters of CLSFSVRG."""
-
-  client_lr: float = hyper(
-      0.3, "alpha_l; the learning rate of client i is alpha_l / n_i", above=0.0,
-      source="Procedure 1, line 2; .3 in Figs. 2-3")
 
 
 def cfsvrg_server(hparams: Any) -> steps.ServerStep:
@@ -127,8 +126,8 @@ def cfsvrg(
   local steps from w_hat, and the server adds their mean update,
     w <- w_hat + aggregate_lr A sum_i (n_i/n^r) (w_i - w_hat).
   """
-  return compose(model, svrg_update(model, hparams), cfsvrg_server(hparams),
-                 map_clients=map_clients, exchange=exchange_of(hparams))
+  return averaging(model, svrg_update(model, hparams), hparams, map_clients,
+                   cfsvrg_server(hparams))
 
 
 @builder
@@ -145,5 +144,5 @@ def clsfsvrg(
   Raises:
     OptionError: the first round finds no validation data.
   """
-  return compose(model, svrg_update(model, hparams), clsfsvrg_server(hparams),
-                 map_clients=map_clients, exchange=exchange_of(hparams))
+  return averaging(model, svrg_update(model, hparams), hparams, map_clients,
+                   clsfsvrg_server(hparams))

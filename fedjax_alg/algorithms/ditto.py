@@ -121,8 +121,7 @@ def _update(model: Model, hparams: DittoHParams) -> ClientUpdate:
     if hparams.personal_start == "received":
       # A client without data has not taken part: it keeps what it has.
       start = trees.where(met | (shard.size == 0), kept, received.start)
-    personal = _personalise(
-        model, hparams, start, received.start, shard, key)
+    personal = _personalise(model, hparams, start, received.start, shard, key)
     read = hparams.examples_read(shard.size) + (
         hparams.personal_work.examples_read(shard.size))
     return Trained(
@@ -168,7 +167,6 @@ def ditto(
         model, hparams, trees.where(met, kept, start), centre, shard, key)
 
   def client_copy(state, client_id, shard, key):
-    del client_id
     return sgd(model, trees.index(state.models, 0), shard, hparams,
                hparams.client_lr, key)[0]
 
@@ -178,6 +176,5 @@ def ditto(
 
 def caution(hparams: DittoHParams, num_params: int) -> str:
   """A warning if the personal steps diverge on any data, else ""."""
-  del num_params
   return product_caution(
       hparams, "personal_lr", "lam", 2.0, "the personal steps diverge")

@@ -21,16 +21,16 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import grouping, trees
+from fedjax_alg.algorithms.common import averaging
 from fedjax_alg.algorithms.fsvrg import FSVRGHParams, svrg_update
 from fedjax_alg.base import Algorithm, Array, builder, MapClients, Model, Params
 from fedjax_alg.central import steps
 from fedjax_alg.central.adaptive import RULES
 from fedjax_alg.client import objective
 from fedjax_alg.conditions import MANY, only
-from fedjax_alg.exchange import exchange_of
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.k_models import ModelGrouping, Stage
-from fedjax_alg.rounds.two_halves import ComposedState, compose
+from fedjax_alg.rounds.two_halves import ComposedState
 
 
 #: When the server accelerates.
@@ -38,6 +38,7 @@ _ON = only("accelerate", True)
 #: When a round of the grid measures the gradients of all at one model.
 ANCHORED = only("client_update", "svrg", "mime") | only(
     "server", "adaptive", "conjugate_gradient", "cg_line_search")
+_MODELS = only("num_models", MANY)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,26 +50,22 @@ class KModels:
       source="the diversified paper's C")
   threshold: int = hyper(
       4, "T, number of rounds with one model before the grouping starts",
-      minimum=0,
-      source="diversified, section IV-A", when=only("num_models", MANY),
-      traced=True)
+      minimum=0, source="diversified, section IV-A", when=_MODELS, traced=True)
   split: str = hyper(
       "farthest", "how round T+1 makes the K equal copies differ: farthest = "
       "the centres start at participants that are far apart (farthest-first), "
       "copies = the centres start equal, and the groups separate one by one",
       choices=("farthest", "copies"),
-      source="diversified (39), (53)", when=only("num_models", MANY))
+      source="diversified (39), (53)", when=_MODELS)
   centre_projection: bool = hyper(
       True, "whether the participants' mean is subtracted from the group "
       "centres before they are projected; false: as printed",
-      source="diversified (39), (53)",
-      when=only("num_models", MANY))
+      source="diversified (39), (53)", when=_MODELS)
   anchors: str = hyper(
       "all", "over whom the gradient at a model is averaged: all = all "
       "participants, preferring = those who prefer the model (0 where nobody "
-      "does)",
-      choices=("all", "preferring"), source="diversified (17), (61)",
-      when=only("num_models", MANY) & ANCHORED, later=True)
+      "does)", choices=("all", "preferring"), source="diversified (17), (61)",
+      when=_MODELS & ANCHORED, later=True)
 
   @property
   def own_anchors(self) -> bool:
@@ -86,8 +83,7 @@ class AdamOptions:
       when=_ON & only("server", "adam", "yogi", "adagrad", "adaptive"))
   beta2: float = hyper(
       0.999, "decay of the second moment of the server's gradient",
-      minimum=0.0, below=1.0,
-      source="diversified (63)",
+      minimum=0.0, below=1.0, source="diversified (63)",
       when=_ON & only("server", "adam", "yogi", "adaptive"))
   eps: float = hyper(
       1e-8, "small number against division by zero; it is added to the second "
@@ -167,9 +163,7 @@ def by_model(options: KModels) -> ModelGrouping:
   """Groups the trained models; w*_k is the mean of group k (Procedure 2)."""
 
   def regroup(models, vectors, anchors, cohort, stage, scale):
-    del anchors, scale
-    return group_vectors(
-        options, vectors, models, cohort.present, stage)
+    return group_vectors(options, vectors, models, cohort.present, stage)
 
   return ModelGrouping(
       options.num_models, options.threshold, regroup, flops=_grouping_flops,
@@ -202,7 +196,6 @@ def by_gradient(
     return gradients(trained, cohort), trained
 
   def means_of_models(models, vectors, anchors, cohort, stage, scale):
-    del scale
     _, groups = group_vectors(
         options, vectors[0], anchors, cohort.present, stage)
     own = trees.members(groups.assignment, options.num_models)
@@ -214,8 +207,8 @@ def by_gradient(
         options.num_models, options.threshold, means_of_models,
         vectors=and_models, of_gradients=True, full_passes=1,
         flops=_grouping_flops, own_anchors=options.own_anchors, extra_up=1,
-        changes=lambda model, vectors, scale: jax.tree.map(
-            lambda all, one: all - one[None], vectors[1], model))
+        changes=lambda model, vectors, scale: trees.subtract_one(
+            vectors[1], model))
   return ModelGrouping(
       options.num_models, options.threshold, regroup, vectors=gradients,
       own_anchors=options.own_anchors, of_gradients=True, full_passes=1,
@@ -255,9 +248,8 @@ def ma_fsvrg(
   With one model, no acceleration and clients of equal size, MA-FSVRG is FSVRG.
   (Equal sizes matter because the mean of a group is unweighted, (41).)
   """
-  return compose(model, svrg_update(model, hparams), _server(hparams),
-                 map_clients=map_clients, grouping=by_model(hparams),
-                 exchange=exchange_of(hparams))
+  return averaging(model, svrg_update(model, hparams), hparams, map_clients,
+                   _server(hparams), by_model(hparams))
 
 
 @builder
@@ -272,6 +264,5 @@ def ga_fsvrg(
   """
   groups = by_gradient(model, hparams, hparams.gradient_step, map_clients,
                        hparams.group_mean)
-  return compose(model, svrg_update(model, hparams), _server(hparams),
-                 map_clients=map_clients, grouping=groups,
-                 exchange=exchange_of(hparams))
+  return averaging(model, svrg_update(model, hparams), hparams, map_clients,
+                   _server(hparams), groups)

@@ -35,8 +35,7 @@ class PFedACnnLHParams(LayerFits):
 
   clustering: bool = hyper(
       True, "whether each group of clients gets a model of its own; false is "
-      "pFedACnnL-WC",
-      source="section 4.2")
+      "pFedACnnL-WC", source="section 4.2")
   num_groups: int = hyper(
       2, "m, number of groups of clients", minimum=1, source="section 4.2",
       when=only("clustering", True))
@@ -46,13 +45,11 @@ class PFedACnnLHParams(LayerFits):
       choices=("l1", "l2"), source="(9)", when=only("clustering", True))
   personalize: bool = hyper(
       True, "whether every client fits layers of its own at the end; false is "
-      "pFedACnnL-WP",
-      source="section 4.4")
+      "pFedACnnL-WP", source="section 4.4")
   personal_ridge: str = hyper(
       "100", "lambda, strength of the pull of a client's layer towards the "
       "layer of its group (inf: the client keeps the layer of its group); one "
-      "number for all layers, or one for each",
-      source="(12)",
+      "number for all layers, or one for each", source="(12)",
       when=only("personalize", True))
 
 
@@ -114,5 +111,4 @@ def pfedacnnl(
   return layerwise(
       layers, hparams, map_clients=map_clients,
       num_groups=hparams.num_groups if hparams.clustering else 1,
-      personal_ridge=pull, label_norm=hparams.label_norm,
-      task=tasks.of(model))
+      personal_ridge=pull, label_norm=hparams.label_norm, task=tasks.of(model))

@@ -19,11 +19,10 @@ import dataclasses
 import optax
 
 from fedjax_alg.algorithms.common import (
-    averaging, local_rate, server_rate, weights)
+    averaging, local_rate, local_sgd, server_rate, weights)
 from fedjax_alg.base import Algorithm, builder, MapClients, Model
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
-from fedjax_alg.client.sgd import sgd_update
+from fedjax_alg.client.optimizers import ClientOptimizer
 from fedjax_alg.conditions import only
 from fedjax_alg.exchange.aggregation import Aggregation
 from fedjax_alg.hparams import hyper
@@ -47,8 +46,7 @@ class Proximal:
 
   mu: float = hyper(
       0.1, "weight of the proximal term (mu/2)||v - w||^2", minimum=0.0,
-      source="Li et al. (2)", neutral=0.0,
-      when=only("client_update", "prox"))
+      source="Li et al. (2)", neutral=0.0, when=only("client_update", "prox"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,9 +70,8 @@ def fedavg(
     optimizer: an optimiser of the caller's for the local steps, its learning
       rate included, instead of `client_lr` and `client_optimizer`.
   """
-  client = sgd_update(model, hparams, hparams.client_lr,
-                      optimizer=local_optimizer(hparams, optimizer))
-  return averaging(model, client, hparams, map_clients)
+  return averaging(
+      model, local_sgd(model, hparams, optimizer), hparams, map_clients)
 
 
 @builder
@@ -92,6 +89,5 @@ def fedprox(
     optimizer: an optimiser of the caller's for the local steps, its learning
       rate included, instead of `client_lr` and `client_optimizer`.
   """
-  client = sgd_update(model, hparams, hparams.client_lr, hparams.mu,
-                      local_optimizer(hparams, optimizer))
-  return averaging(model, client, hparams, map_clients)
+  return averaging(
+      model, local_sgd(model, hparams, optimizer), hparams, map_clients)

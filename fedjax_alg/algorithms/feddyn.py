@@ -36,7 +36,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.algorithms.common import local_rate
+from fedjax_alg.algorithms.common import averaging, local_rate
 from fedjax_alg.base import Algorithm, Array, Cohort, MapClients, Model, Params
 from fedjax_alg.base import builder
 from fedjax_alg.central import steps
@@ -44,12 +44,11 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.conditions import only
-from fedjax_alg.exchange import exchange_of
 from fedjax_alg.exchange.attacks import Hostility
 from fedjax_alg.exchange.messages import carried
 from fedjax_alg.exchange.weights import participation, WEIGHTS
 from fedjax_alg.hparams import hyper
-from fedjax_alg.rounds.two_halves import ComposedState, compose
+from fedjax_alg.rounds.two_halves import ComposedState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +98,6 @@ def dyn_update(
     return Drift(zeros, trees.repeat(zeros, spec.num_clients))
 
   def refresh(memory, params, cohort, map_clients):
-    del params, map_clients
     share = total(cohort, ~cohort.newcomers) / total(cohort)
     return memory._replace(mean=trees.scale(share, memory.mean))
 
@@ -121,14 +119,11 @@ def dyn_update(
     return trees.add_scaled(memory.mean, 1.0 + share, update)
 
   def merge(memory, cohort, moved, anchors):
-    del cohort, anchors
     return memory._replace(mean=trees.add(memory.mean, moved))
 
   return ClientUpdate(
       train, work, init=init, refresh=refresh,
-      learning_rate=lambda shard: client_lr,
-      store=Store(lambda memory: memory.clients,
-                  lambda memory, table: memory._replace(clients=table)),
+      learning_rate=lambda shard: client_lr, store=Store.of("clients"),
       upload_weights=lambda memory, cohort: weigh(cohort) / total(cohort),
       merge=merge, scale=scale, takes_parts=True,
       one_model="a client's linear term belongs to one model",
@@ -149,5 +144,4 @@ def feddyn(
   """
   client = dyn_update(model, hparams, hparams.client_lr, hparams.alpha,
                       hparams.client_weights)
-  return compose(model, client, steps.average(), map_clients=map_clients,
-                 exchange=exchange_of(hparams))
+  return averaging(model, client, hparams, map_clients, steps.average())

@@ -31,7 +31,6 @@ from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
 from fedjax_alg.base import builder, Model, num_params, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.conditions import is_zero, MANY, only, POSITIVE
 from fedjax_alg.data.shift import SHIFTS
 from fedjax_alg.engine.keys import client_keys
@@ -42,8 +41,7 @@ from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
 from fedjax_alg.rounds.clustered import TrainingResult
 
 SIMILARITIES = ("edc", "madc")
-_COLD = only(
-    "cold_clients", POSITIVE, words="clients that are not pre-trained")
+_COLD = only("cold_clients", POSITIVE, words="clients that are not pre-trained")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,8 +85,7 @@ class FedGroupHParams(GroupWork):
       "(3.4)")
   eta_g: float = hyper(
       0.0, "inter-group learning rate, by which the models of the groups pull "
-      "each other after every round; 0: no pull", minimum=0.0,
-      neutral=0.0,
+      "each other after every round; 0: no pull", minimum=0.0, neutral=0.0,
       source="Algorithm 2 line 19")
   inter_group: str = hyper(
       "printed", "form of the inter-group step: printed = along the models' "
@@ -185,8 +182,7 @@ def pretrain_pool(
   mask = present[order]
   ids = jnp.where(mask, everyone.ids[order], present.shape[0])
   shards = everyone.shards
-  pool = shards.at(
-      shards.offset[order], jnp.where(mask, shards.size[order], 0))
+  pool = shards.at(shards.offset[order], jnp.where(mask, shards.size[order], 0))
   updates = map_clients(
       lambda start, shard, key: first_update(
           model, hparams, start, shard, key),
@@ -205,9 +201,7 @@ def first_update(
     return jnp.zeros_like(clustered.flat(start))
   work = LocalWork(
       local_steps=hparams.pretrain_steps, batch_size=hparams.batch_size)
-  return clustered.pretrain(
-      model, work, hparams.client_lr, start, shard, key,
-      local_optimizer(hparams))
+  return clustered.pretrain(model, hparams, start, shard, key, work)
 
 
 def first_examples(hparams: FedGroupHParams, size: Array) -> Array:
@@ -324,7 +318,6 @@ def direction_rule(
 def _init(
     method: Directions, params: Params, spec: FedSpec, key: Key
 ) -> tuple[Params, GroupMemory]:
-  del key
   hparams, classes = method.hparams, (
       spec.num_classes if tasks.of(method.model).has_classes else 0)
   m = hparams.num_groups
@@ -403,8 +396,7 @@ def _plan_cold_start(
     return group, frequencies(shard, memory.histogram.shape[1])
 
   _, _, plan_key = jax.random.split(key, 3)
-  shared = memory._replace(
-      cold_start_group=(), histogram=memory.histogram[:0])
+  shared = memory._replace(cold_start_group=(), histogram=memory.histogram[:0])
   groups, histogram = method.map_clients(
       one_client, (state.models, shared), everyone.shards,
       client_keys(plan_key, everyone.ids))
@@ -467,7 +459,6 @@ def _extra(
   The clients pre-trained before round 1 are counted in the first round in which
   clients take part. Until then ``latest`` is what ``setup`` made it.
   """
-  del after
   m = hparams.num_groups
   size = num_params(before.models) // m
   first = (before.memory.latest == before.memory.directions).all()
@@ -486,8 +477,7 @@ def _extra(
       exchanges=(number > 0).astype(jnp.int32),
       example_gradients=gradients.sum() + pooled,
       flops=jnp.where(first, 2.0 * n * n * size, 0.0)
-      + 2.0 * m * size * new.sum().astype(jnp.float32),
-      own_gradients=gradients,
+      + 2.0 * m * size * new.sum().astype(jnp.float32), own_gradients=gradients,
       own_batches=jnp.where(new, hparams.pretrain_steps, 0))
 
 

@@ -86,7 +86,6 @@ def normaliser(
     return num_steps.astype(jnp.float32)
 
   def step(k, carry):
-    del k
     buffer, total = carry  # sums of the weights in the buffer and in v - w
     buffer = 1.0 + momentum * buffer
     return buffer, (1.0 - shrink) * total + buffer
@@ -124,7 +123,6 @@ def nova_update(
   shrink: Any = 0.0 if is_zero(mu) else client_lr * mu
 
   def factors(memory, cohort, keys):
-    del memory, keys
     taken = jax.vmap(work.num_steps)(cohort.shards.size, cohort.part)
     norms = jax.vmap(lambda tau: normaliser(tau, momentum, shrink))(taken)
     length = norms if tau_eff == "normaliser" else taken.astype(jnp.float32)
@@ -168,6 +166,5 @@ def fednova(
 
 def caution(hparams: FedNovaHParams, num_params: int) -> str:
   """A warning if the weights a_i of the gradients change sign, else ""."""
-  del num_params
   return product_caution(
       hparams, "mu", "client_lr", 1.0, "gradients cancel each other")

@@ -13,17 +13,15 @@ for every task in the papers. The defaults here are values from their grids.
 """
 
 import dataclasses
+from typing import Any
 
-from fedjax_alg.algorithms.common import weights
+from fedjax_alg.algorithms.common import averaging, local_sgd, weights
 from fedjax_alg.algorithms.fedavg import FedAvgHParams
 from fedjax_alg.base import Algorithm, builder, MapClients, Model
 from fedjax_alg.central import steps
-from fedjax_alg.client.optimizers import local_optimizer
-from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.conditions import only
-from fedjax_alg.exchange import exchange_of
 from fedjax_alg.hparams import hyper
-from fedjax_alg.rounds.two_halves import ComposedState, compose
+from fedjax_alg.rounds.two_halves import ComposedState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,12 +81,13 @@ class FedAdamHParams(Adaptivity, ServerHParams):
 
 
 def _build(
-    model: Model, hparams: ServerHParams, server: steps.ServerStep,
-    map_clients: MapClients) -> Algorithm[ComposedState]:
-  return compose(
-      model, sgd_update(model, hparams, hparams.client_lr,
-                        optimizer=local_optimizer(hparams)), server,
-      map_clients=map_clients, exchange=exchange_of(hparams))
+    rule: str, model: Model, hparams: Any, map_clients: MapClients
+) -> Algorithm[ComposedState]:
+  """FedAvg with a rule of adaptivity; Adagrad's has no `beta2`."""
+  return averaging(
+      model, local_sgd(model, hparams), hparams, map_clients,
+      steps.fedopt_step(rule, hparams.server_lr, hparams.beta1, getattr(
+          hparams, "beta2", 0.0), hparams.tau))
 
 
 @builder
@@ -100,8 +99,9 @@ def fedavgm(
   Participants train as in FedAvg. With their mean update Delta the server moves
     v <- server_momentum v + Delta,    w <- w + server_lr v.
   """
-  return _build(model, hparams, steps.sgd(
-      hparams.server_lr, hparams.server_momentum), map_clients)
+  return averaging(
+      model, local_sgd(model, hparams), hparams, map_clients,
+      steps.sgd(hparams.server_lr, hparams.server_momentum))
 
 
 @builder
@@ -115,9 +115,7 @@ def fedadagrad(
     w <- w + server_lr m / (sqrt(v) + tau),
   from m = 0 and v = tau^2.
   """
-  return _build(model, hparams, steps.fedopt_step(
-      "adagrad", hparams.server_lr, hparams.beta1, tau=hparams.tau),
-      map_clients)
+  return _build("adagrad", model, hparams, map_clients)
 
 
 @builder
@@ -129,9 +127,7 @@ def fedyogi(
   As ``fedadam``, but with the second moment
     v <- v - (1 - beta2) Delta^2 sign(v - Delta^2).
   """
-  return _build(model, hparams, steps.fedopt_step(
-      "yogi", hparams.server_lr, hparams.beta1, hparams.beta2, hparams.tau),
-      map_clients)
+  return _build("yogi", model, hparams, map_clients)
 
 
 @builder
@@ -146,6 +142,4 @@ def fedadam(
   from m = 0 and v = tau^2. (The cell `server`=adam of the grid is optax's Adam,
   with bias correction and v = 0 at the start.)
   """
-  return _build(model, hparams, steps.fedopt_step(
-      "adam", hparams.server_lr, hparams.beta1, hparams.beta2, hparams.tau),
-      map_clients)
+  return _build("adam", model, hparams, map_clients)

@@ -66,8 +66,7 @@ class FedZOHParams(
       source="FedZO, Algorithm 1")
   client_lr: float = hyper(
       0.02, "eta, learning rate of the local steps (the paper: 0.001)",
-      above=0.0,
-      source="FedZO, Algorithm 1")
+      above=0.0, source="FedZO, Algorithm 1")
   server_lr: float = server_rate()
   client_weights: str = weights("uniform", "FedZO, Algorithm 1")
 
@@ -77,7 +76,6 @@ def _update(model: Model, hparams: FedZOHParams) -> ClientUpdate:
       directions=hparams.directions, smoothing=hparams.smoothing)
 
   def train(received, shard, client_row, key):
-    del client_row
     rows, draws = jax.random.split(key)
 
     def step(gradient, carry):
@@ -88,8 +86,7 @@ def _update(model: Model, hparams: FedZOHParams) -> ClientUpdate:
 
     params, loss, _ = minibatches.fold_steps(
         model, shard, hparams, rows, step,
-        (received.start, jnp.zeros(()), jnp.int32(0)),
-        differentiate=estimates)
+        (received.start, jnp.zeros(()), jnp.int32(0)), differentiate=estimates)
     return Trained(params, loss)
 
   sent: dict[str, Any] = {}

@@ -26,7 +26,6 @@ from fedjax_alg.algorithms.common import in_groups
 from fedjax_alg.base import Algorithm, Array, MapClients, Model, num_params
 from fedjax_alg.base import builder, Params
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.conditions import MANY, only
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import clustered
@@ -52,9 +51,7 @@ class FeSEMHParams(GroupWork):
       when=only("num_groups", MANY))
   pretrain_steps: int = hyper(
       50, "mini-batch steps that a client trains before its first centre is "
-      "chosen",
-      minimum=0,
-      when=only("first_group", "trained"))
+      "chosen", minimum=0, when=only("first_group", "trained"))
 
 
 class Locals(NamedTuple):
@@ -72,8 +69,7 @@ def nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
                          batch_size=hparams.batch_size)
 
   def init(params, spec, key):
-    models = clustered.initial_models(
-        model, params, key, k, hparams.group_init)
+    models = clustered.initial_models(model, params, key, k, hparams.group_init)
     return models, Locals(
         params, jnp.zeros((spec.num_clients, num_params(params))),
         jnp.zeros(spec.num_clients, bool))
@@ -88,12 +84,10 @@ def nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
     params = start
     if hparams.first_group == "trained" and hparams.pretrain_steps:
       params = clustered.pretrained(
-          model, before_all, hparams.client_lr, start, shard, key,
-          local_optimizer(hparams))
+          model, hparams, start, shard, key, before_all)
     return grouping.nearest_centre(clustered.flat(params), centres)
 
   def assign(models, start, client_row, member, shard, key):
-    del member
     last, trained = client_row
     if k == 1:
       return jnp.int32(0), trained
@@ -102,15 +96,7 @@ def nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
         trained, lambda: grouping.nearest_centre(last, centres),
         lambda: first(centres, start, shard, key)), trained
 
-  def finish(state: ClusteredState, cohort, result):
-    rows, _ = trees.to_matrix(result.trained)
-    memory = state.memory
-    return state._replace(memory=memory._replace(
-        last=memory.last.at[cohort.ids].set(rows, mode="drop"),
-        trained=memory.trained.at[cohort.ids].set(True, mode="drop")))
-
   def extra(before, after, cohort, trained):
-    del after
     size = num_params(before.models) // k
     present = cohort.present
     flops = 3.0 * k * size * present.sum().astype(jnp.float32)
@@ -127,7 +113,9 @@ def nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
                  own_batches=jnp.where(new, hparams.pretrain_steps, 0))
 
   return Rule(k, init, assign, shared=lambda memory: memory.start,
-              client_rows=client_rows, finish=finish, extra=extra)
+              client_rows=client_rows, extra=extra,
+              finish=lambda state, cohort, result: clustered.with_last(
+                  state, cohort, result.trained))
 
 
 @builder

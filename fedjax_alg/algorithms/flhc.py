@@ -22,7 +22,6 @@ from fedjax_alg import grouping, trees
 from fedjax_alg.algorithms.common import in_groups
 from fedjax_alg.base import Algorithm, Array, Cohort, Key, MapClients, Model
 from fedjax_alg.base import builder, num_params, Params, Shard
-from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.conditions import MANY, only
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.hparams import hyper
@@ -74,11 +73,9 @@ def once_rule(
 
   def update_of(params, shard, key):
     return clustered.pretrain(
-        model, hparams, hparams.client_lr, params, shard, key,
-        local_optimizer(hparams), hparams.cluster_after)
+        model, hparams, params, shard, key, rounds=hparams.cluster_after)
 
   def init(params, spec, key):
-    del spec, key
     return trees.repeat(params, k), Clustering(
         jnp.bool_(False), params, jnp.zeros((k, num_params(params))),
         jnp.zeros(k, jnp.int32))
@@ -100,7 +97,6 @@ def once_rule(
         lambda: cluster(state, everyone, key), lambda: state)
 
   def assign(models, memory, client_row, member, shard, key):
-    del models, client_row
     new = memory.done & (member < 0)
     group = jax.lax.cond(
         new, lambda: _nearest(
@@ -143,8 +139,7 @@ def _nearest(metric: str, memory: Clustering, update: Array) -> Array:
   """The group whose mean update is nearest to a newcomer's, [] int32."""
   rows = jnp.concatenate([update[None], memory.directions])
   gap = grouping.distances(rows, jnp.ones(len(rows), bool), metric)[0, 1:]
-  return jnp.argmin(
-      jnp.where(memory.size > 0, gap, jnp.inf)).astype(jnp.int32)
+  return jnp.argmin(jnp.where(memory.size > 0, gap, jnp.inf)).astype(jnp.int32)
 
 
 def _extra(

@@ -15,16 +15,16 @@ import dataclasses
 
 import jax.numpy as jnp
 
+from fedjax_alg.algorithms.common import averaging
 from fedjax_alg.base import Algorithm, builder, MapClients, Model
 from fedjax_alg.central import feature_statistics as features, steps
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.svrg import feature_scaling, normalised_rate, svrg
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.conditions import only
-from fedjax_alg.exchange import exchange_of
 from fedjax_alg.exchange.aggregation import Aggregation
 from fedjax_alg.hparams import hyper
-from fedjax_alg.rounds.two_halves import ComposedState, compose
+from fedjax_alg.rounds.two_halves import ComposedState
 
 
 #: When parameters can be scaled by the frequency of their feature.
@@ -44,8 +44,7 @@ class FSVRGHParams(Aggregation, LocalWork):
       above=0.0, source="(23); 12 for MNIST, .08 for CIFAR-10")
   local_scaling: bool = hyper(
       True, "whether the local correction is scaled by Lambda_i, which "
-      "lengthens the steps of rare features",
-      source="(20)-(21)", when=FEATURES)
+      "lengthens the steps of rare features", source="(20)-(21)", when=FEATURES)
   aggregate_scaling: str = hyper(
       "all", "A_r, factor of the mean update for a feature that omega clients "
       "hold: all = C/omega (original FSVRG), paper = |S|/omega (as printed in "
@@ -62,7 +61,6 @@ def svrg_update(model: Model, hparams: FSVRGHParams) -> ClientUpdate:
   scales = hparams.local_scaling and model.scale_features is not None
 
   def train(received, shard, client_row, key):
-    del client_row
     scaling = feature_scaling(shard, received.shared) if scales else None
     params = svrg(
         model, received.start, received.reference, received.anchor, shard,
@@ -70,8 +68,7 @@ def svrg_update(model: Model, hparams: FSVRGHParams) -> ClientUpdate:
     return Trained(params, jnp.zeros(()))  # the full pass has the loss
 
   return ClientUpdate(
-      train, hparams,
-      init=lambda params, spec: features.no_statistics(spec),
+      train, hparams, init=lambda params, spec: features.no_statistics(spec),
       setup=lambda memory, params, everyone, map_clients: (
           features.gather_statistics(everyone.shards, map_clients)),
       refresh=lambda memory, params, cohort, map_clients: (
@@ -105,5 +102,5 @@ def fsvrg(
   ``scale_features``), Lambda_i is the identity and A is one factor for all
   parameters, 1 by default.
   """
-  return compose(model, svrg_update(model, hparams), steps.average(),
-                 map_clients=map_clients, exchange=exchange_of(hparams))
+  return averaging(model, svrg_update(model, hparams), hparams, map_clients,
+                   steps.average())

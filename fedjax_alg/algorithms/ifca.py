@@ -56,8 +56,7 @@ class IFCAHParams(GroupWork):
       source="public code (reject: its CIFAR runs); HypCluster (kmeans++)")
   reject_share: float = hyper(
       0.1, "share of the clients that every group must have at least",
-      above=0.0,
-      maximum=1.0, source="public code, 0.35 with two groups",
+      above=0.0, maximum=1.0, source="public code, 0.35 with two groups",
       when=only("group_init", "reject"))
 
 
@@ -65,11 +64,9 @@ def _gradient_update(model: Model, client_lr: float) -> ClientUpdate:
   """A local method of one step against the full gradient."""
 
   def train(received, shard, client_row, key):
-    del client_row
     loss, gradient = objective.full_value_and_grad(
         model, received.start, shard, objective.dropout_key(model, key, 0))
-    return Trained(
-        trees.add_scaled(received.start, -client_lr, gradient), loss)
+    return Trained(trees.add_scaled(received.start, -client_lr, gradient), loss)
 
   return ClientUpdate(
       train, LocalWork(local_steps=1, batch_size=0),
@@ -94,8 +91,7 @@ def _populated(
 
   def draw(carry):
     tries, best, models = carry
-    new = clustered.independent_models(
-        model, jax.random.fold_in(key, tries), k)
+    new = clustered.independent_models(model, jax.random.fold_in(key, tries), k)
     share = smallest(new)
     return (tries + 1, jnp.maximum(share, best),
             trees.where(share > best, new, models))
@@ -142,7 +138,6 @@ def least_loss_rule(
   k, start = hparams.num_groups, hparams.group_init
 
   def init(params, spec, key):
-    del spec
     first = "shared" if start in ("shared", "kmeans++") else "independent"
     return clustered.initial_models(model, params, key, k, first), ()
 
@@ -158,13 +153,11 @@ def least_loss_rule(
 
   def assign(
       models, shared, client_row, member, shard, key) -> tuple[Array, tuple]:
-    del shared, client_row, member, key
     if k == 1:
       return jnp.int32(0), ()
     return objective.preferred_model(model, models, shard), ()
 
   def extra(before, after, cohort, notes):
-    del after, notes
     size = num_params(before.models) // k
     number = cohort.present.sum(dtype=jnp.int32)
     return Extra(down=(k - 1) * size * number, up=number,  # up: the choice

@@ -145,15 +145,20 @@ def _client_variant(
                    kept=trees.subtract(delayed, client_row))
 
   return _client_update(
-      train, work, Store(_table, _with_table), init=init, setup=setup,
-      refresh=refresh)
+      train, work, client_lr, init=init, setup=setup, refresh=refresh)
 
 
-def _client_update(train, work: LocalWork, store: Store, **parts: Any):
+def _client_update(
+    train: Any, work: LocalWork, client_lr: float, *table: Any, **parts: Any
+) -> ClientUpdate:
   """The client's half of either variant."""
   return ClientUpdate(
-      train, work, store=store, upload_weights=_present, merge=_merge,
+      train, work, store=Store.of("table", *table),
+      upload_weights=lambda memory, cohort: cohort.present.astype(jnp.float32),
+      merge=lambda memory, cohort, change, anchors: memory._replace(
+          estimate=trees.add(memory.estimate, change)),
       shared=lambda memory: (memory.estimate, memory.examples),
+      learning_rate=lambda shard: client_lr,
       one_model="a client's delayed gradients belong to one model",
       extra_down=1, extra_up=1, **parts)
 
@@ -173,24 +178,6 @@ def _more_examples(memory, cohort):
   return memory._replace(
       estimate=trees.scale(memory.examples / examples, memory.estimate),
       examples=examples)
-
-
-def _present(memory, cohort):
-  del memory
-  return cohort.present.astype(jnp.float32)
-
-
-def _merge(memory, cohort, change, anchors):
-  del cohort, anchors
-  return memory._replace(estimate=trees.add(memory.estimate, change))
-
-
-def _table(memory):
-  return memory.table
-
-
-def _with_table(memory, table):
-  return memory._replace(table=table)
 
 
 def picks(key: Key, slots: int, batches: Array) -> Array:
@@ -230,7 +217,6 @@ def _table_variant(
                   jnp.zeros(spec.num_clients, jnp.int32), jnp.zeros(()))
 
   def setup(memory, params, everyone, map_clients):
-    del params, map_clients
     count = batches(everyone.shards.size)
     known = everyone.ids < everyone.ids.shape[0]
     first_row = (jnp.cumsum(count) - count).astype(jnp.int32)
@@ -240,7 +226,6 @@ def _table_variant(
 
   def refresh(memory, params, cohort, map_clients):
     """Gives newcomers the rows of the table after those in use."""
-    del params, map_clients
     memory = _more_examples(memory, cohort)
     count = batches(cohort.everyone.size)
     known = memory.first_row >= 0
@@ -252,9 +237,8 @@ def _table_variant(
 
   return _client_update(
       functools.partial(_train_by_table, model, work, client_lr), work,
-      Store(_table, _with_table, trees.set_rows,
-            functools.partial(_places, work)),
-      init=init, setup=setup, refresh=refresh)
+      client_lr, trees.set_rows, functools.partial(_places, work), init=init,
+      setup=setup, refresh=refresh)
 
 
 def _places(work: LocalWork, memory, cohort, keys):
@@ -265,8 +249,7 @@ def _places(work: LocalWork, memory, cohort, keys):
   visited = jax.vmap(lambda key, n: picks(key, slots, n))(keys, count)
   # A mini-batch that is visited again shares the slot of its first visit.
   live = jnp.arange(slots, dtype=jnp.int32)[None] < count[:, None]
-  return jnp.where(
-      live, first[:, None] + visited, trees.num_rows(memory.table))
+  return jnp.where(live, first[:, None] + visited, trees.num_rows(memory.table))
 
 
 def _train_by_table(
@@ -310,9 +293,7 @@ def losac_update(
       or the model has dropout.
   """
   if options.variant == "client":
-    return _client_variant(
-        model, work, client_lr, options.first_gradients)._replace(
-            learning_rate=lambda shard: client_lr)
+    return _client_variant(model, work, client_lr, options.first_gradients)
   if model.train_apply is not None:
     raise OptionError(
         "`variant`=table: a delayed gradient of a batch met another dropout "
@@ -321,8 +302,7 @@ def losac_update(
   if not work.local_steps or not work.batch_size:
     name = "batch_size" if work.local_steps else "local_steps"
     raise OptionError(f"`{name}`=0: `variant`=table needs at least 1")
-  return _table_variant(model, work, client_lr)._replace(
-      learning_rate=lambda shard: client_lr)
+  return _table_variant(model, work, client_lr)
 
 
 @builder

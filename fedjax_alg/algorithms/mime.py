@@ -56,8 +56,7 @@ class BaseOptimiser:
       below=1.0, source="Mime, Table 1", when=only("base", "adam"))
   base_eps: float = hyper(
       1e-3, "added to the root of the base optimiser's second moment",
-      above=0.0,
-      source="Mime, Table 1", when=only("base", "adam"))
+      above=0.0, source="Mime, Table 1", when=only("base", "adam"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,8 +93,7 @@ def _step(options: BaseOptimiser, s: Statistics, gradient: Params) -> Params:
       lambda m, v: m / (trees.root(v) + options.base_eps), first, s.v)
 
 
-def _statistics(
-    options: BaseOptimiser, s: Statistics, c: Params) -> Statistics:
+def _statistics(options: BaseOptimiser, s: Statistics, c: Params) -> Statistics:
   """V(c, s): the statistics after a round."""
   b, b2 = options.base_momentum, options.base_beta2
   if options.base == "sgd":
@@ -125,13 +123,11 @@ def mime_update(
   base = options or BaseOptimiser()
 
   def init(params, spec):
-    del spec
     zeros = jax.tree.map(jnp.zeros_like, params)
     return Statistics(zeros if base.base != "sgd" else (),
                       zeros if base.base == "adam" else ())
 
   def train(received, shard, client_row, key):
-    del client_row
     s = received.shared
     if not lite:
       params = svrg(
@@ -148,12 +144,10 @@ def mime_update(
     return Trained(params, loss, full)
 
   def upload_weights(memory, cohort):
-    del memory
     return shares(
         cohort.present.astype(jnp.float32) if uniform else cohort.weight)
 
   def merge(memory, cohort, full_gradient, anchors):
-    del cohort
     if base.base == "sgd":
       return memory
     return _statistics(

@@ -50,8 +50,7 @@ class PerFedAvgHParams(ClientOptimizer, Aggregation, LocalWork):
 
   adapt_lr: float = hyper(
       0.01, "alpha, learning rate of the adaptation step; 0: no adaptation, so "
-      "that the method is FedAvg",
-      minimum=0.0, source="Algorithm 1, line 7")
+      "that the method is FedAvg", minimum=0.0, source="Algorithm 1, line 7")
   client_lr: float = local_rate(0.1, "Algorithm 1, line 8", "beta")
   server_lr: float = server_rate()
   hessian: str = hyper(
@@ -111,7 +110,6 @@ def _update(model: Model, hparams: PerFedAvgHParams) -> ClientUpdate:
     return params, loss, kept
 
   def train(received, shard, client_row, key):
-    del client_row
     start = received.start
     local_steps = descent(hparams.client_lr, optimizer, received.round)
     params, loss, _ = minibatches.fold_steps(
@@ -124,8 +122,7 @@ def _update(model: Model, hparams: PerFedAvgHParams) -> ClientUpdate:
     return Trained(params, loss, (), read)
 
   return ClientUpdate(
-      train, hparams,
-      no_personal_because="adapts all parameters to a client")
+      train, hparams, no_personal_because="adapts all parameters to a client")
 
 
 @builder
@@ -148,7 +145,6 @@ def per_fedavg(
   algorithm = averaging(model, _update(model, hparams), hparams, map_clients)
 
   def client_params(state, client_id, shard, key):
-    del client_id
     return adapt(model, trees.index(state.models, 0), shard, hparams,
                  hparams.adapt_lr, key)
 

@@ -64,8 +64,7 @@ class PFedMeHParams(Aggregation, LocalWork):
   lam: float = hyper(
       15.0, "lambda, strength of the pull of the personal model to the "
       "client's copy of the global model; keep `personal_lr` x `lam` below 2",
-      minimum=0.0,
-      source="Dinh et al. (2)")
+      minimum=0.0, source="Dinh et al. (2)")
   personal_lr: float = hyper(
       0.1, "learning rate of the personal model theta",
       above=0.0, source=_SOURCE)
@@ -133,7 +132,6 @@ def _build(model: Model, hparams: Any, map_clients: MapClients,
            **ledger: Any) -> Algorithm[ComposedState]:
 
   def train(received, shard, client_row, key):
-    del client_row
     pair = _train(model, hparams, received.start, shard, key)
     return Trained(pair.copy, pair.loss)
 
@@ -189,7 +187,6 @@ def pfedzo(
 
 def caution(hparams: PFedMeHParams, num_params: int) -> str:
   """A warning if the inner steps diverge on any data, else ""."""
-  del num_params
   return product_caution(
       hparams, "personal_lr", "lam", 2.0, "the inner steps diverge")
 

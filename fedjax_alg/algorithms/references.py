@@ -65,11 +65,9 @@ def central(
     return trees.repeat(state.params, 1)
 
   def init(params: Params, spec: FedSpec, key: Key) -> CentralState:
-    del spec, key
     return CentralState(params, trees.drop_weak_types(optimiser.init(params)))
 
   def round_(state: CentralState, cohort: Cohort, key: Key):
-    del key
 
     @jax.custom_vjp
     def value(params):
@@ -137,7 +135,6 @@ def local(
   first = model.roles.start(jax.random.key(0)).state if has_state else ()
 
   def init(params: Params, spec: FedSpec, key: Key) -> LocalState:
-    del key
     table, states = map_clients.keep(
         trees.repeat((params, first), spec.num_clients))
     return LocalState(table, params,
@@ -168,14 +165,12 @@ def local(
     return idle(state, cohort)._replace(table=table, states=states), aux
 
   def client_params(state, client_id, shard, key):
-    del shard, key
     return with_states(model, *trees.where(
         client_id < trees.num_rows(state.table),
         trees.rows((state.table, state.states), client_id),
         (state.newcomer, first)))
 
   def idle(state: LocalState, cohort: Cohort) -> LocalState:
-    del cohort
     return state._replace(round=jax.tree.map(
         lambda rounds: rounds + 1, state.round))
 

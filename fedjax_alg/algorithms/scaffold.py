@@ -51,8 +51,7 @@ class VariateOptions:
   option: str = hyper(
       "II", "what a client's new control variate c_i is: I = its full gradient "
       "at the model that it received, II = the mean gradient of its local "
-      "steps",
-      choices=("I", "II"),
+      "steps", choices=("I", "II"),
       source="Algorithm 1, line 12", when=only("client_update", "scaffold"))
 
 
@@ -62,8 +61,7 @@ class ScaffoldHParams(VariateOptions, ClientOptimizer, Aggregation, LocalWork):
 
   client_lr: float = local_rate(0.1, "Algorithm 1, line 10", "eta_l")
   server_lr: float = server_rate("Algorithm 1, line 16", "eta_g")
-  client_weights: str = weights(
-      "uniform", "Algorithm 1, line 16", by_loss=True)
+  client_weights: str = weights("uniform", "Algorithm 1, line 16", by_loss=True)
 
 
 class ControlVariates(NamedTuple):
@@ -83,7 +81,6 @@ def scaffold_update(
     return ControlVariates(zeros, trees.repeat(zeros, spec.num_clients))
 
   def refresh(memory, params, cohort, map_clients):
-    del params, map_clients
     present = cohort.everyone.size > 0
     before = (present & ~cohort.newcomers).sum().astype(jnp.float32)
     share = before / jnp.maximum(present.sum(), 1).astype(jnp.float32)
@@ -122,16 +119,13 @@ def scaffold_update(
     return cohort.present.astype(jnp.float32) / clients
 
   def merge(memory, cohort, change, anchors):
-    del cohort, anchors
     # c <- c + (1/N) sum dc_i keeps c the mean of the N clients' c_i.
     return memory._replace(server=trees.add(memory.server, change))
 
   return ClientUpdate(
       train, work, init=init, refresh=refresh,
       learning_rate=lambda shard: client_lr,
-      shared=lambda memory: memory.server,
-      store=Store(lambda memory: memory.clients,
-                  lambda memory, table: memory._replace(clients=table)),
+      shared=lambda memory: memory.server, store=Store.of("clients"),
       upload_weights=upload_weights, merge=merge, takes_parts=True,
       extra_down=1, extra_up=1, full_passes=1 if option == "I" else 0)
 

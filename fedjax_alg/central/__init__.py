@@ -1,6 +1,5 @@
 """Server steps, written as optax gradient transformations."""
 
-from fedjax_alg.central.adaptive import adaptive
-from fedjax_alg.central.adaptive import AdaptiveState
+from fedjax_alg.central.adaptive import adaptive, AdaptiveState
 
 __all__ = ["AdaptiveState", "adaptive"]

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_alg.base import Array, Params
+from fedjax_alg.errors import check_one_of
 
 RULES = ("corrected", "printed")
 
@@ -21,12 +22,8 @@ class AdaptiveState(NamedTuple):
 
 
 def adaptive(
-    learning_rate: float = 0.02,
-    beta1: float = 0.0,
-    beta2: float = 0.999,
-    eps: float = 1e-8,
-    rule: str = "corrected",
-) -> optax.GradientTransformation:
+    learning_rate: float = 0.02, beta1: float = 0.0, beta2: float = 0.999,
+    eps: float = 1e-8, rule: str = "corrected") -> optax.GradientTransformation:
   r"""The server step of MA-FSVRG and GA-FSVRG.
 
   m_r = beta1 m_{r-1} + (1 - beta1) g(w_r)                              (62)
@@ -55,9 +52,7 @@ def adaptive(
   first step is (1 - beta1) / sqrt(1 - beta2) = 31.6 (1 - beta1) times too long;
   "corrected" is Adam with the second moment's correction only (errata D-23).
   """
-  if rule not in RULES:
-    raise ValueError(f"central rule {rule!r}: must be one of "
-                     f"{', '.join(RULES)}")
+  check_one_of(f"central rule {rule!r}", rule, RULES)
   factor = learning_rate
   if rule == "printed":
     factor = learning_rate * (1.0 - beta1) / (1.0 - beta2) ** 0.5
@@ -67,7 +62,6 @@ def adaptive(
     return AdaptiveState(jnp.zeros((), jnp.int32), zeros, zeros)
 
   def update(gradient, state, params=None):
-    del params
     chex.assert_trees_all_equal_shapes(gradient, state.m)
     rounds = state.rounds + 1
     m = jax.tree.map(

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_alg.base import Params
+from fedjax_alg.errors import check_one_of
 
 RULES = ("adagrad", "yogi", "adam")
 
@@ -24,12 +25,8 @@ class FedOptState(NamedTuple):
 
 
 def fedopt(
-    rule: str,
-    learning_rate: float = 0.01,
-    beta1: float = 0.9,
-    beta2: float = 0.99,
-    tau: float = 1e-3,
-) -> optax.GradientTransformation:
+    rule: str, learning_rate: float = 0.01, beta1: float = 0.9,
+    beta2: float = 0.99, tau: float = 1e-3) -> optax.GradientTransformation:
   r"""The server step of Algorithm 2.
 
   With the gradient g = -Delta_t, m_{-1} = 0 and v_{-1} = tau^2:
@@ -57,9 +54,7 @@ def fedopt(
   Raises:
     ValueError: the rule is unknown.
   """
-  if rule not in RULES:
-    raise ValueError(f"FedOpt rule {rule!r}: must be one of "
-                     f"{', '.join(RULES)}")
+  check_one_of(f"FedOpt rule {rule!r}", rule, RULES)
 
   def init(params: Params) -> FedOptState:
     return FedOptState(
@@ -75,7 +70,6 @@ def fedopt(
     return beta2 * v + (1.0 - beta2) * square
 
   def update(gradient, state, params=None):
-    del params
     chex.assert_trees_all_equal_shapes(gradient, state.m)
     m = jax.tree.map(
         lambda m, g: beta1 * m - (1.0 - beta1) * g, state.m, gradient)

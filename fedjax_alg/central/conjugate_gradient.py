@@ -9,6 +9,7 @@ import optax
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Params
+from fedjax_alg.errors import check_one_of
 
 BETA_RULES = ("fr", "pr+", "hs", "dy")
 
@@ -59,9 +60,7 @@ def conjugate_gradient(beta: str = "fr") -> optax.GradientTransformation:
   the paper's text (errata C-10). With a new cohort in every round, beta is
   often above 1 and d can climb; the paper has no restart (errata C-13, C-18).
   """
-  if beta not in BETA_RULES:
-    raise ValueError(f"beta rule {beta!r}: must be one of "
-                     f"{', '.join(BETA_RULES)}")
+  check_one_of(f"beta rule {beta!r}", beta, BETA_RULES)
 
   def init(params: Params) -> ConjugateGradientState:
     zeros = jax.tree.map(jnp.zeros_like, params)
@@ -69,7 +68,6 @@ def conjugate_gradient(beta: str = "fr") -> optax.GradientTransformation:
         jnp.zeros((), jnp.int32), zeros, zeros, jnp.zeros(()))
 
   def update(gradient, state, params=None):
-    del params
     chex.assert_trees_all_equal_shapes(gradient, state.gradient)
     # For the first direction this is 0, as the gradient before it is zero.
     factor = _beta(beta, gradient, state)
@@ -78,7 +76,6 @@ def conjugate_gradient(beta: str = "fr") -> optax.GradientTransformation:
     descends = trees.dot(gradient, direction) < 0
     direction = trees.where(descends, direction, steepest)
     return direction, ConjugateGradientState(
-        state.rounds + 1, gradient, direction,
-        jnp.where(descends, factor, 0.0))
+        state.rounds + 1, gradient, direction, jnp.where(descends, factor, 0.0))
 
   return optax.GradientTransformation(init, update)

@@ -67,12 +67,8 @@ def refresh_statistics(
 
 
 def scale_aggregate(
-    model: Model,
-    mode: str,
-    statistics: FeatureStatistics,
-    participants: Array,
-    update: Params,
-) -> Params:
+    model: Model, mode: str, statistics: FeatureStatistics, participants: Array,
+    update: Params) -> Params:
   """A_r times an update (diversified, (59); FSVRG's A).
 
   Args:

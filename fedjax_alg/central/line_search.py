@@ -10,7 +10,7 @@ import optax
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Params
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import check_one_of, OptionError
 
 TESTS = ("half_gradient", "armijo", "decrease", "printed")
 
@@ -43,11 +43,8 @@ def _passes(test: str, eta, decrease, square, slope) -> Array:
 
 
 def backtracking(
-    gamma: float = 0.8,
-    test: str = "half_gradient",
-    initial_step: float = 1.0,
-    max_tries: int = 40,
-) -> optax.GradientTransformationExtraArgs:
+    gamma: float = 0.8, test: str = "half_gradient", initial_step: float = 1.0,
+    max_tries: int = 40) -> optax.GradientTransformationExtraArgs:
   r"""Scales an update d to eta d, eta = initial_step gamma^t, t = 0, 1, ...
 
   The first eta that passes the test is taken. With D = f(w) - f(w + eta d), the
@@ -81,12 +78,9 @@ def backtracking(
   """
   if not isinstance(gamma, jax.core.Tracer) and not 0.0 < gamma < 1.0:
     raise OptionError(f"`gamma`={gamma}: must be more than 0 and less than 1")
-  if test not in TESTS:
-    raise ValueError(f"line search test {test!r}: must be one of "
-                     f"{', '.join(TESTS)}")
+  check_one_of(f"line search test {test!r}", test, TESTS)
 
   def init(params: Params) -> BacktrackingState:
-    del params
     zero = jnp.zeros(())
     return BacktrackingState(zero, jnp.zeros((), jnp.int32), zero, zero)
 
@@ -94,7 +88,6 @@ def backtracking(
       updates: Params, state: BacktrackingState, params: Params | None = None,
       *, value_fn: Callable[[Params], Array], grad: Params,
       line_fn: Callable[..., Array] | None = None, **extra: Any):
-    del state, extra
     chex.assert_trees_all_equal_shapes(grad, updates)
     square, slope = trees.squared_norm(grad), trees.dot(grad, updates)
     width = max_tries if line_fn else min(WIDTH, max_tries)

@@ -37,16 +37,6 @@ from fedjax_alg.central.conjugate_gradient import conjugate_gradient
 from fedjax_alg.central.line_search import backtracking
 
 
-def _nothing(state: Any) -> dict[str, Array]:
-  del state
-  return {}
-
-
-def _no_evaluations(state: Any) -> Array:
-  del state
-  return jnp.zeros(())
-
-
 #: When a server step is taken: along the aggregate of the updates, or along
 #: the anchor gradient before or after the local work.
 WHEN = ("aggregate", "before", "after")
@@ -63,10 +53,10 @@ class ServerStep(NamedTuple):
   #: whether ``transform`` needs f_v as ``value_fn`` (central.validation)
   needs_validation: bool = False
   #: (state of ``transform``) -> scalars to log about the last step
-  report: Callable[[Any], dict[str, Array]] = _nothing
+  report: Callable[[Any], dict[str, Array]] = lambda state: {}
   #: (state of ``transform``) -> number of passes over the validation data in
   #: the last step
-  evaluations: Callable[[Any], Array] = _no_evaluations
+  evaluations: Callable[[Any], Array] = lambda state: jnp.zeros(())
 
 
 def _step(transform: optax.GradientTransformation, when: str, **more: Any):

@@ -69,13 +69,12 @@ def validation_line(
   def piece(shared, shard):
     params, direction, steps = shared
 
-    def add_block(total, x, y, mask):
+    def of_block(x, y, mask):
       start, slope = model.apply(params, x), model.apply(direction, x)
-      losses = jax.vmap(
-          lambda eta: model.loss(start + eta * slope, y))(steps)
-      return total + jnp.where(mask, losses, jnp.zeros_like(losses)).sum(1)
+      losses = jax.vmap(lambda eta: model.loss(start + eta * slope, y))(steps)
+      return jnp.where(mask, losses, jnp.zeros_like(losses)).sum(1)
 
-    return objective.fold_blocks(shard, add_block, jnp.zeros(steps.shape))
+    return objective.sum_blocks(shard, of_block)
 
   def values(params: Params, direction: Params, steps: Array) -> Array:
     sums = map_clients(piece, (params, direction, steps), pieces)

@@ -329,20 +329,20 @@ def fold_steps(
         differentiate)
   model = objective.of_client(model, shard)
   steps = work.num_steps(shard.size, shard.part)
+
+  def gradient(number: Array, of: Callable[..., tuple[Array, Params]]
+               ) -> Gradient:
+    """That of a mini-batch, whose dropout is drawn by its number."""
+    dropout = objective.dropout_key(model, key, number)
+    return lambda *params: tuple(of(p, dropout) for p in params)
+
   if not work.batch_size:
-
-    def full_gradient(b: Array) -> Gradient:
-      dropout = objective.dropout_key(model, key, b)
-
-      def gradient(*params: Params):
-        return tuple(
-            differentiate.full(model, p, shard, dropout) for p in params)
-
-      return gradient
 
     @jax.named_scope(STEP)
     def full_step(k: Array, carry: Any) -> Any:
-      return fn(*(full_gradient(k * batches_per_step + j)
+      return fn(*(gradient(
+          k * batches_per_step + j,
+          lambda p, dropout: differentiate.full(model, p, shard, dropout))
                   for j in range(batches_per_step)), carry)
 
     return jax.lax.fori_loop(jnp.int32(0), steps, full_step, carry)
@@ -362,15 +362,9 @@ def fold_steps(
 
     def batch_gradient(b: Array) -> Gradient:
       x, y = take_rows(shard, rows[b])
-      dropout = objective.dropout_key(
-          model, key, first * batches_per_step + b)
-
-      def gradient(*params: Params):
-        return tuple(
-            differentiate.batch(model, p, x, y, mask[b], dropout)
-            for p in params)
-
-      return gradient
+      return gradient(
+          first * batches_per_step + b, lambda p, dropout: differentiate.batch(
+              model, p, x, y, mask[b], dropout))
 
     @jax.named_scope(STEP)
     def play_step(k: Array, carry: Any) -> Any:

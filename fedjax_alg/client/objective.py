@@ -14,6 +14,7 @@ compare models are measured as in evaluation: without dropout, and with running
 statistics (``Model.roles``) in the place of those of the rows read.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import chex
@@ -106,27 +107,32 @@ def masked_sum(losses: Array, mask: Array) -> Array:
   return jnp.where(mask, losses, jnp.zeros_like(losses)).sum()
 
 
-def _masked_sum_and_grad(model: Model, params: Params, x, y, mask, key):
-  """Sum of the losses of the rows in ``mask`` and its gradient, without L2."""
+def _masked_sum_and_grad(
+    model: Model, params: Params, x: Array, y: Array, mask: Array,
+    key: Key | None, state: Params = None) -> tuple[Array, Params, Params]:
+  """Sum of the losses of the rows in ``mask`` and its gradient, without L2.
+
+  Beside them are the statistics after the batch, if there are any that move.
+  """
 
   def loss_sum(params):
-    return masked_sum(model.loss(logits(model, params, x, key, mask), y), mask)
-
-  return jax.value_and_grad(loss_sum)(params)
-
-
-def _masked_sum_and_moves(model: Model, at: Any, x, y, mask, key):
-  """As above, with the gradient beside the statistics after the batch."""
-  params, state = at
-  assert model.observe is not None
-  observe = model.observe
-
-  def loss_sum(params):
-    found, new = observe((params, state), x, mask, key)
+    if state is None:
+      found, new = logits(model, params, x, key, mask), None
+    else:
+      assert model.observe is not None
+      found, new = model.observe((params, state), x, mask, key)
     return masked_sum(model.loss(found, y), mask), new
 
   (loss, new), grad = jax.value_and_grad(loss_sum, has_aux=True)(params)
-  return loss, (grad, new)
+  return loss, grad, new
+
+
+def _mean(
+    model: Model, params: Params, loss: Array, grad: Params, rows: Array
+) -> tuple[Array, Params]:
+  """Makes the mean over ``rows`` rows, plus L2, of the sums over them."""
+  per_row = 1.0 / jnp.maximum(rows, 1).astype(jnp.float32)
+  return regularised(model, params, loss * per_row, trees.scale(per_row, grad))
 
 
 def batch_value_and_grad(
@@ -146,9 +152,8 @@ def batch_value_and_grad(
   Returns:
     The loss [] float32, and the gradient with the structure of params.
   """
-  loss, grad = _masked_sum_and_grad(model, params, x, y, mask, key)
-  per_row = 1.0 / jnp.maximum(mask.sum(), 1).astype(jnp.float32)
-  return regularised(model, params, loss * per_row, trees.scale(per_row, grad))
+  loss, grad, _ = _masked_sum_and_grad(model, params, x, y, mask, key)
+  return _mean(model, params, loss, grad, mask.sum())
 
 
 def batch_value_and_moves(
@@ -167,10 +172,10 @@ def batch_value_and_moves(
   Returns:
     The loss, and the pair (gradient, statistics after the batch).
   """
-  loss, (grad, state) = _masked_sum_and_moves(model, at, x, y, mask, key)
-  per_row = 1.0 / jnp.maximum(mask.sum(), 1).astype(jnp.float32)
-  loss, grad = regularised(
-      model, at[0], loss * per_row, trees.scale(per_row, grad))
+  params, state = at
+  loss, grad, state = _masked_sum_and_grad(
+      model, params, x, y, mask, key, state)
+  loss, grad = _mean(model, params, loss, grad, mask.sum())
   return loss, (grad, state)
 
 
@@ -204,6 +209,16 @@ def fold_blocks(
   return jax.lax.fori_loop(jnp.int32(0), blocks, body, carry)
 
 
+def sum_blocks(
+    shard: Shard, fn: Callable[[Any, Any, Array], Any], rows: int = BLOCK_ROWS
+) -> Any:
+  """Adds up the trees ``fn(x, y, mask)`` over the blocks of a client's rows."""
+  zero = jax.tree.map(
+      jnp.zeros_like, jax.eval_shape(fn, *block_shapes(shard, rows)))
+  return fold_blocks(
+      shard, lambda sums, *block: trees.add(sums, fn(*block)), zero, rows)
+
+
 def block_shapes(shard: Shard, rows: int = BLOCK_ROWS) -> Any:
   """The shapes of x, y and mask that ``fold_blocks`` gives its function."""
 
@@ -235,18 +250,8 @@ def full_value_and_grad(
     The loss [] float32, and the gradient. For an empty shard they are those of
     the regulariser alone.
   """
-
-  def add_block(carry, x, y, mask):
-    total, gradient, key = carry
-    key, now = _next_key(key)
-    loss, grad = _masked_sum_and_grad(model, params, x, y, mask, now)
-    return total + loss, trees.add(gradient, grad), key
-
-  model = of_client(model, shard)
-  zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params), key)
-  loss, grad, _ = fold_blocks(shard, add_block, zero)
-  per_row = 1.0 / jnp.maximum(shard.size, 1).astype(jnp.float32)
-  return regularised(model, params, loss * per_row, trees.scale(per_row, grad))
+  loss, (grad, _) = full_value_and_moves(model, (params, None), shard, key)
+  return loss, grad
 
 
 def full_value_and_moves(
@@ -270,16 +275,14 @@ def full_value_and_moves(
   def add_block(carry, x, y, mask):
     total, gradient, state, key = carry
     key, now = _next_key(key)
-    loss, (grad, state) = _masked_sum_and_moves(
-        model, (params, state), x, y, mask, now)
+    loss, grad, state = _masked_sum_and_grad(
+        model, params, x, y, mask, now, state)
     return total + loss, trees.add(gradient, grad), state, key
 
   model = of_client(model, shard)
   zero = jnp.zeros(()), jax.tree.map(jnp.zeros_like, params), state, key
   loss, grad, state, _ = fold_blocks(shard, add_block, zero)
-  per_row = 1.0 / jnp.maximum(shard.size, 1).astype(jnp.float32)
-  loss, grad = regularised(
-      model, params, loss * per_row, trees.scale(per_row, grad))
+  loss, grad = _mean(model, params, loss, grad, shard.size)
   return loss, (grad, state)
 
 
@@ -339,27 +342,21 @@ def feature_counts(shard: Shard) -> Array:
     [D] float32, where D is the number of entries of one example, of all its
     arrays.
   """
-  features = store.values_each(shard.x)
 
-  def add_block(counts, x, y, mask):
-    del y
+  def held(x, y, mask):
     flat = [array.reshape(BLOCK_ROWS, -1) != 0 for array in jax.tree.leaves(x)]
-    held = (flat[0] if len(flat) == 1 else jnp.concatenate(flat, 1)
-            ) & mask[:, None]
-    return counts + held.sum(0, dtype=jnp.int32)
+    found = flat[0] if len(flat) == 1 else jnp.concatenate(flat, 1)
+    return (found & mask[:, None]).sum(0, dtype=jnp.int32)
 
-  counts = fold_blocks(shard, add_block, jnp.zeros(features, jnp.int32))
-  return counts.astype(jnp.float32)
+  return sum_blocks(shard, held).astype(jnp.float32)
 
 
 def label_counts(shard: Shard, num_classes: int) -> Array:
   """How many examples of each class the client holds, [L] float32."""
   labels = jnp.arange(num_classes, dtype=jnp.int32)
 
-  def add_block(counts, x, y, mask):
-    del x
-    held = (y[:, None] == labels[None]) & mask[:, None]
-    return counts + held.sum(0, dtype=jnp.int32)
+  def held(x, y, mask):
+    found = (y[:, None] == labels[None]) & mask[:, None]
+    return found.sum(0, dtype=jnp.int32)
 
-  counts = fold_blocks(shard, add_block, jnp.zeros(num_classes, jnp.int32))
-  return counts.astype(jnp.float32)
+  return sum_blocks(shard, held).astype(jnp.float32)

@@ -120,8 +120,7 @@ def refuse_options(options: Any, why: str) -> None:
 
 
 def local_optimizer(
-    options: ClientOptimizer,
-    own: optax.GradientTransformation | None = None,
+    options: ClientOptimizer, own: optax.GradientTransformation | None = None,
 ) -> LocalOptimizer | None:
   """Makes the optimiser of the local steps.
 
@@ -143,12 +142,10 @@ def local_optimizer(
   transform, schedule = _transform(options), _schedule(options)
   if transform is None and schedule is None:
     return None
-  return LocalOptimizer(
-      transform, schedule, options.client_lr_over == "steps")
+  return LocalOptimizer(transform, schedule, options.client_lr_over == "steps")
 
 
-def _transform(
-    options: ClientOptimizer) -> optax.GradientTransformation | None:
+def _transform(options: ClientOptimizer) -> optax.GradientTransformation | None:
   kind, parts = options.client_optimizer, []
   if not is_zero(options.client_clip):
     parts.append(optax.clip_by_global_norm(options.client_clip))

@@ -90,8 +90,7 @@ def fitted(
       lambda shard: minibatches.fold_steps(
           model.roles.alone(model, shared), shard,
           _fit_work(model, client.work), jax.random.fold_in(key, _ALONE), step,
-          own.personal),
-      shard._replace(personal=None, state=own.state))
+          own.personal), shard._replace(personal=None, state=own.state))
   return Own(personal, state)
 
 

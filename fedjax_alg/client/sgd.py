@@ -33,15 +33,9 @@ def proximal(mu: float) -> Correction:
 
 
 def sgd(
-    model: Model,
-    start: Params,
-    shard: Shard,
-    work: minibatches.LocalWork,
-    learning_rate: Any,
-    key: Key,
-    correct: Correction | None = None,
-    optimizer: Optimizer = None,
-    rounds: Array | int = 0,
+    model: Model, start: Params, shard: Shard, work: minibatches.LocalWork,
+    learning_rate: Any, key: Key, correct: Correction | None = None,
+    optimizer: Optimizer = None, rounds: Array | int = 0,
 ) -> tuple[Params, Array]:
   """v <- v - learning_rate * correct(g(v; B)) for the client's local steps.
 
@@ -86,8 +80,7 @@ def descend(
     return params, loss, kept
 
   return minibatches.fold_steps(
-      model, shard, work, key, step,
-      (start, jnp.zeros(()), steps.init(start)))
+      model, shard, work, key, step, (start, jnp.zeros(()), steps.init(start)))
 
 
 def sgd_update(
@@ -111,7 +104,6 @@ def sgd_update(
   correct = None if is_zero(mu) else proximal(mu)
 
   def train(received, shard, client_row, key):
-    del client_row
     return Trained(*sgd(
         model, received.start, shard, work, learning_rate, key, correct,
         optimizer, received.round))

@@ -35,15 +35,9 @@ def normalised_rate(learning_rate: float, shard: Shard) -> Array:
 
 
 def svrg(
-    model: Model,
-    start: Params,
-    reference: Params,
-    anchor: Params,
-    shard: Shard,
-    work: minibatches.LocalWork,
-    learning_rate: float | Array,
-    key: Key,
-    scaling: Array | None = None,
+    model: Model, start: Params, reference: Params, anchor: Params,
+    shard: Shard, work: minibatches.LocalWork, learning_rate: float | Array,
+    key: Key, scaling: Array | None = None,
     precondition: Callable[[Params], Params] = lambda direction: direction,
 ) -> Params:
   """K_local steps w <- w - alpha (Lambda_i [g_i(w) - g_i(w_ref)] + g).

@@ -46,7 +46,6 @@ class Place(NamedTuple):
 
 def own_rows(memory: Any, cohort: Cohort, keys: Key) -> Array:
   """The places of a table with one row for each client."""
-  del memory, keys
   return cohort.ids
 
 
@@ -65,6 +64,12 @@ class Store(NamedTuple):
   #: (memory, cohort, keys [S] of ``train``) -> each participant's rows, [S] or
   #: [S, N] int32; those out of range are not written
   places: Callable[[Any, Cohort, Key], Array] = own_rows
+
+  @classmethod
+  def of(cls, field: str, *more: Any) -> "Store":
+    """The table is a field of the memory."""
+    return cls(lambda memory: getattr(memory, field),
+               lambda memory, table: memory._replace(**{field: table}), *more)
 
   @property
   def one_row(self) -> bool:
@@ -187,18 +192,20 @@ class ClientUpdate(NamedTuple):
     """What reaches others past the noise of a private mean; empty: nothing."""
     if self.unprotected is not None:
       return self.unprotected
-    default = self._field_defaults
-    if self.store:
-      return ("clients keep a memory from round to round, but the accounting "
-              "takes what they send to follow from their data and the models")
-    if self.upload_weights or self.merge is not default["merge"]:
-      return "clients send more than their updates"
-    if self.setup is not default["setup"]:
-      return "the server starts from sums over the clients' data"
-    if self.client_rows is not default["client_rows"]:
-      return "what a client sends depends on the data of the others"
-    if self.scale is not default["scale"]:
-      return "the mean is scaled by what the participants hold"
+    for found, why in (
+        (self.store, "clients keep a memory from round to round, but the "
+         "accounting takes what they send to follow from their data and the "
+         "models"),
+        (self.upload_weights or self.needs("merge"),
+         "clients send more than their updates"),
+        (self.needs("setup"),
+         "the server starts from sums over the clients' data"),
+        (self.needs("client_rows"),
+         "what a client sends depends on the data of the others"),
+        (self.needs("scale"),
+         "the mean is scaled by what the participants hold")):
+      if found:
+        return why
     return ""
 
 

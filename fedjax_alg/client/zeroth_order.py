@@ -162,34 +162,48 @@ def estimate(
     and the estimated gradient, with the structure of params.
   """
   flat, unravel = jax.flatten_util.ravel_pytree(params)
-  chunk = chunk_size(directions)
   base = loss(params) if scheme == "forward" else jnp.zeros(())
+  level, vector = over_directions(
+      lambda vectors: differences(
+          loss, params, base, vectors, smoothing=smoothing, scheme=scheme),
+      jnp.zeros(()), key, flat.size, directions=directions,
+      smoothing=smoothing, kind=kind)
+  return level, unravel(vector)
+
+
+def over_directions(
+    measure: Callable[[Array], tuple[Array, Array]], zero: Array, key: Key,
+    size: int, *, directions: int, smoothing: float, kind: str
+) -> tuple[Array, Array]:
+  """Adds up an estimate, a chunk of directions at a time.
+
+  Args:
+    measure: directions [n, d] -> dF_k [n] along them, and the losses at w.
+    zero: zeros like these losses.
+    key: consumed.
+    size: d.
+    directions: n, of all chunks.
+    smoothing: s.
+    kind: one of KINDS.
+
+  Returns:
+    The mean of the losses, and c / (n s) sum_k dF_k v_k [d].
+  """
+  chunk = chunk_size(directions)
 
   def add_chunk(c, carry):
     total, level = carry
-    vectors = draw(key, chunk * c + jnp.arange(chunk, dtype=jnp.int32),
-                   flat.size, kind)
-    change, around = differences(
-        loss, params, base, vectors, smoothing=smoothing, scheme=scheme)
-    return total + combine(change, vectors), level + around
+    vectors = draw(
+        key, chunk * c + jnp.arange(chunk, dtype=jnp.int32), size, kind)
+    change, around = measure(vectors)
+    return (total + jnp.matmul(change, vectors, precision=trees.HIGHEST),
+            level + around)
 
   chunks = directions // chunk
   total, level = jax.lax.fori_loop(
-      jnp.int32(0), jnp.int32(chunks), add_chunk,
-      (jnp.zeros_like(flat), jnp.zeros(())))
-  factor = factor_of(kind, flat.size, directions, smoothing)
-  return level / chunks, unravel(factor * total)
-
-
-def combine(change: Array, vectors: Array) -> Array:
-  """sum_k dF_k v_k [d], for dF_k [n] and v_k [n, d]."""
-  return jnp.matmul(change, vectors, precision=trees.HIGHEST)
-
-
-def factor_of(
-    kind: str, size: int, directions: int, smoothing: float) -> float:
-  """c / (n s), the factor of the sum over all directions."""
-  return (size if kind == "sphere" else 1.0) / (directions * smoothing)
+      jnp.int32(0), jnp.int32(chunks), add_chunk, (jnp.zeros(size), zero))
+  factor = (size if kind == "sphere" else 1.0) / (directions * smoothing)
+  return level / chunks, factor * total
 
 
 def batch_loss(

@@ -26,8 +26,7 @@ def spread(
     ValueError: ``total`` is outside the bounds.
   """
   if not low.sum() <= total <= high.sum():
-    raise ValueError(
-        f"total {total} outside [{low.sum()}, {high.sum()}]")
+    raise ValueError(f"total {total} outside [{low.sum()}, {high.sum()}]")
   weights = weights / weights.max()
 
   def shares(c):

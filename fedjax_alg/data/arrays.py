@@ -1,6 +1,7 @@
 """Makes a data set from arrays in memory, with the checks of data files."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -184,7 +185,8 @@ def checked(
     arrays[y] = _targets(used, what(y), arrays[y])
     _same_rows(what(y), arrays[y], rows, bare(x))
     if client in arrays:
-      arrays[client] = _whole_numbers(what(client), arrays[client])
+      with _named(what(client)):
+        arrays[client] = task_lib.whole_numbers(arrays[client], 0, _MAX_ID)
       _same_rows(what(client), arrays[client], rows, bare(x), one=True)
   x_train, x_test = arrays["x_train"], arrays["x_test"]
   for array in store.arrays(x_train):
@@ -256,13 +258,11 @@ def _targets(task: tasks.Task, what: str, tree: Any) -> Any:
                     "array")
 
   def converted(what: str, array: np.ndarray) -> np.ndarray:
-    try:
+    hint = "" if task is not tasks.CLASSIFICATION or (
+        array.dtype.kind not in "fb") else (
+            " (other targets than classes need a `task`, such as regression)")
+    with _named(what, hint):
       return task.targets(array)
-    except ValueError as error:
-      hint = "" if task is not tasks.CLASSIFICATION or (
-          array.dtype.kind not in "fb") else (
-              " (other targets than classes need a `task`, such as regression)")
-      raise DataError(f"{what} {error}{hint}") from None
 
   return _each(converted, what, tree)
 
@@ -291,15 +291,14 @@ def _features(what: str, x: np.ndarray) -> np.ndarray:
     return x
   if x.dtype.kind in "ub":
     x = x.astype(np.float32)
-  try:
+  with _named(what):
     return task_lib.numbers(x, "token ids")
-  except ValueError as error:
-    raise DataError(f"{what} {error}") from None
 
 
-def _whole_numbers(what: str, values: np.ndarray) -> np.ndarray:
-  """Client ids as int32."""
+@contextlib.contextmanager
+def _named(what: str, hint: str = "") -> Iterator[None]:
+  """Says in an error what is wrong."""
   try:
-    return task_lib.whole_numbers(values, 0, _MAX_ID)
+    yield
   except ValueError as error:
-    raise DataError(f"{what} {error}") from None
+    raise DataError(f"{what} {error}{hint}") from None

@@ -110,14 +110,8 @@ def contrast(x: np.ndarray) -> np.ndarray:
 
 
 def hog(
-    images: np.ndarray,
-    block: int = 7,
-    stride: int = 3,
-    bins: int = 9,
-    norm: str = "l2",
-    scale: float = 1.0,
-    eps: float = 1e-6,
-) -> np.ndarray:
+    images: np.ndarray, block: int = 7, stride: int = 3, bins: int = 9,
+    norm: str = "l2", scale: float = 1.0, eps: float = 1e-6) -> np.ndarray:
   """Computes histograms of oriented gradients (Dalal and Triggs 2005).
 
   By default these are 576 features on MNIST, as in the diversified paper,

@@ -283,11 +283,9 @@ _LOADERS: dict[str | None, tuple[Callable[..., Examples], tuple[str, ...]]] = {
     "digits": (load_digits, ()),
     "synthetic": (synthetic, (
         "synthetic_alpha", "synthetic_beta", "num_clients", "partition_seed",
-        "synthetic_iid")),
-    "diabetes": (load_diabetes, ()),
+        "synthetic_iid")), "diabetes": (load_diabetes, ()),
     "npz": (load_npz, ("data_path", "task")),
-    "leaf": (load_leaf, ("data_path",)),
-    "idx": (load_idx, ("data_path",)),
+    "leaf": (load_leaf, ("data_path",)), "idx": (load_idx, ("data_path",)),
     "shakespeare": (load_shakespeare, (
         "data_path", "sequence_length", "window_stride", "task")),
     "femnist": (load_femnist, (

@@ -24,8 +24,7 @@ _FIRST_LABEL = 36  # label of "a" in EMNIST/byclass (0 to 9, A to Z, a to z)
 
 def femnist(
     x: np.ndarray, y: np.ndarray, kind: str, num_clients: int, seed: int,
-    name: str = "femnist",
-) -> Examples:
+    name: str = "femnist") -> Examples:
   """Deals a pool of letters like the generator of the FedProx repository.
 
   Client u holds the letters (u + j) % 10, j in {0, 1, 2}. It gets the next
@@ -137,8 +136,7 @@ def load_femnist(
     kind: str, num_clients: int, seed: int,
     data_dir: str | os.PathLike | None = None,
     path: str | os.PathLike | None = None,
-    cache_dir: str | os.PathLike | None = None,
-) -> Examples:
+    cache_dir: str | os.PathLike | None = None) -> Examples:
   """Makes ``femnist`` from the letters a to j of EMNIST or from your file.
 
   Args:

@@ -106,8 +106,7 @@ def from_hf(
       raise DataError(f"`dataset`: {a_type(rows)}, must be a datasets.Dataset "
                       "(of a DatasetDict give one split, and `test`)")
     arrays = rows.with_format("numpy")
-    return _column(
-        rows.column_names, lambda name: arrays[name][:], "dataset")
+    return _column(rows.column_names, lambda name: arrays[name][:], "dataset")
 
   return _examples(dataset, test, columns, {"x": x, "y": y, "client": client},
                    options)

@@ -4,6 +4,7 @@ import gzip
 import math
 import os
 import pathlib
+from typing import Any
 import zlib
 
 import numpy as np
@@ -41,7 +42,7 @@ def load_idx(path: str | os.PathLike) -> Examples:
         f"`data_path`={folder}: no such folder; one with train-images-idx3-"
         "ubyte[.gz], train-labels-idx1-ubyte[.gz] and the same of t10k is "
         "needed")
-  arrays: dict[str, np.ndarray] = {}
+  arrays: dict[str, Any] = {}
   for split, prefix in _SPLITS.items():
     images, labels = (
         _file(folder, f"{prefix}-{what}") for what in ("images", "labels"))
@@ -61,8 +62,8 @@ def load_idx(path: str | os.PathLike) -> Examples:
                     "at least one and equal shapes are needed")
   classes = 1 + max(int(arrays["y_" + split].max(initial=0))
                     for split in _SPLITS)
-  return Examples(arrays["x_train"], arrays["y_train"], arrays["x_test"],
-                  arrays["y_test"], classes, None, None, folder.resolve().name)
+  return Examples(**arrays, num_classes=classes, client_train=None,
+                  client_test=None, name=folder.resolve().name)
 
 
 def _file(folder: pathlib.Path, name: str) -> pathlib.Path:

@@ -32,7 +32,6 @@ def iid(
     rng: np.random.Generator, *, size_sigma: float, min_client_size: int,
 ) -> np.ndarray:
   """Deals random samples with log-normal sizes of at least the minimum."""
-  del num_classes
   rows = len(y)
   _check_sizes(rows, num_clients, min_client_size)
   size = allocate.spread(
@@ -44,8 +43,7 @@ def iid(
 def dirichlet(
     y: np.ndarray, num_classes: int, num_clients: int,
     rng: np.random.Generator, *, dirichlet_alpha: float, min_client_size: int,
-    dirichlet_even: bool = False,
-) -> np.ndarray:
+    dirichlet_even: bool = False) -> np.ndarray:
   """Spreads each class over the clients with a symmetric Dirichlet(alpha).
 
   With ``dirichlet_even`` a client that has its even share of all examples, n /
@@ -93,7 +91,6 @@ def shards(
   and the beginning of the next, and both shards of a client may be of one
   class, so that most clients hold k classes and some hold one more or less.
   """
-  del num_classes
   number = num_clients * classes_per_client
   least = classes_per_client * (len(y) // number)
   if least < min_client_size:
@@ -114,8 +111,7 @@ def shards(
 def classes(
     y: np.ndarray, num_classes: int, num_clients: int,
     rng: np.random.Generator, *, size_sigma: float, classes_per_client: int,
-    min_classes_per_client: int, min_client_size: int,
-) -> np.ndarray:
+    min_classes_per_client: int, min_client_size: int) -> np.ndarray:
   """Gives every client few classes; their number is uniform on [min, k].
 
   The sizes of the clients are log-normal. Each class gets a number of places

@@ -40,16 +40,9 @@ def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def client_data(
-    x: Any,
-    y: Any,
-    order: np.ndarray,
-    offset: np.ndarray,
-    size: np.ndarray,
-    validation: np.ndarray | None = None,
-    joins: np.ndarray | None = None,
-    keep_bytes: bool = True,
-    places: int = 0,
-) -> ClientData:
+    x: Any, y: Any, order: np.ndarray, offset: np.ndarray, size: np.ndarray,
+    validation: np.ndarray | None = None, joins: np.ndarray | None = None,
+    keep_bytes: bool = True, places: int = 0) -> ClientData:
   """Arranges the rows in the order of the clients.
 
   After the clients' rows follow the server's validation rows and then
@@ -176,8 +169,7 @@ def present(data: ClientData, number: Array | int) -> Cohort:
   """
   ids = jnp.arange(data.size.shape[0], dtype=jnp.int32)
   if data.joins is not None:
-    ids = jnp.where(
-        jnp.asarray(data.joins) <= number, ids, data.size.shape[0])
+    ids = jnp.where(jnp.asarray(data.joins) <= number, ids, data.size.shape[0])
   return take_cohort(data, ids, number)
 
 

@@ -152,8 +152,7 @@ def _read_user(path: pathlib.Path, user: str, entry: Any):
   if not entry["x"] or not entry["y"]:
     raise DataError(f"{where} has no data; leave such users out")
   if len(entry["x"]) != len(entry["y"]):
-    raise DataError(
-        f"{where} has {len(entry['x'])} x but {len(entry['y'])} y")
+    raise DataError(f"{where} has {len(entry['x'])} x but {len(entry['y'])} y")
   texts = [*entry["x"], *entry["y"]]
   if all(isinstance(text, str) for text in texts):
     return _characters(where, entry["x"], entry["y"])

@@ -47,6 +47,7 @@ _PREPARED = _Datasets((*tfds_source.TFDS_NAMES, "femnist", "sent140",
 _FILES = ("npz", "leaf", "idx", "shakespeare")
 #: Default lengths of sequences, in words and in characters.
 _LENGTHS = {"shakespeare": 80}
+_HOG = only("features", "hog")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,8 +69,7 @@ class SourceOptions:
   data_dir: str | None = hyper(
       None, "folder of femnist, sent140 and the data sets of TFDS, as prepared "
       "by experiments.prepare; default $TFDS_DATA_DIR or "
-      "~/tensorflow_datasets",
-      when=only("dataset", *_PREPARED))
+      "~/tensorflow_datasets", when=only("dataset", *_PREPARED))
   data_path: str | None = hyper(
       None, "your file. With `dataset`=npz: an .npz of x_train, y_train, "
       "x_test, y_test[, client_train, client_test]; x_train/NAME, ... are "
@@ -182,8 +182,7 @@ class ShiftOptions:
       + ": swap_all = the two clients of random pairs exchange all their data, "
       "swap_part = they exchange all examples of one random class each, "
       "increment = clients hold 25, 50, 75, 100 % of their training data after "
-      "0, 1, 2, 3 changes",
-      choices=SHIFTS)
+      "0, 1, 2, 3 changes", choices=SHIFTS)
   shift_every: int = hyper(
       50, "number of rounds between two changes; the last round before a "
       "change is always evaluated", minimum=1, when=only("shift", *SHIFTS[1:]))
@@ -203,22 +202,19 @@ class FeatureOptions:
       "the diversified paper, section V-A; contrast = each example minus its "
       "mean, divided by sqrt(its variance + 0.001)", choices=FEATURES)
   hog_block: int = hyper(
-      7, "side of a block, in pixels (`features`=hog)", minimum=1,
-      when=only("features", "hog"))
+      7, "side of a block, in pixels (`features`=hog)", minimum=1, when=_HOG)
   hog_stride: int = hyper(
       3, "distance between neighbouring blocks, in pixels (`features`=hog)",
-      minimum=1, when=only("features", "hog"))
+      minimum=1, when=_HOG)
   hog_bins: int = hyper(
       9, "number of bins of the angles [0, 2 pi) (`features`=hog)", minimum=1,
-      maximum=360,
-      when=only("features", "hog"))
+      maximum=360, when=_HOG)
   hog_norm: str = hyper(
       "l2", "norm by which each block is divided, one of "
       + ", ".join(HOG_NORMS) + " (`features`=hog)", choices=HOG_NORMS,
-      when=only("features", "hog"))
+      when=_HOG)
   hog_scale: float = hyper(
-      1.0, "factor of all features (`features`=hog)", above=0,
-      when=only("features", "hog"))
+      1.0, "factor of all features (`features`=hog)", above=0, when=_HOG)
   store: str = hyper(
       "auto", "how the examples are kept in memory, one of "
       + ", ".join(STORES) + ": uint8 = one byte a value, a quarter of float32, "

@@ -54,19 +54,11 @@ class Partition(NamedTuple):
 
 
 def make_partition(
-    kind: str,
-    examples: Examples,
-    num_clients: int | None,
-    seed: int,
-    *,
-    classes_per_client: int = 2,
-    min_classes_per_client: int | None = None,
-    dirichlet_alpha: float = 0.5,
-    dirichlet_even: bool = False,
-    min_client_size: int | None = None,
-    size_sigma: float = 0.5,
-    local_test_fraction: float = 0.1,
-) -> Partition:
+    kind: str, examples: Examples, num_clients: int | None, seed: int, *,
+    classes_per_client: int = 2, min_classes_per_client: int | None = None,
+    dirichlet_alpha: float = 0.5, dirichlet_even: bool = False,
+    min_client_size: int | None = None, size_sigma: float = 0.5,
+    local_test_fraction: float = 0.1) -> Partition:
   """Deals the examples to clients.
 
   Kinds:

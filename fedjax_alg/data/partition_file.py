@@ -70,8 +70,7 @@ def write_partition(
 
 def _narrow(array: np.ndarray) -> np.ndarray:
   """int32 where the values fit, which halves the file."""
-  return array.astype(
-      np.int32 if array.max(initial=0) < 2 ** 31 else np.int64)
+  return array.astype(np.int32 if array.max(initial=0) < 2 ** 31 else np.int64)
 
 
 def read_partition(path: str | os.PathLike, examples: Examples) -> Partition:

@@ -92,8 +92,7 @@ def powerlaw(
 
 def natural(
     examples: Examples, num_clients: int | None, min_client_size: int,
-    local_test_fraction: float, rng: np.random.Generator,
-) -> Split:
+    local_test_fraction: float, rng: np.random.Generator) -> Split:
   """Takes the clients that the data set names, in the order of their ids.
 
   If the test rows name no clients, the local test split of every client with

@@ -99,8 +99,7 @@ def _alphabetical(numbers: dict[str, int]) -> np.ndarray:
 
 def sent140(
     tweets: cache.Arrays, min_client_size: int = 20, vocabulary: int = 10_000,
-    sequence_length: int = 25, seed: int = 0,
-) -> Examples:
+    sequence_length: int = 25, seed: int = 0) -> Examples:
   """Makes clients, a vocabulary and sequences from encoded tweets.
 
   Each user with enough tweets is a client. The n tweets of a client are
@@ -166,8 +165,7 @@ def load_sent140(
     min_client_size: int = 20, vocabulary: int = 10_000,
     sequence_length: int = 25, seed: int = 0,
     data_dir: str | os.PathLike | None = None,
-    cache_dir: str | os.PathLike | None = None,
-) -> Examples:
+    cache_dir: str | os.PathLike | None = None) -> Examples:
   """Makes ``sent140`` from the 1.6 million training tweets of TFDS.
 
   The tweets are read and encoded once, which takes minutes, and then cached.

@@ -174,9 +174,8 @@ def _windows(
     arrays["client_" + split] = np.repeat(
         np.arange(len(names), dtype=np.int32), list(map(len, each)))
   return Examples(
-      arrays["x_train"], arrays["y_train"], arrays["x_test"], arrays["y_test"],
-      characters.NUM_CLASSES, arrays["client_train"], arrays["client_test"],
-      "shakespeare", characters.NUM_TOKENS, np.array(names))
+      **arrays, num_classes=characters.NUM_CLASSES, name="shakespeare",
+      num_tokens=characters.NUM_TOKENS, client_names=np.array(names))
 
 
 def _read(path: pathlib.Path) -> str:

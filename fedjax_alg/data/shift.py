@@ -10,7 +10,7 @@ import numpy as np
 
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.partition import client_rows, Partition, split_fields
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import check_one_of
 
 SHIFTS = ("none", "swap_all", "swap_part", "increment")
 #: The kinds in which pairs of clients exchange data.
@@ -38,14 +38,8 @@ def num_pairs(share: float, num_clients: int) -> int:
 
 
 def shifted(
-    partition: Partition,
-    y_train: np.ndarray,
-    y_test: np.ndarray,
-    kind: str,
-    event: int,
-    share: float,
-    seed: int,
-) -> Partition:
+    partition: Partition, y_train: np.ndarray, y_test: np.ndarray, kind: str,
+    event: int, share: float, seed: int) -> Partition:
   """Computes the partition after some events of a shift.
 
   ``swap_all``: random pairs of clients exchange all their data.
@@ -75,8 +69,7 @@ def shifted(
     DataError: see ``num_pairs``.
     OptionError: an unknown kind.
   """
-  if kind not in SHIFTS:
-    raise OptionError(f"`shift`={kind}: must be one of {', '.join(SHIFTS)}")
+  check_one_of(f"`shift`={kind}", kind, SHIFTS)
   if kind == "increment":
     size = partition.train_size.astype(np.int64)
     part = np.maximum(size * min(event + 1, 4) // 4, np.minimum(size, 1))

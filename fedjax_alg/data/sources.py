@@ -18,20 +18,24 @@ from fedjax_alg.files import expanded
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
-def _digits() -> tuple[np.ndarray, np.ndarray]:
-  """scikit-learn's digits: pixels [n, 64] from 0 to 16, and labels [n]."""
-  # If its file is where it was, it is read alone: to import scikit-learn takes
-  # a second.
+def _of_sklearn(
+    name: str, files: Sequence[str], delimiter: str | None = None,
+    **options: Any) -> np.ndarray:
+  """A data set of scikit-learn [n, d + 1], the targets in the last column.
+
+  If its files are where they were, they are read alone: to import scikit-learn
+  takes a second.
+  """
   spec = importlib.util.find_spec("sklearn")
   if spec is not None and spec.origin is not None:
-    path = pathlib.Path(spec.origin).parent / "datasets/data/digits.csv.gz"
-    if path.is_file():
-      rows = np.loadtxt(path, delimiter=",")
-      return rows[:, :-1], rows[:, -1]
+    folder = pathlib.Path(spec.origin).parent / "datasets/data"
+    if all((folder / file).is_file() for file in files):
+      return np.column_stack([
+          np.loadtxt(folder / file, delimiter=delimiter) for file in files])
   from sklearn import datasets  # pylint: disable=g-import-not-at-top
 
-  digits = datasets.load_digits()
-  return digits.data, digits.target
+  found = getattr(datasets, f"load_{name}")(**options)
+  return np.column_stack([found.data, found.target])
 
 
 def load_digits(seed: int = 0, test_fraction: float = 0.2) -> Examples:
@@ -45,31 +49,16 @@ def load_digits(seed: int = 0, test_fraction: float = 0.2) -> Examples:
   Returns:
     Images float32 [n, 8, 8, 1] in [0, 1], 10 classes.
   """
-  pixels, labels = _digits()
-  x = (pixels.reshape(-1, 8, 8, 1) / 16).astype(np.float32)
-  y = labels.astype(np.int32)
+  rows = _of_sklearn("digits", ["digits.csv.gz"], ",")
+  x = (rows[:, :-1].reshape(-1, 8, 8, 1) / 16).astype(np.float32)
+  y = rows[:, -1].astype(np.int32)
   rng = np.random.default_rng(seed)
   is_test = np.zeros(len(y), bool)
   for label in range(10):
-    rows = rng.permutation(np.flatnonzero(y == label))
-    is_test[rows[:round(test_fraction * len(rows))]] = True
+    own = rng.permutation(np.flatnonzero(y == label))
+    is_test[own[:round(test_fraction * len(own))]] = True
   return Examples(x[~is_test], y[~is_test], x[is_test], y[is_test], 10, None,
                   None, "digits")
-
-
-def _diabetes() -> tuple[np.ndarray, np.ndarray]:
-  """scikit-learn's raw features [n, 10] and targets [n] of the diabetes set."""
-  spec = importlib.util.find_spec("sklearn")
-  if spec is not None and spec.origin is not None:
-    folder = pathlib.Path(spec.origin).parent / "datasets/data"
-    files = folder / "diabetes_data_raw.csv.gz", (
-        folder / "diabetes_target.csv.gz")
-    if all(map(pathlib.Path.is_file, files)):
-      return np.loadtxt(files[0]), np.loadtxt(files[1])
-  from sklearn import datasets  # pylint: disable=g-import-not-at-top
-
-  found = datasets.load_diabetes(scaled=False)
-  return found.data, found.target
 
 
 def load_diabetes(seed: int = 0, test_fraction: float = 0.2) -> Examples:
@@ -88,7 +77,9 @@ def load_diabetes(seed: int = 0, test_fraction: float = 0.2) -> Examples:
     Features float32 [n, 10] of mean 0 and variance 1 over the training set, and
     targets [n, 1] in units of 100.
   """
-  x, y = _diabetes()
+  rows = _of_sklearn("diabetes", [
+      "diabetes_data_raw.csv.gz", "diabetes_target.csv.gz"], scaled=False)
+  x, y = rows[:, :-1], rows[:, -1]
   order = np.random.default_rng(seed).permutation(len(y))
   first = round(test_fraction * len(y))
   test, train = np.sort(order[:first]), np.sort(order[first:])

@@ -75,10 +75,8 @@ def is_tfds(name: object) -> bool:
 
 
 def load_tfds(
-    name: str,
-    data_dir: str | os.PathLike | None = None,
-    cache_dir: str | os.PathLike | None = None,
-) -> Examples:
+    name: str, data_dir: str | os.PathLike | None = None,
+    cache_dir: str | os.PathLike | None = None) -> Examples:
   """Loads an image classification data set that TFDS has prepared.
 
   The files must be array_record files. The splits are ``train`` and ``test``
@@ -119,11 +117,9 @@ def load_tfds(
 
 
 def read_arrays(
-    name: str,
-    data_dir: str | os.PathLike | None,
+    name: str, data_dir: str | os.PathLike | None,
     cache_dir: str | os.PathLike | None,
-    decode: Callable[[pathlib.Path], cache.Arrays],
-) -> cache.Arrays:
+    decode: Callable[[pathlib.Path], cache.Arrays]) -> cache.Arrays:
   """Decodes a prepared data set, or reads the decoded arrays from the cache.
 
   Args:
@@ -140,13 +136,10 @@ def read_arrays(
   """
   root = tfds_dir(data_dir)
   directory = _prepared(name, root)
-  folder = (
-      expanded(cache_dir) if cache_dir
-      else _default_cache_dir(root))
+  folder = (expanded(cache_dir) if cache_dir else _default_cache_dir(root))
   return cache.read_or_build(
       folder / f"{_cache_name(name, directory, root)}.npz",
-      _fingerprint(directory),
-      lambda: decode(directory))
+      _fingerprint(directory), lambda: decode(directory))
 
 
 def records(
@@ -220,8 +213,7 @@ def prepare_tfds(name: str, data_dir: str | os.PathLike | None = None) -> None:
   import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top
 
   try:
-    builder = tfds.builder(
-        _place(name), data_dir=str(tfds_dir(data_dir)))
+    builder = tfds.builder(_place(name), data_dir=str(tfds_dir(data_dir)))
     builder.download_and_prepare(file_format="array_record")
   # TFDS has no common error type for network, disk and checksum failures.
   except Exception as error:  # pylint: disable=broad-exception-caught

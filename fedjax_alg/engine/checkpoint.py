@@ -105,8 +105,7 @@ def save(
     digest = hashlib.sha256(text.encode() + payload).hexdigest()
     with files.replacing(path, durable=True) as partial, open(
         partial, "wb") as file:
-      file.write(
-          json.dumps({"sha256": digest, "facts": text}).encode() + b"\n")
+      file.write(json.dumps({"sha256": digest, "facts": text}).encode() + b"\n")
       file.write(payload)
     for old in paths(folder)[KEEP:]:
       old.unlink()
@@ -134,8 +133,7 @@ def _save_parts(path: pathlib.Path, state: Any) -> list[list[Any]]:
     part = path.with_name(f"{path.stem}.rows_{number}_of_{len(cuts) - 1}")
     with files.replacing(part, durable=True) as partial:
       partial.write_bytes(payload)
-    made.append(
-        [part.name, hashlib.sha256(payload).hexdigest(), cuts[number]])
+    made.append([part.name, hashlib.sha256(payload).hexdigest(), cuts[number]])
   return made
 
 

@@ -29,11 +29,11 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import jax.numpy as jnp
 
-from fedjax_alg import split, trees
-from fedjax_alg.base import Array, Shard
+from fedjax_alg import trees
+from fedjax_alg.base import Array, Fn, MapClients, Shard
 from fedjax_alg.engine import lanes as in_lanes
 from fedjax_alg.engine import owned
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import check_one_of
 
 AXIS = owned.AXIS
 #: What a run may choose; ``python`` is for algorithms that are built by hand.
@@ -56,7 +56,7 @@ def default_mode(platform: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class ClientMap:
+class ClientMap(MapClients):
   """A client map (``base.MapClients``).
 
   Its results do not depend on these fields, except for rounding.
@@ -74,9 +74,8 @@ class ClientMap:
   cuts: tuple[int, ...] | None = None
 
   def __post_init__(self) -> None:
-    if self.mode not in (*MODES, "python"):
-      raise OptionError(
-          f"`map_clients`={self.mode}: must be one of {', '.join(MODES)}")
+    if self.mode != "python":
+      check_one_of(f"`map_clients`={self.mode}", self.mode, MODES)
 
   @property
   def processes(self) -> bool:
@@ -94,7 +93,7 @@ class ClientMap:
     return self.mesh
 
   def update(
-      self, fn: Callable[..., Any], write: Callable[..., Any], table: Any,
+      self, fn: Fn, write: Fn, table: Any,
       places: Array, weights: Any, shared: Any, shards: Shard, *args: Any
   ) -> tuple[Any, Any, Any]:
     """See ``base.MapClients.update``; all but ``total`` are cases of it."""
@@ -109,51 +108,9 @@ class ClientMap:
       return _update(self, fn, write, lambda tree: tree, table, *slots)
     return _update_on_devices(self, fn, write, table, *slots)
 
-  def __call__(
-      self, fn: Callable[..., Any], shared: Any, shards: Shard, *args: Any
-  ) -> Any:
-    """See ``base.MapClients.__call__``."""
-
-    def adds_nothing(*args):
-      return (), fn(*args)
-
-    return self.reduce(adds_nothing, (), shared, shards, *args)[1]
-
-  def reduce(
-      self, fn: Callable[..., Any], weights: Any, shared: Any, shards: Shard,
-      *args: Any
-  ) -> tuple[Any, Any]:
-    """See ``base.MapClients.reduce``."""
-
-    def keeps_nothing(shared, shard, rows, *args):
-      return rows, *fn(shared, shard, *args)
-
-    return self.update(
-        keeps_nothing, trees.set_rows, (), jnp.zeros_like(shards.size), weights,
-        shared, shards, *args)[1:]
-
-  def change(
-      self, fn: Callable[..., Any], write: Callable[..., Any], table: Any,
-      places: Array, shared: Any, shards: Shard, *args: Any
-  ) -> tuple[Any, Any]:
-    """See ``base.MapClients.change``."""
-    if not split.within(table):
-      written, stacked = self(
-          fn, shared, shards, trees.rows(table, places), *args)
-      return write(table, places, written), stacked
-
-    def adds_nothing(*args):
-      written, stacked = fn(*args)
-      return written, (), stacked
-
-    table, _, stacked = self.update(
-        adds_nothing, write, table, places, (), shared, shards, *args)
-    return table, stacked
-
   def total(
-      self, fn: Callable[..., Any], zero: Callable[[], Any], shared: Any,
-      shards: Shard, *args: Any,
-      psum: Callable[[Any, Any], Any] = jax.lax.psum) -> Any:
+      self, fn: Fn, zero: Callable[[], Any], shared: Any, shards: Shard,
+      *args: Any, psum: Callable[[Any, Any], Any] = jax.lax.psum) -> Any:
     """See ``base.MapClients.total``."""
     if self.processes:
       return owned.total(self._mesh, fn, zero, shared, shards, args, psum)
@@ -175,9 +132,7 @@ class ClientMap:
         self._mesh, self.cuts, table)
 
 
-def _own_as_argument(
-    fn: Callable[..., Any], shards: Shard, args: Any
-) -> tuple[Callable[..., Any], Shard, Any]:
+def _own_as_argument(fn: Fn, shards: Shard, args: Any) -> tuple[Fn, Shard, Any]:
   """Has what a shard holds of its own travel as an argument of every slot."""
 
   def with_own(shared, shard, rows, own, *args):
@@ -190,8 +145,8 @@ def _own_as_argument(
 
 
 def _total(
-    fn: Callable[..., Any], zero: Callable[[], Any], shared: Any,
-    shards: Shard, args: Any) -> Any:
+    fn: Fn, zero: Callable[[], Any], shared: Any, shards: Shard,
+    args: Any) -> Any:
   """``ClientMap.total`` on one device."""
 
   def add(total, slot):
@@ -203,9 +158,9 @@ def _total(
 
 
 def _update(
-    client_map: ClientMap, fn: Callable[..., Any], write: Callable[..., Any],
-    gather: Callable[[Any], Any], table: Any, places: Array, weights: Any,
-    shared: Any, shards: Shard, args: Any) -> tuple[Any, Any, Any]:
+    client_map: ClientMap, fn: Fn, write: Fn, gather: Callable[[Any], Any],
+    table: Any, places: Array, weights: Any, shared: Any, shards: Shard,
+    args: Any) -> tuple[Any, Any, Any]:
   """``ClientMap.update`` of the slots of one device.
 
   Args:
@@ -252,8 +207,8 @@ def _update(
 
 
 def _one_after_the_other(
-    fn: Callable[..., Any], put: Callable[..., Any], table: Any, weights: Any,
-    shared: Any, shards: Shard, slots: Any) -> tuple[Any, Any, Any]:
+    fn: Fn, put: Fn, table: Any, weights: Any, shared: Any, shards: Shard,
+    slots: Any) -> tuple[Any, Any, Any]:
   """``_update`` with mode "sequential".
 
   Args:
@@ -272,8 +227,7 @@ def _one_after_the_other(
               trees.rows(table, place), *args)
 
   def put_one(table, place, written):
-    return put(table, *jax.tree.map(
-        lambda leaf: leaf[None], (place, written)))
+    return put(table, *jax.tree.map(lambda leaf: leaf[None], (place, written)))
 
   def add(carry, slot):
     table, last, total = carry
@@ -286,20 +240,19 @@ def _one_after_the_other(
     return (table, (slot[0], written), total), stacked
 
   written, summed, _ = jax.eval_shape(one, table, trees.index(slots, 0))
-  zeros = functools.partial(
-      jax.tree.map, lambda leaf: jnp.zeros(leaf.shape, leaf.dtype))
   total = jax.tree.map(
       lambda weight, part: jax.tree.map(lambda leaf: jnp.zeros(
           weight.shape[1:] + leaf.shape, leaf.dtype), part), weights, summed)
-  nothing = jnp.full_like(slots[0][0], NO_ROW), zeros(written)
+  nothing = jnp.full_like(slots[0][0], NO_ROW), jax.tree.map(
+      jnp.zeros_like, written)
   (table, last, total), stacked = jax.lax.scan(
       add, (table, nothing, total), (weights, slots))
   return put_one(table, *last), total, stacked
 
 
 def _update_on_devices(
-    client_map: ClientMap, fn: Callable[..., Any], write: Callable[..., Any],
-    table: Any, places: Array, weights: Any, shared: Any, shards: Shard,
+    client_map: ClientMap, fn: Fn, write: Fn, table: Any, places: Array,
+    weights: Any, shared: Any, shards: Shard,
     args: Any) -> tuple[Any, Any, Any]:
   """``ClientMap.update`` on several devices of one process."""
   slots = shards.size.shape[0]
@@ -354,7 +307,7 @@ def _of_slots(order: Array, shards: Shard, args: Any) -> Any:
 
 
 def _in_python(
-    fn: Callable[..., Any], write: Callable[..., Any], table: Any,
+    fn: Fn, write: Fn, table: Any,
     places: Array, weights: Any, shared: Any, shards: Shard, args: Any
 ) -> tuple[Any, Any, Any]:
   """``ClientMap.update`` with mode "python"."""

@@ -38,7 +38,7 @@ from fedjax_alg.client import objective
 from fedjax_alg.data import layout
 from fedjax_alg.data.federation import EvaluationData
 from fedjax_alg.engine.keys import client_keys
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import check_one_of, OptionError
 from fedjax_alg.models import roles
 
 #: The caller's own evaluation: (params, x [B, ...], y [B], mask [B] bool) ->
@@ -94,11 +94,7 @@ def count_shard(
     outputs = objective.logits(model, params, x, mask=mask)
     return task.of_batch(outputs, y, model.loss(outputs, y), mask, matrix)
 
-  zero = jax.tree.map(
-      lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
-      jax.eval_shape(of_block, *objective.block_shapes(shard, rows)))
-  return objective.fold_blocks(
-      shard, lambda sums, *block: trees.add(sums, of_block(*block)), zero, rows)
+  return objective.sum_blocks(shard, of_block, rows)
 
 
 def confusion(model: Model) -> Measure:
@@ -119,9 +115,7 @@ def confusion(model: Model) -> Measure:
 
 
 def make_measures(
-    algorithm: Algorithm[State],
-    model: Model,
-    measures: Mapping[str, Measure],
+    algorithm: Algorithm[State], model: Model, measures: Mapping[str, Measure],
     map_clients: MapClients,
 ) -> Callable[[EvaluationData, State], dict[str, dict[str, Array]]]:
   """Makes the caller's own evaluations of the global models.
@@ -152,22 +146,14 @@ def _measured(
     model: Model, fn: Measure, models: Params, shards: Shard,
     map_clients: MapClients) -> dict[str, Array]:
   """Sums ``fn`` over all shards for each of K models, leaves [K, ...]."""
-  rows = objective.BLOCK_ROWS
-  shapes = jax.eval_shape(
-      fn, trees.index(models, 0), *objective.block_shapes(shards, rows))
-  if not isinstance(shapes, dict):
+  if not isinstance(jax.eval_shape(
+      fn, trees.index(models, 0), *objective.block_shapes(shards)), dict):
     raise OptionError(f"`evaluate`={getattr(fn, '__name__', fn)}: must return "
                       "a dictionary, name -> sums")
 
   def one_piece(models, shard):
-    def of_model(params):
-      zero = jax.tree.map(
-          lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-      return objective.fold_blocks(
-          shard, lambda sums, x, y, mask: trees.add(
-              sums, dict(fn(params, x, y, mask))), zero, rows)
-
-    return over_models(model, of_model, models)
+    return over_models(model, lambda params: objective.sum_blocks(
+        shard, lambda *block: dict(fn(params, *block))), models)
 
   per_piece = map_clients(one_piece, models, shards)
   return jax.tree.map(lambda leaf: leaf.sum(0), per_piece)
@@ -231,9 +217,7 @@ def supported_protocols(
 
 
 def make_evaluate(
-    algorithm: Algorithm[State],
-    model: Model,
-    protocols: tuple[str, ...],
+    algorithm: Algorithm[State], model: Model, protocols: tuple[str, ...],
     map_clients: MapClients,
 ) -> Callable[[EvaluationData, State, Key], dict[str, tasks.Counts]]:
   """Makes the evaluation of one state, a pure function that can be jitted.
@@ -255,10 +239,8 @@ def make_evaluate(
   Raises:
     OptionError: an unknown protocol.
   """
-  unknown = [p for p in protocols if p not in PROTOCOLS]
-  if unknown:
-    raise OptionError(f"`evaluate`={unknown[0]}: must be one of "
-                     f"{', '.join(PROTOCOLS)}")
+  for protocol in protocols:
+    check_one_of(f"`evaluate`={protocol}", protocol, PROTOCOLS)
   return functools.partial(
       _evaluate, Evaluation(algorithm, model, protocols, map_clients))
 
@@ -420,5 +402,4 @@ def _validation(data: EvaluationData) -> Shard:
   if rows is None or data.validation is None:
     raise OptionError("`evaluate`=validation: the data hold no "
                       "validation rows")
-  return Shard(
-      rows.x, rows.y, data.validation.offset, data.validation.size)
+  return Shard(rows.x, rows.y, data.validation.offset, data.validation.size)

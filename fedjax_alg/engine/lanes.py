@@ -132,8 +132,7 @@ def _pool(
 
   @jax.custom_batching.custom_vmap
   def call(size, weights, operands):
-    return _play_rows(
-        jaxpr, kinds, rows, lanes, size, weights, operands)
+    return _play_rows(jaxpr, kinds, rows, lanes, size, weights, operands)
 
   @call.def_vmap
   def call_rows(count, batched, size, weights, operands):
@@ -145,8 +144,7 @@ def _pool(
 
     size, weights = jax.tree.map(joined, (size, weights), tuple(batched[:2]))
     new_kinds, new_operands = [], []
-    for kind, leaf, is_batched in zip(
-        kinds, operands, batched[2], strict=True):
+    for kind, leaf, is_batched in zip(kinds, operands, batched[2], strict=True):
       if kind == _SHARED and is_batched:
         kind = _BY_ROW
         leaf = jnp.repeat(leaf, rows, axis=0)
@@ -241,8 +239,7 @@ class _Code:
     part = self._jaxpr.replace(
         constvars=[], invars=inputs, outvars=list(wanted), eqns=kept,
         effects=every)
-    return self._evaluate(
-        jex_core.ClosedJaxpr(part, ()), *map(value, inputs))
+    return self._evaluate(jex_core.ClosedJaxpr(part, ()), *map(value, inputs))
 
   def _evaluate(
       self, part: jex_core.ClosedJaxpr, *operands: Array) -> list[Array]:
@@ -481,11 +478,9 @@ def _spread(eqns: Sequence[Any], own: dict[Var, None]) -> None:
       own.update(dict.fromkeys(eqn.outvars))
 
 
-def _own_carry(
-    loop: Any, own: dict[Var, None]) -> tuple[list[bool], bool]:
+def _own_carry(loop: Any, own: dict[Var, None]) -> tuple[list[bool], bool]:
   """Which parts of the carry depend on the client, and whether its end does."""
-  is_own = [isinstance(atom, Var) and atom in own
-            for atom in loop.invars]
+  is_own = [isinstance(atom, Var) and atom in own for atom in loop.invars]
   for_cond, for_body, carry = _parts(loop, is_own)
 
   def inside(closed, flags):

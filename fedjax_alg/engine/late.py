@@ -101,8 +101,7 @@ def in_time(
   Raises:
     OptionError: the algorithm does not count its work.
   """
-  _, would = algorithm.round(
-      state, cohort._replace(part=arrivals.part), key)
+  _, would = algorithm.round(state, cohort._replace(part=arrivals.part), key)
   if would.work is None or cohort.devices is None:
     raise OptionError(f"`deadline_s`={late.deadline_s:g}: the algorithm does "
                       "not count its work, so nobody is ever late")

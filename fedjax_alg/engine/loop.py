@@ -21,7 +21,7 @@ from fedjax_alg.data import layout
 from fedjax_alg.engine import sharding
 from fedjax_alg.engine.keys import RunKeys
 from fedjax_alg.engine.round import Participation, play_round
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import check_one_of
 from fedjax_alg.models import start
 
 #: Name of a hyper-parameter -> scalar, an input of the program.
@@ -89,9 +89,7 @@ def over_seeds(fn: Callable[..., Any], map_seeds: str) -> Callable[..., Any]:
   Raises:
     OptionError: unknown ``map_seeds``.
   """
-  if map_seeds not in MAP_SEEDS:
-    raise OptionError(
-        f"`map_seeds`={map_seeds}: must be one of {', '.join(MAP_SEEDS)}")
+  check_one_of(f"`map_seeds`={map_seeds}", map_seeds, MAP_SEEDS)
   if map_seeds == "vmap":
     return jax.vmap(fn)
   return lambda *args: jax.lax.map(lambda one: fn(*one), args)
@@ -110,14 +108,8 @@ def with_frozen(build: Build, data: ClientData) -> Build:
 
 
 def initial_states(
-    build: Build,
-    model: Model,
-    spec: FedSpec,
-    data: ClientData,
-    keys: RunKeys,
-    numbers: Numbers,
-    map_seeds: str = "sequential",
-) -> Any:
+    build: Build, model: Model, spec: FedSpec, data: ClientData, keys: RunKeys,
+    numbers: Numbers, map_seeds: str = "sequential") -> Any:
   """Runs ``init`` and ``setup`` of the algorithm for every seed.
 
   Args:
@@ -139,20 +131,15 @@ def initial_states(
     given = start.bound(model, data.start)
     state = algorithm.init(given.init(keys.model), spec, first)
     if algorithm.start_personal is not None:
-      state = algorithm.start_personal(
-          state, given.roles.start(keys.model))
+      state = algorithm.start_personal(state, given.roles.start(keys.model))
     return algorithm.setup(state, layout.present(data, 0), second)
 
   return over_seeds(one_seed, map_seeds)(keys, numbers)
 
 
 def make_run_rounds(
-    build: Build,
-    participation: Participation,
-    max_rounds: int,
-    map_seeds: str = "sequential",
-    mesh: Mesh | None = None,
-    where: Any = None,
+    build: Build, participation: Participation, max_rounds: int,
+    map_seeds: str = "sequential", mesh: Mesh | None = None, where: Any = None,
 ) -> Any:
   """Makes the jitted program that runs rounds.
 

@@ -23,7 +23,7 @@ from jax.sharding import Mesh, PartitionSpec
 import jax.numpy as jnp
 
 from fedjax_alg import split, trees
-from fedjax_alg.base import Array, MapClients, Shard
+from fedjax_alg.base import Array, Fn, MapClients, Shard
 from fedjax_alg.data import store
 from fedjax_alg.data.store import Coded
 
@@ -120,7 +120,7 @@ def add_up(tree: Any, axes: tuple[str, ...] = (PROCESSES, AXIS)) -> Any:
 
 
 def for_one(
-    map_clients: MapClients, fn: Callable[..., Any], shared: Any, shard: Shard,
+    map_clients: MapClients, fn: Fn, shared: Any, shard: Shard,
     *args: Any) -> Any:
   """Computes ``fn(shared, shard, *args)`` of one client, outside of a map.
 
@@ -181,8 +181,8 @@ def keep(mesh: Mesh, cuts: tuple[int, ...], table: Any) -> Any:
 
 
 def _on_devices(
-    mesh: Mesh, work: Callable[..., Any], shards: Shard, width: int,
-    *operands: Any, out_specs: Any = _WHOLE) -> Any:
+    mesh: Mesh, work: Fn, shards: Shard, width: int, *operands: Any,
+    out_specs: Any = _WHOLE) -> Any:
   """Calls ``work`` on every device, with its slots, as whole results.
 
   Args:
@@ -217,8 +217,7 @@ def _on_devices(
       height = store.arrays(y)[0].shape[0]
       owner = offset // height
       offset = offset - owner * height
-    device = balance(
-        size, processes * cores, owner=owner, processes=processes)
+    device = balance(size, processes * cores, owner=owner, processes=processes)
     own = device == jax.lax.axis_index((PROCESSES, AXIS))
     first = jnp.argsort(jnp.where(own, -size, 1), stable=True)
     count = own.sum(dtype=jnp.int32)
@@ -237,7 +236,7 @@ def _on_devices(
 
 
 def _in_groups(
-    fn: Callable[..., Any], width: int, rows: Shard, slots: Array, shared: Any,
+    fn: Fn, width: int, rows: Shard, slots: Array, shared: Any,
     args: Any) -> Callable[[Array], Any]:
   """Makes the function (group) -> (its slots, results).
 
@@ -265,14 +264,9 @@ def _empty(shape: tuple[int, ...], results: Any) -> Any:
       lambda leaf: jnp.zeros(shape + leaf.shape, leaf.dtype), results)
 
 
-def _put(out: Any, here: Array, results: Any) -> Any:
-  return jax.tree.map(
-      lambda all, new: all.at[here].set(new, mode="drop"), out, results)
-
-
 def update(
-    mode: str, mesh: Mesh, fn: Callable[..., Any], write: Callable[..., Any],
-    table: Any, places: Array, weights: Any, shared: Any, shards: Shard,
+    mode: str, mesh: Mesh, fn: Fn, write: Fn, table: Any, places: Array,
+    weights: Any, shared: Any, shards: Shard,
     args: Any) -> tuple[Any, Any, Any]:
   """See ``base.MapClients.update``.
 
@@ -310,11 +304,10 @@ def update(
       if width > 1:
         weight = jax.tree.map(lambda leaf: jnp.where(
             real.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, 0.0), weight)
-        total = trees.add(
-            total, jax.tree.map(trees.slot_sum, weight, summed))
+        total = trees.add(total, jax.tree.map(trees.slot_sum, weight, summed))
       else:
         total = jax.tree.map(trees.add_weighted, weight, total, summed)
-      return total, _put(out, here, (written, stacked))
+      return total, trees.set_rows(out, here, (written, stacked))
 
     results = jax.eval_shape(group, jnp.int32(0))[1]
     written, summed, stacked = results if width == 1 else jax.tree.map(
@@ -341,8 +334,8 @@ def update(
 
 
 def total(
-    mesh: Mesh, fn: Callable[..., Any], zero: Callable[[], Any], shared: Any,
-    shards: Shard, args: Any, psum: Callable[[Any, Any], Any]) -> Any:
+    mesh: Mesh, fn: Fn, zero: Callable[[], Any], shared: Any, shards: Shard,
+    args: Any, psum: Callable[[Any, Any], Any]) -> Any:
   """See ``base.MapClients.total``."""
 
   def work(rows, slots, groups, shared, args):
@@ -352,7 +345,6 @@ def total(
       return fn(carry, shared, shard, *trees.index(args, slot))
 
     own = jax.lax.fori_loop(jnp.int32(0), groups, add, zero())
-    return add_up(own) if psum is jax.lax.psum else psum(
-        own, (PROCESSES, AXIS))
+    return add_up(own) if psum is jax.lax.psum else psum(own, (PROCESSES, AXIS))
 
   return _on_devices(mesh, work, shards, 1, shared, args)

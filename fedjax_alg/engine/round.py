@@ -55,13 +55,8 @@ class Participation(NamedTuple):
 
 
 def play_round(
-    algorithm: Algorithm[State],
-    data: ClientData,
-    participation: Participation,
-    keys: RunKeys,
-    number: Array,
-    state: State,
-) -> tuple[State, RoundAux]:
+    algorithm: Algorithm[State], data: ClientData, participation: Participation,
+    keys: RunKeys, number: Array, state: State) -> tuple[State, RoundAux]:
   """Runs one round.
 
   The random numbers depend only on the seed and on the number of the round. If

@@ -115,8 +115,7 @@ def by_size(
     [S] int32, see ``Sampler``. A client without examples is never drawn.
   """
   size = jnp.asarray(data.size)
-  score = jnp.log(size.astype(jnp.float32)) + jax.random.gumbel(
-      key, size.shape)
+  score = jnp.log(size.astype(jnp.float32)) + jax.random.gumbel(key, size.shape)
   return _largest(data, score, cohort_size, number)
 
 

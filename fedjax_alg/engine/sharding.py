@@ -369,5 +369,4 @@ def whole(states: Any) -> Any:
   """
   return split.tree_map(
       lambda leaf: np.concatenate(list(all_rows(leaf))).reshape(
-          leaf.of_states),
-      np.asarray, states)
+          leaf.of_states), np.asarray, states)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Params, Traffic
 from fedjax_alg.conditions import only
-from fedjax_alg.errors import did_you_mean, OptionError
+from fedjax_alg.errors import check_known
 from fedjax_alg.exchange import robust
 from fedjax_alg.exchange.attacks import Hostility
 from fedjax_alg.exchange.compression import Compression
@@ -98,8 +98,7 @@ AGGREGATORS: dict[str, Callable[[Any], Aggregator]] = {
     "mean": lambda options: weighted_mean(),
     "median": lambda options: coordinate_median(),
     "trimmed_mean": lambda options: _of_sent(
-        "trimmed_mean", robust.trimmed_mean, options.tolerated,
-        flops=_sorting),
+        "trimmed_mean", robust.trimmed_mean, options.tolerated, flops=_sorting),
     "krum": lambda options: _of_sent(
         "krum", robust.krum, options.tolerated, flops=_comparing),
     "multi_krum": lambda options: _of_sent(
@@ -138,13 +137,11 @@ class Aggregation(Hostility, Compression, Privacy):
       "least sum of distances, centred_clipping = the mean of vectors that are "
       "clipped around the last one, norm_bound = the mean of shortened "
       "vectors. With median, trimmed_mean and both Krums participants count "
-      "alike",
-      choices=tuple(AGGREGATORS),
+      "alike", choices=tuple(AGGREGATORS),
       source="Yin et al., ICML 2018 (median, trimmed_mean); Blanchard et al., "
       "NeurIPS 2017 (krum, multi_krum); Pillutla et al., IEEE TSP 2022 "
       "(geometric_median); Karimireddy et al., ICML 2021 (centred_clipping); "
-      "Sun et al., arXiv:1911.07963 (norm_bound)",
-      later=True)
+      "Sun et al., arXiv:1911.07963 (norm_bound)", later=True)
   tolerated: float = hyper(
       0.2, "share of a round's participants that the aggregator takes to be "
       "hostile: trimmed_mean leaves so many of the largest and of the smallest "
@@ -205,8 +202,5 @@ def named(name: str, options: Aggregation | None = None) -> Aggregator:
   Raises:
     OptionError: an unknown name.
   """
-  if name not in AGGREGATORS:
-    raise OptionError(
-        f"`aggregator`={name}: unknown{did_you_mean(name, AGGREGATORS)} (one "
-        f"of {', '.join(AGGREGATORS)})")
+  check_known("aggregator", name, AGGREGATORS)
   return AGGREGATORS[name](options or Aggregation(aggregator=name))

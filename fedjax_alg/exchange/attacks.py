@@ -65,8 +65,7 @@ class Attack(NamedTuple):
   forge: Callable[[Params, Scene], Params] | None = None
 
 
-def hostile_clients(
-    num_clients: int, share: Array | float, seed: int) -> Array:
+def hostile_clients(num_clients: int, share: Array | float, seed: int) -> Array:
   """Draws the hostile clients.
 
   Args:
@@ -156,7 +155,6 @@ def sign_flip(sent: Params, scene: Scene, scale: Any) -> Params:
   Source: Li, Xu, Chen, Giannakis, Ling, "RSA: Byzantine-Robust Stochastic
   Aggregation Methods", AAAI 2019, section 5 (with -4).
   """
-  del scene
   return trees.scale(-1.0 if is_zero(scale) else -scale, sent)
 
 
@@ -259,8 +257,7 @@ class Hostility:
       source="Karimireddy et al., ICLR 2022 (label_flip); Li et al., AAAI 2019 "
       "(sign_flip); Blanchard et al., NeurIPS 2017 (gaussian); Bagdasaryan et "
       "al., AISTATS 2020 (scaled); Baruch et al., NeurIPS 2019 "
-      "(little_is_enough); Xie et al., UAI 2019 (inner_product)",
-      later=True)
+      "(little_is_enough); Xie et al., UAI 2019 (inner_product)", later=True)
   attackers: float = hyper(
       0.2, "share of all clients that are hostile", minimum=0.0, maximum=1.0,
       when=only("attack", *ATTACKS), later=True)

@@ -83,7 +83,6 @@ def top_k(share: float) -> Compressor:
   """The entries of largest absolute value of the whole tree."""
 
   def send(tree, memory, key):
-    del key
     flat, unravel = jax.flatten_util.ravel_pytree(tree)
     kept, numbers = kept_entries(share, flat.size), Numbers(flat.size, True)
     _, places = jax.lax.top_k(jnp.abs(flat), kept)
@@ -152,7 +151,6 @@ def sign() -> Compressor:
   """The signs of all entries, and a scale for every leaf."""
 
   def send(tree, memory, key):
-    del key
 
     negative, scale = carried((
         jax.tree.map(lambda leaf: leaf < 0, tree),
@@ -190,15 +188,13 @@ def powersgd(rank: int) -> Compressor:
     if not shortens(leaf):
       return carried(leaf), ()
     matrix = leaf.reshape(sides(leaf))
-    left, _ = jnp.linalg.qr(jnp.matmul(
-        matrix, right, precision=trees.HIGHEST))
+    left, _ = jnp.linalg.qr(jnp.matmul(matrix, right, precision=trees.HIGHEST))
     right = jnp.matmul(matrix.T, left, precision=trees.HIGHEST)
     sent, kept = carried((left, right)), right
     decoded = jnp.matmul(sent[0], sent[1].T, precision=trees.HIGHEST)
     return decoded.reshape(leaf.shape), kept
 
   def send(tree, memory, key):
-    del key
     leaves, treedef = jax.tree.flatten(tree)
     sent, kept = zip(*map(one, leaves, memory))
     return jax.tree.unflatten(treedef, sent), kept
@@ -222,8 +218,7 @@ def with_feedback(compressor: Compressor) -> Compressor:
   """The compressor of what is to be sent and of what was not sent before."""
 
   def init(like):
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
-    return Unsent(zeros, compressor.init(like))
+    return Unsent(jax.tree.map(jnp.zeros_like, like), compressor.init(like))
 
   def send(tree, memory, key):
     whole = trees.add(tree, memory.error)
@@ -250,8 +245,7 @@ def _of_share(name: str, make: Callable[..., Compressor]) -> _Form:
 
 
 _FORMS = {
-    "topk": _of_share("topk", top_k),
-    "randk": _of_share("randk", random_k),
+    "topk": _of_share("topk", top_k), "randk": _of_share("randk", random_k),
     "qsgd": _Form("qsgd:BITS", qsgd, int, 2, 16, "BITS from 2 to 16"),
     "sign": _Form("sign", sign),
     "powersgd": _Form("powersgd:RANK", powersgd, int, 1, 10 ** 6,

@@ -255,8 +255,7 @@ def _private(
   if released > 1 and privacy.private == "fixed":
     reasons.append("updates and anchor gradients are not of one length (give "
                    "adaptive)")
-  if privacy.noise_at == "clients" and (
-      exchange.forges or client.upload_bytes):
+  if privacy.noise_at == "clients" and (exchange.forges or client.upload_bytes):
     reasons.append(
         "with `noise_at`=clients every participant sends its whole update with "
         "its share of the noise (not with `attack`, `compress_up` or `uplink`="

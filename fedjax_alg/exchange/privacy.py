@@ -56,8 +56,7 @@ def delta_field(when: Condition) -> Any:
   return hyper(
       1e-5, "delta of the (epsilon, delta) that is reported; less than one in "
       "the number of clients", above=0.0, below=1.0, traced=False,
-      when=when & NOISY,
-      later=True)
+      when=when & NOISY, later=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +68,7 @@ class Privacy:
       "clients' updates: fixed = shortened to `clip_norm`, adaptive = to a "
       "norm that follows a quantile of their lengths; noise is added to their "
       "sum, and participants count alike. Anchor gradients need adaptive. With "
-      "`sampling`=uniform or poisson",
-      choices=("none", "fixed", "adaptive"),
+      "`sampling`=uniform or poisson", choices=("none", "fixed", "adaptive"),
       source="McMahan et al., ICLR 2018 (fixed); Andrew et al., NeurIPS 2021 "
       "(adaptive)", later=True)
   clip_norm: float = hyper(
@@ -96,8 +94,7 @@ class Privacy:
       0.0, "sigma_b, standard deviation of the noise of the number of updates "
       "that are shorter than S; 0 stands for a 20th of the expected number of "
       "participants. At least `noise_multiplier`, and the more if a round has "
-      "anchor gradients", minimum=0.0, neutral=0.0,
-      when=_ADAPTIVE & NOISY,
+      "anchor gradients", minimum=0.0, neutral=0.0, when=_ADAPTIVE & NOISY,
       source="Andrew et al. Algorithm 1 and section 3.1", later=True)
 
 

@@ -73,10 +73,9 @@ def squared_distances(vectors: Params, weights: Array) -> Array:
   """||v_s - v_t||^2, [S, S]; infinite for absent slots and on the diagonal."""
 
   def to_all(one):
-    gaps = jax.tree.map(lambda all, own: all - own[None], vectors, one)
+    gaps = trees.subtract_one(vectors, one)
     return sum((jnp.square(leaf).reshape(leaf.shape[0], -1).sum(1)
-                for leaf in jax.tree.leaves(gaps)),
-               jnp.zeros(weights.shape))
+                for leaf in jax.tree.leaves(gaps)), jnp.zeros(weights.shape))
 
   # One row after the other: no more than one copy of the vectors is held. The
   # Gram matrix would lose what is common to all of them to rounding.
@@ -146,10 +145,6 @@ def _finite(vectors: Params, weights: Array) -> Array:
   return jnp.where((weights > 0) & trees.finite_slots(vectors), weights, 0.0)
 
 
-def _gaps(vectors: Params, centre: Params) -> Params:
-  return jax.tree.map(lambda all, one: all - one[None], vectors, centre)
-
-
 def geometric_median(
     vectors: Params, weights: Array, iterations: int) -> Params:
   """The point of least weighted sum of distances to the vectors.
@@ -163,7 +158,7 @@ def geometric_median(
   weights = _finite(vectors, weights)
 
   def step(_, centre):
-    distance = trees.slot_norm(_gaps(vectors, centre))
+    distance = trees.slot_norm(trees.subtract_one(vectors, centre))
     beta = jnp.where(
         weights > 0, weights / jnp.maximum(distance, SMALLEST_DISTANCE), 0.0)
     return trees.slot_mean(beta, vectors)
@@ -200,7 +195,7 @@ def centred_clipping(
   found = jax.lax.fori_loop(
       jnp.int32(0), jnp.int32(iterations),
       lambda _, centre: trees.add(centre, _clipped_mean(
-          _gaps(vectors, centre), weights, radius)), last)
+          trees.subtract_one(vectors, centre), weights, radius)), last)
   return trees.where(some, found, jax.tree.map(jnp.zeros_like, found))
 
 

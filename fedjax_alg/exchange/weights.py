@@ -29,7 +29,7 @@ import jax.numpy as jnp
 
 from fedjax_alg.base import Array, Cohort
 from fedjax_alg.conditions import but, only, ZERO
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import check_one_of, OptionError
 from fedjax_alg.exchange.aggregation import UNWEIGHTED
 
 #: examples: n_i / n^r; uniform: 1 / |S|.
@@ -140,9 +140,7 @@ def participation(weights: str) -> Callable[[Cohort], Array]:
   Raises:
     OptionError: ``weights`` is neither of them.
   """
-  if weights not in WEIGHTS:
-    raise OptionError(f"`client_weights`={weights}: must be one of "
-                      f"{', '.join(WEIGHTS)}")
+  check_one_of(f"`client_weights`={weights}", weights, WEIGHTS)
   if weights == "examples":
     return lambda cohort: cohort.weight
   return lambda cohort: cohort.present.astype(jnp.float32)

@@ -87,7 +87,6 @@ def _continues(merging: _Merging, carry: tuple[Array, _Rows]) -> Array:
 
 def _renewed(rows: _Rows, row, partner, d_row, d_partner):
   """Takes the minimum of one row again."""
-  del d_partner
   return row, d_row, rows._replace(
       bound=rows.bound.at[row].set(d_row.min()),
       nearest=rows.nearest.at[row].set(partner),
@@ -120,8 +119,7 @@ def _merged(merging: _Merging, rows: _Rows, row, partner, d_row, d_partner):
           False).at[j].set(False))
 
 
-def _step(
-    merging: _Merging, carry: tuple[Array, _Rows]) -> tuple[Array, _Rows]:
+def _step(merging: _Merging, carry: tuple[Array, _Rows]) -> tuple[Array, _Rows]:
   """Takes the minimum of one row again, or merges two clusters.
 
   A merge only makes distances grow, so the least distance of a row before it is
@@ -148,8 +146,7 @@ def _step(
 
 def agglomerate(
     distance: Array, mask: Array, linkage: str, *, num_groups: int,
-    threshold: Array | float = -jnp.inf,
-) -> Hierarchy:
+    threshold: Array | float = -jnp.inf) -> Hierarchy:
   """Merges clusters until few clusters, or only distant ones, remain.
 
   At the start every row is a cluster. The two closest clusters are merged
@@ -192,18 +189,15 @@ def agglomerate(
   start = jnp.where(
       apart, distance * distance if linkage == "ward" else distance, _FAR)
   counted = mask.sum(dtype=jnp.int32)
-  merging = _Merging(
-      linkage, num_groups, jnp.asarray(threshold, jnp.float32))
+  merging = _Merging(linkage, num_groups, jnp.asarray(threshold, jnp.float32))
   _, rows = jax.lax.while_loop(
       functools.partial(_continues, merging),
       functools.partial(_step, merging), (start, _Rows(
           rank, counted, counted, mask.astype(jnp.float32),
           jnp.float32(-_FAR), start.min(0),
-          jnp.argmin(start, 0).astype(jnp.int32),
-          jnp.zeros(n, bool))))
+          jnp.argmin(start, 0).astype(jnp.int32), jnp.zeros(n, bool))))
   next_height, _ = merging.least(rows)
   first = (rows.label == rank) & mask
   order = jnp.cumsum(first, dtype=jnp.int32) - 1
   assignment = jnp.where(mask, order[rows.label], jnp.int32(num_groups))
-  return Hierarchy(
-      assignment, rows.number, rows.wanted, rows.last, next_height)
+  return Hierarchy(assignment, rows.number, rows.wanted, rows.last, next_height)

@@ -68,11 +68,9 @@ class LayerFits:
       "position", "targets of the hidden layers: position = a random code for "
       "every output position and channel; class = the same code at all "
       "positions; random_filters = no targets but whitened random filters (a "
-      "control)", choices=codes.CODES, source="T = Y Q, (1)",
-      when=_HIDDEN)
+      "control)", choices=codes.CODES, source="T = Y Q, (1)", when=_HIDDEN)
   code_centred: bool = hyper(
-      False, "subtract from the codes their mean over examples",
-      when=_HIDDEN)
+      False, "subtract from the codes their mean over examples", when=_HIDDEN)
   code_high_passed: int = hyper(
       0, "number of convolutions, counted from the first, whose codes are "
       "high-passed over space", minimum=0,
@@ -296,11 +294,9 @@ def fit_layer(
     code = jnp.zeros((counts.shape[0], layer.positions, layer.width), dtype)
   else:
     code = code_of(plan, seed, l, counts.astype(dtype), dtype)
-  equations = solve.problem(
-      moments, layer, code, bias, plan.is_high_passed(l))
+  equations = solve.problem(moments, layer, code, bias, plan.is_high_passed(l))
   if plan.private:
-    equations = equations._replace(
-        gram=definite(plan.private, equations.gram))
+    equations = equations._replace(gram=definite(plan.private, equations.gram))
   gamma = plan.total_ridge(
       solve.absolute(plan.gammas[l], equations.gram,
                      plan.options.ridge_unit == "relative"),
@@ -339,8 +335,7 @@ def fit_personal_layer(
   """
   layer, dtype, bias = plan.layers[l], moments.gram.dtype, plan.options.bias
   code = code_of(plan, seed, l, counts.astype(dtype), dtype)
-  equations = solve.problem(
-      moments, layer, code, bias, plan.is_high_passed(l))
+  equations = solve.problem(moments, layer, code, bias, plan.is_high_passed(l))
   basis = solve.solve(
       equations.gram, equations.cross,
       jnp.asarray(plan.personal_ridge[l], dtype), meta.basis.astype(dtype))

@@ -278,8 +278,7 @@ def cholesky(a: Pair) -> Factor:
     def put(all_, new):
       return map_halves(lambda part, own: part.at[j].set(own), all_, new)
 
-    return put(columns, made), put(inverses, inverse), jnp.minimum(
-        pivot, least)
+    return put(columns, made), put(inverses, inverse), jnp.minimum(pivot, least)
 
   return Factor(*jax.lax.fori_loop(
       0, blocks, column, (

@@ -210,8 +210,7 @@ def by_rows(x: Array, t: Array, ridge: Array, prior: Array) -> Array:
   (n, d), r = x.shape, t.shape[1]
   chex.assert_shape((t, prior, ridge), ((n, r), (d, r), ()))
   factor = _factor(_product(x, x.T), ridge)
-  change = jax.scipy.linalg.cho_solve(
-      (factor, True), t - _product(x, prior))
+  change = jax.scipy.linalg.cho_solve((factor, True), t - _product(x, prior))
   return prior + _product(x.T, change)
 
 

@@ -13,9 +13,10 @@ from fedjax_alg.models.functions import from_functions
 from fedjax_alg.models.layers import (
     check_layers, DEFAULT_LAYERS, layer_views, parse_layers, Stack)
 from fedjax_alg.models.models import (
-    CNN, cross_entropy, from_flax, LAYERED, make_model, MLP, MODELS, OF_IMAGES,
+    CNN, from_flax, LAYERED, make_model, MLP, MODELS, OF_IMAGES,
     OF_TOKENS, Softmax)
 from fedjax_alg.models.resolve import as_model, load_model, OPTIONS
+from fedjax_alg.tasks import cross_entropy
 
 __all__ = [
     "CNN", "DEFAULT_LAYERS", "LAYERED", "MLP", "MODELS", "OF_IMAGES",

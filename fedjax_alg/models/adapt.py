@@ -58,8 +58,7 @@ def user_code(what: str) -> Iterator[None]:
   except OptionError:
     raise
   except Exception as error:  # whatever the user's code raises
-    raise OptionError(
-        f"`model`: {what} fails ({raised(error)})") from error
+    raise OptionError(f"`model`: {what} fails ({raised(error)})") from error
 
 
 def shape_of(fn: Callable[..., Any], what: str, *shapes: Any) -> Any:

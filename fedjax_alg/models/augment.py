@@ -54,8 +54,7 @@ def flip(x: Array, key: Key) -> Array:
     key: consumed.
   """
   chosen = jax.random.bernoulli(key, shape=x.shape[:1])
-  return jnp.where(
-      chosen.reshape(-1, *[1] * (x.ndim - 1)), jnp.flip(x, 2), x)
+  return jnp.where(chosen.reshape(-1, *[1] * (x.ndim - 1)), jnp.flip(x, 2), x)
 
 
 AUGMENTATIONS: dict[str, Callable[[Array, Key], Array]] = {
@@ -108,7 +107,6 @@ def augmented(model: Model, names: Sequence[str], input_shape: Any) -> Model:
       return observe(
           params, x if key is None else moved(x, key), mask, key, *fixed)
 
-    return whole._replace(
-        train_apply=augmenting, observe=observe and observing)
+    return whole._replace(train_apply=augmenting, observe=observe and observing)
 
   return roles.changed(model, change)

@@ -22,8 +22,7 @@ _LAYOUT = ("NHWC", "HWIO", "NHWC")
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
-def convolve(
-    x: Array, kernel: Array, padding: str, stride: int = 1) -> Array:
+def convolve(x: Array, kernel: Array, padding: str, stride: int = 1) -> Array:
   """Convolves images with square kernels.
 
   Args:
@@ -99,8 +98,7 @@ def _differentiate(
 
   def of(way: Callable[..., Array]) -> Any:
     return lambda primals, tangents: jax.jvp(
-        lambda x, kernel: way(x, kernel, padding, stride), primals,
-        tangents)
+        lambda x, kernel: way(x, kernel, padding, stride), primals, tangents)
 
   return lax.platform_dependent(
       primals, tangents, cpu=of(_by_product), default=of(_by_xla))

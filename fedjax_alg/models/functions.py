@@ -11,18 +11,13 @@ from fedjax_alg.models import adapt
 
 
 def from_functions(
-    init: Callable[[Key], Params],
-    apply: Callable[[Params, Array], Array],
-    input_shape: Any = None,
-    *,
-    l2: float = 0.0,
+    init: Callable[[Key], Params], apply: Callable[[Params, Array], Array],
+    input_shape: Any = None, *, l2: float = 0.0,
     loss: Callable[[Array, Array], Array] | None = None,
-    task: str | tasks.Task | None = None,
-    input_dtype: Any = jnp.float32,
+    task: str | tasks.Task | None = None, input_dtype: Any = jnp.float32,
     train_apply: Callable[[Params, Array, Key], Array] | None = None,
     linear: bool = False,
-    scale_features: Callable[[Params, Array], Params] | None = None,
-) -> Model:
+    scale_features: Callable[[Params, Array], Params] | None = None) -> Model:
   """Makes a ``Model`` from pure functions.
 
   Args:

@@ -217,7 +217,6 @@ def _convolve(
     x: Array, kernel: Array, strides: Any, padding: str, **others: Any
 ) -> Array:
   """``convolve`` as flax calls it; ``Conv`` has one stride and one layout."""
-  del strides, others
   return convolution.convolve(x, kernel, padding)
 
 
@@ -249,9 +248,7 @@ class _Front(nn.Module):
 
 
 def layer_views(
-    layers: Sequence[StackLayer],
-    num_classes: int,
-    input_shape: Sequence[int],
+    layers: Sequence[StackLayer], num_classes: int, input_shape: Sequence[int],
 ) -> tuple[Layer, ...]:
   """Lists the layers with weights of ``Stack(num_classes, layers)``.
 

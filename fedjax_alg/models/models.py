@@ -18,11 +18,11 @@ import jax.numpy as jnp
 
 from fedjax_alg import tasks
 from fedjax_alg.base import Array, Key, Layer, Model, Params
-from fedjax_alg.errors import OptionError, raised
+from fedjax_alg.errors import check_one_of, OptionError, raised
 from fedjax_alg.models import adapt, layers as layers_lib, lstm, resnet
 from fedjax_alg.models import roles, statistics, transformer
+from fedjax_alg.models.functions import from_functions
 from fedjax_alg.models.layers import Stack
-from fedjax_alg.tasks import cross_entropy
 
 
 class Softmax(nn.Module):
@@ -54,14 +54,12 @@ def _softmax_view(num_classes: int, input_shape: Sequence[int]) -> Layer:
   features = math.prod(input_shape)
 
   def inputs(params: Params, x: Array) -> Array:
-    del params
     return x.reshape(x.shape[0], features)
 
   def get(params: Params) -> tuple[Array, Array]:
     return params["params"]["kernel"].T, params["params"]["bias"]
 
   def put(params: Params, weights: Array, bias: Array) -> Params:
-    del params
     return {"params": {"kernel": weights.T, "bias": bias}}
 
   return Layer("softmax", (features,), (1, 1), features, num_classes, inputs,
@@ -111,13 +109,9 @@ def _scale_softmax(tree: Params, scale: Array) -> Params:
 
 
 def from_flax(
-    module: nn.Module,
-    input_shape: Any,
-    *,
-    l2: float = 0.0,
+    module: nn.Module, input_shape: Any, *, l2: float = 0.0,
     loss: Callable[[Array, Array], Array] | None = None,
-    task: str | tasks.Task | None = None,
-    input_dtype: Any = jnp.float32,
+    task: str | tasks.Task | None = None, input_dtype: Any = jnp.float32,
 ) -> Model:
   """Makes a ``Model`` from a flax.linen module.
 
@@ -165,8 +159,7 @@ def from_flax(
   example = adapt.example(input_shape, input_dtype, 1)
 
   def init(key: Key) -> Params:
-    return module.init(key, jax.tree.map(
-        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), example), **evaluation)
+    return module.init(key, jax.tree.map(jnp.zeros_like, example), **evaluation)
 
   variables = adapt.params_shapes(
       init, f"{name} on examples of shape {adapt.said_of(example)}")
@@ -198,12 +191,12 @@ def from_flax(
     return jnp.asarray(found), {**params, **new}
 
   softmax = isinstance(module, Softmax)
-  model = adapt.checked(
-      adapt.with_task(Model(
-          init, apply, cross_entropy, float(l2),
-          _scale_softmax if softmax else None, linear=softmax, layers=layers,
-          train_apply=train_apply if training or layers_with_state else None),
-                      loss, task), input_shape, input_dtype)
+  model = from_functions(
+      init, apply, input_shape, l2=l2, loss=loss, task=task,
+      input_dtype=input_dtype, linear=softmax,
+      train_apply=train_apply if training or layers_with_state else None,
+      scale_features=_scale_softmax if softmax else None)._replace(
+          layers=layers)
   if not layers_with_state:
     return model
   return roles.with_state(model, statistics.Stateful(
@@ -277,24 +270,13 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 
 
 def make_model(
-    name: str,
-    input_shape: Any,
-    num_classes: int,
-    *,
-    l2: float = 0.0,
+    name: str, input_shape: Any, num_classes: int, *, l2: float = 0.0,
     hidden: tuple[int, ...] = (128,),
-    layers: Sequence[str] = layers_lib.DEFAULT_LAYERS,
-    tokens: int = 10_002,
-    embedding: str = "frozen",
-    embedding_size: int | None = None,
-    lstm_widths: tuple[int, ...] | None = None,
-    norm: str = "group",
-    resnet_width: int = 64,
-    d_model: int = 128,
-    blocks: int = 2,
-    heads: int = 4,
-    task: str | tasks.Task | None = None,
-) -> Model:
+    layers: Sequence[str] = layers_lib.DEFAULT_LAYERS, tokens: int = 10_002,
+    embedding: str = "frozen", embedding_size: int | None = None,
+    lstm_widths: tuple[int, ...] | None = None, norm: str = "group",
+    resnet_width: int = 64, d_model: int = 128, blocks: int = 2, heads: int = 4,
+    task: str | tasks.Task | None = None) -> Model:
   """Makes a named model.
 
   Args:
@@ -326,15 +308,13 @@ def make_model(
       examples; a model of tokens for examples that are not sequences, or for
       one class; or heads that do not divide ``d_model``.
   """
-  if name not in MODELS:
-    raise OptionError(f"`model`={name}: must be one of {', '.join(MODELS)}")
+  check_one_of(f"`model`={name}", name, MODELS)
   if isinstance(input_shape, Mapping):
     raise OptionError(f"`model`={name}: reads one array, the examples have "
                       f"{', '.join(input_shape)} (give a model of your own)")
   task = tasks.named(task)
   least = OF_IMAGES.get(name, 0)
-  if least and (
-      len(input_shape) not in (2, 3) or min(input_shape[:2]) < least):
+  if least and (len(input_shape) not in (2, 3) or min(input_shape[:2]) < least):
     size = "x".join(map(str, input_shape)) or "scalar"
     raise OptionError(
         f"`model`={name}: needs images of at least {least}x{least} pixels, the "

@@ -13,16 +13,13 @@ from fedjax_alg import tasks
 from fedjax_alg.base import Array, Key, Model, Params
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models import adapt, roles, statistics
+from fedjax_alg.models.functions import from_functions
 
 
 def from_nnx(
-    module: nnx.Module | Callable[[nnx.Rngs], nnx.Module],
-    input_shape: Any,
-    *,
-    l2: float = 0.0,
-    loss: Callable[[Array, Array], Array] | None = None,
-    task: str | tasks.Task | None = None,
-    input_dtype: Any = jnp.float32,
+    module: nnx.Module | Callable[[nnx.Rngs], nnx.Module], input_shape: Any, *,
+    l2: float = 0.0, loss: Callable[[Array, Array], Array] | None = None,
+    task: str | tasks.Task | None = None, input_dtype: Any = jnp.float32,
 ) -> Model:
   """Makes a ``Model`` from a flax.nnx module.
 
@@ -96,13 +93,13 @@ def from_nnx(
     return logits, nnx.to_pure_dict(nnx.state(new, _VALUES))
 
   random = split.tags or training or takes_rngs or has_mode or layers
-  model = Model(init, apply, tasks.cross_entropy, float(l2), None,
-                train_apply=train_apply if random else None,
-                caution=_caution(params, name), kinds={
-                    "/".join(map(str, path)): type(leaf).__name__
-                    for path, leaf in nnx.to_flat_state(params)})
-  model = adapt.checked(
-      adapt.with_task(model, loss, task), input_shape, input_dtype)
+  model = from_functions(
+      init, apply, input_shape, l2=l2, loss=loss, task=task,
+      input_dtype=input_dtype,
+      train_apply=train_apply if random else None)._replace(
+          caution=_caution(params, name), kinds={
+              "/".join(map(str, path)): type(leaf).__name__
+              for path, leaf in nnx.to_flat_state(params)})
   if not layers:
     return model
   names = {leaf: leaf for own in layers.values() for leaf in own}

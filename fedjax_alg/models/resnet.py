@@ -24,7 +24,6 @@ def _convolve(
     x: Array, kernel: Array, strides: Any, padding: Any, **others: Any
 ) -> Array:
   """``convolve`` as flax calls it."""
-  del padding, others
   return convolve(x, kernel, "SAME", strides[0])
 
 

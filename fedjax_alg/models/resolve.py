@@ -13,7 +13,7 @@ import numpy as np
 
 from fedjax_alg import own, tasks
 from fedjax_alg.base import Array, Model
-from fedjax_alg.errors import a_type, OptionError, did_you_mean
+from fedjax_alg.errors import a_type, check_known, did_you_mean, OptionError
 from fedjax_alg.models import adapt
 from fedjax_alg.models.models import MODELS, from_flax, make_model
 
@@ -23,17 +23,10 @@ OPTIONS = tuple(name for name in inspect.signature(make_model).parameters
 
 
 def as_model(
-    model: Any,
-    input_shape: Any,
-    num_classes: int,
-    *,
-    input_dtype: Any = jnp.float32,
-    task: tasks.Task | None = None,
-    targets: Any = None,
-    l2: float | None = None,
-    l2_of: str | None = None,
-    loss: Callable[[Array, Array], Array] | None = None,
-    **options: Any,
+    model: Any, input_shape: Any, num_classes: int, *,
+    input_dtype: Any = jnp.float32, task: tasks.Task | None = None,
+    targets: Any = None, l2: float | None = None, l2_of: str | None = None,
+    loss: Callable[[Array, Array], Array] | None = None, **options: Any,
 ) -> Model:
   """Makes the model of a run, checks it and counts its ``flops``.
 
@@ -84,12 +77,10 @@ def as_model(
     result = result._replace(l2_of_sum=l2_of == "sum")
   if loss is not None:
     result = result._replace(loss=loss)
-  return adapt.checked(
-      result, input_shape, input_dtype, num_classes, targets)
+  return adapt.checked(result, input_shape, input_dtype, num_classes, targets)
 
 
-def _of_task(
-    model: Model, task: tasks.Task | None, targets: Any) -> Model:
+def _of_task(model: Model, task: tasks.Task | None, targets: Any) -> Model:
   """The model with the task of the data, or with its own.
 
   Raises:
@@ -134,12 +125,8 @@ def _made(
   if own.is_own(model):
     model = load_model(model)
   if isinstance(model, str):
-    if model not in MODELS:
-      raise OptionError(f"`model`={model}: unknown"
-                        f"{did_you_mean(model, MODELS)} (one of "
-                        f"{', '.join(MODELS)})")
-    return make_model(
-        model, input_shape, num_classes, task=task, **options)
+    check_known("model", model, MODELS)
+    return make_model(model, input_shape, num_classes, task=task, **options)
   if isinstance(model, Model):
     return model
   if isinstance(model, nn.Module):

@@ -98,6 +98,11 @@ class Roles:
     return bool(jax.tree.leaves(self.frozen))
 
   @property
+  def if_frozen(self) -> Params | None:
+    """The frozen leaves; None if there are none."""
+    return self.frozen if self.has_frozen else None
+
+  @property
   def has_state(self) -> bool:
     """Whether somebody keeps running statistics."""
     return self.model_state != "batch" and STATE in jax.tree.leaves(self.role)
@@ -124,7 +129,6 @@ class Roles:
     """
 
     def one(role, *leaves):
-      del role
       return next((leaf for leaf in leaves if leaf is not None), None)
 
     return jax.tree.map(
@@ -256,8 +260,7 @@ class Roles:
     # In a thread of its own nothing is traced, also where the caller is: under
     # ensure_compile_time_eval all that is not the key becomes a constant.
     with futures.ThreadPoolExecutor(1) as pool:
-      found = pool.submit(
-          lambda: self.whole.init(jax.random.key(0))).result()
+      found = pool.submit(lambda: self.whole.init(jax.random.key(0))).result()
     return jax.tree.map(np.asarray, self.of(role, found))
 
   def floats(self) -> dict[str, int]:
@@ -363,12 +366,9 @@ def parse(roles: Sequence[str]) -> list[tuple[str, str]]:
 
 def paths(params: Params) -> list[str]:
   """The names of the leaves, such as "Dense_0/kernel", in their order."""
-  found = []
-  for path, _ in jax.tree_util.tree_leaves_with_path(params):
-    parts = [str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k))))
-             for k in path]
-    found.append("/".join(parts[parts[0] == "params" and len(parts) > 1:]))
-  return found
+  return [
+      jax.tree_util.keystr(path, simple=True, separator="/").removeprefix(
+          "params/") for path, _ in jax.tree_util.tree_leaves_with_path(params)]
 
 
 def matches(pattern: str, path: str) -> bool:

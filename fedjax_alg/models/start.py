@@ -41,8 +41,7 @@ def matched(
   statistics = {} if model.roles is None else model.roles.stateful.names
   shapes = adapt.params_shapes(whole.init)
   names = roles.paths(shapes)
-  held = {name.removeprefix("params/"): array
-          for name, array in arrays.items()}
+  held = {name.removeprefix("params/"): array for name, array in arrays.items()}
   wanted = [True] * len(names)
   if only:
     wanted = [any(column) for column in zip(*(

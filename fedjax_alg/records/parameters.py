@@ -22,7 +22,7 @@ import numpy as np
 from fedjax_alg import files, own
 from fedjax_alg.base import Params
 from fedjax_alg.data import npz
-from fedjax_alg.errors import a_type, OptionError, reason
+from fedjax_alg.errors import a_type, check_one_of, OptionError, reason
 from fedjax_alg.records import folder as run_files
 
 #: Name of an array -> the array.
@@ -106,8 +106,7 @@ def _write_orbax(path: pathlib.Path, arrays: Arrays) -> None:
 #: A file that every folder of orbax has.
 _ORBAX = "_METADATA"
 FORMATS: dict[str, Callable[[pathlib.Path, Arrays], None]] = {
-    "safetensors": _write_safetensors, "npz": _write_npz,
-    "orbax": _write_orbax}
+    "safetensors": _write_safetensors, "npz": _write_npz, "orbax": _write_orbax}
 
 
 def write(path: pathlib.Path, params: Params, kind: str) -> None:
@@ -122,8 +121,7 @@ def write(path: pathlib.Path, params: Params, kind: str) -> None:
     OptionError: an unknown format, a package that is missing, or a path that
       cannot be written.
   """
-  if kind not in FORMATS:
-    raise OptionError(f"`format`={kind}: must be one of {', '.join(FORMATS)}")
+  check_one_of(f"`format`={kind}", kind, FORMATS)
   try:
     path.parent.mkdir(parents=True, exist_ok=True)
     FORMATS[kind](path, named(params))
@@ -186,7 +184,6 @@ def _stamp(path: pathlib.Path) -> tuple[Any, ...]:
 def _read(
     path: pathlib.Path, stamp: tuple[Any, ...], said: str
 ) -> tuple[Arrays, str]:
-  del stamp
   try:
     if (path / FINAL).is_file():
       tree = _of_run(path, said)

@@ -25,8 +25,7 @@ from fedjax_alg.tasks import CLASSIFICATION, Metrics
 from fedjax_alg import files, metrics
 
 
-def write_text(
-    path: pathlib.Path, text: str, durable: bool = False) -> None:
+def write_text(path: pathlib.Path, text: str, durable: bool = False) -> None:
   """Writes a text file atomically.
 
   Args:
@@ -231,8 +230,7 @@ def groups(rows: list[Row], num_groups: int) -> dict[str, Any]:
                 for r in last]}
 
 
-def cost(
-    rows: list[Row], cohort: int, rounds: list[Row]) -> dict[str, Any]:
+def cost(rows: list[Row], cohort: int, rounds: list[Row]) -> dict[str, Any]:
   """Makes cost of summary.json.
 
   Args:
@@ -285,9 +283,7 @@ def summary(
     measured = summarise(records.rows, targets, records.metrics) | {
         "cost": cost(records.rows, records.cohort, records.tables["rounds"])}
   return {
-      **measured,
-      **extra,
-      "stopped": records.stopped,
+      **measured, **extra, "stopped": records.stopped,
       "timing": {"compile_s": compile_s, "steady_s_per_round": steady,
                  "seconds_per_round_all_seeds": steady * len(records.seeds)},
       "peak_memory_mb": peak_memory_mb(), "versions": versions(),

@@ -312,8 +312,7 @@ def round_rows(
   columns: dict[str, Any] = {
       "floats_down": cost.down, "floats_up": cost.up,
       "bytes_down": _bytes(cost.down, cost.bytes_down),
-      "bytes_up": _bytes(cost.up, cost.bytes_up),
-      "exchanges": cost.exchanges,
+      "bytes_up": _bytes(cost.up, cost.bytes_up), "exchanges": cost.exchanges,
       "example_gradients": np.asarray(
           cost.example_gradients) / np.maximum(participants, 1),
       "central_flops": cost.central_flops, "client_flops": times.flops,
@@ -425,8 +424,7 @@ def metric_values(
     table |= (_best_and_mean(protocol, of_protocol, task.main)
               if protocol in evaluate.PER_MODEL else {protocol: of_protocol})
   if {"global_mean", "validation"} <= set(table):
-    table[CHOSEN] = _picked(
-        values["global"], values["validation"], task.main)
+    table[CHOSEN] = _picked(values["global"], values["validation"], task.main)
   return table
 
 
@@ -457,8 +455,7 @@ class Records:
     self.columns = {
         "metrics": columns_of(metrics), "rounds": (
             "round", "seed", *ROUND_COST, *server,
-            *(("epsilon",) if privacy else ())),
-        "timing": TIMING}
+            *(("epsilon",) if privacy else ())), "timing": TIMING}
     self.num_groups = num_groups
     if num_groups is not None:
       self.columns["groups"] = group_columns(num_groups)
@@ -502,8 +499,7 @@ class Records:
       OptionError: a table is missing, damaged, edited or lacks rows.
     """
     assert self.folder is not None
-    self.tables = read_until(
-        self.folder, self.columns, self.seeds, done, marks)
+    self.tables = read_until(self.folder, self.columns, self.seeds, done, marks)
     self.unfinished_s = unfinished_s
     for rows in self._grouped(self.tables["rounds"]):
       self._add_totals(rows)

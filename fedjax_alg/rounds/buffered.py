@@ -143,16 +143,13 @@ def compose_buffered(
 def _init(
     method: Buffered, params: Params, spec: FedSpec, key: Key
 ) -> BufferedState:
-  del key
   places = method.concurrency or spec.cohort_size
   models = trees.repeat(params, 1)
-  transform = method.server.transform
   zero = jnp.zeros((), jnp.int32)
   return BufferedState(
-      models,
-      jax.vmap(lambda p: trees.drop_weak_types(transform.init(p)))(models),
-      trees.repeat(params, places), events.nobody(places, spec.num_clients),
-      zero, zero, first_aggregates(method, models))
+      models, method.first_servers(models), trees.repeat(params, places),
+      events.nobody(places, spec.num_clients), zero, zero,
+      first_aggregates(method, models))
 
 
 def _taken(cohort: Cohort, ids: Array, part: Array) -> Cohort:
@@ -164,8 +161,7 @@ def _taken(cohort: Cohort, ids: Array, part: Array) -> Cohort:
       blocks=every.blocks)
   taken = layout.take_cohort(data, ids)
   return taken._replace(
-      validation=cohort.validation,
-      part=None if cohort.part is None else part)
+      validation=cohort.validation, part=None if cohort.part is None else part)
 
 
 def _round(
@@ -174,8 +170,7 @@ def _round(
   slots, wanted = cohort.ids.shape[0], cohort.present.sum(dtype=jnp.int32)
   waiting = waiting_clients(method, state, cohort, key)
   if not method.one_by_one:
-    state, _, aux = _update(
-        method, state, waiting, cohort, key, slots, wanted)
+    state, _, aux = _update(method, state, waiting, cohort, key, slots, wanted)
     return state._replace(round=state.round + 1), aux
 
   def one(carry, k):
@@ -206,8 +201,7 @@ def _one_report(aux: RoundAux, wanted: Array) -> RoundAux:
   server = trees.slot_mean(there, aux.server)
   server["most_staleness"] = (there * aux.server["most_staleness"]).max()
   return RoundAux(
-      {}, server, cost,
-      jax.tree.map(lambda leaf: leaf[:, 0], aux.work), times)
+      {}, server, cost, jax.tree.map(lambda leaf: leaf[:, 0], aux.work), times)
 
 
 def waiting_clients(
@@ -224,8 +218,7 @@ def waiting_clients(
   part = jnp.ones(ids.shape) if cohort.part is None else cohort.part[order]
   if more:
     others = minibatches.random_order_at(
-        second, jnp.arange(more, dtype=jnp.int32) % clients,
-        jnp.int32(clients))
+        second, jnp.arange(more, dtype=jnp.int32) % clients, jnp.int32(clients))
     known = (others[:, None] == ids[None]).any(1) | (
         cohort.everyone.size[others] == 0) | (
             jnp.arange(more, dtype=jnp.int32) >= clients)
@@ -258,8 +251,7 @@ def _update(
   # Of the newest model and of those that clients hold, each has one.
   starts = jax.tree.map(
       lambda new, held: jnp.concatenate([new, held]), state.models, state.held)
-  origins = jnp.where(
-      finished.version == state.version, 0, 1 + finished.place)
+  origins = jnp.where(finished.version == state.version, 0, 1 + finished.place)
   training = train(
       client, method.map_clients, (starts, starts, ()), state.round, (), batch,
       key, origins)

@@ -32,7 +32,7 @@ from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
 from fedjax_alg.base import Model, num_params, Params, round_cost, RoundAux
 from fedjax_alg.base import RoundCost, Shard, Work
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.optimizers import ClientOptimizer, LocalOptimizer
+from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
 from fedjax_alg.client.personal import deploys, equipped, first_states
 from fedjax_alg.client.personal import with_states
 from fedjax_alg.client.sgd import sgd
@@ -59,8 +59,7 @@ STARTS = ("shared", "independent")
 class GroupWork(ClientOptimizer, Aggregation, LocalWork):
   """Hyper-parameters that every clustered method has."""
 
-  client_lr: float = hyper(
-      0.1, "learning rate of the local steps", above=0.0)
+  client_lr: float = hyper(0.1, "learning rate of the local steps", above=0.0)
   client_weights: str = hyper(
       "examples", "weights of the participants in the mean update of their "
       "group: examples = n_i / n_j, uniform = all equal", choices=WEIGHTS,
@@ -154,32 +153,41 @@ def rule_key(key: Key, spec_clients: int) -> Key:
   return jax.random.fold_in(key, spec_clients + 1)
 
 
+def with_last(
+    state: ClusteredState, cohort: Cohort, vectors: Params) -> ClusteredState:
+  """Keeps the participants' vectors [S, ...] in the ``last`` of a memory."""
+  memory, rows = state.memory, trees.to_matrix(vectors)[0]
+  return state._replace(memory=memory._replace(
+      last=memory.last.at[cohort.ids].set(rows, mode="drop"),
+      trained=memory.trained.at[cohort.ids].set(True, mode="drop")))
+
+
 def flat(params: Params) -> Array:
   """One model as a vector [P], in the order of ``trees.to_matrix``."""
   return trees.to_matrix(jax.tree.map(lambda leaf: leaf[None], params))[0][0]
 
 
 def pretrain(
-    model: Model, work: LocalWork, client_lr: float, start: Params,
-    shard: Shard, key: Key, optimizer: LocalOptimizer | None = None,
-    rounds: Array | int = 0) -> Array:
-  """The update of one client that trains by ``work`` from ``start``, [P].
-
-  The learning rate is that after ``rounds`` rounds. With the default it is that
-  of round 1, for work whose result must not depend on when a client comes.
-  """
-  return flat(trees.subtract(pretrained(
-      model, work, client_lr, start, shard, key, optimizer, rounds), start))
+    model: Model, hparams: GroupWork, start: Params, *args: Any, **more: Any
+) -> Array:
+  """The change of ``start`` by ``pretrained``, [P]."""
+  return flat(trees.subtract(
+      pretrained(model, hparams, start, *args, **more), start))
 
 
 def pretrained(
-    model: Model, work: LocalWork, client_lr: float, start: Params,
-    shard: Shard, key: Key, optimizer: LocalOptimizer | None = None,
-    rounds: Array | int = 0) -> Params:
-  """The model that ``pretrain`` makes of ``start``."""
+    model: Model, hparams: GroupWork, start: Params, shard: Shard, key: Key,
+    work: LocalWork | None = None, rounds: Array | int = 0) -> Params:
+  """The model of one client that trains from ``start``.
+
+  It takes the steps of ``work``, by default those of a round. The learning rate
+  is that after ``rounds`` rounds. With the default it is that of round 1, for
+  work whose result must not depend on when a client comes.
+  """
   # Its steps take the statistics of their mini-batches; none of the K models'.
-  return sgd(model, start, shard._replace(state=None), work, client_lr, key,
-             optimizer=optimizer, rounds=rounds)[0]
+  return sgd(model, start, shard._replace(state=None), work or hparams,
+             hparams.client_lr, key, optimizer=local_optimizer(hparams),
+             rounds=rounds)[0]
 
 
 def independent_models(model: Model, key: Key, k: int) -> Params:
@@ -241,13 +249,8 @@ REFUSED = {
 
 
 def compose_clustered(
-    model: Model,
-    client: ClientUpdate,
-    rule: Rule,
-    *,
-    map_clients: MapClients,
-    exchange: Exchange = Exchange(),
-) -> Algorithm[Any]:
+    model: Model, client: ClientUpdate, rule: Rule, *, map_clients: MapClients,
+    exchange: Exchange = Exchange()) -> Algorithm[Any]:
   """Makes an algorithm from a local method and a rule of grouping.
 
   Args:
@@ -328,8 +331,7 @@ def _check_half(client: ClientUpdate) -> None:
         "or that keeps a row for each client)")
 
 
-def _init(
-    method: Clustered, params: Params, spec: FedSpec, key: Key) -> Any:
+def _init(method: Clustered, params: Params, spec: FedSpec, key: Key) -> Any:
   models, memory = method.rule.init(params, spec, key)
   keeps = method.exchange.aggregator.keeps
   state = ClusteredState(
@@ -369,8 +371,7 @@ def _round(
   move = _by_updates if shares is None else _by_sums
   state, groups, trained, distance = move(
       method, state, cohort, assigned, training, weights, key)
-  state = state._replace(
-      states=training.states(state.states, cohort, groups))
+  state = state._replace(states=training.states(state.states, cohort, groups))
   state = rule.finish(
       state, cohort, TrainingResult(before, groups, trained, notes))
   state = state._replace(round=state.round + 1)
@@ -440,7 +441,6 @@ def _by_sums(
     method: Clustered, state: ClusteredState, cohort: Cohort, assigned: Array,
     training: Training, weights: Array, key: Key) -> Moved:
   """As ``_by_updates``, for a rule that reads no updates: none was kept."""
-  del assigned, key
   rule, before = method.rule, state.models
   groups = _last_group(state, cohort.ids)
   state = state._replace(models=trees.add(before, training.total))
@@ -517,8 +517,7 @@ def _cost(
   sent = communication(
       exchange, client, method.model, (), cohort,
       floats_down=extra.down // participants + running * max(
-          1, extra.evaluations),
-      floats_up=extra.up // participants + running)
+          1, extra.evaluations), floats_up=extra.up // participants + running)
   return round_cost(
       **sent, exchanges=1 + extra.exchanges,
       example_gradients=gradients.sum() + passes + extra.example_gradients,

@@ -112,8 +112,7 @@ def until_full(
     into = jnp.where(real, place, m_places)
 
     def put(array, value, otherwise):
-      return array.at[into].set(
-          jnp.where(some, value, otherwise), mode="drop")
+      return array.at[into].set(jnp.where(some, value, otherwise), mode="drop")
 
     running = Running(
         put(running.client, waiting.client[starter], num_clients),

@@ -69,8 +69,7 @@ class ModelGrouping(NamedTuple):
   #: [S, ...], for aggregators other than the mean. The mean of the changes of
   #: group k is w*_k - w_k, but for what ``regroup`` may project away.
   changes: Callable[[Params, Params, Callable[[Params], Params]], Params] = (
-      lambda model, vectors, scale: jax.tree.map(
-          lambda all, one: all - one[None], vectors, model))
+      lambda model, vectors, scale: trees.subtract_one(vectors, model))
   #: whether the anchor gradient of w_k is the mean over those alone who prefer
   #: w_k, and not over all participants
   own_anchors: bool = False
@@ -119,7 +118,6 @@ def preferred_model(
     model: Model, state: ComposedState, client_id: Array, shard: Shard,
     key: Key) -> Params:
   """The model that a client prefers, (18), with the server's statistics."""
-  del client_id, key
   if jax.tree.leaves(state.states):
     shard = shard._replace(state=state.states)
   return trees.index(
@@ -289,8 +287,7 @@ def anchor_gradients(
   shared, keys = (models, inputs.warm_up), client_keys(
       server_key(server_key(inputs.key, MESSAGES), PURPOSES[name]), cohort.ids)
   if not exchange.can_stream:
-    losses, gradients = method.map_clients(
-        measure, shared, cohort.shards, keys)
+    losses, gradients = method.map_clients(measure, shared, cohort.shards, keys)
     return losses, *combined_gradients(
         method, name, gradients, cohort, inputs.key, inputs.last)
   anchors, losses = stacking.mean(
@@ -342,8 +339,7 @@ def _over_those_who_prefer(
   return trees.scale_slots(1.0 / jnp.where(share > 0, share, 1.0), anchors)
 
 
-def _preferred(
-    losses: Array | None, inputs: RoundInputs) -> tuple[Array, Any]:
+def _preferred(losses: Array | None, inputs: RoundInputs) -> tuple[Array, Any]:
   """Each participant's model of least loss, and that loss; None: unmeasured.
 
   During the warm-up it is the first one.

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.base import Array, Model, num_params, Params, Work
+from fedjax_alg.base import Array, Model, Work
 from fedjax_alg.client.minibatches import batches_per_epoch
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.least_squares import moments
@@ -19,11 +19,6 @@ from fedjax_alg.least_squares.layer_fits import Plan
 #: and two products of the same size, for the gradients of a layer's input and
 #: of its weights (Kaplan et al. 2020, section 2.1).
 GRADIENT_PASSES = 3.0
-
-
-def model_size(models: Params, k: int) -> int:
-  """P, the number of parameters of one of K models [K, ...]."""
-  return num_params(models) // k
 
 
 def count_work(
@@ -64,8 +59,7 @@ def count_work(
   epoch = batches_per_epoch(size, steps.batch_size)
   taken_steps = jax.vmap(steps.num_steps)(size, part).astype(jnp.float32)
   of_steps = taken_steps * runs / jnp.maximum(read, 1).astype(jnp.float32)
-  batches = of_steps + ((full_passes + evaluations) * epoch).astype(
-      jnp.float32)
+  batches = of_steps + ((full_passes + evaluations) * epoch).astype(jnp.float32)
   present = size > 0
   flops = model.flops * (GRADIENT_PASSES * taken + forward)
   return gradients, Work(

@@ -7,9 +7,13 @@ import jax
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Cohort, Key, MapClients, Params, Shard
-from fedjax_alg.client.update import ClientUpdate, Received, Trained
+from fedjax_alg.client.update import ClientUpdate, Received, Store, Trained
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.exchange import stacking
+
+
+#: What clients keep that keep nothing.
+_NOTHING = Store(lambda memory: (), lambda memory, table: memory)
 
 
 class Training(NamedTuple):
@@ -71,38 +75,26 @@ def train(
     weights: [S], or [S, K] for K sums: factors of the updates in their sum;
       None: the trained models are kept.
   """
-  store, weigh_uploads = client.store, client.upload_weights
+  store, weigh_uploads = client.store or _NOTHING, client.upload_weights
   keys = client_keys(key, cohort.ids)
   data = (models, client.shared(memory), rounds), cohort.shards
   slots = (groups, cohort.ids, keys, cohort.part,
            client.client_rows(memory, cohort, keys))
-  table: Any = ()
-  if store:
-    table, places = store.get(memory), store.places(memory, cohort, keys)
+  table, places = store.get(memory), store.places(memory, cohort, keys)
   if weights is None:
-    one_client = functools.partial(_one_client, client)
-    if store:
-      table, trained = map_clients.change(
-          lambda *args: _parted(one_client(*args)), store.write, table, places,
-          *data, *slots)
-    else:
-      trained = map_clients(
-          lambda shared, shard, *slot: one_client(shared, shard, (), *slot),
-          *data, *slots)
+    table, trained = map_clients.change(
+        functools.partial(_one_client, client), store.write, table, places,
+        *data, *slots)
     uploads = trained.upload
     if weigh_uploads:
       uploads = trees.slot_sum(weigh_uploads(memory, cohort), uploads)
     return Training(trained, table, uploads)
-  in_sum, factors = functools.partial(_in_sum, client), [weights]
+  factors = [weights]
   if weigh_uploads:
     factors.append(weigh_uploads(memory, cohort))
-  if store:
-    table, total, (trained, squares) = map_clients.update(
-        in_sum, store.write, table, places, factors, *data, *slots)
-  else:
-    total, (trained, squares) = map_clients.reduce(
-        lambda shared, shard, *slot: in_sum(shared, shard, (), *slot)[1:],
-        factors, *data, *slots)
+  table, total, (trained, squares) = map_clients.update(
+      functools.partial(_in_sum, client), store.write, table, places, factors,
+      *data, *slots)
   uploads = total[1] if weigh_uploads else trained.upload
   return Training(trained, table, uploads, total[0], squares)
 
@@ -110,8 +102,8 @@ def train(
 def _one_client(
     client: ClientUpdate, shared: Any, shard: Shard, row: Any,
     group: Array | None, client_id: Array, key: Key, part: Array | None,
-    more: Any) -> Trained:
-  """The local training of one participant."""
+    more: Any) -> tuple[Any, Trained]:
+  """The local training of one participant: what it keeps, and the rest."""
   models, from_server, rounds = shared
   if group is not None:
     models = trees.index(models, group)
@@ -121,22 +113,17 @@ def _one_client(
     row = more
   elif jax.tree.leaves(more):
     row = row, more
-  return client.trained(
+  trained = client.trained(
       Received(start, reference, anchor, from_server, rounds, client_id),
       shard._replace(part=part), row, key)
-
-
-def _parted(trained: Trained) -> tuple[Any, Trained]:
-  """What the participant keeps, and the rest."""
-  return trained.kept, trained._replace(kept=())
+  return trained.kept if client.store else (), trained._replace(kept=())
 
 
 def _in_sum(
     client: ClientUpdate, shared: Any, shard: Shard, row: Any,
     group: Array | None, *slot: Any) -> tuple[Any, list[Any], Any]:
   """What the participant keeps, what is summed, and the rest."""
-  kept, trained = _parted(
-      _one_client(client, shared, shard, row, group, *slot))
+  kept, trained = _one_client(client, shared, shard, row, group, *slot)
   start = shared[0][0]
   if group is not None:
     start = trees.index(start, group)

@@ -76,6 +76,11 @@ class TwoHalves:
     """K, the number of global models."""
     return 1
 
+  def first_servers(self, models: Params) -> Any:
+    """The state of the server step at the start, [K, ...]."""
+    return jax.vmap(lambda params: trees.drop_weak_types(
+        self.server.transform.init(params)))(models)
+
   @property
   def anchored(self) -> bool:
     """Whether a round starts with the anchor gradient."""
@@ -109,8 +114,7 @@ def run_round(
   step = functools.partial(
       server_step, method, cohort, state.round,
       key=server_keys(key, SERVER_STEP, 1)[0])
-  measure = functools.partial(
-      anchor_gradient, method, key=key, last=aggregates)
+  measure = functools.partial(anchor_gradient, method, key=key, last=aggregates)
 
   # The cohort measures the gradient at the model, and the server may move it.
   loss, anchor, start = None, (), model
@@ -198,8 +202,7 @@ def anchor_gradient(
         method.map_clients, one_client, model, weights, model, cohort.shards,
         keys)
     return losses, gradient, None
-  gradients, losses = method.map_clients(
-      one_client, model, cohort.shards, keys)
+  gradients, losses = method.map_clients(one_client, model, cohort.shards, keys)
   of_one = combined_gradients(
       method, name, jax.tree.map(lambda leaf: leaf[:, None], gradients),
       cohort, key, trees.repeat(last, 1))
@@ -269,12 +272,9 @@ def init(
     method: TwoHalves, params: Params, spec: FedSpec, key: Key
 ) -> ComposedState:
   """The state before ``setup``."""
-  del key
   models = trees.repeat(params, method.num_models)
-  transform = method.server.transform
   return ComposedState(
-      models,
-      jax.vmap(lambda p: trees.drop_weak_types(transform.init(p)))(models),
+      models, method.first_servers(models),
       _placed(method, method.client.init(params, spec)),
       jnp.zeros((), jnp.int32), first_aggregates(method, models)
       | _first_weights(method, spec.num_clients),
@@ -307,7 +307,6 @@ def setup(
     method: TwoHalves, state: ComposedState, everyone: Cohort, key: Key
 ) -> ComposedState:
   """The state before round 1."""
-  del key
   return state._replace(memory=_placed(method, method.client.setup(
       state.memory, trees.index(state.models, 0),
       method.exchange.poisoned(everyone), method.map_clients)))
@@ -358,8 +357,7 @@ def combined_gradients(
     return exchange.combine(gradients, weights, cohort, key, last)
 
   return jax.vmap(of_model, in_axes=(1, 0, 0))(
-      sent, server_keys(key, PURPOSES[name], method.num_models),
-      last.get(name))
+      sent, server_keys(key, PURPOSES[name], method.num_models), last.get(name))
 
 
 def against(update: Params) -> Params:

@@ -36,14 +36,9 @@ __all__ = ["ComposedState", "ModelGrouping", "compose", "joined_halves"]
 
 
 def compose(
-    model: Model,
-    client: ClientUpdate,
-    server: ServerStep,
-    *,
-    map_clients: MapClients,
-    exchange: Exchange = Exchange(),
-    grouping: ModelGrouping | None = None,
-) -> Algorithm[ComposedState]:
+    model: Model, client: ClientUpdate, server: ServerStep, *,
+    map_clients: MapClients, exchange: Exchange = Exchange(),
+    grouping: ModelGrouping | None = None) -> Algorithm[ComposedState]:
   """Makes an algorithm of its two halves.
 
   Args:
@@ -72,8 +67,7 @@ def compose(
       functools.partial(one_model.setup, method),
       functools.partial(run_round, method), client_params, models,
       idle=None if exchange.privacy else functools.partial(
-          one_model.idle, method),
-      takes_parts=client.takes_parts)
+          one_model.idle, method), takes_parts=client.takes_parts)
   return deploys(
       algorithm, method.client, model, lambda state: state.memory,
       lambda state, memory: state._replace(memory=memory), map_clients,

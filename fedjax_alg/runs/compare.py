@@ -12,12 +12,13 @@ import numpy as np
 
 from fedjax_alg import metrics, registry
 from fedjax_alg.data.options import DataOptions, field_values, ShiftOptions
-from fedjax_alg.errors import a_type, did_you_mean, OptionError
+from fedjax_alg.errors import a_type, check_one_of, did_you_mean, OptionError
 from fedjax_alg.hparams import of_type, reads
 from fedjax_alg.records import scores as scores_lib
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
-from fedjax_alg.runs.options import EvaluationOptions, MachineOptions
+from fedjax_alg.runs.options import check_reachable, EvaluationOptions
+from fedjax_alg.runs.options import MachineOptions
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.result import RunResult
 from fedjax_alg.runs.stopping import ALL_ROUNDS
@@ -199,8 +200,7 @@ def compare(
   if not isinstance(results, dict):
     results = dict(zip(labels(results), results, strict=True))
   metric = _metric(results, metric)
-  if score not in SCORES:
-    raise OptionError(f"`score`={score}: must be one of {', '.join(SCORES)}")
+  check_one_of(f"`score`={score}", score, SCORES)
   protocol = _protocol(results, protocol)
   for label, result in results.items():
     if not np.isfinite(result.metrics[protocol][metric]).any():
@@ -260,11 +260,7 @@ def _targets(
   asked = of_type("targets", list(asked) if isinstance(
       asked, Iterable) and not isinstance(asked, str) else asked,
                   tuple[float, ...])
-  share = metrics.metric(metric).share
-  for target in asked:
-    if not (0 < target <= 1 if share else np.isfinite(target)):
-      raise OptionError(f"`targets`={target:g}: must " + (
-          "lie in (0, 1], 0.9 is 90 %" if share else "be finite"))
+  check_reachable(asked, metrics.metric(metric).share)
   return tuple(dict.fromkeys(float(target) for target in asked))
 
 
@@ -382,8 +378,7 @@ def _pairs(
       # Equal but for rounding.
       difference = Estimate(difference.mean, 0.0, (difference.mean,) * len(its))
     found.append(Pair(line.label, difference,
-                      *paired_t(difference.values), np.nan,
-                      _notes(line, base)))
+                      *paired_t(difference.values), np.nan, _notes(line, base)))
   corrected = holm([pair.p for pair in found])
   return tuple(pair._replace(holm=p)
                for pair, p in zip(found, corrected)), unpaired

@@ -185,10 +185,6 @@ class _Point(NamedTuple):
   curvature: np.ndarray
 
 
-def _rounds_of(step: int, rounds: int, halvings: int) -> int:
-  return -(-rounds // 2 ** max(halvings - step, 0))
-
-
 def descend(
     derivatives: Derivatives, *, outer_steps: int = OUTER_STEPS,
     halvings: int = HALVINGS, last: int | None = 1,
@@ -221,7 +217,7 @@ def descend(
     values = {name: one.back(at) for name, one, at in zip(by, moved, place)}
     if number == 0:  # as it was given
       values = {name: start[name] for name in by}
-    rounds = _rounds_of(number, total, halvings)
+    rounds = -(-total // 2 ** max(halvings - number, 0))
     got = derivatives.at(values, rounds, last)
     slopes = np.array([one.slope(values[name]) for name, one in zip(by, moved)])
     new = _Point(place, got.loss, slopes * list(got.gradient.values()),
@@ -282,8 +278,7 @@ def check_steps(outer_steps: Any, halvings: Any) -> None:
   Raises:
     OptionError: there is no step that runs all rounds.
   """
-  for name, value in (
-      ("outer_steps", outer_steps), ("halvings", halvings)):
+  for name, value in (("outer_steps", outer_steps), ("halvings", halvings)):
     of_type(name, value, int)
     check_count(name, value)
   if halvings < 0:

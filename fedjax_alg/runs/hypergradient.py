@@ -82,9 +82,8 @@ def _gauss_newton(
   """
 
   def of_model(params, moved):
-    k = jax.tree.leaves(moved)[0].shape[0]
 
-    def add_block(total, x, y, mask):
+    def of_block(x, y, mask):
       logits, change = jax.vmap(
           lambda one: jax.jvp(
               lambda p: objective.logits(model, p, x, mask=mask), (params,),
@@ -94,12 +93,11 @@ def _gauss_newton(
         return jax.grad(
             lambda z: objective.masked_sum(model.loss(z, y), mask))(logits)
 
-      bent = jax.vmap(
-          lambda one: jax.jvp(slope, (logits,), (one,))[1])(change)
+      bent = jax.vmap(lambda one: jax.jvp(slope, (logits,), (one,))[1])(change)
       inner = tuple(range(1, bent.ndim))
-      return total + jnp.tensordot(change, bent, (inner, inner))
+      return jnp.tensordot(change, bent, (inner, inner))
 
-    return objective.fold_blocks(shard, add_block, jnp.zeros((k, k)))
+    return objective.sum_blocks(shard, of_block)
 
   of_models = [of_model(*jax.tree.map(lambda leaf: leaf[i], (
       models, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), moved))))
@@ -323,8 +321,7 @@ def validation_plan(
   """
   if "evaluate" in options:
     raise OptionError("`evaluate`: the loss is that of the protocol validation")
-  return from_keywords(
-      algorithm, federation, evaluate="validation", **options)
+  return from_keywords(algorithm, federation, evaluate="validation", **options)
 
 
 def prepared_for(plan: Plan, by: Sequence[str]) -> Prepared:

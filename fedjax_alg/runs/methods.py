@@ -284,8 +284,7 @@ def with_keywords(
     why = unread(hparams, name)
     if why and name not in may_be_unread:
       raise OptionError(f"`{name}`: {why}")
-  return method._replace(
-      hparams=hparams, given=(*method.given, *keywords))
+  return method._replace(hparams=hparams, given=(*method.given, *keywords))
 
 
 def default_rounds(method: Method, layers: int) -> int:

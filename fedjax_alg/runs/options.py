@@ -21,7 +21,7 @@ from fedjax_alg.data.tfds_source import IMAGE_SHAPES
 from fedjax_alg.engine import clients, clock, evaluate, samplers
 from fedjax_alg.engine import loop
 from fedjax_alg.engine.late import Late
-from fedjax_alg.errors import a_type, did_you_mean, OptionError
+from fedjax_alg.errors import a_type, check_known, did_you_mean, OptionError
 from fedjax_alg.files import expanded, opened
 from fedjax_alg.hparams import check_options, hyper, MAX_SEED, reads
 from fedjax_alg.hparams import resolved, typed
@@ -42,6 +42,7 @@ _SEQUENCES = ("sent140", "shakespeare")
 MAX_LAYERS = 100
 #: The share of the clients that take part unless one is given.
 PARTICIPATION = 0.1
+_AVAILABILITY = only("sampling", "availability")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +55,7 @@ class LengthOptions:
       "(pfedacnnl: twice that)", minimum=1)
   participation: float | None = hyper(
       None, "share of the clients that take part in each round, in (0, 1]; "
-      f"default {PARTICIPATION}",
-      above=0, maximum=1)
+      f"default {PARTICIPATION}", above=0, maximum=1)
   cohort_size: int | None = hyper(
       None, "number of clients that take part in each round; give it instead "
       "of `participation`", minimum=1)
@@ -93,18 +93,15 @@ class SamplingOptions:
   availability: tuple[float, float] = hyper(
       (0.1, 0.9), "smallest and largest probability with which a client is "
       "available in a round; the probability is drawn uniformly for each "
-      "client (`sampling`=availability)", later=True,
-      when=only("sampling", "availability"))
+      "client (`sampling`=availability)", later=True, when=_AVAILABILITY)
   availability_file: str | None = hyper(
       None, "a text file (one number a line) or .npy file of the clients' "
       "probabilities to be available, instead of `availability` "
-      "(`sampling`=availability)", later=True,
-      when=only("sampling", "availability"))
+      "(`sampling`=availability)", later=True, when=_AVAILABILITY)
   availability_seed: int = hyper(
       0, "seed of the probabilities of `availability`, which all seeds of a "
       "run share (`sampling`=availability)", minimum=0, maximum=MAX_SEED,
-      later=True,
-      when=only("sampling", "availability"))
+      later=True, when=_AVAILABILITY)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,8 +112,7 @@ class LateOptions:
       0, "rounds of a day, over which every client's probability to be "
       "available goes up and down between 0 and twice its mean (at most 1), as "
       "1 + sin, from a time of day of its own; 0: it stays the same "
-      "(`sampling`=availability)", minimum=0, later=True,
-      when=only("sampling", "availability"))
+      "(`sampling`=availability)", minimum=0, later=True, when=_AVAILABILITY)
   dropout: float = hyper(
       0.0, "probability with which a participant receives the model and sends "
       "nothing, in every round anew", minimum=0.0, maximum=1.0, later=True)
@@ -301,8 +297,7 @@ class EvaluationOptions:
       5, "number of rounds between two evaluations; the last round is always "
       "evaluated", minimum=1)
   eval_protocols: tuple[str, ...] = hyper(
-      evaluate.DEFAULT_PROTOCOLS,
-      "what is evaluated on which data, some of "
+      evaluate.DEFAULT_PROTOCOLS, "what is evaluated on which data, some of "
       + ", ".join(evaluate.PROTOCOLS) + ": global = the global model on the "
       "whole test set, validation = the global model on the server's "
       "validation data (`validation_clients`), train = the global model on all "
@@ -398,16 +393,9 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
   def _check(self) -> None:
     check_options(self)
     for protocol in self.eval_protocols:
-      if protocol not in evaluate.PROTOCOLS:
-        raise OptionError(
-            f"`eval_protocols`={protocol}: unknown"
-            f"{did_you_mean(protocol, evaluate.PROTOCOLS)} (one of "
-            f"{', '.join(evaluate.PROTOCOLS)})")
+      check_known("eval_protocols", protocol, evaluate.PROTOCOLS)
     for name in self.augment:
-      if name not in AUGMENTATIONS:
-        raise OptionError(
-            f"`augment`={name}: unknown{did_you_mean(name, AUGMENTATIONS)} "
-            f"(one of {', '.join(AUGMENTATIONS)})")
+      check_known("augment", name, AUGMENTATIONS)
     if self.init_from is not None:
       parameters.read(self.init_from)
     roles_lib.parse(self.roles)
@@ -444,11 +432,9 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
       raise OptionError(f"`availability`={low:g},{high:g}: must be the least "
                         "and the most, in [0, 1] and in this order")
     own.refuse_nameless(self.sampling, "sampling")
-    if not own.is_own(self.sampling) and self.sampling not in samplers.SAMPLERS:
-      raise OptionError(
-          f"`sampling`={self.sampling}: unknown"
-          f"{did_you_mean(self.sampling, samplers.SAMPLERS)} (one of "
-          f"{', '.join(samplers.SAMPLERS)}, or your own, {own.FORMS})")
+    if not own.is_own(self.sampling):
+      check_known("sampling", self.sampling, samplers.SAMPLERS,
+                  f", or your own, {own.FORMS}")
     self.sampler()
     if self.availability_file is not None:
       self._numbers_of_file()
@@ -567,8 +553,7 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
       OptionError: a value is out of range.
     """
     clock.check_machines(self.device_cores, self.core_gflops,
-                         self.bandwidth_gbps, self.batch_ms,
-                         self.server_gflops)
+                         self.bandwidth_gbps, self.batch_ms, self.server_gflops)
 
   def devices(self, num_clients: int) -> Devices:
     """Draws the clients' simulated machines.
@@ -685,8 +670,12 @@ def check_targets(options: RunOptions, task: tasks.Task | None) -> None:
   """
   if task is None or options.targets == RunOptions().targets:
     return
-  share = task.main in task.shares
-  for target in options.targets:
+  check_reachable(options.targets, task.main in task.shares)
+
+
+def check_reachable(targets: Iterable[float], share: bool) -> None:
+  """Checks values that a metric is to reach; ``share``: it is in [0, 1]."""
+  for target in targets:
     if not (0 < target <= 1 if share else np.isfinite(target)):
       raise OptionError(f"`targets`={target:g}: must " + (
           "lie in (0, 1], 0.9 is 90 %" if share else "be finite"))
@@ -865,9 +854,7 @@ def cohort_size(
 def _check_model(options: RunOptions, data: DataOptions) -> None:
   """Checks that a named model can read a named data set."""
   model, words = options.model, data.dataset in _SEQUENCES
-  if model not in MODELS:
-    raise OptionError(f"`model`={model}: unknown{did_you_mean(model, MODELS)} "
-                      f"(one of {', '.join(MODELS)})")
+  check_known("model", model, MODELS)
   if words and model not in OF_TOKENS:
     what = "words" if data.dataset == "sent140" else "characters"
     raise OptionError(f"`model`={model}: cannot read {what}, "

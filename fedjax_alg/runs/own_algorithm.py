@@ -43,8 +43,7 @@ def check_entry(said: str, entry: Any, hparams: Any) -> None:
   for name, kind, args in (
       ("needs_validation", bool, (hparams,)), ("caution", str, (hparams, 1)),
       ("pairwise_clients", int, (hparams, 1)),
-      ("nonsmooth_because", str, (hparams,)),
-      ("rounds", int, (hparams, 1))):
+      ("nonsmooth_because", str, (hparams,)), ("rounds", int, (hparams, 1))):
     ask = getattr(entry, name)
     if ask is None and name == "rounds":
       continue
@@ -202,8 +201,7 @@ def check(
   call.same("round", after, state, "a state like the one that it gets")
   if (idle_round := algorithm.idle) is not None:
     idle = call.shapes("idle", in_round(
-        lambda state, cohort, key: idle_round(state, cohort)), data, state,
-                       key)
+        lambda state, cohort, key: idle_round(state, cohort)), data, state, key)
     call.same("idle", idle, state, "a state like the one that it gets")
   _check_models(call, algorithm, model, spec, data, state, key)
 

@@ -44,8 +44,7 @@ def _place_rows(federation: Federation, mesh: Mesh | None) -> EvaluationData:
   return data._replace(train=train._replace(
       **{name: store.map_rows(
           getattr(train, name), lambda a: sharding.place_blocks(a, mesh))
-         for name in ("x", "y")},
-      offset=rows.blocked(train.offset), blocks=()))
+         for name in ("x", "y")}, offset=rows.blocked(train.offset), blocks=()))
 
 
 class PlacedData:

@@ -204,8 +204,7 @@ def _with_rounds(
   """Fills the number of rounds in, and checks a method in closed form."""
   layers, closed_form = 1, method.entry.rounds is not None
   if closed_form:
-    if isinstance(model, str) and (
-        federation is None or not own.is_own(model)):
+    if isinstance(model, str) and (federation is None or not own.is_own(model)):
       layers = options_lib.num_layers(run, method.name)
     elif run.rounds is None:
       assert federation is not None

@@ -182,8 +182,7 @@ def play(
     new = settings.divergences(call, done)
     if new and stop:
       first = min(new.values(), key=lambda divergence: divergence.round)
-      raise NonFiniteError(
-          first.text(programs.prepared.method.entry.nonfinite))
+      raise NonFiniteError(first.text(programs.prepared.method.entry.nonfinite))
     diverged = new | diverged
     done += count
     evaluating = count == left

@@ -394,14 +394,17 @@ def _unread(prepared: Prepared) -> list[str]:
   return texts
 
 
-def _check_work(settings: Sequence[Any], federation: Federation) -> None:
+def _refuse_memory(needed: int, said: str, more: str) -> None:
+  """Refuses what needs more bytes than the machine has."""
+  have = memory_bytes()
+  if needed > have:
+    raise OptionError(f"{said}, the machine has {have / 2**30:.3g} GB ({more})")
+
+
+def _check_work(work: Any, federation: Federation) -> None:
   """Checks that a client's local work can be counted and its batch be held."""
-  for hparams in settings:
-    if isinstance(hparams, LocalWork):
-      _check_local_work(hparams, federation)
-
-
-def _check_local_work(work: LocalWork, federation: Federation) -> None:
+  if not isinstance(work, LocalWork):
+    return
   examples = int(federation.data.train.size.max(initial=1))
   batch = work.batch_size or examples
   steps = work.local_steps or work.local_epochs * -(-examples // batch)
@@ -412,12 +415,9 @@ def _check_local_work(work: LocalWork, federation: Federation) -> None:
         f"examples and would read {steps * batch:,} a round; must be at most "
         f"{_MOST_EXAMPLES:,}")
   needed = 4 * batch * store.values_each(federation.data.train.x)
-  have = memory_bytes()
-  if needed > have:
-    raise OptionError(
-        f"`batch_size`={batch}: a batch needs {needed / 2**30:.3g} GB, the "
-        f"machine has {have / 2**30:.3g} GB (the largest client has "
-        f"{examples:,} examples)")
+  _refuse_memory(
+      needed, f"`batch_size`={batch}: a batch needs {needed / 2**30:.3g} GB",
+      f"the largest client has {examples:,} examples")
 
 
 def _state_bytes(algorithm: Algorithm, model: Model, spec: FedSpec) -> int:
@@ -433,24 +433,21 @@ def _check_memory(
     rows: int) -> None:
   """Checks that the state and the comparison of clients fit into memory."""
   needed = rows * _state_bytes(algorithm, model, spec)
-  have = memory_bytes()
-  if needed > have:
-    table = getattr(method.hparams, "variant", None) == "table"
-    name = "`variant`=table" if table else f"`algorithm`={method.name}"
-    raise OptionError(
-        f"{name}: what is kept between rounds needs {needed / 2**30:.3g} GB "
-        f"for {rows} seed(s), the machine has {have / 2**30:.3g} GB (allowed: "
-        "fewer clients or seeds, a smaller model"
-        + (", or `variant`=client)" if table else ")"))
+  table = getattr(method.hparams, "variant", None) == "table"
+  name = "`variant`=table" if table else f"`algorithm`={method.name}"
+  _refuse_memory(
+      needed, f"{name}: what is kept between rounds needs "
+      f"{needed / 2**30:.3g} GB for {rows} seed(s)",
+      "allowed: fewer clients or seeds, a smaller model"
+      + (", or `variant`=client" if table else ""))
   compared = method.entry.pairwise_clients(method.hparams, spec.num_clients)
   # The similarities, and the clustering's own copy of them.
   needed = 2 * 4 * compared ** 2
-  if needed > have:
-    raise OptionError(
-        f"`algorithm`={method.name}: comparing {compared} clients in pairs "
-        f"needs {needed / 2**30:.3g} GB, the machine has {have / 2**30:.3g} GB "
-        f"(allowed: at most {math.isqrt(have // 8)} clients, or a method "
-        "without pairs, such as ifca or fesem)")
+  _refuse_memory(
+      needed, f"`algorithm`={method.name}: comparing {compared} clients in "
+      f"pairs needs {needed / 2**30:.3g} GB", "allowed: at most "
+      f"{math.isqrt(memory_bytes() // 8)} clients, or a method without pairs, "
+      "such as ifca or fesem")
 
 
 def _protocols(
@@ -537,8 +534,7 @@ def prepare(
     model: Any = None, seeds: Sequence[int] | None = None,
     settings: Sequence[Mapping[str, Any]] = ({},),
     measures: Mapping[str, evaluate.Measure] | None = None,
-    sampler: samplers.Sampler | None = None,
-    mesh: Mesh | None = None,
+    sampler: samplers.Sampler | None = None, mesh: Mesh | None = None,
     init: parameters.Arrays | None = None) -> Prepared:
   """Places the data on the devices and builds the model and the algorithm.
 
@@ -588,8 +584,8 @@ def prepare(
                                 options.late(method.entry))
   placed = PlacedData(
       federation, mesh, options.devices(num_clients),
-      options.clients_availability(num_clients), _frozen(built),
-      start.moving(built, given))
+      options.clients_availability(num_clients),
+      built.roles and built.roles.if_frozen, start.moving(built, given))
   _check_own(method, algorithm, built, spec, participation, placed)
   protocols = _protocols(
       algorithm, method.name, options.eval_protocols, measures,
@@ -599,13 +595,15 @@ def prepare(
   _check_adapts(method, federation, protocols)
   if not sharding.described(mesh):
     _check_memory(algorithm, method, built, spec, rows)
-    _check_work(all_hparams, federation)
+    for hparams in all_hparams:
+      _check_work(hparams, federation)
   method = method._replace(hparams=all_hparams[0])
   numbers = _numbers(method, all_hparams, len(seeds), lambda: _traceable(
       method, built, spec, map_clients, participation, protocols, placed.data))
   plan = _summary(federation, spec, built, mesh, {
-      "sampling": _sampling(options, sampler), "map_clients": mode,
-      "map_seeds": map_seeds})
+      "sampling": options.sampling if sampler is None else (
+          f"your {getattr(sampler, '__name__', 'sampler')}"),
+      "map_clients": mode, "map_seeds": map_seeds})
   return Prepared(
       method, all_hparams, built, model if isinstance(model, str) else None,
       federation, placed, options, seeds, spec,
@@ -623,16 +621,6 @@ def _spec(federation: Federation, size: int) -> FedSpec:
       federation.num_clients, size, federation.num_classes,
       shape if isinstance(shape, tuple) else (store.values_each(train.x),),
       int(train.size.sum()))
-
-
-def _sampling(options: RunOptions, sampler: samplers.Sampler | None) -> str:
-  return options.sampling if sampler is None else (
-      f"your {getattr(sampler, '__name__', 'sampler')}")
-
-
-def _frozen(model: Model) -> Any:
-  """The frozen parameters of a model; None if it has none."""
-  return model.roles.frozen if model.roles and model.roles.has_frozen else None
 
 
 def _check_own(
@@ -722,8 +710,7 @@ def _summary(
       **({} if task is tasks.CLASSIFICATION else {
           "task": task.metrics.facts()}),
       "parameters": sum(leaf.size for leaf in jax.tree.leaves(parameters)),
-      **_of_roles(model),
-      **choices,
+      **_of_roles(model), **choices,
       "devices": [str(d) for d in (
           jax.devices() if mesh is None else mesh.devices.flat)]}
   if processes.count() > 1:

@@ -169,8 +169,7 @@ class Programs:
       return counts, evaluate.make_measures(
           algorithm, model, p.measures, p.map_clients)(data, state)
 
-    return loop.over_seeds(one, p.map_seeds)(
-        states, keys.evaluation, numbers)
+    return loop.over_seeds(one, p.map_seeds)(states, keys.evaluation, numbers)
 
   @property
   def server(self) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from fedjax_alg.runs.play import Divergence, Step
 from fedjax_alg.runs.plan import by_program, Plan, warn
 from fedjax_alg.runs.prepare import Prepared
 from fedjax_alg.runs.programs import Programs
-from fedjax_alg.runs.result import Live, make_facts, make_final, RunResult
+from fedjax_alg.runs.result import Live, make_facts, make_final, rows_of
+from fedjax_alg.runs.result import RunResult
 from fedjax_alg.runs.sinks import Sink
 
 
@@ -50,12 +51,6 @@ class Memory(Sink):
     self.results[setting] = RunResult(
         self._records[setting], make_final(live, step) | {"measures": sums},
         facts, live)
-
-
-def rows_of(prepared: Prepared, setting: int) -> slice:
-  """The rows of a program that belong to one of its settings."""
-  num = len(prepared.seeds)
-  return slice(setting * num, (setting + 1) * num)
 
 
 def divergence(
@@ -151,8 +146,7 @@ def run_plans(
     prepared = plans[indices[0]].prepare(
         [plans[i].method.values() for i in indices])
     warn(prepared, warned)
-    run(Programs(prepared), sinks, names=[names[i] for i in indices],
-        stop=stop)
+    run(Programs(prepared), sinks, names=[names[i] for i in indices], stop=stop)
     for i, result in zip(indices, memory.results):
       results[i] = result
   return results, len(groups)

@@ -341,8 +341,7 @@ class RunResult:
     summary_lib.write_partition(path, self._state().prepared.federation)
     (path / "groups.csv").unlink(missing_ok=True)
     for name, rows in self.records.tables.items():
-      tables.write_rows(
-          path / f"{name}.csv", rows, self.records.columns[name])
+      tables.write_rows(path / f"{name}.csv", rows, self.records.columns[name])
     checkpoint.clear(path / run_files.CHECKPOINTS)
 
   def __repr__(self) -> str:
@@ -437,8 +436,13 @@ def make_summary(
   return summary_lib.summary(
       records, targets=targets,
       compile_s=facts.get("compile_s", 0.0), identity=facts["identity"],
-      hashes={**prepared.federation.hashes,
-              "final_state": final_state})
+      hashes={**prepared.federation.hashes, "final_state": final_state})
+
+
+def rows_of(prepared: Prepared, setting: int) -> slice:
+  """The rows of a program that belong to one of its settings."""
+  num = len(prepared.seeds)
+  return slice(setting * num, (setting + 1) * num)
 
 
 def make_final(live: Live, step: Step) -> dict[str, Any]:
@@ -452,8 +456,7 @@ def make_final(live: Live, step: Step) -> dict[str, Any]:
     "clients", "membership" and "global_params", see ``RunResult``; and
     "train_examples", [C] int64, those that the clients held last.
   """
-  num = len(live.prepared.seeds)
-  rows = slice(live.setting * num, (live.setting + 1) * num)
+  rows = rows_of(live.prepared, live.setting)
   task, clients = tasks.of(live.prepared.model), {}
   for protocol, counts in step.counts.items():
     if counts.clients is not None:
@@ -464,8 +467,7 @@ def make_final(live: Live, step: Step) -> dict[str, Any]:
     models = jax.device_get(jax.vmap(algorithm.global_params)(live.states))
   membership = None if step.membership is None else step.membership[rows]
   held = live.prepared.placed.label_histogram.sum(1)
-  return {"clients": clients, "membership": membership,
-          "global_params": models,
+  return {"clients": clients, "membership": membership, "global_params": models,
           "train_examples": np.asarray(held, np.int64)}
 
 
@@ -771,8 +773,7 @@ def _remake(
       raise RunFolderError(f"{folder}: its data were arrays, give load_run the "
                            "federation")
     federation = _federation_again(folder, facts["data"], sources)
-  if federation.hashes != {
-      k: summary["hashes"][k] for k in federation.hashes}:
+  if federation.hashes != {k: summary["hashes"][k] for k in federation.hashes}:
     raise RunFolderError(f"{folder}: the run was trained on other data")
   method = method_of(name if algorithm is None else algorithm)
   method = method._replace(hparams=dataclasses.replace(

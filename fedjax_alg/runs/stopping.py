@@ -82,8 +82,7 @@ def parse(name: str, text: str) -> Rule:
   return Rule(name, protocol, metric, number, text)
 
 
-def check_value(
-    said: str, metric: str, number: float, what: str = "") -> None:
+def check_value(said: str, metric: str, number: float, what: str = "") -> None:
   """Checks that a metric can have a value.
 
   Args:

@@ -121,8 +121,10 @@ class Sweep:
           f"{metric} is optimistic (hold clients out with validation_clients "
           "and choose by validation)", stacklevel=2)
     sign = metrics.sign(metric)
-    scores = [self._score(result, protocol, metric, last)
-              for result in self.results]
+    scores = [
+        np.array([np.nan]) if result is None else
+        result.metrics[protocol][metric][:, -last if last else 0:].mean(1)
+        for result in self.results]
     means = np.array([sign * values.mean() for values in scores])
     if np.isnan(means).all():
       raise OptionError(f"`protocol`={protocol}: no setting has a number")
@@ -132,16 +134,6 @@ class Sweep:
     mean, ci95 = metrics.confidence_95(list(scores[index]))
     return Best(self.settings[index], index, float(mean),
                 float(ci95) if len(scores[index]) > 1 else float("nan"), result)
-
-  @staticmethod
-  def _score(
-      result: RunResult | None, protocol: str, metric: str, last: int | None
-  ) -> np.ndarray:
-    """Averages a metric over the last evaluations; [N], or [1] NaN if None."""
-    if result is None:
-      return np.array([np.nan])
-    values = result.metrics[protocol][metric]
-    return values[:, -last if last else 0:].mean(1)
 
   def __repr__(self) -> str:
     return (f"<Sweep of {len(self.settings)} settings x {len(self.seeds)} "

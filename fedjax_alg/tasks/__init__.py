@@ -3,7 +3,7 @@
 from typing import Any
 
 from fedjax_alg import own
-from fedjax_alg.errors import a_type, did_you_mean, OptionError
+from fedjax_alg.errors import a_type, check_known, OptionError
 from fedjax_alg.tasks.classification import CLASSIFICATION, cross_entropy
 from fedjax_alg.tasks.classification import MAX_MATRIX
 from fedjax_alg.tasks.counts import at_clients, Counts, over_clients, summarise
@@ -58,9 +58,7 @@ def named(task: str | Task | None) -> Task | None:
       raise OptionError(f"`task`={task}: is {a_type(found)}, must be a Task")
     return found
   own.refuse_nameless(task, "task")
-  if task not in NAMES:
-    raise OptionError(f"`task`={task}: unknown{did_you_mean(task, NAMES)} (one "
-                      f"of {', '.join(NAMES)}, or your own, {own.FORMS})")
+  check_known("task", task, NAMES, f", or your own, {own.FORMS}")
   return NAMES[task]
 
 

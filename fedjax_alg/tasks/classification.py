@@ -81,8 +81,7 @@ def _values(sums: Sums) -> dict[str, Any]:
   for name, value in (("precision", ratio(hits, predicted)),
                       ("recall", ratio(hits, truth)),
                       ("f1", ratio(2 * hits, truth + predicted))):
-    found["macro_" + name] = ratio(
-        (value * occurs).sum(-1), classes) * nothing
+    found["macro_" + name] = ratio((value * occurs).sum(-1), classes) * nothing
     found["micro_" + name] = accuracy
   return found
 

@@ -32,7 +32,6 @@ def mean_cross_entropy(logits: Any, y: Any, counted: Any) -> Any:
 
 def _sums(ignore: int, logits: Any, y: Any, losses: Any, mask: Any) -> Sums:
   """Numbers [L] of pixels of each class, correct ones and predicted ones."""
-  del losses
   counted = (y != ignore) & mask.reshape(-1, *(1,) * (y.ndim - 1))
   found = jnp.argmax(logits, -1)
 

@@ -22,7 +22,6 @@ def _sums(logits: Any, y: Any, losses: Any, mask: Any) -> Sums:
 
   A label is predicted where its logit is above 0.
   """
-  del losses
   held, found = (y > 0) & mask[:, None], (logits > 0) & mask[:, None]
   return {"truth": held.sum(0).astype(jnp.float32),
           "predicted": found.sum(0).astype(jnp.float32),

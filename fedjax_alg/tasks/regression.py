@@ -28,7 +28,6 @@ def _sums(centre: Any, outputs: Any, y: Any, losses: Any, mask: Any) -> Sums:
 
   About 0 the variance of targets far from it would be lost in rounding.
   """
-  del losses
 
   def over_rows(values):
     return jnp.where(mask[:, None], values, jnp.zeros_like(values)).sum(0)
@@ -86,5 +85,4 @@ REGRESSION = Task(
     pooled=lambda sums: {
         name: sums[name] for name in ("rows", "loss", "squares")},
     fitted=lambda y, mask, size: jnp.where(
-        mask[:, None], y, jnp.zeros_like(y)),
-    for_data=_for_data)
+        mask[:, None], y, jnp.zeros_like(y)), for_data=_for_data)

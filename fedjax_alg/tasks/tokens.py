@@ -15,7 +15,6 @@ PADDING = 0  #: the id that marks padding, which is not counted
 
 def _sums(logits: Any, y: Any, losses: Any, mask: Any) -> Sums:
   """Numbers of tokens and of correct ones, and the sum of their losses."""
-  del losses
   counted = ((y != PADDING) & mask[:, None]).reshape(-1)
   flat, labels = logits.reshape(-1, logits.shape[-1]), y.reshape(-1)
   nats = cross_entropy(flat, labels)

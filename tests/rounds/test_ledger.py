@@ -5,14 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_alg import models, trees
+from fedjax_alg import models
 from fedjax_alg.base import num_params
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.exchange.aggregation import named
 from fedjax_alg.least_squares.layer_fits import LayerFits, Plan
 from fedjax_alg.rounds import ledger
-from tests import problems
 from tests.algorithms import bridge
 
 
@@ -49,12 +48,6 @@ def test_the_work_of_a_local_method_on_paper(problem, zeroth_order):
   np.testing.assert_array_equal(own, [9, 8, 0])
   np.testing.assert_allclose(work.flops, [30 * 12, 30 * 20, 0])
   np.testing.assert_allclose(work.batches, [9 / 3 + 1, 8 / 12 + 1, 0])
-
-
-def test_the_size_of_one_of_several_models(problem):
-  params = problems.some_params(problem.model)
-  size = (problems.FEATURES + 1) * problems.CLASSES
-  assert ledger.model_size(trees.repeat(params, 3), 3) == size
 
 
 def test_the_rounds_of_a_fit_layer_by_layer():
