@@ -16,6 +16,7 @@ seeds vectorise these, too (``--map_seeds=vmap``).
 
 import argparse
 from collections.abc import Sequence
+import functools
 from typing import Any
 
 import jax
@@ -152,6 +153,10 @@ def time_rounds(
   spec = base.FedSpec(
       fed.num_clients, slots, fed.num_classes, fed.example_shape)
   measures = {}
+
+  def measure(program, state, repeat):
+    return timing.cpu_seconds(program, state, train, jnp.int32(repeat))
+
   for name, map_clients in {
       "sequential": clients.ClientMap(),
       f"{lanes.default_lanes(slots)} lanes": clients.ClientMap("lanes"),
@@ -170,8 +175,7 @@ def time_rounds(
       return algorithm.round(state, cohort, key)[0]
 
     program, _ = timing.compiled(jax.jit(play), state, train, jnp.int32(0))
-    measures[name] = lambda repeat, program=program, state=state: (
-        timing.cpu_seconds(program, state, train, jnp.int32(repeat)))
+    measures[name] = functools.partial(measure, program, state)
   seconds = timing.in_turn(measures, args.repeats + 1)
   print(f"{slots} participants, CPU s a round:  least median greatest")
   for name, values in seconds.items():

@@ -82,11 +82,16 @@ def measure(args: argparse.Namespace, fed: data.Federation, name: str) -> None:
                 compiler_options=compiling.options(jax.default_backend())),
         state, train, key)
   results, seconds = {}, {kept: [float("nan")] for kept in programs}
+
+  def measure(play, repeat):
+    del repeat
+    return timing.cpu_seconds(play, state, train, key)
+
   if args.repeats:
     results = {kept: play(state, train, key)[0].models
                for kept, play in programs.items()}
     seconds = timing.in_turn(
-        {kept: lambda _, play=play: timing.cpu_seconds(play, state, train, key)
+        {kept: functools.partial(measure, play)
          for kept, play in programs.items()}, args.repeats)
   for kept, program in programs.items():
     temporary = program.memory_analysis().temp_size_in_bytes

@@ -289,10 +289,10 @@ def test_a_run_of_the_apps_is_that_of_fa_run(tmp_path, identity):
   folder = tmp_path / "app" / "fedjax_app"
   grid = Grid(flower.client_app(folder, federation().client),
               CLIENTS, str(tmp_path / "keep"))
-  options = dict(out=str(tmp_path / "out"), timeout=5.0, wait=0.0,
+  of_app = dict(out=str(tmp_path / "out"), timeout=5.0, wait=0.0,
                  every_round=True)
   test = flower.setting.test_rows(federation())
-  server = flower.serve(folder, grid, options, test)
+  server = flower.serve(folder, grid, of_app, test)
   models = simulated("scaffold")
   problems.assert_close(server.global_params(), models[-1])
   lines = [json.loads(line) for line in (
