@@ -1,6 +1,6 @@
 """Timing with a barrier, alternating measurements, and peak memory."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import resource
 import statistics
 import sys
@@ -78,7 +78,7 @@ def cpu_seconds(program: Any, *args: Any) -> float:
   return time.process_time() - began
 
 
-def in_turn(measures: dict[str, Callable[[int], float]],
+def in_turn(measures: Mapping[str, Callable[[int], float]],
             repeats: int) -> dict[str, list[float]]:
   """Alternates measurements (A B A B ...), so that disturbances affect all.
 

@@ -11,8 +11,8 @@ _ROOT = _TESTS.parent
 #: Modules that are tested through what they make up.
 THROUGH_OTHERS = {
     "algorithms/common", "central/aggregation", "client/compression",
-    "data/label_skew", "deploy/remote", "models/flops", "rounds/layerwise",
-    "rounds/one_model"}
+    "data/examples", "data/label_skew", "deploy/remote", "models/flops",
+    "rounds/layerwise", "rounds/one_model"}
 
 MODULES = {
     path.relative_to(_ROOT / "fedjax_alg").with_suffix("").as_posix(): path
