@@ -166,8 +166,9 @@ def flag_file(name: str) -> pathlib.Path:
   if not path.is_file():
     path = PRESETS / name
   if not path.is_file():
-    raise UsageError(f"--flagfile={name}: no such file, nor a preset (there "
-                     f"are {', '.join(presets())})")
+    raise UsageError(
+        f"--flagfile={name}: no such file, nor a preset"
+        f"{did_you_mean(name, presets())} (all are in {PRESETS})")
   return path
 
 
