@@ -16,6 +16,7 @@ import argparse
 from collections.abc import Callable, Sequence
 import ctypes
 import functools
+import os
 import pathlib
 import shutil
 import subprocess
@@ -260,6 +261,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
   parser.add_argument("--repeats", type=int, default=15)
   repeats = parser.parse_args(argv).repeats
+  if hasattr(os, "sched_setaffinity"):  # XLA would share kernels out to cores
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
   fa.start(1)
   model = models.make_model("softmax", (PIXELS,), CLASSES)
   shard, key = client(), jax.random.key(1)
