@@ -65,9 +65,7 @@ def held(folder: pathlib.Path) -> Iterator[None]:
   try:
     lock.acquire(blocking=False)
   except filelock.Timeout:
-    advice = f" (if that process has died, remove {path})" if isinstance(
-        lock, filelock.SoftFileLock) else ""
-    raise HeldError(folder, _holder(path) + advice) from None
+    raise HeldError(folder, _holder(path)) from None
   _locks[key] = lock, missing
   try:
     if not isinstance(lock, filelock.SoftFileLock):  # which has written this
@@ -113,5 +111,8 @@ def _holder(path: pathlib.Path) -> str:
     since = time.localtime(path.stat().st_mtime)
   except (OSError, ValueError):  # it is being written
     return "another process"
+  # Of this machine's processes a lock knows itself whether they have died.
+  advice = "" if host == socket.gethostname() else (
+      f" (if that process has died, remove {path})")
   return (f"{host}, process {pid}, since "
-          f"{time.strftime('%Y-%m-%d %H:%M:%S', since)}")
+          f"{time.strftime('%Y-%m-%d %H:%M:%S', since)}{advice}")

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedjax_alg import tasks, trees
 from fedjax_alg.base import Array, Layer, Params, Shard
@@ -78,7 +79,7 @@ def carried_sums(moments: Moments) -> Moments:
 
   Of the Gram matrix the upper triangle is sent.
   """
-  upper = jnp.triu_indices(moments.gram.shape[0])
+  upper = np.triu_indices(moments.gram.shape[0])
   sent, rest = carried((moments.gram[upper], moments._replace(gram=None)))
   gram = jnp.zeros_like(moments.gram).at[upper].set(sent)
   return rest._replace(gram=gram.at[upper[::-1]].set(sent))

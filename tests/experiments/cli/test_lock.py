@@ -40,7 +40,8 @@ def test_another_process_and_its_death(tmp_path):
           pass
       assert re.fullmatch(
           f"{tmp_path}: is being run by there, process {process.pid}, "
-          f"since {SINCE}", str(error.value))
+          rf"since {SINCE} \(if that process has died, remove "
+          rf"{tmp_path / lock.NAME}\)", str(error.value))
     process.kill()
   left = (tmp_path / lock.NAME).read_bytes()  # is stale
   with lock.held(tmp_path):
