@@ -8,6 +8,7 @@ holds it and is removed afterwards.
 
 from collections.abc import Iterator, Sequence
 import contextlib
+import errno
 import os
 import pathlib
 import socket
@@ -65,7 +66,9 @@ def held(folder: pathlib.Path) -> Iterator[None]:
   try:
     lock.acquire(blocking=False)
   except filelock.Timeout:
-    raise HeldError(folder, _holder(path)) from None
+    advice = f" (if that process has died, remove {path})" if _is_soft(
+        lock, path) else ""
+    raise HeldError(folder, _holder(path) + advice) from None
   _locks[key] = lock, missing
   try:
     if not isinstance(lock, filelock.SoftFileLock):  # which has written this
@@ -111,8 +114,18 @@ def _holder(path: pathlib.Path) -> str:
     since = time.localtime(path.stat().st_mtime)
   except (OSError, ValueError):  # it is being written
     return "another process"
-  # Of this machine's processes a lock knows itself whether they have died.
-  advice = "" if host == socket.gethostname() else (
-      f" (if that process has died, remove {path})")
   return (f"{host}, process {pid}, since "
-          f"{time.strftime('%Y-%m-%d %H:%M:%S', since)}{advice}")
+          f"{time.strftime('%Y-%m-%d %H:%M:%S', since)}")
+
+
+def _is_soft(lock: filelock.BaseFileLock, path: pathlib.Path) -> bool:
+  """Whether the file itself is the lock, since the kernel has none there."""
+  if isinstance(lock, filelock.SoftFileLock):
+    return True
+  import fcntl  # not on every system; a soft lock where there is none
+  try:
+    with open(path, "rb") as file:
+      fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+  except OSError as error:
+    return error.errno == errno.ENOSYS
+  return False
