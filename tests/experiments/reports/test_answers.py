@@ -31,6 +31,15 @@ def test_numbers(values, claim, verdict):
       rule.NOT_COMPARABLE)
 
 
+def test_a_verdict_on_what_is_never_reached_says_no_gap():
+  """The table of the 2NN fails where a run misses its target."""
+  said, verdict = answers.number([math.inf] * 3, ROUNDS)
+  one = answers.Answer("table", "Table1", "a", "A", "rounds_to_98%", "40", said,
+                       verdict, "")
+  assert one.words(40.0, "rounds", own=True) == rule.words(
+      "above", None, "rounds_to_98%", "rounds", True)
+
+
 def test_a_size_needs_no_interval():
   devices = POINTS._replace(metric="devices", value=1000.0, unit="clients")
   assert answers.number([1000], devices, exact=True)[1] == "same"
