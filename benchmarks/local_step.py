@@ -22,7 +22,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from typing import Any
 
 import jax
@@ -274,9 +273,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     programs[name], after[name] = program, program(shard, key, start)
 
   def measure(program, _):
-    began = time.process_time()
-    jax.block_until_ready(program(shard, key, start))
-    return (time.process_time() - began) / STEPS * 1e6
+    return timing.cpu_seconds(program, shard, key, start) / STEPS * 1e6
 
   taken = timing.in_turn({name: functools.partial(measure, program)
                           for name, program in programs.items()}, repeats)

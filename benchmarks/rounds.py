@@ -15,7 +15,7 @@ from fedjax_alg.runs import methods
 
 
 class Rounds:
-  """Some rounds of one algorithm, and the states after those played so far."""
+  """Some rounds of one algorithm, and the states after those run so far."""
 
   def __init__(
       self, fed: data.Federation, algorithm: str, given: dict[str, Any],
@@ -28,7 +28,7 @@ class Rounds:
       given: hyper-parameters that are not the defaults.
       cohort: participants of a round.
       seed: of the run.
-      rounds: how many are played at once.
+      rounds: how many are run at once.
       model: its name.
       **options: those of the model.
     """
@@ -53,7 +53,7 @@ class Rounds:
         self.state, self.train, *self._more, jnp.int32(0), self._count)
 
   def play(self, start: int) -> float:
-    """Plays the rounds from ``start`` on; returns the seconds."""
+    """Runs the rounds from ``start`` on; returns the seconds."""
     (self.state, _), taken = timing.timed(
         self._play, self.state, self.train, *self._more, jnp.int32(start),
         self._count)

@@ -46,6 +46,14 @@ PLACES = {
 PERIOD = 0.003  # seconds
 
 
+def place(name: str) -> str:
+  """A file's name within its package's folder, or within the checkout.
+
+  The folders above, of an environment or a clone, may be called anything.
+  """
+  return name.rpartition("site-packages/")[2].removeprefix(os.getcwd() + "/")
+
+
 def phase(frame: Any) -> str:
   """What the main thread is doing."""
   found = ""
@@ -54,7 +62,7 @@ def phase(frame: Any) -> str:
     if name.startswith("<frozen importlib"):
       return "import"
     found = found or next(
-        (where for part, where in PLACES.items() if part in name), "")
+        (where for part, where in PLACES.items() if part in place(name)), "")
     frame = frame.f_back
   return found or "rounds"
 
@@ -110,15 +118,15 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument("--roots", default=".", help="checkouts, with commas")
   parser.add_argument("--repeats", type=int, default=3)
   flags = parser.parse_args(argv)
-  roots = [pathlib.Path(root).resolve() for root in flags.roots.split(",")]
+  roots = flags.roots.split(",")
   taken: dict[tuple[str, str, str], list[dict[str, float]]] = {}
   for _ in range(flags.repeats):
     for name, words in COMMANDS.items():
       for root in roots:
         with tempfile.TemporaryDirectory(prefix="home_") as home:
           for time_of_day in ("first", "second"):
-            taken.setdefault((name, time_of_day, root.name), []).append(
-                measured(root, pathlib.Path(home), words))
+            taken.setdefault((name, time_of_day, root), []).append(measured(
+                pathlib.Path(root).resolve(), pathlib.Path(home), words))
   columns = (*PHASES, "all", "CPU")
   print(f"| run | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 1)}")
   for (name, which, checkout), rows in taken.items():

@@ -122,10 +122,12 @@ def _is_soft(lock: filelock.BaseFileLock, path: pathlib.Path) -> bool:
   """Whether the file itself is the lock, since the kernel has none there."""
   if isinstance(lock, filelock.SoftFileLock):
     return True
-  import fcntl  # not on every system; a soft lock where there is none
   try:
+    import fcntl  # not on every system
     with open(path, "rb") as file:
       fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+  except ImportError:
+    return False
   except OSError as error:
     return error.errno == errno.ENOSYS
   return False

@@ -14,7 +14,7 @@ from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import checkpoint, processes
 from fedjax_alg.records import folder as run_files, summary as summary_lib
 from fedjax_alg.records.tables import Records
-from fedjax_alg.runs import queue, result as result_lib
+from fedjax_alg.runs import result as result_lib
 from fedjax_alg.runs.pace import Pace, Pause
 from fedjax_alg.runs.play import Step
 from fedjax_alg.runs.programs import Programs
@@ -122,7 +122,7 @@ class RunWriter:
     prepared = self._programs.prepared
     if len(prepared.settings) == 1:
       return states
-    rows = queue.rows_of(prepared, self._index)
+    rows = result_lib.rows_of(prepared, self._index)
     return jax.tree.map(lambda leaf: leaf[rows], states)
 
   def save(self, states: Any, done: int) -> None:

@@ -111,7 +111,7 @@ class Code:
         numbers, keys, jnp.ones(spec.num_clients, jnp.int32), None,
         jnp.ones(spec.cohort_size, bool),
         jnp.int32(0) if number is None else number)
-    remote = Remote(given=lambda number, asked: None if number == call else (
+    remote = Remote(given=lambda at, asked: None if at == call else (
         remote_lib.no_answers(asked)))
     try:
       remote_lib.stage(self.prepared, stage, remote, inputs)

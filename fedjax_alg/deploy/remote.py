@@ -160,7 +160,10 @@ class Remote(ClientMap):
     return table, total, stacked
 
   def total(self, fn, zero, shared, shards, *args, psum=jax.lax.psum):
-    """See ``base.MapClients.total``; each client has a sum of its own."""
+    """See ``base.MapClients.total``; each client has a sum of its own.
+
+    ``fn`` has to carry all of it (``exchange.messages.carried``).
+    """
 
     def added(total, shared, shard, rows, *args):
       return rows, fn(total(), shared, shard, *args), ()
@@ -168,6 +171,7 @@ class Remote(ClientMap):
     call = Call(functools.partial(added, zero), lambda *rows: (), (), shared,
                 shards, args)
     lines = self._answers(call)
+    assert not any(call.answer.sent)
 
     def add(total, shared, shard, line, args):
       messages, _ = from_bytes(line, call.answer.shapes)

@@ -55,7 +55,7 @@ def carried(parts: Any, numbers: Numbers | None = None) -> Any:
   """The parts of a message as its receiver has them, which are the same.
 
   Args:
-    parts: a tree of float32, bool and, with ``numbers``, int32.
+    parts: a tree of floats, bool and, with ``numbers``, int32.
     numbers: what its int32 leaves are; None: any.
   """
   carrier = _CARRIER.get()

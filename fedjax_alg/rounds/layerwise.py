@@ -325,13 +325,12 @@ def _sum_moments(
 
   def add(total, models, shard, group):
     params = trees.index(models, 0 if k == 1 else group)
-    if are_carried():  # the client sends its own sums
-      return trees.add(total, moments_lib.carried_sums(moments_lib.add_shard(
-          zero(), layer, params, shard, plan.product, task=plan.task)))
-    if plan.private:
+    if plan.private or are_carried():  # the sums of each client alone
       own = moments_lib.add_shard(
           zero(), layer, params, shard, plan.product, task=plan.task)
-      return trees.add(total, private_moments.shortened(plan.private, own))
+      return trees.add(
+          total, private_moments.shortened(plan.private, own) if plan.private
+          else moments_lib.carried_sums(own))
     sums = total if k == 1 else trees.index(total, group)
     sums = moments_lib.add_shard(
         sums, layer, params, shard, plan.product, task=plan.task)
