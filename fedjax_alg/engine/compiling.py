@@ -8,25 +8,55 @@ import jax
 # A layer's weights are read for the gradient of the layer before and replaced
 # by the step. XLA's CPU compiler copies them for that in every local step,
 # unless it is to look at regions of the program.
-_IN_PLACE = {"xla_cpu_copy_insertion_use_region_analysis": True}
+_ROUNDS = {"xla_cpu_copy_insertion_use_region_analysis": True}
+
+# Nearly all code of a start is hashes of random keys, one for each layer, which
+# LLVM spends three times as long on at its highest level as at its first. They
+# are computed once. A level of the user's own (XLA_FLAGS) stays.
+_START = {"xla_backend_optimization_level": 1}
 
 
 @functools.cache
-def options(platform: str) -> dict[str, bool] | None:
-  """Options of ``lowered.compile`` for rounds; None where unknown.
+def _accepted(option: str, value: bool | int) -> bool:
+  """Whether this XLA knows the option."""
+  try:
+    jax.jit(lambda: 0, compiler_options={option: value})()
+  except Exception:  # pylint: disable=broad-except
+    return False
+  return True
+
+
+def _options(
+    platform: str, flags: dict[str, bool | int]
+) -> dict[str, bool | int] | None:
+  if platform != "cpu" or not all(
+      _accepted(option, value) for option, value in flags.items()):
+    return None
+  return flags
+
+
+def options(platform: str) -> dict[str, bool | int] | None:
+  """Gives the options of ``lowered.compile`` for rounds; None where unknown.
 
   They change which buffers a program copies, not what it computes.
 
   Args:
     platform: the kind of the devices (``sharding.platform``).
   """
-  if platform != "cpu":
+  return _options(platform, _ROUNDS)
+
+
+def start_options(platform: str) -> dict[str, bool | int] | None:
+  """Gives the options of ``lowered.compile`` for initial states, see above.
+
+  They change how long the compiler takes, not what the program computes.
+
+  Args:
+    platform: the kind of the devices (``sharding.platform``).
+  """
+  if any(flag in os.environ.get("XLA_FLAGS", "") for flag in _START):
     return None
-  try:
-    jax.jit(lambda: 0, compiler_options=_IN_PLACE)()
-  except Exception:  # pylint: disable=broad-except  # an XLA without the option
-    return None
-  return _IN_PLACE
+  return _options(platform, _START)
 
 
 def leave_frames_out(platform: str) -> None:

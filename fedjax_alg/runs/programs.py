@@ -81,7 +81,7 @@ def placed(states: Any, shapes: Any) -> Any:
 _SHARED: dict[bytes, threading.Lock] = collections.defaultdict(threading.Lock)
 
 
-def _compile_once(lowered: Any) -> Any:
+def _compile_once(lowered: Any, options: Any = None) -> Any:
   """Compiles a program that another run may be compiling at this moment.
 
   Methods with the same state have the same start and evaluation. The second
@@ -89,7 +89,7 @@ def _compile_once(lowered: Any) -> Any:
   """
   text = hashlib.sha256(lowered.as_text().encode()).digest()
   with _SHARED[text]:
-    return lowered.compile()
+    return lowered.compile(options)
 
 
 def compile_together(runs: Sequence[Prepared]) -> list["Programs"]:
@@ -116,7 +116,8 @@ class Programs:
     began = time.monotonic()
     self.prepared = p = prepared
     data, mesh = p.placed.data, p.mesh
-    compiling.leave_frames_out(sharding.platform(mesh))
+    platform = sharding.platform(mesh)
+    compiling.leave_frames_out(platform)
     start = _start(p)  # traced once, for the shapes and for its program
     self.shapes = shapes = _shapes(p, start)
     where = _places(shapes)
@@ -137,9 +138,10 @@ class Programs:
       lowered = run.lower(shapes, data.train, p.keys, p.numbers, zero, zero)
       self._log = lowered.out_info[1]
       rounds = pool.submit(
-          lowered.compile, compiling.options(sharding.platform(mesh)))
-      self._init = _compile_once(jax.jit(start, out_shardings=where).lower(
-          *_start_arguments(p)))
+          lowered.compile, compiling.options(platform))
+      self._init = _compile_once(
+          jax.jit(start, out_shardings=where).lower(*_start_arguments(p)),
+          compiling.start_options(platform))
       self._run, self._evaluate = rounds.result(), evaluation.result()
     algorithm = p.algorithm
     self._membership = None

@@ -4,6 +4,7 @@ import re
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from fedjax_alg.engine import compiling
@@ -39,8 +40,32 @@ def test_local_steps_do_not_copy_the_weights():
   assert copies(None) == 5
 
 
-def test_other_devices_have_their_own_compiler():
-  assert compiling.options("tpu") is None and compiling.options("gpu") is None
+def test_a_start_has_the_same_bits_whatever_its_compiler_spends(monkeypatch):
+  """Parameters drawn by older versions stay what they are."""
+  assert compiling.start_options("cpu") is None  # the level of the tests stays
+  monkeypatch.delenv("XLA_FLAGS")
+  options = compiling.start_options("cpu")
+  if options is None:
+    pytest.skip("this XLA does not have the option")
+  draw = jax.nn.initializers.he_normal()
+  lowered = jax.jit(lambda keys: jax.lax.map(
+      lambda key: (draw(key, (65, 20)), jax.random.split(key, 3)), keys)).lower(
+          jax.random.split(jax.random.key(0), 2))
+  usual = {"xla_backend_optimization_level": 3,  # not that of the tests
+           "xla_cpu_use_fusion_emitters": True}
+  programs = [lowered.compile(flags) for flags in (usual, usual | options)]
+  keys = jax.random.split(jax.random.key(0), 2)
+  (draws, splits), (cheap, cheap_splits) = (
+      program(keys) for program in programs)
+  np.testing.assert_array_equal(draws, cheap)
+  assert (jax.random.key_data(splits) == jax.random.key_data(
+      cheap_splits)).all()
+
+
+@pytest.mark.parametrize("options", [
+    compiling.options, compiling.start_options])
+def test_other_devices_have_their_own_compiler(options):
+  assert options("tpu") is None and options("gpu") is None
 
 
 @pytest.mark.parametrize("platform, env, lines", [
