@@ -3,9 +3,9 @@
   python -m experiments.run --algorithm=ga_fsvrg --dataset=digits \
       --partition=classes --num_clients=60 --out_dir=out/first
 
-``--help`` lists the flags of every run, and ``--algorithm=NAME --help`` lists
-the hyper-parameters of an algorithm. ``--distributed`` runs it in several
-processes.
+``--algorithm=NAME --help`` shows the hyper-parameters of an algorithm and what a
+first run needs, ``--help=GROUP`` the flags of a group, ``--helpfull`` all flags.
+``--distributed`` runs it in several processes.
 """
 
 from collections.abc import Sequence

@@ -14,6 +14,7 @@ distinguishes a constant zero from all other values.
 from collections.abc import Mapping
 import dataclasses
 import functools
+import inspect
 import operator
 import types
 import typing
@@ -33,6 +34,49 @@ MAX_SEED = 2 ** 32 - 1
 MAX_COUNT = 10 ** 9
 
 HParams = TypeVar("HParams")
+
+
+#: Class attribute of a dataclass of options that many methods share -> the name
+#: of its group, for example ``LocalWork.GROUP = "local"``.
+GROUPS = {
+    "local": "Local work", "optimizer": "Local optimizer",
+    "robustness": "Robustness", "compression": "Compression",
+    "privacy": "Privacy"}
+
+
+def grouped_fields(hparams: type[Any]) -> dict[str, list[dataclasses.Field]]:
+  """Sorts the hyper-parameters of a method into its own and shared ones.
+
+  Args:
+    hparams: the dataclass of the method's hyper-parameters.
+
+  Returns:
+    Group -> fields. The first group, ``""``, holds the method's own; the others
+    are those of ``GROUPS`` that the method has, in that order.
+  """
+  group_of: dict[str, str] = {}
+  for part in reversed(hparams.__mro__):
+    if "GROUP" in vars(part):
+      group_of |= {
+          name: part.GROUP for name in inspect.get_annotations(part)
+          if name not in group_of}
+  fields: dict[str, list[dataclasses.Field]] = {
+      group: [] for group in ("", *GROUPS)}
+  for field in dataclasses.fields(hparams):
+    fields[group_of.get(field.name, "")].append(field)
+  return {group: members for group, members in fields.items() if members}
+
+
+def ordered_fields(hparams: type[Any]) -> list[dataclasses.Field]:
+  """Lists the hyper-parameters of a method, its own first."""
+  return [field for fields in grouped_fields(hparams).values()
+          for field in fields]
+
+
+def ordered_values(hparams: Any) -> dict[str, Any]:
+  """Makes name -> value of the hyper-parameters, the method's own first."""
+  return {field.name: getattr(hparams, field.name)
+          for field in ordered_fields(type(hparams))}
 
 
 def hyper(

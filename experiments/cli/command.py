@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from absl import flags as absl_flags
 
 from fedjax_alg.errors import reason
-from . import config as config_lib, flag_words, guard
+from . import config as config_lib, flag_words, guard, help as help_lib
 from .config import UsageError
 
 #: Functions that define a flag in ``flag_values``.
@@ -100,13 +100,13 @@ def written(place: str) -> Iterator[None]:
 
 
 def help_lines(values: absl_flags.FlagValues) -> list[str]:
-  """A line of --help for each flag."""
+  """Describes each flag, with its default, at the terminal's width."""
   lines = []
   for name in values:
     flag = values[name]
     default = ",".join(flag.value) if isinstance(flag.value, list) else (
         str(flag.value).lower() if flag.boolean else flag.value)
-    tail = "" if default is None else f" (default {default})"
+    tail = "" if default in (None, "") else f"={default}"
     text = flag.help.split("\n")[0].rstrip(";")  # absl adds a line
-    lines.append(f"  --{name}: {text}{tail}")
+    lines += help_lib.beside(f"--{name}{tail}", text)
   return lines

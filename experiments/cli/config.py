@@ -21,12 +21,12 @@ from fedjax_alg.engine import sharding
 from fedjax_alg.engine.processes import ProcessOptions
 from fedjax_alg.errors import did_you_mean, OptionError, reason
 from fedjax_alg.files import expanded
-from fedjax_alg.hparams import at_later_default, check_options
+from fedjax_alg.hparams import at_later_default, check_options, ordered_values
 from fedjax_alg.runs import methods, tensorboard, plan as plan_lib
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import Plan
-from . import flag_words, flags
+from . import flag_words, flags, help as help_lib
 from .flags import OutputOptions
 
 PRESETS = pathlib.Path(__file__).parents[1] / "presets"
@@ -74,7 +74,7 @@ class Config(Plan):
   @property
   def hparams(self) -> dict[str, Any]:
     """hyper-parameter -> value, with defaults filled in."""
-    return field_values(self.method.hparams)
+    return ordered_values(self.method.hparams)
 
   @property
   def sources(self) -> dict[str, own.Source]:
@@ -141,12 +141,20 @@ def _words(text: str) -> list[str]:
           for line in lines if line and not line.startswith("#")]
 
 
-_HELP = ("--help", "-h", "-help", "--helpfull")
+#: word of a command line -> what of the help it asks for, see ``help.text``
+_HELP = {"--help": "", "-h": "", "-help": "", "--helpfull": "full"}
+
+
+def help_topic(word: str) -> str | None:
+  """Reads what of the help a word asks for; None if it asks for none."""
+  if word.startswith("--help="):
+    return word.partition("=")[2]
+  return _HELP.get(word)
 
 
 def asks_help(argv: Sequence[str]) -> bool:
   """Whether the command line asks for the help."""
-  return any(word in _HELP for word in argv)
+  return any(help_topic(word) is not None for word in argv)
 
 
 #: A command line with its flag files has at most so many words.
@@ -222,10 +230,10 @@ def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
     UsageError: something is wrong with the flags.
     HelpRequested: the flags ask for --help.
   """
-  wants_help = asks_help(argv)
+  topics = [topic for topic in map(help_topic, argv) if topic is not None]
   parsed = absl_flags.FlagValues()
   try:
-    typed = [word for word in argv if word not in _HELP]
+    typed = [word for word in argv if help_topic(word) is None]
     argv = expand_flagfiles(typed)
     first = _first_flags(argv)
     if any(own.is_own(first[flag].value) for flag in _NAMING):
@@ -237,8 +245,9 @@ def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
     flags.define(parsed, more)
     _refuse_absl_flags(argv)
     rest = read_flags(parsed, argv)
-    if wants_help:
-      raise HelpRequested(flags.help_text(program, parsed.algorithm))
+    if topics:
+      raise HelpRequested(help_lib.text(
+          f"python -m {program}", parsed.algorithm, topics[-1]))
     refuse_words(rest)
     given = {name: parsed[name].value for name in parsed
              if parsed[name].present}

@@ -11,9 +11,8 @@ import jax
 import numpy as np
 
 from fedjax_alg import files, split
-from fedjax_alg.data.options import field_values
 from fedjax_alg.engine import checkpoint, loop, processes
-from fedjax_alg.hparams import reads
+from fedjax_alg.hparams import ordered_values, reads
 from fedjax_alg.records import folder as run_files, summary as summary_lib
 from fedjax_alg.runs import queue
 from fedjax_alg.runs.play import NonFiniteError, Step
@@ -174,7 +173,7 @@ def print_plan(config: Config, programs: Programs) -> None:
   hparams = config.method.resolved().hparams
   facts = {
       "algorithm": config.algorithm,
-      **{name: value for name, value in field_values(hparams).items()
+      **{name: value for name, value in ordered_values(hparams).items()
          if reads(hparams, name)},
       "dataset": config.data.dataset,
       "partition": prepared.federation.partition.name,

@@ -18,9 +18,9 @@ from fedjax_alg.data import options as data_options
 from fedjax_alg.engine.processes import ProcessOptions
 from fedjax_alg.errors import OptionError, with_names
 from fedjax_alg.files import expanded
-from fedjax_alg.hparams import allowed, hyper
+from fedjax_alg.hparams import hyper
 from fedjax_alg.runs import options as run_options
-from fedjax_alg.runs.methods import Method, method_of
+from fedjax_alg.runs.methods import Method
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +132,8 @@ class Flag(typing.NamedTuple):
 
 
 @functools.cache
-def _flags_of(options: Any) -> tuple[Flag, ...]:
+def flags_of(options: Any) -> tuple[Flag, ...]:
+  """Lists the flags that a dataclass of options has."""
   hints, found = typing.get_type_hints(options), []
   for field in dataclasses.fields(options):
     hint = hints[field.name]
@@ -148,7 +149,7 @@ def run_flags() -> Iterator[Flag]:
   """All flags that are not hyper-parameters."""
   for group in GROUPS.values():
     for options in group:
-      yield from _flags_of(options)
+      yield from flags_of(options)
 
 
 def hyper_fields() -> dict[str, dataclasses.Field]:
@@ -292,65 +293,13 @@ def flag_text(name: str, value: Any) -> str:
   return f"--{name}={value}"
 
 
-def help_text(program: str, algorithm: str | None) -> str:
-  """The text of --help.
-
-  Args:
-    program: name of the module of the command.
-    algorithm: show the hyper-parameters of this algorithm; None: show the flags
-      of every run.
-  """
-  if algorithm is not None:
-    return _algorithm_help(program, algorithm)
-  lines = [f"usage: python -m {program} --algorithm=NAME [flags]", ""]
-  for group, classes in GROUPS.items():
-    lines.append(f"{group}:")
-    for flag in (flag for options in classes for flag in _flags_of(options)):
-      default = flag.field.default
-      tail = "" if default is None else f" (default {_shown(default)})"
-      lines.append(
-          f"  --{flag.name}: {as_flags(flag.field.metadata['help'])}{tail}")
-    lines.append("")
-  lines.append("Algorithms (--algorithm=NAME --help lists the "
-               "hyper-parameters of one):")
-  for name, entry in registry.ALGORITHMS.items():
-    lines.append(f"  {name:10} {entry.label} ({as_flags(entry.paper)})")
-  lines += ["", "--flagfile=FILE reads flags from a file; a name such as "
-            "diversified/headline.flags", "may also stand for a preset, a file "
-            "that comes with the package."]
-  return "\n".join(lines)
-
-
-def _shown(default: Any) -> str:
+def default_text(field: dataclasses.Field) -> str:
+  """Writes the default of an option as a flag takes it; empty for none."""
+  default: Any = field.default
+  if default is None or default is dataclasses.MISSING:
+    return ""
   if isinstance(default, bool):
     return str(default).lower()
   if isinstance(default, tuple):
     return ",".join(map(_word, default))
   return str(default)
-
-
-def _algorithm_help(program: str, algorithm: str) -> str:
-  method = method_of(algorithm)
-  entry = method.entry
-  paper = f" ({as_flags(entry.paper)})" if entry.paper else ""
-  lines = [f"{algorithm}: {entry.label}{paper}", "", "Hyper-parameters:"]
-  fields = dataclasses.fields(entry.hparams)
-  if method.source is not None:
-    fields = own_fields(method)
-  names = {field.name for field in fields} | {flag.name for flag in run_flags()}
-  # Hyper-parameters on which others depend come first.
-  first = {name for field in fields if field.metadata.get("when")
-           for name in field.metadata["when"].names}
-  for field in sorted(fields, key=lambda field: field.name not in first):
-    notes = [f"default {field.default}"]
-    if allowed(field):
-      notes.append(allowed(field))
-    when = field.metadata.get("when")
-    if when and when.about(names):
-      notes.append(f"only with {as_flags(str(when.about(names)))}")
-    if field.metadata.get("source"):
-      notes.append("source: " + field.metadata["source"])
-    about = as_flags(field.metadata.get("help", ""))
-    lines.append(f"  --{field.name}: {about}\n      ({'; '.join(notes)})")
-  lines += ["", f"python -m {program} --help lists the flags of every run."]
-  return "\n".join(lines)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import contextlib
 import contextvars
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import chex
 import jax
@@ -60,6 +60,8 @@ EXACT = Differentiate()
 @dataclasses.dataclass(frozen=True)
 class LocalWork:
   """How much a participant trains in one round, in mini-batch steps."""
+
+  GROUP: ClassVar[str] = "local"
 
   local_steps: int = hyper(
       0, "mini-batch steps per round (K_local); 0: count by `local_epochs`",

@@ -14,7 +14,7 @@ optimiser.
 from collections.abc import Callable
 import dataclasses
 import math
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +38,8 @@ _VARYING = only("client_lr_schedule", *SCHEDULES[1:])
 @dataclasses.dataclass(frozen=True)
 class ClientOptimizer:
   """Hyper-parameters of the clients' optimiser."""
+
+  GROUP: ClassVar[str] = "optimizer"
 
   client_optimizer: str = hyper(
       "sgd", "optimiser of the local steps; its state is fresh in every round",

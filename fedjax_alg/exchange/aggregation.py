@@ -8,7 +8,7 @@ for the updates of every group. What is robust against false updates stands in
 
 from collections.abc import Callable
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -127,6 +127,8 @@ class Aggregation(Hostility, Compression, Privacy):
 
   For methods made by ``compose`` and ``compose_clustered``.
   """
+
+  GROUP: ClassVar[str] = "robustness"
 
   aggregator: str = hyper(
       "mean", "how the server combines the participants' updates and anchor "

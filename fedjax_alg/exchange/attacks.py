@@ -13,7 +13,7 @@ losses.
 from collections.abc import Callable
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -245,6 +245,8 @@ ATTACKS = ("label_flip", *FORGERIES)
 @dataclasses.dataclass(frozen=True)
 class Hostility:
   """Which clients are hostile, and what they do."""
+
+  GROUP: ClassVar[str] = "robustness"
 
   attack: str = hyper(
       "none", "what hostile clients do: label_flip = train on the labels L-1-y,"

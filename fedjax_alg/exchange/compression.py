@@ -35,7 +35,7 @@ from collections.abc import Callable
 import dataclasses
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.flatten_util
@@ -301,6 +301,8 @@ class Compression:
 
   For methods made by ``compose`` and ``compose_clustered``.
   """
+
+  GROUP: ClassVar[str] = "compression"
 
   compress_up: str = hyper(
       "none", "how participants send their updates, one of " + _WORDS + ": the "

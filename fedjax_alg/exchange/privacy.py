@@ -22,7 +22,7 @@ and z_u follows (``deviations``).
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -62,6 +62,8 @@ def delta_field(when: Condition) -> Any:
 @dataclasses.dataclass(frozen=True)
 class Privacy:
   """How updates are made private, for methods made by ``compose``."""
+
+  GROUP: ClassVar[str] = "privacy"
 
   private: str = hyper(
       "none", "user-level differential privacy of what the server makes of the "

@@ -30,6 +30,7 @@ is that of as many releases as there are layers (``records.accounting``).
 """
 
 import dataclasses
+from typing import ClassVar
 
 import chex
 import jax
@@ -48,6 +49,8 @@ _ON = only("private", "moments")
 @dataclasses.dataclass(frozen=True)
 class PrivateMoments:
   """How the sums of a layer are made private."""
+
+  GROUP: ClassVar[str] = "privacy"
 
   private: str = hyper(
       "none", "user-level differential privacy of the sums from which a layer "

@@ -23,7 +23,8 @@ from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.engine import processes
 from fedjax_alg.errors import OptionError, reason
 from fedjax_alg.files import expanded
-from fedjax_alg.hparams import check_options, of_type, place, typed
+from fedjax_alg.hparams import (
+    check_options, of_type, ordered_values, place, typed)
 from fedjax_alg.metrics import names
 from fedjax_alg.records import clients as tables_of_clients
 from fedjax_alg.records import folder as run_files
@@ -370,7 +371,7 @@ def make_facts(prepared: Prepared, setting: int = 0) -> dict[str, Any]:
     sources["init"] = own.Source("", parameters.sha256(prepared.init))
   return {
       "identity": None, "algorithm": prepared.method.name,
-      "hparams": field_values(prepared.settings[setting]),
+      "hparams": ordered_values(prepared.settings[setting]),
       "data": field_values(prepared.federation.options),
       "run": field_values(prepared.options), "model": prepared.model_name,
       "seeds": list(prepared.seeds),

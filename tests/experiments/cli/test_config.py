@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -324,9 +325,9 @@ def test_help_names_every_flag_and_hyper_parameter(algorithm):
       field.name for field in dataclasses.fields(
           registry.get(algorithm).hparams)]
   with pytest.raises(config.HelpRequested) as caught:
-    parse([f"--algorithm={algorithm}"] * bool(algorithm) + ["--help"])
-  for name in names:
-    assert f"--{name}:" in str(caught.value)
+    parse([f"--algorithm={algorithm}"] * bool(algorithm) + ["--helpfull"])
+  shown = set(re.findall(r"^  --(\w+)", str(caught.value), re.M))
+  assert shown >= set(names)
 
 
 def test_conditions_name_options_and_values_that_exist():
