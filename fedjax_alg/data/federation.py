@@ -14,9 +14,10 @@ import warnings
 import jax
 import numpy as np
 
-from fedjax_alg import tasks
+from fedjax_alg import files, own, tasks
 from fedjax_alg.base import Array, ClientData, Shard
-from fedjax_alg.data import process_rows, shift as shift_lib, store
+from fedjax_alg.data import (
+    process_rows, shift as shift_lib, store, tfds_source)
 from fedjax_alg.data.arrays import checked
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import doubts, Examples
@@ -25,8 +26,8 @@ from fedjax_alg.data.femnist import load_femnist
 from fedjax_alg.data.hold_out import hold_out
 from fedjax_alg.data.layout import client_data, num_rows, PADDING_ROWS
 from fedjax_alg.data.layout import server_rows
-from fedjax_alg.data.idx import load_idx
-from fedjax_alg.data.leaf import load_leaf
+from fedjax_alg.data.idx import idx_files, load_idx
+from fedjax_alg.data.leaf import leaf_files, load_leaf
 from fedjax_alg.data.newcomers import with_newcomers
 from fedjax_alg.data.partition_file import labels_hash, read_partition
 from fedjax_alg.data.options import (
@@ -34,7 +35,7 @@ from fedjax_alg.data.options import (
 from fedjax_alg.data.partition import (
     label_histogram, make_partition, Partition, partition_hash)
 from fedjax_alg.data.sent140 import load_sent140, SPECIAL
-from fedjax_alg.data.shakespeare import load_shakespeare
+from fedjax_alg.data.shakespeare import load_shakespeare, play_files
 from fedjax_alg.data.sources import load_diabetes, load_digits, load_npz
 from fedjax_alg.data.store import (
     Coded, IMAGE_SCALE, map_rows, row_chunks, stored)
@@ -295,10 +296,39 @@ _LOADERS: dict[str | None, tuple[Callable[..., Examples], tuple[str, ...]]] = {
         "data_dir")),
 }
 _OF_TFDS = (load_tfds, ("dataset", "data_dir"))
+#: Data set -> the files at ``data_path`` that its loader reads, if not the one.
+_FILES_OF = {"leaf": leaf_files, "idx": idx_files, "shakespeare": play_files}
+_NAMES_IN_TFDS = {"femnist": "emnist", "sent140": "sentiment140"}
+
+
+def contents(options: DataOptions) -> str:
+  """Computes what stands for the files of the data in the keys of caches.
+
+  Args:
+    options: filled options (``DataOptions.filled``).
+
+  Returns:
+    Hashes of the files and of the task's own file; of data prepared by TFDS
+    that of their version. A file that cannot be read is no error yet: the
+    loader says it.
+  """
+  name, path, keys = options.dataset, options.data_path, []
+  if path:
+    files_of = _FILES_OF.get(name or "", lambda path: [
+        files.expanded(path, "data_path")])
+    keys.append(files.contents(files_of(path)))
+  elif name in _NAMES_IN_TFDS or name and name not in _LOADERS:
+    keys.append(tfds_source.prepared_version(
+        _NAMES_IN_TFDS.get(name, name), options.data_dir))
+  if tasks.is_own(options.task):
+    keys.append(own.load(str(options.task), "task")[1].sha256)
+  return " ".join(keys)
 
 
 @functools.lru_cache(maxsize=2)
-def _loaded(loader: Callable[..., Examples], *arguments: Any) -> Examples:
+def _loaded(
+    inside: str, loader: Callable[..., Examples], *arguments: Any) -> Examples:
+  del inside  # the key alone: what the files hold
   return loader(*arguments)
 
 
@@ -314,8 +344,13 @@ def load_examples(options: DataOptions) -> Examples:
   Raises:
     DataError: the data set is missing or unusable.
   """
+  return _load(options, contents(options))
+
+
+def _load(options: DataOptions, inside: str) -> Examples:
   loader, names = _LOADERS.get(options.dataset, _OF_TFDS)
-  examples = _loaded(loader, *(getattr(options, name) for name in names))
+  examples = _loaded(
+      inside, loader, *(getattr(options, name) for name in names))
   return with_task(examples, options.task)
 
 
@@ -381,8 +416,8 @@ def _stored_each(options: DataOptions, examples: Examples) -> Examples:
 
 
 @functools.lru_cache(maxsize=1)
-def _named_with_features(options: DataOptions) -> Examples:
-  return _with_features(options, load_examples(options))
+def _named_with_features(options: DataOptions, inside: str) -> Examples:
+  return _with_features(options, _load(options, inside))
 
 
 def _of_data_set(options: DataOptions) -> DataOptions:
@@ -413,8 +448,40 @@ def from_options(
   Raises:
     DataError: see ``federate``.
   """
+  return _make(options, examples, None)
+
+
+def kept_from_options(options: DataOptions) -> Federation:
+  """``from_options``, kept until other options or other files are asked for.
+
+  Args:
+    options: filled options (``DataOptions.filled``).
+
+  Returns:
+    The same object as last time, if the options are equal and the files that
+    they name hold the same.
+
+  Raises:
+    DataError: see ``federate``.
+  """
+  partition = "" if options.partition_file is None else files.contents([
+      files.expanded(options.partition_file, "partition_file")])
+  return _kept(options, contents(options), partition)
+
+
+@functools.lru_cache(maxsize=1)
+def _kept(options: DataOptions, inside: str, partition: str) -> Federation:
+  del partition  # read again by _make
+  return _make(options, None, inside)
+
+
+def _make(
+    options: DataOptions, examples: Examples | None, inside: str | None
+) -> Federation:
+  """``from_options``; ``inside`` are ``contents`` if they are known."""
   if examples is None:
-    examples = _named_with_features(_of_data_set(options))
+    examples = _named_with_features(
+        _of_data_set(options), contents(options) if inside is None else inside)
   else:
     examples = _with_features(options, with_task(examples, options.task))
   task = tasks.of(examples)

@@ -14,6 +14,7 @@ from fedjax_alg.data.examples import Examples
 from fedjax_alg.files import expanded
 from fedjax_alg.tasks.classification import MAX_CLASSES
 
+_SPLITS = ("train", "test")
 _Users = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
@@ -38,7 +39,7 @@ def load_leaf(path: str | os.PathLike) -> Examples:
   """
   path = expanded(path, "data_path")
   if path.is_dir():
-    train, test = _read_folder(path, "train"), _read_folder(path, "test")
+    train, test = (_read_folder(path, split) for split in _SPLITS)
     unknown = [user for user in test if user not in train]
     if unknown:
       raise DataError(
@@ -74,6 +75,18 @@ def load_leaf(path: str | os.PathLike) -> Examples:
                   client_test, path.stem, num_tokens, np.array(list(train)))
 
 
+def leaf_files(path: str | os.PathLike) -> list[pathlib.Path]:
+  """The files that ``load_leaf`` reads."""
+  place = expanded(path, "data_path")
+  if not place.is_dir():
+    return [place]
+  return [file for split in _SPLITS for file in _parts(place, split)]
+
+
+def _parts(path: pathlib.Path, split: str) -> list[pathlib.Path]:
+  return sorted((path / split).glob("*.json"))
+
+
 def _stack(users: _Users, ids: dict[str, int], shapes: set):
   """Concatenates the rows of all users, with the client id of each row."""
   with_rows = {user: data for user, data in users.items() if len(data[1])}
@@ -89,7 +102,7 @@ def _stack(users: _Users, ids: dict[str, int], shapes: set):
 
 
 def _read_folder(path: pathlib.Path, split: str) -> _Users:
-  parts = sorted((path / split).glob("*.json"))
+  parts = _parts(path, split)
   if not parts:
     raise DataError(
         f"`data_path`={path}: no {split}/*.json in it; a LEAF folder has"

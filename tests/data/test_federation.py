@@ -1,5 +1,8 @@
 """Who holds what once a data set is dealt to clients."""
 
+import json
+import os
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +12,8 @@ from fedjax_alg.data import (
     DataError, Examples, features, federation, layout, load_digits,
     make_partition)
 from fedjax_alg.data.hold_out import hold_out
+from fedjax_alg.data.options import DataOptions
+from fedjax_alg.runs.plan import federation_of
 from tests.data import reading
 from tests.data.reading import rows_of
 
@@ -176,6 +181,93 @@ def test_validation_pieces_are_the_servers_rows():
   cohort = layout.everyone(train)
   assert int(cohort.validation.size) == total
   assert cohort.validation.x.codes is train.x.codes  # no copy
+
+
+def _write_npz(path, k):
+  rows = np.arange(40)
+  np.savez(path, x_train=np.ones((40, 2), np.float32), y_train=rows % k,
+           x_test=np.ones((40, 2), np.float32), y_test=rows % k)
+
+
+def _write_leaf(path, k):
+  rows = {"x": [[1.0, 2.0]] * 20, "y": [i % k for i in range(20)]}
+  path.parent.mkdir(exist_ok=True)
+  path.write_text(json.dumps({"users": ["a"], "user_data": {"a": rows}}))
+
+
+def _write_idx(path, k):
+  labels = bytes([0, 0, 8, 1, 0, 0, 0, 9, *(i % k for i in range(9))])
+  images = bytes([0, 0, 8, 3, 0, 0, 0, 9, 0, 0, 0, 1, 0, 0, 0, 1, *range(9)])
+  for split in ("train", "t10k"):
+    path.with_name(f"{split}-labels-idx1-ubyte").write_bytes(labels)
+    path.with_name(f"{split}-images-idx3-ubyte").write_bytes(images)
+
+
+def _write_letters(path, k):
+  x = np.zeros((300, 28, 28), np.uint8)
+  x[:, 0, 0] = k
+  np.savez(path, x=x, y=np.arange(300) % 10)
+
+
+def _write_play(path, k):
+  path.write_text("\n\n".join(["HAM.\n" + "toe ben"[k:k + 2] * 300] * 3))
+
+
+def _write_task(path, k):
+  path.write_text("import dataclasses\nfrom fedjax_alg.tasks import NAMES\n"
+                  "OWN = dataclasses.replace("
+                  f"NAMES['regression'], name='own{k}', for_data=None)\n")
+
+
+def _write_partition(path, k):
+  rows = np.arange(40)
+  np.savez(path, train_order=np.roll(rows, k), train_size=[20, 20],
+           test_order=rows, test_size=[20, 20])
+
+
+def _facts(fed):
+  task = fed.task.name if fed.task else None
+  return fed.num_classes, fed.hashes, fed.labels, task
+
+
+@pytest.mark.parametrize("write, file, options", [
+    (_write_npz, "a.npz", {"dataset": "npz", "num_clients": 2}),
+    (_write_leaf, "a.json", {"dataset": "leaf"}),
+    (_write_leaf, "train/a.json", {"dataset": "leaf"}),
+    (_write_idx, "t10k-labels-idx1-ubyte", {
+        "dataset": "idx", "num_clients": 1, "min_client_size": 1}),
+    (_write_letters, "a.npz", {"dataset": "femnist", "num_clients": 5}),
+    (_write_play, "a.txt", {"dataset": "shakespeare"}),
+    (_write_task, "own.py", {"dataset": "digits", "num_clients": 2}),
+    (_write_partition, "p.npz", {"dataset": "npz"})])
+def test_a_file_that_was_written_again_is_read_again(
+    tmp_path, write, file, options):
+  """Also where size and time of writing are the same, in every cache."""
+  path = tmp_path / file
+  if write is _write_task:
+    options = options | {"task": f"{path}:OWN"}
+  elif write is _write_partition:
+    _write_npz(tmp_path / "a.npz", 2)
+    options = options | {"data_path": str(tmp_path / "a.npz"),
+                         "partition_file": str(path)}
+  else:
+    folder = options["dataset"] == "idx" or "/" in file
+    options = options | {"data_path": str(tmp_path if folder else path)}
+  if "/" in file:
+    _write_leaf(tmp_path / "test" / "a.json", 2)
+  found = []
+  for k in (2, 5):
+    write(path, k)
+    for inside in sorted(path.parent.iterdir()):
+      os.utime(inside, (1, 1))
+    size = path.stat().st_size
+    filled = DataOptions(**options).filled()
+    first = federation_of(filled)
+    assert federation_of(filled) is first, "kept while the files are the same"
+    found += [(size, _facts(first)), (size, _facts(
+        federation.from_options(filled)))]
+  assert found[0] == found[1] and found[2] == found[3]
+  assert found[0][0] == found[2][0] and found[0][1] != found[2][1]
 
 
 def test_a_large_file_is_not_kept_in_memory(tmp_path, monkeypatch):
