@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from fedjax_alg import files
+from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import checkpoint, processes
 from fedjax_alg.engine.samplers import by_bijection, FEW_CLIENTS
 from fedjax_alg.records import folder as run_files, tables
@@ -22,6 +23,10 @@ from . import flags, lock, folder as folder_lib
 from .config import Config, UsageError
 from .folder import Taken
 from .guard import RunError
+
+
+#: Partitions that give every training row to a client.
+_OF_ALL_ROWS = ("iid", "classes", "shards", "dirichlet")
 
 
 def finished(folder: pathlib.Path, config: Config) -> bool:
@@ -142,6 +147,32 @@ def machines(folder: pathlib.Path) -> dict[str, Any]:
       all(isinstance(entry, dict) for entry in later)):
     known["resumed_on"] = later
   return known
+
+
+def check_data(folder: pathlib.Path, federation: Federation) -> None:
+  """Refuses to resume a run whose data have changed since it was started.
+
+  Raises:
+    UsageError: they have, or an earlier version scaled them by other rows.
+  """
+  if not checkpoint.paths(folder / run_files.CHECKPOINTS):
+    return  # it starts again, with these
+  try:
+    saved = files.read_json(folder / "partition.json")
+  except (OSError, ValueError):
+    return  # it is written again
+  for key, name in (("data_hash", "data"), ("hash", "partition")):
+    if key in saved and saved[key] != federation.hashes[name]:
+      raise UsageError(
+          f"--resume: the {name} of the run in {folder} have changed since it "
+          "was started; restore the files or start anew in another folder")
+  partition = federation.partition
+  if federation.scaler is not None and "data_hash" not in saved and (
+      partition.name not in _OF_ALL_ROWS or partition.held_out is not None):
+    raise UsageError(
+        f"--features=standardize: the run in {folder} is of an earlier "
+        "version, which scaled by all training rows of the data; start anew "
+        "in another folder")
 
 
 def check_machine(

@@ -21,7 +21,7 @@ from fedjax_alg.data import (
 from fedjax_alg.data.arrays import checked
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import doubts, Examples
-from fedjax_alg.data.features import make_features
+from fedjax_alg.data.features import fit_scaler, make_features, Scaler
 from fedjax_alg.data.femnist import load_femnist
 from fedjax_alg.data.hold_out import hold_out
 from fedjax_alg.data.layout import client_data, num_rows, PADDING_ROWS
@@ -100,6 +100,8 @@ class Federation:
   #: the labels of ``label_histogram`` of the rows for training and for testing,
   #: in the order of the clients; None: y
   dealt_by: tuple[np.ndarray, np.ndarray] | None = None
+  #: how ``features=standardize`` has scaled the examples, for new ones
+  scaler: Scaler | None = None
 
   @property
   def num_clients(self) -> int:
@@ -386,6 +388,8 @@ def _with_features(options: DataOptions, examples: Examples) -> Examples:
               for name in ("block", "stride", "bins", "norm", "scale")}
   arrays: Any = examples.x_train, examples.x_test
   kind, shape = options.features, arrays[0].shape[1:]
+  if kind == "standardize":  # its scale depends on the partition
+    return examples
   if kind in ("none", "flatten") and arrays[0].dtype == np.uint8:
     # What features.none makes of images, kept as the images.
     if kind == "flatten":
@@ -413,6 +417,25 @@ def _stored_each(options: DataOptions, examples: Examples) -> Examples:
       lambda pair, i=i: pair[i], pairs,
       is_leaf=lambda pair: isinstance(pair, tuple)) for i in (0, 1))
   return examples._replace(x_train=x_train, x_test=x_test)
+
+
+def _standardized(
+    options: DataOptions, examples: Examples, partition: Partition
+) -> tuple[Examples, Scaler]:
+  """The examples scaled as the training rows of the partition's clients.
+
+  Rows that clients keep for testing do not count, nor those of validation
+  clients and of clients that do not take part. Newcomers do.
+  """
+  x_train, x_test = examples.x_train, examples.x_test
+  pool = np.concatenate([x_train, x_test]) if partition.pooled else x_train
+  # In the order of the data, so that the sums do not depend on the partition
+  # where its clients train on all rows.
+  rows = np.sort(partition.train_order)
+  scaler = fit_scaler(pool if len(rows) == len(pool) else pool[rows])
+  arrays: Any = stored(
+      (scaler.apply(x_train), scaler.apply(x_test)), options.store)
+  return examples._replace(x_train=arrays[0], x_test=arrays[1]), scaler
 
 
 @functools.lru_cache(maxsize=1)
@@ -521,7 +544,11 @@ def _make(
   if options.newcomers_at:
     joins = with_newcomers(
         partition, options.newcomers_at, options.partition_seed)
-  federation = deal(examples, partition, joins, options)
+  scaler = None
+  if options.features == "standardize":
+    examples, scaler = _standardized(options, examples, partition)
+  federation = dataclasses.replace(
+      deal(examples, partition, joins, options), scaler=scaler)
   large = options.dataset == "npz" and options.features in (
       "none", "flatten") and sum(array.nbytes for array in store.arrays(
           examples.x_train)) > _KEPT_BYTES

@@ -11,6 +11,7 @@ import pytest
 from fedjax_alg.data import (
     DataError, Examples, features, federation, layout, load_digits,
     make_partition)
+from fedjax_alg.data.arrays import from_arrays
 from fedjax_alg.data.hold_out import hold_out
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.runs.plan import federation_of
@@ -92,6 +93,56 @@ def test_hash_is_of_the_data_not_of_the_split():
   assert first.hashes["partition"] != second.hashes["partition"]
   assert len({made.hashes["data"] for made in (first, other, scaled)}) == 3
   assert scaled.example_shape == (8, 8, 1)
+
+
+@pytest.mark.parametrize("kind, out", [
+    ("iid", 0), ("iid", 3), ("natural", 0), ("natural", 2), ("powerlaw", 0),
+    ("powerlaw", 2)])
+def test_the_scale_is_that_of_training_rows_of_clients_that_take_part(
+    kind, out):
+  """Neither local test rows nor validation clients change what others hold."""
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=(240, 3)).astype(np.float32) * [1, 50, 0]
+  y, who = np.arange(240) % 3, np.arange(180) % 6
+  more = {} if kind == "natural" else {"num_clients": 6}
+
+  def made(x, **options):
+    given = {"validation_clients": out, "partition": kind} | more | options
+    return federation.federate(from_arrays(
+        x[:180], y[:180], who if kind == "natural" else None, x_test=x[180:],
+        y_test=y[180:]), **given)
+
+  plain, fed = made(x), made(x, features="standardize")
+  used = plain.partition.train_order
+  assert fed.partition.train_order.tolist() == used.tolist()
+  mean, std = x[used].mean(0), x[used].std(0)
+  np.testing.assert_allclose(fed.scaler.mean, mean, rtol=1e-5, atol=1e-6)
+  np.testing.assert_allclose(
+      fed.scaler.factor, [1 / (std[0] + .001), 1 / (std[1] + .001), 0],
+      rtol=1e-4)
+  trained = np.asarray(fed.data.train.x)[:len(used)]
+  np.testing.assert_allclose(
+      trained, (x[used] - mean) / (std + .001), rtol=1e-3, atol=1e-4)
+  tested = fed.partition.test_order
+  np.testing.assert_array_equal(
+      np.asarray(fed.data.test.x)[:len(tested)],
+      fed.scaler.apply(np.asarray(plain.data.test.x)[:len(tested)]))
+  other = x.copy()
+  other[np.setdiff1d(np.arange(240), used)] *= 9
+  again = np.asarray(made(other, features="standardize").data.train.x)
+  np.testing.assert_array_equal(again[:len(used)], trained)
+
+
+def test_the_scale_of_all_training_rows_has_the_bits_of_earlier_versions():
+  digits = load_digits()
+  for seed in (0, 1):
+    fed = federation.federate(
+        "digits", features="standardize", num_clients=9, seed=seed)
+    want, test = features.standardize(digits.x_train, digits.x_test)
+    order = fed.partition.train_order
+    np.testing.assert_array_equal(fed.data.train.x[:len(order)], want[order])
+    np.testing.assert_array_equal(
+        fed.data.test.x[:len(test)], test[fed.partition.test_order])
 
 
 KINDS = ["iid", "classes", "shards", "dirichlet", "powerlaw", "natural",
