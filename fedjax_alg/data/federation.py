@@ -38,7 +38,7 @@ from fedjax_alg.data.sent140 import load_sent140, SPECIAL
 from fedjax_alg.data.shakespeare import load_shakespeare, play_files
 from fedjax_alg.data.sources import load_diabetes, load_digits, load_npz
 from fedjax_alg.data.store import (
-    Coded, IMAGE_SCALE, map_rows, row_chunks, stored)
+    Coded, IMAGE_SCALE, row_chunks, stored)
 from fedjax_alg.data.synthetic import synthetic
 from fedjax_alg.data.tfds_source import load_tfds
 from fedjax_alg.errors import a_type, did_you_mean, OptionError
@@ -563,14 +563,13 @@ def deal(
     options: DataOptions = DataOptions(dataset=None)) -> Federation:
   """Deals the rows of a data set to clients as a partition says.
 
-  The whole test set is the official test set of the data. If the partition
-  trains on rows of the official test set (``powerlaw``), or the data have no
-  official test set, the whole test set is the union of the local test splits.
+  The whole test set is the official test set of the data. It is the union of
+  the clients' local test splits instead if the partition trains on rows of the
+  official test set (``powerlaw``), the data have no official test set, or they
+  name the client of each test row (``natural``). The union has no rows of
+  validation clients and of clients that were left out.
 
-  The server gets the training rows of the validation clients. The local test
-  rows of these clients are not part of the union. If the data set names the
-  client of each test row (``natural``), they are removed from the official
-  test set as well.
+  The server gets the training rows of the validation clients.
 
   Args:
     examples: the data set that ``partition`` was made from, with features.
@@ -644,18 +643,18 @@ def _whole_test(
   orders = [partition.train_order]
   if held_out is not None:
     orders.append(held_out.train_order)
-    if partition.name == "natural" and not partition.pooled:
-      x_test, y_test = (
-          map_rows(a, lambda rows: np.delete(rows, held_out.test_order, axis=0))
-          for a in (x_test, y_test))
   trained_on = partition.pooled and any(
       (order >= examples.rows[0]).any() for order in orders)
   rows = len(store.arrays(y_test)[0])
+  if partition.name == "natural" and not partition.pooled:
+    rows = num_test  # the test rows of others are not those of the federation
   if not rows and not num_test:
     reason = "" if held_out is None else (
         f", or none that `validation_clients`={len(held_out.clients)} leaves")
+    of_others = len(store.arrays(y_test)[0])
     raise DataError(
-        f"the data set {examples.name} has no test examples (x_test is empty)"
+        f"the data set {examples.name} has no test examples "
+        f"{'of its clients' if of_others else '(x_test is empty)'}"
         f" and `partition`={partition.name} holds none out{reason}")
   whole, total = test, num_test
   if rows and not trained_on:

@@ -191,12 +191,32 @@ def test_dealing_gives_the_server_the_rows_of_clients_held_out(kind):
   if kind == "powerlaw":  # trains on official test rows
     assert tested == tests(fed, range(4)) and whole_is_local(fed)
     return
-  assert not whole_is_local(fed)
-  if kind == "named":  # those of a client that never trained stay, as before
-    assert tested == official - theirs
+  if kind == "named":  # test rows that name their client are that client's
+    assert tested == tests(fed, range(4)) and whole_is_local(fed)
   else:
-    assert tested == official
+    assert tested == official and not whole_is_local(fed)
     assert whole_is_local(everyone) == (kind != "natural")
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"num_clients": 4}, {"min_client_size": 16}, {"validation_clients": 3},
+    {"num_clients": 6, "validation_clients": 2}])
+@pytest.mark.parametrize("named", [True, False])
+def test_the_whole_test_set_has_the_rows_of_the_federation_s_clients(
+    options, named):
+  """Where test rows name their client; else it is the official test set."""
+  who = np.repeat(np.arange(12), np.arange(10, 22))
+  of_test = np.arange(60) % 12
+  fed = federation.federate(from_arrays(
+      np.ones((len(who), 1)), np.arange(len(who)) % 2, who,
+      x_test=of_test[:, None].astype(float), y_test=np.arange(60) % 2,
+      test_client_ids=of_test if named else None),
+                            partition="natural", **options)
+  tested = set(whole_test(fed)[0][:, 0].astype(int).tolist())
+  assert tested == (
+      set(map(int, fed.client_names)) if named else set(range(12)))
+  size = int(np.asarray(fed.data.whole_test.size).sum())
+  assert size == (5 * fed.num_clients if named else 60)
 
 
 def test_dealing_without_tests_among_those_who_stay():
