@@ -10,7 +10,7 @@ import threadpoolctl
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import check_memory
 
-FEATURES = ("none", "flatten", "standardize", "contrast", "hog")
+FEATURES = ("none", "flatten", "images", "standardize", "contrast", "hog")
 HOG_NORMS = ("l2", "l1", "none")
 
 _CHUNK = 512  # images at a time: bounds memory and keeps a chunk in cache
@@ -33,6 +33,7 @@ def make_features(kind: str, **hog_options) -> FeaturesFn:
   if kind == "standardize":
     return standardize
   per_split = {"none": none, "flatten": flatten, "contrast": contrast,
+               "images": lambda x: none(x).reshape(len(x), *image_shape(x)),
                "hog": lambda x: hog(x, **hog_options)}
   fn = per_split[kind]
   return lambda x_train, x_test: (fn(x_train), fn(x_test))
@@ -48,6 +49,30 @@ def none(x: np.ndarray) -> np.ndarray:
 def flatten(x: np.ndarray) -> np.ndarray:
   """Applies ``none`` and flattens each example to a vector, [n, D]."""
   return none(x).reshape(len(x), math.prod(x.shape[1:]))
+
+
+def image_shape(x: np.ndarray) -> tuple[int, int, int]:
+  """The shape [H, W, c] of examples that are images or their flat pixels.
+
+  Args:
+    x: [n, H, W, c], [n, H, W], or [n, D] of square grey images, D = H W.
+
+  Returns:
+    H, W and c.
+
+  Raises:
+    DataError: they are neither.
+  """
+  shape = x.shape[1:]
+  if x.dtype.kind != "i" or x.ndim > 2:
+    if len(shape) in (2, 3):
+      return (*shape, 1)[:3]
+    side = math.isqrt(shape[0]) if len(shape) == 1 else 0
+    if len(shape) == 1 and side ** 2 == shape[0]:
+      return side, side, 1
+  raise DataError(
+      "`features`=images: needs images or their pixels, H x H numbers an "
+      f"example, the data are {x.dtype} of shape {shape}")
 
 
 class Scaler(NamedTuple):

@@ -21,7 +21,8 @@ from fedjax_alg.data import (
 from fedjax_alg.data.arrays import checked
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import doubts, Examples
-from fedjax_alg.data.features import fit_scaler, make_features, Scaler
+from fedjax_alg.data.features import (
+    fit_scaler, image_shape, make_features, Scaler)
 from fedjax_alg.data.femnist import load_femnist
 from fedjax_alg.data.hold_out import hold_out
 from fedjax_alg.data.layout import client_data, num_rows, PADDING_ROWS
@@ -51,6 +52,9 @@ PIECE = 500
 #: A larger file is read again for the next federation: the rows lie in memory
 #: once more, in the order of the clients.
 _KEPT_BYTES = 2 ** 29
+
+#: Features that are the values of the data, perhaps in another shape.
+_SHAPED = ("none", "flatten", "images")
 
 
 class Pieces(NamedTuple):
@@ -390,10 +394,12 @@ def _with_features(options: DataOptions, examples: Examples) -> Examples:
   kind, shape = options.features, arrays[0].shape[1:]
   if kind == "standardize":  # its scale depends on the partition
     return examples
-  if kind in ("none", "flatten") and arrays[0].dtype == np.uint8:
+  if kind in _SHAPED and arrays[0].dtype == np.uint8:
     # What features.none makes of images, kept as the images.
     if kind == "flatten":
       shape = (math.prod(shape),)
+    elif kind == "images":
+      shape = image_shape(arrays[0])
     arrays = tuple(Coded(images.reshape(len(images), *shape), IMAGE_SCALE)
                    for images in arrays)
   else:
@@ -549,9 +555,8 @@ def _make(
     examples, scaler = _standardized(options, examples, partition)
   federation = dataclasses.replace(
       deal(examples, partition, joins, options), scaler=scaler)
-  large = options.dataset == "npz" and options.features in (
-      "none", "flatten") and sum(array.nbytes for array in store.arrays(
-          examples.x_train)) > _KEPT_BYTES
+  large = options.dataset == "npz" and options.features in _SHAPED and sum(
+      array.nbytes for array in store.arrays(examples.x_train)) > _KEPT_BYTES
   if large or federation.rows is not None:
     _loaded.cache_clear()
     _named_with_features.cache_clear()

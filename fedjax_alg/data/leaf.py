@@ -3,7 +3,9 @@
 import json
 import os
 import pathlib
+import re
 from typing import Any
+import warnings
 
 import numpy as np
 
@@ -15,6 +17,9 @@ from fedjax_alg.files import expanded
 from fedjax_alg.tasks.classification import MAX_CLASSES
 
 _SPLITS = ("train", "test")
+_TRAIN_SHARE = 0.9
+_PAIRS = 100  # neighbours that are looked at for the stride of windows
+_IMAGE_FILE = re.compile(r"\S+\.(jpe?g|png|bmp|gif|webp)", re.IGNORECASE)
 _Users = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
@@ -25,8 +30,11 @@ def load_leaf(path: str | os.PathLike) -> Examples:
 
   Args:
     path: a folder with ``train/*.json`` and ``test/*.json``, or one json file.
-      Of a single file, the first ``max(1, int(.9 n))`` of the n examples of
-      every user are for training and the others are the test set.
+      Of a single file, ``max(1, int(.9 n))`` random ones of the n examples of
+      every user are for training and the others are the test set; every run
+      tests on the same ones. If they are windows of a running text, the first
+      ones are for training, and of the others those that begin behind the
+      text of these are for testing, as LEAF splits them.
 
   Returns:
     The examples, x float32 [n, ...]. If x are strings and y single
@@ -36,6 +44,9 @@ def load_leaf(path: str | os.PathLike) -> Examples:
 
   Raises:
     DataError: a file is missing, truncated, not numeric or inconsistent.
+
+  Warns:
+    UserWarning: num_samples of a file are not the numbers of its examples.
   """
   path = expanded(path, "data_path")
   if path.is_dir():
@@ -47,14 +58,18 @@ def load_leaf(path: str | os.PathLike) -> Examples:
           " a LEAF split by sample is needed, not one by user")
   elif path.is_file():
     train, test = {}, {}
+    rng = np.random.default_rng(0)
     for user, (x, y) in _read_file(path).items():
-      split = max(1, int(0.9 * len(y)))
-      train[user] = x[:split], y[:split]
-      test[user] = x[split:], y[split:]
+      train[user], test[user] = (
+          (x[rows], y[rows]) for rows in _split(x, rng))
   else:
     raise DataError(
         f"`data_path`={path}: no such file or folder; a LEAF json file or a"
         " folder with train/*.json and test/*.json is needed")
+  for user in train:
+    if not len(train[user][1]) and not len(test.get(user, train[user])[1]):
+      raise DataError(f"`data_path`={path}: user {user!r} has no data; leave"
+                      " such users out")
   users = [x for x, _ in (*train.values(), *test.values()) if len(x)]
   shapes = {x.shape[1:] for x in users}
   if len({x.dtype for x in users}) != 1:
@@ -85,6 +100,29 @@ def leaf_files(path: str | os.PathLike) -> list[pathlib.Path]:
 
 def _parts(path: pathlib.Path, split: str) -> list[pathlib.Path]:
   return sorted((path / split).glob("*.json"))
+
+
+def _split(
+    x: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+  """The rows for training and for testing of a user's n examples."""
+  trains = max(1, int(_TRAIN_SHARE * len(x)))
+  stride = _stride(x) if x.dtype == np.int32 else None
+  if stride is not None:  # the character behind a window is text, too
+    first = trains + x.shape[1] // stride
+    return np.arange(trains), np.arange(first, max(first, len(x)))
+  rows = rng.permutation(len(x))
+  return np.sort(rows[:trains]), np.sort(rows[trains:])
+
+
+def _stride(windows: np.ndarray) -> int | None:
+  """The distance of neighbouring windows of a text; None if they are none."""
+  windows = windows[:_PAIRS + 1]
+  length, pairs = windows.shape[1], len(windows) - 1
+  for stride in range(1, length):
+    equal = windows[:-1, stride:] == windows[1:, :length - stride]
+    if 2 * equal.all(1).sum() > pairs:
+      return stride
+  return None
 
 
 def _stack(users: _Users, ids: dict[str, int], shapes: set):
@@ -142,17 +180,19 @@ def _read_file(path: pathlib.Path) -> _Users:
     raise DataError(
         f"`data_path`={path}: num_samples must be a list of {len(users)}"
         " numbers, one for each of the users")
-  result = {}
-  for index, user in enumerate(users):
-    user = str(user)
-    x, y = _read_user(path, user, data.get(user))
-    if counts is not None and counts[index] != len(y):
-      raise DataError(
-          f"`data_path`={path}: user {user!r} has {len(y)} examples but"
-          f" num_samples says {counts[index]}")
+  result: _Users = {}
+  for user in map(str, users):
     if user in result:
       raise DataError(f"`data_path`={path}: user {user!r} appears twice")
-    result[user] = x, y
+    result[user] = _read_user(path, user, data.get(user))
+  sizes = [len(y) for _, y in result.values()]
+  wrong = [i for i, size in enumerate(sizes) if counts and counts[i] != size]
+  if wrong:  # LEAF's split of Shakespeare counts before it leaves windows out
+    first = wrong[0]
+    warnings.warn(
+        f"{path}: num_samples is wrong for {len(wrong)} of"
+        f" {len(users)} users, user {str(users[first])!r} has {sizes[first]}"
+        f" examples, not {counts[first]}; what is there is read", stacklevel=2)
   return result
 
 
@@ -162,10 +202,11 @@ def _read_user(path: pathlib.Path, user: str, entry: Any):
     raise DataError(f"{where} has no x and y in user_data")
   if not isinstance(entry["x"], list) or not isinstance(entry["y"], list):
     raise DataError(f"{where}: x and y must be lists, one entry per example")
-  if not entry["x"] or not entry["y"]:
-    raise DataError(f"{where} has no data; leave such users out")
   if len(entry["x"]) != len(entry["y"]):
     raise DataError(f"{where} has {len(entry['x'])} x but {len(entry['y'])} y")
+  if not entry["x"]:
+    return np.zeros(0, np.float32), np.zeros(0, np.int32)
+  _refuse_texts(where, entry["x"], entry["y"])
   texts = [*entry["x"], *entry["y"]]
   if all(isinstance(text, str) for text in texts):
     return _characters(where, entry["x"], entry["y"])
@@ -186,6 +227,23 @@ def _read_user(path: pathlib.Path, user: str, entry: Any):
     raise DataError(f"{where}: y must be one whole number in "
                     f"[0, {MAX_CLASSES:,}) per example")
   return x, y.astype(np.int32)
+
+
+def _refuse_texts(where: str, x: list[Any], y: list[Any]) -> None:
+  """Refuses what LEAF keeps of CelebA and of Sent140, and says what to do."""
+  first = x[0]
+  if isinstance(first, str) and _IMAGE_FILE.fullmatch(first):
+    raise DataError(
+        f"{where}: x and y must be numbers, x are names of image files"
+        f" ({first!r}), as in LEAF's CelebA; read the images into an .npz with"
+        " client_train (`dataset`=npz)")
+  row = isinstance(first, list) and any(isinstance(v, str) for v in first)
+  if row or isinstance(first, str) and not all(isinstance(v, str) for v in y):
+    said = str(first[-1] if row else first)[:30]
+    raise DataError(
+        f"{where}: x and y must be numbers, x are texts ({said!r}), as in"
+        " LEAF's Sent140; give ids of words in an .npz with client_train"
+        " (`dataset`=npz), or take the tweets of TFDS (`dataset`=sent140)")
 
 
 def _characters(where: str, x: list[str], y: list[str]):

@@ -198,7 +198,8 @@ class FeatureOptions:
 
   features: str = hyper(
       "none", "features that are computed from the examples, one of "
-      + ", ".join(FEATURES) + ": hog = histograms of oriented gradients as in "
+      + ", ".join(FEATURES) + ": images = flat pixels of square images as H x "
+      "H, for models of convolutions; hog = histograms of oriented gradients as in "
       "the diversified paper, section V-A; contrast = each example minus its "
       "mean, divided by sqrt(its variance + 0.001); standardize = each input "
       "minus its mean, divided by its deviation + 0.001, both of the training "
