@@ -113,6 +113,11 @@ class Federation:
     return len(self.data.train.size)
 
   @property
+  def num_training_clients(self) -> int:
+    """The number of clients with training rows; the others are evaluated."""
+    return int((np.asarray(self.data.train.size) > 0).sum())
+
+  @property
   def example_shape(self) -> Any:
     """The shape of one example as the model reads it; of a dictionary each."""
     return store.map_arrays(
@@ -519,7 +524,27 @@ def _make(
                     f"`task`={task.name} has none")
   if options.dataset in ("npz", "leaf", "idx", None):  # the caller's own
     for text in doubts(examples):
-      warnings.warn(text, stacklevel=3)
+      warnings.warn(text, stacklevel=4)
+  partition = _partition(options, examples)
+  joins = None
+  if options.newcomers_at or not partition.train_size.all():
+    joins = with_newcomers(
+        partition, options.newcomers_at or (), options.partition_seed)
+  scaler = None
+  if options.features == "standardize":
+    examples, scaler = _standardized(options, examples, partition)
+  federation = dataclasses.replace(
+      deal(examples, partition, joins, options), scaler=scaler)
+  large = options.dataset == "npz" and options.features in _SHAPED and sum(
+      array.nbytes for array in store.arrays(examples.x_train)) > _KEPT_BYTES
+  if large or federation.rows is not None:
+    _loaded.cache_clear()
+    _named_with_features.cache_clear()
+  return federation
+
+
+def _partition(options: DataOptions, examples: Examples) -> Partition:
+  """The partition that the options describe, without validation clients."""
   kind, count = options.partition, options.num_clients
   if kind is None:
     kind = "natural" if examples.client_train is not None else "iid"
@@ -546,21 +571,30 @@ def _make(
         local_test_fraction=options.local_test_fraction)
   partition = hold_out(
       partition, options.validation_clients, options.partition_seed)
-  joins = None
-  if options.newcomers_at:
-    joins = with_newcomers(
-        partition, options.newcomers_at, options.partition_seed)
-  scaler = None
-  if options.features == "standardize":
-    examples, scaler = _standardized(options, examples, partition)
-  federation = dataclasses.replace(
-      deal(examples, partition, joins, options), scaler=scaler)
-  large = options.dataset == "npz" and options.features in _SHAPED and sum(
-      array.nbytes for array in store.arrays(examples.x_train)) > _KEPT_BYTES
-  if large or federation.rows is not None:
-    _loaded.cache_clear()
-    _named_with_features.cache_clear()
-  return federation
+  _note_test_clients(options, examples, partition)
+  return partition
+
+
+def _note_test_clients(
+    options: DataOptions, examples: Examples, partition: Partition) -> None:
+  """Says that clients never take part, which a wrong name of one may cause.
+
+  Raises:
+    DataError: clients would exchange their data with them.
+  """
+  never = np.flatnonzero(partition.train_size == 0)
+  if not len(never):
+    return
+  if options.shift != "none":
+    raise DataError(
+        f"`shift`={options.shift}: clients would exchange data with clients "
+        "that have no training examples and never take part")
+  names = _client_names(examples, partition)
+  listed = ", ".join(map(str, (never if names is None else names[never])[:3]))
+  warnings.warn(
+      f"{examples.name}: {len(never)} of {partition.num_clients} clients "
+      f"({listed}{', ...' * (len(never) > 3)}) have test examples only; they "
+      "are evaluated and never take part", stacklevel=6)
 
 
 def deal(
@@ -699,9 +733,14 @@ def _client_names(
   """The names of the C clients, if they are those of the data set."""
   if partition.name != "natural" or examples.client_train is None:
     return None
-  # Every client has a training row, and none of the official test rows.
-  numbers = examples.client_train[
-      partition.train_order[partition.train_offset]]
+  # A client with training rows has none of the official test rows among them.
+  trains = partition.train_size > 0
+  numbers = np.zeros(partition.num_clients, np.int64)
+  numbers[trains] = examples.client_train[
+      partition.train_order[partition.train_offset[trains]]]
+  if examples.client_test is not None:
+    numbers[~trains] = examples.client_test[
+        partition.test_order[partition.test_offset[~trains]]]
   if examples.client_names is None:
     return numbers.astype(str)
   return examples.client_names[numbers]

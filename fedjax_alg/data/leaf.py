@@ -40,7 +40,8 @@ def load_leaf(path: str | os.PathLike) -> Examples:
     The examples, x float32 [n, ...]. If x are strings and y single
     characters, as in LEAF's Shakespeare, x are token ids int32 [n, T] and the
     classes those of ``data.characters``. The clients are numbered in the order
-    in which the users appear.
+    in which the users appear; those of a split by user that have test data
+    alone come last.
 
   Raises:
     DataError: a file is missing, truncated, not numeric or inconsistent.
@@ -51,11 +52,6 @@ def load_leaf(path: str | os.PathLike) -> Examples:
   path = expanded(path, "data_path")
   if path.is_dir():
     train, test = (_read_folder(path, split) for split in _SPLITS)
-    unknown = [user for user in test if user not in train]
-    if unknown:
-      raise DataError(
-          f"`data_path`={path}: test user {unknown[0]!r} has no training data;"
-          " a LEAF split by sample is needed, not one by user")
   elif path.is_file():
     train, test = {}, {}
     rng = np.random.default_rng(0)
@@ -66,8 +62,9 @@ def load_leaf(path: str | os.PathLike) -> Examples:
     raise DataError(
         f"`data_path`={path}: no such file or folder; a LEAF json file or a"
         " folder with train/*.json and test/*.json is needed")
-  for user in train:
-    if not len(train[user][1]) and not len(test.get(user, train[user])[1]):
+  ids = {user: i for i, user in enumerate(dict.fromkeys((*train, *test)))}
+  for user in ids:
+    if not any(len(of[user][1]) for of in (train, test) if user in of):
       raise DataError(f"`data_path`={path}: user {user!r} has no data; leave"
                       " such users out")
   users = [x for x, _ in (*train.values(), *test.values()) if len(x)]
@@ -78,7 +75,6 @@ def load_leaf(path: str | os.PathLike) -> Examples:
     raise DataError(
         f"`data_path`={path}: examples of different shapes"
         f" {sorted(shapes)[:3]}, one shape is needed")
-  ids = {user: i for i, user in enumerate(train)}
   x_train, y_train, client_train = _stack(train, ids, shapes)
   x_test, y_test, client_test = _stack(test, ids, shapes)
   x_test = x_test.astype(x_train.dtype, copy=False)  # where there is none
@@ -87,7 +83,7 @@ def load_leaf(path: str | os.PathLike) -> Examples:
   if x_train.dtype == np.int32:
     num_classes, num_tokens = characters.NUM_CLASSES, characters.NUM_TOKENS
   return Examples(x_train, y_train, x_test, y_test, num_classes, client_train,
-                  client_test, path.stem, num_tokens, np.array(list(train)))
+                  client_test, path.stem, num_tokens, np.array(list(ids)))
 
 
 def leaf_files(path: str | os.PathLike) -> list[pathlib.Path]:

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 import fedjax_alg
+from fedjax_alg.base import NEVER
 from fedjax_alg.data import partition_file
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.records import scores
@@ -309,7 +310,8 @@ def partition_facts(federation: Federation) -> dict[str, Any]:
              "validation_size": held_out.train_size.tolist()}
   joins = federation.data.train.joins
   if joins is not None:
-    extra["joins"] = np.asarray(joins).tolist()
+    extra["joins"] = [None if after == NEVER else after
+                      for after in np.asarray(joins).tolist()]
   if partition.num_clients <= MOST_IN_TEXT:
     extra |= {"train_size": partition.train_size.tolist(),
               "test_size": partition.test_size.tolist(),

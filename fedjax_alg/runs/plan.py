@@ -174,7 +174,8 @@ def make(
       named_model=named, task=task)
   if federation is not None:
     options_lib.cohort_size(
-        run, data, method.entry, method.hparams, federation.num_clients)
+        run, data, method.entry, method.hparams,
+        federation.num_training_clients)
   if sampler is not None:
     sampler = _own_sampler(sampler, method, run)
   return Plan(method, data, run, run.seeds if seeds is None else seeds, model,

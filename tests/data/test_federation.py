@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedjax_alg.base import NEVER
 from fedjax_alg.data import (
     DataError, Examples, features, federation, layout, load_digits,
-    make_partition)
+    make_partition, partition_file)
 from fedjax_alg.data.arrays import from_arrays
 from fedjax_alg.data.hold_out import hold_out
 from fedjax_alg.data.options import DataOptions
@@ -153,7 +154,7 @@ KINDS = ["iid", "classes", "shards", "dirichlet", "powerlaw", "natural",
 def test_dealing_gives_the_server_the_rows_of_clients_held_out(kind):
   """And nothing is tested that one of these owned."""
   # ``named``: natural, and the test rows name their clients too.
-  named = np.arange(60) % 7 if kind == "named" else None
+  named = np.arange(60) % 6 if kind == "named" else None
   examples = numbered(180, 60, clients=np.arange(180) % 6)._replace(
       client_test=named)
   before = make_partition(
@@ -252,6 +253,90 @@ def test_validation_pieces_are_the_servers_rows():
   cohort = layout.everyone(train)
   assert int(cohort.validation.size) == total
   assert cohort.validation.x.codes is train.x.codes  # no copy
+
+
+#: Clients 0 to 4 train; 5, 6 and 7 have test rows alone.
+TRAIN_IDS, TEST_IDS = np.repeat(np.arange(5), 12), np.arange(32) % 8
+TESTERS = r"3 of \d clients \((f|5), (g|6), (h|7)\) have test examples only"
+
+
+def _test_clients(names=False, **options):
+  """A federation of these clients, test row i has the feature i."""
+  ids = TRAIN_IDS, TEST_IDS
+  if names:
+    ids = tuple(np.array(list("abcdefgh"))[each] for each in ids)
+  with pytest.warns(UserWarning, match=TESTERS):
+    return federation.federate(from_arrays(
+        np.ones((60, 1)), np.arange(60) % 2, ids[0],
+        x_test=np.arange(32.)[:, None], y_test=np.arange(32) % 2,
+        test_client_ids=ids[1]), partition="natural", **options)
+
+
+@pytest.mark.parametrize("names", [False, True])
+@pytest.mark.parametrize("options", [
+    {}, {"num_clients": 3}, {"validation_clients": 2}, {"min_client_size": 12},
+    {"newcomers_at": ((2, 2),)}])
+def test_clients_with_test_rows_alone_are_evaluated_and_never_join(
+    names, options):
+  fed = _test_clients(names, **options)
+  trains = np.asarray(fed.data.train.size) > 0
+  left = options.get("num_clients", 5) - options.get("validation_clients", 0)
+  assert fed.num_training_clients == trains.sum() == left
+  assert fed.client_names[~trains].tolist() == list("fgh" if names else "567")
+  joins = fed.data.train.joins
+  assert (joins[~trains] == NEVER).all()
+  assert sorted(set(joins[trains].tolist())) == (
+      [0, 2] if "newcomers_at" in options else [0])
+  for client in np.flatnonzero(~trains):
+    name = fed.client_names[client]
+    number = "abcdefgh".index(name) if names else int(name)
+    assert sorted(fed.client_test(client)[0][:, 0].tolist()) == (
+        np.flatnonzero(TEST_IDS == number).tolist())
+  if fed.partition.held_out is not None:
+    assert fed.partition.held_out.train_size.all()
+  assert int(np.asarray(fed.data.whole_test.size).sum()) == 4 * (left + 3)
+
+
+def test_what_has_no_clients_without_training_rows():
+  examples = from_arrays(
+      np.ones((60, 1)), np.arange(60) % 2, TRAIN_IDS, x_test=np.ones((32, 1)),
+      y_test=np.arange(32) % 2, test_client_ids=TEST_IDS)
+  for options, says in (
+      ({"shift": "swap_all"}, "shift=swap_all: clients would exchange data"),
+      ({"validation_clients": 5}, "leaves none of the 5 clients to train")):
+    reading.refuses(lambda options=options: federation.federate(
+        examples, partition="natural", **options), says)
+
+
+def test_files_with_clients_without_training_rows(tmp_path):
+  """npz, LEAF's split by user, and a partition file say the same."""
+  x, y = np.ones((60, 1), np.float32), np.arange(60) % 2
+  x_test, y_test = np.arange(32, dtype=np.float32)[:, None], np.arange(32) % 2
+  np.savez(tmp_path / "a.npz", x_train=x, y_train=y, client_train=TRAIN_IDS,
+           x_test=x_test, y_test=y_test, client_test=TEST_IDS)
+  for split, ids, rows, labels in (
+      ("train", TRAIN_IDS, x, y), ("test", TEST_IDS, x_test, y_test)):
+    users = {str(i): {"x": rows[ids == i].tolist(),
+                      "y": labels[ids == i].tolist()} for i in set(ids)}
+    (tmp_path / split).mkdir()
+    (tmp_path / split / "a.json").write_text(json.dumps(
+        {"users": list(users), "user_data": users}))
+  want = _test_clients()
+  partition_file.write_partition(
+      tmp_path / "p.npz", want.partition, want.labels)
+  for options in (
+      {"dataset": "npz", "data_path": str(tmp_path / "a.npz")},
+      {"dataset": "leaf", "data_path": str(tmp_path)},
+      {"dataset": "npz", "data_path": str(tmp_path / "a.npz"),
+       "partition_file": str(tmp_path / "p.npz")}):
+    with pytest.warns(UserWarning, match=TESTERS):
+      fed = federation.from_options(DataOptions(**options).filled())
+    assert fed.client_names.tolist() == want.client_names.tolist()
+    np.testing.assert_array_equal(fed.data.train.joins, want.data.train.joins)
+    np.testing.assert_array_equal(fed.data.train.size, want.data.train.size)
+    for client in range(8):
+      assert sorted(fed.client_test(client)[0][:, 0].tolist()) == sorted(
+          want.client_test(client)[0][:, 0].tolist())
 
 
 def _write_npz(path, k):

@@ -114,7 +114,9 @@ def test_leaf_folder_joins_files(tmp_path):
   np.testing.assert_array_equal(got.client_train, [0] * 20 + [1])
   np.testing.assert_array_equal(got.client_test, [1])
   (tmp_path / "test" / "b.json").write_text(leaf({"cy": USERS["al"]}))
-  refuses(lambda: load_leaf(tmp_path), "test user 'cy'")
+  by_user = load_leaf(tmp_path)  # LEAF's split by user
+  assert by_user.client_names.tolist() == ["bo", "al", "cy"]
+  np.testing.assert_array_equal(by_user.client_test, [1, 2])
   (tmp_path / "test" / "b.json").write_text(leaf({"al": USERS["al"]}))
   refuses(lambda: load_leaf(tmp_path), "user 'al' appears twice")
 
