@@ -12,7 +12,6 @@ the edge of its values is said to be there, because a better one may lie beyond.
 
 from collections.abc import Iterable, Sequence
 import functools
-import pathlib
 import re
 from typing import NamedTuple
 

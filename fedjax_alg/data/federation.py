@@ -528,6 +528,7 @@ def _make(
   partition = _partition(options, examples)
   joins = None
   if options.newcomers_at or not partition.train_size.all():
+    assert options.partition_seed is not None
     joins = with_newcomers(
         partition, options.newcomers_at or (), options.partition_seed)
   scaler = None

@@ -181,15 +181,24 @@ def _read_file(path: pathlib.Path) -> _Users:
     if user in result:
       raise DataError(f"`data_path`={path}: user {user!r} appears twice")
     result[user] = _read_user(path, user, data.get(user))
-  sizes = [len(y) for _, y in result.values()]
-  wrong = [i for i, size in enumerate(sizes) if counts and counts[i] != size]
-  if wrong:  # LEAF's split of Shakespeare counts before it leaves windows out
-    first = wrong[0]
-    warnings.warn(
-        f"{path}: num_samples is wrong for {len(wrong)} of"
-        f" {len(users)} users, user {str(users[first])!r} has {sizes[first]}"
-        f" examples, not {counts[first]}; what is there is read", stacklevel=2)
+  _note_counts(path, result, counts)
   return result
+
+
+def _note_counts(
+    path: pathlib.Path, users: _Users, counts: list[Any] | None) -> None:
+  """Warns of num_samples that are not the numbers of examples.
+
+  LEAF's split of Shakespeare counts before it leaves windows out.
+  """
+  wrong = [(user, len(y), count) for (user, (_, y)), count in zip(
+      users.items(), counts or ()) if len(y) != count]
+  if wrong:
+    user, size, count = wrong[0]
+    warnings.warn(
+        f"{path}: num_samples is wrong for {len(wrong)} of {len(users)} users,"
+        f" user {user!r} has {size} examples, not {count}; what is there is"
+        " read", stacklevel=2)
 
 
 def _read_user(path: pathlib.Path, user: str, entry: Any):

@@ -88,7 +88,7 @@ def check(prepared: Prepared) -> None:
        f"`model_state`={options.model_state}", _SIMULATED),
       (len(prepared.seeds) > 1, "`seeds`", "give one seed"),
       (federation.num_training_clients < federation.num_clients,
-       "`partition`=natural", "an app has no clients without training examples"),
+       "`partition`=natural", "some clients have no training examples"),
       (federation.task is not None, "`task`",
        "must be one class for each example")]
   for name, (usual, why) in _USUAL.items():

@@ -480,7 +480,8 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
       OptionError: the file does not fit the clients.
     """
     if self.sampling == "poisson":
-      return np.full(num_clients, self.rate(training or num_clients), np.float32)
+      rate = self.rate(training or num_clients)
+      return np.full(num_clients, rate, np.float32)
     if self.sampling != "availability":
       return None
     if self.availability_file is None:

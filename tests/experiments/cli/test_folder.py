@@ -213,17 +213,33 @@ def test_every_state_before_the_first_checkpoint(
           in said) == (flag == "--resume" and "checkpoint" in there)
 
 
+#: Data that name the client of each test row.
+OF_CLIENTS = {"partition": "natural", "partition_seed": 0}
+
+
 @pytest.mark.parametrize("options, change, says", [
     ({}, {"num_clients": 9}, "the data of the run"),
     ({}, {"seed": 1}, "the data of the run"),
     ({"features": "none"}, {"seed": 1}, "the partition of the run"),
-    ({}, "earlier", "of an earlier version, which scaled by all"),
+    ({}, "earlier", "an earlier version, which scaled .* by all training"),
+    (OF_CLIENTS | {"num_clients": 3}, "earlier", "left out, too; start anew"),
+    (OF_CLIENTS, "earlier", None),
     ({"partition": "iid"}, "earlier", None), ({}, {}, None)])
 def test_other_data_are_not_gone_on_with(tmp_path, options, change, says):
   """A file that was written again has the path that the flags name."""
-  fed = fa.federate("digits", **{
-      "features": "standardize", "partition": "powerlaw", "num_clients": 8}
-                    | options)
+
+  def made(**change):
+    given = options | change
+    if "partition_seed" in given:  # OF_CLIENTS
+      return fa.federate(fa.from_arrays(
+          np.ones((12, 2)), np.arange(12) % 2, np.arange(12) % 4,
+          x_test=np.ones((8, 2)), y_test=np.arange(8) % 2,
+          test_client_ids=np.arange(8) % 4), **given)
+    return fa.federate("digits", **{
+        "features": "standardize", "partition": "powerlaw", "num_clients": 8}
+                       | given)
+
+  fed = made()
   summary.write_partition(tmp_path, fed)
   assert (tmp_path / "scaler.npz").is_file() == (fed.scaler is not None)
   if fed.scaler is not None:
@@ -235,9 +251,7 @@ def test_other_data_are_not_gone_on_with(tmp_path, options, change, says):
     del facts["data_hash"]
     (tmp_path / "partition.json").write_text(json.dumps(facts))
     change = {}
-  other = fa.federate("digits", **{
-      "features": "standardize", "partition": "powerlaw", "num_clients": 8}
-                      | options | change)
+  other = made(**change)
   resume.check_data(tmp_path, other)  # no checkpoint: it starts again
   (tmp_path / "checkpoint").mkdir()
   (tmp_path / "checkpoint" / "round_00000002.ckpt").touch()
