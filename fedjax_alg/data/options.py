@@ -202,8 +202,8 @@ class FeatureOptions:
       "H, for models of convolutions; hog = histograms of oriented gradients "
       "as in the diversified paper, section V-A; contrast = each example minus "
       "its mean, divided by sqrt(its variance + 0.001); standardize = each "
-      "input minus its mean, divided by its deviation + 0.001, both of the training "
-      "rows of the clients that take part", choices=FEATURES)
+      "input minus its mean, divided by its deviation + 0.001, both of the "
+      "training rows of the clients that take part", choices=FEATURES)
   hog_block: int = hyper(
       7, "side of a block, in pixels (`features`=hog)", minimum=1, when=_HOG)
   hog_stride: int = hyper(
