@@ -44,6 +44,10 @@ class Devices(NamedTuple):
   server_flops_per_s: Array  #: [] float32, operations per second of the server
 
 
+#: Of ``ClientData.joins``: the client is evaluated and never takes part.
+NEVER = 2 ** 31 - 1
+
+
 class ClientData(NamedTuple):
   """The data of all C clients, back to back, without padding between clients.
 
@@ -64,8 +68,8 @@ class ClientData(NamedTuple):
   #: validation data; None if it holds none. If the clients' rows are in blocks
   #: (see ``Shard``), a ``Shard`` of these rows alone.
   validation: Any = None
-  #: [C] int32, rounds run before a client can take part (newcomers); None
-  #: if all clients can take part from the start
+  #: [C] int32, rounds run before a client can take part (newcomers), ``NEVER``
+  #: for one without training rows; None if all can take part from the start
   joins: Array | None = None
   #: the clients' simulated machines, [C]; None if no time is simulated
   devices: Devices | None = None

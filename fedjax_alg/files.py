@@ -1,6 +1,6 @@
 """Files that are written as a whole or not at all, and their hashes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 import contextlib
 import errno
 import hashlib
@@ -96,6 +96,30 @@ def sha256(path: pathlib.Path) -> str:
   """
   with opened(path) as file:
     return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def contents(paths: Iterable[pathlib.Path]) -> str:
+  """Computes the key of a cache of what was read from files.
+
+  The key has what the files hold. Size and time of writing can be those of
+  other content: a file may be written twice within a tick of the clock, or
+  be given the time of another.
+
+  Args:
+    paths: the files; for one that cannot be read, the reason stands in the
+      place of its content.
+
+  Returns:
+    sha256 of the paths and of what they hold.
+  """
+  digest = hashlib.sha256()
+  for path in paths:
+    try:
+      inside = sha256(path)
+    except OSError as error:
+      inside = str(error.strerror)
+    digest.update(f"{path}\0{inside}\0".encode("utf-8", "surrogatepass"))
+  return digest.hexdigest()
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:

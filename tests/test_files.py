@@ -2,6 +2,7 @@
 
 import errno
 import hashlib
+import os
 
 import pytest
 
@@ -54,6 +55,19 @@ def test_the_hash_of_a_file_is_that_of_its_content(tmp_path):
       b"abc" * 100_000).hexdigest()
   with pytest.raises(OSError):
     files.sha256(tmp_path / "b")
+
+
+def test_the_key_of_files_is_their_content(tmp_path):
+  first, other = tmp_path / "a", tmp_path / "b"
+  first.write_bytes(b"1")
+  found = [files.contents([first]), files.contents([first, other])]
+  for content, time in ((b"2", 5), (b"1", 7)):
+    first.write_bytes(content)
+    os.utime(first, (time, time))
+    found.append(files.contents([first]))
+  other.write_bytes(b"")
+  found.append(files.contents([first, other]))
+  assert found[0] == found[3] and len(set(found)) == 4
 
 
 def test_an_error_of_the_disk_names_the_file(tmp_path):

@@ -57,6 +57,7 @@ def execute(config: Config) -> dict[str, Any]:
       return read_summary(folder)
     prepared = config.prepare()
     if folder is not None and start.resuming:
+      processes.agree(lambda: resume.check_data(folder, prepared.federation))
       processes.agree(lambda: resume.check_machine(folder, config, prepared))
       processes.agree(lambda: resume.check_frozen(folder, prepared))
     if processes.lead():

@@ -10,8 +10,10 @@ import jax
 import numpy as np
 
 from fedjax_alg import files
+from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import checkpoint, processes
 from fedjax_alg.engine.samplers import by_bijection, FEW_CLIENTS
+from fedjax_alg.files import expanded
 from fedjax_alg.records import folder as run_files, tables
 from fedjax_alg.records.tables import Records
 from fedjax_alg.runs import play as play_lib, result as result_lib
@@ -22,6 +24,12 @@ from . import flags, lock, folder as folder_lib
 from .config import Config, UsageError
 from .folder import Taken
 from .guard import RunError
+
+
+#: Partitions that give every training row to a client.
+_OF_ALL_ROWS = ("iid", "classes", "shards", "dirichlet")
+#: Data sets that are made for their clients, all of which take part.
+_OWN_CLIENTS = ("synthetic", "femnist", "sent140")
 
 
 def finished(folder: pathlib.Path, config: Config) -> bool:
@@ -142,6 +150,46 @@ def machines(folder: pathlib.Path) -> dict[str, Any]:
       all(isinstance(entry, dict) for entry in later)):
     known["resumed_on"] = later
   return known
+
+
+def check_data(folder: pathlib.Path, federation: Federation) -> None:
+  """Refuses to resume a run whose data have changed since it was started.
+
+  Raises:
+    UsageError: they have, or an earlier version scaled them by other rows.
+  """
+  if not checkpoint.paths(folder / run_files.CHECKPOINTS):
+    return  # it starts again, with these
+  try:
+    saved = files.read_json(folder / "partition.json")
+  except (OSError, ValueError):
+    return  # it is written again
+  for key, name in (("data_hash", "data"), ("hash", "partition")):
+    if key in saved and saved[key] != federation.hashes[name]:
+      raise UsageError(
+          f"--resume: the {name} of the run in {folder} changed after it was "
+          "started; restore the files or start anew in another folder")
+  before = "" if "data_hash" in saved else _of_earlier_versions(federation)
+  if before:
+    raise UsageError(
+        f"--resume: the run in {folder} is of an earlier version, which "
+        f"{before}; start anew in another folder")
+
+
+def _of_earlier_versions(federation: Federation) -> str:
+  """What earlier versions made otherwise of the same options and files."""
+  partition, options = federation.partition, federation.options
+  if federation.scaler is not None and (
+      partition.name not in _OF_ALL_ROWS or partition.held_out is not None):
+    return "scaled (--features=standardize) by all training rows of the data"
+  if options.dataset == "leaf" and not (
+      expanded(str(options.data_path)).is_dir()):
+    return "tested on the last rows of each user of a LEAF file"
+  if partition.name == "natural" and not partition.pooled and (
+      options.dataset not in _OWN_CLIENTS) and (
+          options.num_clients or (options.min_client_size or 1) > 1):
+    return "tested on the rows of clients that are left out, too"
+  return ""
 
 
 def check_machine(

@@ -269,6 +269,7 @@ class _Player:
     prepared = ready.prepared if ready else self._prepared(configs)
     for run in runs:
       if run.resuming:
+        resume.check_data(run.folder, prepared.federation)
         resume.check_machine(run.folder, run.config, prepared)
     execute.warn(prepared, self._said)
     programs = ready or self._compiled(configs, prepared, coming)

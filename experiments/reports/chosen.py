@@ -12,7 +12,6 @@ the edge of its values is said to be there, because a better one may lie beyond.
 
 from collections.abc import Iterable, Sequence
 import functools
-import pathlib
 import re
 from typing import NamedTuple
 
@@ -94,8 +93,8 @@ def _ordered(values: Sequence[str]) -> bool:
 
 
 @functools.cache
-def _of_file(path: pathlib.Path) -> tuple[Choice, ...]:
-  return tuple(parse(files.read_text(path), str(path)))
+def _of_text(text: str, place: str) -> tuple[Choice, ...]:
+  return tuple(parse(text, place))
 
 
 def _of_files(words: Iterable[str]) -> list[Choice]:
@@ -104,9 +103,10 @@ def _of_files(words: Iterable[str]) -> list[Choice]:
   for word in words:
     if word.startswith("--flagfile="):
       path = config_lib.flag_file(word.split("=", 1)[1])
+      text = files.read_text(path)
       # What a file says itself counts more than what its files say.
-      found += _of_files(files.read_text(path).splitlines())
-      found += _of_file(path)
+      found += _of_files(text.splitlines())
+      found += _of_text(text, str(path))
   return found
 
 

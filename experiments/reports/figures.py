@@ -16,7 +16,8 @@ from absl.flags import FlagValues
 
 from fedjax_alg import files, metrics, registry
 from fedjax_alg.data import DataError
-from fedjax_alg.data.federation import load_examples
+from fedjax_alg.data.federation import contents, load_examples
+from fedjax_alg.data.options import DataOptions
 from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as results
 from fedjax_alg.runs.result import load_run
@@ -392,11 +393,21 @@ def only(name: str, figure: Figure, panels: Sequence[str]) -> Figure:
   return figure._replace(panels=kept)
 
 
-@functools.cache
 def _why_lacking(flags: tuple[str, ...]) -> str:
   """Why the data of a run cannot be read; "" if they can."""
   try:
-    load_examples(config_lib.parse(flags).data)
+    data = config_lib.parse(flags).data
+    return _why_unreadable(data, contents(data))
+  except DataError as error:
+    return str(error).replace("`", "")
+
+
+@functools.cache
+def _why_unreadable(data: DataOptions, inside: str) -> str:
+  """The same of data whose files hold what ``inside`` stands for."""
+  del inside
+  try:
+    load_examples(data)
   except DataError as error:
     return str(error).replace("`", "")
   return ""

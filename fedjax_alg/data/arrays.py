@@ -43,7 +43,8 @@ def from_arrays(
       test examples the partition must hold out a local test split, as
       ``natural`` does.
     y_test: [m] labels of the test examples.
-    test_client_ids: [m] the client of each test example.
+    test_client_ids: [m] the client of each test example. A client that has
+      no training example is evaluated and never takes part.
     num_classes: L; by default the largest label plus one, or the number of the
       targets of an example.
     name: name of the data set in tables and plots.
@@ -55,8 +56,8 @@ def from_arrays(
 
   Raises:
     DataError: an array has a wrong shape, length or dtype, a value is NaN or
-      infinite, a label is out of range, or a client has test examples only;
-      the message is one line that names the argument.
+      infinite, or a label is out of range; the message is one line that names
+      the argument.
 
   Examples:
     >>> x = np.random.default_rng(0).random((40, 5))
@@ -103,47 +104,47 @@ def _numbered(
   if train is None:
     return {} if test is None else {
         "client_test": _array("`test_client_ids`:", test)}, None
-  train = _array("`client_ids`:", train)
-  if train.ndim != 1 or train.dtype.kind not in "iuUSO":
-    raise DataError(f"`client_ids`: {train.dtype} of shape {train.shape}, one "
-                    "whole number or string for each example is needed")
+  ids = {"client_train": _array("`client_ids`:", train)}
+  if test is not None:
+    ids["client_test"] = _array("`test_client_ids`:", test)
+  for which, array in ids.items():
+    if array.ndim != 1 or array.size and array.dtype.kind not in "iuUSO":
+      raise DataError(f"`{_ARGUMENTS[which]}`: {array.dtype} of shape "
+                      f"{array.shape}, one whole number or string for each "
+                      "example is needed")
   try:
-    return numbered(
-        {"client_train": train} | ({} if test is None else {
-            "client_test": _array("`test_client_ids`:", test)}),
-        lambda which: f"`{_ARGUMENTS[which]}`:")
+    return numbered(ids)
   except TypeError:
     raise DataError("`client_ids`: ids of different kinds, which cannot be "
                     "sorted") from None
 
 
 def numbered(
-    ids: dict[str, np.ndarray], what: Callable[[str], str]
+    ids: dict[str, np.ndarray]
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
   """Numbers client ids from 0 in their sorted order.
 
   Args:
-    ids: client_train [n], numbers or strings, and perhaps client_test.
-    what: see ``checked``.
+    ids: client_train [n], numbers or strings, and perhaps client_test [m].
 
   Returns:
-    The numbers int32 under the same names, and the ids as strings, [C].
+    The numbers int32 under the same names, and the ids as strings, [C]. A
+    client may have test examples only.
 
   Raises:
-    DataError: a client has test examples only.
+    TypeError: ids of different kinds, which cannot be sorted.
   """
-  names, numbers = np.unique(ids["client_train"], return_inverse=True)
-  clients = {"client_train": numbers.astype(np.int32)}
-  if "client_test" in ids:
-    test = ids["client_test"]
-    number_of = {name: number for number, name in enumerate(names.tolist())}
-    for name in test.ravel().tolist():
-      if name not in number_of:
-        raise DataError(f"{what('client_test')} client {name} has no training "
-                        "example")
-    clients["client_test"] = np.array(
-        [number_of[name] for name in test.ravel().tolist()],
-        np.int32).reshape(test.shape)
+  of_each = list(ids.values())
+  if len({array.dtype.kind for array in of_each}) > 1:
+    of_each = [array.astype(object) for array in of_each]
+  names, numbers = np.unique(
+      np.concatenate([array.ravel() for array in of_each]),
+      return_inverse=True)
+  clients, first = {}, 0
+  for which, array in ids.items():
+    clients[which] = numbers[first:first + array.size].astype(
+        np.int32).reshape(array.shape)
+    first += array.size
   text = [name.decode("utf-8", "replace") if isinstance(name, bytes)
           else str(name) for name in names.tolist()]
   return clients, np.array(text, str)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 import math
+from typing import NamedTuple
 
 import numpy as np
 import threadpoolctl
@@ -9,7 +10,7 @@ import threadpoolctl
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import check_memory
 
-FEATURES = ("none", "flatten", "standardize", "contrast", "hog")
+FEATURES = ("none", "flatten", "images", "standardize", "contrast", "hog")
 HOG_NORMS = ("l2", "l1", "none")
 
 _CHUNK = 512  # images at a time: bounds memory and keeps a chunk in cache
@@ -32,6 +33,7 @@ def make_features(kind: str, **hog_options) -> FeaturesFn:
   if kind == "standardize":
     return standardize
   per_split = {"none": none, "flatten": flatten, "contrast": contrast,
+               "images": lambda x: none(x).reshape(len(x), *image_shape(x)),
                "hog": lambda x: hog(x, **hog_options)}
   fn = per_split[kind]
   return lambda x_train, x_test: (fn(x_train), fn(x_test))
@@ -49,16 +51,81 @@ def flatten(x: np.ndarray) -> np.ndarray:
   return none(x).reshape(len(x), math.prod(x.shape[1:]))
 
 
+def image_shape(x: np.ndarray) -> tuple[int, int, int]:
+  """The shape [H, W, c] of examples that are images or their flat pixels.
+
+  Args:
+    x: [n, H, W, c], [n, H, W], or [n, D] of square grey images, D = H W.
+
+  Returns:
+    H, W and c.
+
+  Raises:
+    DataError: they are neither.
+  """
+  shape = x.shape[1:]
+  if x.dtype.kind != "i" or x.ndim > 2:
+    if len(shape) in (2, 3):
+      return (*shape, 1)[:3]
+    side = math.isqrt(shape[0]) if len(shape) == 1 else 0
+    if len(shape) == 1 and side ** 2 == shape[0]:
+      return side, side, 1
+  raise DataError(
+      "`features`=images: needs images or their pixels, H x H numbers an "
+      f"example, the data are {x.dtype} of shape {shape}")
+
+
+class Scaler(NamedTuple):
+  """How ``standardize`` scales each input."""
+
+  mean: np.ndarray  #: [...] float64, the shape of an example
+  #: [...] float64, 1 / (std + 0.001); 0 for an input that is constant in the
+  #: rows of ``fit_scaler``, since dividing by 0.001 would make its rare other
+  #: values very large
+  factor: np.ndarray
+
+  def apply(self, x: np.ndarray) -> np.ndarray:
+    """Computes (x - mean) * factor.
+
+    Args:
+      x: [n, ...], any real dtype.
+
+    Returns:
+      float32 [n, ...].
+    """
+    out = np.empty(x.shape, np.float32)
+    for start in range(0, len(x), _CHUNK):
+      rows = slice(start, start + _CHUNK)
+      out[rows] = (x[rows] - self.mean) * self.factor
+    return out
+
+
+def fit_scaler(x: np.ndarray) -> Scaler:
+  """Computes mean and standard deviation of each input.
+
+  uint8 images keep their scale 0..255, as in the FedProx generator. (That one
+  takes the mean over training and test images, which leaks information about
+  the test set.)
+
+  Args:
+    x: [n, ...] rows for training, any real dtype, n >= 1.
+
+  Returns:
+    The scaler.
+  """
+  mean = x.mean(axis=0, dtype=np.float64)
+  variance = np.zeros_like(mean)
+  for start in range(0, len(x), _CHUNK):  # avoids a float64 copy of all
+    variance += np.square(x[start:start + _CHUNK] - mean).sum(axis=0)
+  changes = x.max(axis=0) > x.min(axis=0)
+  return Scaler(mean, np.where(
+      changes, 1 / (np.sqrt(variance / len(x)) + 0.001), 0.0))
+
+
 def standardize(
     x_train: np.ndarray, x_test: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Computes (x - mean) / (std + 0.001) per input.
-
-  Mean and standard deviation are those of the training set. (The FedProx
-  generator takes them over training and test images, which leaks information
-  about the test set.) uint8 images keep their scale 0..255, as in the FedProx
-  generator. An input that is constant in the training set becomes 0 in both
-  sets, because dividing by 0.001 would make its rare test values very large.
+  """Computes (x - mean) / (std + 0.001) per input, as ``x_train`` has them.
 
   Args:
     x_train: [n, ...], any real dtype.
@@ -67,22 +134,8 @@ def standardize(
   Returns:
     Both arrays as float32, with their shapes.
   """
-  n = len(x_train)
-  mean = x_train.mean(axis=0, dtype=np.float64)
-  variance = np.zeros_like(mean)
-  for start in range(0, n, _CHUNK):  # avoids a float64 copy of all examples
-    variance += np.square(x_train[start:start + _CHUNK] - mean).sum(axis=0)
-  changes = x_train.max(axis=0) > x_train.min(axis=0)
-  factor = np.where(changes, 1 / (np.sqrt(variance / n) + 0.001), 0.0)
-
-  def apply(x):
-    out = np.empty(x.shape, np.float32)
-    for start in range(0, len(x), _CHUNK):
-      rows = slice(start, start + _CHUNK)
-      out[rows] = (x[rows] - mean) * factor
-    return out
-
-  return apply(x_train), apply(x_test)
+  scaler = fit_scaler(x_train)
+  return scaler.apply(x_train), scaler.apply(x_test)
 
 
 def contrast(x: np.ndarray) -> np.ndarray:

@@ -14,19 +14,21 @@ import warnings
 import jax
 import numpy as np
 
-from fedjax_alg import tasks
+from fedjax_alg import files, own, tasks
 from fedjax_alg.base import Array, ClientData, Shard
-from fedjax_alg.data import process_rows, shift as shift_lib, store
+from fedjax_alg.data import (
+    process_rows, shift as shift_lib, store, tfds_source)
 from fedjax_alg.data.arrays import checked
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import doubts, Examples
-from fedjax_alg.data.features import make_features
+from fedjax_alg.data.features import (
+    fit_scaler, image_shape, make_features, Scaler)
 from fedjax_alg.data.femnist import load_femnist
 from fedjax_alg.data.hold_out import hold_out
 from fedjax_alg.data.layout import client_data, num_rows, PADDING_ROWS
 from fedjax_alg.data.layout import server_rows
-from fedjax_alg.data.idx import load_idx
-from fedjax_alg.data.leaf import load_leaf
+from fedjax_alg.data.idx import idx_files, load_idx
+from fedjax_alg.data.leaf import leaf_files, load_leaf
 from fedjax_alg.data.newcomers import with_newcomers
 from fedjax_alg.data.partition_file import labels_hash, read_partition
 from fedjax_alg.data.options import (
@@ -34,10 +36,10 @@ from fedjax_alg.data.options import (
 from fedjax_alg.data.partition import (
     label_histogram, make_partition, Partition, partition_hash)
 from fedjax_alg.data.sent140 import load_sent140, SPECIAL
-from fedjax_alg.data.shakespeare import load_shakespeare
+from fedjax_alg.data.shakespeare import load_shakespeare, play_files
 from fedjax_alg.data.sources import load_diabetes, load_digits, load_npz
 from fedjax_alg.data.store import (
-    Coded, IMAGE_SCALE, map_rows, row_chunks, stored)
+    Coded, IMAGE_SCALE, row_chunks, stored)
 from fedjax_alg.data.synthetic import synthetic
 from fedjax_alg.data.tfds_source import load_tfds
 from fedjax_alg.errors import a_type, did_you_mean, OptionError
@@ -50,6 +52,9 @@ PIECE = 500
 #: A larger file is read again for the next federation: the rows lie in memory
 #: once more, in the order of the clients.
 _KEPT_BYTES = 2 ** 29
+
+#: Features that are the values of the data, perhaps in another shape.
+_SHAPED = ("none", "flatten", "images")
 
 
 class Pieces(NamedTuple):
@@ -99,11 +104,18 @@ class Federation:
   #: the labels of ``label_histogram`` of the rows for training and for testing,
   #: in the order of the clients; None: y
   dealt_by: tuple[np.ndarray, np.ndarray] | None = None
+  #: how ``features=standardize`` has scaled the examples, for new ones
+  scaler: Scaler | None = None
 
   @property
   def num_clients(self) -> int:
     """C, the number of clients, without the validation clients."""
     return len(self.data.train.size)
+
+  @property
+  def num_training_clients(self) -> int:
+    """The number of clients with training rows; the others are evaluated."""
+    return int((np.asarray(self.data.train.size) > 0).sum())
 
   @property
   def example_shape(self) -> Any:
@@ -295,10 +307,39 @@ _LOADERS: dict[str | None, tuple[Callable[..., Examples], tuple[str, ...]]] = {
         "data_dir")),
 }
 _OF_TFDS = (load_tfds, ("dataset", "data_dir"))
+#: Data set -> the files at ``data_path`` that its loader reads, if not the one.
+_FILES_OF = {"leaf": leaf_files, "idx": idx_files, "shakespeare": play_files}
+_NAMES_IN_TFDS = {"femnist": "emnist", "sent140": "sentiment140"}
+
+
+def contents(options: DataOptions) -> str:
+  """Computes what stands for the files of the data in the keys of caches.
+
+  Args:
+    options: filled options (``DataOptions.filled``).
+
+  Returns:
+    Hashes of the files and of the task's own file; of data prepared by TFDS
+    that of their version. A file that cannot be read is no error yet: the
+    loader says it.
+  """
+  name, path, keys = options.dataset, options.data_path, []
+  if path:
+    files_of = _FILES_OF.get(name or "", lambda path: [
+        files.expanded(path, "data_path")])
+    keys.append(files.contents(files_of(path)))
+  elif name in _NAMES_IN_TFDS or name and name not in _LOADERS:
+    keys.append(tfds_source.prepared_version(
+        _NAMES_IN_TFDS.get(name, name), options.data_dir))
+  if tasks.is_own(options.task):
+    keys.append(own.load(str(options.task), "task")[1].sha256)
+  return " ".join(keys)
 
 
 @functools.lru_cache(maxsize=2)
-def _loaded(loader: Callable[..., Examples], *arguments: Any) -> Examples:
+def _loaded(
+    inside: str, loader: Callable[..., Examples], *arguments: Any) -> Examples:
+  del inside  # the key alone: what the files hold
   return loader(*arguments)
 
 
@@ -314,8 +355,13 @@ def load_examples(options: DataOptions) -> Examples:
   Raises:
     DataError: the data set is missing or unusable.
   """
+  return _load(options, contents(options))
+
+
+def _load(options: DataOptions, inside: str) -> Examples:
   loader, names = _LOADERS.get(options.dataset, _OF_TFDS)
-  examples = _loaded(loader, *(getattr(options, name) for name in names))
+  examples = _loaded(
+      inside, loader, *(getattr(options, name) for name in names))
   return with_task(examples, options.task)
 
 
@@ -351,10 +397,14 @@ def _with_features(options: DataOptions, examples: Examples) -> Examples:
               for name in ("block", "stride", "bins", "norm", "scale")}
   arrays: Any = examples.x_train, examples.x_test
   kind, shape = options.features, arrays[0].shape[1:]
-  if kind in ("none", "flatten") and arrays[0].dtype == np.uint8:
+  if kind == "standardize":  # its scale depends on the partition
+    return examples
+  if kind in _SHAPED and arrays[0].dtype == np.uint8:
     # What features.none makes of images, kept as the images.
     if kind == "flatten":
       shape = (math.prod(shape),)
+    elif kind == "images":
+      shape = image_shape(arrays[0])
     arrays = tuple(Coded(images.reshape(len(images), *shape), IMAGE_SCALE)
                    for images in arrays)
   else:
@@ -380,9 +430,28 @@ def _stored_each(options: DataOptions, examples: Examples) -> Examples:
   return examples._replace(x_train=x_train, x_test=x_test)
 
 
+def _standardized(
+    options: DataOptions, examples: Examples, partition: Partition
+) -> tuple[Examples, Scaler]:
+  """The examples scaled as the training rows of the partition's clients.
+
+  Rows that clients keep for testing do not count, nor those of validation
+  clients and of clients that do not take part. Newcomers do.
+  """
+  x_train, x_test = examples.x_train, examples.x_test
+  pool = np.concatenate([x_train, x_test]) if partition.pooled else x_train
+  # In the order of the data, so that the sums do not depend on the partition
+  # where its clients train on all rows.
+  rows = np.sort(partition.train_order)
+  scaler = fit_scaler(pool if len(rows) == len(pool) else pool[rows])
+  arrays: Any = stored(
+      (scaler.apply(x_train), scaler.apply(x_test)), options.store)
+  return examples._replace(x_train=arrays[0], x_test=arrays[1]), scaler
+
+
 @functools.lru_cache(maxsize=1)
-def _named_with_features(options: DataOptions) -> Examples:
-  return _with_features(options, load_examples(options))
+def _named_with_features(options: DataOptions, inside: str) -> Examples:
+  return _with_features(options, _load(options, inside))
 
 
 def _of_data_set(options: DataOptions) -> DataOptions:
@@ -413,8 +482,40 @@ def from_options(
   Raises:
     DataError: see ``federate``.
   """
+  return _make(options, examples, None)
+
+
+def kept_from_options(options: DataOptions) -> Federation:
+  """``from_options``, kept until other options or other files are asked for.
+
+  Args:
+    options: filled options (``DataOptions.filled``).
+
+  Returns:
+    The same object as last time, if the options are equal and the files that
+    they name hold the same.
+
+  Raises:
+    DataError: see ``federate``.
+  """
+  partition = "" if options.partition_file is None else files.contents([
+      files.expanded(options.partition_file, "partition_file")])
+  return _kept(options, contents(options), partition)
+
+
+@functools.lru_cache(maxsize=1)
+def _kept(options: DataOptions, inside: str, partition: str) -> Federation:
+  del partition  # read again by _make
+  return _make(options, None, inside)
+
+
+def _make(
+    options: DataOptions, examples: Examples | None, inside: str | None
+) -> Federation:
+  """``from_options``; ``inside`` are ``contents`` if they are known."""
   if examples is None:
-    examples = _named_with_features(_of_data_set(options))
+    examples = _named_with_features(
+        _of_data_set(options), contents(options) if inside is None else inside)
   else:
     examples = _with_features(options, with_task(examples, options.task))
   task = tasks.of(examples)
@@ -423,7 +524,28 @@ def from_options(
                     f"`task`={task.name} has none")
   if options.dataset in ("npz", "leaf", "idx", None):  # the caller's own
     for text in doubts(examples):
-      warnings.warn(text, stacklevel=3)
+      warnings.warn(text, stacklevel=4)
+  partition = _partition(options, examples)
+  joins = None
+  if options.newcomers_at or not partition.train_size.all():
+    assert options.partition_seed is not None
+    joins = with_newcomers(
+        partition, options.newcomers_at or (), options.partition_seed)
+  scaler = None
+  if options.features == "standardize":
+    examples, scaler = _standardized(options, examples, partition)
+  federation = dataclasses.replace(
+      deal(examples, partition, joins, options), scaler=scaler)
+  large = options.dataset == "npz" and options.features in _SHAPED and sum(
+      array.nbytes for array in store.arrays(examples.x_train)) > _KEPT_BYTES
+  if large or federation.rows is not None:
+    _loaded.cache_clear()
+    _named_with_features.cache_clear()
+  return federation
+
+
+def _partition(options: DataOptions, examples: Examples) -> Partition:
+  """The partition that the options describe, without validation clients."""
   kind, count = options.partition, options.num_clients
   if kind is None:
     kind = "natural" if examples.client_train is not None else "iid"
@@ -450,18 +572,30 @@ def from_options(
         local_test_fraction=options.local_test_fraction)
   partition = hold_out(
       partition, options.validation_clients, options.partition_seed)
-  joins = None
-  if options.newcomers_at:
-    joins = with_newcomers(
-        partition, options.newcomers_at, options.partition_seed)
-  federation = deal(examples, partition, joins, options)
-  large = options.dataset == "npz" and options.features in (
-      "none", "flatten") and sum(array.nbytes for array in store.arrays(
-          examples.x_train)) > _KEPT_BYTES
-  if large or federation.rows is not None:
-    _loaded.cache_clear()
-    _named_with_features.cache_clear()
-  return federation
+  _note_test_clients(options, examples, partition)
+  return partition
+
+
+def _note_test_clients(
+    options: DataOptions, examples: Examples, partition: Partition) -> None:
+  """Says that clients never take part, which a wrong name of one may cause.
+
+  Raises:
+    DataError: clients would exchange their data with them.
+  """
+  never = np.flatnonzero(partition.train_size == 0)
+  if not len(never):
+    return
+  if options.shift != "none":
+    raise DataError(
+        f"`shift`={options.shift}: clients would exchange data with clients "
+        "that have no training examples and never take part")
+  names = _client_names(examples, partition)
+  listed = ", ".join(map(str, (never if names is None else names[never])[:3]))
+  warnings.warn(
+      f"{examples.name}: {len(never)} of {partition.num_clients} clients "
+      f"({listed}{', ...' * (len(never) > 3)}) have test examples only; they "
+      "are evaluated and never take part", stacklevel=6)
 
 
 def deal(
@@ -469,14 +603,13 @@ def deal(
     options: DataOptions = DataOptions(dataset=None)) -> Federation:
   """Deals the rows of a data set to clients as a partition says.
 
-  The whole test set is the official test set of the data. If the partition
-  trains on rows of the official test set (``powerlaw``), or the data have no
-  official test set, the whole test set is the union of the local test splits.
+  The whole test set is the official test set of the data. It is the union of
+  the clients' local test splits instead if the partition trains on rows of the
+  official test set (``powerlaw``), the data have no official test set, or they
+  name the client of each test row (``natural``). The union has no rows of
+  validation clients and of clients that were left out.
 
-  The server gets the training rows of the validation clients. The local test
-  rows of these clients are not part of the union. If the data set names the
-  client of each test row (``natural``), they are removed from the official
-  test set as well.
+  The server gets the training rows of the validation clients.
 
   Args:
     examples: the data set that ``partition`` was made from, with features.
@@ -550,18 +683,18 @@ def _whole_test(
   orders = [partition.train_order]
   if held_out is not None:
     orders.append(held_out.train_order)
-    if partition.name == "natural" and not partition.pooled:
-      x_test, y_test = (
-          map_rows(a, lambda rows: np.delete(rows, held_out.test_order, axis=0))
-          for a in (x_test, y_test))
   trained_on = partition.pooled and any(
       (order >= examples.rows[0]).any() for order in orders)
   rows = len(store.arrays(y_test)[0])
+  if partition.name == "natural" and not partition.pooled:
+    rows = num_test  # the test rows of others are not those of the federation
   if not rows and not num_test:
     reason = "" if held_out is None else (
         f", or none that `validation_clients`={len(held_out.clients)} leaves")
+    of_others = len(store.arrays(y_test)[0])
     raise DataError(
-        f"the data set {examples.name} has no test examples (x_test is empty)"
+        f"the data set {examples.name} has no test examples "
+        f"{'of its clients' if of_others else '(x_test is empty)'}"
         f" and `partition`={partition.name} holds none out{reason}")
   whole, total = test, num_test
   if rows and not trained_on:
@@ -601,9 +734,14 @@ def _client_names(
   """The names of the C clients, if they are those of the data set."""
   if partition.name != "natural" or examples.client_train is None:
     return None
-  # Every client has a training row, and none of the official test rows.
-  numbers = examples.client_train[
-      partition.train_order[partition.train_offset]]
+  # A client with training rows has none of the official test rows among them.
+  trains = partition.train_size > 0
+  numbers = np.zeros(partition.num_clients, np.int64)
+  numbers[trains] = examples.client_train[
+      partition.train_order[partition.train_offset[trains]]]
+  if examples.client_test is not None:
+    numbers[~trains] = examples.client_test[
+        partition.test_order[partition.test_offset[~trains]]]
   if examples.client_names is None:
     return numbers.astype(str)
   return examples.client_names[numbers]

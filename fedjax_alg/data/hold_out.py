@@ -46,13 +46,15 @@ def hold_out(partition: Partition, count: int, seed: int) -> Partition:
     ValueError: the partition already has held-out clients.
   """
   total = partition.num_clients
-  check_hold_out(count, total)
+  # Those without training rows have none for the server.
+  train = np.flatnonzero(partition.train_size > 0)
+  check_hold_out(count, len(train))
   if count == 0:
     return partition
   if partition.held_out is not None:
     raise ValueError("the partition has clients held out already")
   rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
-  clients = np.sort(rng.permutation(total)[:count])
+  clients = np.sort(train[rng.permutation(len(train))[:count]])
   fields: dict[str, Any] = {}
   out: list[np.ndarray] = []
   for split, order, size in _splits(partition):

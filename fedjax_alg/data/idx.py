@@ -66,6 +66,11 @@ def load_idx(path: str | os.PathLike) -> Examples:
                   client_test=None, name=folder.resolve().name)
 
 
+def idx_files(path: str | os.PathLike) -> list[pathlib.Path]:
+  """The files that ``load_idx`` reads, and others with such names."""
+  return sorted(expanded(path, "data_path").glob("*-idx?-ubyte*"))
+
+
 def _file(folder: pathlib.Path, name: str) -> pathlib.Path:
   """The file ``name`` in one of its spellings."""
   files = sorted(

@@ -3,7 +3,9 @@
 import json
 import os
 import pathlib
+import re
 from typing import Any
+import warnings
 
 import numpy as np
 
@@ -14,6 +16,10 @@ from fedjax_alg.data.examples import Examples
 from fedjax_alg.files import expanded
 from fedjax_alg.tasks.classification import MAX_CLASSES
 
+_SPLITS = ("train", "test")
+_TRAIN_SHARE = 0.9
+_PAIRS = 100  # neighbours that are looked at for the stride of windows
+_IMAGE_FILE = re.compile(r"\S+\.(jpe?g|png|bmp|gif|webp)", re.IGNORECASE)
 _Users = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
@@ -24,36 +30,43 @@ def load_leaf(path: str | os.PathLike) -> Examples:
 
   Args:
     path: a folder with ``train/*.json`` and ``test/*.json``, or one json file.
-      Of a single file, the first ``max(1, int(.9 n))`` of the n examples of
-      every user are for training and the others are the test set.
+      Of a single file, ``max(1, int(.9 n))`` random ones of the n examples of
+      every user are for training and the others are the test set; every run
+      tests on the same ones. If they are windows of a running text, the first
+      ones are for training, and of the others those that begin behind the
+      text of these are for testing, as LEAF splits them.
 
   Returns:
     The examples, x float32 [n, ...]. If x are strings and y single
     characters, as in LEAF's Shakespeare, x are token ids int32 [n, T] and the
     classes those of ``data.characters``. The clients are numbered in the order
-    in which the users appear.
+    in which the users appear; those of a split by user that have test data
+    alone come last.
 
   Raises:
     DataError: a file is missing, truncated, not numeric or inconsistent.
+
+  Warns:
+    UserWarning: num_samples of a file are not the numbers of its examples.
   """
   path = expanded(path, "data_path")
   if path.is_dir():
-    train, test = _read_folder(path, "train"), _read_folder(path, "test")
-    unknown = [user for user in test if user not in train]
-    if unknown:
-      raise DataError(
-          f"`data_path`={path}: test user {unknown[0]!r} has no training data;"
-          " a LEAF split by sample is needed, not one by user")
+    train, test = (_read_folder(path, split) for split in _SPLITS)
   elif path.is_file():
     train, test = {}, {}
+    rng = np.random.default_rng(0)
     for user, (x, y) in _read_file(path).items():
-      split = max(1, int(0.9 * len(y)))
-      train[user] = x[:split], y[:split]
-      test[user] = x[split:], y[split:]
+      train[user], test[user] = (
+          (x[rows], y[rows]) for rows in _split(x, rng))
   else:
     raise DataError(
         f"`data_path`={path}: no such file or folder; a LEAF json file or a"
         " folder with train/*.json and test/*.json is needed")
+  ids = {user: i for i, user in enumerate(dict.fromkeys((*train, *test)))}
+  for user in ids:
+    if not any(len(of[user][1]) for of in (train, test) if user in of):
+      raise DataError(f"`data_path`={path}: user {user!r} has no data; leave"
+                      " such users out")
   users = [x for x, _ in (*train.values(), *test.values()) if len(x)]
   shapes = {x.shape[1:] for x in users}
   if len({x.dtype for x in users}) != 1:
@@ -62,7 +75,6 @@ def load_leaf(path: str | os.PathLike) -> Examples:
     raise DataError(
         f"`data_path`={path}: examples of different shapes"
         f" {sorted(shapes)[:3]}, one shape is needed")
-  ids = {user: i for i, user in enumerate(train)}
   x_train, y_train, client_train = _stack(train, ids, shapes)
   x_test, y_test, client_test = _stack(test, ids, shapes)
   x_test = x_test.astype(x_train.dtype, copy=False)  # where there is none
@@ -71,7 +83,42 @@ def load_leaf(path: str | os.PathLike) -> Examples:
   if x_train.dtype == np.int32:
     num_classes, num_tokens = characters.NUM_CLASSES, characters.NUM_TOKENS
   return Examples(x_train, y_train, x_test, y_test, num_classes, client_train,
-                  client_test, path.stem, num_tokens, np.array(list(train)))
+                  client_test, path.stem, num_tokens, np.array(list(ids)))
+
+
+def leaf_files(path: str | os.PathLike) -> list[pathlib.Path]:
+  """The files that ``load_leaf`` reads."""
+  place = expanded(path, "data_path")
+  if not place.is_dir():
+    return [place]
+  return [file for split in _SPLITS for file in _parts(place, split)]
+
+
+def _parts(path: pathlib.Path, split: str) -> list[pathlib.Path]:
+  return sorted((path / split).glob("*.json"))
+
+
+def _split(
+    x: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+  """The rows for training and for testing of a user's n examples."""
+  trains = max(1, int(_TRAIN_SHARE * len(x)))
+  stride = _stride(x) if x.dtype == np.int32 else None
+  if stride is not None:  # the character behind a window is text, too
+    first = trains + x.shape[1] // stride
+    return np.arange(trains), np.arange(first, max(first, len(x)))
+  rows = rng.permutation(len(x))
+  return np.sort(rows[:trains]), np.sort(rows[trains:])
+
+
+def _stride(windows: np.ndarray) -> int | None:
+  """The distance of neighbouring windows of a text; None if they are none."""
+  windows = windows[:_PAIRS + 1]
+  length, pairs = windows.shape[1], len(windows) - 1
+  for stride in range(1, length):
+    equal = windows[:-1, stride:] == windows[1:, :length - stride]
+    if 2 * equal.all(1).sum() > pairs:
+      return stride
+  return None
 
 
 def _stack(users: _Users, ids: dict[str, int], shapes: set):
@@ -89,7 +136,7 @@ def _stack(users: _Users, ids: dict[str, int], shapes: set):
 
 
 def _read_folder(path: pathlib.Path, split: str) -> _Users:
-  parts = sorted((path / split).glob("*.json"))
+  parts = _parts(path, split)
   if not parts:
     raise DataError(
         f"`data_path`={path}: no {split}/*.json in it; a LEAF folder has"
@@ -129,18 +176,29 @@ def _read_file(path: pathlib.Path) -> _Users:
     raise DataError(
         f"`data_path`={path}: num_samples must be a list of {len(users)}"
         " numbers, one for each of the users")
-  result = {}
-  for index, user in enumerate(users):
-    user = str(user)
-    x, y = _read_user(path, user, data.get(user))
-    if counts is not None and counts[index] != len(y):
-      raise DataError(
-          f"`data_path`={path}: user {user!r} has {len(y)} examples but"
-          f" num_samples says {counts[index]}")
+  result: _Users = {}
+  for user in map(str, users):
     if user in result:
       raise DataError(f"`data_path`={path}: user {user!r} appears twice")
-    result[user] = x, y
+    result[user] = _read_user(path, user, data.get(user))
+  _note_counts(path, result, counts)
   return result
+
+
+def _note_counts(
+    path: pathlib.Path, users: _Users, counts: list[Any] | None) -> None:
+  """Warns of num_samples that are not the numbers of examples.
+
+  LEAF's split of Shakespeare counts before it leaves windows out.
+  """
+  wrong = [(user, len(y), count) for (user, (_, y)), count in zip(
+      users.items(), counts or ()) if len(y) != count]
+  if wrong:
+    user, size, count = wrong[0]
+    warnings.warn(
+        f"{path}: num_samples is wrong for {len(wrong)} of {len(users)} users,"
+        f" user {user!r} has {size} examples, not {count}; what is there is"
+        " read", stacklevel=2)
 
 
 def _read_user(path: pathlib.Path, user: str, entry: Any):
@@ -149,10 +207,11 @@ def _read_user(path: pathlib.Path, user: str, entry: Any):
     raise DataError(f"{where} has no x and y in user_data")
   if not isinstance(entry["x"], list) or not isinstance(entry["y"], list):
     raise DataError(f"{where}: x and y must be lists, one entry per example")
-  if not entry["x"] or not entry["y"]:
-    raise DataError(f"{where} has no data; leave such users out")
   if len(entry["x"]) != len(entry["y"]):
     raise DataError(f"{where} has {len(entry['x'])} x but {len(entry['y'])} y")
+  if not entry["x"]:
+    return np.zeros(0, np.float32), np.zeros(0, np.int32)
+  _refuse_texts(where, entry["x"], entry["y"])
   texts = [*entry["x"], *entry["y"]]
   if all(isinstance(text, str) for text in texts):
     return _characters(where, entry["x"], entry["y"])
@@ -173,6 +232,23 @@ def _read_user(path: pathlib.Path, user: str, entry: Any):
     raise DataError(f"{where}: y must be one whole number in "
                     f"[0, {MAX_CLASSES:,}) per example")
   return x, y.astype(np.int32)
+
+
+def _refuse_texts(where: str, x: list[Any], y: list[Any]) -> None:
+  """Refuses what LEAF keeps of CelebA and of Sent140, and says what to do."""
+  first = x[0]
+  if isinstance(first, str) and _IMAGE_FILE.fullmatch(first):
+    raise DataError(
+        f"{where}: x and y must be numbers, x are names of image files"
+        f" ({first!r}), as in LEAF's CelebA; read the images into an .npz with"
+        " client_train (`dataset`=npz)")
+  row = isinstance(first, list) and any(isinstance(v, str) for v in first)
+  if row or isinstance(first, str) and not all(isinstance(v, str) for v in y):
+    said = str(first[-1] if row else first)[:30]
+    raise DataError(
+        f"{where}: x and y must be numbers, x are texts ({said!r}), as in"
+        " LEAF's Sent140; give ids of words in an .npz with client_train"
+        " (`dataset`=npz), or take the tweets of TFDS (`dataset`=sent140)")
 
 
 def _characters(where: str, x: list[str], y: list[str]):

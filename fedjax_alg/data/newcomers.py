@@ -1,9 +1,10 @@
-"""Newcomers: clients that join only after some rounds."""
+"""Newcomers: clients that join only after some rounds, or never."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
+from fedjax_alg.base import NEVER
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.partition import Partition
 
@@ -51,15 +52,16 @@ def with_newcomers(
 
   Returns:
     [C] int32, rounds run before each client joins; 0 for a client that
-    takes part from the start.
+    takes part from the start, ``NEVER`` for one without training rows.
 
   Raises:
     DataError: see ``check_newcomers``.
   """
-  check_newcomers(newcomers, partition.num_clients)
+  train = np.flatnonzero(partition.train_size > 0)
+  check_newcomers(newcomers, len(train))
   rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(2,)))
-  order = rng.permutation(partition.num_clients)
-  joins = np.zeros(partition.num_clients, np.int32)
+  order = train[rng.permutation(len(train))]
+  joins = np.where(partition.train_size > 0, 0, NEVER).astype(np.int32)
   first = 0
   for number, count in newcomers:
     joins[order[first:first + count]] = number

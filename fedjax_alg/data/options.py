@@ -198,9 +198,12 @@ class FeatureOptions:
 
   features: str = hyper(
       "none", "features that are computed from the examples, one of "
-      + ", ".join(FEATURES) + ": hog = histograms of oriented gradients as in "
-      "the diversified paper, section V-A; contrast = each example minus its "
-      "mean, divided by sqrt(its variance + 0.001)", choices=FEATURES)
+      + ", ".join(FEATURES) + ": images = flat pixels of square images as H x "
+      "H, for models of convolutions; hog = histograms of oriented gradients "
+      "as in the diversified paper, section V-A; contrast = each example minus "
+      "its mean, divided by sqrt(its variance + 0.001); standardize = each "
+      "input minus its mean, divided by its deviation + 0.001, both of the "
+      "training rows of the clients that take part", choices=FEATURES)
   hog_block: int = hyper(
       7, "side of a block, in pixels (`features`=hog)", minimum=1, when=_HOG)
   hog_stride: int = hyper(

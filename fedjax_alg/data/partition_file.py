@@ -108,6 +108,10 @@ def read_partition(path: str | os.PathLike, examples: Examples) -> Partition:
   if len(arrays["train_size"]) != len(arrays["test_size"]):
     raise DataError(f"{where}: {len(arrays['train_size'])} clients with "
                     f"training rows, {len(arrays['test_size'])} with test rows")
+  empty = (arrays["train_size"] == 0) & (arrays["test_size"] == 0)
+  if empty.any() or not len(train):
+    raise DataError(f"{where}: client {empty.argmax()} has no row" if len(train)
+                    else f"{where}: no client has a training row")
   both = np.intersect1d(train, test) if pooled else train[:0]
   if len(both):
     raise DataError(f"{where}: row {both[0]} is for training and for testing")
@@ -127,16 +131,15 @@ def _check(
     if array.ndim != 1 or len(array) and array.dtype.kind not in "iu":
       raise DataError(f"{where}: {name} is {array.dtype} of shape "
                       f"{array.shape}, a list of whole numbers is needed")
-  fewest = 1 if split == "train" else 0
-  if not len(size) or size.min() < fewest or size.sum() != len(order):
+  if not len(size) or size.min() < 0 or size.sum() != len(order):
     raise DataError(
-        f"{where}: {split}_size must be at least {fewest} for each client and "
+        f"{where}: {split}_size must be at least 0 for each client and "
         f"add up to the {len(order)} rows of {split}_order")
   if len(order) and not 0 <= order.min() <= order.max() < count:
     raise DataError(
         f"{where}: {split}_order lies in [{order.min()}, {order.max()}], the "
         f"data have {count} rows")
-  times = np.bincount(order, minlength=1)
+  times = np.bincount(order.astype(np.int64), minlength=1)
   if times.max() > 1:
     raise DataError(f"{where}: {split}_order has row {times.argmax()} "
                     f"{times.max()} times")

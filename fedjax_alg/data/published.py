@@ -98,13 +98,14 @@ def natural(
   If the test rows name no clients, the local test split of every client with
   n >= 2 training rows consists of max(1, int(fraction n)) random ones of them,
   which are then not used for training. The official test rows belong to no
-  client in this case, and the partition is pooled. Test rows of a client
-  without training rows are left out.
+  client in this case, and the partition is pooled. Clients that have test rows
+  alone are clients, too, whatever the two numbers below.
 
   Args:
     examples: the data set, with ``client_train``.
-    num_clients: number of clients, chosen at random; None takes all.
-    min_client_size: clients with fewer training rows are left out.
+    num_clients: number of clients with training rows, chosen at random; None
+      takes all.
+    min_client_size: clients with training rows, but fewer, are left out.
     local_test_fraction: the fraction above.
     rng: source of the random numbers.
 
@@ -118,8 +119,8 @@ def natural(
     raise DataError(
         f"`partition`=natural: the data set {examples.name} names no clients;"
         " give client_ids (client_train in an npz) or use another partition")
-  ids, count = np.unique(examples.client_train, return_counts=True)
-  ids = ids[count >= min_client_size]
+  every, count = np.unique(examples.client_train, return_counts=True)
+  ids = every[count >= min_client_size]
   wanted = len(ids) if num_clients is None else num_clients
   if not 1 <= wanted <= len(ids):
     raise DataError(
@@ -127,6 +128,9 @@ def natural(
         f" least `min_client_size`={min_client_size} examples")
   if wanted < len(ids):
     ids = np.sort(rng.choice(ids, wanted, replace=False))
+  if examples.client_test is not None:
+    ids = np.union1d(ids, np.setdiff1d(examples.client_test, every))
+    wanted = len(ids)
 
   def owner_of(client):
     place = np.minimum(np.searchsorted(ids, client), wanted - 1)

@@ -1,6 +1,7 @@
 """Plays as texts: next-character prediction, every role a client."""
 
 from collections.abc import Iterator
+import io
 import os
 import pathlib
 import re
@@ -8,6 +9,7 @@ import warnings
 
 import numpy as np
 
+from fedjax_alg import files
 from fedjax_alg.data import characters
 from fedjax_alg.data.arrays import checked
 from fedjax_alg.data.errors import DataError
@@ -104,12 +106,12 @@ def load_shakespeare(
     DataError: a file cannot be read, or there is no role with a window.
   """
   path = expanded(path, "data_path")
-  files = sorted(path.glob("*.txt")) if path.is_dir() else [path]
-  if not files:
+  plays = play_files(path)
+  if not plays:
     raise DataError(f"`data_path`={path}: no *.txt in it, one text for each "
                     "play is needed")
   names, texts, without = [], [], []
-  for file in files:
+  for file in plays:
     role_texts = roles(_read(file))
     names += [f"{file.stem}: {speaker}" for speaker in role_texts]
     texts += [characters.encode(speech) for speech in role_texts.values()]
@@ -119,7 +121,7 @@ def load_shakespeare(
   if not long:
     raise DataError(
         f"`data_path`={path}: no role with more than `sequence_length`={length}"
-        f" characters in {len(files)} text(s); a speaker must stand alone on "
+        f" characters in {len(plays)} text(s); a speaker must stand alone on "
         "the first line of a speech, ending in a full stop")
   if without:
     warnings.warn(f"no roles found in {', '.join(without)}", stacklevel=2)
@@ -127,6 +129,12 @@ def load_shakespeare(
   if task == "tokens":
     return _sequences(names, texts, length)
   return _windows(names, texts, length, stride)
+
+
+def play_files(path: str | os.PathLike) -> list[pathlib.Path]:
+  """The texts that ``load_shakespeare`` reads."""
+  place = expanded(path, "data_path")
+  return sorted(place.glob("*.txt")) if place.is_dir() else [place]
 
 
 def _sequences(
@@ -180,6 +188,9 @@ def _windows(
 
 def _read(path: pathlib.Path) -> str:
   try:
-    return path.read_text("utf-8-sig", "replace").replace("\u2019", "'")
+    with io.TextIOWrapper(
+        files.opened(path), "utf-8-sig", "replace") as file:
+      text = file.read()
   except OSError as error:
     raise DataError(f"`data_path`={path}: {error.strerror}") from error
+  return text.replace("\u2019", "'")

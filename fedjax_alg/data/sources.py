@@ -122,7 +122,7 @@ def load_npz(path: str | os.PathLike, task: str | None = None) -> Examples:
          if which.startswith("client_")}
   if ids and all(array.dtype.kind == "U" for array in ids.values()) and (
       "client_train" in ids):
-    numbers, names = numbered(ids, lambda which: what(which) + ":")
+    numbers, names = numbered(ids)
     arrays |= numbers
   return checked(
       arrays, what, path.stem, client_names=names, task=tasks.named(task))

@@ -142,6 +142,27 @@ def read_arrays(
       _fingerprint(directory), lambda: decode(directory))
 
 
+def prepared_version(
+    name: str, data_dir: str | os.PathLike | None = None) -> str:
+  """Computes the key of a cache of what was read from a prepared data set.
+
+  A version of TFDS is written once. Its description and the names and sizes
+  of its files are therefore the key; hashing all records would take longer
+  than reading the decoded arrays.
+
+  Args:
+    name: see ``read_arrays``.
+    data_dir: see ``load_tfds``.
+
+  Returns:
+    A sha256; empty if this machine has no readable copy.
+  """
+  try:
+    return _fingerprint(_prepared(name, tfds_dir(data_dir)))
+  except (DataError, OSError):
+    return ""
+
+
 def records(
     directory: pathlib.Path, split: str, **options: Any
 ) -> Iterator[dict[str, Any]]:

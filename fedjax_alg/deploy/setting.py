@@ -87,6 +87,8 @@ def check(prepared: Prepared) -> None:
       (prepared.model.roles is not None,
        f"`model_state`={options.model_state}", _SIMULATED),
       (len(prepared.seeds) > 1, "`seeds`", "give one seed"),
+      (federation.num_training_clients < federation.num_clients,
+       "`partition`=natural", "some clients have no training examples"),
       (federation.task is not None, "`task`",
        "must be one class for each example")]
   for name, (usual, why) in _USUAL.items():

@@ -33,7 +33,7 @@ import jax.numpy as jnp
 
 from fedjax_alg import tasks, trees
 from fedjax_alg.base import Algorithm, Array, Key, MapClients
-from fedjax_alg.base import Model, Params, Shard, State
+from fedjax_alg.base import Model, NEVER, Params, Shard, State
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
 from fedjax_alg.data.federation import EvaluationData
@@ -374,8 +374,8 @@ def _counted(
     if joins is None:
       raise OptionError("`evaluate`=newcomers: every client is there from "
                         "the start")
-    return joins > 0
-  return None if joins is None else joins == 0
+    return (joins > 0) & (joins < NEVER)
+  return None if joins is None else (joins == 0) | (joins == NEVER)
 
 
 def _preferred_counts(

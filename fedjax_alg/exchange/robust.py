@@ -6,8 +6,10 @@ weights are 0, the result is 0. ``aggregation`` makes aggregators of them, which
 ``docs/hostile.md`` compares.
 
 In the rules by rank (median, trimmed mean, Krum) participants count alike, in
-the others by their weights. A vector with an entry that is not finite is the
-last of all in rank, infinitely far from the others, and has no weight.
+the others by their weights. A vector with an entry that is not finite has no
+weight, is infinitely far from the others, and its NaN have the last rank. A
+rule by rank bears as many of them as of other hostile vectors, then its result
+is not finite either.
 """
 
 import jax

@@ -130,13 +130,21 @@ def parse_layers(words: Iterable[str]) -> tuple[StackLayer, ...]:
   return tuple(layers)
 
 
+def of_pixels(shape: Sequence[int]) -> str:
+  """What a message says more where examples may be flat pixels of images."""
+  side = math.isqrt(math.prod(shape))
+  if len(shape) != 1 or side ** 2 != shape[0] or side < 2:
+    return ""
+  return f"; `features`=images makes {side}x{side} of flat pixels"
+
+
 def _reads(layer: StackLayer, shape: tuple[int, ...]) -> tuple[int, ...]:
   """The shape (H, W, c) or (d,) to which a layer reshapes its input."""
   if isinstance(layer, (Dense, Flatten)):
     return (math.prod(shape),)
   if len(shape) not in (2, 3):
     raise OptionError(f"`layers`={layer}: needs images, what it reads is of "
-                     f"shape {shape}")
+                     f"shape {shape}{of_pixels(shape)}")
   return shape if len(shape) == 3 else (*shape, 1)
 
 

@@ -318,7 +318,8 @@ def make_model(
     size = "x".join(map(str, input_shape)) or "scalar"
     raise OptionError(
         f"`model`={name}: needs images of at least {least}x{least} pixels, the "
-        f"examples are {size} ({math.prod(input_shape)} numbers)")
+        f"examples are {size} ({math.prod(input_shape)} numbers)"
+        f"{layers_lib.of_pixels(input_shape)}")
   if name in OF_TOKENS and (len(input_shape) != 1 or num_classes < 2 and (
       task is None or task.has_classes)):
     raise OptionError(

@@ -19,10 +19,10 @@ _ALWAYS = ("config.json", "flags.txt", "partition.json", "partition.npz",
            "partition.png", "curves.png", "curves.pdf", "final.msgpack")
 #: Every file that a run writes beside those in the two folders below.
 FILES = ("summary.json", *TABLES, *_ALWAYS, "clients.csv", "assignment.csv",
-         "clients.npz")
+         "clients.npz", "scaler.npz")
 #: Files whose hashes are in summary.json.
 _HASHED = (*TABLES, "clients.csv", "assignment.csv", "clients.npz",
-           "final.msgpack", "partition.json", "partition.npz")
+           "final.msgpack", "partition.json", "partition.npz", "scaler.npz")
 CHECKPOINTS, EVENTS = "checkpoint", "tensorboard"
 
 _PARTIAL = ".partial"

@@ -169,21 +169,25 @@ def _found(place: str | os.PathLike) -> tuple[Arrays, str, str]:
   if not path.exists():
     raise OptionError(f"{said}: no such file or folder")
   path = pathlib.Path(os.path.realpath(path))
-  arrays, digest = _read(path, _stamp(path), said)
+  arrays, digest = _read(path, files.contents(_inside(path)), said)
   return arrays, digest, str(path)
 
 
-def _stamp(path: pathlib.Path) -> tuple[Any, ...]:
-  """What changes when a file does."""
-  inside = [path] if path.is_file() else sorted(path.rglob("*"))
-  states = [(str(one), one.stat()) for one in inside if one.is_file()]
-  return tuple((name, s.st_size, s.st_mtime_ns) for name, s in states)
+def _inside(path: pathlib.Path) -> list[pathlib.Path]:
+  """The files that ``_read`` reads of a place."""
+  if not path.is_dir():
+    return [path]
+  if (path / FINAL).is_file():
+    return [path / FINAL, path / "summary.json"]
+  return sorted(one for one in path.rglob("*") if one.is_file()) if (
+      path / _ORBAX).is_file() else []
 
 
 @functools.lru_cache(maxsize=1)
 def _read(
-    path: pathlib.Path, stamp: tuple[Any, ...], said: str
+    path: pathlib.Path, inside: str, said: str
 ) -> tuple[Arrays, str]:
+  del inside  # the key alone: what the files hold
   try:
     if (path / FINAL).is_file():
       tree = _of_run(path, said)

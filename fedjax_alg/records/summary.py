@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 import fedjax_alg
+from fedjax_alg.base import NEVER
 from fedjax_alg.data import partition_file
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.records import scores
@@ -297,7 +298,7 @@ def partition_facts(federation: Federation) -> dict[str, Any]:
     federation: the clients.
 
   Returns:
-    The partition with its options, its hash, the numbers of rows of each
+    The partition with its options, the hashes, the numbers of rows of each
     client and the label histogram; of very many clients without the lists of
     all clients. The rows are in partition.npz.
   """
@@ -309,20 +310,25 @@ def partition_facts(federation: Federation) -> dict[str, Any]:
              "validation_size": held_out.train_size.tolist()}
   joins = federation.data.train.joins
   if joins is not None:
-    extra["joins"] = np.asarray(joins).tolist()
+    extra["joins"] = [None if after == NEVER else after
+                      for after in np.asarray(joins).tolist()]
   if partition.num_clients <= MOST_IN_TEXT:
     extra |= {"train_size": partition.train_size.tolist(),
               "test_size": partition.test_size.tolist(),
               "label_histogram": histogram.tolist()}
   return {
       "name": partition.name, "flags": partition.flags,
-      "hash": federation.hashes["partition"], "pooled": partition.pooled,
+      "hash": federation.hashes["partition"],
+      "data_hash": federation.hashes["data"], "pooled": partition.pooled,
       "clients": partition.num_clients, **extra,
       "label_histogram_hash": hashlib.sha256(histogram.tobytes()).hexdigest()}
 
 
 def write_partition(folder: pathlib.Path, federation: Federation) -> None:
   """Writes partition.json, for people, and partition.npz, to be used again.
+
+  With ``features=standardize`` also scaler.npz: ``mean`` and ``factor`` of each
+  input, float64.
 
   Args:
     folder: folder of the run.
@@ -333,6 +339,13 @@ def write_partition(folder: pathlib.Path, federation: Federation) -> None:
              json.dumps(partition_facts(federation)) + "\n")
   partition_file.write_partition(
       folder / "partition.npz", federation.partition, federation.labels)
+  if federation.scaler is None:
+    (folder / "scaler.npz").unlink(missing_ok=True)
+    return
+  with files.replacing(folder / "scaler.npz") as partial:
+    with open(partial, "wb") as file:
+      np.savez(file, mean=federation.scaler.mean,
+               factor=federation.scaler.factor)
 
 
 def peak_memory_mb() -> float:

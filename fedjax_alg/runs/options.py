@@ -464,11 +464,14 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
           "a function (data, cohort_size, key, round) -> ids [cohort_size]")
     return samplers.checked(found, f"`sampling`={self.sampling}")
 
-  def clients_availability(self, num_clients: int) -> np.ndarray | None:
+  def clients_availability(
+      self, num_clients: int, training: int | None = None
+  ) -> np.ndarray | None:
     """Draws or reads the clients' probabilities to be available.
 
     Args:
       num_clients: C.
+      training: the number of clients with training rows; None: all.
 
     Returns:
       [C] float32; None unless the clients are drawn by availability or poisson.
@@ -477,7 +480,8 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
       OptionError: the file does not fit the clients.
     """
     if self.sampling == "poisson":
-      return np.full(num_clients, self.rate(num_clients), np.float32)
+      rate = self.rate(training or num_clients)
+      return np.full(num_clients, rate, np.float32)
     if self.sampling != "availability":
       return None
     if self.availability_file is None:

@@ -7,7 +7,6 @@ plan by the same checks (``make``).
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
-import functools
 import operator
 import os
 import re
@@ -45,10 +44,9 @@ _SAID = re.compile(r"`(eval_protocols|init_from)`")
 MOST_SEEDS = 10_000
 
 
-@functools.lru_cache(maxsize=1)
 def federation_of(options: DataOptions) -> Federation:
   """The federation of a run; it is kept in case the next run needs it too."""
-  return federation_lib.from_options(options)
+  return federation_lib.kept_from_options(options)
 
 
 @contextlib.contextmanager
@@ -176,7 +174,8 @@ def make(
       named_model=named, task=task)
   if federation is not None:
     options_lib.cohort_size(
-        run, data, method.entry, method.hparams, federation.num_clients)
+        run, data, method.entry, method.hparams,
+        federation.num_training_clients)
   if sampler is not None:
     sampler = _own_sampler(sampler, method, run)
   return Plan(method, data, run, run.seeds if seeds is None else seeds, model,

@@ -89,7 +89,7 @@ class Prepared:
     if self.method.entry.rounds is not None and self.model.layers:
       layers = self.method.entry.rounds(hparams, len(self.model.layers))
     return accounting.mechanism(
-        hparams, self.options, self.spec.num_clients, layers)
+        hparams, self.options, self.federation.num_training_clients, layers)
 
 
 def memory_bytes() -> int:
@@ -238,7 +238,8 @@ def _check_adapts(
   if method.entry.adapts and len(empty) and protocol:
     raise OptionError(
         f"`eval_protocols`={protocol}: {method.name} adapts the model on each "
-        f"client's training data, and client {empty[0]} has none")
+        f"client's training data, and client {empty[0]} has none (global "
+        "measures the model itself)")
 
 
 def cautions(prepared: Prepared, said: set[str]) -> list[str]:
@@ -259,6 +260,7 @@ def cautions(prepared: Prepared, said: set[str]) -> list[str]:
   if privacy is not None:
     texts.append(privacy.caution)
   texts.append(_lacking_classes(prepared))
+  texts.append(_groups_of_nothing(prepared))
   texts += _without_effect(prepared)
   new = [text for text in dict.fromkeys(texts) if text and text not in said]
   said.update(new)
@@ -274,6 +276,18 @@ def _without_statistics(prepared: Prepared) -> str:
     return ""
   return (f"`model_state`={chosen}: not read, the model has no running "
           "statistics")
+
+
+def _groups_of_nothing(prepared: Prepared) -> str:
+  """Warns of clients that have no data by which a group could be chosen."""
+  empty = prepared.spec.num_clients - (
+      prepared.federation.num_training_clients)
+  if not empty or prepared.algorithm.membership is None or not (
+      {"local", "copy"} & set(prepared.protocols)):
+    return ""
+  return (f"`algorithm`={prepared.method.name}: chooses a client's group by "
+          f"training examples; {empty} clients have none and are evaluated "
+          "with the group that an empty client gets")
 
 
 def _lacking_classes(prepared: Prepared) -> str:
@@ -564,8 +578,9 @@ def prepare(
   seeds = tuple(options.seeds if seeds is None else seeds)
   mesh = sharding.clients_mesh() if mesh is None else mesh
   platform, num_clients = sharding.platform(mesh), federation.num_clients
+  training = federation.num_training_clients
   size = cohort_size(
-      options, federation.options, method.entry, method.hparams, num_clients)
+      options, federation.options, method.entry, method.hparams, training)
   rows = len(settings) * len(seeds)
   mode, map_seeds = _maps(method, options, platform, rows)
   map_clients = clients.ClientMap(
@@ -584,7 +599,7 @@ def prepare(
                                 options.late(method.entry))
   placed = PlacedData(
       federation, mesh, options.devices(num_clients),
-      options.clients_availability(num_clients),
+      options.clients_availability(num_clients, training),
       built.roles and built.roles.if_frozen, start.moving(built, given))
   _check_own(method, algorithm, built, spec, participation, placed)
   protocols = _protocols(
@@ -693,6 +708,8 @@ def _summary(
       "cohort_size": spec.cohort_size,
       "newcomers": sum(
           count for _, count in federation.options.newcomers_at or ()),
+      **({} if federation.num_training_clients == spec.num_clients else {
+          "training_clients": federation.num_training_clients}),
       "train_examples": spec.num_examples,
       "validation_examples": 0 if data.validation is None else int(
           data.validation.size.sum()),

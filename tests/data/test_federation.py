@@ -1,14 +1,21 @@
 """Who holds what once a data set is dealt to clients."""
 
+import json
+import os
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedjax_alg.base import NEVER
 from fedjax_alg.data import (
     DataError, Examples, features, federation, layout, load_digits,
-    make_partition)
+    make_partition, partition_file)
+from fedjax_alg.data.arrays import from_arrays
 from fedjax_alg.data.hold_out import hold_out
+from fedjax_alg.data.options import DataOptions
+from fedjax_alg.runs.plan import federation_of
 from tests.data import reading
 from tests.data.reading import rows_of
 
@@ -89,6 +96,56 @@ def test_hash_is_of_the_data_not_of_the_split():
   assert scaled.example_shape == (8, 8, 1)
 
 
+@pytest.mark.parametrize("kind, out", [
+    ("iid", 0), ("iid", 3), ("natural", 0), ("natural", 2), ("powerlaw", 0),
+    ("powerlaw", 2)])
+def test_the_scale_is_that_of_training_rows_of_clients_that_take_part(
+    kind, out):
+  """Neither local test rows nor validation clients change what others hold."""
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=(240, 3)).astype(np.float32) * [1, 50, 0]
+  y, who = np.arange(240) % 3, np.arange(180) % 6
+  more = {} if kind == "natural" else {"num_clients": 6}
+
+  def made(x, **options):
+    given = {"validation_clients": out, "partition": kind} | more | options
+    return federation.federate(from_arrays(
+        x[:180], y[:180], who if kind == "natural" else None, x_test=x[180:],
+        y_test=y[180:]), **given)
+
+  plain, fed = made(x), made(x, features="standardize")
+  used = plain.partition.train_order
+  assert fed.partition.train_order.tolist() == used.tolist()
+  mean, std = x[used].mean(0), x[used].std(0)
+  np.testing.assert_allclose(fed.scaler.mean, mean, rtol=1e-5, atol=1e-6)
+  np.testing.assert_allclose(
+      fed.scaler.factor, [1 / (std[0] + .001), 1 / (std[1] + .001), 0],
+      rtol=1e-4)
+  trained = np.asarray(fed.data.train.x)[:len(used)]
+  np.testing.assert_allclose(
+      trained, (x[used] - mean) / (std + .001), rtol=1e-3, atol=1e-4)
+  tested = fed.partition.test_order
+  np.testing.assert_array_equal(
+      np.asarray(fed.data.test.x)[:len(tested)],
+      fed.scaler.apply(np.asarray(plain.data.test.x)[:len(tested)]))
+  other = x.copy()
+  other[np.setdiff1d(np.arange(240), used)] *= 9
+  again = np.asarray(made(other, features="standardize").data.train.x)
+  np.testing.assert_array_equal(again[:len(used)], trained)
+
+
+def test_the_scale_of_all_training_rows_has_the_bits_of_earlier_versions():
+  digits = load_digits()
+  for seed in (0, 1):
+    fed = federation.federate(
+        "digits", features="standardize", num_clients=9, seed=seed)
+    want, test = features.standardize(digits.x_train, digits.x_test)
+    order = fed.partition.train_order
+    np.testing.assert_array_equal(fed.data.train.x[:len(order)], want[order])
+    np.testing.assert_array_equal(
+        fed.data.test.x[:len(test)], test[fed.partition.test_order])
+
+
 KINDS = ["iid", "classes", "shards", "dirichlet", "powerlaw", "natural",
          "named"]
 
@@ -97,7 +154,7 @@ KINDS = ["iid", "classes", "shards", "dirichlet", "powerlaw", "natural",
 def test_dealing_gives_the_server_the_rows_of_clients_held_out(kind):
   """And nothing is tested that one of these owned."""
   # ``named``: natural, and the test rows name their clients too.
-  named = np.arange(60) % 7 if kind == "named" else None
+  named = np.arange(60) % 6 if kind == "named" else None
   examples = numbered(180, 60, clients=np.arange(180) % 6)._replace(
       client_test=named)
   before = make_partition(
@@ -135,12 +192,32 @@ def test_dealing_gives_the_server_the_rows_of_clients_held_out(kind):
   if kind == "powerlaw":  # trains on official test rows
     assert tested == tests(fed, range(4)) and whole_is_local(fed)
     return
-  assert not whole_is_local(fed)
-  if kind == "named":  # those of a client that never trained stay, as before
-    assert tested == official - theirs
+  if kind == "named":  # test rows that name their client are that client's
+    assert tested == tests(fed, range(4)) and whole_is_local(fed)
   else:
-    assert tested == official
+    assert tested == official and not whole_is_local(fed)
     assert whole_is_local(everyone) == (kind != "natural")
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"num_clients": 4}, {"min_client_size": 16}, {"validation_clients": 3},
+    {"num_clients": 6, "validation_clients": 2}])
+@pytest.mark.parametrize("named", [True, False])
+def test_the_whole_test_set_has_the_rows_of_the_federation_s_clients(
+    options, named):
+  """Where test rows name their client; else it is the official test set."""
+  who = np.repeat(np.arange(12), np.arange(10, 22))
+  of_test = np.arange(60) % 12
+  fed = federation.federate(from_arrays(
+      np.ones((len(who), 1)), np.arange(len(who)) % 2, who,
+      x_test=of_test[:, None].astype(float), y_test=np.arange(60) % 2,
+      test_client_ids=of_test if named else None),
+                            partition="natural", **options)
+  tested = set(whole_test(fed)[0][:, 0].astype(int).tolist())
+  assert tested == (
+      set(map(int, fed.client_names)) if named else set(range(12)))
+  size = int(np.asarray(fed.data.whole_test.size).sum())
+  assert size == (5 * fed.num_clients if named else 60)
 
 
 def test_dealing_without_tests_among_those_who_stay():
@@ -176,6 +253,177 @@ def test_validation_pieces_are_the_servers_rows():
   cohort = layout.everyone(train)
   assert int(cohort.validation.size) == total
   assert cohort.validation.x.codes is train.x.codes  # no copy
+
+
+#: Clients 0 to 4 train; 5, 6 and 7 have test rows alone.
+TRAIN_IDS, TEST_IDS = np.repeat(np.arange(5), 12), np.arange(32) % 8
+TESTERS = r"3 of \d clients \((f|5), (g|6), (h|7)\) have test examples only"
+
+
+def _test_clients(names=False, **options):
+  """A federation of these clients, test row i has the feature i."""
+  ids = TRAIN_IDS, TEST_IDS
+  if names:
+    ids = tuple(np.array(list("abcdefgh"))[each] for each in ids)
+  with pytest.warns(UserWarning, match=TESTERS):
+    return federation.federate(from_arrays(
+        np.ones((60, 1)), np.arange(60) % 2, ids[0],
+        x_test=np.arange(32.)[:, None], y_test=np.arange(32) % 2,
+        test_client_ids=ids[1]), partition="natural", **options)
+
+
+@pytest.mark.parametrize("names", [False, True])
+@pytest.mark.parametrize("options", [
+    {}, {"num_clients": 3}, {"validation_clients": 2}, {"min_client_size": 12},
+    {"newcomers_at": ((2, 2),)}])
+def test_clients_with_test_rows_alone_are_evaluated_and_never_join(
+    names, options):
+  fed = _test_clients(names, **options)
+  trains = np.asarray(fed.data.train.size) > 0
+  left = options.get("num_clients", 5) - options.get("validation_clients", 0)
+  assert fed.num_training_clients == trains.sum() == left
+  assert fed.client_names[~trains].tolist() == list("fgh" if names else "567")
+  joins = fed.data.train.joins
+  assert (joins[~trains] == NEVER).all()
+  assert sorted(set(joins[trains].tolist())) == (
+      [0, 2] if "newcomers_at" in options else [0])
+  for client in np.flatnonzero(~trains):
+    name = fed.client_names[client]
+    number = "abcdefgh".index(name) if names else int(name)
+    assert sorted(fed.client_test(client)[0][:, 0].tolist()) == (
+        np.flatnonzero(TEST_IDS == number).tolist())
+  if fed.partition.held_out is not None:
+    assert fed.partition.held_out.train_size.all()
+  assert int(np.asarray(fed.data.whole_test.size).sum()) == 4 * (left + 3)
+
+
+def test_what_has_no_clients_without_training_rows():
+  examples = from_arrays(
+      np.ones((60, 1)), np.arange(60) % 2, TRAIN_IDS, x_test=np.ones((32, 1)),
+      y_test=np.arange(32) % 2, test_client_ids=TEST_IDS)
+  for options, says in (
+      ({"shift": "swap_all"}, "shift=swap_all: clients would exchange data"),
+      ({"validation_clients": 5}, "leaves none of the 5 clients to train")):
+    reading.refuses(lambda options=options: federation.federate(
+        examples, partition="natural", **options), says)
+
+
+def test_files_with_clients_without_training_rows(tmp_path):
+  """npz, LEAF's split by user, and a partition file say the same."""
+  x, y = np.ones((60, 1), np.float32), np.arange(60) % 2
+  x_test, y_test = np.arange(32, dtype=np.float32)[:, None], np.arange(32) % 2
+  np.savez(tmp_path / "a.npz", x_train=x, y_train=y, client_train=TRAIN_IDS,
+           x_test=x_test, y_test=y_test, client_test=TEST_IDS)
+  for split, ids, rows, labels in (
+      ("train", TRAIN_IDS, x, y), ("test", TEST_IDS, x_test, y_test)):
+    users = {str(i): {"x": rows[ids == i].tolist(),
+                      "y": labels[ids == i].tolist()} for i in set(ids)}
+    (tmp_path / split).mkdir()
+    (tmp_path / split / "a.json").write_text(json.dumps(
+        {"users": list(users), "user_data": users}))
+  want = _test_clients()
+  partition_file.write_partition(
+      tmp_path / "p.npz", want.partition, want.labels)
+  for options in (
+      {"dataset": "npz", "data_path": str(tmp_path / "a.npz")},
+      {"dataset": "leaf", "data_path": str(tmp_path)},
+      {"dataset": "npz", "data_path": str(tmp_path / "a.npz"),
+       "partition_file": str(tmp_path / "p.npz")}):
+    with pytest.warns(UserWarning, match=TESTERS):
+      fed = federation.from_options(DataOptions(**options).filled())
+    assert fed.client_names.tolist() == want.client_names.tolist()
+    np.testing.assert_array_equal(fed.data.train.joins, want.data.train.joins)
+    np.testing.assert_array_equal(fed.data.train.size, want.data.train.size)
+    for client in range(8):
+      assert sorted(fed.client_test(client)[0][:, 0].tolist()) == sorted(
+          want.client_test(client)[0][:, 0].tolist())
+
+
+def _write_npz(path, k):
+  rows = np.arange(40)
+  np.savez(path, x_train=np.ones((40, 2), np.float32), y_train=rows % k,
+           x_test=np.ones((40, 2), np.float32), y_test=rows % k)
+
+
+def _write_leaf(path, k):
+  rows = {"x": [[1.0, 2.0]] * 20, "y": [i % k for i in range(20)]}
+  path.parent.mkdir(exist_ok=True)
+  path.write_text(json.dumps({"users": ["a"], "user_data": {"a": rows}}))
+
+
+def _write_idx(path, k):
+  labels = bytes([0, 0, 8, 1, 0, 0, 0, 9, *(i % k for i in range(9))])
+  images = bytes([0, 0, 8, 3, 0, 0, 0, 9, 0, 0, 0, 1, 0, 0, 0, 1, *range(9)])
+  for split in ("train", "t10k"):
+    path.with_name(f"{split}-labels-idx1-ubyte").write_bytes(labels)
+    path.with_name(f"{split}-images-idx3-ubyte").write_bytes(images)
+
+
+def _write_letters(path, k):
+  x = np.zeros((300, 28, 28), np.uint8)
+  x[:, 0, 0] = k
+  np.savez(path, x=x, y=np.arange(300) % 10)
+
+
+def _write_play(path, k):
+  path.write_text("\n\n".join(["HAM.\n" + "toe ben"[k:k + 2] * 300] * 3))
+
+
+def _write_task(path, k):
+  path.write_text("import dataclasses\nfrom fedjax_alg.tasks import NAMES\n"
+                  "OWN = dataclasses.replace("
+                  f"NAMES['regression'], name='own{k}', for_data=None)\n")
+
+
+def _write_partition(path, k):
+  rows = np.arange(40)
+  np.savez(path, train_order=np.roll(rows, k), train_size=[20, 20],
+           test_order=rows, test_size=[20, 20])
+
+
+def _facts(fed):
+  task = fed.task.name if fed.task else None
+  return fed.num_classes, fed.hashes, fed.labels, task
+
+
+@pytest.mark.parametrize("write, file, options", [
+    (_write_npz, "a.npz", {"dataset": "npz", "num_clients": 2}),
+    (_write_leaf, "a.json", {"dataset": "leaf"}),
+    (_write_leaf, "train/a.json", {"dataset": "leaf"}),
+    (_write_idx, "t10k-labels-idx1-ubyte", {
+        "dataset": "idx", "num_clients": 1, "min_client_size": 1}),
+    (_write_letters, "a.npz", {"dataset": "femnist", "num_clients": 5}),
+    (_write_play, "a.txt", {"dataset": "shakespeare"}),
+    (_write_task, "own.py", {"dataset": "digits", "num_clients": 2}),
+    (_write_partition, "p.npz", {"dataset": "npz"})])
+def test_a_file_that_was_written_again_is_read_again(
+    tmp_path, write, file, options):
+  """Also where size and time of writing are the same, in every cache."""
+  path = tmp_path / file
+  if write is _write_task:
+    options = options | {"task": f"{path}:OWN"}
+  elif write is _write_partition:
+    _write_npz(tmp_path / "a.npz", 2)
+    options = options | {"data_path": str(tmp_path / "a.npz"),
+                         "partition_file": str(path)}
+  else:
+    folder = options["dataset"] == "idx" or "/" in file
+    options = options | {"data_path": str(tmp_path if folder else path)}
+  if "/" in file:
+    _write_leaf(tmp_path / "test" / "a.json", 2)
+  found = []
+  for k in (2, 5):
+    write(path, k)
+    for inside in sorted(path.parent.iterdir()):
+      os.utime(inside, (1, 1))
+    size = path.stat().st_size
+    filled = DataOptions(**options).filled()
+    first = federation_of(filled)
+    assert federation_of(filled) is first, "kept while the files are the same"
+    found += [(size, _facts(first)), (size, _facts(
+        federation.from_options(filled)))]
+  assert found[0] == found[1] and found[2] == found[3]
+  assert found[0][0] == found[2][0] and found[0][1] != found[2][1]
 
 
 def test_a_large_file_is_not_kept_in_memory(tmp_path, monkeypatch):

@@ -246,15 +246,16 @@ def test_powerlaw_of_other_sizes(classes, clients):
 def test_natural_keeps_the_given_clients():
   rng = np.random.default_rng(0)
   client_train = rng.choice([3, 7, 40], 100)
-  client_test = rng.choice([3, 7, 40, 99], 30)  # 99 has nothing to train on
+  client_test = rng.choice([3, 7, 9, 40, 99], 30)  # 9 and 99 never train
   examples = labelled(
       rng.integers(0, 4, 100), rng.integers(0, 4, 30), client_train,
       client_test)
   partition = make_partition("natural", examples, None, 0)
   check_layout(partition)
-  assert not partition.pooled and partition.flags["num_clients"] == 3
+  assert not partition.pooled and partition.flags["num_clients"] == 5
+  assert (partition.train_size > 0).tolist() == [True, True, False, True, False]
   for split, client in (("train", client_train), ("test", client_test)):
-    for index, name in enumerate((3, 7, 40)):
+    for index, name in enumerate((3, 7, 9, 40, 99)):
       assert sorted(rows(partition, split, index)) == (
           np.flatnonzero(client == name).tolist())
 

@@ -1,5 +1,7 @@
 """Plays: who says what, and the windows of characters."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -109,3 +111,9 @@ def test_sequences_are_the_text_of_the_windows(folder, length):
       np.testing.assert_array_equal(
           x[client == number].ravel()[:len(predicted)],
           np.concatenate([first, last])[:-1])
+
+
+def test_a_pipe_is_refused(tmp_path):
+  """To read it would wait for ever."""
+  os.mkfifo(tmp_path / "a.txt")
+  refuses(lambda: shakespeare.load_shakespeare(tmp_path), "no regular file")

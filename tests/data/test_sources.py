@@ -7,6 +7,7 @@ import pathlib
 import numpy as np
 import pytest
 
+import fedjax_alg as fa
 from fedjax_alg.data import characters, features, sources, tfds_source
 from fedjax_alg.data.leaf import load_leaf
 from tests import tfds_records
@@ -97,6 +98,7 @@ def test_leaf_file_holds_out_a_tenth(tmp_path):
   got = load_leaf(path)
   np.testing.assert_array_equal(got.client_train, [0] * 18 + [1])
   np.testing.assert_array_equal(got.client_test, [0, 0])
+  np.testing.assert_array_equal(load_leaf(path).y_test, got.y_test)
   np.testing.assert_array_equal(got.x_train[-1], [3, 4])
   assert got.y_train.dtype == np.int32 and got.y_train[-1] == 2
   assert got.x_train.dtype == np.float32 and got.num_classes == 3
@@ -112,9 +114,112 @@ def test_leaf_folder_joins_files(tmp_path):
   np.testing.assert_array_equal(got.client_train, [0] * 20 + [1])
   np.testing.assert_array_equal(got.client_test, [1])
   (tmp_path / "test" / "b.json").write_text(leaf({"cy": USERS["al"]}))
-  refuses(lambda: load_leaf(tmp_path), "test user 'cy'")
+  by_user = load_leaf(tmp_path)  # LEAF's split by user
+  assert by_user.client_names.tolist() == ["bo", "al", "cy"]
+  np.testing.assert_array_equal(by_user.client_test, [1, 2])
   (tmp_path / "test" / "b.json").write_text(leaf({"al": USERS["al"]}))
   refuses(lambda: load_leaf(tmp_path), "user 'al' appears twice")
+
+
+def test_leaf_file_tests_on_a_random_tenth(tmp_path):
+  """A user may be sorted by class: the tail would be one class alone."""
+  users = {f"u{i}": ([[i, j] for j in range(50)], [j // 10 for j in range(50)])
+           for i in range(20)}
+  path = tmp_path / "sorted.json"
+  path.write_text(leaf(users))
+  got = load_leaf(path)
+  assert np.bincount(got.client_test).tolist() == [5] * 20
+  assert np.bincount(got.y_test).min() > 5
+  rows = np.concatenate([got.x_train, got.x_test]).tolist()
+  assert sorted(rows) == sorted(x for xs, _ in users.values() for x in xs)
+
+
+@pytest.mark.parametrize("stride", [1, 3, 7])
+def test_leaf_windows_for_testing_begin_behind_the_training_text(
+    tmp_path, stride):
+  """Windows of one text share characters, so a random tenth would be known."""
+  number, length = np.random.default_rng(0).permutation(80 ** 2)[:600], 8
+  text = "".join(characters.ALPHABET[n % 80] + characters.ALPHABET[n // 80]
+                 for n in number)
+  starts = range(0, len(text) - length, stride)
+  path = tmp_path / "play.json"
+  path.write_text(leaf({"ham": ([text[i:i + length] for i in starts],
+                                [text[i + length] for i in starts])}))
+  got = load_leaf(path)
+  trains = int(.9 * len(starts))
+  last = (trains - 1) * stride + length  # the last character to be predicted
+  want = [i for i in starts if i > last]
+  assert len(got.x_train) == trains and len(want) > 5
+  np.testing.assert_array_equal(
+      got.x_test, [characters.encode(text[i:i + length]) for i in want])
+  np.testing.assert_array_equal(got.y_test, characters.classes(
+      characters.encode("".join(text[i + length] for i in want))))
+
+
+def test_leaf_texts_that_are_no_windows_are_split_at_random(tmp_path):
+  rng = np.random.default_rng(1)
+  texts = ["".join(rng.choice(list("abcdefgh"), 6)) for _ in range(40)]
+  path = tmp_path / "words.json"
+  path.write_text(leaf({"al": (texts, ["x"] * 40)}))
+  got = load_leaf(path)
+  assert len(got.x_test) == 4
+  assert got.x_test.tolist() != [characters.encode(t).tolist()
+                                 for t in texts[-4:]]
+
+
+def test_leaf_folder_of_leaf_s_own_shakespeare(tmp_path):
+  """Its split counts the test windows before it leaves 79 of them out."""
+  for split in ("train", "test"):
+    (tmp_path / split).mkdir()
+  (tmp_path / "train" / "a.json").write_text(leaf(TEXTS))
+  (tmp_path / "test" / "a.json").write_text(leaf(TEXTS, num_samples=[81, 1]))
+  with pytest.warns(UserWarning, match="^/.*a.json: num_samples is wrong for 1 "
+                    "of 2 users, user 'bo' has 2 examples, not 81; what is"):
+    got = load_leaf(tmp_path)
+  assert len(got.x_train) == len(got.x_test) == 3
+
+
+def test_leaf_users_without_rows_of_one_kind(tmp_path):
+  for split, users in (
+      ("train", USERS), ("test", {"bo": ([], []), "al": USERS["al"]})):
+    (tmp_path / split).mkdir()
+    (tmp_path / split / "a.json").write_text(leaf(users))
+  got = load_leaf(tmp_path)
+  np.testing.assert_array_equal(got.client_test, [1])
+  assert got.x_test.shape == (1, 2)
+  (tmp_path / "train" / "b.json").write_text(leaf({"cy": ([], [])}))
+  refuses(lambda: load_leaf(tmp_path), "user 'cy' has no data")
+
+
+def test_leaf_pixels_as_images(tmp_path):
+  """FEMNIST's json has 784 numbers an image."""
+  rng = np.random.default_rng(0)
+  x = rng.random((20, 49)).tolist()
+  path = tmp_path / "femnist.json"
+  path.write_text(leaf({"w": (x, [i % 3 for i in range(20)])}))
+  flat = fa.federate("leaf", data_path=str(path))
+  fed = fa.federate("leaf", data_path=str(path), features="images")
+  assert fed.example_shape == (7, 7, 1) and flat.example_shape == (49,)
+  np.testing.assert_array_equal(
+      np.asarray(fed.data.test.x).reshape(-1, 49), flat.data.test.x)
+  with pytest.raises(fa.OptionError, match="model=cnn: needs images of .*; "
+                     "features=images makes 7x7 of flat pixels$"):
+    fa.run("fedavg", flat, model="cnn", rounds=1, participation=1.0)
+  path.write_text(leaf({"w": ([[1.0, 2.0]] * 20, [0] * 20)}))
+  refuses(lambda: fa.federate("leaf", data_path=str(path), features="images"),
+          "features=images: needs images or their pixels", "shape (2,)")
+
+
+@pytest.mark.parametrize("which", ["y_train", "y_test"])
+def test_labels_that_are_strings_are_refused(tmp_path, which):
+  """Two arrays or files would number them apart."""
+  arrays = good_npz()
+  arrays[which] = np.array(arrays[which]).astype(str)
+  refuses(lambda: sources.load_npz(save(tmp_path / "a.npz", arrays)), which,
+          "integers are needed")
+  path = tmp_path / "a.json"
+  path.write_text(leaf({"bo": ([[1.0]], ["a"]), "al": ([[2.0]], ["b"])}))
+  refuses(lambda: load_leaf(path), "x and y must be numbers")
 
 
 TEXTS = {"bo": (["To b", "o be"], ["e", ","]), "al": (["No @"], ["x"])}
@@ -126,8 +231,9 @@ def test_leaf_text(tmp_path):
   got = load_leaf(path)
   np.testing.assert_array_equal(
       got.x_train, [characters.encode(x) for x in ("To b", "No @")])
+  assert len(got.y_test) == 0  # the other window shares text with the first
   np.testing.assert_array_equal(
-      got.y_test, characters.classes(characters.encode(",")))
+      got.y_train, characters.classes(characters.encode("ex")))
   assert (got.num_classes, got.num_tokens) == (81, 82)
   assert got.x_train.dtype == got.x_test.dtype == np.int32
   assert got.client_names.tolist() == ["bo", "al"]
@@ -142,13 +248,18 @@ def test_leaf_text(tmp_path):
     ("[]", "not a table in json"), ('{"users": ["a"]}', "no key 'user_data'"),
     (leaf({}), "at least one user"),
     (leaf(USERS, num_samples=[1]), "num_samples must be a list of 2"),
-    (leaf(USERS, num_samples=[20, 2]), "user 'al' has 1 examples but"),
     (leaf(USERS, users=["bo", "cy"]), "user 'cy' has no x and y"),
     (leaf(USERS | {"cy": ([], [])}), "user 'cy' has no data"),
     (leaf(USERS | {"cy": ([[1.0, 2.0]], [0, 1])}), "1 x but 2 y"),
     (leaf(USERS | {"cy": ([[1.0]], [0])}), "different shapes [(1,), (2,)]"),
     (leaf(USERS | {"cy": ([[1.0], [1.0, 2.0]], [0, 1])}), "all x of one"),
-    (leaf(USERS | {"cy": (["text"], [0])}), "x and y must be numbers"),
+    (leaf(USERS | {"cy": (["text"], [0])}),
+     "x and y must be numbers, x are texts ('text'), as in LEAF's Sent140"),
+    (leaf(USERS | {"cy": ([["1", "Mon", "q", "cy", "so nice"]], [0])}),
+     "x are texts ('so nice'), as in LEAF's Sent140; give ids of words"),
+    (leaf({"cy": (["000001.jpg"], [0])}),
+     "x are names of image files ('000001.jpg'), as in LEAF's CelebA; read"),
+    (leaf({"cy": (["000001.jpg"], ["0"])}), "as in LEAF's CelebA; read the"),
     (leaf(USERS | {"cy": ([[float("nan"), 1]], [0])}), "NaN or infinite"),
     (leaf(USERS | {"cy": ([[1.0, 1.0]], [0.5])}), "whole number in"),
     (leaf(USERS | {"cy": ([[1.0, 1.0]], [-1])}), "whole number in"),

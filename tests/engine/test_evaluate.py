@@ -11,7 +11,7 @@ import pytest
 from sklearn import metrics as sk
 
 from fedjax_alg import tasks
-from fedjax_alg.base import Algorithm, no_setup
+from fedjax_alg.base import Algorithm, NEVER, no_setup
 from fedjax_alg.data import layout
 from fedjax_alg.data.federation import EvaluationData, Pieces
 from fedjax_alg.engine import clients, evaluate, sharding
@@ -164,6 +164,14 @@ def test_the_sum_of_the_own_tests_of_some_clients(problem, case, protocol, who):
   # A tenth of twelve clients at most, rounded up.
   np.testing.assert_allclose(values["worst_decile"], min(accuracy))
   assert values["accuracy"] != pytest.approx(values["client_accuracy"])
+
+
+def test_who_never_joins_is_local_and_no_newcomer(case):
+  joins = jnp.asarray([0, 3, NEVER, 0])
+  data = case.data._replace(train=case.data.train._replace(joins=joins))
+  for protocol, who in (("local", [0, 2, 3]), ("newcomers", [1])):
+    counted = evaluate._counted(None, protocol, data, None)
+    assert np.flatnonzero(counted).tolist() == who
 
 
 def test_nobody_assigned_yet_is_not_a_number(case):

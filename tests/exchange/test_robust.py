@@ -172,6 +172,22 @@ def test_the_breakdown_point(name):
       assert np.linalg.norm(combine(name, rows)) > 0.04 * far
 
 
+#: name -> vectors of 11 that may be no numbers, as docs/hostile.md says it
+NOT_FINITE = {"mean": 0, "median": 5, "trimmed_mean": 3, "krum": 9,
+              "multi_krum": 3}
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", RULES)
+def test_how_many_vectors_may_be_no_numbers(name, bad):
+  """All but the rules by rank and distance give such vectors no weight."""
+  rows = np.random.default_rng(2).normal(size=(N, P))
+  for count in range(1, N):
+    rows[:count] = bad
+    assert np.isfinite(combine(name, rows)).all() == (
+        count <= NOT_FINITE.get(name, N))
+
+
 def test_a_share_of_a_count_is_not_rounded_down_to_the_one_below():
   counts = jnp.arange(1, 201)
   for percent in range(50):

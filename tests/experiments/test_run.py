@@ -51,7 +51,8 @@ def test_the_folder_has_the_files_and_columns_of_its_page(finished):
   page = (ROOT / "docs" / "run_folder.md").read_text("utf-8")
   assert {path.name for path in finished.iterdir()} == {
       *run_files.FILES, "checkpoint"} - {
-          "assignment.csv", "clients.npz", "groups.csv"}  # few clients
+          "assignment.csv", "clients.npz", "groups.csv",  # few clients
+          "scaler.npz"}
   sections = dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", page, re.M | re.S))
   tables = {
       "metrics.csv": records.COLUMNS, "timing.csv": records.TIMING,

@@ -1,6 +1,7 @@
 """Parameters in files of other programs, and runs that start from them."""
 
 import importlib.util
+import os
 
 from flax import linen as nn, traverse_util
 import jax
@@ -78,6 +79,17 @@ def test_flax_alone_reads_what_is_exported(trained, tmp_path, kind):
   assert digest == parameters.sha256(parameters.named(params))
   result.export(path, kind, client=4)  # in its place
   assert parameters.source(path).sha256 != digest
+
+
+def test_a_file_that_was_written_again_is_read_again(tmp_path):
+  """Also where size and time of writing are the same."""
+  path, read = tmp_path / "a.npz", []
+  for value in (1.0, 2.0):
+    np.savez(path, **{"params/w": np.full(3, value, np.float32)})
+    os.utime(path, (1, 1))
+    read.append((path.stat().st_size, float(
+        parameters.read(path)["params/w"][0])))
+  assert read[0][0] == read[1][0] and [one[1] for one in read] == [1.0, 2.0]
 
 
 @pytest.mark.program

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from experiments.cli import config, guard
+import fedjax_alg as fa
 from fedjax_alg import registry
 from fedjax_alg.data.sources import load_digits
 from fedjax_alg.errors import OptionError
-from fedjax_alg.runs import methods, prepare
+from fedjax_alg.runs import methods, plan, prepare
+from tests import problems
 
 WORDS = "--algorithm=fedavg --dataset=digits --num_clients=20".split()
 
@@ -200,3 +202,47 @@ def test_word_ids_go_with_the_lstm(tmp_path):
        r" \[0, 79\]")):
     with refused(f"^{says}"):
       on(name, *words)
+
+
+@pytest.mark.filterwarnings("ignore:arrays. 2 of 8 clients")
+@pytest.mark.parametrize("name, options", [
+    ("fedavg", {}), ("scaffold", {}), ("feddyn", {}), ("fedavg", {
+        "sampling": "size"})])
+def test_clients_that_never_train_change_no_bit_of_training(name, options):
+  """They count in no mean and in no number of clients of a formula."""
+  rng = np.random.default_rng(0)
+  x, y = rng.normal(size=(60, 4)).astype(np.float32), np.arange(60) % 3
+  made = []
+  for clients in (6, 8):
+    who = np.arange(32) % 8
+    rows = who < clients
+    fed = fa.federate(fa.from_arrays(
+        x, y, np.arange(60) % 6, x_test=x[:32][rows], y_test=y[:32][rows],
+        test_client_ids=who[rows]), partition="natural")
+    with problems.quick_compilation():
+      made.append(fa.run(name, fed, model="softmax", rounds=3, eval_every=3,
+                         participation=1.0, evaluate=("local",), **options))
+    assert made[-1].prepared.spec.cohort_size == 6
+  few, more = made
+  problems.assert_equal(few.global_params(), more.global_params())
+  of_few, of_more = (result.clients["local"] for result in made)
+  np.testing.assert_array_equal(
+      of_more["accuracy"][:, :6], of_few["accuracy"])
+  assert of_more["test_examples"].tolist() == [[4] * 8]
+  assert np.isfinite(of_more["loss"]).all()
+
+
+def test_clients_without_data_to_adapt_or_to_choose_by():
+  x, y = np.ones((12, 4)), np.arange(12) % 3
+  with pytest.warns(UserWarning, match="1 of 3 clients"):
+    fed = fa.federate(fa.from_arrays(
+        x, y, np.arange(12) % 2, x_test=x, y_test=y,
+        test_client_ids=np.arange(12) % 3), partition="natural")
+  options = dict(model="softmax", rounds=1, cohort_size=2)
+  with pytest.raises(OptionError, match="^evaluate=local: ditto adapts .* and "
+                     "client 2 has none .global measures the model itself.$"):
+    plan.from_keywords("ditto", fed, **options).prepare()
+  prepared = plan.from_keywords(
+      "ifca", fed, num_groups=2, evaluate=("local",), **options).prepare()
+  assert any("1 clients have none and are evaluated with" in text
+             for text in prepare.cautions(prepared, set()))

@@ -9,6 +9,7 @@ import functools
 import pathlib
 from typing import NamedTuple
 
+from fedjax_alg import files
 from fedjax_alg.data import DataError
 from fedjax_alg.data.sources import load_npz
 from fedjax_alg.data.synthetic import client_sizes
@@ -301,13 +302,19 @@ FIGURES: dict[str, Figure] = {
         _shift_lines, protocols="local", table=tables.shifted)}
 
 
-@functools.cache
 def _clients(path: str) -> int:
   """The number of clients of a file of texts, at most that of the paper.
 
   Raises:
     UsageError: it has no clients.
   """
+  return _clients_of(path, files.contents([files.expanded(path)]))
+
+
+@functools.cache
+def _clients_of(path: str, inside: str) -> int:
+  """The same of a file that holds what ``inside`` stands for."""
+  del inside
   try:
     found = load_npz(path).client_train
   except DataError as error:

@@ -10,14 +10,16 @@ import os
 import pathlib
 import shutil
 
+import numpy as np
 import pytest
 
 from experiments import run
-from experiments.cli import execute, lock, writer
-from experiments.cli.config import Config
+from experiments.cli import execute, lock, resume, writer
+from experiments.cli.config import Config, UsageError
+import fedjax_alg as fa
 from fedjax_alg import files
 from fedjax_alg.engine import checkpoint
-from fedjax_alg.records import folder as run_files
+from fedjax_alg.records import folder as run_files, summary
 
 WORDS = ("--algorithm=fedavg", "--dataset=digits", "--partition=classes",
          "--num_clients=20", "--cohort_size=4", "--eval_every=1", "--rounds=2",
@@ -211,9 +213,60 @@ def test_every_state_before_the_first_checkpoint(
           in said) == (flag == "--resume" and "checkpoint" in there)
 
 
+#: Data that name the client of each test row.
+OF_CLIENTS = {"partition": "natural", "partition_seed": 0}
+
+
+@pytest.mark.parametrize("options, change, says", [
+    ({}, {"num_clients": 9}, "the data of the run"),
+    ({}, {"seed": 1}, "the data of the run"),
+    ({"features": "none"}, {"seed": 1}, "the partition of the run"),
+    ({}, "earlier", "an earlier version, which scaled .* by all training"),
+    (OF_CLIENTS | {"num_clients": 3}, "earlier", "left out, too; start anew"),
+    (OF_CLIENTS, "earlier", None),
+    ({"partition": "iid"}, "earlier", None), ({}, {}, None)])
+def test_other_data_are_not_gone_on_with(tmp_path, options, change, says):
+  """A file that was written again has the path that the flags name."""
+
+  def made(**change):
+    given = options | change
+    if "partition_seed" in given:  # OF_CLIENTS
+      return fa.federate(fa.from_arrays(
+          np.ones((12, 2)), np.arange(12) % 2, np.arange(12) % 4,
+          x_test=np.ones((8, 2)), y_test=np.arange(8) % 2,
+          test_client_ids=np.arange(8) % 4), **given)
+    return fa.federate("digits", **{
+        "features": "standardize", "partition": "powerlaw", "num_clients": 8}
+                       | given)
+
+  fed = made()
+  summary.write_partition(tmp_path, fed)
+  assert (tmp_path / "scaler.npz").is_file() == (fed.scaler is not None)
+  if fed.scaler is not None:
+    with np.load(tmp_path / "scaler.npz") as stored:
+      for name in ("mean", "factor"):
+        np.testing.assert_array_equal(stored[name], getattr(fed.scaler, name))
+  if change == "earlier":
+    facts = files.read_json(tmp_path / "partition.json")
+    del facts["data_hash"]
+    (tmp_path / "partition.json").write_text(json.dumps(facts))
+    change = {}
+  other = made(**change)
+  resume.check_data(tmp_path, other)  # no checkpoint: it starts again
+  (tmp_path / "checkpoint").mkdir()
+  (tmp_path / "checkpoint" / "round_00000002.ckpt").touch()
+  if says is None:
+    resume.check_data(tmp_path, other)
+    return
+  with pytest.raises(UsageError, match=says) as caught:
+    resume.check_data(tmp_path, other)
+  assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("name", sorted(
     set(run_files.FILES) - {"groups.csv", "clients.csv", "assignment.csv",
-                            "clients.npz", "metrics.csv", "rounds.csv",
+                            "clients.npz", "scaler.npz", "metrics.csv",
+                            "rounds.csv",
                             "timing.csv", "config.json"}))
 def test_a_file_that_is_missing_is_made_again(folder, whole, name, capsys):
   (folder / name).unlink()
