@@ -197,10 +197,16 @@ def checked(
     _same_kind(what(f"{kind}_train"), bare(f"{kind}_test"),
                arrays[f"{kind}_train"], arrays[f"{kind}_test"])
   y_train, y_test = arrays["y_train"], arrays["y_test"]
-  num_classes = _size(used, num_classes, y_train, y_test)
+  stated, num_classes = num_classes, _size(used, num_classes, y_train, y_test)
   tokens = None
-  if used.of_tokens and isinstance(x_train, np.ndarray):
-    tokens = num_classes = max(num_classes, tasks.largest(x_train, x_test))
+  if used.of_tokens and isinstance(x_train, np.ndarray) and (
+      x_train.dtype == np.int32):  # not features beside targets of tokens
+    tokens = tasks.largest(x_train, x_test)
+    if stated is not None and tokens > stated:
+      raise DataError(f"`num_classes`={stated}: a token id of "
+                      f"{bare('x_train')} is {tokens - 1}, ids must lie in "
+                      f"[0, {stated})")
+    tokens = num_classes = max(num_classes, tokens)
   if task is not None and task.for_data is not None:
     task = task.for_data(y_train)
   return Examples(x_train, y_train, x_test, y_test, num_classes,
@@ -292,7 +298,8 @@ def _features(what: str, x: np.ndarray) -> np.ndarray:
   if x.dtype.kind in "ub":
     x = x.astype(np.float32)
   with _named(what):
-    return task_lib.numbers(x, "token ids")
+    x = task_lib.numbers(x, "token ids")
+    return task_lib.token_ids(x) if x.dtype == np.int32 else x
 
 
 @contextlib.contextmanager

@@ -131,7 +131,9 @@ def _arrays(draw):
       [np.float32, np.float64, np.float16, np.uint8, np.int32, np.int16,
        np.bool_]))
   elements = st.floats(-9, 9, width=16) if dtype in (
-      np.float32, np.float64, np.float16) else None
+      np.float32, np.float64, np.float16) else (
+          st.integers(0, 2 ** 15 - 1) if dtype in (np.int32, np.int16)
+          else None)  # signed integers are ids of tokens
   x = draw(hnp.arrays(dtype, shape, elements=elements))
   y = draw(hnp.arrays(st.sampled_from([np.uint8, np.int32, np.int64]), count,
                       elements=st.integers(0, 5)))
