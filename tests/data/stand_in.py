@@ -67,7 +67,8 @@ class IterableDataset:
 
 
 def _integer(feature):
-  feature = getattr(feature, "feature", feature)
+  while hasattr(feature, "feature"):
+    feature = feature.feature
   return "int" in str(feature.dtype)
 
 
