@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterator, Mapping
 import contextlib
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg import tasks
-from fedjax_alg.data import store
+from fedjax_alg.data import items, store
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
-from fedjax_alg.errors import a_type
+from fedjax_alg.errors import a_type, raised
 from fedjax_alg.hparams import of_type
 from fedjax_alg.tasks import task as task_lib
 
@@ -87,10 +88,20 @@ def from_arrays(
 
 
 def _array(what: str, values: Any) -> np.ndarray:
+  if isinstance(values, (list, tuple)) and values and items.is_image(values[0]):
+    return items.stacked(values, f"{what} its rows", what.startswith("`x"))
   try:
     array = np.asarray(values)
   except ValueError:
     raise DataError(f"{what} its rows have different shapes") from None
+  except Exception as error:  # pylint: disable=broad-exception-caught
+    raise DataError(f"{what} {a_type(values)} that is no array, "
+                    f"{raised(error)}") from error
+  if array.dtype.kind == "V" and jnp.issubdtype(array.dtype, jnp.floating):
+    array = array.astype(np.float32)  # bfloat16, which NumPy does not know
+  if array.dtype == object and array.ndim == 1 and len(array) and isinstance(
+      array[0], (np.ndarray, list, tuple)):
+    array = items.stacked(array, f"{what} its rows", what.startswith("`x"))
   if not array.ndim and array.dtype != object:
     raise DataError(f"{what} {a_type(values)}, must be an array with one entry "
                     "for each example")
@@ -220,6 +231,9 @@ def _each(fn: Callable[[str, Any], Any], what: str, tree: Any) -> Any:
     return fn(what, tree)
   if not tree:
     raise DataError(f"{what} has no arrays")
+  if len({str(key) for key in tree}) < len(tree):
+    raise DataError(f"{what} has two arrays of one name, as texts (its keys are "
+                    f"{', '.join(map(repr, tree))})")
   return {str(key): _each(fn, f"{what} {key}", value)
           for key, value in tree.items()}
 

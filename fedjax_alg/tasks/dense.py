@@ -71,7 +71,7 @@ def dense(ignore: int = -1) -> Task:
                       "ignored must fit into int32")
 
   def targets(y: np.ndarray) -> np.ndarray:
-    if y.ndim < 2:
+    if y.ndim < 2 or not all(y.shape[1:]):
       raise ValueError(f"has shape {y.shape}, a label for each pixel is needed")
     if y.dtype.kind not in "iu":
       raise ValueError(f"is {y.dtype}, integers are needed")

@@ -37,7 +37,7 @@ def _targets(y: np.ndarray) -> np.ndarray:
   if y.dtype.kind == "i":
     y = np.where(y == IGNORED, PADDING, y)
   y = task_lib.whole_numbers(y, 0, MAX_CLASSES - 1)
-  if y.ndim != 2:
+  if y.ndim != 2 or not y.shape[1]:
     raise ValueError(f"has shape {y.shape}, [n, T] ids of tokens are needed")
   return y
 

@@ -3,6 +3,8 @@
 import hypothesis
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -29,6 +31,36 @@ def changed(array, place, value):
   return array
 
 
+def objects(rows):
+  """An array of objects, as pandas makes of rows."""
+  array = np.empty(len(rows), object)
+  for row, value in enumerate(rows):
+    array[row] = value
+  return array
+
+
+@pytest.mark.parametrize("x", [
+    list(X), objects(list(X)), objects(X.tolist()), jnp.asarray(X)])
+def test_rows_in_other_containers_are_read(x):
+  np.testing.assert_array_equal(fa.from_arrays(x, Y).x_train, X)
+
+
+def test_arrays_that_numpy_has_no_dtype_for_are_read():
+  x = jnp.asarray(X, jnp.bfloat16)
+  np.testing.assert_array_equal(
+      fa.from_arrays(x, Y).x_train, x.astype(jnp.float32))
+
+
+def test_a_list_of_images_has_their_colors():
+  """NumPy makes numbers of a palette of it, which are no intensities."""
+  pil = pytest.importorskip("PIL.Image", reason="the package PIL is missing")
+  pixels = np.arange(6 * 60).reshape(6, 4, 5, 3).astype(np.uint8)
+  colors = [pil.fromarray(image).convert("P") for image in pixels]
+  np.testing.assert_array_equal(
+      fa.from_arrays(colors, Y).x_train,
+      [np.asarray(image.convert("RGB")) for image in colors])
+
+
 @pytest.mark.parametrize("given, said", [
     (dict(x=X[:, 0]), r"^x: has shape \(6,\)"),
     (dict(x=X[:0], y=Y[:0], client_ids=None, test_client_ids=None),
@@ -38,6 +70,12 @@ def changed(array, place, value):
     (dict(x=changed(X.astype(float), (2, 1), 1e300)), "^x: has 1 NaN or inf"),
     (dict(x=X.astype(complex)), "^x: is complex128, real numbers"),
     (dict(x=[[1, 2], [3]]), "^x: its rows have different shapes"),
+    (dict(x=objects([[1, 2], [3]] * 3)), "^x: its rows have different shapes, "
+     ".2,. in row 0 and .1,. in row 1$"),
+    (dict(client_ids=objects([[1, 2], [3]] * 3)), "^client_ids: its rows have "),
+    (dict(x=jax.random.split(jax.random.key(0), 6)),
+     "^x: a PRNGKeyArray that is no array, TypeError: "),
+    (dict(x={0: X, "0": X}), "^x: has two arrays of one name, as texts .its k"),
     (dict(x=None), "^x: has shape"),
     (dict(x=X[:5]), r"^y: has shape \(6,\), \(5,\) is needed .*of x\)"),
     (dict(y=Y[:, None]), r"^y: has shape \(6, 1\)"),

@@ -86,6 +86,8 @@ def test_tasks_have_names(tmp_path):
     (MULTI_LABEL, np.array([[0, 2]]), "lies in .0, 2., whole numbers from 0 t"),
     (MULTI_LABEL, np.array([[0.5, 1]]), "is float64, integers"),
     (MULTI_LABEL, np.array([0, 1]), "has shape .2,., a column of 0 and 1 for"),
+    (dense(), np.zeros((3, 0), int), "has shape .3, 0., a label for each pix"),
+    (TOKENS, np.zeros((3, 0), int), r"has shape \(3, 0\), \[n, T\] ids"),
     (TOKENS, np.zeros(3, int), r"has shape \(3,\), \[n, T\] ids")])
 def test_targets_of_another_kind_are_refused(task, y, said):
   with pytest.raises(ValueError, match=said):
