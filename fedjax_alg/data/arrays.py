@@ -232,8 +232,8 @@ def _each(fn: Callable[[str, Any], Any], what: str, tree: Any) -> Any:
   if not tree:
     raise DataError(f"{what} has no arrays")
   if len({str(key) for key in tree}) < len(tree):
-    raise DataError(f"{what} has two arrays of one name, as texts (its keys are "
-                    f"{', '.join(map(repr, tree))})")
+    raise DataError(f"{what} has two arrays of one name, as texts (its keys "
+                    f"are {', '.join(map(repr, tree))})")
   return {str(key): _each(fn, f"{what} {key}", value)
           for key, value in tree.items()}
 

@@ -87,7 +87,7 @@ def doubts(examples: Examples) -> list[str]:
     return _doubts_of_tokens(examples)
   if task.name == tasks.DENSE.name:
     return _doubts_of_pixels(examples)
-  if examples.num_tokens is not None or not tasks.of(examples).has_classes:
+  if examples.num_tokens is not None or not task.has_classes:
     return []  # the classes are characters, and texts need not have all
   train = np.bincount(examples.y_train, minlength=examples.num_classes)
   test = np.bincount(examples.y_test, minlength=examples.num_classes)
@@ -121,8 +121,9 @@ def _doubts_of_tokens(examples: Examples) -> list[str]:
 
 def _doubts_of_pixels(examples: Examples) -> list[str]:
   """The largest label of 255 without its neighbor, which is often no class."""
-  if examples.num_classes != 256 or (examples.y_train == 254).any() or not (
-      examples.y_train == 255).any():
+  y = examples.y_train
+  if isinstance(y, dict) or examples.num_classes != 256 or (
+      y == 254).any() or not (y == 255).any():
     return []
   return [f"{examples.name}: pixels have the label 255 and none has 254, so "
           "there are 256 classes; if 255 stands for pixels that do not count, "

@@ -7,6 +7,7 @@ dictionary of arrays.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+import functools
 import inspect
 from typing import Any
 
@@ -85,8 +86,8 @@ _SOURCES = {"x": "x", "y": "y", "client_ids": "client", "x_test": "test",
             "y_test": "test", "test_client_ids": "test"}
 
 
-def _all(train: Any, test: Any, columns: Callable[[Any], Any],
-         choices: Mapping[str, Any]) -> dict[str, Any]:
+def _of_both(train: Any, test: Any, columns: Callable[[Any], Any],
+             choices: Mapping[str, Any]) -> dict[str, Any]:
   """The arguments of ``from_arrays`` that two data sets give.
 
   Raises:
@@ -107,11 +108,11 @@ def _all(train: Any, test: Any, columns: Callable[[Any], Any],
 
 def _check_options(options: Mapping[str, Any]) -> None:
   """Refuses options that ``from_arrays`` does not have."""
-  known = list(inspect.signature(from_arrays).parameters)[2:]
+  allowed = list(inspect.signature(from_arrays).parameters)[2:]
   for name in options:
-    if name not in known:
-      raise DataError(f"`{name}`: unknown{did_you_mean(name, known)} (one of "
-                      f"{', '.join(known)})")
+    if name not in allowed:
+      raise DataError(f"`{name}`: unknown{did_you_mean(name, allowed)} (one of "
+                      f"{', '.join(allowed)})")
 
 
 def _as_classes(
@@ -203,7 +204,7 @@ def from_hf(
         items.names_in(*choices.values()), items.names_in(x), channels_first)
     return lambda name: hugging_face.aligned(arrays[name], name, rows, dataset)
 
-  arrays = _all(dataset, test, columns, choices)
+  arrays = _of_both(dataset, test, columns, choices)
   names = hugging_face.class_names(dataset, y) if isinstance(y, str) else None
   return _as_classes(arrays, options, len(names or ()))
 
@@ -286,7 +287,7 @@ def from_torch(
     options["client_ids"], client = client, None
   choices = {"x": x, "y": y, "client": client}
   for option in ("x", "y"):
-    items.check_choice(option, choices[option], (int, str))
+    items.check_choice(option, choices[option], (int, str, np.integer))
   _check_options(options)
   numbers = items.class_numbers(dataset)
   items.check_classes(numbers, items.class_numbers(test))
@@ -296,6 +297,7 @@ def from_torch(
     entries = items.read(rows, option)
     examples = items.names_in(x)
 
+    @functools.cache
     def column(name):
       values = items.field(entries, name, option)
       array = items.stacked(values, f"`{option}`: the items' {name!r}",
@@ -306,5 +308,5 @@ def from_torch(
 
     return column
 
-  return _as_classes(_all(dataset, test, columns, choices), options, (
+  return _as_classes(_of_both(dataset, test, columns, choices), options, (
       max(numbers.values(), default=-1) + 1 if y == 1 else 0))

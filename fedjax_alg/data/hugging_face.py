@@ -18,8 +18,8 @@ def _check(rows: Any, option: str) -> None:
   """Refuses what is no ``datasets.Dataset`` with rows."""
   if isinstance(rows, Mapping):
     splits = ", ".join(map(str, list(rows)[:5]))
-    raise DataError(f"`{option}`: {a_type(rows)} of {splits or 'nothing'}, must "
-                    "be a datasets.Dataset (give one split, and `test`)")
+    raise DataError(f"`{option}`: {a_type(rows)} of {splits or 'nothing'}, "
+                    "must be a datasets.Dataset (give one split, and `test`)")
   if hasattr(rows, "with_format") and not hasattr(rows, "__len__"):
     raise DataError(f"`{option}`: {a_type(rows)} that is read row by row, must "
                     "be a datasets.Dataset (load it without streaming)")
@@ -150,6 +150,11 @@ def read(
           where, name in examples, channels_first)
     if name in examples:
       items.check_numbers("x", name, arrays[name])
+      if class_names(rows, name) and arrays[name].dtype.kind == "i":
+        missing = np.argwhere(arrays[name] < 0)
+        if len(missing):
+          raise DataError(f"{where}: row {missing[0][0]} has no class, a "
+                          "feature needs one")
   return arrays
 
 
@@ -170,10 +175,10 @@ def aligned(array: np.ndarray, name: Any, rows: Any, first: Any) -> np.ndarray:
     DataError: a row has a class that ``first`` does not have.
   """
   names, reference = class_names(rows, name), class_names(first, name)
+  option = "dataset" if rows is first else "test"
   if reference is not None and array.dtype.kind == "U":
-    texts = array
-    names, array = np.unique(texts, return_inverse=True)
-    names, array = names.tolist(), array.reshape(texts.shape)
+    texts, numbers = np.unique(array, return_inverse=True)
+    names, array = texts.tolist(), numbers.reshape(array.shape)
   if names is None or names == reference or array.dtype.kind not in "iu":
     return array
   stored = str(getattr(_feature(first, name), "dtype", ""))
@@ -181,14 +186,14 @@ def aligned(array: np.ndarray, name: Any, rows: Any, first: Any) -> np.ndarray:
     return array  # plain numbers, which have no names to compare
   unlabeled = np.argwhere((array < 0) | (array >= len(names)))
   if len(unlabeled):
-    raise DataError(f"`test`: row {unlabeled[0][0]} of {name!r} has no class")
+    raise DataError(f"`{option}`: row {unlabeled[0][0]} of {name!r} has no "
+                    "class")
   if reference is None:
     return np.array(names)[array]
   for number in np.unique(array):
     if names[number] not in reference:
       raise DataError(
-          f"`test`: {name!r} has the class {names[number]!r}, `dataset` has "
-          f"{', '.join(reference[:20])}")
-  numbers = [reference.index(text) if text in reference else -1
-             for text in names]
-  return np.array(numbers, array.dtype)[array]
+          f"`{option}`: {name!r} has the class {names[number]!r}, `dataset` "
+          f"has {', '.join(reference[:20])}")
+  return np.array([reference.index(text) if text in reference else -1
+                   for text in names], array.dtype)[array]

@@ -15,6 +15,10 @@ _MOST = 65535
 _IMAGES = "images"
 
 
+class _RowError(ValueError):
+  """A row that is no array; the message goes on after its place."""
+
+
 def is_image(value: Any) -> bool:
   """Whether a value is an image of PIL, which need not be installed."""
   return hasattr(value, "getbands") and hasattr(value, "convert")
@@ -62,8 +66,8 @@ def check_choice(option: str, choice: Any, kinds: tuple[type, ...]) -> None:
     raise DataError(f"{where} [], names no column")
   for name in names:
     if not isinstance(name, kinds):
-      raise DataError(f"{where} {a_type(name)}, must be the name of a column, a "
-                      "list or a dictionary of names")
+      raise DataError(f"{where} {a_type(name)}, must be the name of a column, "
+                      "a list or a dictionary of names")
 
 
 def check_flat(option: str, choice: Any, column: Any) -> None:
@@ -95,8 +99,8 @@ def check_numbers(option: str, name: Any, array: np.ndarray) -> None:
     DataError: they are no numbers.
   """
   if array.dtype.kind not in "biufc":
-    raise DataError(f"`{option}`: column {name!r} is {array.dtype}, numbers are "
-                    "needed")
+    raise DataError(f"`{option}`: column {name!r} is {array.dtype}, numbers "
+                    "are needed")
 
 
 def _pixels(image: Any, examples: bool) -> tuple[np.ndarray, str]:
@@ -105,8 +109,8 @@ def _pixels(image: Any, examples: bool) -> tuple[np.ndarray, str]:
   if not examples:  # classes of pixels are stored as numbers of a palette, too
     return np.asarray(image), _IMAGES
   if mode == "I":
-    raise ValueError("is an image of mode I, 32-bit integers of any range; "
-                     "convert it to 8 or 16 bits or to float32")
+    raise _RowError("is an image of mode I, 32-bit integers of any range; "
+                    "convert it to 8 or 16 bits or to float32")
   if mode in ("P", "PA"):
     # A palette with transparency becomes RGBA without a warning of PIL.
     image, mode = image.convert("RGBA").convert("RGB"), "RGB"
@@ -120,25 +124,24 @@ def _array(value: Any, examples: bool) -> tuple[np.ndarray, str]:
   """A value as an array, and what only rows of one kind have.
 
   Raises:
-    ValueError: it is neither numbers nor text; the message goes on after the
-      place of the value.
+    _RowError: it is neither numbers nor text.
   """
   if value is None:
-    raise ValueError("is missing (None)")
+    raise _RowError("is missing (None)")
   if is_image(value):
     return _pixels(value, examples)
   if isinstance(value, (list, tuple)) and value and not isinstance(
       value[0], _PLAIN):
     parts, kinds = zip(*(_array(part, examples) for part in value))
     if len({part.shape for part in parts}) > 1 or len(set(kinds)) > 1:
-      raise ValueError("has parts of different shapes or kinds")
+      raise _RowError("has parts of different shapes or kinds")
     return np.stack(parts), kinds[0]
   if hasattr(value, "detach"):  # a tensor, perhaps of another device
     value = value.detach().cpu()
     if str(value.dtype) == "torch.bfloat16":
       value = value.float()
   if np.ma.is_masked(value):
-    raise ValueError("has masked values")
+    raise _RowError("has masked values")
   array = np.asarray(value)
   if array.dtype == object and array.size and all(
       isinstance(entry, str) for entry in array.flat):
@@ -146,10 +149,10 @@ def _array(value: Any, examples: bool) -> tuple[np.ndarray, str]:
   if array.dtype == object and isinstance(value, numbers.Number):
     array = np.asarray(float(value))  # type: ignore[arg-type]  # a Decimal
   if array.dtype == object:
-    raise ValueError("is ragged, or has entries that are neither numbers nor "
-                     "texts" if isinstance(value, (list, tuple, np.ndarray))
-                     else f"is {a_type(value)}, a number, a text or an array is "
-                     "needed")
+    raise _RowError("is ragged, or has entries that are neither numbers nor "
+                    "texts" if isinstance(value, (list, tuple, np.ndarray))
+                    else f"is {a_type(value)}, a number, a text or an array is "
+                    "needed")
   if array.dtype.kind in "US":
     return array, "texts"
   return array, "uint8" if examples and array.dtype == np.uint8 else "numbers"
@@ -181,7 +184,7 @@ def stacked(
   for number, row in enumerate(rows):
     try:
       array, kind = _array(row, examples)
-    except ValueError as error:
+    except _RowError as error:
       raise DataError(f"{where}: row {number} {error}") from error
     except Exception as error:  # pylint: disable=broad-exception-caught
       raise DataError(f"{where}: row {number} cannot be read, "
@@ -234,8 +237,8 @@ def read(rows: Any, option: str) -> list[Any]:
     try:
       items.append(rows[place])
     except Exception as error:  # pylint: disable=broad-exception-caught
-      raise DataError(f"`{option}`: item {place} of {number} (its len) cannot be "
-                      f"read, {raised(error)}") from error
+      raise DataError(f"`{option}`: item {place} of {number} (its len) cannot "
+                      f"be read, {raised(error)}") from error
   return items
 
 
@@ -255,8 +258,8 @@ def field(items: list[Any], name: Any, option: str) -> list[Any]:
     try:
       values.append(item[name])
     except Exception as error:  # pylint: disable=broad-exception-caught
-      raise DataError(f"`{option}`: its items have no {name!r} (item {place} is "
-                      f"{a_type(item)})") from error
+      raise DataError(f"`{option}`: its items have no {name!r} (item {place} "
+                      f"is {a_type(item)})") from error
   return values
 
 
@@ -271,11 +274,11 @@ def class_numbers(rows: Any) -> dict[str, int]:
   """
   while type(rows).__name__ == "Subset" and hasattr(rows, "dataset"):
     rows = rows.dataset
-  numbers = getattr(rows, "class_to_idx", None)
+  table = getattr(rows, "class_to_idx", None)
   if getattr(rows, "target_transform", None) is not None or not isinstance(
-      numbers, Mapping):
+      table, Mapping):
     return {}
-  return {str(name): number for name, number in numbers.items()
+  return {str(name): number for name, number in table.items()
           if isinstance(number, int)}
 
 
@@ -294,5 +297,5 @@ def check_classes(train: Mapping[str, int], test: Mapping[str, int]) -> None:
     if train.get(name, number) != number or names.get(number, name) != name:
       raise DataError(
           f"`test`: class {number} is {name!r}, in `dataset` it is "
-          f"{names.get(number, 'none')!r} (by class_to_idx); both need the same "
-          "classes in the same order")
+          f"{names.get(number, 'none')!r} (by class_to_idx); both need the "
+          "same classes in the same order")

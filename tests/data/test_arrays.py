@@ -72,7 +72,7 @@ def test_a_list_of_images_has_their_colors():
     (dict(x=[[1, 2], [3]]), "^x: its rows have different shapes"),
     (dict(x=objects([[1, 2], [3]] * 3)), "^x: its rows have different shapes, "
      ".2,. in row 0 and .1,. in row 1$"),
-    (dict(client_ids=objects([[1, 2], [3]] * 3)), "^client_ids: its rows have "),
+    (dict(client_ids=objects([[1, 2], [3]] * 3)), "^client_ids: its rows hav"),
     (dict(x=jax.random.split(jax.random.key(0), 6)),
      "^x: a PRNGKeyArray that is no array, TypeError: "),
     (dict(x={0: X, "0": X}), "^x: has two arrays of one name, as texts .its k"),
@@ -243,21 +243,21 @@ def test_strange_labels_are_warned_of():
     dealt([0] * 6, x_test=x[:1], y_test=[0])
 
 
-@pytest.mark.parametrize("x, y, more, said", [
+@pytest.mark.parametrize("x, y, options, error", [
     (TOKENS, TOKENS, dict(task="tokens"), "^arrays: y is x itself, y must be"),
-    (TOKENS, changed(TOKENS, (0, 0), -100), dict(task="tokens"), "y is x itsel"),
+    (TOKENS, changed(TOKENS, (0, 0), -100), dict(task="tokens"), "y is x its"),
     (TOKENS[:, :-1], TOKENS[:, 1:], dict(task="tokens"), None),
     (X, np.where(TOKENS > 9, 255, 1), dict(task="dense"), "^arrays: pixels hav"
      "e the label 255 and none has 254, so there are 256 classes; .*dense:255"),
     (X, np.where(TOKENS > 9, 255, 254), dict(task="dense"), None),
     (X, np.where(TOKENS > 9, 255, 1), dict(task="dense:255"), None)])
-def test_targets_that_cannot_be_meant_are_warned_of(x, y, more, said):
-  """A model of tokens would copy its input, one of pixels learn their border."""
-  examples = fa.from_arrays(x, y, IDS, **more)
-  if said is None:
+def test_targets_that_cannot_be_meant_are_warned_of(x, y, options, error):
+  """A model of tokens would copy its input, one of pixels learn borders."""
+  examples = fa.from_arrays(x, y, IDS, **options)
+  if error is None:
     fa.federate(examples)  # a warning would be an error
     return
-  with pytest.warns(UserWarning, match=said):
+  with pytest.warns(UserWarning, match=error):
     fa.federate(examples)
 
 

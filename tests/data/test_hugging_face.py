@@ -37,7 +37,8 @@ def table(hub, names="abc", **columns):
              "label": (LABELS, hub.ClassLabel(names=list(names))), **columns}
   return hub.Dataset.from_dict(
       {name: values for name, (values, _) in columns.items()},
-      features=hub.Features({name: kind for name, (_, kind) in columns.items()}))
+      features=hub.Features(
+          {name: kind for name, (_, kind) in columns.items()}))
 
 
 def images(hub, pictures):
@@ -81,7 +82,7 @@ def test_a_transform_may_give_channels_first(hub):
 
 
 def test_palette_images_have_their_colors(hub):
-  """The numbers of a palette are no intensities; of targets they are classes."""
+  """Its numbers are no intensities; of targets they are classes."""
   colors = pil("P")
   expected = np.stack([np.asarray(image.convert("RGB")) for image in colors])
   classes = np.stack([np.asarray(image) for image in colors])
@@ -158,7 +159,7 @@ def raising(batch):
   raise RuntimeError("boom")
 
 
-@pytest.mark.parametrize("change, more, said", [
+@pytest.mark.parametrize("change, options, error", [
     (lambda hub, rows: hub.DatasetDict(train=rows, test=rows), {},
      "^dataset: a DatasetDict of train, test, must be .*give one split"),
     (lambda hub, rows: rows.to_iterable_dataset(), {},
@@ -184,25 +185,28 @@ def raising(batch):
     (None, dict(x="ragged"), "^dataset: the rows of 'ragged' have different sha"
      "pes, .1,. in row 0 and .2,. in row 1$"),
     (None, dict(x="inner"), "^dataset: the rows of 'inner'.* row 0 is ragged"),
-    (None, dict(x=["whole"]), "^dataset: the rows of 'whole': row 1 is missing"),
+    (None, dict(x=["gappy"]), "^dataset: the rows of 'gappy': row 1 is miss"),
     (None, dict(x="gaps"), "^dataset: the rows of 'gaps': row 1 is missing"),
-    (None, dict(y="whole"), "^dataset: the rows of 'whole': row 1 is missing"),
+    (None, dict(y="gappy"), "^dataset: the rows of 'gappy': row 1 is miss"),
+    (None, dict(x=["label", "city"]), "^dataset: the rows of 'city': row 1 has "
+     "no class, a feature needs one$"),
     (None, dict(client="text"), "^dataset: the rows of 'text': row 1 is missi"),
-    (None, dict(x=["digits"]), "^x: column 'digits' is <U1, numbers are needed"),
+    (None, dict(x=["digits"]), "^x: column 'digits' is <U1, numbers are nee"),
     (None, dict(x="broken"), "^dataset: the rows of 'broken': row 3 cannot be r"
      "ead, UnidentifiedImageError: "),
-    (None, dict(x="modes"), "^dataset: the rows of 'modes' have different kinds,"
-     " images of mode L in row 0 and images of mode 1 in row 1$"),
+    (None, dict(x="modes"), "^dataset: the rows of 'modes' have different kinds"
+     ", images of mode L in row 0 and images of mode 1 in row 1$"),
     (None, dict(x="wide"), "^dataset: the rows of 'wide': row 0 is an image of "
      "mode I, 32-bit integers of any range")])
-def test_what_cannot_be_read_is_one_line(hub, change, more, said):
+def test_what_cannot_be_read_is_one_line(hub, change, options, error):
   """Each was a traceback, or was read as something else."""
   gray = pil("L")
   rows = table(
       hub, ragged=([[1] * (1 + row % 2) for row in range(N)],
                    hub.List(hub.Value("int64"))),
       inner=([[[1, 2], [3]]] * N, hub.List(hub.List(hub.Value("int64")))),
-      whole=([0, None] * (N // 2), hub.Value("int64")),
+      gappy=([0, None] * (N // 2), hub.Value("int64")),
+      city=([0, -1] * (N // 2), hub.ClassLabel(names=["rome"])),
       gaps=([[1.0, 2.0], None] * (N // 2), hub.List(hub.Value("float32"))),
       text=(["a", None] * (N // 2), hub.Value("string")),
       digits=(["1", "2"] * (N // 2), hub.Value("string")),
@@ -210,14 +214,14 @@ def test_what_cannot_be_read_is_one_line(hub, change, more, said):
               hub.Image()),
       modes=([gray[0], gray[1].convert("1")] * (N // 2), hub.Image()),
       wide=(pil(arrays=IMAGES[..., 0].astype(np.int32)), hub.Image()))
-  with pytest.raises(fa.DataError, match=said):
+  with pytest.raises(fa.DataError, match=error):
     fa.from_hf(change(hub, table(hub)) if change else rows,
-               **{"x": "v", "y": "label", **more})
+               **{"x": "v", "y": "label", **options})
 
 
 def test_the_test_split_is_named(hub):
   rows = table(hub)
-  for test, said in ((hub.DatasetDict(test=rows), "^test: a DatasetDict of te"),
+  for test, error in ((hub.DatasetDict(test=rows), "^test: a DatasetDict of "),
                      (rows.select([]), "^test: has no rows$")):
-    with pytest.raises(fa.DataError, match=said):
+    with pytest.raises(fa.DataError, match=error):
       fa.from_hf(rows, x="v", y="label", test=test)

@@ -16,9 +16,10 @@ LABELS = np.arange(N) % 3
 class Items:
   """As torch's data sets are, without torch."""
 
-  def __init__(self, x=NUMBERS, y=LABELS, length=N, fails=None, **more):
+  def __init__(
+      self, x=NUMBERS, y=LABELS, length=N, fails=None, **attributes):
     self.x, self.y, self.length, self.fails = x, y, length, fails
-    self.__dict__.update(more)
+    self.__dict__.update(attributes)
 
   def __len__(self):
     if isinstance(self.length, Exception):
@@ -76,10 +77,10 @@ def but_last(values, last):
   return [*values[:N - 1], last]
 
 
-@pytest.mark.parametrize("dataset, more, said", [
+@pytest.mark.parametrize("dataset, options, error", [
     (Items(length=0), {}, "^dataset: an Items without items$"),
-    (Items(length=N + 3), {}, "^dataset: item 6 of 9 .its len. cannot be read, I"
-     "ndexError: index 6 is out of bounds"),
+    (Items(length=N + 3), {}, "^dataset: item 6 of 9 .its len. cannot be read, "
+     "IndexError: index 6 is out of bounds"),
     (Items(length=-1), {}, "^dataset: its length cannot be had, ValueError: "),
     (Items(length=NotImplementedError()), {}, "^dataset: its length cannot be h"
      "ad, NotImplementedError"),
@@ -92,10 +93,10 @@ def but_last(values, last):
     (Items(), dict(y=[]), r"^y: \[\], names no column$"),
     (Items(), dict(y=7), "^dataset: its items have no 7 .item 0 is a tuple.$"),
     (Items(), dict(nam="a"), "^nam: unknown, did you mean 'name'"),
-    (Items(), dict(test=Items(), x_test=NUMBERS), "^x_test: comes from test, gi"),
+    (Items(), dict(test=Items(), x_test=NUMBERS), "^x_test: comes from test, "),
     (Items(), dict(x=[0], y=1), r"^x: column 0 has rows of shape .2,., a list"),
     (Items(y=but_last(LABELS, None)), {}, "items' 1: row 5 is missing .None.$"),
-    (Items(y=but_last(LABELS, {})), {}, "items' 1: row 5 is a dict, a number, "),
+    (Items(y=but_last(LABELS, {})), {}, "items' 1: row 5 is a dict, a number"),
     (Items(y=but_last(LABELS, "c")), {}, "items' 1 have different kinds, number"
      "s in row 0 and texts in row 5$"),
     (Items(x=but_last(NUMBERS, NUMBERS[0, :1])), {}, "items' 0 have different s"
@@ -106,18 +107,21 @@ def but_last(values, last):
      ", RuntimeError: no memory"),
     (Items(x=but_last(NUMBERS, np.ma.array([1, 2], mask=[0, 1]))), {},
      "items' 0: row 5 has masked values$"),
-    (Items(x=but_last(NUMBERS, [[1], [2, 3]])), {}, "row 5 has parts of differe"),
+    (Items(x=but_last(NUMBERS, [1, [2, 3]])), {}, "items' 0: row 5 cannot be re"
+     "ad, ValueError: "),
+    (Items(x=but_last(NUMBERS, [[1], [2, 3]])), {}, "row 5 has parts of diff"),
     (Items(x=np.arange(N).astype("datetime64[D]")[:, None]), {},
      "^x: column 0 is datetime64.D., numbers are needed$")])
-def test_what_cannot_be_read_is_one_line(dataset, more, said):
+def test_what_cannot_be_read_is_one_line(dataset, options, error):
   """Each was a traceback, or was read as something else."""
-  with pytest.raises(fa.DataError, match=said):
-    fa.from_torch(dataset, **more)
+  with pytest.raises(fa.DataError, match=error):
+    fa.from_torch(dataset, **options)
 
 
 @pytest.mark.parametrize("row", [
     lambda array: Tensor(array), lambda array: Tensor(array, "torch.bfloat16"),
-    lambda array: array.tolist(), lambda array: [Tensor(entry) for entry in array],
+    lambda array: array.tolist(),
+    lambda array: [Tensor(entry) for entry in array],
     lambda array: [decimal.Decimal(float(entry)) for entry in array]])
 def test_rows_of_many_types_are_read(row):
   """Tensors with gradients, of bfloat16 or in lists were tracebacks."""
@@ -138,8 +142,9 @@ def test_texts_are_the_classes_of_the_training_items():
     fa.from_torch(Items(y=np.where(texts == "b", "a", texts)), test=test)
 
 
-def classes(names, **more):
-  return Items(class_to_idx={name: i for i, name in enumerate(names)}, **more)
+def classes(names, **attributes):
+  return Items(class_to_idx={name: i for i, name in enumerate(names)},
+               **attributes)
 
 
 def test_all_classes_count_that_a_data_set_names():
@@ -149,22 +154,22 @@ def test_all_classes_count_that_a_data_set_names():
     assert fa.from_torch(dataset).num_classes == 3
 
 
-@pytest.mark.parametrize("train, test, said", [
+@pytest.mark.parametrize("train, test, error", [
     ("abc", "bca", "^test: class 0 is 'b', in dataset it is 'a' .by class_to_"),
     ("abc", "bc", "^test: class 0 is 'b', in dataset it is 'a'"),
     ("abc", "abz", "^test: class 2 is 'z', in dataset it is 'c'"),
     ("abc", "abca", "^test: class 3 is 'a', in dataset it is 'none'"),
     ("abc", "ab", None), ("abc", "abcd", None), ("abc", "", None),
     ("", "bca", None)])
-def test_a_class_has_one_number(train, test, said):
+def test_a_class_has_one_number(train, test, error):
   """A folder that lacks a class numbers the others anew, without a word."""
   datasets = [classes(names) if names else Items() for names in (train, test)]
-  if said is None:
+  if error is None:
     assert fa.from_torch(datasets[0], test=datasets[1]).num_classes == 3
     return
-  for other in (datasets[1], Subset(datasets[1], range(N))):
-    with pytest.raises(fa.DataError, match=said):
-      fa.from_torch(datasets[0], test=other)
+  for test_items in (datasets[1], Subset(datasets[1], range(N))):
+    with pytest.raises(fa.DataError, match=error):
+      fa.from_torch(datasets[0], test=test_items)
 
 
 def test_images_of_pil_have_their_channels_last():
@@ -173,8 +178,8 @@ def test_images_of_pil_have_their_channels_last():
       np.uint8)
   for x in (pil_images := [pil.fromarray(array) for array in arrays],
             np.moveaxis(arrays, -1, 1)):
-    made = fa.from_torch(Items(x=x), channels_first=True)
-    np.testing.assert_array_equal(made.x_train, arrays)
+    examples = fa.from_torch(Items(x=x), channels_first=True)
+    np.testing.assert_array_equal(examples.x_train, arrays)
   colors = [image.convert("P") for image in pil_images]
   np.testing.assert_array_equal(
       fa.from_torch(Items(x=colors)).x_train,

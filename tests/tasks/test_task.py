@@ -73,7 +73,8 @@ def test_tasks_have_names(tmp_path):
   for text, said in (
       ("regresion", "unknown, did you mean 'regression'"), (3, "an int, must"),
       ("dense:x", "must be dense:LABEL"),
-      (f"dense:{2 ** 40}", "ignored must fit into int32"), (f"{file}:no", "is an int, must be"),
+      (f"dense:{2 ** 40}", "ignored must fit into int32"),
+      (f"{file}:no", "is an int, must be"),
       (str(file), "a file needs the name in it")):
     with pytest.raises(OptionError, match=said):
       tasks.named(text)
@@ -106,8 +107,8 @@ def test_targets_that_others_ignore_are_padding():
     (255, np.array([[0, 255]], np.uint8)), (-100, np.array([[0, -100]])),
     (-1, np.array([[0, -1]], np.int8))])
 def test_ignored_pixels_keep_their_label(ignore, y):
-  made = dense(ignore).targets(y)
-  assert made.dtype == np.int32 and made.tolist() == [[0, ignore]]
+  labels = dense(ignore).targets(y)
+  assert labels.dtype == np.int32 and labels.tolist() == [[0, ignore]]
 
 
 def test_large_labels_do_not_become_others():
