@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterator, Mapping
 import contextlib
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg import tasks
-from fedjax_alg.data import store
+from fedjax_alg.data import items, store
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
-from fedjax_alg.errors import a_type
+from fedjax_alg.errors import a_type, raised
 from fedjax_alg.hparams import of_type
 from fedjax_alg.tasks import task as task_lib
 
@@ -88,10 +89,20 @@ def from_arrays(
 
 
 def _array(what: str, values: Any) -> np.ndarray:
+  if isinstance(values, (list, tuple)) and values and items.is_image(values[0]):
+    return items.stacked(values, f"{what} its rows", what.startswith("`x"))
   try:
     array = np.asarray(values)
   except ValueError:
     raise DataError(f"{what} its rows have different shapes") from None
+  except Exception as error:  # pylint: disable=broad-exception-caught
+    raise DataError(f"{what} {a_type(values)} that is no array, "
+                    f"{raised(error)}") from error
+  if array.dtype.kind == "V" and jnp.issubdtype(array.dtype, jnp.floating):
+    array = array.astype(np.float32)  # bfloat16, which NumPy does not know
+  if array.dtype == object and array.ndim == 1 and len(array) and isinstance(
+      array[0], (np.ndarray, list, tuple)):
+    array = items.stacked(array, f"{what} its rows", what.startswith("`x"))
   if not array.ndim and array.dtype != object:
     raise DataError(f"{what} {a_type(values)}, must be an array with one entry "
                     "for each example")
@@ -198,10 +209,16 @@ def checked(
     _same_kind(what(f"{kind}_train"), bare(f"{kind}_test"),
                arrays[f"{kind}_train"], arrays[f"{kind}_test"])
   y_train, y_test = arrays["y_train"], arrays["y_test"]
-  num_classes = _size(used, num_classes, y_train, y_test)
+  stated, num_classes = num_classes, _size(used, num_classes, y_train, y_test)
   tokens = None
-  if used.of_tokens and isinstance(x_train, np.ndarray):
-    tokens = num_classes = max(num_classes, tasks.largest(x_train, x_test))
+  if used.of_tokens and isinstance(x_train, np.ndarray) and (
+      x_train.dtype == np.int32):  # not features beside targets of tokens
+    tokens = tasks.largest(x_train, x_test)
+    if stated is not None and tokens > stated:
+      raise DataError(f"`num_classes`={stated}: a token id of "
+                      f"{bare('x_train')} is {tokens - 1}, ids must lie in "
+                      f"[0, {stated})")
+    tokens = num_classes = max(num_classes, tokens)
   if task is not None and task.for_data is not None:
     task = task.for_data(y_train)
   return Examples(x_train, y_train, x_test, y_test, num_classes,
@@ -215,6 +232,9 @@ def _each(fn: Callable[[str, Any], Any], what: str, tree: Any) -> Any:
     return fn(what, tree)
   if not tree:
     raise DataError(f"{what} has no arrays")
+  if len({str(key) for key in tree}) < len(tree):
+    raise DataError(f"{what} has two arrays of one name, as texts (its keys "
+                    f"are {', '.join(map(repr, tree))})")
   return {str(key): _each(fn, f"{what} {key}", value)
           for key, value in tree.items()}
 
@@ -293,7 +313,8 @@ def _features(what: str, x: np.ndarray) -> np.ndarray:
   if x.dtype.kind in "ub":
     x = x.astype(np.float32)
   with _named(what):
-    return task_lib.numbers(x, "token ids")
+    x = task_lib.numbers(x, "token ids")
+    return task_lib.token_ids(x) if x.dtype == np.int32 else x
 
 
 @contextlib.contextmanager

@@ -79,9 +79,15 @@ def doubts(examples: Examples) -> list[str]:
 
   Returns:
     One line each: classes without a training example, test examples of such
-    classes, or a single class.
+    classes, or a single class; pixels of a label far above the others; next
+    tokens that are those of x itself.
   """
-  if examples.num_tokens is not None or not tasks.of(examples).has_classes:
+  task = tasks.of(examples)
+  if task.of_tokens:
+    return _doubts_of_tokens(examples)
+  if task.name == tasks.DENSE.name:
+    return _doubts_of_pixels(examples)
+  if examples.num_tokens is not None or not task.has_classes:
     return []  # the classes are characters, and texts need not have all
   train = np.bincount(examples.y_train, minlength=examples.num_classes)
   test = np.bincount(examples.y_test, minlength=examples.num_classes)
@@ -99,3 +105,26 @@ def doubts(examples: Examples) -> list[str]:
     lines.append(f"{examples.name}: all training examples have the label "
                  f"{int(train.argmax())}")
   return lines
+
+
+def _doubts_of_tokens(examples: Examples) -> list[str]:
+  """Targets that are not moved by a place: the model would copy its input."""
+  x, y = examples.x_train, examples.y_train
+  if isinstance(x, dict) or isinstance(y, dict) or x.shape != y.shape:
+    return []
+  counted = y != tasks.PADDING
+  if (x[counted] != y[counted]).any() or len(np.unique(y[counted])) < 2:
+    return []
+  return [f"{examples.name}: y is x itself, y must be the token after each of "
+          "x (x=ids[:, :-1], y=ids[:, 1:])"]
+
+
+def _doubts_of_pixels(examples: Examples) -> list[str]:
+  """The largest label of 255 without its neighbor, which is often no class."""
+  y = examples.y_train
+  if isinstance(y, dict) or examples.num_classes != 256 or (
+      y == 254).any() or not (y == 255).any():
+    return []
+  return [f"{examples.name}: pixels have the label 255 and none has 254, so "
+          "there are 256 classes; if 255 stands for pixels that do not count, "
+          "give `task`=dense:255"]

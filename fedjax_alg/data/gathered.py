@@ -7,14 +7,18 @@ dictionary of arrays.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+import functools
+import inspect
 from typing import Any
 
 import numpy as np
 
+from fedjax_alg import tasks
+from fedjax_alg.data import hugging_face, items
 from fedjax_alg.data.arrays import from_arrays
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
-from fedjax_alg.errors import a_type
+from fedjax_alg.errors import a_type, did_you_mean
 
 
 def _gathered(choice: Any, column: Callable[[Any], np.ndarray]) -> Any:
@@ -77,39 +81,132 @@ def _stacked(rows: Iterable[Any], said: str) -> np.ndarray:
   return np.stack(arrays)
 
 
-def from_hf(
-    dataset: Any, *, x: Any, y: Any, client: str | None = None,
-    test: Any = None, **options: Any) -> Examples:
-  """Makes a data set from one of the library ``datasets`` (Hugging Face).
+#: Argument of ``from_arrays`` -> that of a data set it comes from.
+_SOURCES = {"x": "x", "y": "y", "client_ids": "client", "x_test": "test",
+            "y_test": "test", "test_client_ids": "test"}
+
+
+def _of_both(train: Any, test: Any, columns: Callable[[Any], Any],
+             choices: Mapping[str, Any]) -> dict[str, Any]:
+  """The arguments of ``from_arrays`` that two data sets give.
+
+  Raises:
+    DataError: x or y names no column, or a list names one of arrays.
+  """
+  arrays: dict[str, Any] = {}
+  for rows, arguments in ((train, ("x", "y", "client_ids")),
+                          (test, ("x_test", "y_test", "test_client_ids"))):
+    if rows is None and arguments[0] == "x_test":
+      continue
+    column = columns(rows)
+    for argument, (option, choice) in zip(arguments, choices.items()):
+      if choice is not None:
+        items.check_flat(option, choice, column)
+        arrays[argument] = _gathered(choice, column)
+  return arrays
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+  """Refuses options that ``from_arrays`` does not have."""
+  allowed = list(inspect.signature(from_arrays).parameters)[2:]
+  for name in options:
+    if name not in allowed:
+      raise DataError(f"`{name}`: unknown{did_you_mean(name, allowed)} (one of "
+                      f"{', '.join(allowed)})")
+
+
+def _as_classes(
+    arrays: Mapping[str, Any], options: Mapping[str, Any], number: int = 0
+) -> Examples:
+  """The examples, whose labels may be texts.
 
   Args:
-    dataset: a ``datasets.Dataset``. Images of one size become uint8 arrays.
+    arrays: of both data sets. Texts become the numbers of the training texts
+      in their sorted order.
+    options: further arguments of ``from_arrays``.
+    number: of the classes that the data set names; 0: it names none.
+
+  Raises:
+    DataError: a test text is the label of no training row.
+  """
+  arrays = dict(arrays)
+  task = tasks.named(options.get("task"))
+  classes = task is None or task.has_classes or task.name == tasks.DENSE.name
+  y, tests = arrays["y"], arrays.get("y_test")
+  if classes and isinstance(y, np.ndarray) and y.dtype.kind == "U":
+    texts, numbers = np.unique(y, return_inverse=True)
+    arrays["y"] = numbers.reshape(y.shape)
+    if tests is not None and tests.dtype.kind == "U":
+      unknown = np.argwhere(~np.isin(tests, texts))
+      if len(unknown):
+        row = tuple(unknown[0])
+        raise DataError(
+            f"`y_test`: row {row[0]} has the label {str(tests[row])!r}, no "
+            f"training row has it (they have {', '.join(texts[:20])})")
+      arrays["y_test"] = np.searchsorted(texts, tests)
+  labels = [array for array in (arrays["y"], arrays.get("y_test"))
+            if array is not None]
+  if classes and options.get("num_classes") is None and all(
+      isinstance(array, np.ndarray) and array.dtype.kind in "iu"
+      and array.max(initial=0) < number for array in labels):
+    arrays["num_classes"] = number
+  for name in arrays:
+    if options.get(name) is not None:
+      raise DataError(f"`{name}`: comes from `{_SOURCES[name]}`, give one of "
+                      "them")
+  return from_arrays(**{**options, **arrays})
+
+
+def from_hf(
+    dataset: Any, *, x: Any, y: Any, client: str | None = None,
+    test: Any = None, channels_first: bool = False, **options: Any
+) -> Examples:
+  """Makes a data set from one of the library ``datasets`` (Hugging Face).
+
+  A transform of the data set (``with_transform``) is applied, once to every
+  row. Images of one size become uint8 arrays, palette images RGB; images of 16
+  bits become float32 in [0, 1]. Class labels have the numbers and the classes
+  of ``dataset`` in both splits, also classes that no row has; of texts the
+  classes are the training texts in their sorted order.
+
+  Args:
+    dataset: a ``datasets.Dataset``.
     x: the column of the examples, or a list of columns of numbers, or a
       dictionary of either.
     y: the column of the targets, likewise.
     client: the column of the clients, whole numbers or strings.
     test: the test examples, a ``datasets.Dataset`` of the same columns.
-    **options: further arguments of ``from_arrays``: ``num_classes``, ``name``.
+    channels_first: whether a transform gives images [c, H, W], as those of
+      torch are; here they become [H, W, c]. Images of PIL always are [H, W, c].
+    **options: further arguments of ``from_arrays``: ``num_classes``, ``name``,
+      ``task``.
 
   Returns:
     The examples.
 
   Raises:
-    DataError: a column is missing, or see ``from_arrays``.
+    DataError: a column is missing, cannot be read or has a row without a
+      value, a test row has a class that ``dataset`` does not have, or see
+      ``from_arrays``.
 
   Examples:
     fa.from_hf(load_dataset("mnist", split="train"), x="image", y="label")
   """
+  choices = {"x": x, "y": y, "client": client}
+  for option, choice in choices.items():
+    if option != "client" or client is not None:
+      items.check_choice(option, choice, (str,))
+  _check_options(options)
 
   def columns(rows):
-    if not hasattr(rows, "with_format"):
-      raise DataError(f"`dataset`: {a_type(rows)}, must be a datasets.Dataset "
-                      "(of a DatasetDict give one split, and `test`)")
-    arrays = rows.with_format("numpy")
-    return _column(rows.column_names, lambda name: arrays[name][:], "dataset")
+    arrays = hugging_face.read(
+        rows, "dataset" if rows is dataset else "test",
+        items.names_in(*choices.values()), items.names_in(x), channels_first)
+    return lambda name: hugging_face.aligned(arrays[name], name, rows, dataset)
 
-  return _examples(dataset, test, columns, {"x": x, "y": y, "client": client},
-                   options)
+  arrays = _of_both(dataset, test, columns, choices)
+  names = hugging_face.class_names(dataset, y) if isinstance(y, str) else None
+  return _as_classes(arrays, options, len(names or ()))
 
 
 def from_dataframe(
@@ -161,47 +258,55 @@ def from_torch(
 
   Such as a ``torch.utils.data.Dataset``; torch itself is not needed. Every item
   is read once, so a random transform of the data set is drawn once, too (see
-  ``augment`` for images).
+  ``augment`` for images). Palette images of PIL become RGB, those of 16 bits
+  float32 in [0, 1]. Where ``class_to_idx`` says the classes, as in torchvision,
+  they all count, also those of no item; of texts the classes are the training
+  texts in their sorted order.
 
   Args:
     dataset: its items are tuples or dictionaries of arrays, tensors, images of
-      PIL or numbers.
+      PIL, numbers or texts.
     x: place or name of the example in an item, or a list or dictionary of such.
     y: that of the target, likewise.
     client: that of the client; or a list of the clients of all items.
     test: the test examples, a data set of the same kind.
     channels_first: whether images are [c, H, W], as those of torch are; here
-      they become [H, W, c].
+      they become [H, W, c]. Images of PIL always are [H, W, c].
     **options: further arguments of ``from_arrays``: ``num_classes``, ``name``,
-      ``test_client_ids``.
+      ``task``, ``test_client_ids``.
 
   Returns:
     The examples.
 
   Raises:
-    DataError: an item has not what is asked for, or see ``from_arrays``.
+    DataError: an item cannot be read or has not what is asked for, the two
+      data sets give a class different numbers, or see ``from_arrays``.
   """
   options = dict(options)
   if client is not None and not isinstance(client, (int, str)):
     options["client_ids"], client = client, None
+  choices = {"x": x, "y": y, "client": client}
+  for option in ("x", "y"):
+    items.check_choice(option, choices[option], (int, str, np.integer))
+  _check_options(options)
+  numbers = items.class_numbers(dataset)
+  items.check_classes(numbers, items.class_numbers(test))
 
   def columns(rows):
-    if not (hasattr(rows, "__len__") and hasattr(rows, "__getitem__")):
-      raise DataError(f"`dataset`: {a_type(rows)}, must have __len__ and "
-                      "__getitem__")
-    items = [rows[i] for i in range(len(rows))]
+    option = "dataset" if rows is dataset else "test"
+    entries = items.read(rows, option)
+    examples = items.names_in(x)
 
+    @functools.cache
     def column(name):
-      try:
-        found = [item[name] for item in items]
-      except (LookupError, TypeError) as error:
-        raise DataError(f"`dataset`: its items have no {name!r} (the first is "
-                        f"{a_type(items[0])})") from error
-      array = _stacked(found, f"`dataset`: the items' {name!r}")
-      return np.moveaxis(array, 1, -1) if (
-          channels_first and array.ndim == 4) else array
+      values = items.field(entries, name, option)
+      array = items.stacked(values, f"`{option}`: the items' {name!r}",
+                            name in examples, channels_first)
+      if name in examples:
+        items.check_numbers("x", name, array)
+      return array
 
     return column
 
-  return _examples(dataset, test, columns, {"x": x, "y": y, "client": client},
-                   options)
+  return _as_classes(_of_both(dataset, test, columns, choices), options, (
+      max(numbers.values(), default=-1) + 1 if y == 1 else 0))

@@ -218,7 +218,8 @@ def _check_words(model: str, federation: Federation) -> None:
             f"{f' in {path}' if path else ''}), only `model`="
             f"{' or '.join(models.OF_TOKENS)} does; give "
             "numbers as x.astype(np.float32)" if ids else
-            f"needs token ids, but x is {train.x.dtype} (only integers)"))
+            f"needs token ids, but x is {train.x.dtype} (ids are signed "
+            "integers: x.astype(np.int32))"))
   known = federation.num_tokens
   kept = [rows.x.codes if isinstance(rows.x, Coded) else rows.x
           for rows in (train, test)]

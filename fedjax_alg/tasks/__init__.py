@@ -12,11 +12,11 @@ from fedjax_alg.tasks.multi_label import MULTI_LABEL
 from fedjax_alg.tasks.regression import REGRESSION
 from fedjax_alg.tasks.task import Labels, largest, Metrics, metrics_of, Sums
 from fedjax_alg.tasks.task import Task
-from fedjax_alg.tasks.tokens import TOKENS
+from fedjax_alg.tasks.tokens import PADDING, TOKENS
 
 __all__ = ["CLASSIFICATION", "Counts", "DENSE", "Labels", "MAX_MATRIX",
-           "MULTI_LABEL", "Metrics", "NAMES", "REGRESSION", "Sums", "TOKENS",
-           "Task", "at_clients", "cross_entropy",
+           "MULTI_LABEL", "Metrics", "NAMES", "PADDING", "REGRESSION", "Sums",
+           "TOKENS", "Task", "at_clients", "cross_entropy",
            "dense", "is_own", "largest", "metrics_of", "named", "of",
            "over_clients", "summarise"]
 
@@ -48,10 +48,11 @@ def named(task: str | Task | None) -> Task | None:
     raise OptionError(f"`task`: {a_type(task)}, must be a name or a Task")
   if task.startswith(_DENSE):
     try:
-      return dense(int(task.removeprefix(_DENSE)))
+      ignored = int(task.removeprefix(_DENSE))
     except ValueError:
       raise OptionError(f"`task`={task}: must be dense:LABEL, the label of "
                         "pixels that are ignored") from None
+    return dense(ignored)
   if is_own(task):
     found, _ = own.load(task, "task")
     if not isinstance(found, Task):

@@ -6,6 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_alg.errors import OptionError
 from fedjax_alg.tasks import task as task_lib
 from fedjax_alg.tasks.classification import cross_entropy, MAX_CLASSES
 from fedjax_alg.tasks.task import HIGHER, if_any, Labels, LOWER, ratio, Sums
@@ -60,18 +61,29 @@ def dense(ignore: int = -1) -> Task:
 
   Args:
     ignore: the label of pixels that are not counted.
+
+  Raises:
+    OptionError: that label does not fit into int32.
   """
+  bounds = np.iinfo(np.int32)
+  if not bounds.min <= ignore <= bounds.max:
+    raise OptionError(f"`task`=dense:{ignore}: the label of pixels that are "
+                      "ignored must fit into int32")
 
   def targets(y: np.ndarray) -> np.ndarray:
-    if y.ndim < 2:
+    if y.ndim < 2 or not all(y.shape[1:]):
       raise ValueError(f"has shape {y.shape}, a label for each pixel is needed")
     if y.dtype.kind not in "iu":
       raise ValueError(f"is {y.dtype}, integers are needed")
-    y = y.astype(np.int64)
     # Checked without the ignored ones, which may be of any value.
-    kept = np.where(y == ignore, 0, y)
-    task_lib.whole_numbers(kept, 0, MAX_CLASSES - 1)
-    return y.astype(np.int32)
+    counted = np.where(y == ignore, 0, y)
+    try:
+      task_lib.whole_numbers(counted, 0, MAX_CLASSES - 1)
+    except ValueError as error:
+      raise ValueError(f"{error} (or {ignore}, which is ignored; `task`="
+                       "dense:LABEL ignores another label)") from None
+    return np.where(y == ignore, ignore, counted.astype(np.int32)).astype(
+        np.int32)
 
   def size(*targets: np.ndarray) -> int:
     return task_lib.largest(*(np.where(y == ignore, 0, y) for y in targets))

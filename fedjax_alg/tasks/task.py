@@ -67,6 +67,22 @@ def whole_numbers(y: np.ndarray, least: int, most: int) -> np.ndarray:
   return y.astype(np.int32, copy=False)
 
 
+def token_ids(x: np.ndarray) -> np.ndarray:
+  """Ids of tokens, as they are: whole numbers from 0.
+
+  Raises:
+    ValueError: an id is negative, which would count from the end of an
+      embedding; the text goes on after the name of the array.
+  """
+  if x.size and x.min() < 0:
+    row, *place = np.argwhere(x < 0)[0].tolist()
+    raise ValueError(
+        f"has the token id {x[(row, *place)]} in row {row}, place "
+        f"{', '.join(map(str, place))}; ids are whole numbers from 0, of which "
+        "0 is padding (other numbers must be float32)")
+  return x
+
+
 def of_one_number(y: np.ndarray, what: str) -> np.ndarray:
   """Targets [n] as [n, 1], and others as they are; they have two axes then."""
   if y.ndim == 1:

@@ -11,6 +11,8 @@ from fedjax_alg.tasks.dense import mean_cross_entropy
 from fedjax_alg.tasks.task import HIGHER, LOWER, Sums, Task
 
 PADDING = 0  #: the id that marks padding, which is not counted
+#: The target that torch and Hugging Face ignore; it becomes padding.
+IGNORED = -100
 
 
 def _sums(logits: Any, y: Any, losses: Any, mask: Any) -> Sums:
@@ -32,8 +34,10 @@ def _values(sums: Sums) -> dict[str, Any]:
 
 
 def _targets(y: np.ndarray) -> np.ndarray:
+  if y.dtype.kind == "i":
+    y = np.where(y == IGNORED, PADDING, y)
   y = task_lib.whole_numbers(y, 0, MAX_CLASSES - 1)
-  if y.ndim != 2:
+  if y.ndim != 2 or not y.shape[1]:
     raise ValueError(f"has shape {y.shape}, [n, T] ids of tokens are needed")
   return y
 

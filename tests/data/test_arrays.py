@@ -3,6 +3,8 @@
 import hypothesis
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -13,6 +15,7 @@ from fedjax_alg.data.store import Coded
 X = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
 Y = np.array([0, 1, 2, 0, 1, 2])
 IDS = np.array(["b", "a", "b", "c", "a", "c"])
+TOKENS = np.arange(1, 19).reshape(6, 3)
 GOOD = dict(x=X, y=Y, client_ids=IDS, x_test=X[:2], y_test=Y[:2],
             test_client_ids=["a", "c"])
 
@@ -28,6 +31,36 @@ def changed(array, place, value):
   return array
 
 
+def objects(rows):
+  """An array of objects, as pandas makes of rows."""
+  array = np.empty(len(rows), object)
+  for row, value in enumerate(rows):
+    array[row] = value
+  return array
+
+
+@pytest.mark.parametrize("x", [
+    list(X), objects(list(X)), objects(X.tolist()), jnp.asarray(X)])
+def test_rows_in_other_containers_are_read(x):
+  np.testing.assert_array_equal(fa.from_arrays(x, Y).x_train, X)
+
+
+def test_arrays_that_numpy_has_no_dtype_for_are_read():
+  x = jnp.asarray(X, jnp.bfloat16)
+  np.testing.assert_array_equal(
+      fa.from_arrays(x, Y).x_train, x.astype(jnp.float32))
+
+
+def test_a_list_of_images_has_their_colors():
+  """NumPy makes numbers of a palette of it, which are no intensities."""
+  pil = pytest.importorskip("PIL.Image", reason="the package PIL is missing")
+  pixels = np.arange(6 * 60).reshape(6, 4, 5, 3).astype(np.uint8)
+  colors = [pil.fromarray(image).convert("P") for image in pixels]
+  np.testing.assert_array_equal(
+      fa.from_arrays(colors, Y).x_train,
+      [np.asarray(image.convert("RGB")) for image in colors])
+
+
 @pytest.mark.parametrize("given, said", [
     (dict(x=X[:, 0]), r"^x: has shape \(6,\)"),
     (dict(x=X[:0], y=Y[:0], client_ids=None, test_client_ids=None),
@@ -37,6 +70,12 @@ def changed(array, place, value):
     (dict(x=changed(X.astype(float), (2, 1), 1e300)), "^x: has 1 NaN or inf"),
     (dict(x=X.astype(complex)), "^x: is complex128, real numbers"),
     (dict(x=[[1, 2], [3]]), "^x: its rows have different shapes"),
+    (dict(x=objects([[1, 2], [3]] * 3)), "^x: its rows have different shapes, "
+     ".2,. in row 0 and .1,. in row 1$"),
+    (dict(client_ids=objects([[1, 2], [3]] * 3)), "^client_ids: its rows hav"),
+    (dict(x=jax.random.split(jax.random.key(0), 6)),
+     "^x: a PRNGKeyArray that is no array, TypeError: "),
+    (dict(x={0: X, "0": X}), "^x: has two arrays of one name, as texts .its k"),
     (dict(x=None), "^x: has shape"),
     (dict(x=X[:5]), r"^y: has shape \(6,\), \(5,\) is needed .*of x\)"),
     (dict(y=Y[:, None]), r"^y: has shape \(6, 1\)"),
@@ -77,6 +116,17 @@ def changed(array, place, value):
      "^num_classes=3: the targets of task=regression have 4 numbers"),
     (dict(task="regression", y=changed(X, (1, 0), np.nan), y_test=X[:2]),
      "^y: has 1 NaN or infinite value.*in row 1$"),
+    (dict(x=changed(TOKENS, (3, 2), -100), y=TOKENS, task="tokens"),
+     "^x: has the token id -100 in row 3, place 2; ids are whole numbers from"),
+    (dict(x={"a": changed(TOKENS, (3, 2), -1)}),
+     "^x: a has the token id -1 in row 3, place 2; ids are whole"),
+    (dict(x=TOKENS, x_test=-TOKENS[:2]),
+     "^x_test: has the token id -1 in row 0, place 0; ids are whole"),
+    (dict(x=TOKENS, y=TOKENS % 5, x_test=TOKENS[:2], y_test=TOKENS[:2] % 5,
+          task="tokens", num_classes=9),
+     r"^num_classes=9: a token id of x is 18, ids must lie in \[0, 9\)"),
+    (dict(y=TOKENS - 3, task="dense"), r"^y: lies in \[-2, 15\].* .or -1, which"
+     " is ignored; task=dense:LABEL ignores another label.$"),
     (dict(x=np.ones((6, 0))), "^x: has no features"),
     (dict(y=[0, 1, 2, 3, 4, 10 ** 9]), "from 0 to 99,999")])
 def test_refused_in_one_line_with_the_argument(given, said):
@@ -132,7 +182,9 @@ def _arrays(draw):
       [np.float32, np.float64, np.float16, np.uint8, np.int32, np.int16,
        np.bool_]))
   elements = st.floats(-9, 9, width=16) if dtype in (
-      np.float32, np.float64, np.float16) else None
+      np.float32, np.float64, np.float16) else (
+          st.integers(0, 2 ** 15 - 1) if dtype in (np.int32, np.int16)
+          else None)  # signed integers are ids of tokens
   x = draw(hnp.arrays(dtype, shape, elements=elements))
   y = draw(hnp.arrays(st.sampled_from([np.uint8, np.int32, np.int64]), count,
                       elements=st.integers(0, 5)))
@@ -192,6 +244,32 @@ def test_strange_labels_are_warned_of():
     dealt([0] * 6, x_test=x[:1], y_test=[0])
 
 
+@pytest.mark.parametrize("x, y, options, error", [
+    (TOKENS, TOKENS, dict(task="tokens"), "^arrays: y is x itself, y must be"),
+    (TOKENS, changed(TOKENS, (0, 0), -100), dict(task="tokens"), "y is x its"),
+    (TOKENS[:, :-1], TOKENS[:, 1:], dict(task="tokens"), None),
+    (X, np.where(TOKENS > 9, 255, 1), dict(task="dense"), "^arrays: pixels hav"
+     "e the label 255 and none has 254, so there are 256 classes; .*dense:255"),
+    (X, np.where(TOKENS > 9, 255, 254), dict(task="dense"), None),
+    (X, np.where(TOKENS > 9, 255, 1), dict(task="dense:255"), None)])
+def test_targets_that_cannot_be_meant_are_warned_of(x, y, options, error):
+  """A model of tokens would copy its input, one of pixels learn borders."""
+  examples = fa.from_arrays(x, y, IDS, **options)
+  if error is None:
+    fa.federate(examples)  # a warning would be an error
+    return
+  with pytest.warns(UserWarning, match=error):
+    fa.federate(examples)
+
+
+@pytest.mark.parametrize("x", [
+    20 * X, (9 * X).astype(np.uint8), (9 * X).astype(np.uint16)])
+def test_features_are_no_ids_of_tokens(x):
+  """Else the largest feature would decide how many tokens there are."""
+  examples = fa.from_arrays(x, TOKENS % 5, task="tokens")
+  assert examples.num_classes == 5 and examples.num_tokens is None
+
+
 SEVERAL = {"pixels": (9 * X).astype(np.uint8), "age": X[:, :1]}
 
 
@@ -249,7 +327,8 @@ def test_examples_are_dealt_by_the_labels_of_the_task():
   several = fa.from_arrays(x, np.stack([y, y], 1), x_test=x, y_test=np.stack(
       [y, y], 1), task="regression")
   ids = rng.integers(1, 5, (300, 4))
-  tokens = fa.from_arrays(ids, ids, x_test=ids, y_test=ids, task="tokens")
+  x, y = ids[:, :-1], ids[:, 1:]
+  tokens = fa.from_arrays(x, y, x_test=x, y_test=y, task="tokens")
   for examples, options, said in (
       (tokens, dict(partition="dirichlet"), "task=tokens have none"),
       (several, dict(partition="classes"), "task=regression have none"),

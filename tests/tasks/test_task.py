@@ -72,7 +72,9 @@ def test_tasks_have_names(tmp_path):
   assert tasks.named(f"{file}:own") is tasks.NAMES["regression"]
   for text, said in (
       ("regresion", "unknown, did you mean 'regression'"), (3, "an int, must"),
-      ("dense:x", "must be dense:LABEL"), (f"{file}:no", "is an int, must be"),
+      ("dense:x", "must be dense:LABEL"),
+      (f"dense:{2 ** 40}", "ignored must fit into int32"),
+      (f"{file}:no", "is an int, must be"),
       (str(file), "a file needs the name in it")):
     with pytest.raises(OptionError, match=said):
       tasks.named(text)
@@ -85,10 +87,35 @@ def test_tasks_have_names(tmp_path):
     (MULTI_LABEL, np.array([[0, 2]]), "lies in .0, 2., whole numbers from 0 t"),
     (MULTI_LABEL, np.array([[0.5, 1]]), "is float64, integers"),
     (MULTI_LABEL, np.array([0, 1]), "has shape .2,., a column of 0 and 1 for"),
+    (dense(), np.zeros((3, 0), int), "has shape .3, 0., a label for each pix"),
+    (TOKENS, np.zeros((3, 0), int), r"has shape \(3, 0\), \[n, T\] ids"),
     (TOKENS, np.zeros(3, int), r"has shape \(3,\), \[n, T\] ids")])
 def test_targets_of_another_kind_are_refused(task, y, said):
   with pytest.raises(ValueError, match=said):
     task.targets(y)
+
+
+def test_targets_that_others_ignore_are_padding():
+  """-100, as losses of torch have it, would be refused or be a token."""
+  y = TOKENS.targets(np.array([[3, -100], [0, 2]]))
+  assert y.dtype == np.int32 and y.tolist() == [[3, 0], [0, 2]]
+  with pytest.raises(ValueError, match="lies in .-99, 3., whole numbers from"):
+    TOKENS.targets(np.array([[3, -99]]))
+
+
+@pytest.mark.parametrize("ignore, y", [
+    (255, np.array([[0, 255]], np.uint8)), (-100, np.array([[0, -100]])),
+    (-1, np.array([[0, -1]], np.int8))])
+def test_ignored_pixels_keep_their_label(ignore, y):
+  labels = dense(ignore).targets(y)
+  assert labels.dtype == np.int32 and labels.tolist() == [[0, ignore]]
+
+
+def test_large_labels_do_not_become_others():
+  """As int32 2 ** 32 is class 0, and 2 ** 64 - 1 the ignored -1."""
+  for label in (2 ** 32, 2 ** 64 - 1):
+    with pytest.raises(ValueError, match="lies in"):
+      dense().targets(np.array([[0, label]], np.uint64))
 
 
 @pytest.mark.parametrize("kind", [bool, float, np.uint8])

@@ -1,0 +1,199 @@
+"""Columns of the library ``datasets`` as arrays; it need not be installed."""
+
+from collections.abc import Collection, Iterator, Mapping
+import re
+from typing import Any
+
+import numpy as np
+
+from fedjax_alg.data import items
+from fedjax_alg.data.errors import DataError
+from fedjax_alg.errors import a_type, raised
+
+_CHUNK = 1000  # rows that are read together
+_INTEGER = re.compile(r"u?int(8|16|32|64)")
+
+
+def _check(rows: Any, option: str) -> None:
+  """Refuses what is no ``datasets.Dataset`` with rows."""
+  if isinstance(rows, Mapping):
+    splits = ", ".join(map(str, list(rows)[:5]))
+    raise DataError(f"`{option}`: {a_type(rows)} of {splits or 'nothing'}, "
+                    "must be a datasets.Dataset (give one split, and `test`)")
+  if hasattr(rows, "with_format") and not hasattr(rows, "__len__"):
+    raise DataError(f"`{option}`: {a_type(rows)} that is read row by row, must "
+                    "be a datasets.Dataset (load it without streaming)")
+  if not hasattr(rows, "with_format") or not hasattr(rows, "column_names"):
+    raise DataError(f"`{option}`: {a_type(rows)}, must be a datasets.Dataset "
+                    "(of a DatasetDict give one split, and `test`)")
+  if not len(rows):
+    raise DataError(f"`{option}`: has no rows")
+
+
+def _leaf(feature: Any) -> Any:
+  """What the entries of a column are, of lists of any depth."""
+  while hasattr(feature, "feature") or isinstance(feature, list):
+    feature = feature[0] if isinstance(feature, list) else feature.feature
+  return feature
+
+
+def _feature(rows: Any, name: str) -> Any:
+  return _leaf((rows.features or {}).get(name))
+
+
+def class_names(rows: Any, name: Any) -> list[str] | None:
+  """The names of a column of class labels; None of another column."""
+  names = getattr(_feature(rows, name), "names", None)
+  return None if names is None else list(names)
+
+
+def _images(rows: Any, name: str, where: str) -> Iterator[Any]:
+  """The values of a column as Python has them, a few at a time."""
+  values = rows.with_format(None, columns=[name])
+  for begin in range(0, len(rows), _CHUNK):
+    places = range(begin, min(begin + _CHUNK, len(rows)))
+    try:
+      yield from values[begin:places.stop][name]
+    except Exception as error:  # pylint: disable=broad-exception-caught
+      for place in places:  # which row it was
+        try:
+          values[place]
+        except Exception as cause:  # pylint: disable=broad-exception-caught
+          raise DataError(f"{where}: row {place} cannot be read, "
+                          f"{raised(cause)}") from error
+      raise DataError(f"{where} cannot be read, {raised(error)}") from error
+
+
+def _numbers(rows: Any, name: str, where: str) -> np.ndarray:
+  """A column without images, in the dtype that it is stored in."""
+  try:
+    array = np.asarray(rows.with_format("numpy")[name][:])
+  except Exception as error:  # pylint: disable=broad-exception-caught
+    raise DataError(f"{where} cannot be read, {raised(error)}") from error
+  if array.dtype == object:
+    array = items.stacked(array, where, False)
+  dtype = str(getattr(_feature(rows, name), "dtype", ""))
+  if not _INTEGER.fullmatch(dtype):
+    return array
+  if array.dtype.kind == "f":  # what is missing among integers is NaN
+    wrong = np.nonzero(~np.isfinite(array))[0]
+    if len(wrong):
+      raise DataError(f"{where}: row {wrong[0]} is missing (None)")
+  # The format of NumPy makes int64 of bytes, which would be ids of tokens.
+  return array.astype(dtype)
+
+
+def _transformed(
+    rows: Any, names: Collection[str], option: str) -> dict[str, list[Any]]:
+  """The values that a transform gives; it sees every row once."""
+  values: dict[str, list[Any]] = {name: [] for name in names}
+  for begin in range(0, len(rows), _CHUNK):
+    end = min(begin + _CHUNK, len(rows))
+    where = f"`{option}`: its transform of rows {begin} to {end - 1}"
+    try:
+      batch = rows[begin:end]
+      columns = {name: list(batch[name]) for name in names if name in batch}
+    except Exception as error:  # pylint: disable=broad-exception-caught
+      raise DataError(f"{where} fails, {raised(error)}") from error
+    for name in names:
+      if name not in columns:
+        raise _no_column(option, name, batch)
+      if len(columns[name]) != end - begin:
+        raise DataError(f"{where} gives {len(columns[name])} of {name!r}, "
+                        f"{end - begin} are needed")
+      values[name] += columns[name]
+  return values
+
+
+def _no_column(option: str, name: str, names: Any) -> DataError:
+  return DataError(f"`{option}`: has no column {name!r} (it has "
+                   f"{', '.join(map(str, list(names)[:20]))})")
+
+
+def read(
+    rows: Any, option: str, names: Collection[str], examples: Collection[str],
+    channels_first: bool = False) -> dict[str, np.ndarray]:
+  """Reads columns, through the transform of the data set if it has one.
+
+  Args:
+    rows: a ``datasets.Dataset``.
+    option: the argument, for messages.
+    names: the columns.
+    examples: those of them that are features; see ``items.stacked``.
+    channels_first: see ``items.stacked``.
+
+  Returns:
+    Name -> [n, ...]. Integers have the dtype in which they are stored.
+
+  Raises:
+    DataError: it is no ``Dataset``, a column is missing or cannot be read, or
+      a row has no value or another shape than the first.
+  """
+  _check(rows, option)
+  if rows.format["type"] == "custom":
+    values = _transformed(rows, names, option)
+  else:
+    values = {}
+    for name in names:
+      if name not in rows.column_names:
+        raise _no_column(option, name, rows.column_names)
+  arrays = {}
+  for name in names:
+    where = f"`{option}`: the rows of {name!r}"
+    if name not in values and type(_feature(rows, name)).__name__ != "Image":
+      arrays[name] = _numbers(rows, name, where)
+      if channels_first:
+        arrays[name] = items.channels_last(arrays[name])
+    else:
+      arrays[name] = items.stacked(
+          values.pop(name) if name in values else _images(rows, name, where),
+          where, name in examples, channels_first)
+    if name in examples:
+      items.check_numbers("x", name, arrays[name])
+      if class_names(rows, name) and arrays[name].dtype.kind == "i":
+        missing = np.argwhere(arrays[name] < 0)
+        if len(missing):
+          raise DataError(f"{where}: row {missing[0][0]} has no class, a "
+                          "feature needs one")
+  return arrays
+
+
+def aligned(array: np.ndarray, name: Any, rows: Any, first: Any) -> np.ndarray:
+  """Gives the classes of the test rows the numbers that training rows use.
+
+  Args:
+    array: a column of ``rows``.
+    name: its name.
+    rows: the test rows.
+    first: the training rows.
+
+  Returns:
+    The array, as numbers of the names in ``first`` where it has names, as
+    texts where ``first`` has texts.
+
+  Raises:
+    DataError: a row has a class that ``first`` does not have.
+  """
+  names, reference = class_names(rows, name), class_names(first, name)
+  option = "dataset" if rows is first else "test"
+  if reference is not None and array.dtype.kind == "U":
+    texts, numbers = np.unique(array, return_inverse=True)
+    names, array = texts.tolist(), numbers.reshape(array.shape)
+  if names is None or names == reference or array.dtype.kind not in "iu":
+    return array
+  stored = str(getattr(_feature(first, name), "dtype", ""))
+  if reference is None and not stored.endswith("string"):
+    return array  # plain numbers, which have no names to compare
+  unlabeled = np.argwhere((array < 0) | (array >= len(names)))
+  if len(unlabeled):
+    raise DataError(f"`{option}`: row {unlabeled[0][0]} of {name!r} has no "
+                    "class")
+  if reference is None:
+    return np.array(names)[array]
+  for number in np.unique(array):
+    if names[number] not in reference:
+      raise DataError(
+          f"`{option}`: {name!r} has the class {names[number]!r}, `dataset` "
+          f"has {', '.join(reference[:20])}")
+  return np.array([reference.index(text) if text in reference else -1
+                   for text in names], array.dtype)[array]

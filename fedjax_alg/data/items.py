@@ -1,0 +1,301 @@
+"""Rows of other libraries, such as images and tensors, as one array."""
+
+from collections.abc import Iterable, Mapping
+import numbers
+from typing import Any
+
+import numpy as np
+
+from fedjax_alg.data.errors import DataError
+from fedjax_alg.errors import a_type, raised
+
+_PLAIN = (str, bytes, bool, int, float, complex, np.generic)
+#: Largest value of a pixel of 16 bits.
+_MOST = 65535
+_IMAGES = "images"
+
+
+class _RowError(ValueError):
+  """A row that is no array; the message goes on after its place."""
+
+
+def is_image(value: Any) -> bool:
+  """Whether a value is an image of PIL, which need not be installed."""
+  return hasattr(value, "getbands") and hasattr(value, "convert")
+
+
+def names_in(*choices: Any) -> list[Any]:
+  """Lists the columns that choices name, each of them once.
+
+  Args:
+    *choices: names, lists of names, or dictionaries of either; None names none.
+
+  Returns:
+    The names in their order.
+  """
+  names: dict[Any, None] = {}
+  for choice in choices:
+    if isinstance(choice, Mapping):
+      names.update(dict.fromkeys(names_in(*choice.values())))
+    elif isinstance(choice, list):
+      names.update(dict.fromkeys(choice))
+    elif choice is not None:
+      names[choice] = None
+  return list(names)
+
+
+def check_choice(option: str, choice: Any, kinds: tuple[type, ...]) -> None:
+  """Refuses a choice of columns that names none.
+
+  Args:
+    option: the argument, for messages.
+    choice: a name, a list of names, or a dictionary of either.
+    kinds: what a name may be.
+
+  Raises:
+    DataError: it is something else, or a list without a name.
+  """
+  if isinstance(choice, Mapping):
+    for name, part in choice.items():
+      check_choice(f"{option} {name}", part, kinds)
+    return
+  names = choice if isinstance(choice, list) else [choice]
+  where, _, key = option.partition(" ")
+  where = f"`{where}`:" + (f" {key} is" if key else "")
+  if not names:
+    raise DataError(f"{where} [], names no column")
+  for name in names:
+    if not isinstance(name, kinds):
+      raise DataError(f"{where} {a_type(name)}, must be the name of a column, "
+                      "a list or a dictionary of names")
+
+
+def check_flat(option: str, choice: Any, column: Any) -> None:
+  """Refuses a list of columns of which one has more than a number a row.
+
+  Args:
+    option: the argument, for messages.
+    choice: see ``check_choice``.
+    column: (name) -> the array of a column.
+
+  Raises:
+    DataError: a column of a list has rows that are arrays.
+  """
+  if isinstance(choice, Mapping):
+    for part in choice.values():
+      check_flat(option, part, column)
+  for name in choice if isinstance(choice, list) else ():
+    shape = column(name).shape
+    if len(shape) != 1:
+      raise DataError(f"`{option}`: column {name!r} has rows of shape "
+                      f"{shape[1:]}, a list takes columns of one number a row "
+                      "(a dictionary takes every shape)")
+
+
+def check_numbers(option: str, name: Any, array: np.ndarray) -> None:
+  """Refuses features that are dates or texts, which NumPy would convert.
+
+  Raises:
+    DataError: they are no numbers.
+  """
+  if array.dtype.kind not in "biufc":
+    raise DataError(f"`{option}`: column {name!r} is {array.dtype}, numbers "
+                    "are needed")
+
+
+def _pixels(image: Any, examples: bool) -> tuple[np.ndarray, str]:
+  """The array of an image and its mode."""
+  mode = image.mode.partition(";")[0] + image.mode.partition(";")[2][:2]
+  if not examples:  # classes of pixels are stored as numbers of a palette, too
+    return np.asarray(image), _IMAGES
+  if mode == "I":
+    raise _RowError("is an image of mode I, 32-bit integers of any range; "
+                    "convert it to 8 or 16 bits or to float32")
+  if mode in ("P", "PA"):
+    # A palette with transparency becomes RGBA without a warning of PIL.
+    image, mode = image.convert("RGBA").convert("RGB"), "RGB"
+  array = np.asarray(image)
+  if mode == "I16":
+    array = array.astype(np.float32) / np.float32(_MOST)
+  return array, f"{_IMAGES} of mode {mode}"
+
+
+def _array(value: Any, examples: bool) -> tuple[np.ndarray, str]:
+  """A value as an array, and what only rows of one kind have.
+
+  Raises:
+    _RowError: it is neither numbers nor text.
+  """
+  if value is None:
+    raise _RowError("is missing (None)")
+  if is_image(value):
+    return _pixels(value, examples)
+  if isinstance(value, (list, tuple)) and value and not isinstance(
+      value[0], _PLAIN):
+    parts, kinds = zip(*(_array(part, examples) for part in value))
+    if len({part.shape for part in parts}) > 1 or len(set(kinds)) > 1:
+      raise _RowError("has parts of different shapes or kinds")
+    return np.stack(parts), kinds[0]
+  if hasattr(value, "detach"):  # a tensor, perhaps of another device
+    value = value.detach().cpu()
+    if str(value.dtype) == "torch.bfloat16":
+      value = value.float()
+  if np.ma.is_masked(value):
+    raise _RowError("has masked values")
+  array = np.asarray(value)
+  if array.dtype == object and array.size and all(
+      isinstance(entry, str) for entry in array.flat):
+    array = array.astype(str)
+  if array.dtype == object and isinstance(value, numbers.Number):
+    array = np.asarray(float(value))  # type: ignore[arg-type]  # a Decimal
+  if array.dtype == object:
+    raise _RowError("is ragged, or has entries that are neither numbers nor "
+                    "texts" if isinstance(value, (list, tuple, np.ndarray))
+                    else f"is {a_type(value)}, a number, a text or an array is "
+                    "needed")
+  if array.dtype.kind in "US":
+    return array, "texts"
+  return array, "uint8" if examples and array.dtype == np.uint8 else "numbers"
+
+
+def stacked(
+    rows: Iterable[Any], where: str, examples: bool,
+    channels_first: bool = False) -> np.ndarray:
+  """Makes one array of rows of one shape and kind.
+
+  Args:
+    rows: images of PIL, tensors, arrays, numbers, texts, or lists of these.
+    where: the rows in a message: "`dataset`: the rows of 'image'".
+    examples: whether they are examples and not targets or clients. Palette
+      images then become RGB, and images of 16 bits float32 in [0, 1], as bytes
+      do later; of targets the numbers stay, which may be classes.
+    channels_first: whether rows of three axes are [c, H, W], unless they are
+      images of PIL.
+
+  Returns:
+    [n, ...], images [n, H, W, c].
+
+  Raises:
+    DataError: a row cannot be read, or has another shape or kind than the
+      first.
+  """
+  arrays: list[np.ndarray] = []
+  first = ""
+  for number, row in enumerate(rows):
+    try:
+      array, kind = _array(row, examples)
+    except _RowError as error:
+      raise DataError(f"{where}: row {number} {error}") from error
+    except Exception as error:  # pylint: disable=broad-exception-caught
+      raise DataError(f"{where}: row {number} cannot be read, "
+                      f"{raised(error)}") from error
+    first = first or kind
+    for name, start, now in (
+        ("shapes", arrays[0].shape if arrays else array.shape, array.shape),
+        ("kinds", first, kind)):
+      if start != now:
+        raise DataError(f"{where} have different {name}, {start} in row 0 and "
+                        f"{now} in row {number}")
+    arrays.append(array)
+  if not arrays:
+    raise DataError(f"{where}: there are none")
+  array = np.stack(arrays)
+  return channels_last(array) if (
+      channels_first and not first.startswith(_IMAGES)) else array
+
+
+def channels_last(array: np.ndarray) -> np.ndarray:
+  """Images [n, c, H, W] as [n, H, W, c]; other arrays as they are."""
+  return np.moveaxis(array, 1, -1) if array.ndim == 4 else array
+
+
+def read(rows: Any, option: str) -> list[Any]:
+  """Reads all items of a data set, each of them once.
+
+  Args:
+    rows: has ``__len__`` and ``__getitem__``.
+    option: the argument, for messages.
+
+  Returns:
+    The items.
+
+  Raises:
+    DataError: it has no length or no items, or one cannot be read.
+  """
+  if not (hasattr(rows, "__len__") and hasattr(rows, "__getitem__")):
+    raise DataError(f"`{option}`: {a_type(rows)}, must have __len__ and "
+                    "__getitem__")
+  try:
+    number = len(rows)
+  except Exception as error:  # pylint: disable=broad-exception-caught
+    raise DataError(f"`{option}`: its length cannot be had, "
+                    f"{raised(error)}") from error
+  if not number:
+    raise DataError(f"`{option}`: {a_type(rows)} without items")
+  items = []
+  for place in range(number):
+    try:
+      items.append(rows[place])
+    except Exception as error:  # pylint: disable=broad-exception-caught
+      raise DataError(f"`{option}`: item {place} of {number} (its len) cannot "
+                      f"be read, {raised(error)}") from error
+  return items
+
+
+def field(items: list[Any], name: Any, option: str) -> list[Any]:
+  """Takes one field of all items.
+
+  Args:
+    items: tuples or dictionaries.
+    name: place or name of the field.
+    option: the argument, for messages.
+
+  Raises:
+    DataError: an item does not have it.
+  """
+  values = []
+  for place, item in enumerate(items):
+    try:
+      values.append(item[name])
+    except Exception as error:  # pylint: disable=broad-exception-caught
+      raise DataError(f"`{option}`: its items have no {name!r} (item {place} "
+                      f"is {a_type(item)})") from error
+  return values
+
+
+def class_numbers(rows: Any) -> dict[str, int]:
+  """Reads which class has which number, as data sets of torchvision say it.
+
+  Args:
+    rows: a data set, or a ``Subset`` of one.
+
+  Returns:
+    Name -> number; nothing where it is not said, or targets are transformed.
+  """
+  while type(rows).__name__ == "Subset" and hasattr(rows, "dataset"):
+    rows = rows.dataset
+  table = getattr(rows, "class_to_idx", None)
+  if getattr(rows, "target_transform", None) is not None or not isinstance(
+      table, Mapping):
+    return {}
+  return {str(name): number for name, number in table.items()
+          if isinstance(number, int)}
+
+
+def check_classes(train: Mapping[str, int], test: Mapping[str, int]) -> None:
+  """Refuses two data sets that give a class different numbers.
+
+  Args:
+    train: name -> number, see ``class_numbers``.
+    test: likewise.
+
+  Raises:
+    DataError: a number is that of two classes, or a class has two numbers.
+  """
+  names = {number: name for name, number in train.items()}
+  for name, number in test.items() if train else ():
+    if train.get(name, number) != number or names.get(number, name) != name:
+      raise DataError(
+          f"`test`: class {number} is {name!r}, in `dataset` it is "
+          f"{names.get(number, 'none')!r} (by class_to_idx); both need the "
+          "same classes in the same order")
