@@ -112,47 +112,6 @@ def from_hf(
                    options)
 
 
-def from_dataframe(
-    frame: Any, *, y: Any, x: Any = None, client: str | None = None,
-    test: Any = None, **options: Any) -> Examples:
-  """Makes a data set from a pandas ``DataFrame``.
-
-  Args:
-    frame: one row for each example.
-    y: the column of the targets; a categorical one gives its codes. Or a list
-      of columns of numbers, or a dictionary of either.
-    x: the columns of the features, a list; by default all that are neither
-      ``y`` nor ``client``. The name of one column takes its rows as they are,
-      which may be arrays.
-    client: the column of the clients, whole numbers or strings.
-    test: the test examples, a frame of the same columns.
-    **options: further arguments of ``from_arrays``: ``num_classes``, ``name``.
-
-  Returns:
-    The examples.
-
-  Raises:
-    DataError: a column is missing or no numbers, or see ``from_arrays``.
-  """
-  if not hasattr(frame, "columns"):
-    raise DataError(f"`frame`: {a_type(frame)}, must be a pandas DataFrame")
-  if x is None:
-    targets = y if isinstance(y, list) else [y]
-    x = [name for name in frame.columns if name not in (*targets, client)]
-
-  def columns(rows):
-    def get(name):
-      held = rows[name]
-      if name != client and hasattr(held, "cat"):
-        held = held.cat.codes
-      return held.to_numpy()
-
-    return _column(rows.columns, get, "frame")
-
-  return _examples(frame, test, columns, {"x": x, "y": y, "client": client},
-                   options)
-
-
 def from_torch(
     dataset: Any, *, x: Any = 0, y: Any = 1, client: Any = None,
     test: Any = None, channels_first: bool = False, **options: Any

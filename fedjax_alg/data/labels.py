@@ -33,6 +33,22 @@ def are_names(values: np.ndarray) -> bool:
   return values.dtype.kind in "USbO"
 
 
+def whole_objects(values: np.ndarray) -> np.ndarray:
+  """Converts objects that are all whole numbers to int64, and nothing else.
+
+  Args:
+    values: [n] of any dtype.
+  """
+  if values.dtype == object and values.size and all(
+      isinstance(value, numbers.Integral) and not isinstance(value, bool)
+      for value in values.ravel()):
+    try:
+      return values.astype(np.int64)
+    except OverflowError:  # refused by its type
+      pass
+  return values
+
+
 def missing_rows(values: np.ndarray) -> np.ndarray:
   """Finds the rows that are None, NaN, NaT or pandas' NA.
 
@@ -42,6 +58,8 @@ def missing_rows(values: np.ndarray) -> np.ndarray:
   Returns:
     The numbers of the rows, int64, in order.
   """
+  if not values.size:
+    return np.zeros(0, np.int64)
   if values.dtype.kind in "fcmM":
     missing = np.asarray(values != values)
   elif values.dtype.kind == "O":
@@ -70,12 +88,24 @@ def check_present(values: np.ndarray, what: str) -> None:
     DataError: values are missing; the message has their number and the first
       row.
   """
-  rows = missing_rows(values)
+  refuse_missing(missing_rows(values), what)
+
+
+def refuse_missing(rows: np.ndarray, what: str) -> None:
+  """Says which values are missing, if any are.
+
+  Args:
+    rows: the numbers of their rows.
+    what: see ``check_present``.
+
+  Raises:
+    DataError: there are rows.
+  """
   if len(rows):
     raise DataError(
-        f"{what} {len(rows)} missing value{'s' * (len(rows) > 1)} (None, NaN, "
-        f"NaT or NA), the first in row {rows[0]}: fill them or leave these rows "
-        "out")
+        f"{what} has {len(rows)} missing value{'s' * (len(rows) > 1)} (None, "
+        f"NaN, NaT or NA), the first in row {rows[0]}: fill them or leave these "
+        "rows out")
 
 
 def learn_names(values: np.ndarray, what: str) -> tuple[Any, ...]:
@@ -132,8 +162,9 @@ def encode_labels(
   row = next(row for row, name in enumerate(found) if name not in number_of)
   listed = ", ".join(map(str, names[:_LISTED]))
   raise DataError(
-      f"{what} {found[row]!r} in row {row} is not among the {len(names)} names "
-      f"of {source} ({listed}{', ...' * (len(names) > _LISTED)})")
+      f"{what} has {found[row]!r} in row {row}, which is none of the "
+      f"{len(names)} names of {source} ({listed}"
+      f"{', ...' * (len(names) > _LISTED)})")
 
 
 def _plain(values: np.ndarray, what: str) -> list[Any]:
