@@ -101,21 +101,21 @@ def of_arrays(
   """
   if num_classes is not None:
     num_classes = of_type("num_classes", num_classes, int)
-  has = {which for which, value in values.items() if value is not None}
-  if ("x_test" in has) != ("y_test" in has):
+  present = {which for which, value in values.items() if value is not None}
+  if ("x_test" in present) != ("y_test" in present):
     raise DataError("`x_test` and `y_test`: give both or none")
-  if "client_test" in has and "x_test" not in has:
+  if "client_test" in present and "x_test" not in present:
     raise DataError("`test_client_ids`: needs `x_test` and `y_test`")
   arrays = {which: _each(_array, what(which), values[which])
             for which in ("x_train", "y_train", "x_test", "y_test")
-            if which.endswith("train") or which in has}
-  if "x_test" not in has:
+            if which.endswith("train") or which in present}
+  if "x_test" not in present:
     arrays |= {f"{kind}_test": _each(
         lambda _, array: array[:0] if array.ndim else array, "",
         arrays[f"{kind}_train"]) for kind in ("x", "y")}
   numbered, names = _numbered(
       {which: values[which] for which in ("client_train", "client_test")
-       if which in has}, what)
+       if which in present}, what)
   return checked(
       arrays | numbered, what, name, num_classes, names, tasks.named(task))
 
@@ -149,7 +149,7 @@ def _numbered(
     ids: Mapping[str, Any], what: Callable[[str], str]
 ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
   """Numbers the client ids from 0 in their sorted order."""
-  arrays = {which: _array(what(which), given) for which, given in ids.items()}
+  arrays = {which: _array(what(which), value) for which, value in ids.items()}
   if "client_train" not in arrays:
     return arrays, None
   for which, array in arrays.items():
@@ -338,7 +338,7 @@ def _targets(task: tasks.Task, what: str, tree: Any) -> Any:
     if task is tasks.CLASSIFICATION and array.dtype.kind == "f":
       labels.check_present(array, what)
       hint = " (other targets than classes need a `task`, such as regression)"
-      if (array == np.floor(array)).all():
+      if (array == np.floor(array)).all() and np.isfinite(array).all():
         hint = (": classes as whole numbers, by astype(int); other targets than"
                 " classes need a `task`, such as regression")
     with _named(what, hint):

@@ -81,7 +81,7 @@ def from_dataframe(
     classes = categories.get(target)
     if classes and options.get("num_classes") is None:
       options["num_classes"] = len(classes)
-  return _encoded(_made(values, choices, options), classes, categories)
+  return _encoded(_of_columns(values, choices, options), classes, categories)
 
 
 def _encoded(
@@ -96,7 +96,7 @@ def _encoded(
       encoding=labels.Encoding(classes, dict(categories) or None))
 
 
-def _made(
+def _of_columns(
     values: Mapping[str, Any], choices: Mapping[str, Any],
     options: Mapping[str, Any]) -> Examples:
   """The examples of the arrays of a frame, and of those that are options."""
@@ -105,12 +105,12 @@ def _made(
     if array not in values:
       return argument(array)
     kind, split = array.split("_")
-    said = _what(kind, choices[kind], " of `test`" * (split == "test"))
-    return said + ":" * (kind == "client")  # "client z has no ..." goes on
+    start = _subject(kind, choices[kind], " of `test`" * (split == "test"))
+    return start + ":" * (kind == "client")  # "client z has no ..." goes on
 
-  given = {array: options[name] for array, name in ARGUMENTS.items()
+  extra = {array: options[name] for array, name in ARGUMENTS.items()
            if name in options}
-  return of_arrays(given | dict(values), what, **{
+  return of_arrays(extra | dict(values), what, **{
       name: value for name, value in options.items()
       if name not in ARGUMENTS.values()})
 
@@ -118,15 +118,15 @@ def _made(
 def _check_options(
     options: Mapping[str, Any], client: Any, test: Any) -> None:
   """Refuses options that there are not, or that the frames give already."""
-  known = ("num_classes", "name", "task", *(
+  allowed = ("num_classes", "name", "task", *(
       name for name in ARGUMENTS.values() if name not in ("x", "y")))
   for name in options:
-    if name not in known:
+    if name not in allowed:
       raise DataError(f"`{name}`: no option of from_dataframe"
-                      f"{did_you_mean(name, known)}")
+                      f"{did_you_mean(name, allowed)}")
     if name == "client_ids" and client is not None:
       raise DataError("`client_ids`: `client` names the clients already, give "
-                        "one of both")
+                      "one of both")
     if "test" in name and test is not None:
       raise DataError(f"`{name}`: `test` has the test examples already, give "
                         "one of both")
@@ -164,8 +164,8 @@ def _column_name(frame: Any, option: str, name: Any) -> Any:
     except (TypeError, ValueError):
       is_column = False
     if not is_column:
-      said = "None" if name is None else a_type(name)
-      raise DataError(f"`{option}`: {said}, must be the name of a column" + (
+      kind = "None" if name is None else a_type(name)
+      raise DataError(f"`{option}`: {kind}, must be the name of a column" + (
           "" if option == "client" else
           ", a list of names or a dictionary of either"))
   _check_column("frame", frame, name)
@@ -222,11 +222,11 @@ class _Column(NamedTuple):
   """A column, how a message names it, and the names that are its codes."""
 
   series: Any
-  what: str
+  subject: str
   names: tuple[Any, ...] | None
 
 
-def _what(option: str, choice: Any, where: str) -> str:
+def _subject(option: str, choice: Any, where: str) -> str:
   """How a message names a choice: its option, its column, its frame."""
   if isinstance(choice, (list, Mapping)):
     return f"`{option}`:" + where.removeprefix(" of")
@@ -243,7 +243,7 @@ def _arrays(
       return {name: gathered(option, part) for name, part in choice.items()}
 
     def column(name: Any) -> _Column:
-      return _Column(frame[name], _what(option, name, where),
+      return _Column(frame[name], _subject(option, name, where),
                      categories.get(name) if option != "client" else None)
 
     if isinstance(choice, list):
@@ -257,15 +257,17 @@ def _arrays(
 
 def _cells(column: _Column) -> np.ndarray:
   """The values of a column [n]; objects that are numbers as numbers."""
-  series, what, names = column
-  labels.refuse_missing(np.flatnonzero(np.asarray(series.isna())), what)
+  series, subject, names = column
+  labels.refuse_missing(np.flatnonzero(np.asarray(series.isna())), subject)
   if names is not None:
     if _is_categorical(series) and _categories(series) == names:
       return np.asarray(series.cat.codes, np.int32)
     return labels.encode_labels(
-        series.astype(object).to_numpy(), names, what, "`frame`")
+        series.astype(object).to_numpy(), names, subject, "`frame`")
   values = labels.whole_objects(np.asarray(series.to_numpy()))
-  if values.dtype == object and values.size:
+  if not values.size and values.ndim == 1:  # of any dtype in an empty frame
+    return values.astype(np.int32)
+  if values.dtype == object:
     if all(isinstance(value, (bool, np.bool_)) for value in values):
       return values.astype(bool)
     if all(_is_real(value) for value in values):
@@ -284,39 +286,40 @@ def _as_numbers(column: _Column) -> np.ndarray:
     try:
       return task_lib.as_float32(values)
     except ValueError as error:
-      raise DataError(f"{column.what} {error}") from None
-  row, found = 0, task_lib.kind_of(values)
+      raise DataError(f"{column.subject} {error}") from None
+  row = 0
   if values.dtype == object:
     row = next(row for row, value in enumerate(values) if not _is_real(value))
   value = values[row]
   if np.ndim(value):
-    raise DataError(f"{column.what} holds arrays (of shape {np.shape(value)} in "
-                    f"row {row}), one number for each row is needed; the name of "
-                    "the column in place of a list takes its arrays")
-  raise DataError(f"{column.what} is {found} ({str(value)!r} in row {row}), "
-                  "numbers are needed: make it a category, convert it, or leave "
-                  "it out")
+    raise DataError(
+        f"{column.subject} holds arrays (of shape {np.shape(value)} in row "
+        f"{row}), one number for each row is needed; the name of the column in "
+        "place of a list takes its arrays")
+  raise DataError(
+      f"{column.subject} is {task_lib.kind_of(values)} ({str(value)!r} in row {row}), "
+      "numbers are needed: make it a category, convert it, or leave it out")
 
 
 def _as_rows(column: _Column, option: str, name: Any) -> np.ndarray:
   """The rows of one column, which may be arrays of one shape."""
   values = _cells(column)
   if values.dtype == object and values.size and all(map(np.ndim, values)):
-    values = _stacked(values, column.what)
+    values = _stacked(values, column.subject)
   if option == "x" and values.ndim == 1:
-    hint = (f" of columns of numbers give a list, such as [{name!r}]"
+    hint = (f"; of columns of numbers give a list, such as [{name!r}]"
             if values.dtype.kind in "fiub" else "")
-    raise DataError(f"{column.what} is {task_lib.kind_of(values)}, arrays of "
-                    f"numbers are needed{hint and ';'}{hint}")
+    raise DataError(f"{column.subject} is {task_lib.kind_of(values)}, arrays "
+                    f"of numbers are needed{hint}")
   return values
 
 
-def _stacked(rows: Any, what: str) -> np.ndarray:
+def _stacked(rows: Any, subject: str) -> np.ndarray:
   """Arrays of one shape as one array."""
   if any(np.ma.is_masked(row) for row in rows):
-    raise DataError(f"{what} has masked values: fill them or leave these rows "
-                    "out")
+    raise DataError(f"{subject} has masked values: fill them or leave these "
+                    "rows out")
   try:
     return np.stack([np.asarray(row) for row in rows])
   except ValueError:
-    raise DataError(f"{what} has rows of different shapes") from None
+    raise DataError(f"{subject} has rows of different shapes") from None

@@ -23,8 +23,8 @@ class Encoding(NamedTuple):
 
   #: the name of each class, by its number; None if the labels were numbers
   classes: tuple[Any, ...] | None = None
-  #: column of the features -> the names of its categories, by their codes; None
-  #: if no column is categorical
+  #: categorical column of x or y -> the names of its categories, by their codes;
+  #: None if there is none
   categories: Mapping[Any, tuple[Any, ...]] | None = None
 
 
@@ -77,73 +77,72 @@ def _is_missing(value: Any) -> bool:
       value != value)
 
 
-def check_present(values: np.ndarray, what: str) -> None:
+def check_present(values: np.ndarray, subject: str) -> None:
   """Refuses missing values.
 
   Args:
     values: [n, ...] of any dtype.
-    what: how a message starts: the parameter, and perhaps the column.
+    subject: how a message starts: the parameter, and perhaps the column.
 
   Raises:
     DataError: values are missing; the message has their number and the first
       row.
   """
-  refuse_missing(missing_rows(values), what)
+  refuse_missing(missing_rows(values), subject)
 
 
-def refuse_missing(rows: np.ndarray, what: str) -> None:
+def refuse_missing(rows: np.ndarray, subject: str) -> None:
   """Says which values are missing, if any are.
 
   Args:
     rows: the numbers of their rows.
-    what: see ``check_present``.
+    subject: see ``check_present``.
 
   Raises:
     DataError: there are rows.
   """
   if len(rows):
     raise DataError(
-        f"{what} has {len(rows)} missing value{'s' * (len(rows) > 1)} (None, "
-        f"NaN, NaT or NA), the first in row {rows[0]}: fill them or leave these "
-        "rows out")
+        f"{subject} has {len(rows)} missing value{'s' * (len(rows) > 1)} "
+        f"(None, NaN, NaT or NA), the first in row {rows[0]}: fill them "
+        "or leave these rows out")
 
 
-def learn_names(values: np.ndarray, what: str) -> tuple[Any, ...]:
+def learn_names(values: np.ndarray, subject: str) -> tuple[Any, ...]:
   """Finds the names of the classes of training labels.
 
   Args:
-    values: [n] texts, bytes in UTF-8, truth values or objects that can be
-      sorted.
-    what: see ``check_present``.
+    values: [n] texts, bytes in UTF-8 or truth values, also as objects.
+    subject: see ``check_present``.
 
   Returns:
     The different names in sorted order, as Python's values. Of truth values
     always False and True.
 
   Raises:
-    DataError: a label is missing, or labels are of kinds that cannot be sorted.
+    DataError: a label is missing, or they are neither all texts nor all truth
+      values.
   """
-  names = _plain(values, what)
+  names = _plain(values, subject)
   if all(isinstance(name, bool) for name in names):
     return False, True
-  try:
+  if all(isinstance(name, str) for name in names):
     return tuple(sorted(set(names)))
-  except TypeError:
-    kinds = sorted({type(name).__name__ for name in names})
-    raise DataError(
-        f"{what} holds {' and '.join(kinds)}, labels must be of one kind: "
-        "texts, truth values or whole numbers from 0") from None
+  kinds = sorted({type(name).__name__ for name in names})
+  raise DataError(
+      f"{subject} holds {' and '.join(kinds)}, labels must be of one kind: "
+      "texts, truth values or whole numbers from 0")
 
 
 def encode_labels(
-    values: np.ndarray, names: Sequence[Any], what: str,
+    values: np.ndarray, names: Sequence[Any], subject: str,
     source: str = "the training examples") -> np.ndarray:
   """Converts names to their places among known ones.
 
   Args:
     values: [n] texts, bytes in UTF-8, truth values or objects.
     names: the known names, such as those of ``learn_names``.
-    what: see ``check_present``.
+    subject: see ``check_present``.
     source: where the names are from, for messages.
 
   Returns:
@@ -154,33 +153,33 @@ def encode_labels(
       value, its row and the names.
   """
   number_of = {name: number for number, name in enumerate(names)}
-  found = _plain(values, what)
+  plain = _plain(values, subject)
   try:
-    return np.array([number_of[name] for name in found], np.int32)
+    return np.array([number_of[name] for name in plain], np.int32)
   except KeyError:
     pass
-  row = next(row for row, name in enumerate(found) if name not in number_of)
+  row = next(row for row, name in enumerate(plain) if name not in number_of)
   listed = ", ".join(map(str, names[:_LISTED]))
   raise DataError(
-      f"{what} has {found[row]!r} in row {row}, which is none of the "
+      f"{subject} has {plain[row]!r} in row {row}, which is none of the "
       f"{len(names)} names of {source} ({listed}"
       f"{', ...' * (len(names) > _LISTED)})")
 
 
-def _plain(values: np.ndarray, what: str) -> list[Any]:
+def _plain(values: np.ndarray, subject: str) -> list[Any]:
   """Labels as Python's values, all of which can be keys of a dictionary."""
   if values.ndim != 1:
-    raise DataError(f"{what} has shape {values.shape}, one label for each row "
-                    "is needed")
-  check_present(values, what)
-  found = [_decoded(name) for name in values.tolist()]
+    raise DataError(f"{subject} has shape {values.shape}, one label for each "
+                    "row is needed")
+  check_present(values, subject)
+  plain = [_decoded(name) for name in values.tolist()]
   try:
-    hash(tuple(found))
+    hash(tuple(plain))
   except TypeError:
-    odd = next(name for name in found if not _is_key(name))
-    raise DataError(f"{what} holds {type(odd).__name__}, one label for each row "
-                    "is needed") from None
-  return found
+    odd = next(name for name in plain if not _is_key(name))
+    raise DataError(f"{subject} holds {type(odd).__name__}, one label for each "
+                    "row is needed") from None
+  return plain
 
 
 def _decoded(name: Any) -> Any:

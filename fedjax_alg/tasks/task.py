@@ -72,17 +72,17 @@ def as_float32(values: np.ndarray) -> np.ndarray:
       goes on after the name of the array.
   """
   with np.errstate(over="ignore"):  # becomes infinite
-    found = values.astype(np.float32, copy=False)
-  wrong = np.nonzero(~np.isfinite(found))[0]
+    single = values.astype(np.float32, copy=False)
+  wrong = np.nonzero(~np.isfinite(single))[0]
   if len(wrong):
     raise ValueError(f"has {len(wrong)} NaN or infinite value(s) (as float32), "
                      f"the first in row {wrong[0]}")
   if values.dtype.itemsize > 2 and values.dtype != np.float32 and values.size:
-    _check_apart(values.reshape(len(values), -1))
-  return found
+    _check_distinct(values.reshape(len(values), -1))
+  return single
 
 
-def _check_apart(values: np.ndarray) -> None:
+def _check_distinct(values: np.ndarray) -> None:
   """Refuses a column [n] of [n, d] that float32 rounds away."""
   highest, lowest = values.max(0), values.min(0)
   largest_of = np.maximum(np.abs(highest.astype(np.float64)),
@@ -113,6 +113,8 @@ def whole_numbers(y: np.ndarray, least: int, most: int) -> np.ndarray:
   Raises:
     ValueError: others; the text goes on after the name of the array.
   """
+  if y.dtype.kind == "f":
+    as_float32(y)  # refuses NaN
   if y.dtype.kind not in "iu":
     raise ValueError(f"is {kind_of(y)}, integers are needed")
   if y.size and (y.min() < least or y.max() > most):
