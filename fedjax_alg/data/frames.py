@@ -297,8 +297,8 @@ def _as_numbers(column: _Column) -> np.ndarray:
         f"{row}), one number for each row is needed; the name of the column in "
         "place of a list takes its arrays")
   raise DataError(
-      f"{column.subject} is {task_lib.kind_of(values)} ({str(value)!r} in row {row}), "
-      "numbers are needed: make it a category, convert it, or leave it out")
+      f"{column.subject} is {task_lib.kind_of(values)} ({str(value)!r} in row "
+      f"{row}), numbers are needed: make it a category, convert it, or leave it out")
 
 
 def _as_rows(column: _Column, option: str, name: Any) -> np.ndarray:

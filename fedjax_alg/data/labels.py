@@ -23,8 +23,8 @@ class Encoding(NamedTuple):
 
   #: the name of each class, by its number; None if the labels were numbers
   classes: tuple[Any, ...] | None = None
-  #: categorical column of x or y -> the names of its categories, by their codes;
-  #: None if there is none
+  #: categorical column of x or y -> the names of its categories, by their
+  #: codes; None if there is none
   categories: Mapping[Any, tuple[Any, ...]] | None = None
 
 

@@ -52,7 +52,7 @@ def test_npz_with_names_of_clients(tmp_path):
     assert getattr(got, which).dtype == np.int32
   mixed = good_npz() | ids | {"client_test": [0, 1]}
   refuses(lambda: sources.load_npz(save(tmp_path / "bad.npz", mixed)),
-          "client_train is <U2, integers are needed")
+          "client_train is text, integers are needed")
 
 
 @pytest.mark.parametrize("change, says", [
