@@ -16,8 +16,8 @@ from fedjax_alg.tasks import task as task_lib
 
 #: Name of an array in a data file -> the argument of ``from_arrays``.
 ARGUMENTS = {"x_train": "x", "y_train": "y", "client_train": "client_ids",
-              "x_test": "x_test", "y_test": "y_test",
-              "client_test": "test_client_ids"}
+             "x_test": "x_test", "y_test": "y_test",
+             "client_test": "test_client_ids"}
 
 
 #: The largest number of a client.

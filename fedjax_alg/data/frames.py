@@ -129,7 +129,7 @@ def _check_options(
                       "one of both")
     if "test" in name and test is not None:
       raise DataError(f"`{name}`: `test` has the test examples already, give "
-                        "one of both")
+                      "one of both")
 
 
 def _check_frame(option: str, frame: Any) -> None:
@@ -202,7 +202,7 @@ def _others(frame: Any, choices: Mapping[str, Any]) -> list[Any]:
   used = _names(list(choices.values()))
   names = [name for name in frame.columns if name not in used]
   if not names:
-    raise DataError("`x`: `frame` has no column for it beside those of `y` and "
+    raise DataError("`x`: `frame` has no column for it but those of `y` and "
                     "`client`")
   for name in names:
     _check_column("frame", frame, name)
@@ -298,7 +298,8 @@ def _as_numbers(column: _Column) -> np.ndarray:
         "place of a list takes its arrays")
   raise DataError(
       f"{column.subject} is {task_lib.kind_of(values)} ({str(value)!r} in row "
-      f"{row}), numbers are needed: make it a category, convert it, or leave it out")
+      f"{row}), numbers are needed: make it a category, convert it, or leave "
+      "it out")
 
 
 def _as_rows(column: _Column, option: str, name: Any) -> np.ndarray:

@@ -73,10 +73,12 @@ def as_float32(values: np.ndarray) -> np.ndarray:
   """
   with np.errstate(over="ignore"):  # becomes infinite
     single = values.astype(np.float32, copy=False)
-  wrong = np.nonzero(~np.isfinite(single))[0]
-  if len(wrong):
-    raise ValueError(f"has {len(wrong)} NaN or infinite value(s) (as float32), "
-                     f"the first in row {wrong[0]}")
+  row, *places = np.nonzero(~np.isfinite(single))
+  if len(row):
+    column = (f", column {places[0][0]}" if len(places) == 1
+              and values.shape[1] > 1 else "")
+    raise ValueError(f"has {len(row)} NaN or infinite value(s) (as float32), "
+                     f"the first in row {row[0]}{column}")
   if values.dtype.itemsize > 2 and values.dtype != np.float32 and values.size:
     _check_distinct(values.reshape(len(values), -1))
   return single

@@ -34,7 +34,7 @@ def changed(array, place, value):
     (dict(x=X[:0], y=Y[:0], client_ids=None, test_client_ids=None),
      "^x: has no rows"),
     (dict(x=changed(X, (2, 1), np.nan)),
-     r"^x: has 1 NaN or infinite value.*in row 2$"),
+     r"^x: has 1 NaN or infinite value.*in row 2, column 1$"),
     (dict(x=changed(X.astype(float), (2, 1), 1e300)), "^x: has 1 NaN or inf"),
     (dict(x=X.astype(complex)), "^x: is complex128, real numbers"),
     (dict(x=[[1, 2], [3]]), "^x: its rows have different shapes"),
@@ -104,7 +104,7 @@ def changed(array, place, value):
     (dict(task="regression", y=X, y_test=X[:2], num_classes=3),
      "^num_classes=3: the targets of task=regression have 4 numbers"),
     (dict(task="regression", y=changed(X, (1, 0), np.nan), y_test=X[:2]),
-     "^y: has 1 NaN or infinite value.*in row 1$"),
+     "^y: has 1 NaN or infinite value.*in row 1, column 0$"),
     (dict(x=np.ones((6, 0))), "^x: has no features"),
     (dict(y=[0, 1, 2, 3, 4, 10 ** 9]), "from 0 to 99,999")])
 def test_refused_in_one_line_with_the_argument(given, said):
