@@ -12,7 +12,8 @@ from fedjax_alg.base import RoundAux, RoundCost, Shard
 from fedjax_alg.data.arrays import from_arrays
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.federation import federate, Federation
-from fedjax_alg.data.gathered import from_dataframe, from_hf, from_torch
+from fedjax_alg.data.frames import from_dataframe
+from fedjax_alg.data.gathered import from_hf, from_torch
 from fedjax_alg.engine.evaluate import confusion
 from fedjax_alg.engine.processes import distributed
 from fedjax_alg.engine.sharding import start

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg import tasks
-from fedjax_alg.data import items, store
+from fedjax_alg.data import items, labels, store
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.errors import a_type, raised
@@ -16,9 +16,9 @@ from fedjax_alg.hparams import of_type
 from fedjax_alg.tasks import task as task_lib
 
 #: Name of an array in a data file -> the argument of ``from_arrays``.
-_ARGUMENTS = {"x_train": "x", "y_train": "y", "client_train": "client_ids",
-              "x_test": "x_test", "y_test": "y_test",
-              "client_test": "test_client_ids"}
+ARGUMENTS = {"x_train": "x", "y_train": "y", "client_train": "client_ids",
+             "x_test": "x_test", "y_test": "y_test",
+             "client_test": "test_client_ids"}
 
 
 #: The largest number of a client.
@@ -36,18 +36,21 @@ def from_arrays(
     x: [n, ...] training examples, an array or a dictionary of arrays. uint8
       arrays are images and arrays of signed integers are token ids, which
       become int32; every other real dtype is converted to float32.
-    y: [n] labels, whole numbers from 0; the targets of another ``task``.
+    y: [n] labels, whole numbers from 0; or texts or truth values, which are
+      numbered in their sorted order and kept as ``encoding.classes``; or the
+      targets of another ``task``.
     client_ids: [n] the client of each training example, as numbers or
       strings; needed for ``partition="natural"``. Clients are numbered in the
       sorted order of their ids, and keep them as ``client_names``.
     x_test: [m, ...] test examples with the shape and dtype of ``x``. Without
       test examples the partition must hold out a local test split, as
       ``natural`` does.
-    y_test: [m] labels of the test examples.
+    y_test: [m] labels of the test examples, among those of ``y`` where these
+      are texts or truth values.
     test_client_ids: [m] the client of each test example. A client that has
       no training example is evaluated and never takes part.
-    num_classes: L; by default the largest label plus one, or the number of the
-      targets of an example.
+    num_classes: L; by default the largest label plus one, the number of names
+      or the number of the targets of an example.
     name: name of the data set in tables and plots.
     task: what is predicted, a name of ``tasks.NAMES`` or a ``Task``: docs/
       tasks.md. None: one class for each example, unless the model names a task.
@@ -56,9 +59,9 @@ def from_arrays(
     The examples.
 
   Raises:
-    DataError: an array has a wrong shape, length or dtype, a value is NaN or
-      infinite, or a label is out of range; the message is one line that names
-      the argument.
+    DataError: an array has a wrong shape, length or dtype, a value is NaN,
+      infinite or masked, float32 cannot tell the values of a column apart, or a
+      label is out of range; the message is one line that names the argument.
 
   Examples:
     >>> x = np.random.default_rng(0).random((40, 5))
@@ -68,29 +71,69 @@ def from_arrays(
     >>> fa.federate(examples, partition="natural").num_clients
     2
   """
+  return of_arrays(
+      {"x_train": x, "y_train": y, "client_train": client_ids,
+       "x_test": x_test, "y_test": y_test, "client_test": test_client_ids},
+      argument, name, num_classes, task)
+
+
+def argument(array: str) -> str:
+  """The argument of ``from_arrays`` that is an array, as a message names it."""
+  return f"`{ARGUMENTS[array]}`:"
+
+
+def of_arrays(
+    values: Mapping[str, Any], what: Callable[[str], str], name: str = "arrays",
+    num_classes: int | None = None, task: str | tasks.Task | None = None
+) -> Examples:
+  """Makes a data set of what stands in the place of each array of a file.
+
+  Args:
+    values: x_train and y_train, perhaps x_test, y_test, client_train and
+      client_test, of anything that NumPy converts to arrays; or None.
+    what: see ``checked``.
+    name: see ``from_arrays``, as are the others.
+
+  Returns:
+    The examples.
+
+  Raises:
+    DataError: see ``from_arrays``.
+  """
   if num_classes is not None:
     num_classes = of_type("num_classes", num_classes, int)
-  if (x_test is None) != (y_test is None):
+  present = {which for which, value in values.items() if value is not None}
+  if ("x_test" in present) != ("y_test" in present):
     raise DataError("`x_test` and `y_test`: give both or none")
-  if test_client_ids is not None and x_test is None:
+  if "client_test" in present and "x_test" not in present:
     raise DataError("`test_client_ids`: needs `x_test` and `y_test`")
-  arrays = {"x_train": _each(_array, "`x`:", x),
-            "y_train": _each(_array, "`y`:", y)}
-  if x_test is None:
+  arrays = {which: _each(_array, what(which), values[which])
+            for which in ("x_train", "y_train", "x_test", "y_test")
+            if which.endswith("train") or which in present}
+  if "x_test" not in present:
     arrays |= {f"{kind}_test": _each(
         lambda _, array: array[:0] if array.ndim else array, "",
         arrays[f"{kind}_train"]) for kind in ("x", "y")}
-  else:
-    arrays |= {"x_test": _each(_array, "`x_test`:", x_test),
-               "y_test": _each(_array, "`y_test`:", y_test)}
-  numbered, names = _numbered(client_ids, test_client_ids)
-  return checked(arrays | numbered, lambda which: f"`{_ARGUMENTS[which]}`:",
-                 name, num_classes, names, tasks.named(task))
+  numbered, names = _numbered(
+      {which: values[which] for which in ("client_train", "client_test")
+       if which in present}, what)
+  return checked(
+      arrays | numbered, what, name, num_classes, names, tasks.named(task))
 
 
 def _array(what: str, values: Any) -> np.ndarray:
   if isinstance(values, (list, tuple)) and values and items.is_image(values[0]):
     return items.stacked(values, f"{what} its rows", what.startswith("`x"))
+  parts = values if isinstance(values, (list, tuple)) else ()
+  mask = np.array([isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part)
+                   for part in parts], bool)
+  if isinstance(values, np.ma.MaskedArray):
+    mask = np.atleast_1d(np.ma.getmaskarray(values))
+  if mask.any():
+    rows = np.flatnonzero(mask.reshape(len(mask), -1).any(1))
+    raise DataError(
+        f"{what} has masked values in {len(rows)} row{'s' * (len(rows) > 1)}, "
+        f"the first in row {rows[0]}: fill them or leave these rows out")
   try:
     array = np.asarray(values)
   except ValueError:
@@ -103,6 +146,10 @@ def _array(what: str, values: Any) -> np.ndarray:
   if array.dtype == object and array.ndim == 1 and len(array) and isinstance(
       array[0], (np.ndarray, list, tuple)):
     array = items.stacked(array, f"{what} its rows", what.startswith("`x"))
+  if array.dtype.kind in "US" and array.ndim == 1 and not all(
+      isinstance(part, (str, bytes)) for part in parts):
+    # NumPy makes texts of all, "nan" of a missing one.
+    array = np.array(values, object)
   if not array.ndim and array.dtype != object:
     raise DataError(f"{what} {a_type(values)}, must be an array with one entry "
                     "for each example")
@@ -110,24 +157,27 @@ def _array(what: str, values: Any) -> np.ndarray:
 
 
 def _numbered(
-    train: Any, test: Any) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
+    ids: Mapping[str, Any], what: Callable[[str], str]
+) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
   """Numbers the client ids from 0 in their sorted order."""
-  if train is None:
-    return {} if test is None else {
-        "client_test": _array("`test_client_ids`:", test)}, None
-  ids = {"client_train": _array("`client_ids`:", train)}
-  if test is not None:
-    ids["client_test"] = _array("`test_client_ids`:", test)
-  for which, array in ids.items():
+  arrays = {which: _array(what(which), value) for which, value in ids.items()}
+  if "client_train" not in arrays:
+    return arrays, None
+  for which, array in arrays.items():
+    if array.dtype == object or array.dtype.kind == "f":
+      labels.check_present(array, what(which))
     if array.ndim != 1 or array.size and array.dtype.kind not in "iuUSO":
-      raise DataError(f"`{_ARGUMENTS[which]}`: {array.dtype} of shape "
-                      f"{array.shape}, one whole number or string for each "
-                      "example is needed")
+      raise DataError(f"{what(which)} is {array.dtype} of shape {array.shape}, "
+                      "one whole number or string for each example is needed")
   try:
-    return numbered(ids)
+    return numbered(arrays)
   except TypeError:
-    raise DataError("`client_ids`: ids of different kinds, which cannot be "
-                    "sorted") from None
+    kinds = sorted({type(one).__name__ for array in arrays.values()
+                    for one in array.ravel().tolist()})
+    raise DataError(
+        f"{what('client_train')} ids of different kinds, which cannot be sorted"
+        f" ({', '.join(kinds[:5])}): give all as whole numbers or all as "
+        "strings") from None
 
 
 def numbered(
@@ -190,6 +240,9 @@ def checked(
   if "client_test" in arrays and "client_train" not in arrays:
     raise DataError(f"{what('client_test')} without {bare('client_train')}")
   used = tasks.CLASSIFICATION if task is None else task
+  arrays, classes = _with_codes(used, arrays, what)
+  if classes is not None and num_classes is None:
+    num_classes = len(classes)
   for split in ("train", "test"):
     x, y, client = (f"{kind}_{split}" for kind in ("x", "y", "client"))
     arrays[x] = _each(_features, what(x), arrays[x])
@@ -223,7 +276,26 @@ def checked(
     task = task.for_data(y_train)
   return Examples(x_train, y_train, x_test, y_test, num_classes,
                   arrays.get("client_train"), arrays.get("client_test"), name,
-                  tokens, client_names, task)
+                  tokens, client_names, task,
+                  None if classes is None else labels.Encoding(classes))
+
+
+def _with_codes(
+    task: tasks.Task, arrays: dict[str, Any], what: Callable[[str], str]
+) -> tuple[dict[str, Any], tuple[Any, ...] | None]:
+  """Labels that are names as numbers, and the names of the training labels."""
+  if not task.has_classes or any(isinstance(
+      arrays[f"y_{split}"], Mapping) for split in ("train", "test")):
+    return arrays, None
+  train, test = (labels.whole_objects(arrays[f"y_{split}"])
+                 for split in ("train", "test"))
+  classes = None
+  # None in the place of an array has no axis; it is refused by its type.
+  if labels.are_names(train) and train.ndim:
+    classes = labels.learn_names(train, what("y_train"))
+    train = labels.encode_labels(train, classes, what("y_train"))
+    test = labels.encode_labels(test, classes, what("y_test"))
+  return arrays | {"y_train": train, "y_test": test}, classes
 
 
 def _each(fn: Callable[[str, Any], Any], what: str, tree: Any) -> Any:
@@ -279,9 +351,13 @@ def _targets(task: tasks.Task, what: str, tree: Any) -> Any:
                     "array")
 
   def converted(what: str, array: np.ndarray) -> np.ndarray:
-    hint = "" if task is not tasks.CLASSIFICATION or (
-        array.dtype.kind not in "fb") else (
-            " (other targets than classes need a `task`, such as regression)")
+    hint = ""
+    if task is tasks.CLASSIFICATION and array.dtype.kind == "f":
+      labels.check_present(array, what)
+      hint = " (other targets than classes need a `task`, such as regression)"
+      if (array == np.floor(array)).all() and np.isfinite(array).all():
+        hint = (": classes as whole numbers, by astype(int); other targets than"
+                " classes need a `task`, such as regression")
     with _named(what, hint):
       return task.targets(array)
 
@@ -304,15 +380,19 @@ def _size(
 
 
 def _features(what: str, x: np.ndarray) -> np.ndarray:
+  if x.size and x.dtype.kind in "USO" and x.ndim:
+    raise DataError(
+        f"{what} is {task_lib.kind_of(x)}, real numbers are needed (of texts "
+        "the ids of their tokens)")
   if x.ndim < 2:
     raise DataError(
         f"{what} has shape {x.shape}, one row per example and at least one "
         "more axis are needed")
   if x.dtype == np.uint8:
     return x
-  if x.dtype.kind in "ub":
-    x = x.astype(np.float32)
   with _named(what):
+    if x.dtype.kind in "ub":
+      return task_lib.as_float32(x)
     x = task_lib.numbers(x, "token ids")
     return task_lib.token_ids(x) if x.dtype == np.int32 else x
 

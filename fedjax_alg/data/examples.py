@@ -6,7 +6,9 @@ import numpy as np
 
 from fedjax_alg import files, tasks
 from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.labels import Encoding
 from fedjax_alg.data.store import arrays
+
 
 class Examples(NamedTuple):
   """A labelled data set in host memory, with its official test set.
@@ -34,6 +36,8 @@ class Examples(NamedTuple):
   client_names: np.ndarray | None = None
   #: what is predicted; None: one class for each example
   task: tasks.Task | None = None
+  #: the names that labels and categories had; None if all were numbers
+  encoding: Encoding | None = None
 
   @property
   def rows(self) -> tuple[int, int]:

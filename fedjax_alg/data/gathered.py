@@ -6,7 +6,7 @@ side by side; in the place of either a dictionary name -> choice gives a
 dictionary of arrays.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 import functools
 import inspect
 from typing import Any
@@ -18,7 +18,9 @@ from fedjax_alg.data import hugging_face, items
 from fedjax_alg.data.arrays import from_arrays
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
-from fedjax_alg.errors import a_type, did_you_mean
+from fedjax_alg.data.labels import Encoding
+from fedjax_alg.errors import did_you_mean
+from fedjax_alg.tasks import task as task_lib
 
 
 def _gathered(choice: Any, column: Callable[[Any], np.ndarray]) -> Any:
@@ -32,53 +34,13 @@ def _gathered(choice: Any, column: Callable[[Any], np.ndarray]) -> Any:
 
 def _numbers(column: np.ndarray, name: Any) -> np.ndarray:
   """A column of features as float32."""
-  try:
-    return np.asarray(column, np.float32)
-  except (TypeError, ValueError):
+  if column.dtype.kind not in "iufb":
     raise DataError(f"`x`: column {name!r} is {column.dtype}, numbers are "
-                    "needed") from None
-
-
-def _examples(
-    data: Any, test: Any, columns: Callable[[Any], Callable[[Any], Any]],
-    choices: Mapping[str, Any], options: Mapping[str, Any]) -> Examples:
-  """Gathers the choices x, y and client of the training and the test rows."""
-  found: dict[str, Any] = dict(options)
-  for rows, names in ((data, ("x", "y", "client_ids")),
-                      (test, ("x_test", "y_test", "test_client_ids"))):
-    if rows is None:
-      continue
-    column = columns(rows)
-    for name, choice in zip(names, choices.values()):
-      if choice is not None:
-        found[name] = _gathered(choice, column)
-  return from_arrays(**found)
-
-
-def _column(
-    names: Any, get: Callable[[Any], Any], option: str
-) -> Callable[[Any], np.ndarray]:
-  """``get`` of columns that there are; rows of arrays become one array."""
-  known = list(names)
-
-  def column(name: Any) -> np.ndarray:
-    if name not in known:
-      raise DataError(f"`{option}`: has no column {name!r} (it has "
-                      f"{', '.join(map(str, known[:20]))})")
-    found = np.asarray(get(name))
-    if found.dtype == object and len(found) and not isinstance(found[0], str):
-      found = _stacked(found, f"`{option}`: the rows of {name!r}")
-    return found
-
-  return column
-
-
-def _stacked(rows: Iterable[Any], said: str) -> np.ndarray:
-  """Arrays of one shape as one array."""
-  arrays = [np.asarray(row) for row in rows]
-  if len({array.shape for array in arrays}) > 1:
-    raise DataError(f"{said} have different shapes")
-  return np.stack(arrays)
+                    "needed")
+  try:
+    return task_lib.as_float32(column)
+  except ValueError as error:
+    raise DataError(f"`x`: column {name!r} {error}") from None
 
 
 #: Argument of ``from_arrays`` -> that of a data set it comes from.
@@ -116,45 +78,32 @@ def _check_options(options: Mapping[str, Any]) -> None:
 
 
 def _as_classes(
-    arrays: Mapping[str, Any], options: Mapping[str, Any], number: int = 0
-) -> Examples:
-  """The examples, whose labels may be texts.
+    arrays: Mapping[str, Any], options: Mapping[str, Any],
+    names: Sequence[str] = ()) -> Examples:
+  """Makes the examples; all classes count that the data set names.
 
   Args:
-    arrays: of both data sets. Texts become the numbers of the training texts
-      in their sorted order.
+    arrays: of both data sets.
     options: further arguments of ``from_arrays``.
-    number: of the classes that the data set names; 0: it names none.
-
-  Raises:
-    DataError: a test text is the label of no training row.
+    names: of the classes, by their numbers; empty: the data set names none.
   """
   arrays = dict(arrays)
   task = tasks.named(options.get("task"))
   classes = task is None or task.has_classes or task.name == tasks.DENSE.name
-  y, tests = arrays["y"], arrays.get("y_test")
-  if classes and isinstance(y, np.ndarray) and y.dtype.kind == "U":
-    texts, numbers = np.unique(y, return_inverse=True)
-    arrays["y"] = numbers.reshape(y.shape)
-    if tests is not None and tests.dtype.kind == "U":
-      unknown = np.argwhere(~np.isin(tests, texts))
-      if len(unknown):
-        row = tuple(unknown[0])
-        raise DataError(
-            f"`y_test`: row {row[0]} has the label {str(tests[row])!r}, no "
-            f"training row has it (they have {', '.join(texts[:20])})")
-      arrays["y_test"] = np.searchsorted(texts, tests)
   labels = [array for array in (arrays["y"], arrays.get("y_test"))
             if array is not None]
-  if classes and options.get("num_classes") is None and all(
+  are_named = bool(names) and classes and all(
       isinstance(array, np.ndarray) and array.dtype.kind in "iu"
-      and array.max(initial=0) < number for array in labels):
-    arrays["num_classes"] = number
+      and array.max(initial=0) < len(names) for array in labels)
+  if are_named and options.get("num_classes") is None:
+    arrays["num_classes"] = len(names)
   for name in arrays:
     if options.get(name) is not None:
       raise DataError(f"`{name}`: comes from `{_SOURCES[name]}`, give one of "
                       "them")
-  return from_arrays(**{**options, **arrays})
+  examples = from_arrays(**{**options, **arrays})
+  return examples._replace(
+      encoding=Encoding(tuple(names))) if are_named else examples
 
 
 def from_hf(
@@ -206,48 +155,7 @@ def from_hf(
 
   arrays = _of_both(dataset, test, columns, choices)
   names = hugging_face.class_names(dataset, y) if isinstance(y, str) else None
-  return _as_classes(arrays, options, len(names or ()))
-
-
-def from_dataframe(
-    frame: Any, *, y: Any, x: Any = None, client: str | None = None,
-    test: Any = None, **options: Any) -> Examples:
-  """Makes a data set from a pandas ``DataFrame``.
-
-  Args:
-    frame: one row for each example.
-    y: the column of the targets; a categorical one gives its codes. Or a list
-      of columns of numbers, or a dictionary of either.
-    x: the columns of the features, a list; by default all that are neither
-      ``y`` nor ``client``. The name of one column takes its rows as they are,
-      which may be arrays.
-    client: the column of the clients, whole numbers or strings.
-    test: the test examples, a frame of the same columns.
-    **options: further arguments of ``from_arrays``: ``num_classes``, ``name``.
-
-  Returns:
-    The examples.
-
-  Raises:
-    DataError: a column is missing or no numbers, or see ``from_arrays``.
-  """
-  if not hasattr(frame, "columns"):
-    raise DataError(f"`frame`: {a_type(frame)}, must be a pandas DataFrame")
-  if x is None:
-    targets = y if isinstance(y, list) else [y]
-    x = [name for name in frame.columns if name not in (*targets, client)]
-
-  def columns(rows):
-    def get(name):
-      held = rows[name]
-      if name != client and hasattr(held, "cat"):
-        held = held.cat.codes
-      return held.to_numpy()
-
-    return _column(rows.columns, get, "frame")
-
-  return _examples(frame, test, columns, {"x": x, "y": y, "client": client},
-                   options)
+  return _as_classes(arrays, options, names or ())
 
 
 def from_torch(
@@ -308,5 +216,7 @@ def from_torch(
 
     return column
 
-  return _as_classes(_of_both(dataset, test, columns, choices), options, (
-      max(numbers.values(), default=-1) + 1 if y == 1 else 0))
+  names = {number: name for name, number in numbers.items()}
+  return _as_classes(_of_both(dataset, test, columns, choices), options, [
+      str(names.get(number, ""))
+      for number in range(max(names, default=-1) + 1)] if y == 1 else ())

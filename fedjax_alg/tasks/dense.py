@@ -73,8 +73,11 @@ def dense(ignore: int = -1) -> Task:
   def targets(y: np.ndarray) -> np.ndarray:
     if y.ndim < 2 or not all(y.shape[1:]):
       raise ValueError(f"has shape {y.shape}, a label for each pixel is needed")
-    if y.dtype.kind not in "iu":
-      raise ValueError(f"is {y.dtype}, integers are needed")
+    if y.dtype.kind not in "iub":
+      raise ValueError(f"is {task_lib.kind_of(y)}, integers are needed")
+    if y.size and (y == ignore).all():
+      raise ValueError(f"is the ignored label {ignore} at all places, another "
+                       "one is needed to predict")
     # Checked without the ignored ones, which may be of any value.
     counted = np.where(y == ignore, 0, y)
     try:

@@ -54,9 +54,14 @@ def _values(sums: Sums) -> dict[str, Any]:
 
 
 def _targets(y: np.ndarray) -> np.ndarray:
-  y = task_lib.of_one_number(
-      task_lib.numbers(y), "one number, or the same number of numbers")
-  return y.astype(np.float32, copy=False)
+  task_lib.numbers(y)  # refuses other kinds
+  y = task_lib.as_float32(task_lib.of_one_number(
+      y, "one number, or the same number of numbers"))
+  if np.square(y, dtype=np.float64).sum() > np.finfo(np.float32).max:
+    raise ValueError(f"lies in [{y.min():.3g}, {y.max():.3g}], whose squares "
+                     "add up to more than float32 holds: give the targets in a "
+                     "larger unit")
+  return y
 
 
 def _labels(

@@ -37,20 +37,76 @@ def numbers(y: np.ndarray, whole: str = "whole numbers") -> np.ndarray:
       goes on after the name of the array.
   """
   if y.dtype.kind not in "fiub":
-    raise ValueError(f"is {y.dtype}, real numbers are needed")
+    raise ValueError(f"is {kind_of(y)}, real numbers are needed")
   if y.dtype.kind != "f":
     bounds = np.iinfo(np.int32)
     if y.size and not bounds.min <= y.min() <= y.max() <= bounds.max:
       raise ValueError(f"lies in [{y.min()}, {y.max()}], {whole} must fit into "
                        "int32")
     return y.astype(np.int32, copy=False)
+  return as_float32(y)
+
+
+def kind_of(values: np.ndarray) -> str:
+  """What an array holds, for messages: its dtype, "text", or Python's types."""
+  if values.dtype.kind in "US":
+    return "text"
+  if values.dtype.kind != "O":
+    return str(values.dtype)
+  kinds = sorted({type(value).__name__ for value in values.ravel()[:1000]})
+  return "text" if kinds == ["str"] else f"object ({', '.join(kinds[:4])})"
+
+
+def as_float32(values: np.ndarray) -> np.ndarray:
+  """Real numbers as float32, if that leaves them finite and apart.
+
+  Float32 has 24 bits: of whole numbers from 1,700,000,000 on it keeps every
+  128th. Rounding is refused where it makes different values of a column equal
+  and is more than a hundredth of the column's standard deviation.
+
+  Args:
+    values: [n, ...] of a real dtype.
+
+  Raises:
+    ValueError: a value is NaN or infinite, or a column is refused; the text
+      goes on after the name of the array.
+  """
   with np.errstate(over="ignore"):  # becomes infinite
-    y = y.astype(np.float32, copy=False)
-  wrong = np.nonzero(~np.isfinite(y))[0]
-  if len(wrong):
-    raise ValueError(f"has {len(wrong)} NaN or infinite value(s) (as float32), "
-                     f"the first in row {wrong[0]}")
-  return y
+    single = values.astype(np.float32, copy=False)
+  row, *places = np.nonzero(~np.isfinite(single))
+  if len(row):
+    column = (f", column {places[0][0]}" if len(places) == 1
+              and values.shape[1] > 1 else "")
+    raise ValueError(f"has {len(row)} NaN or infinite value(s) (as float32), "
+                     f"the first in row {row[0]}{column}")
+  if values.dtype.itemsize > 2 and values.dtype != np.float32 and values.size:
+    _check_distinct(values.reshape(len(values), -1))
+  return single
+
+
+def _check_distinct(values: np.ndarray) -> None:
+  """Refuses a column [n] of [n, d] that float32 rounds away."""
+  highest, lowest = values.max(0), values.min(0)
+  largest_of = np.maximum(np.abs(highest.astype(np.float64)),
+                          np.abs(lowest.astype(np.float64)))
+  # Below, whole numbers are exact, and others may lose what they like.
+  for place in np.flatnonzero((largest_of > 2 ** 24) & (highest > lowest)):
+    column, low = values[:, place], lowest[place]
+    spread = float(highest[place]) - float(low)
+    # Differences of whole numbers are exact where they do not wrap around.
+    about = (column - low).astype(np.float64) if spread < 2 ** 62 else (
+        column.astype(np.float64) - float(low))
+    rounding = float(np.spacing(np.float32(largest_of[place]))) / 2
+    if rounding <= about.std() / 100:
+      continue
+    before = len(np.unique(column))
+    after = len(np.unique(column.astype(np.float32)))
+    if after < before:
+      which = f" in column {place}" if values.shape[1] > 1 else ""
+      raise ValueError(
+          f"lies in [{low}, {highest[place]}]{which}, and of its {before:,} "
+          f"different values float32 tells {after:,} apart: subtract their "
+          "mean, or leave out what is a name and no number")
 
 
 def whole_numbers(y: np.ndarray, least: int, most: int) -> np.ndarray:
@@ -59,8 +115,10 @@ def whole_numbers(y: np.ndarray, least: int, most: int) -> np.ndarray:
   Raises:
     ValueError: others; the text goes on after the name of the array.
   """
+  if y.dtype.kind == "f":
+    as_float32(y)  # refuses NaN
   if y.dtype.kind not in "iu":
-    raise ValueError(f"is {y.dtype}, integers are needed")
+    raise ValueError(f"is {kind_of(y)}, integers are needed")
   if y.size and (y.min() < least or y.max() > most):
     raise ValueError(f"lies in [{y.min()}, {y.max()}], whole numbers from "
                      f"{least} to {most:,} are needed")

@@ -39,6 +39,9 @@ def _targets(y: np.ndarray) -> np.ndarray:
   y = task_lib.whole_numbers(y, 0, MAX_CLASSES - 1)
   if y.ndim != 2 or not y.shape[1]:
     raise ValueError(f"has shape {y.shape}, [n, T] ids of tokens are needed")
+  if y.size and not y.any():
+    raise ValueError(f"is padding ({PADDING}) at all places, a token is needed "
+                     "to predict")
   return y
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import fedjax_alg as fa
 from fedjax_alg import tasks
+from fedjax_alg.data.sources import load_npz
 from fedjax_alg.data.store import Coded
 
 X = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
@@ -66,7 +67,7 @@ def test_a_list_of_images_has_their_colors():
     (dict(x=X[:0], y=Y[:0], client_ids=None, test_client_ids=None),
      "^x: has no rows"),
     (dict(x=changed(X, (2, 1), np.nan)),
-     r"^x: has 1 NaN or infinite value.*in row 2$"),
+     r"^x: has 1 NaN or infinite value.*in row 2, column 1$"),
     (dict(x=changed(X.astype(float), (2, 1), 1e300)), "^x: has 1 NaN or inf"),
     (dict(x=X.astype(complex)), "^x: is complex128, real numbers"),
     (dict(x=[[1, 2], [3]]), "^x: its rows have different shapes"),
@@ -85,9 +86,35 @@ def test_a_list_of_images_has_their_colors():
     (dict(num_classes=2), "^num_classes=2: a label is 2"),
     (dict(num_classes=2.5), "^num_classes=2.5: must be a whole number"),
     (dict(client_ids=IDS[:5]), r"^client_ids: has shape \(5,\)"),
-    (dict(client_ids=np.arange(6.)), "^client_ids: float64"),
-    (dict(client_ids=IDS[:, None]), r"^client_ids: <U1 of shape \(6, 1\)"),
-    (dict(client_ids=np.array([1, "a"] * 3, object)), "^client_ids: .*sorted"),
+    (dict(client_ids=np.arange(6.)), "^client_ids: is float64"),
+    (dict(client_ids=IDS[:, None]), r"^client_ids: is <U1 of shape \(6, 1\)"),
+    (dict(client_ids=np.array([1, "a"] * 3, object)),
+     r"^client_ids: .*sorted .int, str.*all as strings"),
+    (dict(client_ids=["a", None] * 3), "^client_ids: has 3 missing .* row 1"),
+    (dict(client_ids=["a", np.nan] * 3), "^client_ids: has 3 missing"),
+    (dict(client_ids=[1, np.nan] * 3), "^client_ids: has 3 missing"),
+    (dict(test_client_ids=["a", None]), "^test_client_ids: has 1 missing"),
+    (dict(x=np.ma.array(X, mask=X > 1)), "^x: has masked values in . rows?, "),
+    (dict(x=list(np.ma.array(X, mask=np.eye(6, 4)))),
+     "^x: has masked values in 4 rows, the first in row 0"),
+    (dict(y=np.ma.array(Y, mask=Y == 1)), "masked values in 2 rows, .* row 1:"),
+    (dict(client_ids=np.ma.array(IDS, mask=Y == 1)), "^client_ids: has masked"),
+    (dict(x_test=np.ma.masked_less(X[:2], 9)), "^x_test: has masked values"),
+    (dict(x=["hello"] * 6), "^x: is text, real numbers are needed .of texts"),
+    (dict(x=[["hello"]] * 6), "^x: is text, real numbers are needed"),
+    (dict(x=X + np.array([1.7e9, 0, 0, 0]).astype(object)), r"^x: is object"),
+    (dict(x=np.arange(24.0).reshape(6, 4) + np.array([0, 1.7e9, 0, 0])),
+     r"^x: lies in .* in column 1, and of its 6 .* float32 tells 1 apart"),
+    (dict(x=(np.arange(6) + 1_700_000_000).astype(np.uint32)[:, None]),
+     "^x: lies in .* float32 tells 1 apart"),
+    (dict(y=["a", "b", None] * 2), "^y: has 2 missing values .* row 2"),
+    (dict(y=["a", "b", np.nan] * 2), "^y: has 2 missing values"),
+    (dict(y=["a", "b", 3] * 2), "^y: holds int and str"),
+    (dict(y=["a", "b", "c"] * 2, y_test=["a", "d"]),
+     r"^y_test: has 'd' in row 1, which is none of the 3 names of .*a, b, c"),
+    (dict(y_test=["a", "b"]), "^y_test: is text, integers are needed"),
+    (dict(y=[0, np.nan, 1] * 2), "^y: has 2 missing values"),
+    (dict(y=Y / 2), "^y: is float64, integers are needed .other targets"),
     (dict(client_ids=None), "^test_client_ids: without client_ids"),
     (dict(x_test=None), "^x_test and y_test: give both"),
     (dict(y_test=None), "^x_test and y_test: give both"),
@@ -96,7 +123,7 @@ def test_a_list_of_images_has_their_colors():
     (dict(y_test=Y[:3]), r"^y_test: has shape \(3,\), \(2,\) .*of x_test"),
     (dict(test_client_ids=["a"]), r"^test_client_ids: has shape \(1,\)"),
     (dict(test_client_ids=[0, 1]), "^client_ids: ids of different kinds"),
-    (dict(test_client_ids=[0.5, 1]), "^test_client_ids: float64 of shape"),
+    (dict(test_client_ids=[0.5, 1]), "^test_client_ids: is float64 of shape"),
     (dict(client_ids=IDS.astype(object), test_client_ids=[0, 1]),
      "^client_ids: ids of different kinds"),
     (dict(client_ids=np.zeros(0, int), test_client_ids=[0, 1]),
@@ -108,14 +135,16 @@ def test_a_list_of_images_has_their_colors():
     (dict(x={"a": X}, x_test={"b": X[:2]}), "^x: and x_test have different"),
     (dict(x={"a": X}, x_test={"a": X[:2, :3]}), r"^x: a has examples of shape"),
     (dict(y={"a": Y}), "^y: is a dictionary, task=classification needs one"),
-    (dict(y=Y.astype(float)), "need a task, such as regression"),
+    (dict(y=Y.astype(float)),
+     r"classes as whole numbers, by astype\(int\);.*such as regression"),
+    (dict(task="regression", y=["a"] * 6), "^y: is text, real numbers are "),
     (dict(task="regresion"), "^task=regresion: unknown, did you mean"),
     (dict(task="tokens"), r"^y: has shape \(6,\), \[n, T\] ids of tokens"),
     (dict(task="multi_label"), r"^y: lies in \[0, 2\]"),
     (dict(task="regression", y=X, y_test=X[:2], num_classes=3),
      "^num_classes=3: the targets of task=regression have 4 numbers"),
     (dict(task="regression", y=changed(X, (1, 0), np.nan), y_test=X[:2]),
-     "^y: has 1 NaN or infinite value.*in row 1$"),
+     "^y: has 1 NaN or infinite value.*in row 1, column 0$"),
     (dict(x=changed(TOKENS, (3, 2), -100), y=TOKENS, task="tokens"),
      "^x: has the token id -100 in row 3, place 2; ids are whole numbers from"),
     (dict(x={"a": changed(TOKENS, (3, 2), -1)}),
@@ -153,6 +182,43 @@ def test_names_stay_with_their_clients():
   made_up = fa.federate(examples, partition="iid", num_clients=2,
                         min_client_size=1)
   assert made_up.client_names is None
+
+
+@pytest.mark.parametrize("y, y_test, classes, codes", [
+    (["no", "yes", "no"] * 2, ["yes", "yes"], ("no", "yes"), [1, 1]),
+    ([b"no", b"yes", b"no"] * 2, ["yes", "no"], ("no", "yes"), [1, 0]),
+    (Y > 0, Y[:2] > 0, (False, True), [0, 1]),
+    (Y < 0, Y[:2] < 0, (False, True), [0, 0]),
+    (np.array([True] * 6, object), [True] * 2, (False, True), [1, 1]),
+    (Y.astype(object), Y[:2], None, [0, 1])])
+def test_labels_that_are_names_keep_them(y, y_test, classes, codes):
+  """The training labels number those of the test set, which may lack some."""
+  examples = fa.from_arrays(**GOOD | dict(y=y, y_test=y_test))
+  assert examples.y_test.tolist() == codes
+  assert examples.y_train.dtype == examples.y_test.dtype == np.int32
+  if classes is None:
+    assert examples.encoding is None and examples.num_classes == 3
+  else:
+    assert examples.encoding.classes == classes
+    assert examples.num_classes == len(classes)
+
+
+def test_masks_that_hide_nothing_are_no_masks():
+  examples = fa.from_arrays(**GOOD | dict(x=np.ma.array(X), y=np.ma.array(Y)))
+  np.testing.assert_equal(examples, fa.from_arrays(**GOOD))
+
+
+def test_a_file_of_named_labels(tmp_path):
+  words = np.array(["no", "yes", "maybe"])
+  np.savez(tmp_path / "own.npz", x_train=X, y_train=words[Y], x_test=X[:2],
+           y_test=words[Y[:2]])
+  examples = load_npz(tmp_path / "own.npz")
+  assert examples.encoding.classes == ("maybe", "no", "yes")
+  assert examples.y_test.tolist() == [1, 2]
+  np.savez(tmp_path / "bad.npz", x_train=X, y_train=words[Y], x_test=X[:2],
+           y_test=np.array(["no", "never"]))
+  with pytest.raises(fa.DataError, match="y_test has 'never' in row 1"):
+    load_npz(tmp_path / "bad.npz")
 
 
 def test_equals_the_file_of_the_same_arrays(tmp_path):

@@ -137,8 +137,8 @@ def test_texts_are_the_classes_of_the_training_items():
   examples = fa.from_torch(Items(y=texts), test=test)
   np.testing.assert_array_equal(examples.y_train, LABELS)
   np.testing.assert_array_equal(examples.y_test, LABELS[late])
-  with pytest.raises(fa.DataError, match="^y_test: row 0 has the label 'b', no "
-                     "training row has it .they have a, c.$"):
+  with pytest.raises(fa.DataError, match="^y_test: has 'b' in row 0, which is "
+                     "none of the 2 names of the training examples .a, c.$"):
     fa.from_torch(Items(y=np.where(texts == "b", "a", texts)), test=test)
 
 

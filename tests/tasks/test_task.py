@@ -7,7 +7,7 @@ import pytest
 from fedjax_alg import tasks
 from fedjax_alg.errors import OptionError
 from fedjax_alg.tasks import dense, MULTI_LABEL, REGRESSION, TOKENS
-from fedjax_alg.tasks.task import Task
+from fedjax_alg.tasks.task import as_float32, Task
 
 
 def near(outputs, y, losses, mask):
@@ -89,7 +89,19 @@ def test_tasks_have_names(tmp_path):
     (MULTI_LABEL, np.array([0, 1]), "has shape .2,., a column of 0 and 1 for"),
     (dense(), np.zeros((3, 0), int), "has shape .3, 0., a label for each pix"),
     (TOKENS, np.zeros((3, 0), int), r"has shape \(3, 0\), \[n, T\] ids"),
-    (TOKENS, np.zeros(3, int), r"has shape \(3,\), \[n, T\] ids")])
+    (TOKENS, np.zeros(3, int), r"has shape \(3,\), \[n, T\] ids"),
+    (TOKENS, np.array([["a"]]), "is text, integers"),
+    # Of such targets a metric is no number.
+    (TOKENS, np.zeros((3, 2), int), "is padding .0. at all places"),
+    (dense(), np.full((3, 2), -1), "is the ignored label -1 at all places"),
+    (MULTI_LABEL, np.array([[1, np.nan]]), "has 1 NaN .*in row 0"),
+    (REGRESSION, np.array(["a", "b"]), "is text, real numbers"),
+    (REGRESSION, np.array([1, None]), r"is object .NoneType, int."),
+    # Of such targets the sums of an evaluation are infinite.
+    (REGRESSION, np.array([[0, 2e19]]), r"lies in .0, 2e\+19., whose squares"),
+    (REGRESSION, np.full((500, 1), 1e18), "whose squares add up to more"),
+    (REGRESSION, 1_700_000_000 + np.arange(60), "60 different values float32 te"
+     "lls 1 apart")])
 def test_targets_of_another_kind_are_refused(task, y, said):
   with pytest.raises(ValueError, match=said):
     task.targets(y)
@@ -116,6 +128,36 @@ def test_large_labels_do_not_become_others():
   for label in (2 ** 32, 2 ** 64 - 1):
     with pytest.raises(ValueError, match="lies in"):
       dense().targets(np.array([[0, label]], np.uint64))
+
+
+COUNT = np.arange(60)
+
+
+@pytest.mark.parametrize("values, distinct", [
+    (COUNT + 1.7e9, False), (COUNT + 1_700_000_000, False),
+    (COUNT + 1_700_000_000_000_000_000, False),
+    ((COUNT + 1_700_000_000).astype(np.uint32), False),
+    (-1.7e9 - COUNT, False), (1.7e9 + COUNT / 60, False),
+    # Exact, constant, spread wider than the rounding, or below 2^24.
+    (1.7e9 + 128 * COUNT, True), (np.full(60, 1.7e9 + 1), True),
+    (1.7e9 + 500_000 * COUNT + COUNT % 7, True), (2 ** 24 - COUNT, True),
+    (COUNT / 7 + 9e6, True), (1e8 * COUNT + 1, True),
+    (np.array([-2 ** 63, 2 ** 63 - 1, 5]), True),
+    (np.array([0, 2 ** 64 - 1, 5], np.uint64), True),
+    (np.where(COUNT, COUNT / 3, 1e12), True)])
+def test_numbers_are_refused_where_float32_makes_them_equal(values, distinct):
+  """60 ids of 1.7e9 would be one float, and the feature a constant."""
+  for array in (values, np.stack([values, values * 0], 1)):
+    if distinct:
+      np.testing.assert_array_equal(
+          as_float32(array), array.astype(np.float32))
+    else:
+      with pytest.raises(ValueError, match=r"lies in .* float32 tells 1 apart"):
+        as_float32(array)
+
+
+def test_pixels_may_be_truth_values():
+  assert dense().targets(np.eye(2, dtype=bool)).tolist() == [[1, 0], [0, 1]]
 
 
 @pytest.mark.parametrize("kind", [bool, float, np.uint8])

@@ -1,0 +1,196 @@
+"""Names of classes and categories as whole numbers.
+
+An encoding is learnt from the training examples and holds for all others: the
+code of a name is its place among the names, and a name without a place is
+refused. Else the test examples of a split that lacks a class would be numbered
+anew.
+"""
+
+from collections.abc import Mapping, Sequence
+import numbers
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedjax_alg.data.errors import DataError
+
+#: A message lists so many names at most.
+_LISTED = 10
+
+
+class Encoding(NamedTuple):
+  """How names became numbers, as learnt from the training examples."""
+
+  #: the name of each class, by its number; None if the labels were numbers
+  classes: tuple[Any, ...] | None = None
+  #: categorical column of x or y -> the names of its categories, by their
+  #: codes; None if there is none
+  categories: Mapping[Any, tuple[Any, ...]] | None = None
+
+
+def are_names(values: np.ndarray) -> bool:
+  """Whether labels are texts, truth values or other objects, not numbers."""
+  return values.dtype.kind in "USbO"
+
+
+def whole_objects(values: np.ndarray) -> np.ndarray:
+  """Converts objects that are all whole numbers to int64, and nothing else.
+
+  Args:
+    values: [n] of any dtype.
+  """
+  if values.dtype == object and values.size and all(
+      isinstance(value, numbers.Integral) and not isinstance(value, bool)
+      for value in values.ravel()):
+    try:
+      return values.astype(np.int64)
+    except OverflowError:  # refused by its type
+      pass
+  return values
+
+
+def missing_rows(values: np.ndarray) -> np.ndarray:
+  """Finds the rows that are None, NaN, NaT or pandas' NA.
+
+  Args:
+    values: [n, ...] of any dtype.
+
+  Returns:
+    The numbers of the rows, int64, in order.
+  """
+  if not values.size:
+    return np.zeros(0, np.int64)
+  if values.dtype.kind in "fcmM":
+    missing = np.asarray(values != values)
+  elif values.dtype.kind == "O":
+    missing = np.array([_is_missing(value) for value in values.ravel()],
+                       bool).reshape(values.shape)
+  else:
+    return np.zeros(0, np.int64)
+  return np.nonzero(missing.reshape(len(values), -1).any(1))[0]
+
+
+def _is_missing(value: Any) -> bool:
+  if value is None or type(value).__name__ in ("NAType", "NaTType"):
+    return True
+  return isinstance(value, (numbers.Number, np.generic)) and bool(
+      value != value)
+
+
+def check_present(values: np.ndarray, subject: str) -> None:
+  """Refuses missing values.
+
+  Args:
+    values: [n, ...] of any dtype.
+    subject: how a message starts: the parameter, and perhaps the column.
+
+  Raises:
+    DataError: values are missing; the message has their number and the first
+      row.
+  """
+  refuse_missing(missing_rows(values), subject)
+
+
+def refuse_missing(rows: np.ndarray, subject: str) -> None:
+  """Says which values are missing, if any are.
+
+  Args:
+    rows: the numbers of their rows.
+    subject: see ``check_present``.
+
+  Raises:
+    DataError: there are rows.
+  """
+  if len(rows):
+    raise DataError(
+        f"{subject} has {len(rows)} missing value{'s' * (len(rows) > 1)} "
+        f"(None, NaN, NaT or NA), the first in row {rows[0]}: fill them "
+        "or leave these rows out")
+
+
+def learn_names(values: np.ndarray, subject: str) -> tuple[Any, ...]:
+  """Finds the names of the classes of training labels.
+
+  Args:
+    values: [n] texts, bytes in UTF-8 or truth values, also as objects.
+    subject: see ``check_present``.
+
+  Returns:
+    The different names in sorted order, as Python's values. Of truth values
+    always False and True.
+
+  Raises:
+    DataError: a label is missing, or they are neither all texts nor all truth
+      values.
+  """
+  names = _plain(values, subject)
+  if all(isinstance(name, bool) for name in names):
+    return False, True
+  if all(isinstance(name, str) for name in names):
+    return tuple(sorted(set(names)))
+  kinds = sorted({type(name).__name__ for name in names})
+  raise DataError(
+      f"{subject} holds {' and '.join(kinds)}, labels must be of one kind: "
+      "texts, truth values or whole numbers from 0")
+
+
+def encode_labels(
+    values: np.ndarray, names: Sequence[Any], subject: str,
+    source: str = "the training examples") -> np.ndarray:
+  """Converts names to their places among known ones.
+
+  Args:
+    values: [n] texts, bytes in UTF-8, truth values or objects.
+    names: the known names, such as those of ``learn_names``.
+    subject: see ``check_present``.
+    source: where the names are from, for messages.
+
+  Returns:
+    [n] int32 in [0, len(names)).
+
+  Raises:
+    DataError: a value is missing or none of the names; the message has the
+      value, its row and the names.
+  """
+  number_of = {name: number for number, name in enumerate(names)}
+  plain = _plain(values, subject)
+  try:
+    return np.array([number_of[name] for name in plain], np.int32)
+  except KeyError:
+    pass
+  row = next(row for row, name in enumerate(plain) if name not in number_of)
+  listed = ", ".join(map(str, names[:_LISTED]))
+  raise DataError(
+      f"{subject} has {plain[row]!r} in row {row}, which is none of the "
+      f"{len(names)} names of {source} ({listed}"
+      f"{', ...' * (len(names) > _LISTED)})")
+
+
+def _plain(values: np.ndarray, subject: str) -> list[Any]:
+  """Labels as Python's values, all of which can be keys of a dictionary."""
+  if values.ndim != 1:
+    raise DataError(f"{subject} has shape {values.shape}, one label for each "
+                    "row is needed")
+  check_present(values, subject)
+  plain = [_decoded(name) for name in values.tolist()]
+  try:
+    hash(tuple(plain))
+  except TypeError:
+    odd = next(name for name in plain if not _is_key(name))
+    raise DataError(f"{subject} holds {type(odd).__name__}, one label for each "
+                    "row is needed") from None
+  return plain
+
+
+def _decoded(name: Any) -> Any:
+  if isinstance(name, np.generic):
+    name = name.item()
+  return name.decode("utf-8", "replace") if isinstance(name, bytes) else name
+
+
+def _is_key(name: Any) -> bool:
+  try:
+    hash(name)
+  except TypeError:
+    return False
+  return True
