@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_alg import files, split
+from fedjax_alg import split
 from fedjax_alg.data.options import field_values
 from fedjax_alg.engine import checkpoint, loop, processes
 from fedjax_alg.hparams import reads
@@ -31,8 +31,12 @@ from .writer import Folders
 
 
 def read_summary(folder: pathlib.Path) -> dict[str, Any]:
-  """summary.json of a finished run."""
-  return files.read_json(folder / "summary.json")
+  """summary.json of a finished run.
+
+  Raises:
+    OptionError: it is not as the run wrote it.
+  """
+  return run_files.read(folder, "summary.json")
 
 
 def execute(config: Config) -> dict[str, Any]:

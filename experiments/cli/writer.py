@@ -97,7 +97,7 @@ class RunWriter:
     else:
       run_files.remove(self.folder)
     # First: it tells that the folder is a run, should the process be killed.
-    summary_lib.write_json(self.folder / "config.json", self._facts)
+    summary_lib.write_sealed(self.folder / "config.json", self._facts)
     summary_lib.write_text(
         self.folder / "flags.txt", "\n".join(self.config.flag_lines()) + "\n")
     summary_lib.write_partition(self.folder, federation)

@@ -104,7 +104,7 @@ def same_results(folder, whole):
 def edit(path, change):
   facts = files.read_json(path)
   change(facts)
-  path.write_text(json.dumps(facts), encoding="utf-8")
+  path.write_text(json.dumps(run_files.sealed(facts)), encoding="utf-8")
 
 
 # --overwrite
@@ -297,6 +297,25 @@ def test_a_config_that_is_damaged_or_differs_in_no_flag(folder, capsys):
       "config.json does not name")
   (folder / "config.json").write_text("[" * 100_000)
   assert "config.json is damaged" in refused(capsys, folder, "--resume")
+
+
+def test_a_config_that_was_edited_is_refused_before_compiling(
+    folder, whole, capsys, monkeypatch):
+  """Its flags are not those of the run; --overwrite does not need them."""
+  config = folder / "config.json"
+  text = config.read_text("utf-8")
+  assert '"client_lr": 0.1' in text
+  config.write_text(text.replace('"client_lr": 0.1', '"client_lr": 0.7'))
+  for gone in ("nothing", "summary.json"):  # finished, and not
+    (folder / gone).unlink(missing_ok=True)
+    with monkeypatch.context() as nothing_runs:
+      nothing_runs.setattr(Config, "prepare", None)
+      assert refused(capsys, folder, "--resume") == (
+          f"{folder}: config.json is not as the run wrote it (its hash in it is"
+          " another); restore it, or start anew with --overwrite or in another "
+          "folder")
+  assert play(folder, "--overwrite") == 0
+  assert same_results(folder, whole)
 
 
 # Devices
