@@ -91,6 +91,7 @@ class RunWriter:
     federation = self._programs.prepared.federation
     self.folder.mkdir(parents=True, exist_ok=True)
     if self.saved:
+      checkpoint.tidy(self.folder / run_files.CHECKPOINTS)
       self._note_machine()
       # The tables are about to have more rows than it knows of.
       (self.folder / "summary.json").unlink(missing_ok=True)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 import functools
 import hashlib
 import importlib
+import json
 import os
 import pathlib
 from typing import Any
@@ -235,8 +236,14 @@ def _read_safetensors(path: pathlib.Path, label: str) -> Arrays:
   """
   library = _library("safetensors", f"{label}: is no .npz, and to read "
                      "safetensors")
-  arrays = {}
-  for name, array in library.deserialize(files.read_bytes(path)):
+  content = files.read_bytes(path)
+  arrays, size = {}, int.from_bytes(content[:8], "little")
+  read = library.deserialize(content)
+  names = json.loads(content[8:8 + size], object_pairs_hook=lambda pairs: [
+      name for name, _ in pairs if name != "__metadata__"])
+  if len(set(names)) < len(names):
+    raise ValueError("two arrays of one name")
+  for name, array in read:
     if array["dtype"] not in _FLOATS:
       raise OptionError(f"{label}: {name} is {array['dtype']}, must be one of "
                         f"{', '.join(_FLOATS)}")

@@ -187,6 +187,28 @@ def test_folders_that_are_links_are_refused(folder, whole, tmp_path, capsys):
 # States of a folder
 
 
+def test_what_a_kill_has_left_of_a_checkpoint_is_removed_at_resume(folder):
+  """Of a round that is not saved again: nothing else would remove it."""
+  newest, = checkpoint.paths(folder / "checkpoint")[:1]
+  left = newest.with_name("round_00000001.ckpt.partial")
+  left.write_bytes(newest.read_bytes()[:100])
+  other = newest.with_name("round_00000009.ckpt.partial")
+  other.write_text("mine")
+  assert play(folder, "--resume", "--rounds=3") == 0
+  assert not left.exists() and other.read_text() == "mine"
+
+
+@pytest.mark.parametrize("make", [
+    lambda path: path.write_text("my notes"), os.mkfifo])
+def test_a_lock_is_not_put_in_the_place_of_something_else(
+    tmp_path, capsys, make):
+  """It would be emptied, and removed in the end."""
+  make(tmp_path / "run.lock")
+  for flag in ("--resume", "--overwrite"):
+    assert "run.lock is " in refused(capsys, tmp_path, flag, status=1)
+  assert (tmp_path / "run.lock").exists()
+
+
 @pytest.mark.parametrize("flag", ["--resume", "--overwrite"])
 @pytest.mark.parametrize("there", [
     (), ("run.lock",), ("config.json.partial",),
@@ -203,7 +225,8 @@ def test_every_state_before_the_first_checkpoint(
     elif (whole / name).is_file():
       shutil.copy(whole / name, tmp_path / "run")
     else:
-      (tmp_path / "run" / name).write_text("{")
+      (tmp_path / "run" / name).write_text(
+          "{" if ".json" in name else "47")  # which are cut off
   assert play(tmp_path / "run", flag) == 0
   assert same_results(tmp_path / "run", whole)
   said = capsys.readouterr().err
