@@ -150,10 +150,15 @@ def output_path(path: str | os.PathLike, parameter: str) -> pathlib.Path:
   return expanded(path, parameter)
 
 
-def text_with(*parts: str) -> Recognizer:
-  """Recognizes a text by words that its writer puts into each."""
-  return lambda path: all(
-      part in read_bytes(path).decode("utf-8", "replace") for part in parts)
+def text_with(begin: str, *parts: str) -> Recognizer:
+  """Recognizes a text by its begin, and by words that are in each of its kind.
+  """
+
+  def has(path: pathlib.Path) -> bool:
+    text = read_bytes(path).decode("utf-8", "replace")
+    return text.startswith(begin) and all(part in text for part in parts)
+
+  return has
 
 
 def table_with(*columns: str) -> Recognizer:

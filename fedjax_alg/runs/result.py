@@ -308,11 +308,12 @@ class RunResult:
       The folder.
 
     Raises:
+      OptionError: the folder is no path.
       RunFolderError: the folder holds files that do not belong to a run, or it
         cannot be written.
     """
     try:
-      return self._save(expanded(folder))
+      return self._save(files.output_path(folder, "folder"))
     except OSError as error:
       raise RunFolderError(
           f"{folder}: cannot be written ({reason(error)})") from error
