@@ -293,6 +293,8 @@ def replacing(
     if place.exists() and not (
         place.is_symlink() or place.is_file() or place.is_dir()):
       raise OSError(errno.EINVAL, "a device, a pipe or a socket", str(place))
+  if partial.is_dir() and not partial.is_symlink():
+    raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(partial))
   try:
     partial.unlink(missing_ok=True)
     os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))

@@ -157,7 +157,7 @@ def run_folders(runs: Sequence[Taken], programs: Programs, label: str,
       folders, ProgressBar(label, output.progress and processes.lead()),
       Sink.of(folders.stop)]
   if output.tensorboard and processes.lead():
-    sinks.insert(0, TensorBoard(""))
+    sinks.insert(0, TensorBoard("."))
   try:
     last = queue.run(
         programs, sinks, records=records, states=states, done=done, stop=stop,

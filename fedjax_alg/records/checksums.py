@@ -128,6 +128,8 @@ def check_output(path: pathlib.Path, label: str, folder: bool) -> None:
     OSError: what is there cannot be read.
     OptionError: something else is there.
   """
+  if path.name in ("", ".."):
+    raise OptionError(f"{label}: has no name; give that of an export")
   if folder and path.is_dir():
     why = "" if not any(path.iterdir()) or is_export(path) else (
         f"holds files without checksums in {place_of(path).name}")
@@ -153,7 +155,8 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
   """Lets the caller write an export, whose checksums are written with it.
 
   A process that is killed in between leaves an export and checksums that fit,
-  the old one or the new one.
+  the old one or the new one; of a folder perhaps none, since no folder takes
+  the place of another at once.
 
   Args:
     path: the file or folder, after ``check_output``.
@@ -162,6 +165,7 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
     See ``files.replacing``.
   """
   before = digests(path) if is_export(path) else {}
+  files.discard(path.with_name(path.name + PARTIAL))  # of one that was killed
   with files.replacing(path, PARTIAL) as partial:
     yield partial
     after = digests(partial)

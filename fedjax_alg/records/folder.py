@@ -31,7 +31,8 @@ CHECKPOINTS, EVENTS = "checkpoint", "tensorboard"
 _PARTIAL = ".partial"
 #: A checkpoint, or the rows of tables that one of several processes holds.
 _CHECKPOINT = re.compile(r"round_\d+\.(ckpt|rows_\d+_of_\d+)(\.partial)?")
-_EVENT_FILE = re.compile(r"events\.out\.tfevents\.\d+\..*")
+#: Those of other programs have the seconds, in ten digits.
+EVENT_FILE = re.compile(r"events\.out\.tfevents\.\d{20}\..*")
 _SEED = re.compile(r"seed_\d+")
 
 
@@ -129,7 +130,7 @@ def remove(folder: pathlib.Path) -> None:
   inside = [folder / CHECKPOINTS]
   paths += _inside(folder / CHECKPOINTS, _CHECKPOINT)
   for seed in _inside(folder / EVENTS, _SEED):
-    paths += _inside(seed, _EVENT_FILE)
+    paths += _inside(seed, EVENT_FILE)
     inside.append(seed)
   for path in paths:
     if path.is_symlink() or path.is_file():
