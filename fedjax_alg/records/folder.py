@@ -185,7 +185,8 @@ def whole(folder: pathlib.Path, summary: Mapping[str, Any]) -> bool:
     ValueError: config.json is damaged, or not as the run wrote it.
     KeyError, TypeError, AttributeError: summary.json lacks an entry.
   """
-  read(folder, "config.json")
+  if (folder / "config.json").is_file():
+    read(folder, "config.json")
   if not all(isinstance(summary[name], dict) for name in (
       "final", "best", "cost", "timing", "hashes")):
     return False
