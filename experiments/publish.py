@@ -313,14 +313,14 @@ def _check_outputs(
   earlier = "".join(files.read_text(page) for page in pages if page.is_file()
                     and is_page(page))
 
-  def shown(path: pathlib.Path) -> bool:
+  def is_on_page(path: pathlib.Path) -> bool:
     return f"]({path.name})" in earlier
 
   for folder in sources:
-    outputs[target / f"{paper.name}_{folder.name}.csv"] = shown
+    outputs[target / f"{paper.name}_{folder.name}.csv"] = is_on_page
     for picture in folder.glob("*.png"):
       outputs[target / f"{paper.name}_{picture.name}"] = lambda path: (
-          shown(path) or _is_picture(path))
+          is_on_page(path) or _is_picture(path))
   for path in (sources[0].parent.parent if sources else target).glob(
       f"tune/{paper.name}_*/tune.csv"):
     outputs[target / f"{path.parent.name}_tuning.csv"] = tuning.IS_TABLE

@@ -102,11 +102,11 @@ def test_a_card_replaces_a_card(tmp_path, refused):
     assert card.main([str(folder), "--crate"]) == 0
   (tmp_path / "mine").write_text('{"@graph": "of mine"}')
   for name in (card.CARD, card.CRATE):
-    kept = (folder / name).read_bytes()
+    content = (folder / name).read_bytes()
     (folder / name).unlink()
     (folder / name).symlink_to(tmp_path / "mine")
     assert f"{name} is not from an earlier call" in refused(
         card, [str(folder), "--crate"])
     (folder / name).unlink()
-    (folder / name).write_bytes(kept)
+    (folder / name).write_bytes(content)
   assert (tmp_path / "mine").read_text() == '{"@graph": "of mine"}'

@@ -186,8 +186,8 @@ def contents(folder):
 def test_an_export_replaces_an_export_alone(tmp_path, kind):
   """Told by its checksums: what was edited or is of somebody else stays."""
   path = exported(tmp_path / "model", kind)
-  exported(path, kind, jax.tree.map(lambda leaf: leaf + 1, TREE))  # in its place
-  assert parameters.read(path)["params/layers/1/w"] == 2
+  exported(path, kind, jax.tree.map(lambda leaf: leaf + 1, TREE))
+  assert parameters.read(path)["params/layers/1/w"] == 2  # in its place
   assert {each.name for each in tmp_path.iterdir()} == {"model", "model.sha256"}
   if kind == "orbax":
     (path / "notes").write_text("mine")
