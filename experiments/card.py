@@ -10,11 +10,11 @@ archived as it is (Zenodo, WorkflowHub).
 """
 
 from collections.abc import Sequence
-import hashlib
 import importlib.util
 import pathlib
 import shlex
 import sys
+import tempfile
 from typing import Any
 
 from absl.flags import FlagValues
@@ -30,6 +30,12 @@ from .cli.command import boolean, Command, written
 from .reports import report
 
 CARD, CRATE = "card.md", "ro-crate-metadata.json"
+
+#: What tells an earlier card and an earlier crate.
+_EARLIER = {
+    CARD: files.text_with(
+        "# ", "\n## What came out\n", "Identity of the run: `"),
+    CRATE: files.text_with("{", '"#fedjax_alg"', '"ro-crate-metadata.json"')}
 
 
 def _label(result: fa.RunResult) -> tuple[str, str]:
@@ -123,7 +129,7 @@ def _described(path: pathlib.Path) -> dict[str, Any]:
            "text/markdown", ".png": "image/png", ".pdf": "application/pdf",
            ".txt": "text/plain"}
   found = {"name": path.name, "contentSize": str(path.stat().st_size),
-           "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+           "sha256": files.sha256(path)}
   if path.suffix in kinds:
     found["encodingFormat"] = kinds[path.suffix]
   return found
@@ -176,10 +182,15 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
         "--crate: needs the package rocrate (pip install 'fedjax_alg[crate]')")
   folder = expanded(words[0])
   result = fa.load_run(folder)
+  files.check_outputs(str(folder), {folder / name: _EARLIER[name] for name in (
+      CARD, *[CRATE] * values.crate)})
   with written(str(folder)):
     summary_lib.write_text(folder / CARD, card(result, folder))
     if values.crate:
-      crate(result, folder).metadata.write(folder)
+      with tempfile.TemporaryDirectory() as place:  # it writes through links
+        crate(result, folder).metadata.write(place)
+        summary_lib.write_text(folder / CRATE, files.read_text(
+            pathlib.Path(place) / CRATE))
   print(f"wrote {folder / CARD}")
   if values.crate:
     print(f"wrote {folder / CRATE}")

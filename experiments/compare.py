@@ -29,6 +29,7 @@ import sys
 from absl.flags import FlagValues
 
 import fedjax_alg as fa
+from fedjax_alg import files as files_lib
 from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.runs.compare import labels, SCORES, unique
@@ -156,6 +157,15 @@ def _files(out: Sequence[str]) -> list[pathlib.Path]:
   return found
 
 
+#: What tells the files of this command.
+_EARLIER: dict[str, files_lib.Recognizer] = {
+    ".png": files_lib.picture, ".pdf": files_lib.picture,
+    ".md": files_lib.text_with("# ", "\nMade by `", "experiments.compare"),
+    ".tex": files_lib.text_with("% Made by ", "experiments.compare"),
+    ".html": files_lib.text_with(
+        "<!doctype html>", "Made by <code>", "experiments.compare")}
+
+
 def _targets(words: Sequence[str] | None) -> list[float] | None:
   try:
     return None if words is None else [float(word) for word in words]
@@ -192,6 +202,9 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
     raise UsageError(
         "no runs: give the folders of two or more, e.g. out/a out/b")
   files, targets = _files(values.out), _targets(values.targets)
+  place = f"`out`={','.join(values.out)}"
+  files_lib.check_outputs(place, {
+      path: _EARLIER[path.suffix] for path in files})
   found = fa.compare(
       read(words), metric=values.metric, protocol=values.protocol,
       score=values.score, baseline=values.baseline, targets=targets)

@@ -17,10 +17,9 @@ import sys
 
 from absl.flags import FlagValues
 
-from fedjax_alg import metrics
+from fedjax_alg import files, metrics
 from fedjax_alg.records import summary as results
 from fedjax_alg import registry
-from fedjax_alg.files import expanded
 from .cli.command import Command, string
 from .cli.guard import AGAIN
 from .reports import plots, suite
@@ -64,7 +63,10 @@ def table(outcomes: suite.Outcomes) -> str:
 def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   """Runs the four methods, prints the table and draws the picture."""
   del argv
-  root = expanded(values.out_dir)
+  root = files.output_path(values.out_dir, "out_dir")
+  files.check_outputs(f"`out_dir`={values.out_dir}", {
+      root / "demo.png": files.picture,
+      root / "demo.txt": files.text_with("method ", "floats sent")})
   cells = [suite.Cell("a", "digits", registry.get(name).label, (
       f"--flagfile=demo/{name}.flags", "--noprogress", *words))
            for name in METHODS]

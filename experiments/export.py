@@ -47,7 +47,8 @@ def _run(values: FlagValues, rest: list[str], argv: Sequence[str]) -> None:
 main = Command(
     __doc__, (
         enum("to", "flower", ["flower"], "what starts the app"),
-        string("out", None, "folder of the app, which must be empty")),
+        string("out", None, "folder of the app, empty or with an app "
+               "that nobody has touched")),
     _run, below="All other flags are those of experiments.run.",
     passes_on=True)
 

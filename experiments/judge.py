@@ -48,6 +48,8 @@ from .cli.command import as_module, Command, string, written
 from .reports import answers, report, rule
 
 _COLUMNS = ("method", "protocol", "metric", "value", "rule")
+#: What tells the table of this command.
+_IS_JUDGED = files.table_with(*_COLUMNS, "ours", "verdict")
 _SPENT = re.compile(rf"({'|'.join(COSTS)})_to_(\w+?)_([\d.]+)%?")
 _VALUE = re.compile(r"([<>]?)\s*(-?[\d.]+(?:e-?\d+)?)")
 
@@ -187,22 +189,26 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   if len(words) < 2:
     raise UsageError("give a file of claims and the folders of runs, e.g. "
                      "claims.csv out/a out/b")
+  folder = files.output_path(values.out, "out")
+  files.check_outputs(f"`out`={values.out}", {
+      folder / "judge.csv": _IS_JUDGED,
+      folder / "judge.md": files.beside("judge.csv", _IS_JUDGED)})
   claims = read_claims(words[0])
   runs = compare.read(words[1:])
   found = judge(claims, runs)
   if all(one.words.startswith(rule.NOT_RUN) for one in found):
     raise UsageError(
         f"{words[0]}: no claim is about these runs ({', '.join(runs)})")
-  folder = expanded(values.out)
   text = markdown(found, as_module("judge", argv).replace("`", "'"))
   with written(f"--out={values.out}"):
     folder.mkdir(parents=True, exist_ok=True)
-    summary_lib.write_text(folder / "judge.md", text)
-    with open(folder / "judge.csv", "w", newline="", encoding="utf-8") as file:
+    with files.replacing(folder / "judge.csv") as partial, open(
+        partial, "w", newline="", encoding="utf-8") as file:
       writer = csv.writer(file, lineterminator="\n")
       writer.writerow([*found[0].claim, "ours", "verdict"])
       writer.writerows(
           [*one.claim.values(), one.ours, one.words] for one in found)
+    summary_lib.write_text(folder / "judge.md", text)
   print(text)
   print(f"wrote {folder / 'judge.md'}\nwrote {folder / 'judge.csv'}")
 

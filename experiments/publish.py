@@ -78,6 +78,24 @@ def read_notes(path: pathlib.Path) -> dict[str, str]:
   return dict(zip(parts[1::2], map(str.strip, parts[2::2])))
 
 
+def _is_picture(path: pathlib.Path) -> bool:
+  """Recognizes a picture of a figure command, or one with fewer colours.
+
+  Of the latter most colours of lines are among the few, of earlier versions,
+  too.
+  """
+  if files.picture(path):
+    return True
+  try:
+    image = Image.open(io.BytesIO(files.read_bytes(path)))
+  except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+    return False
+  values = image.getpalette() if image.mode == "P" else None
+  colours = set(zip(*3 * [iter(values or ())]))
+  lines = {tuple(bytes.fromhex(colour[1:])) for colour in styles.COLOURS}
+  return 2 * len(colours & lines) > len(lines)
+
+
 def _small_png(path: pathlib.Path) -> bytes:
   """The bytes of a picture, with fewer colours and pixels where too many."""
   raw = path.read_bytes()
@@ -161,7 +179,8 @@ def _made(paper: figures.Paper, title: str, rest: str, folder: pathlib.Path,
   for picture in sorted(folder.glob("*.png"),
                         key=lambda path: (len(path.stem), path.stem)):
     copy = f"{paper.name}_{picture.name}"
-    (target / copy).write_bytes(_small_png(picture))
+    with files.replacing(target / copy) as partial:
+      partial.write_bytes(_small_png(picture))
     parts.append(f"![{title}]({copy})")
   return "\n\n".join([*parts, rest])
 
@@ -245,6 +264,8 @@ def publish(paper: figures.Paper, source: pathlib.Path, target: pathlib.Path, *,
           f"{file}: ## {name} is no section (of {', '.join(known)})")
   # Nothing is written where one of them is refused.
   made = {name: _lower(source / name / f"{name}.md") for name in names}
+  _check_outputs(paper, [source / name for name in names], target,
+                 list(pages.values()))
   target.mkdir(parents=True, exist_ok=True)
   for name in names:
     kept[name] = _made(paper, *made[name], source / name, target)
@@ -262,13 +283,48 @@ def publish(paper: figures.Paper, source: pathlib.Path, target: pathlib.Path, *,
     parts += filter(None, [_tuning(paper, source, target, end)])
     texts[page] = "\n\n".join(parts) + "\n"
   for old in sorted(target.glob(f"{paper.name}_*.png")):
-    if not any(old.name in text for text in texts.values()):
+    if not any(old.name in text for text in texts.values()) and (
+        not files.obstacle(old, _is_picture)):
       print(f"removed {old}: no longer shown", file=sys.stderr)
       old.unlink()
   for page, text in texts.items():
     results.write_text(page, text)
   _keep_answers(paper, source, target)
   return pages[""]
+
+
+def _check_outputs(
+    paper: figures.Paper, sources: Sequence[pathlib.Path], target: pathlib.Path,
+    pages: Sequence[pathlib.Path]) -> None:
+  """Refuses to replace what no earlier call has published.
+
+  Args:
+    paper: the paper.
+    sources: the folders of its new figures.
+    target: folder of the pages.
+    pages: the pages of the paper.
+
+  Raises:
+    OptionError: see ``files.check_outputs``.
+  """
+  is_page = files.text_with("# Results: ")
+  outputs = {page: is_page for page in pages} | {
+      target / f"{paper.name}.answers.csv": answers.IS_TABLE}
+  earlier = "".join(files.read_text(page) for page in pages if page.is_file()
+                    and is_page(page))
+
+  def is_on_page(path: pathlib.Path) -> bool:
+    return f"]({path.name})" in earlier
+
+  for folder in sources:
+    outputs[target / f"{paper.name}_{folder.name}.csv"] = is_on_page
+    for picture in folder.glob("*.png"):
+      outputs[target / f"{paper.name}_{picture.name}"] = lambda path: (
+          is_on_page(path) or _is_picture(path))
+  for path in (sources[0].parent.parent if sources else target).glob(
+      f"tune/{paper.name}_*/tune.csv"):
+    outputs[target / f"{path.parent.name}_tuning.csv"] = tuning.IS_TABLE
+  files.check_outputs(f"`to`={target}", outputs)
 
 
 def _others(paper: figures.Paper, kept: Mapping[str, str]) -> str:
@@ -305,6 +361,8 @@ def publish_all(target: pathlib.Path) -> list[pathlib.Path]:
            or (target / f"{name}.md").is_file()]
   target.mkdir(parents=True, exist_ok=True)
   page = target / "claims.md"
+  files.check_outputs(f"`to`={target}", {
+      page: files.text_with("# Claims of the papers")})
   results.write_text(page, claims_page.page({
       name: claims_page.rows(
           name, PAPERS[name].own, answers.read(target / f"{name}.answers.csv"),

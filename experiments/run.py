@@ -3,8 +3,8 @@
   python -m experiments.run --algorithm=ga_fsvrg --dataset=digits \
       --partition=classes --num_clients=60 --out_dir=out/first
 
-``--algorithm=NAME --help`` shows the hyper-parameters of an algorithm and what a
-first run needs, ``--help=GROUP`` the flags of a group, ``--helpfull`` all flags.
+``--algorithm=NAME --help`` shows the hyper-parameters of an algorithm and what
+a first run needs, ``--help=GROUP`` the flags of a group, ``--helpfull`` all.
 ``--distributed`` runs it in several processes.
 """
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from absl.flags import FlagValues
 
-from fedjax_alg import tasks
+from fedjax_alg import files, tasks
 from fedjax_alg.engine import evaluate
 from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as summary_lib, tables
@@ -57,6 +57,9 @@ FLAGS = (
     string("part", None, part_lib.HELP),
     string("out_dir", None, "folder to write the results of the sweep to; "
            "default out/sweep_<algorithm>_<dataset>"))
+
+#: What tells the folder of a sweep.
+_IS_SWEEP = files.json_with("best", "folder", "by", "metric", "score", "replay")
 
 #: Every setting has a folder and is checked before the first is run.
 _MOST_SETTINGS = 10_000
@@ -98,6 +101,11 @@ def make(words: Sequence[str], grid: dict[str, list[str]], root: pathlib.Path,
   """
   if html:
     page.check_plotly("`html`")  # before the first setting is run
+  if part is None:
+    files.check_outputs(f"`out_dir`={root}", {
+        root / "sweep.json": _IS_SWEEP, **{
+            root / f"sweep.{kind}": files.beside("sweep.json", _IS_SWEEP)
+            for kind in ("md", "csv", "png", *["html"] * html)}})
   number = math.prod(map(len, grid.values()))
   if number > _MOST_SETTINGS:
     raise UsageError(f"--sweep: {number:,} settings in all, must be at most "
@@ -128,10 +136,11 @@ def make(words: Sequence[str], grid: dict[str, list[str]], root: pathlib.Path,
            **summary_lib.spread(played.scores(best)), "replay": shlex.join([
                f"--flagfile={best.folder / 'flags.txt'}",
                f"--out_dir={root.with_name(root.name + '_best')}"])}
+  # First: it tells that the other files are those of a sweep.
+  summary_lib.write_json(root / "sweep.json", facts)
   summary_lib.write_text(root / "sweep.md", f"# {title}\n\n{text}\n")
   rows = played.rows()
   tables.write_rows(root / "sweep.csv", rows, list(rows[0]))
-  summary_lib.write_json(root / "sweep.json", facts)
   report.draw(root / "sweep.png", played, title)
   if html:
     _write_page(root / "sweep.html", title, played)

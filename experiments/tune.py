@@ -45,6 +45,7 @@ import sys
 
 from absl.flags import FlagValues
 
+from fedjax_alg import files
 from fedjax_alg.errors import OptionError
 from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as results, tables
@@ -185,6 +186,9 @@ def _tune_paper(
     place, extra = flag_words.parted(extra, ("dataset", "data_path"))
     source = place or source
   root = expanded(values.out_dir) / f"{paper}_{data}"
+  files.check_outputs(f"`out_dir`={values.out_dir}", {
+      root / "tune.csv": tuning.IS_TABLE,
+      root / "tune.md": files.beside("tune.csv", tuning.IS_TABLE)})
   study = tuning.Study(paper, data, root, source, extra)
   tuned = {}
   for name in study.names(values.methods):
@@ -205,9 +209,9 @@ def _tune_paper(
     text = tuning.table(f"Settings: {paper}, {data}", tuned, protocol.last,
                         protocol.seeds)
     root.mkdir(parents=True, exist_ok=True)
-    results.write_text(root / "tune.md", text)
     rows = tuning.rows_of(tuned)
     tables.write_rows(root / "tune.csv", rows, list(rows[0]))
+    results.write_text(root / "tune.md", text)
     print(text)
 
 

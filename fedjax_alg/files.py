@@ -1,6 +1,11 @@
-"""Files that are written as a whole or not at all, and their hashes."""
+"""Files that are written as a whole or not at all, and their hashes.
 
-from collections.abc import Iterable, Iterator
+Whoever writes to a place that a user has named calls ``check_outputs`` first:
+what is there is replaced only if its content shows that an earlier run of the
+same writer has left it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
 import contextlib
 import errno
 import hashlib
@@ -8,10 +13,14 @@ import io
 import json
 import os
 import pathlib
+import shutil
 import stat
 from typing import Any
 
-from fedjax_alg.errors import a_type, OptionError
+from fedjax_alg.errors import a_type, OptionError, reason
+
+#: Tells by its content whether a writer has left the file at a path.
+Recognizer = Callable[[pathlib.Path], bool]
 
 #: Bytes of a path and of a name in it, on all systems that JAX runs on.
 _LONGEST, _LONGEST_NAME = 4096, 255
@@ -147,6 +156,137 @@ def sync(path: pathlib.Path) -> None:
     os.close(file)
 
 
+# What may be replaced.
+
+
+def output_path(path: str | os.PathLike, parameter: str) -> pathlib.Path:
+  """The path of something to write, see ``expanded``.
+
+  Args:
+    path: a path as users type it.
+    parameter: name of the option that has it, for the message.
+
+  Raises:
+    OptionError: it is empty, or no path.
+  """
+  if path == "":
+    raise OptionError(f"`{parameter}`=: empty, give the path to write to")
+  return expanded(path, parameter)
+
+
+def text_with(begin: str, *parts: str) -> Recognizer:
+  """Recognizes a text by its begin, and by words that are in each of its kind.
+  """
+
+  def has(path: pathlib.Path) -> bool:
+    text = read_bytes(path).decode("utf-8", "replace")
+    return text.startswith(begin) and all(part in text for part in parts)
+
+  return has
+
+
+def table_with(*columns: str) -> Recognizer:
+  """Recognizes a CSV table by columns that its writer puts into each."""
+  return lambda path: set(columns) <= set(
+      read_bytes(path).split(b"\n", 1)[0].decode("utf-8", "replace").strip()
+      .split(","))
+
+
+def json_with(*entries: str) -> Recognizer:
+  """Recognizes a JSON dictionary by entries that its writer puts into each."""
+
+  def has(path: pathlib.Path) -> bool:
+    try:
+      return set(entries) <= read_json(path).keys()
+    except ValueError:
+      return False
+
+  return has
+
+
+def beside(name: str, recognizer: Recognizer) -> Recognizer:
+  """Recognizes a file by another one of the same writer in its folder."""
+
+  def has(path: pathlib.Path) -> bool:
+    place = path.with_name(name)
+    return place.is_file() and recognizer(place)
+
+  return has
+
+
+def picture(path: pathlib.Path) -> bool:
+  """Recognizes a PNG or PDF as ``reports.plots`` writes them.
+
+  They are Matplotlib's, with 130 dots per inch (5,118 per metre) or without a
+  date.
+  """
+  content = read_bytes(path)
+  if content.startswith(b"%PDF"):
+    return b"(Matplotlib pdf backend" in content and (
+        b"/CreationDate" not in content)
+  resolution = b"pHYs" + 2 * (5118).to_bytes(4, "big")
+  return content.startswith(b"\x89PNG") and (
+      b"Software\0Matplotlib" in content[:500] and resolution in content[:500])
+
+
+def obstacle(
+    path: pathlib.Path, recognizer: Recognizer,
+    otherwise: str = "is not from an earlier call") -> str:
+  """Says why what is at a path must not be replaced; "" if it may be.
+
+  A free path and an empty file may, and so may a link to nothing.
+
+  Args:
+    path: where something is to be written.
+    recognizer: tells an earlier output of the same kind.
+    otherwise: what to say of another file.
+
+  Raises:
+    OSError: what is there cannot be read.
+  """
+  try:
+    status = os.stat(path)
+  except (FileNotFoundError, NotADirectoryError):
+    return ""
+  if stat.S_ISDIR(status.st_mode):
+    return "is a folder"
+  if not stat.S_ISREG(status.st_mode):
+    return "is a device, a pipe or a socket"
+  if status.st_size and not recognizer(path):
+    return otherwise
+  return ""
+
+
+def check_outputs(
+    place: str, outputs: Mapping[pathlib.Path, Recognizer]) -> None:
+  """Refuses to replace anything but earlier outputs of the same kind.
+
+  Args:
+    place: how messages name where is written, such as "`out`=FOLDER".
+    outputs: a path that will be written -> what tells an earlier output there.
+
+  Raises:
+    OptionError: something else is there, or cannot be read.
+  """
+  for path, recognizer in outputs.items():
+    try:
+      why = obstacle(path, recognizer)
+    except OSError as error:
+      raise OptionError(f"{place}: cannot be replaced ({reason(error)})") from (
+          error)
+    if why:
+      raise OptionError(f"{place}: {path} {why}, and nothing else is replaced; "
+                        "remove it or write to another place")
+
+
+def discard(path: pathlib.Path) -> None:
+  """Removes a file, a link or a folder with all that is in it, if it exists."""
+  if path.is_dir() and not path.is_symlink():
+    shutil.rmtree(path)
+  else:
+    path.unlink(missing_ok=True)
+
+
 @contextlib.contextmanager
 def replacing(
     path: pathlib.Path, suffix: str = ".partial", durable: bool = False
@@ -154,28 +294,44 @@ def replacing(
   """Lets the caller write a file beside ``path``, which then takes its place.
 
   After an error ``path`` is as it was, and the other file is removed. Neither
-  of the two is ever written through a link: links are replaced.
+  of the two is ever written through a link: links are replaced. A device, a
+  pipe, a socket or a folder is not.
 
   Args:
-    path: the file to make or replace.
+    path: the file to make or replace; whether it may be replaced is for the
+      caller to know (``check_outputs``).
     suffix: what the name of the other file has more.
     durable: whether it is to outlast a power cut from then on.
 
   Yields:
-    The path to write to, an empty file.
+    The path to write to, an empty file. The caller may put a folder in its
+    place, which then replaces a file or a folder at ``path``.
+
+  Raises:
+    OSError: something cannot be written or replaced.
   """
+  if not path.name:  # "." or "/"
+    raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
   partial = path.with_name(path.name + suffix)
+  for place in (path, partial):
+    if place.exists() and not (
+        place.is_symlink() or place.is_file() or place.is_dir()):
+      raise OSError(errno.EINVAL, "a device, a pipe or a socket", str(place))
+  if partial.is_dir() and not partial.is_symlink():
+    raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(partial))
   try:
     partial.unlink(missing_ok=True)
     os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     yield partial
     if durable:
       sync(partial)
+    if partial.is_dir():  # which takes the place of an empty folder alone
+      discard(path)
     os.replace(partial, path)
     if durable:
       sync(path.parent)
   except BaseException as error:
     if isinstance(error, OSError) and error.filename is None:
       error.filename = str(path)  # a full disk does not say what was written
-    partial.unlink(missing_ok=True)
+    discard(partial)
     raise

@@ -89,3 +89,65 @@ def test_what_no_file_can_be_called(path):
   with pytest.raises(OptionError, match="^data_dir=.*: no path; its names"):
     files.expanded(path, "data_dir")
   assert len(files.expanded("d" * 255).name) == 255
+
+
+@pytest.mark.parametrize("make", [
+    os.mkfifo, lambda path: path.mkdir(),
+    lambda path: os.mknod(path, 0o140600)])  # a socket
+def test_what_is_no_file_is_not_replaced(tmp_path, make):
+  path = tmp_path / "table.csv"
+  make(path)
+  before = path.stat()
+  with pytest.raises(OSError), files.replacing(path) as partial:
+    partial.write_text("new")
+  assert path.stat() == before and list(tmp_path.iterdir()) == [path]
+  make(tmp_path / "a.partial")  # and neither is what has the other name
+  with pytest.raises(OSError), files.replacing(tmp_path / "a"):
+    pass
+  assert (tmp_path / "a.partial").exists()
+  with pytest.raises(OptionError, match=r"^`?out`?=x: .*table.csv is a "):
+    files.check_outputs("`out`=x", {path: lambda path: True})
+
+
+def test_a_folder_takes_the_place_of_a_folder(tmp_path):
+  path = tmp_path / "model"
+  (path / "old").mkdir(parents=True)
+  with files.replacing(path, ".x") as partial:
+    partial.unlink()
+    (partial / "new").mkdir(parents=True)
+    assert (path / "old").is_dir()
+  assert [each.name for each in path.iterdir()] == ["new"]
+  assert list(tmp_path.iterdir()) == [path]
+
+
+IS_TABLE = files.table_with("a", "b")
+
+
+@pytest.mark.parametrize("recognizer, content, is_earlier", [
+    (IS_TABLE, b"b,c,a\n1,2,3\n", True), (IS_TABLE, b"a,b\r\n", True),
+    (IS_TABLE, b"a,c\n1,b\n", False), (IS_TABLE, b"\xff\xfe", False),
+    (files.json_with("a", "b"), b'{"b": 1, "a": {}, "c": 2}', True),
+    (files.json_with("a"), b'{"b": {"a": 1}}', False),
+    (files.json_with("a"), b'["a"]', False),
+    (files.json_with("a"), b"[" * 100_000, False),
+    (files.text_with("# ", "by x"), b"# Title\nby x", True),
+    (files.text_with("# ", "by x"), b"by x # Title", False),
+    (files.text_with("# ", "by x"), b"# Title", False),
+    (files.text_with("# "), b"", True),  # nothing is lost
+    (files.picture, b"\x89PNG\r\n of a camera", False),
+    (files.picture, b"%PDF-1.4 /CreationDate", False)])
+def test_earlier_outputs_are_told_by_their_content(
+    tmp_path, recognizer, content, is_earlier):
+  path = tmp_path / "file"
+  path.write_bytes(content)
+  if is_earlier:
+    files.check_outputs("`out`=x", {path: recognizer})
+  else:
+    with pytest.raises(OptionError, match="file is not from an earlier call"):
+      files.check_outputs("`out`=x", {path: recognizer})
+  assert path.read_bytes() == content
+  other = tmp_path / "other"
+  other.write_text("x")
+  assert not files.obstacle(
+      other, files.beside("file", recognizer)) or not is_earlier or not content
+  assert files.obstacle(other, files.beside("none", recognizer))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_alg import files, split
+from fedjax_alg import split
 from fedjax_alg.engine import checkpoint, loop, processes
 from fedjax_alg.hparams import ordered_values, reads
 from fedjax_alg.records import folder as run_files, summary as summary_lib
@@ -30,8 +30,12 @@ from .writer import Folders
 
 
 def read_summary(folder: pathlib.Path) -> dict[str, Any]:
-  """summary.json of a finished run."""
-  return files.read_json(folder / "summary.json")
+  """summary.json of a finished run.
+
+  Raises:
+    OptionError: it is not as the run wrote it.
+  """
+  return run_files.read(folder, "summary.json")
 
 
 def execute(config: Config) -> dict[str, Any]:
@@ -153,7 +157,7 @@ def run_folders(runs: Sequence[Taken], programs: Programs, label: str,
       folders, ProgressBar(label, output.progress and processes.lead()),
       Sink.of(folders.stop)]
   if output.tensorboard and processes.lead():
-    sinks.insert(0, TensorBoard(""))
+    sinks.insert(0, TensorBoard("."))
   try:
     last = queue.run(
         programs, sinks, records=records, states=states, done=done, stop=stop,

@@ -11,14 +11,19 @@ import contextlib
 import errno
 import os
 import pathlib
+import re
 import socket
 import time
 
 import filelock
 
+from fedjax_alg import files
 from .config import RunError
 
 NAME = "run.lock"
+
+#: What the file says, and its beginnings.
+_HOLDER = re.compile(rb"\d+(\s+\S*\s*)?")
 
 #: The locks of this process: folder -> (lock, folders made for it, deepest
 #: first).
@@ -54,6 +59,7 @@ def held(folder: pathlib.Path) -> Iterator[None]:
 
   Raises:
     HeldError: another process holds it; this one does not wait.
+    RunError: a file of that name is of something else.
   """
   key = folder.resolve()
   if key in _locks:
@@ -62,6 +68,9 @@ def held(folder: pathlib.Path) -> Iterator[None]:
   missing = [place for place in (key, *key.parents) if not place.exists()]
   key.mkdir(parents=True, exist_ok=True)
   path = key / NAME
+  why = "" if path.is_symlink() else files.obstacle(path, _is_lock)
+  if why:
+    raise RunError(f"{folder}: {NAME} {why}, and would be emptied; remove it")
   lock = filelock.FileLock(path, thread_local=False)
   try:
     lock.acquire(blocking=False)
@@ -105,6 +114,11 @@ def _release(key: pathlib.Path) -> None:
   with contextlib.suppress(OSError):
     for folder in folders:
       folder.rmdir()
+
+
+def _is_lock(path: pathlib.Path) -> bool:
+  """Recognizes the file of a lock."""
+  return _HOLDER.fullmatch(files.read_bytes(path)) is not None
 
 
 def _holder(path: pathlib.Path) -> str:

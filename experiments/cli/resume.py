@@ -13,6 +13,7 @@ from fedjax_alg import files
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import checkpoint, processes
 from fedjax_alg.engine.samplers import by_bijection, FEW_CLIENTS
+from fedjax_alg.errors import OptionError
 from fedjax_alg.files import expanded
 from fedjax_alg.records import folder as run_files, tables
 from fedjax_alg.records.tables import Records
@@ -39,7 +40,7 @@ def finished(folder: pathlib.Path, config: Config) -> bool:
   are, the lock of a process that was killed is removed.
   """
   try:
-    summary = files.read_json(folder / "summary.json")
+    summary = run_files.read(folder, "summary.json")
     played, asked = summary["cost"]["rounds"], config.run.rounds
     found = summary["identity"] == config.identity() and (
         played == asked or (summary.get("stopped", ALL_ROUNDS) != ALL_ROUNDS
@@ -56,11 +57,15 @@ def check_same(folder: pathlib.Path, config: Config) -> None:
   """Refuses to resume a run that was started with other flags.
 
   Raises:
-    UsageError: the flags differ, or config.json is damaged.
+    UsageError: the flags differ, or config.json is damaged or not as the run
+      wrote it.
   """
   try:
-    saved = files.read_json(folder / "config.json")
+    saved = run_files.read(folder, "config.json")
     identity, old = saved["identity"], saved["flags"] | saved["hparams"]
+  except OptionError as error:
+    raise UsageError(f"{error}, or start anew with --overwrite or in another "
+                     "folder") from None
   except (OSError, ValueError, KeyError, TypeError):
     raise UsageError(
         f"--out_dir={folder}: config.json is damaged, cannot resume") from None
@@ -141,7 +146,7 @@ _MACHINE = {"devices": "devices", "processes": "processes",
 
 def machines(folder: pathlib.Path) -> dict[str, Any]:
   """"machine" and "resumed_on" of config.json, if they are there."""
-  facts = files.read_json(folder / "config.json")
+  facts = run_files.read(folder, "config.json")
   machine, later = facts.get("machine"), facts.get("resumed_on")
   known: dict[str, Any] = {}
   if isinstance(machine, dict):
@@ -227,7 +232,7 @@ def check_frozen(folder: pathlib.Path, prepared: Prepared) -> None:
   Raises:
     UsageError: they differ from those that the run was started with.
   """
-  plan = files.read_json(folder / "config.json").get("plan", {})
+  plan = run_files.read(folder, "config.json").get("plan", {})
   if plan.get("frozen_sha256") != prepared.plan.get("frozen_sha256"):
     raise UsageError(
         f"--resume: the run in {folder} has other frozen parameters than the "

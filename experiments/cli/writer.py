@@ -91,13 +91,14 @@ class RunWriter:
     federation = self._programs.prepared.federation
     self.folder.mkdir(parents=True, exist_ok=True)
     if self.saved:
+      checkpoint.tidy(self.folder / run_files.CHECKPOINTS)
       self._note_machine()
       # The tables are about to have more rows than it knows of.
       (self.folder / "summary.json").unlink(missing_ok=True)
     else:
       run_files.remove(self.folder)
     # First: it tells that the folder is a run, should the process be killed.
-    summary_lib.write_json(self.folder / "config.json", self._facts)
+    summary_lib.write_sealed(self.folder / "config.json", self._facts)
     summary_lib.write_text(
         self.folder / "flags.txt", "\n".join(self.config.flag_lines()) + "\n")
     summary_lib.write_partition(self.folder, federation)

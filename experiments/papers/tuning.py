@@ -476,6 +476,11 @@ def table(title: str, tuned: dict[str, list[Trial]], last: int | None,
                         "by partition", "the stated setting"], rows) + "\n")
 
 
+#: What tells a tune.csv.
+IS_TABLE = files_lib.table_with(
+    "method", "setting", "validation", "stated", "chosen")
+
+
 def rows_of(tuned: dict[str, list[Trial]]) -> list[dict[str, Any]]:
   """A row of tune.csv for each setting that was tried."""
   return [{"method": label(name), "setting": " ".join(trial.flags),

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_alg import files
 from fedjax_alg.records import summary as results
 from . import chosen, partitions, report, rule, suite, verdicts
 
@@ -127,6 +128,10 @@ def sentences(name: str, claims: Sequence[verdicts.Statement],
           name, claim.artifact, "", "" if protocol == suite.TUNED else protocol,
           "", claim.text, measured, verdict, ""))
   return found
+
+
+#: What tells a file of answers.
+IS_TABLE = files.table_with(*Answer._fields[:4])
 
 
 def text(found: Iterable[Answer]) -> str:

@@ -514,8 +514,9 @@ def write(request: Request, name: str, text: str,
   """
   folder = request.root / name
   folder.mkdir(parents=True, exist_ok=True)
-  results.write_text(folder / f"{name}.md", text)
+  # First: it tells that the other files are those of a figure.
   results.write_text(folder / f"{name}.answers.csv", answers.text(found))
+  results.write_text(folder / f"{name}.md", text)
   print(text, flush=True)
   return folder
 
@@ -536,8 +537,26 @@ def _without_places(text: str, request: Request) -> str:
   return text
 
 
+def _check_outputs(request: Request, name: str) -> None:
+  """Refuses to replace files that no earlier figure of this name has written.
+
+  Raises:
+    OptionError: see ``files.check_outputs``.
+  """
+  folder = request.root / name
+  signature = f"{name}.answers.csv"
+  of_figure = files.beside(signature, answers.IS_TABLE)
+  outputs = {folder / signature: answers.IS_TABLE}
+  outputs |= {folder / f"{name}{end}": of_figure
+              for end in (".md", ".csv", "_numbers.csv", ".html")}
+  for path in (*folder.glob(f"{name}*.png"), *folder.glob(f"{name}*.pdf")):
+    outputs[path] = lambda path: files.picture(path) or of_figure(path)
+  files.check_outputs(f"`out_dir`={request.root}", outputs)
+
+
 def _make_table(paper: Paper, name: str, request: Request) -> None:
   title, make, _ = paper.tables[name]
+  _check_outputs(request, name)
   folder = request.root / name
   folder.mkdir(parents=True, exist_ok=True)
   text, found = make(request, folder)
@@ -550,6 +569,7 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
   figure, notes, lacking = asked(paper, name, request)
   if not figure.panels and not request.finished:
     raise UsageError(f"{name}: {' '.join(lacking)}")
+  _check_outputs(request, name)
   outcomes = outcomes_of(paper, figure, request)
   if not outcomes and not figure.of_claims:
     raise UsageError(f"--finished: no run of {name} is")

@@ -9,7 +9,7 @@ from typing import Any
 
 from absl.flags import FlagValues
 
-from fedjax_alg import metrics, tasks
+from fedjax_alg import files, metrics, tasks
 from fedjax_alg.errors import OptionError, with_names
 from fedjax_alg.records import summary as results
 from fedjax_alg.runs import gradient_tuning, hypergradient
@@ -35,6 +35,9 @@ FLAGS = (
     integer("halvings", gradient_tuning.HALVINGS, "with --tune_by_gradient: "
             "the first of these runs has 1/2^halvings of the rounds, the "
             "next twice as many, and so on"))
+
+#: What tells the folder of such a tuning.
+_IS_TUNING = files.json_with("best", "loss", "rounds_played", "steps", "replay")
 
 
 def asked(values: FlagValues, argv: Sequence[str]) -> list[str]:
@@ -115,6 +118,9 @@ def make(words: Sequence[str], values: FlagValues, late: int | None,
   Raises:
     OptionError: what cannot be tuned so.
   """
+  files.check_outputs(f"`out_dir`={root}", {
+      root / "gradient.json": _IS_TUNING,
+      root / "gradient.md": files.beside("gradient.json", _IS_TUNING)})
   main = tasks.of(config_lib.parse(words)).main
   factor = metrics.factor(main)
   unit = "%" if factor == 100 else main
@@ -149,8 +155,8 @@ def make(words: Sequence[str], values: FlagValues, late: int | None,
       "replay": shlex.join([*words, *best])}
   root.mkdir(parents=True, exist_ok=True)
   text = table(found)
-  results.write_text(root / "gradient.md", f"# {title}\n\n{text}\n")
   results.write_json(root / "gradient.json", facts)
+  results.write_text(root / "gradient.md", f"# {title}\n\n{text}\n")
   print(f"{text}\n\nbest: {' '.join(best)}\nreplay: {program.name('run')} "
         f"{facts['replay']}\nresults in {root}")
   return found

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_alg import metrics
+from fedjax_alg import files, metrics
 from fedjax_alg.records import tables as records, summary as results
 from . import chosen, partitions, plots, rule, suite
 
@@ -235,7 +235,8 @@ def numbers_csv(path: pathlib.Path, rows: Sequence[Comparison]) -> None:
   ends = {(which, protocol, metric): None for row in rows for which in _ENDS
           for protocol, found in row.outcome.summary[which].items()
           for metric in found if metric in _OF_NUMBERS}
-  with open(path, "w", newline="", encoding="utf-8") as file:
+  with files.replacing(path) as partial, open(
+      partial, "w", newline="", encoding="utf-8") as file:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["panel", "title", "method", "protocol", "metric", "paper",
                      "ours", "ci95", "verdict", "rounds", *(

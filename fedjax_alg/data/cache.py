@@ -1,6 +1,7 @@
 """A cache on disk for decoded arrays, with a checksum."""
 
 from collections.abc import Callable
+import errno
 import json
 import pathlib
 import secrets
@@ -9,8 +10,18 @@ import stat
 import numpy as np
 
 from fedjax_alg import files
+from fedjax_alg.data import npz
 
 _FORMAT = 1
+
+
+def _is_manifest(path: pathlib.Path) -> bool:
+  """Recognizes a manifest."""
+  try:
+    return files.json_with("format", "source", "sha256")(path)
+  except OSError:
+    return False
+
 
 Arrays = dict[str, np.ndarray]
 
@@ -33,8 +44,8 @@ def read_or_build(
     build: makes the arrays.
 
   Returns:
-    Name -> array. If the folder cannot be written, the arrays are returned
-    but not stored.
+    Name -> array. If the folder cannot be written, or another program's file
+    is at the path, the arrays are returned but not stored.
   """
   arrays = _read(path, source)
   if arrays is None:
@@ -63,6 +74,22 @@ def _read(path: pathlib.Path, source: str) -> Arrays | None:
 
 
 def _write(path: pathlib.Path, source: str, arrays: Arrays) -> None:
+  """Writes both files.
+
+  Raises:
+    OSError: they cannot be written, or something else is at the path.
+  """
+
+  def ours(place: pathlib.Path) -> bool:
+    if _is_manifest(_manifest_path(place)):
+      return True
+    try:  # without a manifest, or with a damaged one
+      return npz.read(place, ()).keys() == arrays.keys()
+    except (ValueError, AttributeError):
+      return False
+
+  if files.obstacle(path, ours):
+    raise OSError(errno.EEXIST, "something else", str(path))
   _make_folder(path.parent)
   save: Callable = np.savez  # its stub takes no array by a variable name
   digest = _replace(path, lambda file: save(file, **arrays))

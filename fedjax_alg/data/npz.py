@@ -31,6 +31,8 @@ def read(path: str | os.PathLike, names: Collection[str] | None = None) -> Any:
       stored = np.load(file, allow_pickle=False)
       if isinstance(stored, np.ndarray):
         return stored
+      if len(set(stored.files)) < len(stored.files):
+        raise ValueError("two arrays of one name")
       return {
           name: np.asarray(stored[name])
           if names is None or name.split("/")[0] in names else None

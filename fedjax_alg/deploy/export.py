@@ -3,12 +3,28 @@
 import json
 import pathlib
 
+from fedjax_alg import files
 from fedjax_alg.deploy import setting
 from fedjax_alg.errors import OptionError, reason
+from fedjax_alg.records import checksums, summary
 from fedjax_alg.runs.prepare import Prepared
 
 #: The texts of the app's files.
 _TEXTS = pathlib.Path(__file__).parent / "app"
+
+_PACKAGE, _CONFIG = "fedjax_app", "config.json"
+
+
+def _is_export(folder: pathlib.Path) -> bool:
+  """Recognizes an app to which nobody has done anything since its export."""
+  config = folder / _PACKAGE / _CONFIG
+  try:
+    sums = checksums.digests(folder)
+    del sums[str(config.relative_to(folder))]
+    setting.read(config)
+    return files.read_json(config).get("files") == sums
+  except (OSError, LookupError, ValueError):
+    return False
 
 
 def write(prepared: Prepared, folder: pathlib.Path) -> None:
@@ -16,23 +32,26 @@ def write(prepared: Prepared, folder: pathlib.Path) -> None:
 
   Args:
     prepared: the run.
-    folder: a folder that is empty or not there.
+    folder: a folder that is empty or not there, or has an app whose files are
+      all as they were exported, which is replaced.
 
   Raises:
     OptionError: the run cannot be exported, or the folder not be written;
       nothing is written then.
   """
   facts = setting.facts_of(prepared)
-  if folder.is_dir() and any(folder.iterdir()):
-    raise OptionError(f"`out`={folder}: is not empty")
+  if folder.is_dir() and any(folder.iterdir()) and not _is_export(folder):
+    raise OptionError(
+        f"`out`={folder}: is not empty, and no app whose files are all as they "
+        "were exported; remove it or write to another folder")
   about = (f"{prepared.method.name} for {prepared.spec.num_clients} clients, "
            f"{prepared.options.rounds} rounds")
   known = dict(
-      facts["deployed"], about=about, package="fedjax_app",
+      facts["deployed"], about=about, package=_PACKAGE,
       name=f"fedjax-{prepared.method.name.replace('_', '-')}",
       out=json.dumps(str(folder.absolute() / "out")))
   data = "simulated" if facts["data"]["dataset"] else "own"
-  files = {
+  texts = {
       "../pyproject.toml": ("pyproject", {}), "__init__.py": ("package", {}),
       "data.py": (data, {}), **{f"{side}_app.py": (
           "side", dict(side=side, loader=loader)) for side, loader in (
@@ -40,10 +59,11 @@ def write(prepared: Prepared, folder: pathlib.Path) -> None:
   try:
     place = folder / known["package"]
     place.mkdir(parents=True, exist_ok=True)
-    for name, (text, more) in files.items():
-      (place / name).write_text((_TEXTS / f"{text}.txt").read_text(
-          "utf-8").format(**known, **more), "utf-8")
-    setting.write(place / "config.json", facts)
+    (place / _CONFIG).unlink(missing_ok=True)  # a part is no app
+    for name, (text, more) in texts.items():
+      summary.write_text(place / name, (_TEXTS / f"{text}.txt").read_text(
+          "utf-8").format(**known, **more))
+    setting.write(place / _CONFIG, facts, checksums.digests(folder))
   except OSError as error:
     raise OptionError(
         f"`out`={folder}: cannot be written ({reason(error)})") from error

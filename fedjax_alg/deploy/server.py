@@ -109,6 +109,8 @@ class Server:
     """
     everybody = np.ones(self.prepared.spec.cohort_size, bool)
     folder = self._folder
+    if folder is not None:
+      checkpoint.tidy(folder)
     if folder is not None and checkpoint.newest_round(folder) is not None:
       like = jax.eval_shape(
           lambda inputs: remote_lib.first_state(

@@ -15,6 +15,7 @@ from fedjax_alg.data.federation import deal, Federation, from_options
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.data.partition import Partition
 from fedjax_alg.errors import OptionError
+from fedjax_alg.records import summary
 from fedjax_alg.runs.methods import method_of
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.prepare import prepare, Prepared
@@ -135,10 +136,18 @@ def of_facts(
                  model=facts["model"], seeds=facts["seeds"])
 
 
-def write(path: pathlib.Path, facts: Mapping[str, Any]) -> None:
-  """Writes the frozen config of an app."""
-  path.write_text(json.dumps(
-      {"sha256": _sha256(facts), "facts": facts}, indent=1) + "\n", "utf-8")
+def write(path: pathlib.Path, facts: Mapping[str, Any],
+          files: Mapping[str, str] | None = None) -> None:
+  """Writes the frozen config of an app.
+
+  Args:
+    path: the file.
+    facts: see ``facts_of``.
+    files: name -> sha256 of the other files of the app.
+  """
+  summary.write_text(path, json.dumps(
+      {"sha256": _sha256(facts), "facts": facts, "files": dict(files or {})},
+      indent=1) + "\n")
 
 
 def read(path: pathlib.Path) -> dict[str, Any]:

@@ -32,6 +32,9 @@ IN_PARTS = 2
 KEEP = 2
 
 _PART = re.compile(r"round_(\d+)\.rows_\d+_of_\d+(\.partial)?")
+_PARTIAL = re.compile(r"round_\d+\.(ckpt|rows_\d+_of_\d+)\.partial")
+#: How the file of a checkpoint begins.
+_BEGIN = b'{"sha256": "'
 
 
 class CheckpointError(ValueError):
@@ -152,11 +155,31 @@ def _remove_parts(folder: pathlib.Path, before: int | None = None) -> None:
       path.unlink()
 
 
+def tidy(folder: pathlib.Path) -> None:
+  """Removes what processes that were killed have left of their checkpoints.
+
+  Call this when nobody writes to the folder. Files that no checkpoint begins
+  with, and links, are left alone.
+
+  Args:
+    folder: the folder of the checkpoints, which may be missing.
+  """
+  for path in folder.glob("round_*.partial"):
+    match = _PARTIAL.fullmatch(path.name)
+    if not match or path.is_symlink() or not path.is_file():
+      continue
+    with files.opened(path) as file:
+      begin = file.read(len(_BEGIN))
+    if match[1] != "ckpt" or _BEGIN.startswith(begin):
+      path.unlink()
+
+
 def clear(folder: pathlib.Path) -> None:
   """Removes all checkpoints of a folder."""
   for path in paths(folder):
     path.unlink()
   _remove_parts(folder)
+  tidy(folder)
 
 
 def read(path: pathlib.Path) -> tuple[dict[str, Any], bytes]:

@@ -18,6 +18,53 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.models import adapt, roles
 
 
+def _by_leaf(
+    arrays: Mapping[str, np.ndarray], label: str) -> dict[str, np.ndarray]:
+  """The arrays by the names of leaves, which have no "params/" before them.
+
+  Raises:
+    OptionError: two arrays are of one leaf.
+  """
+  of_leaf: dict[str, np.ndarray] = {}
+  for name, array in arrays.items():
+    short = name.removeprefix("params/")
+    if short in of_leaf:
+      raise OptionError(f"{label}: has both {short} and params/{short}, which "
+                        "are one leaf; leave one out")
+    of_leaf[short] = array
+  return of_leaf
+
+
+def _of_one_model(
+    arrays: dict[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]],
+    label: str) -> dict[str, np.ndarray]:
+  """The arrays without the axis of K = 1 models, if they have one.
+
+  Args:
+    arrays: name of a leaf -> array.
+    shapes: name of a leaf to take -> its shape in the model.
+    label: where the arrays are from, for messages.
+
+  Raises:
+    OptionError: the axis is that of several models.
+  """
+  stacked = [name for name in shapes if name in arrays]
+  counts = {arrays[name].shape[:1] for name in stacked}
+  if len(counts) != 1 or any(
+      arrays[name].shape[1:] != shapes[name] or not arrays[name].ndim
+      for name in stacked):
+    return arrays
+  ((count,),) = counts
+  if count != 1:
+    raise OptionError(
+        f"{label}: has {count} models (an axis of {count} before the shape of "
+        "every leaf); take one of them, such as the first by "
+        "jax.tree.map(lambda leaf: leaf[0], init), or give the file of "
+        "export(path, model=0)")
+  return {name: array[0] if name in shapes else array
+          for name, array in arrays.items()}
+
+
 def matched(
     model: Model, arrays: Mapping[str, np.ndarray], only: Sequence[str],
     said: str) -> Params:
@@ -25,7 +72,9 @@ def matched(
 
   Args:
     model: the model of all leaves.
-    arrays: name of a leaf, with or without "params/" before it -> array.
+    arrays: name of a leaf, with or without "params/" before it -> array. All
+      may have an axis of length 1 before theirs, as the global models of a run
+      have one of length K.
     only: patterns of the leaves that are given (``roles.matches``); empty: all
       are.
     said: where the arrays are from, for messages.
@@ -34,14 +83,15 @@ def matched(
     A tree like the parameters, None in the place of what is not given.
 
   Raises:
-    OptionError: an array is missing, of another shape, or of no leaf. Running
-      statistics that are missing are drawn.
+    OptionError: an array is missing, there twice, of another shape, or of no
+      leaf; or the arrays are those of several models. Running statistics that
+      are missing are drawn.
   """
   whole = model if model.roles is None else model.roles.whole
   statistics = {} if model.roles is None else model.roles.stateful.names
   shapes = adapt.params_shapes(whole.init)
   names = roles.paths(shapes)
-  held = {name.removeprefix("params/"): array for name, array in arrays.items()}
+  held = _by_leaf(arrays, said)
   wanted = [True] * len(names)
   if only:
     wanted = [any(column) for column in zip(*(
@@ -53,6 +103,9 @@ def matched(
     return ", ".join(sorted(names)[:8])
 
   part = "" if only else " (`init_only` names the part to take)"
+  held = _of_one_model(held, {
+      name: leaf.shape for name, take, leaf in zip(
+          names, wanted, jax.tree.leaves(shapes)) if take}, said)
   given = []
   for name, take, leaf in zip(names, wanted, jax.tree.leaves(shapes)):
     take = take and (name in held or name not in statistics)

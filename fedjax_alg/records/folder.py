@@ -5,12 +5,15 @@ Whatever else is in the folder belongs to the user and is never touched.
 
 from collections.abc import Iterable, Iterator, Mapping
 import contextlib
+import hashlib
+import json
 import os
 import pathlib
 import re
 from typing import Any
 
 from fedjax_alg import files
+from fedjax_alg.errors import OptionError
 
 #: The tables that grow while a run is run.
 TABLES = ("metrics.csv", "rounds.csv", "timing.csv", "groups.csv")
@@ -28,7 +31,8 @@ CHECKPOINTS, EVENTS = "checkpoint", "tensorboard"
 _PARTIAL = ".partial"
 #: A checkpoint, or the rows of tables that one of several processes holds.
 _CHECKPOINT = re.compile(r"round_\d+\.(ckpt|rows_\d+_of_\d+)(\.partial)?")
-_EVENT_FILE = re.compile(r"events\.out\.tfevents\.\d+\..*")
+#: Those of other programs have the seconds, in ten digits.
+EVENT_FILE = re.compile(r"events\.out\.tfevents\.\d{20}\..*")
 _SEED = re.compile(r"seed_\d+")
 
 
@@ -46,6 +50,54 @@ def linked(folder: pathlib.Path) -> pathlib.Path | None:
       path for path in sorted(events.iterdir()) if _SEED.fullmatch(path.name)]
   return next((path for path in (folder / CHECKPOINTS, events, *inside)
                if path.is_symlink()), None)
+
+
+def _sha256(facts: Mapping[str, Any]) -> str:
+  return hashlib.sha256(json.dumps(
+      {name: value for name, value in facts.items() if name != "sha256"},
+      sort_keys=True).encode()).hexdigest()
+
+
+def sealed(facts: Mapping[str, Any]) -> dict[str, Any]:
+  """The content of config.json or summary.json with its own hash.
+
+  Args:
+    facts: values that JSON has, with texts as keys.
+
+  Returns:
+    The same and "sha256", of all other entries in any order and layout.
+  """
+  return dict(facts, sha256=_sha256(json.loads(json.dumps(facts))))
+
+
+def unsealed(path: pathlib.Path, facts: Mapping[str, Any]) -> dict[str, Any]:
+  """The content of config.json or summary.json, compared with its hash.
+
+  Args:
+    path: the file, for the message.
+    facts: its content; that of an earlier version has no hash.
+
+  Returns:
+    The content without the hash.
+
+  Raises:
+    OptionError: it is not as the run wrote it.
+  """
+  if facts.get("sha256", digest := _sha256(facts)) != digest:
+    raise OptionError(f"{path.parent}: {path.name} is not as the run wrote it "
+                      "(its hash in it is another); restore it")
+  return {name: value for name, value in facts.items() if name != "sha256"}
+
+
+def read(folder: pathlib.Path, name: str) -> dict[str, Any]:
+  """Reads config.json or summary.json.
+
+  Raises:
+    OSError: it cannot be read.
+    ValueError: it holds no dictionary.
+    OptionError: it is not as the run wrote it.
+  """
+  return unsealed(folder / name, files.read_json(folder / name))
 
 
 def is_run(folder: pathlib.Path) -> bool:
@@ -78,7 +130,7 @@ def remove(folder: pathlib.Path) -> None:
   inside = [folder / CHECKPOINTS]
   paths += _inside(folder / CHECKPOINTS, _CHECKPOINT)
   for seed in _inside(folder / EVENTS, _SEED):
-    paths += _inside(seed, _EVENT_FILE)
+    paths += _inside(seed, EVENT_FILE)
     inside.append(seed)
   for path in paths:
     if path.is_symlink() or path.is_file():
@@ -130,8 +182,11 @@ def whole(folder: pathlib.Path, summary: Mapping[str, Any]) -> bool:
 
   Raises:
     OSError: a file cannot be read.
+    ValueError: config.json is damaged, or not as the run wrote it.
     KeyError, TypeError, AttributeError: summary.json lacks an entry.
   """
+  if (folder / "config.json").is_file():
+    read(folder, "config.json")
   if not all(isinstance(summary[name], dict) for name in (
       "final", "best", "cost", "timing", "hashes")):
     return False

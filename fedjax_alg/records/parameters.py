@@ -2,13 +2,15 @@
 
 A file has one array for each leaf, named by its place in the model's tree:
 "params/Dense_0/kernel". So ``flax.traverse_util.unflatten_dict(arrays,
-sep="/")`` is the tree of a flax module.
+sep="/")`` is the tree of a linen module. docs/models.md has the lines for
+``flax.nnx``.
 """
 
 from collections.abc import Callable, Mapping
 import functools
 import hashlib
 import importlib
+import json
 import os
 import pathlib
 from typing import Any
@@ -23,7 +25,7 @@ from fedjax_alg import files, own
 from fedjax_alg.base import Params
 from fedjax_alg.data import npz
 from fedjax_alg.errors import a_type, check_one_of, OptionError, reason
-from fedjax_alg.records import folder as run_files
+from fedjax_alg.records import checksums, folder as run_files
 
 #: Name of an array -> the array.
 Arrays = dict[str, np.ndarray]
@@ -83,24 +85,21 @@ def _library(name: str, said: str) -> Any:
 
 def _write_safetensors(path: pathlib.Path, arrays: Arrays) -> None:
   library = _library("safetensors.numpy", "`format`=safetensors")
-  with files.replacing(path) as partial:
-    library.save_file(
-        {name: np.ascontiguousarray(a) for name, a in arrays.items()}, partial)
+  library.save_file(
+      {name: np.ascontiguousarray(a) for name, a in arrays.items()}, path)
 
 
 def _write_npz(path: pathlib.Path, arrays: Arrays) -> None:
-  with files.replacing(path) as partial, open(partial, "wb") as file:
+  with open(path, "wb") as file:
     np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 def _write_orbax(path: pathlib.Path, arrays: Arrays) -> None:
-  if path.is_dir() and not (path / _ORBAX).is_file() and any(path.iterdir()):
-    raise OptionError(f"`path`={path}: holds files of something else")
   library = importlib.import_module("orbax.checkpoint")
+  path.unlink()  # it makes a folder
   with library.StandardCheckpointer() as checkpointer:
     checkpointer.save(
-        path.absolute(), traverse_util.unflatten_dict(arrays, sep="/"),
-        force=True)
+        path.absolute(), traverse_util.unflatten_dict(arrays, sep="/"))
 
 
 #: A file that every folder of orbax has.
@@ -110,21 +109,25 @@ FORMATS: dict[str, Callable[[pathlib.Path, Arrays], None]] = {
 
 
 def write(path: pathlib.Path, params: Params, kind: str) -> None:
-  """Writes the parameters of one model.
+  """Writes the parameters of one model, and their checksums beside them.
 
   Args:
-    path: the file, or with orbax the folder; what is there is replaced.
+    path: the file, or with orbax the folder; an earlier export there, which
+      its checksums tell, is replaced.
     params: the tree, of which every leaf that is None is left out.
     kind: one of ``FORMATS``.
 
   Raises:
     OptionError: an unknown format, a package that is missing, or a path that
-      cannot be written.
+      holds something else or cannot be written.
   """
   check_one_of(f"`format`={kind}", kind, FORMATS)
+  arrays = named(params)
   try:
+    checksums.check_output(path, f"`path`={path}", kind == "orbax")
     path.parent.mkdir(parents=True, exist_ok=True)
-    FORMATS[kind](path, named(params))
+    with checksums.replacing(path) as partial:
+      FORMATS[kind](partial, arrays)
   except OSError as error:
     raise OptionError(
         f"`path`={path}: cannot be written ({reason(error)})") from error
@@ -137,7 +140,7 @@ def read(place: str | os.PathLike) -> Arrays:
   """Reads parameters: a file of ``write``, or the folder of a finished run.
 
   Of a run it is the global model of the first seed. What was read last is
-  kept, as long as the files do not change.
+  kept, as long as the content of the files stays the same.
 
   Args:
     place: the file or the folder.
@@ -146,10 +149,10 @@ def read(place: str | os.PathLike) -> Arrays:
     name -> array, float32.
 
   Raises:
-    OptionError: it is none of these or damaged, or the run has no global model
-      or several.
+    OptionError: it is none of these or damaged, its checksums are others, or
+      the run has no global model or several.
   """
-  return _found(place)[0]
+  return _content(place)[0]
 
 
 def source(place: str | os.PathLike) -> own.Source:
@@ -158,73 +161,109 @@ def source(place: str | os.PathLike) -> own.Source:
   Raises:
     OptionError: see ``read``.
   """
-  _, digest, path = _found(place)
+  _, digest, path = _content(place)
   return own.Source(path, digest)
 
 
-def _found(place: str | os.PathLike) -> tuple[Arrays, str, str]:
+def _content(place: str | os.PathLike) -> tuple[Arrays, str, str]:
   """The arrays, their checksum and the real path."""
   path = files.expanded(place, "init_from")
-  said = f"`init_from`={place}"
-  if not path.exists():
-    raise OptionError(f"{said}: no such file or folder")
-  path = pathlib.Path(os.path.realpath(path))
-  arrays, digest = _read(path, files.contents(_inside(path)), said)
+  label = f"`init_from`={place}"
+  try:
+    if not path.exists():
+      raise OptionError(f"{label}: no such file or folder")
+    path = pathlib.Path(os.path.realpath(path))
+    arrays, digest = _read(path, _stamp(path, label), label)
+  except OSError as error:
+    raise OptionError(f"{label}: cannot be read ({reason(error)})") from error
   return arrays, digest, str(path)
 
 
-def _inside(path: pathlib.Path) -> list[pathlib.Path]:
-  """The files that ``_read`` reads of a place."""
-  if not path.is_dir():
-    return [path]
-  if (path / FINAL).is_file():
-    return [path / FINAL, path / "summary.json"]
-  return sorted(one for one in path.rglob("*") if one.is_file()) if (
-      path / _ORBAX).is_file() else []
+def _stamp(path: pathlib.Path, label: str) -> tuple[Any, ...]:
+  """What changes when the content does; of a folder that is none of ours too.
+
+  Raises:
+    OSError: a file cannot be read, or is no regular one.
+    OptionError: it is neither a run nor of orbax, or its checksums are others.
+  """
+  if path.is_dir():
+    if os.path.lexists(path / FINAL):
+      return tuple(files.sha256(path / name) for name in (
+          FINAL, "summary.json"))
+    if not (path / _ORBAX).is_file():
+      raise OptionError(f"{label}: neither the folder of a finished run nor "
+                        "that of orbax")
+  return tuple(sorted(checksums.check(path, label).items()))
 
 
 @functools.lru_cache(maxsize=1)
 def _read(
-    path: pathlib.Path, inside: str, said: str
+    path: pathlib.Path, stamp: tuple[Any, ...], label: str
 ) -> tuple[Arrays, str]:
-  del inside  # the key alone: what the files hold
+  del stamp
   try:
     if (path / FINAL).is_file():
-      tree = _of_run(path, said)
-    elif (path / _ORBAX).is_file():
+      tree = _of_run(path, label)
+    elif path.is_dir():
       library = importlib.import_module("orbax.checkpoint")
       with library.StandardCheckpointer() as checkpointer:
         tree = checkpointer.restore(path)
-    elif path.is_dir():
-      raise OptionError(f"{said}: neither the folder of a finished run nor one "
-                        "of orbax")
     elif zipfile.is_zipfile(path):
       tree = npz.read(path)
     else:
-      library = _library("safetensors.numpy", f"{said}: is no .npz, and to read"
-                         " safetensors")
-      tree = library.load(files.read_bytes(path))
+      tree = _read_safetensors(path, label)
   except OptionError:
     raise
   except Exception as error:  # each format has errors of its own
-    raise OptionError(f"{said}: damaged, or neither safetensors, npz, orbax "
+    raise OptionError(f"{label}: damaged, or neither safetensors, npz, orbax "
                       "nor a run") from error
-  arrays = named(tree, said)
+  arrays = named(tree, label)
   return arrays, sha256(arrays)
 
 
-def _of_run(folder: pathlib.Path, said: str) -> Params:
+#: The types of safetensors that are floats; NumPy has no name for some.
+_FLOATS: dict[str, Any] = {
+    "F64": np.float64, "F32": np.float32, "F16": np.float16,
+    "BF16": jnp.bfloat16, "F8_E4M3": jnp.float8_e4m3fn,
+    "F8_E5M2": jnp.float8_e5m2}
+
+
+def _read_safetensors(path: pathlib.Path, label: str) -> Arrays:
+  """Reads a file of safetensors, also of types that NumPy does not have.
+
+  Raises:
+    OptionError: an array is of a type that is no float.
+  """
+  library = _library("safetensors", f"{label}: is no .npz, and to read "
+                     "safetensors")
+  content = files.read_bytes(path)
+  arrays, size = {}, int.from_bytes(content[:8], "little")
+  read = library.deserialize(content)
+  names = json.loads(content[8:8 + size], object_pairs_hook=lambda pairs: [
+      name for name, _ in pairs if name != "__metadata__"])
+  if len(set(names)) < len(names):
+    raise ValueError("two arrays of one name")
+  for name, array in read:
+    if array["dtype"] not in _FLOATS:
+      raise OptionError(f"{label}: {name} is {array['dtype']}, must be one of "
+                        f"{', '.join(_FLOATS)}")
+    arrays[name] = np.frombuffer(
+        array["data"], _FLOATS[array["dtype"]]).reshape(array["shape"])
+  return arrays
+
+
+def _of_run(folder: pathlib.Path, label: str) -> Params:
   """The global model of the first seed of a run."""
-  summary = files.read_json(folder / "summary.json")
+  summary = run_files.read(folder, "summary.json")
   if run_files.changed(folder, summary, [FINAL]):
-    raise OptionError(f"{said}: {FINAL} is not as the run wrote it")
+    raise OptionError(f"{label}: {FINAL} is not as the run wrote it")
   models = serialization.msgpack_restore(
       files.read_bytes(folder / FINAL))["global_params"]
   leaves = jax.tree.leaves(models)
   if not leaves:
-    raise OptionError(f"{said}: the run has no global model; export one of its "
-                      "clients'")
+    raise OptionError(f"{label}: the run has no global model; export one of "
+                      "its clients'")
   if leaves[0].shape[1] > 1:
-    raise OptionError(f"{said}: the run has {leaves[0].shape[1]} global "
+    raise OptionError(f"{label}: the run has {leaves[0].shape[1]} global "
                       "models; export one of them")
   return jax.tree.map(lambda leaf: leaf[0, 0], models)

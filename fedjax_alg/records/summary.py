@@ -1,5 +1,6 @@
 """Makes summary.json and partition.json, which summarise a run."""
 
+from collections.abc import Mapping
 import functools
 import hashlib
 from importlib import metadata
@@ -18,7 +19,7 @@ import fedjax_alg
 from fedjax_alg.base import NEVER
 from fedjax_alg.data import partition_file
 from fedjax_alg.data.federation import Federation
-from fedjax_alg.records import scores
+from fedjax_alg.records import folder as folder_lib, scores
 from fedjax_alg.records.clients import MOST_IN_TEXT
 from fedjax_alg.records.tables import (
     Records, ROUND_COST, Row, SIMULATED, TOTALS)
@@ -57,6 +58,11 @@ def write_json(path: pathlib.Path, facts: Any) -> None:
     facts: its content.
   """
   write_text(path, json.dumps(as_json(facts), indent=1) + "\n", durable=True)
+
+
+def write_sealed(path: pathlib.Path, facts: Mapping[str, Any]) -> None:
+  """Writes config.json or summary.json with its hash (``folder.sealed``)."""
+  write_json(path, folder_lib.sealed(as_json(facts)))
 
 
 def by_seed(rows: list[Row], protocol: str, metric: str) -> np.ndarray:

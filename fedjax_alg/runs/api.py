@@ -99,8 +99,9 @@ def run(
     sampler: your own choice of the participants, (data, cohort_size, key,
       round) -> ids [cohort_size]; see ``engine.samplers.Sampler``. The option
       ``sampling`` takes names.
-    init: the parameters to start from: a pytree like those of the model, a
-      file of safetensors or npz or a folder of orbax (``RunResult.export``),
+    init: the parameters to start from: a pytree like those of the model, or
+      like ``RunResult.global_params`` with one model, leaves [1, ...]; a file
+      of safetensors or npz or a folder of orbax (``RunResult.export``),
       or the folder of a finished run, whose global model of the first seed
       they are. ``init_only="encoder/**"`` takes those that a pattern names,
       and the others are drawn. None: all are drawn by the seed.

@@ -223,14 +223,18 @@ class RunResult:
     """Writes a model in a format of other programs.
 
     The arrays have the names of their places in the model's tree, such as
-    "params/Dense_0/kernel". ``run(..., init=path)`` starts from them.
+    "params/Dense_0/kernel". ``run(..., init=path)`` starts from them. Their
+    checksums are written to ``path`` with .sha256 behind it, for ``sha256sum
+    -c``; ``run`` compares them.
 
     Args:
-      path: the file, or with orbax the folder; what is there is replaced.
+      path: the file, or with orbax the folder. An earlier export there, which
+        its checksums tell, is replaced, and nothing else is.
       format: "safetensors" (needs the package of that name), "npz" or "orbax".
       client: the client whose model it is (``client_params``); None: the global
         model, with its frozen parameters.
-      model: which of K global models; needed where there are several.
+      model: which of K global models; needed where there are several, and only
+        read without ``client``.
       seed: index of the seed in ``seeds``.
 
     Returns:
@@ -238,11 +242,14 @@ class RunResult:
 
     Raises:
       OptionError: an index out of range, an unknown format, a missing package,
-        a method without a global model, or one whose clients have parameters
-        of their own.
+        a path that holds something else or cannot be written, a method without
+        a global model, or one whose clients have parameters of their own.
       RunFolderError: see ``client_params``.
     """
-    place_ = expanded(path, "path")
+    place_ = files.output_path(path, "path")
+    if client is not None and model is not None:
+      raise OptionError(f"`model`={model}: only read without `client`, whose "
+                        "model is its own")
     if client is not None:
       params = self.client_params(client, seed)
     else:
@@ -302,11 +309,12 @@ class RunResult:
       The folder.
 
     Raises:
+      OptionError: the folder is no path.
       RunFolderError: the folder holds files that do not belong to a run, or it
         cannot be written.
     """
     try:
-      return self._save(expanded(folder))
+      return self._save(files.output_path(folder, "folder"))
     except OSError as error:
       raise RunFolderError(
           f"{folder}: cannot be written ({reason(error)})") from error
@@ -338,7 +346,7 @@ class RunResult:
     path.mkdir(parents=True, exist_ok=True)
     # Its summary is there when all files are, and no longer when some are not.
     (path / "summary.json").unlink(missing_ok=True)
-    summary_lib.write_json(path / "config.json", self.facts)
+    summary_lib.write_sealed(path / "config.json", self.facts)
     summary_lib.write_partition(path, self._state().prepared.federation)
     (path / "groups.csv").unlink(missing_ok=True)
     for name, rows in self.records.tables.items():
@@ -412,7 +420,7 @@ def write_summary(
     The whole content.
   """
   found = {**summary, "files": run_files.hashes(folder)}
-  summary_lib.write_json(folder / "summary.json", found)
+  summary_lib.write_sealed(folder / "summary.json", found)
   return found
 
 
@@ -646,7 +654,9 @@ def metrics_of(facts: Mapping[str, Any]) -> tasks.Metrics:
 
 def _read_json(path: pathlib.Path) -> dict[str, Any]:
   try:
-    return files.read_json(path)
+    return run_files.read(path.parent, path.name)
+  except OptionError as error:
+    raise RunFolderError(str(error)) from None
   except FileNotFoundError:
     raise RunFolderError(f"{path.parent}: holds no finished run (no "
                          f"{path.name})") from None

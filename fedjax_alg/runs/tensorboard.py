@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from fedjax_alg.errors import OptionError, reason
-from fedjax_alg.files import expanded
+from fedjax_alg.files import output_path
+from fedjax_alg.records import folder as run_files
 from fedjax_alg.records.tables import Records
 from fedjax_alg.runs.play import Step
 from fedjax_alg.runs.programs import Programs
@@ -44,7 +45,7 @@ class TensorBoard(Sink):
 
   If a run goes on after an interruption, or starts again in the same folder,
   the points from its first round on replace the older ones: TensorBoard reads
-  them as a restart.
+  them as a restart. So a folder with event files of another program is refused.
   """
 
   def __init__(self, folder: str | os.PathLike):
@@ -58,7 +59,7 @@ class TensorBoard(Sink):
         made.
     """
     require()
-    self._folder = expanded(folder, "folder")
+    self._folder = output_path(folder, "folder")
     try:
       self._folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -69,8 +70,31 @@ class TensorBoard(Sink):
 
   def start(self, programs: Programs, records: Sequence[Records],
             names: Sequence[str], done: int) -> None:
-    """Names the folder of each setting; "" is ``folder`` itself."""
+    """Names the folder of each setting; "" is ``folder`` itself.
+
+    Raises:
+      OptionError: another program writes to one of them, or it cannot be made.
+    """
     self._settings, self._files = list(names), {}
+    for name in names:
+      for seed in programs.prepared.seeds:
+        self._make(self._folder / name / f"seed_{seed}")
+
+  def _make(self, folder: pathlib.Path) -> pathlib.Path:
+    """Makes the folder of a seed, which nobody else writes to."""
+    try:
+      folder.mkdir(parents=True, exist_ok=True)
+      others = [path.name for path in folder.glob("*tfevents*")
+                if not run_files.EVENT_FILE.fullmatch(path.name)]
+    except OSError as error:
+      raise OptionError(f"`folder`={self._folder}: cannot be made "
+                        f"({reason(error)})") from error
+    if others:
+      raise OptionError(
+          f"`folder`={self._folder}: {folder.name} has event files of another "
+          f"program ({min(others)}), whose points would be replaced; give "
+          "another folder")
+    return folder
 
   def __call__(self, step: Step) -> None:
     """Writes an evaluation.
@@ -91,9 +115,8 @@ class TensorBoard(Sink):
     now, number = time.time(), len(step.seeds)
     events: list[Any] = []
     if row not in self._files:
-      folder = (self._folder / self._settings[row // number]
-                / f"seed_{step.seeds[row % number]}")
-      folder.mkdir(parents=True, exist_ok=True)
+      folder = self._make(self._folder / self._settings[row // number]
+                          / f"seed_{step.seeds[row % number]}")
       # TensorBoard reads the files of a folder in the order of their names.
       self._files[row] = folder / (
           f"events.out.tfevents.{time.time_ns():020d}.{socket.gethostname()}")

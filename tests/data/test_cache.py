@@ -104,3 +104,18 @@ def test_those_who_share_the_folder_share_the_file(
     os.umask(before)
   assert mode(path.parent) == of_folder
   assert mode(path) == mode(path.with_name("a.npz.json")) == of_file
+
+
+@pytest.mark.parametrize("make", [
+    lambda path: path.write_text("mine"), os.mkfifo,
+    lambda path: np.savez(path, other=np.zeros(3))])
+def test_what_another_program_has_written_is_not_replaced(tmp_path, make):
+  """The arrays are built, and not stored."""
+  path = tmp_path / "a.npz"
+  make(path)
+  before = path.lstat(), path.is_file() and path.read_bytes()
+  for seed in (0, 1):
+    same(cache.read_or_build(path, "s", lambda seed=seed: arrays(seed)),
+         arrays(seed))
+  assert (path.lstat(), path.is_file() and path.read_bytes()) == before
+  assert list(tmp_path.iterdir()) == [path]

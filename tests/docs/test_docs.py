@@ -67,6 +67,12 @@ def test_the_models_of_the_page_are_models(tmp_path, monkeypatch):
   first, second = (names[run].global_params()["params"]["Dense_0"]["kernel"]
                    for run in ("first", "second"))
   assert first is not None and second is None  # frozen
+  # The lines that fill a module of nnx with a list, and those that do not.
+  x = np.random.default_rng(0).random((5, 8, 8)).astype(np.float32)
+  trained = jax.tree.map(
+      lambda leaf: leaf[0], names["result"].global_params())
+  np.testing.assert_array_equal(
+      names["module"](x), names["result"].prepared.model.apply(trained, x))
 
 
 def test_the_tasks_of_the_page_are_tasks():

@@ -295,3 +295,24 @@ def test_headers_and_files_of_others(tmp_path):
   newest.write_bytes(newest.read_bytes()[:-1])
   assert [facts["n"] for facts in checkpoint.headers(tmp_path)] == [2]
   assert (tmp_path / "round_best.ckpt").read_text() == "mine"
+
+
+def test_only_what_a_killed_process_has_left_is_removed(tmp_path):
+  """A checkpoint that is begun is ours, whatever else has such a name is not.
+  """
+  checkpoint.tidy(tmp_path / "none")
+  path = checkpoint.save(tmp_path, state_of(1), 1, {})
+  raw = path.read_bytes()
+  begun = {2: raw[:50], 3: b"", 4: raw[:5], 5: raw}
+  for number, content in begun.items():
+    (tmp_path / f"round_0000000{number}.ckpt.partial").write_bytes(content)
+  (tmp_path / "round_00000002.rows_0_of_2.partial").write_bytes(b"\x81")
+  (tmp_path / "mine").write_text("mine")
+  others = {"round_00000007.ckpt.partial": b"mine",
+            "round_best.ckpt.partial": raw[:50], "notes.partial": raw[:50]}
+  for name, content in others.items():
+    (tmp_path / name).write_bytes(content)
+  (tmp_path / "round_00000008.ckpt.partial").symlink_to("mine")
+  checkpoint.tidy(tmp_path)
+  assert {each.name for each in tmp_path.iterdir()} == {
+      path.name, "mine", "round_00000008.ckpt.partial", *others}

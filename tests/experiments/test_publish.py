@@ -5,10 +5,18 @@ import shutil
 
 import numpy as np
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 import pytest
 
 from experiments import publish
 from experiments.reports import answers, styles
+
+
+def draw(path):
+  """A picture as a figure command writes it."""
+  about = PngInfo()
+  about.add_text("Software", "Matplotlib version3.9")
+  Image.new("RGB", (20, 10)).save(path, pnginfo=about, dpi=(130, 130))
 
 
 @pytest.fixture(name="source")
@@ -18,7 +26,7 @@ def _source(tmp_path):
     folder.mkdir(parents=True)
     (folder / f"{name}.md").write_text(
         f"# Title of {name}\n\n| a |\n|---|\n\n## Claims\n\nMade by x.\n")
-    Image.new("RGB", (20, 10)).save(folder / f"{name}.png")
+    draw(folder / f"{name}.png")
   noise = np.random.default_rng(0).integers(0, 256, (280, 320, 3), np.uint8)
   Image.fromarray(noise).save(tmp_path / "out" / "fig1" / "fig1_stated.png")
   return tmp_path / "out"
@@ -49,7 +57,8 @@ def both(folder):
 def test_page(docs, source):
   (docs / "diversified.notes.md").write_text(
       "# Notes\n\n## intro\n\nRead me.\n\n## fig10\n\nA word on it.\n")
-  (docs / "diversified_gone.png").write_bytes(b"old")
+  draw(docs / "diversified_gone.png")
+  (docs / "diversified_of_mine.png").write_bytes(b"nobody published it")
   (docs / "conjugate_fig2.png").write_bytes(b"another paper's")
   folder = publish_to(docs, source)
   page = both(folder)
@@ -63,9 +72,26 @@ def test_page(docs, source):
       folder / "diversified_metrics.md").read_text()
   assert {p.name for p in folder.glob("*.png")} == {
       "diversified_fig1.png", "diversified_fig1_stated.png",
-      "diversified_fig10.png", "conjugate_fig2.png"}
+      "diversified_fig10.png", "conjugate_fig2.png", "diversified_of_mine.png"}
   assert (source / "fig1" / "fig1_stated.png").stat().st_size > 200_000
   assert all(p.stat().st_size < 200_000 for p in folder.glob("*.png"))
+  assert all(publish._is_picture(folder / f"diversified_{name}.png")
+             for name in ("fig1", "fig1_stated", "fig10"))
+  before = {p.name: p.read_bytes() for p in folder.iterdir()}
+  publish_to(docs, source)  # in their place
+  assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("name", [
+    "diversified.md", "diversified_settings.md", "diversified.answers.csv",
+    "diversified_fig1.png", "diversified_fig1_stated.png"])
+def test_what_nobody_published_is_not_replaced(docs, source, refused, name):
+  (docs / name).write_text("mine")
+  assert refused(publish, words_of(docs, source)) == (
+      f"--to={docs}: {docs / name} is not from an earlier call, and nothing "
+      "else is replaced; remove it or write to another place\n")
+  assert [path.name for path in docs.iterdir()] == [name]
+  assert (docs / name).read_text() == "mine"
 
 
 def test_a_small_picture_keeps_the_colours_of_its_lines(tmp_path):

@@ -36,6 +36,24 @@ def test_what_is_given_takes_the_place_of_what_is_drawn():
           params["Dense_1"][leaf], drawn["Dense_1"][leaf])
 
 
+def test_the_axis_of_one_global_model_is_taken_off():
+  """As ``global_params`` has it; of several one has to be chosen."""
+  model = perceptron()
+  arrays = arrays_of(model)
+  for only in ([], ["Dense_0"]):
+    given = start.matched(model, arrays, only, "`init`")
+    stacked = {name: array[None] for name, array in arrays.items()}
+    problems.assert_equal(
+        start.matched(model, stacked, only, "`init`"), given)
+    with pytest.raises(OptionError, match=(
+        r"init: has 3 models .* jax.tree.map\(lambda leaf: leaf\[0\], init\)")):
+      start.matched(model, {name: np.stack([array] * 3)
+                            for name, array in arrays.items()}, only, "`init`")
+  stacked["params/Dense_0/bias"] = arrays["params/Dense_0/bias"]
+  with pytest.raises(OptionError, match=r"kernel is \[1, 4, 5\], and \[4, 5\]"):
+    start.matched(model, stacked, [], "`init`")
+
+
 @pytest.mark.parametrize("width, only, said", [
     (6, (), r"Dense_0/bias is \[6\], and \[5\] in the model \(`init_only` n"),
     (6, ("Dense_1",), r"kernel is \[6, 3\], and \[5, 3\] in the model$"),

@@ -24,6 +24,7 @@ def test_the_list_is_that_of_the_page():
 #: Files of the user.
 OTHERS = ("notes.txt", "curves.png.txt", "checkpoint/round_best.ckpt",
           "checkpoint/round_1.rows_mine", "tensorboard/seed_0/notes",
+          "tensorboard/seed_0/events.out.tfevents.1712345678.host.7.0",
           "tensorboard/other/events.out", "metrics/metrics.csv")
 
 
@@ -36,7 +37,8 @@ def _folder(tmp_path):
                "checkpoint/round_00000004.ckpt.partial",
                "checkpoint/round_00000004.rows_0_of_2",
                "checkpoint/round_00000004.rows_1_of_2.partial",
-               "tensorboard/seed_0/events.out.tfevents.0012.host", *OTHERS):
+               f"tensorboard/seed_0/events.out.tfevents.{12:020}.host",
+               *OTHERS):
     path = own / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("{}", encoding="utf-8")

@@ -1,16 +1,19 @@
 """Parameters in files of other programs, and runs that start from them."""
 
 import importlib.util
+import json
 import os
+import zipfile
 
 from flax import linen as nn, traverse_util
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedjax_alg as fa
-from fedjax_alg import models
-from fedjax_alg.records import parameters
+from fedjax_alg import files, models
+from fedjax_alg.records import checksums, parameters
 from fedjax_alg.runs import plan, programs
 from tests import problems
 
@@ -81,17 +84,6 @@ def test_flax_alone_reads_what_is_exported(trained, tmp_path, kind):
   assert parameters.source(path).sha256 != digest
 
 
-def test_a_file_that_was_written_again_is_read_again(tmp_path):
-  """Also where size and time of writing are the same."""
-  path, read = tmp_path / "a.npz", []
-  for value in (1.0, 2.0):
-    np.savez(path, **{"params/w": np.full(3, value, np.float32)})
-    os.utime(path, (1, 1))
-    read.append((path.stat().st_size, float(
-        parameters.read(path)["params/w"][0])))
-  assert read[0][0] == read[1][0] and [one[1] for one in read] == [1.0, 2.0]
-
-
 @pytest.mark.program
 def test_a_run_starts_from_a_part_of_another(fed, trained, tmp_path):
   """A frozen encoder of a run's folder, and a head of other classes."""
@@ -146,11 +138,13 @@ def test_what_a_run_starts_from_is_no_constant_of_its_programs(fed):
 def test_what_cannot_be_exported(trained):
   result, _ = trained
   for arguments, said in (
+      (dict(path=""), "path=: empty, give the path"),
+      (dict(client=1, model=5), "model=5: only read without client"),
       (dict(), "client: clients have parameters of their own"),
       (dict(client=99), "client=99: must be"),
       (dict(client=0, format="onnx"), "format=onnx: must be one of safetens")):
     with pytest.raises(fa.OptionError, match=said):
-      result.export("model", **arguments)
+      result.export(**{"path": "model"} | arguments)
 
 
 @pytest.mark.parametrize("tree, said", [
@@ -170,6 +164,185 @@ def test_what_is_no_file_of_parameters(fed, tmp_path):
       fa.run("fedavg", fed, init=path)
   with pytest.raises(fa.OptionError, match="text: (damaged|is no .npz)"):
     fa.run("fedavg", fed, init=tmp_path / "text")
+
+
+TREE = {"params": {"layers": [
+    {"w": np.arange(6, dtype=np.float32).reshape(2, 3)},
+    {"w": np.ones((), np.float32)}]}}
+
+
+def exported(path, kind, tree=None):
+  parameters.write(path, TREE if tree is None else tree, kind)
+  return path
+
+
+def contents(folder):
+  """path -> what is there."""
+  return {path: path.read_bytes() if path.is_file() else None
+          for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_an_export_replaces_an_export_alone(tmp_path, kind):
+  """Told by its checksums: what was edited or is of somebody else stays."""
+  path = exported(tmp_path / "model", kind)
+  exported(path, kind, jax.tree.map(lambda leaf: leaf + 1, TREE))
+  assert parameters.read(path)["params/layers/1/w"] == 2  # in its place
+  assert {each.name for each in tmp_path.iterdir()} == {"model", "model.sha256"}
+  if kind == "orbax":
+    (path / "notes").write_text("mine")
+  else:
+    path.write_bytes(path.read_bytes()[:-1])
+  before = contents(tmp_path)
+  with pytest.raises(fa.OptionError, match="only an earlier export is replac"):
+    exported(path, kind)
+  assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("make, said", [
+    (lambda path: path.write_text("thesis"), "is no export with its checksums"),
+    (lambda path: np.savez(f"{path}.npz", w=np.zeros(3)) or os.rename(
+        f"{path}.npz", path), "is no export"),
+    (os.mkfifo, "is a device, a pipe or a socket"),
+    (lambda path: path.symlink_to("/dev/null"), "is a device, a pipe"),
+    (lambda path: path.symlink_to(os.path.abspath(__file__)), "is no export"),
+    (lambda path: (path.mkdir(), (path / "mine").write_text("mine")),
+     "(is a folder|holds files without checksums)")])
+@pytest.mark.parametrize("kind", FORMATS)
+def test_nothing_else_is_replaced(tmp_path, kind, make, said):
+  path = tmp_path / "place"
+  make(path)
+  before, link = contents(tmp_path), path.is_symlink()
+  with pytest.raises(fa.OptionError, match=f"^path={path}: {said}") as caught:
+    exported(path, kind)
+  assert contents(tmp_path) == before and path.is_symlink() == link
+  assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_what_is_free_or_empty_is_written(tmp_path, kind):
+  path = tmp_path / "new" / "model"
+  path.parent.mkdir()
+  path.touch()
+  (path.parent / "model.partial").write_text("mine")
+  exported(path, kind)
+  assert (path.parent / "model.partial").read_text() == "mine"
+  path.with_name("other.sha256").write_text("not of an export")
+  with pytest.raises(fa.OptionError, match="other.sha256"):
+    exported(path.with_name("other"), kind)
+  exported(path.with_name("dots.."), kind)
+  for name in (".", "..", "/"):
+    with pytest.raises(fa.OptionError, match="^path="):
+      exported(path.parent / name, kind)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_flipped_bit_is_found(tmp_path, kind):
+  """In any file of an export, by init as by export."""
+  path = exported(tmp_path / "model", kind)
+  digest = parameters.source(path).sha256
+  for file in [path] if path.is_file() else filter(
+      lambda each: each.is_file(), path.rglob("*")):
+    raw = file.read_bytes()
+    for where in {0, len(raw) // 2, len(raw) - 1} if raw else ():
+      file.write_bytes(raw[:where] + bytes([raw[where] ^ 1]) + raw[where + 1:])
+      with pytest.raises(fa.OptionError, match="model: is not as it was writ"):
+        parameters.read(path)
+    file.write_bytes(raw)
+  assert parameters.source(path).sha256 == digest
+  # What sha256sum writes is compared too, where it is there; else nothing is.
+  path.with_name("model.sha256").unlink()
+  assert parameters.source(path).sha256 == digest
+  path.with_name("model.sha256").write_text(f"{'0' * 64}  a/model\n")
+  if kind == "orbax":  # not a checksum of ours
+    parameters.read(path)
+    return
+  with pytest.raises(fa.OptionError, match="is not as it was written"):
+    parameters.read(path)
+  path.with_name("model.sha256").write_text(files.sha256(path).upper())
+  parameters.read(path)
+  path.with_name("model.sha256").write_text("what is this?")
+  with pytest.raises(fa.OptionError, match="model.sha256: has no checksums"):
+    parameters.read(path)
+
+
+@pytest.mark.parametrize("place, said", [
+    ("fifo", "cannot be read .*fifo: no regular file"),
+    ("/dev/zero", "cannot be read .*no regular file"),
+    ("/", "neither the folder of a finished run nor"),
+    ("pipes", "cannot be read .*pipes/inside: no regular file")])
+def test_what_never_ends_is_not_read(tmp_path, monkeypatch, place, said):
+  """And no folder is walked that is none of ours."""
+  os.mkfifo(tmp_path / "fifo")
+  (tmp_path / "pipes").mkdir()
+  (tmp_path / "pipes" / "_METADATA").write_text("{}")
+  os.mkfifo(tmp_path / "pipes" / "inside")
+  if place == "/":
+    monkeypatch.setattr(checksums.os, "walk", None)
+  with pytest.raises(fa.OptionError, match=said):
+    parameters.read(tmp_path / place)
+
+
+def in_safetensors(path, arrays):
+  """Writes (name, type, array) as the format says, with any type."""
+  header, data = [], b""
+  for name, kind, array in arrays:
+    end = len(data) + array.nbytes
+    header.append(f'"{name}": ' + json.dumps({
+        "dtype": kind, "shape": array.shape, "data_offsets": [len(data), end]}))
+    data += array.tobytes()
+  text = ("{" + ", ".join(header) + "}").encode()
+  path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+  return path
+
+
+@pytest.mark.skipif(not HAS_SAFETENSORS, reason="safetensors is missing")
+def test_floats_of_every_size(tmp_path):
+  numbers = np.array([[1.5, -2.0], [0.25, 0.0]], np.float32)
+  kinds = {"F64": np.float64, "F32": np.float32, "F16": np.float16,
+           "BF16": jnp.bfloat16, "F8_E4M3": jnp.float8_e4m3fn,
+           "F8_E5M2": jnp.float8_e5m2}
+  path = in_safetensors(tmp_path / "a", [
+      (name, name, numbers.astype(kind)) for name, kind in kinds.items()])
+  read = parameters.read(path)
+  assert read.keys() == kinds.keys()
+  for array in read.values():
+    np.testing.assert_array_equal(array, numbers, strict=True)
+  in_safetensors(path, [("a/b", "I32", numbers.astype(np.int32))])
+  with pytest.raises(fa.OptionError, match="a/b is I32, must be one of F64"):
+    parameters.read(path)
+
+
+def test_two_arrays_of_one_name_are_refused(fed, tmp_path):
+  """One of the two would be taken without a word."""
+  one = np.zeros((64, 10), np.float32)
+  both = {"params/kernel": one, "kernel": one + 1,
+          "bias": np.zeros(10, np.float32)}
+  np.savez(tmp_path / "both.npz", **both)
+  for init in (tmp_path / "both.npz", both):
+    with pytest.raises(fa.OptionError, match="has both kernel and params/kern"):
+      fa.run("fedavg", fed, init=init)
+  np.savez(tmp_path / "a.npz", w=one)
+  with zipfile.ZipFile(tmp_path / "a.npz", "a") as file, pytest.warns(
+      UserWarning, match="Duplicate"):
+    file.writestr("w.npy", zipfile.ZipFile(tmp_path / "a.npz").read("w.npy"))
+  places = [tmp_path / "a.npz"]
+  if HAS_SAFETENSORS:
+    places.append(in_safetensors(
+        tmp_path / "a", [("w", "F32", one), ("w", "F32", one)]))
+  for path in places:
+    with pytest.raises(fa.OptionError, match="damaged"):
+      parameters.read(path)
+
+
+def test_a_file_that_was_written_again_is_read_again(tmp_path):
+  """Also where its size and the time of writing are the same."""
+  path = exported(tmp_path / "a", "npz")
+  time = path.stat().st_mtime_ns
+  assert parameters.read(path)["params/layers/1/w"] == 1
+  exported(path, "npz", jax.tree.map(lambda leaf: leaf + 1, TREE))
+  os.utime(path, ns=(time, time))
+  assert parameters.read(path)["params/layers/1/w"] == 2
 
 
 def test_a_missing_package_is_named(monkeypatch, tmp_path):

@@ -16,7 +16,8 @@ import fedjax_alg as fa
 from fedjax_alg import files, models, registry
 from fedjax_alg.algorithms import fedavg as fedavg_lib
 from fedjax_alg.algorithms.fedavg import FedAvgHParams
-from fedjax_alg.records import clients as tables_of_clients, summary
+from fedjax_alg.records import clients as tables_of_clients
+from fedjax_alg.records import folder as run_files, summary
 from tests.runs import conftest as small
 
 NUMBERS = dict(cohort_size=4, rounds=2, eval_every=1, evaluate="local")
@@ -163,8 +164,9 @@ def instead(file, make):
 
 
 def changed(file, **parts):
-  """Changes parts of a file of JSON."""
-  file.write_text(json.dumps(files.read_json(file) | parts), "utf-8")
+  """Changes parts of a file of JSON, with its own hash."""
+  file.write_text(json.dumps(run_files.sealed(
+      files.read_json(file) | parts)), "utf-8")
 
 
 def rewritten(folder, **parts):
@@ -189,6 +191,10 @@ def rewritten(folder, **parts):
     ("run: final.msgpack is not as the run wrote it", [
         lambda f: edited(f / "final.msgpack", b"\x93\x01")]),
     ("rounds.csv is not as", [lambda f: edited(f / "rounds.csv", b"\n")]),
+    ("run: config.json is not as the run wrote it", [
+        lambda f: edited(f / "config.json")]),
+    ("run: summary.json is not as the run wrote it", [
+        lambda f: edited(f / "summary.json")]),
     ("clients.csv is not as the", [lambda f: edited(f / "clients.csv")]),
     ("run: damaged", [
         lambda f: f / "metrics.csv",
@@ -220,6 +226,21 @@ def test_a_damaged_folder_is_refused(saved, tmp_path, said, damages):
       fa.load_run(folder)
     assert "\n" not in str(error.value)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.parametrize("name", ["config.json", "summary.json"])
+def test_a_folder_of_an_earlier_version_has_no_such_hash(
+    saved, tmp_path, name):
+  """It stays readable, in whatever order and layout its entries are."""
+  folder = tmp_path / "run"
+  shutil.copytree(saved[1], folder)
+  facts = files.read_json(folder / name)
+  (folder / name).write_text(json.dumps(dict(sorted(facts.items()))), "utf-8")
+  fa.load_run(folder)
+  del facts["sha256"]
+  (folder / name).write_text(json.dumps(facts), "utf-8")
+  loaded = fa.load_run(folder)
+  assert "sha256" not in loaded.facts | loaded.summary()
 
 
 def test_states_that_are_gone_are_missed_when_they_are_needed(

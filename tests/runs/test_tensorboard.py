@@ -12,6 +12,9 @@ pytest.importorskip("tensorboard")
 from tensorboard.backend.event_processing import event_accumulator  # noqa: E402
 
 
+PROGRAMS = types.SimpleNamespace(prepared=types.SimpleNamespace(seeds=(4, 7)))
+
+
 def step(number, values, count=2, recorded=(0,), last=False):
   """What the callback reads of a Step, with a row for each value."""
   values = np.asarray(values, float)
@@ -48,6 +51,26 @@ def test_a_folder_that_cannot_be_made_is_refused_at_once(tmp_path):
     fa.tensorboard(tmp_path / "file" / "in")
 
 
+@pytest.mark.parametrize("make, said", [
+    (lambda seed: seed.write_text("mine"), "cannot be made"),
+    (lambda seed: (seed.mkdir(), (seed / "events.out.tfevents.1712345678.a.1.0"
+                                  ).write_text("mine")),
+     "seed_7 has event files of another program")])
+def test_the_points_of_another_program_are_not_replaced(tmp_path, make, said):
+  """They are found before the training; our own are replaced."""
+  board = fa.tensorboard(tmp_path)
+  for _ in range(2):
+    board.start(PROGRAMS, (), [""], 0)
+    board(step(2, [1.0, 1.0], last=True))
+  other = tmp_path / "setting" / "seed_7"
+  other.parent.mkdir()
+  make(other)
+  with pytest.raises(fa.OptionError, match=said):
+    board.start(PROGRAMS, (), ["setting"], 0)
+  with pytest.raises(fa.OptionError, match="^folder=: empty"):
+    fa.tensorboard("")
+
+
 def test_a_run_that_goes_on_replaces_what_follows(tmp_path):
   """Interrupted after round 6 with a checkpoint of round 4."""
   board = fa.tensorboard(tmp_path)
@@ -64,7 +87,7 @@ def test_a_run_that_goes_on_replaces_what_follows(tmp_path):
 
 def test_settings_have_folders_and_end_on_their_own(tmp_path):
   board = fa.tensorboard(tmp_path)
-  board.start(None, (), ["lr=1", "lr=2"], 0)
+  board.start(PROGRAMS, (), ["lr=1", "lr=2"], 0)
   board(step(2, [0.25, 0.5, 0.75, 1.0], recorded=(0, 1)))
   board(step(4, [0.0, 0.0, 0.5, 0.25], recorded=(1,), last=True))
   assert read(tmp_path / "lr=1" / "seed_7")["global/accuracy"] == [(2, 0.5)]

@@ -88,6 +88,8 @@ def _studied(name: str, request: figures.Request) -> dict[str, Any]:
   """The study of a method, which is read again where it was finished."""
   path = request.root / "gradient" / f"{name}.json"
   key = [*request.common, request.quick]
+  files.check_outputs(f"`out_dir`={request.root}", {
+      path: files.json_with("key", "steps", "grid")})
   if path.is_file():
     kept = json.loads(files.read_text(path))
     if kept.get("key") == key:

@@ -106,7 +106,7 @@ def same_results(folder, whole):
 def edit(path, change):
   facts = files.read_json(path)
   change(facts)
-  path.write_text(json.dumps(facts), encoding="utf-8")
+  path.write_text(json.dumps(run_files.sealed(facts)), encoding="utf-8")
 
 
 # --overwrite
@@ -189,6 +189,28 @@ def test_folders_that_are_links_are_refused(folder, whole, tmp_path, capsys):
 # States of a folder
 
 
+def test_what_a_kill_has_left_of_a_checkpoint_is_removed_at_resume(folder):
+  """Of a round that is not saved again: nothing else would remove it."""
+  newest, = checkpoint.paths(folder / "checkpoint")[:1]
+  left = newest.with_name("round_00000001.ckpt.partial")
+  left.write_bytes(newest.read_bytes()[:100])
+  other = newest.with_name("round_00000009.ckpt.partial")
+  other.write_text("mine")
+  assert play(folder, "--resume", "--rounds=3") == 0
+  assert not left.exists() and other.read_text() == "mine"
+
+
+@pytest.mark.parametrize("make", [
+    lambda path: path.write_text("my notes"), os.mkfifo])
+def test_a_lock_is_not_put_in_the_place_of_something_else(
+    tmp_path, capsys, make):
+  """It would be emptied, and removed in the end."""
+  make(tmp_path / "run.lock")
+  for flag in ("--resume", "--overwrite"):
+    assert "run.lock is " in refused(capsys, tmp_path, flag, status=1)
+  assert (tmp_path / "run.lock").exists()
+
+
 @pytest.mark.parametrize("flag", ["--resume", "--overwrite"])
 @pytest.mark.parametrize("there", [
     (), ("run.lock",), ("config.json.partial",),
@@ -205,7 +227,8 @@ def test_every_state_before_the_first_checkpoint(
     elif (whole / name).is_file():
       shutil.copy(whole / name, tmp_path / "run")
     else:
-      (tmp_path / "run" / name).write_text("{")
+      (tmp_path / "run" / name).write_text(
+          "{" if ".json" in name else "47")  # which are cut off
   assert play(tmp_path / "run", flag) == 0
   assert same_results(tmp_path / "run", whole)
   said = capsys.readouterr().err
@@ -350,6 +373,25 @@ def test_a_config_that_is_damaged_or_differs_in_no_flag(folder, capsys):
       "config.json does not name")
   (folder / "config.json").write_text("[" * 100_000)
   assert "config.json is damaged" in refused(capsys, folder, "--resume")
+
+
+def test_a_config_that_was_edited_is_refused_before_compiling(
+    folder, whole, capsys, monkeypatch):
+  """Its flags are not those of the run; --overwrite does not need them."""
+  config = folder / "config.json"
+  text = config.read_text("utf-8")
+  assert '"client_lr": 0.1' in text
+  config.write_text(text.replace('"client_lr": 0.1', '"client_lr": 0.7'))
+  for gone in ("nothing", "summary.json"):  # finished, and not
+    (folder / gone).unlink(missing_ok=True)
+    with monkeypatch.context() as nothing_runs:
+      nothing_runs.setattr(Config, "prepare", None)
+      assert refused(capsys, folder, "--resume") == (
+          f"{folder}: config.json is not as the run wrote it (its hash in it is"
+          " another); restore it, or start anew with --overwrite or in another "
+          "folder")
+  assert play(folder, "--overwrite") == 0
+  assert same_results(folder, whole)
 
 
 # Devices

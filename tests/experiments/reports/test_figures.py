@@ -215,7 +215,7 @@ def test_a_cell_is_parsed_once_and_before_the_first_run(tmp_path, monkeypatch):
       config, "parse", lambda flags: parsed.append(flags) or parse(flags))
   monkeypatch.setattr(suite.sweeps, "play_all",
                       lambda configs, names: executed.extend(configs))
-  monkeypatch.setattr(suite.execute, "files", None)  # nothing is read either
+  monkeypatch.setattr(suite.execute, "run_files", None)  # nothing is read
   good = suite.Cell("a", "", "A", ("--algorithm=fedavg",))
   bad = suite.Cell("a", "", "B", ("--algorithm=fedavgg",))
   with pytest.raises(config.UsageError, match="fedavgg"):
