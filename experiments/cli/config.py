@@ -319,7 +319,12 @@ def _flag_error(error: absl_flags.Error, parsed: absl_flags.FlagValues) -> str:
     must = _VALUES.get(flag.flag_type()) or (
         choices and f"one of {', '.join(choices)}")
     if must:
-      return f"{said.removeprefix('flag ')}: must be {must}"
+      bounds = [f"{words} {bound:,}" for words, bound in (
+          ("at least", getattr(flag.parser, "lower_bound", None)),
+          ("at most", getattr(flag.parser, "upper_bound", None)))
+                if bound is not None]
+      return (f"{said.removeprefix('flag ')}: must be "
+              f"{', '.join([must, *(bounds and [' and '.join(bounds)])])}")
   return str(error)
 
 
