@@ -188,8 +188,8 @@ def read_claims(word: str) -> list[dict[str, str]]:
     UsageError: one line with the file, and the line and what is wrong there.
   """
   try:
-    text = files.read_text(expanded(word)).removeprefix("\ufeff")  # Excel's
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    reader = csv.reader(io.StringIO(
+        files.read_text(expanded(word)), newline=""), strict=True)
     lines = [(reader.line_num, cells) for cells in reader if cells]
   except (OSError, csv.Error) as error:
     raise UsageError(

@@ -196,7 +196,7 @@ def expand_flagfiles(argv: Sequence[str], depth: int = 0) -> list[str]:
       raise UsageError(f"--flagfile={name}: more than {_MOST_NESTED} flag "
                        "files one within another; does one include itself?")
     try:
-      words = _words(path.read_text("utf-8"))
+      words = _words(path.read_text("utf-8-sig"))
     except (OSError, ValueError) as error:
       raise UsageError(f"--flagfile={name}: cannot be read as text "
                        f"({reason(error)})") from error
