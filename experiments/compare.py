@@ -197,8 +197,8 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
       read(words), metric=values.metric, protocol=values.protocol,
       score=values.score, baseline=values.baseline, targets=targets)
   for label, reason in found.unpaired.items():
-    own = [pair.label for pair in found.pairs if pair.baseline == label]
-    with_it = f"; compared with it: {', '.join(own)}" if own else ""
+    runs = [pair.label for pair in found.pairs if pair.baseline == label]
+    with_it = f"; compared with it: {', '.join(runs)}" if runs else ""
     print(f"warning: {label} is not compared seed by seed with "
           f"{found.baseline}: {reason}{with_it}", file=sys.stderr)
   replaced = [path for path in files if path.exists()]

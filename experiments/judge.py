@@ -10,7 +10,7 @@ claims.csv has a line for each claim, with the columns
   metric    of metrics.csv, such as accuracy; or what is spent to reach a value
             of it, such as round_to_accuracy_90% or total_bytes_to_accuracy_90%
             (round, total_floats, total_bytes, simulated_s)
-  value     the number, shares in percent (78.7 or 78.7%; a share below one
+  value     the number, shares in percent (78.7 or 78.7%; a share of at most one
             percent with its sign, 0.5%); a bound is ">50" or "<50", of a margin
             ">0", of rounds that are not enough ">100"
   rule      which value of the curve counts: final, last_10 (mean of the last
@@ -109,14 +109,14 @@ def _spent(metric: str) -> Spent | None:
   Raises:
     UsageError: its value is none of its metric's.
   """
-  found = _SPENT.fullmatch(metric)
-  if found is None or not metrics.is_known(found[2]):
+  match = _SPENT.fullmatch(metric)
+  if match is None or not metrics.is_known(match[2]):
     return None
   try:
-    target = _number_of(found[3], found[4], found[2])
+    target = _number_of(match[3], match[4], match[2])
   except ValueError as error:
     raise UsageError(f"metric={metric}: {error}") from None
-  return Spent(found[1], found[2], target / metrics.factor(found[2]))
+  return Spent(match[1], match[2], target / metrics.factor(match[2]))
 
 
 def _bound(claim: Mapping[str, str]) -> tuple[str, float]:
@@ -126,19 +126,19 @@ def _bound(claim: Mapping[str, str]) -> tuple[str, float]:
     UsageError: it is no such value.
   """
   where = f"value={claim['value']}"
-  found = _VALUE.fullmatch(claim["value"])
-  if found is None:
+  match = _VALUE.fullmatch(claim["value"])
+  if match is None:
     raise UsageError(f"{where}: must be a number, >number or <number")
   try:
     if _spent(claim["metric"]) is None:
-      return found[1], _number_of(
-          found[2], found[3], claim["metric"], _MINUS in claim["method"])
-    number = float(found[2])
-    if found[3] or not 0 < number < math.inf:
+      return match[1], _number_of(
+          match[2], match[3], claim["metric"], _MINUS in claim["method"])
+    number = float(match[2])
+    if match[3] or not 0 < number < math.inf:
       raise ValueError("what is spent must be a number above 0")
   except ValueError as error:
     raise UsageError(f"{where}: {error}") from None
-  return found[1], number
+  return match[1], number
 
 
 def _check(claim: Mapping[str, str]) -> None:
@@ -222,14 +222,14 @@ def _holds(sign: str, place: str) -> str:
 def _margin(claim: Mapping[str, str], runs: Mapping[str, fa.RunResult]
             ) -> tuple[str, str]:
   """(ours, the verdict) of a claim about "A - B"."""
-  one, other = claim["method"].split(_MINUS, 1)
-  pair = fa.compare(
-      {other: runs[other], one: runs[one]}, metric=claim["metric"],
+  name, baseline = claim["method"].split(_MINUS, 1)
+  compared = fa.compare(
+      {baseline: runs[baseline], name: runs[name]}, metric=claim["metric"],
       protocol=claim["protocol"], score=claim["rule"], targets=())
-  if pair.unpaired:
-    return "-", f"{rule.NOT_COMPARABLE}: {pair.unpaired[one]}"
+  if compared.unpaired:
+    return "-", f"{rule.NOT_COMPARABLE}: {compared.unpaired[name]}"
   factor = metrics.factor(claim["metric"])
-  gain = pair.pairs[0].difference
+  gain = compared.pairs[0].difference
   ours = summary_lib.shown(gain._asdict(), 2, factor, "+")
   sign, number = _bound(claim)
   gap, ci95 = factor * gain.mean - number, factor * gain.ci95
@@ -280,8 +280,8 @@ def _number(claim: Mapping[str, str], result: fa.RunResult) -> tuple[str, str]:
   ours, verdict = _answer(
       claim, of_seeds, f"rounds_to_{spent.metric}",
       "rounds" if spent.cost == "round" else "")
-  number, whole = _bound(claim)[1], line.costs[spent.cost].values
-  short = [total for value, total in zip(of_seeds, whole, strict=True)
+  number, totals = _bound(claim)[1], line.costs[spent.cost].values
+  short = [total for value, total in zip(of_seeds, totals, strict=True)
            if math.isinf(value) and total < number]
   if short:  # what is never reached in the run may be reached in time
     verdict = f"open: {min(short):g} of {number:g}"

@@ -121,8 +121,8 @@ def make(words: Sequence[str], grid: dict[str, list[str]], root: pathlib.Path,
           "so its number is optimistic; --validation_clients holds clients "
           "out to choose by", file=sys.stderr)
   config, best = found[0].config, played.best()
-  for said in edges(combinations(grid), best.values, config.fields):
-    print(f"warning: {said}", file=sys.stderr)
+  for sentence in edges(combinations(grid), best.values, config.fields):
+    print(f"warning: {sentence}", file=sys.stderr)
   text, title = played.table(), (
       f"{config.method.entry.label}, {config.data.dataset}")
   facts = {"best": best.values, "folder": best.folder.name, "by": played.by,

@@ -269,7 +269,8 @@ def all_tables(comparison: Comparison) -> list[Table]:
     found.append(to_targets(comparison))
   found.append(costs(comparison))
   if len(comparison.lines) > 1:
-    found += [differences(comparison, one) for one in comparison.baselines]
+    found += [differences(comparison, baseline)
+              for baseline in comparison.baselines]
   return found
 
 

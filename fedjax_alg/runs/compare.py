@@ -172,9 +172,9 @@ def compare(
   with few seeds: the smallest p value of Wilcoxon's test is 2 / 2^n, which is
   0.25 with three seeds and 0.06 with five.
 
-  Runs that cannot be compared with the baseline are compared among themselves:
-  of those that are alike, the first of the baseline's method, or else the first,
-  is their baseline. So runs of two methods on three data sets give three tests.
+  Runs that cannot be compared with the baseline are compared among themselves.
+  Their baseline is the first of them of the baseline's method, or else the
+  first. So runs of two methods on three data sets give three tests.
   ``unpaired`` says why these baselines, and runs that are like no other, are
   not compared with the first one.
 
@@ -389,17 +389,18 @@ def _pair(line: Line, base: Line, score: str) -> Pair:
 def _comparable(lines: Sequence[Line], base: Line
                 ) -> list[tuple[Line, list[Line]]]:
   """Baselines, ``base`` first, and the runs to be compared with each."""
-  found, left, first = [], list(lines), base
-  while left:
-    own = [line for line in left if line is first or not why_not_paired(
+  groups, rest, first = [], list(lines), base
+  while rest:
+    members = [line for line in rest if line is first or not why_not_paired(
         line.result, first.result)]
-    first = first if first is base else next(
-        (line for line in own if line.result.facts["algorithm"]
-         == base.result.facts["algorithm"]), first)
-    found.append((first, [line for line in own if line is not first]))
-    left = [line for line in left if line not in own]
-    first = left[0] if left else base
-  return found
+    if first is not base:
+      first = next((line for line in members if line.result.facts["algorithm"]
+                    == base.result.facts["algorithm"]), first)
+    groups.append((first, [line for line in members if line is not first]))
+    rest = [line for line in rest if line is not first and (
+        line not in groups[-1][1])]
+    first = rest[0] if rest else base
+  return groups
 
 
 def _pairs(
@@ -407,12 +408,13 @@ def _pairs(
 ) -> tuple[tuple[Pair, ...], dict[str, str]]:
   (base,) = (line for line in lines if line.label == baseline)
   groups = _comparable(lines, base)
-  found = [_pair(line, own, score) for own, others in groups for line in others]
-  unpaired = {own.label: why_not_paired(own.result, base.result)
-              for own, _ in groups[1:]}
-  corrected = holm([pair.p for pair in found])
+  pairs = [_pair(line, first, score) for first, lines_of in groups
+           for line in lines_of]
+  unpaired = {first.label: why_not_paired(first.result, base.result)
+              for first, _ in groups[1:]}
+  corrected = holm([pair.p for pair in pairs])
   return tuple(pair._replace(holm=p)
-               for pair, p in zip(found, corrected)), unpaired
+               for pair, p in zip(pairs, corrected)), unpaired
 
 
 def options_of(result: RunResult) -> dict[str, Any]:

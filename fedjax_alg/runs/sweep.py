@@ -170,7 +170,7 @@ def edges(
   Returns:
     A sentence for each name.
   """
-  found = []
+  sentences = []
   for name, value in best.items():
     try:
       tried = sorted({float(setting[name]) for setting in settings})
@@ -181,9 +181,10 @@ def edges(
     if len(tried) > 2 and number in ends and not (
         name in fields and at_limit(fields[name], number)):
       which = "least" if number == ends[0] else "largest"
-      found.append(f"the best {name}={value} is the {which} of those tried "
-                   f"({ends[0]:g} to {ends[1]:g}), a better one may lie beyond")
-  return found
+      sentences.append(
+          f"the best {name}={value} is the {which} of those tried "
+          f"({ends[0]:g} to {ends[1]:g}), a better one may lie beyond")
+  return sentences
 
 
 def refuse_equal(
@@ -204,9 +205,9 @@ def refuse_equal(
     key = (plan.method.name, repr(plan.method.hparams), plan.data, plan.run,
            plan.model if isinstance(plan.model, str) else id(plan.model),
            parameters.sha256(plan.init) if plan.init else None)
-    other = seen.setdefault(key, setting)
-    if other is not setting:
-      raise OptionError(f"`{name}`: {_words(other)} and {_words(setting)} are "
+    first = seen.setdefault(key, setting)
+    if first is not setting:
+      raise OptionError(f"`{name}`: {_words(first)} and {_words(setting)} are "
                         "the same run; give one of them")
 
 

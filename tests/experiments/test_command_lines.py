@@ -205,7 +205,8 @@ HELD = "--validation_clients=3 --partition=iid"
     *((diversified, f"--figure=fig1 --partitions={number}",
        f"--partitions={number}: must be a whole number, at least 1 and at most "
        "1,000") for number in ("0", "1e20", "100000000000000000000")),
-    (tune, "--paper=conjugate --settings=100000000000000000000", "at least 1 and at most 10,000"),
+    (tune, "--paper=conjugate --settings=100000000000000000000",
+     "at least 1 and at most 10,000"),
     (tune, "--widen=-1", "must be a whole number, at least 0 and at most 100"),
     (trust, "", "--table: missing (one of niid_bench, "),
     (trust, "--table=nobody", "--table"),

@@ -121,7 +121,8 @@ def test_every_data_set_has_its_own_baseline(load, baseline, pairs):
   """Only the first data set was tested; the p values are corrected together."""
   other = dict(data={"dataset": "mnist"})
   runs = {"a": load(ONE), "a2": load(TWO, algorithm="scaffold"),
-          "b": load(TWO, algorithm="scaffold", **other), "b2": load(ONE, **other),
+          "b": load(TWO, algorithm="scaffold", **other),
+          "b2": load(ONE, **other),
           "a3": load(TWO, algorithm="fedprox"),
           "b3": load(TWO, algorithm="fednova", **other),
           "alone": load(ONE, partition="Q")}
