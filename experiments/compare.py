@@ -17,8 +17,9 @@ is installed (pip install 'fedjax_alg[report]'), compare.html.
 
 Runs of the same data, partition and seeds are compared seed by seed with the
 first one or --baseline: mean difference, paired t test, Holm's correction for
-several runs. Runs that differ in these are drawn all the same, and the tables
-say why they are not paired.
+several runs. Runs on other data, another partition or other seeds are compared
+among themselves, with the run of the baseline's method, each set in a table of
+its own; the tables say why they are not paired with the first.
 """
 
 from collections.abc import Sequence
@@ -209,8 +210,10 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
       read(words), metric=values.metric, protocol=values.protocol,
       score=values.score, baseline=values.baseline, targets=targets)
   for label, reason in found.unpaired.items():
+    runs = [pair.label for pair in found.pairs if pair.baseline == label]
+    with_it = f"; compared with it: {', '.join(runs)}" if runs else ""
     print(f"warning: {label} is not compared seed by seed with "
-          f"{found.baseline}: {reason}", file=sys.stderr)
+          f"{found.baseline}: {reason}{with_it}", file=sys.stderr)
   replaced = [path for path in files if path.exists()]
   with written(f"--out={','.join(values.out)}"):
     _write(files, found, values.x_axis, as_module("compare", argv))

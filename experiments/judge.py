@@ -10,19 +10,22 @@ claims.csv has a line for each claim, with the columns
   metric    of metrics.csv, such as accuracy; or what is spent to reach a value
             of it, such as round_to_accuracy_90% or total_bytes_to_accuracy_90%
             (round, total_floats, total_bytes, simulated_s)
-  value     the number, shares in percent; ">100" for rounds that are not
-            enough; of a margin also ">0" or "<0"
+  value     the number, shares in percent (78.7 or 78.7%; a share of at most one
+            percent with its sign, 0.5%); a bound is ">50" or "<50", of a margin
+            ">0", of rounds that are not enough ">100"
   rule      which value of the curve counts: final, last_10 (mean of the last
             ten rounds) or best; of what is spent nothing
 
-and as many others as you like, which are shown. Runs are folders, named as by
-the command compare (NAME=FOLDER, else the method).
+and as many others as you like, which are shown. The file is text in UTF-8 with
+commas. Runs are folders, named as by the command compare (NAME=FOLDER, else the
+method).
 
 A number is reached within 0.3 points (5 % of numbers that are no shares) and
 with an interval of at most a point; it is exceeded or missed ("short") if the
-gap is larger than that and than the interval; else it is open. A margin such as
-">0" holds, or fails, if the interval excludes the value. Intervals: 95 %, over
-the seeds. --out gets judge.md and judge.csv.
+gap is larger than that and than the interval; else it is open. A bound such as
+">50" holds, or fails, if the interval excludes the value. What a run is too
+short for is open. Intervals: 95 %, over the seeds; one seed decides nothing.
+--out gets judge.md and judge.csv.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +44,7 @@ import fedjax_alg as fa
 from fedjax_alg import errors, files, metrics
 from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as summary_lib
-from fedjax_alg.runs.compare import COSTS, SCORES
+from fedjax_alg.runs.compare import COSTS, estimate, Line, SCORES
 from . import compare
 from .cli.config import UsageError
 from .cli.command import as_module, Command, string, written
@@ -50,8 +53,11 @@ from .reports import answers, report, rule
 _COLUMNS = ("method", "protocol", "metric", "value", "rule")
 #: What tells the table of this command.
 _IS_JUDGED = files.table_with(*_COLUMNS, "ours", "verdict")
-_SPENT = re.compile(rf"({'|'.join(COSTS)})_to_(\w+?)_([\d.]+)%?")
-_VALUE = re.compile(r"([<>]?)\s*(-?[\d.]+(?:e-?\d+)?)")
+_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_SPENT = re.compile(rf"({'|'.join(COSTS)})_to_(\w+?)_({_NUMBER})(%?)")
+_VALUE = re.compile(rf"([<>]?)\s*({_NUMBER})\s*(%?)")
+#: Between the names of two runs.
+_MINUS = " - "
 
 
 class Judged(NamedTuple):
@@ -62,90 +68,227 @@ class Judged(NamedTuple):
   words: str  #: the verdict
 
 
+class Spent(NamedTuple):
+  """A metric of a claim about what is spent to reach a value of another one."""
+
+  cost: str  #: one of ``COSTS``
+  metric: str
+  target: float  #: in the unit of metrics.csv
+
+
+def _number_of(
+    text: str, percent: str, metric: str, margin: bool = False) -> float:
+  """A number of a metric in the unit of the tables.
+
+  Args:
+    text: its digits.
+    percent: "%" if its unit is stated, else "".
+    metric: the metric.
+    margin: whether it is a difference of two values.
+
+  Raises:
+    ValueError: what is wrong, without the number.
+  """
+  number = float(text)
+  if not math.isfinite(number):
+    raise ValueError("must be finite")
+  if not metrics.metric(metric).share:
+    if percent:
+      raise ValueError(f"{metric} is no share, must have no %")
+    return number
+  least = -100.0 if margin else 0.0
+  if not least <= number <= 100:
+    raise ValueError(f"{metric} is a share, must lie in [{least:g}, 100] %")
+  if 0 < number <= 1 and not percent and not margin:
+    raise ValueError(f"shares are in percent, must be {100 * number:g}, or "
+                     f"{number:g}% if so little is meant")
+  return number
+
+
+def _spent(metric: str) -> Spent | None:
+  """What a metric of a claim says is spent; None for one of metrics.csv.
+
+  Raises:
+    UsageError: its value is none of its metric's.
+  """
+  match = _SPENT.fullmatch(metric)
+  if match is None or not metrics.is_known(match[2]):
+    return None
+  try:
+    target = _number_of(match[3], match[4], match[2])
+  except ValueError as error:
+    raise UsageError(f"metric={metric}: {error}") from None
+  return Spent(match[1], match[2], target / metrics.factor(match[2]))
+
+
+def _bound(claim: Mapping[str, str]) -> tuple[str, float]:
+  """The sign (">", "<" or "") and the number of a claim's value.
+
+  Raises:
+    UsageError: it is no such value.
+  """
+  where = f"value={claim['value']}"
+  match = _VALUE.fullmatch(claim["value"])
+  if match is None:
+    raise UsageError(f"{where}: must be a number, >number or <number")
+  try:
+    if _spent(claim["metric"]) is None:
+      return match[1], _number_of(
+          match[2], match[3], claim["metric"], _MINUS in claim["method"])
+    number = float(match[2])
+    if match[3] or not 0 < number < math.inf:
+      raise ValueError("what is spent must be a number above 0")
+  except ValueError as error:
+    raise UsageError(f"{where}: {error}") from None
+  return match[1], number
+
+
+def _check(claim: Mapping[str, str]) -> None:
+  """Checks a claim.
+
+  Raises:
+    UsageError: one line with the column and what is wrong there.
+  """
+  names, spent = claim["method"].split(_MINUS, 1), _spent(claim["metric"])
+  if not all(name.strip() for name in names) or names[1:] == names[:1]:
+    raise UsageError(f"method={claim['method']}: must be the name of a run, or "
+                     "those of two runs, A - B")
+  if spent is None and not metrics.is_known(claim["metric"]):
+    raise UsageError(
+        f"metric={claim['metric']}: must be one of "
+        f"{', '.join(metrics.METRICS)}, or {'|'.join(COSTS)}_to_METRIC_90%")
+  _bound(claim)
+  if spent is None:
+    if claim["rule"] not in SCORES:
+      raise UsageError(
+          f"rule={claim['rule']}: must be one of {', '.join(SCORES)}")
+  elif claim["rule"]:
+    raise UsageError(f"rule={claim['rule']}: must be empty, {claim['metric']} "
+                     "has one value")
+  elif len(names) > 1:
+    raise UsageError(f"method={claim['method']}: a margin of what is "
+                     "spent cannot be judged; claim the two numbers")
+
+
+def _header(word: str, names: Sequence[str]) -> None:
+  """Checks the columns of a file of claims."""
+  lacking = [name for name in _COLUMNS if name not in names]
+  if lacking:
+    hint = "; they are separated by commas" if ";" in "".join(names) else ""
+    raise UsageError(
+        f"{word}: lacks the column {lacking[0]} (must have "
+        f"{', '.join(_COLUMNS)}, and a line for each claim{hint})")
+  for name in names:
+    if names.count(name) > 1:
+      raise UsageError(f"{word}: has the column {name} twice")
+
+
 def read_claims(word: str) -> list[dict[str, str]]:
   """Reads a file of claims.
 
   Raises:
     UsageError: one line with the file, and the line and what is wrong there.
   """
-  path = expanded(word)
   try:
-    rows = list(csv.DictReader(io.StringIO(files.read_text(path))))
-  except (OSError, UnicodeDecodeError, csv.Error) as error:
+    reader = csv.reader(io.StringIO(
+        files.read_text(expanded(word)), newline=""), strict=True)
+    lines = [(reader.line_num, cells) for cells in reader if cells]
+  except (OSError, csv.Error) as error:
     raise UsageError(
         f"{word}: no file of claims ({errors.reason(error)})") from error
-  lacking = [name for name in _COLUMNS if not rows or name not in rows[0]]
-  if lacking:
-    raise UsageError(f"{word}: lacks the column {lacking[0]} (must have "
-                     f"{', '.join(_COLUMNS)}, and a line for each claim)")
-  for number, row in enumerate(rows, 2):
-    where = f"{word}, line {number}: "
-    spent = _SPENT.fullmatch(row["metric"] or "")
-    metric = spent[2] if spent else row["metric"]
-    if not metrics.is_known(metric):
-      raise UsageError(
-          f"{where}metric={row['metric']}: must be one of "
-          f"{', '.join(metrics.METRICS)}, or {'|'.join(COSTS)}_to_METRIC_90%")
-    if not _VALUE.fullmatch(row["value"] or ""):
-      raise UsageError(
-          f"{where}value={row['value']}: must be a number, >number or <number")
-    if not spent and row["rule"] not in SCORES:
-      raise UsageError(
-          f"{where}rule={row['rule']}: must be one of {', '.join(SCORES)}")
-    if spent and " - " in row["method"]:
-      raise UsageError(f"{where}method={row['method']}: a margin of what is "
-                       "spent cannot be judged; claim the two numbers")
+  head = [name.strip() for name in lines[0][1]] if lines else []
+  _header(word, head)
+  if not lines[1:]:
+    raise UsageError(f"{word}: no claim, must have a line for each")
+  rows = []
+  for number, cells in lines[1:]:
+    where = f"{word}, line {number}"
+    if len(cells) != len(head):
+      raise UsageError(f"{where}: has {len(cells)} cells, must have "
+                       f"{len(head)}, as the first line")
+    rows.append(dict(zip(head, map(str.strip, cells), strict=True)))
+    try:
+      _check(rows[-1])
+    except UsageError as error:
+      raise UsageError(f"{where}: {error.text}") from None
   return rows
+
+
+def _holds(sign: str, place: str) -> str:
+  """Whether a bound holds, by the place of our number beside it."""
+  if place not in (rule.ABOVE, rule.BELOW):
+    return "too close to call"
+  return "holds" if (place == rule.ABOVE) == (sign == ">") else "fails"
 
 
 def _margin(claim: Mapping[str, str], runs: Mapping[str, fa.RunResult]
             ) -> tuple[str, str]:
   """(ours, the verdict) of a claim about "A - B"."""
-  one, other = claim["method"].split(" - ", 1)
-  found = fa.compare(
-      {other: runs[other], one: runs[one]}, metric=claim["metric"],
+  name, baseline = claim["method"].split(_MINUS, 1)
+  compared = fa.compare(
+      {baseline: runs[baseline], name: runs[name]}, metric=claim["metric"],
       protocol=claim["protocol"], score=claim["rule"], targets=())
-  if found.unpaired:
-    return "-", f"{rule.NOT_COMPARABLE}: {found.unpaired[one]}"
+  if compared.unpaired:
+    return "-", f"{rule.NOT_COMPARABLE}: {compared.unpaired[name]}"
   factor = metrics.factor(claim["metric"])
-  estimate = found.pairs[0].difference
-  ours = summary_lib.shown(estimate._asdict(), 2, factor, "+")
-  sign, number = _VALUE.fullmatch(claim["value"]).groups()  # type: ignore
-  gap = factor * estimate.mean - float(number)
+  gain = compared.pairs[0].difference
+  ours = summary_lib.shown(gain._asdict(), 2, factor, "+")
+  sign, number = _bound(claim)
+  gap, ci95 = factor * gain.mean - number, factor * gain.ci95
+  if sign:
+    return ours, _holds(sign, rule.place(gap, ci95))
+  unit = "pp" if factor == 100 else ""
+  return ours, rule.words(
+      rule.place(gap, ci95, rule.tie_of(number, unit)), abs(gap),
+      claim["metric"], unit, True)
+
+
+def _line(result: fa.RunResult, claim: Mapping[str, str],
+          metric: str, targets: Sequence[float] = ()) -> Line:
+  """A run alone, with the protocol of a claim."""
+  line, = fa.compare({claim["method"]: result}, metric=metric, targets=targets,
+                     protocol=claim["protocol"]).lines
+  return line
+
+
+def _answer(
+    claim: Mapping[str, str], values: Sequence[float], metric: str, unit: str
+) -> tuple[str, str]:
+  """(ours, the verdict) of numbers, one per seed; inf: never in the run."""
+  sign, number = _bound(claim)
+  ours, verdict = answers.number(values, report.Claim(
+      "", "", claim["method"], metric, number, unit, "", None, claim["value"]))
+  never = bool(np.isinf(values).any())
+  gap = None if never else estimate(np.subtract(values, number))
   if not sign:
-    verdict = rule.place(
-        gap, factor * estimate.ci95, rule.tie_of(float(number), "pp"))
-    return ours, rule.words(verdict, abs(gap), claim["metric"], "pp", True)
-  place = rule.place(gap, factor * estimate.ci95)
-  if place not in (rule.ABOVE, rule.BELOW):
-    return ours, "too close to call"
-  return ours, "holds" if (place == rule.ABOVE) == (sign == ">") else "fails"
+    return ours, rule.words(
+        verdict, None if gap is None else abs(gap.mean), metric, unit, True)
+  # Without a gap the verdict is whether all seeds, or none, never get there.
+  return ours, _holds(
+      sign, verdict if gap is None else rule.place(gap.mean, gap.ci95))
 
 
 def _number(claim: Mapping[str, str], result: fa.RunResult) -> tuple[str, str]:
   """(ours, the verdict) of a claim about one run."""
-  sign, text = _VALUE.fullmatch(claim["value"]).groups()  # type: ignore
-  value = math.inf if sign == ">" else float(text)
-  spent = _SPENT.fullmatch(claim["metric"])
-  if spent:
-    cost, metric, target = spent[1], spent[2], float(spent[3])
-    target /= metrics.factor(metric)
-    line, = fa.compare({"run": result}, metric=metric, targets=(target,),
-                       protocol=claim["protocol"]).lines
-    values = [math.inf if at is None else at[cost]
-              for at in line.reached[target]]
-    name, unit = f"rounds_to_{metric}", "rounds" if cost == "round" else ""
-  else:
-    line, = fa.compare({"run": result}, metric=claim["metric"], targets=(),
-                       protocol=claim["protocol"]).lines
-    factor = metrics.factor(claim["metric"])
-    values = [factor * v for v in line.scores[claim["rule"]].values]
-    name, unit = claim["metric"], "%" if factor == 100 else ""
-  ours, verdict = answers.number(values, report.Claim(
-      "", "", claim["method"], name, value, unit, "", None, claim["value"]))
-  gap = abs(float(np.mean(values)) - value)
-  return ours, rule.words(verdict, gap if math.isfinite(gap) else None, name,
-                          unit, True, never=math.isinf(value))
+  spent = _spent(claim["metric"])
+  if spent is None:
+    metric, factor = claim["metric"], metrics.factor(claim["metric"])
+    scores = _line(result, claim, metric).scores[claim["rule"]].values
+    return _answer(claim, [factor * value for value in scores], metric,
+                   "%" if factor == 100 else "")
+  line = _line(result, claim, spent.metric, [spent.target])
+  of_seeds = [math.inf if at is None else at[spent.cost]
+              for at in line.reached[spent.target]]
+  ours, verdict = _answer(
+      claim, of_seeds, f"rounds_to_{spent.metric}",
+      "rounds" if spent.cost == "round" else "")
+  number, totals = _bound(claim)[1], line.costs[spent.cost].values
+  short = [total for value, total in zip(of_seeds, totals, strict=True)
+           if math.isinf(value) and total < number]
+  if short:  # what is never reached in the run may be reached in time
+    verdict = f"open: {min(short):g} of {number:g}"
+    verdict += " rounds" * (spent.cost == "round")
+  return ours, verdict
 
 
 def judge(claims: Sequence[Mapping[str, str]],
@@ -153,18 +296,21 @@ def judge(claims: Sequence[Mapping[str, str]],
   """Judges claims; one about a run that is not given is not run.
 
   Raises:
-    OptionError: a run does not have a claim's protocol or metric.
+    UsageError: a run does not have a claim's protocol or metric.
   """
   found = []
   for claim in claims:
-    names = claim["method"].split(" - ", 1)
+    names = claim["method"].split(_MINUS, 1)
     missing = [name for name in names if name not in runs]
-    if missing:
-      answer = "-", f"{rule.NOT_RUN}: {', '.join(missing)}"
-    elif len(names) == 2:
-      answer = _margin(claim, runs)
-    else:
-      answer = _number(claim, runs[names[0]])
+    try:
+      if missing:
+        answer = "-", f"{rule.NOT_RUN}: {', '.join(missing)}"
+      elif len(names) == 2:
+        answer = _margin(claim, runs)
+      else:
+        answer = _number(claim, runs[names[0]])
+    except errors.OptionError as error:
+      raise UsageError(f"{claim['method']}: {error}") from None
     found.append(Judged(claim, *answer))
   return found
 
@@ -173,7 +319,7 @@ def markdown(found: Sequence[Judged], command_line: str) -> str:
   """The claims with their verdicts, and how many there are of each."""
   counts = collections.Counter(
       re.split(" by |: ", one.words)[0] for one in found)
-  head = [name for name in found[0].claim if name is not None]
+  head = list(found[0].claim)
   return report.join("Claims, judged", [
       report.table(["verdict", "claims"], counts.items()),
       report.table([*head, "ours", "verdict"], (
@@ -193,8 +339,8 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   files.check_outputs(f"`out`={values.out}", {
       folder / "judge.csv": _IS_JUDGED,
       folder / "judge.md": files.beside("judge.csv", _IS_JUDGED)})
+  runs = compare.read(words[1:])  # which makes the metrics of own tasks known
   claims = read_claims(words[0])
-  runs = compare.read(words[1:])
   found = judge(claims, runs)
   if all(one.words.startswith(rule.NOT_RUN) for one in found):
     raise UsageError(

@@ -28,7 +28,7 @@ from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as summary_lib, tables
 from fedjax_alg.records.scores import LAST_ROUNDS
 from fedjax_alg.runs.result import load_run
-from fedjax_alg.runs.sweep import combinations
+from fedjax_alg.runs.sweep import combinations, edges
 from .cli import config as config_lib, flag_words, part as part_lib
 from .cli.config import UsageError
 from .cli import program, sweeps
@@ -129,6 +129,8 @@ def make(words: Sequence[str], grid: dict[str, list[str]], root: pathlib.Path,
           "so its number is optimistic; --validation_clients holds clients "
           "out to choose by", file=sys.stderr)
   config, best = found[0].config, played.best()
+  for sentence in edges(combinations(grid), best.values, config.fields):
+    print(f"warning: {sentence}", file=sys.stderr)
   text, title = played.table(), (
       f"{config.method.entry.label}, {config.data.dataset}")
   facts = {"best": best.values, "folder": best.folder.name, "by": played.by,

@@ -64,7 +64,7 @@ ANY_RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
 
 _WIDEN = integer(
     "widen", 3, "without --paper: how often a grid is widened at most while "
-    "its best value lies at its edge", lower_bound=0)
+    "its best value lies at its edge", lower_bound=0, upper_bound=100)
 _FLAGS = (
     enum("paper", None, sorted({p for p, _ in tuning.PROTOCOLS}), "the paper "
          "whose methods are tuned"),
@@ -76,7 +76,7 @@ _FLAGS = (
            "known by its name (svrg_adaptive_4)"),
     integer("settings", tuning.SETTINGS, "with --paper: settings of every "
             "method, drawn from all ranges together; the stated one is the "
-            "first", lower_bound=1),
+            "first", lower_bound=1, upper_bound=10_000),
     _WIDEN,
     boolean("write", False, "write the choices into the flag files of the "
             "methods, in presets/<paper>"),

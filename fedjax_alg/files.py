@@ -85,14 +85,14 @@ def read_bytes(path: str | os.PathLike) -> bytes:
 
 
 def read_text(path: pathlib.Path) -> str:
-  """The text of a regular file in UTF-8.
+  """The text of a regular file in UTF-8, without a byte order mark.
 
   Raises:
     OSError: the file cannot be read.
     OptionError: it is no such text.
   """
   try:
-    return read_bytes(path).decode("utf-8")
+    return read_bytes(path).decode("utf-8-sig")  # as Excel saves it
   except UnicodeDecodeError:
     raise OptionError(f"{path}: not text in UTF-8") from None
 
@@ -139,7 +139,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     ValueError: it holds something else.
   """
   try:
-    found = json.loads(read_bytes(path).decode("utf-8"))
+    found = json.loads(read_bytes(path).decode("utf-8-sig"))
   except RecursionError:
     raise ValueError(f"{path.name}: too many brackets") from None
   if not isinstance(found, dict):

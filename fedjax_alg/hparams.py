@@ -171,6 +171,16 @@ def allowed(field: dataclasses.Field) -> str:
   return " and ".join(parts)
 
 
+def at_limit(field: dataclasses.Field, value: float) -> bool:
+  """Tells whether no number beyond a value, on one side, is allowed.
+
+  Args:
+    field: a ``hyper`` field.
+    value: one of its values.
+  """
+  return value in (field.metadata.get("minimum"), field.metadata.get("maximum"))
+
+
 def unread(
     hparams: Any, name: str, others: Mapping[str, Any] | None = None) -> str:
   """Why a method with these hyper-parameters does not read a field.

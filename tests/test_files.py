@@ -19,6 +19,14 @@ def test_a_file_is_replaced_when_it_is_whole(tmp_path):
   assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]
 
 
+def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path):
+  """Excel and Notepad write one, and the first column or flag had it."""
+  path = tmp_path / "saved"
+  path.write_text('{"a": 1}', encoding="utf-8-sig")
+  assert files.read_text(path) == '{"a": 1}'
+  assert files.read_json(path) == {"a": 1}
+
+
 def test_an_error_leaves_what_was_there(tmp_path):
   path = tmp_path / "table.csv"
   path.write_text("old")

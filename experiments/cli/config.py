@@ -204,7 +204,7 @@ def expand_flagfiles(argv: Sequence[str], depth: int = 0) -> list[str]:
       raise UsageError(f"--flagfile={name}: more than {_MOST_NESTED} flag "
                        "files one within another; does one include itself?")
     try:
-      words = _words(path.read_text("utf-8"))
+      words = _words(path.read_text("utf-8-sig"))
     except (OSError, ValueError) as error:
       raise UsageError(f"--flagfile={name}: cannot be read as text "
                        f"({reason(error)})") from error
@@ -328,7 +328,12 @@ def _flag_error(error: absl_flags.Error, parsed: absl_flags.FlagValues) -> str:
     must = _VALUES.get(flag.flag_type()) or (
         choices and f"one of {', '.join(choices)}")
     if must:
-      return f"{said.removeprefix('flag ')}: must be {must}"
+      bounds = [f"{words} {bound:,}" for words, bound in (
+          ("at least", getattr(flag.parser, "lower_bound", None)),
+          ("at most", getattr(flag.parser, "upper_bound", None)))
+                if bound is not None]
+      return (f"{said.removeprefix('flag ')}: must be "
+              f"{', '.join([must, *(bounds and [' and '.join(bounds)])])}")
   return str(error)
 
 

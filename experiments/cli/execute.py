@@ -222,9 +222,12 @@ def print_summary(config: Config, summary: dict[str, Any]) -> None:
     found = summary["groups"]
     sizes = "; ".join(" ".join(map(str, own)) for own in found["sizes"])
     print(f"{'groups':12} sizes {sizes}; {found['empty_groups']['mean']:g} "
-          f"empty, purity {_number(found['purity']['mean'])}, adjusted Rand "
-          f"index {_number(found['ari']['mean'])} (against clients with the "
-          "same classes)")
+          "empty, " + (
+              f"purity and adjusted Rand index {found['agreement']}"
+              if "agreement" in found else
+              f"purity {_number(found['purity']['mean'])}, adjusted Rand "
+              f"index {_number(found['ari']['mean'])} (against clients with "
+              "the same classes)"))
   timing = summary["timing"]
   print(f"{timing['steady_s_per_round'] * 1e3:.1f} ms per round and seed, "
         f"compiled in {timing['compile_s']:.1f} s, peak memory "

@@ -21,7 +21,7 @@ from fedjax_alg.runs.prepare import check_choice, Prepared
 from fedjax_alg.runs.programs import compile_together, Programs
 from fedjax_alg.runs.progress import TimeLeft
 from fedjax_alg.runs.queue import divergence
-from fedjax_alg.runs.sweep import combinations
+from fedjax_alg.runs.sweep import combinations, refuse_equal
 from . import config as config_lib
 from . import execute, flag_words, flags, lock, resume, signals
 from . import folder as folder_lib, part as part_lib
@@ -103,14 +103,15 @@ def configs(argv: Sequence[str], grid: dict[str, list[str]],
     root: the folder of the sweep.
 
   Raises:
-    UsageError: a setting's flags are wrong, or they ask for --dry_run.
+    OptionError: a setting's flags are wrong, two settings are the same run, or
+      the flags ask for --dry_run.
   """
   for name in grid:
     if name in _SHARED:
       raise UsageError(
           f"--sweep={name}: cannot be varied, all settings share it")
-  out = []
-  for setting in combinations(grid):
+  out, settings = [], combinations(grid)
+  for setting in settings:
     folder = root / ",".join(f"{k}={v}" for k, v in setting.items()).replace(
         "/", "_")
     out.append(config_lib.parse(
@@ -119,6 +120,7 @@ def configs(argv: Sequence[str], grid: dict[str, list[str]],
     if out[-1].output.dry_run:
       raise UsageError(
           "--dry_run: not of a sweep (python -m experiments.run has it)")
+  refuse_equal("sweep", out, settings)
   return out
 
 

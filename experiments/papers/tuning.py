@@ -222,6 +222,10 @@ def space(paper: str, data: str, name: str,
   return ranges, first
 
 
+#: Draws without a new setting after which there is none.
+_FRUITLESS = 20
+
+
 def drawn(ranges: Space, first: Mapping[str, Any], number: int,
           seed: int = 0) -> list[dict[str, Any]]:
   """Settings drawn from all ranges together (a Latin hypercube).
@@ -239,8 +243,9 @@ def drawn(ranges: Space, first: Mapping[str, Any], number: int,
       len(values.values) if isinstance(values, AnyOf) else number
       for values in ranges.values())
   rng, found = np.random.default_rng(seed), [dict(first)]
-  while len(found) < min(number, most):
-    left = min(number, most) - len(found)
+  fruitless = 0  # values are rounded, so numbers have an end, too
+  while len(found) < min(number, most) and fruitless < _FRUITLESS:
+    left, before = min(number, most) - len(found), len(found)
     places = (rng.permuted(np.tile(np.arange(left), (len(ranges), 1)), axis=1)
               + rng.random((len(ranges), left))) / left
     for place in places.T:
@@ -248,6 +253,7 @@ def drawn(ranges: Space, first: Mapping[str, Any], number: int,
                  for (flag, values), p in zip(ranges.items(), place)}
       if setting not in found:
         found.append(setting)
+    fruitless = 0 if len(found) > before else fruitless + 1
   return found
 
 
@@ -319,7 +325,7 @@ class Study(NamedTuple):
                 *["ablation"] * (cells[0] in known)]
         raise UsageError(
             f"--methods={name}: no flag file (there are {', '.join(some)})")
-    return names
+    return list(dict.fromkeys(names))
 
   def data_flags(self) -> list[str]:
     """The flags of the data preset, with data held out for validation."""

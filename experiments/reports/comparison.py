@@ -197,8 +197,9 @@ def costs(comparison: Comparison) -> Table:
       "simulated machines of the clients.", "costs")
 
 
-def differences(comparison: Comparison) -> Table:
-  """The runs against the baseline, seed by seed."""
+def differences(comparison: Comparison, baseline: str = "") -> Table:
+  """The runs against a baseline, seed by seed; by default the first one."""
+  baseline = baseline or comparison.baseline
   factor = metrics.factor(comparison.metric)
   unit = ", points" if factor == 100 else ""
   digits = metrics.digits(comparison.metric)
@@ -206,7 +207,7 @@ def differences(comparison: Comparison) -> Table:
   pairs = {pair.label: pair for pair in comparison.pairs}
   for line in comparison.lines:
     pair = pairs.get(line.label)
-    if pair is not None:
+    if pair is not None and pair.baseline == baseline:
       rows.append((
           line.label, str(len(pair.difference.values)),
           shown(pair.difference, factor, digits, True),
@@ -219,7 +220,7 @@ def differences(comparison: Comparison) -> Table:
   if rows:
     seeds = max(int(row[1]) for row in rows)
     number = sum(not math.isnan(pair.p) for pair in pairs.values())
-    notes.append(f"{which} of the run minus that of {comparison.baseline}, "
+    notes.append(f"{which} of the run minus that of {baseline}, "
                  "over equal seeds, +- 95 % interval. Two-sided paired t test; "
                  f"Holm's correction for {number} test{'s' * (number != 1)}.")
     if seeds == 2:
@@ -228,16 +229,20 @@ def differences(comparison: Comparison) -> Table:
       notes.append(f"A rank test could not tell the runs apart: with {seeds} "
                    "seeds the least p value of Wilcoxon's signed-rank test is "
                    f"{2 / 2 ** seeds:.2g}.")
-    if number < len(rows):
+    if any(row[3] == "-" for row in rows):
       notes.append("There is no test (-) with one seed or with equal "
                    "differences in all seeds.")
   notes += [f"{pair.label}: {'; '.join(pair.notes)}."
-            for pair in comparison.pairs if pair.notes]
-  notes += [f"Not paired: {label}, {reason}."
-            for label, reason in comparison.unpaired.items()]
-  return Table(f"Difference from {comparison.baseline}",
+            for pair in comparison.pairs
+            if pair.notes and pair.baseline == baseline]
+  if baseline == comparison.baseline:
+    notes += [f"Not paired: {label}, {reason}."
+              for label, reason in comparison.unpaired.items()]
+  number = comparison.baselines.index(baseline)
+  return Table(f"Difference from {baseline}",
                ("run", "seeds", f"difference{unit}", "t", "p", "p (Holm)"),
-               tuple(rows), " ".join(notes), "differences")
+               tuple(rows), " ".join(notes),
+               f"differences{f'_{number + 1}' if number else ''}")
 
 
 def options(results: dict[str, RunResult]) -> tuple[Table, list[bool]]:
@@ -264,7 +269,8 @@ def all_tables(comparison: Comparison) -> list[Table]:
     found.append(to_targets(comparison))
   found.append(costs(comparison))
   if len(comparison.lines) > 1:
-    found.append(differences(comparison))
+    found += [differences(comparison, baseline)
+              for baseline in comparison.baselines]
   return found
 
 

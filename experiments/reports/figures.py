@@ -438,6 +438,10 @@ def asked(paper: Paper, name: str,
     notes.append("Quick: at most so many rounds are run: " + ", ".join(
         f"{registry.get(method).label} {most}"
         for method, most in paper.quick_rounds.items()) + ".")
+  parts = figure.partitions
+  if not isinstance(parts, int) and (request.partitions or 0) > len(parts):
+    notes.append(f"--partitions={request.partitions}: there are {len(parts)} "
+                 "partitions that its title names.")
   figure, lacking = with_data(paper, figure, request)
   return figure, notes, lacking
 
@@ -673,6 +677,11 @@ _NOT_OF_FIGURES = {
     "dry_run": "python -m experiments.run has it"}
 
 
+#: More runs of every line than anybody waits for: the names of so many are
+#: made before the first starts.
+_PARTITIONS = 1_000
+
+
 def _flags(paper: Paper) -> Flags:
   return (
       enum(paper.flag, None, [*paper.figures, *paper.tables, "all"],
@@ -694,7 +703,7 @@ def _flags(paper: Paper) -> Flags:
               "data; the intervals are then those over partitions, each with "
               "the mean of its seeds (--partitions=9 --num_seeds=1: nine "
               "independent draws of both); default 1, but for figures whose "
-              "title names more", lower_bound=1),
+              "title names more", lower_bound=1, upper_bound=_PARTITIONS),
       string("part", None, part_lib.HELP),
       boolean("finished", False, "run nothing: show the runs that are "
               "finished"),

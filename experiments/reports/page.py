@@ -15,6 +15,7 @@ import numpy as np
 
 from fedjax_alg import metrics
 from fedjax_alg.errors import OptionError
+from fedjax_alg.metrics.groups import UNDEFINED
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.runs.compare import compare
 from fedjax_alg.runs.result import RunResult
@@ -287,12 +288,13 @@ def _table(table: Table, kind: str = "") -> str:
 
 def group_table(panels: Panels) -> Table:
   """The last rows of groups.csv of every run that has groups."""
-  rows = []
+  rows, undefined = [], False
   for title, runs in panels.items():
     for label, result in runs.items():
       table = result.records.tables.get("groups", [])
       for row in table:
         if row["round"] == table[-1]["round"]:
+          undefined |= bool(row["assigned"] and np.isnan(row["purity"]))
           rows.append((
               *([title] if len(panels) > 1 else []), label, str(row["seed"]),
               str(row["assigned"]), str(row["used"]), *(
@@ -303,7 +305,8 @@ def group_table(panels: Panels) -> Table:
            "clients in a group", "groups used", "purity",
            "adjusted Rand index"), tuple(rows),
       "Purity and adjusted Rand index: how the groups agree with the kinds of "
-      "clients, which hold the same classes.")
+      "clients, which hold the same classes." + (
+          f" A dash: {UNDEFINED}." if undefined else ""))
 
 
 def _note(words: str) -> str:

@@ -131,7 +131,9 @@ def _check(
     if array.ndim != 1 or len(array) and array.dtype.kind not in "iu":
       raise DataError(f"{where}: {name} is {array.dtype} of shape "
                       f"{array.shape}, a list of whole numbers is needed")
-  if not len(size) or size.min() < 0 or size.sum() != len(order):
+  # No size is larger than their sum, which could overflow.
+  if not len(size) or not 0 <= size.min() <= size.max() <= len(order) or (
+      size.sum() != len(order)):
     raise DataError(
         f"{where}: {split}_size must be at least 0 for each client and "
         f"add up to the {len(order)} rows of {split}_order")
@@ -159,6 +161,9 @@ def _read(
       stored = npz.read(path)
       about = json.loads(str(stored.get("about", "{}")))
       for name, shifted in _SHIFTS.items():
+        if shifted in stored and name in stored:
+          raise DataError(f"{where}: has {name} and {shifted}, must have one "
+                          "of them")
         if shifted in stored:
           stored[name] = stored[shifted] + np.arange(len(stored[shifted]))
     arrays = {name: stored[name] for name in _ARRAYS}

@@ -12,6 +12,11 @@ class Agreement(NamedTuple):
   ari: float
 
 
+#: Why a row of groups.csv whose clients have groups has no agreement.
+UNDEFINED = ("not defined: all clients hold the same classes, or each holds "
+             "others, so no grouping is better than another")
+
+
 def kinds(label_histogram: np.ndarray) -> np.ndarray:
   """Finds the kind of each client: the set of classes that it holds.
 

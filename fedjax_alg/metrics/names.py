@@ -22,6 +22,15 @@ class Metric(NamedTuple):
 METRICS = ("accuracy", "loss", "macro_precision", "macro_recall", "macro_f1",
            "micro_precision", "micro_recall", "micro_f1", "client_accuracy",
            "worst_decile")
+#: Columns of tables that are no metrics: of metrics.csv, of it beside other
+#: tables, of clients.csv and of clients.npz. No metric has one of these names.
+OTHER_COLUMNS = (
+    "round", "seed", "protocol", "floats_down", "floats_up", "bytes_down",
+    "bytes_up", "exchanges", "example_gradients", "central_flops",
+    "client_flops", "computation_s", "communication_s", "idle_s",
+    "total_floats", "total_bytes", "total_example_gradients",
+    "total_central_flops", "simulated_s", "seconds", "partition",
+    "client", "name", "train_examples", "test_examples", "loss_sum", "hits")
 #: The main metric at the clients: the mean over the clients, each counting
 #: alike, and over the worst tenth of them.
 _CLIENT, _WORST = "client_", "worst_decile"

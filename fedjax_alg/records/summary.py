@@ -19,6 +19,7 @@ import fedjax_alg
 from fedjax_alg.base import NEVER
 from fedjax_alg.data import partition_file
 from fedjax_alg.data.federation import Federation
+from fedjax_alg.metrics.groups import UNDEFINED
 from fedjax_alg.records import folder as folder_lib, scores
 from fedjax_alg.records.clients import MOST_IN_TEXT
 from fedjax_alg.records.tables import (
@@ -226,7 +227,8 @@ def groups(rows: list[Row], num_groups: int) -> dict[str, Any]:
 
   Returns:
     Spreads over seeds of assigned, purity, ari and empty_groups, and the
-    sizes of the groups.
+    sizes of the groups; ``agreement``, why purity and ari are NaN though
+    clients have groups, if they are.
   """
   last = [r for r in rows if r["round"] == rows[-1]["round"]]
   return {
@@ -234,7 +236,9 @@ def groups(rows: list[Row], num_groups: int) -> dict[str, Any]:
          for name in ("assigned", "purity", "ari")},
       "empty_groups": spread([num_groups - r["used"] for r in last]),
       "sizes": [[size for name, size in r.items() if name.startswith("size_")]
-                for r in last]}
+                for r in last],
+      **({"agreement": UNDEFINED} if any(
+          r["assigned"] and np.isnan(r["purity"]) for r in last) else {})}
 
 
 def cost(rows: list[Row], cohort: int, rounds: list[Row]) -> dict[str, Any]:

@@ -136,7 +136,8 @@ def read_rows(
     The rows, with numbers converted.
 
   Raises:
-    OptionError: the file is missing or has other columns.
+    OptionError: the file is missing, has other columns, or a number of a run
+      is none.
   """
   return _parsed(path, _read(path), columns)
 
@@ -169,6 +170,11 @@ def _parsed(
         f"{path}: damaged or of another version, its columns are not "
         f"those of a run; {_ANEW}")
   rows = [{name: _value(text) for name, text in row.items()} for row in every]
+  for row in rows if header[:1] == ("round",) else ():
+    for name, value in row.items():
+      if isinstance(value, str) and name != "protocol":
+        raise OptionError(f"{path}: damaged, a {name} that is no number "
+                          f"({value!r}); restore it, or {_ANEW}")
   return [row | {new: BYTES_PER_FLOAT * row[old] for new, old in filled.items()}
           for row in rows]
 
@@ -193,11 +199,11 @@ def _until(
     if hashlib.sha256(raw).hexdigest() != mark["sha256"]:
       raise OptionError(f"{path}: edited or cut, it is not as it was at the "
                         f"checkpoint of round {done}; restore it, or {_ANEW}")
-  try:
-    return [row for row in _parsed(path, raw, columns) if row["round"] <= done]
-  except TypeError:
-    raise OptionError(f"{path}: damaged, a round that is no number; restore "
-                      f"it, or {_ANEW}") from None
+  rows = _parsed(path, raw, columns)
+  if any("round" not in row for row in rows[:1]):
+    raise OptionError(f"{path}: damaged, has no column round; restore it, or "
+                      f"{_ANEW}")
+  return [row for row in rows if row["round"] <= done]
 
 
 def read_until(

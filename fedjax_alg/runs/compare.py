@@ -94,6 +94,7 @@ class Pair(NamedTuple):
   holm: float  #: p value with Holm's correction for all runs with a test
   #: what is to be known of the pair: other participants, an early end
   notes: tuple[str, ...] = ()
+  baseline: str = ""  #: label of the run that it is compared with
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,8 +108,10 @@ class Comparison:
     targets: values of the metric.
     baseline: label of the run that the others are compared with.
     lines: the runs.
-    pairs: the other runs against the baseline.
-    unpaired: label -> why a run is not compared seed by seed.
+    pairs: the other runs against the baseline, then those on other data
+      against the baseline of these (``Pair.baseline``).
+    unpaired: label -> why a run is not compared seed by seed with any other, or
+      is itself the baseline of runs on other data.
   """
 
   metric: str
@@ -119,6 +122,12 @@ class Comparison:
   lines: tuple[Line, ...]
   pairs: tuple[Pair, ...]
   unpaired: dict[str, str]
+
+  @property
+  def baselines(self) -> tuple[str, ...]:
+    """``baseline``, and those of runs that cannot be compared with it."""
+    return tuple(dict.fromkeys(
+        [self.baseline, *(pair.baseline for pair in self.pairs)]))
 
   @property
   def results(self) -> dict[str, RunResult]:
@@ -144,7 +153,8 @@ class Comparison:
       row |= {"difference": pair.difference.mean if pair else np.nan,
               "difference_ci95": pair.difference.ci95 if pair else np.nan,
               "p": pair.p if pair else np.nan,
-              "p_holm": pair.holm if pair else np.nan}
+              "p_holm": pair.holm if pair else np.nan,
+              "baseline": pair.baseline if pair else ""}
       out.append(row)
     return out
 
@@ -160,8 +170,13 @@ def compare(
   seed with the baseline: mean and 95 % interval of the differences, a paired t
   test, and Holm's correction for the number of tests. Rank tests have no power
   with few seeds: the smallest p value of Wilcoxon's test is 2 / 2^n, which is
-  0.25 with three seeds and 0.06 with five. Other runs keep their estimates, and
-  ``unpaired`` says why they are not compared seed by seed.
+  0.25 with three seeds and 0.06 with five.
+
+  Runs that cannot be compared with the baseline are compared among themselves.
+  Their baseline is the first of them of the baseline's method, or else the
+  first. So runs of two methods on three data sets give three tests.
+  ``unpaired`` says why these baselines, and runs that are like no other, are
+  not compared with the first one.
 
   Args:
     results: label -> run, from ``run`` or ``load_run``. Runs without labels are
@@ -174,7 +189,7 @@ def compare(
       "last_10" = the mean of the evaluations in the last ten rounds, "best" =
       the best value, which is chosen by looking at it.
     baseline: label of the run that the others are compared with; by default
-      the first.
+      the first. Its method is the baseline on other data, too.
     targets: values of the metric; by default the targets that all runs have,
       or none for a metric that is no share (the loss).
 
@@ -358,30 +373,48 @@ def _notes(line: Line, base: Line) -> tuple[str, ...]:
   return tuple(out)
 
 
+def _pair(line: Line, base: Line, score: str) -> Pair:
+  """A run against a baseline; ``holm`` is not known yet."""
+  values = dict(zip(line.result.seeds, line.scores[score].values))
+  ours = np.array([values[seed] for seed in base.result.seeds])
+  its = np.array(base.scores[score].values)
+  difference = estimate(ours - its)
+  if len(ours) > 1 and np.ptp(ours - its) <= 1e-12 * np.abs(ours).max():
+    # Equal but for rounding.
+    difference = Estimate(difference.mean, 0.0, (difference.mean,) * len(its))
+  return Pair(line.label, difference, *paired_t(difference.values), np.nan,
+              _notes(line, base), base.label)
+
+
+def _comparable(lines: Sequence[Line], base: Line
+                ) -> list[tuple[Line, list[Line]]]:
+  """Baselines, ``base`` first, and the runs to be compared with each."""
+  groups, rest, first = [], list(lines), base
+  while rest:
+    members = [line for line in rest if line is first or not why_not_paired(
+        line.result, first.result)]
+    if first is not base:
+      first = next((line for line in members if line.result.facts["algorithm"]
+                    == base.result.facts["algorithm"]), first)
+    groups.append((first, [line for line in members if line is not first]))
+    rest = [line for line in rest if line is not first and (
+        line not in groups[-1][1])]
+    first = rest[0] if rest else base
+  return groups
+
+
 def _pairs(
     lines: Sequence[Line], baseline: str, score: str
 ) -> tuple[tuple[Pair, ...], dict[str, str]]:
   (base,) = (line for line in lines if line.label == baseline)
-  found, unpaired = [], {}
-  for line in lines:
-    if line is base:
-      continue
-    reason = why_not_paired(line.result, base.result)
-    if reason:
-      unpaired[line.label] = reason
-      continue
-    values = dict(zip(line.result.seeds, line.scores[score].values))
-    ours = np.array([values[seed] for seed in base.result.seeds])
-    its = np.array(base.scores[score].values)
-    difference = estimate(ours - its)
-    if len(ours) > 1 and np.ptp(ours - its) <= 1e-12 * np.abs(ours).max():
-      # Equal but for rounding.
-      difference = Estimate(difference.mean, 0.0, (difference.mean,) * len(its))
-    found.append(Pair(line.label, difference,
-                      *paired_t(difference.values), np.nan, _notes(line, base)))
-  corrected = holm([pair.p for pair in found])
+  groups = _comparable(lines, base)
+  pairs = [_pair(line, first, score) for first, lines_of in groups
+           for line in lines_of]
+  unpaired = {first.label: why_not_paired(first.result, base.result)
+              for first, _ in groups[1:]}
+  corrected = holm([pair.p for pair in pairs])
   return tuple(pair._replace(holm=p)
-               for pair, p in zip(found, corrected)), unpaired
+               for pair, p in zip(pairs, corrected)), unpaired
 
 
 def options_of(result: RunResult) -> dict[str, Any]:

@@ -518,7 +518,7 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
       if binary:
         found = np.asarray(npz.read(path))
       else:
-        with io.TextIOWrapper(opened(path), "utf-8") as lines:
+        with io.TextIOWrapper(opened(path), "utf-8-sig") as lines:
           found = np.loadtxt(lines, ndmin=1)
     except OSError as error:
       raise OptionError(f"{said}: {error.strerror}") from error
@@ -778,7 +778,7 @@ def _line_of(path: pathlib.Path, number: int) -> int:
   Returns:
     The line; lines of comments and empty ones count.
   """
-  lines = path.read_text("utf-8").splitlines()
+  lines = path.read_text("utf-8-sig").splitlines()
   full = [at for at, line in enumerate(lines, 1) if line.split("#")[0].strip()]
   return full[0] if len(full) == 1 else full[number]
 

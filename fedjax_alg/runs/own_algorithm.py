@@ -23,7 +23,7 @@ from fedjax_alg.records import tables
 #: The page that says what each function is given and returns.
 PAGE = "docs/add_an_algorithm.md"
 #: Names in ``RoundAux.server`` that are columns already.
-TAKEN = ("round", "seed", *tables.ROUND_COST, PRESENT, LOST)
+TAKEN = ("round", "seed", *tables.ROUND_COST, PRESENT, LOST, "epsilon")
 #: The functions of ``Algorithm`` that may be None.
 _OPTIONAL = ("global_params", "membership", "client_copy", "idle",
              "start_personal")

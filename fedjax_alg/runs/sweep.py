@@ -9,20 +9,23 @@ of its settings have ended.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
 import itertools
 from typing import Any, NamedTuple
 import warnings
 
 import numpy as np
 
-from fedjax_alg import metrics
+from fedjax_alg import metrics, registry
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import evaluate as evaluate_lib
 from fedjax_alg.errors import a_type, OptionError
-from fedjax_alg.hparams import plain
+from fedjax_alg.hparams import at_limit, plain
+from fedjax_alg.records import parameters
 from fedjax_alg.runs import api, queue
 from fedjax_alg.runs.api import Callback
-from fedjax_alg.runs.plan import from_keywords
+from fedjax_alg.runs.options import RunOptions
+from fedjax_alg.runs.plan import from_keywords, Plan
 from fedjax_alg.runs.prepare import check_choice
 from fedjax_alg.runs.result import RunResult
 
@@ -82,7 +85,9 @@ class Sweep:
       last: int | None = 1) -> Best:
     """Finds the setting with the best mean over the seeds.
 
-    The first of equal settings is returned.
+    The first of equal settings is returned. A number of it that lies at an end
+    of three or more that were tried causes a warning, because a better one may
+    lie beyond; see ``edges``.
 
     Args:
       protocol: the protocol to choose by. None means ``validation`` if it was
@@ -131,6 +136,8 @@ class Sweep:
     index = int(np.nanargmax(means))
     result = self.results[index]
     assert result is not None
+    for text in edges(self.settings, self.settings[index], _fields(result)):
+      warnings.warn(text, stacklevel=2)
     mean, ci95 = metrics.confidence_95(list(scores[index]))
     return Best(self.settings[index], index, float(mean),
                 float(ci95) if len(scores[index]) > 1 else float("nan"), result)
@@ -138,6 +145,74 @@ class Sweep:
   def __repr__(self) -> str:
     return (f"<Sweep of {len(self.settings)} settings x {len(self.seeds)} "
             f"seed(s) in {self.num_programs} program(s)>")
+
+
+def _fields(result: RunResult) -> dict[str, dataclasses.Field]:
+  """name -> field of the options and hyper-parameters of a run."""
+  entry = registry.ALGORITHMS.get(result.facts["algorithm"])
+  return {field.name: field for kind in (RunOptions, entry and entry.hparams)
+          if kind is not None for field in dataclasses.fields(kind)}
+
+
+def edges(
+    settings: Sequence[Mapping[str, Any]], best: Mapping[str, Any],
+    fields: Mapping[str, dataclasses.Field]) -> list[str]:
+  """Says which numbers of the best setting are the least or largest tried.
+
+  Of two values either is an end, so at least three are needed. A number beyond
+  which none is allowed is no end.
+
+  Args:
+    settings: all settings, name -> a value or its text.
+    best: one of them.
+    fields: name -> ``hyper`` field, of those that are known.
+
+  Returns:
+    A sentence for each name.
+  """
+  sentences = []
+  for name, value in best.items():
+    try:
+      tried = sorted({float(setting[name]) for setting in settings})
+      number = float(value)
+    except (TypeError, ValueError):  # words and tuples have no order
+      continue
+    ends = tried[0], tried[-1]
+    if len(tried) > 2 and number in ends and not (
+        name in fields and at_limit(fields[name], number)):
+      which = "least" if number == ends[0] else "largest"
+      sentences.append(
+          f"the best {name}={value} is the {which} of those tried "
+          f"({ends[0]:g} to {ends[1]:g}), a better one may lie beyond")
+  return sentences
+
+
+def refuse_equal(
+    name: str, plans: Sequence[Plan], settings: Sequence[Mapping[str, Any]]
+) -> None:
+  """Refuses settings that are one run, which would be trained twice.
+
+  Args:
+    name: the option that has the grid.
+    plans: the plan of each setting, with all values read.
+    settings: how the user wrote them.
+
+  Raises:
+    OptionError: two of the plans are equal.
+  """
+  seen: dict[Any, Mapping[str, Any]] = {}
+  for plan, setting in zip(plans, settings, strict=True):
+    key = (plan.method.name, repr(plan.method.hparams), plan.data, plan.run,
+           plan.model if isinstance(plan.model, str) else id(plan.model),
+           parameters.sha256(plan.init) if plan.init else None)
+    first = seen.setdefault(key, setting)
+    if first is not setting:
+      raise OptionError(f"`{name}`: {_words(first)} and {_words(setting)} are "
+                        "the same run; give one of them")
+
+
+def _words(setting: Mapping[str, Any]) -> str:
+  return ",".join(f"{name}={value}" for name, value in setting.items())
 
 
 def combinations(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -204,7 +279,7 @@ def sweep(
 
   Raises:
     OptionError, DataError: an argument that cannot be used, a grid without
-      values, or every setting diverged.
+      values or with the same run twice, or every setting diverged.
   """
   callbacks = api.as_callbacks(callbacks)
   settings = combinations(grid)
@@ -216,7 +291,7 @@ def sweep(
       raise OptionError(f"`grid`: `{name}` is given outside the grid, too")
   plans = [from_keywords(algorithm, federation, **options, **setting)
            for setting in settings]  # checks all before the first starts
-  names = [",".join(f"{k}={v}" for k, v in setting.items()).replace("/", "_")
-           for setting in settings]
+  refuse_equal("grid", plans, settings)
+  names = [_words(setting).replace("/", "_") for setting in settings]
   results, num_programs = queue.run_plans(plans, callbacks, names, stop=False)
   return Sweep(settings, results, num_programs, federation)

@@ -191,7 +191,8 @@ class Task:
 
   Raises:
     OptionError: ``better`` and ``shares`` do not fit each other, or a metric
-      has another meaning in another task.
+      has the name of another column of the tables, or another meaning in
+      another task.
   """
 
   name: str
@@ -245,6 +246,12 @@ class Task:
       if name not in better:
         raise OptionError(f"`shares`={name}: not in `better` (one of "
                           f"{', '.join(better)})")
+    for name in better:
+      if not isinstance(name, str) or not name.strip():
+        raise OptionError(f"`better`={name!r}: must be the name of a metric")
+      if name in (*names.OTHER_COLUMNS, *names.of_clients(self.main)):
+        raise OptionError(f"`better`={name}: is another column of the run's "
+                          "tables; take another name")
     names.define(self.metrics.of.items())
 
   @property
@@ -322,9 +329,14 @@ def metrics_of(facts: Mapping[str, Any]) -> Metrics:
 
   Args:
     facts: what ``Metrics.facts`` has returned.
+
+  Raises:
+    ValueError: it has no metric.
   """
   of = {str(name): Metric(*map(bool, meant))
         for name, meant in facts["metrics"].items()}
+  if not of:
+    raise ValueError("metrics")
   names.define(of.items())
   return Metrics(str(facts["name"]), of)
 

@@ -139,6 +139,10 @@ ABOUT = np.array(json.dumps({"pooled": True}))
     (dict(train_size=[], train_order=[]), "train_size must be at least 0"),
     (dict(train_size=[0, 0], train_order=[], test_order=[4, 5],
           test_size=[1, 1]), "no client has a training row"),
+    (dict(train_size=[*4 * [2 ** 62], 2, 1]), "train_size must be at least 0"),
+    (dict(train_size=np.array([2 ** 63, 2 ** 63, 3], np.uint64)),
+     "add up to the 3 rows of train_order"),  # the sums overflow to 3
+    (dict(train_shift=np.zeros(3, int)), "has train_order and train_shift"),
     (dict(train_order=[5, 7, 90]), "lies in [5, 90], the data have 90 rows"),
     (dict(train_order=[5, -1, 8]), "lies in [-1, 8]"),
     (dict(train_order=[5, 7, 7]), "train_order has row 7 2 times"),

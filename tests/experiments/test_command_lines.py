@@ -145,6 +145,10 @@ HELD = "--validation_clients=3 --partition=iid"
      "--mu & : never run,  & --sweep=mu=0,1; give one of the two"),
     (sweep, "--algorithm=fedprox --sweep=mu=0,1 -mu 0.3", ": never run, "),
     (sweep, "--algorithm=fedprox --sweep=mu=0,1 --mu 0.3", ": never run, "),
+    (sweep, "--sweep=client_lr=0.1,1,1e-1", "--sweep: client_lr=0.1 and "
+     "client_lr=1e-1 are the same run; give one of them"),
+    (sweep, "--sweep=local_epochs=1,01 --sweep=client_lr=1,2", "--sweep: "
+     "local_epochs=1,client_lr=1 and local_epochs=01,client_lr=1 are the same"),
     (sweep, "--sweep=seed=0,1", "--sweep=seed: cannot be varied"),
     (sweep, "--sweep=resume=true", "--sweep=resume: cannot be varied"),
     (sweep, "--sweep=out_dir=a", "--sweep=out_dir: cannot be varied"),
@@ -198,6 +202,12 @@ HELD = "--validation_clients=3 --partition=iid"
      "--overwrite: not of a figure command & another --out_dir"),
     (diversified, "--figure=fig1 --dry_run",
      "--dry_run: not of a figure command & experiments.run"),
+    *((diversified, f"--figure=fig1 --partitions={number}",
+       f"--partitions={number}: must be a whole number, at least 1 and at most "
+       "1,000") for number in ("0", "1e20", "100000000000000000000")),
+    (tune, "--paper=conjugate --settings=100000000000000000000",
+     "at least 1 and at most 10,000"),
+    (tune, "--widen=-1", "must be a whole number, at least 0 and at most 100"),
     (trust, "", "--table: missing (one of niid_bench, "),
     (trust, "--table=nobody", "--table"),
     (trust, "--table=afl --rounds=3", "--rounds=3: not read by afl"),

@@ -136,6 +136,39 @@ def test_runs_of_other_data_are_drawn_and_not_paired(root, capsys):
       root / "t.md", "Difference from FedAvg")] == ["SCAFFOLD"]
 
 
+def test_runs_of_every_data_set_have_a_table(root, capsys):
+  """Of the second data set no pair was tested, and nothing said so."""
+  for name, algorithm, accuracy in (("one_b", "scaffold", ONE),
+                                    ("two_b", "fedavg", TWO)):
+    made_runs.write(root / name, accuracy, algorithm=algorithm, partition="Z")
+  assert compare.main(["A=one", "B=two", "C=one_b", "D=two_b",
+                       "--out=t.md,t.tex"]) == 0
+  assert ("D is not compared seed by seed with A: the partition differs; "
+          "compared with it: C") in capsys.readouterr().err
+  rows = [rows_of(root / "t.md", f"Difference from {name}") for name in "AD"]
+  assert [[row["run"] for row in table] for table in rows] == [["B"], ["C"]]
+  text = (root / "t.md").read_text("utf-8")
+  assert text.count("Holm's correction for 2 tests") == 2
+  assert text.count("Not paired: D, the partition differs.") == 1
+  labels = re.findall(r"\\label\{tab:(\w+)\}", (root / "t.tex").read_text())
+  assert len(set(labels)) == len(labels) and "differences_2" in labels
+
+
+@pytest.mark.parametrize("name, change", [
+    ("metrics.csv", lambda text: text.replace("0.7", "many")),
+    ("config.json", lambda text: text.replace('"cohort_size"', (
+        '"task": {"name": "x", "metrics": {}}, "cohort_size"')))])
+def test_a_damaged_run_is_one_line(root, refused, name, change):
+  """Both ended in a traceback."""
+  path = root / "one" / name
+  before = path.read_text()
+  path.write_text(change(before))
+  assert path.read_text() != before
+  said = refused(compare, ["one", "two", "--out=t.md"])
+  assert "one" in said and "damaged" in said
+  assert not (root / "t.md").exists()
+
+
 def test_notes_of_a_pair_and_bytes_of_their_own(root):
   assert compare.main(["one", "two", "--out=t.md"]) == 0
   assert "bytes" not in (root / "t.md").read_text("utf-8")

@@ -9,6 +9,7 @@ import pytest
 import fedjax_alg as fa
 from experiments import card, judge
 from fedjax_alg.metrics import confidence_95
+from fedjax_alg.metrics.names import is_known, is_of_clients, METRICS
 from tests import made_runs
 
 
@@ -46,7 +47,7 @@ def test_verdicts_are_those_of_the_numbers(folders, tmp_path):
       "Fast - Slow,global,accuracy,<0,final",
       f"Fast - Slow,global,accuracy,>{gap:.3f},final",
       f"Fast - Slow,global,accuracy,{gap - gap_ci95 - 1:.3f},final",
-      "Third,global,accuracy,1,final",
+      "Third,global,accuracy,50,final",
   ], tmp_path)
   assert found[0] == (f"{mean:.2f} +- {ci95:.2f}",
                       f"exceeds by {ci95 + 2:.1f}")
@@ -60,27 +61,88 @@ def test_verdicts_are_those_of_the_numbers(folders, tmp_path):
 
 
 def test_what_is_spent(folders, tmp_path):
-  """Rounds to a value: sooner, later and never."""
+  """Rounds to a value: sooner, later, and open where three rounds end first."""
   found = judged(folders, [
       "Slow,global,round_to_accuracy_60%,30,",
       "Slow,global,total_floats_to_accuracy_60%,2000,",
-      "Slow,global,round_to_accuracy_99.9%,>6,",
-      "Slow,global,round_to_accuracy_60%,>6,",
+      "Slow,global,round_to_accuracy_99.9%,3,",
       "Slow,global,round_to_accuracy_99.9%,5,",
+      "Slow,global,total_floats_to_accuracy_99.9%,5000,",
   ], tmp_path)
   assert found[:2] == [("2.00 +- 0.00", "sooner by 28 rounds"),
                        ("2000.00 +- 0.00", "reaches")]
   assert [words for _, words in found[2:]] == [
-      "reaches", "gets there", "later"]
+      "later", "open: 3 of 5 rounds", "open: 3000 of 5000"]
+
+
+#: A claim's metric, value and rule -> the verdict: the last accuracies of SLOW
+#: are 70.3 +- 3.8, its losses 0.30 +- 0.04, and 60 % are there in round 2.
+BOUNDS = {
+    ("accuracy", ">50", "final"): "holds",
+    ("accuracy", ">90", "final"): "fails",
+    ("accuracy", "<90%", "final"): "holds",
+    ("accuracy", "<50", "final"): "fails",
+    ("accuracy", ">70", "final"): "too close to call",
+    ("loss", "<0.5", "final"): "holds",
+    ("loss", ">5e-1", "final"): "fails",
+    ("round_to_accuracy_60%", ">1", ""): "holds",
+    ("round_to_accuracy_60%", "<1", ""): "fails",
+    ("round_to_accuracy_60%", ">6", ""): "fails",
+    ("round_to_accuracy_60%", "<6", ""): "holds",
+    ("round_to_accuracy_99.9%", ">3", ""): "holds",
+    ("round_to_accuracy_99.9%", "<3", ""): "fails",
+    ("round_to_accuracy_99.9%", ">6", ""): "open: 3 of 6 rounds",
+    ("round_to_accuracy_71%", ">3", ""): "too close to call",  # one of three
+}
+
+
+def test_bounds_are_compared_with_their_number(folders, tmp_path):
+  """">50" of a run of 26.9 % was "gets there", and "<90" "short by 19.7"."""
+  found = judged(folders, [f"Slow,global,{','.join(claim)}"
+                           for claim in BOUNDS], tmp_path)
+  assert [words for _, words in found] == list(BOUNDS.values())
+
+
+def test_one_seed_decides_no_bound(tmp_path):
+  for name in ("slow", "fast"):
+    made_runs.write(tmp_path / name, SLOW[:1], every=1)
+  found = judged(tmp_path, ["Slow,global,accuracy,>50,final",
+                            "Slow,global,round_to_accuracy_60%,>1,",
+                            "Slow,global,round_to_accuracy_99%,>2,"], tmp_path)
+  assert {words for _, words in found} == {"too close to call"}
 
 
 @pytest.mark.parametrize("line, says", [
     ("Slow,global,accurary,1,final", "line 2: metric=accurary: must be one of"),
+    ("Slow,global,,1,final", "line 2: metric=: must be one of"),
     ("Slow,global,accuracy,many,final", "line 2: value=many: must be a number"),
-    ("Slow,global,accuracy,1,last", "line 2: rule=last: must be one of final"),
+    ("Slow,global,accuracy,1.2.3,final", "value=1.2.3: must be a number"),
+    ("Slow,global,accuracy,...,final", "value=...: must be a number"),
+    ("Slow,global,accuracy,>=5,final", "value=>=5: must be a number"),
+    ("Slow,global,accuracy,1e999,final", "value=1e999: must be finite"),
+    ("Slow,global,loss,>1e999,final", "value=>1e999: must be finite"),
+    ("Slow,global,accuracy,5000,final", "must lie in [0, 100] %"),
+    ("Slow,global,accuracy,-5,final", "must lie in [0, 100] %"),
+    ("Slow - Fast,global,accuracy,>101,final", "must lie in [-100, 100] %"),
+    ("Slow,global,accuracy,0.7,final", "in percent, must be 70, or 0.7% if"),
+    ("Slow,global,loss,0.7%,final", "loss is no share, must have no %"),
+    ("Slow,global,accuracy,70,last", "line 2: rule=last: must be one of final"),
+    ("Slow,global,round_to_accuracy_60%,2,last", "rule=last: must be empty"),
+    ("Slow,global,round_to_accuracy_60%,-2,", "must be a number above 0"),
+    ("Slow,global,round_to_accuracy_60%,1e999,", "must be a number above 0"),
+    ("Slow,global,round_to_accuracy_1.2.3%,2,", "metric=round_to_accuracy_1."),
+    ("Slow,global,round_to_accuracy_0.9,2,", "must be 90, or 0.9% if"),
+    ("Slow,global,round_to_accuracy_150%,2,", "must lie in [0, 100] %"),
+    ("Slow,global,client_loss,1,final", "Slow: metric=client_loss: unknown in"),
     ("Slow - Fast,global,round_to_accuracy_9%,1,", "claim the two numbers"),
-    ("Slow,localy,accuracy,1,final", "protocol"),
-    ("Nobody,global,accuracy,1,final", "no claim is about these runs"),
+    ("Slow - Slow,global,accuracy,>0,final", "line 2: method=Slow - Slow"),
+    (",global,accuracy,70,final", "line 2: method=: must be the name"),
+    ("Slow,localy,accuracy,70,final", "Slow: protocol=localy"),
+    ("Slow,global,accuracy", "line 2: has 3 cells, must have 5"),
+    ("Slow", "line 2: has 1 cells, must have 5"),
+    ("Slow,global,accuracy,70,final,more", "line 2: has 6 cells, must have 5"),
+    ('Slow,global,accuracy,"70,final', "no file of claims (unexpected end"),
+    ("Nobody,global,accuracy,70,final", "no claim is about these runs"),
 ])
 def test_bad_claims(folders, tmp_path, refused, line, says):
   path = tmp_path / "claims.csv"
@@ -91,10 +153,64 @@ def test_bad_claims(folders, tmp_path, refused, line, says):
   assert not (tmp_path / "judge.md").exists()
 
 
+@pytest.mark.parametrize("change", [
+    lambda text: "\ufeff" + text,  # as Excel saves UTF-8
+    lambda text: text.replace("\n", "\r\n"),
+    lambda text: text.replace(",", ", "),
+    lambda text: text.replace("\n", "\n\n"),
+    lambda text: text.replace("Slow", '"Slow"')])
+def test_a_file_of_claims_as_other_programs_write_it(folders, tmp_path, change):
+  path = tmp_path / "claims.csv"
+  text = ("method,protocol,metric,value,rule\nSlow,global,accuracy,>50,final\n"
+          "Slow,global,round_to_accuracy_60%,2,\n")
+  path.write_bytes(change(text).encode("utf-8"))
+  assert judge.main([str(path), f"Slow={folders / 'slow'}",
+                     f"--out={tmp_path}"]) == 0
+  with open(tmp_path / "judge.csv", encoding="utf-8") as file:
+    rows = list(csv.DictReader(file))
+  assert list(rows[0]) == ["method", "protocol", "metric", "value", "rule",
+                           "ours", "verdict"]
+  assert [row["verdict"] for row in rows] == ["holds", "reaches"]
+
+
+def test_margins_that_are_no_shares_tie_within_five_percent(folders, tmp_path):
+  """0.3 points were taken for a loss, too, of which that is the whole."""
+  slow, fast = (1 - np.array(curves)[:, -1] for curves in (SLOW, FAST))
+  assert (fast - slow).mean() < -0.09
+  found = judged(folders, ["Fast - Slow,global,loss,0.2,final",
+                           "Fast - Slow,global,loss,<0,final"], tmp_path)
+  assert [words.split(" ")[0] for _, words in found] == ["lower", "holds"]
+
+
+def test_claims_about_metrics_of_an_own_task(folders, tmp_path):
+  """They are known once a run's folder is read, so that comes first."""
+  path = folders / "slow" / "config.json"
+  facts = json.loads(path.read_text())
+  facts["plan"]["task"] = {"name": "mine", "metrics": {
+      name.replace("macro_recall", "hinge_of_judge"): [True, True]
+      for name in METRICS if not is_of_clients(name)} | {
+          "loss": [False, False]}}
+  path.write_text(json.dumps(facts))
+  table = folders / "slow" / "metrics.csv"
+  table.write_text(table.read_text().replace("macro_recall", "hinge_of_judge"))
+  assert not is_known("hinge_of_judge")
+  assert judged(folders, ["Slow,global,hinge_of_judge,>50,final"],
+                tmp_path)[0][1] == "holds"
+
+
 def test_no_claims(folders, tmp_path, refused):
   path = tmp_path / "claims.csv"
   path.write_text("method,value\nSlow,1\n")
+  files = {"semicolons": "method;protocol\n", "twice": "method,method,protocol,"
+           "metric,value,rule\n", "empty": "", "head": "method,protocol,metric,"
+           "value,rule\n"}
+  for name, text in files.items():
+    (tmp_path / name).write_text(text)
   for word, says in ((path, "lacks the column protocol"),
+                     (tmp_path / "semicolons", "are separated by commas"),
+                     (tmp_path / "twice", "has the column method twice"),
+                     (tmp_path / "empty", "lacks the column method"),
+                     (tmp_path / "head", "no claim, must have a line"),
                      (tmp_path / "none.csv", "no file of claims")):
     assert says in refused(judge, [str(word), str(folders / "slow")])
 

@@ -77,6 +77,10 @@ def test_settings_fill_their_ranges_and_begin_with_the_stated_one():
   few = tuning.drawn({"variant": tuning.AnyOf(("client", "table"))},
                      {"variant": "table"}, 16)
   assert [s["variant"] for s in few] == ["table", "client"]
+  rates = tuning.Log(0.1, 0.2, 0.1)  # of two digits: 0.1, 0.11, ..., 0.2
+  few = tuning.drawn({"client_lr": rates}, {"client_lr": 0.1}, 500)
+  assert {s["client_lr"] for s in few} <= {  # it went on for ever
+      number / 100 for number in range(10, 21)} and len(few) > 5
 
 
 def test_every_setting_is_played_on_every_partition(

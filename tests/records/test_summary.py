@@ -11,7 +11,8 @@ import pytest
 
 from fedjax_alg import metrics
 from fedjax_alg.data import federate
-from fedjax_alg.records import summary as results
+from fedjax_alg.metrics import groups
+from fedjax_alg.records import summary as results, tables
 
 
 def test_the_partition_is_two_files(tmp_path):
@@ -36,6 +37,20 @@ def test_the_partition_is_two_files(tmp_path):
     for name in ("train_order", "train_size", "test_order", "test_size"):
       np.testing.assert_array_equal(
           stored[name], getattr(plain.partition, name))
+
+
+@pytest.mark.parametrize("histogram, membership, said", [
+    (np.ones((4, 3)), [0, 0, 1, 1], True),  # all hold all classes
+    (np.eye(4), [0, 0, 1, 1], True),  # each holds another
+    (np.eye(4)[[0, 0, 1, 1]], [0, 0, 1, 1], False),
+    (np.ones((4, 3)), [-1, -1, -1, -1], False)])  # nobody has a group yet
+def test_no_agreement_has_a_reason(histogram, membership, said):
+  """purity and ari were NaN without a word."""
+  rows = tables.group_rows(np.array([membership]), histogram, 1, [0], 2)
+  found = results.groups(rows, 2)
+  assert found.get("agreement") == (groups.UNDEFINED if said else None)
+  assert np.isnan(found["purity"]["mean"]) == np.isnan(rows[0]["ari"]) == (
+      said or max(membership) < 0)
 
 
 def test_best_is_of_the_rounds_in_which_somebody_was_counted():

@@ -300,6 +300,8 @@ def test_other_tables_are_refused(run, name):
 
 @pytest.mark.parametrize("old, new, said", [
     (b"1,3,", b"x,3,", "a round that is no number"),
+    (b"1,3,", b"1,many,", "a seed that is no number .'many'."),
+    (b"round", b"rounds", "has no column round"),
     (b"1,3,", b"9,3,", "has 5 rows of 3 rounds of 2 seeds"),
     (b"round", b"\xff", "no table")])
 def test_tables_without_marks_have_all_rounds(run, old, new, said):

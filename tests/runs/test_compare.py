@@ -114,6 +114,36 @@ def test_other_data_or_seeds_are_not_paired(load, changed, reason):
   assert re.match(reason, found.unpaired["c"])
 
 
+@pytest.mark.parametrize("baseline, pairs", [
+    (None, [("a2", "a"), ("a3", "a"), ("b", "b2"), ("b3", "b2")]),
+    ("a3", [("a", "a3"), ("a2", "a3"), ("b2", "b"), ("b3", "b")])])
+def test_every_data_set_has_its_own_baseline(load, baseline, pairs):
+  """Only the first data set was tested; the p values are corrected together."""
+  other = dict(data={"dataset": "mnist"})
+  runs = {"a": load(ONE), "a2": load(TWO, algorithm="scaffold"),
+          "b": load(TWO, algorithm="scaffold", **other),
+          "b2": load(ONE, **other),
+          "a3": load(TWO, algorithm="fedprox"),
+          "b3": load(TWO, algorithm="fednova", **other),
+          "alone": load(ONE, partition="Q")}
+  found = fa.compare(runs, baseline=baseline)
+  assert [(pair.label, pair.baseline) for pair in found.pairs] == pairs
+  main, second = (pairs[0][1], pairs[2][1])
+  assert found.baselines == (main, second)
+  assert found.unpaired == {
+      second: "the data differ", "alone": "the partition differs"}
+  alone = fa.compare({name: runs[name] for name in ("b2", "b", "b3")},
+                     baseline=second)
+  for pair, same in zip(found.pairs[2:], alone.pairs, strict=True):
+    assert pair.difference == same.difference and (
+        pair.p == same.p or np.isnan(pair.p))
+  np.testing.assert_array_equal(
+      [pair.holm for pair in found.pairs],
+      compare_lib.holm([pair.p for pair in found.pairs]))
+  assert {row["run"]: row["baseline"] for row in found.rows()} == {
+      **dict(pairs), main: "", second: "", "alone": ""}
+
+
 def test_seeds_in_another_order_are_paired_by_seed(load):
   swapped = load(TWO[::-1], seeds=(2, 1, 0))
   np.testing.assert_array_equal(

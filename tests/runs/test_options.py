@@ -162,7 +162,8 @@ def test_the_availability_of_clients(tmp_path):
     assert list(read.sources(DataOptions())) == ["availability_file"]
     with pytest.raises(fa.OptionError, match="has 3 numbers, there are 4"):
       read.clients_availability(4)
-  (tmp_path / "a.txt").write_text("# of clients\n0.1\n\n1.1\n", "utf-8")
+  (tmp_path / "a.txt").write_text(
+      "# of clients\n0.1\n\n1.1\n", "utf-8-sig")  # as Notepad saves it
   np.save(tmp_path / "a.npy", given + 0.1)
   for name, said in (("a.txt", "line 4 is 1.1; must be one number in .0, 1."),
                      ("a.npy", "entry 2 is 1.1; must be one number")):

@@ -1,5 +1,6 @@
 """A grid in few programs: the numbers of the separate runs."""
 
+import dataclasses
 import warnings
 
 import chex
@@ -7,7 +8,9 @@ import numpy as np
 import pytest
 
 import fedjax_alg as fa
+from fedjax_alg import registry
 from fedjax_alg.runs import queue, sweep as sweep_lib
+from fedjax_alg.runs.options import RunOptions
 
 NUMBERS = dict(cohort_size=4, rounds=2, seeds=2, eval_every=1)
 SHORT = dict(cohort_size=4, rounds=4, evaluate="global")
@@ -68,7 +71,8 @@ def test_the_best_on_test_data_has_a_warning(rates):
   assert best.mean == pytest.approx(np.nanmax(values))
   assert best.result is rates.results[best.number]
   assert best.setting == rates.settings[best.number] and best.ci95 > 0
-  with pytest.warns(UserWarning, match="test data"):
+  with (pytest.warns(UserWarning, match="test data"),
+        pytest.warns(UserWarning, match="client_lr=0.1 is the least of")):
     least = rates.best(metric="loss", last=None)
   losses = rates.metrics["global"]["loss"].mean((1, 2))
   assert least.number == np.nanargmin(losses)
@@ -80,7 +84,7 @@ def test_the_best_on_test_data_has_a_warning(rates):
     (dict(metric="speed"), "^metric=speed: not a metric of global .*accuracy"),
     (dict(protocol="global", metric="worst_decile"), "no setting has a number"),
 ])
-@pytest.mark.filterwarnings("ignore:the best setting")
+@pytest.mark.filterwarnings("ignore:the best ")
 def test_the_best_of_what_is_not_there(rates, given, said):
   with pytest.raises(fa.OptionError, match=said):
     rates.best(**given)
@@ -152,6 +156,10 @@ def test_each_warning_of_every_setting_is_given_once(fed, monkeypatch):
     ({"client_lr": []}, "^grid: client_lr has no values"),
     ({"client_lr": [0.1, 0.2, 0.1]}, "^grid: client_lr has a value twice"),
     ({"hidden": [[3], (3,)]}, "^grid: hidden has a value twice"),
+    ({"roles": ["personal:bias", {"personal": "bias"}]},
+     "^grid: roles=personal:bias and roles={'personal': 'bias'} are the same "
+     "run; give one of them"),
+    ({"client_lr": [1, True]}, "^grid: client_lr has a value twice"),
     ({"client_lrr": [0.1]}, "^client_lrr: .*did you mean 'client_lr'"),
     ({"client_lr": [0.1, -1.0]}, "^client_lr=-1.0: must be more than 0"),
     ({"client_lr": ["a"]}, "^client_lr='a': must be a number"),
@@ -166,6 +174,46 @@ def test_a_grid_is_refused_before_anything_runs(fed, compiled, grid, said):
   with pytest.raises(fa.OptionError, match=said) as error:
     fa.sweep("fedavg", fed, grid=grid, rounds=1, l2=0.1)
   assert "\n" not in str(error.value) and not compiled
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("grid, best, said", [
+    ({"client_lr": [0.1, 0.3, 1.0]}, (0.3,), []),
+    ({"client_lr": [1.0, 0.1, 0.3]}, (1.0,), [
+        "the best client_lr=1.0 is the largest of those tried (0.1 to 1)"]),
+    ({"client_lr": ["1e-1", "0.3", "1"]}, ("1e-1",), [
+        "the best client_lr=1e-1 is the least of those tried (0.1 to 1)"]),
+    ({"client_lr": [0.1, 1.0]}, (1.0,), []),  # there is no inside
+    ({"participation": [0.1, 0.5, 1.0]}, (1.0,), []),  # no more is allowed
+    ({"participation": [0.1, 0.2, 0.5]}, (0.5,), ["the best participation=0."]),
+    ({"l2": [0.0, 0.5, 0.9]}, (0.0,), []),  # no less is allowed
+    ({"unknown": [0, 5, 9]}, (0,), ["the best unknown=0 is the least of"]),
+    ({"hidden": [(1,), (2,), (3,)], "partition": ["a", "b", "c"]},
+     ((3,), "a"), []),
+    ({"a": [1, 2, 3], "b": [1, 2, 3]}, (3, 1), [
+        "the best a=3 is the largest", "the best b=1 is the least"])])
+def test_the_edge_of_a_grid(grid, best, said):
+  fields = {field.name: field for kind in (
+      RunOptions, registry.get("fedavg").hparams)
+            for field in dataclasses.fields(kind)}
+  found = sweep_lib.edges(sweep_lib.combinations(grid),
+                          dict(zip(grid, best, strict=True)), fields)
+  assert [text[:len(start)] for text, start in zip(
+      found, said, strict=True)] == said
+
+
+def test_an_optimum_at_the_edge_is_said(rates):
+  """Of three rates, of which the best is by hand the first or the last."""
+  grid = [{"client_lr": value} for value in (1.0, 0.5, 0.1)]
+  results = [rates.results[2], None, rates.results[0]]
+  found = sweep_lib.Sweep(grid, results, 1, None)
+  with pytest.warns(UserWarning) as warned:
+    best = found.best("global")
+  assert [str(one.message) for one in warned][1:] == [
+      f"the best client_lr={best.setting['client_lr']} is the "
+      f"{'largest' if best.number == 0 else 'least'} of those tried (0.1 to "
+      "1), a better one may lie beyond"]
+  assert {one.filename for one in warned} == {__file__}
 
 
 @pytest.mark.fast

@@ -6,8 +6,19 @@ import pytest
 
 from fedjax_alg import tasks
 from fedjax_alg.errors import OptionError
+from fedjax_alg.metrics.names import Metric
+from fedjax_alg.records import clients, tables
 from fedjax_alg.tasks import dense, MULTI_LABEL, REGRESSION, TOKENS
 from fedjax_alg.tasks.task import as_float32, Task
+
+
+#: Those of the tables that are no metrics, and what stands beside them where
+#: tables are put together.
+COLUMNS = dict.fromkeys((
+    *tables.columns_of(tasks.Metrics("none", {"none": Metric()})),
+    *tables.TIMING, *clients.columns(["a"], "none"), "partition"))
+for _name in ("none", "client_none", "worst_decile_none", "loss"):
+  del COLUMNS[_name]
 
 
 def near(outputs, y, losses, mask):
@@ -55,7 +66,12 @@ def test_what_is_known_of_a_run_is_read_again():
 @pytest.mark.parametrize("more, message", [
     (dict(better={"near": "more"}), "better=near: 'more', must be 'higher' or"),
     (dict(shares=("far",)), "shares=far: not in better .one of near, loss"),
-    (dict(better={"mse": "higher"}, shares=()), "better=mse: has another")])
+    (dict(better={"mse": "higher"}, shares=()), "better=mse: has another"),
+    (dict(better={" ": "higher"}, shares=()), "better=' ': must be the name"),
+    (dict(better={3: "higher"}, shares=()), "better=3: must be the name"),
+    *((dict(better={"near": "higher", name: "lower"}),
+       f"better={name}: is another column of the run's tables; take another")
+      for name in ("client_near", "worst_decile_near", *COLUMNS))])
 def test_what_does_not_fit_is_refused(more, message):
   with pytest.raises(OptionError, match=message):
     own(**more)

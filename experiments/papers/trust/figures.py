@@ -107,15 +107,18 @@ def _draw_pfedme(paths: plots.Paths, outcomes: suite.Outcomes,
                  title: str, x_axis: str) -> None:
   """Draws the curves of all three models of pFedMe."""
   runs, marks = {}, {}
-  published = {c.metric: c.value for c in report.load_claims(NAME, "pfedme")}
+  published = {(c.panel, c.metric): c.value
+               for c in report.load_claims(NAME, "pfedme")}
   for outcome in outcomes:
     panel = outcome.cell.heading
     runs[panel] = {
         label: [row | {"protocol": ""} for row in outcome.rows
                 if row["protocol"] == protocol]
         for label, (protocol, _) in _MODELS.items()}
-    marks[panel] = [plots.Mark(label, published[metric] / 100.0)
-                    for label, (_, metric) in _MODELS.items() if metric]
+    marks[panel] = [
+        plots.Mark(label, published[outcome.cell.panel, metric] / 100.0)
+        for label, (_, metric) in _MODELS.items()
+        if (outcome.cell.panel, metric) in published]
   plots.panels(paths, runs, "", "accuracy", title, x_axis, marks)
 
 
@@ -148,7 +151,9 @@ FIGURES: dict[str, Figure] = {
     "pfedme": _figure(
         "pfedme", "pFedMe: best round, MNIST, softmax regression, 20 clients "
         "of 2 classes, test accuracy", "pfedme",
-        (Panel("a", "MNIST", ()),),
+        (Panel("a", "MNIST, 20 local steps, personal rate 0.1", ()),
+         Panel("b", "MNIST, 10 local steps, personal rate 0.09", (
+             "--local_steps=10", "--personal_lr=0.09"))),
         lambda panel: [Line("pFedMe", _file("pfedme"))],
         protocols="global,local,copy", draw=_draw_pfedme,
         measures={"personal_accuracy_max": _best("copy", 800),

@@ -184,6 +184,9 @@ def test_flag_files_that_cannot_be_read(tmp_path):
   refused("binary", "binary.flags: cannot be read")
   write("quote", '"--rounds=3\n')
   refused("quote", "quote.flags: cannot be read as")
+  write("excel", "\ufeff--rounds=3\n")
+  assert config.expand_flagfiles(
+      [f"--flagfile={tmp_path}/excel.flags"]) == ["--rounds=3"]
   write("loop", f"--flagfile={tmp_path}/loop.flags\n")
   refused("loop", "loop.flags: more than 9 flag files one within another; does")
   write("0", "--rounds=3\n")

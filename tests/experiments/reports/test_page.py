@@ -112,6 +112,9 @@ def test_clients_and_groups(runs):
   sizes, members = page.groups({"": runs})
   assert [bar.x for bar in sizes.data] == [(1, 3), (2, 1)]
   assert [list(row) for row in members.data[0].z] == MEMBERS
+  table = page.group_table({"": runs})  # of made runs each holds another class
+  assert "A dash: not defined: all clients hold the same" in table.note
+  assert "dash" not in page.group_table({"": {}}).note
   assert page.groups({"": {"FedAvg": runs["FedAvg"]}}) == []
 
 
