@@ -90,6 +90,7 @@ _NO_BARRIER = "its server waits for nobody"
 _PLAIN = expected.vectors(1, 1)
 _ANCHORED = expected.vectors(2, 2, 2, passes=1, steps=2)
 _TWICE_ANCHORED = expected.vectors(3, 2, 2, passes=1, steps=2)
+_POOLED = expected.beside(_PLAIN, expected.pool_before_all)
 #: What methods with groups of clients decide.
 _GROUPS = "who belongs to which group is decided by comparisons"
 
@@ -182,19 +183,24 @@ ALGORITHMS: dict[str, Entry] = {
     "per_fedavg": _entry(
         per_fedavg.per_fedavg, "PFedAvg", "Fallah et al., NeurIPS 2020",
         expected.vectors(1, 1, batches=2), adapts=True),
-    "fedgroup": _grouped(fedgroup.fedgroup, "FedGroup", _FEDGROUP,
+    "fedgroup": _grouped(fedgroup.fedgroup, "FedGroup", _FEDGROUP, _POOLED,
                          pairwise_clients=fedgroup.compared),
-    "fedgrouprox": _grouped(fedgroup.fedgrouprox, "FedGrouProx", _FEDGROUP,
-                            pairwise_clients=fedgroup.compared),
+    "fedgrouprox": _grouped(
+        fedgroup.fedgrouprox, "FedGrouProx", _FEDGROUP, _POOLED,
+        pairwise_clients=fedgroup.compared),
     "ifca": _grouped(
         ifca.ifca, "IFCA", "Ghosh et al., NeurIPS 2020", expected.preferred),
-    "fesem": _grouped(fesem.fesem, "FeSEM", "Xie et al., arXiv:2005.01026"),
+    "fesem": _grouped(
+        fesem.fesem, "FeSEM", "Xie et al., arXiv:2005.01026",
+        expected.beside(_PLAIN, expected.before_their_first)),
     "cfl": _grouped(
         cfl.cfl, "CFL", "Sattler et al., IEEE TNNLS 2020",
+        expected.beside(_PLAIN, expected.past_all_splits),
         pairwise_clients=lambda hparams, num_clients: num_clients * (
             hparams.max_groups > 1)),
     "flhc": _grouped(
         flhc.flhc, "FL+HC", "Briggs et al., IJCNN 2020",
+        expected.beside(_PLAIN, expected.at_the_clustering),
         pairwise_clients=lambda hparams, num_clients: num_clients),
     "fedacnnl": _entry(
         fedacnnl.fedacnnl, "FedACnnL", _ANALYTIC, expected.closed_form(),
