@@ -214,7 +214,7 @@ ALGORITHMS: dict[str, Entry] = {
         no_compression_because=_SUMS),
     "afl": _entry(
         afl.afl, "AFL", "analytic FL, He et al., CVPR 2025; agnostic FL is "
-        "`client_weights`=agnostic", expected.closed_form(bias=0),
+        "`client_weights`=agnostic", expected.closed_form(),
         all_clients=True, rounds=afl.num_rounds, nonfinite=_SINGULAR
         + "`remove_ridge` false and `client_ridge` more than 0",
         no_compression_because=_SUMS),
