@@ -153,7 +153,8 @@ def test_it_is_scikit_learns_ridge_of_all_the_data(name, given, alpha, bias):
 
 @pytest.mark.parametrize("bias", solve.BIASES)
 def test_a_bias_costs_only_its_own_floats(bias):
-  """X'X, X'Y, the sums of X and the counts are enough for every bias."""
+  """X'X, X'Y and the sums of X and Y are enough for every bias."""
   history = fa.run("afl", off_centre(), evaluate="global", bias=bias).history
   assert history["floats_down"][0, 0] == 5 * 2 + 2 * (bias != "none")
-  assert history["floats_up"][0, 0] == 15 + 5 * 2 + 5 + 2
+  # Sums of both targets, and the number of rows.
+  assert history["floats_up"][0, 0] == 15 + 5 * 2 + 5 + 2 + 1
