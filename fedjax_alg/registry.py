@@ -51,6 +51,9 @@ class Entry(NamedTuple):
   nonfinite: str = ""
   #: (hparams, P) -> a warning of one line, or ""
   caution: Callable[[Any, int], str] = lambda hparams, num_params: ""
+  #: (hparams, C) -> a warning of one line about the number of clients, or ""
+  caution_of_clients: Callable[[Any, int], str] = (
+      lambda hparams, num_clients: "")
   #: (hparams, C) -> n, the number of clients that are compared in pairs at
   #: once, in matrices [n, n]
   pairwise_clients: Callable[[Any, int], int] = lambda hparams, num_clients: 0
@@ -90,7 +93,6 @@ _NO_BARRIER = "its server waits for nobody"
 _PLAIN = expected.vectors(1, 1)
 _ANCHORED = expected.vectors(2, 2, 2, passes=1, steps=2)
 _TWICE_ANCHORED = expected.vectors(3, 2, 2, passes=1, steps=2)
-_POOLED = expected.beside(_PLAIN, expected.pool_before_all)
 #: What methods with groups of clients decide.
 _GROUPS = "who belongs to which group is decided by comparisons"
 
@@ -124,6 +126,10 @@ def _entry(
 
 
 _grouped = functools.partial(_entry, nonsmooth_because=_always(_GROUPS))
+_pooled = functools.partial(
+    _grouped, paper=_FEDGROUP, pairwise_clients=fedgroup.compared,
+    caution_of_clients=fedgroup.few_clients,
+    ledger=expected.beside(_PLAIN, expected.pool_before_all))
 
 ALGORITHMS: dict[str, Entry] = {
     "fedavg": _entry(fedavg.fedavg, "FedAvg", "McMahan et al., AISTATS 2017"),
@@ -183,11 +189,8 @@ ALGORITHMS: dict[str, Entry] = {
     "per_fedavg": _entry(
         per_fedavg.per_fedavg, "PFedAvg", "Fallah et al., NeurIPS 2020",
         expected.vectors(1, 1, batches=2), adapts=True),
-    "fedgroup": _grouped(fedgroup.fedgroup, "FedGroup", _FEDGROUP, _POOLED,
-                         pairwise_clients=fedgroup.compared),
-    "fedgrouprox": _grouped(
-        fedgroup.fedgrouprox, "FedGrouProx", _FEDGROUP, _POOLED,
-        pairwise_clients=fedgroup.compared),
+    "fedgroup": _pooled(fedgroup.fedgroup, "FedGroup"),
+    "fedgrouprox": _pooled(fedgroup.fedgrouprox, "FedGrouProx"),
     "ifca": _grouped(
         ifca.ifca, "IFCA", "Ghosh et al., NeurIPS 2020", expected.preferred),
     "fesem": _grouped(

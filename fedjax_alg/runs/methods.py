@@ -12,7 +12,7 @@ from fedjax_alg import own, registry
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.engine import clients
 from fedjax_alg.errors import a_type, OptionError, raised
-from fedjax_alg.hparams import of_type, resolved, traced_names, unread
+from fedjax_alg.hparams import of_field, resolved, traced_names, unread
 from fedjax_alg.hparams import validate, with_values
 from fedjax_alg.least_squares.layer_fits import double_on
 from fedjax_alg.models import make_model, roles
@@ -272,7 +272,7 @@ def with_keywords(
     registry.refuse_unread(method.name, name, known)
   # Values take the type of the default: 1 and 1.0 would otherwise compile to
   # two different programs.
-  given = {name: of_type(name, value, type(known[name].default))
+  given = {name: of_field(known[name], value, type(known[name].default))
            for name, value in keywords.items()}
   if given.get("local_steps") and "local_epochs" in given:
     raise OptionError("`local_steps` and `local_epochs`: give one of them")

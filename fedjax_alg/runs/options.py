@@ -21,7 +21,8 @@ from fedjax_alg.data.tfds_source import IMAGE_SHAPES
 from fedjax_alg.engine import clients, clock, evaluate, samplers
 from fedjax_alg.engine import loop
 from fedjax_alg.engine.late import Late
-from fedjax_alg.errors import a_type, check_known, did_you_mean, OptionError
+from fedjax_alg.errors import a_type, check_known, closest, did_you_mean
+from fedjax_alg.errors import OptionError
 from fedjax_alg.files import expanded, opened
 from fedjax_alg.hparams import check_options, hyper, MAX_SEED, reads
 from fedjax_alg.hparams import resolved, typed
@@ -121,7 +122,7 @@ class LateOptions:
       "participants (FedProx: 0, 0.5, 0.9), drawn anew, does a part of its "
       "local work, which is uniform in (0, MOST], 1 by default: of several "
       "`local_epochs` so many whole ones, else of the mini-batches, at least "
-      "one", later=True)
+      "one", later=True, numbers=":")
   partial_work: str = hyper(
       "auto", "what becomes of the work of `stragglers`: keep = it is sent, "
       "drop = it is lost, as FedAvg does in FedProx's experiment, auto = keep "
@@ -910,6 +911,22 @@ def _check_training(
                       f"({_vectors(data)})")
 
 
+#: Options of the command line -> the names of these options in Python.
+PYTHON_NAMES = {"seed": "seeds", "num_seeds": "seeds",
+                "eval_protocols": "evaluate", "init_from": "init"}
+
+
+def _hint(key: str, names: Iterable[str]) -> str:
+  """What an unknown keyword of a run may stand for, for a message."""
+  names = [PYTHON_NAMES.get(name, name) for name in names]
+  of_data = [field.name for field in dataclasses.fields(DataOptions)
+             if field.name not in ("dataset", *names)]
+  found = closest(key, [*names, *of_data])
+  if found in of_data:
+    return f", the data are dealt by federate(..., {found}=...)"
+  return did_you_mean(key, names)
+
+
 def split_keywords(
     keywords: Mapping[str, Any], hyper_names: Mapping[str, Any], name: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -939,5 +956,5 @@ def split_keywords(
     else:
       raise OptionError(
           f"`{key}`: neither an option of a run nor a hyper-parameter of {name}"
-          f"{did_you_mean(key, [*hyper_names, *run_names])}")
+          f"{_hint(key, [*hyper_names, *run_names])}")
   return options, hparams

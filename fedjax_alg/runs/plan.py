@@ -25,7 +25,7 @@ from fedjax_alg.data.federation import Federation
 from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.engine import evaluate as evaluate_lib, samplers, sharding
 from fedjax_alg.errors import a_type, OptionError, with_names
-from fedjax_alg.hparams import MAX_SEED, of_type
+from fedjax_alg.hparams import MAX_SEED, of_type, words_of
 from fedjax_alg.models import load_model, OPTIONS, roles as roles_lib
 from fedjax_alg.records import parameters
 from fedjax_alg.runs import methods, options as options_lib
@@ -34,10 +34,7 @@ from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.prepare import Prepared
 
-#: Options of the command line -> the names of these options in Python.
-_KEYWORDS = {"seed": "seeds", "num_seeds": "seeds",
-             "eval_protocols": "evaluate", "init_from": "init"}
-
+_KEYWORDS = options_lib.PYTHON_NAMES
 #: Names of these that messages have in Python.
 _SAID = re.compile(r"`(eval_protocols|init_from)`")
 
@@ -297,8 +294,6 @@ def from_keywords(
   names = {field.name: None for field in dataclasses.fields(method.hparams)}
   if "roles" in keywords:
     keywords["roles"] = roles_lib.texts(keywords["roles"])
-  if isinstance(keywords.get("init_only"), str):
-    keywords["init_only"] = (keywords["init_only"],)
   options, given = options_lib.split_keywords(keywords, names, method.name)
   method = methods.with_keywords(method, given)
   if callable(options.get("sampling")):
@@ -354,7 +349,9 @@ def _evaluations(
     wanted: Any
 ) -> tuple[tuple[str, ...], dict[str, evaluate_lib.Measure]]:
   """Splits ``evaluate`` into protocols and the caller's own measures."""
-  if isinstance(wanted, str) or not isinstance(wanted, Iterable):
+  if isinstance(wanted, str):
+    wanted = words_of(wanted)
+  elif not isinstance(wanted, Iterable):
     wanted = (wanted,)
   protocols: list[str] = []
   measures: dict[str, evaluate_lib.Measure] = {}

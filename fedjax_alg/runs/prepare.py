@@ -253,6 +253,8 @@ def cautions(prepared: Prepared, said: set[str]) -> list[str]:
   """
   texts = [prepared.method.entry.caution(hparams, prepared.plan["parameters"])
            for hparams in prepared.settings]
+  texts += [prepared.method.entry.caution_of_clients(
+      hparams, prepared.spec.num_clients) for hparams in prepared.settings]
   texts += [prepared.model.caution, _without_statistics(prepared)]
   texts.append(stopping.caution(prepared.options.stopping_rules))
   privacy = prepared.privacy()
