@@ -811,18 +811,19 @@ def cohort_size(
     S.
 
   Raises:
-    OptionError: S is zero, larger than C or smaller than the number of models;
+    OptionError: S is zero (but with Poisson sampling, whose rounds may have any
+      number of participants), larger than C or smaller than the number of models;
       too many newcomers to form the first cohorts; or ``shift_share`` too
       small for one pair of clients.
   """
   held = data.validation_clients
   left = f" that `validation_clients`={held} leaves" if held else ""
-  size = options.cohort_size
+  size, by_chance = options.cohort_size, options.sampling == "poisson"
   if size is None:
     assert options.participation is not None
     size = round(options.participation * num_clients)
     name = f"`participation`={options.participation}"
-    if size < 1:
+    if size < 1 and not by_chance:
       default = (" (the default)" if options.participation == PARTICIPATION
                  else "")
       raise OptionError(
@@ -832,7 +833,7 @@ def cohort_size(
     name = f"`cohort_size`={size}"
     if size > num_clients:
       raise OptionError(f"{name}: more than the {num_clients} clients{left}")
-  if options.sampling == "poisson":
+  if by_chance:
     size = samplers.slots_of_poisson(num_clients, options.rate(num_clients))
   groups = getattr(hparams, "num_groups", 1)
   if groups > num_clients and reads(hparams, "num_groups"):
@@ -846,9 +847,10 @@ def cohort_size(
   if models > size:
     raise OptionError(f"`num_models`={models}: larger than the cohort of "
                       f"{size} clients ({name} of {num_clients}{left})")
-  # If all clients take part in every round, newcomers that have not joined
-  # yet occupy padding slots, so one client at the start is enough.
-  data.check_changes(num_clients, 1 if entry.all_clients else size)
+  # If all clients take part in every round, or each by chance, newcomers that
+  # have not joined yet occupy padding slots: one client at the start is enough.
+  alone = entry.all_clients or by_chance
+  data.check_changes(num_clients, 1 if alone else size)
   return size
 
 

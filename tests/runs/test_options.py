@@ -11,6 +11,7 @@ import pytest
 from experiments.cli import flags
 import fedjax_alg as fa
 from fedjax_alg.data.options import DataOptions, field_values
+from fedjax_alg.engine import samplers
 from fedjax_alg.hparams import of_type, typed
 from fedjax_alg.runs import methods, options as options_lib
 from fedjax_alg.runs.options import RunOptions
@@ -243,3 +244,22 @@ def test_the_availability_of_clients(tmp_path):
     with pytest.raises(fa.OptionError, match=said):
       dataclasses.replace(
           options, availability_file=str(tmp_path / name)).checked()
+
+
+@pytest.mark.parametrize("q", [0.001, 0.04, 0.05, 0.3])
+@pytest.mark.parametrize("newcomers", [None, "2:9"])
+def test_a_probability_is_a_probability(q, newcomers):
+  """Poisson sampling may draw nobody, so q C below one half is no mistake."""
+  fed = fa.federate("digits", num_clients=10, newcomers_at=newcomers)
+  plan = from_keywords("fedavg", fed, sampling="poisson", participation=q,
+                       rounds=5, evaluate="global")
+  size = options_lib.cohort_size(
+      plan.run, plan.data, plan.method.entry, plan.method.hparams, 10)
+  assert size == samplers.slots_of_poisson(10, q) >= 1
+  np.testing.assert_array_equal(
+      plan.run.clients_availability(10), np.full(10, q, np.float32))
+  if q < 0.06:
+    for sampling in ("uniform", "size", "availability"):
+      with pytest.raises(fa.OptionError, match="gives 0 of 10 clients"):
+        from_keywords("fedavg", fed, sampling=sampling, participation=q,
+                      rounds=5, evaluate="global")
