@@ -47,7 +47,8 @@ def hyper(
   """Makes a dataclass field that carries its documentation and its range.
 
   Args:
-    default: the default value; its type is the type of the hyper-parameter.
+    default: the default value; its type is the type of the hyper-parameter. A
+      list becomes a tuple.
     help: one line of help, including the unit.
     source: equation or algorithm line of the paper; empty if the
       hyper-parameter is not from a paper.
@@ -81,6 +82,10 @@ def hyper(
     Traceback (most recent call last):
     fedjax_alg.errors.OptionError: client_lr=-1.0: must be more than 0
   """
+  default = plain(default)
+  if isinstance(default, (dict, set)):
+    raise OptionError(f"a default is {default!r}, must be a number, a bool, a "
+                      "string, None or a list of these")
   if traced is None:
     traced = isinstance(default, float)
   return dataclasses.field(default=default, metadata=dict(

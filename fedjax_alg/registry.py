@@ -218,7 +218,8 @@ ALGORITHMS: dict[str, Entry] = {
     "afl": _entry(
         afl.afl, "AFL", "analytic FL, He et al., CVPR 2025; agnostic FL is "
         "`client_weights`=agnostic", expected.closed_form(),
-        all_clients=True, rounds=afl.num_rounds, nonfinite=_SINGULAR
+        all_clients=True, rounds=afl.num_rounds, caution=afl.caution,
+        nonfinite=_SINGULAR
         + "`remove_ridge` false and `client_ridge` more than 0",
         no_compression_because=_SUMS),
     "fedzo": _entry(fedzo.fedzo, "FedZO", "Fang et al., IEEE TSP 2022",

@@ -41,7 +41,7 @@ class AFLHParams(PrivateMoments):
 
   client_ridge: float = hyper(
       1.0, "gamma; every client adds gamma I to its Gram matrix. With "
-      "`remove_ridge` it cancels, but for rounding and for singular matrices",
+      "`remove_ridge` it cancels, and no model depends on it",
       minimum=0.0, source="section 3.2", traced=False)
   remove_ridge: bool = hyper(
       True, "whether the server subtracts the clients' gamma I from the sum "
@@ -65,6 +65,16 @@ def num_rounds(hparams: AFLHParams, num_layers: int) -> int:
     raise OptionError(f"`algorithm`=afl: fits one layer on features, the model "
                      f"has {num_layers} (use `model`=softmax)")
   return 1
+
+
+def caution(hparams: AFLHParams, num_params: int) -> str:
+  """Warns of a ridge that is removed again."""
+  del num_params
+  ridge = hparams.client_ridge
+  if not hparams.remove_ridge or ridge in (0.0, AFLHParams.client_ridge):
+    return ""
+  return (f"`client_ridge`={ridge:g}: without effect, the server removes it "
+          "(keep it with `remove_ridge` false)")
 
 
 @builder

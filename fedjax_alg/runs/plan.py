@@ -143,6 +143,7 @@ def make(
       name: value for name, value in method.entry.options.items()
       if name not in given})
   run = run.checked(needs_protocols=not measures)
+  _check_personal(method, run)
   _check_start(method, run, init is not None or run.init_from is not None)
   if federation is not None:
     data = federation.options
@@ -178,6 +179,21 @@ def make(
     sampler = _own_sampler(sampler, method, run)
   return Plan(method, data, run, run.seeds if seeds is None else seeds, model,
               measures or {}, sampler, federation, task, init)
+
+
+def _check_personal(method: Method, run: RunOptions) -> None:
+  """Checks that a method that is named after its personal parameters has some.
+
+  Raises:
+    OptionError: it would be another method under its name.
+  """
+  default = method.entry.options.get("roles", ())
+  if default and not any(
+      role == "personal" for role, _ in roles_lib.parse(run.roles)):
+    raise OptionError(
+        f"`roles`={','.join(run.roles)}: {method.entry.label} has personal "
+        f"parameters (by default {','.join(default)}); without any give "
+        "`algorithm`=fedavg")
 
 
 def _check_start(method: Method, run: RunOptions, given: bool) -> None:
