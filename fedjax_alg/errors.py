@@ -148,7 +148,7 @@ def squeezed(name: Any) -> str:
 #: What other libraries and papers call an option, ``squeezed`` -> its names
 #: here, of which the first that is known counts.
 _SYNONYMS: dict[str, tuple[str, ...]] = {
-    other: names for others, *names in (
+    other: tuple(names) for others, *names in (
         ("lr learningrate clientlearningrate locallr stepsize eta",
          "client_lr"),
         ("serverlearningrate globallr", "server_lr"),

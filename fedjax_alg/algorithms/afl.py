@@ -48,9 +48,9 @@ class AFLHParams(PrivateMoments):
       "of their Gram matrices (RI)",
       source="section 3.4", when=only("client_ridge", POSITIVE))
   bias: str = hyper(
-      "none", "none = no bias, as in the paper's code; ones = a column of ones, "
-      "with the penalty of the weights; centred = fitted to centred data, "
-      "without penalty, as scikit-learn's Ridge has its intercept",
+      "none", "none = no bias, as in the paper's code; ones = a column of "
+      "ones, with the penalty of the weights; centred = fitted to centred "
+      "data, without penalty, as scikit-learn's Ridge has its intercept",
       choices=solve.BIASES, later=True)
   double: str = double_field()
 

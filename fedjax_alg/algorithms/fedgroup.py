@@ -164,9 +164,9 @@ def few_clients(hparams: FedGroupHParams, num_clients: int) -> str:
   number = pool_size(hparams)
   if number <= num_clients or hparams.centers == "random":
     return ""
-  return (f"`pretrain_scale`={hparams.pretrain_scale}: would pre-train {number} "
-          f"clients for `num_groups`={hparams.num_groups}, all {num_clients} "
-          "are")
+  return (f"`pretrain_scale`={hparams.pretrain_scale}: would pre-train "
+          f"{number} clients for `num_groups`={hparams.num_groups}, all "
+          f"{num_clients} are")
 
 
 def pretrain_pool(

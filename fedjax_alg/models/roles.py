@@ -344,7 +344,7 @@ def _words(roles: Any, part: Any, none: str = "") -> list[str]:
     part: a text with commas, or several texts.
     none: why there must be one; "" if there may be none.
   """
-  listed = words_of(part) if isinstance(part, str) else (
+  listed: list[Any] = words_of(part) if isinstance(part, str) else (
       list(part) if isinstance(part, Iterable) and not isinstance(
           part, (Mapping, bytes)) else [None])
   if not all(isinstance(text, str) for text in listed):

@@ -129,7 +129,7 @@ def beside(ledger: Ledger, side_work: Callable[[Played], SideWork]) -> Ledger:
 
 
 def pool_before_all(round_: Played) -> SideWork:
-  """FedGroup: before round 1 its pool is pre-trained, billed as full batches."""
+  """FedGroup: before round 1 a pool is pre-trained, billed by full batches."""
   hparams = round_.hparams
   scale = 1 if hparams.centers == "random" else hparams.pretrain_scale
   pool = range(min(hparams.num_groups * scale, round_.clients))

@@ -812,9 +812,9 @@ def cohort_size(
 
   Raises:
     OptionError: S is zero (but with Poisson sampling, whose rounds may have any
-      number of participants), larger than C or smaller than the number of models;
-      too many newcomers to form the first cohorts; or ``shift_share`` too
-      small for one pair of clients.
+      number of participants), larger than C or smaller than the number of
+      models; too many newcomers to form the first cohorts; or ``shift_share``
+      too small for one pair of clients.
   """
   held = data.validation_clients
   left = f" that `validation_clients`={held} leaves" if held else ""

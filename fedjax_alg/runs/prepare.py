@@ -272,10 +272,10 @@ def _other_method(prepared: Prepared) -> list[str]:
 
   FedRep is FedAvg with roles and `personal_when`=first, for example.
   """
-  entry = prepared.method.entry
-  return [f"`{name}`={getattr(prepared.options, name)}: {entry.label} has {usual}; "
-          "this is another method" for name, usual in entry.options.items()
-          if name != "roles" and getattr(prepared.options, name) != usual]
+  entry, options = prepared.method.entry, prepared.options
+  return [f"`{name}`={getattr(options, name)}: {entry.label} has {usual}; this "
+          "is another method" for name, usual in entry.options.items()
+          if name != "roles" and getattr(options, name) != usual]
 
 
 def _without_statistics(prepared: Prepared) -> str:
@@ -414,7 +414,8 @@ def _unread_of_run(prepared: Prepared) -> list[str]:
   """Options of the run and of its data without effect."""
   method, options, known = (
       prepared.method, prepared.options, prepared.model.roles)
-  federation, without = prepared.federation, {}
+  federation = prepared.federation
+  without: dict[str, str] = {}
   name = prepared.model_name
   if method.entry.rounds is not None and name and not own.is_own(name):
     without |= dict.fromkeys(

@@ -142,8 +142,8 @@ def pooled(found: Any, sums: Mapping[str, Any]) -> Any:
     raise ValueError(f"{a_type(found)}, must give a dictionary of sums")
   for name in ("rows", "loss"):
     if name not in found:
-      raise ValueError(f"no {name} (only {', '.join(found) or 'nothing'}), must "
-                       "keep rows and loss")
+      raise ValueError(f"no {name} (only {', '.join(found) or 'nothing'}), "
+                       "must keep rows and loss")
   first = np.shape(sums["rows"])[:1]
   for name, leaf in found.items():
     if np.shape(leaf)[:1] != first:
@@ -154,7 +154,8 @@ def pooled(found: Any, sums: Mapping[str, Any]) -> Any:
 
 def flipped(found: Any, y: Any) -> Any:
   """Targets like those given."""
-  if jax.tree.structure(found) != jax.tree.structure(y):
+  structure: Callable[[Any], Any] = jax.tree.structure
+  if structure(found) != structure(y):
     like = "a dictionary of arrays" if isinstance(y, Mapping) else "an array"
     raise ValueError(f"{a_type(found)}, must give targets like the true ones, "
                      f"{like}")

@@ -116,7 +116,8 @@ class Task:
   both may be pytrees. Only ``name``, ``loss``, ``sums``, ``values`` and
   ``better`` have to be given for a task of one's own.
 
-  Functions of the user's own are held to this when they are called (``guards``).
+  Functions of the user's own are held to this where they are called
+  (``guards``).
 
   Raises:
     OptionError: a field has another type, ``better`` and ``shares`` do not fit

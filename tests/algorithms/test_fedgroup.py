@@ -7,7 +7,7 @@ import pytest
 from sklearn import cluster
 
 import fedjax_alg as fa
-from fedjax_alg import registry, trees
+from fedjax_alg import trees
 from fedjax_alg.algorithms import fedgroup
 from fedjax_alg.client.minibatches import LocalWork
 from tests import problems

@@ -134,8 +134,8 @@ def test_validation_data_without_a_class_are_named():
     *((f"fedavg --model=mlp --roles=frozen:Dense_0 --personal_{words}",
        f"`personal_{words}: not read, no parameter is personal".replace(
            "=", "`=", 1)) for words in ("rate=0.5", "when=first", "fit=3")),
-    ("fedrep --model=mlp --personal_when=together", "`personal_when`=together: FedRep has "
-     "first; this is another method"),
+    ("fedrep --model=mlp --personal_when=together",
+     "`personal_when`=together: FedRep has first; this is another method"),
     *((words, None) for words in (
         "afl --client_ridge=2 --noremove_ridge", "afl --client_ridge=0",
         "fedacnnl --l2=0", "fedprox --l2=2", "fedrep --model=mlp",
