@@ -51,9 +51,6 @@ class Entry(NamedTuple):
   nonfinite: str = ""
   #: (hparams, P) -> a warning of one line, or ""
   caution: Callable[[Any, int], str] = lambda hparams, num_params: ""
-  #: (hparams, C) -> a warning of one line about the number of clients, or ""
-  caution_of_clients: Callable[[Any, int], str] = (
-      lambda hparams, num_clients: "")
   #: (hparams, C) -> n, the number of clients that are compared in pairs at
   #: once, in matrices [n, n]
   pairwise_clients: Callable[[Any, int], int] = lambda hparams, num_clients: 0
@@ -75,6 +72,9 @@ class Entry(NamedTuple):
   #: hyper-parameters with which the contract tests run the method on a small
   #: convex problem, where the defaults would diverge or take long
   test_hparams: Mapping[str, Any] = types.MappingProxyType({})
+  #: (hparams, C) -> a warning of one line about the number of clients, or ""
+  caution_of_clients: Callable[[Any, int], str] = (
+      lambda hparams, num_clients: "")
 
 
 _DIVERSIFIED = "Zhao, Cai, Lu, IEEE TNNLS 2024"

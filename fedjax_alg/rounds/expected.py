@@ -81,20 +81,21 @@ def preferred(round_: Played) -> Expected:
       evaluations=round_.models if round_.models > 1 else 0)
 
 
-def closed_form(grouped: int = 0) -> Ledger:
+def closed_form(bias: int | None = None, grouped: int = 0) -> Ledger:
   """A layer's sums: X'X (a triangle), X'Y, and the sums of X and of Y.
 
-  What comes back has a bias unless the method's `bias` is none.
-
   Args:
+    bias: whether the solution has a bias; None: unless the method's `bias` is
+      none.
     grouped: whether the client sends its encoded labels, for the grouping.
   """
 
   def ledger(round_):
     d, classes = round_.features, round_.classes
     up = d * (d + 1) // 2 + d * classes + d + classes + grouped * classes
-    without = round_.hparams.bias == "none"
-    return Expected(round_.params - classes * without, up, 1, 0)
+    has = getattr(round_.hparams, "bias", "ones") != "none" if (
+        bias is None) else bias
+    return Expected(round_.params - classes * (1 - has), up, 1, 0)
 
   return ledger
 
