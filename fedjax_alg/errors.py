@@ -145,19 +145,50 @@ def squeezed(name: Any) -> str:
   return "".join(letter for letter in str(name).casefold() if letter.isalnum())
 
 
+#: What other libraries and papers call an option, ``squeezed`` -> its names
+#: here, of which the first that is known counts.
+_SYNONYMS: dict[str, tuple[str, ...]] = {
+    other: tuple(names) for others, *names in (
+        ("lr learningrate clientlearningrate locallr stepsize eta",
+         "client_lr"),
+        ("serverlearningrate globallr", "server_lr"),
+        ("epochs epoch numepochs nepochs numlocalepochs clientepochs e",
+         "local_epochs"),
+        ("steps numsteps numlocalsteps", "local_steps"),
+        ("batch bs minibatch minibatchsize clientbatchsize b", "batch_size"),
+        ("clients nclients users numusers parties nparties numparties "
+         "numpartitions", "num_clients"),
+        ("numrounds nrounds communicationrounds commround globalrounds",
+         "rounds"),
+        ("fraction frac fractionfit clientfraction joinratio samplingrate c",
+         "participation"),
+        ("clientsperround numclientsperround cohort participants "
+         "numparticipants", "cohort_size"),
+        ("momentum", "client_momentum", "server_momentum", "beta"),
+        ("optimizer", "client_optimizer"), ("weightdecay wd", "l2"),
+        ("alpha dirichlet", "dirichlet_alpha"),
+        ("proximalmu", "mu"), ("strategy method algo alg", "algorithm"),
+        ("data", "dataset"), ("randomseed rngseed", "seed", "seeds"))
+    for other in others.split()}
+
+
 def closest(name: str, names: Iterable[str]) -> str | None:
-  """Finds the known name that a misspelt one stands for.
+  """Finds the known name that a misspelt or foreign one stands for.
 
   Args:
     name: the unknown name.
     names: the known names.
 
   Returns:
-    The known name; None if none is similar.
+    The known name: what others call so (``lr`` is ``client_lr``), else the most
+    similar one; None if none is similar.
   """
   known: dict[str, str] = {}
   for one in names:
     known.setdefault(squeezed(one), one)
+  for synonym in _SYNONYMS.get(squeezed(name), ()):
+    if squeezed(synonym) in known:
+      return known[squeezed(synonym)]
   found = difflib.get_close_matches(
       squeezed(name), list(known), n=1, cutoff=_SIMILAR)
   return known[found[0]] if found else None
@@ -171,8 +202,8 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     names: the known names.
 
   Returns:
-    ", did you mean 'x'?" for the closest known name, or an empty string if no
-    name is similar. Case, dashes, underscores and spaces make no difference.
+    ", did you mean 'x'?" for the ``closest`` known name, or an empty string if
+    there is none. Case, dashes, underscores and spaces make no difference.
 
   Examples:
     >>> did_you_mean("fedprx", ["fedavg", "fedprox"])

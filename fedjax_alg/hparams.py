@@ -11,7 +11,7 @@ not branch in Python on its value. If a zero leaves a term out, ``is_zero``
 distinguishes a constant zero from all other values.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 import inspect
@@ -86,11 +86,13 @@ def hyper(
     above: float | None = None, maximum: float | None = None,
     below: float | None = None, choices: tuple[str, ...] | None = None,
     when: Condition | None = None, traced: bool | None = None,
-    neutral: float | None = None, later: bool = False) -> Any:
+    neutral: float | None = None, later: bool = False,
+    numbers: str = "") -> Any:
   """Makes a dataclass field that carries its documentation and its range.
 
   Args:
-    default: the default value; its type is the type of the hyper-parameter.
+    default: the default value; its type is the type of the hyper-parameter. A
+      list becomes a tuple.
     help: one line of help, including the unit.
     source: equation or algorithm line of the paper; empty if the
       hyper-parameter is not from a paper.
@@ -113,6 +115,8 @@ def hyper(
     later: whether the field came after runs had been saved. At its default it
       then stays out of the identity of a run, so that those runs are found
       again (``experiments.cli.config``).
+    numbers: of a text made of numbers, what stands between them; such a field
+      also takes one number or a list of them (``of_field``).
 
   Examples:
     >>> @dataclasses.dataclass(frozen=True)
@@ -122,12 +126,16 @@ def hyper(
     Traceback (most recent call last):
     fedjax_alg.errors.OptionError: client_lr=-1.0: must be more than 0
   """
+  default = plain(default)
+  if isinstance(default, (dict, set)):
+    raise OptionError(f"a default is {default!r}, must be a number, a bool, a "
+                      "string, None or a list of these")
   if traced is None:
     traced = isinstance(default, float)
   return dataclasses.field(default=default, metadata=dict(
       help=help, source=source, minimum=minimum, above=above, maximum=maximum,
       below=below, choices=choices, when=when, traced=traced,
-      neutral=neutral, later=later))
+      neutral=neutral, later=later, numbers=numbers))
 
 
 def like(options: Any, name: str, **changes: Any) -> Any:
@@ -344,7 +352,9 @@ def of_type(name: str, value: Any, kind: Any) -> Any:
       these, or one of these or None. Other annotations are not checked.
 
   Returns:
-    The value; a whole number is converted to float if ``kind`` is float.
+    The value; a whole number is converted to float if ``kind`` is float, and a
+    text to a tuple, if ``kind`` is one, as the command line does
+    (``of_words``).
 
   Raises:
     OptionError: the value has another type.
@@ -356,21 +366,98 @@ def of_type(name: str, value: Any, kind: Any) -> Any:
       return value
     kind = next(part for part in typing.get_args(kind)
                 if part is not types.NoneType)
-  value = plain(value)
+  given, value = value, plain(value)
   if typing.get_origin(kind) is tuple:
     items = typing.get_args(kind)
+    if isinstance(value, str):
+      return of_words(name, words_of(value), items)
     if not isinstance(value, tuple):
-      raise OptionError(f"`{name}`={value!r}: must be a list")
+      raise OptionError(f"`{name}`={value!r}: must be {_list_form(items)}")
     if items[-1] is Ellipsis:
       items = items[:1] * len(value)
     if len(items) != len(value):
-      raise OptionError(f"`{name}`={value!r}: must have {len(items)} entries")
+      raise OptionError(f"`{name}`={given!r}: must have {len(items)} entries")
+    if typing.get_origin(items[0] if items else None) is tuple and not all(
+        isinstance(item, tuple) for item in value):
+      raise OptionError(f"`{name}`={given!r}: must be {_list_form(items)}")
     return tuple(of_type(name, *each) for each in zip(value, items))
   if kind is float and type(value) is int:
     return float(value)
   if kind in _WORDS and type(value) is not kind:
-    raise OptionError(f"`{name}`={value!r}: must be {_WORDS[kind]}")
+    raise OptionError(f"`{name}`={given!r}: must be {_WORDS[kind]}")
   return value
+
+
+def of_field(field: dataclasses.Field, value: Any, kind: Any) -> Any:
+  """Converts a value to the type of a field (``of_type``).
+
+  Args:
+    field: the field. Numbers become its text, if it is a text of numbers
+      (``hyper``).
+    value: the value that a caller gave.
+    kind: the type of the field.
+
+  Raises:
+    OptionError: the value has another type.
+  """
+  between, listed = field.metadata.get("numbers"), plain(value)
+  listed = listed if isinstance(listed, tuple) else (listed,)
+  if between and listed and all(type(one) in (int, float) for one in listed):
+    value = between.join(map(repr, listed))
+  return of_type(field.name, value, kind)
+
+
+def _list_form(items: tuple[Any, ...]) -> str:
+  """How a list with entries of these types may be given."""
+  first = items[0]
+  if typing.get_origin(first) is tuple:
+    return 'a list of pairs, such as [(1, 2)] or "1:2"'
+  one, two = {str: ("a", "b"), float: (0.1, 0.2)}.get(first, (1, 2))
+  return f'a list, such as {[one, two]} or "{one},{two}"'
+
+
+def words_of(text: str) -> list[str]:
+  """Splits the text of a list, as the command line takes it, at its commas."""
+  return [word.strip() for word in text.split(",")] if text else []
+
+
+def of_words(
+    name: str, words: Sequence[str], items: tuple[Any, ...]
+) -> tuple[Any, ...]:
+  """Converts the words of a list to the types of its entries.
+
+  Args:
+    name: name of the field, for the message.
+    words: the words, in order; those of pairs are A:B.
+    items: types of the entries, as ``typing.get_args`` gives them of a tuple.
+
+  Raises:
+    OptionError: a word is not of its type, or there are too many or too few.
+  """
+  said, item = f"`{name}`={','.join(words)}", items[0]
+  if item is str:
+    return tuple(words)
+  if typing.get_origin(item) is tuple:  # pairs ROUND:COUNT
+    try:
+      pairs = tuple(tuple(map(int, word.split(":"))) for word in words)
+    except ValueError:
+      pairs = ()
+    if not pairs or any(len(pair) != 2 for pair in pairs):
+      raise OptionError(f"{said}: must be ROUND:COUNT[,ROUND:COUNT...], whole "
+                        "numbers")
+    return pairs
+  try:
+    numbers = tuple(map(item, words))
+  except ValueError:
+    numbers = None
+  if items[-1] is Ellipsis:
+    if numbers is None:
+      raise OptionError(f"{said}: must be a list of numbers")
+    return numbers
+  if numbers is None or len(numbers) != len(items):
+    kind = "whole numbers" if item is int else "numbers"
+    raise OptionError(f"{said}: must be LEAST,MOST, two {kind}")
+  return numbers
 
 
 def place(name: str, value: Any, count: int, what: str = "") -> int:
@@ -413,8 +500,9 @@ def typed(options: HParams) -> HParams:
   """
   kind: Any = type(options)
   hints = _hints(kind)
-  found = {name: of_type(name, getattr(options, name), kind)
-           for name, kind in hints.items()}
+  found = {name: of_field(kind.__dataclass_fields__[name],
+                          getattr(options, name), hint)
+           for name, hint in hints.items()}
   return with_values(options, found)
 
 

@@ -72,6 +72,9 @@ class Entry(NamedTuple):
   #: hyper-parameters with which the contract tests run the method on a small
   #: convex problem, where the defaults would diverge or take long
   test_hparams: Mapping[str, Any] = types.MappingProxyType({})
+  #: (hparams, C) -> a warning of one line about the number of clients, or ""
+  caution_of_clients: Callable[[Any, int], str] = (
+      lambda hparams, num_clients: "")
 
 
 _DIVERSIFIED = "Zhao, Cai, Lu, IEEE TNNLS 2024"
@@ -123,6 +126,10 @@ def _entry(
 
 
 _grouped = functools.partial(_entry, nonsmooth_because=_always(_GROUPS))
+_pooled = functools.partial(
+    _grouped, paper=_FEDGROUP, pairwise_clients=fedgroup.compared,
+    caution_of_clients=fedgroup.few_clients,
+    ledger=expected.beside(_PLAIN, expected.pool_before_all))
 
 ALGORITHMS: dict[str, Entry] = {
     "fedavg": _entry(fedavg.fedavg, "FedAvg", "McMahan et al., AISTATS 2017"),
@@ -182,19 +189,21 @@ ALGORITHMS: dict[str, Entry] = {
     "per_fedavg": _entry(
         per_fedavg.per_fedavg, "PFedAvg", "Fallah et al., NeurIPS 2020",
         expected.vectors(1, 1, batches=2), adapts=True),
-    "fedgroup": _grouped(fedgroup.fedgroup, "FedGroup", _FEDGROUP,
-                         pairwise_clients=fedgroup.compared),
-    "fedgrouprox": _grouped(fedgroup.fedgrouprox, "FedGrouProx", _FEDGROUP,
-                            pairwise_clients=fedgroup.compared),
+    "fedgroup": _pooled(fedgroup.fedgroup, "FedGroup"),
+    "fedgrouprox": _pooled(fedgroup.fedgrouprox, "FedGrouProx"),
     "ifca": _grouped(
         ifca.ifca, "IFCA", "Ghosh et al., NeurIPS 2020", expected.preferred),
-    "fesem": _grouped(fesem.fesem, "FeSEM", "Xie et al., arXiv:2005.01026"),
+    "fesem": _grouped(
+        fesem.fesem, "FeSEM", "Xie et al., arXiv:2005.01026",
+        expected.beside(_PLAIN, expected.before_their_first)),
     "cfl": _grouped(
         cfl.cfl, "CFL", "Sattler et al., IEEE TNNLS 2020",
+        expected.beside(_PLAIN, expected.past_all_splits),
         pairwise_clients=lambda hparams, num_clients: num_clients * (
             hparams.max_groups > 1)),
     "flhc": _grouped(
         flhc.flhc, "FL+HC", "Briggs et al., IJCNN 2020",
+        expected.beside(_PLAIN, expected.at_the_clustering),
         pairwise_clients=lambda hparams, num_clients: num_clients),
     "fedacnnl": _entry(
         fedacnnl.fedacnnl, "FedACnnL", _ANALYTIC, expected.closed_form(),
@@ -208,8 +217,9 @@ ALGORITHMS: dict[str, Entry] = {
         no_compression_because=_SUMS),
     "afl": _entry(
         afl.afl, "AFL", "analytic FL, He et al., CVPR 2025; agnostic FL is "
-        "`client_weights`=agnostic", expected.closed_form(bias=0),
-        all_clients=True, rounds=afl.num_rounds, nonfinite=_SINGULAR
+        "`client_weights`=agnostic", expected.closed_form(),
+        all_clients=True, rounds=afl.num_rounds, caution=afl.caution,
+        nonfinite=_SINGULAR
         + "`remove_ridge` false and `client_ridge` more than 0",
         no_compression_because=_SUMS),
     "fedzo": _entry(fedzo.fedzo, "FedZO", "Fang et al., IEEE TSP 2022",

@@ -18,7 +18,7 @@ from fedjax_alg.data import options as data_options
 from fedjax_alg.engine.processes import ProcessOptions
 from fedjax_alg.errors import OptionError, with_names
 from fedjax_alg.files import expanded
-from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import hyper, of_words
 from fedjax_alg.runs import options as run_options
 from fedjax_alg.runs.methods import Method
 
@@ -246,30 +246,7 @@ def typed(flag: Flag, value: Any) -> Any:
       _check_text(flag.name, word)
   if flag.kind is not tuple or value is None:
     return value
-  said, item = f"`{flag.name}`={','.join(value)}", flag.items[0]
-  if item is str:
-    return tuple(value)
-  if typing.get_origin(item) is tuple:  # pairs ROUND:COUNT
-    try:
-      pairs = tuple(tuple(map(int, word.split(":"))) for word in value)
-    except ValueError:
-      pairs = ()
-    if not pairs or any(len(pair) != 2 for pair in pairs):
-      raise OptionError(f"{said}: must be ROUND:COUNT[,ROUND:COUNT...], whole "
-                        "numbers")
-    return pairs
-  try:
-    numbers = tuple(map(item, value))
-  except ValueError:
-    numbers = None
-  if flag.items[-1] is Ellipsis:
-    if numbers is None:
-      raise OptionError(f"{said}: must be a list of numbers")
-    return numbers
-  if numbers is None or len(numbers) != len(flag.items):
-    kind = "whole numbers" if item is int else "numbers"
-    raise OptionError(f"{said}: must be LEAST,MOST, two {kind}")
-  return numbers
+  return of_words(flag.name, value, flag.items)
 
 
 def _check_text(name: str, word: str) -> None:

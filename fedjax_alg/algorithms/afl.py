@@ -4,6 +4,9 @@ Reference: He et al., "AFL: A Single-Round Analytic Approach for Federated
 Learning with Pre-trained Models", CVPR 2025, with the public code's choices:
 labels are one-hot, there is no bias, and a prediction is the argmax.
 
+Deviation: `bias` adds an intercept. The column sums of X_k and the class counts
+are sent anyway (``moments.Moments``), so it costs no float more.
+
 In the paper, client k adds gamma I to its Gram matrix so that the matrix can be
 inverted, and sends W_k = A_k^-1 X_k'Y_k with A_k = X_k'X_k + gamma I. The
 paper's pairwise "absolute aggregation" of these equals
@@ -25,6 +28,7 @@ from fedjax_alg.base import Algorithm, builder, MapClients, Model
 from fedjax_alg.conditions import only, POSITIVE
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper
+from fedjax_alg.least_squares import solve
 from fedjax_alg.least_squares.layer_fits import double_field, layers_of
 from fedjax_alg.least_squares.layer_fits import LayerFits
 from fedjax_alg.least_squares.private import PrivateMoments
@@ -37,12 +41,17 @@ class AFLHParams(PrivateMoments):
 
   client_ridge: float = hyper(
       1.0, "gamma; every client adds gamma I to its Gram matrix. With "
-      "`remove_ridge` it cancels, but for rounding and for singular matrices",
+      "`remove_ridge` it cancels, and no model depends on it",
       minimum=0.0, source="section 3.2", traced=False)
   remove_ridge: bool = hyper(
       True, "whether the server subtracts the clients' gamma I from the sum "
       "of their Gram matrices (RI)",
       source="section 3.4", when=only("client_ridge", POSITIVE))
+  bias: str = hyper(
+      "none", "none = no bias, as in the paper's code; ones = a column of "
+      "ones, with the penalty of the weights; centred = fitted to centred "
+      "data, without penalty, as scikit-learn's Ridge has its intercept",
+      choices=solve.BIASES, later=True)
   double: str = double_field()
 
 
@@ -58,6 +67,16 @@ def num_rounds(hparams: AFLHParams, num_layers: int) -> int:
   return 1
 
 
+def caution(hparams: AFLHParams, num_params: int) -> str:
+  """Warns of a ridge that is removed again."""
+  del num_params
+  ridge = hparams.client_ridge
+  if not hparams.remove_ridge or ridge in (0.0, AFLHParams.client_ridge):
+    return ""
+  return (f"`client_ridge`={ridge:g}: without effect, the server removes it "
+          "(keep it with `remove_ridge` false)")
+
+
 @builder
 def afl(
     model: Model, hparams: AFLHParams, *, map_clients: MapClients
@@ -65,7 +84,8 @@ def afl(
   """AFL: least squares on the features of all clients, in one round.
 
     W = (sum_k (X_k'X_k + gamma I) - K gamma I)^-1 sum_k X_k'Y_k
-  over the K clients. Without `remove_ridge`, K gamma I is not subtracted.
+  over the K clients. Without `remove_ridge`, K gamma I is not subtracted. With
+  `bias`, X_k has a column of ones, or X and Y are centred by the sums of all.
 
   Raises:
     OptionError: the model is not one dense layer.
@@ -74,7 +94,7 @@ def afl(
   num_rounds(hparams, len(layers))
   gamma = 0.0 if hparams.remove_ridge else hparams.client_ridge
   settings = LayerFits(
-      ridge=repr(gamma), bias="none", adaptive_batch=False,
+      ridge=repr(gamma), bias=hparams.bias, adaptive_batch=False,
       double=hparams.double)
   return layerwise(
       layers, settings, map_clients=map_clients,

@@ -50,7 +50,7 @@ class PFedACnnLHParams(LayerFits):
       "100", "lambda, strength of the pull of a client's layer towards the "
       "layer of its group (inf: the client keeps the layer of its group); one "
       "number for all layers, or one for each", source="(12)",
-      when=only("personalize", True))
+      when=only("personalize", True), numbers=",")
 
 
 def num_rounds(hparams: LayerFits, num_layers: int) -> int:

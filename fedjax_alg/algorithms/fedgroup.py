@@ -34,7 +34,6 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.conditions import is_zero, MANY, only, POSITIVE
 from fedjax_alg.data.shift import SHIFTS
 from fedjax_alg.engine.keys import client_keys
-from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
@@ -77,7 +76,8 @@ class FedGroupHParams(GroupWork):
       choices=("initial", "auxiliary", "latest"), source="(9)",
       when=only("cold_start", "cosine"))
   pretrain_scale: int = hyper(
-      20, "alpha; alpha x m clients are pre-trained before round 1", minimum=1,
+      20, "alpha; alpha x m clients are pre-trained before round 1, or all if "
+      "there are fewer", minimum=1,
       source="Algorithm 3", when=only("centers", "kmeans"))
   pretrain_steps: int = hyper(
       50, "mini-batch steps of a client's pre-training", minimum=0,
@@ -102,7 +102,7 @@ class FedGroupHParams(GroupWork):
 
   def facts(self, num_clients: int) -> dict[str, Any]:
     """What ``when`` of a field may name beside options (``hparams.facts``)."""
-    return {"cold_clients": num_clients - pool_size(self)}
+    return {"cold_clients": max(0, num_clients - pool_size(self))}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,6 +154,19 @@ def compared(hparams: FedGroupHParams, num_clients: int) -> int:
   if hparams.centers == "random":
     return 0
   return min(pool_size(hparams), num_clients)
+
+
+def few_clients(hparams: FedGroupHParams, num_clients: int) -> str:
+  """Warns of fewer clients than are to be pre-trained; "" if there are enough.
+
+  All clients are then pre-trained.
+  """
+  number = pool_size(hparams)
+  if number <= num_clients or hparams.centers == "random":
+    return ""
+  return (f"`pretrain_scale`={hparams.pretrain_scale}: would pre-train "
+          f"{number} clients for `num_groups`={hparams.num_groups}, all "
+          f"{num_clients} are")
 
 
 def pretrain_pool(
@@ -321,11 +334,6 @@ def _init(
   hparams, classes = method.hparams, (
       spec.num_classes if tasks.of(method.model).has_classes else 0)
   m = hparams.num_groups
-  if pool_size(hparams) > spec.num_clients:
-    raise OptionError(
-        f"`pretrain_scale`={hparams.pretrain_scale}: pre-trains "
-        f"{pool_size(hparams)} clients for `num_groups`={m}, there are "
-        f"{spec.num_clients} (at most {spec.num_clients // m})")
   size = num_params(params)
   return trees.repeat(params, m), GroupMemory(
       params, jnp.zeros((m, size)), jnp.zeros((m, size)),
@@ -465,13 +473,14 @@ def _extra(
   new = (notes.first | ~notes.kept) & cohort.present
   if hparams.cold_start == "random":
     new = jnp.zeros_like(new)
-  pool = jnp.where(first, pool_size(hparams), 0)
+  pretrained = min(pool_size(hparams), len(before.member))
+  pool = jnp.where(first, pretrained, 0)
   number = new.sum(dtype=jnp.int32) + pool
   gradients = jnp.where(new, first_examples(hparams, cohort.shards.size), 0)
   # The sizes of the pre-trained clients are not known here, so their batches
   # count as full ones.
   pooled = pool * hparams.pretrain_steps * hparams.batch_size
-  n = float(pool_size(hparams))
+  n = float(pretrained)
   return Extra(
       down=number * size, up=number * size,
       exchanges=(number > 0).astype(jnp.int32),
@@ -496,9 +505,6 @@ def fedgroup(
   and with eta_g > 0 the models of the groups then pull each other,
     w_j <- w_j + eta_g sum_l (w_l - w_j) / ||w_l - w_j||.
   With one group and no pre-training, FedGroup is FedAvg.
-
-  Raises:
-    OptionError: ``init`` has fewer clients than are to be pre-trained.
   """
   return in_groups(
       model, hparams, direction_rule(model, hparams, map_clients), map_clients)
@@ -514,9 +520,6 @@ def fedgrouprox(
     v <- v - client_lr (g_i(v; B) + mu (v - w_j)).
   Pre-training has no such pull (errata F-25). With mu = 0, FedGrouProx is
   FedGroup. ``fedgroup`` says how the groups are found.
-
-  Raises:
-    OptionError: ``init`` has fewer clients than are to be pre-trained.
   """
   return in_groups(
       model, hparams, direction_rule(model, hparams, map_clients), map_clients)

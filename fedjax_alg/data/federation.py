@@ -255,8 +255,9 @@ def federate(
   fields = {field.name: field for field in dataclasses.fields(DataOptions)}
   for name in options:
     if name not in fields or name == "dataset":
-      raise DataError(f"`{name}`: no option of a federation"
-                      f"{did_you_mean(name, fields)}")
+      hint = did_you_mean(name, fields) if name != "dataset" else (
+          ", it is the first argument: federate('digits', ...)")
+      raise DataError(f"`{name}`: no option of a federation{hint}")
   if seed is not None:
     if options.get("partition_seed", seed) != seed:
       raise DataError("`seed` and `partition_seed`: give one of them")
@@ -266,7 +267,13 @@ def federate(
                     "a data set or from_arrays(...)")
   dataset = source if isinstance(source, str) else None
   examples = None if isinstance(source, str) else source
-  filled = DataOptions(dataset=dataset, **options).filled()
+  try:
+    filled = DataOptions(dataset=dataset, **options).filled()
+  except OptionError as error:
+    if seed is None:
+      raise
+    raise type(error)(error.text.replace("`partition_seed`", "`seed`")
+                      ) from None
   refuse_unread(filled, options)
   return from_options(filled, examples)
 

@@ -56,7 +56,8 @@ class LayerFits:
 
   ridge: str = hyper(
       "1", "gamma of every layer's least squares, added once by the server: "
-      "one number, or one for each layer, separated by commas", source="(1)")
+      "one number, or one for each layer, separated by commas", source="(1)",
+      numbers=",")
   ridge_unit: str = hyper(
       "absolute", "unit of `ridge`: absolute, or relative to the mean of the "
       "Gram matrix's diagonal", choices=("absolute", "relative"))

@@ -265,6 +265,35 @@ def _check_own(task: tasks.Task, outputs: Any, y: Any) -> None:
       raise OptionError(
           f"`task`={task.name}: `values` gives {said} {name} of `better`; it "
           "must give one number for each leading axis of the sums, [2] of [2]")
+  _check_further(task, sums, outputs, y)
+
+
+def _check_further(
+    task: tasks.Task, sums: Any, outputs: Any, y: Any) -> None:
+  """Traces the functions that are called in the middle of a run.
+
+  They say themselves what is wrong with what they give (``tasks.guards``).
+
+  Raises:
+    OptionError: one of them fails, or the main metric does not follow from the
+      ``pooled`` sums.
+  """
+  said, mask = f" of the task {task.name}", jax.ShapeDtypeStruct(
+      (_ROWS,), jnp.bool_)
+  clients = shape_of(task.pooled, "pooled" + said, {
+      name: jax.ShapeDtypeStruct((2, *leaf.shape), leaf.dtype)
+      for name, leaf in sums.items()})
+  with user_code("values" + said + ", of what its pooled gives,"):
+    found = task.measured({
+        name: np.zeros(leaf.shape) for name, leaf in clients.items()})
+  if task.main not in found:
+    raise OptionError(
+        f"`task`={task.name}: its values gives no {task.main} of what its "
+        "pooled gives, must give the main metric")
+  if task.flipped is not None:
+    shape_of(task.flipped, "flipped" + said, y)
+  if task.matrix is not None:
+    shape_of(task.matrix, "matrix" + said, outputs, y, mask)
 
 
 def _is(leaf: Any, shape: tuple[int, ...]) -> bool:

@@ -41,6 +41,7 @@ import numpy as np
 
 from fedjax_alg.base import Array, Key, Model, num_params, Params, Shard
 from fedjax_alg.errors import did_you_mean, OptionError
+from fedjax_alg.hparams import words_of
 from fedjax_alg.models import adapt
 from fedjax_alg.models.statistics import Stateful
 
@@ -321,24 +322,39 @@ def texts(roles: Any) -> tuple[str, ...]:
   """Roles as a caller gives them, as texts ROLE:PATTERN.
 
   Args:
-    roles: "lora", "ROLE:PATTERN", a sequence of such, or a dictionary from the
-      role to a pattern or several.
+    roles: "lora", "ROLE:PATTERN", several with commas, a sequence of such, or a
+      dictionary from the role to a pattern or several.
 
   Raises:
-    OptionError: it is none of these.
+    OptionError: it is none of these, or a word or pattern is empty.
   """
-  if isinstance(roles, str):
-    return tuple(filter(None, roles.split(",")))
   if isinstance(roles, Mapping):
-    return tuple(
-        f"{role}:{pattern}" for role, patterns in roles.items()
-        for pattern in ([patterns] if isinstance(patterns, str) else patterns))
-  if isinstance(roles, Iterable):
-    found = tuple(roles)
-    if all(isinstance(text, str) for text in found):
-      return found
-  raise OptionError(f"`roles`={roles!r}: must be a dictionary from the role "
-                    'to a pattern, for example {"personal": "head"}')
+    found = [f"{role}:{pattern}" for role, patterns in roles.items()
+             for pattern in _words(roles, patterns, f"{role}: no pattern")]
+  else:
+    found = _words(roles, roles)
+  return tuple(found)
+
+
+def _words(roles: Any, part: Any, none: str = "") -> list[str]:
+  """The words of roles, or of the patterns of one role.
+
+  Args:
+    roles: all that was given, for messages.
+    part: a text with commas, or several texts.
+    none: why there must be one; "" if there may be none.
+  """
+  listed: list[Any] = words_of(part) if isinstance(part, str) else (
+      list(part) if isinstance(part, Iterable) and not isinstance(
+          part, (Mapping, bytes)) else [None])
+  if not all(isinstance(text, str) for text in listed):
+    raise OptionError(f"`roles`={roles!r}: must be a dictionary from the role "
+                      'to a pattern, for example {"personal": "head"}')
+  if "" in listed or none and not listed:
+    raise OptionError(f"`roles`={roles!r}: {none or 'has an empty word'}; must "
+                      "be ROLE:PATTERN[,ROLE:PATTERN...], for example "
+                      "personal:head")
+  return listed
 
 
 def parse(roles: Sequence[str]) -> list[tuple[str, str]]:

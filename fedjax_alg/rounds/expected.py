@@ -4,7 +4,7 @@
 code that runs and bills the round. The contract tests compare the two.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 
@@ -20,10 +20,17 @@ class Played(NamedTuple):
   hparams: Any  #: the method's hyper-parameters
   features: int  #: D
   classes: int  #: L
+  round: int  #: rounds that were completed before this one, from 0
+  ids: tuple[int, ...]  #: the participants
+  clients: int  #: C
+  state: Any  #: the method's state before the round
+  #: (clients, mini-batches, 0 for those of their local work) -> examples that
+  #: so many steps of these clients read
+  read_by: Callable[[Sequence[int], int], int]
 
 
 class Expected(NamedTuple):
-  """The cost of a round, without what is done before round 1 (``setup``)."""
+  """The cost of a round; that of ``setup`` is in the first one."""
 
   down: float  #: floats to each participant; a byte is a quarter of a float
   up: float  #: floats from each participant
@@ -32,6 +39,9 @@ class Expected(NamedTuple):
   #: number of losses, without gradients, that every participant computes on all
   #: of its data
   evaluations: int = 0
+  #: whether clients train beside the participants' own work, so that the clock
+  #: (``base.Work``) is not of these gradients alone
+  beside: bool = False
 
 
 Ledger = Callable[[Played], Expected]
@@ -71,17 +81,79 @@ def preferred(round_: Played) -> Expected:
       evaluations=round_.models if round_.models > 1 else 0)
 
 
-def closed_form(bias: int = 1, grouped: int = 0) -> Ledger:
+def closed_form(bias: int | None = None, grouped: int = 0) -> Ledger:
   """A layer's sums: X'X (a triangle), X'Y, and the sums of X and of Y.
 
   Args:
-    bias: whether the solution has a bias.
+    bias: whether the solution has a bias; None: unless the method's `bias` is
+      none.
     grouped: whether the client sends its encoded labels, for the grouping.
   """
 
   def ledger(round_):
     d, classes = round_.features, round_.classes
     up = d * (d + 1) // 2 + d * classes + d + classes + grouped * classes
-    return Expected(round_.params - classes * (1 - bias), up, 1, 0)
+    has = getattr(round_.hparams, "bias", "ones") != "none" if (
+        bias is None) else bias
+    return Expected(round_.params - classes * (1 - has), up, 1, 0)
 
   return ledger
+
+
+class SideWork(NamedTuple):
+  """Who trains beside the participants' own work, to be grouped for example."""
+
+  clients: Sequence[int]
+  gradients: int  #: per-example gradients of all of them
+  times: int = 1  #: how often each gets a model and sends an update
+
+
+def beside(ledger: Ledger, side_work: Callable[[Played], SideWork]) -> Ledger:
+  """A ledger with clients that get a model and send an update beside it.
+
+  Args:
+    ledger: the cost of the participants' own work.
+    side_work: who else trains in a round.
+  """
+
+  def both(round_: Played) -> Expected:
+    own, side = ledger(round_), side_work(round_)
+    if not side.clients or not side.times:
+      return own
+    floats = len(side.clients) * side.times * round_.params // len(round_.ids)
+    return own._replace(
+        down=own.down + floats, up=own.up + floats,
+        exchanges=own.exchanges + 1, gradients=own.gradients + side.gradients,
+        beside=True)
+
+  return both
+
+
+def pool_before_all(round_: Played) -> SideWork:
+  """FedGroup: before round 1 a pool is pre-trained, billed by full batches."""
+  hparams = round_.hparams
+  scale = 1 if hparams.centers == "random" else hparams.pretrain_scale
+  pool = range(min(hparams.num_groups * scale, round_.clients))
+  if round_.round:
+    return SideWork((), 0)
+  return SideWork(pool, len(pool) * hparams.pretrain_steps * hparams.batch_size)
+
+
+def before_their_first(round_: Played) -> SideWork:
+  """FeSEM: a participant that has never trained looks for a centre."""
+  new = [i for i in round_.ids if not round_.state.memory.trained[i]]
+  return SideWork(new, round_.read_by(new, round_.hparams.pretrain_steps))
+
+
+def at_the_clustering(round_: Played) -> SideWork:
+  """FL+HC: all clients train once more in the round that clusters them."""
+  now = round_.round == round_.hparams.cluster_after
+  everyone = range(round_.clients if now else 0)
+  return SideWork(everyone, round_.read_by(everyone, 0))
+
+
+def past_all_splits(round_: Played) -> SideWork:
+  """CFL: a client without a group trains at most once for every split."""
+  new = [i for i in round_.ids if round_.state.member[i] < 0]
+  splits = int(round_.state.memory.number) - 1
+  return SideWork(new, splits * round_.read_by(new, 0), splits)

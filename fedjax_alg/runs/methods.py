@@ -6,13 +6,14 @@ import functools
 import typing
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from fedjax_alg import own, registry
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.engine import clients
 from fedjax_alg.errors import a_type, OptionError, raised
-from fedjax_alg.hparams import of_type, resolved, traced_names, unread
+from fedjax_alg.hparams import of_field, plain, resolved, traced_names, unread
 from fedjax_alg.hparams import validate, with_values
 from fedjax_alg.least_squares.layer_fits import double_on
 from fedjax_alg.models import make_model, roles
@@ -190,21 +191,65 @@ def method_of(algorithm: Any, hparams: Any = None) -> Method:
     raise OptionError(f"`algorithm`={name}: the hyper-parameters of its entry "
                       f"are {kind!r}, must be a dataclass")
   if hparams is None:
-    try:
-      hparams = entry.hparams()
-    except TypeError:
-      without = [
-          field.name for field in dataclasses.fields(entry.hparams)
-          if field.default is field.default_factory is dataclasses.MISSING]
-      raise OptionError(f"`algorithm`={name}: every hyper-parameter must have "
-                        f"a default, missing at {', '.join(without)}") from None
+    hparams = _defaults(name, entry.hparams)
   if not isinstance(hparams, entry.hparams):
     raise OptionError(
         f"`hparams`: {type(hparams).__name__} given, {name} has "
         f"{entry.hparams.__name__}")
+  hparams = _as_values(hparams, f"`algorithm`={name}: its hyper-parameter ")
   if entry is not registry.ALGORITHMS.get(name):
     own_algorithm.check_entry(f"`algorithm`={name}", entry, hparams)
   return Method(name, entry, hparams, source)
+
+
+def _defaults(name: str, kind: type[Any]) -> Any:
+  """The hyper-parameters at their defaults."""
+  without = [field.name for field in dataclasses.fields(kind)
+             if field.init
+             and field.default is field.default_factory is dataclasses.MISSING]
+  if without:
+    raise OptionError(f"`algorithm`={name}: every hyper-parameter must have a "
+                      f"default, missing at {', '.join(without)}")
+  try:
+    return kind()
+  except OptionError:
+    raise
+  except Exception as error:  # whatever the caller's code raises
+    raise OptionError(f"`algorithm`={name}: {kind.__name__}() raises "
+                      f"{raised(error)}") from error
+
+
+def _as_values(hparams: Any, said: str) -> Any:
+  """Hyper-parameters that can be compared, hashed and written as JSON.
+
+  Args:
+    hparams: the hyper-parameters.
+    said: how messages begin, before the name of one.
+
+  Returns:
+    The same; lists and arrays have become tuples.
+
+  Raises:
+    OptionError: a value is none.
+  """
+  changes = {}
+  for field in dataclasses.fields(hparams):
+    value = getattr(hparams, field.name)
+    found = plain(value)
+    if not _is_value(found):
+      raise OptionError(
+          f"{said}{field.name}={value!r} is {a_type(value)}, must be a number, "
+          "a bool, a string, None or a list of these")
+    if isinstance(found, tuple) or not _is_value(value):
+      changes[field.name] = found
+  return dataclasses.replace(hparams, **changes) if changes else hparams
+
+
+def _is_value(value: Any) -> bool:
+  if isinstance(value, tuple):
+    return all(map(_is_value, value))
+  return value is None or isinstance(
+      value, (bool, int, float, str, jax.core.Tracer))
 
 
 def _loaded(text: str) -> tuple[registry.Entry, own.Source]:
@@ -272,13 +317,13 @@ def with_keywords(
     registry.refuse_unread(method.name, name, known)
   # Values take the type of the default: 1 and 1.0 would otherwise compile to
   # two different programs.
-  given = {name: of_type(name, value, type(known[name].default))
+  given = {name: of_field(known[name], value, type(known[name].default))
            for name, value in keywords.items()}
   if given.get("local_steps") and "local_epochs" in given:
     raise OptionError("`local_steps` and `local_epochs`: give one of them")
   if "local_epochs" in given and "local_steps" in known:
     given["local_steps"] = 0
-  hparams = dataclasses.replace(method.hparams, **given)
+  hparams = _as_values(dataclasses.replace(method.hparams, **given), "")
   validate(hparams)
   for name in keywords:
     why = unread(hparams, name)

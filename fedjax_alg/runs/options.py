@@ -21,7 +21,8 @@ from fedjax_alg.data.tfds_source import IMAGE_SHAPES
 from fedjax_alg.engine import clients, clock, evaluate, samplers
 from fedjax_alg.engine import loop
 from fedjax_alg.engine.late import Late
-from fedjax_alg.errors import a_type, check_known, did_you_mean, OptionError
+from fedjax_alg.errors import a_type, check_known, closest, did_you_mean
+from fedjax_alg.errors import OptionError
 from fedjax_alg.files import expanded, opened
 from fedjax_alg.hparams import check_options, hyper, MAX_SEED, reads
 from fedjax_alg.hparams import resolved, typed
@@ -121,7 +122,7 @@ class LateOptions:
       "participants (FedProx: 0, 0.5, 0.9), drawn anew, does a part of its "
       "local work, which is uniform in (0, MOST], 1 by default: of several "
       "`local_epochs` so many whole ones, else of the mini-batches, at least "
-      "one", later=True)
+      "one", later=True, numbers=":")
   partial_work: str = hyper(
       "auto", "what becomes of the work of `stragglers`: keep = it is sent, "
       "drop = it is lost, as FedAvg does in FedProx's experiment, auto = keep "
@@ -814,18 +815,19 @@ def cohort_size(
     S.
 
   Raises:
-    OptionError: S is zero, larger than C or smaller than the number of models;
-      too many newcomers to form the first cohorts; or ``shift_share`` too
-      small for one pair of clients.
+    OptionError: S is zero (but with Poisson sampling, whose rounds may have any
+      number of participants), larger than C or smaller than the number of
+      models; too many newcomers to form the first cohorts; or ``shift_share``
+      too small for one pair of clients.
   """
   held = data.validation_clients
   left = f" that `validation_clients`={held} leaves" if held else ""
-  size = options.cohort_size
+  size, by_chance = options.cohort_size, options.sampling == "poisson"
   if size is None:
     assert options.participation is not None
     size = round(options.participation * num_clients)
     name = f"`participation`={options.participation}"
-    if size < 1:
+    if size < 1 and not by_chance:
       default = (" (the default)" if options.participation == PARTICIPATION
                  else "")
       raise OptionError(
@@ -835,7 +837,7 @@ def cohort_size(
     name = f"`cohort_size`={size}"
     if size > num_clients:
       raise OptionError(f"{name}: more than the {num_clients} clients{left}")
-  if options.sampling == "poisson":
+  if by_chance:
     size = samplers.slots_of_poisson(num_clients, options.rate(num_clients))
   groups = getattr(hparams, "num_groups", 1)
   if groups > num_clients and reads(hparams, "num_groups"):
@@ -849,9 +851,10 @@ def cohort_size(
   if models > size:
     raise OptionError(f"`num_models`={models}: larger than the cohort of "
                       f"{size} clients ({name} of {num_clients}{left})")
-  # If all clients take part in every round, newcomers that have not joined
-  # yet occupy padding slots, so one client at the start is enough.
-  data.check_changes(num_clients, 1 if entry.all_clients else size)
+  # If all clients take part in every round, or each by chance, newcomers that
+  # have not joined yet occupy padding slots: one client at the start is enough.
+  alone = entry.all_clients or by_chance
+  data.check_changes(num_clients, 1 if alone else size)
   return size
 
 
@@ -914,6 +917,22 @@ def _check_training(
                       f"({_vectors(data)})")
 
 
+#: Options of the command line -> the names of these options in Python.
+PYTHON_NAMES = {"seed": "seeds", "num_seeds": "seeds",
+                "eval_protocols": "evaluate", "init_from": "init"}
+
+
+def _hint(key: str, names: Iterable[str]) -> str:
+  """What an unknown keyword of a run may stand for, for a message."""
+  names = [PYTHON_NAMES.get(name, name) for name in names]
+  of_data = [field.name for field in dataclasses.fields(DataOptions)
+             if field.name not in ("dataset", *names)]
+  found = closest(key, [*names, *of_data])
+  if found in of_data:
+    return f", the data are dealt by federate(..., {found}=...)"
+  return did_you_mean(key, names)
+
+
 def split_keywords(
     keywords: Mapping[str, Any], hyper_names: Mapping[str, Any], name: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -943,5 +962,5 @@ def split_keywords(
     else:
       raise OptionError(
           f"`{key}`: neither an option of a run nor a hyper-parameter of {name}"
-          f"{did_you_mean(key, [*hyper_names, *run_names])}")
+          f"{_hint(key, [*hyper_names, *run_names])}")
   return options, hparams

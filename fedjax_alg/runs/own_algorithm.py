@@ -42,6 +42,7 @@ def check_entry(said: str, entry: Any, hparams: Any) -> None:
   """
   for name, kind, args in (
       ("needs_validation", bool, (hparams,)), ("caution", str, (hparams, 1)),
+      ("caution_of_clients", str, (hparams, 1)),
       ("pairwise_clients", int, (hparams, 1)),
       ("nonsmooth_because", str, (hparams,)), ("rounds", int, (hparams, 1))):
     ask = getattr(entry, name)

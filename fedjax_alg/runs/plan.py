@@ -24,7 +24,7 @@ from fedjax_alg.data.federation import Federation
 from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.engine import evaluate as evaluate_lib, samplers, sharding
 from fedjax_alg.errors import a_type, OptionError, with_names
-from fedjax_alg.hparams import MAX_SEED, of_type
+from fedjax_alg.hparams import MAX_SEED, of_type, words_of
 from fedjax_alg.models import load_model, OPTIONS, roles as roles_lib
 from fedjax_alg.records import parameters
 from fedjax_alg.runs import methods, options as options_lib
@@ -33,10 +33,7 @@ from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.prepare import Prepared
 
-#: Options of the command line -> the names of these options in Python.
-_KEYWORDS = {"seed": "seeds", "num_seeds": "seeds",
-             "eval_protocols": "evaluate", "init_from": "init"}
-
+_KEYWORDS = options_lib.PYTHON_NAMES
 #: Names of these that messages have in Python.
 _SAID = re.compile(r"`(eval_protocols|init_from)`")
 
@@ -144,6 +141,7 @@ def make(
       name: value for name, value in method.entry.options.items()
       if name not in given})
   run = run.checked(needs_protocols=not measures)
+  _check_personal(method, run)
   _check_start(method, run, init is not None or run.init_from is not None)
   if federation is not None:
     data = federation.options
@@ -180,6 +178,21 @@ def make(
     sampler = _own_sampler(sampler, method, run)
   return Plan(method, data, run, run.seeds if seeds is None else seeds, model,
               measures or {}, sampler, federation, task, init)
+
+
+def _check_personal(method: Method, run: RunOptions) -> None:
+  """Checks that a method that is named after its personal parameters has some.
+
+  Raises:
+    OptionError: it would be another method under its name.
+  """
+  default = method.entry.options.get("roles", ())
+  if default and not any(
+      role == "personal" for role, _ in roles_lib.parse(run.roles)):
+    raise OptionError(
+        f"`roles`={','.join(run.roles)}: {method.entry.label} has personal "
+        f"parameters (by default {','.join(default)}); without any give "
+        "`algorithm`=fedavg")
 
 
 def _check_start(method: Method, run: RunOptions, given: bool) -> None:
@@ -296,8 +309,6 @@ def from_keywords(
   names = {field.name: None for field in dataclasses.fields(method.hparams)}
   if "roles" in keywords:
     keywords["roles"] = roles_lib.texts(keywords["roles"])
-  if isinstance(keywords.get("init_only"), str):
-    keywords["init_only"] = (keywords["init_only"],)
   options, given = options_lib.split_keywords(keywords, names, method.name)
   method = methods.with_keywords(method, given)
   if callable(options.get("sampling")):
@@ -353,7 +364,9 @@ def _evaluations(
     wanted: Any
 ) -> tuple[tuple[str, ...], dict[str, evaluate_lib.Measure]]:
   """Splits ``evaluate`` into protocols and the caller's own measures."""
-  if isinstance(wanted, str) or not isinstance(wanted, Iterable):
+  if isinstance(wanted, str):
+    wanted = words_of(wanted)
+  elif not isinstance(wanted, Iterable):
     wanted = (wanted,)
   protocols: list[str] = []
   measures: dict[str, evaluate_lib.Measure] = {}

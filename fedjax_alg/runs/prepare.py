@@ -14,7 +14,7 @@ from fedjax_alg import files, models, own, split, tasks, trees
 from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data.federation import EvaluationData, Federation
-from fedjax_alg.data.options import field_values
+from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.data import store
 from fedjax_alg.data.store import Coded
 from fedjax_alg.engine import clients, evaluate, loop, processes, samplers
@@ -255,6 +255,8 @@ def cautions(prepared: Prepared, said: set[str]) -> list[str]:
   """
   texts = [prepared.method.entry.caution(hparams, prepared.plan["parameters"])
            for hparams in prepared.settings]
+  texts += [prepared.method.entry.caution_of_clients(
+      hparams, prepared.spec.num_clients) for hparams in prepared.settings]
   texts += [prepared.model.caution, _without_statistics(prepared)]
   texts.append(stopping.caution(prepared.options.stopping_rules))
   privacy = prepared.privacy()
@@ -262,21 +264,34 @@ def cautions(prepared: Prepared, said: set[str]) -> list[str]:
     texts.append(privacy.caution)
   texts.append(_lacking_classes(prepared))
   texts.append(_groups_of_nothing(prepared))
-  texts += _without_effect(prepared)
+  texts += _without_effect(prepared) + _other_method(prepared)
   new = [text for text in dict.fromkeys(texts) if text and text not in said]
   said.update(new)
   return new
 
 
+def _other_method(prepared: Prepared) -> list[str]:
+  """Warns of options whose value makes a method its name.
+
+  FedRep is FedAvg with roles and `personal_when`=first, for example.
+  """
+  entry, options = prepared.method.entry, prepared.options
+  return [f"`{name}`={getattr(options, name)}: {entry.label} has {usual}; this "
+          "is another method" for name, usual in entry.options.items()
+          if name != "roles" and getattr(options, name) != usual]
+
+
 def _without_statistics(prepared: Prepared) -> str:
   """Warns of a choice that a model without running statistics does not read."""
   known, chosen = prepared.model.roles, prepared.options.model_state
-  usual = prepared.method.entry.options.get(
-      "model_state", RunOptions().model_state)
-  if chosen == usual or (known is not None and known.stateful is not None):
-    return ""
-  return (f"`model_state`={chosen}: not read, the model has no running "
-          "statistics")
+  said, default = f"`model_state`={chosen}: not read, ", RunOptions.model_state
+  if known is None or known.stateful is None:
+    usual = prepared.method.entry.options.get("model_state", default)
+    return "" if chosen == usual else (
+        said + "the model has no running statistics")
+  if chosen != default and roles.STATE not in jax.tree.leaves(known.role):
+    return said + "all layers with running statistics are frozen"
+  return ""
 
 
 def _groups_of_nothing(prepared: Prepared) -> str:
@@ -401,12 +416,38 @@ def _unread(prepared: Prepared) -> list[str]:
       if getattr(chosen, field.name) != field.default)}
   texts = [f"`{name}`: {unread(chosen, name, facts)}"
            for name in sorted(named) if unread(chosen, name, facts)]
+  texts += _unread_of_run(prepared)
   everybody = prepared.spec.cohort_size == prepared.spec.num_clients
   if options.draw == "bijection" and options.sampling == "uniform" and (
       everybody or prepared.federation.options.newcomers_at):
     texts.append("`draw`=bijection: not read where " + (
         "all clients take part" if everybody else "clients join later"))
   return texts
+
+
+def _unread_of_run(prepared: Prepared) -> list[str]:
+  """Options of the run and of its data without effect."""
+  method, options, known = (
+      prepared.method, prepared.options, prepared.model.roles)
+  federation = prepared.federation
+  without: dict[str, str] = {}
+  name = prepared.model_name
+  if method.entry.rounds is not None and name and not own.is_own(name):
+    without |= dict.fromkeys(
+        ("l2", "l2_of") if options.l2 else (),
+        f"{method.name} fits layers in closed form, with a ridge of its own")
+  if options.roles and (known is None or not known.keeps):
+    without |= dict.fromkeys(
+        ("personal_when", "personal_rate", "personal_fit"),
+        "no parameter is personal")
+  dealt = federation.partition
+  if dealt.name == "natural" and "local_test_fraction" not in dealt.flags:
+    without["local_test_fraction"] = "the data name the clients of test rows"
+  given = field_values(federation.options) | field_values(options)
+  usual = field_values(DataOptions()) | field_values(RunOptions()) | dict(
+      method.entry.options)
+  return [f"`{name}`={given[name]}: not read, {why}"
+          for name, why in without.items() if given[name] != usual[name]]
 
 
 def _refuse_memory(needed: int, said: str, more: str) -> None:

@@ -15,9 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import a_type, OptionError
 from fedjax_alg.metrics import names
 from fedjax_alg.metrics.names import Metric
+from fedjax_alg.tasks import guards
 
 #: Name -> sum over rows. "rows" is their number and "loss" the sum of their
 #: losses, in parts if the sum is kept in parts.
@@ -189,10 +190,13 @@ class Task:
   both may be pytrees. Only ``name``, ``loss``, ``sums``, ``values`` and
   ``better`` have to be given for a task of one's own.
 
+  Functions of the user's own are held to this where they are called
+  (``guards``).
+
   Raises:
-    OptionError: ``better`` and ``shares`` do not fit each other, or a metric
-      has the name of another column of the tables, or another meaning in
-      another task.
+    OptionError: a field has another type, ``better`` and ``shares`` do not fit
+      each other, or a metric has the name of another column of the tables, or
+      another meaning in another task.
   """
 
   name: str
@@ -235,6 +239,18 @@ class Task:
   of_tokens: bool = False  #: whether x and y are ids of the same tokens
 
   def __post_init__(self):
+    _check_types(self)
+    for name, check in (
+        ("outputs", guards.shape), ("size", guards.size),
+        ("targets", guards.targets), ("labels", guards.labels_of(Labels)),
+        ("pooled", guards.pooled), ("flipped", guards.flipped),
+        ("fitted", guards.fitted), ("matrix", guards.matrix),
+        ("for_data", guards.task_of(Task))):
+      fn = getattr(self, name)
+      if fn is not None and not guards.is_library(fn) and not hasattr(
+          fn, "is_guarded"):
+        object.__setattr__(
+            self, name, guards.guarded(self.name, name, fn, check))
     better = dict(self.better)
     better.setdefault("loss", LOWER)
     object.__setattr__(self, "better", better)
@@ -300,6 +316,26 @@ class Task:
       if "loss" not in found:
         found["loss"] = sums["loss"] / sums["rows"]
     return {name: found[name] for name in self.better if name in found}
+
+
+def _check_types(task: Task) -> None:
+  """Checks the types of a task's fields."""
+  if not isinstance(task.name, str) or not task.name:
+    raise OptionError(f"a Task is named {task.name!r}, must be a word")
+  said = f"`task`={task.name}: its"
+  for name in ("loss", "sums", "values", "targets", "size", "pooled", "outputs",
+               "labels", "matrix", "flipped", "fitted", "for_data"):
+    fn, optional = getattr(task, name), name in (
+        "outputs", "labels", "matrix", "flipped", "fitted", "for_data")
+    if not callable(fn) and not (fn is None and optional):
+      raise OptionError(f"{said} {name} is {a_type(fn)}, must be a function")
+  if not isinstance(task.better, Mapping) or not all(
+      isinstance(name, str) for name in task.better):
+    raise OptionError(f"{said} better is {task.better!r}, must be a dictionary "
+                      'from metrics to directions, such as {"near": "higher"}')
+  if isinstance(task.shares, str):
+    raise OptionError(f"{said} shares is {task.shares!r}, must be a list of "
+                      "metrics")
 
 
 class Metrics(NamedTuple):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from sklearn import cluster
 
-from fedjax_alg import registry, trees
+import fedjax_alg as fa
+from fedjax_alg import trees
 from fedjax_alg.algorithms import fedgroup
 from fedjax_alg.client.minibatches import LocalWork
 from tests import problems
@@ -324,12 +325,14 @@ def test_pre_training_is_counted_when_clients_first_take_part(problem):
   assert third.cost.central_flops < first.cost.central_flops
 
 
-def test_more_clients_than_there_are_cannot_be_pretrained():
-  algorithm = registry.build(
-      "fedgroup", grouped.problem().model, map_clients=None,
-      pretrain_scale=5)
-  with pytest.raises(ValueError) as caught:
-    algorithm.init(grouped.zeros(), grouped.problem().spec, grouped.START)
-  assert str(caught.value) == (
-      "pretrain_scale=5: pre-trains 15 clients for num_groups=3, there "
-      "are 12 (at most 4)")
+def test_of_few_clients_all_are_pretrained_with_a_warning():
+  """With the default of 60, too, and bit for bit as where all are named."""
+  runs, fed = [], fa.federate("digits", num_clients=12)
+  given = dict(rounds=2, cohort_size=4, evaluate="assigned", pretrain_steps=2)
+  with pytest.warns(UserWarning, match="pretrain_scale=20: would pre-train 60 "
+                    "clients for num_groups=3, all 12 are"):
+    runs.append(fa.run("fedgroup", fed, **given))
+  runs.append(fa.run("fedgroup", fed, pretrain_scale=4, **given))
+  assert len({run.state_hash() for run in runs}) == 1
+  costs = [run.history["floats_down"] for run in runs]
+  np.testing.assert_array_equal(*costs)

@@ -5,6 +5,7 @@ package with `--algorithm=package.module:ENTRY`. It only has to state what a
 round costs in `Entry.ledger`.
 """
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -18,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_alg import base, registry, trees
+from fedjax_alg import base, hparams as hparams_lib, own, registry, trees
 from fedjax_alg.base import Shard
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
@@ -27,8 +28,9 @@ from fedjax_alg.engine import checkpoint, clients, loop, sharding
 from fedjax_alg.engine.keys import client_keys, run_keys
 from fedjax_alg.engine.round import (
     Participation, play_round, sample_cohort)
+from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import stacking
-from fedjax_alg.rounds.expected import Played
+from fedjax_alg.rounds.expected import Expected, Played
 from fedjax_alg.runs import methods, prepare
 from tests import problems
 
@@ -47,35 +49,34 @@ MODELS = ("num_models", "num_groups", "max_groups")
 
 def small_settings(entry):
   """Settings of a short test; all else stays at its default."""
-  fields = {field.name for field in dataclasses.fields(entry.hparams)}
-  return {k: v for k, v in SMALL.items() if k in fields} | entry.test_hparams
+  return usable(entry.hparams, SMALL) | dict(entry.test_hparams)
 
 
-def draws(entry):
-  """Whether a round draws mini-batches, or anything else, at random."""
-  return not entry.all_clients or issubclass(entry.hparams, LocalWork)
+def usable(kind, settings):
+  """Those settings that hyper-parameters of this type can have.
 
-
-def asked_before(bench, age, cohort):
-  """Who trains outside the round's own work: (clients, times, steps).
-
-  Clients that are pre-trained or clustered, each ``times`` over ``steps``
-  mini-batches: a model down, an update up.
+  A field of one's own may mean something else by the same name.
   """
-  ids = np.asarray(cohort.ids).tolist()
-  everyone = range(bench.spec.num_clients)
-  if bench.name in ("fedgroup", "fedgrouprox") and age == 0:
-    return everyone, 1, SMALL["pretrain_steps"]
-  if bench.name == "fesem":
-    return [i for i in ids if not bench.state(age).memory.trained[i]], 1, (
-        SMALL["pretrain_steps"])
-  if bench.name == "flhc" and age == SMALL["cluster_after"]:
-    return everyone, 1, SMALL["local_steps"]
-  if bench.name == "cfl":
-    state = bench.state(age)
-    return [i for i in ids if state.member[i] < 0], (
-        int(state.memory.number) - 1), SMALL["local_steps"]
-  return [], 0, 0
+  fields = {field.name: field for field in dataclasses.fields(kind)}
+  found = {}
+  for name, value in settings.items():
+    if name in fields and type(value) is type(fields[name].default):
+      with contextlib.suppress(OptionError):
+        if "help" in fields[name].metadata:
+          hparams_lib.validate(dataclasses.make_dataclass(
+              "One", [(name, object, fields[name])])(value))
+        found[name] = value
+  return found
+
+
+def draws(bench):
+  """Whether a round draws mini-batches, or anything else, at random.
+
+  None: nothing says so of an algorithm of one's own.
+  """
+  if issubclass(bench.entry.hparams, LocalWork):
+    return True
+  return None if bench.is_own else not bench.entry.all_clients
 
 
 def shapes_of_a_round(name, model, data, spec, **more):
@@ -147,6 +148,7 @@ class Bench:
 
   def __init__(self, name, problem):
     self.name, self.problem = name, problem
+    self.is_own = own.is_own(name)
     self.entry = entry = registry.get(name)
     self.settings = small_settings(entry)
     self.hparams = entry.hparams(**self.settings)
@@ -217,18 +219,41 @@ class Bench:
     """P, the number of parameters."""
     return base.num_params(self.problem.model.init(jax.random.key(0)))
 
-  def expected(self, age, cohort):
-    """The cost of the round after ``age`` rounds, as the entry states it."""
-    assert self.entry.ledger, (
-        f"state in the ledger of {self.name}'s Entry what a round costs")
-    models = max(getattr(self.hparams, name, 1) for name in MODELS)
+  @functools.cached_property
+  def models(self):
+    """K, the number of global models; 1 where there is none."""
+    if self.algorithm.global_params is None:
+      return 1
+    return jax.tree.leaves(jax.eval_shape(
+        self.algorithm.global_params, self.state(0)))[0].shape[0]
+
+  def played(self, age):
+    """The round after ``age`` rounds, for ledgers."""
+    cohort, _ = self.round_inputs(age)
+    models, ids = self.models, tuple(np.asarray(cohort.ids).tolist())
     if age < getattr(self.hparams, "threshold", 0):
       models = 1
-    sizes = np.asarray(cohort.shards.size).tolist()
-    return self.entry.ledger(Played(
-        self.size, models, sum(sizes),
-        lambda batches: read_by_steps(self.hparams, sizes, batches),
-        self.hparams, problems.FEATURES, problems.CLASSES))
+
+    def read_by(clients, steps, batches=1):
+      work = self.hparams if not steps else LocalWork(
+          local_steps=steps, batch_size=self.hparams.batch_size)
+      return read_by_steps(work, [problems.SIZES[i] for i in clients], batches)
+
+    return Played(
+        self.size, models, sum(problems.SIZES[i] for i in ids),
+        lambda batches: read_by(ids, 0, batches), self.hparams,
+        problems.FEATURES, problems.CLASSES, age, ids, self.spec.num_clients,
+        self.state(age), read_by)
+
+  def expected(self, age):
+    """The cost of the round after ``age`` rounds, as the entry states it."""
+    assert self.entry.ledger, (
+        f"{self.name}: give its registry.Entry a ledger, which states what a "
+        "round costs: expected.vectors(1, 1) for a model down and a model up, "
+        "or a function that gets a rounds.expected.Played ("
+        f"{', '.join(Played._fields)}) and returns a rounds.expected.Expected "
+        f"({', '.join(Expected._fields)})")
+    return self.entry.ledger(self.played(age))
 
   def round_inputs(self, number):
     """The cohort and the key that round ``number`` of seed 0 has in a run."""
@@ -351,6 +376,8 @@ def test_work_is_the_participants_own(bench, age):
   cohort, _ = bench.round_inputs(age)
   _, aux = bench.round(age)
   _, of_fewer = bench.round(age, bench.fewer)
+  if bench.is_own and aux.work is None:
+    return  # without a simulated clock, as base.RoundAux allows
   assert isinstance(aux.work, base.Work) and aux.times is None
   for name, leaf in aux.work._asdict().items():
     assert (leaf.shape, leaf.dtype) == (cohort.ids.shape, jnp.float32), name
@@ -361,8 +388,8 @@ def test_work_is_the_participants_own(bench, age):
     assert ((fewer[bench.fewer.present] > 0) == (
         not finished(bench, age))).all(), name
   gradients = int(aux.cost.example_gradients)
-  if gradients and not asked_before(bench, age, cohort)[1]:
-    passes = 3 * gradients + bench.expected(age, cohort).evaluations * int(
+  if gradients and not (expected := bench.expected(age)).beside:
+    passes = 3 * gradients + expected.evaluations * int(
         cohort.shards.size.sum())
     np.testing.assert_allclose(
         aux.work.flops.sum(), passes * bench.problem.model.flops, rtol=1e-5)
@@ -462,7 +489,9 @@ def check_map(bench, map_clients, mesh=None):
     # The server's arithmetic may be counted by slots.
     problems.assert_equal(*(cost._replace(central_flops=0)
                             for cost in (other_aux.cost, aux.cost)))
-    for work, expected in zip(other_aux.work, aux.work, strict=True):
+    assert (other_aux.work is None) == (aux.work is None)
+    for work, expected in zip(
+        other_aux.work or (), aux.work or (), strict=True):
       np.testing.assert_array_equal(
           work, np.append(expected, np.zeros(PADDING)))
 
@@ -489,8 +518,9 @@ def test_resumed_run_is_the_same_bit_for_bit(bench, tmp_path):
 def test_only_the_seed_changes_a_run(bench):
   other = bench.keys._replace(work=jax.random.split(jax.random.key(99), 2))
   assert problems.differ(
-      bench.state(1), bench.round(0, keys=other)[0]) == draws(bench.entry)
-  if draws(bench.entry):
+      bench.state(1), bench.round(0, keys=other)[0]) == draws(bench) or (
+          draws(bench) is None)
+  if draws(bench) is not False:
     states = bench.states(3)
     assert problems.differ(problems.row(states, 0), problems.row(states, 1))
     assert problems.differ(bench.state(0), bench.state(1))
@@ -515,7 +545,7 @@ def test_client_params_have_the_models_structure(bench):
 
 def test_global_params_have_a_leading_axis(bench):
   if bench.algorithm.global_params is None:
-    assert bench.name == "local" or ":" in bench.name  # of another package
+    assert bench.name == "local" or bench.is_own
     return
   if bench.algorithm.membership is not None:
     member = bench.algorithm.membership(bench.state(3))
@@ -524,9 +554,11 @@ def test_global_params_have_a_leading_axis(bench):
     assert (np.asarray(member) >= -1).all() and (np.asarray(member) >= 0).any()
   expected = bench.problem.model.init(jax.random.key(0))
   models = bench.algorithm.global_params(bench.state(3))
-  k = max(getattr(bench.hparams, name, 1) for name in MODELS)
+  if not bench.is_own:
+    assert bench.models == max(
+        getattr(bench.hparams, name, 1) for name in MODELS)
   chex.assert_trees_all_equal_shapes_and_dtypes(
-      models, trees.repeat(expected, k))
+      models, trees.repeat(expected, bench.models))
 
 
 def read_by_steps(work, sizes, batches_per_step):
@@ -545,22 +577,19 @@ def read_by_steps(work, sizes, batches_per_step):
 
 @pytest.mark.parametrize("age", AGES)
 def test_ledger(bench, age):
-  cohort, _ = bench.round_inputs(age)
   _, aux = bench.round(age)
-  expected = bench.expected(age, cohort)[:4]
+  expected = bench.expected(age)
   if bench.entry.rounds and age:  # the layer has been sent
-    expected = (0, 0, 0, 0)
-  clients, times, steps = asked_before(bench, age, cohort)
-  if clients and times:
-    more = len(clients) * times * bench.size // cohort.ids.shape[0]
-    read = times * read_by_steps(
-        LocalWork(local_steps=steps, batch_size=SMALL["batch_size"]),
-        [problems.SIZES[i] for i in clients], 1)
-    if bench.name in ("fedgroup", "fedgrouprox"):  # counted as full batches
-      read = len(clients) * steps * SMALL["batch_size"]
-    expected = tuple(map(sum, zip(expected, (more, more, 1, read))))
-  assert tuple(int(a) for a in aux.cost[:4]) == tuple(map(
-      math.ceil, expected))
+    expected = Expected(0, 0, 0, 0)
+  names = ("down", "up", "exchanges", "gradients")
+  billed = dict(zip(names, map(int, aux.cost[:4])))
+  stated = {name: math.ceil(getattr(expected, name)) for name in names}
+  assert billed == stated, (
+      f"{bench.name}: the RoundCost of its round bills {billed}, the ledger of "
+      f"its Entry states {stated} of a Played with " + ", ".join(
+          f"{name}={value}" for name, value in bench.played(
+              age)._asdict().items() if isinstance(value, (int, tuple))
+          and name != "state"))
   for given, floats in zip((aux.cost.bytes_down, aux.cost.bytes_up), expected):
     if given is None:
       assert floats == int(floats)
@@ -593,3 +622,31 @@ def test_nothing_leaves_the_device_during_a_run(bench):
   with jax.transfer_guard("disallow"):
     states, _ = bench.run_rounds(*args)
   problems.assert_equal(states, bench.states(2))
+
+
+@pytest.mark.fast
+def test_who_states_no_ledger_is_told_what_one_gets(problem, monkeypatch):
+  """The message names the fields, so that nobody has to read the tests."""
+  entry = registry.get("fedavg")
+  monkeypatch.setitem(
+      registry.ALGORITHMS, "mine", entry._replace(ledger=None))
+  with pytest.raises(AssertionError) as error:
+    Bench("mine", problem).expected(0)
+  for name in (*Played._fields, *Expected._fields):
+    assert name in str(error.value)
+
+
+@pytest.mark.fast
+def test_settings_of_the_tests_are_those_that_a_field_can_have():
+  """A field of one's own may mean something else by the name of another."""
+
+  @dataclasses.dataclass(frozen=True)
+  class Mine:
+    threshold: float = 0.5
+    num_models: int = hparams_lib.hyper(2, "pairs", maximum=2)
+    num_groups: int = hparams_lib.hyper(2, "groups", minimum=1)
+
+  assert usable(Mine, SMALL) == {"num_groups": SMALL["num_groups"]}
+  for entry in registry.ALGORITHMS.values():
+    fields = {field.name for field in dataclasses.fields(entry.hparams)}
+    assert usable(entry.hparams, SMALL).keys() == fields & SMALL.keys()

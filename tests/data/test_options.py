@@ -25,6 +25,8 @@ def test_equal_options_are_equal_and_hash():
     (dict(num_clients="9"), "^num_clients='9': must be a whole number"),
     (dict(synthetic_iid=1), "^synthetic_iid=1: must be True or False"),
     (dict(newcomers_at=[(2, 3, 4)]), "^newcomers_at=.*must have 2 entries"),
+    (dict(newcomers_at=(2, 3)), "^newcomers_at=.2, 3.: must be a list of pair"),
+    (dict(newcomers_at="2"), "^newcomers_at=2: must be ROUND:COUNT"),
     (dict(newcomers_at=[(2, 3)], shift="swap_all"),
      "^newcomers_at and shift: give one"),
     (dict(num_clients=5, validation_clients=5), "^validation_clients=5: leave"),
@@ -36,6 +38,7 @@ def test_refused_in_one_line(given, said):
 
 
 @pytest.mark.parametrize("given, said", [
+    (dict(clients=3), "^clients: no option .*did you mean 'num_clients'"),
     (dict(num_client=3), "^num_client: no option .*did you mean 'num_clients'"),
     (dict(dataset="digits"), "^dataset: no option"),
     (dict(seed=1, partition_seed=2), "^seed and partition_seed: give one"),
@@ -73,3 +76,11 @@ def test_a_seed_is_the_partition_seed(source, tmp_path):
   assert one.hashes == same.hashes and one.options == same.options
   assert (one.hashes["data"] == other.hashes["data"]) == (source == "digits")
   assert one.hashes["partition"] != other.hashes["partition"]
+
+
+@pytest.mark.parametrize("seed, said", [
+    ([0, 1], "must be a whole number"), (-1, "must be at least 0")])
+def test_the_seed_is_named_as_it_was_given(seed, said):
+  with pytest.raises(fa.OptionError) as error:
+    fa.federate("digits", seed=seed)
+  assert str(error.value).startswith(f"seed={seed}: {said}")

@@ -8,6 +8,8 @@ import json
 import pathlib
 import re
 import shlex
+import subprocess
+import sys
 from unittest import mock
 
 import jax
@@ -54,6 +56,13 @@ def test_worked_example_runs(tmp_path):
   assert config.parse([
       f"--algorithm={tmp_path / 'my_fedavgm.py'}:ENTRY", "--dataset=digits",
       "--num_clients=30", "--beta=0.5"]).hparams["beta"] == 0.5
+  # Section 6 recommends this check; its example has to pass it.
+  check = subprocess.run(
+      [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+       "tests/contract", f"--algorithm={tmp_path / 'my_fedavgm.py'}:ENTRY"],
+      cwd=ROOT, capture_output=True, text=True, check=False)
+  assert re.search(r"^\d+ passed", check.stdout, re.M), check.stdout[-2000:]
+  assert check.returncode == 0
 
 
 def test_the_models_of_the_page_are_models(tmp_path, monkeypatch):

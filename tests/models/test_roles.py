@@ -68,5 +68,18 @@ def test_texts_of_all_forms():
       "personal:head", "frozen:a", "frozen:b")
   assert roles.texts("lora:head,frozen:a") == ("lora:head", "frozen:a")
   assert roles.texts(["personal:head"]) == ("personal:head",)
+  assert roles.texts({"personal": "a,b"}) == ("personal:a", "personal:b")
+  assert roles.texts("") == roles.texts({}) == roles.texts([]) == ()
   with pytest.raises(OptionError, match="must be a dictionary"):
     roles.texts(3)
+
+
+@pytest.mark.parametrize("given", [
+    {"personal": None}, {"personal": 3}, {"personal": []}, {"personal": ""},
+    {"personal": ["head", ""]}, {"personal": {"a": 1}}, {"personal": b"head"},
+    3, None, [3], ",", "personal:head,", ["personal:head", ""]])
+def test_roles_without_a_pattern_are_refused(given):
+  """Nothing is read as no roles, and nothing ends in a traceback."""
+  with pytest.raises(OptionError, match="^roles=") as error:
+    roles.texts(given)
+  assert repr(given) in str(error.value) and "\n" not in str(error.value)

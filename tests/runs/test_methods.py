@@ -116,6 +116,57 @@ def test_what_is_no_algorithm(algorithm, hparams, said):
     methods.method_of(algorithm, hparams)
 
 
+def with_default(value):
+  """The hyper-parameters of FedAvg and one more with this default."""
+  return dataclasses.make_dataclass("Mine", [(
+      "extra", object, dataclasses.field(default_factory=lambda: value))],
+                                    bases=(FedAvgHParams,), frozen=True)
+
+
+@pytest.mark.parametrize("value, found", [
+    ([1, 2], (1, 2)), ([[1], ["a"]], ((1,), ("a",))), (np.ones(2), (1.0, 1.0)),
+    (([1],), ((1,),)), (None, None), ("a", "a"), (True, True),
+    ({"a": 1}, "is a dict, must be a number"), ([{}], "is a .*, must be"),
+    ({1}, "is a set, must be"), (len, "is a builtin_function_or_method, must")])
+def test_hyper_parameters_of_ones_own_are_values(value, found):
+  """A list is a tuple, so that settings can be compared; others are refused.
+
+  As a default, and as a keyword.
+  """
+  entry = registry.Entry(with_default(value), loose, "mine", "")
+  plain = registry.Entry(with_default(None), loose, "mine", "")
+  if isinstance(found, str) and found != value:
+    for refused in (
+        lambda: methods.method_of(entry),
+        lambda: methods.with_keywords(
+            methods.method_of(plain), {"extra": value})):
+      with pytest.raises(fa.OptionError, match=f"extra=.* {found}") as error:
+        refused()
+      assert "\n" not in str(error.value)
+    return
+  for method in (methods.method_of(entry), methods.with_keywords(
+      methods.method_of(plain), {"extra": value})):
+    assert method.hparams.extra == found
+    hash(method.structure())
+
+
+def test_defaults_that_cannot_be_made_are_said():
+  def fails():
+    raise RuntimeError("no")
+
+  kind = dataclasses.make_dataclass("Bad", [(
+      "extra", int, dataclasses.field(default_factory=fails))])
+  without = dataclasses.make_dataclass("Without", [("extra", int)])
+  for hparams, said in ((kind, "algorithm=mine: Bad.. raises RuntimeError: no"),
+                        (without, "must have a default, missing at extra")):
+    with pytest.raises(fa.OptionError, match=said):
+      methods.method_of(registry.Entry(hparams, loose, "mine", ""))
+  assert dataclasses.fields(dataclasses.make_dataclass(
+      "Lists", [("a", tuple, hyper([1, 2], "two"))]))[0].default == (1, 2)
+  with pytest.raises(fa.OptionError, match="a default is {}, must be"):
+    hyper({}, "none")
+
+
 @pytest.mark.fast
 def test_numbers_have_the_type_of_their_default():
   method = methods.with_keywords(methods.method_of("fedavg"), dict(

@@ -2,14 +2,17 @@
 
 import dataclasses
 import json
+import typing
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.cli import flags
 import fedjax_alg as fa
 from fedjax_alg.data.options import DataOptions, field_values
-from fedjax_alg.hparams import of_type
+from fedjax_alg.engine import samplers
+from fedjax_alg.hparams import of_type, typed
 from fedjax_alg.runs import methods, options as options_lib
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import from_keywords
@@ -28,6 +31,78 @@ def test_lists_and_numbers_of_arrays_become_python_values():
   assert json.dumps(field_values(found)) == json.dumps(field_values(plain))
 
 
+#: Every option that is a list, in both forms.
+TEXTS = {
+    "availability": ("0.2, 0.8", (0.2, 0.8)), "hidden": ("64,32", (64, 32)),
+    "layers": ("valid5-6,max2", ("valid5-6", "max2")),
+    "lstm_widths": ("8", (8,)), "augment": ("crop", ("crop",)),
+    "init_only": ("head,*/bias", ("head", "*/bias")),
+    "roles": ("personal:last", ("personal:last",)),
+    "device_cores": ("1,2", (1, 2)), "bandwidth_gbps": ("1,2.5", (1.0, 2.5)),
+    "eval_protocols": ("global,local", ("global", "local")),
+    "targets": ("0.5,0.9", (0.5, 0.9)),
+    "newcomers_at": ("20:8,30:1", ((20, 8), (30, 1)))}
+
+
+@pytest.mark.parametrize("kind", [RunOptions, DataOptions])
+def test_a_list_may_be_given_as_the_text_of_its_flag(kind):
+  """In Python as on the command line, for every option that is a list."""
+  lists = [name for name, hint in typing.get_type_hints(kind).items()
+           if "tuple" in str(hint)]
+  assert lists
+  for name in lists:
+    text, value = TEXTS[name]
+    found = [getattr(typed(kind(**{name: given})), name)
+             for given in (text, value, list(value))]
+    assert found == [value] * 3
+    flag = next(flag for flag in flags.run_flags() if flag.name == name)
+    assert flags.typed(flag, [word.strip() for word in text.split(",")]) == (
+        value)
+
+
+def test_python_takes_these_texts_too():
+  fed = fa.federate("digits", num_clients=10, newcomers_at="1:2")
+  assert fed.options.newcomers_at == ((1, 2),)
+  plan = from_keywords(
+      "fedavg", fed, rounds=3, cohort_size=2, model="stack", layers="conv3-2",
+      evaluate="global, local", augment="crop", stragglers=0.5)
+  assert plan.run.layers == ("conv3-2",) and plan.run.augment == ("crop",)
+  assert plan.run.eval_protocols == ("global", "local", "newcomers")
+  assert plan.run.stragglers == "0.5"
+
+
+@pytest.mark.parametrize("given, text", [
+    (2, "2"), (0.5, "0.5"), ([1, 0.1], "1,0.1"), (np.float64(3), "3.0"),
+    ("1,2", "1,2")])
+def test_a_text_of_numbers_may_be_given_as_numbers(given, text):
+  found = methods.with_keywords(
+      methods.method_of("fedacnnl"), {"ridge": given}).hparams
+  assert found.ridge == text
+
+
+@pytest.mark.parametrize("name, hint", [
+    *((name, "did you mean 'client_lr'?") for name in (
+        "lr", "learning_rate", "client_learning_rate")),
+    *((name, "did you mean 'local_epochs'?") for name in (
+        "epochs", "num_epochs")),
+    ("batch", "did you mean 'batch_size'?"),
+    ("num_rounds", "did you mean 'rounds'?"),
+    ("fraction_fit", "did you mean 'participation'?"),
+    ("clients_per_round", "did you mean 'cohort_size'?"),
+    ("evaluations", ""), ("random_seed", "did you mean 'seeds'?"),
+    ("clients", "the data are dealt by federate(..., num_clients=...)"),
+    ("num_clients", "the data are dealt by federate(..., num_clients=...)"),
+    ("alpha", "the data are dealt by federate(..., dirichlet_alpha=...)")])
+def test_what_others_call_an_option_is_known(name, hint):
+  """Python and the command line say its name here."""
+  fed = fa.federate("digits", num_clients=10)
+  with pytest.raises(fa.OptionError) as error:
+    from_keywords("fedavg", fed, **{name: 1})
+  assert str(error.value) == (
+      f"{name}: neither an option of a run nor a hyper-parameter of fedavg"
+      + (f", {hint}" if hint else ""))
+
+
 @pytest.mark.parametrize("name, value, said", [
     ("rounds", 2.5, "must be a whole number"),
     ("rounds", "2", "must be a whole number"),
@@ -37,7 +112,8 @@ def test_lists_and_numbers_of_arrays_become_python_values():
     ("l2", "small", "must be a number"), ("hidden", 32, "must be a list"),
     ("hidden", [32, 0], "widths must be at least 1"),
     ("hidden", [3.5], "must be a whole number"),
-    ("layers", "dense3", "must be a list"), ("layers", [3], "must be a string"),
+    ("hidden", "32,a", "must be a list of numbers"),
+    ("layers", [3], "must be a string"),
     ("device_cores", [1, 2, 3], "must have 2 entries"),
     ("device_cores", [4, 1], "must be"),
     ("bandwidth_gbps", [0.0, 1.0], "must be"),
@@ -170,3 +246,22 @@ def test_the_availability_of_clients(tmp_path):
     with pytest.raises(fa.OptionError, match=said):
       dataclasses.replace(
           options, availability_file=str(tmp_path / name)).checked()
+
+
+@pytest.mark.parametrize("q", [0.001, 0.04, 0.05, 0.3])
+@pytest.mark.parametrize("newcomers", [None, "2:9"])
+def test_a_probability_is_a_probability(q, newcomers):
+  """Poisson sampling may draw nobody, so q C below one half is no mistake."""
+  fed = fa.federate("digits", num_clients=10, newcomers_at=newcomers)
+  plan = from_keywords("fedavg", fed, sampling="poisson", participation=q,
+                       rounds=5, evaluate="global")
+  size = options_lib.cohort_size(
+      plan.run, plan.data, plan.method.entry, plan.method.hparams, 10)
+  assert size == samplers.slots_of_poisson(10, q) >= 1
+  np.testing.assert_array_equal(
+      plan.run.clients_availability(10), np.full(10, q, np.float32))
+  if q < 0.06:
+    for sampling in ("uniform", "size", "availability"):
+      with pytest.raises(fa.OptionError, match="gives 0 of 10 clients"):
+        from_keywords("fedavg", fed, sampling=sampling, participation=q,
+                      rounds=5, evaluate="global")

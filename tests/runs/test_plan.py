@@ -84,3 +84,15 @@ def test_the_cores_become_devices_before_anything_starts_jax():
       [sys.executable, "-c", code], capture_output=True, text=True, check=True,
       env={**os.environ, "JAX_PLATFORMS": "cpu"}, timeout=60)
   assert found.stdout == "3\n"
+
+
+@pytest.mark.parametrize("algorithm", [
+    "fedper", "lg_fedavg", "fedrep", "fedbabu", "fedbn"])
+@pytest.mark.parametrize("roles", [(), "", {}, "frozen:Dense_0"])
+def test_a_method_of_personal_parameters_has_some(fed, algorithm, roles):
+  """Without any it would be FedAvg under another name."""
+  with pytest.raises(fa.OptionError, match="^roles=.*: .* has personal param"
+                     ".*; without any give algorithm=fedavg$"):
+    from_keywords(algorithm, fed, roles=roles, model="mlp", evaluate="local")
+  assert from_keywords("fedavg", fed, roles=roles, model="mlp").run.roles == (
+      () if not roles else (roles,))

@@ -12,8 +12,11 @@ import fedjax_alg as fa
 from fedjax_alg import registry
 from fedjax_alg.data.sources import load_digits
 from fedjax_alg.errors import OptionError
+from fedjax_alg.models import from_flax
 from fedjax_alg.runs import methods, plan, prepare
+from fedjax_alg.runs.plan import from_keywords
 from tests import problems
+from tests.normed import NET
 
 WORDS = "--algorithm=fedavg --dataset=digits --num_clients=20".split()
 
@@ -126,7 +129,18 @@ def test_validation_data_without_a_class_are_named():
      "`draw`=bijection: not read where all clients take part"),
     ("fedavg --draw=bijection --newcomers_at=5:10 --participation=0.5",
      "`draw`=bijection: not read where clients join later"),
+    ("afl --client_ridge=2", "`client_ridge`=2: without effect, the server re"),
+    ("afl --l2=2", "`l2`=2.0: not read, afl fits layers in closed form"),
+    ("fedacnnl --l2_of=sum", "`l2_of`=sum: not read, fedacnnl fits layers"),
+    *((f"fedavg --model=mlp --roles=frozen:Dense_0 --personal_{words}",
+       f"`personal_{words}: not read, no parameter is personal".replace(
+           "=", "`=", 1)) for words in ("rate=0.5", "when=first", "fit=3")),
+    ("fedrep --model=mlp --personal_when=together",
+     "`personal_when`=together: FedRep has first; this is another method"),
     *((words, None) for words in (
+        "afl --client_ridge=2 --noremove_ridge", "afl --client_ridge=0",
+        "fedacnnl --l2=0", "fedprox --l2=2", "fedrep --model=mlp",
+        "fedper --model=mlp --personal_rate=0.5 --roles=personal:Dense_1",
         "fsvrg --nolocal_scaling", "fsvrg --model=mlp",
         "fedacnnl --code=class --model=mlp",
         "fedgroup --num_groups=2 --pretrain_scale=2 --cold_start=random",
@@ -137,6 +151,32 @@ def test_options_without_effect_on_these_data_are_named(words, said):
   found = prepare.cautions(make(*f"--algorithm={words}".split()), set())
   assert bool(found) == bool(said)
   assert all(text.startswith(said) for text in found)
+
+
+@pytest.mark.parametrize("model_state", ["global", "local", "batch"])
+@pytest.mark.parametrize("roles", ["frozen:BatchNorm_0", "frozen:Dense_0"])
+def test_statistics_of_frozen_layers_are_nobodys(fed, roles, model_state):
+  """Who keeps them is then not read; the default says nothing."""
+  found = prepare.cautions(from_keywords(
+      "fedavg", fed, model=from_flax(NET, fed.example_shape),
+      roles=roles, model_state=model_state, evaluate="local").prepare(), set())
+  frozen = roles == "frozen:BatchNorm_0" and model_state != "global"
+  assert found == [
+      f"`model_state`={model_state}: not read, all layers with running "
+      "statistics are frozen"] * frozen
+
+
+def test_a_share_for_testing_is_not_read_where_test_rows_have_clients():
+  x = np.random.default_rng(0).random((40, 3)).astype(np.float32)
+  y, clients = np.arange(40) % 2, np.arange(40) % 4
+  for more, said in (({}, []), (
+      dict(x_test=x, y_test=y, test_client_ids=clients),
+      ["`local_test_fraction`=0.3: not read, the data name the clients of test "
+       "rows"])):
+    fed = fa.federate(
+        fa.from_arrays(x, y, clients, **more), local_test_fraction=0.3)
+    prepared = from_keywords("fedavg", fed, cohort_size=2).prepare()
+    assert prepare.cautions(prepared, set()) == said
 
 
 def test_a_table_that_does_not_fit_is_refused(monkeypatch):

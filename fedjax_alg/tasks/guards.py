@@ -1,0 +1,200 @@
+"""Holds the functions of a task of the user's own to what ``Task`` says.
+
+A task of this library is left alone. Of any other each function is wrapped
+once, when the task is made, so that whoever calls it gets what it promises or
+an error of one line. What ``loss``, ``sums`` and ``values`` give is checked
+with the model (``models.adapt``).
+"""
+
+from collections.abc import Callable, Mapping
+import functools
+import operator
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedjax_alg.errors import a_type, OptionError, raised
+
+_OURS = __name__.partition(".")[0] + "."
+
+
+def is_library(fn: Any) -> bool:
+  """Whether a function is one of this library."""
+  return (getattr(fn, "__module__", None) or "").startswith(_OURS)
+
+
+def guarded(
+    task: str, name: str, fn: Callable[..., Any],
+    check: Callable[..., Any]) -> Callable[..., Any]:
+  """Wraps a function of a task.
+
+  Args:
+    task: name of the task.
+    name: name of the function.
+    fn: the function.
+    check: (what ``fn`` gave, its arguments) -> what is used of it. Raises a
+      ValueError whose text goes on after the name of the function.
+
+  Returns:
+    The function. It raises an OptionError that names the task and the function
+    where ``fn`` raises another error than that, or ``check`` does.
+  """
+  said = f"`task`={task}: its {name}"
+  # The text of an error of ``targets`` goes on after the array's name.
+  error_type: type[ValueError] = OptionError
+  if name == "targets":
+    said, error_type = f"is refused by `task`={task}, whose targets", ValueError
+
+  @functools.wraps(fn, updated=())
+  def call(*args: Any) -> Any:
+    try:
+      found = fn(*args)
+    except OptionError:
+      raise
+    except Exception as error:  # whatever the user's code raises
+      if name == "targets" and isinstance(error, ValueError):
+        raise
+      raise error_type(f"{said} raises {raised(error)}") from error
+    try:
+      return check(found, *args)
+    except ValueError as error:
+      raise error_type(f"{said} gives {error}") from None
+
+  call.is_guarded = True  # type: ignore[attr-defined]
+  return call
+
+
+def _rows(tree: Any) -> int:
+  return len(jax.tree.leaves(tree)[0])
+
+
+def _whole(value: Any, least: int, what: str) -> int:
+  try:
+    number = operator.index(value)
+  except TypeError:
+    number = least - 1
+  if number < least:
+    raise ValueError(f"{value!r}{what}, must give a whole number of at least "
+                     f"{least}")
+  return number
+
+
+def shape(found: Any, y: Any, size: int) -> tuple[int, ...]:
+  """The shape of outputs: a tuple or list of whole numbers."""
+  del y, size
+  if not isinstance(found, (tuple, list)) or not all(
+      isinstance(one, (int, np.integer)) and one >= 0 for one in found):
+    raise ValueError(f"{found!r}, must give the shape of the outputs, a tuple "
+                     "of whole numbers")
+  return tuple(map(int, found))
+
+
+def size(found: Any, *targets: Any) -> int:
+  """The number of classes, targets or tokens."""
+  del targets
+  return _whole(found, 1, "")
+
+
+def targets(found: Any, y: np.ndarray) -> np.ndarray:
+  """An array of numbers with as many rows."""
+  kind = getattr(found, "dtype", None)
+  if kind is None or kind.kind not in "biuf":
+    raise ValueError(f"{a_type(found) if kind is None else kind}, must give an "
+                     "array of numbers")
+  found = np.asarray(found)
+  if found.shape[:1] != y.shape[:1]:
+    raise ValueError(f"shape {found.shape} for shape {y.shape}, must keep the "
+                     "rows")
+  return found
+
+
+def labels_of(kind: type[Any]) -> Callable[..., Any]:
+  """Makes the check of labels, which are of this type, or None."""
+
+  def check(found: Any, train: Any, test: Any, size: int) -> Any:
+    del size
+    if found is None:
+      return None
+    if not isinstance(found, kind):
+      raise ValueError(f"{a_type(found)}, must give a Labels or None")
+    number = _whole(found.number, 1, " as number")
+    for name, labels, y in (("train", found.train, train),
+                            ("test", found.test, test)):
+      labels = np.asarray(labels)
+      if labels.shape != (_rows(y),) or (
+          labels.size and labels.dtype.kind not in "iu"):
+        raise ValueError(
+            f"{labels.dtype}{list(labels.shape)} as {name}, must give a whole "
+            f"number for each row, [{_rows(y)}]")
+      if labels.size and not 0 <= labels.min() <= labels.max() < number:
+        raise ValueError(f"labels from {labels.min()} to {labels.max()} as "
+                         f"{name}, must lie in [0, {number})")
+    return kind(*(np.asarray(labels, np.int32) for labels in (
+        found.train, found.test)), number)
+
+  return check
+
+
+def pooled(found: Any, sums: Mapping[str, Any]) -> Any:
+  """Sums with the leading axes of those given, the rows and loss among them."""
+  if not isinstance(found, Mapping):
+    raise ValueError(f"{a_type(found)}, must give a dictionary of sums")
+  for name in ("rows", "loss"):
+    if name not in found:
+      raise ValueError(f"no {name} (only {', '.join(found) or 'nothing'}), "
+                       "must keep rows and loss")
+  first = np.shape(sums["rows"])[:1]
+  for name, leaf in found.items():
+    if np.shape(leaf)[:1] != first:
+      raise ValueError(f"shape {list(np.shape(leaf))} as {name}, must keep the "
+                       f"clients' axis, {list(first)}")
+  return dict(found)
+
+
+def flipped(found: Any, y: Any) -> Any:
+  """Targets like those given."""
+  structure: Callable[[Any], Any] = jax.tree.structure
+  if structure(found) != structure(y):
+    like = "a dictionary of arrays" if isinstance(y, Mapping) else "an array"
+    raise ValueError(f"{a_type(found)}, must give targets like the true ones, "
+                     f"{like}")
+  for false, true in zip(jax.tree.leaves(found), jax.tree.leaves(y)):
+    if (np.shape(false), false.dtype) != (np.shape(true), true.dtype):
+      raise ValueError(
+          f"{false.dtype}{list(np.shape(false))}, must give targets like the "
+          f"true ones, {true.dtype}{list(np.shape(true))}")
+  return found
+
+
+def fitted(found: Any, y: Any, mask: Any, size: int) -> Any:
+  """One row of numbers for each example."""
+  del y
+  if not hasattr(found, "dtype") or found.shape != (*mask.shape, size):
+    is_ = f"{found.dtype}{list(found.shape)}" if hasattr(found, "dtype") else (
+        a_type(found))
+    raise ValueError(f"{is_}, must give the numbers that least squares fits, "
+                     f"{[*mask.shape, size]}")
+  return found
+
+
+def matrix(found: Any, outputs: Any, y: Any, mask: Any) -> Any:
+  """A square matrix."""
+  del outputs, y, mask
+  side = np.shape(found)
+  if len(side) != 2 or side[0] != side[1]:
+    raise ValueError(f"shape {list(side)}, must give a confusion matrix, "
+                     "[L, L]")
+  return found
+
+
+def task_of(kind: type[Any]) -> Callable[..., Any]:
+  """Makes the check of a task, which is of this type."""
+
+  def check(found: Any, y: Any) -> Any:
+    del y
+    if not isinstance(found, kind):
+      raise ValueError(f"{a_type(found)}, must give a Task")
+    return found
+
+  return check
