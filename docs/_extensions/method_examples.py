@@ -46,15 +46,15 @@ def _options(entry: registry.Entry) -> dict[str, Any]:
   return found | {"seeds": 3}
 
 
-def _wrapped(words: Sequence[str], gap: str, end: str, indent: int) -> list[str]:
-  """Returns words in lines of ``_WIDTH``, joined by gap; end ends a line."""
+def _wrapped(words: Sequence[str], end: str, indent: int) -> list[str]:
+  """Returns words in lines of ``_WIDTH``; end ends all lines but the last."""
   lines = [words[0]]
   for word in words[1:]:
-    if len(lines[-1]) + len(gap) + len(word) + len(end) > _WIDTH:
+    if len(lines[-1]) + 1 + len(word) + len(end) > _WIDTH:
       lines[-1] += end
       lines.append(" " * indent + word)
     else:
-      lines[-1] += gap + word
+      lines[-1] += f" {word}"
   return lines
 
 
@@ -65,7 +65,7 @@ def _call(name: str, arguments: Sequence[str],
                          for key, value in options.items())]
   first = f"{name}({words[0]}"
   *lines, last = _wrapped(
-      [first + ",", *(f"{word}," for word in words[1:])], " ", "",
+      [first + ",", *(f"{word}," for word in words[1:])], "",
       len(name) + 1)
   return [*lines, last.rstrip(",") + ")"]
 
@@ -87,12 +87,12 @@ def example(name: str) -> list[str]:
   data, options = _data(entry), _options(entry)
   lines = []
   if str(options.get("model")).startswith(MODEL_FILE):
-    lines += [f"A model with a normalization layer, in the file `{MODEL_FILE}`:",
-              "", "```python", *_NORMALIZED.splitlines(), "```", ""]
+    lines += ["A model with a normalization layer, in the file "
+              f"`{MODEL_FILE}`:", "", "```python", *_NORMALIZED.splitlines(), "```", ""]
   return [
       *lines, "```python", "import fedjax_alg as fa", "",
       *_call("fed = fa.federate", ['"digits"'], data),
       *_call("result = fa.run", [f'"{name}"', "fed"], options),
       "print(result)", "```", "", "```bash", *_wrapped(
           [f"fedjax-alg run --algorithm={name}", "--dataset=digits",
-           *_flags(data), *_flags(options)], " ", " \\", 4), "```", ""]
+           *_flags(data), *_flags(options)], " \\", 4), "```", ""]

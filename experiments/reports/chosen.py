@@ -184,9 +184,9 @@ def tuning(settings: str) -> str:
       was nothing to choose.
 
   Returns:
-    One of these as it is; else ``TUNED`` if a search chose, ``STATED`` if the paper did, ``UNTUNED`` if
-    something has a usual value, ``IN_PART`` if both that and a search; "" and
-    "not declared" as they are.
+    One of these as it is; else ``TUNED`` if a search chose, ``STATED`` if the
+    paper did, ``UNTUNED`` if something has a usual value, ``IN_PART`` if both
+    that and a search; "" and "not declared" as they are.
   """
   if settings in (TUNED, IN_PART, UNTUNED, STATED, _BY_TEST):
     return settings
