@@ -88,7 +88,8 @@ def example(name: str) -> list[str]:
   lines = []
   if str(options.get("model")).startswith(MODEL_FILE):
     lines += ["A model with a normalization layer, in the file "
-              f"`{MODEL_FILE}`:", "", "```python", *_NORMALIZED.splitlines(), "```", ""]
+              f"`{MODEL_FILE}`:", "", "```python",
+              *_NORMALIZED.splitlines(), "```", ""]
   return [
       *lines, "```python", "import fedjax_alg as fa", "",
       *_call("fed = fa.federate", ['"digits"'], data),

@@ -337,13 +337,11 @@ def test_literals_of_docstrings_are_whole_in_a_line():
   """Else a page shows their backticks."""
   conf = run_path(ROOT / "docs" / "conf.py", "conf")
   for name in fedjax_alg.__all__:
-    lines = inspect.cleandoc(getattr(fedjax_alg, name).__doc__ or "").split("\n")
-    text = "\n".join(lines)
+    lines = (inspect.getdoc(getattr(fedjax_alg, name)) or "").split("\n")
     conf._plain(None, "function", name, None, {}, lines)
-    assert " ".join("".join(lines).split()) or not text
     for line in lines:
       if not line.lstrip().startswith((">>>", "...")):
-        assert line.count("``") % 2 == 0, (name, line)
+        assert line.count("``") % 2 == 0 and "\\`" not in line, (name, line)
 
 
 @pytest.mark.fast
@@ -376,7 +374,8 @@ def test_a_notebook_runs(path, capsys):
       assert not cell["outputs"]  # they would be of another version
       exec(compile("".join(cell["source"]), path.name, "exec"), names)
   assert not re.search(r"\bnan\b", capsys.readouterr().out)
-  assert plt.get_fignums()  # it draws
+  if any("pyplot" in "".join(cell["source"]) for cell in cells):
+    assert plt.get_fignums()  # it draws
   plt.close("all")
 
 
