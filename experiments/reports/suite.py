@@ -25,8 +25,7 @@ TUNED, STATED, ONE_RATE = "tuned", "stated", "one rate"
 
 
 def named(method: str, protocol: str) -> str:
-  """The name of a method with its protocol, if it has a flag file of its own
-  settings besides."""
+  """The name of a method, with its protocol if that is not ``TUNED``."""
   return method if protocol == TUNED else f"{method} ({protocol})"
 
 
