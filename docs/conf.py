@@ -93,6 +93,27 @@ def _escaped(line: str) -> str:
   return "".join(parts)
 
 
+def _whole_literals(lines: list[str]) -> list[str]:
+  """The lines, a literal that goes on in the next line whole in its first."""
+  out: list[str] = []
+  for line in lines:
+    if out and not out[-1].lstrip().startswith(">>>"):
+      opened = re.sub(r"``[^`]+``|`[^`]+`", "", out[-1])
+      mark = re.search(r"`+", opened)
+      end = line.find(mark[0]) if mark and line.strip() else -1
+      if mark and end >= 0:
+        end += len(mark[0])
+        rest = re.match(r"\S*", line[end:])
+        end += rest.end() if rest else 0
+        out[-1] += f" {line[:end].strip()}"
+        indent = re.match(r" *", line)
+        line = (indent[0] if indent else "") + line[end:].strip()
+        if not line.strip():
+          continue
+    out.append(line)
+  return out
+
+
 def _plain(app, what, name, obj, options, lines):
   """Docstrings are plain text with Google sections, not reStructuredText.
 
@@ -103,7 +124,7 @@ def _plain(app, what, name, obj, options, lines):
   if lines and lines[0].startswith("Alias for field number"):
     lines.clear()  # a field of a NamedTuple without a comment
   out, section, item, block, example = [], False, False, False, False
-  for line in lines:
+  for line in _whole_literals(lines):
     example = line.lstrip().startswith(">>>") or (example and line.strip())
     if example:
       out.append(line)

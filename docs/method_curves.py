@@ -33,6 +33,8 @@ class Normalised(nn.Module):
 #: Methods whose point is each client's own model.
 PERSONAL = ("fedper", "lg_fedavg", "fedrep", "fedbabu", "fedbn", "apfl",
             "per_fedavg", "pfedme", "pfedzo", "ditto", "local", "pfedacnnl")
+#: Hyper-parameters that say how many global models there are.
+_MODELS = ("num_models", "num_groups", "max_groups")
 #: Methods whose step is client_lr / n_i, of 23 examples in the mean.
 PER_EXAMPLE = ("fsvrg", "ma_fsvrg", "ga_fsvrg", "cfsvrg", "clsfsvrg")
 #: Options in the place of client_lr=0.3.
@@ -41,7 +43,22 @@ SETTINGS = {
     "fedavgm": {"client_lr": 0.1}, "afl": {"remove_ridge": False},
     "fedzo": {}, "baffle": {}, "pfedzo": {}, "pfedme": {}, "central": {},
     "cfl": {"client_lr": 0.3, "eps1": 0.4, "eps2": 0.6},
+    # With mu = 0 FedGrouProx is FedGroup.
+    "fedgrouprox": {"client_lr": 0.3, "mu": 0.1},
+    # By default a client fits its head for as many steps as it trains, three.
+    "fedbabu": {"client_lr": 0.3, "personal_fit": 20},
 }
+
+
+def protocol_of(name):
+  """What a method is evaluated by: `local` where clients use unlike models.
+
+  Of several global models `global` shows the one that is best on the whole
+  test set, which no client chooses by.
+  """
+  hparams = registry.ALGORITHMS[name].hparams()
+  several = any(getattr(hparams, field, 1) > 1 for field in _MODELS)
+  return "local" if several or name in PERSONAL else "global"
 
 
 def settings_of(name):
@@ -89,7 +106,9 @@ def main(names):
       rows = {(row["method"], row["protocol"], row["model"]): row
               for row in csv.DictReader(file)}
   for name in names or registry.ALGORITHMS:
-    protocol = "local" if name in PERSONAL else "global"
+    protocol = protocol_of(name)
+    rows = {key: row for key, row in rows.items()
+            if key[0] != name or key[1] == protocol or name == "fedavg"}
     for one in dict.fromkeys((name, "fedavg")):
       key = one, protocol, model_of(name)
       if key not in rows or (one == name and names):

@@ -14,6 +14,7 @@ import functools
 import pathlib
 import re
 
+import method_examples
 from sphinx.util.docutils import SphinxDirective
 
 from fedjax_alg import registry
@@ -161,10 +162,7 @@ def method_page(name):
               f"tuned ({curve['model']}, {curve['settings'] or 'defaults'}; "
               f"accuracy by the protocol `{curve['protocol']}`). Grey: "
               "FedAvg.", "```", ""]
-  lines += ["## Run it", "", "```python", f'fa.run("{name}", fed, '
-            "cohort_size=10, rounds=60, seeds=3)", "```", "", "```bash",
-            f"fedjax-alg run --algorithm={name} --dataset=digits \\",
-            "    --partition=classes --num_clients=60 --rounds=60", "```", ""]
+  lines += ["## Run it", "", *method_examples.example(name)]
   if entry.options:
     options = ", ".join(f"`{key}={value!r}`" for key, value in
                         entry.options.items())

@@ -28,13 +28,14 @@ class Answer(NamedTuple):
   figure: str  #: the figure or table of ours that answers
   artifact: str  #: the paper's, as the claims file names it
   panel: str
-  #: with its protocol; of a sentence "" (tuned) or ``verdicts.PAPERS_OWN``
+  #: with its protocol, if that is not ``suite.TUNED``; of a sentence "" or
+  #: ``verdicts.PAPERS_OWN``
   method: str
   metric: str  #: "" for a sentence
   claim: str  #: the paper's number, or the sentence
   ours: str
   verdict: str
-  settings: str  #: how the settings were chosen
+  settings: str  #: how the settings were chosen; "": there are none
 
   @property
   def of(self) -> tuple[str, str]:
@@ -42,6 +43,13 @@ class Answer(NamedTuple):
     found = re.fullmatch(
         rf"(.*) \(({suite.STATED}|{suite.ONE_RATE})\)", self.method)
     return (found[1], found[2]) if found else (self.method, suite.TUNED)
+
+  @property
+  def tuning(self) -> str:
+    """How the settings were found, see ``chosen.tuning``."""
+    protocol = self.method if not self.metric else self.of[1]
+    return chosen.tuning(self.settings) if protocol in (
+        "", suite.TUNED) else protocol
 
   def words(
       self, value: float, unit: str, own: bool, never: bool = False) -> str:
@@ -126,7 +134,8 @@ def sentences(name: str, claims: Sequence[verdicts.Statement],
       measured, verdict = verdicts.judge(claim, runs)
       found.append(Answer(
           name, claim.artifact, "", "" if protocol == suite.TUNED else protocol,
-          "", claim.text, measured, verdict, ""))
+          "", claim.text, measured, verdict,
+          verdicts.tuning(claim, runs) if protocol == suite.TUNED else ""))
   return found
 
 

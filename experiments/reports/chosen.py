@@ -11,11 +11,13 @@ the edge of its values is said to be there, because a better one may lie beyond.
 """
 
 from collections.abc import Iterable, Sequence
+import dataclasses
 import functools
 import re
 from typing import NamedTuple
 
 from fedjax_alg import files
+from fedjax_alg.data.options import DataOptions
 from fedjax_alg.errors import OptionError
 from ..cli import config as config_lib, flag_words
 
@@ -160,3 +162,54 @@ def said(choices: Sequence[Choice]) -> str:
       named = ", ".join(filter(None, names))
       words.append(_SHOWN.get(how, how) + (f": {named}" if named else ""))
   return "; ".join(words) or "not declared"
+
+
+#: How the settings of a method were found, as tables say it: by a search, by a
+#: search for some of them, without one, or as the paper states them.
+TUNED, IN_PART, UNTUNED, STATED = (
+    "tuned", "tuned in part", "not tuned", "stated")
+_BY_TEST = "tuned on test data"
+_SEARCHED = ("validation", _SHOWN["training"], EDGE)
+_OF_DATA = frozenset(field.name for field in dataclasses.fields(DataOptions))
+
+
+def tuning(settings: str) -> str:
+  """Returns how a method's settings were found, from what ``said`` says.
+
+  Only the method's own settings count: features or sizes of the data that
+  validation chose are those of the stated settings, too.
+
+  Args:
+    settings: the choices in words, or one of the words above; "" where there
+      was nothing to choose.
+
+  Returns:
+    One of these as it is; else ``TUNED`` if a search chose, ``STATED`` if the
+    paper did, ``UNTUNED`` if something has a usual value, ``IN_PART`` if both
+    that and a search; "" and "not declared" as they are.
+  """
+  if settings in (TUNED, IN_PART, UNTUNED, STATED, _BY_TEST):
+    return settings
+  hows = set()
+  for part in filter(None, settings.split("; ")):
+    how, _, names = part.partition(": ")
+    if not names or not _OF_DATA.issuperset(names.split(", ")):
+      hows.add(how)
+  if _SHOWN[TEST] in hows:
+    return _BY_TEST
+  if hows.intersection(_SEARCHED):
+    return IN_PART if UNTUNED in hows else TUNED
+  return next((word for word in (UNTUNED, "not declared") if word in hows),
+              STATED if settings else "")
+
+
+def together(tunings: Iterable[str]) -> str:
+  """Returns how the settings of several methods were found, as one of them.
+
+  Methods that are compared are tuned if all of them are, and not tuned if some
+  are not and no other is.
+  """
+  found = set(filter(None, tunings))
+  if len(found) < 2:
+    return "".join(found)
+  return IN_PART if found & {TUNED, IN_PART} else UNTUNED

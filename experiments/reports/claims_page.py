@@ -28,25 +28,31 @@ import fnmatch
 import re
 from typing import NamedTuple
 
-from . import report, rule, suite, verdicts
+from . import chosen, report, rule, suite, verdicts
 from .answers import Answer
 
 _MEANING = (
     "Two questions, never one: *does a method reach its number*, and *does its "
-    "margin over others hold*. Each with its protocol: `tuned` (every method's "
-    "settings by validation, equal budgets), `stated` (the paper's own numbers "
-    "for its own methods) and `one rate` (the paper's learning rate for all "
-    "methods). `reaches`: at most 0.3 points apart (5 % for numbers that are "
-    "no shares), with an interval of at most half a point (8 %) to either "
-    "side; `exceeds`, `short`: further, and by more than the interval; `open`: "
-    "the interval is too wide for either, or one run alone was made. What is "
+    "margin over others hold*. Each with how the settings were found: `tuned` "
+    "(every method's by a search on validation data, equal budgets), `stated` "
+    "(the paper's own numbers), `one rate` (the paper's learning rate for all "
+    "methods), `tuned in part` (some settings, or those of some methods that "
+    "are compared, have usual values instead). Features of the data that "
+    "validation chose are those of the stated settings, too. `no run`: not "
+    "run, or our copy of the paper has lost the number. `reaches`: at most 0.3 "
+    "points apart (5 % for numbers that are no shares), with an interval of at "
+    "most half a point (8 %) to either side; `exceeds`, `short`: further, and "
+    "by more than the interval; `open`: the interval is too wide for either, "
+    "or one run alone was made; `gets there`: the paper's method does not get "
+    "there within its rounds and ours does, which is no number that is "
+    "reached; `as printed`: neither does. What is "
     "one measurement is one row: micro recall, micro precision and micro F1 of "
     "single labels are the accuracy, and figures that show the same runs are "
     "counted once; the numbers that the paper prints besides stand in "
     "brackets. Macro precision and macro F1 are other numbers of the same runs "
     "and rows of their own, though they move with the accuracy. Of a sentence "
     "about several panels the least and the greatest difference is shown, of "
-    "the part that decides; all are in <paper>.answers.csv.")
+    "the part that decides; all are in `<paper>.answers.csv`.")
 
 #: The words of sentences, in the order in which the worst of several counts.
 FAILS = "does not hold"
@@ -70,9 +76,11 @@ class Row(NamedTuple):
   verdict: str  #: of ``rule``, or holds, does not hold, lost
   words: str  #: the verdict in words
   tried: str
-  #: ours and the words by the paper's settings, or at its one rate
+  #: ours and the words by the paper's settings, or at its one rate, where these
+  #: are not the first
   stated: str = ""
   printed: tuple[str, ...] = ()  #: other numbers that the paper prints for it
+  tuning: str = ""  #: how the settings of ``ours`` were found; "": no run
 
   @property
   def where(self) -> str:
@@ -101,8 +109,11 @@ def finding(ours: str) -> str:
   return f"{ordered[0]} to {ordered[-1]}"
 
 
-def _sentences(text: str, answers: Sequence[Answer]) -> tuple[str, str]:
-  """(what was measured, the verdict) of the sentences that begin so.
+def _sentences(
+    text: str, answers: Sequence[Answer]) -> tuple[str, str, str]:
+  """(what was measured, the verdict, the tuning) of the sentences.
+
+  They are those that begin so.
 
   Of several the first that decides the verdict is shown.
   """
@@ -115,12 +126,13 @@ def _sentences(text: str, answers: Sequence[Answer]) -> tuple[str, str]:
           a.artifact, artifact or "*"):
         key = a.artifact, a.claim
         own[key] = min(own.get(key, a), a, key=_order)
-    found += [(a.verdict, a.claim.split(" (")[0], a.ours)
+    found += [(a.verdict, a.claim.split(" (")[0], a.ours, a.tuning)
               for a in own.values()] or [
-                  (rule.NOT_RUN, start, "was not judged")]
-  verdict, claim, ours = min(found, key=lambda one: _WORST.index(one[0]))
+                  (rule.NOT_RUN, start, "was not judged", "")]
+  verdict, claim, ours, tuning = min(
+      found, key=lambda one: _WORST.index(one[0]))
   said = f"{claim.lstrip('. ')}: " if len(found) > 1 else ""
-  return said + finding(ours), verdict
+  return said + finding(ours), verdict, tuning
 
 
 def _order(answer: Answer) -> tuple[bool, bool, bool]:
@@ -142,18 +154,20 @@ def _words(row: Mapping[str, str], answer: Answer, own: bool) -> str:
 
 
 def _number(row: Mapping[str, str], answers: Sequence[Answer],
-            own: bool) -> tuple[str, str, str, str]:
-  """(ours, verdict, words, by the stated settings) of a number."""
+            own: bool) -> tuple[str, str, str, str, str]:
+  """(ours, verdict, words, by the stated settings, tuning) of a number."""
   found = sorted((
       a for a in answers if (
           a.metric, a.artifact, a.panel, a.claim, a.of[0]) == (
               row["metric"], row["artifact"], row["panel"], row["value"],
               row["method"])), key=_order)
   if not found:
-    return "-", rule.NOT_RUN, rule.NOT_RUN, ""
-  stated = next((f"{a.ours}: {_words(row, a, own)}" for a in found
+    return "-", rule.NOT_RUN, rule.NOT_RUN, "", ""
+  first = found[0]
+  stated = next((f"{a.ours}: {_words(row, a, own)}" for a in found[1:]
                  if a.of[1] != suite.TUNED), "")
-  return found[0].ours, found[0].verdict, _words(row, found[0], own), stated
+  return (first.ours, first.verdict, _words(row, first, own), stated,
+          first.tuning)
 
 
 def _measurement(row: Mapping[str, str], same_runs: Mapping[str, str],
@@ -190,71 +204,87 @@ def rows(paper: str, own: tuple[str, ...], answers: Sequence[Answer],
       continue
     mine = row["method"].startswith(own)
     role, stated, key = "own" if mine else "other", "", (str(number),)
+    tuning = ""
     if kind.get("kind") == "sentences":
       role = "sentence"
-      ours, verdict = _sentences(
+      ours, verdict, tuning = _sentences(
           kind["text"], [a for a in answers if not a.method])
       cause = _matching(patterns, row, "cause").get("cause", "")
       words = {FAILS: _CAUSES[cause],
                rule.UNDECIDED: "too close to call"}.get(verdict, verdict)
-      its, by = _sentences(kind["text"], [
+      its, by, _ = _sentences(kind["text"], [
           a for a in answers if a.method == verdicts.PAPERS_OWN])
       stated = "" if by == rule.NOT_RUN else f"{its}: {by}"
     elif kind:
       ours, verdict, words = kind["text"], kind["kind"], kind["kind"]
     else:
       key = _measurement(row, same_runs or {}, balanced)
-      ours, verdict, words, stated = _number(row, answers, mine)
+      ours, verdict, words, stated, tuning = _number(row, answers, mine)
     if key in out:
       out[key] = out[key]._replace(printed=(
           *out[key].printed, f"{_value(row)} ({row['artifact']})"))
     else:
-      out[key] = Row(row, role, ours, verdict, words, tried, stated)
+      out[key] = Row(row, role, ours, verdict, words, tried, stated,
+                     tuning=tuning)
   return list(out.values())
 
 
 _UNKNOWN = (rule.NOT_COMPARABLE, rule.NOT_RUN)
-_REACHED = ("reaches", "exceeds", "sooner", "cheaper", "lower", "gets there")
+_REACHED = ("reaches", "exceeds", "sooner", "cheaper", "lower", "faster",
+            "as printed")
+_ELSE = ("gets there", "open", "lost", *_UNKNOWN)
+_NO_RUN = "no run"
 
 #: The columns of ``head`` after the first.
-_COLUMNS = ("numbers: reach or exceed", "short", "open",
-            "not comparable, not run, lost", "sentences: hold",
-            "too close to call", "fail", "fail as a baseline is stronger")
+_COLUMNS = ("numbers: reach or exceed", "gets there, the paper's does not",
+            "short", "open", "not comparable, not run, lost",
+            "sentences: hold", "too close to call", "fail",
+            "fail as a baseline is stronger")
 
 
 def _standing(words: str) -> str:
   """What a verdict in words on a number says: reached, short, or why neither.
   """
   return "reached" if words.startswith(_REACHED) else words if (
-      words in ("open", "lost", *_UNKNOWN)) else "short"
+      words in _ELSE) else "short"
 
 
 def head(papers: Mapping[str, Sequence[Row]]) -> str:
   """The table: numbers of every paper's own methods, and its sentences."""
   lines = []
   for name, found in papers.items():
-    for protocol, words in _by_protocol(found).items():
+    for tuning, words in _by_tuning(found).items():
       own, said = collections.Counter(map(
           _standing, words["own"])), collections.Counter(words["sentence"])
       lines.append([
-          f"{name}, {protocol}", own["reached"], own["short"], own["open"],
+          f"{name}, {tuning}", own["reached"], own["gets there"],
+          own["short"], own["open"],
           sum(own[word] for word in (*_UNKNOWN, "lost")),
           said["holds"] + said[_CAUSES["range"]],
           said["too close to call"] + said[rule.UNDECIDED],
           sum(number for text, number in said.items()
               if text.startswith(("fails", FAILS))),
-          said[_CAUSES["baseline"]] if protocol == suite.TUNED else "-"])
+          # By the paper's settings the causes are not known.
+          "-" if said[FAILS] else said[_CAUSES["baseline"]]])
   return report.table(["paper, settings", *_COLUMNS], lines)
 
 
-def _by_protocol(found: Sequence[Row]) -> dict[str, dict[str, list[str]]]:
-  """Protocol -> kind of row -> the verdicts in words."""
-  tuned = {kind: [row.words for row in found if row.kind == kind]
-           for kind in ("own", "sentence")}
-  stated = {kind: [row.stated.rpartition(": ")[2] for row in found
-                   if row.kind == kind and row.stated] for kind in tuned}
-  return {suite.TUNED: tuned} | ({suite.STATED: stated} if any(
-      stated.values()) else {})
+def _by_tuning(found: Sequence[Row]) -> dict[str, dict[str, list[str]]]:
+  """How settings were found -> kind of row -> the verdicts in words."""
+  order = (chosen.TUNED, chosen.IN_PART, chosen.STATED, suite.ONE_RATE,
+           chosen.UNTUNED, _NO_RUN)
+  words: dict[str, dict[str, list[str]]] = {}
+  for row in found:
+    if row.kind == "other":
+      continue
+    pairs = [(row.tuning or _NO_RUN, row.words)]
+    if row.stated:
+      pairs.append((suite.STATED, row.stated.rpartition(": ")[2]))
+    for tuning, text in pairs:
+      words.setdefault(tuning, {"own": [], "sentence": []})[
+          row.kind].append(text)
+  return {tuning: words[tuning] for tuning in sorted(
+      words, key=lambda tuning: order.index(tuning) if tuning in order else -1)}
 
 
 def _said(claim: Mapping[str, str]) -> str:
@@ -277,15 +307,18 @@ def _value(claim: Mapping[str, str]) -> str:
 def _table(found: Iterable[Row], notes: dict[str, int],
            stated: str = "by the paper's settings") -> str:
   """Rows of numbers or sentences; what was tried stands below all tables."""
-  rows = []
-  for row in found:
+  found, rows = list(found), []
+  heads, columns = report.with_tunings([row.tuning for row in found])
+  more = [stated] * any(row.stated for row in found)
+  for row, column in zip(found, columns):
     tried = row.tried and (f" [{notes.setdefault(row.tried, len(notes) + 1)}]")
     also = row.printed and f" (also {', '.join(row.printed)})" or ""
     rows.append([
         row.where, row.claim["method"] or "-", _said(row.claim) + also,
-        row.ours, row.words + tried, row.stated or "-"])
+        row.ours, *column, row.words + tried,
+        *[row.stated or "-"] * len(more)])
   return rows and report.table(
-      ["where", "method", "the paper", "tuned", "verdict", stated], rows) or ""
+      ["where", "method", "the paper", *heads, "verdict", *more], rows) or ""
 
 
 def _of_paper(name: str, found: Sequence[Row], notes: dict[str, int]) -> str:

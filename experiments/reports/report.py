@@ -199,7 +199,7 @@ def _table_of(
       if row.cell.label == method:
         if row.paper is not None:
           cells.append((panel, f"{method}, the paper", f"{row.paper:.1f}"))
-        cells.append((panel, f"{method}, {row.cell.protocol}", _cell(row, own)))
+        cells.append((panel, f"{method}, {row.cell.tuning}", _cell(row, own)))
   return by_panel(cells)
 
 
@@ -246,7 +246,7 @@ def numbers_csv(path: pathlib.Path, rows: Sequence[Comparison]) -> None:
     for row in rows:
       cell, summary = row.cell, row.outcome.summary
       writer.writerow([
-          cell.panel, cell.panel_title, cell.label, cell.protocol, row.metric,
+          cell.panel, cell.panel_title, cell.label, cell.tuning, row.metric,
           "" if row.paper is None else row.paper, f"{row.ours:.6g}",
           "" if np.isnan(row.ci95) else f"{row.ci95:.6g}", row.verdict,
           summary["cost"]["rounds"], *(
@@ -318,6 +318,23 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
   """A Markdown table."""
   return "\n".join(f"| {' | '.join(map(str, row))} |"
                    for row in (head, ["---"] * len(head), *rows))
+
+
+def with_tunings(
+    tunings: Sequence[str]) -> tuple[list[str], list[tuple[str, ...]]]:
+  """Makes the heads of our numbers, and of how their settings were found.
+
+  Args:
+    tunings: of each row of a table, see ``chosen.tuning``; "": there are none.
+
+  Returns:
+    The heads, and what each row has below the second one. Where all rows have
+    the same there is one head, that word.
+  """
+  found = list(dict.fromkeys(filter(None, tunings)))
+  if len(found) < 2:
+    return found or ["ours"], [() for _ in tunings]
+  return ["ours", "settings"], [(word or "-",) for word in tunings]
 
 
 #: What a column of a table has of a run.

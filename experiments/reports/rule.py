@@ -79,7 +79,7 @@ def words(verdict: str, gap: float | None, metric: str, unit: str, own: bool,
   if verdict == UNDECIDED:
     return "open"
   if verdict == SAME:
-    return "reaches" if own else "as printed"
+    return "reaches" if own and not never else "as printed"
   if verdict not in (ABOVE, BELOW):
     return verdict
   if never:

@@ -17,14 +17,15 @@ from ..cli import config as config_lib, execute, resume, sweeps
 from ..cli import part as part_lib
 from . import chosen as chosen_lib, partitions
 
-#: How the settings of a line were found: by validation, with equal budgets;
-#: those that the paper states for its own methods; the paper's one learning
-#: rate, of a method that is not its own.
+#: Which settings of a method a line has: those of its own flag file, which are
+#: tuned where a search chose them (``Cell.tuning``); those that the paper
+#: states for its own methods; the paper's one learning rate, of a method that
+#: is not its own.
 TUNED, STATED, ONE_RATE = "tuned", "stated", "one rate"
 
 
 def named(method: str, protocol: str) -> str:
-  """The name of a method with its protocol, if its settings are not tuned."""
+  """The name of a method, with its protocol if that is not ``TUNED``."""
   return method if protocol == TUNED else f"{method} ({protocol})"
 
 
@@ -79,6 +80,12 @@ class Cell:
   def choices(self) -> list[chosen_lib.Choice]:
     """How the settings of the run were chosen."""
     return chosen_lib.of_flags(self.flags, self.chosen, self.sources)
+
+  @property
+  def tuning(self) -> str:
+    """How the settings of the method were found, see ``chosen.tuning``."""
+    return self.protocol if self.protocol != TUNED else chosen_lib.tuning(
+        chosen_lib.said(self.choices))
 
   def on(self, parts: Partitions) -> list["Cell"]:
     """The same run on several partitions of the data."""

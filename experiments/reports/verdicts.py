@@ -9,6 +9,7 @@ otherwise.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
 import functools
 import math
 from typing import Any, NamedTuple
@@ -88,6 +89,18 @@ def judge(claim: Statement, outcomes: suite.Outcomes) -> tuple[str, str]:
   return measured, words[holds]
 
 
+def tuning(claim: Statement, outcomes: suite.Outcomes) -> str:
+  """Returns how the settings of the runs that decide a claim were found.
+
+  See ``chosen.together``; "" if there are none.
+  """
+  seen = _Seen(outcomes)
+  with contextlib.suppress(NotRun):
+    claim.check(seen)
+  return chosen.together(
+      o.cell.tuning for o in seen.used or list(outcomes))
+
+
 def _unequal(outcomes: Iterable[suite.Outcome]) -> bool:
   """Whether some methods of a panel cannot be compared with the others.
 
@@ -103,7 +116,7 @@ PAPERS_OWN = "by the paper's settings"
 
 
 def by_protocol(outcomes: suite.Outcomes) -> dict[str, list[suite.Outcome]]:
-  """The tuned runs, and those with the paper's settings where there are any.
+  """The runs, and those with the paper's settings besides where there are any.
 
   What is claimed of a method is asked of either.
   """
@@ -120,16 +133,21 @@ def section(claims: Sequence[Statement], outcomes: suite.Outcomes) -> str:
   if not claims:
     return ""
   protocols = by_protocol(outcomes)
+  own = protocols.get(suite.TUNED, [])
+  head, columns = report.with_tunings(
+      [tuning(claim, own) for claim in claims])
   rows = []
-  for claim in claims:
+  for claim, column in zip(claims, columns):
     rows.append([claim.text])
-    for runs in protocols.values():
+    for protocol, runs in protocols.items():
       ours, verdict = judge(claim, runs)
-      rows[-1] += [ours, "too close to call" if verdict == rule.UNDECIDED
-                   else verdict]
+      rows[-1] += [
+          ours, *(column if protocol == suite.TUNED else ()),
+          "too close to call" if verdict == rule.UNDECIDED else verdict]
+  heads = {suite.TUNED: head}
   text = "## What is said in words\n\n" + report.table(
-      ["what is said", *(words for protocol in protocols
-                         for words in (protocol, "verdict"))], rows)
+      ["what is said", *(word for protocol in protocols for word in (
+          *heads.get(protocol, [protocol]), "verdict"))], rows)
   if outcomes and all(len({r["seed"] for r in o.rows}) == 1 for o in outcomes):
     text += ("\n\nOne seed gives no interval and decides nothing that varies "
              "with the seed.")
@@ -246,22 +264,27 @@ def margin(outcomes: Iterable[suite.Outcome], panel: str, a: str, b: str,
   return measure(pick(outcomes, panel, a)) - measure(pick(outcomes, panel, b))
 
 
-def others(outcomes: Iterable[suite.Outcome], panel: str,
-           labels: Sequence[str]) -> list[suite.Outcome]:
+def others(
+    outcomes: Iterable[suite.Outcome], panel: str, labels: Sequence[str],
+    among: Sequence[str] | None = None) -> list[suite.Outcome]:
   """The other methods of a panel.
 
   Args:
     outcomes: the runs of a figure.
     panel: letter of the panel.
     labels: the methods to leave out.
+    among: take only these; None: all.
 
   Raises:
     NotRun: there are no other methods.
   """
-  found = [o for o in outcomes if o.cell.panel == panel
-           and o.cell.label not in labels]
-  if not found:
+  rest = [o for o in outcomes if o.cell.panel == panel
+          and o.cell.label not in labels]
+  if not rest:
     raise NotRun(f"no other method in panel {panel}")
+  found = [o for o in rest if among is None or o.cell.label in among]
+  if not found:
+    raise NotRun(f"none of {', '.join(among or ())} in panel {panel}")
   _note(outcomes, found)
   return found
 
@@ -411,10 +434,7 @@ def higher_than_all(labels: Sequence[str], measure: Measure,
   """
 
   def check(outcomes, panel):
-    rest = [o for o in others(outcomes, panel, labels)
-            if among is None or o.cell.label in among]
-    if not rest:
-      raise NotRun(f"none of {', '.join(among or ())} in panel {panel}")
+    rest = others(outcomes, panel, labels, among)
     # The closest pair decides.
     gap, a, nearest = min(
         ((measure(pick(outcomes, panel, a)) - measure(o), a, o)

@@ -298,7 +298,7 @@ class _Settings:
     Args:
       diverged: the rows that have diverged.
       done: number of rounds with these.
-      run: the rounds.
+      played: the rounds.
       evaluation: None if there is none after these rounds.
 
     Returns:

@@ -117,7 +117,7 @@ class TimeLeft:
       algorithm: name of its algorithm.
       rounds: rounds that it has run, of all seeds together.
       compiling: seconds that compiling took.
-      running: seconds that the rest of the run took.
+      playing: seconds that the rest of the run took.
     """
     self._taken[algorithm].append((compiling, playing / max(rounds, 1)))
 

@@ -1,9 +1,13 @@
 """The code on the documentation's pages and in docstrings runs."""
 
+import ast
+import configparser
 import csv
 import doctest
 import fnmatch
 import importlib
+import importlib.util
+import inspect
 import json
 import pathlib
 import re
@@ -23,6 +27,8 @@ from experiments.cli import config, flags as cli_flags
 import fedjax_alg
 from fedjax_alg import registry, tasks
 from fedjax_alg.data import is_tfds, options, PARTITIONS
+from fedjax_alg.rounds import one_model
+from fedjax_alg.runs import api
 from tests import made_runs
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -236,6 +242,137 @@ def test_the_recipes_can_be_given(tmp_path, monkeypatch):
     config.parse(words[2:])
 
 
+@pytest.mark.parametrize("name", registry.ALGORITHMS)
+def test_the_code_on_the_page_of_a_method_can_be_started(
+    name, tmp_path, monkeypatch):
+  """In Python and in a shell, up to where programs would be compiled."""
+  monkeypatch.chdir(tmp_path)
+  text = "\n".join(extension("method_examples").example(name))
+  blocks = re.findall(r"```python\n(.*?)```", text, re.S)
+  if len(blocks) > 1:  # a model in a file of its own
+    file, = re.findall(r"in the file `(.*?)`", text)
+    (tmp_path / file).write_text(blocks[0], "utf-8")
+  started = []
+
+  def start(plans, callbacks):
+    del callbacks
+    started.extend(plan.prepare() for plan in plans)
+    return [object()], None
+
+  monkeypatch.setattr(api.queue, "run_plans", start)
+  exec(compile(blocks[-1], name, "exec"), {})
+  assert len(started) == 1
+  command, = re.findall(r"```bash\n(.*?)```", text, re.S)
+  words = shlex.split(command.replace("\\\n", ""))
+  assert words[:2] == ["fedjax-alg", "run"]
+  shown = config.parse(words[2:]).prepare()
+  assert len(shown.seeds) == 3 and shown.plan == started[0].plan
+
+
+def extension(name):
+  """A module of docs/_extensions that does without Sphinx."""
+  return run_path(ROOT / "docs" / "_extensions" / f"{name}.py", name)
+
+
+def run_path(path, name):
+  spec = importlib.util.spec_from_file_location(name, path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+@pytest.mark.fast
+def test_a_curve_shows_what_clients_use():
+  """Of several global models `global` is the best on everybody's test set."""
+  with (ROOT / "docs" / "methods" / "curves.csv").open(encoding="utf-8") as f:
+    rows = [row for row in csv.DictReader(f) if row["method"] != "fedavg"]
+  for row in rows:
+    entry = registry.ALGORITHMS[row["method"]]
+    hparams = entry.hparams()
+    models = max(getattr(hparams, name, 1) for name in (
+        "num_models", "num_groups", "max_groups"))
+    own = models > 1 or entry.adapts or entry.options.get("roles") or (
+        row["method"] in ("apfl", "local"))
+    assert row["protocol"] == ("local" if own else "global"), row["method"]
+  curves = {row["method"]: row["accuracy"] for row in rows}
+  assert curves["fedgroup"] != curves["fedgrouprox"]  # mu is not 0
+
+
+@pytest.mark.fast
+def test_numbers_of_methods_are_those_of_the_registry():
+  count = len(registry.ALGORITHMS)
+  readme = (ROOT / "README.md").read_text("utf-8")
+  assert re.findall(r"(\d+) algorithms", readme) == [str(count)]
+  speed = page_of("speed")
+  rows = re.findall(r"^\| algorithm \|.*?\n\n", speed, re.M | re.S)
+  (table,) = [text for text in rows if "v5e" in text]
+  compiled = re.findall(r"^\| (\w+) \|", table, re.M)[1:]
+  said, = re.findall(r"All (\d+) methods of the table", speed)
+  later, = re.findall(r"those that came later \((.*?)\)", speed)
+  assert len(compiled) == int(said)
+  assert {*compiled, *re.findall(r"`(\w+)`", later)} == {*registry.ALGORITHMS}
+
+
+@pytest.mark.fast
+def test_the_names_of_a_round_are_counted():
+  """As docs/architecture.md counts them: those that `run_round` uses."""
+  tree = ast.parse(inspect.getsource(one_model))
+  there = {alias.asname or alias.name for node in tree.body if isinstance(
+      node, ast.ImportFrom) and node.module.startswith("fedjax_alg")
+           for alias in node.names} | {
+               node.name for node in tree.body
+               if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+  (body,) = [node for node in tree.body
+             if getattr(node, "name", "") == "run_round"]
+  names = {node.id for node in ast.walk(body) if isinstance(node, ast.Name)}
+  attributes = {node.attr for node in ast.walk(body) if isinstance(
+      node, ast.Attribute) and ast.unparse(node) != "functools.partial"}
+  assert re.findall(
+      r"names (\d+) functions, types, constants and modules of the package and "
+      r"(\d+) attributes", page_of("architecture")) == [
+          (str(len(names & there)), str(len(attributes)))]
+
+
+@pytest.mark.fast
+def test_nothing_in_angle_brackets_is_lost():
+  """A browser takes <paper> for an unknown tag and shows nothing."""
+  lost = []
+  for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+    text = re.sub(
+        r"```.*?```|`[^`\n]*`|\$\$.*?\$\$|\$[^$\n]*\$|<!--.*?-->", "",
+        page.read_text("utf-8"), flags=re.S)
+    tags = re.findall(r"</?([a-zA-Z]\w*)", text)
+    lost += [f"{page.name}: {tag}" for tag in tags if tag not in (
+        "details", "summary", "br", "span", "div", "sub")]
+  assert not lost
+
+
+@pytest.mark.fast
+def test_literals_of_docstrings_are_whole_in_a_line():
+  """Else a page shows their backticks."""
+  conf = run_path(ROOT / "docs" / "conf.py", "conf")
+  for name in fedjax_alg.__all__:
+    lines = (inspect.getdoc(getattr(fedjax_alg, name)) or "").split("\n")
+    conf._plain(None, "function", name, None, {}, lines)
+    for line in lines:
+      if not line.lstrip().startswith((">>>", "...")):
+        assert line.count("``") % 2 == 0 and "\\`" not in line, (name, line)
+
+
+@pytest.mark.fast
+def test_the_pages_are_built_with_what_their_notebooks_need():
+  """Without the accountant a built page prints "epsilon nan"."""
+  parser = configparser.ConfigParser()
+  parser.read(ROOT / "setup.cfg", "utf-8")
+  extras = {name: {*filter(None, text.splitlines())} for name, text in
+            parser["options.extras_require"].items()}
+  needed = {name for path in NOTEBOOKS for name in re.findall(
+      r"fedjax_alg\[(\w+)\]", path.read_text("utf-8"))}
+  assert "private" in needed
+  for name in needed:
+    assert extras[name] <= extras["docs"], name
+
+
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 #: The other notebooks run with ``-m slow``, and wherever the docs are built.
 LIGHT = ("first_run",)
@@ -244,14 +381,16 @@ LIGHT = ("first_run",)
 @pytest.mark.parametrize("path", [
     pytest.param(path, id=path.stem, marks=() if path.stem in LIGHT else (
         pytest.mark.slow)) for path in NOTEBOOKS])
-def test_a_notebook_runs(path):
+def test_a_notebook_runs(path, capsys):
   cells = json.loads(path.read_text("utf-8"))["cells"]
   names = {"__name__": "notebook"}
   for cell in cells:
     if cell["cell_type"] == "code":
       assert not cell["outputs"]  # they would be of another version
       exec(compile("".join(cell["source"]), path.name, "exec"), names)
-  assert plt.get_fignums()  # it draws
+  assert not re.search(r"\bnan\b", capsys.readouterr().out)
+  if any("pyplot" in "".join(cell["source"]) for cell in cells):
+    assert plt.get_fignums()  # it draws
   plt.close("all")
 
 

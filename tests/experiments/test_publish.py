@@ -159,8 +159,8 @@ def test_all_papers_and_their_claims(tmp_path, docs, source, monkeypatch):
   assert [(a.figure, a.ours) for a in answers.read(kept)] == [
       ("fig1", "98.3 +- 0.1"), ("fig8", "7")]
   page = (docs / "claims.md").read_text()
-  assert "| diversified, tuned | 1 | 0 | 0 |" in page
-  assert "| 98.3 +- 0.1 | reaches [1] | - |" in page
+  assert "| diversified, stated | 1 | 0 | 0 | 0 |" in page
+  assert "| 98.3 +- 0.1 | reaches [1] |" in page
   assert (docs / "diversified.md").is_file()
   assert not (docs / "conjugate.md").exists()
 

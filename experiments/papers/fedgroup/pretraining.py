@@ -16,7 +16,7 @@ from fedjax_alg.algorithms import fedgroup
 from fedjax_alg.base import num_params
 from fedjax_alg.engine import loop
 from ...cli import config as config_lib
-from ...reports import answers, plots, report, suite, verdicts
+from ...reports import answers, chosen, plots, report, suite, verdicts
 from ...reports.report import shown, table
 from . import claims
 
@@ -121,8 +121,10 @@ def fig5(cells: Runs, paths: plots.Paths, title: str) -> Made:
   statements = verdicts.for_paper(claims.NAME, "Fig5", {
       f"EDC is about linear in MADC (Pearson correlation at least {LINEAR}, "
       "each seed)": linear})
+  settings = chosen.together(cell.tuning for cell in cells)
   return (text + "\n\n" + verdicts.section(statements, []),
-          answers.sentences("fig5", statements, []))
+          [answer._replace(settings=settings)
+           for answer in answers.sentences("fig5", statements, [])])
 
 
 def clusters(cells: Runs, paths: plots.Paths, title: str) -> Made:

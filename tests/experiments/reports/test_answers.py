@@ -1,11 +1,14 @@
 """Every number and sentence of a claims file gets an answer or a reason."""
 
 import math
+import pathlib
+import re
 
 import pytest
 
 from experiments import publish
-from experiments.reports import answers, chosen, claims_page, report, rule
+from experiments.reports import answers, chosen, claims_page, figures
+from experiments.reports import report, rule, suite
 from tests.experiments.reports import test_verdicts as made
 
 pytestmark = pytest.mark.fast
@@ -70,11 +73,12 @@ def row_of(found, **key):
 
 def test_rows_of_a_claims_file():
   answer = answers.Answer("fig1", "Fig1", "a", "MA-FSVRG", "test_accuracy",
-                          "98.2", "98.4 +- 0.1", rule.SAME, "validation")
+                          "98.2", "98.4 +- 0.1", rule.SAME, "validation: l2")
   stated = answer._replace(method="MA-FSVRG (stated)", ours="46.7",
                            verdict=rule.BELOW, settings="stated")
   sentences = [answers.Answer(
-      f"fig{n}", f"Fig{n}", "", method, "", text, "+1", verdict, "")
+      f"fig{n}", f"Fig{n}", "", method, "", text, "+1", verdict,
+      "" if method else chosen.TUNED)
                for n, method, text, verdict in (
                    (1, "", "GA-FSVRG above MA-FSVRG ...", "holds"),
                    (2, "", "both above every other ...", "holds"),
@@ -96,13 +100,14 @@ def test_rows_of_a_claims_file():
   assert row_of(found, artifact="Fig5-7").words == "fails: method short"
   assert row_of(found, artifact="Fig1", panel="a",
                 method="GA-FSVRG").verdict == rule.NOT_RUN
-  tuned, by_paper = (
+  tuned, by_paper, no_run = (
       [part.strip() for part in line.split("|")[1:-1]] for line in
       claims_page.head({"diversified": found}).splitlines()[2:])
-  assert tuned[:4] == ["diversified, tuned", "1", "0", "0"]
-  assert tuned[5:] == ["1", "0", "1", "0"]
+  assert tuned == [
+      "diversified, tuned", "1", "0", "0", "0", "0", "1", "0", "1", "0"]
   assert by_paper == [
-      "diversified, stated", "0", "1", "0", "0", "0", "0", "1", "-"]
+      "diversified, stated", "0", "0", "1", "0", "0", "0", "0", "1", "-"]
+  assert no_run[:5] == ["diversified, no run", "0", "0", "0", "0"]
   # A baseline above its number is stronger here, and no failure of anybody.
   above = answer._replace(verdict=rule.ABOVE)
   other = row_of(claims_page.rows("diversified", ("X",), [above]),
@@ -117,6 +122,8 @@ def test_rows_of_a_claims_file():
     ("below", "accuracy", "%", True, False, "short by 2.0"),
     ("undecided", "accuracy", "%", True, False, "open"),
     ("same", "accuracy", "%", False, False, "as printed"),
+    ("same", "rounds_to_98%", "rounds", True, True, "as printed"),
+    ("below", "rounds_to_98%", "rounds", True, True, "gets there"),
     ("above", "accuracy", "%", False, False, "baseline stronger here, by 2.0"),
     ("below", "accuracy", "%", False, False, "weaker here too, by 2.0"),
     ("below", "rounds_to_98%", "rounds", True, False, "sooner by 2 rounds"),
@@ -182,3 +189,80 @@ def test_no_row_is_silent(name):
       for word in pattern["text"].split(" & "):
         start = word.rpartition("|")[2]
         assert any(text.startswith(start) for text in texts), start
+
+
+DOCS = pathlib.Path(__file__).parents[3] / "docs"
+
+
+def published():
+  """paper -> the rows of the page of claims, from the answers."""
+  return {name: claims_page.rows(
+      name, paper.own, answers.read(
+          DOCS / "results" / f"{name}.answers.csv"), paper.same_runs,
+      paper.balanced) for name, paper in publish.PAPERS.items()
+          if name in publish.CLAIMED}
+
+
+def test_the_published_tables_are_those_of_the_answers():
+  """README's table, too, and each measurement is counted once."""
+  found = published()
+  head = claims_page.head(found)
+  readme = (DOCS.parent / "README.md").read_text("utf-8")
+  assert head in readme and readme.count("| paper, settings |") == 1
+  assert (DOCS / "results" / "claims.md").read_text("utf-8") == (
+      claims_page.page(found))
+  lines = [[part.strip() for part in line.split("|")[1:-1]]
+           for line in head.splitlines()[2:]]
+  for name, rows in found.items():
+    own = [line for line in lines if line[0].startswith(f"{name}, ")]
+    assert sum(int(n) for line in own for n in line[1:6]) == sum(
+        1 + bool(row.stated) for row in rows if row.kind == "own")
+
+
+@pytest.mark.parametrize("words", claims_page._REACHED)
+def test_what_is_reached_is_a_number(words):
+  """A method that gets there where the paper's does not reaches none."""
+  assert claims_page._standing(words) == "reached"
+  assert claims_page._standing("gets there") == "gets there"
+
+
+def cells_of(name, figure):
+  """The runs of a figure with their own settings, by panel and label."""
+  paper = publish.PAPERS[name]
+  request = figures.Request(pathlib.Path("out"), (), "")
+  return {(cell.panel, cell.name): cell for cell in figures.each_cell(
+      paper, paper.figures[figure], request)}
+
+
+#: Figures of which nothing, a part or everything is tuned.
+@pytest.mark.parametrize("name, figure", [
+    ("fedgroup", "table1"), ("fedgroup", "table3"), ("fedgroup", "fig3"),
+    ("fedgroup", "table3_mnist"), ("analytic", "fig5"), ("analytic", "fig6"),
+    ("analytic", "table2"), ("conjugate", "fig2"), ("conjugate", "fig4"),
+    ("diversified", "fig8")])
+def test_published_labels_are_what_the_flag_files_declare(name, figure):
+  """Nothing is called tuned of which nothing was tuned."""
+  cells = cells_of(name, figure)
+  found = [a for a in answers.read(DOCS / "results" / f"{name}.answers.csv")
+           if a.figure == figure]
+  for answer in found:
+    if answer.metric:
+      cell = cells[answer.panel, answer.method]
+      assert answer.tuning == cell.tuning
+      if "stand-in" not in answer.settings:  # by a flag of the command
+        assert answer.settings == chosen.said(cell.choices)
+  own = {cell.label: cell.tuning for cell in cells.values()
+         if cell.protocol == suite.TUNED}
+  said = {a.tuning for a in found if not a.metric and not a.method}
+  assert said <= {*own.values(), chosen.together(own.values())}
+  if len({*own.values()}) == 1:
+    assert said <= {*own.values()}
+  text = "".join(path.read_text("utf-8") for path in (
+      DOCS / "results").glob(f"{name}*.md"))
+  part = text.partition(f"<!-- {figure} -->")[2].partition("<details><summary>"
+                                                           "How this")[0]
+  for label, word in re.findall(
+      r"^\| ([^|]*), (tuned|stated|not tuned|tuned in part) \|", part, re.M):
+    assert word in {own.get(label), suite.STATED}, label
+  heads = re.findall(r"^\| what is said \| (.*?) \|", part, re.M)
+  assert all(head in (*said, "ours") for head in heads)

@@ -60,3 +60,29 @@ def test_a_tuned_grid_says_whether_its_best_is_at_the_edge(
 def test_an_unknown_word_is_refused(preset):
   with pytest.raises(OptionError, match="a.flags: # chosen: luck: must be"):
     said(preset("a.flags", "# chosen: luck"))
+
+
+@pytest.mark.parametrize("settings, word", [
+    ("stated", "stated"), ("", ""), ("not declared", "not declared"),
+    ("validation: mu, client_lr", "tuned"), ("edge of grid: mu", "tuned"),
+    ("training data: client_lr", "tuned"), ("not tuned: mu", "not tuned"),
+    ("not tuned: mu; validation: client_lr", "tuned in part"),
+    # What of the data was chosen leaves the method's settings as they are.
+    ("validation: hog_norm", "stated"), ("validation: features, l2", "tuned"),
+    ("stand-in (not comparable): data", "stand-in"),
+    ("stand-in (not comparable): dirichlet_alpha; not tuned", "not tuned"),
+    ("test (not comparable): client_lr", "tuned on test data"),
+    ("tuned", "tuned"), ("tuned in part", "tuned in part")])
+def test_how_settings_were_found_in_a_word(settings, word):
+  """Without a search nothing is called tuned."""
+  assert chosen.tuning(settings) == word.replace("stand-in", "stated")
+
+
+@pytest.mark.parametrize("words, together", [
+    ((), ""), (("tuned", "", "tuned"), "tuned"),
+    (("stated", "stated"), "stated"), (("tuned", "stated"), "tuned in part"),
+    (("tuned", "not tuned"), "tuned in part"),
+    (("stated", "not tuned"), "not tuned"),
+    (("tuned in part", "stated"), "tuned in part")])
+def test_a_comparison_is_tuned_if_all_its_methods_are(words, together):
+  assert chosen.together(words) == together
