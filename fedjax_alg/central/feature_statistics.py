@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Cohort, FedSpec, MapClients, Model, Params
@@ -67,8 +68,8 @@ def refresh_statistics(
 
 
 def scale_aggregate(
-    model: Model, mode: str, statistics: FeatureStatistics, participants: Array,
-    update: Params) -> Params:
+    model: Model, mode: str, statistics: FeatureStatistics,
+    participants: Float[Array, ""], update: Params) -> Params:
   """A_r times an update (diversified, (59); FSVRG's A).
 
   Args:

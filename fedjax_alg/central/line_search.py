@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
+from jaxtyping import Bool, Float
 import optax
 
 from fedjax_alg import trees
@@ -31,7 +32,9 @@ class BacktrackingState(NamedTuple):
   new_value: Array  #: [] float32, f(w + eta d)
 
 
-def _passes(test: str, eta, decrease, square, slope) -> Array:
+def _passes(
+    test: str, eta: Float[Array, " T"], decrease: Float[Array, " T"],
+    square: Float[Array, ""], slope: Float[Array, ""]) -> Bool[Array, " T"]:
   """Whether a step of length eta passes the test; a NaN never passes."""
   if test == "half_gradient":
     return decrease > 0.5 * eta * square

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Bool, Float
 import numpy as np
 
 from fedjax_alg.base import Array
@@ -145,8 +146,9 @@ def _step(merging: _Merging, carry: tuple[Array, _Rows]) -> tuple[Array, _Rows]:
 
 
 def agglomerate(
-    distance: Array, mask: Array, linkage: str, *, num_groups: int,
-    threshold: Array | float = -jnp.inf) -> Hierarchy:
+    distance: Float[Array, "n n"], mask: Bool[Array, " n"], linkage: str, *,
+    num_groups: int, threshold: Float[Array, ""] | float = -jnp.inf
+) -> Hierarchy:
   """Merges clusters until few clusters, or only distant ones, remain.
 
   At the start every row is a cluster. The two closest clusters are merged

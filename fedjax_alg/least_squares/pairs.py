@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from fedjax_alg.base import Array
 
@@ -105,7 +106,7 @@ def zeros(shape: tuple[int, ...]) -> Pair:
   return pair(jnp.zeros(shape, jnp.float32))
 
 
-def single(x: Number) -> Array:
+def single(x: Float[Number, "*shape"]) -> Float[Array, "*shape"]:
   """Rounds to float32; arrays are left as they are."""
   return x.hi if isinstance(x, Pair) else x
 
@@ -159,7 +160,8 @@ def over_devices(x: Pair, axis: str) -> Pair:
   return pair(jax.lax.psum(coarse, axis)) + jax.lax.psum(rest, axis)
 
 
-def matmul(a: Number, b: Number) -> Pair:
+def matmul(
+    a: Float[Number, "m k"], b: Float[Number, "k n"]) -> Float[Pair, "m n"]:
   """Computes a b.
 
   Args:
@@ -188,7 +190,8 @@ def matmul(a: Number, b: Number) -> Pair:
       (map_halves(parts, a.T), map_halves(parts, b)))[0]
 
 
-def _exact_product(a: Number, b: Number) -> Pair:
+def _exact_product(
+    a: Float[Number, "m k"], b: Float[Number, "n k"]) -> Float[Pair, "m n"]:
   """a b' of a [m, k] and b [n, k], where k is at most ``BLOCK``."""
   first, scale_a = _slices(a)
   second, scale_b = _slices(b)
@@ -212,7 +215,9 @@ def _exact_product(a: Number, b: Number) -> Pair:
   return map_halves(lambda part: part * scale, total)
 
 
-def _slices(x: Number) -> tuple[list[Array], Array]:
+def _slices(
+    x: Float[Number, "m k"]
+) -> tuple[list[Float[Array, "m k"]], Float[Array, " m"]]:
   """Parts rows into whole numbers of at most 256, and the rows' scales.
 
   x = scale * (s_0 + s_1 2^-9 + s_2 2^-18 + ...) 2^-8.
@@ -238,7 +243,7 @@ class Factor(NamedTuple):
   pivot: Array  #: [] the least squared pivot
 
 
-def cholesky(a: Pair) -> Factor:
+def cholesky(a: Float[Pair, "D D"]) -> Factor:
   """Factors a = L L'.
 
   Args:
@@ -286,7 +291,8 @@ def cholesky(a: Pair) -> Factor:
           jnp.float32(jnp.inf))))
 
 
-def _inverse_factor(a: Pair) -> tuple[Pair, Array]:
+def _inverse_factor(
+    a: Float[Pair, "b b"]) -> tuple[Float[Pair, "b b"], Float[Array, ""]]:
   """L^-1 of a = L L' [BLOCK, BLOCK], and the least squared pivot."""
   index = jnp.arange(BLOCK)
 
@@ -316,7 +322,7 @@ def _inverse_root(x: Pair) -> Pair:
   return guess + guess * map_halves(lambda part: 0.5 * part, left)
 
 
-def solve_lower(factor: Factor, b: Pair) -> Pair:
+def solve_lower(factor: Factor, b: Float[Pair, "D r"]) -> Float[Pair, "D r"]:
   """Computes L^-1 b, [D, r]."""
   blocks, size = factor.columns.shape[:2]
   d = b.shape[0]
@@ -332,7 +338,7 @@ def solve_lower(factor: Factor, b: Pair) -> Pair:
   return jax.lax.fori_loop(0, blocks, block, (left, zeros(left.shape)))[1][:d]
 
 
-def solve_upper(factor: Factor, b: Pair) -> Pair:
+def solve_upper(factor: Factor, b: Float[Pair, "D r"]) -> Float[Pair, "D r"]:
   """Computes L'^-1 b, [D, r]."""
   blocks, size = factor.columns.shape[:2]
   d = b.shape[0]

@@ -34,6 +34,7 @@ import dataclasses
 import chex
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Key
@@ -68,7 +69,7 @@ class PrivateMoments:
 _POWERS = (2, 1, 1, 0)
 
 
-def _norm(moments: Moments, unit: Array) -> Array:
+def _norm(moments: Moments, unit: Float[Array, ""]) -> Float[Array, ""]:
   """||v||, []."""
   squares = [jnp.square(part / unit ** power).sum()
              for part, power in zip(moments, _POWERS)]
@@ -113,7 +114,8 @@ def noised(total: Moments, drawn: Moments) -> Moments:
                       total, drawn)
 
 
-def definite(options: PrivateMoments, gram: Array) -> Array:
+def definite(
+    options: PrivateMoments, gram: Float[Array, "D D"]) -> Float[Array, "D D"]:
   """The matrix with eigenvalues no smaller than the noise's may be."""
   if is_zero(options.noise_multiplier):
     return gram
