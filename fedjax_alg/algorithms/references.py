@@ -67,7 +67,9 @@ def central(
   def init(params: Params, spec: FedSpec, key: Key) -> CentralState:
     return CentralState(params, trees.drop_weak_types(optimiser.init(params)))
 
-  def round_(state: CentralState, cohort: Cohort, key: Key):
+  def round_(
+      state: CentralState, cohort: Cohort, key: Key
+  ) -> tuple[CentralState, RoundAux]:
 
     @jax.custom_vjp
     def value(params):
@@ -141,7 +143,9 @@ def local(
                       () if optimizer is None else jnp.zeros((), jnp.int32),
                       states)
 
-  def round_(state: LocalState, cohort: Cohort, key: Key):
+  def round_(
+      state: LocalState, cohort: Cohort, key: Key
+  ) -> tuple[LocalState, RoundAux]:
 
     def train(rounds, shard, row, key):
       params, running = row

@@ -62,9 +62,10 @@ def refresh_statistics(
   """Gathers the statistics anew in the rounds in which clients join."""
   everyone, newcomers = cohort.everyone, cohort.newcomers
   assert everyone is not None and newcomers is not None
-  return jax.lax.cond(
+  result: FeatureStatistics = jax.lax.cond(
       newcomers.any(), lambda: gather_statistics(everyone, map_clients),
       lambda: statistics)
+  return result
 
 
 def scale_aggregate(

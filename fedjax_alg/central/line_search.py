@@ -90,7 +90,8 @@ def backtracking(
   def update(
       updates: Params, state: BacktrackingState, params: Params | None = None,
       *, value_fn: Callable[[Params], Array], grad: Params,
-      line_fn: Callable[..., Array] | None = None, **extra: Any):
+      line_fn: Callable[..., Array] | None = None, **extra: Any
+  ) -> tuple[Params, BacktrackingState]:
     chex.assert_trees_all_equal_shapes(grad, updates)
     square, slope = trees.squared_norm(grad), trees.dot(grad, updates)
     width = max_tries if line_fn else min(WIDTH, max_tries)

@@ -45,7 +45,8 @@ def validation_loss(
   def value(params: Params) -> Float[Array, ""]:
     losses = map_clients(
         functools.partial(objective.full_loss, model), params, pieces)
-    return trees.slot_mean(pieces.size.astype(jnp.float32), losses)
+    loss: Array = trees.slot_mean(pieces.size.astype(jnp.float32), losses)
+    return loss
 
   return value
 
@@ -81,7 +82,7 @@ def validation_line(
       params: Params, direction: Params, steps: Float[Array, " T"]
   ) -> Float[Array, " T"]:
     sums = map_clients(piece, (params, direction, steps), pieces)
-    mean = sums.sum(0) / jnp.maximum(shard.size, 1).astype(jnp.float32)
+    mean: Array = sums.sum(0) / jnp.maximum(shard.size, 1).astype(jnp.float32)
     if not objective.is_regularised(model):
       return mean
     square = (trees.squared_norm(params)

@@ -130,11 +130,14 @@ class LocalWork:
       return total + jnp.clip(
           size - batch * self.batch_size, 0, self.batch_size)
 
-    return jax.lax.fori_loop(
+    result: Array = jax.lax.fori_loop(
         jnp.int32(0), self.num_steps(size), add, jnp.zeros_like(places))
+    return result
 
 
-def _part_of(whole: Any, part: Float[Array, ""] | None) -> Int[Array, ""]:
+def _part_of(
+    whole: Int[Array, ""] | int, part: Float[Array, ""] | None
+) -> Int[Array, ""] | int:
   """ceil(part * whole), [] int32; ``whole`` if there is no part."""
   if part is None:
     return whole
@@ -189,7 +192,7 @@ def shuffled(
     return jnp.where(coin >> 31 == 1, partner, card)
 
   # A loop: SHUFFLE_ROUNDS copies of the code would take a second to compile.
-  card = jax.lax.fori_loop(
+  card: Array = jax.lax.fori_loop(
       0, SHUFFLE_ROUNDS, swap_or_not, position.astype(jnp.uint32))
   return card.astype(jnp.int32)
 

@@ -64,7 +64,8 @@ def logits(
     mask: [B] bool, the rows that enter statistics of the batch; None: all.
   """
   if model.observe is not None:
-    return model.observe(params, x, mask, key)[0]
+    output: Array = model.observe(params, x, mask, key)[0]
+    return output
   if key is None:
     return model.apply(params, x)
   assert model.train_apply is not None
@@ -231,7 +232,7 @@ def sum_blocks(
 def block_shapes(shard: Shard, rows: int = BLOCK_ROWS) -> Any:
   """The shapes of x, y and mask that ``fold_blocks`` gives its function."""
 
-  def first(shard: Shard):
+  def first(shard: Shard) -> tuple[Any, Any, Array]:
     def block(array: Array) -> Array:
       return array[:rows]
 
@@ -314,8 +315,9 @@ def full_loss(
     return total + masked_sum(losses, mask), key
 
   model = of_client(model, shard)
-  loss, _ = fold_blocks(shard, add_block, (jnp.zeros(()), key))
-  loss = loss / jnp.maximum(shard.size, 1).astype(jnp.float32)
+  total: Array
+  total, _ = fold_blocks(shard, add_block, (jnp.zeros(()), key))
+  loss = total / jnp.maximum(shard.size, 1).astype(jnp.float32)
   if is_regularised(model):
     loss = loss + 0.5 * model.l2 * trees.squared_norm(params)
   return loss
@@ -359,7 +361,8 @@ def feature_counts(shard: Shard) -> Float[Array, " D"]:
     found = flat[0] if len(flat) == 1 else jnp.concatenate(flat, 1)
     return (found & mask[:, None]).sum(0, dtype=jnp.int32)
 
-  return sum_blocks(shard, held).astype(jnp.float32)
+  counts: Array = sum_blocks(shard, held)
+  return counts.astype(jnp.float32)
 
 
 def label_counts(
@@ -371,4 +374,5 @@ def label_counts(
     found = (y[:, None] == labels[None]) & mask[:, None]
     return found.sum(0, dtype=jnp.int32)
 
-  return sum_blocks(shard, held).astype(jnp.float32)
+  counts: Array = sum_blocks(shard, held)
+  return counts.astype(jnp.float32)

@@ -72,7 +72,9 @@ def descend(
 ) -> tuple[Params, Float[Array, ""], Any]:
   """As ``sgd``, with the steps given; returns what they kept as well."""
 
-  def step(gradient: minibatches.Gradient, carry: tuple[Params, Array, Any]):
+  def step(
+      gradient: minibatches.Gradient, carry: tuple[Params, Array, Any]
+  ) -> tuple[Params, Array, Any]:
     params, _, kept = carry
     ((loss, grad),) = gradient(params)
     if correct is not None:
@@ -80,8 +82,9 @@ def descend(
     params, kept = steps.step(grad, params, kept)
     return params, loss, kept
 
-  return minibatches.fold_steps(
-      model, shard, work, key, step, (start, jnp.zeros(()), steps.init(start)))
+  carry: tuple[Params, Array, Any] = (start, jnp.zeros(()), steps.init(start))
+  carry = minibatches.fold_steps(model, shard, work, key, step, carry)
+  return carry
 
 
 def sgd_update(

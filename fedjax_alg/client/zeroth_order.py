@@ -110,7 +110,8 @@ def draw(
       return normals
     return normals / jnp.linalg.norm(normals)
 
-  return jax.vmap(one)(numbers)
+  directions: Array = jax.vmap(one)(numbers)
+  return directions
 
 
 def differences(

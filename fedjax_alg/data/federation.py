@@ -602,11 +602,12 @@ def _client_names(
   if partition.name != "natural" or examples.client_train is None:
     return None
   # Every client has a training row, and none of the official test rows.
-  numbers = examples.client_train[
+  numbers: np.ndarray = examples.client_train[
       partition.train_order[partition.train_offset]]
   if examples.client_names is None:
     return numbers.astype(str)
-  return examples.client_names[numbers]
+  names: np.ndarray = examples.client_names[numbers]
+  return names
 
 
 def _pieces(first: int, total: int) -> Pieces:

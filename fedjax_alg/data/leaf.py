@@ -74,7 +74,9 @@ def load_leaf(path: str | os.PathLike) -> Examples:
                   client_test, path.stem, num_tokens, np.array(list(train)))
 
 
-def _stack(users: _Users, ids: dict[str, int], shapes: set):
+def _stack(
+    users: _Users, ids: dict[str, int], shapes: set
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Concatenates the rows of all users, with the client id of each row."""
   with_rows = {user: data for user, data in users.items() if len(data[1])}
   if not with_rows:
@@ -143,7 +145,9 @@ def _read_file(path: pathlib.Path) -> _Users:
   return result
 
 
-def _read_user(path: pathlib.Path, user: str, entry: Any):
+def _read_user(
+    path: pathlib.Path, user: str, entry: Any
+) -> tuple[np.ndarray, np.ndarray]:
   where = f"`data_path`={path}: user {user!r}"
   if not isinstance(entry, dict) or "x" not in entry or "y" not in entry:
     raise DataError(f"{where} has no x and y in user_data")
@@ -175,7 +179,8 @@ def _read_user(path: pathlib.Path, user: str, entry: Any):
   return x, y.astype(np.int32)
 
 
-def _characters(where: str, x: list[str], y: list[str]):
+def _characters(
+    where: str, x: list[str], y: list[str]) -> tuple[np.ndarray, np.ndarray]:
   """Texts of one length and the character after each, as ids and classes."""
   lengths = {len(text) for text in x}
   if len(lengths) != 1 or lengths == {0} or any(len(label) != 1 for label in y):

@@ -86,7 +86,9 @@ def _continues(merging: _Merging, carry: tuple[Array, _Rows]) -> Array:
       | (height <= merging.threshold))
 
 
-def _renewed(rows: _Rows, row, partner, d_row, d_partner):
+def _renewed(
+    rows: _Rows, row: Array, partner: Array, d_row: Array, d_partner: Array
+) -> tuple[Array, Array, _Rows]:
   """Takes the minimum of one row again."""
   return row, d_row, rows._replace(
       bound=rows.bound.at[row].set(d_row.min()),
@@ -94,7 +96,9 @@ def _renewed(rows: _Rows, row, partner, d_row, d_partner):
       stale=rows.stale.at[row].set(False))
 
 
-def _merged(merging: _Merging, rows: _Rows, row, partner, d_row, d_partner):
+def _merged(
+    merging: _Merging, rows: _Rows, row: Array, partner: Array, d_row: Array,
+    d_partner: Array) -> tuple[Array, Array, _Rows]:
   """Merges two clusters; the union keeps the number i of its first member."""
   height, _ = merging.least(rows)
   label, number, wanted, size, _, bound, nearest, stale = rows

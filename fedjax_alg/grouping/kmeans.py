@@ -149,7 +149,8 @@ def plus_plus(
     return closest, centres.at[i].set(chosen)
 
   centres = jnp.zeros((k, points.shape[1]), points.dtype)
-  return jax.lax.fori_loop(0, k, draw, (equal, centres))[1]
+  result: Array = jax.lax.fori_loop(0, k, draw, (equal, centres))[1]
+  return result
 
 
 def kmeans(
@@ -180,4 +181,5 @@ def kmeans(
   # Sequential, so that a start does not take the steps of the longest start.
   inertia, groups = jax.lax.map(run, jax.random.split(key, restarts))
   best = jnp.argmin(inertia)
-  return jax.tree.map(lambda leaf: leaf[best], groups)
+  result: Groups = jax.tree.map(lambda leaf: leaf[best], groups)
+  return result

@@ -6,6 +6,7 @@ ignored, even if they hold NaN, and their entries in a result are 0.
 """
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import chex
 import jax
@@ -26,6 +27,8 @@ _BLOCKS, _MANY_ROWS, _COORDINATES = 4, 256, 4096
 # smaller number the sums would be read and written too often.
 _UNROLL = 16
 
+_Sums = TypeVar("_Sums")
+
 
 def _pairs(mask: Bool[Array, " n"]) -> Bool[Array, "n n"]:
   """[n, n] bool, whether neither row is masked."""
@@ -44,7 +47,9 @@ def _inverse_root(squares: Float[Array, " n"]) -> Float[Array, " n"]:
   return jnp.where(real, jax.lax.rsqrt(jnp.where(real, squares, 1.0)), 0.0)
 
 
-def _by_columns(rows, width, add, sums):
+def _by_columns(
+    rows: Array, width: int, add: Callable[[Array, _Sums], _Sums], sums: _Sums
+) -> _Sums:
   """Folds ``add(columns [n, width], sums)`` over all columns of rows [n, P]."""
   whole = rows.shape[1] // width
 

@@ -17,7 +17,7 @@ where a compiler contracts a product and a sum to one operation.
 from collections.abc import Callable
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
@@ -81,11 +81,11 @@ class Pair:
     return Pair(*_quick_two_sum(hi, error + (rest + small)))
 
   def __truediv__(self, other: "Number") -> "Pair":
-    other = pair(other)
+    divisor = pair(other)
     # One step of Newton's method doubles the 24 bits of a float32 quotient.
-    guess = pair(1.0 / other.hi)
-    inverse = guess + guess * (pair(jnp.ones_like(other.hi)) - guess * other)
-    return self * inverse
+    guess = pair(1.0 / divisor.hi)
+    residual = pair(jnp.ones_like(divisor.hi)) - guess * divisor
+    return self * (guess + guess * residual)
 
 
 #: An array or a Pair; the operators of both are not one type to a checker.
@@ -109,6 +109,14 @@ def zeros(shape: tuple[int, ...]) -> Pair:
 def single(x: Float[Number, "*shape"]) -> Float[Array, "*shape"]:
   """Rounds to float32; arrays are left as they are."""
   return x.hi if isinstance(x, Pair) else x
+
+
+@overload
+def map_halves(fn: Callable[..., Array], x: Pair, /, *xs: Any) -> Pair: ...
+
+
+@overload
+def map_halves(fn: Callable[..., Array], *xs: Any) -> Any: ...
 
 
 def map_halves(fn: Callable[..., Array], *xs: Any) -> Any:
@@ -157,7 +165,8 @@ def over_devices(x: Pair, axis: str) -> Pair:
   grid = _power_of_two(most) * 2.0 ** (1 + math.ceil(math.log2(devices)))
   coarse = (x.hi + 1.5 * grid) - 1.5 * grid
   rest = (x.hi - coarse) + x.lo
-  return pair(jax.lax.psum(coarse, axis)) + jax.lax.psum(rest, axis)
+  result: Pair = pair(jax.lax.psum(coarse, axis)) + jax.lax.psum(rest, axis)
+  return result
 
 
 def matmul(
@@ -335,7 +344,10 @@ def solve_lower(factor: Factor, b: Float[Pair, "D r"]) -> Float[Pair, "D r"]:
     left = left - _exact_product(factor.columns[j], own.T)
     return left, _put_rows(done, own, j)
 
-  return jax.lax.fori_loop(0, blocks, block, (left, zeros(left.shape)))[1][:d]
+  solution: Pair
+  _, solution = jax.lax.fori_loop(
+      0, blocks, block, (left, zeros(left.shape)))
+  return solution[:d]
 
 
 def solve_upper(factor: Factor, b: Float[Pair, "D r"]) -> Float[Pair, "D r"]:
@@ -349,7 +361,8 @@ def solve_upper(factor: Factor, b: Float[Pair, "D r"]) -> Float[Pair, "D r"]:
     own = _rows(right, j) - matmul(factor.columns[j].T, done)
     return _put_rows(done, _exact_product(factor.inverses[j].T, own.T), j)
 
-  return jax.lax.fori_loop(0, blocks, block, zeros(right.shape))[:d]
+  solution: Pair = jax.lax.fori_loop(0, blocks, block, zeros(right.shape))
+  return solution[:d]
 
 
 def _rows(x: Pair, j: Array) -> Pair:

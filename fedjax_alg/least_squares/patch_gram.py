@@ -130,8 +130,9 @@ def add(
       sum_of(lambda t: jnp.moveaxis(t[:, :, columns], 2, 0), 1),
       sum_of(lambda t: jnp.moveaxis(
           t[:, rows][:, :, columns], (1, 2), (0, 1)), 2))
-  return jax.tree.map(lambda old, more: old + more.astype(old.dtype),
-                      products, new)
+  products = jax.tree.map(
+      lambda old, more: old + more.astype(old.dtype), products, new)
+  return products
 
 
 def gram(products: Products) -> Float[Array, "d d"]:

@@ -82,9 +82,10 @@ def shortened(options: PrivateMoments, moments: Moments) -> Moments:
                 for value in (options.moment_norm, options.input_norm))
   length = _norm(moments, unit)
   factor = jnp.minimum(1.0, norm / jnp.maximum(length, 1e-30))
-  return jax.tree.map(
+  result: Moments = jax.tree.map(
       lambda part: jnp.where(
           jnp.isfinite(length), factor * part, jnp.zeros_like(part)), moments)
+  return result
 
 
 def noise(options: PrivateMoments, total: Moments, key: Key) -> Moments:
@@ -110,8 +111,9 @@ def noise(options: PrivateMoments, total: Moments, key: Key) -> Moments:
 def noised(total: Moments, drawn: Moments) -> Moments:
   """The sums that are released."""
   chex.assert_trees_all_equal_shapes(total, drawn)
-  return jax.tree.map(lambda sums, part: sums + part.astype(sums.dtype),
-                      total, drawn)
+  total = jax.tree.map(
+      lambda sums, part: sums + part.astype(sums.dtype), total, drawn)
+  return total
 
 
 def definite(

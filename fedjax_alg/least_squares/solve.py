@@ -169,7 +169,9 @@ def _factor_in_pairs(
   a = gram + jnp.diag(jnp.full(gram.shape[0], ridge))
   factor = pairs.cholesky(a)
   singular = ~(factor.pivot > _least_pivot(jnp.diagonal(a.hi), pairs.EPS))
-  return jax.tree.map(lambda leaf: jnp.where(singular, jnp.nan, leaf), factor)
+  result: pairs.Factor = jax.tree.map(
+      lambda leaf: jnp.where(singular, jnp.nan, leaf), factor)
+  return result
 
 
 def solve(
@@ -218,7 +220,8 @@ def by_rows(
   chex.assert_shape((t, prior, ridge), ((n, r), (d, r), ()))
   factor = _factor(_product(x, x.T), ridge)
   change = jax.scipy.linalg.cho_solve((factor, True), t - _product(x, prior))
-  return prior + _product(x.T, change)
+  solution: Array = prior + _product(x.T, change)
+  return solution
 
 
 def random_filters(
