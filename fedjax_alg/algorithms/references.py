@@ -152,7 +152,7 @@ def local(
       (params, loss), _, running = moved(
           lambda shard: sgd(
               model, params, shard, hparams, hparams.client_lr, key,
-              optimizer=optimizer, rounds=rounds),
+              optimizer=optimizer, rounds=0 if optimizer is None else rounds),
           shard._replace(state=running if has_state else None))
       return (params, running if has_state else ()), loss
 

@@ -53,8 +53,10 @@ def dropout_key(
 
 def logits(
     model: Model, params: Params, x: Any, key: Key | None = None,
-    mask: Bool[Array, " B"] | None = None) -> Float[Array, "B ..."]:
+    mask: Bool[Array, " B"] | None = None) -> Any:
   """Logits [B, L] float32: as in training with a key, else as in evaluation.
+
+  Those of other tasks are what the model returns, leaves [B, ...].
 
   Args:
     model: the model.
@@ -64,8 +66,7 @@ def logits(
     mask: [B] bool, the rows that enter statistics of the batch; None: all.
   """
   if model.observe is not None:
-    output: Array = model.observe(params, x, mask, key)[0]
-    return output
+    return model.observe(params, x, mask, key)[0]
   if key is None:
     return model.apply(params, x)
   assert model.train_apply is not None
