@@ -57,7 +57,8 @@ def free_port() -> int:
   """A port of loopback that nobody listens on."""
   with socket.socket() as found:
     found.bind(("127.0.0.1", 0))
-    return found.getsockname()[1]
+    result: int = found.getsockname()[1]
+    return result
 
 
 class Deployment:

@@ -124,7 +124,8 @@ def free_port() -> int:
   """A free port of the loopback interface."""
   with socket.socket() as found:
     found.bind(("127.0.0.1", 0))
-    return found.getsockname()[1]
+    result: int = found.getsockname()[1]
+    return result
 
 
 def case(algorithm: str, data: str, out: str, number: int,

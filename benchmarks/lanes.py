@@ -66,8 +66,10 @@ class Counter:
       self.steps += values.size
       return np.zeros_like(values)
 
-    return jax.pure_callback(count, jax.ShapeDtypeStruct((), jnp.float32),
-                             value, vmap_method="broadcast_all")
+    zero: jax.Array = jax.pure_callback(
+        count, jax.ShapeDtypeStruct((), jnp.float32), value,
+        vmap_method="broadcast_all")
+    return zero
 
 
 def counted(map_clients: base.MapClients, train: base.ClientData,

@@ -104,8 +104,9 @@ def client(seed: int = 0) -> Shard:
   rng = np.random.default_rng(seed)
   codes = rng.integers(0, 256, (ROWS, PIXELS), np.uint8)
   y = rng.integers(0, CLASSES, ROWS, np.int32)
-  return jax.tree.map(jnp.asarray, Shard(
+  result: Shard = jax.tree.map(jnp.asarray, Shard(
       store.Coded(codes, store.IMAGE_SCALE), y, jnp.int32(0), jnp.int32(ROWS)))
+  return result
 
 
 def folded(

@@ -123,7 +123,8 @@ def case(algorithm: str, clients: int,
          f"--cohorts={','.join(map(str, args.cohorts))}",
          f"--rounds={args.rounds}", f"--devices={args.devices}"],
         stdout=subprocess.PIPE, check=True, text=True)
-  return json.loads(done.stdout.splitlines()[-1])
+  result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+  return result
 
 
 def main() -> None:

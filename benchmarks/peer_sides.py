@@ -49,7 +49,8 @@ class Job:
   def rows(self, client: int, k: int = 0) -> np.ndarray:
     """The rows of a client in the order of its pass k, [n]."""
     end = self.ends[client]
-    return self.order[k, end - self.size[client]:end]
+    result: np.ndarray = self.order[k, end - self.size[client]:end]
+    return result
 
 
 class Clock:
@@ -163,7 +164,8 @@ def fedjax_alg(job: Job, clock: Clock) -> None:
   held = federation(job.x, job.y, job.size)
 
   def turned(leaf: Any) -> np.ndarray:  # softmax: [classes, features] here
-    return leaf.T if job.model == "softmax" else leaf
+    result: np.ndarray = leaf.T if job.model == "softmax" else leaf
+    return result
 
   def params(models: Any) -> list[np.ndarray]:
     leaves = traverse_util.flatten_dict(models, sep="/")

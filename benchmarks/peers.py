@@ -192,9 +192,10 @@ def orders(partition: data.Partition, rounds: int, epochs: int) -> np.ndarray:
         jnp.asarray(size, jnp.int32))
 
   found = np.concatenate([of_round(number) for number in range(rounds)])
-  return partition.train_order[np.concatenate([
+  result: np.ndarray = partition.train_order[np.concatenate([
       found[:, client, :n] + first[client]
       for client, n in enumerate(size)], 1)].astype(np.int32)
+  return result
 
 
 class Trial:

@@ -50,7 +50,8 @@ def draw(args: argparse.Namespace) -> jax.Array:
     return kinds[group] + jax.random.normal(
         noise, (args.updates, args.parameters))
 
-  return jax.block_until_ready(jax.jit(rows)(jax.random.key(0)))
+  result: jax.Array = jax.block_until_ready(jax.jit(rows)(jax.random.key(0)))
+  return result
 
 
 def main() -> None:

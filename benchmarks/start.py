@@ -109,7 +109,8 @@ def measured(
         cwd=root, check=True, stdout=subprocess.DEVNULL,
         env=dict(os.environ, HOME=str(home), JAX_PLATFORMS="cpu",
                  PYTHONPATH=str(root)))
-    return json.loads(out.read_text())
+    result: dict[str, float] = json.loads(out.read_text())
+    return result
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -67,7 +67,8 @@ class Worker:
     assert self._process.stdout is not None
     for line in self._process.stdout:
       if line.startswith("{"):
-        return json.loads(line)
+        result: dict[str, Any] = json.loads(line)
+        return result
     raise SystemExit("vs_fedjax: a worker died, its message is above")
 
   def measure(self, start: int) -> dict[str, Any]:
@@ -98,7 +99,9 @@ def compare(args: argparse.Namespace, argv: list[str]) -> None:
   def measure_of(side: str) -> Callable[[int], float]:
     def measure(repeat: int) -> float:
       answers[side].append(workers[side].measure(repeat * args.rounds))
-      return 1e6 * answers[side][-1]["seconds"] / answers[side][-1]["steps"]
+      answer = answers[side][-1]
+      microseconds: float = 1e6 * answer["seconds"] / answer["steps"]
+      return microseconds
     return measure
 
   times = timing.in_turn(

@@ -579,8 +579,9 @@ def num_params(params: Params) -> int:
 
 
 def round_cost(
-    down, up, exchanges, example_gradients, central_flops=0.0,
-    bytes_down=None, bytes_up=None):
+    down: Any, up: Any, exchanges: Any, example_gradients: Any,
+    central_flops: Any = 0.0, bytes_down: Any = None, bytes_up: Any = None
+) -> RoundCost:
   """Makes a ``RoundCost`` with the dtypes that its fields document."""
   return RoundCost(
       jnp.asarray(down, jnp.int32), jnp.asarray(up, jnp.int32),

@@ -56,10 +56,10 @@ def grouped_fields(hparams: type[Any]) -> dict[str, list[dataclasses.Field]]:
   """
   group_of: dict[str, str] = {}
   for part in reversed(hparams.__mro__):
-    if "GROUP" in vars(part):
-      group_of |= {
-          name: part.GROUP for name in inspect.get_annotations(part)
-          if name not in group_of}
+    group = vars(part).get("GROUP")
+    if group:
+      group_of |= {name: group for name in inspect.get_annotations(part)
+                   if name not in group_of}
   fields: dict[str, list[dataclasses.Field]] = {
       group: [] for group in ("", *GROUPS)}
   for field in dataclasses.fields(hparams):

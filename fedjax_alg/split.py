@@ -192,4 +192,5 @@ def where_rows(chosen: Any, values: Any, table: Any) -> Any:
 
 def num_rows(table: Any) -> int:
   """The number of rows of a table [C, ...]."""
-  return leaves(table)[0].shape[0]
+  result: int = leaves(table)[0].shape[0]
+  return result

@@ -12,6 +12,7 @@ import hypothesis
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 import jaxlib
+import jaxtyping
 import pytest
 
 from fedjax_alg import registry
@@ -246,6 +247,12 @@ def fixture_no_pictures(monkeypatch):
       histogram=lambda path, *_: path.write_text("drawn"),
       run_curves=lambda paths, *_: [path.write_text("drawn")
                                     for path in paths]))
+
+
+@pytest.fixture(name="unchecked_shapes")
+def fixture_unchecked_shapes(monkeypatch):
+  """Functions are called as users call them: see shapes.py."""
+  monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.fixture(scope="module", name="share_programs")

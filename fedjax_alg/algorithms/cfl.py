@@ -140,7 +140,8 @@ def _walk_down(
     side = jax.lax.cond(tree.parent[new] == group, half, lambda: jnp.int32(0))
     return jnp.where(side == 1, new, group)
 
-  return jax.lax.fori_loop(jnp.int32(1), number, descend, jnp.int32(0))
+  leaf: Array = jax.lax.fori_loop(jnp.int32(1), number, descend, jnp.int32(0))
+  return leaf
 
 
 def _regroup(
@@ -149,9 +150,10 @@ def _regroup(
   state = clustered.with_last(state, cohort, drifts)
   if hparams.max_groups == 1:
     return state
-  return jax.lax.cond(
+  result: ClusteredState = jax.lax.cond(
       state.round >= hparams.split_after,
       lambda: _split_all(hparams, state, cohort), lambda: state)
+  return result
 
 
 def _split_all(
@@ -167,17 +169,19 @@ def _split_all(
   mean_norm = jnp.linalg.norm(mean, axis=1)
   norm = jnp.where(memory.trained, jnp.linalg.norm(memory.last, axis=1), 0.0)
 
-  def split_one(group, state: ClusteredState) -> ClusteredState:
+  def split_one(group: Array, state: ClusteredState) -> ClusteredState:
     inside = (state.member == group) & memory.trained
     wanted = ((mean_norm[group] < hparams.eps1)
               & (jnp.where(inside, norm, 0.0).max() > hparams.eps2)
               & (inside.sum() > 2)
               & (state.memory.number < hparams.max_groups))
-    return jax.lax.cond(
+    result: ClusteredState = jax.lax.cond(
         wanted, lambda: _split(hparams, state, group, inside, weight),
         lambda: state)
+    return result
 
-  return jax.lax.fori_loop(jnp.int32(0), memory.number, split_one, state)
+  state = jax.lax.fori_loop(jnp.int32(0), memory.number, split_one, state)
+  return state
 
 
 def _split(
@@ -217,7 +221,8 @@ def _split(
           jax.tree.map(lambda all, leaf: all.at[new].set(leaf[group]),
                        tree.model, state.models),
           tree.kept.at[new].set(means[0]), tree.parted.at[new].set(means[1]))))
-  return trees.where(apart, split, state)
+  state = trees.where(apart, split, state)
+  return state
 
 
 def _extra(

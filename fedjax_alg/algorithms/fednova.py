@@ -91,7 +91,9 @@ def normaliser(
     return buffer, (1.0 - shrink) * total + buffer
 
   zero = jnp.zeros(())
-  return jax.lax.fori_loop(jnp.int32(0), num_steps, step, (zero, zero))[1]
+  norm: Array
+  _, norm = jax.lax.fori_loop(jnp.int32(0), num_steps, step, (zero, zero))
+  return norm
 
 
 def _heavy_ball(

@@ -74,7 +74,7 @@ def nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
         params, jnp.zeros((spec.num_clients, num_params(params))),
         jnp.zeros(spec.num_clients, bool))
 
-  def client_rows(memory: Locals, ids):
+  def client_rows(memory: Locals, ids: Array) -> tuple[Array, Array]:
     return (memory.last.at[ids].get(mode="clip"),
             memory.trained.at[ids].get(mode="fill", fill_value=False))
 

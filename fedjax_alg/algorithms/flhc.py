@@ -80,21 +80,24 @@ def once_rule(
         jnp.bool_(False), params, jnp.zeros((k, num_params(params))),
         jnp.zeros(k, jnp.int32))
 
-  def cluster(state: ClusteredState, everyone: Shard, key: Key):
+  def cluster(
+      state: ClusteredState, everyone: Shard, key: Key) -> ClusteredState:
     ids = jnp.arange(state.member.shape[0], dtype=jnp.int32)
     start = trees.index(state.models, 0)
     updates = map_clients(update_of, start, everyone, client_keys(key, ids))
     return _clustered(hparams, state, start, updates, everyone.size > 0)
 
-  def before(state: ClusteredState, cohort: Cohort, key: Key):
+  def before(
+      state: ClusteredState, cohort: Cohort, key: Key) -> ClusteredState:
     everyone = cohort.everyone
     assert everyone is not None
     if k == 1:
       return state
     # Later than after n rounds if nobody took part in the round after them.
-    return jax.lax.cond(
+    result: ClusteredState = jax.lax.cond(
         (state.round >= hparams.cluster_after) & ~state.memory.done,
         lambda: cluster(state, everyone, key), lambda: state)
+    return result
 
   def assign(models, memory, client_row, member, shard, key):
     new = memory.done & (member < 0)

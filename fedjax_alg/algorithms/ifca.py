@@ -11,6 +11,7 @@ runs is left out.
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.algorithms.common import in_groups
 from fedjax_alg.base import Algorithm, Array, Cohort, Key, MapClients, Model
-from fedjax_alg.base import builder, num_params, Params
+from fedjax_alg.base import builder, num_params, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import local_optimizer, refuse_options
@@ -141,7 +142,8 @@ def least_loss_rule(
     first = "shared" if start in ("shared", "kmeans++") else "independent"
     return clustered.initial_models(model, params, key, k, first), ()
 
-  def setup(state: ClusteredState, everyone: Cohort, key: Key):
+  def setup(
+      state: ClusteredState, everyone: Cohort, key: Key) -> ClusteredState:
     if start == "reject":
       return state._replace(models=_populated(
           model, hparams, state.models, everyone, key, map_clients))
@@ -152,7 +154,8 @@ def least_loss_rule(
     return state
 
   def assign(
-      models, shared, client_row, member, shard, key) -> tuple[Array, tuple]:
+      models: Params, shared: Any, client_row: Any, member: Array, shard: Shard,
+      key: Key) -> tuple[Array, tuple]:
     if k == 1:
       return jnp.int32(0), ()
     return objective.preferred_model(model, models, shard), ()

@@ -35,7 +35,7 @@ from fedjax_alg import trees
 from fedjax_alg.algorithms.common import (
     averaging, local_rate, server_rate, weights)
 from fedjax_alg.base import Algorithm, Array, Key, MapClients, Model, Params
-from fedjax_alg.base import builder, Shard
+from fedjax_alg.base import builder, Cohort, Shard
 from fedjax_alg.client import minibatches, objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Received, Store, Trained
@@ -241,7 +241,7 @@ def _table_variant(
       setup=setup, refresh=refresh)
 
 
-def _places(work: LocalWork, memory, cohort, keys):
+def _places(work: LocalWork, memory: Any, cohort: Cohort, keys: Key) -> Array:
   """The rows of the q that each participant visits, [S, `local_steps`]."""
   slots = work.local_steps
   first = memory.first_row.at[cohort.ids].get(mode="clip")

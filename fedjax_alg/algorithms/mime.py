@@ -167,7 +167,10 @@ def mime_update(
       full_passes=1 if lite and has_state else 0)
 
 
-def _mime(model, hparams, options, lite, map_clients):
+def _mime(
+    model: Model, hparams: MimeHParams | MimeSVRGHParams,
+    options: BaseOptimiser | None, lite: bool, map_clients: MapClients
+) -> Algorithm[ComposedState]:
   client = mime_update(
       model, hparams, hparams.client_lr, options, lite,
       hparams.client_weights == "uniform")

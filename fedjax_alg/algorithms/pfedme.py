@@ -121,6 +121,7 @@ def _train(model: Model, hparams: Any, start: Params, shard: Shard,
         trees.scale(1.0 - reach, pair.copy), reach, theta)
     return Pair(theta, copy, loss), number + 1
 
+  pair: Pair
   pair, _ = minibatches.fold_steps(
       model, shard, hparams, rows, step,
       (Pair(start, start, jnp.zeros(())), jnp.int32(0)),

@@ -67,7 +67,9 @@ def central(
   def init(params: Params, spec: FedSpec, key: Key) -> CentralState:
     return CentralState(params, trees.drop_weak_types(optimiser.init(params)))
 
-  def round_(state: CentralState, cohort: Cohort, key: Key):
+  def round_(
+      state: CentralState, cohort: Cohort, key: Key
+  ) -> tuple[CentralState, RoundAux]:
 
     @jax.custom_vjp
     def value(params):
@@ -141,14 +143,16 @@ def local(
                       () if optimizer is None else jnp.zeros((), jnp.int32),
                       states)
 
-  def round_(state: LocalState, cohort: Cohort, key: Key):
+  def round_(
+      state: LocalState, cohort: Cohort, key: Key
+  ) -> tuple[LocalState, RoundAux]:
 
     def train(rounds, shard, row, key):
       params, running = row
       (params, loss), _, running = moved(
           lambda shard: sgd(
               model, params, shard, hparams, hparams.client_lr, key,
-              optimizer=optimizer, rounds=rounds),
+              optimizer=optimizer, rounds=0 if optimizer is None else rounds),
           shard._replace(state=running if has_state else None))
       return (params, running if has_state else ()), loss
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 import optax
 
 from fedjax_alg import trees
@@ -23,7 +24,8 @@ class ConjugateGradientState(NamedTuple):
   beta: Array  #: [] float32, beta_r of the last direction; 0 after a restart
 
 
-def _beta(rule: str, g: Params, old: ConjugateGradientState) -> Array:
+def _beta(
+    rule: str, g: Params, old: ConjugateGradientState) -> Float[Array, ""]:
   """beta_r, which is 0 where its denominator is 0."""
   square = trees.squared_norm(g)
   change = trees.subtract(g, old.gradient)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Cohort, FedSpec, MapClients, Model, Params
@@ -61,14 +62,15 @@ def refresh_statistics(
   """Gathers the statistics anew in the rounds in which clients join."""
   everyone, newcomers = cohort.everyone, cohort.newcomers
   assert everyone is not None and newcomers is not None
-  return jax.lax.cond(
+  result: FeatureStatistics = jax.lax.cond(
       newcomers.any(), lambda: gather_statistics(everyone, map_clients),
       lambda: statistics)
+  return result
 
 
 def scale_aggregate(
-    model: Model, mode: str, statistics: FeatureStatistics, participants: Array,
-    update: Params) -> Params:
+    model: Model, mode: str, statistics: FeatureStatistics,
+    participants: Float[Array, ""], update: Params) -> Params:
   """A_r times an update (diversified, (59); FSVRG's A).
 
   Args:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
+from jaxtyping import Bool, Float
 import optax
 
 from fedjax_alg import trees
@@ -31,7 +32,9 @@ class BacktrackingState(NamedTuple):
   new_value: Array  #: [] float32, f(w + eta d)
 
 
-def _passes(test: str, eta, decrease, square, slope) -> Array:
+def _passes(
+    test: str, eta: Float[Array, " T"], decrease: Float[Array, " T"],
+    square: Float[Array, ""], slope: Float[Array, ""]) -> Bool[Array, " T"]:
   """Whether a step of length eta passes the test; a NaN never passes."""
   if test == "half_gradient":
     return decrease > 0.5 * eta * square
@@ -87,7 +90,8 @@ def backtracking(
   def update(
       updates: Params, state: BacktrackingState, params: Params | None = None,
       *, value_fn: Callable[[Params], Array], grad: Params,
-      line_fn: Callable[..., Array] | None = None, **extra: Any):
+      line_fn: Callable[..., Array] | None = None, **extra: Any
+  ) -> tuple[Params, BacktrackingState]:
     chex.assert_trees_all_equal_shapes(grad, updates)
     square, slope = trees.squared_norm(grad), trees.dot(grad, updates)
     width = max_tries if line_fn else min(WIDTH, max_tries)

@@ -59,7 +59,9 @@ class ServerStep(NamedTuple):
   evaluations: Callable[[Any], Array] = lambda state: jnp.zeros(())
 
 
-def _step(transform: optax.GradientTransformation, when: str, **more: Any):
+def _step(
+    transform: optax.GradientTransformation, when: str, **more: Any
+) -> ServerStep:
   return ServerStep(optax.with_extra_args_support(transform), when, **more)
 
 

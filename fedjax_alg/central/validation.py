@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, MapClients, Model, Params, Shard
@@ -41,10 +42,11 @@ def validation_loss(
   pieces, model = _pieces(shard), objective.of_client(
       model, shard._replace(state=None))
 
-  def value(params: Params) -> Array:
+  def value(params: Params) -> Float[Array, ""]:
     losses = map_clients(
         functools.partial(objective.full_loss, model), params, pieces)
-    return trees.slot_mean(pieces.size.astype(jnp.float32), losses)
+    loss: Array = trees.slot_mean(pieces.size.astype(jnp.float32), losses)
+    return loss
 
   return value
 
@@ -76,9 +78,11 @@ def validation_line(
 
     return objective.sum_blocks(shard, of_block)
 
-  def values(params: Params, direction: Params, steps: Array) -> Array:
+  def values(
+      params: Params, direction: Params, steps: Float[Array, " T"]
+  ) -> Float[Array, " T"]:
     sums = map_clients(piece, (params, direction, steps), pieces)
-    mean = sums.sum(0) / jnp.maximum(shard.size, 1).astype(jnp.float32)
+    mean: Array = sums.sum(0) / jnp.maximum(shard.size, 1).astype(jnp.float32)
     if not objective.is_regularised(model):
       return mean
     square = (trees.squared_norm(params)

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
+from jaxtyping import Bool, Float, Int, UInt
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Key, Model, Params, Shard
@@ -72,7 +73,9 @@ class LocalWork:
   batch_size: int = hyper(
       10, "B, examples per step; 0: all the client's examples", minimum=0)
 
-  def num_steps(self, size: Array, part: Array | None = None) -> Array:
+  def num_steps(
+      self, size: Int[Array, ""], part: Float[Array, ""] | None = None
+  ) -> Int[Array, ""]:
     """How many steps a client with ``size`` examples takes, [] int32.
 
     Args:
@@ -94,7 +97,9 @@ class LocalWork:
             _part_of(per_epoch, part))
     return jnp.where(size > 0, steps, 0)
 
-  def examples_read(self, size: Array, part: Array | None = None) -> Array:
+  def examples_read(
+      self, size: Int[Array, ""], part: Float[Array, ""] | None = None
+  ) -> Int[Array, ""]:
     """How many examples the steps read, with repetitions, [] int32."""
     if not self.batch_size:
       return self.num_steps(size, part) * size
@@ -103,7 +108,9 @@ class LocalWork:
     epochs = steps // jnp.maximum(per_epoch, 1)
     return epochs * size + (steps - epochs * per_epoch) * self.batch_size
 
-  def examples_by_batch(self, size: Array, batches_per_step: int) -> Array:
+  def examples_by_batch(
+      self, size: Int[Array, ""], batches_per_step: int
+  ) -> Int[Array, " {batches_per_step}"]:
     """How many examples are in the first, second, ... mini-batches of steps.
 
     The numbers are sums over all steps of the round.
@@ -125,25 +132,29 @@ class LocalWork:
       return total + jnp.clip(
           size - batch * self.batch_size, 0, self.batch_size)
 
-    return jax.lax.fori_loop(
+    result: Array = jax.lax.fori_loop(
         jnp.int32(0), self.num_steps(size), add, jnp.zeros_like(places))
+    return result
 
 
-def _part_of(whole: Any, part: Array | None) -> Array:
+def _part_of(
+    whole: Int[Array, ""] | int, part: Float[Array, ""] | None
+) -> Int[Array, ""] | int:
   """ceil(part * whole), [] int32; ``whole`` if there is no part."""
   if part is None:
     return whole
   return jnp.ceil(part * jnp.asarray(whole, jnp.float32)).astype(jnp.int32)
 
 
-def batches_per_epoch(size: Array, batch_size: int) -> Array:
-  """ceil(size / batch_size), [] int32; it is 1 if batch_size is 0."""
+def batches_per_epoch(
+    size: Int[Array, "*clients"], batch_size: int) -> Int[Array, "*clients"]:
+  """ceil(size / batch_size), [] or [S] int32; it is 1 if batch_size is 0."""
   if not batch_size:
     return jnp.ones_like(size)
   return (size + batch_size - 1) // batch_size
 
 
-def shuffle_bits(key: Key) -> Array:
+def shuffle_bits(key: Key) -> UInt[Array, " rounds"]:
   """The random words that ``shuffled`` takes, [SHUFFLE_ROUNDS] uint32."""
   return jax.random.bits(key, (SHUFFLE_ROUNDS,), jnp.uint32)
 
@@ -155,7 +166,9 @@ def _mix(word: Array) -> Array:
   return word ^ (word >> 16)
 
 
-def shuffled(bits: Array, epoch: Array, position: Array, size: Array) -> Array:
+def shuffled(
+    bits: UInt[Array, " rounds"], epoch: Int[Array, ""],
+    position: Int[Array, " B"], size: Int[Array, ""]) -> Int[Array, " B"]:
   """Which row comes at ``position`` in the shuffled order of ``epoch``.
 
   Args:
@@ -181,12 +194,14 @@ def shuffled(bits: Array, epoch: Array, position: Array, size: Array) -> Array:
     return jnp.where(coin >> 31 == 1, partner, card)
 
   # A loop: SHUFFLE_ROUNDS copies of the code would take a second to compile.
-  card = jax.lax.fori_loop(
+  card: Array = jax.lax.fori_loop(
       0, SHUFFLE_ROUNDS, swap_or_not, position.astype(jnp.uint32))
   return card.astype(jnp.int32)
 
 
-def random_order_at(key: Key, positions: Array, size: Array) -> Array:
+def random_order_at(
+    key: Key, positions: Int[Array, " B"], size: Int[Array, ""]
+) -> Int[Array, " B"]:
   """Which numbers come at some positions of a random order of [0, size).
 
   Args:
@@ -206,8 +221,9 @@ def random_order_at(key: Key, positions: Array, size: Array) -> Array:
 
 
 def batch_rows(
-    shard: Shard, bits: Array, step: Array, batch_size: int
-) -> tuple[Array, Array]:
+    shard: Shard, bits: UInt[Array, " rounds"], step: Int[Array, ""],
+    batch_size: int
+) -> tuple[Int[Array, " {batch_size}"], Bool[Array, " {batch_size}"]]:
   """Rows of mini-batch ``step`` of the client's endless shuffled stream.
 
   Every epoch visits each example once; its last batch may be short.
@@ -239,7 +255,7 @@ def drawn_at_once(steps: int) -> Iterator[None]:
     _drawn_at_once.reset(token)
 
 
-def take_rows(shard: Shard, rows: Array) -> tuple[Array, Array]:
+def take_rows(shard: Shard, rows: Int[Array, " B"]) -> tuple[Any, Any]:
   """x [B, ...] and y [B, ...] of the rows, which must exist."""
 
   def taken(array: Array) -> Array:

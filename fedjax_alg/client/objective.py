@@ -20,6 +20,7 @@ from typing import Any
 import chex
 import jax
 import jax.numpy as jnp
+from jaxtyping import Bool, Float, Int
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Key, Model, Params, Shard
@@ -33,7 +34,8 @@ BLOCK_ROWS = 64
 _DROPOUT = 0xD509
 
 
-def dropout_key(model: Model, key: Key, number: Array | int) -> Key | None:
+def dropout_key(
+    model: Model, key: Key, number: Int[Array, ""] | int) -> Key | None:
   """The key of a training step's dropout; None for a model without dropout.
 
   ``key`` also shuffles the rows, so a model reads the same rows with and
@@ -50,9 +52,11 @@ def dropout_key(model: Model, key: Key, number: Array | int) -> Key | None:
 
 
 def logits(
-    model: Model, params: Params, x: Array, key: Key | None = None,
-    mask: Array | None = None) -> Array:
+    model: Model, params: Params, x: Any, key: Key | None = None,
+    mask: Bool[Array, " B"] | None = None) -> Any:
   """Logits [B, L] float32: as in training with a key, else as in evaluation.
+
+  Those of other tasks are what the model returns, leaves [B, ...].
 
   Args:
     model: the model.
@@ -93,23 +97,30 @@ def is_regularised(model: Model) -> bool:
   return not isinstance(model.l2, float) or model.l2 != 0.0
 
 
-def regularised(model: Model, params: Params, loss: Array, grad: Params):
-  """Adds (l2/2) ||w||^2 and its gradient; ``model`` is that of the client."""
+def regularised(
+    model: Model, params: Params, loss: Float[Array, "*losses"], grad: Params
+) -> tuple[Float[Array, "*losses"], Params]:
+  """Adds (l2/2) ||w||^2, to one loss or several, and its gradient.
+
+  ``model`` is that of the client.
+  """
   if not is_regularised(model):
     return loss, grad
   loss = loss + 0.5 * model.l2 * trees.squared_norm(params)
   return loss, trees.add_scaled(grad, model.l2, params)
 
 
-def masked_sum(losses: Array, mask: Array) -> Array:
+def masked_sum(
+    losses: Float[Array, " B"], mask: Bool[Array, " B"]) -> Float[Array, ""]:
   """The sum of the losses [B] of the rows in ``mask`` [B]."""
   chex.assert_equal_shape((losses, mask))
   return jnp.where(mask, losses, jnp.zeros_like(losses)).sum()
 
 
 def _masked_sum_and_grad(
-    model: Model, params: Params, x: Array, y: Array, mask: Array,
-    key: Key | None, state: Params = None) -> tuple[Array, Params, Params]:
+    model: Model, params: Params, x: Any, y: Any, mask: Bool[Array, " B"],
+    key: Key | None, state: Params = None
+) -> tuple[Float[Array, ""], Params, Params]:
   """Sum of the losses of the rows in ``mask`` and its gradient, without L2.
 
   Beside them are the statistics after the batch, if there are any that move.
@@ -128,16 +139,16 @@ def _masked_sum_and_grad(
 
 
 def _mean(
-    model: Model, params: Params, loss: Array, grad: Params, rows: Array
-) -> tuple[Array, Params]:
+    model: Model, params: Params, loss: Float[Array, ""], grad: Params,
+    rows: Int[Array, ""]) -> tuple[Float[Array, ""], Params]:
   """Makes the mean over ``rows`` rows, plus L2, of the sums over them."""
   per_row = 1.0 / jnp.maximum(rows, 1).astype(jnp.float32)
   return regularised(model, params, loss * per_row, trees.scale(per_row, grad))
 
 
 def batch_value_and_grad(
-    model: Model, params: Params, x: Array, y: Array, mask: Array,
-    key: Key | None = None) -> tuple[Array, Params]:
+    model: Model, params: Params, x: Any, y: Any, mask: Bool[Array, " B"],
+    key: Key | None = None) -> tuple[Float[Array, ""], Params]:
   """Mean loss over a mini-batch plus L2, and its gradient.
 
   Args:
@@ -157,8 +168,8 @@ def batch_value_and_grad(
 
 
 def batch_value_and_moves(
-    model: Model, at: Any, x: Array, y: Array, mask: Array,
-    key: Key | None = None) -> tuple[Array, Any]:
+    model: Model, at: Any, x: Any, y: Any, mask: Bool[Array, " B"],
+    key: Key | None = None) -> tuple[Float[Array, ""], Any]:
   """``batch_value_and_grad`` of a model that moves its statistics.
 
   Args:
@@ -222,7 +233,7 @@ def sum_blocks(
 def block_shapes(shard: Shard, rows: int = BLOCK_ROWS) -> Any:
   """The shapes of x, y and mask that ``fold_blocks`` gives its function."""
 
-  def first(shard: Shard):
+  def first(shard: Shard) -> tuple[Any, Any, Array]:
     def block(array: Array) -> Array:
       return array[:rows]
 
@@ -234,7 +245,7 @@ def block_shapes(shard: Shard, rows: int = BLOCK_ROWS) -> Any:
 
 def full_value_and_grad(
     model: Model, params: Params, shard: Shard, key: Key | None = None
-) -> tuple[Array, Params]:
+) -> tuple[Float[Array, ""], Params]:
   """f_i(w) and grad f_i(w) over all examples of one client.
 
   Under ``jax.vmap`` over params alone, one pass serves K models and reads the
@@ -256,7 +267,7 @@ def full_value_and_grad(
 
 def full_value_and_moves(
     model: Model, at: Any, shard: Shard, key: Key | None = None
-) -> tuple[Array, Any]:
+) -> tuple[Float[Array, ""], Any]:
   """``full_value_and_grad`` of a model that moves its statistics.
 
   They are those of each block of ``BLOCK_ROWS`` rows, and move block by block.
@@ -288,7 +299,7 @@ def full_value_and_moves(
 
 def full_loss(
     model: Model, params: Params, shard: Shard, key: Key | None = None
-) -> Array:
+) -> Float[Array, ""]:
   """f_i(w) over all examples of one client, [] float32.
 
   Args:
@@ -305,14 +316,16 @@ def full_loss(
     return total + masked_sum(losses, mask), key
 
   model = of_client(model, shard)
-  loss, _ = fold_blocks(shard, add_block, (jnp.zeros(()), key))
-  loss = loss / jnp.maximum(shard.size, 1).astype(jnp.float32)
+  total: Array
+  total, _ = fold_blocks(shard, add_block, (jnp.zeros(()), key))
+  loss = total / jnp.maximum(shard.size, 1).astype(jnp.float32)
   if is_regularised(model):
     loss = loss + 0.5 * model.l2 * trees.squared_norm(params)
   return loss
 
 
-def full_losses(model: Model, models: Params, shard: Shard) -> Array:
+def full_losses(
+    model: Model, models: Params, shard: Shard) -> Float[Array, " K"]:
   """f_i at K models ([K, ...]) in one pass over the data, [K] float32.
 
   If the shard has statistics, they are those of the K models, [K, ...].
@@ -321,7 +334,8 @@ def full_losses(model: Model, models: Params, shard: Shard) -> Array:
       model, params, shard._replace(state=state)))(models, shard.state)
 
 
-def preferred_model(model: Model, models: Params, shard: Shard) -> Array:
+def preferred_model(
+    model: Model, models: Params, shard: Shard) -> Int[Array, ""]:
   """The model whose loss on all the client's data is least (diversified, (18)).
 
   Args:
@@ -335,7 +349,7 @@ def preferred_model(model: Model, models: Params, shard: Shard) -> Array:
   return jnp.argmin(full_losses(model, models, shard)).astype(jnp.int32)
 
 
-def feature_counts(shard: Shard) -> Array:
+def feature_counts(shard: Shard) -> Float[Array, " D"]:
   """n_i^j: in how many of the client's examples feature j is non-zero.
 
   Returns:
@@ -348,10 +362,12 @@ def feature_counts(shard: Shard) -> Array:
     found = flat[0] if len(flat) == 1 else jnp.concatenate(flat, 1)
     return (found & mask[:, None]).sum(0, dtype=jnp.int32)
 
-  return sum_blocks(shard, held).astype(jnp.float32)
+  counts: Array = sum_blocks(shard, held)
+  return counts.astype(jnp.float32)
 
 
-def label_counts(shard: Shard, num_classes: int) -> Array:
+def label_counts(
+    shard: Shard, num_classes: int) -> Float[Array, " {num_classes}"]:
   """How many examples of each class the client holds, [L] float32."""
   labels = jnp.arange(num_classes, dtype=jnp.int32)
 
@@ -359,4 +375,5 @@ def label_counts(shard: Shard, num_classes: int) -> Array:
     found = (y[:, None] == labels[None]) & mask[:, None]
     return found.sum(0, dtype=jnp.int32)
 
-  return sum_blocks(shard, held).astype(jnp.float32)
+  counts: Array = sum_blocks(shard, held)
+  return counts.astype(jnp.float32)

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Int
 import optax
 
 from fedjax_alg import trees
@@ -207,8 +208,8 @@ class Descent(NamedTuple):
 
 
 def descent(
-    learning_rate: Any, optimizer: Optimizer = None, rounds: Array | int = 0
-) -> Descent:
+    learning_rate: Any, optimizer: Optimizer = None,
+    rounds: Int[Array, ""] | int = 0) -> Descent:
   """The steps of a client in one round.
 
   Args:

@@ -299,12 +299,14 @@ def _rows(
   table = client.personal.get(client.store.get(memory))
   table = table._replace(trained=())
   if not split.within(table):
-    return trees.rows(table, cohort.ids)
+    row: Row = trees.rows(table, cohort.ids)
+    return row
   # By the map: a process holds the rows of its own clients alone.
-  return map_clients.change(
+  row = map_clients.change(
       lambda shared, shard, row: (row, row),
       lambda table, places, rows: table, table, cohort.ids, (),
       cohort.shards)[1]
+  return row
 
 
 def deploys(

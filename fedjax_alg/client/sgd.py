@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
+from jaxtyping import Float, Int
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Key, Model, Params, Shard
@@ -35,8 +36,8 @@ def proximal(mu: float) -> Correction:
 def sgd(
     model: Model, start: Params, shard: Shard, work: minibatches.LocalWork,
     learning_rate: Any, key: Key, correct: Correction | None = None,
-    optimizer: Optimizer = None, rounds: Array | int = 0,
-) -> tuple[Params, Array]:
+    optimizer: Optimizer = None, rounds: Int[Array, ""] | int = 0,
+) -> tuple[Params, Float[Array, ""]]:
   """v <- v - learning_rate * correct(g(v; B)) for the client's local steps.
 
   With an optimiser, a step goes along what it makes of the corrected gradient,
@@ -68,10 +69,12 @@ def sgd(
 def descend(
     model: Model, start: Params, shard: Shard, work: minibatches.LocalWork,
     key: Key, steps: Descent, correct: Correction | None = None
-) -> tuple[Params, Array, Any]:
+) -> tuple[Params, Float[Array, ""], Any]:
   """As ``sgd``, with the steps given; returns what they kept as well."""
 
-  def step(gradient: minibatches.Gradient, carry: tuple[Params, Array, Any]):
+  def step(
+      gradient: minibatches.Gradient, carry: tuple[Params, Array, Any]
+  ) -> tuple[Params, Array, Any]:
     params, _, kept = carry
     ((loss, grad),) = gradient(params)
     if correct is not None:
@@ -79,8 +82,9 @@ def descend(
     params, kept = steps.step(grad, params, kept)
     return params, loss, kept
 
-  return minibatches.fold_steps(
-      model, shard, work, key, step, (start, jnp.zeros(()), steps.init(start)))
+  carry: tuple[Params, Array, Any] = (start, jnp.zeros(()), steps.init(start))
+  carry = minibatches.fold_steps(model, shard, work, key, step, carry)
+  return carry
 
 
 def sgd_update(

@@ -5,13 +5,15 @@ from collections.abc import Callable
 import chex
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Key, Model, Params, Shard
 from fedjax_alg.client import minibatches, objective
 
 
-def feature_scaling(shard: Shard, feature_share: Array) -> Array:
+def feature_scaling(
+    shard: Shard, feature_share: Float[Array, " D"]) -> Float[Array, " D"]:
   """The diagonal of Lambda_i (diversified, (21)).
 
   Args:
@@ -29,15 +31,17 @@ def feature_scaling(shard: Shard, feature_share: Array) -> Array:
   return jnp.where(counts > 0, ratio, jnp.ones_like(ratio))
 
 
-def normalised_rate(learning_rate: float, shard: Shard) -> Array:
+def normalised_rate(
+    learning_rate: Float[Array, ""] | float, shard: Shard) -> Float[Array, ""]:
   """alpha_l / n_i, the learning rate of client i in FSVRG (23), [] float32."""
   return learning_rate / jnp.maximum(shard.size, 1).astype(jnp.float32)
 
 
 def svrg(
     model: Model, start: Params, reference: Params, anchor: Params,
-    shard: Shard, work: minibatches.LocalWork, learning_rate: float | Array,
-    key: Key, scaling: Array | None = None,
+    shard: Shard, work: minibatches.LocalWork,
+    learning_rate: Float[Array, ""] | float,
+    key: Key, scaling: Float[Array, " D"] | None = None,
     precondition: Callable[[Params], Params] = lambda direction: direction,
 ) -> Params:
   """K_local steps w <- w - alpha (Lambda_i [g_i(w) - g_i(w_ref)] + g).

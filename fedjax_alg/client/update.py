@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Int
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Cohort, FedSpec, Key, MapClients, Params
@@ -44,7 +45,7 @@ class Place(NamedTuple):
   put: Callable[[Any, Any], Any]  #: (table, rows) -> table
 
 
-def own_rows(memory: Any, cohort: Cohort, keys: Key) -> Array:
+def own_rows(memory: Any, cohort: Cohort, keys: Key) -> Int[Array, " S"]:
   """The places of a table with one row for each client."""
   return cohort.ids
 

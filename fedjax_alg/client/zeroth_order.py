@@ -30,6 +30,7 @@ import chex
 import jax
 import jax.flatten_util
 import jax.numpy as jnp
+from jaxtyping import Bool, Float, Int
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, BYTES_PER_FLOAT, Key, Model, Params
@@ -87,7 +88,9 @@ def chunk_size(directions: int) -> int:
   return max(n for n in range(1, CHUNK + 1) if directions % n == 0)
 
 
-def draw(key: Key, numbers: Array, size: int, kind: str) -> Array:
+def draw(
+    key: Key, numbers: Int[Array, " n"], size: int, kind: str
+) -> Float[Array, "n {size}"]:
   """The random directions with given numbers.
 
   Args:
@@ -107,12 +110,14 @@ def draw(key: Key, numbers: Array, size: int, kind: str) -> Array:
       return normals
     return normals / jnp.linalg.norm(normals)
 
-  return jax.vmap(one)(numbers)
+  directions: Array = jax.vmap(one)(numbers)
+  return directions
 
 
 def differences(
-    loss: Callable[[Params], Array], params: Params, base: Array,
-    vectors: Array, *, smoothing: float, scheme: str) -> tuple[Array, Array]:
+    loss: Callable[[Params], Array], params: Params, base: Float[Array, ""],
+    vectors: Float[Array, "n d"], *, smoothing: Float[Array, ""] | float,
+    scheme: str) -> tuple[Float[Array, " n"], Float[Array, ""]]:
   """How the loss changes along given directions.
 
   Args:
@@ -142,8 +147,9 @@ def differences(
 
 def estimate(
     loss: Callable[[Params], Array], params: Params, key: Key, *,
-    directions: int, smoothing: float, kind: str = "sphere",
-    scheme: str = "forward") -> tuple[Array, Params]:
+    directions: int, smoothing: Float[Array, ""] | float,
+    kind: str = "sphere", scheme: str = "forward"
+) -> tuple[Float[Array, ""], Params]:
   """The loss and an estimate of its gradient.
 
   Args:
@@ -172,9 +178,10 @@ def estimate(
 
 
 def over_directions(
-    measure: Callable[[Array], tuple[Array, Array]], zero: Array, key: Key,
-    size: int, *, directions: int, smoothing: float, kind: str
-) -> tuple[Array, Array]:
+    measure: Callable[[Array], tuple[Array, Array]],
+    zero: Float[Array, "*losses"], key: Key, size: int, *, directions: int,
+    smoothing: Float[Array, ""] | float, kind: str
+) -> tuple[Float[Array, "*losses"], Float[Array, " {size}"]]:
   """Adds up an estimate, a chunk of directions at a time.
 
   Args:
@@ -207,8 +214,8 @@ def over_directions(
 
 
 def batch_loss(
-    model: Model, params: Params, x: Array, y: Array, mask: Array,
-    key: Key | None = None) -> Array:
+    model: Model, params: Params, x: Any, y: Any, mask: Bool[Array, " B"],
+    key: Key | None = None) -> Float[Array, ""]:
   """Mean loss over a mini-batch without L2, [] float32.
 
   Args:
@@ -227,7 +234,7 @@ def batch_loss(
 
 def full_loss(
     model: Model, params: Params, shard: Shard, key: Key | None = None
-) -> Array:
+) -> Float[Array, ""]:
   """Mean loss over all examples of a client without L2, [] float32."""
   with _EXACT_PRODUCTS():
     return objective.full_loss(model._replace(l2=0.0), params, shard, key)

@@ -42,7 +42,7 @@ def spread(
     else:
       above = middle
   exact = shares(above)
-  result = np.floor(exact).astype(np.int64)
+  result: np.ndarray = np.floor(exact).astype(np.int64)
   order = np.argsort(result - exact, kind="stable")  # largest remainder first
   order = order[(result < high)[order]]
   result[order[:total - result.sum()]] += 1
@@ -71,7 +71,7 @@ def largest_remainder(
     [4, 2, 1]
   """
   exact = fractions * (total / fractions.sum())
-  result = np.floor(exact).astype(np.int64)
+  result: np.ndarray = np.floor(exact).astype(np.int64)
   order = np.lexsort((rng.random(len(exact)), result - exact))
   result[order[:total - result.sum()]] += 1
   return result
@@ -199,4 +199,5 @@ def _sorted_by(owner: np.ndarray, tie: np.ndarray) -> np.ndarray:
 
 def offsets(size: np.ndarray) -> np.ndarray:
   """[C] int32, the first row of each client if clients lie back to back."""
-  return (np.cumsum(size) - size).astype(np.int32)
+  first: np.ndarray = np.cumsum(size) - size
+  return first.astype(np.int32)

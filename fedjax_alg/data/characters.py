@@ -29,7 +29,8 @@ def encode(text: str) -> np.ndarray:
   """
   codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
   # ASCII ends with a control character, which is outside the alphabet.
-  return _TOKEN[np.minimum(codes, _ASCII - 1)]
+  result: np.ndarray = _TOKEN[np.minimum(codes, _ASCII - 1)]
+  return result
 
 
 def classes(tokens: np.ndarray) -> np.ndarray:

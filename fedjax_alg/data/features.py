@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import threadpoolctl
@@ -20,7 +20,7 @@ _LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
 FeaturesFn = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
-def make_features(kind: str, **hog_options) -> FeaturesFn:
+def make_features(kind: str, **hog_options: Any) -> FeaturesFn:
   """Makes the function that computes a kind of features.
 
   Args:
@@ -42,7 +42,8 @@ def make_features(kind: str, **hog_options) -> FeaturesFn:
 def none(x: np.ndarray) -> np.ndarray:
   """Converts uint8 images to float32 in [0, 1]; keeps shapes and tokens."""
   if x.dtype == np.uint8:
-    return np.multiply(x, np.float32(1 / 255), dtype=np.float32)
+    result: np.ndarray = np.multiply(x, np.float32(1 / 255), dtype=np.float32)
+    return result
   return x if x.dtype.kind == "i" else x.astype(np.float32, copy=False)
 
 

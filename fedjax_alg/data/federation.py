@@ -751,7 +751,8 @@ def _client_names(
         partition.test_order[partition.test_offset[~trains]]]
   if examples.client_names is None:
     return numbers.astype(str)
-  return examples.client_names[numbers]
+  names: np.ndarray = examples.client_names[numbers]
+  return names
 
 
 def _pieces(first: int, total: int) -> Pieces:

@@ -189,11 +189,14 @@ def aligned(array: np.ndarray, name: Any, rows: Any, first: Any) -> np.ndarray:
     raise DataError(f"`{option}`: row {unlabeled[0][0]} of {name!r} has no "
                     "class")
   if reference is None:
-    return np.array(names)[array]
+    labels: np.ndarray = np.array(names)[array]
+    return labels
   for number in np.unique(array):
     if names[number] not in reference:
       raise DataError(
           f"`{option}`: {name!r} has the class {names[number]!r}, `dataset` "
           f"has {', '.join(reference[:20])}")
-  return np.array([reference.index(text) if text in reference else -1
-                   for text in names], array.dtype)[array]
+  numbers: np.ndarray = np.array(
+      [reference.index(text) if text in reference else -1 for text in names],
+      array.dtype)[array]
+  return numbers

@@ -36,7 +36,8 @@ def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
   count = math.prod(shape) * np.dtype(dtype).itemsize
   buffer = np.zeros(count + ALIGNMENT, np.uint8)
   start = -buffer.ctypes.data % ALIGNMENT
-  return buffer[start:start + count].view(dtype).reshape(shape)
+  result: np.ndarray = buffer[start:start + count].view(dtype).reshape(shape)
+  return result
 
 
 def client_data(
@@ -125,7 +126,8 @@ def _arranged(
 def num_rows(rows: ClientData | Shard) -> int:
   """The number of rows of the arrays; of one block where they are in blocks."""
   first = store.arrays(rows.y)[0]
-  return first.shape[0]
+  result: int = first.shape[0]
+  return result
 
 
 def shard_of(data: ClientData, client: Array | int) -> Shard:

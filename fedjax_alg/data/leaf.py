@@ -121,7 +121,9 @@ def _stride(windows: np.ndarray) -> int | None:
   return None
 
 
-def _stack(users: _Users, ids: dict[str, int], shapes: set):
+def _stack(
+    users: _Users, ids: dict[str, int], shapes: set
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Concatenates the rows of all users, with the client id of each row."""
   with_rows = {user: data for user, data in users.items() if len(data[1])}
   if not with_rows:
@@ -201,7 +203,9 @@ def _note_counts(
         " read", stacklevel=2)
 
 
-def _read_user(path: pathlib.Path, user: str, entry: Any):
+def _read_user(
+    path: pathlib.Path, user: str, entry: Any
+) -> tuple[np.ndarray, np.ndarray]:
   where = f"`data_path`={path}: user {user!r}"
   if not isinstance(entry, dict) or "x" not in entry or "y" not in entry:
     raise DataError(f"{where} has no x and y in user_data")
@@ -251,7 +255,8 @@ def _refuse_texts(where: str, x: list[Any], y: list[Any]) -> None:
         " (`dataset`=npz), or take the tweets of TFDS (`dataset`=sent140)")
 
 
-def _characters(where: str, x: list[str], y: list[str]):
+def _characters(
+    where: str, x: list[str], y: list[str]) -> tuple[np.ndarray, np.ndarray]:
   """Texts of one length and the character after each, as ids and classes."""
   lengths = {len(text) for text in x}
   if len(lengths) != 1 or lengths == {0} or any(len(label) != 1 for label in y):

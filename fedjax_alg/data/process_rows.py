@@ -61,7 +61,8 @@ class Rows(NamedTuple):
       [...] int32, q * places + the row within block q.
     """
     block = self._block(offset)
-    return (block * self.places + offset - self.cuts[block]).astype(np.int32)
+    places: np.ndarray = block * self.places + offset - self.cuts[block]
+    return places.astype(np.int32)
 
 
 _process = Process()

@@ -58,12 +58,14 @@ class Coded:
   @property
   def shape(self) -> tuple[int, ...]:
     """The shape of the array it stands for."""
-    return self.codes.shape
+    result: tuple[int, ...] = self.codes.shape
+    return result
 
   @property
   def ndim(self) -> int:
     """The number of axes."""
-    return self.codes.ndim
+    result: int = self.codes.ndim
+    return result
 
   @property
   def dtype(self) -> np.dtype:
@@ -73,10 +75,12 @@ class Coded:
   @property
   def nbytes(self) -> int:
     """The memory that it takes."""
-    return self.codes.nbytes
+    result: int = self.codes.nbytes
+    return result
 
   def __len__(self) -> int:
-    return self.codes.shape[0]
+    result: int = self.codes.shape[0]
+    return result
 
   def __getitem__(self, rows: Any) -> Any:
     return self.decode(self.codes[rows])
@@ -87,7 +91,8 @@ class Coded:
       raise ValueError("values of bytes are always a copy")
     values = None if self.values is None else np.asarray(self.values)
     whole = Coded(np.asarray(self.codes), values)[...]
-    return whole if dtype is None else whole.astype(dtype)
+    result: np.ndarray = whole if dtype is None else whole.astype(dtype)
+    return result
 
   def decode(self, codes: Any) -> Any:
     """The values [...] of some codes [...]."""
@@ -216,7 +221,8 @@ def _bits(array: np.ndarray) -> np.ndarray:
 def _by_scale(x: np.ndarray, values: np.ndarray) -> np.ndarray:
   with np.errstate(over="ignore"):  # infinite is as little a byte
     codes = np.rint(x / (values[0] + values[1]))
-  return np.clip(codes, 0, 255).astype(np.uint8)
+  result: np.ndarray = np.clip(codes, 0, 255).astype(np.uint8)
+  return result
 
 
 def _by_table(x: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -265,7 +265,8 @@ def _prepared(name: str, root: pathlib.Path) -> pathlib.Path:
         f"no prepared {name} in `data_dir`={root} (looked for"
         f" {root / place}/*/dataset_info.json): run fedjax-alg prepare {name}"
         f" `data_dir`={root} on a machine with internet and copy the folder")
-  return max(versions)[1]
+  result: pathlib.Path = max(versions)[1]
+  return result
 
 
 def _versions(folder: pathlib.Path) -> list[tuple[tuple[int, ...], Any]]:

@@ -146,7 +146,9 @@ class Network:
     #: and the seconds in which the slowest client had its answer
     self.beside: dict[str, float] = {}
 
-  def _exchange(self, contents: Mapping[int, Any], kind: str, group: str):
+  def _exchange(
+      self, contents: Mapping[int, Any], kind: str, group: str
+  ) -> dict[int, Any]:
     """node -> reply of those who sent one."""
     if not contents:
       return {}

@@ -183,7 +183,7 @@ class Remote(ClientMap):
 
   def _answers(self, call: Call) -> Array:
     """The bytes of the answers to the next call."""
-    lines = self.given(len(self.calls), call)
+    lines: Array | None = self.given(len(self.calls), call)
     self.calls.append(call)
     if lines is None:
       raise Asked

@@ -171,7 +171,7 @@ class Server:
     assert models is not None
     return jax.device_get(models(self.state))
 
-  def _inputs(self, arrived) -> Inputs:
+  def _inputs(self, arrived: np.ndarray) -> Inputs:
     return Inputs(self._numbers, self._keys, jnp.asarray(self.sizes),
                   self.state, jnp.asarray(arrived), jnp.int32(self.round))
 

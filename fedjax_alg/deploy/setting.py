@@ -160,7 +160,8 @@ def read(path: pathlib.Path) -> dict[str, Any]:
   if _sha256(held["facts"]) != held["sha256"]:
     raise OptionError(f"{path}: has changed since it was written; export the "
                       "app again")
-  return held["facts"]
+  result: dict[str, Any] = held["facts"]
+  return result
 
 
 def _sha256(facts: Mapping[str, Any]) -> str:

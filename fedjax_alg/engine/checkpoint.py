@@ -268,7 +268,9 @@ def _with_rows(
 
 def _shape(leaf: Any) -> tuple[int, ...]:
   """The shape of states, with whole tables."""
-  return leaf.of_states if split.is_split(leaf) else leaf.shape
+  shape: tuple[int, ...] = (
+      leaf.of_states if split.is_split(leaf) else leaf.shape)
+  return shape
 
 
 def load_latest(

@@ -274,12 +274,13 @@ def _update_on_devices(
     # Gathered here, so that later computations are not split over the mesh.
     return table, jax.lax.psum(total, AXIS), trees.index(gather(stacked), back)
 
-  return jax.shard_map(
+  result: tuple[Any, Any, Any] = jax.shard_map(
       on_device, mesh=client_map.mesh,
       in_specs=(_WHOLE, _SLOTS, _SLOTS, _WHOLE, _OVER_SLOTS, _SLOTS, _WHOLE),
       out_specs=_WHOLE, check_vma=False)(
           table, places, weights, shared, dealt, args,
           jnp.argsort(order)[:slots])
+  return result
 
 
 def _deal(client_map: ClientMap, shards: Shard) -> tuple[Array, Shard]:

@@ -8,12 +8,13 @@ import jax
 # A layer's weights are read for the gradient of the layer before and replaced
 # by the step. XLA's CPU compiler copies them for that in every local step,
 # unless it is to look at regions of the program.
-_ROUNDS = {"xla_cpu_copy_insertion_use_region_analysis": True}
+_ROUNDS: dict[str, bool | int] = {
+    "xla_cpu_copy_insertion_use_region_analysis": True}
 
 # Nearly all code of a start is hashes of random keys, one for each layer, which
 # LLVM spends three times as long on at its highest level as at its first. They
 # are computed once. A level of the user's own (XLA_FLAGS) stays.
-_START = {"xla_backend_optimization_level": 1}
+_START: dict[str, bool | int] = {"xla_backend_optimization_level": 1}
 
 
 @functools.cache

@@ -94,7 +94,8 @@ def count_shard(
     outputs = objective.logits(model, params, x, mask=mask)
     return task.of_batch(outputs, y, model.loss(outputs, y), mask, matrix)
 
-  return objective.sum_blocks(shard, of_block, rows)
+  result: tasks.Sums = objective.sum_blocks(shard, of_block, rows)
+  return result
 
 
 def confusion(model: Model) -> Measure:
@@ -107,7 +108,8 @@ def confusion(model: Model) -> Measure:
   matrix = tasks.of(model).matrix
   assert matrix is not None
 
-  def measure(params: Params, x: Array, y: Array, mask: Array):
+  def measure(
+      params: Params, x: Array, y: Array, mask: Array) -> dict[str, Array]:
     return {"matrix": matrix(
         objective.logits(model, params, x, mask=mask), y, mask)}
 
@@ -131,7 +133,8 @@ def make_measures(
     set, leaves with a leading axis [K].
   """
 
-  def measure(data: EvaluationData, state: State):
+  def measure(
+      data: EvaluationData, state: State) -> dict[str, dict[str, Array]]:
     assert algorithm.global_params is not None
     models = algorithm.global_params(state)
     shards = layout.everyone(data.whole_test).shards
@@ -156,7 +159,8 @@ def _measured(
         shard, lambda *block: dict(fn(params, *block))), models)
 
   per_piece = map_clients(one_piece, models, shards)
-  return jax.tree.map(lambda leaf: leaf.sum(0), per_piece)
+  result: dict[str, Array] = jax.tree.map(lambda leaf: leaf.sum(0), per_piece)
+  return result
 
 
 def over_models(
@@ -333,7 +337,9 @@ def _client_counts(
 
   blocks = -(-clients * _entries(model, data, rows, key) // _ENTRIES)
   if blocks == 1:
-    return of_clients(jnp.arange(clients, dtype=jnp.int32))
+    counts: dict[str, tasks.Counts] = of_clients(
+        jnp.arange(clients, dtype=jnp.int32))
+    return counts
   size = -(-clients // blocks)
   # Slots behind the last client are padding slots.
   ids = jnp.minimum(jnp.arange(blocks * size, dtype=jnp.int32), clients)

@@ -41,7 +41,8 @@ def keys_of_rows(seeds: Sequence[int], settings: int = 1) -> RunKeys:
     The keys of every row, each [settings * N].
   """
   rows = np.tile(np.asarray(seeds, np.uint32), settings)
-  return _keys_of_rows(jnp.asarray(rows))
+  result: RunKeys = _keys_of_rows(jnp.asarray(rows))
+  return result
 
 
 _keys_of_rows = jax.jit(jax.vmap(run_keys))

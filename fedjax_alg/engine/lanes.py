@@ -158,7 +158,8 @@ def _pool(
         lambda leaf: leaf.reshape((count, -1, *leaf.shape[1:])), out)
     return out, jax.tree.map(lambda _: True, out)
 
-  return call(size, weights, list(operands))
+  result: tuple[list[Array], list[Array]] = call(size, weights, list(operands))
+  return result
 
 
 def _play_rows(
@@ -245,7 +246,8 @@ class _Code:
       self, part: jex_core.ClosedJaxpr, *operands: Array) -> list[Array]:
     """What a part of the code returns."""
     with jax.enable_x64(True) if self._double else contextlib.nullcontext():
-      return jex_core.jaxpr_as_fun(part)(*operands)
+      result: list[Array] = jex_core.jaxpr_as_fun(part)(*operands)
+      return result
 
   def _value(self, slot: Array, left: dict[Var, Array], var: Var) -> Array:
     """What the code of the client in ``slot`` reads."""
@@ -420,7 +422,8 @@ def _sum(weights: Array, row: Array, rows: int, leaf: Array) -> Array:
     leaf: [V, ...].
   """
   if rows == 1 and weights.ndim == 1:
-    return trees.slot_sum(weights, leaf)[None]
+    result: Array = trees.slot_sum(weights, leaf)[None]
+    return result
   mine = trees.members(row, rows).T.reshape(
       (-1, rows) + (1,) * (weights.ndim - 1))
   share = jnp.where(mine, weights[:, None], 0.0)

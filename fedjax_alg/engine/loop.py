@@ -194,6 +194,8 @@ def make_run_rounds(
       states: State, data: ClientData, keys: RunKeys,
       numbers: Numbers, start: Array, count: Array) -> tuple[State, RunLog]:
     one = functools.partial(one_seed, data, start, count)
-    return over_seeds(one, map_seeds)(states, keys, numbers)
+    result: tuple[State, RunLog] = over_seeds(one, map_seeds)(
+        states, keys, numbers)
+    return result
 
   return run_rounds

@@ -75,8 +75,9 @@ def balance(
             taken.at[chosen].add(1), device.at[slot].set(chosen))
 
   nothing = jnp.zeros(devices, jnp.int32)
-  return jax.lax.fori_loop(
+  result: Array = jax.lax.fori_loop(
       0, size.shape[0], deal, (nothing, nothing, jnp.zeros_like(size)))[2]
+  return result
 
 
 def by_device(size: Array, device: Array) -> Array:
@@ -328,9 +329,10 @@ def update(
       table = write(table, places, written)
     return table, total, stacked
 
-  return _on_devices(
+  result: tuple[Any, Any, Any] = _on_devices(
       mesh, work, shards, width, table, places, weights, shared, args,
       out_specs=(_specs(table), _WHOLE, _WHOLE))
+  return result
 
 
 def total(

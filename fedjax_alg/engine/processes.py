@@ -264,7 +264,8 @@ def agree(decide: Callable[[], _Result]) -> _Result:
     Exception: ``decide`` has.
   """
   found: Any = together(lambda: decide() if lead() else None)
-  return gather(found)[0]
+  result: _Result = gather(found)[0]
+  return result
 
 
 def anyone(flag: bool) -> bool:

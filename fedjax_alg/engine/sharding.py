@@ -253,9 +253,11 @@ def place_blocks(blocks: np.ndarray, mesh: Mesh) -> jax.Array:
   """
   rows = PartitionSpec(PROCESSES)
   if not spans_processes(mesh):
-    return jax.device_put(blocks, NamedSharding(mesh, rows))
-  return multihost_utils.host_local_array_to_global_array(
+    result: jax.Array = jax.device_put(blocks, NamedSharding(mesh, rows))
+    return result
+  result = multihost_utils.host_local_array_to_global_array(
       _aligned(blocks)[None], mesh, rows)
+  return result
 
 
 def of_states(states: Any, mesh: Any, otherwise: Any) -> Any:

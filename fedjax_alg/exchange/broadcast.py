@@ -93,5 +93,6 @@ def mean_bytes(
 def _share(total: Array, count: Array, unit: int) -> Array:
   """total x unit / count [] uint32, rounded up; the product may overflow."""
   rest = (total % count).astype(jnp.float32) / count.astype(jnp.float32)
-  return jnp.uint32(unit) * (total // count).astype(jnp.uint32) + jnp.ceil(
-      unit * rest).astype(jnp.uint32)
+  share: Array = jnp.uint32(unit) * (total // count).astype(
+      jnp.uint32) + jnp.ceil(unit * rest).astype(jnp.uint32)
+  return share

@@ -170,12 +170,12 @@ def powersgd(rank: int) -> Compressor:
   The last axis of a leaf are the columns of its matrix, all others its rows.
   """
 
-  def sides(leaf) -> tuple[int, int]:
+  def sides(leaf: jax.Array) -> tuple[int, int]:
     """Rows and columns of a leaf's matrix."""
     columns = leaf.shape[-1] if leaf.ndim else 1
     return leaf.size // columns, columns
 
-  def shortens(leaf) -> bool:
+  def shortens(leaf: jax.Array) -> bool:
     return rank * sum(sides(leaf)) < leaf.size
 
   def init(like):

@@ -141,7 +141,9 @@ class Exchange:
     """
     if self.aggregator.keeps is None:
       return self.aggregator.combine(vectors, weights, cohort, key), None
-    return self.aggregator.combine(vectors, weights, cohort, key, last)
+    result: tuple[Params, Any] = self.aggregator.combine(
+        vectors, weights, cohort, key, last)
+    return result
 
 
 def exchange_of(options: Any) -> Exchange:

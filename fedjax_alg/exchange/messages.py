@@ -150,10 +150,10 @@ def _kinds(
 
 def _plain(leaf: Any) -> Array:
   """An array of numbers or bool."""
-  leaf = jnp.asarray(leaf)
-  if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-    return jax.random.key_data(leaf)
-  return leaf
+  array = jnp.asarray(leaf)
+  if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+    return jax.random.key_data(array)
+  return array
 
 
 def _bits_of(leaf: Array, numbers: Numbers | None) -> Array:

@@ -14,6 +14,7 @@ is not finite either.
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float, Int
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Params
@@ -24,7 +25,9 @@ from fedjax_alg.conditions import is_zero
 SMALLEST_DISTANCE = 1e-6
 
 
-def _sorted_slots(vectors: Params, weights: Array) -> tuple[Params, Array]:
+def _sorted_slots(
+    vectors: Params, weights: Float[Array, " S"]
+) -> tuple[Params, Int[Array, ""]]:
   """Every coordinate in ascending order, and n; NaN and absent slots last."""
   chosen = weights > 0
   absent = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), vectors)
@@ -33,7 +36,7 @@ def _sorted_slots(vectors: Params, weights: Array) -> tuple[Params, Array]:
       trees.where_slots(chosen, vectors, absent)), chosen.sum(dtype=jnp.int32)
 
 
-def coordinate_median(vectors: Params, weights: Array) -> Params:
+def coordinate_median(vectors: Params, weights: Float[Array, " S"]) -> Params:
   """The median of every coordinate.
 
   With an even number of participants it is the mean of the two middle values.
@@ -50,14 +53,16 @@ def coordinate_median(vectors: Params, weights: Array) -> Params:
   return jax.tree.map(middle, ordered)
 
 
-def tolerated_number(share: Array | float, count: Array) -> Array:
+def tolerated_number(
+    share: Float[Array, ""] | float, count: Int[Array, ""]) -> Int[Array, ""]:
   """f, the number of hostile ones among ``count`` participants, [] int32."""
   # 0.29 x 100 is 28.999999 in float32.
   return jnp.floor(share * count.astype(jnp.float32) + 1e-3).astype(jnp.int32)
 
 
 def trimmed_mean(
-    vectors: Params, weights: Array, share: Array | float) -> Params:
+    vectors: Params, weights: Float[Array, " S"],
+    share: Float[Array, ""] | float) -> Params:
   """The mean of every coordinate without its largest and smallest values.
 
   Source: Yin et al., ICML 2018, Definition 2. Of n participants the f = floor(n
@@ -71,7 +76,8 @@ def trimmed_mean(
   return trees.slot_mean(inside.astype(jnp.float32), ordered)
 
 
-def squared_distances(vectors: Params, weights: Array) -> Array:
+def squared_distances(
+    vectors: Params, weights: Float[Array, " S"]) -> Float[Array, "S S"]:
   """||v_s - v_t||^2, [S, S]; infinite for absent slots and on the diagonal."""
 
   def to_all(one):
@@ -89,8 +95,8 @@ def squared_distances(vectors: Params, weights: Array) -> Array:
 
 
 def krum_order(
-    vectors: Params, weights: Array, share: Array | float
-) -> tuple[Array, Array]:
+    vectors: Params, weights: Float[Array, " S"],
+    share: Float[Array, ""] | float) -> tuple[Int[Array, " S"], Int[Array, ""]]:
   """The slots by their Krum scores, least first, and n - f.
 
   The score of a participant is the sum of its n - f - 2 least squared distances
@@ -115,7 +121,9 @@ def krum_order(
   return order, count - false
 
 
-def krum(vectors: Params, weights: Array, share: Array | float) -> Params:
+def krum(
+    vectors: Params, weights: Float[Array, " S"],
+    share: Float[Array, ""] | float) -> Params:
   """The vector that is nearest to its n - f - 2 nearest others.
 
   Source: Blanchard et al., "Machine Learning with Adversaries: Byzantine
@@ -129,7 +137,9 @@ def krum(vectors: Params, weights: Array, share: Array | float) -> Params:
       vectors)
 
 
-def multi_krum(vectors: Params, weights: Array, share: Array | float) -> Params:
+def multi_krum(
+    vectors: Params, weights: Float[Array, " S"],
+    share: Float[Array, ""] | float) -> Params:
   """The mean of the n - f vectors with the least Krum scores.
 
   Source: Blanchard et al., NeurIPS 2017, section 5, with m = n - f, so that
@@ -142,13 +152,15 @@ def multi_krum(vectors: Params, weights: Array, share: Array | float) -> Params:
   return trees.slot_mean(kept.astype(jnp.float32), vectors)
 
 
-def _finite(vectors: Params, weights: Array) -> Array:
+def _finite(
+    vectors: Params, weights: Float[Array, " S"]) -> Float[Array, " S"]:
   """The weights [S]; 0 for a vector with an entry that is not finite."""
   return jnp.where((weights > 0) & trees.finite_slots(vectors), weights, 0.0)
 
 
 def geometric_median(
-    vectors: Params, weights: Array, iterations: int) -> Params:
+    vectors: Params, weights: Float[Array, " S"],
+    iterations: Int[Array, ""] | int) -> Params:
   """The point of least weighted sum of distances to the vectors.
 
   Source: Pillutla, Kakade, Harchaoui, "Robust Aggregation for Federated
@@ -171,7 +183,8 @@ def geometric_median(
 
 
 def _clipped_mean(
-    vectors: Params, weights: Array, radius: Array | float) -> Params:
+    vectors: Params, weights: Float[Array, " S"],
+    radius: Float[Array, ""] | float) -> Params:
   """The weighted mean of vectors shortened to ``radius``; 0: their median."""
   norms = trees.slot_norm(vectors)
   if is_zero(radius):
@@ -182,8 +195,9 @@ def _clipped_mean(
 
 
 def centred_clipping(
-    vectors: Params, weights: Array, last: Params, radius: Array | float,
-    iterations: int) -> Params:
+    vectors: Params, weights: Float[Array, " S"], last: Params,
+    radius: Float[Array, ""] | float, iterations: Int[Array, ""] | int
+) -> Params:
   """The mean of vectors that are clipped to a ball around a centre.
 
   Source: Karimireddy, He, Jaggi, "Learning from History for Byzantine Robust
@@ -202,7 +216,8 @@ def centred_clipping(
 
 
 def norm_bound(
-    vectors: Params, weights: Array, radius: Array | float) -> Params:
+    vectors: Params, weights: Float[Array, " S"],
+    radius: Float[Array, ""] | float) -> Params:
   """The mean of vectors that are shortened to a length.
 
   Source: Sun et al., "Can You Really Backdoor Federated Learning?",

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Bool, Float
 import numpy as np
 
 from fedjax_alg.base import Array
@@ -85,7 +86,9 @@ def _continues(merging: _Merging, carry: tuple[Array, _Rows]) -> Array:
       | (height <= merging.threshold))
 
 
-def _renewed(rows: _Rows, row, partner, d_row, d_partner):
+def _renewed(
+    rows: _Rows, row: Array, partner: Array, d_row: Array, d_partner: Array
+) -> tuple[Array, Array, _Rows]:
   """Takes the minimum of one row again."""
   return row, d_row, rows._replace(
       bound=rows.bound.at[row].set(d_row.min()),
@@ -93,7 +96,9 @@ def _renewed(rows: _Rows, row, partner, d_row, d_partner):
       stale=rows.stale.at[row].set(False))
 
 
-def _merged(merging: _Merging, rows: _Rows, row, partner, d_row, d_partner):
+def _merged(
+    merging: _Merging, rows: _Rows, row: Array, partner: Array, d_row: Array,
+    d_partner: Array) -> tuple[Array, Array, _Rows]:
   """Merges two clusters; the union keeps the number i of its first member."""
   height, _ = merging.least(rows)
   label, number, wanted, size, _, bound, nearest, stale = rows
@@ -145,8 +150,9 @@ def _step(merging: _Merging, carry: tuple[Array, _Rows]) -> tuple[Array, _Rows]:
 
 
 def agglomerate(
-    distance: Array, mask: Array, linkage: str, *, num_groups: int,
-    threshold: Array | float = -jnp.inf) -> Hierarchy:
+    distance: Float[Array, "n n"], mask: Bool[Array, " n"], linkage: str, *,
+    num_groups: int, threshold: Float[Array, ""] | float = -jnp.inf
+) -> Hierarchy:
   """Merges clusters until few clusters, or only distant ones, remain.
 
   At the start every row is a cluster. The two closest clusters are merged

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Bool, Float, Int
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Key
@@ -18,21 +19,25 @@ class Groups(NamedTuple):
   size: Array  #: [K] int32, number of points in each group
 
 
-def _squared_distances(points: Array, centres: Array) -> Array:
+def _squared_distances(
+    points: Float[Array, "S d"], centres: Float[Array, "K d"]
+) -> Float[Array, "S K"]:
   """[S, K], computed from differences, so equal points have distance 0."""
   gap = points[:, None, :] - centres[None, :, :]
   return (gap * gap).sum(-1)
 
 
-def _assign(points: Array, mask: Array, centres: Array) -> Array:
+def _assign(
+    points: Float[Array, "S d"], mask: Bool[Array, " S"],
+    centres: Float[Array, "K d"]) -> Int[Array, " S"]:
   """Nearest centre, (40) and (54); the lowest for ties, K if masked."""
   nearest = jnp.argmin(_squared_distances(points, centres), axis=1)
   return jnp.where(mask, nearest, centres.shape[0]).astype(jnp.int32)
 
 
 def lloyd(
-    points: Array, mask: Array, centres: Array, max_steps: int = 50
-) -> Groups:
+    points: Float[Array, "S d"], mask: Bool[Array, " S"],
+    centres: Float[Array, "K d"], max_steps: int = 50) -> Groups:
   """Alternates assignments and means until no assignment changes.
 
   The centre of an empty group does not change ((41) and (55) divide by zero in
@@ -77,7 +82,9 @@ def lloyd(
   return Groups(assignment, centres, size)
 
 
-def farthest_first(points: Array, mask: Array, origin: Array, k: int) -> Array:
+def farthest_first(
+    points: Float[Array, "S d"], mask: Bool[Array, " S"],
+    origin: Float[Array, " d"], k: int) -> Float[Array, "{k} d"]:
   """Chooses K initial centres, each farthest from those chosen before.
 
   The first centre is the point farthest from ``origin``. The function is used
@@ -109,7 +116,9 @@ def farthest_first(points: Array, mask: Array, origin: Array, k: int) -> Array:
   return jnp.stack(centres)
 
 
-def plus_plus(points: Array, mask: Array, key: Key, k: int) -> Array:
+def plus_plus(
+    points: Float[Array, "S d"], mask: Bool[Array, " S"], key: Key, k: int
+) -> Float[Array, "{k} d"]:
   """Chooses K initial centres with k-means++.
 
   Each centre is a random point, drawn with a probability proportional to the
@@ -140,13 +149,13 @@ def plus_plus(points: Array, mask: Array, key: Key, k: int) -> Array:
     return closest, centres.at[i].set(chosen)
 
   centres = jnp.zeros((k, points.shape[1]), points.dtype)
-  return jax.lax.fori_loop(0, k, draw, (equal, centres))[1]
+  result: Array = jax.lax.fori_loop(0, k, draw, (equal, centres))[1]
+  return result
 
 
 def kmeans(
-    points: Array, mask: Array, key: Key, k: int, restarts: int = 10,
-    max_steps: int = 20
-) -> Groups:
+    points: Float[Array, "S d"], mask: Bool[Array, " S"], key: Key, k: int,
+    restarts: int = 10, max_steps: int = 20) -> Groups:
   """Runs k-means++ and ``lloyd`` several times and keeps the best result.
 
   Args:
@@ -172,4 +181,5 @@ def kmeans(
   # Sequential, so that a start does not take the steps of the longest start.
   inertia, groups = jax.lax.map(run, jax.random.split(key, restarts))
   best = jnp.argmin(inertia)
-  return jax.tree.map(lambda leaf: leaf[best], groups)
+  result: Groups = jax.tree.map(lambda leaf: leaf[best], groups)
+  return result

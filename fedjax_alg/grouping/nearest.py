@@ -1,13 +1,15 @@
 """Finds the group that is closest to the vector of one client."""
 
 import jax.numpy as jnp
+from jaxtyping import Bool, Float, Int
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array
 from fedjax_alg.grouping import checks
 
 
-def nearest_centre(vector: Array, centres: Array) -> Array:
+def nearest_centre(
+    vector: Float[Array, " P"], centres: Float[Array, "K P"]) -> Int[Array, ""]:
   """Finds the centre with the least L2 distance to a vector.
 
   Args:
@@ -23,7 +25,8 @@ def nearest_centre(vector: Array, centres: Array) -> Array:
 
 
 def closest_direction(
-    update: Array, directions: Array, populated: Array) -> Array:
+    update: Float[Array, " P"], directions: Float[Array, "K P"],
+    populated: Bool[Array, " K"]) -> Int[Array, ""]:
   """Finds the direction with the least (1 - cos) / 2 to an update.
 
   This is FedGroup (9). The cosine with a zero vector is 0.

@@ -9,6 +9,7 @@ errata D-12).
 from typing import NamedTuple
 
 import jax.numpy as jnp
+from jaxtyping import Bool, Float
 
 from fedjax_alg.base import Array
 from fedjax_alg.grouping import checks
@@ -28,7 +29,9 @@ class Projection(NamedTuple):
   points: Array  #: [S, d], the projected rows, V diag(lambda)^{1/2}
 
 
-def leading_eigenpairs(gram: Array, number: int) -> tuple[Array, Array]:
+def leading_eigenpairs(
+    gram: Float[Array, "S S"], number: int
+) -> tuple[Float[Array, " r"], Float[Array, "S r"]]:
   """Computes the largest eigenvalues of a Gram matrix and their eigenvectors.
 
   The sign of an eigenvector is chosen so that its entry of largest magnitude
@@ -53,7 +56,9 @@ def leading_eigenpairs(gram: Array, number: int) -> tuple[Array, Array]:
   return jnp.where(real, values, jnp.zeros_like(values)), vectors
 
 
-def project(rows: Array, mask: Array, dimensions: int) -> Projection:
+def project(
+    rows: Float[Array, "S P"], mask: Bool[Array, " S"], dimensions: int
+) -> Projection:
   """Centres the rows and projects them on their first principal components.
 
   Args:
@@ -81,7 +86,9 @@ def project(rows: Array, mask: Array, dimensions: int) -> Projection:
   return Projection(mean, centred, jnp.pad(dual, pad), jnp.pad(points, pad))
 
 
-def place(projection: Projection, vectors: Array, *, centre: bool) -> Array:
+def place(
+    projection: Projection, vectors: Float[Array, "R P"], *, centre: bool
+) -> Float[Array, "R d"]:
   """Projects further vectors: U'(v - mean).
 
   Args:
@@ -100,7 +107,9 @@ def place(projection: Projection, vectors: Array, *, centre: bool) -> Array:
   return jnp.matmul(inner, projection.dual, precision=HIGHEST)
 
 
-def lift(projection: Projection, points: Array) -> Array:
+def lift(
+    projection: Projection, points: Float[Array, "R d"]
+) -> Float[Array, "R P"]:
   """Maps points back: U z + mean (diversified, (43) and the bracket of (57)).
 
   Args:

@@ -6,10 +6,12 @@ ignored, even if they hold NaN, and their entries in a result are 0.
 """
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import chex
 import jax
 import jax.numpy as jnp
+from jaxtyping import Bool, Float
 
 from fedjax_alg.base import Array
 from fedjax_alg.grouping import checks
@@ -25,23 +27,29 @@ _BLOCKS, _MANY_ROWS, _COORDINATES = 4, 256, 4096
 # smaller number the sums would be read and written too often.
 _UNROLL = 16
 
+_Sums = TypeVar("_Sums")
 
-def _pairs(mask: Array) -> Array:
+
+def _pairs(mask: Bool[Array, " n"]) -> Bool[Array, "n n"]:
   """[n, n] bool, whether neither row is masked."""
   return mask[:, None] & mask[None, :]
 
 
-def _only(mask: Array, square: Array) -> Array:
+def _only(
+    mask: Bool[Array, " n"], square: Float[Array, "n n"]
+) -> Float[Array, "n n"]:
   return jnp.where(_pairs(mask), square, jnp.zeros_like(square))
 
 
-def _inverse_root(squares: Array) -> Array:
+def _inverse_root(squares: Float[Array, " n"]) -> Float[Array, " n"]:
   """1 / sqrt of every positive entry, and 0 for the others."""
   real = squares > 0
   return jnp.where(real, jax.lax.rsqrt(jnp.where(real, squares, 1.0)), 0.0)
 
 
-def _by_columns(rows, width, add, sums):
+def _by_columns(
+    rows: Array, width: int, add: Callable[[Array, _Sums], _Sums], sums: _Sums
+) -> _Sums:
   """Folds ``add(columns [n, width], sums)`` over all columns of rows [n, P]."""
   whole = rows.shape[1] // width
 
@@ -55,7 +63,9 @@ def _by_columns(rows, width, add, sums):
   return add(rows[:, whole * width:], sums)
 
 
-def _gaps(rows: Array, entry: Callable[[Array], Array]) -> Array:
+def _gaps(
+    rows: Float[Array, "n P"], entry: Callable[[Array], Array]
+) -> Float[Array, "n n"]:
   """[n, n], sums of ``entry`` over the differences of the rows [n, P].
 
   The coordinates are added one after the other to the n^2 sums, because this
@@ -72,7 +82,8 @@ def _gaps(rows: Array, entry: Callable[[Array], Array]) -> Array:
   return _by_columns(rows, _UNROLL, add, jnp.zeros((n, n), rows.dtype))
 
 
-def gram(rows: Array, mask: Array) -> Array:
+def gram(
+    rows: Float[Array, "n P"], mask: Bool[Array, " n"]) -> Float[Array, "n n"]:
   """Computes the inner products of all pairs of rows.
 
   Args:
@@ -104,7 +115,7 @@ def gram(rows: Array, mask: Array) -> Array:
   return _only(mask, upper + jnp.triu(upper, 1).T)
 
 
-def cosine(gram_: Array) -> Array:
+def cosine(gram_: Float[Array, "n n"]) -> Float[Array, "n n"]:
   """Computes the cosines of all pairs of rows, (5) and (6).
 
   Args:
@@ -119,7 +130,9 @@ def cosine(gram_: Array) -> Array:
   return jnp.clip(gram_ * (inverse[:, None] * inverse[None, :]), -1.0, 1.0)
 
 
-def edc_points(gram_: Array, mask: Array, m: int) -> Array:
+def edc_points(
+    gram_: Float[Array, "n n"], mask: Bool[Array, " n"], m: int
+) -> Float[Array, "n {m}"]:
   """Computes the cosines of the rows with m main directions, (8).
 
   This is K(dW, V^T), where V are the left singular vectors of dW^T, not
@@ -145,7 +158,7 @@ def edc_points(gram_: Array, mask: Array, m: int) -> Array:
   return jnp.pad(points, ((0, 0), (0, m - points.shape[1])))
 
 
-def edc(points: Array) -> Array:
+def edc(points: Float[Array, "n m"]) -> Float[Array, "n n"]:
   """Computes the EDC of all pairs of rows, (8): 1/m ||E_i - E_j||.
 
   Args:
@@ -157,7 +170,9 @@ def edc(points: Array) -> Array:
   return jnp.sqrt(_gaps(points, jnp.square)) / max(points.shape[1], 1)
 
 
-def madc(cosine_: Array, mask: Array) -> Array:
+def madc(
+    cosine_: Float[Array, "n n"], mask: Bool[Array, " n"]
+) -> Float[Array, "n n"]:
   """Computes the MADC of all pairs of rows, (7).
 
   This is the mean of |S(i, z) - S(j, z)| over all rows z that are not masked
@@ -183,7 +198,9 @@ def madc(cosine_: Array, mask: Array) -> Array:
   return jnp.where(_pairs(mask) & apart & (others > 0), mean, 0.0)
 
 
-def distances(rows: Array, mask: Array, metric: str) -> Array:
+def distances(
+    rows: Float[Array, "n P"], mask: Bool[Array, " n"], metric: str
+) -> Float[Array, "n n"]:
   """Computes the distances of all pairs of rows.
 
   ``l1`` and ``l2`` are computed from differences, in O(n^2 P) operations. (A

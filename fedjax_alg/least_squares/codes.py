@@ -11,6 +11,7 @@ most L).
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from fedjax_alg.base import Array, Key, Layer
 from fedjax_alg.least_squares import pairs
@@ -22,7 +23,7 @@ CODES = ("position", "class", "random_filters")
 
 def draw(
     key: Key, layer: Layer, num_classes: int, kind: str, dtype: jnp.dtype
-) -> Array:
+) -> Float[Array, "{num_classes} p width"]:
   """Draws Q of a hidden layer.
 
   Args:
@@ -41,12 +42,16 @@ def draw(
   return jax.random.normal(key, shape, jnp.float32).astype(dtype)
 
 
-def identity(num_classes: int, dtype: jnp.dtype) -> Array:
+def identity(
+    num_classes: int, dtype: jnp.dtype
+) -> Float[Array, "{num_classes} 1 {num_classes}"]:
   """Makes Q of the output layer, the identity [L, 1, L]."""
   return jnp.eye(num_classes, dtype=dtype)[:, None, :]
 
 
-def centred(code: Array, counts: Array) -> Array:
+def centred(
+    code: Float[Array, "L p width"], counts: Float[Array, " L"]
+) -> Float[Array, "L p width"]:
   """Subtracts from Q its mean over the examples; the targets then have mean 0.
 
   Args:
@@ -60,7 +65,8 @@ def centred(code: Array, counts: Array) -> Array:
   return code - jnp.tensordot(share, code, axes=1)[None]
 
 
-def high_passed(maps: pairs.Number) -> pairs.Number:
+def high_passed(
+    maps: Float[pairs.Number, "L H W c"]) -> Float[pairs.Number, "L H W c"]:
   """Applies a high-pass filter over space: 4 S - up - down - left - right.
 
   The image is extended by its edges. The filter is applied to the class sums S

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Bool, Float
 
 from fedjax_alg import tasks
 from fedjax_alg.base import Array, Layer, Params, Shard
@@ -41,7 +42,7 @@ def sizes(layer: Layer, ridge: float) -> tuple[int, ...]:
 
 def _rows(
     layer: Layer, params: Params, shard: Shard, size: int, dtype: Any
-) -> tuple[Array, Array, Array]:
+) -> tuple[Float[Array, "{size} d"], Any, Bool[Array, " {size}"]]:
   """X [size, d], y [size, ...] and which rows there are [size], by blocks."""
   def put(carry, x, y, mask):
     b, *arrays = carry
@@ -61,9 +62,11 @@ def _rows(
 
 
 def fit(
-    layer: Layer, params: Params, shard: Shard, code: Array, meta: solve.Fit,
+    layer: Layer, params: Params, shard: Shard,
+    code: Float[Array, "L 1 width"], meta: solve.Fit,
     ridge: float, bias: str, size: int,
-    task: tasks.Task = tasks.CLASSIFICATION) -> tuple[Array, Array]:
+    task: tasks.Task = tasks.CLASSIFICATION
+) -> tuple[Float[Array, "d width"], Float[Array, " width"]]:
   """Fits a personal dense layer by the rows of one client, (13).
 
   Args:

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float, Num
 
 from fedjax_alg import tasks
 from fedjax_alg.base import Array, Key, Layer, Model, Params
@@ -232,7 +233,8 @@ def layer_key(seed: Array, l: int) -> Key:
 
 
 def code_of(
-    plan: Plan, seed: Array, l: int, counts: Array, dtype: Any) -> Array:
+    plan: Plan, seed: Array, l: int, counts: Float[Array, " L"], dtype: Any
+) -> Float[Array, "L p width"]:
   """Makes Q of layer l for a group of clients.
 
   Args:
@@ -266,15 +268,17 @@ def empty_fit(
 
 
 def put_weights(
-    layer: Layer, params: Params, kernel: Array, bias: Array) -> Params:
+    layer: Layer, params: Params, kernel: Float[Array, "d width"],
+    bias: Float[Array, " width"]) -> Params:
   """Sets the weights of a layer, in the dtype of its old weights."""
   dtype = layer.get(params)[0].dtype
   return layer.put(params, kernel.astype(dtype), bias.astype(dtype))
 
 
 def fit_layer(
-    plan: Plan, l: int, clients: Array, seed: Array, counts: Array,
-    moments: moments_lib.Moments) -> tuple[solve.Fit, Array, Array]:
+    plan: Plan, l: int, clients: Num[Array, ""], seed: Array,
+    counts: Float[Array, " L"], moments: moments_lib.Moments
+) -> tuple[solve.Fit, Float[Array, "d width"], Float[Array, " width"]]:
   """Fits layer l to the sums of a group, (5) and (11).
 
   Args:
@@ -319,8 +323,9 @@ def fit_layer(
 
 
 def fit_personal_layer(
-    plan: Plan, l: int, seed: Array, counts: Array, meta: solve.Fit,
-    moments: moments_lib.Moments) -> tuple[Array, Array]:
+    plan: Plan, l: int, seed: Array, counts: Float[Array, " L"],
+    meta: solve.Fit, moments: moments_lib.Moments
+) -> tuple[Float[Array, "d width"], Float[Array, " width"]]:
   """Fits layer l to the sums of one client, (13).
 
   Args:

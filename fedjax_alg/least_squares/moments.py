@@ -82,7 +82,8 @@ def carried_sums(moments: Moments) -> Moments:
   upper = np.triu_indices(moments.gram.shape[0])
   sent, rest = carried((moments.gram[upper], moments._replace(gram=None)))
   gram = jnp.zeros_like(moments.gram).at[upper].set(sent)
-  return rest._replace(gram=gram.at[upper[::-1]].set(sent))
+  result: Moments = rest._replace(gram=gram.at[upper[::-1]].set(sent))
+  return result
 
 
 def over_devices(moments: Moments, axis: str) -> Moments:
@@ -90,7 +91,8 @@ def over_devices(moments: Moments, axis: str) -> Moments:
   if isinstance(moments.gram, pairs.Pair):
     return Moments(*(None if part is None else pairs.over_devices(part, axis)
                      for part in moments))
-  return jax.lax.psum(moments, axis)
+  moments = jax.lax.psum(moments, axis)
+  return moments
 
 
 def add_shard(
@@ -159,8 +161,9 @@ def add_shard(
 
   rows = rows or block_rows(layer)
   if not by_offset:
-    return objective.fold_blocks(shard, add_block, moments, rows)
-  own = objective.fold_blocks(shard, add_block, moments._replace(
+    moments = objective.fold_blocks(shard, add_block, moments, rows)
+    return moments
+  own: Moments = objective.fold_blocks(shard, add_block, moments._replace(
       gram=patch_gram.zeros(layer.kernel, layer.input_shape[-1], dtype)), rows)
   return own._replace(gram=moments.gram + patch_gram.gram(own.gram))
 

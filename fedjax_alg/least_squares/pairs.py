@@ -17,10 +17,11 @@ where a compiler contracts a product and a sum to one operation.
 from collections.abc import Callable
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from fedjax_alg.base import Array
 
@@ -80,11 +81,11 @@ class Pair:
     return Pair(*_quick_two_sum(hi, error + (rest + small)))
 
   def __truediv__(self, other: "Number") -> "Pair":
-    other = pair(other)
+    divisor = pair(other)
     # One step of Newton's method doubles the 24 bits of a float32 quotient.
-    guess = pair(1.0 / other.hi)
-    inverse = guess + guess * (pair(jnp.ones_like(other.hi)) - guess * other)
-    return self * inverse
+    guess = pair(1.0 / divisor.hi)
+    residual = pair(jnp.ones_like(divisor.hi)) - guess * divisor
+    return self * (guess + guess * residual)
 
 
 #: An array or a Pair; the operators of both are not one type to a checker.
@@ -105,9 +106,17 @@ def zeros(shape: tuple[int, ...]) -> Pair:
   return pair(jnp.zeros(shape, jnp.float32))
 
 
-def single(x: Number) -> Array:
+def single(x: Float[Number, "*shape"]) -> Float[Array, "*shape"]:
   """Rounds to float32; arrays are left as they are."""
   return x.hi if isinstance(x, Pair) else x
+
+
+@overload
+def map_halves(fn: Callable[..., Array], x: Pair, /, *xs: Any) -> Pair: ...
+
+
+@overload
+def map_halves(fn: Callable[..., Array], *xs: Any) -> Any: ...
 
 
 def map_halves(fn: Callable[..., Array], *xs: Any) -> Any:
@@ -156,10 +165,12 @@ def over_devices(x: Pair, axis: str) -> Pair:
   grid = _power_of_two(most) * 2.0 ** (1 + math.ceil(math.log2(devices)))
   coarse = (x.hi + 1.5 * grid) - 1.5 * grid
   rest = (x.hi - coarse) + x.lo
-  return pair(jax.lax.psum(coarse, axis)) + jax.lax.psum(rest, axis)
+  result: Pair = pair(jax.lax.psum(coarse, axis)) + jax.lax.psum(rest, axis)
+  return result
 
 
-def matmul(a: Number, b: Number) -> Pair:
+def matmul(
+    a: Float[Number, "m k"], b: Float[Number, "k n"]) -> Float[Pair, "m n"]:
   """Computes a b.
 
   Args:
@@ -188,7 +199,8 @@ def matmul(a: Number, b: Number) -> Pair:
       (map_halves(parts, a.T), map_halves(parts, b)))[0]
 
 
-def _exact_product(a: Number, b: Number) -> Pair:
+def _exact_product(
+    a: Float[Number, "m k"], b: Float[Number, "n k"]) -> Float[Pair, "m n"]:
   """a b' of a [m, k] and b [n, k], where k is at most ``BLOCK``."""
   first, scale_a = _slices(a)
   second, scale_b = _slices(b)
@@ -212,7 +224,9 @@ def _exact_product(a: Number, b: Number) -> Pair:
   return map_halves(lambda part: part * scale, total)
 
 
-def _slices(x: Number) -> tuple[list[Array], Array]:
+def _slices(
+    x: Float[Number, "m k"]
+) -> tuple[list[Float[Array, "m k"]], Float[Array, " m"]]:
   """Parts rows into whole numbers of at most 256, and the rows' scales.
 
   x = scale * (s_0 + s_1 2^-9 + s_2 2^-18 + ...) 2^-8.
@@ -238,7 +252,7 @@ class Factor(NamedTuple):
   pivot: Array  #: [] the least squared pivot
 
 
-def cholesky(a: Pair) -> Factor:
+def cholesky(a: Float[Pair, "D D"]) -> Factor:
   """Factors a = L L'.
 
   Args:
@@ -286,7 +300,8 @@ def cholesky(a: Pair) -> Factor:
           jnp.float32(jnp.inf))))
 
 
-def _inverse_factor(a: Pair) -> tuple[Pair, Array]:
+def _inverse_factor(
+    a: Float[Pair, "b b"]) -> tuple[Float[Pair, "b b"], Float[Array, ""]]:
   """L^-1 of a = L L' [BLOCK, BLOCK], and the least squared pivot."""
   index = jnp.arange(BLOCK)
 
@@ -316,7 +331,7 @@ def _inverse_root(x: Pair) -> Pair:
   return guess + guess * map_halves(lambda part: 0.5 * part, left)
 
 
-def solve_lower(factor: Factor, b: Pair) -> Pair:
+def solve_lower(factor: Factor, b: Float[Pair, "D r"]) -> Float[Pair, "D r"]:
   """Computes L^-1 b, [D, r]."""
   blocks, size = factor.columns.shape[:2]
   d = b.shape[0]
@@ -329,10 +344,13 @@ def solve_lower(factor: Factor, b: Pair) -> Pair:
     left = left - _exact_product(factor.columns[j], own.T)
     return left, _put_rows(done, own, j)
 
-  return jax.lax.fori_loop(0, blocks, block, (left, zeros(left.shape)))[1][:d]
+  solution: Pair
+  _, solution = jax.lax.fori_loop(
+      0, blocks, block, (left, zeros(left.shape)))
+  return solution[:d]
 
 
-def solve_upper(factor: Factor, b: Pair) -> Pair:
+def solve_upper(factor: Factor, b: Float[Pair, "D r"]) -> Float[Pair, "D r"]:
   """Computes L'^-1 b, [D, r]."""
   blocks, size = factor.columns.shape[:2]
   d = b.shape[0]
@@ -343,7 +361,8 @@ def solve_upper(factor: Factor, b: Pair) -> Pair:
     own = _rows(right, j) - matmul(factor.columns[j].T, done)
     return _put_rows(done, _exact_product(factor.inverses[j].T, own.T), j)
 
-  return jax.lax.fori_loop(0, blocks, block, zeros(right.shape))[:d]
+  solution: Pair = jax.lax.fori_loop(0, blocks, block, zeros(right.shape))
+  return solution[:d]
 
 
 def _rows(x: Pair, j: Array) -> Pair:

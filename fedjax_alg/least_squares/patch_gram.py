@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 import numpy as np
 
 from fedjax_alg import trees
@@ -70,7 +71,8 @@ def _offsets(kernel: int) -> list[tuple[int, int]]:
       (row, column) for row in range(1, kernel) for column in span]
 
 
-def _moved(x: Array, kernel: int) -> Array:
+def _moved(
+    x: Float[Array, "B H W c"], kernel: int) -> Float[Array, "B H W n c"]:
   """[B, H, W, c] -> [B, H, W, n, c]: zeros where an offset leaves the image."""
   height, width = x.shape[1:3]
   edge = kernel - 1
@@ -95,7 +97,9 @@ def _left_out(kernel: int) -> np.ndarray:
       [first < places - before, last >= after + places], axis=1)
 
 
-def add(products: Products, x: Array, product: jnp.dtype) -> Products:
+def add(
+    products: Products, x: Float[Array, "B H W c"], product: jnp.dtype
+) -> Products:
   """Adds the examples x [B, H, W, c].
 
   Args:
@@ -126,11 +130,12 @@ def add(products: Products, x: Array, product: jnp.dtype) -> Products:
       sum_of(lambda t: jnp.moveaxis(t[:, :, columns], 2, 0), 1),
       sum_of(lambda t: jnp.moveaxis(
           t[:, rows][:, :, columns], (1, 2), (0, 1)), 2))
-  return jax.tree.map(lambda old, more: old + more.astype(old.dtype),
-                      products, new)
+  products = jax.tree.map(
+      lambda old, more: old + more.astype(old.dtype), products, new)
+  return products
 
 
-def gram(products: Products) -> Array:
+def gram(products: Products) -> Float[Array, "d d"]:
   """X'X [d, d] of all examples, d = k k c."""
   kernel, channels = products.rows.shape[0] + 1, products.whole.shape[0]
   d = kernel * kernel * channels

@@ -35,6 +35,7 @@ from typing import ClassVar
 import chex
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Key
@@ -71,7 +72,7 @@ class PrivateMoments:
 _POWERS = (2, 1, 1, 0)
 
 
-def _norm(moments: Moments, unit: Array) -> Array:
+def _norm(moments: Moments, unit: Float[Array, ""]) -> Float[Array, ""]:
   """||v||, []."""
   squares = [jnp.square(part / unit ** power).sum()
              for part, power in zip(moments, _POWERS)]
@@ -84,9 +85,10 @@ def shortened(options: PrivateMoments, moments: Moments) -> Moments:
                 for value in (options.moment_norm, options.input_norm))
   length = _norm(moments, unit)
   factor = jnp.minimum(1.0, norm / jnp.maximum(length, 1e-30))
-  return jax.tree.map(
+  result: Moments = jax.tree.map(
       lambda part: jnp.where(
           jnp.isfinite(length), factor * part, jnp.zeros_like(part)), moments)
+  return result
 
 
 def noise(options: PrivateMoments, total: Moments, key: Key) -> Moments:
@@ -112,11 +114,13 @@ def noise(options: PrivateMoments, total: Moments, key: Key) -> Moments:
 def noised(total: Moments, drawn: Moments) -> Moments:
   """The sums that are released."""
   chex.assert_trees_all_equal_shapes(total, drawn)
-  return jax.tree.map(lambda sums, part: sums + part.astype(sums.dtype),
-                      total, drawn)
+  total = jax.tree.map(
+      lambda sums, part: sums + part.astype(sums.dtype), total, drawn)
+  return total
 
 
-def definite(options: PrivateMoments, gram: Array) -> Array:
+def definite(
+    options: PrivateMoments, gram: Float[Array, "D D"]) -> Float[Array, "D D"]:
   """The matrix with eigenvalues no smaller than the noise's may be."""
   if is_zero(options.noise_multiplier):
     return gram

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Layer
@@ -55,7 +56,7 @@ def _at_least_one(x: Any) -> Any:
 
 
 def problem(
-    moments: Moments, layer: Layer, code: Array, bias: str,
+    moments: Moments, layer: Layer, code: Float[Array, "L p width"], bias: str,
     high_pass: bool = False) -> Problem:
   """Makes the normal equations of a layer.
 
@@ -122,7 +123,9 @@ def _coded(by_class: Any, counts: Any, code: Array) -> tuple[Any, Any]:
       jnp.tensordot(counts, code.sum(1), axes=1))
 
 
-def absolute(ridge: float, gram: pairs.Number, relative: bool) -> Array:
+def absolute(
+    ridge: float, gram: Float[pairs.Number, "D D"], relative: bool
+) -> Float[Array, ""]:
   """Computes the number that is added to the diagonal of a Gram matrix.
 
   Args:
@@ -138,7 +141,7 @@ def absolute(ridge: float, gram: pairs.Number, relative: bool) -> Array:
   return size * jnp.trace(gram) / gram.shape[0] if relative else size
 
 
-def _least_pivot(diagonal: Array, eps: float) -> Array:
+def _least_pivot(diagonal: Float[Array, " D"], eps: float) -> Float[Array, ""]:
   """The squared pivot from which on a matrix is not singular.
 
   A smaller one is a rounding error.
@@ -150,7 +153,8 @@ def _least_pivot(diagonal: Array, eps: float) -> Array:
   return (diagonal.shape[0] * eps) * diagonal.max()
 
 
-def _factor(gram: Array, ridge: Array) -> Array:
+def _factor(
+    gram: Float[Array, "D D"], ridge: Float[Array, ""]) -> Float[Array, "D D"]:
   """Cholesky factor L of gram + ridge I; NaN if this matrix is singular."""
   a = gram + ridge * jnp.eye(gram.shape[0], dtype=gram.dtype)
   factor = jnp.linalg.cholesky(a)
@@ -159,18 +163,21 @@ def _factor(gram: Array, ridge: Array) -> Array:
   return jnp.where(least > floor, factor, jnp.full_like(factor, jnp.nan))
 
 
-def _factor_in_pairs(gram: pairs.Pair, ridge: Array) -> pairs.Factor:
+def _factor_in_pairs(
+    gram: Float[pairs.Pair, "D D"], ridge: Float[Array, ""]) -> pairs.Factor:
   """``_factor`` of Pairs."""
   a = gram + jnp.diag(jnp.full(gram.shape[0], ridge))
   factor = pairs.cholesky(a)
   singular = ~(factor.pivot > _least_pivot(jnp.diagonal(a.hi), pairs.EPS))
-  return jax.tree.map(lambda leaf: jnp.where(singular, jnp.nan, leaf), factor)
+  result: pairs.Factor = jax.tree.map(
+      lambda leaf: jnp.where(singular, jnp.nan, leaf), factor)
+  return result
 
 
 def solve(
-    gram: pairs.Number, cross: pairs.Number, ridge: Array,
-    prior: Array | None = None
-) -> Array:
+    gram: Float[pairs.Number, "D D"], cross: Float[pairs.Number, "D r"],
+    ridge: Float[Array, ""], prior: Float[Array, "D r"] | None = None
+) -> Float[Array, "D r"]:
   """Computes (gram + ridge I)^-1 (cross + ridge prior).
 
   Args:
@@ -195,7 +202,9 @@ def solve(
   return jax.scipy.linalg.cho_solve((_factor(gram, ridge), True), cross)
 
 
-def by_rows(x: Array, t: Array, ridge: Array, prior: Array) -> Array:
+def by_rows(
+    x: Float[Array, "n D"], t: Float[Array, "n r"], ridge: Float[Array, ""],
+    prior: Float[Array, "D r"]) -> Float[Array, "D r"]:
   """Computes (X'X + ridge I)^-1 (X'T + ridge prior) by an [n, n] matrix.
 
   Args:
@@ -211,10 +220,13 @@ def by_rows(x: Array, t: Array, ridge: Array, prior: Array) -> Array:
   chex.assert_shape((t, prior, ridge), ((n, r), (d, r), ()))
   factor = _factor(_product(x, x.T), ridge)
   change = jax.scipy.linalg.cho_solve((factor, True), t - _product(x, prior))
-  return prior + _product(x.T, change)
+  solution: Array = prior + _product(x.T, change)
+  return solution
 
 
-def random_filters(gram: pairs.Number, ridge: Array, draw: Array) -> Array:
+def random_filters(
+    gram: Float[pairs.Number, "D D"], ridge: Float[Array, ""],
+    draw: Float[Array, "D r"]) -> Float[Array, "D r"]:
   """Whitens random filters: L^-T R, where gram + ridge I = L L'.
 
   Args:
@@ -234,7 +246,7 @@ def random_filters(gram: pairs.Number, ridge: Array, draw: Array) -> Array:
 
 def weights(
     fit: Fit, equations: Problem, moments: Moments, layer: Layer, bias: str
-) -> tuple[Array, Array]:
+) -> tuple[Float[Array, "d width"], Float[Array, " width"]]:
   """Computes the weights of a fitted layer.
 
   Args:
@@ -255,8 +267,9 @@ def weights(
 
 
 def weights_by_means(
-    fit: Fit, mix: Array | None, target: Array, mean: Array, bias: str
-) -> tuple[Array, Array]:
+    fit: Fit, mix: Float[Array, "r width"] | None, target: Float[Array, " r"],
+    mean: Float[Array, " d"], bias: str
+) -> tuple[Float[Array, "d width"], Float[Array, " width"]]:
   """``weights``, of the means that an unpenalised bias is computed from.
 
   Args:
@@ -298,7 +311,9 @@ def _rows(counts: pairs.Number, layer: Layer) -> Any:
   return whole * positions
 
 
-def spread(kernel: Array, moments: Moments, layer: Layer) -> Array:
+def spread(
+    kernel: Float[Array, "d width"], moments: Moments, layer: Layer
+) -> Float[Array, " width"]:
   """Computes the standard deviation of every output over all rows.
 
   Args:

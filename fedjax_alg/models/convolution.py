@@ -100,5 +100,6 @@ def _differentiate(
     return lambda primals, tangents: jax.jvp(
         lambda x, kernel: way(x, kernel, padding, stride), primals, tangents)
 
-  return lax.platform_dependent(
+  result: tuple[Array, Array] = lax.platform_dependent(
       primals, tangents, cpu=of(_by_product), default=of(_by_xla))
+  return result

@@ -32,22 +32,26 @@ def _count(jaxpr: core.Jaxpr) -> float:
 
 
 def _shape(atom: Any) -> tuple[int, ...]:
-  return atom.aval.shape
+  shape: tuple[int, ...] = atom.aval.shape
+  return shape
 
 
 def _of_equation(equation: core.JaxprEqn) -> float:
   name, params = equation.primitive.name, equation.params
+  flops: float
   if name == "dot_general":
     (contracted, _), _ = params["dimension_numbers"]
     lhs = _shape(equation.invars[0])
-    return 2.0 * math.prod(_shape(equation.outvars[0])) * math.prod(
+    flops = 2.0 * math.prod(_shape(equation.outvars[0])) * math.prod(
         lhs[axis] for axis in contracted)
+    return flops
   if name == "conv_general_dilated":
     kernel = _shape(equation.invars[1])
     # The first entry of rhs_spec is the axis of the output channels.
     channels = kernel[params["dimension_numbers"].rhs_spec[0]]
-    return 2.0 * math.prod(_shape(equation.outvars[0])) * (
+    flops = 2.0 * math.prod(_shape(equation.outvars[0])) * (
         math.prod(kernel) // channels)
+    return flops
   inside = [_count(jaxpr) for jaxpr in core.jaxprs_in_params(params)]
   if name == "cond":
     return max(inside)

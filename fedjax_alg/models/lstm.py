@@ -32,7 +32,8 @@ def frozen_embedding(tokens: Array, dim: int) -> Array:
     return jax.random.uniform(
         jax.random.fold_in(key, token), (dim,), minval=-3**0.5, maxval=3**0.5)
 
-  return jax.vmap(one)(tokens.reshape(-1)).reshape(*tokens.shape, dim)
+  result: Array = jax.vmap(one)(tokens.reshape(-1)).reshape(*tokens.shape, dim)
+  return result
 
 
 class _Layer(nn.Module):
@@ -68,7 +69,8 @@ class _Layer(nn.Module):
     nothing = jnp.zeros((batch, self.width), inputs.dtype)
     _, states = jax.lax.scan(
         step, (nothing, nothing), (inputs.swapaxes(0, 1), real.T))
-    return states.swapaxes(0, 1)
+    result: Array = states.swapaxes(0, 1)
+    return result
 
 
 class LSTM(nn.Module):

@@ -9,7 +9,7 @@ labels, or L numbers of regression.
 from collections.abc import Callable, Mapping, Sequence
 import functools
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 import flax
 from flax import linen as nn
@@ -46,7 +46,8 @@ class Softmax(nn.Module):
     # Computing [L, B] and transposing makes a step 10 % faster on a CPU. The
     # barrier keeps the compiler from merging the transpose into the product.
     logits = jax.lax.dot_general(kernel, x, (((1,), (1,)), ((), ())))
-    return jax.lax.optimization_barrier(logits).T + bias[None]
+    result: Array = jax.lax.optimization_barrier(logits).T + bias[None]
+    return result
 
 
 def _softmax_view(num_classes: int, input_shape: Sequence[int]) -> Layer:
@@ -175,7 +176,8 @@ def from_flax(
 
   def train_apply(params: Params, x: Array, key: Key) -> Array:
     if layers_with_state:
-      return observe(params, x, None, key, frozenset())[0]
+      result: Array = observe(params, x, None, key, frozenset())[0]
+      return result
     return _without(
         name, _IN_TRAINING, lambda: jnp.asarray(module.apply(
             params, x, **training, rngs={"dropout": key})))
@@ -228,7 +230,10 @@ def _with_state(
       {leaf: tuple(leaf.split("/")[1:]) for leaf in names}, name)
 
 
-def _without(name: str, where: str, run: Callable[[], Any]) -> Any:
+_Result = TypeVar("_Result")
+
+
+def _without(name: str, where: str, run: Callable[[], _Result]) -> _Result:
   """Runs a module and reports random numbers for which it has no key.
 
   Raises:

@@ -81,10 +81,12 @@ def from_nnx(
       return new(x, **mode), new
 
   def apply(params: Params, x: Array) -> Array:
-    return run(params, x, None, statistics.Reading())[0]
+    result: Array = run(params, x, None, statistics.Reading())[0]
+    return result
 
   def train_apply(params: Params, x: Array, key: Key) -> Array:
-    return run(params, x, key, statistics.Reading(of_batch=True))[0]
+    result: Array = run(params, x, key, statistics.Reading(of_batch=True))[0]
+    return result
 
   def observe(params, x, mask, key, fixed):
     # Variables that are NumPy arrays could not be changed.

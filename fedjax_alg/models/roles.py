@@ -296,9 +296,10 @@ def changed(model: Model, change: Callable[[Model], Model]) -> Model:
     return change(model)
   whole = change(roles.whole._replace(observe=roles.stateful.observe))
   stateful = roles.stateful._replace(observe=whole.observe)
-  return dataclasses.replace(
+  result: Model = dataclasses.replace(
       roles, whole=whole._replace(observe=None), stateful=stateful).shared_like(
           model)._replace(caution=model.caution)
+  return result
 
 
 def bound(model: Model, frozen: Params | None) -> Model:
@@ -523,8 +524,9 @@ def split(
       return model
     if not known.has_personal:
       known = dataclasses.replace(known, personal=personal)
-    return known.kept_by(model_state).shared_like(model)._replace(
+    result: Model = known.kept_by(model_state).shared_like(model)._replace(
         caution=model.caution)
+    return result
   whole, stateful = model, None
   if known is not None:
     stateful = known.stateful

@@ -146,9 +146,10 @@ def bound(model: Model, given: Params | None) -> Model:
     return model
   if model.roles is None:
     return starting(model, given)
-  return dataclasses.replace(
+  result: Model = dataclasses.replace(
       model.roles, whole=starting(model.roles.whole, given)).shared_like(
           model)._replace(caution=model.caution)
+  return result
 
 
 def moving(model: Model, given: Params | None) -> Any:

@@ -39,9 +39,12 @@ def score(
   Returns:
     The number; NaN where the metric has none.
   """
+  score: float
   if name == "best":
     # The first evaluations are NaN if no client was counted then.
     counted = curve[~np.isnan(curve)]
     curve = counted if counted.size else curve
-    return curve.max() if metrics.metric(metric).higher else curve.min()
-  return curve[in_last(rounds, LAST_ROUNDS[name])[-len(curve):]].mean()
+    score = curve.max() if metrics.metric(metric).higher else curve.min()
+    return score
+  score = curve[in_last(rounds, LAST_ROUNDS[name])[-len(curve):]].mean()
+  return score

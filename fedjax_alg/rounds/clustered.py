@@ -469,10 +469,11 @@ def _assign(
     models, shared = shared
     return rule.assign(models, shared, client_row, member, shard, key)
 
-  return method.map_clients(
+  result: tuple[Array, Any] = method.map_clients(
       one_client, (state.models, rule.shared(state.memory)), cohort.shards,
       rule.client_rows(state.memory, cohort.ids),
       _last_group(state, cohort.ids), keys)
+  return result
 
 
 def _last_group(state: ClusteredState, ids: Array) -> Array:

@@ -220,10 +220,11 @@ def _server_steps(
     models: Params) -> tuple[Params, Any]:
   """Takes the server's step for each model: (moved models, new states)."""
   k = method.num_models
-  return _over_models(functools.partial(
+  result: tuple[Params, Any] = _over_models(functools.partial(
       server_step, method, inputs.cohort, inputs.round), k)(
           gradients, states, models, server_keys(inputs.key, SERVER_STEP, k),
           inputs.cohort.validation and inputs.cohort.validation.state)
+  return result
 
 
 def _over_data(
@@ -339,7 +340,9 @@ def _over_those_who_prefer(
   return trees.scale_slots(1.0 / jnp.where(share > 0, share, 1.0), anchors)
 
 
-def _preferred(losses: Array | None, inputs: RoundInputs) -> tuple[Array, Any]:
+def _preferred(
+    losses: Array | None, inputs: RoundInputs
+) -> tuple[Array, Array | None]:
   """Each participant's model of least loss, and that loss; None: unmeasured.
 
   During the warm-up it is the first one.
@@ -355,7 +358,8 @@ def _preferred(losses: Array | None, inputs: RoundInputs) -> tuple[Array, Any]:
 
 
 def _reported(
-    method: KModels, loss: Any, trained: Array, inputs: RoundInputs) -> Array:
+    method: KModels, loss: Array | None, trained: Array, inputs: RoundInputs
+) -> Array:
   """The loss before the training; where none was measured, the training's."""
   if loss is None:
     return trained
@@ -450,7 +454,7 @@ def _costs(
   grouping, cohort = method.grouping, inputs.cohort
   size, slots = num_params(shapes(method.model)), cohort.ids.shape[0]
 
-  def of_models(k, servers):
+  def of_models(k: int, servers: Any) -> tuple[RoundCost, Work]:
     return costs(
         method, cohort, memory, gradients, servers, k=k,
         evaluations=k if k > 1 and not method.anchored else 0,
@@ -462,7 +466,9 @@ def _costs(
   if inputs.warm_up is None:
     return of_all
   of_one = of_models(1, trees.index(servers, slice(0, 1)))
-  return trees.where(inputs.warm_up, *_alike(of_one, of_all))
+  result: tuple[RoundCost, Work] = trees.where(
+      inputs.warm_up, *_alike(of_one, of_all))
+  return result
 
 
 def _alike(

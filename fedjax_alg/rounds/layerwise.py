@@ -339,9 +339,10 @@ def _sum_moments(
     return jax.tree.map(
         lambda leaf, new: leaf.at[group].set(new), total, sums)
 
-  return method.map_clients.total(
+  result: moments_lib.Moments = method.map_clients.total(
       _in_double(plan, add), _in_double(plan, zero), state.models,
       cohort.shards, groups, psum=moments_lib.over_devices)
+  return result
 
 
 def _no_moments(

@@ -98,7 +98,8 @@ def layer_cost(
   table = LayerCost(*(
       jnp.asarray(column, jnp.int32 if name in _WHOLE else jnp.float32)
       for name, column in zip(LayerCost._fields, zip(*entries))))
-  return trees.index(table, jnp.minimum(rounds, len(entries) - 1))
+  result: LayerCost = trees.index(table, jnp.minimum(rounds, len(entries) - 1))
+  return result
 
 
 def _cost_of_round(

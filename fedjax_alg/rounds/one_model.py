@@ -356,8 +356,9 @@ def combined_gradients(
         gradients, cohort, server_key(key, FORGERIES), weights)
     return exchange.combine(gradients, weights, cohort, key, last)
 
-  return jax.vmap(of_model, in_axes=(1, 0, 0))(
+  result: tuple[Params, Any] = jax.vmap(of_model, in_axes=(1, 0, 0))(
       sent, server_keys(key, PURPOSES[name], method.num_models), last.get(name))
+  return result
 
 
 def against(update: Params) -> Params:

@@ -313,7 +313,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
   order = tested[np.argsort(p[tested], kind="stable")]
   factors = np.arange(len(order), 0, -1)
   out[order] = np.minimum(np.maximum.accumulate(factors * p[order]), 1.0)
-  return out.tolist()
+  result: list[float] = out.tolist()
+  return result
 
 
 def paired_t(differences: Sequence[float]) -> tuple[float, float]:

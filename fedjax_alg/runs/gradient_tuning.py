@@ -163,7 +163,8 @@ def trusted_step(
   from scipy import optimize  # slow to import, and read here alone
   found = optimize.lsq_linear(
       rows, -(vectors.T @ gradient) / root, bounds=(-radius, radius))
-  return found.x
+  result: np.ndarray = found.x
+  return result
 
 
 def _cubic_minimum(f0: float, d0: float, f1: float, d1: float) -> float:

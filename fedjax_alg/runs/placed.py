@@ -28,7 +28,8 @@ def _place(federation: Federation, mesh: Mesh | None) -> EvaluationData:
       data = _place_rows(federation, mesh)
     known = (mesh, sharding.replicate(data, mesh))
     _PLACED[federation] = known
-  return known[1]
+  result: EvaluationData = known[1]
+  return result
 
 
 def _place_rows(federation: Federation, mesh: Mesh | None) -> EvaluationData:

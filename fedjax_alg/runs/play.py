@@ -91,8 +91,9 @@ class Step:
   @property
   def aux(self) -> RoundAux:
     """The reports of the rounds since the previous step, [N, count, ...]."""
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[:, :self.count],
-                        self.log.aux)
+    result: RoundAux = jax.tree.map(
+        lambda leaf: np.asarray(leaf)[:, :self.count], self.log.aux)
+    return result
 
 
 def first_nonfinite(

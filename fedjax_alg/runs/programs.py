@@ -176,14 +176,16 @@ class Programs:
   @property
   def server(self) -> dict[str, Any]:
     """Shapes and dtypes of ``RoundAux.server`` in the log of ``play``."""
-    return self._log.aux.server
+    result: dict[str, Any] = self._log.aux.server
+    return result
 
   @property
   def empty_aux(self) -> RoundAux:
     """The ``RoundAux`` of zero rounds, leaves [rows, 0, ...]."""
-    return jax.tree.map(
+    result: RoundAux = jax.tree.map(
         lambda leaf: np.zeros((leaf.shape[0], 0, *leaf.shape[2:]), leaf.dtype),
         self._log.aux)
+    return result
 
   def initial(self) -> Any:
     """Computes the states before the first round."""
@@ -265,7 +267,8 @@ class Programs:
     """
     if self._membership is None:
       return None
-    return jax.device_get(self._membership(states))
+    result: np.ndarray | None = jax.device_get(self._membership(states))
+    return result
 
   @property
   def compiled(self) -> dict[str, Any]:

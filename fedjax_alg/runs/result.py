@@ -291,8 +291,9 @@ class RunResult:
   def summary(self) -> dict[str, Any]:
     """The content of summary.json: final, best, cost, timing, hashes, ..."""
     live = self._state()
-    return summary_lib.as_json(make_summary(
+    result: dict[str, Any] = summary_lib.as_json(make_summary(
         self.records, live.prepared, self.state_hash(), self.facts))
+    return result
 
   def save(self, folder: str | os.PathLike) -> pathlib.Path:
     """Writes the run as the command line does; ``load_run`` reads it.
@@ -526,7 +527,8 @@ class _Loaded(RunResult):
     return self._summary
 
   def state_hash(self) -> str:
-    return self._summary["hashes"]["final_state"]
+    result: str = self._summary["hashes"]["final_state"]
+    return result
 
   def global_params(self, seed: int = 0) -> Params:
     if self._remade[2] is not None and (

@@ -102,11 +102,11 @@ def targets(found: Any, y: np.ndarray) -> np.ndarray:
   if kind is None or kind.kind not in "biuf":
     raise ValueError(f"{a_type(found) if kind is None else kind}, must give an "
                      "array of numbers")
-  found = np.asarray(found)
-  if found.shape[:1] != y.shape[:1]:
-    raise ValueError(f"shape {found.shape} for shape {y.shape}, must keep the "
+  array: np.ndarray = np.asarray(found)
+  if array.shape[:1] != y.shape[:1]:
+    raise ValueError(f"shape {array.shape} for shape {y.shape}, must keep the "
                      "rows")
-  return found
+  return array
 
 
 def labels_of(kind: type[Any]) -> Callable[..., Any]:

@@ -41,7 +41,8 @@ def on_sphere(w, x, y, moves_, smoothing):
 
 def check_flops(problem, aux, h, ids, passes):
   """So many forward passes for each example that is read."""
-  read = np.array([h.examples_read(problems.SIZES[i]) for i in ids])
+  read = np.array([
+      h.examples_read(jnp.int32(problems.SIZES[i])) for i in ids])
   np.testing.assert_allclose(
       aux.work.flops, passes * problem.model.flops * read, rtol=1e-6)
   return read

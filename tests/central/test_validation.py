@@ -15,7 +15,7 @@ from tests import problems
 def test_values_on_a_line_are_those_of_its_points(problem, l2):
   model = problem.model._replace(l2=l2)
   w, d = (problems.some_params(model, seed) for seed in (0, 1))
-  steps = np.array([-0.5, 0.0, 1e-3, 0.25, 8.0], np.float32)
+  steps = jnp.array([-0.5, 0.0, 1e-3, 0.25, 8.0], jnp.float32)
   map_clients = clients.ClientMap()
 
   @jax.jit

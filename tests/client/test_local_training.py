@@ -42,6 +42,7 @@ def test_an_empty_client_returns_what_it_got(problem, batch_size):
       start)
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_every_feature_has_a_share(problem):
   with pytest.raises(AssertionError, match="assert_equal_shape"):
     feature_scaling(layout.shard_of(problem.data, 4), jnp.ones(1))

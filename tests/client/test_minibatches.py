@@ -162,6 +162,7 @@ def test_a_part_is_whole_epochs_or_steps(work, whole, per_epoch):
   assert read == work.examples_read(jnp.int32(20))
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_a_shuffle_has_all_its_words():
   with pytest.raises(AssertionError, match="assert_shape"):
     minibatches.shuffled(

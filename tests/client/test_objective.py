@@ -112,6 +112,7 @@ def test_counts_of_features_and_labels(offset, size):
     np.testing.assert_array_equal(counts, expected)
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize("shape", [(), (1,), (4, 1)])
 def test_a_loss_has_one_number_for_each_row(shape):
   with pytest.raises(AssertionError, match="assert_equal_shape"):

@@ -152,6 +152,7 @@ def test_a_smoothing_that_float32_cannot_see(kind, smoothing, size, least):
   assert not zeroth_order.caution(kind, 1.05 * float(least), size)
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize("base, vectors", [
     (jnp.zeros(1), jnp.ones((2, SIZE))), (jnp.zeros(()), jnp.ones((2, 1)))])
 def test_directions_that_would_broadcast_are_refused(base, vectors):

@@ -190,7 +190,8 @@ def test_how_many_vectors_may_be_no_numbers(name, bad):
 
 def test_a_share_of_a_count_is_not_rounded_down_to_the_one_below():
   counts = jnp.arange(1, 201)
+  numbers = jax.vmap(robust.tolerated_number, (None, 0))
   for percent in range(50):
     np.testing.assert_array_equal(
-        robust.tolerated_number(jnp.float32(percent / 100), counts),
+        numbers(jnp.float32(percent / 100), counts),
         percent * np.arange(1, 201) // 100)

@@ -6,6 +6,8 @@ import pytest
 
 from fedjax_alg import grouping
 
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")
+
 S, D, K = 6, 3, 2
 POINTS, MASK = jnp.ones((S, D)), jnp.ones(S, bool)
 SQUARE = jnp.ones((S, S))

@@ -3,6 +3,7 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.cluster import hierarchy
@@ -159,7 +160,7 @@ def test_runs_side_by_side():
 
 
 def test_what_is_asked_is_checked():
-  square, mask = draw(0)
+  square, mask = map(jnp.asarray, draw(0))
   with pytest.raises(ValueError, match="'median': one of single, complete"):
     grouping.agglomerate(square, mask, "median", num_groups=2)
   with pytest.raises(ValueError, match="num_groups 0: at least 1"):

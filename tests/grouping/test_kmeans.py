@@ -164,7 +164,8 @@ def test_kmeans_keeps_its_best_start():
   mask = np.arange(40) % 7 != 3
   points[~mask] = np.nan
   alone = quick_jit(jax.vmap(lambda key: grouping.lloyd(
-      points, mask, grouping.plus_plus(points, mask, key, 5), 20)))
+      jnp.asarray(points), jnp.asarray(mask), grouping.plus_plus(
+          jnp.asarray(points), jnp.asarray(mask), key, 5), 20)))
   for seed in range(3):
     key = jax.random.key(seed)
     starts = jax.device_get(alone(jax.random.split(key, 6)))

@@ -1,5 +1,6 @@
 """Cosines, EDC and MADC against scikit-learn, a plain SVD and loops."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from sklearn.decomposition import TruncatedSVD
@@ -125,11 +126,12 @@ def test_madc_needs_three_rows():
 def test_directions_beyond_the_rank_are_zero():
   rows = np.outer([1, -2, 3], [1, 2, 2]).astype(np.float32)
   gram = rows @ rows.T
-  points = np.asarray(grouping.edc_points(gram, np.ones(3, bool), 5))
+  points = np.asarray(grouping.edc_points(
+      jnp.asarray(gram), jnp.ones(3, bool), 5))
   np.testing.assert_allclose(
       points, np.outer([1, -1, 1], [1, 0, 0, 0, 0]), atol=1e-6)
 
 
 def test_an_unknown_metric_is_named():
   with pytest.raises(ValueError, match="'l3': one of l1, l2, cosine"):
-    grouping.distances(np.ones((2, 2), np.float32), np.ones(2, bool), "l3")
+    grouping.distances(jnp.ones((2, 2)), jnp.ones(2, bool), "l3")

@@ -174,6 +174,7 @@ def test_blocks_are_as_large_as_the_memory_allows(positions, fan_in, rows):
   assert moments.block_rows(view) <= layout.PADDING_ROWS
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_sums_of_another_layer_are_refused():
   other = moments.zeros(VIEWS[0], CLASSES, jnp.float32)
   with pytest.raises(AssertionError, match="assert_shape"):

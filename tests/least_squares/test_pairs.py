@@ -112,7 +112,8 @@ def test_filters_the_way_to_another_solution_and_a_singular_matrix():
   a, c, prior = rows.T @ rows, rng.normal(size=(70, 2)), rng.normal(
       size=(70, 2)).astype(np.float32)
   both = problems.quick_jit(lambda a, c, ridge: (
-      solve.solve(a, c, ridge, prior), solve.random_filters(a, ridge, prior)))
+      solve.solve(a, c, ridge, jnp.asarray(prior)),
+      solve.random_filters(a, ridge, jnp.asarray(prior))))
   found, filters = both(split(a), split(c), jnp.float32(0.25))
   a = a + 0.25 * np.eye(70)
   np.testing.assert_allclose(

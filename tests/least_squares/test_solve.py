@@ -122,6 +122,7 @@ def test_what_is_singular_is_nan(dtype):
         assert np.isfinite(found).all(), name
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_what_would_broadcast_is_refused():
   gram, cross = jnp.eye(3), jnp.ones((3, 4))
   for prior in (cross[:, :1], cross[:1], cross[0]):

@@ -61,7 +61,7 @@ def test_products_are_in_bfloat16_and_nothing_else(name):
 
   def both(model):
     return lambda params: objective.batch_value_and_grad(
-        model, params, jnp.asarray(x), Y, np.ones(6, bool), key)
+        model, params, jnp.asarray(x), Y, jnp.ones(6, bool), key)
 
   jaxpr = jax.make_jaxpr(both(low))(params).jaxpr
   assert len(products(jaxpr)) >= 2
