@@ -196,7 +196,8 @@ def aligned(array: np.ndarray, name: Any, rows: Any, first: Any) -> np.ndarray:
       raise DataError(
           f"`{option}`: {name!r} has the class {names[number]!r}, `dataset` "
           f"has {', '.join(reference[:20])}")
-  numbers: np.ndarray = np.array(
+  place: np.ndarray = np.array(
       [reference.index(text) if text in reference else -1 for text in names],
-      array.dtype)[array]
-  return numbers
+      array.dtype)
+  renumbered: np.ndarray = place[array]
+  return renumbered
