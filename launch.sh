@@ -90,7 +90,8 @@ install() {
 }
 
 checks() {
-  "$venv/bin/python" -m ruff check --quiet &&
+  "$venv/bin/python" -m ruff format --quiet --check &&
+    "$venv/bin/python" -m ruff check --quiet &&
     "$venv/bin/python" -m mypy
 }
 

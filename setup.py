@@ -34,6 +34,8 @@ def index_page(text: str, base: str) -> str:
 
 settings = configparser.ConfigParser()
 settings.read(ROOT / "setup.cfg")
-setuptools.setup(long_description=index_page(
-    (ROOT / "README.md").read_text("utf-8"),
-    settings["index_page"]["files_url"]))
+setuptools.setup(
+  long_description=index_page(
+    (ROOT / "README.md").read_text("utf-8"), settings["index_page"]["files_url"]
+  )
+)

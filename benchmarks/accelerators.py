@@ -35,12 +35,19 @@ import time
 from typing import Any, NamedTuple
 
 _HERE = pathlib.Path(__file__).resolve().parent
-DEFAULTS = ("--dataset=digits", "--partition=classes", "--num_clients=60",
-            "--num_seeds=3")
+DEFAULTS = (
+  "--dataset=digits",
+  "--partition=classes",
+  "--num_clients=60",
+  "--num_seeds=3",
+)
 # Compiling takes no chip, so other processes may use libtpu at the same time.
-_LIBTPU = {"TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-4",
-           "TPU_WORKER_HOSTNAMES": "localhost",
-           "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+_LIBTPU = {
+  "TPU_SKIP_MDS_QUERY": "1",
+  "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+  "TPU_WORKER_HOSTNAMES": "localhost",
+  "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
 #: No accelerator is looked for, nothing is taken from earlier compilations.
 _QUIET = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"}
 
@@ -56,35 +63,45 @@ class Target(NamedTuple):
   env: dict[str, str]  #: environment variables of its compiler
 
 
-_V5E = Target("one TPU v5e", "tpu", {"topology_name": "v5e:2x2"}, 1,
-              ("libtpu",), _LIBTPU)
+_V5E = Target(
+  "one TPU v5e", "tpu", {"topology_name": "v5e:2x2"}, 1, ("libtpu",), _LIBTPU
+)
 # Autotuning would run kernels on the device; without it some products of small
 # matrices have no Triton kernel, so all are cuBLAS's.
-_H100 = Target("one H100", "cuda", {"topology_name": "", "topology": "1x1x1"},
-               1, ("jax_plugins.xla_cuda12", "nvidia.cuda_nvcc"),
-               {"XLA_FLAGS": "--xla_gpu_autotune_level=0 "
-                             "--xla_gpu_enable_triton_gemm=false"})
+_H100 = Target(
+  "one H100",
+  "cuda",
+  {"topology_name": "", "topology": "1x1x1"},
+  1,
+  ("jax_plugins.xla_cuda12", "nvidia.cuda_nvcc"),
+  {"XLA_FLAGS": "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false"},
+)
 TARGETS = {
-    "v5e": _V5E, "v5e_2x2": _V5E._replace(about="four TPU v5e", devices=4),
-    "h100": _H100}
+  "v5e": _V5E,
+  "v5e_2x2": _V5E._replace(about="four TPU v5e", devices=4),
+  "h100": _H100,
+}
 
 
-def parse(
-    argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
+def parse(argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
   """Parses the flags and returns those of ``experiments.run`` beside them."""
   parser = argparse.ArgumentParser(
-      description=(__doc__ or "").split("\n", maxsplit=1)[0],
-      allow_abbrev=False, epilog="other flags: those of experiments.run, "
-      f"default {' '.join(DEFAULTS)}")
-  parser.add_argument("--algorithms", default="all",
-                      help="names of the registry, comma separated")
-  parser.add_argument("--targets", default=",".join(TARGETS),
-                      help=f"some of {','.join(TARGETS)}")
-  parser.add_argument("--out", type=pathlib.Path,
-                      help="JSON lines; what is in this file already is not "
-                      "compiled again")
-  parser.add_argument("--compile_here", action="store_true",
-                      help=argparse.SUPPRESS)
+    description=(__doc__ or "").split("\n", maxsplit=1)[0],
+    allow_abbrev=False,
+    epilog=f"other flags: those of experiments.run, default {' '.join(DEFAULTS)}",
+  )
+  parser.add_argument(
+    "--algorithms", default="all", help="names of the registry, comma separated"
+  )
+  parser.add_argument(
+    "--targets", default=",".join(TARGETS), help=f"some of {','.join(TARGETS)}"
+  )
+  parser.add_argument(
+    "--out",
+    type=pathlib.Path,
+    help="JSON lines; what is in this file already is not compiled again",
+  )
+  parser.add_argument("--compile_here", action="store_true", help=argparse.SUPPRESS)
   args, flags = parser.parse_known_args(argv)
   args.targets = args.targets.split(",")
   for name in args.targets:
@@ -92,12 +109,16 @@ def parse(
       parser.error(f"--targets={name}: unknown, one of {', '.join(TARGETS)}")
     missing = [module for module in TARGETS[name].needs if not _has(module)]
     if missing:
-      parser.error(f"--targets={name}: needs {' and '.join(missing)}: pip "
-                   "install -e .[aot] (Linux on x86-64)")
+      parser.error(
+        f"--targets={name}: needs {' and '.join(missing)}: pip "
+        "install -e .[aot] (Linux on x86-64)"
+      )
   for flag in flags:
     if not flag.startswith("--") or flag.startswith("--algorithm="):
-      parser.error(f"{flag}: not a flag of a run (allowed: --name=value; "
-                   "algorithms are named by --algorithms)")
+      parser.error(
+        f"{flag}: not a flag of a run (allowed: --name=value; "
+        "algorithms are named by --algorithms)"
+      )
   return args, [*DEFAULTS, *flags]
 
 
@@ -113,6 +134,7 @@ def flags_of(name: str, flags: Sequence[str]) -> list[str]:
   # pylint: disable=g-import-not-at-top
   from fedjax_alg.errors import OptionError
   from fedjax_alg.runs import methods
+
   # pylint: enable=g-import-not-at-top
   method = methods.method_of(name)
   own = [f"--algorithm={name}", "--dry_run"]
@@ -137,19 +159,22 @@ def facts_of(programs: Any, cpu_s: float) -> dict[str, Any]:
   from benchmarks import hlo  # pylint: disable=g-import-not-at-top
   from fedjax_alg.client import minibatches  # pylint: disable=C0415
   from fedjax_alg.engine import loop  # pylint: disable=C0415
+
   sizes = [program.memory_analysis() for program in programs.compiled.values()]
   text = hlo.computations(programs.compiled["rounds"].as_text())
   steps = [hlo.size(text, body) for body in hlo.bodies(text, minibatches.STEP)]
-  rounds = [hlo.collectives(text, body)
-            for body in hlo.bodies(text, loop.ROUND)]
+  rounds = [hlo.collectives(text, body) for body in hlo.bodies(text, loop.ROUND)]
   plan = programs.prepared.plan
   return {
-      "compile_s": programs.compile_s, "compile_cpu_s": cpu_s,
-      "temporary_mb": max(one.temp_size_in_bytes for one in sizes) / 1e6,
-      "arguments_mb": max(one.argument_size_in_bytes for one in sizes) / 1e6,
-      "kernels": max(steps, default=None),
-      "collectives": max(rounds, default=None),
-      "map_clients": plan["map_clients"], "map_seeds": plan["map_seeds"]}
+    "compile_s": programs.compile_s,
+    "compile_cpu_s": cpu_s,
+    "temporary_mb": max(one.temp_size_in_bytes for one in sizes) / 1e6,
+    "arguments_mb": max(one.argument_size_in_bytes for one in sizes) / 1e6,
+    "kernels": max(steps, default=None),
+    "collectives": max(rounds, default=None),
+    "map_clients": plan["map_clients"],
+    "map_seeds": plan["map_seeds"],
+  }
 
 
 def compiled(target: Target, name: str, flags: Sequence[str]) -> dict[str, Any]:
@@ -157,17 +182,22 @@ def compiled(target: Target, name: str, flags: Sequence[str]) -> dict[str, Any]:
   # pylint: disable=g-import-not-at-top
   import jax
   from jax.experimental import topologies
+
   from experiments.cli import config
   from fedjax_alg.engine import sharding
   from fedjax_alg.runs.programs import Programs
+
   # pylint: enable=g-import-not-at-top
   more = dict(target.topology)
   if target.platform == "cuda":
     more["target_config"] = (_HERE / "h100.txtpb").read_text("utf-8")
   topology = topologies.get_topology_desc(platform=target.platform, **more)
-  mesh = jax.make_mesh((target.devices,), (sharding.AXIS,),
-                       axis_types=(jax.sharding.AxisType.Auto,),
-                       devices=topology.devices[:target.devices])
+  mesh = jax.make_mesh(
+    (target.devices,),
+    (sharding.AXIS,),
+    axis_types=(jax.sharding.AxisType.Auto,),
+    devices=topology.devices[: target.devices],
+  )
   prepared = config.parse(flags_of(name, flags)).prepare(mesh=mesh)
   began = time.process_time()
   return facts_of(Programs(prepared), time.process_time() - began)
@@ -182,12 +212,15 @@ def work(args: argparse.Namespace, flags: Sequence[str]) -> None:
     except Exception as error:  # pylint: disable=broad-except
       lines = str(error).splitlines() or [type(error).__name__]
       facts = {"failed": lines[0]}
-    print(json.dumps({"target": target, "algorithm": name, "flags": flags}
-                     | facts), flush=True)
+    print(
+      json.dumps({"target": target, "algorithm": name, "flags": flags} | facts),
+      flush=True,
+    )
 
 
-def answers(target: str, names: Sequence[str],
-            flags: Sequence[str]) -> Iterator[dict[str, Any]]:
+def answers(
+  target: str, names: Sequence[str], flags: Sequence[str]
+) -> Iterator[dict[str, Any]]:
   """Compiles algorithms for one target in a process of its own.
 
   The compilers read the environment when they start. Where a compiler ends its
@@ -204,10 +237,24 @@ def answers(target: str, names: Sequence[str],
   left = list(names)
   env = os.environ | TARGETS[target].env | _QUIET
   while left:
-    with tempfile.TemporaryFile("w+") as log, subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.accelerators", "--compile_here",
-         f"--targets={target}", f"--algorithms={','.join(left)}", *flags],
-        env=env, stdout=subprocess.PIPE, stderr=log, text=True) as process:
+    with (
+      tempfile.TemporaryFile("w+") as log,
+      subprocess.Popen(
+        [
+          sys.executable,
+          "-m",
+          "benchmarks.accelerators",
+          "--compile_here",
+          f"--targets={target}",
+          f"--algorithms={','.join(left)}",
+          *flags,
+        ],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+      ) as process,
+    ):
       assert process.stdout is not None
       for line in process.stdout:
         if line.startswith('{"target"'):
@@ -216,9 +263,13 @@ def answers(target: str, names: Sequence[str],
       if process.wait() and left:
         log.seek(0)
         said = [line.strip() for line in log if line.strip()]
-        yield {"target": target, "algorithm": left.pop(0), "flags": flags,
-               "failed": f"the compiler ended with status {process.returncode}"
-               + (f": {said[-1]}" if said else "")}
+        yield {
+          "target": target,
+          "algorithm": left.pop(0),
+          "flags": flags,
+          "failed": f"the compiler ended with status {process.returncode}"
+          + (f": {said[-1]}" if said else ""),
+        }
 
 
 def row(facts: dict[str, Any]) -> str:
@@ -228,23 +279,29 @@ def row(facts: dict[str, Any]) -> str:
     return f"{start} failed: {facts['failed'][:200]}"
   kernels, loops = facts["kernels"] or ("-", 0)
   once, inside = facts["collectives"] or ("-", 0)
-  return (f"{start} {facts['compile_s']:9.1f} {facts['compile_cpu_s']:7.1f} "
-          f"{facts['temporary_mb']:9.2f} {facts['arguments_mb']:9.2f} "
-          f"{kernels:>7}{f' + {loops} loops' if loops else '':10} {once:>6}"
-          + (f" + {inside} in loops" if inside else ""))
+  return (
+    f"{start} {facts['compile_s']:9.1f} {facts['compile_cpu_s']:7.1f} "
+    f"{facts['temporary_mb']:9.2f} {facts['arguments_mb']:9.2f} "
+    f"{kernels:>7}{f' + {loops} loops' if loops else '':10} {once:>6}"
+    + (f" + {inside} in loops" if inside else "")
+  )
 
 
 def main() -> None:
   """Prints the table."""
   args, flags = parse()
   if args.compile_here:
-    work(args, flags[len(DEFAULTS):])  # the parent has put the defaults in
+    work(args, flags[len(DEFAULTS) :])  # the parent has put the defaults in
     return
   os.environ.update(_QUIET)  # before JAX is imported
-  from fedjax_alg import errors, registry  # pylint: disable=C0415
   from experiments.cli import config  # pylint: disable=g-import-not-at-top
-  names = (list(registry.ALGORITHMS) if args.algorithms == "all"
-           else args.algorithms.split(","))
+  from fedjax_alg import errors, registry  # pylint: disable=C0415
+
+  names = (
+    list(registry.ALGORITHMS)
+    if args.algorithms == "all"
+    else args.algorithms.split(",")
+  )
   try:
     for name in names:
       config.parse(flags_of(name, flags))
@@ -258,17 +315,21 @@ def main() -> None:
         known[facts["target"], facts["algorithm"]] = facts
   for target in args.targets:
     print(f"{target}: {TARGETS[target].about}")
-  print(f"{' '.join(flags)}; load average {os.getloadavg()[0]:.1f} on "
-        f"{os.cpu_count()} cores")
-  print(f"{'':21} {'compile s':>9} {'CPU s':>7} {'temp. MB':>9} {'args MB':>9} "
-        f"{'kernels a step':17} collectives a round")
+  print(
+    f"{' '.join(flags)}; load average {os.getloadavg()[0]:.1f} on "
+    f"{os.cpu_count()} cores"
+  )
+  print(
+    f"{'':21} {'compile s':>9} {'CPU s':>7} {'temp. MB':>9} {'args MB':>9} "
+    f"{'kernels a step':17} collectives a round"
+  )
   for target in args.targets:
     for name in names:
       if (target, name) in known:
         print(row(known[target, name]))
     for facts in answers(
-        target, [name for name in names if (target, name) not in known],
-        flags):
+      target, [name for name in names if (target, name) not in known], flags
+    ):
       print(row(facts), flush=True)
       if args.out:
         with args.out.open("a", encoding="utf-8") as out:

@@ -32,44 +32,58 @@ PRESETS = pathlib.Path("experiments/presets")
 
 #: name of a variation -> options of the run.
 VARIATIONS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "vmap": dict(map_clients="vmap"),
-    "lanes": dict(map_clients="lanes"),
-    **{aggregator: dict(aggregator=aggregator) for aggregator in (
-        "median", "multi_krum", "geometric_median", "centred_clipping",
-        "norm_bound")},
-    **{attack: dict(attack=attack, attackers=0.3) for attack in (
-        "label_flip", "sign_flip", "scaled")},
-    "attacked median": dict(attack="inner_product", attackers=0.3,
-                            aggregator="median"),
-    "topk": dict(compress_up="topk:0.3"),
-    "qsgd": dict(compress_up="qsgd:4", compress_down="qsgd:4"),
-    "powersgd": dict(compress_up="powersgd:2"),
-    "attacked topk": dict(compress_up="topk:0.3", attack="sign_flip",
-                          attackers=0.3, aggregator="trimmed_mean"),
-    "private": dict(private="fixed", noise_multiplier=0.5),
-    "private adaptive": dict(private="adaptive", noise_multiplier=0.5,
-                             sampling="poisson"),
-    "private topk": dict(private="fixed", noise_multiplier=0.5,
-                         compress_up="topk:0.3"),
-    "uniform": dict(client_weights="uniform"),
-    "dropout": dict(dropout=0.4),
-    "stragglers": dict(stragglers="0.5"),
-    "kept stragglers": dict(stragglers="0.5", partial_work="keep"),
-    "availability": dict(sampling="availability"),
-    "adam": dict(client_optimizer="adam"),
-    "early groups": dict(threshold=1),
-    "anchors": dict(threshold=1, anchors="preferring")}
+  "plain": {},
+  "vmap": dict(map_clients="vmap"),
+  "lanes": dict(map_clients="lanes"),
+  **{
+    aggregator: dict(aggregator=aggregator)
+    for aggregator in (
+      "median",
+      "multi_krum",
+      "geometric_median",
+      "centred_clipping",
+      "norm_bound",
+    )
+  },
+  **{
+    attack: dict(attack=attack, attackers=0.3)
+    for attack in ("label_flip", "sign_flip", "scaled")
+  },
+  "attacked median": dict(attack="inner_product", attackers=0.3, aggregator="median"),
+  "topk": dict(compress_up="topk:0.3"),
+  "qsgd": dict(compress_up="qsgd:4", compress_down="qsgd:4"),
+  "powersgd": dict(compress_up="powersgd:2"),
+  "attacked topk": dict(
+    compress_up="topk:0.3", attack="sign_flip", attackers=0.3, aggregator="trimmed_mean"
+  ),
+  "private": dict(private="fixed", noise_multiplier=0.5),
+  "private adaptive": dict(
+    private="adaptive", noise_multiplier=0.5, sampling="poisson"
+  ),
+  "private topk": dict(private="fixed", noise_multiplier=0.5, compress_up="topk:0.3"),
+  "uniform": dict(client_weights="uniform"),
+  "dropout": dict(dropout=0.4),
+  "stragglers": dict(stragglers="0.5"),
+  "kept stragglers": dict(stragglers="0.5", partial_work="keep"),
+  "availability": dict(sampling="availability"),
+  "adam": dict(client_optimizer="adam"),
+  "early groups": dict(threshold=1),
+  "anchors": dict(threshold=1, anchors="preferring"),
+}
 
 #: Options of an algorithm in all of its runs.
 OWN: dict[str, dict[str, Any]] = {
-    "ma_fsvrg": dict(num_models=3), "ga_fsvrg": dict(num_models=3),
-    "fedgroup": dict(num_groups=3, pretrain_scale=3, pretrain_steps=2),
-    "fedgrouprox": dict(num_groups=3, pretrain_scale=3, pretrain_steps=2),
-    "ifca": dict(num_groups=3), "fesem": dict(num_groups=3),
-    "cfl": dict(split_after=1, eps1=10.0, eps2=0.0),
-    "flhc": dict(max_groups=3), "fedacnnl": dict(hidden=(8,)),
-    "pfedacnnl": dict(hidden=(8,))}
+  "ma_fsvrg": dict(num_models=3),
+  "ga_fsvrg": dict(num_models=3),
+  "fedgroup": dict(num_groups=3, pretrain_scale=3, pretrain_steps=2),
+  "fedgrouprox": dict(num_groups=3, pretrain_scale=3, pretrain_steps=2),
+  "ifca": dict(num_groups=3),
+  "fesem": dict(num_groups=3),
+  "cfl": dict(split_after=1, eps1=10.0, eps2=0.0),
+  "flhc": dict(max_groups=3),
+  "fedacnnl": dict(hidden=(8,)),
+  "pfedacnnl": dict(hidden=(8,)),
+}
 
 
 def cells() -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -79,16 +93,17 @@ def cells() -> Iterator[tuple[str, str, dict[str, Any]]]:
       yield name, variation, OWN.get(name, {}) | options
   for client in ("sgd", "svrg", "scaffold", "mime", "losac", "nova"):
     for server in ("adam", "conjugate_gradient"):
-      yield "composed", f"{client} {server}", dict(
-          client_update=client, server=server)
+      yield "composed", f"{client} {server}", dict(client_update=client, server=server)
   for client in ("sgd", "svrg", "prox"):
     for grouping in ("model", "gradient"):
-      yield "composed", f"{client} {grouping}", dict(
-          client_update=client, num_models=3, grouping=grouping, threshold=1)
+      yield (
+        "composed",
+        f"{client} {grouping}",
+        dict(client_update=client, num_models=3, grouping=grouping, threshold=1),
+      )
 
 
-def run(federation: fa.Federation, name: str, options: dict[str, Any]
-        ) -> list[str]:
+def run(federation: fa.Federation, name: str, options: dict[str, Any]) -> list[str]:
   """A line of the file."""
   entry = registry.get(name)
   fields = {field.name for field in dataclasses.fields(entry.hparams)}
@@ -102,18 +117,22 @@ def run(federation: fa.Federation, name: str, options: dict[str, Any]
   if "hidden" in options:
     more["model"] = "mlp"
   try:
-    result = fa.run(name, federation, seeds=2, eval_every=2,
-                    **{**more, **options})
+    result = fa.run(name, federation, seeds=2, eval_every=2, **{**more, **options})
   except (fa.OptionError, fa.DataError) as error:
     return ["refused", " ".join(str(error).split())[:160]]
   except fa.NonFiniteError as error:
     return ["non-finite", " ".join(str(error).split())[:160]]
   times = {"seconds", "wall_s", "round_s"}
-  digest = hashlib.sha256(json.dumps({
-      table: [{k: repr(v) for k, v in row.items() if k not in times}
-              for row in rows]
-      for table, rows in result.records.tables.items() if table != "timing"
-  }, sort_keys=True).encode()).hexdigest()
+  digest = hashlib.sha256(
+    json.dumps(
+      {
+        table: [{k: repr(v) for k, v in row.items() if k not in times} for row in rows]
+        for table, rows in result.records.tables.items()
+        if table != "timing"
+      },
+      sort_keys=True,
+    ).encode()
+  ).hexdigest()
   return [result.state_hash(), digest]
 
 
@@ -121,14 +140,23 @@ def of_preset(preset: pathlib.Path) -> list[str]:
   """A line of the file: the quick run of a flag file."""
   with tempfile.TemporaryDirectory() as folder:
     done = subprocess.run(
-        [sys.executable, "-m", "experiments.run",
-         f"--flagfile={preset.relative_to(PRESETS)}", "--rounds=4",
-         "--num_seeds=1", "--eval_every=2", f"--out_dir={folder}/run"],
-        capture_output=True, text=True, check=False)
+      [
+        sys.executable,
+        "-m",
+        "experiments.run",
+        f"--flagfile={preset.relative_to(PRESETS)}",
+        "--rounds=4",
+        "--num_seeds=1",
+        "--eval_every=2",
+        f"--out_dir={folder}/run",
+      ],
+      capture_output=True,
+      text=True,
+      check=False,
+    )
     if done.returncode:
       return ["refused", done.stderr.strip().splitlines()[-1][:160]]
-    summary = json.loads(
-        pathlib.Path(folder, "run", "summary.json").read_text())
+    summary = json.loads(pathlib.Path(folder, "run", "summary.json").read_text())
   return [summary["hashes"]["final_state"], summary["files"]["metrics.csv"]]
 
 
@@ -136,29 +164,46 @@ def main(argv: Sequence[str] | None = None) -> int:
   """Writes the file; the exit status is 1 if it differs from ``--against``."""
   parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
   parser.add_argument("file", type=pathlib.Path)
-  parser.add_argument("--against", type=pathlib.Path,
-                      help="an earlier file, whose lines must be the same")
+  parser.add_argument(
+    "--against", type=pathlib.Path, help="an earlier file, whose lines must be the same"
+  )
   parser.add_argument("--only", default="", help="algorithms, with commas")
   parser.add_argument("--host_devices", type=int, default=0)
-  parser.add_argument("--presets", nargs="*", type=pathlib.Path, default=(),
-                      help="flag files, run as a command for four rounds")
+  parser.add_argument(
+    "--presets",
+    nargs="*",
+    type=pathlib.Path,
+    default=(),
+    help="flag files, run as a command for four rounds",
+  )
   options = parser.parse_args(argv)
   known = {}
   if options.against:
     with open(options.against, encoding="utf-8") as file:
       known = {(a, b): rest for a, b, *rest in csv.reader(file)}
-  federation = fa.federate("digits", partition="classes", num_clients=20,
-                           classes_per_client=4, validation_clients=2, seed=1)
+  federation = fa.federate(
+    "digits",
+    partition="classes",
+    num_clients=20,
+    classes_per_client=4,
+    validation_clients=2,
+    seed=1,
+  )
   wanted = set(filter(None, options.only.split(",")))
   different = 0
   with open(options.file, "w", encoding="utf-8") as file:
     lines = itertools.chain(
-        ((name, variation, run(federation, name, dict(
-            more, host_devices=options.host_devices)))
-         for name, variation, more in cells()
-         if not wanted or name in wanted),
-        (("preset", str(preset), of_preset(preset))
-         for preset in options.presets))
+      (
+        (
+          name,
+          variation,
+          run(federation, name, dict(more, host_devices=options.host_devices)),
+        )
+        for name, variation, more in cells()
+        if not wanted or name in wanted
+      ),
+      (("preset", str(preset), of_preset(preset)) for preset in options.presets),
+    )
     for name, variation, line in lines:
       csv.writer(file).writerow([name, variation, *line])
       file.flush()

@@ -46,9 +46,11 @@ from fedjax_alg.records import parameters
 from fedjax_alg.runs.methods import method_of
 from fedjax_alg.runs.plan import from_keywords
 
-METHODS = ("fedavg,fedadam,scaffold,ditto,mime,fedavg+compress_up=qsgd:4,"
-           "scaffold+compress_up=topk:0.05,fedavg+private=fixed,"
-           "afl+remove_ridge=false+rounds=1,fedacnnl+model=mlp+rounds=2")
+METHODS = (
+  "fedavg,fedadam,scaffold,ditto,mime,fedavg+compress_up=qsgd:4,"
+  "scaffold+compress_up=topk:0.05,fedavg+private=fixed,"
+  "afl+remove_ridge=false+rounds=1,fedacnnl+model=mlp+rounds=2"
+)
 #: What fa.run and the app are given.
 OPTIONS: dict[str, Any] = dict(seeds=1, eval_every=1, evaluate=("global",))
 
@@ -70,19 +72,30 @@ class Deployment:
     (folder / "home").mkdir(parents=True)
     root = str(pathlib.Path(__file__).resolve().parents[1])
     self._env = dict(
-        os.environ, FLWR_HOME=str(folder / "home"), FLWR_TELEMETRY_ENABLED="0",
-        FLWR_DISABLE_UPDATE_CHECK="1", JAX_PLATFORMS="cpu",
-        PATH=f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
-        PYTHONPATH=f"{root}:{os.environ.get('PYTHONPATH', '')}")
+      os.environ,
+      FLWR_HOME=str(folder / "home"),
+      FLWR_TELEMETRY_ENABLED="0",
+      FLWR_DISABLE_UPDATE_CHECK="1",
+      JAX_PLATFORMS="cpu",
+      PATH=f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
+      PYTHONPATH=f"{root}:{os.environ.get('PYTHONPATH', '')}",
+    )
     self._address = f"127.0.0.1:{free_port()}"
     (folder / "home" / "config.toml").write_text(
-        '[superlink]\ndefault = "loopback"\n\n[superlink.loopback]\n'
-        f'address = "{self._address}"\ninsecure = true\n')
+      '[superlink]\ndefault = "loopback"\n\n[superlink.loopback]\n'
+      f'address = "{self._address}"\ninsecure = true\n'
+    )
     self.processes: dict[Any, subprocess.Popen] = {}
-    self._start("link", [
-        "flower-superlink", "--insecure", "--port",
+    self._start(
+      "link",
+      [
+        "flower-superlink",
+        "--insecure",
+        "--port",
         self._address.partition(":")[2],
-        "--disable-runtime-dependency-installation"])
+        "--disable-runtime-dependency-installation",
+      ],
+    )
     self._listening(60.0)
     for client in range(clients):
       self.node(client)
@@ -90,8 +103,13 @@ class Deployment:
   def _start(self, name: Any, words: Sequence[str]) -> subprocess.Popen:
     with open(self.folder / f"{name}.log", "ab") as log:
       self.processes[name] = subprocess.Popen(
-          words, env=self._env, stdout=log, stderr=log, cwd=self.folder,
-          start_new_session=True)
+        words,
+        env=self._env,
+        stdout=log,
+        stderr=log,
+        cwd=self.folder,
+        start_new_session=True,
+      )
     return self.processes[name]
 
   def _listening(self, limit: float) -> None:
@@ -109,16 +127,34 @@ class Deployment:
 
   def node(self, client: int) -> None:
     """Starts the SuperNode of a client."""
-    self._start(client, [
-        "flower-supernode", "--insecure", "--superlink", self._address,
-        "--port", str(free_port()), "--node-config",
-        f'partition-id={client} keep="{self.folder / "keep"}"'])
+    self._start(
+      client,
+      [
+        "flower-supernode",
+        "--insecure",
+        "--superlink",
+        self._address,
+        "--port",
+        str(free_port()),
+        "--node-config",
+        f'partition-id={client} keep="{self.folder / "keep"}"',
+      ],
+    )
 
   def app(self, place: pathlib.Path, timeout: float) -> subprocess.Popen:
     """Starts an app by `flwr run`; it ends with the run."""
-    return self._start("run", [
-        "flwr", "run", str(place), "loopback", "--stream", "--run-config",
-        f"every_round=true timeout={timeout:.1f} out='{place / 'out'}'"])
+    return self._start(
+      "run",
+      [
+        "flwr",
+        "run",
+        str(place),
+        "loopback",
+        "--stream",
+        "--run-config",
+        f"every_round=true timeout={timeout:.1f} out='{place / 'out'}'",
+      ],
+    )
 
   def kill_server(self) -> None:
     """Ends the process of the ServerApp, which the SuperLink has started."""
@@ -171,7 +207,7 @@ def without(lost: dict[int, list[int]], rounds: int) -> Callable[..., Any]:
   """The sampler of a run whose participants are lost in some rounds."""
   table = np.full((rounds, max(map(len, lost.values())) or 1), -1, np.int32)
   for number, clients in lost.items():
-    table[number - 1, :len(clients)] = clients
+    table[number - 1, : len(clients)] = clients
 
   def sampler(data, cohort_size, key, number):
     ids = samplers.uniform(data, cohort_size, key, number)
@@ -182,35 +218,43 @@ def without(lost: dict[int, list[int]], rounds: int) -> Callable[..., Any]:
 
 
 def compared(
-    place: pathlib.Path, said: str, federation: fa.Federation,
-    options: dict[str, Any], found: list[dict[str, Any]]) -> str:
+  place: pathlib.Path,
+  said: str,
+  federation: fa.Federation,
+  options: dict[str, Any],
+  found: list[dict[str, Any]],
+) -> str:
   """The line of the table: an app's rounds beside those of ``fa.run``."""
   method = said.partition("+")[0]
   lost = {row["round"]: row["lost"] for row in found}
   rounds, more = options["rounds"], {}
   if any(lost.values()):
     more = dict(sampler=without(lost, rounds))
-  algorithm = from_keywords(
-      method, federation, **options).prepare().algorithm
+  algorithm = from_keywords(method, federation, **options).prepare().algorithm
   assert algorithm.global_params is not None
   worst, equal = 0.0, 0
   for step in fa.steps(method, federation, **options, **more):
-    models = algorithm.global_params(jax.tree.map(
-        lambda leaf: leaf[0], jax.device_get(step.states)))
+    models = algorithm.global_params(
+      jax.tree.map(lambda leaf: leaf[0], jax.device_get(step.states))
+    )
     ours = parameters.named(jax.tree.map(lambda leaf: leaf[0], models))
-    theirs = parameters.read(
-        place / "out" / "models" / f"round_{step.round}.npz")
+    theirs = parameters.read(place / "out" / "models" / f"round_{step.round}.npz")
     gap = max(float(np.abs(ours[name] - theirs[name]).max()) for name in ours)
     worst, equal = max(worst, gap), equal + (gap == 0.0)
 
   def mean(name: str) -> float:
     return float(np.mean([row[name] for row in found]))
 
-  ways = [f"{mean(f'bytes_{way}'):,.0f} ({mean(f'ledger_{way}'):,.0f}) + "
-          f"{mean(f'beyond_{way}'):,.0f}" for way in ("down", "up")]
-  return (f"| {said} | {equal} of {rounds} | {worst:.1e} | {ways[0]} | "
-          f"{ways[1]} | {mean('clients_s'):.1f} | {mean('slowest_s'):.2f} | "
-          f"{mean('server_s'):.2f} |")
+  ways = [
+    f"{mean(f'bytes_{way}'):,.0f} ({mean(f'ledger_{way}'):,.0f}) + "
+    f"{mean(f'beyond_{way}'):,.0f}"
+    for way in ("down", "up")
+  ]
+  return (
+    f"| {said} | {equal} of {rounds} | {worst:.1e} | {ways[0]} | "
+    f"{ways[1]} | {mean('clients_s'):.1f} | {mean('slowest_s'):.2f} | "
+    f"{mean('server_s'):.2f} |"
+  )
 
 
 HEAD = """\
@@ -236,8 +280,7 @@ def options_of(said: str, cohort_size: int) -> dict[str, Any]:
   return found
 
 
-def faults(
-    deployment: Deployment, place: pathlib.Path, timeout: float) -> None:
+def faults(deployment: Deployment, place: pathlib.Path, timeout: float) -> None:
   """Runs the app of ``place`` with three faults."""
   deployment.app(place, timeout)
   until(place, 2)
@@ -258,21 +301,24 @@ def main(argv: Sequence[str] | None = None) -> int:
   """Runs the proof."""
   parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
   parser.add_argument(
-      "--methods", default=METHODS,
-      help="name, or name+option=value+..., with commas")
+    "--methods", default=METHODS, help="name, or name+option=value+..., with commas"
+  )
   parser.add_argument("--clients", type=int, default=8)
   parser.add_argument("--cohort_size", type=int, default=4)
   parser.add_argument("--rounds", type=int, default=10)
-  parser.add_argument("--timeout", type=float, default=120.0,
-                      help="seconds that the server waits for answers")
+  parser.add_argument(
+    "--timeout",
+    type=float,
+    default=120.0,
+    help="seconds that the server waits for answers",
+  )
   parser.add_argument("--faults", action="store_true")
   parser.add_argument("--out", type=pathlib.Path, default=None)
   flags = parser.parse_args(argv)
   fa.start(1)
   folder = flags.out or pathlib.Path(tempfile.mkdtemp(prefix="deployed_"))
   folder = folder.absolute()
-  federation = fa.federate(
-      "digits", partition="dirichlet", num_clients=flags.clients)
+  federation = fa.federate("digits", partition="dirichlet", num_clients=flags.clients)
   options = OPTIONS | dict(rounds=flags.rounds)
   methods = flags.methods.split(",")
   if flags.faults:
@@ -284,8 +330,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for said in methods:
       place = folder / said.replace(":", "_")
       own = options | options_of(said, flags.cohort_size)
-      export.write(from_keywords(
-          said.partition("+")[0], federation, **own).prepare(), place)
+      export.write(
+        from_keywords(said.partition("+")[0], federation, **own).prepare(), place
+      )
       if flags.faults:
         faults(deployment, place, flags.timeout)
       else:

@@ -48,28 +48,39 @@ FEATURES, TEST = 784, 1000
 STRETCHES = 4
 #: What the algorithms are given beside the flags.
 MORE: dict[str, dict[str, Any]] = {
-    "ga_fsvrg": dict(num_models=2, threshold=1),
-    "fedgroup": dict(num_groups=2, pretrain_scale=4),
-    "fedacnnl": dict(rounds=2)}
+  "ga_fsvrg": dict(num_models=2, threshold=1),
+  "fedgroup": dict(num_groups=2, pretrain_scale=4),
+  "fedacnnl": dict(rounds=2),
+}
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
   """The flags."""
   parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-  parser.add_argument("--processes", type=workloads.whole, default=2,
-                      help="processes of the second case, and cores of both")
-  parser.add_argument("--algorithms", default="fedavg",
-                      help="separated by commas")
-  parser.add_argument("--megabytes", type=workloads.whole, default=400,
-                      help="size of the training examples")
+  parser.add_argument(
+    "--processes",
+    type=workloads.whole,
+    default=2,
+    help="processes of the second case, and cores of both",
+  )
+  parser.add_argument("--algorithms", default="fedavg", help="separated by commas")
+  parser.add_argument(
+    "--megabytes",
+    type=workloads.whole,
+    default=400,
+    help="size of the training examples",
+  )
   parser.add_argument("--clients", type=workloads.whole, default=400)
   parser.add_argument("--cohort", type=workloads.whole, default=100)
-  parser.add_argument("--hidden", default="",
-                      help="widths of the hidden layers, separated by commas; "
-                      "none: softmax regression")
+  parser.add_argument(
+    "--hidden",
+    default="",
+    help="widths of the hidden layers, separated by commas; none: softmax regression",
+  )
   parser.add_argument("--local_steps", type=int, default=2)
-  parser.add_argument("--rounds", type=workloads.whole, default=5,
-                      help="rounds of one stretch")
+  parser.add_argument(
+    "--rounds", type=workloads.whole, default=5, help="rounds of one stretch"
+  )
   parser.add_argument("--repeats", type=workloads.whole, default=2)
   parser.add_argument("--case", help=argparse.SUPPRESS)  # of a child process
   return parser.parse_args(argv)
@@ -81,28 +92,46 @@ def held_megabytes() -> float:
   return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def measure(args: argparse.Namespace, algorithm: str, data: str, out: str,
-            port: int, number: int, process: int) -> dict[str, float]:
+def measure(
+  args: argparse.Namespace,
+  algorithm: str,
+  data: str,
+  out: str,
+  port: int,
+  number: int,
+  process: int,
+) -> dict[str, float]:
   """Makes a run as one of ``number`` processes; returns its figures."""
   if number > 1:
     fa.distributed(f"127.0.0.1:{port}", number, process, host_devices=1)
   else:
     fa.start(args.processes)
   federation = fa.federate(
-      "npz", data_path=data, partition="iid", num_clients=args.clients,
-      validation_clients=args.clients // 20)
+    "npz",
+    data_path=data,
+    partition="iid",
+    num_clients=args.clients,
+    validation_clients=args.clients // 20,
+  )
   given = MORE.get(algorithm, {})
   model = {}
   if args.hidden or algorithm == "fedacnnl":
     widths = args.hidden or "64"
     model = dict(hidden=tuple(map(int, widths.split(","))))
   rounds = given.get("rounds", STRETCHES * args.rounds)
-  free = {} if "rounds" in given else dict(
-      cohort_size=args.cohort, local_steps=args.local_steps)
+  free = (
+    {}
+    if "rounds" in given
+    else dict(cohort_size=args.cohort, local_steps=args.local_steps)
+  )
   plan = from_keywords(
-      algorithm, federation, model="mlp" if model else "softmax",
-      evaluate="global", eval_every=min(args.rounds, rounds),
-      **free | model | given | {"rounds": rounds})
+    algorithm,
+    federation,
+    model="mlp" if model else "softmax",
+    evaluate="global",
+    eval_every=min(args.rounds, rounds),
+    **free | model | given | {"rounds": rounds},
+  )
   programs = Programs(plan.prepare())
   seconds, cpu, held = [], [], 0.0
   before = time.process_time()
@@ -114,10 +143,14 @@ def measure(args: argparse.Namespace, algorithm: str, data: str, out: str,
   if processes.lead():
     np.savez(out, *leaves)
   later = slice(1, None) if len(seconds) > 1 else slice(None)
-  return {"round_ms": 1e3 * min(seconds[later]), "cpu_s": min(cpu[later]),
-          "rows_mb": federation.data.train.x.nbytes / 1e6,
-          "state_mb": split.nbytes(step.states) / 1e6,
-          "held_mb": held, "peak_mb": timing.peak_megabytes()}
+  return {
+    "round_ms": 1e3 * min(seconds[later]),
+    "cpu_s": min(cpu[later]),
+    "rows_mb": federation.data.train.x.nbytes / 1e6,
+    "state_mb": split.nbytes(step.states) / 1e6,
+    "held_mb": held,
+    "peak_mb": timing.peak_megabytes(),
+  }
 
 
 def free_port() -> int:
@@ -128,14 +161,25 @@ def free_port() -> int:
     return result
 
 
-def case(algorithm: str, data: str, out: str, number: int,
-         argv: Sequence[str]) -> list[dict[str, float]]:
+def case(
+  algorithm: str, data: str, out: str, number: int, argv: Sequence[str]
+) -> list[dict[str, float]]:
   """Makes a run in ``number`` processes; returns the figures of each."""
   port = free_port()
-  children = [subprocess.Popen(
-      [sys.executable, "-m", "benchmarks.distributed", *argv, "--case="
-       + json.dumps([algorithm, data, out, port, number, process])],
-      stdout=subprocess.PIPE, text=True) for process in range(number)]
+  children = [
+    subprocess.Popen(
+      [
+        sys.executable,
+        "-m",
+        "benchmarks.distributed",
+        *argv,
+        "--case=" + json.dumps([algorithm, data, out, port, number, process]),
+      ],
+      stdout=subprocess.PIPE,
+      text=True,
+    )
+    for process in range(number)
+  ]
   said = [child.communicate()[0] for child in children]
   if any(child.returncode for child in children):
     sys.exit(f"{algorithm} in {number} process(es) failed")
@@ -149,8 +193,7 @@ def difference(one: str, other: str) -> float:
     for name in a.files:
       if a[name].dtype.kind == "f":
         scale = np.abs(a[name]).max(initial=1e-30)
-        worst = max(worst, float(np.abs(a[name] - b[name]).max(
-            initial=0) / scale))
+        worst = max(worst, float(np.abs(a[name] - b[name]).max(initial=0) / scale))
       else:
         worst = max(worst, float((a[name] != b[name]).any()))
   return worst
@@ -162,32 +205,49 @@ def main() -> None:
   if args.case:
     print(json.dumps(measure(args, *json.loads(args.case))))
     return
-  print(f"{args.megabytes} MB of examples, {args.clients} clients, "
-        f"{args.cohort} a round; {os.getloadavg()[0]:.1f} processes run on "
-        f"{os.cpu_count()} cores")
-  print(f"{'algorithm':12}{'processes':>10}{'ms a round':>12}{'CPU s':>8}"
-        f"{'rows MB':>9}{'state MB':>10}{'held MB':>9}{'peak MB':>9}"
-        f"{'difference':>12}")
+  print(
+    f"{args.megabytes} MB of examples, {args.clients} clients, "
+    f"{args.cohort} a round; {os.getloadavg()[0]:.1f} processes run on "
+    f"{os.cpu_count()} cores"
+  )
+  print(
+    f"{'algorithm':12}{'processes':>10}{'ms a round':>12}{'CPU s':>8}"
+    f"{'rows MB':>9}{'state MB':>10}{'held MB':>9}{'peak MB':>9}"
+    f"{'difference':>12}"
+  )
   with tempfile.TemporaryDirectory() as folder:
     data = f"{folder}/examples.npz"
-    workloads.write_npz(data, FEATURES, 0.1, {
-        "train": args.megabytes * 10 ** 6 // (4 * FEATURES), "test": TEST})
+    workloads.write_npz(
+      data,
+      FEATURES,
+      0.1,
+      {"train": args.megabytes * 10**6 // (4 * FEATURES), "test": TEST},
+    )
     for algorithm in args.algorithms.split(","):
       found: dict[int, list[list[dict[str, float]]]] = {}
       for _ in range(args.repeats):
         for number in (1, args.processes):
-          found.setdefault(number, []).append(case(
-              algorithm, data, f"{folder}/{number}.npz", number, argv))
+          found.setdefault(number, []).append(
+            case(algorithm, data, f"{folder}/{number}.npz", number, argv)
+          )
       for number, runs in found.items():
         far = difference(f"{folder}/1.npz", f"{folder}/{number}.npz")
         cpu = min(sum(of["cpu_s"] for of in run) for run in runs)
         round_ms, rows, state, held, peak = (
-            least(max(of[name] for of in run) for run in runs)
-            for name, least in (("round_ms", min), ("rows_mb", max),
-                                ("state_mb", max), ("held_mb", max),
-                                ("peak_mb", max)))
-        print(f"{algorithm:12}{number:10}{round_ms:12.1f}{cpu:8.3f}{rows:9.0f}"
-              f"{state:10.1f}{held:9.0f}{peak:9.0f}{far:12.1e}", flush=True)
+          least(max(of[name] for of in run) for run in runs)
+          for name, least in (
+            ("round_ms", min),
+            ("rows_mb", max),
+            ("state_mb", max),
+            ("held_mb", max),
+            ("peak_mb", max),
+          )
+        )
+        print(
+          f"{algorithm:12}{number:10}{round_ms:12.1f}{cpu:8.3f}{rows:9.0f}"
+          f"{state:10.1f}{held:9.0f}{peak:9.0f}{far:12.1e}",
+          flush=True,
+        )
 
 
 if __name__ == "__main__":

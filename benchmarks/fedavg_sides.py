@@ -38,23 +38,35 @@ def steps_of(size: Any) -> Any:
 def cohorts(fed: data.Federation, start: int, count: int) -> list[np.ndarray]:
   """Draws the clients of ``count`` rounds, the same for both sides."""
   key = run_keys(SEED).cohort
-  return [np.asarray(sample_cohort(
-      fed.data.train, COHORT, jax.random.fold_in(key, start + r)).ids)
-      for r in range(count)]
+  return [
+    np.asarray(
+      sample_cohort(fed.data.train, COHORT, jax.random.fold_in(key, start + r)).ids
+    )
+    for r in range(count)
+  ]
 
 
-def answer(fed: data.Federation, ids: list[np.ndarray], seconds: float,
-           logits: Callable[[Any], Any]) -> dict[str, Any]:
+def answer(
+  fed: data.Federation,
+  ids: list[np.ndarray],
+  seconds: float,
+  logits: Callable[[Any], Any],
+) -> dict[str, Any]:
   """Makes the result of a measurement; ``logits`` is the model trained."""
   size = np.asarray(fed.data.train.size)
   whole = fed.data.whole_test
-  x, y = (np.asarray(leaf[:int(whole.size.sum())])
-          for leaf in (whole.x, whole.y))
+  x, y = (np.asarray(leaf[: int(whole.size.sum())]) for leaf in (whole.x, whole.y))
   right = sum(
-      int((np.asarray(logits(x[at:at + _BLOCK])).argmax(1)
-           == y[at:at + _BLOCK]).sum()) for at in range(0, len(y), _BLOCK))
-  return {"seconds": seconds, "accuracy": right / len(y),
-          "steps": sum(int(steps_of(size[chosen]).sum()) for chosen in ids)}
+    int(
+      (np.asarray(logits(x[at : at + _BLOCK])).argmax(1) == y[at : at + _BLOCK]).sum()
+    )
+    for at in range(0, len(y), _BLOCK)
+  )
+  return {
+    "seconds": seconds,
+    "accuracy": right / len(y),
+    "steps": sum(int(steps_of(size[chosen]).sum()) for chosen in ids),
+  }
 
 
 def ours(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
@@ -62,9 +74,14 @@ def ours(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
   sharding.use_host_cores()
   fed = workloads.powerlaw(args, MODELS[args.model])
   run = rounds.Rounds(
-      fed, "fedavg", {"client_lr": LEARNING_RATE, "local_epochs": EPOCHS,
-                      "batch_size": BATCH}, COHORT, SEED, args.rounds,
-      args.model)
+    fed,
+    "fedavg",
+    {"client_lr": LEARNING_RATE, "local_epochs": EPOCHS, "batch_size": BATCH},
+    COHORT,
+    SEED,
+    args.rounds,
+    args.model,
+  )
 
   def measure(start: int) -> dict[str, Any]:
     taken = run.play(start)
@@ -73,9 +90,13 @@ def ours(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
     return answer(fed, ids, taken, functools.partial(apply, trained))
 
   apply = jax.jit(run.model.apply)
-  return measure, {"data": fed.name, "compile": run.compile_s,
-                   "clients": run.mode, "devices": summary.device(),
-                   "jax": jax.__version__}
+  return measure, {
+    "data": fed.name,
+    "compile": run.compile_s,
+    "clients": run.mode,
+    "devices": summary.device(),
+    "jax": jax.__version__,
+  }
 
 
 def fedjax(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
@@ -89,12 +110,12 @@ def fedjax(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
     def shuffle_repeat_batch(self, hparams=None, **kwargs):
       steps = steps_of(len(self))
       return super().shuffle_repeat_batch(
-          hparams.replace(num_epochs=None, num_steps=steps), **kwargs)
+        hparams.replace(num_epochs=None, num_steps=steps), **kwargs
+      )
 
   fed = workloads.powerlaw(args, MODELS[args.model])
   x, y, offset, size = (np.asarray(leaf) for leaf in fed.data.train[:4])
-  held = [Client({"x": x[o:o + n], "y": y[o:o + n]})
-          for o, n in zip(offset, size)]
+  held = [Client({"x": x[o : o + n], "y": y[o : o + n]}) for o, n in zip(offset, size)]
 
   if args.model == "softmax":  # the layout that is faster for it
 
@@ -104,8 +125,10 @@ def fedjax(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
 
     def init(rng):
       del rng
-      return {"w": jnp.zeros((x.shape[1], fed.num_classes)),
-              "b": jnp.zeros(fed.num_classes)}
+      return {
+        "w": jnp.zeros((x.shape[1], fed.num_classes)),
+        "b": jnp.zeros(fed.num_classes),
+      }
   else:
     module = models.make_model(args.model, fed.example_shape, fed.num_classes)
 
@@ -117,33 +140,45 @@ def fedjax(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
       return module.init(rng)
 
   model = fj.Model(
-      init, logits, logits, lambda batch, out:
-      fj.metrics.unreduced_cross_entropy_loss(batch["y"], out), {})
+    init,
+    logits,
+    logits,
+    lambda batch, out: fj.metrics.unreduced_cross_entropy_loss(batch["y"], out),
+    {},
+  )
   algorithm = fj.algorithms.fed_avg.federated_averaging(
-      fj.model_grad(model), fj.optimizers.sgd(LEARNING_RATE),
-      fj.optimizers.sgd(1.0), fj.ShuffleRepeatBatchHParams(
-          batch_size=BATCH, num_epochs=EPOCHS, drop_remainder=False))
+    fj.model_grad(model),
+    fj.optimizers.sgd(LEARNING_RATE),
+    fj.optimizers.sgd(1.0),
+    fj.ShuffleRepeatBatchHParams(
+      batch_size=BATCH, num_epochs=EPOCHS, drop_remainder=False
+    ),
+  )
   first = model.init(run_keys(SEED).model)
   state = algorithm.init(first)
 
   def play(state, ids, keys):
     for chosen, round_keys in zip(ids, keys):
-      state, _ = algorithm.apply(state, [
-          (int(i), held[i], key) for i, key in zip(chosen, round_keys)])
+      state, _ = algorithm.apply(
+        state, [(int(i), held[i], key) for i, key in zip(chosen, round_keys)]
+      )
     return state.params, state
 
   def measure(start: int) -> dict[str, Any]:
     nonlocal state
     ids = cohorts(fed, start, args.rounds)
-    keys = [list(jax.random.split(jax.random.PRNGKey(start + r), COHORT))
-            for r in range(args.rounds)]
+    keys = [
+      list(jax.random.split(jax.random.PRNGKey(start + r), COHORT))
+      for r in range(args.rounds)
+    ]
     (params, state), taken = timing.timed(play, state, ids, keys)
     return answer(fed, ids, taken, lambda rows: apply(params, {"x": rows}))
 
   apply = jax.jit(logits)
   smallest = [np.array([int(size.argmin())])]
-  _, seconds = timing.timed(play, algorithm.init(first), smallest,
-                            [[jax.random.PRNGKey(0)]])
+  _, seconds = timing.timed(
+    play, algorithm.init(first), smallest, [[jax.random.PRNGKey(0)]]
+  )
   own = float((-(-EPOCHS * size // BATCH)).sum() / steps_of(size).sum())
   return measure, {"compile": seconds, "own_steps": own}
 

@@ -40,102 +40,187 @@ class Step(NamedTuple):
 
 #: what -> its place in summary.json
 SUMMARY = {
-    "ms a round": ("timing", "steady_s_per_round"),
-    "compile, s": ("timing", "compile_s"), "peak of host, MB": (
-        "peak_memory_mb",)}
-SMALL = ("--dataset=digits", "--partition=iid", "--num_clients=8",
-         "--cohort_size=4", "--rounds=2", "--eval_every=1", "--local_epochs=1")
+  "ms a round": ("timing", "steady_s_per_round"),
+  "compile, s": ("timing", "compile_s"),
+  "peak of host, MB": ("peak_memory_mb",),
+}
+SMALL = (
+  "--dataset=digits",
+  "--partition=iid",
+  "--num_clients=8",
+  "--cohort_size=4",
+  "--rounds=2",
+  "--eval_every=1",
+  "--local_epochs=1",
+)
 POWERLAW = (
-    "experiments.run", "--algorithm=fedavg", "--dataset=mnist",
-    "--features=flatten", "--partition=powerlaw", "--num_clients=1000",
-    "--model=softmax", "--local_epochs=20", "--batch_size=10",
-    "--client_lr=0.03", "--rounds=40", "--eval_every=10", "--noprogress",
-    "--out_dir=OUT")
+  "experiments.run",
+  "--algorithm=fedavg",
+  "--dataset=mnist",
+  "--features=flatten",
+  "--partition=powerlaw",
+  "--num_clients=1000",
+  "--model=softmax",
+  "--local_epochs=20",
+  "--batch_size=10",
+  "--client_lr=0.03",
+  "--rounds=40",
+  "--eval_every=10",
+  "--noprogress",
+  "--out_dir=OUT",
+)
 RESNET = (
-    "experiments.run", "--algorithm=fedavg", "--dataset=cifar10",
-    "--partition=dirichlet", "--num_clients=100", "--cohort_size=10",
-    "--model=resnet18", "--norm=group", "--batch_size=50", "--client_lr=0.05",
-    "--local_epochs=1", "--rounds=6", "--eval_every=3", "--noprogress",
-    "--out_dir=OUT")
-RATE = {"one step here, us": r"fedjax_alg  +" + _NUMBER.removeprefix(r"\s+"),
-        "one step in FedJAX, us": r"\nfedjax  +" + _NUMBER.removeprefix(r"\s+"),
-        "times faster": r"FedJAX / fedjax_alg" + _NUMBER}
+  "experiments.run",
+  "--algorithm=fedavg",
+  "--dataset=cifar10",
+  "--partition=dirichlet",
+  "--num_clients=100",
+  "--cohort_size=10",
+  "--model=resnet18",
+  "--norm=group",
+  "--batch_size=50",
+  "--client_lr=0.05",
+  "--local_epochs=1",
+  "--rounds=6",
+  "--eval_every=3",
+  "--noprogress",
+  "--out_dir=OUT",
+)
+RATE = {
+  "one step here, us": r"fedjax_alg  +" + _NUMBER.removeprefix(r"\s+"),
+  "one step in FedJAX, us": r"\nfedjax  +" + _NUMBER.removeprefix(r"\s+"),
+  "times faster": r"FedJAX / fedjax_alg" + _NUMBER,
+}
 FEW = ("--rounds=1", "--repeats=1")
 
 
 def steps() -> list[Step]:
   """All steps, in the order in which they run."""
   rates = ",".join(sweep.rates_of(32))
-  marked = sorted(str(path) for path in pathlib.Path("tests").rglob("test_*.py")
-                  if "mark.gpu" in path.read_text("utf-8"))
-  lanes = [Step(f"FedAvg, {size} a round, {name}", (
-      *POWERLAW, f"--cohort_size={size}", *words), 60, quick=SMALL)
-           for size in (20, 100) for name, words in {
-               "vmap": ("--map_clients=vmap",),
-               "lanes of the rule": ("--map_clients=lanes",),
-               "16 lanes": ("--map_clients=lanes", "--client_lanes=16"),
-           }.items()]
-  resnets = [Step(
+  marked = sorted(
+    str(path)
+    for path in pathlib.Path("tests").rglob("test_*.py")
+    if "mark.gpu" in path.read_text("utf-8")
+  )
+  lanes = [
+    Step(
+      f"FedAvg, {size} a round, {name}",
+      (*POWERLAW, f"--cohort_size={size}", *words),
+      60,
+      quick=SMALL,
+    )
+    for size in (20, 100)
+    for name, words in {
+      "vmap": ("--map_clients=vmap",),
+      "lanes of the rule": ("--map_clients=lanes",),
+      "16 lanes": ("--map_clients=lanes", "--client_lanes=16"),
+    }.items()
+  ]
+  resnets = [
+    Step(
       f"ResNet-18, GroupNorm, CIFAR-10, 10 of 100 clients, {precision}",
-      (*RESNET, f"--compute_dtype={precision}"), 150,
-      quick=(*SMALL, "--resnet_width=2"))
-             for precision in ("float32", "bfloat16")]
+      (*RESNET, f"--compute_dtype={precision}"),
+      150,
+      quick=(*SMALL, "--resnet_width=2"),
+    )
+    for precision in ("float32", "bfloat16")
+  ]
   return [
-      Step("tests marked gpu", (
-          "pytest", "-m", "gpu", "-n", "0", "-q", *marked), 300,
-           {"tests": r"((?:\d+ \w+, )*\d+ (?:passed|skipped|failed).*) in"}),
-      Step("against FedJAX, softmax regression", ("benchmarks.vs_fedjax",), 120,
-           RATE, FEW),
-      Step("against FedJAX, CNN", ("benchmarks.vs_fedjax", "--model=cnn"), 150,
-           RATE, FEW),
-      Step("GA-FSVRG by phase", ("benchmarks.phases",), 120, {
-          "a round, ms": "round, in a run" + _NUMBER,
-          "passes, ms": "full passes, K models" + _NUMBER,
-          "local training, ms": "local training" + _NUMBER,
-          "grouping, ms": "grouping" + _NUMBER}, FEW),
-      *lanes,
-      Step("a sweep, 32 rates x 5 seeds, 60 rounds, digits", (
-          "experiments.sweep", sweep.PRESET, "--num_seeds=5", "--noprogress",
-          f"--sweep=client_lr={rates}", "--out_dir=OUT"), 150,
-           quick=("--rounds=2", "--num_seeds=2")),
-      *resnets,
-      Step("FedACnnL on CIFAR-10, closed form", (
-          "experiments.run", "--flagfile=analytic/cifar10.flags",
-          "--flagfile=analytic/methods_cifar10/fedacnnl.flags", "--noprogress",
-          "--out_dir=OUT"), 120, quick=(
-              "--dataset=digits", "--num_clients=4", "--layers=conv3-8",
-              "--ridge=1")),
-      Step("memory of 100 participants", (
-          "benchmarks.memory", "--models", "mlp 2048^2", "cnn"), 120, {
-              "MLP, temporaries of sums, MB": r"mlp 2048\^2 .* sum +([\d.,]+)",
-              "CNN, temporaries of sums, MB": r"cnn .* sum +([\d.,]+)"},
-           ("--repeats=0", "--cohort=4"))]
+    Step(
+      "tests marked gpu",
+      ("pytest", "-m", "gpu", "-n", "0", "-q", *marked),
+      300,
+      {"tests": r"((?:\d+ \w+, )*\d+ (?:passed|skipped|failed).*) in"},
+    ),
+    Step(
+      "against FedJAX, softmax regression", ("benchmarks.vs_fedjax",), 120, RATE, FEW
+    ),
+    Step(
+      "against FedJAX, CNN", ("benchmarks.vs_fedjax", "--model=cnn"), 150, RATE, FEW
+    ),
+    Step(
+      "GA-FSVRG by phase",
+      ("benchmarks.phases",),
+      120,
+      {
+        "a round, ms": "round, in a run" + _NUMBER,
+        "passes, ms": "full passes, K models" + _NUMBER,
+        "local training, ms": "local training" + _NUMBER,
+        "grouping, ms": "grouping" + _NUMBER,
+      },
+      FEW,
+    ),
+    *lanes,
+    Step(
+      "a sweep, 32 rates x 5 seeds, 60 rounds, digits",
+      (
+        "experiments.sweep",
+        sweep.PRESET,
+        "--num_seeds=5",
+        "--noprogress",
+        f"--sweep=client_lr={rates}",
+        "--out_dir=OUT",
+      ),
+      150,
+      quick=("--rounds=2", "--num_seeds=2"),
+    ),
+    *resnets,
+    Step(
+      "FedACnnL on CIFAR-10, closed form",
+      (
+        "experiments.run",
+        "--flagfile=analytic/cifar10.flags",
+        "--flagfile=analytic/methods_cifar10/fedacnnl.flags",
+        "--noprogress",
+        "--out_dir=OUT",
+      ),
+      120,
+      quick=("--dataset=digits", "--num_clients=4", "--layers=conv3-8", "--ridge=1"),
+    ),
+    Step(
+      "memory of 100 participants",
+      ("benchmarks.memory", "--models", "mlp 2048^2", "cnn"),
+      120,
+      {
+        "MLP, temporaries of sums, MB": r"mlp 2048\^2 .* sum +([\d.,]+)",
+        "CNN, temporaries of sums, MB": r"cnn .* sum +([\d.,]+)",
+      },
+      ("--repeats=0", "--cohort=4"),
+    ),
+  ]
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
   """Parses the flags."""
   parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-  parser.add_argument("--data_dir", default=None,
-                      help="TFDS folder with MNIST and CIFAR-10")
+  parser.add_argument(
+    "--data_dir", default=None, help="TFDS folder with MNIST and CIFAR-10"
+  )
   parser.add_argument("--device", default="gpu", choices=("gpu", "cpu"))
-  parser.add_argument("--quick", action="store_true",
-                      help="small versions, to try the command")
+  parser.add_argument(
+    "--quick", action="store_true", help="small versions, to try the command"
+  )
   parser.add_argument("--out", default="gpu", help="folder of the results")
-  parser.add_argument("--only", default="",
-                      help="the steps with this text in their names")
+  parser.add_argument(
+    "--only", default="", help="the steps with this text in their names"
+  )
   args = parser.parse_args(argv)
   args.steps = [step for step in steps() if args.only in step.name]
   if not args.steps:
-    parser.error(f"--only={args.only}: no step has it in its name; they are "
-                 + "; ".join(step.name for step in steps()))
+    parser.error(
+      f"--only={args.only}: no step has it in its name; they are "
+      + "; ".join(step.name for step in steps())
+    )
   return args
 
 
 def environment(device: str) -> dict[str, str]:
   """The variables of all processes."""
   platforms = "cuda,cpu" if device == "gpu" else "cpu"
-  return os.environ | {"JAX_PLATFORMS": platforms,
-                       "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+  return os.environ | {
+    "JAX_PLATFORMS": platforms,
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+  }
 
 
 def device_of(device: str) -> str:
@@ -145,45 +230,69 @@ def device_of(device: str) -> str:
     SystemExit: it is not the device that is wanted.
   """
   asked = subprocess.run(
-      [sys.executable, "-c", "import jax; print(jax.default_backend(), "
-       "jax.devices()[0].device_kind, 'JAX', jax.__version__)"],
-      env=environment(device), text=True, capture_output=True)
+    [
+      sys.executable,
+      "-c",
+      "import jax; print(jax.default_backend(), "
+      "jax.devices()[0].device_kind, 'JAX', jax.__version__)",
+    ],
+    env=environment(device),
+    text=True,
+    capture_output=True,
+  )
   if asked.returncode or not asked.stdout.startswith(device):
-    sys.exit(f"gpu: --device={device}: JAX finds none (pip install -e "
-             "'.[cuda12]', or --device=cpu --quick to try the command)")
+    sys.exit(
+      f"gpu: --device={device}: JAX finds none (pip install -e "
+      "'.[cuda12]', or --device=cpu --quick to try the command)"
+    )
   return asked.stdout.strip()
 
 
 def run(step: Step, args: argparse.Namespace, left: float) -> dict[str, Any]:
   """Runs a step and reads its figures."""
   folder = pathlib.Path(args.out) / re.sub(r"\W+", "_", step.name)
-  words = [word.replace("OUT", str(folder)) for word in (
-      *step.words, *(step.quick if args.quick else ()))]
+  words = [
+    word.replace("OUT", str(folder))
+    for word in (*step.words, *(step.quick if args.quick else ()))
+  ]
   on_digits = args.quick and step.words[0].startswith("experiments")
-  if args.data_dir and not on_digits and "digits" not in step.name and (
-      step.words[0] != "pytest"):
+  if (
+    args.data_dir
+    and not on_digits
+    and "digits" not in step.name
+    and (step.words[0] != "pytest")
+  ):
     words.append(f"--data_dir={args.data_dir}")
   found: dict[str, Any] = {
-      "name": step.name, "command": " ".join(["python -m", *words]),
-      "reason": "", "figures": {}}
+    "name": step.name,
+    "command": " ".join(["python -m", *words]),
+    "reason": "",
+    "figures": {},
+  }
   # Small versions are for a CPU, where compiling takes the time.
   began = time.monotonic()
   limit = min(step.limit * (3 if args.quick else 1), left)
   try:
     done = subprocess.run(
-        [sys.executable, "-m", *words], env=environment(args.device), text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit)
+      [sys.executable, "-m", *words],
+      env=environment(args.device),
+      text=True,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      timeout=limit,
+    )
     said = done.stdout
     lines = [line for line in said.splitlines() if line.strip()]
     if done.returncode:
       found["reason"] = lines[-1] if lines else f"status {done.returncode}"
   except subprocess.TimeoutExpired as late:
     output: Any = late.stdout or b""
-    said = output if isinstance(output, str) else output.decode(
-        errors="replace")
+    said = output if isinstance(output, str) else output.decode(errors="replace")
     found["reason"] = f"took longer than {limit:.0f} s"
-  found |= {"seconds": time.monotonic() - began,
-            "output": said.splitlines()[-KEPT_LINES:]}
+  found |= {
+    "seconds": time.monotonic() - began,
+    "output": said.splitlines()[-KEPT_LINES:],
+  }
   for what, pattern in step.figures.items():
     if match := re.search(pattern, said):
       found["figures"][what] = match[1]
@@ -202,14 +311,19 @@ def run(step: Step, args: argparse.Namespace, left: float) -> dict[str, Any]:
 
 def table(results: dict[str, Any]) -> str:
   """The table in Markdown."""
-  lines = [f"{results['device']}{', small versions' * results['quick']}", "",
-           "| step | figures | s in all |", "|---|---|---|"]
+  lines = [
+    f"{results['device']}{', small versions' * results['quick']}",
+    "",
+    "| step | figures | s in all |",
+    "|---|---|---|",
+  ]
   for step in results["steps"]:
     said = [f"{what} {value}" for what, value in step["figures"].items()]
     if step["reason"]:
       said.append("failed: " + step["reason"].replace("|", "/"))
-    lines.append(f"| {step['name']} | {'; '.join(said) or 'done'} | "
-                 f"{step['seconds']:.0f} |")
+    lines.append(
+      f"| {step['name']} | {'; '.join(said) or 'done'} | {step['seconds']:.0f} |"
+    )
   return "\n".join(lines)
 
 
@@ -217,7 +331,10 @@ def main() -> None:
   """Runs all steps."""
   args = parse()
   results: dict[str, Any] = {
-      "device": device_of(args.device), "quick": args.quick, "steps": []}
+    "device": device_of(args.device),
+    "quick": args.quick,
+    "steps": [],
+  }
   out = pathlib.Path(args.out)
   if out.exists() and any(out.iterdir()):
     sys.exit(f"gpu: --out={out}: is not empty")
@@ -225,9 +342,18 @@ def main() -> None:
   end = time.monotonic() + BUDGET_S
   for step in args.steps:
     left = end - time.monotonic()
-    one = run(step, args, left) if left > 1 else {
-        "name": step.name, "command": "", "figures": {}, "seconds": 0.0,
-        "reason": "no time was left", "output": []}
+    one = (
+      run(step, args, left)
+      if left > 1
+      else {
+        "name": step.name,
+        "command": "",
+        "figures": {},
+        "seconds": 0.0,
+        "reason": "no time was left",
+        "output": [],
+      }
+    )
     results["steps"].append(one)
     print(table({**results, "steps": [one]}).splitlines()[-1], flush=True)
     (out / "results.json").write_text(json.dumps(results, indent=1), "utf-8")

@@ -25,17 +25,37 @@ _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{$")
 _OPERATION = re.compile(r"^\s+(?:ROOT )?%?[\w.\-]+ = .*?\s([a-z][\w\-]*)\(")
 _SCOPE = re.compile(r'op_name="([^"]*)"')
 _BRANCHES = re.compile(
-    r"(?:true_computation|false_computation|to_apply)=%?([\w.\-]+)"
-    r"|branch_computations=\{([^}]*)\}")
+  r"(?:true_computation|false_computation|to_apply)=%?([\w.\-]+)"
+  r"|branch_computations=\{([^}]*)\}"
+)
 _CALLED = re.compile(r"(?:calls|called_computations)=\{?%?([\w.\-]+)")
 
 #: Operations that the device does not execute, and second halves.
-_FREE = frozenset((
-    "after-all", "bitcast", "constant", "get-tuple-element", "iota",
-    "opt-barrier", "parameter", "partition-id", "replica-id", "tuple",
-    "async-update", "async-done"))
-_COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-permute",
-                "ragged-all-to-all", "reduce-scatter", "collective-broadcast")
+_FREE = frozenset(
+  (
+    "after-all",
+    "bitcast",
+    "constant",
+    "get-tuple-element",
+    "iota",
+    "opt-barrier",
+    "parameter",
+    "partition-id",
+    "replica-id",
+    "tuple",
+    "async-update",
+    "async-done",
+  )
+)
+_COLLECTIVES = (
+  "all-gather",
+  "all-reduce",
+  "all-to-all",
+  "collective-permute",
+  "ragged-all-to-all",
+  "reduce-scatter",
+  "collective-broadcast",
+)
 
 
 def computations(text: str) -> Computations:
@@ -89,14 +109,18 @@ def bodies(program: Computations, scope: str) -> list[str]:
   own: dict[str, int] = {}
   found = []
   for body in dict.fromkeys(
-      _body(operation) for operations in program.values()
-      for operation in operations if operation.kind == "while"):
-    names = [_SCOPE.search(operation.line)
-             for operation in _within(program, body)
-             if operation.kind not in _FREE]
+    _body(operation)
+    for operations in program.values()
+    for operation in operations
+    if operation.kind == "while"
+  ):
+    names = [
+      _SCOPE.search(operation.line)
+      for operation in _within(program, body)
+      if operation.kind not in _FREE
+    ]
     scopes = [name[1].rpartition("/body/")[2] for name in names if name]
-    inside = sum(re.search(rf"\b{scope}\b", name) is not None
-                 for name in scopes)
+    inside = sum(re.search(rf"\b{scope}\b", name) is not None for name in scopes)
     if inside:
       own[body] = inside
       if 2 * inside > len(scopes):
@@ -126,8 +150,12 @@ def size(program: Computations, body: str) -> Size:
   """
   kinds = [operation.kind for operation in _within(program, body)]
   return Size(
-      sum(kind not in _FREE and kind != "while" and not kind.endswith("-done")
-          for kind in kinds), kinds.count("while"))
+    sum(
+      kind not in _FREE and kind != "while" and not kind.endswith("-done")
+      for kind in kinds
+    ),
+    kinds.count("while"),
+  )
 
 
 def _is_collective(operation: Operation) -> bool:

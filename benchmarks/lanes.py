@@ -32,23 +32,37 @@ from fedjax_alg.engine.keys import client_keys, run_keys
 from fedjax_alg.engine.round import sample_cohort
 
 WORK = minibatches.LocalWork(
-    local_epochs=fedavg_sides.EPOCHS, batch_size=fedavg_sides.BATCH)
+  local_epochs=fedavg_sides.EPOCHS, batch_size=fedavg_sides.BATCH
+)
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
   """Parses the flags."""
   parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
   workloads.add_flags(parser)
-  parser.add_argument("--cohorts", type=workloads.whole, nargs="+",
-                      default=[20, 100], help="numbers of participants")
-  parser.add_argument("--lanes", type=workloads.whole, nargs="+", default=[],
-                      help="numbers of lanes a seed, beside the rule's")
-  parser.add_argument("--seeds", type=workloads.whole, default=3,
-                      help="seeds that are computed at once")
-  parser.add_argument("--rounds", type=workloads.whole, default=5,
-                      help="rounds whose steps are counted")
-  parser.add_argument("--repeats", type=int, default=5,
-                      help="timed rounds of each map; 0: count only")
+  parser.add_argument(
+    "--cohorts",
+    type=workloads.whole,
+    nargs="+",
+    default=[20, 100],
+    help="numbers of participants",
+  )
+  parser.add_argument(
+    "--lanes",
+    type=workloads.whole,
+    nargs="+",
+    default=[],
+    help="numbers of lanes a seed, beside the rule's",
+  )
+  parser.add_argument(
+    "--seeds", type=workloads.whole, default=3, help="seeds that are computed at once"
+  )
+  parser.add_argument(
+    "--rounds", type=workloads.whole, default=5, help="rounds whose steps are counted"
+  )
+  parser.add_argument(
+    "--repeats", type=int, default=5, help="timed rounds of each map; 0: count only"
+  )
   return parser.parse_args(argv)
 
 
@@ -67,13 +81,14 @@ class Counter:
       return np.zeros_like(values)
 
     zero: jax.Array = jax.pure_callback(
-        count, jax.ShapeDtypeStruct((), jnp.float32), value,
-        vmap_method="broadcast_all")
+      count, jax.ShapeDtypeStruct((), jnp.float32), value, vmap_method="broadcast_all"
+    )
     return zero
 
 
-def counted(map_clients: base.MapClients, train: base.ClientData,
-            rounds: Sequence[np.ndarray]) -> Counter:
+def counted(
+  map_clients: base.MapClients, train: base.ClientData, rounds: Sequence[np.ndarray]
+) -> Counter:
   """Local training in several rounds.
 
   Args:
@@ -94,8 +109,9 @@ def counted(map_clients: base.MapClients, train: base.ClientData,
 
   def one_row(start, ids):
     cohort = layout.take_cohort(train, ids)
-    return map_clients(one_client, start, cohort.shards,
-                       client_keys(jax.random.key(0), ids))
+    return map_clients(
+      one_client, start, cohort.shards, client_keys(jax.random.key(0), ids)
+    )
 
   start = model.init(jax.random.key(0))
   play: Any = one_row
@@ -113,10 +129,14 @@ def counted(map_clients: base.MapClients, train: base.ClientData,
 def maps(args: argparse.Namespace, slots: int, rows: int) -> dict[str, Any]:
   """name -> client map."""
   rule = lanes.default_lanes(slots, rows)
-  return {"vmap": clients.ClientMap("vmap"),
-          f"{rule} lanes, rule": clients.ClientMap("lanes"),
-          **{f"{rows * each} lanes": clients.ClientMap(
-              "lanes", lanes=each) for each in args.lanes}}
+  return {
+    "vmap": clients.ClientMap("vmap"),
+    f"{rule} lanes, rule": clients.ClientMap("lanes"),
+    **{
+      f"{rows * each} lanes": clients.ClientMap("lanes", lanes=each)
+      for each in args.lanes
+    },
+  }
 
 
 def draw(train: base.ClientData, slots: int, seed: int, number: int) -> Any:
@@ -129,44 +149,53 @@ def count(args: argparse.Namespace, fed: data.Federation, slots: int) -> None:
   """Prints waste and turns of every map."""
   # What the examples are does not change the number of steps.
   rows = len(fed.data.train.y)
-  train = jax.tree.map(jnp.asarray, fed.data.train._replace(
-      x=jnp.zeros((rows, 1)), y=jnp.zeros(rows, jnp.int32)))
+  train = jax.tree.map(
+    jnp.asarray,
+    fed.data.train._replace(x=jnp.zeros((rows, 1)), y=jnp.zeros(rows, jnp.int32)),
+  )
   size = np.asarray(train.size)
   for seeds in sorted({1, args.seeds}):
-    rounds = [np.stack([draw(train, slots, seed, number)
-                        for seed in range(seeds)])
-              for number in range(args.rounds)]
+    rounds = [
+      np.stack([draw(train, slots, seed, number) for seed in range(seeds)])
+      for number in range(args.rounds)
+    ]
     needed = sum(int(fedavg_sides.steps_of(size[ids]).sum()) for ids in rounds)
-    longest = np.mean([fedavg_sides.steps_of(size[ids]).max()
-                       for ids in rounds])
-    print(f"{slots} participants, {seeds} seeds: {needed / args.rounds:,.0f} "
-          f"steps a round, {longest:,.0f} of the largest client")
+    longest = np.mean([fedavg_sides.steps_of(size[ids]).max() for ids in rounds])
+    print(
+      f"{slots} participants, {seeds} seeds: {needed / args.rounds:,.0f} "
+      f"steps a round, {longest:,.0f} of the largest client"
+    )
     for name, map_clients in maps(args, slots, seeds).items():
       counter = counted(map_clients, train, rounds)
-      print(f"  {name:16} waste {counter.steps / needed:6.2f}   turns "
-            f"{counter.turns / args.rounds:8,.0f}", flush=True)
+      print(
+        f"  {name:16} waste {counter.steps / needed:6.2f}   turns "
+        f"{counter.turns / args.rounds:8,.0f}",
+        flush=True,
+      )
 
 
-def time_rounds(
-    args: argparse.Namespace, fed: data.Federation, slots: int) -> None:
+def time_rounds(args: argparse.Namespace, fed: data.Federation, slots: int) -> None:
   """Prints CPU seconds of a round, the maps in turn."""
   train = jax.tree.map(jnp.asarray, fed.data.train)
   model = models.make_model("softmax", fed.example_shape, fed.num_classes)
-  spec = base.FedSpec(
-      fed.num_clients, slots, fed.num_classes, fed.example_shape)
+  spec = base.FedSpec(fed.num_clients, slots, fed.num_classes, fed.example_shape)
   measures = {}
 
   def measure(program, state, repeat):
     return timing.cpu_seconds(program, state, train, jnp.int32(repeat))
 
   for name, map_clients in {
-      "sequential": clients.ClientMap(),
-      f"{lanes.default_lanes(slots)} lanes": clients.ClientMap("lanes"),
+    "sequential": clients.ClientMap(),
+    f"{lanes.default_lanes(slots)} lanes": clients.ClientMap("lanes"),
   }.items():
     algorithm = registry.build(
-        "fedavg", model, map_clients=map_clients,
-        client_lr=fedavg_sides.LEARNING_RATE, local_epochs=WORK.local_epochs,
-        batch_size=WORK.batch_size)
+      "fedavg",
+      model,
+      map_clients=map_clients,
+      client_lr=fedavg_sides.LEARNING_RATE,
+      local_epochs=WORK.local_epochs,
+      batch_size=WORK.batch_size,
+    )
     key = jax.random.key(fedavg_sides.SEED)
     state = algorithm.init(model.init(key), spec, key)
 
@@ -189,8 +218,10 @@ def main() -> None:
   args = parse()
   sharding.use_host_cores(1)
   fed = workloads.powerlaw(args)
-  print(f"FedAvg on {fed.name}, {fed.num_clients} clients, E = "
-        f"{WORK.local_epochs}, B = {WORK.batch_size}; JAX {jax.__version__}")
+  print(
+    f"FedAvg on {fed.name}, {fed.num_clients} clients, E = "
+    f"{WORK.local_epochs}, B = {WORK.batch_size}; JAX {jax.__version__}"
+  )
   for slots in args.cohorts:
     count(args, fed, slots)
     if args.repeats:

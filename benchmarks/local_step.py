@@ -28,8 +28,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import fedjax_alg as fa
 from benchmarks import timing
+import fedjax_alg as fa
 from fedjax_alg import models
 from fedjax_alg.base import Model, Shard
 from fedjax_alg.client import minibatches, objective, sgd
@@ -104,13 +104,14 @@ def client(seed: int = 0) -> Shard:
   rng = np.random.default_rng(seed)
   codes = rng.integers(0, 256, (ROWS, PIXELS), np.uint8)
   y = rng.integers(0, CLASSES, ROWS, np.int32)
-  result: Shard = jax.tree.map(jnp.asarray, Shard(
-      store.Coded(codes, store.IMAGE_SCALE), y, jnp.int32(0), jnp.int32(ROWS)))
+  result: Shard = jax.tree.map(
+    jnp.asarray,
+    Shard(store.Coded(codes, store.IMAGE_SCALE), y, jnp.int32(0), jnp.int32(ROWS)),
+  )
   return result
 
 
-def folded(
-    shard: Shard, key: Any, body: Callable[..., Any], carry: Any) -> Any:
+def folded(shard: Shard, key: Any, body: Callable[..., Any], carry: Any) -> Any:
   """``minibatches.fold_steps`` with a body for each block of steps.
 
   Args:
@@ -122,8 +123,9 @@ def folded(
   bits = minibatches.shuffle_bits(key)
 
   def run_block(c, carry):
-    rows, _ = jax.vmap(lambda k: minibatches.batch_rows(
-        shard, bits, k, BATCH))(c * BLOCK + jnp.arange(BLOCK, dtype=jnp.int32))
+    rows, _ = jax.vmap(lambda k: minibatches.batch_rows(shard, bits, k, BATCH))(
+      c * BLOCK + jnp.arange(BLOCK, dtype=jnp.int32)
+    )
     return body(rows, carry)
 
   return jax.lax.fori_loop(0, STEPS // BLOCK, run_block, carry)
@@ -132,13 +134,20 @@ def folded(
 def stepped(model: Model, params: Any, x: Any, y: Any) -> Any:
   """The parameters after a step."""
   _, slope = objective.batch_value_and_grad(
-      model, params, x, y, jnp.ones(BATCH, bool), None)
+    model, params, x, y, jnp.ones(BATCH, bool), None
+  )
   return jax.tree.map(lambda leaf, g: leaf - RATE * g, params, slope)
 
 
 def by_steps(
-    model: Model, shard: Shard, key: Any, start: Any, *, unroll: int = 1,
-    together: int = 1) -> Any:
+  model: Model,
+  shard: Shard,
+  key: Any,
+  start: Any,
+  *,
+  unroll: int = 1,
+  together: int = 1,
+) -> Any:
   """Steps of the library, ``unroll`` times in a body.
 
   Args:
@@ -157,36 +166,45 @@ def by_steps(
       x, y = minibatches.take_rows(shard, rows.ravel())
       x, y = (part.reshape(together, BATCH, *part.shape[1:]) for part in (x, y))
       return jax.lax.fori_loop(
-          0, together, lambda k, p: stepped(model, p, x[k], y[k]), params)
+        0, together, lambda k, p: stepped(model, p, x[k], y[k]), params
+      )
 
     rows = rows.reshape(-1, together, BATCH)
     return jax.lax.scan(
-        lambda p, rows: (group(rows, p), None), params, rows,
-        unroll=unroll)[0]
+      lambda p, rows: (group(rows, p), None), params, rows, unroll=unroll
+    )[0]
 
   return folded(shard, key, block, start)
 
 
-def bias_as_column(
-    model: Model, shard: Shard, key: Any, start: Any) -> Any:
+def bias_as_column(model: Model, shard: Shard, key: Any, start: Any) -> Any:
   """Examples end in a 1, and the kernel in the bias."""
   codes = jnp.pad(shard.x.codes, ((0, 0), (0, 1)), constant_values=255)
   shard = shard._replace(x=store.Coded(codes, shard.x.values))
-  model = model._replace(apply=lambda kernel, x: jax.lax.optimization_barrier(
-      jax.lax.dot_general(kernel, x, (((1,), (1,)), ((), ())))).T)
+  model = model._replace(
+    apply=lambda kernel, x: (
+      jax.lax.optimization_barrier(
+        jax.lax.dot_general(kernel, x, (((1,), (1,)), ((), ())))
+      ).T
+    )
+  )
 
   def block(rows, kernel):
-    return jax.lax.fori_loop(0, len(rows), lambda k, old: stepped(
-        model, old, *minibatches.take_rows(shard, rows[k])), kernel)
+    return jax.lax.fori_loop(
+      0,
+      len(rows),
+      lambda k, old: stepped(model, old, *minibatches.take_rows(shard, rows[k])),
+      kernel,
+    )
 
   own = start["params"]
-  kernel = folded(shard, key, block, jnp.concatenate(
-      [own["kernel"], own["bias"][:, None]], axis=1))
+  kernel = folded(
+    shard, key, block, jnp.concatenate([own["kernel"], own["bias"][:, None]], axis=1)
+  )
   return {"params": {"bias": kernel[:, -1], "kernel": kernel[:, :-1]}}
 
 
-def products(
-    model: Model, shard: Shard, key: Any, start: Any, *, read: bool) -> Any:
+def products(model: Model, shard: Shard, key: Any, start: Any, *, read: bool) -> Any:
   """The two products of a step, of the same rows or of rows to read."""
   del model
 
@@ -204,18 +222,26 @@ def products(
   return {"params": own | {"kernel": folded(shard, key, block, own["kernel"])}}
 
 
-def in_cpp(
-    model: Model, shard: Shard, key: Any, start: Any) -> Any:
+def in_cpp(model: Model, shard: Shard, key: Any, start: Any) -> Any:
   """All steps of a block in C++."""
   del model
-  call = jax.ffi.ffi_call("local_steps", [
-      jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
-      for leaf in jax.tree.leaves(start)])
+  call = jax.ffi.ffi_call(
+    "local_steps",
+    [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(start)],
+  )
 
   def block(rows, params):
-    return jax.tree.unflatten(jax.tree.structure(params), call(
-        shard.x.codes, shard.y, rows, *jax.tree.leaves(params),
-        scale=np.float32(1 / 255), rate=np.float32(RATE)))
+    return jax.tree.unflatten(
+      jax.tree.structure(params),
+      call(
+        shard.x.codes,
+        shard.y,
+        rows,
+        *jax.tree.leaves(params),
+        scale=np.float32(1 / 255),
+        rate=np.float32(RATE),
+      ),
+    )
 
   return folded(shard, key, block, start)
 
@@ -227,12 +253,27 @@ def built() -> bool:
   folder = pathlib.Path(tempfile.mkdtemp(prefix="local_step_"))
   (folder / "steps.cc").write_text(SOURCE)
   subprocess.run(
-      ["g++", "-O3", "-march=native", "-ffast-math", "-shared", "-fPIC",
-       "-std=c++17", "-w", "-I", jax.ffi.include_dir(), "-o",
-       folder / "steps.so", folder / "steps.cc"], check=True)
+    [
+      "g++",
+      "-O3",
+      "-march=native",
+      "-ffast-math",
+      "-shared",
+      "-fPIC",
+      "-std=c++17",
+      "-w",
+      "-I",
+      jax.ffi.include_dir(),
+      "-o",
+      folder / "steps.so",
+      folder / "steps.cc",
+    ],
+    check=True,
+  )
   library = ctypes.CDLL(str(folder / "steps.so"))
   jax.ffi.register_ffi_target(
-      "local_steps", jax.ffi.pycapsule(library.Handler), platform="cpu")
+    "local_steps", jax.ffi.pycapsule(library.Handler), platform="cpu"
+  )
   return True
 
 
@@ -240,16 +281,18 @@ def bodies() -> dict[str, Callable[..., Any]]:
   """name -> function of the model, the client, a key and the parameters."""
   work = minibatches.LocalWork(local_epochs=EPOCHS, batch_size=BATCH)
   found: dict[str, Callable[..., Any]] = {
-      "the library's": lambda model, shard, key, start: sgd.sgd(
-          model, start, shard, work, RATE, key)[0],
-      "products alone": functools.partial(products, read=False),
-      "products, rows read": functools.partial(products, read=True)}
+    "the library's": lambda model, shard, key, start: sgd.sgd(
+      model, start, shard, work, RATE, key
+    )[0],
+    "products alone": functools.partial(products, read=False),
+    "products, rows read": functools.partial(products, read=True),
+  }
   for together in (4, 15, 60):
     found[f"rows of {together} steps at once"] = functools.partial(
-        by_steps, together=together)
+      by_steps, together=together
+    )
   for unroll in (2, 4):
-    found[f"{unroll} steps in a body"] = functools.partial(
-        by_steps, unroll=unroll)
+    found[f"{unroll} steps in a body"] = functools.partial(by_steps, unroll=unroll)
   found["bias as a column"] = bias_as_column
   if built():
     found["C++"] = in_cpp
@@ -269,20 +312,26 @@ def main(argv: Sequence[str] | None = None) -> int:
   start = model.init(jax.random.key(0))
   programs, after = {}, {}
   for name, body in bodies().items():
-    program, _ = timing.compiled(
-        functools.partial(body, model), shard, key, start)
+    program, _ = timing.compiled(functools.partial(body, model), shard, key, start)
     programs[name], after[name] = program, program(shard, key, start)
 
   def measure(program, _):
     return timing.cpu_seconds(program, shard, key, start) / STEPS * 1e6
 
-  taken = timing.in_turn({name: functools.partial(measure, program)
-                          for name, program in programs.items()}, repeats)
-  print("| body | CPU microseconds a step: median (least) | difference |\n"
-        "|---|---|---|")
+  taken = timing.in_turn(
+    {name: functools.partial(measure, program) for name, program in programs.items()},
+    repeats,
+  )
+  print(
+    "| body | CPU microseconds a step: median (least) | difference |\n|---|---|---|"
+  )
   for name, values in taken.items():
-    gap = max(float(jnp.abs(ours - theirs).max()) for ours, theirs in zip(
-        jax.tree.leaves(after[name]), jax.tree.leaves(after["the library's"])))
+    gap = max(
+      float(jnp.abs(ours - theirs).max())
+      for ours, theirs in zip(
+        jax.tree.leaves(after[name]), jax.tree.leaves(after["the library's"])
+      )
+    )
     spread = timing.spread(values)
     said = "" if name.startswith("products") else f"{gap:.1g}"
     print(f"| {name} | {spread.median:.2f} ({spread.least:.2f}) | {said} |")

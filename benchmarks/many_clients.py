@@ -43,32 +43,54 @@ STRETCHES = 4
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
   """The flags."""
   parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-  parser.add_argument("--clients", default="10000,100000",
-                      type=workloads.wholes,
-                      help="numbers of clients, separated by commas")
-  parser.add_argument("--cohorts", type=workloads.wholes, default="100,1000",
-                      help="cohort sizes, separated by commas")
-  parser.add_argument("--algorithms", default="fedavg,scaffold",
-                      help="separated by commas")
-  parser.add_argument("--rounds", type=workloads.whole, default=20,
-                      help="rounds of one measurement")
-  parser.add_argument("--devices", type=workloads.whole, default=1,
-                      help="CPU cores that train clients in parallel")
+  parser.add_argument(
+    "--clients",
+    default="10000,100000",
+    type=workloads.wholes,
+    help="numbers of clients, separated by commas",
+  )
+  parser.add_argument(
+    "--cohorts",
+    type=workloads.wholes,
+    default="100,1000",
+    help="cohort sizes, separated by commas",
+  )
+  parser.add_argument(
+    "--algorithms", default="fedavg,scaffold", help="separated by commas"
+  )
+  parser.add_argument(
+    "--rounds", type=workloads.whole, default=20, help="rounds of one measurement"
+  )
+  parser.add_argument(
+    "--devices",
+    type=workloads.whole,
+    default=1,
+    help="CPU cores that train clients in parallel",
+  )
   parser.add_argument("--case", help=argparse.SUPPRESS)  # of the child process
   return parser.parse_args(argv)
 
 
-def measure(algorithm: str, data: str, folder: str, began: float,
-            args: argparse.Namespace) -> dict[str, float]:
+def measure(
+  algorithm: str, data: str, folder: str, began: float, args: argparse.Namespace
+) -> dict[str, float]:
   """Runs one case in this process and returns its figures."""
 
   def configured(cohort: int) -> config_lib.Config:
-    return config_lib.parse([
-        f"--algorithm={algorithm}", "--dataset=npz", f"--data_path={data}",
-        "--partition=natural", f"--cohort_size={cohort}",
-        f"--rounds={STRETCHES * args.rounds}", f"--eval_every={args.rounds}",
-        f"--host_devices={args.devices}", f"--out_dir={folder}",
-        "--noprogress"])
+    return config_lib.parse(
+      [
+        f"--algorithm={algorithm}",
+        "--dataset=npz",
+        f"--data_path={data}",
+        "--partition=natural",
+        f"--cohort_size={cohort}",
+        f"--rounds={STRETCHES * args.rounds}",
+        f"--eval_every={args.rounds}",
+        f"--host_devices={args.devices}",
+        f"--out_dir={folder}",
+        "--noprogress",
+      ]
+    )
 
   found = {}
   config = configured(args.cohorts[0])
@@ -78,8 +100,7 @@ def measure(algorithm: str, data: str, folder: str, began: float,
   (records,) = play.new_records(programs, [where])
   writer = RunWriter(where, config, programs, records)
   writer.start()
-  found["start_s"], found["start_cpu_s"] = (
-      time.time() - began, time.process_time())
+  found["start_s"], found["start_cpu_s"] = (time.time() - began, time.process_time())
   seconds = []
   for step in play.play(programs, [records]):
     seconds.append(step.seconds / step.count)
@@ -94,8 +115,9 @@ def measure(algorithm: str, data: str, folder: str, began: float,
   before = time.perf_counter()
   writer.finish(step)
   found["finish_s"] = time.perf_counter() - before
-  found["files_mb"] = sum(
-      file.stat().st_size for file in where.rglob("*") if file.is_file()) / 1e6
+  found["files_mb"] = (
+    sum(file.stat().st_size for file in where.rglob("*") if file.is_file()) / 1e6
+  )
   found["peak_mb"] = timing.peak_megabytes()
   for cohort in args.cohorts[1:]:
     more = Programs(configured(cohort).prepare())
@@ -110,19 +132,28 @@ def measure(algorithm: str, data: str, folder: str, began: float,
   return found
 
 
-def case(algorithm: str, clients: int,
-         args: argparse.Namespace) -> dict[str, float]:
+def case(algorithm: str, clients: int, args: argparse.Namespace) -> dict[str, float]:
   """Runs one case in a process of its own."""
   with tempfile.TemporaryDirectory() as name:
     data = f"{name}/examples.npz"
-    workloads.write_npz(data, FEATURES, 1.0, {
-        "train": TRAIN * clients, "test": TEST * clients}, clients)
+    workloads.write_npz(
+      data, FEATURES, 1.0, {"train": TRAIN * clients, "test": TEST * clients}, clients
+    )
     words = json.dumps([algorithm, data, f"{name}/run", time.time()])
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.many_clients", f"--case={words}",
-         f"--cohorts={','.join(map(str, args.cohorts))}",
-         f"--rounds={args.rounds}", f"--devices={args.devices}"],
-        stdout=subprocess.PIPE, check=True, text=True)
+      [
+        sys.executable,
+        "-m",
+        "benchmarks.many_clients",
+        f"--case={words}",
+        f"--cohorts={','.join(map(str, args.cohorts))}",
+        f"--rounds={args.rounds}",
+        f"--devices={args.devices}",
+      ],
+      stdout=subprocess.PIPE,
+      check=True,
+      text=True,
+    )
   result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
   return result
 
@@ -134,22 +165,28 @@ def main() -> None:
     algorithm, data, folder, began = json.loads(args.case)
     print(json.dumps(measure(algorithm, data, folder, began, args)))
     return
-  print(f"{TRAIN} + {TEST} examples of {FEATURES} features a client, "
-        f"{args.devices} device(s); {os.getloadavg()[0]:.1f} processes "
-        f"run on {os.cpu_count()} cores")
+  print(
+    f"{TRAIN} + {TEST} examples of {FEATURES} features a client, "
+    f"{args.devices} device(s); {os.getloadavg()[0]:.1f} processes "
+    f"run on {os.cpu_count()} cores"
+  )
   rounds = "".join(f"{f'ms, S={cohort}':>12}" for cohort in args.cohorts)
-  print(f"{'algorithm':10}{'clients':>9}{'start-up s':>12}{'(CPU s)':>9}"
-        f"{rounds}{'evaluation s':>14}{'finish s':>10}{'peak MB':>9}"
-        f"{'files MB':>10}{'CPU s':>8}")
+  print(
+    f"{'algorithm':10}{'clients':>9}{'start-up s':>12}{'(CPU s)':>9}"
+    f"{rounds}{'evaluation s':>14}{'finish s':>10}{'peak MB':>9}"
+    f"{'files MB':>10}{'CPU s':>8}"
+  )
   for algorithm in args.algorithms.split(","):
     for clients in args.clients:
       of = case(algorithm, clients, args)
-      rounds = "".join(
-          f"{of[f'round_{cohort}']:12.2f}" for cohort in args.cohorts)
-      print(f"{algorithm:10}{clients:9d}{of['start_s']:12.1f}"
-            f"{of['start_cpu_s']:9.1f}{rounds}{of['evaluation_s']:14.2f}"
-            f"{of['finish_s']:10.1f}{of['peak_mb']:9.0f}{of['files_mb']:10.1f}"
-            f"{of['cpu_s']:8.0f}", flush=True)
+      rounds = "".join(f"{of[f'round_{cohort}']:12.2f}" for cohort in args.cohorts)
+      print(
+        f"{algorithm:10}{clients:9d}{of['start_s']:12.1f}"
+        f"{of['start_cpu_s']:9.1f}{rounds}{of['evaluation_s']:14.2f}"
+        f"{of['finish_s']:10.1f}{of['peak_mb']:9.0f}{of['files_mb']:10.1f}"
+        f"{of['cpu_s']:8.0f}",
+        flush=True,
+      )
 
 
 if __name__ == "__main__":

@@ -24,9 +24,10 @@ from fedjax_alg.exchange import stacking
 
 #: name -> model and its options
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "mlp 1024^2": ("mlp", {"hidden": (1024, 1024)}),
-    "mlp 2048^2": ("mlp", {"hidden": (2048, 2048)}),
-    "cnn": ("cnn", {})}
+  "mlp 1024^2": ("mlp", {"hidden": (1024, 1024)}),
+  "mlp 2048^2": ("mlp", {"hidden": (2048, 2048)}),
+  "cnn": ("cnn", {}),
+}
 MB = 1e6
 
 
@@ -34,19 +35,30 @@ def parse() -> argparse.Namespace:
   """Parses the flags."""
   parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
   workloads.add_flags(parser)
-  parser.add_argument("--algorithm", default="fedavg",
-                      help="a method made by rounds.two_halves.compose")
-  parser.add_argument("--models", nargs="+", default=list(MODELS),
-                      choices=list(MODELS), metavar="MODEL",
-                      help=f"some of: {', '.join(MODELS)}")
-  parser.add_argument("--cohort", type=workloads.whole, default=100,
-                      help="participants of a round")
+  parser.add_argument(
+    "--algorithm", default="fedavg", help="a method made by rounds.two_halves.compose"
+  )
+  parser.add_argument(
+    "--models",
+    nargs="+",
+    default=list(MODELS),
+    choices=list(MODELS),
+    metavar="MODEL",
+    help=f"some of: {', '.join(MODELS)}",
+  )
+  parser.add_argument(
+    "--cohort", type=workloads.whole, default=100, help="participants of a round"
+  )
   parser.add_argument("--local_steps", type=workloads.whole, default=2)
-  parser.add_argument("--devices", type=workloads.whole, default=1,
-                      help="CPU cores that share the round")
-  parser.add_argument("--repeats", default=3,
-                      type=functools.partial(workloads.whole, least=0),
-                      help="measured rounds of each kind; 0: compile only")
+  parser.add_argument(
+    "--devices", type=workloads.whole, default=1, help="CPU cores that share the round"
+  )
+  parser.add_argument(
+    "--repeats",
+    default=3,
+    type=functools.partial(workloads.whole, least=0),
+    help="measured rounds of each kind; 0: compile only",
+  )
   return parser.parse_args()
 
 
@@ -57,8 +69,11 @@ def measure(args: argparse.Namespace, fed: data.Federation, name: str) -> None:
   model = models.make_model(kind, shape, fed.num_classes, **options)
   mesh = sharding.clients_mesh()
   algorithm = registry.build(
-      args.algorithm, model, local_steps=args.local_steps,
-      map_clients=clients.ClientMap("sequential", mesh=mesh))
+    args.algorithm,
+    model,
+    local_steps=args.local_steps,
+    map_clients=clients.ClientMap("sequential", mesh=mesh),
+  )
   spec = base.FedSpec(fed.num_clients, args.cohort, fed.num_classes, shape)
   train = sharding.replicate(fed.data.train, mesh)
   key = sharding.replicate(jax.random.key(0), mesh)
@@ -78,9 +93,15 @@ def measure(args: argparse.Namespace, fed: data.Federation, name: str) -> None:
       return state, aux.server["train_loss"]
 
     programs[kept], _ = timing.compiled(
-        jax.jit(play, out_shardings=sharding.replicated(mesh),
-                compiler_options=compiling.options(jax.default_backend())),
-        state, train, key)
+      jax.jit(
+        play,
+        out_shardings=sharding.replicated(mesh),
+        compiler_options=compiling.options(jax.default_backend()),
+      ),
+      state,
+      train,
+      key,
+    )
   results, seconds = {}, {kept: [float("nan")] for kept in programs}
 
   def measure(play, repeat):
@@ -88,19 +109,25 @@ def measure(args: argparse.Namespace, fed: data.Federation, name: str) -> None:
     return timing.cpu_seconds(play, state, train, key)
 
   if args.repeats:
-    results = {kept: play(state, train, key)[0].models
-               for kept, play in programs.items()}
+    results = {
+      kept: play(state, train, key)[0].models for kept, play in programs.items()
+    }
     seconds = timing.in_turn(
-        {kept: functools.partial(measure, play)
-         for kept, play in programs.items()}, args.repeats)
+      {kept: functools.partial(measure, play) for kept, play in programs.items()},
+      args.repeats,
+    )
   for kept, program in programs.items():
     temporary = program.memory_analysis().temp_size_in_bytes
-    print(f"{name:12} {size:10,} {kept:5} {temporary / MB:12,.1f}"
-          f"{timing.spread(seconds[kept]).text()}", flush=True)
+    print(
+      f"{name:12} {size:10,} {kept:5} {temporary / MB:12,.1f}"
+      f"{timing.spread(seconds[kept]).text()}",
+      flush=True,
+    )
   if results:
-    gap = jnp.sqrt(trees.squared_norm(trees.subtract(
-        results["all"], results["sum"])) / trees.squared_norm(trees.subtract(
-            results["all"], state.models)))
+    gap = jnp.sqrt(
+      trees.squared_norm(trees.subtract(results["all"], results["sum"]))
+      / trees.squared_norm(trees.subtract(results["all"], state.models))
+    )
     print(f"{'':12} relative difference of the updates {float(gap):.1e}")
 
 
@@ -109,11 +136,15 @@ def main() -> None:
   args = parse()
   sharding.use_host_cores(args.devices)
   fed = workloads.powerlaw(args, "none")
-  print(f"{args.algorithm} on {fed.name}, {args.cohort} participants, "
-        f"{args.local_steps} local steps; {args.devices} cores, JAX "
-        f"{jax.__version__}")
-  print(f"{'model':12} {'floats':>10} {'kept':5} {'temporary MB':>12}"
-        "  CPU s/round: least median greatest")
+  print(
+    f"{args.algorithm} on {fed.name}, {args.cohort} participants, "
+    f"{args.local_steps} local steps; {args.devices} cores, JAX "
+    f"{jax.__version__}"
+  )
+  print(
+    f"{'model':12} {'floats':>10} {'kept':5} {'temporary MB':>12}"
+    "  CPU s/round: least median greatest"
+  )
   for name in args.models:
     measure(args, fed, name)
 

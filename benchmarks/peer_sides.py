@@ -37,7 +37,7 @@ class Job:
       self.order, self.settings = held["order"], json.loads(str(held["json"]))
       names = [name for name in held.files if name.startswith("start:")]
       names.sort(key=lambda name: (name.split("/")[:-1], "bias" in name))
-      self.start = {name[len("start:"):]: held[name] for name in names}
+      self.start = {name[len("start:") :]: held[name] for name in names}
     self.ends = np.cumsum(self.size)
     self.clients = len(self.size)
     self.model: str = self.settings["model"]
@@ -49,7 +49,7 @@ class Job:
   def rows(self, client: int, k: int = 0) -> np.ndarray:
     """The rows of a client in the order of its pass k, [n]."""
     end = self.ends[client]
-    result: np.ndarray = self.order[k, end - self.size[client]:end]
+    result: np.ndarray = self.order[k, end - self.size[client] : end]
     return result
 
 
@@ -74,15 +74,17 @@ class Clock:
     for name, number in (("first", 1), ("last", self._job.rounds)):
       if len(self.seconds) == number:
         pairs = zip(self._job.start, params(), strict=True)
-        self.arrays |= {
-            f"{name}:{key}": np.asarray(value) for key, value in pairs}
+        self.arrays |= {f"{name}:{key}": np.asarray(value) for key, value in pairs}
     self.begin()
 
   def save(self, path: str, versions: dict[str, str]) -> None:
     """Writes what was measured, with this process' peak memory."""
-    said = {"first_round": self.first_round, "seconds": self.seconds,
-            "peak_mb": peak_mb() + sum(self.processes.values()),
-            "versions": versions}
+    said = {
+      "first_round": self.first_round,
+      "seconds": self.seconds,
+      "peak_mb": peak_mb() + sum(self.processes.values()),
+      "versions": versions,
+    }
     held: dict[str, Any] = {"json": json.dumps(said), **self.arrays}
     np.savez(path, **held)
 
@@ -98,6 +100,7 @@ class Torch:
 
   def __init__(self, job: Job):
     import torch
+
     torch.set_num_threads(job.settings["threads"])
     self.torch, self._job = torch, job
     x = np.moveaxis(job.x, 3, 1) if job.x.ndim == 4 else job.x
@@ -118,12 +121,22 @@ class Torch:
     if self._job.model == "softmax":
       net: Any = nn.Sequential(nn.Linear(*start[0].shape))
     else:
-      layers = [layer for kernel in start[0:4:2] for layer in (
-          nn.Conv2d(*kernel.shape[2:], 3, padding=1), nn.ReLU(),
-          nn.MaxPool2d(2))]
+      layers = [
+        layer
+        for kernel in start[0:4:2]
+        for layer in (
+          nn.Conv2d(*kernel.shape[2:], 3, padding=1),
+          nn.ReLU(),
+          nn.MaxPool2d(2),
+        )
+      ]
       net = nn.Sequential(
-          *layers, Rows(), nn.Linear(*start[4].shape), nn.ReLU(),
-          nn.Linear(*start[6].shape))
+        *layers,
+        Rows(),
+        nn.Linear(*start[4].shape),
+        nn.ReLU(),
+        nn.Linear(*start[6].shape),
+      )
     self.load(net, start)
     return net
 
@@ -136,31 +149,40 @@ class Torch:
   def params(self, net: Any) -> list[np.ndarray]:
     """The parameters of a model in the job's layout."""
     arrays = [leaf.detach().numpy() for leaf in net.parameters()]
-    return [value.transpose((2, 3, 1, 0) if value.ndim == 4 else None).copy()
-            for value in arrays]
+    return [
+      value.transpose((2, 3, 1, 0) if value.ndim == 4 else None).copy()
+      for value in arrays
+    ]
 
   def batches(self, client: int, k: int) -> Iterator[tuple[Any, Any]]:
     """The mini-batches of a client's pass k."""
     rows = self.torch.from_numpy(self._job.rows(client, k).astype(np.int64))
-    return zip(self.x[rows].split(self._job.batch),
-               self.y[rows].split(self._job.batch))
+    return zip(self.x[rows].split(self._job.batch), self.y[rows].split(self._job.batch))
 
 
 def federation(x: np.ndarray, y: np.ndarray, size: np.ndarray) -> Any:
   """The clients as this library's federation, which orders rows at random."""
   import fedjax_alg as fa
+
   clients = len(size)
   # Runs need test examples; the accuracy is computed by peers.py.
   examples = fa.from_arrays(
-      x, y, np.repeat(np.arange(clients), size), x_test=x[:clients],
-      y_test=y[:clients], test_client_ids=np.arange(clients))
+    x,
+    y,
+    np.repeat(np.arange(clients), size),
+    x_test=x[:clients],
+    y_test=y[:clients],
+    test_client_ids=np.arange(clients),
+  )
   return fa.federate(examples, partition="natural")
 
 
 def fedjax_alg(job: Job, clock: Clock) -> None:
   """This library, by its function for users."""
-  import fedjax_alg as fa
   from flax import traverse_util
+
+  import fedjax_alg as fa
+
   held = federation(job.x, job.y, job.size)
 
   def turned(leaf: Any) -> np.ndarray:  # softmax: [classes, features] here
@@ -173,11 +195,21 @@ def fedjax_alg(job: Job, clock: Clock) -> None:
 
   clock.begin()
   for step in fa.steps(
-      "fedavg", held, model=job.model, rounds=job.rounds,
-      cohort_size=job.clients, eval_every=1, evaluate=("global",),
-      client_lr=job.rate, local_epochs=job.epochs, batch_size=job.batch,
-      l2=0.0, init=traverse_util.unflatten_dict(
-          {name: turned(leaf) for name, leaf in job.start.items()}, sep="/")):
+    "fedavg",
+    held,
+    model=job.model,
+    rounds=job.rounds,
+    cohort_size=job.clients,
+    eval_every=1,
+    evaluate=("global",),
+    client_lr=job.rate,
+    local_epochs=job.epochs,
+    batch_size=job.batch,
+    l2=0.0,
+    init=traverse_util.unflatten_dict(
+      {name: turned(leaf) for name, leaf in job.start.items()}, sep="/"
+    ),
+  ):
     clock.end(lambda: params(step.states.models))
 
 
@@ -185,13 +217,16 @@ def fedjax(job: Job, clock: Clock) -> None:
   """FedJAX with its default backend, compiled by client and step."""
   import jax
   import jax.numpy as jnp
+
   setattr(jax, "tree_map", jax.tree.map)  # JAX has removed it
   import fedjax as fj
   import fedjax.algorithms
+
   passes = [0] * job.clients
 
   class Client(fj.ClientDataset):
     """A client that takes the batches of the job."""
+
     number = -1
 
     def shuffle_repeat_batch(self, hparams=None, **kwargs):
@@ -200,7 +235,7 @@ def fedjax(job: Job, clock: Clock) -> None:
         rows = job.rows(self.number, passes[self.number])
         passes[self.number] += 1
         for at in range(0, len(rows), job.batch):
-          taken = rows[at:at + job.batch]
+          taken = rows[at : at + job.batch]
           mask = np.arange(job.batch) < len(taken)
           taken = np.resize(taken, job.batch)
           yield {"x": job.x[taken], "y": job.y[taken], "__mask__": mask}
@@ -209,9 +244,16 @@ def fedjax(job: Job, clock: Clock) -> None:
     layers = list(zip(params[::2], params[1::2]))
     for kernel, bias in layers[:2]:
       x = jax.lax.conv_general_dilated(
-          x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-      x = jax.lax.reduce_window(jax.nn.relu(x + bias), -jnp.inf, jax.lax.max,
-                                (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+        x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+      )
+      x = jax.lax.reduce_window(
+        jax.nn.relu(x + bias),
+        -jnp.inf,
+        jax.lax.max,
+        (1, 2, 2, 1),
+        (1, 2, 2, 1),
+        "VALID",
+      )
     (kernel, bias), (last, offset) = layers[2:]
     x = jax.nn.relu(x.reshape(len(x), -1) @ kernel + bias)
     return x @ last + offset
@@ -230,14 +272,18 @@ def fedjax(job: Job, clock: Clock) -> None:
     held.append(Client({"x": job.x[rows], "y": job.y[rows]}))
     held[-1].number = number
   algorithm = fedjax.algorithms.fed_avg.federated_averaging(
-      fj.grad(loss), fj.optimizers.sgd(job.rate), fj.optimizers.sgd(1.0),
-      fj.ShuffleRepeatBatchHParams(batch_size=job.batch))
+    fj.grad(loss),
+    fj.optimizers.sgd(job.rate),
+    fj.optimizers.sgd(1.0),
+    fj.ShuffleRepeatBatchHParams(batch_size=job.batch),
+  )
   state = algorithm.init([jnp.asarray(leaf) for leaf in job.start.values()])
   keys = list(jax.random.split(jax.random.PRNGKey(0), job.clients))
   clock.begin()
   for _ in range(job.rounds):
-    state, _ = algorithm.apply(state, [
-        (i, held[i], keys[i]) for i in range(job.clients)])
+    state, _ = algorithm.apply(
+      state, [(i, held[i], keys[i]) for i in range(job.clients)]
+    )
     jax.block_until_ready(state.params)
     clock.end(lambda: state.params)
 
@@ -246,6 +292,7 @@ def flower(job: Job, clock: Clock) -> None:
   """Flower's simulation: Ray, a client on each core."""
   from flwr import app, clientapp, serverapp, simulation
   from flwr.serverapp.strategy import FedAvg
+
   clients, path = clientapp.ClientApp(), job.path
   here = os.path.dirname(os.path.abspath(__file__))
 
@@ -255,6 +302,7 @@ def flower(job: Job, clock: Clock) -> None:
       sys.path.append(here)
     import peer_sides
     import torch
+
     if not hasattr(peer_sides, "KEPT"):
       setattr(peer_sides, "KEPT", peer_sides.Torch(peer_sides.Job(path)))
     side = getattr(peer_sides, "KEPT")
@@ -268,12 +316,19 @@ def flower(job: Job, clock: Clock) -> None:
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(net(x), y).backward()
         optimizer.step()
-    metrics = app.MetricRecord({
-        "num-examples": len(mine.rows(client)), "pid": os.getpid(),
-        "peak": peer_sides.peak_mb()})
-    return app.Message(content=app.RecordDict({
-        "arrays": app.ArrayRecord(side.params(net)), "metrics": metrics}),
-                       reply_to=message)
+    metrics = app.MetricRecord(
+      {
+        "num-examples": len(mine.rows(client)),
+        "pid": os.getpid(),
+        "peak": peer_sides.peak_mb(),
+      }
+    )
+    return app.Message(
+      content=app.RecordDict(
+        {"arrays": app.ArrayRecord(side.params(net)), "metrics": metrics}
+      ),
+      reply_to=message,
+    )
 
   def memory(replies, key):
     del key
@@ -294,14 +349,21 @@ def flower(job: Job, clock: Clock) -> None:
       else:
         clock.begin()
 
-    FedAvg(fraction_evaluate=0.0, min_train_nodes=job.clients,
-           min_available_nodes=job.clients, train_metrics_aggr_fn=memory).start(
-               grid, app.ArrayRecord(list(job.start.values())), job.rounds,
-               evaluate_fn=evaluated)
+    FedAvg(
+      fraction_evaluate=0.0,
+      min_train_nodes=job.clients,
+      min_available_nodes=job.clients,
+      train_metrics_aggr_fn=memory,
+    ).start(
+      grid, app.ArrayRecord(list(job.start.values())), job.rounds, evaluate_fn=evaluated
+    )
 
   simulation.run_simulation(
-      server, clients, job.clients,
-      backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0}})
+    server,
+    clients,
+    job.clients,
+    backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0}},
+  )
 
 
 def pfl(job: Job, clock: Clock) -> None:
@@ -317,6 +379,7 @@ def pfl(job: Job, clock: Clock) -> None:
   from pfl.hyperparam.base import NNEvalHyperParams, NNTrainHyperParams
   from pfl.metrics import Metrics
   from pfl.model.pytorch import PyTorchModel
+
   side, passes = Torch(job), [0] * job.clients
   torch, net = side.torch, side.model()
   net.loss = lambda x, y: torch.nn.functional.cross_entropy(net(x), y)
@@ -347,27 +410,34 @@ def pfl(job: Job, clock: Clock) -> None:
   class Rounds(TrainingProcessCallback):
     """Tells the clock of the rounds."""
 
-    def after_central_iteration(
-        self, aggregate_metrics, model, *, central_iteration):
+    def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
       del aggregate_metrics, model, central_iteration
       clock.end(lambda: side.params(net))
       return False, Metrics()
 
   data = FederatedDataset(
-      held.__getitem__, get_user_sampler("minimize_reuse", list(held)))
+    held.__getitem__, get_user_sampler("minimize_reuse", list(held))
+  )
   work = NNTrainHyperParams(
-      local_learning_rate=job.rate, local_num_epochs=job.epochs,
-      local_batch_size=job.batch)
+    local_learning_rate=job.rate,
+    local_num_epochs=job.epochs,
+    local_batch_size=job.batch,
+  )
   clock.begin()
   FederatedAveraging().run(
-      NNAlgorithmParams(
-          central_num_iterations=job.rounds, evaluation_frequency=10**9,
-          train_cohort_size=job.clients, val_cohort_size=None),
-      SimulatedBackend(data, data, [WeightByDatapoints()]),
-      Model(net, torch.optim.SGD, torch.optim.SGD(
-          net.parameters(), lr=1.0)),
-      work, NNEvalHyperParams(local_batch_size=job.batch), [Rounds()],
-      send_metrics_to_platform=False)
+    NNAlgorithmParams(
+      central_num_iterations=job.rounds,
+      evaluation_frequency=10**9,
+      train_cohort_size=job.clients,
+      val_cohort_size=None,
+    ),
+    SimulatedBackend(data, data, [WeightByDatapoints()]),
+    Model(net, torch.optim.SGD, torch.optim.SGD(net.parameters(), lr=1.0)),
+    work,
+    NNEvalHyperParams(local_batch_size=job.batch),
+    [Rounds()],
+    send_metrics_to_platform=False,
+  )
 
 
 def fluke(job: Job, clock: Clock) -> None:
@@ -378,11 +448,13 @@ def fluke(job: Job, clock: Clock) -> None:
   from fluke.config import OptimizerConfigurator
   from fluke.data import FastDataLoader
   from fluke.server import Server
+
   side = Torch(job)
   torch = side.torch
 
   class Loader(FastDataLoader):
     """The batches of the job."""
+
     client, k = -1, 0
 
     def __iter__(self):
@@ -396,21 +468,37 @@ def fluke(job: Job, clock: Clock) -> None:
       super().aggregate(eligible, client_models)
       clock.end(lambda: side.params(self.model))
 
-  FlukeENV().configure(DDict(
-      exp=DDict(device="cpu", seed=0, inmemory=True), save=DDict(), eval=DDict(
-          task="classification", eval_every=1, pre_fit=False, post_fit=False,
-          server=False, locals=False)))
+  FlukeENV().configure(
+    DDict(
+      exp=DDict(device="cpu", seed=0, inmemory=True),
+      save=DDict(),
+      eval=DDict(
+        task="classification",
+        eval_every=1,
+        pre_fit=False,
+        post_fit=False,
+        server=False,
+        locals=False,
+      ),
+    )
+  )
   clients = []
   for number in range(job.clients):
     rows = torch.from_numpy(job.rows(number).astype(np.int64))
-    loader = Loader(side.x[rows], side.y[rows], num_labels=10,
-                    batch_size=job.batch)
+    loader = Loader(side.x[rows], side.y[rows], num_labels=10, batch_size=job.batch)
     loader.client = number
-    clients.append(Client(
-        number, loader, None, OptimizerConfigurator(
-            DDict(name="SGD", lr=job.rate), DDict(name="StepLR", gamma=1.0,
-                                                  step_size=1)),
-        torch.nn.CrossEntropyLoss(), local_epochs=job.epochs))
+    clients.append(
+      Client(
+        number,
+        loader,
+        None,
+        OptimizerConfigurator(
+          DDict(name="SGD", lr=job.rate), DDict(name="StepLR", gamma=1.0, step_size=1)
+        ),
+        torch.nn.CrossEntropyLoss(),
+        local_epochs=job.epochs,
+      )
+    )
   server = Rounds(side.model(), None, clients, weighted=True)
   run = FedAVG(job.clients, None, {}, clients=clients, server=server)
   clock.begin()
@@ -420,6 +508,7 @@ def fluke(job: Job, clock: Clock) -> None:
 def blazefl(job: Job, clock: Clock) -> None:
   """BlazeFL's FedAvg, a thread on each core."""
   from blazefl.contrib import fedavg
+
   side, passes = Torch(job), [0] * job.clients
 
   class Loader:
@@ -447,11 +536,20 @@ def blazefl(job: Job, clock: Clock) -> None:
       return side.model()
 
   server = fedavg.FedAvgBaseServerHandler(
-      Select(), job.model, Rows(), job.rounds, job.clients, 1.0, "cpu",
-      job.batch, 0)
+    Select(), job.model, Rows(), job.rounds, job.clients, 1.0, "cpu", job.batch, 0
+  )
   trainer = fedavg.FedAvgThreadPoolClientTrainer(
-      Select(), job.model, Rows(), "cpu", job.clients, job.epochs, job.batch,
-      job.rate, 0, os.cpu_count() or 1)
+    Select(),
+    job.model,
+    Rows(),
+    "cpu",
+    job.clients,
+    job.epochs,
+    job.batch,
+    job.rate,
+    0,
+    os.cpu_count() or 1,
+  )
   clock.begin()
   while not server.if_stop():
     chosen, sent = server.sample_clients(), server.downlink_package()
@@ -463,12 +561,12 @@ def blazefl(job: Job, clock: Clock) -> None:
 
 #: library -> (side, the distributions whose versions are told)
 SIDES: dict[str, tuple[Callable[[Job, Clock], None], tuple[str, ...]]] = {
-    "fedjax_alg": (fedjax_alg, ("jax",)),
-    "fedjax": (fedjax, ("fedjax", "jax")),
-    "pfl": (pfl, ("pfl", "torch")),
-    "flower": (flower, ("flwr", "ray", "torch")),
-    "fluke": (fluke, ("fluke-fl", "torch")),
-    "blazefl": (blazefl, ("blazefl", "torch")),
+  "fedjax_alg": (fedjax_alg, ("jax",)),
+  "fedjax": (fedjax, ("fedjax", "jax")),
+  "pfl": (pfl, ("pfl", "torch")),
+  "flower": (flower, ("flwr", "ray", "torch")),
+  "fluke": (fluke, ("fluke-fl", "torch")),
+  "blazefl": (blazefl, ("blazefl", "torch")),
 }
 
 
@@ -480,8 +578,7 @@ def main() -> None:
   clock = Clock(job)
   side, told = SIDES[name]
   side(job, clock)
-  clock.save(out_path, {
-      one: importlib.metadata.version(one) for one in told})
+  clock.save(out_path, {one: importlib.metadata.version(one) for one in told})
 
 
 if __name__ == "__main__":

@@ -64,15 +64,17 @@ class Peer(NamedTuple):
 
 
 PEERS = {
-    "fedjax": Peer("FedJAX", ("fedjax==0.0.17", "jax==0.10.2")),
-    "pfl": Peer("pfl-research", ("pfl[pytorch]==0.6.0",), TORCH),
-    "flower": Peer("Flower (Ray)", ("flwr[simulation]==1.42.0",), TORCH),
-    "fluke": Peer("fluke", ("fluke-fl==0.8.1",),
-                  (*TORCH, "torchvision==0.28.0"), "python3.12"),
-    "blazefl": Peer("BlazeFL", ("blazefl[contrib,reproducibility]==2.0.3",),
-                    TORCH, "python3.12"),
-    "pfllib": Peer("PFLlib", ("pfllib",)),
-    "flbench": Peer("FL-bench", ("fl-bench",)),
+  "fedjax": Peer("FedJAX", ("fedjax==0.0.17", "jax==0.10.2")),
+  "pfl": Peer("pfl-research", ("pfl[pytorch]==0.6.0",), TORCH),
+  "flower": Peer("Flower (Ray)", ("flwr[simulation]==1.42.0",), TORCH),
+  "fluke": Peer(
+    "fluke", ("fluke-fl==0.8.1",), (*TORCH, "torchvision==0.28.0"), "python3.12"
+  ),
+  "blazefl": Peer(
+    "BlazeFL", ("blazefl[contrib,reproducibility]==2.0.3",), TORCH, "python3.12"
+  ),
+  "pfllib": Peer("PFLlib", ("pfllib",)),
+  "flbench": Peer("FL-bench", ("fl-bench",)),
 }
 OURS = "fedjax_alg"
 
@@ -89,8 +91,8 @@ class Workload(NamedTuple):
 
 
 WORKLOADS = {
-    "softmax": Workload("Softmax regression", "softmax", 5, 1, 10, 0.03),
-    "cnn": Workload("CNN", "cnn", 4, 1, 20, 0.05),
+  "softmax": Workload("Softmax regression", "softmax", 5, 1, 10, 0.03),
+  "cnn": Workload("CNN", "cnn", 4, 1, 20, 0.05),
 }
 
 
@@ -98,19 +100,30 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
   """Parses the flags."""
   parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
   workloads.add_flags(parser)
-  parser.add_argument("--envs", default="~/.cache/fedjax_alg/peers",
-                      help="folder of the libraries' environments")
-  parser.add_argument("--peers", default=",".join(PEERS),
-                      help="libraries to compare with, of %(default)s")
-  parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS),
-                      choices=WORKLOADS)
-  parser.add_argument("--repeats", type=int, default=2,
-                      help="timed runs of each library")
-  parser.add_argument("--threads", type=int, default=1,
-                      help="of PyTorch; Flower and BlazeFL train as many "
-                      "clients at once as there are cores")
-  parser.add_argument("--limit", type=int, default=300,
-                      help="seconds that one run may take")
+  parser.add_argument(
+    "--envs",
+    default="~/.cache/fedjax_alg/peers",
+    help="folder of the libraries' environments",
+  )
+  parser.add_argument(
+    "--peers", default=",".join(PEERS), help="libraries to compare with, of %(default)s"
+  )
+  parser.add_argument(
+    "--workloads", nargs="+", default=list(WORKLOADS), choices=WORKLOADS
+  )
+  parser.add_argument(
+    "--repeats", type=int, default=2, help="timed runs of each library"
+  )
+  parser.add_argument(
+    "--threads",
+    type=int,
+    default=1,
+    help="of PyTorch; Flower and BlazeFL train as many "
+    "clients at once as there are cores",
+  )
+  parser.add_argument(
+    "--limit", type=int, default=300, help="seconds that one run may take"
+  )
   parser.add_argument("--out", help="a file for all that was measured (JSON)")
   args = parser.parse_args(argv)
   args.peers = args.peers.split(",")
@@ -141,14 +154,23 @@ def environment(name: str, envs: pathlib.Path) -> tuple[str, str]:
   if wanted.exists() and wanted.read_text("utf-8") == words:
     return str(python), ""
   found = shutil.which(peer.python) or (
-      sys.executable if peer.python == "python3.11" else None)
+    sys.executable if peer.python == "python3.11" else None
+  )
   # That of pyenv may be a name alone.
-  if found is None or subprocess.run(
-      [found, "--version"], capture_output=True).returncode:
+  if (
+    found is None
+    or subprocess.run([found, "--version"], capture_output=True).returncode
+  ):
     return "", f"there is no {peer.python} (PATH has to have one)"
   print(f"installing {peer.title} into {folder}", flush=True)
-  install = [str(python), "-m", "pip", "install", "--quiet",
-             "--disable-pip-version-check"]
+  install = [
+    str(python),
+    "-m",
+    "pip",
+    "install",
+    "--quiet",
+    "--disable-pip-version-check",
+  ]
   steps = [[found, "-m", "venv", "--clear", str(folder)]]
   if peer.before:
     steps.append([*install, "--extra-index-url", INDEX, *peer.before])
@@ -167,9 +189,13 @@ def federation(args: argparse.Namespace, model: str) -> data.Federation:
     return workloads.powerlaw(args, clients=CLIENTS)
   examples = workloads.images(args, "cifar10")
   examples = examples._replace(
-      x_train=examples.x_train[:10_000], y_train=examples.y_train[:10_000])
-  return workloads.dealt(examples, data.make_partition(
-      "dirichlet", examples, CLIENTS, seed=0, dirichlet_alpha=0.5), "none")
+    x_train=examples.x_train[:10_000], y_train=examples.y_train[:10_000]
+  )
+  return workloads.dealt(
+    examples,
+    data.make_partition("dirichlet", examples, CLIENTS, seed=0, dirichlet_alpha=0.5),
+    "none",
+  )
 
 
 def orders(partition: data.Partition, rounds: int, epochs: int) -> np.ndarray:
@@ -183,43 +209,57 @@ def orders(partition: data.Partition, rounds: int, epochs: int) -> np.ndarray:
 
     def of_client(key, n):
       bits = minibatches.shuffle_bits(key)
-      return jax.vmap(lambda epoch: minibatches.shuffled(
-          bits, epoch, jnp.arange(most, dtype=jnp.int32) % n, n))(
-              jnp.arange(epochs, dtype=jnp.int32))
+      return jax.vmap(
+        lambda epoch: minibatches.shuffled(
+          bits, epoch, jnp.arange(most, dtype=jnp.int32) % n, n
+        )
+      )(jnp.arange(epochs, dtype=jnp.int32))
 
     return jax.vmap(of_client, out_axes=1)(
-        client_keys(key, jnp.arange(len(size), dtype=jnp.int32)),
-        jnp.asarray(size, jnp.int32))
+      client_keys(key, jnp.arange(len(size), dtype=jnp.int32)),
+      jnp.asarray(size, jnp.int32),
+    )
 
   found = np.concatenate([of_round(number) for number in range(rounds)])
-  result: np.ndarray = partition.train_order[np.concatenate([
-      found[:, client, :n] + first[client]
-      for client, n in enumerate(size)], 1)].astype(np.int32)
+  result: np.ndarray = partition.train_order[
+    np.concatenate(
+      [found[:, client, :n] + first[client] for client, n in enumerate(size)], 1
+    )
+  ].astype(np.int32)
   return result
 
 
 class Trial:
   """A workload: its job in a folder, and what the libraries did."""
 
-  def __init__(self, args: argparse.Namespace, work: Workload,
-               folder: pathlib.Path):
+  def __init__(self, args: argparse.Namespace, work: Workload, folder: pathlib.Path):
     fed = federation(args, work.model)
     shards = fed.data.train
-    x, y, offset, size = (np.asarray(leaf) for leaf in (
-        shards.x, shards.y, shards.offset, shards.size))
+    x, y, offset, size = (
+      np.asarray(leaf) for leaf in (shards.x, shards.y, shards.offset, shards.size)
+    )
     rows = np.concatenate([np.arange(o, o + n) for o, n in zip(offset, size)])
     self.args, self.work, self.folder = args, work, folder
-    self.model = models.make_model(
-        work.model, fed.example_shape, fed.num_classes)
+    self.model = models.make_model(work.model, fed.example_shape, fed.num_classes)
     start = self.model.init(run_keys(SEED).model)
     self.test = fed.data.whole_test
-    self.title = (f"{work.title}, {fed.name}, {len(size)} clients of "
-                  f"{size.min()} to {size.max()} examples, {len(rows)} in all")
+    self.title = (
+      f"{work.title}, {fed.name}, {len(size)} clients of "
+      f"{size.min()} to {size.max()} examples, {len(rows)} in all"
+    )
     x, y = x[rows], y[rows]
-    self.held: dict[str, Any] = {"x": x, "y": y, "size": size, "order": orders(
-        peer_sides.federation(x, y, size).partition, work.rounds, work.epochs)}
-    self.held |= {f"start:{name}": self.turned(leaf) for name, leaf in
-                  parameters.named(start).items()}
+    self.held: dict[str, Any] = {
+      "x": x,
+      "y": y,
+      "size": size,
+      "order": orders(
+        peer_sides.federation(x, y, size).partition, work.rounds, work.epochs
+      ),
+    }
+    self.held |= {
+      f"start:{name}": self.turned(leaf)
+      for name, leaf in parameters.named(start).items()
+    }
 
   def turned(self, leaf: np.ndarray) -> np.ndarray:
     """A kernel of ours as [inputs, outputs], or back."""
@@ -229,15 +269,24 @@ class Trial:
     """Runs a library; a dictionary, or the reason why there is none."""
     job, out = self.folder / f"{rounds}.npz", self.folder / "out.npz"
     if not job.exists():
-      np.savez(job, json=json.dumps(
-          self.work._asdict() | {
-              "rounds": rounds, "threads": self.args.threads}), **self.held)
+      np.savez(
+        job,
+        json=json.dumps(
+          self.work._asdict() | {"rounds": rounds, "threads": self.args.threads}
+        ),
+        **self.held,
+      )
     out.unlink(missing_ok=True)
-    env = {key: value for key, value in os.environ.items()
-           if key not in ("PYTHONPATH", "JAX_PLATFORMS")} | {
-               "JAX_COMPILATION_CACHE_DIR": str(self.folder / cache),
-               "JAX_PLATFORMS": "cpu", "FLWR_TELEMETRY_ENABLED": "0",
-               "RAY_USAGE_STATS_ENABLED": "0"}
+    env = {
+      key: value
+      for key, value in os.environ.items()
+      if key not in ("PYTHONPATH", "JAX_PLATFORMS")
+    } | {
+      "JAX_COMPILATION_CACHE_DIR": str(self.folder / cache),
+      "JAX_PLATFORMS": "cpu",
+      "FLWR_TELEMETRY_ENABLED": "0",
+      "RAY_USAGE_STATS_ENABLED": "0",
+    }
     command = [python, str(SIDE), name, str(job), str(out)]
     if name == OURS:
       command[1:2] = ["-m", "benchmarks.peer_sides"]
@@ -246,8 +295,9 @@ class Trial:
       del env["JAX_COMPILATION_CACHE_DIR"]
     began = time.time()
     try:
-      done = subprocess.run(command, env=env, text=True, capture_output=True,
-                            timeout=self.args.limit)
+      done = subprocess.run(
+        command, env=env, text=True, capture_output=True, timeout=self.args.limit
+      )
     except subprocess.TimeoutExpired:
       return f"took longer than {self.args.limit} s"
     if done.returncode or not out.exists():
@@ -259,33 +309,52 @@ class Trial:
 
   def accuracy(self, arrays: dict[str, np.ndarray]) -> float:
     """The accuracy of the last model on the whole test set."""
-    params = traverse_util.unflatten_dict({
+    params = traverse_util.unflatten_dict(
+      {
         key.removeprefix("last:"): self.turned(value)
-        for key, value in arrays.items() if key.startswith("last:")}, sep="/")
+        for key, value in arrays.items()
+        if key.startswith("last:")
+      },
+      sep="/",
+    )
     apply = jax.jit(self.model.apply)
-    x, y = (np.asarray(leaf[:int(self.test.size.sum())])
-            for leaf in (self.test.x, self.test.y))
-    right = [np.asarray(apply(params, x[at:at + BLOCK])).argmax(1)
-             == y[at:at + BLOCK] for at in range(0, len(y), BLOCK)]
+    x, y = (
+      np.asarray(leaf[: int(self.test.size.sum())])
+      for leaf in (self.test.x, self.test.y)
+    )
+    right = [
+      np.asarray(apply(params, x[at : at + BLOCK])).argmax(1) == y[at : at + BLOCK]
+      for at in range(0, len(y), BLOCK)
+    ]
     return float(np.concatenate(right).mean())
 
   def measure(self, pythons: dict[str, str]) -> dict[str, Any]:
     """Compares a round of every library with ours, then times all in turn."""
-    print(f"{self.title}; {jax.local_device_count()} cores, load average "
-          f"{os.getloadavg()[0]:.1f}", flush=True)
+    print(
+      f"{self.title}; {jax.local_device_count()} cores, load average "
+      f"{os.getloadavg()[0]:.1f}",
+      flush=True,
+    )
     found: dict[str, Any] = {}
     for name, python in pythons.items():
       one = self.run(name, python, 1, "checked")
       if isinstance(one, str):
         found[name] = {"reason": one}
       else:
-        found[name] = {"versions": one["versions"], "cold": [], "seconds": [],
-                       "peak_mb": 0.0, "arrays": one["arrays"]}
+        found[name] = {
+          "versions": one["versions"],
+          "cold": [],
+          "seconds": [],
+          "peak_mb": 0.0,
+          "arrays": one["arrays"],
+        }
         found[name]["difference"] = max(
-            float(np.abs(value - found[OURS]["arrays"][key]).max())
-            for key, value in one["arrays"].items())
+          float(np.abs(value - found[OURS]["arrays"][key]).max())
+          for key, value in one["arrays"].items()
+        )
       said = found[name].get("reason") or (
-          f"{found[name]['difference']:.1e} from ours after one round")
+        f"{found[name]['difference']:.1e} from ours after one round"
+      )
       print(f"  {name:12}{said}", flush=True)
       if name == OURS and isinstance(one, str):
         sys.exit(f"peers: {name}: {one}")
@@ -301,9 +370,11 @@ class Trial:
         found[name]["seconds"] += one["seconds"][1:]
         found[name]["peak_mb"] = max(found[name]["peak_mb"], one["peak_mb"])
         found[name]["accuracy"] = self.accuracy(one["arrays"])
-        print(f"  {name:12}{one['cold']:6.1f} s, "
-              f"{1e3 * statistics.median(one['seconds'][1:]):8.1f} ms a round",
-              flush=True)
+        print(
+          f"  {name:12}{one['cold']:6.1f} s, "
+          f"{1e3 * statistics.median(one['seconds'][1:]):8.1f} ms a round",
+          flush=True,
+        )
     for side in found.values():
       side.pop("arrays", None)
     return {"title": self.title, "rounds": self.work.rounds, "sides": found}
@@ -312,10 +383,13 @@ class Trial:
 def table(found: dict[str, Any]) -> str:
   """The table of a workload, in Markdown, from what was measured."""
   lines = [
-      f"{found['title']}, {found['rounds']} rounds of all clients:", "",
-      "| library | parameters after one round | first start, s | later starts, "
-      "s | a round, ms (least, greatest) | times ours | peak, MB | accuracy, % "
-      "|", "|---|---|---|---|---|---|---|---|"]
+    f"{found['title']}, {found['rounds']} rounds of all clients:",
+    "",
+    "| library | parameters after one round | first start, s | later starts, "
+    "s | a round, ms (least, greatest) | times ours | peak, MB | accuracy, % "
+    "|",
+    "|---|---|---|---|---|---|---|---|",
+  ]
   ours = statistics.median(found["sides"][OURS]["seconds"])
   for name, side in found["sides"].items():
     title = PEERS[name].title if name in PEERS else name
@@ -324,17 +398,22 @@ def table(found: dict[str, Any]) -> str:
       continue
     said = " ".join(f"{key} {value}" for key, value in side["versions"].items())
     gap = side["difference"]
-    equal = "ours" if name == OURS else (
-        f"{gap:.0e} from ours" + (", not equal" if gap > ENOUGH else ""))
+    equal = (
+      "ours"
+      if name == OURS
+      else (f"{gap:.0e} from ours" + (", not equal" if gap > ENOUGH else ""))
+    )
     later = [f"{value:.1f}" for value in side["cold"][1:]] or ["-"]
     seconds = side["seconds"]
-    middle, least, most = (1e3 * rule(seconds) for rule in (
-        statistics.median, min, max))
+    middle, least, most = (
+      1e3 * rule(seconds) for rule in (statistics.median, min, max)
+    )
     lines.append(
-        f"| {title} ({said}) | {equal} | {side['cold'][0]:.1f} | "
-        f"{', '.join(later)} | {middle:,.0f} ({least:,.0f}, {most:,.0f}) | "
-        f"{middle / 1e3 / ours:.2f} | {side['peak_mb']:,.0f} | "
-        f"{100 * side['accuracy']:.2f} |")
+      f"| {title} ({said}) | {equal} | {side['cold'][0]:.1f} | "
+      f"{', '.join(later)} | {middle:,.0f} ({least:,.0f}, {most:,.0f}) | "
+      f"{middle / 1e3 / ours:.2f} | {side['peak_mb']:,.0f} | "
+      f"{100 * side['accuracy']:.2f} |"
+    )
   return "\n".join(lines)
 
 

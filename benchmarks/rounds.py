@@ -18,8 +18,16 @@ class Rounds:
   """Some rounds of one algorithm, and the states after those run so far."""
 
   def __init__(
-      self, fed: data.Federation, algorithm: str, given: dict[str, Any],
-      cohort: int, seed: int, rounds: int, model: str, **options: Any):
+    self,
+    fed: data.Federation,
+    algorithm: str,
+    given: dict[str, Any],
+    cohort: int,
+    seed: int,
+    rounds: int,
+    model: str,
+    **options: Any,
+  ):
     """Compiles them.
 
     Args:
@@ -35,26 +43,37 @@ class Rounds:
     mesh = sharding.clients_mesh()
     self.mesh, self.mode = mesh, clients.default_mode(sharding.platform(mesh))
     self.map_clients = clients.ClientMap(self.mode, mesh=mesh)
-    self.model = models.make_model(
-        model, fed.example_shape, fed.num_classes, **options)
+    self.model = models.make_model(model, fed.example_shape, fed.num_classes, **options)
     method = methods.with_keywords(methods.method_of(algorithm), given)
     self.hparams, self._count = method.hparams, jnp.int32(rounds)
     build = method.builder(self.model, self.map_clients)
-    self.train, *self._more = sharding.replicate((
-        fed.data.train, jax.tree.map(lambda key: key[None], run_keys(seed)),
-        method.numbers([self.hparams], 1)), mesh)
-    spec = base.FedSpec(
-        fed.num_clients, cohort, fed.num_classes, fed.example_shape)
-    self.state = sharding.replicate(jax.jit(functools.partial(
-        loop.initial_states, build, self.model, spec))(
-            self.train, *self._more), mesh)
+    self.train, *self._more = sharding.replicate(
+      (
+        fed.data.train,
+        jax.tree.map(lambda key: key[None], run_keys(seed)),
+        method.numbers([self.hparams], 1),
+      ),
+      mesh,
+    )
+    spec = base.FedSpec(fed.num_clients, cohort, fed.num_classes, fed.example_shape)
+    self.state = sharding.replicate(
+      jax.jit(functools.partial(loop.initial_states, build, self.model, spec))(
+        self.train, *self._more
+      ),
+      mesh,
+    )
     self._play, self.compile_s = timing.compiled(
-        loop.make_run_rounds(build, Participation(cohort), rounds, mesh=mesh),
-        self.state, self.train, *self._more, jnp.int32(0), self._count)
+      loop.make_run_rounds(build, Participation(cohort), rounds, mesh=mesh),
+      self.state,
+      self.train,
+      *self._more,
+      jnp.int32(0),
+      self._count,
+    )
 
   def play(self, start: int) -> float:
     """Runs the rounds from ``start`` on; returns the seconds."""
     (self.state, _), taken = timing.timed(
-        self._play, self.state, self.train, *self._more, jnp.int32(start),
-        self._count)
+      self._play, self.state, self.train, *self._more, jnp.int32(start), self._count
+    )
     return taken

@@ -29,20 +29,34 @@ from typing import Any
 from benchmarks import timing
 
 COMMANDS = {
-    "demo": ["experiments.demo"],
-    "run": ["experiments.run", "--algorithm=fedavg", "--dataset=digits",
-            "--partition=iid", "--num_clients=20", "--cohort_size=5",
-            "--rounds=10", "--progress=false"]}
-PHASES = ("import", "data", "trace", "lower", "compile", "rounds", "tables",
-          "pictures")
+  "demo": ["experiments.demo"],
+  "run": [
+    "experiments.run",
+    "--algorithm=fedavg",
+    "--dataset=digits",
+    "--partition=iid",
+    "--num_clients=20",
+    "--cohort_size=5",
+    "--rounds=10",
+    "--progress=false",
+  ],
+}
+PHASES = ("import", "data", "trace", "lower", "compile", "rounds", "tables", "pictures")
 #: Part of a file's name -> the phase; the innermost frame that has one says it.
 PLACES = {
-    "jax/_src/compiler.py": "compile", "compilation_cache": "compile",
-    "concurrent/futures": "compile", "interpreters/mlir.py": "lower",
-    "interpreters/partial_eval.py": "trace", "matplotlib": "pictures",
-    "fedjax_alg/data/": "data", "fedjax_alg/records/": "tables",
-    "experiments/cli/writer": "tables", "experiments/reports/report": "tables",
-    "experiments/reports/page": "tables", "fedjax_alg/": "rounds"}
+  "jax/_src/compiler.py": "compile",
+  "compilation_cache": "compile",
+  "concurrent/futures": "compile",
+  "interpreters/mlir.py": "lower",
+  "interpreters/partial_eval.py": "trace",
+  "matplotlib": "pictures",
+  "fedjax_alg/data/": "data",
+  "fedjax_alg/records/": "tables",
+  "experiments/cli/writer": "tables",
+  "experiments/reports/report": "tables",
+  "experiments/reports/page": "tables",
+  "fedjax_alg/": "rounds",
+}
 PERIOD = 0.003  # seconds
 
 
@@ -62,7 +76,8 @@ def phase(frame: Any) -> str:
     if name.startswith("<frozen importlib"):
       return "import"
     found = found or next(
-        (where for part, where in PLACES.items() if part in place(name)), "")
+      (where for part, where in PLACES.items() if part in place(name)), ""
+    )
     frame = frame.f_back
   return found or "rounds"
 
@@ -92,23 +107,33 @@ def side(out: str, began: float, module: str, words: Sequence[str]) -> None:
     done.set()
     watcher.join()
   used = resource.getrusage(resource.RUSAGE_SELF)
-  pathlib.Path(out).write_text(json.dumps(
-      seconds | {"all": time.time() - began,
-                 "CPU": used.ru_utime + used.ru_stime}))
+  pathlib.Path(out).write_text(
+    json.dumps(
+      seconds | {"all": time.time() - began, "CPU": used.ru_utime + used.ru_stime}
+    )
+  )
 
 
 def measured(
-    root: pathlib.Path, home: pathlib.Path, words: Sequence[str]
+  root: pathlib.Path, home: pathlib.Path, words: Sequence[str]
 ) -> dict[str, float]:
   """The seconds of a command in a process of its own."""
   with tempfile.TemporaryDirectory(prefix="start_") as folder:
     out = pathlib.Path(folder) / "seconds.json"
     subprocess.run(
-        [sys.executable, pathlib.Path(__file__).resolve(), str(out),
-         repr(time.time()), *words, f"--out_dir={folder}/run"],
-        cwd=root, check=True, stdout=subprocess.DEVNULL,
-        env=dict(os.environ, HOME=str(home), JAX_PLATFORMS="cpu",
-                 PYTHONPATH=str(root)))
+      [
+        sys.executable,
+        pathlib.Path(__file__).resolve(),
+        str(out),
+        repr(time.time()),
+        *words,
+        f"--out_dir={folder}/run",
+      ],
+      cwd=root,
+      check=True,
+      stdout=subprocess.DEVNULL,
+      env=dict(os.environ, HOME=str(home), JAX_PLATFORMS="cpu", PYTHONPATH=str(root)),
+    )
     result: dict[str, float] = json.loads(out.read_text())
     return result
 
@@ -126,15 +151,22 @@ def main(argv: Sequence[str] | None = None) -> int:
       for root in roots:
         with tempfile.TemporaryDirectory(prefix="home_") as home:
           for time_of_day in ("first", "second"):
-            taken.setdefault((name, time_of_day, root), []).append(measured(
-                pathlib.Path(root).resolve(), pathlib.Path(home), words))
+            taken.setdefault((name, time_of_day, root), []).append(
+              measured(pathlib.Path(root).resolve(), pathlib.Path(home), words)
+            )
   columns = (*PHASES, "all", "CPU")
   print(f"| run | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 1)}")
   for (name, which, checkout), rows in taken.items():
     said = f"{name}, {which}" + (f", {checkout}" if len(roots) > 1 else "")
-    print(f"| {said} | " + " | ".join(
+    print(
+      f"| {said} | "
+      + " | ".join(
         f"{timing.spread([row[column] for row in rows]).median:.1f}"
-        for column in columns) + " |", flush=True)
+        for column in columns
+      )
+      + " |",
+      flush=True,
+    )
   return 0
 
 

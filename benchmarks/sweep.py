@@ -55,10 +55,12 @@ class Side(NamedTuple):
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
   """The flags."""
   parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-  parser.add_argument("--repeats", type=workloads.whole, default=1,
-                      help="measurements of each side")
-  parser.add_argument("--rates", type=workloads.whole, default=len(RATES),
-                      help="number of client rates")
+  parser.add_argument(
+    "--repeats", type=workloads.whole, default=1, help="measurements of each side"
+  )
+  parser.add_argument(
+    "--rates", type=workloads.whole, default=len(RATES), help="number of client rates"
+  )
   parser.add_argument("--seeds", type=workloads.whole, default=3)
   return parser.parse_args(argv)
 
@@ -68,44 +70,60 @@ def rates_of(count: int) -> tuple[str, ...]:
   if count == len(RATES):
     return RATES
   low, high = float(RATES[0]), float(RATES[-1])
-  return tuple(f"{low * (high / low) ** (i / max(count - 1, 1)):.6g}"
-               for i in range(count))
+  return tuple(
+    f"{low * (high / low) ** (i / max(count - 1, 1)):.6g}" for i in range(count)
+  )
 
 
-def commands(
-    call: Call, root: pathlib.Path, rates: Sequence[str], *flags: str) -> None:
+def commands(call: Call, root: pathlib.Path, rates: Sequence[str], *flags: str) -> None:
   """A process for each rate, nothing compiled before."""
   for rate in rates:
-    call(rate, "experiments.run", *flags, f"--client_lr={rate}",
-         f"--out_dir={root / f'client_lr={rate}'}")
+    call(
+      rate,
+      "experiments.run",
+      *flags,
+      f"--client_lr={rate}",
+      f"--out_dir={root / f'client_lr={rate}'}",
+    )
 
 
 def with_one_cache(
-    call: Call, root: pathlib.Path, rates: Sequence[str], *flags: str) -> None:
+  call: Call, root: pathlib.Path, rates: Sequence[str], *flags: str
+) -> None:
   """A process for each rate, what the first compiled for the others."""
   commands(lambda rate, *words: call("all", *words), root, rates, *flags)
 
 
 def one_sweep(
-    call: Call, root: pathlib.Path, rates: Sequence[str], *flags: str) -> None:
+  call: Call, root: pathlib.Path, rates: Sequence[str], *flags: str
+) -> None:
   """One process for all."""
-  call("all", "experiments.sweep", *flags,
-       f"--sweep=client_lr={','.join(rates)}", f"--out_dir={root}")
+  call(
+    "all",
+    "experiments.sweep",
+    *flags,
+    f"--sweep=client_lr={','.join(rates)}",
+    f"--out_dir={root}",
+  )
 
 
-def measure(
-    side: Callable[..., None], rates: Sequence[str], seeds: int) -> Side:
+def measure(side: Callable[..., None], rates: Sequence[str], seeds: int) -> Side:
   """Runs the grid one way, with nothing compiled before."""
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
 
     def call(cache: str, module: str, *words: str) -> None:
       env = os.environ | {
-          "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled" / cache),
-          "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5"}
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled" / cache),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5",
+      }
       subprocess.run(
-          [sys.executable, "-m", module, *words, "--noprogress"], env=env,
-          check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        [sys.executable, "-m", module, *words, "--noprogress"],
+        env=env,
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+      )
 
     def cpu() -> float:
       used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -114,45 +132,63 @@ def measure(
     began, before = time.perf_counter(), cpu()
     side(call, folder / "out", rates, PRESET, f"--num_seeds={seeds}")
     wall, used = time.perf_counter() - began, cpu() - before
-    found = [json.loads((folder / "out" / f"client_lr={rate}" / "summary.json")
-                        .read_text("utf-8")) for rate in rates]
-  return Side(wall, used, [one["hashes"]["final_state"] for one in found],
-              [one["final"]["global"]["accuracy"]["values"] for one in found])
+    found = [
+      json.loads(
+        (folder / "out" / f"client_lr={rate}" / "summary.json").read_text("utf-8")
+      )
+      for rate in rates
+    ]
+  return Side(
+    wall,
+    used,
+    [one["hashes"]["final_state"] for one in found],
+    [one["final"]["global"]["accuracy"]["values"] for one in found],
+  )
 
 
 def main() -> None:
   """Prints both sides, and how many times faster the sweep is."""
   args = parse()
   rates = rates_of(args.rates)
-  print(f"{len(rates)} rates x {args.seeds} seeds of FedAvg on digits, 60 "
-        f"rounds, cold; load average {os.getloadavg()[0]:.1f} on "
-        f"{os.cpu_count()} cores")
-  sides = {"commands": commands, "one cache": with_one_cache,
-           "one sweep": one_sweep}
+  print(
+    f"{len(rates)} rates x {args.seeds} seeds of FedAvg on digits, 60 "
+    f"rounds, cold; load average {os.getloadavg()[0]:.1f} on "
+    f"{os.cpu_count()} cores"
+  )
+  sides = {"commands": commands, "one cache": with_one_cache, "one sweep": one_sweep}
   best: dict[str, Side] = {}
   for _ in range(args.repeats):
     for name, play in sides.items():
       found = measure(play, rates, args.seeds)
-      print(f"{name:15} wall {found.wall:6.1f} s, CPU {found.cpu:6.1f} s",
-            flush=True)
+      print(f"{name:15} wall {found.wall:6.1f} s, CPU {found.cpu:6.1f} s", flush=True)
       if name not in best or found.wall < best[name].wall:
         best[name] = found
   together = best["one sweep"]
   for name in ("commands", "one cache"):
-    print(f"{name} over one sweep: wall {best[name].wall / together.wall:.2f}, "
-          f"CPU {best[name].cpu / together.cpu:.2f}")
+    print(
+      f"{name} over one sweep: wall {best[name].wall / together.wall:.2f}, "
+      f"CPU {best[name].cpu / together.cpu:.2f}"
+    )
   for rate, values in zip(rates, together.accuracies):
-    print(f"client_lr={rate:8} accuracies "
-          + " ".join(f"{100 * value:.2f}" for value in values))
-  gap = max(abs(one - other) for side in best.values()
-            for ours, theirs in zip(side.accuracies, together.accuracies)
-            for one, other in zip(ours, theirs))
+    print(
+      f"client_lr={rate:8} accuracies "
+      + " ".join(f"{100 * value:.2f}" for value in values)
+    )
+  gap = max(
+    abs(one - other)
+    for side in best.values()
+    for ours, theirs in zip(side.accuracies, together.accuracies)
+    for one, other in zip(ours, theirs)
+  )
   if gap > ROUNDING:
     sys.exit(f"the accuracies differ by up to {gap:.4f}")
   same = all(side.hashes == together.hashes for side in best.values())
-  print("the accuracies are equal, the final states "
-        f"{'too' if same else 'differ in their last bits'}" if not gap else
-        f"the accuracies differ by up to {gap:.4f}, as rounding may make them")
+  print(
+    "the accuracies are equal, the final states "
+    f"{'too' if same else 'differ in their last bits'}"
+    if not gap
+    else f"the accuracies differ by up to {gap:.4f}, as rounding may make them"
+  )
 
 
 if __name__ == "__main__":

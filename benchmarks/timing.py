@@ -47,8 +47,9 @@ def compiled(fn: Callable[..., Any], *args: Any) -> tuple[Any, float]:
   return program, time.perf_counter() - began
 
 
-def steady(fn: Callable[..., Any], *args: Any,
-           repeats: int) -> tuple[Any, Spread, float]:
+def steady(
+  fn: Callable[..., Any], *args: Any, repeats: int
+) -> tuple[Any, Spread, float]:
   """Compiles a function, runs it once to warm up, and then times it.
 
   Args:
@@ -78,8 +79,9 @@ def cpu_seconds(program: Any, *args: Any) -> float:
   return time.process_time() - began
 
 
-def in_turn(measures: Mapping[str, Callable[[int], float]],
-            repeats: int) -> dict[str, list[float]]:
+def in_turn(
+  measures: Mapping[str, Callable[[int], float]], repeats: int
+) -> dict[str, list[float]]:
   """Alternates measurements (A B A B ...), so that disturbances affect all.
 
   Args:

@@ -44,10 +44,12 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
   parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
   workloads.add_flags(parser)
   parser.add_argument("--model", default="softmax", choices=MODELS)
-  parser.add_argument("--rounds", type=workloads.whole, default=30,
-                      help="rounds of one measurement")
-  parser.add_argument("--repeats", type=workloads.whole, default=10,
-                      help="pairs of measurements")
+  parser.add_argument(
+    "--rounds", type=workloads.whole, default=30, help="rounds of one measurement"
+  )
+  parser.add_argument(
+    "--repeats", type=workloads.whole, default=10, help="pairs of measurements"
+  )
   parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
   return parser.parse_args(argv)
 
@@ -58,8 +60,11 @@ class Worker:
   def __init__(self, side: str, argv: list[str]):
     command = [sys.executable, "-m", "benchmarks.vs_fedjax", *argv]
     self._process = subprocess.Popen(
-        [*command, f"--side={side}"], stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, text=True)
+      [*command, f"--side={side}"],
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      text=True,
+    )
     self.ready = self._answer()
 
   def _answer(self) -> dict[str, Any]:
@@ -102,26 +107,29 @@ def compare(args: argparse.Namespace, argv: list[str]) -> None:
       answer = answers[side][-1]
       microseconds: float = 1e6 * answer["seconds"] / answer["steps"]
       return microseconds
+
     return measure
 
-  times = timing.in_turn(
-      {side: measure_of(side) for side in SIDES}, args.repeats + 1)
+  times = timing.in_turn({side: measure_of(side) for side in SIDES}, args.repeats + 1)
   for worker in workers.values():
     worker.close()
   work = [[answer["steps"] for answer in answers[side]] for side in SIDES]
   if work[0] != work[1]:
     raise SystemExit("vs_fedjax: the two sides did not do the same work")
-  facts = {key: value for w in workers.values() for key, value in
-           w.ready.items()}
-  print(f"{facts['data']}; {args.model}; {facts['devices']}, "
-        f"clients {facts['clients']}, JAX {facts['jax']}; "
-        f"{sum(work[0]) / len(work[0]) / args.rounds:.0f} local steps a round "
-        f"(FedJAX's own count: {facts['own_steps']:.0%} of them)")
+  facts = {key: value for w in workers.values() for key, value in w.ready.items()}
+  print(
+    f"{facts['data']}; {args.model}; {facts['devices']}, "
+    f"clients {facts['clients']}, JAX {facts['jax']}; "
+    f"{sum(work[0]) / len(work[0]) / args.rounds:.0f} local steps a round "
+    f"(FedJAX's own count: {facts['own_steps']:.0%} of them)"
+  )
   print(f"{'microseconds per local step':28}    least     median   greatest")
   for side, values in times.items():
-    print(f"{side:28}{timing.spread(values[1:]).text()}   compile "
-          f"{workers[side].ready['compile']:.1f} s, accuracy "
-          f"{answers[side][-1]['accuracy']:.3f}")
+    print(
+      f"{side:28}{timing.spread(values[1:]).text()}   compile "
+      f"{workers[side].ready['compile']:.1f} s, accuracy "
+      f"{answers[side][-1]['accuracy']:.3f}"
+    )
   a, b = (times[side][1:] for side in SIDES)
   ratios = [theirs / ours for ours, theirs in zip(a, b)]
   print(f"{'FedJAX / fedjax_alg':28}{timing.spread(ratios).text()}")

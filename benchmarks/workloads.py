@@ -24,12 +24,16 @@ def wholes(text: str) -> list[int]:
 def add_flags(parser: argparse.ArgumentParser) -> None:
   """Adds the flags --data_dir and --cache_dir."""
   parser.add_argument(
-      "--data_dir", default=None,
-      help="TFDS folder with MNIST (python -m experiments.prepare); without "
-      "MNIST a synthetic stand-in of its shape is used")
+    "--data_dir",
+    default=None,
+    help="TFDS folder with MNIST (python -m experiments.prepare); without "
+    "MNIST a synthetic stand-in of its shape is used",
+  )
   parser.add_argument(
-      "--cache_dir", default=None,
-      help="where decoded images are kept (default: in --data_dir)")
+    "--cache_dir",
+    default=None,
+    help="where decoded images are kept (default: in --data_dir)",
+  )
 
 
 def images(args: argparse.Namespace, name: str = "mnist") -> data.Examples:
@@ -52,17 +56,19 @@ def stand_in(seed: int = 0) -> data.Examples:
   def split(n):
     y = rng.integers(0, 10, n, dtype=np.int32)
     noise = rng.random((n, 28, 28), np.float32)
-    x = 255 * np.clip(patterns[y] * .6 + noise * .4, 0, 1)
+    x = 255 * np.clip(patterns[y] * 0.6 + noise * 0.4, 0, 1)
     return x.astype(np.uint8)[..., None], y
 
   x_train, y_train = split(60_000)
   x_test, y_test = split(10_000)
-  return data.Examples(x_train, y_train, x_test, y_test, 10, None, None,
-                       "synthetic stand-in for MNIST")
+  return data.Examples(
+    x_train, y_train, x_test, y_test, 10, None, None, "synthetic stand-in for MNIST"
+  )
 
 
-def write_npz(path: str, features: int, apart: float, rows: dict[str, int],
-              clients: int = 0) -> None:
+def write_npz(
+  path: str, features: int, apart: float, rows: dict[str, int], clients: int = 0
+) -> None:
   """Writes Gaussian examples of ten classes as an npz.
 
   Args:
@@ -82,20 +88,22 @@ def write_npz(path: str, features: int, apart: float, rows: dict[str, int],
     arrays |= {f"x_{part}": x, f"y_{part}": y}
     if clients:
       arrays[f"client_{part}"] = np.repeat(
-          np.arange(clients, dtype=np.int32), number // clients)
+        np.arange(clients, dtype=np.int32), number // clients
+      )
   np.savez(path, **arrays)
 
 
-def dealt(examples: data.Examples, partition: data.Partition,
-          features: str) -> data.Federation:
+def dealt(
+  examples: data.Examples, partition: data.Partition, features: str
+) -> data.Federation:
   """Deals examples with features as a partition says."""
-  x_train, x_test = data.make_features(features)(
-      examples.x_train, examples.x_test)
+  x_train, x_test = data.make_features(features)(examples.x_train, examples.x_test)
   return data.deal(examples._replace(x_train=x_train, x_test=x_test), partition)
 
 
-def powerlaw(args: argparse.Namespace, features: str = "flatten",
-             clients: int = 1000) -> data.Federation:
+def powerlaw(
+  args: argparse.Namespace, features: str = "flatten", clients: int = 1000
+) -> data.Federation:
   """Deals MNIST to clients with FedProx's power law; 784 pixels."""
   examples = images(args)
   partition = data.make_partition("powerlaw", examples, clients, seed=0)
@@ -106,6 +114,12 @@ def one_or_two_classes(args: argparse.Namespace) -> data.Federation:
   """Deals MNIST-HoG to 400 clients of 1 or 2 classes; 576 features."""
   examples = images(args)
   partition = data.make_partition(
-      "classes", examples, 400, seed=0, classes_per_client=2,
-      min_classes_per_client=1, size_sigma=.55)
+    "classes",
+    examples,
+    400,
+    seed=0,
+    classes_per_client=2,
+    min_classes_per_client=1,
+    size_sigma=0.55,
+  )
   return dealt(examples, partition, "hog")

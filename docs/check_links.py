@@ -47,11 +47,18 @@ def dead(root):
       parts = parse.urlsplit(link)
       if parts.scheme or parts.netloc:
         continue
-      target = (page.parent / parse.unquote(parts.path)
-                if parts.path else page).resolve()
-      if target.is_dir() or not target.exists() or (
-          parts.fragment and target.suffix == ".html"
-          and parse.unquote(parts.fragment) not in _read(target).anchors):
+      target = (
+        page.parent / parse.unquote(parts.path) if parts.path else page
+      ).resolve()
+      if (
+        target.is_dir()
+        or not target.exists()
+        or (
+          parts.fragment
+          and target.suffix == ".html"
+          and parse.unquote(parts.fragment) not in _read(target).anchors
+        )
+      ):
         yield page.relative_to(root), link
 
 

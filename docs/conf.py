@@ -17,25 +17,35 @@ author = copyright = "The fedjax_alg authors"
 version = release = fedjax_alg.__version__
 
 extensions = [
-    "myst_nb",  # the pages are Markdown and notebooks
-    "registry_pages",  # what the registry and the options know
-    "sphinx.ext.apidoc",  # a page for every module,
-    "sphinx.ext.autodoc",  # of docstrings and `#:` comments
-    "sphinx.ext.autosummary",  # and for every public name
-    "sphinx.ext.intersphinx",
-    "sphinx.ext.napoleon",
-    "sphinx.ext.viewcode",
-    "sphinx_copybutton",
-    "sphinx_design",
-    "sphinx-mathjax-offline",  # equations without a network
+  "myst_nb",  # the pages are Markdown and notebooks
+  "registry_pages",  # what the registry and the options know
+  "sphinx.ext.apidoc",  # a page for every module,
+  "sphinx.ext.autodoc",  # of docstrings and `#:` comments
+  "sphinx.ext.autosummary",  # and for every public name
+  "sphinx.ext.intersphinx",
+  "sphinx.ext.napoleon",
+  "sphinx.ext.viewcode",
+  "sphinx_copybutton",
+  "sphinx_design",
+  "sphinx-mathjax-offline",  # equations without a network
 ]
-exclude_patterns = ["_build", "_css", "_extensions", "_inventories",
-                    "results/*.notes.md"]
+exclude_patterns = [
+  "_build",
+  "_css",
+  "_extensions",
+  "_inventories",
+  "results/*.notes.md",
+]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
-apidoc_modules = [{
-    "path": "../fedjax_alg", "destination": "_modules_of",
-    "separate_modules": True, "module_first": True,
-    "automodule_options": {"members"}}]
+apidoc_modules = [
+  {
+    "path": "../fedjax_alg",
+    "destination": "_modules_of",
+    "separate_modules": True,
+    "module_first": True,
+    "automodule_options": {"members"},
+  }
+]
 autodoc_default_options = {"members": True, "ignore-module-all": True}
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
@@ -53,12 +63,14 @@ nb_merge_streams = True
 copybutton_exclude = ".linenos, .gp, .go"
 # Links to JAX, flax, optax and NumPy, without asking their sites.
 intersphinx_mapping = {
-    name: (address, str(DOCS / "_inventories" / f"{name}.inv"))
-    for name, address in (
-        ("jax", "https://docs.jax.dev/en/latest/"),
-        ("flax", "https://flax.readthedocs.io/en/latest/"),
-        ("optax", "https://optax.readthedocs.io/en/latest/"),
-        ("numpy", "https://numpy.org/doc/stable/"))}
+  name: (address, str(DOCS / "_inventories" / f"{name}.inv"))
+  for name, address in (
+    ("jax", "https://docs.jax.dev/en/latest/"),
+    ("flax", "https://flax.readthedocs.io/en/latest/"),
+    ("optax", "https://optax.readthedocs.io/en/latest/"),
+    ("numpy", "https://numpy.org/doc/stable/"),
+  )
+}
 myst_heading_anchors = 3
 html_theme = "furo"
 html_static_path = ["_css"]
@@ -67,9 +79,15 @@ html_favicon = "_css/favicon.svg"
 html_search_scorer = str(DOCS / "_css" / "scorer.js")
 # The address of the repository makes "edit this page"; none is invented here.
 repository = os.environ.get("FEDJAX_ALG_REPOSITORY", "")
-html_theme_options = {
-    "source_repository": repository, "source_branch": "main",
-    "source_directory": "docs/"} if repository else {}
+html_theme_options = (
+  {
+    "source_repository": repository,
+    "source_branch": "main",
+    "source_directory": "docs/",
+  }
+  if repository
+  else {}
+)
 html_title = f"fedjax_alg {release}"
 
 
@@ -79,8 +97,7 @@ _ITEM = re.compile(r"(-|\d+\.) ")
 
 def _escaped(line: str) -> str:
   """Plain text as reStructuredText; `name` becomes ``name``."""
-  line = re.sub(r"``[^`]+``|`([^`]+)`",
-                lambda m: f"``{m[1]}``" if m[1] else m[0], line)
+  line = re.sub(r"``[^`]+``|`([^`]+)`", lambda m: f"``{m[1]}``" if m[1] else m[0], line)
   parts = re.split(r"(``[^`]+``)", line)
   for i in range(0, len(parts), 2):  # between the literals
     text = re.sub(r"([\\*|`]|_(?!\w))", r"\\\1", parts[i])
@@ -137,7 +154,7 @@ def _plain(app, what, name, obj, options, lines):
         block = False
       head = re.match(r"\s+\*+\w+:", line)  # napoleon escapes *args itself
       keep = head[0] if head else ""
-      out.append(keep + _escaped(line[len(keep):]))
+      out.append(keep + _escaped(line[len(keep) :]))
     elif not line.strip():
       out.append("")
       item = item and not block
@@ -153,10 +170,18 @@ def _plain(app, what, name, obj, options, lines):
       block, item = False, starts or (item and indented)
       out.append(_escaped(line))
   if what == "class" and dataclasses.is_dataclass(obj):
-    helps = [field for field in dataclasses.fields(obj)
-             if field.metadata.get("help")]  # made by hparams.hyper
-    out += ["", *(_escaped(f"- `{field.name}`: {field.metadata['help']} "
-                           f"(default {field.default})") for field in helps)]
+    helps = [
+      field for field in dataclasses.fields(obj) if field.metadata.get("help")
+    ]  # made by hparams.hyper
+    out += [
+      "",
+      *(
+        _escaped(
+          f"- `{field.name}`: {field.metadata['help']} (default {field.default})"
+        )
+        for field in helps
+      ),
+    ]
   lines[:] = out
 
 

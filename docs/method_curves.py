@@ -31,22 +31,39 @@ class Normalised(nn.Module):
 
 
 #: Methods whose point is each client's own model.
-PERSONAL = ("fedper", "lg_fedavg", "fedrep", "fedbabu", "fedbn", "apfl",
-            "per_fedavg", "pfedme", "pfedzo", "ditto", "local", "pfedacnnl")
+PERSONAL = (
+  "fedper",
+  "lg_fedavg",
+  "fedrep",
+  "fedbabu",
+  "fedbn",
+  "apfl",
+  "per_fedavg",
+  "pfedme",
+  "pfedzo",
+  "ditto",
+  "local",
+  "pfedacnnl",
+)
 #: Hyper-parameters that say how many global models there are.
 _MODELS = ("num_models", "num_groups", "max_groups")
 #: Methods whose step is client_lr / n_i, of 23 examples in the mean.
 PER_EXAMPLE = ("fsvrg", "ma_fsvrg", "ga_fsvrg", "cfsvrg", "clsfsvrg")
 #: Options in the place of client_lr=0.3.
 SETTINGS = {
-    **dict.fromkeys(PER_EXAMPLE, {"client_lr": 3.0}),
-    "fedavgm": {"client_lr": 0.1}, "afl": {"remove_ridge": False},
-    "fedzo": {}, "baffle": {}, "pfedzo": {}, "pfedme": {}, "central": {},
-    "cfl": {"client_lr": 0.3, "eps1": 0.4, "eps2": 0.6},
-    # With mu = 0 FedGrouProx is FedGroup.
-    "fedgrouprox": {"client_lr": 0.3, "mu": 0.1},
-    # By default a client fits its head for as many steps as it trains, three.
-    "fedbabu": {"client_lr": 0.3, "personal_fit": 20},
+  **dict.fromkeys(PER_EXAMPLE, {"client_lr": 3.0}),
+  "fedavgm": {"client_lr": 0.1},
+  "afl": {"remove_ridge": False},
+  "fedzo": {},
+  "baffle": {},
+  "pfedzo": {},
+  "pfedme": {},
+  "central": {},
+  "cfl": {"client_lr": 0.3, "eps1": 0.4, "eps2": 0.6},
+  # With mu = 0 FedGrouProx is FedGroup.
+  "fedgrouprox": {"client_lr": 0.3, "mu": 0.1},
+  # By default a client fits its head for as many steps as it trains, three.
+  "fedbabu": {"client_lr": 0.3, "personal_fit": 20},
 }
 
 
@@ -96,19 +113,31 @@ def model_of(name):
 
 def main(names):
   """Writes the rows of the methods, and of FedAvg beside them."""
-  federations = {held: fa.federate(
-      "digits", partition="classes", num_clients=60 + 10 * held,
-      classes_per_client=2, validation_clients=10 * held, seed=0)
-      for held in (False, True)}
+  federations = {
+    held: fa.federate(
+      "digits",
+      partition="classes",
+      num_clients=60 + 10 * held,
+      classes_per_client=2,
+      validation_clients=10 * held,
+      seed=0,
+    )
+    for held in (False, True)
+  }
   rows = {}
   if PATH.exists():
     with PATH.open(encoding="utf-8") as file:
-      rows = {(row["method"], row["protocol"], row["model"]): row
-              for row in csv.DictReader(file)}
+      rows = {
+        (row["method"], row["protocol"], row["model"]): row
+        for row in csv.DictReader(file)
+      }
   for name in names or registry.ALGORITHMS:
     protocol = protocol_of(name)
-    rows = {key: row for key, row in rows.items()
-            if key[0] != name or key[1] == protocol or name == "fedavg"}
+    rows = {
+      key: row
+      for key, row in rows.items()
+      if key[0] != name or key[1] == protocol or name == "fedavg"
+    }
     for one in dict.fromkeys((name, "fedavg")):
       key = one, protocol, model_of(name)
       if key not in rows or (one == name and names):

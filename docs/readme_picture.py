@@ -1,6 +1,6 @@
 """Makes docs/images/readme.png of the runs of README's example.
 
-  python docs/readme_picture.py
+python docs/readme_picture.py
 """
 
 import pathlib
@@ -19,19 +19,21 @@ def main():
   text = (ROOT / "README.md").read_text("utf-8")
   names = {"__name__": "readme"}
   exec(re.findall(r"```python\n(.*?)```", text, re.S)[0], names)
-  figure, axes = plt.subplots(
-      1, 2, figsize=(8, 2.9), sharey=True, layout="constrained")
+  figure, axes = plt.subplots(1, 2, figsize=(8, 2.9), sharey=True, layout="constrained")
   for name, result in names["runs"].items():
     values = 100 * result.metrics["global"]["accuracy"]
     mean, half = values.mean(0), metrics.half_width_95(values)
     sent = sum(result.history[f"bytes_{way}"] for way in ("up", "down"))
-    total = names["setting"]["cohort_size"] * np.cumsum(sent, 1).mean(0)[
-        result.rounds - 1] / 1e6
+    total = (
+      names["setting"]["cohort_size"]
+      * np.cumsum(sent, 1).mean(0)[result.rounds - 1]
+      / 1e6
+    )
     for axis, x in zip(axes, (result.rounds, total)):
       (line,) = axis.plot(x, mean, label=name)
       axis.fill_between(
-          x, mean - half, mean + half, color=line.get_color(), alpha=0.2,
-          linewidth=0)
+        x, mean - half, mean + half, color=line.get_color(), alpha=0.2, linewidth=0
+      )
   for axis, label in zip(axes, ("rounds", "megabytes sent")):
     axis.set(xlabel=label, ylim=(60, 100))
     axis.grid(alpha=0.3)

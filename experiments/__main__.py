@@ -12,7 +12,8 @@ import pathlib
 import sys
 import types
 
-from .cli import config as config_lib, program
+from .cli import config as config_lib
+from .cli import program
 from .cli.config import UsageError
 from .cli.guard import guarded
 
@@ -29,9 +30,15 @@ def commands() -> dict[str, str]:
 def usage() -> str:
   """The text of --help."""
   lines = [f"  {name:12} {summary}" for name, summary in commands().items()]
-  return "\n".join([
-      f"usage: {program.name()} COMMAND [flags]", "", *lines, "",
-      f"{program.name('COMMAND')} --help lists the flags of a command."])
+  return "\n".join(
+    [
+      f"usage: {program.name()} COMMAND [flags]",
+      "",
+      *lines,
+      "",
+      f"{program.name('COMMAND')} --help lists the flags of a command.",
+    ]
+  )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

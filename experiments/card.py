@@ -23,19 +23,21 @@ import fedjax_alg as fa
 from fedjax_alg import files, metrics, registry
 from fedjax_alg.files import expanded
 from fedjax_alg.metrics import names
-from fedjax_alg.records import summary as summary_lib, tables
+from fedjax_alg.records import summary as summary_lib
+from fedjax_alg.records import tables
+
 from .cli import lock
+from .cli.command import Command, boolean, written
 from .cli.config import UsageError
-from .cli.command import boolean, Command, written
 from .reports import report
 
 CARD, CRATE = "card.md", "ro-crate-metadata.json"
 
 #: What tells an earlier card and an earlier crate.
 _EARLIER = {
-    CARD: files.text_with(
-        "# ", "\n## What came out\n", "Identity of the run: `"),
-    CRATE: files.text_with("{", '"#fedjax_alg"', '"ro-crate-metadata.json"')}
+  CARD: files.text_with("# ", "\n## What came out\n", "Identity of the run: `"),
+  CRATE: files.text_with("{", '"#fedjax_alg"', '"ro-crate-metadata.json"'),
+}
 
 
 def _label(result: fa.RunResult) -> tuple[str, str]:
@@ -65,13 +67,19 @@ def _outcomes(summary: dict[str, Any]) -> str:
       if found.get(metric, {}).get("mean") is not None:
         factor = metrics.factor(metric)
         digits = metrics.digits(metric)
-        rows.append([
-            protocol, metric.replace("_", " ") + ("" if factor == 1 else ", %"),
-            *(summary_lib.shown(summary[which][protocol][metric], digits,
-                                factor) for which in ("final", "mean_last_10"))
-        ])
+        rows.append(
+          [
+            protocol,
+            metric.replace("_", " ") + ("" if factor == 1 else ", %"),
+            *(
+              summary_lib.shown(summary[which][protocol][metric], digits, factor)
+              for which in ("final", "mean_last_10")
+            ),
+          ]
+        )
   return report.table(
-      ["protocol", "metric", "last round", "mean of the last ten"], rows)
+    ["protocol", "metric", "last round", "mean of the last ten"], rows
+  )
 
 
 def card(result: fa.RunResult, folder: pathlib.Path) -> str:
@@ -88,25 +96,41 @@ def card(result: fa.RunResult, folder: pathlib.Path) -> str:
   label, paper = _label(result)
   plan, cost = facts["plan"], summary["cost"]
   again = _again(folder)
-  settings = report.table(["option", "value"], (
-      [name, f"`{value}`"] for name, value in facts["hparams"].items()))
-  spent = report.table(["what", "mean over the seeds"], (
+  settings = report.table(
+    ["option", "value"],
+    ([name, f"`{value}`"] for name, value in facts["hparams"].items()),
+  )
+  spent = report.table(
+    ["what", "mean over the seeds"],
+    (
       [name.replace("total_", "").replace("_", " "), f"{found['mean']:,.6g}"]
-      for name, found in cost.items() if isinstance(found, dict)
-      and found.get("mean") is not None))
-  hashes = report.table(["what", "sha256"], (
-      [name.replace("_", " "), f"`{value}`"] for name, value in (
-          *summary["hashes"].items(), *summary.get("files", {}).items())))
+      for name, found in cost.items()
+      if isinstance(found, dict) and found.get("mean") is not None
+    ),
+  )
+  hashes = report.table(
+    ["what", "sha256"],
+    (
+      [name.replace("_", " "), f"`{value}`"]
+      for name, value in (*summary["hashes"].items(), *summary.get("files", {}).items())
+    ),
+  )
   versions = ", ".join(f"{k} {v}" for k, v in summary["versions"].items())
-  return report.join(f"{label} on {plan['data']}", [
+  return report.join(
+    f"{label} on {plan['data']}",
+    [
       f"{label}{f' ({paper})' if paper else ''}: {cost['rounds']} rounds, "
       f"{plan['cohort_size']} of {plan['clients']:,} clients a round, model "
       f"{facts['model']} with {plan['parameters']:,} parameters, "
       f"{len(facts['seeds'])} seed{'s' * (len(facts['seeds']) != 1)} "
-      f"({', '.join(map(str, facts['seeds']))})." + (
-          "" if summary["stopped"] == "rounds" else
-          f" It ended early: {summary['stopped']}."),
-      "## What came out\n\n" + _outcomes(summary)
+      f"({', '.join(map(str, facts['seeds']))})."
+      + (
+        ""
+        if summary["stopped"] == "rounds"
+        else f" It ended early: {summary['stopped']}."
+      ),
+      "## What came out\n\n"
+      + _outcomes(summary)
       + "\n\nMean +- half-width of the 95 % interval over the seeds.",
       "## Data\n\n" + f"{plan['data']}: {plan['train_examples']:,} training, "
       f"{plan['validation_examples']:,} validation and "
@@ -120,16 +144,26 @@ def card(result: fa.RunResult, folder: pathlib.Path) -> str:
       f"## Made with\n\n{versions}; {summary['device']}. Identity of the run: "
       f"`{summary['identity']}`.",
       report.collapsed("Settings of the method", settings),
-      report.collapsed("Hashes", hashes)])
+      report.collapsed("Hashes", hashes),
+    ],
+  )
 
 
 def _described(path: pathlib.Path) -> dict[str, Any]:
   """What the crate says of a file."""
-  kinds = {".csv": "text/csv", ".json": "application/json", ".md":
-           "text/markdown", ".png": "image/png", ".pdf": "application/pdf",
-           ".txt": "text/plain"}
-  found = {"name": path.name, "contentSize": str(path.stat().st_size),
-           "sha256": files.sha256(path)}
+  kinds = {
+    ".csv": "text/csv",
+    ".json": "application/json",
+    ".md": "text/markdown",
+    ".png": "image/png",
+    ".pdf": "application/pdf",
+    ".txt": "text/plain",
+  }
+  found = {
+    "name": path.name,
+    "contentSize": str(path.stat().st_size),
+    "sha256": files.sha256(path),
+  }
   if path.suffix in kinds:
     found["encodingFormat"] = kinds[path.suffix]
   return found
@@ -148,27 +182,54 @@ def crate(result: fa.RunResult, folder: pathlib.Path) -> Any:
   from rocrate.model.contextentity import ContextEntity  # an extra
   from rocrate.model.softwareapplication import SoftwareApplication
   from rocrate.rocrate import ROCrate
+
   summary = result.summary()
   label, paper = _label(result)
   made = ROCrate()
   made.name = f"{label} on {result.facts['plan']['data']}"
   made.description = (
-      f"A run of federated learning by fedjax_alg: {label}"
-      f"{f' ({paper})' if paper else ''}, {summary['cost']['rounds']} rounds.")
+    f"A run of federated learning by fedjax_alg: {label}"
+    f"{f' ({paper})' if paper else ''}, {summary['cost']['rounds']} rounds."
+  )
   outputs = [
-      made.add_file(path, dest_path=path.name, properties=_described(path))
-      for path in sorted(folder.iterdir())
-      if path.is_file() and path.name not in (CRATE, lock.NAME)]
-  program = made.add(SoftwareApplication(made, "#fedjax_alg", properties={
-      "name": "fedjax_alg", "softwareVersion":
-      summary["versions"]["fedjax_alg"], "softwareRequirements": ", ".join(
-          f"{k} {v}" for k, v in summary["versions"].items())}))
-  data = made.add(ContextEntity(made, "#data", properties={
-      "@type": "Dataset", "name": result.facts["plan"]["data"],
-      "sha256": summary["hashes"]["data"]}))
-  made.add_action(program, identifier="#run", object=[data], result=outputs,
-                  properties={"name": _again(folder) or "fa.run",
-                              "actionStatus": "CompletedActionStatus"})
+    made.add_file(path, dest_path=path.name, properties=_described(path))
+    for path in sorted(folder.iterdir())
+    if path.is_file() and path.name not in (CRATE, lock.NAME)
+  ]
+  program = made.add(
+    SoftwareApplication(
+      made,
+      "#fedjax_alg",
+      properties={
+        "name": "fedjax_alg",
+        "softwareVersion": summary["versions"]["fedjax_alg"],
+        "softwareRequirements": ", ".join(
+          f"{k} {v}" for k, v in summary["versions"].items()
+        ),
+      },
+    )
+  )
+  data = made.add(
+    ContextEntity(
+      made,
+      "#data",
+      properties={
+        "@type": "Dataset",
+        "name": result.facts["plan"]["data"],
+        "sha256": summary["hashes"]["data"],
+      },
+    )
+  )
+  made.add_action(
+    program,
+    identifier="#run",
+    object=[data],
+    result=outputs,
+    properties={
+      "name": _again(folder) or "fa.run",
+      "actionStatus": "CompletedActionStatus",
+    },
+  )
   return made
 
 
@@ -179,18 +240,22 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
     raise UsageError("give the folder of one run, e.g. out/first")
   if values.crate and importlib.util.find_spec("rocrate") is None:
     raise UsageError(
-        "--crate: needs the package rocrate (pip install 'fedjax_alg[crate]')")
+      "--crate: needs the package rocrate (pip install 'fedjax_alg[crate]')"
+    )
   folder = expanded(words[0])
   result = fa.load_run(folder)
-  files.check_outputs(str(folder), {folder / name: _EARLIER[name] for name in (
-      CARD, *[CRATE] * values.crate)})
+  files.check_outputs(
+    str(folder),
+    {folder / name: _EARLIER[name] for name in (CARD, *[CRATE] * values.crate)},
+  )
   with written(str(folder)):
     summary_lib.write_text(folder / CARD, card(result, folder))
     if values.crate:
       with tempfile.TemporaryDirectory() as place:  # it writes through links
         crate(result, folder).metadata.write(place)
-        summary_lib.write_text(folder / CRATE, files.read_text(
-            pathlib.Path(place) / CRATE))
+        summary_lib.write_text(
+          folder / CRATE, files.read_text(pathlib.Path(place) / CRATE)
+        )
   print(f"wrote {folder / CARD}")
   if values.crate:
     print(f"wrote {folder / CRATE}")

@@ -33,32 +33,55 @@ import fedjax_alg as fa
 from fedjax_alg import files as files_lib
 from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as summary_lib
-from fedjax_alg.runs.compare import labels, SCORES, unique
+from fedjax_alg.runs.compare import SCORES, labels, unique
+
+from .cli.command import Command, as_module, enum, listed, string, written
 from .cli.config import UsageError
-from .cli.command import as_module, Command, enum, listed, string, written
-from .reports import comparison as report, page, plots
+from .reports import comparison as report
+from .reports import page, plots
 
 #: What a folder gets.
 _SUFFIXES = (".png", ".pdf", ".md", ".tex", ".html")
 
 
 _FLAGS = (
-    string("metric", None, "the metric that is compared, a column of "
-           "metrics.csv; default the main one of the runs' task, which is "
-           "accuracy for classes"),
-    string("protocol", None, "the evaluation protocol that is compared; "
-           "default global if all runs have it, else the first one that all "
-           "have"),
-    enum("x_axis", "rounds", list(plots.X_AXES), "the x axis of the curves"),
-    enum("score", "final", list(SCORES), "which number of a curve is compared "
-         "seed by seed: final = the last value, last_10 = the mean of the "
-         "evaluations in the last ten rounds, best = the best value"),
-    string("baseline", None, "name of the run that the others are compared "
-           "with; default the first"),
-    listed("targets", None, "values of the metric, 0.9 for 90 %: the tables "
-           "have the rounds, floats and simulated seconds until each; default "
-           "the --targets that all runs have"),
-    listed("out", ["out/compare"], "files or a folder to write, see above"))
+  string(
+    "metric",
+    None,
+    "the metric that is compared, a column of "
+    "metrics.csv; default the main one of the runs' task, which is "
+    "accuracy for classes",
+  ),
+  string(
+    "protocol",
+    None,
+    "the evaluation protocol that is compared; "
+    "default global if all runs have it, else the first one that all "
+    "have",
+  ),
+  enum("x_axis", "rounds", list(plots.X_AXES), "the x axis of the curves"),
+  enum(
+    "score",
+    "final",
+    list(SCORES),
+    "which number of a curve is compared "
+    "seed by seed: final = the last value, last_10 = the mean of the "
+    "evaluations in the last ten rounds, best = the best value",
+  ),
+  string(
+    "baseline",
+    None,
+    "name of the run that the others are compared with; default the first",
+  ),
+  listed(
+    "targets",
+    None,
+    "values of the metric, 0.9 for 90 %: the tables "
+    "have the rounds, floats and simulated seconds until each; default "
+    "the --targets that all runs have",
+  ),
+  listed("out", ["out/compare"], "files or a folder to write, see above"),
+)
 
 
 def _named(word: str) -> tuple[str | None, pathlib.Path]:
@@ -85,11 +108,9 @@ def _settings(folder: pathlib.Path) -> list[pathlib.Path]:
   done = [path for path in runs if (path / "summary.json").is_file()]
   for path in runs:
     if path not in done:
-      print(f"warning: {path}: not finished, or diverged; left out",
-            file=sys.stderr)
+      print(f"warning: {path}: not finished, or diverged; left out", file=sys.stderr)
   if not done:
-    raise UsageError(
-        f"{folder}: holds no finished run and no sweep (no config.json)")
+    raise UsageError(f"{folder}: holds no finished run and no sweep (no config.json)")
   return done
 
 
@@ -116,18 +137,25 @@ def read(words: Sequence[str]) -> dict[str, fa.RunResult]:
       raise UsageError(f"{name}=: given twice")
   unnamed = [i for i, name in enumerate(names) if name is None]
   automatic = labels(
-      [results[i] for i in unnamed], _short([places[i] for i in unnamed]))
+    [results[i] for i in unnamed], _short([places[i] for i in unnamed])
+  )
   left = iter(automatic)
-  return dict(zip(
+  return dict(
+    zip(
       unique([next(left) if name is None else name for name in names]),
-      results, strict=True))
+      results,
+      strict=True,
+    )
+  )
 
 
 def _short(places: Sequence[pathlib.Path]) -> list[str]:
   """The names of folders, with their parents' where names are equal."""
   names = [path.name for path in places]
-  return [name if names.count(name) == 1 else f"{path.parent.name}/{name}"
-          for path, name in zip(places, names)]
+  return [
+    name if names.count(name) == 1 else f"{path.parent.name}/{name}"
+    for path, name in zip(places, names)
+  ]
 
 
 def _files(out: Sequence[str]) -> list[pathlib.Path]:
@@ -143,13 +171,18 @@ def _files(out: Sequence[str]) -> list[pathlib.Path]:
     if path.suffix in _SUFFIXES and not path.is_dir():
       found.append(path)
     elif path.suffix and not path.is_dir():
-      raise UsageError(f"--out={word}: {path.suffix} is unknown (one of "
-                       f"{', '.join(_SUFFIXES)}, or a folder)")
+      raise UsageError(
+        f"--out={word}: {path.suffix} is unknown (one of "
+        f"{', '.join(_SUFFIXES)}, or a folder)"
+      )
     elif path.is_file():
       raise UsageError(f"--out={word}: is a file")
     else:
-      found += [path / f"compare{suffix}" for suffix in _SUFFIXES
-                if suffix != ".html" or importlib.util.find_spec("plotly")]
+      found += [
+        path / f"compare{suffix}"
+        for suffix in _SUFFIXES
+        if suffix != ".html" or importlib.util.find_spec("plotly")
+      ]
   if not found:
     raise UsageError("--out: empty, give files or a folder")
   for path in found:
@@ -160,27 +193,34 @@ def _files(out: Sequence[str]) -> list[pathlib.Path]:
 
 #: What tells the files of this command.
 _EARLIER: dict[str, files_lib.Recognizer] = {
-    ".png": files_lib.picture, ".pdf": files_lib.picture,
-    ".md": files_lib.text_with("# ", "\nMade by `", "experiments.compare"),
-    ".tex": files_lib.text_with("% Made by ", "experiments.compare"),
-    ".html": files_lib.text_with(
-        "<!doctype html>", "Made by <code>", "experiments.compare")}
+  ".png": files_lib.picture,
+  ".pdf": files_lib.picture,
+  ".md": files_lib.text_with("# ", "\nMade by `", "experiments.compare"),
+  ".tex": files_lib.text_with("% Made by ", "experiments.compare"),
+  ".html": files_lib.text_with(
+    "<!doctype html>", "Made by <code>", "experiments.compare"
+  ),
+}
 
 
 def _targets(words: Sequence[str] | None) -> list[float] | None:
   try:
     return None if words is None else [float(word) for word in words]
   except ValueError:
-    raise UsageError(f"--targets={','.join(words or ())}: must be numbers, "
-                     "separated by commas") from None
+    raise UsageError(
+      f"--targets={','.join(words or ())}: must be numbers, separated by commas"
+    ) from None
 
 
-def _write(files: Sequence[pathlib.Path], found: fa.Comparison, x_axis: str,
-           command_line: str) -> None:
+def _write(
+  files: Sequence[pathlib.Path], found: fa.Comparison, x_axis: str, command_line: str
+) -> None:
   """Writes every file by its suffix."""
   number = len(found.lines)
-  title = (f"{found.metric.replace('_', ' ').capitalize()} of {number} "
-           f"run{'s' * (number != 1)}, protocol {found.protocol}")
+  title = (
+    f"{found.metric.replace('_', ' ').capitalize()} of {number} "
+    f"run{'s' * (number != 1)}, protocol {found.protocol}"
+  )
   for path in files:
     path.parent.mkdir(parents=True, exist_ok=True)
   pictures = [path for path in files if path.suffix in (".png", ".pdf")]
@@ -192,28 +232,41 @@ def _write(files: Sequence[pathlib.Path], found: fa.Comparison, x_axis: str,
     elif path.suffix == ".tex":
       summary_lib.write_text(path, report.latex(found, command_line))
     elif path.suffix == ".html":
-      page.write(path, title, {"": found.results}, report.all_tables(found),
-                 metric=found.metric, protocol=found.protocol, x_axis=x_axis,
-                 command_line=command_line)
+      page.write(
+        path,
+        title,
+        {"": found.results},
+        report.all_tables(found),
+        metric=found.metric,
+        protocol=found.protocol,
+        x_axis=x_axis,
+        command_line=command_line,
+      )
 
 
 def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   """Compares the runs and writes the files."""
   if not words:
-    raise UsageError(
-        "no runs: give the folders of two or more, e.g. out/a out/b")
+    raise UsageError("no runs: give the folders of two or more, e.g. out/a out/b")
   files, targets = _files(values.out), _targets(values.targets)
   place = f"`out`={','.join(values.out)}"
-  files_lib.check_outputs(place, {
-      path: _EARLIER[path.suffix] for path in files})
+  files_lib.check_outputs(place, {path: _EARLIER[path.suffix] for path in files})
   found = fa.compare(
-      read(words), metric=values.metric, protocol=values.protocol,
-      score=values.score, baseline=values.baseline, targets=targets)
+    read(words),
+    metric=values.metric,
+    protocol=values.protocol,
+    score=values.score,
+    baseline=values.baseline,
+    targets=targets,
+  )
   for label, reason in found.unpaired.items():
     runs = [pair.label for pair in found.pairs if pair.baseline == label]
     with_it = f"; compared with it: {', '.join(runs)}" if runs else ""
-    print(f"warning: {label} is not compared seed by seed with "
-          f"{found.baseline}: {reason}{with_it}", file=sys.stderr)
+    print(
+      f"warning: {label} is not compared seed by seed with "
+      f"{found.baseline}: {reason}{with_it}",
+      file=sys.stderr,
+    )
   replaced = [path for path in files if path.exists()]
   with written(f"--out={','.join(values.out)}"):
     _write(files, found, values.x_axis, as_module("compare", argv))

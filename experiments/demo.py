@@ -17,9 +17,9 @@ import sys
 
 from absl.flags import FlagValues
 
-from fedjax_alg import files, metrics
+from fedjax_alg import files, metrics, registry
 from fedjax_alg.records import summary as results
-from fedjax_alg import registry
+
 from .cli.command import Command, string
 from .cli.guard import AGAIN
 from .reports import plots, suite
@@ -40,8 +40,11 @@ def table(outcomes: suite.Outcomes) -> str:
   main = main_of(outcomes[0])
   factor, digits = metrics.factor(main), metrics.digits(main)
   target = next(iter(outcomes[0].summary["rounds_to"]), None)
-  until = "" if target is None else "rounds to " + (
-      f"{factor * float(target):g}" + " %" * (factor == 100))
+  until = (
+    ""
+    if target is None
+    else "rounds to " + (f"{factor * float(target):g}" + " %" * (factor == 100))
+  )
   head = f"{main.replace('_', ' ')} (95 % CI)"
   lines = [f"{'method':10} {head:>22} {until:>16} {'floats sent':>13}"]
   for outcome in outcomes:
@@ -55,8 +58,9 @@ def table(outcomes: suite.Outcomes) -> str:
       if reached["reached"] < seeds:
         when += f" ({reached['reached']} of {seeds})"
     shown = results.shown(last, digits - 1, factor) + " %" * (factor == 100)
-    lines.append(f"{outcome.cell.label:10} {shown:>22} {when:>16} "
-                 f"{sent / 1e6:>11.1f} M")
+    lines.append(
+      f"{outcome.cell.label:10} {shown:>22} {when:>16} {sent / 1e6:>11.1f} M"
+    )
   return "\n".join(lines)
 
 
@@ -64,30 +68,51 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   """Runs the four methods, prints the table and draws the picture."""
   del argv
   root = files.output_path(values.out_dir, "out_dir")
-  files.check_outputs(f"`out_dir`={values.out_dir}", {
+  files.check_outputs(
+    f"`out_dir`={values.out_dir}",
+    {
       root / "demo.png": files.picture,
-      root / "demo.txt": files.text_with("method ", "floats sent")})
-  cells = [suite.Cell("a", "digits", registry.get(name).label, (
-      f"--flagfile=demo/{name}.flags", "--noprogress", *words))
-           for name in METHODS]
+      root / "demo.txt": files.text_with("method ", "floats sent"),
+    },
+  )
+  cells = [
+    suite.Cell(
+      "a",
+      "digits",
+      registry.get(name).label,
+      (f"--flagfile=demo/{name}.flags", "--noprogress", *words),
+    )
+    for name in METHODS
+  ]
   outcomes = suite.run_cells(cells, root)
   picture = root / "demo.png"
   main = main_of(outcomes[0])
   seeds = outcomes[0].summary["final"]["global"][main]["values"]
   plots.panels(
-      [picture], {f"{main.replace('_', ' ')} on the whole test set": {
-          o.cell.label: o.rows for o in outcomes}}, "global", main,
-      f"digits, 60 clients of 1-2 classes, {len(seeds)} seeds")
+    [picture],
+    {
+      f"{main.replace('_', ' ')} on the whole test set": {
+        o.cell.label: o.rows for o in outcomes
+      }
+    },
+    "global",
+    main,
+    f"digits, 60 clients of 1-2 classes, {len(seeds)} seeds",
+  )
   text = table(outcomes)
   results.write_text(root / "demo.txt", text + "\n")
   print(f"\n{text}\n\nfigure: {picture}")
 
 
 main = Command(
-    __doc__, (string("out_dir", "out/demo", "folder to write to"),), _run,
-    "Any other --flag=value is passed on to every run;\n"
-    "python -m experiments.run --help lists these flags.", AGAIN,
-    passes_on=True)
+  __doc__,
+  (string("out_dir", "out/demo", "folder to write to"),),
+  _run,
+  "Any other --flag=value is passed on to every run;\n"
+  "python -m experiments.run --help lists these flags.",
+  AGAIN,
+  passes_on=True,
+)
 
 if __name__ == "__main__":
   sys.exit(main())

@@ -20,9 +20,10 @@ from fedjax_alg.deploy import export, flower
 from fedjax_alg.files import expanded
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.result import as_tuples
+
 from .cli import config as config_lib
-from .cli.config import UsageError
 from .cli.command import Command, enum, string
+from .cli.config import UsageError
 
 
 def _run(values: FlagValues, rest: list[str], argv: Sequence[str]) -> None:
@@ -36,8 +37,10 @@ def _run(values: FlagValues, rest: list[str], argv: Sequence[str]) -> None:
     result = fa.load_run(rest[0])
     # A run that is read draws nobody, and starts from its last states.
     prepared = dataclasses.replace(
-        result.prepared, init=result.facts["sources"].get("init"),
-        options=RunOptions(**as_tuples(result.facts["run"])))
+      result.prepared,
+      init=result.facts["sources"].get("init"),
+      options=RunOptions(**as_tuples(result.facts["run"])),
+    )
   else:
     prepared = config_lib.parse(rest, "experiments.export").prepare()
   export.write(prepared, expanded(values.out, "out"))
@@ -45,12 +48,17 @@ def _run(values: FlagValues, rest: list[str], argv: Sequence[str]) -> None:
 
 
 main = Command(
-    __doc__, (
-        enum("to", "flower", ["flower"], "what starts the app"),
-        string("out", None, "folder of the app, empty or with an app "
-               "that nobody has touched")),
-    _run, below="All other flags are those of experiments.run.",
-    passes_on=True)
+  __doc__,
+  (
+    enum("to", "flower", ["flower"], "what starts the app"),
+    string(
+      "out", None, "folder of the app, empty or with an app that nobody has touched"
+    ),
+  ),
+  _run,
+  below="All other flags are those of experiments.run.",
+  passes_on=True,
+)
 
 if __name__ == "__main__":
   sys.exit(main())

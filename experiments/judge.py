@@ -28,8 +28,8 @@ short for is open. Intervals: 95 %, over the seeds; one seed decides nothing.
 --out gets judge.md and judge.csv.
 """
 
-from collections.abc import Mapping, Sequence
 import collections
+from collections.abc import Mapping, Sequence
 import csv
 import io
 import math
@@ -44,10 +44,11 @@ import fedjax_alg as fa
 from fedjax_alg import errors, files, metrics
 from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as summary_lib
-from fedjax_alg.runs.compare import COSTS, estimate, Line, SCORES
+from fedjax_alg.runs.compare import COSTS, SCORES, Line, estimate
+
 from . import compare
+from .cli.command import Command, as_module, string, written
 from .cli.config import UsageError
-from .cli.command import as_module, Command, string, written
 from .reports import answers, report, rule
 
 _COLUMNS = ("method", "protocol", "metric", "value", "rule")
@@ -76,8 +77,7 @@ class Spent(NamedTuple):
   target: float  #: in the unit of metrics.csv
 
 
-def _number_of(
-    text: str, percent: str, metric: str, margin: bool = False) -> float:
+def _number_of(text: str, percent: str, metric: str, margin: bool = False) -> float:
   """A number of a metric in the unit of the tables.
 
   Args:
@@ -100,8 +100,10 @@ def _number_of(
   if not least <= number <= 100:
     raise ValueError(f"{metric} is a share, must lie in [{least:g}, 100] %")
   if 0 < number <= 1 and not percent and not margin:
-    raise ValueError(f"shares are in percent, must be {100 * number:g}, or "
-                     f"{number:g}% if so little is meant")
+    raise ValueError(
+      f"shares are in percent, must be {100 * number:g}, or "
+      f"{number:g}% if so little is meant"
+    )
   return number
 
 
@@ -134,7 +136,8 @@ def _bound(claim: Mapping[str, str]) -> tuple[str, float]:
   try:
     if _spent(claim["metric"]) is None:
       return match[1], _number_of(
-          match[2], match[3], claim["metric"], _MINUS in claim["method"])
+        match[2], match[3], claim["metric"], _MINUS in claim["method"]
+      )
     number = float(match[2])
     if match[3] or not 0 < number < math.inf:
       raise ValueError("what is spent must be a number above 0")
@@ -151,23 +154,28 @@ def _check(claim: Mapping[str, str]) -> None:
   """
   names, spent = claim["method"].split(_MINUS, 1), _spent(claim["metric"])
   if not all(name.strip() for name in names) or names[1:] == names[:1]:
-    raise UsageError(f"method={claim['method']}: must be the name of a run, or "
-                     "those of two runs, A - B")
+    raise UsageError(
+      f"method={claim['method']}: must be the name of a run, or "
+      "those of two runs, A - B"
+    )
   if spent is None and not metrics.is_known(claim["metric"]):
     raise UsageError(
-        f"metric={claim['metric']}: must be one of "
-        f"{', '.join(metrics.METRICS)}, or {'|'.join(COSTS)}_to_METRIC_90%")
+      f"metric={claim['metric']}: must be one of "
+      f"{', '.join(metrics.METRICS)}, or {'|'.join(COSTS)}_to_METRIC_90%"
+    )
   _bound(claim)
   if spent is None:
     if claim["rule"] not in SCORES:
-      raise UsageError(
-          f"rule={claim['rule']}: must be one of {', '.join(SCORES)}")
+      raise UsageError(f"rule={claim['rule']}: must be one of {', '.join(SCORES)}")
   elif claim["rule"]:
-    raise UsageError(f"rule={claim['rule']}: must be empty, {claim['metric']} "
-                     "has one value")
+    raise UsageError(
+      f"rule={claim['rule']}: must be empty, {claim['metric']} has one value"
+    )
   elif len(names) > 1:
-    raise UsageError(f"method={claim['method']}: a margin of what is "
-                     "spent cannot be judged; claim the two numbers")
+    raise UsageError(
+      f"method={claim['method']}: a margin of what is "
+      "spent cannot be judged; claim the two numbers"
+    )
 
 
 def _header(word: str, names: Sequence[str]) -> None:
@@ -176,8 +184,9 @@ def _header(word: str, names: Sequence[str]) -> None:
   if lacking:
     hint = "; they are separated by commas" if ";" in "".join(names) else ""
     raise UsageError(
-        f"{word}: lacks the column {lacking[0]} (must have "
-        f"{', '.join(_COLUMNS)}, and a line for each claim{hint})")
+      f"{word}: lacks the column {lacking[0]} (must have "
+      f"{', '.join(_COLUMNS)}, and a line for each claim{hint})"
+    )
   for name in names:
     if names.count(name) > 1:
       raise UsageError(f"{word}: has the column {name} twice")
@@ -190,12 +199,12 @@ def read_claims(word: str) -> list[dict[str, str]]:
     UsageError: one line with the file, and the line and what is wrong there.
   """
   try:
-    reader = csv.reader(io.StringIO(
-        files.read_text(expanded(word)), newline=""), strict=True)
+    reader = csv.reader(
+      io.StringIO(files.read_text(expanded(word)), newline=""), strict=True
+    )
     lines = [(reader.line_num, cells) for cells in reader if cells]
   except (OSError, csv.Error) as error:
-    raise UsageError(
-        f"{word}: no file of claims ({errors.reason(error)})") from error
+    raise UsageError(f"{word}: no file of claims ({errors.reason(error)})") from error
   head = [name.strip() for name in lines[0][1]] if lines else []
   _header(word, head)
   if not lines[1:]:
@@ -204,8 +213,9 @@ def read_claims(word: str) -> list[dict[str, str]]:
   for number, cells in lines[1:]:
     where = f"{word}, line {number}"
     if len(cells) != len(head):
-      raise UsageError(f"{where}: has {len(cells)} cells, must have "
-                       f"{len(head)}, as the first line")
+      raise UsageError(
+        f"{where}: has {len(cells)} cells, must have {len(head)}, as the first line"
+      )
     rows.append(dict(zip(head, map(str.strip, cells), strict=True)))
     try:
       _check(rows[-1])
@@ -221,13 +231,18 @@ def _holds(sign: str, place: str) -> str:
   return "holds" if (place == rule.ABOVE) == (sign == ">") else "fails"
 
 
-def _margin(claim: Mapping[str, str], runs: Mapping[str, fa.RunResult]
-            ) -> tuple[str, str]:
+def _margin(
+  claim: Mapping[str, str], runs: Mapping[str, fa.RunResult]
+) -> tuple[str, str]:
   """(ours, the verdict) of a claim about "A - B"."""
   name, baseline = claim["method"].split(_MINUS, 1)
   compared = fa.compare(
-      {baseline: runs[baseline], name: runs[name]}, metric=claim["metric"],
-      protocol=claim["protocol"], score=claim["rule"], targets=())
+    {baseline: runs[baseline], name: runs[name]},
+    metric=claim["metric"],
+    protocol=claim["protocol"],
+    score=claim["rule"],
+    targets=(),
+  )
   if compared.unpaired:
     return "-", f"{rule.NOT_COMPARABLE}: {compared.unpaired[name]}"
   factor = metrics.factor(claim["metric"])
@@ -239,33 +254,49 @@ def _margin(claim: Mapping[str, str], runs: Mapping[str, fa.RunResult]
     return ours, _holds(sign, rule.place(gap, ci95))
   unit = "pp" if factor == 100 else ""
   return ours, rule.words(
-      rule.place(gap, ci95, rule.tie_of(number, unit)), abs(gap),
-      claim["metric"], unit, True)
+    rule.place(gap, ci95, rule.tie_of(number, unit)),
+    abs(gap),
+    claim["metric"],
+    unit,
+    True,
+  )
 
 
-def _line(result: fa.RunResult, claim: Mapping[str, str],
-          metric: str, targets: Sequence[float] = ()) -> Line:
+def _line(
+  result: fa.RunResult,
+  claim: Mapping[str, str],
+  metric: str,
+  targets: Sequence[float] = (),
+) -> Line:
   """A run alone, with the protocol of a claim."""
-  line, = fa.compare({claim["method"]: result}, metric=metric, targets=targets,
-                     protocol=claim["protocol"]).lines
+  (line,) = fa.compare(
+    {claim["method"]: result},
+    metric=metric,
+    targets=targets,
+    protocol=claim["protocol"],
+  ).lines
   return line
 
 
 def _answer(
-    claim: Mapping[str, str], values: Sequence[float], metric: str, unit: str
+  claim: Mapping[str, str], values: Sequence[float], metric: str, unit: str
 ) -> tuple[str, str]:
   """(ours, the verdict) of numbers, one per seed; inf: never in the run."""
   sign, number = _bound(claim)
-  ours, verdict = answers.number(values, report.Claim(
-      "", "", claim["method"], metric, number, unit, "", None, claim["value"]))
+  ours, verdict = answers.number(
+    values,
+    report.Claim(
+      "", "", claim["method"], metric, number, unit, "", None, claim["value"]
+    ),
+  )
   never = bool(np.isinf(values).any())
   gap = None if never else estimate(np.subtract(values, number))
   if not sign:
     return ours, rule.words(
-        verdict, None if gap is None else abs(gap.mean), metric, unit, True)
+      verdict, None if gap is None else abs(gap.mean), metric, unit, True
+    )
   # Without a gap the verdict is whether all seeds, or none, never get there.
-  return ours, _holds(
-      sign, verdict if gap is None else rule.place(gap.mean, gap.ci95))
+  return ours, _holds(sign, verdict if gap is None else rule.place(gap.mean, gap.ci95))
 
 
 def _number(claim: Mapping[str, str], result: fa.RunResult) -> tuple[str, str]:
@@ -274,25 +305,34 @@ def _number(claim: Mapping[str, str], result: fa.RunResult) -> tuple[str, str]:
   if spent is None:
     metric, factor = claim["metric"], metrics.factor(claim["metric"])
     scores = _line(result, claim, metric).scores[claim["rule"]].values
-    return _answer(claim, [factor * value for value in scores], metric,
-                   "%" if factor == 100 else "")
+    return _answer(
+      claim, [factor * value for value in scores], metric, "%" if factor == 100 else ""
+    )
   line = _line(result, claim, spent.metric, [spent.target])
-  of_seeds = [math.inf if at is None else at[spent.cost]
-              for at in line.reached[spent.target]]
+  of_seeds = [
+    math.inf if at is None else at[spent.cost] for at in line.reached[spent.target]
+  ]
   ours, verdict = _answer(
-      claim, of_seeds, f"rounds_to_{spent.metric}",
-      "rounds" if spent.cost == "round" else "")
+    claim,
+    of_seeds,
+    f"rounds_to_{spent.metric}",
+    "rounds" if spent.cost == "round" else "",
+  )
   number, totals = _bound(claim)[1], line.costs[spent.cost].values
-  short = [total for value, total in zip(of_seeds, totals, strict=True)
-           if math.isinf(value) and total < number]
+  short = [
+    total
+    for value, total in zip(of_seeds, totals, strict=True)
+    if math.isinf(value) and total < number
+  ]
   if short:  # what is never reached in the run may be reached in time
     verdict = f"open: {min(short):g} of {number:g}"
     verdict += " rounds" * (spent.cost == "round")
   return ours, verdict
 
 
-def judge(claims: Sequence[Mapping[str, str]],
-          runs: Mapping[str, fa.RunResult]) -> list[Judged]:
+def judge(
+  claims: Sequence[Mapping[str, str]], runs: Mapping[str, fa.RunResult]
+) -> list[Judged]:
   """Judges claims; one about a run that is not given is not run.
 
   Raises:
@@ -317,51 +357,64 @@ def judge(claims: Sequence[Mapping[str, str]],
 
 def markdown(found: Sequence[Judged], command_line: str) -> str:
   """The claims with their verdicts, and how many there are of each."""
-  counts = collections.Counter(
-      re.split(" by |: ", one.words)[0] for one in found)
+  counts = collections.Counter(re.split(" by |: ", one.words)[0] for one in found)
   head = list(found[0].claim)
-  return report.join("Claims, judged", [
+  return report.join(
+    "Claims, judged",
+    [
       report.table(["verdict", "claims"], counts.items()),
-      report.table([*head, "ours", "verdict"], (
+      report.table(
+        [*head, "ours", "verdict"],
+        (
           [*(one.claim[name] or "-" for name in head), one.ours, one.words]
-          for one in found)),
+          for one in found
+        ),
+      ),
       "Intervals: 95 %, over the seeds. A number is reached within 0.3 points "
       "(5 % of numbers that are no shares) and with an interval of at most a "
-      "point; a single seed decides nothing.", f"Made by `{command_line}`."])
+      "point; a single seed decides nothing.",
+      f"Made by `{command_line}`.",
+    ],
+  )
 
 
 def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   """Judges the claims and writes the tables."""
   if len(words) < 2:
-    raise UsageError("give a file of claims and the folders of runs, e.g. "
-                     "claims.csv out/a out/b")
+    raise UsageError(
+      "give a file of claims and the folders of runs, e.g. claims.csv out/a out/b"
+    )
   folder = files.output_path(values.out, "out")
-  files.check_outputs(f"`out`={values.out}", {
+  files.check_outputs(
+    f"`out`={values.out}",
+    {
       folder / "judge.csv": _IS_JUDGED,
-      folder / "judge.md": files.beside("judge.csv", _IS_JUDGED)})
+      folder / "judge.md": files.beside("judge.csv", _IS_JUDGED),
+    },
+  )
   runs = compare.read(words[1:])  # which makes the metrics of own tasks known
   claims = read_claims(words[0])
   found = judge(claims, runs)
   if all(one.words.startswith(rule.NOT_RUN) for one in found):
-    raise UsageError(
-        f"{words[0]}: no claim is about these runs ({', '.join(runs)})")
+    raise UsageError(f"{words[0]}: no claim is about these runs ({', '.join(runs)})")
   text = markdown(found, as_module("judge", argv).replace("`", "'"))
   with written(f"--out={values.out}"):
     folder.mkdir(parents=True, exist_ok=True)
-    with files.replacing(folder / "judge.csv") as partial, open(
-        partial, "w", newline="", encoding="utf-8") as file:
+    with (
+      files.replacing(folder / "judge.csv") as partial,
+      open(partial, "w", newline="", encoding="utf-8") as file,
+    ):
       writer = csv.writer(file, lineterminator="\n")
       writer.writerow([*found[0].claim, "ours", "verdict"])
-      writer.writerows(
-          [*one.claim.values(), one.ours, one.words] for one in found)
+      writer.writerows([*one.claim.values(), one.ours, one.words] for one in found)
     summary_lib.write_text(folder / "judge.md", text)
   print(text)
   print(f"wrote {folder / 'judge.md'}\nwrote {folder / 'judge.csv'}")
 
 
 main = Command(
-    __doc__,
-    (string("out", "out/judge", "folder of judge.md and judge.csv"),), _run)
+  __doc__, (string("out", "out/judge", "folder of judge.md and judge.csv"),), _run
+)
 
 if __name__ == "__main__":
   sys.exit(main())

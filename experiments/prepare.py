@@ -15,8 +15,9 @@ import sys
 from absl.flags import FlagValues
 
 from fedjax_alg import data
-from .cli.config import UsageError
+
 from .cli.command import Command, string
+from .cli.config import UsageError
 
 
 def _run(values: FlagValues, names: list[str], argv: Sequence[str]) -> None:
@@ -27,8 +28,7 @@ def _run(values: FlagValues, names: list[str], argv: Sequence[str]) -> None:
     raise UsageError(f"which data set? ({known}, or another of TFDS)")
   for name in names:
     if not data.is_tfds(name):
-      raise UsageError(
-          f"{name}: unknown data set (of {known}, or any other of TFDS)")
+      raise UsageError(f"{name}: unknown data set (of {known}, or any other of TFDS)")
   for name in names:
     data.prepare_tfds(name, values.data_dir)
     print(f"{name}: {_ready(name, values.data_dir)} ready")
@@ -40,18 +40,24 @@ def _ready(name: str, data_dir: str | None) -> str:
     return f"{len(data.emnist_letters(data_dir)[1])} letters (a to j)"
   if name == "sentiment140":
     examples = data.load_sent140(data_dir=data_dir)
-    return (f"{len(examples.y_train) + len(examples.y_test)} tweets of users "
-            "with at least 20")
+    return (
+      f"{len(examples.y_train) + len(examples.y_test)} tweets of users with at least 20"
+    )
   examples = data.load_tfds(name, data_dir)
-  return (f"{len(examples.y_train)} training and {len(examples.y_test)} test "
-          "images")
+  return f"{len(examples.y_train)} training and {len(examples.y_test)} test images"
 
 
 main = Command(
-    f"{__doc__}\nData sets: {', '.join(data.PREPARABLE)}, and all others of "
-    "TFDS.", (string(
-        "data_dir", None, "folder to prepare them in (default $TFDS_DATA_DIR "
-        "or ~/tensorflow_datasets)"),), _run)
+  f"{__doc__}\nData sets: {', '.join(data.PREPARABLE)}, and all others of TFDS.",
+  (
+    string(
+      "data_dir",
+      None,
+      "folder to prepare them in (default $TFDS_DATA_DIR or ~/tensorflow_datasets)",
+    ),
+  ),
+  _run,
+)
 
 if __name__ == "__main__":
   sys.exit(main())

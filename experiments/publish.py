@@ -39,10 +39,12 @@ from PIL import Image
 
 from fedjax_alg import files
 from fedjax_alg.files import expanded
-from fedjax_alg.records import summary as results, tables as records
+from fedjax_alg.records import summary as results
+from fedjax_alg.records import tables as records
+
 from .cli import config as config_lib
+from .cli.command import Command, boolean, enum, string
 from .cli.config import UsageError
-from .cli.command import boolean, Command, enum, string
 from .papers import tuning
 from .reports import answers, claims_page, figures, report, styles
 
@@ -50,8 +52,9 @@ from .reports import answers, claims_page, figures, report, styles
 CLAIMED = ("diversified", "conjugate", "fedgroup", "analytic")
 
 PAPERS: dict[str, figures.Paper] = {
-    name: importlib.import_module(f".papers.{name}.figures", __package__).PAPER
-    for name in (*CLAIMED, "trust", "beyond")}
+  name: importlib.import_module(f".papers.{name}.figures", __package__).PAPER
+  for name in (*CLAIMED, "trust", "beyond")
+}
 
 #: Lines of a page that no reader sees: here begins the part of a figure, within
 #: it the text of the notes, which is read from their file every time, and what
@@ -73,8 +76,7 @@ def read_notes(path: pathlib.Path) -> dict[str, str]:
     return {}
   parts = re.split(r"^## +(\S+) *$", files.read_text(path), flags=re.M)
   if re.sub(r"^#[^#].*$", "", parts[0], flags=re.M).strip():
-    raise UsageError(
-        f"{path}: text before the first section (## intro, ## fig1, ...)")
+    raise UsageError(f"{path}: text before the first section (## intro, ## fig1, ...)")
   return dict(zip(parts[1::2], map(str.strip, parts[2::2])))
 
 
@@ -114,12 +116,13 @@ def _few_colours(image: Image.Image, most: int = 64) -> Image.Image:
 
   Without these, one method would have different colours in two pictures.
   """
-  lines = [int(colour[i:i + 2], 16) for colour in styles.COLOURS
-           for i in (1, 3, 5)]
-  common = image.quantize(
-      most - len(styles.COLOURS), dither=Image.Dither.NONE).getpalette() or []
+  lines = [int(colour[i : i + 2], 16) for colour in styles.COLOURS for i in (1, 3, 5)]
+  common = (
+    image.quantize(most - len(styles.COLOURS), dither=Image.Dither.NONE).getpalette()
+    or []
+  )
   palette = Image.new("P", (1, 1))
-  palette.putpalette(lines + common[:3 * most - len(lines)])
+  palette.putpalette(lines + common[: 3 * most - len(lines)])
   return image.quantize(palette=palette, dither=Image.Dither.NONE)
 
 
@@ -131,8 +134,9 @@ def _lower(path: pathlib.Path) -> tuple[str, str]:
   """
   title, _, rest = files.read_text(path).partition("\n")
   if not title.startswith("# "):
-    raise UsageError(f"{path}: has no title, so it is no table of a figure "
-                     "command; make it again")
+    raise UsageError(
+      f"{path}: has no title, so it is no table of a figure command; make it again"
+    )
   return title.removeprefix("# "), re.sub(r"^#", "##", rest, flags=re.M).strip()
 
 
@@ -162,22 +166,29 @@ def _with_notes(part: str, notes: str) -> str:
   return "\n\n".join(filter(None, [title, _NOTES, notes, _BELOW, rest]))
 
 
-def _made(paper: figures.Paper, title: str, rest: str, folder: pathlib.Path,
-          target: pathlib.Path) -> str:
+def _made(
+  paper: figures.Paper,
+  title: str,
+  rest: str,
+  folder: pathlib.Path,
+  target: pathlib.Path,
+) -> str:
   """A figure's part of the page; its pictures are copied beside the page."""
   numbers = folder / f"{folder.name}_numbers.csv"
   if numbers.is_file():
     copy = f"{paper.name}_{folder.name}.csv"
     results.write_text(target / copy, files.read_text(numbers))
-    rest += (f"\n\nEvery number, how its settings were chosen, and its flags: "
-             f"[{copy}]({copy}).")
+    rest += (
+      f"\n\nEvery number, how its settings were chosen, and its flags: "
+      f"[{copy}]({copy})."
+    )
   like = paper.like(folder.name)
   if like is not None:  # its pictures and sentences are those of another
-    return report.collapsed(
-        f"{title}: the runs of {like}", report.without_others(rest))
+    return report.collapsed(f"{title}: the runs of {like}", report.without_others(rest))
   parts = [f"## {title}"]
-  for picture in sorted(folder.glob("*.png"),
-                        key=lambda path: (len(path.stem), path.stem)):
+  for picture in sorted(
+    folder.glob("*.png"), key=lambda path: (len(path.stem), path.stem)
+  ):
     copy = f"{paper.name}_{picture.name}"
     with files.replacing(target / copy) as partial:
       partial.write_bytes(_small_png(picture))
@@ -185,8 +196,9 @@ def _made(paper: figures.Paper, title: str, rest: str, folder: pathlib.Path,
   return "\n\n".join([*parts, rest])
 
 
-def _tuning(paper: figures.Paper, source: pathlib.Path, target: pathlib.Path,
-            end: str) -> str:
+def _tuning(
+  paper: figures.Paper, source: pathlib.Path, target: pathlib.Path, end: str
+) -> str:
   """Section: what validation chose, from the tables of ``experiments.tune``.
 
   They are copied beside the page, where they are found again. Those of data
@@ -195,12 +207,13 @@ def _tuning(paper: figures.Paper, source: pathlib.Path, target: pathlib.Path,
   """
   parts, protocol = [], None
   for path in sorted((source.parent / "tune").glob(f"{paper.name}_*/tune.csv")):
-    results.write_text(
-        target / f"{path.parent.name}_tuning.csv", files.read_text(path))
+    results.write_text(target / f"{path.parent.name}_tuning.csv", files.read_text(path))
   for path in sorted(target.glob(f"{paper.name}_*_tuning.csv")):
     data = path.stem.removeprefix(f"{paper.name}_").removesuffix("_tuning")
-    if end != next((page for page in (data, data.partition("_")[0])
-                    if page in paper.pages.values()), ""):
+    if end != next(
+      (page for page in (data, data.partition("_")[0]) if page in paper.pages.values()),
+      "",
+    ):
       continue
     protocol = tuning.PROTOCOLS[paper.name, data]
     rows = records.read_rows(path, None)
@@ -208,28 +221,55 @@ def _tuning(paper: figures.Paper, source: pathlib.Path, target: pathlib.Path,
     for method in dict.fromkeys(row["method"] for row in rows):
       own = [row for row in rows if row["method"] == method]
       best = next(row for row in own if row["chosen"])
-      table.append([
-          method, len(own), f"`{best['setting']}`",
-          f"{best['validation']:.2f}", *(
-              f"{row['validation']:.2f}" for row in own if row["stated"])])
-    parts.append(f"{data}, [every setting]({path.name}):\n\n" + report.table(
-        ["method", "settings tried", "chosen", "its validation accuracy",
-         "that of the stated setting"], table))
+      table.append(
+        [
+          method,
+          len(own),
+          f"`{best['setting']}`",
+          f"{best['validation']:.2f}",
+          *(f"{row['validation']:.2f}" for row in own if row["stated"]),
+        ]
+      )
+    parts.append(
+      f"{data}, [every setting]({path.name}):\n\n"
+      + report.table(
+        [
+          "method",
+          "settings tried",
+          "chosen",
+          "its validation accuracy",
+          "that of the stated setting",
+        ],
+        table,
+      )
+    )
   if protocol is None:
     return ""
-  by = ("clients that are held out, with at least 100 examples of every class"
-        if protocol.by == "validation" else
-        "a sixth of the clients' training examples")
+  by = (
+    "clients that are held out, with at least 100 examples of every class"
+    if protocol.by == "validation"
+    else "a sixth of the clients' training examples"
+  )
   seeds = {1: "one seed", 3: "three seeds"}[protocol.seeds]
-  return "\n\n".join([
-      _CHOSEN, "## Chosen how", "By `experiments.tune --paper`: every method "
+  return "\n\n".join(
+    [
+      _CHOSEN,
+      "## Chosen how",
+      "By `experiments.tune --paper`: every method "
       "with the same number of settings, drawn from all its ranges together, "
       f"the stated one first; mean over three partitions of {seeds} on {by}.",
-      *parts])
+      *parts,
+    ]
+  )
 
 
-def publish(paper: figures.Paper, source: pathlib.Path, target: pathlib.Path, *,
-            again: bool = False) -> pathlib.Path:
+def publish(
+  paper: figures.Paper,
+  source: pathlib.Path,
+  target: pathlib.Path,
+  *,
+  again: bool = False,
+) -> pathlib.Path:
   """Writes a paper's page and its pictures; returns the page.
 
   Args:
@@ -244,14 +284,16 @@ def publish(paper: figures.Paper, source: pathlib.Path, target: pathlib.Path, *,
   """
   order = [*paper.figures, *paper.tables]
   names = [name for name in order if (source / name / f"{name}.md").is_file()]
-  pages = {end: target / f"{paper.name}{end and '_'}{end}.md"
-           for end in ("", *dict.fromkeys(paper.pages.values()))}
-  kept = {name: text for page in pages.values()
-          for name, text in _kept(page).items()}
+  pages = {
+    end: target / f"{paper.name}{end and '_'}{end}.md"
+    for end in ("", *dict.fromkeys(paper.pages.values()))
+  }
+  kept = {name: text for page in pages.values() for name, text in _kept(page).items()}
   if not names and not (again and kept):
     raise UsageError(
-        f"--from={source}: holds no table of {paper.name} (make them with "
-        f"python -m experiments.{paper.name} --{paper.flag}=all)")
+      f"--from={source}: holds no table of {paper.name} (make them with "
+      f"python -m experiments.{paper.name} --{paper.flag}=all)"
+    )
   file = target / f"{paper.name}.notes.md"
   notes = read_notes(file)
   # The words at the top of each page; a page of one figure begins with those of
@@ -260,31 +302,34 @@ def publish(paper: figures.Paper, source: pathlib.Path, target: pathlib.Path, *,
   known = [*tops.values(), *order]
   for name in notes:
     if name not in known:
-      raise UsageError(
-          f"{file}: ## {name} is no section (of {', '.join(known)})")
+      raise UsageError(f"{file}: ## {name} is no section (of {', '.join(known)})")
   # Nothing is written where one of them is refused.
   made = {name: _lower(source / name / f"{name}.md") for name in names}
-  _check_outputs(paper, [source / name for name in names], target,
-                 list(pages.values()))
+  _check_outputs(paper, [source / name for name in names], target, list(pages.values()))
   target.mkdir(parents=True, exist_ok=True)
   for name in names:
     kept[name] = _made(paper, *made[name], source / name, target)
   texts = {}
   for end, page in pages.items():
-    of_page = [name for name in order
-               if name in kept and paper.pages.get(name, "") == end]
+    of_page = [
+      name for name in order if name in kept and paper.pages.get(name, "") == end
+    ]
     if end and not of_page:
       continue
-    parts = [f"# Results: {paper.works}{end and ', '}{end}", *filter(None, [
-        notes.get(tops.get(end, ""), ""), "" if end else _others(paper, kept)])]
+    parts = [
+      f"# Results: {paper.works}{end and ', '}{end}",
+      *filter(
+        None, [notes.get(tops.get(end, ""), ""), "" if end else _others(paper, kept)]
+      ),
+    ]
     for name in of_page:
-      parts += [_PART.format(name), _with_notes(
-          kept[name], notes.get(name, ""))]
+      parts += [_PART.format(name), _with_notes(kept[name], notes.get(name, ""))]
     parts += filter(None, [_tuning(paper, source, target, end)])
     texts[page] = "\n\n".join(parts) + "\n"
   for old in sorted(target.glob(f"{paper.name}_*.png")):
     if not any(old.name in text for text in texts.values()) and (
-        not files.obstacle(old, _is_picture)):
+      not files.obstacle(old, _is_picture)
+    ):
       print(f"removed {old}: no longer shown", file=sys.stderr)
       old.unlink()
   for page, text in texts.items():
@@ -294,8 +339,11 @@ def publish(paper: figures.Paper, source: pathlib.Path, target: pathlib.Path, *,
 
 
 def _check_outputs(
-    paper: figures.Paper, sources: Sequence[pathlib.Path], target: pathlib.Path,
-    pages: Sequence[pathlib.Path]) -> None:
+  paper: figures.Paper,
+  sources: Sequence[pathlib.Path],
+  target: pathlib.Path,
+  pages: Sequence[pathlib.Path],
+) -> None:
   """Refuses to replace what no earlier call has published.
 
   Args:
@@ -309,9 +357,11 @@ def _check_outputs(
   """
   is_page = files.text_with("# Results: ")
   outputs = {page: is_page for page in pages} | {
-      target / f"{paper.name}.answers.csv": answers.IS_TABLE}
-  earlier = "".join(files.read_text(page) for page in pages if page.is_file()
-                    and is_page(page))
+    target / f"{paper.name}.answers.csv": answers.IS_TABLE
+  }
+  earlier = "".join(
+    files.read_text(page) for page in pages if page.is_file() and is_page(page)
+  )
 
   def is_on_page(path: pathlib.Path) -> bool:
     return f"]({path.name})" in earlier
@@ -320,9 +370,11 @@ def _check_outputs(
     outputs[target / f"{paper.name}_{folder.name}.csv"] = is_on_page
     for picture in folder.glob("*.png"):
       outputs[target / f"{paper.name}_{picture.name}"] = lambda path: (
-          is_on_page(path) or _is_picture(path))
+        is_on_page(path) or _is_picture(path)
+      )
   for path in (sources[0].parent.parent if sources else target).glob(
-      f"tune/{paper.name}_*/tune.csv"):
+    f"tune/{paper.name}_*/tune.csv"
+  ):
     outputs[target / f"{path.parent.name}_tuning.csv"] = tuning.IS_TABLE
   files.check_outputs(f"`to`={target}", outputs)
 
@@ -330,22 +382,34 @@ def _check_outputs(
 def _others(paper: figures.Paper, kept: Mapping[str, str]) -> str:
   """The line that names the other pages of a paper."""
   ends = dict.fromkeys(
-      paper.pages[name] for name in (*paper.figures, *paper.tables)
-      if name in kept and name in paper.pages)
-  return ends and "More pages: " + ", ".join(
-      f"[{end}]({paper.name}_{end}.md)" for end in ends) + "." or ""
+    paper.pages[name]
+    for name in (*paper.figures, *paper.tables)
+    if name in kept and name in paper.pages
+  )
+  return (
+    ends
+    and "More pages: "
+    + ", ".join(f"[{end}]({paper.name}_{end}.md)" for end in ends)
+    + "."
+    or ""
+  )
 
 
 def _keep_answers(
-    paper: figures.Paper, source: pathlib.Path, target: pathlib.Path) -> None:
+  paper: figures.Paper, source: pathlib.Path, target: pathlib.Path
+) -> None:
   """Writes the answers of the figures in place of the earlier ones."""
-  new = {name: answers.read(path) for name in (*paper.figures, *paper.tables)
-         if (path := source / name / f"{name}.answers.csv").is_file()}
+  new = {
+    name: answers.read(path)
+    for name in (*paper.figures, *paper.tables)
+    if (path := source / name / f"{name}.answers.csv").is_file()
+  }
   kept = target / f"{paper.name}.answers.csv"
   old = [a for a in answers.read(kept) if a.figure not in new]
   order = [*paper.figures, *paper.tables]
-  found = sorted([*old, *itertools.chain(*new.values())],
-                 key=lambda a: order.index(a.figure))
+  found = sorted(
+    [*old, *itertools.chain(*new.values())], key=lambda a: order.index(a.figure)
+  )
   if found:
     results.write_text(kept, answers.text(found))
 
@@ -355,29 +419,54 @@ def publish_all(target: pathlib.Path) -> list[pathlib.Path]:
 
   The last page is that of the claims.
   """
-  pages = [publish(paper, source, target, again=True)
-           for name, paper in PAPERS.items()
-           if (source := expanded(f"out/{name}")).is_dir()
-           or (target / f"{name}.md").is_file()]
+  pages = [
+    publish(paper, source, target, again=True)
+    for name, paper in PAPERS.items()
+    if (source := expanded(f"out/{name}")).is_dir() or (target / f"{name}.md").is_file()
+  ]
   target.mkdir(parents=True, exist_ok=True)
   page = target / "claims.md"
-  files.check_outputs(f"`to`={target}", {
-      page: files.text_with("# Claims of the papers")})
-  results.write_text(page, claims_page.page({
-      name: claims_page.rows(
-          name, PAPERS[name].own, answers.read(target / f"{name}.answers.csv"),
-          PAPERS[name].same_runs, PAPERS[name].balanced) for name in CLAIMED}))
+  files.check_outputs(
+    f"`to`={target}", {page: files.text_with("# Claims of the papers")}
+  )
+  results.write_text(
+    page,
+    claims_page.page(
+      {
+        name: claims_page.rows(
+          name,
+          PAPERS[name].own,
+          answers.read(target / f"{name}.answers.csv"),
+          PAPERS[name].same_runs,
+          PAPERS[name].balanced,
+        )
+        for name in CLAIMED
+      }
+    ),
+  )
   return [*pages, page]
 
 
 _FLAGS = (
-    enum("paper", None, list(PAPERS), "the paper"),
-    boolean("all", False, "publish every paper with figures in out/<paper> or "
-            "a page, and the page of all claims"),
-    string("from", None, "folder that the figures were written to (--out_dir "
-           "of their command); default out/<paper>"),
-    string("to", "docs/results", "folder to write the page and its pictures "
-           "to; the notes are read from it, too"))
+  enum("paper", None, list(PAPERS), "the paper"),
+  boolean(
+    "all",
+    False,
+    "publish every paper with figures in out/<paper> or "
+    "a page, and the page of all claims",
+  ),
+  string(
+    "from",
+    None,
+    "folder that the figures were written to (--out_dir "
+    "of their command); default out/<paper>",
+  ),
+  string(
+    "to",
+    "docs/results",
+    "folder to write the page and its pictures to; the notes are read from it, too",
+  ),
+)
 
 
 def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
@@ -388,7 +477,8 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
     for flag in ("paper", "from"):
       if values[flag].present:
         raise UsageError(
-            f"--{flag}: not read with --all, which takes out/<paper> of each")
+          f"--{flag}: not read with --all, which takes out/<paper> of each"
+        )
     print(*publish_all(expanded(values.to)), sep="\n")
     return
   if values.paper is None:

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 import sys
 
 from fedjax_alg.engine import processes
+
 from .cli import config as config_lib
 from .cli.execute import execute, print_summary
-from .cli.guard import guarded, WITH_RESUME
+from .cli.guard import WITH_RESUME, guarded
 
 
 def command(argv: Sequence[str]) -> None:

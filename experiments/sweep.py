@@ -25,38 +25,67 @@ from absl.flags import FlagValues
 from fedjax_alg import files, tasks
 from fedjax_alg.engine import evaluate
 from fedjax_alg.files import expanded
-from fedjax_alg.records import summary as summary_lib, tables
+from fedjax_alg.records import summary as summary_lib
+from fedjax_alg.records import tables
 from fedjax_alg.records.scores import LAST_ROUNDS
 from fedjax_alg.runs.result import load_run
 from fedjax_alg.runs.sweep import combinations, edges
-from .cli import config as config_lib, flag_words, part as part_lib
-from .cli.config import UsageError
-from .cli import program, sweeps
-from .cli.command import boolean, Command, enum, string, strings
-from .cli.guard import WITH_RESUME
-from .reports import page, sweeps as report
 
+from .cli import config as config_lib
+from .cli import flag_words, program, sweeps
+from .cli import part as part_lib
+from .cli.command import Command, boolean, enum, string, strings
+from .cli.config import UsageError
+from .cli.guard import WITH_RESUME
+from .reports import page
+from .reports import sweeps as report
 
 FLAGS = (
-    strings("sweep", None, "NAME=VALUE,VALUE,...: a flag of experiments.run "
-            "and the values to try; give --sweep once for each flag, and all "
-            "combinations are run. Separate values that contain commas by "
-            "semicolons"),
-    string("by", None, "evaluation protocol by which the best setting is "
-           "chosen; default validation if it is evaluated, else the first "
-           "protocol of --eval_protocols"),
-    string("metric", None, "metric by which settings are compared, a "
-           "column of metrics.csv; default the main one of the task, which is "
-           "accuracy for classes"),
-    enum("score", "final", list(LAST_ROUNDS), "which evaluations of a setting "
-         "count: final = the last one, last_10 = the mean of those in the "
-         "last ten rounds, all = the mean of all"),
-    boolean("html", False, "also write sweep.html, a page with the curves, "
-            "clients, costs and flags of every setting; it needs plotly (pip "
-            "install 'fedjax_alg[report]')"),
-    string("part", None, part_lib.HELP),
-    string("out_dir", None, "folder to write the results of the sweep to; "
-           "default out/sweep_<algorithm>_<dataset>"))
+  strings(
+    "sweep",
+    None,
+    "NAME=VALUE,VALUE,...: a flag of experiments.run "
+    "and the values to try; give --sweep once for each flag, and all "
+    "combinations are run. Separate values that contain commas by "
+    "semicolons",
+  ),
+  string(
+    "by",
+    None,
+    "evaluation protocol by which the best setting is "
+    "chosen; default validation if it is evaluated, else the first "
+    "protocol of --eval_protocols",
+  ),
+  string(
+    "metric",
+    None,
+    "metric by which settings are compared, a "
+    "column of metrics.csv; default the main one of the task, which is "
+    "accuracy for classes",
+  ),
+  enum(
+    "score",
+    "final",
+    list(LAST_ROUNDS),
+    "which evaluations of a setting "
+    "count: final = the last one, last_10 = the mean of those in the "
+    "last ten rounds, all = the mean of all",
+  ),
+  boolean(
+    "html",
+    False,
+    "also write sweep.html, a page with the curves, "
+    "clients, costs and flags of every setting; it needs plotly (pip "
+    "install 'fedjax_alg[report]')",
+  ),
+  string("part", None, part_lib.HELP),
+  string(
+    "out_dir",
+    None,
+    "folder to write the results of the sweep to; "
+    "default out/sweep_<algorithm>_<dataset>",
+  ),
+)
 
 #: What tells the folder of a sweep.
 _IS_SWEEP = files.json_with("best", "folder", "by", "metric", "score", "replay")
@@ -77,9 +106,17 @@ def _with_validation(words: Sequence[str]) -> list[str]:
   return [*words, f"--eval_protocols={default},validation"]
 
 
-def make(words: Sequence[str], grid: dict[str, list[str]], root: pathlib.Path,
-         *, by: str | None, metric: str | None, score: str, html: bool = False,
-         part: part_lib.Part | None = None) -> dict[str, Any]:
+def make(
+  words: Sequence[str],
+  grid: dict[str, list[str]],
+  root: pathlib.Path,
+  *,
+  by: str | None,
+  metric: str | None,
+  score: str,
+  html: bool = False,
+  part: part_lib.Part | None = None,
+) -> dict[str, Any]:
   """Runs a grid and writes sweep.md, sweep.csv, sweep.json and sweep.png.
 
   Args:
@@ -102,14 +139,21 @@ def make(words: Sequence[str], grid: dict[str, list[str]], root: pathlib.Path,
   if html:
     page.check_plotly("`html`")  # before the first setting is run
   if part is None:
-    files.check_outputs(f"`out_dir`={root}", {
-        root / "sweep.json": _IS_SWEEP, **{
-            root / f"sweep.{kind}": files.beside("sweep.json", _IS_SWEEP)
-            for kind in ("md", "csv", "png", *["html"] * html)}})
+    files.check_outputs(
+      f"`out_dir`={root}",
+      {
+        root / "sweep.json": _IS_SWEEP,
+        **{
+          root / f"sweep.{kind}": files.beside("sweep.json", _IS_SWEEP)
+          for kind in ("md", "csv", "png", *["html"] * html)
+        },
+      },
+    )
   number = math.prod(map(len, grid.values()))
   if number > _MOST_SETTINGS:
-    raise UsageError(f"--sweep: {number:,} settings in all, must be at most "
-                     f"{_MOST_SETTINGS:,}")
+    raise UsageError(
+      f"--sweep: {number:,} settings in all, must be at most {_MOST_SETTINGS:,}"
+    )
   configs = sweeps.configs(_with_validation(words), grid, root)
   columns = tasks.of(configs[0]).metrics.columns
   if metric is not None and metric not in columns:
@@ -117,27 +161,49 @@ def make(words: Sequence[str], grid: dict[str, list[str]], root: pathlib.Path,
   if part is not None:
     sweeps.play_part(configs, part)
     return {}
-  found = sweeps.play_all(configs, validated=by == "validation" or (
-      by is None and "validation" in configs[0].run.eval_protocols))
-  played = report.Sweep.made([
+  found = sweeps.play_all(
+    configs,
+    validated=by == "validation"
+    or (by is None and "validation" in configs[0].run.eval_protocols),
+  )
+  played = report.Sweep.made(
+    [
       report.read_setting(
-          values, one.folder, "" if one.diverged is None else
-          f"diverged in round {one.diverged.round}")
-      for values, one in zip(combinations(grid), found)], by, metric, score)
+        values,
+        one.folder,
+        "" if one.diverged is None else f"diverged in round {one.diverged.round}",
+      )
+      for values, one in zip(combinations(grid), found)
+    ],
+    by,
+    metric,
+    score,
+  )
   if not evaluate.is_honest(played.by):
-    print(f"warning: the best setting is chosen by {played.by}, on test data, "
-          "so its number is optimistic; --validation_clients holds clients "
-          "out to choose by", file=sys.stderr)
+    print(
+      f"warning: the best setting is chosen by {played.by}, on test data, "
+      "so its number is optimistic; --validation_clients holds clients "
+      "out to choose by",
+      file=sys.stderr,
+    )
   config, best = found[0].config, played.best()
   for sentence in edges(combinations(grid), best.values, config.fields):
     print(f"warning: {sentence}", file=sys.stderr)
-  text, title = played.table(), (
-      f"{config.method.entry.label}, {config.data.dataset}")
-  facts = {"best": best.values, "folder": best.folder.name, "by": played.by,
-           "metric": played.metric, "score": score,
-           **summary_lib.spread(played.scores(best)), "replay": shlex.join([
-               f"--flagfile={best.folder / 'flags.txt'}",
-               f"--out_dir={root.with_name(root.name + '_best')}"])}
+  text, title = played.table(), (f"{config.method.entry.label}, {config.data.dataset}")
+  facts = {
+    "best": best.values,
+    "folder": best.folder.name,
+    "by": played.by,
+    "metric": played.metric,
+    "score": score,
+    **summary_lib.spread(played.scores(best)),
+    "replay": shlex.join(
+      [
+        f"--flagfile={best.folder / 'flags.txt'}",
+        f"--out_dir={root.with_name(root.name + '_best')}",
+      ]
+    ),
+  }
   # First: it tells that the other files are those of a sweep.
   summary_lib.write_json(root / "sweep.json", facts)
   summary_lib.write_text(root / "sweep.md", f"# {title}\n\n{text}\n")
@@ -148,39 +214,59 @@ def make(words: Sequence[str], grid: dict[str, list[str]], root: pathlib.Path,
     _write_page(root / "sweep.html", title, played)
   print(text)
   words = " ".join(f"--{k}={v}" for k, v in best.values.items())
-  print(f"\nbest: {words}\nreplay: {program.name('run')} {facts['replay']}\n"
-        f"results in {root}")
+  print(
+    f"\nbest: {words}\nreplay: {program.name('run')} {facts['replay']}\n"
+    f"results in {root}"
+  )
   return facts
 
 
 def _write_page(path: pathlib.Path, title: str, played: report.Sweep) -> None:
   """Writes the page of the settings that did not diverge."""
-  runs = {", ".join(f"{k}={v}" for k, v in one.values.items()):
-          load_run(one.folder) for one in played.settings if one.rows}
+  runs = {
+    ", ".join(f"{k}={v}" for k, v in one.values.items()): load_run(one.folder)
+    for one in played.settings
+    if one.rows
+  }
   page.write(path, title, {"": runs}, metric=played.metric, protocol=played.by)
 
 
 def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   """Runs the grid."""
   if not values.sweep:
-    raise UsageError("--sweep: missing, give NAME=VALUE,VALUE,... (a flag of a "
-                     "run and its values)")
+    raise UsageError(
+      "--sweep: missing, give NAME=VALUE,VALUE,... (a flag of a run and its values)"
+    )
   grid = sweeps.read_grid(values.sweep)
   sweeps.refuse_given(argv, grid)
   said = flag_words.said(words)
   algorithm = said.get("algorithm", "composed").rpartition(":")[2]
-  make(words, grid, expanded(values.out_dir or (
-      f"out/sweep_{algorithm}_{said.get('dataset', 'digits')}")),
-       by=values.by, metric=values.metric, score=values.score,
-       html=values.html, part=part_lib.parse(values.part))
+  make(
+    words,
+    grid,
+    expanded(
+      values.out_dir or (f"out/sweep_{algorithm}_{said.get('dataset', 'digits')}")
+    ),
+    by=values.by,
+    metric=values.metric,
+    score=values.score,
+    html=values.html,
+    part=part_lib.parse(values.part),
+  )
 
 
 main = Command(
-    __doc__, FLAGS, _run,
-    "Any other --flag=value is passed on to the run of every setting;\n"
-    "python -m experiments.run --help lists these flags. --resume continues "
-    "the\nsettings that are not finished, and --overwrite starts all settings "
-    "anew.", WITH_RESUME, passes_on=True, of_files=True)
+  __doc__,
+  FLAGS,
+  _run,
+  "Any other --flag=value is passed on to the run of every setting;\n"
+  "python -m experiments.run --help lists these flags. --resume continues "
+  "the\nsettings that are not finished, and --overwrite starts all settings "
+  "anew.",
+  WITH_RESUME,
+  passes_on=True,
+  of_files=True,
+)
 
 if __name__ == "__main__":
   sys.exit(main())

@@ -48,13 +48,16 @@ from absl.flags import FlagValues
 from fedjax_alg import files
 from fedjax_alg.errors import OptionError
 from fedjax_alg.files import expanded
-from fedjax_alg.records import summary as results, tables
+from fedjax_alg.records import summary as results
+from fedjax_alg.records import tables
 from fedjax_alg.records.scores import LAST_ROUNDS
+
 from . import sweep
-from .cli import config as config_lib, flag_words, part as part_lib
+from .cli import config as config_lib
+from .cli import flag_words, program, sweeps
+from .cli import part as part_lib
+from .cli.command import Command, boolean, enum, integer, listed, string
 from .cli.config import UsageError
-from .cli import program, sweeps
-from .cli.command import boolean, Command, enum, integer, listed, string
 from .cli.guard import AGAIN, WITH_RESUME
 from .papers import tuning
 from .reports import gradients
@@ -63,31 +66,58 @@ from .reports import gradients
 ANY_RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
 
 _WIDEN = integer(
-    "widen", 3, "without --paper: how often a grid is widened at most while "
-    "its best value lies at its edge", lower_bound=0, upper_bound=100)
+  "widen",
+  3,
+  "without --paper: how often a grid is widened at most while "
+  "its best value lies at its edge",
+  lower_bound=0,
+  upper_bound=100,
+)
 _FLAGS = (
-    enum("paper", None, sorted({p for p, _ in tuning.PROTOCOLS}), "the paper "
-         "whose methods are tuned"),
-    enum("data", "mnist", sorted({d for _, d in tuning.PROTOCOLS}), "the data "
-         "set to tune on"),
-    listed("methods", None, "tune only these algorithms; default all of the "
-           "paper's figures; ablation: the combinations of "
-           "experiments.diversified --figure=ablation, of which each is also "
-           "known by its name (svrg_adaptive_4)"),
-    integer("settings", tuning.SETTINGS, "with --paper: settings of every "
-            "method, drawn from all ranges together; the stated one is the "
-            "first", lower_bound=1, upper_bound=10_000),
-    _WIDEN,
-    boolean("write", False, "write the choices into the flag files of the "
-            "methods, in presets/<paper>"),
-    string("data_dir", None, "folder of the data sets that "
-           "experiments.prepare made; default as in experiments.run"),
-    string("out_dir", "out/tune", "folder to write the runs and the table to"),
-    *gradients.FLAGS)
+  enum(
+    "paper",
+    None,
+    sorted({p for p, _ in tuning.PROTOCOLS}),
+    "the paper whose methods are tuned",
+  ),
+  enum(
+    "data", "mnist", sorted({d for _, d in tuning.PROTOCOLS}), "the data set to tune on"
+  ),
+  listed(
+    "methods",
+    None,
+    "tune only these algorithms; default all of the "
+    "paper's figures; ablation: the combinations of "
+    "experiments.diversified --figure=ablation, of which each is also "
+    "known by its name (svrg_adaptive_4)",
+  ),
+  integer(
+    "settings",
+    tuning.SETTINGS,
+    "with --paper: settings of every "
+    "method, drawn from all ranges together; the stated one is the "
+    "first",
+    lower_bound=1,
+    upper_bound=10_000,
+  ),
+  _WIDEN,
+  boolean(
+    "write",
+    False,
+    "write the choices into the flag files of the methods, in presets/<paper>",
+  ),
+  string(
+    "data_dir",
+    None,
+    "folder of the data sets that "
+    "experiments.prepare made; default as in experiments.run",
+  ),
+  string("out_dir", "out/tune", "folder to write the runs and the table to"),
+  *gradients.FLAGS,
+)
 
 
-def _tune_any(
-    values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
+def _tune_any(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   """Executes a sweep of any run that chooses by the clients held out.
 
   Raises:
@@ -95,38 +125,58 @@ def _tune_any(
   """
   by_gradient = gradients.asked(values, argv)
   if "validation_clients" not in map(flag_words.name_of, words):
-    raise UsageError("--validation_clients: missing, the choice is made on "
-                     "clients held out (at least 1)")
+    raise UsageError(
+      "--validation_clients: missing, the choice is made on "
+      "clients held out (at least 1)"
+    )
   if values.by not in (None, "validation"):
-    raise UsageError(f"--by={values.by}: experiments.tune chooses by "
-                     "validation alone (experiments.sweep by any protocol)")
+    raise UsageError(
+      f"--by={values.by}: experiments.tune chooses by "
+      "validation alone (experiments.sweep by any protocol)"
+    )
   score = values.score if values["score"].present else "last_10"
   if by_gradient:
     every = config_lib.parse(words).run.eval_every
     gradients.make(
-        words, values, gradients.last(every, LAST_ROUNDS[score]),
-        expanded(values.out_dir or "out/tune/gradient"), "Outer steps")
+      words,
+      values,
+      gradients.last(every, LAST_ROUNDS[score]),
+      expanded(values.out_dir or "out/tune/gradient"),
+      "Outer steps",
+    )
     return
   grid = sweeps.read_grid(
-      values.sweep or [f"client_lr={','.join(map(str, ANY_RATES))}"])
+    values.sweep or [f"client_lr={','.join(map(str, ANY_RATES))}"]
+  )
   sweeps.refuse_given(argv, grid)
   for widened in range(values.widen + 1):
-    best = sweep.make(words, grid, expanded(values.out_dir or "out/tune/any"),
-                      by="validation", metric=values.metric, score=score,
-                      part=part_lib.parse(values.part))
+    best = sweep.make(
+      words,
+      grid,
+      expanded(values.out_dir or "out/tune/any"),
+      by="validation",
+      metric=values.metric,
+      score=score,
+      part=part_lib.parse(values.part),
+    )
     more = _wider(grid, best["best"], words) if best else {}
     if not more or widened == values.widen:
       break
-    print("widened, the best lies at the edge: " + " ".join(
-        f"--{name}={value}" for name, value in more.items()))
-    grid = {name: [*kept, *([more[name]] if name in more else [])]
-            for name, kept in grid.items()}
+    print(
+      "widened, the best lies at the edge: "
+      + " ".join(f"--{name}={value}" for name, value in more.items())
+    )
+    grid = {
+      name: [*kept, *([more[name]] if name in more else [])]
+      for name, kept in grid.items()
+    }
     # The settings that were run are read again.
     words = [*flag_words.without(words, "overwrite", "resume"), "--resume"]
 
 
-def _wider(grid: dict[str, list[str]], best: dict[str, str],
-           words: Sequence[str]) -> dict[str, str]:
+def _wider(
+  grid: dict[str, list[str]], best: dict[str, str], words: Sequence[str]
+) -> dict[str, str]:
   """name -> a value beyond the grid, of flags whose best is at its edge."""
   found = {}
   for name, tried in grid.items():
@@ -165,20 +215,21 @@ def beyond(tried: Sequence[float], best: float) -> float | None:
   return None if found in values else found
 
 
-def _tune_paper(
-    values: FlagValues, extra: list[str], argv: Sequence[str]) -> None:
+def _tune_paper(values: FlagValues, extra: list[str], argv: Sequence[str]) -> None:
   """Tunes the methods of a paper."""
   paper, data = str(values.paper), str(values.data)
   protocol = tuning.PROTOCOLS.get((paper, data))
   if protocol is None:
     raise UsageError(
-        f"--data={data}: not of the {paper} paper (one of "
-        f"{', '.join(d for p, d in tuning.PROTOCOLS if p == paper)})")
+      f"--data={data}: not of the {paper} paper (one of "
+      f"{', '.join(d for p, d in tuning.PROTOCOLS if p == paper)})"
+    )
   by_gradient = gradients.asked(values, argv)
   if by_gradient and protocol.by != "validation":
     raise UsageError(
-        f"--{gradients.FLAG}: not of {paper} on {data}, where methods have a "
-        "model for each client and no validation clients")
+      f"--{gradients.FLAG}: not of {paper} on {data}, where methods have a "
+      "model for each client and no validation clients"
+    )
   source = [f"--data_dir={values.data_dir}"] if values.data_dir else []
   if protocol.by == "validation":
     extra += source
@@ -186,28 +237,43 @@ def _tune_paper(
     place, extra = flag_words.parted(extra, ("dataset", "data_path"))
     source = place or source
   root = expanded(values.out_dir) / f"{paper}_{data}"
-  files.check_outputs(f"`out_dir`={values.out_dir}", {
+  files.check_outputs(
+    f"`out_dir`={values.out_dir}",
+    {
       root / "tune.csv": tuning.IS_TABLE,
-      root / "tune.md": files.beside("tune.csv", tuning.IS_TABLE)})
+      root / "tune.md": files.beside("tune.csv", tuning.IS_TABLE),
+    },
+  )
   study = tuning.Study(paper, data, root, source, extra)
   tuned = {}
   for name in study.names(values.methods):
     if by_gradient:
-      starts = {flag: value for flag, value in study.settings(name, 1)[
-          0].items() if flag in by_gradient}
+      starts = {
+        flag: value
+        for flag, value in study.settings(name, 1)[0].items()
+        if flag in by_gradient
+      }
       gradients.make(
-          [*study.run_flags(name), *tuning.flags_of(starts)], values,
-          gradients.last(5, protocol.last), root / f"{name}_by_gradient",
-          f"{tuning.label(name)}: {paper}, {data}")
+        [*study.run_flags(name), *tuning.flags_of(starts)],
+        values,
+        gradients.last(5, protocol.last),
+        root / f"{name}_by_gradient",
+        f"{tuning.label(name)}: {paper}, {data}",
+      )
       continue
     tuned[name] = study.play(name, values.settings)
     if values.write:
-      tuning.write(study.files()[name], name, tuned[name],
-                   f"{program.name('tune')} --paper={paper} --data={data}",
-                   protocol.seeds)
+      tuning.write(
+        study.files()[name],
+        name,
+        tuned[name],
+        f"{program.name('tune')} --paper={paper} --data={data}",
+        protocol.seeds,
+      )
   if tuned:
-    text = tuning.table(f"Settings: {paper}, {data}", tuned, protocol.last,
-                        protocol.seeds)
+    text = tuning.table(
+      f"Settings: {paper}, {data}", tuned, protocol.last, protocol.seeds
+    )
     root.mkdir(parents=True, exist_ok=True)
     rows = tuning.rows_of(tuned)
     tables.write_rows(root / "tune.csv", rows, list(rows[0]))
@@ -215,22 +281,32 @@ def _tune_paper(
     print(text)
 
 
-_ANY = Command(None, (_WIDEN, *gradients.FLAGS, *sweep.FLAGS), _tune_any,
-               again=WITH_RESUME, passes_on=True, of_files=True)
+_ANY = Command(
+  None,
+  (_WIDEN, *gradients.FLAGS, *sweep.FLAGS),
+  _tune_any,
+  again=WITH_RESUME,
+  passes_on=True,
+  of_files=True,
+)
 _PAPER = Command(
-    f"{str(__doc__).strip()}\n\nFlags with --paper:", _FLAGS, _tune_paper,
-    "Without --paper the flags are --widen, --tune_by_gradient,\n"
-    "--outer_steps, --halvings and those of\n"
-    "python -m experiments.sweep --help. In both forms any other --flag=value "
-    "is\npassed on to every run; python -m experiments.run --help lists these "
-    "flags.", AGAIN, passes_on=True)
+  f"{str(__doc__).strip()}\n\nFlags with --paper:",
+  _FLAGS,
+  _tune_paper,
+  "Without --paper the flags are --widen, --tune_by_gradient,\n"
+  "--outer_steps, --halvings and those of\n"
+  "python -m experiments.sweep --help. In both forms any other --flag=value "
+  "is\npassed on to every run; python -m experiments.run --help lists these "
+  "flags.",
+  AGAIN,
+  passes_on=True,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
   words = sys.argv[1:] if argv is None else argv
-  of_paper = config_lib.asks_help(words) or "paper" in map(
-      flag_words.name_of, words)
+  of_paper = config_lib.asks_help(words) or "paper" in map(flag_words.name_of, words)
   return (_PAPER if of_paper else _ANY)(words)
 
 

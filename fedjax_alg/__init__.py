@@ -7,11 +7,19 @@ A run:
   result = fa.run("ga_fsvrg", fed, cohort_size=12, rounds=60, seeds=3)
 """
 
-from fedjax_alg.base import Algorithm, ClientData, Cohort, FedSpec, Model
-from fedjax_alg.base import RoundAux, RoundCost, Shard
+from fedjax_alg.base import (
+  Algorithm,
+  ClientData,
+  Cohort,
+  FedSpec,
+  Model,
+  RoundAux,
+  RoundCost,
+  Shard,
+)
 from fedjax_alg.data.arrays import from_arrays
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.data.federation import federate, Federation
+from fedjax_alg.data.federation import Federation, federate
 from fedjax_alg.data.frames import from_dataframe
 from fedjax_alg.data.gathered import from_hf, from_torch
 from fedjax_alg.engine.evaluate import confusion
@@ -19,23 +27,53 @@ from fedjax_alg.engine.processes import distributed
 from fedjax_alg.engine.sharding import start
 from fedjax_alg.errors import OptionError
 from fedjax_alg.runs.api import run, steps
-from fedjax_alg.runs.compare import compare, Comparison
+from fedjax_alg.runs.compare import Comparison, compare
 from fedjax_alg.runs.gradient_tuning import GradientTuning, tune_by_gradient
-from fedjax_alg.runs.hypergradient import hypergradient, Hypergradient
+from fedjax_alg.runs.hypergradient import Hypergradient, hypergradient
 from fedjax_alg.runs.play import NonFiniteError, Step
 from fedjax_alg.runs.progress import progress_bar
-from fedjax_alg.runs.result import load_run, RunFolderError, RunResult
+from fedjax_alg.runs.result import RunFolderError, RunResult, load_run
 from fedjax_alg.runs.sweep import Sweep, sweep
 from fedjax_alg.runs.tensorboard import tensorboard
 from fedjax_alg.tasks import Task
 
 __all__ = [
-    "Algorithm", "ClientData", "Cohort", "Comparison", "DataError", "FedSpec",
-    "Federation", "GradientTuning", "Hypergradient", "Model", "NonFiniteError",
-    "OptionError", "RoundAux", "RoundCost", "RunFolderError", "RunResult",
-    "Shard", "Step", "Sweep", "Task", "compare", "confusion", "distributed",
-    "federate", "from_arrays", "from_dataframe", "from_hf", "from_torch",
-    "hypergradient", "load_run", "progress_bar", "run", "start", "steps",
-    "sweep", "tensorboard", "tune_by_gradient",
+  "Algorithm",
+  "ClientData",
+  "Cohort",
+  "Comparison",
+  "DataError",
+  "FedSpec",
+  "Federation",
+  "GradientTuning",
+  "Hypergradient",
+  "Model",
+  "NonFiniteError",
+  "OptionError",
+  "RoundAux",
+  "RoundCost",
+  "RunFolderError",
+  "RunResult",
+  "Shard",
+  "Step",
+  "Sweep",
+  "Task",
+  "compare",
+  "confusion",
+  "distributed",
+  "federate",
+  "from_arrays",
+  "from_dataframe",
+  "from_hf",
+  "from_torch",
+  "hypergradient",
+  "load_run",
+  "progress_bar",
+  "run",
+  "start",
+  "steps",
+  "sweep",
+  "tensorboard",
+  "tune_by_gradient",
 ]
 __version__ = "0.3.0"

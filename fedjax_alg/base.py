@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 import functools
 import inspect
 import re
-from typing import Any, cast, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +45,7 @@ class Devices(NamedTuple):
 
 
 #: Of ``ClientData.joins``: the client is evaluated and never takes part.
-NEVER = 2 ** 31 - 1
+NEVER = 2**31 - 1
 
 
 class ClientData(NamedTuple):
@@ -249,8 +249,7 @@ class Model(NamedTuple):
   #: statistics after this batch): takes the place of ``apply`` and, with a key,
   #: of ``train_apply`` where it is known which rows count. None: a model
   #: without statistics of its batches
-  observe: Callable[[Params, Array, Array | None, Key | None], Any] | None = (
-      None)
+  observe: Callable[[Params, Array, Array | None, Key | None], Any] | None = None
   #: what is predicted and how well (``tasks.Task``); None: what the data say,
   #: or one class for each example
   task: Any = None
@@ -337,7 +336,7 @@ class MapClients:
     return self.reduce(adds_nothing, (), shared, shards, *args)[1]
 
   def reduce(
-      self, fn: Fn, weights: Any, shared: Any, shards: Shard, *args: Any
+    self, fn: Fn, weights: Any, shared: Any, shards: Shard, *args: Any
   ) -> tuple[Any, Any]:
     """Sums a part of what ``fn`` returns over slots, and stacks the rest.
 
@@ -365,12 +364,26 @@ class MapClients:
       return rows, *fn(shared, shard, *args)
 
     return self.update(
-        keeps_nothing, split.set_rows, (), jnp.zeros_like(shards.size), weights,
-        shared, shards, *args)[1:]
+      keeps_nothing,
+      split.set_rows,
+      (),
+      jnp.zeros_like(shards.size),
+      weights,
+      shared,
+      shards,
+      *args,
+    )[1:]
 
   def update(
-      self, fn: Fn, write: Fn, table: Any,
-      places: Array, weights: Any, shared: Any, shards: Shard, *args: Any
+    self,
+    fn: Fn,
+    write: Fn,
+    table: Any,
+    places: Array,
+    weights: Any,
+    shared: Any,
+    shards: Shard,
+    *args: Any,
   ) -> tuple[Any, Any, Any]:
     """``reduce`` in which every client also changes its rows of a table.
 
@@ -398,8 +411,14 @@ class MapClients:
     raise NotImplementedError
 
   def change(
-      self, fn: Fn, write: Fn, table: Any,
-      places: Array, shared: Any, shards: Shard, *args: Any
+    self,
+    fn: Fn,
+    write: Fn,
+    table: Any,
+    places: Array,
+    shared: Any,
+    shards: Shard,
+    *args: Any,
   ) -> tuple[Any, Any]:
     """``__call__`` in which every client also changes its rows of a table.
 
@@ -416,8 +435,7 @@ class MapClients:
       The new table, and ``stacked`` with a leading axis [S].
     """
     if not split.within(table):
-      written, stacked = self(
-          fn, shared, shards, split.rows(table, places), *args)
+      written, stacked = self(fn, shared, shards, split.rows(table, places), *args)
       return write(table, places, written), stacked
 
     def adds_nothing(*args):
@@ -425,7 +443,8 @@ class MapClients:
       return written, (), stacked
 
     table, _, stacked = self.update(
-        adds_nothing, write, table, places, (), shared, shards, *args)
+      adds_nothing, write, table, places, (), shared, shards, *args
+    )
     return table, stacked
 
   def keep(self, table: Any) -> Any:
@@ -441,8 +460,13 @@ class MapClients:
     return table
 
   def total(
-      self, fn: Fn, zero: Callable[[], Any], shared: Any,
-      shards: Shard, *args: Any, psum: Callable[[Any, str], Any] = jax.lax.psum
+    self,
+    fn: Fn,
+    zero: Callable[[], Any],
+    shared: Any,
+    shards: Shard,
+    *args: Any,
+    psum: Callable[[Any, str], Any] = jax.lax.psum,
   ) -> Any:
     """Sums over slots without storing a result for each slot.
 
@@ -509,7 +533,7 @@ def no_setup(state: State, everyone: Cohort, key: Key) -> State:
 
 
 def shared_client_params(
-    global_params: Callable[[Any], Params],
+  global_params: Callable[[Any], Params],
 ) -> Callable[[Any, Array, Shard, Key], Params]:
   """Makes ``client_params`` for a method whose clients deploy global model 0.
 
@@ -528,16 +552,16 @@ def shared_client_params(
 
 #: What the docstrings of all builders of algorithms say.
 _BUILDER = {
-    "Args": """
+  "Args": """
   model: the model and its objective.
   hparams: the hyper-parameters; every field has a documented default.
   map_clients: how one client's code is mapped over the participants
     (``engine.clients.ClientMap``).
 """,
-    "Returns": """
+  "Returns": """
   The algorithm, as the pure functions of ``base.Algorithm``.
 """,
-    "Raises": """
+  "Raises": """
   OptionError: a hyper-parameter is out of range.
 """,
 }
@@ -558,7 +582,8 @@ def builder(fn: _Builder) -> _Builder:
     return fn(model, hparams, **more)
 
   text, *sections = re.split(
-      r"\n\n(?=(?:Args|Returns|Raises):\n)", inspect.cleandoc(fn.__doc__ or ""))
+    r"\n\n(?=(?:Args|Returns|Raises):\n)", inspect.cleandoc(fn.__doc__ or "")
+  )
   beside = dict(section.split(":\n", 1) for section in sections)
   for name, common in _BUILDER.items():
     text += f"\n\n{name}:{common}{beside.get(name, '')}".rstrip()
@@ -579,14 +604,21 @@ def num_params(params: Params) -> int:
 
 
 def round_cost(
-    down: Any, up: Any, exchanges: Any, example_gradients: Any,
-    central_flops: Any = 0.0, bytes_down: Any = None, bytes_up: Any = None
+  down: Any,
+  up: Any,
+  exchanges: Any,
+  example_gradients: Any,
+  central_flops: Any = 0.0,
+  bytes_down: Any = None,
+  bytes_up: Any = None,
 ) -> RoundCost:
   """Makes a ``RoundCost`` with the dtypes that its fields document."""
   return RoundCost(
-      jnp.asarray(down, jnp.int32), jnp.asarray(up, jnp.int32),
-      jnp.asarray(exchanges, jnp.int32),
-      jnp.asarray(example_gradients, jnp.int32),
-      jnp.asarray(central_flops, jnp.float32),
-      None if bytes_down is None else jnp.asarray(bytes_down, jnp.uint32),
-      None if bytes_up is None else jnp.asarray(bytes_up, jnp.uint32))
+    jnp.asarray(down, jnp.int32),
+    jnp.asarray(up, jnp.int32),
+    jnp.asarray(exchanges, jnp.int32),
+    jnp.asarray(example_gradients, jnp.int32),
+    jnp.asarray(central_flops, jnp.float32),
+    None if bytes_down is None else jnp.asarray(bytes_down, jnp.uint32),
+    None if bytes_up is None else jnp.asarray(bytes_up, jnp.uint32),
+  )

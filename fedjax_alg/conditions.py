@@ -73,8 +73,9 @@ class Clause(Condition):
   def holds(self, value: Any) -> bool:
     """Whether it holds for a value of the option."""
     return self.none != any(
-        one.holds(value) if isinstance(one, Range) else value == one
-        for one in self.values)
+      one.holds(value) if isinstance(one, Range) else value == one
+      for one in self.values
+    )
 
   def about(self, names: Collection[str]) -> Condition | None:
     return self if self.words or self.name in names else None
@@ -88,8 +89,9 @@ class Clause(Condition):
     if isinstance(first, Range):
       return f"`{self.name}` {first.words}"
     values = "|".join(map(str, self.values))
-    return f"`{self.name}` other than {values}" if self.none else (
-        f"`{self.name}`={values}")
+    return (
+      f"`{self.name}` other than {values}" if self.none else (f"`{self.name}`={values}")
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,13 +111,13 @@ class Joined(Condition):
     if self.word == "or" and None in found:
       return None
     left = tuple(part for part in found if part)
-    return Joined(self.word, left) if len(left) > 1 else (
-        left[0] if left else None)
+    return Joined(self.word, left) if len(left) > 1 else (left[0] if left else None)
 
   def __str__(self) -> str:
     return f" {self.word} ".join(
-        f"({part})" if isinstance(part, Joined) and part.word != self.word
-        else str(part) for part in self.parts)
+      f"({part})" if isinstance(part, Joined) and part.word != self.word else str(part)
+      for part in self.parts
+    )
 
 
 def only(name: str, *values: Any, words: str = "") -> Condition:
@@ -135,8 +137,8 @@ def but(name: str, *values: Any) -> Condition:
 
 
 def why_not(
-    name: str, conditions: Mapping[str, Condition | None],
-    values: Mapping[str, Any]) -> str:
+  name: str, conditions: Mapping[str, Condition | None], values: Mapping[str, Any]
+) -> str:
   """Why an option is not read; empty if it is.
 
   Args:
@@ -153,8 +155,8 @@ def why_not(
 
 
 def _why(
-    when: Condition, conditions: Mapping[str, Condition | None],
-    values: Mapping[str, Any]) -> str:
+  when: Condition, conditions: Mapping[str, Condition | None], values: Mapping[str, Any]
+) -> str:
   """Why a condition does not hold: the smallest part of it that fails."""
   if isinstance(when, Joined):
     reasons = [_why(part, conditions, values) for part in when.parts]
@@ -172,8 +174,11 @@ def _why(
 
 def _not_read(when: Condition, values: Mapping[str, Any]) -> str:
   now = dict.fromkeys(
-      f"`{clause.name}`={values[clause.name]}" for clause in when.clauses
-      if not clause.words and values.get(clause.name) is not None
-      and not clause.holds(values[clause.name]))
+    f"`{clause.name}`={values[clause.name]}"
+    for clause in when.clauses
+    if not clause.words
+    and values.get(clause.name) is not None
+    and not clause.holds(values[clause.name])
+  )
   text = f" with {' and '.join(now)}" if now else ""
   return f"not read{text} (only with {when})"

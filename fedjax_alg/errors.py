@@ -74,10 +74,12 @@ def one_line(text: str) -> str:
     500 characters left out.
   """
   text = " ".join(line.strip() for line in text.splitlines()).strip()
-  text = "".join(letter if letter.isprintable() else ascii(letter)[1:-1]
-                 for letter in text)
-  return re.sub(rf"\S{{{_LONG + 1},}}", lambda found: (
-      f"{found[0][:200]}...{found[0][-50:]}"), text)
+  text = "".join(
+    letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text
+  )
+  return re.sub(
+    rf"\S{{{_LONG + 1},}}", lambda found: f"{found[0][:200]}...{found[0][-50:]}", text
+  )
 
 
 def reason(error: BaseException) -> str:
@@ -113,11 +115,12 @@ def raised(error: BaseException) -> str:
     ours: ``ValueError: too heavy, mine.py line 3``.
   """
   name, said = type(error).__name__, reason(error)
-  theirs = [frame for frame in traceback.extract_tb(error.__traceback__)
-            if not _KNOWN.search(frame.filename)
-            and not frame.filename.startswith(_HERE)]
-  where = (f", {theirs[-1].filename} line {theirs[-1].lineno}" if theirs
-           else "")
+  theirs = [
+    frame
+    for frame in traceback.extract_tb(error.__traceback__)
+    if not _KNOWN.search(frame.filename) and not frame.filename.startswith(_HERE)
+  ]
+  where = f", {theirs[-1].filename} line {theirs[-1].lineno}" if theirs else ""
   return (name if said == name else f"{name}: {said}") + where
 
 
@@ -148,28 +151,37 @@ def squeezed(name: Any) -> str:
 #: What other libraries and papers call an option, ``squeezed`` -> its names
 #: here, of which the first that is known counts.
 _SYNONYMS: dict[str, tuple[str, ...]] = {
-    other: tuple(names) for others, *names in (
-        ("lr learningrate clientlearningrate locallr stepsize eta",
-         "client_lr"),
-        ("serverlearningrate globallr", "server_lr"),
-        ("epochs epoch numepochs nepochs numlocalepochs clientepochs e",
-         "local_epochs"),
-        ("steps numsteps numlocalsteps", "local_steps"),
-        ("batch bs minibatch minibatchsize clientbatchsize b", "batch_size"),
-        ("clients nclients users numusers parties nparties numparties "
-         "numpartitions", "num_clients"),
-        ("numrounds nrounds communicationrounds commround globalrounds",
-         "rounds"),
-        ("fraction frac fractionfit clientfraction joinratio samplingrate c",
-         "participation"),
-        ("clientsperround numclientsperround cohort participants "
-         "numparticipants", "cohort_size"),
-        ("momentum", "client_momentum", "server_momentum", "beta"),
-        ("optimizer", "client_optimizer"), ("weightdecay wd", "l2"),
-        ("alpha dirichlet", "dirichlet_alpha"),
-        ("proximalmu", "mu"), ("strategy method algo alg", "algorithm"),
-        ("data", "dataset"), ("randomseed rngseed", "seed", "seeds"))
-    for other in others.split()}
+  other: tuple(names)
+  for others, *names in (
+    ("lr learningrate clientlearningrate locallr stepsize eta", "client_lr"),
+    ("serverlearningrate globallr", "server_lr"),
+    ("epochs epoch numepochs nepochs numlocalepochs clientepochs e", "local_epochs"),
+    ("steps numsteps numlocalsteps", "local_steps"),
+    ("batch bs minibatch minibatchsize clientbatchsize b", "batch_size"),
+    (
+      "clients nclients users numusers parties nparties numparties numpartitions",
+      "num_clients",
+    ),
+    ("numrounds nrounds communicationrounds commround globalrounds", "rounds"),
+    (
+      "fraction frac fractionfit clientfraction joinratio samplingrate c",
+      "participation",
+    ),
+    (
+      "clientsperround numclientsperround cohort participants numparticipants",
+      "cohort_size",
+    ),
+    ("momentum", "client_momentum", "server_momentum", "beta"),
+    ("optimizer", "client_optimizer"),
+    ("weightdecay wd", "l2"),
+    ("alpha dirichlet", "dirichlet_alpha"),
+    ("proximalmu", "mu"),
+    ("strategy method algo alg", "algorithm"),
+    ("data", "dataset"),
+    ("randomseed rngseed", "seed", "seeds"),
+  )
+  for other in others.split()
+}
 
 
 def closest(name: str, names: Iterable[str]) -> str | None:
@@ -189,8 +201,7 @@ def closest(name: str, names: Iterable[str]) -> str | None:
   for synonym in _SYNONYMS.get(squeezed(name), ()):
     if squeezed(synonym) in known:
       return known[squeezed(synonym)]
-  found = difflib.get_close_matches(
-      squeezed(name), list(known), n=1, cutoff=_SIMILAR)
+  found = difflib.get_close_matches(squeezed(name), list(known), n=1, cutoff=_SIMILAR)
   return known[found[0]] if found else None
 
 
@@ -228,8 +239,7 @@ def check_one_of(said: str, value: Any, allowed: Collection[str]) -> None:
     raise OptionError(f"{said}: must be one of {', '.join(allowed)}")
 
 
-def check_known(
-    name: str, value: Any, known: Collection[Any], more: str = "") -> None:
+def check_known(name: str, value: Any, known: Collection[Any], more: str = "") -> None:
   """Refuses a value of an option that is no known name.
 
   Args:
@@ -244,5 +254,6 @@ def check_known(
   """
   if value not in known:
     raise OptionError(
-        f"`{name}`={value}: unknown{did_you_mean(str(value), known)} (one of "
-        f"{', '.join(map(str, known))}{more})")
+      f"`{name}`={value}: unknown{did_you_mean(str(value), known)} (one of "
+      f"{', '.join(map(str, known))}{more})"
+    )

@@ -17,7 +17,7 @@ import shutil
 import stat
 from typing import Any
 
-from fedjax_alg.errors import a_type, OptionError, reason
+from fedjax_alg.errors import OptionError, a_type, reason
 
 #: Tells by its content whether a writer has left the file at a path.
 Recognizer = Callable[[pathlib.Path], bool]
@@ -42,14 +42,19 @@ def expanded(path: str | os.PathLike, parameter: str = "") -> pathlib.Path:
   try:
     found = pathlib.Path(path).expanduser()
   except RuntimeError:
-    raise OptionError(f"{said}: there is no such user's home directory") from (
-        None)
-  sizes = [len(part.encode("utf-8", "surrogatepass"))
-           for part in (str(found), *found.parts)]
-  if "\0" in str(found) or sizes[0] >= _LONGEST or (
-      max(sizes[1:], default=0) > _LONGEST_NAME):
-    raise OptionError(f"{said}: no path; its names have at most "
-                      f"{_LONGEST_NAME} bytes, and none that is zero")
+    raise OptionError(f"{said}: there is no such user's home directory") from (None)
+  sizes = [
+    len(part.encode("utf-8", "surrogatepass")) for part in (str(found), *found.parts)
+  ]
+  if (
+    "\0" in str(found)
+    or sizes[0] >= _LONGEST
+    or (max(sizes[1:], default=0) > _LONGEST_NAME)
+  ):
+    raise OptionError(
+      f"{said}: no path; its names have at most "
+      f"{_LONGEST_NAME} bytes, and none that is zero"
+    )
   return found
 
 
@@ -175,8 +180,7 @@ def output_path(path: str | os.PathLike, parameter: str) -> pathlib.Path:
 
 
 def text_with(begin: str, *parts: str) -> Recognizer:
-  """Recognizes a text by its begin, and by words that are in each of its kind.
-  """
+  """Recognizes a text by its begin, and by words that are in each of its kind."""
 
   def has(path: pathlib.Path) -> bool:
     text = read_bytes(path).decode("utf-8", "replace")
@@ -187,9 +191,12 @@ def text_with(begin: str, *parts: str) -> Recognizer:
 
 def table_with(*columns: str) -> Recognizer:
   """Recognizes a CSV table by columns that its writer puts into each."""
-  return lambda path: set(columns) <= set(
-      read_bytes(path).split(b"\n", 1)[0].decode("utf-8", "replace").strip()
-      .split(","))
+  return lambda path: (
+    set(columns)
+    <= set(
+      read_bytes(path).split(b"\n", 1)[0].decode("utf-8", "replace").strip().split(",")
+    )
+  )
 
 
 def json_with(*entries: str) -> Recognizer:
@@ -222,16 +229,18 @@ def picture(path: pathlib.Path) -> bool:
   """
   content = read_bytes(path)
   if content.startswith(b"%PDF"):
-    return b"(Matplotlib pdf backend" in content and (
-        b"/CreationDate" not in content)
+    return b"(Matplotlib pdf backend" in content and (b"/CreationDate" not in content)
   resolution = b"pHYs" + 2 * (5118).to_bytes(4, "big")
   return content.startswith(b"\x89PNG") and (
-      b"Software\0Matplotlib" in content[:500] and resolution in content[:500])
+    b"Software\0Matplotlib" in content[:500] and resolution in content[:500]
+  )
 
 
 def obstacle(
-    path: pathlib.Path, recognizer: Recognizer,
-    otherwise: str = "is not from an earlier call") -> str:
+  path: pathlib.Path,
+  recognizer: Recognizer,
+  otherwise: str = "is not from an earlier call",
+) -> str:
   """Says why what is at a path must not be replaced; "" if it may be.
 
   A free path and an empty file may, and so may a link to nothing.
@@ -257,8 +266,7 @@ def obstacle(
   return ""
 
 
-def check_outputs(
-    place: str, outputs: Mapping[pathlib.Path, Recognizer]) -> None:
+def check_outputs(place: str, outputs: Mapping[pathlib.Path, Recognizer]) -> None:
   """Refuses to replace anything but earlier outputs of the same kind.
 
   Args:
@@ -272,11 +280,12 @@ def check_outputs(
     try:
       why = obstacle(path, recognizer)
     except OSError as error:
-      raise OptionError(f"{place}: cannot be replaced ({reason(error)})") from (
-          error)
+      raise OptionError(f"{place}: cannot be replaced ({reason(error)})") from (error)
     if why:
-      raise OptionError(f"{place}: {path} {why}, and nothing else is replaced; "
-                        "remove it or write to another place")
+      raise OptionError(
+        f"{place}: {path} {why}, and nothing else is replaced; "
+        "remove it or write to another place"
+      )
 
 
 def discard(path: pathlib.Path) -> None:
@@ -289,7 +298,7 @@ def discard(path: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def replacing(
-    path: pathlib.Path, suffix: str = ".partial", durable: bool = False
+  path: pathlib.Path, suffix: str = ".partial", durable: bool = False
 ) -> Iterator[pathlib.Path]:
   """Lets the caller write a file beside ``path``, which then takes its place.
 
@@ -314,8 +323,7 @@ def replacing(
     raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
   partial = path.with_name(path.name + suffix)
   for place in (path, partial):
-    if place.exists() and not (
-        place.is_symlink() or place.is_file() or place.is_dir()):
+    if place.exists() and not (place.is_symlink() or place.is_file() or place.is_dir()):
       raise OSError(errno.EINVAL, "a device, a pipe or a socket", str(place))
   if partial.is_dir() and not partial.is_symlink():
     raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(partial))

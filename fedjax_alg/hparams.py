@@ -24,14 +24,14 @@ import jax
 import numpy as np
 
 from fedjax_alg.conditions import Condition, is_zero, why_not
-from fedjax_alg.errors import check_known, OptionError
+from fedjax_alg.errors import OptionError, check_known
 
 #: The largest seed: JAX makes its keys from 32 bits.
-MAX_SEED = 2 ** 32 - 1
+MAX_SEED = 2**32 - 1
 
 #: The largest whole number that a field without a ``maximum`` takes. Programs
 #: count in int32, and sums of a few such numbers must not overflow.
-MAX_COUNT = 10 ** 9
+MAX_COUNT = 10**9
 
 HParams = TypeVar("HParams")
 
@@ -39,9 +39,12 @@ HParams = TypeVar("HParams")
 #: Class attribute of a dataclass of options that many methods share -> the name
 #: of its group, for example ``LocalWork.GROUP = "local"``.
 GROUPS = {
-    "local": "Local work", "optimizer": "Local optimizer",
-    "robustness": "Robustness", "compression": "Compression",
-    "privacy": "Privacy"}
+  "local": "Local work",
+  "optimizer": "Local optimizer",
+  "robustness": "Robustness",
+  "compression": "Compression",
+  "privacy": "Privacy",
+}
 
 
 def grouped_fields(hparams: type[Any]) -> dict[str, list[dataclasses.Field]]:
@@ -58,10 +61,10 @@ def grouped_fields(hparams: type[Any]) -> dict[str, list[dataclasses.Field]]:
   for part in reversed(hparams.__mro__):
     group = vars(part).get("GROUP")
     if group:
-      group_of |= {name: group for name in inspect.get_annotations(part)
-                   if name not in group_of}
-  fields: dict[str, list[dataclasses.Field]] = {
-      group: [] for group in ("", *GROUPS)}
+      group_of |= {
+        name: group for name in inspect.get_annotations(part) if name not in group_of
+      }
+  fields: dict[str, list[dataclasses.Field]] = {group: [] for group in ("", *GROUPS)}
   for field in dataclasses.fields(hparams):
     fields[group_of.get(field.name, "")].append(field)
   return {group: members for group, members in fields.items() if members}
@@ -69,25 +72,32 @@ def grouped_fields(hparams: type[Any]) -> dict[str, list[dataclasses.Field]]:
 
 def ordered_fields(hparams: type[Any]) -> list[dataclasses.Field]:
   """Lists the hyper-parameters of a method, its own first."""
-  return [field for fields in grouped_fields(hparams).values()
-          for field in fields]
+  return [field for fields in grouped_fields(hparams).values() for field in fields]
 
 
 def ordered_values(hparams: Any) -> dict[str, Any]:
   """Makes name -> value of the hyper-parameters, the method's own first."""
-  return {field.name: getattr(hparams, field.name)
-          for field in ordered_fields(type(hparams))}
+  return {
+    field.name: getattr(hparams, field.name) for field in ordered_fields(type(hparams))
+  }
 
 
 def hyper(
-    default: Any,
-    help: str,  # pylint: disable=redefined-builtin
-    *, source: str = "", minimum: float | None = None,
-    above: float | None = None, maximum: float | None = None,
-    below: float | None = None, choices: tuple[str, ...] | None = None,
-    when: Condition | None = None, traced: bool | None = None,
-    neutral: float | None = None, later: bool = False,
-    numbers: str = "") -> Any:
+  default: Any,
+  help: str,  # pylint: disable=redefined-builtin
+  *,
+  source: str = "",
+  minimum: float | None = None,
+  above: float | None = None,
+  maximum: float | None = None,
+  below: float | None = None,
+  choices: tuple[str, ...] | None = None,
+  when: Condition | None = None,
+  traced: bool | None = None,
+  neutral: float | None = None,
+  later: bool = False,
+  numbers: str = "",
+) -> Any:
   """Makes a dataclass field that carries its documentation and its range.
 
   Args:
@@ -128,21 +138,37 @@ def hyper(
   """
   default = plain(default)
   if isinstance(default, (dict, set)):
-    raise OptionError(f"a default is {default!r}, must be a number, a bool, a "
-                      "string, None or a list of these")
+    raise OptionError(
+      f"a default is {default!r}, must be a number, a bool, a "
+      "string, None or a list of these"
+    )
   if traced is None:
     traced = isinstance(default, float)
-  return dataclasses.field(default=default, metadata=dict(
-      help=help, source=source, minimum=minimum, above=above, maximum=maximum,
-      below=below, choices=choices, when=when, traced=traced,
-      neutral=neutral, later=later, numbers=numbers))
+  return dataclasses.field(
+    default=default,
+    metadata=dict(
+      help=help,
+      source=source,
+      minimum=minimum,
+      above=above,
+      maximum=maximum,
+      below=below,
+      choices=choices,
+      when=when,
+      traced=traced,
+      neutral=neutral,
+      later=later,
+      numbers=numbers,
+    ),
+  )
 
 
 def like(options: Any, name: str, **changes: Any) -> Any:
   """The field ``name`` of other options, with some of its metadata changed."""
   field = options.__dataclass_fields__[name]
   return dataclasses.field(
-      default=field.default, metadata={**field.metadata, **changes})
+    default=field.default, metadata={**field.metadata, **changes}
+  )
 
 
 def at_later_default(field: dataclasses.Field, value: Any) -> bool:
@@ -151,10 +177,12 @@ def at_later_default(field: dataclasses.Field, value: Any) -> bool:
 
 
 #: Limits of a field: their words, and which values are beyond them.
-_LIMITS = (("minimum", "at least", operator.lt),
-           ("above", "more than", operator.le),
-           ("maximum", "at most", operator.gt),
-           ("below", "less than", operator.ge))
+_LIMITS = (
+  ("minimum", "at least", operator.lt),
+  ("above", "more than", operator.le),
+  ("maximum", "at most", operator.gt),
+  ("below", "less than", operator.ge),
+)
 
 
 def _number(value: float) -> str:
@@ -189,8 +217,7 @@ def at_limit(field: dataclasses.Field, value: float) -> bool:
   return value in (field.metadata.get("minimum"), field.metadata.get("maximum"))
 
 
-def unread(
-    hparams: Any, name: str, others: Mapping[str, Any] | None = None) -> str:
+def unread(hparams: Any, name: str, others: Mapping[str, Any] | None = None) -> str:
   """Why a method with these hyper-parameters does not read a field.
 
   Args:
@@ -203,9 +230,13 @@ def unread(
   """
   fields = dataclasses.fields(hparams)
   return why_not(
-      name, {field.name: field.metadata.get("when") for field in fields},
-      {**(others or {}), **{
-          field.name: getattr(hparams, field.name) for field in fields}})
+    name,
+    {field.name: field.metadata.get("when") for field in fields},
+    {
+      **(others or {}),
+      **{field.name: getattr(hparams, field.name) for field in fields},
+    },
+  )
 
 
 def reads(hparams: Any, name: str) -> bool:
@@ -238,11 +269,14 @@ def traced_names(hparams: Any) -> tuple[str, ...]:
       return False
     neutral = field.metadata.get("neutral")
     return not reads(hparams, field.name) or (
-        neutral is not None
-        and is_zero(getattr(hparams, field.name) - neutral))
+      neutral is not None and is_zero(getattr(hparams, field.name) - neutral)
+    )
 
-  return tuple(field.name for field in dataclasses.fields(hparams)
-               if field.metadata.get("traced") and not is_off(field))
+  return tuple(
+    field.name
+    for field in dataclasses.fields(hparams)
+    if field.metadata.get("traced") and not is_off(field)
+  )
 
 
 def with_values(hparams: HParams, values: Mapping[str, Any]) -> HParams:
@@ -298,8 +332,9 @@ def validate(hparams: Any) -> None:
     if not isinstance(value, (str, int)) and not np.isfinite(value):
       raise OptionError(f"`{field.name}`={value}: must be finite")
     if (meta.get("choices") and value not in meta["choices"]) or any(
-        meta.get(key) is not None and beyond(value, meta[key])
-        for key, _, beyond in _LIMITS):
+      meta.get(key) is not None and beyond(value, meta[key])
+      for key, _, beyond in _LIMITS
+    ):
       raise OptionError(f"`{field.name}`={value}: must be {allowed(field)}")
 
 
@@ -333,13 +368,18 @@ def plain(value: Any) -> Any:
   if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
     return tuple(map(plain, value))
   if isinstance(value, (np.generic, np.ndarray, jax.Array)) and (
-      not isinstance(value, jax.core.Tracer)):
+    not isinstance(value, jax.core.Tracer)
+  ):
     return plain(np.asarray(value).tolist())
   return value
 
 
-_WORDS = {int: "a whole number", float: "a number", bool: "True or False",
-          str: "a string"}
+_WORDS = {
+  int: "a whole number",
+  float: "a number",
+  bool: "True or False",
+  str: "a string",
+}
 
 
 def of_type(name: str, value: Any, kind: Any) -> Any:
@@ -364,8 +404,7 @@ def of_type(name: str, value: Any, kind: Any) -> Any:
   if isinstance(kind, types.UnionType):  # X | None
     if value is None:
       return value
-    kind = next(part for part in typing.get_args(kind)
-                if part is not types.NoneType)
+    kind = next(part for part in typing.get_args(kind) if part is not types.NoneType)
   given, value = value, plain(value)
   if typing.get_origin(kind) is tuple:
     items = typing.get_args(kind)
@@ -378,7 +417,8 @@ def of_type(name: str, value: Any, kind: Any) -> Any:
     if len(items) != len(value):
       raise OptionError(f"`{name}`={given!r}: must have {len(items)} entries")
     if typing.get_origin(items[0] if items else None) is tuple and not all(
-        isinstance(item, tuple) for item in value):
+      isinstance(item, tuple) for item in value
+    ):
       raise OptionError(f"`{name}`={given!r}: must be {_list_form(items)}")
     return tuple(of_type(name, *each) for each in zip(value, items))
   if kind is float and type(value) is int:
@@ -422,7 +462,7 @@ def words_of(text: str) -> list[str]:
 
 
 def of_words(
-    name: str, words: Sequence[str], items: tuple[Any, ...]
+  name: str, words: Sequence[str], items: tuple[Any, ...]
 ) -> tuple[Any, ...]:
   """Converts the words of a list to the types of its entries.
 
@@ -443,8 +483,7 @@ def of_words(
     except ValueError:
       pairs = ()
     if not pairs or any(len(pair) != 2 for pair in pairs):
-      raise OptionError(f"{said}: must be ROUND:COUNT[,ROUND:COUNT...], whole "
-                        "numbers")
+      raise OptionError(f"{said}: must be ROUND:COUNT[,ROUND:COUNT...], whole numbers")
     return pairs
   try:
     numbers = tuple(map(item, words))
@@ -477,8 +516,9 @@ def place(name: str, value: Any, count: int, what: str = "") -> int:
   except TypeError:
     found = -1
   if not 0 <= found < count:
-    raise OptionError(f"`{name}`={value!r}: must be a whole number in [0, "
-                      f"{count}){what}")
+    raise OptionError(
+      f"`{name}`={value!r}: must be a whole number in [0, {count}){what}"
+    )
   return found
 
 
@@ -500,9 +540,10 @@ def typed(options: HParams) -> HParams:
   """
   kind: Any = type(options)
   hints = _hints(kind)
-  found = {name: of_field(kind.__dataclass_fields__[name],
-                          getattr(options, name), hint)
-           for name, hint in hints.items()}
+  found = {
+    name: of_field(kind.__dataclass_fields__[name], getattr(options, name), hint)
+    for name, hint in hints.items()
+  }
   return with_values(options, found)
 
 

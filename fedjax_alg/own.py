@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from fedjax_alg import files
-from fedjax_alg.errors import did_you_mean, OptionError, reason
+from fedjax_alg.errors import OptionError, did_you_mean, reason
 from fedjax_alg.files import expanded
 
 #: The two forms, for messages.
@@ -65,8 +65,9 @@ def refuse_nameless(text: Any, parameter: str) -> None:
       names += [one.id for one in node.targets if isinstance(one, ast.Name)]
   names = [name for name in names if not name.startswith("_")]
   has = f" (it has {', '.join(names)})" if names else ""
-  raise OptionError(f"`{parameter}`={text}: a file needs the name in it: "
-                    f"{text}:NAME{has}")
+  raise OptionError(
+    f"`{parameter}`={text}: a file needs the name in it: {text}:NAME{has}"
+  )
 
 
 def load(text: str, parameter: str) -> tuple[Any, Source]:
@@ -106,8 +107,9 @@ def load(text: str, parameter: str) -> tuple[Any, Source]:
       found = getattr(found, part)
     except AttributeError:
       public = [known for known in vars(module) if not known.startswith("_")]
-      raise OptionError(f"{said}: {place} has no {name}"
-                        f"{did_you_mean(name, public)}") from None
+      raise OptionError(
+        f"{said}: {place} has no {name}{did_you_mean(name, public)}"
+      ) from None
     except Exception as error:  # whatever the user's code raises
       raise OptionError(f"{said}: {_failure(error, '')}") from error
   return found, source
@@ -138,8 +140,7 @@ def sources(**texts: Any) -> dict[str, Source]:
   Raises:
     OptionError: see ``load``.
   """
-  return {name: load(text, name)[1] for name, text in texts.items()
-          if is_own(text)}
+  return {name: load(text, name)[1] for name, text in texts.items() if is_own(text)}
 
 
 def as_facts(found: Mapping[str, Source]) -> dict[str, dict[str, str]]:
@@ -166,8 +167,7 @@ def _sha256(path: pathlib.Path) -> str:
 
 
 @functools.lru_cache(maxsize=64)
-def _of_file(
-    path: pathlib.Path, digest: str, said: str) -> tuple[ModuleType, Source]:
+def _of_file(path: pathlib.Path, digest: str, said: str) -> tuple[ModuleType, Source]:
   # The name has the content in it: a changed file is another module, and the
   # objects of the old one stay what they are.
   name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
@@ -185,8 +185,7 @@ def _of_file(
       if isinstance(error, KeyboardInterrupt):
         raise
       raise OptionError(f"{said}: {_failure(error, str(path))}") from error
-  return sys.modules[name], Source(
-      str(path), _with_helpers(path, digest, said))
+  return sys.modules[name], Source(str(path), _with_helpers(path, digest, said))
 
 
 def _imported(path: pathlib.Path) -> list[ModuleType]:
@@ -196,8 +195,7 @@ def _imported(path: pathlib.Path) -> list[ModuleType]:
     if isinstance(node, ast.Import):
       names |= {alias.name for alias in node.names}
     elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-      names |= {node.module} | {
-          f"{node.module}.{alias.name}" for alias in node.names}
+      names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
   return [sys.modules[name] for name in sorted(names) if name in sys.modules]
 
 
@@ -223,8 +221,9 @@ def _with_helpers(path: pathlib.Path, digest: str, said: str) -> str:
         left += _imported(held)
     elif beside.is_file():
       raise OptionError(
-          f"{said}: it imports {other.__name__}, which is {file} in this "
-          f"process, not {beside}; give one of the two another name")
+        f"{said}: it imports {other.__name__}, which is {file} in this "
+        f"process, not {beside}; give one of the two another name"
+      )
   if not helpers:
     return digest
   text = " ".join([digest, *(helpers[file] for file in sorted(helpers))])
@@ -239,8 +238,8 @@ def _of_module(name: str, said: str) -> tuple[ModuleType, Source]:
   except ModuleNotFoundError as error:
     if error.name and (name == error.name or name.startswith(f"{error.name}.")):
       raise OptionError(
-          f"{said}: there is no module {error.name}, here or installed") from (
-              error)
+        f"{said}: there is no module {error.name}, here or installed"
+      ) from (error)
     raise OptionError(f"{said}: {_failure(error, '')}") from error
   except KeyboardInterrupt:
     raise
@@ -248,17 +247,18 @@ def _of_module(name: str, said: str) -> tuple[ModuleType, Source]:
     raise OptionError(f"{said}: {_failure(error, '')}") from error
   file = getattr(module, "__file__", None)
   path = pathlib.Path(file).resolve() if file else None
-  return module, Source(
-      str(path or ""), _sha256(path) if path is not None else "")
+  return module, Source(str(path or ""), _sha256(path) if path is not None else "")
 
 
 def _failure(error: BaseException, file: str) -> str:
   """Says how loading failed, and in which line of the user's code."""
-  frames = [frame for frame in traceback.extract_tb(error.__traceback__)
-            if frame.filename != __file__ and "importlib" not in frame.filename]
+  frames = [
+    frame
+    for frame in traceback.extract_tb(error.__traceback__)
+    if frame.filename != __file__ and "importlib" not in frame.filename
+  ]
   inside = [frame for frame in frames if frame.filename == file] or frames
-  where = (f", {inside[-1].filename} line {inside[-1].lineno}" if inside
-           else "")
+  where = f", {inside[-1].filename} line {inside[-1].lineno}" if inside else ""
   name, text = type(error).__name__, reason(error)
   said = name if text == name else f"{name}: {text}"
   return f"importing it fails ({said}{where})"

@@ -8,15 +8,36 @@ import typing
 from typing import Any, NamedTuple
 
 from fedjax_alg import own
-from fedjax_alg.algorithms import afl, apfl, asynchronous, baffle, cfl
-from fedjax_alg.algorithms import composed
-from fedjax_alg.algorithms import conjugate
-from fedjax_alg.algorithms import ditto, diversified, fedacnnl, fedavg, feddyn
-from fedjax_alg.algorithms import fedgroup, fednova, fedopt, fedzo, fesem, flhc
-from fedjax_alg.algorithms import fsvrg, ifca, losac, mime, per_fedavg, pfedme
-from fedjax_alg.algorithms import references, scaffold
+from fedjax_alg.algorithms import (
+  afl,
+  apfl,
+  asynchronous,
+  baffle,
+  cfl,
+  composed,
+  conjugate,
+  ditto,
+  diversified,
+  fedacnnl,
+  fedavg,
+  feddyn,
+  fedgroup,
+  fednova,
+  fedopt,
+  fedzo,
+  fesem,
+  flhc,
+  fsvrg,
+  ifca,
+  losac,
+  mime,
+  per_fedavg,
+  pfedme,
+  references,
+  scaffold,
+)
 from fedjax_alg.base import Algorithm, MapClients, Model
-from fedjax_alg.errors import did_you_mean, OptionError, squeezed
+from fedjax_alg.errors import OptionError, did_you_mean, squeezed
 from fedjax_alg.exchange.compression import Compression
 from fedjax_alg.exchange.privacy import Privacy
 from fedjax_alg.rounds import expected
@@ -73,8 +94,7 @@ class Entry(NamedTuple):
   #: convex problem, where the defaults would diverge or take long
   test_hparams: Mapping[str, Any] = types.MappingProxyType({})
   #: (hparams, C) -> a warning of one line about the number of clients, or ""
-  caution_of_clients: Callable[[Any, int], str] = (
-      lambda hparams, num_clients: "")
+  caution_of_clients: Callable[[Any, int], str] = lambda hparams, num_clients: ""
 
 
 _DIVERSIFIED = "Zhao, Cai, Lu, IEEE TNNLS 2024"
@@ -118,152 +138,296 @@ _SLOW = {"client_lr": 1.0}
 
 
 def _entry(
-    build: Any, label: str, paper: str, ledger: Ledger = _PLAIN, **more: Any
+  build: Any, label: str, paper: str, ledger: Ledger = _PLAIN, **more: Any
 ) -> Entry:
   """The entry of a builder, whose annotation names its hyper-parameters."""
-  return Entry(typing.get_type_hints(build)["hparams"], build, label, paper,
-               ledger=ledger, **more)
+  return Entry(
+    typing.get_type_hints(build)["hparams"], build, label, paper, ledger=ledger, **more
+  )
 
 
 _grouped = functools.partial(_entry, nonsmooth_because=_always(_GROUPS))
 _pooled = functools.partial(
-    _grouped, paper=_FEDGROUP, pairwise_clients=fedgroup.compared,
-    caution_of_clients=fedgroup.few_clients,
-    ledger=expected.beside(_PLAIN, expected.pool_before_all))
+  _grouped,
+  paper=_FEDGROUP,
+  pairwise_clients=fedgroup.compared,
+  caution_of_clients=fedgroup.few_clients,
+  ledger=expected.beside(_PLAIN, expected.pool_before_all),
+)
 
 ALGORITHMS: dict[str, Entry] = {
-    "fedavg": _entry(fedavg.fedavg, "FedAvg", "McMahan et al., AISTATS 2017"),
-    **{name: _entry(
-        fedavg.fedavg, label, paper,
-        options={"roles": roles, "personal_when": when, **more})
-       for name, label, paper, roles, when, more in (
-           ("fedper", "FedPer", "Arivazhagan et al., arXiv:1912.00818",
-            ("personal:last",), "together", {}),
-           ("lg_fedavg", "LG-FedAvg", "Liang et al., arXiv:2001.01523",
-            ("personal:**", "shared:last"), "together", {}),
-           ("fedrep", "FedRep", "Collins et al., ICML 2021",
-            ("personal:last",), "first", {}),
-           ("fedbabu", "FedBABU", "Oh et al., ICLR 2022",
-            ("personal:last",), "evaluation", {}),
-           ("fedbn", "FedBN", "Li et al., ICLR 2021",
-            ("personal:norm",), "together", {"model_state": "local"}))},
-    "fedprox": _entry(fedavg.fedprox, "FedProx", "Li et al., MLSys 2020",
-                      keeps_partial_work=True),
-    "fedavgm": _entry(
-        fedopt.fedavgm, "FedAvgM", "Hsu et al., arXiv:1909.06335"),
-    "fedadagrad": _entry(fedopt.fedadagrad, "FedAdagrad", _FEDOPT),
-    "fedyogi": _entry(fedopt.fedyogi, "FedYogi", _FEDOPT),
-    "fedadam": _entry(fedopt.fedadam, "FedAdam", _FEDOPT),
-    "fsvrg": _entry(fsvrg.fsvrg, "FSVRG", "Konecny et al., arXiv:1610.02527",
-                    _ANCHORED, test_hparams=_SLOW),
-    "ma_fsvrg": _entry(
-        diversified.ma_fsvrg, "MA-FSVRG", _DIVERSIFIED, expected.of_k_models(0),
-        test_hparams=_SLOW, nonsmooth_because=_k_models),
-    "ga_fsvrg": _entry(
-        diversified.ga_fsvrg, "GA-FSVRG", _DIVERSIFIED, expected.of_k_models(1),
-        test_hparams={**_SLOW, "gradient_step": 0.1},
-        nonsmooth_because=_k_models),
-    "cfsvrg": _entry(conjugate.cfsvrg, "CFSVRG", _CONJUGATE, _TWICE_ANCHORED,
-                     test_hparams=_SLOW),
-    "clsfsvrg": _entry(
-        conjugate.clsfsvrg, "CLSFSVRG", _CONJUGATE, _TWICE_ANCHORED,
-        needs_validation=lambda hparams: True, test_hparams=_SLOW,
-        nonsmooth_because=_always(_SEARCH)),
-    "scaffold": _entry(
-        scaffold.scaffold, "SCAFFOLD", "Karimireddy et al., ICML 2020",
-        expected.vectors(2, 2)),
-    "mime": _entry(mime.mime, "Mime", _MIME, _ANCHORED),
-    "mime_lite": _entry(mime.mime_lite, "MimeLite", _MIME),
-    "mime_svrg": _entry(mime.mime_svrg, "MimeSVRG", _MIME, _ANCHORED),
-    "losac": _entry(
-        losac.losac, "LoSAC", "Chen et al., ACM TKDD 2023; reconstructed",
-        expected.vectors(2, 2)),
-    "fednova": _entry(
-        fednova.fednova, "FedNova", "Wang et al., NeurIPS 2020",
-        caution=fednova.caution, keeps_partial_work=True,
-        test_hparams={"mu": 0.1, "client_momentum": 0.5}),
-    "feddyn": _entry(
-        feddyn.feddyn, "FedDyn", "Acar et al., ICLR 2021",
-        no_compression_because="h is the mean of all clients' linear terms, so "
-        "updates are sent whole"),
-    "per_fedavg": _entry(
-        per_fedavg.per_fedavg, "PFedAvg", "Fallah et al., NeurIPS 2020",
-        expected.vectors(1, 1, batches=2), adapts=True),
-    "fedgroup": _pooled(fedgroup.fedgroup, "FedGroup"),
-    "fedgrouprox": _pooled(fedgroup.fedgrouprox, "FedGrouProx"),
-    "ifca": _grouped(
-        ifca.ifca, "IFCA", "Ghosh et al., NeurIPS 2020", expected.preferred),
-    "fesem": _grouped(
-        fesem.fesem, "FeSEM", "Xie et al., arXiv:2005.01026",
-        expected.beside(_PLAIN, expected.before_their_first)),
-    "cfl": _grouped(
-        cfl.cfl, "CFL", "Sattler et al., IEEE TNNLS 2020",
-        expected.beside(_PLAIN, expected.past_all_splits),
-        pairwise_clients=lambda hparams, num_clients: num_clients * (
-            hparams.max_groups > 1)),
-    "flhc": _grouped(
-        flhc.flhc, "FL+HC", "Briggs et al., IJCNN 2020",
-        expected.beside(_PLAIN, expected.at_the_clustering),
-        pairwise_clients=lambda hparams, num_clients: num_clients),
-    "fedacnnl": _entry(
-        fedacnnl.fedacnnl, "FedACnnL", _ANALYTIC, expected.closed_form(),
-        all_clients=True, rounds=fedacnnl.num_rounds,
-        nonfinite=_SINGULAR + "`ridge` more than 0",
-        no_compression_because=_SUMS),
-    "pfedacnnl": _entry(
-        fedacnnl.pfedacnnl, "pFedACnnL", _ANALYTIC,
-        expected.closed_form(grouped=1), all_clients=True, adapts=True,
-        rounds=fedacnnl.num_rounds, nonfinite=_SINGULAR + "`ridge` more than 0",
-        no_compression_because=_SUMS),
-    "afl": _entry(
-        afl.afl, "AFL", "analytic FL, He et al., CVPR 2025; agnostic FL is "
-        "`client_weights`=agnostic", expected.closed_form(),
-        all_clients=True, rounds=afl.num_rounds, caution=afl.caution,
-        nonfinite=_SINGULAR
-        + "`remove_ridge` false and `client_ridge` more than 0",
-        no_compression_because=_SUMS),
-    "fedzo": _entry(fedzo.fedzo, "FedZO", "Fang et al., IEEE TSP 2022",
-                    expected.vectors(1, 1, steps=0), caution=fedzo.caution),
-    "baffle": _entry(
-        baffle.baffle, "BAFFLE", "Feng et al., ECCV 2024",
-        lambda r: Expected(3 * r.params, 3 * r.hparams.directions, 3, 0),
-        caution=baffle.caution,
-        no_compression_because="it sends loss differences or estimates of a "
-        "gradient, not updates (see `uplink`)"),
-    "pfedme": _entry(
-        pfedme.pfedme, "pFedMe", "Dinh et al., NeurIPS 2020",
-        lambda r: Expected(
-            r.params, r.params, 1, r.hparams.inner_steps * r.read(1)),
-        adapts=True, caution=pfedme.caution, test_hparams={"client_lr": 0.3}),
-    "pfedzo": _entry(
-        pfedme.pfedzo, "pFedZO", "Chen et al., ICPP 2024; reconstructed",
-        expected.vectors(1, 1, steps=0), adapts=True, caution=pfedme.caution_zo,
-        test_hparams={"client_lr": 0.3}),
-    "ditto": _entry(
-        ditto.ditto, "Ditto", "Li et al., ICML 2021",
-        expected.vectors(1, 1, steps=2), adapts=True, caution=ditto.caution),
-    "apfl": _entry(apfl.apfl, "APFL", "Deng et al., arXiv:2003.13461",
-                   expected.vectors(1, 1, steps=2)),
-    "composed": _entry(
-        composed.composed, "composed", "any `client_update` with any `server`",
-        expected.preferred,
-        needs_validation=lambda hparams: hparams.server == "cg_line_search",
-        test_hparams={"gradient_step": 0.1}, nonsmooth_because=_composed_jumps),
-    "fedasync": _entry(
-        asynchronous.fedasync, "FedAsync", "Xie et al., arXiv:1903.03934",
-        keeps_partial_work=True, no_deadline=_NO_BARRIER,
-        test_hparams=_ANYBODY),
-    "fedbuff": _entry(
-        asynchronous.fedbuff, "FedBuff", "Nguyen et al., AISTATS 2022",
-        keeps_partial_work=True, no_deadline=_NO_BARRIER,
-        test_hparams=_ANYBODY),
-    "central": _entry(
-        references.central, "pooled optimum", "reference",
-        expected.vectors(0, 0, 0, passes=1, steps=0), all_clients=True,
-        no_compression_because="nothing is sent"),
-    "local": _entry(
-        references.local, "each client alone", "reference",
-        expected.vectors(0, 0, 0), no_compression_because="nothing is sent"),
+  "fedavg": _entry(fedavg.fedavg, "FedAvg", "McMahan et al., AISTATS 2017"),
+  **{
+    name: _entry(
+      fedavg.fedavg,
+      label,
+      paper,
+      options={"roles": roles, "personal_when": when, **more},
+    )
+    for name, label, paper, roles, when, more in (
+      (
+        "fedper",
+        "FedPer",
+        "Arivazhagan et al., arXiv:1912.00818",
+        ("personal:last",),
+        "together",
+        {},
+      ),
+      (
+        "lg_fedavg",
+        "LG-FedAvg",
+        "Liang et al., arXiv:2001.01523",
+        ("personal:**", "shared:last"),
+        "together",
+        {},
+      ),
+      (
+        "fedrep",
+        "FedRep",
+        "Collins et al., ICML 2021",
+        ("personal:last",),
+        "first",
+        {},
+      ),
+      (
+        "fedbabu",
+        "FedBABU",
+        "Oh et al., ICLR 2022",
+        ("personal:last",),
+        "evaluation",
+        {},
+      ),
+      (
+        "fedbn",
+        "FedBN",
+        "Li et al., ICLR 2021",
+        ("personal:norm",),
+        "together",
+        {"model_state": "local"},
+      ),
+    )
+  },
+  "fedprox": _entry(
+    fedavg.fedprox, "FedProx", "Li et al., MLSys 2020", keeps_partial_work=True
+  ),
+  "fedavgm": _entry(fedopt.fedavgm, "FedAvgM", "Hsu et al., arXiv:1909.06335"),
+  "fedadagrad": _entry(fedopt.fedadagrad, "FedAdagrad", _FEDOPT),
+  "fedyogi": _entry(fedopt.fedyogi, "FedYogi", _FEDOPT),
+  "fedadam": _entry(fedopt.fedadam, "FedAdam", _FEDOPT),
+  "fsvrg": _entry(
+    fsvrg.fsvrg,
+    "FSVRG",
+    "Konecny et al., arXiv:1610.02527",
+    _ANCHORED,
+    test_hparams=_SLOW,
+  ),
+  "ma_fsvrg": _entry(
+    diversified.ma_fsvrg,
+    "MA-FSVRG",
+    _DIVERSIFIED,
+    expected.of_k_models(0),
+    test_hparams=_SLOW,
+    nonsmooth_because=_k_models,
+  ),
+  "ga_fsvrg": _entry(
+    diversified.ga_fsvrg,
+    "GA-FSVRG",
+    _DIVERSIFIED,
+    expected.of_k_models(1),
+    test_hparams={**_SLOW, "gradient_step": 0.1},
+    nonsmooth_because=_k_models,
+  ),
+  "cfsvrg": _entry(
+    conjugate.cfsvrg, "CFSVRG", _CONJUGATE, _TWICE_ANCHORED, test_hparams=_SLOW
+  ),
+  "clsfsvrg": _entry(
+    conjugate.clsfsvrg,
+    "CLSFSVRG",
+    _CONJUGATE,
+    _TWICE_ANCHORED,
+    needs_validation=lambda hparams: True,
+    test_hparams=_SLOW,
+    nonsmooth_because=_always(_SEARCH),
+  ),
+  "scaffold": _entry(
+    scaffold.scaffold,
+    "SCAFFOLD",
+    "Karimireddy et al., ICML 2020",
+    expected.vectors(2, 2),
+  ),
+  "mime": _entry(mime.mime, "Mime", _MIME, _ANCHORED),
+  "mime_lite": _entry(mime.mime_lite, "MimeLite", _MIME),
+  "mime_svrg": _entry(mime.mime_svrg, "MimeSVRG", _MIME, _ANCHORED),
+  "losac": _entry(
+    losac.losac,
+    "LoSAC",
+    "Chen et al., ACM TKDD 2023; reconstructed",
+    expected.vectors(2, 2),
+  ),
+  "fednova": _entry(
+    fednova.fednova,
+    "FedNova",
+    "Wang et al., NeurIPS 2020",
+    caution=fednova.caution,
+    keeps_partial_work=True,
+    test_hparams={"mu": 0.1, "client_momentum": 0.5},
+  ),
+  "feddyn": _entry(
+    feddyn.feddyn,
+    "FedDyn",
+    "Acar et al., ICLR 2021",
+    no_compression_because="h is the mean of all clients' linear terms, so "
+    "updates are sent whole",
+  ),
+  "per_fedavg": _entry(
+    per_fedavg.per_fedavg,
+    "PFedAvg",
+    "Fallah et al., NeurIPS 2020",
+    expected.vectors(1, 1, batches=2),
+    adapts=True,
+  ),
+  "fedgroup": _pooled(fedgroup.fedgroup, "FedGroup"),
+  "fedgrouprox": _pooled(fedgroup.fedgrouprox, "FedGrouProx"),
+  "ifca": _grouped(ifca.ifca, "IFCA", "Ghosh et al., NeurIPS 2020", expected.preferred),
+  "fesem": _grouped(
+    fesem.fesem,
+    "FeSEM",
+    "Xie et al., arXiv:2005.01026",
+    expected.beside(_PLAIN, expected.before_their_first),
+  ),
+  "cfl": _grouped(
+    cfl.cfl,
+    "CFL",
+    "Sattler et al., IEEE TNNLS 2020",
+    expected.beside(_PLAIN, expected.past_all_splits),
+    pairwise_clients=lambda hparams, num_clients: (
+      num_clients * (hparams.max_groups > 1)
+    ),
+  ),
+  "flhc": _grouped(
+    flhc.flhc,
+    "FL+HC",
+    "Briggs et al., IJCNN 2020",
+    expected.beside(_PLAIN, expected.at_the_clustering),
+    pairwise_clients=lambda hparams, num_clients: num_clients,
+  ),
+  "fedacnnl": _entry(
+    fedacnnl.fedacnnl,
+    "FedACnnL",
+    _ANALYTIC,
+    expected.closed_form(),
+    all_clients=True,
+    rounds=fedacnnl.num_rounds,
+    nonfinite=_SINGULAR + "`ridge` more than 0",
+    no_compression_because=_SUMS,
+  ),
+  "pfedacnnl": _entry(
+    fedacnnl.pfedacnnl,
+    "pFedACnnL",
+    _ANALYTIC,
+    expected.closed_form(grouped=1),
+    all_clients=True,
+    adapts=True,
+    rounds=fedacnnl.num_rounds,
+    nonfinite=_SINGULAR + "`ridge` more than 0",
+    no_compression_because=_SUMS,
+  ),
+  "afl": _entry(
+    afl.afl,
+    "AFL",
+    "analytic FL, He et al., CVPR 2025; agnostic FL is `client_weights`=agnostic",
+    expected.closed_form(),
+    all_clients=True,
+    rounds=afl.num_rounds,
+    caution=afl.caution,
+    nonfinite=_SINGULAR + "`remove_ridge` false and `client_ridge` more than 0",
+    no_compression_because=_SUMS,
+  ),
+  "fedzo": _entry(
+    fedzo.fedzo,
+    "FedZO",
+    "Fang et al., IEEE TSP 2022",
+    expected.vectors(1, 1, steps=0),
+    caution=fedzo.caution,
+  ),
+  "baffle": _entry(
+    baffle.baffle,
+    "BAFFLE",
+    "Feng et al., ECCV 2024",
+    lambda r: Expected(3 * r.params, 3 * r.hparams.directions, 3, 0),
+    caution=baffle.caution,
+    no_compression_because="it sends loss differences or estimates of a "
+    "gradient, not updates (see `uplink`)",
+  ),
+  "pfedme": _entry(
+    pfedme.pfedme,
+    "pFedMe",
+    "Dinh et al., NeurIPS 2020",
+    lambda r: Expected(r.params, r.params, 1, r.hparams.inner_steps * r.read(1)),
+    adapts=True,
+    caution=pfedme.caution,
+    test_hparams={"client_lr": 0.3},
+  ),
+  "pfedzo": _entry(
+    pfedme.pfedzo,
+    "pFedZO",
+    "Chen et al., ICPP 2024; reconstructed",
+    expected.vectors(1, 1, steps=0),
+    adapts=True,
+    caution=pfedme.caution_zo,
+    test_hparams={"client_lr": 0.3},
+  ),
+  "ditto": _entry(
+    ditto.ditto,
+    "Ditto",
+    "Li et al., ICML 2021",
+    expected.vectors(1, 1, steps=2),
+    adapts=True,
+    caution=ditto.caution,
+  ),
+  "apfl": _entry(
+    apfl.apfl, "APFL", "Deng et al., arXiv:2003.13461", expected.vectors(1, 1, steps=2)
+  ),
+  "composed": _entry(
+    composed.composed,
+    "composed",
+    "any `client_update` with any `server`",
+    expected.preferred,
+    needs_validation=lambda hparams: hparams.server == "cg_line_search",
+    test_hparams={"gradient_step": 0.1},
+    nonsmooth_because=_composed_jumps,
+  ),
+  "fedasync": _entry(
+    asynchronous.fedasync,
+    "FedAsync",
+    "Xie et al., arXiv:1903.03934",
+    keeps_partial_work=True,
+    no_deadline=_NO_BARRIER,
+    test_hparams=_ANYBODY,
+  ),
+  "fedbuff": _entry(
+    asynchronous.fedbuff,
+    "FedBuff",
+    "Nguyen et al., AISTATS 2022",
+    keeps_partial_work=True,
+    no_deadline=_NO_BARRIER,
+    test_hparams=_ANYBODY,
+  ),
+  "central": _entry(
+    references.central,
+    "pooled optimum",
+    "reference",
+    expected.vectors(0, 0, 0, passes=1, steps=0),
+    all_clients=True,
+    no_compression_because="nothing is sent",
+  ),
+  "local": _entry(
+    references.local,
+    "each client alone",
+    "reference",
+    expected.vectors(0, 0, 0),
+    no_compression_because="nothing is sent",
+  ),
 }
 
 
@@ -282,13 +446,17 @@ def get(name: str) -> Entry:
   """
   if name not in ALGORITHMS:
     raise OptionError(
-        f"`algorithm`={name}: {_instead(name)} (one of "
-        f"{', '.join(ALGORITHMS)}; or your own, {own.FORMS})")
+      f"`algorithm`={name}: {_instead(name)} (one of "
+      f"{', '.join(ALGORITHMS)}; or your own, {own.FORMS})"
+    )
   return ALGORITHMS[name]
 
 
-_SENT = {field.name for options in (Compression, Privacy)
-         for field in dataclasses.fields(options)}
+_SENT = {
+  field.name
+  for options in (Compression, Privacy)
+  for field in dataclasses.fields(options)
+}
 
 
 def refuse_unread(name: str, field: str, known: Iterable[str]) -> None:
@@ -304,8 +472,10 @@ def refuse_unread(name: str, field: str, known: Iterable[str]) -> None:
   """
   if field not in known:
     why = why_unread(name, field)
-    raise OptionError(f"`{field}`: {name} does not read it"
-                      f"{f' ({why})' if why else did_you_mean(field, known)}")
+    raise OptionError(
+      f"`{field}`: {name} does not read it"
+      f"{f' ({why})' if why else did_you_mean(field, known)}"
+    )
 
 
 def why_unread(name: str, field: str) -> str:
@@ -320,34 +490,47 @@ def why_unread(name: str, field: str) -> str:
   """
   entry = ALGORITHMS.get(name)
   if field == "precision":
-    return ("it is that of sums in closed form; a model is computed in "
-            "bfloat16 with `compute_dtype`")
+    return (
+      "it is that of sums in closed form; a model is computed in "
+      "bfloat16 with `compute_dtype`"
+    )
   return entry.no_compression_because if entry and field in _SENT else ""
 
 
 #: Halves of methods as papers write them -> their names in the grid.
-_CLIENTS = {"fed": "sgd", "fedavg": "sgd", "fedprox": "prox", "fsvrg": "svrg",
-            "fednova": "nova", "feddyn": "dyn"}
-_SERVERS = {"avg": "average", "avgm": "sgd", "momentum": "sgd",
-            "cg": "conjugate_gradient"}
+_CLIENTS = {
+  "fed": "sgd",
+  "fedavg": "sgd",
+  "fedprox": "prox",
+  "fsvrg": "svrg",
+  "fednova": "nova",
+  "feddyn": "dyn",
+}
+_SERVERS = {
+  "avg": "average",
+  "avgm": "sgd",
+  "momentum": "sgd",
+  "cg": "conjugate_gradient",
+}
 #: Methods that have no name here, but are a setting of one that has.
 _SETTINGS = {
-    "fedsgd": "`algorithm`=fedavg with `local_steps`=1 and `batch_size`=0",
-    "localsgd": "`algorithm`=fedavg",
-    "fedopt": "`algorithm`=fedadam, fedyogi or fedadagrad",
-    "mimeadam": "`algorithm`=mime with `base`=adam (the paper's MimeAdam; a "
-    "cell of the grid is `client_update`=mime with `server`=adam)",
-    "mimesgdm": "`algorithm`=mime with `base`=momentum",
-    "mimeliteadam": "`algorithm`=mime_lite with `base`=adam",
-    **dict.fromkeys(("qffl", "qfedavg"),
-                    "`algorithm`=fedavg with `client_weights`=qffl:Q"),
-    "qfedsgd": "`algorithm`=fedavg with `client_weights`=qffl:Q, "
-    "`local_steps`=1 and `batch_size`=0",
-    **dict.fromkeys(
-        ("agnostic", "agnosticfl", "agnosticfedavg",
-         "agnosticfederatedlearning"),
-        "`algorithm`=fedavg with `client_weights`=agnostic (`algorithm`=afl is "
-        "analytic FL)"),
+  "fedsgd": "`algorithm`=fedavg with `local_steps`=1 and `batch_size`=0",
+  "localsgd": "`algorithm`=fedavg",
+  "fedopt": "`algorithm`=fedadam, fedyogi or fedadagrad",
+  "mimeadam": "`algorithm`=mime with `base`=adam (the paper's MimeAdam; a "
+  "cell of the grid is `client_update`=mime with `server`=adam)",
+  "mimesgdm": "`algorithm`=mime with `base`=momentum",
+  "mimeliteadam": "`algorithm`=mime_lite with `base`=adam",
+  **dict.fromkeys(
+    ("qffl", "qfedavg"), "`algorithm`=fedavg with `client_weights`=qffl:Q"
+  ),
+  "qfedsgd": "`algorithm`=fedavg with `client_weights`=qffl:Q, "
+  "`local_steps`=1 and `batch_size`=0",
+  **dict.fromkeys(
+    ("agnostic", "agnosticfl", "agnosticfedavg", "agnosticfederatedlearning"),
+    "`algorithm`=fedavg with `client_weights`=agnostic (`algorithm`=afl is "
+    "analytic FL)",
+  ),
 }
 #: Methods of the literature that are not here, and whose names resemble those
 #: of others.
@@ -365,16 +548,18 @@ def _instead(name: str) -> str:
   for client in (*composed.CLIENT_UPDATES, *_CLIENTS):
     for server in (*composed.SERVERS, *_SERVERS):
       if text == squeezed(client + server):
-        return (f"no name here, it is `client_update`="
-                f"{_CLIENTS.get(client, client)} with `server`="
-                f"{_SERVERS.get(server, server)}")
+        return (
+          f"no name here, it is `client_update`="
+          f"{_CLIENTS.get(client, client)} with `server`="
+          f"{_SERVERS.get(server, server)}"
+        )
   if text in _NOT_HERE:
     return "this method is not here"
   return f"unknown{did_you_mean(name, ALGORITHMS)}"
 
 
 def build(
-    name: str, model: Model, *, map_clients: MapClients, **hparams: Any
+  name: str, model: Model, *, map_clients: MapClients, **hparams: Any
 ) -> Algorithm:
   """Builds an algorithm by name.
 

@@ -66,7 +66,7 @@ class Split:
   @property
   def shape(self) -> tuple[int, ...]:
     """The shape of the array that it stands for."""
-    return self.cuts[-1], *self.block.shape[2 - (self.process is not None):]
+    return self.cuts[-1], *self.block.shape[2 - (self.process is not None) :]
 
   @property
   def of_states(self) -> tuple[int, ...]:
@@ -135,18 +135,23 @@ def nbytes(tree: Any) -> int:
     tree: arrays, or shapes and dtypes.
   """
   return sum(
-      math.prod(leaf.block.shape) // (len(leaf.cuts) - 1) * leaf.dtype.itemsize
-      if is_split(leaf) else leaf.size * leaf.dtype.itemsize
-      for leaf in leaves(tree))
+    math.prod(leaf.block.shape) // (len(leaf.cuts) - 1) * leaf.dtype.itemsize
+    if is_split(leaf)
+    else leaf.size * leaf.dtype.itemsize
+    for leaf in leaves(tree)
+  )
 
 
 def tree_map(
-    split: Callable[..., Any], other: Callable[..., Any], tree: Any, *rest: Any
+  split: Callable[..., Any], other: Callable[..., Any], tree: Any, *rest: Any
 ) -> Any:
   """``jax.tree.map`` with a function for every ``Split``, one for arrays."""
   return jax.tree.map(
-      lambda leaf, *more: (split if is_split(leaf) else other)(leaf, *more),
-      tree, *rest, is_leaf=is_split)
+    lambda leaf, *more: (split if is_split(leaf) else other)(leaf, *more),
+    tree,
+    *rest,
+    is_leaf=is_split,
+  )
 
 
 def rows(table: Any, ids: Any) -> Any:
@@ -154,24 +159,29 @@ def rows(table: Any, ids: Any) -> Any:
 
   An id out of range gives an arbitrary row.
   """
-  return tree_map(lambda leaf: leaf.rows(ids),
-                  lambda leaf: leaf.at[ids].get(mode="clip"), table)
+  return tree_map(
+    lambda leaf: leaf.rows(ids), lambda leaf: leaf.at[ids].get(mode="clip"), table
+  )
 
 
 def add_rows(table: Any, ids: Any, changes: Any) -> Any:
   """Adds ``changes`` [S, ...] to rows ``ids``; ignores ids out of range."""
   return tree_map(
-      lambda leaf, new: leaf.with_block(
-          leaf.writable(ids).add(new, mode="drop")),
-      lambda leaf, new: leaf.at[ids].add(new, mode="drop"), table, changes)
+    lambda leaf, new: leaf.with_block(leaf.writable(ids).add(new, mode="drop")),
+    lambda leaf, new: leaf.at[ids].add(new, mode="drop"),
+    table,
+    changes,
+  )
 
 
 def set_rows(table: Any, ids: Any, values: Any) -> Any:
   """Sets rows ``ids`` to ``values`` [S, ...]; ignores ids out of range."""
   return tree_map(
-      lambda leaf, new: leaf.with_block(
-          leaf.writable(ids).set(new, mode="drop")),
-      lambda leaf, new: leaf.at[ids].set(new, mode="drop"), table, values)
+    lambda leaf, new: leaf.with_block(leaf.writable(ids).set(new, mode="drop")),
+    lambda leaf, new: leaf.at[ids].set(new, mode="drop"),
+    table,
+    values,
+  )
 
 
 def where_rows(chosen: Any, values: Any, table: Any) -> Any:
@@ -185,9 +195,13 @@ def where_rows(chosen: Any, values: Any, table: Any) -> Any:
     return jnp.where(chosen, new, old)
 
   return tree_map(
-      lambda leaf, new: leaf.with_block(
-          select(chosen[leaf.clients], new[leaf.clients], leaf.block)),
-      lambda leaf, new: select(chosen, new, leaf), table, values)
+    lambda leaf, new: leaf.with_block(
+      select(chosen[leaf.clients], new[leaf.clients], leaf.block)
+    ),
+    lambda leaf, new: select(chosen, new, leaf),
+    table,
+    values,
+  )
 
 
 def num_rows(table: Any) -> int:

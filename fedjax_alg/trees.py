@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg.base import Array, Key, Params
+
 # Tables of clients, also those whose rows are shared out over processes.
-from fedjax_alg.split import (  # noqa: F401
-    add_rows, num_rows, rows, set_rows, where_rows)
+from fedjax_alg.split import add_rows, num_rows, rows, set_rows, where_rows  # noqa: F401
 
 HIGHEST = jax.lax.Precision.HIGHEST
 
@@ -45,8 +45,7 @@ def add_scaled(a: Params, factor: Any, b: Params) -> Params:
 def dot(a: Params, b: Params) -> Array:
   """Computes the inner product over all entries, [] float32."""
   pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
-  return sum((jnp.vdot(x, y, precision=HIGHEST) for x, y in pairs),
-             jnp.zeros(()))
+  return sum((jnp.vdot(x, y, precision=HIGHEST) for x, y in pairs), jnp.zeros(()))
 
 
 @jax.custom_jvp
@@ -63,8 +62,9 @@ def root(x: Array) -> Array:
 def _root_jvp(primals, tangents):
   (x,), (dx,) = primals, tangents
   y = jnp.sqrt(x)
-  half = jnp.where(x > 0, 0.5 / jnp.where(x > 0, y, jnp.ones_like(y)),
-                   jnp.zeros_like(y))
+  half = jnp.where(
+    x > 0, 0.5 / jnp.where(x > 0, y, jnp.ones_like(y)), jnp.zeros_like(y)
+  )
   return y, half * dx
 
 
@@ -102,9 +102,13 @@ def where(chosen: Array, a: Params, b: Params) -> Params:
 def normal(key: Key, like: Params) -> Params:
   """Independent normal numbers of variance 1 in the shape of a tree."""
   leaves, treedef = jax.tree.flatten(like)
-  return jax.tree.unflatten(treedef, [
+  return jax.tree.unflatten(
+    treedef,
+    [
       jax.random.normal(part, leaf.shape, leaf.dtype)
-      for part, leaf in zip(jax.random.split(key, len(leaves)), leaves)])
+      for part, leaf in zip(jax.random.split(key, len(leaves)), leaves)
+    ],
+  )
 
 
 def index(tree: Params, i: Any) -> Params:
@@ -115,7 +119,8 @@ def index(tree: Params, i: Any) -> Params:
 def repeat(tree: Params, times: int) -> Params:
   """Adds a leading axis with ``times`` copies to every leaf."""
   return jax.tree.map(
-      lambda leaf: jnp.broadcast_to(leaf[None], (times,) + leaf.shape), tree)
+    lambda leaf: jnp.broadcast_to(leaf[None], (times,) + leaf.shape), tree
+  )
 
 
 def copies(tree: Params) -> Array:
@@ -220,7 +225,7 @@ def slot_mean(weight: Array, tree: Params) -> Params:
 
 
 def group_mean(
-    weight: Array, groups: Array, k: int, tree: Params, *, whole: bool = False
+  weight: Array, groups: Array, k: int, tree: Params, *, whole: bool = False
 ) -> Params:
   """Computes ``slot_mean`` for each of K groups; 0 for an empty group.
 
@@ -250,11 +255,9 @@ def group_mean(
   return jax.tree.map(one, tree)
 
 
-def group_shares(
-    weight: Array, groups: Array, k: int, *, whole: bool = False) -> Array:
+def group_shares(weight: Array, groups: Array, k: int, *, whole: bool = False) -> Array:
   """The factors of ``group_mean``, [K, S]; for its arguments see there."""
-  chex.assert_shape(
-      groups, weight.shape, custom_message="groups: one of each slot")
+  chex.assert_shape(groups, weight.shape, custom_message="groups: one of each slot")
   member = jnp.where(members(groups, k), weight[None], 0.0)
   total = weight.sum() if whole else member.sum(1, keepdims=True)
   return member / jnp.maximum(total, 1e-30)
@@ -263,8 +266,8 @@ def group_shares(
 def slot_norm(tree: Params) -> Array:
   """Computes the Euclidean norm of all entries of each slot, [S] float32."""
   squares: Any = sum(
-      (leaf * leaf).reshape(leaf.shape[0], -1).sum(1)
-      for leaf in jax.tree.leaves(tree))
+    (leaf * leaf).reshape(leaf.shape[0], -1).sum(1) for leaf in jax.tree.leaves(tree)
+  )
   return root(squares)
 
 
@@ -275,8 +278,10 @@ def scale_slots(factors: Array, tree: Params) -> Params:
 
 def finite_slots(tree: Params) -> Array:
   """Which slots have finite entries alone, [S] bool."""
-  finite = [jnp.isfinite(leaf).reshape(leaf.shape[0], -1).all(1)
-            for leaf in jax.tree.leaves(tree)]
+  finite = [
+    jnp.isfinite(leaf).reshape(leaf.shape[0], -1).all(1)
+    for leaf in jax.tree.leaves(tree)
+  ]
   return functools.reduce(jnp.logical_and, finite)
 
 
@@ -306,14 +311,13 @@ def to_matrix(tree: Params) -> tuple[Array, Callable[[Array], Params]]:
   """
   leaves, treedef = jax.tree.flatten(tree)
   shapes = [leaf.shape[1:] for leaf in leaves]
-  matrix = jnp.concatenate(
-      [leaf.reshape(leaf.shape[0], -1) for leaf in leaves], axis=1)
+  matrix = jnp.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in leaves], axis=1)
 
   def from_matrix(matrix: Array) -> Params:
     parts, start = [], 0
     for shape in shapes:
       size = math.prod(shape)
-      part = matrix[:, start:start + size]
+      part = matrix[:, start : start + size]
       parts.append(part.reshape((matrix.shape[0],) + shape))
       start += size
     return jax.tree.unflatten(treedef, parts)

@@ -32,9 +32,13 @@ SHARED = ("docs", "experiments", "runs")
 TOGETHER = ("tests/runs", "tests/experiments")
 
 #: Files and folders whose tests take longest.
-LONGEST = ("tests/experiments/*/*.py",
-           "tests/experiments/*.py", "tests/runs/*.py", "tests/docs/*.py",
-           "tests/algorithms/*.py")
+LONGEST = (
+  "tests/experiments/*/*.py",
+  "tests/experiments/*.py",
+  "tests/runs/*.py",
+  "tests/docs/*.py",
+  "tests/algorithms/*.py",
+)
 
 #: Compiled programs are forgotten above so many pieces of memory. Linux ends a
 #: process that has 65,530, and a program of the newest jaxlib takes several.
@@ -44,9 +48,10 @@ MOST_MAPS = 20_000
 # jaxlib that does not know the flag would not start.
 if jaxlib.__version__.startswith(("0.10.", "0.11.", "0.12.")):
   os.environ["XLA_FLAGS"] = (
-      os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
-      # Two workers keep two cores busy; parts of a program only add work.
-      " --xla_cpu_parallel_codegen_split_count=1")
+    os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
+    # Two workers keep two cores busy; parts of a program only add work.
+    " --xla_cpu_parallel_codegen_split_count=1"
+  )
 if jaxlib.__version__.startswith("0.10."):
   os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
 # JAX_PLATFORMS=cuda,cpu runs all tests on a GPU. Its products of matrices are
@@ -75,22 +80,27 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 # The same examples on every machine; the first call of each compiles.
 hypothesis.settings.register_profile(
-    "fedjax_alg", deadline=None, derandomize=True, database=None,
-    max_examples=40)
+  "fedjax_alg", deadline=None, derandomize=True, database=None, max_examples=40
+)
 hypothesis.settings.register_profile(
-    "fast", hypothesis.settings.get_profile("fedjax_alg"), max_examples=10)
+  "fast", hypothesis.settings.get_profile("fedjax_alg"), max_examples=10
+)
 hypothesis.settings.load_profile("fedjax_alg")
 
 
 def pytest_addoption(parser):
   parser.addoption(
-      "--fast", action="store_true",
-      help="every room in under a minute: the first case of every test that "
-      "compiles no whole round, and those marked `fast`")
+    "--fast",
+    action="store_true",
+    help="every room in under a minute: the first case of every test that "
+    "compiles no whole round, and those marked `fast`",
+  )
   parser.addoption(
-      "--algorithm", metavar="NAME",
-      help="the tests in tests/contract of this algorithm alone: a name of the "
-      "registry, or your own, path/to/file.py:ENTRY or package.module:ENTRY")
+    "--algorithm",
+    metavar="NAME",
+    help="the tests in tests/contract of this algorithm alone: a name of the "
+    "registry, or your own, path/to/file.py:ENTRY or package.module:ENTRY",
+  )
 
 
 def pytest_configure(config):
@@ -123,7 +133,6 @@ def pytest_xdist_make_scheduler(config, log):
   from xdist.scheduler import LoadScopeScheduling  # pylint: disable=C0415
 
   class Groups(LoadScopeScheduling):
-
     def _split_scope(self, nodeid):
       return group(nodeid)
 
@@ -146,12 +155,21 @@ def pytest_collection_modifyitems(config, items):
   """The tests of ``--fast`` or ``--algorithm``."""
   name = config.getoption("--algorithm")
   if name:
-    _select(config, items, lambda item: item.path.parent.name == "contract"
-            and name in (_bench(item), _bench(item, "name")))
+    _select(
+      config,
+      items,
+      lambda item: (
+        item.path.parent.name == "contract"
+        and name in (_bench(item), _bench(item, "name"))
+      ),
+    )
   # The longest files first, so that no worker is left with one at the end.
-  items.sort(key=lambda item: next(
-      (place for place, name in enumerate(LONGEST)
-       if item.path.match(name)), len(LONGEST)))
+  items.sort(
+    key=lambda item: next(
+      (place for place, name in enumerate(LONGEST) if item.path.match(name)),
+      len(LONGEST),
+    )
+  )
   if not config.getoption("--fast"):
     return
   seen = set()
@@ -230,8 +248,9 @@ def _room(item):
 
 def _bench(item, parameter="bench"):
   """The algorithm of a test of the contract."""
-  return str(item.callspec.params.get(parameter, "")) if hasattr(
-      item, "callspec") else ""
+  return (
+    str(item.callspec.params.get(parameter, "")) if hasattr(item, "callspec") else ""
+  )
 
 
 @pytest.fixture(scope="session", name="mesh")
@@ -243,10 +262,13 @@ def fixture_mesh():
 @pytest.fixture(name="no_pictures")
 def fixture_no_pictures(monkeypatch):
   """Pictures of runs are a word each; test_run.py has some drawn."""
-  monkeypatch.setattr("experiments.cli.writer.plots", types.SimpleNamespace(
+  monkeypatch.setattr(
+    "experiments.cli.writer.plots",
+    types.SimpleNamespace(
       histogram=lambda path, *_: path.write_text("drawn"),
-      run_curves=lambda paths, *_: [path.write_text("drawn")
-                                    for path in paths]))
+      run_curves=lambda paths, *_: [path.write_text("drawn") for path in paths],
+    ),
+  )
 
 
 @pytest.fixture(name="unchecked_shapes")
@@ -261,8 +283,9 @@ def fixture_share_programs():
   with pytest.MonkeyPatch.context() as patch:
     for place in shared_programs.PLACES:
       patch.setattr(f"{place}.Programs", shared_programs.make)
-    patch.setattr("experiments.cli.sweeps.compile_together",
-                  shared_programs.make_together)
+    patch.setattr(
+      "experiments.cli.sweeps.compile_together", shared_programs.make_together
+    )
     yield
 
 

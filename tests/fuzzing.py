@@ -7,39 +7,121 @@ from hypothesis import strategies as st
 
 from experiments.cli import flags
 from fedjax_alg import registry
-from fedjax_alg.models import MODELS
 from fedjax_alg.data.partition import PARTITIONS
+from fedjax_alg.models import MODELS
 
 #: Words that are a value of hardly any flag.
 JUNK = (
-    "", " ", "nan", "-nan", "inf", "-inf", "1e400", "-1e400", "1e-400",
-    "1e308", "-0.0", "0x10", "1_000", "١٢", "½", "None", "null", "True", "[]",
-    "{}", "a\0b", "a\nb", "\x1b[31m", "\udcff", "ü" * 20, "~", "~nobody/x",
-    "/", ".", "..", "%s%n", "$(id)", "--", "-", "=", ",", ",,", ":", "1:2",
-    "1,2", "2,1", "1:2,3", ";", "x.py:NAME", "no.module:NAME", "a:b:c",
-    "x" * 5000, "9" * 400, "9" * 5000, "1," * 2000, "(" * 300)
-_NUMBERS = (0, 1, 2, 3, 7, 10, 100, 2 ** 15, 10 ** 6, 10 ** 9, 2 ** 31 - 1,
-            2 ** 31, 2 ** 32 - 1, 2 ** 32, 2 ** 63, 10 ** 20, 10 ** 400)
-_FLOATS = (0.0, 5e-324, 1e-30, 1e-6, 0.1, 0.5, 0.999999, 1.0, 1.000001, 2.0,
-           1e3, 1e6, 1e9, 1e30, 1.7e308)
+  "",
+  " ",
+  "nan",
+  "-nan",
+  "inf",
+  "-inf",
+  "1e400",
+  "-1e400",
+  "1e-400",
+  "1e308",
+  "-0.0",
+  "0x10",
+  "1_000",
+  "١٢",
+  "½",
+  "None",
+  "null",
+  "True",
+  "[]",
+  "{}",
+  "a\0b",
+  "a\nb",
+  "\x1b[31m",
+  "\udcff",
+  "ü" * 20,
+  "~",
+  "~nobody/x",
+  "/",
+  ".",
+  "..",
+  "%s%n",
+  "$(id)",
+  "--",
+  "-",
+  "=",
+  ",",
+  ",,",
+  ":",
+  "1:2",
+  "1,2",
+  "2,1",
+  "1:2,3",
+  ";",
+  "x.py:NAME",
+  "no.module:NAME",
+  "a:b:c",
+  "x" * 5000,
+  "9" * 400,
+  "9" * 5000,
+  "1," * 2000,
+  "(" * 300,
+)
+_NUMBERS = (
+  0,
+  1,
+  2,
+  3,
+  7,
+  10,
+  100,
+  2**15,
+  10**6,
+  10**9,
+  2**31 - 1,
+  2**31,
+  2**32 - 1,
+  2**32,
+  2**63,
+  10**20,
+  10**400,
+)
+_FLOATS = (
+  0.0,
+  5e-324,
+  1e-30,
+  1e-6,
+  0.1,
+  0.5,
+  0.999999,
+  1.0,
+  1.000001,
+  2.0,
+  1e3,
+  1e6,
+  1e9,
+  1e30,
+  1.7e308,
+)
 
 #: What Python and its libraries say and no message of ours does.
 RAW = re.compile(
-    r"invalid literal|could not convert|has no attribute|object is not|"
-    r"Traceback|unsupported operand|not supported between|codec can't|"
-    r"embedded null|positional argument|out of bounds|list index|"
-    r"cannot be interpreted|\[Errno|(?-i:[A-Z]\w*Error:)|<class|not foreseen|"
-    r"Exceeds the limit|too large to convert|float division|"
-    r"numpy\.|np\.|jnp\.|concretiz|broadcast", re.I)
+  r"invalid literal|could not convert|has no attribute|object is not|"
+  r"Traceback|unsupported operand|not supported between|codec can't|"
+  r"embedded null|positional argument|out of bounds|list index|"
+  r"cannot be interpreted|\[Errno|(?-i:[A-Z]\w*Error:)|<class|not foreseen|"
+  r"Exceeds the limit|too large to convert|float division|"
+  r"numpy\.|np\.|jnp\.|concretiz|broadcast",
+  re.I,
+)
 
 
 def _near(meta, kind, step, usual):
   """Numbers about the bounds of a field, and the usual ones."""
   ends = [meta.get(key) for key in ("minimum", "maximum", "above", "below")]
-  near = [kind(end) + sign * step for end in ends if end is not None
-          for sign in (-1, 0, 1)]
+  near = [
+    kind(end) + sign * step for end in ends if end is not None for sign in (-1, 0, 1)
+  ]
   return st.sampled_from(
-      [*near, *(sign * number for number in usual for sign in (1, -1))])
+    [*near, *(sign * number for number in usual for sign in (1, -1))]
+  )
 
 
 def _whole(meta):
@@ -72,20 +154,45 @@ def values(kind, items, meta):
       one = _real(meta).map(repr)
     elif item is str:
       one = st.sampled_from(
-          ("dense8", "conv3-4", "max2", "avg9", "flatten", "conv0-1",
-           "dense999999999", "conv3-999999999", "dense" + "9" * 30, "global",
-           "local", "validation", "copy", "train", "x"))
+        (
+          "dense8",
+          "conv3-4",
+          "max2",
+          "avg9",
+          "flatten",
+          "conv0-1",
+          "dense999999999",
+          "conv3-999999999",
+          "dense" + "9" * 30,
+          "global",
+          "local",
+          "validation",
+          "copy",
+          "train",
+          "x",
+        )
+      )
     else:
-      one = st.tuples(_whole({}), _whole({})).map(
-          lambda pair: f"{pair[0]}:{pair[1]}")
+      one = st.tuples(_whole({}), _whole({})).map(lambda pair: f"{pair[0]}:{pair[1]}")
     good = st.lists(one, max_size=3).map(",".join)
   elif meta.get("choices"):
     good = st.sampled_from([*meta["choices"], "nosuch", "auto"])
   else:
     good = st.sampled_from(
-        (*PARTITIONS, *MODELS, "uniform", "size", "availability",
-         "global:accuracy:0.5", "global:loss:0", "train:loss:5", "::",
-         "global:accuracy:nan", "file"))
+      (
+        *PARTITIONS,
+        *MODELS,
+        "uniform",
+        "size",
+        "availability",
+        "global:accuracy:0.5",
+        "global:loss:0",
+        "train:loss:5",
+        "::",
+        "global:accuracy:nan",
+        "file",
+      )
+    )
   junk = st.sampled_from(JUNK) | st.text(max_size=8)
   return st.one_of(good, good, good, junk)
 
@@ -100,25 +207,33 @@ def command_lines(draw, data_path):
   """
   name = draw(st.sampled_from(sorted(registry.ALGORITHMS)))
   entry = registry.ALGORITHMS[name]
-  words = {"algorithm": name, "num_clients": "10", "rounds": "3",
-           "participation": "0.5", "dataset": draw(st.sampled_from(
-               ("digits", "digits", "synthetic", "npz")))}
+  words = {
+    "algorithm": name,
+    "num_clients": "10",
+    "rounds": "3",
+    "participation": "0.5",
+    "dataset": draw(st.sampled_from(("digits", "digits", "synthetic", "npz"))),
+  }
   if entry.all_clients:
     del words["participation"]
   if words["dataset"] == "npz":
     words["data_path"] = str(data_path)
   if entry.rounds is not None:
     del words["rounds"]
-  known = {flag.name: (flag.kind, flag.items, flag.field.metadata)
-           for flag in flags.run_flags() if flag.name != "data_dir"}
-  known |= {field.name: (type(field.default), (), field.metadata)
-            for field in dataclasses.fields(entry.hparams)}
+  known = {
+    flag.name: (flag.kind, flag.items, flag.field.metadata)
+    for flag in flags.run_flags()
+    if flag.name != "data_dir"
+  }
+  known |= {
+    field.name: (type(field.default), (), field.metadata)
+    for field in dataclasses.fields(entry.hparams)
+  }
   if draw(st.booleans()):
     words["model"] = draw(st.sampled_from(sorted(MODELS)))
   if draw(st.booleans()):
     words["partition"] = draw(st.sampled_from(sorted(PARTITIONS)))
-  for chosen in draw(st.lists(
-      st.sampled_from(sorted(known)), max_size=3, unique=True)):
+  for chosen in draw(st.lists(st.sampled_from(sorted(known)), max_size=3, unique=True)):
     words[chosen] = draw(values(*known[chosen]))
   for field in list(words):  # what a flag needs in order to be read
     when = known[field][2].get("when")
@@ -143,12 +258,32 @@ def damaged(draw, raw):
     if draw(st.booleans()):
       at = min(at % 150, len(content))  # headers come first
     size = draw(st.integers(1, 40))
-    piece = bytes(content[at:at + size])
-    content[at:at + size] = draw(st.sampled_from((
-        b"", b"\xff" * 4, b"\x7f\xff\xff\xff", b"\xff\xff\xff\x7f", b"\0" * 8,
-        b"9" * 30, b"9" * 5000, b"1e999", b"NaN", b"null", b"[" * 100_000,
-        b"-1", b"3.5", b'""', b"{}", piece * 3, piece[::-1],
-        bytes(byte ^ 1 for byte in piece))) | st.binary(max_size=20))
+    piece = bytes(content[at : at + size])
+    content[at : at + size] = draw(
+      st.sampled_from(
+        (
+          b"",
+          b"\xff" * 4,
+          b"\x7f\xff\xff\xff",
+          b"\xff\xff\xff\x7f",
+          b"\0" * 8,
+          b"9" * 30,
+          b"9" * 5000,
+          b"1e999",
+          b"NaN",
+          b"null",
+          b"[" * 100_000,
+          b"-1",
+          b"3.5",
+          b'""',
+          b"{}",
+          piece * 3,
+          piece[::-1],
+          bytes(byte ^ 1 for byte in piece),
+        )
+      )
+      | st.binary(max_size=20)
+    )
     if draw(st.integers(0, 5)) == 0:
       del content[at:]
   return bytes(content)

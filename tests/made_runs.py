@@ -17,11 +17,28 @@ from fedjax_alg.runs.options import RunOptions
 FLOATS, SECONDS = 1000, 0.5
 
 
-def write(folder, accuracy, *, algorithm="fedavg", loss=None, every=5,
-          rounds=None, protocols=("global",), hparams=None, data=None,
-          seeds=None, partition="P", clients=None, membership=None,
-          floats=FLOATS, sent_bytes=None, run=None, cohort_size=2,
-          stopped="rounds", identity=None):
+def write(
+  folder,
+  accuracy,
+  *,
+  algorithm="fedavg",
+  loss=None,
+  every=5,
+  rounds=None,
+  protocols=("global",),
+  hparams=None,
+  data=None,
+  seeds=None,
+  partition="P",
+  clients=None,
+  membership=None,
+  floats=FLOATS,
+  sent_bytes=None,
+  run=None,
+  cohort_size=2,
+  stopped="rounds",
+  identity=None,
+):
   """Writes the folder of a finished run.
 
   Args:
@@ -51,63 +68,94 @@ def write(folder, accuracy, *, algorithm="fedavg", loss=None, every=5,
   accuracy = np.asarray(accuracy, float)
   loss = 1 - accuracy if loss is None else np.asarray(loss, float)
   seeds = list(range(len(accuracy))) if seeds is None else list(seeds)
-  rounds = np.array(
-      rounds or every * np.arange(1, accuracy.shape[1] + 1))
+  rounds = np.array(rounds or every * np.arange(1, accuracy.shape[1] + 1))
   rows = []
   for e, number in enumerate(rounds.tolist()):
     for i, seed in enumerate(seeds):
       for protocol in protocols:
         row = dict.fromkeys(tables.COLUMNS, 0.0) | {
-            "round": number, "seed": seed, "protocol": protocol,
-            **dict.fromkeys(metrics.METRICS, accuracy[i, e]),
-            "loss": loss[i, e], "total_floats": number * floats,
-            "total_bytes": number * (sent_bytes or 4 * floats),
-            "simulated_s": number * SECONDS}
+          "round": number,
+          "seed": seed,
+          "protocol": protocol,
+          **dict.fromkeys(metrics.METRICS, accuracy[i, e]),
+          "loss": loss[i, e],
+          "total_floats": number * floats,
+          "total_bytes": number * (sent_bytes or 4 * floats),
+          "simulated_s": number * SECONDS,
+        }
         rows.append(row)
   folder.mkdir(parents=True, exist_ok=True)
   tables.write_rows(folder / "metrics.csv", rows)
-  each = [{"round": r, "seed": seed, **dict.fromkeys(
-      (*tables.ROUND_COST, "discrepancy", "train_loss"), 1.0)}
-          for r in range(1, rounds[-1] + 1) for seed in seeds]
+  each = [
+    {
+      "round": r,
+      "seed": seed,
+      **dict.fromkeys((*tables.ROUND_COST, "discrepancy", "train_loss"), 1.0),
+    }
+    for r in range(1, rounds[-1] + 1)
+    for seed in seeds
+  ]
   tables.write_rows(folder / "rounds.csv", each, list(each[0]))
   timing = [{"round": r, "seconds": 0.1 * r} for r in rounds.tolist()]
   tables.write_rows(folder / "timing.csv", timing, tables.TIMING)
   if membership is not None:
     number = int(np.max(membership)) + 1
     found = tables.group_rows(
-        np.asarray(membership), np.eye(len(membership[0]), dtype=int),
-        int(rounds[-1]), seeds, number)
-    tables.write_rows(folder / "groups.csv", found,
-                      tables.group_columns(number))
+      np.asarray(membership),
+      np.eye(len(membership[0]), dtype=int),
+      int(rounds[-1]),
+      seeds,
+      number,
+    )
+    tables.write_rows(folder / "groups.csv", found, tables.group_columns(number))
   options = DataOptions(**(data or {}))
   facts = {
-      "identity": None, "algorithm": algorithm, "hparams": hparams or {},
-      "data": field_values(options),
-      "run": field_values(RunOptions(rounds=int(rounds[-1]), **(run or {}))),
-      "model": "softmax", "seeds": seeds, "protocols": list(protocols),
-      "plan": {"cohort_size": cohort_size}}
+    "identity": None,
+    "algorithm": algorithm,
+    "hparams": hparams or {},
+    "data": field_values(options),
+    "run": field_values(RunOptions(rounds=int(rounds[-1]), **(run or {}))),
+    "model": "softmax",
+    "seeds": seeds,
+    "protocols": list(protocols),
+    "plan": {"cohort_size": cohort_size},
+  }
   summary.write_json(folder / "config.json", facts)
-  summary.write_json(folder / "summary.json", {
-      **summary.summarise(rows, (0.9,)), "stopped": stopped,
+  summary.write_json(
+    folder / "summary.json",
+    {
+      **summary.summarise(rows, (0.9,)),
+      "stopped": stopped,
       "cost": summary.cost(rows, cohort_size, each),
       "timing": {"steady_s_per_round": 0.1},
-      "hashes": {"data": options.dataset, "partition": partition,
-                 "final_state": "S"},
-      "versions": {"python": "3"}, "device": "none", "identity": identity})
+      "hashes": {"data": options.dataset, "partition": partition, "final_state": "S"},
+      "versions": {"python": "3"},
+      "device": "none",
+      "identity": identity,
+    },
+  )
   (folder / "curves.png").write_bytes(b"drawn")
   final = {
-      "clients": {} if clients is None else {
-          "local": {"accuracy": np.asarray(clients, float)}},
-      "membership": None if membership is None else np.asarray(membership),
-      "global_params": None}
-  (folder / "final.msgpack").write_bytes(
-      serialization.msgpack_serialize(final))
+    "clients": {}
+    if clients is None
+    else {"local": {"accuracy": np.asarray(clients, float)}},
+    "membership": None if membership is None else np.asarray(membership),
+    "global_params": None,
+  }
+  (folder / "final.msgpack").write_bytes(serialization.msgpack_serialize(final))
   return folder
 
 
-def outcome(cell, curves, columns=lambda number, value, protocol: {},
-            protocols=("global",), targets=(0.98,), folder=None, of_round=None,
-            **cost):
+def outcome(
+  cell,
+  curves,
+  columns=lambda number, value, protocol: {},
+  protocols=("global",),
+  targets=(0.98,),
+  folder=None,
+  of_round=None,
+  **cost,
+):
   """The outcome of a cell of a figure, without a folder of a run.
 
   Args:
@@ -124,17 +172,26 @@ def outcome(cell, curves, columns=lambda number, value, protocol: {},
   curves = np.atleast_2d(np.asarray(curves, float))
   for (i, seed), value in np.ndenumerate(curves.T):
     own = {"round": i + 1, "seed": seed}
-    rows += [own | {
-        "protocol": protocol, **dict.fromkeys(tables.COLUMNS[3:], 0.5),
-        "accuracy": value, **columns(i + 1, value, protocol)}
-             for protocol in protocols]
+    rows += [
+      own
+      | {
+        "protocol": protocol,
+        **dict.fromkeys(tables.COLUMNS[3:], 0.5),
+        "accuracy": value,
+        **columns(i + 1, value, protocol),
+      }
+      for protocol in protocols
+    ]
     rounds.append(own | (of_round(value) if of_round else {}))
   if of_round:
     folder.mkdir(parents=True)
     tables.write_rows(folder / "rounds.csv", rounds, tuple(rounds[0]))
-  return suite.Outcome(cell, folder or pathlib.Path("nowhere"), rows, {
-      **summary.summarise(rows, targets),
-      "cost": {"rounds": curves.shape[1], **cost}})
+  return suite.Outcome(
+    cell,
+    folder or pathlib.Path("nowhere"),
+    rows,
+    {**summary.summarise(rows, targets), "cost": {"rounds": curves.shape[1], **cost}},
+  )
 
 
 def finish(config):
@@ -142,15 +199,22 @@ def finish(config):
   run = config.run
   rounds = [*range(run.eval_every, run.rounds, run.eval_every), run.rounds]
   write(
-      pathlib.Path(config.out_dir),
-      [[0.5 + 0.4 * number / run.rounds for number in rounds]] * len(run.seeds),
-      rounds=rounds, protocols=run.eval_protocols, seeds=run.seeds,
-      algorithm=config.algorithm, hparams=config.hparams,
-      identity=config.identity(), data=field_values(config.data))
+    pathlib.Path(config.out_dir),
+    [[0.5 + 0.4 * number / run.rounds for number in rounds]] * len(run.seeds),
+    rounds=rounds,
+    protocols=run.eval_protocols,
+    seeds=run.seeds,
+    algorithm=config.algorithm,
+    hparams=config.hparams,
+    identity=config.identity(),
+    data=field_values(config.data),
+  )
 
 
 def plotted(path):
   """The traces of every figure in a page of ``experiments.reports.page``."""
   text = path.read_text("utf-8")
-  return [json.JSONDecoder().raw_decode(text, place.end())[0]
-          for place in re.finditer(r'Plotly\.newPlot\(\s*"[^"]+",\s*', text)]
+  return [
+    json.JSONDecoder().raw_decode(text, place.end())[0]
+    for place in re.finditer(r'Plotly\.newPlot\(\s*"[^"]+",\s*', text)
+  ]

@@ -39,9 +39,17 @@ def client_data(clients, validation=None) -> ClientData:
   y = np.concatenate([y for _, y in [*clients, *held]])
   size = np.array([len(y) for _, y in clients])
   rows = np.arange(len(y))
-  return jax.tree.map(jnp.asarray, layout.client_data(
-      x, y, rows[:size.sum()], np.cumsum(size) - size, size,
-      rows[size.sum():] if held else None))
+  return jax.tree.map(
+    jnp.asarray,
+    layout.client_data(
+      x,
+      y,
+      rows[: size.sum()],
+      np.cumsum(size) - size,
+      size,
+      rows[size.sum() :] if held else None,
+    ),
+  )
 
 
 def make_clients(sizes=SIZES, seed=0):
@@ -75,8 +83,12 @@ def softmax_problem() -> Problem:
   *clients, held = make_clients((*SIZES, VALIDATION))
   model = models.make_model("softmax", (FEATURES,), CLASSES, l2=L2)
   return Problem(
-      model, client_data(clients, held), clients,
-      FedSpec(len(clients), 8, CLASSES, (FEATURES,), sum(SIZES)), held)
+    model,
+    client_data(clients, held),
+    clients,
+    FedSpec(len(clients), 8, CLASSES, (FEATURES,), sum(SIZES)),
+    held,
+  )
 
 
 def of_sizes(sizes, held=0) -> Problem:
@@ -84,8 +96,11 @@ def of_sizes(sizes, held=0) -> Problem:
   made = make_clients([*sizes, *[held] * bool(held)])
   server = made.pop() if held else None
   return softmax_problem()._replace(
-      clients=made, data=client_data(made, server), validation=server,
-      spec=FedSpec(len(made), 4, CLASSES, (FEATURES,), sum(sizes)))
+    clients=made,
+    data=client_data(made, server),
+    validation=server,
+    spec=FedSpec(len(made), 4, CLASSES, (FEATURES,), sum(sizes)),
+  )
 
 
 def image_problem() -> Problem:
@@ -97,8 +112,9 @@ def image_problem() -> Problem:
     x = rng.normal(size=(size, 6, 6)) + y[:, None, None] * np.eye(6)
     clients.append((x.astype(np.float32), y))
   model = models.make_model("mlp", (6, 6), 3, l2=1e-3, hidden=(8,))
-  return Problem(model, client_data(clients), clients,
-                 FedSpec(len(clients), 5, 3, (6, 6)))
+  return Problem(
+    model, client_data(clients), clients, FedSpec(len(clients), 5, 3, (6, 6))
+  )
 
 
 @contextlib.contextmanager
@@ -134,8 +150,10 @@ def usual_options(level: int = 3) -> dict[str, Any]:
 
 @functools.cache
 def _options(fusion_emitters: bool, level: int) -> dict[str, Any]:
-  options = {"xla_cpu_use_fusion_emitters": fusion_emitters,
-             "xla_backend_optimization_level": level}
+  options = {
+    "xla_cpu_use_fusion_emitters": fusion_emitters,
+    "xla_backend_optimization_level": level,
+  }
   try:
     jax.jit(lambda x: x + 1, compiler_options=options)(1)
   except Exception:  # pylint: disable=broad-except
@@ -157,8 +175,9 @@ def some_params(model: Model, seed=0, size=0.3):
   """Parameters away from the initial ones (softmax starts at zero)."""
   rng = np.random.default_rng(seed)
   return jax.tree.map(
-      lambda leaf: leaf + size * rng.normal(size=leaf.shape).astype(leaf.dtype),
-      model.init(jax.random.key(seed)))
+    lambda leaf: leaf + size * rng.normal(size=leaf.shape).astype(leaf.dtype),
+    model.init(jax.random.key(seed)),
+  )
 
 
 def assert_equal(a: Any, b: Any) -> None:
@@ -178,8 +197,10 @@ def row(tree: Any, i: int) -> Any:
 
 def differ(a: Any, b: Any) -> bool:
   """Some entry of some leaf differs."""
-  return any(not np.array_equal(x, y) for x, y in zip(
-      jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+  return any(
+    not np.array_equal(x, y)
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+  )
 
 
 def in_blocks(data: ClientData, mesh: Any) -> ClientData:
@@ -187,21 +208,32 @@ def in_blocks(data: ClientData, mesh: Any) -> ClientData:
   processes = mesh.devices.shape[0]
   data = jax.tree.map(np.asarray, data)
   rows = process_rows.cut(
-      process_rows.Process(0, processes), data.offset, data.size,
-      layout.PADDING_ROWS)
+    process_rows.Process(0, processes), data.offset, data.size, layout.PADDING_ROWS
+  )
 
   def blocks(array):
     out = np.zeros((processes, rows.places, *array.shape[1:]), array.dtype)
     for block, (first, last) in enumerate(zip(rows.cuts, rows.cuts[1:])):
-      out[block, :last - first] = array[first:last]
+      out[block, : last - first] = array[first:last]
     return sharding.place_blocks(out, mesh)
 
   held = data.validation
   if held is not None:
     first, last = held[0], held[0] + held[1]
     padding = layout.PADDING_ROWS
-    held = Shard(data.x[first:last + padding], data.y[first:last + padding],
-                 np.zeros((), np.int32), held[1])
-  return sharding.replicate(data._replace(
-      x=blocks(data.x), y=blocks(data.y), offset=rows.blocked(data.offset),
-      validation=held, blocks=()), mesh)
+    held = Shard(
+      data.x[first : last + padding],
+      data.y[first : last + padding],
+      np.zeros((), np.int32),
+      held[1],
+    )
+  return sharding.replicate(
+    data._replace(
+      x=blocks(data.x),
+      y=blocks(data.y),
+      offset=rows.blocked(data.offset),
+      validation=held,
+      blocks=(),
+    ),
+    mesh,
+  )

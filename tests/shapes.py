@@ -10,13 +10,16 @@ import typing
 import beartype
 import jaxtyping
 
-PACKAGES = ("fedjax_alg.central", "fedjax_alg.client",
-            "fedjax_alg.exchange.robust", "fedjax_alg.grouping",
-            "fedjax_alg.least_squares")
+PACKAGES = (
+  "fedjax_alg.central",
+  "fedjax_alg.client",
+  "fedjax_alg.exchange.robust",
+  "fedjax_alg.grouping",
+  "fedjax_alg.least_squares",
+)
 
 # As mypy has it, an int is a float.
-_beartype = beartype.beartype(
-    conf=beartype.BeartypeConf(is_pep484_tower=True))
+_beartype = beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))
 
 
 def install() -> None:
@@ -27,8 +30,8 @@ def install() -> None:
 def check(fn):
   """Has beartype check those arguments and results of ``fn`` with shapes."""
   fn.__annotations__ = {
-      name: hint for name, hint in fn.__annotations__.items()
-      if _has_shape(hint)}
+    name: hint for name, hint in fn.__annotations__.items() if _has_shape(hint)
+  }
   return _beartype(fn) if fn.__annotations__ else fn
 
 

@@ -16,8 +16,7 @@ from fedjax_alg.runs import programs as programs_lib
 from fedjax_alg.runs.options import MachineOptions, ModelOptions
 
 #: Who makes programs of a prepared run by this name.
-PLACES = ("fedjax_alg.runs.queue", "experiments.cli.execute",
-          "experiments.cli.sweeps")
+PLACES = ("fedjax_alg.runs.queue", "experiments.cli.execute", "experiments.cli.sweeps")
 REAL = programs_lib.Programs
 _MADE = {}
 
@@ -28,21 +27,34 @@ def key(prepared):
   if p.model_name is None:
     return None
   inputs, structure = jax.tree.flatten((p.placed.data, p.keys, p.numbers))
-  fields = [field.name for kind in (MachineOptions, ModelOptions)
-            for field in dataclasses.fields(kind)]
+  fields = [
+    field.name
+    for kind in (MachineOptions, ModelOptions)
+    for field in dataclasses.fields(kind)
+  ]
   # What a file holds may change, its function is another object each time.
   who = p.participation
   if own.is_own(options.sampling):
     who = who._replace(sampler=options.sampling)
   files = own.sources(model=p.model_name, sampling=options.sampling)
   return (
-      p.method.structure()[1:], p.method.entry.build, p.model_name,
-      tuple(files.items()), who, p.spec, p.map_seeds, p.mesh, p.protocols,
-      tuple(p.measures.items()), len(p.settings), bool(p.numbers) or p.settings,
-      min(options.eval_every, options.rounds),
-      tuple(getattr(options, name) for name in fields), structure, tuple(
-          (jax.typeof(leaf), getattr(leaf, "sharding", None))
-          for leaf in inputs))
+    p.method.structure()[1:],
+    p.method.entry.build,
+    p.model_name,
+    tuple(files.items()),
+    who,
+    p.spec,
+    p.map_seeds,
+    p.mesh,
+    p.protocols,
+    tuple(p.measures.items()),
+    len(p.settings),
+    bool(p.numbers) or p.settings,
+    min(options.eval_every, options.rounds),
+    tuple(getattr(options, name) for name in fields),
+    structure,
+    tuple((jax.typeof(leaf), getattr(leaf, "sharding", None)) for leaf in inputs),
+  )
 
 
 def forget():

@@ -6,21 +6,30 @@ import pytest
 
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.errors import (
-    closest, did_you_mean, one_line, OptionError, raised, reason)
-from fedjax_alg.errors import squeezed, with_names
+  OptionError,
+  closest,
+  did_you_mean,
+  one_line,
+  raised,
+  reason,
+  squeezed,
+  with_names,
+)
 
 TEXT = "`num_clients`=0: `x2` must be at least 1, not `--`, `A` or `a b`"
 
 
 def test_parameters_lose_their_backticks_and_nothing_else_does():
   assert with_names(TEXT) == (
-      "num_clients=0: x2 must be at least 1, not `--`, `A` or `a b`")
+    "num_clients=0: x2 must be at least 1, not `--`, `A` or `a b`"
+  )
   assert with_names("no parameter, `") == "no parameter, `"
 
 
 def test_a_command_line_puts_its_prefix_before_every_parameter():
   assert with_names(TEXT, "--") == (
-      "--num_clients=0: --x2 must be at least 1, not `--`, `A` or `a b`")
+    "--num_clients=0: --x2 must be at least 1, not `--`, `A` or `a b`"
+  )
 
 
 @pytest.mark.parametrize("kind", [OptionError, DataError])
@@ -48,13 +57,19 @@ def test_a_message_is_one_line_that_can_be_printed():
   assert str(OptionError("`hidden`=\n3")) == "hidden= 3"
 
 
-@pytest.mark.parametrize("error, why, what", [
+@pytest.mark.parametrize(
+  "error, why, what",
+  [
     (ValueError("too\nheavy"), "too", "ValueError: too"),
     (ValueError(), "ValueError", "ValueError"),
-    (FileNotFoundError(2, "No such file", "a.txt"), "a.txt: No such file",
-     "FileNotFoundError: a.txt: No such file"),
+    (
+      FileNotFoundError(2, "No such file", "a.txt"),
+      "a.txt: No such file",
+      "FileNotFoundError: a.txt: No such file",
+    ),
     (OSError("odd"), "odd", "OSError: odd"),
-])
+  ],
+)
 def test_an_error_of_somebody_else_in_one_line(error, why, what):
   assert (reason(error), raised(error)) == (why, what)
 
@@ -62,17 +77,31 @@ def test_an_error_of_somebody_else_in_one_line(error, why, what):
 NAMES = ("fedavg", "ma_fsvrg", "pfedme", "ifca", "client_lr", "classes")
 
 
-@pytest.mark.parametrize("name, meant", [
-    ("FedAvg", "fedavg"), ("fed-avg", "fedavg"), ("fed_avg", "fedavg"),
-    ("Fed Avg", "fedavg"), ("MA-FSVRG", "ma_fsvrg"), ("fedvg", "fedavg"),
-    ("fedavgg", "fedavg"), ("ifac", "ifca"), ("clientlr", "client_lr"),
-    ("class", "classes"), ("fedadam", None), ("feddyn", None),
-    ("fednova", None), ("fedsgd", None), ("fedma", None), ("", None),
-    ("--", None)])
+@pytest.mark.parametrize(
+  "name, meant",
+  [
+    ("FedAvg", "fedavg"),
+    ("fed-avg", "fedavg"),
+    ("fed_avg", "fedavg"),
+    ("Fed Avg", "fedavg"),
+    ("MA-FSVRG", "ma_fsvrg"),
+    ("fedvg", "fedavg"),
+    ("fedavgg", "fedavg"),
+    ("ifac", "ifca"),
+    ("clientlr", "client_lr"),
+    ("class", "classes"),
+    ("fedadam", None),
+    ("feddyn", None),
+    ("fednova", None),
+    ("fedsgd", None),
+    ("fedma", None),
+    ("", None),
+    ("--", None),
+  ],
+)
 def test_a_name_is_suggested_only_if_it_is_similar(name, meant):
   assert closest(name, NAMES) == meant
-  assert did_you_mean(name, NAMES) == (
-      f", did you mean {meant!r}?" if meant else "")
+  assert did_you_mean(name, NAMES) == (f", did you mean {meant!r}?" if meant else "")
 
 
 def test_what_people_write_differently():

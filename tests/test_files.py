@@ -59,8 +59,7 @@ def test_json_that_is_no_dictionary(tmp_path, text):
 
 def test_the_hash_of_a_file_is_that_of_its_content(tmp_path):
   (tmp_path / "a").write_bytes(b"abc" * 100_000)
-  assert files.sha256(tmp_path / "a") == hashlib.sha256(
-      b"abc" * 100_000).hexdigest()
+  assert files.sha256(tmp_path / "a") == hashlib.sha256(b"abc" * 100_000).hexdigest()
   with pytest.raises(OSError):
     files.sha256(tmp_path / "b")
 
@@ -99,9 +98,9 @@ def test_what_no_file_can_be_called(path):
   assert len(files.expanded("d" * 255).name) == 255
 
 
-@pytest.mark.parametrize("make", [
-    os.mkfifo, lambda path: path.mkdir(),
-    lambda path: os.mknod(path, 0o140600)])  # a socket
+@pytest.mark.parametrize(
+  "make", [os.mkfifo, lambda path: path.mkdir(), lambda path: os.mknod(path, 0o140600)]
+)  # a socket
 def test_what_is_no_file_is_not_replaced(tmp_path, make):
   path = tmp_path / "table.csv"
   make(path)
@@ -131,9 +130,13 @@ def test_a_folder_takes_the_place_of_a_folder(tmp_path):
 IS_TABLE = files.table_with("a", "b")
 
 
-@pytest.mark.parametrize("recognizer, content, is_earlier", [
-    (IS_TABLE, b"b,c,a\n1,2,3\n", True), (IS_TABLE, b"a,b\r\n", True),
-    (IS_TABLE, b"a,c\n1,b\n", False), (IS_TABLE, b"\xff\xfe", False),
+@pytest.mark.parametrize(
+  "recognizer, content, is_earlier",
+  [
+    (IS_TABLE, b"b,c,a\n1,2,3\n", True),
+    (IS_TABLE, b"a,b\r\n", True),
+    (IS_TABLE, b"a,c\n1,b\n", False),
+    (IS_TABLE, b"\xff\xfe", False),
     (files.json_with("a", "b"), b'{"b": 1, "a": {}, "c": 2}', True),
     (files.json_with("a"), b'{"b": {"a": 1}}', False),
     (files.json_with("a"), b'["a"]', False),
@@ -143,9 +146,12 @@ IS_TABLE = files.table_with("a", "b")
     (files.text_with("# ", "by x"), b"# Title", False),
     (files.text_with("# "), b"", True),  # nothing is lost
     (files.picture, b"\x89PNG\r\n of a camera", False),
-    (files.picture, b"%PDF-1.4 /CreationDate", False)])
+    (files.picture, b"%PDF-1.4 /CreationDate", False),
+  ],
+)
 def test_earlier_outputs_are_told_by_their_content(
-    tmp_path, recognizer, content, is_earlier):
+  tmp_path, recognizer, content, is_earlier
+):
   path = tmp_path / "file"
   path.write_bytes(content)
   if is_earlier:
@@ -156,6 +162,9 @@ def test_earlier_outputs_are_told_by_their_content(
   assert path.read_bytes() == content
   other = tmp_path / "other"
   other.write_text("x")
-  assert not files.obstacle(
-      other, files.beside("file", recognizer)) or not is_earlier or not content
+  assert (
+    not files.obstacle(other, files.beside("file", recognizer))
+    or not is_earlier
+    or not content
+  )
   assert files.obstacle(other, files.beside("none", recognizer))

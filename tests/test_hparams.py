@@ -3,7 +3,8 @@
 import dataclasses
 import math
 
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from fedjax_alg import conditions, hparams
 from fedjax_alg.algorithms.composed import ComposedHParams
-from fedjax_alg.conditions import MANY, only, POSITIVE
+from fedjax_alg.conditions import MANY, POSITIVE, only
 from fedjax_alg.errors import OptionError
 
 
@@ -35,23 +36,37 @@ def fields(dataclass):
 _BOUND = st.none() | st.integers(-5, 5).map(float)
 
 
-@given(minimum=_BOUND, above=_BOUND, maximum=_BOUND, below=_BOUND,
-       value=st.integers(-12, 12).map(lambda twice: twice / 2))
+@given(
+  minimum=_BOUND,
+  above=_BOUND,
+  maximum=_BOUND,
+  below=_BOUND,
+  value=st.integers(-12, 12).map(lambda twice: twice / 2),
+)
 def test_validate_accepts_exactly_the_stated_range(
-    minimum, above, maximum, below, value):
+  minimum, above, maximum, below, value
+):
   """Also of a bound of 0 and of two bounds on one side."""
   bounds = dict(minimum=minimum, above=above, maximum=maximum, below=below)
   made = dataclasses.make_dataclass(
-      "Made", [("x", float, hparams.hyper(0.0, "x", **bounds))], frozen=True)
+    "Made", [("x", float, hparams.hyper(0.0, "x", **bounds))], frozen=True
+  )
   inside = (
-      -math.inf if minimum is None else minimum) <= value <= (
-          math.inf if maximum is None else maximum)
-  inside &= (-math.inf if above is None else above) < value < (
-      math.inf if below is None else below)
+    (-math.inf if minimum is None else minimum)
+    <= value
+    <= (math.inf if maximum is None else maximum)
+  )
+  inside &= (
+    (-math.inf if above is None else above)
+    < value
+    < (math.inf if below is None else below)
+  )
   words = hparams.allowed(fields(made)["x"])
   for bound, word in zip(
-      (minimum, above, maximum, below),
-      ("at least", "more than", "at most", "less than"), strict=True):
+    (minimum, above, maximum, below),
+    ("at least", "more than", "at most", "less than"),
+    strict=True,
+  ):
     assert (word in words) == (bound is not None)
     assert bound is None or f"{word} {bound:g}" in words
   if inside:
@@ -62,11 +77,14 @@ def test_validate_accepts_exactly_the_stated_range(
     assert error.value.text == f"`x`={value}: must be {words}"
 
 
-@given(choices=st.lists(st.text("abc", min_size=1), min_size=1, unique=True),
-       value=st.text("abc"))
+@given(
+  choices=st.lists(st.text("abc", min_size=1), min_size=1, unique=True),
+  value=st.text("abc"),
+)
 def test_validate_accepts_exactly_the_choices(choices, value):
-  made = dataclasses.make_dataclass("Made", [(
-      "x", str, hparams.hyper(choices[0], "x", choices=tuple(choices)))])
+  made = dataclasses.make_dataclass(
+    "Made", [("x", str, hparams.hyper(choices[0], "x", choices=tuple(choices)))]
+  )
   assert hparams.allowed(fields(made)["x"]) == "one of " + ", ".join(choices)
   if value in choices:
     hparams.validate(made(value))
@@ -80,24 +98,27 @@ class Chained:
   """``beta`` is read with a server that is read with several models only."""
 
   num_models: int = hparams.hyper(1, "K")
-  server: str = hparams.hyper(
-      "none", "server", when=only("num_models", MANY))
-  beta: float = hparams.hyper(
-      0.9, "beta", when=only("server", "adam", "adaptive"))
+  server: str = hparams.hyper("none", "server", when=only("num_models", MANY))
+  beta: float = hparams.hyper(0.9, "beta", when=only("server", "adam", "adaptive"))
   trace: bool = hparams.hyper(False, "trace")
   depth: int = hparams.hyper(1, "depth", when=only("trace", True))
   elsewhere: int = hparams.hyper(1, "x", when=only("not_a_field_here", 3))
 
 
-@pytest.mark.parametrize("settings, read", [
+@pytest.mark.parametrize(
+  "settings, read",
+  [
     (dict(), {"num_models", "trace", "elsewhere"}),
     (dict(num_models=2), {"num_models", "server", "trace", "elsewhere"}),
-    (dict(num_models=2, server="adaptive"),
-     {"num_models", "server", "beta", "trace", "elsewhere"}),
+    (
+      dict(num_models=2, server="adaptive"),
+      {"num_models", "server", "beta", "trace", "elsewhere"},
+    ),
     # One condition holds, the one above it does not.
     (dict(server="adam"), {"num_models", "trace", "elsewhere"}),
     (dict(trace=True), {"num_models", "trace", "depth", "elsewhere"}),
-])
+  ],
+)
 def test_what_a_setting_reads(settings, read):
   made = Chained(**settings)
   assert {name for name in fields(made) if hparams.reads(made, name)} == read
@@ -105,11 +126,13 @@ def test_what_a_setting_reads(settings, read):
 
 def test_which_are_traced():
   """Floats unless said otherwise, read, and not a zero that switches off."""
-  assert hparams.traced_names(Sample) == hparams.traced_names(
-      Sample(rule="b")) == ("start", "rate", "pull", "free", "gain")
+  assert (
+    hparams.traced_names(Sample)
+    == hparams.traced_names(Sample(rule="b"))
+    == ("start", "rate", "pull", "free", "gain")
+  )
   assert hparams.traced_names(Sample()) == ("start", "rate", "pull", "free")
-  assert hparams.traced_names(Sample(pull=0.0, free=0.0)) == (
-      "start", "rate", "free")
+  assert hparams.traced_names(Sample(pull=0.0, free=0.0)) == ("start", "rate", "free")
 
 
 @jax.jit
@@ -125,12 +148,14 @@ def test_tracers_are_not_looked_at():
   """Neither is in its range."""
   assert nothing_is_known_of(jnp.float32(-1.0)) == -2.0
   with pytest.raises(ValueError, match="start=0: must be at least 1"):
-    jax.eval_shape(lambda value: hparams.validate(
-        Sample(start=0, rate=value)), jnp.float32(0.5))
+    jax.eval_shape(
+      lambda value: hparams.validate(Sample(start=0, rate=value)), jnp.float32(0.5)
+    )
 
 
-@pytest.mark.parametrize("number", [
-    float, np.float32, np.float64, np.asarray, jnp.float32])
+@pytest.mark.parametrize(
+  "number", [float, np.float32, np.float64, np.asarray, jnp.float32]
+)
 def test_numbers_of_every_kind_are_checked(number):
   hparams.validate(Sample(rate=number(0.5)))
   for bad in (1.0, 0.0, -1.0):
@@ -148,61 +173,82 @@ def test_with_values_checks_nothing_and_keeps_the_given():
   assert given == Sample()
 
 
-@pytest.mark.parametrize("given, client_lr, server_lr", [
+@pytest.mark.parametrize(
+  "given, client_lr, server_lr",
+  [
     ({}, 0.1, 1.0),
     (dict(client_update="svrg", server="adam"), 12.0, 0.01),
     (dict(client_update="svrg", client_lr=0.5, server="adaptive"), 0.5, 0.02),
     (dict(server="conjugate_gradient", server_lr=0.3), 0.1, 0.3),
     (dict(server="cg_line_search"), 0.1, 0.0),  # it reads none
-])
+  ],
+)
 def test_resolved_rates_of_a_cell_of_the_grid(given, client_lr, server_lr):
   made = ComposedHParams(**given)
   before = dataclasses.asdict(made)
   found = hparams.resolved(made)
   assert dataclasses.asdict(made) == before
   assert dataclasses.asdict(found) == before | dict(
-      client_lr=client_lr, server_lr=server_lr)
+    client_lr=client_lr, server_lr=server_lr
+  )
   assert hparams.resolved(found) == found
   assert hparams.resolved(Sample()) == Sample()
 
 
 BOTH = only("models", MANY) & (only("server", "adam") | only("half", "mime"))
 CONDITIONS = {
-    "models": None, "server": None, "half": only("server", "adam", "sgd"),
-    "x": BOTH, "y": only("half", "mime"), "z": only("rate", POSITIVE)}
+  "models": None,
+  "server": None,
+  "half": only("server", "adam", "sgd"),
+  "x": BOTH,
+  "y": only("half", "mime"),
+  "z": only("rate", POSITIVE),
+}
 
 
-@pytest.mark.parametrize("values, name, why", [
+@pytest.mark.parametrize(
+  "values, name, why",
+  [
     (dict(models=2, server="adam", half="sgd"), "x", ""),
     (dict(models=2, server="sgd", half="mime"), "x", ""),
-    (dict(models=1, server="adam", half="mime"), "x",
-     "not read with `models`=1 (only with `models` of 2 or more)"),
-    (dict(models=2, server="sgd", half="sgd"), "x",
-     "not read with `server`=sgd and `half`=sgd (only with `server`=adam or "
-     "`half`=mime)"),
+    (
+      dict(models=1, server="adam", half="mime"),
+      "x",
+      "not read with `models`=1 (only with `models` of 2 or more)",
+    ),
+    (
+      dict(models=2, server="sgd", half="sgd"),
+      "x",
+      "not read with `server`=sgd and `half`=sgd (only with `server`=adam or "
+      "`half`=mime)",
+    ),
     # What it depends on is not read itself.
-    (dict(models=2, server="none", half="mime"), "y",
-     "not read with `server`=none (only with `server`=adam|sgd)"),
+    (
+      dict(models=2, server="none", half="mime"),
+      "y",
+      "not read with `server`=none (only with `server`=adam|sgd)",
+    ),
     (dict(models=2, server="none", half="mime"), "models", ""),
     # Nothing is known of an option that is not there.
-    (dict(models=2), "x", ""), (dict(half=None), "y", ""),
-    (dict(rate=0.0), "z", "not read with `rate`=0.0 (only with `rate` more "
-     "than 0)"),
-    (dict(rate=1e-30), "z", ""), (dict(rate=0), "z",
-     "not read with `rate`=0 (only with `rate` more than 0)"),
-])
+    (dict(models=2), "x", ""),
+    (dict(half=None), "y", ""),
+    (dict(rate=0.0), "z", "not read with `rate`=0.0 (only with `rate` more than 0)"),
+    (dict(rate=1e-30), "z", ""),
+    (dict(rate=0), "z", "not read with `rate`=0 (only with `rate` more than 0)"),
+  ],
+)
 def test_why_an_option_is_not_read(values, name, why):
   assert conditions.why_not(name, CONDITIONS, values) == why
 
 
 def test_a_traced_number_may_be_anything():
-  jax.jit(lambda rate: jnp.float32(
-      conditions.why_not("z", CONDITIONS, {"rate": rate}) == ""))(0.0)
+  jax.jit(
+    lambda rate: jnp.float32(conditions.why_not("z", CONDITIONS, {"rate": rate}) == "")
+  )(0.0)
 
 
 def test_in_words():
-  assert str(BOTH) == (
-      "`models` of 2 or more and (`server`=adam or `half`=mime)")
+  assert str(BOTH) == ("`models` of 2 or more and (`server`=adam or `half`=mime)")
   assert str(only("trace", True)) == "`trace`"
   assert BOTH.names == ("models", "server", "half")
   assert str(BOTH.about({"models"})) == "`models` of 2 or more"

@@ -13,7 +13,8 @@ echo "$@" >> "$(dirname "$0")/../calls"
 """
 
 pytestmark = pytest.mark.skipif(
-    shutil.which("bash") is None, reason="launch.sh needs bash")
+  shutil.which("bash") is None, reason="launch.sh needs bash"
+)
 
 
 @pytest.fixture(name="launch")
@@ -26,15 +27,22 @@ def fixture_launch(tmp_path):
   calls = tmp_path / "calls"
 
   def launch(extra=None, command="run", **more):
-    env = {name: value for name, value in os.environ.items()
-           if not name.startswith("FEDJAX_ALG_")} | more
+    env = {
+      name: value
+      for name, value in os.environ.items()
+      if not name.startswith("FEDJAX_ALG_")
+    } | more
     env["FEDJAX_ALG_VENV"] = str(tmp_path)
     if extra is not None:
       env["FEDJAX_ALG_EXTRA"] = extra
     calls.write_text("")
     done = subprocess.run(
-        ["bash", str(ROOT / "launch.sh"), command, "--seed=3"], env=env,
-        capture_output=True, text=True, check=False)
+      ["bash", str(ROOT / "launch.sh"), command, "--seed=3"],
+      env=env,
+      capture_output=True,
+      text=True,
+      check=False,
+    )
     return done, calls.read_text().splitlines()
 
   return launch
@@ -71,11 +79,13 @@ def test_an_unknown_extra_is_one_line(launch, extra):
 def test_the_newest_versions_are_taken_in_the_place_of_the_pinned(launch):
   """And the other way round: either is installed when it is asked for."""
   for requirements, words in (
-      ("newest", "--upgrade --upgrade-strategy eager -e ."),
-      ("pinned", "-r requirements.txt -e .")):
+    ("newest", "--upgrade --upgrade-strategy eager -e ."),
+    ("pinned", "-r requirements.txt -e ."),
+  ):
     _, calls = launch(FEDJAX_ALG_REQUIREMENTS=requirements)
     assert calls[0].endswith(words)
   done, calls = launch(FEDJAX_ALG_REQUIREMENTS="latest")
   assert (done.returncode, calls) == (2, [])
   assert done.stderr == (
-      "error: FEDJAX_ALG_REQUIREMENTS=latest: must be pinned or newest\n")
+    "error: FEDJAX_ALG_REQUIREMENTS=latest: must be pinned or newest\n"
+  )

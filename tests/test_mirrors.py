@@ -11,51 +11,53 @@ _LIBRARY = _TESTS.parent / "fedjax_alg"
 #: module -> its tests, where they are not in the file of the same name:
 #: types, base classes and parts that are tested through what they make up.
 ELSEWHERE = {
-    "algorithms/common": "contract/test_registry",
-    "base": "contract/test_contract",
-    "central/aggregation": "exchange/test_aggregation",
-    "conditions": "test_hparams",
-    "client/compression": "exchange/test_compression",
-    "registry": "contract/test_registry",
-    "client/sgd": "client/test_local_training",
-    "client/svrg": "client/test_local_training",
-    "client/update": "rounds/test_two_halves",
-    "data/allocate": "data/test_partition",
-    "data/errors": "test_errors",
-    "data/examples": "data/test_partition",
-    "data/label_skew": "data/test_partition",
-    "data/leaf": "data/test_sources",
-    "data/published": "data/test_partition",
-    "data/tfds_source": "data/test_sources",
-    "deploy/client": "deploy/test_server",
-    "deploy/export": "deploy/test_setting",
-    "deploy/flower": "deploy/test_server",
-    "deploy/remote": "deploy/test_server",
-    "exchange/links": "rounds/test_two_halves",
-    "engine/cohorts": "engine/test_keys",
-    "metrics/groups": "metrics/test_metrics",
-    "metrics/intervals": "metrics/test_metrics",
-    "metrics/names": "metrics/test_metrics",
-    "models/adapt": "models/test_resolve",
-    "models/flops": "models/test_layers",
-    "rounds/layerwise": "algorithms/test_fedacnnl",
-    "rounds/expected": "contract/test_contract",
-    "rounds/k_models": "rounds/test_two_halves",
-    "rounds/local_training": "rounds/test_two_halves",
-    "rounds/one_model": "rounds/test_two_halves",
-    "runs/sinks": "runs/test_queue",
-    "split": "test_trees",
-    "tasks/classification": "tasks/test_measures",
-    "tasks/counts": "tasks/test_measures",
-    "tasks/dense": "tasks/test_measures",
-    "tasks/multi_label": "tasks/test_measures",
-    "tasks/regression": "tasks/test_measures",
-    "tasks/tokens": "tasks/test_measures",
+  "algorithms/common": "contract/test_registry",
+  "base": "contract/test_contract",
+  "central/aggregation": "exchange/test_aggregation",
+  "conditions": "test_hparams",
+  "client/compression": "exchange/test_compression",
+  "registry": "contract/test_registry",
+  "client/sgd": "client/test_local_training",
+  "client/svrg": "client/test_local_training",
+  "client/update": "rounds/test_two_halves",
+  "data/allocate": "data/test_partition",
+  "data/errors": "test_errors",
+  "data/examples": "data/test_partition",
+  "data/label_skew": "data/test_partition",
+  "data/leaf": "data/test_sources",
+  "data/published": "data/test_partition",
+  "data/tfds_source": "data/test_sources",
+  "deploy/client": "deploy/test_server",
+  "deploy/export": "deploy/test_setting",
+  "deploy/flower": "deploy/test_server",
+  "deploy/remote": "deploy/test_server",
+  "exchange/links": "rounds/test_two_halves",
+  "engine/cohorts": "engine/test_keys",
+  "metrics/groups": "metrics/test_metrics",
+  "metrics/intervals": "metrics/test_metrics",
+  "metrics/names": "metrics/test_metrics",
+  "models/adapt": "models/test_resolve",
+  "models/flops": "models/test_layers",
+  "rounds/layerwise": "algorithms/test_fedacnnl",
+  "rounds/expected": "contract/test_contract",
+  "rounds/k_models": "rounds/test_two_halves",
+  "rounds/local_training": "rounds/test_two_halves",
+  "rounds/one_model": "rounds/test_two_halves",
+  "runs/sinks": "runs/test_queue",
+  "split": "test_trees",
+  "tasks/classification": "tasks/test_measures",
+  "tasks/counts": "tasks/test_measures",
+  "tasks/dense": "tasks/test_measures",
+  "tasks/multi_label": "tasks/test_measures",
+  "tasks/regression": "tasks/test_measures",
+  "tasks/tokens": "tasks/test_measures",
 }
 
 MODULES = sorted(
-    path.relative_to(_LIBRARY).with_suffix("").as_posix()
-    for path in _LIBRARY.rglob("*.py") if not path.stem.startswith("_"))
+  path.relative_to(_LIBRARY).with_suffix("").as_posix()
+  for path in _LIBRARY.rglob("*.py")
+  if not path.stem.startswith("_")
+)
 
 
 def mirror(module):
@@ -66,8 +68,7 @@ def mirror(module):
 @pytest.mark.parametrize("module", MODULES)
 def test_a_module_has_tests(module):
   tests = _TESTS / f"{ELSEWHERE.get(module, mirror(module))}.py"
-  assert tests.is_file(), (
-      f"write {tests}, or say in ELSEWHERE where {module} is tested")
+  assert tests.is_file(), f"write {tests}, or say in ELSEWHERE where {module} is tested"
   assert re.search(r"^def test_", tests.read_text("utf-8"), re.MULTILINE)
 
 
@@ -75,4 +76,5 @@ def test_the_exceptions_are_some():
   for module in ELSEWHERE:
     assert module in MODULES, f"{module} is gone: take it out"
     assert not (_TESTS / f"{mirror(module)}.py").exists(), (
-        f"{module} has a file of its own now: take it out")
+      f"{module} has a file of its own now: take it out"
+    )

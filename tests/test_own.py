@@ -30,8 +30,9 @@ def write(folder, name, text):
 
 
 def test_a_file_and_a_module_of_the_current_folder(folder):
-  path = write(folder, "deep/mine_a.py",
-               "import mine_b\nclass A:\n  value = mine_b.B + 1\n")
+  path = write(
+    folder, "deep/mine_a.py", "import mine_b\nclass A:\n  value = mine_b.B + 1\n"
+  )
   write(folder, "deep/mine_b.py", "B = 2\n")
   write(folder, "mine_pack/mod.py", "C = 5\n")
   for text in ("deep/mine_a.py:A.value", f"{path}:A.value"):
@@ -39,17 +40,22 @@ def test_a_file_and_a_module_of_the_current_folder(folder):
     assert found == 3 and source.file == str(path)
   assert own.load("mine_pack.mod:C", "model")[0] == 5
   assert own.is_own("deep/mine_a.py:A") and not own.is_own("fedavg")
-  assert own.load("deep/mine_a.py:A", "model")[0] is own.load(
-      f"{path}:A", "algorithm")[0]
+  assert (
+    own.load("deep/mine_a.py:A", "model")[0] is own.load(f"{path}:A", "algorithm")[0]
+  )
 
 
 def test_a_file_without_the_name_in_it(folder):
   write(folder, "mine_n.py", "import os\nA = 1\n_B = 2\ndef f(): pass\n")
   own.refuse_nameless("mine_n.py:A", "model")
   own.refuse_nameless("mlp", "model")
-  with pytest.raises(OptionError, match=(
+  with pytest.raises(
+    OptionError,
+    match=(
       "^model=mine_n.py: a file needs the name in it: mine_n.py:NAME "
-      r"\(it has A, f\)$")):
+      r"\(it has A, f\)$"
+    ),
+  ):
     own.refuse_nameless("mine_n.py", "model")
 
 
@@ -60,9 +66,13 @@ def test_what_a_file_imports_from_its_folder_counts(folder):
   path = write(folder, "two/mine_e.py", "from mine_h import H\nimport mine_h\n")
   write(folder, "two/mine_h.py", "H = 2\n")
   _, first = own.load("one/mine_e.py:numpy", "model")
-  with pytest.raises(OptionError, match=(
+  with pytest.raises(
+    OptionError,
+    match=(
       f"^model={path}:H: it imports mine_h, which is .*one/mine_h.py in this "
-      "process, not .*two/mine_h.py; give one")):
+      "process, not .*two/mine_h.py; give one"
+    ),
+  ):
     own.load(f"{path}:H", "model")
   write(folder, "one/mine_i.py", "I = 3\n")
   for name in [name for name in sys.modules if name.startswith("mine_")]:
@@ -84,13 +94,16 @@ def test_a_file_that_changes_is_loaded_again(folder):
 def test_the_sources_of_what_is_named(folder):
   path = write(folder, "mine_d.py", "D = 1\n")
   found = own.sources(algorithm="fedavg", model="mine_d.py:D", sampling=None)
-  assert own.as_facts(found) == {"model": {
-      "file": str(path), "sha256": own.source_of("mine_d.py").sha256}}
+  assert own.as_facts(found) == {
+    "model": {"file": str(path), "sha256": own.source_of("mine_d.py").sha256}
+  }
   assert len(found["model"].sha256) == 64
   assert own.source_of("nowhere.py").sha256 == ""
 
 
-@pytest.mark.parametrize("text, said", [
+@pytest.mark.parametrize(
+  "text, said",
+  [
     ("nowhere.py:A", "there is no file .*nowhere.py"),
     ("mine_nowhere.mod:A", "there is no module mine_nowhere, here or"),
     ("mine_e.py:Ent", "mine_e.py has no Ent, did you mean 'ENTRY'"),
@@ -99,18 +112,25 @@ def test_the_sources_of_what_is_named(folder):
     (":A", "must be path/to/file.py:NAME"),
     ("mine_e.txt/x:A", "must be path/to/file.py:NAME"),
     ("mine_e.py:a b", "must be path/to/file.py:NAME"),
-    ("mine_f.py:A", r"importing it fails \(NameError: name 'gone' is not "
-     r"defined, .*mine_f.py line 3\)"),
+    (
+      "mine_f.py:A",
+      r"importing it fails \(NameError: name 'gone' is not "
+      r"defined, .*mine_f.py line 3\)",
+    ),
     ("mine_f:A", r"importing it fails \(NameError: .*mine_f.py line 3\)"),
     ("mine_g.py:A", r"importing it fails \(SyntaxError"),
     ("mine_h.py:A", r"importing it fails \(SystemExit: 3"),
-    ("mine_i.py:A", r"importing it fails \(ModuleNotFoundError: No module "
-     "named 'mine_missing'"),
+    (
+      "mine_i.py:A",
+      r"importing it fails \(ModuleNotFoundError: No module "
+      "named 'mine_missing'",
+    ),
     ("mine_j.py:A", r"importing it fails \(E: x, .*mine_j.py line 3\)"),
     ("mine_k.py:A", r"importing it fails \(RuntimeError: A, .*line 2\)"),
     ("mine_l.py:A", r"importing it fails \(RecursionError"),
     ("mine_m.py:A", "there is no file .*mine_m.py"),
-])
+  ],
+)
 def test_refused_in_one_line(folder, text, said):
   write(folder, "mine_e.py", "ENTRY = 1\n")
   write(folder, "mine_f.py", "A = 1\n\nB = gone\n")
@@ -118,8 +138,7 @@ def test_refused_in_one_line(folder, text, said):
   write(folder, "mine_h.py", "raise SystemExit(3)\n")
   write(folder, "mine_i.py", "import mine_missing\n")
   write(folder, "mine_j.py", "class E(BaseException):\n  pass\nraise E('x')\n")
-  write(folder, "mine_k.py", "def __getattr__(name):\n"
-        "  raise RuntimeError(name)\n")
+  write(folder, "mine_k.py", "def __getattr__(name):\n  raise RuntimeError(name)\n")
   write(folder, "mine_l.py", "def f():\n  f()\nf()\n")
   if not (folder / "mine_m.py").is_symlink():
     (folder / "mine_m.py").symlink_to("mine_m.py")  # a circle

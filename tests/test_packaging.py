@@ -21,29 +21,41 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 def installed_as(path):
   """The place of a file of the repository in site-packages."""
   parts = path.relative_to(ROOT).parts
-  return "/".join(("fedjax_alg", *parts) if parts[0] == "experiments"
-                  else parts)
+  return "/".join(("fedjax_alg", *parts) if parts[0] == "experiments" else parts)
 
 
 def sources(*patterns):
-  return [path for folder in ("fedjax_alg", "experiments")
-          for pattern in patterns
-          for path in sorted((ROOT / folder).rglob(pattern))]
+  return [
+    path
+    for folder in ("fedjax_alg", "experiments")
+    for pattern in patterns
+    for path in sorted((ROOT / folder).rglob(pattern))
+  ]
 
 
 @pytest.fixture(scope="module", name="built")
 def fixture_built(tmp_path_factory):
   """The sdist of a copy of the repository, and the wheel made from it."""
   root = tmp_path_factory.mktemp("packaging")
-  shutil.copytree(ROOT, root / "copy", ignore=shutil.ignore_patterns(
-      ".*", "__pycache__", "*.pyc", "*.egg-info", "build", "dist", "out",
-      "_build"))
+  shutil.copytree(
+    ROOT,
+    root / "copy",
+    ignore=shutil.ignore_patterns(
+      ".*", "__pycache__", "*.pyc", "*.egg-info", "build", "dist", "out", "_build"
+    ),
+  )
 
   def build(folder, what):
     subprocess.run(
-        [sys.executable, "-c", "from setuptools import build_meta; "
-         f"build_meta.build_{what}({str(root)!r})"],
-        cwd=folder, check=True, capture_output=True)
+      [
+        sys.executable,
+        "-c",
+        f"from setuptools import build_meta; build_meta.build_{what}({str(root)!r})",
+      ],
+      cwd=folder,
+      check=True,
+      capture_output=True,
+    )
 
   build(root / "copy", "sdist")
   (sdist,) = root.glob("*.tar.gz")
@@ -61,11 +73,11 @@ def test_the_wheel_is_one_package_with_all_its_files(built):
   names = set(wheel.namelist())
   about = f"fedjax_alg-{fedjax_alg.__version__}.dist-info"
   assert {name.split("/")[0] for name in names} == {"fedjax_alg", about}
-  wanted = sources(
-      "*.py", "*.flags", "*.csv", "*.js", "*.css", "*.txt", "py.typed")
+  wanted = sources("*.py", "*.flags", "*.csv", "*.js", "*.css", "*.txt", "py.typed")
   assert len(wanted) > 150
   assert {installed_as(path) for path in wanted} == {
-      name for name in names if not name.startswith(about)}
+    name for name in names if not name.startswith(about)
+  }
   script = wheel.read(f"{about}/entry_points.txt").decode()
   assert "fedjax-alg = fedjax_alg.experiments.__main__:main" in script
 
@@ -73,9 +85,18 @@ def test_the_wheel_is_one_package_with_all_its_files(built):
 @pytest.mark.program
 def test_the_sdist_has_tests_and_documentation(built):
   inside, _ = built
-  assert {"CHANGELOG.md", "CITATION.cff", "LICENSE", "README.md", "launch.sh",
-          "requirements.txt", "docs/architecture.md", "tests/conftest.py",
-          "docs/images/readme.png", "benchmarks/timing.py"} <= inside
+  assert {
+    "CHANGELOG.md",
+    "CITATION.cff",
+    "LICENSE",
+    "README.md",
+    "launch.sh",
+    "requirements.txt",
+    "docs/architecture.md",
+    "tests/conftest.py",
+    "docs/images/readme.png",
+    "benchmarks/timing.py",
+  } <= inside
   assert not [name for name in inside if "__pycache__" in name]
 
 
@@ -95,14 +116,16 @@ def test_the_page_of_the_package_stands_alone(built):
 def test_pictures_and_links_of_the_page_need_an_address(monkeypatch):
   monkeypatch.setattr("setuptools.setup", lambda **arguments: None)
   index_page = runpy.run_path(str(ROOT / "setup.py"))["index_page"]
-  text = ("![demo](docs/demo.png) [models](docs/models.md) "
-          "[JAX](https://jax.dev) [below](#below)")
+  text = (
+    "![demo](docs/demo.png) [models](docs/models.md) "
+    "[JAX](https://jax.dev) [below](#below)"
+  )
   assert index_page(text, "https://host/files/") == (
-      "![demo](https://host/files/docs/demo.png) "
-      "[models](https://host/files/docs/models.md) "
-      "[JAX](https://jax.dev) [below](#below)")
-  assert index_page(text, "") == (
-      " models [JAX](https://jax.dev) [below](#below)")
+    "![demo](https://host/files/docs/demo.png) "
+    "[models](https://host/files/docs/models.md) "
+    "[JAX](https://jax.dev) [below](#below)"
+  )
+  assert index_page(text, "") == (" models [JAX](https://jax.dev) [below](#below)")
 
 
 def test_the_citation_names_this_version():
@@ -110,5 +133,4 @@ def test_the_citation_names_this_version():
   assert cited["version"] == fedjax_alg.__version__
   assert cited["authors"] == [{"name": "The fedjax_alg authors"}]
   assert len(cited["references"]) == 4
-  assert all(paper["title"] and paper["authors"]
-             for paper in cited["references"])
+  assert all(paper["title"] and paper["authors"] for paper in cited["references"])

@@ -16,28 +16,27 @@ ROWS, MASK, ONE = jnp.ones((6, 3)), jnp.ones(6, bool), jnp.float32(1)
 
 #: package -> a call with a wrong shape
 WRONG = {
-    "fedjax_alg.central": lambda: feature_statistics.scale_aggregate(
-        None, "none", None, jnp.ones(1), {}),
-    "fedjax_alg.client": lambda: objective.masked_sum(jnp.ones(5), MASK),
-    "fedjax_alg.exchange.robust": lambda: robust.krum(
-        {"w": ROWS}, jnp.ones((6, 1)), 0.1),
-    "fedjax_alg.grouping": lambda: lloyd(ROWS, MASK[:5], ROWS[:2]),
-    "fedjax_alg.least_squares": lambda: solve.by_rows(
-        ROWS, ROWS[:1], ONE, ROWS[:3])}
+  "fedjax_alg.central": lambda: feature_statistics.scale_aggregate(
+    None, "none", None, jnp.ones(1), {}
+  ),
+  "fedjax_alg.client": lambda: objective.masked_sum(jnp.ones(5), MASK),
+  "fedjax_alg.exchange.robust": lambda: robust.krum({"w": ROWS}, jnp.ones((6, 1)), 0.1),
+  "fedjax_alg.grouping": lambda: lloyd(ROWS, MASK[:5], ROWS[:2]),
+  "fedjax_alg.least_squares": lambda: solve.by_rows(ROWS, ROWS[:1], ONE, ROWS[:3]),
+}
 
 
 @pytest.mark.parametrize("package", shapes.PACKAGES)
 def test_every_package_is_checked(package):
   """Without it a hook that is off would be noticed by nobody."""
-  with pytest.raises(
-      jaxtyping.TypeCheckError, match=f"the parameters of {package}"):
+  with pytest.raises(jaxtyping.TypeCheckError, match=f"the parameters of {package}"):
     jax.eval_shape(WRONG[package])
 
 
 def test_results_are_checked_as_well():
   @jaxtyping.jaxtyped(typechecker=shapes.check)
   def transposed(
-      rows: jaxtyping.Float[jax.Array, "n d"]
+    rows: jaxtyping.Float[jax.Array, "n d"],
   ) -> jaxtyping.Float[jax.Array, "n d"]:
     return rows.T
 
@@ -53,8 +52,7 @@ def test_a_dtype_is_checked_too():
 
 def test_what_has_no_shape_is_not_checked():
   @jaxtyping.jaxtyped(typechecker=shapes.check)
-  def first(
-      name: str, share: jaxtyping.Float[jax.Array, ""] | float) -> list[str]:
+  def first(name: str, share: jaxtyping.Float[jax.Array, ""] | float) -> list[str]:
     return name
 
   assert first(1, 1) == 1  # a whole number is a share, too

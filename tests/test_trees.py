@@ -12,13 +12,18 @@ RNG = np.random.default_rng(0)
 
 
 def tree(*shape):
-  return {"b": jnp.asarray(RNG.normal(size=(*shape, 2)), jnp.float32),
-          "a": (jnp.asarray(RNG.normal(size=(*shape, 3, 2)), jnp.float32),
-                jnp.asarray(RNG.normal(size=shape), jnp.float32))}
+  return {
+    "b": jnp.asarray(RNG.normal(size=(*shape, 2)), jnp.float32),
+    "a": (
+      jnp.asarray(RNG.normal(size=(*shape, 3, 2)), jnp.float32),
+      jnp.asarray(RNG.normal(size=shape), jnp.float32),
+    ),
+  }
 
 
 def nan_in(stack, *slots):
   """The tree with NaN in some of its slots."""
+
   def poisoned(leaf):
     leaf = np.array(leaf)
     leaf[list(slots)] = np.nan
@@ -29,8 +34,9 @@ def nan_in(stack, *slots):
 
 def in_numpy(fn, *stacks):
   """``fn`` of every leaf."""
-  return jax.tree.map(lambda *leaves: np.asarray(fn(*map(
-      np.asarray, leaves)), np.float32), *stacks)
+  return jax.tree.map(
+    lambda *leaves: np.asarray(fn(*map(np.asarray, leaves)), np.float32), *stacks
+  )
 
 
 def test_arithmetic_is_leaf_by_leaf():
@@ -38,28 +44,44 @@ def test_arithmetic_is_leaf_by_leaf():
 
   @jax.jit
   def found(a, b):
-    return (trees.add(a, b), trees.subtract(a, b), trees.scale(-2.0, a),
-            trees.add_scaled(a, 0.5, b), trees.index(a, 2), trees.repeat(a, 3))
+    return (
+      trees.add(a, b),
+      trees.subtract(a, b),
+      trees.scale(-2.0, a),
+      trees.add_scaled(a, 0.5, b),
+      trees.index(a, 2),
+      trees.repeat(a, 3),
+    )
 
-  for result, expected in zip(found(a, b), (
-      lambda x, y: x + y, lambda x, y: x - y, lambda x, y: -2 * x,
-      lambda x, y: x + 0.5 * y, lambda x, y: x[2],
-      lambda x, y: np.stack([x] * 3)), strict=True):
+  for result, expected in zip(
+    found(a, b),
+    (
+      lambda x, y: x + y,
+      lambda x, y: x - y,
+      lambda x, y: -2 * x,
+      lambda x, y: x + 0.5 * y,
+      lambda x, y: x[2],
+      lambda x, y: np.stack([x] * 3),
+    ),
+    strict=True,
+  ):
     problems.assert_close(result, in_numpy(expected, a, b), rtol=1e-6)
   np.testing.assert_allclose(
-      jax.jit(trees.squared_norm)(a), squares(a, slice(None)), rtol=1e-6)
+    jax.jit(trees.squared_norm)(a), squares(a, slice(None)), rtol=1e-6
+  )
 
 
 def test_slots_are_scaled_and_finite_each_on_its_own():
   stack, factors = tree(4), np.array([2.0, -1.0, 0.0, 0.5], np.float32)
   problems.assert_equal(
-      jax.jit(trees.scale_slots)(factors, stack), in_numpy(
-          lambda old: np.stack([f * row for f, row in zip(factors, old)]),
-          stack))
+    jax.jit(trees.scale_slots)(factors, stack),
+    in_numpy(lambda old: np.stack([f * row for f, row in zip(factors, old)]), stack),
+  )
   first, last = stack["a"]
   stack["a"] = first.at[1, 2, 0].set(jnp.inf), last.at[3].set(jnp.nan)
   np.testing.assert_array_equal(
-      jax.jit(trees.finite_slots)(stack), [True, False, True, False])
+    jax.jit(trees.finite_slots)(stack), [True, False, True, False]
+  )
 
 
 def test_normal_numbers_are_independent_and_of_variance_one():
@@ -68,9 +90,9 @@ def test_normal_numbers_are_independent_and_of_variance_one():
   a, b = np.asarray(drawn["a"]).ravel(), np.asarray(drawn["b"])
   # Bounds of six standard errors of a mean, a variance and a correlation.
   for part in (a, b):
-    assert abs(part.mean()) < 6 / 3000 ** 0.5
+    assert abs(part.mean()) < 6 / 3000**0.5
     assert abs(part.var() - 1) < 6 * (2 / 3000) ** 0.5
-  assert abs((a * b).mean()) < 6 / 3000 ** 0.5
+  assert abs((a * b).mean()) < 6 / 3000**0.5
 
 
 @pytest.mark.program
@@ -89,17 +111,20 @@ def test_slot_sums_are_weighted_and_ignore_slots_of_weight_zero():
   problems.assert_close(jax.jit(trees.slot_sum)(weight, poisoned), expected)
   mean = jax.jit(trees.slot_mean)
   problems.assert_close(
-      mean(weight, poisoned), in_numpy(lambda leaf: leaf / 6, expected))
+    mean(weight, poisoned), in_numpy(lambda leaf: leaf / 6, expected)
+  )
   problems.assert_equal(
-      mean(0 * weight, stack), in_numpy(lambda leaf: 0 * leaf, expected))
+    mean(0 * weight, stack), in_numpy(lambda leaf: 0 * leaf, expected)
+  )
 
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_group_means_ignore_slots_of_weight_zero_and_of_no_group(whole):
   stack, weight = tree(7), jnp.array([2.0, 0.0, 1.0, 3.0, 0.0, 4.0, 0.5])
   groups = jnp.array([0, 0, 2, 0, 3, -1, 4])
-  means = jax.jit(lambda *args: trees.group_mean(*args, whole=whole),
-                  static_argnums=2)(weight, groups, 4, nan_in(stack, 1, 4))
+  means = jax.jit(lambda *args: trees.group_mean(*args, whole=whole), static_argnums=2)(
+    weight, groups, 4, nan_in(stack, 1, 4)
+  )
 
   def by_hand(leaf):
     expected = np.zeros((4, *leaf.shape[1:]))
@@ -127,8 +152,7 @@ def test_a_weight_or_group_too_few_or_many_is_refused(slots):
 
 def squares(stack, slot):
   """The sum of the squares of a slot."""
-  return sum((np.asarray(leaf)[slot] ** 2).sum()
-             for leaf in jax.tree.leaves(stack))
+  return sum((np.asarray(leaf)[slot] ** 2).sum() for leaf in jax.tree.leaves(stack))
 
 
 def test_slot_norms_are_of_each_slot():
@@ -145,7 +169,8 @@ def test_where_slots_takes_whole_slots():
   mixed = jax.jit(trees.where_slots)(chosen, a, b)
   for s in range(3):
     problems.assert_equal(
-        problems.row(mixed, s), problems.row(a if chosen[s] else b, s))
+      problems.row(mixed, s), problems.row(a if chosen[s] else b, s)
+    )
 
 
 def test_a_matrix_becomes_the_tree_again():
@@ -159,10 +184,10 @@ def test_a_matrix_becomes_the_tree_again():
   matrix, again, first = jax.device_get(there_and_back(stack))
   assert matrix.shape == (5, 6 + 1 + 2)
   problems.assert_equal(again, stack)
-  problems.assert_equal(first, jax.tree.map(
-      lambda leaf: np.asarray(leaf)[:2], stack))
+  problems.assert_equal(first, jax.tree.map(lambda leaf: np.asarray(leaf)[:2], stack))
   np.testing.assert_allclose(
-      (matrix ** 2).sum(1), [squares(stack, s) for s in range(5)], rtol=1e-6)
+    (matrix**2).sum(1), [squares(stack, s) for s in range(5)], rtol=1e-6
+  )
 
 
 def test_slots_added_one_by_one_are_the_weighted_sum():
@@ -171,15 +196,19 @@ def test_slots_added_one_by_one_are_the_weighted_sum():
   @jax.jit
   def summed(weights, stack):
     total = jax.tree.map(
-        lambda leaf: jnp.zeros(weights.shape[1:] + leaf.shape[1:]), stack)
+      lambda leaf: jnp.zeros(weights.shape[1:] + leaf.shape[1:]), stack
+    )
     for s in range(4):
       total = trees.add_weighted(weights[s], total, trees.index(stack, s))
     return total, trees.slot_sum(weights, stack)
 
-  for weights in (jnp.array([0.5, 2.0, 0.0, 1.0]),
-                  jnp.array([[0.5, 0.0], [2.0, 1.0], [0.0, 0.0], [0.0, 3.0]])):
-    expected = in_numpy(lambda leaf, w=weights: np.tensordot(
-        w, np.nan_to_num(leaf), axes=(0, 0)), stack)
+  for weights in (
+    jnp.array([0.5, 2.0, 0.0, 1.0]),
+    jnp.array([[0.5, 0.0], [2.0, 1.0], [0.0, 0.0], [0.0, 3.0]]),
+  ):
+    expected = in_numpy(
+      lambda leaf, w=weights: np.tensordot(w, np.nan_to_num(leaf), axes=(0, 0)), stack
+    )
     for found in summed(weights, stack):
       problems.assert_close(found, expected, rtol=1e-6)
 
@@ -191,11 +220,9 @@ def test_derivatives_at_zero():
   y, dy = jax.jvp(trees.root, (x,), (dx,))
   np.testing.assert_array_equal(y, jnp.sqrt(x))
   np.testing.assert_allclose(dy, [0.0, 0.25, 0.5])
-  np.testing.assert_array_equal(jax.grad(lambda x: trees.root(x).sum())(x)[0],
-                                0.0)
+  np.testing.assert_array_equal(jax.grad(lambda x: trees.root(x).sum())(x)[0], 0.0)
   step, nan = jnp.array([0.0, 2.0, 0.0]), jnp.float32(jnp.nan)
-  same, moved = jax.jvp(
-      trees.zero_nan_tangent, (step,), (jnp.array([nan, nan, 5.0]),))
+  same, moved = jax.jvp(trees.zero_nan_tangent, (step,), (jnp.array([nan, nan, 5.0]),))
   np.testing.assert_array_equal(same, step)
   np.testing.assert_array_equal(moved, [0.0, nan, 5.0])
 
@@ -218,8 +245,12 @@ def in_blocks_of(cuts):
 
 def rows_of(table):
   """What the processes own, one after the other."""
-  return np.concatenate([block[table.owned(process)] for process, block in
-                         enumerate(np.asarray(table.block))])
+  return np.concatenate(
+    [
+      block[table.owned(process)]
+      for process, block in enumerate(np.asarray(table.block))
+    ]
+  )
 
 
 @pytest.mark.parametrize("cuts", CUTS)
@@ -229,17 +260,16 @@ def test_it_is_read_and_written_as_a_whole_array(cuts):
   assert table.dtype == jnp.float32 and trees.num_rows({"w": table}) == 7
   np.testing.assert_array_equal(rows_of(table), WHOLE)
   real = ids < 7
-  np.testing.assert_array_equal(
-      np.asarray(rows(table, ids))[real], WHOLE[ids[real]])
+  np.testing.assert_array_equal(np.asarray(rows(table, ids))[real], WHOLE[ids[real]])
   new = RNG.normal(size=(5, 2)).astype(np.float32)
   for change in (add_rows, set_rows):
     np.testing.assert_array_equal(
-        rows_of(change(table, ids, new)),
-        change(WHOLE, ids, new))
+      rows_of(change(table, ids, new)), change(WHOLE, ids, new)
+    )
   chosen, other = np.arange(7) % 3 == 1, -WHOLE
   np.testing.assert_array_equal(
-      rows_of(where_rows(chosen, other, table)),
-      np.where(chosen[:, None], other, WHOLE))
+    rows_of(where_rows(chosen, other, table)), np.where(chosen[:, None], other, WHOLE)
+  )
 
 
 @pytest.mark.parametrize("cuts", CUTS)
@@ -249,15 +279,16 @@ def test_a_process_reads_and_writes_its_own_rows(cuts):
   new = RNG.normal(size=(6, 2)).astype(np.float32)
   blocks = []
   for process, (first, last) in enumerate(zip(cuts, cuts[1:])):
-    own = split.Split(jnp.asarray(np.asarray(table.block)[process]), cuts,
-                      jnp.int32(process))
+    own = split.Split(
+      jnp.asarray(np.asarray(table.block)[process]), cuts, jnp.int32(process)
+    )
     assert own.shape == (7, 2)
     mine = (first <= ids) & (ids < last)
-    np.testing.assert_array_equal(
-        np.asarray(rows(own, ids))[mine], WHOLE[ids[mine]])
+    np.testing.assert_array_equal(np.asarray(rows(own, ids))[mine], WHOLE[ids[mine]])
     blocks.append(set_rows({"w": own}, ids, {"w": new})["w"].block)
   np.testing.assert_array_equal(
-      rows_of(table.with_block(np.stack(blocks))), set_rows(WHOLE, ids, new))
+    rows_of(table.with_block(np.stack(blocks))), set_rows(WHOLE, ids, new)
+  )
 
 
 def test_it_is_a_leaf_of_its_own_and_a_tree_with_one():

@@ -1,6 +1,6 @@
 """What each of two processes does in test_processes: a script of the library.
 
-  python -m tests.two_processes PORT PROCESS OUT ALGORITHM...
+python -m tests.two_processes PORT PROCESS OUT ALGORITHM...
 """
 
 import re
@@ -12,53 +12,73 @@ import numpy as np
 import fedjax_alg as fa
 from fedjax_alg.engine import checkpoint, processes, sharding
 
-DATA = dict(partition="classes", num_clients=14, classes_per_client=3,
-            validation_clients=2, seed=1)
+DATA = dict(
+  partition="classes",
+  num_clients=14,
+  classes_per_client=3,
+  validation_clients=2,
+  seed=1,
+)
 #: algorithm -> what it is given: sums alone, vectors, groups, tables of
 #: clients, a line search on the server's rows, float64.
 RUNS = {
-    "fedavg": {}, "scaffold": {}, "clsfsvrg": {}, "ditto": {},
-    "losac": dict(first_gradients="full"), "local": {},
-    "ga_fsvrg": dict(num_models=2, threshold=1),
-    "fedgroup": dict(num_groups=2, pretrain_scale=3, pretrain_steps=2),
-    "composed": dict(
-        client_update="scaffold", num_models=2, threshold=1),
-    "fedacnnl": dict(model="mlp", hidden=(8,))}
+  "fedavg": {},
+  "scaffold": {},
+  "clsfsvrg": {},
+  "ditto": {},
+  "losac": dict(first_gradients="full"),
+  "local": {},
+  "ga_fsvrg": dict(num_models=2, threshold=1),
+  "fedgroup": dict(num_groups=2, pretrain_scale=3, pretrain_steps=2),
+  "composed": dict(client_update="scaffold", num_models=2, threshold=1),
+  "fedacnnl": dict(model="mlp", hidden=(8,)),
+}
 #: Those without a global model, or whose models are evaluated as others'.
 LOCAL = ("local", "fedgroup")
 
 
 def play(name, federation):
   """A short run: its numbers, final state among them; bytes of that here."""
-  length = {} if name == "fedacnnl" else dict(
-      rounds=3, cohort_size=6, local_steps=3)
-  evaluate = ("local",) if name in LOCAL else (
-      "global", "local", "validation")
-  result = fa.run(name, federation, eval_every=2, **length, **RUNS[name],
-                  evaluate=evaluate)
+  length = {} if name == "fedacnnl" else dict(rounds=3, cohort_size=6, local_steps=3)
+  evaluate = ("local",) if name in LOCAL else ("global", "local", "validation")
+  result = fa.run(
+    name, federation, eval_every=2, **length, **RUNS[name], evaluate=evaluate
+  )
   states = result._live.states
-  found = {f"{name}/{i}": leaf for i, leaf in enumerate(
-      jax.tree.leaves(sharding.whole(states)))}
+  found = {
+    f"{name}/{i}": leaf
+    for i, leaf in enumerate(jax.tree.leaves(sharding.whole(states)))
+  }
   found[f"{name}/same hash"] = np.array(
-      result.state_hash() == checkpoint.state_hash(sharding.whole(states)))
-  found |= {f"{name}/{protocol}": of["accuracy"]
-            for protocol, of in result.metrics.items()}
+    result.state_hash() == checkpoint.state_hash(sharding.whole(states))
+  )
+  found |= {
+    f"{name}/{protocol}": of["accuracy"] for protocol, of in result.metrics.items()
+  }
   deployed = [result.client_params(client) for client in (0, 11)]
-  found |= {f"{name}/client {i}": leaf
-            for i, leaf in enumerate(jax.tree.leaves(deployed))}
-  return found, sum(leaf.addressable_shards[0].data.nbytes
-                    for leaf in jax.tree.leaves(states))
+  found |= {
+    f"{name}/client {i}": leaf for i, leaf in enumerate(jax.tree.leaves(deployed))
+  }
+  return found, sum(
+    leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(states)
+  )
 
 
 def main(port, process, out, *algorithms):
   fa.distributed(f"127.0.0.1:{port}", 2, int(process), host_devices=1)
   federation = fa.federate("digits", **DATA)
-  found = {"rows": np.array([federation.data.train.x.shape[0],
-                             federation.data.train.size.sum()])}
+  found = {
+    "rows": np.array(
+      [federation.data.train.x.shape[0], federation.data.train.size.sum()]
+    )
+  }
   for name in algorithms:
     numbers, held = play(name, federation)
-    whole = sum(leaf.nbytes for leaf_name, leaf in numbers.items()
-                if re.fullmatch(rf"{name}/\d+", leaf_name))
+    whole = sum(
+      leaf.nbytes
+      for leaf_name, leaf in numbers.items()
+      if re.fullmatch(rf"{name}/\d+", leaf_name)
+    )
     found |= {**numbers, f"{name} held": np.array([held, whole])}
   found["errors"] = np.array([*errors(int(process))])
   np.savez(f"{out}/process{process}.npz", **found)
@@ -75,7 +95,9 @@ def errors(process):
     """No other process has it."""
 
   for failing, error in (
-      (1, OSError("this disk is full")), (0, Local("cannot be sent"))):
+    (1, OSError("this disk is full")),
+    (0, Local("cannot be sent")),
+  ):
 
     def work(failing=failing, error=error):
       if process == failing:

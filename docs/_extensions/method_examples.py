@@ -10,7 +10,7 @@ from fedjax_alg import registry
 
 #: A file with a model of the user's own that has a normalization layer.
 MODEL_FILE = "normalized.py"
-_NORMALIZED = '''\
+_NORMALIZED = """\
 from flax import linen as nn
 
 class Normalized(nn.Module):
@@ -19,7 +19,7 @@ class Normalized(nn.Module):
     x = nn.Dense(32)(x.reshape(len(x), -1))
     return nn.Dense(10)(nn.relu(nn.LayerNorm()(x)))
 
-MODEL = Normalized()'''
+MODEL = Normalized()"""
 _WIDTH = 78
 
 
@@ -58,23 +58,26 @@ def _wrapped(words: Sequence[str], end: str, indent: int) -> list[str]:
   return lines
 
 
-def _call(name: str, arguments: Sequence[str],
-          options: Mapping[str, Any]) -> list[str]:
+def _call(name: str, arguments: Sequence[str], options: Mapping[str, Any]) -> list[str]:
   """Returns the lines of a call in Python."""
-  words = [*arguments, *(f"{key}={value!r}".replace("'", '"')
-                         for key, value in options.items())]
+  words = [
+    *arguments,
+    *(f"{key}={value!r}".replace("'", '"') for key, value in options.items()),
+  ]
   first = f"{name}({words[0]}"
   *lines, last = _wrapped(
-      [first + ",", *(f"{word}," for word in words[1:])], "",
-      len(name) + 1)
+    [first + ",", *(f"{word}," for word in words[1:])], "", len(name) + 1
+  )
   return [*lines, last.rstrip(",") + ")"]
 
 
 def _flags(options: Mapping[str, Any]) -> list[str]:
   """Returns the options as flags."""
-  return [f"--{'num_seeds' if key == 'seeds' else key}=" + (
-      ",".join(map(str, value)) if isinstance(value, tuple) else str(value))
-          for key, value in options.items()]
+  return [
+    f"--{'num_seeds' if key == 'seeds' else key}="
+    + (",".join(map(str, value)) if isinstance(value, tuple) else str(value))
+    for key, value in options.items()
+  ]
 
 
 def example(name: str) -> list[str]:
@@ -87,13 +90,35 @@ def example(name: str) -> list[str]:
   data, options = _data(entry), _options(entry)
   lines = []
   if str(options.get("model")).startswith(MODEL_FILE):
-    lines += ["A model with a normalization layer, in the file "
-              f"`{MODEL_FILE}`:", "", "```python",
-              *_NORMALIZED.splitlines(), "```", ""]
+    lines += [
+      f"A model with a normalization layer, in the file `{MODEL_FILE}`:",
+      "",
+      "```python",
+      *_NORMALIZED.splitlines(),
+      "```",
+      "",
+    ]
   return [
-      *lines, "```python", "import fedjax_alg as fa", "",
-      *_call("fed = fa.federate", ['"digits"'], data),
-      *_call("result = fa.run", [f'"{name}"', "fed"], options),
-      "print(result)", "```", "", "```bash", *_wrapped(
-          [f"fedjax-alg run --algorithm={name}", "--dataset=digits",
-           *_flags(data), *_flags(options)], " \\", 4), "```", ""]
+    *lines,
+    "```python",
+    "import fedjax_alg as fa",
+    "",
+    *_call("fed = fa.federate", ['"digits"'], data),
+    *_call("result = fa.run", [f'"{name}"', "fed"], options),
+    "print(result)",
+    "```",
+    "",
+    "```bash",
+    *_wrapped(
+      [
+        f"fedjax-alg run --algorithm={name}",
+        "--dataset=digits",
+        *_flags(data),
+        *_flags(options),
+      ],
+      " \\",
+      4,
+    ),
+    "```",
+    "",
+  ]

@@ -19,12 +19,12 @@ from sphinx.util.docutils import SphinxDirective
 
 from fedjax_alg import registry
 from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.optimizers import ClientOptimizer
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.exchange.aggregation import Aggregation
 from fedjax_alg.exchange.attacks import Hostility
 from fedjax_alg.exchange.compression import Compression
 from fedjax_alg.exchange.privacy import Privacy
-from fedjax_alg.client.optimizers import ClientOptimizer
 from fedjax_alg.hparams import allowed
 from fedjax_alg.rounds.expected import Played
 from fedjax_alg.runs.options import RunOptions
@@ -35,22 +35,25 @@ CURVES = DOCS / "methods" / "curves.csv"
 
 #: Options that many methods have: (their dataclass, what they are, its page).
 GROUPS = (
-    (LocalWork, "the amount of local work", "options.md#LocalWork"),
-    (ClientOptimizer, "the optimiser of the local steps", "optimizers.md"),
-    (Compression, "compression", "compression.md"),
-    (Privacy, "differential privacy", "private.md"),
-    (Hostility, "Byzantine clients", "hostile.md"),
-    (Aggregation, "robust aggregators", "hostile.md"))
+  (LocalWork, "the amount of local work", "options.md#LocalWork"),
+  (ClientOptimizer, "the optimiser of the local steps", "optimizers.md"),
+  (Compression, "compression", "compression.md"),
+  (Privacy, "differential privacy", "private.md"),
+  (Hostility, "Byzantine clients", "hostile.md"),
+  (Aggregation, "robust aggregators", "hostile.md"),
+)
 
 FAMILIES = {
-    "one": ("fedavg fedprox fedavgm fedadagrad fedyogi fedadam fsvrg scaffold "
-            "mime mime_lite mime_svrg losac fednova feddyn cfsvrg clsfsvrg"),
-    "asynchronous": "fedasync fedbuff",
-    "groups": "ma_fsvrg ga_fsvrg fedgroup fedgrouprox ifca fesem cfl flhc",
-    "personal": ("fedper lg_fedavg fedrep fedbabu fedbn apfl per_fedavg pfedme "
-                 "ditto"),
-    "gradient_free": "afl fedacnnl pfedacnnl fedzo baffle pfedzo",
-    "other": "composed central local"}
+  "one": (
+    "fedavg fedprox fedavgm fedadagrad fedyogi fedadam fsvrg scaffold "
+    "mime mime_lite mime_svrg losac fednova feddyn cfsvrg clsfsvrg"
+  ),
+  "asynchronous": "fedasync fedbuff",
+  "groups": "ma_fsvrg ga_fsvrg fedgroup fedgrouprox ifca fesem cfl flhc",
+  "personal": ("fedper lg_fedavg fedrep fedbabu fedbn apfl per_fedavg pfedme ditto"),
+  "gradient_free": "afl fedacnnl pfedacnnl fedzo baffle pfedzo",
+  "other": "composed central local",
+}
 
 
 def _names(cls):
@@ -76,8 +79,10 @@ def _row(field, name=""):
     text += f" ({meta['source']})"
   if meta.get("when") is not None:
     text += f". Read only with {meta['when']}"
-  return (f"| {name or f'`{field.name}`'} | {_default(field)} | "
-          f"{_cell(allowed(field))} | {_cell(text)} |")
+  return (
+    f"| {name or f'`{field.name}`'} | {_default(field)} | "
+    f"{_cell(allowed(field))} | {_cell(text)} |"
+  )
 
 
 _HEAD = ["| option | default | allowed | what it is |", "|---|---|---|---|"]
@@ -86,8 +91,9 @@ _HEAD = ["| option | default | allowed | what it is |", "|---|---|---|---|"]
 def own_fields(entry):
   """A method's hyper-parameters without those of ``GROUPS``."""
   common = set().union(*(_names(cls) for cls, _, _ in GROUPS))
-  return [field for field in dataclasses.fields(entry.hparams)
-          if field.name not in common]
+  return [
+    field for field in dataclasses.fields(entry.hparams) if field.name not in common
+  ]
 
 
 def _times(count, unit):
@@ -108,28 +114,37 @@ def cost(name):
   entry = registry.ALGORITHMS[name]
   hparams = entry.hparams()
   if entry.rounds is not None:
-    return ("One exchange for each layer: its weights go down; the sums of its "
-            "Gram matrix (a triangle) and of its products with the targets "
-            "come up.")
+    return (
+      "One exchange for each layer: its weights go down; the sums of its "
+      "Gram matrix (a triangle) and of its products with the targets "
+      "come up."
+    )
   if entry.ledger is None:
     return ""
-  size, examples, read = 10 ** 6, 10 ** 4, 10 ** 2
+  size, examples, read = 10**6, 10**4, 10**2
   models = getattr(hparams, "num_models", getattr(hparams, "num_groups", 1))
-  found = entry.ledger(Played(
-      size, models, examples, lambda batches: batches * read, hparams, 10, 10))
+  found = entry.ledger(
+    Played(size, models, examples, lambda batches: batches * read, hparams, 10, 10)
+  )
   passes, steps = divmod(found.gradients, examples)
-  gradients = [f"{steps // read} for every example of the local steps"] if (
-      steps) else []
+  gradients = (
+    [f"{steps // read} for every example of the local steps"] if (steps) else []
+  )
   if passes:
     gradients.append(f"{passes} for each of the client's examples")
   if not found.exchanges:
     return "Nothing is sent."
-  text = ("With its defaults a participant receives "
-          f"{_times(found.down, size)} floats and sends "
-          f"{_times(found.up, size)}, P being the size of the shared model, in "
-          f"{found.exchanges} exchange{'s' if found.exchanges > 1 else ''}")
-  return text + (f"; it computes gradients: {' and '.join(gradients)}."
-                 if gradients else "; it computes losses and no gradients.")
+  text = (
+    "With its defaults a participant receives "
+    f"{_times(found.down, size)} floats and sends "
+    f"{_times(found.up, size)}, P being the size of the shared model, in "
+    f"{found.exchanges} exchange{'s' if found.exchanges > 1 else ''}"
+  )
+  return text + (
+    f"; it computes gradients: {' and '.join(gradients)}."
+    if gradients
+    else "; it computes losses and no gradients."
+  )
 
 
 def _sentence(name):
@@ -137,14 +152,14 @@ def _sentence(name):
   text = (DOCS / "methods" / f"{name}.md").read_text("utf-8")
   paragraph = text.split("\n\n")[1]
   paragraph = re.sub(r"\]\((?!http)([\w/.#]+)\)", "](methods/\\1)", paragraph)
-  return re.split(r"(?<=\.) (?=[A-Z])", paragraph.replace("\n", " "))[0].rstrip(
-      ":")
+  return re.split(r"(?<=\.) (?=[A-Z])", paragraph.replace("\n", " "))[0].rstrip(":")
 
 
 def _presets(name):
   files = sorted((ROOT / "experiments" / "presets").rglob(f"{name}.flags"))
-  return [file.relative_to(ROOT / "experiments" / "presets").as_posix()
-          for file in files]
+  return [
+    file.relative_to(ROOT / "experiments" / "presets").as_posix() for file in files
+  ]
 
 
 def method_page(name):
@@ -154,56 +169,76 @@ def method_page(name):
   lines = []
   curve = _curve(name)
   if curve:
-    lines += ["## At a glance", "", "```{figure} ../_static/methods/"
-              + name + ".svg",
-              f":alt: Accuracy of {entry.label} over the rounds", "",
-              f"{entry.label} on the embedded digits: 60 clients with two of "
-              "the ten classes each, 10 of them a round, three seeds, not "
-              f"tuned ({curve['model']}, {curve['settings'] or 'defaults'}; "
-              f"accuracy by the protocol `{curve['protocol']}`). Grey: "
-              "FedAvg.", "```", ""]
+    lines += [
+      "## At a glance",
+      "",
+      "```{figure} ../_static/methods/" + name + ".svg",
+      f":alt: Accuracy of {entry.label} over the rounds",
+      "",
+      f"{entry.label} on the embedded digits: 60 clients with two of "
+      "the ten classes each, 10 of them a round, three seeds, not "
+      f"tuned ({curve['model']}, {curve['settings'] or 'defaults'}; "
+      f"accuracy by the protocol `{curve['protocol']}`). Grey: "
+      "FedAvg.",
+      "```",
+      "",
+    ]
   lines += ["## Run it", "", *method_examples.example(name)]
   if entry.options:
-    options = ", ".join(f"`{key}={value!r}`" for key, value in
-                        entry.options.items())
+    options = ", ".join(f"`{key}={value!r}`" for key, value in entry.options.items())
     lines += [f"It is `fedavg` with other defaults: {options}.", ""]
   fields = own_fields(entry)
   if fields:
     lines += ["## Hyper-parameters", "", *_HEAD, *map(_row, fields), ""]
   names = _names(entry.hparams)
-  also = [f"[{what}]({'../' + page})" for cls, what, page in GROUPS
-          if _names(cls) & names]
-  lines += ["It also reads the options of " + ", ".join(also) + "." if also
-            else "", ""]
-  lines += ["## Cost of a round", "", cost(name), "", "## Where it is", "",
-            f"- Paper: {entry.paper}.",
-            f"- Code: {{py:mod}}`fedjax_alg.algorithms.{module}`."]
+  also = [
+    f"[{what}]({'../' + page})" for cls, what, page in GROUPS if _names(cls) & names
+  ]
+  lines += ["It also reads the options of " + ", ".join(also) + "." if also else "", ""]
+  lines += [
+    "## Cost of a round",
+    "",
+    cost(name),
+    "",
+    "## Where it is",
+    "",
+    f"- Paper: {entry.paper}.",
+    f"- Code: {{py:mod}}`fedjax_alg.algorithms.{module}`.",
+  ]
   test = ROOT / "tests" / "algorithms" / f"test_{module}.py"
   if test.exists():
-    lines.append(f"- Tests against a NumPy loop: `tests/algorithms/{test.name}`"
-                 ".")
+    lines.append(f"- Tests against a NumPy loop: `tests/algorithms/{test.name}`.")
   presets = _presets(name)
   if presets:
-    lines.append("- Presets: " + ", ".join(
-        f"`--flagfile={file}`" for file in presets[:6]) + (
-            f" and {len(presets) - 6} more" if len(presets) > 6 else "") + ".")
+    lines.append(
+      "- Presets: "
+      + ", ".join(f"`--flagfile={file}`" for file in presets[:6])
+      + (f" and {len(presets) - 6} more" if len(presets) > 6 else "")
+      + "."
+    )
   return lines
 
 
 def methods_table(family):
   """A table of the methods of a family."""
-  lines = ["| method | what it does | floats down / up | exchanges |",
-           "|---|---|---|---|"]
+  lines = [
+    "| method | what it does | floats down / up | exchanges |",
+    "|---|---|---|---|",
+  ]
   for name in FAMILIES[family].split():
     entry = registry.ALGORITHMS.get(name)
     if entry is None:
       continue
-    found = re.search(r"receives (.+?) floats and sends (.+?), P.* in (\d)",
-                      cost(name))
-    sent = f"{found[1]} / {found[2]} | {found[3]}" if found else (
-        "sums / layer | 1" if entry.rounds else "- | 0")
-    lines.append(f"| [{entry.label}](methods/{name}.md) `{name}` | "
-                 f"{_cell(_sentence(name))} | {sent} |")
+    found = re.search(r"receives (.+?) floats and sends (.+?), P.* in (\d)", cost(name))
+    sent = (
+      f"{found[1]} / {found[2]} | {found[3]}"
+      if found
+      else ("sums / layer | 1" if entry.rounds else "- | 0")
+    )
+    lines.append(
+      f"| [{entry.label}](methods/{name}.md) `{name}` | "
+      f"{_cell(_sentence(name))} | {sent} |"
+    )
   return lines
 
 
@@ -211,9 +246,11 @@ def _sections(cls):
   """(dataclass, its own fields) of the parts of a dataclass of options."""
   seen = set()
   for part in reversed(cls.__mro__):
-    fields = [field for field in dataclasses.fields(part)
-              if field.name not in seen] if dataclasses.is_dataclass(
-                  part) else []
+    fields = (
+      [field for field in dataclasses.fields(part) if field.name not in seen]
+      if dataclasses.is_dataclass(part)
+      else []
+    )
     seen |= {field.name for field in fields}
     if fields:
       yield part, fields
@@ -222,8 +259,10 @@ def _sections(cls):
 def options_page():
   """All options, with an anchor for each."""
   lines = []
-  for title, cls in (("Data: `fa.federate`", DataOptions),
-                     ("A run: `fa.run`", RunOptions)):
+  for title, cls in (
+    ("Data: `fa.federate`", DataOptions),
+    ("A run: `fa.run`", RunOptions),
+  ):
     lines += [f"## {title}", ""]
     for part, fields in _sections(cls):
       lines += _options(part, fields)
@@ -236,18 +275,30 @@ def options_page():
 def _options(part, fields):
   doc = (part.__doc__ or "").strip().splitlines()[0].rstrip(".")
   doc = re.sub(r" \(``.*?``\)", "", doc)
-  rows = [_row(field, f'<span id="{field.name}"></span>`{field.name}`')
-          for field in fields if field.metadata.get("help")]
-  return [f'<span id="{part.__name__}"></span>', "", f"### {doc}", "", *_HEAD,
-          *rows, ""]
+  rows = [
+    _row(field, f'<span id="{field.name}"></span>`{field.name}`')
+    for field in fields
+    if field.metadata.get("help")
+  ]
+  return [
+    f'<span id="{part.__name__}"></span>',
+    "",
+    f"### {doc}",
+    "",
+    *_HEAD,
+    *rows,
+    "",
+  ]
 
 
 @functools.cache
 def curves():
   """(name, protocol, model) -> what docs/methods/curves.csv has of a method."""
   with CURVES.open(encoding="utf-8") as file:
-    return {(row["method"], row["protocol"], row["model"]): row
-            for row in csv.DictReader(file)}
+    return {
+      (row["method"], row["protocol"], row["model"]): row
+      for row in csv.DictReader(file)
+    }
 
 
 def _curve(name):
@@ -258,8 +309,10 @@ def _curve(name):
 def _draw(app):
   """Draws the pictures of the methods."""
   import matplotlib
+
   matplotlib.use("svg")
   from matplotlib import pyplot
+
   folder = pathlib.Path(app.srcdir) / "_static" / "methods"
   folder.mkdir(parents=True, exist_ok=True)
 
@@ -272,10 +325,13 @@ def _draw(app):
     if row is None:
       continue
     figure, axes = pyplot.subplots(figsize=(4.2, 2.4), layout="constrained")
-    axes.plot(*points(curves()["fedavg", row["protocol"], row["model"]]),
-              color="0.7")
-    axes.plot(*points(row), color="C0", marker="o" if len(
-        points(row)[0]) < 4 else "", markersize=3)
+    axes.plot(*points(curves()["fedavg", row["protocol"], row["model"]]), color="0.7")
+    axes.plot(
+      *points(row),
+      color="C0",
+      marker="o" if len(points(row)[0]) < 4 else "",
+      markersize=3,
+    )
     axes.set(xlabel="rounds", ylabel="accuracy, %", ylim=(0, 100))
     axes.grid(alpha=0.3)
     figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
@@ -291,8 +347,9 @@ class _Generated(SphinxDirective):
     raise NotImplementedError
 
   def run(self):
-    return self.parse_text_to_nodes("\n".join(self.lines()),
-                                    allow_section_headings=True)
+    return self.parse_text_to_nodes(
+      "\n".join(self.lines()), allow_section_headings=True
+    )
 
 
 class Method(_Generated):

@@ -9,7 +9,10 @@ from typing import Any, NamedTuple
 from absl import flags as absl_flags
 
 from fedjax_alg.errors import reason
-from . import config as config_lib, flag_words, guard, help as help_lib
+
+from . import config as config_lib
+from . import flag_words, guard
+from . import help as help_lib
 from .config import UsageError
 
 #: Functions that define a flag in ``flag_values``.
@@ -17,10 +20,16 @@ Flags = Sequence[Callable[..., Any]]
 
 #: Each makes such a function, from the arguments of absl's.
 boolean, enum, integer, listed, string, strings = (
-    functools.partial(functools.partial, define) for define in (
-        absl_flags.DEFINE_bool, absl_flags.DEFINE_enum,
-        absl_flags.DEFINE_integer, absl_flags.DEFINE_list,
-        absl_flags.DEFINE_string, absl_flags.DEFINE_multi_string))
+  functools.partial(functools.partial, define)
+  for define in (
+    absl_flags.DEFINE_bool,
+    absl_flags.DEFINE_enum,
+    absl_flags.DEFINE_integer,
+    absl_flags.DEFINE_list,
+    absl_flags.DEFINE_string,
+    absl_flags.DEFINE_multi_string,
+  )
+)
 
 
 class Command(NamedTuple):
@@ -61,11 +70,16 @@ class Command(NamedTuple):
 
   def usage(self) -> str:
     """The text of --help."""
-    return "\n".join([str(self.about).strip(), "", *help_lines(self.values()),
-                      *(["", self.below] if self.below else [])])
+    return "\n".join(
+      [
+        str(self.about).strip(),
+        "",
+        *help_lines(self.values()),
+        *(["", self.below] if self.below else []),
+      ]
+    )
 
-  def read(
-      self, argv: Sequence[str]) -> tuple[absl_flags.FlagValues, list[str]]:
+  def read(self, argv: Sequence[str]) -> tuple[absl_flags.FlagValues, list[str]]:
     """The flags, and the words that are none of them.
 
     Raises:
@@ -104,8 +118,11 @@ def help_lines(values: absl_flags.FlagValues) -> list[str]:
   lines = []
   for name in values:
     flag = values[name]
-    default = ",".join(flag.value) if isinstance(flag.value, list) else (
-        str(flag.value).lower() if flag.boolean else flag.value)
+    default = (
+      ",".join(flag.value)
+      if isinstance(flag.value, list)
+      else (str(flag.value).lower() if flag.boolean else flag.value)
+    )
     tail = "" if default in (None, "") else f"={default}"
     text = flag.help.split("\n")[0].rstrip(";")  # absl adds a line
     lines += help_lib.beside(f"--{name}{tail}", text)

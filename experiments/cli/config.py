@@ -19,14 +19,17 @@ from fedjax_alg import own, registry
 from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.engine import sharding
 from fedjax_alg.engine.processes import ProcessOptions
-from fedjax_alg.errors import did_you_mean, OptionError, reason
+from fedjax_alg.errors import OptionError, did_you_mean, reason
 from fedjax_alg.files import expanded
 from fedjax_alg.hparams import at_later_default, check_options, ordered_values
-from fedjax_alg.runs import methods, tensorboard, plan as plan_lib
+from fedjax_alg.runs import methods, tensorboard
+from fedjax_alg.runs import plan as plan_lib
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import Plan
-from . import flag_words, flags, help as help_lib
+
+from . import flag_words, flags
+from . import help as help_lib
 from .flags import OutputOptions
 
 PRESETS = pathlib.Path(__file__).parents[1] / "presets"
@@ -63,8 +66,7 @@ class Config(Plan):
 
   def with_output(self, **changes: Any) -> "Config":
     """The same run with some of its ``OutputOptions`` changed."""
-    return dataclasses.replace(
-        self, output=dataclasses.replace(self.output, **changes))
+    return dataclasses.replace(self, output=dataclasses.replace(self.output, **changes))
 
   @property
   def algorithm(self) -> str:
@@ -90,8 +92,12 @@ class Config(Plan):
 
     Except for those that say which process this is.
     """
-    values = {"algorithm": self.algorithm, **field_values(self.run),
-              **field_values(self.data), **field_values(self.output)}
+    values = {
+      "algorithm": self.algorithm,
+      **field_values(self.run),
+      **field_values(self.data),
+      **field_values(self.output),
+    }
     if self.first_devices is not None:
       values["host_devices"] = self.first_devices
     return values
@@ -99,8 +105,7 @@ class Config(Plan):
   @property
   def fields(self) -> dict[str, dataclasses.Field]:
     """flag or hyper-parameter -> the field it is made of."""
-    hparams = {field.name: field
-               for field in dataclasses.fields(self.method.hparams)}
+    hparams = {field.name: field for field in dataclasses.fields(self.method.hparams)}
     return {flag.name: flag.field for flag in flags.run_flags()} | hparams
 
   def identity(self) -> str:
@@ -110,10 +115,14 @@ class Config(Plan):
     so that a run is not resumed by code that has changed.
     """
     fields = self.fields
-    what = [{name: value for name, value in values.items()
-             if name not in flags.NEUTRAL
-             and not at_later_default(fields[name], value)}
-            for values in (self.values, self.hparams)]
+    what = [
+      {
+        name: value
+        for name, value in values.items()
+        if name not in flags.NEUTRAL and not at_later_default(fields[name], value)
+      }
+      for values in (self.values, self.hparams)
+    ]
     what[0] |= flags.REMOVED
     for name, source in self.sources.items():
       what[0][f"{name} sha256"] = source.sha256
@@ -122,23 +131,36 @@ class Config(Plan):
 
   def flag_lines(self) -> list[str]:
     """The flags that repeat this run, one per line."""
-    skip = {"resume", "overwrite", "allow_other_devices", "dry_run", "out_dir",
-            *flags.PROCESSES}
-    return [_line(flags.flag_text(name, value))
-            for name, value in self.given.items() if name not in skip]
+    skip = {
+      "resume",
+      "overwrite",
+      "allow_other_devices",
+      "dry_run",
+      "out_dir",
+      *flags.PROCESSES,
+    }
+    return [
+      _line(flags.flag_text(name, value))
+      for name, value in self.given.items()
+      if name not in skip
+    ]
 
 
 def _line(word: str) -> str:
   """A word as a line of a flag file, in JSON's quotes where it needs some."""
-  return word if word == word.strip() and len(word.splitlines()) == 1 else (
-      json.dumps(word))
+  return (
+    word if word == word.strip() and len(word.splitlines()) == 1 else (json.dumps(word))
+  )
 
 
 def _words(text: str) -> list[str]:
   """The words of a flag file, one in each line."""
   lines = [line.strip() for line in text.splitlines()]
-  return [json.loads(line) if line.startswith('"--') else line
-          for line in lines if line and not line.startswith("#")]
+  return [
+    json.loads(line) if line.startswith('"--') else line
+    for line in lines
+    if line and not line.startswith("#")
+  ]
 
 
 #: word of a command line -> what of the help it asks for, see ``help.text``
@@ -175,8 +197,9 @@ def flag_file(name: str) -> pathlib.Path:
     path = PRESETS / name
   if not path.is_file():
     raise UsageError(
-        f"--flagfile={name}: no such file, nor a preset"
-        f"{did_you_mean(name, presets())} (all are in {PRESETS})")
+      f"--flagfile={name}: no such file, nor a preset"
+      f"{did_you_mean(name, presets())} (all are in {PRESETS})"
+    )
   return path
 
 
@@ -201,13 +224,16 @@ def expand_flagfiles(argv: Sequence[str], depth: int = 0) -> list[str]:
     name = word.split("=", 1)[1]
     path = flag_file(name)
     if depth >= _MOST_NESTED:
-      raise UsageError(f"--flagfile={name}: more than {_MOST_NESTED} flag "
-                       "files one within another; does one include itself?")
+      raise UsageError(
+        f"--flagfile={name}: more than {_MOST_NESTED} flag "
+        "files one within another; does one include itself?"
+      )
     try:
       words = _words(path.read_text("utf-8-sig"))
     except (OSError, ValueError) as error:
-      raise UsageError(f"--flagfile={name}: cannot be read as text "
-                       f"({reason(error)})") from error
+      raise UsageError(
+        f"--flagfile={name}: cannot be read as text ({reason(error)})"
+      ) from error
     out += expand_flagfiles(words, depth + 1)
     if len(out) > _MOST_WORDS:
       raise UsageError(f"--flagfile={name}: more than {_MOST_WORDS:,} flags")
@@ -246,24 +272,28 @@ def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
     _refuse_absl_flags(argv)
     rest = read_flags(parsed, argv)
     if topics:
-      raise HelpRequested(help_lib.text(
-          f"python -m {program}", parsed.algorithm, topics[-1]))
+      raise HelpRequested(
+        help_lib.text(f"python -m {program}", parsed.algorithm, topics[-1])
+      )
     refuse_words(rest)
-    given = {name: parsed[name].value for name in parsed
-             if parsed[name].present}
-    values = {flag.name: flags.typed(flag, parsed[flag.name].value)
-              for flag in flags.run_flags()}
+    given = {name: parsed[name].value for name in parsed if parsed[name].present}
+    values = {
+      flag.name: flags.typed(flag, parsed[flag.name].value)
+      for flag in flags.run_flags()
+    }
     return _checked(values, given, _of_files(parsed, given, typed))
   except OptionError as error:
     raise UsageError(error.with_names("--")) from error
 
 
-def _of_files(parsed: absl_flags.FlagValues, given: Iterable[str],
-              typed: Sequence[str]) -> set[str]:
+def _of_files(
+  parsed: absl_flags.FlagValues, given: Iterable[str], typed: Sequence[str]
+) -> set[str]:
   """The flags of flag files that are not typed as well."""
   names = set(map(flag_words.name_of, typed))
-  return set(given) - {name if name in parsed else name.removeprefix("no")
-                       for name in names}
+  return set(given) - {
+    name if name in parsed else name.removeprefix("no") for name in names
+  }
 
 
 def _refuse_absl_flags(argv: Sequence[str]) -> None:
@@ -274,9 +304,12 @@ def _refuse_absl_flags(argv: Sequence[str]) -> None:
 
 
 #: type of a flag, in absl's words -> what its value must be.
-_VALUES = {"int": "a whole number", "float": "a number",
-           "bool": "true or false",
-           "comma separated list of strings": "a list such as a,b,c"}
+_VALUES = {
+  "int": "a whole number",
+  "float": "a number",
+  "bool": "true or false",
+  "comma separated list of strings": "a list such as a,b,c",
+}
 
 
 def read_flags(parsed: absl_flags.FlagValues, argv: Sequence[str]) -> list[str]:
@@ -295,8 +328,12 @@ def read_flags(parsed: absl_flags.FlagValues, argv: Sequence[str]) -> list[str]:
   for word, after in zip(argv, [*argv[1:], "--"]):
     name = word.lstrip("-")
     # absl takes the next word for the value, which would lose that flag.
-    if (word[:1] == "-" and after.startswith("--") and name in parsed
-        and not parsed[name].boolean):
+    if (
+      word[:1] == "-"
+      and after.startswith("--")
+      and name in parsed
+      and not parsed[name].boolean
+    ):
       raise UsageError(f"{word}: has no value; must be --{name}=VALUE")
   try:
     return parsed(["", *argv])[1:]
@@ -325,15 +362,20 @@ def _flag_error(error: absl_flags.Error, parsed: absl_flags.FlagValues) -> str:
   if isinstance(error, absl_flags.IllegalFlagValueError) and found:
     flag = parsed[found[2]]
     choices = getattr(flag.parser, "enum_values", None)
-    must = _VALUES.get(flag.flag_type()) or (
-        choices and f"one of {', '.join(choices)}")
+    must = _VALUES.get(flag.flag_type()) or (choices and f"one of {', '.join(choices)}")
     if must:
-      bounds = [f"{words} {bound:,}" for words, bound in (
+      bounds = [
+        f"{words} {bound:,}"
+        for words, bound in (
           ("at least", getattr(flag.parser, "lower_bound", None)),
-          ("at most", getattr(flag.parser, "upper_bound", None)))
-                if bound is not None]
-      return (f"{said.removeprefix('flag ')}: must be "
-              f"{', '.join([must, *(bounds and [' and '.join(bounds)])])}")
+          ("at most", getattr(flag.parser, "upper_bound", None)),
+        )
+        if bound is not None
+      ]
+      return (
+        f"{said.removeprefix('flag ')}: must be "
+        f"{', '.join([must, *(bounds and [' and '.join(bounds)])])}"
+      )
   return str(error)
 
 
@@ -358,8 +400,9 @@ def _first_flags(argv: Sequence[str]) -> absl_flags.FlagValues:
   return first
 
 
-def _checked(values: dict[str, Any], given: dict[str, Any],
-             of_files: Collection[str] = ()) -> Config:
+def _checked(
+  values: dict[str, Any], given: dict[str, Any], of_files: Collection[str] = ()
+) -> Config:
   """Makes the configuration from flags that are already of their types.
 
   A hyper-parameter of a flag file may be one that is not read with the flags
@@ -377,11 +420,13 @@ def _checked(values: dict[str, Any], given: dict[str, Any],
   if name is None and given.keys() & {"client_update", "server"}:
     name = "composed"
   if name is None:
-    raise OptionError("`algorithm`: missing (one of "
-                      f"{', '.join(registry.ALGORITHMS)})")
+    raise OptionError(f"`algorithm`: missing (one of {', '.join(registry.ALGORITHMS)})")
   plan = plan_lib.make(
-      _method(name, given, of_files), _options(RunOptions, values), given,
-      data=_options(DataOptions, values))
+    _method(name, given, of_files),
+    _options(RunOptions, values),
+    given,
+    data=_options(DataOptions, values),
+  )
   output = _options(OutputOptions, values)
   check_options(output)
   if output.resume and output.overwrite:
@@ -399,12 +444,10 @@ def _checked(values: dict[str, Any], given: dict[str, Any],
 
 
 def _options(kind: type[Any], values: dict[str, Any]) -> Any:
-  return kind(**{field.name: values[field.name]
-                 for field in dataclasses.fields(kind)})
+  return kind(**{field.name: values[field.name] for field in dataclasses.fields(kind)})
 
 
-def _method(
-    name: str, given: dict[str, Any], of_files: Collection[str]) -> Method:
+def _method(name: str, given: dict[str, Any], of_files: Collection[str]) -> Method:
   """The algorithm with the hyper-parameters that were given."""
   method = methods.method_of(name)
   read = {field.name for field in dataclasses.fields(method.hparams)}
@@ -413,6 +456,7 @@ def _method(
   for flag in asked:
     if flag not in read:
       why = registry.why_unread(name, flag) or (
-          f"read by {', '.join(flags.readers(flag))}")
+        f"read by {', '.join(flags.readers(flag))}"
+      )
       raise OptionError(f"`{flag}`: {name} does not read it ({why})")
   return methods.with_keywords(method, asked, may_be_unread=of_files)

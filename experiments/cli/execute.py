@@ -13,16 +13,19 @@ import numpy as np
 from fedjax_alg import split
 from fedjax_alg.engine import checkpoint, loop, processes
 from fedjax_alg.hparams import ordered_values, reads
-from fedjax_alg.records import folder as run_files, summary as summary_lib
+from fedjax_alg.records import folder as run_files
+from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.runs import queue
 from fedjax_alg.runs.play import NonFiniteError, Step
-from fedjax_alg.runs.prepare import cautions, Prepared
+from fedjax_alg.runs.prepare import Prepared, cautions
 from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.progress import ProgressBar
 from fedjax_alg.runs.sinks import Sink
 from fedjax_alg.runs.stopping import ALL_ROUNDS
 from fedjax_alg.runs.tensorboard import TensorBoard
-from . import flags, resume, signals, folder as folder_lib
+
+from . import flags, resume, signals
+from . import folder as folder_lib
 from .config import Config, UsageError
 from .folder import Taken
 from .guard import RunError
@@ -71,8 +74,9 @@ def execute(config: Config) -> dict[str, Any]:
       if processes.lead():
         print_plan(config, programs)
       return {}
-    (summary,), _ = run_folders([Taken(config, folder, start.resuming)],
-                                programs, config.method.entry.label)
+    (summary,), _ = run_folders(
+      [Taken(config, folder, start.resuming)], programs, config.method.entry.label
+    )
   signals.keep(signals.NOTHING)
   assert summary is not None
   return summary
@@ -115,8 +119,9 @@ def refuse_several(config: Config, joined: bool = False) -> None:
   """
   if config.processes.several and not joined:
     raise UsageError(
-        "--distributed: executes a single run in several processes, not those "
-        "of a sweep or figure (python -m experiments.run has it)")
+      "--distributed: executes a single run in several processes, not those "
+      "of a sweep or figure (python -m experiments.run has it)"
+    )
 
 
 def warn(prepared: Prepared, said: set[str]) -> None:
@@ -130,8 +135,9 @@ def warn(prepared: Prepared, said: set[str]) -> None:
     print(f"warning: {flags.as_flags(text)}", file=sys.stderr)
 
 
-def run_folders(runs: Sequence[Taken], programs: Programs, label: str,
-                stop: bool = True) -> tuple[list[dict[str, Any] | None], Step]:
+def run_folders(
+  runs: Sequence[Taken], programs: Programs, label: str, stop: bool = True
+) -> tuple[list[dict[str, Any] | None], Step]:
   """Runs all settings of a program from where their folders are.
 
   Args:
@@ -150,52 +156,73 @@ def run_folders(runs: Sequence[Taken], programs: Programs, label: str,
   for run in runs:
     before = checkpoint.newest_round(run.folder / run_files.CHECKPOINTS)
     if states is None and run.resuming and before is not None:
-      print(f"{run.folder}: starts again from round 0 (it had {before}); the "
-            "checkpoint of another setting is damaged", file=sys.stderr)
+      print(
+        f"{run.folder}: starts again from round 0 (it had {before}); the "
+        "checkpoint of another setting is damaged",
+        file=sys.stderr,
+      )
   output, folders = runs[0].config.output, Folders(runs)
   sinks: list[Sink] = [
-      folders, ProgressBar(label, output.progress and processes.lead()),
-      Sink.of(folders.stop)]
+    folders,
+    ProgressBar(label, output.progress and processes.lead()),
+    Sink.of(folders.stop),
+  ]
   if output.tensorboard and processes.lead():
     sinks.insert(0, TensorBoard("."))
   try:
     last = queue.run(
-        programs, sinks, records=records, states=states, done=done, stop=stop,
-        names=[str(run.folder / "tensorboard") for run in runs])
+      programs,
+      sinks,
+      records=records,
+      states=states,
+      done=done,
+      stop=stop,
+      names=[str(run.folder / "tensorboard") for run in runs],
+    )
   except NonFiniteError as error:
     saved = f"round {folders.saved}" if folders.saved else "none yet"
-    raise RunError(f"{flags.as_flags(error.text)}; last good checkpoint: "
-                   f"{saved}, in {runs[0].config.out_dir}") from error
+    raise RunError(
+      f"{flags.as_flags(error.text)}; last good checkpoint: "
+      f"{saved}, in {runs[0].config.out_dir}"
+    ) from error
   return folders.summaries, last
 
 
 def print_plan(config: Config, programs: Programs) -> None:
   """Prints what --dry_run shows."""
   prepared = programs.prepared
-  data_mb = sum(leaf.nbytes for leaf in jax.tree.leaves(
-      prepared.placed.data)) / 2**20
-  state_mb = split.nbytes(programs.shapes) / 2 ** 20
+  data_mb = sum(leaf.nbytes for leaf in jax.tree.leaves(prepared.placed.data)) / 2**20
+  state_mb = split.nbytes(programs.shapes) / 2**20
   hparams = config.method.resolved().hparams
   facts = {
-      "algorithm": config.algorithm,
-      **{name: value for name, value in ordered_values(hparams).items()
-         if reads(hparams, name)},
-      "dataset": config.data.dataset,
-      "partition": prepared.federation.partition.name,
-      **prepared.plan, "rounds": programs.rounds, "seeds": list(config.seeds),
-      "evaluations": -(-programs.rounds // config.run.eval_every),
-      "protocols": list(prepared.protocols), "shift": config.data.shift,
-      "data_mb": round(data_mb, 1), "state_mb": round(state_mb, 2),
-      "program_mb": round(programs.memory_mb(), 1),
-      "process_peak_mb": summary_lib.peak_memory_mb(),
-      "compile_s": round(programs.compile_s, 1)}
+    "algorithm": config.algorithm,
+    **{
+      name: value
+      for name, value in ordered_values(hparams).items()
+      if reads(hparams, name)
+    },
+    "dataset": config.data.dataset,
+    "partition": prepared.federation.partition.name,
+    **prepared.plan,
+    "rounds": programs.rounds,
+    "seeds": list(config.seeds),
+    "evaluations": -(-programs.rounds // config.run.eval_every),
+    "protocols": list(prepared.protocols),
+    "shift": config.data.shift,
+    "data_mb": round(data_mb, 1),
+    "state_mb": round(state_mb, 2),
+    "program_mb": round(programs.memory_mb(), 1),
+    "process_peak_mb": summary_lib.peak_memory_mb(),
+    "compile_s": round(programs.compile_s, 1),
+  }
   privacy = prepared.privacy()
   if privacy is not None:
     facts["privacy"] = privacy.facts(programs.rounds)
   for name, value in facts.items():
     print(f"{name:18} {value}")
-  for name, leaf in zip(loop.leaf_names(programs.shapes),
-                        jax.tree.leaves(programs.shapes)):
+  for name, leaf in zip(
+    loop.leaf_names(programs.shapes), jax.tree.leaves(programs.shapes)
+  ):
     print(f"{'state ' + name:34} {leaf.dtype}{list(leaf.shape)}")
 
 
@@ -207,29 +234,38 @@ def _number(value: float | None) -> str:
 def print_summary(config: Config, summary: dict[str, Any]) -> None:
   """Prints the results in a few lines."""
   if summary.get("stopped", ALL_ROUNDS) != ALL_ROUNDS:
-    print(f"ended after round {summary['cost']['rounds']} of "
-          f"{config.run.rounds} by --{summary['stopped'].replace(' ', '=')}")
+    print(
+      f"ended after round {summary['cost']['rounds']} of "
+      f"{config.run.rounds} by --{summary['stopped'].replace(' ', '=')}"
+    )
   for protocol, values in summary["final"].items():
     main, first = next(iter(values.items()))
-    more, words = ("macro_f1", "macro F1") if main == "accuracy" else (
-        "loss", "loss")
+    more, words = ("macro_f1", "macro F1") if main == "accuracy" else ("loss", "loss")
     seeds = len(first["values"])
     over = f"95 % CI, {seeds} seeds" if seeds > 1 else "1 seed"
-    print(f"{protocol:12} {main.replace('_', ' ')} "
-          f"{summary_lib.shown(first, 4)} ({over}), {words} "
-          f"{_number(values[more]['mean'])}")
+    print(
+      f"{protocol:12} {main.replace('_', ' ')} "
+      f"{summary_lib.shown(first, 4)} ({over}), {words} "
+      f"{_number(values[more]['mean'])}"
+    )
   if "groups" in summary:
     found = summary["groups"]
     sizes = "; ".join(" ".join(map(str, own)) for own in found["sizes"])
-    print(f"{'groups':12} sizes {sizes}; {found['empty_groups']['mean']:g} "
-          "empty, " + (
-              f"purity and adjusted Rand index {found['agreement']}"
-              if "agreement" in found else
-              f"purity {_number(found['purity']['mean'])}, adjusted Rand "
-              f"index {_number(found['ari']['mean'])} (against clients with "
-              "the same classes)"))
+    print(
+      f"{'groups':12} sizes {sizes}; {found['empty_groups']['mean']:g} "
+      "empty, "
+      + (
+        f"purity and adjusted Rand index {found['agreement']}"
+        if "agreement" in found
+        else f"purity {_number(found['purity']['mean'])}, adjusted Rand "
+        f"index {_number(found['ari']['mean'])} (against clients with "
+        "the same classes)"
+      )
+    )
   timing = summary["timing"]
-  print(f"{timing['steady_s_per_round'] * 1e3:.1f} ms per round and seed, "
-        f"compiled in {timing['compile_s']:.1f} s, peak memory "
-        f"{summary['peak_memory_mb']:.0f} MB")
+  print(
+    f"{timing['steady_s_per_round'] * 1e3:.1f} ms per round and seed, "
+    f"compiled in {timing['compile_s']:.1f} s, peak memory "
+    f"{summary['peak_memory_mb']:.0f} MB"
+  )
   print(f"results in {config.out_dir}")

@@ -10,8 +10,7 @@ def name_of(word: str) -> str:
 
 def said(words: Iterable[str]) -> dict[str, str]:
   """What words --NAME=VALUE say: name -> value, of a name the last one."""
-  return {name_of(word): word.partition("=")[2] for word in words
-          if "=" in word}
+  return {name_of(word): word.partition("=")[2] for word in words if "=" in word}
 
 
 def without(words: Iterable[str], *names: str) -> tuple[str, ...]:
@@ -19,9 +18,11 @@ def without(words: Iterable[str], *names: str) -> tuple[str, ...]:
   return tuple(word for word in words if name_of(word) not in names)
 
 
-def parted(
-    argv: Sequence[str], names: Container[str]) -> tuple[list[str], list[str]]:
+def parted(argv: Sequence[str], names: Container[str]) -> tuple[list[str], list[str]]:
   """The words of the flags of these names, and the other words."""
-  own = [word for word in argv if name_of(word) in names
-         or name_of(word).removeprefix("no") in names]
+  own = [
+    word
+    for word in argv
+    if name_of(word) in names or name_of(word).removeprefix("no") in names
+  ]
   return own, [word for word in argv if word not in own]

@@ -28,9 +28,13 @@ class AlgorithmOptions:
   """Which algorithm."""
 
   algorithm: str | None = hyper(
-      None, "one of " + ", ".join(registry.ALGORITHMS) + ", or your own, "
-      + own.FORMS
-      + "; default composed if `client_update` or `server` is given")
+    None,
+    "one of "
+    + ", ".join(registry.ALGORITHMS)
+    + ", or your own, "
+    + own.FORMS
+    + "; default composed if `client_update` or `server` is given",
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,56 +42,84 @@ class OutputOptions:
   """Where the results are written, and how the command behaves."""
 
   out_dir: str | None = hyper(
-      None, "folder to write the results to; default out/<algorithm>_<dataset>")
-  resume: bool = hyper(
-      False, "continue the run in `out_dir` from its last checkpoint")
+    None, "folder to write the results to; default out/<algorithm>_<dataset>"
+  )
+  resume: bool = hyper(False, "continue the run in `out_dir` from its last checkpoint")
   overwrite: bool = hyper(
-      False, "replace the run in `out_dir` once this one is compiled; only "
-      "files of a run are deleted")
+    False,
+    "replace the run in `out_dir` once this one is compiled; only "
+    "files of a run are deleted",
+  )
   allow_other_devices: bool = hyper(
-      False, "resume although the devices, the client map, the draw or JAX are "
-      "not those that the run was started with, so that its last bits may "
-      "differ; config.json and summary.json say from which round on")
+    False,
+    "resume although the devices, the client map, the draw or JAX are "
+    "not those that the run was started with, so that its last bits may "
+    "differ; config.json and summary.json say from which round on",
+  )
   dry_run: bool = hyper(
-      False, "compile the run and print its plan, array shapes and memory, but "
-      "train nothing and write nothing")
+    False,
+    "compile the run and print its plan, array shapes and memory, but "
+    "train nothing and write nothing",
+  )
   checkpoint_every_s: float = hyper(
-      0.0, "seconds between two checkpoints, also between two evaluations; 0 "
-      "saves at every evaluation (less often where saving is slow)", minimum=0,
-      maximum=1e6)
+    0.0,
+    "seconds between two checkpoints, also between two evaluations; 0 "
+    "saves at every evaluation (less often where saving is slow)",
+    minimum=0,
+    maximum=1e6,
+  )
   grace_s: float = hyper(
-      30.0, "seconds that rounds being computed may take after a signal to "
-      "stop (SIGTERM, SIGUSR1, SIGHUP); 0 stops at once, with what was saved "
-      "before", minimum=0, maximum=1e6)
+    30.0,
+    "seconds that rounds being computed may take after a signal to "
+    "stop (SIGTERM, SIGUSR1, SIGHUP); 0 stops at once, with what was saved "
+    "before",
+    minimum=0,
+    maximum=1e6,
+  )
   progress: bool = hyper(True, "show a progress bar")
   tensorboard: bool = hyper(
-      False, "also write event files for TensorBoard, to the folder "
-      "tensorboard in `out_dir` (needs pip install fedjax_alg[tensorboard])")
+    False,
+    "also write event files for TensorBoard, to the folder "
+    "tensorboard in `out_dir` (needs pip install fedjax_alg[tensorboard])",
+  )
 
 
 #: title of a group of flags -> the options whose fields are its flags.
 GROUPS: dict[str, tuple[Any, ...]] = {
-    "Run": (AlgorithmOptions, run_options.LengthOptions),
-    "Participants": (run_options.SamplingOptions, run_options.LateOptions),
-    "Data": (data_options.SourceOptions,),
-    "Partition": (data_options.PartitionOptions,),
-    "Shift": (data_options.ShiftOptions,),
-    "Features": (data_options.FeatureOptions,),
-    "Model": (run_options.ModelOptions, data_options.VocabularyOptions),
-    "Clock": (run_options.ClockOptions,),
-    "Evaluation": (run_options.EvaluationOptions,),
-    "Output": (OutputOptions,),
-    "Machine": (run_options.MachineOptions,),
-    "Processes": (ProcessOptions,)}
+  "Run": (AlgorithmOptions, run_options.LengthOptions),
+  "Participants": (run_options.SamplingOptions, run_options.LateOptions),
+  "Data": (data_options.SourceOptions,),
+  "Partition": (data_options.PartitionOptions,),
+  "Shift": (data_options.ShiftOptions,),
+  "Features": (data_options.FeatureOptions,),
+  "Model": (run_options.ModelOptions, data_options.VocabularyOptions),
+  "Clock": (run_options.ClockOptions,),
+  "Evaluation": (run_options.EvaluationOptions,),
+  "Output": (OutputOptions,),
+  "Machine": (run_options.MachineOptions,),
+  "Processes": (ProcessOptions,),
+}
 
 #: Flags that say which process this is.
 PROCESSES = tuple(field.name for field in dataclasses.fields(ProcessOptions))
 
 #: Flags that do not change the numbers of a run's rounds, so that a resumed run
 #: may change them.
-NEUTRAL = ("out_dir", "resume", "overwrite", "allow_other_devices",
-           "dry_run", "progress", "tensorboard", "checkpoint_every_s",
-           "grace_s", "data_dir", "rounds", "targets", *PROCESSES)
+NEUTRAL = (
+  "out_dir",
+  "resume",
+  "overwrite",
+  "allow_other_devices",
+  "dry_run",
+  "progress",
+  "tensorboard",
+  "checkpoint_every_s",
+  "grace_s",
+  "data_dir",
+  "rounds",
+  "targets",
+  *PROCESSES,
+)
 
 #: List flags of which every one that is given counts, not only the last one.
 REPEATED = ("roles",)
@@ -107,19 +139,24 @@ class _Repeated(flags.Flag):
 
 
 def _define_list(
-    name: str, default: Any, said: str, flag_values: flags.FlagValues) -> None:
+  name: str, default: Any, said: str, flag_values: flags.FlagValues
+) -> None:
   if name not in REPEATED:
     flags.DEFINE_list(name, default, said, flag_values)
     return
-  flags.DEFINE_flag(_Repeated(
-      flags.ListParser(), flags.CsvListSerializer(","), name, default, said),
-                    flag_values)
+  flags.DEFINE_flag(
+    _Repeated(flags.ListParser(), flags.CsvListSerializer(","), name, default, said),
+    flag_values,
+  )
 
 
 _DEFINERS: dict[type, Any] = {
-    int: flags.DEFINE_integer, float: flags.DEFINE_float,
-    bool: flags.DEFINE_bool, str: flags.DEFINE_string,
-    tuple: _define_list}
+  int: flags.DEFINE_integer,
+  float: flags.DEFINE_float,
+  bool: flags.DEFINE_bool,
+  str: flags.DEFINE_string,
+  tuple: _define_list,
+}
 
 
 class Flag(typing.NamedTuple):
@@ -138,8 +175,7 @@ def flags_of(options: Any) -> tuple[Flag, ...]:
   for field in dataclasses.fields(options):
     hint = hints[field.name]
     if isinstance(hint, types.UnionType):  # X | None
-      hint = next(part for part in typing.get_args(hint)
-                  if part is not types.NoneType)
+      hint = next(part for part in typing.get_args(hint) if part is not types.NoneType)
     kind = typing.get_origin(hint) or hint
     found.append(Flag(field.name, kind, typing.get_args(hint), field))
   return tuple(found)
@@ -171,8 +207,11 @@ def hyper_fields() -> dict[str, dataclasses.Field]:
 
 def readers(name: str) -> list[str]:
   """The algorithms that read a hyper-parameter."""
-  return [algorithm for algorithm, entry in registry.ALGORITHMS.items()
-          if name in (f.name for f in dataclasses.fields(entry.hparams))]
+  return [
+    algorithm
+    for algorithm, entry in registry.ALGORITHMS.items()
+    if name in (f.name for f in dataclasses.fields(entry.hparams))
+  ]
 
 
 def as_flags(text: str) -> str:
@@ -196,14 +235,19 @@ def own_fields(method: Method) -> tuple[dataclasses.Field, ...]:
   for field in dataclasses.fields(method.entry.hparams):
     if field.name in known:
       raise OptionError(
-          f"`algorithm`={method.name}: its hyper-parameter {field.name} has "
-          f"the name of a flag of every run, --{field.name}; give it another")
-  return tuple(field for field in dataclasses.fields(method.entry.hparams)
-               if type(field.default) in (int, float, bool, str))
+        f"`algorithm`={method.name}: its hyper-parameter {field.name} has "
+        f"the name of a flag of every run, --{field.name}; give it another"
+      )
+  return tuple(
+    field
+    for field in dataclasses.fields(method.entry.hparams)
+    if type(field.default) in (int, float, bool, str)
+  )
 
 
-def define(values: flags.FlagValues,
-           own_hparams: Sequence[dataclasses.Field] = ()) -> None:
+def define(
+  values: flags.FlagValues, own_hparams: Sequence[dataclasses.Field] = ()
+) -> None:
   """Defines all flags of a run.
 
   Args:
@@ -215,14 +259,15 @@ def define(values: flags.FlagValues,
     default: Any = flag.field.default
     if flag.kind is tuple and default is not None:
       default = [_word(item) for item in default]
-    _DEFINERS[flag.kind](flag.name, default, as_flags(
-        flag.field.metadata["help"]), flag_values=values)
+    _DEFINERS[flag.kind](
+      flag.name, default, as_flags(flag.field.metadata["help"]), flag_values=values
+    )
   chosen = hyper_fields() | {field.name: field for field in own_hparams}
   for name, field in chosen.items():
     # None means that the flag was not given; the algorithm's default holds.
     _DEFINERS[type(field.default)](
-        name, None, as_flags(field.metadata.get("help", "")),
-        flag_values=values)
+      name, None, as_flags(field.metadata.get("help", "")), flag_values=values
+    )
 
 
 def _word(item: Any) -> str:
@@ -241,7 +286,7 @@ def typed(flag: Flag, value: Any) -> Any:
   """
   if value == "":
     raise OptionError(f"`{flag.name}`=: empty; leave it out for its default")
-  for word in (value if isinstance(value, list) else [value]):
+  for word in value if isinstance(value, list) else [value]:
     if isinstance(word, str):
       _check_text(flag.name, word)
   if flag.kind is not tuple or value is None:
@@ -252,9 +297,9 @@ def typed(flag: Flag, value: Any) -> Any:
 def _check_text(name: str, word: str) -> None:
   """Refuses what no file should be called."""
   if not all(letter.isprintable() or letter.isspace() for letter in word) or (
-      len(word.splitlines()) > 1):
-    raise OptionError(f"`{name}`={word}: must be printable text in UTF-8 and "
-                      "one line")
+    len(word.splitlines()) > 1
+  ):
+    raise OptionError(f"`{name}`={word}: must be printable text in UTF-8 and one line")
   if word.startswith("~"):
     expanded(word, name)  # refuses the home of an unknown user
 
@@ -265,8 +310,9 @@ def flag_text(name: str, value: Any) -> str:
     return f"--{name}={str(value).lower()}"
   if isinstance(value, (list, tuple)):
     return f"--{name}=" + ",".join(
-        ":".join(map(str, item)) if isinstance(item, tuple) else str(item)
-        for item in value)
+      ":".join(map(str, item)) if isinstance(item, tuple) else str(item)
+      for item in value
+    )
   return f"--{name}={value}"
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from fedjax_alg.files import expanded, read_json
 from fedjax_alg.records import folder as run_files
+
 from . import lock
 from .config import Config, UsageError
 
@@ -27,8 +28,9 @@ class Taken(NamedTuple):
 
 def resume_words(folder: pathlib.Path) -> str:
   """The flags that go on with the run in a folder."""
-  return shlex.join([f"--flagfile={folder / 'flags.txt'}",
-                     f"--out_dir={folder}", "--resume"])
+  return shlex.join(
+    [f"--flagfile={folder / 'flags.txt'}", f"--out_dir={folder}", "--resume"]
+  )
 
 
 @contextlib.contextmanager
@@ -54,8 +56,9 @@ def taken(config: Config) -> Iterator[tuple[pathlib.Path, bool]]:
   link = run_files.linked(folder)
   if link is not None:
     raise UsageError(
-        f"--out_dir={folder}: {link.relative_to(folder)} is a link to another "
-        "place, through which nothing is written or removed; remove it")
+      f"--out_dir={folder}: {link.relative_to(folder)} is a link to another "
+      "place, through which nothing is written or removed; remove it"
+    )
   parent = folder
   while not parent.exists():
     parent = parent.parent
@@ -69,16 +72,19 @@ def _prepare(config: Config, folder: pathlib.Path) -> bool:
   """Whether the run in a folder that is held is to be resumed."""
   held = [path for path in folder.iterdir() if path.name not in _BEFORE]
   if held and not (config.output.resume or config.output.overwrite):
-    raise UsageError(f"--out_dir={folder}: not empty (give --resume to go on, "
-                     "--overwrite to start anew, or another folder)")
+    raise UsageError(
+      f"--out_dir={folder}: not empty (give --resume to go on, "
+      "--overwrite to start anew, or another folder)"
+    )
   known = (folder / "config.json").is_file()
   if held and config.output.overwrite and not run_files.is_run(folder):
     why = "config.json is not a run's" if known else "no config.json"
-    raise UsageError(f"--out_dir={folder}: holds files of something else "
-                     f"({why}); --overwrite replaces only runs")
+    raise UsageError(
+      f"--out_dir={folder}: holds files of something else "
+      f"({why}); --overwrite replaces only runs"
+    )
   if config.output.resume and held and not known:
-    raise UsageError(f"--out_dir={folder}: holds no run to resume "
-                     "(no config.json)")
+    raise UsageError(f"--out_dir={folder}: holds no run to resume (no config.json)")
   return config.output.resume and known
 
 
@@ -98,8 +104,7 @@ def first_devices(folder: pathlib.Path, config: Config) -> int | None:
   """
   try:
     saved = read_json(folder / "config.json")
-    several = saved["plan"].get("processes", 1) > 1 or (
-        "first_devices" in saved)
+    several = saved["plan"].get("processes", 1) > 1 or ("first_devices" in saved)
     devices = int(saved["flags"]["host_devices"])
   except (OSError, ValueError, KeyError, TypeError):
     return None

@@ -19,14 +19,16 @@ from fedjax_alg.engine import processes
 from fedjax_alg.errors import OptionError, reason
 from fedjax_alg.runs.play import NonFiniteError
 from fedjax_alg.runs.result import RunFolderError
-from . import config as config_lib, program, signals
+
+from . import config as config_lib
+from . import program, signals
 from .config import RunError
 
 #: If this variable is set, errors that nobody expected show where they arose.
 TRACEBACK = "FEDJAX_ALG_TRACEBACK"
 
 #: XLA ends the process if it cannot reserve so many bytes of addresses.
-_LEAST_ADDRESSES = 2 * 10 ** 9
+_LEAST_ADDRESSES = 2 * 10**9
 
 #: How the user goes on with a command that was interrupted.
 AGAIN = "to go on, give the same command again"
@@ -53,8 +55,9 @@ def _print_warning(message: Any, *place: Any, **more: Any) -> None:
   print(f"warning: {one_line(message)}", file=sys.stderr)
 
 
-def guarded(command: Callable[[Sequence[str]], None],
-            argv: Sequence[str] | None, again: str = "") -> int:
+def guarded(
+  command: Callable[[Sequence[str]], None], argv: Sequence[str] | None, again: str = ""
+) -> int:
   """Runs a command and prints errors and warnings in one line each.
 
   Args:
@@ -87,11 +90,15 @@ def _keep_imports() -> None:
   gc.freeze()
 
 
-def _status(command: Callable[[Sequence[str]], None], argv: Sequence[str],
-            again: str) -> int:
+def _status(
+  command: Callable[[Sequence[str]], None], argv: Sequence[str], again: str
+) -> int:
   try:
-    with warnings.catch_warnings(), _callbacks_watched(), (
-        signals.watched(again) if again else contextlib.nullcontext()):
+    with (
+      warnings.catch_warnings(),
+      _callbacks_watched(),
+      signals.watched(again) if again else contextlib.nullcontext(),
+    ):
       warnings.showwarning = _print_warning
       _check_limits()
       _play(command, argv)
@@ -137,16 +144,19 @@ def _unexpected(error: Exception) -> str:
   """One line for an error that no check has foreseen."""
   text = reason(error)
   if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
-    return (f"out of memory ({text}); take fewer clients or seeds, a smaller "
-            "batch or model, or a machine with more")
+    return (
+      f"out of memory ({text}); take fewer clients or seeds, a smaller "
+      "batch or model, or a machine with more"
+    )
   backend = os.environ.get("JAX_PLATFORMS")
   if backend and (isinstance(error, AssertionError) or "backend" in text):
-    return (f"JAX_PLATFORMS={backend}: JAX cannot start there"
-            f"{f' ({text})' if str(error) else ''}")
+    return (
+      f"JAX_PLATFORMS={backend}: JAX cannot start there"
+      f"{f' ({text})' if str(error) else ''}"
+    )
   if isinstance(error, jax.errors.JaxRuntimeError):
     return _of_callback(_RAISED[0]) if _RAISED else f"JAX: {text}"
-  return (f"not foreseen, {type(error).__name__}: {text} "
-          f"({TRACEBACK}=1 shows where)")
+  return f"not foreseen, {type(error).__name__}: {text} ({TRACEBACK}=1 shows where)"
 
 
 #: What the users' host callbacks (``jax.debug.callback``) raised.
@@ -174,8 +184,9 @@ def _callbacks_watched() -> Iterator[None]:
     return False
 
   _RAISED.clear()
-  loggers = [logging.getLogger(f"jax._src.{name}")
-             for name in ("callback", "debugging")]
+  loggers = [
+    logging.getLogger(f"jax._src.{name}") for name in ("callback", "debugging")
+  ]
   for logger in loggers:
     logger.addFilter(keep)
   try:
@@ -193,12 +204,13 @@ def _check_limits() -> None:
   """Refuses a limit under which XLA ends the process without a word."""
   limit = resource.getrlimit(resource.RLIMIT_AS)[0]
   if 0 < limit < _LEAST_ADDRESSES:
-    raise RunError(f"the limit of addresses (ulimit -v) is {limit // 1024}; "
-                   f"must be at least {_LEAST_ADDRESSES // 1000} or unlimited")
+    raise RunError(
+      f"the limit of addresses (ulimit -v) is {limit // 1024}; "
+      f"must be at least {_LEAST_ADDRESSES // 1000} or unlimited"
+    )
 
 
-def _play(
-    command: Callable[[Sequence[str]], None], argv: Sequence[str]) -> None:
+def _play(command: Callable[[Sequence[str]], None], argv: Sequence[str]) -> None:
   try:
     command(argv)
   except config_lib.HelpRequested as help_text:

@@ -12,17 +12,27 @@ import shutil
 import textwrap
 
 from fedjax_alg import hparams, registry
-from fedjax_alg.errors import did_you_mean, OptionError
+from fedjax_alg.errors import OptionError, did_you_mean
 from fedjax_alg.runs.methods import Method, method_of
+
 from . import flags
 
 #: The flags of every run that a first run needs.
 ESSENTIALS = (
-    "dataset", "partition", "num_clients", "model", "cohort_size", "rounds",
-    "num_seeds", "out_dir")
+  "dataset",
+  "partition",
+  "num_clients",
+  "model",
+  "cohort_size",
+  "rounds",
+  "num_seeds",
+  "out_dir",
+)
 
-_EXAMPLE = ("--dataset=digits --partition=classes", "--num_clients=60 "
-            "--cohort_size=10 --rounds=60 --num_seeds=3")
+_EXAMPLE = (
+  "--dataset=digits --partition=classes",
+  "--num_clients=60 --cohort_size=10 --rounds=60 --num_seeds=3",
+)
 _ALL_CLIENTS = ("--dataset=digits --partition=classes", "--num_clients=60")
 
 #: Column at which the explanation of a flag begins.
@@ -58,9 +68,14 @@ def first_clause(sentence: str) -> str:
 def wrap(words: str, indent: str = "") -> list[str]:
   """Breaks a text into lines of the terminal's width."""
   width = max(60, min(shutil.get_terminal_size().columns, 100))
-  return textwrap.wrap(words, width, initial_indent=indent,
-                       subsequent_indent=indent, break_on_hyphens=False,
-                       break_long_words=False)
+  return textwrap.wrap(
+    words,
+    width,
+    initial_indent=indent,
+    subsequent_indent=indent,
+    break_on_hyphens=False,
+    break_long_words=False,
+  )
 
 
 def beside(name: str, about: str) -> list[str]:
@@ -84,14 +99,21 @@ class _Page:
       self.hyper = hparams.grouped_fields(self.method.entry.hparams)
       if self.method.source is not None:
         as_flags = {field.name for field in flags.own_fields(self.method)}
-        self.hyper = {group: [field for field in fields
-                              if field.name in as_flags]
-                      for group, fields in self.hyper.items()}
-    self.run = {group.lower(): [
-        flag.field for options in classes for flag in flags.flags_of(options)]
-                for group, classes in flags.GROUPS.items()}
-    self.names = {field.name for fields in (
-        *self.hyper.values(), *self.run.values()) for field in fields}
+        self.hyper = {
+          group: [field for field in fields if field.name in as_flags]
+          for group, fields in self.hyper.items()
+        }
+    self.run = {
+      group.lower(): [
+        flag.field for options in classes for flag in flags.flags_of(options)
+      ]
+      for group, classes in flags.GROUPS.items()
+    }
+    self.names = {
+      field.name
+      for fields in (*self.hyper.values(), *self.run.values())
+      for field in fields
+    }
 
   @property
   def command(self) -> str:
@@ -103,32 +125,52 @@ class _Page:
     lines = [f"usage: {self.command} [flags]", ""]
     for group in ("", "local"):
       if self.hyper.get(group):
-        lines += self._section(
-            self._title(group), self.hyper[group], sources=False)
-    essentials = [field for fields in self.run.values() for field in fields
-                  if field.name in ESSENTIALS and (
-                      field.name != "cohort_size" or not self._is_full)]
+        lines += self._section(self._title(group), self.hyper[group], sources=False)
+    essentials = [
+      field
+      for fields in self.run.values()
+      for field in fields
+      if field.name in ESSENTIALS and (field.name != "cohort_size" or not self._is_full)
+    ]
     essentials.sort(key=lambda field: ESSENTIALS.index(field.name))
     lines += self._section("Data and run", essentials, brief=True)
     lines += ["Example:", *self._example(), ""]
     if self.algorithm is None:
-      lines += ["Algorithms (--algorithm=NAME --help shows one):",
-                *wrap(", ".join(registry.ALGORITHMS), "  "), ""]
-    lines += ["More flags, by group:", *wrap(", ".join(
-        f"--help={group}" for group in [*self.hyper, *self.run]
-        if group and group != "local"), "  "), ""]
-    return "\n".join([*lines, "--helpfull shows all of them. "
-                      "--flagfile=FILE reads flags from a file."])
+      lines += [
+        "Algorithms (--algorithm=NAME --help shows one):",
+        *wrap(", ".join(registry.ALGORITHMS), "  "),
+        "",
+      ]
+    lines += [
+      "More flags, by group:",
+      *wrap(
+        ", ".join(
+          f"--help={group}"
+          for group in [*self.hyper, *self.run]
+          if group and group != "local"
+        ),
+        "  ",
+      ),
+      "",
+    ]
+    return "\n".join(
+      [*lines, "--helpfull shows all of them. --flagfile=FILE reads flags from a file."]
+    )
 
   def group(self, topic: str) -> str:
     """The flags of one group, whole."""
     groups = {**self.hyper, **self.run}
     groups.pop("", None)
     if topic not in groups:
-      hint = "" if self.algorithm or topic not in hparams.GROUPS else (
-          "; with --algorithm=NAME also " + ", ".join(hparams.GROUPS))
-      raise OptionError(f"`help`={topic}: must be one of {', '.join(groups)}"
-                        f"{hint}{did_you_mean(topic, groups)}")
+      hint = (
+        ""
+        if self.algorithm or topic not in hparams.GROUPS
+        else ("; with --algorithm=NAME also " + ", ".join(hparams.GROUPS))
+      )
+      raise OptionError(
+        f"`help`={topic}: must be one of {', '.join(groups)}"
+        f"{hint}{did_you_mean(topic, groups)}"
+      )
     return "\n".join(self._section(self._title(topic), groups[topic])).rstrip()
 
   def everything(self) -> str:
@@ -140,13 +182,13 @@ class _Page:
     if self.algorithm is None:
       lines.append("Algorithms (--algorithm=NAME --help shows one):")
       for name, entry in registry.ALGORITHMS.items():
-        lines += beside(
-            name, f"{entry.label} ({flags.as_flags(entry.paper)})")
+        lines += beside(name, f"{entry.label} ({flags.as_flags(entry.paper)})")
       lines.append("")
     lines += wrap(
-        "--flagfile=FILE reads flags from a file; a name such as "
-        "diversified/headline.flags also stands for a preset, a file that "
-        "comes with the package.")
+      "--flagfile=FILE reads flags from a file; a name such as "
+      "diversified/headline.flags also stands for a preset, a file that "
+      "comes with the package."
+    )
     return "\n".join(lines)
 
   @property
@@ -164,15 +206,20 @@ class _Page:
 
   def _example(self) -> list[str]:
     first, *others = _ALL_CLIENTS if self._is_full else _EXAMPLE
-    words = [f"{self.program} --algorithm={self.algorithm or 'fedavg'}", first,
-             *others]
-    return [f"{'  ' if i == 0 else '      '}{word}"
-            + (" \\" if i < len(words) - 1 else "")
-            for i, word in enumerate(words)]
+    words = [f"{self.program} --algorithm={self.algorithm or 'fedavg'}", first, *others]
+    return [
+      f"{'  ' if i == 0 else '      '}{word}" + (" \\" if i < len(words) - 1 else "")
+      for i, word in enumerate(words)
+    ]
 
   def _section(
-      self, title: str, fields: Sequence[dataclasses.Field], *,
-      brief: bool = False, sources: bool = True) -> list[str]:
+    self,
+    title: str,
+    fields: Sequence[dataclasses.Field],
+    *,
+    brief: bool = False,
+    sources: bool = True,
+  ) -> list[str]:
     """A title and its flags; ``brief``: only the first clause of each."""
     lines = wrap(f"{title}:")
     for field in _depended_on_first(fields):
@@ -183,8 +230,7 @@ class _Page:
         notes = self._notes(field, sources)
         about += f" ({'; '.join(notes)})" if notes else ""
       default = flags.default_text(field)
-      lines += beside(
-          f"--{field.name}" + (f"={default}" if default else ""), about)
+      lines += beside(f"--{field.name}" + (f"={default}" if default else ""), about)
     return [*lines, ""]
 
   def _notes(self, field: dataclasses.Field, sources: bool) -> list[str]:
@@ -199,10 +245,13 @@ class _Page:
     return notes
 
 
-def _depended_on_first(
-    fields: Iterable[dataclasses.Field]) -> list[dataclasses.Field]:
+def _depended_on_first(fields: Iterable[dataclasses.Field]) -> list[dataclasses.Field]:
   """Puts the fields that others of the group depend on before them."""
   fields = list(fields)
-  deciding = {name for field in fields if field.metadata.get("when")
-              for name in field.metadata["when"].names}
+  deciding = {
+    name
+    for field in fields
+    if field.metadata.get("when")
+    for name in field.metadata["when"].names
+  }
   return sorted(fields, key=lambda field: field.name not in deciding)

@@ -18,6 +18,7 @@ import time
 import filelock
 
 from fedjax_alg import files
+
 from .config import RunError
 
 NAME = "run.lock"
@@ -27,8 +28,7 @@ _HOLDER = re.compile(rb"\d+(\s+\S*\s*)?")
 
 #: The locks of this process: folder -> (lock, folders made for it, deepest
 #: first).
-_locks: dict[
-    pathlib.Path, tuple[filelock.BaseFileLock, list[pathlib.Path]]] = {}
+_locks: dict[pathlib.Path, tuple[filelock.BaseFileLock, list[pathlib.Path]]] = {}
 
 
 class HeldError(RunError):
@@ -43,8 +43,9 @@ class StillHeld(RunError):
 
   def __init__(self, errors: Sequence[HeldError]):
     others = f" ({len(errors) - 1} more by others)" if len(errors) > 1 else ""
-    super().__init__(f"{errors[0]}{others}; when that has ended, give the same "
-                     "command again")
+    super().__init__(
+      f"{errors[0]}{others}; when that has ended, give the same command again"
+    )
 
 
 @contextlib.contextmanager
@@ -75,8 +76,9 @@ def held(folder: pathlib.Path) -> Iterator[None]:
   try:
     lock.acquire(blocking=False)
   except filelock.Timeout:
-    advice = f" (if that process has died, remove {path})" if _is_soft(
-        lock, path) else ""
+    advice = (
+      f" (if that process has died, remove {path})" if _is_soft(lock, path) else ""
+    )
     raise HeldError(folder, _holder(path) + advice) from None
   _locks[key] = lock, missing
   try:
@@ -128,8 +130,7 @@ def _holder(path: pathlib.Path) -> str:
     since = time.localtime(path.stat().st_mtime)
   except (OSError, ValueError):  # it is being written
     return "another process"
-  return (f"{host}, process {pid}, since "
-          f"{time.strftime('%Y-%m-%d %H:%M:%S', since)}")
+  return f"{host}, process {pid}, since {time.strftime('%Y-%m-%d %H:%M:%S', since)}"
 
 
 def _is_soft(lock: filelock.BaseFileLock, path: pathlib.Path) -> bool:
@@ -138,6 +139,7 @@ def _is_soft(lock: filelock.BaseFileLock, path: pathlib.Path) -> bool:
     return True
   try:
     import fcntl  # not on every system
+
     with open(path, "rb") as file:
       fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
   except ImportError:

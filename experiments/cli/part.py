@@ -6,8 +6,10 @@ from typing import NamedTuple, TypeVar
 
 from .config import UsageError
 
-HELP = ("K/N: run only the K-th of N parts of the runs, for a job array; the "
-        "same command without it, afterwards, makes the tables and pictures")
+HELP = (
+  "K/N: run only the K-th of N parts of the runs, for a job array; the "
+  "same command without it, afterwards, makes the tables and pictures"
+)
 
 Item = TypeVar("Item")
 
@@ -23,8 +25,9 @@ class Part(NamedTuple):
 
   def of(self, items: Sequence[Item]) -> list[Item]:
     """This part: neighbours, as many as in other parts, or one more or less."""
-    start, end = ((number * len(items)) // self.total
-                  for number in (self.number - 1, self.number))
+    start, end = (
+      (number * len(items)) // self.total for number in (self.number - 1, self.number)
+    )
     return list(items[start:end])
 
 
@@ -51,6 +54,8 @@ def played(part: Part, own: int, left: int, count: int) -> str:
     left: runs that are not finished.
     count: all runs.
   """
-  return (f"part {part}: its runs have ended ({own} of {count}), {left} runs "
-          "are left for other parts; the same command without --part makes the "
-          "tables and pictures")
+  return (
+    f"part {part}: its runs have ended ({own} of {count}), {left} runs "
+    "are left for other parts; the same command without --part makes the "
+    "tables and pictures"
+  )

@@ -47,5 +47,8 @@ def as_typed(text: str) -> str:
     return name(command)
 
   return re.sub(
-      r"(?<![\w./])(?:(?:python -m )?experiments\.(?P<module>[a-z]+)"
-      r"|fedjax-alg (?P<word>[a-z]+))(?![\w/])", typed, text)
+    r"(?<![\w./])(?:(?:python -m )?experiments\.(?P<module>[a-z]+)"
+    r"|fedjax-alg (?P<word>[a-z]+))(?![\w/])",
+    typed,
+    text,
+  )

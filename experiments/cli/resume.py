@@ -12,20 +12,23 @@ import numpy as np
 from fedjax_alg import files
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import checkpoint, processes
-from fedjax_alg.engine.samplers import by_bijection, FEW_CLIENTS
+from fedjax_alg.engine.samplers import FEW_CLIENTS, by_bijection
 from fedjax_alg.errors import OptionError
 from fedjax_alg.files import expanded
-from fedjax_alg.records import folder as run_files, tables
+from fedjax_alg.records import folder as run_files
+from fedjax_alg.records import tables
 from fedjax_alg.records.tables import Records
-from fedjax_alg.runs import play as play_lib, result as result_lib
+from fedjax_alg.runs import play as play_lib
+from fedjax_alg.runs import result as result_lib
 from fedjax_alg.runs.prepare import Prepared
 from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.stopping import ALL_ROUNDS
-from . import flags, lock, folder as folder_lib
+
+from . import flags, lock
+from . import folder as folder_lib
 from .config import Config, UsageError
 from .folder import Taken
 from .guard import RunError
-
 
 #: Partitions that give every training row to a client.
 _OF_ALL_ROWS = ("iid", "classes", "shards", "dirichlet")
@@ -42,10 +45,14 @@ def finished(folder: pathlib.Path, config: Config) -> bool:
   try:
     summary = run_files.read(folder, "summary.json")
     played, asked = summary["cost"]["rounds"], config.run.rounds
-    found = summary["identity"] == config.identity() and (
-        played == asked or (summary.get("stopped", ALL_ROUNDS) != ALL_ROUNDS
-                            and played < asked)) and (
-                                run_files.whole(folder, summary))
+    found = (
+      summary["identity"] == config.identity()
+      and (
+        played == asked
+        or (summary.get("stopped", ALL_ROUNDS) != ALL_ROUNDS and played < asked)
+      )
+      and (run_files.whole(folder, summary))
+    )
   except (OSError, ValueError, KeyError, TypeError, AttributeError):
     return False
   if found:
@@ -64,41 +71,54 @@ def check_same(folder: pathlib.Path, config: Config) -> None:
     saved = run_files.read(folder, "config.json")
     identity, old = saved["identity"], saved["flags"] | saved["hparams"]
   except OptionError as error:
-    raise UsageError(f"{error}, or start anew with --overwrite or in another "
-                     "folder") from None
+    raise UsageError(
+      f"{error}, or start anew with --overwrite or in another folder"
+    ) from None
   except (OSError, ValueError, KeyError, TypeError):
     raise UsageError(
-        f"--out_dir={folder}: config.json is damaged, cannot resume") from None
+      f"--out_dir={folder}: config.json is damaged, cannot resume"
+    ) from None
   if identity == config.identity():
     # The draw became an option when that of many clients changed.
     clients = saved.get("plan", {}).get("clients", 0)
-    if "draw" not in old and not config.data.newcomers_at and (
-        config.run.sampler(clients) is by_bijection):
+    if (
+      "draw" not in old
+      and not config.data.newcomers_at
+      and (config.run.sampler(clients) is by_bijection)
+    ):
       raise UsageError(
-          f"--resume: the run in {folder} is of an earlier version, which drew "
-          f"cohorts of more than {FEW_CLIENTS:,} clients in another "
-          "way; start anew in another folder")
+        f"--resume: the run in {folder} is of an earlier version, which drew "
+        f"cohorts of more than {FEW_CLIENTS:,} clients in another "
+        "way; start anew in another folder"
+      )
     return
   held = saved.get("sources", {})
   for flag, source in config.sources.items():
     if flag in held and held[flag]["sha256"] != source.sha256:
       raise UsageError(
-          f"--{flag}: {source.file} has changed since the run in {folder} was "
-          "started; restore it or start anew in another folder")
+        f"--{flag}: {source.file} has changed since the run in {folder} was "
+        "started; restore it or start anew in another folder"
+      )
   new = json.loads(json.dumps(config.values | config.hparams, default=str))
-  later = {name: field.default for name, field in config.fields.items()
-           if field.metadata.get("later")}
+  later = {
+    name: field.default
+    for name, field in config.fields.items()
+    if field.metadata.get("later")
+  }
   old = json.loads(json.dumps(later)) | old
   changed = [k for k in new if k not in flags.NEUTRAL and new[k] != old.get(k)]
   if not changed:
-    raise UsageError(f"--resume: the run in {folder} was started with flags or "
-                     "files that its config.json does not name (another "
-                     "version, or edited); start anew in another folder")
+    raise UsageError(
+      f"--resume: the run in {folder} was started with flags or "
+      "files that its config.json does not name (another "
+      "version, or edited); start anew in another folder"
+    )
   name = changed[0]
   raise UsageError(
-      f"--{name}={new.get(name)}: the run in {folder} has "
-      f"{old.get(name)}; resume with its flags "
-      f"({folder_lib.resume_words(folder)}) or start anew in another folder")
+    f"--{name}={new.get(name)}: the run in {folder} has "
+    f"{old.get(name)}; resume with its flags "
+    f"({folder_lib.resume_words(folder)}) or start anew in another folder"
+  )
 
 
 def check_rounds(folder: pathlib.Path, config: Config, done: int) -> None:
@@ -110,8 +130,10 @@ def check_rounds(folder: pathlib.Path, config: Config, done: int) -> None:
   rounds = config.run.rounds
   assert rounds is not None
   if done > rounds:
-    raise UsageError(f"--rounds={rounds}: the run in {folder} has {done} "
-                     "already; start anew in another folder")
+    raise UsageError(
+      f"--rounds={rounds}: the run in {folder} has {done} "
+      "already; start anew in another folder"
+    )
 
 
 def check_tables(folder: pathlib.Path, config: Config) -> None:
@@ -131,28 +153,40 @@ def check_tables(folder: pathlib.Path, config: Config) -> None:
     return
   if not checkpoints.is_dir() or (folder / "summary.json").exists():
     raise UsageError(
-        f"--resume: {checkpoints} is gone, but the tables have {rows} rounds; "
-        "restore it, or start anew with --overwrite or in another folder")
-  print(f"{folder}: no checkpoint yet, starting again at round 0 (the tables "
-        f"have {rows})", file=sys.stderr)
+      f"--resume: {checkpoints} is gone, but the tables have {rows} rounds; "
+      "restore it, or start anew with --overwrite or in another folder"
+    )
+  print(
+    f"{folder}: no checkpoint yet, starting again at round 0 (the tables have {rows})",
+    file=sys.stderr,
+  )
 
 
 #: An entry of "machine" in config.json -> how messages name it.
-_MACHINE = {"devices": "devices", "processes": "processes",
-            "kind": "kind of device", "map_clients": "--map_clients",
-            "map_seeds": "--map_seeds", "draw": "draw of clients",
-            "jax": "JAX", "jaxlib": "jaxlib"}
+_MACHINE = {
+  "devices": "devices",
+  "processes": "processes",
+  "kind": "kind of device",
+  "map_clients": "--map_clients",
+  "map_seeds": "--map_seeds",
+  "draw": "draw of clients",
+  "jax": "JAX",
+  "jaxlib": "jaxlib",
+}
 
 
 def machines(folder: pathlib.Path) -> dict[str, Any]:
-  """"machine" and "resumed_on" of config.json, if they are there."""
+  """ "machine" and "resumed_on" of config.json, if they are there."""
   facts = run_files.read(folder, "config.json")
   machine, later = facts.get("machine"), facts.get("resumed_on")
   known: dict[str, Any] = {}
   if isinstance(machine, dict):
     known["machine"] = machine
-  if isinstance(later, list) and later and (
-      all(isinstance(entry, dict) for entry in later)):
+  if (
+    isinstance(later, list)
+    and later
+    and (all(isinstance(entry, dict) for entry in later))
+  ):
     known["resumed_on"] = later
   return known
 
@@ -172,33 +206,37 @@ def check_data(folder: pathlib.Path, federation: Federation) -> None:
   for key, name in (("data_hash", "data"), ("hash", "partition")):
     if key in saved and saved[key] != federation.hashes[name]:
       raise UsageError(
-          f"--resume: the {name} of the run in {folder} changed after it was "
-          "started; restore the files or start anew in another folder")
+        f"--resume: the {name} of the run in {folder} changed after it was "
+        "started; restore the files or start anew in another folder"
+      )
   before = "" if "data_hash" in saved else _of_earlier_versions(federation)
   if before:
     raise UsageError(
-        f"--resume: the run in {folder} is of an earlier version, which "
-        f"{before}; start anew in another folder")
+      f"--resume: the run in {folder} is of an earlier version, which "
+      f"{before}; start anew in another folder"
+    )
 
 
 def _of_earlier_versions(federation: Federation) -> str:
   """What earlier versions made otherwise of the same options and files."""
   partition, options = federation.partition, federation.options
   if federation.scaler is not None and (
-      partition.name not in _OF_ALL_ROWS or partition.held_out is not None):
+    partition.name not in _OF_ALL_ROWS or partition.held_out is not None
+  ):
     return "scaled (--features=standardize) by all training rows of the data"
-  if options.dataset == "leaf" and not (
-      expanded(str(options.data_path)).is_dir()):
+  if options.dataset == "leaf" and not (expanded(str(options.data_path)).is_dir()):
     return "tested on the last rows of each user of a LEAF file"
-  if partition.name == "natural" and not partition.pooled and (
-      options.dataset not in _OWN_CLIENTS) and (
-          options.num_clients or (options.min_client_size or 1) > 1):
+  if (
+    partition.name == "natural"
+    and not partition.pooled
+    and (options.dataset not in _OWN_CLIENTS)
+    and (options.num_clients or (options.min_client_size or 1) > 1)
+  ):
     return "tested on the rows of clients that are left out, too"
   return ""
 
 
-def check_machine(
-    folder: pathlib.Path, config: Config, prepared: Prepared) -> None:
+def check_machine(folder: pathlib.Path, config: Config, prepared: Prepared) -> None:
   """Refuses to resume a run where its bits may differ, unless that is allowed.
 
   Raises:
@@ -209,18 +247,23 @@ def check_machine(
   known = machines(folder)
   last = known.get("resumed_on", [known.get("machine")])[-1]
   if last is None:
-    print(f"note: config.json of {folder} does not say on which devices it was "
-          "started (an earlier version); other devices give other bits",
-          file=sys.stderr)
+    print(
+      f"note: config.json of {folder} does not say on which devices it was "
+      "started (an earlier version); other devices give other bits",
+      file=sys.stderr,
+    )
     return
   here = result_lib.machine(prepared)
-  differ = [f"{said} {last[name]}, here {here[name]}"
-            for name, said in _MACHINE.items()
-            if name in last and last[name] != here[name]]
+  differ = [
+    f"{said} {last[name]}, here {here[name]}"
+    for name, said in _MACHINE.items()
+    if name in last and last[name] != here[name]
+  ]
   if differ and not config.output.allow_other_devices:
     raise UsageError(
-        f"--resume: the run in {folder} was made with {'; '.join(differ)}, "
-        "so its last bits may differ; --allow_other_devices goes on anyway")
+      f"--resume: the run in {folder} was made with {'; '.join(differ)}, "
+      "so its last bits may differ; --allow_other_devices goes on anyway"
+    )
 
 
 def check_frozen(folder: pathlib.Path, prepared: Prepared) -> None:
@@ -235,12 +278,14 @@ def check_frozen(folder: pathlib.Path, prepared: Prepared) -> None:
   plan = run_files.read(folder, "config.json").get("plan", {})
   if plan.get("frozen_sha256") != prepared.plan.get("frozen_sha256"):
     raise UsageError(
-        f"--resume: the run in {folder} has other frozen parameters than the "
-        "model has now; restore them or start anew in another folder")
+      f"--resume: the run in {folder} has other frozen parameters than the "
+      "model has now; restore them or start anew in another folder"
+    )
 
 
-def restore(folder: pathlib.Path, config: Config, shapes: Any,
-            records: Records) -> tuple[Any, int]:
+def restore(
+  folder: pathlib.Path, config: Config, shapes: Any, records: Records
+) -> tuple[Any, int]:
   """Loads the last complete checkpoint, and reads ``records`` up to its round.
 
   Args:
@@ -260,22 +305,22 @@ def restore(folder: pathlib.Path, config: Config, shapes: Any,
     return None, 0
   try:
     states, facts, warnings = checkpoint.load_latest(
-        folder / run_files.CHECKPOINTS, shapes)
+      folder / run_files.CHECKPOINTS, shapes
+    )
   except checkpoint.CheckpointError as error:
     raise RunError(str(error)) from error
   for line in warnings:
     print(line, file=sys.stderr)
   if facts.get("identity") != config.identity():
-    raise RunError(f"the checkpoint in {folder} is of other flags than its "
-                   "config.json")
+    raise RunError(f"the checkpoint in {folder} is of other flags than its config.json")
   check_rounds(folder, config, facts["round"])
-  records.read(facts["round"], facts.get("unfinished_s", 0.0),
-               facts.get("tables"))
+  records.read(facts["round"], facts.get("unfinished_s", 0.0), facts.get("tables"))
   return states, facts["round"]
 
 
-def restored(runs: Sequence[Taken],
-             programs: Programs) -> tuple[list[Records], Any, int]:
+def restored(
+  runs: Sequence[Taken], programs: Programs
+) -> tuple[list[Records], Any, int]:
   """Finds where the settings of a program go on from.
 
   Args:
@@ -297,16 +342,24 @@ def restored(runs: Sequence[Taken],
   if len(runs) > 1:
     num = len(programs.prepared.seeds)
     shapes = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct((num, *leaf.shape[1:]), leaf.dtype),
-        shapes)
-  states, rounds = zip(*(
+      lambda leaf: jax.ShapeDtypeStruct((num, *leaf.shape[1:]), leaf.dtype), shapes
+    )
+  states, rounds = zip(
+    *(
       restore(run.folder, run.config, shapes, table)
-      for run, table in zip(runs, records)))
+      for run, table in zip(runs, records)
+    )
+  )
   if rounds[0] != processes.agree(lambda: rounds[0]):
-    raise RunError(f"{folders[0]}: this process does not find the checkpoint "
-                   "of process 0; all must see one folder")
+    raise RunError(
+      f"{folders[0]}: this process does not find the checkpoint "
+      "of process 0; all must see one folder"
+    )
   if len(set(rounds)) > 1 or any(of is None for of in states):
     return play_lib.new_records(programs, folders), None, 0
-  whole = states[0] if len(runs) == 1 else jax.tree.map(
-      lambda *leaves: np.concatenate(leaves), *states)
+  whole = (
+    states[0]
+    if len(runs) == 1
+    else jax.tree.map(lambda *leaves: np.concatenate(leaves), *states)
+  )
   return records, programs.place(whole), rounds[0]

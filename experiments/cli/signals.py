@@ -17,6 +17,7 @@ from typing import NoReturn
 import jax
 
 from fedjax_alg.engine import processes
+
 from . import lock
 
 #: The exit status of a command that goes on when it is given again (EX_TEMPFAIL
@@ -99,9 +100,11 @@ def watched(again: str) -> Iterator[None]:
   reader, writer = os.pipe()
   os.set_blocking(writer, False)
   _watch = watch = _Watch(again)
-  before = {number: signal.signal(number, lambda number, _: watch.came(number))
-            for number in _SIGNALS
-            if signal.getsignal(number) is not signal.SIG_IGN}
+  before = {
+    number: signal.signal(number, lambda number, _: watch.came(number))
+    for number in _SIGNALS
+    if signal.getsignal(number) is not signal.SIG_IGN
+  }
   old = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
   thread = threading.Thread(target=watch.listen, args=(reader,), daemon=True)
   thread.start()

@@ -17,14 +17,16 @@ from fedjax_alg.files import expanded
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.runs.plan import by_program
 from fedjax_alg.runs.play import Divergence
-from fedjax_alg.runs.prepare import check_choice, Prepared
-from fedjax_alg.runs.programs import compile_together, Programs
+from fedjax_alg.runs.prepare import Prepared, check_choice
+from fedjax_alg.runs.programs import Programs, compile_together
 from fedjax_alg.runs.progress import TimeLeft
 from fedjax_alg.runs.queue import divergence
 from fedjax_alg.runs.sweep import combinations, refuse_equal
+
 from . import config as config_lib
 from . import execute, flag_words, flags, lock, resume, signals
-from . import folder as folder_lib, part as part_lib
+from . import folder as folder_lib
+from . import part as part_lib
 from .config import Config, UsageError
 from .folder import Taken
 from .lock import HeldError
@@ -54,11 +56,12 @@ def read_grid(words: Sequence[str]) -> dict[str, list[str]]:
   grid: dict[str, list[str]] = {}
   for word in words:
     name, equals, text = word.partition("=")
-    values = [value for value in text.split(";" if ";" in text else ",")
-              if value]
+    values = [value for value in text.split(";" if ";" in text else ",") if value]
     if not (name and equals and values):
-      raise UsageError(f"--sweep={word}: must be NAME=VALUE,VALUE,... (values "
-                       "that have commas themselves: separated by semicolons)")
+      raise UsageError(
+        f"--sweep={word}: must be NAME=VALUE,VALUE,... (values "
+        "that have commas themselves: separated by semicolons)"
+      )
     if name in grid:
       raise UsageError(f"--sweep={name}: given twice")
     if len(set(values)) < len(values):
@@ -83,18 +86,30 @@ def refuse_given(argv: Sequence[str], grid: dict[str, list[str]]) -> None:
     name = flag_words.name_of(word)
     if word.startswith("-") and name in grid and name not in _SHARED:
       raise UsageError(
-          f"--{word.lstrip('-')}: never run, the values are those of "
-          f"--sweep={name}={','.join(grid[name])}; give one of the two")
+        f"--{word.lstrip('-')}: never run, the values are those of "
+        f"--sweep={name}={','.join(grid[name])}; give one of the two"
+      )
 
 
 #: Flags that all settings share.
-_SHARED = ("seed", "num_seeds", "rounds", "eval_every", "eval_protocols",
-           "targets", *(flag.name for flag in flags.run_flags()
-                        if flag.name in field_values(flags.OutputOptions())))
+_SHARED = (
+  "seed",
+  "num_seeds",
+  "rounds",
+  "eval_every",
+  "eval_protocols",
+  "targets",
+  *(
+    flag.name
+    for flag in flags.run_flags()
+    if flag.name in field_values(flags.OutputOptions())
+  ),
+)
 
 
-def configs(argv: Sequence[str], grid: dict[str, list[str]],
-            root: pathlib.Path) -> list[Config]:
+def configs(
+  argv: Sequence[str], grid: dict[str, list[str]], root: pathlib.Path
+) -> list[Config]:
   """The checked configuration of every setting, with a folder in ``root``.
 
   Args:
@@ -108,24 +123,25 @@ def configs(argv: Sequence[str], grid: dict[str, list[str]],
   """
   for name in grid:
     if name in _SHARED:
-      raise UsageError(
-          f"--sweep={name}: cannot be varied, all settings share it")
+      raise UsageError(f"--sweep={name}: cannot be varied, all settings share it")
   out, settings = [], combinations(grid)
   for setting in settings:
-    folder = root / ",".join(f"{k}={v}" for k, v in setting.items()).replace(
-        "/", "_")
-    out.append(config_lib.parse(
-        [*argv, *(f"--{k}={v}" for k, v in setting.items()),
-         f"--out_dir={folder}"], "experiments.sweep"))
+    folder = root / ",".join(f"{k}={v}" for k, v in setting.items()).replace("/", "_")
+    out.append(
+      config_lib.parse(
+        [*argv, *(f"--{k}={v}" for k, v in setting.items()), f"--out_dir={folder}"],
+        "experiments.sweep",
+      )
+    )
     if out[-1].output.dry_run:
-      raise UsageError(
-          "--dry_run: not of a sweep (python -m experiments.run has it)")
+      raise UsageError("--dry_run: not of a sweep (python -m experiments.run has it)")
   refuse_equal("sweep", out, settings)
   return out
 
 
-def play_all(all_configs: Sequence[Config], validated: int = 0,
-             names: Sequence[str] | None = None) -> list[Played]:
+def play_all(
+  all_configs: Sequence[Config], validated: int = 0, names: Sequence[str] | None = None
+) -> list[Played]:
   """Runs every configuration that is not finished in its folder.
 
   Those that another process runs are passed over.
@@ -148,27 +164,49 @@ def play_all(all_configs: Sequence[Config], validated: int = 0,
   for config in all_configs:
     execute.refuse_several(config)
   folders = [expanded(config.out_dir) for config in all_configs]
-  waiting = [i for i, config in enumerate(all_configs) if not (
-      config.output.resume and resume.finished(folders[i], config))]
+  waiting = [
+    i
+    for i, config in enumerate(all_configs)
+    if not (config.output.resume and resume.finished(folders[i], config))
+  ]
   for i in waiting:  # all, before the first is run or discarded
     _check_resumed(all_configs[i])
-  groups = [[i] for i in waiting] if names else [
+  groups = (
+    [[i] for i in waiting]
+    if names
+    else [
       [waiting[i] for i in indices]
-      for indices in by_program([all_configs[i] for i in waiting])]
-  player = _Player([[all_configs[i] for i in group] for group in groups],
-                   validated, [names[i] for i in waiting] if names else [])
-  diverged = {one.config.out_dir: one.diverged
-              for number in range(len(groups)) for one in player.play(number)}
-  held = [error for config, error in player.elsewhere  # it may have ended
-          if not resume.finished(expanded(config.out_dir), config)]
+      for indices in by_program([all_configs[i] for i in waiting])
+    ]
+  )
+  player = _Player(
+    [[all_configs[i] for i in group] for group in groups],
+    validated,
+    [names[i] for i in waiting] if names else [],
+  )
+  diverged = {
+    one.config.out_dir: one.diverged
+    for number in range(len(groups))
+    for one in player.play(number)
+  }
+  held = [
+    error
+    for config, error in player.elsewhere  # it may have ended
+    if not resume.finished(expanded(config.out_dir), config)
+  ]
   if held:
     raise lock.StillHeld(held)
-  return [Played(config, folder, diverged.get(config.out_dir))
-          for config, folder in zip(all_configs, folders)]
+  return [
+    Played(config, folder, diverged.get(config.out_dir))
+    for config, folder in zip(all_configs, folders)
+  ]
 
 
-def play_part(all_configs: Sequence[Config], share: part_lib.Part,
-              names: Sequence[str] | None = None) -> None:
+def play_part(
+  all_configs: Sequence[Config],
+  share: part_lib.Part,
+  names: Sequence[str] | None = None,
+) -> None:
   """Runs one part of the configurations and says what is left.
 
   Args:
@@ -182,15 +220,22 @@ def play_part(all_configs: Sequence[Config], share: part_lib.Part,
   for config in all_configs:
     if config.output.overwrite:
       raise UsageError(
-          "--part and --overwrite: give one of them; all parts together would "
-          "be started anew by the command that makes their tables (--resume)")
+        "--part and --overwrite: give one of them; all parts together would "
+        "be started anew by the command that makes their tables (--resume)"
+      )
   # A part has as few programs as can be.
   own = share.of([i for indices in by_program(all_configs) for i in indices])
-  ended = {played.config.out_dir for played in play_all(
-      [all_configs[i] for i in own], names=names and [names[i] for i in own])}
-  left = sum(config.out_dir not in ended and not resume.finished(
-      expanded(config.out_dir), config)
-             for config in all_configs)
+  ended = {
+    played.config.out_dir
+    for played in play_all(
+      [all_configs[i] for i in own], names=names and [names[i] for i in own]
+    )
+  }
+  left = sum(
+    config.out_dir not in ended
+    and not resume.finished(expanded(config.out_dir), config)
+    for config in all_configs
+  )
   print(part_lib.played(share, len(own), left, len(all_configs)))
 
 
@@ -200,8 +245,8 @@ def _check_resumed(config: Config) -> None:
   if config.output.resume and (folder / "config.json").is_file():
     resume.check_same(folder, config)
     resume.check_rounds(
-        folder, config,
-        checkpoint.newest_round(folder / run_files.CHECKPOINTS) or 0)
+      folder, config, checkpoint.newest_round(folder / run_files.CHECKPOINTS) or 0
+    )
     resume.check_tables(folder, config)
 
 
@@ -212,8 +257,11 @@ def _by_round(group: Sequence[Taken]) -> list[list[Taken]]:
   """
   rounds: dict[int | None, list[Taken]] = {}
   for run in group:
-    done = (checkpoint.newest_round(run.folder / run_files.CHECKPOINTS)
-            if run.resuming else None)
+    done = (
+      checkpoint.newest_round(run.folder / run_files.CHECKPOINTS)
+      if run.resuming
+      else None
+    )
     rounds.setdefault(done, []).append(run)
   return list(rounds.values())
 
@@ -229,8 +277,9 @@ class _Player:
     elsewhere: the settings that other processes run, and what to say of them.
   """
 
-  def __init__(self, groups: Sequence[Sequence[Config]], validated: int,
-               names: Sequence[str]):
+  def __init__(
+    self, groups: Sequence[Sequence[Config]], validated: int, names: Sequence[str]
+  ):
     self.elsewhere: list[tuple[Config, HeldError]] = []
     self._groups, self._validated, self._names = groups, validated, names
     self._said: set[str] = set()  # warnings
@@ -242,8 +291,12 @@ class _Player:
   def play(self, number: int) -> list[Played]:
     """Runs the settings of a group that nobody else runs."""
     if self._names:
-      print(f"[{number + 1}/{len(self._groups)}] {self._names[number]}"
-            f"{self._time_left(number)}", file=sys.stderr, flush=True)
+      print(
+        f"[{number + 1}/{len(self._groups)}] {self._names[number]}"
+        f"{self._time_left(number)}",
+        file=sys.stderr,
+        flush=True,
+      )
     wanted = self._groups[number]
     signals.check()
     signals.wait_at_most(wanted[0].output.grace_s)
@@ -259,12 +312,13 @@ class _Player:
         if not (resuming and resume.finished(folder, config)):
           waiting.append(Taken(config, folder, resuming))
       for runs in _by_round(waiting):
-        out += self._play_together(runs, self._groups[number + 1:])
+        out += self._play_together(runs, self._groups[number + 1 :])
     signals.keep(signals.NOTHING)
     return out
 
-  def _play_together(self, runs: Sequence[Taken],
-                     coming: Sequence[Sequence[Config]]) -> list[Played]:
+  def _play_together(
+    self, runs: Sequence[Taken], coming: Sequence[Sequence[Config]]
+  ) -> list[Played]:
     """Runs settings of one program that go on from the same round."""
     configs = [run.config for run in runs]
     ready = self._ready.pop(_key(configs), None)
@@ -277,30 +331,37 @@ class _Player:
     programs = ready or self._compiled(configs, prepared, coming)
     began, entry = time.monotonic(), configs[0].method.entry
     _, last = execute.run_folders(
-        runs, programs, entry.label if self._names else
-        f"{entry.label}, {len(runs)} settings", stop=bool(self._names))
+      runs,
+      programs,
+      entry.label if self._names else f"{entry.label}, {len(runs)} settings",
+      stop=bool(self._names),
+    )
     if not runs[0].resuming:
-      self._left.add(*_size(configs[0]), self._compiling,
-                     time.monotonic() - began)
-    return [Played(run.config, run.folder, divergence(last, index, prepared))
-            for index, run in enumerate(runs)]
+      self._left.add(*_size(configs[0]), self._compiling, time.monotonic() - began)
+    return [
+      Played(run.config, run.folder, divergence(last, index, prepared))
+      for index, run in enumerate(runs)
+    ]
 
   def _prepared(self, configs: Sequence[Config]) -> Prepared:
-    prepared = configs[0].prepare([
-        config.method.values() for config in configs])
+    prepared = configs[0].prepare([config.method.values() for config in configs])
     if self._validated:
       check_choice(prepared.federation, self._validated)
     return prepared
 
-  def _compiled(self, configs: Sequence[Config], prepared: Prepared,
-                coming: Sequence[Sequence[Config]]) -> Programs:
+  def _compiled(
+    self,
+    configs: Sequence[Config],
+    prepared: Prepared,
+    coming: Sequence[Sequence[Config]],
+  ) -> Programs:
     """Compiles programs together with the next few.
 
     They end before a run on other data: both might not fit into memory. Nothing
     is compiled while a run goes on, whose rounds are timed.
     """
     together = {_key(configs): prepared}
-    for group in coming[:min(sharding.available_cores(), _TOGETHER) - 1]:
+    for group in coming[: min(sharding.available_cores(), _TOGETHER) - 1]:
       if group[0].data != configs[0].data:
         break
       together[_key(group)] = self._prepared(group)
@@ -311,13 +372,15 @@ class _Player:
 
   def _time_left(self, number: int) -> str:
     """How long the groups from this one on will take, if that is known."""
-    seconds = self._left.estimate(
-        _size(group[0]) for group in self._groups[number:])
+    seconds = self._left.estimate(_size(group[0]) for group in self._groups[number:])
     if seconds is None:
       return ""
     minutes = round(seconds / 60)
-    words = f"{seconds:.0f} s" if minutes < 3 else (
-        f"{minutes} min" if minutes < 180 else f"{minutes / 60:.1f} h")
+    words = (
+      f"{seconds:.0f} s"
+      if minutes < 3
+      else (f"{minutes} min" if minutes < 180 else f"{minutes / 60:.1f} h")
+    )
     return f", about {words} left with compiling"
 
 

@@ -12,13 +12,15 @@ import jax
 from fedjax_alg import files
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import checkpoint, processes
-from fedjax_alg.records import folder as run_files, summary as summary_lib
+from fedjax_alg.records import folder as run_files
+from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records.tables import Records
 from fedjax_alg.runs import result as result_lib
 from fedjax_alg.runs.pace import Pace, Pause
 from fedjax_alg.runs.play import Step
 from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.sinks import Sink
+
 from ..reports import plots
 from . import resume, signals
 from .config import Config
@@ -37,7 +39,8 @@ _CALL_S = 5.0
 
 #: federation -> where its partition.png was drawn last.
 _DRAWN: weakref.WeakKeyDictionary[Federation, pathlib.Path] = (
-    weakref.WeakKeyDictionary())
+  weakref.WeakKeyDictionary()
+)
 
 
 def _draw_partition(path: pathlib.Path, federation: Federation) -> None:
@@ -48,17 +51,25 @@ def _draw_partition(path: pathlib.Path, federation: Federation) -> None:
       shutil.copyfile(known, partial)
     return
   plots.histogram(
-      path, federation.label_histogram,
-      f"{federation.name}, {federation.partition.name}: "
-      f"{federation.num_clients} clients", federation.client_names)
+    path,
+    federation.label_histogram,
+    f"{federation.name}, {federation.partition.name}: {federation.num_clients} clients",
+    federation.client_names,
+  )
   _DRAWN[federation] = path
 
 
 class RunWriter:
   """The folder of one run, or of one setting of a sweep."""
 
-  def __init__(self, folder: pathlib.Path, config: Config, programs: Programs,
-               records: Records, index: int = 0):
+  def __init__(
+    self,
+    folder: pathlib.Path,
+    config: Config,
+    programs: Programs,
+    records: Records,
+    index: int = 0,
+  ):
     """Makes the writer, which writes nothing yet.
 
     Args:
@@ -72,8 +83,11 @@ class RunWriter:
     self._programs, self._index = programs, index
     prepared = programs.prepared
     self._facts = result_lib.make_facts(prepared, index) | {
-        "identity": config.identity(), "flags": config.values,
-        "hparams": config.hparams, "compile_s": programs.compile_s}
+      "identity": config.identity(),
+      "flags": config.values,
+      "hparams": config.hparams,
+      "compile_s": programs.compile_s,
+    }
     if config.first_devices is not None:
       self._facts["first_devices"] = config.first_devices
     self.saved = 0  #: the round of the last checkpoint
@@ -100,7 +114,8 @@ class RunWriter:
     # First: it tells that the folder is a run, should the process be killed.
     summary_lib.write_sealed(self.folder / "config.json", self._facts)
     summary_lib.write_text(
-        self.folder / "flags.txt", "\n".join(self.config.flag_lines()) + "\n")
+      self.folder / "flags.txt", "\n".join(self.config.flag_lines()) + "\n"
+    )
     summary_lib.write_partition(self.folder, federation)
     _draw_partition(self.folder / "partition.png", federation)
     self.records.write()
@@ -133,8 +148,12 @@ class RunWriter:
       states: the states of the program.
       done: rounds run to reach them.
     """
-    checkpoint.save(self.folder / run_files.CHECKPOINTS, self.states_of(states),
-                    done, processes.agree(self._synced))
+    checkpoint.save(
+      self.folder / run_files.CHECKPOINTS,
+      self.states_of(states),
+      done,
+      processes.agree(self._synced),
+    )
     self.saved = done
 
   def _synced(self) -> dict[str, Any]:
@@ -154,21 +173,22 @@ class RunWriter:
     states = self.states_of(last.states)
     final_state = _agreed_hash(states)
     final = result_lib.make_final(
-        result_lib.Live(self._programs.prepared, states, self._index), last)
+      result_lib.Live(self._programs.prepared, states, self._index), last
+    )
     return processes.agree(lambda: self._write_results(final, final_state))
 
-  def _write_results(
-      self, final: dict[str, Any], final_state: str) -> dict[str, Any]:
+  def _write_results(self, final: dict[str, Any], final_state: str) -> dict[str, Any]:
     prepared = self._programs.prepared
     result_lib.write_final(
-        self.folder, final, prepared.seeds, prepared.federation.client_names)
+      self.folder, final, prepared.seeds, prepared.federation.client_names
+    )
     plots.run_curves(
-        [self.folder / "curves.png", self.folder / "curves.pdf"],
-        self.records.rows,
-        f"{prepared.method.entry.label}, {prepared.federation.name}, "
-        f"{prepared.spec.cohort_size} of {prepared.spec.num_clients} clients")
-    summary = result_lib.make_summary(
-        self.records, prepared, final_state, self._facts)
+      [self.folder / "curves.png", self.folder / "curves.pdf"],
+      self.records.rows,
+      f"{prepared.method.entry.label}, {prepared.federation.name}, "
+      f"{prepared.spec.cohort_size} of {prepared.spec.num_clients} clients",
+    )
+    summary = result_lib.make_summary(self.records, prepared, final_state, self._facts)
     if "resumed_on" in self._facts:
       summary["resumed_on"] = self._facts["resumed_on"]
     # Last: it tells that all files are whole.
@@ -186,8 +206,10 @@ def _agreed_hash(states: Any) -> str:
   """
   own = checkpoint.state_hash(states)
   if own != processes.agree(lambda: own):
-    raise RunError("this process has another final state than process 0; start "
-                   "all processes on machines of one kind")
+    raise RunError(
+      "this process has another final state than process 0; start "
+      "all processes on machines of one kind"
+    )
   return own
 
 
@@ -203,17 +225,23 @@ class Folders(Sink):
     self._runs = runs
     self.summaries: list[dict[str, Any] | None] = [None] * len(runs)
     folder = runs[0].folder
-    self._what = str(folder) if len(runs) == 1 else (
-        f"{len(runs)} settings in {folder.parent}")
+    self._what = (
+      str(folder) if len(runs) == 1 else (f"{len(runs)} settings in {folder.parent}")
+    )
 
-  def start(self, programs: Programs, records: Sequence[Records],
-            names: Sequence[str], done: int) -> None:
+  def start(
+    self,
+    programs: Programs,
+    records: Sequence[Records],
+    names: Sequence[str],
+    done: int,
+  ) -> None:
     self._num_seeds = len(programs.prepared.seeds)
     #: those that have not ended
-    self._writers = {index: RunWriter(run.folder, run.config, programs, table,
-                                      index)
-                     for index, (run, table) in enumerate(
-                         zip(self._runs, records))}
+    self._writers = {
+      index: RunWriter(run.folder, run.config, programs, table, index)
+      for index, (run, table) in enumerate(zip(self._runs, records))
+    }
     for writer in self._writers.values():
       writer.saved = done
       writer.start()
@@ -222,8 +250,11 @@ class Folders(Sink):
     self._next = time.monotonic() + self._every_s
     limits = [_CALL_S, output.checkpoint_every_s, output.grace_s / 2]
     # The clocks of several processes do not agree.
-    self.pace = None if processes.count() > 1 else Pace(
-        min(limit for limit in limits if limit), self._due, self._pause)
+    self.pace = (
+      None
+      if processes.count() > 1
+      else Pace(min(limit for limit in limits if limit), self._due, self._pause)
+    )
     self._note()
     signals.check()
 
@@ -233,8 +264,7 @@ class Folders(Sink):
     return max((writer.saved for writer in self._writers.values()), default=0)
 
   def _due(self) -> bool:
-    return signals.pending() or bool(
-        self._every_s) and time.monotonic() >= self._next
+    return signals.pending() or bool(self._every_s) and time.monotonic() >= self._next
 
   def _pause(self, pause: Pause) -> None:
     self._save(pause.states, pause.round, self._alive(pause.diverged))
@@ -248,9 +278,15 @@ class Folders(Sink):
   def __call__(self, step: Step) -> None:
     """Saves at an evaluation if it is time."""
     due = signals.agreed(signals.pending() or time.monotonic() >= self._next)
-    self._save(step.states, step.round, [
-        index for index in self._alive(step.diverged)
-        if due or step.last or index in step.stopped])
+    self._save(
+      step.states,
+      step.round,
+      [
+        index
+        for index in self._alive(step.diverged)
+        if due or step.last or index in step.stopped
+      ],
+    )
 
   def finish(self, setting: int, step: Step) -> None:
     self.summaries[setting] = self._writers.pop(setting).finish(step)
@@ -281,5 +317,7 @@ class Folders(Sink):
   def _note(self) -> None:
     rounds = self._runs[0].config.run.rounds
     signals.keep(
-        f"{self._what}: saved at round {self.saved} of {rounds}" if self.saved
-        else f"{self._what}: nothing saved yet")
+      f"{self._what}: saved at round {self.saved} of {rounds}"
+      if self.saved
+      else f"{self._what}: nothing saved yet"
+    )

@@ -15,6 +15,7 @@ import numpy as np
 
 from fedjax_alg import files
 from fedjax_alg.records import summary as results
+
 from . import chosen, partitions, report, rule, suite, verdicts
 
 #: metric of the claims file -> its measure, in the claim's unit, or two: the
@@ -40,19 +41,16 @@ class Answer(NamedTuple):
   @property
   def of(self) -> tuple[str, str]:
     """The method and the protocol of a number."""
-    found = re.fullmatch(
-        rf"(.*) \(({suite.STATED}|{suite.ONE_RATE})\)", self.method)
+    found = re.fullmatch(rf"(.*) \(({suite.STATED}|{suite.ONE_RATE})\)", self.method)
     return (found[1], found[2]) if found else (self.method, suite.TUNED)
 
   @property
   def tuning(self) -> str:
     """How the settings were found, see ``chosen.tuning``."""
     protocol = self.method if not self.metric else self.of[1]
-    return chosen.tuning(self.settings) if protocol in (
-        "", suite.TUNED) else protocol
+    return chosen.tuning(self.settings) if protocol in ("", suite.TUNED) else protocol
 
-  def words(
-      self, value: float, unit: str, own: bool, never: bool = False) -> str:
+  def words(self, value: float, unit: str, own: bool, never: bool = False) -> str:
     """The verdict on a number in words; see ``rule.words``."""
     try:
       gap = abs(float(self.ours.split(" ")[0]) - value)
@@ -61,9 +59,13 @@ class Answer(NamedTuple):
     return rule.words(self.verdict, gap, self.metric, unit, own, never)
 
 
-def number(found: Any, claim: report.Claim,
-           choices: Iterable[chosen.Choice] = (), exact: bool = False,
-           parts: suite.Outcomes = ()) -> tuple[str, str]:
+def number(
+  found: Any,
+  claim: report.Claim,
+  choices: Iterable[chosen.Choice] = (),
+  exact: bool = False,
+  parts: suite.Outcomes = (),
+) -> tuple[str, str]:
   """Our number beside a paper's: (ours in words, the verdict).
 
   Args:
@@ -76,33 +78,46 @@ def number(found: Any, claim: report.Claim,
   values = np.asarray(found, float)
   never = np.isinf(values)
   digits = 3 if claim.unit == "" and abs(claim.value) < 10 else 2
-  spread = {} if never.any() else results.spread(
-      partitions.means(values, parts))
-  said = results.shown(spread, digits) if spread else ", ".join(
-      "-" if np.isinf(v) else f"{v:g}" for v in values)
+  spread = {} if never.any() else results.spread(partitions.means(values, parts))
+  said = (
+    results.shown(spread, digits)
+    if spread
+    else ", ".join("-" if np.isinf(v) else f"{v:g}" for v in values)
+  )
   if chosen.incomparable(choices):
     return said, rule.NOT_COMPARABLE
   if np.isinf(claim.value) or never.any():
     # Some runs get there and others do not, or one run alone was run.
     if never.any() != never.all() or len(values) < 2:
       return said, rule.UNDECIDED
-    return said, (rule.SAME if np.isinf(claim.value) == never.all() else
-                  rule.BELOW if np.isinf(claim.value) else rule.ABOVE)
+    return said, (
+      rule.SAME
+      if np.isinf(claim.value) == never.all()
+      else rule.BELOW
+      if np.isinf(claim.value)
+      else rule.ABOVE
+    )
   return said, rule.place(
-      spread["mean"] - claim.value, 0.0 if exact else spread["ci95"],
-      rule.tie_of(claim.value, claim.unit))
+    spread["mean"] - claim.value,
+    0.0 if exact else spread["ci95"],
+    rule.tie_of(claim.value, claim.unit),
+  )
 
 
-def _measured(measure: verdicts.Measure | tuple[verdicts.Measure, str],
-              outcome: suite.Outcome, outcomes: suite.Outcomes) -> Any:
+def _measured(
+  measure: verdicts.Measure | tuple[verdicts.Measure, str],
+  outcome: suite.Outcome,
+  outcomes: suite.Outcomes,
+) -> Any:
   if not isinstance(measure, tuple):
     return measure(outcome)
   own, less = measure
   return own(outcome) - own(verdicts.pick(outcomes, outcome.cell.panel, less))
 
 
-def numbers(paper: str, name: str, outcomes: suite.Outcomes,
-            measures: Measures) -> list[Answer]:
+def numbers(
+  paper: str, name: str, outcomes: suite.Outcomes, measures: Measures
+) -> list[Answer]:
   """The answers to the plain numbers that a paper states for a figure."""
   found = []
   for claim in report.load_claims(paper, name):
@@ -113,29 +128,53 @@ def numbers(paper: str, name: str, outcomes: suite.Outcomes,
         continue
       try:
         values = _measured(
-            verdicts.mean_over(claim.round, claim.round)
-            if claim.round is not None else measures[claim.metric], o, outcomes)
+          verdicts.mean_over(claim.round, claim.round)
+          if claim.round is not None
+          else measures[claim.metric],
+          o,
+          outcomes,
+        )
       except verdicts.NotRun as error:
         ours, verdict = str(error), rule.NOT_RUN
       else:
         ours, verdict = number(values, claim, o.cell.choices, parts=o.parts)
-      found.append(Answer(
-          name, claim.artifact, claim.panel, o.cell.name, claim.metric,
-          claim.said, ours, verdict, o.settings))
+      found.append(
+        Answer(
+          name,
+          claim.artifact,
+          claim.panel,
+          o.cell.name,
+          claim.metric,
+          claim.said,
+          ours,
+          verdict,
+          o.settings,
+        )
+      )
   return found
 
 
-def sentences(name: str, claims: Sequence[verdicts.Statement],
-              outcomes: suite.Outcomes) -> list[Answer]:
+def sentences(
+  name: str, claims: Sequence[verdicts.Statement], outcomes: suite.Outcomes
+) -> list[Answer]:
   """The answers to the sentences of a paper about a figure."""
   found = []
   for protocol, runs in verdicts.by_protocol(outcomes).items():
     for claim in claims:
       measured, verdict = verdicts.judge(claim, runs)
-      found.append(Answer(
-          name, claim.artifact, "", "" if protocol == suite.TUNED else protocol,
-          "", claim.text, measured, verdict,
-          verdicts.tuning(claim, runs) if protocol == suite.TUNED else ""))
+      found.append(
+        Answer(
+          name,
+          claim.artifact,
+          "",
+          "" if protocol == suite.TUNED else protocol,
+          "",
+          claim.text,
+          measured,
+          verdict,
+          verdicts.tuning(claim, runs) if protocol == suite.TUNED else "",
+        )
+      )
   return found
 
 

@@ -26,6 +26,7 @@ from fedjax_alg.client import objective
 from fedjax_alg.data import layout
 from fedjax_alg.engine import sharding
 from fedjax_alg.rounds.k_models import Stage
+
 from . import answers, chosen, report, suite, timing
 
 _MACHINES, _FEATURES, _CLASSES, _ROUNDS = 1000, 729, 10, 100
@@ -41,7 +42,8 @@ def _server(k: int, by_gradient: bool) -> Any:
   model = models.make_model("softmax", (_FEATURES,), _CLASSES)
   central = adaptive(hparams.server_lr, hparams.beta1, hparams.beta2)
   statistics = feature_statistics.no_statistics(
-      FedSpec(_MACHINES, 0, _CLASSES, (_FEATURES,)))
+    FedSpec(_MACHINES, 0, _CLASSES, (_FEATURES,))
+  )
 
   def server(state, moments, vectors, gradients):
     """One round.
@@ -54,13 +56,23 @@ def _server(k: int, by_gradient: bool) -> Any:
     """
     slots = jax.tree.leaves(vectors)[0].shape[0]
     weight = jnp.ones(slots)
-    scale = jax.vmap(functools.partial(
-        feature_statistics.scale_aggregate, model, hparams.aggregate_scaling,
-        statistics, jnp.float32(slots)))
+    scale = jax.vmap(
+      functools.partial(
+        feature_statistics.scale_aggregate,
+        model,
+        hparams.aggregate_scaling,
+        statistics,
+        jnp.float32(slots),
+      )
+    )
     anchors = trees.slot_mean(weight, gradients)
     means, _ = diversified.group_vectors(
-        hparams, vectors, anchors if by_gradient else state, weight > 0,
-        Stage(None, jnp.bool_(False)))
+      hparams,
+      vectors,
+      anchors if by_gradient else state,
+      weight > 0,
+      Stage(None, jnp.bool_(False)),
+    )
     step = scale(means if by_gradient else trees.subtract(means, state))
     state = trees.add_scaled(state, -1.0 if by_gradient else 1.0, step)
     again = trees.slot_mean(weight, gradients)
@@ -71,8 +83,10 @@ def _server(k: int, by_gradient: bool) -> Any:
 
 
 #: algorithm -> its server step, if that is not the plain average.
-_STEPS: dict[str, Any] = {"cfsvrg": conjugate.cfsvrg_server,
-                          "clsfsvrg": conjugate.clsfsvrg_server}
+_STEPS: dict[str, Any] = {
+  "cfsvrg": conjugate.cfsvrg_server,
+  "clsfsvrg": conjugate.clsfsvrg_server,
+}
 
 
 def central_seconds(cell: suite.Cell) -> float:
@@ -102,21 +116,28 @@ def central_seconds(cell: suite.Cell) -> float:
     gradient = trees.slot_mean(weight, gradients)
     extra: dict[str, Any] = {}
     if step.needs_validation:
-      extra = validation_arguments(
-          made.model, cohort.validation, made.map_clients)
+      extra = validation_arguments(made.model, cohort.validation, made.map_clients)
     moves, state = step.transform.update(
-        gradient, state, params, grad=gradient, **extra)
+      gradient, state, params, grad=gradient, **extra
+    )
     return optax.apply_updates(params, moves), state
 
   gradients = updates
   if step.needs_validation:
     shard = cohort.validation
-    _, one = jax.jit(functools.partial(
-        objective.full_value_and_grad, made.model))(params, shard)
+    _, one = jax.jit(functools.partial(objective.full_value_and_grad, made.model))(
+      params, shard
+    )
     gradients = trees.repeat(one, made.spec.cohort_size)
   _, seconds = timing.repeated(
-      jax.jit(server), params, step.transform.init(params), updates, gradients,
-      cohort, repeats=_REPEATS)
+    jax.jit(server),
+    params,
+    step.transform.init(params),
+    updates,
+    gradients,
+    cohort,
+    repeats=_REPEATS,
+  )
   _TIMED[known] = float(np.median(seconds))
   return _TIMED[known]
 
@@ -133,17 +154,18 @@ def _seconds(k: int, slots: int, by_gradient: bool, repeats: int) -> float:
 
   def draw(key, *lead):
     # Like trained models, the vectors lie around K separate points.
-    return jax.tree.map(
-        lambda leaf: jax.random.normal(key, (*lead, *leaf.shape)), like)
+    return jax.tree.map(lambda leaf: jax.random.normal(key, (*lead, *leaf.shape)), like)
 
   state = draw(keys[0], k)
   member = jnp.arange(slots) % k
-  vectors = trees.add(jax.tree.map(lambda leaf: 3.0 * leaf[member], state),
-                      draw(keys[1], slots))
+  vectors = trees.add(
+    jax.tree.map(lambda leaf: 3.0 * leaf[member], state), draw(keys[1], slots)
+  )
   gradients = draw(keys[2], slots, k)
   moments = jax.vmap(central.init)(state)
   _, seconds = timing.repeated(
-      server, state, moments, vectors, gradients, repeats=repeats)
+    server, state, moments, vectors, gradients, repeats=repeats
+  )
   return _ROUNDS * float(np.median(seconds))
 
 
@@ -162,29 +184,54 @@ def table1(quick: bool) -> tuple[str, list[answers.Answer]]:
     for k in _MODELS:
       for rate in _RATES:
         ours[label, k, rate] = _seconds(
-            k, _MACHINES * rate // 100, by_gradient, 5 if quick else _REPEATS)
-  rows = [[label, k, *(
-      f"{times[label, k, rate]:.2f} "
-      f"({times[label, k, rate] / times[label, 2, 10]:.1f})"
-      for rate in _RATES for times in (paper, ours))]
-          for label, k in dict.fromkeys((label, k) for label, k, _ in ours)]
-  ratios = {m: [ours[m, k, 40] / ours[m, k, 10] for k in _MODELS]
-            for m in ("MA-FSVRG", "GA-FSVRG")}
+          k, _MACHINES * rate // 100, by_gradient, 5 if quick else _REPEATS
+        )
+  rows = [
+    [
+      label,
+      k,
+      *(
+        f"{times[label, k, rate]:.2f} "
+        f"({times[label, k, rate] / times[label, 2, 10]:.1f})"
+        for rate in _RATES
+        for times in (paper, ours)
+      ),
+    ]
+    for label, k in dict.fromkeys((label, k) for label, k, _ in ours)
+  ]
+  ratios = {
+    m: [ours[m, k, 40] / ours[m, k, 10] for k in _MODELS]
+    for m in ("MA-FSVRG", "GA-FSVRG")
+  }
   text = (
-      f"Seconds for {_ROUNDS} rounds; in brackets relative to K = 2 at 10 %. "
-      "The paper gives neither the data nor the number of rounds, and its "
-      "hardware is another, so only the ratios compare.\n\n" + report.table(
-          ["method", "K", *(f"{rate} % {whose}" for rate in _RATES
-                            for whose in ("paper", "ours"))], rows)
-      + "\n\n10 % to 40 % participation: paper 4 times, ours "
-      f"{np.mean(list(ratios.values())):.1f} times on average.")
+    f"Seconds for {_ROUNDS} rounds; in brackets relative to K = 2 at 10 %. "
+    "The paper gives neither the data nor the number of rounds, and its "
+    "hardware is another, so only the ratios compare.\n\n"
+    + report.table(
+      [
+        "method",
+        "K",
+        *(f"{rate} % {whose}" for rate in _RATES for whose in ("paper", "ours")),
+      ],
+      rows,
+    )
+    + "\n\n10 % to 40 % participation: paper 4 times, ours "
+    f"{np.mean(list(ratios.values())):.1f} times on average."
+  )
   return text, [
-      answers.Answer("table1", claim.artifact, claim.panel, claim.method,
-                     claim.metric, claim.said,
-                     *answers.number(ratios[claim.method], claim),
-                     chosen.STATED)  # K and the rates are the paper's
-      for claim in report.load_claims("diversified", "Table1")
-      if claim.metric == "central_time_ratio"]
+    answers.Answer(
+      "table1",
+      claim.artifact,
+      claim.panel,
+      claim.method,
+      claim.metric,
+      claim.said,
+      *answers.number(ratios[claim.method], claim),
+      chosen.STATED,
+    )  # K and the rates are the paper's
+    for claim in report.load_claims("diversified", "Table1")
+    if claim.metric == "central_time_ratio"
+  ]
 
 
 def _paper_seconds() -> dict[tuple[str, int, int], float]:
@@ -193,6 +240,5 @@ def _paper_seconds() -> dict[tuple[str, int, int], float]:
   for row in report.read_claims("diversified"):
     setting = re.match(r"C=(\d+)\D+(\d+)%", row["setting"])
     if row["artifact"] == "Table1" and row["unit"] == "s" and setting:
-      found[row["method"], int(setting[1]), int(setting[2])] = float(
-          row["value"])
+      found[row["method"], int(setting[1]), int(setting[2])] = float(row["value"])
   return found

@@ -19,7 +19,9 @@ from typing import NamedTuple
 from fedjax_alg import files
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.errors import OptionError
-from ..cli import config as config_lib, flag_words
+
+from ..cli import config as config_lib
+from ..cli import flag_words
 
 #: Heading of the column of tables that has ``said``.
 COLUMN = "settings chosen by"
@@ -31,13 +33,19 @@ EDGE = "edge of grid"
 #: ``stand-in``: the paper's data are not at hand, others took their place;
 #: ``test``: by the test accuracy. A number of the last two cannot be compared.
 HOWS = ("stated", "validation", "training", "untuned", EDGE, "stand-in", TEST)
-_SHOWN = {TEST: "test (not comparable)", "training": "training data",
-          "untuned": "not tuned", "stand-in": "stand-in (not comparable)"}
+_SHOWN = {
+  TEST: "test (not comparable)",
+  "training": "training data",
+  "untuned": "not tuned",
+  "stand-in": "stand-in (not comparable)",
+}
 
 _LINE = re.compile(r"^# chosen: ([^,\n]+)(?:, (.+))?$", re.M)
 _TUNED = re.compile(
-    r"^# tuned: (\w+)(?: \(at least (\S+)\))?, value and validation accuracy: "
-    r"(.+)$", re.M)
+  r"^# tuned: (\w+)(?: \(at least (\S+)\))?, value and validation accuracy: "
+  r"(.+)$",
+  re.M,
+)
 
 
 class Choice(NamedTuple):
@@ -56,17 +64,18 @@ def parse(text: str, name: str) -> list[Choice]:
   found = []
   for how, what in _LINE.findall(text):
     if how not in HOWS:
-      raise OptionError(f"{name}: # chosen: {how}: must be one of "
-                        f"{', '.join(HOWS)}")
+      raise OptionError(f"{name}: # chosen: {how}: must be one of {', '.join(HOWS)}")
     found += [Choice(how, one) for one in (what or "").split(" and ")]
   for flag, least, grid in _TUNED.findall(text):
     last = re.findall(rf"^--{flag}=(\S+)$", text, re.M)
-    values = [word.split()[0] for word in grid.split(
-        "; " if ";" in grid else ", ")]
+    values = [word.split()[0] for word in grid.split("; " if ";" in grid else ", ")]
     # Nothing lies beyond 0, nor beyond the least value there is.
-    edge = _ordered(values) and last and float(last[-1]) in (
-        float(values[0]), float(values[-1])) and float(last[-1]) > float(
-            least or 0)
+    edge = (
+      _ordered(values)
+      and last
+      and float(last[-1]) in (float(values[0]), float(values[-1]))
+      and float(last[-1]) > float(least or 0)
+    )
     found.append(Choice(EDGE if edge else "validation", flag))
   return found
 
@@ -112,8 +121,9 @@ def _of_files(words: Iterable[str]) -> list[Choice]:
   return found
 
 
-def of_flags(words: Sequence[str], more: str = "",
-             sources: Sequence[str] = ()) -> list[Choice]:
+def of_flags(
+  words: Sequence[str], more: str = "", sources: Sequence[str] = ()
+) -> list[Choice]:
   """How the settings of a run were chosen.
 
   A flag that a figure itself gives is one that the paper states. Of a setting
@@ -166,8 +176,7 @@ def said(choices: Sequence[Choice]) -> str:
 
 #: How the settings of a method were found, as tables say it: by a search, by a
 #: search for some of them, without one, or as the paper states them.
-TUNED, IN_PART, UNTUNED, STATED = (
-    "tuned", "tuned in part", "not tuned", "stated")
+TUNED, IN_PART, UNTUNED, STATED = ("tuned", "tuned in part", "not tuned", "stated")
 _BY_TEST = "tuned on test data"
 _SEARCHED = ("validation", _SHOWN["training"], EDGE)
 _OF_DATA = frozenset(field.name for field in dataclasses.fields(DataOptions))
@@ -199,8 +208,10 @@ def tuning(settings: str) -> str:
     return _BY_TEST
   if hows.intersection(_SEARCHED):
     return IN_PART if UNTUNED in hows else TUNED
-  return next((word for word in (UNTUNED, "not declared") if word in hows),
-              STATED if settings else "")
+  return next(
+    (word for word in (UNTUNED, "not declared") if word in hows),
+    STATED if settings else "",
+  )
 
 
 def together(tunings: Iterable[str]) -> str:

@@ -22,8 +22,8 @@ margin hold. Numbers that are one measurement are one row: micro averages of
 single labels are the accuracy, and several figures may show the same runs.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
 import collections
+from collections.abc import Iterable, Mapping, Sequence
 import fnmatch
 import re
 from typing import NamedTuple
@@ -32,35 +32,40 @@ from . import chosen, report, rule, suite, verdicts
 from .answers import Answer
 
 _MEANING = (
-    "Two questions, never one: *does a method reach its number*, and *does its "
-    "margin over others hold*. Each with how the settings were found: `tuned` "
-    "(every method's by a search on validation data, equal budgets), `stated` "
-    "(the paper's own numbers), `one rate` (the paper's learning rate for all "
-    "methods), `tuned in part` (some settings, or those of some methods that "
-    "are compared, have usual values instead). Features of the data that "
-    "validation chose are those of the stated settings, too. `no run`: not "
-    "run, or our copy of the paper has lost the number. `reaches`: at most 0.3 "
-    "points apart (5 % for numbers that are no shares), with an interval of at "
-    "most half a point (8 %) to either side; `exceeds`, `short`: further, and "
-    "by more than the interval; `open`: the interval is too wide for either, "
-    "or one run alone was made; `gets there`: the paper's method does not get "
-    "there within its rounds and ours does, which is no number that is "
-    "reached; `as printed`: neither does. What is "
-    "one measurement is one row: micro recall, micro precision and micro F1 of "
-    "single labels are the accuracy, and figures that show the same runs are "
-    "counted once; the numbers that the paper prints besides stand in "
-    "brackets. Macro precision and macro F1 are other numbers of the same runs "
-    "and rows of their own, though they move with the accuracy. Of a sentence "
-    "about several panels the least and the greatest difference is shown, of "
-    "the part that decides; all are in `<paper>.answers.csv`.")
+  "Two questions, never one: *does a method reach its number*, and *does its "
+  "margin over others hold*. Each with how the settings were found: `tuned` "
+  "(every method's by a search on validation data, equal budgets), `stated` "
+  "(the paper's own numbers), `one rate` (the paper's learning rate for all "
+  "methods), `tuned in part` (some settings, or those of some methods that "
+  "are compared, have usual values instead). Features of the data that "
+  "validation chose are those of the stated settings, too. `no run`: not "
+  "run, or our copy of the paper has lost the number. `reaches`: at most 0.3 "
+  "points apart (5 % for numbers that are no shares), with an interval of at "
+  "most half a point (8 %) to either side; `exceeds`, `short`: further, and "
+  "by more than the interval; `open`: the interval is too wide for either, "
+  "or one run alone was made; `gets there`: the paper's method does not get "
+  "there within its rounds and ours does, which is no number that is "
+  "reached; `as printed`: neither does. What is "
+  "one measurement is one row: micro recall, micro precision and micro F1 of "
+  "single labels are the accuracy, and figures that show the same runs are "
+  "counted once; the numbers that the paper prints besides stand in "
+  "brackets. Macro precision and macro F1 are other numbers of the same runs "
+  "and rows of their own, though they move with the accuracy. Of a sentence "
+  "about several panels the least and the greatest difference is shown, of "
+  "the part that decides; all are in `<paper>.answers.csv`."
+)
 
 #: The words of sentences, in the order in which the worst of several counts.
 FAILS = "does not hold"
 _WORST = (FAILS, rule.NOT_RUN, rule.NOT_COMPARABLE, rule.UNDECIDED, "holds")
-_CAUSES = {"baseline": "fails: baseline stronger",
-           "method": "fails: method short", "range": "exceeds the range",
-           "trend": "fails: other trend", "close": "too close to call",
-           "": "fails"}
+_CAUSES = {
+  "baseline": "fails: baseline stronger",
+  "method": "fails: method short",
+  "range": "exceeds the range",
+  "trend": "fails: other trend",
+  "close": "too close to call",
+  "": "fails",
+}
 _KEYS = ("artifact", "panel", "method", "metric", "value")
 
 #: Metrics that are the accuracy where every example has one label.
@@ -87,11 +92,19 @@ class Row(NamedTuple):
     return " ".join(filter(None, (self.claim["artifact"], self.claim["panel"])))
 
 
-def _matching(patterns: Iterable[dict[str, str]], row: Mapping[str, str],
-              column: str) -> dict[str, str]:
+def _matching(
+  patterns: Iterable[dict[str, str]], row: Mapping[str, str], column: str
+) -> dict[str, str]:
   """The first pattern that matches a row and has something in a column."""
-  return next((p for p in patterns if p[column] and all(
-      fnmatch.fnmatchcase(row[key], p[key] or "*") for key in _KEYS)), {})
+  return next(
+    (
+      p
+      for p in patterns
+      if p[column]
+      and all(fnmatch.fnmatchcase(row[key], p[key] or "*") for key in _KEYS)
+    ),
+    {},
+  )
 
 
 #: The difference that was measured, in one of the parts of a finding.
@@ -104,13 +117,13 @@ def finding(ours: str) -> str:
   gaps = [_GAP.search(part) for part in parts]
   if len(parts) < 3 or not all(gaps):
     return ours
-  ordered = [part for _, part in sorted(zip(
-      (float(gap[1]) for gap in gaps if gap), parts))]
+  ordered = [
+    part for _, part in sorted(zip((float(gap[1]) for gap in gaps if gap), parts))
+  ]
   return f"{ordered[0]} to {ordered[-1]}"
 
 
-def _sentences(
-    text: str, answers: Sequence[Answer]) -> tuple[str, str, str]:
+def _sentences(text: str, answers: Sequence[Answer]) -> tuple[str, str, str]:
   """(what was measured, the verdict, the tuning) of the sentences.
 
   They are those that begin so.
@@ -122,15 +135,17 @@ def _sentences(
     artifact, _, start = word.rpartition("|")
     own: dict[tuple[str, str], Answer] = {}
     for a in answers:
-      if not a.metric and a.claim.startswith(start) and fnmatch.fnmatchcase(
-          a.artifact, artifact or "*"):
+      if (
+        not a.metric
+        and a.claim.startswith(start)
+        and fnmatch.fnmatchcase(a.artifact, artifact or "*")
+      ):
         key = a.artifact, a.claim
         own[key] = min(own.get(key, a), a, key=_order)
-    found += [(a.verdict, a.claim.split(" (")[0], a.ours, a.tuning)
-              for a in own.values()] or [
-                  (rule.NOT_RUN, start, "was not judged", "")]
-  verdict, claim, ours, tuning = min(
-      found, key=lambda one: _WORST.index(one[0]))
+    found += [
+      (a.verdict, a.claim.split(" (")[0], a.ours, a.tuning) for a in own.values()
+    ] or [(rule.NOT_RUN, start, "was not judged", "")]
+  verdict, claim, ours, tuning = min(found, key=lambda one: _WORST.index(one[0]))
   said = f"{claim.lstrip('. ')}: " if len(found) > 1 else ""
   return said + finding(ours), verdict, tuning
 
@@ -141,49 +156,70 @@ def _order(answer: Answer) -> tuple[bool, bool, bool]:
   A figure of ours that goes further than the paper's, such as Table 3 on nine
   partitions, counts before the paper's.
   """
-  return (answer.of[1] != suite.TUNED,
-          answer.verdict in (rule.NOT_COMPARABLE, rule.NOT_RUN),
-          answer.figure.lower() == answer.artifact.lower())
+  return (
+    answer.of[1] != suite.TUNED,
+    answer.verdict in (rule.NOT_COMPARABLE, rule.NOT_RUN),
+    answer.figure.lower() == answer.artifact.lower(),
+  )
 
 
 def _words(row: Mapping[str, str], answer: Answer, own: bool) -> str:
   """The verdict on a number in words."""
   factor = 100.0 if row["unit"] == "fraction" else 1.0
-  return answer.words(factor * float(row["value"].lstrip(">")), row["unit"],
-                      own, never=row["value"].startswith(">"))
+  return answer.words(
+    factor * float(row["value"].lstrip(">")),
+    row["unit"],
+    own,
+    never=row["value"].startswith(">"),
+  )
 
 
-def _number(row: Mapping[str, str], answers: Sequence[Answer],
-            own: bool) -> tuple[str, str, str, str, str]:
+def _number(
+  row: Mapping[str, str], answers: Sequence[Answer], own: bool
+) -> tuple[str, str, str, str, str]:
   """(ours, verdict, words, by the stated settings, tuning) of a number."""
-  found = sorted((
-      a for a in answers if (
-          a.metric, a.artifact, a.panel, a.claim, a.of[0]) == (
-              row["metric"], row["artifact"], row["panel"], row["value"],
-              row["method"])), key=_order)
+  found = sorted(
+    (
+      a
+      for a in answers
+      if (a.metric, a.artifact, a.panel, a.claim, a.of[0])
+      == (row["metric"], row["artifact"], row["panel"], row["value"], row["method"])
+    ),
+    key=_order,
+  )
   if not found:
     return "-", rule.NOT_RUN, rule.NOT_RUN, "", ""
   first = found[0]
-  stated = next((f"{a.ours}: {_words(row, a, own)}" for a in found[1:]
-                 if a.of[1] != suite.TUNED), "")
-  return (first.ours, first.verdict, _words(row, first, own), stated,
-          first.tuning)
+  stated = next(
+    (f"{a.ours}: {_words(row, a, own)}" for a in found[1:] if a.of[1] != suite.TUNED),
+    "",
+  )
+  return (first.ours, first.verdict, _words(row, first, own), stated, first.tuning)
 
 
-def _measurement(row: Mapping[str, str], same_runs: Mapping[str, str],
-                 balanced: Sequence[str]) -> tuple[str, ...]:
+def _measurement(
+  row: Mapping[str, str], same_runs: Mapping[str, str], balanced: Sequence[str]
+) -> tuple[str, ...]:
   """What a number measures; two numbers may have the same."""
   metric = row["metric"].removeprefix("test_")
-  if metric in _ACCURACY or (
-      metric == "macro_recall" and row["artifact"] in balanced):
+  if metric in _ACCURACY or (metric == "macro_recall" and row["artifact"] in balanced):
     metric = "accuracy"
-  return (same_runs.get(row["artifact"], row["artifact"]), row["panel"],
-          row["method"], metric, str(report.round_of(row["setting"])))
+  return (
+    same_runs.get(row["artifact"], row["artifact"]),
+    row["panel"],
+    row["method"],
+    metric,
+    str(report.round_of(row["setting"])),
+  )
 
 
-def rows(paper: str, own: tuple[str, ...], answers: Sequence[Answer],
-         same_runs: Mapping[str, str] | None = None,
-         balanced: Sequence[str] = ()) -> list[Row]:
+def rows(
+  paper: str,
+  own: tuple[str, ...],
+  answers: Sequence[Answer],
+  same_runs: Mapping[str, str] | None = None,
+  balanced: Sequence[str] = (),
+) -> list[Row]:
   """The measurements and sentences of a paper with their answers.
 
   Args:
@@ -208,12 +244,15 @@ def rows(paper: str, own: tuple[str, ...], answers: Sequence[Answer],
     if kind.get("kind") == "sentences":
       role = "sentence"
       ours, verdict, tuning = _sentences(
-          kind["text"], [a for a in answers if not a.method])
+        kind["text"], [a for a in answers if not a.method]
+      )
       cause = _matching(patterns, row, "cause").get("cause", "")
-      words = {FAILS: _CAUSES[cause],
-               rule.UNDECIDED: "too close to call"}.get(verdict, verdict)
-      its, by, _ = _sentences(kind["text"], [
-          a for a in answers if a.method == verdicts.PAPERS_OWN])
+      words = {FAILS: _CAUSES[cause], rule.UNDECIDED: "too close to call"}.get(
+        verdict, verdict
+      )
+      its, by, _ = _sentences(
+        kind["text"], [a for a in answers if a.method == verdicts.PAPERS_OWN]
+      )
       stated = "" if by == rule.NOT_RUN else f"{its}: {by}"
     elif kind:
       ours, verdict, words = kind["text"], kind["kind"], kind["kind"]
@@ -221,32 +260,38 @@ def rows(paper: str, own: tuple[str, ...], answers: Sequence[Answer],
       key = _measurement(row, same_runs or {}, balanced)
       ours, verdict, words, stated, tuning = _number(row, answers, mine)
     if key in out:
-      out[key] = out[key]._replace(printed=(
-          *out[key].printed, f"{_value(row)} ({row['artifact']})"))
+      out[key] = out[key]._replace(
+        printed=(*out[key].printed, f"{_value(row)} ({row['artifact']})")
+      )
     else:
-      out[key] = Row(row, role, ours, verdict, words, tried, stated,
-                     tuning=tuning)
+      out[key] = Row(row, role, ours, verdict, words, tried, stated, tuning=tuning)
   return list(out.values())
 
 
 _UNKNOWN = (rule.NOT_COMPARABLE, rule.NOT_RUN)
-_REACHED = ("reaches", "exceeds", "sooner", "cheaper", "lower", "faster",
-            "as printed")
+_REACHED = ("reaches", "exceeds", "sooner", "cheaper", "lower", "faster", "as printed")
 _ELSE = ("gets there", "open", "lost", *_UNKNOWN)
 _NO_RUN = "no run"
 
 #: The columns of ``head`` after the first.
-_COLUMNS = ("numbers: reach or exceed", "gets there, the paper's does not",
-            "short", "open", "not comparable, not run, lost",
-            "sentences: hold", "too close to call", "fail",
-            "fail as a baseline is stronger")
+_COLUMNS = (
+  "numbers: reach or exceed",
+  "gets there, the paper's does not",
+  "short",
+  "open",
+  "not comparable, not run, lost",
+  "sentences: hold",
+  "too close to call",
+  "fail",
+  "fail as a baseline is stronger",
+)
 
 
 def _standing(words: str) -> str:
-  """What a verdict in words on a number says: reached, short, or why neither.
-  """
-  return "reached" if words.startswith(_REACHED) else words if (
-      words in _ELSE) else "short"
+  """What a verdict in words on a number says: reached, short, or why neither."""
+  return (
+    "reached" if words.startswith(_REACHED) else words if (words in _ELSE) else "short"
+  )
 
 
 def head(papers: Mapping[str, Sequence[Row]]) -> str:
@@ -254,25 +299,40 @@ def head(papers: Mapping[str, Sequence[Row]]) -> str:
   lines = []
   for name, found in papers.items():
     for tuning, words in _by_tuning(found).items():
-      own, said = collections.Counter(map(
-          _standing, words["own"])), collections.Counter(words["sentence"])
-      lines.append([
-          f"{name}, {tuning}", own["reached"], own["gets there"],
-          own["short"], own["open"],
+      own, said = (
+        collections.Counter(map(_standing, words["own"])),
+        collections.Counter(words["sentence"]),
+      )
+      lines.append(
+        [
+          f"{name}, {tuning}",
+          own["reached"],
+          own["gets there"],
+          own["short"],
+          own["open"],
           sum(own[word] for word in (*_UNKNOWN, "lost")),
           said["holds"] + said[_CAUSES["range"]],
           said["too close to call"] + said[rule.UNDECIDED],
-          sum(number for text, number in said.items()
-              if text.startswith(("fails", FAILS))),
+          sum(
+            number for text, number in said.items() if text.startswith(("fails", FAILS))
+          ),
           # By the paper's settings the causes are not known.
-          "-" if said[FAILS] else said[_CAUSES["baseline"]]])
+          "-" if said[FAILS] else said[_CAUSES["baseline"]],
+        ]
+      )
   return report.table(["paper, settings", *_COLUMNS], lines)
 
 
 def _by_tuning(found: Sequence[Row]) -> dict[str, dict[str, list[str]]]:
   """How settings were found -> kind of row -> the verdicts in words."""
-  order = (chosen.TUNED, chosen.IN_PART, chosen.STATED, suite.ONE_RATE,
-           chosen.UNTUNED, _NO_RUN)
+  order = (
+    chosen.TUNED,
+    chosen.IN_PART,
+    chosen.STATED,
+    suite.ONE_RATE,
+    chosen.UNTUNED,
+    _NO_RUN,
+  )
   words: dict[str, dict[str, list[str]]] = {}
   for row in found:
     if row.kind == "other":
@@ -281,10 +341,13 @@ def _by_tuning(found: Sequence[Row]) -> dict[str, dict[str, list[str]]]:
     if row.stated:
       pairs.append((suite.STATED, row.stated.rpartition(": ")[2]))
     for tuning, text in pairs:
-      words.setdefault(tuning, {"own": [], "sentence": []})[
-          row.kind].append(text)
-  return {tuning: words[tuning] for tuning in sorted(
-      words, key=lambda tuning: order.index(tuning) if tuning in order else -1)}
+      words.setdefault(tuning, {"own": [], "sentence": []})[row.kind].append(text)
+  return {
+    tuning: words[tuning]
+    for tuning in sorted(
+      words, key=lambda tuning: order.index(tuning) if tuning in order else -1
+    )
+  }
 
 
 def _said(claim: Mapping[str, str]) -> str:
@@ -304,8 +367,9 @@ def _value(claim: Mapping[str, str]) -> str:
   return claim["value"]
 
 
-def _table(found: Iterable[Row], notes: dict[str, int],
-           stated: str = "by the paper's settings") -> str:
+def _table(
+  found: Iterable[Row], notes: dict[str, int], stated: str = "by the paper's settings"
+) -> str:
   """Rows of numbers or sentences; what was tried stands below all tables."""
   found, rows = list(found), []
   heads, columns = report.with_tunings([row.tuning for row in found])
@@ -313,33 +377,54 @@ def _table(found: Iterable[Row], notes: dict[str, int],
   for row, column in zip(found, columns):
     tried = row.tried and (f" [{notes.setdefault(row.tried, len(notes) + 1)}]")
     also = row.printed and f" (also {', '.join(row.printed)})" or ""
-    rows.append([
-        row.where, row.claim["method"] or "-", _said(row.claim) + also,
-        row.ours, *column, row.words + tried,
-        *[row.stated or "-"] * len(more)])
-  return rows and report.table(
-      ["where", "method", "the paper", *heads, "verdict", *more], rows) or ""
+    rows.append(
+      [
+        row.where,
+        row.claim["method"] or "-",
+        _said(row.claim) + also,
+        row.ours,
+        *column,
+        row.words + tried,
+        *[row.stated or "-"] * len(more),
+      ]
+    )
+  return (
+    rows
+    and report.table(["where", "method", "the paper", *heads, "verdict", *more], rows)
+    or ""
+  )
 
 
 def _of_paper(name: str, found: Sequence[Row], notes: dict[str, int]) -> str:
   """The section of a paper."""
   known = [row for row in found if row.verdict not in (*_UNKNOWN, "lost")]
-  own, said, others = ([row for row in known if row.kind == kind]
-                       for kind in ("own", "sentence", "other"))
+  own, said, others = (
+    [row for row in known if row.kind == kind] for kind in ("own", "sentence", "other")
+  )
   parts = [f"## {name}", _table(own, notes), _table(said, notes)]
   if others:
-    parts.append(report.collapsed(
+    parts.append(
+      report.collapsed(
         f"Other methods, and what is no method: {len(others)} numbers",
-        _table(others, notes, "at the paper's one rate")))
+        _table(others, notes, "at the paper's one rate"),
+      )
+    )
   groups: dict[tuple[str, str, str], int] = collections.Counter(
-      (row.claim["artifact"], row.verdict, row.ours)
-      for row in found if row not in known)
+    (row.claim["artifact"], row.verdict, row.ours) for row in found if row not in known
+  )
   if groups:
-    parts.append(report.collapsed(
+    parts.append(
+      report.collapsed(
         f"Not comparable, not run or lost: {sum(groups.values())}",
-        report.table(["where", "numbers and sentences", "why"], (
+        report.table(
+          ["where", "numbers and sentences", "why"],
+          (
             [where, number, f"{verdict}: {why}" if why != "-" else verdict]
-            for (where, verdict, why), number in groups.items()))))
+            for (where, verdict, why), number in groups.items()
+          ),
+        ),
+      )
+    )
   return "\n\n".join(filter(None, parts))
 
 
@@ -348,7 +433,12 @@ def page(papers: Mapping[str, Sequence[Row]]) -> str:
   notes: dict[str, int] = {}
   sections = [_of_paper(*item, notes) for item in papers.items()]
   tried = "\n".join(f"{number}. {text}" for text, number in notes.items())
-  return report.join("Claims of the papers", [
-      head(papers), _MEANING, *sections,
-      *([f"## What was tried\n\n{tried}"] if notes else [])])
-
+  return report.join(
+    "Claims of the papers",
+    [
+      head(papers),
+      _MEANING,
+      *sections,
+      *([f"## What was tried\n\n{tried}"] if notes else []),
+    ],
+  )

@@ -11,9 +11,11 @@ import numpy as np
 
 from fedjax_alg import metrics
 from fedjax_alg.engine import evaluate
-from fedjax_alg.records import summary as summary_lib, tables
+from fedjax_alg.records import summary as summary_lib
+from fedjax_alg.records import tables
 from fedjax_alg.runs.compare import Comparison, Estimate, Line, shown_options
 from fedjax_alg.runs.result import RunResult
+
 from . import plots, report
 
 #: Powers of ten of large numbers, and their names in the head of a column.
@@ -30,13 +32,13 @@ class Table(NamedTuple):
   name: str = ""  #: of its label in LaTeX
 
 
-def shown(found: Estimate | None, factor: float = 1.0, digits: int = 2,
-          signed: bool = False) -> str:
+def shown(
+  found: Estimate | None, factor: float = 1.0, digits: int = 2, signed: bool = False
+) -> str:
   """Mean +- interval; "-" for nothing, no interval where there is none."""
   if found is None:
     return "-"
-  return summary_lib.shown(
-      found._asdict(), digits, factor, "+" if signed else "")
+  return summary_lib.shown(found._asdict(), digits, factor, "+" if signed else "")
 
 
 def _p_value(p: float) -> str:
@@ -56,20 +58,38 @@ def scores(comparison: Comparison) -> Table:
   factor = metrics.factor(comparison.metric)
   digits, what = metrics.digits(comparison.metric), _metric(comparison)
   rows = tuple(
-      (line.label, str(len(line.result.seeds)),
-       str(int(line.costs["round"].mean)),
-       *(shown(line.scores[name], factor, digits)
-         for name in ("final", "last_10", "best")))
-      for line in comparison.lines)
-  chosen = "" if evaluate.is_honest(comparison.protocol) else (
-      " The best round is chosen on test data, which is optimistic.")
+    (
+      line.label,
+      str(len(line.result.seeds)),
+      str(int(line.costs["round"].mean)),
+      *(
+        shown(line.scores[name], factor, digits)
+        for name in ("final", "last_10", "best")
+      ),
+    )
+    for line in comparison.lines
+  )
+  chosen = (
+    ""
+    if evaluate.is_honest(comparison.protocol)
+    else (" The best round is chosen on test data, which is optimistic.")
+  )
   interval = _interval_note(comparison)
   return Table(
-      f"{comparison.metric.replace('_', ' ').capitalize()}, protocol "
-      f"{comparison.protocol}",
-      ("run", "seeds", "rounds", f"final {what}",
-       "mean of the evaluations in the last 10 rounds", "best round"), rows,
-      interval + chosen, "scores")
+    f"{comparison.metric.replace('_', ' ').capitalize()}, protocol "
+    f"{comparison.protocol}",
+    (
+      "run",
+      "seeds",
+      "rounds",
+      f"final {what}",
+      "mean of the evaluations in the last 10 rounds",
+      "best round",
+    ),
+    rows,
+    interval + chosen,
+    "scores",
+  )
 
 
 _TWO_SEEDS = "Two seeds: the interval is hardly informative."
@@ -100,24 +120,25 @@ def _significant(column: Sequence[Estimate | None], factor: float) -> list[str]:
 
   The largest has three significant digits, the smallest at least two.
   """
-  known = [cost for cost in column
-           if cost is not None and math.isfinite(cost.mean)]
+  known = [cost for cost in column if cost is not None and math.isfinite(cost.mean)]
   sizes = [abs(factor * cost.mean) for cost in known if cost.mean]
-  if not sizes or all((factor * cost.mean).is_integer()
-                      and not cost.ci95 > 0 for cost in known):
+  if not sizes or all(
+    (factor * cost.mean).is_integer() and not cost.ci95 > 0 for cost in known
+  ):
     digits = 0
   else:
     most, least = (math.floor(math.log10(f(sizes))) for f in (max, min))
     digits = max(0, 2 - most, 1 - least)
   return [
-      f"{factor * cost.mean:.{digits}f}"
-      if cost is not None and cost.ci95 == 0.0  # the same in every seed
-      else shown(cost, factor, digits) for cost in column]
+    f"{factor * cost.mean:.{digits}f}"
+    if cost is not None and cost.ci95 == 0.0  # the same in every seed
+    else shown(cost, factor, digits)
+    for cost in column
+  ]
 
 
 def _cost_columns(
-    names: dict[str, str],
-    of: Callable[[str], Sequence[Estimate | None]]
+  names: dict[str, str], of: Callable[[str], Sequence[Estimate | None]]
 ) -> list[tuple[str, list[str]]]:
   """The columns of some costs: head, and a cell for each estimate."""
   out = []
@@ -134,9 +155,12 @@ def _cost_columns(
 def _sent(comparison: Comparison) -> dict[str, str]:
   """The columns of what is sent: bytes, too, where floats do not tell them."""
   found = {"total_floats": "floats sent"}
-  if not all(np.allclose(line.costs["total_bytes"].values,
-                         4 * np.array(line.costs["total_floats"].values))
-             for line in comparison.lines):
+  if not all(
+    np.allclose(
+      line.costs["total_bytes"].values, 4 * np.array(line.costs["total_floats"].values)
+    )
+    for line in comparison.lines
+  ):
     found["total_bytes"] = "bytes sent"
   return found
 
@@ -145,14 +169,22 @@ def to_targets(comparison: Comparison) -> Table:
   """Rounds, what is sent and simulated seconds until every target."""
   factor = metrics.factor(comparison.metric)
   unit = " %" if factor == 100 else ""
-  if all(at is None for line in comparison.lines
-         for found in line.reached.values() for at in found):
+  if all(
+    at is None
+    for line in comparison.lines
+    for found in line.reached.values()
+    for at in found
+  ):
     *most, last = [f"{factor * target:g}" for target in comparison.targets]
     missed = f"{', '.join(most)} or {last}" if most else last
-    return Table("Cost to targets", (), (),
-                 f"No run reached {missed}{unit} (--targets).", "targets")
-  each = [(line, target) for target in comparison.targets
-          for line in comparison.lines]
+    return Table(
+      "Cost to targets",
+      (),
+      (),
+      f"No run reached {missed}{unit} (--targets).",
+      "targets",
+    )
+  each = [(line, target) for target in comparison.targets for line in comparison.lines]
 
   def reached(line: Line, target: float) -> str:
     found = line.reached[target]
@@ -166,35 +198,53 @@ def to_targets(comparison: Comparison) -> Table:
     return found
 
   columns = _cost_columns(
-      {"round": "rounds", **_sent(comparison),
-       "simulated_s": "simulated s"},
-      lambda name: [cost(*pair, name) for pair in each])
+    {"round": "rounds", **_sent(comparison), "simulated_s": "simulated s"},
+    lambda name: [cost(*pair, name) for pair in each],
+  )
   rows = tuple(
-      (line.label, f"{factor * target:g}{unit}", reached(line, target),
-       *(cells[i] for _, cells in columns))
-      for i, (line, target) in enumerate(each))
+    (
+      line.label,
+      f"{factor * target:g}{unit}",
+      reached(line, target),
+      *(cells[i] for _, cells in columns),
+    )
+    for i, (line, target) in enumerate(each)
+  )
   return Table(
-      "Cost to targets",
-      ("run", "target", "reached by", *(head for head, _ in columns)), rows,
-      "Up to the first evaluation at or beyond the target. Where not all seeds "
-      "get there, the mean is over those that do, which is too low, and there "
-      "is no interval.", "targets")
+    "Cost to targets",
+    ("run", "target", "reached by", *(head for head, _ in columns)),
+    rows,
+    "Up to the first evaluation at or beyond the target. Where not all seeds "
+    "get there, the mean is over those that do, which is too low, and there "
+    "is no interval.",
+    "targets",
+  )
 
 
 def costs(comparison: Comparison) -> Table:
   """The costs of the whole runs."""
   columns = _cost_columns(
-      {"round": "rounds", **_sent(comparison),
-       "total_example_gradients": "example gradients",
-       "total_central_flops": "server operations",
-       "simulated_s": "simulated s"},
-      lambda name: [line.costs[name] for line in comparison.lines])
-  rows = tuple((line.label, *(cells[i] for _, cells in columns)) for i,
-               line in enumerate(comparison.lines))
+    {
+      "round": "rounds",
+      **_sent(comparison),
+      "total_example_gradients": "example gradients",
+      "total_central_flops": "server operations",
+      "simulated_s": "simulated s",
+    },
+    lambda name: [line.costs[name] for line in comparison.lines],
+  )
+  rows = tuple(
+    (line.label, *(cells[i] for _, cells in columns))
+    for i, line in enumerate(comparison.lines)
+  )
   return Table(
-      "Cost of the whole run", ("run", *(head for head, _ in columns)), rows,
-      "All participants together, both ways; simulated s is the time on the "
-      "simulated machines of the clients.", "costs")
+    "Cost of the whole run",
+    ("run", *(head for head, _ in columns)),
+    rows,
+    "All participants together, both ways; simulated s is the time on the "
+    "simulated machines of the clients.",
+    "costs",
+  )
 
 
 def differences(comparison: Comparison, baseline: str = "") -> Table:
@@ -208,41 +258,59 @@ def differences(comparison: Comparison, baseline: str = "") -> Table:
   for line in comparison.lines:
     pair = pairs.get(line.label)
     if pair is not None and pair.baseline == baseline:
-      rows.append((
-          line.label, str(len(pair.difference.values)),
+      rows.append(
+        (
+          line.label,
+          str(len(pair.difference.values)),
           shown(pair.difference, factor, digits, True),
-          "-" if math.isnan(pair.t) else f"{pair.t:.2f}", _p_value(pair.p),
-          _p_value(pair.holm)))
-  which = {"final": "Final value",
-           "last_10": "Mean of the evaluations in the last 10 rounds",
-           "best": "Best value"}[comparison.score]
+          "-" if math.isnan(pair.t) else f"{pair.t:.2f}",
+          _p_value(pair.p),
+          _p_value(pair.holm),
+        )
+      )
+  which = {
+    "final": "Final value",
+    "last_10": "Mean of the evaluations in the last 10 rounds",
+    "best": "Best value",
+  }[comparison.score]
   notes = []
   if rows:
     seeds = max(int(row[1]) for row in rows)
     number = sum(not math.isnan(pair.p) for pair in pairs.values())
-    notes.append(f"{which} of the run minus that of {baseline}, "
-                 "over equal seeds, +- 95 % interval. Two-sided paired t test; "
-                 f"Holm's correction for {number} test{'s' * (number != 1)}.")
+    notes.append(
+      f"{which} of the run minus that of {baseline}, "
+      "over equal seeds, +- 95 % interval. Two-sided paired t test; "
+      f"Holm's correction for {number} test{'s' * (number != 1)}."
+    )
     if seeds == 2:
       notes.append(_TWO_SEEDS)
     if 2 <= seeds <= 5:
-      notes.append(f"A rank test could not tell the runs apart: with {seeds} "
-                   "seeds the least p value of Wilcoxon's signed-rank test is "
-                   f"{2 / 2 ** seeds:.2g}.")
+      notes.append(
+        f"A rank test could not tell the runs apart: with {seeds} "
+        "seeds the least p value of Wilcoxon's signed-rank test is "
+        f"{2 / 2**seeds:.2g}."
+      )
     if any(row[3] == "-" for row in rows):
-      notes.append("There is no test (-) with one seed or with equal "
-                   "differences in all seeds.")
-  notes += [f"{pair.label}: {'; '.join(pair.notes)}."
-            for pair in comparison.pairs
-            if pair.notes and pair.baseline == baseline]
+      notes.append(
+        "There is no test (-) with one seed or with equal differences in all seeds."
+      )
+  notes += [
+    f"{pair.label}: {'; '.join(pair.notes)}."
+    for pair in comparison.pairs
+    if pair.notes and pair.baseline == baseline
+  ]
   if baseline == comparison.baseline:
-    notes += [f"Not paired: {label}, {reason}."
-              for label, reason in comparison.unpaired.items()]
+    notes += [
+      f"Not paired: {label}, {reason}." for label, reason in comparison.unpaired.items()
+    ]
   number = comparison.baselines.index(baseline)
-  return Table(f"Difference from {baseline}",
-               ("run", "seeds", f"difference{unit}", "t", "p", "p (Holm)"),
-               tuple(rows), " ".join(notes),
-               f"differences{f'_{number + 1}' if number else ''}")
+  return Table(
+    f"Difference from {baseline}",
+    ("run", "seeds", f"difference{unit}", "t", "p", "p (Holm)"),
+    tuple(rows),
+    " ".join(notes),
+    f"differences{f'_{number + 1}' if number else ''}",
+  )
 
 
 def options(results: dict[str, RunResult]) -> tuple[Table, list[bool]]:
@@ -269,8 +337,7 @@ def all_tables(comparison: Comparison) -> list[Table]:
     found.append(to_targets(comparison))
   found.append(costs(comparison))
   if len(comparison.lines) > 1:
-    found += [differences(comparison, baseline)
-              for baseline in comparison.baselines]
+    found += [differences(comparison, baseline) for baseline in comparison.baselines]
   return found
 
 
@@ -284,8 +351,10 @@ def markdown(title: str, comparison: Comparison, command_line: str) -> str:
     parts.append("\n".join([*part, _cell(table.note)]))
   table, differs = options(comparison.results)
   if any(differs):
-    parts.append("## Flags that differ\n\n" + _markdown(
-        table.head, itertools.compress(table.rows, differs)))
+    parts.append(
+      "## Flags that differ\n\n"
+      + _markdown(table.head, itertools.compress(table.rows, differs))
+    )
   made_by = command_line.replace("`", "'")
   parts.append(f"Made by `{made_by}`.")
   return report.join(_cell(title), parts)
@@ -300,16 +369,16 @@ def plain(comparison: Comparison) -> str:
     widths = [max(map(len, column)) for column in zip(*every)]
     for row in every:
       first, *rest = (
-          f"{cell:<{width}}" if i == 0 else f"{cell:>{width}}"
-          for i, (cell, width) in enumerate(zip(row, widths)))
+        f"{cell:<{width}}" if i == 0 else f"{cell:>{width}}"
+        for i, (cell, width) in enumerate(zip(row, widths))
+      )
       out.append("  ".join(["  " + first, *rest]).rstrip())
     out += [f"  {table.note}" * bool(table.note), ""]
   return "\n".join(out).rstrip()
 
 
 def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-  return report.table(
-      list(map(_cell, head)), (list(map(_cell, row)) for row in rows))
+  return report.table(list(map(_cell, head)), (list(map(_cell, row)) for row in rows))
 
 
 def _cell(text: str) -> str:
@@ -319,10 +388,20 @@ def _cell(text: str) -> str:
   return " ".join(text.split())
 
 
-_LATEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$",
-          "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-          "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-          "<": r"\textless{}", ">": r"\textgreater{}"}
+_LATEX = {
+  "\\": r"\textbackslash{}",
+  "&": r"\&",
+  "%": r"\%",
+  "$": r"\$",
+  "#": r"\#",
+  "_": r"\_",
+  "{": r"\{",
+  "}": r"\}",
+  "~": r"\textasciitilde{}",
+  "^": r"\textasciicircum{}",
+  "<": r"\textless{}",
+  ">": r"\textgreater{}",
+}
 
 
 def latex_text(text: str) -> str:
@@ -346,21 +425,27 @@ def latex(comparison: Comparison, command_line: str) -> str:
 
   The caption is a title; what explains the numbers stands below them.
   """
-  out = [f"% Made by {' '.join(command_line.split())}",
-         r"% Needs \usepackage{booktabs} in the preamble."]
+  out = [
+    f"% Made by {' '.join(command_line.split())}",
+    r"% Needs \usepackage{booktabs} in the preamble.",
+  ]
   for table in all_tables(comparison):
     title, note = _latex_cell(table.title), _latex_cell(table.note)
     if not table.rows:
       out += ["", f"{title}: {note}"]
       continue
     columns = "l" + "r" * (len(table.head) - 1)
-    out += ["", r"\begin{table}", r"  \centering",
-            rf"  \caption{{{title}}}", rf"  \label{{tab:{table.name}}}",
-            rf"  \begin{{tabular}}{{{columns}}}", r"    \toprule"]
-    out += ["    " + " & ".join(map(_latex_cell, table.head)) + r" \\",
-            r"    \midrule"]
-    out += ["    " + " & ".join(map(_latex_cell, row)) + r" \\"
-            for row in table.rows]
+    out += [
+      "",
+      r"\begin{table}",
+      r"  \centering",
+      rf"  \caption{{{title}}}",
+      rf"  \label{{tab:{table.name}}}",
+      rf"  \begin{{tabular}}{{{columns}}}",
+      r"    \toprule",
+    ]
+    out += ["    " + " & ".join(map(_latex_cell, table.head)) + r" \\", r"    \midrule"]
+    out += ["    " + " & ".join(map(_latex_cell, row)) + r" \\" for row in table.rows]
     out += [r"    \bottomrule", r"  \end{tabular}"]
     if note:
       out += [r"  \par\smallskip", rf"  {{\footnotesize {note}\par}}"]
@@ -370,14 +455,16 @@ def latex(comparison: Comparison, command_line: str) -> str:
 
 def with_seconds(result: RunResult) -> list[tables.Row]:
   """The rows of metrics.csv, with ``seconds`` from timing.csv."""
-  seconds = {row["round"]: row["seconds"]
-             for row in result.records.tables["timing"]}
-  return [{**row, "seconds": seconds[row["round"]]}
-          for row in result.records.rows]
+  seconds = {row["round"]: row["seconds"] for row in result.records.tables["timing"]}
+  return [{**row, "seconds": seconds[row["round"]]} for row in result.records.rows]
 
 
-def draw(paths: Sequence[pathlib.Path], comparison: Comparison, title: str,
-         x_axis: str = "rounds") -> None:
+def draw(
+  paths: Sequence[pathlib.Path],
+  comparison: Comparison,
+  title: str,
+  x_axis: str = "rounds",
+) -> None:
   """Draws the curves of all runs over each other.
 
   Args:
@@ -387,8 +474,7 @@ def draw(paths: Sequence[pathlib.Path], comparison: Comparison, title: str,
     x_axis: one of ``plots.X_AXES``.
   """
   figure, axis = plt.subplots(figsize=(7.2, 4.6))
-  runs = {label: with_seconds(result)
-          for label, result in comparison.results.items()}
+  runs = {label: with_seconds(result) for label, result in comparison.results.items()}
   plots.draw_curves(axis, runs, comparison.protocol, comparison.metric, x_axis)
   if metrics.is_cost(comparison.metric):
     plots.log_axis(axis)
@@ -401,11 +487,16 @@ def draw(paths: Sequence[pathlib.Path], comparison: Comparison, title: str,
 
 def _fit(axis: Any, comparison: Comparison) -> None:
   """Fits the y axis to the means: wide bands would squeeze them."""
-  means = np.concatenate([
+  means = np.concatenate(
+    [
       result.metrics[comparison.protocol][comparison.metric].mean(0)
-      for result in comparison.results.values()])
+      for result in comparison.results.values()
+    ]
+  )
   means = means[np.isfinite(means)]
   margin = 0.12 * (np.ptp(means) or 0.1)
   share = metrics.metric(comparison.metric).share
-  axis.set_ylim(max(means.min() - margin, 0.0 if share else -np.inf),
-                min(means.max() + margin, 1.0 if share else np.inf))
+  axis.set_ylim(
+    max(means.min() - margin, 0.0 if share else -np.inf),
+    min(means.max() + margin, 1.0 if share else np.inf),
+  )

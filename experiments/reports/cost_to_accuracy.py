@@ -12,15 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_alg.records import tables as records, summary as results
+from fedjax_alg.records import summary as results
+from fedjax_alg.records import tables as records
+
 from . import central_time, partitions, report, suite, verdicts
 
 #: Kilobytes of a float32 as the conjugate paper counts: 576 floats, 2.25 KB.
 KB = 4 / 1024
 
 
-def reached(outcome: suite.Outcome, target: float,
-            or_last: bool = False) -> list[records.Row | None]:
+def reached(
+  outcome: suite.Outcome, target: float, or_last: bool = False
+) -> list[records.Row | None]:
   """For each seed, the first row of ``global`` that reaches the target.
 
   For a seed that never reaches it, the entry is None, or with ``or_last`` the
@@ -30,42 +33,60 @@ def reached(outcome: suite.Outcome, target: float,
   if not or_last:
     return found
   end = outcome.summary["cost"]["rounds"]
-  last = sorted((r for r in outcome.rows if r["protocol"] == "global"
-                 and r["round"] == end), key=lambda r: r["seed"])
+  last = sorted(
+    (r for r in outcome.rows if r["protocol"] == "global" and r["round"] == end),
+    key=lambda r: r["seed"],
+  )
   return [row or final for row, final in zip(found, last, strict=True)]
 
 
-def spent(outcome: suite.Outcome, target: float, column: str,
-          or_last: bool = False) -> list[float | None]:
+def spent(
+  outcome: suite.Outcome, target: float, column: str, or_last: bool = False
+) -> list[float | None]:
   """For each seed, one column of the row of ``reached``."""
-  return [None if row is None else float(row[column])
-          for row in reached(outcome, target, or_last)]
+  return [
+    None if row is None else float(row[column])
+    for row in reached(outcome, target, or_last)
+  ]
 
 
-def sent_up(outcome: suite.Outcome, target: float, or_last: bool = False,
-            column: str = "floats_up") -> list[float | None]:
-  """For each seed, the floats, or bytes, sent to the server until the target.
-  """
+def sent_up(
+  outcome: suite.Outcome,
+  target: float,
+  or_last: bool = False,
+  column: str = "floats_up",
+) -> list[float | None]:
+  """For each seed, the floats, or bytes, sent to the server until the target."""
   clients = outcome.summary["cost"]["clients_per_round"]
   rounds = outcome.rounds()
-  return [None if row is None else clients * float(sum(
-      r[column] for r in rounds if r["seed"] == row["seed"]
-      and r["round"] <= row["round"]))
-          for row in reached(outcome, target, or_last)]
+  return [
+    None
+    if row is None
+    else clients
+    * float(
+      sum(
+        r[column]
+        for r in rounds
+        if r["seed"] == row["seed"] and r["round"] <= row["round"]
+      )
+    )
+    for row in reached(outcome, target, or_last)
+  ]
 
 
 def median(values: Sequence[float | None]) -> float | None:
   """Median over seeds; a seed without a value counts as infinite."""
-  found = statistics.median(
-      np.inf if value is None else value for value in values)
+  found = statistics.median(np.inf if value is None else value for value in values)
   return None if not np.isfinite(found) else float(found)
 
 
 def _shown(values: Sequence[float | None], last: int) -> tuple[str, str]:
   """The median of numbers of rounds, and the number of each seed, in words."""
   middle = median(values)
-  return (f"not in {last}" if middle is None else f"{middle:g}",
-          ", ".join(map(report.number, values)))
+  return (
+    f"not in {last}" if middle is None else f"{middle:g}",
+    ", ".join(map(report.number, values)),
+  )
 
 
 def rounds_table(paper: str, artifact: str, target: float) -> Any:
@@ -73,9 +94,11 @@ def rounds_table(paper: str, artifact: str, target: float) -> Any:
   metric = f"rounds_to_{100 * target:g}%"
 
   def section(outcomes: suite.Outcomes) -> str:
-    stated = {(claim.panel, claim.method): claim.said
-              for claim in report.load_claims(paper, artifact)
-              if claim.metric == metric}
+    stated = {
+      (claim.panel, claim.method): claim.said
+      for claim in report.load_claims(paper, artifact)
+      if claim.metric == metric
+    }
     found = []
     for o in outcomes:
       last = o.summary["cost"]["rounds"]
@@ -83,10 +106,17 @@ def rounds_table(paper: str, artifact: str, target: float) -> Any:
       if claimed.startswith(">"):
         claimed = "not in " + claimed[1:]
       ours = _shown(spent(o, target, "round"), last)[0]
-      found.append((o.cell.heading, o.cell.name, ours + (
-          "" if claimed == "-" else f" ({claimed})")))
-    return (f"## Rounds to {100 * target:g} %\n\nMedian over the seeds, in "
-            "brackets the paper's.\n\n" + report.by_panel(found))
+      found.append(
+        (
+          o.cell.heading,
+          o.cell.name,
+          ours + ("" if claimed == "-" else f" ({claimed})"),
+        )
+      )
+    return (
+      f"## Rounds to {100 * target:g} %\n\nMedian over the seeds, in "
+      "brackets the paper's.\n\n" + report.by_panel(found)
+    )
 
   return section
 
@@ -98,42 +128,70 @@ def accuracy_at(paper: str, artifact: str) -> Any:
     lines = []
     for claim in report.load_claims(paper, artifact):
       for o in outcomes:
-        if claim.round is None or o.cell.panel != claim.panel or (
-            o.cell.method != claim.method):
+        if (
+          claim.round is None
+          or o.cell.panel != claim.panel
+          or (o.cell.method != claim.method)
+        ):
           continue
-        rows = [r for r in o.rows if r["protocol"] == "global"
-                and r["round"] == claim.round]
-        here = results.spread(100 * partitions.curves(
-            rows, "global", "accuracy")[:, 0]) if rows else None
-        lines.append([
-            o.cell.panel, o.cell.name, claim.round, f"{claim.value:.2f}",
+        rows = [
+          r for r in o.rows if r["protocol"] == "global" and r["round"] == claim.round
+        ]
+        here = (
+          results.spread(100 * partitions.curves(rows, "global", "accuracy")[:, 0])
+          if rows
+          else None
+        )
+        lines.append(
+          [
+            o.cell.panel,
+            o.cell.name,
+            claim.round,
+            f"{claim.value:.2f}",
             results.shown(here) if here else "-",
-            *_shown(spent(o, claim.value / 100, "round"),
-                    o.summary["cost"]["rounds"])])
-    return "## Accuracy at a round\n\n" + report.table([
-        "panel", "method", "round", "paper", "ours at that round +- 95 % CI",
-        "ours first there in round (median)", "each seed"], lines
-                                                       ) if lines else ""
+            *_shown(spent(o, claim.value / 100, "round"), o.summary["cost"]["rounds"]),
+          ]
+        )
+    return (
+      "## Accuracy at a round\n\n"
+      + report.table(
+        [
+          "panel",
+          "method",
+          "round",
+          "paper",
+          "ours at that round +- 95 % CI",
+          "ours first there in round (median)",
+          "each seed",
+        ],
+        lines,
+      )
+      if lines
+      else ""
+    )
 
   return section
 
 
-def pairs(cost: Sequence[float | None],
-          other: Sequence[float | None]) -> list[tuple[float, float]]:
+def pairs(
+  cost: Sequence[float | None], other: Sequence[float | None]
+) -> list[tuple[float, float]]:
   """The costs of two methods in the seeds in which both reach the target.
 
   Raises:
     NotRun: there is no such seed.
   """
-  found = [(a, b) for a, b in zip(cost, other)
-           if a is not None and b is not None]
+  found = [(a, b) for a, b in zip(cost, other) if a is not None and b is not None]
   if not found:
     raise verdicts.NotRun("no seed in which both get there")
   return found
 
 
-def saving(cost: Sequence[float | None], other: Sequence[float | None],
-           parts: suite.Outcomes = ()) -> np.ndarray:
+def saving(
+  cost: Sequence[float | None],
+  other: Sequence[float | None],
+  parts: suite.Outcomes = (),
+) -> np.ndarray:
   """Percent by which ``cost`` is below ``other``.
 
   Args:
@@ -153,12 +211,17 @@ def saving(cost: Sequence[float | None], other: Sequence[float | None],
   if not parts:
     return saved
   part = np.repeat(np.arange(len(parts)), len(cost) // len(parts))[
-      [None not in pair for pair in zip(cost, other)]]
+    [None not in pair for pair in zip(cost, other)]
+  ]
   return np.array([saved[part == one].mean() for one in np.unique(part)])
 
 
-def shown_saving(cost: Sequence[float | None], other: Sequence[float | None],
-                 bound: bool, parts: suite.Outcomes = ()) -> str:
+def shown_saving(
+  cost: Sequence[float | None],
+  other: Sequence[float | None],
+  bound: bool,
+  parts: suite.Outcomes = (),
+) -> str:
   """``saving`` in words.
 
   Args:
@@ -177,8 +240,13 @@ def shown_saving(cost: Sequence[float | None], other: Sequence[float | None],
   return f"{head}{results.shown(spread, 1)}{tail}"
 
 
-def communication(outcomes: suite.Outcomes, wanted: Sequence[float],
-                  proposed: str, other: str, paper_saving: float) -> str:
+def communication(
+  outcomes: suite.Outcomes,
+  wanted: Sequence[float],
+  proposed: str,
+  other: str,
+  paper_saving: float,
+) -> str:
   """Markdown tables of what every method sends until it reaches the targets.
 
   Args:
@@ -193,39 +261,71 @@ def communication(outcomes: suite.Outcomes, wanted: Sequence[float],
     for o in outcomes:
       cost = o.summary["cost"]
       share = cost["clients_per_round"] * (
-          cost["last_round"]["floats_down"] + cost["last_round"]["floats_up"])
-      total, up = (median(values) for values in (
-          spent(o, target, "total_floats"), sent_up(o, target)))
-      rows.append([
-          f"{100 * target:g} %", o.cell.label,
+        cost["last_round"]["floats_down"] + cost["last_round"]["floats_up"]
+      )
+      total, up = (
+        median(values)
+        for values in (spent(o, target, "total_floats"), sent_up(o, target))
+      )
+      rows.append(
+        [
+          f"{100 * target:g} %",
+          o.cell.label,
           _shown(spent(o, target, "round"), cost["rounds"])[0],
-          f"{share:,.0f}", *(report.number(v, ",.0f") for v in (
-              total, None if total is None else total * KB,
-              None if up is None else up * KB))])
-  text = report.table([
-      "target", "method", "rounds (median)", "floats a round, all clients",
-      "floats, all clients", "KB", "KB sent up alone"], rows)
+          f"{share:,.0f}",
+          *(
+            report.number(v, ",.0f")
+            for v in (
+              total,
+              None if total is None else total * KB,
+              None if up is None else up * KB,
+            )
+          ),
+        ]
+      )
+  text = report.table(
+    [
+      "target",
+      "method",
+      "rounds (median)",
+      "floats a round, all clients",
+      "floats, all clients",
+      "KB",
+      "KB sent up alone",
+    ],
+    rows,
+  )
   by_label = {o.cell.label: o for o in outcomes}
   if proposed in by_label and other in by_label:
     rows = []
     for target in wanted:
       one, two = by_label[proposed], by_label[other]
       bound = None in reached(two, target)
-      rows.append([
+      rows.append(
+        [
           f"{100 * target:g} %",
           f"{paper_saving:g} %" if target == wanted[-1] else "-",
-          *(shown_saving(costs(one, target), costs(two, target, or_last=True),
-                        bound, one.parts)
-            for costs in (functools.partial(spent, column="total_floats"),
-                          sent_up, functools.partial(spent, column="round")))])
-    text += f"\n\n## What {proposed} saves against {other}\n\n" + report.table([
-        "target", "paper", "both ways, %", "sent up alone, %", "rounds, %"],
-                                                                          rows)
+          *(
+            shown_saving(
+              costs(one, target), costs(two, target, or_last=True), bound, one.parts
+            )
+            for costs in (
+              functools.partial(spent, column="total_floats"),
+              sent_up,
+              functools.partial(spent, column="round"),
+            )
+          ),
+        ]
+      )
+    text += f"\n\n## What {proposed} saves against {other}\n\n" + report.table(
+      ["target", "paper", "both ways, %", "sent up alone, %", "rounds, %"], rows
+    )
   return text
 
 
-def seconds(outcome: suite.Outcome,
-            target: float) -> tuple[list[float | None], list[float | None]]:
+def seconds(
+  outcome: suite.Outcome, target: float
+) -> tuple[list[float | None], list[float | None]]:
   """For each seed, the seconds of server and clients until a target.
 
   The server's are timed here and now; the other seconds of a round are those
@@ -234,9 +334,10 @@ def seconds(outcome: suite.Outcome,
   central = central_time.central_seconds(outcome.cell)
   steady = outcome.summary["timing"]["steady_s_per_round"]
   rounds = spent(outcome, target, "round")
-  return ([None if n is None else n * central for n in rounds],
-          [None if n is None else n * max(steady - central, 0.0)
-           for n in rounds])
+  return (
+    [None if n is None else n * central for n in rounds],
+    [None if n is None else n * max(steady - central, 0.0) for n in rounds],
+  )
 
 
 def seconds_table(outcomes: suite.Outcomes, wanted: Sequence[float]) -> str:
@@ -246,14 +347,33 @@ def seconds_table(outcomes: suite.Outcomes, wanted: Sequence[float]) -> str:
     for o in outcomes:
       of_server = central_time.central_seconds(o.cell)
       server, clients = map(median, seconds(o, target))
-      rows.append([
-          f"{100 * target:g} %", o.cell.label,
+      rows.append(
+        [
+          f"{100 * target:g} %",
+          o.cell.label,
           _shown(spent(o, target, "round"), o.summary["cost"]["rounds"])[0],
           f"{of_server:.2g}",
           f"{o.summary['timing']['steady_s_per_round'] - of_server:.2g}",
-          *(report.number(v, ".3g") for v in (
-              server, clients, None if server is None or clients is None
-              else server + clients))])
-  return report.table([
-      "target", "method", "rounds (median)", "server, s a round",
-      "clients, s a round", "server, s", "clients, s", "together, s"], rows)
+          *(
+            report.number(v, ".3g")
+            for v in (
+              server,
+              clients,
+              None if server is None or clients is None else server + clients,
+            )
+          ),
+        ]
+      )
+  return report.table(
+    [
+      "target",
+      "method",
+      "rounds (median)",
+      "server, s a round",
+      "clients, s a round",
+      "server, s",
+      "clients, s",
+      "together, s",
+    ],
+    rows,
+  )

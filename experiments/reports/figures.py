@@ -21,10 +21,12 @@ from fedjax_alg.data.options import DataOptions
 from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as results
 from fedjax_alg.runs.result import load_run
-from ..cli import config as config_lib, flag_words, guard, lock, program
-from ..cli.config import UsageError
+
+from ..cli import config as config_lib
+from ..cli import flag_words, guard, lock, program
 from ..cli import part as part_lib
-from ..cli.command import boolean, Command, enum, Flags, integer, listed, string
+from ..cli.command import Command, Flags, boolean, enum, integer, listed, string
+from ..cli.config import UsageError
 from . import answers, chosen, page, partitions, plots, report, suite, verdicts
 from .suite import ONE_RATE, STATED, TUNED
 
@@ -96,8 +98,7 @@ class Figure(NamedTuple):
   #: rounds of the figure's own metric
   measures: answers.Measures = {}
   #: answers to numbers that the paper states for another figure or table
-  further: Callable[[suite.Outcomes], list[answers.Answer]] = (
-      lambda outcomes: [])
+  further: Callable[[suite.Outcomes], list[answers.Answer]] = lambda outcomes: []
   draw: Draw | None = None  #: draws the picture; None: draw curves
 
 
@@ -139,9 +140,11 @@ class OwnFile(NamedTuple):
 
 
 FASHION_MNIST = OwnFile(
-    "fashion_mnist", "folder of Fashion-MNIST's four IDX files, where TFDS has "
-    "not prepared it", lambda path: ("--dataset=idx", f"--data_path={path}"),
-    stand_in=False)
+  "fashion_mnist",
+  "folder of Fashion-MNIST's four IDX files, where TFDS has not prepared it",
+  lambda path: ("--dataset=idx", f"--data_path={path}"),
+  stand_in=False,
+)
 
 
 class Paper(NamedTuple):
@@ -177,48 +180,57 @@ class Paper(NamedTuple):
 
   def like(self, name: str) -> str | None:
     """The figure whose runs a figure shows; None if they are its own."""
-    return {figure.lower(): other
-            for figure, other in self.same_runs.items()}.get(name)
+    return {figure.lower(): other for figure, other in self.same_runs.items()}.get(name)
 
   def main(self, argv: Sequence[str] | None = None) -> int:
     """Runs the paper's command; returns the exit status."""
     return _command(self)(argv)
 
 
-def panels(of: Mapping[str, tuple[str, ...]], data: str = "",
-           more: tuple[str, ...] = ()) -> tuple[Panel, ...]:
-  """Panels with the letters from a on: title -> flags, to which come ``more``.
-  """
-  return tuple(Panel(letter, title, (*flags, *more), data) for letter, (
-      title, flags) in zip(string_lib.ascii_lowercase, of.items()))
+def panels(
+  of: Mapping[str, tuple[str, ...]], data: str = "", more: tuple[str, ...] = ()
+) -> tuple[Panel, ...]:
+  """Panels with the letters from a on: title -> flags, to which come ``more``."""
+  return tuple(
+    Panel(letter, title, (*flags, *more), data)
+    for letter, (title, flags) in zip(string_lib.ascii_lowercase, of.items())
+  )
 
 
 def participation(*percent: int) -> tuple[Panel, ...]:
   """A panel for each share of participants, in percent."""
-  return panels({f"{p} % of the clients": (f"--participation={p/100}",)
-                 for p in percent})
+  return panels(
+    {f"{p} % of the clients": (f"--participation={p / 100}",) for p in percent}
+  )
 
 
-def of_files(
-    folder: str, files_of: Mapping[str, str]) -> Callable[[Panel], list[Line]]:
+def of_files(folder: str, files_of: Mapping[str, str]) -> Callable[[Panel], list[Line]]:
   """Makes the ``Figure.lines_of`` of label -> flag file in a folder."""
-  return lambda panel: [Line(label, (f"--flagfile={folder}/{name}.flags",))
-                        for label, name in files_of.items()]
+  return lambda panel: [
+    Line(label, (f"--flagfile={folder}/{name}.flags",))
+    for label, name in files_of.items()
+  ]
 
 
 def method_files(paper: str, folder: str) -> dict[str, tuple[str, ...]]:
   """algorithm -> the --flagfile of its file in a folder of the presets."""
-  found = {name: f"{paper}/{folder}/{name}.flags"
-           for name in registry.ALGORITHMS}
-  return {name: (f"--flagfile={file}",) for name, file in found.items()
-          if (config_lib.PRESETS / file).is_file()}
+  found = {name: f"{paper}/{folder}/{name}.flags" for name in registry.ALGORITHMS}
+  return {
+    name: (f"--flagfile={file}",)
+    for name, file in found.items()
+    if (config_lib.PRESETS / file).is_file()
+  }
 
 
 def methods(
-    paper: str, data: str, proposed: Sequence[str] = (), *,
-    others: bool = True, fixed: tuple[str, ...] = (),
-    ends: Mapping[str, tuple[str, ...]] | None = None,
-    protocols: Sequence[str] = (TUNED, STATED)
+  paper: str,
+  data: str,
+  proposed: Sequence[str] = (),
+  *,
+  others: bool = True,
+  fixed: tuple[str, ...] = (),
+  ends: Mapping[str, tuple[str, ...]] | None = None,
+  protocols: Sequence[str] = (TUNED, STATED),
 ) -> Callable[[Panel], list[Line]]:
   """Makes the ``Figure.lines_of`` of every registered method with a flag file.
 
@@ -247,21 +259,34 @@ def methods(
       tuned = protocol == TUNED
       file = f"{paper}/{'headline' if tuned else 'stated'}.flags"
       if (config_lib.PRESETS / file).is_file():
-        found += [Line(registry.get(name).label + end, (
-            f"--flagfile={file}", f"--algorithm={name}",
-            *(general.get(name, ()) if tuned else ()), *fixed,
-            *(special.get(name, ()) if tuned else ()), *more), protocol)
-                  for name in proposed if name in registry.ALGORITHMS
-                  for end, more in (ends or {"": ()}).items()]
+        found += [
+          Line(
+            registry.get(name).label + end,
+            (
+              f"--flagfile={file}",
+              f"--algorithm={name}",
+              *(general.get(name, ()) if tuned else ()),
+              *fixed,
+              *(special.get(name, ()) if tuned else ()),
+              *more,
+            ),
+            protocol,
+          )
+          for name in proposed
+          if name in registry.ALGORITHMS
+          for end, more in (ends or {"": ()}).items()
+        ]
     if others:
-      found += [Line(registry.get(name).label,
-                     (*general.get(name, ()), *special.get(name, ())))
-                for name in registry.ALGORITHMS if name not in proposed and (
-                    name in general or name in special)]
+      found += [
+        Line(registry.get(name).label, (*general.get(name, ()), *special.get(name, ())))
+        for name in registry.ALGORITHMS
+        if name not in proposed and (name in general or name in special)
+      ]
     if others and STATED in protocols:
-      found += [Line(registry.get(name).label, file, ONE_RATE)
-                for name, file in method_files(
-                    paper, f"stated_{data}").items()]
+      found += [
+        Line(registry.get(name).label, file, ONE_RATE)
+        for name, file in method_files(paper, f"stated_{data}").items()
+      ]
     return found
 
   return lines
@@ -279,25 +304,33 @@ def _kept(flags: Sequence[str], data: str) -> list[str]:
   """
   own: list[str] = []
   for flag in flags:
-    own += files.read_text(config_lib.flag_file(flag.partition("=")[2])).split(
-        ) if flag_words.name_of(flag) == "flagfile" else [flag]
-  line, common = map(
-      flag_words.said, (own, config_lib.expand_flagfiles([data])))
-  return [f"--{name}={line[name]}" for name in _KEPT
-          if name in line and line[name] != common.get(name)]
+    own += (
+      files.read_text(config_lib.flag_file(flag.partition("=")[2])).split()
+      if flag_words.name_of(flag) == "flagfile"
+      else [flag]
+    )
+  line, common = map(flag_words.said, (own, config_lib.expand_flagfiles([data])))
+  return [
+    f"--{name}={line[name]}"
+    for name in _KEPT
+    if name in line and line[name] != common.get(name)
+  ]
 
 
-def _cell(paper: Paper, figure: Figure, panel: Panel, line: Line,
-          request: Request) -> suite.Cell:
+def _cell(
+  paper: Paper, figure: Figure, panel: Panel, line: Line, request: Request
+) -> suite.Cell:
   """The run of one line in one panel."""
   # The data preset overrides the flags of the line, so that a method's file for
   # MNIST serves CIFAR-10 too, but for ``_KEPT``.
   data = f"--flagfile={paper.name}/{panel.data or figure.data}.flags"
   kept = _kept(line.flags, data)
   flags = (*line.flags, data, *kept, *figure.held, *panel.flags)
-  how = [f"{choice.how}, {choice.what}"
-         for choice in chosen.of_flags(line.flags)
-         if choice.what in flag_words.said(kept) and choice.how != STATED]
+  how = [
+    f"{choice.how}, {choice.what}"
+    for choice in chosen.of_flags(line.flags)
+    if choice.what in flag_words.said(kept) and choice.how != STATED
+  ]
   scale: tuple[str, ...] = ()
   if request.quick:
     scale = (*paper.quick, *figure.shrunk, *_fewer(paper, flags))
@@ -307,20 +340,29 @@ def _cell(paper: Paper, figure: Figure, panel: Panel, line: Line,
   said = flag_words.said(config_lib.expand_flagfiles((*flags, *common)))
   protocols = figure.protocols.split(",")
   # Methods that adapt the model to each client are evaluated on clients, too.
-  if "local" not in protocols and registry.get(
-      said.get("algorithm", "composed")).adapts:
+  if (
+    "local" not in protocols and registry.get(said.get("algorithm", "composed")).adapts
+  ):
     protocols.append("local")
   data_dir = []
-  if request.data_dir and said.get("dataset") in PREPARED and (
-      "data_path" not in said):
+  if request.data_dir and said.get("dataset") in PREPARED and ("data_path" not in said):
     data_dir = [f"--data_dir={request.data_dir}"]
   return suite.Cell(
-      panel.letter, panel.title, line.label, (
-          *flags, *panel.halfway(max(_rounds(said) // 2, 1)),
-          f"--eval_protocols={','.join(protocols)}",
-          f"--eval_every={panel.eval_every or figure.eval_every}", *common,
-          *data_dir), "\n# chosen: ".join(filter(None, [*how, panel.chosen])),
-      line.sources, line.protocol)
+    panel.letter,
+    panel.title,
+    line.label,
+    (
+      *flags,
+      *panel.halfway(max(_rounds(said) // 2, 1)),
+      f"--eval_protocols={','.join(protocols)}",
+      f"--eval_every={panel.eval_every or figure.eval_every}",
+      *common,
+      *data_dir,
+    ),
+    "\n# chosen: ".join(filter(None, [*how, panel.chosen])),
+    line.sources,
+    line.protocol,
+  )
 
 
 def _fewer(paper: Paper, flags: Sequence[str]) -> list[str]:
@@ -335,8 +377,7 @@ def _rounds(said: Mapping[str, str]) -> int:
   return int(said["rounds"]) if said.get("rounds", "").isdigit() else 0
 
 
-def each_cell(
-    paper: Paper, figure: Figure, request: Request) -> Iterator[suite.Cell]:
+def each_cell(paper: Paper, figure: Figure, request: Request) -> Iterator[suite.Cell]:
   """Every run of a figure, one after the other.
 
   At quick scale the lines are the tuned ones, if there are any.
@@ -352,13 +393,16 @@ def each_cell(
   for panel in figure.panels:
     lines = [Line(*line) for line in figure.lines_of(panel)]
     if not lines:
-      raise UsageError(f"{figure.title}: no method can be run, none of those "
-                       f"with a file in presets/{paper.name}/ is registered")
+      raise UsageError(
+        f"{figure.title}: no method can be run, none of those "
+        f"with a file in presets/{paper.name}/ is registered"
+      )
     if request.quick:
       lines = [line for line in lines if line.protocol == TUNED] or lines
     for line in lines:
-      if request.lines is None or suite.named(
-          line.label, line.protocol) in request.lines:
+      if (
+        request.lines is None or suite.named(line.label, line.protocol) in request.lines
+      ):
         cell = _cell(paper, figure, panel, line, request)
         assert cell.config  # which checks the flags
         yield cell
@@ -373,10 +417,10 @@ def cells(paper: Paper, figure: Figure, request: Request) -> list[suite.Cell]:
   found = list(each_cell(paper, figure, request))
   for name in request.lines or ():
     if name not in {cell.name for cell in found}:
-      known = dict.fromkeys(cell.name for cell in each_cell(
-          paper, figure, request._replace(lines=None)))
-      raise UsageError(
-          f"--lines={name}: no such line (one of {', '.join(known)})")
+      known = dict.fromkeys(
+        cell.name for cell in each_cell(paper, figure, request._replace(lines=None))
+      )
+      raise UsageError(f"--lines={name}: no such line (one of {', '.join(known)})")
   return found
 
 
@@ -388,8 +432,10 @@ def only(name: str, figure: Figure, panels: Sequence[str]) -> Figure:
   """
   kept = tuple(p for p in figure.panels if p.letter in panels)
   if not kept:
-    raise UsageError(f"--panels={','.join(panels)}: {name} has "
-                     f"{', '.join(p.letter for p in figure.panels)}")
+    raise UsageError(
+      f"--panels={','.join(panels)}: {name} has "
+      f"{', '.join(p.letter for p in figure.panels)}"
+    )
   return figure._replace(panels=kept)
 
 
@@ -413,8 +459,9 @@ def _why_unreadable(data: DataOptions, inside: str) -> str:
   return ""
 
 
-def asked(paper: Paper, name: str,
-          request: Request) -> tuple[Figure, list[str], list[str]]:
+def asked(
+  paper: Paper, name: str, request: Request
+) -> tuple[Figure, list[str], list[str]]:
   """A figure as it is asked for, and as it can be made on this machine.
 
   Returns:
@@ -428,26 +475,35 @@ def asked(paper: Paper, name: str,
   if request.panels:
     figure = only(name, figure, request.panels)
   elif request.quick and (figure.quick or len(figure.panels) > 2):
-    letters = figure.quick or (
-        figure.panels[0].letter, figure.panels[-1].letter)
+    letters = figure.quick or (figure.panels[0].letter, figure.panels[-1].letter)
     figure = only(name, figure, letters)
     which = "" if figure.quick else "the first and the last panel "
-    notes.append(f"Quick: `{' '.join([*paper.quick, *figure.shrunk])}`, "
-                 f"{which}({' and '.join(letters)}; --panels gives others).")
+    notes.append(
+      f"Quick: `{' '.join([*paper.quick, *figure.shrunk])}`, "
+      f"{which}({' and '.join(letters)}; --panels gives others)."
+    )
   if request.quick and paper.quick_rounds:
-    notes.append("Quick: at most so many rounds are run: " + ", ".join(
+    notes.append(
+      "Quick: at most so many rounds are run: "
+      + ", ".join(
         f"{registry.get(method).label} {most}"
-        for method, most in paper.quick_rounds.items()) + ".")
+        for method, most in paper.quick_rounds.items()
+      )
+      + "."
+    )
   parts = figure.partitions
   if not isinstance(parts, int) and (request.partitions or 0) > len(parts):
-    notes.append(f"--partitions={request.partitions}: there are {len(parts)} "
-                 "partitions that its title names.")
+    notes.append(
+      f"--partitions={request.partitions}: there are {len(parts)} "
+      "partitions that its title names."
+    )
   figure, lacking = with_data(paper, figure, request)
   return figure, notes, lacking
 
 
-def with_data(paper: Paper, figure: Figure,
-              request: Request) -> tuple[Figure, list[str]]:
+def with_data(
+  paper: Paper, figure: Figure, request: Request
+) -> tuple[Figure, list[str]]:
   """The figure with the panels whose data are there, or have a stand-in.
 
   The sentences say why the other panels are not run.
@@ -462,30 +518,33 @@ def with_data(paper: Paper, figure: Figure,
   return figure._replace(panels=tuple(kept)), lacking
 
 
-def _with_files(paper: Paper, figure: Figure, panel: Panel,
-                request: Request) -> tuple[Panel, str]:
+def _with_files(
+  paper: Paper, figure: Figure, panel: Panel, request: Request
+) -> tuple[Panel, str]:
   """A panel with the user's file in place of its data, and what it lacks."""
 
   def cell(panel: Panel) -> suite.Cell:
-    return next(each_cell(paper, figure._replace(panels=(panel,)),
-                          request._replace(lines=None)))
+    return next(
+      each_cell(paper, figure._replace(panels=(panel,)), request._replace(lines=None))
+    )
 
   dataset = cell(panel).config.values["dataset"] if paper.optional else ""
   if dataset not in paper.optional:
     return panel, ""
-  of_data = {name: own for name, own in paper.files.items()
-             if own.dataset == dataset}
+  of_data = {name: own for name, own in paper.files.items() if own.dataset == dataset}
   for name, own in of_data.items():
     path = request.files.get(name)
     if path:
       panel = panel._replace(flags=(*panel.flags, *own.flags(path)))
       if own.stand_in:
         panel = panel._replace(
-            title=f"{panel.title} (stand-in {pathlib.Path(path).stem})",
-            chosen="stand-in, data")
+          title=f"{panel.title} (stand-in {pathlib.Path(path).stem})",
+          chosen="stand-in, data",
+        )
   why = _why_lacking(cell(panel).flags)
   return panel, why and "; or give ".join(
-      [why, *(f"--{name}=PATH" for name in of_data)])
+    [why, *(f"--{name}=PATH" for name in of_data)]
+  )
 
 
 def _partitions(figure: Figure, request: Request) -> suite.Partitions:
@@ -495,8 +554,7 @@ def _partitions(figure: Figure, request: Request) -> suite.Partitions:
   return figure.partitions[:number]
 
 
-def outcomes_of(
-    paper: Paper, figure: Figure, request: Request) -> list[suite.Outcome]:
+def outcomes_of(paper: Paper, figure: Figure, request: Request) -> list[suite.Outcome]:
   """Runs or finds the runs of a figure.
 
   Raises:
@@ -509,8 +567,9 @@ def outcomes_of(
   return suite.run_cells(found, request.root, parts)
 
 
-def write(request: Request, name: str, text: str,
-          found: Sequence[answers.Answer] = ()) -> pathlib.Path:
+def write(
+  request: Request, name: str, text: str, found: Sequence[answers.Answer] = ()
+) -> pathlib.Path:
   """Writes <name>.md, which is printed, and <name>.answers.csv.
 
   Returns:
@@ -551,8 +610,10 @@ def _check_outputs(request: Request, name: str) -> None:
   signature = f"{name}.answers.csv"
   of_figure = files.beside(signature, answers.IS_TABLE)
   outputs = {folder / signature: answers.IS_TABLE}
-  outputs |= {folder / f"{name}{end}": of_figure
-              for end in (".md", ".csv", "_numbers.csv", ".html")}
+  outputs |= {
+    folder / f"{name}{end}": of_figure
+    for end in (".md", ".csv", "_numbers.csv", ".html")
+  }
   for path in (*folder.glob(f"{name}*.png"), *folder.glob(f"{name}*.pdf")):
     outputs[path] = lambda path: files.picture(path) or of_figure(path)
   files.check_outputs(f"`out_dir`={request.root}", outputs)
@@ -564,8 +625,12 @@ def _make_table(paper: Paper, name: str, request: Request) -> None:
   folder = request.root / name
   folder.mkdir(parents=True, exist_ok=True)
   text, found = make(request, folder)
-  write(request, name, report.join(
-      title, [text, report.made_by(request.command_line)]), found)
+  write(
+    request,
+    name,
+    report.join(title, [text, report.made_by(request.command_line)]),
+    found,
+  )
 
 
 def make_figure(paper: Paper, name: str, request: Request) -> str:
@@ -578,29 +643,41 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
   if not outcomes and not figure.of_claims:
     raise UsageError(f"--finished: no run of {name} is")
   parts = [
-      *(section(outcomes) for section in figure.sections),
-      verdicts.section(figure.statements, outcomes),
-      _without_places("\n\n".join(lacking), request),
-      report.provenance(
-          outcomes, request.command_line, " ".join([paper.note, *notes]),
-          figure.table is not None)]
-  rows = report.compare(outcomes, report.load_claims(paper.name, name),
-                        figure.protocol, figure.metric)
+    *(section(outcomes) for section in figure.sections),
+    verdicts.section(figure.statements, outcomes),
+    _without_places("\n\n".join(lacking), request),
+    report.provenance(
+      outcomes,
+      request.command_line,
+      " ".join([paper.note, *notes]),
+      figure.table is not None,
+    ),
+  ]
+  rows = report.compare(
+    outcomes, report.load_claims(paper.name, name), figure.protocol, figure.metric
+  )
   if figure.table is not None:
     text = report.join(figure.title, [figure.table(outcomes), *parts])
   else:
     text = report.markdown(
-        figure.title, rows, [] if paper.like(name) else parts, paper.own)
+      figure.title, rows, [] if paper.like(name) else parts, paper.own
+    )
   measures = figure.measures or dict.fromkeys(
-      (figure.metric, f"test_{figure.metric}"),
-      verdicts.late(figure.metric, figure.protocol))
-  folder = write(request, name, text, [
+    (figure.metric, f"test_{figure.metric}"),
+    verdicts.late(figure.metric, figure.protocol),
+  )
+  folder = write(
+    request,
+    name,
+    text,
+    [
       *answers.numbers(paper.name, name, outcomes, measures),
       *answers.sentences(name, figure.statements, outcomes),
-      *figure.further(outcomes)])
+      *figure.further(outcomes),
+    ],
+  )
   report.numbers_csv(folder / f"{name}_numbers.csv", rows)
-  report.points_csv(
-      folder / f"{name}.csv", outcomes, figure.protocol, figure.metric)
+  report.points_csv(folder / f"{name}.csv", outcomes, figure.protocol, figure.metric)
   suffix = "" if request.x_axis == "rounds" else f"_vs_{request.x_axis}"
   paths = pictures(folder, name + suffix)
   if figure.draw is not None and outcomes:
@@ -613,8 +690,13 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
 
 
 def _draw(
-    paper: Paper, name: str, figure: Figure, outcomes: list[suite.Outcome],
-    request: Request, paths: plots.Paths) -> None:
+  paper: Paper,
+  name: str,
+  figure: Figure,
+  outcomes: list[suite.Outcome],
+  request: Request,
+  paths: plots.Paths,
+) -> None:
   """Draws the curves, those by the paper's settings beside the tuned ones."""
   protocols = dict(reversed(verdicts.by_protocol(outcomes).items()))
   cells, marks = {}, {}
@@ -623,16 +705,24 @@ def _draw(
     for words, runs in protocols.items():
       which = title if len(protocols) == 1 else f"{title}, {words}"
       cells[which] = suite.rows_by_panel(runs).get(title, {})
-      marks[which] = report.marks(
-          paper.name, name, runs, figure.metric).get(title, [])
+      marks[which] = report.marks(paper.name, name, runs, figure.metric).get(title, [])
   plots.panels(
-      paths, {title: runs for title, runs in cells.items() if runs},
-      figure.protocol, figure.metric, figure.title, request.x_axis, marks)
+    paths,
+    {title: runs for title, runs in cells.items() if runs},
+    figure.protocol,
+    figure.metric,
+    figure.title,
+    request.x_axis,
+    marks,
+  )
 
 
-def as_dots(measure: verdicts.Measure, x_label: str,
-            stated: Mapping[tuple[str, str], float] | None = None,
-            by_method: bool = False) -> Draw:
+def as_dots(
+  measure: verdicts.Measure,
+  x_label: str,
+  stated: Mapping[tuple[str, str], float] | None = None,
+  by_method: bool = False,
+) -> Draw:
   """Makes the ``Figure.draw`` of a number of each run, as dots.
 
   Args:
@@ -643,38 +733,48 @@ def as_dots(measure: verdicts.Measure, x_label: str,
       panel of the figure, and not the other way round.
   """
 
-  def draw(paths: plots.Paths, outcomes: suite.Outcomes, title: str,
-           x_axis: str) -> None:
+  def draw(
+    paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
+  ) -> None:
     cells: dict[str, dict[str, plots.Dot]] = {}
     for o in outcomes:
       place = o.cell.heading, o.cell.name
       panel, row = reversed(place) if by_method else place
       cells.setdefault(panel, {})[row] = plots.Dot(
-          *metrics.confidence_95(
-              partitions.means(measure(o), o.parts).tolist()),
-          (stated or {}).get((o.cell.panel, o.cell.label)))
+        *metrics.confidence_95(partitions.means(measure(o), o.parts).tolist()),
+        (stated or {}).get((o.cell.panel, o.cell.label)),
+      )
     plots.dots(paths, cells, x_label, title, "95 % CI of the mean")
 
   return draw
 
 
-def _write_page(path: pathlib.Path, figure: Figure,
-                outcomes: suite.Outcomes, request: Request) -> None:
+def _write_page(
+  path: pathlib.Path, figure: Figure, outcomes: suite.Outcomes, request: Request
+) -> None:
   """Writes a page with the curves, costs, clients and flags of every run."""
-  page.write(path, figure.title, {
+  page.write(
+    path,
+    figure.title,
+    {
       own[0].cell.panel_title: {o.cell.name: load_run(o.folder) for o in own}
-      for own in suite.by_panel(outcomes)}, metric=figure.metric,
-             protocol=figure.protocol, x_axis=request.x_axis,
-             command_line=request.command_line)
+      for own in suite.by_panel(outcomes)
+    },
+    metric=figure.metric,
+    protocol=figure.protocol,
+    x_axis=request.x_axis,
+    command_line=request.command_line,
+  )
   print(f"page: {path}", flush=True)
 
 
 #: A flag of single runs -> what figure commands do instead.
 _NOT_OF_FIGURES = {
-    "resume": "which goes on with unfinished runs by itself",
-    "overwrite": "which reads finished runs again; to run them anew give "
-                 "another --out_dir or delete their folders in its runs/",
-    "dry_run": "python -m experiments.run has it"}
+  "resume": "which goes on with unfinished runs by itself",
+  "overwrite": "which reads finished runs again; to run them anew give "
+  "another --out_dir or delete their folders in its runs/",
+  "dry_run": "python -m experiments.run has it",
+}
 
 
 #: More runs of every line than anybody waits for: the names of so many are
@@ -684,34 +784,63 @@ _PARTITIONS = 1_000
 
 def _flags(paper: Paper) -> Flags:
   return (
-      enum(paper.flag, None, [*paper.figures, *paper.tables, "all"],
-           "the figure or table to make, by its name below; all: every one"),
-      enum("scale", "full", ["full", "quick"],
-           f"full: {paper.seeds}, all rounds and all panels; quick: minutes "
-           f"instead of hours, with {' '.join(paper.quick)} and only some of "
-           "the panels"),
-      listed("panels", None, "make only these panels, by their letters, e.g. "
-             "a,c"),
-      listed("lines", None, "show only these methods, by their names in the "
-             "tables, e.g. FedAvg"),
-      enum("x_axis", "rounds", list(plots.X_AXES), "the x axis of the curves; "
-           "the name of the picture then ends in _vs_<x_axis>"),
-      boolean("html", False, "also write a page with the curves, clients, "
-              "costs and flags of every run of a figure; it needs plotly (pip "
-              "install 'fedjax_alg[report]')"),
-      integer("partitions", None, "make every run on so many partitions of the "
-              "data; the intervals are then those over partitions, each with "
-              "the mean of its seeds (--partitions=9 --num_seeds=1: nine "
-              "independent draws of both); default 1, but for figures whose "
-              "title names more", lower_bound=1, upper_bound=_PARTITIONS),
-      string("part", None, part_lib.HELP),
-      boolean("finished", False, "run nothing: show the runs that are "
-              "finished"),
-      string("data_dir", None, "folder of the data sets that "
-             "experiments.prepare made; default as in experiments.run"),
-      string("out_dir", f"out/{paper.name}", "folder to write runs, figures "
-             "and tables to"),
-      *(string(name, None, own.help) for name, own in paper.files.items()))
+    enum(
+      paper.flag,
+      None,
+      [*paper.figures, *paper.tables, "all"],
+      "the figure or table to make, by its name below; all: every one",
+    ),
+    enum(
+      "scale",
+      "full",
+      ["full", "quick"],
+      f"full: {paper.seeds}, all rounds and all panels; quick: minutes "
+      f"instead of hours, with {' '.join(paper.quick)} and only some of "
+      "the panels",
+    ),
+    listed("panels", None, "make only these panels, by their letters, e.g. a,c"),
+    listed(
+      "lines",
+      None,
+      "show only these methods, by their names in the tables, e.g. FedAvg",
+    ),
+    enum(
+      "x_axis",
+      "rounds",
+      list(plots.X_AXES),
+      "the x axis of the curves; the name of the picture then ends in _vs_<x_axis>",
+    ),
+    boolean(
+      "html",
+      False,
+      "also write a page with the curves, clients, "
+      "costs and flags of every run of a figure; it needs plotly (pip "
+      "install 'fedjax_alg[report]')",
+    ),
+    integer(
+      "partitions",
+      None,
+      "make every run on so many partitions of the "
+      "data; the intervals are then those over partitions, each with "
+      "the mean of its seeds (--partitions=9 --num_seeds=1: nine "
+      "independent draws of both); default 1, but for figures whose "
+      "title names more",
+      lower_bound=1,
+      upper_bound=_PARTITIONS,
+    ),
+    string("part", None, part_lib.HELP),
+    boolean("finished", False, "run nothing: show the runs that are finished"),
+    string(
+      "data_dir",
+      None,
+      "folder of the data sets that "
+      "experiments.prepare made; default as in experiments.run",
+    ),
+    string(
+      "out_dir", f"out/{paper.name}", "folder to write runs, figures and tables to"
+    ),
+    *(string(name, None, own.help) for name, own in paper.files.items()),
+  )
 
 
 def _command(paper: Paper) -> Command:
@@ -719,22 +848,32 @@ def _command(paper: Paper) -> Command:
   titles = {name: figure.title for name, figure in paper.figures.items()}
   titles |= {name: table.title for name, table in paper.tables.items()}
   return Command(
-      f"usage: python -m experiments.{paper.name} --{paper.flag}=NAME [flags]"
-      f"\n\nMakes the figures and tables of {paper.works}. It makes the runs "
-      "that a\nfigure needs and writes its picture (PNG, PDF), its points "
-      "(CSV) and a table of the\npublished numbers beside ours (Markdown) to "
-      "the folder NAME in --out_dir.",
-      _flags(paper), functools.partial(_run, paper), "\n".join([
-          "Names of the figures and tables:",
-          *(f"  {name:9} {title}" for name, title in titles.items()), "",
-          "A finished run is reused, an interrupted one is continued. Any "
-          "other --flag=value", "is passed on to every run and overrides its "
-          "settings;", "python -m experiments.run --help lists these flags."]),
-      guard.AGAIN, passes_on=True)
+    f"usage: python -m experiments.{paper.name} --{paper.flag}=NAME [flags]"
+    f"\n\nMakes the figures and tables of {paper.works}. It makes the runs "
+    "that a\nfigure needs and writes its picture (PNG, PDF), its points "
+    "(CSV) and a table of the\npublished numbers beside ours (Markdown) to "
+    "the folder NAME in --out_dir.",
+    _flags(paper),
+    functools.partial(_run, paper),
+    "\n".join(
+      [
+        "Names of the figures and tables:",
+        *(f"  {name:9} {title}" for name, title in titles.items()),
+        "",
+        "A finished run is reused, an interrupted one is continued. Any "
+        "other --flag=value",
+        "is passed on to every run and overrides its settings;",
+        "python -m experiments.run --help lists these flags.",
+      ]
+    ),
+    guard.AGAIN,
+    passes_on=True,
+  )
 
 
-def _request(paper: Paper, values: FlagValues, words: Sequence[str],
-             argv: Sequence[str]) -> Request:
+def _request(
+  paper: Paper, values: FlagValues, words: Sequence[str], argv: Sequence[str]
+) -> Request:
   """What the words of a command ask for.
 
   Raises:
@@ -742,36 +881,47 @@ def _request(paper: Paper, values: FlagValues, words: Sequence[str],
   """
   for flag in map(flag_words.name_of, words):
     if flag in _NOT_OF_FIGURES:
-      raise UsageError(
-          f"--{flag}: not of a figure command, {_NOT_OF_FIGURES[flag]}")
+      raise UsageError(f"--{flag}: not of a figure command, {_NOT_OF_FIGURES[flag]}")
   name = values[paper.flag].value
   if name is None:
-    raise UsageError(f"--{paper.flag}: missing (one of "
-                     f"{', '.join([*paper.figures, *paper.tables, 'all'])})")
+    raise UsageError(
+      f"--{paper.flag}: missing (one of "
+      f"{', '.join([*paper.figures, *paper.tables, 'all'])})"
+    )
   for flag in ("panels", "lines", "x_axis", "html", "part", "finished"):
     if name in paper.tables and values[flag].present:
       raise UsageError(f"--{flag}: not read by {name}, which makes no runs")
   if name in paper.tables and not paper.tables[name].of_runs and words:
-    raise UsageError(
-        f"{words[0]}: not read by {name}, which has settings of its own")
+    raise UsageError(f"{words[0]}: not read by {name}, which has settings of its own")
   if values.part and values.finished:
     raise UsageError("--part and --finished: give one of them")
   # Tables do not show the paths of files on this machine.
   places = ("--data_dir", "--out_dir", *(f"--{name}" for name in paper.files))
-  command_line = " ".join([program.name(paper.name), *(
-      shlex.quote(w) for w in argv if not w.startswith(places))])
+  command_line = " ".join(
+    [
+      program.name(paper.name),
+      *(shlex.quote(w) for w in argv if not w.startswith(places)),
+    ]
+  )
   return Request(
-      expanded(values.out_dir), tuple(words), command_line,
-      values.scale == "quick",
-      tuple(values.panels) if values.panels else None,
-      tuple(values.lines) if values.lines else None, values.x_axis,
-      {name: str(values[name].value) for name in paper.files
-       if values[name].value}, values.data_dir, values.html,
-      values.partitions, values.finished)
+    expanded(values.out_dir),
+    tuple(words),
+    command_line,
+    values.scale == "quick",
+    tuple(values.panels) if values.panels else None,
+    tuple(values.lines) if values.lines else None,
+    values.x_axis,
+    {name: str(values[name].value) for name in paper.files if values[name].value},
+    values.data_dir,
+    values.html,
+    values.partitions,
+    values.finished,
+  )
 
 
-def _run(paper: Paper, values: FlagValues, words: list[str],
-         argv: Sequence[str]) -> None:
+def _run(
+  paper: Paper, values: FlagValues, words: list[str], argv: Sequence[str]
+) -> None:
   """Makes the figures and tables that are asked for, or runs a part."""
   request = _request(paper, values, words, argv)
   part = part_lib.parse(values.part)
@@ -781,11 +931,17 @@ def _run(paper: Paper, values: FlagValues, words: list[str],
   if values[paper.flag].value != "all":
     names = [str(values[paper.flag].value)]
   if part is not None:
-    made = [asked(paper, name, request)[0]
-            for name in names if name in paper.figures]
-    suite.play_part([
-        one for figure in made for cell in cells(paper, figure, request)
-        for one in cell.on(_partitions(figure, request))], request.root, part)
+    made = [asked(paper, name, request)[0] for name in names if name in paper.figures]
+    suite.play_part(
+      [
+        one
+        for figure in made
+        for cell in cells(paper, figure, request)
+        for one in cell.on(_partitions(figure, request))
+      ],
+      request.root,
+      part,
+    )
     return
   held: list[lock.StillHeld] = []
   for name in names:

@@ -15,26 +15,50 @@ from fedjax_alg.records import summary as results
 from fedjax_alg.runs import gradient_tuning, hypergradient
 from fedjax_alg.runs.gradient_tuning import GradientTuning, OuterStep
 from fedjax_alg.runs.prepare import check_choice
-from ..cli import config as config_lib, execute, flag_words, program
-from ..cli.config import UsageError
+
+from ..cli import config as config_lib
+from ..cli import execute, flag_words, program
 from ..cli.command import integer, listed
+from ..cli.config import UsageError
 from . import report
 
 FLAG = "tune_by_gradient"
 #: Flags of a grid or of a run's folder, which it does not read.
-_NOT_READ = ("sweep", "widen", "by", "metric", "html", "part", "resume",
-             "overwrite", "dry_run", "eval_protocols", "write")
+_NOT_READ = (
+  "sweep",
+  "widen",
+  "by",
+  "metric",
+  "html",
+  "part",
+  "resume",
+  "overwrite",
+  "dry_run",
+  "eval_protocols",
+  "write",
+)
 FLAGS = (
-    listed(FLAG, None, "hyper-parameters, e.g. server_lr,client_lr, that are "
-           "moved by the derivative of the validation loss through all rounds, "
-           "in place of a grid; each starts at its flag's value "
-           "(docs/hypergradient.md)"),
-    integer("outer_steps", gradient_tuning.OUTER_STEPS, "with "
-            "--tune_by_gradient: how often the run is made with its "
-            "derivatives"),
-    integer("halvings", gradient_tuning.HALVINGS, "with --tune_by_gradient: "
-            "the first of these runs has 1/2^halvings of the rounds, the "
-            "next twice as many, and so on"))
+  listed(
+    FLAG,
+    None,
+    "hyper-parameters, e.g. server_lr,client_lr, that are "
+    "moved by the derivative of the validation loss through all rounds, "
+    "in place of a grid; each starts at its flag's value "
+    "(docs/hypergradient.md)",
+  ),
+  integer(
+    "outer_steps",
+    gradient_tuning.OUTER_STEPS,
+    "with --tune_by_gradient: how often the run is made with its derivatives",
+  ),
+  integer(
+    "halvings",
+    gradient_tuning.HALVINGS,
+    "with --tune_by_gradient: "
+    "the first of these runs has 1/2^halvings of the rounds, the "
+    "next twice as many, and so on",
+  ),
+)
 
 #: What tells the folder of such a tuning.
 _IS_TUNING = files.json_with("best", "loss", "rounds_played", "steps", "replay")
@@ -57,8 +81,7 @@ def asked(values: FlagValues, argv: Sequence[str]) -> list[str]:
     return list(values[FLAG].value or ())
   for name in ("outer_steps", "halvings"):
     if values[name].present:
-      raise UsageError(
-          f"--{name}={values[name].value}: only read with --{FLAG}")
+      raise UsageError(f"--{name}={values[name].value}: only read with --{FLAG}")
   return []
 
 
@@ -85,15 +108,29 @@ def table(found: GradientTuning) -> str:
   names, factor = list(found.best.values), metrics.factor(found.main)
   rows = []
   for step in found.steps:
-    rows.append([
-        *(f"{step.values[name]:.4g}" for name in names), step.rounds,
-        f"{step.loss:.4f}", f"{factor * step.accuracy:.2f}",
-        *(f"{step.gradient[name]:.3g}" for name in names), step.played])
+    rows.append(
+      [
+        *(f"{step.values[name]:.4g}" for name in names),
+        step.rounds,
+        f"{step.loss:.4f}",
+        f"{factor * step.accuracy:.2f}",
+        *(f"{step.gradient[name]:.3g}" for name in names),
+        step.played,
+      ]
+    )
     if step is found.best:
       rows[-1] = [f"**{cell}**" for cell in rows[-1]]
   return report.table(
-      [*names, "rounds", "validation loss", found.main.replace("_", " "),
-       *(f"slope, {name}" for name in names), "rounds run"], rows)
+    [
+      *names,
+      "rounds",
+      "validation loss",
+      found.main.replace("_", " "),
+      *(f"slope, {name}" for name in names),
+      "rounds run",
+    ],
+    rows,
+  )
 
 
 def flags_of(step: OuterStep) -> list[str]:
@@ -101,8 +138,13 @@ def flags_of(step: OuterStep) -> list[str]:
   return [f"--{name}={value:.4g}" for name, value in step.values.items()]
 
 
-def make(words: Sequence[str], values: FlagValues, late: int | None,
-         root: pathlib.Path, title: str) -> GradientTuning:
+def make(
+  words: Sequence[str],
+  values: FlagValues,
+  late: int | None,
+  root: pathlib.Path,
+  title: str,
+) -> GradientTuning:
   """Tunes a run by its derivatives; writes gradient.md and gradient.json.
 
   Args:
@@ -118,24 +160,30 @@ def make(words: Sequence[str], values: FlagValues, late: int | None,
   Raises:
     OptionError: what cannot be tuned so.
   """
-  files.check_outputs(f"`out_dir`={root}", {
+  files.check_outputs(
+    f"`out_dir`={root}",
+    {
       root / "gradient.json": _IS_TUNING,
-      root / "gradient.md": files.beside("gradient.json", _IS_TUNING)})
+      root / "gradient.md": files.beside("gradient.json", _IS_TUNING),
+    },
+  )
   main = tasks.of(config_lib.parse(words)).main
   factor = metrics.factor(main)
   unit = "%" if factor == 100 else main
 
   def said(step: OuterStep) -> None:
-    print(f"  {step.rounds} rounds, {' '.join(flags_of(step))}: loss "
-          f"{step.loss:.4f}, {factor * step.accuracy:.2f} {unit}"
-          f"{'' if step.kept else ' (taken back)'}", flush=True)
+    print(
+      f"  {step.rounds} rounds, {' '.join(flags_of(step))}: loss "
+      f"{step.loss:.4f}, {factor * step.accuracy:.2f} {unit}"
+      f"{'' if step.kept else ' (taken back)'}",
+      flush=True,
+    )
 
   with _named_here():
     gradient_tuning.check_steps(values.outer_steps, values.halvings)
     config = config_lib.parse([*words, "--eval_protocols=validation"])
     execute.refuse_several(config)
-    names = gradient_tuning.check_starts(
-        config.method, list(values[FLAG].value or ()))
+    names = gradient_tuning.check_starts(config.method, list(values[FLAG].value or ()))
     hypergradient.check(config.method, config.run)
     prepared = hypergradient.prepared_for(config, names)
     check_choice(prepared.federation)  # before it compiles
@@ -144,19 +192,27 @@ def make(words: Sequence[str], values: FlagValues, late: int | None,
     if caution:
       print(f"warning: {with_names(caution, '--')}", file=sys.stderr)
     found = gradient_tuning.descend(
-        hypergradient.Derivatives(prepared, names),
-        outer_steps=values.outer_steps, halvings=values.halvings, last=late,
-        said=said)
+      hypergradient.Derivatives(prepared, names),
+      outer_steps=values.outer_steps,
+      halvings=values.halvings,
+      last=late,
+      said=said,
+    )
   best = flags_of(found.best)
   facts: dict[str, Any] = {
-      "best": found.best.values, "loss": found.best.loss,
-      main: found.best.accuracy, "rounds_played": found.played,
-      "steps": [step._asdict() for step in found.steps],
-      "replay": shlex.join([*words, *best])}
+    "best": found.best.values,
+    "loss": found.best.loss,
+    main: found.best.accuracy,
+    "rounds_played": found.played,
+    "steps": [step._asdict() for step in found.steps],
+    "replay": shlex.join([*words, *best]),
+  }
   root.mkdir(parents=True, exist_ok=True)
   text = table(found)
   results.write_json(root / "gradient.json", facts)
   results.write_text(root / "gradient.md", f"# {title}\n\n{text}\n")
-  print(f"{text}\n\nbest: {' '.join(best)}\nreplay: {program.name('run')} "
-        f"{facts['replay']}\nresults in {root}")
+  print(
+    f"{text}\n\nbest: {' '.join(best)}\nreplay: {program.name('run')} "
+    f"{facts['replay']}\nresults in {root}"
+  )
   return found

@@ -19,20 +19,31 @@ from fedjax_alg.metrics.groups import UNDEFINED
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.runs.compare import compare
 from fedjax_alg.runs.result import RunResult
-from . import comparison as comparison_lib, plots, styles
+
+from . import comparison as comparison_lib
+from . import plots, styles
 from .comparison import Table
 
 _CSS = pathlib.Path(__file__).with_name("page.css")
 
 #: The page asks nothing of a network.
-_POLICY = ("default-src 'none'; script-src 'unsafe-inline'; style-src "
-           "'unsafe-inline'; img-src data: blob:; form-action 'none'; "
-           "base-uri 'none'")
+_POLICY = (
+  "default-src 'none'; script-src 'unsafe-inline'; style-src "
+  "'unsafe-inline'; img-src data: blob:; form-action 'none'; "
+  "base-uri 'none'"
+)
 
 #: Plotly has buttons that share or upload the plot; none of these does.
-_CONFIG = {"displaylogo": False, "responsive": True, "plotlyServerURL": "",
-           "modeBarButtons": [["toImage"], ["zoom2d", "pan2d"],
-                              ["zoomIn2d", "zoomOut2d", "resetScale2d"]]}
+_CONFIG = {
+  "displaylogo": False,
+  "responsive": True,
+  "plotlyServerURL": "",
+  "modeBarButtons": [
+    ["toImage"],
+    ["zoom2d", "pan2d"],
+    ["zoomIn2d", "zoomOut2d", "resetScale2d"],
+  ],
+}
 
 #: Title of a panel -> label -> run.
 Panels = Mapping[str, Mapping[str, RunResult]]
@@ -63,14 +74,17 @@ def check_plotly(asked: str) -> None:
   try:
     importlib.import_module("plotly")
   except ImportError:
-    raise OptionError(f"{asked}: a page needs plotly, install it with pip "
-                      "install 'fedjax_alg[report]'") from None
+    raise OptionError(
+      f"{asked}: a page needs plotly, install it with pip install 'fedjax_alg[report]'"
+    ) from None
 
 
 def _numbers(values: Any) -> list[float | None]:
   """Numbers for JSON, with six digits; what is not finite becomes null."""
-  return [float(f"{v:.6g}") if np.isfinite(v) else None
-          for v in np.asarray(values, float).tolist()]
+  return [
+    float(f"{v:.6g}") if np.isfinite(v) else None
+    for v in np.asarray(values, float).tolist()
+  ]
 
 
 def _plain(label: str) -> str:
@@ -80,35 +94,58 @@ def _plain(label: str) -> str:
 
 def _labelled(panels: Panels) -> dict[str, RunResult]:
   """The runs of all panels by labels of their own."""
-  return {label if len(panels) == 1 else f"{title}: {label}": result
-          for title, runs in panels.items() for label, result in runs.items()}
+  return {
+    label if len(panels) == 1 else f"{title}: {label}": result
+    for title, runs in panels.items()
+    for label, result in runs.items()
+  }
 
 
 def _figure(traces: Sequence[Mapping[str, Any]], **layout: Any) -> Any:
   """A figure of Plotly with its legend below."""
-  return importlib.import_module("plotly.graph_objects").Figure(traces, {
-      "template": "plotly_white", "height": 460 + 10 * len(traces),
-      "hovermode": "closest", "legend": {
-          "orientation": "h", "y": -0.15, "yanchor": "top"}} | layout)
+  return importlib.import_module("plotly.graph_objects").Figure(
+    traces,
+    {
+      "template": "plotly_white",
+      "height": 460 + 10 * len(traces),
+      "hovermode": "closest",
+      "legend": {"orientation": "h", "y": -0.15, "yanchor": "top"},
+    }
+    | layout,
+  )
 
 
 def _menu(place: int, buttons: _Menu, active: int = 0) -> dict[str, Any]:
   """A menu above a figure."""
-  return {"x": 0.3 * place, "y": 1, "xanchor": "left", "yanchor": "bottom",
-          "pad": {"b": 16}, "active": active, "buttons": [
-              {"label": words, "method": "update", "args": list(changes)}
-              for words, changes in buttons.items()]}
+  return {
+    "x": 0.3 * place,
+    "y": 1,
+    "xanchor": "left",
+    "yanchor": "bottom",
+    "pad": {"b": 16},
+    "active": active,
+    "buttons": [
+      {"label": words, "method": "update", "args": list(changes)}
+      for words, changes in buttons.items()
+    ],
+  }
 
 
 def _line(label: str, style: styles.Style, **more: Any) -> dict[str, Any]:
   """The trace of a run, without its numbers."""
-  return {"type": "scatter", "mode": "lines", "name": _plain(label),
-          "legendgroup": _plain(label),
-          "line": {"color": style.colour, "dash": style.dash}, **more}
+  return {
+    "type": "scatter",
+    "mode": "lines",
+    "name": _plain(label),
+    "legendgroup": _plain(label),
+    "line": {"color": style.colour, "dash": style.dash},
+    **more,
+  }
 
 
-def _curve(result: RunResult, protocol: str,
-           metric: str) -> tuple[list[float | None], list[float | None]]:
+def _curve(
+  result: RunResult, protocol: str, metric: str
+) -> tuple[list[float | None], list[float | None]]:
   """The outline of the 95 % band of the mean over the seeds, and the mean.
 
   The band ends at a tenth of the mean, so that a logarithmic axis has it. A
@@ -134,12 +171,19 @@ def _y_axis(metric: str, means: Sequence[float | None]) -> dict[str, Any]:
   if not share:
     return {"title": title}
   margin = 0.12 * (max(shown) - min(shown) or 10)
-  return {"title": title, "range": [
-      max(min(shown) - margin, 0), min(max(shown) + margin, 100)]}
+  return {
+    "title": title,
+    "range": [max(min(shown) - margin, 0), min(max(shown) + margin, 100)],
+  }
 
 
-def curves(runs: Mapping[str, RunResult], style: Mapping[str, styles.Style],
-           metric: str, protocol: str, x_axis: str) -> Any:
+def curves(
+  runs: Mapping[str, RunResult],
+  style: Mapping[str, styles.Style],
+  metric: str,
+  protocol: str,
+  x_axis: str,
+) -> Any:
   """The curves of some runs, with menus of the metric, the x axis and bands.
 
   Args:
@@ -153,43 +197,65 @@ def curves(runs: Mapping[str, RunResult], style: Mapping[str, styles.Style],
     A figure of Plotly: of every run the band and then the line.
   """
   measures = {
-      f"{name}: {measure.replace('_', ' ')}": (name, measure)
-      for result in runs.values() for name in result.protocols
-      for measure, values in result.metrics[name].items()
-      if np.isfinite(values).any()}
+    f"{name}: {measure.replace('_', ' ')}": (name, measure)
+    for result in runs.values()
+    for name in result.protocols
+    for measure, values in result.metrics[name].items()
+    if np.isfinite(values).any()
+  }
   shown: _Menu = {}
   over: _Menu = {}
   for words, measure in measures.items():
     pairs = [_curve(result, *measure) for result in runs.values()]
-    shown[words] = ({"y": [y for pair in pairs for y in pair]}, {
-        "yaxis": _y_axis(measure[1], sum((mean for _, mean in pairs), []))})
+    shown[words] = (
+      {"y": [y for pair in pairs for y in pair]},
+      {"yaxis": _y_axis(measure[1], sum((mean for _, mean in pairs), []))},
+    )
   for column, words in plots.X_AXES.values():
     x = []
     for result in runs.values():
       values = summary_lib.by_seed(
-          comparison_lib.with_seconds(result), result.protocols[0], column)
+        comparison_lib.with_seconds(result), result.protocols[0], column
+      )
       places = _numbers(values.mean(0)) if np.isfinite(values).all() else []
       x += [places + places[::-1], places]
-    over[words] = {"x": x}, {"xaxis": {
-        "title": {"text": words}, "rangemode": "tozero"}}
+    over[words] = {"x": x}, {"xaxis": {"title": {"text": words}, "rangemode": "tozero"}}
   bands = list(range(0, 2 * len(runs), 2))
-  fill: _Menu = {"95 % bands": ({"fill": "toself"}, {}, bands),
-                 "no bands": ({"fill": "none"}, {}, bands)}
-  choices = [list(measures.values()).index((protocol, metric)),
-             list(plots.X_AXES).index(x_axis), len(runs) > _MOST_BANDS]
+  fill: _Menu = {
+    "95 % bands": ({"fill": "toself"}, {}, bands),
+    "no bands": ({"fill": "none"}, {}, bands),
+  }
+  choices = [
+    list(measures.values()).index((protocol, metric)),
+    list(plots.X_AXES).index(x_axis),
+    len(runs) > _MOST_BANDS,
+  ]
   menus = (shown, over, fill)
-  figure = _figure([trace for label in runs for trace in (
-      _line(label, style[label], showlegend=False, hoverinfo="skip",
-            opacity=0.15, line={"width": 0}, fillcolor=style[label].colour),
-      _line(label, style[label], hovertemplate="%{x:.4~g}: %{y:.5~g}"))],
-                   updatemenus=list(map(_menu, range(3), menus, choices)))
+  figure = _figure(
+    [
+      trace
+      for label in runs
+      for trace in (
+        _line(
+          label,
+          style[label],
+          showlegend=False,
+          hoverinfo="skip",
+          opacity=0.15,
+          line={"width": 0},
+          fillcolor=style[label].colour,
+        ),
+        _line(label, style[label], hovertemplate="%{x:.4~g}: %{y:.5~g}"),
+      )
+    ],
+    updatemenus=list(map(_menu, range(3), menus, choices)),
+  )
   for menu, choice in zip(menus, choices):
     figure.plotly_update(*list(menu.values())[choice])
   return figure
 
 
-def clients(
-    runs: Mapping[str, RunResult], style: Mapping[str, styles.Style]) -> Any:
+def clients(runs: Mapping[str, RunResult], style: Mapping[str, styles.Style]) -> Any:
   """The share of clients (and seeds) with at most an accuracy.
 
   Of another task it is its main metric.
@@ -208,20 +274,34 @@ def clients(
       own = of.get(main, np.zeros(0))
       own = own[np.isfinite(own)]
       if own.size:
-        found.setdefault(protocol, {})[label] = _numbers(factor * np.quantile(
-            own, shares, method="inverted_cdf"))
+        found.setdefault(protocol, {})[label] = _numbers(
+          factor * np.quantile(own, shares, method="inverted_cdf")
+        )
   menu: _Menu = {
-      protocol: ({"x": [of.get(label, []) for label in runs]}, {})
-      for protocol, of in found.items()}
+    protocol: ({"x": [of.get(label, []) for label in runs]}, {})
+    for protocol, of in found.items()
+  }
   if not menu:
     return None
   figure = _figure(
-      [_line(label, style[label], y=_numbers(100 * shares), hovertemplate=(
-          "%{y:.0f} % of the clients have at most %{x:.1f}" + unit))
-       for label in runs], updatemenus=[_menu(0, menu)],
-      xaxis={"title": {"text": f"{main.replace('_', ' ')} on the client's own "
-                       f"test data{',' * bool(unit)}{unit}"}},
-      yaxis={"title": {"text": "clients with at most this, %"}})
+    [
+      _line(
+        label,
+        style[label],
+        y=_numbers(100 * shares),
+        hovertemplate=("%{y:.0f} % of the clients have at most %{x:.1f}" + unit),
+      )
+      for label in runs
+    ],
+    updatemenus=[_menu(0, menu)],
+    xaxis={
+      "title": {
+        "text": f"{main.replace('_', ' ')} on the client's own "
+        f"test data{',' * bool(unit)}{unit}"
+      }
+    },
+    yaxis={"title": {"text": "clients with at most this, %"}},
+  )
   figure.plotly_update(*next(iter(menu.values())))
   return figure
 
@@ -233,34 +313,68 @@ def groups(panels: Panels) -> list[Any]:
     Figures of Plotly: the sizes, and the members unless they are too many; []
     if no run has groups.
   """
-  members = {f"{_plain(label)}, seed {seed}": np.asarray(row)
-             for label, result in _labelled(panels).items()
-             if result.membership is not None
-             for seed, row in zip(result.seeds, result.membership)}
+  members = {
+    f"{_plain(label)}, seed {seed}": np.asarray(row)
+    for label, result in _labelled(panels).items()
+    if result.membership is not None
+    for seed, row in zip(result.seeds, result.membership)
+  }
   if not members:
     return []
-  names, number = list(members), max(
-      1, *(int(row.max()) + 1 for row in members.values()))
-  sizes = np.array([np.bincount(row[row >= 0], minlength=number)
-                    for row in members.values()])
+  names, number = (
+    list(members),
+    max(1, *(int(row.max()) + 1 for row in members.values())),
+  )
+  sizes = np.array(
+    [np.bincount(row[row >= 0], minlength=number) for row in members.values()]
+  )
   palette = importlib.import_module("plotly.colors").qualitative.Dark24
   colours = [palette[k % len(palette)] for k in range(number)]
   layout = {"height": 180 + 24 * len(names), "yaxis": {"autorange": "reversed"}}
-  figures = [_figure(
-      [{"type": "bar", "orientation": "h", "name": f"group {k}", "y": names,
-        "x": sizes[:, k].tolist(), "marker": {"color": colours[k]}}
-       for k in range(number)], **layout, barmode="stack",
-      xaxis={"title": {"text": "clients at the end"}})]
+  figures = [
+    _figure(
+      [
+        {
+          "type": "bar",
+          "orientation": "h",
+          "name": f"group {k}",
+          "y": names,
+          "x": sizes[:, k].tolist(),
+          "marker": {"color": colours[k]},
+        }
+        for k in range(number)
+      ],
+      **layout,
+      barmode="stack",
+      xaxis={"title": {"text": "clients at the end"}},
+    )
+  ]
   if sum(row.size for row in members.values()) <= _MOST_CELLS:
     # Level 0 is "no group yet"; every group has a flat colour of its own.
-    scale = [(share, colour) for k, colour in enumerate(["#eceff2", *colours])
-             for share in (k / (number + 1), (k + 1) / (number + 1))]
-    figures.append(_figure(
-        [{"type": "heatmap", "y": names, "zmin": -1.5, "zmax": number - 0.5,
-          "z": [row.tolist() for row in members.values()], "ygap": 2,
-          "colorscale": scale, "showscale": False, "hovertemplate":
-              "client %{x}: group %{z}<extra>%{y}</extra>"}],
-        **layout, xaxis={"title": {"text": "client"}}))
+    scale = [
+      (share, colour)
+      for k, colour in enumerate(["#eceff2", *colours])
+      for share in (k / (number + 1), (k + 1) / (number + 1))
+    ]
+    figures.append(
+      _figure(
+        [
+          {
+            "type": "heatmap",
+            "y": names,
+            "zmin": -1.5,
+            "zmax": number - 0.5,
+            "z": [row.tolist() for row in members.values()],
+            "ygap": 2,
+            "colorscale": scale,
+            "showscale": False,
+            "hovertemplate": "client %{x}: group %{z}<extra>%{y}</extra>",
+          }
+        ],
+        **layout,
+        xaxis={"title": {"text": "client"}},
+      )
+    )
   return figures
 
 
@@ -276,10 +390,13 @@ def _table(table: Table, kind: str = "") -> str:
     out.append(f"<h2>{_text(table.title)}</h2>")
   if table.rows:
     out.append(f'<div class="scroll"><table class="{kind}"><thead>')
-    out += ["<tr>" + "".join(f"<{tag}>{_text(cell)}</{tag}>" for cell in row)
-            + "</tr>" + "</thead><tbody>" * (tag == "th")
-            for tag, row in (("th", table.head), *(
-                ("td", row) for row in table.rows))]
+    out += [
+      "<tr>"
+      + "".join(f"<{tag}>{_text(cell)}</{tag}>" for cell in row)
+      + "</tr>"
+      + "</thead><tbody>" * (tag == "th")
+      for tag, row in (("th", table.head), *(("td", row) for row in table.rows))
+    ]
     out.append("</tbody></table></div>")
   if table.note:
     out.append(f'<p class="note">{_text(table.note)}</p>')
@@ -295,18 +412,35 @@ def group_table(panels: Panels) -> Table:
       for row in table:
         if row["round"] == table[-1]["round"]:
           undefined |= bool(row["assigned"] and np.isnan(row["purity"]))
-          rows.append((
-              *([title] if len(panels) > 1 else []), label, str(row["seed"]),
-              str(row["assigned"]), str(row["used"]), *(
-                  "-" if np.isnan(row[name]) else f"{row[name]:.3f}"
-                  for name in ("purity", "ari"))))
+          rows.append(
+            (
+              *([title] if len(panels) > 1 else []),
+              label,
+              str(row["seed"]),
+              str(row["assigned"]),
+              str(row["used"]),
+              *(
+                "-" if np.isnan(row[name]) else f"{row[name]:.3f}"
+                for name in ("purity", "ari")
+              ),
+            )
+          )
   return Table(
-      "", (*(["panel"] if len(panels) > 1 else []), "run", "seed",
-           "clients in a group", "groups used", "purity",
-           "adjusted Rand index"), tuple(rows),
-      "Purity and adjusted Rand index: how the groups agree with the kinds of "
-      "clients, which hold the same classes." + (
-          f" A dash: {UNDEFINED}." if undefined else ""))
+    "",
+    (
+      *(["panel"] if len(panels) > 1 else []),
+      "run",
+      "seed",
+      "clients in a group",
+      "groups used",
+      "purity",
+      "adjusted Rand index",
+    ),
+    tuple(rows),
+    "Purity and adjusted Rand index: how the groups agree with the kinds of "
+    "clients, which hold the same classes."
+    + (f" A dash: {UNDEFINED}." if undefined else ""),
+  )
 
 
 def _note(words: str) -> str:
@@ -318,15 +452,24 @@ def _compared(panels: Panels, metric: str, protocol: str) -> list[Table]:
   out = []
   for title, runs in panels.items():
     found = compare(runs, metric=metric, protocol=protocol)
-    out += [table._replace(title=f"{title}: {table.title}".removeprefix(": "))
-            for table in (comparison_lib.scores(found),
-                          comparison_lib.costs(found))]
+    out += [
+      table._replace(title=f"{title}: {table.title}".removeprefix(": "))
+      for table in (comparison_lib.scores(found), comparison_lib.costs(found))
+    ]
   return out
 
 
-def write(path: pathlib.Path, title: str, panels: Panels,
-          tables: Sequence[Table] = (), *, metric: str, protocol: str,
-          x_axis: str = "rounds", command_line: str = "") -> None:
+def write(
+  path: pathlib.Path,
+  title: str,
+  panels: Panels,
+  tables: Sequence[Table] = (),
+  *,
+  metric: str,
+  protocol: str,
+  x_axis: str = "rounds",
+  command_line: str = "",
+) -> None:
   """Writes a page.
 
   Args:
@@ -348,43 +491,64 @@ def write(path: pathlib.Path, title: str, panels: Panels,
   embedded = itertools.chain([True], itertools.repeat(False))
 
   def shown(figure: Any) -> str:
-    return figure.to_html(full_html=False, include_plotlyjs=next(embedded),
-                          config=_CONFIG)
+    return figure.to_html(
+      full_html=False, include_plotlyjs=next(embedded), config=_CONFIG
+    )
 
   def each(draw: Callable[..., Any], *args: str) -> list[str]:
     figures = {name: draw(runs, style, *args) for name, runs in panels.items()}
-    return [f"<h3>{html.escape(name)}</h3>" * (len(panels) > 1) + shown(figure)
-            for name, figure in figures.items() if figure is not None]
+    return [
+      f"<h3>{html.escape(name)}</h3>" * (len(panels) > 1) + shown(figure)
+      for name, figure in figures.items()
+      if figure is not None
+    ]
 
   parts = [
-      f"<h1>{html.escape(title)}</h1>", "<h2>Curves</h2>",
-      *each(curves, metric, protocol, x_axis),
-      _note("Lines are means over the seeds, bands their 95 % Student-t "
-            "intervals (none for a run of one seed). Drag to zoom, "
-            "double-click to see all again; a click on a name switches the run "
-            "off and on, a double click shows it alone."),
-      *map(_table, tables or _compared(panels, metric, protocol))]
+    f"<h1>{html.escape(title)}</h1>",
+    "<h2>Curves</h2>",
+    *each(curves, metric, protocol, x_axis),
+    _note(
+      "Lines are means over the seeds, bands their 95 % Student-t "
+      "intervals (none for a run of one seed). Drag to zoom, "
+      "double-click to see all again; a click on a name switches the run "
+      "off and on, a double click shows it alone."
+    ),
+    *map(_table, tables or _compared(panels, metric, protocol)),
+  ]
   distributions = each(clients)
   if distributions:
-    parts += ["<h2>Accuracy of the clients</h2>", *distributions, _note(
+    parts += [
+      "<h2>Accuracy of the clients</h2>",
+      *distributions,
+      _note(
         "At the end, the clients of all seeds together; the further right a "
-        "curve, the more clients are well served.")]
+        "curve, the more clients are well served."
+      ),
+    ]
   grouped = groups(panels)
   if grouped:
-    parts += ["<h2>Groups of clients</h2>", *map(shown, grouped), _note(
-        "A column for each client; grey: in no group yet.") * (
-            len(grouped) > 1), _table(group_table(panels))]
+    parts += [
+      "<h2>Groups of clients</h2>",
+      *map(shown, grouped),
+      _note("A column for each client; grey: in no group yet.") * (len(grouped) > 1),
+      _table(group_table(panels)),
+    ]
   table, differs = comparison_lib.options(_labelled(panels))
   different = tuple(itertools.compress(table.rows, differs))
   parts += [
-      _table(table._replace(title="Flags that differ", rows=different), "text"
-             ) if different else "",
-      f"<details><summary>{_text(table.title)}</summary>",
-      _table(table._replace(title=""), "text"), "</details>"]
+    _table(table._replace(title="Flags that differ", rows=different), "text")
+    if different
+    else "",
+    f"<details><summary>{_text(table.title)}</summary>",
+    _table(table._replace(title=""), "text"),
+    "</details>",
+  ]
   if command_line:
     parts.append(_note(f"Made by <code>{html.escape(command_line)}</code>"))
   body = "\n".join(parts)
-  summary_lib.write_text(path, f"""<!doctype html>
+  summary_lib.write_text(
+    path,
+    f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -397,4 +561,5 @@ def write(path: pathlib.Path, title: str, panels: Panels,
 {body}
 </body>
 </html>
-""")
+""",
+  )

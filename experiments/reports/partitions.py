@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_alg.records import summary as results, tables as records
+from fedjax_alg.records import summary as results
+from fedjax_alg.records import tables as records
 
 #: A pooled row has the seed of its run plus this times the number of its
 #: partition, counted from 0.
@@ -21,8 +22,11 @@ STRIDE = 1_000_000
 
 def joined(tables: Sequence[list[records.Row]]) -> list[records.Row]:
   """The rows of all partitions in one table, in the order of a single run."""
-  rows = [row | {"seed": row["seed"] + STRIDE * number, "partition": number}
-          for number, table in enumerate(tables) for row in table]
+  rows = [
+    row | {"seed": row["seed"] + STRIDE * number, "partition": number}
+    for number, table in enumerate(tables)
+    for row in table
+  ]
   return sorted(rows, key=lambda row: row["round"])
 
 
@@ -39,13 +43,13 @@ def curves(rows: list[records.Row], protocol: str, metric: str) -> np.ndarray:
     mean of its seeds.
   """
   values = results.by_seed(rows, protocol, metric)
-  owner = {row["seed"]: row.get("partition") for row in rows
-           if row["protocol"] == protocol}
+  owner = {
+    row["seed"]: row.get("partition") for row in rows if row["protocol"] == protocol
+  }
   if len(set(owner.values())) < 2:
     return values
   of_row = np.array(list(owner.values()))
-  return np.array([values[of_row == part].mean(0)
-                   for part in dict.fromkeys(of_row)])
+  return np.array([values[of_row == part].mean(0) for part in dict.fromkeys(of_row)])
 
 
 def pooled(found: Sequence[Any]) -> Any:
@@ -58,14 +62,17 @@ def pooled(found: Sequence[Any]) -> Any:
   if not isinstance(first, dict):
     return first
   if {"values", "ci95"} <= set(first):
-    return results.spread([
-        np.mean([np.nan if v is None else v for v in one["values"]])
-        for one in found])
+    return results.spread(
+      [np.mean([np.nan if v is None else v for v in one["values"]]) for one in found]
+    )
   if {"values", "reached"} <= set(first):
     values = [v for one in found for v in one["values"]]
     reached = [v for v in values if v is not None]
-    return {"values": values, "reached": len(reached),
-            "mean": float(np.mean(reached)) if reached else None}
+    return {
+      "values": values,
+      "reached": len(reached),
+      "mean": float(np.mean(reached)) if reached else None,
+    }
   return {key: pooled([one[key] for one in found]) for key in first}
 
 
@@ -98,19 +105,25 @@ def each(measure: Callable[[Any], np.ndarray]) -> Callable[[Any], np.ndarray]:
 
 def said(outcomes: Sequence[Any]) -> str:
   """What the intervals of a table cover, in a sentence."""
-  seeds = {len({row["seed"] for row in (
-      outcome.parts or (outcome,))[0].rows}) for outcome in outcomes}
+  seeds = {
+    len({row["seed"] for row in (outcome.parts or (outcome,))[0].rows})
+    for outcome in outcomes
+  }
   parts = {max(len(outcome.parts), 1) for outcome in outcomes}
   of_seeds, of_parts = (
-      " or ".join(map(str, sorted(found))) for found in (seeds, parts))
+    " or ".join(map(str, sorted(found))) for found in (seeds, parts)
+  )
   plural = "" if seeds == {1} else "s"
   if parts != {1}:
-    return (f"Intervals: 95 %, over {of_parts} partitions of the data (that of "
-            "the flags below and those of the next --partition_seed), each "
-            f"with the mean of {of_seeds} seed{plural}.")
+    return (
+      f"Intervals: 95 %, over {of_parts} partitions of the data (that of "
+      "the flags below and those of the next --partition_seed), each "
+      f"with the mean of {of_seeds} seed{plural}."
+    )
   if seeds == {1}:
-    return ("A run has one seed on one partition and so no interval of its "
-            "own.")
+    return "A run has one seed on one partition and so no interval of its own."
   alone = " A run of one seed has none." if 1 in seeds else ""
-  return (f"Intervals: 95 %, over {of_seeds} seeds of one partition; the "
-          f"spread over partitions is not in them.{alone}")
+  return (
+    f"Intervals: 95 %, over {of_seeds} seeds of one partition; the "
+    f"spread over partitions is not in them.{alone}"
+  )

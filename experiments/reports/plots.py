@@ -12,24 +12,31 @@ import matplotlib
 import numpy as np
 
 from fedjax_alg import files, metrics
-from fedjax_alg.records import tables as records, summary as results
-from . import partitions, styles as styles_lib
+from fedjax_alg.records import summary as results
+from fedjax_alg.records import tables as records
+
+from . import partitions
+from . import styles as styles_lib
 
 matplotlib.use("Agg")
-from matplotlib import pyplot as plt, ticker  # noqa: E402  (after the backend)
+from matplotlib import pyplot as plt  # noqa: E402  (after the backend)
+from matplotlib import ticker
 from matplotlib.lines import Line2D  # noqa: E402
 from matplotlib.patches import Patch  # noqa: E402
 from matplotlib.text import Text  # noqa: E402
 
 #: --x_axis -> column of the rows, label of the axis.
 X_AXES = {
-    "rounds": ("round", "communication round"),
-    "floats": ("total_floats", "floats sent, all participants, both ways"),
-    "bytes": ("total_bytes", "bytes sent, all participants, both ways"),
-    "example_gradients": ("total_example_gradients",
-                          "per-example gradients, all participants"),
-    "seconds": ("seconds", "seconds on this machine, without compiling"),
-    "simulated_s": ("simulated_s", "seconds on the simulated machines")}
+  "rounds": ("round", "communication round"),
+  "floats": ("total_floats", "floats sent, all participants, both ways"),
+  "bytes": ("total_bytes", "bytes sent, all participants, both ways"),
+  "example_gradients": (
+    "total_example_gradients",
+    "per-example gradients, all participants",
+  ),
+  "seconds": ("seconds", "seconds on this machine, without compiling"),
+  "simulated_s": ("simulated_s", "seconds on the simulated machines"),
+}
 #: From so many seconds on, an axis is in hours.
 _HOURS = 7200.0
 #: An axis of costs is logarithmic if a line ends at this share of the longest.
@@ -44,12 +51,19 @@ PAPER = "hollow: the paper's number"
 PAPER_BESIDE = "hollow, beside: the paper's number"
 
 _BAND = Patch(color="grey", alpha=0.3, linewidth=0)
-_HOLLOW = Line2D([], [], linestyle="", marker="o", markersize=7, color="grey",
-                 markerfacecolor="white", markeredgewidth=1.4)
+_HOLLOW = Line2D(
+  [],
+  [],
+  linestyle="",
+  marker="o",
+  markersize=7,
+  color="grey",
+  markerfacecolor="white",
+  markeredgewidth=1.4,
+)
 #: What stands in a legend for bands and marks, which have the colours of their
 #: lines.
-_NOTES = {BAND: _BAND, BAND_OF_PARTITIONS: _BAND, PAPER: _HOLLOW,
-          PAPER_BESIDE: _HOLLOW}
+_NOTES = {BAND: _BAND, BAND_OF_PARTITIONS: _BAND, PAPER: _HOLLOW, PAPER_BESIDE: _HOLLOW}
 
 #: About so many markers are on a line.
 _MARKERS = 6
@@ -68,9 +82,14 @@ class Mark(NamedTuple):
   metric: str = ""  #: "": that of the first row of panels
 
 
-def draw_curves(axis: Any, runs: Mapping[str, list[records.Row]], protocol: str,
-                metric: str, x_axis: str = "rounds",
-                styles: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+def draw_curves(
+  axis: Any,
+  runs: Mapping[str, list[records.Row]],
+  protocol: str,
+  metric: str,
+  x_axis: str = "rounds",
+  styles: Mapping[str, Mapping[str, Any]] | None = None,
+) -> None:
   """Draws one line per run: the mean over its seeds, with a band.
 
   The band is the 95 % confidence interval of the mean (Student t), the one
@@ -94,10 +113,14 @@ def draw_curves(axis: Any, runs: Mapping[str, list[records.Row]], protocol: str,
   column, x_label = X_AXES[x_axis]
   if styles is None:
     styles = _styles({"": runs})
-  curves = {label: partitions.curves(rows, protocol, metric)
-            for label, rows in runs.items()}
-  costs = {label: results.by_seed(runs[label], protocol, column).mean(0)
-           for label, values in curves.items() if values.size}
+  curves = {
+    label: partitions.curves(rows, protocol, metric) for label, rows in runs.items()
+  }
+  costs = {
+    label: results.by_seed(runs[label], protocol, column).mean(0)
+    for label, values in curves.items()
+    if values.size
+  }
   ends = [x[-1] for x in costs.values()]
   unit = 1.0
   if x_label.startswith("seconds") and max(ends, default=0.0) >= _HOURS:
@@ -107,24 +130,36 @@ def draw_curves(axis: Any, runs: Mapping[str, list[records.Row]], protocol: str,
       continue
     x, values = costs[label] / unit, curves[label]
     mean = values.mean(0)
-    line, = axis.plot(
-        x, mean, label=label, markersize=5, markeredgecolor="white",
-        markeredgewidth=0.4, markevery=_marked(len(x), place, len(runs)),
-        **styles[label])
+    (line,) = axis.plot(
+      x,
+      mean,
+      label=label,
+      markersize=5,
+      markeredgecolor="white",
+      markeredgewidth=0.4,
+      markevery=_marked(len(x), place, len(runs)),
+      **styles[label],
+    )
     if len(values) > 1:
       with np.errstate(invalid="ignore"):  # a loss may be infinite
         half = metrics.half_width_95(values)
       most = 1.0 if _is_share(metric) else None
       pooled = any("partition" in row for row in rows)
       axis.fill_between(
-          x, np.clip(mean - half, 0.0, None), np.clip(mean + half, None, most),
-          color=line.get_color(), alpha=0.15, linewidth=0,
-          label=BAND_OF_PARTITIONS if pooled else BAND)
+        x,
+        np.clip(mean - half, 0.0, None),
+        np.clip(mean + half, None, most),
+        color=line.get_color(),
+        alpha=0.15,
+        linewidth=0,
+        label=BAND_OF_PARTITIONS if pooled else BAND,
+      )
   if x_axis != "rounds" and ends and 0 < min(ends) <= _SHORT * max(ends):
     axis.set_xscale("log")
   if x_axis == "rounds":  # a few rounds have no halves either
-    axis.xaxis.set_major_locator(ticker.MaxNLocator(
-        "auto", steps=[1, 2, 2.5, 5, 10], integer=True))
+    axis.xaxis.set_major_locator(
+      ticker.MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True)
+    )
   axis.set(xlabel=x_label, ylabel=metric.replace("_", " "))
   axis.grid(alpha=0.3)
 
@@ -147,8 +182,9 @@ def _marked(points: int, place: int, lines: int) -> list[int]:
   return list(range(start, points, step))
 
 
-def draw_marks(axis: Any, marks: Iterable[Mark],
-               styles: Mapping[str, Mapping[str, Any]]) -> None:
+def draw_marks(
+  axis: Any, marks: Iterable[Mark], styles: Mapping[str, Mapping[str, Any]]
+) -> None:
   """Draws the paper's numbers, as hollow markers of the lines they are for.
 
   A number of no stated round stands to the right of the panel, and marks at the
@@ -162,21 +198,31 @@ def draw_marks(axis: Any, marks: Iterable[Mark],
     if number is None:
       where = axis.get_yaxis_transform()
       height = axis.transAxes.inverted().transform(
-          axis.transData.transform((0.0, value)))[1]
+        axis.transData.transform((0.0, value))
+      )[1]
       column = 0
       while any(column == c and abs(height - h) < 0.035 for h, c in taken):
         column += 1
       taken.append((height, column))
       x, words = 1.025 + 0.03 * column, PAPER_BESIDE
     colour, shape = (styles[label][key] for key in ("color", "marker"))
-    axis.plot([x], [value], shape, transform=where, markersize=7,
-              markerfacecolor="white", markeredgecolor=colour,
-              markeredgewidth=1.4, clip_on=False, zorder=4, label=words)
+    axis.plot(
+      [x],
+      [value],
+      shape,
+      transform=where,
+      markersize=7,
+      markerfacecolor="white",
+      markeredgecolor=colour,
+      markeredgewidth=1.4,
+      clip_on=False,
+      zorder=4,
+      label=words,
+    )
   axis.set_ylim(limits)
 
 
-def _styles(
-    cells: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def _styles(cells: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
   """label -> options of its line, the same in every panel."""
   found = styles_lib.of(label for runs in cells.values() for label in runs)
   return {label: style.matplotlib() for label, style in found.items()}
@@ -202,15 +248,19 @@ def legend(figure: Any, *last: str) -> None:
   named = _named(figure, *last)
   if not named:
     return
-  words = [textwrap.fill(label, 24 if label in _NOTES else 48)
-           for label in named]
+  words = [textwrap.fill(label, 24 if label in _NOTES else 48) for label in named]
   longest = max(len(line) for label in words for line in label.split("\n"))
   # About so many characters and the sample of a line fit side by side.
   room = int(15 * figure.get_figwidth() / (longest + 10))
-  figure.legend(named.values(), words, fontsize=8, loc="outside lower center",
-                # So long that a long dash has a gap beside the marker.
-                handlelength=5.6, ncols=max(1, min(
-                    len(named), 7 if figure.axes[1:] else 3, room)))
+  figure.legend(
+    named.values(),
+    words,
+    fontsize=8,
+    loc="outside lower center",
+    # So long that a long dash has a gap beside the marker.
+    handlelength=5.6,
+    ncols=max(1, min(len(named), 7 if figure.axes[1:] else 3, room)),
+  )
 
 
 def save(figure: Any, *paths: pathlib.Path) -> None:
@@ -226,10 +276,17 @@ def save(figure: Any, *paths: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def sheet(paths: Iterable[pathlib.Path], titles: Sequence[str], title: str, *,
-          in_a_row: int = 2, size: tuple[float, float] = (4.6, 3.4),
-          more: tuple[float, float] = (0.0, 0.0), last: Sequence[str] = (),
-          **options: Any) -> Iterator[list[Any]]:
+def sheet(
+  paths: Iterable[pathlib.Path],
+  titles: Sequence[str],
+  title: str,
+  *,
+  in_a_row: int = 2,
+  size: tuple[float, float] = (4.6, 3.4),
+  more: tuple[float, float] = (0.0, 0.0),
+  last: Sequence[str] = (),
+  **options: Any,
+) -> Iterator[list[Any]]:
   """Panels that are drawn in the context, and written at its end.
 
   Args:
@@ -248,15 +305,19 @@ def sheet(paths: Iterable[pathlib.Path], titles: Sequence[str], title: str, *,
   columns = max(min(in_a_row, len(titles)), 1)
   lines = -(-len(titles) // columns)
   figure, axes = plt.subplots(
-      lines, columns, squeeze=False, figsize=(
-          size[0] * columns + more[0], size[1] * lines + more[1]), **options)
+    lines,
+    columns,
+    squeeze=False,
+    figsize=(size[0] * columns + more[0], size[1] * lines + more[1]),
+    **options,
+  )
   panels_of = list(axes.flat)
-  for axis in panels_of[len(titles):]:
+  for axis in panels_of[len(titles) :]:
     axis.remove()
   for axis, name in zip(panels_of, titles):
     axis.set_title(name, fontsize=9)
     axis.grid(alpha=0.3)
-  yield panels_of[:len(titles)]
+  yield panels_of[: len(titles)]
   legend(figure, *last)
   figure.suptitle(title, fontsize=11)
   save(figure, *paths)
@@ -264,9 +325,10 @@ def sheet(paths: Iterable[pathlib.Path], titles: Sequence[str], title: str, *,
 
 def run_curves(paths: Paths, rows: list[records.Row], title: str) -> None:
   """Draws a run's main metric and its loss, one line per protocol."""
-  runs = {protocol: [row | {"protocol": ""} for row in rows
-                     if row["protocol"] == protocol]
-          for protocol in results.protocols(rows)}
+  runs = {
+    protocol: [row | {"protocol": ""} for row in rows if row["protocol"] == protocol]
+    for protocol in results.protocols(rows)
+  }
   main = records.main_metric(rows[0]) if rows else "accuracy"
   with sheet(paths, ("", ""), title, size=(4.5, 3.6)) as axes:
     for axis, metric in zip(axes, (main, "loss")):
@@ -293,12 +355,14 @@ def log_axis(axis: Any) -> None:
       path.vertices[:, 1] = np.maximum(path.vertices[:, 1], low)
   axis.set(yscale="log", ylim=(low, high))
   if high < 6 * low:  # round numbers at equal steps
-    axis.yaxis.set(major_locator=ticker.MaxNLocator(8, steps=[1, 2, 5, 10]),
-                   minor_locator=ticker.NullLocator(), major_formatter="{x:g}")
+    axis.yaxis.set(
+      major_locator=ticker.MaxNLocator(8, steps=[1, 2, 5, 10]),
+      minor_locator=ticker.NullLocator(),
+      major_formatter="{x:g}",
+    )
   elif high < 1000 * low:  # powers of ten alone would be too few
     digits = "1235" if high < 30 * low else "12" if high < 100 * low else "13"
-    plain = ticker.FuncFormatter(
-        lambda y, _: f"{y:g}" if f"{y:e}"[0] in digits else "")
+    plain = ticker.FuncFormatter(lambda y, _: f"{y:g}" if f"{y:e}"[0] in digits else "")
     axis.yaxis.set(major_formatter=plain, minor_formatter=plain)
 
 
@@ -310,8 +374,12 @@ _MOST_NAMES = 20
 _COLUMNS = 400
 
 
-def histogram(path: pathlib.Path, label_histogram: np.ndarray, title: str,
-              names: Sequence[str] | np.ndarray | None = None) -> None:
+def histogram(
+  path: pathlib.Path,
+  label_histogram: np.ndarray,
+  title: str,
+  names: Sequence[str] | np.ndarray | None = None,
+) -> None:
   """Draws partition.png: who holds which classes, and how many examples.
 
   Few clients have a bar each. Many have a column in a heat map, sorted by
@@ -330,15 +398,17 @@ def histogram(path: pathlib.Path, label_histogram: np.ndarray, title: str,
     _client_bars(axis, label_histogram, names)
   else:
     figure, axes = plt.subplots(
-        1, 2, figsize=(9, 3.6), width_ratios=(2.6, 1), layout="constrained")
+      1, 2, figsize=(9, 3.6), width_ratios=(2.6, 1), layout="constrained"
+    )
     _client_map(figure, axes[0], label_histogram)
     _client_sizes(axes[1], label_histogram.sum(1))
   figure.suptitle(title, fontsize=10)
   save(figure, path)
 
 
-def _client_bars(axis: Any, label_histogram: np.ndarray,
-                 names: Sequence[str] | np.ndarray | None) -> None:
+def _client_bars(
+  axis: Any, label_histogram: np.ndarray, names: Sequence[str] | np.ndarray | None
+) -> None:
   """Draws a bar for each client, the largest first."""
   order = np.argsort(-label_histogram.sum(1), kind="stable")
   stacked = label_histogram[order]
@@ -347,17 +417,28 @@ def _client_bars(axis: Any, label_histogram: np.ndarray,
   for c in range(stacked.shape[1]):
     shade = colours(c if stacked.shape[1] <= 10 else c / stacked.shape[1])
     # One polygon per class; drawing a bar per client takes seconds.
-    axis.stairs(bottom + stacked[:, c], np.arange(len(stacked) + 1) - 0.5,
-                baseline=bottom.copy(), fill=True, color=shade, label=str(c))
+    axis.stairs(
+      bottom + stacked[:, c],
+      np.arange(len(stacked) + 1) - 0.5,
+      baseline=bottom.copy(),
+      fill=True,
+      color=shade,
+      label=str(c),
+    )
     bottom += stacked[:, c]
   if names is None or len(order) > _MOST_NAMES:
     words = [str(client) for client in order]
   else:
-    words = [textwrap.shorten(str(names[client]), 24, placeholder="...")
-             for client in order]
+    words = [
+      textwrap.shorten(str(names[client]), 24, placeholder="...") for client in order
+    ]
   upright = len("".join(words)) > 60
-  axis.set_xticks(range(len(order)), words, rotation=90 if upright else 0,
-                  fontsize=7 if len(order) > 30 else 8)
+  axis.set_xticks(
+    range(len(order)),
+    words,
+    rotation=90 if upright else 0,
+    fontsize=7 if len(order) > 30 else 8,
+  )
   axis.margins(x=0.01)
   axis.set(xlabel="client, largest first", ylabel="training examples")
   if stacked.shape[1] <= 12:
@@ -371,18 +452,28 @@ def _client_map(figure: Any, axis: Any, label_histogram: np.ndarray) -> None:
   ranks = np.argsort(-shares, axis=1, kind="stable")
   second = ranks[:, min(1, ranks.shape[1] - 1)]
   order = np.lexsort((-shares.max(1), second, ranks[:, 0]))
-  starts = np.linspace(
-      0, len(held), min(len(held), _COLUMNS), endpoint=False).astype(int)
+  starts = np.linspace(0, len(held), min(len(held), _COLUMNS), endpoint=False).astype(
+    int
+  )
   columns = np.add.reduceat(shares[order], starts, axis=0)
   columns /= np.diff(starts, append=len(held))[:, None]
   # The usual share of a class may be small; the largest is the darkest.
   image = axis.imshow(
-      columns.T, aspect="auto", interpolation="nearest", cmap="magma_r",
-      vmin=0.0, vmax=columns.max(), origin="lower",
-      extent=(0, len(held), -0.5, columns.shape[1] - 0.5))
+    columns.T,
+    aspect="auto",
+    interpolation="nearest",
+    cmap="magma_r",
+    vmin=0.0,
+    vmax=columns.max(),
+    origin="lower",
+    extent=(0, len(held), -0.5, columns.shape[1] - 0.5),
+  )
   figure.colorbar(image, ax=axis, label="share of the client's examples")
-  each = f", {len(held) / len(starts):.0f} a column" if (
-      len(held) >= 2 * len(starts)) else ""
+  each = (
+    f", {len(held) / len(starts):.0f} a column"
+    if (len(held) >= 2 * len(starts))
+    else ""
+  )
   axis.set_xlabel(f"rank of the client by most frequent class{each}")
   axis.set_ylabel("class")
   axis.yaxis.set_major_locator(ticker.MaxNLocator(12, integer=True))
@@ -393,17 +484,18 @@ def _client_sizes(axis: Any, sizes: np.ndarray) -> None:
   low, high = int(sizes.min()), int(sizes.max())
   # Whole numbers in each bin: as many, or bins would seem empty.
   width = max(1, -(-(high - low + 1) // 40))
-  axis.hist(sizes, np.arange(low, high + width + 1, width) - 0.5,
-            color=styles_lib.COLOURS[0])
-  axis.axvline(np.median(sizes), color="black", linewidth=1.0,
-               label=f"median {np.median(sizes):g}")
+  axis.hist(
+    sizes, np.arange(low, high + width + 1, width) - 0.5, color=styles_lib.COLOURS[0]
+  )
+  axis.axvline(
+    np.median(sizes), color="black", linewidth=1.0, label=f"median {np.median(sizes):g}"
+  )
   axis.margins(y=0.2)  # room for the legend
   axis.set(xlabel="training examples", ylabel="clients")
   axis.legend(fontsize=7)
 
 
-def _fit(axis: Any, curves: Iterable[np.ndarray],
-         marks: Sequence[Mark] = ()) -> None:
+def _fit(axis: Any, curves: Iterable[np.ndarray], marks: Sequence[Mark] = ()) -> None:
   """Fits the y axis of a share to the last rounds.
 
   The first ones would squeeze the curves.
@@ -419,16 +511,22 @@ def _fit(axis: Any, curves: Iterable[np.ndarray],
   marked = [mark.value for mark in marks]
   low = max(min(c[:, -1].min() for c in known) - 0.08, 0.0)
   axis.set_ylim(
-      max(min([low, *(value - 0.01 for value in marked)]), 0.0),
-      min(1.0, max([axis.get_ylim()[1], *marked, *(
-          c.mean(0).max() for c in known)]) + 0.01))
+    max(min([low, *(value - 0.01 for value in marked)]), 0.0),
+    min(
+      1.0, max([axis.get_ylim()[1], *marked, *(c.mean(0).max() for c in known)]) + 0.01
+    ),
+  )
 
 
-def bars(paths: Paths,
-         parts: Mapping[str, Mapping[str, Sequence[float | None]]],
-         groups: Sequence[str], title: str, missing: str = "",
-         marks: Mapping[str, Sequence[float | None]] | None = None,
-         marked: str = "") -> None:
+def bars(
+  paths: Paths,
+  parts: Mapping[str, Mapping[str, Sequence[float | None]]],
+  groups: Sequence[str],
+  title: str,
+  missing: str = "",
+  marks: Mapping[str, Sequence[float | None]] | None = None,
+  marked: str = "",
+) -> None:
   """Draws panels of grouped bars in one row.
 
   The axis of a panel is logarithmic where a bar would be too low to be seen.
@@ -447,35 +545,63 @@ def bars(paths: Paths,
   longest = max(map(len, groups))
   # Long or many names would overlap if they were written horizontally.
   upright = len(groups) * longest > 40
-  drawn = styles_lib.of(label for methods in parts.values()
-                        for label in methods)
-  with sheet(paths, [""] * len(parts), title, in_a_row=len(parts),
-             size=(4.6, 3.6 + upright * 0.07 * longest), more=(1.0, 0.0),
-             last=(missing, marked)) as axes:
+  drawn = styles_lib.of(label for methods in parts.values() for label in methods)
+  with sheet(
+    paths,
+    [""] * len(parts),
+    title,
+    in_a_row=len(parts),
+    size=(4.6, 3.6 + upright * 0.07 * longest),
+    more=(1.0, 0.0),
+    last=(missing, marked),
+  ) as axes:
     for axis, (name, methods) in zip(axes, parts.items()):
       width = 0.8 / max(len(methods), 1)
       absent: list[float] = []
       for i, (label, heights) in enumerate(methods.items()):
         x = np.arange(len(groups)) + (i - (len(methods) - 1) / 2) * width
         # A bar of height NaN is not drawn, but the legend has its colour.
-        axis.bar(x, [math.nan if h is None else h for h in heights],
-                 0.92 * width, label=label, **drawn[label].bar())
+        axis.bar(
+          x,
+          [math.nan if h is None else h for h in heights],
+          0.92 * width,
+          label=label,
+          **drawn[label].bar(),
+        )
         for at, height in zip(x, heights):
           if height is None:
             absent.append(at)
           elif height == 0.0:  # a bar that is not seen, but is a number
-            axis.annotate("0", (at, 0.0), xycoords=axis.get_xaxis_transform(),
-                          ha="center", va="bottom", fontsize=7)
+            axis.annotate(
+              "0",
+              (at, 0.0),
+              xycoords=axis.get_xaxis_transform(),
+              ha="center",
+              va="bottom",
+              fontsize=7,
+            )
       _log_bars(axis, [h for heights in methods.values() for h in heights])
       if absent:
-        axis.plot(absent, [0.02] * len(absent), "x", color="grey", markersize=4,
-                  transform=axis.get_xaxis_transform(), label=missing or None)
+        axis.plot(
+          absent,
+          [0.02] * len(absent),
+          "x",
+          color="grey",
+          markersize=4,
+          transform=axis.get_xaxis_transform(),
+          label=missing or None,
+        )
       for at, height in enumerate((marks or {}).get(name, ())):
         if height is not None:
-          axis.plot([at - 0.48, at + 0.48], [height] * 2, "--", color="black",
-                    linewidth=1.2, label=marked or None)
-      axis.set_xticks(np.arange(len(groups)), groups,
-                      rotation=90 if upright else 0)
+          axis.plot(
+            [at - 0.48, at + 0.48],
+            [height] * 2,
+            "--",
+            color="black",
+            linewidth=1.2,
+            label=marked or None,
+          )
+      axis.set_xticks(np.arange(len(groups)), groups, rotation=90 if upright else 0)
       axis.set_ylabel(name)
       axis.grid(visible=False, axis="x")
       axis.set_axisbelow(True)
@@ -505,10 +631,15 @@ class Dot(NamedTuple):
   place: tuple[int, int] = (0, 0)
 
 
-def dots(paths: Paths,
-         panels_of: Mapping[str, Mapping[str, Dot | Sequence[Dot]]],
-         x_label: str, title: str, interval: str = "", missing: str = "not run",
-         in_a_row: int = 2) -> None:
+def dots(
+  paths: Paths,
+  panels_of: Mapping[str, Mapping[str, Dot | Sequence[Dot]]],
+  x_label: str,
+  title: str,
+  interval: str = "",
+  missing: str = "not run",
+  in_a_row: int = 2,
+) -> None:
   """Draws panels of numbers, in rows of one or several.
 
   Args:
@@ -520,39 +651,74 @@ def dots(paths: Paths,
     missing: what stands in the place of a number that there is not.
     in_a_row: the most panels side by side.
   """
-  rows = max(4.0, *(sum(0.5 + 0.5 * len(_several(own))
-                        for own in found.values())
-                    for found in panels_of.values()))
-  with sheet(paths, list(panels_of), title, in_a_row=in_a_row,
-             size=(4.6, 0.24 * rows + 1.0), more=(1.0, 0.0)) as axes:
+  rows = max(
+    4.0,
+    *(
+      sum(0.5 + 0.5 * len(_several(own)) for own in found.values())
+      for found in panels_of.values()
+    ),
+  )
+  with sheet(
+    paths,
+    list(panels_of),
+    title,
+    in_a_row=in_a_row,
+    size=(4.6, 0.24 * rows + 1.0),
+    more=(1.0, 0.0),
+  ) as axes:
     for axis, found in zip(axes, panels_of.values()):
-      if interval and any(math.isfinite(dot.half) for own in found.values()
-                          for dot in _several(own)):
+      if interval and any(
+        math.isfinite(dot.half) for own in found.values() for dot in _several(own)
+      ):
         axis.plot([], [], "|-", color="grey", markersize=7, label=interval)
       for y, (label, own) in enumerate(found.items()):
         for i, dot in enumerate(_several(own), 1):
           style = styles_lib.method(label) or styles_lib.Style(
-              styles_lib.COLOURS[0], "solid")
+            styles_lib.COLOURS[0], "solid"
+          )
           look = {"fmt": style.marker, "color": style.colour, "markersize": 6}
           if dot.name:
             colour, marker = dot.place
-            look = {"fmt": styles_lib.MARKERS[marker], "markersize": 4,
-                    "color": styles_lib.COLOURS[colour]}
+            look = {
+              "fmt": styles_lib.MARKERS[marker],
+              "markersize": 4,
+              "color": styles_lib.COLOURS[colour],
+            }
             axis.plot([], [], look["fmt"], color="grey", label=dot.name)
-          place = y if not dot.name else (
-              y + 0.8 * (i - 0.5) / len(_several(own)) - 0.4)
+          place = (
+            y if not dot.name else (y + 0.8 * (i - 0.5) / len(_several(own)) - 0.4)
+          )
           if dot.mean is None:
-            axis.text(0.02, place, dot.name + ": " * bool(dot.name) + missing,
-                      fontsize=6 if dot.name else 8, color="grey",
-                      va="center", transform=axis.get_yaxis_transform())
+            axis.text(
+              0.02,
+              place,
+              dot.name + ": " * bool(dot.name) + missing,
+              fontsize=6 if dot.name else 8,
+              color="grey",
+              va="center",
+              transform=axis.get_yaxis_transform(),
+            )
           else:
             axis.errorbar(
-                [dot.mean], [place], None, [dot.half] if math.isfinite(
-                    dot.half) else None, capsize=3, **look)
+              [dot.mean],
+              [place],
+              None,
+              [dot.half] if math.isfinite(dot.half) else None,
+              capsize=3,
+              **look,
+            )
           if dot.paper is not None:
-            axis.plot([dot.paper], [place], look["fmt"], markersize=8,
-                      markerfacecolor="none", markeredgecolor=look["color"],
-                      markeredgewidth=1.4, zorder=4, label=PAPER)
+            axis.plot(
+              [dot.paper],
+              [place],
+              look["fmt"],
+              markersize=8,
+              markerfacecolor="none",
+              markeredgecolor=look["color"],
+              markeredgewidth=1.4,
+              zorder=4,
+              label=PAPER,
+            )
       axis.set_yticks(range(len(found)), list(found))
       axis.set(ylim=(len(found) - 0.4, -0.6), xlabel=x_label)
       axis.margins(x=0.08)
@@ -562,8 +728,13 @@ def _several(own: Dot | Sequence[Dot]) -> Sequence[Dot]:
   return [own] if isinstance(own, Dot) else own
 
 
-def draw_means(axis: Any, label: str, points: Iterable[tuple[float, Any]],
-               style: styles_lib.Style, most: float = math.inf) -> None:
+def draw_means(
+  axis: Any,
+  label: str,
+  points: Iterable[tuple[float, Any]],
+  style: styles_lib.Style,
+  most: float = math.inf,
+) -> None:
   """Draws means with their 95 % intervals, joined by a line.
 
   Args:
@@ -573,18 +744,35 @@ def draw_means(axis: Any, label: str, points: Iterable[tuple[float, Any]],
     style: of the line.
     most: the largest number there can be; the least is 0.
   """
-  x, mean, half = np.array([
-      (at, *metrics.confidence_95(list(values))) for at, values in points
-  ]).reshape(-1, 3).T
+  x, mean, half = (
+    np.array([(at, *metrics.confidence_95(list(values))) for at, values in points])
+    .reshape(-1, 3)
+    .T
+  )
   ends = np.minimum(half, [mean, np.maximum(most - mean, 0.0)])
-  axis.errorbar(x, mean, None if np.isnan(half).all() else ends, markersize=5,
-                capsize=3, label=label or None, **style.matplotlib())
+  axis.errorbar(
+    x,
+    mean,
+    None if np.isnan(half).all() else ends,
+    markersize=5,
+    capsize=3,
+    label=label or None,
+    **style.matplotlib(),
+  )
 
 
-def panels(paths: Paths, cells: Mapping[str, Mapping[str, list[records.Row]]],
-           protocol: str, metric: str, title: str, x_axis: str = "rounds",
-           marks: Mapping[str, Sequence[Mark]] | None = None, in_a_row: int = 2,
-           x_scale: str = "", below: Sequence[tuple[str, str]] = ()) -> None:
+def panels(
+  paths: Paths,
+  cells: Mapping[str, Mapping[str, list[records.Row]]],
+  protocol: str,
+  metric: str,
+  title: str,
+  x_axis: str = "rounds",
+  marks: Mapping[str, Sequence[Mark]] | None = None,
+  in_a_row: int = 2,
+  x_scale: str = "",
+  below: Sequence[tuple[str, str]] = (),
+) -> None:
   """Draws panels of curves.
 
   Args:
@@ -602,36 +790,44 @@ def panels(paths: Paths, cells: Mapping[str, Mapping[str, list[records.Row]]],
       of another protocol are drawn over rounds.
   """
   curves = [(protocol, metric), *below]
-  titles = [name if not row else "" for row in range(len(curves))
-            for name in cells]
+  titles = [name if not row else "" for row in range(len(curves)) for name in cells]
   columns = min(len(cells) if below else in_a_row, len(cells))
   # A single panel must be wide enough for the title and the legend.
   size = (4.6 if columns > 1 else 7.5, 2.9 if below else 3.4)
   styles = _styles(cells)
   with sheet(paths, titles, title, in_a_row=columns, size=size) as axes:
     for axis, ((own, column), (name, runs)) in zip(
-        axes, itertools.product(curves, cells.items())):
+      axes, itertools.product(curves, cells.items())
+    ):
       over = x_axis if own == protocol else "rounds"
-      drawn = [mark for mark in (marks or {}).get(name, ())
-               if column == (mark.metric or metric) and (
-                   mark.round is None or over == "rounds" and any(
-                       row["round"] >= mark.round for row in runs[mark.label]))]
+      drawn = [
+        mark
+        for mark in (marks or {}).get(name, ())
+        if column == (mark.metric or metric)
+        and (
+          mark.round is None
+          or over == "rounds"
+          and any(row["round"] >= mark.round for row in runs[mark.label])
+        )
+      ]
       draw_curves(axis, runs, own, column, over, styles)
       if x_scale:
         axis.set_xscale(x_scale)
       if column.endswith("loss") or metrics.is_cost(column):
         log_axis(axis)
       elif _is_share(column):
-        _fit(axis, [results.by_seed(rows, own, column)
-                    for rows in runs.values()], drawn)
+        _fit(
+          axis, [results.by_seed(rows, own, column) for rows in runs.values()], drawn
+        )
       draw_marks(axis, drawn, styles)
 
 
 def scatters(
-    paths: Paths,
-    cells: Mapping[str, tuple[np.ndarray, np.ndarray, tuple[float, float]]],
-    labels: tuple[str, str],
-    title: str) -> None:
+  paths: Paths,
+  cells: Mapping[str, tuple[np.ndarray, np.ndarray, tuple[float, float]]],
+  labels: tuple[str, str],
+  title: str,
+) -> None:
   """Draws point clouds with a straight line through each.
 
   Args:
@@ -640,22 +836,30 @@ def scatters(
     labels: of the axes.
     title: above all panels.
   """
-  with sheet(paths, list(cells), title, in_a_row=len(cells),
-             size=(3.4, 3.2)) as axes:
+  with sheet(paths, list(cells), title, in_a_row=len(cells), size=(3.4, 3.2)) as axes:
     for axis, (x, y, (slope, intercept)) in zip(axes, cells.values()):
       # In the PDF the points are an image; thousands of vector points would
       # take much space.
-      axis.plot(x, y, ".", color=styles_lib.COLOURS[0], markersize=2, alpha=0.3,
-                rasterized=True)
+      axis.plot(
+        x, y, ".", color=styles_lib.COLOURS[0], markersize=2, alpha=0.3, rasterized=True
+      )
       ends = np.array([x.min(), x.max()])
-      axis.plot(ends, slope * ends + intercept, color="black", linewidth=1.0,
-                label="line of least squares")
+      axis.plot(
+        ends,
+        slope * ends + intercept,
+        color="black",
+        linewidth=1.0,
+        label="line of least squares",
+      )
       axis.set(xlabel=labels[0], ylabel=labels[1])
 
 
-def groups(paths: Paths,
-           cells: Mapping[str, tuple[np.ndarray, np.ndarray, Sequence[str]]],
-           labels: tuple[str, str], title: str) -> None:
+def groups(
+  paths: Paths,
+  cells: Mapping[str, tuple[np.ndarray, np.ndarray, Sequence[str]]],
+  labels: tuple[str, str],
+  title: str,
+) -> None:
   """Draws points coloured by group, with a word for points of the same kind.
 
   Args:
@@ -665,13 +869,20 @@ def groups(paths: Paths,
     title: above all panels.
   """
   figure, axes = plt.subplots(
-      1, len(cells), figsize=(5.2 * len(cells), 4.6), squeeze=False)
+    1, len(cells), figsize=(5.2 * len(cells), 4.6), squeeze=False
+  )
   for axis, (name, (points, group, _)) in zip(axes.flat, cells.items()):
     own = styles_lib.of(f"group {g + 1}" for g in sorted(set(group.tolist())))
     for label, style in own.items():
       inside = group == int(label.split()[1]) - 1
-      axis.scatter(*points[inside].T, s=16, label=label, color=style.colour,
-                   marker=style.marker, linewidths=0)
+      axis.scatter(
+        *points[inside].T,
+        s=16,
+        label=label,
+        color=style.colour,
+        marker=style.marker,
+        linewidths=0,
+      )
     axis.set(xlabel=labels[0], ylabel=labels[1])
     axis.set_title(name, fontsize=9)
     axis.legend(fontsize=7, loc="best")
@@ -681,14 +892,18 @@ def groups(paths: Paths,
   figure.canvas.draw()  # where things lie is known from here on
   for axis, (points, _, words) in zip(axes.flat, cells.values()):
     # A word is written once, at the middle of its points.
-    _write_apart(axis, points, {word: np.median(
-        points[[other == word for other in words]], axis=0)
-                                for word in sorted(set(words))})
+    _write_apart(
+      axis,
+      points,
+      {
+        word: np.median(points[[other == word for other in words]], axis=0)
+        for word in sorted(set(words))
+      },
+    )
   save(figure, *paths)
 
 
-def _write_apart(
-    axis: Any, points: np.ndarray, at: Mapping[str, np.ndarray]) -> None:
+def _write_apart(axis: Any, points: np.ndarray, at: Mapping[str, np.ndarray]) -> None:
   """Writes words near places [2], where nothing else is, within the axes.
 
   Args:
@@ -701,19 +916,34 @@ def _write_apart(
   frame = axis.get_window_extent()
   for word, place in at.items():
     text = axis.annotate(
-        word, place, (0, 0), fontsize=8, textcoords="offset points",
-        va="center", arrowprops={
-            "arrowstyle": "-", "color": "grey", "linewidth": 0.5,
-            "shrinkA": 0.0, "shrinkB": 0.0, "relpos": (0.5, 0.5)})
+      word,
+      place,
+      (0, 0),
+      fontsize=8,
+      textcoords="offset points",
+      va="center",
+      arrowprops={
+        "arrowstyle": "-",
+        "color": "grey",
+        "linewidth": 0.5,
+        "shrinkA": 0.0,
+        "shrinkB": 0.0,
+        "relpos": (0.5, 0.5),
+      },
+    )
     for far, turn in itertools.product(
-        (9.0, 16.0, 24.0, 34.0, 46.0, 60.0), np.linspace(0.25, 2.25, 16)):
+      (9.0, 16.0, 24.0, 34.0, 46.0, 60.0), np.linspace(0.25, 2.25, 16)
+    ):
       x, y = far * np.cos(np.pi * turn), far * np.sin(np.pi * turn)
       text.xyann = x, y
       text.set_horizontalalignment("left" if x >= 0 else "right")
       text.update_positions(axis.figure.canvas.get_renderer())
       box = Text.get_window_extent(text)  # without its line
-      if frame.contains(box.x0, box.y0) and frame.contains(
-          box.x1, box.y1) and not box.padded(2.0).count_contains(
-              spots) and not any(box.overlaps(other) for other in taken):
+      if (
+        frame.contains(box.x0, box.y0)
+        and frame.contains(box.x1, box.y1)
+        and not box.padded(2.0).count_contains(spots)
+        and not any(box.overlaps(other) for other in taken)
+      ):
         break
     taken.append(Text.get_window_extent(text))

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_alg import files, metrics
-from fedjax_alg.records import tables as records, summary as results
+from fedjax_alg.records import summary as results
+from fedjax_alg.records import tables as records
+
 from . import chosen, partitions, plots, rule, suite
 
 PAPERS = pathlib.Path(__file__).parents[1] / "papers"
@@ -79,17 +81,29 @@ def load_claims(paper: str, artifact: str) -> list[Claim]:
     unit = row["unit"]
     if unit == "fraction":
       value, unit = 100.0 * value, "%"
-    claims.append(Claim(
-        row["artifact"], row["panel"], row["method"], row["metric"], value,
-        unit, row["note"], round_of(row["setting"]), row["value"]))
+    claims.append(
+      Claim(
+        row["artifact"],
+        row["panel"],
+        row["method"],
+        row["metric"],
+        value,
+        unit,
+        row["note"],
+        round_of(row["setting"]),
+        row["value"],
+      )
+    )
   return claims
 
 
-def stated(paper: str, artifact: str,
-           metric: str = "") -> dict[tuple[str, str], float]:
+def stated(paper: str, artifact: str, metric: str = "") -> dict[tuple[str, str], float]:
   """(panel, method) -> the number of a metric, or of any, in a figure."""
-  return {(c.panel, c.method): c.value for c in load_claims(paper, artifact)
-          if metric in ("", c.metric)}
+  return {
+    (c.panel, c.method): c.value
+    for c in load_claims(paper, artifact)
+    if metric in ("", c.metric)
+  }
 
 
 def round_of(setting: str) -> int | None:
@@ -98,8 +112,9 @@ def round_of(setting: str) -> int | None:
   return int(found[1]) if found else None
 
 
-def marks(paper: str, artifact: str, outcomes: suite.Outcomes,
-          metric: str) -> dict[str, list[plots.Mark]]:
+def marks(
+  paper: str, artifact: str, outcomes: suite.Outcomes, metric: str
+) -> dict[str, list[plots.Mark]]:
   """The numbers of a paper that lie on the curves of a figure.
 
   Args:
@@ -117,12 +132,17 @@ def marks(paper: str, artifact: str, outcomes: suite.Outcomes,
   for own in suite.by_panel(outcomes):
     label = {o.cell.method: o.cell.label for o in own}
     # Of two numbers of the same the later one has more digits.
-    numbers = {(c.method, where[1]): where[0] for c in claims
-               if c.panel == own[0].cell.panel and c.method in label
-               and (where := _place(c, metric)) is not None}
+    numbers = {
+      (c.method, where[1]): where[0]
+      for c in claims
+      if c.panel == own[0].cell.panel
+      and c.method in label
+      and (where := _place(c, metric)) is not None
+    }
     found[own[0].cell.heading] = [
-        plots.Mark(label[name], value, number)
-        for (name, number), value in numbers.items()]
+      plots.Mark(label[name], value, number)
+      for (name, number), value in numbers.items()
+    ]
   return found
 
 
@@ -137,23 +157,32 @@ def _place(claim: Claim, metric: str) -> tuple[float, float | None] | None:
   return None
 
 
-def compare(outcomes: suite.Outcomes, claims: Sequence[Claim],
-            protocol: str, metric: str) -> list[Comparison]:
+def compare(
+  outcomes: suite.Outcomes, claims: Sequence[Claim], protocol: str, metric: str
+) -> list[Comparison]:
   """Compares each outcome with the claim about its panel and method.
 
   ``ours`` is the mean over the evaluations of the last ten rounds, which
   involves no choice on test data; with K models it is the mean of the K.
   """
   factor = metrics.factor(metric)
-  stated = {(c.panel, c.method): c.value for c in reversed(claims)
-            if c.metric.removeprefix("test_") == metric and c.round is None}
+  stated = {
+    (c.panel, c.method): c.value
+    for c in reversed(claims)
+    if c.metric.removeprefix("test_") == metric and c.round is None
+  }
   rows = []
   for outcome in outcomes:
     late = outcome.summary["mean_last_10"][protocol][metric]
-    rows.append(Comparison(
-        outcome, metric, stated.get((outcome.cell.panel, outcome.cell.method)),
+    rows.append(
+      Comparison(
+        outcome,
+        metric,
+        stated.get((outcome.cell.panel, outcome.cell.method)),
         factor * late["mean"],
-        np.nan if len(late["values"]) < 2 else factor * late["ci95"]))
+        np.nan if len(late["values"]) < 2 else factor * late["ci95"],
+      )
+    )
   return rows
 
 
@@ -162,12 +191,15 @@ _OTHERS = "Other methods: "
 
 def without_others(text: str) -> str:
   """A page of ``markdown`` without the table of the other methods."""
-  return re.sub(rf"<details><summary>{_OTHERS}.*?</details>\n\n", "", text,
-                flags=re.S)
+  return re.sub(rf"<details><summary>{_OTHERS}.*?</details>\n\n", "", text, flags=re.S)
 
 
-def markdown(title: str, rows: Sequence[Comparison], parts: Sequence[str],
-             own: tuple[str, ...] = ()) -> str:
+def markdown(
+  title: str,
+  rows: Sequence[Comparison],
+  parts: Sequence[str],
+  own: tuple[str, ...] = (),
+) -> str:
   """A page with the paper's numbers and ours, a column for each panel.
 
   Args:
@@ -183,14 +215,16 @@ def markdown(title: str, rows: Sequence[Comparison], parts: Sequence[str],
   parts = [_table_of(rows, others, False), *parts]
   if others and mine:
     parts[0] = collapsed(f"{_OTHERS}{', '.join(others)}", parts[0])
-  intro = (f"{rows[0].metric.replace('_', ' ')}, mean of the last ten rounds"
-           f"{'' if rows[0].metric == 'loss' else ', in percent'}.\n\n"
-           if rows else "")
+  intro = (
+    f"{rows[0].metric.replace('_', ' ')}, mean of the last ten rounds"
+    f"{'' if rows[0].metric == 'loss' else ', in percent'}.\n\n"
+    if rows
+    else ""
+  )
   return join(title, [intro + _table_of(rows, mine, bool(own)), *parts])
 
 
-def _table_of(
-    rows: Sequence[Comparison], methods: Sequence[str], own: bool) -> str:
+def _table_of(rows: Sequence[Comparison], methods: Sequence[str], own: bool) -> str:
   """The numbers of some methods: the paper's, then ours by every protocol."""
   cells: list[tuple[str, str, str]] = []
   for method in methods:
@@ -207,11 +241,13 @@ def _cell(row: Comparison, own: bool) -> str:
   """Ours, and the verdict on the paper's number."""
   digits = metrics.digits(row.metric)
   text = f"{row.ours:.{digits}f}" + (
-      "" if np.isnan(row.ci95) else f" +- {row.ci95:.{digits}f}")
+    "" if np.isnan(row.ci95) else f" +- {row.ci95:.{digits}f}"
+  )
   if row.paper is None:
     return text
   return f"{text}, " + rule.words(
-      row.verdict, abs(row.ours - row.paper), row.metric, "%", own)
+    row.verdict, abs(row.ours - row.paper), row.metric, "%", own
+  )
 
 
 def collapsed(title: str, text: str) -> str:
@@ -232,27 +268,58 @@ def numbers_csv(path: pathlib.Path, rows: Sequence[Comparison]) -> None:
       Accuracies, and other metrics of a share, are there in percent for every
       protocol: best, last, mean of the last ten.
   """
-  ends = {(which, protocol, metric): None for row in rows for which in _ENDS
-          for protocol, found in row.outcome.summary[which].items()
-          for metric in found if metric in _OF_NUMBERS}
-  with files.replacing(path) as partial, open(
-      partial, "w", newline="", encoding="utf-8") as file:
+  ends = {
+    (which, protocol, metric): None
+    for row in rows
+    for which in _ENDS
+    for protocol, found in row.outcome.summary[which].items()
+    for metric in found
+    if metric in _OF_NUMBERS
+  }
+  with (
+    files.replacing(path) as partial,
+    open(partial, "w", newline="", encoding="utf-8") as file,
+  ):
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["panel", "title", "method", "protocol", "metric", "paper",
-                     "ours", "ci95", "verdict", "rounds", *(
-                         f"{which}_{protocol}_{metric}"
-                         for which, protocol, metric in ends),
-                     chosen.COLUMN, "flags"])
+    writer.writerow(
+      [
+        "panel",
+        "title",
+        "method",
+        "protocol",
+        "metric",
+        "paper",
+        "ours",
+        "ci95",
+        "verdict",
+        "rounds",
+        *(f"{which}_{protocol}_{metric}" for which, protocol, metric in ends),
+        chosen.COLUMN,
+        "flags",
+      ]
+    )
     for row in rows:
       cell, summary = row.cell, row.outcome.summary
-      writer.writerow([
-          cell.panel, cell.panel_title, cell.label, cell.tuning, row.metric,
-          "" if row.paper is None else row.paper, f"{row.ours:.6g}",
-          "" if np.isnan(row.ci95) else f"{row.ci95:.6g}", row.verdict,
-          summary["cost"]["rounds"], *(
-              _mean(summary[which].get(protocol, {}), metric)
-              for which, protocol, metric in ends),
-          row.outcome.settings, shown_flags(row.outcome)])
+      writer.writerow(
+        [
+          cell.panel,
+          cell.panel_title,
+          cell.label,
+          cell.tuning,
+          row.metric,
+          "" if row.paper is None else row.paper,
+          f"{row.ours:.6g}",
+          "" if np.isnan(row.ci95) else f"{row.ci95:.6g}",
+          row.verdict,
+          summary["cost"]["rounds"],
+          *(
+            _mean(summary[which].get(protocol, {}), metric)
+            for which, protocol, metric in ends
+          ),
+          row.outcome.settings,
+          shown_flags(row.outcome),
+        ]
+      )
 
 
 _OF_NUMBERS = ("accuracy", "client_accuracy", "worst_decile", "loss")
@@ -273,22 +340,35 @@ def deployed(outcomes: suite.Outcomes) -> str:
   while the table above shows the model before that step.
   """
   found = []
-  names = [name for name in ("local", "preferred")
-           if any(name in o.summary["mean_last_10"] for o in outcomes)]
+  names = [
+    name
+    for name in ("local", "preferred")
+    if any(name in o.summary["mean_last_10"] for o in outcomes)
+  ]
   for o in outcomes:
     late = o.summary["mean_last_10"]
-    if o.cell.protocol != suite.ONE_RATE and any(
-        name in late for name in names):
-      found.append((o.cell.heading, o.cell.name, " / ".join(
-          results.shown(late[name]["accuracy"], factor=100)
-          if name in late else "-" for name in names)))
-  return found and (
+    if o.cell.protocol != suite.ONE_RATE and any(name in late for name in names):
+      found.append(
+        (
+          o.cell.heading,
+          o.cell.name,
+          " / ".join(
+            results.shown(late[name]["accuracy"], factor=100) if name in late else "-"
+            for name in names
+          ),
+        )
+      )
+  return (
+    found
+    and (
       "## On the clients' own data\n\nAccuracy, mean of the last ten "
       f"rounds ({' / '.join(names)}): `local` is what a client deploys on "
       "its own test split (PFedAvg: after one adaptation step on its "
       "training data; MA, GA: the model it prefers), `preferred` its "
-      "preferred global model on its own mixture of classes.\n\n"
-      + by_panel(found)) or ""
+      "preferred global model on its own mixture of classes.\n\n" + by_panel(found)
+    )
+    or ""
+  )
 
 
 def by_panel(cells: Iterable[tuple[str, str, str]]) -> str:
@@ -301,9 +381,10 @@ def by_panel(cells: Iterable[tuple[str, str, str]]) -> str:
   lines = list(dict.fromkeys(line for _, line in found))
   if not lines:
     return ""
-  head, *rows = [["", *panels], *(
-      [line, *(found.get((panel, line), "-") for panel in panels)]
-      for line in lines)]
+  head, *rows = [
+    ["", *panels],
+    *([line, *(found.get((panel, line), "-") for panel in panels)] for line in lines),
+  ]
   if len(panels) > len(lines):
     head, *rows = map(list, zip(head, *rows))
   return table(head, rows)
@@ -316,12 +397,12 @@ def number(value: float | None, form: str = "g") -> str:
 
 def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
   """A Markdown table."""
-  return "\n".join(f"| {' | '.join(map(str, row))} |"
-                   for row in (head, ["---"] * len(head), *rows))
+  return "\n".join(
+    f"| {' | '.join(map(str, row))} |" for row in (head, ["---"] * len(head), *rows)
+  )
 
 
-def with_tunings(
-    tunings: Sequence[str]) -> tuple[list[str], list[tuple[str, ...]]]:
+def with_tunings(tunings: Sequence[str]) -> tuple[list[str], list[tuple[str, ...]]]:
   """Makes the heads of our numbers, and of how their settings were found.
 
   Args:
@@ -341,18 +422,22 @@ def with_tunings(
 Column = Callable[[suite.Outcome], object]
 
 
-def of_runs(outcomes: Iterable[suite.Outcome], columns: Mapping[str, Column],
-            panel: str = "panel") -> str:
+def of_runs(
+  outcomes: Iterable[suite.Outcome], columns: Mapping[str, Column], panel: str = "panel"
+) -> str:
   """A Markdown table of a row for each run: panel, method and columns."""
-  return table([panel, "method", *columns], (
+  return table(
+    [panel, "method", *columns],
+    (
       [o.cell.panel_title, o.cell.name, *(cell(o) for cell in columns.values())]
-      for o in outcomes))
+      for o in outcomes
+    ),
+  )
 
 
 def shown(values: Any, digits: int = 2, factor: float = 1.0) -> str:
   """Mean +- 95 % interval over seeds; a single seed has no interval."""
-  return results.shown(
-      results.spread(np.asarray(values, float)), digits, factor)
+  return results.shown(results.spread(np.asarray(values, float)), digits, factor)
 
 
 def join(title: str, parts: Sequence[str]) -> str:
@@ -361,25 +446,34 @@ def join(title: str, parts: Sequence[str]) -> str:
   return "\n\n".join([f"# {title}", *kept]) + "\n"
 
 
-def points_csv(path: pathlib.Path, outcomes: suite.Outcomes,
-               protocol: str, metric: str) -> None:
+def points_csv(
+  path: pathlib.Path, outcomes: suite.Outcomes, protocol: str, metric: str
+) -> None:
   """Writes the points of a figure's curves, with their costs and times.
 
   Of pooled runs the seeds of partition p are those plus p times
   ``partitions.STRIDE``.
   """
-  own = ["round", "seed", metric, *records.ROUND_COST, *records.TOTALS,
-         "seconds"]
-  rows = [{"panel": o.cell.panel, "panel_title": o.cell.panel_title,
-           "method": o.cell.name, **{name: row[name] for name in own}}
-          for o in outcomes for row in o.rows if row["protocol"] == protocol]
+  own = ["round", "seed", metric, *records.ROUND_COST, *records.TOTALS, "seconds"]
+  rows = [
+    {
+      "panel": o.cell.panel,
+      "panel_title": o.cell.panel_title,
+      "method": o.cell.name,
+      **{name: row[name] for name in own},
+    }
+    for o in outcomes
+    for row in o.rows
+    if row["protocol"] == protocol
+  ]
   records.write_rows(path, rows, ["panel", "panel_title", "method", *own])
 
 
 def made_by(command_line: str) -> str:
   """The line that says how a table without runs was made."""
   versions = "; ".join(
-      f"{name} {number[:12]}" for name, number in results.versions().items())
+    f"{name} {number[:12]}" for name, number in results.versions().items()
+  )
   return f"Made by `{command_line}`; {versions}; {results.device()}."
 
 
@@ -390,8 +484,9 @@ def _without_folders(word: str) -> str:
   return f"--data_path={pathlib.Path(word.split('=', 1)[1]).name}"
 
 
-def provenance(outcomes: suite.Outcomes, command_line: str, notes: str,
-               flags: bool = True) -> str:
+def provenance(
+  outcomes: suite.Outcomes, command_line: str, notes: str, flags: bool = True
+) -> str:
   """How a table was made: command, versions, devices and flags.
 
   Args:
@@ -407,20 +502,27 @@ def provenance(outcomes: suite.Outcomes, command_line: str, notes: str,
   if not outcomes:
     return f"{made_by(command_line)} {notes}"
   versions = "; ".join(
-      f"{name} " + all_of(o.summary["versions"].get(name, "unknown")[:12]
-                          for o in outcomes)
-      for name in outcomes[0].summary["versions"])
+    f"{name} "
+    + all_of(o.summary["versions"].get(name, "unknown")[:12] for o in outcomes)
+    for name in outcomes[0].summary["versions"]
+  )
   devices = all_of(o.summary["device"] for o in outcomes)
-  text = (f"`{command_line}`; {versions}; {devices}. "
-          f"{partitions.said(outcomes)} {notes}").strip()
+  text = (
+    f"`{command_line}`; {versions}; {devices}. {partitions.said(outcomes)} {notes}"
+  ).strip()
   if flags:
     text += "\n\n" + "\n".join(
-        f"- {o.cell.name} ({o.settings}): `{shown_flags(o)}`" for o in outcomes
-        if o.cell.panel == outcomes[0].cell.panel)
+      f"- {o.cell.name} ({o.settings}): `{shown_flags(o)}`"
+      for o in outcomes
+      if o.cell.panel == outcomes[0].cell.panel
+    )
   return collapsed("How this was made", text)
 
 
 def shown_flags(outcome: suite.Outcome) -> str:
   """The flags of a run, as tables show them."""
-  return " ".join(_without_folders(word) for word in outcome.cell.flags
-                  if not word.startswith("--data_dir="))
+  return " ".join(
+    _without_folders(word)
+    for word in outcome.cell.flags
+    if not word.startswith("--data_dir=")
+  )

@@ -57,15 +57,25 @@ def tie_of(value: float, unit: str) -> float:
 
 
 #: Beginnings of metrics of which less is better -> (less, more) in words.
-_LESS = {"rounds_to": ("sooner", "later"), "communication": (
-    "cheaper", "dearer"), "floats": ("cheaper", "dearer"),
-         "loss": ("lower", "higher"), "discrepancy": ("lower", "higher"),
-         "central_": ("faster", "slower"), "training_time": (
-             "faster", "slower")}
+_LESS = {
+  "rounds_to": ("sooner", "later"),
+  "communication": ("cheaper", "dearer"),
+  "floats": ("cheaper", "dearer"),
+  "loss": ("lower", "higher"),
+  "discrepancy": ("lower", "higher"),
+  "central_": ("faster", "slower"),
+  "training_time": ("faster", "slower"),
+}
 
 
-def words(verdict: str, gap: float | None, metric: str, unit: str, own: bool,
-          never: bool = False) -> str:
+def words(
+  verdict: str,
+  gap: float | None,
+  metric: str,
+  unit: str,
+  own: bool,
+  never: bool = False,
+) -> str:
   """The verdict on a number, as tables say it.
 
   Args:
@@ -83,10 +93,15 @@ def words(verdict: str, gap: float | None, metric: str, unit: str, own: bool,
   if verdict not in (ABOVE, BELOW):
     return verdict
   if never:
-    return ("gets there" if own else "baseline stronger here: gets there")
-  less = next((said for start, said in _LESS.items()
-               if metric.removeprefix("test_").startswith(start)),
-              None if metrics.metric(metric).higher else ("lower", "higher"))
+    return "gets there" if own else "baseline stronger here: gets there"
+  less = next(
+    (
+      said
+      for start, said in _LESS.items()
+      if metric.removeprefix("test_").startswith(start)
+    ),
+    None if metrics.metric(metric).higher else ("lower", "higher"),
+  )
   digits = ".1f" if unit in ("%", "pp", "fraction") else ".3g"
   by = "" if gap is None else f" by {gap:{digits}}"
   if by and unit == "rounds":
@@ -95,9 +110,9 @@ def words(verdict: str, gap: float | None, metric: str, unit: str, own: bool,
     said = less[verdict == ABOVE] + by
     if own:
       return said
-    return ("baseline stronger here: " if verdict == BELOW
-            else "weaker here too: ") + said
+    return (
+      "baseline stronger here: " if verdict == BELOW else "weaker here too: "
+    ) + said
   if own:
     return ("exceeds" if verdict == ABOVE else "short") + by
-  return ("baseline stronger here," if verdict == ABOVE
-          else "weaker here too,") + by
+  return ("baseline stronger here," if verdict == ABOVE else "weaker here too,") + by

@@ -16,22 +16,64 @@ from typing import Any, NamedTuple
 #: apart, and colour-blind readers can tell them apart, too. No figure of the
 #: papers' gradient methods has one twice.
 _GRID: dict[str, tuple[str, ...]] = {
-    "#006BAA": ("MA-FSVRG", "", "FedACnnL-WA", "", "CFL", "pFedZO", "IFCA"),
-    "#D55E00": ("GA-FSVRG", "CFSVRG", "FL+HC", "FedAdagrad", "pFedACnnL-WP",
-                "FedZO", "FeSEM"),
-    "#22AD82": ("FG-EDC", "FG-RAC-EDC", "FSVRG", "BAFFLE", "", "pFedACnnL-WC",
-                "FG-RCC-EDC"),
-    "#882255": ("CLSFSVRG", "pFedMe", "FedBuff", "FedAdam", "FG-MADC",
-                "PFedAvg", "Ditto"),
-    "#000000": ("FedAvg", "FedAvgM", "", "composed", "each client alone",
-                "pooled optimum", "FedAvg + pre-training"),
-    "#EAA60A": ("FedACnnL", "FedNova", "FedProx", "FGP-MADC", "FedYogi", "",
-                "FedDyn"),
-    "#332288": ("pFedACnnL", "MimeSVRG", "FGP-EDC", "MimeLite", "Mime",
-                "FedAsync", "AFL"),
-    "#A52DFF": ("", "", "", "", "SCAFFOLD", "APFL", ""),
-    "#695A2D": ("FedPer", "LoSAC", "FedRep", "LoSAC, client", "LG-FedAvg",
-                "FedBN", "FedBABU")}
+  "#006BAA": ("MA-FSVRG", "", "FedACnnL-WA", "", "CFL", "pFedZO", "IFCA"),
+  "#D55E00": (
+    "GA-FSVRG",
+    "CFSVRG",
+    "FL+HC",
+    "FedAdagrad",
+    "pFedACnnL-WP",
+    "FedZO",
+    "FeSEM",
+  ),
+  "#22AD82": (
+    "FG-EDC",
+    "FG-RAC-EDC",
+    "FSVRG",
+    "BAFFLE",
+    "",
+    "pFedACnnL-WC",
+    "FG-RCC-EDC",
+  ),
+  "#882255": (
+    "CLSFSVRG",
+    "pFedMe",
+    "FedBuff",
+    "FedAdam",
+    "FG-MADC",
+    "PFedAvg",
+    "Ditto",
+  ),
+  "#000000": (
+    "FedAvg",
+    "FedAvgM",
+    "",
+    "composed",
+    "each client alone",
+    "pooled optimum",
+    "FedAvg + pre-training",
+  ),
+  "#EAA60A": ("FedACnnL", "FedNova", "FedProx", "FGP-MADC", "FedYogi", "", "FedDyn"),
+  "#332288": (
+    "pFedACnnL",
+    "MimeSVRG",
+    "FGP-EDC",
+    "MimeLite",
+    "Mime",
+    "FedAsync",
+    "AFL",
+  ),
+  "#A52DFF": ("", "", "", "", "SCAFFOLD", "APFL", ""),
+  "#695A2D": (
+    "FedPer",
+    "LoSAC",
+    "FedRep",
+    "LoSAC, client",
+    "LG-FedAvg",
+    "FedBN",
+    "FedBABU",
+  ),
+}
 COLOURS = tuple(_GRID)
 MARKERS = "os^DvPX<>"
 
@@ -39,14 +81,14 @@ MARKERS = "os^DvPX<>"
 #: The more of a line is drawn, the lower it lies and the wider it is, so that
 #: it is seen below another of the same values.
 _DASHES: dict[str, tuple[Any, float, str]] = {
-    "solid": ("-", 1.9, ""),
-    "longdash": ((0, (9, 2)), 1.75, "//"),
-    "dash": ((0, (4, 1.5)), 1.7, "\\\\"),
-    "longdashdot": ((0, (9, 1.5, 1.2, 1.5)), 1.65, "xx"),
-    "dashdot": ((0, (4, 1.5, 1.2, 1.5)), 1.6, "--"),
-    "5px,2px,2px,2px,2px,2px": (
-        (0, (4, 1.3, 1.2, 1.3, 1.2, 1.3)), 1.6, "++"),
-    "dot": ((0, (1.2, 1.2)), 1.6, "..")}
+  "solid": ("-", 1.9, ""),
+  "longdash": ((0, (9, 2)), 1.75, "//"),
+  "dash": ((0, (4, 1.5)), 1.7, "\\\\"),
+  "longdashdot": ((0, (9, 1.5, 1.2, 1.5)), 1.65, "xx"),
+  "dashdot": ((0, (4, 1.5, 1.2, 1.5)), 1.6, "--"),
+  "5px,2px,2px,2px,2px,2px": ((0, (4, 1.3, 1.2, 1.3, 1.2, 1.3)), 1.6, "++"),
+  "dot": ((0, (1.2, 1.2)), 1.6, ".."),
+}
 
 
 class Style(NamedTuple):
@@ -64,20 +106,31 @@ class Style(NamedTuple):
   def matplotlib(self) -> dict[str, Any]:
     """The options of ``axis.plot``."""
     pattern, width, _ = _DASHES[self.dash]
-    return {"color": self.colour, "linestyle": pattern, "linewidth": width,
-            "marker": self.marker, "zorder": 2 + 0.1 * list(
-                _DASHES).index(self.dash)}
+    return {
+      "color": self.colour,
+      "linestyle": pattern,
+      "linewidth": width,
+      "marker": self.marker,
+      "zorder": 2 + 0.1 * list(_DASHES).index(self.dash),
+    }
 
   def bar(self) -> dict[str, Any]:
     """The options of ``axis.bar``."""
-    return {"facecolor": self.colour, "hatch": _DASHES[self.dash][2],
-            "edgecolor": "white", "linewidth": 0.0}
+    return {
+      "facecolor": self.colour,
+      "hatch": _DASHES[self.dash][2],
+      "edgecolor": "white",
+      "linewidth": 0.0,
+    }
 
 
 #: Label of a method -> its style.
 METHODS: Mapping[str, Style] = {
-    label: Style(colour, dash) for colour, labels in _GRID.items()
-    for label, dash in zip(labels, _DASHES) if label}
+  label: Style(colour, dash)
+  for colour, labels in _GRID.items()
+  for label, dash in zip(labels, _DASHES)
+  if label
+}
 
 #: Name of a method -> the name that it has in ``METHODS``.
 _SAME = {"FedGroup": "FG-EDC", "FedGrouProx": "FGP-EDC"}
@@ -88,8 +141,11 @@ def _every() -> list[Style]:
   dashes = list(_DASHES)
   # Neighbours differ in both, and no two are the same.
   order = [dashes[i] for i in (0, 2, 4, 6, 1, 3, 5)]
-  return [Style(colour, order[(i + 2 * turn) % len(order)])
-          for turn in range(len(order)) for i, colour in enumerate(COLOURS)]
+  return [
+    Style(colour, order[(i + 2 * turn) % len(order)])
+    for turn in range(len(order))
+    for i, colour in enumerate(COLOURS)
+  ]
 
 
 def _exactly(label: str) -> Style | None:
@@ -124,5 +180,4 @@ def of(labels: Iterable[str]) -> dict[str, Style]:
         found[label] = own
   used = set(found.values())
   free = itertools.cycle([s for s in _every() if s not in used] or _every())
-  return {label: found[label] if label in found else next(free)
-          for label in wanted}
+  return {label: found[label] if label in found else next(free) for label in wanted}

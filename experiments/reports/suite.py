@@ -12,10 +12,14 @@ import itertools
 import pathlib
 from typing import Any, NamedTuple
 
-from fedjax_alg.records import summary as results, tables as records
-from ..cli import config as config_lib, execute, resume, sweeps
+from fedjax_alg.records import summary as results
+from fedjax_alg.records import tables as records
+
+from ..cli import config as config_lib
+from ..cli import execute, resume, sweeps
 from ..cli import part as part_lib
-from . import chosen as chosen_lib, partitions
+from . import chosen as chosen_lib
+from . import partitions
 
 #: Which settings of a method a line has: those of its own flag file, which are
 #: tuned where a search chose them (``Cell.tuning``); those that the paper
@@ -84,16 +88,21 @@ class Cell:
   @property
   def tuning(self) -> str:
     """How the settings of the method were found, see ``chosen.tuning``."""
-    return self.protocol if self.protocol != TUNED else chosen_lib.tuning(
-        chosen_lib.said(self.choices))
+    return (
+      self.protocol
+      if self.protocol != TUNED
+      else chosen_lib.tuning(chosen_lib.said(self.choices))
+    )
 
   def on(self, parts: Partitions) -> list["Cell"]:
     """The same run on several partitions of the data."""
     first = self.config.values["partition_seed"]
-    return [self if seed == first else dataclasses.replace(
-        self, flags=(*self.flags, f"--partition_seed={seed}"))
-            for seed in (range(first, first + parts)
-                         if isinstance(parts, int) else parts)]
+    return [
+      self
+      if seed == first
+      else dataclasses.replace(self, flags=(*self.flags, f"--partition_seed={seed}"))
+      for seed in (range(first, first + parts) if isinstance(parts, int) else parts)
+    ]
 
 
 class Outcome(NamedTuple):
@@ -131,8 +140,9 @@ def run_folder(root: pathlib.Path, config: config_lib.Config) -> pathlib.Path:
   return root / "runs" / f"{config.algorithm}-{config.identity()[:12]}"
 
 
-def _runs(cells: Iterable[Cell], root: pathlib.Path) -> tuple[
-    list[config_lib.Config], list[str]]:
+def _runs(
+  cells: Iterable[Cell], root: pathlib.Path
+) -> tuple[list[config_lib.Config], list[str]]:
   """The runs of some cells in their folders, and what is said of each.
 
   Several cells may have one run. A run that was begun is gone on with.
@@ -141,9 +151,13 @@ def _runs(cells: Iterable[Cell], root: pathlib.Path) -> tuple[
     UsageError: the flags of a cell are wrong.
   """
   found = {run_folder(root, cell.config): cell for cell in cells}
-  return ([cell.config.with_output(out_dir=str(folder), resume=True)
-           for folder, cell in found.items()],
-          [f"{cell.panel_title}: {cell.name}" for cell in found.values()])
+  return (
+    [
+      cell.config.with_output(out_dir=str(folder), resume=True)
+      for folder, cell in found.items()
+    ],
+    [f"{cell.panel_title}: {cell.name}" for cell in found.values()],
+  )
 
 
 def _read(cell: Cell, folder: pathlib.Path) -> Outcome:
@@ -159,23 +173,31 @@ def _read(cell: Cell, folder: pathlib.Path) -> Outcome:
 
 def fair(outcome: Outcome) -> Outcome:
   """Renames the protocols of K models, see ``Outcome``."""
-  several = {name.removesuffix("_mean") for name in results.protocols(
-      outcome.rows) if name.endswith("_mean")}
+  several = {
+    name.removesuffix("_mean")
+    for name in results.protocols(outcome.rows)
+    if name.endswith("_mean")
+  }
   if not several:
     return outcome
   named = {name: f"{name}_best" for name in several} | {
-      f"{name}_mean": name for name in several}
-  rows = [row | {"protocol": named.get(row["protocol"], row["protocol"])}
-          for row in outcome.rows]
+    f"{name}_mean": name for name in several
+  }
+  rows = [
+    row | {"protocol": named.get(row["protocol"], row["protocol"])}
+    for row in outcome.rows
+  ]
   # The protocol that is shown comes first.
   rows.sort(key=lambda row: row["protocol"].endswith("_best"))
   targets = tuple(float(name) for name in outcome.summary["rounds_to"])
-  return outcome._replace(rows=rows, summary=outcome.summary | (
-      results.summarise(rows, targets)))
+  return outcome._replace(
+    rows=rows, summary=outcome.summary | (results.summarise(rows, targets))
+  )
 
 
-def run_cells(cells: Sequence[Cell], root: pathlib.Path,
-              parts: Partitions = 1) -> list[Outcome]:
+def run_cells(
+  cells: Sequence[Cell], root: pathlib.Path, parts: Partitions = 1
+) -> list[Outcome]:
   """Makes the runs of all cells, or reads those that are finished.
 
   Args:
@@ -193,12 +215,12 @@ def run_cells(cells: Sequence[Cell], root: pathlib.Path,
   every = [cell.on(parts) for cell in cells]
   configs, names = _runs(itertools.chain(*every), root)
   sweeps.play_all(configs, names=names)
-  return [_pool([_read(cell, run_folder(root, cell.config)) for cell in own])
-          for own in every]
+  return [
+    _pool([_read(cell, run_folder(root, cell.config)) for cell in own]) for own in every
+  ]
 
 
-def play_part(
-    cells: Iterable[Cell], root: pathlib.Path, part: part_lib.Part) -> None:
+def play_part(cells: Iterable[Cell], root: pathlib.Path, part: part_lib.Part) -> None:
   """Runs a part of the runs of all cells, and says what is left.
 
   Raises:
@@ -208,21 +230,32 @@ def play_part(
   sweeps.play_part(configs, part, names)
 
 
-def finished(cells: Iterable[Cell], root: pathlib.Path,
-             parts: Partitions = 1) -> list[Cell]:
+def finished(
+  cells: Iterable[Cell], root: pathlib.Path, parts: Partitions = 1
+) -> list[Cell]:
   """The cells whose runs are finished on all partitions."""
-  return [cell for cell in cells if all(
+  return [
+    cell
+    for cell in cells
+    if all(
       resume.finished(run_folder(root, one.config), one.config)
-      for one in cell.on(parts))]
+      for one in cell.on(parts)
+    )
+  ]
 
 
 def _pool(parts: Sequence[Outcome]) -> Outcome:
   """The outcome of a run on several partitions."""
   first = parts[0]
-  return first if len(parts) == 1 else first._replace(
+  return (
+    first
+    if len(parts) == 1
+    else first._replace(
       rows=partitions.joined([part.rows for part in parts]),
       summary=partitions.pooled([part.summary for part in parts]),
-      parts=tuple(parts))
+      parts=tuple(parts),
+    )
+  )
 
 
 def by_panel(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
@@ -234,11 +267,10 @@ def by_panel(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
 
 
 def rows_by_panel(
-    outcomes: Iterable[Outcome],
+  outcomes: Iterable[Outcome],
 ) -> Mapping[str, Mapping[str, list[records.Row]]]:
   """heading of a panel -> label -> rows, as ``plots.panels`` takes them."""
   panels: dict[str, dict[str, list[records.Row]]] = {}
   for outcome in outcomes:
-    panels.setdefault(outcome.cell.heading, {})[
-        outcome.cell.label] = outcome.rows
+    panels.setdefault(outcome.cell.heading, {})[outcome.cell.label] = outcome.rows
   return panels

@@ -9,8 +9,10 @@ import numpy as np
 from fedjax_alg import metrics
 from fedjax_alg.engine import evaluate
 from fedjax_alg.errors import OptionError
-from fedjax_alg.records import scores as scores_lib, summary as summary_lib
+from fedjax_alg.records import scores as scores_lib
+from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
+
 from ..cli.config import RunError
 from . import plots, report, styles
 
@@ -24,8 +26,7 @@ class Setting(NamedTuple):
   note: str = ""  #: why there are no rows
 
 
-def read_setting(
-    values: Mapping[str, str], folder: pathlib.Path, note: str) -> Setting:
+def read_setting(values: Mapping[str, str], folder: pathlib.Path, note: str) -> Setting:
   """Reads a setting from its folder; a setting with a note has no rows."""
   rows = [] if note else tables.read_rows(folder / "metrics.csv")
   return Setting(dict(values), folder, rows, note)
@@ -40,8 +41,9 @@ class Sweep(NamedTuple):
   score: str  #: which evaluations count, a name of ``LAST_ROUNDS``
 
   @classmethod
-  def made(cls, settings: Sequence[Setting], by: str | None,
-           metric: str | None, score: str) -> "Sweep":
+  def made(
+    cls, settings: Sequence[Setting], by: str | None, metric: str | None, score: str
+  ) -> "Sweep":
     """Makes it; by default validation chooses, else the first protocol.
 
     Raises:
@@ -50,24 +52,28 @@ class Sweep(NamedTuple):
     """
     rows = next((setting.rows for setting in settings if setting.rows), None)
     if rows is None:
-      raise RunError("every setting of the sweep diverged, smaller values may "
-                     "not")
+      raise RunError("every setting of the sweep diverged, smaller values may not")
     there = summary_lib.protocols(rows)
     if by is not None and by not in there:
       raise OptionError(f"`by`={by}: not evaluated (one of {', '.join(there)})")
-    return cls(settings, by or (
-        "validation" if "validation" in there else there[0]),
-               metric or tables.main_metric(rows[0]), score)
+    return cls(
+      settings,
+      by or ("validation" if "validation" in there else there[0]),
+      metric or tables.main_metric(rows[0]),
+      score,
+    )
 
   def scores(self, setting: Setting, protocol: str = "") -> np.ndarray:
     """The score of each seed of a setting, [seeds]; NaN if it diverged."""
     if not setting.rows:
       return np.array([np.nan])
     rounds = sorted({row["round"] for row in setting.rows})
-    return np.array([
+    return np.array(
+      [
         scores_lib.score(self.score, curve, rounds, self.metric)
-        for curve in summary_lib.by_seed(
-            setting.rows, protocol or self.by, self.metric)])
+        for curve in summary_lib.by_seed(setting.rows, protocol or self.by, self.metric)
+      ]
+    )
 
   def best(self) -> Setting:
     """The best setting; of equal ones the first.
@@ -76,8 +82,7 @@ class Sweep(NamedTuple):
       OptionError: the protocol does not have this metric.
     """
     sign = metrics.sign(self.metric)
-    means = np.array([sign * self.scores(setting).mean()
-                      for setting in self.settings])
+    means = np.array([sign * self.scores(setting).mean() for setting in self.settings])
     if np.isnan(means).all():
       raise OptionError(f"`metric`={self.metric}: {self.by} has none")
     return self.settings[int(np.nanargmax(means))]
@@ -89,35 +94,50 @@ class Sweep(NamedTuple):
     factor, winner = metrics.factor(self.metric), self.best()
     lines = []
     for setting in self.settings:
-      lines.append([*setting.values.values(), *(
-          setting.note or report.shown(
-              self.scores(setting, p), metrics.digits(self.metric), factor)
-          for p in there)])
+      lines.append(
+        [
+          *setting.values.values(),
+          *(
+            setting.note
+            or report.shown(
+              self.scores(setting, p), metrics.digits(self.metric), factor
+            )
+            for p in there
+          ),
+        ]
+      )
       if setting is winner:
         lines[-1] = [f"**{cell}**" for cell in lines[-1]]
-    what = {"final": "at the last evaluation",
-            "last_10": "mean of the evaluations in the last ten rounds",
-            "all": "mean of all evaluations"}[self.score]
+    what = {
+      "final": "at the last evaluation",
+      "last_10": "mean of the evaluations in the last ten rounds",
+      "all": "mean of all evaluations",
+    }[self.score]
     seeds = len({row["seed"] for row in rows})
     return report.table(
-        [*winner.values, *(f"{p} {self.metric.replace('_', ' ')}"
-                           for p in there)], lines) + (
-        f"\n\nMean{' +- 95 % interval' if seeds > 1 else ''} over {seeds} "
-        f"seed(s){', percent' if factor == 100 else ''}, {what}. The "
-        f"best setting (bold) is chosen by `{self.by}`" + (
-            "." if evaluate.is_honest(self.by) else
-            ", which is test data: its number is optimistic."))
+      [*winner.values, *(f"{p} {self.metric.replace('_', ' ')}" for p in there)], lines
+    ) + (
+      f"\n\nMean{' +- 95 % interval' if seeds > 1 else ''} over {seeds} "
+      f"seed(s){', percent' if factor == 100 else ''}, {what}. The "
+      f"best setting (bold) is chosen by `{self.by}`"
+      + (
+        "."
+        if evaluate.is_honest(self.by)
+        else ", which is test data: its number is optimistic."
+      )
+    )
 
   def rows(self) -> list[dict[str, Any]]:
     """The rows of sweep.csv: setting, seed, protocol and score."""
     return [
-        {**setting.values, "seed": seed, "protocol": protocol,
-         self.metric: float(value)}
-        for setting in self.settings
-        for protocol in summary_lib.protocols(setting.rows)
-        for seed, value in zip(
-            dict.fromkeys(row["seed"] for row in setting.rows),
-            self.scores(setting, protocol))]
+      {**setting.values, "seed": seed, "protocol": protocol, self.metric: float(value)}
+      for setting in self.settings
+      for protocol in summary_lib.protocols(setting.rows)
+      for seed, value in zip(
+        dict.fromkeys(row["seed"] for row in setting.rows),
+        self.scores(setting, protocol),
+      )
+    ]
 
 
 def _numbers(values: Sequence[str]) -> np.ndarray | None:
@@ -146,8 +166,7 @@ def draw(path: pathlib.Path, sweep: Sweep, title: str) -> None:
   numbers = _numbers(ticks)
   at = dict(zip(ticks, range(len(ticks)) if numbers is None else numbers))
   places = np.array(list(at.values()), float)
-  log = numbers is not None and places.min() > 0 and (
-      places.max() >= 10 * places.min())
+  log = numbers is not None and places.min() > 0 and (places.max() >= 10 * places.min())
   span = places.max() / places.min() if log else np.ptp(places)
   lines: dict[str, list[Setting]] = {}
   for setting in sweep.settings:
@@ -158,20 +177,32 @@ def draw(path: pathlib.Path, sweep: Sweep, title: str) -> None:
     for i, (label, own) in enumerate(lines.items()):
       shift = (i - (len(lines) - 1) / 2) * min(0.015, 0.08 / len(lines))
       here = {
-          tick: float(place * span ** shift if log else place + span * shift)
-          for tick, place in at.items()}
-      plots.draw_means(axis, label, [
-          (here[s.values[name]], factor * sweep.scores(s))
-          for s in own if s.rows], drawn[label],
-                       100.0 if factor == 100 else np.inf)
+        tick: float(place * span**shift if log else place + span * shift)
+        for tick, place in at.items()
+      }
+      plots.draw_means(
+        axis,
+        label,
+        [(here[s.values[name]], factor * sweep.scores(s)) for s in own if s.rows],
+        drawn[label],
+        100.0 if factor == 100 else np.inf,
+      )
       if winner in own:
-        axis.plot(here[winner.values[name]],
-                  factor * sweep.scores(winner).mean(), "o",
-                  markersize=13, markerfacecolor="none", color="black")
+        axis.plot(
+          here[winner.values[name]],
+          factor * sweep.scores(winner).mean(),
+          "o",
+          markersize=13,
+          markerfacecolor="none",
+          color="black",
+        )
     if log:
       axis.set_xscale("log")
-    axis.set_xticks([at[tick] for tick in ticks], ticks,
-                    rotation=90 if len("".join(ticks)) > 40 else 0)
+    axis.set_xticks(
+      [at[tick] for tick in ticks],
+      ticks,
+      rotation=90 if len("".join(ticks)) > 40 else 0,
+    )
     axis.minorticks_off()
     axis.margins(x=0.08)
     axis.set(xlabel=name, ylabel=f"{sweep.by} {metric.replace('_', ' ')}")

@@ -18,8 +18,9 @@ def timed(fn: Callable[..., Any], *args: Any) -> tuple[Any, float]:
   return out, time.perf_counter() - began
 
 
-def repeated(fn: Callable[..., Any], *args: Any,
-             repeats: int) -> tuple[Any, list[float]]:
+def repeated(
+  fn: Callable[..., Any], *args: Any, repeats: int
+) -> tuple[Any, list[float]]:
   """Calls ``fn`` once to warm up, then times ``repeats`` calls.
 
   Returns:

@@ -18,6 +18,7 @@ import numpy as np
 
 from fedjax_alg import metrics
 from fedjax_alg.records import summary as results
+
 from . import chosen, partitions, report, rule, suite
 from .rule import TIE
 
@@ -53,8 +54,7 @@ class _Seen(list[suite.Outcome]):
     self.used: list[suite.Outcome] = []
 
 
-def _note(
-    outcomes: Iterable[suite.Outcome], used: Iterable[suite.Outcome]) -> None:
+def _note(outcomes: Iterable[suite.Outcome], used: Iterable[suite.Outcome]) -> None:
   if isinstance(outcomes, _Seen):
     outcomes.used += used
 
@@ -97,8 +97,7 @@ def tuning(claim: Statement, outcomes: suite.Outcomes) -> str:
   seen = _Seen(outcomes)
   with contextlib.suppress(NotRun):
     claim.check(seen)
-  return chosen.together(
-      o.cell.tuning for o in seen.used or list(outcomes))
+  return chosen.together(o.cell.tuning for o in seen.used or list(outcomes))
 
 
 def _unequal(outcomes: Iterable[suite.Outcome]) -> bool:
@@ -106,9 +105,17 @@ def _unequal(outcomes: Iterable[suite.Outcome]) -> bool:
 
   The rows of stated settings are not compared with other methods.
   """
-  return any(len({chosen.incomparable(o.cell.choices) for o in own
-                  if o.cell.protocol == suite.TUNED}) > 1
-             for own in suite.by_panel(outcomes))
+  return any(
+    len(
+      {
+        chosen.incomparable(o.cell.choices)
+        for o in own
+        if o.cell.protocol == suite.TUNED
+      }
+    )
+    > 1
+    for own in suite.by_panel(outcomes)
+  )
 
 
 #: The runs with the paper's settings of its own methods and its rate for all.
@@ -122,10 +129,10 @@ def by_protocol(outcomes: suite.Outcomes) -> dict[str, list[suite.Outcome]]:
   """
   found: dict[str, list[suite.Outcome]] = {suite.TUNED: [], PAPERS_OWN: []}
   for outcome in outcomes:
-    found[suite.TUNED if outcome.cell.protocol == suite.TUNED
-          else PAPERS_OWN].append(outcome)
-  return {words: runs for words, runs in found.items() if runs} or {
-      suite.TUNED: []}
+    found[suite.TUNED if outcome.cell.protocol == suite.TUNED else PAPERS_OWN].append(
+      outcome
+    )
+  return {words: runs for words, runs in found.items() if runs} or {suite.TUNED: []}
 
 
 def section(claims: Sequence[Statement], outcomes: suite.Outcomes) -> str:
@@ -134,23 +141,33 @@ def section(claims: Sequence[Statement], outcomes: suite.Outcomes) -> str:
     return ""
   protocols = by_protocol(outcomes)
   own = protocols.get(suite.TUNED, [])
-  head, columns = report.with_tunings(
-      [tuning(claim, own) for claim in claims])
+  head, columns = report.with_tunings([tuning(claim, own) for claim in claims])
   rows = []
   for claim, column in zip(claims, columns):
     rows.append([claim.text])
     for protocol, runs in protocols.items():
       ours, verdict = judge(claim, runs)
       rows[-1] += [
-          ours, *(column if protocol == suite.TUNED else ()),
-          "too close to call" if verdict == rule.UNDECIDED else verdict]
+        ours,
+        *(column if protocol == suite.TUNED else ()),
+        "too close to call" if verdict == rule.UNDECIDED else verdict,
+      ]
   heads = {suite.TUNED: head}
   text = "## What is said in words\n\n" + report.table(
-      ["what is said", *(word for protocol in protocols for word in (
-          *heads.get(protocol, [protocol]), "verdict"))], rows)
+    [
+      "what is said",
+      *(
+        word
+        for protocol in protocols
+        for word in (*heads.get(protocol, [protocol]), "verdict")
+      ),
+    ],
+    rows,
+  )
   if outcomes and all(len({r["seed"] for r in o.rows}) == 1 for o in outcomes):
-    text += ("\n\nOne seed gives no interval and decides nothing that varies "
-             "with the seed.")
+    text += (
+      "\n\nOne seed gives no interval and decides nothing that varies with the seed."
+    )
   return text
 
 
@@ -159,8 +176,10 @@ def section(claims: Sequence[Statement], outcomes: suite.Outcomes) -> str:
 
 def of_summary(which: str, metric: str, protocol: str = "global") -> Measure:
   """Measures a number of summary.json; shares are in percent."""
-  return lambda outcome: metrics.factor(metric) * np.array(
-      outcome.summary[which][protocol][metric]["values"])
+  return lambda outcome: (
+    metrics.factor(metric)
+    * np.array(outcome.summary[which][protocol][metric]["values"])
+  )
 
 
 #: The mean over the last ten rounds.
@@ -171,8 +190,9 @@ best = functools.partial(of_summary, "best")
 end = functools.partial(of_summary, "final")
 
 
-def of_rounds(column: str, reduce: Callable[..., Any] = np.mean,
-              last: float = math.inf) -> Measure:
+def of_rounds(
+  column: str, reduce: Callable[..., Any] = np.mean, last: float = math.inf
+) -> Measure:
   """Measures ``reduce(values, axis=1)`` of a column of rounds.csv.
 
   Args:
@@ -182,8 +202,7 @@ def of_rounds(column: str, reduce: Callable[..., Any] = np.mean,
   """
 
   def measure(outcome):
-    rows = [{**r, "protocol": ""} for r in outcome.rounds()
-            if r["round"] <= last]
+    rows = [{**r, "protocol": ""} for r in outcome.rounds() if r["round"] <= last]
     return reduce(results.by_seed(rows, "", column), axis=1)
 
   return partitions.each(measure)
@@ -200,18 +219,21 @@ def _curve(outcome, metric, protocol, first, last):
   return metrics.factor(metric) * values
 
 
-def mean_over(first: int, last: float, metric: str = "accuracy",
-              protocol: str = "global") -> Measure:
+def mean_over(
+  first: int, last: float, metric: str = "accuracy", protocol: str = "global"
+) -> Measure:
   """Measures the mean over the rounds first..last.
 
   The mean over early rounds shows how fast a method is.
   """
-  return partitions.each(lambda outcome: _curve(
-      outcome, metric, protocol, first, last).mean(1))
+  return partitions.each(
+    lambda outcome: _curve(outcome, metric, protocol, first, last).mean(1)
+  )
 
 
-def wobble(metric: str = "accuracy", rounds: int = 30,
-           protocol: str = "global") -> Measure:
+def wobble(
+  metric: str = "accuracy", rounds: int = 30, protocol: str = "global"
+) -> Measure:
   """Measures the standard deviation over the last ``rounds`` rounds.
 
   The measure raises NotRun if the first ten rounds would be among these.
@@ -233,10 +255,12 @@ def rounds_to(target: float) -> Measure:
 
   def measure(outcome):
     numbers = sorted({r["round"] for r in outcome.rows})
-    return np.array([
-        next((float(n) for n, v in zip(numbers, curve) if v >= target),
-             math.inf)
-        for curve in results.by_seed(outcome.rows, "global", "accuracy")])
+    return np.array(
+      [
+        next((float(n) for n, v in zip(numbers, curve) if v >= target), math.inf)
+        for curve in results.by_seed(outcome.rows, "global", "accuracy")
+      ]
+    )
 
   return measure
 
@@ -244,8 +268,7 @@ def rounds_to(target: float) -> Measure:
 # How outcomes are found, and how verdicts are combined.
 
 
-def pick(outcomes: Iterable[suite.Outcome], panel: str,
-         label: str) -> suite.Outcome:
+def pick(outcomes: Iterable[suite.Outcome], panel: str, label: str) -> suite.Outcome:
   """The run of a method in a panel.
 
   Raises:
@@ -258,15 +281,19 @@ def pick(outcomes: Iterable[suite.Outcome], panel: str,
   raise NotRun(f"{label} is not there in panel {panel}")
 
 
-def margin(outcomes: Iterable[suite.Outcome], panel: str, a: str, b: str,
-           measure: Measure) -> np.ndarray:
+def margin(
+  outcomes: Iterable[suite.Outcome], panel: str, a: str, b: str, measure: Measure
+) -> np.ndarray:
   """A method's measure less another's in a panel, run by run."""
   return measure(pick(outcomes, panel, a)) - measure(pick(outcomes, panel, b))
 
 
 def others(
-    outcomes: Iterable[suite.Outcome], panel: str, labels: Sequence[str],
-    among: Sequence[str] | None = None) -> list[suite.Outcome]:
+  outcomes: Iterable[suite.Outcome],
+  panel: str,
+  labels: Sequence[str],
+  among: Sequence[str] | None = None,
+) -> list[suite.Outcome]:
   """The other methods of a panel.
 
   Args:
@@ -278,8 +305,7 @@ def others(
   Raises:
     NotRun: there are no other methods.
   """
-  rest = [o for o in outcomes if o.cell.panel == panel
-          and o.cell.label not in labels]
+  rest = [o for o in outcomes if o.cell.panel == panel and o.cell.label not in labels]
   if not rest:
     raise NotRun(f"no other method in panel {panel}")
   found = [o for o in rest if among is None or o.cell.label in among]
@@ -303,13 +329,13 @@ def needs_rounds(outcomes: Iterable[suite.Outcome], rounds: int) -> None:
 
 def _gap(a, b, exact):
   """The spread of a - b over the runs, and the half-width of its interval."""
-  found = results.spread(
-      np.atleast_1d(np.asarray(a, float) - np.asarray(b, float)))
+  found = results.spread(np.atleast_1d(np.asarray(a, float) - np.asarray(b, float)))
   return found, 0.0 if exact else found["ci95"]
 
 
-def above(a: Any, b: Any, unit: str = "", digits: int = 2,
-          exact: bool = False) -> Verdict:
+def above(
+  a: Any, b: Any, unit: str = "", digits: int = 2, exact: bool = False
+) -> Verdict:
   """Whether a > b, run by run.
 
   Args:
@@ -321,12 +347,14 @@ def above(a: Any, b: Any, unit: str = "", digits: int = 2,
   """
   found, ci95 = _gap(a, b, exact)
   holds = {rule.ABOVE: True, rule.UNDECIDED: None}.get(
-      rule.place(found["mean"], ci95), False)
+    rule.place(found["mean"], ci95), False
+  )
   return Verdict(holds, results.shown(found, digits, sign="+") + unit)
 
 
-def beyond(gap: Any, claimed: float, unit: str = "", digits: int = 2,
-           exact: bool = False) -> Verdict:
+def beyond(
+  gap: Any, claimed: float, unit: str = "", digits: int = 2, exact: bool = False
+) -> Verdict:
   """Whether a difference is above a claimed one; the difference is shown.
 
   Args:
@@ -336,15 +364,17 @@ def beyond(gap: Any, claimed: float, unit: str = "", digits: int = 2,
     digits: number of its decimals.
     exact: whether it does not vary from run to run.
   """
-  return Verdict(above(gap, claimed, exact=exact).holds,
-                 above(gap, 0.0, unit, digits).measured)
+  return Verdict(
+    above(gap, claimed, exact=exact).holds, above(gap, 0.0, unit, digits).measured
+  )
 
 
 def same(a: Any, b: Any, tie: float = TIE, exact: bool = False) -> Verdict:
   """Whether a and b differ by at most ``tie``."""
   found, ci95 = _gap(a, b, exact)
   holds = {rule.SAME: True, rule.UNDECIDED: None}.get(
-      rule.place(found["mean"], ci95, tie), False)
+    rule.place(found["mean"], ci95, tie), False
+  )
   return Verdict(holds, results.shown(found, sign="+"))
 
 
@@ -358,16 +388,14 @@ def not_below(a: Any, b: Any) -> Verdict:
   if rule.place(found["mean"], ci95) == rule.BELOW:
     holds: bool | None = False
   else:
-    holds = None if rule.place(
-        found["mean"], ci95, TIE) == rule.UNDECIDED else True
+    holds = None if rule.place(found["mean"], ci95, TIE) == rule.UNDECIDED else True
   return Verdict(holds, results.shown(found, sign="+"))
 
 
 def within(values: Any, low: float, high: float) -> Verdict:
   """Whether a number is between two others, with its whole interval."""
   one, two = above(values, low), above(high, values)
-  return every([("", one), ("", two)])._replace(
-      measured=above(values, 0.0).measured)
+  return every([("", one), ("", two)])._replace(measured=above(values, 0.0).measured)
 
 
 def votes(holds: Any, measured: str) -> Verdict:
@@ -390,8 +418,10 @@ def every(found: Iterable[tuple[str, Verdict]]) -> Verdict:
   parts = list(found)
   states = [v.holds for _, v in parts]
   holds = False if False in states else None if None in states else True
-  return Verdict(holds, "; ".join(
-      f"{name}: {v.measured}" if name else v.measured for name, v in parts))
+  return Verdict(
+    holds,
+    "; ".join(f"{name}: {v.measured}" if name else v.measured for name, v in parts),
+  )
 
 
 # Claims that several papers make.
@@ -410,18 +440,30 @@ def in_panels(fn, panels=None):
 
 
 def higher(
-    a: str, b: str, measure: Measure, panels: Sequence[str] | None = None,
-    digits: int = 2, exact: bool = False) -> Callable[..., Verdict]:
+  a: str,
+  b: str,
+  measure: Measure,
+  panels: Sequence[str] | None = None,
+  digits: int = 2,
+  exact: bool = False,
+) -> Callable[..., Verdict]:
   """In every panel, method a's measure is above method b's; see ``above``."""
-  return in_panels(lambda outcomes, p: above(
-      margin(outcomes, p, a, b, measure), 0.0, digits=digits, exact=exact),
-                   panels)
+  return in_panels(
+    lambda outcomes, p: above(
+      margin(outcomes, p, a, b, measure), 0.0, digits=digits, exact=exact
+    ),
+    panels,
+  )
 
 
-def higher_than_all(labels: Sequence[str], measure: Measure,
-                    panels: Sequence[str] | None = None, sign: int = 1,
-                    among: Sequence[str] | None = None,
-                    digits: int = 2) -> Callable[..., Verdict]:
+def higher_than_all(
+  labels: Sequence[str],
+  measure: Measure,
+  panels: Sequence[str] | None = None,
+  sign: int = 1,
+  among: Sequence[str] | None = None,
+  digits: int = 2,
+) -> Callable[..., Verdict]:
   """In every panel, each of ``labels`` is above every other method.
 
   Args:
@@ -437,29 +479,34 @@ def higher_than_all(labels: Sequence[str], measure: Measure,
     rest = others(outcomes, panel, labels, among)
     # The closest pair decides.
     gap, a, nearest = min(
-        ((measure(pick(outcomes, panel, a)) - measure(o), a, o)
-         for a in labels for o in rest), key=lambda pair: sign * pair[0].mean())
+      (
+        (measure(pick(outcomes, panel, a)) - measure(o), a, o)
+        for a in labels
+        for o in rest
+      ),
+      key=lambda pair: sign * pair[0].mean(),
+    )
     shown = above(gap, 0.0, digits=digits).measured
-    return Verdict(above(sign * gap, 0.0).holds,
-                   f"{a} - {nearest.cell.label} {shown}")
+    return Verdict(above(sign * gap, 0.0).holds, f"{a} - {nearest.cell.label} {shown}")
 
   return in_panels(check, panels)
 
 
-def change(outcomes: Iterable[suite.Outcome], label: str,
-           measure: Measure) -> np.ndarray:
+def change(
+  outcomes: Iterable[suite.Outcome], label: str, measure: Measure
+) -> np.ndarray:
   """By how much a method's measure grows from the first panel to the last one.
 
   Raises:
     NotRun: there is only one, or one lacks the method.
   """
-  first, last = (measure(pick(outcomes, panel, label))
-                 for panel in ends(outcomes))
+  first, last = (measure(pick(outcomes, panel, label)) for panel in ends(outcomes))
   return last - first
 
 
-def grows(label: str, measure: Measure, sign: int = 1,
-          digits: int = 2) -> Callable[..., Verdict]:
+def grows(
+  label: str, measure: Measure, sign: int = 1, digits: int = 2
+) -> Callable[..., Verdict]:
   """From the first panel to the last one, a method's measure grows.
 
   Args:
@@ -472,8 +519,10 @@ def grows(label: str, measure: Measure, sign: int = 1,
   def check(outcomes):
     grown = change(outcomes, label, measure)
     return Verdict(
-        above(sign * grown, 0.0).holds, f"{label} {' to '.join(ends(outcomes))}"
-        f" {above(grown, 0.0, digits=digits).measured}")
+      above(sign * grown, 0.0).holds,
+      f"{label} {' to '.join(ends(outcomes))}"
+      f" {above(grown, 0.0, digits=digits).measured}",
+    )
 
   return check
 
@@ -495,8 +544,8 @@ def both(*checks: Callable[..., Verdict]) -> Callable[..., Verdict]:
   return lambda outcomes: every(("", check(outcomes)) for check in checks)
 
 
-def for_paper(paper: str, artifact: str,
-              checks: Mapping[str, Callable[..., Verdict]]
-              ) -> tuple[Statement, ...]:
+def for_paper(
+  paper: str, artifact: str, checks: Mapping[str, Callable[..., Verdict]]
+) -> tuple[Statement, ...]:
   """Makes the statements of one figure or table: text -> check."""
   return tuple(Statement(paper, artifact, *claim) for claim in checks.items())

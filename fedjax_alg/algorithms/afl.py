@@ -24,15 +24,14 @@ those of the option `features`, or the inputs in the user's file
 import dataclasses
 
 from fedjax_alg import tasks
-from fedjax_alg.base import Algorithm, builder, MapClients, Model
-from fedjax_alg.conditions import only, POSITIVE
+from fedjax_alg.base import Algorithm, MapClients, Model, builder
+from fedjax_alg.conditions import POSITIVE, only
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper
 from fedjax_alg.least_squares import solve
-from fedjax_alg.least_squares.layer_fits import double_field, layers_of
-from fedjax_alg.least_squares.layer_fits import LayerFits
+from fedjax_alg.least_squares.layer_fits import LayerFits, double_field, layers_of
 from fedjax_alg.least_squares.private import PrivateMoments
-from fedjax_alg.rounds.layerwise import layerwise, LayerwiseState
+from fedjax_alg.rounds.layerwise import LayerwiseState, layerwise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,18 +39,28 @@ class AFLHParams(PrivateMoments):
   """Hyper-parameters of AFL."""
 
   client_ridge: float = hyper(
-      1.0, "gamma; every client adds gamma I to its Gram matrix. With "
-      "`remove_ridge` it cancels, and no model depends on it",
-      minimum=0.0, source="section 3.2", traced=False)
+    1.0,
+    "gamma; every client adds gamma I to its Gram matrix. With "
+    "`remove_ridge` it cancels, and no model depends on it",
+    minimum=0.0,
+    source="section 3.2",
+    traced=False,
+  )
   remove_ridge: bool = hyper(
-      True, "whether the server subtracts the clients' gamma I from the sum "
-      "of their Gram matrices (RI)",
-      source="section 3.4", when=only("client_ridge", POSITIVE))
+    True,
+    "whether the server subtracts the clients' gamma I from the sum "
+    "of their Gram matrices (RI)",
+    source="section 3.4",
+    when=only("client_ridge", POSITIVE),
+  )
   bias: str = hyper(
-      "none", "none = no bias, as in the paper's code; ones = a column of "
-      "ones, with the penalty of the weights; centred = fitted to centred "
-      "data, without penalty, as scikit-learn's Ridge has its intercept",
-      choices=solve.BIASES, later=True)
+    "none",
+    "none = no bias, as in the paper's code; ones = a column of "
+    "ones, with the penalty of the weights; centred = fitted to centred "
+    "data, without penalty, as scikit-learn's Ridge has its intercept",
+    choices=solve.BIASES,
+    later=True,
+  )
   double: str = double_field()
 
 
@@ -62,8 +71,10 @@ def num_rounds(hparams: AFLHParams, num_layers: int) -> int:
     OptionError: the model has more than one layer.
   """
   if num_layers != 1:
-    raise OptionError(f"`algorithm`=afl: fits one layer on features, the model "
-                     f"has {num_layers} (use `model`=softmax)")
+    raise OptionError(
+      f"`algorithm`=afl: fits one layer on features, the model "
+      f"has {num_layers} (use `model`=softmax)"
+    )
   return 1
 
 
@@ -73,13 +84,15 @@ def caution(hparams: AFLHParams, num_params: int) -> str:
   ridge = hparams.client_ridge
   if not hparams.remove_ridge or ridge in (0.0, AFLHParams.client_ridge):
     return ""
-  return (f"`client_ridge`={ridge:g}: without effect, the server removes it "
-          "(keep it with `remove_ridge` false)")
+  return (
+    f"`client_ridge`={ridge:g}: without effect, the server removes it "
+    "(keep it with `remove_ridge` false)"
+  )
 
 
 @builder
 def afl(
-    model: Model, hparams: AFLHParams, *, map_clients: MapClients
+  model: Model, hparams: AFLHParams, *, map_clients: MapClients
 ) -> Algorithm[LayerwiseState]:
   """AFL: least squares on the features of all clients, in one round.
 
@@ -94,9 +107,13 @@ def afl(
   num_rounds(hparams, len(layers))
   gamma = 0.0 if hparams.remove_ridge else hparams.client_ridge
   settings = LayerFits(
-      ridge=repr(gamma), bias=hparams.bias, adaptive_batch=False,
-      double=hparams.double)
+    ridge=repr(gamma), bias=hparams.bias, adaptive_batch=False, double=hparams.double
+  )
   return layerwise(
-      layers, settings, map_clients=map_clients,
-      total_ridge=lambda ridge, clients: ridge * clients, private=hparams,
-      task=tasks.of(model))
+    layers,
+    settings,
+    map_clients=map_clients,
+    total_ridge=lambda ridge, clients: ridge * clients,
+    private=hparams,
+    task=tasks.of(model),
+  )

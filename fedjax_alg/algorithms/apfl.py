@@ -35,7 +35,7 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.algorithms.common import averaging, server_rate, weights
-from fedjax_alg.base import Algorithm, Array, builder, MapClients, Model, Params
+from fedjax_alg.base import Algorithm, Array, MapClients, Model, Params, builder
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
@@ -51,20 +51,33 @@ class APFLHParams(Aggregation, LocalWork):
   """Hyper-parameters of APFL."""
 
   client_lr: float = hyper(
-      0.1, "eta, learning rate of the local steps of both models", above=0.0,
-      source=_SOURCE)
+    0.1,
+    "eta, learning rate of the local steps of both models",
+    above=0.0,
+    source=_SOURCE,
+  )
   server_lr: float = server_rate(_SOURCE)
   personal_weight: float = hyper(
-      0.5, "alpha, weight of a client's personal model in its mixture with the "
-      "global one; the first one with `adaptive_weight`", minimum=0.0,
-      maximum=1.0, source="alpha_i, Deng et al.; value of the authors' code")
+    0.5,
+    "alpha, weight of a client's personal model in its mixture with the "
+    "global one; the first one with `adaptive_weight`",
+    minimum=0.0,
+    maximum=1.0,
+    source="alpha_i, Deng et al.; value of the authors' code",
+  )
   adaptive_weight: bool = hyper(
-      False, "whether each client learns its alpha, by one gradient step in "
-      "every round", source="Deng et al.; once a round as in the authors' code")
+    False,
+    "whether each client learns its alpha, by one gradient step in every round",
+    source="Deng et al.; once a round as in the authors' code",
+  )
   personal_start: str = hyper(
-      "received", "where a personal model starts: received = at the global "
-      "model that the client receives when it first takes part, initial = at "
-      "the initial model", choices=("received", "initial"), source=_SOURCE)
+    "received",
+    "where a personal model starts: received = at the global "
+    "model that the client receives when it first takes part, initial = at "
+    "the initial model",
+    choices=("received", "initial"),
+    source=_SOURCE,
+  )
   client_weights: str = weights("uniform", _SOURCE)
 
 
@@ -77,8 +90,7 @@ class Mixtures(NamedTuple):
 
 
 def _mixture(weight: Array, personal: Params, shared: Params) -> Params:
-  return jax.tree.map(
-      lambda v, w: weight * v + (1.0 - weight) * w, personal, shared)
+  return jax.tree.map(lambda v, w: weight * v + (1.0 - weight) * w, personal, shared)
 
 
 def _update(model: Model, hparams: APFLHParams) -> ClientUpdate:
@@ -87,22 +99,25 @@ def _update(model: Model, hparams: APFLHParams) -> ClientUpdate:
   def init(params, spec):
     clients = spec.num_clients
     return Mixtures(
-        trees.repeat(params, clients),
-        jnp.full(clients, hparams.personal_weight, jnp.float32),
-        jnp.zeros(clients, bool))
+      trees.repeat(params, clients),
+      jnp.full(clients, hparams.personal_weight, jnp.float32),
+      jnp.zeros(clients, bool),
+    )
 
   def step(gradient, carry):
     params, personal, weight, first, _ = carry
-    (loss, here), (_, there) = gradient(
-        params, _mixture(weight, personal, params))
+    (loss, here), (_, there) = gradient(params, _mixture(weight, personal, params))
     after = weight
     if hparams.adaptive_weight:
       slope = trees.dot(trees.subtract(personal, params), there)
-      after = jnp.where(
-          first, jnp.clip(weight - rate * slope, 0.0, 1.0), weight)
-    return (trees.add_scaled(params, -rate, here),
-            trees.add_scaled(personal, -rate * weight, there), after,
-            jnp.bool_(False), loss)
+      after = jnp.where(first, jnp.clip(weight - rate * slope, 0.0, 1.0), weight)
+    return (
+      trees.add_scaled(params, -rate, here),
+      trees.add_scaled(personal, -rate * weight, there),
+      after,
+      jnp.bool_(False),
+      loss,
+    )
 
   def train(received, shard, row, key):
     kept, weight, met = row
@@ -111,22 +126,32 @@ def _update(model: Model, hparams: APFLHParams) -> ClientUpdate:
       # A client without data has not taken part: it keeps what it has.
       start = trees.where(met | (shard.size == 0), kept, received.start)
     params, personal, weight, _, loss = minibatches.fold_steps(
-        model, shard, hparams, key, step,
-        (received.start, start, weight, jnp.bool_(True), jnp.zeros(())))
-    return Trained(params, loss, kept=Mixtures(
-        personal, weight, met | (shard.size > 0)))
+      model,
+      shard,
+      hparams,
+      key,
+      step,
+      (received.start, start, weight, jnp.bool_(True), jnp.zeros(())),
+    )
+    return Trained(
+      params, loss, kept=Mixtures(personal, weight, met | (shard.size > 0))
+    )
 
   return ClientUpdate(
-      train, hparams, init=init, gradients_per_step=2, takes_parts=True,
-      one_model="a client's personal model is mixed with one global model",
-      no_personal_because="keeps a personal model of all parameters",
-      store=Store(lambda memory: memory, lambda memory, table: table,
-                  trees.set_rows))
+    train,
+    hparams,
+    init=init,
+    gradients_per_step=2,
+    takes_parts=True,
+    one_model="a client's personal model is mixed with one global model",
+    no_personal_because="keeps a personal model of all parameters",
+    store=Store(lambda memory: memory, lambda memory, table: table, trees.set_rows),
+  )
 
 
 @builder
 def apfl(
-    model: Model, hparams: APFLHParams, *, map_clients: MapClients
+  model: Model, hparams: APFLHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
   """APFL: each client mixes a personal model with the global one.
 

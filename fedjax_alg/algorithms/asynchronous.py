@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from fedjax_alg.algorithms import composed, diversified, fedavg, fedopt
 from fedjax_alg.algorithms.common import local_rate, local_sgd, weights
-from fedjax_alg.base import Algorithm, Array, builder, MapClients, Model
+from fedjax_alg.base import Algorithm, Array, MapClients, Model, builder
 from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer
@@ -39,24 +39,42 @@ class Asynchrony:
   """Who runs at once, and what late updates count."""
 
   concurrency: int = hyper(
-      0, "number of clients that train at the same time; 0: as many as a round "
-      "has", minimum=0, maximum=100_000, source="M_c, Nguyen et al. section 3")
+    0,
+    "number of clients that train at the same time; 0: as many as a round has",
+    minimum=0,
+    maximum=100_000,
+    source="M_c, Nguyen et al. section 3",
+  )
   staleness: str = hyper(
-      "polynomial", "factor of the update of a client during whose training "
-      "the server has made tau updates: constant = 1, polynomial = "
-      "(1 + tau)^-staleness_power, hinge = 1 up to tau = staleness_free, then "
-      "1 / (1 + staleness_slope (tau - staleness_free))",
-      choices=("constant", "polynomial", "hinge"), source=_ASYNC)
+    "polynomial",
+    "factor of the update of a client during whose training "
+    "the server has made tau updates: constant = 1, polynomial = "
+    "(1 + tau)^-staleness_power, hinge = 1 up to tau = staleness_free, then "
+    "1 / (1 + staleness_slope (tau - staleness_free))",
+    choices=("constant", "polynomial", "hinge"),
+    source=_ASYNC,
+  )
   staleness_power: float = hyper(
-      0.5, "exponent of the polynomial factor; 0.5 is FedBuff's "
-      "1 / sqrt(1 + tau)", minimum=0.0, source=f"a, {_ASYNC}",
-      when=only("staleness", "polynomial"))
+    0.5,
+    "exponent of the polynomial factor; 0.5 is FedBuff's 1 / sqrt(1 + tau)",
+    minimum=0.0,
+    source=f"a, {_ASYNC}",
+    when=only("staleness", "polynomial"),
+  )
   staleness_slope: float = hyper(
-      10.0, "how fast the hinge factor falls", minimum=0.0,
-      source=f"a, {_ASYNC}", when=only("staleness", "hinge"))
+    10.0,
+    "how fast the hinge factor falls",
+    minimum=0.0,
+    source=f"a, {_ASYNC}",
+    when=only("staleness", "hinge"),
+  )
   staleness_free: float = hyper(
-      4.0, "staleness up to which the hinge factor is 1", minimum=0.0,
-      source=f"b, {_ASYNC}", when=only("staleness", "hinge"))
+    4.0,
+    "staleness up to which the hinge factor is 1",
+    minimum=0.0,
+    source=f"b, {_ASYNC}",
+    when=only("staleness", "hinge"),
+  )
 
 
 def staleness_factors(options: Asynchrony) -> Callable[[Array], Array]:
@@ -66,8 +84,10 @@ def staleness_factors(options: Asynchrony) -> Callable[[Array], Array]:
   if options.staleness == "polynomial":
     # As a quotient: 1 at tau = 0 to the bit.
     return lambda tau: 1.0 / (1.0 + tau) ** options.staleness_power
-  return lambda tau: 1.0 / (1.0 + options.staleness_slope * jnp.maximum(
-      tau - options.staleness_free, 0.0))
+  return lambda tau: (
+    1.0
+    / (1.0 + options.staleness_slope * jnp.maximum(tau - options.staleness_free, 0.0))
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,35 +96,57 @@ class FedAsyncHParams(Asynchrony, ClientOptimizer, Hostility, LocalWork):
 
   client_lr: float = local_rate(0.1, "Xie et al. Algorithm 1, worker", "gamma")
   mixing: float = hyper(
-      0.6, "alpha, weight of a client's model in the new global model, before "
-      "the factor of its staleness", above=0.0, maximum=1.0,
-      source="Xie et al. Algorithm 1, server")
+    0.6,
+    "alpha, weight of a client's model in the new global model, before "
+    "the factor of its staleness",
+    above=0.0,
+    maximum=1.0,
+    source="Xie et al. Algorithm 1, server",
+  )
   mu: float = hyper(
-      0.005, "rho, weight of the proximal term (mu/2)||v - w||^2", minimum=0.0,
-      source="Xie et al. Algorithm 1, worker", neutral=0.0)
+    0.005,
+    "rho, weight of the proximal term (mu/2)||v - w||^2",
+    minimum=0.0,
+    source="Xie et al. Algorithm 1, worker",
+    neutral=0.0,
+  )
 
 
 @dataclasses.dataclass(frozen=True)
 class FedBuffHParams(
-    Asynchrony, fedavg.Proximal, fedopt.Adaptivity, ClientOptimizer,
-    Aggregation, LocalWork):
+  Asynchrony,
+  fedavg.Proximal,
+  fedopt.Adaptivity,
+  ClientOptimizer,
+  Aggregation,
+  LocalWork,
+):
   """Hyper-parameters of FedBuff and of its halves."""
 
   client_update: str = hyper(
-      "sgd", "the local method, by which a client trains (see composed). Not "
-      "svrg and mime, whose participants measure a gradient at one model, nor "
-      "scaffold, losac, dyn and mime_lite, which keep a state that belongs to "
-      "a round", choices=("sgd", "prox", "nova"))
+    "sgd",
+    "the local method, by which a client trains (see composed). Not "
+    "svrg and mime, whose participants measure a gradient at one model, nor "
+    "scaffold, losac, dyn and mime_lite, which keep a state that belongs to "
+    "a round",
+    choices=("sgd", "prox", "nova"),
+  )
   server: str = hyper(
-      "average", "the server step, which applies the mean update (see "
-      "composed). Not those that measure gradients at the global model",
-      choices=("average", "sgd", "adam", "yogi", "adagrad"))
+    "average",
+    "the server step, which applies the mean update (see "
+    "composed). Not those that measure gradients at the global model",
+    choices=("average", "sgd", "adam", "yogi", "adagrad"),
+  )
   client_weights: str = weights(
-      "uniform", "Nguyen et al. Algorithm 1", "the mean of a buffer")
+    "uniform", "Nguyen et al. Algorithm 1", "the mean of a buffer"
+  )
   client_lr: float = local_rate(0.1, "Nguyen et al. Algorithm 2", "eta_l")
   server_lr: float = hyper(
-      1.0, "eta_g, learning rate of the server", above=0.0,
-      source="Nguyen et al. Algorithm 1")
+    1.0,
+    "eta_g, learning rate of the server",
+    above=0.0,
+    source="Nguyen et al. Algorithm 1",
+  )
   server_momentum: float = like(composed.ComposedHParams, "server_momentum")
   beta1: float = like(diversified.AdamOptions, "beta1")
   beta2: float = like(diversified.AdamOptions, "beta2")
@@ -113,7 +155,7 @@ class FedBuffHParams(
 
 @builder
 def fedasync(
-    model: Model, hparams: FedAsyncHParams, *, map_clients: MapClients
+  model: Model, hparams: FedAsyncHParams, *, map_clients: MapClients
 ) -> Algorithm[BufferedState]:
   """FedAsync: every client that finishes moves the global model towards its.
 
@@ -125,15 +167,20 @@ def fedasync(
   cohort has participants.
   """
   return compose_buffered(
-      model, local_sgd(model, hparams), steps.average(hparams.mixing),
-      staleness=staleness_factors(hparams),
-      concurrency=hparams.concurrency, one_by_one=True,
-      map_clients=map_clients, exchange=exchange_of(hparams))
+    model,
+    local_sgd(model, hparams),
+    steps.average(hparams.mixing),
+    staleness=staleness_factors(hparams),
+    concurrency=hparams.concurrency,
+    one_by_one=True,
+    map_clients=map_clients,
+    exchange=exchange_of(hparams),
+  )
 
 
 @builder
 def fedbuff(
-    model: Model, hparams: FedBuffHParams, *, map_clients: MapClients
+  model: Model, hparams: FedBuffHParams, *, map_clients: MapClients
 ) -> Algorithm[BufferedState]:
   """FedBuff: the server moves when so many clients have finished as start.
 
@@ -144,8 +191,12 @@ def fedbuff(
   equally long and `concurrency` is K, this is FedAvg.
   """
   return compose_buffered(
-      model, composed.client_half(model, hparams),
-      composed.server_half(hparams), staleness=staleness_factors(hparams),
-      concurrency=hparams.concurrency, map_clients=map_clients,
-      exchange=exchange_of(hparams),
-      said=f"`client_update`={hparams.client_update}")
+    model,
+    composed.client_half(model, hparams),
+    composed.server_half(hparams),
+    staleness=staleness_factors(hparams),
+    concurrency=hparams.concurrency,
+    map_clients=map_clients,
+    exchange=exchange_of(hparams),
+    said=f"`client_update`={hparams.client_update}",
+  )

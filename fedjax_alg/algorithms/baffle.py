@@ -41,18 +41,34 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_alg import trees
-from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
-from fedjax_alg.base import Model, no_setup, Params, RoundAux, RoundCost, Shard
-from fedjax_alg.base import BYTES_PER_FLOAT, round_cost, shared_client_params
-from fedjax_alg.base import builder, num_params, Work
+from fedjax_alg.base import (
+  BYTES_PER_FLOAT,
+  Algorithm,
+  Array,
+  Cohort,
+  FedSpec,
+  Key,
+  MapClients,
+  Model,
+  Params,
+  RoundAux,
+  RoundCost,
+  Shard,
+  Work,
+  builder,
+  no_setup,
+  num_params,
+  round_cost,
+  shared_client_params,
+)
 from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches, objective, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.conditions import is_zero, only
 from fedjax_alg.engine.keys import client_keys
+from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import stacking
 from fedjax_alg.exchange.weights import participation
-from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper
 
 PROTOCOLS = ("shared", "per_client")
@@ -63,51 +79,82 @@ class BaffleHParams(zeroth_order.Uplink):
   """Hyper-parameters of BAFFLE."""
 
   protocol: str = hyper(
-      "shared", "what clients send: shared = all clients try the same "
-      "directions and send one number for each (the paper); per_client = "
-      "every client draws its own directions and sends a vector (the public "
-      "code)", choices=PROTOCOLS)
+    "shared",
+    "what clients send: shared = all clients try the same "
+    "directions and send one number for each (the paper); per_client = "
+    "every client draws its own directions and sends a vector (the public "
+    "code)",
+    choices=PROTOCOLS,
+  )
   steps_per_round: int = hyper(
-      1, "server steps per round, each an exchange with one mini-batch of "
-      "every participant", minimum=1)
+    1,
+    "server steps per round, each an exchange with one mini-batch of every participant",
+    minimum=1,
+  )
   batch_size: int = hyper(
-      32, "examples of each client per step; 0: all its examples", minimum=0)
+    32, "examples of each client per step; 0: all its examples", minimum=0
+  )
   directions: int = hyper(
-      100, "K, number of random directions of one gradient estimate", minimum=1)
+    100, "K, number of random directions of one gradient estimate", minimum=1
+  )
   smoothing: float = hyper(
-      1e-4, "sigma, standard deviation of a direction's entries", above=0.0)
+    1e-4, "sigma, standard deviation of a direction's entries", above=0.0
+  )
   scheme: str = hyper(
-      "forward", "how losses are differenced: forward = against the loss at w "
-      "(K + 1 losses), central = on both sides of w (2 K losses)",
-      choices=zeroth_order.SCHEMES)
+    "forward",
+    "how losses are differenced: forward = against the loss at w "
+    "(K + 1 losses), central = on both sides of w (2 K losses)",
+    choices=zeroth_order.SCHEMES,
+  )
   clip: float = hyper(
-      0.3, "largest absolute entry of a client's estimate; an estimate with a "
-      "larger entry is scaled down; 0: no limit", minimum=0.0, neutral=0.0,
-      when=only("protocol", "per_client"))
+    0.3,
+    "largest absolute entry of a client's estimate; an estimate with a "
+    "larger entry is scaled down; 0: no limit",
+    minimum=0.0,
+    neutral=0.0,
+    when=only("protocol", "per_client"),
+  )
   server: str = hyper("adam", "the server's optimiser", choices=("sgd", "adam"))
-  server_lr: float = hyper(
-      0.01, "learning rate of the server, per step", above=0.0)
+  server_lr: float = hyper(0.01, "learning rate of the server, per step", above=0.0)
   server_momentum: float = hyper(
-      0.9, "momentum of the server's SGD", minimum=0.0, below=1.0,
-      when=only("server", "sgd"))
+    0.9,
+    "momentum of the server's SGD",
+    minimum=0.0,
+    below=1.0,
+    when=only("server", "sgd"),
+  )
   beta1: float = hyper(
-      0.9, "decay of Adam's first moment", minimum=0.0, below=1.0,
-      when=only("server", "adam"))
+    0.9,
+    "decay of Adam's first moment",
+    minimum=0.0,
+    below=1.0,
+    when=only("server", "adam"),
+  )
   beta2: float = hyper(
-      0.99, "decay of Adam's second moment", minimum=0.0, below=1.0,
-      when=only("server", "adam"))
+    0.99,
+    "decay of Adam's second moment",
+    minimum=0.0,
+    below=1.0,
+    when=only("server", "adam"),
+  )
   eps: float = hyper(
-      1e-8, "added to the root of Adam's second moment", above=0.0,
-      when=only("server", "adam"))
+    1e-8,
+    "added to the root of Adam's second moment",
+    above=0.0,
+    when=only("server", "adam"),
+  )
   ema: float = hyper(
-      0.995, "decay per round of the averaged weights, which are evaluated; "
-      "the first rounds use a smaller decay; 0: evaluate the weights "
-      "themselves", minimum=0.0, below=1.0)
+    0.995,
+    "decay per round of the averaged weights, which are evaluated; "
+    "the first rounds use a smaller decay; 0: evaluate the weights "
+    "themselves",
+    minimum=0.0,
+    below=1.0,
+  )
 
   def work(self) -> LocalWork:
     """The mini-batches that a participant reads in a round."""
-    return LocalWork(
-        local_steps=self.steps_per_round, batch_size=self.batch_size)
+    return LocalWork(local_steps=self.steps_per_round, batch_size=self.batch_size)
 
 
 class BaffleState(NamedTuple):
@@ -139,13 +186,12 @@ class Draws(NamedTuple):
 
 
 def _draws(model: Model, key: Key) -> Draws:
-  return Draws(minibatches.shuffle_bits(key),
-               objective.dropout_key(model, key, 0))
+  return Draws(minibatches.shuffle_bits(key), objective.dropout_key(model, key, 0))
 
 
 @builder
 def baffle(
-    model: Model, hparams: BaffleHParams, *, map_clients: MapClients
+  model: Model, hparams: BaffleHParams, *, map_clients: MapClients
 ) -> Algorithm[BaffleState]:
   """BAFFLE: the server follows a gradient estimated from clients' losses.
 
@@ -162,20 +208,28 @@ def baffle(
     rounds, with decay `ema`.
   """
   if model.l2_of_sum:
-    raise OptionError("`l2_of`=sum: not with baffle, whose server adds the "
-                      "term without the clients' sizes (mean)")
+    raise OptionError(
+      "`l2_of`=sum: not with baffle, whose server adds the "
+      "term without the clients' sizes (mean)"
+    )
   h = hparams
-  server = (steps.sgd(h.server_lr, h.server_momentum) if h.server == "sgd"
-            else steps.adam(h.server_lr, h.beta1, h.beta2, h.eps))
+  server = (
+    steps.sgd(h.server_lr, h.server_momentum)
+    if h.server == "sgd"
+    else steps.adam(h.server_lr, h.beta1, h.beta2, h.eps)
+  )
   method = Baffle(model, hparams, map_clients, server.transform)
 
   def global_params(state: BaffleState) -> Params:
     return trees.repeat(state.ema, 1)
 
   return Algorithm(
-      functools.partial(_init, method), no_setup,
-      functools.partial(_round, method), shared_client_params(global_params),
-      global_params)
+    functools.partial(_init, method),
+    no_setup,
+    functools.partial(_round, method),
+    shared_client_params(global_params),
+    global_params,
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,9 +241,7 @@ class Baffle:
   map_clients: MapClients
   optimiser: optax.GradientTransformation
 
-  def loss(
-      self, shard: Shard, draws: Draws, step: Array
-  ) -> Callable[[Params], Array]:
+  def loss(self, shard: Shard, draws: Draws, step: Array) -> Callable[[Params], Array]:
     """The loss of a client's mini-batch ``step`` as a function of the model.
 
     The L2 term is not included.
@@ -201,19 +253,18 @@ class Baffle:
       return lambda params: zeroth_order.full_loss(model, params, shard, key)
     rows, mask = minibatches.batch_rows(shard, draws.bits, step, size)
     x, y = minibatches.take_rows(shard, rows)
-    return lambda params: zeroth_order.batch_loss(
-        model, params, x, y, mask, key)
+    return lambda params: zeroth_order.batch_loss(model, params, x, y, mask, key)
 
 
-def _init(
-    method: Baffle, params: Params, spec: FedSpec, key: Key) -> BaffleState:
+def _init(method: Baffle, params: Params, spec: FedSpec, key: Key) -> BaffleState:
   return BaffleState(
-      params, params, method.optimiser.init(params), jnp.zeros((), jnp.int32))
+    params, params, method.optimiser.init(params), jnp.zeros((), jnp.int32)
+  )
 
 
 def _along_shared(
-    method: Baffle, params: Params, step: Array, cohort: Cohort,
-    batches: Draws, key: Key) -> tuple[Array, Array]:
+  method: Baffle, params: Params, step: Array, cohort: Cohort, batches: Draws, key: Key
+) -> tuple[Array, Array]:
   """Estimates the gradient along directions that all clients share.
 
   Returns:
@@ -224,29 +275,44 @@ def _along_shared(
   base = jnp.zeros(cohort.ids.shape)
   if h.scheme == "forward":
     base = method.map_clients(
-        lambda at, shard, batches: method.loss(shard, batches, at[1])(at[0]),
-        (params, step), cohort.shards, batches)
+      lambda at, shard, batches: method.loss(shard, batches, at[1])(at[0]),
+      (params, step),
+      cohort.shards,
+      batches,
+    )
 
   def report(shared, shard, batches, base):
     params, step, vectors = shared
     return zeroth_order.differences(
-        method.loss(shard, batches, step), params, base, vectors,
-        smoothing=h.smoothing, scheme=h.scheme)
+      method.loss(shard, batches, step),
+      params,
+      base,
+      vectors,
+      smoothing=h.smoothing,
+      scheme=h.scheme,
+    )
 
   def measure(vectors):  # drawn once for all: most of the arithmetic
     change, around = method.map_clients(
-        report, (params, step, vectors), cohort.shards, batches, base)
+      report, (params, step, vectors), cohort.shards, batches, base
+    )
     return trees.slot_mean(weights, change), around
 
   losses, vector = zeroth_order.over_directions(
-      measure, jnp.zeros_like(base), key, num_params(params),
-      directions=h.directions, smoothing=h.smoothing, kind="gaussian")
+    measure,
+    jnp.zeros_like(base),
+    key,
+    num_params(params),
+    directions=h.directions,
+    smoothing=h.smoothing,
+    kind="gaussian",
+  )
   return vector, losses
 
 
 def _along_own(
-    method: Baffle, params: Params, step: Array, cohort: Cohort,
-    batches: Draws, key: Key) -> tuple[Array, Array]:
+  method: Baffle, params: Params, step: Array, cohort: Cohort, batches: Draws, key: Key
+) -> tuple[Array, Array]:
   """Estimates the gradient along directions that each client draws itself.
 
   Returns:
@@ -257,48 +323,65 @@ def _along_own(
   def estimate(shared, shard, batches, key):
     params, step = shared
     loss, gradient = zeroth_order.estimate(
-        method.loss(shard, batches, step), params, key,
-        directions=h.directions, kind="gaussian", smoothing=h.smoothing,
-        scheme=h.scheme)
+      method.loss(shard, batches, step),
+      params,
+      key,
+      directions=h.directions,
+      kind="gaussian",
+      smoothing=h.smoothing,
+      scheme=h.scheme,
+    )
     return clipped(jax.flatten_util.ravel_pytree(gradient)[0], h.clip), loss
 
   return stacking.mean(
-      method.map_clients, estimate, params, participation("uniform")(cohort),
-      (params, step), cohort.shards, batches, client_keys(key, cohort.ids))
+    method.map_clients,
+    estimate,
+    params,
+    participation("uniform")(cohort),
+    (params, step),
+    cohort.shards,
+    batches,
+    client_keys(key, cohort.ids),
+  )
 
 
 def _round(
-    method: Baffle, state: BaffleState, cohort: Cohort, key: Key
+  method: Baffle, state: BaffleState, cohort: Cohort, key: Key
 ) -> tuple[BaffleState, RoundAux]:
   h, model = method.hparams, method.model
   rows, draws = jax.random.split(key)
-  batches = jax.vmap(functools.partial(_draws, model))(
-      client_keys(rows, cohort.ids))
+  batches = jax.vmap(functools.partial(_draws, model))(client_keys(rows, cohort.ids))
   flat, unravel = jax.flatten_util.ravel_pytree(state.params)
   exchange = _along_shared if h.protocol == "shared" else _along_own
 
   def server_step(step, carry):
     params, optimiser_state, _ = carry
     vector, losses = exchange(
-        method, params, step, cohort, batches, jax.random.fold_in(draws, step))
-    losses, gradient = objective.regularised(
-        model, params, losses, unravel(vector))
+      method, params, step, cohort, batches, jax.random.fold_in(draws, step)
+    )
+    losses, gradient = objective.regularised(model, params, losses, unravel(vector))
     with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
       updates, optimiser_state = method.optimiser.update(
-          gradient, optimiser_state, params)
+        gradient, optimiser_state, params
+      )
     return optax.apply_updates(params, updates), optimiser_state, losses
 
   params, optimiser_state, losses = jax.lax.fori_loop(
-      jnp.int32(0), jnp.int32(h.steps_per_round), server_step,
-      (state.params, state.optimiser, jnp.zeros(cohort.ids.shape)))
+    jnp.int32(0),
+    jnp.int32(h.steps_per_round),
+    server_step,
+    (state.params, state.optimiser, jnp.zeros(cohort.ids.shape)),
+  )
   number = state.round + 1
   t = number.astype(jnp.float32)
   decay = jnp.minimum(h.ema, (1.0 + t) / (10.0 + t))
   ema = trees.add_scaled(trees.scale(decay, state.ema), 1.0 - decay, params)
   aux = RoundAux(
-      {"loss": losses}, {"train_loss": trees.slot_mean(cohort.weight, losses)},
-      _cost(h, flat.size, cohort.ids.shape[0]),
-      _work(model, h, cohort.shards.size))
+    {"loss": losses},
+    {"train_loss": trees.slot_mean(cohort.weight, losses)},
+    _cost(h, flat.size, cohort.ids.shape[0]),
+    _work(model, h, cohort.shards.size),
+  )
   return BaffleState(params, ema, optimiser_state, number), aux
 
 
@@ -317,8 +400,12 @@ def _cost(h: BaffleHParams, size: int, slots: int) -> RoundCost:
     up = zeroth_order.seeds_bytes(h.directions) // BYTES_PER_FLOAT
     flops = slots * zeroth_order.replay_flops(h.directions, size)
   return round_cost(
-      h.steps_per_round * size, h.steps_per_round * up, h.steps_per_round, 0,
-      h.steps_per_round * flops)
+    h.steps_per_round * size,
+    h.steps_per_round * up,
+    h.steps_per_round,
+    0,
+    h.steps_per_round * flops,
+  )
 
 
 def _work(model: Model, h: BaffleHParams, sizes: Array) -> Work:

@@ -29,13 +29,23 @@ import jax.numpy as jnp
 
 from fedjax_alg import grouping, trees
 from fedjax_alg.algorithms.common import in_groups
-from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
-from fedjax_alg.base import builder, Model, num_params, Params, Shard
-from fedjax_alg.conditions import is_zero, MANY, only
+from fedjax_alg.base import (
+  Algorithm,
+  Array,
+  Cohort,
+  FedSpec,
+  Key,
+  MapClients,
+  Model,
+  Params,
+  Shard,
+  builder,
+  num_params,
+)
+from fedjax_alg.conditions import MANY, is_zero, only
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
-
 
 _SPLIT = only("max_groups", MANY)
 
@@ -45,30 +55,52 @@ class CFLHParams(GroupWork):
   """Hyper-parameters of CFL."""
 
   max_groups: int = hyper(
-      8, "largest number of groups; once there are so many, no group is split",
-      minimum=1)
+    8, "largest number of groups; once there are so many, no group is split", minimum=1
+  )
   eps1: float = hyper(
-      0.4, "a group is split only if the norm of its mean update is below this "
-      "value; a good value depends on the learning rate and the model",
-      above=0.0, when=_SPLIT,
-      source="Sattler et al. (20); value of the public code")
+    0.4,
+    "a group is split only if the norm of its mean update is below this "
+    "value; a good value depends on the learning rate and the model",
+    above=0.0,
+    when=_SPLIT,
+    source="Sattler et al. (20); value of the public code",
+  )
   eps2: float = hyper(
-      1.6, "a group is split only if the largest norm of its members' updates "
-      "is above this value", minimum=0.0, when=_SPLIT,
-      source="Sattler et al. (21); value of the public code")
+    1.6,
+    "a group is split only if the largest norm of its members' updates "
+    "is above this value",
+    minimum=0.0,
+    when=_SPLIT,
+    source="Sattler et al. (21); value of the public code",
+  )
   gamma_max: float = hyper(
-      0.0, "a group is split only if this value is below sqrt((1 - a) / 2), "
-      "where a is the largest cosine between members of different halves; 0: "
-      "no such test", minimum=0.0, below=1.0, neutral=0.0, when=_SPLIT,
-      source="Sattler et al. Theorem 1; not in the public code")
+    0.0,
+    "a group is split only if this value is below sqrt((1 - a) / 2), "
+    "where a is the largest cosine between members of different halves; 0: "
+    "no such test",
+    minimum=0.0,
+    below=1.0,
+    neutral=0.0,
+    when=_SPLIT,
+    source="Sattler et al. Theorem 1; not in the public code",
+  )
   linkage: str = hyper(
-      "complete", "linkage of the clustering into two halves: single = the "
-      "largest cosine between the halves is as small as possible (the paper), "
-      "complete = as in the public code",
-      choices=("single", "complete"), source="Sattler et al. (16)", when=_SPLIT)
+    "complete",
+    "linkage of the clustering into two halves: single = the "
+    "largest cosine between the halves is as small as possible (the paper), "
+    "complete = as in the public code",
+    choices=("single", "complete"),
+    source="Sattler et al. (16)",
+    when=_SPLIT,
+  )
   split_after: int = hyper(
-      20, "rounds before a group may be split", minimum=0, source="public code",
-      traced=True, when=_SPLIT)
+    20,
+    "rounds before a group may be split",
+    minimum=0,
+    source="public code",
+    traced=True,
+    when=_SPLIT,
+  )
 
 
 class Tree(NamedTuple):
@@ -97,32 +129,36 @@ def bipartition_rule(model: Model, hparams: CFLHParams) -> Rule:
     number, tree = memory
     # A client that has a group walks past no split.
     group = _walk_down(
-        model, hparams, tree, jnp.where(member < 0, number, 0), shard, key)
+      model, hparams, tree, jnp.where(member < 0, number, 0), shard, key
+    )
     return jnp.where(member < 0, group, member), member < 0
 
   return Rule(
-      hparams.max_groups, functools.partial(_init, hparams.max_groups), assign,
-      regroup=functools.partial(_regroup, hparams),
-      extra=functools.partial(_extra, hparams),
-      shared=lambda memory: (memory.number, memory.tree),
-      membership=lambda state: jnp.where(
-          state.memory.trained, state.member, -1))
+    hparams.max_groups,
+    functools.partial(_init, hparams.max_groups),
+    assign,
+    regroup=functools.partial(_regroup, hparams),
+    extra=functools.partial(_extra, hparams),
+    shared=lambda memory: (memory.number, memory.tree),
+    membership=lambda state: jnp.where(state.memory.trained, state.member, -1),
+  )
 
 
-def _init(
-    k: int, params: Params, spec: FedSpec, key: Key) -> tuple[Params, Updates]:
+def _init(k: int, params: Params, spec: FedSpec, key: Key) -> tuple[Params, Updates]:
   size = num_params(params)
   zeros = jnp.zeros((k, size))
   models = trees.repeat(params, k)
   return models, Updates(
-      jnp.zeros((spec.num_clients, size)),
-      jnp.zeros(spec.num_clients, bool), jnp.ones((), jnp.int32),
-      Tree(jnp.full(k, -1, jnp.int32), models, zeros, zeros))
+    jnp.zeros((spec.num_clients, size)),
+    jnp.zeros(spec.num_clients, bool),
+    jnp.ones((), jnp.int32),
+    Tree(jnp.full(k, -1, jnp.int32), models, zeros, zeros),
+  )
 
 
 def _walk_down(
-    model: Model, hparams: CFLHParams, tree: Tree, number: Array, shard: Shard,
-    key: Key) -> Array:
+  model: Model, hparams: CFLHParams, tree: Tree, number: Array, shard: Shard, key: Key
+) -> Array:
   """The group that a client finds by the first ``number`` groups' splits.
 
   It starts at group 0.
@@ -133,8 +169,12 @@ def _walk_down(
 
     def half():
       update = clustered.pretrain(
-          model, hparams, trees.index(tree.model, new), shard,
-          jax.random.fold_in(key, new))
+        model,
+        hparams,
+        trees.index(tree.model, new),
+        shard,
+        jax.random.fold_in(key, new),
+      )
       return grouping.closest_direction(update, directions, jnp.ones(2, bool))
 
     side = jax.lax.cond(tree.parent[new] == group, half, lambda: jnp.int32(0))
@@ -145,19 +185,21 @@ def _walk_down(
 
 
 def _regroup(
-    hparams: CFLHParams, state: ClusteredState, cohort: Cohort, drifts: Params
+  hparams: CFLHParams, state: ClusteredState, cohort: Cohort, drifts: Params
 ) -> ClusteredState:
   state = clustered.with_last(state, cohort, drifts)
   if hparams.max_groups == 1:
     return state
   result: ClusteredState = jax.lax.cond(
-      state.round >= hparams.split_after,
-      lambda: _split_all(hparams, state, cohort), lambda: state)
+    state.round >= hparams.split_after,
+    lambda: _split_all(hparams, state, cohort),
+    lambda: state,
+  )
   return result
 
 
 def _split_all(
-    hparams: CFLHParams, state: ClusteredState, cohort: Cohort
+  hparams: CFLHParams, state: ClusteredState, cohort: Cohort
 ) -> ClusteredState:
   """Splits every group whose mean update is short and one member's is long."""
   memory: Updates = state.memory
@@ -171,13 +213,15 @@ def _split_all(
 
   def split_one(group: Array, state: ClusteredState) -> ClusteredState:
     inside = (state.member == group) & memory.trained
-    wanted = ((mean_norm[group] < hparams.eps1)
-              & (jnp.where(inside, norm, 0.0).max() > hparams.eps2)
-              & (inside.sum() > 2)
-              & (state.memory.number < hparams.max_groups))
+    wanted = (
+      (mean_norm[group] < hparams.eps1)
+      & (jnp.where(inside, norm, 0.0).max() > hparams.eps2)
+      & (inside.sum() > 2)
+      & (state.memory.number < hparams.max_groups)
+    )
     result: ClusteredState = jax.lax.cond(
-        wanted, lambda: _split(hparams, state, group, inside, weight),
-        lambda: state)
+      wanted, lambda: _split(hparams, state, group, inside, weight), lambda: state
+    )
     return result
 
   state = jax.lax.fori_loop(jnp.int32(0), memory.number, split_one, state)
@@ -185,8 +229,8 @@ def _split_all(
 
 
 def _split(
-    hparams: CFLHParams, state: ClusteredState, group: Array, inside: Array,
-    weight: Array) -> ClusteredState:
+  hparams: CFLHParams, state: ClusteredState, group: Array, inside: Array, weight: Array
+) -> ClusteredState:
   """Splits a group if its halves are far enough apart.
 
   Args:
@@ -201,56 +245,72 @@ def _split(
   """
   memory: Updates = state.memory
   cosine = grouping.cosine(grouping.gram(memory.last, inside))
-  half = grouping.agglomerate(
-      -cosine, inside, hparams.linkage, num_groups=2).assignment
+  half = grouping.agglomerate(-cosine, inside, hparams.linkage, num_groups=2).assignment
   across = (inside & (half == 0))[:, None] & (inside & (half == 1))[None]
   largest = jnp.where(across, cosine, -1.0).max()
   apart = jnp.bool_(True)
   if not is_zero(hparams.gamma_max):
     apart = (hparams.gamma_max < jnp.sqrt((1.0 - largest) / 2.0)) | (
-        hparams.gamma_max == 0)
+      hparams.gamma_max == 0
+    )
   new, tree = memory.number, memory.tree
   means = trees.group_mean(jnp.where(inside, weight, 0.0), half, 2, memory.last)
   models, states = jax.tree.map(
-      lambda leaf: leaf.at[new].set(leaf[group]), (state.models, state.states))
+    lambda leaf: leaf.at[new].set(leaf[group]), (state.models, state.states)
+  )
   split = state._replace(
-      models=models, states=states,
-      member=jnp.where(inside & (half == 1), new, state.member),
-      memory=memory._replace(number=new + 1, tree=Tree(
-          tree.parent.at[new].set(group),
-          jax.tree.map(lambda all, leaf: all.at[new].set(leaf[group]),
-                       tree.model, state.models),
-          tree.kept.at[new].set(means[0]), tree.parted.at[new].set(means[1]))))
+    models=models,
+    states=states,
+    member=jnp.where(inside & (half == 1), new, state.member),
+    memory=memory._replace(
+      number=new + 1,
+      tree=Tree(
+        tree.parent.at[new].set(group),
+        jax.tree.map(
+          lambda all, leaf: all.at[new].set(leaf[group]), tree.model, state.models
+        ),
+        tree.kept.at[new].set(means[0]),
+        tree.parted.at[new].set(means[1]),
+      ),
+    ),
+  )
   state = trees.where(apart, split, state)
   return state
 
 
 def _extra(
-    hparams: CFLHParams, before: ClusteredState, after: ClusteredState,
-    cohort: Cohort, walked: Array) -> Extra:
+  hparams: CFLHParams,
+  before: ClusteredState,
+  after: ClusteredState,
+  cohort: Cohort,
+  walked: Array,
+) -> Extra:
   """The cost of testing for splits, and of clients that walk down them."""
   k = hparams.max_groups
   size, clients = num_params(before.models) // k, len(before.member)
-  flops = jnp.where(before.round >= hparams.split_after,
-                    2.0 * k * clients * size, 0.0)
+  flops = jnp.where(before.round >= hparams.split_after, 2.0 * k * clients * size, 0.0)
   splits = after.memory.number - before.memory.number
   # A client walks past at most all splits so far; this bound is counted.
   steps = before.memory.number - 1
   number = (walked & cohort.present).sum(dtype=jnp.int32) * steps
   gradients, batches = (
-      steps * jnp.where(walked, jax.vmap(count)(cohort.shards.size), 0)
-      for count in (hparams.examples_read, hparams.num_steps))
+    steps * jnp.where(walked, jax.vmap(count)(cohort.shards.size), 0)
+    for count in (hparams.examples_read, hparams.num_steps)
+  )
   return Extra(
-      down=number * size, up=number * size,
-      exchanges=(number > 0).astype(jnp.int32),
-      example_gradients=gradients.sum(),
-      flops=flops + 2.0 * clients * clients * size * splits.astype(
-          jnp.float32), own_gradients=gradients, own_batches=batches)
+    down=number * size,
+    up=number * size,
+    exchanges=(number > 0).astype(jnp.int32),
+    example_gradients=gradients.sum(),
+    flops=flops + 2.0 * clients * clients * size * splits.astype(jnp.float32),
+    own_gradients=gradients,
+    own_batches=batches,
+  )
 
 
 @builder
 def cfl(
-    model: Model, hparams: CFLHParams, *, map_clients: MapClients
+  model: Model, hparams: CFLHParams, *, map_clients: MapClients
 ) -> Algorithm[ClusteredState]:
   """CFL: a group is split in two when its members pull apart.
 
@@ -261,5 +321,4 @@ def cfl(
   The two halves are found by clustering the cosines between the dW_k. Until a
   group is split, CFL is FedAvg.
   """
-  return in_groups(
-      model, hparams, bipartition_rule(model, hparams), map_clients)
+  return in_groups(model, hparams, bipartition_rule(model, hparams), map_clients)

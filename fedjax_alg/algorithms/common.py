@@ -1,5 +1,4 @@
-"""What many methods are made of: fields that they share, and their last lines.
-"""
+"""What many methods are made of: fields that they share, and their last lines."""
 
 from typing import Any
 
@@ -13,76 +12,114 @@ from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.exchange import exchange_of
 from fedjax_alg.exchange.weights import BY_LOSS, FAIR, READ, WEIGHTS
 from fedjax_alg.hparams import hyper
-from fedjax_alg.rounds.clustered import (
-    ClusteredState, compose_clustered, Rule)
-from fedjax_alg.rounds.two_halves import (compose, ComposedState, ModelGrouping)
+from fedjax_alg.rounds.clustered import ClusteredState, Rule, compose_clustered
+from fedjax_alg.rounds.two_halves import ComposedState, ModelGrouping, compose
 
 
 def local_rate(default: float = 0.1, source: str = "", symbol: str = "") -> Any:
   """The field `client_lr`; the paper writes it as ``symbol``."""
   return hyper(
-      default, f"{symbol and symbol + ', '}learning rate of the local steps",
-      above=0.0, source=source)
+    default,
+    f"{symbol and symbol + ', '}learning rate of the local steps",
+    above=0.0,
+    source=source,
+  )
 
 
 def server_rate(source: str = "", symbol: str = "", note: str = "") -> Any:
   """The field `server_lr` of a server that adds the mean update."""
   return hyper(
-      1.0, f"{symbol and symbol + ', '}factor of the participants' mean update"
-      f"{note}", above=0.0, source=source)
+    1.0,
+    f"{symbol and symbol + ', '}factor of the participants' mean update{note}",
+    above=0.0,
+    source=source,
+  )
 
 
 def weights(
-    default: str, source: str = "", mean: str = "the mean update",
-    when: Any = READ, by_loss: bool = False, **more: Any) -> Any:
+  default: str,
+  source: str = "",
+  mean: str = "the mean update",
+  when: Any = READ,
+  by_loss: bool = False,
+  **more: Any,
+) -> Any:
   """The field `client_weights`; ``mean`` says what is weighted.
 
   With ``by_loss`` weights by the participants' losses may be given, too.
   """
-  text = (f"weights of the participants in {mean}: examples = n_i / n^r, "
-          "uniform = all equal")
+  text = (
+    f"weights of the participants in {mean}: examples = n_i / n^r, uniform = all equal"
+  )
   if not by_loss:
     return hyper(default, text, choices=WEIGHTS, when=when, source=source)
-  return hyper(default, f"{text}, {BY_LOSS}", when=when,
-               source="; ".join(filter(None, (source, FAIR))), **more)
+  return hyper(
+    default,
+    f"{text}, {BY_LOSS}",
+    when=when,
+    source="; ".join(filter(None, (source, FAIR))),
+    **more,
+  )
 
 
 def local_sgd(
-    model: Model, hparams: Any,
-    optimizer: optax.GradientTransformation | None = None) -> ClientUpdate:
+  model: Model, hparams: Any, optimizer: optax.GradientTransformation | None = None
+) -> ClientUpdate:
   """FedAvg's local method, with FedProx's `mu` if there is one."""
   return sgd_update(
-      model, hparams, hparams.client_lr, getattr(hparams, "mu", 0.0),
-      local_optimizer(hparams, optimizer))
+    model,
+    hparams,
+    hparams.client_lr,
+    getattr(hparams, "mu", 0.0),
+    local_optimizer(hparams, optimizer),
+  )
 
 
 def averaging(
-    model: Model, client: ClientUpdate, hparams: Any, map_clients: MapClients,
-    server: steps.ServerStep | None = None,
-    grouping: ModelGrouping | None = None) -> Algorithm[ComposedState]:
+  model: Model,
+  client: ClientUpdate,
+  hparams: Any,
+  map_clients: MapClients,
+  server: steps.ServerStep | None = None,
+  grouping: ModelGrouping | None = None,
+) -> Algorithm[ComposedState]:
   """A local method, and a server step with the mean of its updates.
 
   None: the step is the mean update times `server_lr`.
   """
   return compose(
-      model, client, server or steps.average(hparams.server_lr),
-      map_clients=map_clients, exchange=exchange_of(hparams), grouping=grouping)
+    model,
+    client,
+    server or steps.average(hparams.server_lr),
+    map_clients=map_clients,
+    exchange=exchange_of(hparams),
+    grouping=grouping,
+  )
 
 
 def in_groups(
-    model: Model, hparams: Any, rule: Rule, map_clients: MapClients,
-    client: ClientUpdate | None = None) -> Algorithm[ClusteredState]:
+  model: Model,
+  hparams: Any,
+  rule: Rule,
+  map_clients: MapClients,
+  client: ClientUpdate | None = None,
+) -> Algorithm[ClusteredState]:
   """A local method, FedAvg's by default, in every group of a rule."""
   return compose_clustered(
-      model, client or local_sgd(model, hparams), rule,
-      map_clients=map_clients, exchange=exchange_of(hparams))
+    model,
+    client or local_sgd(model, hparams),
+    rule,
+    map_clients=map_clients,
+    exchange=exchange_of(hparams),
+  )
 
 
-def product_caution(
-    hparams: Any, rate: str, pull: str, most: float, what: str) -> str:
+def product_caution(hparams: Any, rate: str, pull: str, most: float, what: str) -> str:
   """A warning if two hyper-parameters have too large a product, else ""."""
   one, other = getattr(hparams, rate), getattr(hparams, pull)
   if one * other < most:
     return ""
-  return (f"`{rate}`={one:g} with `{pull}`={other:g}: {what} from a product of "
-          f"{most:g} on; take `{rate}` below {most / other:.1e}")
+  return (
+    f"`{rate}`={one:g} with `{pull}`={other:g}: {what} from a product of "
+    f"{most:g} on; take `{rate}` below {most / other:.1e}"
+  )

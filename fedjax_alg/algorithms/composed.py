@@ -14,91 +14,166 @@ from collections.abc import Callable
 import dataclasses
 from typing import Any
 
-from fedjax_alg.algorithms import conjugate, diversified, fedavg, feddyn
-from fedjax_alg.algorithms import fednova, fedopt, fsvrg, losac, mime, scaffold
+from fedjax_alg.algorithms import (
+  conjugate,
+  diversified,
+  fedavg,
+  feddyn,
+  fednova,
+  fedopt,
+  fsvrg,
+  losac,
+  mime,
+  scaffold,
+)
 from fedjax_alg.algorithms.common import averaging, local_sgd, weights
 from fedjax_alg.algorithms.fsvrg import FSVRGHParams
-from fedjax_alg.base import Algorithm, builder, MapClients, Model
+from fedjax_alg.base import Algorithm, MapClients, Model, builder
 from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate
-from fedjax_alg.conditions import is_zero, MANY, only
+from fedjax_alg.conditions import MANY, is_zero, only
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange.aggregation import Aggregation
-from fedjax_alg.exchange.weights import by_loss, READ, WEIGHTS
+from fedjax_alg.exchange.weights import READ, WEIGHTS, by_loss
 from fedjax_alg.hparams import hyper, like
 from fedjax_alg.rounds.two_halves import ComposedState, ModelGrouping
 
-CLIENT_UPDATES = ("sgd", "prox", "svrg", "scaffold", "mime", "mime_lite",
-                  "losac", "nova", "dyn")
-SERVERS = ("average", "sgd", "adam", "yogi", "adagrad", "adaptive",
-           "conjugate_gradient", "cg_line_search")
+CLIENT_UPDATES = (
+  "sgd",
+  "prox",
+  "svrg",
+  "scaffold",
+  "mime",
+  "mime_lite",
+  "losac",
+  "nova",
+  "dyn",
+)
+SERVERS = (
+  "average",
+  "sgd",
+  "adam",
+  "yogi",
+  "adagrad",
+  "adaptive",
+  "conjugate_gradient",
+  "cg_line_search",
+)
 
 #: Default learning rates of the local methods and of the server steps. A local
 #: method that is not named here has 0.1.
 CLIENT_LR = {"svrg": 12.0}
-SERVER_LR = {"average": 1.0, "sgd": 1.0, "adam": 0.01, "yogi": 0.01,
-             "adagrad": 0.1, "adaptive": 0.02, "conjugate_gradient": 0.02}
+SERVER_LR = {
+  "average": 1.0,
+  "sgd": 1.0,
+  "adam": 0.01,
+  "yogi": 0.01,
+  "adagrad": 0.1,
+  "adaptive": 0.02,
+  "conjugate_gradient": 0.02,
+}
 
 _SVRG = only("client_update", "svrg")
 #: Participants of a group count alike, but for the gradients at its model;
 #: some local methods read the weights themselves.
-_WEIGHTED = READ & (only("num_models", 1) | diversified.ANCHORED) | only(
-    "client_update", "nova", "dyn") | only(
-        "client_update", "mime_lite") & only("base", "momentum", "adam")
+_WEIGHTED = (
+  READ & (only("num_models", 1) | diversified.ANCHORED)
+  | only("client_update", "nova", "dyn")
+  | only("client_update", "mime_lite") & only("base", "momentum", "adam")
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class ComposedHParams(
-    fedavg.Proximal, scaffold.VariateOptions, mime.BaseOptimiser, losac.Delays,
-    feddyn.DynOptions, conjugate.LineSearch, conjugate.Conjugate,
-    conjugate.Aggregate, fedopt.Adaptivity, diversified.AdamOptions,
-    diversified.KModels, ClientOptimizer, Aggregation, LocalWork):
+  fedavg.Proximal,
+  scaffold.VariateOptions,
+  mime.BaseOptimiser,
+  losac.Delays,
+  feddyn.DynOptions,
+  conjugate.LineSearch,
+  conjugate.Conjugate,
+  conjugate.Aggregate,
+  fedopt.Adaptivity,
+  diversified.AdamOptions,
+  diversified.KModels,
+  ClientOptimizer,
+  Aggregation,
+  LocalWork,
+):
   """Hyper-parameters of all combinations.
 
   A combination reads those of its local method and of its server step.
   """
 
   client_update: str = hyper(
-      "sgd", "the local method, by which a participant trains; nova is "
-      "FedNova's plain SGD, without its `mu`, `client_momentum` and `tau_eff`",
-      choices=CLIENT_UPDATES)
+    "sgd",
+    "the local method, by which a participant trains; nova is "
+    "FedNova's plain SGD, without its `mu`, `client_momentum` and `tau_eff`",
+    choices=CLIENT_UPDATES,
+  )
   server: str = hyper(
-      "average", "the server step, which applies the participants' mean update",
-      choices=SERVERS)
+    "average",
+    "the server step, which applies the participants' mean update",
+    choices=SERVERS,
+  )
   client_weights: str = weights(
-      "examples", mean="every mean", when=_WEIGHTED, by_loss=True)
+    "examples", mean="every mean", when=_WEIGHTED, by_loss=True
+  )
   local_steps: int = hyper(
-      20, "mini-batch steps per round; 0: count by `local_epochs`", minimum=0)
+    20, "mini-batch steps per round; 0: count by `local_epochs`", minimum=0
+  )
   client_lr: float = hyper(
-      0.0, "learning rate of the local steps (svrg divides it by n_i); 0 "
-      "stands for the default, which is 12 with svrg and else 0.1", minimum=0.0)
+    0.0,
+    "learning rate of the local steps (svrg divides it by n_i); 0 "
+    "stands for the default, which is 12 with svrg and else 0.1",
+    minimum=0.0,
+  )
   server_lr: float = hyper(
-      0.0, "learning rate of the server; 0 stands for the default, which is 1 "
-      "with average and sgd, 0.01 with adam and yogi, 0.1 with adagrad, and "
-      "0.02 with adaptive and conjugate_gradient", minimum=0.0,
-      when=only("server", *SERVER_LR))
+    0.0,
+    "learning rate of the server; 0 stands for the default, which is 1 "
+    "with average and sgd, 0.01 with adam and yogi, 0.1 with adagrad, and "
+    "0.02 with adaptive and conjugate_gradient",
+    minimum=0.0,
+    when=only("server", *SERVER_LR),
+  )
   server_momentum: float = hyper(
-      0.9, "momentum of the server's SGD", minimum=0.0, below=1.0,
-      when=only("server", "sgd"))
+    0.9,
+    "momentum of the server's SGD",
+    minimum=0.0,
+    below=1.0,
+    when=only("server", "sgd"),
+  )
   local_scaling: bool = like(
-      FSVRGHParams, "local_scaling", source="diversified (20)-(21)",
-      when=_SVRG & fsvrg.FEATURES)
+    FSVRGHParams,
+    "local_scaling",
+    source="diversified (20)-(21)",
+    when=_SVRG & fsvrg.FEATURES,
+  )
   aggregate_scaling: str = like(
-      FSVRGHParams, "aggregate_scaling", when=_SVRG & fsvrg.FEATURES)
+    FSVRGHParams, "aggregate_scaling", when=_SVRG & fsvrg.FEATURES
+  )
   num_models: int = hyper(
-      1, "K, number of global models that the server keeps", minimum=1)
+    1, "K, number of global models that the server keeps", minimum=1
+  )
   grouping: str = hyper(
-      "model", "what participants are grouped by: model = their trained models "
-      "(MA), gradient = their gradients at these (GA)",
-      choices=("model", "gradient"), when=only("num_models", MANY))
+    "model",
+    "what participants are grouped by: model = their trained models "
+    "(MA), gradient = their gradients at these (GA)",
+    choices=("model", "gradient"),
+    when=only("num_models", MANY),
+  )
   gradient_step: float = hyper(
-      1.0, "length of the step against a group's mean gradient",
-      source="diversified (57)-(58)", when=only("grouping", "gradient"))
-  group_mean: str = like(diversified.GAHParams, "group_mean",
-                         when=only("grouping", "gradient"))
+    1.0,
+    "length of the step against a group's mean gradient",
+    source="diversified (57)-(58)",
+    when=only("grouping", "gradient"),
+  )
+  group_mean: str = like(
+    diversified.GAHParams, "group_mean", when=only("grouping", "gradient")
+  )
 
   def resolved(self) -> "ComposedHParams":
     """The same, with each learning rate of 0 replaced by its default."""
@@ -115,20 +190,26 @@ def client_half(model: Model, h: Any) -> ClientUpdate:
   rate, optimizer = h.client_lr, local_optimizer(h)
   uniform = h.client_weights == "uniform"
   make: dict[str, Callable[[], ClientUpdate]] = {
-      "sgd": lambda: sgd_update(model, h, rate, optimizer=optimizer),
-      "prox": lambda: local_sgd(model, h),
-      "svrg": lambda: fsvrg.svrg_update(model, FSVRGHParams(
-          h.local_steps, h.local_epochs, h.batch_size, client_lr=rate,
-          local_scaling=h.local_scaling,
-          aggregate_scaling=h.aggregate_scaling)),
-      "scaffold": lambda: scaffold.scaffold_update(
-          model, h, rate, h.option, optimizer),
-      "losac": lambda: losac.losac_update(model, h, rate, h),
-      "nova": lambda: fednova.nova_update(model, h, rate, h.client_weights),
-      "dyn": lambda: feddyn.dyn_update(
-          model, h, rate, h.alpha, h.client_weights),
-      "mime": lambda: mime.mime_update(model, h, rate, h, False, uniform),
-      "mime_lite": lambda: mime.mime_update(model, h, rate, h, True, uniform)}
+    "sgd": lambda: sgd_update(model, h, rate, optimizer=optimizer),
+    "prox": lambda: local_sgd(model, h),
+    "svrg": lambda: fsvrg.svrg_update(
+      model,
+      FSVRGHParams(
+        h.local_steps,
+        h.local_epochs,
+        h.batch_size,
+        client_lr=rate,
+        local_scaling=h.local_scaling,
+        aggregate_scaling=h.aggregate_scaling,
+      ),
+    ),
+    "scaffold": lambda: scaffold.scaffold_update(model, h, rate, h.option, optimizer),
+    "losac": lambda: losac.losac_update(model, h, rate, h),
+    "nova": lambda: fednova.nova_update(model, h, rate, h.client_weights),
+    "dyn": lambda: feddyn.dyn_update(model, h, rate, h.alpha, h.client_weights),
+    "mime": lambda: mime.mime_update(model, h, rate, h, False, uniform),
+    "mime_lite": lambda: mime.mime_update(model, h, rate, h, True, uniform),
+  }
   return make[h.client_update]()
 
 
@@ -136,16 +217,19 @@ def server_half(h: Any) -> steps.ServerStep:
   """The server step that the hyper-parameters name; they have its options."""
   rate = h.server_lr
   make: dict[str, Callable[[], steps.ServerStep]] = {
-      "average": lambda: steps.average(rate),
-      "sgd": lambda: steps.sgd(rate, h.server_momentum),
-      "adam": lambda: steps.adam(rate, h.beta1, h.beta2, h.eps),
-      **dict.fromkeys(("yogi", "adagrad"), lambda: steps.fedopt_step(
-          h.server, rate, h.beta1, h.beta2, h.tau)),
-      "adaptive": lambda: steps.adaptive_step(
-          rate, h.beta1, h.beta2, h.eps, h.central_rule)._replace(
-              aggregate_lr=h.aggregate_lr),
-      "conjugate_gradient": lambda: conjugate.cfsvrg_server(h),
-      "cg_line_search": lambda: conjugate.clsfsvrg_server(h)}
+    "average": lambda: steps.average(rate),
+    "sgd": lambda: steps.sgd(rate, h.server_momentum),
+    "adam": lambda: steps.adam(rate, h.beta1, h.beta2, h.eps),
+    **dict.fromkeys(
+      ("yogi", "adagrad"),
+      lambda: steps.fedopt_step(h.server, rate, h.beta1, h.beta2, h.tau),
+    ),
+    "adaptive": lambda: steps.adaptive_step(
+      rate, h.beta1, h.beta2, h.eps, h.central_rule
+    )._replace(aggregate_lr=h.aggregate_lr),
+    "conjugate_gradient": lambda: conjugate.cfsvrg_server(h),
+    "cg_line_search": lambda: conjugate.clsfsvrg_server(h),
+  }
   return make[h.server]()
 
 
@@ -163,21 +247,28 @@ def check(hparams: ComposedHParams) -> None:
   """
   if by_loss(hparams.client_weights) and hparams.client_update in _WEIGH:
     raise OptionError(
-        f"`client_weights`={hparams.client_weights}: `client_update`="
-        f"{hparams.client_update} reads the weights itself (allowed: "
-        f"{', '.join(WEIGHTS)})")
-  if hparams.num_models > 1 and hparams.grouping == "gradient" and not (
+      f"`client_weights`={hparams.client_weights}: `client_update`="
+      f"{hparams.client_update} reads the weights itself (allowed: "
+      f"{', '.join(WEIGHTS)})"
+    )
+  if (
+    hparams.num_models > 1
+    and hparams.grouping == "gradient"
+    and not (
       hparams.client_update in ("svrg", "mime")
-      or hparams.server in ("conjugate_gradient", "cg_line_search")):
+      or hparams.server in ("conjugate_gradient", "cg_line_search")
+    )
+  ):
     raise OptionError(
-        f"`grouping`=gradient: `client_update`={hparams.client_update} with "
-        f"`server`={hparams.server} measures no anchor gradients for the "
-        "groups to start from (svrg and mime do, and the conjugate servers)")
+      f"`grouping`=gradient: `client_update`={hparams.client_update} with "
+      f"`server`={hparams.server} measures no anchor gradients for the "
+      "groups to start from (svrg and mime do, and the conjugate servers)"
+    )
 
 
 @builder
 def composed(
-    model: Model, hparams: ComposedHParams, *, map_clients: MapClients
+  model: Model, hparams: ComposedHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
   """Combines any local method with any server step.
 
@@ -194,9 +285,20 @@ def composed(
   hparams = hparams.resolved()
   groups: ModelGrouping | None = None
   if hparams.num_models > 1:
-    groups = diversified.by_model(hparams) if hparams.grouping == "model" else (
+    groups = (
+      diversified.by_model(hparams)
+      if hparams.grouping == "model"
+      else (
         diversified.by_gradient(
-            model, hparams, hparams.gradient_step, map_clients,
-            hparams.group_mean))
-  return averaging(model, client_half(model, hparams), hparams, map_clients,
-                   server_half(hparams), groups)
+          model, hparams, hparams.gradient_step, map_clients, hparams.group_mean
+        )
+      )
+    )
+  return averaging(
+    model,
+    client_half(model, hparams),
+    hparams,
+    map_clients,
+    server_half(hparams),
+    groups,
+  )

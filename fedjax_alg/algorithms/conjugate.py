@@ -16,13 +16,14 @@ from typing import Any
 
 from fedjax_alg.algorithms.common import averaging
 from fedjax_alg.algorithms.fsvrg import FSVRGHParams, svrg_update
-from fedjax_alg.base import Algorithm, builder, MapClients, Model
+from fedjax_alg.base import Algorithm, MapClients, Model, builder
 from fedjax_alg.central import steps
 from fedjax_alg.central.conjugate_gradient import BETA_RULES
 from fedjax_alg.central.line_search import TESTS
 from fedjax_alg.conditions import only
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
+
 _SEARCHED = only("server", "cg_line_search")
 
 
@@ -31,10 +32,13 @@ class Conjugate:
   """Hyper-parameters of the conjugate directions."""
 
   beta_rule: str = hyper(
-      "fr", "formula of beta_r: fr = Fletcher-Reeves (the paper), pr+ = "
-      "Polak-Ribiere plus, hs = Hestenes-Stiefel, dy = Dai-Yuan",
-      choices=BETA_RULES, source="(24)",
-      when=only("server", "conjugate_gradient", "cg_line_search"))
+    "fr",
+    "formula of beta_r: fr = Fletcher-Reeves (the paper), pr+ = "
+    "Polak-Ribiere plus, hs = Hestenes-Stiefel, dy = Dai-Yuan",
+    choices=BETA_RULES,
+    source="(24)",
+    when=only("server", "conjugate_gradient", "cg_line_search"),
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,20 +46,37 @@ class LineSearch:
   """Hyper-parameters of the line search on the validation loss."""
 
   gamma: float = hyper(
-      0.8, "factor by which the line search shrinks eta after a failed test",
-      above=0.0, below=1.0, source="(29); value not stated", when=_SEARCHED)
+    0.8,
+    "factor by which the line search shrinks eta after a failed test",
+    above=0.0,
+    below=1.0,
+    source="(29); value not stated",
+    when=_SEARCHED,
+  )
   initial_step: float = hyper(
-      1.0, "eta that the line search tests first in every round", above=0.0,
-      source="section IV-C", when=_SEARCHED)
+    1.0,
+    "eta that the line search tests first in every round",
+    above=0.0,
+    source="section IV-C",
+    when=_SEARCHED,
+  )
   line_search_test: str = hyper(
-      "half_gradient", "which eta the line search accepts: half_gradient = the "
-      "loss falls by more than (eta/2) g.g, armijo = Armijo's test, decrease = "
-      "the loss falls, printed = (29) as printed",
-      choices=TESTS, source="(29)", when=_SEARCHED)
+    "half_gradient",
+    "which eta the line search accepts: half_gradient = the "
+    "loss falls by more than (eta/2) g.g, armijo = Armijo's test, decrease = "
+    "the loss falls, printed = (29) as printed",
+    choices=TESTS,
+    source="(29)",
+    when=_SEARCHED,
+  )
   max_tries: int = hyper(
-      40, "largest number of values of eta tested in one round; if none "
-      "passes, the server does not move the model",
-      minimum=1, source="not in the paper", when=_SEARCHED)
+    40,
+    "largest number of values of eta tested in one round; if none "
+    "passes, the server does not move the model",
+    minimum=1,
+    source="not in the paper",
+    when=_SEARCHED,
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,17 +84,23 @@ class Aggregate:
   """The factor of the mean update in methods that also accelerate."""
 
   aggregate_lr: float = hyper(
-      1.0, "alpha_g, factor of the participants' mean update", above=0.0,
-      source="conjugate (22)", neutral=1.0, when=only(
-          "server", "adaptive", "conjugate_gradient", "cg_line_search"))
+    1.0,
+    "alpha_g, factor of the participants' mean update",
+    above=0.0,
+    source="conjugate (22)",
+    neutral=1.0,
+    when=only("server", "adaptive", "conjugate_gradient", "cg_line_search"),
+  )
 
 
 @dataclasses.dataclass(frozen=True)
 class _ConjugateHParams(Conjugate, Aggregate, FSVRGHParams):
-
   client_lr: float = hyper(
-      0.3, "alpha_l; the learning rate of client i is alpha_l / n_i", above=0.0,
-      source="Procedure 1, line 2; .3 in Figs. 2-3")
+    0.3,
+    "alpha_l; the learning rate of client i is alpha_l / n_i",
+    above=0.0,
+    source="Procedure 1, line 2; .3 in Figs. 2-3",
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,8 +108,11 @@ class CFSVRGHParams(_ConjugateHParams):
   """Hyper-parameters of CFSVRG."""
 
   server_lr: float = hyper(
-      0.02, "eta, constant step along the conjugate direction", above=0.0,
-      source="(30); not stated")
+    0.02,
+    "eta, constant step along the conjugate direction",
+    above=0.0,
+    source="(30); not stated",
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,8 +127,7 @@ def cfsvrg_server(hparams: Any) -> steps.ServerStep:
     hparams: has the fields of ``Conjugate`` and ``Aggregate``, and
       ``server_lr``, which is eta.
   """
-  return steps.conjugate(
-      hparams.server_lr, hparams.beta_rule, hparams.aggregate_lr)
+  return steps.conjugate(hparams.server_lr, hparams.beta_rule, hparams.aggregate_lr)
 
 
 def clsfsvrg_server(hparams: Any) -> steps.ServerStep:
@@ -108,14 +137,18 @@ def clsfsvrg_server(hparams: Any) -> steps.ServerStep:
     hparams: has the fields of ``LineSearch``, ``Conjugate`` and ``Aggregate``.
   """
   return steps.conjugate_line_search(
-      hparams.beta_rule, hparams.aggregate_lr, gamma=hparams.gamma,
-      test=hparams.line_search_test, initial_step=hparams.initial_step,
-      max_tries=hparams.max_tries)
+    hparams.beta_rule,
+    hparams.aggregate_lr,
+    gamma=hparams.gamma,
+    test=hparams.line_search_test,
+    initial_step=hparams.initial_step,
+    max_tries=hparams.max_tries,
+  )
 
 
 @builder
 def cfsvrg(
-    model: Model, hparams: CFSVRGHParams, *, map_clients: MapClients
+  model: Model, hparams: CFSVRGHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
   """CFSVRG: the server follows conjugate directions with a constant step.
 
@@ -126,13 +159,14 @@ def cfsvrg(
   local steps from w_hat, and the server adds their mean update,
     w <- w_hat + aggregate_lr A sum_i (n_i/n^r) (w_i - w_hat).
   """
-  return averaging(model, svrg_update(model, hparams), hparams, map_clients,
-                   cfsvrg_server(hparams))
+  return averaging(
+    model, svrg_update(model, hparams), hparams, map_clients, cfsvrg_server(hparams)
+  )
 
 
 @builder
 def clsfsvrg(
-    model: Model, hparams: CLSFSVRGHParams, *, map_clients: MapClients
+  model: Model, hparams: CLSFSVRGHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
   """CLSFSVRG: CFSVRG whose server step is found by a line search.
 
@@ -144,5 +178,6 @@ def clsfsvrg(
   Raises:
     OptionError: the first round finds no validation data.
   """
-  return averaging(model, svrg_update(model, hparams), hparams, map_clients,
-                   clsfsvrg_server(hparams))
+  return averaging(
+    model, svrg_update(model, hparams), hparams, map_clients, clsfsvrg_server(hparams)
+  )

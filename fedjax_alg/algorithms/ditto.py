@@ -34,9 +34,21 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.algorithms.common import (
-    averaging, product_caution, server_rate, weights)
-from fedjax_alg.base import Algorithm, Array, Key, MapClients, Model, Params
-from fedjax_alg.base import builder, Shard
+  averaging,
+  product_caution,
+  server_rate,
+  weights,
+)
+from fedjax_alg.base import (
+  Algorithm,
+  Array,
+  Key,
+  MapClients,
+  Model,
+  Params,
+  Shard,
+  builder,
+)
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
@@ -55,24 +67,37 @@ class DittoHParams(Aggregation, LocalWork):
   """Hyper-parameters of Ditto."""
 
   client_lr: float = hyper(
-      0.1, "learning rate of the local steps of the global model", above=0.0,
-      source=_SOURCE)
+    0.1,
+    "learning rate of the local steps of the global model",
+    above=0.0,
+    source=_SOURCE,
+  )
   server_lr: float = server_rate(_SOURCE)
   lam: float = hyper(
-      1.0, "lambda, strength of the pull of the personal model to the global "
-      "model; keep `personal_lr` x `lam` below 2", minimum=0.0,
-      source="Li et al. (2)")
+    1.0,
+    "lambda, strength of the pull of the personal model to the global "
+    "model; keep `personal_lr` x `lam` below 2",
+    minimum=0.0,
+    source="Li et al. (2)",
+  )
   personal_lr: float = hyper(
-      0.1, "eta, learning rate of the personal model", above=0.0,
-      source=_SOURCE)
+    0.1, "eta, learning rate of the personal model", above=0.0, source=_SOURCE
+  )
   personal_steps: int = hyper(
-      0, "s, mini-batch steps of the personal model per round; 0: as many as "
-      "of the global model", minimum=0, source=_SOURCE)
+    0,
+    "s, mini-batch steps of the personal model per round; 0: as many as "
+    "of the global model",
+    minimum=0,
+    source=_SOURCE,
+  )
   personal_start: str = hyper(
-      "received", "where a personal model starts: received = at the global "
-      "model that the client receives when it first takes part, initial = at "
-      "the initial model (the authors' code)",
-      choices=("received", "initial"), source=_SOURCE)
+    "received",
+    "where a personal model starts: received = at the global "
+    "model that the client receives when it first takes part, initial = at "
+    "the initial model (the authors' code)",
+    choices=("received", "initial"),
+    source=_SOURCE,
+  )
   client_weights: str = weights("examples", _SOURCE)
 
   @property
@@ -80,8 +105,7 @@ class DittoHParams(Aggregation, LocalWork):
     """The local steps of the personal model."""
     if not self.personal_steps:
       return self
-    return LocalWork(
-        local_steps=self.personal_steps, batch_size=self.batch_size)
+    return LocalWork(local_steps=self.personal_steps, batch_size=self.batch_size)
 
 
 class Personal(NamedTuple):
@@ -93,52 +117,69 @@ class Personal(NamedTuple):
 
 
 def _personalise(
-    model: Model, hparams: DittoHParams, start: Params, centre: Params,
-    shard: Shard, key: Key) -> Params:
+  model: Model,
+  hparams: DittoHParams,
+  start: Params,
+  centre: Params,
+  shard: Shard,
+  key: Key,
+) -> Params:
   """The s steps of v_k from ``start``, pulled to ``centre``."""
 
   def pull(gradient, params, _):
-    return trees.add_scaled(
-        gradient, hparams.lam, trees.subtract(params, centre))
+    return trees.add_scaled(gradient, hparams.lam, trees.subtract(params, centre))
 
-  return sgd(model, start, shard, hparams.personal_work, hparams.personal_lr,
-             jax.random.fold_in(key, _PERSONAL), pull)[0]
+  return sgd(
+    model,
+    start,
+    shard,
+    hparams.personal_work,
+    hparams.personal_lr,
+    jax.random.fold_in(key, _PERSONAL),
+    pull,
+  )[0]
 
 
 def _update(model: Model, hparams: DittoHParams) -> ClientUpdate:
 
   def init(params, spec):
     return Personal(
-        trees.repeat(params, spec.num_clients),
-        jnp.zeros(spec.num_clients, bool),
-        params if hparams.personal_start == "initial" else ())
+      trees.repeat(params, spec.num_clients),
+      jnp.zeros(spec.num_clients, bool),
+      params if hparams.personal_start == "initial" else (),
+    )
 
   def train(received, shard, client_row, key):
     kept, met, _ = client_row
-    params, loss = sgd(
-        model, received.start, shard, hparams, hparams.client_lr, key)
+    params, loss = sgd(model, received.start, shard, hparams, hparams.client_lr, key)
     start = kept
     if hparams.personal_start == "received":
       # A client without data has not taken part: it keeps what it has.
       start = trees.where(met | (shard.size == 0), kept, received.start)
     personal = _personalise(model, hparams, start, received.start, shard, key)
     read = hparams.examples_read(shard.size) + (
-        hparams.personal_work.examples_read(shard.size))
+      hparams.personal_work.examples_read(shard.size)
+    )
     return Trained(
-        params, loss, gradients=read,
-        kept=Personal(personal, met | (shard.size > 0)))
+      params, loss, gradients=read, kept=Personal(personal, met | (shard.size > 0))
+    )
 
   return ClientUpdate(
-      train, hparams, init=init,
-      no_personal_because="keeps a personal model of all parameters",
-      store=Store(lambda memory: memory._replace(start=()),
-                  lambda memory, table: table._replace(start=memory.start),
-                  trees.set_rows))
+    train,
+    hparams,
+    init=init,
+    no_personal_because="keeps a personal model of all parameters",
+    store=Store(
+      lambda memory: memory._replace(start=()),
+      lambda memory, table: table._replace(start=memory.start),
+      trees.set_rows,
+    ),
+  )
 
 
 @builder
 def ditto(
-    model: Model, hparams: DittoHParams, *, map_clients: MapClients
+  model: Model, hparams: DittoHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
   """Ditto: a personal model for each client beside FedAvg's global model.
 
@@ -164,17 +205,19 @@ def ditto(
     # Without steps: the model that the client has kept.
     shard = shard._replace(size=jnp.where(met, 0, shard.size))
     return _personalise(
-        model, hparams, trees.where(met, kept, start), centre, shard, key)
+      model, hparams, trees.where(met, kept, start), centre, shard, key
+    )
 
   def client_copy(state, client_id, shard, key):
-    return sgd(model, trees.index(state.models, 0), shard, hparams,
-               hparams.client_lr, key)[0]
+    return sgd(
+      model, trees.index(state.models, 0), shard, hparams, hparams.client_lr, key
+    )[0]
 
-  return algorithm._replace(
-      client_params=client_params, client_copy=client_copy)
+  return algorithm._replace(client_params=client_params, client_copy=client_copy)
 
 
 def caution(hparams: DittoHParams, num_params: int) -> str:
   """A warning if the personal steps diverge on any data, else ""."""
   return product_caution(
-      hparams, "personal_lr", "lam", 2.0, "the personal steps diverge")
+    hparams, "personal_lr", "lam", 2.0, "the personal steps diverge"
+  )

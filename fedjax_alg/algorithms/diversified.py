@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from fedjax_alg import grouping, trees
 from fedjax_alg.algorithms.common import averaging
 from fedjax_alg.algorithms.fsvrg import FSVRGHParams, svrg_update
-from fedjax_alg.base import Algorithm, Array, builder, MapClients, Model, Params
+from fedjax_alg.base import Algorithm, Array, MapClients, Model, Params, builder
 from fedjax_alg.central import steps
 from fedjax_alg.central.adaptive import RULES
 from fedjax_alg.client import objective
@@ -32,12 +32,12 @@ from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.k_models import ModelGrouping, Stage
 from fedjax_alg.rounds.two_halves import ComposedState
 
-
 #: When the server accelerates.
 _ON = only("accelerate", True)
 #: When a round of the grid measures the gradients of all at one model.
 ANCHORED = only("client_update", "svrg", "mime") | only(
-    "server", "adaptive", "conjugate_gradient", "cg_line_search")
+  "server", "adaptive", "conjugate_gradient", "cg_line_search"
+)
 _MODELS = only("num_models", MANY)
 
 
@@ -46,26 +46,45 @@ class KModels:
   """Hyper-parameters of K global models."""
 
   num_models: int = hyper(
-      4, "K, number of global models that the server keeps", minimum=1,
-      source="the diversified paper's C")
+    4,
+    "K, number of global models that the server keeps",
+    minimum=1,
+    source="the diversified paper's C",
+  )
   threshold: int = hyper(
-      4, "T, number of rounds with one model before the grouping starts",
-      minimum=0, source="diversified, section IV-A", when=_MODELS, traced=True)
+    4,
+    "T, number of rounds with one model before the grouping starts",
+    minimum=0,
+    source="diversified, section IV-A",
+    when=_MODELS,
+    traced=True,
+  )
   split: str = hyper(
-      "farthest", "how round T+1 makes the K equal copies differ: farthest = "
-      "the centres start at participants that are far apart (farthest-first), "
-      "copies = the centres start equal, and the groups separate one by one",
-      choices=("farthest", "copies"),
-      source="diversified (39), (53)", when=_MODELS)
+    "farthest",
+    "how round T+1 makes the K equal copies differ: farthest = "
+    "the centres start at participants that are far apart (farthest-first), "
+    "copies = the centres start equal, and the groups separate one by one",
+    choices=("farthest", "copies"),
+    source="diversified (39), (53)",
+    when=_MODELS,
+  )
   centre_projection: bool = hyper(
-      True, "whether the participants' mean is subtracted from the group "
-      "centres before they are projected; false: as printed",
-      source="diversified (39), (53)", when=_MODELS)
+    True,
+    "whether the participants' mean is subtracted from the group "
+    "centres before they are projected; false: as printed",
+    source="diversified (39), (53)",
+    when=_MODELS,
+  )
   anchors: str = hyper(
-      "all", "over whom the gradient at a model is averaged: all = all "
-      "participants, preferring = those who prefer the model (0 where nobody "
-      "does)", choices=("all", "preferring"), source="diversified (17), (61)",
-      when=_MODELS & ANCHORED, later=True)
+    "all",
+    "over whom the gradient at a model is averaged: all = all "
+    "participants, preferring = those who prefer the model (0 where nobody "
+    "does)",
+    choices=("all", "preferring"),
+    source="diversified (17), (61)",
+    when=_MODELS & ANCHORED,
+    later=True,
+  )
 
   @property
   def own_anchors(self) -> bool:
@@ -78,23 +97,38 @@ class AdamOptions:
   """Hyper-parameters of the adaptive acceleration."""
 
   beta1: float = hyper(
-      0.9, "decay of the first moment of the server's gradient",
-      minimum=0.0, below=1.0, source="diversified (62)",
-      when=_ON & only("server", "adam", "yogi", "adagrad", "adaptive"))
+    0.9,
+    "decay of the first moment of the server's gradient",
+    minimum=0.0,
+    below=1.0,
+    source="diversified (62)",
+    when=_ON & only("server", "adam", "yogi", "adagrad", "adaptive"),
+  )
   beta2: float = hyper(
-      0.999, "decay of the second moment of the server's gradient",
-      minimum=0.0, below=1.0, source="diversified (63)",
-      when=_ON & only("server", "adam", "yogi", "adaptive"))
+    0.999,
+    "decay of the second moment of the server's gradient",
+    minimum=0.0,
+    below=1.0,
+    source="diversified (63)",
+    when=_ON & only("server", "adam", "yogi", "adaptive"),
+  )
   eps: float = hyper(
-      1e-8, "small number against division by zero; it is added to the second "
-      "moment inside the root (adaptive) or to the root (adam)", above=0.0,
-      source="diversified (64)", when=_ON & only("server", "adam", "adaptive"))
+    1e-8,
+    "small number against division by zero; it is added to the second "
+    "moment inside the root (adaptive) or to the root (adam)",
+    above=0.0,
+    source="diversified (64)",
+    when=_ON & only("server", "adam", "adaptive"),
+  )
   central_rule: str = hyper(
-      "corrected", "formula of the step: corrected = Adam with correction of "
-      "the second moment alone, printed = (64) as printed, whose step is "
-      "(1-beta1)/sqrt(1-beta2) times as long",
-      choices=RULES, source="diversified (64)",
-      when=_ON & only("server", "adaptive"))
+    "corrected",
+    "formula of the step: corrected = Adam with correction of "
+    "the second moment alone, printed = (64) as printed, whose step is "
+    "(1-beta1)/sqrt(1-beta2) times as long",
+    choices=RULES,
+    source="diversified (64)",
+    when=_ON & only("server", "adaptive"),
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,11 +136,17 @@ class DiversifiedHParams(AdamOptions, KModels, FSVRGHParams):
   """Hyper-parameters of MA-FSVRG and GA-FSVRG."""
 
   accelerate: bool = hyper(
-      True, "whether the server takes the step of the adaptive acceleration",
-      source="Procedure 4")
+    True,
+    "whether the server takes the step of the adaptive acceleration",
+    source="Procedure 4",
+  )
   server_lr: float = hyper(
-      0.02, "alpha_g^0, learning rate of the acceleration, one step per round",
-      above=0.0, source="(64)", when=_ON)
+    0.02,
+    "alpha_g^0, learning rate of the acceleration, one step per round",
+    above=0.0,
+    source="(64)",
+    when=_ON,
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,19 +154,26 @@ class GAHParams(DiversifiedHParams):
   """Hyper-parameters of GA-FSVRG."""
 
   gradient_step: float = hyper(
-      1.0, "length of the step against the group's mean gradient; a negative "
-      "length climbs, as the paper prints it", source="(57)-(58)",
-      when=only("group_mean", "gradients"))
+    1.0,
+    "length of the step against the group's mean gradient; a negative "
+    "length climbs, as the paper prints it",
+    source="(57)-(58)",
+    when=only("group_mean", "gradients"),
+  )
   group_mean: str = hyper(
-      "gradients", "what moves a model: gradients = a step against the mean "
-      "gradient of its group, models = it becomes the mean of the group's "
-      "trained models", choices=("gradients", "models"), source="(57)-(58)",
-      later=True)
+    "gradients",
+    "what moves a model: gradients = a step against the mean "
+    "gradient of its group, models = it becomes the mean of the group's "
+    "trained models",
+    choices=("gradients", "models"),
+    source="(57)-(58)",
+    later=True,
+  )
 
 
 def group_vectors(
-    options: KModels, vectors: Params, centres: Params, present: Array,
-    stage: Stage) -> tuple[Params, grouping.Groups]:
+  options: KModels, vectors: Params, centres: Params, present: Array, stage: Stage
+) -> tuple[Params, grouping.Groups]:
   """Groups vectors by k-means on their first K-1 principal components.
 
   These are (25)-(43) for models and (44)-(56) for gradients.
@@ -154,7 +201,8 @@ def group_vectors(
   points = projection.points
   if stage.warm_up is not None:  # all at their mean; ties are the first's
     points, start = jax.tree.map(
-        lambda at: jnp.where(stage.warm_up, 0.0, at), (points, start))
+      lambda at: jnp.where(stage.warm_up, 0.0, at), (points, start)
+    )
   groups = grouping.lloyd(points, present, start)
   return from_rows(grouping.lift(projection, groups.centres)), groups
 
@@ -166,13 +214,21 @@ def by_model(options: KModels) -> ModelGrouping:
     return group_vectors(options, vectors, models, cohort.present, stage)
 
   return ModelGrouping(
-      options.num_models, options.threshold, regroup, flops=_grouping_flops,
-      own_anchors=options.own_anchors)
+    options.num_models,
+    options.threshold,
+    regroup,
+    flops=_grouping_flops,
+    own_anchors=options.own_anchors,
+  )
 
 
 def by_gradient(
-    model: Model, options: KModels, gradient_step: float,
-    map_clients: MapClients, group_mean: str = "gradients") -> ModelGrouping:
+  model: Model,
+  options: KModels,
+  gradient_step: float,
+  map_clients: MapClients,
+  group_mean: str = "gradients",
+) -> ModelGrouping:
   """Groups the gradients at the trained models (Procedure 3).
 
   w*_k = w_hat_k - gradient_step A_r (mean gradient of group k). The trained
@@ -182,39 +238,53 @@ def by_gradient(
 
   def gradients(trained, cohort):
     return map_clients(
-        lambda _, shard, params: objective.full_value_and_grad(
-            model, params, shard)[1], (), cohort.shards, trained)
+      lambda _, shard, params: objective.full_value_and_grad(model, params, shard)[1],
+      (),
+      cohort.shards,
+      trained,
+    )
 
   def regroup(models, vectors, anchors, cohort, stage, scale):
-    means, groups = group_vectors(
-        options, vectors, anchors, cohort.present, stage)
+    means, groups = group_vectors(options, vectors, anchors, cohort.present, stage)
     # (57)-(58) add a mean gradient to the model, which climbs (errata D-19).
-    return trees.add_scaled(
-        models, -gradient_step, jax.vmap(scale)(means)), groups
+    return trees.add_scaled(models, -gradient_step, jax.vmap(scale)(means)), groups
 
   def and_models(trained, cohort):
     return gradients(trained, cohort), trained
 
   def means_of_models(models, vectors, anchors, cohort, stage, scale):
-    _, groups = group_vectors(
-        options, vectors[0], anchors, cohort.present, stage)
+    _, groups = group_vectors(options, vectors[0], anchors, cohort.present, stage)
     own = trees.members(groups.assignment, options.num_models)
-    return jax.vmap(lambda own: trees.slot_mean(
-        jnp.where(own & cohort.present, 1.0, 0.0), vectors[1]))(own), groups
+    return jax.vmap(
+      lambda own: trees.slot_mean(jnp.where(own & cohort.present, 1.0, 0.0), vectors[1])
+    )(own), groups
 
   if group_mean == "models":
     return ModelGrouping(
-        options.num_models, options.threshold, means_of_models,
-        vectors=and_models, of_gradients=True, full_passes=1,
-        flops=_grouping_flops, own_anchors=options.own_anchors, extra_up=1,
-        changes=lambda model, vectors, scale: trees.subtract_one(
-            vectors[1], model))
-  return ModelGrouping(
-      options.num_models, options.threshold, regroup, vectors=gradients,
-      own_anchors=options.own_anchors, of_gradients=True, full_passes=1,
+      options.num_models,
+      options.threshold,
+      means_of_models,
+      vectors=and_models,
+      of_gradients=True,
+      full_passes=1,
       flops=_grouping_flops,
-      changes=lambda model, vectors, scale: trees.scale(
-          -gradient_step, jax.vmap(scale)(vectors)))
+      own_anchors=options.own_anchors,
+      extra_up=1,
+      changes=lambda model, vectors, scale: trees.subtract_one(vectors[1], model),
+    )
+  return ModelGrouping(
+    options.num_models,
+    options.threshold,
+    regroup,
+    vectors=gradients,
+    own_anchors=options.own_anchors,
+    of_gradients=True,
+    full_passes=1,
+    flops=_grouping_flops,
+    changes=lambda model, vectors, scale: trees.scale(
+      -gradient_step, jax.vmap(scale)(vectors)
+    ),
+  )
 
 
 def _grouping_flops(slots: int, size: int, k: int) -> float:
@@ -226,13 +296,13 @@ def _server(hparams: DiversifiedHParams) -> steps.ServerStep:
   if not hparams.accelerate:
     return steps.average()
   return steps.adaptive_step(
-      hparams.server_lr, hparams.beta1, hparams.beta2, hparams.eps,
-      hparams.central_rule)
+    hparams.server_lr, hparams.beta1, hparams.beta2, hparams.eps, hparams.central_rule
+  )
 
 
 @builder
 def ma_fsvrg(
-    model: Model, hparams: DiversifiedHParams, *, map_clients: MapClients
+  model: Model, hparams: DiversifiedHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
   """MA-FSVRG: K models; participants are grouped by their trained models.
 
@@ -248,13 +318,19 @@ def ma_fsvrg(
   With one model, no acceleration and clients of equal size, MA-FSVRG is FSVRG.
   (Equal sizes matter because the mean of a group is unweighted, (41).)
   """
-  return averaging(model, svrg_update(model, hparams), hparams, map_clients,
-                   _server(hparams), by_model(hparams))
+  return averaging(
+    model,
+    svrg_update(model, hparams),
+    hparams,
+    map_clients,
+    _server(hparams),
+    by_model(hparams),
+  )
 
 
 @builder
 def ga_fsvrg(
-    model: Model, hparams: GAHParams, *, map_clients: MapClients
+  model: Model, hparams: GAHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
   """GA-FSVRG: K models; participants are grouped by their gradients.
 
@@ -262,7 +338,9 @@ def ga_fsvrg(
   gradients at their trained models are grouped (Procedure 3), and
     w*_k = w_k - gradient_step A (mean gradient of group k).
   """
-  groups = by_gradient(model, hparams, hparams.gradient_step, map_clients,
-                       hparams.group_mean)
-  return averaging(model, svrg_update(model, hparams), hparams, map_clients,
-                   _server(hparams), groups)
+  groups = by_gradient(
+    model, hparams, hparams.gradient_step, map_clients, hparams.group_mean
+  )
+  return averaging(
+    model, svrg_update(model, hparams), hparams, map_clients, _server(hparams), groups
+  )

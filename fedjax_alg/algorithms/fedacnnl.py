@@ -15,13 +15,12 @@ the layers of its group ((12)-(13)).
 import dataclasses
 
 from fedjax_alg import tasks
-from fedjax_alg.base import Algorithm, builder, MapClients, Model
+from fedjax_alg.base import Algorithm, MapClients, Model, builder
 from fedjax_alg.conditions import only
 from fedjax_alg.hparams import hyper
-from fedjax_alg.least_squares.layer_fits import LayerFits, layers_of
-from fedjax_alg.least_squares.layer_fits import per_layer
+from fedjax_alg.least_squares.layer_fits import LayerFits, layers_of, per_layer
 from fedjax_alg.least_squares.private import PrivateMoments
-from fedjax_alg.rounds.layerwise import layerwise, LayerwiseState
+from fedjax_alg.rounds.layerwise import LayerwiseState, layerwise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,23 +33,38 @@ class PFedACnnLHParams(LayerFits):
   """Hyper-parameters of pFedACnnL."""
 
   clustering: bool = hyper(
-      True, "whether each group of clients gets a model of its own; false is "
-      "pFedACnnL-WC", source="section 4.2")
+    True,
+    "whether each group of clients gets a model of its own; false is pFedACnnL-WC",
+    source="section 4.2",
+  )
   num_groups: int = hyper(
-      2, "m, number of groups of clients", minimum=1, source="section 4.2",
-      when=only("clustering", True))
+    2,
+    "m, number of groups of clients",
+    minimum=1,
+    source="section 4.2",
+    when=only("clustering", True),
+  )
   label_norm: str = hyper(
-      "l1", "norm by which a client's label counts are divided before they "
-      "are encoded",
-      choices=("l1", "l2"), source="(9)", when=only("clustering", True))
+    "l1",
+    "norm by which a client's label counts are divided before they are encoded",
+    choices=("l1", "l2"),
+    source="(9)",
+    when=only("clustering", True),
+  )
   personalize: bool = hyper(
-      True, "whether every client fits layers of its own at the end; false is "
-      "pFedACnnL-WP", source="section 4.4")
+    True,
+    "whether every client fits layers of its own at the end; false is pFedACnnL-WP",
+    source="section 4.4",
+  )
   personal_ridge: str = hyper(
-      "100", "lambda, strength of the pull of a client's layer towards the "
-      "layer of its group (inf: the client keeps the layer of its group); one "
-      "number for all layers, or one for each", source="(12)",
-      when=only("personalize", True), numbers=",")
+    "100",
+    "lambda, strength of the pull of a client's layer towards the "
+    "layer of its group (inf: the client keeps the layer of its group); one "
+    "number for all layers, or one for each",
+    source="(12)",
+    when=only("personalize", True),
+    numbers=",",
+  )
 
 
 def num_rounds(hparams: LayerFits, num_layers: int) -> int:
@@ -71,7 +85,7 @@ def num_rounds(hparams: LayerFits, num_layers: int) -> int:
 
 @builder
 def fedacnnl(
-    model: Model, hparams: FedACnnLHParams, *, map_clients: MapClients
+  model: Model, hparams: FedACnnLHParams, *, map_clients: MapClients
 ) -> Algorithm[LayerwiseState]:
   """FedACnnL: every layer is fitted once, by least squares over all data.
 
@@ -85,13 +99,17 @@ def fedacnnl(
     OptionError: the model has layers that least squares cannot fit.
   """
   return layerwise(
-      layers_of(model, "fedacnnl"), hparams, map_clients=map_clients,
-      private=hparams, task=tasks.of(model))
+    layers_of(model, "fedacnnl"),
+    hparams,
+    map_clients=map_clients,
+    private=hparams,
+    task=tasks.of(model),
+  )
 
 
 @builder
 def pfedacnnl(
-    model: Model, hparams: PFedACnnLHParams, *, map_clients: MapClients
+  model: Model, hparams: PFedACnnLHParams, *, map_clients: MapClients
 ) -> Algorithm[LayerwiseState]:
   """pFedACnnL: FedACnnL in groups of clients, then personal layers.
 
@@ -106,9 +124,13 @@ def pfedacnnl(
   layers = layers_of(model, "pfedacnnl")
   pull: tuple[float, ...] = ()
   if hparams.personalize:
-    pull = per_layer(
-        "personal_ridge", hparams.personal_ridge, len(layers), False)
+    pull = per_layer("personal_ridge", hparams.personal_ridge, len(layers), False)
   return layerwise(
-      layers, hparams, map_clients=map_clients,
-      num_groups=hparams.num_groups if hparams.clustering else 1,
-      personal_ridge=pull, label_norm=hparams.label_norm, task=tasks.of(model))
+    layers,
+    hparams,
+    map_clients=map_clients,
+    num_groups=hparams.num_groups if hparams.clustering else 1,
+    personal_ridge=pull,
+    label_norm=hparams.label_norm,
+    task=tasks.of(model),
+  )

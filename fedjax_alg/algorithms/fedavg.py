@@ -19,8 +19,13 @@ import dataclasses
 import optax
 
 from fedjax_alg.algorithms.common import (
-    averaging, local_rate, local_sgd, server_rate, weights)
-from fedjax_alg.base import Algorithm, builder, MapClients, Model
+  averaging,
+  local_rate,
+  local_sgd,
+  server_rate,
+  weights,
+)
+from fedjax_alg.base import Algorithm, MapClients, Model, builder
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer
 from fedjax_alg.conditions import only
@@ -33,10 +38,10 @@ from fedjax_alg.rounds.two_halves import ComposedState
 class FedAvgHParams(ClientOptimizer, Aggregation, LocalWork):
   """Hyper-parameters of FedAvg."""
 
-  client_lr: float = local_rate(
-      0.1, "McMahan et al. Algorithm 1, ClientUpdate", "eta")
+  client_lr: float = local_rate(0.1, "McMahan et al. Algorithm 1, ClientUpdate", "eta")
   server_lr: float = server_rate(
-      "McMahan et al. Algorithm 1, server", note="; 1 is the plain average")
+    "McMahan et al. Algorithm 1, server", note="; 1 is the plain average"
+  )
   client_weights: str = weights("examples", by_loss=True, later=True)
 
 
@@ -45,8 +50,13 @@ class Proximal:
   """Hyper-parameters of the proximal term."""
 
   mu: float = hyper(
-      0.1, "weight of the proximal term (mu/2)||v - w||^2", minimum=0.0,
-      source="Li et al. (2)", neutral=0.0, when=only("client_update", "prox"))
+    0.1,
+    "weight of the proximal term (mu/2)||v - w||^2",
+    minimum=0.0,
+    source="Li et al. (2)",
+    neutral=0.0,
+    when=only("client_update", "prox"),
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +66,11 @@ class FedProxHParams(Proximal, FedAvgHParams):
 
 @builder
 def fedavg(
-    model: Model, hparams: FedAvgHParams, *, map_clients: MapClients,
-    optimizer: optax.GradientTransformation | None = None,
+  model: Model,
+  hparams: FedAvgHParams,
+  *,
+  map_clients: MapClients,
+  optimizer: optax.GradientTransformation | None = None,
 ) -> Algorithm[ComposedState]:
   """FedAvg: the weighted average of the locally trained models.
 
@@ -70,14 +83,16 @@ def fedavg(
     optimizer: an optimiser of the caller's for the local steps, its learning
       rate included, instead of `client_lr` and `client_optimizer`.
   """
-  return averaging(
-      model, local_sgd(model, hparams, optimizer), hparams, map_clients)
+  return averaging(model, local_sgd(model, hparams, optimizer), hparams, map_clients)
 
 
 @builder
 def fedprox(
-    model: Model, hparams: FedProxHParams, *, map_clients: MapClients,
-    optimizer: optax.GradientTransformation | None = None,
+  model: Model,
+  hparams: FedProxHParams,
+  *,
+  map_clients: MapClients,
+  optimizer: optax.GradientTransformation | None = None,
 ) -> Algorithm[ComposedState]:
   """FedProx: FedAvg whose local models are pulled towards the global model.
 
@@ -89,5 +104,4 @@ def fedprox(
     optimizer: an optimiser of the caller's for the local steps, its learning
       rate included, instead of `client_lr` and `client_optimizer`.
   """
-  return averaging(
-      model, local_sgd(model, hparams, optimizer), hparams, map_clients)
+  return averaging(model, local_sgd(model, hparams, optimizer), hparams, map_clients)

@@ -37,8 +37,7 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.algorithms.common import averaging, local_rate
-from fedjax_alg.base import Algorithm, Array, Cohort, MapClients, Model, Params
-from fedjax_alg.base import builder
+from fedjax_alg.base import Algorithm, Array, Cohort, MapClients, Model, Params, builder
 from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
@@ -46,7 +45,7 @@ from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.conditions import only
 from fedjax_alg.exchange.attacks import Hostility
 from fedjax_alg.exchange.messages import carried
-from fedjax_alg.exchange.weights import participation, WEIGHTS
+from fedjax_alg.exchange.weights import WEIGHTS, participation
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
@@ -56,9 +55,14 @@ class DynOptions:
   """How strongly FedDyn regularises."""
 
   alpha: float = hyper(
-      0.1, "alpha, weight of the dynamic regulariser; the smaller, the further "
-      "clients go in a round", above=0.0, source="Acar et al. (1)",
-      when=only("client_update", "dyn"), later=True)
+    0.1,
+    "alpha, weight of the dynamic regulariser; the smaller, the further "
+    "clients go in a round",
+    above=0.0,
+    source="Acar et al. (1)",
+    when=only("client_update", "dyn"),
+    later=True,
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,9 +71,12 @@ class FedDynHParams(DynOptions, Hostility, LocalWork):
 
   client_lr: float = local_rate(0.1, "Acar et al., section 4")
   client_weights: str = hyper(
-      "uniform", "weights of the clients in the objective: uniform = all equal "
-      "(the paper), examples = n_k / n", choices=WEIGHTS,
-      source="Acar et al., Algorithm 1")
+    "uniform",
+    "weights of the clients in the objective: uniform = all equal "
+    "(the paper), examples = n_k / n",
+    choices=WEIGHTS,
+    source="Acar et al., Algorithm 1",
+  )
 
 
 class Drift(NamedTuple):
@@ -80,8 +87,8 @@ class Drift(NamedTuple):
 
 
 def dyn_update(
-    model: Model, work: LocalWork, client_lr: float, alpha: float,
-    weights: str) -> ClientUpdate:
+  model: Model, work: LocalWork, client_lr: float, alpha: float, weights: str
+) -> ClientUpdate:
   """The client's part of FedDyn, and the server's h."""
   weigh = participation(weights)
 
@@ -104,11 +111,11 @@ def dyn_update(
   def train(received, shard, drift, key):
 
     def correct(gradient, params, start):
-      return trees.add_scaled(gradient, alpha, trees.add(
-          drift, trees.subtract(params, start)))
+      return trees.add_scaled(
+        gradient, alpha, trees.add(drift, trees.subtract(params, start))
+      )
 
-    params, loss = sgd(
-        model, received.start, shard, work, client_lr, key, correct)
+    params, loss = sgd(model, received.start, shard, work, client_lr, key, correct)
     params = carried(params)  # once: its change moves h, too
     update = trees.subtract(params, received.start)
     return Trained(params, loss, update, kept=update)
@@ -122,18 +129,25 @@ def dyn_update(
     return memory._replace(mean=trees.add(memory.mean, moved))
 
   return ClientUpdate(
-      train, work, init=init, refresh=refresh,
-      learning_rate=lambda shard: client_lr, store=Store.of("clients"),
-      upload_weights=lambda memory, cohort: weigh(cohort) / total(cohort),
-      merge=merge, scale=scale, takes_parts=True,
-      one_model="a client's linear term belongs to one model",
-      mean_only="which moves h as well",
-      no_compression_because="h is the mean of all the clients' linear terms")
+    train,
+    work,
+    init=init,
+    refresh=refresh,
+    learning_rate=lambda shard: client_lr,
+    store=Store.of("clients"),
+    upload_weights=lambda memory, cohort: weigh(cohort) / total(cohort),
+    merge=merge,
+    scale=scale,
+    takes_parts=True,
+    one_model="a client's linear term belongs to one model",
+    mean_only="which moves h as well",
+    no_compression_because="h is the mean of all the clients' linear terms",
+  )
 
 
 @builder
 def feddyn(
-    model: Model, hparams: FedDynHParams, *, map_clients: MapClients
+  model: Model, hparams: FedDynHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
   """FedDyn: a linear term for each client makes local optima global ones.
 
@@ -142,6 +156,7 @@ def feddyn(
   and updates its linear term, G_k <- G_k - alpha (v_k - w). The server moves
     h <- h - (alpha/m) sum_k (v_k - w),    w <- mean_k v_k - h / alpha.
   """
-  client = dyn_update(model, hparams, hparams.client_lr, hparams.alpha,
-                      hparams.client_weights)
+  client = dyn_update(
+    model, hparams, hparams.client_lr, hparams.alpha, hparams.client_weights
+  )
   return averaging(model, client, hparams, map_clients, steps.average())

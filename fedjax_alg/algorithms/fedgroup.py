@@ -27,17 +27,33 @@ import jax.numpy as jnp
 from fedjax_alg import grouping, tasks, trees
 from fedjax_alg.algorithms.common import in_groups
 from fedjax_alg.algorithms.fedavg import Proximal
-from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
-from fedjax_alg.base import builder, Model, num_params, Params, Shard
+from fedjax_alg.base import (
+  Algorithm,
+  Array,
+  Cohort,
+  FedSpec,
+  Key,
+  MapClients,
+  Model,
+  Params,
+  Shard,
+  builder,
+  num_params,
+)
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.conditions import is_zero, MANY, only, POSITIVE
+from fedjax_alg.conditions import MANY, POSITIVE, is_zero, only
 from fedjax_alg.data.shift import SHIFTS
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import clustered
-from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
-from fedjax_alg.rounds.clustered import TrainingResult
+from fedjax_alg.rounds.clustered import (
+  ClusteredState,
+  Extra,
+  GroupWork,
+  Rule,
+  TrainingResult,
+)
 
 SIMILARITIES = ("edc", "madc")
 _COLD = only("cold_clients", POSITIVE, words="clients that are not pre-trained")
@@ -47,58 +63,85 @@ _COLD = only("cold_clients", POSITIVE, words="clients that are not pre-trained")
 class FedGroupHParams(GroupWork):
   """Hyper-parameters of FedGroup."""
 
-  num_groups: int = hyper(
-      3, "m, number of groups", minimum=1, source="Algorithm 3")
+  num_groups: int = hyper(3, "m, number of groups", minimum=1, source="Algorithm 3")
   centers: str = hyper(
-      "kmeans", "how the groups are formed before round 1: kmeans = the "
-      "pre-trained clients are clustered by `similarity`, random = each of m "
-      "random clients starts a group (RCC)",
-      choices=("kmeans", "random"), source="Algorithm 3; ablation RCC")
+    "kmeans",
+    "how the groups are formed before round 1: kmeans = the "
+    "pre-trained clients are clustered by `similarity`, random = each of m "
+    "random clients starts a group (RCC)",
+    choices=("kmeans", "random"),
+    source="Algorithm 3; ablation RCC",
+  )
   similarity: str = hyper(
-      "edc", "how pre-trained clients are clustered: edc = k-means++ on the "
-      "decomposed cosines of their updates, madc = complete linkage on mean "
-      "absolute differences of cosines",
-      choices=SIMILARITIES, source="(7), (8)",
-      when=only("centers", "kmeans") & only("num_groups", MANY))
+    "edc",
+    "how pre-trained clients are clustered: edc = k-means++ on the "
+    "decomposed cosines of their updates, madc = complete linkage on mean "
+    "absolute differences of cosines",
+    choices=SIMILARITIES,
+    source="(7), (8)",
+    when=only("centers", "kmeans") & only("num_groups", MANY),
+  )
   cold_start: str = hyper(
-      "cosine", "how any other client is put into a group when it first takes "
-      "part: cosine = into the group of the closest direction, random = into "
-      "a group drawn at random (RAC)",
-      choices=("cosine", "random"), source="(9); ablation RAC",
-      when=_COLD & only("num_groups", MANY))
+    "cosine",
+    "how any other client is put into a group when it first takes "
+    "part: cosine = into the group of the closest direction, random = into "
+    "a group drawn at random (RAC)",
+    choices=("cosine", "random"),
+    source="(9); ablation RAC",
+    when=_COLD & only("num_groups", MANY),
+  )
   direction: str = hyper(
-      "initial", "the direction of a group, with which a new client's update "
-      "is compared: initial = the mean of the group's first updates, auxiliary "
-      "= the group's model minus the mean model of all groups, latest = the "
-      "group's last update (as printed); the client is pre-trained from the "
-      "initial model w_0 with initial, and from the mean model of all groups "
-      "with auxiliary and latest",
-      choices=("initial", "auxiliary", "latest"), source="(9)",
-      when=only("cold_start", "cosine"))
+    "initial",
+    "the direction of a group, with which a new client's update "
+    "is compared: initial = the mean of the group's first updates, auxiliary "
+    "= the group's model minus the mean model of all groups, latest = the "
+    "group's last update (as printed); the client is pre-trained from the "
+    "initial model w_0 with initial, and from the mean model of all groups "
+    "with auxiliary and latest",
+    choices=("initial", "auxiliary", "latest"),
+    source="(9)",
+    when=only("cold_start", "cosine"),
+  )
   pretrain_scale: int = hyper(
-      20, "alpha; alpha x m clients are pre-trained before round 1, or all if "
-      "there are fewer", minimum=1,
-      source="Algorithm 3", when=only("centers", "kmeans"))
+    20,
+    "alpha; alpha x m clients are pre-trained before round 1, or all if "
+    "there are fewer",
+    minimum=1,
+    source="Algorithm 3",
+    when=only("centers", "kmeans"),
+  )
   pretrain_steps: int = hyper(
-      50, "mini-batch steps of a client's pre-training", minimum=0,
-      source="public code; the paper says 20 epochs (Algorithm 3) and one "
-      "(3.4)")
+    50,
+    "mini-batch steps of a client's pre-training",
+    minimum=0,
+    source="public code; the paper says 20 epochs (Algorithm 3) and one (3.4)",
+  )
   eta_g: float = hyper(
-      0.0, "inter-group learning rate, by which the models of the groups pull "
-      "each other after every round; 0: no pull", minimum=0.0, neutral=0.0,
-      source="Algorithm 2 line 19")
+    0.0,
+    "inter-group learning rate, by which the models of the groups pull "
+    "each other after every round; 0: no pull",
+    minimum=0.0,
+    neutral=0.0,
+    source="Algorithm 2 line 19",
+  )
   inter_group: str = hyper(
-      "printed", "form of the inter-group step: printed = along the models' "
-      "differences, each scaled to length 1 (line 19), code = to the weighted "
-      "mean with the other models, each scaled to length 1 (the public code)",
-      choices=("printed", "code"), source="Algorithm 2 line 19; (20)",
-      when=only("eta_g", POSITIVE))
+    "printed",
+    "form of the inter-group step: printed = along the models' "
+    "differences, each scaled to length 1 (line 19), code = to the weighted "
+    "mean with the other models, each scaled to length 1 (the public code)",
+    choices=("printed", "code"),
+    source="Algorithm 2 line 19; (20)",
+    when=only("eta_g", POSITIVE),
+  )
   migration: float = hyper(
-      0.2, "a client is grouped anew when the total variation between its "
-      "class frequencies now and when it was grouped is above this; 1: never",
-      minimum=0.0, maximum=1.0,
-      source="FlexCFL, whose test compares raw counts",
-      when=only("shift", *SHIFTS[1:]))
+    0.2,
+    "a client is grouped anew when the total variation between its "
+    "class frequencies now and when it was grouped is above this; 1: never",
+    minimum=0.0,
+    maximum=1.0,
+    source="FlexCFL, whose test compares raw counts",
+    when=only("shift", *SHIFTS[1:]),
+  )
 
   def facts(self, num_clients: int) -> dict[str, Any]:
     """What ``when`` of a field may name beside options (``hparams.facts``)."""
@@ -139,8 +182,9 @@ def frequencies(shard: Shard, num_classes: int) -> Array:
   """The share of each class in the client's data, [L] float32."""
   if not num_classes:
     return jnp.zeros(0)
-  return objective.label_counts(shard, num_classes) / jnp.maximum(
-      shard.size, 1).astype(jnp.float32)
+  return objective.label_counts(shard, num_classes) / jnp.maximum(shard.size, 1).astype(
+    jnp.float32
+  )
 
 
 def pool_size(hparams: FedGroupHParams) -> int:
@@ -164,14 +208,21 @@ def few_clients(hparams: FedGroupHParams, num_clients: int) -> str:
   number = pool_size(hparams)
   if number <= num_clients or hparams.centers == "random":
     return ""
-  return (f"`pretrain_scale`={hparams.pretrain_scale}: would pre-train "
-          f"{number} clients for `num_groups`={hparams.num_groups}, all "
-          f"{num_clients} are")
+  return (
+    f"`pretrain_scale`={hparams.pretrain_scale}: would pre-train "
+    f"{number} clients for `num_groups`={hparams.num_groups}, all "
+    f"{num_clients} are"
+  )
 
 
 def pretrain_pool(
-    model: Model, hparams: FedGroupHParams, start: Params, everyone: Cohort,
-    key: Key, map_clients: MapClients) -> tuple[Array, Array, Array]:
+  model: Model,
+  hparams: FedGroupHParams,
+  start: Params,
+  everyone: Cohort,
+  key: Key,
+  map_clients: MapClients,
+) -> tuple[Array, Array, Array]:
   """Pre-trains the first clients (Algorithm 3, lines 2 to 6).
 
   Args:
@@ -190,30 +241,32 @@ def pretrain_pool(
   number = pool_size(hparams)
   draw, work = jax.random.split(key)
   present = everyone.present
-  order = jnp.argsort(jnp.where(
-      present, jax.random.uniform(draw, present.shape), 2.0))[:number]
+  order = jnp.argsort(jnp.where(present, jax.random.uniform(draw, present.shape), 2.0))[
+    :number
+  ]
   mask = present[order]
   ids = jnp.where(mask, everyone.ids[order], present.shape[0])
   shards = everyone.shards
   pool = shards.at(shards.offset[order], jnp.where(mask, shards.size[order], 0))
   updates = map_clients(
-      lambda start, shard, key: first_update(
-          model, hparams, start, shard, key),
-      start, pool, client_keys(work, ids))
+    lambda start, shard, key: first_update(model, hparams, start, shard, key),
+    start,
+    pool,
+    client_keys(work, ids),
+  )
   return ids.astype(jnp.int32), updates, mask
 
 
 def first_update(
-    model: Model, hparams: FedGroupHParams, start: Params, shard: Shard,
-    key: Key) -> Array:
+  model: Model, hparams: FedGroupHParams, start: Params, shard: Shard, key: Key
+) -> Array:
   """A client's update after `pretrain_steps` local steps from ``start``, [P].
 
   Without steps it is zero.
   """
   if not hparams.pretrain_steps:
     return jnp.zeros_like(clustered.flat(start))
-  work = LocalWork(
-      local_steps=hparams.pretrain_steps, batch_size=hparams.batch_size)
+  work = LocalWork(local_steps=hparams.pretrain_steps, batch_size=hparams.batch_size)
   return clustered.pretrain(model, hparams, start, shard, key, work)
 
 
@@ -226,13 +279,13 @@ def first_examples(hparams: FedGroupHParams, size: Array) -> Array:
   """
   if not hparams.pretrain_steps:
     return jnp.zeros_like(size)
-  work = LocalWork(
-      local_steps=hparams.pretrain_steps, batch_size=hparams.batch_size)
+  work = LocalWork(local_steps=hparams.pretrain_steps, batch_size=hparams.batch_size)
   return jax.vmap(work.examples_read)(size)
 
 
 def group_pool(
-    hparams: FedGroupHParams, updates: Array, mask: Array, key: Key) -> Array:
+  hparams: FedGroupHParams, updates: Array, mask: Array, key: Key
+) -> Array:
   """Groups the pre-trained clients (Algorithm 3, lines 7 to 14).
 
   Args:
@@ -252,17 +305,23 @@ def group_pool(
   gram = grouping.gram(updates, mask)
   if hparams.similarity == "edc":
     assignment = grouping.kmeans(
-        grouping.edc_points(gram, mask, m), mask, key, m).assignment
+      grouping.edc_points(gram, mask, m), mask, key, m
+    ).assignment
   else:
     distance = grouping.madc(grouping.cosine(gram), mask)
     assignment = grouping.agglomerate(
-        distance, mask, "complete", num_groups=m).assignment
+      distance, mask, "complete", num_groups=m
+    ).assignment
   return jnp.where(mask, assignment, -1)
 
 
 def grouped_pool(
-    model: Model, hparams: FedGroupHParams, start: Params, everyone: Cohort,
-    key: Key, map_clients: MapClients
+  model: Model,
+  hparams: FedGroupHParams,
+  start: Params,
+  everyone: Cohort,
+  key: Key,
+  map_clients: MapClients,
 ) -> tuple[Array, Array, Array, Array]:
   """The pre-trained clients and their groups in a setup with this key.
 
@@ -272,12 +331,12 @@ def grouped_pool(
   """
   pool_key, cluster_key, _ = jax.random.split(key, 3)
   ids, updates, mask = pretrain_pool(
-      model, hparams, start, everyone, pool_key, map_clients)
+    model, hparams, start, everyone, pool_key, map_clients
+  )
   return ids, updates, mask, group_pool(hparams, updates, mask, cluster_key)
 
 
-def inter_group_step(
-    models: Array, populated: Array, eta_g: float, form: str) -> Array:
+def inter_group_step(models: Array, populated: Array, eta_g: float, form: str) -> Array:
   """The inter-group step: Algorithm 2 line 19, or the public code's form.
 
   Args:
@@ -291,8 +350,9 @@ def inter_group_step(
   Returns:
     The models after the step, [m, P].
   """
-  others = (populated[:, None] & populated[None]
-            & ~jnp.eye(len(models), dtype=bool)).astype(jnp.float32)
+  others = (
+    populated[:, None] & populated[None] & ~jnp.eye(len(models), dtype=bool)
+  ).astype(jnp.float32)
   norms = jnp.linalg.norm(models, axis=1)
   if form == "printed":
     gap = jnp.linalg.norm(models[None] - models[:, None], axis=2)
@@ -316,40 +376,52 @@ class Directions:
 
 
 def direction_rule(
-    model: Model, hparams: FedGroupHParams, map_clients: MapClients) -> Rule:
+  model: Model, hparams: FedGroupHParams, map_clients: MapClients
+) -> Rule:
   """FedGroup's rule: groups by the direction of first updates."""
   method = Directions(model, hparams, map_clients)
   return Rule(
-      hparams.num_groups, functools.partial(_init, method),
-      functools.partial(_assign, method),
-      setup=functools.partial(_setup, method),
-      shared=lambda memory: memory._replace(cold_start_group=(), histogram=()),
-      client_rows=_client_rows, finish=functools.partial(_finish, hparams),
-      extra=functools.partial(_extra, hparams), reads_updates=False)
+    hparams.num_groups,
+    functools.partial(_init, method),
+    functools.partial(_assign, method),
+    setup=functools.partial(_setup, method),
+    shared=lambda memory: memory._replace(cold_start_group=(), histogram=()),
+    client_rows=_client_rows,
+    finish=functools.partial(_finish, hparams),
+    extra=functools.partial(_extra, hparams),
+    reads_updates=False,
+  )
 
 
 def _init(
-    method: Directions, params: Params, spec: FedSpec, key: Key
+  method: Directions, params: Params, spec: FedSpec, key: Key
 ) -> tuple[Params, GroupMemory]:
-  hparams, classes = method.hparams, (
-      spec.num_classes if tasks.of(method.model).has_classes else 0)
+  hparams, classes = (
+    method.hparams,
+    (spec.num_classes if tasks.of(method.model).has_classes else 0),
+  )
   m = hparams.num_groups
   size = num_params(params)
   return trees.repeat(params, m), GroupMemory(
-      params, jnp.zeros((m, size)), jnp.zeros((m, size)),
-      jnp.zeros(m, bool), jnp.full(spec.num_clients, -1, jnp.int32),
-      jnp.zeros((spec.num_clients, classes)))
+    params,
+    jnp.zeros((m, size)),
+    jnp.zeros((m, size)),
+    jnp.zeros(m, bool),
+    jnp.full(spec.num_clients, -1, jnp.int32),
+    jnp.zeros((spec.num_clients, classes)),
+  )
 
 
 def _cold_start(
-    method: Directions, memory: GroupMemory, models: Params, shard: Shard,
-    key: Key) -> Array:
+  method: Directions, memory: GroupMemory, models: Params, shard: Shard, key: Key
+) -> Array:
   """The group of a client that has none, [] int32."""
   hparams = method.hparams
   if hparams.cold_start == "random":
     # Groups without members have no model of their own.
     return jax.random.categorical(
-        key, jnp.where(memory.populated, 0.0, -jnp.inf)).astype(jnp.int32)
+      key, jnp.where(memory.populated, 0.0, -jnp.inf)
+    ).astype(jnp.int32)
   start, directions = memory.start, memory.directions
   if hparams.direction != "initial":
     start = jax.tree.map(lambda leaf: leaf.mean(0), models)
@@ -362,30 +434,35 @@ def _cold_start(
 
 
 def _setup(
-    method: Directions, state: ClusteredState, everyone: Cohort, key: Key
+  method: Directions, state: ClusteredState, everyone: Cohort, key: Key
 ) -> ClusteredState:
   memory: GroupMemory = state.memory
   ids, updates, _, groups = grouped_pool(
-      method.model, method.hparams, memory.start, everyone, key,
-      method.map_clients)
+    method.model, method.hparams, memory.start, everyone, key, method.map_clients
+  )
   m = method.hparams.num_groups
-  directions = trees.group_mean(
-      (groups >= 0).astype(jnp.float32), groups, m, updates)
+  directions = trees.group_mean((groups >= 0).astype(jnp.float32), groups, m, updates)
   # Line 16 makes a model of a mean of updates (errata F-07). Here the model is
   # w_0 + mean update.
   rows, from_rows = trees.to_matrix(state.models)
   in_pool = jnp.where(groups >= 0, ids, state.member.shape[0])
   member = state.member.at[in_pool].set(groups, mode="drop")
   memory = memory._replace(
-      directions=directions, latest=directions,
-      populated=trees.members(groups, m).any(1), cold_start_group=member)
-  return _plan_cold_start(method, state._replace(
-      models=from_rows(rows + directions), member=member, memory=memory),
-      everyone, key)
+    directions=directions,
+    latest=directions,
+    populated=trees.members(groups, m).any(1),
+    cold_start_group=member,
+  )
+  return _plan_cold_start(
+    method,
+    state._replace(models=from_rows(rows + directions), member=member, memory=memory),
+    everyone,
+    key,
+  )
 
 
 def _plan_cold_start(
-    method: Directions, state: ClusteredState, everyone: Cohort, key: Key
+  method: Directions, state: ClusteredState, everyone: Cohort, key: Key
 ) -> ClusteredState:
   """Finds the groups of all clients that were not pre-trained.
 
@@ -399,29 +476,40 @@ def _plan_cold_start(
 
   def one_client(shared, shard, key):
     models, memory = shared
-    group = (_cold_start(method, memory, models, shard, key) if fixed
-             else jnp.int32(-1))
+    group = _cold_start(method, memory, models, shard, key) if fixed else jnp.int32(-1)
     return group, frequencies(shard, memory.histogram.shape[1])
 
   _, _, plan_key = jax.random.split(key, 3)
   shared = memory._replace(cold_start_group=(), histogram=memory.histogram[:0])
   groups, histogram = method.map_clients(
-      one_client, (state.models, shared), everyone.shards,
-      client_keys(plan_key, everyone.ids))
+    one_client,
+    (state.models, shared),
+    everyone.shards,
+    client_keys(plan_key, everyone.ids),
+  )
   unassigned = everyone.present & (state.member < 0)
-  return state._replace(memory=memory._replace(
-      cold_start_group=jnp.where(unassigned, groups, state.member),
-      histogram=histogram))
+  return state._replace(
+    memory=memory._replace(
+      cold_start_group=jnp.where(unassigned, groups, state.member), histogram=histogram
+    )
+  )
 
 
 def _client_rows(memory: GroupMemory, ids: Array) -> tuple[Array, Array]:
-  return (memory.cold_start_group.at[ids].get(mode="fill", fill_value=-1),
-          memory.histogram.at[ids].get(mode="clip"))
+  return (
+    memory.cold_start_group.at[ids].get(mode="fill", fill_value=-1),
+    memory.histogram.at[ids].get(mode="clip"),
+  )
 
 
 def _assign(
-    method: Directions, models: Params, memory: GroupMemory,
-    client_row: tuple[Array, Array], member: Array, shard: Shard, key: Key
+  method: Directions,
+  models: Params,
+  memory: GroupMemory,
+  client_row: tuple[Array, Array],
+  member: Array,
+  shard: Shard,
+  key: Key,
 ) -> tuple[Array, Note]:
   migration = method.hparams.migration
   group, then = client_row
@@ -430,14 +518,17 @@ def _assign(
   # Rounding may take the distance past 1.
   kept &= (0.5 * jnp.abs(now - then).sum() <= migration) | (migration >= 1.0)
   group = jax.lax.cond(
-      kept, lambda: group,
-      lambda: _cold_start(method, memory, models, shard, key))
+    kept, lambda: group, lambda: _cold_start(method, memory, models, shard, key)
+  )
   return group, Note(now, kept, member < 0)
 
 
 def _finish(
-    hparams: FedGroupHParams, state: ClusteredState, cohort: Cohort,
-    result: TrainingResult) -> ClusteredState:
+  hparams: FedGroupHParams,
+  state: ClusteredState,
+  cohort: Cohort,
+  result: TrainingResult,
+) -> ClusteredState:
   memory: GroupMemory = state.memory
   notes: Note = result.notes
   before, _ = trees.to_matrix(result.before)
@@ -445,23 +536,33 @@ def _finish(
   members = trees.members(result.groups, hparams.num_groups)
   trained = (members & cohort.present[None]).any(1)
   if not is_zero(hparams.eta_g):
-    rows = inter_group_step(
-        rows, memory.populated, hparams.eta_g, hparams.inter_group)
+    rows = inter_group_step(rows, memory.populated, hparams.eta_g, hparams.inter_group)
     state = state._replace(models=from_rows(rows))
   # ``latest`` includes all aggregations of the round, and so the inter-group
   # step (section 3.1).
-  return state._replace(memory=memory._replace(
+  return state._replace(
+    memory=memory._replace(
       latest=jnp.where(trained[:, None], rows - before, memory.latest),
       cold_start_group=memory.cold_start_group.at[cohort.ids].set(
-          result.groups, mode="drop"),
-      histogram=memory.histogram.at[cohort.ids].set(jnp.where(
-          notes.kept[:, None], _client_rows(memory, cohort.ids)[1],
-          notes.histogram), mode="drop")))
+        result.groups, mode="drop"
+      ),
+      histogram=memory.histogram.at[cohort.ids].set(
+        jnp.where(
+          notes.kept[:, None], _client_rows(memory, cohort.ids)[1], notes.histogram
+        ),
+        mode="drop",
+      ),
+    )
+  )
 
 
 def _extra(
-    hparams: FedGroupHParams, before: ClusteredState, after: ClusteredState,
-    cohort: Cohort, notes: Note) -> Extra:
+  hparams: FedGroupHParams,
+  before: ClusteredState,
+  after: ClusteredState,
+  cohort: Cohort,
+  notes: Note,
+) -> Extra:
   """The cost of pre-training: each client gets a model and sends an update.
 
   The clients pre-trained before round 1 are counted in the first round in which
@@ -482,17 +583,20 @@ def _extra(
   pooled = pool * hparams.pretrain_steps * hparams.batch_size
   n = float(pretrained)
   return Extra(
-      down=number * size, up=number * size,
-      exchanges=(number > 0).astype(jnp.int32),
-      example_gradients=gradients.sum() + pooled,
-      flops=jnp.where(first, 2.0 * n * n * size, 0.0)
-      + 2.0 * m * size * new.sum().astype(jnp.float32), own_gradients=gradients,
-      own_batches=jnp.where(new, hparams.pretrain_steps, 0))
+    down=number * size,
+    up=number * size,
+    exchanges=(number > 0).astype(jnp.int32),
+    example_gradients=gradients.sum() + pooled,
+    flops=jnp.where(first, 2.0 * n * n * size, 0.0)
+    + 2.0 * m * size * new.sum().astype(jnp.float32),
+    own_gradients=gradients,
+    own_batches=jnp.where(new, hparams.pretrain_steps, 0),
+  )
 
 
 @builder
 def fedgroup(
-    model: Model, hparams: FedGroupHParams, *, map_clients: MapClients
+  model: Model, hparams: FedGroupHParams, *, map_clients: MapClients
 ) -> Algorithm[ClusteredState]:
   """FedGroup: m groups, found once by the directions of first updates.
 
@@ -507,12 +611,13 @@ def fedgroup(
   With one group and no pre-training, FedGroup is FedAvg.
   """
   return in_groups(
-      model, hparams, direction_rule(model, hparams, map_clients), map_clients)
+    model, hparams, direction_rule(model, hparams, map_clients), map_clients
+  )
 
 
 @builder
 def fedgrouprox(
-    model: Model, hparams: FedGrouProxHParams, *, map_clients: MapClients
+  model: Model, hparams: FedGrouProxHParams, *, map_clients: MapClients
 ) -> Algorithm[ClusteredState]:
   """FedGrouProx: FedGroup with FedProx's local steps.
 
@@ -522,4 +627,5 @@ def fedgrouprox(
   FedGroup. ``fedgroup`` says how the groups are found.
   """
   return in_groups(
-      model, hparams, direction_rule(model, hparams, map_clients), map_clients)
+    model, hparams, direction_rule(model, hparams, map_clients), map_clients
+  )

@@ -32,9 +32,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.algorithms.common import (
-    averaging, local_rate, product_caution, weights)
-from fedjax_alg.base import Algorithm, Array, builder, MapClients, Model, Params
+from fedjax_alg.algorithms.common import averaging, local_rate, product_caution, weights
+from fedjax_alg.base import Algorithm, Array, MapClients, Model, Params, builder
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import Descent
 from fedjax_alg.client.sgd import descend, proximal, sgd
@@ -51,27 +50,37 @@ class FedNovaHParams(Aggregation, LocalWork):
   """Hyper-parameters of FedNova."""
 
   client_lr: float = local_rate(0.1, "Wang et al. (2)", "eta")
-  server_lr: float = hyper(
-      1.0, "factor of the normalised mean update", above=0.0)
+  server_lr: float = hyper(1.0, "factor of the normalised mean update", above=0.0)
   mu: float = hyper(
-      0.0, "weight of the proximal term (mu/2)||v - w||^2 of the local steps; "
-      "keep `client_lr` x `mu` below 1", minimum=0.0, neutral=0.0,
-      source="Wang et al., section 3")
+    0.0,
+    "weight of the proximal term (mu/2)||v - w||^2 of the local steps; "
+    "keep `client_lr` x `mu` below 1",
+    minimum=0.0,
+    neutral=0.0,
+    source="Wang et al., section 3",
+  )
   client_momentum: float = hyper(
-      0.0, "rho, momentum of the local steps, whose buffer is zero at the "
-      "start of a round", minimum=0.0, below=1.0, neutral=0.0,
-      source="Wang et al., section 3")
+    0.0,
+    "rho, momentum of the local steps, whose buffer is zero at the start of a round",
+    minimum=0.0,
+    below=1.0,
+    neutral=0.0,
+    source="Wang et al., section 3",
+  )
   tau_eff: str = hyper(
-      "normaliser", "tau_eff, the length of the server's step: normaliser = "
-      "sum_i p_i ||a_i||_1 (FedAvg's), steps = sum_i p_i tau_i (the authors' "
-      "code with `mu`); they differ with `mu` or `client_momentum` only",
-      choices=("normaliser", "steps"), source="Wang et al., section 4")
+    "normaliser",
+    "tau_eff, the length of the server's step: normaliser = "
+    "sum_i p_i ||a_i||_1 (FedAvg's), steps = sum_i p_i tau_i (the authors' "
+    "code with `mu`); they differ with `mu` or `client_momentum` only",
+    choices=("normaliser", "steps"),
+    source="Wang et al., section 4",
+  )
   client_weights: str = weights(
-      "examples", "Wang et al. (1)", "every mean, p_i", when=None)
+    "examples", "Wang et al. (1)", "every mean, p_i", when=None
+  )
 
 
-def normaliser(
-    num_steps: Array, momentum: float = 0.0, shrink: float = 0.0) -> Array:
+def normaliser(num_steps: Array, momentum: float = 0.0, shrink: float = 0.0) -> Array:
   """||a_i||_1, the sum of the weights with which gradients add up.
 
   Args:
@@ -96,8 +105,7 @@ def normaliser(
   return norm
 
 
-def _heavy_ball(
-    client_lr: float, momentum: float, mu: float, start: Params) -> Descent:
+def _heavy_ball(client_lr: float, momentum: float, mu: float, start: Params) -> Descent:
   """m <- momentum m + g(v; B),  v <- v - client_lr (m + mu (v - start)).
 
   The pull to ``start`` does not enter m, as it would if it were a correction
@@ -107,15 +115,19 @@ def _heavy_ball(
 
   def step(gradient, params, buffer):
     buffer = trees.add_scaled(gradient, momentum, buffer)
-    return trees.add_scaled(
-        params, -client_lr, pull(buffer, params, start)), buffer
+    return trees.add_scaled(params, -client_lr, pull(buffer, params, start)), buffer
 
   return Descent(lambda params: jax.tree.map(jnp.zeros_like, params), step)
 
 
 def nova_update(
-    model: Model, work: LocalWork, client_lr: float, weights: str,
-    mu: float = 0.0, momentum: float = 0.0, tau_eff: str = "normaliser",
+  model: Model,
+  work: LocalWork,
+  client_lr: float,
+  weights: str,
+  mu: float = 0.0,
+  momentum: float = 0.0,
+  tau_eff: str = "normaliser",
 ) -> ClientUpdate:
   """Local SGD whose update is multiplied by tau_eff / ||a_i||_1.
 
@@ -128,29 +140,30 @@ def nova_update(
     taken = jax.vmap(work.num_steps)(cohort.shards.size, cohort.part)
     norms = jax.vmap(lambda tau: normaliser(tau, momentum, shrink))(taken)
     length = norms if tau_eff == "normaliser" else taken.astype(jnp.float32)
-    return trees.slot_mean(weigh(cohort), length) / jnp.where(
-        taken > 0, norms, 1.0)
+    return trees.slot_mean(weigh(cohort), length) / jnp.where(taken > 0, norms, 1.0)
 
   def train(received, shard, factor, key):
     start = received.start
     if is_zero(momentum):
-      params, loss = sgd(
-          model, start, shard, work, client_lr, key, proximal(mu))
+      params, loss = sgd(model, start, shard, work, client_lr, key, proximal(mu))
     else:
       params, loss, _ = descend(
-          model, start, shard, work, key,
-          _heavy_ball(client_lr, momentum, mu, start))
-    return Trained(trees.add_scaled(
-        start, factor, trees.subtract(params, start)), loss)
+        model, start, shard, work, key, _heavy_ball(client_lr, momentum, mu, start)
+      )
+    return Trained(trees.add_scaled(start, factor, trees.subtract(params, start)), loss)
 
   return ClientUpdate(
-      train, work, client_rows=factors, takes_parts=True,
-      learning_rate=lambda shard: client_lr)
+    train,
+    work,
+    client_rows=factors,
+    takes_parts=True,
+    learning_rate=lambda shard: client_lr,
+  )
 
 
 @builder
 def fednova(
-    model: Model, hparams: FedNovaHParams, *, map_clients: MapClients
+  model: Model, hparams: FedNovaHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
   """FedNova: FedAvg in which a client's number of steps is no weight.
 
@@ -161,12 +174,17 @@ def fednova(
   If all participants take equally many steps, FedNova is FedAvg.
   """
   client = nova_update(
-      model, hparams, hparams.client_lr, hparams.client_weights, hparams.mu,
-      hparams.client_momentum, hparams.tau_eff)
+    model,
+    hparams,
+    hparams.client_lr,
+    hparams.client_weights,
+    hparams.mu,
+    hparams.client_momentum,
+    hparams.tau_eff,
+  )
   return averaging(model, client, hparams, map_clients)
 
 
 def caution(hparams: FedNovaHParams, num_params: int) -> str:
   """A warning if the weights a_i of the gradients change sign, else ""."""
-  return product_caution(
-      hparams, "mu", "client_lr", 1.0, "gradients cancel each other")
+  return product_caution(hparams, "mu", "client_lr", 1.0, "gradients cancel each other")

@@ -17,7 +17,7 @@ from typing import Any
 
 from fedjax_alg.algorithms.common import averaging, local_sgd, weights
 from fedjax_alg.algorithms.fedavg import FedAvgHParams
-from fedjax_alg.base import Algorithm, builder, MapClients, Model
+from fedjax_alg.base import Algorithm, MapClients, Model, builder
 from fedjax_alg.central import steps
 from fedjax_alg.conditions import only
 from fedjax_alg.hparams import hyper
@@ -29,10 +29,14 @@ class Adaptivity:
   """Hyper-parameters of the adaptive server steps that are the paper's."""
 
   tau: float = hyper(
-      1e-3, "degree of adaptivity: it is added to the root of the second "
-      "moment, which starts at tau^2", above=0.0,
-      source="Reddi et al. Algorithm 2", when=only("server", "yogi", "adagrad"),
-      later=True)
+    1e-3,
+    "degree of adaptivity: it is added to the root of the second "
+    "moment, which starts at tau^2",
+    above=0.0,
+    source="Reddi et al. Algorithm 2",
+    when=only("server", "yogi", "adagrad"),
+    later=True,
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +44,8 @@ class ServerHParams(FedAvgHParams):
   """Hyper-parameters that these methods share."""
 
   client_weights: str = weights(
-      "examples", "Reddi et al. section 5; Algorithm 2 has equal weights",
-      by_loss=True)
+    "examples", "Reddi et al. section 5; Algorithm 2 has equal weights", by_loss=True
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,8 +53,12 @@ class FedAvgMHParams(ServerHParams):
   """Hyper-parameters of FedAvgM."""
 
   server_momentum: float = hyper(
-      0.9, "beta, momentum of the server", minimum=0.0, below=1.0,
-      source="Hsu et al. section 4.3")
+    0.9,
+    "beta, momentum of the server",
+    minimum=0.0,
+    below=1.0,
+    source="Hsu et al. section 4.3",
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,11 +66,18 @@ class FedAdagradHParams(Adaptivity, ServerHParams):
   """Hyper-parameters of FedAdagrad."""
 
   server_lr: float = hyper(
-      0.1, "eta, learning rate of the server", above=0.0,
-      source="Reddi et al. Algorithm 2; tuned")
+    0.1,
+    "eta, learning rate of the server",
+    above=0.0,
+    source="Reddi et al. Algorithm 2; tuned",
+  )
   beta1: float = hyper(
-      0.0, "decay of the first moment of the mean update", minimum=0.0,
-      below=1.0, source="Reddi et al. section 5")
+    0.0,
+    "decay of the first moment of the mean update",
+    minimum=0.0,
+    below=1.0,
+    source="Reddi et al. section 5",
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,29 +85,49 @@ class FedAdamHParams(Adaptivity, ServerHParams):
   """Hyper-parameters of FedAdam and FedYogi."""
 
   server_lr: float = hyper(
-      0.01, "eta, learning rate of the server", above=0.0,
-      source="Reddi et al. Algorithm 2; tuned")
+    0.01,
+    "eta, learning rate of the server",
+    above=0.0,
+    source="Reddi et al. Algorithm 2; tuned",
+  )
   beta1: float = hyper(
-      0.9, "decay of the first moment of the mean update", minimum=0.0,
-      below=1.0, source="Reddi et al. section 5")
+    0.9,
+    "decay of the first moment of the mean update",
+    minimum=0.0,
+    below=1.0,
+    source="Reddi et al. section 5",
+  )
   beta2: float = hyper(
-      0.99, "decay of the second moment of the mean update", minimum=0.0,
-      below=1.0, source="Reddi et al. section 5")
+    0.99,
+    "decay of the second moment of the mean update",
+    minimum=0.0,
+    below=1.0,
+    source="Reddi et al. section 5",
+  )
 
 
 def _build(
-    rule: str, model: Model, hparams: Any, map_clients: MapClients
+  rule: str, model: Model, hparams: Any, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
   """FedAvg with a rule of adaptivity; Adagrad's has no `beta2`."""
   return averaging(
-      model, local_sgd(model, hparams), hparams, map_clients,
-      steps.fedopt_step(rule, hparams.server_lr, hparams.beta1, getattr(
-          hparams, "beta2", 0.0), hparams.tau))
+    model,
+    local_sgd(model, hparams),
+    hparams,
+    map_clients,
+    steps.fedopt_step(
+      rule,
+      hparams.server_lr,
+      hparams.beta1,
+      getattr(hparams, "beta2", 0.0),
+      hparams.tau,
+    ),
+  )
 
 
 @builder
 def fedavgm(
-    model: Model, hparams: FedAvgMHParams, *, map_clients: MapClients
+  model: Model, hparams: FedAvgMHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
   """FedAvgM: FedAvg with momentum on the server.
 
@@ -100,13 +135,17 @@ def fedavgm(
     v <- server_momentum v + Delta,    w <- w + server_lr v.
   """
   return averaging(
-      model, local_sgd(model, hparams), hparams, map_clients,
-      steps.sgd(hparams.server_lr, hparams.server_momentum))
+    model,
+    local_sgd(model, hparams),
+    hparams,
+    map_clients,
+    steps.sgd(hparams.server_lr, hparams.server_momentum),
+  )
 
 
 @builder
 def fedadagrad(
-    model: Model, hparams: FedAdagradHParams, *, map_clients: MapClients
+  model: Model, hparams: FedAdagradHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
   """FedAdagrad: FedAvg with Adagrad on the server.
 
@@ -120,7 +159,7 @@ def fedadagrad(
 
 @builder
 def fedyogi(
-    model: Model, hparams: FedAdamHParams, *, map_clients: MapClients
+  model: Model, hparams: FedAdamHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
   """FedYogi: FedAvg with Yogi on the server.
 
@@ -132,7 +171,7 @@ def fedyogi(
 
 @builder
 def fedadam(
-    model: Model, hparams: FedAdamHParams, *, map_clients: MapClients
+  model: Model, hparams: FedAdamHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
   """FedAdam: FedAvg with Adam on the server, without bias correction.
 

@@ -31,7 +31,7 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.algorithms.common import averaging, server_rate, weights
-from fedjax_alg.base import Algorithm, builder, MapClients, Model
+from fedjax_alg.base import Algorithm, MapClients, Model, builder
 from fedjax_alg.client import minibatches, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Trained
@@ -46,34 +46,50 @@ class SphereDirections:
   """Hyper-parameters of the estimate from directions on the sphere."""
 
   directions: int = hyper(
-      20, "b2, number of random directions of one gradient estimate", minimum=1,
-      source="FedZO, section II")
+    20,
+    "b2, number of random directions of one gradient estimate",
+    minimum=1,
+    source="FedZO, section II",
+  )
   smoothing: float = hyper(
-      1e-3, "mu, distance in parameter space between the two points whose "
-      "losses are subtracted", above=0.0, source="FedZO, section II")
+    1e-3,
+    "mu, distance in parameter space between the two points whose "
+    "losses are subtracted",
+    above=0.0,
+    source="FedZO, section II",
+  )
 
 
 @dataclasses.dataclass(frozen=True)
-class FedZOHParams(
-    SphereDirections, zeroth_order.Uplink, Aggregation, LocalWork):
+class FedZOHParams(SphereDirections, zeroth_order.Uplink, Aggregation, LocalWork):
   """Hyper-parameters of FedZO."""
 
   local_steps: int = hyper(
-      5, "H, mini-batch steps per round; 0: count by `local_epochs`",
-      minimum=0, source="FedZO, Algorithm 1")
+    5,
+    "H, mini-batch steps per round; 0: count by `local_epochs`",
+    minimum=0,
+    source="FedZO, Algorithm 1",
+  )
   batch_size: int = hyper(
-      25, "b1, examples per step; 0: all the client's examples", minimum=0,
-      source="FedZO, Algorithm 1")
+    25,
+    "b1, examples per step; 0: all the client's examples",
+    minimum=0,
+    source="FedZO, Algorithm 1",
+  )
   client_lr: float = hyper(
-      0.02, "eta, learning rate of the local steps (the paper: 0.001)",
-      above=0.0, source="FedZO, Algorithm 1")
+    0.02,
+    "eta, learning rate of the local steps (the paper: 0.001)",
+    above=0.0,
+    source="FedZO, Algorithm 1",
+  )
   server_lr: float = server_rate()
   client_weights: str = weights("uniform", "FedZO, Algorithm 1")
 
 
 def _update(model: Model, hparams: FedZOHParams) -> ClientUpdate:
   estimates = zeroth_order.differentiate(
-      directions=hparams.directions, smoothing=hparams.smoothing)
+    directions=hparams.directions, smoothing=hparams.smoothing
+  )
 
   def train(received, shard, client_row, key):
     rows, draws = jax.random.split(key)
@@ -81,33 +97,45 @@ def _update(model: Model, hparams: FedZOHParams) -> ClientUpdate:
     def step(gradient, carry):
       params, _, number = carry
       ((loss, grad),) = gradient((params, jax.random.fold_in(draws, number)))
-      return (trees.add_scaled(params, -hparams.client_lr, grad), loss,
-              number + 1)
+      return (trees.add_scaled(params, -hparams.client_lr, grad), loss, number + 1)
 
     params, loss, _ = minibatches.fold_steps(
-        model, shard, hparams, rows, step,
-        (received.start, jnp.zeros(()), jnp.int32(0)), differentiate=estimates)
+      model,
+      shard,
+      hparams,
+      rows,
+      step,
+      (received.start, jnp.zeros(()), jnp.int32(0)),
+      differentiate=estimates,
+    )
     return Trained(params, loss)
 
   sent: dict[str, Any] = {}
   if hparams.sends_seeds:
     if not hparams.local_steps:
-      raise OptionError("`uplink`=seeds: needs `local_steps`; by epochs every "
-                        "client sends another number of numbers")
+      raise OptionError(
+        "`uplink`=seeds: needs `local_steps`; by epochs every "
+        "client sends another number of numbers"
+      )
     numbers = hparams.local_steps * hparams.directions
     sent = dict(
-        upload_bytes=lambda size: zeroth_order.seeds_bytes(numbers),
-        server_flops=lambda slots, size: slots * zeroth_order.replay_flops(
-            numbers, size))
+      upload_bytes=lambda size: zeroth_order.seeds_bytes(numbers),
+      server_flops=lambda slots, size: slots * zeroth_order.replay_flops(numbers, size),
+    )
   return ClientUpdate(
-      train, hparams, no_personal_because="has losses and no gradients",
-      forward_passes=lambda size: hparams.examples_read(size)
-      * zeroth_order.passes(hparams.directions), **sent)
+    train,
+    hparams,
+    no_personal_because="has losses and no gradients",
+    forward_passes=lambda size: (
+      hparams.examples_read(size) * zeroth_order.passes(hparams.directions)
+    ),
+    **sent,
+  )
 
 
 @builder
 def fedzo(
-    model: Model, hparams: FedZOHParams, *, map_clients: MapClients
+  model: Model, hparams: FedZOHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
   """FedZO: FedAvg with gradients estimated from losses alone.
 

@@ -23,8 +23,15 @@ import jax.numpy as jnp
 
 from fedjax_alg import grouping, trees
 from fedjax_alg.algorithms.common import in_groups
-from fedjax_alg.base import Algorithm, Array, MapClients, Model, num_params
-from fedjax_alg.base import builder, Params
+from fedjax_alg.base import (
+  Algorithm,
+  Array,
+  MapClients,
+  Model,
+  Params,
+  builder,
+  num_params,
+)
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.conditions import MANY, only
 from fedjax_alg.hparams import hyper
@@ -36,22 +43,29 @@ from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
 class FeSEMHParams(GroupWork):
   """Hyper-parameters of FeSEM."""
 
-  num_groups: int = hyper(
-      3, "K, number of centres C_j", minimum=1, source="Xie et al.")
+  num_groups: int = hyper(3, "K, number of centres C_j", minimum=1, source="Xie et al.")
   group_init: str = hyper(
-      "independent", "how the K centres start: independent = K random models, "
-      "shared = K equal models (which stay equal)", choices=clustered.STARTS)
+    "independent",
+    "how the K centres start: independent = K random models, "
+    "shared = K equal models (which stay equal)",
+    choices=clustered.STARTS,
+  )
   first_group: str = hyper(
-      "trained", "centre of a client that has not trained yet: trained = the "
-      "centre nearest to the client's model after `pretrain_steps` steps from "
-      "the initial model, initial = the centre nearest to the initial model "
-      "(the same for all clients), random = a centre drawn at random",
-      choices=("trained", "initial", "random"),
-      source="FlexCFL's code (initial); public code (random)",
-      when=only("num_groups", MANY))
+    "trained",
+    "centre of a client that has not trained yet: trained = the "
+    "centre nearest to the client's model after `pretrain_steps` steps from "
+    "the initial model, initial = the centre nearest to the initial model "
+    "(the same for all clients), random = a centre drawn at random",
+    choices=("trained", "initial", "random"),
+    source="FlexCFL's code (initial); public code (random)",
+    when=only("num_groups", MANY),
+  )
   pretrain_steps: int = hyper(
-      50, "mini-batch steps that a client trains before its first centre is "
-      "chosen", minimum=0, when=only("first_group", "trained"))
+    50,
+    "mini-batch steps that a client trains before its first centre is chosen",
+    minimum=0,
+    when=only("first_group", "trained"),
+  )
 
 
 class Locals(NamedTuple):
@@ -65,26 +79,30 @@ class Locals(NamedTuple):
 def nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
   """FeSEM's rule: the centre nearest to the client's last local model."""
   k = hparams.num_groups
-  before_all = LocalWork(local_steps=hparams.pretrain_steps,
-                         batch_size=hparams.batch_size)
+  before_all = LocalWork(
+    local_steps=hparams.pretrain_steps, batch_size=hparams.batch_size
+  )
 
   def init(params, spec, key):
     models = clustered.initial_models(model, params, key, k, hparams.group_init)
     return models, Locals(
-        params, jnp.zeros((spec.num_clients, num_params(params))),
-        jnp.zeros(spec.num_clients, bool))
+      params,
+      jnp.zeros((spec.num_clients, num_params(params))),
+      jnp.zeros(spec.num_clients, bool),
+    )
 
   def client_rows(memory: Locals, ids: Array) -> tuple[Array, Array]:
-    return (memory.last.at[ids].get(mode="clip"),
-            memory.trained.at[ids].get(mode="fill", fill_value=False))
+    return (
+      memory.last.at[ids].get(mode="clip"),
+      memory.trained.at[ids].get(mode="fill", fill_value=False),
+    )
 
   def first(centres, start, shard, key):
     if hparams.first_group == "random":
       return jax.random.randint(key, (), 0, k, jnp.int32)
     params = start
     if hparams.first_group == "trained" and hparams.pretrain_steps:
-      params = clustered.pretrained(
-          model, hparams, start, shard, key, before_all)
+      params = clustered.pretrained(model, hparams, start, shard, key, before_all)
     return grouping.nearest_centre(clustered.flat(params), centres)
 
   def assign(models, start, client_row, member, shard, key):
@@ -93,34 +111,46 @@ def nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
       return jnp.int32(0), trained
     centres, _ = trees.to_matrix(models)
     return jax.lax.cond(
-        trained, lambda: grouping.nearest_centre(last, centres),
-        lambda: first(centres, start, shard, key)), trained
+      trained,
+      lambda: grouping.nearest_centre(last, centres),
+      lambda: first(centres, start, shard, key),
+    ), trained
 
   def extra(before, after, cohort, trained):
     size = num_params(before.models) // k
     present = cohort.present
     flops = 3.0 * k * size * present.sum().astype(jnp.float32)
-    if k == 1 or hparams.first_group != "trained" or (
-        not hparams.pretrain_steps):
+    if k == 1 or hparams.first_group != "trained" or (not hparams.pretrain_steps):
       return Extra(flops=flops)
     new = present & ~trained
     number = new.sum(dtype=jnp.int32)
-    own = jnp.where(
-        new, jax.vmap(before_all.examples_read)(cohort.shards.size), 0)
-    return Extra(down=number * size, up=number * size,
-                 exchanges=new.any().astype(jnp.int32),
-                 example_gradients=own.sum(), flops=flops, own_gradients=own,
-                 own_batches=jnp.where(new, hparams.pretrain_steps, 0))
+    own = jnp.where(new, jax.vmap(before_all.examples_read)(cohort.shards.size), 0)
+    return Extra(
+      down=number * size,
+      up=number * size,
+      exchanges=new.any().astype(jnp.int32),
+      example_gradients=own.sum(),
+      flops=flops,
+      own_gradients=own,
+      own_batches=jnp.where(new, hparams.pretrain_steps, 0),
+    )
 
-  return Rule(k, init, assign, shared=lambda memory: memory.start,
-              client_rows=client_rows, extra=extra,
-              finish=lambda state, cohort, result: clustered.with_last(
-                  state, cohort, result.trained))
+  return Rule(
+    k,
+    init,
+    assign,
+    shared=lambda memory: memory.start,
+    client_rows=client_rows,
+    extra=extra,
+    finish=lambda state, cohort, result: clustered.with_last(
+      state, cohort, result.trained
+    ),
+  )
 
 
 @builder
 def fesem(
-    model: Model, hparams: FeSEMHParams, *, map_clients: MapClients
+  model: Model, hparams: FeSEMHParams, *, map_clients: MapClients
 ) -> Algorithm[ClusteredState]:
   """FeSEM: a client belongs to the nearest of K models, the centres C_j.
 

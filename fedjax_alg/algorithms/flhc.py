@@ -20,14 +20,23 @@ import jax.numpy as jnp
 
 from fedjax_alg import grouping, trees
 from fedjax_alg.algorithms.common import in_groups
-from fedjax_alg.base import Algorithm, Array, Cohort, Key, MapClients, Model
-from fedjax_alg.base import builder, num_params, Params, Shard
+from fedjax_alg.base import (
+  Algorithm,
+  Array,
+  Cohort,
+  Key,
+  MapClients,
+  Model,
+  Params,
+  Shard,
+  builder,
+  num_params,
+)
 from fedjax_alg.conditions import MANY, only
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
-
 
 _SPLIT = only("max_groups", MANY)
 
@@ -38,23 +47,37 @@ class FLHCHParams(GroupWork):
 
   max_groups: int = hyper(5, "largest number of groups", minimum=1)
   cluster_after: int = hyper(
-      10, "n, number of rounds with one model before all clients are clustered",
-      minimum=0, source="Briggs et al. study 1, 3, 5, 10", traced=True,
-      when=_SPLIT)
+    10,
+    "n, number of rounds with one model before all clients are clustered",
+    minimum=0,
+    source="Briggs et al. study 1, 3, 5, 10",
+    traced=True,
+    when=_SPLIT,
+  )
   metric: str = hyper(
-      "l1", "distance between the updates of two clients",
-      choices=("l1", "l2", "cosine"),
-      source="Briggs et al., l1 recommended", when=_SPLIT)
+    "l1",
+    "distance between the updates of two clients",
+    choices=("l1", "l2", "cosine"),
+    source="Briggs et al., l1 recommended",
+    when=_SPLIT,
+  )
   linkage: str = hyper(
-      "complete", "linkage of the clustering, which says how the distance "
-      "between two groups follows from the distances of their members",
-      choices=("single", "complete", "average", "ward"),
-      source="Briggs et al., complete recommended", when=_SPLIT)
+    "complete",
+    "linkage of the clustering, which says how the distance "
+    "between two groups follows from the distances of their members",
+    choices=("single", "complete", "average", "ward"),
+    source="Briggs et al., complete recommended",
+    when=_SPLIT,
+  )
   distance_threshold: float = hyper(
-      0.0, "groups that are closer than this value are merged; a good value "
-      "depends on the metric, the learning rate and the model; 0: exactly "
-      "`max_groups` groups",
-      minimum=0.0, source="Briggs et al., T", when=_SPLIT)
+    0.0,
+    "groups that are closer than this value are merged; a good value "
+    "depends on the metric, the learning rate and the model; 0: exactly "
+    "`max_groups` groups",
+    minimum=0.0,
+    source="Briggs et al., T",
+    when=_SPLIT,
+  )
 
 
 class Clustering(NamedTuple):
@@ -66,54 +89,69 @@ class Clustering(NamedTuple):
   size: Array  #: [K] int32, number of clients in each group at the clustering
 
 
-def once_rule(
-    model: Model, hparams: FLHCHParams, map_clients: MapClients) -> Rule:
+def once_rule(model: Model, hparams: FLHCHParams, map_clients: MapClients) -> Rule:
   """FL+HC's rule: one clustering of all clients' updates gives the groups."""
   k = hparams.max_groups
 
   def update_of(params, shard, key):
     return clustered.pretrain(
-        model, hparams, params, shard, key, rounds=hparams.cluster_after)
+      model, hparams, params, shard, key, rounds=hparams.cluster_after
+    )
 
   def init(params, spec, key):
     return trees.repeat(params, k), Clustering(
-        jnp.bool_(False), params, jnp.zeros((k, num_params(params))),
-        jnp.zeros(k, jnp.int32))
+      jnp.bool_(False),
+      params,
+      jnp.zeros((k, num_params(params))),
+      jnp.zeros(k, jnp.int32),
+    )
 
-  def cluster(
-      state: ClusteredState, everyone: Shard, key: Key) -> ClusteredState:
+  def cluster(state: ClusteredState, everyone: Shard, key: Key) -> ClusteredState:
     ids = jnp.arange(state.member.shape[0], dtype=jnp.int32)
     start = trees.index(state.models, 0)
     updates = map_clients(update_of, start, everyone, client_keys(key, ids))
     return _clustered(hparams, state, start, updates, everyone.size > 0)
 
-  def before(
-      state: ClusteredState, cohort: Cohort, key: Key) -> ClusteredState:
+  def before(state: ClusteredState, cohort: Cohort, key: Key) -> ClusteredState:
     everyone = cohort.everyone
     assert everyone is not None
     if k == 1:
       return state
     # Later than after n rounds if nobody took part in the round after them.
     result: ClusteredState = jax.lax.cond(
-        (state.round >= hparams.cluster_after) & ~state.memory.done,
-        lambda: cluster(state, everyone, key), lambda: state)
+      (state.round >= hparams.cluster_after) & ~state.memory.done,
+      lambda: cluster(state, everyone, key),
+      lambda: state,
+    )
     return result
 
   def assign(models, memory, client_row, member, shard, key):
     new = memory.done & (member < 0)
     group = jax.lax.cond(
-        new, lambda: _nearest(
-            hparams.metric, memory, update_of(memory.model, shard, key)),
-        lambda: jnp.maximum(member, 0))
+      new,
+      lambda: _nearest(hparams.metric, memory, update_of(memory.model, shard, key)),
+      lambda: jnp.maximum(member, 0),
+    )
     return group, new
 
-  return Rule(k, init, assign, shared=lambda memory: memory, before=before,
-              extra=functools.partial(_extra, hparams), reads_updates=False)
+  return Rule(
+    k,
+    init,
+    assign,
+    shared=lambda memory: memory,
+    before=before,
+    extra=functools.partial(_extra, hparams),
+    reads_updates=False,
+  )
 
 
 def _clustered(
-    hparams: FLHCHParams, state: ClusteredState, start: Params, updates: Array,
-    present: Array) -> ClusteredState:
+  hparams: FLHCHParams,
+  state: ClusteredState,
+  start: Params,
+  updates: Array,
+  present: Array,
+) -> ClusteredState:
   """The state after the clustering.
 
   Args:
@@ -125,17 +163,24 @@ def _clustered(
   """
   k = hparams.max_groups
   assignment = grouping.agglomerate(
-      grouping.distances(updates, present, hparams.metric), present,
-      hparams.linkage, num_groups=k,
-      threshold=hparams.distance_threshold).assignment
+    grouping.distances(updates, present, hparams.metric),
+    present,
+    hparams.linkage,
+    num_groups=k,
+    threshold=hparams.distance_threshold,
+  ).assignment
   member = jnp.where(present, assignment, -1)
   return state._replace(
-      models=trees.repeat(start, k), member=member,
-      states=trees.repeat(trees.index(state.states, 0), k),
-      memory=Clustering(
-          jnp.bool_(True), start,
-          trees.group_mean(present.astype(jnp.float32), member, k, updates),
-          trees.members(member, k).sum(1, dtype=jnp.int32)))
+    models=trees.repeat(start, k),
+    member=member,
+    states=trees.repeat(trees.index(state.states, 0), k),
+    memory=Clustering(
+      jnp.bool_(True),
+      start,
+      trees.group_mean(present.astype(jnp.float32), member, k, updates),
+      trees.members(member, k).sum(1, dtype=jnp.int32),
+    ),
+  )
 
 
 def _nearest(metric: str, memory: Clustering, update: Array) -> Array:
@@ -146,8 +191,12 @@ def _nearest(metric: str, memory: Clustering, update: Array) -> Array:
 
 
 def _extra(
-    hparams: FLHCHParams, before: ClusteredState, after: ClusteredState,
-    cohort: Cohort, new: Array) -> Extra:
+  hparams: FLHCHParams,
+  before: ClusteredState,
+  after: ClusteredState,
+  cohort: Cohort,
+  new: Array,
+) -> Extra:
   """The cost of the clustering round, and of newcomers that look for a group.
 
   In the clustering round every client trains once more.
@@ -159,19 +208,24 @@ def _extra(
   asked = jnp.where(now, (cohort.everyone.size > 0).sum(dtype=jnp.int32), 0)
   read, steps = (jax.vmap(hparams.examples_read), jax.vmap(hparams.num_steps))
   number = (new & cohort.present).sum(dtype=jnp.int32) + asked
-  gradients = (jnp.where(now, read(cohort.everyone.size).sum(), 0)
-               + jnp.where(new, read(cohort.shards.size), 0).sum())
+  gradients = (
+    jnp.where(now, read(cohort.everyone.size).sum(), 0)
+    + jnp.where(new, read(cohort.shards.size), 0).sum()
+  )
   return Extra(
-      down=number * size, up=number * size,
-      exchanges=(number > 0).astype(jnp.int32), example_gradients=gradients,
-      flops=jnp.where(now, 2.0 * clients * clients * size, 0.0),
-      own_gradients=jnp.where(now | new, read(cohort.shards.size), 0),
-      own_batches=jnp.where(now | new, steps(cohort.shards.size), 0))
+    down=number * size,
+    up=number * size,
+    exchanges=(number > 0).astype(jnp.int32),
+    example_gradients=gradients,
+    flops=jnp.where(now, 2.0 * clients * clients * size, 0.0),
+    own_gradients=jnp.where(now | new, read(cohort.shards.size), 0),
+    own_batches=jnp.where(now | new, steps(cohort.shards.size), 0),
+  )
 
 
 @builder
 def flhc(
-    model: Model, hparams: FLHCHParams, *, map_clients: MapClients
+  model: Model, hparams: FLHCHParams, *, map_clients: MapClients
 ) -> Algorithm[ClusteredState]:
   """FL+HC: FedAvg, then one hierarchical clustering of all clients.
 
@@ -180,5 +234,4 @@ def flhc(
   the groups. From then on each group runs FedAvg by itself, starting at w.
   With one group, FL+HC is FedAvg.
   """
-  return in_groups(
-      model, hparams, once_rule(model, hparams, map_clients), map_clients)
+  return in_groups(model, hparams, once_rule(model, hparams, map_clients), map_clients)

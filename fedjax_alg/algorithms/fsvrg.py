@@ -16,8 +16,9 @@ import dataclasses
 import jax.numpy as jnp
 
 from fedjax_alg.algorithms.common import averaging
-from fedjax_alg.base import Algorithm, builder, MapClients, Model
-from fedjax_alg.central import feature_statistics as features, steps
+from fedjax_alg.base import Algorithm, MapClients, Model, builder
+from fedjax_alg.central import feature_statistics as features
+from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.svrg import feature_scaling, normalised_rate, svrg
 from fedjax_alg.client.update import ClientUpdate, Trained
@@ -26,10 +27,12 @@ from fedjax_alg.exchange.aggregation import Aggregation
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
-
 #: When parameters can be scaled by the frequency of their feature.
-FEATURES = only("scales_features", True, words="a model with parameters of "
-                "single features, such as softmax")
+FEATURES = only(
+  "scales_features",
+  True,
+  words="a model with parameters of single features, such as softmax",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,20 +40,34 @@ class FSVRGHParams(Aggregation, LocalWork):
   """Hyper-parameters of the FSVRG family."""
 
   local_steps: int = hyper(
-      20, "K, mini-batch steps per round; 0: count by `local_epochs`",
-      minimum=0, source="(24); K is not stated in the paper")
+    20,
+    "K, mini-batch steps per round; 0: count by `local_epochs`",
+    minimum=0,
+    source="(24); K is not stated in the paper",
+  )
   client_lr: float = hyper(
-      12.0, "alpha_l; the learning rate of client i is alpha_l / n_i",
-      above=0.0, source="(23); 12 for MNIST, .08 for CIFAR-10")
+    12.0,
+    "alpha_l; the learning rate of client i is alpha_l / n_i",
+    above=0.0,
+    source="(23); 12 for MNIST, .08 for CIFAR-10",
+  )
   local_scaling: bool = hyper(
-      True, "whether the local correction is scaled by Lambda_i, which "
-      "lengthens the steps of rare features", source="(20)-(21)", when=FEATURES)
+    True,
+    "whether the local correction is scaled by Lambda_i, which "
+    "lengthens the steps of rare features",
+    source="(20)-(21)",
+    when=FEATURES,
+  )
   aggregate_scaling: str = hyper(
-      "all", "A_r, factor of the mean update for a feature that omega clients "
-      "hold: all = C/omega (original FSVRG), paper = |S|/omega (as printed in "
-      "the diversified paper), holders = 1/omega (as printed in the conjugate "
-      "paper), none = 1", choices=features.AGGREGATE_SCALING,
-      when=FEATURES, source="diversified (59); conjugate (21)-(22)")
+    "all",
+    "A_r, factor of the mean update for a feature that omega clients "
+    "hold: all = C/omega (original FSVRG), paper = |S|/omega (as printed in "
+    "the diversified paper), holders = 1/omega (as printed in the conjugate "
+    "paper), none = 1",
+    choices=features.AGGREGATE_SCALING,
+    when=FEATURES,
+    source="diversified (59); conjugate (21)-(22)",
+  )
 
 
 def svrg_update(model: Model, hparams: FSVRGHParams) -> ClientUpdate:
@@ -63,30 +80,50 @@ def svrg_update(model: Model, hparams: FSVRGHParams) -> ClientUpdate:
   def train(received, shard, client_row, key):
     scaling = feature_scaling(shard, received.shared) if scales else None
     params = svrg(
-        model, received.start, received.reference, received.anchor, shard,
-        hparams, normalised_rate(hparams.client_lr, shard), key, scaling)
+      model,
+      received.start,
+      received.reference,
+      received.anchor,
+      shard,
+      hparams,
+      normalised_rate(hparams.client_lr, shard),
+      key,
+      scaling,
+    )
     return Trained(params, jnp.zeros(()))  # the full pass has the loss
 
   return ClientUpdate(
-      train, hparams, init=lambda params, spec: features.no_statistics(spec),
-      setup=lambda memory, params, everyone, map_clients: (
-          features.gather_statistics(everyone.shards, map_clients)),
-      refresh=lambda memory, params, cohort, map_clients: (
-          features.refresh_statistics(memory, cohort, map_clients)),
-      shared=lambda memory: memory.share,
-      scale=lambda memory, cohort, update: features.scale_aggregate(
-          model, hparams.aggregate_scaling, memory,
-          cohort.present.sum().astype(jnp.float32), update),
-      needs_anchor=True, gradients_per_step=2, takes_parts=True,
-      learning_rate=lambda shard: normalised_rate(hparams.client_lr, shard),
-      unprotected="" if not scales and hparams.aggregate_scaling == "none" else
-      "the statistics of the features are sums over the clients' data "
-      "(`local_scaling`=False and `aggregate_scaling`=none need none)")
+    train,
+    hparams,
+    init=lambda params, spec: features.no_statistics(spec),
+    setup=lambda memory, params, everyone, map_clients: features.gather_statistics(
+      everyone.shards, map_clients
+    ),
+    refresh=lambda memory, params, cohort, map_clients: features.refresh_statistics(
+      memory, cohort, map_clients
+    ),
+    shared=lambda memory: memory.share,
+    scale=lambda memory, cohort, update: features.scale_aggregate(
+      model,
+      hparams.aggregate_scaling,
+      memory,
+      cohort.present.sum().astype(jnp.float32),
+      update,
+    ),
+    needs_anchor=True,
+    gradients_per_step=2,
+    takes_parts=True,
+    learning_rate=lambda shard: normalised_rate(hparams.client_lr, shard),
+    unprotected=""
+    if not scales and hparams.aggregate_scaling == "none"
+    else "the statistics of the features are sums over the clients' data "
+    "(`local_scaling`=False and `aggregate_scaling`=none need none)",
+  )
 
 
 @builder
 def fsvrg(
-    model: Model, hparams: FSVRGHParams, *, map_clients: MapClients
+  model: Model, hparams: FSVRGHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
   """FSVRG: local steps whose variance is reduced by an anchor gradient.
 
@@ -102,5 +139,6 @@ def fsvrg(
   ``scale_features``), Lambda_i is the identity and A is one factor for all
   parameters, 1 by default.
   """
-  return averaging(model, svrg_update(model, hparams), hparams, map_clients,
-                   steps.average())
+  return averaging(
+    model, svrg_update(model, hparams), hparams, map_clients, steps.average()
+  )

@@ -18,8 +18,18 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.algorithms.common import in_groups
-from fedjax_alg.base import Algorithm, Array, Cohort, Key, MapClients, Model
-from fedjax_alg.base import builder, num_params, Params, Shard
+from fedjax_alg.base import (
+  Algorithm,
+  Array,
+  Cohort,
+  Key,
+  MapClients,
+  Model,
+  Params,
+  Shard,
+  builder,
+  num_params,
+)
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import local_optimizer, refuse_options
@@ -40,25 +50,34 @@ class IFCAHParams(GroupWork):
   """Hyper-parameters of IFCA."""
 
   num_groups: int = hyper(
-      3, "K, number of models that the server keeps", minimum=1,
-      source="Ghosh et al.'s k")
+    3, "K, number of models that the server keeps", minimum=1, source="Ghosh et al.'s k"
+  )
   averaging: str = hyper(
-      "model", "what a group averages: model = the locally trained models, "
-      "gradient = one full gradient of each member, where the sum is divided "
-      "by the weight of all participants", choices=("model", "gradient"),
-      source="Algorithm 1, options I and II")
+    "model",
+    "what a group averages: model = the locally trained models, "
+    "gradient = one full gradient of each member, where the sum is divided "
+    "by the weight of all participants",
+    choices=("model", "gradient"),
+    source="Algorithm 1, options I and II",
+  )
   group_init: str = hyper(
-      "independent", "how the K models start: shared = equal models (ties go "
-      "to the first), independent = K random models, reject = K random models, "
-      "drawn again until every group has the share `reject_share` of the "
-      "clients, kmeans++ = one after the other, each trained on a client drawn "
-      "in proportion to its least loss so far",
-      choices=("shared", "independent", "reject", "kmeans++"),
-      source="public code (reject: its CIFAR runs); HypCluster (kmeans++)")
+    "independent",
+    "how the K models start: shared = equal models (ties go "
+    "to the first), independent = K random models, reject = K random models, "
+    "drawn again until every group has the share `reject_share` of the "
+    "clients, kmeans++ = one after the other, each trained on a client drawn "
+    "in proportion to its least loss so far",
+    choices=("shared", "independent", "reject", "kmeans++"),
+    source="public code (reject: its CIFAR runs); HypCluster (kmeans++)",
+  )
   reject_share: float = hyper(
-      0.1, "share of the clients that every group must have at least",
-      above=0.0, maximum=1.0, source="public code, 0.35 with two groups",
-      when=only("group_init", "reject"))
+    0.1,
+    "share of the clients that every group must have at least",
+    above=0.0,
+    maximum=1.0,
+    source="public code, 0.35 with two groups",
+    when=only("group_init", "reject"),
+  )
 
 
 def _gradient_update(model: Model, client_lr: float) -> ClientUpdate:
@@ -66,46 +85,60 @@ def _gradient_update(model: Model, client_lr: float) -> ClientUpdate:
 
   def train(received, shard, client_row, key):
     loss, gradient = objective.full_value_and_grad(
-        model, received.start, shard, objective.dropout_key(model, key, 0))
+      model, received.start, shard, objective.dropout_key(model, key, 0)
+    )
     return Trained(trees.add_scaled(received.start, -client_lr, gradient), loss)
 
   return ClientUpdate(
-      train, LocalWork(local_steps=1, batch_size=0),
-      no_personal_because="sends a gradient and takes no local steps")
+    train,
+    LocalWork(local_steps=1, batch_size=0),
+    no_personal_because="sends a gradient and takes no local steps",
+  )
 
 
 def _populated(
-    model: Model, hparams: IFCAHParams, models: Params, everyone: Cohort,
-    key: Key, map_clients: MapClients) -> Params:
+  model: Model,
+  hparams: IFCAHParams,
+  models: Params,
+  everyone: Cohort,
+  key: Key,
+  map_clients: MapClients,
+) -> Params:
   """Draws K models until every group has `reject_share` of the clients."""
   k = hparams.num_groups
   present = everyone.present
 
   def smallest(models):
     losses = map_clients(
-        functools.partial(objective.full_losses, model), models,
-        everyone.shards)
+      functools.partial(objective.full_losses, model), models, everyone.shards
+    )
     choice = jnp.where(present, jnp.argmin(losses, axis=1), k)
     size = trees.members(choice, k).sum(1)
-    return size.min().astype(jnp.float32) / jnp.maximum(
-        present.sum(), 1).astype(jnp.float32)
+    return size.min().astype(jnp.float32) / jnp.maximum(present.sum(), 1).astype(
+      jnp.float32
+    )
 
   def draw(carry):
     tries, best, models = carry
     new = clustered.independent_models(model, jax.random.fold_in(key, tries), k)
     share = smallest(new)
-    return (tries + 1, jnp.maximum(share, best),
-            trees.where(share > best, new, models))
+    return (tries + 1, jnp.maximum(share, best), trees.where(share > best, new, models))
 
   return jax.lax.while_loop(
-      lambda carry: (carry[1] < hparams.reject_share) & (
-          carry[0] < MOST_DRAWS), draw,
-      (jnp.int32(0), smallest(models), models))[2]
+    lambda carry: (carry[1] < hparams.reject_share) & (carry[0] < MOST_DRAWS),
+    draw,
+    (jnp.int32(0), smallest(models), models),
+  )[2]
 
 
 def _spread(
-    model: Model, hparams: IFCAHParams, params: Params, everyone: Cohort,
-    key: Key, map_clients: MapClients) -> Params:
+  model: Model,
+  hparams: IFCAHParams,
+  params: Params,
+  everyone: Cohort,
+  key: Key,
+  map_clients: MapClients,
+) -> Params:
   """K models, each trained on one client.
 
   The client is drawn in proportion to its least loss on the models so far.
@@ -115,26 +148,39 @@ def _spread(
 
   def add(j, models):
     losses = map_clients(
-        functools.partial(objective.full_losses, model), models,
-        everyone.shards)
+      functools.partial(objective.full_losses, model), models, everyone.shards
+    )
     losses = jnp.where(jnp.arange(k)[None] < j, losses, jnp.inf).min(1)
     losses = jnp.where(j == 0, 1.0, losses)
     choose, work = jax.random.split(jax.random.fold_in(key, j))
     chosen = jax.random.categorical(
-        choose, jnp.where(present, jnp.log(losses), -jnp.inf))
+      choose, jnp.where(present, jnp.log(losses), -jnp.inf)
+    )
     shards = everyone.shards
     shard = shards.at(shards.offset[chosen], shards.size[chosen])
     new = owned.for_one(
-        map_clients, lambda params, shard, key: sgd(
-            model, params, shard, hparams, hparams.client_lr, key,
-            optimizer=local_optimizer(hparams))[0], params, shard, work)
+      map_clients,
+      lambda params, shard, key: sgd(
+        model,
+        params,
+        shard,
+        hparams,
+        hparams.client_lr,
+        key,
+        optimizer=local_optimizer(hparams),
+      )[0],
+      params,
+      shard,
+      work,
+    )
     return jax.tree.map(lambda all, one: all.at[j].set(one), models, new)
 
   return jax.lax.fori_loop(jnp.int32(0), k, add, trees.repeat(params, k))
 
 
 def least_loss_rule(
-    model: Model, hparams: IFCAHParams, map_clients: MapClients) -> Rule:
+  model: Model, hparams: IFCAHParams, map_clients: MapClients
+) -> Rule:
   """IFCA's rule: the model of least loss, chosen anew in every round."""
   k, start = hparams.num_groups, hparams.group_init
 
@@ -142,20 +188,22 @@ def least_loss_rule(
     first = "shared" if start in ("shared", "kmeans++") else "independent"
     return clustered.initial_models(model, params, key, k, first), ()
 
-  def setup(
-      state: ClusteredState, everyone: Cohort, key: Key) -> ClusteredState:
+  def setup(state: ClusteredState, everyone: Cohort, key: Key) -> ClusteredState:
     if start == "reject":
-      return state._replace(models=_populated(
-          model, hparams, state.models, everyone, key, map_clients))
+      return state._replace(
+        models=_populated(model, hparams, state.models, everyone, key, map_clients)
+      )
     if start == "kmeans++":
-      return state._replace(models=_spread(
-          model, hparams, trees.index(state.models, 0), everyone, key,
-          map_clients))
+      return state._replace(
+        models=_spread(
+          model, hparams, trees.index(state.models, 0), everyone, key, map_clients
+        )
+      )
     return state
 
   def assign(
-      models: Params, shared: Any, client_row: Any, member: Array, shard: Shard,
-      key: Key) -> tuple[Array, tuple]:
+    models: Params, shared: Any, client_row: Any, member: Array, shard: Shard, key: Key
+  ) -> tuple[Array, tuple]:
     if k == 1:
       return jnp.int32(0), ()
     return objective.preferred_model(model, models, shard), ()
@@ -163,17 +211,26 @@ def least_loss_rule(
   def extra(before, after, cohort, notes):
     size = num_params(before.models) // k
     number = cohort.present.sum(dtype=jnp.int32)
-    return Extra(down=(k - 1) * size * number, up=number,  # up: the choice
-                 evaluations=k if k > 1 else 0)
+    return Extra(
+      down=(k - 1) * size * number,
+      up=number,  # up: the choice
+      evaluations=k if k > 1 else 0,
+    )
 
-  return Rule(k, init, assign, setup=setup, extra=extra,
-              whole_divisor=hparams.averaging == "gradient",
-              reads_updates=False)
+  return Rule(
+    k,
+    init,
+    assign,
+    setup=setup,
+    extra=extra,
+    whole_divisor=hparams.averaging == "gradient",
+    reads_updates=False,
+  )
 
 
 @builder
 def ifca(
-    model: Model, hparams: IFCAHParams, *, map_clients: MapClients
+  model: Model, hparams: IFCAHParams, *, map_clients: MapClients
 ) -> Algorithm[ClusteredState]:
   """IFCA: every participant trains the model whose loss on its data is least.
 
@@ -187,8 +244,10 @@ def ifca(
   """
   client = None
   if hparams.averaging == "gradient":
-    refuse_options(hparams, "not read with `averaging`=gradient, whose clients "
-                   "take no local steps")
+    refuse_options(
+      hparams, "not read with `averaging`=gradient, whose clients take no local steps"
+    )
     client = _gradient_update(model, hparams.client_lr)
-  return in_groups(model, hparams, least_loss_rule(
-      model, hparams, map_clients), map_clients, client)
+  return in_groups(
+    model, hparams, least_loss_rule(model, hparams, map_clients), map_clients, client
+  )

@@ -32,10 +32,18 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.algorithms.common import (
-    averaging, local_rate, server_rate, weights)
-from fedjax_alg.base import Algorithm, Array, Key, MapClients, Model, Params
-from fedjax_alg.base import builder, Cohort, Shard
+from fedjax_alg.algorithms.common import averaging, local_rate, server_rate, weights
+from fedjax_alg.base import (
+  Algorithm,
+  Array,
+  Cohort,
+  Key,
+  MapClients,
+  Model,
+  Params,
+  Shard,
+  builder,
+)
 from fedjax_alg.client import minibatches, objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Received, Store, Trained
@@ -51,17 +59,23 @@ class Delays:
   """Which delayed gradients LoSAC's clients keep."""
 
   variant: str = hyper(
-      "client", "which delayed gradients are kept: client = one for each "
-      "client, table = one for each fixed mini-batch of each client (memory "
-      "for examples / batch_size vectors)",
-      choices=("client", "table"), source="reconstruction",
-      when=only("client_update", "losac"))
+    "client",
+    "which delayed gradients are kept: client = one for each "
+    "client, table = one for each fixed mini-batch of each client (memory "
+    "for examples / batch_size vectors)",
+    choices=("client", "table"),
+    source="reconstruction",
+    when=only("client_update", "losac"),
+  )
   first_gradients: str = hyper(
-      "zeros", "delayed gradient of a client that has not taken part yet: "
-      "zeros, or full = its full gradient at the initial model (of a newcomer: "
-      "at the global model when it joins)",
-      choices=("zeros", "full"), source="reconstruction",
-      when=only("variant", "client"))
+    "zeros",
+    "delayed gradient of a client that has not taken part yet: "
+    "zeros, or full = its full gradient at the initial model (of a newcomer: "
+    "at the global model when it joins)",
+    choices=("zeros", "full"),
+    source="reconstruction",
+    when=only("variant", "client"),
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +83,11 @@ class LosacHParams(Delays, Aggregation, LocalWork):
   """Hyper-parameters of LoSAC."""
 
   local_steps: int = hyper(
-      20, "mini-batch steps per round; 0: count by `local_epochs` "
-      "(only with `variant`=client)", minimum=0)
+    20,
+    "mini-batch steps per round; 0: count by `local_epochs` "
+    "(only with `variant`=client)",
+    minimum=0,
+  )
   client_lr: float = local_rate(symbol="eta")
   server_lr: float = server_rate()
   client_weights: str = weights("uniform")
@@ -90,24 +107,30 @@ class Memory(NamedTuple):
 
 
 def _client_variant(
-    model: Model, work: LocalWork, client_lr: float, first: str
+  model: Model, work: LocalWork, client_lr: float, first: str
 ) -> ClientUpdate:
 
   def init(params, spec):
     zeros = jax.tree.map(jnp.zeros_like, params)
-    return Memory(zeros, trees.repeat(zeros, spec.num_clients),
-                  jnp.zeros(0, jnp.int32), jnp.zeros(()))
+    return Memory(
+      zeros,
+      trees.repeat(zeros, spec.num_clients),
+      jnp.zeros(0, jnp.int32),
+      jnp.zeros(()),
+    )
 
   def setup(memory, params, everyone, map_clients):
     examples = everyone.weight.sum()
     if first == "zeros":
       return memory._replace(examples=examples)
     table = map_clients(
-        lambda params, shard: objective.full_value_and_grad(
-            model, params, shard)[1], params, everyone.shards)
+      lambda params, shard: objective.full_value_and_grad(model, params, shard)[1],
+      params,
+      everyone.shards,
+    )
     return memory._replace(
-        estimate=trees.slot_mean(everyone.weight, table), table=table,
-        examples=examples)
+      estimate=trees.slot_mean(everyone.weight, table), table=table, examples=examples
+    )
 
   def refresh(memory, params, cohort, map_clients):
     memory = _more_examples(memory, cohort)
@@ -118,12 +141,15 @@ def _client_variant(
       everyone, new = cohort.everyone, cohort.newcomers
       joining = everyone._replace(size=jnp.where(new, everyone.size, 0))
       fresh = map_clients(
-          lambda params, shard: objective.full_value_and_grad(
-              model, params, shard)[1], params, joining)
+        lambda params, shard: objective.full_value_and_grad(model, params, shard)[1],
+        params,
+        joining,
+      )
       share = joining.size.astype(jnp.float32) / memory.examples
       return memory._replace(
-          estimate=trees.add(memory.estimate, trees.slot_sum(share, fresh)),
-          table=trees.where_rows(new, fresh, memory.table))
+        estimate=trees.add(memory.estimate, trees.slot_sum(share, fresh)),
+        table=trees.where_rows(new, fresh, memory.table),
+      )
 
     return jax.lax.cond(cohort.newcomers.any(), ask, lambda: memory)
 
@@ -134,41 +160,49 @@ def _client_variant(
     def step(gradient, carry):
       params, estimate, delayed, _ = carry
       ((loss, fresh),) = gradient(params)
-      params, estimate = _advance(
-          params, estimate, delayed, fresh, share, client_lr)
+      params, estimate = _advance(params, estimate, delayed, fresh, share, client_lr)
       return params, estimate, fresh, loss
 
     params, estimate, delayed, loss = minibatches.fold_steps(
-        model, shard, work, key, step,
-        (received.start, before, client_row, jnp.zeros(())))
-    return Trained(params, loss, trees.subtract(estimate, before),
-                   kept=trees.subtract(delayed, client_row))
+      model, shard, work, key, step, (received.start, before, client_row, jnp.zeros(()))
+    )
+    return Trained(
+      params,
+      loss,
+      trees.subtract(estimate, before),
+      kept=trees.subtract(delayed, client_row),
+    )
 
-  return _client_update(
-      train, work, client_lr, init=init, setup=setup, refresh=refresh)
+  return _client_update(train, work, client_lr, init=init, setup=setup, refresh=refresh)
 
 
 def _client_update(
-    train: Any, work: LocalWork, client_lr: float, *table: Any, **parts: Any
+  train: Any, work: LocalWork, client_lr: float, *table: Any, **parts: Any
 ) -> ClientUpdate:
   """The client's half of either variant."""
   return ClientUpdate(
-      train, work, store=Store.of("table", *table),
-      upload_weights=lambda memory, cohort: cohort.present.astype(jnp.float32),
-      merge=lambda memory, cohort, change, anchors: memory._replace(
-          estimate=trees.add(memory.estimate, change)),
-      shared=lambda memory: (memory.estimate, memory.examples),
-      learning_rate=lambda shard: client_lr,
-      one_model="a client's delayed gradients belong to one model",
-      extra_down=1, extra_up=1, **parts)
+    train,
+    work,
+    store=Store.of("table", *table),
+    upload_weights=lambda memory, cohort: cohort.present.astype(jnp.float32),
+    merge=lambda memory, cohort, change, anchors: memory._replace(
+      estimate=trees.add(memory.estimate, change)
+    ),
+    shared=lambda memory: (memory.estimate, memory.examples),
+    learning_rate=lambda shard: client_lr,
+    one_model="a client's delayed gradients belong to one model",
+    extra_down=1,
+    extra_up=1,
+    **parts,
+  )
 
 
 def _advance(params, estimate, delayed, fresh, share, client_lr):
   """v and G_l after a step with the gradient r = ``fresh``."""
   change = trees.subtract(fresh, delayed)
   params = jax.tree.map(
-      lambda v, change, g: v - client_lr * (change + g), params, change,
-      estimate)
+    lambda v, change, g: v - client_lr * (change + g), params, change, estimate
+  )
   return params, trees.add_scaled(estimate, share, change)
 
 
@@ -176,8 +210,8 @@ def _more_examples(memory, cohort):
   """Updates G and n to the clients present now; a newcomer's q is zero."""
   examples = cohort.everyone.size.astype(jnp.float32).sum()
   return memory._replace(
-      estimate=trees.scale(memory.examples / examples, memory.estimate),
-      examples=examples)
+    estimate=trees.scale(memory.examples / examples, memory.estimate), examples=examples
+  )
 
 
 def picks(key: Key, slots: int, batches: Array) -> Array:
@@ -188,21 +222,19 @@ def picks(key: Key, slots: int, batches: Array) -> Array:
   """
   order = jnp.arange(slots, dtype=jnp.int32) % jnp.maximum(batches, 1)
   return minibatches.shuffled(
-      minibatches.shuffle_bits(key), jnp.int32(0), order,
-      jnp.maximum(batches, 1))
+    minibatches.shuffle_bits(key), jnp.int32(0), order, jnp.maximum(batches, 1)
+  )
 
 
 def fixed_batch(
-    shard: Shard, client_id: Array, batch: Array, batch_size: int
+  shard: Shard, client_id: Array, batch: Array, batch_size: int
 ) -> tuple[Array, Array]:
   """Rows [B] and mask [B] of a mini-batch that is the same in every round."""
   key = jax.random.fold_in(jax.random.key(0), client_id)
-  return minibatches.batch_rows(
-      shard, minibatches.shuffle_bits(key), batch, batch_size)
+  return minibatches.batch_rows(shard, minibatches.shuffle_bits(key), batch, batch_size)
 
 
-def _table_variant(
-    model: Model, work: LocalWork, client_lr: float) -> ClientUpdate:
+def _table_variant(model: Model, work: LocalWork, client_lr: float) -> ClientUpdate:
 
   def batches(size):
     return minibatches.batches_per_epoch(size, work.batch_size)
@@ -213,16 +245,20 @@ def _table_variant(
     # At least the number of mini-batches of all clients, whatever their sizes.
     total = spec.num_examples // work.batch_size + spec.num_clients
     zeros = jax.tree.map(jnp.zeros_like, params)
-    return Memory(zeros, trees.repeat(zeros, total),
-                  jnp.zeros(spec.num_clients, jnp.int32), jnp.zeros(()))
+    return Memory(
+      zeros,
+      trees.repeat(zeros, total),
+      jnp.zeros(spec.num_clients, jnp.int32),
+      jnp.zeros(()),
+    )
 
   def setup(memory, params, everyone, map_clients):
     count = batches(everyone.shards.size)
     known = everyone.ids < everyone.ids.shape[0]
     first_row = (jnp.cumsum(count) - count).astype(jnp.int32)
     return memory._replace(
-        first_row=jnp.where(known, first_row, -1),
-        examples=everyone.weight.sum())
+      first_row=jnp.where(known, first_row, -1), examples=everyone.weight.sum()
+    )
 
   def refresh(memory, params, cohort, map_clients):
     """Gives newcomers the rows of the table after those in use."""
@@ -232,13 +268,20 @@ def _table_variant(
     taken = jnp.where(known, count, 0).sum()
     more = jnp.where(cohort.newcomers, count, 0)
     first_row = (taken + jnp.cumsum(more) - more).astype(jnp.int32)
-    return memory._replace(first_row=jnp.where(
-        cohort.newcomers & ~known, first_row, memory.first_row))
+    return memory._replace(
+      first_row=jnp.where(cohort.newcomers & ~known, first_row, memory.first_row)
+    )
 
   return _client_update(
-      functools.partial(_train_by_table, model, work, client_lr), work,
-      client_lr, trees.set_rows, functools.partial(_places, work), init=init,
-      setup=setup, refresh=refresh)
+    functools.partial(_train_by_table, model, work, client_lr),
+    work,
+    client_lr,
+    trees.set_rows,
+    functools.partial(_places, work),
+    init=init,
+    setup=setup,
+    refresh=refresh,
+  )
 
 
 def _places(work: LocalWork, memory: Any, cohort: Cohort, keys: Key) -> Array:
@@ -253,8 +296,14 @@ def _places(work: LocalWork, memory: Any, cohort: Cohort, keys: Key) -> Array:
 
 
 def _train_by_table(
-    model: Model, work: LocalWork, client_lr: float, received: Received,
-    shard: Shard, delayed: Params, key: Key) -> Trained:
+  model: Model,
+  work: LocalWork,
+  client_lr: float,
+  received: Received,
+  shard: Shard,
+  delayed: Params,
+  key: Key,
+) -> Trained:
   """Local steps on fixed mini-batches, ``delayed`` being the q of each."""
   before, examples = received.shared
   batches = minibatches.batches_per_epoch(shard.size, work.batch_size)
@@ -264,27 +313,27 @@ def _train_by_table(
   def step(k, carry):
     params, estimate, delayed, _, examples_read = carry
     slot = k % count
-    rows, mask = fixed_batch(
-        shard, received.client_id, visited[slot], work.batch_size)
+    rows, mask = fixed_batch(shard, received.client_id, visited[slot], work.batch_size)
     x, y = minibatches.take_rows(shard, rows)
     loss, fresh = objective.batch_value_and_grad(model, params, x, y, mask)
     share = mask.sum().astype(jnp.float32) / examples
     params, estimate = _advance(
-        params, estimate, trees.index(delayed, slot), fresh, share, client_lr)
-    delayed = jax.tree.map(
-        lambda rows, new: rows.at[slot].set(new), delayed, fresh)
-    return (params, estimate, delayed, loss,
-            examples_read + mask.sum(dtype=jnp.int32))
+      params, estimate, trees.index(delayed, slot), fresh, share, client_lr
+    )
+    delayed = jax.tree.map(lambda rows, new: rows.at[slot].set(new), delayed, fresh)
+    return (params, estimate, delayed, loss, examples_read + mask.sum(dtype=jnp.int32))
 
   params, estimate, delayed, loss, examples_read = jax.lax.fori_loop(
-      jnp.int32(0), work.num_steps(shard.size), step,
-      (received.start, before, delayed, jnp.zeros(()), jnp.int32(0)))
-  return Trained(params, loss, trees.subtract(estimate, before),
-                 examples_read, delayed)
+    jnp.int32(0),
+    work.num_steps(shard.size),
+    step,
+    (received.start, before, delayed, jnp.zeros(()), jnp.int32(0)),
+  )
+  return Trained(params, loss, trees.subtract(estimate, before), examples_read, delayed)
 
 
 def losac_update(
-    model: Model, work: LocalWork, client_lr: float, options: Delays
+  model: Model, work: LocalWork, client_lr: float, options: Delays
 ) -> ClientUpdate:
   """The client's part of LoSAC.
 
@@ -296,9 +345,10 @@ def losac_update(
     return _client_variant(model, work, client_lr, options.first_gradients)
   if model.train_apply is not None:
     raise OptionError(
-        "`variant`=table: a delayed gradient of a batch met another dropout "
-        "or `augment` than the fresh one; take `variant`=client or a model "
-        "without these and statistics of batches")
+      "`variant`=table: a delayed gradient of a batch met another dropout "
+      "or `augment` than the fresh one; take `variant`=client or a model "
+      "without these and statistics of batches"
+    )
   if not work.local_steps or not work.batch_size:
     name = "batch_size" if work.local_steps else "local_steps"
     raise OptionError(f"`{name}`=0: `variant`=table needs at least 1")
@@ -307,7 +357,7 @@ def losac_update(
 
 @builder
 def losac(
-    model: Model, hparams: LosacHParams, *, map_clients: MapClients
+  model: Model, hparams: LosacHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
   """LoSAC: every local step refreshes an estimate of the global gradient.
 

@@ -24,9 +24,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.algorithms.common import (
-    averaging, local_rate, server_rate, weights)
-from fedjax_alg.base import Algorithm, builder, MapClients, Model, Params
+from fedjax_alg.algorithms.common import averaging, local_rate, server_rate, weights
+from fedjax_alg.base import Algorithm, MapClients, Model, Params, builder
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
@@ -46,17 +45,35 @@ class BaseOptimiser:
   """Mime's base optimiser."""
 
   base: str = hyper(
-      "sgd", "base optimiser, whose steps the clients take",
-      choices=("sgd", "momentum", "adam"), source="Mime, Table 1", when=_MIME)
+    "sgd",
+    "base optimiser, whose steps the clients take",
+    choices=("sgd", "momentum", "adam"),
+    source="Mime, Table 1",
+    when=_MIME,
+  )
   base_momentum: float = hyper(
-      0.9, "b, decay of the base optimiser's first moment", minimum=0.0,
-      below=1.0, source="Mime, Table 1", when=only("base", "momentum", "adam"))
+    0.9,
+    "b, decay of the base optimiser's first moment",
+    minimum=0.0,
+    below=1.0,
+    source="Mime, Table 1",
+    when=only("base", "momentum", "adam"),
+  )
   base_beta2: float = hyper(
-      0.99, "b2, decay of the base optimiser's second moment", minimum=0.0,
-      below=1.0, source="Mime, Table 1", when=only("base", "adam"))
+    0.99,
+    "b2, decay of the base optimiser's second moment",
+    minimum=0.0,
+    below=1.0,
+    source="Mime, Table 1",
+    when=only("base", "adam"),
+  )
   base_eps: float = hyper(
-      1e-3, "added to the root of the base optimiser's second moment",
-      above=0.0, source="Mime, Table 1", when=only("base", "adam"))
+    1e-3,
+    "added to the root of the base optimiser's second moment",
+    above=0.0,
+    source="Mime, Table 1",
+    when=only("base", "adam"),
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +83,8 @@ class MimeSVRGHParams(Aggregation, LocalWork):
   client_lr: float = local_rate(0.1, "Mime, Algorithm 1", "eta")
   server_lr: float = server_rate("Mime, Algorithm 1", note="; 1 in the paper")
   client_weights: str = weights(
-      "uniform", "Mime, Algorithm 1", "the mean update and the mean gradient")
+    "uniform", "Mime, Algorithm 1", "the mean update and the mean gradient"
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,8 +107,7 @@ def _step(options: BaseOptimiser, s: Statistics, gradient: Params) -> Params:
   first = jax.tree.map(lambda g, m: (1.0 - b) * g + b * m, gradient, s.m)
   if options.base == "momentum":
     return first
-  return jax.tree.map(
-      lambda m, v: m / (trees.root(v) + options.base_eps), first, s.v)
+  return jax.tree.map(lambda m, v: m / (trees.root(v) + options.base_eps), first, s.v)
 
 
 def _statistics(options: BaseOptimiser, s: Statistics, c: Params) -> Statistics:
@@ -101,14 +118,17 @@ def _statistics(options: BaseOptimiser, s: Statistics, c: Params) -> Statistics:
   m = jax.tree.map(lambda c, m: (1.0 - b) * c + b * m, c, s.m)
   if options.base == "momentum":
     return Statistics(m, s.v)
-  return Statistics(m, jax.tree.map(
-      lambda c, v: b2 * v + (1.0 - b2) * c * c, c, s.v))
+  return Statistics(m, jax.tree.map(lambda c, v: b2 * v + (1.0 - b2) * c * c, c, s.v))
 
 
 def mime_update(
-    model: Model, work: LocalWork, client_lr: float,
-    options: BaseOptimiser | None = None, lite: bool = False,
-    uniform: bool = True) -> ClientUpdate:
+  model: Model,
+  work: LocalWork,
+  client_lr: float,
+  options: BaseOptimiser | None = None,
+  lite: bool = False,
+  uniform: bool = True,
+) -> ClientUpdate:
   """The client's part of Mime.
 
   Args:
@@ -124,62 +144,89 @@ def mime_update(
 
   def init(params, spec):
     zeros = jax.tree.map(jnp.zeros_like, params)
-    return Statistics(zeros if base.base != "sgd" else (),
-                      zeros if base.base == "adam" else ())
+    return Statistics(
+      zeros if base.base != "sgd" else (), zeros if base.base == "adam" else ()
+    )
 
   def train(received, shard, client_row, key):
     s = received.shared
     if not lite:
       params = svrg(
-          model, received.start, received.reference, received.anchor, shard,
-          work, client_lr, key,
-          precondition=lambda gradient: _step(base, s, gradient))
+        model,
+        received.start,
+        received.reference,
+        received.anchor,
+        shard,
+        work,
+        client_lr,
+        key,
+        precondition=lambda gradient: _step(base, s, gradient),
+      )
       return Trained(params, jnp.zeros(()))  # the full pass has the loss
     params, loss = sgd(
-        model, received.start, shard, work, client_lr, key,
-        lambda gradient, *_: _step(base, s, gradient))
+      model,
+      received.start,
+      shard,
+      work,
+      client_lr,
+      key,
+      lambda gradient, *_: _step(base, s, gradient),
+    )
     if base.base == "sgd":  # no statistics need the full gradient
       return Trained(params, loss)
     _, full = objective.full_value_and_grad(model, received.reference, shard)
     return Trained(params, loss, full)
 
   def upload_weights(memory, cohort):
-    return shares(
-        cohort.present.astype(jnp.float32) if uniform else cohort.weight)
+    return shares(cohort.present.astype(jnp.float32) if uniform else cohort.weight)
 
   def merge(memory, cohort, full_gradient, anchors):
     if base.base == "sgd":
       return memory
-    return _statistics(
-        base, memory, full_gradient if lite else trees.index(anchors, 0))
+    return _statistics(base, memory, full_gradient if lite else trees.index(anchors, 0))
 
   has_state = base.base != "sgd"
   return ClientUpdate(
-      train, work, init=init, shared=lambda memory: memory, merge=merge,
-      learning_rate=lambda shard: client_lr,
-      upload_weights=upload_weights if lite and has_state else None,
-      needs_anchor=not lite, takes_parts=True,
-      one_model="the base optimiser's statistics belong to one model"
-      if has_state else "",
-      extra_down={"sgd": 0, "momentum": 1, "adam": 2}[base.base],
-      extra_up=1 if lite and has_state else 0,
-      gradients_per_step=1 if lite else 2,
-      full_passes=1 if lite and has_state else 0)
+    train,
+    work,
+    init=init,
+    shared=lambda memory: memory,
+    merge=merge,
+    learning_rate=lambda shard: client_lr,
+    upload_weights=upload_weights if lite and has_state else None,
+    needs_anchor=not lite,
+    takes_parts=True,
+    one_model="the base optimiser's statistics belong to one model"
+    if has_state
+    else "",
+    extra_down={"sgd": 0, "momentum": 1, "adam": 2}[base.base],
+    extra_up=1 if lite and has_state else 0,
+    gradients_per_step=1 if lite else 2,
+    full_passes=1 if lite and has_state else 0,
+  )
 
 
 def _mime(
-    model: Model, hparams: MimeHParams | MimeSVRGHParams,
-    options: BaseOptimiser | None, lite: bool, map_clients: MapClients
+  model: Model,
+  hparams: MimeHParams | MimeSVRGHParams,
+  options: BaseOptimiser | None,
+  lite: bool,
+  map_clients: MapClients,
 ) -> Algorithm[ComposedState]:
   client = mime_update(
-      model, hparams, hparams.client_lr, options, lite,
-      hparams.client_weights == "uniform")
+    model,
+    hparams,
+    hparams.client_lr,
+    options,
+    lite,
+    hparams.client_weights == "uniform",
+  )
   return averaging(model, client, hparams, map_clients)
 
 
 @builder
 def mime(
-    model: Model, hparams: MimeHParams, *, map_clients: MapClients
+  model: Model, hparams: MimeHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
   """Mime: local steps of a base optimiser with the server's statistics.
 
@@ -196,7 +243,7 @@ def mime(
 
 @builder
 def mime_lite(
-    model: Model, hparams: MimeHParams, *, map_clients: MapClients
+  model: Model, hparams: MimeHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
   """MimeLite: Mime without the correction of the local gradients.
 
@@ -212,7 +259,7 @@ def mime_lite(
 
 @builder
 def mime_svrg(
-    model: Model, hparams: MimeSVRGHParams, *, map_clients: MapClients
+  model: Model, hparams: MimeSVRGHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
   """MimeSVRG: Mime with plain SGD as the base optimiser.
 

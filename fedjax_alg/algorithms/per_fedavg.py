@@ -29,14 +29,11 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.algorithms.common import (
-    averaging, local_rate, server_rate, weights)
-from fedjax_alg.base import Algorithm, Key, MapClients, Model, Params, Shard
-from fedjax_alg.base import builder
+from fedjax_alg.algorithms.common import averaging, local_rate, server_rate, weights
+from fedjax_alg.base import Algorithm, Key, MapClients, Model, Params, Shard, builder
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.optimizers import ClientOptimizer, descent
-from fedjax_alg.client.optimizers import local_optimizer
+from fedjax_alg.client.optimizers import ClientOptimizer, descent, local_optimizer
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.conditions import only
 from fedjax_alg.exchange.aggregation import Aggregation
@@ -49,25 +46,36 @@ class PerFedAvgHParams(ClientOptimizer, Aggregation, LocalWork):
   """Hyper-parameters of Per-FedAvg."""
 
   adapt_lr: float = hyper(
-      0.01, "alpha, learning rate of the adaptation step; 0: no adaptation, so "
-      "that the method is FedAvg", minimum=0.0, source="Algorithm 1, line 7")
+    0.01,
+    "alpha, learning rate of the adaptation step; 0: no adaptation, so "
+    "that the method is FedAvg",
+    minimum=0.0,
+    source="Algorithm 1, line 7",
+  )
   client_lr: float = local_rate(0.1, "Algorithm 1, line 8", "beta")
   server_lr: float = server_rate()
   hessian: str = hyper(
-      "fo", "how the second-order term is computed: fo = it is left out (first "
-      "order), hf = by a difference of two gradients (Hessian-free), exact = "
-      "as the product of the Hessian and a vector",
-      choices=("fo", "hf", "exact"), source="section 4")
+    "fo",
+    "how the second-order term is computed: fo = it is left out (first "
+    "order), hf = by a difference of two gradients (Hessian-free), exact = "
+    "as the product of the Hessian and a vector",
+    choices=("fo", "hf", "exact"),
+    source="section 4",
+  )
   hf_delta: float = hyper(
-      1e-3, "distance from w of the two points whose gradients are subtracted, "
-      "relative to 1 + ||w||", above=0.0, source="section 4",
-      when=only("hessian", "hf"))
+    1e-3,
+    "distance from w of the two points whose gradients are subtracted, "
+    "relative to 1 + ||w||",
+    above=0.0,
+    source="section 4",
+    when=only("hessian", "hf"),
+  )
   client_weights: str = weights("uniform", "Algorithm 1, line 10")
 
 
 def adapt(
-    model: Model, params: Params, shard: Shard, work: LocalWork,
-    adapt_lr: float, key: Key) -> Params:
+  model: Model, params: Params, shard: Shard, work: LocalWork, adapt_lr: float, key: Key
+) -> Params:
   """Takes one SGD step on a mini-batch of the client's training data.
 
   Returns:
@@ -91,10 +99,14 @@ def _update(model: Model, hparams: PerFedAvgHParams) -> ClientUpdate:
     if kind == "exact":
       return jax.jvp(lambda p: gradient(p)[0][1], (params,), (u,))[1]
     norm = trees.root(trees.squared_norm(u))
-    delta = hparams.hf_delta * (
-        1.0 + trees.root(trees.squared_norm(params))) / jnp.maximum(norm, 1e-30)
+    delta = (
+      hparams.hf_delta
+      * (1.0 + trees.root(trees.squared_norm(params)))
+      / jnp.maximum(norm, 1e-30)
+    )
     (_, ahead), (_, behind) = gradient(
-        trees.add_scaled(params, delta, u), trees.add_scaled(params, -delta, u))
+      trees.add_scaled(params, delta, u), trees.add_scaled(params, -delta, u)
+    )
     return trees.scale(0.5 / delta, trees.subtract(ahead, behind))
 
   def step(descend, *args):
@@ -104,8 +116,7 @@ def _update(model: Model, hparams: PerFedAvgHParams) -> ClientUpdate:
     ((loss, u),) = second(adapted)
     direction = u
     if third:
-      direction = trees.add_scaled(
-          u, -alpha, hessian_times(third[0], params, u))
+      direction = trees.add_scaled(u, -alpha, hessian_times(third[0], params, u))
     params, kept = descend(direction, params, kept)
     return params, loss, kept
 
@@ -113,21 +124,27 @@ def _update(model: Model, hparams: PerFedAvgHParams) -> ClientUpdate:
     start = received.start
     local_steps = descent(hparams.client_lr, optimizer, received.round)
     params, loss, _ = minibatches.fold_steps(
-        model, shard, hparams, key, functools.partial(step, local_steps.step),
-        (start, jnp.zeros(()), local_steps.init(start)),
-        batches_per_step=batches)
+      model,
+      shard,
+      hparams,
+      key,
+      functools.partial(step, local_steps.step),
+      (start, jnp.zeros(()), local_steps.init(start)),
+      batches_per_step=batches,
+    )
     # A product with the Hessian counts as two gradients on D''.
     cost = jnp.array([1, 1, 2], jnp.int32)
     read = hparams.examples_by_batch(shard.size, batches) @ cost[:batches]
     return Trained(params, loss, (), read)
 
   return ClientUpdate(
-      train, hparams, no_personal_because="adapts all parameters to a client")
+    train, hparams, no_personal_because="adapts all parameters to a client"
+  )
 
 
 @builder
 def per_fedavg(
-    model: Model, hparams: PerFedAvgHParams, *, map_clients: MapClients
+  model: Model, hparams: PerFedAvgHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
   """Per-FedAvg: a model that one gradient step adapts to a client.
 
@@ -145,7 +162,8 @@ def per_fedavg(
   algorithm = averaging(model, _update(model, hparams), hparams, map_clients)
 
   def client_params(state, client_id, shard, key):
-    return adapt(model, trees.index(state.models, 0), shard, hparams,
-                 hparams.adapt_lr, key)
+    return adapt(
+      model, trees.index(state.models, 0), shard, hparams, hparams.adapt_lr, key
+    )
 
   return algorithm._replace(client_params=client_params)

@@ -35,9 +35,21 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.algorithms import fedzo
 from fedjax_alg.algorithms.common import (
-    averaging, product_caution, server_rate, weights)
-from fedjax_alg.base import Algorithm, Array, Key, MapClients, Model, Params
-from fedjax_alg.base import builder, Shard
+  averaging,
+  product_caution,
+  server_rate,
+  weights,
+)
+from fedjax_alg.base import (
+  Algorithm,
+  Array,
+  Key,
+  MapClients,
+  Model,
+  Params,
+  Shard,
+  builder,
+)
 from fedjax_alg.client import minibatches, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Trained
@@ -53,28 +65,44 @@ class PFedMeHParams(Aggregation, LocalWork):
   """Hyper-parameters of pFedMe."""
 
   local_steps: int = hyper(
-      20, "R, mini-batches per round; 0: count by `local_epochs`", minimum=0,
-      source=_SOURCE)
+    20,
+    "R, mini-batches per round; 0: count by `local_epochs`",
+    minimum=0,
+    source=_SOURCE,
+  )
   batch_size: int = hyper(
-      20, "examples per mini-batch; 0: all the client's examples", minimum=0,
-      source="Dinh et al., section 5")
+    20,
+    "examples per mini-batch; 0: all the client's examples",
+    minimum=0,
+    source="Dinh et al., section 5",
+  )
   inner_steps: int = hyper(
-      5, "K, steps of the personal model per mini-batch", minimum=1,
-      source="Dinh et al., section 5")
+    5,
+    "K, steps of the personal model per mini-batch",
+    minimum=1,
+    source="Dinh et al., section 5",
+  )
   lam: float = hyper(
-      15.0, "lambda, strength of the pull of the personal model to the "
-      "client's copy of the global model; keep `personal_lr` x `lam` below 2",
-      minimum=0.0, source="Dinh et al. (2)")
+    15.0,
+    "lambda, strength of the pull of the personal model to the "
+    "client's copy of the global model; keep `personal_lr` x `lam` below 2",
+    minimum=0.0,
+    source="Dinh et al. (2)",
+  )
   personal_lr: float = hyper(
-      0.1, "learning rate of the personal model theta",
-      above=0.0, source=_SOURCE)
+    0.1, "learning rate of the personal model theta", above=0.0, source=_SOURCE
+  )
   client_lr: float = hyper(
-      0.005, "eta; after each mini-batch the client's copy w_k of the global "
-      "model moves the fraction eta x `lam` of the way to the personal model",
-      above=0.0, source=_SOURCE)
+    0.005,
+    "eta; after each mini-batch the client's copy w_k of the global "
+    "model moves the fraction eta x `lam` of the way to the personal model",
+    above=0.0,
+    source=_SOURCE,
+  )
   server_lr: float = server_rate(_SOURCE, "beta")
   client_weights: str = weights(
-      "uniform", f"{_SOURCE}; the authors' code has n_i / n^r")
+    "uniform", f"{_SOURCE}; the authors' code has n_i / n^r"
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,15 +118,15 @@ class Pair(NamedTuple):
   loss: Array  #: [] float32, loss of theta before the last step
 
 
-def _train(model: Model, hparams: Any, start: Params, shard: Shard,
-           key: Key) -> Pair:
+def _train(model: Model, hparams: Any, start: Params, shard: Shard, key: Key) -> Pair:
   """Trains theta and w_k; a client without data returns ``start`` twice."""
   rows, draws = jax.random.split(key)
   estimated = isinstance(hparams, PFedZOHParams)
   differentiate = minibatches.EXACT
   if estimated:
     differentiate = zeroth_order.differentiate(
-        directions=hparams.directions, smoothing=hparams.smoothing)
+      directions=hparams.directions, smoothing=hparams.smoothing
+    )
   reach = hparams.client_lr * hparams.lam
 
   def step(gradient, carry):
@@ -106,31 +134,38 @@ def _train(model: Model, hparams: Any, start: Params, shard: Shard,
 
     def inner(k, carry):
       theta, _ = carry
-      at = (theta, jax.random.fold_in(
-          draws, number * hparams.inner_steps + k)) if estimated else theta
+      at = (
+        (theta, jax.random.fold_in(draws, number * hparams.inner_steps + k))
+        if estimated
+        else theta
+      )
       ((loss, grad),) = gradient(at)
-      grad = trees.add_scaled(
-          grad, hparams.lam, trees.subtract(theta, pair.copy))
+      grad = trees.add_scaled(grad, hparams.lam, trees.subtract(theta, pair.copy))
       return trees.add_scaled(theta, -hparams.personal_lr, grad), loss
 
     theta, loss = jax.lax.fori_loop(
-        jnp.int32(0), jnp.int32(hparams.inner_steps), inner,
-        (pair.personal, pair.loss))
+      jnp.int32(0), jnp.int32(hparams.inner_steps), inner, (pair.personal, pair.loss)
+    )
     # In this form client_lr * lam = 1 gives theta itself, bit for bit.
-    copy = trees.add_scaled(
-        trees.scale(1.0 - reach, pair.copy), reach, theta)
+    copy = trees.add_scaled(trees.scale(1.0 - reach, pair.copy), reach, theta)
     return Pair(theta, copy, loss), number + 1
 
   pair: Pair
   pair, _ = minibatches.fold_steps(
-      model, shard, hparams, rows, step,
-      (Pair(start, start, jnp.zeros(())), jnp.int32(0)),
-      differentiate=differentiate)
+    model,
+    shard,
+    hparams,
+    rows,
+    step,
+    (Pair(start, start, jnp.zeros(())), jnp.int32(0)),
+    differentiate=differentiate,
+  )
   return pair
 
 
-def _build(model: Model, hparams: Any, map_clients: MapClients,
-           **ledger: Any) -> Algorithm[ComposedState]:
+def _build(
+  model: Model, hparams: Any, map_clients: MapClients, **ledger: Any
+) -> Algorithm[ComposedState]:
 
   def train(received, shard, client_row, key):
     pair = _train(model, hparams, received.start, shard, key)
@@ -139,19 +174,26 @@ def _build(model: Model, hparams: Any, map_clients: MapClients,
   def trained(state, shard, key):
     return _train(model, hparams, trees.index(state.models, 0), shard, key)
 
-  algorithm = averaging(model, ClientUpdate(
-      train, hparams, **ledger,
-      no_personal_because="has a personal model of all parameters"),
-                        hparams, map_clients)
+  algorithm = averaging(
+    model,
+    ClientUpdate(
+      train,
+      hparams,
+      **ledger,
+      no_personal_because="has a personal model of all parameters",
+    ),
+    hparams,
+    map_clients,
+  )
   return algorithm._replace(
-      client_params=lambda state, _, shard, key: trained(
-          state, shard, key).personal,
-      client_copy=lambda state, _, shard, key: trained(state, shard, key).copy)
+    client_params=lambda state, _, shard, key: trained(state, shard, key).personal,
+    client_copy=lambda state, _, shard, key: trained(state, shard, key).copy,
+  )
 
 
 @builder
 def pfedme(
-    model: Model, hparams: PFedMeHParams, *, map_clients: MapClients
+  model: Model, hparams: PFedMeHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
   """pFedMe: personal models theta, pulled to a copy of the global model.
 
@@ -164,13 +206,12 @@ def pfedme(
     Its ``client_params`` is theta, and its ``client_copy`` w_k, after local
     training from the global model.
   """
-  return _build(model, hparams, map_clients,
-                gradients_per_step=hparams.inner_steps)
+  return _build(model, hparams, map_clients, gradients_per_step=hparams.inner_steps)
 
 
 @builder
 def pfedzo(
-    model: Model, hparams: PFedZOHParams, *, map_clients: MapClients
+  model: Model, hparams: PFedZOHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
   """pFedZO, reconstructed: pFedMe with gradients estimated from losses.
 
@@ -182,14 +223,17 @@ def pfedzo(
     training from the global model.
   """
   each = hparams.inner_steps * zeroth_order.passes(hparams.directions)
-  return _build(model, hparams, map_clients,
-                forward_passes=lambda size: hparams.examples_read(size) * each)
+  return _build(
+    model,
+    hparams,
+    map_clients,
+    forward_passes=lambda size: hparams.examples_read(size) * each,
+  )
 
 
 def caution(hparams: PFedMeHParams, num_params: int) -> str:
   """A warning if the inner steps diverge on any data, else ""."""
-  return product_caution(
-      hparams, "personal_lr", "lam", 2.0, "the inner steps diverge")
+  return product_caution(hparams, "personal_lr", "lam", 2.0, "the inner steps diverge")
 
 
 def caution_zo(hparams: PFedZOHParams, num_params: int) -> str:

@@ -14,9 +14,22 @@ import optax
 
 from fedjax_alg import trees
 from fedjax_alg.algorithms.common import local_rate
-from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
-from fedjax_alg.base import builder, Model, no_setup, Params, RoundAux, Work
-from fedjax_alg.base import round_cost, shared_client_params
+from fedjax_alg.base import (
+  Algorithm,
+  Array,
+  Cohort,
+  FedSpec,
+  Key,
+  MapClients,
+  Model,
+  Params,
+  RoundAux,
+  Work,
+  builder,
+  no_setup,
+  round_cost,
+  shared_client_params,
+)
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
@@ -31,10 +44,10 @@ from fedjax_alg.hparams import hyper
 class CentralHParams:
   """Hyper-parameters of the pooled optimum."""
 
-  memory_size: int = hyper(
-      10, "number of past steps that L-BFGS keeps", minimum=1)
+  memory_size: int = hyper(10, "number of past steps that L-BFGS keeps", minimum=1)
   line_search_steps: int = hyper(
-      20, "largest number of evaluations in one L-BFGS line search", minimum=1)
+    20, "largest number of evaluations in one L-BFGS line search", minimum=1
+  )
 
 
 class CentralState(NamedTuple):
@@ -46,7 +59,7 @@ class CentralState(NamedTuple):
 
 @builder
 def central(
-    model: Model, hparams: CentralHParams, *, map_clients: MapClients
+  model: Model, hparams: CentralHParams, *, map_clients: MapClients
 ) -> Algorithm[CentralState]:
   """The pooled optimum: each round takes one L-BFGS step.
 
@@ -56,10 +69,11 @@ def central(
   because a line search needs the same function in all its evaluations.
   """
   optimiser = optax.lbfgs(
-      memory_size=hparams.memory_size,
-      linesearch=optax.scale_by_zoom_linesearch(
-          max_linesearch_steps=hparams.line_search_steps,
-          initial_guess_strategy="one"))
+    memory_size=hparams.memory_size,
+    linesearch=optax.scale_by_zoom_linesearch(
+      max_linesearch_steps=hparams.line_search_steps, initial_guess_strategy="one"
+    ),
+  )
 
   def global_params(state):
     return trees.repeat(state.params, 1)
@@ -68,7 +82,7 @@ def central(
     return CentralState(params, trees.drop_weak_types(optimiser.init(params)))
 
   def round_(
-      state: CentralState, cohort: Cohort, key: Key
+    state: CentralState, cohort: Cohort, key: Key
   ) -> tuple[CentralState, RoundAux]:
 
     @jax.custom_vjp
@@ -77,28 +91,33 @@ def central(
 
     def passes(params):
       return stacking.mean(
-          map_clients, lambda params, shard: (
-              objective.full_value_and_grad(model, params, shard), ()),
-          params, cohort.weight, params, cohort.shards)[0]
+        map_clients,
+        lambda params, shard: (objective.full_value_and_grad(model, params, shard), ()),
+        params,
+        cohort.weight,
+        params,
+        cohort.shards,
+      )[0]
 
     # ``passes`` gives the gradient itself: JAX cannot differentiate in reverse
     # through its loop of unknown length.
     value.defvjp(passes, lambda gradient, t: (trees.scale(t, gradient),))
     loss, gradient = passes(state.params)
     updates, new = optimiser.update(
-        gradient, state.optimiser, state.params, value=loss, grad=gradient,
-        value_fn=value)
+      gradient, state.optimiser, state.params, value=loss, grad=gradient, value_fn=value
+    )
     params = optax.apply_updates(state.params, updates)
     cost = round_cost(0, 0, 0, cohort.shards.size.sum())
     # One pass, as in ``cost``. The passes of the line search are not counted.
-    work = Work(3.0 * model.flops * cohort.weight,
-                cohort.present.astype(jnp.float32))
-    aux = RoundAux({"loss": jnp.zeros(cohort.ids.shape)},
-                   {"train_loss": loss}, cost, work)
+    work = Work(3.0 * model.flops * cohort.weight, cohort.present.astype(jnp.float32))
+    aux = RoundAux(
+      {"loss": jnp.zeros(cohort.ids.shape)}, {"train_loss": loss}, cost, work
+    )
     return CentralState(params, new), aux
 
-  return Algorithm(init, no_setup, round_, shared_client_params(
-      global_params), global_params)
+  return Algorithm(
+    init, no_setup, round_, shared_client_params(global_params), global_params
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +140,7 @@ class LocalState(NamedTuple):
 
 @builder
 def local(
-    model: Model, hparams: LocalHParams, *, map_clients: MapClients
+  model: Model, hparams: LocalHParams, *, map_clients: MapClients
 ) -> Algorithm[LocalState]:
   """Every client trains a model of its own by SGD, and sends nothing.
 
@@ -132,51 +151,76 @@ def local(
     Its ``client_params`` is the client's model, which for a newcomer is the
     initial model. There is no global model.
   """
-  optimizer, has_state = local_optimizer(hparams), (
-      model.roles is not None and model.roles.has_state)
+  optimizer, has_state = (
+    local_optimizer(hparams),
+    (model.roles is not None and model.roles.has_state),
+  )
   first = model.roles.start(jax.random.key(0)).state if has_state else ()
 
   def init(params: Params, spec: FedSpec, key: Key) -> LocalState:
-    table, states = map_clients.keep(
-        trees.repeat((params, first), spec.num_clients))
-    return LocalState(table, params,
-                      () if optimizer is None else jnp.zeros((), jnp.int32),
-                      states)
+    table, states = map_clients.keep(trees.repeat((params, first), spec.num_clients))
+    return LocalState(
+      table, params, () if optimizer is None else jnp.zeros((), jnp.int32), states
+    )
 
   def round_(
-      state: LocalState, cohort: Cohort, key: Key
+    state: LocalState, cohort: Cohort, key: Key
   ) -> tuple[LocalState, RoundAux]:
 
     def train(rounds, shard, row, key):
       params, running = row
       (params, loss), _, running = moved(
-          lambda shard: sgd(
-              model, params, shard, hparams, hparams.client_lr, key,
-              optimizer=optimizer, rounds=0 if optimizer is None else rounds),
-          shard._replace(state=running if has_state else None))
+        lambda shard: sgd(
+          model,
+          params,
+          shard,
+          hparams,
+          hparams.client_lr,
+          key,
+          optimizer=optimizer,
+          rounds=0 if optimizer is None else rounds,
+        ),
+        shard._replace(state=running if has_state else None),
+      )
       return (params, running if has_state else ()), loss
 
     # The id of a padding slot is C, so its row is dropped.
     (table, states), loss = map_clients.change(
-        train, trees.set_rows, (state.table, state.states), cohort.ids,
-        state.round, cohort.shards, client_keys(key, cohort.ids))
+      train,
+      trees.set_rows,
+      (state.table, state.states),
+      cohort.ids,
+      state.round,
+      cohort.shards,
+      client_keys(key, cohort.ids),
+    )
     size = cohort.shards.size
     read: Array = jax.vmap(hparams.examples_read)(size)
-    work = Work(3.0 * model.flops * read.astype(jnp.float32),
-                jax.vmap(hparams.num_steps)(size).astype(jnp.float32))
-    aux = RoundAux({"loss": loss}, {"train_loss": trees.slot_mean(
-        cohort.weight, loss)}, round_cost(0, 0, 0, read.sum()), work)
+    work = Work(
+      3.0 * model.flops * read.astype(jnp.float32),
+      jax.vmap(hparams.num_steps)(size).astype(jnp.float32),
+    )
+    aux = RoundAux(
+      {"loss": loss},
+      {"train_loss": trees.slot_mean(cohort.weight, loss)},
+      round_cost(0, 0, 0, read.sum()),
+      work,
+    )
     return idle(state, cohort)._replace(table=table, states=states), aux
 
   def client_params(state, client_id, shard, key):
-    return with_states(model, *trees.where(
+    return with_states(
+      model,
+      *trees.where(
         client_id < trees.num_rows(state.table),
         trees.rows((state.table, state.states), client_id),
-        (state.newcomer, first)))
+        (state.newcomer, first),
+      ),
+    )
 
   def idle(state: LocalState, cohort: Cohort) -> LocalState:
-    return state._replace(round=jax.tree.map(
-        lambda rounds: rounds + 1, state.round))
+    return state._replace(round=jax.tree.map(lambda rounds: rounds + 1, state.round))
 
-  return Algorithm(init, no_setup, round_, client_params, None, idle=idle,
-                   keeps_state=has_state)
+  return Algorithm(
+    init, no_setup, round_, client_params, None, idle=idle, keeps_state=has_state
+  )

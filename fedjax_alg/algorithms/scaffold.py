@@ -29,13 +29,17 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.algorithms.common import (
-    averaging, local_rate, server_rate, weights)
-from fedjax_alg.base import Algorithm, builder, MapClients, Model, Params
+from fedjax_alg.algorithms.common import averaging, local_rate, server_rate, weights
+from fedjax_alg.base import Algorithm, MapClients, Model, Params, builder
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.optimizers import ClientOptimizer, descent
-from fedjax_alg.client.optimizers import local_optimizer, Optimizer, with_sum
+from fedjax_alg.client.optimizers import (
+  ClientOptimizer,
+  Optimizer,
+  descent,
+  local_optimizer,
+  with_sum,
+)
 from fedjax_alg.client.sgd import descend
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.conditions import only
@@ -49,10 +53,14 @@ class VariateOptions:
   """How SCAFFOLD updates its control variates."""
 
   option: str = hyper(
-      "II", "what a client's new control variate c_i is: I = its full gradient "
-      "at the model that it received, II = the mean gradient of its local "
-      "steps", choices=("I", "II"),
-      source="Algorithm 1, line 12", when=only("client_update", "scaffold"))
+    "II",
+    "what a client's new control variate c_i is: I = its full gradient "
+    "at the model that it received, II = the mean gradient of its local "
+    "steps",
+    choices=("I", "II"),
+    source="Algorithm 1, line 12",
+    when=only("client_update", "scaffold"),
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,8 +80,12 @@ class ControlVariates(NamedTuple):
 
 
 def scaffold_update(
-    model: Model, work: LocalWork, client_lr: Any, option: str,
-    optimizer: Optimizer = None) -> ClientUpdate:
+  model: Model,
+  work: LocalWork,
+  client_lr: Any,
+  option: str,
+  optimizer: Optimizer = None,
+) -> ClientUpdate:
   """The client's part of SCAFFOLD: steps along g_i(y; B) - c_i + c."""
 
   def init(params, spec):
@@ -91,31 +103,40 @@ def scaffold_update(
     sums = option == "II" and optimizer is not None
     local_steps = descent(client_lr, optimizer, received.round)
     params, loss, kept = descend(
-        model, start, shard, work, key,
-        with_sum(local_steps) if sums else local_steps,
-        lambda gradient, params, start: trees.add(gradient, shift))
+      model,
+      start,
+      shard,
+      work,
+      key,
+      with_sum(local_steps) if sums else local_steps,
+      lambda gradient, params, start: trees.add(gradient, shift),
+    )
     steps_taken = jnp.maximum(
-        work.num_steps(shard.size, shard.part).astype(jnp.float32), 1.0)
+      work.num_steps(shard.size, shard.part).astype(jnp.float32), 1.0
+    )
     if option == "I":
       _, new = objective.full_value_and_grad(model, start, shard)
     elif sums:
       new = jax.tree.map(
-          lambda total, shift: total / steps_taken - shift, kept[1], shift)
+        lambda total, shift: total / steps_taken - shift, kept[1], shift
+      )
     else:
       per_step = 1.0 / (steps_taken * client_lr)
       new = jax.tree.map(
-          lambda start, end, shift: (start - end) * per_step - shift,
-          start, params, shift)
+        lambda start, end, shift: (start - end) * per_step - shift, start, params, shift
+      )
     # An empty client keeps its c_i.
-    changed = trees.where(shard.size > 0, trees.subtract(new, client_row),
-                          jax.tree.map(jnp.zeros_like, client_row))
+    changed = trees.where(
+      shard.size > 0,
+      trees.subtract(new, client_row),
+      jax.tree.map(jnp.zeros_like, client_row),
+    )
     return Trained(params, loss, changed, kept=changed)
 
   def upload_weights(memory, cohort):
     clients: Any = trees.num_rows(memory.clients)
     if cohort.newcomers is not None:
-      clients = jnp.maximum((cohort.everyone.size > 0).sum(), 1).astype(
-          jnp.float32)
+      clients = jnp.maximum((cohort.everyone.size > 0).sum(), 1).astype(jnp.float32)
     return cohort.present.astype(jnp.float32) / clients
 
   def merge(memory, cohort, change, anchors):
@@ -123,16 +144,25 @@ def scaffold_update(
     return memory._replace(server=trees.add(memory.server, change))
 
   return ClientUpdate(
-      train, work, init=init, refresh=refresh,
-      learning_rate=lambda shard: client_lr,
-      shared=lambda memory: memory.server, store=Store.of("clients"),
-      upload_weights=upload_weights, merge=merge, takes_parts=True,
-      extra_down=1, extra_up=1, full_passes=1 if option == "I" else 0)
+    train,
+    work,
+    init=init,
+    refresh=refresh,
+    learning_rate=lambda shard: client_lr,
+    shared=lambda memory: memory.server,
+    store=Store.of("clients"),
+    upload_weights=upload_weights,
+    merge=merge,
+    takes_parts=True,
+    extra_down=1,
+    extra_up=1,
+    full_passes=1 if option == "I" else 0,
+  )
 
 
 @builder
 def scaffold(
-    model: Model, hparams: ScaffoldHParams, *, map_clients: MapClients
+  model: Model, hparams: ScaffoldHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
   """SCAFFOLD: control variates c_i and c correct the drift of clients.
 
@@ -143,6 +173,7 @@ def scaffold(
   The server moves
     x <- x + server_lr mean_i (y_i - x),    c <- c + (1/N) sum_i (c_i+ - c_i).
   """
-  client = scaffold_update(model, hparams, hparams.client_lr, hparams.option,
-                           local_optimizer(hparams))
+  client = scaffold_update(
+    model, hparams, hparams.client_lr, hparams.option, local_optimizer(hparams)
+  )
   return averaging(model, client, hparams, map_clients)

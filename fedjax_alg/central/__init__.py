@@ -1,5 +1,5 @@
 """Server steps, written as optax gradient transformations."""
 
-from fedjax_alg.central.adaptive import adaptive, AdaptiveState
+from fedjax_alg.central.adaptive import AdaptiveState, adaptive
 
 __all__ = ["AdaptiveState", "adaptive"]

@@ -22,8 +22,12 @@ class AdaptiveState(NamedTuple):
 
 
 def adaptive(
-    learning_rate: float = 0.02, beta1: float = 0.0, beta2: float = 0.999,
-    eps: float = 1e-8, rule: str = "corrected") -> optax.GradientTransformation:
+  learning_rate: float = 0.02,
+  beta1: float = 0.0,
+  beta2: float = 0.999,
+  eps: float = 1e-8,
+  rule: str = "corrected",
+) -> optax.GradientTransformation:
   r"""The server step of MA-FSVRG and GA-FSVRG.
 
   m_r = beta1 m_{r-1} + (1 - beta1) g(w_r)                              (62)
@@ -64,10 +68,8 @@ def adaptive(
   def update(gradient, state, params=None):
     chex.assert_trees_all_equal_shapes(gradient, state.m)
     rounds = state.rounds + 1
-    m = jax.tree.map(
-        lambda m, g: beta1 * m + (1.0 - beta1) * g, state.m, gradient)
-    v = jax.tree.map(
-        lambda v, g: beta2 * v + (1.0 - beta2) * g * g, state.v, gradient)
+    m = jax.tree.map(lambda m, g: beta1 * m + (1.0 - beta1) * g, state.m, gradient)
+    v = jax.tree.map(lambda v, g: beta2 * v + (1.0 - beta2) * g * g, state.v, gradient)
     step = factor * jnp.sqrt(1.0 - beta2 ** rounds.astype(jnp.float32))
     updates = jax.tree.map(lambda m, v: -step * m / jnp.sqrt(v + eps), m, v)
     return updates, AdaptiveState(rounds, m, v)

@@ -25,8 +25,12 @@ class FedOptState(NamedTuple):
 
 
 def fedopt(
-    rule: str, learning_rate: float = 0.01, beta1: float = 0.9,
-    beta2: float = 0.99, tau: float = 1e-3) -> optax.GradientTransformation:
+  rule: str,
+  learning_rate: float = 0.01,
+  beta1: float = 0.9,
+  beta2: float = 0.99,
+  tau: float = 1e-3,
+) -> optax.GradientTransformation:
   r"""The server step of Algorithm 2.
 
   With the gradient g = -Delta_t, m_{-1} = 0 and v_{-1} = tau^2:
@@ -58,8 +62,9 @@ def fedopt(
 
   def init(params: Params) -> FedOptState:
     return FedOptState(
-        jax.tree.map(jnp.zeros_like, params),
-        jax.tree.map(lambda leaf: jnp.full_like(leaf, tau * tau), params))
+      jax.tree.map(jnp.zeros_like, params),
+      jax.tree.map(lambda leaf: jnp.full_like(leaf, tau * tau), params),
+    )
 
   def second_moment(v, g):
     square = g * g
@@ -71,11 +76,9 @@ def fedopt(
 
   def update(gradient, state, params=None):
     chex.assert_trees_all_equal_shapes(gradient, state.m)
-    m = jax.tree.map(
-        lambda m, g: beta1 * m - (1.0 - beta1) * g, state.m, gradient)
+    m = jax.tree.map(lambda m, g: beta1 * m - (1.0 - beta1) * g, state.m, gradient)
     v = jax.tree.map(second_moment, state.v, gradient)
-    updates = jax.tree.map(
-        lambda m, v: learning_rate * m / (jnp.sqrt(v) + tau), m, v)
+    updates = jax.tree.map(lambda m, v: learning_rate * m / (jnp.sqrt(v) + tau), m, v)
     return updates, FedOptState(m, v)
 
   return optax.GradientTransformation(init, update)

@@ -24,8 +24,7 @@ class ConjugateGradientState(NamedTuple):
   beta: Array  #: [] float32, beta_r of the last direction; 0 after a restart
 
 
-def _beta(
-    rule: str, g: Params, old: ConjugateGradientState) -> Float[Array, ""]:
+def _beta(rule: str, g: Params, old: ConjugateGradientState) -> Float[Array, ""]:
   """beta_r, which is 0 where its denominator is 0."""
   square = trees.squared_norm(g)
   change = trees.subtract(g, old.gradient)
@@ -66,8 +65,7 @@ def conjugate_gradient(beta: str = "fr") -> optax.GradientTransformation:
 
   def init(params: Params) -> ConjugateGradientState:
     zeros = jax.tree.map(jnp.zeros_like, params)
-    return ConjugateGradientState(
-        jnp.zeros((), jnp.int32), zeros, zeros, jnp.zeros(()))
+    return ConjugateGradientState(jnp.zeros((), jnp.int32), zeros, zeros, jnp.zeros(()))
 
   def update(gradient, state, params=None):
     chex.assert_trees_all_equal_shapes(gradient, state.gradient)
@@ -78,6 +76,7 @@ def conjugate_gradient(beta: str = "fr") -> optax.GradientTransformation:
     descends = trees.dot(gradient, direction) < 0
     direction = trees.where(descends, direction, steepest)
     return direction, ConjugateGradientState(
-        state.rounds + 1, gradient, direction, jnp.where(descends, factor, 0.0))
+      state.rounds + 1, gradient, direction, jnp.where(descends, factor, 0.0)
+    )
 
   return optax.GradientTransformation(init, update)

@@ -13,8 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from fedjax_alg import trees
-from fedjax_alg.base import Array, Cohort, FedSpec, MapClients, Model, Params
-from fedjax_alg.base import Shard
+from fedjax_alg.base import Array, Cohort, FedSpec, MapClients, Model, Params, Shard
 from fedjax_alg.client import objective
 
 #: The ways to read A_r (diversified, (59)), which are the modes of
@@ -37,8 +36,7 @@ def no_statistics(spec: FedSpec) -> FeatureStatistics:
   return FeatureStatistics(every, every * clients, clients)
 
 
-def gather_statistics(
-    everyone: Shard, map_clients: MapClients) -> FeatureStatistics:
+def gather_statistics(everyone: Shard, map_clients: MapClients) -> FeatureStatistics:
   """Sums the clients' reports.
 
   Args:
@@ -47,30 +45,37 @@ def gather_statistics(
     map_clients: how one client's code is mapped over the clients.
   """
   present = everyone.size > 0
-  counts = map_clients(
-      lambda _, shard: objective.feature_counts(shard), (), everyone)
+  counts = map_clients(lambda _, shard: objective.feature_counts(shard), (), everyone)
   counts = jnp.where(present[:, None], counts, 0.0)
   total = jnp.maximum(everyone.size.astype(jnp.float32).sum(), 1.0)
   return FeatureStatistics(
-      counts.sum(0) / total, (counts > 0).sum(0).astype(jnp.float32),
-      present.sum().astype(jnp.float32))
+    counts.sum(0) / total,
+    (counts > 0).sum(0).astype(jnp.float32),
+    present.sum().astype(jnp.float32),
+  )
 
 
 def refresh_statistics(
-    statistics: FeatureStatistics, cohort: Cohort, map_clients: MapClients
+  statistics: FeatureStatistics, cohort: Cohort, map_clients: MapClients
 ) -> FeatureStatistics:
   """Gathers the statistics anew in the rounds in which clients join."""
   everyone, newcomers = cohort.everyone, cohort.newcomers
   assert everyone is not None and newcomers is not None
   result: FeatureStatistics = jax.lax.cond(
-      newcomers.any(), lambda: gather_statistics(everyone, map_clients),
-      lambda: statistics)
+    newcomers.any(),
+    lambda: gather_statistics(everyone, map_clients),
+    lambda: statistics,
+  )
   return result
 
 
 def scale_aggregate(
-    model: Model, mode: str, statistics: FeatureStatistics,
-    participants: Float[Array, ""], update: Params) -> Params:
+  model: Model,
+  mode: str,
+  statistics: FeatureStatistics,
+  participants: Float[Array, ""],
+  update: Params,
+) -> Params:
   """A_r times an update (diversified, (59); FSVRG's A).
 
   Args:
@@ -96,11 +101,16 @@ def scale_aggregate(
     return update
   # |S|/omega is computed as (|S|/C) (C/omega), and 1/omega as (1/C) (C/omega):
   # the bias, and parameters that belong to no feature, get the first factor.
-  common: Any = {"all": 1.0, "paper": participants / statistics.clients,
-                 "holders": 1.0 / statistics.clients}[mode]
+  common: Any = {
+    "all": 1.0,
+    "paper": participants / statistics.clients,
+    "holders": 1.0 / statistics.clients,
+  }[mode]
   rarity = jnp.where(
-      statistics.holders > 0,
-      statistics.clients / jnp.maximum(statistics.holders, 1.0), 1.0 / common)
+    statistics.holders > 0,
+    statistics.clients / jnp.maximum(statistics.holders, 1.0),
+    1.0 / common,
+  )
   if model.scale_features is not None:
     update = model.scale_features(update, rarity)
   if mode == "all":

@@ -11,7 +11,7 @@ import optax
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Params
-from fedjax_alg.errors import check_one_of, OptionError
+from fedjax_alg.errors import OptionError, check_one_of
 
 TESTS = ("half_gradient", "armijo", "decrease", "printed")
 
@@ -33,8 +33,12 @@ class BacktrackingState(NamedTuple):
 
 
 def _passes(
-    test: str, eta: Float[Array, " T"], decrease: Float[Array, " T"],
-    square: Float[Array, ""], slope: Float[Array, ""]) -> Bool[Array, " T"]:
+  test: str,
+  eta: Float[Array, " T"],
+  decrease: Float[Array, " T"],
+  square: Float[Array, ""],
+  slope: Float[Array, ""],
+) -> Bool[Array, " T"]:
   """Whether a step of length eta passes the test; a NaN never passes."""
   if test == "half_gradient":
     return decrease > 0.5 * eta * square
@@ -46,8 +50,11 @@ def _passes(
 
 
 def backtracking(
-    gamma: float = 0.8, test: str = "half_gradient", initial_step: float = 1.0,
-    max_tries: int = 40) -> optax.GradientTransformationExtraArgs:
+  gamma: float = 0.8,
+  test: str = "half_gradient",
+  initial_step: float = 1.0,
+  max_tries: int = 40,
+) -> optax.GradientTransformationExtraArgs:
   r"""Scales an update d to eta d, eta = initial_step gamma^t, t = 0, 1, ...
 
   The first eta that passes the test is taken. With D = f(w) - f(w + eta d), the
@@ -88,17 +95,27 @@ def backtracking(
     return BacktrackingState(zero, jnp.zeros((), jnp.int32), zero, zero)
 
   def update(
-      updates: Params, state: BacktrackingState, params: Params | None = None,
-      *, value_fn: Callable[[Params], Array], grad: Params,
-      line_fn: Callable[..., Array] | None = None, **extra: Any
+    updates: Params,
+    state: BacktrackingState,
+    params: Params | None = None,
+    *,
+    value_fn: Callable[[Params], Array],
+    grad: Params,
+    line_fn: Callable[..., Array] | None = None,
+    **extra: Any,
   ) -> tuple[Params, BacktrackingState]:
     chex.assert_trees_all_equal_shapes(grad, updates)
     square, slope = trees.squared_norm(grad), trees.dot(grad, updates)
     width = max_tries if line_fn else min(WIDTH, max_tries)
 
     def values_at(steps: Array) -> Array:
-      values = line_fn(params, updates, steps) if line_fn else jax.vmap(
-          lambda step: value_fn(trees.add_scaled(params, step, updates)))(steps)
+      values = (
+        line_fn(params, updates, steps)
+        if line_fn
+        else jax.vmap(lambda step: value_fn(trees.add_scaled(params, step, updates)))(
+          steps
+        )
+      )
       chex.assert_equal_shape((values, steps))
       return values
 
@@ -111,10 +128,14 @@ def backtracking(
       good = good & (t < max_tries)
       first = jnp.argmax(good)
       found = good[first]
-      return (jnp.where(found, t[first] + 1, jnp.minimum(
-                  tried + width, max_tries)).astype(jnp.int32),
-              found, jnp.where(found, eta[first], 0.0),
-              jnp.where(found, values[first], value))
+      return (
+        jnp.where(found, t[first] + 1, jnp.minimum(tried + width, max_tries)).astype(
+          jnp.int32
+        ),
+        found,
+        jnp.where(found, eta[first], 0.0),
+        jnp.where(found, values[first], value),
+      )
 
     # f(w) is computed together with the first steps.
     t, eta = candidates(jnp.int32(0))
@@ -128,11 +149,13 @@ def backtracking(
         return judged(carry[0], t, eta, value, values_at(eta))
 
       carry = jax.lax.while_loop(
-          lambda carry: ~carry[1] & (carry[0] < max_tries), search, carry)
+        lambda carry: ~carry[1] & (carry[0] < max_tries), search, carry
+      )
     tries, _, eta, new_value = carry
     # Where eta = 0, an infinite entry of the direction must not give 0 * inf.
     taken = jax.tree.map(
-        lambda d: jnp.where(eta > 0, eta * d, jnp.zeros_like(d)), updates)
+      lambda d: jnp.where(eta > 0, eta * d, jnp.zeros_like(d)), updates
+    )
     return taken, BacktrackingState(eta, tries, value, new_value)
 
   return optax.GradientTransformationExtraArgs(init, update)

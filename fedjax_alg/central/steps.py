@@ -36,7 +36,6 @@ from fedjax_alg.central.adaptivity import fedopt
 from fedjax_alg.central.conjugate_gradient import conjugate_gradient
 from fedjax_alg.central.line_search import backtracking
 
-
 #: When a server step is taken: along the aggregate of the updates, or along
 #: the anchor gradient before or after the local work.
 WHEN = ("aggregate", "before", "after")
@@ -60,7 +59,7 @@ class ServerStep(NamedTuple):
 
 
 def _step(
-    transform: optax.GradientTransformation, when: str, **more: Any
+  transform: optax.GradientTransformation, when: str, **more: Any
 ) -> ServerStep:
   return ServerStep(optax.with_extra_args_support(transform), when, **more)
 
@@ -76,8 +75,11 @@ def sgd(learning_rate: float = 1.0, momentum: float = 0.9) -> ServerStep:
 
 
 def adam(
-    learning_rate: float = 0.01, beta1: float = 0.9, beta2: float = 0.999,
-    eps: float = 1e-8) -> ServerStep:
+  learning_rate: float = 0.01,
+  beta1: float = 0.9,
+  beta2: float = 0.999,
+  eps: float = 1e-8,
+) -> ServerStep:
   """Adam on the mean update (optax's, with bias correction)."""
   init, update = optax.adam(learning_rate, beta1, beta2, eps)
 
@@ -99,17 +101,20 @@ def adaptive_step(*args: Any, **kwargs: Any) -> ServerStep:
 
 
 def conjugate(
-    learning_rate: float = 0.02, beta: str = "fr", aggregate_lr: float = 1.0
+  learning_rate: float = 0.02, beta: str = "fr", aggregate_lr: float = 1.0
 ) -> ServerStep:
   """CFSVRG's server: w_hat = w + eta d with a constant eta."""
   return _step(
-      optax.chain(conjugate_gradient(beta), optax.scale(learning_rate)),
-      "before", aggregate_lr=aggregate_lr,
-      report=lambda state: {"beta": state[0].beta})
+    optax.chain(conjugate_gradient(beta), optax.scale(learning_rate)),
+    "before",
+    aggregate_lr=aggregate_lr,
+    report=lambda state: {"beta": state[0].beta},
+  )
 
 
 def conjugate_line_search(
-    beta: str = "fr", aggregate_lr: float = 1.0, **search: Any) -> ServerStep:
+  beta: str = "fr", aggregate_lr: float = 1.0, **search: Any
+) -> ServerStep:
   """CLSFSVRG's server: eta by back-tracking on the validation loss.
 
   Args:
@@ -120,12 +125,19 @@ def conjugate_line_search(
 
   def report(state):
     conjugate_state, search_state = state
-    return {"beta": conjugate_state.beta, "eta": search_state.step,
-            "line_search_tries": search_state.tries,
-            "validation_loss_before": search_state.value,
-            "validation_loss_after": search_state.new_value}
+    return {
+      "beta": conjugate_state.beta,
+      "eta": search_state.step,
+      "line_search_tries": search_state.tries,
+      "validation_loss_before": search_state.value,
+      "validation_loss_after": search_state.new_value,
+    }
 
   return _step(
-      optax.chain(conjugate_gradient(beta), backtracking(**search)), "before",
-      aggregate_lr=aggregate_lr, needs_validation=True, report=report,
-      evaluations=lambda state: 1.0 + state[1].tries.astype(jnp.float32))
+    optax.chain(conjugate_gradient(beta), backtracking(**search)),
+    "before",
+    aggregate_lr=aggregate_lr,
+    needs_validation=True,
+    report=report,
+    evaluations=lambda state: 1.0 + state[1].tries.astype(jnp.float32),
+  )

@@ -65,16 +65,21 @@ class LocalWork:
   GROUP: ClassVar[str] = "local"
 
   local_steps: int = hyper(
-      0, "mini-batch steps per round (K_local); 0: count by `local_epochs`",
-      minimum=0)
+    0, "mini-batch steps per round (K_local); 0: count by `local_epochs`", minimum=0
+  )
   local_epochs: int = hyper(
-      1, "passes over the client's data per round, the short last batch "
-      "included; read only where `local_steps`=0", minimum=1, traced=True)
+    1,
+    "passes over the client's data per round, the short last batch "
+    "included; read only where `local_steps`=0",
+    minimum=1,
+    traced=True,
+  )
   batch_size: int = hyper(
-      10, "B, examples per step; 0: all the client's examples", minimum=0)
+    10, "B, examples per step; 0: all the client's examples", minimum=0
+  )
 
   def num_steps(
-      self, size: Int[Array, ""], part: Float[Array, ""] | None = None
+    self, size: Int[Array, ""], part: Float[Array, ""] | None = None
   ) -> Int[Array, ""]:
     """How many steps a client with ``size`` examples takes, [] int32.
 
@@ -87,18 +92,19 @@ class LocalWork:
     if self.local_steps:
       steps = _part_of(jnp.int32(self.local_steps), part)
     else:
-      epochs, per_epoch = self.local_epochs, batches_per_epoch(
-          size, self.batch_size)
+      epochs, per_epoch = self.local_epochs, batches_per_epoch(size, self.batch_size)
       if part is None:
         steps = epochs * per_epoch
       else:
         steps = jnp.where(
-            jnp.asarray(epochs) > 1, _part_of(epochs, part) * per_epoch,
-            _part_of(per_epoch, part))
+          jnp.asarray(epochs) > 1,
+          _part_of(epochs, part) * per_epoch,
+          _part_of(per_epoch, part),
+        )
     return jnp.where(size > 0, steps, 0)
 
   def examples_read(
-      self, size: Int[Array, ""], part: Float[Array, ""] | None = None
+    self, size: Int[Array, ""], part: Float[Array, ""] | None = None
   ) -> Int[Array, ""]:
     """How many examples the steps read, with repetitions, [] int32."""
     if not self.batch_size:
@@ -109,7 +115,7 @@ class LocalWork:
     return epochs * size + (steps - epochs * per_epoch) * self.batch_size
 
   def examples_by_batch(
-      self, size: Int[Array, ""], batches_per_step: int
+    self, size: Int[Array, ""], batches_per_step: int
   ) -> Int[Array, " {batches_per_step}"]:
     """How many examples are in the first, second, ... mini-batches of steps.
 
@@ -129,16 +135,16 @@ class LocalWork:
 
     def add(k, total):
       batch = (k * batches_per_step + places) % per_epoch
-      return total + jnp.clip(
-          size - batch * self.batch_size, 0, self.batch_size)
+      return total + jnp.clip(size - batch * self.batch_size, 0, self.batch_size)
 
     result: Array = jax.lax.fori_loop(
-        jnp.int32(0), self.num_steps(size), add, jnp.zeros_like(places))
+      jnp.int32(0), self.num_steps(size), add, jnp.zeros_like(places)
+    )
     return result
 
 
 def _part_of(
-    whole: Int[Array, ""] | int, part: Float[Array, ""] | None
+  whole: Int[Array, ""] | int, part: Float[Array, ""] | None
 ) -> Int[Array, ""] | int:
   """ceil(part * whole), [] int32; ``whole`` if there is no part."""
   if part is None:
@@ -147,7 +153,8 @@ def _part_of(
 
 
 def batches_per_epoch(
-    size: Int[Array, "*clients"], batch_size: int) -> Int[Array, "*clients"]:
+  size: Int[Array, "*clients"], batch_size: int
+) -> Int[Array, "*clients"]:
   """ceil(size / batch_size), [] or [S] int32; it is 1 if batch_size is 0."""
   if not batch_size:
     return jnp.ones_like(size)
@@ -167,8 +174,11 @@ def _mix(word: Array) -> Array:
 
 
 def shuffled(
-    bits: UInt[Array, " rounds"], epoch: Int[Array, ""],
-    position: Int[Array, " B"], size: Int[Array, ""]) -> Int[Array, " B"]:
+  bits: UInt[Array, " rounds"],
+  epoch: Int[Array, ""],
+  position: Int[Array, " B"],
+  size: Int[Array, ""],
+) -> Int[Array, " B"]:
   """Which row comes at ``position`` in the shuffled order of ``epoch``.
 
   Args:
@@ -195,12 +205,13 @@ def shuffled(
 
   # A loop: SHUFFLE_ROUNDS copies of the code would take a second to compile.
   card: Array = jax.lax.fori_loop(
-      0, SHUFFLE_ROUNDS, swap_or_not, position.astype(jnp.uint32))
+    0, SHUFFLE_ROUNDS, swap_or_not, position.astype(jnp.uint32)
+  )
   return card.astype(jnp.int32)
 
 
 def random_order_at(
-    key: Key, positions: Int[Array, " B"], size: Int[Array, ""]
+  key: Key, positions: Int[Array, " B"], size: Int[Array, ""]
 ) -> Int[Array, " B"]:
   """Which numbers come at some positions of a random order of [0, size).
 
@@ -221,8 +232,7 @@ def random_order_at(
 
 
 def batch_rows(
-    shard: Shard, bits: UInt[Array, " rounds"], step: Int[Array, ""],
-    batch_size: int
+  shard: Shard, bits: UInt[Array, " rounds"], step: Int[Array, ""], batch_size: int
 ) -> tuple[Int[Array, " {batch_size}"], Bool[Array, " {batch_size}"]]:
   """Rows of mini-batch ``step`` of the client's endless shuffled stream.
 
@@ -232,12 +242,12 @@ def batch_rows(
     Rows of x and y [B] int32, mask [B] bool.
   """
   per_epoch = jnp.maximum(batches_per_epoch(shard.size, batch_size), 1)
-  position = step % per_epoch * batch_size + jnp.arange(
-      batch_size, dtype=jnp.int32)
+  position = step % per_epoch * batch_size + jnp.arange(batch_size, dtype=jnp.int32)
   mask = position < shard.size
   position = jnp.clip(position, 0, jnp.maximum(shard.size - 1, 0))
   rows = shard.offset + shuffled(
-      bits, step // per_epoch, position, jnp.maximum(shard.size, 1))
+    bits, step // per_epoch, position, jnp.maximum(shard.size, 1)
+  )
   return rows, mask
 
 
@@ -265,14 +275,20 @@ def take_rows(shard: Shard, rows: Int[Array, " B"]) -> tuple[Any, Any]:
 
 
 #: For a model whose parameters are the pair (parameters, statistics).
-MOVES = Differentiate(
-    objective.batch_value_and_moves, objective.full_value_and_moves)
+MOVES = Differentiate(objective.batch_value_and_moves, objective.full_value_and_moves)
 
 
 def _with_moving(
-    moved: moving.Moving, model: Model, shard: Shard, work: LocalWork,
-    key: Key, fn: Callable[..., Any], carry: Any, batches_per_step: int,
-    differentiate: Differentiate) -> Any:
+  moved: moving.Moving,
+  model: Model,
+  shard: Shard,
+  work: LocalWork,
+  key: Key,
+  fn: Callable[..., Any],
+  carry: Any,
+  batches_per_step: int,
+  differentiate: Differentiate,
+) -> Any:
   """``fold_steps`` in which what ``moved`` holds moves, too.
 
   Its step is taken after that of ``fn``, with the gradient and the statistics
@@ -287,9 +303,9 @@ def _with_moving(
 
     def of_shared(place, gradient):
       def shared(*params):
-        found = gradient(*(
-            ((p, personal), state) if has_state else (p, personal)
-            for p in params))
+        found = gradient(
+          *(((p, personal), state) if has_state else (p, personal) for p in params)
+        )
         if not has_state:
           found = [(loss, (grad, None)) for loss, grad in found]
         _, ((_, slope), new) = found[0]
@@ -303,23 +319,39 @@ def _with_moving(
     for slope, new in moves.values():
       share = 1.0 / len(moves)
       personal = moved.stepped(personal, trees.scale(share, slope))
-      state = new if len(moves) == 1 else trees.add_scaled(
-          state, share, trees.subtract(new, old))
+      state = (
+        new
+        if len(moves) == 1
+        else trees.add_scaled(state, share, trees.subtract(new, old))
+      )
     return carry, personal, state
 
   together = model.roles.together(
-      model, shard.personal if moved.personal is None else None, has_state)
+    model, shard.personal if moved.personal is None else None, has_state
+  )
   carry, moved.personal, moved.state = fold_steps(
-      together, shard._replace(personal=None, state=None), work, key, step,
-      (carry, moved.personal, moved.state), batches_per_step,
-      MOVES if has_state else differentiate)
+    together,
+    shard._replace(personal=None, state=None),
+    work,
+    key,
+    step,
+    (carry, moved.personal, moved.state),
+    batches_per_step,
+    MOVES if has_state else differentiate,
+  )
   return carry
 
 
 def fold_steps(
-    model: Model, shard: Shard, work: LocalWork, key: Key,
-    fn: Callable[..., Any], carry: Any, batches_per_step: int = 1,
-    differentiate: Differentiate = EXACT) -> Any:
+  model: Model,
+  shard: Shard,
+  work: LocalWork,
+  key: Key,
+  fn: Callable[..., Any],
+  carry: Any,
+  batches_per_step: int = 1,
+  differentiate: Differentiate = EXACT,
+) -> Any:
   """Folds ``fn(gradient, ..., carry)`` over the client's local steps.
 
   Args:
@@ -343,13 +375,12 @@ def fold_steps(
   moved = moving.here()
   if moved is not None and model.roles is not None:
     return _with_moving(
-        moved, model, shard, work, key, fn, carry, batches_per_step,
-        differentiate)
+      moved, model, shard, work, key, fn, carry, batches_per_step, differentiate
+    )
   model = objective.of_client(model, shard)
   steps = work.num_steps(shard.size, shard.part)
 
-  def gradient(number: Array, of: Callable[..., tuple[Array, Params]]
-               ) -> Gradient:
+  def gradient(number: Array, of: Callable[..., tuple[Array, Params]]) -> Gradient:
     """That of a mini-batch, whose dropout is drawn by its number."""
     dropout = objective.dropout_key(model, key, number)
     return lambda *params: tuple(of(p, dropout) for p in params)
@@ -358,10 +389,16 @@ def fold_steps(
 
     @jax.named_scope(STEP)
     def full_step(k: Array, carry: Any) -> Any:
-      return fn(*(gradient(
-          k * batches_per_step + j,
-          lambda p, dropout: differentiate.full(model, p, shard, dropout))
-                  for j in range(batches_per_step)), carry)
+      return fn(
+        *(
+          gradient(
+            k * batches_per_step + j,
+            lambda p, dropout: differentiate.full(model, p, shard, dropout),
+          )
+          for j in range(batches_per_step)
+        ),
+        carry,
+      )
 
     return jax.lax.fori_loop(jnp.int32(0), steps, full_step, carry)
 
@@ -374,23 +411,27 @@ def fold_steps(
   def play_chunk(c: Array, carry: Any) -> Any:
     first = c * chunk
     rows, mask = jax.vmap(
-        lambda batch: batch_rows(shard, bits, batch, work.batch_size))(
-            first * batches_per_step
-            + jnp.arange(chunk * batches_per_step, dtype=jnp.int32))
+      lambda batch: batch_rows(shard, bits, batch, work.batch_size)
+    )(first * batches_per_step + jnp.arange(chunk * batches_per_step, dtype=jnp.int32))
 
     def batch_gradient(b: Array) -> Gradient:
       x, y = take_rows(shard, rows[b])
       return gradient(
-          first * batches_per_step + b, lambda p, dropout: differentiate.batch(
-              model, p, x, y, mask[b], dropout))
+        first * batches_per_step + b,
+        lambda p, dropout: differentiate.batch(model, p, x, y, mask[b], dropout),
+      )
 
     @jax.named_scope(STEP)
     def play_step(k: Array, carry: Any) -> Any:
-      return fn(*(batch_gradient(k * batches_per_step + j)
-                  for j in range(batches_per_step)), carry)
+      return fn(
+        *(batch_gradient(k * batches_per_step + j) for j in range(batches_per_step)),
+        carry,
+      )
 
     return jax.lax.fori_loop(
-        jnp.int32(0), jnp.minimum(steps - first, chunk), play_step, carry)
+      jnp.int32(0), jnp.minimum(steps - first, chunk), play_step, carry
+    )
 
   return jax.lax.fori_loop(
-      jnp.int32(0), (steps + chunk - 1) // chunk, play_chunk, carry)
+    jnp.int32(0), (steps + chunk - 1) // chunk, play_chunk, carry
+  )

@@ -28,11 +28,13 @@ class Moving:
   def stepped(self, personal: Params, gradient: Params) -> Params:
     """The personal parameters after a step."""
     return jax.tree.map(
-        lambda leaf, slope: leaf - self.rate * slope, personal, gradient)
+      lambda leaf, slope: leaf - self.rate * slope, personal, gradient
+    )
 
 
 _here: contextvars.ContextVar[Moving | None] = contextvars.ContextVar(
-    "moving", default=None)
+  "moving", default=None
+)
 
 
 def here() -> Moving | None:
@@ -41,8 +43,7 @@ def here() -> Moving | None:
 
 
 @contextlib.contextmanager
-def moving(
-    personal: Params, rate: Any, state: Params = None) -> Iterator[Moving]:
+def moving(personal: Params, rate: Any, state: Params = None) -> Iterator[Moving]:
   """Where local steps move more than the shared parameters.
 
   Args:

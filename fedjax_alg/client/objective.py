@@ -34,8 +34,7 @@ BLOCK_ROWS = 64
 _DROPOUT = 0xD509
 
 
-def dropout_key(
-    model: Model, key: Key, number: Int[Array, ""] | int) -> Key | None:
+def dropout_key(model: Model, key: Key, number: Int[Array, ""] | int) -> Key | None:
   """The key of a training step's dropout; None for a model without dropout.
 
   ``key`` also shuffles the rows, so a model reads the same rows with and
@@ -52,8 +51,12 @@ def dropout_key(
 
 
 def logits(
-    model: Model, params: Params, x: Any, key: Key | None = None,
-    mask: Bool[Array, " B"] | None = None) -> Any:
+  model: Model,
+  params: Params,
+  x: Any,
+  key: Key | None = None,
+  mask: Bool[Array, " B"] | None = None,
+) -> Any:
   """Logits [B, L] float32: as in training with a key, else as in evaluation.
 
   Those of other tasks are what the model returns, leaves [B, ...].
@@ -83,8 +86,7 @@ def _next_key(key: Key | None) -> tuple[Key | None, Key | None]:
 
 def of_client(model: Model, shard: Shard) -> Model:
   """The model with this client's l2, personal parameters and statistics."""
-  if model.roles is not None and not (
-      shard.personal is None and shard.state is None):
+  if model.roles is not None and not (shard.personal is None and shard.state is None):
     model = model.roles.of_client(model, shard)
   if not (model.l2_of_sum and is_regularised(model)):
     return model
@@ -98,7 +100,7 @@ def is_regularised(model: Model) -> bool:
 
 
 def regularised(
-    model: Model, params: Params, loss: Float[Array, "*losses"], grad: Params
+  model: Model, params: Params, loss: Float[Array, "*losses"], grad: Params
 ) -> tuple[Float[Array, "*losses"], Params]:
   """Adds (l2/2) ||w||^2, to one loss or several, and its gradient.
 
@@ -110,16 +112,20 @@ def regularised(
   return loss, trees.add_scaled(grad, model.l2, params)
 
 
-def masked_sum(
-    losses: Float[Array, " B"], mask: Bool[Array, " B"]) -> Float[Array, ""]:
+def masked_sum(losses: Float[Array, " B"], mask: Bool[Array, " B"]) -> Float[Array, ""]:
   """The sum of the losses [B] of the rows in ``mask`` [B]."""
   chex.assert_equal_shape((losses, mask))
   return jnp.where(mask, losses, jnp.zeros_like(losses)).sum()
 
 
 def _masked_sum_and_grad(
-    model: Model, params: Params, x: Any, y: Any, mask: Bool[Array, " B"],
-    key: Key | None, state: Params = None
+  model: Model,
+  params: Params,
+  x: Any,
+  y: Any,
+  mask: Bool[Array, " B"],
+  key: Key | None,
+  state: Params = None,
 ) -> tuple[Float[Array, ""], Params, Params]:
   """Sum of the losses of the rows in ``mask`` and its gradient, without L2.
 
@@ -139,16 +145,25 @@ def _masked_sum_and_grad(
 
 
 def _mean(
-    model: Model, params: Params, loss: Float[Array, ""], grad: Params,
-    rows: Int[Array, ""]) -> tuple[Float[Array, ""], Params]:
+  model: Model,
+  params: Params,
+  loss: Float[Array, ""],
+  grad: Params,
+  rows: Int[Array, ""],
+) -> tuple[Float[Array, ""], Params]:
   """Makes the mean over ``rows`` rows, plus L2, of the sums over them."""
   per_row = 1.0 / jnp.maximum(rows, 1).astype(jnp.float32)
   return regularised(model, params, loss * per_row, trees.scale(per_row, grad))
 
 
 def batch_value_and_grad(
-    model: Model, params: Params, x: Any, y: Any, mask: Bool[Array, " B"],
-    key: Key | None = None) -> tuple[Float[Array, ""], Params]:
+  model: Model,
+  params: Params,
+  x: Any,
+  y: Any,
+  mask: Bool[Array, " B"],
+  key: Key | None = None,
+) -> tuple[Float[Array, ""], Params]:
   """Mean loss over a mini-batch plus L2, and its gradient.
 
   Args:
@@ -168,8 +183,8 @@ def batch_value_and_grad(
 
 
 def batch_value_and_moves(
-    model: Model, at: Any, x: Any, y: Any, mask: Bool[Array, " B"],
-    key: Key | None = None) -> tuple[Float[Array, ""], Any]:
+  model: Model, at: Any, x: Any, y: Any, mask: Bool[Array, " B"], key: Key | None = None
+) -> tuple[Float[Array, ""], Any]:
   """``batch_value_and_grad`` of a model that moves its statistics.
 
   Args:
@@ -184,14 +199,12 @@ def batch_value_and_moves(
     The loss, and the pair (gradient, statistics after the batch).
   """
   params, state = at
-  loss, grad, state = _masked_sum_and_grad(
-      model, params, x, y, mask, key, state)
+  loss, grad, state = _masked_sum_and_grad(model, params, x, y, mask, key, state)
   loss, grad = _mean(model, params, loss, grad, mask.sum())
   return loss, (grad, state)
 
 
-def fold_blocks(
-    shard: Shard, fn: Any, carry: Any, rows: int = BLOCK_ROWS) -> Any:
+def fold_blocks(shard: Shard, fn: Any, carry: Any, rows: int = BLOCK_ROWS) -> Any:
   """Folds ``fn(carry, x, y, mask)`` over the blocks of a client's rows.
 
   Args:
@@ -221,13 +234,13 @@ def fold_blocks(
 
 
 def sum_blocks(
-    shard: Shard, fn: Callable[[Any, Any, Array], Any], rows: int = BLOCK_ROWS
+  shard: Shard, fn: Callable[[Any, Any, Array], Any], rows: int = BLOCK_ROWS
 ) -> Any:
   """Adds up the trees ``fn(x, y, mask)`` over the blocks of a client's rows."""
-  zero = jax.tree.map(
-      jnp.zeros_like, jax.eval_shape(fn, *block_shapes(shard, rows)))
+  zero = jax.tree.map(jnp.zeros_like, jax.eval_shape(fn, *block_shapes(shard, rows)))
   return fold_blocks(
-      shard, lambda sums, *block: trees.add(sums, fn(*block)), zero, rows)
+    shard, lambda sums, *block: trees.add(sums, fn(*block)), zero, rows
+  )
 
 
 def block_shapes(shard: Shard, rows: int = BLOCK_ROWS) -> Any:
@@ -237,14 +250,17 @@ def block_shapes(shard: Shard, rows: int = BLOCK_ROWS) -> Any:
     def block(array: Array) -> Array:
       return array[:rows]
 
-    return (store.read(shard.x, block), store.read(shard.y, block),
-            jnp.zeros(rows, bool))
+    return (
+      store.read(shard.x, block),
+      store.read(shard.y, block),
+      jnp.zeros(rows, bool),
+    )
 
   return jax.eval_shape(first, shard)
 
 
 def full_value_and_grad(
-    model: Model, params: Params, shard: Shard, key: Key | None = None
+  model: Model, params: Params, shard: Shard, key: Key | None = None
 ) -> tuple[Float[Array, ""], Params]:
   """f_i(w) and grad f_i(w) over all examples of one client.
 
@@ -266,7 +282,7 @@ def full_value_and_grad(
 
 
 def full_value_and_moves(
-    model: Model, at: Any, shard: Shard, key: Key | None = None
+  model: Model, at: Any, shard: Shard, key: Key | None = None
 ) -> tuple[Float[Array, ""], Any]:
   """``full_value_and_grad`` of a model that moves its statistics.
 
@@ -286,8 +302,7 @@ def full_value_and_moves(
   def add_block(carry, x, y, mask):
     total, gradient, state, key = carry
     key, now = _next_key(key)
-    loss, grad, state = _masked_sum_and_grad(
-        model, params, x, y, mask, now, state)
+    loss, grad, state = _masked_sum_and_grad(model, params, x, y, mask, now, state)
     return total + loss, trees.add(gradient, grad), state, key
 
   model = of_client(model, shard)
@@ -298,7 +313,7 @@ def full_value_and_moves(
 
 
 def full_loss(
-    model: Model, params: Params, shard: Shard, key: Key | None = None
+  model: Model, params: Params, shard: Shard, key: Key | None = None
 ) -> Float[Array, ""]:
   """f_i(w) over all examples of one client, [] float32.
 
@@ -324,18 +339,17 @@ def full_loss(
   return loss
 
 
-def full_losses(
-    model: Model, models: Params, shard: Shard) -> Float[Array, " K"]:
+def full_losses(model: Model, models: Params, shard: Shard) -> Float[Array, " K"]:
   """f_i at K models ([K, ...]) in one pass over the data, [K] float32.
 
   If the shard has statistics, they are those of the K models, [K, ...].
   """
-  return jax.vmap(lambda params, state: full_loss(
-      model, params, shard._replace(state=state)))(models, shard.state)
+  return jax.vmap(
+    lambda params, state: full_loss(model, params, shard._replace(state=state))
+  )(models, shard.state)
 
 
-def preferred_model(
-    model: Model, models: Params, shard: Shard) -> Int[Array, ""]:
+def preferred_model(model: Model, models: Params, shard: Shard) -> Int[Array, ""]:
   """The model whose loss on all the client's data is least (diversified, (18)).
 
   Args:
@@ -366,8 +380,7 @@ def feature_counts(shard: Shard) -> Float[Array, " D"]:
   return counts.astype(jnp.float32)
 
 
-def label_counts(
-    shard: Shard, num_classes: int) -> Float[Array, " {num_classes}"]:
+def label_counts(shard: Shard, num_classes: int) -> Float[Array, " {num_classes}"]:
   """How many examples of each class the client holds, [L] float32."""
   labels = jnp.arange(num_classes, dtype=jnp.int32)
 

@@ -27,8 +27,7 @@ from fedjax_alg.conditions import is_zero, only
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper
 
-OPTIMIZERS = ("sgd", "momentum", "nesterov", "adam", "adamw", "rmsprop",
-              "adagrad")
+OPTIMIZERS = ("sgd", "momentum", "nesterov", "adam", "adamw", "rmsprop", "adagrad")
 SCHEDULES = ("constant", "cosine", "exponential", "step", "inverse_sqrt")
 
 #: Local methods of the grid that take an optimiser.
@@ -43,49 +42,97 @@ class ClientOptimizer:
   GROUP: ClassVar[str] = "optimizer"
 
   client_optimizer: str = hyper(
-      "sgd", "optimiser of the local steps; its state is fresh in every round",
-      choices=OPTIMIZERS, when=_UPDATES, later=True)
+    "sgd",
+    "optimiser of the local steps; its state is fresh in every round",
+    choices=OPTIMIZERS,
+    when=_UPDATES,
+    later=True,
+  )
   client_momentum: float = hyper(
-      0.9, "momentum of the local steps", minimum=0.0, below=1.0, neutral=0.0,
-      when=only("client_optimizer", "momentum", "nesterov"), later=True)
+    0.9,
+    "momentum of the local steps",
+    minimum=0.0,
+    below=1.0,
+    neutral=0.0,
+    when=only("client_optimizer", "momentum", "nesterov"),
+    later=True,
+  )
   client_beta1: float = hyper(
-      0.9, "decay of the first moment of the local gradients", minimum=0.0,
-      below=1.0, when=only("client_optimizer", "adam", "adamw"), later=True)
+    0.9,
+    "decay of the first moment of the local gradients",
+    minimum=0.0,
+    below=1.0,
+    when=only("client_optimizer", "adam", "adamw"),
+    later=True,
+  )
   client_beta2: float = hyper(
-      0.999, "decay of the second moment of the local gradients", minimum=0.0,
-      below=1.0, when=only("client_optimizer", "adam", "adamw", "rmsprop"),
-      later=True)
+    0.999,
+    "decay of the second moment of the local gradients",
+    minimum=0.0,
+    below=1.0,
+    when=only("client_optimizer", "adam", "adamw", "rmsprop"),
+    later=True,
+  )
   client_eps: float = hyper(
-      1e-8, "small number against division by zero; it is added to the root of "
-      "the second moment of the local gradients, with adagrad inside the root",
-      above=0.0, when=only(
-          "client_optimizer", "adam", "adamw", "rmsprop", "adagrad"),
-      later=True)
+    1e-8,
+    "small number against division by zero; it is added to the root of "
+    "the second moment of the local gradients, with adagrad inside the root",
+    above=0.0,
+    when=only("client_optimizer", "adam", "adamw", "rmsprop", "adagrad"),
+    later=True,
+  )
   client_weight_decay: float = hyper(
-      0.0, "factor of the weights that is added to every local gradient, with "
-      "adamw to the step instead; 0: none", minimum=0.0, neutral=0.0,
-      when=_UPDATES, later=True)
+    0.0,
+    "factor of the weights that is added to every local gradient, with "
+    "adamw to the step instead; 0: none",
+    minimum=0.0,
+    neutral=0.0,
+    when=_UPDATES,
+    later=True,
+  )
   client_clip: float = hyper(
-      0.0, "largest norm of a local gradient, over all parameters; a longer "
-      "one is shortened to it; 0: no limit", minimum=0.0, neutral=0.0,
-      when=_UPDATES, later=True)
+    0.0,
+    "largest norm of a local gradient, over all parameters; a longer "
+    "one is shortened to it; 0: no limit",
+    minimum=0.0,
+    neutral=0.0,
+    when=_UPDATES,
+    later=True,
+  )
   client_lr_schedule: str = hyper(
-      "constant", "factor of `client_lr` after t rounds, with T = "
-      "`client_lr_period`: cosine = (1 + cos(pi t/T)) / 2 and 0 after T, "
-      "exponential = `client_lr_decay`^(t/T), step = `client_lr_decay`^"
-      "floor(t/T), inverse_sqrt = 1 / sqrt(1 + t/T)", choices=SCHEDULES,
-      when=_UPDATES, later=True)
+    "constant",
+    "factor of `client_lr` after t rounds, with T = "
+    "`client_lr_period`: cosine = (1 + cos(pi t/T)) / 2 and 0 after T, "
+    "exponential = `client_lr_decay`^(t/T), step = `client_lr_decay`^"
+    "floor(t/T), inverse_sqrt = 1 / sqrt(1 + t/T)",
+    choices=SCHEDULES,
+    when=_UPDATES,
+    later=True,
+  )
   client_lr_over: str = hyper(
-      "rounds", "what t of `client_lr_schedule` counts: the rounds completed, "
-      "or the local steps that the client has taken in this round",
-      choices=("rounds", "steps"), when=_VARYING, later=True)
+    "rounds",
+    "what t of `client_lr_schedule` counts: the rounds completed, "
+    "or the local steps that the client has taken in this round",
+    choices=("rounds", "steps"),
+    when=_VARYING,
+    later=True,
+  )
   client_lr_period: int = hyper(
-      1, "T of `client_lr_schedule`, in rounds or steps; cosine needs it",
-      minimum=1, traced=True, when=_VARYING, later=True)
+    1,
+    "T of `client_lr_schedule`, in rounds or steps; cosine needs it",
+    minimum=1,
+    traced=True,
+    when=_VARYING,
+    later=True,
+  )
   client_lr_decay: float = hyper(
-      0.99, "factor of the learning rate in every T rounds or steps",
-      above=0.0, maximum=1.0,
-      when=only("client_lr_schedule", "exponential", "step"), later=True)
+    0.99,
+    "factor of the learning rate in every T rounds or steps",
+    above=0.0,
+    maximum=1.0,
+    when=only("client_lr_schedule", "exponential", "step"),
+    later=True,
+  )
 
 
 class LocalOptimizer(NamedTuple):
@@ -123,7 +170,8 @@ def refuse_options(options: Any, why: str) -> None:
 
 
 def local_optimizer(
-    options: ClientOptimizer, own: optax.GradientTransformation | None = None,
+  options: ClientOptimizer,
+  own: optax.GradientTransformation | None = None,
 ) -> LocalOptimizer | None:
   """Makes the optimiser of the local steps.
 
@@ -161,11 +209,15 @@ def _transform(options: ClientOptimizer) -> optax.GradientTransformation | None:
     if not is_zero(options.client_momentum):
       parts.append(optax.trace(options.client_momentum, kind == "nesterov"))
   elif kind in ("adam", "adamw"):
-    parts.append(optax.scale_by_adam(
-        options.client_beta1, options.client_beta2, options.client_eps))
+    parts.append(
+      optax.scale_by_adam(
+        options.client_beta1, options.client_beta2, options.client_eps
+      )
+    )
   elif kind == "rmsprop":
-    parts.append(optax.scale_by_rms(
-        options.client_beta2, options.client_eps, eps_in_sqrt=False))
+    parts.append(
+      optax.scale_by_rms(options.client_beta2, options.client_eps, eps_in_sqrt=False)
+    )
   elif kind == "adagrad":
     parts.append(optax.scale_by_rss(0.0, options.client_eps))
   if kind == "adamw":
@@ -179,12 +231,12 @@ def _schedule(options: ClientOptimizer) -> Callable[[Array], Array] | None:
   period = options.client_lr_period
   if kind == "constant":
     return None
-  if kind == "cosine" and not isinstance(
-      period, jax.core.Tracer) and period < 2:
+  if kind == "cosine" and not isinstance(period, jax.core.Tracer) and period < 2:
     raise OptionError(
-        f"`client_lr_period`={period}: with `client_lr_schedule`=cosine, after "
-        f"so many {options.client_lr_over} the learning rate is 0; must be at "
-        "least 2")
+      f"`client_lr_period`={period}: with `client_lr_schedule`=cosine, after "
+      f"so many {options.client_lr_over} the learning rate is 0; must be at "
+      "least 2"
+    )
 
   def factor(count: Array) -> Array:
     t = count.astype(jnp.float32) / jnp.asarray(period, jnp.float32)
@@ -192,8 +244,7 @@ def _schedule(options: ClientOptimizer) -> Callable[[Array], Array] | None:
       return 0.5 * (1.0 + jnp.cos(math.pi * jnp.minimum(t, 1.0)))
     if kind == "inverse_sqrt":
       return 1.0 / jnp.sqrt(1.0 + t)
-    return jnp.asarray(decay, jnp.float32) ** (
-        jnp.floor(t) if kind == "step" else t)
+    return jnp.asarray(decay, jnp.float32) ** (jnp.floor(t) if kind == "step" else t)
 
   return factor
 
@@ -208,8 +259,8 @@ class Descent(NamedTuple):
 
 
 def descent(
-    learning_rate: Any, optimizer: Optimizer = None,
-    rounds: Int[Array, ""] | int = 0) -> Descent:
+  learning_rate: Any, optimizer: Optimizer = None, rounds: Int[Array, ""] | int = 0
+) -> Descent:
   """The steps of a client in one round.
 
   Args:
@@ -222,8 +273,12 @@ def descent(
   """
   if optimizer is None:
     return Descent(
-        lambda params: (), lambda gradient, params, kept: (
-            trees.add_scaled(params, -learning_rate, gradient), kept))
+      lambda params: (),
+      lambda gradient, params, kept: (
+        trees.add_scaled(params, -learning_rate, gradient),
+        kept,
+      ),
+    )
   if isinstance(optimizer, optax.GradientTransformation):
     optimizer = LocalOptimizer(optimizer, whole_step=True)
   transform, schedule, over_steps, whole_step = optimizer
@@ -232,8 +287,7 @@ def descent(
     learning_rate = learning_rate * schedule(jnp.asarray(rounds, jnp.int32))
 
   def init(params):
-    state = () if transform is None else trees.drop_weak_types(
-        transform.init(params))
+    state = () if transform is None else trees.drop_weak_types(transform.init(params))
     return state, jnp.int32(0) if counts else ()
 
   def step(gradient, params, kept):
@@ -247,8 +301,10 @@ def descent(
     factor: Any = 1.0
     if schedule is not None and counts:
       factor, taken = schedule(taken), taken + 1
-    return (trees.add_scaled(params, -(learning_rate * factor), gradient),
-            (state, taken))
+    return (
+      trees.add_scaled(params, -(learning_rate * factor), gradient),
+      (state, taken),
+    )
 
   return Descent(init, step)
 

@@ -39,12 +39,19 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import split, trees
-from fedjax_alg.base import Algorithm, Array, Cohort, Key, MapClients, Model
-from fedjax_alg.base import Params, Shard
+from fedjax_alg.base import (
+  Algorithm,
+  Array,
+  Cohort,
+  Key,
+  MapClients,
+  Model,
+  Params,
+  Shard,
+)
 from fedjax_alg.client import minibatches, moving
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.update import ClientUpdate, Place, Received, Trained
-from fedjax_alg.client.update import with_rows
+from fedjax_alg.client.update import ClientUpdate, Place, Received, Trained, with_rows
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models.roles import Own
 
@@ -63,13 +70,12 @@ class Row(NamedTuple):
 def _fit_work(model: Model, work: LocalWork) -> LocalWork:
   """The steps with the personal parameters alone."""
   steps = model.roles.personal.fit
-  return LocalWork(local_steps=steps, batch_size=work.batch_size) if (
-      steps) else work
+  return LocalWork(local_steps=steps, batch_size=work.batch_size) if (steps) else work
 
 
 def fitted(
-    model: Model, client: ClientUpdate, shared: Params, own: Own, shard: Shard,
-    key: Key) -> Own:
+  model: Model, client: ClientUpdate, shared: Params, own: Own, shard: Shard, key: Key
+) -> Own:
   """What a client has after steps of its own, the shared parameters fixed.
 
   Args:
@@ -87,10 +93,16 @@ def fitted(
     return jax.tree.map(lambda p, g: p - rate * g, params, grad)
 
   personal, _, state = moved(
-      lambda shard: minibatches.fold_steps(
-          model.roles.alone(model, shared), shard,
-          _fit_work(model, client.work), jax.random.fold_in(key, _ALONE), step,
-          own.personal), shard._replace(personal=None, state=own.state))
+    lambda shard: minibatches.fold_steps(
+      model.roles.alone(model, shared),
+      shard,
+      _fit_work(model, client.work),
+      jax.random.fold_in(key, _ALONE),
+      step,
+      own.personal,
+    ),
+    shard._replace(personal=None, state=own.state),
+  )
   return Own(personal, state)
 
 
@@ -104,8 +116,8 @@ def _rate(model: Model, client: ClientUpdate, shard: Shard) -> Any:
 
 
 def moved(
-    work: Callable[[Shard], Any], shard: Shard, personal: Params = None,
-    rate: Any = 0.0) -> tuple[Any, Params, Params]:
+  work: Callable[[Shard], Any], shard: Shard, personal: Params = None, rate: Any = 0.0
+) -> tuple[Any, Params, Params]:
   """What ``work`` returns for a client, and what else has moved.
 
   Args:
@@ -126,24 +138,27 @@ def moved(
 
 
 #: Why updates cannot be made private with the server's statistics.
-_SENT = ("the model's running statistics are sent without noise "
-         "(`model_state`=local or batch sends none)")
+_SENT = (
+  "the model's running statistics are sent without noise "
+  "(`model_state`=local or batch sends none)"
+)
 
 
 def _check(client: ClientUpdate, model: Model) -> None:
   """Refuses leaves of clients' own that a local method cannot have."""
   roles, why = model.roles, client.no_personal_because
   if why and roles.has_personal:
-    raise OptionError(
-        f"`roles`=personal: not with this local method, which {why}")
+    raise OptionError(f"`roles`=personal: not with this local method, which {why}")
   if why:
     raise OptionError(
-        f"`model_state`={roles.model_state}: not with this local method, which "
-        f"{why} (allowed: batch)")
-  if roles.has_personal and client.learning_rate is None and (
-      not roles.personal.rate):
-    raise OptionError("`personal_rate`=0: the local method has no learning "
-                      "rate of its own (give one above 0)")
+      f"`model_state`={roles.model_state}: not with this local method, which "
+      f"{why} (allowed: batch)"
+    )
+  if roles.has_personal and client.learning_rate is None and (not roles.personal.rate):
+    raise OptionError(
+      "`personal_rate`=0: the local method has no learning "
+      "rate of its own (give one above 0)"
+    )
 
 
 def with_own(client: ClientUpdate, model: Model) -> ClientUpdate:
@@ -166,19 +181,25 @@ def with_own(client: ClientUpdate, model: Model) -> ClientUpdate:
     return client
   _check(client, model)
   when = roles.personal.when if roles.has_personal else ""
-  local, like = roles.has_state and not roles.sends_state, jax.eval_shape(
-      lambda: roles.start(jax.random.key(0)))
+  local, like = (
+    roles.has_state and not roles.sends_state,
+    jax.eval_shape(lambda: roles.start(jax.random.key(0))),
+  )
 
   def trained(own, received, shard, personal, key):
     """What the method trains, the personal parameters and the statistics."""
     if when == "first":
       personal, state = fitted(
-          model, client, received.start, Own(personal, shard.state), shard, key)
+        model, client, received.start, Own(personal, shard.state), shard, key
+      )
       shard = shard._replace(state=state)
     moves = when == "together"
     found, after, state = moved(
-        own, shard._replace(personal=personal), personal if moves else None,
-        _rate(model, client, shard) if moves else 0.0)
+      own,
+      shard._replace(personal=personal),
+      personal if moves else None,
+      _rate(model, client, shard) if moves else 0.0,
+    )
     found = _counted(found, model, client, shard)
     if roles.has_state:
       found = found._replace(state=state)
@@ -188,50 +209,55 @@ def with_own(client: ClientUpdate, model: Model) -> ClientUpdate:
 
     def train_with_state(received, shard, row, key):
       return trained(
-          lambda shard: client.trained(received, shard, row, key), received,
-          shard, None, key)[0]
+        lambda shard: client.trained(received, shard, row, key),
+        received,
+        shard,
+        None,
+        key,
+      )[0]
 
-    return client._replace(
-        train=train_with_state, unprotected=client.leak or _SENT)
+    return client._replace(train=train_with_state, unprotected=client.leak or _SENT)
 
   def init(params, spec):
     leaves, state = jax.tree.map(
-        lambda leaf: jnp.zeros((spec.num_clients, *leaf.shape), leaf.dtype),
-        like)
-    return Row(
-        leaves, jnp.zeros(spec.num_clients, bool), state if local else ())
+      lambda leaf: jnp.zeros((spec.num_clients, *leaf.shape), leaf.dtype), like
+    )
+    return Row(leaves, jnp.zeros(spec.num_clients, bool), state if local else ())
 
   def train(
-      own: Callable[..., Trained], received: Received, shard: Shard,
-      row: Row, key: Key) -> tuple[Trained, Row]:
+    own: Callable[..., Trained], received: Received, shard: Shard, row: Row, key: Key
+  ) -> tuple[Trained, Row]:
     if local:
       shard = shard._replace(state=row.state)
     found, personal, state = trained(own, received, shard, row.leaves, key)
-    return found, Row(personal, row.trained | (shard.size > 0),
-                      state if local else ())
+    return found, Row(personal, row.trained | (shard.size > 0), state if local else ())
 
   joined = with_rows(
-      client, init, train,
-      said="`roles`=personal: the local method's table has a row for each "
-      "mini-batch" if roles.has_personal else "`model_state`=local: the local "
-      "method's table has a row for each mini-batch",
-      unprotected=client.leak or (_SENT if roles.sends_state else ""))
-  return joined._replace(personal=Place(
-      lambda table: table[0], lambda table, rows: (rows, table[1])))
+    client,
+    init,
+    train,
+    said="`roles`=personal: the local method's table has a row for each mini-batch"
+    if roles.has_personal
+    else "`model_state`=local: the local method's table has a row for each mini-batch",
+    unprotected=client.leak or (_SENT if roles.sends_state else ""),
+  )
+  return joined._replace(
+    personal=Place(lambda table: table[0], lambda table, rows: (rows, table[1]))
+  )
 
 
 def _counted(
-    trained: Trained, model: Model, client: ClientUpdate, shard: Shard
+  trained: Trained, model: Model, client: ClientUpdate, shard: Shard
 ) -> Trained:
   """The costs with those of the steps before the method's own."""
   if not model.roles.has_personal or model.roles.personal.when != "first":
     return trained
   own = trained.gradients
   if own is None:
-    own = client.gradients_per_step * client.work.examples_read(
-        shard.size, shard.part)
-  return trained._replace(gradients=own + _fit_work(
-      model, client.work).examples_read(shard.size))
+    own = client.gradients_per_step * client.work.examples_read(shard.size, shard.part)
+  return trained._replace(
+    gradients=own + _fit_work(model, client.work).examples_read(shard.size)
+  )
 
 
 def first_states(model: Model, models: int) -> Params:
@@ -250,8 +276,13 @@ def with_states(model: Model, params: Params, states: Params) -> Params:
 
 
 def equipped(
-    client: ClientUpdate, memory: Any, states: Params, cohort: Cohort,
-    map_clients: MapClients, models: int | None = None) -> Cohort:
+  client: ClientUpdate,
+  memory: Any,
+  states: Params,
+  cohort: Cohort,
+  map_clients: MapClients,
+  models: int | None = None,
+) -> Cohort:
   """The cohort whose shards hold what clients compute with.
 
   Args:
@@ -266,19 +297,23 @@ def equipped(
   slots = cohort.ids.shape[0]
   if client.personal is not None:
     row = _rows(client, memory, cohort, map_clients)
-    cohort = cohort._replace(shards=cohort.shards._replace(
-        personal=row.leaves, state=_of_models(row.state, models, 1)))
+    cohort = cohort._replace(
+      shards=cohort.shards._replace(
+        personal=row.leaves, state=_of_models(row.state, models, 1)
+      )
+    )
   if not jax.tree.leaves(states):
     return cohort
   everyone, validation = cohort.everyone, cohort.validation
   if everyone is not None and cohort.newcomers is not None:
-    everyone = everyone._replace(
-        state=trees.repeat(states, everyone.size.shape[0]))
+    everyone = everyone._replace(state=trees.repeat(states, everyone.size.shape[0]))
   if validation is not None:
     validation = validation._replace(state=states)
   return cohort._replace(
-      shards=cohort.shards._replace(state=trees.repeat(states, slots)),
-      everyone=everyone, validation=validation)
+    shards=cohort.shards._replace(state=trees.repeat(states, slots)),
+    everyone=everyone,
+    validation=validation,
+  )
 
 
 def _of_models(state: Params, models: int | None, axis: int) -> Params:
@@ -288,11 +323,12 @@ def _of_models(state: Params, models: int | None, axis: int) -> Params:
   if models is None:
     return state
   return jax.tree.map(
-      lambda leaf: jnp.repeat(jnp.expand_dims(leaf, axis), models, axis), state)
+    lambda leaf: jnp.repeat(jnp.expand_dims(leaf, axis), models, axis), state
+  )
 
 
 def _rows(
-    client: ClientUpdate, memory: Any, cohort: Cohort, map_clients: MapClients
+  client: ClientUpdate, memory: Any, cohort: Cohort, map_clients: MapClients
 ) -> Row:
   """What the participants keep, [S, ...]."""
   assert client.store is not None and client.personal is not None
@@ -303,16 +339,25 @@ def _rows(
     return row
   # By the map: a process holds the rows of its own clients alone.
   row = map_clients.change(
-      lambda shared, shard, row: (row, row),
-      lambda table, places, rows: table, table, cohort.ids, (),
-      cohort.shards)[1]
+    lambda shared, shard, row: (row, row),
+    lambda table, places, rows: table,
+    table,
+    cohort.ids,
+    (),
+    cohort.shards,
+  )[1]
   return row
 
 
 def deploys(
-    algorithm: Algorithm, client: ClientUpdate, model: Model,
-    memory: Callable[[Any], Any], put: Callable[[Any, Any], Any],
-    map_clients: MapClients, models: int | None = None) -> Algorithm:
+  algorithm: Algorithm,
+  client: ClientUpdate,
+  model: Model,
+  memory: Callable[[Any], Any],
+  put: Callable[[Any, Any], Any],
+  map_clients: MapClients,
+  models: int | None = None,
+) -> Algorithm:
   """The algorithm whose clients deploy what they keep, too.
 
   Args:
@@ -345,27 +390,33 @@ def deploys(
     if jax.tree.leaves(row.state):
       own = own._replace(state=trees.where(known, row.state, first.state))
     found = algorithm.client_params(
-        state, client_id, shard._replace(
-            personal=own.personal, state=_of_models(own.state, models, 0)), key)
+      state,
+      client_id,
+      shard._replace(personal=own.personal, state=_of_models(own.state, models, 0)),
+      key,
+    )
     shared = roles.of("shared", found)
     if roles.sends_state:
       own = own._replace(state=roles.of("state", found))
     if by_itself or how.fit:
       fits = by_itself | ~(known & row.trained)
-      own = trees.where(
-          fits, fitted(model, client, shared, own, shard, key), own)
+      own = trees.where(fits, fitted(model, client, shared, own, shard, key), own)
     return roles.join(shared, *own)
 
   def start_personal(state, own):
     table = store.get(memory(state))
     rows = place.get(table)
     leaves, state_rows = jax.tree.map(
-        lambda leaf, row: jnp.broadcast_to(leaf, row.shape),
-        (own.personal, own.state if jax.tree.leaves(rows.state) else ()),
-        (rows.leaves, rows.state))
+      lambda leaf, row: jnp.broadcast_to(leaf, row.shape),
+      (own.personal, own.state if jax.tree.leaves(rows.state) else ()),
+      (rows.leaves, rows.state),
+    )
     kept = map_clients.keep((leaves, state_rows))
-    return put(state, store.put(memory(state), place.put(
-        table, rows._replace(leaves=kept[0], state=kept[1]))))
+    return put(
+      state,
+      store.put(
+        memory(state), place.put(table, rows._replace(leaves=kept[0], state=kept[1]))
+      ),
+    )
 
-  return algorithm._replace(
-      client_params=client_params, start_personal=start_personal)
+  return algorithm._replace(client_params=client_params, start_personal=start_personal)

@@ -13,10 +13,9 @@ from jaxtyping import Float, Int
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Key, Model, Params, Shard
 from fedjax_alg.client import minibatches
-from fedjax_alg.client.optimizers import Descent, descent, Optimizer
+from fedjax_alg.client.optimizers import Descent, Optimizer, descent
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.conditions import is_zero
-
 
 #: (gradient, params, start params) -> corrected gradient
 Correction = Callable[[Params, Params, Params], Params]
@@ -34,9 +33,15 @@ def proximal(mu: float) -> Correction:
 
 
 def sgd(
-    model: Model, start: Params, shard: Shard, work: minibatches.LocalWork,
-    learning_rate: Any, key: Key, correct: Correction | None = None,
-    optimizer: Optimizer = None, rounds: Int[Array, ""] | int = 0,
+  model: Model,
+  start: Params,
+  shard: Shard,
+  work: minibatches.LocalWork,
+  learning_rate: Any,
+  key: Key,
+  correct: Correction | None = None,
+  optimizer: Optimizer = None,
+  rounds: Int[Array, ""] | int = 0,
 ) -> tuple[Params, Float[Array, ""]]:
   """v <- v - learning_rate * correct(g(v; B)) for the client's local steps.
 
@@ -61,19 +66,24 @@ def sgd(
     which is 0 for a client that takes no step.
   """
   params, loss, _ = descend(
-      model, start, shard, work, key, descent(learning_rate, optimizer, rounds),
-      correct)
+    model, start, shard, work, key, descent(learning_rate, optimizer, rounds), correct
+  )
   return params, loss
 
 
 def descend(
-    model: Model, start: Params, shard: Shard, work: minibatches.LocalWork,
-    key: Key, steps: Descent, correct: Correction | None = None
+  model: Model,
+  start: Params,
+  shard: Shard,
+  work: minibatches.LocalWork,
+  key: Key,
+  steps: Descent,
+  correct: Correction | None = None,
 ) -> tuple[Params, Float[Array, ""], Any]:
   """As ``sgd``, with the steps given; returns what they kept as well."""
 
   def step(
-      gradient: minibatches.Gradient, carry: tuple[Params, Array, Any]
+    gradient: minibatches.Gradient, carry: tuple[Params, Array, Any]
   ) -> tuple[Params, Array, Any]:
     params, _, kept = carry
     ((loss, grad),) = gradient(params)
@@ -88,8 +98,12 @@ def descend(
 
 
 def sgd_update(
-    model: Model, work: minibatches.LocalWork, learning_rate: Any,
-    mu: Any = 0.0, optimizer: Optimizer = None) -> ClientUpdate:
+  model: Model,
+  work: minibatches.LocalWork,
+  learning_rate: Any,
+  mu: Any = 0.0,
+  optimizer: Optimizer = None,
+) -> ClientUpdate:
   """Local training by SGD or another optimiser.
 
   Args:
@@ -108,9 +122,20 @@ def sgd_update(
   correct = None if is_zero(mu) else proximal(mu)
 
   def train(received, shard, client_row, key):
-    return Trained(*sgd(
-        model, received.start, shard, work, learning_rate, key, correct,
-        optimizer, received.round))
+    return Trained(
+      *sgd(
+        model,
+        received.start,
+        shard,
+        work,
+        learning_rate,
+        key,
+        correct,
+        optimizer,
+        received.round,
+      )
+    )
 
   return ClientUpdate(
-      train, work, takes_parts=True, learning_rate=lambda shard: learning_rate)
+    train, work, takes_parts=True, learning_rate=lambda shard: learning_rate
+  )

@@ -13,7 +13,8 @@ from fedjax_alg.client import minibatches, objective
 
 
 def feature_scaling(
-    shard: Shard, feature_share: Float[Array, " D"]) -> Float[Array, " D"]:
+  shard: Shard, feature_share: Float[Array, " D"]
+) -> Float[Array, " D"]:
   """The diagonal of Lambda_i (diversified, (21)).
 
   Args:
@@ -26,23 +27,28 @@ def feature_scaling(
   """
   counts = objective.feature_counts(shard)
   chex.assert_equal_shape((feature_share, counts))
-  ratio = feature_share * shard.size.astype(jnp.float32) / jnp.maximum(
-      counts, 1.0)
+  ratio = feature_share * shard.size.astype(jnp.float32) / jnp.maximum(counts, 1.0)
   return jnp.where(counts > 0, ratio, jnp.ones_like(ratio))
 
 
 def normalised_rate(
-    learning_rate: Float[Array, ""] | float, shard: Shard) -> Float[Array, ""]:
+  learning_rate: Float[Array, ""] | float, shard: Shard
+) -> Float[Array, ""]:
   """alpha_l / n_i, the learning rate of client i in FSVRG (23), [] float32."""
   return learning_rate / jnp.maximum(shard.size, 1).astype(jnp.float32)
 
 
 def svrg(
-    model: Model, start: Params, reference: Params, anchor: Params,
-    shard: Shard, work: minibatches.LocalWork,
-    learning_rate: Float[Array, ""] | float,
-    key: Key, scaling: Float[Array, " D"] | None = None,
-    precondition: Callable[[Params], Params] = lambda direction: direction,
+  model: Model,
+  start: Params,
+  reference: Params,
+  anchor: Params,
+  shard: Shard,
+  work: minibatches.LocalWork,
+  learning_rate: Float[Array, ""] | float,
+  key: Key,
+  scaling: Float[Array, " D"] | None = None,
+  precondition: Callable[[Params], Params] = lambda direction: direction,
 ) -> Params:
   """K_local steps w <- w - alpha (Lambda_i [g_i(w) - g_i(w_ref)] + g).
 

@@ -8,10 +8,18 @@ import jax.numpy as jnp
 from jaxtyping import Int
 
 from fedjax_alg import trees
-from fedjax_alg.base import Array, Cohort, FedSpec, Key, MapClients, Params
-from fedjax_alg.base import Shard, Traffic
+from fedjax_alg.base import (
+  Array,
+  Cohort,
+  FedSpec,
+  Key,
+  MapClients,
+  Params,
+  Shard,
+  Traffic,
+)
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.errors import a_type, OptionError
+from fedjax_alg.errors import OptionError, a_type
 
 
 class Received(NamedTuple):
@@ -69,8 +77,11 @@ class Store(NamedTuple):
   @classmethod
   def of(cls, field: str, *more: Any) -> "Store":
     """The table is a field of the memory."""
-    return cls(lambda memory: getattr(memory, field),
-               lambda memory, table: memory._replace(**{field: table}), *more)
+    return cls(
+      lambda memory: getattr(memory, field),
+      lambda memory, table: memory._replace(**{field: table}),
+      *more,
+    )
 
   @property
   def one_row(self) -> bool:
@@ -95,11 +106,13 @@ class ClientUpdate(NamedTuple):
   #: (memory, params, all clients as one cohort, map_clients) -> memory; called
   #: once, before round 1
   setup: Callable[[Any, Params, Cohort, MapClients], Any] = (
-      lambda memory, params, everyone, map_clients: memory)
+    lambda memory, params, everyone, map_clients: memory
+  )
   #: (memory, model 0, cohort, map_clients) -> memory; called at the start of
   #: every round, if the data have newcomers (``cohort.newcomers``)
   refresh: Callable[[Any, Params, Cohort, MapClients], Any] = (
-      lambda memory, params, cohort, map_clients: memory)
+    lambda memory, params, cohort, map_clients: memory
+  )
   #: memory -> what every participant receives besides the model
   shared: Callable[[Any], Any] = lambda memory: ()
   #: where participants keep what ``train`` gets as their row, and return as
@@ -110,19 +123,18 @@ class ClientUpdate(NamedTuple):
   personal: Place | None = None
   #: (memory, cohort, keys [S] of ``train``) -> rows for ``train`` that are kept
   #: nowhere, [S, ...]; with a store ``train`` gets the pair (kept row, this)
-  client_rows: Callable[[Any, Cohort, Key], Any] = (
-      lambda memory, cohort, keys: ())
+  client_rows: Callable[[Any, Cohort, Key], Any] = lambda memory, cohort, keys: ()
   #: (memory, cohort) -> [S], the participants' weights in the sum of what they
   #: send besides the model; None: ``merge`` needs what each of them sends
   upload_weights: Callable[[Any, Cohort], Array] | None = None
   #: (memory, cohort, the sum of the uploads [...] or all of them [S, ...],
   #: anchors [K, ...] or ()) -> memory; it leaves the table of ``store`` alone
   merge: Callable[[Any, Cohort, Any, Any], Any] = (
-      lambda memory, cohort, uploads, anchors: memory)
+    lambda memory, cohort, uploads, anchors: memory
+  )
   #: (memory, cohort, mean update) -> the update that is applied;
   #: ``cohort.present.sum()`` is |S|
-  scale: Callable[[Any, Cohort, Params], Params] = (
-      lambda memory, cohort, update: update)
+  scale: Callable[[Any, Cohort, Params], Params] = lambda memory, cohort, update: update
   needs_anchor: bool = False  #: whether ``train`` reads the anchor gradient
   #: why the method cannot serve K > 1 models; empty if it can
   one_model: str = ""
@@ -163,11 +175,10 @@ class ClientUpdate(NamedTuple):
     Args:
       *names: names of fields.
     """
-    return [name for name in names
-            if getattr(self, name) != self._field_defaults[name]]
+    return [name for name in names if getattr(self, name) != self._field_defaults[name]]
 
   def trained(
-      self, received: Received, shard: Shard, client_row: Any, key: Key
+    self, received: Received, shard: Shard, client_row: Any, key: Key
   ) -> Trained:
     """``train``, held to what it has to return.
 
@@ -178,14 +189,17 @@ class ClientUpdate(NamedTuple):
     said, must = "`train` of the local method returns", "must return a Trained"
     if not isinstance(found, Trained):
       raise OptionError(f"{said} {a_type(found)}, {must}")
-    shapes = [jax.tree.map(jnp.shape, tree) for tree in (
-        found.params, received.start)]
+    shapes = [jax.tree.map(jnp.shape, tree) for tree in (found.params, received.start)]
     if shapes[0] != shapes[1]:
-      raise OptionError(f"{said} parameters {shapes[0]}, {must} with "
-                        f"parameters like those of the model, {shapes[1]}")
+      raise OptionError(
+        f"{said} parameters {shapes[0]}, {must} with "
+        f"parameters like those of the model, {shapes[1]}"
+      )
     if jnp.shape(found.loss) != ():
-      raise OptionError(f"{said} a loss {list(jnp.shape(found.loss))}, {must} "
-                        "with one number as its loss")
+      raise OptionError(
+        f"{said} a loss {list(jnp.shape(found.loss))}, {must} "
+        "with one number as its loss"
+      )
     return found
 
   @property
@@ -194,17 +208,23 @@ class ClientUpdate(NamedTuple):
     if self.unprotected is not None:
       return self.unprotected
     for found, why in (
-        (self.store, "clients keep a memory from round to round, but the "
-         "accounting takes what they send to follow from their data and the "
-         "models"),
-        (self.upload_weights or self.needs("merge"),
-         "clients send more than their updates"),
-        (self.needs("setup"),
-         "the server starts from sums over the clients' data"),
-        (self.needs("client_rows"),
-         "what a client sends depends on the data of the others"),
-        (self.needs("scale"),
-         "the mean is scaled by what the participants hold")):
+      (
+        self.store,
+        "clients keep a memory from round to round, but the "
+        "accounting takes what they send to follow from their data and the "
+        "models",
+      ),
+      (
+        self.upload_weights or self.needs("merge"),
+        "clients send more than their updates",
+      ),
+      (self.needs("setup"), "the server starts from sums over the clients' data"),
+      (
+        self.needs("client_rows"),
+        "what a client sends depends on the data of the others",
+      ),
+      (self.needs("scale"), "the mean is scaled by what the participants hold"),
+    ):
       if found:
         return why
     return ""
@@ -218,7 +238,7 @@ class Beside(NamedTuple):
 
 
 def beside(
-    client: ClientUpdate, extra: Callable[[Params, FedSpec], Any]
+  client: ClientUpdate, extra: Callable[[Params, FedSpec], Any]
 ) -> ClientUpdate:
   """The client's half with something else in its memory (``Beside``).
 
@@ -239,26 +259,36 @@ def beside(
   store = client.store
   if store:
     store = Store(
-        reads(store.get), changes(store.put), store.write,
-        own_rows if store.one_row else reads(store.places))
+      reads(store.get),
+      changes(store.put),
+      store.write,
+      own_rows if store.one_row else reads(store.places),
+    )
   weights, rows = client.upload_weights, client.client_rows
   # ``with_rows`` asks whether it is the default.
   given = rows is not client._field_defaults["client_rows"]
   return client._replace(
-      init=lambda params, spec: Beside(
-          client.init(params, spec), extra(params, spec)),
-      setup=changes(client.setup), refresh=changes(client.refresh),
-      shared=reads(client.shared), store=store,
-      client_rows=reads(rows) if given else rows,
-      upload_weights=reads(weights) if weights else None,
-      merge=changes(client.merge), scale=reads(client.scale),
-      unprotected=client.leak)
+    init=lambda params, spec: Beside(client.init(params, spec), extra(params, spec)),
+    setup=changes(client.setup),
+    refresh=changes(client.refresh),
+    shared=reads(client.shared),
+    store=store,
+    client_rows=reads(rows) if given else rows,
+    upload_weights=reads(weights) if weights else None,
+    merge=changes(client.merge),
+    scale=reads(client.scale),
+    unprotected=client.leak,
+  )
 
 
 def with_rows(
-    client: ClientUpdate, extra: Callable[[Params, FedSpec], Any],
-    train: Callable[..., tuple[Trained, Any]], *, said: str,
-    unprotected: str | None = None) -> ClientUpdate:
+  client: ClientUpdate,
+  extra: Callable[[Params, FedSpec], Any],
+  train: Callable[..., tuple[Trained, Any]],
+  *,
+  said: str,
+  unprotected: str | None = None,
+) -> ClientUpdate:
   """The client's half whose clients keep one more row each.
 
   Args:
@@ -279,8 +309,7 @@ def with_rows(
   own = client.store
   if own and not own.one_row:
     raise OptionError(said)
-  given = client.client_rows is not (
-      ClientUpdate._field_defaults["client_rows"])
+  given = client.client_rows is not (ClientUpdate._field_defaults["client_rows"])
 
   def joined(received, shard, client_row, key):
     rows, more = client_row if given else (client_row, ())
@@ -290,30 +319,39 @@ def with_rows(
     elif jax.tree.leaves(more):
       own_row = own_row, more
     trained, row = train(
-        lambda shard: client.trained(received, shard, own_row, key),
-        received, shard, row, key)
+      lambda shard: client.trained(received, shard, own_row, key),
+      received,
+      shard,
+      row,
+      key,
+    )
     return trained._replace(kept=(row, trained.kept))
 
   both = beside(client, extra)
 
   def write(table, places, kept):
-    return (trees.set_rows(table[0], places, kept[0]),
-            own.write(table[1], places, kept[1]) if own else ())
+    return (
+      trees.set_rows(table[0], places, kept[0]),
+      own.write(table[1], places, kept[1]) if own else (),
+    )
 
   store = Store(
-      lambda memory: (memory.extra,
-                      both.store.get(memory) if both.store else ()),
-      lambda memory, table: (
-          both.store.put(memory, table[1]) if both.store else memory)._replace(
-              extra=table[0]), write)
+    lambda memory: (memory.extra, both.store.get(memory) if both.store else ()),
+    lambda memory, table: (
+      both.store.put(memory, table[1]) if both.store else memory
+    )._replace(extra=table[0]),
+    write,
+  )
   personal = client.personal
   if personal:
     inner = personal
     personal = Place(
-        lambda table: inner.get(table[1]),
-        lambda table, rows: (table[0], inner.put(table[1], rows)))
+      lambda table: inner.get(table[1]),
+      lambda table, rows: (table[0], inner.put(table[1], rows)),
+    )
   return both._replace(
-      train=joined, store=store, personal=personal, unprotected=unprotected)
+    train=joined, store=store, personal=personal, unprotected=unprotected
+  )
 
 
 def own_memory(memory: Any) -> Any:

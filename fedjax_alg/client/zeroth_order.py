@@ -33,8 +33,15 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
 from fedjax_alg import trees
-from fedjax_alg.base import Array, BYTES_PER_FLOAT, Key, Model, Params
-from fedjax_alg.base import SEED_BYTES, Shard
+from fedjax_alg.base import (
+  BYTES_PER_FLOAT,
+  SEED_BYTES,
+  Array,
+  Key,
+  Model,
+  Params,
+  Shard,
+)
 from fedjax_alg.client import minibatches, objective
 from fedjax_alg.conditions import only
 from fedjax_alg.hparams import hyper
@@ -61,11 +68,15 @@ class Uplink:
   """How estimates along a client's own directions are sent."""
 
   uplink: str = hyper(
-      "vector", "what a client sends of estimates along directions of its own: "
-      "vector = what they add up to, seeds = the seed of the directions and "
-      "one number for each of them, from which the server makes the same "
-      "vector", choices=UPLINKS, when=only("protocol", "per_client"),
-      later=True)
+    "vector",
+    "what a client sends of estimates along directions of its own: "
+    "vector = what they add up to, seeds = the seed of the directions and "
+    "one number for each of them, from which the server makes the same "
+    "vector",
+    choices=UPLINKS,
+    when=only("protocol", "per_client"),
+    later=True,
+  )
 
   @property
   def sends_seeds(self) -> bool:
@@ -89,7 +100,7 @@ def chunk_size(directions: int) -> int:
 
 
 def draw(
-    key: Key, numbers: Int[Array, " n"], size: int, kind: str
+  key: Key, numbers: Int[Array, " n"], size: int, kind: str
 ) -> Float[Array, "n {size}"]:
   """The random directions with given numbers.
 
@@ -115,9 +126,14 @@ def draw(
 
 
 def differences(
-    loss: Callable[[Params], Array], params: Params, base: Float[Array, ""],
-    vectors: Float[Array, "n d"], *, smoothing: Float[Array, ""] | float,
-    scheme: str) -> tuple[Float[Array, " n"], Float[Array, ""]]:
+  loss: Callable[[Params], Array],
+  params: Params,
+  base: Float[Array, ""],
+  vectors: Float[Array, "n d"],
+  *,
+  smoothing: Float[Array, ""] | float,
+  scheme: str,
+) -> tuple[Float[Array, " n"], Float[Array, ""]]:
   """How the loss changes along given directions.
 
   Args:
@@ -146,9 +162,14 @@ def differences(
 
 
 def estimate(
-    loss: Callable[[Params], Array], params: Params, key: Key, *,
-    directions: int, smoothing: Float[Array, ""] | float,
-    kind: str = "sphere", scheme: str = "forward"
+  loss: Callable[[Params], Array],
+  params: Params,
+  key: Key,
+  *,
+  directions: int,
+  smoothing: Float[Array, ""] | float,
+  kind: str = "sphere",
+  scheme: str = "forward",
 ) -> tuple[Float[Array, ""], Params]:
   """The loss and an estimate of its gradient.
 
@@ -170,17 +191,28 @@ def estimate(
   flat, unravel = jax.flatten_util.ravel_pytree(params)
   base = loss(params) if scheme == "forward" else jnp.zeros(())
   level, vector = over_directions(
-      lambda vectors: differences(
-          loss, params, base, vectors, smoothing=smoothing, scheme=scheme),
-      jnp.zeros(()), key, flat.size, directions=directions,
-      smoothing=smoothing, kind=kind)
+    lambda vectors: differences(
+      loss, params, base, vectors, smoothing=smoothing, scheme=scheme
+    ),
+    jnp.zeros(()),
+    key,
+    flat.size,
+    directions=directions,
+    smoothing=smoothing,
+    kind=kind,
+  )
   return level, unravel(vector)
 
 
 def over_directions(
-    measure: Callable[[Array], tuple[Array, Array]],
-    zero: Float[Array, "*losses"], key: Key, size: int, *, directions: int,
-    smoothing: Float[Array, ""] | float, kind: str
+  measure: Callable[[Array], tuple[Array, Array]],
+  zero: Float[Array, "*losses"],
+  key: Key,
+  size: int,
+  *,
+  directions: int,
+  smoothing: Float[Array, ""] | float,
+  kind: str,
 ) -> tuple[Float[Array, "*losses"], Float[Array, " {size}"]]:
   """Adds up an estimate, a chunk of directions at a time.
 
@@ -200,22 +232,29 @@ def over_directions(
 
   def add_chunk(c, carry):
     total, level = carry
-    vectors = draw(
-        key, chunk * c + jnp.arange(chunk, dtype=jnp.int32), size, kind)
+    vectors = draw(key, chunk * c + jnp.arange(chunk, dtype=jnp.int32), size, kind)
     change, around = measure(vectors)
-    return (total + jnp.matmul(change, vectors, precision=trees.HIGHEST),
-            level + around)
+    return (
+      total + jnp.matmul(change, vectors, precision=trees.HIGHEST),
+      level + around,
+    )
 
   chunks = directions // chunk
   total, level = jax.lax.fori_loop(
-      jnp.int32(0), jnp.int32(chunks), add_chunk, (jnp.zeros(size), zero))
+    jnp.int32(0), jnp.int32(chunks), add_chunk, (jnp.zeros(size), zero)
+  )
   factor = (size if kind == "sphere" else 1.0) / (directions * smoothing)
   return level / chunks, factor * total
 
 
 def batch_loss(
-    model: Model, params: Params, x: Any, y: Any, mask: Bool[Array, " B"],
-    key: Key | None = None) -> Float[Array, ""]:
+  model: Model,
+  params: Params,
+  x: Any,
+  y: Any,
+  mask: Bool[Array, " B"],
+  key: Key | None = None,
+) -> Float[Array, ""]:
   """Mean loss over a mini-batch without L2, [] float32.
 
   Args:
@@ -233,7 +272,7 @@ def batch_loss(
 
 
 def full_loss(
-    model: Model, params: Params, shard: Shard, key: Key | None = None
+  model: Model, params: Params, shard: Shard, key: Key | None = None
 ) -> Float[Array, ""]:
   """Mean loss over all examples of a client without L2, [] float32."""
   with _EXACT_PRODUCTS():
@@ -253,16 +292,21 @@ def differentiate(**settings: Any) -> minibatches.Differentiate:
 
   def batch(model, at, x, y, mask, dropout=None):
     params, key = at
-    return objective.regularised(model, params, *estimate(
-        lambda p: batch_loss(model, p, x, y, mask, dropout), params, key,
-        **settings))
+    return objective.regularised(
+      model,
+      params,
+      *estimate(
+        lambda p: batch_loss(model, p, x, y, mask, dropout), params, key, **settings
+      ),
+    )
 
   def full(model, at, shard, dropout=None):
     params, key = at
     return objective.regularised(
-        objective.of_client(model, shard), params, *estimate(
-            lambda p: full_loss(model, p, shard, dropout), params, key,
-            **settings))
+      objective.of_client(model, shard),
+      params,
+      *estimate(lambda p: full_loss(model, p, shard, dropout), params, key, **settings),
+    )
 
   return minibatches.Differentiate(batch, full)
 
@@ -287,12 +331,13 @@ def caution(kind: str, smoothing: float, size: int) -> str:
   Returns:
     One line that names the parameter, or "".
   """
-  spread = size ** 0.5 if kind == "sphere" else 1.0
+  spread = size**0.5 if kind == "sphere" else 1.0
   change = smoothing / spread
   if change >= 10.0 * RESOLUTION:
     return ""
   return (
-      f"`smoothing`={smoothing:g}: with {size} parameters and a gradient of "
-      f"norm 1 losses differ by about {change:.1e}, and float32 resolves "
-      f"{RESOLUTION:.1e} of a loss near 2.3; raise `smoothing` to "
-      f"{10.0 * RESOLUTION * spread:.1e} or more")
+    f"`smoothing`={smoothing:g}: with {size} parameters and a gradient of "
+    f"norm 1 losses differ by about {change:.1e}, and float32 resolves "
+    f"{RESOLUTION:.1e} of a loss near 2.3; raise `smoothing` to "
+    f"{10.0 * RESOLUTION * spread:.1e} or more"
+  )

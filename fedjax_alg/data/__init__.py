@@ -3,21 +3,40 @@
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.features import make_features
-from fedjax_alg.data.federation import deal, federate, Federation
+from fedjax_alg.data.federation import Federation, deal, federate
 from fedjax_alg.data.femnist import emnist_letters
 from fedjax_alg.data.newcomers import with_newcomers
 from fedjax_alg.data.partition import (
-    label_histogram, make_partition, Partition, PARTITIONS)
-from fedjax_alg.data.sent140 import load_sent140, SPECIAL as SPECIAL_TOKENS
+  PARTITIONS,
+  Partition,
+  label_histogram,
+  make_partition,
+)
+from fedjax_alg.data.sent140 import SPECIAL as SPECIAL_TOKENS
+from fedjax_alg.data.sent140 import load_sent140
 from fedjax_alg.data.shift import shifted
 from fedjax_alg.data.sources import load_digits
-from fedjax_alg.data.tfds_source import (
-    is_tfds, load_tfds, PREPARABLE, prepare_tfds)
+from fedjax_alg.data.tfds_source import PREPARABLE, is_tfds, load_tfds, prepare_tfds
 
 __all__ = [
-    "DataError", "Examples", "Federation", "PARTITIONS", "PREPARABLE",
-    "Partition", "SPECIAL_TOKENS", "deal", "emnist_letters", "federate",
-    "is_tfds", "label_histogram", "load_digits", "load_sent140", "load_tfds",
-    "make_features", "make_partition", "prepare_tfds", "shifted",
-    "with_newcomers",
+  "DataError",
+  "Examples",
+  "Federation",
+  "PARTITIONS",
+  "PREPARABLE",
+  "Partition",
+  "SPECIAL_TOKENS",
+  "deal",
+  "emnist_letters",
+  "federate",
+  "is_tfds",
+  "label_histogram",
+  "load_digits",
+  "load_sent140",
+  "load_tfds",
+  "make_features",
+  "make_partition",
+  "prepare_tfds",
+  "shifted",
+  "with_newcomers",
 ]

@@ -6,7 +6,7 @@ import numpy as np
 
 
 def spread(
-    weights: np.ndarray, total: int, low: np.ndarray, high: np.ndarray
+  weights: np.ndarray, total: int, low: np.ndarray, high: np.ndarray
 ) -> np.ndarray:
   """Divides ``total`` units in proportion to weights, within bounds.
 
@@ -45,12 +45,12 @@ def spread(
   result: np.ndarray = np.floor(exact).astype(np.int64)
   order = np.argsort(result - exact, kind="stable")  # largest remainder first
   order = order[(result < high)[order]]
-  result[order[:total - result.sum()]] += 1
+  result[order[: total - result.sum()]] += 1
   return result
 
 
 def largest_remainder(
-    fractions: np.ndarray, total: int, rng: np.random.Generator
+  fractions: np.ndarray, total: int, rng: np.random.Generator
 ) -> np.ndarray:
   """Divides ``total`` units in proportion to fractions.
 
@@ -73,12 +73,12 @@ def largest_remainder(
   exact = fractions * (total / fractions.sum())
   result: np.ndarray = np.floor(exact).astype(np.int64)
   order = np.lexsort((rng.random(len(exact)), result - exact))
-  result[order[:total - result.sum()]] += 1
+  result[order[: total - result.sum()]] += 1
   return result
 
 
 def spread_test(
-    train: np.ndarray, available: np.ndarray, rng: np.random.Generator
+  train: np.ndarray, available: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
   """Computes the number of test examples of each class for each client.
 
@@ -101,7 +101,8 @@ def spread_test(
   test = np.zeros(train.shape, np.int64)
   for label in np.flatnonzero((train.sum(axis=0) > 0) & (available > 0)):
     test[:, label] = largest_remainder(
-        train[:, label].astype(np.float64), int(available[label]), rng)
+      train[:, label].astype(np.float64), int(available[label]), rng
+    )
   _spare_for_empty(train, test)
   return test
 
@@ -137,9 +138,7 @@ def _spare_for_empty(train: np.ndarray, test: np.ndarray) -> None:
         break
 
 
-def deal(
-    y: np.ndarray, counts: np.ndarray, rng: np.random.Generator
-) -> np.ndarray:
+def deal(y: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
   """Gives ``counts[u, l]`` random rows of class l to client u.
 
   Args:
@@ -154,12 +153,12 @@ def deal(
   for label in range(counts.shape[1]):
     rows = rng.permutation(np.flatnonzero(y == label))
     clients = np.repeat(np.arange(len(counts)), counts[:, label])
-    owner[rows[:len(clients)]] = clients
+    owner[rows[: len(clients)]] = clients
   return owner
 
 
 def pack(
-    owner: np.ndarray, num_clients: int, rng: np.random.Generator
+  owner: np.ndarray, num_clients: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Orders the rows by client, and at random within a client.
 

@@ -16,20 +16,32 @@ from fedjax_alg.hparams import of_type
 from fedjax_alg.tasks import task as task_lib
 
 #: Name of an array in a data file -> the argument of ``from_arrays``.
-ARGUMENTS = {"x_train": "x", "y_train": "y", "client_train": "client_ids",
-             "x_test": "x_test", "y_test": "y_test",
-             "client_test": "test_client_ids"}
+ARGUMENTS = {
+  "x_train": "x",
+  "y_train": "y",
+  "client_train": "client_ids",
+  "x_test": "x_test",
+  "y_test": "y_test",
+  "client_test": "test_client_ids",
+}
 
 
 #: The largest number of a client.
-_MAX_ID = 2 ** 31 - 2
+_MAX_ID = 2**31 - 2
 
 
 def from_arrays(
-    x: Any, y: Any, client_ids: Any = None, *, x_test: Any = None,
-    y_test: Any = None, test_client_ids: Any = None,
-    num_classes: int | None = None, name: str = "arrays",
-    task: str | tasks.Task | None = None) -> Examples:
+  x: Any,
+  y: Any,
+  client_ids: Any = None,
+  *,
+  x_test: Any = None,
+  y_test: Any = None,
+  test_client_ids: Any = None,
+  num_classes: int | None = None,
+  name: str = "arrays",
+  task: str | tasks.Task | None = None,
+) -> Examples:
   """Makes a data set from your own arrays, for ``federate``.
 
   Args:
@@ -72,9 +84,19 @@ def from_arrays(
     2
   """
   return of_arrays(
-      {"x_train": x, "y_train": y, "client_train": client_ids,
-       "x_test": x_test, "y_test": y_test, "client_test": test_client_ids},
-      argument, name, num_classes, task)
+    {
+      "x_train": x,
+      "y_train": y,
+      "client_train": client_ids,
+      "x_test": x_test,
+      "y_test": y_test,
+      "client_test": test_client_ids,
+    },
+    argument,
+    name,
+    num_classes,
+    task,
+  )
 
 
 def argument(array: str) -> str:
@@ -83,8 +105,11 @@ def argument(array: str) -> str:
 
 
 def of_arrays(
-    values: Mapping[str, Any], what: Callable[[str], str], name: str = "arrays",
-    num_classes: int | None = None, task: str | tasks.Task | None = None
+  values: Mapping[str, Any],
+  what: Callable[[str], str],
+  name: str = "arrays",
+  num_classes: int | None = None,
+  task: str | tasks.Task | None = None,
 ) -> Examples:
   """Makes a data set of what stands in the place of each array of a file.
 
@@ -107,57 +132,78 @@ def of_arrays(
     raise DataError("`x_test` and `y_test`: give both or none")
   if "client_test" in present and "x_test" not in present:
     raise DataError("`test_client_ids`: needs `x_test` and `y_test`")
-  arrays = {which: _each(_array, what(which), values[which])
-            for which in ("x_train", "y_train", "x_test", "y_test")
-            if which.endswith("train") or which in present}
+  arrays = {
+    which: _each(_array, what(which), values[which])
+    for which in ("x_train", "y_train", "x_test", "y_test")
+    if which.endswith("train") or which in present
+  }
   if "x_test" not in present:
-    arrays |= {f"{kind}_test": _each(
-        lambda _, array: array[:0] if array.ndim else array, "",
-        arrays[f"{kind}_train"]) for kind in ("x", "y")}
+    arrays |= {
+      f"{kind}_test": _each(
+        lambda _, array: array[:0] if array.ndim else array, "", arrays[f"{kind}_train"]
+      )
+      for kind in ("x", "y")
+    }
   numbered, names = _numbered(
-      {which: values[which] for which in ("client_train", "client_test")
-       if which in present}, what)
-  return checked(
-      arrays | numbered, what, name, num_classes, names, tasks.named(task))
+    {
+      which: values[which]
+      for which in ("client_train", "client_test")
+      if which in present
+    },
+    what,
+  )
+  return checked(arrays | numbered, what, name, num_classes, names, tasks.named(task))
 
 
 def _array(what: str, values: Any) -> np.ndarray:
   if isinstance(values, (list, tuple)) and values and items.is_image(values[0]):
     return items.stacked(values, f"{what} its rows", what.startswith("`x"))
   parts = values if isinstance(values, (list, tuple)) else ()
-  mask = np.array([isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part)
-                   for part in parts], bool)
+  mask = np.array(
+    [isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part) for part in parts],
+    bool,
+  )
   if isinstance(values, np.ma.MaskedArray):
     mask = np.atleast_1d(np.ma.getmaskarray(values))
   if mask.any():
     rows = np.flatnonzero(mask.reshape(len(mask), -1).any(1))
     raise DataError(
-        f"{what} has masked values in {len(rows)} row{'s' * (len(rows) > 1)}, "
-        f"the first in row {rows[0]}: fill them or leave these rows out")
+      f"{what} has masked values in {len(rows)} row{'s' * (len(rows) > 1)}, "
+      f"the first in row {rows[0]}: fill them or leave these rows out"
+    )
   try:
     array = np.asarray(values)
   except ValueError:
     raise DataError(f"{what} its rows have different shapes") from None
   except Exception as error:  # pylint: disable=broad-exception-caught
-    raise DataError(f"{what} {a_type(values)} that is no array, "
-                    f"{raised(error)}") from error
+    raise DataError(
+      f"{what} {a_type(values)} that is no array, {raised(error)}"
+    ) from error
   if array.dtype.kind == "V" and jnp.issubdtype(array.dtype, jnp.floating):
     array = array.astype(np.float32)  # bfloat16, which NumPy does not know
-  if array.dtype == object and array.ndim == 1 and len(array) and isinstance(
-      array[0], (np.ndarray, list, tuple)):
+  if (
+    array.dtype == object
+    and array.ndim == 1
+    and len(array)
+    and isinstance(array[0], (np.ndarray, list, tuple))
+  ):
     array = items.stacked(array, f"{what} its rows", what.startswith("`x"))
-  if array.dtype.kind in "US" and array.ndim == 1 and not all(
-      isinstance(part, (str, bytes)) for part in parts):
+  if (
+    array.dtype.kind in "US"
+    and array.ndim == 1
+    and not all(isinstance(part, (str, bytes)) for part in parts)
+  ):
     # NumPy makes texts of all, "nan" of a missing one.
     array = np.array(values, object)
   if not array.ndim and array.dtype != object:
-    raise DataError(f"{what} {a_type(values)}, must be an array with one entry "
-                    "for each example")
+    raise DataError(
+      f"{what} {a_type(values)}, must be an array with one entry for each example"
+    )
   return array
 
 
 def _numbered(
-    ids: Mapping[str, Any], what: Callable[[str], str]
+  ids: Mapping[str, Any], what: Callable[[str], str]
 ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
   """Numbers the client ids from 0 in their sorted order."""
   arrays = {which: _array(what(which), value) for which, value in ids.items()}
@@ -167,22 +213,28 @@ def _numbered(
     if array.dtype == object or array.dtype.kind == "f":
       labels.check_present(array, what(which))
     if array.ndim != 1 or array.size and array.dtype.kind not in "iuUSO":
-      raise DataError(f"{what(which)} is {array.dtype} of shape {array.shape}, "
-                      "one whole number or string for each example is needed")
+      raise DataError(
+        f"{what(which)} is {array.dtype} of shape {array.shape}, "
+        "one whole number or string for each example is needed"
+      )
   try:
     return numbered(arrays)
   except TypeError:
-    kinds = sorted({type(one).__name__ for array in arrays.values()
-                    for one in array.ravel().tolist()})
+    kinds = sorted(
+      {
+        type(one).__name__
+        for array in arrays.values()
+        for one in array.ravel().tolist()
+      }
+    )
     raise DataError(
-        f"{what('client_train')} ids of different kinds, which cannot be sorted"
-        f" ({', '.join(kinds[:5])}): give all as whole numbers or all as "
-        "strings") from None
+      f"{what('client_train')} ids of different kinds, which cannot be sorted"
+      f" ({', '.join(kinds[:5])}): give all as whole numbers or all as "
+      "strings"
+    ) from None
 
 
-def numbered(
-    ids: dict[str, np.ndarray]
-) -> tuple[dict[str, np.ndarray], np.ndarray]:
+def numbered(ids: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], np.ndarray]:
   """Numbers client ids from 0 in their sorted order.
 
   Args:
@@ -199,22 +251,29 @@ def numbered(
   if len({array.dtype.kind for array in of_each}) > 1:
     of_each = [array.astype(object) for array in of_each]
   names, numbers = np.unique(
-      np.concatenate([array.ravel() for array in of_each]),
-      return_inverse=True)
+    np.concatenate([array.ravel() for array in of_each]), return_inverse=True
+  )
   clients, first = {}, 0
   for which, array in ids.items():
-    clients[which] = numbers[first:first + array.size].astype(
-        np.int32).reshape(array.shape)
+    clients[which] = (
+      numbers[first : first + array.size].astype(np.int32).reshape(array.shape)
+    )
     first += array.size
-  text = [name.decode("utf-8", "replace") if isinstance(name, bytes)
-          else str(name) for name in names.tolist()]
+  text = [
+    name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
+    for name in names.tolist()
+  ]
   return clients, np.array(text, str)
 
 
 def checked(
-    arrays: dict[str, Any], what: Callable[[str], str], name: str,
-    num_classes: int | None = None, client_names: np.ndarray | None = None,
-    task: tasks.Task | None = None) -> Examples:
+  arrays: dict[str, Any],
+  what: Callable[[str], str],
+  name: str,
+  num_classes: int | None = None,
+  client_names: np.ndarray | None = None,
+  task: tasks.Task | None = None,
+) -> Examples:
   """Checks arrays and makes the examples.
 
   Args:
@@ -233,6 +292,7 @@ def checked(
   Raises:
     DataError: see ``from_arrays``.
   """
+
   def bare(array: str) -> str:
     """The name of an array in a message, without the name of the file."""
     return what(array).rstrip(":").split(": ")[-1]
@@ -256,39 +316,59 @@ def checked(
   x_train, x_test = arrays["x_train"], arrays["x_test"]
   for array in store.arrays(x_train):
     if not array.size:
-      raise DataError(f"{what('x_train')} has no "
-                      f"{'features' if len(array) else 'rows'}")
+      raise DataError(
+        f"{what('x_train')} has no {'features' if len(array) else 'rows'}"
+      )
   for kind in ("x", "y"):
-    _same_kind(what(f"{kind}_train"), bare(f"{kind}_test"),
-               arrays[f"{kind}_train"], arrays[f"{kind}_test"])
+    _same_kind(
+      what(f"{kind}_train"),
+      bare(f"{kind}_test"),
+      arrays[f"{kind}_train"],
+      arrays[f"{kind}_test"],
+    )
   y_train, y_test = arrays["y_train"], arrays["y_test"]
   stated, num_classes = num_classes, _size(used, num_classes, y_train, y_test)
   tokens = None
-  if used.of_tokens and isinstance(x_train, np.ndarray) and (
-      x_train.dtype == np.int32):  # not features beside targets of tokens
+  if (
+    used.of_tokens and isinstance(x_train, np.ndarray) and (x_train.dtype == np.int32)
+  ):  # not features beside targets of tokens
     tokens = tasks.largest(x_train, x_test)
     if stated is not None and tokens > stated:
-      raise DataError(f"`num_classes`={stated}: a token id of "
-                      f"{bare('x_train')} is {tokens - 1}, ids must lie in "
-                      f"[0, {stated})")
+      raise DataError(
+        f"`num_classes`={stated}: a token id of "
+        f"{bare('x_train')} is {tokens - 1}, ids must lie in "
+        f"[0, {stated})"
+      )
     tokens = num_classes = max(num_classes, tokens)
   if task is not None and task.for_data is not None:
     task = task.for_data(y_train)
-  return Examples(x_train, y_train, x_test, y_test, num_classes,
-                  arrays.get("client_train"), arrays.get("client_test"), name,
-                  tokens, client_names, task,
-                  None if classes is None else labels.Encoding(classes))
+  return Examples(
+    x_train,
+    y_train,
+    x_test,
+    y_test,
+    num_classes,
+    arrays.get("client_train"),
+    arrays.get("client_test"),
+    name,
+    tokens,
+    client_names,
+    task,
+    None if classes is None else labels.Encoding(classes),
+  )
 
 
 def _with_codes(
-    task: tasks.Task, arrays: dict[str, Any], what: Callable[[str], str]
+  task: tasks.Task, arrays: dict[str, Any], what: Callable[[str], str]
 ) -> tuple[dict[str, Any], tuple[Any, ...] | None]:
   """Labels that are names as numbers, and the names of the training labels."""
-  if not task.has_classes or any(isinstance(
-      arrays[f"y_{split}"], Mapping) for split in ("train", "test")):
+  if not task.has_classes or any(
+    isinstance(arrays[f"y_{split}"], Mapping) for split in ("train", "test")
+  ):
     return arrays, None
-  train, test = (labels.whole_objects(arrays[f"y_{split}"])
-                 for split in ("train", "test"))
+  train, test = (
+    labels.whole_objects(arrays[f"y_{split}"]) for split in ("train", "test")
+  )
   classes = None
   # None in the place of an array has no axis; it is refused by its type.
   if labels.are_names(train) and train.ndim:
@@ -305,14 +385,15 @@ def _each(fn: Callable[[str, Any], Any], what: str, tree: Any) -> Any:
   if not tree:
     raise DataError(f"{what} has no arrays")
   if len({str(key) for key in tree}) < len(tree):
-    raise DataError(f"{what} has two arrays of one name, as texts (its keys "
-                    f"are {', '.join(map(repr, tree))})")
-  return {str(key): _each(fn, f"{what} {key}", value)
-          for key, value in tree.items()}
+    raise DataError(
+      f"{what} has two arrays of one name, as texts (its keys "
+      f"are {', '.join(map(repr, tree))})"
+    )
+  return {str(key): _each(fn, f"{what} {key}", value) for key, value in tree.items()}
 
 
 def _same_rows(
-    what: str, tree: Any, rows: int | None, of: str = "", one: bool = False
+  what: str, tree: Any, rows: int | None, of: str = "", one: bool = False
 ) -> int:
   """Checks that arrays have as many rows; None: as the first; returns them."""
 
@@ -322,8 +403,10 @@ def _same_rows(
       rows = len(array)
     if len(array) != rows or one and array.ndim != 1:
       shape = (rows, *(() if one else array.shape[1:]))
-      raise DataError(f"{what} has shape {array.shape}, {shape} is needed (one "
-                      f"per row{of and f' of {of}'})")
+      raise DataError(
+        f"{what} has shape {array.shape}, {shape} is needed (one "
+        f"per row{of and f' of {of}'})"
+      )
     return array
 
   _each(check, what, tree)
@@ -334,21 +417,22 @@ def _same_rows(
 def _same_kind(what: str, other: str, train: Any, test: Any) -> None:
   """Checks that the arrays for training and for testing are alike."""
   if isinstance(train, Mapping) != isinstance(test, Mapping) or (
-      isinstance(train, Mapping) and train.keys() != test.keys()):
+    isinstance(train, Mapping) and train.keys() != test.keys()
+  ):
     raise DataError(f"{what} and {other} have different arrays")
   if isinstance(train, Mapping):
     for key in train:
       _same_kind(f"{what} {key}", f"{other} {key}", train[key], test[key])
   elif train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:
     raise DataError(
-        f"{what} has examples of shape {train.shape[1:]} {train.dtype} but "
-        f"{other} of {test.shape[1:]} {test.dtype}")
+      f"{what} has examples of shape {train.shape[1:]} {train.dtype} but "
+      f"{other} of {test.shape[1:]} {test.dtype}"
+    )
 
 
 def _targets(task: tasks.Task, what: str, tree: Any) -> Any:
   if isinstance(tree, Mapping) and task.outputs is not None:
-    raise DataError(f"{what} is a dictionary, `task`={task.name} needs one "
-                    "array")
+    raise DataError(f"{what} is a dictionary, `task`={task.name} needs one array")
 
   def converted(what: str, array: np.ndarray) -> np.ndarray:
     hint = ""
@@ -356,38 +440,43 @@ def _targets(task: tasks.Task, what: str, tree: Any) -> Any:
       labels.check_present(array, what)
       hint = " (other targets than classes need a `task`, such as regression)"
       if (array == np.floor(array)).all() and np.isfinite(array).all():
-        hint = (": classes as whole numbers, by astype(int); other targets than"
-                " classes need a `task`, such as regression")
+        hint = (
+          ": classes as whole numbers, by astype(int); other targets than"
+          " classes need a `task`, such as regression"
+        )
     with _named(what, hint):
       return task.targets(array)
 
   return _each(converted, what, tree)
 
 
-def _size(
-    task: tasks.Task, given: int | None, y_train: Any, y_test: Any) -> int:
+def _size(task: tasks.Task, given: int | None, y_train: Any, y_test: Any) -> int:
   """L, which a caller may have given."""
   size = task.size(y_train, y_test)
   if given is None or given == size:
     return size
   if store.arrays(y_train)[0].dtype.kind != "i":
-    raise DataError(f"`num_classes`={given}: the targets of `task`={task.name} "
-                    f"have {size} numbers")
+    raise DataError(
+      f"`num_classes`={given}: the targets of `task`={task.name} have {size} numbers"
+    )
   if given < size:
-    raise DataError(f"`num_classes`={given}: a label is {size - 1}, labels "
-                    f"must lie in [0, {given})")
+    raise DataError(
+      f"`num_classes`={given}: a label is {size - 1}, labels must lie in [0, {given})"
+    )
   return given
 
 
 def _features(what: str, x: np.ndarray) -> np.ndarray:
   if x.size and x.dtype.kind in "USO" and x.ndim:
     raise DataError(
-        f"{what} is {task_lib.kind_of(x)}, real numbers are needed (of texts "
-        "the ids of their tokens)")
+      f"{what} is {task_lib.kind_of(x)}, real numbers are needed (of texts "
+      "the ids of their tokens)"
+    )
   if x.ndim < 2:
     raise DataError(
-        f"{what} has shape {x.shape}, one row per example and at least one "
-        "more axis are needed")
+      f"{what} has shape {x.shape}, one row per example and at least one "
+      "more axis are needed"
+    )
   if x.dtype == np.uint8:
     return x
   with _named(what):

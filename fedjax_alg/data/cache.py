@@ -27,7 +27,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def read_or_build(
-    path: pathlib.Path, source: str, build: Callable[[], Arrays]
+  path: pathlib.Path, source: str, build: Callable[[], Arrays]
 ) -> Arrays:
   """Reads arrays from the cache, or builds and stores them.
 

@@ -5,8 +5,9 @@ import numpy as np
 from fedjax_alg.data.sent140 import SPECIAL, UNKNOWN
 
 #: The 80 characters of LEAF (Caldas et al. 2018).
-ALPHABET = ("\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]"
-            "abcdefghijklmnopqrstuvwxyz}")
+ALPHABET = (
+  "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+)
 #: Token ids: 0 is padding, 1 any character outside the alphabet.
 NUM_TOKENS = SPECIAL + len(ALPHABET)
 #: Class k is the token k + 1: padding is never predicted.
@@ -14,8 +15,7 @@ NUM_CLASSES = NUM_TOKENS - 1
 
 _ASCII = 128
 _TOKEN = np.full(_ASCII, UNKNOWN, np.int8)
-_TOKEN[[ord(character) for character in ALPHABET]] = (
-    SPECIAL + np.arange(len(ALPHABET)))
+_TOKEN[[ord(character) for character in ALPHABET]] = SPECIAL + np.arange(len(ALPHABET))
 
 
 def encode(text: str) -> np.ndarray:

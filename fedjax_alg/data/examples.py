@@ -50,11 +50,9 @@ class Examples(NamedTuple):
     Where examples have none, they all have label 0 of one.
     """
     task = tasks.of(self)
-    found = task.labels and task.labels(
-        self.y_train, self.y_test, self.num_classes)
+    found = task.labels and task.labels(self.y_train, self.y_test, self.num_classes)
     n, m = self.rows
-    return found or tasks.Labels(
-        np.zeros(n, np.int32), np.zeros(m, np.int32), 1)
+    return found or tasks.Labels(np.zeros(n, np.int32), np.zeros(m, np.int32), 1)
 
 
 def check_memory(option: str, needed: float) -> None:
@@ -69,10 +67,11 @@ def check_memory(option: str, needed: float) -> None:
   """
   have = files.memory()
   if needed > have:
-    size = needed / 2 ** 30
+    size = needed / 2**30
     raise DataError(
-        f"{option}: needs {f'{size:,.0f}' if size >= 100 else f'{size:.3g}'} "
-        f"GB of memory, the machine has {have / 2**30:.3g} GB")
+      f"{option}: needs {f'{size:,.0f}' if size >= 100 else f'{size:.3g}'} "
+      f"GB of memory, the machine has {have / 2**30:.3g} GB"
+    )
 
 
 def doubts(examples: Examples) -> list[str]:
@@ -98,16 +97,21 @@ def doubts(examples: Examples) -> list[str]:
   missing, lines = np.flatnonzero(train == 0), []
   if len(missing):
     listed = ", ".join(map(str, missing[:5])) + (", ..." * (len(missing) > 5))
-    lines.append(f"{examples.name}: {len(missing)} of {len(train)} classes "
-                 f"({listed}) have no training example; labels should be "
-                 "0, 1, 2, ...")
+    lines.append(
+      f"{examples.name}: {len(missing)} of {len(train)} classes "
+      f"({listed}) have no training example; labels should be "
+      "0, 1, 2, ..."
+    )
   unknown = int(test[missing].sum())
   if unknown:
-    lines.append(f"{examples.name}: {unknown} of {len(examples.y_test)} test "
-                 "examples have labels that no training example has")
+    lines.append(
+      f"{examples.name}: {unknown} of {len(examples.y_test)} test "
+      "examples have labels that no training example has"
+    )
   if len(train) - len(missing) == 1:
-    lines.append(f"{examples.name}: all training examples have the label "
-                 f"{int(train.argmax())}")
+    lines.append(
+      f"{examples.name}: all training examples have the label {int(train.argmax())}"
+    )
   return lines
 
 
@@ -119,16 +123,24 @@ def _doubts_of_tokens(examples: Examples) -> list[str]:
   counted = y != tasks.PADDING
   if (x[counted] != y[counted]).any() or len(np.unique(y[counted])) < 2:
     return []
-  return [f"{examples.name}: y is x itself, y must be the token after each of "
-          "x (x=ids[:, :-1], y=ids[:, 1:])"]
+  return [
+    f"{examples.name}: y is x itself, y must be the token after each of "
+    "x (x=ids[:, :-1], y=ids[:, 1:])"
+  ]
 
 
 def _doubts_of_pixels(examples: Examples) -> list[str]:
   """The largest label of 255 without its neighbor, which is often no class."""
   y = examples.y_train
-  if isinstance(y, dict) or examples.num_classes != 256 or (
-      y == 254).any() or not (y == 255).any():
+  if (
+    isinstance(y, dict)
+    or examples.num_classes != 256
+    or (y == 254).any()
+    or not (y == 255).any()
+  ):
     return []
-  return [f"{examples.name}: pixels have the label 255 and none has 254, so "
-          "there are 256 classes; if 255 stands for pixels that do not count, "
-          "give `task`=dense:255"]
+  return [
+    f"{examples.name}: pixels have the label 255 and none has 254, so "
+    "there are 256 classes; if 255 stands for pixels that do not count, "
+    "give `task`=dense:255"
+  ]

@@ -32,9 +32,13 @@ def make_features(kind: str, **hog_options: Any) -> FeaturesFn:
   """
   if kind == "standardize":
     return standardize
-  per_split = {"none": none, "flatten": flatten, "contrast": contrast,
-               "images": lambda x: none(x).reshape(len(x), *image_shape(x)),
-               "hog": lambda x: hog(x, **hog_options)}
+  per_split = {
+    "none": none,
+    "flatten": flatten,
+    "contrast": contrast,
+    "images": lambda x: none(x).reshape(len(x), *image_shape(x)),
+    "hog": lambda x: hog(x, **hog_options),
+  }
   fn = per_split[kind]
   return lambda x_train, x_test: (fn(x_train), fn(x_test))
 
@@ -69,11 +73,12 @@ def image_shape(x: np.ndarray) -> tuple[int, int, int]:
     if len(shape) in (2, 3):
       return (*shape, 1)[:3]
     side = math.isqrt(shape[0]) if len(shape) == 1 else 0
-    if len(shape) == 1 and side ** 2 == shape[0]:
+    if len(shape) == 1 and side**2 == shape[0]:
       return side, side, 1
   raise DataError(
-      "`features`=images: needs images or their pixels, H x H numbers an "
-      f"example, the data are {x.dtype} of shape {shape}")
+    "`features`=images: needs images or their pixels, H x H numbers an "
+    f"example, the data are {x.dtype} of shape {shape}"
+  )
 
 
 class Scaler(NamedTuple):
@@ -117,14 +122,13 @@ def fit_scaler(x: np.ndarray) -> Scaler:
   mean = x.mean(axis=0, dtype=np.float64)
   variance = np.zeros_like(mean)
   for start in range(0, len(x), _CHUNK):  # avoids a float64 copy of all
-    variance += np.square(x[start:start + _CHUNK] - mean).sum(axis=0)
+    variance += np.square(x[start : start + _CHUNK] - mean).sum(axis=0)
   changes = x.max(axis=0) > x.min(axis=0)
-  return Scaler(mean, np.where(
-      changes, 1 / (np.sqrt(variance / len(x)) + 0.001), 0.0))
+  return Scaler(mean, np.where(changes, 1 / (np.sqrt(variance / len(x)) + 0.001), 0.0))
 
 
 def standardize(
-    x_train: np.ndarray, x_test: np.ndarray
+  x_train: np.ndarray, x_test: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
   """Computes (x - mean) / (std + 0.001) per input, as ``x_train`` has them.
 
@@ -164,8 +168,14 @@ def contrast(x: np.ndarray) -> np.ndarray:
 
 
 def hog(
-    images: np.ndarray, block: int = 7, stride: int = 3, bins: int = 9,
-    norm: str = "l2", scale: float = 1.0, eps: float = 1e-6) -> np.ndarray:
+  images: np.ndarray,
+  block: int = 7,
+  stride: int = 3,
+  bins: int = 9,
+  norm: str = "l2",
+  scale: float = 1.0,
+  eps: float = 1e-6,
+) -> np.ndarray:
   """Computes histograms of oriented gradients (Dalal and Triggs 2005).
 
   By default these are 576 features on MNIST, as in the diversified paper,
@@ -202,37 +212,44 @@ def hog(
     DataError: the data are not images, a block is larger than the image, or
       the features do not fit into memory.
   """
-  if images.ndim not in (3, 4) or images.ndim == 4 and (
-      images.shape[3] not in (1, 3)):
+  if images.ndim not in (3, 4) or images.ndim == 4 and (images.shape[3] not in (1, 3)):
     raise DataError(
-        f"`features`=hog needs images [n, H, W, 1 or 3], the data has shape"
-        f" {images.shape}")
+      f"`features`=hog needs images [n, H, W, 1 or 3], the data has shape"
+      f" {images.shape}"
+    )
   height, width = images.shape[1:3]
   if block > min(height, width):
-    raise DataError(f"`hog_block`={block}: a block must fit in {height} x "
-                    f"{width} pixels")
+    raise DataError(
+      f"`hog_block`={block}: a block must fit in {height} x {width} pixels"
+    )
   blocks = math.prod((side - block) // stride + 1 for side in (height, width))
   pixels = height * width
   check_memory(
-      f"`hog_bins`={bins} `hog_stride`={stride}: {blocks} blocks of each of "
-      f"{len(images):,} images",
-      4.0 * (len(images) * blocks * bins + pixels * blocks
-             + 2 * min(len(images), _CHUNK) * bins * pixels))
+    f"`hog_bins`={bins} `hog_stride`={stride}: {blocks} blocks of each of "
+    f"{len(images):,} images",
+    4.0
+    * (
+      len(images) * blocks * bins
+      + pixels * blocks
+      + 2 * min(len(images), _CHUNK) * bins * pixels
+    ),
+  )
   # The block sums are a product with a 0/1 matrix [H * W, blocks].
-  membership = np.kron(_windows(height, block, stride),
-                       _windows(width, block, stride)).T
+  membership = np.kron(
+    _windows(height, block, stride), _windows(width, block, stride)
+  ).T
   out = np.empty((len(images), blocks, bins), np.float32)
   # The number of BLAS threads decides the order of the additions, and with
   # it the last bits of the sums. Use one thread, whatever the machine has.
   with threadpoolctl.threadpool_limits(limits=1, user_api="blas"):
     for start in range(0, len(images), _CHUNK):
-      grey = _grey(images[start:start + _CHUNK])
+      grey = _grey(images[start : start + _CHUNK])
       votes = _votes(grey, bins).reshape(-1, pixels)
       sums = (votes @ membership).reshape(len(grey), bins, blocks)
-      out[start:start + _CHUNK] = sums.transpose(0, 2, 1)
+      out[start : start + _CHUNK] = sums.transpose(0, 2, 1)
   if norm == "l2":
     squares = np.einsum("nkb,nkb->nk", out, out)
-    out /= np.sqrt(squares + np.float32(eps)**2)[..., None]
+    out /= np.sqrt(squares + np.float32(eps) ** 2)[..., None]
   elif norm == "l1":
     out /= (out.sum(axis=2) + np.float32(eps))[..., None]
   if scale != 1:

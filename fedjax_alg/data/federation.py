@@ -16,33 +16,38 @@ import numpy as np
 
 from fedjax_alg import files, own, tasks
 from fedjax_alg.base import Array, ClientData, Shard
-from fedjax_alg.data import (
-    process_rows, shift as shift_lib, store, tfds_source)
+from fedjax_alg.data import process_rows, store, tfds_source
+from fedjax_alg.data import shift as shift_lib
 from fedjax_alg.data.arrays import checked
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.data.examples import doubts, Examples
-from fedjax_alg.data.features import (
-    fit_scaler, image_shape, make_features, Scaler)
+from fedjax_alg.data.examples import Examples, doubts
+from fedjax_alg.data.features import Scaler, fit_scaler, image_shape, make_features
 from fedjax_alg.data.femnist import load_femnist
 from fedjax_alg.data.hold_out import hold_out
-from fedjax_alg.data.layout import client_data, num_rows, PADDING_ROWS
-from fedjax_alg.data.layout import server_rows
 from fedjax_alg.data.idx import idx_files, load_idx
+from fedjax_alg.data.layout import PADDING_ROWS, client_data, num_rows, server_rows
 from fedjax_alg.data.leaf import leaf_files, load_leaf
 from fedjax_alg.data.newcomers import with_newcomers
-from fedjax_alg.data.partition_file import labels_hash, read_partition
 from fedjax_alg.data.options import (
-    DataOptions, field_values, PartitionOptions, ShiftOptions)
+  DataOptions,
+  PartitionOptions,
+  ShiftOptions,
+  field_values,
+)
 from fedjax_alg.data.partition import (
-    label_histogram, make_partition, Partition, partition_hash)
-from fedjax_alg.data.sent140 import load_sent140, SPECIAL
+  Partition,
+  label_histogram,
+  make_partition,
+  partition_hash,
+)
+from fedjax_alg.data.partition_file import labels_hash, read_partition
+from fedjax_alg.data.sent140 import SPECIAL, load_sent140
 from fedjax_alg.data.shakespeare import load_shakespeare, play_files
 from fedjax_alg.data.sources import load_diabetes, load_digits, load_npz
-from fedjax_alg.data.store import (
-    Coded, IMAGE_SCALE, row_chunks, stored)
+from fedjax_alg.data.store import IMAGE_SCALE, Coded, row_chunks, stored
 from fedjax_alg.data.synthetic import synthetic
 from fedjax_alg.data.tfds_source import load_tfds
-from fedjax_alg.errors import a_type, did_you_mean, OptionError
+from fedjax_alg.errors import OptionError, a_type, did_you_mean
 from fedjax_alg.hparams import place, unread
 
 #: Rows in one piece of the whole test set or of the validation rows. Pieces
@@ -51,7 +56,7 @@ PIECE = 500
 
 #: A larger file is read again for the next federation: the rows lie in memory
 #: once more, in the order of the clients.
-_KEPT_BYTES = 2 ** 29
+_KEPT_BYTES = 2**29
 
 #: Features that are the values of the data, perhaps in another shape.
 _SHAPED = ("none", "flatten", "images")
@@ -120,8 +125,7 @@ class Federation:
   @property
   def example_shape(self) -> Any:
     """The shape of one example as the model reads it; of a dictionary each."""
-    return store.map_arrays(
-        lambda array: tuple(array.shape[1:]), self.data.train.x)
+    return store.map_arrays(lambda array: tuple(array.shape[1:]), self.data.train.x)
 
   @property
   def example_dtype(self) -> Any:
@@ -131,8 +135,9 @@ class Federation:
   @property
   def targets(self) -> Any:
     """The shapes and dtypes of the targets of one example."""
-    return jax.tree.map(lambda y: jax.ShapeDtypeStruct(y.shape[1:], y.dtype),
-                        self.data.train.y)
+    return jax.tree.map(
+      lambda y: jax.ShapeDtypeStruct(y.shape[1:], y.dtype), self.data.train.y
+    )
 
   @property
   def num_tokens(self) -> int:
@@ -149,7 +154,7 @@ class Federation:
     """[L] int64, examples of the whole test set by class."""
     assert self.has_classes
     test = self.data.whole_test
-    return self._by_class(np.asarray(test.y[:test.size.sum()]))
+    return self._by_class(np.asarray(test.y[: test.size.sum()]))
 
   @property
   def validation_sizes(self) -> np.ndarray | None:
@@ -158,7 +163,7 @@ class Federation:
     if rows is None or not self.has_classes:
       return None
     first = int(rows.offset)
-    return self._by_class(np.asarray(rows.y[first:first + int(rows.size)]))
+    return self._by_class(np.asarray(rows.y[first : first + int(rows.size)]))
 
   def _by_class(self, y: np.ndarray) -> np.ndarray:
     return np.bincount(y[y >= 0], minlength=self.num_classes)
@@ -194,7 +199,7 @@ class Federation:
     return self._rows(self.data.test, number)
 
   def _rows(
-      self, data: Any, number: int, rows: process_rows.Rows | None = None
+    self, data: Any, number: int, rows: process_rows.Rows | None = None
   ) -> tuple[Any, Any]:
     try:
       number = place("client", number, self.num_clients)
@@ -205,22 +210,26 @@ class Federation:
       if not rows.own.start <= first <= first + size <= rows.own.stop:
         raise DataError(f"`client`={number}: its rows are in another process")
       first -= rows.own.start
-    x, y = (store.map_arrays(lambda array: array[first:first + size], tree)
-            for tree in (data.x, data.y))
+    x, y = (
+      store.map_arrays(lambda array: array[first : first + size], tree)
+      for tree in (data.x, data.y)
+    )
     return x, y
 
   def __repr__(self) -> str:
     train, task = self.data.train, tasks.of(self)
     what = "classes" if task.has_classes else f"outputs ({task.name})"
-    return (f"<Federation {self.name}: {self.num_clients} clients "
-            f"({self.partition.name}), {int(train.size.sum())} training "
-            f"examples of shape {self.example_shape}, {self.num_classes} "
-            f"{what}>")
+    return (
+      f"<Federation {self.name}: {self.num_clients} clients "
+      f"({self.partition.name}), {int(train.size.sum())} training "
+      f"examples of shape {self.example_shape}, {self.num_classes} "
+      f"{what}>"
+    )
 
 
 def federate(
-    source: str | Examples = "digits", *, seed: int | None = None,
-    **options: Any) -> Federation:
+  source: str | Examples = "digits", *, seed: int | None = None, **options: Any
+) -> Federation:
   """Deals a data set to clients.
 
   Args:
@@ -255,16 +264,20 @@ def federate(
   fields = {field.name: field for field in dataclasses.fields(DataOptions)}
   for name in options:
     if name not in fields or name == "dataset":
-      hint = did_you_mean(name, fields) if name != "dataset" else (
-          ", it is the first argument: federate('digits', ...)")
+      hint = (
+        did_you_mean(name, fields)
+        if name != "dataset"
+        else (", it is the first argument: federate('digits', ...)")
+      )
       raise DataError(f"`{name}`: no option of a federation{hint}")
   if seed is not None:
     if options.get("partition_seed", seed) != seed:
       raise DataError("`seed` and `partition_seed`: give one of them")
     options["partition_seed"] = seed
   if not isinstance(source, (str, Examples)):
-    raise DataError(f"`source`: {a_type(source)}, must be the name of "
-                    "a data set or from_arrays(...)")
+    raise DataError(
+      f"`source`: {a_type(source)}, must be the name of a data set or from_arrays(...)"
+    )
   dataset = source if isinstance(source, str) else None
   examples = None if isinstance(source, str) else source
   try:
@@ -272,8 +285,7 @@ def federate(
   except OptionError as error:
     if seed is None:
       raise
-    raise type(error)(error.text.replace("`partition_seed`", "`seed`")
-                      ) from None
+    raise type(error)(error.text.replace("`partition_seed`", "`seed`")) from None
   refuse_unread(filled, options)
   return from_options(filled, examples)
 
@@ -299,19 +311,33 @@ def refuse_unread(options: Any, given: Any, others: Any = None) -> None:
 
 #: Data set -> its loader, and the options that are its arguments.
 _LOADERS: dict[str | None, tuple[Callable[..., Examples], tuple[str, ...]]] = {
-    "digits": (load_digits, ()),
-    "synthetic": (synthetic, (
-        "synthetic_alpha", "synthetic_beta", "num_clients", "partition_seed",
-        "synthetic_iid")), "diabetes": (load_diabetes, ()),
-    "npz": (load_npz, ("data_path", "task")),
-    "leaf": (load_leaf, ("data_path",)), "idx": (load_idx, ("data_path",)),
-    "shakespeare": (load_shakespeare, (
-        "data_path", "sequence_length", "window_stride", "task")),
-    "femnist": (load_femnist, (
-        "femnist", "num_clients", "partition_seed", "data_dir", "data_path")),
-    "sent140": (load_sent140, (
-        "min_client_size", "vocabulary", "sequence_length", "partition_seed",
-        "data_dir")),
+  "digits": (load_digits, ()),
+  "synthetic": (
+    synthetic,
+    (
+      "synthetic_alpha",
+      "synthetic_beta",
+      "num_clients",
+      "partition_seed",
+      "synthetic_iid",
+    ),
+  ),
+  "diabetes": (load_diabetes, ()),
+  "npz": (load_npz, ("data_path", "task")),
+  "leaf": (load_leaf, ("data_path",)),
+  "idx": (load_idx, ("data_path",)),
+  "shakespeare": (
+    load_shakespeare,
+    ("data_path", "sequence_length", "window_stride", "task"),
+  ),
+  "femnist": (
+    load_femnist,
+    ("femnist", "num_clients", "partition_seed", "data_dir", "data_path"),
+  ),
+  "sent140": (
+    load_sent140,
+    ("min_client_size", "vocabulary", "sequence_length", "partition_seed", "data_dir"),
+  ),
 }
 _OF_TFDS = (load_tfds, ("dataset", "data_dir"))
 #: Data set -> the files at ``data_path`` that its loader reads, if not the one.
@@ -332,20 +358,21 @@ def contents(options: DataOptions) -> str:
   """
   name, path, keys = options.dataset, options.data_path, []
   if path:
-    files_of = _FILES_OF.get(name or "", lambda path: [
-        files.expanded(path, "data_path")])
+    files_of = _FILES_OF.get(
+      name or "", lambda path: [files.expanded(path, "data_path")]
+    )
     keys.append(files.contents(files_of(path)))
   elif name in _NAMES_IN_TFDS or name and name not in _LOADERS:
-    keys.append(tfds_source.prepared_version(
-        _NAMES_IN_TFDS.get(name, name), options.data_dir))
+    keys.append(
+      tfds_source.prepared_version(_NAMES_IN_TFDS.get(name, name), options.data_dir)
+    )
   if tasks.is_own(options.task):
     keys.append(own.load(str(options.task), "task")[1].sha256)
   return " ".join(keys)
 
 
 @functools.lru_cache(maxsize=2)
-def _loaded(
-    inside: str, loader: Callable[..., Examples], *arguments: Any) -> Examples:
+def _loaded(inside: str, loader: Callable[..., Examples], *arguments: Any) -> Examples:
   del inside  # the key alone: what the files hold
   return loader(*arguments)
 
@@ -367,8 +394,7 @@ def load_examples(options: DataOptions) -> Examples:
 
 def _load(options: DataOptions, inside: str) -> Examples:
   loader, names = _LOADERS.get(options.dataset, _OF_TFDS)
-  examples = _loaded(
-      inside, loader, *(getattr(options, name) for name in names))
+  examples = _loaded(inside, loader, *(getattr(options, name) for name in names))
   return with_task(examples, options.task)
 
 
@@ -383,16 +409,20 @@ def with_task(examples: Examples, task: str | None) -> Examples:
     DataError: the targets are not those of the task.
   """
   named = tasks.named(task)
-  if named is None or examples.task is not None and (
-      examples.task.name == named.name):
+  if named is None or examples.task is not None and (examples.task.name == named.name):
     return examples
-  arrays = {name: getattr(examples, name)
-            for name in ("x_train", "y_train", "x_test", "y_test")}
-  made = checked(arrays, lambda name: f"`dataset`={examples.name}: {name}",
-                 examples.name, task=named)
+  arrays = {
+    name: getattr(examples, name) for name in ("x_train", "y_train", "x_test", "y_test")
+  }
+  made = checked(
+    arrays, lambda name: f"`dataset`={examples.name}: {name}", examples.name, task=named
+  )
   return examples._replace(
-      y_train=made.y_train, y_test=made.y_test, num_classes=made.num_classes,
-      task=made.task)
+    y_train=made.y_train,
+    y_test=made.y_test,
+    num_classes=made.num_classes,
+    task=made.task,
+  )
 
 
 def _with_features(options: DataOptions, examples: Examples) -> Examples:
@@ -400,8 +430,10 @@ def _with_features(options: DataOptions, examples: Examples) -> Examples:
     return _stored_each(options, examples)
   chosen = {}
   if options.features == "hog":
-    chosen = {name: getattr(options, f"hog_{name}")
-              for name in ("block", "stride", "bins", "norm", "scale")}
+    chosen = {
+      name: getattr(options, f"hog_{name}")
+      for name in ("block", "stride", "bins", "norm", "scale")
+    }
   arrays: Any = examples.x_train, examples.x_test
   kind, shape = options.features, arrays[0].shape[1:]
   if kind == "standardize":  # its scale depends on the partition
@@ -412,8 +444,9 @@ def _with_features(options: DataOptions, examples: Examples) -> Examples:
       shape = (math.prod(shape),)
     elif kind == "images":
       shape = image_shape(arrays[0])
-    arrays = tuple(Coded(images.reshape(len(images), *shape), IMAGE_SCALE)
-                   for images in arrays)
+    arrays = tuple(
+      Coded(images.reshape(len(images), *shape), IMAGE_SCALE) for images in arrays
+    )
   else:
     arrays = stored(make_features(kind, **chosen)(*arrays), options.store)
   return examples._replace(x_train=arrays[0], x_test=arrays[1])
@@ -422,23 +455,27 @@ def _with_features(options: DataOptions, examples: Examples) -> Examples:
 def _stored_each(options: DataOptions, examples: Examples) -> Examples:
   """The examples of a dictionary of arrays, each kept as if it were alone."""
   if options.features != "none":
-    raise DataError(f"`features`={options.features}: needs one array, the "
-                    f"examples are {', '.join(examples.x_train)}")
+    raise DataError(
+      f"`features`={options.features}: needs one array, the "
+      f"examples are {', '.join(examples.x_train)}"
+    )
 
   def kept(*pair):
-    alone = _with_features(
-        options, examples._replace(x_train=pair[0], x_test=pair[1]))
+    alone = _with_features(options, examples._replace(x_train=pair[0], x_test=pair[1]))
     return alone.x_train, alone.x_test
 
   pairs = store.map_arrays(kept, examples.x_train, examples.x_test)
-  x_train, x_test = (jax.tree.map(
-      lambda pair, i=i: pair[i], pairs,
-      is_leaf=lambda pair: isinstance(pair, tuple)) for i in (0, 1))
+  x_train, x_test = (
+    jax.tree.map(
+      lambda pair, i=i: pair[i], pairs, is_leaf=lambda pair: isinstance(pair, tuple)
+    )
+    for i in (0, 1)
+  )
   return examples._replace(x_train=x_train, x_test=x_test)
 
 
 def _standardized(
-    options: DataOptions, examples: Examples, partition: Partition
+  options: DataOptions, examples: Examples, partition: Partition
 ) -> tuple[Examples, Scaler]:
   """The examples scaled as the training rows of the partition's clients.
 
@@ -451,8 +488,7 @@ def _standardized(
   # where its clients train on all rows.
   rows = np.sort(partition.train_order)
   scaler = fit_scaler(pool if len(rows) == len(pool) else pool[rows])
-  arrays: Any = stored(
-      (scaler.apply(x_train), scaler.apply(x_test)), options.store)
+  arrays: Any = stored((scaler.apply(x_train), scaler.apply(x_test)), options.store)
   return examples._replace(x_train=arrays[0], x_test=arrays[1]), scaler
 
 
@@ -471,12 +507,11 @@ def _of_data_set(options: DataOptions) -> DataOptions:
   if options.dataset in ("synthetic", "femnist", "sent140"):
     return options
   return dataclasses.replace(
-      options, **field_values(PartitionOptions()),
-      **field_values(ShiftOptions()))
+    options, **field_values(PartitionOptions()), **field_values(ShiftOptions())
+  )
 
 
-def from_options(
-    options: DataOptions, examples: Examples | None = None) -> Federation:
+def from_options(options: DataOptions, examples: Examples | None = None) -> Federation:
   """Makes the federation that the options describe.
 
   Args:
@@ -505,8 +540,11 @@ def kept_from_options(options: DataOptions) -> Federation:
   Raises:
     DataError: see ``federate``.
   """
-  partition = "" if options.partition_file is None else files.contents([
-      files.expanded(options.partition_file, "partition_file")])
+  partition = (
+    ""
+    if options.partition_file is None
+    else files.contents([files.expanded(options.partition_file, "partition_file")])
+  )
   return _kept(options, contents(options), partition)
 
 
@@ -517,18 +555,21 @@ def _kept(options: DataOptions, inside: str, partition: str) -> Federation:
 
 
 def _make(
-    options: DataOptions, examples: Examples | None, inside: str | None
+  options: DataOptions, examples: Examples | None, inside: str | None
 ) -> Federation:
   """``from_options``; ``inside`` are ``contents`` if they are known."""
   if examples is None:
     examples = _named_with_features(
-        _of_data_set(options), contents(options) if inside is None else inside)
+      _of_data_set(options), contents(options) if inside is None else inside
+    )
   else:
     examples = _with_features(options, with_task(examples, options.task))
   task = tasks.of(examples)
   if options.shift == "swap_part" and not task.has_classes:
-    raise DataError("`shift`=swap_part: exchanges the examples of a class, "
-                    f"`task`={task.name} has none")
+    raise DataError(
+      "`shift`=swap_part: exchanges the examples of a class, "
+      f"`task`={task.name} has none"
+    )
   if options.dataset in ("npz", "leaf", "idx", None):  # the caller's own
     for text in doubts(examples):
       warnings.warn(text, stacklevel=4)
@@ -537,14 +578,19 @@ def _make(
   if options.newcomers_at or not partition.train_size.all():
     assert options.partition_seed is not None
     joins = with_newcomers(
-        partition, options.newcomers_at or (), options.partition_seed)
+      partition, options.newcomers_at or (), options.partition_seed
+    )
   scaler = None
   if options.features == "standardize":
     examples, scaler = _standardized(options, examples, partition)
   federation = dataclasses.replace(
-      deal(examples, partition, joins, options), scaler=scaler)
-  large = options.dataset == "npz" and options.features in _SHAPED and sum(
-      array.nbytes for array in store.arrays(examples.x_train)) > _KEPT_BYTES
+    deal(examples, partition, joins, options), scaler=scaler
+  )
+  large = (
+    options.dataset == "npz"
+    and options.features in _SHAPED
+    and sum(array.nbytes for array in store.arrays(examples.x_train)) > _KEPT_BYTES
+  )
   if large or federation.rows is not None:
     _loaded.cache_clear()
     _named_with_features.cache_clear()
@@ -570,21 +616,26 @@ def _partition(options: DataOptions, examples: Examples) -> Partition:
     partition = read_partition(options.partition_file, examples)
   else:
     partition = make_partition(
-        kind, examples, count, options.partition_seed,
-        classes_per_client=options.classes_per_client,
-        min_classes_per_client=options.min_classes_per_client,
-        dirichlet_alpha=options.dirichlet_alpha,
-        dirichlet_even=options.dirichlet_even, min_client_size=fewest,
-        size_sigma=options.size_sigma,
-        local_test_fraction=options.local_test_fraction)
-  partition = hold_out(
-      partition, options.validation_clients, options.partition_seed)
+      kind,
+      examples,
+      count,
+      options.partition_seed,
+      classes_per_client=options.classes_per_client,
+      min_classes_per_client=options.min_classes_per_client,
+      dirichlet_alpha=options.dirichlet_alpha,
+      dirichlet_even=options.dirichlet_even,
+      min_client_size=fewest,
+      size_sigma=options.size_sigma,
+      local_test_fraction=options.local_test_fraction,
+    )
+  partition = hold_out(partition, options.validation_clients, options.partition_seed)
   _note_test_clients(options, examples, partition)
   return partition
 
 
 def _note_test_clients(
-    options: DataOptions, examples: Examples, partition: Partition) -> None:
+  options: DataOptions, examples: Examples, partition: Partition
+) -> None:
   """Says that clients never take part, which a wrong name of one may cause.
 
   Raises:
@@ -595,19 +646,25 @@ def _note_test_clients(
     return
   if options.shift != "none":
     raise DataError(
-        f"`shift`={options.shift}: clients would exchange data with clients "
-        "that have no training examples and never take part")
+      f"`shift`={options.shift}: clients would exchange data with clients "
+      "that have no training examples and never take part"
+    )
   names = _client_names(examples, partition)
   listed = ", ".join(map(str, (never if names is None else names[never])[:3]))
   warnings.warn(
-      f"{examples.name}: {len(never)} of {partition.num_clients} clients "
-      f"({listed}{', ...' * (len(never) > 3)}) have test examples only; they "
-      "are evaluated and never take part", stacklevel=6)
+    f"{examples.name}: {len(never)} of {partition.num_clients} clients "
+    f"({listed}{', ...' * (len(never) > 3)}) have test examples only; they "
+    "are evaluated and never take part",
+    stacklevel=6,
+  )
 
 
 def deal(
-    examples: Examples, partition: Partition, joins: np.ndarray | None = None,
-    options: DataOptions = DataOptions(dataset=None)) -> Federation:
+  examples: Examples,
+  partition: Partition,
+  joins: np.ndarray | None = None,
+  options: DataOptions = DataOptions(dataset=None),
+) -> Federation:
   """Deals the rows of a data set to clients as a partition says.
 
   The whole test set is the official test set of the data. It is the union of
@@ -646,40 +703,71 @@ def deal(
     own = own_test = np.concatenate([known.train, known.test])
   keep_bytes = options.store != "float32"
   test = client_data(
-      test_rows, test_labels, partition.test_order, partition.test_offset,
-      partition.test_size, keep_bytes=keep_bytes)
+    test_rows,
+    test_labels,
+    partition.test_order,
+    partition.test_offset,
+    partition.test_size,
+    keep_bytes=keep_bytes,
+  )
   validation = None
   if partition.held_out is not None:
     validation = partition.held_out.train_order
   histogram = label_histogram(partition, own, known.number)
   rows_here, first = None, len(partition.train_order)
   if process_rows.current().processes > 1:
-    rows_here, first = process_rows.cut(
-        process_rows.current(), partition.train_offset, partition.train_size,
-        PADDING_ROWS), 0
-    train = _own_rows(
-        rows, labels, partition, rows_here, validation, joins, keep_bytes)
+    rows_here, first = (
+      process_rows.cut(
+        process_rows.current(),
+        partition.train_offset,
+        partition.train_size,
+        PADDING_ROWS,
+      ),
+      0,
+    )
+    train = _own_rows(rows, labels, partition, rows_here, validation, joins, keep_bytes)
   else:
     train = client_data(
-        rows, labels, partition.train_order, partition.train_offset,
-        partition.train_size, validation, joins, keep_bytes)
+      rows,
+      labels,
+      partition.train_order,
+      partition.train_offset,
+      partition.train_size,
+      validation,
+      joins,
+      keep_bytes,
+    )
   class_weight: Any = histogram.astype(np.float32)
   data = EvaluationData(
-      train, test, _whole_test(examples, partition, test, keep_bytes),
-      class_weight,
-      None if validation is None else _pieces(first, len(validation)))
+    train,
+    test,
+    _whole_test(examples, partition, test, keep_bytes),
+    class_weight,
+    None if validation is None else _pieces(first, len(validation)),
+  )
   hashes = {"data": digest, "partition": partition_hash(partition)}
   return Federation(
-      data, partition, examples.num_classes, examples.name, histogram, hashes,
-      options, examples.num_tokens, _client_names(examples, partition),
-      labels_hash(examples), rows_here, examples.task,
-      None if tasks.of(examples).has_classes else (
-          own[partition.train_order], own_test[partition.test_order]))
+    data,
+    partition,
+    examples.num_classes,
+    examples.name,
+    histogram,
+    hashes,
+    options,
+    examples.num_tokens,
+    _client_names(examples, partition),
+    labels_hash(examples),
+    rows_here,
+    examples.task,
+    None
+    if tasks.of(examples).has_classes
+    else (own[partition.train_order], own_test[partition.test_order]),
+  )
 
 
 def _whole_test(
-    examples: Examples, partition: Partition, test: ClientData,
-    keep_bytes: bool) -> ClientData:
+  examples: Examples, partition: Partition, test: ClientData, keep_bytes: bool
+) -> ClientData:
   """The whole test set in pieces; ``test`` has the local test splits.
 
   Raises:
@@ -691,18 +779,23 @@ def _whole_test(
   if held_out is not None:
     orders.append(held_out.train_order)
   trained_on = partition.pooled and any(
-      (order >= examples.rows[0]).any() for order in orders)
+    (order >= examples.rows[0]).any() for order in orders
+  )
   rows = len(store.arrays(y_test)[0])
   if partition.name == "natural" and not partition.pooled:
     rows = num_test  # the test rows of others are not those of the federation
   if not rows and not num_test:
-    reason = "" if held_out is None else (
-        f", or none that `validation_clients`={len(held_out.clients)} leaves")
+    reason = (
+      ""
+      if held_out is None
+      else (f", or none that `validation_clients`={len(held_out.clients)} leaves")
+    )
     of_others = len(store.arrays(y_test)[0])
     raise DataError(
-        f"the data set {examples.name} has no test examples "
-        f"{'of its clients' if of_others else '(x_test is empty)'}"
-        f" and `partition`={partition.name} holds none out{reason}")
+      f"the data set {examples.name} has no test examples "
+      f"{'of its clients' if of_others else '(x_test is empty)'}"
+      f" and `partition`={partition.name} holds none out{reason}"
+    )
   whole, total = test, num_test
   if rows and not trained_on:
     total = rows
@@ -710,14 +803,19 @@ def _whole_test(
     if partition.pooled or num_test != total:
       order = np.arange(total)
       whole = client_data(
-          x_test, y_test, order, order[:1], np.array([total]),
-          keep_bytes=keep_bytes)
+        x_test, y_test, order, order[:1], np.array([total]), keep_bytes=keep_bytes
+      )
   return whole._replace(**_pieces(0, total)._asdict())
 
 
 def _own_rows(
-    x: Any, y: Any, partition: Partition, rows: process_rows.Rows,
-    validation: np.ndarray | None, joins: np.ndarray | None, keep_bytes: bool
+  x: Any,
+  y: Any,
+  partition: Partition,
+  rows: process_rows.Rows,
+  validation: np.ndarray | None,
+  joins: np.ndarray | None,
+  keep_bytes: bool,
 ) -> ClientData:
   """The rows of this process, with the offsets and sizes of all clients.
 
@@ -726,18 +824,25 @@ def _own_rows(
   server: Any = None
   if validation is not None:
     start = np.array([0])
-    alone = client_data(x, y, validation, start, np.array([len(validation)]),
-                        keep_bytes=keep_bytes)
+    alone = client_data(
+      x, y, validation, start, np.array([len(validation)]), keep_bytes=keep_bytes
+    )
     ends: Any = np.zeros((), np.int32), np.asarray(len(validation), np.int32)
     server = Shard(alone.x, alone.y, *ends)
   return client_data(
-      x, y, partition.train_order[rows.own], partition.train_offset,
-      partition.train_size, None, joins, keep_bytes, rows.places)._replace(
-          validation=server)
+    x,
+    y,
+    partition.train_order[rows.own],
+    partition.train_offset,
+    partition.train_size,
+    None,
+    joins,
+    keep_bytes,
+    rows.places,
+  )._replace(validation=server)
 
 
-def _client_names(
-    examples: Examples, partition: Partition) -> np.ndarray | None:
+def _client_names(examples: Examples, partition: Partition) -> np.ndarray | None:
   """The names of the C clients, if they are those of the data set."""
   if partition.name != "natural" or examples.client_train is None:
     return None
@@ -745,10 +850,12 @@ def _client_names(
   trains = partition.train_size > 0
   numbers = np.zeros(partition.num_clients, np.int64)
   numbers[trains] = examples.client_train[
-      partition.train_order[partition.train_offset[trains]]]
+    partition.train_order[partition.train_offset[trains]]
+  ]
   if examples.client_test is not None:
     numbers[~trains] = examples.client_test[
-        partition.test_order[partition.test_offset[~trains]]]
+      partition.test_order[partition.test_offset[~trains]]
+    ]
   if examples.client_names is None:
     return numbers.astype(str)
   names: np.ndarray = examples.client_names[numbers]
@@ -797,16 +904,26 @@ def after_events(federation: Federation, event: int) -> Shifted:
   """
   options, partition = federation.options, federation.partition
   places = partition._replace(
-      train_order=np.arange(len(partition.train_order)),
-      test_order=np.arange(len(partition.test_order)))
+    train_order=np.arange(len(partition.train_order)),
+    test_order=np.arange(len(partition.test_order)),
+  )
   y_train, y_test = federation.dealt_by or (
-      np.asarray(rows.y)[:len(order)] for rows, order in (
-          (federation.data.train, partition.train_order),
-          (federation.data.test, partition.test_order)))
+    np.asarray(rows.y)[: len(order)]
+    for rows, order in (
+      (federation.data.train, partition.train_order),
+      (federation.data.test, partition.test_order),
+    )
+  )
   assert options.partition_seed is not None
   after = shift_lib.shifted(
-      places, y_train, y_test, options.shift, event, options.shift_share,
-      options.partition_seed)
+    places,
+    y_train,
+    y_test,
+    options.shift,
+    event,
+    options.shift_share,
+    options.partition_seed,
+  )
 
   def moved(order: np.ndarray, data: ClientData) -> np.ndarray | None:
     if (order == np.arange(len(order))).all():
@@ -816,8 +933,9 @@ def after_events(federation: Federation, event: int) -> Shifted:
     return np.concatenate([order, behind]).astype(np.int32)
 
   return Shifted(
-      moved(after.train_order, federation.data.train),
-      moved(after.test_order, federation.data.test),
-      (after.train_offset.astype(np.int32), after.train_size.astype(np.int32)),
-      (after.test_offset.astype(np.int32), after.test_size.astype(np.int32)),
-      label_histogram(after, y_train, federation.label_histogram.shape[1]))
+    moved(after.train_order, federation.data.train),
+    moved(after.test_order, federation.data.test),
+    (after.train_offset.astype(np.int32), after.train_size.astype(np.int32)),
+    (after.test_offset.astype(np.int32), after.test_size.astype(np.int32)),
+    label_histogram(after, y_train, federation.label_histogram.shape[1]),
+  )

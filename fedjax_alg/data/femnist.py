@@ -23,8 +23,13 @@ _FIRST_LABEL = 36  # label of "a" in EMNIST/byclass (0 to 9, A to Z, a to z)
 
 
 def femnist(
-    x: np.ndarray, y: np.ndarray, kind: str, num_clients: int, seed: int,
-    name: str = "femnist") -> Examples:
+  x: np.ndarray,
+  y: np.ndarray,
+  kind: str,
+  num_clients: int,
+  seed: int,
+  name: str = "femnist",
+) -> Examples:
   """Deals a pool of letters like the generator of the FedProx repository.
 
   Client u holds the letters (u + j) % 10, j in {0, 1, 2}. It gets the next
@@ -64,10 +69,10 @@ def femnist(
   """
   rng = np.random.default_rng(seed)
   size = rng.lognormal(4.0, 1.0, num_clients) + 5
-  pool = [rng.permutation(np.flatnonzero(y == letter))[:_POOL]
-          for letter in range(_LETTERS)]
-  letters = (np.arange(num_clients)[:, None] + np.arange(_PER_CLIENT)) % (
-      _LETTERS)
+  pool = [
+    rng.permutation(np.flatnonzero(y == letter))[:_POOL] for letter in range(_LETTERS)
+  ]
+  letters = (np.arange(num_clients)[:, None] + np.arange(_PER_CLIENT)) % (_LETTERS)
   if kind == "fixed":
     number = _fit(size, letters, np.array([len(rows) for rows in pool]))
   else:
@@ -78,10 +83,9 @@ def femnist(
     q, of_client = number[client], []
     for letter in letters[client]:
       count = len(pool[letter])
-      if kind == "leaky" and (
-          pointer[letter] + q < count or pointer[letter] >= count):
+      if kind == "leaky" and (pointer[letter] + q < count or pointer[letter] >= count):
         pointer[letter] = 0
-      of_client.append(pool[letter][pointer[letter]:pointer[letter] + q])
+      of_client.append(pool[letter][pointer[letter] : pointer[letter] + q])
       pointer[letter] += q
     rows = rng.permutation(np.concatenate(of_client))
     split = int(0.9 * len(rows))
@@ -92,11 +96,24 @@ def femnist(
   for split_rows in (train, test):
     rows = np.concatenate(split_rows)
     sizes = [len(part) for part in split_rows]
-    parts.append((images[rows], y[rows].astype(np.int32),
-                  np.repeat(np.arange(num_clients, dtype=np.int32), sizes)))
+    parts.append(
+      (
+        images[rows],
+        y[rows].astype(np.int32),
+        np.repeat(np.arange(num_clients, dtype=np.int32), sizes),
+      )
+    )
   (x_train, y_train, client_train), (x_test, y_test, client_test) = parts
-  return Examples(x_train, y_train, x_test, y_test, _OUTPUTS, client_train,
-                  client_test, name + (", leaky" if kind == "leaky" else ""))
+  return Examples(
+    x_train,
+    y_train,
+    x_test,
+    y_test,
+    _OUTPUTS,
+    client_train,
+    client_test,
+    name + (", leaky" if kind == "leaky" else ""),
+  )
 
 
 def _numbers(size: np.ndarray, factor: float = 1.0) -> np.ndarray:
@@ -104,13 +121,13 @@ def _numbers(size: np.ndarray, factor: float = 1.0) -> np.ndarray:
   return np.maximum((factor * size / _PER_CLIENT).astype(np.int64), _FEWEST)
 
 
-def _fit(
-    size: np.ndarray, letters: np.ndarray, available: np.ndarray) -> np.ndarray:
+def _fit(size: np.ndarray, letters: np.ndarray, available: np.ndarray) -> np.ndarray:
   """[C] q of each client, with sizes scaled so that all letters suffice."""
 
   def short(number):
     needed = np.bincount(
-        letters.ravel(), np.repeat(number, _PER_CLIENT), len(available))
+      letters.ravel(), np.repeat(number, _PER_CLIENT), len(available)
+    )
     return np.flatnonzero(needed > available), needed
 
   if not len(short(_numbers(size))[0]):
@@ -119,10 +136,11 @@ def _fit(
   missing, needed = short(_numbers(size, low))
   if len(missing):
     raise DataError(
-        f"`num_clients`={len(size)}: `femnist`=fixed gives every client at"
-        f" least {_FEWEST} images of each of {_PER_CLIENT} letters, letter"
-        f" {missing[0]} has {available[missing[0]]} of the"
-        f" {needed[missing[0]]:.0f} needed")
+      f"`num_clients`={len(size)}: `femnist`=fixed gives every client at"
+      f" least {_FEWEST} images of each of {_PER_CLIENT} letters, letter"
+      f" {missing[0]} has {available[missing[0]]} of the"
+      f" {needed[missing[0]]:.0f} needed"
+    )
   for _ in range(50):
     middle = (low + high) / 2
     if len(short(_numbers(size, middle))[0]):
@@ -133,10 +151,13 @@ def _fit(
 
 
 def load_femnist(
-    kind: str, num_clients: int, seed: int,
-    data_dir: str | os.PathLike | None = None,
-    path: str | os.PathLike | None = None,
-    cache_dir: str | os.PathLike | None = None) -> Examples:
+  kind: str,
+  num_clients: int,
+  seed: int,
+  data_dir: str | os.PathLike | None = None,
+  path: str | os.PathLike | None = None,
+  cache_dir: str | os.PathLike | None = None,
+) -> Examples:
   """Makes ``femnist`` from the letters a to j of EMNIST or from your file.
 
   Args:
@@ -158,8 +179,7 @@ def load_femnist(
     return femnist(x, y, kind, num_clients, seed)
   path = expanded(path, "data_path")
   x, y = letters_npz(path)
-  return femnist(x, y, kind, num_clients, seed,
-                 f"{path.stem} (in place of EMNIST)")
+  return femnist(x, y, kind, num_clients, seed, f"{path.stem} (in place of EMNIST)")
 
 
 def letters_npz(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
@@ -179,23 +199,25 @@ def letters_npz(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
   x, y = arrays["x"], arrays["y"]
   if x.dtype != np.uint8 or x.shape[1:] not in ((28, 28), (28, 28, 1)):
     raise DataError(
-        f"`data_path`={path}: x is {x.dtype} of shape {x.shape}, uint8 images"
-        " [n, 28, 28] are needed")
+      f"`data_path`={path}: x is {x.dtype} of shape {x.shape}, uint8 images"
+      " [n, 28, 28] are needed"
+    )
   if y.dtype.kind not in "iu" or y.shape != (len(x),):
     raise DataError(
-        f"`data_path`={path}: y is {y.dtype} of shape {y.shape}, integers of"
-        f" shape {(len(x),)} are needed")
+      f"`data_path`={path}: y is {y.dtype} of shape {y.shape}, integers of"
+      f" shape {(len(x),)} are needed"
+    )
   labels, y = np.unique(y, return_inverse=True)
   if len(labels) != _LETTERS:
     raise DataError(
-        f"`data_path`={path}: y has {len(labels)} different labels,"
-        f" {_LETTERS} are needed")
+      f"`data_path`={path}: y has {len(labels)} different labels, {_LETTERS} are needed"
+    )
   return x, y.astype(np.int32)
 
 
 def emnist_letters(
-    data_dir: str | os.PathLike | None = None,
-    cache_dir: str | os.PathLike | None = None,
+  data_dir: str | os.PathLike | None = None,
+  cache_dir: str | os.PathLike | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Loads the letters a to j of the training split of TFDS's emnist/byclass.
 
@@ -221,7 +243,8 @@ def _decode(directory: pathlib.Path) -> cache.Arrays:
 
   # Only the needed images, fewer than 40,000 of 697,932, are decoded.
   source = tfds_source.records(
-      directory, "train", decoders={"image": tfds.decode.SkipDecoding()})
+    directory, "train", decoders={"image": tfds.decode.SkipDecoding()}
+  )
   x, y = [], []
   count = [0] * _LETTERS
   for record in source:
@@ -236,6 +259,6 @@ def _decode(directory: pathlib.Path) -> cache.Arrays:
     y.append(letter)
   if min(count) == 0:
     raise DataError(
-        f"{directory} has no letter {'abcdefghij'[count.index(0)]}: not"
-        " emnist/byclass?")
+      f"{directory} has no letter {'abcdefghij'[count.index(0)]}: not emnist/byclass?"
+    )
   return {"x": np.stack(x)[..., None], "y": np.array(y, np.int32)}

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedjax_alg import tasks
 from fedjax_alg.data import labels
-from fedjax_alg.data.arrays import argument, ARGUMENTS, of_arrays
+from fedjax_alg.data.arrays import ARGUMENTS, argument, of_arrays
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.errors import a_type, did_you_mean
@@ -22,8 +22,14 @@ from fedjax_alg.tasks import task as task_lib
 
 
 def from_dataframe(
-    frame: Any, *, y: Any, x: Any = None, client: Any = None,
-    test: Any = None, **options: Any) -> Examples:
+  frame: Any,
+  *,
+  y: Any,
+  x: Any = None,
+  client: Any = None,
+  test: Any = None,
+  **options: Any,
+) -> Examples:
   """Makes a data set from a pandas ``DataFrame``.
 
   Args:
@@ -63,11 +69,13 @@ def from_dataframe(
   choices = {"y": _choice(frame, "y", y)}
   if client is not None:
     choices["client"] = _column_name(frame, "client", client)
-  choices["x"] = (_others(frame, choices) if x is None
-                  else _choice(frame, "x", x))
+  choices["x"] = _others(frame, choices) if x is None else _choice(frame, "x", x)
   categories = {
-      name: _categories(frame[name]) for option in ("x", "y")
-      for name in _names(choices[option]) if _is_categorical(frame[name])}
+    name: _categories(frame[name])
+    for option in ("x", "y")
+    for name in _names(choices[option])
+    if _is_categorical(frame[name])
+  }
   values = _arrays(frame, "", choices, categories)
   if test is not None:
     _check_frame("test", test)
@@ -76,8 +84,7 @@ def from_dataframe(
     values |= _arrays(test, " of `test`", choices, categories)
   task, target = tasks.named(options.get("task")), choices["y"]
   classes = None
-  if not isinstance(target, (list, Mapping)) and (
-      task is None or task.has_classes):
+  if not isinstance(target, (list, Mapping)) and (task is None or task.has_classes):
     classes = categories.get(target)
     if classes and options.get("num_classes") is None:
       options["num_classes"] = len(classes)
@@ -85,20 +92,21 @@ def from_dataframe(
 
 
 def _encoded(
-    examples: Examples, classes: tuple[Any, ...] | None,
-    categories: Mapping[Any, tuple[Any, ...]]) -> Examples:
+  examples: Examples,
+  classes: tuple[Any, ...] | None,
+  categories: Mapping[Any, tuple[Any, ...]],
+) -> Examples:
   """The examples with what was learnt of their names."""
   if classes is None and examples.encoding is not None:
     classes = examples.encoding.classes
   if classes is None and not categories:
     return examples
-  return examples._replace(
-      encoding=labels.Encoding(classes, dict(categories) or None))
+  return examples._replace(encoding=labels.Encoding(classes, dict(categories) or None))
 
 
 def _of_columns(
-    values: Mapping[str, Any], choices: Mapping[str, Any],
-    options: Mapping[str, Any]) -> Examples:
+  values: Mapping[str, Any], choices: Mapping[str, Any], options: Mapping[str, Any]
+) -> Examples:
   """The examples of the arrays of a frame, and of those that are options."""
 
   def what(array: str) -> str:
@@ -108,48 +116,62 @@ def _of_columns(
     start = _subject(kind, choices[kind], " of `test`" * (split == "test"))
     return start + ":" * (kind == "client")  # "client z has no ..." goes on
 
-  extra = {array: options[name] for array, name in ARGUMENTS.items()
-           if name in options}
-  return of_arrays(extra | dict(values), what, **{
-      name: value for name, value in options.items()
-      if name not in ARGUMENTS.values()})
+  extra = {array: options[name] for array, name in ARGUMENTS.items() if name in options}
+  return of_arrays(
+    extra | dict(values),
+    what,
+    **{
+      name: value for name, value in options.items() if name not in ARGUMENTS.values()
+    },
+  )
 
 
-def _check_options(
-    options: Mapping[str, Any], client: Any, test: Any) -> None:
+def _check_options(options: Mapping[str, Any], client: Any, test: Any) -> None:
   """Refuses options that there are not, or that the frames give already."""
-  allowed = ("num_classes", "name", "task", *(
-      name for name in ARGUMENTS.values() if name not in ("x", "y")))
+  allowed = (
+    "num_classes",
+    "name",
+    "task",
+    *(name for name in ARGUMENTS.values() if name not in ("x", "y")),
+  )
   for name in options:
     if name not in allowed:
-      raise DataError(f"`{name}`: no option of from_dataframe"
-                      f"{did_you_mean(name, allowed)}")
+      raise DataError(
+        f"`{name}`: no option of from_dataframe{did_you_mean(name, allowed)}"
+      )
     if name == "client_ids" and client is not None:
-      raise DataError("`client_ids`: `client` names the clients already, give "
-                      "one of both")
+      raise DataError(
+        "`client_ids`: `client` names the clients already, give one of both"
+      )
     if "test" in name and test is not None:
-      raise DataError(f"`{name}`: `test` has the test examples already, give "
-                      "one of both")
+      raise DataError(
+        f"`{name}`: `test` has the test examples already, give one of both"
+      )
 
 
 def _check_frame(option: str, frame: Any) -> None:
   if not all(hasattr(frame, name) for name in ("columns", "dtypes", "isna")):
     hint = " (to_pandas() makes one of it)" * hasattr(frame, "to_pandas")
-    raise DataError(f"`{option}`: {a_type(frame)}, must be a pandas DataFrame"
-                    f"{hint}")
+    raise DataError(f"`{option}`: {a_type(frame)}, must be a pandas DataFrame{hint}")
 
 
 def _check_column(option: str, frame: Any, name: Any) -> None:
   """Refuses a column that is not there, or twice."""
   columns = list(frame.columns)
   if name not in columns:
-    hint = did_you_mean(name, [column for column in columns if isinstance(
-        column, str)]) if isinstance(name, str) else ""
-    raise DataError(f"`{option}`: has no column {name!r}{hint} (it has "
-                    f"{', '.join(map(str, columns[:20]))})")
+    hint = (
+      did_you_mean(name, [column for column in columns if isinstance(column, str)])
+      if isinstance(name, str)
+      else ""
+    )
+    raise DataError(
+      f"`{option}`: has no column {name!r}{hint} (it has "
+      f"{', '.join(map(str, columns[:20]))})"
+    )
   if columns.count(name) > 1:
-    raise DataError(f"`{option}`: has {columns.count(name)} columns named "
-                    f"{name!r}, names must differ")
+    raise DataError(
+      f"`{option}`: has {columns.count(name)} columns named {name!r}, names must differ"
+    )
 
 
 def _is_name(value: Any) -> bool:
@@ -165,9 +187,10 @@ def _column_name(frame: Any, option: str, name: Any) -> Any:
       is_column = False
     if not is_column:
       kind = "None" if name is None else a_type(name)
-      raise DataError(f"`{option}`: {kind}, must be the name of a column" + (
-          "" if option == "client" else
-          ", a list of names or a dictionary of either"))
+      raise DataError(
+        f"`{option}`: {kind}, must be the name of a column"
+        + ("" if option == "client" else ", a list of names or a dictionary of either")
+      )
   _check_column("frame", frame, name)
   return name
 
@@ -175,11 +198,12 @@ def _column_name(frame: Any, option: str, name: Any) -> Any:
 def _choice(frame: Any, option: str, choice: Any) -> Any:
   """The choice as a name, a list of names or a dictionary of either."""
   if isinstance(choice, Mapping):
-    return {name: _choice(frame, option, part)
-            for name, part in choice.items()}
-  several = isinstance(choice, list) or (
-      isinstance(choice, tuple) and choice not in list(frame.columns)) or (
-      isinstance(choice, np.ndarray) or hasattr(choice, "get_indexer"))
+    return {name: _choice(frame, option, part) for name, part in choice.items()}
+  several = (
+    isinstance(choice, list)
+    or (isinstance(choice, tuple) and choice not in list(frame.columns))
+    or (isinstance(choice, np.ndarray) or hasattr(choice, "get_indexer"))
+  )
   if not several:
     return _column_name(frame, option, choice)
   names = list(choice)
@@ -202,8 +226,7 @@ def _others(frame: Any, choices: Mapping[str, Any]) -> list[Any]:
   used = _names(list(choices.values()))
   names = [name for name in frame.columns if name not in used]
   if not names:
-    raise DataError("`x`: `frame` has no column for it but those of `y` and "
-                    "`client`")
+    raise DataError("`x`: `frame` has no column for it but those of `y` and `client`")
   for name in names:
     _check_column("frame", frame, name)
   return names
@@ -234,8 +257,11 @@ def _subject(option: str, choice: Any, where: str) -> str:
 
 
 def _arrays(
-    frame: Any, where: str, choices: Mapping[str, Any],
-    categories: Mapping[Any, tuple[Any, ...]]) -> dict[str, Any]:
+  frame: Any,
+  where: str,
+  choices: Mapping[str, Any],
+  categories: Mapping[Any, tuple[Any, ...]],
+) -> dict[str, Any]:
   """The arrays of the choices, under their names in a data file."""
 
   def gathered(option: str, choice: Any) -> Any:
@@ -243,16 +269,20 @@ def _arrays(
       return {name: gathered(option, part) for name, part in choice.items()}
 
     def column(name: Any) -> _Column:
-      return _Column(frame[name], _subject(option, name, where),
-                     categories.get(name) if option != "client" else None)
+      return _Column(
+        frame[name],
+        _subject(option, name, where),
+        categories.get(name) if option != "client" else None,
+      )
 
     if isinstance(choice, list):
       return np.stack([_as_numbers(column(name)) for name in choice], axis=-1)
     return _as_rows(column(choice), option, choice)
 
   split = "test" if where else "train"
-  return {f"{option}_{split}": gathered(option, choice)
-          for option, choice in choices.items()}
+  return {
+    f"{option}_{split}": gathered(option, choice) for option, choice in choices.items()
+  }
 
 
 def _cells(column: _Column) -> np.ndarray:
@@ -263,7 +293,8 @@ def _cells(column: _Column) -> np.ndarray:
     if _is_categorical(series) and _categories(series) == names:
       return np.asarray(series.cat.codes, np.int32)
     return labels.encode_labels(
-        series.astype(object).to_numpy(), names, subject, "`frame`")
+      series.astype(object).to_numpy(), names, subject, "`frame`"
+    )
   values = labels.whole_objects(np.asarray(series.to_numpy()))
   if not values.size and values.ndim == 1:  # of any dtype in an empty frame
     return values.astype(np.int32)
@@ -293,13 +324,15 @@ def _as_numbers(column: _Column) -> np.ndarray:
   value = values[row]
   if np.ndim(value):
     raise DataError(
-        f"{column.subject} holds arrays (of shape {np.shape(value)} in row "
-        f"{row}), one number for each row is needed; the name of the column in "
-        "place of a list takes its arrays")
+      f"{column.subject} holds arrays (of shape {np.shape(value)} in row "
+      f"{row}), one number for each row is needed; the name of the column in "
+      "place of a list takes its arrays"
+    )
   raise DataError(
-      f"{column.subject} is {task_lib.kind_of(values)} ({str(value)!r} in row "
-      f"{row}), numbers are needed: make it a category, convert it, or leave "
-      "it out")
+    f"{column.subject} is {task_lib.kind_of(values)} ({str(value)!r} in row "
+    f"{row}), numbers are needed: make it a category, convert it, or leave "
+    "it out"
+  )
 
 
 def _as_rows(column: _Column, option: str, name: Any) -> np.ndarray:
@@ -308,18 +341,22 @@ def _as_rows(column: _Column, option: str, name: Any) -> np.ndarray:
   if values.dtype == object and values.size and all(map(np.ndim, values)):
     values = _stacked(values, column.subject)
   if option == "x" and values.ndim == 1:
-    hint = (f"; of columns of numbers give a list, such as [{name!r}]"
-            if values.dtype.kind in "fiub" else "")
-    raise DataError(f"{column.subject} is {task_lib.kind_of(values)}, arrays "
-                    f"of numbers are needed{hint}")
+    hint = (
+      f"; of columns of numbers give a list, such as [{name!r}]"
+      if values.dtype.kind in "fiub"
+      else ""
+    )
+    raise DataError(
+      f"{column.subject} is {task_lib.kind_of(values)}, arrays "
+      f"of numbers are needed{hint}"
+    )
   return values
 
 
 def _stacked(rows: Any, subject: str) -> np.ndarray:
   """Arrays of one shape as one array."""
   if any(np.ma.is_masked(row) for row in rows):
-    raise DataError(f"{subject} has masked values: fill them or leave these "
-                    "rows out")
+    raise DataError(f"{subject} has masked values: fill them or leave these rows out")
   try:
     return np.stack([np.asarray(row) for row in rows])
   except ValueError:

@@ -35,8 +35,7 @@ def _gathered(choice: Any, column: Callable[[Any], np.ndarray]) -> Any:
 def _numbers(column: np.ndarray, name: Any) -> np.ndarray:
   """A column of features as float32."""
   if column.dtype.kind not in "iufb":
-    raise DataError(f"`x`: column {name!r} is {column.dtype}, numbers are "
-                    "needed")
+    raise DataError(f"`x`: column {name!r} is {column.dtype}, numbers are needed")
   try:
     return task_lib.as_float32(column)
   except ValueError as error:
@@ -44,20 +43,29 @@ def _numbers(column: np.ndarray, name: Any) -> np.ndarray:
 
 
 #: Argument of ``from_arrays`` -> that of a data set it comes from.
-_SOURCES = {"x": "x", "y": "y", "client_ids": "client", "x_test": "test",
-            "y_test": "test", "test_client_ids": "test"}
+_SOURCES = {
+  "x": "x",
+  "y": "y",
+  "client_ids": "client",
+  "x_test": "test",
+  "y_test": "test",
+  "test_client_ids": "test",
+}
 
 
-def _of_both(train: Any, test: Any, columns: Callable[[Any], Any],
-             choices: Mapping[str, Any]) -> dict[str, Any]:
+def _of_both(
+  train: Any, test: Any, columns: Callable[[Any], Any], choices: Mapping[str, Any]
+) -> dict[str, Any]:
   """The arguments of ``from_arrays`` that two data sets give.
 
   Raises:
     DataError: x or y names no column, or a list names one of arrays.
   """
   arrays: dict[str, Any] = {}
-  for rows, arguments in ((train, ("x", "y", "client_ids")),
-                          (test, ("x_test", "y_test", "test_client_ids"))):
+  for rows, arguments in (
+    (train, ("x", "y", "client_ids")),
+    (test, ("x_test", "y_test", "test_client_ids")),
+  ):
     if rows is None and arguments[0] == "x_test":
       continue
     column = columns(rows)
@@ -73,13 +81,14 @@ def _check_options(options: Mapping[str, Any]) -> None:
   allowed = list(inspect.signature(from_arrays).parameters)[2:]
   for name in options:
     if name not in allowed:
-      raise DataError(f"`{name}`: unknown{did_you_mean(name, allowed)} (one of "
-                      f"{', '.join(allowed)})")
+      raise DataError(
+        f"`{name}`: unknown{did_you_mean(name, allowed)} (one of {', '.join(allowed)})"
+      )
 
 
 def _as_classes(
-    arrays: Mapping[str, Any], options: Mapping[str, Any],
-    names: Sequence[str] = ()) -> Examples:
+  arrays: Mapping[str, Any], options: Mapping[str, Any], names: Sequence[str] = ()
+) -> Examples:
   """Makes the examples; all classes count that the data set names.
 
   Args:
@@ -90,25 +99,35 @@ def _as_classes(
   arrays = dict(arrays)
   task = tasks.named(options.get("task"))
   classes = task is None or task.has_classes or task.name == tasks.DENSE.name
-  labels = [array for array in (arrays["y"], arrays.get("y_test"))
-            if array is not None]
-  are_named = bool(names) and classes and all(
-      isinstance(array, np.ndarray) and array.dtype.kind in "iu"
-      and array.max(initial=0) < len(names) for array in labels)
+  labels = [array for array in (arrays["y"], arrays.get("y_test")) if array is not None]
+  are_named = (
+    bool(names)
+    and classes
+    and all(
+      isinstance(array, np.ndarray)
+      and array.dtype.kind in "iu"
+      and array.max(initial=0) < len(names)
+      for array in labels
+    )
+  )
   if are_named and options.get("num_classes") is None:
     arrays["num_classes"] = len(names)
   for name in arrays:
     if options.get(name) is not None:
-      raise DataError(f"`{name}`: comes from `{_SOURCES[name]}`, give one of "
-                      "them")
+      raise DataError(f"`{name}`: comes from `{_SOURCES[name]}`, give one of them")
   examples = from_arrays(**{**options, **arrays})
-  return examples._replace(
-      encoding=Encoding(tuple(names))) if are_named else examples
+  return examples._replace(encoding=Encoding(tuple(names))) if are_named else examples
 
 
 def from_hf(
-    dataset: Any, *, x: Any, y: Any, client: str | None = None,
-    test: Any = None, channels_first: bool = False, **options: Any
+  dataset: Any,
+  *,
+  x: Any,
+  y: Any,
+  client: str | None = None,
+  test: Any = None,
+  channels_first: bool = False,
+  **options: Any,
 ) -> Examples:
   """Makes a data set from one of the library ``datasets`` (Hugging Face).
 
@@ -149,8 +168,12 @@ def from_hf(
 
   def columns(rows):
     arrays = hugging_face.read(
-        rows, "dataset" if rows is dataset else "test",
-        items.names_in(*choices.values()), items.names_in(x), channels_first)
+      rows,
+      "dataset" if rows is dataset else "test",
+      items.names_in(*choices.values()),
+      items.names_in(x),
+      channels_first,
+    )
     return lambda name: hugging_face.aligned(arrays[name], name, rows, dataset)
 
   arrays = _of_both(dataset, test, columns, choices)
@@ -159,8 +182,14 @@ def from_hf(
 
 
 def from_torch(
-    dataset: Any, *, x: Any = 0, y: Any = 1, client: Any = None,
-    test: Any = None, channels_first: bool = False, **options: Any
+  dataset: Any,
+  *,
+  x: Any = 0,
+  y: Any = 1,
+  client: Any = None,
+  test: Any = None,
+  channels_first: bool = False,
+  **options: Any,
 ) -> Examples:
   """Makes a data set from anything with ``__len__`` and ``__getitem__``.
 
@@ -208,8 +237,9 @@ def from_torch(
     @functools.cache
     def column(name):
       values = items.field(entries, name, option)
-      array = items.stacked(values, f"`{option}`: the items' {name!r}",
-                            name in examples, channels_first)
+      array = items.stacked(
+        values, f"`{option}`: the items' {name!r}", name in examples, channels_first
+      )
       if name in examples:
         items.check_numbers("x", name, array)
       return array
@@ -217,6 +247,10 @@ def from_torch(
     return column
 
   names = {number: name for name, number in numbers.items()}
-  return _as_classes(_of_both(dataset, test, columns, choices), options, [
-      str(names.get(number, ""))
-      for number in range(max(names, default=-1) + 1)] if y == 1 else ())
+  return _as_classes(
+    _of_both(dataset, test, columns, choices),
+    options,
+    [str(names.get(number, "")) for number in range(max(names, default=-1) + 1)]
+    if y == 1
+    else (),
+  )

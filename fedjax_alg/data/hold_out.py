@@ -20,8 +20,9 @@ def check_hold_out(count: int, num_clients: int) -> None:
   """
   if count and count >= num_clients:
     raise DataError(
-        f"`validation_clients`={count}: leaves none of the {num_clients} "
-        f"clients to train (at most {num_clients - 1})")
+      f"`validation_clients`={count}: leaves none of the {num_clients} "
+      f"clients to train (at most {num_clients - 1})"
+    )
 
 
 def hold_out(partition: Partition, count: int, seed: int) -> Partition:
@@ -62,9 +63,10 @@ def hold_out(partition: Partition, count: int, seed: int) -> Partition:
     fields |= split_fields(split, order[~is_out], np.delete(size, clients))
     out += [order[is_out], size[clients]]
   return partition._replace(
-      **fields, held_out=HeldOut(clients.astype(np.int32), *out),
-      flags=partition.flags | {
-          "validation_clients": count, "validation_seed": seed})
+    **fields,
+    held_out=HeldOut(clients.astype(np.int32), *out),
+    flags=partition.flags | {"validation_clients": count, "validation_seed": seed},
+  )
 
 
 def put_back(partition: Partition) -> Partition:
@@ -83,18 +85,28 @@ def put_back(partition: Partition) -> Partition:
   stay = np.delete(np.arange(total), held.clients)
   fields: dict[str, Any] = {}
   for (split, order, size), (_, held_order, held_size) in zip(
-      _splits(partition), _splits(held)):
-    client = np.repeat(np.concatenate([stay, held.clients]),
-                       np.concatenate([size, held_size]))
+    _splits(partition), _splits(held)
+  ):
+    client = np.repeat(
+      np.concatenate([stay, held.clients]), np.concatenate([size, held_size])
+    )
     rows = np.concatenate([order, held_order])
-    fields |= split_fields(split, rows[np.argsort(client, kind="stable")],
-                           np.bincount(client, minlength=total))
-  flags = {name: value for name, value in partition.flags.items()
-           if name not in ("validation_clients", "validation_seed")}
+    fields |= split_fields(
+      split,
+      rows[np.argsort(client, kind="stable")],
+      np.bincount(client, minlength=total),
+    )
+  flags = {
+    name: value
+    for name, value in partition.flags.items()
+    if name not in ("validation_clients", "validation_seed")
+  }
   return partition._replace(**fields, flags=flags, held_out=None)
 
 
 def _splits(clients: Partition | HeldOut) -> Any:
   """The order and the sizes of both kinds of rows, with its name."""
-  return (("train", clients.train_order, clients.train_size),
-          ("test", clients.test_order, clients.test_size))
+  return (
+    ("train", clients.train_order, clients.train_size),
+    ("test", clients.test_order, clients.test_size),
+  )

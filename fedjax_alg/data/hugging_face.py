@@ -18,14 +18,20 @@ def _check(rows: Any, option: str) -> None:
   """Refuses what is no ``datasets.Dataset`` with rows."""
   if isinstance(rows, Mapping):
     splits = ", ".join(map(str, list(rows)[:5]))
-    raise DataError(f"`{option}`: {a_type(rows)} of {splits or 'nothing'}, "
-                    "must be a datasets.Dataset (give one split, and `test`)")
+    raise DataError(
+      f"`{option}`: {a_type(rows)} of {splits or 'nothing'}, "
+      "must be a datasets.Dataset (give one split, and `test`)"
+    )
   if hasattr(rows, "with_format") and not hasattr(rows, "__len__"):
-    raise DataError(f"`{option}`: {a_type(rows)} that is read row by row, must "
-                    "be a datasets.Dataset (load it without streaming)")
+    raise DataError(
+      f"`{option}`: {a_type(rows)} that is read row by row, must "
+      "be a datasets.Dataset (load it without streaming)"
+    )
   if not hasattr(rows, "with_format") or not hasattr(rows, "column_names"):
-    raise DataError(f"`{option}`: {a_type(rows)}, must be a datasets.Dataset "
-                    "(of a DatasetDict give one split, and `test`)")
+    raise DataError(
+      f"`{option}`: {a_type(rows)}, must be a datasets.Dataset "
+      "(of a DatasetDict give one split, and `test`)"
+    )
   if not len(rows):
     raise DataError(f"`{option}`: has no rows")
 
@@ -53,14 +59,15 @@ def _images(rows: Any, name: str, where: str) -> Iterator[Any]:
   for begin in range(0, len(rows), _CHUNK):
     places = range(begin, min(begin + _CHUNK, len(rows)))
     try:
-      yield from values[begin:places.stop][name]
+      yield from values[begin : places.stop][name]
     except Exception as error:  # pylint: disable=broad-exception-caught
       for place in places:  # which row it was
         try:
           values[place]
         except Exception as cause:  # pylint: disable=broad-exception-caught
-          raise DataError(f"{where}: row {place} cannot be read, "
-                          f"{raised(cause)}") from error
+          raise DataError(
+            f"{where}: row {place} cannot be read, {raised(cause)}"
+          ) from error
       raise DataError(f"{where} cannot be read, {raised(error)}") from error
 
 
@@ -84,7 +91,8 @@ def _numbers(rows: Any, name: str, where: str) -> np.ndarray:
 
 
 def _transformed(
-    rows: Any, names: Collection[str], option: str) -> dict[str, list[Any]]:
+  rows: Any, names: Collection[str], option: str
+) -> dict[str, list[Any]]:
   """The values that a transform gives; it sees every row once."""
   values: dict[str, list[Any]] = {name: [] for name in names}
   for begin in range(0, len(rows), _CHUNK):
@@ -99,20 +107,27 @@ def _transformed(
       if name not in columns:
         raise _no_column(option, name, batch)
       if len(columns[name]) != end - begin:
-        raise DataError(f"{where} gives {len(columns[name])} of {name!r}, "
-                        f"{end - begin} are needed")
+        raise DataError(
+          f"{where} gives {len(columns[name])} of {name!r}, {end - begin} are needed"
+        )
       values[name] += columns[name]
   return values
 
 
 def _no_column(option: str, name: str, names: Any) -> DataError:
-  return DataError(f"`{option}`: has no column {name!r} (it has "
-                   f"{', '.join(map(str, list(names)[:20]))})")
+  return DataError(
+    f"`{option}`: has no column {name!r} (it has "
+    f"{', '.join(map(str, list(names)[:20]))})"
+  )
 
 
 def read(
-    rows: Any, option: str, names: Collection[str], examples: Collection[str],
-    channels_first: bool = False) -> dict[str, np.ndarray]:
+  rows: Any,
+  option: str,
+  names: Collection[str],
+  examples: Collection[str],
+  channels_first: bool = False,
+) -> dict[str, np.ndarray]:
   """Reads columns, through the transform of the data set if it has one.
 
   Args:
@@ -146,15 +161,19 @@ def read(
         arrays[name] = items.channels_last(arrays[name])
     else:
       arrays[name] = items.stacked(
-          values.pop(name) if name in values else _images(rows, name, where),
-          where, name in examples, channels_first)
+        values.pop(name) if name in values else _images(rows, name, where),
+        where,
+        name in examples,
+        channels_first,
+      )
     if name in examples:
       items.check_numbers("x", name, arrays[name])
       if class_names(rows, name) and arrays[name].dtype.kind == "i":
         missing = np.argwhere(arrays[name] < 0)
         if len(missing):
-          raise DataError(f"{where}: row {missing[0][0]} has no class, a "
-                          "feature needs one")
+          raise DataError(
+            f"{where}: row {missing[0][0]} has no class, a feature needs one"
+          )
   return arrays
 
 
@@ -186,18 +205,18 @@ def aligned(array: np.ndarray, name: Any, rows: Any, first: Any) -> np.ndarray:
     return array  # plain numbers, which have no names to compare
   unlabeled = np.argwhere((array < 0) | (array >= len(names)))
   if len(unlabeled):
-    raise DataError(f"`{option}`: row {unlabeled[0][0]} of {name!r} has no "
-                    "class")
+    raise DataError(f"`{option}`: row {unlabeled[0][0]} of {name!r} has no class")
   if reference is None:
     labels: np.ndarray = np.array(names)[array]
     return labels
   for number in np.unique(array):
     if names[number] not in reference:
       raise DataError(
-          f"`{option}`: {name!r} has the class {names[number]!r}, `dataset` "
-          f"has {', '.join(reference[:20])}")
+        f"`{option}`: {name!r} has the class {names[number]!r}, `dataset` "
+        f"has {', '.join(reference[:20])}"
+      )
   place: np.ndarray = np.array(
-      [reference.index(text) if text in reference else -1 for text in names],
-      array.dtype)
+    [reference.index(text) if text in reference else -1 for text in names], array.dtype
+  )
   renumbered: np.ndarray = place[array]
   return renumbered

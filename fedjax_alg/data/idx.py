@@ -39,31 +39,43 @@ def load_idx(path: str | os.PathLike) -> Examples:
   folder = expanded(path, "data_path")
   if not folder.is_dir():
     raise DataError(
-        f"`data_path`={folder}: no such folder; one with train-images-idx3-"
-        "ubyte[.gz], train-labels-idx1-ubyte[.gz] and the same of t10k is "
-        "needed")
+      f"`data_path`={folder}: no such folder; one with train-images-idx3-"
+      "ubyte[.gz], train-labels-idx1-ubyte[.gz] and the same of t10k is "
+      "needed"
+    )
   arrays: dict[str, Any] = {}
   for split, prefix in _SPLITS.items():
     images, labels = (
-        _file(folder, f"{prefix}-{what}") for what in ("images", "labels"))
+      _file(folder, f"{prefix}-{what}") for what in ("images", "labels")
+    )
     x, y = read_idx(images), read_idx(labels)
     if x.ndim not in (3, 4):
-      raise DataError(f"`data_path`={images}: {x.ndim} axes, images have 3 "
-                      "[n, H, W] or 4 [n, H, W, c]")
+      raise DataError(
+        f"`data_path`={images}: {x.ndim} axes, images have 3 "
+        "[n, H, W] or 4 [n, H, W, c]"
+      )
     if y.shape != (len(x),):
-      raise DataError(f"`data_path`={labels}: labels of shape {y.shape}, "
-                      f"{images.name} has {len(x)} images")
+      raise DataError(
+        f"`data_path`={labels}: labels of shape {y.shape}, "
+        f"{images.name} has {len(x)} images"
+      )
     arrays["x_" + split] = x if x.ndim == 4 else x[..., None]
     arrays["y_" + split] = y.astype(np.int32)
   shapes = [arrays["x_" + split].shape[1:] for split in _SPLITS]
   if shapes[0] != shapes[1] or not len(arrays["y_train"]):
-    raise DataError(f"`data_path`={folder}: {len(arrays['y_train'])} training "
-                    f"images of shape {shapes[0]}, test images of {shapes[1]}; "
-                    "at least one and equal shapes are needed")
-  classes = 1 + max(int(arrays["y_" + split].max(initial=0))
-                    for split in _SPLITS)
-  return Examples(**arrays, num_classes=classes, client_train=None,
-                  client_test=None, name=folder.resolve().name)
+    raise DataError(
+      f"`data_path`={folder}: {len(arrays['y_train'])} training "
+      f"images of shape {shapes[0]}, test images of {shapes[1]}; "
+      "at least one and equal shapes are needed"
+    )
+  classes = 1 + max(int(arrays["y_" + split].max(initial=0)) for split in _SPLITS)
+  return Examples(
+    **arrays,
+    num_classes=classes,
+    client_train=None,
+    client_test=None,
+    name=folder.resolve().name,
+  )
 
 
 def idx_files(path: str | os.PathLike) -> list[pathlib.Path]:
@@ -74,8 +86,10 @@ def idx_files(path: str | os.PathLike) -> list[pathlib.Path]:
 def _file(folder: pathlib.Path, name: str) -> pathlib.Path:
   """The file ``name`` in one of its spellings."""
   files = sorted(
-      file for file in folder.glob(f"{name}?idx?-ubyte*")
-      if file.name.removesuffix(".gz").endswith("-ubyte"))
+    file
+    for file in folder.glob(f"{name}?idx?-ubyte*")
+    if file.name.removesuffix(".gz").endswith("-ubyte")
+  )
   if not files:
     raise DataError(f"`data_path`={folder}: no {name}-idx?-ubyte[.gz] in it")
   return files[0]
@@ -104,10 +118,13 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
   start = 4 + 4 * content[3] if content[:3] == _MAGIC and content[3:] else 0
   if not 4 < start <= len(content):
     raise DataError(
-        f"{where}: starts with {content[:4].hex() or 'nothing'}, not an IDX "
-        "file of unsigned bytes (dtype 0x08), or truncated in its header")
+      f"{where}: starts with {content[:4].hex() or 'nothing'}, not an IDX "
+      "file of unsigned bytes (dtype 0x08), or truncated in its header"
+    )
   shape = tuple(np.frombuffer(content[4:start], ">u4").tolist())
   if len(content) - start != math.prod(shape):
-    raise DataError(f"{where}: {len(content) - start} bytes where its shape "
-                    f"{shape} needs {math.prod(shape)}")
+    raise DataError(
+      f"{where}: {len(content) - start} bytes where its shape "
+      f"{shape} needs {math.prod(shape)}"
+    )
   return np.frombuffer(content, np.uint8, offset=start).reshape(shape)

@@ -66,8 +66,10 @@ def check_choice(option: str, choice: Any, kinds: tuple[type, ...]) -> None:
     raise DataError(f"{where} [], names no column")
   for name in names:
     if not isinstance(name, kinds):
-      raise DataError(f"{where} {a_type(name)}, must be the name of a column, "
-                      "a list or a dictionary of names")
+      raise DataError(
+        f"{where} {a_type(name)}, must be the name of a column, "
+        "a list or a dictionary of names"
+      )
 
 
 def check_flat(option: str, choice: Any, column: Any) -> None:
@@ -87,9 +89,11 @@ def check_flat(option: str, choice: Any, column: Any) -> None:
   for name in choice if isinstance(choice, list) else ():
     shape = column(name).shape
     if len(shape) != 1:
-      raise DataError(f"`{option}`: column {name!r} has rows of shape "
-                      f"{shape[1:]}, a list takes columns of one number a row "
-                      "(a dictionary takes every shape)")
+      raise DataError(
+        f"`{option}`: column {name!r} has rows of shape "
+        f"{shape[1:]}, a list takes columns of one number a row "
+        "(a dictionary takes every shape)"
+      )
 
 
 def check_numbers(option: str, name: Any, array: np.ndarray) -> None:
@@ -99,8 +103,7 @@ def check_numbers(option: str, name: Any, array: np.ndarray) -> None:
     DataError: they are no numbers.
   """
   if array.dtype.kind not in "biufc":
-    raise DataError(f"`{option}`: column {name!r} is {array.dtype}, numbers "
-                    "are needed")
+    raise DataError(f"`{option}`: column {name!r} is {array.dtype}, numbers are needed")
 
 
 def _pixels(image: Any, examples: bool) -> tuple[np.ndarray, str]:
@@ -109,8 +112,10 @@ def _pixels(image: Any, examples: bool) -> tuple[np.ndarray, str]:
   if not examples:  # classes of pixels are stored as numbers of a palette, too
     return np.asarray(image), _IMAGES
   if mode == "I":
-    raise _RowError("is an image of mode I, 32-bit integers of any range; "
-                    "convert it to 8 or 16 bits or to float32")
+    raise _RowError(
+      "is an image of mode I, 32-bit integers of any range; "
+      "convert it to 8 or 16 bits or to float32"
+    )
   if mode in ("P", "PA"):
     # A palette with transparency becomes RGBA without a warning of PIL.
     image, mode = image.convert("RGBA").convert("RGB"), "RGB"
@@ -130,8 +135,7 @@ def _array(value: Any, examples: bool) -> tuple[np.ndarray, str]:
     raise _RowError("is missing (None)")
   if is_image(value):
     return _pixels(value, examples)
-  if isinstance(value, (list, tuple)) and value and not isinstance(
-      value[0], _PLAIN):
+  if isinstance(value, (list, tuple)) and value and not isinstance(value[0], _PLAIN):
     parts, kinds = zip(*(_array(part, examples) for part in value))
     if len({part.shape for part in parts}) > 1 or len(set(kinds)) > 1:
       raise _RowError("has parts of different shapes or kinds")
@@ -143,24 +147,28 @@ def _array(value: Any, examples: bool) -> tuple[np.ndarray, str]:
   if np.ma.is_masked(value):
     raise _RowError("has masked values")
   array = np.asarray(value)
-  if array.dtype == object and array.size and all(
-      isinstance(entry, str) for entry in array.flat):
+  if (
+    array.dtype == object
+    and array.size
+    and all(isinstance(entry, str) for entry in array.flat)
+  ):
     array = array.astype(str)
   if array.dtype == object and isinstance(value, numbers.Number):
     array = np.asarray(float(value))  # type: ignore[arg-type]  # a Decimal
   if array.dtype == object:
-    raise _RowError("is ragged, or has entries that are neither numbers nor "
-                    "texts" if isinstance(value, (list, tuple, np.ndarray))
-                    else f"is {a_type(value)}, a number, a text or an array is "
-                    "needed")
+    raise _RowError(
+      "is ragged, or has entries that are neither numbers nor texts"
+      if isinstance(value, (list, tuple, np.ndarray))
+      else f"is {a_type(value)}, a number, a text or an array is needed"
+    )
   if array.dtype.kind in "US":
     return array, "texts"
   return array, "uint8" if examples and array.dtype == np.uint8 else "numbers"
 
 
 def stacked(
-    rows: Iterable[Any], where: str, examples: bool,
-    channels_first: bool = False) -> np.ndarray:
+  rows: Iterable[Any], where: str, examples: bool, channels_first: bool = False
+) -> np.ndarray:
   """Makes one array of rows of one shape and kind.
 
   Args:
@@ -187,21 +195,27 @@ def stacked(
     except _RowError as error:
       raise DataError(f"{where}: row {number} {error}") from error
     except Exception as error:  # pylint: disable=broad-exception-caught
-      raise DataError(f"{where}: row {number} cannot be read, "
-                      f"{raised(error)}") from error
+      raise DataError(
+        f"{where}: row {number} cannot be read, {raised(error)}"
+      ) from error
     first = first or kind
     for name, start, now in (
-        ("shapes", arrays[0].shape if arrays else array.shape, array.shape),
-        ("kinds", first, kind)):
+      ("shapes", arrays[0].shape if arrays else array.shape, array.shape),
+      ("kinds", first, kind),
+    ):
       if start != now:
-        raise DataError(f"{where} have different {name}, {start} in row 0 and "
-                        f"{now} in row {number}")
+        raise DataError(
+          f"{where} have different {name}, {start} in row 0 and {now} in row {number}"
+        )
     arrays.append(array)
   if not arrays:
     raise DataError(f"{where}: there are none")
   array = np.stack(arrays)
-  return channels_last(array) if (
-      channels_first and not first.startswith(_IMAGES)) else array
+  return (
+    channels_last(array)
+    if (channels_first and not first.startswith(_IMAGES))
+    else array
+  )
 
 
 def channels_last(array: np.ndarray) -> np.ndarray:
@@ -223,13 +237,11 @@ def read(rows: Any, option: str) -> list[Any]:
     DataError: it has no length or no items, or one cannot be read.
   """
   if not (hasattr(rows, "__len__") and hasattr(rows, "__getitem__")):
-    raise DataError(f"`{option}`: {a_type(rows)}, must have __len__ and "
-                    "__getitem__")
+    raise DataError(f"`{option}`: {a_type(rows)}, must have __len__ and __getitem__")
   try:
     number = len(rows)
   except Exception as error:  # pylint: disable=broad-exception-caught
-    raise DataError(f"`{option}`: its length cannot be had, "
-                    f"{raised(error)}") from error
+    raise DataError(f"`{option}`: its length cannot be had, {raised(error)}") from error
   if not number:
     raise DataError(f"`{option}`: {a_type(rows)} without items")
   items = []
@@ -237,8 +249,10 @@ def read(rows: Any, option: str) -> list[Any]:
     try:
       items.append(rows[place])
     except Exception as error:  # pylint: disable=broad-exception-caught
-      raise DataError(f"`{option}`: item {place} of {number} (its len) cannot "
-                      f"be read, {raised(error)}") from error
+      raise DataError(
+        f"`{option}`: item {place} of {number} (its len) cannot "
+        f"be read, {raised(error)}"
+      ) from error
   return items
 
 
@@ -258,8 +272,9 @@ def field(items: list[Any], name: Any, option: str) -> list[Any]:
     try:
       values.append(item[name])
     except Exception as error:  # pylint: disable=broad-exception-caught
-      raise DataError(f"`{option}`: its items have no {name!r} (item {place} "
-                      f"is {a_type(item)})") from error
+      raise DataError(
+        f"`{option}`: its items have no {name!r} (item {place} is {a_type(item)})"
+      ) from error
   return values
 
 
@@ -276,10 +291,12 @@ def class_numbers(rows: Any) -> dict[str, int]:
     rows = rows.dataset
   table = getattr(rows, "class_to_idx", None)
   if getattr(rows, "target_transform", None) is not None or not isinstance(
-      table, Mapping):
+    table, Mapping
+  ):
     return {}
-  return {str(name): number for name, number in table.items()
-          if isinstance(number, int)}
+  return {
+    str(name): number for name, number in table.items() if isinstance(number, int)
+  }
 
 
 def check_classes(train: Mapping[str, int], test: Mapping[str, int]) -> None:
@@ -296,6 +313,7 @@ def check_classes(train: Mapping[str, int], test: Mapping[str, int]) -> None:
   for name, number in test.items() if train else ():
     if train.get(name, number) != number or names.get(number, name) != name:
       raise DataError(
-          f"`test`: class {number} is {name!r}, in `dataset` it is "
-          f"{names.get(number, 'none')!r} (by class_to_idx); both need the "
-          "same classes in the same order")
+        f"`test`: class {number} is {name!r}, in `dataset` it is "
+        f"{names.get(number, 'none')!r} (by class_to_idx); both need the "
+        "same classes in the same order"
+      )

@@ -18,32 +18,47 @@ def _check_sizes(rows: int, num_clients: int, min_client_size: int) -> None:
   """Raises DataError if ``rows`` examples are too few for the clients."""
   if num_clients > rows:
     raise DataError(
-        f"`num_clients`={num_clients}: more clients than the {rows} training"
-        " examples")
+      f"`num_clients`={num_clients}: more clients than the {rows} training examples"
+    )
   if num_clients * min_client_size > rows:
     raise DataError(
-        f"`num_clients`={num_clients} `min_client_size`={min_client_size} need"
-        f" {num_clients * min_client_size} training examples, there are"
-        f" {rows}")
+      f"`num_clients`={num_clients} `min_client_size`={min_client_size} need"
+      f" {num_clients * min_client_size} training examples, there are"
+      f" {rows}"
+    )
 
 
 def iid(
-    y: np.ndarray, num_classes: int, num_clients: int,
-    rng: np.random.Generator, *, size_sigma: float, min_client_size: int,
+  y: np.ndarray,
+  num_classes: int,
+  num_clients: int,
+  rng: np.random.Generator,
+  *,
+  size_sigma: float,
+  min_client_size: int,
 ) -> np.ndarray:
   """Deals random samples with log-normal sizes of at least the minimum."""
   rows = len(y)
   _check_sizes(rows, num_clients, min_client_size)
   size = allocate.spread(
-      rng.lognormal(0.0, size_sigma, num_clients), rows,
-      np.full(num_clients, min_client_size), np.full(num_clients, rows))
+    rng.lognormal(0.0, size_sigma, num_clients),
+    rows,
+    np.full(num_clients, min_client_size),
+    np.full(num_clients, rows),
+  )
   return rng.permutation(np.repeat(np.arange(num_clients), size))
 
 
 def dirichlet(
-    y: np.ndarray, num_classes: int, num_clients: int,
-    rng: np.random.Generator, *, dirichlet_alpha: float, min_client_size: int,
-    dirichlet_even: bool = False) -> np.ndarray:
+  y: np.ndarray,
+  num_classes: int,
+  num_clients: int,
+  rng: np.random.Generator,
+  *,
+  dirichlet_alpha: float,
+  min_client_size: int,
+  dirichlet_even: bool = False,
+) -> np.ndarray:
   """Spreads each class over the clients with a symmetric Dirichlet(alpha).
 
   With ``dirichlet_even`` a client that has its even share of all examples, n /
@@ -62,17 +77,17 @@ def dirichlet(
       share = rng.dirichlet(np.full(num_clients, dirichlet_alpha))
       if dirichlet_even:
         share = _of_those(sizes * num_clients < len(y), share)
-      counts[:, label] = allocate.largest_remainder(
-          share, int(available[label]), rng)
+      counts[:, label] = allocate.largest_remainder(share, int(available[label]), rng)
       sizes += counts[:, label]
     best = max(best, int(counts.sum(axis=1).min()))
     if best >= min_client_size:
       return allocate.deal(y, counts, rng)
   raise DataError(
-      f"`dirichlet_alpha`={dirichlet_alpha} with `num_clients`={num_clients}"
-      f" left a client with fewer than `min_client_size`={min_client_size}"
-      f" examples in {_TRIES} draws (best {best}): raise alpha or lower the"
-      " other two")
+    f"`dirichlet_alpha`={dirichlet_alpha} with `num_clients`={num_clients}"
+    f" left a client with fewer than `min_client_size`={min_client_size}"
+    f" examples in {_TRIES} draws (best {best}): raise alpha or lower the"
+    " other two"
+  )
 
 
 def _of_those(some: np.ndarray, share: np.ndarray) -> np.ndarray:
@@ -82,8 +97,13 @@ def _of_those(some: np.ndarray, share: np.ndarray) -> np.ndarray:
 
 
 def shards(
-    y: np.ndarray, num_classes: int, num_clients: int,
-    rng: np.random.Generator, *, classes_per_client: int, min_client_size: int,
+  y: np.ndarray,
+  num_classes: int,
+  num_clients: int,
+  rng: np.random.Generator,
+  *,
+  classes_per_client: int,
+  min_client_size: int,
 ) -> np.ndarray:
   """Sorts the examples by class and deals k equal shards to every client.
 
@@ -95,13 +115,13 @@ def shards(
   least = classes_per_client * (len(y) // number)
   if least < min_client_size:
     raise DataError(
-        f"`num_clients`={num_clients} `classes_per_client`={classes_per_client}"
-        f" leave a client with {least} of the {len(y)} training examples,"
-        f" `min_client_size`={min_client_size}")
+      f"`num_clients`={num_clients} `classes_per_client`={classes_per_client}"
+      f" leave a client with {least} of the {len(y)} training examples,"
+      f" `min_client_size`={min_client_size}"
+    )
   order = rng.permutation(len(y))
   order = order[np.argsort(y[order], kind="stable")]
-  holder = rng.permutation(np.repeat(np.arange(num_clients),
-                                     classes_per_client))
+  holder = rng.permutation(np.repeat(np.arange(num_clients), classes_per_client))
   owner = np.empty(len(y), np.int64)
   for client, rows in zip(holder, np.array_split(order, number)):
     owner[rows] = client
@@ -109,9 +129,16 @@ def shards(
 
 
 def classes(
-    y: np.ndarray, num_classes: int, num_clients: int,
-    rng: np.random.Generator, *, size_sigma: float, classes_per_client: int,
-    min_classes_per_client: int, min_client_size: int) -> np.ndarray:
+  y: np.ndarray,
+  num_classes: int,
+  num_clients: int,
+  rng: np.random.Generator,
+  *,
+  size_sigma: float,
+  classes_per_client: int,
+  min_classes_per_client: int,
+  min_client_size: int,
+) -> np.ndarray:
   """Gives every client few classes; their number is uniform on [min, k].
 
   The sizes of the clients are log-normal. Each class gets a number of places
@@ -125,23 +152,24 @@ def classes(
   present = np.flatnonzero(available)
   if not 1 <= classes_per_client <= len(present):
     raise DataError(
-        f"`classes_per_client`={classes_per_client}: must lie in [1,"
-        f" {len(present)}], the classes of the data")
+      f"`classes_per_client`={classes_per_client}: must lie in [1,"
+      f" {len(present)}], the classes of the data"
+    )
   if not 1 <= min_classes_per_client <= classes_per_client:
     raise DataError(
-        f"`min_classes_per_client`={min_classes_per_client}: must lie in [1,"
-        f" `classes_per_client`={classes_per_client}]")
+      f"`min_classes_per_client`={min_classes_per_client}: must lie in [1,"
+      f" `classes_per_client`={classes_per_client}]"
+    )
   _check_sizes(len(y), num_clients, min_client_size)
-  where = (f"`num_clients`={num_clients}"
-           f" `classes_per_client`={classes_per_client}")
+  where = f"`num_clients`={num_clients} `classes_per_client`={classes_per_client}"
   if num_clients * classes_per_client < len(present):
     raise DataError(
-        f"{where} hold at most {num_clients * classes_per_client} of the"
-        f" {len(present)} classes, every class needs a client")
+      f"{where} hold at most {num_clients * classes_per_client} of the"
+      f" {len(present)} classes, every class needs a client"
+    )
   weights = rng.lognormal(0.0, size_sigma, num_clients)
   for _ in range(_TRIES):
-    number = rng.integers(
-        min_classes_per_client, classes_per_client + 1, num_clients)
+    number = rng.integers(min_classes_per_client, classes_per_client + 1, num_clients)
     if number.sum() < len(present):
       continue
     holds = _class_sets(available[present], number, rng)
@@ -151,9 +179,10 @@ def classes(
       counts[:, present] = some
       return allocate.deal(y, counts, rng)
   raise DataError(
-      f"{where} `min_client_size`={min_client_size}: no split found in"
-      f" {_TRIES} draws, some class has too few examples for the clients that"
-      " hold it: lower one of the three")
+    f"{where} `min_client_size`={min_client_size}: no split found in"
+    f" {_TRIES} draws, some class has too few examples for the clients that"
+    " hold it: lower one of the three"
+  )
 
 
 def _class_sets(available, number, rng):
@@ -165,13 +194,16 @@ def _class_sets(available, number, rng):
   """
   num_clients, num_classes = len(number), len(available)
   places = allocate.spread(
-      available.astype(np.float64), int(number.sum()),
-      np.ones(num_classes, np.int64), np.full(num_classes, num_clients))
+    available.astype(np.float64),
+    int(number.sum()),
+    np.ones(num_classes, np.int64),
+    np.full(num_classes, num_clients),
+  )
   holds = np.zeros((num_clients, num_classes), bool)
   for client in rng.permutation(num_clients):
     # Taking the columns with the most free places always succeeds (Gale and
     # Ryser).
-    best = np.lexsort((rng.random(num_classes), -places))[:number[client]]
+    best = np.lexsort((rng.random(num_classes), -places))[: number[client]]
     holds[client, best] = True
     places[best] -= 1
   return holds
@@ -191,10 +223,15 @@ def _spread_classes(available, weights, holds, min_client_size):
     if low.sum() > rows:
       return None
     counts[who, label] = allocate.spread(
-        weights[who] / number[who], int(rows), low, np.full(len(who), rows))
+      weights[who] / number[who], int(rows), low, np.full(len(who), rows)
+    )
   return counts if counts.sum(axis=1).min() >= min_client_size else None
 
 
 #: Kind of partition -> its function.
 OWNERS: dict[str, Callable[..., np.ndarray]] = {
-    "iid": iid, "classes": classes, "shards": shards, "dirichlet": dirichlet}
+  "iid": iid,
+  "classes": classes,
+  "shards": shards,
+  "dirichlet": dirichlet,
+}

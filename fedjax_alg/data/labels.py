@@ -39,9 +39,14 @@ def whole_objects(values: np.ndarray) -> np.ndarray:
   Args:
     values: [n] of any dtype.
   """
-  if values.dtype == object and values.size and all(
+  if (
+    values.dtype == object
+    and values.size
+    and all(
       isinstance(value, numbers.Integral) and not isinstance(value, bool)
-      for value in values.ravel()):
+      for value in values.ravel()
+    )
+  ):
     try:
       return values.astype(np.int64)
     except OverflowError:  # refused by its type
@@ -63,8 +68,9 @@ def missing_rows(values: np.ndarray) -> np.ndarray:
   if values.dtype.kind in "fcmM":
     missing = np.asarray(values != values)
   elif values.dtype.kind == "O":
-    missing = np.array([_is_missing(value) for value in values.ravel()],
-                       bool).reshape(values.shape)
+    missing = np.array([_is_missing(value) for value in values.ravel()], bool).reshape(
+      values.shape
+    )
   else:
     return np.zeros(0, np.int64)
   return np.nonzero(missing.reshape(len(values), -1).any(1))[0]
@@ -73,8 +79,7 @@ def missing_rows(values: np.ndarray) -> np.ndarray:
 def _is_missing(value: Any) -> bool:
   if value is None or type(value).__name__ in ("NAType", "NaTType"):
     return True
-  return isinstance(value, (numbers.Number, np.generic)) and bool(
-      value != value)
+  return isinstance(value, (numbers.Number, np.generic)) and bool(value != value)
 
 
 def check_present(values: np.ndarray, subject: str) -> None:
@@ -103,9 +108,10 @@ def refuse_missing(rows: np.ndarray, subject: str) -> None:
   """
   if len(rows):
     raise DataError(
-        f"{subject} has {len(rows)} missing value{'s' * (len(rows) > 1)} "
-        f"(None, NaN, NaT or NA), the first in row {rows[0]}: fill them "
-        "or leave these rows out")
+      f"{subject} has {len(rows)} missing value{'s' * (len(rows) > 1)} "
+      f"(None, NaN, NaT or NA), the first in row {rows[0]}: fill them "
+      "or leave these rows out"
+    )
 
 
 def learn_names(values: np.ndarray, subject: str) -> tuple[Any, ...]:
@@ -130,13 +136,17 @@ def learn_names(values: np.ndarray, subject: str) -> tuple[Any, ...]:
     return tuple(sorted(set(names)))
   kinds = sorted({type(name).__name__ for name in names})
   raise DataError(
-      f"{subject} holds {' and '.join(kinds)}, labels must be of one kind: "
-      "texts, truth values or whole numbers from 0")
+    f"{subject} holds {' and '.join(kinds)}, labels must be of one kind: "
+    "texts, truth values or whole numbers from 0"
+  )
 
 
 def encode_labels(
-    values: np.ndarray, names: Sequence[Any], subject: str,
-    source: str = "the training examples") -> np.ndarray:
+  values: np.ndarray,
+  names: Sequence[Any],
+  subject: str,
+  source: str = "the training examples",
+) -> np.ndarray:
   """Converts names to their places among known ones.
 
   Args:
@@ -161,24 +171,27 @@ def encode_labels(
   row = next(row for row, name in enumerate(plain) if name not in number_of)
   listed = ", ".join(map(str, names[:_LISTED]))
   raise DataError(
-      f"{subject} has {plain[row]!r} in row {row}, which is none of the "
-      f"{len(names)} names of {source} ({listed}"
-      f"{', ...' * (len(names) > _LISTED)})")
+    f"{subject} has {plain[row]!r} in row {row}, which is none of the "
+    f"{len(names)} names of {source} ({listed}"
+    f"{', ...' * (len(names) > _LISTED)})"
+  )
 
 
 def _plain(values: np.ndarray, subject: str) -> list[Any]:
   """Labels as Python's values, all of which can be keys of a dictionary."""
   if values.ndim != 1:
-    raise DataError(f"{subject} has shape {values.shape}, one label for each "
-                    "row is needed")
+    raise DataError(
+      f"{subject} has shape {values.shape}, one label for each row is needed"
+    )
   check_present(values, subject)
   plain = [_decoded(name) for name in values.tolist()]
   try:
     hash(tuple(plain))
   except TypeError:
     odd = next(name for name in plain if not _is_key(name))
-    raise DataError(f"{subject} holds {type(odd).__name__}, one label for each "
-                    "row is needed") from None
+    raise DataError(
+      f"{subject} holds {type(odd).__name__}, one label for each row is needed"
+    ) from None
   return plain
 
 

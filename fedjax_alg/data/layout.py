@@ -36,14 +36,21 @@ def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
   count = math.prod(shape) * np.dtype(dtype).itemsize
   buffer = np.zeros(count + ALIGNMENT, np.uint8)
   start = -buffer.ctypes.data % ALIGNMENT
-  result: np.ndarray = buffer[start:start + count].view(dtype).reshape(shape)
+  result: np.ndarray = buffer[start : start + count].view(dtype).reshape(shape)
   return result
 
 
 def client_data(
-    x: Any, y: Any, order: np.ndarray, offset: np.ndarray, size: np.ndarray,
-    validation: np.ndarray | None = None, joins: np.ndarray | None = None,
-    keep_bytes: bool = True, places: int = 0) -> ClientData:
+  x: Any,
+  y: Any,
+  order: np.ndarray,
+  offset: np.ndarray,
+  size: np.ndarray,
+  validation: np.ndarray | None = None,
+  joins: np.ndarray | None = None,
+  keep_bytes: bool = True,
+  places: int = 0,
+) -> ClientData:
   """Arranges the rows in the order of the clients.
 
   After the clients' rows follow the server's validation rows and then
@@ -72,33 +79,44 @@ def client_data(
   """
   server: Any = None
   examples, targets = (
-      tuple(tree) if isinstance(tree, (tuple, list)) else (tree,)
-      for tree in (x, y))
+    tuple(tree) if isinstance(tree, (tuple, list)) else (tree,) for tree in (x, y)
+  )
   total = sum(len(store.arrays(part)[0]) for part in examples)
   for parts in (examples, targets):
     for each in zip(*map(store.arrays, parts)):
-      chex.assert_equal(sum(map(len, each)), total,
-                        custom_message="x and y: as many rows in every array")
+      chex.assert_equal(
+        sum(map(len, each)),
+        total,
+        custom_message="x and y: as many rows in every array",
+      )
   clients = (offset, size) if joins is None else (offset, size, joins)
   chex.assert_shape(
-      clients, (len(size),),
-      custom_message="offset, size and joins: one entry for each client")
+    clients,
+    (len(size),),
+    custom_message="offset, size and joins: one entry for each client",
+  )
   if validation is not None:
     server = np.array([len(order), len(validation)], np.int32)
     order = np.concatenate([order, validation])
   places = max(places, len(order) + PADDING_ROWS)
   # The fields hold NumPy arrays until a run places them on its devices.
   fields: tuple[Any, ...] = (
-      *(store.map_arrays(lambda *parts: _arranged(
-          parts, order, places, keep_bytes, whole), *trees)
-        for trees, whole in ((examples, "i"), (targets, "iub"))),
-      np.asarray(offset, np.int32), np.asarray(size, np.int32),
-      server, None if joins is None else np.asarray(joins, np.int32))
+    *(
+      store.map_arrays(
+        lambda *parts: _arranged(parts, order, places, keep_bytes, whole), *trees
+      )
+      for trees, whole in ((examples, "i"), (targets, "iub"))
+    ),
+    np.asarray(offset, np.int32),
+    np.asarray(size, np.int32),
+    server,
+    None if joins is None else np.asarray(joins, np.int32),
+  )
   return ClientData(*fields)
 
 
 def _arranged(
-    parts: Any, order: np.ndarray, places: int, keep_bytes: bool, whole: str
+  parts: Any, order: np.ndarray, places: int, keep_bytes: bool, whole: str
 ) -> Any:
   """The rows of one array of examples or targets; see ``client_data``.
 
@@ -110,8 +128,8 @@ def _arranged(
     parts, dtype = tuple(part.codes for part in parts), np.uint8
   rows = aligned_zeros((places, *parts[0].shape[1:]), dtype)
   for begin in range(0, len(order), _CHUNK):  # temporaries stay small
-    chunk = order[begin:begin + _CHUNK]
-    target = rows[begin:begin + len(chunk)]
+    chunk = order[begin : begin + _CHUNK]
+    target = rows[begin : begin + len(chunk)]
     if len(parts) == 1:
       target[...] = parts[0][chunk]
       continue
@@ -141,8 +159,9 @@ def shard_of(data: ClientData, client: Array | int) -> Shard:
     The shard.
   """
   data = jax.tree.map(jnp.asarray, data)
-  return Shard(data.x, data.y, data.offset[client], data.size[client],
-               blocks=data.blocks)
+  return Shard(
+    data.x, data.y, data.offset[client], data.size[client], blocks=data.blocks
+  )
 
 
 def server_rows(data: ClientData) -> Shard | None:
@@ -176,7 +195,8 @@ def present(data: ClientData, number: Array | int) -> Cohort:
 
 
 def take_cohort(
-    data: ClientData, ids: Array, number: Array | int | None = None) -> Cohort:
+  data: ClientData, ids: Array, number: Array | int | None = None
+) -> Cohort:
   """Makes a cohort of the given clients without copying examples.
 
   Args:
@@ -203,9 +223,16 @@ def take_cohort(
   devices = data.devices
   if devices is not None:
     devices = devices._replace(
-        flops_per_s=devices.flops_per_s[clients],
-        bytes_per_s=devices.bytes_per_s[clients])
+      flops_per_s=devices.flops_per_s[clients], bytes_per_s=devices.bytes_per_s[clients]
+    )
   everybody = Shard(data.x, data.y, data.offset, sizes, blocks=data.blocks)
   return Cohort(
-      ids, everybody.at(offset, size), size.astype(jnp.float32),
-      server_rows(data), everybody, devices, newcomers, data.devices)
+    ids,
+    everybody.at(offset, size),
+    size.astype(jnp.float32),
+    server_rows(data),
+    everybody,
+    devices,
+    newcomers,
+    data.devices,
+  )

@@ -56,25 +56,27 @@ def load_leaf(path: str | os.PathLike) -> Examples:
     train, test = {}, {}
     rng = np.random.default_rng(0)
     for user, (x, y) in _read_file(path).items():
-      train[user], test[user] = (
-          (x[rows], y[rows]) for rows in _split(x, rng))
+      train[user], test[user] = ((x[rows], y[rows]) for rows in _split(x, rng))
   else:
     raise DataError(
-        f"`data_path`={path}: no such file or folder; a LEAF json file or a"
-        " folder with train/*.json and test/*.json is needed")
+      f"`data_path`={path}: no such file or folder; a LEAF json file or a"
+      " folder with train/*.json and test/*.json is needed"
+    )
   ids = {user: i for i, user in enumerate(dict.fromkeys((*train, *test)))}
   for user in ids:
     if not any(len(of[user][1]) for of in (train, test) if user in of):
-      raise DataError(f"`data_path`={path}: user {user!r} has no data; leave"
-                      " such users out")
+      raise DataError(
+        f"`data_path`={path}: user {user!r} has no data; leave such users out"
+      )
   users = [x for x, _ in (*train.values(), *test.values()) if len(x)]
   shapes = {x.shape[1:] for x in users}
   if len({x.dtype for x in users}) != 1:
     raise DataError(f"`data_path`={path}: some users have text, others numbers")
   if len(shapes) != 1:
     raise DataError(
-        f"`data_path`={path}: examples of different shapes"
-        f" {sorted(shapes)[:3]}, one shape is needed")
+      f"`data_path`={path}: examples of different shapes"
+      f" {sorted(shapes)[:3]}, one shape is needed"
+    )
   x_train, y_train, client_train = _stack(train, ids, shapes)
   x_test, y_test, client_test = _stack(test, ids, shapes)
   x_test = x_test.astype(x_train.dtype, copy=False)  # where there is none
@@ -82,8 +84,18 @@ def load_leaf(path: str | os.PathLike) -> Examples:
   num_tokens = None
   if x_train.dtype == np.int32:
     num_classes, num_tokens = characters.NUM_CLASSES, characters.NUM_TOKENS
-  return Examples(x_train, y_train, x_test, y_test, num_classes, client_train,
-                  client_test, path.stem, num_tokens, np.array(list(ids)))
+  return Examples(
+    x_train,
+    y_train,
+    x_test,
+    y_test,
+    num_classes,
+    client_train,
+    client_test,
+    path.stem,
+    num_tokens,
+    np.array(list(ids)),
+  )
 
 
 def leaf_files(path: str | os.PathLike) -> list[pathlib.Path]:
@@ -98,8 +110,7 @@ def _parts(path: pathlib.Path, split: str) -> list[pathlib.Path]:
   return sorted((path / split).glob("*.json"))
 
 
-def _split(
-    x: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def _split(x: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
   """The rows for training and for testing of a user's n examples."""
   trains = max(1, int(_TRAIN_SHARE * len(x)))
   stride = _stride(x) if x.dtype == np.int32 else None
@@ -112,37 +123,42 @@ def _split(
 
 def _stride(windows: np.ndarray) -> int | None:
   """The distance of neighbouring windows of a text; None if they are none."""
-  windows = windows[:_PAIRS + 1]
+  windows = windows[: _PAIRS + 1]
   length, pairs = windows.shape[1], len(windows) - 1
   for stride in range(1, length):
-    equal = windows[:-1, stride:] == windows[1:, :length - stride]
+    equal = windows[:-1, stride:] == windows[1:, : length - stride]
     if 2 * equal.all(1).sum() > pairs:
       return stride
   return None
 
 
 def _stack(
-    users: _Users, ids: dict[str, int], shapes: set
+  users: _Users, ids: dict[str, int], shapes: set
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Concatenates the rows of all users, with the client id of each row."""
   with_rows = {user: data for user, data in users.items() if len(data[1])}
   if not with_rows:
     (shape,) = shapes
-    return (np.zeros((0, *shape), np.float32), np.zeros(0, np.int32),
-            np.zeros(0, np.int32))
-  client = [np.full(len(y), ids[user], np.int32)
-            for user, (_, y) in with_rows.items()]
-  return (np.concatenate([x for x, _ in with_rows.values()]),
-          np.concatenate([y for _, y in with_rows.values()]),
-          np.concatenate(client))
+    return (
+      np.zeros((0, *shape), np.float32),
+      np.zeros(0, np.int32),
+      np.zeros(0, np.int32),
+    )
+  client = [np.full(len(y), ids[user], np.int32) for user, (_, y) in with_rows.items()]
+  return (
+    np.concatenate([x for x, _ in with_rows.values()]),
+    np.concatenate([y for _, y in with_rows.values()]),
+    np.concatenate(client),
+  )
 
 
 def _read_folder(path: pathlib.Path, split: str) -> _Users:
   parts = _parts(path, split)
   if not parts:
     raise DataError(
-        f"`data_path`={path}: no {split}/*.json in it; a LEAF folder has"
-        " train/*.json and test/*.json")
+      f"`data_path`={path}: no {split}/*.json in it; a LEAF folder has"
+      " train/*.json and test/*.json"
+    )
   users: _Users = {}
   for file in parts:
     for user, data in _read_file(file).items():
@@ -158,26 +174,32 @@ def _read_file(path: pathlib.Path) -> _Users:
   except OSError as error:
     raise DataError(f"`data_path`={path}: {error.strerror}") from error
   except ValueError as error:
-    where = f", in line {error.lineno}, column {error.colno}" if isinstance(
-        error, json.JSONDecodeError) else ""
-    raise DataError(f"`data_path`={path}: not a table in json, or "
-                    f"truncated{where}") from error
+    where = (
+      f", in line {error.lineno}, column {error.colno}"
+      if isinstance(error, json.JSONDecodeError)
+      else ""
+    )
+    raise DataError(
+      f"`data_path`={path}: not a table in json, or truncated{where}"
+    ) from error
   for key in ("users", "user_data"):
     if key not in content:
       raise DataError(
-          f"`data_path`={path}: no key {key!r}; LEAF json has users,"
-          " num_samples and user_data")
+        f"`data_path`={path}: no key {key!r}; LEAF json has users,"
+        " num_samples and user_data"
+      )
   users, data = content["users"], content["user_data"]
   if not isinstance(users, list) or not isinstance(data, dict) or not users:
     raise DataError(
-        f"`data_path`={path}: users must be a list with at least one user and"
-        " user_data a table of them")
+      f"`data_path`={path}: users must be a list with at least one user and"
+      " user_data a table of them"
+    )
   counts = content.get("num_samples")
-  if counts is not None and (
-      not isinstance(counts, list) or len(counts) != len(users)):
+  if counts is not None and (not isinstance(counts, list) or len(counts) != len(users)):
     raise DataError(
-        f"`data_path`={path}: num_samples must be a list of {len(users)}"
-        " numbers, one for each of the users")
+      f"`data_path`={path}: num_samples must be a list of {len(users)}"
+      " numbers, one for each of the users"
+    )
   result: _Users = {}
   for user in map(str, users):
     if user in result:
@@ -187,24 +209,28 @@ def _read_file(path: pathlib.Path) -> _Users:
   return result
 
 
-def _note_counts(
-    path: pathlib.Path, users: _Users, counts: list[Any] | None) -> None:
+def _note_counts(path: pathlib.Path, users: _Users, counts: list[Any] | None) -> None:
   """Warns of num_samples that are not the numbers of examples.
 
   LEAF's split of Shakespeare counts before it leaves windows out.
   """
-  wrong = [(user, len(y), count) for (user, (_, y)), count in zip(
-      users.items(), counts or ()) if len(y) != count]
+  wrong = [
+    (user, len(y), count)
+    for (user, (_, y)), count in zip(users.items(), counts or ())
+    if len(y) != count
+  ]
   if wrong:
     user, size, count = wrong[0]
     warnings.warn(
-        f"{path}: num_samples is wrong for {len(wrong)} of {len(users)} users,"
-        f" user {user!r} has {size} examples, not {count}; what is there is"
-        " read", stacklevel=2)
+      f"{path}: num_samples is wrong for {len(wrong)} of {len(users)} users,"
+      f" user {user!r} has {size} examples, not {count}; what is there is"
+      " read",
+      stacklevel=2,
+    )
 
 
 def _read_user(
-    path: pathlib.Path, user: str, entry: Any
+  path: pathlib.Path, user: str, entry: Any
 ) -> tuple[np.ndarray, np.ndarray]:
   where = f"`data_path`={path}: user {user!r}"
   if not isinstance(entry, dict) or "x" not in entry or "y" not in entry:
@@ -231,10 +257,15 @@ def _read_user(
   if not np.isfinite(x).all():
     raise DataError(f"{where}: x has NaN or infinite values")
   # FedProx's files write labels as 3.0.
-  if y.ndim != 1 or not np.isfinite(y).all() or (y != np.floor(y)).any() or (
-      y.min() < 0 or y.max() >= MAX_CLASSES):
-    raise DataError(f"{where}: y must be one whole number in "
-                    f"[0, {MAX_CLASSES:,}) per example")
+  if (
+    y.ndim != 1
+    or not np.isfinite(y).all()
+    or (y != np.floor(y)).any()
+    or (y.min() < 0 or y.max() >= MAX_CLASSES)
+  ):
+    raise DataError(
+      f"{where}: y must be one whole number in [0, {MAX_CLASSES:,}) per example"
+    )
   return x, y.astype(np.int32)
 
 
@@ -243,25 +274,28 @@ def _refuse_texts(where: str, x: list[Any], y: list[Any]) -> None:
   first = x[0]
   if isinstance(first, str) and _IMAGE_FILE.fullmatch(first):
     raise DataError(
-        f"{where}: x and y must be numbers, x are names of image files"
-        f" ({first!r}), as in LEAF's CelebA; read the images into an .npz with"
-        " client_train (`dataset`=npz)")
+      f"{where}: x and y must be numbers, x are names of image files"
+      f" ({first!r}), as in LEAF's CelebA; read the images into an .npz with"
+      " client_train (`dataset`=npz)"
+    )
   row = isinstance(first, list) and any(isinstance(v, str) for v in first)
   if row or isinstance(first, str) and not all(isinstance(v, str) for v in y):
     said = str(first[-1] if row else first)[:30]
     raise DataError(
-        f"{where}: x and y must be numbers, x are texts ({said!r}), as in"
-        " LEAF's Sent140; give ids of words in an .npz with client_train"
-        " (`dataset`=npz), or take the tweets of TFDS (`dataset`=sent140)")
+      f"{where}: x and y must be numbers, x are texts ({said!r}), as in"
+      " LEAF's Sent140; give ids of words in an .npz with client_train"
+      " (`dataset`=npz), or take the tweets of TFDS (`dataset`=sent140)"
+    )
 
 
 def _characters(
-    where: str, x: list[str], y: list[str]) -> tuple[np.ndarray, np.ndarray]:
+  where: str, x: list[str], y: list[str]
+) -> tuple[np.ndarray, np.ndarray]:
   """Texts of one length and the character after each, as ids and classes."""
   lengths = {len(text) for text in x}
   if len(lengths) != 1 or lengths == {0} or any(len(label) != 1 for label in y):
-    raise DataError(f"{where}: x must be texts of one length, y the character "
-                    "after each")
+    raise DataError(
+      f"{where}: x must be texts of one length, y the character after each"
+    )
   tokens = characters.encode("".join(x)).reshape(len(x), -1)
-  return tokens.astype(np.int32), characters.classes(
-      characters.encode("".join(y)))
+  return tokens.astype(np.int32), characters.classes(characters.encode("".join(y)))

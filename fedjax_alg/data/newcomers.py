@@ -10,7 +10,7 @@ from fedjax_alg.data.partition import Partition
 
 
 def check_newcomers(
-    newcomers: Sequence[tuple[int, int]], num_clients: int, fewest: int = 1
+  newcomers: Sequence[tuple[int, int]], num_clients: int, fewest: int = 1
 ) -> None:
   """Checks that so many of ``num_clients`` clients can join later.
 
@@ -28,18 +28,21 @@ def check_newcomers(
   rounds = [number for number, _ in newcomers]
   at_start = num_clients - sum(count for _, count in newcomers)
   for refused, why in (
-      (any(number < 1 for number in rounds), "a round must be at least 1"),
-      (any(a >= b for a, b in zip(rounds, rounds[1:])),
-       "the rounds must ascend"),
-      (any(count < 1 for _, count in newcomers), "a count must be at least 1"),
-      (at_start < fewest, f"leaves {max(at_start, 0)} of the {num_clients} "
-       f"clients at the start (at least {fewest} needed)")):
+    (any(number < 1 for number in rounds), "a round must be at least 1"),
+    (any(a >= b for a, b in zip(rounds, rounds[1:])), "the rounds must ascend"),
+    (any(count < 1 for _, count in newcomers), "a count must be at least 1"),
+    (
+      at_start < fewest,
+      f"leaves {max(at_start, 0)} of the {num_clients} "
+      f"clients at the start (at least {fewest} needed)",
+    ),
+  ):
     if refused:
       raise DataError(f"`newcomers_at`={text}: {why}")
 
 
 def with_newcomers(
-    partition: Partition, newcomers: Sequence[tuple[int, int]], seed: int
+  partition: Partition, newcomers: Sequence[tuple[int, int]], seed: int
 ) -> np.ndarray:
   """Chooses the clients that join later.
 
@@ -64,6 +67,6 @@ def with_newcomers(
   joins = np.where(partition.train_size > 0, 0, NEVER).astype(np.int32)
   first = 0
   for number, count in newcomers:
-    joins[order[first:first + count]] = number
+    joins[order[first : first + count]] = number
     first += count
   return joins

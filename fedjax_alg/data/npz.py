@@ -34,9 +34,11 @@ def read(path: str | os.PathLike, names: Collection[str] | None = None) -> Any:
       if len(set(stored.files)) < len(stored.files):
         raise ValueError("two arrays of one name")
       return {
-          name: np.asarray(stored[name])
-          if names is None or name.split("/")[0] in names else None
-          for name in stored.files}
+        name: np.asarray(stored[name])
+        if names is None or name.split("/")[0] in names
+        else None
+        for name in stored.files
+      }
     # zipfile, zlib, NumPy and the parser of its headers raise many kinds.
     except Exception as error:  # pylint: disable=broad-exception-caught
       raise ValueError(f"{path}: damaged") from error

@@ -9,18 +9,29 @@ from typing import Any
 
 from fedjax_alg import own, tasks
 from fedjax_alg.conditions import but, only
-from fedjax_alg.data import femnist as femnist_lib, tfds_source
+from fedjax_alg.data import femnist as femnist_lib
+from fedjax_alg.data import tfds_source
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.features import FEATURES, HOG_NORMS
 from fedjax_alg.data.hold_out import check_hold_out
 from fedjax_alg.data.newcomers import check_newcomers
 from fedjax_alg.data.partition import PARTITIONS
-from fedjax_alg.data.shift import num_pairs, SHIFTS, SWAPS
+from fedjax_alg.data.shift import SHIFTS, SWAPS, num_pairs
 from fedjax_alg.data.store import STORES
-from fedjax_alg.hparams import check_options, hyper, MAX_SEED, typed
+from fedjax_alg.hparams import MAX_SEED, check_options, hyper, typed
 
-_NOT_TFDS = ("digits", "diabetes", "synthetic", "femnist", "sent140",
-             "shakespeare", "idx", "npz", "leaf", None)
+_NOT_TFDS = (
+  "digits",
+  "diabetes",
+  "synthetic",
+  "femnist",
+  "sent140",
+  "shakespeare",
+  "idx",
+  "npz",
+  "leaf",
+  None,
+)
 
 
 class _Datasets(tuple[str, ...]):
@@ -29,12 +40,25 @@ class _Datasets(tuple[str, ...]):
   def __contains__(self, name: object) -> bool:
     # The names of TFDS are looked up last, importing it takes time.
     return super().__contains__(name) or (
-        name not in _NOT_TFDS and tfds_source.is_tfds(name))
+      name not in _NOT_TFDS and tfds_source.is_tfds(name)
+    )
 
 
-DATASETS = _Datasets((
-    "digits", "diabetes", "synthetic", *tfds_source.TFDS_NAMES, "femnist",
-    "sent140", "shakespeare", "idx", "npz", "leaf", "tfds:NAME"))
+DATASETS = _Datasets(
+  (
+    "digits",
+    "diabetes",
+    "synthetic",
+    *tfds_source.TFDS_NAMES,
+    "femnist",
+    "sent140",
+    "shakespeare",
+    "idx",
+    "npz",
+    "leaf",
+    "tfds:NAME",
+  )
+)
 
 #: Default number of clients of the data sets that are generated per client.
 _CLIENTS = {"synthetic": 30, "femnist": 200}
@@ -42,8 +66,7 @@ _CLIENTS = {"synthetic": 30, "femnist": 200}
 NUMBERS = {"synthetic": 60, "diabetes": 10}
 #: Data sets that always come with clients.
 _COME_WITH_CLIENTS = ("synthetic", "femnist", "sent140", "shakespeare")
-_PREPARED = _Datasets((*tfds_source.TFDS_NAMES, "femnist", "sent140",
-                       "tfds:NAME"))
+_PREPARED = _Datasets((*tfds_source.TFDS_NAMES, "femnist", "sent140", "tfds:NAME"))
 _FILES = ("npz", "leaf", "idx", "shakespeare")
 #: Default lengths of sequences, in words and in characters.
 _LENGTHS = {"shakespeare": 80}
@@ -55,58 +78,90 @@ class SourceOptions:
   """The data set, and how to find or generate it."""
 
   dataset: str | None = hyper(
-      "digits", "the data set, one of " + ", ".join(DATASETS) + ": "
-      "tfds:NAME = any image classification data set of TFDS; the prefix may "
-      "be left out", choices=DATASETS)
+    "digits",
+    "the data set, one of " + ", ".join(DATASETS) + ": "
+    "tfds:NAME = any image classification data set of TFDS; the prefix may "
+    "be left out",
+    choices=DATASETS,
+  )
   task: str | None = hyper(
-      None, "what is predicted, one of " + ", ".join(tasks.NAMES) + ", or your "
-      "own, " + own.FORMS + ": multi_label = any of L labels for each example, "
-      "regression = real numbers, dense = a class for each pixel "
-      "(dense:255 ignores pixels of this label, dense those of -1), tokens = "
-      "the next token at each place of a sequence; default regression for "
-      "diabetes, else classification, unless your own model names a task",
-      later=True)
+    None,
+    "what is predicted, one of " + ", ".join(tasks.NAMES) + ", or your "
+    "own, " + own.FORMS + ": multi_label = any of L labels for each example, "
+    "regression = real numbers, dense = a class for each pixel "
+    "(dense:255 ignores pixels of this label, dense those of -1), tokens = "
+    "the next token at each place of a sequence; default regression for "
+    "diabetes, else classification, unless your own model names a task",
+    later=True,
+  )
   data_dir: str | None = hyper(
-      None, "folder of femnist, sent140 and the data sets of TFDS, as prepared "
-      "by experiments.prepare; default $TFDS_DATA_DIR or "
-      "~/tensorflow_datasets", when=only("dataset", *_PREPARED))
+    None,
+    "folder of femnist, sent140 and the data sets of TFDS, as prepared "
+    "by experiments.prepare; default $TFDS_DATA_DIR or "
+    "~/tensorflow_datasets",
+    when=only("dataset", *_PREPARED),
+  )
   data_path: str | None = hyper(
-      None, "your file. With `dataset`=npz: an .npz of x_train, y_train, "
-      "x_test, y_test[, client_train, client_test]; x_train/NAME, ... are "
-      "several arrays of an example. With `dataset`=leaf: a "
-      "LEAF or FedProx json file, or a folder with train/ and test/. With "
-      "`dataset`=idx: a folder of the four IDX files of MNIST or another such "
-      "data set. With `dataset`=shakespeare: a folder of plays as *.txt. With "
-      "`dataset`=femnist: an .npz of x [n, 28, 28] uint8 and y with ten "
-      "labels, used instead of EMNIST",
-      when=only("dataset", *_FILES, "femnist"))
+    None,
+    "your file. With `dataset`=npz: an .npz of x_train, y_train, "
+    "x_test, y_test[, client_train, client_test]; x_train/NAME, ... are "
+    "several arrays of an example. With `dataset`=leaf: a "
+    "LEAF or FedProx json file, or a folder with train/ and test/. With "
+    "`dataset`=idx: a folder of the four IDX files of MNIST or another such "
+    "data set. With `dataset`=shakespeare: a folder of plays as *.txt. With "
+    "`dataset`=femnist: an .npz of x [n, 28, 28] uint8 and y with ten "
+    "labels, used instead of EMNIST",
+    when=only("dataset", *_FILES, "femnist"),
+  )
   synthetic_alpha: float = hyper(
-      1.0, "alpha of Synthetic(alpha, beta): how much the clients' models "
-      "differ (`dataset`=synthetic)", minimum=0, maximum=1e6,
-      when=only("dataset", "synthetic"))
+    1.0,
+    "alpha of Synthetic(alpha, beta): how much the clients' models "
+    "differ (`dataset`=synthetic)",
+    minimum=0,
+    maximum=1e6,
+    when=only("dataset", "synthetic"),
+  )
   synthetic_beta: float = hyper(
-      1.0, "beta of Synthetic(alpha, beta): how much the clients' inputs "
-      "differ (`dataset`=synthetic)", minimum=0, maximum=1e6,
-      when=only("dataset", "synthetic"))
+    1.0,
+    "beta of Synthetic(alpha, beta): how much the clients' inputs "
+    "differ (`dataset`=synthetic)",
+    minimum=0,
+    maximum=1e6,
+    when=only("dataset", "synthetic"),
+  )
   synthetic_iid: bool = hyper(
-      False, "whether all clients share one model and one input distribution "
-      "(`dataset`=synthetic)", when=only("dataset", "synthetic"))
+    False,
+    "whether all clients share one model and one input distribution "
+    "(`dataset`=synthetic)",
+    when=only("dataset", "synthetic"),
+  )
   femnist: str = hyper(
-      femnist_lib.KINDS[0], "how the letters are distributed to the clients, "
-      "one of " + ", ".join(femnist_lib.KINDS) + ": fixed = each image goes to "
-      "one client, leaky = as in the published generator, which gives nearly "
-      "all clients the same images for training and for testing "
-      "(`dataset`=femnist)",
-      choices=femnist_lib.KINDS, when=only("dataset", "femnist"))
+    femnist_lib.KINDS[0],
+    "how the letters are distributed to the clients, "
+    "one of " + ", ".join(femnist_lib.KINDS) + ": fixed = each image goes to "
+    "one client, leaky = as in the published generator, which gives nearly "
+    "all clients the same images for training and for testing "
+    "(`dataset`=femnist)",
+    choices=femnist_lib.KINDS,
+    when=only("dataset", "femnist"),
+  )
   sequence_length: int | None = hyper(
-      None, "number of words of a tweet (`dataset`=sent140, default 25) or of "
-      "characters (`dataset`=shakespeare, default 80) that the model reads",
-      minimum=1, maximum=10_000, when=only("dataset", "sent140", "shakespeare"))
+    None,
+    "number of words of a tweet (`dataset`=sent140, default 25) or of "
+    "characters (`dataset`=shakespeare, default 80) that the model reads",
+    minimum=1,
+    maximum=10_000,
+    when=only("dataset", "sent140", "shakespeare"),
+  )
   window_stride: int = hyper(
-      1, "number of characters between the starts of two examples of a role; 1 "
-      "makes an example of every character, 80 bytes each, and 10 a tenth of "
-      "them (`dataset`=shakespeare)", minimum=1,
-      when=only("dataset", "shakespeare") & but("task", "tokens"), later=True)
+    1,
+    "number of characters between the starts of two examples of a role; 1 "
+    "makes an example of every character, 80 bytes each, and 10 a tenth of "
+    "them (`dataset`=shakespeare)",
+    minimum=1,
+    when=only("dataset", "shakespeare") & but("task", "tokens"),
+    later=True,
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,63 +169,103 @@ class PartitionOptions:
   """How the examples are divided among the clients."""
 
   partition: str | None = hyper(
-      None, "how the examples are distributed to the clients, one of "
-      + ", ".join(PARTITIONS)
-      + ", file; default file with `partition_file`, natural if the data set "
-      "has clients of its own, else iid", choices=(*PARTITIONS, "file"))
+    None,
+    "how the examples are distributed to the clients, one of "
+    + ", ".join(PARTITIONS)
+    + ", file; default file with `partition_file`, natural if the data set "
+    "has clients of its own, else iid",
+    choices=(*PARTITIONS, "file"),
+  )
   partition_file: str | None = hyper(
-      None, "a partition.npz that a run of the same data wrote, or one of "
-      "yours (docs/data.md), to be used again. `validation_clients` and "
-      "`newcomers_at` are drawn again, by `partition_seed`",
-      when=only("partition", "file"), later=True)
+    None,
+    "a partition.npz that a run of the same data wrote, or one of "
+    "yours (docs/data.md), to be used again. `validation_clients` and "
+    "`newcomers_at` are drawn again, by `partition_seed`",
+    when=only("partition", "file"),
+    later=True,
+  )
   num_clients: int | None = hyper(
-      None, "C, number of clients; default 100, but 30 for synthetic, 200 "
-      "for femnist, and all clients of the data or the file with "
-      "`partition`=natural or file", minimum=1, maximum=10_000_000)
+    None,
+    "C, number of clients; default 100, but 30 for synthetic, 200 "
+    "for femnist, and all clients of the data or the file with "
+    "`partition`=natural or file",
+    minimum=1,
+    maximum=10_000_000,
+  )
   classes_per_client: int = hyper(
-      2, "number of classes that a client holds (`partition`=classes), or of "
-      "shards, each a piece of the examples sorted by class "
-      "(`partition`=shards)", minimum=1,
-      when=only("partition", "classes", "shards"))
+    2,
+    "number of classes that a client holds (`partition`=classes), or of "
+    "shards, each a piece of the examples sorted by class "
+    "(`partition`=shards)",
+    minimum=1,
+    when=only("partition", "classes", "shards"),
+  )
   min_classes_per_client: int | None = hyper(
-      None, "if given, the number of classes of each client is drawn between "
-      "this and `classes_per_client` (`partition`=classes)", minimum=1,
-      when=only("partition", "classes"))
+    None,
+    "if given, the number of classes of each client is drawn between "
+    "this and `classes_per_client` (`partition`=classes)",
+    minimum=1,
+    when=only("partition", "classes"),
+  )
   dirichlet_alpha: float = hyper(
-      0.5, "concentration of the Dirichlet distribution of each class over the "
-      "clients (`partition`=dirichlet)", above=0,
-      when=only("partition", "dirichlet"))
+    0.5,
+    "concentration of the Dirichlet distribution of each class over the "
+    "clients (`partition`=dirichlet)",
+    above=0,
+    when=only("partition", "dirichlet"),
+  )
   dirichlet_even: bool = hyper(
-      False, "whether a client that has its even share of all examples gets "
-      "nothing of the classes that follow, as in NIID-Bench "
-      "(`partition`=dirichlet)", when=only("partition", "dirichlet"),
-      later=True)
+    False,
+    "whether a client that has its even share of all examples gets "
+    "nothing of the classes that follow, as in NIID-Bench "
+    "(`partition`=dirichlet)",
+    when=only("partition", "dirichlet"),
+    later=True,
+  )
   min_client_size: int | None = hyper(
-      None, "smallest number of training examples of a client; default 10, "
-      "with `partition`=natural 1. With `dataset`=sent140: smallest number of "
-      "tweets of a user, default 20", minimum=1,
-      when=only(
-          "partition", "iid", "classes", "shards", "dirichlet", "natural"))
+    None,
+    "smallest number of training examples of a client; default 10, "
+    "with `partition`=natural 1. With `dataset`=sent140: smallest number of "
+    "tweets of a user, default 20",
+    minimum=1,
+    when=only("partition", "iid", "classes", "shards", "dirichlet", "natural"),
+  )
   size_sigma: float = hyper(
-      0.5, "sigma of the log-normal distribution of the clients' numbers of "
-      "examples; 0: equal numbers (`partition`=iid or classes)",
-      minimum=0, maximum=10, when=only("partition", "iid", "classes"))
+    0.5,
+    "sigma of the log-normal distribution of the clients' numbers of "
+    "examples; 0: equal numbers (`partition`=iid or classes)",
+    minimum=0,
+    maximum=10,
+    when=only("partition", "iid", "classes"),
+  )
   local_test_fraction: float = hyper(
-      0.1, "share of its data that a client keeps for testing "
-      "(`partition`=natural)", above=0, below=1,
-      when=only("partition", "natural"))
+    0.1,
+    "share of its data that a client keeps for testing (`partition`=natural)",
+    above=0,
+    below=1,
+    when=only("partition", "natural"),
+  )
   partition_seed: int | None = hyper(
-      None, "seed of the partition, which all seeds of a run share; default "
-      "the first seed of the run", minimum=0, maximum=MAX_SEED)
+    None,
+    "seed of the partition, which all seeds of a run share; default "
+    "the first seed of the run",
+    minimum=0,
+    maximum=MAX_SEED,
+  )
   validation_clients: int = hyper(
-      0, "number of clients that are held out for validation, chosen at random "
-      "by `partition_seed`. They never take part: the server has their "
-      "training examples as validation data, and their test examples are not "
-      "used. C and `participation` refer to the other clients", minimum=0)
+    0,
+    "number of clients that are held out for validation, chosen at random "
+    "by `partition_seed`. They never take part: the server has their "
+    "training examples as validation data, and their test examples are not "
+    "used. C and `participation` refer to the other clients",
+    minimum=0,
+  )
   newcomers_at: tuple[tuple[int, int], ...] | None = hyper(
-      None, "ROUND:COUNT[,ROUND:COUNT...]: COUNT clients, chosen at random by "
-      "`partition_seed`, join only after ROUND rounds have been run. This "
-      "adds the protocol newcomers to `eval_protocols`")
+    None,
+    "ROUND:COUNT[,ROUND:COUNT...]: COUNT clients, chosen at random by "
+    "`partition_seed`, join only after ROUND rounds have been run. This "
+    "adds the protocol newcomers to `eval_protocols`",
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,18 +273,30 @@ class ShiftOptions:
   """How clients' data change while they train."""
 
   shift: str = hyper(
-      "none", "how the clients' data change, one of " + ", ".join(SHIFTS)
-      + ": swap_all = the two clients of random pairs exchange all their data, "
-      "swap_part = they exchange all examples of one random class each, "
-      "increment = clients hold 25, 50, 75, 100 % of their training data after "
-      "0, 1, 2, 3 changes", choices=SHIFTS)
+    "none",
+    "how the clients' data change, one of "
+    + ", ".join(SHIFTS)
+    + ": swap_all = the two clients of random pairs exchange all their data, "
+    "swap_part = they exchange all examples of one random class each, "
+    "increment = clients hold 25, 50, 75, 100 % of their training data after "
+    "0, 1, 2, 3 changes",
+    choices=SHIFTS,
+  )
   shift_every: int = hyper(
-      50, "number of rounds between two changes; the last round before a "
-      "change is always evaluated", minimum=1, when=only("shift", *SHIFTS[1:]))
+    50,
+    "number of rounds between two changes; the last round before a "
+    "change is always evaluated",
+    minimum=1,
+    when=only("shift", *SHIFTS[1:]),
+  )
   shift_share: float = hyper(
-      0.2, "share of the clients, in (0, 1], that are put into pairs at each "
-      "change (`shift`=swap_all or swap_part)", above=0, maximum=1,
-      when=only("shift", *SWAPS))
+    0.2,
+    "share of the clients, in (0, 1], that are put into pairs at each "
+    "change (`shift`=swap_all or swap_part)",
+    above=0,
+    maximum=1,
+    when=only("shift", *SWAPS),
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,33 +304,55 @@ class FeatureOptions:
   """The features that the model reads."""
 
   features: str = hyper(
-      "none", "features that are computed from the examples, one of "
-      + ", ".join(FEATURES) + ": images = flat pixels of square images as H x "
-      "H, for models of convolutions; hog = histograms of oriented gradients "
-      "as in the diversified paper, section V-A; contrast = each example minus "
-      "its mean, divided by sqrt(its variance + 0.001); standardize = each "
-      "input minus its mean, divided by its deviation + 0.001, both of the "
-      "training rows of the clients that take part", choices=FEATURES)
+    "none",
+    "features that are computed from the examples, one of "
+    + ", ".join(FEATURES)
+    + ": images = flat pixels of square images as H x "
+    "H, for models of convolutions; hog = histograms of oriented gradients "
+    "as in the diversified paper, section V-A; contrast = each example minus "
+    "its mean, divided by sqrt(its variance + 0.001); standardize = each "
+    "input minus its mean, divided by its deviation + 0.001, both of the "
+    "training rows of the clients that take part",
+    choices=FEATURES,
+  )
   hog_block: int = hyper(
-      7, "side of a block, in pixels (`features`=hog)", minimum=1, when=_HOG)
+    7, "side of a block, in pixels (`features`=hog)", minimum=1, when=_HOG
+  )
   hog_stride: int = hyper(
-      3, "distance between neighbouring blocks, in pixels (`features`=hog)",
-      minimum=1, when=_HOG)
+    3,
+    "distance between neighbouring blocks, in pixels (`features`=hog)",
+    minimum=1,
+    when=_HOG,
+  )
   hog_bins: int = hyper(
-      9, "number of bins of the angles [0, 2 pi) (`features`=hog)", minimum=1,
-      maximum=360, when=_HOG)
+    9,
+    "number of bins of the angles [0, 2 pi) (`features`=hog)",
+    minimum=1,
+    maximum=360,
+    when=_HOG,
+  )
   hog_norm: str = hyper(
-      "l2", "norm by which each block is divided, one of "
-      + ", ".join(HOG_NORMS) + " (`features`=hog)", choices=HOG_NORMS,
-      when=_HOG)
+    "l2",
+    "norm by which each block is divided, one of "
+    + ", ".join(HOG_NORMS)
+    + " (`features`=hog)",
+    choices=HOG_NORMS,
+    when=_HOG,
+  )
   hog_scale: float = hyper(
-      1.0, "factor of all features (`features`=hog)", above=0, when=_HOG)
+    1.0, "factor of all features (`features`=hog)", above=0, when=_HOG
+  )
   store: str = hyper(
-      "auto", "how the examples are kept in memory, one of "
-      + ", ".join(STORES) + ": uint8 = one byte a value, a quarter of float32, "
-      "scaled when a mini-batch is read; refused where this would not be the "
-      "same numbers. auto = uint8 for images and others that are multiples "
-      "of 1, 1/255 or 1/2^k, else float32", choices=STORES, later=True)
+    "auto",
+    "how the examples are kept in memory, one of "
+    + ", ".join(STORES)
+    + ": uint8 = one byte a value, a quarter of float32, "
+    "scaled when a mini-batch is read; refused where this would not be the "
+    "same numbers. auto = uint8 for images and others that are multiples "
+    "of 1, 1/255 or 1/2^k, else float32",
+    choices=STORES,
+    later=True,
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,14 +360,18 @@ class VocabularyOptions:
   """The vocabulary that data and model share."""
 
   vocabulary: int = hyper(
-      10_000, "number of words that the model knows, the most frequent ones of "
-      "the training data (`model`=lstm)",
-      minimum=1, when=only("model", "lstm", "transformer"))
+    10_000,
+    "number of words that the model knows, the most frequent ones of "
+    "the training data (`model`=lstm)",
+    minimum=1,
+    when=only("model", "lstm", "transformer"),
+  )
 
 
 @dataclasses.dataclass(frozen=True)
-class DataOptions(VocabularyOptions, FeatureOptions, ShiftOptions,
-                  PartitionOptions, SourceOptions):
+class DataOptions(
+  VocabularyOptions, FeatureOptions, ShiftOptions, PartitionOptions, SourceOptions
+):
   """All options of a federation. Equal options make equal federations."""
 
   def filled(self) -> "DataOptions":
@@ -269,34 +402,51 @@ class DataOptions(VocabularyOptions, FeatureOptions, ShiftOptions,
       partition = "iid"
     tasks.named(self.task)
     alone = self.dataset in ("digits", "diabetes", "idx") or (
-        not comes and self.dataset in _PREPARED)
+      not comes and self.dataset in _PREPARED
+    )
     numbers = NUMBERS.get(self.dataset or "")
     for refused, message in (
-        (self.dataset in _FILES and not self.data_path,
-         f"`data_path`: missing, `dataset`={self.dataset} reads your file"),
-        (partition == "file" and self.partition_file is None,
-         "`partition_file`: missing, `partition`=file reads it"),
-        (partition == "file" and count is not None
-         and self.dataset not in _CLIENTS,
-         f"`num_clients`={count}: not read with `partition`=file, which has "
-         "its clients"),
-        (alone and partition == "natural",
-         f"`partition`=natural: {self.dataset} names no clients (use iid, "
-         "classes, shards, dirichlet, powerlaw or file)"),
-        (comes and partition not in ("natural", "file"),
-         f"`partition`={partition}: {self.dataset} comes with its clients "
-         "(only natural)"),
-        (self.dataset == "shakespeare"
-         and self.vocabulary != VocabularyOptions.vocabulary,
-         f"`vocabulary`={self.vocabulary}: not read with "
-         "`dataset`=shakespeare, which has 80 characters"),
-        (self.data_dir and self.data_path,
-         "`data_dir` and `data_path`: give one of them"),
-        (self.features == "hog" and numbers,
-         f"`features`=hog: needs images, {self.dataset} has {numbers} "
-         "numbers"),
-        (self.newcomers_at and self.shift != "none",
-         "`newcomers_at` and `shift`: give one of them")):
+      (
+        self.dataset in _FILES and not self.data_path,
+        f"`data_path`: missing, `dataset`={self.dataset} reads your file",
+      ),
+      (
+        partition == "file" and self.partition_file is None,
+        "`partition_file`: missing, `partition`=file reads it",
+      ),
+      (
+        partition == "file" and count is not None and self.dataset not in _CLIENTS,
+        f"`num_clients`={count}: not read with `partition`=file, which has its clients",
+      ),
+      (
+        alone and partition == "natural",
+        f"`partition`=natural: {self.dataset} names no clients (use iid, "
+        "classes, shards, dirichlet, powerlaw or file)",
+      ),
+      (
+        comes and partition not in ("natural", "file"),
+        f"`partition`={partition}: {self.dataset} comes with its clients "
+        "(only natural)",
+      ),
+      (
+        self.dataset == "shakespeare"
+        and self.vocabulary != VocabularyOptions.vocabulary,
+        f"`vocabulary`={self.vocabulary}: not read with "
+        "`dataset`=shakespeare, which has 80 characters",
+      ),
+      (
+        self.data_dir and self.data_path,
+        "`data_dir` and `data_path`: give one of them",
+      ),
+      (
+        self.features == "hog" and numbers,
+        f"`features`=hog: needs images, {self.dataset} has {numbers} numbers",
+      ),
+      (
+        self.newcomers_at and self.shift != "none",
+        "`newcomers_at` and `shift`: give one of them",
+      ),
+    ):
       if refused:
         raise DataError(message)
     size = self.min_client_size
@@ -313,14 +463,20 @@ class DataOptions(VocabularyOptions, FeatureOptions, ShiftOptions,
       length = _LENGTHS.get(self.dataset or "", 25)
     seed = 0 if self.partition_seed is None else self.partition_seed
     return dataclasses.replace(
-        self, partition=partition, num_clients=count, min_client_size=size,
-        partition_seed=seed, sequence_length=length)
+      self,
+      partition=partition,
+      num_clients=count,
+      min_client_size=size,
+      partition_seed=seed,
+      sequence_length=length,
+    )
 
   @property
   def known_task(self) -> tasks.Task | None:
     """The task of the data; None if they name none."""
-    return tasks.named(self.task or (
-        "regression" if self.dataset == "diabetes" else None))
+    return tasks.named(
+      self.task or ("regression" if self.dataset == "diabetes" else None)
+    )
 
   def check_changes(self, num_clients: int, fewest: int) -> None:
     """Checks newcomers and shift against the number of clients.
@@ -348,5 +504,6 @@ def field_values(options: Any) -> dict[str, Any]:
   Returns:
     name -> value, in the order of the fields.
   """
-  return {field.name: getattr(options, field.name)
-          for field in dataclasses.fields(options)}
+  return {
+    field.name: getattr(options, field.name) for field in dataclasses.fields(options)
+  }

@@ -8,7 +8,7 @@ import numpy as np
 from fedjax_alg import tasks
 from fedjax_alg.data import allocate, label_skew, published
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.data.examples import check_memory, Examples
+from fedjax_alg.data.examples import Examples, check_memory
 
 PARTITIONS = ("iid", "classes", "shards", "dirichlet", "powerlaw", "natural")
 
@@ -54,11 +54,19 @@ class Partition(NamedTuple):
 
 
 def make_partition(
-    kind: str, examples: Examples, num_clients: int | None, seed: int, *,
-    classes_per_client: int = 2, min_classes_per_client: int | None = None,
-    dirichlet_alpha: float = 0.5, dirichlet_even: bool = False,
-    min_client_size: int | None = None, size_sigma: float = 0.5,
-    local_test_fraction: float = 0.1) -> Partition:
+  kind: str,
+  examples: Examples,
+  num_clients: int | None,
+  seed: int,
+  *,
+  classes_per_client: int = 2,
+  min_classes_per_client: int | None = None,
+  dirichlet_alpha: float = 0.5,
+  dirichlet_even: bool = False,
+  min_client_size: int | None = None,
+  size_sigma: float = 0.5,
+  local_test_fraction: float = 0.1,
+) -> Partition:
   """Deals the examples to clients.
 
   Kinds:
@@ -128,7 +136,8 @@ def make_partition(
   flags: dict[str, Any] = {"partition": kind, "seed": seed}
   if kind == "natural":
     split = published.natural(
-        examples, num_clients, min_client_size, local_test_fraction, rng)
+      examples, num_clients, min_client_size, local_test_fraction, rng
+    )
     if examples.client_test is None:
       flags["local_test_fraction"] = local_test_fraction
     flags |= {"min_client_size": min_client_size, "num_clients": len(split[1])}
@@ -139,32 +148,40 @@ def make_partition(
   _check_counts(num_clients, labels.number)
   flags["num_clients"] = num_clients
   if kind == "powerlaw":
-    return Partition(
-        *published.powerlaw(examples, num_clients, rng), kind, flags)
+    return Partition(*published.powerlaw(examples, num_clients, rng), kind, flags)
   if min_classes_per_client is None:
     min_classes_per_client = classes_per_client
   of_kind: dict[str, dict[str, Any]] = {
-      "iid": {"size_sigma": size_sigma},
-      "classes": {"size_sigma": size_sigma,
-                  "classes_per_client": classes_per_client,
-                  "min_classes_per_client": min_classes_per_client},
-      "shards": {"classes_per_client": classes_per_client},
-      # At its default it is left out, as in the files of earlier versions.
-      "dirichlet": {"dirichlet_alpha": dirichlet_alpha,
-                    **({"dirichlet_even": True} if dirichlet_even else {})},
+    "iid": {"size_sigma": size_sigma},
+    "classes": {
+      "size_sigma": size_sigma,
+      "classes_per_client": classes_per_client,
+      "min_classes_per_client": min_classes_per_client,
+    },
+    "shards": {"classes_per_client": classes_per_client},
+    # At its default it is left out, as in the files of earlier versions.
+    "dirichlet": {
+      "dirichlet_alpha": dirichlet_alpha,
+      **({"dirichlet_even": True} if dirichlet_even else {}),
+    },
   }
   options = of_kind[kind] | {"min_client_size": min_client_size}
   owner = label_skew.OWNERS[kind](
-      labels.train, labels.number, num_clients, rng, **options)
+    labels.train, labels.number, num_clients, rng, **options
+  )
   histogram = np.zeros((num_clients, labels.number), np.int64)
   np.add.at(histogram, (owner, labels.train), 1)
   available = np.bincount(labels.test, minlength=labels.number)
   test_owner = allocate.deal(
-      labels.test, allocate.spread_test(histogram, available, rng), rng)
+    labels.test, allocate.spread_test(histogram, available, rng), rng
+  )
   return Partition(
-      *allocate.pack(owner, num_clients, rng),
-      *allocate.pack(test_owner, num_clients, rng), False, kind,
-      flags | options)
+    *allocate.pack(owner, num_clients, rng),
+    *allocate.pack(test_owner, num_clients, rng),
+    False,
+    kind,
+    flags | options,
+  )
 
 
 def _labels(kind: str, examples: Examples) -> tasks.Labels:
@@ -174,16 +191,21 @@ def _labels(kind: str, examples: Examples) -> tasks.Labels:
     DataError: it does, and there are none.
   """
   task, labels = tasks.of(examples), examples.labels()
-  if kind == "powerlaw" and not task.has_classes or (
-      kind != "iid" and labels.number == 1 and not task.has_classes):
+  if (
+    kind == "powerlaw"
+    and not task.has_classes
+    or (kind != "iid" and labels.number == 1 and not task.has_classes)
+  ):
     raise DataError(
-        f"`partition`={kind}: deals examples by their label, those of "
-        f"`task`={task.name} have none (use iid, natural or file)")
+      f"`partition`={kind}: deals examples by their label, those of "
+      f"`task`={task.name} have none (use iid, natural or file)"
+    )
   return labels
 
 
 def split_fields(
-    split: str, order: np.ndarray, size: np.ndarray) -> dict[str, np.ndarray]:
+  split: str, order: np.ndarray, size: np.ndarray
+) -> dict[str, np.ndarray]:
   """The fields of a ``Partition`` for one kind of rows.
 
   Args:
@@ -195,8 +217,11 @@ def split_fields(
     Name -> array.
   """
   size = size.astype(np.int32)
-  return {f"{split}_order": order, f"{split}_size": size,
-          f"{split}_offset": allocate.offsets(size)}
+  return {
+    f"{split}_order": order,
+    f"{split}_size": size,
+    f"{split}_offset": allocate.offsets(size),
+  }
 
 
 def partition_hash(partition: Partition) -> str:
@@ -230,12 +255,14 @@ def client_rows(offset: np.ndarray, size: np.ndarray) -> np.ndarray:
 
 def _check_counts(num_clients: int, classes: int) -> None:
   """Checks that [C, L] fits: int64, and float32 here and on the devices."""
-  check_memory(f"`num_clients`={num_clients}: counting {classes:,} classes at "
-               "each client", 16.0 * num_clients * classes)
+  check_memory(
+    f"`num_clients`={num_clients}: counting {classes:,} classes at each client",
+    16.0 * num_clients * classes,
+  )
 
 
 def label_histogram(
-    partition: Partition, y: np.ndarray, num_classes: int | None = None
+  partition: Partition, y: np.ndarray, num_classes: int | None = None
 ) -> np.ndarray:
   """Counts the training examples of each class at each client.
 
@@ -253,6 +280,7 @@ def label_histogram(
   client = np.repeat(np.arange(partition.num_clients), partition.train_size)
   histogram = np.zeros((partition.num_clients, classes), np.int64)
   rows = partition.train_order[
-      client_rows(partition.train_offset, partition.train_size)]
+    client_rows(partition.train_offset, partition.train_size)
+  ]
   np.add.at(histogram, (client, y[rows]), 1)
   return histogram

@@ -27,13 +27,13 @@ def labels_hash(examples: Examples) -> str:
   labels = store.arrays((examples.y_train, examples.y_test))
   digest = hashlib.sha256(f"{labels[0].shape}".encode())
   for array in labels:
-    digest.update(np.ascontiguousarray(
-        array, "<f4" if array.dtype.kind == "f" else "<i4").tobytes())
+    digest.update(
+      np.ascontiguousarray(array, "<f4" if array.dtype.kind == "f" else "<i4").tobytes()
+    )
   return digest.hexdigest()
 
 
-def write_partition(
-    path: pathlib.Path, partition: Partition, labels: str) -> None:
+def write_partition(path: pathlib.Path, partition: Partition, labels: str) -> None:
   """Writes a partition atomically, as ``.npz``.
 
   The file has ``train_order`` and ``test_order``, the rows of all clients back
@@ -51,14 +51,19 @@ def write_partition(
     labels: ``labels_hash`` of the data that it was made from.
   """
   whole = put_back(partition)
-  about = {"format": _FORMAT, "name": whole.name, "pooled": whole.pooled,
-           "labels": labels, "flags": whole.flags}
+  about = {
+    "format": _FORMAT,
+    "name": whole.name,
+    "pooled": whole.pooled,
+    "labels": labels,
+    "flags": whole.flags,
+  }
   arrays: dict[str, Any] = {}
   for name in _ARRAYS:
     array = getattr(whole, name)
     # Rows in random order can hardly be compressed.
     shift = array - np.arange(len(array)) if name in _SHIFTS else array[:0]
-    if np.abs(shift).max(initial=0) < 2 ** 15 <= len(shift):
+    if np.abs(shift).max(initial=0) < 2**15 <= len(shift):
       name, array = _SHIFTS[name], shift.astype(np.int16)
     else:
       array = _narrow(array)
@@ -70,7 +75,7 @@ def write_partition(
 
 def _narrow(array: np.ndarray) -> np.ndarray:
   """int32 where the values fit, which halves the file."""
-  return array.astype(np.int32 if array.max(initial=0) < 2 ** 31 else np.int64)
+  return array.astype(np.int32 if array.max(initial=0) < 2**31 else np.int64)
 
 
 def read_partition(path: str | os.PathLike, examples: Examples) -> Partition:
@@ -97,81 +102,102 @@ def read_partition(path: str | os.PathLike, examples: Examples) -> Partition:
   rows = examples.rows
   if about.get("labels") not in (None, labels_hash(examples)):
     raise DataError(
-        f"{where}: was made for other labels than those of {examples.name} "
-        f"({rows[0]} training and {rows[1]} test rows): another data set, or "
-        "its rows in another order")
+      f"{where}: was made for other labels than those of {examples.name} "
+      f"({rows[0]} training and {rows[1]} test rows): another data set, or "
+      "its rows in another order"
+    )
   if pooled:
     rows = sum(rows), sum(rows)
   for split, count in zip(("train", "test"), rows):
     _check(where, split, arrays, count)
   train, test = arrays["train_order"], arrays["test_order"]
   if len(arrays["train_size"]) != len(arrays["test_size"]):
-    raise DataError(f"{where}: {len(arrays['train_size'])} clients with "
-                    f"training rows, {len(arrays['test_size'])} with test rows")
+    raise DataError(
+      f"{where}: {len(arrays['train_size'])} clients with "
+      f"training rows, {len(arrays['test_size'])} with test rows"
+    )
   empty = (arrays["train_size"] == 0) & (arrays["test_size"] == 0)
   if empty.any() or not len(train):
-    raise DataError(f"{where}: client {empty.argmax()} has no row" if len(train)
-                    else f"{where}: no client has a training row")
+    raise DataError(
+      f"{where}: client {empty.argmax()} has no row"
+      if len(train)
+      else f"{where}: no client has a training row"
+    )
   both = np.intersect1d(train, test) if pooled else train[:0]
   if len(both):
     raise DataError(f"{where}: row {both[0]} is for training and for testing")
-  sizes = {split: arrays[f"{split}_size"].astype(np.int32)
-           for split in ("train", "test")}
+  sizes = {
+    split: arrays[f"{split}_size"].astype(np.int32) for split in ("train", "test")
+  }
   return Partition(
-      train.astype(np.int64), allocate.offsets(sizes["train"]), sizes["train"],
-      test.astype(np.int64), allocate.offsets(sizes["test"]), sizes["test"],
-      bool(pooled), str(about.get("name", "file")),
-      dict(about.get("flags", {})))
+    train.astype(np.int64),
+    allocate.offsets(sizes["train"]),
+    sizes["train"],
+    test.astype(np.int64),
+    allocate.offsets(sizes["test"]),
+    sizes["test"],
+    bool(pooled),
+    str(about.get("name", "file")),
+    dict(about.get("flags", {})),
+  )
 
 
-def _check(
-    where: str, split: str, arrays: dict[str, np.ndarray], count: int) -> None:
+def _check(where: str, split: str, arrays: dict[str, np.ndarray], count: int) -> None:
   order, size = arrays[f"{split}_order"], arrays[f"{split}_size"]
   for name, array in ((f"{split}_order", order), (f"{split}_size", size)):
     if array.ndim != 1 or len(array) and array.dtype.kind not in "iu":
-      raise DataError(f"{where}: {name} is {array.dtype} of shape "
-                      f"{array.shape}, a list of whole numbers is needed")
+      raise DataError(
+        f"{where}: {name} is {array.dtype} of shape "
+        f"{array.shape}, a list of whole numbers is needed"
+      )
   # No size is larger than their sum, which could overflow.
-  if not len(size) or not 0 <= size.min() <= size.max() <= len(order) or (
-      size.sum() != len(order)):
+  if (
+    not len(size)
+    or not 0 <= size.min() <= size.max() <= len(order)
+    or (size.sum() != len(order))
+  ):
     raise DataError(
-        f"{where}: {split}_size must be at least 0 for each client and "
-        f"add up to the {len(order)} rows of {split}_order")
+      f"{where}: {split}_size must be at least 0 for each client and "
+      f"add up to the {len(order)} rows of {split}_order"
+    )
   if len(order) and not 0 <= order.min() <= order.max() < count:
     raise DataError(
-        f"{where}: {split}_order lies in [{order.min()}, {order.max()}], the "
-        f"data have {count} rows")
+      f"{where}: {split}_order lies in [{order.min()}, {order.max()}], the "
+      f"data have {count} rows"
+    )
   times = np.bincount(order.astype(np.int64), minlength=1)
   if times.max() > 1:
-    raise DataError(f"{where}: {split}_order has row {times.argmax()} "
-                    f"{times.max()} times")
+    raise DataError(
+      f"{where}: {split}_order has row {times.argmax()} {times.max()} times"
+    )
 
 
 def _read(
-    path: pathlib.Path, where: str
+  path: pathlib.Path, where: str
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
   try:
     if path.suffix == ".json":
       about = files.read_json(path)
       if "validation_clients" in about:
-        raise DataError(f"{where}: json with held-out clients; let the run "
-                        "write a partition.npz")
+        raise DataError(
+          f"{where}: json with held-out clients; let the run write a partition.npz"
+        )
       stored = {name: np.array(about[name]) for name in _ARRAYS}
     else:
       stored = npz.read(path)
       about = json.loads(str(stored.get("about", "{}")))
       for name, shifted in _SHIFTS.items():
         if shifted in stored and name in stored:
-          raise DataError(f"{where}: has {name} and {shifted}, must have one "
-                          "of them")
+          raise DataError(f"{where}: has {name} and {shifted}, must have one of them")
         if shifted in stored:
           stored[name] = stored[shifted] + np.arange(len(stored[shifted]))
     arrays = {name: stored[name] for name in _ARRAYS}
   except OSError as error:
     raise DataError(f"{where}: {error.strerror}") from error
   except KeyError as error:
-    raise DataError(f"{where}: has no {error.args[0]} (needed are "
-                    f"{', '.join(_ARRAYS)})") from error
+    raise DataError(
+      f"{where}: has no {error.args[0]} (needed are {', '.join(_ARRAYS)})"
+    ) from error
   except DataError:
     raise
   except (ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -180,6 +206,8 @@ def _read(
     raise DataError(f"{where}: of another format")
   for name, kind in (("name", str), ("pooled", bool), ("flags", dict)):
     if not isinstance(about.get(name, kind()), kind):
-      raise DataError(f"{where}: `{name}` of its about is "
-                      f"{a_type(about[name])}, must be {a_type(kind())}")
+      raise DataError(
+        f"{where}: `{name}` of its about is "
+        f"{a_type(about[name])}, must be {a_type(kind())}"
+      )
   return arrays, about

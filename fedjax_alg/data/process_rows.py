@@ -79,9 +79,7 @@ def set_process(process: Process) -> None:
   _process = process
 
 
-def cut(
-    process: Process, offset: np.ndarray, size: np.ndarray, padding: int
-) -> Rows:
+def cut(process: Process, offset: np.ndarray, size: np.ndarray, padding: int) -> Rows:
   """Cuts the rows of all clients into ranges of about equal length.
 
   Args:
@@ -102,11 +100,9 @@ def cut(
   wanted = total * np.arange(1, process.processes) / process.processes
   after = np.searchsorted(borders, wanted).clip(1, len(borders) - 1)
   before = borders[after - 1]
-  nearest = np.where(
-      wanted - before <= borders[after] - wanted, before, borders[after])
+  nearest = np.where(wanted - before <= borders[after] - wanted, before, borders[after])
   cuts = np.concatenate([[0], nearest, [total]]).astype(np.int64)
   places = int(np.diff(cuts).max()) + padding
-  if places * process.processes >= 2 ** 31:
-    raise ValueError(
-        f"{places * process.processes} rows are too many for int32")
+  if places * process.processes >= 2**31:
+    raise ValueError(f"{places * process.processes} rows are too many for int32")
   return Rows(cuts, process.number, places)

@@ -7,16 +7,15 @@ from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 
 #: The first seven fields of ``Partition``.
-Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray,
-              np.ndarray, bool]
+Split = tuple[
+  np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, bool
+]
 
 _CLASSES = 2  # classes per client of the power law
 _FIRST = 5  # examples of each of them in the first pass
 
 
-def powerlaw(
-    examples: Examples, num_clients: int, rng: np.random.Generator
-) -> Split:
+def powerlaw(examples: Examples, num_clients: int, rng: np.random.Generator) -> Split:
   """Generates the partition of the FedProx repository for MNIST.
 
   Here it is extended to any C and L. The training and test rows are pooled.
@@ -48,8 +47,8 @@ def powerlaw(
   labels = examples.num_classes
   if labels < _CLASSES:
     raise DataError(
-        f"`partition`=powerlaw needs at least {_CLASSES} classes, the data has"
-        f" {labels}")
+      f"`partition`=powerlaw needs at least {_CLASSES} classes, the data has {labels}"
+    )
   rows = [np.flatnonzero(y == label) for label in range(labels)]
   count = np.array([len(row) for row in rows])
   user = np.arange(num_clients)[:, None]
@@ -60,12 +59,12 @@ def powerlaw(
   short = np.flatnonzero(first > count)
   if len(short):
     raise DataError(
-        f"`num_clients`={num_clients}: `partition`=powerlaw gives every client"
-        f" {_FIRST} examples of each of {_CLASSES} classes, class {short[0]}"
-        f" has {count[short[0]]} of the {first[short[0]]} needed")
+      f"`num_clients`={num_clients}: `partition`=powerlaw gives every client"
+      f" {_FIRST} examples of each of {_CLASSES} classes, class {short[0]}"
+      f" has {count[short[0]]} of the {first[short[0]]} needed"
+    )
   share = rng.lognormal(0.0, 2.0, (labels, -(-num_clients // labels), _CLASSES))
-  share = ((count - first)[:, None, None] * share
-           / share.sum(axis=(1, 2), keepdims=True))
+  share = (count - first)[:, None, None] * share / share.sum(axis=(1, 2), keepdims=True)
   number = share[label, user // labels, j].astype(np.int64)
   # The rows of a class are handed out in their order, in two passes.
   of_client: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
@@ -75,14 +74,14 @@ def powerlaw(
       for of_class, q in zip(label[client].tolist(), numbers):
         start = pointer[of_class]
         if start + q + least <= count[of_class]:
-          of_client[client].append(rows[of_class][start:start + q])
+          of_client[client].append(rows[of_class][start : start + q])
           pointer[of_class] += q
   train, test = [], []
   for parts in of_client:
     order = np.concatenate(parts)
     rng.shuffle(order)
-    train.append(order[:int(0.9 * len(order))])
-    test.append(order[int(0.9 * len(order)):])
+    train.append(order[: int(0.9 * len(order))])
+    test.append(order[int(0.9 * len(order)) :])
   fields: list[np.ndarray] = []
   for split in (train, test):
     size = np.array(list(map(len, split)), np.int32)
@@ -91,8 +90,12 @@ def powerlaw(
 
 
 def natural(
-    examples: Examples, num_clients: int | None, min_client_size: int,
-    local_test_fraction: float, rng: np.random.Generator) -> Split:
+  examples: Examples,
+  num_clients: int | None,
+  min_client_size: int,
+  local_test_fraction: float,
+  rng: np.random.Generator,
+) -> Split:
   """Takes the clients that the data set names, in the order of their ids.
 
   If the test rows name no clients, the local test split of every client with
@@ -117,15 +120,17 @@ def natural(
   """
   if examples.client_train is None:
     raise DataError(
-        f"`partition`=natural: the data set {examples.name} names no clients;"
-        " give client_ids (client_train in an npz) or use another partition")
+      f"`partition`=natural: the data set {examples.name} names no clients;"
+      " give client_ids (client_train in an npz) or use another partition"
+    )
   every, count = np.unique(examples.client_train, return_counts=True)
   ids = every[count >= min_client_size]
   wanted = len(ids) if num_clients is None else num_clients
   if not 1 <= wanted <= len(ids):
     raise DataError(
-        f"`num_clients`={wanted}: the data set has {len(ids)} clients with at"
-        f" least `min_client_size`={min_client_size} examples")
+      f"`num_clients`={wanted}: the data set has {len(ids)} clients with at"
+      f" least `min_client_size`={min_client_size} examples"
+    )
   if wanted < len(ids):
     ids = np.sort(rng.choice(ids, wanted, replace=False))
   if examples.client_test is not None:
@@ -138,15 +143,25 @@ def natural(
 
   owner = owner_of(examples.client_train)
   if examples.client_test is not None:
-    return (*allocate.pack(owner, wanted, rng),
-            *allocate.pack(owner_of(examples.client_test), wanted, rng), False)
+    return (
+      *allocate.pack(owner, wanted, rng),
+      *allocate.pack(owner_of(examples.client_test), wanted, rng),
+      False,
+    )
   order, offset, size = allocate.pack(owner, wanted, rng)
   test_size = np.where(
-      size > 1, np.maximum(1, (size * local_test_fraction).astype(int)), 0
-      ).astype(np.int32)
+    size > 1, np.maximum(1, (size * local_test_fraction).astype(int)), 0
+  ).astype(np.int32)
   train_size = size - test_size
   # The rows of a client are in random order; the first ones are held out.
   rank = np.arange(len(order)) - np.repeat(offset, size)
   is_test = rank < np.repeat(test_size, size)
-  return (order[~is_test], allocate.offsets(train_size), train_size,
-          order[is_test], allocate.offsets(test_size), test_size, True)
+  return (
+    order[~is_test],
+    allocate.offsets(train_size),
+    train_size,
+    order[is_test],
+    allocate.offsets(test_size),
+    test_size,
+    True,
+  )

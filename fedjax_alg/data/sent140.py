@@ -20,7 +20,8 @@ _URL, _NAME = "<url>", "<name>"
 # characters are separators: punctuation, emoticons (from which the labels were
 # made) and the # of a hashtag.
 _TOKEN = re.compile(
-    r"(?P<url>(?:https?://|www\.)\S+)|(?P<name>@\w+)|[^\W_]+(?:'[^\W_]+)*")
+  r"(?P<url>(?:https?://|www\.)\S+)|(?P<name>@\w+)|[^\W_]+(?:'[^\W_]+)*"
+)
 _POLARITY = {0: 0, 4: 1, 2: -1}  # negative, positive, neutral (left out)
 
 
@@ -37,8 +38,10 @@ def tokenize(text: str) -> list[str]:
     The words.
   """
   text = html.unescape(text).lower().replace("\u2019", "'")
-  return [_URL if match["url"] else _NAME if match["name"] else match[0]
-          for match in _TOKEN.finditer(text)]
+  return [
+    _URL if match["url"] else _NAME if match["name"] else match[0]
+    for match in _TOKEN.finditer(text)
+  ]
 
 
 def encode(records: Iterable[Mapping[str, Any]]) -> cache.Arrays:
@@ -61,17 +64,18 @@ def encode(records: Iterable[Mapping[str, Any]]) -> cache.Arrays:
   user, label, length = [], [], []
   word: list[int] = []
   for record in records:
-    missing = [name for name in ("user", "polarity", "text")
-               if name not in record]
+    missing = [name for name in ("user", "polarity", "text") if name not in record]
     if missing:
       raise DataError(
-          f"`dataset`=sent140: records without {' and '.join(missing)}; TFDS's"
-          " sentiment140 has user, polarity and text")
+        f"`dataset`=sent140: records without {' and '.join(missing)}; TFDS's"
+        " sentiment140 has user, polarity and text"
+      )
     polarity = int(record["polarity"])
     if polarity not in _POLARITY:
       raise DataError(
-          f"`dataset`=sent140: a tweet of polarity {polarity}, allowed: 0"
-          " (negative), 2 (neutral), 4 (positive)")
+        f"`dataset`=sent140: a tweet of polarity {polarity}, allowed: 0"
+        " (negative), 2 (neutral), 4 (positive)"
+      )
     name = _text(record["user"])
     if _POLARITY[polarity] < 0 or not name:
       continue
@@ -80,10 +84,12 @@ def encode(records: Iterable[Mapping[str, Any]]) -> cache.Arrays:
     label.append(_POLARITY[polarity])
     length.append(len(tokens))
     word.extend(words.setdefault(token, len(words)) for token in tokens)
-  return {"user": _alphabetical(users)[np.array(user, np.int32)],
-          "label": np.array(label, np.int32),
-          "length": np.array(length, np.int32),
-          "word": _alphabetical(words)[np.array(word, np.int32)]}
+  return {
+    "user": _alphabetical(users)[np.array(user, np.int32)],
+    "label": np.array(label, np.int32),
+    "length": np.array(length, np.int32),
+    "word": _alphabetical(words)[np.array(word, np.int32)],
+  }
 
 
 def _text(value: bytes | str) -> str:
@@ -98,8 +104,12 @@ def _alphabetical(numbers: dict[str, int]) -> np.ndarray:
 
 
 def sent140(
-    tweets: cache.Arrays, min_client_size: int = 20, vocabulary: int = 10_000,
-    sequence_length: int = 25, seed: int = 0) -> Examples:
+  tweets: cache.Arrays,
+  min_client_size: int = 20,
+  vocabulary: int = 10_000,
+  sequence_length: int = 25,
+  seed: int = 0,
+) -> Examples:
   """Makes clients, a vocabulary and sequences from encoded tweets.
 
   Each user with enough tweets is a client. The n tweets of a client are
@@ -131,8 +141,9 @@ def sent140(
   enough = tally >= max(min_client_size, 2)
   if not enough.any():
     raise DataError(
-        f"`min_client_size`={min_client_size}: no user of sent140 has so many"
-        f" tweets (at least 2), the most is {tally.max()}")
+      f"`min_client_size`={min_client_size}: no user of sent140 has so many"
+      f" tweets (at least 2), the most is {tally.max()}"
+    )
   rng = np.random.default_rng(seed)
   rows = rng.permutation(len(user))
   rows = rows[enough[user[rows]]]
@@ -146,8 +157,9 @@ def sent140(
   in_training = np.zeros(len(user), bool)
   in_training[rows[trains]] = True
   words = tweets["word"]
-  count = np.bincount(words[np.repeat(in_training, length)],
-                      minlength=int(words.max(initial=0)) + 1)
+  count = np.bincount(
+    words[np.repeat(in_training, length)], minlength=int(words.max(initial=0)) + 1
+  )
   frequent = np.argsort(-count, kind="stable")[:vocabulary]
   frequent = frequent[count[frequent] > 0]
   number = np.full(len(count), UNKNOWN, np.int32)
@@ -157,15 +169,26 @@ def sent140(
   x = np.full(inside.shape, PADDING, np.int32)
   x[inside] = number[words[(starts[rows][:, None] + place)[inside]]]
   y = tweets["label"][rows]
-  return Examples(x[trains], y[trains], x[~trains], y[~trains], 2,
-                  client[trains], client[~trains], "sent140")
+  return Examples(
+    x[trains],
+    y[trains],
+    x[~trains],
+    y[~trains],
+    2,
+    client[trains],
+    client[~trains],
+    "sent140",
+  )
 
 
 def load_sent140(
-    min_client_size: int = 20, vocabulary: int = 10_000,
-    sequence_length: int = 25, seed: int = 0,
-    data_dir: str | os.PathLike | None = None,
-    cache_dir: str | os.PathLike | None = None) -> Examples:
+  min_client_size: int = 20,
+  vocabulary: int = 10_000,
+  sequence_length: int = 25,
+  seed: int = 0,
+  data_dir: str | os.PathLike | None = None,
+  cache_dir: str | os.PathLike | None = None,
+) -> Examples:
   """Makes ``sent140`` from the 1.6 million training tweets of TFDS.
 
   The tweets are read and encoded once, which takes minutes, and then cached.
@@ -186,6 +209,9 @@ def load_sent140(
       enough tweets.
   """
   tweets = tfds_source.read_arrays(
-      "sentiment140", data_dir, cache_dir, lambda path: encode(
-          tfds_source.records(path, "train")))
+    "sentiment140",
+    data_dir,
+    cache_dir,
+    lambda path: encode(tfds_source.records(path, "train")),
+  )
   return sent140(tweets, min_client_size, vocabulary, sequence_length, seed)

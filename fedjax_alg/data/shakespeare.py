@@ -20,8 +20,7 @@ from fedjax_alg.tasks.tokens import TOKENS
 _TRAIN_SHARE = 0.8
 # A speaker is the first line of a paragraph: "Ham." or "SECOND LORD", digits
 # and several names included ("1 Clown.", "Ros. and Guil.").
-_SPEAKER = re.compile(
-    r"([A-Z0-9][^\[\]\n]{0,39})\.|([A-Z][A-Z'\- ]{1,39})")
+_SPEAKER = re.compile(r"([A-Z0-9][^\[\]\n]{0,39})\.|([A-Z][A-Z'\- ]{1,39})")
 _DIRECTION = re.compile(r"\[[^\[\]]*\]", re.DOTALL)
 
 
@@ -49,8 +48,12 @@ def speeches(text: str) -> Iterator[tuple[str, str]]:
     if match and rest:
       speaker = (match[1] or match[2]).strip()
       yield speaker, " ".join(rest.split())
-    elif interrupted and speaker is not None and not first.isupper() and (
-        not re.match(r"(?i)(act|scene)\b", first)):
+    elif (
+      interrupted
+      and speaker is not None
+      and not first.isupper()
+      and (not re.match(r"(?i)(act|scene)\b", first))
+    ):
       yield speaker, " ".join(paragraph.split())
     else:
       speaker = None
@@ -71,13 +74,14 @@ def roles(text: str) -> dict[str, str]:
   speeches_of: dict[str, list[str]] = {}
   for speaker, speech in speeches(text):
     speeches_of.setdefault(speaker, []).append(speech)
-  return {speaker: " ".join(texts) for speaker, texts in speeches_of.items()
-          if len(texts) > 1}
+  return {
+    speaker: " ".join(texts) for speaker, texts in speeches_of.items() if len(texts) > 1
+  }
 
 
 def load_shakespeare(
-    path: str | os.PathLike, length: int = 80, stride: int = 1,
-    task: str | None = None) -> Examples:
+  path: str | os.PathLike, length: int = 80, stride: int = 1, task: str | None = None
+) -> Examples:
   """Makes windows of characters from a folder of plays.
 
   The task is that of McMahan et al. 2017 and LEAF (Caldas et al. 2018): from
@@ -108,8 +112,9 @@ def load_shakespeare(
   path = expanded(path, "data_path")
   plays = play_files(path)
   if not plays:
-    raise DataError(f"`data_path`={path}: no *.txt in it, one text for each "
-                    "play is needed")
+    raise DataError(
+      f"`data_path`={path}: no *.txt in it, one text for each play is needed"
+    )
   names, texts, without = [], [], []
   for file in plays:
     role_texts = roles(_read(file))
@@ -120,9 +125,10 @@ def load_shakespeare(
   long = [number for number, text in enumerate(texts) if len(text) > length]
   if not long:
     raise DataError(
-        f"`data_path`={path}: no role with more than `sequence_length`={length}"
-        f" characters in {len(plays)} text(s); a speaker must stand alone on "
-        "the first line of a speech, ending in a full stop")
+      f"`data_path`={path}: no role with more than `sequence_length`={length}"
+      f" characters in {len(plays)} text(s); a speaker must stand alone on "
+      "the first line of a speech, ending in a full stop"
+    )
   if without:
     warnings.warn(f"no roles found in {', '.join(without)}", stacklevel=2)
   names, texts = [names[i] for i in long], [texts[i] for i in long]
@@ -137,8 +143,7 @@ def play_files(path: str | os.PathLike) -> list[pathlib.Path]:
   return sorted(place.glob("*.txt")) if place.is_dir() else [place]
 
 
-def _sequences(
-    names: list[str], texts: list[np.ndarray], length: int) -> Examples:
+def _sequences(names: list[str], texts: list[np.ndarray], length: int) -> Examples:
   """Windows [T + 1] of ids that share one character with the next window."""
   found: dict[str, list[np.ndarray]] = {"train": [], "test": []}
   for text in texts:
@@ -148,21 +153,31 @@ def _sequences(
     for split, part in (("train", text[:trains]), ("test", text[trains:])):
       number = max(-(-(len(part) - 1) // length), 0)
       padded = np.pad(part, (0, max(1 + number * length - len(part), 0)))
-      found[split].append(np.stack(
-          [padded[i * length:(i + 1) * length + 1] for i in range(number)]
-      ) if number else np.zeros((0, length + 1), text.dtype))
+      found[split].append(
+        np.stack([padded[i * length : (i + 1) * length + 1] for i in range(number)])
+        if number
+        else np.zeros((0, length + 1), text.dtype)
+      )
   arrays: dict[str, np.ndarray] = {}
   for split, each in found.items():
     ids = np.concatenate(each)
-    arrays |= {"x_" + split: ids[:, :-1], "y_" + split: ids[:, 1:],
-               "client_" + split: np.repeat(
-                   np.arange(len(names)), list(map(len, each)))}
-  return checked(arrays, lambda name: name, "shakespeare",
-                 characters.NUM_TOKENS, np.array(names), TOKENS)
+    arrays |= {
+      "x_" + split: ids[:, :-1],
+      "y_" + split: ids[:, 1:],
+      "client_" + split: np.repeat(np.arange(len(names)), list(map(len, each))),
+    }
+  return checked(
+    arrays,
+    lambda name: name,
+    "shakespeare",
+    characters.NUM_TOKENS,
+    np.array(names),
+    TOKENS,
+  )
 
 
 def _windows(
-    names: list[str], texts: list[np.ndarray], length: int, stride: int
+  names: list[str], texts: list[np.ndarray], length: int, stride: int
 ) -> Examples:
   text = np.concatenate(texts)
   windows = np.lib.stride_tricks.sliding_window_view(text, length)
@@ -180,16 +195,20 @@ def _windows(
     arrays["x_" + split] = windows[rows]
     arrays["y_" + split] = characters.classes(text[rows + length])
     arrays["client_" + split] = np.repeat(
-        np.arange(len(names), dtype=np.int32), list(map(len, each)))
+      np.arange(len(names), dtype=np.int32), list(map(len, each))
+    )
   return Examples(
-      **arrays, num_classes=characters.NUM_CLASSES, name="shakespeare",
-      num_tokens=characters.NUM_TOKENS, client_names=np.array(names))
+    **arrays,
+    num_classes=characters.NUM_CLASSES,
+    name="shakespeare",
+    num_tokens=characters.NUM_TOKENS,
+    client_names=np.array(names),
+  )
 
 
 def _read(path: pathlib.Path) -> str:
   try:
-    with io.TextIOWrapper(
-        files.opened(path), "utf-8-sig", "replace") as file:
+    with io.TextIOWrapper(files.opened(path), "utf-8-sig", "replace") as file:
       text = file.read()
   except OSError as error:
     raise DataError(f"`data_path`={path}: {error.strerror}") from error

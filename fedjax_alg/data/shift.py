@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.data.partition import client_rows, Partition, split_fields
+from fedjax_alg.data.partition import Partition, client_rows, split_fields
 from fedjax_alg.errors import check_one_of
 
 SHIFTS = ("none", "swap_all", "swap_part", "increment")
@@ -32,14 +32,22 @@ def num_pairs(share: float, num_clients: int) -> int:
   """
   pairs = int(share * num_clients / 2 + 1e-9)  # 0.3 * 20 / 2 is below 3
   if pairs < 1:
-    raise DataError(f"`shift_share`={share}: makes no pair of {num_clients} "
-                    f"clients (at least {2 / max(num_clients, 2):.2g})")
+    raise DataError(
+      f"`shift_share`={share}: makes no pair of {num_clients} "
+      f"clients (at least {2 / max(num_clients, 2):.2g})"
+    )
   return pairs
 
 
 def shifted(
-    partition: Partition, y_train: np.ndarray, y_test: np.ndarray, kind: str,
-    event: int, share: float, seed: int) -> Partition:
+  partition: Partition,
+  y_train: np.ndarray,
+  y_test: np.ndarray,
+  kind: str,
+  event: int,
+  share: float,
+  seed: int,
+) -> Partition:
   """Computes the partition after some events of a shift.
 
   ``swap_all``: random pairs of clients exchange all their data.
@@ -78,10 +86,9 @@ def shifted(
     return partition
   pairs = num_pairs(share, partition.num_clients)
   for number in range(1, event + 1):
-    rng = np.random.default_rng(
-        np.random.SeedSequence(seed, spawn_key=(3, number)))
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(3, number)))
     order = rng.permutation(partition.num_clients)
-    a, b = order[:pairs], order[pairs:2 * pairs]
+    a, b = order[:pairs], order[pairs : 2 * pairs]
     if kind == "swap_all":
       partition = _swap_all(partition, a, b)
     else:
@@ -92,17 +99,26 @@ def shifted(
 def _swap_all(partition: Partition, a: np.ndarray, b: np.ndarray) -> Partition:
   source = np.arange(partition.num_clients)
   source[a], source[b] = b, a
-  return partition._replace(**{
+  return partition._replace(
+    **{
       name: getattr(partition, name)[source]
-      for name in ("train_offset", "train_size", "test_offset", "test_size")})
+      for name in ("train_offset", "train_size", "test_offset", "test_size")
+    }
+  )
 
 
 def _swap_part(
-    partition: Partition, y_train: np.ndarray, y_test: np.ndarray,
-    a: np.ndarray, b: np.ndarray, rng: np.random.Generator) -> Partition:
+  partition: Partition,
+  y_train: np.ndarray,
+  y_test: np.ndarray,
+  a: np.ndarray,
+  b: np.ndarray,
+  rng: np.random.Generator,
+) -> Partition:
   train, test = (
-      np.split(order[client_rows(offset, size)], np.cumsum(size)[:-1])
-      for order, offset, size in (partition[:3], partition[3:6]))
+    np.split(order[client_rows(offset, size)], np.cumsum(size)[:-1])
+    for order, offset, size in (partition[:3], partition[3:6])
+  )
   for pair in zip(a.tolist(), b.tolist()):
     classes = []
     for client in pair:
@@ -110,12 +126,12 @@ def _swap_part(
       classes.append(rng.choice(labels) if len(labels) else -1)  # -1: no rows
     for rows, y in ((train, y_train), (test, y_test)):
       masks = [y[rows[client]] == label for client, label in zip(pair, classes)]
-      parts = [(rows[client][~mask], rows[client][mask])
-               for client, mask in zip(pair, masks)]
+      parts = [
+        (rows[client][~mask], rows[client][mask]) for client, mask in zip(pair, masks)
+      ]
       rows[pair[0]] = np.concatenate([parts[0][0], parts[1][1]])
       rows[pair[1]] = np.concatenate([parts[1][0], parts[0][1]])
   fields: dict[str, Any] = {}
   for name, rows in (("train", train), ("test", test)):
-    fields |= split_fields(name, np.concatenate(rows),
-                           np.array(list(map(len, rows))))
+    fields |= split_fields(name, np.concatenate(rows), np.array(list(map(len, rows))))
   return partition._replace(**fields)

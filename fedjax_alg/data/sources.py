@@ -19,8 +19,8 @@ _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
 def _of_sklearn(
-    name: str, files: Sequence[str], delimiter: str | None = None,
-    **options: Any) -> np.ndarray:
+  name: str, files: Sequence[str], delimiter: str | None = None, **options: Any
+) -> np.ndarray:
   """A data set of scikit-learn [n, d + 1], the targets in the last column.
 
   If its files are where they were, they are read alone: to import scikit-learn
@@ -30,8 +30,9 @@ def _of_sklearn(
   if spec is not None and spec.origin is not None:
     folder = pathlib.Path(spec.origin).parent / "datasets/data"
     if all((folder / file).is_file() for file in files):
-      return np.column_stack([
-          np.loadtxt(folder / file, delimiter=delimiter) for file in files])
+      return np.column_stack(
+        [np.loadtxt(folder / file, delimiter=delimiter) for file in files]
+      )
   from sklearn import datasets  # pylint: disable=g-import-not-at-top
 
   found = getattr(datasets, f"load_{name}")(**options)
@@ -56,9 +57,10 @@ def load_digits(seed: int = 0, test_fraction: float = 0.2) -> Examples:
   is_test = np.zeros(len(y), bool)
   for label in range(10):
     own = rng.permutation(np.flatnonzero(y == label))
-    is_test[own[:round(test_fraction * len(own))]] = True
-  return Examples(x[~is_test], y[~is_test], x[is_test], y[is_test], 10, None,
-                  None, "digits")
+    is_test[own[: round(test_fraction * len(own))]] = True
+  return Examples(
+    x[~is_test], y[~is_test], x[is_test], y[is_test], 10, None, None, "digits"
+  )
 
 
 def load_diabetes(seed: int = 0, test_fraction: float = 0.2) -> Examples:
@@ -77,17 +79,25 @@ def load_diabetes(seed: int = 0, test_fraction: float = 0.2) -> Examples:
     Features float32 [n, 10] of mean 0 and variance 1 over the training set, and
     targets [n, 1] in units of 100.
   """
-  rows = _of_sklearn("diabetes", [
-      "diabetes_data_raw.csv.gz", "diabetes_target.csv.gz"], scaled=False)
+  rows = _of_sklearn(
+    "diabetes", ["diabetes_data_raw.csv.gz", "diabetes_target.csv.gz"], scaled=False
+  )
   x, y = rows[:, :-1], rows[:, -1]
   order = np.random.default_rng(seed).permutation(len(y))
   first = round(test_fraction * len(y))
   test, train = np.sort(order[:first]), np.sort(order[first:])
   x = (x - x[train].mean(0)) / x[train].std(0)
   return checked(
-      {"x_train": x[train], "y_train": y[train] / 100, "x_test": x[test],
-       "y_test": y[test] / 100}, lambda name: name, "diabetes",
-      task=tasks.named("regression"))
+    {
+      "x_train": x[train],
+      "y_train": y[train] / 100,
+      "x_test": x[test],
+      "y_test": y[test] / 100,
+    },
+    lambda name: name,
+    "diabetes",
+    task=tasks.named("regression"),
+  )
 
 
 def load_npz(path: str | os.PathLike, task: str | None = None) -> Examples:
@@ -111,25 +121,25 @@ def load_npz(path: str | os.PathLike, task: str | None = None) -> Examples:
       never loaded.
   """
   path = expanded(path, "data_path")
-  arrays: dict[str, Any] = read_npz(
-      path, _ARRAYS, ("client_train", "client_test"))
+  arrays: dict[str, Any] = read_npz(path, _ARRAYS, ("client_train", "client_test"))
 
   def what(which: str) -> str:
     return f"`data_path`={path}: {which}"
 
   names = None
-  ids = {which: array for which, array in arrays.items()
-         if which.startswith("client_")}
-  if ids and all(array.dtype.kind == "U" for array in ids.values()) and (
-      "client_train" in ids):
+  ids = {which: array for which, array in arrays.items() if which.startswith("client_")}
+  if (
+    ids
+    and all(array.dtype.kind == "U" for array in ids.values())
+    and ("client_train" in ids)
+  ):
     numbers, names = numbered(ids)
     arrays |= numbers
-  return checked(
-      arrays, what, path.stem, client_names=names, task=tasks.named(task))
+  return checked(arrays, what, path.stem, client_names=names, task=tasks.named(task))
 
 
 def read_npz(
-    path: pathlib.Path, required: Sequence[str], optional: Sequence[str] = ()
+  path: pathlib.Path, required: Sequence[str], optional: Sequence[str] = ()
 ) -> dict[str, Any]:
   """Reads the named arrays of an ``.npz``; pickled objects are refused.
 
@@ -151,24 +161,26 @@ def read_npz(
   try:
     arrays = npz.read(path, names)
   except OSError as error:
-    raise DataError(f"{where}: no such file, or not readable; an .npz with"
-                    f" {needed} is needed") from error
-  except ValueError as error:
-    raise DataError(f"{where}: not an .npz, or damaged (pickled objects are"
-                    " never loaded)") from error
-  if isinstance(arrays, np.ndarray):
     raise DataError(
-        f"{where}: one .npy array, but an .npz with {needed} is needed")
+      f"{where}: no such file, or not readable; an .npz with {needed} is needed"
+    ) from error
+  except ValueError as error:
+    raise DataError(
+      f"{where}: not an .npz, or damaged (pickled objects are never loaded)"
+    ) from error
+  if isinstance(arrays, np.ndarray):
+    raise DataError(f"{where}: one .npy array, but an .npz with {needed} is needed")
   for name in [name for name in arrays if name.split("/")[0] in names]:
     first, inside, key = name.partition("/")
     if inside:
       whole = arrays.setdefault(first, {})
       if isinstance(whole, np.ndarray):
-        raise DataError(f"{where}: has {first} and {name}, one of them is "
-                        "needed")
+        raise DataError(f"{where}: has {first} and {name}, one of them is needed")
       whole[key] = arrays.pop(name)
   missing = [name for name in required if name not in arrays]
   if missing:
-    raise DataError(f"{where}: missing {', '.join(missing)} (it has"
-                    f" {', '.join(sorted(arrays)) or 'no arrays'})")
+    raise DataError(
+      f"{where}: missing {', '.join(missing)} (it has"
+      f" {', '.join(sorted(arrays)) or 'no arrays'})"
+    )
   return {name: arrays[name] for name in names if name in arrays}

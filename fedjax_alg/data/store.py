@@ -27,17 +27,19 @@ def _scale(step: float) -> np.ndarray:
   do: XLA multiplies by the reciprocal.
   """
   fraction, exponent = math.frexp(step)
-  first = math.ldexp(round(fraction * 2 ** 16), exponent - 16)
+  first = math.ldexp(round(fraction * 2**16), exponent - 16)
   return np.array([first, step - first], np.float32)
 
 
 #: What ``features.none`` makes of images.
 IMAGE_SCALE = _scale(float(np.float32(1 / 255)))
 #: The scales that are tried.
-_SCALES = (IMAGE_SCALE, *(
-    _scale(1 / parts) for parts in (255, *(2 ** k for k in range(9)))))
+_SCALES = (
+  IMAGE_SCALE,
+  *(_scale(1 / parts) for parts in (255, *(2**k for k in range(9)))),
+)
 
-_CHUNK = 2 ** 18  # values at a time: temporaries stay small
+_CHUNK = 2**18  # values at a time: temporaries stay small
 
 
 @jax.tree_util.register_dataclass
@@ -85,8 +87,7 @@ class Coded:
   def __getitem__(self, rows: Any) -> Any:
     return self.decode(self.codes[rows])
 
-  def __array__(self, dtype: Any = None, copy: bool | None = None
-                ) -> np.ndarray:
+  def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
     if copy is False:
       raise ValueError("values of bytes are always a copy")
     values = None if self.values is None else np.asarray(self.values)
@@ -133,8 +134,10 @@ def read(x: Any, rows: Callable[[Any], Any]) -> Any:
   Returns:
     The rows, float32 or int32.
   """
-  return map_arrays(lambda array: array.decode(rows(array.codes)) if _is_coded(
-      array) else rows(array), x)
+  return map_arrays(
+    lambda array: array.decode(rows(array.codes)) if _is_coded(array) else rows(array),
+    x,
+  )
 
 
 def map_rows(x: Any, fn: Callable[[Any], Any]) -> Any:
@@ -147,8 +150,12 @@ def map_rows(x: Any, fn: Callable[[Any], Any]) -> Any:
   Returns:
     The changed examples.
   """
-  return map_arrays(lambda array: Coded(
-      fn(array.codes), array.values) if _is_coded(array) else fn(array), x)
+  return map_arrays(
+    lambda array: (
+      Coded(fn(array.codes), array.values) if _is_coded(array) else fn(array)
+    ),
+    x,
+  )
 
 
 def stored(arrays: tuple[Any, ...], store: str) -> tuple[Any, ...]:
@@ -176,8 +183,8 @@ def stored(arrays: tuple[Any, ...], store: str) -> tuple[Any, ...]:
       return tuple(Coded(a.astype(np.uint8), None) for a in arrays)
     if store == "uint8":
       raise DataError(
-          "`store`=uint8: token ids must lie in [0, 255] (allowed: auto, "
-          "float32)")
+        "`store`=uint8: token ids must lie in [0, 255] (allowed: auto, float32)"
+      )
     return arrays
   for values in _SCALES:
     coded = _coded(arrays, values, _by_scale)
@@ -198,8 +205,9 @@ def row_chunks(array: Any) -> Iterator[slice]:
 
 
 def _coded(
-    arrays: tuple[np.ndarray, ...], values: np.ndarray,
-    encode: Callable[[np.ndarray, np.ndarray], np.ndarray]
+  arrays: tuple[np.ndarray, ...],
+  values: np.ndarray,
+  encode: Callable[[np.ndarray, np.ndarray], np.ndarray],
 ) -> tuple[Coded, ...] | None:
   """The arrays in codes for ``values``; None if they are not exact."""
   results = []
@@ -238,6 +246,7 @@ def _table(arrays: tuple[np.ndarray, ...]) -> np.ndarray:
       bits = np.union1d(bits, _bits(array[rows]))
       if len(bits) > 256:
         raise DataError(
-            "`store`=uint8: the examples have more than 256 different values, "
-            "as one byte cannot say (allowed: auto, float32)")
+          "`store`=uint8: the examples have more than 256 different values, "
+          "as one byte cannot say (allowed: auto, float32)"
+        )
   return np.append(bits, np.full(256 - len(bits), bits[-1])).view(np.float32)

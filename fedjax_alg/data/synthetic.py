@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedjax_alg.data.examples import check_memory, Examples
+from fedjax_alg.data.examples import Examples, check_memory
 
 _DIM = 60
 _CLASSES = 10
@@ -21,7 +21,7 @@ def _sizes(num_clients: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def synthetic(
-    alpha: float, beta: float, num_clients: int, seed: int, iid: bool = False
+  alpha: float, beta: float, num_clients: int, seed: int, iid: bool = False
 ) -> Examples:
   """Generates softmax-regression data with different models and inputs.
 
@@ -54,8 +54,10 @@ def synthetic(
   """
   rng = np.random.default_rng(seed)
   size = _sizes(num_clients, rng)
-  check_memory(f"`num_clients`={num_clients}: {size.sum():,} examples",
-               _COPIES * 4 * (_DIM + 2) * float(size.sum()))
+  check_memory(
+    f"`num_clients`={num_clients}: {size.sum():,} examples",
+    _COPIES * 4 * (_DIM + 2) * float(size.sum()),
+  )
   deviation = np.arange(1, _DIM + 1) ** -0.6  # square root of j^-1.2
   shared = rng.normal(size=(_DIM + 1, _CLASSES))
   train, test = [], []
@@ -74,5 +76,6 @@ def synthetic(
   x_train, y_train, client_train = map(np.concatenate, zip(*train))
   x_test, y_test, client_test = map(np.concatenate, zip(*test))
   name = "synthetic_iid" if iid else f"synthetic({alpha:g},{beta:g})"
-  return Examples(x_train, y_train, x_test, y_test, _CLASSES, client_train,
-                  client_test, name)
+  return Examples(
+    x_train, y_train, x_test, y_test, _CLASSES, client_train, client_test, name
+  )

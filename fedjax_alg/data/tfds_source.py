@@ -21,14 +21,20 @@ from fedjax_alg.files import expanded
 #: Data sets of TFDS that are offered by name -> the shape of their images. All
 #: other image data sets of TFDS are read in the same way.
 IMAGE_SHAPES = {
-    "mnist": (28, 28, 1), "fashion_mnist": (28, 28, 1), "kmnist": (28, 28, 1),
-    "cifar10": (32, 32, 3), "cifar100": (32, 32, 3),
-    "svhn_cropped": (32, 32, 3)}
+  "mnist": (28, 28, 1),
+  "fashion_mnist": (28, 28, 1),
+  "kmnist": (28, 28, 1),
+  "cifar10": (32, 32, 3),
+  "cifar100": (32, 32, 3),
+  "svhn_cropped": (32, 32, 3),
+}
 TFDS_NAMES = tuple(IMAGE_SHAPES)
 
 #: Names that ``prepare_tfds`` takes besides those of TFDS -> name in TFDS.
 PREPARABLE = {name: name for name in TFDS_NAMES} | {
-    "emnist": "emnist/byclass", "sentiment140": "sentiment140"}
+  "emnist": "emnist/byclass",
+  "sentiment140": "sentiment140",
+}
 
 #: Stands before the name of any data set of TFDS: ``tfds:emnist/letters``.
 PREFIX = "tfds:"
@@ -48,8 +54,8 @@ def tfds_dir(data_dir: str | os.PathLike | None) -> pathlib.Path:
     The folder.
   """
   return expanded(
-      data_dir or os.environ.get("TFDS_DATA_DIR")
-      or "~/tensorflow_datasets")
+    data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
+  )
 
 
 @functools.cache
@@ -67,16 +73,18 @@ def is_tfds(name: object) -> bool:
     name: any name with the prefix ``tfds:``, or the name of a data set that
       the installed TFDS knows; ``/`` separates the name of a configuration.
   """
-  if not isinstance(name, str) or not _NAME.fullmatch(
-      name.removeprefix(PREFIX)):
+  if not isinstance(name, str) or not _NAME.fullmatch(name.removeprefix(PREFIX)):
     return False
-  return (name.startswith(PREFIX) or name in PREPARABLE
-          or name.split("/")[0] in _builders())
+  return (
+    name.startswith(PREFIX) or name in PREPARABLE or name.split("/")[0] in _builders()
+  )
 
 
 def load_tfds(
-    name: str, data_dir: str | os.PathLike | None = None,
-    cache_dir: str | os.PathLike | None = None) -> Examples:
+  name: str,
+  data_dir: str | os.PathLike | None = None,
+  cache_dir: str | os.PathLike | None = None,
+) -> Examples:
   """Loads an image classification data set that TFDS has prepared.
 
   The files must be array_record files. The splits are ``train`` and ``test``
@@ -106,20 +114,29 @@ def load_tfds(
   if not is_tfds(name):
     bare = name.removeprefix(PREFIX)
     raise DataError(
-        f"`dataset`={name}: not a data set of TFDS"
-        f"{did_you_mean(bare, _builders())} (such as {', '.join(TFDS_NAMES)})")
+      f"`dataset`={name}: not a data set of TFDS"
+      f"{did_you_mean(bare, _builders())} (such as {', '.join(TFDS_NAMES)})"
+    )
   arrays = read_arrays(name, data_dir, cache_dir, lambda path: _decode(path))
   y_train, y_test = arrays["y_train"], arrays["y_test"]
   return Examples(
-      arrays["x_train"], y_train, arrays["x_test"], y_test,
-      int(max(y_train.max(), y_test.max(initial=0))) + 1, None, None,
-      name.removeprefix(PREFIX))
+    arrays["x_train"],
+    y_train,
+    arrays["x_test"],
+    y_test,
+    int(max(y_train.max(), y_test.max(initial=0))) + 1,
+    None,
+    None,
+    name.removeprefix(PREFIX),
+  )
 
 
 def read_arrays(
-    name: str, data_dir: str | os.PathLike | None,
-    cache_dir: str | os.PathLike | None,
-    decode: Callable[[pathlib.Path], cache.Arrays]) -> cache.Arrays:
+  name: str,
+  data_dir: str | os.PathLike | None,
+  cache_dir: str | os.PathLike | None,
+  decode: Callable[[pathlib.Path], cache.Arrays],
+) -> cache.Arrays:
   """Decodes a prepared data set, or reads the decoded arrays from the cache.
 
   Args:
@@ -136,14 +153,15 @@ def read_arrays(
   """
   root = tfds_dir(data_dir)
   directory = _prepared(name, root)
-  folder = (expanded(cache_dir) if cache_dir else _default_cache_dir(root))
+  folder = expanded(cache_dir) if cache_dir else _default_cache_dir(root)
   return cache.read_or_build(
-      folder / f"{_cache_name(name, directory, root)}.npz",
-      _fingerprint(directory), lambda: decode(directory))
+    folder / f"{_cache_name(name, directory, root)}.npz",
+    _fingerprint(directory),
+    lambda: decode(directory),
+  )
 
 
-def prepared_version(
-    name: str, data_dir: str | os.PathLike | None = None) -> str:
+def prepared_version(name: str, data_dir: str | os.PathLike | None = None) -> str:
   """Computes the key of a cache of what was read from a prepared data set.
 
   A version of TFDS is written once. Its description and the names and sizes
@@ -164,7 +182,7 @@ def prepared_version(
 
 
 def records(
-    directory: pathlib.Path, split: str, **options: Any
+  directory: pathlib.Path, split: str, **options: Any
 ) -> Iterator[dict[str, Any]]:
   """Reads the records of a split, in the order of TFDS.
 
@@ -211,8 +229,9 @@ def unreadable(directory: pathlib.Path, error: BaseException) -> DataError:
     The error, with a message of one line.
   """
   return DataError(
-      f"cannot read {directory}: {reason(error)} (damaged, or not"
-      " prepared with file_format=array_record?)")
+    f"cannot read {directory}: {reason(error)} (damaged, or not"
+    " prepared with file_format=array_record?)"
+  )
 
 
 def prepare_tfds(name: str, data_dir: str | os.PathLike | None = None) -> None:
@@ -229,8 +248,9 @@ def prepare_tfds(name: str, data_dir: str | os.PathLike | None = None) -> None:
   """
   if importlib.util.find_spec("tensorflow") is None:
     raise DataError(
-        f"preparing {name} needs TensorFlow, which is not installed:"
-        " pip install 'fedjax_alg[prepare]'")
+      f"preparing {name} needs TensorFlow, which is not installed:"
+      " pip install 'fedjax_alg[prepare]'"
+    )
   import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top
 
   try:
@@ -239,8 +259,8 @@ def prepare_tfds(name: str, data_dir: str | os.PathLike | None = None) -> None:
   # TFDS has no common error type for network, disk and checksum failures.
   except Exception as error:  # pylint: disable=broad-exception-caught
     raise DataError(
-        f"could not prepare {name} in `data_dir`={tfds_dir(data_dir)}:"
-        f" {reason(error)}") from error
+      f"could not prepare {name} in `data_dir`={tfds_dir(data_dir)}: {reason(error)}"
+    ) from error
 
 
 def _place(name: str) -> str:
@@ -253,18 +273,21 @@ def _prepared(name: str, root: pathlib.Path) -> pathlib.Path:
   place = _place(name)
   versions = _versions(root / place)
   if not versions:
-    configs = [folder for folder in sorted((root / place).glob("*"))
-               if _versions(folder)]
+    configs = [
+      folder for folder in sorted((root / place).glob("*")) if _versions(folder)
+    ]
     if len(configs) > 1:
       raise DataError(
-          f"`dataset`={name}: which configuration? Prepared are "
-          + ", ".join(f"{PREFIX}{place}/{c.name}" for c in configs))
+        f"`dataset`={name}: which configuration? Prepared are "
+        + ", ".join(f"{PREFIX}{place}/{c.name}" for c in configs)
+      )
     versions = _versions(configs[0]) if configs else []
   if not versions:
     raise DataError(
-        f"no prepared {name} in `data_dir`={root} (looked for"
-        f" {root / place}/*/dataset_info.json): run fedjax-alg prepare {name}"
-        f" `data_dir`={root} on a machine with internet and copy the folder")
+      f"no prepared {name} in `data_dir`={root} (looked for"
+      f" {root / place}/*/dataset_info.json): run fedjax-alg prepare {name}"
+      f" `data_dir`={root} on a machine with internet and copy the folder"
+    )
   result: pathlib.Path = max(versions)[1]
   return result
 
@@ -272,8 +295,11 @@ def _prepared(name: str, root: pathlib.Path) -> pathlib.Path:
 def _versions(folder: pathlib.Path) -> list[tuple[tuple[int, ...], Any]]:
   """(number, folder) of the prepared versions in a folder."""
   folders = [path.parent for path in folder.glob("*/dataset_info.json")]
-  return [(tuple(map(int, path.name.split("."))), path) for path in folders
-          if re.fullmatch(r"\d+(\.\d+)*", path.name)]
+  return [
+    (tuple(map(int, path.name.split("."))), path)
+    for path in folders
+    if re.fullmatch(r"\d+(\.\d+)*", path.name)
+  ]
 
 
 def _cache_name(name: str, directory: pathlib.Path, root: pathlib.Path) -> str:
@@ -308,7 +334,8 @@ def _decode(directory: pathlib.Path) -> cache.Arrays:
   tests = [split for split in ("test", "validation") if split in splits]
   for name, split in zip(("train", "test"), ("train", *tests)):
     arrays["x_" + name], arrays["y_" + name] = _decode_split(
-        directory, split, splits.get(split, 0))
+      directory, split, splits.get(split, 0)
+    )
   x, y = arrays["x_train"], arrays["y_train"]
   return {"x_test": x[:0], "y_test": y[:0]} | arrays
 
@@ -319,16 +346,19 @@ def _check_features(directory: pathlib.Path, features: Any) -> None:
   for name in ("image", "label"):
     if name not in names:
       raise DataError(
-          f"{directory}: not labelled images, no feature {name} (it has "
-          f"{', '.join(names) or 'no named features'})")
+        f"{directory}: not labelled images, no feature {name} (it has "
+        f"{', '.join(names) or 'no named features'})"
+      )
   label = features["label"]
   if label.shape != () or not np.issubdtype(label.np_dtype, np.integer):
-    raise DataError(f"{directory}: label is {np.dtype(label.np_dtype).name} of "
-                    f"shape {label.shape}, one class an image is needed")
+    raise DataError(
+      f"{directory}: label is {np.dtype(label.np_dtype).name} of "
+      f"shape {label.shape}, one class an image is needed"
+    )
 
 
 def _decode_split(
-    directory: pathlib.Path, split: str, count: int
+  directory: pathlib.Path, split: str, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
   where = f"{directory}: split {split}"
   x, y = np.empty(0), np.empty(count, np.int32)
@@ -340,8 +370,9 @@ def _decode_split(
       raise DataError(f"{where} has images {image.dtype}, only uint8 is read")
     if image.shape != x.shape[1:]:
       raise DataError(
-          f"{where} has images of different sizes, {x.shape[1:]} and "
-          f"{image.shape}; one size is needed")
+        f"{where} has images of different sizes, {x.shape[1:]} and "
+        f"{image.shape}; one size is needed"
+      )
     x[row], y[row] = image, record["label"]
   if not count:
     raise DataError(f"{where} is empty")

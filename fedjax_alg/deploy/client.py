@@ -50,16 +50,19 @@ class Client:
     shape = code.prepared.federation.example_shape
     x, y = np.asarray(x[:]), np.asarray(y[:])
     if x.shape[1:] != shape or len(y) != len(x) or not len(y):
-      raise OptionError(f"`shard`({client}): {len(x)} examples of shape "
-                        f"{x.shape[1:]} and {len(y)} labels, must be as many "
-                        f"of shape {shape}, and at least one")
+      raise OptionError(
+        f"`shard`({client}): {len(x)} examples of shape "
+        f"{x.shape[1:]} and {len(y)} labels, must be as many "
+        f"of shape {shape}, and at least one"
+      )
     self.client, self.size, self._code = client, len(y), code
     rows = np.arange(len(y))
-    self._shard = layout.shard_of(layout.client_data(
-        x, y, rows, rows[:1], np.array([len(y)])), 0)
+    self._shard = layout.shard_of(
+      layout.client_data(x, y, rows, rows[:1], np.array([len(y)])), 0
+    )
 
   def answer(
-      self, question: Question, body: np.ndarray, memory: Memory
+    self, question: Question, body: np.ndarray, memory: Memory
   ) -> tuple[np.ndarray, Memory, bool]:
     """Answers a question.
 
@@ -73,17 +76,22 @@ class Client:
       lost what it kept in the last round in which its answer counted.
     """
     before, lost = _row(question, memory)
-    earlier = [memory.get(f"heard{j}", np.zeros(0, np.uint8))
-               for j in range(question.call)]
-    sent, row, shared = jax.device_get(self._code(
-        question, self._shard, body, earlier, before))
+    earlier = [
+      memory.get(f"heard{j}", np.zeros(0, np.uint8)) for j in range(question.call)
+    ]
+    sent, row, shared = jax.device_get(
+      self._code(question, self._shard, body, earlier, before)
+    )
     if row is not None:
       number = np.array(question.round)
       memory = {"round": number, "after": row} | (
-          {} if before is None else {"before": before})
-    return sent, memory | {
-        f"heard{j}": line for j, line in enumerate([*earlier, shared])
-    }, lost and row is not None
+        {} if before is None else {"before": before}
+      )
+    return (
+      sent,
+      memory | {f"heard{j}": line for j, line in enumerate([*earlier, shared])},
+      lost and row is not None,
+    )
 
 
 class Code:
@@ -93,26 +101,50 @@ class Code:
     """Makes the code of a run (``setting.of_facts``)."""
     self.prepared = prepared
     self._program = jax.jit(
-        self._answer, static_argnames=("stage", "call", "heard", "number"))
+      self._answer, static_argnames=("stage", "call", "heard", "number")
+    )
 
   def __call__(self, question: Question, *args: Any) -> Any:
     """The bytes of the answer, of the new row, and of what was shared."""
     numbers, keys = trees.index((self.prepared.numbers, self.prepared.keys), 0)
     return self._program(
-        numbers, keys, np.int32(question.client), *args, stage=question.stage,
-        call=question.call, heard=tuple(question.heard),
-        number=remote_lib.fixed(self.prepared, question.round - 1))
+      numbers,
+      keys,
+      np.int32(question.client),
+      *args,
+      stage=question.stage,
+      call=question.call,
+      heard=tuple(question.heard),
+      number=remote_lib.fixed(self.prepared, question.round - 1),
+    )
 
   def _answer(
-      self, numbers, keys, client, shard, body, earlier, before, *, stage,
-      call, heard, number):
+    self,
+    numbers,
+    keys,
+    client,
+    shard,
+    body,
+    earlier,
+    before,
+    *,
+    stage,
+    call,
+    heard,
+    number,
+  ):
     spec = self.prepared.spec
     inputs = Inputs(
-        numbers, keys, jnp.ones(spec.num_clients, jnp.int32), None,
-        jnp.ones(spec.cohort_size, bool),
-        jnp.int32(0) if number is None else number)
-    remote = Remote(given=lambda at, asked: None if at == call else (
-        remote_lib.no_answers(asked)))
+      numbers,
+      keys,
+      jnp.ones(spec.num_clients, jnp.int32),
+      None,
+      jnp.ones(spec.cohort_size, bool),
+      jnp.int32(0) if number is None else number,
+    )
+    remote = Remote(
+      given=lambda at, asked: None if at == call else (remote_lib.no_answers(asked))
+    )
     try:
       remote_lib.stage(self.prepared, stage, remote, inputs)
       raise OptionError(f"`call`={call}: the stage {stage} asks less")
@@ -122,37 +154,38 @@ class Code:
     row: Any = asked.own[1]
     if jax.tree.leaves(row):
       (table,) = remote.tables
-      row = trees.index(table, client) if before is None else (
-          from_bytes(before, row))
+      row = trees.index(table, client) if before is None else (from_bytes(before, row))
     messages, written, out = asked.run(None, (shard, row), shared, args)
     sent = list(itertools.compress(jax.tree.leaves(out), asked.answer.sent))
     new = None
     if jax.tree.leaves(row):
       one = jax.tree.map(lambda leaf: leaf[None], (row, written))
-      new = to_bytes(trees.index(asked.write(
-          one[0], jnp.zeros(1, jnp.int32), one[1]), 0))
+      new = to_bytes(
+        trees.index(asked.write(one[0], jnp.zeros(1, jnp.int32), one[1]), 0)
+      )
     return to_bytes((messages, sent)), new, to_bytes(shared)
 
   def _read(self, body, earlier, calls, heard):
     """What the question has for all, and for this client."""
     leaves, structure = jax.tree.flatten(calls[-1].shared)
     places = list(zip(heard[::2], heard[1::2]))
-    new = {i: leaf for i, leaf in enumerate(leaves)
-           if places[i] == (len(calls) - 1, i)}
+    new = {i: leaf for i, leaf in enumerate(leaves) if places[i] == (len(calls) - 1, i)}
     size = jax.eval_shape(to_bytes, new).size
-    known = [jax.tree.leaves(from_bytes(line, call.shared))
-             for line, call in zip(earlier, calls)]
+    known = [
+      jax.tree.leaves(from_bytes(line, call.shared))
+      for line, call in zip(earlier, calls)
+    ]
     known.append(from_bytes(body[:size], new))
     return jax.tree.unflatten(structure, [known[j][i] for j, i in places]), (
-        from_bytes(body[size:], trees.index(calls[-1].args, 0)))
+      from_bytes(body[size:], trees.index(calls[-1].args, 0))
+    )
 
 
-def _row(
-    question: Question, memory: Mapping[str, np.ndarray]
-) -> tuple[Any, bool]:
+def _row(question: Question, memory: Mapping[str, np.ndarray]) -> tuple[Any, bool]:
   """What the client kept before this round, None: as at first; and a loss."""
   if not question.counted or "round" not in memory:  # or of another run
     return None, question.counted > 0
   last = int(memory["round"])
   return memory.get("after" if last == question.counted else "before"), (
-      last < question.counted)
+    last < question.counted
+  )

@@ -42,28 +42,39 @@ def write(prepared: Prepared, folder: pathlib.Path) -> None:
   facts = setting.facts_of(prepared)
   if folder.is_dir() and any(folder.iterdir()) and not _is_export(folder):
     raise OptionError(
-        f"`out`={folder}: is not empty, and no app whose files are all as they "
-        "were exported; remove it or write to another folder")
-  about = (f"{prepared.method.name} for {prepared.spec.num_clients} clients, "
-           f"{prepared.options.rounds} rounds")
+      f"`out`={folder}: is not empty, and no app whose files are all as they "
+      "were exported; remove it or write to another folder"
+    )
+  about = (
+    f"{prepared.method.name} for {prepared.spec.num_clients} clients, "
+    f"{prepared.options.rounds} rounds"
+  )
   known = dict(
-      facts["deployed"], about=about, package=_PACKAGE,
-      name=f"fedjax-{prepared.method.name.replace('_', '-')}",
-      out=json.dumps(str(folder.absolute() / "out")))
+    facts["deployed"],
+    about=about,
+    package=_PACKAGE,
+    name=f"fedjax-{prepared.method.name.replace('_', '-')}",
+    out=json.dumps(str(folder.absolute() / "out")),
+  )
   data = "simulated" if facts["data"]["dataset"] else "own"
   texts = {
-      "../pyproject.toml": ("pyproject", {}), "__init__.py": ("package", {}),
-      "data.py": (data, {}), **{f"{side}_app.py": (
-          "side", dict(side=side, loader=loader)) for side, loader in (
-              ("client", "shard"), ("server", "test"))}}
+    "../pyproject.toml": ("pyproject", {}),
+    "__init__.py": ("package", {}),
+    "data.py": (data, {}),
+    **{
+      f"{side}_app.py": ("side", dict(side=side, loader=loader))
+      for side, loader in (("client", "shard"), ("server", "test"))
+    },
+  }
   try:
     place = folder / known["package"]
     place.mkdir(parents=True, exist_ok=True)
     (place / _CONFIG).unlink(missing_ok=True)  # a part is no app
     for name, (text, more) in texts.items():
-      summary.write_text(place / name, (_TEXTS / f"{text}.txt").read_text(
-          "utf-8").format(**known, **more))
+      summary.write_text(
+        place / name,
+        (_TEXTS / f"{text}.txt").read_text("utf-8").format(**known, **more),
+      )
     setting.write(place / _CONFIG, facts, checksums.digests(folder))
   except OSError as error:
-    raise OptionError(
-        f"`out`={folder}: cannot be written ({reason(error)})") from error
+    raise OptionError(f"`out`={folder}: cannot be written ({reason(error)})") from error

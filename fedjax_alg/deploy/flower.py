@@ -44,8 +44,9 @@ def library(name: str) -> Any:
   try:
     return importlib.import_module(name)
   except ImportError:
-    raise OptionError("`to`=flower: the package flwr is missing (pip install "
-                      "'fedjax_alg[flower]')") from None
+    raise OptionError(
+      "`to`=flower: the package flwr is missing (pip install 'fedjax_alg[flower]')"
+    ) from None
 
 
 def _prepared(folder: pathlib.Path, test: Any = None) -> Prepared:
@@ -57,8 +58,9 @@ def _packed(body: np.ndarray, beside: Mapping[str, Any]) -> Any:
   """The content of a message."""
   app = library("flwr.app")
   line = app.Array("uint8", (len(body),), "bytes", body.tobytes())
-  return app.RecordDict({_BODY: app.ArrayRecord({_BODY: line}),
-                         _BESIDE: app.ConfigRecord(dict(beside))})
+  return app.RecordDict(
+    {_BODY: app.ArrayRecord({_BODY: line}), _BESIDE: app.ConfigRecord(dict(beside))}
+  )
 
 
 def _body(content: Any) -> np.ndarray:
@@ -68,8 +70,9 @@ def _body(content: Any) -> np.ndarray:
 def _beyond(message: Any) -> int:
   """Bytes of a message as Flower sends it, but for its body."""
   nested = library("flwr.supercore.inflatable.inflatable_object")
-  return sum(len(part.deflate()) for part in nested.get_all_nested_objects(
-      message).values()) - len(_body(message.content))
+  return sum(
+    len(part.deflate()) for part in nested.get_all_nested_objects(message).values()
+  ) - len(_body(message.content))
 
 
 def client_app(folder: str | pathlib.Path, shard: ShardOf) -> Any:
@@ -96,20 +99,25 @@ def client_app(folder: str | pathlib.Path, shard: ShardOf) -> Any:
   @app.query("join")
   def join(message, context):
     client = client_of(context.node_config["partition-id"])
-    return message_of(_packed(_NOTHING, {
-        "client": client.client, "examples": client.size}), reply_to=message)
+    return message_of(
+      _packed(_NOTHING, {"client": client.client, "examples": client.size}),
+      reply_to=message,
+    )
 
   @app.train()
   def train(message, context):
     number, began = context.node_config["partition-id"], time.monotonic()
     kept = files.expanded(context.node_config.get("keep", KEEP)) / (
-        f"{files.sha256(place / 'config.json')[:16]}_{number}.npz")
+      f"{files.sha256(place / 'config.json')[:16]}_{number}.npz"
+    )
     sent, memory, lost = client_of(number).answer(
-        Question(**message.content[_BESIDE]), _body(message.content),
-        _remembered(kept))
+      Question(**message.content[_BESIDE]), _body(message.content), _remembered(kept)
+    )
     _remember(kept, memory)
-    return message_of(_packed(sent, {
-        "lost": lost, "seconds": time.monotonic() - began}), reply_to=message)
+    return message_of(
+      _packed(sent, {"lost": lost, "seconds": time.monotonic() - began}),
+      reply_to=message,
+    )
 
   return app
 
@@ -147,25 +155,29 @@ class Network:
     self.beside: dict[str, float] = {}
 
   def _exchange(
-      self, contents: Mapping[int, Any], kind: str, group: str
+    self, contents: Mapping[int, Any], kind: str, group: str
   ) -> dict[int, Any]:
     """node -> reply of those who sent one."""
     if not contents:
       return {}
     message_of = library("flwr.app").Message
-    messages = {node: message_of(content, node, kind, group_id=group,
-                                 ttl=self._timeout + 60.0)
-                for node, content in contents.items()}
+    messages = {
+      node: message_of(content, node, kind, group_id=group, ttl=self._timeout + 60.0)
+      for node, content in contents.items()
+    }
     found = {}
     for reply in self._grid.send_and_receive(
-        list(messages.values()), timeout=self._timeout):
+      list(messages.values()), timeout=self._timeout
+    ):
       node = reply.metadata.src_node_id
       if reply.has_error():
         _LOG.warning("no answer: %s", reply.error.reason)
       else:
         found[node] = reply
-        self.beside |= {"beyond_down": _beyond(messages[node]),
-                        "beyond_up": _beyond(reply)}
+        self.beside |= {
+          "beyond_down": _beyond(messages[node]),
+          "beyond_up": _beyond(reply),
+        }
     return found
 
   def meet(self) -> set[int]:
@@ -173,8 +185,8 @@ class Network:
     there = set(self._grid.get_node_ids())
     new = there - self._met
     for node, reply in self._exchange(
-        {node: _packed(_NOTHING, {"round": 0}) for node in new},
-        "query.join", "join").items():
+      {node: _packed(_NOTHING, {"round": 0}) for node in new}, "query.join", "join"
+    ).items():
       client, examples = reply.content[_BESIDE].values()
       self._met.add(node)
       self._nodes[client], self.sizes[client] = node, examples
@@ -189,8 +201,9 @@ class Network:
       time.sleep(3.0)
       self.meet()
     if missing := np.flatnonzero(self.sizes == 0).tolist():
-      _LOG.warning("clients %s: not there after %g s, going on without",
-                   missing, seconds)
+      _LOG.warning(
+        "clients %s: not there after %g s, going on without", missing, seconds
+      )
 
   def ask(self, questions: Questions) -> dict[int, np.ndarray]:
     """Sends questions; see ``server.Ask``."""
@@ -199,21 +212,26 @@ class Network:
     for client, (question, body) in questions.items():
       node, number = self._nodes.get(client), str(question.round)
       if node in there:
-        reached[node], contents[node] = client, _packed(
-            body, question._asdict() | {"heard": list(question.heard)})
+        reached[node], contents[node] = (
+          client,
+          _packed(body, question._asdict() | {"heard": list(question.heard)}),
+        )
     for node, reply in self._exchange(contents, "train", number).items():
       found[reached[node]] = _body(reply.content)
       seconds.append(reply.content[_BESIDE]["seconds"])
       if reply.content[_BESIDE]["lost"]:
-        _LOG.warning("round %s: client %d has lost what it kept, and starts "
-                     "anew", number, reached[node])
+        _LOG.warning(
+          "round %s: client %d has lost what it kept, and starts anew",
+          number,
+          reached[node],
+        )
     self.beside["slowest_s"] = max(seconds)
     return found
 
 
 def server_app(
-    folder: str | pathlib.Path,
-    test: Callable[[], tuple[Any, Any] | None]) -> Any:
+  folder: str | pathlib.Path, test: Callable[[], tuple[Any, Any] | None]
+) -> Any:
   """Makes the ServerApp of an exported app.
 
   Args:
@@ -235,8 +253,11 @@ def server_app(
 
 
 def serve(
-    folder: pathlib.Path, grid: Any, options: Mapping[str, Any],
-    test: tuple[Any, Any] | None) -> Server:
+  folder: pathlib.Path,
+  grid: Any,
+  options: Mapping[str, Any],
+  test: tuple[Any, Any] | None,
+) -> Server:
   """Makes a run from its newest checkpoint to its last round.
 
   Args:

@@ -48,20 +48,24 @@ class Call:
   def own(self) -> tuple[Shard, Any]:
     """What the client alone has, in shape: its data, and what it keeps."""
     return self.shards._replace(
-        offset=self.shards.offset[0], size=self.shards.size[0]), jax.tree.map(
-            lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), self.table,
-            is_leaf=split.is_split)
+      offset=self.shards.offset[0], size=self.shards.size[0]
+    ), jax.tree.map(
+      lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype),
+      self.table,
+      is_leaf=split.is_split,
+    )
 
   @functools.cached_property
   def answer(self) -> "Answer":
     """What one client sends."""
     known = self.shared, trees.index(self.args, 0)
     messages = jax.eval_shape(
-        lambda own, known: self.run(None, own, *known)[0], self.own, known)
+      lambda own, known: self.run(None, own, *known)[0], self.own, known
+    )
     traced, out = jax.make_jaxpr(
-        lambda own, *more: self.run(more[0], own, *more[1:])[2],
-        return_shape=True)(self.own, messages, *known)
-    private = set(traced.jaxpr.invars[:len(jax.tree.leaves(self.own))])
+      lambda own, *more: self.run(more[0], own, *more[1:])[2], return_shape=True
+    )(self.own, messages, *known)
+    private = set(traced.jaxpr.invars[: len(jax.tree.leaves(self.own))])
 
     def is_private(one):
       return not isinstance(one, core.Literal) and one in private
@@ -71,11 +75,10 @@ class Call:
         private.update(step.outvars)
     leaves, structure = jax.tree.flatten(out)
     sent = [is_private(one) for one in traced.jaxpr.outvars]
-    return Answer((messages, list(itertools.compress(leaves, sent))), sent,
-                  structure)
+    return Answer((messages, list(itertools.compress(leaves, sent))), sent, structure)
 
   def run(
-      self, received: Any, own: tuple[Shard, Any], shared: Any, args: Any
+    self, received: Any, own: tuple[Shard, Any], shared: Any, args: Any
   ) -> tuple[list[Array], Any, Any]:
     """Runs the code of a client.
 
@@ -93,8 +96,11 @@ class Call:
 
     def carry(parts, numbers):
       sent.append(to_bytes(parts, numbers))
-      return parts if received is None else from_bytes(
-          received[len(sent) - 1], parts, numbers)
+      return (
+        parts
+        if received is None
+        else from_bytes(received[len(sent) - 1], parts, numbers)
+      )
 
     with carrier(carry):
       kept, *out = self.fn(shared, own[0], own[1], *args)
@@ -107,8 +113,9 @@ class Call:
     if not all(form.sent):  # the server makes the others of the messages
       made = jax.tree.leaves(self.run(messages, self.own, self.shared, args)[2])
       sent = iter(leaves)
-      leaves = [next(sent) if is_sent else leaf
-                for is_sent, leaf in zip(form.sent, made)]
+      leaves = [
+        next(sent) if is_sent else leaf for is_sent, leaf in zip(form.sent, made)
+      ]
     return jax.tree.unflatten(form.structure, leaves)
 
 
@@ -149,14 +156,25 @@ class Remote(ClientMap):
       Asked: the call has no answer yet.
       OptionError: clients would read a table or data that the server has.
     """
-    if shards.personal is not None or shards.state is not None or not all(
-        map(split.is_split, split.leaves(table))):
+    if (
+      shards.personal is not None
+      or shards.state is not None
+      or not all(map(split.is_split, split.leaves(table)))
+    ):
       raise OptionError("`algorithm`: its server holds what its clients keep")
     call = Call(fn, write, table, shared, shards, args)
     lines = self._answers(call)
     _, total, stacked = super().update(
-        lambda shared, shard, rows, *answer: (rows, *call.received(*answer)),
-        write, (), places, weights, (), shards, lines, args)
+      lambda shared, shard, rows, *answer: (rows, *call.received(*answer)),
+      write,
+      (),
+      places,
+      weights,
+      (),
+      shards,
+      lines,
+      args,
+    )
     return table, total, stacked
 
   def total(self, fn, zero, shared, shards, *args, psum=jax.lax.psum):
@@ -168,16 +186,17 @@ class Remote(ClientMap):
     def added(total, shared, shard, rows, *args):
       return rows, fn(total(), shared, shard, *args), ()
 
-    call = Call(functools.partial(added, zero), lambda *rows: (), (), shared,
-                shards, args)
+    call = Call(
+      functools.partial(added, zero), lambda *rows: (), (), shared, shards, args
+    )
     lines = self._answers(call)
     assert not any(call.answer.sent)
 
     def add(total, shared, shard, line, args):
       messages, _ = from_bytes(line, call.answer.shapes)
-      return dataclasses.replace(
-          call, fn=functools.partial(added, lambda: total)).run(
-              messages, call.own, shared, args)[2][0]
+      return dataclasses.replace(call, fn=functools.partial(added, lambda: total)).run(
+        messages, call.own, shared, args
+      )[2][0]
 
     return super().total(add, zero, shared, shards, lines, args, psum=psum)
 
@@ -193,8 +212,10 @@ class Remote(ClientMap):
     """Leaves the rows to the clients; see ``base.MapClients.keep``."""
     self.tables.append(table)
     return split.tree_map(
-        lambda leaf: leaf, lambda leaf: split.Split(
-            leaf[None, :0], (0, leaf.shape[0])), table)
+      lambda leaf: leaf,
+      lambda leaf: split.Split(leaf[None, :0], (0, leaf.shape[0])),
+      table,
+    )
 
 
 class Inputs(NamedTuple):
@@ -209,24 +230,24 @@ class Inputs(NamedTuple):
   number: Array | int
 
 
-def first_state(
-    prepared: Prepared, remote: Remote, inputs: Inputs) -> tuple[Any, Any]:
+def first_state(prepared: Prepared, remote: Remote, inputs: Inputs) -> tuple[Any, Any]:
   """The algorithm, and its state before ``setup``."""
   model = prepared.model
   algorithm = prepared.method.builder(model, remote)(inputs.numbers)
   return algorithm, algorithm.init(
-      model.init(inputs.keys.model), prepared.spec,
-      jax.random.split(inputs.keys.start)[0])
+    model.init(inputs.keys.model), prepared.spec, jax.random.split(inputs.keys.start)[0]
+  )
 
 
 def data_of(prepared: Prepared, size: Array) -> ClientData:
   """The clients' data without rows: an offset is the client's id."""
   return prepared.placed.data.train._replace(
-      offset=jnp.arange(size.shape[0], dtype=jnp.int32), size=size)
+    offset=jnp.arange(size.shape[0], dtype=jnp.int32), size=size
+  )
 
 
 def stage(
-    prepared: Prepared, name: str, remote: Remote, inputs: Inputs
+  prepared: Prepared, name: str, remote: Remote, inputs: Inputs
 ) -> tuple[Any, Any]:
   """Runs a stage as far as there are answers.
 
@@ -246,24 +267,24 @@ def stage(
   algorithm, state = first_state(prepared, remote, inputs)
   if name == "setup":
     return algorithm.setup(
-        state, layout.present(data, 0),
-        jax.random.split(inputs.keys.start)[1]), ()
+      state, layout.present(data, 0), jax.random.split(inputs.keys.start)[1]
+    ), ()
   state = state if inputs.state is None else inputs.state
   slots, sampler, _ = prepared.participation
   number = inputs.number
   if isinstance(number, int):
     state = state._replace(round=number)
   asked = sample_cohort(
-      data, slots, jax.random.fold_in(inputs.keys.cohort, number), number,
-      sampler)
+    data, slots, jax.random.fold_in(inputs.keys.cohort, number), number, sampler
+  )
   cohort = layout.take_cohort(
-      data, jnp.where(inputs.arrived, asked.ids, inputs.size.shape[0]), number
+    data, jnp.where(inputs.arrived, asked.ids, inputs.size.shape[0]), number
   )._replace(expected=asked.expected)
   new, aux = algorithm.round(
-      state, cohort, jax.random.fold_in(inputs.keys.work, number))
+    state, cohort, jax.random.fold_in(inputs.keys.work, number)
+  )
   if algorithm.idle is not None:
-    new = trees.where(
-        cohort.present.any(), new, algorithm.idle(state, cohort))
+    new = trees.where(cohort.present.any(), new, algorithm.idle(state, cohort))
   return new, aux._replace(client={}, work=None)
 
 
@@ -296,6 +317,8 @@ def heard(calls: Sequence[Call]) -> list[tuple[int, int]]:
   for j, call in enumerate(calls):
     if call.shards.offset is not calls[-1].shards.offset:
       continue  # to other clients
-    found = [known.setdefault(id(leaf), (j, i)) for i, leaf in enumerate(
-        jax.tree.leaves(call.shared))]
+    found = [
+      known.setdefault(id(leaf), (j, i))
+      for i, leaf in enumerate(jax.tree.leaves(call.shared))
+    ]
   return found

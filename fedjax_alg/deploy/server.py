@@ -13,7 +13,7 @@ from fedjax_alg import split, tasks, trees
 from fedjax_alg.base import BYTES_PER_FLOAT
 from fedjax_alg.deploy import remote as remote_lib
 from fedjax_alg.deploy.client import Question
-from fedjax_alg.deploy.remote import Asked, heard, Inputs, Remote
+from fedjax_alg.deploy.remote import Asked, Inputs, Remote, heard
 from fedjax_alg.engine import checkpoint, evaluate
 from fedjax_alg.exchange.messages import to_bytes
 from fedjax_alg.records import tables
@@ -51,30 +51,37 @@ class _Piece:
   def _piece(self, inputs, answers):
     if self._number is not None:
       inputs = inputs._replace(number=self._number)
-    remote = Remote(given=lambda number, call: (
-        answers[number] if number < len(answers) else None))
+    remote = Remote(
+      given=lambda number, call: answers[number] if number < len(answers) else None
+    )
     try:
-      return True, remote_lib.stage(
-          self._prepared, self._stage, remote, inputs)
+      return True, remote_lib.stage(self._prepared, self._stage, remote, inputs)
     except Asked:
       call = remote.calls[-1]
     places = heard(remote.calls)
     self.heard = sum(places, ())
     here, leaves = len(remote.calls) - 1, jax.tree.leaves(call.shared)
-    shared = to_bytes([leaf for i, leaf in enumerate(leaves)
-                       if places[i] == (here, i)])
-    own = jax.vmap(lambda _, args: to_bytes(args))(
-        call.shards.offset, call.args)
-    return False, (shared, own, call.shards.offset, call.shards.size > 0,
-                   remote_lib.no_answers(call))
+    shared = to_bytes([leaf for i, leaf in enumerate(leaves) if places[i] == (here, i)])
+    own = jax.vmap(lambda _, args: to_bytes(args))(call.shards.offset, call.args)
+    return False, (
+      shared,
+      own,
+      call.shards.offset,
+      call.shards.size > 0,
+      remote_lib.no_answers(call),
+    )
 
 
 class Server:
   """The server of a run: its state, and its rounds."""
 
   def __init__(
-      self, prepared: Prepared, sizes: np.ndarray, ask: Ask,
-      folder: pathlib.Path | None = None):
+    self,
+    prepared: Prepared,
+    sizes: np.ndarray,
+    ask: Ask,
+    folder: pathlib.Path | None = None,
+  ):
     """Makes the server of a run before round 1.
 
     Args:
@@ -85,8 +92,7 @@ class Server:
     """
     self.prepared, self._ask, self._folder = prepared, ask, folder
     self.sizes = np.array(sizes, np.int32)  #: 0 for who has not joined yet
-    self._numbers, self._keys = trees.index(
-        (prepared.numbers, prepared.keys), 0)
+    self._numbers, self._keys = trees.index((prepared.numbers, prepared.keys), 0)
     #: (stage, question, round or None) -> its program, which servers of one
     #: run can share
     self.pieces: dict[tuple[str, int, int | None], _Piece] = {}
@@ -94,12 +100,19 @@ class Server:
     self.round = 0  #: rounds run
     self.state: Any = None  #: the state after them
     slots, sampler, _ = prepared.participation
-    self._draw = jax.jit(lambda sizes, keys, number: sampler(
-        remote_lib.data_of(prepared, sizes), slots,
-        jax.random.fold_in(keys.cohort, number), number))
-    self._evaluate = jax.jit(evaluate.make_evaluate(
-        prepared.algorithm, prepared.model, prepared.protocols,
-        prepared.map_clients))
+    self._draw = jax.jit(
+      lambda sizes, keys, number: sampler(
+        remote_lib.data_of(prepared, sizes),
+        slots,
+        jax.random.fold_in(keys.cohort, number),
+        number,
+      )
+    )
+    self._evaluate = jax.jit(
+      evaluate.make_evaluate(
+        prepared.algorithm, prepared.model, prepared.protocols, prepared.map_clients
+      )
+    )
 
   def start(self) -> None:
     """Computes the state before round 1, or reads the newest checkpoint.
@@ -113,15 +126,19 @@ class Server:
       checkpoint.tidy(folder)
     if folder is not None and checkpoint.newest_round(folder) is not None:
       like = jax.eval_shape(
-          lambda inputs: remote_lib.first_state(
-              self.prepared, Remote(), inputs)[1],
-          self._inputs(everybody))
+        lambda inputs: remote_lib.first_state(self.prepared, Remote(), inputs)[1],
+        self._inputs(everybody),
+      )
       (blocks, counted), header, _ = checkpoint.load_latest(
-          folder, (_blocks(like), self.counted))
+        folder, (_blocks(like), self.counted)
+      )
       self.counted, self.round = np.array(counted), header["round"]
       self.state = split.tree_map(
-          lambda leaf, block: leaf.with_block(block),
-          lambda leaf, array: array, like, blocks)
+        lambda leaf, block: leaf.with_block(block),
+        lambda leaf, array: array,
+        like,
+        blocks,
+      )
       return
     traffic = _Traffic()
     while self.state is None:
@@ -133,8 +150,7 @@ class Server:
   def play(self) -> Round:
     """Runs a round, without those who do not answer in time."""
     began, traffic = time.monotonic(), _Traffic()
-    ids = jax.device_get(self._draw(
-        self.sizes, self._keys, jnp.int32(self.round)))
+    ids = jax.device_get(self._draw(self.sizes, self._keys, jnp.int32(self.round)))
     present = ids < len(self.sizes)
     arrived = present & (self.sizes[np.minimum(ids, len(self.sizes) - 1)] > 0)
     while True:
@@ -146,24 +162,31 @@ class Server:
     self.state, self.round = state, self.round + 1
     self.counted[ids[arrived]] = self.round
     if self._folder is not None:
-      checkpoint.save(
-          self._folder, (_blocks(self.state), self.counted), self.round, {})
+      checkpoint.save(self._folder, (_blocks(self.state), self.counted), self.round, {})
     cost, asked, answered = aux.cost, ids[present], ids[arrived]
     return Round(
-        self.round, asked.tolist(), np.setdiff1d(asked, answered).tolist(),
-        *traffic.means(answered), _bytes(cost.down, cost.bytes_down),
-        _bytes(cost.up, cost.bytes_up), traffic.seconds,
-        time.monotonic() - began - traffic.seconds,
-        float(aux.server["train_loss"]) if "train_loss" in aux.server else None)
+      self.round,
+      asked.tolist(),
+      np.setdiff1d(asked, answered).tolist(),
+      *traffic.means(answered),
+      _bytes(cost.down, cost.bytes_down),
+      _bytes(cost.up, cost.bytes_up),
+      traffic.seconds,
+      time.monotonic() - began - traffic.seconds,
+      float(aux.server["train_loss"]) if "train_loss" in aux.server else None,
+    )
 
   def evaluate(self) -> dict[str, float]:
     """The metrics of the global models on the server's test examples."""
     p = self.prepared
-    counts = jax.tree.map(lambda leaf: leaf[None], jax.device_get(
-        self._evaluate(p.placed.data, self.state, self._keys.evaluation)))
+    counts = jax.tree.map(
+      lambda leaf: leaf[None],
+      jax.device_get(self._evaluate(p.placed.data, self.state, self._keys.evaluation)),
+    )
     found = tables.metric_values(counts, tasks.of(p.model))["global"]
-    return {name: float(value[0]) for name, value in found.items()
-            if not np.isnan(value[0])}
+    return {
+      name: float(value[0]) for name, value in found.items() if not np.isnan(value[0])
+    }
 
   def global_params(self) -> Any:
     """The K global models, leaves [K, ...]."""
@@ -172,11 +195,17 @@ class Server:
     return jax.device_get(models(self.state))
 
   def _inputs(self, arrived: np.ndarray) -> Inputs:
-    return Inputs(self._numbers, self._keys, jnp.asarray(self.sizes),
-                  self.state, jnp.asarray(arrived), jnp.int32(self.round))
+    return Inputs(
+      self._numbers,
+      self._keys,
+      jnp.asarray(self.sizes),
+      self.state,
+      jnp.asarray(arrived),
+      jnp.int32(self.round),
+    )
 
   def _play(
-      self, stage: str, arrived: np.ndarray, traffic: "_Traffic"
+    self, stage: str, arrived: np.ndarray, traffic: "_Traffic"
   ) -> tuple[Any, Any]:
     """Runs a stage; what has been answered before is not asked again.
 
@@ -187,30 +216,42 @@ class Server:
     number = remote_lib.fixed(self.prepared, self.round)
     while True:
       piece = self.pieces.setdefault(
-          (stage, len(answers), number), _Piece(self.prepared, stage, number))
+        (stage, len(answers), number), _Piece(self.prepared, stage, number)
+      )
       done, found = piece.program(self._inputs(arrived), answers)
       if done:
         return found[0], jax.device_get(found[1])
-      answers.append(self._answers(
-          stage, len(answers), piece, jax.device_get(found), traffic))
+      answers.append(
+        self._answers(stage, len(answers), piece, jax.device_get(found), traffic)
+      )
 
   def _answers(
-      self, stage: str, call: int, piece: _Piece, found: Any,
-      traffic: "_Traffic") -> np.ndarray:
+    self, stage: str, call: int, piece: _Piece, found: Any, traffic: "_Traffic"
+  ) -> np.ndarray:
     """The answers to a question, [S, n] uint8; 0 of empty slots."""
     shared, own, ids, there, lines = found
     questions = {}
     for slot in np.flatnonzero(there):
       client = int(ids[slot])
-      questions[client] = Question(
-          stage, call, self.round + (stage == "round"), client,
-          int(self.counted[client]), piece.heard), np.concatenate(
-              [shared, own[slot]])
+      questions[client] = (
+        Question(
+          stage,
+          call,
+          self.round + (stage == "round"),
+          client,
+          int(self.counted[client]),
+          piece.heard,
+        ),
+        np.concatenate([shared, own[slot]]),
+      )
     sent = traffic.ask(self._ask, questions)
     if lost := questions.keys() - sent.keys():
       raise _Lost(list(lost))
-    return np.stack([  # of an empty slot zeros
-        sent.get(int(client), line) for client, line in zip(ids, lines)])
+    return np.stack(
+      [  # of an empty slot zeros
+        sent.get(int(client), line) for client, line in zip(ids, lines)
+      ]
+    )
 
 
 def _bytes(floats: Any, counted: Any) -> int:
@@ -254,7 +295,10 @@ class _Traffic:
 
   def means(self, clients: np.ndarray) -> tuple[int, int]:
     """Bytes down and up of one of the clients, the means of these."""
-    sizes = [(len(asked), len(answer)) for (client, _), (asked, answer)
-             in self._known.items() if client in clients]
+    sizes = [
+      (len(asked), len(answer))
+      for (client, _), (asked, answer) in self._known.items()
+      if client in clients
+    ]
     down, up = np.sum([*sizes, (0, 0)], axis=0) / max(len(clients), 1)
     return int(down), int(up)

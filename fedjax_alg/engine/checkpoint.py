@@ -62,19 +62,24 @@ def state_hash(state: Any) -> str:
 
 def paths(folder: pathlib.Path) -> list[pathlib.Path]:
   """Lists the checkpoints of a folder, newest first."""
-  return sorted((path for path in folder.glob("round_*.ckpt")
-                 if path.stem.removeprefix("round_").isdecimal()), reverse=True)
+  return sorted(
+    (
+      path
+      for path in folder.glob("round_*.ckpt")
+      if path.stem.removeprefix("round_").isdecimal()
+    ),
+    reverse=True,
+  )
 
 
 def newest_round(folder: pathlib.Path) -> int | None:
   """The round that names the newest checkpoint; None without a checkpoint."""
-  return next((int(path.stem.removeprefix("round_"))
-               for path in paths(folder)), None)
+  return next((int(path.stem.removeprefix("round_")) for path in paths(folder)), None)
 
 
 def save(
-    folder: pathlib.Path, state: Any, round_number: int,
-    header: dict[str, Any]) -> pathlib.Path:
+  folder: pathlib.Path, state: Any, round_number: int, header: dict[str, Any]
+) -> pathlib.Path:
   """Writes the checkpoint of a round and removes all but the last two.
 
   Process 0 writes it; if tables are shared out over processes, all must call
@@ -93,21 +98,20 @@ def save(
   path = folder / f"round_{round_number:08d}.ckpt"
   facts = dict(header, format=FORMAT, round=round_number)
   if split.within(state):
-    parts = processes.gather(
-        processes.together(lambda: _save_parts(path, state)))
+    parts = processes.gather(processes.together(lambda: _save_parts(path, state)))
     facts |= {"format": IN_PARTS, "parts": sum(parts, [])}
     state = split.tree_map(
-        lambda leaf: np.zeros(
-            (len(leaf.block), 0, *leaf.block.shape[3:]), leaf.dtype),
-        lambda leaf: leaf, state)
+      lambda leaf: np.zeros((len(leaf.block), 0, *leaf.block.shape[3:]), leaf.dtype),
+      lambda leaf: leaf,
+      state,
+    )
 
   def write():
     folder.mkdir(parents=True, exist_ok=True)
     payload = serialization.to_bytes(jax.device_get(state))
     text = json.dumps(facts, sort_keys=True)
     digest = hashlib.sha256(text.encode() + payload).hexdigest()
-    with files.replacing(path, durable=True) as partial, open(
-        partial, "wb") as file:
+    with files.replacing(path, durable=True) as partial, open(partial, "wb") as file:
       file.write(json.dumps({"sha256": digest, "facts": text}).encode() + b"\n")
       file.write(payload)
     for old in paths(folder)[KEEP:]:
@@ -129,10 +133,13 @@ def _save_parts(path: pathlib.Path, state: Any) -> list[list[Any]]:
   cuts, made = tables[0].cuts, []
   for number in sharding.blocks_here(tables[0]):
     rows = split.tree_map(
-        lambda leaf, number=number: sharding.own_rows(leaf, number),
-        lambda leaf: None, state)
+      lambda leaf, number=number: sharding.own_rows(leaf, number),
+      lambda leaf: None,
+      state,
+    )
     payload = serialization.msgpack_serialize(
-        _by_path(serialization.to_state_dict(rows)))
+      _by_path(serialization.to_state_dict(rows))
+    )
     part = path.with_name(f"{path.stem}.rows_{number}_of_{len(cuts) - 1}")
     with files.replacing(part, durable=True) as partial:
       partial.write_bytes(payload)
@@ -150,8 +157,7 @@ def _remove_parts(folder: pathlib.Path, before: int | None = None) -> None:
   kept = {path.stem for path in paths(folder)}
   for path in folder.glob("round_*.rows_*"):
     found = _PART.fullmatch(path.name)
-    if found and path.stem not in kept and (
-        before is None or int(found[1]) < before):
+    if found and path.stem not in kept and (before is None or int(found[1]) < before):
       path.unlink()
 
 
@@ -204,8 +210,9 @@ def read(path: pathlib.Path) -> tuple[dict[str, Any], bytes]:
     facts = json.loads(text)
     if facts["format"] not in (FORMAT, IN_PARTS):
       raise CheckpointError(
-          f"checkpoint {path} has format {facts['format']}, this version "
-          f"reads {FORMAT} and {IN_PARTS}")
+        f"checkpoint {path} has format {facts['format']}, this version "
+        f"reads {FORMAT} and {IN_PARTS}"
+      )
     if type(facts["round"]) is not int or facts["round"] < 0:
       raise ValueError("round")
     for name, digest, _ in facts.get("parts", ()):
@@ -213,8 +220,14 @@ def read(path: pathlib.Path) -> tuple[dict[str, Any], bytes]:
         raise ValueError("part")
   except CheckpointError:
     raise
-  except (OSError, ValueError, KeyError, TypeError, AttributeError,
-          RecursionError) as error:
+  except (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+  ) as error:
     raise CheckpointError(f"checkpoint {path} is damaged") from error
   return facts, payload
 
@@ -228,13 +241,14 @@ def headers(folder: pathlib.Path) -> Iterator[dict[str, Any]]:
 
 def _by_path(tree: Any) -> dict[str, Any]:
   """The leaves of a tree by their paths in it."""
-  return {jax.tree_util.keystr(path): leaf
-          for path, leaf in jax.tree_util.tree_leaves_with_path(
-              tree, is_leaf=split.is_split)}
+  return {
+    jax.tree_util.keystr(path): leaf
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=split.is_split)
+  }
 
 
 def _with_rows(
-    saved: Any, parts: Sequence[Sequence[Any]], folder: pathlib.Path, like: Any
+  saved: Any, parts: Sequence[Sequence[Any]], folder: pathlib.Path, like: Any
 ) -> Any:
   """Puts the rows of tables together.
 
@@ -256,25 +270,27 @@ def _with_rows(
       if key not in made:  # pages that nothing is written to take no memory
         made[key] = np.zeros(_shape(wanted[key]), rows.dtype)
       if not split.is_split(wanted[key]) or any(
-          begin < last and first < begin + wanted[key].height for begin in (
-              wanted[key].starts[number]
-              for number in sharding.blocks_here(wanted[key]))):
+        begin < last and first < begin + wanted[key].height
+        for begin in (
+          wanted[key].starts[number] for number in sharding.blocks_here(wanted[key])
+        )
+      ):
         made[key][:, first:last] = rows
   if any(table.shape[1] != last for table in made.values()):
     raise ValueError("clients")
   return jax.tree_util.tree_map_with_path(
-      lambda path, leaf: made.get(jax.tree_util.keystr(path), leaf), saved)
+    lambda path, leaf: made.get(jax.tree_util.keystr(path), leaf), saved
+  )
 
 
 def _shape(leaf: Any) -> tuple[int, ...]:
   """The shape of states, with whole tables."""
-  shape: tuple[int, ...] = (
-      leaf.of_states if split.is_split(leaf) else leaf.shape)
+  shape: tuple[int, ...] = leaf.of_states if split.is_split(leaf) else leaf.shape
   return shape
 
 
 def load_latest(
-    folder: pathlib.Path, like: Any
+  folder: pathlib.Path, like: Any
 ) -> tuple[Any, dict[str, Any], list[str]]:
   """Reads the newest checkpoint that is not damaged.
 
@@ -306,22 +322,29 @@ def load_latest(
         raise ValueError("structure")
       saved = _with_rows(saved, facts.get("parts", ()), folder, names)
       # By their paths: a part without leaves may be new since it was saved.
-      found, places = _by_path(saved), _by_path(serialization.to_state_dict(
-          jax.tree.unflatten(structure, range(len(leaves)))))
+      found, places = (
+        _by_path(saved),
+        _by_path(
+          serialization.to_state_dict(jax.tree.unflatten(structure, range(len(leaves))))
+        ),
+      )
       arrays = {place: found[name] for name, place in places.items()}
-      state = jax.tree.unflatten(
-          structure, [arrays[i] for i in range(len(leaves))])
+      state = jax.tree.unflatten(structure, [arrays[i] for i in range(len(leaves))])
       shapes = [(_shape(leaf), leaf.dtype) for leaf in leaves]
       if shapes != [(a.shape, a.dtype) for a in jax.tree.leaves(state)]:
         raise ValueError("shapes")
     except Exception as error:  # pylint: disable=broad-except
       # The checksum is right, so nobody but its maker knows what is in it.
       raise CheckpointError(
-          f"checkpoint {path} is of another algorithm, model or data"
+        f"checkpoint {path} is of another algorithm, model or data"
       ) from error
-    return split.tree_map(
+    return (
+      split.tree_map(
         lambda leaf, a: leaf.with_block(a), lambda leaf, a: a, like, state
-    ), facts, [f"{what}; using the one before it" for what in damaged]
+      ),
+      facts,
+      [f"{what}; using the one before it" for what in damaged],
+    )
   if damaged:
     raise CheckpointError(f"no whole checkpoint in {folder}: {damaged[0]}")
   raise CheckpointError(f"no checkpoint in {folder}")

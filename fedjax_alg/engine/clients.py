@@ -26,8 +26,8 @@ import functools
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Fn, MapClients, Shard
@@ -93,8 +93,15 @@ class ClientMap(MapClients):
     return self.mesh
 
   def update(
-      self, fn: Fn, write: Fn, table: Any,
-      places: Array, weights: Any, shared: Any, shards: Shard, *args: Any
+    self,
+    fn: Fn,
+    write: Fn,
+    table: Any,
+    places: Array,
+    weights: Any,
+    shared: Any,
+    shards: Shard,
+    *args: Any,
   ) -> tuple[Any, Any, Any]:
     """See ``base.MapClients.update``; all but ``total`` are cases of it."""
     if shards.personal is not None or shards.state is not None:
@@ -109,8 +116,14 @@ class ClientMap(MapClients):
     return _update_on_devices(self, fn, write, table, *slots)
 
   def total(
-      self, fn: Fn, zero: Callable[[], Any], shared: Any, shards: Shard,
-      *args: Any, psum: Callable[[Any, Any], Any] = jax.lax.psum) -> Any:
+    self,
+    fn: Fn,
+    zero: Callable[[], Any],
+    shared: Any,
+    shards: Shard,
+    *args: Any,
+    psum: Callable[[Any, Any], Any] = jax.lax.psum,
+  ) -> Any:
     """See ``base.MapClients.total``."""
     if self.processes:
       return owned.total(self._mesh, fn, zero, shared, shards, args, psum)
@@ -122,14 +135,16 @@ class ClientMap(MapClients):
       return psum(_total(fn, zero, shared, dealt, args), AXIS)
 
     return jax.shard_map(
-        on_device, mesh=self.mesh, in_specs=(_WHOLE, _OVER_SLOTS, _SLOTS),
-        out_specs=_WHOLE, check_vma=False)(
-            shared, dealt, _of_slots(order, shards, args))
+      on_device,
+      mesh=self.mesh,
+      in_specs=(_WHOLE, _OVER_SLOTS, _SLOTS),
+      out_specs=_WHOLE,
+      check_vma=False,
+    )(shared, dealt, _of_slots(order, shards, args))
 
   def keep(self, table: Any) -> Any:
     """See ``base.MapClients.keep``."""
-    return table if self.cuts is None else owned.keep(
-        self._mesh, self.cuts, table)
+    return table if self.cuts is None else owned.keep(self._mesh, self.cuts, table)
 
 
 def _own_as_argument(fn: Fn, shards: Shard, args: Any) -> tuple[Fn, Shard, Any]:
@@ -137,16 +152,18 @@ def _own_as_argument(fn: Fn, shards: Shard, args: Any) -> tuple[Fn, Shard, Any]:
 
   def with_own(shared, shard, rows, own, *args):
     personal, state = own
-    return fn(shared, shard._replace(personal=personal, state=state), rows,
-              *args)
+    return fn(shared, shard._replace(personal=personal, state=state), rows, *args)
 
-  return (with_own, shards._replace(personal=None, state=None),
-          ((shards.personal, shards.state), *args))
+  return (
+    with_own,
+    shards._replace(personal=None, state=None),
+    ((shards.personal, shards.state), *args),
+  )
 
 
 def _total(
-    fn: Fn, zero: Callable[[], Any], shared: Any, shards: Shard,
-    args: Any) -> Any:
+  fn: Fn, zero: Callable[[], Any], shared: Any, shards: Shard, args: Any
+) -> Any:
   """``ClientMap.total`` on one device."""
 
   def add(total, slot):
@@ -158,9 +175,17 @@ def _total(
 
 
 def _update(
-    client_map: ClientMap, fn: Fn, write: Fn, gather: Callable[[Any], Any],
-    table: Any, places: Array, weights: Any, shared: Any, shards: Shard,
-    args: Any) -> tuple[Any, Any, Any]:
+  client_map: ClientMap,
+  fn: Fn,
+  write: Fn,
+  gather: Callable[[Any], Any],
+  table: Any,
+  places: Array,
+  weights: Any,
+  shared: Any,
+  shards: Shard,
+  args: Any,
+) -> tuple[Any, Any, Any]:
   """``ClientMap.update`` of the slots of one device.
 
   Args:
@@ -180,8 +205,9 @@ def _update(
   """
 
   def one(place, offset, size, args):
-    return fn(shared, Shard(shards.x, shards.y, offset, size),
-              trees.rows(table, place), *args)
+    return fn(
+      shared, Shard(shards.x, shards.y, offset, size), trees.rows(table, place), *args
+    )
 
   def put(table, places, written):
     if not jax.tree.leaves(table):
@@ -201,14 +227,19 @@ def _update(
     return summed, (written, stacked)
 
   summed, (written, stacked) = in_lanes.play(
-      in_lane, shared, shards, (trees.rows(table, places), *args), weights,
-      client_map.lanes)
+    in_lane,
+    shared,
+    shards,
+    (trees.rows(table, places), *args),
+    weights,
+    client_map.lanes,
+  )
   return put(table, places, written), summed, stacked
 
 
 def _one_after_the_other(
-    fn: Fn, put: Fn, table: Any, weights: Any, shared: Any, shards: Shard,
-    slots: Any) -> tuple[Any, Any, Any]:
+  fn: Fn, put: Fn, table: Any, weights: Any, shared: Any, shards: Shard, slots: Any
+) -> tuple[Any, Any, Any]:
   """``_update`` with mode "sequential".
 
   Args:
@@ -223,8 +254,9 @@ def _one_after_the_other(
 
   def one(table, slot):
     place, offset, size, args = slot
-    return fn(shared, Shard(shards.x, shards.y, offset, size),
-              trees.rows(table, place), *args)
+    return fn(
+      shared, Shard(shards.x, shards.y, offset, size), trees.rows(table, place), *args
+    )
 
   def put_one(table, place, written):
     return put(table, *jax.tree.map(lambda leaf: leaf[None], (place, written)))
@@ -241,19 +273,30 @@ def _one_after_the_other(
 
   written, summed, _ = jax.eval_shape(one, table, trees.index(slots, 0))
   total = jax.tree.map(
-      lambda weight, part: jax.tree.map(lambda leaf: jnp.zeros(
-          weight.shape[1:] + leaf.shape, leaf.dtype), part), weights, summed)
-  nothing = jnp.full_like(slots[0][0], NO_ROW), jax.tree.map(
-      jnp.zeros_like, written)
+    lambda weight, part: jax.tree.map(
+      lambda leaf: jnp.zeros(weight.shape[1:] + leaf.shape, leaf.dtype), part
+    ),
+    weights,
+    summed,
+  )
+  nothing = jnp.full_like(slots[0][0], NO_ROW), jax.tree.map(jnp.zeros_like, written)
   (table, last, total), stacked = jax.lax.scan(
-      add, (table, nothing, total), (weights, slots))
+    add, (table, nothing, total), (weights, slots)
+  )
   return put_one(table, *last), total, stacked
 
 
 def _update_on_devices(
-    client_map: ClientMap, fn: Fn, write: Fn, table: Any, places: Array,
-    weights: Any, shared: Any, shards: Shard,
-    args: Any) -> tuple[Any, Any, Any]:
+  client_map: ClientMap,
+  fn: Fn,
+  write: Fn,
+  table: Any,
+  places: Array,
+  weights: Any,
+  shared: Any,
+  shards: Shard,
+  args: Any,
+) -> tuple[Any, Any, Any]:
   """``ClientMap.update`` on several devices of one process."""
   slots = shards.size.shape[0]
   order, dealt = _deal(client_map, shards)
@@ -269,17 +312,18 @@ def _update_on_devices(
 
   def on_device(table, places, weights, shared, dealt, args, back):
     table, total, stacked = _update(
-        client_map, fn, write, gather, table, places, weights, shared, dealt,
-        args)
+      client_map, fn, write, gather, table, places, weights, shared, dealt, args
+    )
     # Gathered here, so that later computations are not split over the mesh.
     return table, jax.lax.psum(total, AXIS), trees.index(gather(stacked), back)
 
   result: tuple[Any, Any, Any] = jax.shard_map(
-      on_device, mesh=client_map.mesh,
-      in_specs=(_WHOLE, _SLOTS, _SLOTS, _WHOLE, _OVER_SLOTS, _SLOTS, _WHOLE),
-      out_specs=_WHOLE, check_vma=False)(
-          table, places, weights, shared, dealt, args,
-          jnp.argsort(order)[:slots])
+    on_device,
+    mesh=client_map.mesh,
+    in_specs=(_WHOLE, _SLOTS, _SLOTS, _WHOLE, _OVER_SLOTS, _SLOTS, _WHOLE),
+    out_specs=_WHOLE,
+    check_vma=False,
+  )(table, places, weights, shared, dealt, args, jnp.argsort(order)[:slots])
   return result
 
 
@@ -297,9 +341,11 @@ def _deal(client_map: ClientMap, shards: Shard) -> tuple[Array, Shard]:
   order = owned.by_device(size, owned.balance(size, devices, room))
   # Else XLA shares the loop out: a collective for every slot.
   order = jax.lax.with_sharding_constraint(
-      order, NamedSharding(client_map._mesh, _WHOLE))
+    order, NamedSharding(client_map._mesh, _WHOLE)
+  )
   return order, Shard(
-      shards.x, shards.y, _of_slots(order, shards, shards.offset), size[order])
+    shards.x, shards.y, _of_slots(order, shards, shards.offset), size[order]
+  )
 
 
 def _of_slots(order: Array, shards: Shard, args: Any) -> Any:
@@ -308,22 +354,27 @@ def _of_slots(order: Array, shards: Shard, args: Any) -> Any:
 
 
 def _in_python(
-    fn: Fn, write: Fn, table: Any,
-    places: Array, weights: Any, shared: Any, shards: Shard, args: Any
+  fn: Fn,
+  write: Fn,
+  table: Any,
+  places: Array,
+  weights: Any,
+  shared: Any,
+  shards: Shard,
+  args: Any,
 ) -> tuple[Any, Any, Any]:
   """``ClientMap.update`` with mode "python"."""
   outputs = []
   for slot in range(shards.size.shape[0]):
     shard = Shard(shards.x, shards.y, shards.offset[slot], shards.size[slot])
     try:
-      outputs.append(fn(shared, shard, trees.rows(table, places[slot]),
-                        *trees.index(args, slot)))
+      outputs.append(
+        fn(shared, shard, trees.rows(table, places[slot]), *trees.index(args, slot))
+      )
     except Exception as error:
-      error.add_note(f"in slot {slot} of the cohort, a client of "
-                     f"{shard.size} examples")
+      error.add_note(f"in slot {slot} of the cohort, a client of {shard.size} examples")
       raise
-  written, summed, stacked = jax.tree.map(
-      lambda *leaves: jnp.stack(leaves), *outputs)
+  written, summed, stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *outputs)
   if jax.tree.leaves(table):
     table = write(table, places, written)
   return table, jax.tree.map(trees.slot_sum, weights, summed), stacked

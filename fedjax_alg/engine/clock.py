@@ -14,10 +14,16 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.base import Array, BYTES_PER_FLOAT, Devices, Key, RoundCost
-from fedjax_alg.base import RoundTimes, Work
+from fedjax_alg.base import (
+  BYTES_PER_FLOAT,
+  Array,
+  Devices,
+  Key,
+  RoundCost,
+  RoundTimes,
+  Work,
+)
 from fedjax_alg.errors import OptionError
-
 
 #: Between these, all times of a round are finite float32 numbers.
 _LEAST, _MOST = 1e-9, 1e9
@@ -36,9 +42,12 @@ class Times(NamedTuple):
 
 
 def check_machines(
-    cores: tuple[int, int], core_gflops: float,
-    bandwidth_gbps: tuple[float, float], batch_ms: float,
-    server_gflops: float) -> None:
+  cores: tuple[int, int],
+  core_gflops: float,
+  bandwidth_gbps: tuple[float, float],
+  batch_ms: float,
+  server_gflops: float,
+) -> None:
   """Checks the options of the simulated machines; see ``make_devices``.
 
   Args:
@@ -52,24 +61,37 @@ def check_machines(
     OptionError: a value is too small or too large, or a range is reversed.
   """
   ranges: dict[str, tuple[float, float]] = {
-      "device_cores": cores, "bandwidth_gbps": bandwidth_gbps}
+    "device_cores": cores,
+    "bandwidth_gbps": bandwidth_gbps,
+  }
   for name, (low, high) in ranges.items():
     if not _LEAST <= low <= high <= _MOST:
-      raise OptionError(f"`{name}`={low:g},{high:g}: must be the least and the "
-                       "most, in this order and between "
-                       f"{_LEAST:g} and {_MOST:g}")
-  for name, value in (("core_gflops", core_gflops), ("batch_ms", batch_ms),
-                      ("server_gflops", server_gflops)):
+      raise OptionError(
+        f"`{name}`={low:g},{high:g}: must be the least and the "
+        "most, in this order and between "
+        f"{_LEAST:g} and {_MOST:g}"
+      )
+  for name, value in (
+    ("core_gflops", core_gflops),
+    ("batch_ms", batch_ms),
+    ("server_gflops", server_gflops),
+  ):
     if not _LEAST <= value <= _MOST:
-      raise OptionError(f"`{name}`={value:g}: must be at least {_LEAST:g} and "
-                       f"at most {_MOST:g}")
+      raise OptionError(
+        f"`{name}`={value:g}: must be at least {_LEAST:g} and at most {_MOST:g}"
+      )
 
 
 def make_devices(
-    seed: int, num_clients: int, *, cores: tuple[int, int] = (1, 4),
-    core_gflops: float = 10.0,
-    bandwidth_gbps: tuple[float, float] = (100.0, 100.0),
-    batch_ms: float = 1.0, server_gflops: float = 1000.0) -> Devices:
+  seed: int,
+  num_clients: int,
+  *,
+  cores: tuple[int, int] = (1, 4),
+  core_gflops: float = 10.0,
+  bandwidth_gbps: tuple[float, float] = (100.0, 100.0),
+  batch_ms: float = 1.0,
+  server_gflops: float = 1000.0,
+) -> Devices:
   """Draws the simulated machines of C clients.
 
   The machine of client i depends only on ``seed`` and i.
@@ -94,32 +116,54 @@ def make_devices(
   check_machines(cores, core_gflops, bandwidth_gbps, batch_ms, server_gflops)
   slow, fast = bandwidth_gbps
   flops_per_s, bytes_per_s = _drawn(
-      jax.random.key(seed), num_clients, cores[0], cores[1], core_gflops * 1e9,
-      slow, fast / slow, 1e9 / 8)
-  return Devices(flops_per_s, bytes_per_s, jnp.float32(batch_ms / 1e3),
-                 jnp.float32(server_gflops * 1e9))
+    jax.random.key(seed),
+    num_clients,
+    cores[0],
+    cores[1],
+    core_gflops * 1e9,
+    slow,
+    fast / slow,
+    1e9 / 8,
+  )
+  return Devices(
+    flops_per_s,
+    bytes_per_s,
+    jnp.float32(batch_ms / 1e3),
+    jnp.float32(server_gflops * 1e9),
+  )
 
 
 # One small program, not one for every operation. All numbers are arguments, so
 # that a process compiles it once for each C.
 @functools.partial(jax.jit, static_argnums=1)
 def _drawn(
-    key: Key, num_clients: int, fewest: int, most: int, core_flops: float,
-    slow: float, ratio: float, gbps: float) -> tuple[Array, Array]:
+  key: Key,
+  num_clients: int,
+  fewest: int,
+  most: int,
+  core_flops: float,
+  slow: float,
+  ratio: float,
+  gbps: float,
+) -> tuple[Array, Array]:
   """``flops_per_s`` and ``bytes_per_s`` of C machines, [C] float32."""
 
   def draw(client):
     first, second = jax.random.split(jax.random.fold_in(key, client))
-    return (jax.random.randint(first, (), fewest, most + 1),
-            jax.random.uniform(second))
+    return (jax.random.randint(first, (), fewest, most + 1), jax.random.uniform(second))
 
   cores, share = jax.vmap(draw)(jnp.arange(num_clients, dtype=jnp.int32))
-  return cores.astype(jnp.float32) * core_flops, slow * ratio ** share * gbps
+  return cores.astype(jnp.float32) * core_flops, slow * ratio**share * gbps
 
 
 def round_times(
-    devices: Devices, weight: Array, work: Work, sent: Array,
-    central_flops: Array, round_end_s: Array | None = None) -> Times:
+  devices: Devices,
+  weight: Array,
+  work: Work,
+  sent: Array,
+  central_flops: Array,
+  round_end_s: Array | None = None,
+) -> Times:
   """Computes the simulated times of one round.
 
   The server waits for the slowest participant and then computes; all
@@ -143,16 +187,14 @@ def round_times(
   def held(seconds):
     return jnp.where(present, seconds, 0.0)
 
-  computation = held(
-      work.flops / devices.flops_per_s + work.batches * devices.batch_s)
+  computation = held(work.flops / devices.flops_per_s + work.batches * devices.batch_s)
   communication = held(sent / devices.bytes_per_s)
   arrival = computation + communication
   last = arrival.max()
   if round_end_s is not None:
     last = jnp.maximum(last, round_end_s)
   duration = last + central_flops / devices.server_flops_per_s
-  return Times(computation, communication, held(duration - arrival), arrival,
-               duration)
+  return Times(computation, communication, held(duration - arrival), arrival, duration)
 
 
 def bytes_sent(cost: RoundCost) -> Array:
@@ -167,8 +209,12 @@ def bytes_sent(cost: RoundCost) -> Array:
 
 
 def mean_times(
-    devices: Devices, weight: Array, work: Work, cost: RoundCost,
-    round_end_s: Array | None = None) -> RoundTimes:
+  devices: Devices,
+  weight: Array,
+  work: Work,
+  cost: RoundCost,
+  round_end_s: Array | None = None,
+) -> RoundTimes:
   """Averages ``round_times`` and the operations over the participants.
 
   Args:
@@ -182,14 +228,19 @@ def mean_times(
     The means.
   """
   times = round_times(
-      devices, weight, work, bytes_sent(cost), cost.central_flops, round_end_s)
-  return RoundTimes(*trees.slot_mean((weight > 0).astype(jnp.float32), (
-      work.flops, times.computation, times.communication, times.idle)))
+    devices, weight, work, bytes_sent(cost), cost.central_flops, round_end_s
+  )
+  return RoundTimes(
+    *trees.slot_mean(
+      (weight > 0).astype(jnp.float32),
+      (work.flops, times.computation, times.communication, times.idle),
+    )
+  )
 
 
 def adapted_batch(
-    batch: Array, round_seconds: Array, first_minimum: Array,
-    largest: Array | int) -> Array:
+  batch: Array, round_seconds: Array, first_minimum: Array, largest: Array | int
+) -> Array:
   """Computes the adaptive batch size, (7) of the analytic paper.
 
   B_k <- min(B_k t_k / min_j t_j, B_k^max), rounded and at least 1. The minimum
@@ -209,5 +260,6 @@ def adapted_batch(
     int32, same shape as ``batch``.
   """
   size = batch.astype(jnp.float32) * (round_seconds / first_minimum)
-  return jnp.clip(jnp.round(size), 1.0, jnp.asarray(
-      largest, jnp.float32)).astype(jnp.int32)
+  return jnp.clip(jnp.round(size), 1.0, jnp.asarray(largest, jnp.float32)).astype(
+    jnp.int32
+  )

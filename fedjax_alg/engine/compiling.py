@@ -8,8 +8,7 @@ import jax
 # A layer's weights are read for the gradient of the layer before and replaced
 # by the step. XLA's CPU compiler copies them for that in every local step,
 # unless it is to look at regions of the program.
-_ROUNDS: dict[str, bool | int] = {
-    "xla_cpu_copy_insertion_use_region_analysis": True}
+_ROUNDS: dict[str, bool | int] = {"xla_cpu_copy_insertion_use_region_analysis": True}
 
 # Nearly all code of a start is hashes of random keys, one for each layer, which
 # LLVM spends three times as long on at its highest level as at its first. They
@@ -28,10 +27,11 @@ def _accepted(option: str, value: bool | int) -> bool:
 
 
 def _options(
-    platform: str, flags: dict[str, bool | int]
+  platform: str, flags: dict[str, bool | int]
 ) -> dict[str, bool | int] | None:
   if platform != "cpu" or not all(
-      _accepted(option, value) for option, value in flags.items()):
+    _accepted(option, value) for option, value in flags.items()
+  ):
     return None
   return flags
 

@@ -32,13 +32,22 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import tasks, trees
-from fedjax_alg.base import Algorithm, Array, Key, MapClients
-from fedjax_alg.base import Model, NEVER, Params, Shard, State
+from fedjax_alg.base import (
+  NEVER,
+  Algorithm,
+  Array,
+  Key,
+  MapClients,
+  Model,
+  Params,
+  Shard,
+  State,
+)
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
 from fedjax_alg.data.federation import EvaluationData
 from fedjax_alg.engine.keys import client_keys
-from fedjax_alg.errors import check_one_of, OptionError
+from fedjax_alg.errors import OptionError, check_one_of
 from fedjax_alg.models import roles
 
 #: The caller's own evaluation: (params, x [B, ...], y [B], mask [B] bool) ->
@@ -46,8 +55,16 @@ from fedjax_alg.models import roles
 #: data set.
 Measure = Callable[[Params, Array, Array, Array], Mapping[str, Array]]
 
-PROTOCOLS = ("global", "local", "preferred", "validation", "train",
-             "newcomers", "assigned", "copy")
+PROTOCOLS = (
+  "global",
+  "local",
+  "preferred",
+  "validation",
+  "train",
+  "newcomers",
+  "assigned",
+  "copy",
+)
 #: Those that read no test data. Whatever is chosen by another one, a setting or
 #: a round, has an optimistic score.
 HONEST = ("validation", "train")
@@ -65,7 +82,7 @@ _LOCAL_ROWS = 16
 
 #: Entries of the clients' sums that are held at once. With more clients these
 #: are counted in blocks of clients.
-_ENTRIES = 2 ** 24
+_ENTRIES = 2**24
 
 
 def is_honest(protocol: str) -> bool:
@@ -74,8 +91,12 @@ def is_honest(protocol: str) -> bool:
 
 
 def count_shard(
-    model: Model, params: Params, shard: Shard,
-    rows: int = objective.BLOCK_ROWS, matrix: bool = False) -> tasks.Sums:
+  model: Model,
+  params: Params,
+  shard: Shard,
+  rows: int = objective.BLOCK_ROWS,
+  matrix: bool = False,
+) -> tasks.Sums:
   """Counts the mistakes of one model on one shard.
 
   Args:
@@ -108,17 +129,17 @@ def confusion(model: Model) -> Measure:
   matrix = tasks.of(model).matrix
   assert matrix is not None
 
-  def measure(
-      params: Params, x: Array, y: Array, mask: Array) -> dict[str, Array]:
-    return {"matrix": matrix(
-        objective.logits(model, params, x, mask=mask), y, mask)}
+  def measure(params: Params, x: Array, y: Array, mask: Array) -> dict[str, Array]:
+    return {"matrix": matrix(objective.logits(model, params, x, mask=mask), y, mask)}
 
   return measure
 
 
 def make_measures(
-    algorithm: Algorithm[State], model: Model, measures: Mapping[str, Measure],
-    map_clients: MapClients,
+  algorithm: Algorithm[State],
+  model: Model,
+  measures: Mapping[str, Measure],
+  map_clients: MapClients,
 ) -> Callable[[EvaluationData, State], dict[str, dict[str, Array]]]:
   """Makes the caller's own evaluations of the global models.
 
@@ -133,38 +154,47 @@ def make_measures(
     set, leaves with a leading axis [K].
   """
 
-  def measure(
-      data: EvaluationData, state: State) -> dict[str, dict[str, Array]]:
+  def measure(data: EvaluationData, state: State) -> dict[str, dict[str, Array]]:
     assert algorithm.global_params is not None
     models = algorithm.global_params(state)
     shards = layout.everyone(data.whole_test).shards
-    return {name: _measured(
-        model, confusion(model) if fn is confusion else fn, models, shards,
-        map_clients) for name, fn in measures.items()}
+    return {
+      name: _measured(
+        model, confusion(model) if fn is confusion else fn, models, shards, map_clients
+      )
+      for name, fn in measures.items()
+    }
 
   return measure
 
 
 def _measured(
-    model: Model, fn: Measure, models: Params, shards: Shard,
-    map_clients: MapClients) -> dict[str, Array]:
+  model: Model, fn: Measure, models: Params, shards: Shard, map_clients: MapClients
+) -> dict[str, Array]:
   """Sums ``fn`` over all shards for each of K models, leaves [K, ...]."""
-  if not isinstance(jax.eval_shape(
-      fn, trees.index(models, 0), *objective.block_shapes(shards)), dict):
-    raise OptionError(f"`evaluate`={getattr(fn, '__name__', fn)}: must return "
-                      "a dictionary, name -> sums")
+  if not isinstance(
+    jax.eval_shape(fn, trees.index(models, 0), *objective.block_shapes(shards)), dict
+  ):
+    raise OptionError(
+      f"`evaluate`={getattr(fn, '__name__', fn)}: must return "
+      "a dictionary, name -> sums"
+    )
 
   def one_piece(models, shard):
-    return over_models(model, lambda params: objective.sum_blocks(
-        shard, lambda *block: dict(fn(params, *block))), models)
+    return over_models(
+      model,
+      lambda params: objective.sum_blocks(
+        shard, lambda *block: dict(fn(params, *block))
+      ),
+      models,
+    )
 
   per_piece = map_clients(one_piece, models, shards)
   result: dict[str, Array] = jax.tree.map(lambda leaf: leaf.sum(0), per_piece)
   return result
 
 
-def over_models(
-    model: Model, fn: Callable[[Params], Any], models: Params) -> Any:
+def over_models(model: Model, fn: Callable[[Params], Any], models: Params) -> Any:
   """Applies a function to each of K models.
 
   Models with convolutions are processed one after the other: vectorised, they
@@ -189,7 +219,7 @@ def has_matrix(task: tasks.Task, size: int) -> bool:
 
 
 def supported_protocols(
-    algorithm: Algorithm[State], wanted: tuple[str, ...], matrix: bool = True
+  algorithm: Algorithm[State], wanted: tuple[str, ...], matrix: bool = True
 ) -> tuple[str, ...]:
   """Selects the protocols that an algorithm supports.
 
@@ -213,16 +243,19 @@ def supported_protocols(
     if protocol == "copy":
       return algorithm.client_copy is not None
     return protocol in PER_CLIENT or (
-        (matrix or protocol != "preferred")
-        and algorithm.global_params is not None
-        and algorithm.start_personal is None)
+      (matrix or protocol != "preferred")
+      and algorithm.global_params is not None
+      and algorithm.start_personal is None
+    )
 
   return tuple(p for p in wanted if supported(p))
 
 
 def make_evaluate(
-    algorithm: Algorithm[State], model: Model, protocols: tuple[str, ...],
-    map_clients: MapClients,
+  algorithm: Algorithm[State],
+  model: Model,
+  protocols: tuple[str, ...],
+  map_clients: MapClients,
 ) -> Callable[[EvaluationData, State, Key], dict[str, tasks.Counts]]:
   """Makes the evaluation of one state, a pure function that can be jitted.
 
@@ -246,7 +279,8 @@ def make_evaluate(
   for protocol in protocols:
     check_one_of(f"`evaluate`={protocol}", protocol, PROTOCOLS)
   return functools.partial(
-      _evaluate, Evaluation(algorithm, model, protocols, map_clients))
+    _evaluate, Evaluation(algorithm, model, protocols, map_clients)
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -260,7 +294,7 @@ class Evaluation:
 
 
 def _evaluate(
-    of: Evaluation, data: EvaluationData, state: State, key: Key
+  of: Evaluation, data: EvaluationData, state: State, key: Key
 ) -> dict[str, tasks.Counts]:
   of = dataclasses.replace(of, model=roles.deployed(of.model))
   algorithm, protocols = of.algorithm, of.protocols
@@ -270,8 +304,8 @@ def _evaluate(
     models = algorithm.global_params(state)
     if "global" in protocols or "preferred" in protocols:
       whole = _whole_counts(
-          of, models, layout.everyone(data.whole_test).shards,
-          "preferred" in protocols)
+        of, models, layout.everyone(data.whole_test).shards, "preferred" in protocols
+      )
       if "global" in protocols:
         counts["global"] = whole
       if "preferred" in protocols:
@@ -279,43 +313,45 @@ def _evaluate(
     if "validation" in protocols:
       counts["validation"] = _whole_counts(of, models, _validation(data))
     if "train" in protocols:
-      counts["train"] = _whole_counts(
-          of, models, layout.everyone(data.train).shards)
+      counts["train"] = _whole_counts(of, models, layout.everyone(data.train).shards)
   of_params = [p for p in PER_CLIENT if p in protocols and p != "copy"]
   if of_params:
-    counts |= _client_counts(
-        of, algorithm.client_params, data, state, key, of_params)
+    counts |= _client_counts(of, algorithm.client_params, data, state, key, of_params)
   if "copy" in protocols:
     assert algorithm.client_copy is not None
-    counts |= _client_counts(
-        of, algorithm.client_copy, data, state, key, ["copy"])
+    counts |= _client_counts(of, algorithm.client_copy, data, state, key, ["copy"])
   return counts
 
 
 def _whole_counts(
-    of: Evaluation, models: Params, shards: Shard, matrix: bool = False
+  of: Evaluation, models: Params, shards: Shard, matrix: bool = False
 ) -> tasks.Counts:
   """Counts of K models on all shards together, leaves [K, ...]."""
 
   def one_piece(models, shard):
     return over_models(
-        of.model, lambda params: count_shard(
-            of.model, params, shard, matrix=matrix), models)
+      of.model,
+      lambda params: count_shard(of.model, params, shard, matrix=matrix),
+      models,
+    )
 
   per_piece = of.map_clients(one_piece, models, shards)
   return tasks.Counts(jax.tree.map(lambda leaf: leaf.sum(0), per_piece))
 
 
 def _client_counts(
-    of: Evaluation, deployed: Callable[..., Params], data: EvaluationData,
-    state: State, key: Key, protocols: Sequence[str]
+  of: Evaluation,
+  deployed: Callable[..., Params],
+  data: EvaluationData,
+  state: State,
+  key: Key,
+  protocols: Sequence[str],
 ) -> dict[str, tasks.Counts]:
   """Counts of every client on its local test split, by protocol."""
   model, clients = roles.deployed(of.model), data.class_weight.shape[0]
   task = tasks.of(model)
   mean_rows = (layout.num_rows(data.test) - layout.PADDING_ROWS) / clients
-  rows = (_LOCAL_ROWS if mean_rows <= objective.BLOCK_ROWS
-          else objective.BLOCK_ROWS)
+  rows = _LOCAL_ROWS if mean_rows <= objective.BLOCK_ROWS else objective.BLOCK_ROWS
   counted = {p: _counted(of.algorithm, p, data, state) for p in protocols}
 
   def one_client(shared, shard, client_id, key, test_offset, test_size):
@@ -328,17 +364,22 @@ def _client_counts(
     shards = layout.take_cohort(data.train, ids).shards
     place = jnp.minimum(ids, clients - 1)
     each = of.map_clients(
-        one_client, (state, data.test.x, data.test.y), shards, place,
-        client_keys(key, place), data.test.offset[place],
-        jnp.where(ids < clients, data.test.size[place], 0))
-    return {p: tasks.over_clients(
-        task, each, None if which is None else which[place])
-            for p, which in counted.items()}
+      one_client,
+      (state, data.test.x, data.test.y),
+      shards,
+      place,
+      client_keys(key, place),
+      data.test.offset[place],
+      jnp.where(ids < clients, data.test.size[place], 0),
+    )
+    return {
+      p: tasks.over_clients(task, each, None if which is None else which[place])
+      for p, which in counted.items()
+    }
 
   blocks = -(-clients * _entries(model, data, rows, key) // _ENTRIES)
   if blocks == 1:
-    counts: dict[str, tasks.Counts] = of_clients(
-        jnp.arange(clients, dtype=jnp.int32))
+    counts: dict[str, tasks.Counts] = of_clients(jnp.arange(clients, dtype=jnp.int32))
     return counts
   size = -(-clients // blocks)
   # Slots behind the last client are padding slots.
@@ -354,23 +395,26 @@ def _entries(model: Model, data: EvaluationData, rows: int, key: Key) -> int:
   """
   classes = data.class_weight.shape[1]
   if has_matrix(tasks.of(model), classes):
-    return classes ** 2
-  sums = jax.eval_shape(lambda key, shard: count_shard(
-      model, model.init(key), shard, rows), key, layout.shard_of(data.test, 0))
+    return classes**2
+  sums = jax.eval_shape(
+    lambda key, shard: count_shard(model, model.init(key), shard, rows),
+    key,
+    layout.shard_of(data.test, 0),
+  )
   return sum(leaf.size for leaf in jax.tree.leaves(sums))
 
 
 def _over_blocks(counts: tasks.Counts, clients: int) -> tasks.Counts:
   """Counts of all clients from those of blocks of clients, [blocks, ...]."""
   each = jax.tree.map(
-      lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:clients], counts.clients)
-  return tasks.Counts(
-      {name: leaf.sum(0) for name, leaf in counts.sums.items()}, each)
+    lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:clients], counts.clients
+  )
+  return tasks.Counts({name: leaf.sum(0) for name, leaf in counts.sums.items()}, each)
 
 
 def _counted(
-    algorithm: Algorithm[State], protocol: str, data: EvaluationData,
-    state: State) -> Array | None:
+  algorithm: Algorithm[State], protocol: str, data: EvaluationData, state: State
+) -> Array | None:
   """[C] bool, the clients that a protocol counts; None means all."""
   joins = data.train.joins
   if protocol == "assigned":
@@ -378,34 +422,37 @@ def _counted(
     return algorithm.membership(state) >= 0
   if protocol == "newcomers":
     if joins is None:
-      raise OptionError("`evaluate`=newcomers: every client is there from "
-                        "the start")
+      raise OptionError("`evaluate`=newcomers: every client is there from the start")
     return (joins > 0) & (joins < NEVER)
   return None if joins is None else (joins == 0) | (joins == NEVER)
 
 
 def _preferred_counts(
-    of: Evaluation, data: EvaluationData, models: Params,
-    whole: tasks.Counts) -> tasks.Counts:
+  of: Evaluation, data: EvaluationData, models: Params, whole: tasks.Counts
+) -> tasks.Counts:
   confusion, losses = whole.sums["confusion"], whole.sums["loss"]
   num_models = confusion.shape[0]
   choice = jnp.zeros(data.class_weight.shape[0], jnp.int32)
   if num_models > 1:
     choice = of.map_clients(
-        functools.partial(objective.preferred_model, of.model), models,
-        layout.everyone(data.train).shards)
+      functools.partial(objective.preferred_model, of.model),
+      models,
+      layout.everyone(data.train).shards,
+    )
   chosen = jax.nn.one_hot(choice, num_models)  # [C, K]
   mass = jnp.matmul(chosen.T, data.class_weight, precision=trees.HIGHEST)
   per_example = mass / jnp.maximum(confusion.sum(-1), 1.0)  # [K, L]
-  return tasks.Counts({
+  return tasks.Counts(
+    {
       "confusion": (confusion * per_example[..., None]).sum(0),
-      "loss": (losses * per_example).sum(0)})
+      "loss": (losses * per_example).sum(0),
+    }
+  )
 
 
 def _validation(data: EvaluationData) -> Shard:
   """The server's validation rows."""
   rows = layout.server_rows(data.train)
   if rows is None or data.validation is None:
-    raise OptionError("`evaluate`=validation: the data hold no "
-                      "validation rows")
+    raise OptionError("`evaluate`=validation: the data hold no validation rows")
   return Shard(rows.x, rows.y, data.validation.offset, data.validation.size)

@@ -67,14 +67,19 @@ def client_keys(key: Key, ids: Array) -> Key:
 #: step, and the aggregates of updates and of the gradients at the start and at
 #: the end of the round. Hostile clients draw apart from all of these.
 SERVER_STEP, UPDATES, FIRST_GRADIENTS, LAST_GRADIENTS, FORGERIES = (
-    2 ** 32 - 1, 2 ** 32 - 2, 2 ** 32 - 3, 2 ** 32 - 4, 2 ** 32 - 5)
+  2**32 - 1,
+  2**32 - 2,
+  2**32 - 3,
+  2**32 - 4,
+  2**32 - 5,
+)
 
 #: What compressors draw: the server's for its models, the clients' for the
 #: gradients at the start and at the end of the round.
-BROADCAST, MESSAGES = 2 ** 32 - 33, 2 ** 32 - 34
+BROADCAST, MESSAGES = 2**32 - 33, 2**32 - 34
 
 #: For who is late or lost, and for whom a server that waits for nobody starts.
-LATE, STARTED = 2 ** 32 - 65, 2 ** 32 - 66
+LATE, STARTED = 2**32 - 65, 2**32 - 66
 
 
 def server_key(key: Key, purpose: int) -> Key:

@@ -70,8 +70,13 @@ def default_lanes(slots: int, rows: int = 1) -> int:
 
 
 def play(
-    fn: Callable[..., Any], shared: Any, shards: Shard, args: Any,
-    weights: Any = None, lanes: int = 0) -> Any:
+  fn: Callable[..., Any],
+  shared: Any,
+  shards: Shard,
+  args: Any,
+  weights: Any = None,
+  lanes: int = 0,
+) -> Any:
   """Maps the code of one client over slots, in lanes.
 
   Args:
@@ -85,8 +90,7 @@ def play(
   Returns:
     What ``fn`` returns, leaves [S, ...]; with weights the pair (sum, stacked).
   """
-  common, by_slot = (shared, shards.x, shards.y), (
-      shards.offset, shards.size, args)
+  common, by_slot = (shared, shards.x, shards.y), (shards.offset, shards.size, args)
 
   def one(common, slot):
     (shared, x, y), (offset, size, args) = common, slot
@@ -94,25 +98,39 @@ def play(
 
   with minibatches.drawn_at_once(STRETCH):
     client, out = jax.make_jaxpr(one, return_shape=True)(
-        common, jax.eval_shape(lambda tree: trees.index(tree, 0), by_slot))
+      common, jax.eval_shape(lambda tree: trees.index(tree, 0), by_slot)
+    )
   leaves, tree = jax.tree.flatten(out)
   kinds = [_SHARED] * (len(client.consts) + len(jax.tree.leaves(common)))
   kinds += [_BY_SLOT] * len(jax.tree.leaves(by_slot))
   each: list[Array] = []  # of the summed leaves
   if weights is not None:
-    each = jax.tree.leaves(jax.tree.map(
-        lambda weight, part: jax.tree.map(lambda _: weight, part), weights,
-        out[0]))
+    each = jax.tree.leaves(
+      jax.tree.map(
+        lambda weight, part: jax.tree.map(lambda _: weight, part), weights, out[0]
+      )
+    )
   totals, stacked = _pool(
-      client.jaxpr, kinds, 1, lanes, shards.size, each,
-      [*client.consts, *jax.tree.leaves((common, by_slot))])
+    client.jaxpr,
+    kinds,
+    1,
+    lanes,
+    shards.size,
+    each,
+    [*client.consts, *jax.tree.leaves((common, by_slot))],
+  )
   assert len(leaves) == len(totals) + len(stacked)
   return jax.tree.unflatten(tree, [total[0] for total in totals] + stacked)
 
 
 def _pool(
-    jaxpr: jex_core.Jaxpr, kinds: Sequence[str], rows: int, lanes: int,
-    size: Array, weights: list[Array], operands: Sequence[Array]
+  jaxpr: jex_core.Jaxpr,
+  kinds: Sequence[str],
+  rows: int,
+  lanes: int,
+  size: Array,
+  weights: list[Array],
+  operands: Sequence[Array],
 ) -> tuple[list[Array], list[Array]]:
   """The clients of all rows in one pool, under any number of ``jax.vmap``.
 
@@ -152,10 +170,8 @@ def _pool(
         leaf = joined(leaf, is_batched)
       new_kinds.append(kind)
       new_operands.append(leaf)
-    out = _pool(jaxpr, new_kinds, count * rows, lanes, size, weights,
-                new_operands)
-    out = jax.tree.map(
-        lambda leaf: leaf.reshape((count, -1, *leaf.shape[1:])), out)
+    out = _pool(jaxpr, new_kinds, count * rows, lanes, size, weights, new_operands)
+    out = jax.tree.map(lambda leaf: leaf.reshape((count, -1, *leaf.shape[1:])), out)
     return out, jax.tree.map(lambda _: True, out)
 
   result: tuple[list[Array], list[Array]] = call(size, weights, list(operands))
@@ -163,8 +179,13 @@ def _pool(
 
 
 def _play_rows(
-    jaxpr: jex_core.Jaxpr, kinds: Sequence[str], rows: int, lanes: int,
-    size: Array, weights: list[Array], operands: Sequence[Array]
+  jaxpr: jex_core.Jaxpr,
+  kinds: Sequence[str],
+  rows: int,
+  lanes: int,
+  size: Array,
+  weights: list[Array],
+  operands: Sequence[Array],
 ) -> tuple[list[Array], list[Array]]:
   """``_pool`` where nothing is vectorised from outside."""
   slots = size.shape[0]
@@ -180,8 +201,7 @@ def _play_rows(
     kept = [var for var in loop.outvars if var in code.needed]
     _, out = _pass(code, loop, queue, kept)
     code.stored.update(zip(kept, out, strict=True))
-  return _pass(
-      code, passes[-1], queue, jaxpr.outvars, weights, rows, effects=True)
+  return _pass(code, passes[-1], queue, jaxpr.outvars, weights, rows, effects=True)
 
 
 class _Code:
@@ -194,18 +214,27 @@ class _Code:
     stored: variable -> [N, ...], what earlier loops left.
   """
 
-  def __init__(self, jaxpr: jex_core.Jaxpr, kinds: Sequence[str],
-               operands: Sequence[Array], per_row: int):
+  def __init__(
+    self,
+    jaxpr: jex_core.Jaxpr,
+    kinds: Sequence[str],
+    operands: Sequence[Array],
+    per_row: int,
+  ):
     inputs = [*jaxpr.constvars, *jaxpr.invars]
     self._jaxpr, self._per_row = jaxpr, per_row
     # Else what it computes in float64 would be float32 where it is vectorised.
     self._double = _has_double(jaxpr)
     self._inputs = {
-        var: (kind, operand) for var, kind, operand in zip(
-            inputs, kinds, operands, strict=True) if kind != _SHARED}
+      var: (kind, operand)
+      for var, kind, operand in zip(inputs, kinds, operands, strict=True)
+      if kind != _SHARED
+    }
     self._common = {
-        var: operand for var, kind, operand in zip(
-            inputs, kinds, operands, strict=True) if kind == _SHARED}
+      var: operand
+      for var, kind, operand in zip(inputs, kinds, operands, strict=True)
+      if kind == _SHARED
+    }
     self.stored: dict[Var, Array] = {}
     #: variables of which each client has its own value; in a fixed order, as
     #: all sets here, so that the program is the same in every process
@@ -215,35 +244,42 @@ class _Code:
     for eqn in jaxpr.eqns:
       if not eqn.effects and not any(var in self._own for var in eqn.outvars):
         same.append(eqn)
-      elif eqn.primitive is primitives.while_p and _own_carry(
-          eqn, self._own)[1]:
+      elif eqn.primitive is primitives.while_p and _own_carry(eqn, self._own)[1]:
         loops.append(eqn)
       else:
         self._straight.append(eqn)
     self.needed = _needed(jaxpr.eqns, jaxpr.outvars, effects=True)
-    self.loops = [loop for loop in loops if any(
-        var in self.needed for var in loop.outvars)]
+    self.loops = [
+      loop for loop in loops if any(var in self.needed for var in loop.outvars)
+    ]
     made = [var for eqn in same for var in eqn.outvars if var in self.needed]
-    self._common.update(zip(
-        made, self._compute(same, made, self._common.__getitem__), strict=True))
+    self._common.update(
+      zip(made, self._compute(same, made, self._common.__getitem__), strict=True)
+    )
 
   def _compute(
-      self, eqns: Sequence[Any], wanted: Sequence[Atom],
-      value: Callable[[Var], Array], effects: bool = False) -> list[Array]:
+    self,
+    eqns: Sequence[Any],
+    wanted: Sequence[Atom],
+    value: Callable[[Var], Array],
+    effects: bool = False,
+  ) -> list[Array]:
     """The values of ``wanted`` by those of the equations that they need."""
     needed = _needed(eqns, wanted, effects)
-    kept = [eqn for eqn in eqns if (effects and eqn.effects) or any(
-        var in needed for var in eqn.outvars)]
+    kept = [
+      eqn
+      for eqn in eqns
+      if (effects and eqn.effects) or any(var in needed for var in eqn.outvars)
+    ]
     made = {var for eqn in kept for var in eqn.outvars}
     inputs = [var for var in needed if var not in made]
     every: set[Any] = set().union(*(eqn.effects for eqn in kept))
     part = self._jaxpr.replace(
-        constvars=[], invars=inputs, outvars=list(wanted), eqns=kept,
-        effects=every)
+      constvars=[], invars=inputs, outvars=list(wanted), eqns=kept, effects=every
+    )
     return self._evaluate(jex_core.ClosedJaxpr(part, ()), *map(value, inputs))
 
-  def _evaluate(
-      self, part: jex_core.ClosedJaxpr, *operands: Array) -> list[Array]:
+  def _evaluate(self, part: jex_core.ClosedJaxpr, *operands: Array) -> list[Array]:
     """What a part of the code returns."""
     with jax.enable_x64(True) if self._double else contextlib.nullcontext():
       result: list[Array] = jex_core.jaxpr_as_fun(part)(*operands)
@@ -262,23 +298,28 @@ class _Code:
   def take(self, loop: Any, slot: Array) -> tuple[Array, ...]:
     """What a lane keeps of its client: its own constants, then the carry."""
     for_cond, for_body, carry = _parts(loop, loop.invars)
-    kept = [atom for atom in _variables([*for_cond, *for_body])
-            if atom in self._own]
-    return tuple(self._compute(
-        self._straight, [*kept, *carry],
-        functools.partial(self._value, slot, {})))
+    kept = [atom for atom in _variables([*for_cond, *for_body]) if atom in self._own]
+    return tuple(
+      self._compute(
+        self._straight, [*kept, *carry], functools.partial(self._value, slot, {})
+      )
+    )
 
   def finish(
-      self, loop: Any, wanted: Sequence[Atom], effects: bool, slot: Array,
-      operands: Sequence[Array]) -> list[Array]:
+    self,
+    loop: Any,
+    wanted: Sequence[Atom],
+    effects: bool,
+    slot: Array,
+    operands: Sequence[Array],
+  ) -> list[Array]:
     """The values of ``wanted`` when the client has left the loop."""
     left: dict[Var, Array] = {}
     if loop is not None:
-      left = dict(zip(
-          loop.outvars, operands[len(operands) - len(loop.outvars):]))
+      left = dict(zip(loop.outvars, operands[len(operands) - len(loop.outvars) :]))
     return self._compute(
-        self._straight, wanted, functools.partial(self._value, slot, left),
-        effects)
+      self._straight, wanted, functools.partial(self._value, slot, left), effects
+    )
 
   def goes_on(self, loop: Any, operands: Sequence[Array]) -> Array:
     """Whether the client takes a further step, [] bool."""
@@ -289,18 +330,19 @@ class _Code:
     """One step of the client."""
     _, for_body, carry = self._all_operands(loop, operands)
     after = self._evaluate(loop.params["body_jaxpr"], *for_body, *carry)
-    return (*operands[:len(operands) - len(carry)], *after)
+    return (*operands[: len(operands) - len(carry)], *after)
 
-  def _all_operands(
-      self, loop: Any, operands: Sequence[Array]) -> tuple[Any, Any, Any]:
+  def _all_operands(self, loop: Any, operands: Sequence[Array]) -> tuple[Any, Any, Any]:
     """The constants of the condition and of the body, and the carry."""
     rest = iter(operands)
 
     def read(atoms):
       return [
-          next(rest) if isinstance(atom, Var) and atom in self._own
-          else self._compute([], [atom], self._common.__getitem__)[0]
-          for atom in atoms]
+        next(rest)
+        if isinstance(atom, Var) and atom in self._own
+        else self._compute([], [atom], self._common.__getitem__)[0]
+        for atom in atoms
+      ]
 
     for_cond, for_body, _ = _parts(loop, loop.invars)
     return read(for_cond), read(for_body), list(rest)
@@ -312,12 +354,11 @@ class _Queue:
   def __init__(self, order: Array, lanes: int):
     self.slots, self.lanes = order.shape[0], lanes
     # Behind the last client stands nobody.
-    self._order = jnp.concatenate(
-        [order, jnp.full(lanes, self.slots, jnp.int32)])
+    self._order = jnp.concatenate([order, jnp.full(lanes, self.slots, jnp.int32)])
 
   def first(self) -> Array:
     """The first clients of the lanes, [V]."""
-    return self._order[:self.lanes]
+    return self._order[: self.lanes]
 
   def following(self, taken: Array, slot: Array, done: Array) -> Array:
     """The clients of the lanes when those of ``done`` take the next ones."""
@@ -327,8 +368,13 @@ class _Queue:
 
 
 def _pass(
-    code: _Code, loop: Any, queue: _Queue, wanted: Sequence[Atom],
-    weights: Sequence[Array] = (), rows: int = 1, effects: bool = False
+  code: _Code,
+  loop: Any,
+  queue: _Queue,
+  wanted: Sequence[Atom],
+  weights: Sequence[Array] = (),
+  rows: int = 1,
+  effects: bool = False,
 ) -> tuple[list[Array], list[Array]]:
   """All clients pass through the lanes of one loop.
 
@@ -350,14 +396,12 @@ def _pass(
   def enter(slot):
     if loop is None:
       return ()
-    return jax.vmap(functools.partial(code.take, loop))(
-        jnp.minimum(slot, slots - 1))
+    return jax.vmap(functools.partial(code.take, loop))(jnp.minimum(slot, slots - 1))
 
   def goes_on(slot, operands):
     if loop is None:
       return jnp.zeros(slot.shape, bool)
-    return (slot < slots) & jax.vmap(
-        functools.partial(code.goes_on, loop))(operands)
+    return (slot < slots) & jax.vmap(functools.partial(code.goes_on, loop))(operands)
 
   def step(slot, operands):
     after = jax.vmap(functools.partial(code.step, loop))(operands)
@@ -369,13 +413,20 @@ def _pass(
     out = finish(held, operands)
     row = held // (slots // rows)
     totals = [
-        total + _sum(jnp.where(
-            done.reshape((-1,) + (1,) * (weight.ndim - 1)), weight[held], 0.0),
-                     row, rows, new)
-        for total, weight, new in zip(totals, weights, out)]
+      total
+      + _sum(
+        jnp.where(done.reshape((-1,) + (1,) * (weight.ndim - 1)), weight[held], 0.0),
+        row,
+        rows,
+        new,
+      )
+      for total, weight, new in zip(totals, weights, out)
+    ]
     target = jnp.where(done, slot, slots)  # where nothing is written
-    stacked = [leaf.at[target].set(new, mode="drop")
-               for leaf, new in zip(stacked, out[len(weights):], strict=True)]
+    stacked = [
+      leaf.at[target].set(new, mode="drop")
+      for leaf, new in zip(stacked, out[len(weights) :], strict=True)
+    ]
     return totals, stacked
 
   def turn(state):
@@ -389,8 +440,7 @@ def _pass(
       return jnp.where(waiting, alive.all(), alive.any())
 
     if loop is not None:
-      operands = jax.lax.while_loop(
-          all_step, functools.partial(step, slot), operands)
+      operands = jax.lax.while_loop(all_step, functools.partial(step, slot), operands)
     done = (slot < slots) & ~goes_on(slot, operands)
     totals, stacked = leave(slot, done, operands, totals, stacked)
     slot = queue.following(taken, slot, done)
@@ -401,13 +451,16 @@ def _pass(
   slot = queue.first()
   operands = enter(slot)
   shapes = jax.eval_shape(finish, slot, operands)
-  totals = [jnp.zeros((rows, *weight.shape[1:], *leaf.shape[1:]), leaf.dtype)
-            for weight, leaf in zip(weights, shapes)]
-  stacked = [jax.lax.full((slots, *leaf.shape[1:]), 0, leaf.dtype)
-             for leaf in shapes[len(weights):]]
+  totals = [
+    jnp.zeros((rows, *weight.shape[1:], *leaf.shape[1:]), leaf.dtype)
+    for weight, leaf in zip(weights, shapes)
+  ]
+  stacked = [
+    jax.lax.full((slots, *leaf.shape[1:]), 0, leaf.dtype)
+    for leaf in shapes[len(weights) :]
+  ]
   state = slot, jnp.int32(queue.lanes), operands, totals, stacked
-  return jax.lax.while_loop(
-      lambda state: (state[0] < slots).any(), turn, state)[-2:]
+  return jax.lax.while_loop(lambda state: (state[0] < slots).any(), turn, state)[-2:]
 
 
 def _sum(weights: Array, row: Array, rows: int, leaf: Array) -> Array:
@@ -424,19 +477,25 @@ def _sum(weights: Array, row: Array, rows: int, leaf: Array) -> Array:
   if rows == 1 and weights.ndim == 1:
     result: Array = trees.slot_sum(weights, leaf)[None]
     return result
-  mine = trees.members(row, rows).T.reshape(
-      (-1, rows) + (1,) * (weights.ndim - 1))
+  mine = trees.members(row, rows).T.reshape((-1, rows) + (1,) * (weights.ndim - 1))
   share = jnp.where(mine, weights[:, None], 0.0)
   flat = share.reshape(share.shape[0], -1)
   finite = jnp.isfinite(leaf)
   total = jnp.tensordot(
-      flat, jnp.where(finite, leaf, jnp.zeros_like(leaf)), axes=(0, 0),
-      precision=trees.HIGHEST)
-  lost = jnp.tensordot(
-      (flat > 0).astype(leaf.dtype), (~finite).astype(leaf.dtype),
-      axes=(0, 0)) > 0
+    flat,
+    jnp.where(finite, leaf, jnp.zeros_like(leaf)),
+    axes=(0, 0),
+    precision=trees.HIGHEST,
+  )
+  lost = (
+    jnp.tensordot(
+      (flat > 0).astype(leaf.dtype), (~finite).astype(leaf.dtype), axes=(0, 0)
+    )
+    > 0
+  )
   return jnp.where(lost, jnp.full_like(total, jnp.nan), total).reshape(
-      share.shape[1:] + leaf.shape[1:])
+    share.shape[1:] + leaf.shape[1:]
+  )
 
 
 def _has_double(jaxpr: jex_core.Jaxpr) -> bool:
@@ -446,11 +505,13 @@ def _has_double(jaxpr: jex_core.Jaxpr) -> bool:
     if any(aval.dtype == jnp.float64 for aval in made):
       return True
     called = [
-        getattr(leaf, "jaxpr", leaf) for leaf in jax.tree.leaves(
-            list(eqn.params.values()),
-            is_leaf=lambda leaf: isinstance(leaf, jex_core.ClosedJaxpr))]
-    if any(_has_double(part) for part in called
-           if isinstance(part, jex_core.Jaxpr)):
+      getattr(leaf, "jaxpr", leaf)
+      for leaf in jax.tree.leaves(
+        list(eqn.params.values()),
+        is_leaf=lambda leaf: isinstance(leaf, jex_core.ClosedJaxpr),
+      )
+    ]
+    if any(_has_double(part) for part in called if isinstance(part, jex_core.Jaxpr)):
       return True
   return False
 
@@ -460,7 +521,7 @@ def _variables(atoms: Iterable[Atom]) -> list[Var]:
 
 
 def _needed(
-    eqns: Sequence[Any], wanted: Iterable[Atom], effects: bool = False
+  eqns: Sequence[Any], wanted: Iterable[Atom], effects: bool = False
 ) -> dict[Var, None]:
   """The variables that equations read or make for ``wanted``."""
   needed = dict.fromkeys(_variables(wanted))
@@ -475,8 +536,9 @@ def _spread(eqns: Sequence[Any], own: dict[Var, None]) -> None:
   for eqn in eqns:
     if eqn.primitive is primitives.while_p:
       carry, _ = _own_carry(eqn, own)
-      own.update(dict.fromkeys(
-          var for var, is_own in zip(eqn.outvars, carry) if is_own))
+      own.update(
+        dict.fromkeys(var for var, is_own in zip(eqn.outvars, carry) if is_own)
+      )
     elif any(var in own for var in _variables(eqn.invars)):
       own.update(dict.fromkeys(eqn.outvars))
 
@@ -487,19 +549,19 @@ def _own_carry(loop: Any, own: dict[Var, None]) -> tuple[list[bool], bool]:
   for_cond, for_body, carry = _parts(loop, is_own)
 
   def inside(closed, flags):
-    found = dict.fromkeys(
-        var for var, flag in zip(closed.jaxpr.invars, flags) if flag)
+    found = dict.fromkeys(var for var, flag in zip(closed.jaxpr.invars, flags) if flag)
     _spread(closed.jaxpr.eqns, found)
-    return [isinstance(var, Var) and var in found
-            for var in closed.jaxpr.outvars]
+    return [isinstance(var, Var) and var in found for var in closed.jaxpr.outvars]
 
   while True:
-    after = [a or b for a, b in zip(
-        carry, inside(loop.params["body_jaxpr"], [*for_body, *carry]))]
+    after = [
+      a or b
+      for a, b in zip(carry, inside(loop.params["body_jaxpr"], [*for_body, *carry]))
+    ]
     if after == carry:
       break
     carry = after
-  ends, = inside(loop.params["cond_jaxpr"], [*for_cond, *carry])
+  (ends,) = inside(loop.params["cond_jaxpr"], [*for_cond, *carry])
   return [ends or flag for flag in carry], ends
 
 

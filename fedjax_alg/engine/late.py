@@ -16,8 +16,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_alg.base import Algorithm, Array, Cohort, Key, RoundAux, RoundCost
-from fedjax_alg.base import RoundTimes, State
+from fedjax_alg.base import (
+  Algorithm,
+  Array,
+  Cohort,
+  Key,
+  RoundAux,
+  RoundCost,
+  RoundTimes,
+  State,
+)
 from fedjax_alg.engine import clock
 from fedjax_alg.errors import OptionError
 
@@ -62,8 +70,7 @@ def draw(late: Late, cohort: Cohort, keys: Key) -> Arrivals:
   Returns:
     Who arrives, if the server waits.
   """
-  lost, order, part = jax.vmap(lambda key: jax.random.uniform(key, (3,)))(
-      keys).T
+  lost, order, part = jax.vmap(lambda key: jax.random.uniform(key, (3,)))(keys).T
   arrived = cohort.present & (lost >= late.dropout)
   if not late.stragglers:
     return Arrivals(arrived, None, None)
@@ -79,8 +86,13 @@ def draw(late: Late, cohort: Cohort, keys: Key) -> Arrivals:
 
 
 def in_time(
-    late: Late, algorithm: Algorithm[State], state: State, cohort: Cohort,
-    arrivals: Arrivals, key: Key) -> Arrivals:
+  late: Late,
+  algorithm: Algorithm[State],
+  state: State,
+  cohort: Cohort,
+  arrivals: Arrivals,
+  key: Key,
+) -> Arrivals:
   """Leaves out who comes after the deadline on the simulated clock.
 
   How long each participant takes follows from the round's report. The round is
@@ -103,21 +115,32 @@ def in_time(
   """
   _, would = algorithm.round(state, cohort._replace(part=arrivals.part), key)
   if would.work is None or cohort.devices is None:
-    raise OptionError(f"`deadline_s`={late.deadline_s:g}: the algorithm does "
-                      "not count its work, so nobody is ever late")
+    raise OptionError(
+      f"`deadline_s`={late.deadline_s:g}: the algorithm does "
+      "not count its work, so nobody is ever late"
+    )
   arrival = clock.round_times(
-      cohort.devices, cohort.weight, would.work, clock.bytes_sent(would.cost),
-      would.cost.central_flops).arrival
+    cohort.devices,
+    cohort.weight,
+    would.work,
+    clock.bytes_sent(would.cost),
+    would.cost.central_flops,
+  ).arrival
   deadline = jnp.asarray(late.deadline_s, jnp.float32)
   arrived = arrivals.arrived & (arrival <= deadline)
   missing = (cohort.present & ~arrived).any()
   return arrivals._replace(
-      arrived=arrived, round_end_s=jnp.where(missing, deadline, 0.0))
+    arrived=arrived, round_end_s=jnp.where(missing, deadline, 0.0)
+  )
 
 
 def billed(
-    aux: RoundAux, cost: RoundCost, asked: Array, arrived: Array,
-    round_end_s: Array | None) -> RoundAux:
+  aux: RoundAux,
+  cost: RoundCost,
+  asked: Array,
+  arrived: Array,
+  round_end_s: Array | None,
+) -> RoundAux:
   """The report of a round with what those who did not arrive cost.
 
   They have received the models, and sent nothing.
@@ -133,13 +156,18 @@ def billed(
   Returns:
     The report with the number of those who did not arrive.
   """
-  down: Any = {name: None if getattr(cost, name) is None else jnp.where(
-      asked > 0, getattr(cost, name), 0) for name in ("down", "bytes_down")}
+  down: Any = {
+    name: None
+    if getattr(cost, name) is None
+    else jnp.where(asked > 0, getattr(cost, name), 0)
+    for name in ("down", "bytes_down")
+  }
   times = aux.times
   if times is not None and round_end_s is not None:
     # Whoever was asked has waited for nothing.
-    times = RoundTimes(
-        *times[:3], jnp.where(arrived > 0, times.idle, round_end_s))
+    times = RoundTimes(*times[:3], jnp.where(arrived > 0, times.idle, round_end_s))
   return aux._replace(
-      server=aux.server | {LOST: (asked - arrived).astype(jnp.int32)},
-      cost=aux.cost._replace(**down), times=times)
+    server=aux.server | {LOST: (asked - arrived).astype(jnp.int32)},
+    cost=aux.cost._replace(**down),
+    times=times,
+  )

@@ -12,11 +12,18 @@ import functools
 from typing import Any, NamedTuple
 
 import jax
-from jax.sharding import Mesh
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
-from fedjax_alg.base import Algorithm, Array, ClientData, FedSpec, Model
-from fedjax_alg.base import RoundAux, State
+from fedjax_alg.base import (
+  Algorithm,
+  Array,
+  ClientData,
+  FedSpec,
+  Model,
+  RoundAux,
+  State,
+)
 from fedjax_alg.data import layout
 from fedjax_alg.engine import sharding
 from fedjax_alg.engine.keys import RunKeys
@@ -46,8 +53,11 @@ class RunLog(NamedTuple):
 
 def _name(path: tuple[Any, ...]) -> str:
   # Flax wraps parameters in a dictionary {"params": ...}, which is left out.
-  parts = [str(getattr(k, "name", getattr(k, "key", getattr(k, "idx", k))))
-           for k in path if k != jax.tree_util.DictKey("params")]
+  parts = [
+    str(getattr(k, "name", getattr(k, "key", getattr(k, "idx", k))))
+    for k in path
+    if k != jax.tree_util.DictKey("params")
+  ]
   return "/".join(filter(None, parts))
 
 
@@ -69,8 +79,11 @@ def all_finite(state: Any) -> dict[str, Array]:
   # The sum of a table of all clients takes a third of the time of
   # isfinite().all() and needs no temporary array. A maximum would lose NaN on
   # a CPU. Finite numbers whose sum overflows (3e38) count as diverged, too.
-  return {name: jnp.isfinite(leaf.sum()) for name, leaf in leaves
-          if jnp.issubdtype(leaf.dtype, jnp.floating)}
+  return {
+    name: jnp.isfinite(leaf.sum())
+    for name, leaf in leaves
+    if jnp.issubdtype(leaf.dtype, jnp.floating)
+  }
 
 
 def over_seeds(fn: Callable[..., Any], map_seeds: str) -> Callable[..., Any]:
@@ -108,8 +121,14 @@ def with_frozen(build: Build, data: ClientData) -> Build:
 
 
 def initial_states(
-    build: Build, model: Model, spec: FedSpec, data: ClientData, keys: RunKeys,
-    numbers: Numbers, map_seeds: str = "sequential") -> Any:
+  build: Build,
+  model: Model,
+  spec: FedSpec,
+  data: ClientData,
+  keys: RunKeys,
+  numbers: Numbers,
+  map_seeds: str = "sequential",
+) -> Any:
   """Runs ``init`` and ``setup`` of the algorithm for every seed.
 
   Args:
@@ -138,8 +157,12 @@ def initial_states(
 
 
 def make_run_rounds(
-    build: Build, participation: Participation, max_rounds: int,
-    map_seeds: str = "sequential", mesh: Mesh | None = None, where: Any = None,
+  build: Build,
+  participation: Participation,
+  max_rounds: int,
+  map_seeds: str = "sequential",
+  mesh: Mesh | None = None,
+  where: Any = None,
 ) -> Any:
   """Makes the jitted program that runs rounds.
 
@@ -161,8 +184,8 @@ def make_run_rounds(
 
   def one_seed(data, start, count, state, keys, numbers):
     play = functools.partial(
-        play_round, with_frozen(build, data)(numbers), data, participation,
-        keys)
+      play_round, with_frozen(build, data)(numbers), data, participation, keys
+    )
 
     # Traced once for the shapes of the log and the loop; no call is left.
     @functools.partial(jax.jit, inline=True)
@@ -172,15 +195,18 @@ def make_run_rounds(
 
     shapes = logged.eval_shape(start, state)[1]
     log = jax.tree.map(
-        lambda leaf: jnp.zeros((max_rounds,) + leaf.shape, leaf.dtype), shapes)
+      lambda leaf: jnp.zeros((max_rounds,) + leaf.shape, leaf.dtype), shapes
+    )
 
     @jax.named_scope(ROUND)
     def body(i, carry):
       state, log = carry
       state, entry = logged(start + i, state)
       log = jax.tree.map(
-          lambda rows, row: jax.lax.dynamic_update_index_in_dim(
-              rows, row, i, 0), log, entry)
+        lambda rows, row: jax.lax.dynamic_update_index_in_dim(rows, row, i, 0),
+        log,
+        entry,
+      )
       return state, log
 
     return jax.lax.fori_loop(jnp.int32(0), count, body, (state, log))
@@ -188,14 +214,18 @@ def make_run_rounds(
   held = sharding.replicated(mesh)
 
   @functools.partial(
-      jax.jit, donate_argnums=0,
-      out_shardings=(held if where is None else where, held))
+    jax.jit, donate_argnums=0, out_shardings=(held if where is None else where, held)
+  )
   def run_rounds(
-      states: State, data: ClientData, keys: RunKeys,
-      numbers: Numbers, start: Array, count: Array) -> tuple[State, RunLog]:
+    states: State,
+    data: ClientData,
+    keys: RunKeys,
+    numbers: Numbers,
+    start: Array,
+    count: Array,
+  ) -> tuple[State, RunLog]:
     one = functools.partial(one_seed, data, start, count)
-    result: tuple[State, RunLog] = over_seeds(one, map_seeds)(
-        states, keys, numbers)
+    result: tuple[State, RunLog] = over_seeds(one, map_seeds)(states, keys, numbers)
     return result
 
   return run_rounds

@@ -19,8 +19,8 @@ import math
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, PartitionSpec
 import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
 
 from fedjax_alg import split, trees
 from fedjax_alg.base import Array, Fn, MapClients, Shard
@@ -36,12 +36,16 @@ _WHOLE, _IN_BLOCKS = PartitionSpec(), PartitionSpec(PROCESSES)
 _LANES = 1.25
 
 #: Leaves of together at most so many bytes are added in one message.
-_MESSAGE = 2 ** 20
+_MESSAGE = 2**20
 
 
 def balance(
-    size: Array, devices: int, room: int | None = None,
-    owner: Array | None = None, processes: int = 1) -> Array:
+  size: Array,
+  devices: int,
+  room: int | None = None,
+  owner: Array | None = None,
+  processes: int = 1,
+) -> Array:
   """Finds the device of every slot, so that all have about the same work.
 
   The slots are dealt in order of decreasing size, each to the device with the
@@ -68,15 +72,20 @@ def balance(
     may: Any = True if room is None else taken < room
     if owner is not None:
       may &= process == owner[slot]
-    chosen = jnp.argmin(jnp.where(
-        may, load, jnp.iinfo(jnp.int32).max)).astype(jnp.int32)
+    chosen = jnp.argmin(jnp.where(may, load, jnp.iinfo(jnp.int32).max)).astype(
+      jnp.int32
+    )
     # Slots without examples take turns, too.
-    return (load.at[chosen].add(jnp.maximum(size[slot], 1)),
-            taken.at[chosen].add(1), device.at[slot].set(chosen))
+    return (
+      load.at[chosen].add(jnp.maximum(size[slot], 1)),
+      taken.at[chosen].add(1),
+      device.at[slot].set(chosen),
+    )
 
   nothing = jnp.zeros(devices, jnp.int32)
   result: Array = jax.lax.fori_loop(
-      0, size.shape[0], deal, (nothing, nothing, jnp.zeros_like(size)))[2]
+    0, size.shape[0], deal, (nothing, nothing, jnp.zeros_like(size))
+  )[2]
   return result
 
 
@@ -99,8 +108,9 @@ def add_up(tree: Any, axes: tuple[str, ...] = (PROCESSES, AXIS)) -> Any:
   leaves: list[Any]
   leaves, structure = jax.tree.flatten(tree)
   bools = [leaf.dtype == jnp.bool_ for leaf in leaves]
-  leaves = [leaf.astype(jnp.int32) if is_bool else leaf
-            for leaf, is_bool in zip(leaves, bools)]
+  leaves = [
+    leaf.astype(jnp.int32) if is_bool else leaf for leaf, is_bool in zip(leaves, bools)
+  ]
   together: dict[Any, list[int]] = {}
   for i, leaf in enumerate(leaves):
     if leaf.size * leaf.dtype.itemsize <= _MESSAGE // 16:
@@ -108,21 +118,24 @@ def add_up(tree: Any, axes: tuple[str, ...] = (PROCESSES, AXIS)) -> Any:
     else:
       leaves[i] = jax.lax.psum(leaf, axes)
   for some in together.values():
-    line = jax.lax.psum(
-        jnp.concatenate([leaves[i].ravel() for i in some]), axes)
+    line = jax.lax.psum(jnp.concatenate([leaves[i].ravel() for i in some]), axes)
     first = 0
     for i in some:
       size = leaves[i].size
-      leaves[i] = line[first:first + size].reshape(leaves[i].shape)
+      leaves[i] = line[first : first + size].reshape(leaves[i].shape)
       first += size
-  return jax.tree.unflatten(structure, [
+  return jax.tree.unflatten(
+    structure,
+    [
       leaf.astype(jnp.bool_) if is_bool else leaf
-      for leaf, is_bool in zip(leaves, bools)])
+      for leaf, is_bool in zip(leaves, bools)
+    ],
+  )
 
 
 def for_one(
-    map_clients: MapClients, fn: Fn, shared: Any, shard: Shard,
-    *args: Any) -> Any:
+  map_clients: MapClients, fn: Fn, shared: Any, shard: Shard, *args: Any
+) -> Any:
   """Computes ``fn(shared, shard, *args)`` of one client, outside of a map.
 
   Args:
@@ -145,22 +158,23 @@ def for_one(
 def _specs(tree: Any) -> Any:
   """Where the leaves of a tree lie: whole, or in a block a process."""
   return split.tree_map(
-      lambda leaf: leaf.with_block(_IN_BLOCKS), lambda leaf: _WHOLE, tree)
+    lambda leaf: leaf.with_block(_IN_BLOCKS), lambda leaf: _WHOLE, tree
+  )
 
 
 def _own_blocks(tree: Any) -> Any:
   """The block of this process, as the code of one client sees it."""
   process = jax.lax.axis_index(PROCESSES)
   return split.tree_map(
-      lambda leaf: split.Split(leaf.block[0], leaf.cuts, process),
-      lambda leaf: leaf, tree)
+    lambda leaf: split.Split(leaf.block[0], leaf.cuts, process), lambda leaf: leaf, tree
+  )
 
 
 def _all_blocks(tree: Any) -> Any:
   """The inverse of ``_own_blocks``."""
   return split.tree_map(
-      lambda leaf: split.Split(leaf.block[None], leaf.cuts),
-      lambda leaf: leaf, tree)
+    lambda leaf: split.Split(leaf.block[None], leaf.cuts), lambda leaf: leaf, tree
+  )
 
 
 def keep(mesh: Mesh, cuts: tuple[int, ...], table: Any) -> Any:
@@ -172,18 +186,26 @@ def keep(mesh: Mesh, cuts: tuple[int, ...], table: Any) -> Any:
     def on_device(leaf):
       start = jnp.asarray(blocks.starts, jnp.int32)
       return jax.lax.dynamic_slice_in_dim(
-          leaf, start[jax.lax.axis_index(PROCESSES)], blocks.height)[None]
+        leaf, start[jax.lax.axis_index(PROCESSES)], blocks.height
+      )[None]
 
-    return blocks.with_block(jax.shard_map(
-        on_device, mesh=mesh, in_specs=_WHOLE, out_specs=_IN_BLOCKS,
-        check_vma=False)(leaf))
+    return blocks.with_block(
+      jax.shard_map(
+        on_device, mesh=mesh, in_specs=_WHOLE, out_specs=_IN_BLOCKS, check_vma=False
+      )(leaf)
+    )
 
   return split.tree_map(lambda leaf: leaf, block, table)
 
 
 def _on_devices(
-    mesh: Mesh, work: Fn, shards: Shard, width: int, *operands: Any,
-    out_specs: Any = _WHOLE) -> Any:
+  mesh: Mesh,
+  work: Fn,
+  shards: Shard,
+  width: int,
+  *operands: Any,
+  out_specs: Any = _WHOLE,
+) -> Any:
   """Calls ``work`` on every device, with its slots, as whole results.
 
   Args:
@@ -206,10 +228,17 @@ def _on_devices(
   number = shards.size.shape[0]
   blocks = shards.blocks is not None
   rows = _IN_BLOCKS if blocks else _WHOLE
-  examples, targets = (store.map_arrays(
-      lambda array: Coded(rows, jax.tree.map(lambda _: _WHOLE, array.values))
-      if isinstance(array, Coded) else rows, tree)
-                       for tree in (shards.x, shards.y))
+  examples, targets = (
+    store.map_arrays(
+      lambda array: (
+        Coded(rows, jax.tree.map(lambda _: _WHOLE, array.values))
+        if isinstance(array, Coded)
+        else rows
+      ),
+      tree,
+    )
+    for tree in (shards.x, shards.y)
+  )
 
   def on_device(x, y, offset, size, operands):
     owner = None
@@ -225,20 +254,22 @@ def _on_devices(
     place = jnp.arange(number, dtype=jnp.int32)
     slots = jnp.where(place < count, first, number).astype(jnp.int32)
     slots = jnp.pad(slots, (0, -number % width), constant_values=number)
-    return _all_blocks(work(
-        Shard(x, y, offset, size), slots, -(-count // width),
-        *_own_blocks(operands)))
+    return _all_blocks(
+      work(Shard(x, y, offset, size), slots, -(-count // width), *_own_blocks(operands))
+    )
 
   return jax.shard_map(
-      on_device, mesh=mesh,
-      in_specs=(examples, targets, _WHOLE, _WHOLE, _specs(operands)),
-      out_specs=out_specs, check_vma=False)(
-          shards.x, shards.y, shards.offset, shards.size, operands)
+    on_device,
+    mesh=mesh,
+    in_specs=(examples, targets, _WHOLE, _WHOLE, _specs(operands)),
+    out_specs=out_specs,
+    check_vma=False,
+  )(shards.x, shards.y, shards.offset, shards.size, operands)
 
 
 def _in_groups(
-    fn: Fn, width: int, rows: Shard, slots: Array, shared: Any,
-    args: Any) -> Callable[[Array], Any]:
+  fn: Fn, width: int, rows: Shard, slots: Array, shared: Any, args: Any
+) -> Callable[[Array], Any]:
   """Makes the function (group) -> (its slots, results).
 
   The slots are [width], or [] if the width is 1.
@@ -253,22 +284,32 @@ def _in_groups(
       here = here[0]
     real = here < rows.size.shape[0]
     slot = jnp.where(real, here, 0)
-    operands = (rows.offset[slot], jnp.where(real, rows.size[slot], 0),
-                trees.index(args, slot))
+    operands = (
+      rows.offset[slot],
+      jnp.where(real, rows.size[slot], 0),
+      trees.index(args, slot),
+    )
     return here, (one if width == 1 else jax.vmap(one))(*operands)
 
   return group
 
 
 def _empty(shape: tuple[int, ...], results: Any) -> Any:
-  return jax.tree.map(
-      lambda leaf: jnp.zeros(shape + leaf.shape, leaf.dtype), results)
+  return jax.tree.map(lambda leaf: jnp.zeros(shape + leaf.shape, leaf.dtype), results)
 
 
 def update(
-    mode: str, mesh: Mesh, fn: Fn, write: Fn, table: Any, places: Array,
-    weights: Any, shared: Any, shards: Shard,
-    args: Any) -> tuple[Any, Any, Any]:
+  mode: str,
+  mesh: Mesh,
+  fn: Fn,
+  write: Fn,
+  table: Any,
+  places: Array,
+  weights: Any,
+  shared: Any,
+  shards: Shard,
+  args: Any,
+) -> tuple[Any, Any, Any]:
   """See ``base.MapClients.update``.
 
   Args:
@@ -303,22 +344,32 @@ def update(
       real = here < number
       weight = trees.index(weights, jnp.where(real, here, 0))
       if width > 1:
-        weight = jax.tree.map(lambda leaf: jnp.where(
-            real.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, 0.0), weight)
+        weight = jax.tree.map(
+          lambda leaf: jnp.where(
+            real.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, 0.0
+          ),
+          weight,
+        )
         total = trees.add(total, jax.tree.map(trees.slot_sum, weight, summed))
       else:
         total = jax.tree.map(trees.add_weighted, weight, total, summed)
       return total, trees.set_rows(out, here, (written, stacked))
 
     results = jax.eval_shape(group, jnp.int32(0))[1]
-    written, summed, stacked = results if width == 1 else jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), results)
+    written, summed, stacked = (
+      results
+      if width == 1
+      else jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), results
+      )
+    )
     zero = jax.tree.map(
-        lambda weight, part: _empty(weight.shape[1:], part), weights, summed)
+      lambda weight, part: _empty(weight.shape[1:], part), weights, summed
+    )
     # All rows are written at the end: processes take turns of their own.
     total, (written, stacked) = jax.lax.fori_loop(
-        jnp.int32(0), groups, add,
-        (zero, _empty((number,), (written, stacked))))
+      jnp.int32(0), groups, add, (zero, _empty((number,), (written, stacked)))
+    )
     if split.within(table):
       if mesh.devices.shape[1] > 1:
         written = add_up(written, (AXIS,))
@@ -330,14 +381,29 @@ def update(
     return table, total, stacked
 
   result: tuple[Any, Any, Any] = _on_devices(
-      mesh, work, shards, width, table, places, weights, shared, args,
-      out_specs=(_specs(table), _WHOLE, _WHOLE))
+    mesh,
+    work,
+    shards,
+    width,
+    table,
+    places,
+    weights,
+    shared,
+    args,
+    out_specs=(_specs(table), _WHOLE, _WHOLE),
+  )
   return result
 
 
 def total(
-    mesh: Mesh, fn: Fn, zero: Callable[[], Any], shared: Any, shards: Shard,
-    args: Any, psum: Callable[[Any, Any], Any]) -> Any:
+  mesh: Mesh,
+  fn: Fn,
+  zero: Callable[[], Any],
+  shared: Any,
+  shards: Shard,
+  args: Any,
+  psum: Callable[[Any, Any], Any],
+) -> Any:
   """See ``base.MapClients.total``."""
 
   def work(rows, slots, groups, shared, args):

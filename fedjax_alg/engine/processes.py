@@ -23,8 +23,8 @@ from typing import Any, NoReturn, TypeVar
 
 import jax
 from jax.experimental import multihost_utils
-from jax.sharding import PartitionSpec
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 import numpy as np
 
 from fedjax_alg.data import process_rows
@@ -45,21 +45,28 @@ _LAST_S = 2.0
 
 _Result = TypeVar("_Result")
 
+
 @dataclasses.dataclass(frozen=True)
 class ProcessOptions:
   """The processes that execute a run together."""
 
   distributed: bool = hyper(
-      False, "execute the run in several processes, started with the same "
-      "flags, as Slurm, Open MPI or a TPU pod do, which say who they are; or "
-      "give `coordinator`")
+    False,
+    "execute the run in several processes, started with the same "
+    "flags, as Slurm, Open MPI or a TPU pod do, which say who they are; or "
+    "give `coordinator`",
+  )
   coordinator: str | None = hyper(
-      None, "HOST:PORT, where process 0 can be reached and has a free port; "
-      "with `num_processes` and `process_id` in the place of `distributed`")
+    None,
+    "HOST:PORT, where process 0 can be reached and has a free port; "
+    "with `num_processes` and `process_id` in the place of `distributed`",
+  )
   num_processes: int | None = hyper(
-      None, "number of processes (`coordinator`)", minimum=1)
+    None, "number of processes (`coordinator`)", minimum=1
+  )
   process_id: int | None = hyper(
-      None, "number of this process, from 0 (`coordinator`)", minimum=0)
+    None, "number of this process, from 0 (`coordinator`)", minimum=0
+  )
 
   @property
   def several(self) -> bool:
@@ -76,20 +83,22 @@ class ProcessOptions:
       value = getattr(self, name)
       if value is not None and self.coordinator is None:
         raise OptionError(
-            f"`{name}`={value}: not read without `coordinator` (HOST:PORT)")
+          f"`{name}`={value}: not read without `coordinator` (HOST:PORT)"
+        )
       if value is None and self.coordinator is not None:
         raise OptionError(f"`coordinator`={self.coordinator}: needs `{name}`")
     check_options(self)
     if self.coordinator is None:
       return
     host, _, port = self.coordinator.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 2 ** 16:
+    if not host or not port.isdigit() or not 0 < int(port) < 2**16:
       raise OptionError(f"`coordinator`={self.coordinator}: must be HOST:PORT")
     assert self.num_processes is not None and self.process_id is not None
     if self.process_id >= self.num_processes:
       raise OptionError(
-          f"`process_id`={self.process_id}: must be less than "
-          f"`num_processes`={self.num_processes}")
+        f"`process_id`={self.process_id}: must be less than "
+        f"`num_processes`={self.num_processes}"
+      )
 
 
 def lead() -> bool:
@@ -108,8 +117,12 @@ def joined() -> bool:
 
 
 def distributed(
-    coordinator: str | None = None, num_processes: int | None = None,
-    process_id: int | None = None, *, host_devices: int = 0) -> None:
+  coordinator: str | None = None,
+  num_processes: int | None = None,
+  process_id: int | None = None,
+  *,
+  host_devices: int = 0,
+) -> None:
   """Joins the processes that execute the same runs together.
 
   Call this function in every process before JAX computes anything and before
@@ -132,8 +145,10 @@ def distributed(
     OptionError: arguments that do not go together, JAX has already started, or
       the other processes were not found.
   """
-  join(ProcessOptions(coordinator is None, coordinator, num_processes,
-                      process_id), host_devices)
+  join(
+    ProcessOptions(coordinator is None, coordinator, num_processes, process_id),
+    host_devices,
+  )
   atexit.register(finish)
   sys.excepthook = _on_error
 
@@ -155,21 +170,28 @@ def join(options: ProcessOptions, host_devices: int = 0) -> None:
   try:
     if not joined():
       jax.distributed.initialize(
-          options.coordinator, options.num_processes, options.process_id,
-          heartbeat_timeout_seconds=MISSED_S)
+        options.coordinator,
+        options.num_processes,
+        options.process_id,
+        heartbeat_timeout_seconds=MISSED_S,
+      )
   except (ValueError, RuntimeError) as error:
     if "must be called before" in str(error):
-      raise OptionError("`distributed`: JAX has computed something already; "
-                        "join the processes first") from error
+      raise OptionError(
+        "`distributed`: JAX has computed something already; join the processes first"
+      ) from error
     if options.coordinator is None and isinstance(error, ValueError):
       raise OptionError(
-          "`distributed`: found no Slurm, Open MPI or TPU pod (give "
-          "`coordinator`, `num_processes` and `process_id`)") from error
+        "`distributed`: found no Slurm, Open MPI or TPU pod (give "
+        "`coordinator`, `num_processes` and `process_id`)"
+      ) from error
     raise OptionError(
-        f"`coordinator`={options.coordinator}: the {options.num_processes} "
-        f"processes did not meet: {str(error).splitlines()[0]}") from error
+      f"`coordinator`={options.coordinator}: the {options.num_processes} "
+      f"processes did not meet: {str(error).splitlines()[0]}"
+    ) from error
   process_rows.set_process(
-      process_rows.Process(jax.process_index(), jax.process_count()))
+    process_rows.Process(jax.process_index(), jax.process_count())
+  )
   if count() > 1:
     _connect()
 
@@ -183,9 +205,14 @@ def _connect() -> None:
   mesh = sharding.clients_mesh()
   assert mesh is not None
   with _without_stdout():
-    jax.jit(jax.shard_map(
-        lambda: jax.lax.psum(jnp.int32(1), mesh.axis_names), mesh=mesh,
-        in_specs=(), out_specs=PartitionSpec()))().block_until_ready()
+    jax.jit(
+      jax.shard_map(
+        lambda: jax.lax.psum(jnp.int32(1), mesh.axis_names),
+        mesh=mesh,
+        in_specs=(),
+        out_specs=PartitionSpec(),
+      )
+    )().block_until_ready()
     meet("start")
 
 
@@ -220,7 +247,8 @@ def gather(found: _Result) -> list[_Result]:
   raw = np.frombuffer(pickle.dumps(found), np.uint8)
   sizes = multihost_utils.process_allgather(np.int32(raw.size))
   rows = multihost_utils.process_allgather(
-      np.pad(raw, (0, int(sizes.max()) - raw.size)))
+    np.pad(raw, (0, int(sizes.max()) - raw.size))
+  )
   return [pickle.loads(row[:size].tobytes()) for row, size in zip(rows, sizes)]
 
 
@@ -296,16 +324,24 @@ def is_loss(error: BaseException) -> bool:
   Args:
     error: what JAX has raised.
   """
-  return count() > 1 and isinstance(error, (ValueError, RuntimeError)) and (
-      re.search(r"Gloo|gloo|NCCL|coordination|heartbeat|peer|UNAVAILABLE",
-                str(error)) is not None)
+  return (
+    count() > 1
+    and isinstance(error, (ValueError, RuntimeError))
+    and (
+      re.search(r"Gloo|gloo|NCCL|coordination|heartbeat|peer|UNAVAILABLE", str(error))
+      is not None
+    )
+  )
 
 
 def lose(error: BaseException) -> NoReturn:
   """Ends this process because ``is_loss``, with one line."""
   why = " ".join(str(error).split())[:200]
-  print(f"error: another process has ended or was lost ({why}); to go on, "
-        "start all processes again with --resume", file=sys.stderr)
+  print(
+    f"error: another process has ended or was lost ({why}); to go on, "
+    "start all processes again with --resume",
+    file=sys.stderr,
+  )
   end(LOST)
 
 

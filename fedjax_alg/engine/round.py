@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_alg.base import Algorithm, Array, ClientData, Cohort, Key
-from fedjax_alg.base import RoundAux, State
+from fedjax_alg.base import Algorithm, Array, ClientData, Cohort, Key, RoundAux, State
 from fedjax_alg.data import layout
-from fedjax_alg.engine import clock, late as late_clients, samplers
-from fedjax_alg.engine.keys import client_keys, LATE, RunKeys, server_key
+from fedjax_alg.engine import clock, samplers
+from fedjax_alg.engine import late as late_clients
+from fedjax_alg.engine.keys import LATE, RunKeys, client_keys, server_key
 from fedjax_alg.engine.late import Late
 
 #: Name in ``RoundAux.server``, and column, of the number of participants.
@@ -17,8 +17,12 @@ PRESENT = "cohort_present"
 
 
 def sample_cohort(
-    data: ClientData, cohort_size: int, key: Key, number: Array | int = 0,
-    sampler: samplers.Sampler = samplers.uniform) -> Cohort:
+  data: ClientData,
+  cohort_size: int,
+  key: Key,
+  number: Array | int = 0,
+  sampler: samplers.Sampler = samplers.uniform,
+) -> Cohort:
   """Draws the participants of a round.
 
   Args:
@@ -55,8 +59,13 @@ class Participation(NamedTuple):
 
 
 def play_round(
-    algorithm: Algorithm[State], data: ClientData, participation: Participation,
-    keys: RunKeys, number: Array, state: State) -> tuple[State, RoundAux]:
+  algorithm: Algorithm[State],
+  data: ClientData,
+  participation: Participation,
+  keys: RunKeys,
+  number: Array,
+  state: State,
+) -> tuple[State, RoundAux]:
   """Runs one round.
 
   The random numbers depend only on the seed and on the number of the round. If
@@ -76,32 +85,35 @@ def play_round(
   """
   cohort_size, sampler, late = participation
   cohort = sample_cohort(
-      data, cohort_size, jax.random.fold_in(keys.cohort, number), number,
-      sampler)
+    data, cohort_size, jax.random.fold_in(keys.cohort, number), number, sampler
+  )
   key = jax.random.fold_in(keys.work, number)
   asked, round_end_s = cohort.present.sum(), None
   if late is not None:
     arrivals = late_clients.draw(
-        late, cohort, client_keys(server_key(key, LATE), cohort.ids))
+      late, cohort, client_keys(server_key(key, LATE), cohort.ids)
+    )
     if late.deadline_s is not None:
-      arrivals = late_clients.in_time(
-          late, algorithm, state, cohort, arrivals, key)
+      arrivals = late_clients.in_time(late, algorithm, state, cohort, arrivals, key)
     round_end_s = arrivals.round_end_s
     cohort = layout.take_cohort(
-        data, jnp.where(arrivals.arrived, cohort.ids, data.size.shape[0]),
-        number)._replace(part=arrivals.part, expected=cohort.expected)
+      data, jnp.where(arrivals.arrived, cohort.ids, data.size.shape[0]), number
+    )._replace(part=arrivals.part, expected=cohort.expected)
   new, aux = algorithm.round(state, cohort, key)
-  if (cohort.devices is not None and aux.work is not None
-      and aux.times is None):
-    aux = aux._replace(times=clock.mean_times(
-        cohort.devices, cohort.weight, aux.work, aux.cost, round_end_s))
+  if cohort.devices is not None and aux.work is not None and aux.times is None:
+    aux = aux._replace(
+      times=clock.mean_times(
+        cohort.devices, cohort.weight, aux.work, aux.cost, round_end_s
+      )
+    )
   if sampler in samplers.DRAWS.values() and late is None:
     return new, aux
   present = cohort.present.sum()
   some = cohort.present.any()
   if algorithm.idle is not None:
-    new = jax.tree.map(lambda new, idle: jnp.where(some, new, idle), new,
-                       algorithm.idle(state, cohort))
+    new = jax.tree.map(
+      lambda new, idle: jnp.where(some, new, idle), new, algorithm.idle(state, cohort)
+    )
   cost, aux = aux.cost, _or_nothing(aux, some, present)
   if late is not None:
     aux = late_clients.billed(aux, cost, asked, present, round_end_s)
@@ -130,6 +142,7 @@ def _or_nothing(aux: RoundAux, some: Array, participants: Array) -> RoundAux:
     return jnp.where(some, leaf, jnp.full_like(leaf, jnp.nan))
 
   return aux._replace(
-      server=jax.tree.map(or_nan, aux.server) | {PRESENT: participants},
-      cost=jax.tree.map(or_zero, aux.cost),
-      times=jax.tree.map(or_zero, aux.times))
+    server=jax.tree.map(or_nan, aux.server) | {PRESENT: participants},
+    cost=jax.tree.map(or_zero, aux.cost),
+    times=jax.tree.map(or_zero, aux.times),
+  )

@@ -28,7 +28,7 @@ Sampler = Callable[[ClientData, int, Key, Array], Array]
 
 
 def uniform(
-    data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
+  data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
 ) -> Array:
   """Draws S of the clients that have joined, uniformly without replacement.
 
@@ -58,7 +58,7 @@ def uniform(
 
 
 def by_bijection(
-    data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
+  data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
 ) -> Array:
   """Draws as ``uniform``, in a time that does not depend on C.
 
@@ -79,8 +79,11 @@ def by_bijection(
   clients = data.size.shape[0]
   if cohort_size == clients or data.joins is not None:
     return uniform(data, cohort_size, key, number)
-  return jnp.sort(minibatches.random_order_at(
-      key, jnp.arange(cohort_size, dtype=jnp.int32), jnp.int32(clients)))
+  return jnp.sort(
+    minibatches.random_order_at(
+      key, jnp.arange(cohort_size, dtype=jnp.int32), jnp.int32(clients)
+    )
+  )
 
 
 #: How ``uniform`` cohorts are drawn. ``permutation`` is that of all versions;
@@ -92,7 +95,7 @@ FEW_CLIENTS = 20_000
 
 
 def by_size(
-    data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
+  data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
 ) -> Array:
   """Draws S clients one after the other, each by its number of examples.
 
@@ -120,7 +123,7 @@ def by_size(
 
 
 def by_availability(
-    data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
+  data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
 ) -> Array:
   """Draws S of the clients that are available, uniformly.
 
@@ -149,7 +152,7 @@ def by_availability(
 
 
 def poisson(
-    data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
+  data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
 ) -> Array:
   """All that are available take part (Poisson sampling), S at most.
 
@@ -184,7 +187,8 @@ def slots_of_poisson(num_clients: int, rate: float) -> int:
   for slots in range(max(1, math.ceil(rate * num_clients)), num_clients):
     share = slots / num_clients
     distance = share * math.log(share / rate) + (1 - share) * math.log(
-        (1 - share) / (1 - rate))
+      (1 - share) / (1 - rate)
+    )
     if num_clients * distance > 12 * math.log(10):
       return slots
   return num_clients
@@ -195,7 +199,7 @@ _BLOCK = 128
 
 
 def by_examples(
-    data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
+  data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
 ) -> Array:
   """Draws as ``by_size``, without a random number for every client.
 
@@ -230,7 +234,8 @@ def by_examples(
     ids, size, sums, turn = carry
     ends = jnp.cumsum(sums)
     example = jax.random.randint(
-        jax.random.fold_in(key, turn), (cohort_size,), 0, ends[-1])
+      jax.random.fold_in(key, turn), (cohort_size,), 0, ends[-1]
+    )
     block = jnp.searchsorted(ends, example, side="right")
     within = jnp.cumsum(size[block], axis=1)
     behind = example - (ends[block] - sums[block])
@@ -238,23 +243,23 @@ def by_examples(
     found = (block * _BLOCK + place).astype(jnp.int32)
     # The first example of every client counts.
     order = jnp.argsort(found, stable=True)
-    again = jnp.concatenate([
-        jnp.zeros(1, bool), found[order][1:] == found[order][:-1]])
+    again = jnp.concatenate([jnp.zeros(1, bool), found[order][1:] == found[order][:-1]])
     new = ~jnp.zeros(cohort_size, bool).at[order].set(again)
     ids, new = _filled(ids, found, new, clients)
     taken = jnp.where(new, size[block, place], 0)
-    size = size.at[jnp.where(new, block, size.shape[0]), place].set(
-        0, mode="drop")
+    size = size.at[jnp.where(new, block, size.shape[0]), place].set(0, mode="drop")
     return ids, size, sums.at[block].add(-taken), turn + 1
 
-  ids, *_ = jax.lax.while_loop(more, draw, (
-      jnp.full_like(slot, clients), size, size.sum(1, dtype=jnp.int32),
-      jnp.int32(0)))
+  ids, *_ = jax.lax.while_loop(
+    more,
+    draw,
+    (jnp.full_like(slot, clients), size, size.sum(1, dtype=jnp.int32), jnp.int32(0)),
+  )
   return jnp.sort(ids)
 
 
 def by_trial(
-    data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
+  data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
 ) -> Array:
   """Draws as ``by_availability``, in a time that does not depend on C.
 
@@ -290,21 +295,21 @@ def by_trial(
     place = turn * asked + places
     who = jnp.minimum(place, clients - 1)
     for epoch in range(2):
-      who = minibatches.shuffled(
-          bits, jnp.int32(epoch), who, jnp.int32(clients))
-    found = (place < clients) & (jax.random.uniform(
-        jax.random.fold_in(there, turn), (asked,)) < availability[who])
+      who = minibatches.shuffled(bits, jnp.int32(epoch), who, jnp.int32(clients))
+    found = (place < clients) & (
+      jax.random.uniform(jax.random.fold_in(there, turn), (asked,)) < availability[who]
+    )
     if data.joins is not None:
       found &= data.joins[who] <= number
     return _filled(ids, who, found, clients)[0], turn + 1
 
-  ids, _ = jax.lax.while_loop(more, ask, (
-      jnp.full(cohort_size, clients, jnp.int32), jnp.int32(0)))
+  ids, _ = jax.lax.while_loop(
+    more, ask, (jnp.full(cohort_size, clients, jnp.int32), jnp.int32(0))
+  )
   return jnp.sort(ids)
 
 
-def _filled(
-    ids: Array, found: Array, new: Array, clients: int) -> tuple[Array, Array]:
+def _filled(ids: Array, found: Array, new: Array, clients: int) -> tuple[Array, Array]:
   """Fills the slots from the first empty one on.
 
   Args:
@@ -317,8 +322,7 @@ def _filled(
     The ids, and which of ``found`` have taken a slot.
   """
   slots = ids.shape[0]
-  target = (ids < clients).sum(dtype=jnp.int32) + jnp.cumsum(
-      new, dtype=jnp.int32) - 1
+  target = (ids < clients).sum(dtype=jnp.int32) + jnp.cumsum(new, dtype=jnp.int32) - 1
   new &= target < slots
   return ids.at[jnp.where(new, target, slots)].set(found, mode="drop"), new
 
@@ -343,12 +347,12 @@ def with_daily_cycle(sampler: Sampler, day: int, seed: int) -> Sampler:
   def sample(data, cohort_size, key, number):
     mean = availability_of(data)
     clients = jnp.arange(mean.shape[0], dtype=jnp.int32)
-    phase = jax.vmap(jax.random.uniform)(
-        client_keys(jax.random.key(seed), clients))
+    phase = jax.vmap(jax.random.uniform)(client_keys(jax.random.key(seed), clients))
     time = phase + (number % day).astype(jnp.float32) / day
     now = mean * (1.0 + jnp.sin(2.0 * jnp.pi * time))
-    return sampler(data._replace(availability=jnp.minimum(now, 1.0)),
-                   cohort_size, key, number)
+    return sampler(
+      data._replace(availability=jnp.minimum(now, 1.0)), cohort_size, key, number
+    )
 
   return sample
 
@@ -356,13 +360,14 @@ def with_daily_cycle(sampler: Sampler, day: int, seed: int) -> Sampler:
 def availability_of(data: ClientData) -> Array:
   """The clients' availability [C] float32."""
   if data.availability is None:
-    raise OptionError("`sampling`=availability: the data say nothing of the "
-                      "clients' availability")
+    raise OptionError(
+      "`sampling`=availability: the data say nothing of the clients' availability"
+    )
   return jnp.asarray(data.availability)
 
 
 def _largest(
-    data: ClientData, score: Array, cohort_size: int, number: Array | int
+  data: ClientData, score: Array, cohort_size: int, number: Array | int
 ) -> Array:
   """The S clients with the largest scores; -inf: the client stays away.
 
@@ -378,19 +383,24 @@ def _largest(
   if data.joins is not None:
     score = jnp.where(data.joins > number, -jnp.inf, score)
   best, ids = jax.lax.top_k(score, cohort_size)
-  return jnp.sort(jnp.where(
-      jnp.isneginf(best), score.shape[0], ids)).astype(jnp.int32)
+  return jnp.sort(jnp.where(jnp.isneginf(best), score.shape[0], ids)).astype(jnp.int32)
 
 
 #: The samplers that have a name.
 SAMPLERS: dict[str, Sampler] = {
-    "uniform": uniform, "size": by_size, "availability": by_availability,
-    "poisson": poisson}
+  "uniform": uniform,
+  "size": by_size,
+  "availability": by_availability,
+  "poisson": poisson,
+}
 
 #: The same, as they are drawn from very many clients.
 SAMPLERS_FOR_MANY_CLIENTS: dict[str, Sampler] = {
-    "uniform": by_bijection, "size": by_examples, "availability": by_trial,
-    "poisson": poisson}
+  "uniform": by_bijection,
+  "size": by_examples,
+  "availability": by_trial,
+  "poisson": poisson,
+}
 
 
 def drawn(sampling: str, draw: str, num_clients: int) -> Sampler:
@@ -416,10 +426,17 @@ _DRAW_VERSION = 1
 
 def draw_of(sampler: Sampler) -> str:
   """Says which clients a seed draws with a sampler, in words for files."""
-  how = next((name for name, samplers in (
-      ("bijection", SAMPLERS_FOR_MANY_CLIENTS), ("permutation", SAMPLERS))
-              if getattr(sampler, "__wrapped__", sampler) in samplers.values()),
-             "own")
+  how = next(
+    (
+      name
+      for name, samplers in (
+        ("bijection", SAMPLERS_FOR_MANY_CLIENTS),
+        ("permutation", SAMPLERS),
+      )
+      if getattr(sampler, "__wrapped__", sampler) in samplers.values()
+    ),
+    "own",
+  )
   return f"{how}, version {_DRAW_VERSION}"
 
 
@@ -438,8 +455,7 @@ def checked(sampler: Sampler, said: str = "") -> Sampler:
   Raises:
     OptionError: ``sampler`` takes other arguments.
   """
-  said = said or (
-      f"`sampler`={getattr(sampler, '__name__', type(sampler).__name__)}")
+  said = said or (f"`sampler`={getattr(sampler, '__name__', type(sampler).__name__)}")
   _check_arguments(sampler, said)
 
   @functools.wraps(sampler)
@@ -453,9 +469,10 @@ def checked(sampler: Sampler, said: str = "") -> Sampler:
     shape, dtype = getattr(ids, "shape", ()), getattr(ids, "dtype", type(ids))
     if shape != (cohort_size,) or not jnp.issubdtype(dtype, jnp.integer):
       raise OptionError(
-          f"{said}: gives {list(shape)} "
-          f"{getattr(dtype, '__name__', dtype)}; must give the ids of the "
-          f"participants, [{cohort_size}] int32")
+        f"{said}: gives {list(shape)} "
+        f"{getattr(dtype, '__name__', dtype)}; must give the ids of the "
+        f"participants, [{cohort_size}] int32"
+      )
     clients = data.size.shape[0]
     ids = jnp.sort(jnp.asarray(ids).astype(jnp.int32))
     again = jnp.concatenate([jnp.zeros(1, bool), ids[1:] == ids[:-1]])
@@ -476,10 +493,8 @@ def _check_arguments(sampler: Sampler, said: str) -> None:
   try:
     signature.bind(*range(4))
   except TypeError:
-    bare = [one.replace(annotation=one.empty)
-            for one in signature.parameters.values()]
-    found = signature.replace(
-        parameters=bare, return_annotation=signature.empty)
+    bare = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
+    found = signature.replace(parameters=bare, return_annotation=signature.empty)
     raise OptionError(
-        f"{said}: takes {found}, must take (data, cohort_size, key, round)"
-        ) from None
+      f"{said}: takes {found}, must take (data, cohort_size, key, round)"
+    ) from None

@@ -69,7 +69,8 @@ def start(host_devices: int = 0) -> None:
       may use.
   """
   if "JAX_COMPILATION_CACHE_DIR" not in os.environ and (
-      getattr(jax.config, "jax_compilation_cache_dir") is None):
+    getattr(jax.config, "jax_compilation_cache_dir") is None
+  ):
     jax.config.update("jax_compilation_cache_dir", _COMPILATION_CACHE)
   least = "jax_persistent_cache_min_compile_time_secs"
   if least.upper() not in os.environ and getattr(jax.config, least) == 1.0:
@@ -99,18 +100,19 @@ def clients_mesh(devices: list[jax.Device] | None = None) -> Mesh | None:
   if len(devices) == 1:
     return None
   return jax.make_mesh(
-      (len(devices),), (AXIS,), axis_types=(AxisType.Auto,), devices=devices)
+    (len(devices),), (AXIS,), axis_types=(AxisType.Auto,), devices=devices
+  )
 
 
 def _mesh_of_processes() -> Mesh:
   processes, local = jax.process_count(), jax.local_device_count()
   if jax.device_count() != processes * local:
     raise OptionError(
-        f"`host_devices`: process {jax.process_index()} has {local} devices, "
-        f"all {processes} processes have {jax.device_count()} together (give "
-        "all the same number)")
-  devices = sorted(
-      jax.devices(), key=lambda device: (device.process_index, device.id))
+      f"`host_devices`: process {jax.process_index()} has {local} devices, "
+      f"all {processes} processes have {jax.device_count()} together (give "
+      "all the same number)"
+    )
+  devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
   return process_mesh(devices, processes)
 
 
@@ -124,8 +126,11 @@ def process_mesh(devices: list[jax.Device], processes: int) -> Mesh:
   Returns:
     The mesh with the axes ``processes`` and ``clients``.
   """
-  return Mesh(np.array(devices).reshape(processes, -1), (PROCESSES, AXIS),
-              axis_types=(AxisType.Auto, AxisType.Auto))
+  return Mesh(
+    np.array(devices).reshape(processes, -1),
+    (PROCESSES, AXIS),
+    axis_types=(AxisType.Auto, AxisType.Auto),
+  )
 
 
 def spans_processes(mesh: Mesh | None) -> bool:
@@ -172,8 +177,7 @@ def platform(mesh: Mesh | None) -> str:
   Args:
     mesh: the devices; None means the default device.
   """
-  return (jax.default_backend() if mesh is None
-          else mesh.devices.flat[0].platform)
+  return jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
 
 
 def take_rows(array: jax.Array, order: np.ndarray, mesh: Mesh | None) -> Any:
@@ -190,8 +194,7 @@ def take_rows(array: jax.Array, order: np.ndarray, mesh: Mesh | None) -> Any:
   if jax.default_backend() == "cpu":
     # Computed on the host, so that the devices share one copy.
     return replicate(np.asarray(array)[order], mesh)
-  gather = jax.jit(lambda array, order: array[order],
-                   out_shardings=replicated(mesh))
+  gather = jax.jit(lambda array, order: array[order], out_shardings=replicated(mesh))
   return gather(array, replicate(order, mesh))
 
 
@@ -219,23 +222,24 @@ def replicate(tree: Any, mesh: Mesh | None) -> Any:
     machine that is only described.
   """
   if described(mesh):
-    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(
-        np.shape(a), a.dtype, sharding=replicated(mesh)), tree)
-  tree = jax.tree.map(
-      lambda a: _aligned(a) if isinstance(a, np.ndarray) else a, tree)
+    return jax.tree.map(
+      lambda a: jax.ShapeDtypeStruct(np.shape(a), a.dtype, sharding=replicated(mesh)),
+      tree,
+    )
+  tree = jax.tree.map(lambda a: _aligned(a) if isinstance(a, np.ndarray) else a, tree)
   if mesh is not None and spans_processes(mesh):
-    return multihost_utils.host_local_array_to_global_array(
-        tree, mesh, PartitionSpec())
+    return multihost_utils.host_local_array_to_global_array(tree, mesh, PartitionSpec())
   where = replicated(mesh) or jax.devices()[0]
-  return jax.tree.map(
-      lambda a: a if _in_blocks(a) else jax.device_put(a, where), tree)
+  return jax.tree.map(lambda a: a if _in_blocks(a) else jax.device_put(a, where), tree)
 
 
 def _in_blocks(array: Any) -> bool:
   """Whether an array was placed by ``place_blocks``."""
-  return isinstance(array, jax.Array) and isinstance(
-      array.sharding, NamedSharding) and (
-          array.sharding.spec[:1] == (PROCESSES,))
+  return (
+    isinstance(array, jax.Array)
+    and isinstance(array.sharding, NamedSharding)
+    and (array.sharding.spec[:1] == (PROCESSES,))
+  )
 
 
 def place_blocks(blocks: np.ndarray, mesh: Mesh) -> jax.Array:
@@ -256,7 +260,8 @@ def place_blocks(blocks: np.ndarray, mesh: Mesh) -> jax.Array:
     result: jax.Array = jax.device_put(blocks, NamedSharding(mesh, rows))
     return result
   result = multihost_utils.host_local_array_to_global_array(
-      _aligned(blocks)[None], mesh, rows)
+    _aligned(blocks)[None], mesh, rows
+  )
   return result
 
 
@@ -272,9 +277,10 @@ def of_states(states: Any, mesh: Any, otherwise: Any) -> Any:
     A tree with the sharding of every leaf.
   """
   return split.tree_map(
-      lambda leaf: leaf.with_block(
-          NamedSharding(mesh, PartitionSpec(None, PROCESSES))),
-      lambda leaf: otherwise, states)
+    lambda leaf: leaf.with_block(NamedSharding(mesh, PartitionSpec(None, PROCESSES))),
+    lambda leaf: otherwise,
+    states,
+  )
 
 
 def place_states(states: Any, where: Any) -> Any:
@@ -291,15 +297,18 @@ def place_states(states: Any, where: Any) -> Any:
 
     def one(index):
       start = leaf.starts[index[1].indices(processes)[0]]
-      return leaf.block[:, None, start:start + leaf.height]
+      return leaf.block[:, None, start : start + leaf.height]
 
-    return leaf.with_block(jax.make_array_from_callback(
+    return leaf.with_block(
+      jax.make_array_from_callback(
         (leaf.block.shape[0], processes, leaf.height, *leaf.block.shape[2:]),
-        where.block, one))
+        where.block,
+        one,
+      )
+    )
 
   def everywhere(leaf, where):
-    return jax.make_array_from_callback(
-        leaf.shape, where, lambda index: leaf[index])
+    return jax.make_array_from_callback(leaf.shape, where, lambda index: leaf[index])
 
   return split.tree_map(blocks, everywhere, states, where)
 
@@ -321,13 +330,16 @@ def own_rows(table: split.Split, number: int) -> np.ndarray:
   Returns:
     [N, clients of the process, ...] on the host.
   """
-  block = next(shard.data for shard in table.block.addressable_shards
-               if shard.index[1].indices(len(table.cuts) - 1)[0] == number)
+  block = next(
+    shard.data
+    for shard in table.block.addressable_shards
+    if shard.index[1].indices(len(table.cuts) - 1)[0] == number
+  )
   return np.asarray(block)[:, 0, table.owned(number)]
 
 
 #: Bytes of a table that are sent at once.
-_SENT = 2 ** 26
+_SENT = 2**26
 
 
 def all_rows(table: split.Split) -> Iterator[np.ndarray]:
@@ -346,18 +358,18 @@ def all_rows(table: split.Split) -> Iterator[np.ndarray]:
   size = table.dtype.itemsize * math.prod(row)
   most = min(table.height, max(1, _SENT // max(1, size)))
   own = {number: own_rows(table, number) for number in blocks_here(table)}
-  for seed, number in itertools.product(
-      range(seeds), range(len(table.cuts) - 1)):
+  for seed, number in itertools.product(range(seeds), range(len(table.cuts) - 1)):
     clients = table.cuts[number + 1] - table.cuts[number]
     for first in range(0, clients, most):
       rows = np.zeros((most, *row), table.dtype)
       if number in own:
-        some = own[number][seed, first:first + most]
-        rows[:len(some)] = some
+        some = own[number][seed, first : first + most]
+        rows[: len(some)] = some
       # As bytes: the sum with the zeros of the others keeps every bit.
       sent = multihost_utils.broadcast_one_to_all(
-          rows.reshape(-1).view(np.uint8), is_source=number in own)
-      yield sent.view(table.dtype).reshape(rows.shape)[:clients - first]
+        rows.reshape(-1).view(np.uint8), is_source=number in own
+      )
+      yield sent.view(table.dtype).reshape(rows.shape)[: clients - first]
 
 
 def whole(states: Any) -> Any:
@@ -370,5 +382,7 @@ def whole(states: Any) -> Any:
     NumPy arrays [N, ...]; of a ``split.Split`` the array that it stands for.
   """
   return split.tree_map(
-      lambda leaf: np.concatenate(list(all_rows(leaf))).reshape(
-          leaf.of_states), np.asarray, states)
+    lambda leaf: np.concatenate(list(all_rows(leaf))).reshape(leaf.of_states),
+    np.asarray,
+    states,
+  )

@@ -54,17 +54,24 @@ class Aggregator(NamedTuple):
 def weighted_mean() -> Aggregator:
   """The mean over the participants, as in FedAvg."""
   return Aggregator(
-      lambda vectors, weights, cohort, key: trees.slot_mean(weights, vectors),
-      is_mean=True, name="mean")
+    lambda vectors, weights, cohort, key: trees.slot_mean(weights, vectors),
+    is_mean=True,
+    name="mean",
+  )
 
 
 def _of_sent(
-    name: str, combine: Callable[..., Params], *args: Any,
-    flops: Callable[[int, int], float]) -> Aggregator:
+  name: str,
+  combine: Callable[..., Params],
+  *args: Any,
+  flops: Callable[[int, int], float],
+) -> Aggregator:
   """An aggregator that reads vectors and weights alone (``robust``)."""
   return Aggregator(
-      lambda vectors, weights, cohort, key: combine(vectors, weights, *args),
-      flops=flops, name=name)
+    lambda vectors, weights, cohort, key: combine(vectors, weights, *args),
+    flops=flops,
+    name=name,
+  )
 
 
 def _sorting(slots: int, size: int) -> float:
@@ -95,29 +102,44 @@ ITERATIONS = {"geometric_median": 10, "centred_clipping": 1}
 #: The aggregators that a hyper-parameter can name, made from an instance of
 #: ``Aggregation``.
 AGGREGATORS: dict[str, Callable[[Any], Aggregator]] = {
-    "mean": lambda options: weighted_mean(),
-    "median": lambda options: coordinate_median(),
-    "trimmed_mean": lambda options: _of_sent(
-        "trimmed_mean", robust.trimmed_mean, options.tolerated, flops=_sorting),
-    "krum": lambda options: _of_sent(
-        "krum", robust.krum, options.tolerated, flops=_comparing),
-    "multi_krum": lambda options: _of_sent(
-        "multi_krum", robust.multi_krum, options.tolerated, flops=_comparing),
-    "geometric_median": lambda options: _of_sent(
-        "geometric_median", robust.geometric_median, options.iterations,
-        flops=lambda slots, size: _sorting(slots, size) + (
-            5.0 * options.iterations * slots * size)),
-    "centred_clipping": lambda options: Aggregator(
-        lambda vectors, weights, cohort, key, last: (
-            robust.centred_clipping(
-                vectors, weights, last, options.aggregator_radius,
-                options.iterations),) * 2,
-        keeps=lambda vector: jax.tree.map(jnp.zeros_like, vector),
-        name="centred_clipping",
-        flops=lambda slots, size: 6.0 * options.iterations * slots * size),
-    "norm_bound": lambda options: _of_sent(
-        "norm_bound", robust.norm_bound, options.aggregator_radius,
-        flops=lambda slots, size: 5.0 * slots * size),
+  "mean": lambda options: weighted_mean(),
+  "median": lambda options: coordinate_median(),
+  "trimmed_mean": lambda options: _of_sent(
+    "trimmed_mean", robust.trimmed_mean, options.tolerated, flops=_sorting
+  ),
+  "krum": lambda options: _of_sent(
+    "krum", robust.krum, options.tolerated, flops=_comparing
+  ),
+  "multi_krum": lambda options: _of_sent(
+    "multi_krum", robust.multi_krum, options.tolerated, flops=_comparing
+  ),
+  "geometric_median": lambda options: _of_sent(
+    "geometric_median",
+    robust.geometric_median,
+    options.iterations,
+    flops=lambda slots, size: (
+      _sorting(slots, size) + (5.0 * options.iterations * slots * size)
+    ),
+  ),
+  "centred_clipping": lambda options: Aggregator(
+    lambda vectors, weights, cohort, key, last: (
+      (
+        robust.centred_clipping(
+          vectors, weights, last, options.aggregator_radius, options.iterations
+        ),
+      )
+      * 2
+    ),
+    keeps=lambda vector: jax.tree.map(jnp.zeros_like, vector),
+    name="centred_clipping",
+    flops=lambda slots, size: 6.0 * options.iterations * slots * size,
+  ),
+  "norm_bound": lambda options: _of_sent(
+    "norm_bound",
+    robust.norm_bound,
+    options.aggregator_radius,
+    flops=lambda slots, size: 5.0 * slots * size,
+  ),
 }
 
 
@@ -131,39 +153,57 @@ class Aggregation(Hostility, Compression, Privacy):
   GROUP: ClassVar[str] = "robustness"
 
   aggregator: str = hyper(
-      "mean", "how the server combines the participants' updates and anchor "
-      "gradients: mean = their weighted mean, median = the median of every "
-      "coordinate, trimmed_mean = its mean without the largest and smallest "
-      "values, krum = the one vector that is nearest to most others, "
-      "multi_krum = the mean of such vectors, geometric_median = the point of "
-      "least sum of distances, centred_clipping = the mean of vectors that are "
-      "clipped around the last one, norm_bound = the mean of shortened "
-      "vectors. With median, trimmed_mean and both Krums participants count "
-      "alike", choices=tuple(AGGREGATORS),
-      source="Yin et al., ICML 2018 (median, trimmed_mean); Blanchard et al., "
-      "NeurIPS 2017 (krum, multi_krum); Pillutla et al., IEEE TSP 2022 "
-      "(geometric_median); Karimireddy et al., ICML 2021 (centred_clipping); "
-      "Sun et al., arXiv:1911.07963 (norm_bound)", later=True)
+    "mean",
+    "how the server combines the participants' updates and anchor "
+    "gradients: mean = their weighted mean, median = the median of every "
+    "coordinate, trimmed_mean = its mean without the largest and smallest "
+    "values, krum = the one vector that is nearest to most others, "
+    "multi_krum = the mean of such vectors, geometric_median = the point of "
+    "least sum of distances, centred_clipping = the mean of vectors that are "
+    "clipped around the last one, norm_bound = the mean of shortened "
+    "vectors. With median, trimmed_mean and both Krums participants count "
+    "alike",
+    choices=tuple(AGGREGATORS),
+    source="Yin et al., ICML 2018 (median, trimmed_mean); Blanchard et al., "
+    "NeurIPS 2017 (krum, multi_krum); Pillutla et al., IEEE TSP 2022 "
+    "(geometric_median); Karimireddy et al., ICML 2021 (centred_clipping); "
+    "Sun et al., arXiv:1911.07963 (norm_bound)",
+    later=True,
+  )
   tolerated: float = hyper(
-      0.2, "share of a round's participants that the aggregator takes to be "
-      "hostile: trimmed_mean leaves so many of the largest and of the smallest "
-      "values out, krum and multi_krum as many of the vectors (`aggregator`="
-      "trimmed_mean|krum|multi_krum)", minimum=0.0, below=0.5,
-      source="beta, Yin et al. Definition 2; f / n, Blanchard et al.",
-      when=only("aggregator", "trimmed_mean", "krum", "multi_krum"), later=True)
+    0.2,
+    "share of a round's participants that the aggregator takes to be "
+    "hostile: trimmed_mean leaves so many of the largest and of the smallest "
+    "values out, krum and multi_krum as many of the vectors (`aggregator`="
+    "trimmed_mean|krum|multi_krum)",
+    minimum=0.0,
+    below=0.5,
+    source="beta, Yin et al. Definition 2; f / n, Blanchard et al.",
+    when=only("aggregator", "trimmed_mean", "krum", "multi_krum"),
+    later=True,
+  )
   aggregator_radius: float = hyper(
-      0.0, "length to which vectors (norm_bound), or their distances from the "
-      "centre (centred_clipping), are shortened; 0 stands for the median of "
-      "these lengths in the round (`aggregator`=centred_clipping|norm_bound)",
-      minimum=0.0, neutral=0.0,
-      source="tau, Karimireddy et al. (7); M, Sun et al. section 3",
-      when=only("aggregator", "centred_clipping", "norm_bound"), later=True)
+    0.0,
+    "length to which vectors (norm_bound), or their distances from the "
+    "centre (centred_clipping), are shortened; 0 stands for the median of "
+    "these lengths in the round (`aggregator`=centred_clipping|norm_bound)",
+    minimum=0.0,
+    neutral=0.0,
+    source="tau, Karimireddy et al. (7); M, Sun et al. section 3",
+    when=only("aggregator", "centred_clipping", "norm_bound"),
+    later=True,
+  )
   aggregator_iterations: int = hyper(
-      0, "number of steps to the result; 0 stands for the default, which is "
-      "10 with geometric_median and 1 with centred_clipping (`aggregator`="
-      "geometric_median|centred_clipping)", minimum=0, maximum=1000,
-      source="R, Pillutla et al. Algorithm 2; L, Karimireddy et al.",
-      when=only("aggregator", *ITERATIONS), later=True)
+    0,
+    "number of steps to the result; 0 stands for the default, which is "
+    "10 with geometric_median and 1 with centred_clipping (`aggregator`="
+    "geometric_median|centred_clipping)",
+    minimum=0,
+    maximum=1000,
+    source="R, Pillutla et al. Algorithm 2; L, Karimireddy et al.",
+    when=only("aggregator", *ITERATIONS),
+    later=True,
+  )
 
   @property
   def iterations(self) -> int:
@@ -181,14 +221,21 @@ def private(options: Privacy, releases: int) -> Aggregator:
   flops: Callable[[int, int], float] = lambda slots, size: 5.0 * slots * size
   if options.private == "fixed":
     return Aggregator(
-        lambda vectors, weights, cohort, key: private_mean(
-            options, vectors, cohort, key, options.clip_norm, releases)[0],
-        flops=flops, name="private")
+      lambda vectors, weights, cohort, key: private_mean(
+        options, vectors, cohort, key, options.clip_norm, releases
+      )[0],
+      flops=flops,
+      name="private",
+    )
   return Aggregator(
-      lambda vectors, weights, cohort, key, norm: private_mean(
-          options, vectors, cohort, key, norm, releases),
-      keeps=lambda vector: jnp.asarray(options.clip_norm, jnp.float32),
-      column="clip_norm", flops=flops, name="private")
+    lambda vectors, weights, cohort, key, norm: private_mean(
+      options, vectors, cohort, key, norm, releases
+    ),
+    keeps=lambda vector: jnp.asarray(options.clip_norm, jnp.float32),
+    column="clip_norm",
+    flops=flops,
+    name="private",
+  )
 
 
 def named(name: str, options: Aggregation | None = None) -> Aggregator:

@@ -22,7 +22,7 @@ import numpy as np
 from fedjax_alg import tasks, trees
 from fedjax_alg.base import Array, Cohort, Key, Params
 from fedjax_alg.conditions import is_zero, only
-from fedjax_alg.hparams import hyper, MAX_SEED
+from fedjax_alg.hparams import MAX_SEED, hyper
 
 
 class Scene(NamedTuple):
@@ -42,13 +42,15 @@ class Scene(NamedTuple):
   def total(self, chosen: Array, values: Array) -> Array:
     """Sum of the values [S] of the ``chosen`` in each slot's group, [S]."""
     held = jnp.where(chosen, values, 0.0)
-    return jnp.where(trees.members(self.groups, self.num_groups),
-                     held[None], 0.0).sum(1)[self.groups]
+    return jnp.where(trees.members(self.groups, self.num_groups), held[None], 0.0).sum(
+      1
+    )[self.groups]
 
   def mean(self, sent: Params) -> Params:
     """Mean over the honest ones in the group of each slot, [S, ...]."""
     means = trees.group_mean(
-        self.honest.astype(jnp.float32), self.groups, self.num_groups, sent)
+      self.honest.astype(jnp.float32), self.groups, self.num_groups, sent
+    )
     return trees.index(means, self.groups)
 
 
@@ -86,8 +88,7 @@ def who_is_hostile(attack: Attack, cohort: Cohort) -> Array:
   """Which participants are hostile, [S] bool; false for padding slots."""
   assert cohort.everyone is not None
   hostile = attack.hostile(cohort.everyone.size.shape[0])
-  return cohort.present & hostile.at[cohort.ids].get(
-      mode="fill", fill_value=False)
+  return cohort.present & hostile.at[cohort.ids].get(mode="fill", fill_value=False)
 
 
 def poisoned(attack: Attack | None, cohort: Cohort) -> Cohort:
@@ -116,18 +117,31 @@ def poisoned(attack: Attack | None, cohort: Cohort) -> Cohort:
   hostile = attack.hostile(everyone.size.shape[0])
   # A row is a hostile client's if more of them have begun than ended before.
   mark = hostile.astype(jnp.int32)
-  marks = jnp.zeros(math.prod(rows) + 1, jnp.int32).at[everyone.offset].add(
-      mark).at[everyone.offset + everyone.size].add(-mark)
+  marks = (
+    jnp.zeros(math.prod(rows) + 1, jnp.int32)
+    .at[everyone.offset]
+    .add(mark)
+    .at[everyone.offset + everyone.size]
+    .add(-mark)
+  )
   inside = (jnp.cumsum(marks, dtype=jnp.int32)[:-1] > 0).reshape(
-      *rows, *(1,) * (y.ndim - axes))
+    *rows, *(1,) * (y.ndim - axes)
+  )
   y = jnp.where(inside, attack.flip(y), y)
-  return cohort._replace(shards=cohort.shards._replace(y=y),
-                         everyone=everyone._replace(y=y))
+  return cohort._replace(
+    shards=cohort.shards._replace(y=y), everyone=everyone._replace(y=y)
+  )
 
 
 def forged(
-    attack: Attack, sent: Params, weights: Array, groups: Array,
-    num_groups: int, cohort: Cohort, keys: Key) -> Params:
+  attack: Attack,
+  sent: Params,
+  weights: Array,
+  groups: Array,
+  num_groups: int,
+  cohort: Cohort,
+  keys: Key,
+) -> Params:
   """What the server receives.
 
   Args:
@@ -144,8 +158,7 @@ def forged(
     Leaves [S, ...].
   """
   assert attack.forge is not None
-  scene = Scene(who_is_hostile(attack, cohort), weights, groups, num_groups,
-                keys)
+  scene = Scene(who_is_hostile(attack, cohort), weights, groups, num_groups, keys)
   return trees.where_slots(scene.hostile, attack.forge(sent, scene), sent)
 
 
@@ -165,8 +178,9 @@ def gaussian(sent: Params, scene: Scene, scale: Any) -> Params:
   """
   deviation = 1.0 if is_zero(scale) else scale
 
-  return jax.vmap(lambda key, one: trees.scale(
-      deviation, trees.normal(key, one)))(scene.keys, sent)
+  return jax.vmap(lambda key, one: trees.scale(deviation, trees.normal(key, one)))(
+    scene.keys, sent
+  )
 
 
 def scaled(sent: Params, scene: Scene, scale: Any) -> Params:
@@ -211,16 +225,18 @@ def little_is_enough(sent: Params, scene: Scene, scale: Any) -> Params:
   honest participants, which makes the attack stronger.
   """
   mean = scene.mean(sent)
-  square = scene.mean(jax.tree.map(
-      lambda one, centre: jnp.square(one - centre), sent, mean))
-  steps: Any = jnp.broadcast_to(
-      jnp.asarray(scale, jnp.float32), scene.weights.shape)
+  square = scene.mean(
+    jax.tree.map(lambda one, centre: jnp.square(one - centre), sent, mean)
+  )
+  steps: Any = jnp.broadcast_to(jnp.asarray(scale, jnp.float32), scene.weights.shape)
   if is_zero(scale):
     one = jnp.ones(scene.weights.shape)
-    steps = supporters(scene.total(scene.weights > 0, one),
-                       scene.total(scene.hostile, one))
+    steps = supporters(
+      scene.total(scene.weights > 0, one), scene.total(scene.hostile, one)
+    )
   return trees.subtract(
-      mean, trees.scale_slots(steps, jax.tree.map(trees.root, square)))
+    mean, trees.scale_slots(steps, jax.tree.map(trees.root, square))
+  )
 
 
 def inner_product(sent: Params, scene: Scene, scale: Any) -> Params:
@@ -235,8 +251,12 @@ def inner_product(sent: Params, scene: Scene, scale: Any) -> Params:
 #: Attacks that forge what is sent: (sent, scene, scale) -> what hostile clients
 #: send.
 FORGERIES: dict[str, Callable[[Params, Scene, Any], Params]] = {
-    "sign_flip": sign_flip, "gaussian": gaussian, "scaled": scaled,
-    "little_is_enough": little_is_enough, "inner_product": inner_product}
+  "sign_flip": sign_flip,
+  "gaussian": gaussian,
+  "scaled": scaled,
+  "little_is_enough": little_is_enough,
+  "inner_product": inner_product,
+}
 #: Attacks of clients that train on false labels.
 FLIPPING = ("label_flip", "scaled")
 ATTACKS = ("label_flip", *FORGERIES)
@@ -249,31 +269,48 @@ class Hostility:
   GROUP: ClassVar[str] = "robustness"
 
   attack: str = hyper(
-      "none", "what hostile clients do: label_flip = train on the labels L-1-y,"
-      " sign_flip = send the negative update, gaussian = send normal numbers, "
-      "scaled = train on false labels and send so long an update that it "
-      "replaces the model, little_is_enough = send mean - z deviations of the "
-      "honest updates, inner_product = send the negative mean of the honest "
-      "updates. Anchor gradients are forged as updates are",
-      choices=("none", *ATTACKS),
-      source="Karimireddy et al., ICLR 2022 (label_flip); Li et al., AAAI 2019 "
-      "(sign_flip); Blanchard et al., NeurIPS 2017 (gaussian); Bagdasaryan et "
-      "al., AISTATS 2020 (scaled); Baruch et al., NeurIPS 2019 "
-      "(little_is_enough); Xie et al., UAI 2019 (inner_product)", later=True)
+    "none",
+    "what hostile clients do: label_flip = train on the labels L-1-y,"
+    " sign_flip = send the negative update, gaussian = send normal numbers, "
+    "scaled = train on false labels and send so long an update that it "
+    "replaces the model, little_is_enough = send mean - z deviations of the "
+    "honest updates, inner_product = send the negative mean of the honest "
+    "updates. Anchor gradients are forged as updates are",
+    choices=("none", *ATTACKS),
+    source="Karimireddy et al., ICLR 2022 (label_flip); Li et al., AAAI 2019 "
+    "(sign_flip); Blanchard et al., NeurIPS 2017 (gaussian); Bagdasaryan et "
+    "al., AISTATS 2020 (scaled); Baruch et al., NeurIPS 2019 "
+    "(little_is_enough); Xie et al., UAI 2019 (inner_product)",
+    later=True,
+  )
   attackers: float = hyper(
-      0.2, "share of all clients that are hostile", minimum=0.0, maximum=1.0,
-      when=only("attack", *ATTACKS), later=True)
+    0.2,
+    "share of all clients that are hostile",
+    minimum=0.0,
+    maximum=1.0,
+    when=only("attack", *ATTACKS),
+    later=True,
+  )
   attack_seed: int = hyper(
-      0, "seed of the choice of the hostile clients, which all seeds of a run "
-      "share", minimum=0, maximum=MAX_SEED, when=only("attack", *ATTACKS),
-      later=True)
+    0,
+    "seed of the choice of the hostile clients, which all seeds of a run share",
+    minimum=0,
+    maximum=MAX_SEED,
+    when=only("attack", *ATTACKS),
+    later=True,
+  )
   attack_scale: float = hyper(
-      0.0, "strength of the attack: factor of the update (sign_flip, scaled), "
-      "standard deviation (gaussian), z (little_is_enough), epsilon "
-      "(inner_product); 0 stands for the default, which is 1 with sign_flip "
-      "and gaussian, 0.5 with inner_product, and follows from the numbers of "
-      "honest and hostile participants with the others", minimum=0.0,
-      neutral=0.0, when=only("attack", *FORGERIES), later=True)
+    0.0,
+    "strength of the attack: factor of the update (sign_flip, scaled), "
+    "standard deviation (gaussian), z (little_is_enough), epsilon "
+    "(inner_product); 0 stands for the default, which is 1 with sign_flip "
+    "and gaussian, 0.5 with inner_product, and follows from the numbers of "
+    "honest and hostile participants with the others",
+    minimum=0.0,
+    neutral=0.0,
+    when=only("attack", *FORGERIES),
+    later=True,
+  )
 
 
 def attack_of(options: Hostility) -> Attack | None:
@@ -282,9 +319,10 @@ def attack_of(options: Hostility) -> Attack | None:
     return None
   forge, scale = FORGERIES.get(options.attack), options.attack_scale
   return Attack(
-      options.attack,
-      lambda num_clients: hostile_clients(
-          num_clients, options.attackers, options.attack_seed),
-      options.attack in FLIPPING,
-      forge=None if forge is None else (
-          lambda sent, scene: forge(sent, scene, scale)))
+    options.attack,
+    lambda num_clients: hostile_clients(
+      num_clients, options.attackers, options.attack_seed
+    ),
+    options.attack in FLIPPING,
+    forge=None if forge is None else (lambda sent, scene: forge(sent, scene, scale)),
+  )

@@ -16,9 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.base import Array, BYTES_PER_FLOAT, Cohort, Key, num_params
-from fedjax_alg.base import Params
-from fedjax_alg.client.update import beside, ClientUpdate
+from fedjax_alg.base import BYTES_PER_FLOAT, Array, Cohort, Key, Params, num_params
+from fedjax_alg.client.update import ClientUpdate, beside
 from fedjax_alg.exchange.compression import Compressor
 
 
@@ -31,17 +30,26 @@ class Heard(NamedTuple):
   known: Array
 
 
-def with_memory(
-    client: ClientUpdate, compressor: Compressor, k: int) -> ClientUpdate:
+def with_memory(client: ClientUpdate, compressor: Compressor, k: int) -> ClientUpdate:
   """The client's half with a ``Heard`` beside its memory."""
-  return beside(client, lambda params, spec: Heard(
-      trees.repeat(compressor.init(params), k), jnp.zeros((), jnp.int32),
-      jnp.full(spec.num_clients, -1, jnp.int32)))
+  return beside(
+    client,
+    lambda params, spec: Heard(
+      trees.repeat(compressor.init(params), k),
+      jnp.zeros((), jnp.int32),
+      jnp.full(spec.num_clients, -1, jnp.int32),
+    ),
+  )
 
 
 def send(
-    compressor: Compressor, old: Params, new: Params, memory: Any,
-    cohort: Cohort, key: Key) -> tuple[Params, Any]:
+  compressor: Compressor,
+  old: Params,
+  new: Params,
+  memory: Any,
+  cohort: Cohort,
+  key: Key,
+) -> tuple[Params, Any]:
   """Sends the change of all models.
 
   Args:
@@ -56,16 +64,17 @@ def send(
     The models that clients hold now, and the memory.
   """
   heard: Heard = memory.extra
-  moved, kept = jax.vmap(
-      lambda change, kept: compressor.send(change, kept, key))(
-          trees.subtract(new, old), heard.memory)
+  moved, kept = jax.vmap(lambda change, kept: compressor.send(change, kept, key))(
+    trees.subtract(new, old), heard.memory
+  )
   known = heard.known.at[cohort.ids].set(heard.sent, mode="drop")
   return trees.add(old, moved), memory._replace(
-      extra=Heard(kept, heard.sent + 1, known))
+    extra=Heard(kept, heard.sent + 1, known)
+  )
 
 
 def mean_bytes(
-    compressor: Compressor, like: Params, memory: Any, cohort: Cohort
+  compressor: Compressor, like: Params, memory: Any, cohort: Cohort
 ) -> Array:
   """The bytes of one model to a participant, the mean of all, rounded up.
 
@@ -87,12 +96,14 @@ def mean_bytes(
   missed = jnp.where(cohort.present & ~anew, missed, 0)
   count = jnp.maximum(cohort.present.sum(dtype=jnp.int32), 1)
   return _share(missed.sum(dtype=jnp.int32), count, message) + _share(
-      anew.sum(dtype=jnp.int32), count, whole)
+    anew.sum(dtype=jnp.int32), count, whole
+  )
 
 
 def _share(total: Array, count: Array, unit: int) -> Array:
   """total x unit / count [] uint32, rounded up; the product may overflow."""
   rest = (total % count).astype(jnp.float32) / count.astype(jnp.float32)
-  share: Array = jnp.uint32(unit) * (total // count).astype(
-      jnp.uint32) + jnp.ceil(unit * rest).astype(jnp.uint32)
+  share: Array = jnp.uint32(unit) * (total // count).astype(jnp.uint32) + jnp.ceil(
+    unit * rest
+  ).astype(jnp.uint32)
   return share

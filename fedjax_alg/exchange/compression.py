@@ -42,12 +42,11 @@ import jax.flatten_util
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.base import BYTES_PER_FLOAT, Key, Model, num_params, Params
-from fedjax_alg.base import SEED_BYTES
+from fedjax_alg.base import BYTES_PER_FLOAT, SEED_BYTES, Key, Model, Params, num_params
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.update import ClientUpdate, with_rows
-from fedjax_alg.errors import did_you_mean, OptionError
-from fedjax_alg.exchange.messages import are_carried, carried, Numbers
+from fedjax_alg.errors import OptionError, did_you_mean
+from fedjax_alg.exchange.messages import Numbers, are_carried, carried
 from fedjax_alg.hparams import hyper
 
 #: Entries that share a scale (qsgd).
@@ -107,16 +106,22 @@ def random_k(share: float, unbiased: bool) -> Compressor:
     flat, unravel = jax.flatten_util.ravel_pytree(tree)
     kept = kept_entries(share, flat.size)
     places = minibatches.shuffled(
-        minibatches.shuffle_bits(key), jnp.int32(0),
-        jnp.arange(kept, dtype=jnp.int32), jnp.int32(flat.size))
+      minibatches.shuffle_bits(key),
+      jnp.int32(0),
+      jnp.arange(kept, dtype=jnp.int32),
+      jnp.int32(flat.size),
+    )
     factor = flat.size / kept if unbiased else 1.0
     # Who knows the sender's key knows the places.
-    return unravel(jnp.zeros_like(flat).at[places].set(
-        carried(factor * flat[places]))), memory
+    return unravel(
+      jnp.zeros_like(flat).at[places].set(carried(factor * flat[places]))
+    ), memory
 
   return Compressor(
-      send, lambda like: SEED_BYTES + BYTES_PER_FLOAT * kept_entries(
-          share, num_params(like)), unbiased=unbiased)
+    send,
+    lambda like: SEED_BYTES + BYTES_PER_FLOAT * kept_entries(share, num_params(like)),
+    unbiased=unbiased,
+  )
 
 
 def qsgd(bits: int) -> Compressor:
@@ -133,12 +138,14 @@ def qsgd(bits: int) -> Compressor:
     codes = jnp.sign(rows) * jnp.minimum(down + up.astype(jnp.float32), levels)
     if are_carried():
       sent, scale = carried(
-          ((codes + levels).astype(jnp.int32).reshape(-1)[:flat.size], scale),
-          Numbers(2 ** bits - 1))
-      codes = jnp.pad(sent.astype(jnp.float32) - levels, (
-          0, rows.size - flat.size)).reshape(rows.shape)
+        ((codes + levels).astype(jnp.int32).reshape(-1)[: flat.size], scale),
+        Numbers(2**bits - 1),
+      )
+      codes = jnp.pad(
+        sent.astype(jnp.float32) - levels, (0, rows.size - flat.size)
+      ).reshape(rows.shape)
     decoded = codes * (scale / levels)
-    return unravel(decoded.reshape(-1)[:flat.size]), memory
+    return unravel(decoded.reshape(-1)[: flat.size]), memory
 
   def nbytes(like):
     size = num_params(like)
@@ -152,16 +159,22 @@ def sign() -> Compressor:
 
   def send(tree, memory, key):
 
-    negative, scale = carried((
+    negative, scale = carried(
+      (
         jax.tree.map(lambda leaf: leaf < 0, tree),
-        jax.tree.map(lambda leaf: jnp.abs(leaf).mean(), tree)))
+        jax.tree.map(lambda leaf: jnp.abs(leaf).mean(), tree),
+      )
+    )
     return jax.tree.map(
-        lambda which, scale: jnp.where(which, -scale, scale), negative,
-        scale), memory
+      lambda which, scale: jnp.where(which, -scale, scale), negative, scale
+    ), memory
 
   return Compressor(
-      send, lambda like: _packed(num_params(like)) + BYTES_PER_FLOAT * len(
-          jax.tree.leaves(like)))
+    send,
+    lambda like: (
+      _packed(num_params(like)) + BYTES_PER_FLOAT * len(jax.tree.leaves(like))
+    ),
+  )
 
 
 def powersgd(rank: int) -> Compressor:
@@ -181,8 +194,11 @@ def powersgd(rank: int) -> Compressor:
   def init(like):
     leaves = jax.tree.leaves(like)
     return tuple(
-        jax.random.normal(jax.random.key(i), (sides(leaf)[1], rank))
-        if shortens(leaf) else () for i, leaf in enumerate(leaves))
+      jax.random.normal(jax.random.key(i), (sides(leaf)[1], rank))
+      if shortens(leaf)
+      else ()
+      for i, leaf in enumerate(leaves)
+    )
 
   def one(leaf, right):
     if not shortens(leaf):
@@ -201,8 +217,9 @@ def powersgd(rank: int) -> Compressor:
 
   def nbytes(like):
     return BYTES_PER_FLOAT * sum(
-        rank * sum(sides(leaf)) if shortens(leaf) else leaf.size
-        for leaf in jax.tree.leaves(like))
+      rank * sum(sides(leaf)) if shortens(leaf) else leaf.size
+      for leaf in jax.tree.leaves(like)
+    )
 
   return Compressor(send, nbytes, init)
 
@@ -240,16 +257,22 @@ class _Form(NamedTuple):
 
 
 def _of_share(name: str, make: Callable[..., Compressor]) -> _Form:
-  return _Form(f"{name}:SHARE", make, float, 1e-12, 1.0,
-               "SHARE in (0, 1], the part of all entries that is sent")
+  return _Form(
+    f"{name}:SHARE",
+    make,
+    float,
+    1e-12,
+    1.0,
+    "SHARE in (0, 1], the part of all entries that is sent",
+  )
 
 
 _FORMS = {
-    "topk": _of_share("topk", top_k), "randk": _of_share("randk", random_k),
-    "qsgd": _Form("qsgd:BITS", qsgd, int, 2, 16, "BITS from 2 to 16"),
-    "sign": _Form("sign", sign),
-    "powersgd": _Form("powersgd:RANK", powersgd, int, 1, 10 ** 6,
-                      "RANK of at least 1"),
+  "topk": _of_share("topk", top_k),
+  "randk": _of_share("randk", random_k),
+  "qsgd": _Form("qsgd:BITS", qsgd, int, 2, 16, "BITS from 2 to 16"),
+  "sign": _Form("sign", sign),
+  "powersgd": _Form("powersgd:RANK", powersgd, int, 1, 10**6, "RANK of at least 1"),
 }
 _WORDS = ", ".join(["none", *(form.text for form in _FORMS.values())])
 
@@ -272,9 +295,11 @@ def named(text: str, parameter: str, feedback: bool) -> Compressor | None:
     return None
   name, colon, amount = text.partition(":")
   if name not in _FORMS:
-    raise OptionError(f"`{parameter}`={text}: unknown"
-                      f"{did_you_mean(name, ['none', *_FORMS])} (one of "
-                      f"{_WORDS})")
+    raise OptionError(
+      f"`{parameter}`={text}: unknown"
+      f"{did_you_mean(name, ['none', *_FORMS])} (one of "
+      f"{_WORDS})"
+    )
   form = _FORMS[name]
   amounts: list[Any] = []
   if ":" in form.text:
@@ -283,8 +308,7 @@ def named(text: str, parameter: str, feedback: bool) -> Compressor | None:
     except ValueError:
       amounts.append(math.nan)
     if not form.least <= amounts[0] <= form.most:
-      raise OptionError(
-          f"`{parameter}`={text}: must be {form.text} with {form.must}")
+      raise OptionError(f"`{parameter}`={text}: must be {form.text} with {form.must}")
   elif colon:
     raise OptionError(f"`{parameter}`={text}: must be {form.text} alone")
   if name == "randk":
@@ -305,23 +329,33 @@ class Compression:
   GROUP: ClassVar[str] = "compression"
 
   compress_up: str = hyper(
-      "none", "how participants send their updates, one of " + _WORDS + ": the "
-      "SHARE of the entries that are largest or drawn at random, BITS for "
-      "every entry, signs, factors of RANK columns; anchor gradients are sent "
-      "in this way if it is unbiased (qsgd; randk with "
-      "`error_feedback`=false), else whole",
-      source="Stich et al. 2018 (topk, randk); Alistarh et al. 2017; "
-      "Karimireddy et al. 2019 (sign); Vogels et al. 2019", later=True)
+    "none",
+    "how participants send their updates, one of " + _WORDS + ": the "
+    "SHARE of the entries that are largest or drawn at random, BITS for "
+    "every entry, signs, factors of RANK columns; anchor gradients are sent "
+    "in this way if it is unbiased (qsgd; randk with "
+    "`error_feedback`=false), else whole",
+    source="Stich et al. 2018 (topk, randk); Alistarh et al. 2017; "
+    "Karimireddy et al. 2019 (sign); Vogels et al. 2019",
+    later=True,
+  )
   compress_down: str = hyper(
-      "none", "how the server sends the change of the global models, as "
-      "`compress_up`; a participant that missed some rounds is sent what it "
-      "missed, or the whole model if that is less",
-      source="Tang et al. 2019 (DoubleSqueeze)", later=True)
+    "none",
+    "how the server sends the change of the global models, as "
+    "`compress_up`; a participant that missed some rounds is sent what it "
+    "missed, or the whole model if that is less",
+    source="Tang et al. 2019 (DoubleSqueeze)",
+    later=True,
+  )
   error_feedback: bool = hyper(
-      True, "whether what a compressor leaves out is kept and added to the "
-      "next message, by every client and by the server; not with qsgd, which "
-      "needs none. false: it is lost, and randk multiplies what it sends by "
-      "P / k", source="Stich et al. 2018", later=True)
+    True,
+    "whether what a compressor leaves out is kept and added to the "
+    "next message, by every client and by the server; not with qsgd, which "
+    "needs none. false: it is lost, and randk multiplies what it sends by "
+    "P / k",
+    source="Stich et al. 2018",
+    later=True,
+  )
 
   def compressors(self) -> tuple[Compressor | None, Compressor | None]:
     """The compressors up and down; None for what is sent whole.
@@ -330,13 +364,18 @@ class Compression:
       OptionError: a name or an amount is wrong, or nothing reads
         `error_feedback`.
     """
-    up, down = (named(getattr(self, name), name, self.error_feedback)
-                for name in ("compress_up", "compress_down"))
+    up, down = (
+      named(getattr(self, name), name, self.error_feedback)
+      for name in ("compress_up", "compress_down")
+    )
     if not self.error_feedback and all(
-        text.startswith(("none", "qsgd"))
-        for text in (self.compress_up, self.compress_down)):
-      raise OptionError("`error_feedback`=False: not read without a "
-                        "`compress_up` or `compress_down` other than qsgd")
+      text.startswith(("none", "qsgd"))
+      for text in (self.compress_up, self.compress_down)
+    ):
+      raise OptionError(
+        "`error_feedback`=False: not read without a "
+        "`compress_up` or `compress_down` other than qsgd"
+      )
     return up, down
 
 
@@ -350,12 +389,11 @@ def shapes(model: Model) -> Params:
 
 def keeps(compressor: Compressor, like: Params) -> bool:
   """Whether the sender keeps something between two messages."""
-  return bool(jax.tree.leaves(jax.eval_shape(
-      functools.partial(compressor.init, like))))
+  return bool(jax.tree.leaves(jax.eval_shape(functools.partial(compressor.init, like))))
 
 
 def compressed(
-    client: ClientUpdate, compressor: Compressor, like: Params
+  client: ClientUpdate, compressor: Compressor, like: Params
 ) -> ClientUpdate:
   """The client's half whose participants send their updates compressed.
 
@@ -377,19 +415,22 @@ def compressed(
   said = f"`compress_up`={compressor.name}"
   if client.no_compression_because:
     raise OptionError(
-        f"{said}: the local method sends whole updates "
-        f"({client.no_compression_because})")
+      f"{said}: the local method sends whole updates ({client.no_compression_because})"
+    )
   if client.upload_bytes is not None:
-    raise OptionError(f"{said}: the local method has a message of its own, "
-                      "which is no vector")
+    raise OptionError(
+      f"{said}: the local method has a message of its own, which is no vector"
+    )
   nbytes = compressor.nbytes(like)
 
   def send(trained, start, memory, shard, key):
     sent, new = compressor.send(
-        trees.subtract(trained.params, start), memory,
-        jax.random.fold_in(key, _DRAWS))
-    return (trained._replace(params=trees.add(start, sent)),
-            trees.where(shard.size > 0, new, memory))
+      trees.subtract(trained.params, start), memory, jax.random.fold_in(key, _DRAWS)
+    )
+    return (
+      trained._replace(params=trees.add(start, sent)),
+      trees.where(shard.size > 0, new, memory),
+    )
 
   if not keeps(compressor, like):
 
@@ -397,15 +438,16 @@ def compressed(
       trained = client.trained(received, shard, client_row, key)
       return send(trained, received.start, (), shard, key)[0]
 
-    return client._replace(
-        train=train_and_send, upload_bytes=lambda size: nbytes)
+    return client._replace(train=train_and_send, upload_bytes=lambda size: nbytes)
 
   def train(own, received, shard, memory, key):
     return send(own(shard), received.start, memory, shard, key)
 
   return with_rows(
-      client, lambda params, spec: trees.repeat(
-          compressor.init(params), spec.num_clients), train,
-      said=f"{said}: has a memory for each client, and the local method's "
-      "table has a row for each mini-batch (allowed: qsgd, or "
-      "`error_feedback`=False)")._replace(upload_bytes=lambda size: nbytes)
+    client,
+    lambda params, spec: trees.repeat(compressor.init(params), spec.num_clients),
+    train,
+    said=f"{said}: has a memory for each client, and the local method's "
+    "table has a row for each mini-batch (allowed: qsgd, or "
+    "`error_feedback`=False)",
+  )._replace(upload_bytes=lambda size: nbytes)

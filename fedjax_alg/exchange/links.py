@@ -24,21 +24,32 @@ from typing import Any
 import jax.numpy as jnp
 
 from fedjax_alg import tasks
-from fedjax_alg.base import Array, BYTES_PER_FLOAT, Cohort, Key, Model
-from fedjax_alg.base import num_params, Params, Traffic
+from fedjax_alg.base import (
+  BYTES_PER_FLOAT,
+  Array,
+  Cohort,
+  Key,
+  Model,
+  Params,
+  Traffic,
+  num_params,
+)
 from fedjax_alg.client.personal import with_own
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import broadcast, stacking
-from fedjax_alg.exchange.aggregation import Aggregation, Aggregator, named
-from fedjax_alg.exchange.aggregation import private, weighted_mean
-from fedjax_alg.exchange.attacks import Attack, attack_of, forged, Hostility
-from fedjax_alg.exchange.attacks import poisoned
-from fedjax_alg.exchange.compression import compressed, Compression, Compressor
-from fedjax_alg.exchange.compression import shapes
-from fedjax_alg.exchange.privacy import at_clients, Privacy
-from fedjax_alg.exchange.weights import by_loss, ByLoss, participation
+from fedjax_alg.exchange.aggregation import (
+  Aggregation,
+  Aggregator,
+  named,
+  private,
+  weighted_mean,
+)
+from fedjax_alg.exchange.attacks import Attack, Hostility, attack_of, forged, poisoned
+from fedjax_alg.exchange.compression import Compression, Compressor, compressed, shapes
+from fedjax_alg.exchange.privacy import Privacy, at_clients
+from fedjax_alg.exchange.weights import ByLoss, by_loss, participation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,8 +112,14 @@ class Exchange:
     return poisoned(self.attack, cohort)
 
   def receive(
-      self, sent: Params, cohort: Cohort, key: Key, weights: Array,
-      groups: Array | None = None, num_groups: int = 1) -> Params:
+    self,
+    sent: Params,
+    cohort: Cohort,
+    key: Key,
+    weights: Array,
+    groups: Array | None = None,
+    num_groups: int = 1,
+  ) -> Params:
     """What the server receives, hostile clients' vectors included.
 
     Args:
@@ -120,12 +137,19 @@ class Exchange:
       return sent
     if groups is None:
       groups = jnp.zeros(cohort.ids.shape, jnp.int32)
-    return forged(self.attack, sent, weights, groups, num_groups, cohort,
-                  client_keys(key, cohort.ids))
+    return forged(
+      self.attack,
+      sent,
+      weights,
+      groups,
+      num_groups,
+      cohort,
+      client_keys(key, cohort.ids),
+    )
 
   def combine(
-      self, vectors: Params, weights: Array, cohort: Cohort, key: Key,
-      last: Any = None) -> tuple[Params, Any]:
+    self, vectors: Params, weights: Array, cohort: Cohort, key: Key, last: Any = None
+  ) -> tuple[Params, Any]:
     """Makes one vector of those that the server has received.
 
     Args:
@@ -142,7 +166,8 @@ class Exchange:
     if self.aggregator.keeps is None:
       return self.aggregator.combine(vectors, weights, cohort, key), None
     result: tuple[Params, Any] = self.aggregator.combine(
-        vectors, weights, cohort, key, last)
+      vectors, weights, cohort, key, last
+    )
     return result
 
 
@@ -171,9 +196,13 @@ def exchange_of(options: Any) -> Exchange:
 
 
 def fit(
-    exchange: Exchange, client: ClientUpdate, model: Model, *,
-    num_models: int = 1, released: int = 1,
-    refused: Mapping[str, str] | None = None
+  exchange: Exchange,
+  client: ClientUpdate,
+  model: Model,
+  *,
+  num_models: int = 1,
+  released: int = 1,
+  refused: Mapping[str, str] | None = None,
 ) -> tuple[Exchange, ClientUpdate]:
   """Joins the links to a local method.
 
@@ -202,39 +231,54 @@ def fit(
   if exchange.by_loss:
     _refuse("client_weights", exchange.weights, refused.get("client_weights"))
     if exchange.by_loss.shorten and client.learning_rate is None:
-      _refuse("client_weights", exchange.weights,
-              "the local method has no learning rate")
+      _refuse(
+        "client_weights", exchange.weights, "the local method has no learning rate"
+      )
   if model.roles is not None:
     if model.roles.has_personal:
       _refuse("roles", "personal", refused.get("personal"))
     if model.roles.has_state:
-      _refuse("model_state", model.roles.model_state,
-              refused.get("model_state"))
+      _refuse("model_state", model.roles.model_state, refused.get("model_state"))
     client = with_own(client, model)
   up, down, aggregator = (
-      exchange.compress_up, exchange.compress_down, exchange.aggregator)
+    exchange.compress_up,
+    exchange.compress_down,
+    exchange.aggregator,
+  )
   attack = exchange.attack.name if exchange.attack and exchange.forges else ""
   if exchange.attack and exchange.attack.flips_labels:
     flip = tasks.of(model).flipped
-    _refuse("attack", exchange.attack.name, "" if flip else (
-        f"the task {tasks.of(model).name} has no labels to flip"))
-    exchange = dataclasses.replace(
-        exchange, attack=exchange.attack._replace(flip=flip))
+    _refuse(
+      "attack",
+      exchange.attack.name,
+      "" if flip else (f"the task {tasks.of(model).name} has no labels to flip"),
+    )
+    exchange = dataclasses.replace(exchange, attack=exchange.attack._replace(flip=flip))
   if client.mean_only:
-    _refuse("aggregator", "" if aggregator.is_mean else aggregator.name,
-            f"the local method needs the mean ({client.mean_only})")
-    _refuse("attack", attack, "the local method's server adds up what clients "
-            "have computed, so their updates cannot be forged (label_flip "
-            "leaves them)")
+    _refuse(
+      "aggregator",
+      "" if aggregator.is_mean else aggregator.name,
+      f"the local method needs the mean ({client.mean_only})",
+    )
+    _refuse(
+      "attack",
+      attack,
+      "the local method's server adds up what clients "
+      "have computed, so their updates cannot be forged (label_flip "
+      "leaves them)",
+    )
   for option, value in (
-      ("attack", attack), ("compress_up", up and up.name),
-      ("compress_down", down and down.name)):
+    ("attack", attack),
+    ("compress_up", up and up.name),
+    ("compress_down", down and down.name),
+  ):
     _refuse(option, value, refused.get(option))
   if up:
     store = client.store
     client = compressed(client, up, shapes(model))
-    _refuse("compress_up", up.name if client.store is not store else "",
-            refused.get("memory"))
+    _refuse(
+      "compress_up", up.name if client.store is not store else "", refused.get("memory")
+    )
   privacy = exchange.privacy
   if privacy:
     exchange = _private(exchange, client, released, refused.get("private"))
@@ -245,23 +289,24 @@ def fit(
 
 
 def _private(
-    exchange: Exchange, client: ClientUpdate, released: int,
-    refused: str | None) -> Exchange:
+  exchange: Exchange, client: ClientUpdate, released: int, refused: str | None
+) -> Exchange:
   """The links with the private mean as the aggregator."""
   privacy, aggregator = exchange.privacy, exchange.aggregator
   assert privacy is not None
   reasons = [refused, client.leak]
   if not aggregator.is_mean:
-    reasons.append("the noise is that of a mean (`aggregator`="
-                   f"{aggregator.name} is none)")
+    reasons.append(
+      f"the noise is that of a mean (`aggregator`={aggregator.name} is none)"
+    )
   if released > 1 and privacy.private == "fixed":
-    reasons.append("updates and anchor gradients are not of one length (give "
-                   "adaptive)")
+    reasons.append("updates and anchor gradients are not of one length (give adaptive)")
   if privacy.noise_at == "clients" and (exchange.forges or client.upload_bytes):
     reasons.append(
-        "with `noise_at`=clients every participant sends its whole update with "
-        "its share of the noise (not with `attack`, `compress_up` or `uplink`="
-        "seeds)")
+      "with `noise_at`=clients every participant sends its whole update with "
+      "its share of the noise (not with `attack`, `compress_up` or `uplink`="
+      "seeds)"
+    )
   for why in reasons:
     _refuse("private", privacy.private, why)
   return dataclasses.replace(exchange, aggregator=private(privacy, released))
@@ -280,15 +325,23 @@ def sent_bytes(size: int, traffic: Traffic) -> int:
     size: P.
     traffic: a number of vectors of P floats, or a function P -> bytes.
   """
-  sent = traffic(size) if callable(traffic) else (
-      BYTES_PER_FLOAT * size * traffic)
+  sent = traffic(size) if callable(traffic) else (BYTES_PER_FLOAT * size * traffic)
   return math.ceil(round(sent, 6))  # 0.7 vectors of 10 floats are 28 bytes
 
 
 def communication(
-    exchange: Exchange, client: ClientUpdate, model: Model, memory: Any,
-    cohort: Cohort, *, models: int = 1, vectors: int = 0, gradients: int = 0,
-    more_up: int = 0, floats_down: Any = 0, floats_up: Any = 0
+  exchange: Exchange,
+  client: ClientUpdate,
+  model: Model,
+  memory: Any,
+  cohort: Cohort,
+  *,
+  models: int = 1,
+  vectors: int = 0,
+  gradients: int = 0,
+  more_up: int = 0,
+  floats_down: Any = 0,
+  floats_up: Any = 0,
 ) -> dict[str, Any]:
   """Counts what each participant receives and sends in a round.
 
@@ -311,20 +364,25 @@ def communication(
   """
   like = shapes(model)
   sent = functools.partial(sent_bytes, num_params(like))
-  down: Any = sent(vectors) + sent(client.extra_down) + sent(
-      exchange.aggregator.extra_down)
+  down: Any = (
+    sent(vectors) + sent(client.extra_down) + sent(exchange.aggregator.extra_down)
+  )
   if exchange.compress_down:
     down = jnp.uint32(down) + models * broadcast.mean_bytes(
-        exchange.compress_down, like, memory, cohort)
+      exchange.compress_down, like, memory, cohort
+    )
   else:
     down += sent(models)
   gradient = exchange.compress_gradients
-  up = more_up + sent(client.upload_bytes or 1) + sent(client.extra_up) + sent(
-      exchange.aggregator.extra_up) + gradients * (
-          gradient.nbytes(like) if gradient else sent(1))
+  up = (
+    more_up
+    + sent(client.upload_bytes or 1)
+    + sent(client.extra_up)
+    + sent(exchange.aggregator.extra_up)
+    + gradients * (gradient.nbytes(like) if gradient else sent(1))
+  )
   cost: dict[str, Any] = {}
-  for name, number, floats in (
-      ("down", down, floats_down), ("up", up, floats_up)):
+  for name, number, floats in (("down", down, floats_down), ("up", up, floats_up)):
     cost[name] = (number + (BYTES_PER_FLOAT - 1)) // BYTES_PER_FLOAT + floats
     if not isinstance(number, int) or number % BYTES_PER_FLOAT:
       cost["bytes_" + name] = number + BYTES_PER_FLOAT * floats

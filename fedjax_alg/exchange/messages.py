@@ -48,7 +48,8 @@ class Numbers(NamedTuple):
 #: (parts of a message, what their int32 leaves are) -> the parts as received
 Carrier = Callable[[Any, Numbers | None], Any]
 _CARRIER: contextvars.ContextVar[Carrier | None] = contextvars.ContextVar(
-    "carrier", default=None)
+  "carrier", default=None
+)
 
 
 def carried(parts: Any, numbers: Numbers | None = None) -> Any:
@@ -90,11 +91,9 @@ def to_bytes(tree: Any, numbers: Numbers | None = None) -> Array:
   leaves = list(map(_plain, jax.tree.leaves(tree)))
   whole, flags, coded = _kinds(leaves, numbers)
   parts = [jnp.zeros(0, jnp.uint8)]
-  parts += [jax.lax.bitcast_convert_type(leaves[i], jnp.uint8).ravel()
-            for i in whole]
+  parts += [jax.lax.bitcast_convert_type(leaves[i], jnp.uint8).ravel() for i in whole]
   if flags:
-    parts.append(jnp.packbits(jnp.concatenate(
-        [leaves[i].ravel() for i in flags])))
+    parts.append(jnp.packbits(jnp.concatenate([leaves[i].ravel() for i in flags])))
   parts += [jnp.packbits(_bits_of(leaves[i].ravel(), numbers)) for i in coded]
   return jnp.concatenate(parts)
 
@@ -115,36 +114,51 @@ def from_bytes(line: Array, like: Any, numbers: Numbers | None = None) -> Any:
   for i in whole:
     width = np.dtype(plain[i].dtype).itemsize
     last = at + width * plain[i].size
-    found[i] = jax.lax.bitcast_convert_type(line[at:last].reshape(
-        *plain[i].shape, *([width] if width > 1 else [])), plain[i].dtype)
+    found[i] = jax.lax.bitcast_convert_type(
+      line[at:last].reshape(*plain[i].shape, *([width] if width > 1 else [])),
+      plain[i].dtype,
+    )
     at = last
   entries = sum(plain[i].size for i in flags)
   if flags:
     bits = jnp.unpackbits(line[at:], count=entries) > 0
     ends = np.cumsum([plain[i].size for i in flags])
-    found |= {i: part.reshape(plain[i].shape)
-              for i, part in zip(flags, jnp.split(bits, ends[:-1]))}
+    found |= {
+      i: part.reshape(plain[i].shape)
+      for i, part in zip(flags, jnp.split(bits, ends[:-1]))
+    }
     at -= -entries // 8
   for i in coded:
     assert numbers is not None
     used = numbers.used(plain[i].size)
-    found[i] = _from_bits(jnp.unpackbits(
-        line[at:], count=used), plain[i].size, numbers).reshape(plain[i].shape)
+    found[i] = _from_bits(
+      jnp.unpackbits(line[at:], count=used), plain[i].size, numbers
+    ).reshape(plain[i].shape)
     at -= -used // 8
-  return jax.tree.unflatten(structure, [
-      jax.random.wrap_key_data(found[i]) if jnp.issubdtype(
-          leaf.dtype, jax.dtypes.prng_key) else found[i]
-      for i, leaf in enumerate(leaves)])
+  return jax.tree.unflatten(
+    structure,
+    [
+      jax.random.wrap_key_data(found[i])
+      if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+      else found[i]
+      for i, leaf in enumerate(leaves)
+    ],
+  )
 
 
 def _kinds(
-    leaves: Sequence[Any], numbers: Numbers | None
+  leaves: Sequence[Any], numbers: Numbers | None
 ) -> tuple[list[int], list[int], list[int]]:
   """Which leaves are sent whole, as flags, and as numbers."""
   kinds: tuple[list[int], list[int], list[int]] = [], [], []
   for i, leaf in enumerate(leaves):
-    kinds[1 if leaf.dtype == jnp.bool_ else 2 if (
-        numbers and leaf.dtype == jnp.int32) else 0].append(i)
+    kinds[
+      1
+      if leaf.dtype == jnp.bool_
+      else 2
+      if (numbers and leaf.dtype == jnp.int32)
+      else 0
+    ].append(i)
   return kinds
 
 

@@ -30,7 +30,7 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Cohort, Key, Params
 from fedjax_alg.client.update import ClientUpdate
-from fedjax_alg.conditions import Condition, is_zero, only, POSITIVE
+from fedjax_alg.conditions import POSITIVE, Condition, is_zero, only
 from fedjax_alg.exchange.messages import are_carried
 from fedjax_alg.hparams import hyper
 
@@ -39,24 +39,35 @@ _ADAPTIVE = only("private", "adaptive")
 NOISY = only("noise_multiplier", POSITIVE)
 
 #: Norms are rounded: a vector is made a little shorter than S.
-_SHORTER = 1.0 - 2.0 ** -18
+_SHORTER = 1.0 - 2.0**-18
 
 
 def noise_field(when: Condition) -> Any:
   """The field `noise_multiplier`."""
   return hyper(
-      1.0, "z, standard deviation of the noise of a round in units of what one "
-      "client can change; 0: none, and no privacy", minimum=0.0,
-      neutral=0.0, when=when, source="McMahan et al. 2018, Algorithm 1",
-      later=True)
+    1.0,
+    "z, standard deviation of the noise of a round in units of what one "
+    "client can change; 0: none, and no privacy",
+    minimum=0.0,
+    neutral=0.0,
+    when=when,
+    source="McMahan et al. 2018, Algorithm 1",
+    later=True,
+  )
 
 
 def delta_field(when: Condition) -> Any:
   """The field `delta`, which no program reads."""
   return hyper(
-      1e-5, "delta of the (epsilon, delta) that is reported; less than one in "
-      "the number of clients", above=0.0, below=1.0, traced=False,
-      when=when & NOISY, later=True)
+    1e-5,
+    "delta of the (epsilon, delta) that is reported; less than one in "
+    "the number of clients",
+    above=0.0,
+    below=1.0,
+    traced=False,
+    when=when & NOISY,
+    later=True,
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,42 +77,69 @@ class Privacy:
   GROUP: ClassVar[str] = "privacy"
 
   private: str = hyper(
-      "none", "user-level differential privacy of what the server makes of the "
-      "clients' updates: fixed = shortened to `clip_norm`, adaptive = to a "
-      "norm that follows a quantile of their lengths; noise is added to their "
-      "sum, and participants count alike. Anchor gradients need adaptive. With "
-      "`sampling`=uniform or poisson", choices=("none", "fixed", "adaptive"),
-      source="McMahan et al., ICLR 2018 (fixed); Andrew et al., NeurIPS 2021 "
-      "(adaptive)", later=True)
+    "none",
+    "user-level differential privacy of what the server makes of the "
+    "clients' updates: fixed = shortened to `clip_norm`, adaptive = to a "
+    "norm that follows a quantile of their lengths; noise is added to their "
+    "sum, and participants count alike. Anchor gradients need adaptive. With "
+    "`sampling`=uniform or poisson",
+    choices=("none", "fixed", "adaptive"),
+    source="McMahan et al., ICLR 2018 (fixed); Andrew et al., NeurIPS 2021 (adaptive)",
+    later=True,
+  )
   clip_norm: float = hyper(
-      1.0, "S, the norm to which an update is shortened; with `private`="
-      "adaptive the first one", above=0.0, when=_ON,
-      source="McMahan et al. 2018, Algorithm 1", later=True)
+    1.0,
+    "S, the norm to which an update is shortened; with `private`="
+    "adaptive the first one",
+    above=0.0,
+    when=_ON,
+    source="McMahan et al. 2018, Algorithm 1",
+    later=True,
+  )
   noise_multiplier: float = noise_field(_ON)
   noise_at: str = hyper(
-      "server", "who draws the noise: server = the server, clients = each "
-      "participant a share, whose sum has the same variance (with "
-      "`sampling`=uniform)", choices=("server", "clients"), when=_ON & NOISY,
-      later=True)
+    "server",
+    "who draws the noise: server = the server, clients = each "
+    "participant a share, whose sum has the same variance (with "
+    "`sampling`=uniform)",
+    choices=("server", "clients"),
+    when=_ON & NOISY,
+    later=True,
+  )
   delta: float = delta_field(_ON)
   clip_quantile: float = hyper(
-      0.5, "gamma, share of the updates that are to be shorter than S",
-      minimum=0.0, maximum=1.0, when=_ADAPTIVE,
-      source="Andrew et al. Algorithm 1", later=True)
+    0.5,
+    "gamma, share of the updates that are to be shorter than S",
+    minimum=0.0,
+    maximum=1.0,
+    when=_ADAPTIVE,
+    source="Andrew et al. Algorithm 1",
+    later=True,
+  )
   clip_lr: float = hyper(
-      0.2, "eta_C, how fast S follows: S <- S exp(-eta_C (share - gamma))",
-      minimum=0.0, when=_ADAPTIVE, source="Andrew et al. Algorithm 1",
-      later=True)
+    0.2,
+    "eta_C, how fast S follows: S <- S exp(-eta_C (share - gamma))",
+    minimum=0.0,
+    when=_ADAPTIVE,
+    source="Andrew et al. Algorithm 1",
+    later=True,
+  )
   count_noise: float = hyper(
-      0.0, "sigma_b, standard deviation of the noise of the number of updates "
-      "that are shorter than S; 0 stands for a 20th of the expected number of "
-      "participants. At least `noise_multiplier`, and the more if a round has "
-      "anchor gradients", minimum=0.0, neutral=0.0, when=_ADAPTIVE & NOISY,
-      source="Andrew et al. Algorithm 1 and section 3.1", later=True)
+    0.0,
+    "sigma_b, standard deviation of the noise of the number of updates "
+    "that are shorter than S; 0 stands for a 20th of the expected number of "
+    "participants. At least `noise_multiplier`, and the more if a round has "
+    "anchor gradients",
+    minimum=0.0,
+    neutral=0.0,
+    when=_ADAPTIVE & NOISY,
+    source="Andrew et al. Algorithm 1 and section 3.1",
+    later=True,
+  )
 
 
 def deviations(
-    options: Privacy, expected: Array | float, vectors: int
+  options: Privacy, expected: Array | float, vectors: int
 ) -> tuple[Any, Any]:
   """The noise that z asks for.
 
@@ -116,10 +154,9 @@ def deviations(
   """
   z, m = options.noise_multiplier, vectors
   if options.private == "fixed":
-    return z * m ** 0.5, 0.0
-  asked = expected / 20.0 if is_zero(options.count_noise) else (
-      options.count_noise)
-  count = jnp.maximum(asked, z * m ** 0.5)
+    return z * m**0.5, 0.0
+  asked = expected / 20.0 if is_zero(options.count_noise) else (options.count_noise)
+  count = jnp.maximum(asked, z * m**0.5)
   return (1.0 / (z * z * m) - 0.25 / (count * count)) ** -0.5, count
 
 
@@ -138,12 +175,11 @@ def shortened(vectors: Params, norm: Array | float) -> tuple[Params, Array]:
   """
   lengths = trees.slot_norm(vectors)
   short = lengths <= norm
-  factors = jnp.where(
-      short, 1.0, _SHORTER * norm / jnp.where(short, 1.0, lengths))
+  factors = jnp.where(short, 1.0, _SHORTER * norm / jnp.where(short, 1.0, lengths))
   found = trees.scale_slots(factors, vectors)
   return trees.where_slots(
-      trees.finite_slots(vectors), found,
-      jax.tree.map(jnp.zeros_like, found)), short
+    trees.finite_slots(vectors), found, jax.tree.map(jnp.zeros_like, found)
+  ), short
 
 
 def at_clients(client: ClientUpdate, options: Privacy) -> ClientUpdate:
@@ -162,15 +198,19 @@ def at_clients(client: ClientUpdate, options: Privacy) -> ClientUpdate:
       return trained
     update = trees.subtract(trained.params, received.start)
     sent, _ = shortened(trees.repeat(update, 1), options.clip_norm)
-    return trained._replace(
-        params=trees.add(received.start, trees.index(sent, 0)))
+    return trained._replace(params=trees.add(received.start, trees.index(sent, 0)))
 
   return client._replace(train=train)
 
 
 def private_mean(
-    options: Privacy, vectors: Params, cohort: Cohort, key: Key,
-    norm: Array | float, releases: int) -> tuple[Params, Array]:
+  options: Privacy,
+  vectors: Params,
+  cohort: Cohort,
+  key: Key,
+  norm: Array | float,
+  releases: int,
+) -> tuple[Params, Array]:
   """The noised mean of shortened vectors.
 
   Args:
@@ -189,32 +229,32 @@ def private_mean(
   sent, short = shortened(vectors, norm)
   # What is summed, with its noise: the vector, and the count's +-1/2.
   what: tuple[Any, ...] = (sent,)
-  adaptive, noisy = options.private == "adaptive", not is_zero(
-      options.noise_multiplier)
+  adaptive, noisy = options.private == "adaptive", not is_zero(options.noise_multiplier)
   if adaptive:
     what += (short.astype(jnp.float32) - 0.5,)
   noises: tuple[Any, ...] = ()
   if noisy:
     multiplier, of_count = deviations(options, expected, releases)
-    noises = (norm * multiplier, of_count)[:len(what)]
+    noises = (norm * multiplier, of_count)[: len(what)]
   if noisy and options.noise_at == "clients":
     share = jnp.maximum(count, 1.0) ** -0.5
     # A client's share does not depend on its slot.
-    drawn = jax.vmap(
-        lambda i, one: trees.normal(jax.random.fold_in(key, i), one))(
-            cohort.ids, what)
-    what = tuple(trees.add_scaled(one, deviation * share, noise)
-                 for one, deviation, noise in zip(what, noises, drawn))
+    drawn = jax.vmap(lambda i, one: trees.normal(jax.random.fold_in(key, i), one))(
+      cohort.ids, what
+    )
+    what = tuple(
+      trees.add_scaled(one, deviation * share, noise)
+      for one, deviation, noise in zip(what, noises, drawn)
+    )
   # The mean of those who are there first: with as many as expected, and
   # without noise, it is the mean with equal weights bit for bit.
   means = trees.scale(count / expected, trees.slot_mean(present, what))
   if noisy and options.noise_at == "server":
     means = tuple(
-        trees.add_scaled(one, deviation / expected, noise)
-        for one, deviation, noise in zip(
-            means, noises, trees.normal(key, means)))
+      trees.add_scaled(one, deviation / expected, noise)
+      for one, deviation, noise in zip(means, noises, trees.normal(key, means))
+    )
   if not adaptive:
     return means[0], jnp.asarray(norm, jnp.float32)
   share = means[1] + 0.5
-  return means[0], norm * jnp.exp(
-      -options.clip_lr * (share - options.clip_quantile))
+  return means[0], norm * jnp.exp(-options.clip_lr * (share - options.clip_quantile))

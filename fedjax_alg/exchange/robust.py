@@ -20,20 +20,19 @@ from fedjax_alg import trees
 from fedjax_alg.base import Array, Params
 from fedjax_alg.conditions import is_zero
 
-
 #: Distances below it count as this long (nu of Pillutla et al.).
 SMALLEST_DISTANCE = 1e-6
 
 
 def _sorted_slots(
-    vectors: Params, weights: Float[Array, " S"]
+  vectors: Params, weights: Float[Array, " S"]
 ) -> tuple[Params, Int[Array, ""]]:
   """Every coordinate in ascending order, and n; NaN and absent slots last."""
   chosen = weights > 0
   absent = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), vectors)
   return jax.tree.map(
-      lambda leaf: jnp.sort(leaf, axis=0),
-      trees.where_slots(chosen, vectors, absent)), chosen.sum(dtype=jnp.int32)
+    lambda leaf: jnp.sort(leaf, axis=0), trees.where_slots(chosen, vectors, absent)
+  ), chosen.sum(dtype=jnp.int32)
 
 
 def coordinate_median(vectors: Params, weights: Float[Array, " S"]) -> Params:
@@ -54,49 +53,59 @@ def coordinate_median(vectors: Params, weights: Float[Array, " S"]) -> Params:
 
 
 def tolerated_number(
-    share: Float[Array, ""] | float, count: Int[Array, ""]) -> Int[Array, ""]:
+  share: Float[Array, ""] | float, count: Int[Array, ""]
+) -> Int[Array, ""]:
   """f, the number of hostile ones among ``count`` participants, [] int32."""
   # 0.29 x 100 is 28.999999 in float32.
   return jnp.floor(share * count.astype(jnp.float32) + 1e-3).astype(jnp.int32)
 
 
 def trimmed_mean(
-    vectors: Params, weights: Float[Array, " S"],
-    share: Float[Array, ""] | float) -> Params:
+  vectors: Params, weights: Float[Array, " S"], share: Float[Array, ""] | float
+) -> Params:
   """The mean of every coordinate without its largest and smallest values.
 
   Source: Yin et al., ICML 2018, Definition 2. Of n participants the f = floor(n
   share) largest and the f smallest values are left out, but never all.
   """
   ordered, count = _sorted_slots(vectors, weights)
-  least = jnp.maximum(jnp.minimum(
-      tolerated_number(share, count), (count - 1) // 2), 0)
+  least = jnp.maximum(jnp.minimum(tolerated_number(share, count), (count - 1) // 2), 0)
   ranks = jnp.arange(weights.shape[0], dtype=jnp.int32)
   inside = (ranks >= least) & (ranks < count - least)
   return trees.slot_mean(inside.astype(jnp.float32), ordered)
 
 
 def squared_distances(
-    vectors: Params, weights: Float[Array, " S"]) -> Float[Array, "S S"]:
+  vectors: Params, weights: Float[Array, " S"]
+) -> Float[Array, "S S"]:
   """||v_s - v_t||^2, [S, S]; infinite for absent slots and on the diagonal."""
 
   def to_all(one):
     gaps = trees.subtract_one(vectors, one)
-    return sum((jnp.square(leaf).reshape(leaf.shape[0], -1).sum(1)
-                for leaf in jax.tree.leaves(gaps)), jnp.zeros(weights.shape))
+    return sum(
+      (
+        jnp.square(leaf).reshape(leaf.shape[0], -1).sum(1)
+        for leaf in jax.tree.leaves(gaps)
+      ),
+      jnp.zeros(weights.shape),
+    )
 
   # One row after the other: no more than one copy of the vectors is held. The
   # Gram matrix would lose what is common to all of them to rounding.
   distances = jax.lax.map(to_all, vectors)
   chosen = weights > 0
-  known = chosen[:, None] & chosen[None] & ~jnp.eye(
-      weights.shape[0], dtype=bool) & ~jnp.isnan(distances)
+  known = (
+    chosen[:, None]
+    & chosen[None]
+    & ~jnp.eye(weights.shape[0], dtype=bool)
+    & ~jnp.isnan(distances)
+  )
   return jnp.where(known, distances, jnp.inf)
 
 
 def krum_order(
-    vectors: Params, weights: Float[Array, " S"],
-    share: Float[Array, ""] | float) -> tuple[Int[Array, " S"], Int[Array, ""]]:
+  vectors: Params, weights: Float[Array, " S"], share: Float[Array, ""] | float
+) -> tuple[Int[Array, " S"], Int[Array, ""]]:
   """The slots by their Krum scores, least first, and n - f.
 
   The score of a participant is the sum of its n - f - 2 least squared distances
@@ -116,14 +125,15 @@ def krum_order(
     return jnp.where(chosen, score, jnp.inf)
 
   finite = jnp.isfinite(distances).sum(1, dtype=jnp.int32).max()
-  order = jnp.lexsort((
-      of_nearest(finite), of_nearest(jnp.maximum(count - false - 2, 1))))
+  order = jnp.lexsort(
+    (of_nearest(finite), of_nearest(jnp.maximum(count - false - 2, 1)))
+  )
   return order, count - false
 
 
 def krum(
-    vectors: Params, weights: Float[Array, " S"],
-    share: Float[Array, ""] | float) -> Params:
+  vectors: Params, weights: Float[Array, " S"], share: Float[Array, ""] | float
+) -> Params:
   """The vector that is nearest to its n - f - 2 nearest others.
 
   Source: Blanchard et al., "Machine Learning with Adversaries: Byzantine
@@ -133,13 +143,13 @@ def krum(
   order, _ = krum_order(vectors, weights, share)
   some = (weights > 0).any()
   return jax.tree.map(
-      lambda leaf: jnp.where(some, leaf[order[0]], jnp.zeros_like(leaf[0])),
-      vectors)
+    lambda leaf: jnp.where(some, leaf[order[0]], jnp.zeros_like(leaf[0])), vectors
+  )
 
 
 def multi_krum(
-    vectors: Params, weights: Float[Array, " S"],
-    share: Float[Array, ""] | float) -> Params:
+  vectors: Params, weights: Float[Array, " S"], share: Float[Array, ""] | float
+) -> Params:
   """The mean of the n - f vectors with the least Krum scores.
 
   Source: Blanchard et al., NeurIPS 2017, section 5, with m = n - f, so that
@@ -152,15 +162,14 @@ def multi_krum(
   return trees.slot_mean(kept.astype(jnp.float32), vectors)
 
 
-def _finite(
-    vectors: Params, weights: Float[Array, " S"]) -> Float[Array, " S"]:
+def _finite(vectors: Params, weights: Float[Array, " S"]) -> Float[Array, " S"]:
   """The weights [S]; 0 for a vector with an entry that is not finite."""
   return jnp.where((weights > 0) & trees.finite_slots(vectors), weights, 0.0)
 
 
 def geometric_median(
-    vectors: Params, weights: Float[Array, " S"],
-    iterations: Int[Array, ""] | int) -> Params:
+  vectors: Params, weights: Float[Array, " S"], iterations: Int[Array, ""] | int
+) -> Params:
   """The point of least weighted sum of distances to the vectors.
 
   Source: Pillutla, Kakade, Harchaoui, "Robust Aggregation for Federated
@@ -174,17 +183,18 @@ def geometric_median(
   def step(_, centre):
     distance = trees.slot_norm(trees.subtract_one(vectors, centre))
     beta = jnp.where(
-        weights > 0, weights / jnp.maximum(distance, SMALLEST_DISTANCE), 0.0)
+      weights > 0, weights / jnp.maximum(distance, SMALLEST_DISTANCE), 0.0
+    )
     return trees.slot_mean(beta, vectors)
 
   return jax.lax.fori_loop(
-      jnp.int32(0), jnp.int32(iterations), step,
-      coordinate_median(vectors, weights))
+    jnp.int32(0), jnp.int32(iterations), step, coordinate_median(vectors, weights)
+  )
 
 
 def _clipped_mean(
-    vectors: Params, weights: Float[Array, " S"],
-    radius: Float[Array, ""] | float) -> Params:
+  vectors: Params, weights: Float[Array, " S"], radius: Float[Array, ""] | float
+) -> Params:
   """The weighted mean of vectors shortened to ``radius``; 0: their median."""
   norms = trees.slot_norm(vectors)
   if is_zero(radius):
@@ -195,8 +205,11 @@ def _clipped_mean(
 
 
 def centred_clipping(
-    vectors: Params, weights: Float[Array, " S"], last: Params,
-    radius: Float[Array, ""] | float, iterations: Int[Array, ""] | int
+  vectors: Params,
+  weights: Float[Array, " S"],
+  last: Params,
+  radius: Float[Array, ""] | float,
+  iterations: Int[Array, ""] | int,
 ) -> Params:
   """The mean of vectors that are clipped to a ball around a centre.
 
@@ -209,15 +222,19 @@ def centred_clipping(
   """
   some, weights = (weights > 0).any(), _finite(vectors, weights)
   found = jax.lax.fori_loop(
-      jnp.int32(0), jnp.int32(iterations),
-      lambda _, centre: trees.add(centre, _clipped_mean(
-          trees.subtract_one(vectors, centre), weights, radius)), last)
+    jnp.int32(0),
+    jnp.int32(iterations),
+    lambda _, centre: trees.add(
+      centre, _clipped_mean(trees.subtract_one(vectors, centre), weights, radius)
+    ),
+    last,
+  )
   return trees.where(some, found, jax.tree.map(jnp.zeros_like, found))
 
 
 def norm_bound(
-    vectors: Params, weights: Float[Array, " S"],
-    radius: Float[Array, ""] | float) -> Params:
+  vectors: Params, weights: Float[Array, " S"], radius: Float[Array, ""] | float
+) -> Params:
   """The mean of vectors that are shortened to a length.
 
   Source: Sun et al., "Can You Really Backdoor Federated Learning?",

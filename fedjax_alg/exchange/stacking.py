@@ -18,8 +18,14 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.base import Array, BYTES_PER_FLOAT, MapClients, num_params
-from fedjax_alg.base import Params, Shard
+from fedjax_alg.base import (
+  BYTES_PER_FLOAT,
+  Array,
+  MapClients,
+  Params,
+  Shard,
+  num_params,
+)
 
 #: Up to this size the vectors of all participants are kept.
 STACKED_BYTES = 64 * 2**20
@@ -46,13 +52,17 @@ def square(update: Params) -> Array:
   Written as a sum, which XLA fuses with the making of the update; as the inner
   product of ``trees.squared_norm`` it takes a fifth of a large round.
   """
-  return sum((jnp.sum(leaf * leaf) for leaf in jax.tree.leaves(update)),
-             jnp.zeros(()))
+  return sum((jnp.sum(leaf * leaf) for leaf in jax.tree.leaves(update)), jnp.zeros(()))
 
 
 def mean(
-    map_clients: MapClients, fn: Callable[..., Any], vector: Params,
-    weights: Array, shared: Any, shards: Shard, *args: Any
+  map_clients: MapClients,
+  fn: Callable[..., Any],
+  vector: Params,
+  weights: Array,
+  shared: Any,
+  shards: Shard,
+  *args: Any,
 ) -> tuple[Any, Any]:
   """The weighted mean over slots of a part of what ``fn`` returns.
 
@@ -75,8 +85,13 @@ def mean(
 
 
 def spread(
-    weights: Array, squares: Array, moves: Params, means: Params,
-    divisors: Array, of_group: Array) -> Array:
+  weights: Array,
+  squares: Array,
+  moves: Params,
+  means: Params,
+  divisors: Array,
+  of_group: Array,
+) -> Array:
   """Root mean squared distance of vectors from their group's, by sums.
 
   For vectors u_s of K groups with the weights p_s, whose sum is 1,
@@ -102,6 +117,8 @@ def spread(
   total = jnp.maximum(weights.sum(), 1e-30)
   moved = jax.vmap(trees.squared_norm)(moves)
   common = jax.vmap(trees.dot)(means, moves)
-  squared = trees.slot_mean(weights, squares) + (
-      of_group * moved - 2.0 * divisors * common).sum() / total
+  squared = (
+    trees.slot_mean(weights, squares)
+    + (of_group * moved - 2.0 * divisors * common).sum() / total
+  )
   return jnp.sqrt(jnp.maximum(squared, 0.0))

@@ -28,24 +28,25 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from fedjax_alg.base import Array, Cohort
-from fedjax_alg.conditions import but, only, ZERO
-from fedjax_alg.errors import check_one_of, OptionError
+from fedjax_alg.conditions import ZERO, but, only
+from fedjax_alg.errors import OptionError, check_one_of
 from fedjax_alg.exchange.aggregation import UNWEIGHTED
 
 #: examples: n_i / n^r; uniform: 1 / |S|.
 WEIGHTS = ("examples", "uniform")
 #: What the help of an option says that takes weights by losses, too.
 BY_LOSS = (
-    "qffl:Q (for example qffl:1) = n_i f_i^Q, f_i being the participant's "
-    "loss (q-FFL), agnostic or agnostic:RATE = a weight for each client, which "
-    "moves up by RATE f_i in every round (agnostic FL; RATE is 0.1)")
+  "qffl:Q (for example qffl:1) = n_i f_i^Q, f_i being the participant's "
+  "loss (q-FFL), agnostic or agnostic:RATE = a weight for each client, which "
+  "moves up by RATE f_i in every round (agnostic FL; RATE is 0.1)"
+)
 #: The sources of these.
 FAIR = "Li et al., ICLR 2020 (qffl); Mohri et al., ICML 2019 (agnostic)"
 
 #: When the aggregate of a round reads the participants' weights.
 READ = only("private", "none") & (
-    but("aggregator", *UNWEIGHTED)
-    | only("attack", "scaled") & only("attack_scale", ZERO))
+  but("aggregator", *UNWEIGHTED) | only("attack", "scaled") & only("attack_scale", ZERO)
+)
 
 #: A loss is taken to be at least this.
 _LEAST = 1e-10
@@ -73,8 +74,7 @@ def q_ffl(q: float) -> ByLoss:
   def shorten(weights, losses, squares, rate):
     more = weights * (q / rate) * squares / jnp.maximum(losses, _LEAST)
     total = weights.sum()
-    return total / jnp.maximum(
-        total + jnp.where(weights > 0, more, 0.0).sum(), _LEAST)
+    return total / jnp.maximum(total + jnp.where(weights > 0, more, 0.0).sum(), _LEAST)
 
   return ByLoss(weigh, shorten=shorten)
 
@@ -96,13 +96,14 @@ def agnostic(rate: float) -> ByLoss:
     moved = kept.at[cohort.ids].add(rate * losses, mode="drop")
     return jnp.where(cohort.present, weights, 0.0), on_simplex(moved)
 
-  return ByLoss(
-      weigh, lambda clients: jnp.full(clients, 1.0 / clients, jnp.float32))
+  return ByLoss(weigh, lambda clients: jnp.full(clients, 1.0 / clients, jnp.float32))
 
 
 #: Name -> (what makes the weights, the number behind the name that it takes).
 _RULES: dict[str, tuple[Callable[[float], ByLoss], str]] = {
-    "qffl": (q_ffl, ""), "agnostic": (agnostic, "0.1")}
+  "qffl": (q_ffl, ""),
+  "agnostic": (agnostic, "0.1"),
+}
 
 
 def by_loss(weights: str) -> ByLoss | None:
@@ -121,9 +122,10 @@ def by_loss(weights: str) -> ByLoss | None:
     value = -1.0
   if make is None or not 0 <= value < float("inf"):
     raise OptionError(
-        f"`client_weights`={weights}: must be one of {', '.join(WEIGHTS)}, "
-        "qffl:Q with Q of at least 0, agnostic or agnostic:RATE with RATE of "
-        "at least 0")
+      f"`client_weights`={weights}: must be one of {', '.join(WEIGHTS)}, "
+      "qffl:Q with Q of at least 0, agnostic or agnostic:RATE with RATE of "
+      "at least 0"
+    )
   return make(value)
 
 

@@ -32,5 +32,7 @@ def whose_mask(mask: Array, n: int) -> None:
 def vectors(array: Array, width: int, name: str) -> None:
   """Checks that ``array`` is [any, width]."""
   chex.assert_shape(
-      array, (None, width),
-      custom_message=f"{name}: rows as long as those they are compared with")
+    array,
+    (None, width),
+    custom_message=f"{name}: rows as long as those they are compared with",
+  )

@@ -74,31 +74,40 @@ def _union(linkage, d_ik, d_jk, d_ij, n_i, n_j, n_k):
     share = n_i / (n_i + n_j)
     return share * d_ik + (1 - share) * d_jk
   total = n_i + n_j + n_k
-  return ((n_i + n_k) / total * d_ik + (n_j + n_k) / total * d_jk
-          - n_k / total * d_ij)
+  return (n_i + n_k) / total * d_ik + (n_j + n_k) / total * d_jk - n_k / total * d_ij
 
 
 def _continues(merging: _Merging, carry: tuple[Array, _Rows]) -> Array:
   _, rows = carry
   height, stale = merging.least(rows)
   return (rows.number > 1) & (
-      stale | (rows.number > merging.num_groups)
-      | (height <= merging.threshold))
+    stale | (rows.number > merging.num_groups) | (height <= merging.threshold)
+  )
 
 
 def _renewed(
-    rows: _Rows, row: Array, partner: Array, d_row: Array, d_partner: Array
+  rows: _Rows, row: Array, partner: Array, d_row: Array, d_partner: Array
 ) -> tuple[Array, Array, _Rows]:
   """Takes the minimum of one row again."""
-  return row, d_row, rows._replace(
+  return (
+    row,
+    d_row,
+    rows._replace(
       bound=rows.bound.at[row].set(d_row.min()),
       nearest=rows.nearest.at[row].set(partner),
-      stale=rows.stale.at[row].set(False))
+      stale=rows.stale.at[row].set(False),
+    ),
+  )
 
 
 def _merged(
-    merging: _Merging, rows: _Rows, row: Array, partner: Array, d_row: Array,
-    d_partner: Array) -> tuple[Array, Array, _Rows]:
+  merging: _Merging,
+  rows: _Rows,
+  row: Array,
+  partner: Array,
+  d_row: Array,
+  d_partner: Array,
+) -> tuple[Array, Array, _Rows]:
   """Merges two clusters; the union keeps the number i of its first member."""
   height, _ = merging.least(rows)
   label, number, wanted, size, _, bound, nearest, stale = rows
@@ -113,15 +122,20 @@ def _merged(
   # by number: XLA may compute a distance twice, with another last bit.
   closer = union < bound
   within = (height <= merging.threshold) & (number == wanted)
-  return i, union, _Rows(
-      jnp.where(label == j, i, label), number - 1,
+  return (
+    i,
+    union,
+    _Rows(
+      jnp.where(label == j, i, label),
+      number - 1,
       jnp.where(within, number - 1, wanted),
-      size.at[i].add(size[j]).at[j].set(0.0), height,
+      size.at[i].add(size[j]).at[j].set(0.0),
+      height,
       jnp.where(closer, union, bound).at[i].set(union.min()).at[j].set(_FAR),
-      jnp.where(closer, i, nearest).at[i].set(
-          jnp.argmin(union).astype(jnp.int32)),
-      (stale | (nearest == i) | (nearest == j)).at[i].set(
-          False).at[j].set(False))
+      jnp.where(closer, i, nearest).at[i].set(jnp.argmin(union).astype(jnp.int32)),
+      (stale | (nearest == i) | (nearest == j)).at[i].set(False).at[j].set(False),
+    ),
+  )
 
 
 def _step(merging: _Merging, carry: tuple[Array, _Rows]) -> tuple[Array, _Rows]:
@@ -143,15 +157,26 @@ def _step(merging: _Merging, carry: tuple[Array, _Rows]) -> tuple[Array, _Rows]:
   # A conditional is never computed twice. XLA would read d again where it
   # writes, and then copy all of it.
   place, new, rows = jax.lax.cond(
-      merging.least(rows)[1], _renewed, functools.partial(_merged, merging),
-      rows, row, partner, d_row, distances(partner))
+    merging.least(rows)[1],
+    _renewed,
+    functools.partial(_merged, merging),
+    rows,
+    row,
+    partner,
+    d_row,
+    distances(partner),
+  )
   d = jax.lax.dynamic_update_index_in_dim(d, new, place, 0)
   return jax.lax.dynamic_update_index_in_dim(d, new, place, 1), rows
 
 
 def agglomerate(
-    distance: Float[Array, "n n"], mask: Bool[Array, " n"], linkage: str, *,
-    num_groups: int, threshold: Float[Array, ""] | float = -jnp.inf
+  distance: Float[Array, "n n"],
+  mask: Bool[Array, " n"],
+  linkage: str,
+  *,
+  num_groups: int,
+  threshold: Float[Array, ""] | float = -jnp.inf,
 ) -> Hierarchy:
   """Merges clusters until few clusters, or only distant ones, remain.
 
@@ -190,18 +215,27 @@ def agglomerate(
   n = len(mask)
   rank = jnp.arange(n, dtype=jnp.int32)
   apart = mask[:, None] & mask[None, :] & (rank[:, None] != rank[None, :])
-  distance = jnp.clip(
-      jnp.nan_to_num(distance, nan=_LARGEST), -_LARGEST, _LARGEST)
-  start = jnp.where(
-      apart, distance * distance if linkage == "ward" else distance, _FAR)
+  distance = jnp.clip(jnp.nan_to_num(distance, nan=_LARGEST), -_LARGEST, _LARGEST)
+  start = jnp.where(apart, distance * distance if linkage == "ward" else distance, _FAR)
   counted = mask.sum(dtype=jnp.int32)
   merging = _Merging(linkage, num_groups, jnp.asarray(threshold, jnp.float32))
   _, rows = jax.lax.while_loop(
-      functools.partial(_continues, merging),
-      functools.partial(_step, merging), (start, _Rows(
-          rank, counted, counted, mask.astype(jnp.float32),
-          jnp.float32(-_FAR), start.min(0),
-          jnp.argmin(start, 0).astype(jnp.int32), jnp.zeros(n, bool))))
+    functools.partial(_continues, merging),
+    functools.partial(_step, merging),
+    (
+      start,
+      _Rows(
+        rank,
+        counted,
+        counted,
+        mask.astype(jnp.float32),
+        jnp.float32(-_FAR),
+        start.min(0),
+        jnp.argmin(start, 0).astype(jnp.int32),
+        jnp.zeros(n, bool),
+      ),
+    ),
+  )
   next_height, _ = merging.least(rows)
   first = (rows.label == rank) & mask
   order = jnp.cumsum(first, dtype=jnp.int32) - 1

@@ -20,7 +20,7 @@ class Groups(NamedTuple):
 
 
 def _squared_distances(
-    points: Float[Array, "S d"], centres: Float[Array, "K d"]
+  points: Float[Array, "S d"], centres: Float[Array, "K d"]
 ) -> Float[Array, "S K"]:
   """[S, K], computed from differences, so equal points have distance 0."""
   gap = points[:, None, :] - centres[None, :, :]
@@ -28,16 +28,19 @@ def _squared_distances(
 
 
 def _assign(
-    points: Float[Array, "S d"], mask: Bool[Array, " S"],
-    centres: Float[Array, "K d"]) -> Int[Array, " S"]:
+  points: Float[Array, "S d"], mask: Bool[Array, " S"], centres: Float[Array, "K d"]
+) -> Int[Array, " S"]:
   """Nearest centre, (40) and (54); the lowest for ties, K if masked."""
   nearest = jnp.argmin(_squared_distances(points, centres), axis=1)
   return jnp.where(mask, nearest, centres.shape[0]).astype(jnp.int32)
 
 
 def lloyd(
-    points: Float[Array, "S d"], mask: Bool[Array, " S"],
-    centres: Float[Array, "K d"], max_steps: int = 50) -> Groups:
+  points: Float[Array, "S d"],
+  mask: Bool[Array, " S"],
+  centres: Float[Array, "K d"],
+  max_steps: int = 50,
+) -> Groups:
   """Alternates assignments and means until no assignment changes.
 
   The centre of an empty group does not change ((41) and (55) divide by zero in
@@ -61,8 +64,9 @@ def lloyd(
     member = trees.members(assignment, groups)
     size = member.sum(1, dtype=jnp.int32)
     held = jnp.where(mask[:, None], points, jnp.zeros_like(points))
-    total = jnp.matmul(member.astype(points.dtype), held,
-                       precision=jax.lax.Precision.HIGHEST)
+    total = jnp.matmul(
+      member.astype(points.dtype), held, precision=jax.lax.Precision.HIGHEST
+    )
     mean = total / jnp.maximum(size, 1).astype(points.dtype)[:, None]
     return jnp.where(size[:, None] > 0, mean, centres), size
 
@@ -75,16 +79,19 @@ def lloyd(
     return step + 1, changed, jnp.where(changed, new, assignment), centres, size
 
   first = _assign(points, mask, centres)
-  start = (jnp.int32(0), jnp.bool_(True), first, centres,
-           jnp.zeros(groups, jnp.int32))
+  start = (jnp.int32(0), jnp.bool_(True), first, centres, jnp.zeros(groups, jnp.int32))
   _, _, assignment, centres, size = jax.lax.while_loop(
-      lambda carry: carry[1], body, start)
+    lambda carry: carry[1], body, start
+  )
   return Groups(assignment, centres, size)
 
 
 def farthest_first(
-    points: Float[Array, "S d"], mask: Bool[Array, " S"],
-    origin: Float[Array, " d"], k: int) -> Float[Array, "{k} d"]:
+  points: Float[Array, "S d"],
+  mask: Bool[Array, " S"],
+  origin: Float[Array, " d"],
+  k: int,
+) -> Float[Array, "{k} d"]:
   """Chooses K initial centres, each farthest from those chosen before.
 
   The first centre is the point farthest from ``origin``. The function is used
@@ -117,7 +124,7 @@ def farthest_first(
 
 
 def plus_plus(
-    points: Float[Array, "S d"], mask: Bool[Array, " S"], key: Key, k: int
+  points: Float[Array, "S d"], mask: Bool[Array, " S"], key: Key, k: int
 ) -> Float[Array, "{k} d"]:
   """Chooses K initial centres with k-means++.
 
@@ -154,8 +161,13 @@ def plus_plus(
 
 
 def kmeans(
-    points: Float[Array, "S d"], mask: Bool[Array, " S"], key: Key, k: int,
-    restarts: int = 10, max_steps: int = 20) -> Groups:
+  points: Float[Array, "S d"],
+  mask: Bool[Array, " S"],
+  key: Key,
+  k: int,
+  restarts: int = 10,
+  max_steps: int = 20,
+) -> Groups:
   """Runs k-means++ and ``lloyd`` several times and keeps the best result.
 
   Args:

@@ -9,7 +9,8 @@ from fedjax_alg.grouping import checks
 
 
 def nearest_centre(
-    vector: Float[Array, " P"], centres: Float[Array, "K P"]) -> Int[Array, ""]:
+  vector: Float[Array, " P"], centres: Float[Array, "K P"]
+) -> Int[Array, ""]:
   """Finds the centre with the least L2 distance to a vector.
 
   Args:
@@ -25,8 +26,10 @@ def nearest_centre(
 
 
 def closest_direction(
-    update: Float[Array, " P"], directions: Float[Array, "K P"],
-    populated: Bool[Array, " K"]) -> Int[Array, ""]:
+  update: Float[Array, " P"],
+  directions: Float[Array, "K P"],
+  populated: Bool[Array, " K"],
+) -> Int[Array, ""]:
   """Finds the direction with the least (1 - cos) / 2 to an update.
 
   This is FedGroup (9). The cosine with a zero vector is 0.

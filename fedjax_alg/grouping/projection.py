@@ -30,7 +30,7 @@ class Projection(NamedTuple):
 
 
 def leading_eigenpairs(
-    gram: Float[Array, "S S"], number: int
+  gram: Float[Array, "S S"], number: int
 ) -> tuple[Float[Array, " r"], Float[Array, "S r"]]:
   """Computes the largest eigenvalues of a Gram matrix and their eigenvectors.
 
@@ -57,7 +57,7 @@ def leading_eigenpairs(
 
 
 def project(
-    rows: Float[Array, "S P"], mask: Bool[Array, " S"], dimensions: int
+  rows: Float[Array, "S P"], mask: Bool[Array, " S"], dimensions: int
 ) -> Projection:
   """Centres the rows and projects them on their first principal components.
 
@@ -87,7 +87,7 @@ def project(
 
 
 def place(
-    projection: Projection, vectors: Float[Array, "R P"], *, centre: bool
+  projection: Projection, vectors: Float[Array, "R P"], *, centre: bool
 ) -> Float[Array, "R d"]:
   """Projects further vectors: U'(v - mean).
 
@@ -107,9 +107,7 @@ def place(
   return jnp.matmul(inner, projection.dual, precision=HIGHEST)
 
 
-def lift(
-    projection: Projection, points: Float[Array, "R d"]
-) -> Float[Array, "R P"]:
+def lift(projection: Projection, points: Float[Array, "R d"]) -> Float[Array, "R P"]:
   """Maps points back: U z + mean (diversified, (43) and the bracket of (57)).
 
   Args:

@@ -35,9 +35,7 @@ def _pairs(mask: Bool[Array, " n"]) -> Bool[Array, "n n"]:
   return mask[:, None] & mask[None, :]
 
 
-def _only(
-    mask: Bool[Array, " n"], square: Float[Array, "n n"]
-) -> Float[Array, "n n"]:
+def _only(mask: Bool[Array, " n"], square: Float[Array, "n n"]) -> Float[Array, "n n"]:
   return jnp.where(_pairs(mask), square, jnp.zeros_like(square))
 
 
@@ -48,7 +46,7 @@ def _inverse_root(squares: Float[Array, " n"]) -> Float[Array, " n"]:
 
 
 def _by_columns(
-    rows: Array, width: int, add: Callable[[Array, _Sums], _Sums], sums: _Sums
+  rows: Array, width: int, add: Callable[[Array, _Sums], _Sums], sums: _Sums
 ) -> _Sums:
   """Folds ``add(columns [n, width], sums)`` over all columns of rows [n, P]."""
   whole = rows.shape[1] // width
@@ -60,11 +58,11 @@ def _by_columns(
 
   if whole:
     sums = jax.lax.fori_loop(0, whole, step, sums)
-  return add(rows[:, whole * width:], sums)
+  return add(rows[:, whole * width :], sums)
 
 
 def _gaps(
-    rows: Float[Array, "n P"], entry: Callable[[Array], Array]
+  rows: Float[Array, "n P"], entry: Callable[[Array], Array]
 ) -> Float[Array, "n n"]:
   """[n, n], sums of ``entry`` over the differences of the rows [n, P].
 
@@ -82,8 +80,7 @@ def _gaps(
   return _by_columns(rows, _UNROLL, add, jnp.zeros((n, n), rows.dtype))
 
 
-def gram(
-    rows: Float[Array, "n P"], mask: Bool[Array, " n"]) -> Float[Array, "n n"]:
+def gram(rows: Float[Array, "n P"], mask: Bool[Array, " n"]) -> Float[Array, "n n"]:
   """Computes the inner products of all pairs of rows.
 
   Args:
@@ -100,17 +97,26 @@ def gram(
   spans = list(zip(edges, edges[1:]))
 
   def add(columns, parts):
-    return [part + jnp.einsum("ip,jp->ij", columns[begin:end], columns[begin:],
-                              precision=HIGHEST)
-            for part, (begin, end) in zip(parts, spans, strict=True)]
+    return [
+      part
+      + jnp.einsum("ip,jp->ij", columns[begin:end], columns[begin:], precision=HIGHEST)
+      for part, (begin, end) in zip(parts, spans, strict=True)
+    ]
 
   parts = _by_columns(
-      rows, _COORDINATES, add,
-      [jnp.zeros((end - begin, n - begin), rows.dtype)
-       for begin, end in spans])
-  upper = jnp.triu(jnp.concatenate([
-      jnp.pad(part, ((0, 0), (begin, 0)))
-      for part, (begin, _) in zip(parts, spans, strict=True)]))
+    rows,
+    _COORDINATES,
+    add,
+    [jnp.zeros((end - begin, n - begin), rows.dtype) for begin, end in spans],
+  )
+  upper = jnp.triu(
+    jnp.concatenate(
+      [
+        jnp.pad(part, ((0, 0), (begin, 0)))
+        for part, (begin, _) in zip(parts, spans, strict=True)
+      ]
+    )
+  )
   # NaN in a masked row only affects the row and column that are masked here.
   return _only(mask, upper + jnp.triu(upper, 1).T)
 
@@ -131,7 +137,7 @@ def cosine(gram_: Float[Array, "n n"]) -> Float[Array, "n n"]:
 
 
 def edc_points(
-    gram_: Float[Array, "n n"], mask: Bool[Array, " n"], m: int
+  gram_: Float[Array, "n n"], mask: Bool[Array, " n"], m: int
 ) -> Float[Array, "n {m}"]:
   """Computes the cosines of the rows with m main directions, (8).
 
@@ -152,9 +158,11 @@ def edc_points(
   checks.masked_square(gram_, mask, "gram_")
   gram_ = _only(mask, gram_)
   values, vectors = leading_eigenpairs(gram_, m)
-  points = (jnp.matmul(gram_, vectors, precision=HIGHEST)
-            * _inverse_root(values)[None]
-            * _inverse_root(jnp.diagonal(gram_))[:, None])
+  points = (
+    jnp.matmul(gram_, vectors, precision=HIGHEST)
+    * _inverse_root(values)[None]
+    * _inverse_root(jnp.diagonal(gram_))[:, None]
+  )
   return jnp.pad(points, ((0, 0), (0, m - points.shape[1])))
 
 
@@ -170,9 +178,7 @@ def edc(points: Float[Array, "n m"]) -> Float[Array, "n n"]:
   return jnp.sqrt(_gaps(points, jnp.square)) / max(points.shape[1], 1)
 
 
-def madc(
-    cosine_: Float[Array, "n n"], mask: Bool[Array, " n"]
-) -> Float[Array, "n n"]:
+def madc(cosine_: Float[Array, "n n"], mask: Bool[Array, " n"]) -> Float[Array, "n n"]:
   """Computes the MADC of all pairs of rows, (7).
 
   This is the mean of |S(i, z) - S(j, z)| over all rows z that are not masked
@@ -190,7 +196,7 @@ def madc(
   cosine_ = _only(mask, cosine_)
   own = jnp.diagonal(cosine_)
   # The terms z = i and z = j, which are subtracted from the sum over all z.
-  ends = (jnp.abs(own[:, None] - cosine_) + jnp.abs(own[None, :] - cosine_))
+  ends = jnp.abs(own[:, None] - cosine_) + jnp.abs(own[None, :] - cosine_)
   others = mask.sum() - 2
   total = jnp.maximum(_gaps(cosine_, jnp.abs) - ends, 0.0)
   mean = total / jnp.maximum(others, 1).astype(total.dtype)
@@ -199,7 +205,7 @@ def madc(
 
 
 def distances(
-    rows: Float[Array, "n P"], mask: Bool[Array, " n"], metric: str
+  rows: Float[Array, "n P"], mask: Bool[Array, " n"], metric: str
 ) -> Float[Array, "n n"]:
   """Computes the distances of all pairs of rows.
 

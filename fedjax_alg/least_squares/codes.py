@@ -22,7 +22,7 @@ CODES = ("position", "class", "random_filters")
 
 
 def draw(
-    key: Key, layer: Layer, num_classes: int, kind: str, dtype: jnp.dtype
+  key: Key, layer: Layer, num_classes: int, kind: str, dtype: jnp.dtype
 ) -> Float[Array, "{num_classes} p width"]:
   """Draws Q of a hidden layer.
 
@@ -43,14 +43,14 @@ def draw(
 
 
 def identity(
-    num_classes: int, dtype: jnp.dtype
+  num_classes: int, dtype: jnp.dtype
 ) -> Float[Array, "{num_classes} 1 {num_classes}"]:
   """Makes Q of the output layer, the identity [L, 1, L]."""
   return jnp.eye(num_classes, dtype=dtype)[:, None, :]
 
 
 def centred(
-    code: Float[Array, "L p width"], counts: Float[Array, " L"]
+  code: Float[Array, "L p width"], counts: Float[Array, " L"]
 ) -> Float[Array, "L p width"]:
   """Subtracts from Q its mean over the examples; the targets then have mean 0.
 
@@ -65,8 +65,7 @@ def centred(
   return code - jnp.tensordot(share, code, axes=1)[None]
 
 
-def high_passed(
-    maps: Float[pairs.Number, "L H W c"]) -> Float[pairs.Number, "L H W c"]:
+def high_passed(maps: Float[pairs.Number, "L H W c"]) -> Float[pairs.Number, "L H W c"]:
   """Applies a high-pass filter over space: 4 S - up - down - left - right.
 
   The image is extended by its edges. The filter is applied to the class sums S
@@ -80,7 +79,13 @@ def high_passed(
   Returns:
     [L, H, W, c].
   """
-  padded = pairs.map_halves(lambda part: jnp.pad(
-      part, ((0, 0), (1, 1), (1, 1), (0, 0)), mode="edge"), maps)
-  return (maps * 4 - padded[:, :-2, 1:-1] - padded[:, 2:, 1:-1]
-          - padded[:, 1:-1, :-2] - padded[:, 1:-1, 2:])
+  padded = pairs.map_halves(
+    lambda part: jnp.pad(part, ((0, 0), (1, 1), (1, 1), (0, 0)), mode="edge"), maps
+  )
+  return (
+    maps * 4
+    - padded[:, :-2, 1:-1]
+    - padded[:, 2:, 1:-1]
+    - padded[:, 1:-1, :-2]
+    - padded[:, 1:-1, 2:]
+  )

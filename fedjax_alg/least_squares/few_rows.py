@@ -33,39 +33,59 @@ def sizes(layer: Layer, ridge: float) -> tuple[int, ...]:
   They double up to half of the inputs. There are none for a convolution, for a
   layer of few inputs, and without a finite and positive ridge.
   """
-  if (layer.positions > 1 or layer.fan_in < LEAST_INPUTS or ridge == 0
-      or math.isinf(ridge)):
+  if (
+    layer.positions > 1
+    or layer.fan_in < LEAST_INPUTS
+    or ridge == 0
+    or math.isinf(ridge)
+  ):
     return ()
   doublings = (layer.fan_in // (2 * _FEWEST)).bit_length()
-  return tuple(_FEWEST * 2 ** i for i in range(doublings))
+  return tuple(_FEWEST * 2**i for i in range(doublings))
 
 
 def _rows(
-    layer: Layer, params: Params, shard: Shard, size: int, dtype: Any
+  layer: Layer, params: Params, shard: Shard, size: int, dtype: Any
 ) -> tuple[Float[Array, "{size} d"], Any, Bool[Array, " {size}"]]:
   """X [size, d], y [size, ...] and which rows there are [size], by blocks."""
+
   def put(carry, x, y, mask):
     b, *arrays = carry
     with jax.default_matmul_precision("highest"):
       inputs = layer.unfold(layer.inputs(params, x))[:, 0]
     inputs = jnp.where(mask[:, None], inputs, jnp.zeros_like(inputs))
-    arrays = [jax.lax.dynamic_update_slice_in_dim(
-        array, new.astype(array.dtype), b * _FEWEST, 0)
-              for array, new in zip(arrays, (inputs, y, mask))]
+    arrays = [
+      jax.lax.dynamic_update_slice_in_dim(
+        array, new.astype(array.dtype), b * _FEWEST, 0
+      )
+      for array, new in zip(arrays, (inputs, y, mask))
+    ]
     return b + 1, *arrays
 
-  _, x, y, mask = objective.fold_blocks(shard, put, (
-      jnp.int32(0), jnp.zeros((size, layer.fan_in), dtype),
+  _, x, y, mask = objective.fold_blocks(
+    shard,
+    put,
+    (
+      jnp.int32(0),
+      jnp.zeros((size, layer.fan_in), dtype),
       jnp.zeros((size, *shard.y.shape[1:]), shard.y.dtype),
-      jnp.zeros(size, bool)), _FEWEST)
+      jnp.zeros(size, bool),
+    ),
+    _FEWEST,
+  )
   return x, y, mask
 
 
 def fit(
-    layer: Layer, params: Params, shard: Shard,
-    code: Float[Array, "L 1 width"], meta: solve.Fit,
-    ridge: float, bias: str, size: int,
-    task: tasks.Task = tasks.CLASSIFICATION
+  layer: Layer,
+  params: Params,
+  shard: Shard,
+  code: Float[Array, "L 1 width"],
+  meta: solve.Fit,
+  ridge: float,
+  bias: str,
+  size: int,
+  task: tasks.Task = tasks.CLASSIFICATION,
 ) -> tuple[Float[Array, "d width"], Float[Array, " width"]]:
   """Fits a personal dense layer by the rows of one client, (13).
 
@@ -96,4 +116,5 @@ def fit(
     x = jnp.concatenate([x, present], 1)
   basis = solve.by_rows(x, t, jnp.asarray(ridge, dtype), meta.basis)
   return solve.weights_by_means(
-      meta._replace(basis=basis), code[:, 0], target, mean, bias)
+    meta._replace(basis=basis), code[:, 0], target, mean, bias
+  )

@@ -18,8 +18,9 @@ from fedjax_alg.base import Array, Key, Layer, Model, Params
 from fedjax_alg.conditions import MANY, only
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper
-from fedjax_alg.least_squares import codes, moments as moments_lib, solve
-from fedjax_alg.least_squares.private import definite, PrivateMoments
+from fedjax_alg.least_squares import codes, solve
+from fedjax_alg.least_squares import moments as moments_lib
+from fedjax_alg.least_squares.private import PrivateMoments, definite
 
 PRECISIONS = ("float64", "float32")
 #: How double precision is computed: as the device does it, as sums of two
@@ -30,10 +31,13 @@ DOUBLES = ("auto", "float64", "pairs")
 def double_field() -> Any:
   """The field `double` of a method in closed form."""
   return hyper(
-      "auto", "how double precision is computed: float64; pairs = sums of two "
-      "float32, without float64 in the program; auto = pairs on a TPU, which "
-      "only emulates float64, and float64 elsewhere", choices=DOUBLES,
-      later=True)
+    "auto",
+    "how double precision is computed: float64; pairs = sums of two "
+    "float32, without float64 in the program; auto = pairs on a TPU, which "
+    "only emulates float64, and float64 elsewhere",
+    choices=DOUBLES,
+    later=True,
+  )
 
 
 def double_on(double: str, platform: str) -> str:
@@ -56,48 +60,74 @@ class LayerFits:
   """The options of fitting layers, for all methods in closed form."""
 
   ridge: str = hyper(
-      "1", "gamma of every layer's least squares, added once by the server: "
-      "one number, or one for each layer, separated by commas", source="(1)",
-      numbers=",")
+    "1",
+    "gamma of every layer's least squares, added once by the server: "
+    "one number, or one for each layer, separated by commas",
+    source="(1)",
+    numbers=",",
+  )
   ridge_unit: str = hyper(
-      "absolute", "unit of `ridge`: absolute, or relative to the mean of the "
-      "Gram matrix's diagonal", choices=("absolute", "relative"))
+    "absolute",
+    "unit of `ridge`: absolute, or relative to the mean of the Gram matrix's diagonal",
+    choices=("absolute", "relative"),
+  )
   bias: str = hyper(
-      "ones", "none = no bias; ones = a column of ones, with the penalty of "
-      "the weights; centred = fitted to centred data, without penalty",
-      choices=solve.BIASES)
+    "ones",
+    "none = no bias; ones = a column of ones, with the penalty of "
+    "the weights; centred = fitted to centred data, without penalty",
+    choices=solve.BIASES,
+  )
   code: str = hyper(
-      "position", "targets of the hidden layers: position = a random code for "
-      "every output position and channel; class = the same code at all "
-      "positions; random_filters = no targets but whitened random filters (a "
-      "control)", choices=codes.CODES, source="T = Y Q, (1)", when=_HIDDEN)
+    "position",
+    "targets of the hidden layers: position = a random code for "
+    "every output position and channel; class = the same code at all "
+    "positions; random_filters = no targets but whitened random filters (a "
+    "control)",
+    choices=codes.CODES,
+    source="T = Y Q, (1)",
+    when=_HIDDEN,
+  )
   code_centred: bool = hyper(
-      False, "subtract from the codes their mean over examples", when=_HIDDEN)
+    False, "subtract from the codes their mean over examples", when=_HIDDEN
+  )
   code_high_passed: int = hyper(
-      0, "number of convolutions, counted from the first, whose codes are "
-      "high-passed over space", minimum=0,
-      when=_HIDDEN & only("code", "position"))
+    0,
+    "number of convolutions, counted from the first, whose codes are "
+    "high-passed over space",
+    minimum=0,
+    when=_HIDDEN & only("code", "position"),
+  )
   normalize: bool = hyper(
-      False, "divide the outputs of hidden layers by their standard deviation",
-      when=_HIDDEN)
+    False,
+    "divide the outputs of hidden layers by their standard deviation",
+    when=_HIDDEN,
+  )
   precision: str = hyper(
-      "float64", "precision of the products, the sums and the clients' "
-      "personal solutions; the server always solves in double precision "
-      "(float64)", choices=PRECISIONS)
+    "float64",
+    "precision of the products, the sums and the clients' "
+    "personal solutions; the server always solves in double precision "
+    "(float64)",
+    choices=PRECISIONS,
+  )
   double: str = double_field()
   batch_size: int = hyper(
-      32, "B, initial batch size on a client's simulated machine; it does not "
-      "change the weights", minimum=1, source="(6)")
-  adaptive_batch: bool = hyper(
-      True, "whether B grows on slow clients", source="(7)")
+    32,
+    "B, initial batch size on a client's simulated machine; it does not "
+    "change the weights",
+    minimum=1,
+    source="(6)",
+  )
+  adaptive_batch: bool = hyper(True, "whether B grows on slow clients", source="(7)")
   max_batch_size: int = hyper(
-      512, "B_max, the largest batch that fits into a client's memory",
-      minimum=1, source="(7); value not stated",
-      when=only("adaptive_batch", True))
+    512,
+    "B_max, the largest batch that fits into a client's memory",
+    minimum=1,
+    source="(7); value not stated",
+    when=only("adaptive_batch", True),
+  )
 
 
-def per_layer(
-    name: str, text: str, num_layers: int, zero: bool) -> tuple[float, ...]:
+def per_layer(name: str, text: str, num_layers: int, zero: bool) -> tuple[float, ...]:
   """Parses an option that has one number for all layers or one for each.
 
   Args:
@@ -123,8 +153,10 @@ def per_layer(
   if not zero and not all(value > 0 for value in values):
     raise OptionError(f"{said}: must be more than 0, or inf")
   if len(values) not in (1, num_layers):
-    raise OptionError(f"{said}: {len(values)} numbers for {num_layers} layers "
-                     "(allowed: one, or one for each)")
+    raise OptionError(
+      f"{said}: {len(values)} numbers for {num_layers} layers "
+      "(allowed: one, or one for each)"
+    )
   return values * (num_layers // len(values))
 
 
@@ -145,17 +177,19 @@ def layers_of(model: Model, name: str) -> tuple[Layer, ...]:
   task = tasks.of(model)
   if task.fitted is None:
     raise OptionError(
-        f"`algorithm`={name}: least squares fits classes, labels and numbers "
-        f"of examples, not the task {task.name}")
-  if model.layers is not None and len(model.layers) > 1 and (
-      not task.has_classes):
+      f"`algorithm`={name}: least squares fits classes, labels and numbers "
+      f"of examples, not the task {task.name}"
+    )
+  if model.layers is not None and len(model.layers) > 1 and (not task.has_classes):
     raise OptionError(
-        f"`algorithm`={name}: fits hidden layers to codes of classes, the task "
-        f"{task.name} has none (allowed: one layer, `model`=softmax)")
+      f"`algorithm`={name}: fits hidden layers to codes of classes, the task "
+      f"{task.name} has none (allowed: one layer, `model`=softmax)"
+    )
   if model.layers is None:
     raise OptionError(
-        f"`algorithm`={name}: least squares fits dense layers and convolutions "
-        "with padding only, the model has others")
+      f"`algorithm`={name}: least squares fits dense layers and convolutions "
+      "with padding only, the model has others"
+    )
   return model.layers
 
 
@@ -214,14 +248,17 @@ class Plan:
 
   def is_high_passed(self, l: int) -> bool:
     """Whether the code of layer l is high-passed over space."""
-    return (self.options.code == "position"
-            and l < self.options.code_high_passed
-            and self.layers[l].positions > 1)
+    return (
+      self.options.code == "position"
+      and l < self.options.code_high_passed
+      and self.layers[l].positions > 1
+    )
 
   def columns(self, l: int, num_classes: int) -> int:
     """r, the number of right-hand sides in the equations of layer l."""
-    shared = (self.layers[l].positions == 1 or self.options.code == "class"
-              or l == self.last)
+    shared = (
+      self.layers[l].positions == 1 or self.options.code == "class" or l == self.last
+    )
     if shared and not self.has_random_filters(l):
       return num_classes
     return self.layers[l].width
@@ -233,7 +270,7 @@ def layer_key(seed: Array, l: int) -> Key:
 
 
 def code_of(
-    plan: Plan, seed: Array, l: int, counts: Float[Array, " L"], dtype: Any
+  plan: Plan, seed: Array, l: int, counts: Float[Array, " L"], dtype: Any
 ) -> Float[Array, "L p width"]:
   """Makes Q of layer l for a group of clients.
 
@@ -256,28 +293,34 @@ def code_of(
   return codes.centred(code, counts) if options.code_centred else code
 
 
-def empty_fit(
-    plan: Plan, l: int, k: int, num_classes: int, dtype: Any) -> solve.Fit:
+def empty_fit(plan: Plan, l: int, k: int, num_classes: int, dtype: Any) -> solve.Fit:
   """Makes placeholders for the fits of layer l of K groups, [K, ...]."""
   layer = plan.layers[l]
-  d = layer.fan_in + (
-      plan.options.bias == "ones" and not plan.has_random_filters(l))
+  d = layer.fan_in + (plan.options.bias == "ones" and not plan.has_random_filters(l))
   return solve.Fit(
-      jnp.zeros((k, d, plan.columns(l, num_classes)), dtype),
-      jnp.ones((k, layer.width), dtype))
+    jnp.zeros((k, d, plan.columns(l, num_classes)), dtype),
+    jnp.ones((k, layer.width), dtype),
+  )
 
 
 def put_weights(
-    layer: Layer, params: Params, kernel: Float[Array, "d width"],
-    bias: Float[Array, " width"]) -> Params:
+  layer: Layer,
+  params: Params,
+  kernel: Float[Array, "d width"],
+  bias: Float[Array, " width"],
+) -> Params:
   """Sets the weights of a layer, in the dtype of its old weights."""
   dtype = layer.get(params)[0].dtype
   return layer.put(params, kernel.astype(dtype), bias.astype(dtype))
 
 
 def fit_layer(
-    plan: Plan, l: int, clients: Num[Array, ""], seed: Array,
-    counts: Float[Array, " L"], moments: moments_lib.Moments
+  plan: Plan,
+  l: int,
+  clients: Num[Array, ""],
+  seed: Array,
+  counts: Float[Array, " L"],
+  moments: moments_lib.Moments,
 ) -> tuple[solve.Fit, Float[Array, "d width"], Float[Array, " width"]]:
   """Fits layer l to the sums of a group, (5) and (11).
 
@@ -303,14 +346,16 @@ def fit_layer(
   if plan.private:
     equations = equations._replace(gram=definite(plan.private, equations.gram))
   gamma = plan.total_ridge(
-      solve.absolute(plan.gammas[l], equations.gram,
-                     plan.options.ridge_unit == "relative"),
-      clients.astype(dtype))
+    solve.absolute(
+      plan.gammas[l], equations.gram, plan.options.ridge_unit == "relative"
+    ),
+    clients.astype(dtype),
+  )
   if drawn:
-    equations = equations._replace(
-        mix=None, target=jnp.zeros(layer.width, dtype))
+    equations = equations._replace(mix=None, target=jnp.zeros(layer.width, dtype))
     draw = jax.random.normal(
-        layer_key(seed, l), (layer.fan_in, layer.width), jnp.float32)
+      layer_key(seed, l), (layer.fan_in, layer.width), jnp.float32
+    )
     basis = solve.random_filters(equations.gram, gamma, draw.astype(dtype))
   else:
     basis = solve.solve(equations.gram, equations.cross, gamma)
@@ -323,8 +368,12 @@ def fit_layer(
 
 
 def fit_personal_layer(
-    plan: Plan, l: int, seed: Array, counts: Float[Array, " L"],
-    meta: solve.Fit, moments: moments_lib.Moments
+  plan: Plan,
+  l: int,
+  seed: Array,
+  counts: Float[Array, " L"],
+  meta: solve.Fit,
+  moments: moments_lib.Moments,
 ) -> tuple[Float[Array, "d width"], Float[Array, " width"]]:
   """Fits layer l to the sums of one client, (13).
 
@@ -343,7 +392,10 @@ def fit_personal_layer(
   code = code_of(plan, seed, l, counts.astype(dtype), dtype)
   equations = solve.problem(moments, layer, code, bias, plan.is_high_passed(l))
   basis = solve.solve(
-      equations.gram, equations.cross,
-      jnp.asarray(plan.personal_ridge[l], dtype), meta.basis.astype(dtype))
+    equations.gram,
+    equations.cross,
+    jnp.asarray(plan.personal_ridge[l], dtype),
+    meta.basis.astype(dtype),
+  )
   fit = solve.Fit(basis, meta.scale.astype(dtype))
   return solve.weights(fit, equations, moments, layer, bias)

@@ -25,7 +25,7 @@ from fedjax_alg.exchange.messages import carried
 from fedjax_alg.least_squares import pairs, patch_gram
 
 #: Maximum number of entries in one unfolded block: 32 MB in float64.
-_BLOCK_ENTRIES = 2 ** 22
+_BLOCK_ENTRIES = 2**22
 
 
 class Moments(NamedTuple):
@@ -51,27 +51,33 @@ class Moments(NamedTuple):
 def block_rows(layer: Layer) -> int:
   """The number of examples in one block, bounded by the unfolded matrix."""
   rows = _BLOCK_ENTRIES // (
-      patch_gram.entries(layer.kernel, layer.input_shape) if (
-          patch_gram.pays(layer)) else layer.positions * layer.fan_in)
+    patch_gram.entries(layer.kernel, layer.input_shape)
+    if (patch_gram.pays(layer))
+    else layer.positions * layer.fan_in
+  )
   return max(1, min(rows, 128 if layer.fan_in < 2048 else layout.PADDING_ROWS))
 
 
 def zeros(
-    layer: Layer, num_classes: int, dtype: jnp.dtype,
-    task: tasks.Task = tasks.CLASSIFICATION) -> Moments:
+  layer: Layer,
+  num_classes: int,
+  dtype: jnp.dtype,
+  task: tasks.Task = tasks.CLASSIFICATION,
+) -> Moments:
   """Makes the moments of zero examples."""
   d = layer.fan_in
   return Moments(
-      jnp.zeros((d, d), dtype), jnp.zeros(d, dtype),
-      jnp.zeros((num_classes, *layer.input_shape), dtype),
-      jnp.zeros(num_classes, dtype),
-      None if task.has_classes else jnp.zeros((), dtype))
+    jnp.zeros((d, d), dtype),
+    jnp.zeros(d, dtype),
+    jnp.zeros((num_classes, *layer.input_shape), dtype),
+    jnp.zeros(num_classes, dtype),
+    None if task.has_classes else jnp.zeros((), dtype),
+  )
 
 
 def in_pairs(moments: Moments) -> Moments:
   """The same sums of float32 as Pairs."""
-  return Moments(*(
-      None if part is None else pairs.pair(part) for part in moments))
+  return Moments(*(None if part is None else pairs.pair(part) for part in moments))
 
 
 def carried_sums(moments: Moments) -> Moments:
@@ -89,16 +95,22 @@ def carried_sums(moments: Moments) -> Moments:
 def over_devices(moments: Moments, axis: str) -> Moments:
   """``jax.lax.psum`` of sums, in their precision."""
   if isinstance(moments.gram, pairs.Pair):
-    return Moments(*(None if part is None else pairs.over_devices(part, axis)
-                     for part in moments))
+    return Moments(
+      *(None if part is None else pairs.over_devices(part, axis) for part in moments)
+    )
   moments = jax.lax.psum(moments, axis)
   return moments
 
 
 def add_shard(
-    moments: Moments, layer: Layer, params: Params, shard: Shard,
-    product: jnp.dtype, rows: int | None = None,
-    task: tasks.Task = tasks.CLASSIFICATION) -> Moments:
+  moments: Moments,
+  layer: Layer,
+  params: Params,
+  shard: Shard,
+  product: jnp.dtype,
+  rows: int | None = None,
+  task: tasks.Task = tasks.CLASSIFICATION,
+) -> Moments:
   """Adds the examples of a client, block by block.
 
   Args:
@@ -121,16 +133,18 @@ def add_shard(
   assert task.fitted is not None
   fitted, columns = task.fitted, moments.counts.shape[0]
   dtype = moments.gram.dtype
-  by_offset = patch_gram.pays(layer) and not isinstance(
-      moments.gram, pairs.Pair)
+  by_offset = patch_gram.pays(layer) and not isinstance(moments.gram, pairs.Pair)
 
   def product_of(a: Array, b: Array) -> pairs.Number:
     """a' b of two matrices with one row for each example or position."""
     if isinstance(moments.gram, pairs.Pair):
       return pairs.matmul(a.astype(dtype).T, b.astype(dtype))
     return jax.lax.dot_general(
-        a.astype(product), b.astype(product), (((0,), (0,)), ((), ())),
-        precision=trees.HIGHEST).astype(dtype)
+      a.astype(product),
+      b.astype(product),
+      (((0,), (0,)), ((), ())),
+      precision=trees.HIGHEST,
+    ).astype(dtype)
 
   def add_block(moments, x, y, mask):
     # By default accelerators reduce the precision of float32 products.
@@ -150,21 +164,31 @@ def add_shard(
       gram = moments.gram + product_of(unfolded, unfolded)
       total = moments.total + product_of(ones, unfolded)[0]
     sums = moments.classes + pairs.map_halves(
-        lambda part: part.reshape(moments.classes.shape), by_class)
+      lambda part: part.reshape(moments.classes.shape), by_class
+    )
     if moments.rows is None:
-      return Moments(gram, total, sums, moments.counts + member.sum(
-          0, dtype=jnp.int32).astype(dtype))
+      return Moments(
+        gram, total, sums, moments.counts + member.sum(0, dtype=jnp.int32).astype(dtype)
+      )
     ones = jnp.ones((member.shape[0], 1), product)
     return Moments(
-        gram, total, sums, moments.counts + product_of(ones, member)[0],
-        moments.rows + mask.sum(dtype=jnp.int32).astype(dtype))
+      gram,
+      total,
+      sums,
+      moments.counts + product_of(ones, member)[0],
+      moments.rows + mask.sum(dtype=jnp.int32).astype(dtype),
+    )
 
   rows = rows or block_rows(layer)
   if not by_offset:
     moments = objective.fold_blocks(shard, add_block, moments, rows)
     return moments
-  own: Moments = objective.fold_blocks(shard, add_block, moments._replace(
-      gram=patch_gram.zeros(layer.kernel, layer.input_shape[-1], dtype)), rows)
+  own: Moments = objective.fold_blocks(
+    shard,
+    add_block,
+    moments._replace(gram=patch_gram.zeros(layer.kernel, layer.input_shape[-1], dtype)),
+    rows,
+  )
   return own._replace(gram=moments.gram + patch_gram.gram(own.gram))
 
 
@@ -192,4 +216,4 @@ def floats_sent(layer: Layer, num_classes: int, width: int) -> int:
 
 def flops(layer: Layer) -> float:
   """Counts the multiplications and additions of X'X for one example."""
-  return 2.0 * layer.positions * layer.fan_in ** 2
+  return 2.0 * layer.positions * layer.fan_in**2

@@ -29,7 +29,7 @@ from fedjax_alg.base import Array
 BLOCK = 64
 _BITS = 9
 #: Bound of the relative error of a sum or product.
-EPS = 2.0 ** -44
+EPS = 2.0**-44
 
 
 @jax.tree_util.register_dataclass
@@ -93,8 +93,7 @@ Number = Any
 
 
 def pair(x: Any) -> Pair:
-  """Makes a Pair of a number or array of float32, and leaves a Pair as it is.
-  """
+  """Makes a Pair of a number or array of float32, and leaves a Pair as it is."""
   if isinstance(x, Pair):
     return x
   x = jnp.asarray(x, jnp.float32)
@@ -142,8 +141,7 @@ def summed(x: Number, axis: int) -> Number:
   x = map_halves(lambda part: jnp.moveaxis(part, axis, 0), x)
   while x.shape[0] > 1:
     if x.shape[0] % 2:
-      x = map_halves(lambda part: jnp.concatenate(
-          [part, jnp.zeros_like(part[:1])]), x)
+      x = map_halves(lambda part: jnp.concatenate([part, jnp.zeros_like(part[:1])]), x)
     half = x.shape[0] // 2
     x = x[:half] + x[half:]
   return x[0]
@@ -169,8 +167,7 @@ def over_devices(x: Pair, axis: str) -> Pair:
   return result
 
 
-def matmul(
-    a: Float[Number, "m k"], b: Float[Number, "k n"]) -> Float[Pair, "m n"]:
+def matmul(a: Float[Number, "m k"], b: Float[Number, "k n"]) -> Float[Pair, "m n"]:
   """Computes a b.
 
   Args:
@@ -195,37 +192,44 @@ def matmul(
     return total + _exact_product(*block), None
 
   return jax.lax.scan(
-      add, zeros((a.shape[0], b.shape[1])),
-      (map_halves(parts, a.T), map_halves(parts, b)))[0]
+    add, zeros((a.shape[0], b.shape[1])), (map_halves(parts, a.T), map_halves(parts, b))
+  )[0]
 
 
 def _exact_product(
-    a: Float[Number, "m k"], b: Float[Number, "n k"]) -> Float[Pair, "m n"]:
+  a: Float[Number, "m k"], b: Float[Number, "n k"]
+) -> Float[Pair, "m n"]:
   """a b' of a [m, k] and b [n, k], where k is at most ``BLOCK``."""
   first, scale_a = _slices(a)
   second, scale_b = _slices(b)
   n, depth = b.shape[0], max(len(first), len(second))
   # Slice i of a with the slices of b that count beside it, [m, j n].
   products = [
-      jax.lax.dot_general(
-          one, jnp.concatenate(second[:depth - i]), (((1,), (1,)), ((), ())),
-          precision=jax.lax.Precision.DEFAULT,
-          preferred_element_type=jnp.float32)
-      for i, one in enumerate(first)]
+    jax.lax.dot_general(
+      one,
+      jnp.concatenate(second[: depth - i]),
+      (((1,), (1,)), ((), ())),
+      precision=jax.lax.Precision.DEFAULT,
+      preferred_element_type=jnp.float32,
+    )
+    for i, one in enumerate(first)
+  ]
   total = zeros((a.shape[0], n))
   for order in reversed(range(depth)):
     # Four products of at most 2^22 make an exact sum. Where there are more,
     # their last bits do not count.
     own: Any = sum(
-        product[:, (order - i) * n:(order - i + 1) * n]
-        for i, product in enumerate(products) if 0 <= order - i < len(second))
+      product[:, (order - i) * n : (order - i + 1) * n]
+      for i, product in enumerate(products)
+      if 0 <= order - i < len(second)
+    )
     total = total + own * 2.0 ** (-_BITS * order)
   scale = scale_a[:, None] * scale_b[None] * 2.0 ** (2 - 2 * _BITS)
   return map_halves(lambda part: part * scale, total)
 
 
 def _slices(
-    x: Float[Number, "m k"]
+  x: Float[Number, "m k"],
 ) -> tuple[list[Float[Array, "m k"]], Float[Array, " m"]]:
   """Parts rows into whole numbers of at most 256, and the rows' scales.
 
@@ -240,7 +244,7 @@ def _slices(
       # By now hi has left so little that the sum loses nothing that counts.
       left = left + x.lo / scale[:, None] * 2.0 ** (_BITS * (i + 1) - 1)
     slices.append(jnp.round(left))
-    left = (left - slices[-1]) * 2.0 ** _BITS
+    left = (left - slices[-1]) * 2.0**_BITS
   return slices, scale
 
 
@@ -266,8 +270,7 @@ def cholesky(a: Float[Pair, "D D"]) -> Factor:
   size = blocks * BLOCK
   # 1 on the rest of the diagonal, as large as the others.
   rest = jnp.where(jnp.arange(size) < d, 0.0, jnp.diagonal(a.hi).max())
-  a = map_halves(lambda part: jnp.pad(part, ((0, size - d),) * 2), a) + (
-      jnp.diag(rest))
+  a = map_halves(lambda part: jnp.pad(part, ((0, size - d),) * 2), a) + (jnp.diag(rest))
   rows = jnp.arange(size)[:, None]
 
   def column(j, carry):
@@ -275,16 +278,20 @@ def cholesky(a: Float[Pair, "D D"]) -> Factor:
     start = j * BLOCK
 
     def rows_of(x):
-      return map_halves(lambda part: jax.lax.dynamic_slice_in_dim(
-          part, start, BLOCK), x)
+      return map_halves(
+        lambda part: jax.lax.dynamic_slice_in_dim(part, start, BLOCK), x
+      )
 
     def subtract(k, left):
       before = columns[k]
       return left - _exact_product(before, rows_of(before))
 
     left = jax.lax.fori_loop(
-        0, j, subtract, map_halves(lambda part: jax.lax.dynamic_slice_in_dim(
-            part, start, BLOCK, 1), a))
+      0,
+      j,
+      subtract,
+      map_halves(lambda part: jax.lax.dynamic_slice_in_dim(part, start, BLOCK, 1), a),
+    )
     inverse, least = _inverse_factor(rows_of(left))
     made = _exact_product(left, inverse)
     made = map_halves(lambda part: jnp.where(rows >= start, part, 0.0), made)
@@ -294,14 +301,23 @@ def cholesky(a: Float[Pair, "D D"]) -> Factor:
 
     return put(columns, made), put(inverses, inverse), jnp.minimum(pivot, least)
 
-  return Factor(*jax.lax.fori_loop(
-      0, blocks, column, (
-          zeros((blocks, size, BLOCK)), zeros((blocks, BLOCK, BLOCK)),
-          jnp.float32(jnp.inf))))
+  return Factor(
+    *jax.lax.fori_loop(
+      0,
+      blocks,
+      column,
+      (
+        zeros((blocks, size, BLOCK)),
+        zeros((blocks, BLOCK, BLOCK)),
+        jnp.float32(jnp.inf),
+      ),
+    )
+  )
 
 
 def _inverse_factor(
-    a: Float[Pair, "b b"]) -> tuple[Float[Pair, "b b"], Float[Array, ""]]:
+  a: Float[Pair, "b b"],
+) -> tuple[Float[Pair, "b b"], Float[Array, ""]]:
   """L^-1 of a = L L' [BLOCK, BLOCK], and the least squared pivot."""
   index = jnp.arange(BLOCK)
 
@@ -311,16 +327,14 @@ def _inverse_factor(
     own = left[j]
     pivot = own[j]
     row = own * _inverse_root(pivot)
-    below = map_halves(
-        lambda part: jnp.where(index > j, part[:BLOCK], 0.0), row)
+    below = map_halves(lambda part: jnp.where(index > j, part[:BLOCK], 0.0), row)
     left = left - below[:, None] * row[None]
     left = map_halves(lambda part, new: part.at[j].set(new), left, row)
     # ``minimum`` keeps NaN.
     return left, jnp.minimum(least, pivot.hi)
 
   both = map_halves(lambda x, y: jnp.concatenate([x, y], 1), a, jnp.eye(BLOCK))
-  both, least = jax.lax.fori_loop(
-      0, BLOCK, eliminate, (both, jnp.float32(jnp.inf)))
+  both, least = jax.lax.fori_loop(0, BLOCK, eliminate, (both, jnp.float32(jnp.inf)))
   return both[:, BLOCK:], least
 
 
@@ -345,8 +359,7 @@ def solve_lower(factor: Factor, b: Float[Pair, "D r"]) -> Float[Pair, "D r"]:
     return left, _put_rows(done, own, j)
 
   solution: Pair
-  _, solution = jax.lax.fori_loop(
-      0, blocks, block, (left, zeros(left.shape)))
+  _, solution = jax.lax.fori_loop(0, blocks, block, (left, zeros(left.shape)))
   return solution[:d]
 
 
@@ -367,12 +380,16 @@ def solve_upper(factor: Factor, b: Float[Pair, "D r"]) -> Float[Pair, "D r"]:
 
 def _rows(x: Pair, j: Array) -> Pair:
   return map_halves(
-      lambda part: jax.lax.dynamic_slice_in_dim(part, j * BLOCK, BLOCK), x)
+    lambda part: jax.lax.dynamic_slice_in_dim(part, j * BLOCK, BLOCK), x
+  )
 
 
 def _put_rows(x: Pair, rows: Pair, j: Array) -> Pair:
-  return map_halves(lambda part, own: jax.lax.dynamic_update_slice_in_dim(
-      part, own, j * BLOCK, 0), x, rows)
+  return map_halves(
+    lambda part, own: jax.lax.dynamic_update_slice_in_dim(part, own, j * BLOCK, 0),
+    x,
+    rows,
+  )
 
 
 def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
@@ -391,13 +408,13 @@ def _quick_two_sum(a: Array, b: Array) -> tuple[Array, Array]:
 def _halves(x: Array) -> tuple[Array, Array]:
   """x = a + b, both with 12 bits, so that products of them are exact."""
   bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
-  high = jax.lax.bitcast_convert_type(
-      bits & jnp.uint32(0xFFFFF000), jnp.float32)
+  high = jax.lax.bitcast_convert_type(bits & jnp.uint32(0xFFFFF000), jnp.float32)
   return high, x - high
 
 
 def _power_of_two(x: Array) -> Array:
   """The largest power of two up to x >= 0; of 0, the least normal number."""
   bits = jax.lax.bitcast_convert_type(x, jnp.uint32) & jnp.uint32(0x7F800000)
-  return jnp.maximum(jax.lax.bitcast_convert_type(bits, jnp.float32),
-                     jnp.float32(2.0 ** -100))
+  return jnp.maximum(
+    jax.lax.bitcast_convert_type(bits, jnp.float32), jnp.float32(2.0**-100)
+  )

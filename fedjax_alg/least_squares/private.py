@@ -54,16 +54,29 @@ class PrivateMoments:
   GROUP: ClassVar[str] = "privacy"
 
   private: str = hyper(
-      "none", "user-level differential privacy of the sums from which a layer "
-      "is fitted: moments = every client's are shortened to `moment_norm`, and "
-      "their sum gets noise", choices=("none", "moments"), later=True)
+    "none",
+    "user-level differential privacy of the sums from which a layer "
+    "is fitted: moments = every client's are shortened to `moment_norm`, and "
+    "their sum gets noise",
+    choices=("none", "moments"),
+    later=True,
+  )
   moment_norm: float = hyper(
-      20.0, "B, the norm to which what a client sends for a layer is "
-      "shortened: a client of n examples has at most 2 n, if their inputs have "
-      "the norm `input_norm`", above=0.0, when=_ON, later=True)
+    20.0,
+    "B, the norm to which what a client sends for a layer is "
+    "shortened: a client of n examples has at most 2 n, if their inputs have "
+    "the norm `input_norm`",
+    above=0.0,
+    when=_ON,
+    later=True,
+  )
   input_norm: float = hyper(
-      1.0, "R, unit of the inputs of a layer: X'X counts in R^2, its sums in R",
-      above=0.0, when=_ON, later=True)
+    1.0,
+    "R, unit of the inputs of a layer: X'X counts in R^2, its sums in R",
+    above=0.0,
+    when=_ON,
+    later=True,
+  )
   noise_multiplier: float = noise_field(_ON)
   delta: float = delta_field(_ON)
 
@@ -74,20 +87,24 @@ _POWERS = (2, 1, 1, 0)
 
 def _norm(moments: Moments, unit: Float[Array, ""]) -> Float[Array, ""]:
   """||v||, []."""
-  squares = [jnp.square(part / unit ** power).sum()
-             for part, power in zip(moments, _POWERS)]
+  squares = [
+    jnp.square(part / unit**power).sum() for part, power in zip(moments, _POWERS)
+  ]
   return jnp.sqrt(sum(squares, jnp.zeros((), unit.dtype)))
 
 
 def shortened(options: PrivateMoments, moments: Moments) -> Moments:
   """The moments of one client, with ||v|| at most B."""
-  norm, unit = (jnp.asarray(value, moments.gram.dtype)
-                for value in (options.moment_norm, options.input_norm))
+  norm, unit = (
+    jnp.asarray(value, moments.gram.dtype)
+    for value in (options.moment_norm, options.input_norm)
+  )
   length = _norm(moments, unit)
   factor = jnp.minimum(1.0, norm / jnp.maximum(length, 1e-30))
   result: Moments = jax.tree.map(
-      lambda part: jnp.where(
-          jnp.isfinite(length), factor * part, jnp.zeros_like(part)), moments)
+    lambda part: jnp.where(jnp.isfinite(length), factor * part, jnp.zeros_like(part)),
+    moments,
+  )
   return result
 
 
@@ -99,33 +116,37 @@ def noise(options: PrivateMoments, total: Moments, key: Key) -> Moments:
     total: the sums of what clients have ``shortened``; their shapes are read.
     key: consumed.
   """
-  unit, deviation = options.input_norm, (
-      options.noise_multiplier * options.moment_norm)
-  drawn = Moments(*(
+  unit, deviation = options.input_norm, (options.noise_multiplier * options.moment_norm)
+  drawn = Moments(
+    *(
       jax.random.normal(part, leaf.shape, jnp.float32)
-      for part, leaf in zip(jax.random.split(key, 4), total)))
-  half = jnp.tril(drawn.gram, -1) * 0.5 ** 0.5
-  drawn = drawn._replace(
-      gram=half + half.T + jnp.diag(jnp.diagonal(drawn.gram)))
-  return Moments(*(deviation * unit ** power * part
-                   for part, power in zip(drawn, _POWERS)))
+      for part, leaf in zip(jax.random.split(key, 4), total)
+    )
+  )
+  half = jnp.tril(drawn.gram, -1) * 0.5**0.5
+  drawn = drawn._replace(gram=half + half.T + jnp.diag(jnp.diagonal(drawn.gram)))
+  return Moments(
+    *(deviation * unit**power * part for part, power in zip(drawn, _POWERS))
+  )
 
 
 def noised(total: Moments, drawn: Moments) -> Moments:
   """The sums that are released."""
   chex.assert_trees_all_equal_shapes(total, drawn)
-  total = jax.tree.map(
-      lambda sums, part: sums + part.astype(sums.dtype), total, drawn)
+  total = jax.tree.map(lambda sums, part: sums + part.astype(sums.dtype), total, drawn)
   return total
 
 
-def definite(
-    options: PrivateMoments, gram: Float[Array, "D D"]) -> Float[Array, "D D"]:
+def definite(options: PrivateMoments, gram: Float[Array, "D D"]) -> Float[Array, "D D"]:
   """The matrix with eigenvalues no smaller than the noise's may be."""
   if is_zero(options.noise_multiplier):
     return gram
-  floor = (options.noise_multiplier * options.moment_norm
-           * options.input_norm ** 2 * (2.0 * gram.shape[0]) ** 0.5)
+  floor = (
+    options.noise_multiplier
+    * options.moment_norm
+    * options.input_norm**2
+    * (2.0 * gram.shape[0]) ** 0.5
+  )
   values, vectors = jnp.linalg.eigh(gram)
   values = jnp.maximum(values, jnp.asarray(floor, gram.dtype))
   return jnp.matmul(vectors * values[None], vectors.T, precision=trees.HIGHEST)

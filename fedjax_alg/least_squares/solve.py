@@ -56,8 +56,12 @@ def _at_least_one(x: Any) -> Any:
 
 
 def problem(
-    moments: Moments, layer: Layer, code: Float[Array, "L p width"], bias: str,
-    high_pass: bool = False) -> Problem:
+  moments: Moments,
+  layer: Layer,
+  code: Float[Array, "L p width"],
+  bias: str,
+  high_pass: bool = False,
+) -> Problem:
   """Makes the normal equations of a layer.
 
   Args:
@@ -73,12 +77,15 @@ def problem(
   """
   classes, d = moments.counts.shape[0], layer.fan_in
   chex.assert_shape(
-      (moments.gram, moments.total, moments.classes),
-      ((d, d), (d,), (classes, *layer.input_shape)),
-      custom_message="moments: of another layer")
+    (moments.gram, moments.total, moments.classes),
+    ((d, d), (d,), (classes, *layer.input_shape)),
+    custom_message="moments: of another layer",
+  )
   chex.assert_shape(
-      code, (classes, {1, layer.positions}, None),
-      custom_message="code must be [L, positions or 1, width]")
+    code,
+    (classes, {1, layer.positions}, None),
+    custom_message="code must be [L, positions or 1, width]",
+  )
   maps: Any = moments.classes
   counts: Any = moments.counts
   positions = jnp.asarray(layer.positions, counts.dtype)
@@ -100,31 +107,37 @@ def problem(
   if bias == "none":
     return Problem(moments.gram, cross, target, mix)
   if bias == "ones":
-    gram = pairs.map_halves(lambda gram, total, rows: jnp.block(
-        [[gram, total], [total.T, rows[None, None]]]),
-                       moments.gram, total, rows)
-    cross = pairs.map_halves(lambda cross, last: jnp.concatenate(
-        [cross, last[None]]), cross, target * rows)
+    gram = pairs.map_halves(
+      lambda gram, total, rows: jnp.block([[gram, total], [total.T, rows[None, None]]]),
+      moments.gram,
+      total,
+      rows,
+    )
+    cross = pairs.map_halves(
+      lambda cross, last: jnp.concatenate([cross, last[None]]), cross, target * rows
+    )
     return Problem(gram, cross, target, mix)
   return Problem(
-      moments.gram - total * total.T / rows, cross - total * target[None],
-      target, mix)
+    moments.gram - total * total.T / rows, cross - total * target[None], target, mix
+  )
 
 
 def _coded(by_class: Any, counts: Any, code: Array) -> tuple[Any, Any]:
   """X'T [d, width] and the sum of T [width] of a code for each position."""
   if isinstance(by_class, pairs.Pair):
-    rows = pairs.map_halves(
-        lambda part: part.reshape(-1, part.shape[-1]), by_class)
-    return (pairs.matmul(rows.T, code.reshape(-1, code.shape[-1])),
-            pairs.matmul(counts[None], pairs.summed(pairs.pair(code), 1))[0])
+    rows = pairs.map_halves(lambda part: part.reshape(-1, part.shape[-1]), by_class)
+    return (
+      pairs.matmul(rows.T, code.reshape(-1, code.shape[-1])),
+      pairs.matmul(counts[None], pairs.summed(pairs.pair(code), 1))[0],
+    )
   return (
-      jnp.einsum("lpd,lpj->dj", by_class, code, precision=trees.HIGHEST),
-      jnp.tensordot(counts, code.sum(1), axes=1))
+    jnp.einsum("lpd,lpj->dj", by_class, code, precision=trees.HIGHEST),
+    jnp.tensordot(counts, code.sum(1), axes=1),
+  )
 
 
 def absolute(
-    ridge: float, gram: Float[pairs.Number, "D D"], relative: bool
+  ridge: float, gram: Float[pairs.Number, "D D"], relative: bool
 ) -> Float[Array, ""]:
   """Computes the number that is added to the diagonal of a Gram matrix.
 
@@ -153,8 +166,7 @@ def _least_pivot(diagonal: Float[Array, " D"], eps: float) -> Float[Array, ""]:
   return (diagonal.shape[0] * eps) * diagonal.max()
 
 
-def _factor(
-    gram: Float[Array, "D D"], ridge: Float[Array, ""]) -> Float[Array, "D D"]:
+def _factor(gram: Float[Array, "D D"], ridge: Float[Array, ""]) -> Float[Array, "D D"]:
   """Cholesky factor L of gram + ridge I; NaN if this matrix is singular."""
   a = gram + ridge * jnp.eye(gram.shape[0], dtype=gram.dtype)
   factor = jnp.linalg.cholesky(a)
@@ -164,19 +176,23 @@ def _factor(
 
 
 def _factor_in_pairs(
-    gram: Float[pairs.Pair, "D D"], ridge: Float[Array, ""]) -> pairs.Factor:
+  gram: Float[pairs.Pair, "D D"], ridge: Float[Array, ""]
+) -> pairs.Factor:
   """``_factor`` of Pairs."""
   a = gram + jnp.diag(jnp.full(gram.shape[0], ridge))
   factor = pairs.cholesky(a)
   singular = ~(factor.pivot > _least_pivot(jnp.diagonal(a.hi), pairs.EPS))
   result: pairs.Factor = jax.tree.map(
-      lambda leaf: jnp.where(singular, jnp.nan, leaf), factor)
+    lambda leaf: jnp.where(singular, jnp.nan, leaf), factor
+  )
   return result
 
 
 def solve(
-    gram: Float[pairs.Number, "D D"], cross: Float[pairs.Number, "D r"],
-    ridge: Float[Array, ""], prior: Float[Array, "D r"] | None = None
+  gram: Float[pairs.Number, "D D"],
+  cross: Float[pairs.Number, "D r"],
+  ridge: Float[Array, ""],
+  prior: Float[Array, "D r"] | None = None,
 ) -> Float[Array, "D r"]:
   """Computes (gram + ridge I)^-1 (cross + ridge prior).
 
@@ -192,7 +208,8 @@ def solve(
   chex.assert_shape(gram, (cross.shape[0],) * 2)
   if prior is not None:
     chex.assert_shape(
-        prior, cross.shape, custom_message="prior: as many columns as cross")
+      prior, cross.shape, custom_message="prior: as many columns as cross"
+    )
     pull = pairs.pair(prior) if isinstance(cross, pairs.Pair) else prior
     cross = cross + pull * ridge
   if isinstance(gram, pairs.Pair):
@@ -203,8 +220,11 @@ def solve(
 
 
 def by_rows(
-    x: Float[Array, "n D"], t: Float[Array, "n r"], ridge: Float[Array, ""],
-    prior: Float[Array, "D r"]) -> Float[Array, "D r"]:
+  x: Float[Array, "n D"],
+  t: Float[Array, "n r"],
+  ridge: Float[Array, ""],
+  prior: Float[Array, "D r"],
+) -> Float[Array, "D r"]:
   """Computes (X'X + ridge I)^-1 (X'T + ridge prior) by an [n, n] matrix.
 
   Args:
@@ -225,8 +245,8 @@ def by_rows(
 
 
 def random_filters(
-    gram: Float[pairs.Number, "D D"], ridge: Float[Array, ""],
-    draw: Float[Array, "D r"]) -> Float[Array, "D r"]:
+  gram: Float[pairs.Number, "D D"], ridge: Float[Array, ""], draw: Float[Array, "D r"]
+) -> Float[Array, "D r"]:
   """Whitens random filters: L^-T R, where gram + ridge I = L L'.
 
   Args:
@@ -238,14 +258,16 @@ def random_filters(
     [D, r], of Pairs rounded to float32; NaN if gram + ridge I is singular.
   """
   if isinstance(gram, pairs.Pair):
-    return pairs.single(pairs.solve_upper(
-        _factor_in_pairs(gram, ridge), pairs.pair(draw)))
+    return pairs.single(
+      pairs.solve_upper(_factor_in_pairs(gram, ridge), pairs.pair(draw))
+    )
   return jax.scipy.linalg.solve_triangular(
-      _factor(gram, ridge), draw, trans="T", lower=True)
+    _factor(gram, ridge), draw, trans="T", lower=True
+  )
 
 
 def weights(
-    fit: Fit, equations: Problem, moments: Moments, layer: Layer, bias: str
+  fit: Fit, equations: Problem, moments: Moments, layer: Layer, bias: str
 ) -> tuple[Float[Array, "d width"], Float[Array, " width"]]:
   """Computes the weights of a fitted layer.
 
@@ -260,15 +282,20 @@ def weights(
     W [d, width] and b [width].
   """
   # What is lost by rounding from here on is not magnified any more.
-  total, counts, target = map(pairs.single, (
-      moments.total, _counts(moments), equations.target))
+  total, counts, target = map(
+    pairs.single, (moments.total, _counts(moments), equations.target)
+  )
   return weights_by_means(
-      fit, equations.mix, target, total / _rows(counts, layer), bias)
+    fit, equations.mix, target, total / _rows(counts, layer), bias
+  )
 
 
 def weights_by_means(
-    fit: Fit, mix: Float[Array, "r width"] | None, target: Float[Array, " r"],
-    mean: Float[Array, " d"], bias: str
+  fit: Fit,
+  mix: Float[Array, "r width"] | None,
+  target: Float[Array, " r"],
+  mean: Float[Array, " d"],
+  bias: str,
 ) -> tuple[Float[Array, "d width"], Float[Array, " width"]]:
   """``weights``, of the means that an unpenalised bias is computed from.
 
@@ -312,7 +339,7 @@ def _rows(counts: pairs.Number, layer: Layer) -> Any:
 
 
 def spread(
-    kernel: Float[Array, "d width"], moments: Moments, layer: Layer
+  kernel: Float[Array, "d width"], moments: Moments, layer: Layer
 ) -> Float[Array, " width"]:
   """Computes the standard deviation of every output over all rows.
 
@@ -324,8 +351,7 @@ def spread(
   Returns:
     [width]; 1 for a constant output.
   """
-  chex.assert_shape(
-      (kernel, moments.total), ((layer.fan_in, None), (layer.fan_in,)))
+  chex.assert_shape((kernel, moments.total), ((layer.fan_in, None), (layer.fan_in,)))
   total: Any = moments.total
   rows = _rows(_counts(moments), layer)
   row = pairs.map_halves(lambda part: part[None], total / rows)

@@ -13,8 +13,10 @@ class Agreement(NamedTuple):
 
 
 #: Why a row of groups.csv whose clients have groups has no agreement.
-UNDEFINED = ("not defined: all clients hold the same classes, or each holds "
-             "others, so no grouping is better than another")
+UNDEFINED = (
+  "not defined: all clients hold the same classes, or each holds "
+  "others, so no grouping is better than another"
+)
 
 
 def kinds(label_histogram: np.ndarray) -> np.ndarray:
@@ -30,8 +32,7 @@ def kinds(label_histogram: np.ndarray) -> np.ndarray:
     >>> kinds(np.array([[5, 0, 2], [0, 9, 0], [1, 0, 7]])).tolist()
     [1, 0, 1]
   """
-  return np.unique(
-      label_histogram > 0, axis=0, return_inverse=True)[1].reshape(-1)
+  return np.unique(label_histogram > 0, axis=0, return_inverse=True)[1].reshape(-1)
 
 
 def sizes(membership: np.ndarray, num_groups: int) -> np.ndarray:
@@ -70,8 +71,9 @@ def agreement(membership: np.ndarray, kind: np.ndarray) -> Agreement:
   inside = membership >= 0
   if not inside.any() or len(np.unique(kind)) in (1, len(kind)):
     return Agreement(np.nan, np.nan)
-  group, kind = (np.unique(a[inside], return_inverse=True)[1]
-                 for a in (membership, kind))
+  group, kind = (
+    np.unique(a[inside], return_inverse=True)[1] for a in (membership, kind)
+  )
   table = np.zeros((group.max() + 1, kind.max() + 1), np.int64)
   np.add.at(table, (group, kind), 1)
   total = len(group)
@@ -79,8 +81,7 @@ def agreement(membership: np.ndarray, kind: np.ndarray) -> Agreement:
   def pairs(n):
     return float((n * (n - 1)).sum()) / 2
 
-  both, in_group, of_kind = pairs(table), pairs(table.sum(1)), pairs(
-      table.sum(0))
+  both, in_group, of_kind = pairs(table), pairs(table.sum(1)), pairs(table.sum(0))
   chance = in_group * of_kind / max(pairs(np.array(total)), 1.0)
   most = (in_group + of_kind) / 2
   # Groups and kinds are both trivial: one for all, or one for each client.

@@ -18,6 +18,7 @@ def half_width_95(values: np.ndarray) -> np.ndarray:
   if seeds < 2:
     return np.full(values.shape[1:], np.nan)
   from scipy import special  # a third of a second, which not all runs need
+
   quantile = special.stdtrit(seeds - 1, 0.975)  # of Student's t
   result: np.ndarray = quantile * values.std(axis=0, ddof=1) / np.sqrt(seeds)
   return result

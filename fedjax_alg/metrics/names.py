@@ -19,28 +19,63 @@ class Metric(NamedTuple):
 
 
 #: The metrics of classification, in the order of metrics.csv.
-METRICS = ("accuracy", "loss", "macro_precision", "macro_recall", "macro_f1",
-           "micro_precision", "micro_recall", "micro_f1", "client_accuracy",
-           "worst_decile")
+METRICS = (
+  "accuracy",
+  "loss",
+  "macro_precision",
+  "macro_recall",
+  "macro_f1",
+  "micro_precision",
+  "micro_recall",
+  "micro_f1",
+  "client_accuracy",
+  "worst_decile",
+)
 #: Columns of tables that are no metrics: of metrics.csv, of it beside other
 #: tables, of clients.csv and of clients.npz. No metric has one of these names.
 OTHER_COLUMNS = (
-    "round", "seed", "protocol", "floats_down", "floats_up", "bytes_down",
-    "bytes_up", "exchanges", "example_gradients", "central_flops",
-    "client_flops", "computation_s", "communication_s", "idle_s",
-    "total_floats", "total_bytes", "total_example_gradients",
-    "total_central_flops", "simulated_s", "seconds", "partition",
-    "client", "name", "train_examples", "test_examples", "loss_sum", "hits")
+  "round",
+  "seed",
+  "protocol",
+  "floats_down",
+  "floats_up",
+  "bytes_down",
+  "bytes_up",
+  "exchanges",
+  "example_gradients",
+  "central_flops",
+  "client_flops",
+  "computation_s",
+  "communication_s",
+  "idle_s",
+  "total_floats",
+  "total_bytes",
+  "total_example_gradients",
+  "total_central_flops",
+  "simulated_s",
+  "seconds",
+  "partition",
+  "client",
+  "name",
+  "train_examples",
+  "test_examples",
+  "loss_sum",
+  "hits",
+)
 #: The main metric at the clients: the mean over the clients, each counting
 #: alike, and over the worst tenth of them.
 _CLIENT, _WORST = "client_", "worst_decile"
 
 _known: dict[str, Metric] = {
-    **dict.fromkeys((*METRICS, "subset_accuracy", "pixel_accuracy", "mean_iou",
-                     "token_accuracy"), Metric()),
-    **dict.fromkeys(("loss", "mse", "rmse", "mae", "perplexity"),
-                    Metric(higher=False, share=False)),
-    "r2": Metric(share=False)}
+  **dict.fromkeys(
+    (*METRICS, "subset_accuracy", "pixel_accuracy", "mean_iou", "token_accuracy"),
+    Metric(),
+  ),
+  **dict.fromkeys(
+    ("loss", "mse", "rmse", "mae", "perplexity"), Metric(higher=False, share=False)
+  ),
+  "r2": Metric(share=False),
+}
 
 
 def of_clients(main: str) -> tuple[str, str]:
@@ -94,8 +129,9 @@ def define(metrics: Iterable[tuple[str, Metric]]) -> None:
     if other != meant:
       said = "higher" if other.higher else "lower"
       raise OptionError(
-          f"`better`={name}: has another meaning already ({said} is better, "
-          f"{'a share' if other.share else 'no share'}); take another name")
+        f"`better`={name}: has another meaning already ({said} is better, "
+        f"{'a share' if other.share else 'no share'}); take another name"
+      )
 
 
 def sign(name: str) -> float:

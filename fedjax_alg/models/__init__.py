@@ -11,18 +11,49 @@ from fedjax_alg.models.adapt import with_flops
 from fedjax_alg.models.flops import forward_flops
 from fedjax_alg.models.functions import from_functions
 from fedjax_alg.models.layers import (
-    check_layers, DEFAULT_LAYERS, layer_views, parse_layers, Stack)
+  DEFAULT_LAYERS,
+  Stack,
+  check_layers,
+  layer_views,
+  parse_layers,
+)
 from fedjax_alg.models.models import (
-    CNN, from_flax, LAYERED, make_model, MLP, MODELS, OF_IMAGES,
-    OF_TOKENS, Softmax)
-from fedjax_alg.models.resolve import as_model, load_model, OPTIONS
+  CNN,
+  LAYERED,
+  MLP,
+  MODELS,
+  OF_IMAGES,
+  OF_TOKENS,
+  Softmax,
+  from_flax,
+  make_model,
+)
+from fedjax_alg.models.resolve import OPTIONS, as_model, load_model
 from fedjax_alg.tasks import cross_entropy
 
 __all__ = [
-    "CNN", "DEFAULT_LAYERS", "LAYERED", "MLP", "MODELS", "OF_IMAGES",
-    "OF_TOKENS", "OPTIONS", "Softmax", "Stack", "as_model", "check_layers",
-    "cross_entropy", "forward_flops", "from_flax", "from_functions", "from_nnx",
-    "layer_views", "load_model", "make_model", "parse_layers", "with_flops",
+  "CNN",
+  "DEFAULT_LAYERS",
+  "LAYERED",
+  "MLP",
+  "MODELS",
+  "OF_IMAGES",
+  "OF_TOKENS",
+  "OPTIONS",
+  "Softmax",
+  "Stack",
+  "as_model",
+  "check_layers",
+  "cross_entropy",
+  "forward_flops",
+  "from_flax",
+  "from_functions",
+  "from_nnx",
+  "layer_views",
+  "load_model",
+  "make_model",
+  "parse_layers",
+  "with_flops",
 ]
 
 
@@ -31,4 +62,5 @@ def __getattr__(name: str) -> Any:
   if name != "from_nnx":
     raise AttributeError(name)
   from fedjax_alg.models import nnx_modules
+
   return nnx_modules.from_nnx

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedjax_alg import tasks
 from fedjax_alg.base import Key, Model, Params
-from fedjax_alg.errors import a_type, OptionError, raised
+from fedjax_alg.errors import OptionError, a_type, raised
 from fedjax_alg.models.flops import forward_flops
 
 #: Name of the argument -> its value in training.
@@ -26,8 +26,7 @@ MODE_ARGUMENTS = {"deterministic": False, "train": True, "training": True}
 _ROWS = 7
 
 
-def mode_arguments(
-    call: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def mode_arguments(call: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, Any]]:
   """Finds the mode arguments of a module.
 
   Args:
@@ -38,8 +37,9 @@ def mode_arguments(
     module has no argument of ``MODE_ARGUMENTS``.
   """
   parameters = inspect.signature(call).parameters
-  training = {name: value for name, value in MODE_ARGUMENTS.items()
-              if name in parameters}
+  training = {
+    name: value for name, value in MODE_ARGUMENTS.items() if name in parameters
+  }
   return {name: not value for name, value in training.items()}, training
 
 
@@ -98,8 +98,9 @@ def check_params(shapes: Any, what: str) -> None:
     dtype = getattr(leaf, "dtype", type(leaf).__name__)
     if not _is_float(dtype):
       raise OptionError(
-          f"`model`: {what} has {dtype} parameters "
-          f"({jax.tree_util.keystr(path)}); they must be float32")
+        f"`model`: {what} has {dtype} parameters "
+        f"({jax.tree_util.keystr(path)}); they must be float32"
+      )
 
 
 def example(input_shape: Any, input_dtype: Any, rows: int) -> Any:
@@ -112,9 +113,14 @@ def example(input_shape: Any, input_dtype: Any, rows: int) -> Any:
     rows: number of examples.
   """
   if isinstance(input_shape, Mapping):
-    return {name: example(shape, input_dtype[name] if isinstance(
-        input_dtype, Mapping) else input_dtype, rows)
-            for name, shape in input_shape.items()}
+    return {
+      name: example(
+        shape,
+        input_dtype[name] if isinstance(input_dtype, Mapping) else input_dtype,
+        rows,
+      )
+      for name, shape in input_shape.items()
+    }
   return jax.ShapeDtypeStruct((rows,) + tuple(input_shape), input_dtype)
 
 
@@ -125,8 +131,7 @@ def said_of(example: Any) -> str:
   return f"{list(example.shape[1:])} {example.dtype}"
 
 
-def params_shapes(
-    init: Callable[[Key], Params], what: str = "init(key)") -> Any:
+def params_shapes(init: Callable[[Key], Params], what: str = "init(key)") -> Any:
   """Finds the shapes of the parameters and checks that they are float32.
 
   Args:
@@ -149,8 +154,7 @@ def params_shapes(
   return shapes
 
 
-def with_flops(
-    model: Model, input_shape: Any, input_dtype: Any = jnp.float32) -> Model:
+def with_flops(model: Model, input_shape: Any, input_dtype: Any = jnp.float32) -> Model:
   """Counts the ``flops`` of a model if they are 0 (``forward_flops``).
 
   Args:
@@ -163,13 +167,14 @@ def with_flops(
   """
   if model.flops:
     return model
-  return model._replace(flops=forward_flops(
-      model.apply, params_shapes(model.init),
-      example(input_shape, input_dtype, 1)))
+  return model._replace(
+    flops=forward_flops(
+      model.apply, params_shapes(model.init), example(input_shape, input_dtype, 1)
+    )
+  )
 
 
-def with_task(
-    model: Model, loss: Callable[..., Any] | None, task: Any) -> Model:
+def with_task(model: Model, loss: Callable[..., Any] | None, task: Any) -> Model:
   """The model with a task.
 
   Args:
@@ -178,13 +183,16 @@ def with_task(
     task: see ``tasks.named``; None: what the data say, or classification.
   """
   named = tasks.named(task)
-  return model._replace(
-      task=named, loss=loss or (named or tasks.CLASSIFICATION).loss)
+  return model._replace(task=named, loss=loss or (named or tasks.CLASSIFICATION).loss)
 
 
 def checked(
-    model: Model, input_shape: Any, input_dtype: Any = jnp.float32,
-    num_classes: int | None = None, targets: Any = None) -> Model:
+  model: Model,
+  input_shape: Any,
+  input_dtype: Any = jnp.float32,
+  num_classes: int | None = None,
+  targets: Any = None,
+) -> Model:
   """Checks the shapes of a model's functions and counts its ``flops``.
 
   Args:
@@ -208,30 +216,41 @@ def checked(
   examples, task = f"on examples of shape {said_of(x)}", tasks.of(model)
   if targets is None and task is tasks.CLASSIFICATION:
     targets = jax.ShapeDtypeStruct((), jnp.int32)
-  y = None if targets is None else jax.tree.map(
-      lambda one: jax.ShapeDtypeStruct((_ROWS, *one.shape), one.dtype), targets)
+  y = (
+    None
+    if targets is None
+    else jax.tree.map(
+      lambda one: jax.ShapeDtypeStruct((_ROWS, *one.shape), one.dtype), targets
+    )
+  )
   outputs = shape_of(model.apply, f"apply(params, x) {examples}", params, x)
   _check_outputs(task, outputs, "apply(params, x)", y, num_classes)
   if model.train_apply is not None:
     train_apply = model.train_apply
     what = "train_apply(params, x, key)"
     trained = shape_of(
-        lambda params, x: train_apply(params, x, jax.random.key(0)),
-        f"{what} {examples}", params, x)
-    _check_outputs(task, trained, what, y, getattr(
-        outputs, "shape", (num_classes,))[-1])
+      lambda params, x: train_apply(params, x, jax.random.key(0)),
+      f"{what} {examples}",
+      params,
+      x,
+    )
+    _check_outputs(
+      task, trained, what, y, getattr(outputs, "shape", (num_classes,))[-1]
+    )
   if y is not None:
     if task.name not in tasks.NAMES:
       _check_own(task, outputs, y)
     loss = shape_of(model.loss, "loss(logits, y)", outputs, y)
     if not _is(loss, (_ROWS,)):
-      raise OptionError(f"`loss`: gives {_said(loss)} for {_ROWS} examples; it "
-                        f"must give one number each, [{_ROWS}] float32")
+      raise OptionError(
+        f"`loss`: gives {_said(loss)} for {_ROWS} examples; it "
+        f"must give one number each, [{_ROWS}] float32"
+      )
   return with_flops(model, input_shape, input_dtype)
 
 
 def _check_outputs(
-    task: tasks.Task, outputs: Any, what: str, y: Any, size: int | None
+  task: tasks.Task, outputs: Any, what: str, y: Any, size: int | None
 ) -> None:
   if y is None or task.outputs is None:
     return
@@ -241,8 +260,10 @@ def _check_outputs(
     last = "classes" if size is None else size
     shown = ", ".join(map(str, (*wanted[:-1], last)))
     noun = "logits" if task.has_classes else f"the outputs of {task.name},"
-    raise OptionError(f"`model`: {what} gives {_said(outputs)} for {_ROWS} "
-                      f"examples; it must give {noun} [{shown}] float32")
+    raise OptionError(
+      f"`model`: {what} gives {_said(outputs)} for {_ROWS} "
+      f"examples; it must give {noun} [{shown}] float32"
+    )
 
 
 def _check_own(task: tasks.Task, outputs: Any, y: Any) -> None:
@@ -253,23 +274,30 @@ def _check_own(task: tasks.Task, outputs: Any, y: Any) -> None:
       shape than the leading axes of the sums.
   """
   rows = jax.ShapeDtypeStruct((_ROWS,), jnp.float32)
-  sums = shape_of(task.of_batch, f"sums of the task {task.name}", outputs, y,
-                  rows, jax.ShapeDtypeStruct((_ROWS,), jnp.bool_))
+  sums = shape_of(
+    task.of_batch,
+    f"sums of the task {task.name}",
+    outputs,
+    y,
+    rows,
+    jax.ShapeDtypeStruct((_ROWS,), jnp.bool_),
+  )
   with user_code(f"values of the task {task.name}"):
-    found = task.measured({
-        name: np.zeros((2, *leaf.shape)) for name, leaf in sums.items()})
+    found = task.measured(
+      {name: np.zeros((2, *leaf.shape)) for name, leaf in sums.items()}
+    )
   for name in task.better:
     shape = np.shape(found[name]) if name in found else None
     if shape != (2,):
       said = "no" if shape is None else f"a value of shape {list(shape)} for"
       raise OptionError(
-          f"`task`={task.name}: `values` gives {said} {name} of `better`; it "
-          "must give one number for each leading axis of the sums, [2] of [2]")
+        f"`task`={task.name}: `values` gives {said} {name} of `better`; it "
+        "must give one number for each leading axis of the sums, [2] of [2]"
+      )
   _check_further(task, sums, outputs, y)
 
 
-def _check_further(
-    task: tasks.Task, sums: Any, outputs: Any, y: Any) -> None:
+def _check_further(task: tasks.Task, sums: Any, outputs: Any, y: Any) -> None:
   """Traces the functions that are called in the middle of a run.
 
   They say themselves what is wrong with what they give (``tasks.guards``).
@@ -278,18 +306,24 @@ def _check_further(
     OptionError: one of them fails, or the main metric does not follow from the
       ``pooled`` sums.
   """
-  said, mask = f" of the task {task.name}", jax.ShapeDtypeStruct(
-      (_ROWS,), jnp.bool_)
-  clients = shape_of(task.pooled, "pooled" + said, {
+  said, mask = f" of the task {task.name}", jax.ShapeDtypeStruct((_ROWS,), jnp.bool_)
+  clients = shape_of(
+    task.pooled,
+    "pooled" + said,
+    {
       name: jax.ShapeDtypeStruct((2, *leaf.shape), leaf.dtype)
-      for name, leaf in sums.items()})
+      for name, leaf in sums.items()
+    },
+  )
   with user_code("values" + said + ", of what its pooled gives,"):
-    found = task.measured({
-        name: np.zeros(leaf.shape) for name, leaf in clients.items()})
+    found = task.measured(
+      {name: np.zeros(leaf.shape) for name, leaf in clients.items()}
+    )
   if task.main not in found:
     raise OptionError(
-        f"`task`={task.name}: its values gives no {task.main} of what its "
-        "pooled gives, must give the main metric")
+      f"`task`={task.name}: its values gives no {task.main} of what its "
+      "pooled gives, must give the main metric"
+    )
   if task.flipped is not None:
     shape_of(task.flipped, "flipped" + said, y)
   if task.matrix is not None:

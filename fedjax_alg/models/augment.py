@@ -39,11 +39,14 @@ def crop(x: Array, key: Key) -> Array:
   most = [margin(size) for size in x.shape[1:3]]
   around = [(0, 0), *((p, p) for p in most), *[(0, 0)] * (x.ndim - 3)]
   starts = [
-      jax.random.randint(key, x.shape[:1], 0, 2 * p + 1, jnp.int32)
-      for key, p in zip(jax.random.split(key), most)]
-  return jax.vmap(lambda image, row, column: jax.lax.dynamic_slice(
-      image, (row, column, 0)[:image.ndim], x.shape[1:]))(
-          jnp.pad(x, around), *starts)
+    jax.random.randint(key, x.shape[:1], 0, 2 * p + 1, jnp.int32)
+    for key, p in zip(jax.random.split(key), most)
+  ]
+  return jax.vmap(
+    lambda image, row, column: jax.lax.dynamic_slice(
+      image, (row, column, 0)[: image.ndim], x.shape[1:]
+    )
+  )(jnp.pad(x, around), *starts)
 
 
 def flip(x: Array, key: Key) -> Array:
@@ -57,8 +60,7 @@ def flip(x: Array, key: Key) -> Array:
   return jnp.where(chosen.reshape(-1, *[1] * (x.ndim - 1)), jnp.flip(x, 2), x)
 
 
-AUGMENTATIONS: dict[str, Callable[[Array, Key], Array]] = {
-    "crop": crop, "flip": flip}
+AUGMENTATIONS: dict[str, Callable[[Array, Key], Array]] = {"crop": crop, "flip": flip}
 
 
 def augmented(model: Model, names: Sequence[str], input_shape: Any) -> Model:
@@ -78,25 +80,27 @@ def augmented(model: Model, names: Sequence[str], input_shape: Any) -> Model:
   if not names:
     return model
   said = f"`augment`={','.join(names)}"
-  if isinstance(input_shape, Mapping) or len(input_shape) not in (2, 3) or (
-      min(input_shape[:2]) < 2):
-    shown = input_shape if isinstance(input_shape, Mapping) else list(
-        input_shape)
-    raise OptionError(f"{said}: needs images, the examples are of shape "
-                      f"{shown}")
+  if (
+    isinstance(input_shape, Mapping)
+    or len(input_shape) not in (2, 3)
+    or (min(input_shape[:2]) < 2)
+  ):
+    shown = input_shape if isinstance(input_shape, Mapping) else list(input_shape)
+    raise OptionError(f"{said}: needs images, the examples are of shape {shown}")
   if tasks.of(model).name == "dense":
-    raise OptionError(f"{said}: the targets of the places would not move with "
-                      "them (`task`=dense)")
+    raise OptionError(
+      f"{said}: the targets of the places would not move with them (`task`=dense)"
+    )
 
   def moved(x: Array, key: Key) -> Array:
-    for name, own in zip(names, jax.random.split(
-        jax.random.fold_in(key, _AUGMENT), len(names))):
+    for name, own in zip(
+      names, jax.random.split(jax.random.fold_in(key, _AUGMENT), len(names))
+    ):
       x = AUGMENTATIONS[name](x, own)
     return x
 
   def change(whole: Model) -> Model:
-    apply, train_apply, observe = (
-        whole.apply, whole.train_apply, whole.observe)
+    apply, train_apply, observe = (whole.apply, whole.train_apply, whole.observe)
 
     def augmenting(params, x, key):
       x = moved(x, key)
@@ -104,8 +108,7 @@ def augmented(model: Model, names: Sequence[str], input_shape: Any) -> Model:
 
     def observing(params, x, mask, key, *fixed):
       assert observe is not None
-      return observe(
-          params, x if key is None else moved(x, key), mask, key, *fixed)
+      return observe(params, x if key is None else moved(x, key), mask, key, *fixed)
 
     return whole._replace(train_apply=augmenting, observe=observe and observing)
 

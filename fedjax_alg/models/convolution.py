@@ -40,7 +40,7 @@ def convolve(x: Array, kernel: Array, padding: str, stride: int = 1) -> Array:
 
 
 def patches(
-    x: Array, size: int, padding: str, stride: int = 1, *, first: bool = False
+  x: Array, size: int, padding: str, stride: int = 1, *, first: bool = False
 ) -> Array:
   """Unfolds images into what each output of a convolution reads.
 
@@ -66,8 +66,12 @@ def patches(
   for axis in (columns, rows):
     last = x.shape[axis] - size
     x = jnp.concatenate(
-        [lax.slice_in_dim(x, i, i + last - last % stride + 1, stride, axis)
-         for i in range(size)], read)
+      [
+        lax.slice_in_dim(x, i, i + last - last % stride + 1, stride, axis)
+        for i in range(size)
+      ],
+      read,
+    )
   return x
 
 
@@ -79,7 +83,8 @@ def _around(size: int) -> tuple[int, int]:
 def _by_xla(x: Array, kernel: Array, padding: str, stride: int) -> Array:
   around = [_around(kernel.shape[0]) if padding == "SAME" else (0, 0)] * 2
   return lax.conv_general_dilated(
-      x, kernel, (stride, stride), around, dimension_numbers=_LAYOUT)
+    x, kernel, (stride, stride), around, dimension_numbers=_LAYOUT
+  )
 
 
 def _by_product(x: Array, kernel: Array, padding: str, stride: int) -> Array:
@@ -93,13 +98,15 @@ def _by_product(x: Array, kernel: Array, padding: str, stride: int) -> Array:
 
 @convolve.defjvp
 def _differentiate(
-    padding: str, stride: int, primals: tuple[Array, Array],
-    tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+  padding: str, stride: int, primals: tuple[Array, Array], tangents: tuple[Array, Array]
+) -> tuple[Array, Array]:
 
   def of(way: Callable[..., Array]) -> Any:
     return lambda primals, tangents: jax.jvp(
-        lambda x, kernel: way(x, kernel, padding, stride), primals, tangents)
+      lambda x, kernel: way(x, kernel, padding, stride), primals, tangents
+    )
 
   result: tuple[Array, Array] = lax.platform_dependent(
-      primals, tangents, cpu=of(_by_product), default=of(_by_xla))
+    primals, tangents, cpu=of(_by_product), default=of(_by_xla)
+  )
   return result

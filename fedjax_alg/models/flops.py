@@ -42,15 +42,19 @@ def _of_equation(equation: core.JaxprEqn) -> float:
   if name == "dot_general":
     (contracted, _), _ = params["dimension_numbers"]
     lhs = _shape(equation.invars[0])
-    flops = 2.0 * math.prod(_shape(equation.outvars[0])) * math.prod(
-        lhs[axis] for axis in contracted)
+    flops = (
+      2.0
+      * math.prod(_shape(equation.outvars[0]))
+      * math.prod(lhs[axis] for axis in contracted)
+    )
     return flops
   if name == "conv_general_dilated":
     kernel = _shape(equation.invars[1])
     # The first entry of rhs_spec is the axis of the output channels.
     channels = kernel[params["dimension_numbers"].rhs_spec[0]]
-    flops = 2.0 * math.prod(_shape(equation.outvars[0])) * (
-        math.prod(kernel) // channels)
+    flops = (
+      2.0 * math.prod(_shape(equation.outvars[0])) * (math.prod(kernel) // channels)
+    )
     return flops
   inside = [_count(jaxpr) for jaxpr in core.jaxprs_in_params(params)]
   if name == "cond":

@@ -11,13 +11,18 @@ from fedjax_alg.models import adapt
 
 
 def from_functions(
-    init: Callable[[Key], Params], apply: Callable[[Params, Array], Array],
-    input_shape: Any = None, *, l2: float = 0.0,
-    loss: Callable[[Array, Array], Array] | None = None,
-    task: str | tasks.Task | None = None, input_dtype: Any = jnp.float32,
-    train_apply: Callable[[Params, Array, Key], Array] | None = None,
-    linear: bool = False,
-    scale_features: Callable[[Params, Array], Params] | None = None) -> Model:
+  init: Callable[[Key], Params],
+  apply: Callable[[Params, Array], Array],
+  input_shape: Any = None,
+  *,
+  l2: float = 0.0,
+  loss: Callable[[Array, Array], Array] | None = None,
+  task: str | tasks.Task | None = None,
+  input_dtype: Any = jnp.float32,
+  train_apply: Callable[[Params, Array, Key], Array] | None = None,
+  linear: bool = False,
+  scale_features: Callable[[Params, Array], Params] | None = None,
+) -> Model:
   """Makes a ``Model`` from pure functions.
 
   Args:
@@ -44,9 +49,19 @@ def from_functions(
   Raises:
     OptionError: the functions do not fit each other or the examples.
   """
-  model = adapt.with_task(Model(
-      init, apply, tasks.cross_entropy, float(l2), scale_features,
-      linear=linear, train_apply=train_apply), loss, task)
+  model = adapt.with_task(
+    Model(
+      init,
+      apply,
+      tasks.cross_entropy,
+      float(l2),
+      scale_features,
+      linear=linear,
+      train_apply=train_apply,
+    ),
+    loss,
+    task,
+  )
   if input_shape is None:
     return model
   return adapt.checked(model, input_shape, input_dtype)

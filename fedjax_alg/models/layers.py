@@ -90,8 +90,9 @@ class Flatten(_Word):
 
 StackLayer = Dense | Conv | AvgPool | MaxPool | Flatten
 
-_WORDS: dict[str, type] = {kind.word: kind for kind in (
-    Conv, ValidConv, AvgPool, MaxPool, Dense, Flatten)}
+_WORDS: dict[str, type] = {
+  kind.word: kind for kind in (Conv, ValidConv, AvgPool, MaxPool, Dense, Flatten)
+}
 
 
 def parse_layers(words: Iterable[str]) -> tuple[StackLayer, ...]:
@@ -116,16 +117,20 @@ def parse_layers(words: Iterable[str]) -> tuple[StackLayer, ...]:
     # Of more digits than Python reads, the first decide as well.
     sizes = [int(size[:20]) for size in re.findall("[0-9]+", word)]
     if kind is None or len(sizes) != len(dataclasses.fields(kind)):
-      raise OptionError(f"`layers`={word}: unknown, must be convK-C, "
-                       "validK-C, avgS, maxS, denseW or flatten")
+      raise OptionError(
+        f"`layers`={word}: unknown, must be convK-C, "
+        "validK-C, avgS, maxS, denseW or flatten"
+      )
     if not 1 <= min(sizes, default=1) <= max(sizes, default=1) <= MAX_COUNT:
-      raise OptionError(f"`layers`={word}: sizes must be at least 1 and at "
-                        f"most {MAX_COUNT:,}")
+      raise OptionError(
+        f"`layers`={word}: sizes must be at least 1 and at most {MAX_COUNT:,}"
+      )
     if issubclass(kind, (Dense, Flatten)):
       vectors = vectors or word
     elif vectors:
-      raise OptionError(f"`layers`={word}: needs images, but comes after "
-                       f"{vectors}, which makes vectors")
+      raise OptionError(
+        f"`layers`={word}: needs images, but comes after {vectors}, which makes vectors"
+      )
     layers.append(kind(*sizes))
   return tuple(layers)
 
@@ -133,7 +138,7 @@ def parse_layers(words: Iterable[str]) -> tuple[StackLayer, ...]:
 def of_pixels(shape: Sequence[int]) -> str:
   """What a message says more where examples may be flat pixels of images."""
   side = math.isqrt(math.prod(shape))
-  if len(shape) != 1 or side ** 2 != shape[0] or side < 2:
+  if len(shape) != 1 or side**2 != shape[0] or side < 2:
     return ""
   return f"; `features`=images makes {side}x{side} of flat pixels"
 
@@ -143,13 +148,15 @@ def _reads(layer: StackLayer, shape: tuple[int, ...]) -> tuple[int, ...]:
   if isinstance(layer, (Dense, Flatten)):
     return (math.prod(shape),)
   if len(shape) not in (2, 3):
-    raise OptionError(f"`layers`={layer}: needs images, what it reads is of "
-                     f"shape {shape}{of_pixels(shape)}")
+    raise OptionError(
+      f"`layers`={layer}: needs images, what it reads is of "
+      f"shape {shape}{of_pixels(shape)}"
+    )
   return shape if len(shape) == 3 else (*shape, 1)
 
 
 def _with_inputs(
-    layers: Sequence[StackLayer], input_shape: Sequence[int]
+  layers: Sequence[StackLayer], input_shape: Sequence[int]
 ) -> Iterator[tuple[StackLayer, tuple[int, ...]]]:
   """Yields each layer with the shape of its input, (H, W, c) or (d,).
 
@@ -168,13 +175,13 @@ def _with_inputs(
       shape = (shape[0] - lost, shape[1] - lost, layer.channels)
     elif isinstance(layer, (AvgPool, MaxPool)):
       if layer.size > min(shape[:2]):
-        raise OptionError(f"`layers`={layer}: leaves nothing of its "
-                         f"{shape[0]}x{shape[1]} input")
+        raise OptionError(
+          f"`layers`={layer}: leaves nothing of its {shape[0]}x{shape[1]} input"
+        )
       shape = (shape[0] // layer.size, shape[1] // layer.size, shape[2])
 
 
-def check_layers(
-    layers: Sequence[StackLayer], input_shape: Sequence[int]) -> None:
+def check_layers(layers: Sequence[StackLayer], input_shape: Sequence[int]) -> None:
   """Checks that the layers can read examples of a shape.
 
   Args:
@@ -188,8 +195,9 @@ def check_layers(
   for layer, shape in _with_inputs(layers, input_shape):
     if isinstance(layer, Conv) and layer.kernel > min(shape[:2]):
       raise OptionError(
-          f"`layers`={layer}: kernel {layer.kernel} is larger than its "
-          f"{shape[0]}x{shape[1]} input")
+        f"`layers`={layer}: kernel {layer.kernel} is larger than its "
+        f"{shape[0]}x{shape[1]} input"
+      )
 
 
 def _squares(x: Array, size: int) -> Array:
@@ -199,8 +207,9 @@ def _squares(x: Array, size: int) -> Array:
   """
   batch, height, width, channels = x.shape
   rows, columns = height // size, width // size
-  return x[:, :rows * size, :columns * size].reshape(
-      batch, rows, size, columns, size, channels)
+  return x[:, : rows * size, : columns * size].reshape(
+    batch, rows, size, columns, size, channels
+  )
 
 
 def _play(layers: Sequence[StackLayer], x: Array) -> Array:
@@ -211,9 +220,14 @@ def _play(layers: Sequence[StackLayer], x: Array) -> Array:
       x = nn.relu(nn.Dense(layer.width)(x))
     elif isinstance(layer, Conv):
       padding = "VALID" if isinstance(layer, ValidConv) else "SAME"
-      x = nn.relu(nn.Conv(
-          layer.channels, (layer.kernel, layer.kernel), padding=padding,
-          conv_general_dilated=_convolve)(x))
+      x = nn.relu(
+        nn.Conv(
+          layer.channels,
+          (layer.kernel, layer.kernel),
+          padding=padding,
+          conv_general_dilated=_convolve,
+        )(x)
+      )
     elif isinstance(layer, AvgPool):
       x = _squares(x, layer.size).mean((2, 4))
     elif isinstance(layer, MaxPool):
@@ -222,7 +236,7 @@ def _play(layers: Sequence[StackLayer], x: Array) -> Array:
 
 
 def _convolve(
-    x: Array, kernel: Array, strides: Any, padding: str, **others: Any
+  x: Array, kernel: Array, strides: Any, padding: str, **others: Any
 ) -> Array:
   """``convolve`` as flax calls it; ``Conv`` has one stride and one layout."""
   return convolution.convolve(x, kernel, padding)
@@ -256,7 +270,9 @@ class _Front(nn.Module):
 
 
 def layer_views(
-    layers: Sequence[StackLayer], num_classes: int, input_shape: Sequence[int],
+  layers: Sequence[StackLayer],
+  num_classes: int,
+  input_shape: Sequence[int],
 ) -> tuple[Layer, ...]:
   """Lists the layers with weights of ``Stack(num_classes, layers)``.
 
@@ -286,18 +302,29 @@ def layer_views(
     front = _Front(tuple(everything[:i]))
     if isinstance(layer, Conv):
       kernel = (layer.kernel, layer.kernel, shape[2], layer.channels)
-      views.append(_view(
-          name, shape, shape[:2], kernel, front,
-          functools.partial(_rows, kernel=layer.kernel)))
+      views.append(
+        _view(
+          name,
+          shape,
+          shape[:2],
+          kernel,
+          front,
+          functools.partial(_rows, kernel=layer.kernel),
+        )
+      )
     else:
-      views.append(_view(
-          name, shape, (1, 1), (shape[0], layer.width), front, one_row))
+      views.append(_view(name, shape, (1, 1), (shape[0], layer.width), front, one_row))
   return tuple(views)
 
 
-def _view(name: str, shape: tuple[int, ...], grid: tuple[int, ...],
-          kernel: tuple[int, ...], front: nn.Module,
-          unfold: Callable[[Array], Array]) -> Layer:
+def _view(
+  name: str,
+  shape: tuple[int, ...],
+  grid: tuple[int, ...],
+  kernel: tuple[int, ...],
+  front: nn.Module,
+  unfold: Callable[[Array], Array],
+) -> Layer:
   """Makes the view of the flax layer ``name`` with this kernel shape."""
 
   def inputs(params: Params, x: Array) -> Array:
@@ -311,9 +338,18 @@ def _view(name: str, shape: tuple[int, ...], grid: tuple[int, ...],
     inner = {"kernel": weights.reshape(kernel), "bias": bias}
     return {"params": {**params["params"], name: inner}}
 
-  return Layer(name, shape, (grid[0], grid[1]), math.prod(kernel[:-1]),
-               kernel[-1], inputs, unfold, get, put,
-               kernel[0] if len(kernel) == 4 else 0)
+  return Layer(
+    name,
+    shape,
+    (grid[0], grid[1]),
+    math.prod(kernel[:-1]),
+    kernel[-1],
+    inputs,
+    unfold,
+    get,
+    put,
+    kernel[0] if len(kernel) == 4 else 0,
+  )
 
 
 def one_row(x: Array) -> Array:
@@ -325,4 +361,5 @@ def _rows(x: Array, kernel: int) -> Array:
   """Unfolds [B, H, W, c] -> [B, H * W, kernel * kernel * c], zero padding."""
   batch, height, width, channels = x.shape
   return convolution.patches(x, kernel, "SAME").reshape(
-      batch, height * width, kernel * kernel * channels)
+    batch, height * width, kernel * kernel * channels
+  )

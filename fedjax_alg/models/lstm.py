@@ -30,7 +30,8 @@ def frozen_embedding(tokens: Array, dim: int) -> Array:
 
   def one(token):
     return jax.random.uniform(
-        jax.random.fold_in(key, token), (dim,), minval=-3**0.5, maxval=3**0.5)
+      jax.random.fold_in(key, token), (dim,), minval=-(3**0.5), maxval=3**0.5
+    )
 
   result: Array = jax.vmap(one)(tokens.reshape(-1)).reshape(*tokens.shape, dim)
   return result
@@ -50,8 +51,9 @@ class _Layer(nn.Module):
   def __call__(self, x: Array, real: Array) -> Array:
     """Computes (x [B, T, D], real [B, T] bool) -> all states [B, T, H]."""
     batch, _, dim = x.shape
-    kernel = self.param("kernel", nn.initializers.glorot_uniform(),
-                        (dim + self.width, 4 * self.width))
+    kernel = self.param(
+      "kernel", nn.initializers.glorot_uniform(), (dim + self.width, 4 * self.width)
+    )
     bias = self.param("bias", nn.initializers.zeros, (4 * self.width,))
     x = x.astype(kernel.dtype)  # which is less than float32 in bfloat16
     inputs = x @ kernel[:dim] + bias[None, None]  # for all tokens at once
@@ -67,8 +69,7 @@ class _Layer(nn.Module):
       return (cell, state), state
 
     nothing = jnp.zeros((batch, self.width), inputs.dtype)
-    _, states = jax.lax.scan(
-        step, (nothing, nothing), (inputs.swapaxes(0, 1), real.T))
+    _, states = jax.lax.scan(step, (nothing, nothing), (inputs.swapaxes(0, 1), real.T))
     result: Array = states.swapaxes(0, 1)
     return result
 
@@ -104,7 +105,8 @@ class LSTM(nn.Module):
     real = x != PADDING
     if self.embedding == "learned":
       table = self.param(
-          "embedding", nn.initializers.normal(1.0), (self.tokens, self.dim))
+        "embedding", nn.initializers.normal(1.0), (self.tokens, self.dim)
+      )
       vectors = table[x]
     else:
       vectors = frozen_embedding(x, self.dim)
@@ -121,9 +123,14 @@ class LSTM(nn.Module):
 
 
 def make_lstm(
-    num_classes: int, tokens: int, embedding: str = "frozen",
-    dim: int | None = None, widths: tuple[int, ...] | None = None,
-    classes: bool = True, each: bool = False) -> LSTM:
+  num_classes: int,
+  tokens: int,
+  embedding: str = "frozen",
+  dim: int | None = None,
+  widths: tuple[int, ...] | None = None,
+  classes: bool = True,
+  each: bool = False,
+) -> LSTM:
   """Makes the model of a task; the number of classes says which.
 
   Args:
@@ -148,7 +155,13 @@ def make_lstm(
   two = num_classes == 2 and classes
   if dim is None:
     dim = 300 if two or embedding == "frozen" else 8
-  return LSTM(tokens, embedding, dim, widths or ((100,) * 2 if two else
-                                                 (256,) * 2),
-              hidden=30 if two else 0, num_classes=num_classes, single=two,
-              each=each)
+  return LSTM(
+    tokens,
+    embedding,
+    dim,
+    widths or ((100,) * 2 if two else (256,) * 2),
+    hidden=30 if two else 0,
+    num_classes=num_classes,
+    single=two,
+    each=each,
+  )

@@ -18,9 +18,9 @@ import jax.numpy as jnp
 
 from fedjax_alg import tasks
 from fedjax_alg.base import Array, Key, Layer, Model, Params
-from fedjax_alg.errors import check_one_of, OptionError, raised
-from fedjax_alg.models import adapt, layers as layers_lib, lstm, resnet
-from fedjax_alg.models import roles, statistics, transformer
+from fedjax_alg.errors import OptionError, check_one_of, raised
+from fedjax_alg.models import adapt, lstm, resnet, roles, statistics, transformer
+from fedjax_alg.models import layers as layers_lib
 from fedjax_alg.models.functions import from_functions
 from fedjax_alg.models.layers import Stack
 
@@ -40,8 +40,7 @@ class Softmax(nn.Module):
   def __call__(self, x: Array) -> Array:
     """Computes [B, ...] -> logits [B, L]."""
     x = x.reshape(x.shape[0], -1)
-    kernel = self.param(
-        "kernel", nn.initializers.zeros, (self.num_classes, x.shape[1]))
+    kernel = self.param("kernel", nn.initializers.zeros, (self.num_classes, x.shape[1]))
     bias = self.param("bias", nn.initializers.zeros, (self.num_classes,))
     # Computing [L, B] and transposing makes a step 10 % faster on a CPU. The
     # barrier keeps the compiler from merging the transpose into the product.
@@ -63,8 +62,17 @@ def _softmax_view(num_classes: int, input_shape: Sequence[int]) -> Layer:
   def put(params: Params, weights: Array, bias: Array) -> Params:
     return {"params": {"kernel": weights.T, "bias": bias}}
 
-  return Layer("softmax", (features,), (1, 1), features, num_classes, inputs,
-               layers_lib.one_row, get, put)
+  return Layer(
+    "softmax",
+    (features,),
+    (1, 1),
+    features,
+    num_classes,
+    inputs,
+    layers_lib.one_row,
+    get,
+    put,
+  )
 
 
 def MLP(num_classes: int, hidden: Sequence[int] = (128,)) -> Stack:
@@ -81,7 +89,7 @@ def MLP(num_classes: int, hidden: Sequence[int] = (128,)) -> Stack:
 
 
 def CNN(
-    num_classes: int, channels: Sequence[int] = (16, 32), hidden: int = 64
+  num_classes: int, channels: Sequence[int] = (16, 32), hidden: int = 64
 ) -> Stack:
   """Makes a CNN: 3x3 convolutions with 2x2 max-pooling, then dense layers.
 
@@ -105,14 +113,17 @@ def CNN(
 def _scale_softmax(tree: Params, scale: Array) -> Params:
   """Scales column j of the kernel; leaves the bias unchanged."""
   inner = tree["params"]
-  return {"params": {"kernel": inner["kernel"] * scale[None],
-                     "bias": inner["bias"]}}
+  return {"params": {"kernel": inner["kernel"] * scale[None], "bias": inner["bias"]}}
 
 
 def from_flax(
-    module: nn.Module, input_shape: Any, *, l2: float = 0.0,
-    loss: Callable[[Array, Array], Array] | None = None,
-    task: str | tasks.Task | None = None, input_dtype: Any = jnp.float32,
+  module: nn.Module,
+  input_shape: Any,
+  *,
+  l2: float = 0.0,
+  loss: Callable[[Array, Array], Array] | None = None,
+  task: str | tasks.Task | None = None,
+  input_dtype: Any = jnp.float32,
 ) -> Model:
   """Makes a ``Model`` from a flax.linen module.
 
@@ -152,9 +163,9 @@ def from_flax(
   if isinstance(module, Softmax):
     layers = (_softmax_view(module.num_classes, input_shape),)
   elif isinstance(module, Stack) and not any(
-      isinstance(layer, layers_lib.ValidConv) for layer in module.layers):
-    layers = layers_lib.layer_views(
-        module.layers, module.num_classes, input_shape)
+    isinstance(layer, layers_lib.ValidConv) for layer in module.layers
+  ):
+    layers = layers_lib.layer_views(module.layers, module.num_classes, input_shape)
   name = type(module).__name__
   evaluation, training = adapt.mode_arguments(type(module).__call__)
   example = adapt.example(input_shape, input_dtype, 1)
@@ -163,56 +174,83 @@ def from_flax(
     return module.init(key, jax.tree.map(jnp.zeros_like, example), **evaluation)
 
   variables = adapt.params_shapes(
-      init, f"{name} on examples of shape {adapt.said_of(example)}")
+    init, f"{name} on examples of shape {adapt.said_of(example)}"
+  )
   layers_with_state = _with_state(variables, init, name)
-  with_statistics = functools.partial(
-      statistics.linen_reading, layers_with_state)
+  with_statistics = functools.partial(statistics.linen_reading, layers_with_state)
 
   def apply(params: Params, x: Array) -> Array:
     with with_statistics(statistics.Reading()):
       return _without(
-          name, _IN_EVALUATION,
-          lambda: jnp.asarray(module.apply(params, x, **evaluation)))
+        name, _IN_EVALUATION, lambda: jnp.asarray(module.apply(params, x, **evaluation))
+      )
 
   def train_apply(params: Params, x: Array, key: Key) -> Array:
     if layers_with_state:
       result: Array = observe(params, x, None, key, frozenset())[0]
       return result
     return _without(
-        name, _IN_TRAINING, lambda: jnp.asarray(module.apply(
-            params, x, **training, rngs={"dropout": key})))
+      name,
+      _IN_TRAINING,
+      lambda: jnp.asarray(module.apply(params, x, **training, rngs={"dropout": key})),
+    )
 
   def observe(params, x, mask, key, fixed):
-    mode, where = (evaluation, _IN_EVALUATION) if key is None else (
-        training, _IN_TRAINING)
+    mode, where = (
+      (evaluation, _IN_EVALUATION) if key is None else (training, _IN_TRAINING)
+    )
     rngs = None if key is None else {"dropout": key}
     with with_statistics(statistics.Reading(mask, True, fixed)):
-      found, new = _without(name, where, lambda: module.apply(
-          params, x, **mode, rngs=rngs,
-          mutable=[kind for kind in params if kind != "params"]))
+      found, new = _without(
+        name,
+        where,
+        lambda: module.apply(
+          params,
+          x,
+          **mode,
+          rngs=rngs,
+          mutable=[kind for kind in params if kind != "params"],
+        ),
+      )
     return jnp.asarray(found), {**params, **new}
 
   softmax = isinstance(module, Softmax)
   model = from_functions(
-      init, apply, input_shape, l2=l2, loss=loss, task=task,
-      input_dtype=input_dtype, linear=softmax,
-      train_apply=train_apply if training or layers_with_state else None,
-      scale_features=_scale_softmax if softmax else None)._replace(
-          layers=layers)
+    init,
+    apply,
+    input_shape,
+    l2=l2,
+    loss=loss,
+    task=task,
+    input_dtype=input_dtype,
+    linear=softmax,
+    train_apply=train_apply if training or layers_with_state else None,
+    scale_features=_scale_softmax if softmax else None,
+  )._replace(layers=layers)
   if not layers_with_state:
     return model
-  return roles.with_state(model, statistics.Stateful(
-      {leaf: leaf.partition("/")[2] for own in layers_with_state.values()
-       for leaf in own}, observe))
+  return roles.with_state(
+    model,
+    statistics.Stateful(
+      {
+        leaf: leaf.partition("/")[2]
+        for own in layers_with_state.values()
+        for leaf in own
+      },
+      observe,
+    ),
+  )
 
 
-_IN_EVALUATION = ("in evaluation (`train`=False or `deterministic`=True as an "
-                  "argument of __call__ must switch it off)")
+_IN_EVALUATION = (
+  "in evaluation (`train`=False or `deterministic`=True as an "
+  "argument of __call__ must switch it off)"
+)
 _IN_TRAINING = "in training, only dropout has a key"
 
 
 def _with_state(
-    variables: Params, init: Callable[[Key], Params], name: str
+  variables: Params, init: Callable[[Key], Params], name: str
 ) -> dict[tuple[str, ...], statistics.Names]:
   """The layers of a linen module that keep state, path -> leaves.
 
@@ -223,11 +261,17 @@ def _with_state(
   """
   if set(variables) == {"params"}:
     return {}
-  names = [leaf for leaf in roles.paths(
-      {kind: tree for kind, tree in variables.items() if kind != "params"})]
+  names = [
+    leaf
+    for leaf in roles.paths(
+      {kind: tree for kind, tree in variables.items() if kind != "params"}
+    )
+  ]
   return statistics.linen_layers(
-      lambda: init(jax.random.key(0)),
-      {leaf: tuple(leaf.split("/")[1:]) for leaf in names}, name)
+    lambda: init(jax.random.key(0)),
+    {leaf: tuple(leaf.split("/")[1:]) for leaf in names},
+    name,
+  )
 
 
 _Result = TypeVar("_Result")
@@ -243,8 +287,8 @@ def _without(name: str, where: str, run: Callable[[], _Result]) -> _Result:
     return run()
   except flax.errors.InvalidRngError as error:
     raise OptionError(
-        f"`model`: {name} draws random numbers {where}: "
-        f"{raised(error)}") from error
+      f"`model`: {name} draws random numbers {where}: {raised(error)}"
+    ) from error
 
 
 #: Named models whose layers are dense layers and convolutions.
@@ -256,32 +300,53 @@ OF_IMAGES = {"cnn": 4, "resnet18": 8}
 
 #: Name -> function (num_classes, options of ``make_model``) -> module.
 MODELS: dict[str, Callable[..., nn.Module]] = {
-    "softmax": lambda num_classes, **_: Softmax(num_classes),
-    "mlp": lambda num_classes, hidden, **_: MLP(num_classes, hidden),
-    "cnn": lambda num_classes, **_: CNN(num_classes),
-    "stack": lambda num_classes, layers, **_: Stack(
-        num_classes, layers_lib.parse_layers(layers)),
-    "lstm": lambda num_classes, tokens, embedding, embedding_size, lstm_widths,
-            task, **_: lstm.make_lstm(
-                num_classes, tokens, embedding, embedding_size, lstm_widths,
-                task.has_classes, task.of_tokens),
-    "resnet18": lambda num_classes, norm, resnet_width, **_: resnet.ResNet(
-        num_classes, norm, resnet_width),
-    "transformer": lambda num_classes, tokens, d_model, blocks, heads, task,
-                   **_: transformer.Transformer(
-                       num_classes, tokens, d_model, blocks, heads,
-                       each=task.of_tokens),
+  "softmax": lambda num_classes, **_: Softmax(num_classes),
+  "mlp": lambda num_classes, hidden, **_: MLP(num_classes, hidden),
+  "cnn": lambda num_classes, **_: CNN(num_classes),
+  "stack": lambda num_classes, layers, **_: Stack(
+    num_classes, layers_lib.parse_layers(layers)
+  ),
+  "lstm": lambda num_classes, tokens, embedding, embedding_size, lstm_widths, task, **_: (  # noqa: E501
+    lstm.make_lstm(
+      num_classes,
+      tokens,
+      embedding,
+      embedding_size,
+      lstm_widths,
+      task.has_classes,
+      task.of_tokens,
+    )
+  ),
+  "resnet18": lambda num_classes, norm, resnet_width, **_: resnet.ResNet(
+    num_classes, norm, resnet_width
+  ),
+  "transformer": lambda num_classes, tokens, d_model, blocks, heads, task, **_: (
+    transformer.Transformer(
+      num_classes, tokens, d_model, blocks, heads, each=task.of_tokens
+    )
+  ),
 }
 
 
 def make_model(
-    name: str, input_shape: Any, num_classes: int, *, l2: float = 0.0,
-    hidden: tuple[int, ...] = (128,),
-    layers: Sequence[str] = layers_lib.DEFAULT_LAYERS, tokens: int = 10_002,
-    embedding: str = "frozen", embedding_size: int | None = None,
-    lstm_widths: tuple[int, ...] | None = None, norm: str = "group",
-    resnet_width: int = 64, d_model: int = 128, blocks: int = 2, heads: int = 4,
-    task: str | tasks.Task | None = None) -> Model:
+  name: str,
+  input_shape: Any,
+  num_classes: int,
+  *,
+  l2: float = 0.0,
+  hidden: tuple[int, ...] = (128,),
+  layers: Sequence[str] = layers_lib.DEFAULT_LAYERS,
+  tokens: int = 10_002,
+  embedding: str = "frozen",
+  embedding_size: int | None = None,
+  lstm_widths: tuple[int, ...] | None = None,
+  norm: str = "group",
+  resnet_width: int = 64,
+  d_model: int = 128,
+  blocks: int = 2,
+  heads: int = 4,
+  task: str | tasks.Task | None = None,
+) -> Model:
   """Makes a named model.
 
   Args:
@@ -315,31 +380,49 @@ def make_model(
   """
   check_one_of(f"`model`={name}", name, MODELS)
   if isinstance(input_shape, Mapping):
-    raise OptionError(f"`model`={name}: reads one array, the examples have "
-                      f"{', '.join(input_shape)} (give a model of your own)")
+    raise OptionError(
+      f"`model`={name}: reads one array, the examples have "
+      f"{', '.join(input_shape)} (give a model of your own)"
+    )
   task = tasks.named(task)
   least = OF_IMAGES.get(name, 0)
   if least and (len(input_shape) not in (2, 3) or min(input_shape[:2]) < least):
     size = "x".join(map(str, input_shape)) or "scalar"
     raise OptionError(
-        f"`model`={name}: needs images of at least {least}x{least} pixels, the "
-        f"examples are {size} ({math.prod(input_shape)} numbers)"
-        f"{layers_lib.of_pixels(input_shape)}")
-  if name in OF_TOKENS and (len(input_shape) != 1 or num_classes < 2 and (
-      task is None or task.has_classes)):
+      f"`model`={name}: needs images of at least {least}x{least} pixels, the "
+      f"examples are {size} ({math.prod(input_shape)} numbers)"
+      f"{layers_lib.of_pixels(input_shape)}"
+    )
+  if name in OF_TOKENS and (
+    len(input_shape) != 1 or num_classes < 2 and (task is None or task.has_classes)
+  ):
     raise OptionError(
-        f"`model`={name}: needs sequences of words or characters in at least 2 "
-        f"classes, the examples are of shape {input_shape} in {num_classes}")
+      f"`model`={name}: needs sequences of words or characters in at least 2 "
+      f"classes, the examples are of shape {input_shape} in {num_classes}"
+    )
   if name == "transformer" and d_model % heads:
     raise OptionError(f"`heads`={heads}: must divide `d_model`={d_model}")
   if name == "stack":
     layers_lib.check_layers(layers_lib.parse_layers(layers), input_shape)
-  module = MODELS[name](num_classes, hidden=hidden, layers=layers,
-                        tokens=tokens, embedding=embedding,
-                        embedding_size=embedding_size, lstm_widths=lstm_widths,
-                        norm=norm, resnet_width=resnet_width, d_model=d_model,
-                        blocks=blocks, heads=heads,
-                        task=task or tasks.CLASSIFICATION)
+  module = MODELS[name](
+    num_classes,
+    hidden=hidden,
+    layers=layers,
+    tokens=tokens,
+    embedding=embedding,
+    embedding_size=embedding_size,
+    lstm_widths=lstm_widths,
+    norm=norm,
+    resnet_width=resnet_width,
+    d_model=d_model,
+    blocks=blocks,
+    heads=heads,
+    task=task or tasks.CLASSIFICATION,
+  )
   return from_flax(
-      module, input_shape, l2=l2, task=task,
-      input_dtype=jnp.int32 if name in OF_TOKENS else jnp.float32)
+    module,
+    input_shape,
+    l2=l2,
+    task=task,
+    input_dtype=jnp.int32 if name in OF_TOKENS else jnp.float32,
+  )

@@ -17,9 +17,13 @@ from fedjax_alg.models.functions import from_functions
 
 
 def from_nnx(
-    module: nnx.Module | Callable[[nnx.Rngs], nnx.Module], input_shape: Any, *,
-    l2: float = 0.0, loss: Callable[[Array, Array], Array] | None = None,
-    task: str | tasks.Task | None = None, input_dtype: Any = jnp.float32,
+  module: nnx.Module | Callable[[nnx.Rngs], nnx.Module],
+  input_shape: Any,
+  *,
+  l2: float = 0.0,
+  loss: Callable[[Array, Array], Array] | None = None,
+  task: str | tasks.Task | None = None,
+  input_dtype: Any = jnp.float32,
 ) -> Model:
   """Makes a ``Model`` from a flax.nnx module.
 
@@ -62,8 +66,7 @@ def from_nnx(
   call = type(drawn).__call__
   evaluation, training = adapt.mode_arguments(call)
   takes_rngs = "rngs" in inspect.signature(call).parameters
-  has_mode = any(hasattr(part, "deterministic")
-                 for _, part in nnx.iter_modules(drawn))
+  has_mode = any(hasattr(part, "deterministic") for _, part in nnx.iter_modules(drawn))
   layers = statistics.nnx_layers(drawn, name)
 
   def run(params, x, key, reading):
@@ -75,8 +78,9 @@ def from_nnx(
       new.train()
     if takes_rngs:
       # A key that differs from those of the module's random streams.
-      mode["rngs"] = None if key is None else nnx.Rngs(
-          jax.random.fold_in(key, len(split.tags)))
+      mode["rngs"] = (
+        None if key is None else nnx.Rngs(jax.random.fold_in(key, len(split.tags)))
+      )
     with statistics.nnx_reading(new, layers, reading):
       return new(x, **mode), new
 
@@ -90,18 +94,28 @@ def from_nnx(
 
   def observe(params, x, mask, key, fixed):
     # Variables that are NumPy arrays could not be changed.
-    logits, new = run(jax.tree.map(jnp.asarray, params), x, key,
-                      statistics.Reading(mask, True, fixed))
+    logits, new = run(
+      jax.tree.map(jnp.asarray, params), x, key, statistics.Reading(mask, True, fixed)
+    )
     return logits, nnx.to_pure_dict(nnx.state(new, _VALUES))
 
   random = split.tags or training or takes_rngs or has_mode or layers
   model = from_functions(
-      init, apply, input_shape, l2=l2, loss=loss, task=task,
-      input_dtype=input_dtype,
-      train_apply=train_apply if random else None)._replace(
-          caution=_caution(params, name), kinds={
-              "/".join(map(str, path)): type(leaf).__name__
-              for path, leaf in nnx.to_flat_state(params)})
+    init,
+    apply,
+    input_shape,
+    l2=l2,
+    loss=loss,
+    task=task,
+    input_dtype=input_dtype,
+    train_apply=train_apply if random else None,
+  )._replace(
+    caution=_caution(params, name),
+    kinds={
+      "/".join(map(str, path)): type(leaf).__name__
+      for path, leaf in nnx.to_flat_state(params)
+    },
+  )
   if not layers:
     return model
   names = {leaf: leaf for own in layers.values() for leaf in own}
@@ -113,18 +127,23 @@ _VALUES = (nnx.Param, nnx.BatchStat)
 
 
 def _drawn(
-    module: nnx.Module | Callable[[nnx.Rngs], nnx.Module]
+  module: nnx.Module | Callable[[nnx.Rngs], nnx.Module],
 ) -> tuple[Any, Callable[[Key], Params], str]:
   """The module (a factory's with shapes for arrays), its ``init`` and name."""
   if isinstance(module, nnx.Module):
     # NumPy arrays, because JAX arrays would be bound to a device.
-    values = jax.tree.map(
-        np.asarray, nnx.to_pure_dict(nnx.state(module, _VALUES)))
-    return (module, lambda key: jax.tree.map(jnp.asarray, values),
-            type(module).__name__)
+    values = jax.tree.map(np.asarray, nnx.to_pure_dict(nnx.state(module, _VALUES)))
+    return (
+      module,
+      lambda key: jax.tree.map(jnp.asarray, values),
+      type(module).__name__,
+    )
   name = getattr(module, "__name__", type(module).__name__)
-  return (_abstract(module, name), lambda key: nnx.to_pure_dict(
-      nnx.state(module(nnx.Rngs(key)), _VALUES)), name)
+  return (
+    _abstract(module, name),
+    lambda key: nnx.to_pure_dict(nnx.state(module(nnx.Rngs(key)), _VALUES)),
+    name,
+  )
 
 
 class _Split(NamedTuple):
@@ -139,12 +158,17 @@ class _Split(NamedTuple):
     state, streams = jax.tree.map(lambda leaf: leaf, self.shapes)
     nnx.replace_by_pure_dict(state, params)
     streams = jax.tree.map(
-        lambda leaf: jnp.broadcast_to(key, leaf.shape)
+      lambda leaf: (
+        jnp.broadcast_to(key, leaf.shape)
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        else jnp.zeros(leaf.shape, leaf.dtype), streams)
+        else jnp.zeros(leaf.shape, leaf.dtype)
+      ),
+      streams,
+    )
     new = nnx.merge(self.graph, state, streams)
     keys: dict[str, Any] = {
-        tag: jax.random.fold_in(key, i) for i, tag in enumerate(self.tags)}
+      tag: jax.random.fold_in(key, i) for i, tag in enumerate(self.tags)
+    }
     nnx.reseed(new, policy="match_shape", **keys)
     return new
 
@@ -161,26 +185,33 @@ def _split(module: Any, name: str) -> tuple[_Split, nnx.State]:
   for path, leaf in streams:
     if not isinstance(leaf, nnx.RngState):
       raise OptionError(
-          f"`model`: {name} keeps state ({type(leaf).__name__} "
-          f"{'.'.join(map(str, path))}); only nnx.Param, nnx.BatchStat and "
-          "random streams are supported")
+        f"`model`: {name} keeps state ({type(leaf).__name__} "
+        f"{'.'.join(map(str, path))}); only nnx.Param, nnx.BatchStat and "
+        "random streams are supported"
+      )
   adapt.check_params(nnx.to_pure_dict(params), name)
   shapes = jax.tree.map(
-      lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (params, rest))
+    lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (params, rest)
+  )
   tags = sorted({leaf.tag for _, leaf in streams})
   return _Split(graph, shapes, tags), params
 
 
 def _caution(params: nnx.State, name: str) -> str:
   """Warns of adapters, which do not stay the only ones that are trained."""
-  adapters = [".".join(map(str, path)) for path, leaf in nnx.to_flat_state(
-      params) if isinstance(leaf, nnx.LoRAParam)]
+  adapters = [
+    ".".join(map(str, path))
+    for path, leaf in nnx.to_flat_state(params)
+    if isinstance(leaf, nnx.LoRAParam)
+  ]
   if not adapters:
     return ""
-  return (f"`model`: {name} has LoRA adapters ({', '.join(adapters[:2])}"
-          f"{', ...' if len(adapters) > 2 else ''}), and all its parameters "
-          "are trained and sent, those beside the adapters too (`roles`=lora "
-          "freezes these)")
+  return (
+    f"`model`: {name} has LoRA adapters ({', '.join(adapters[:2])}"
+    f"{', ...' if len(adapters) > 2 else ''}), and all its parameters "
+    "are trained and sent, those beside the adapters too (`roles`=lora "
+    "freezes these)"
+  )
 
 
 def _abstract(factory: Callable[[nnx.Rngs], nnx.Module], name: str) -> Any:
@@ -193,8 +224,9 @@ def _abstract(factory: Callable[[nnx.Rngs], nnx.Module], name: str) -> Any:
   def make() -> nnx.Module:
     module = factory(nnx.Rngs(0))
     if not isinstance(module, nnx.Module):
-      raise OptionError(f"`model`: {name}(rngs) makes no flax.nnx module "
-                        f"({type(module).__name__})")
+      raise OptionError(
+        f"`model`: {name}(rngs) makes no flax.nnx module ({type(module).__name__})"
+      )
     return module
 
   with adapt.user_code(f"{name}(rngs)"):

@@ -22,8 +22,11 @@ DTYPES = ("float32", "bfloat16")
 def _as(dtype: Any, tree: Any) -> Any:
   """The tree with its floating-point leaves in another dtype."""
   return jax.tree.map(
-      lambda leaf: leaf.astype(dtype)
-      if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, tree)
+    lambda leaf: (
+      leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+    ),
+    tree,
+  )
 
 
 def in_bfloat16(model: Model) -> Model:
@@ -41,21 +44,26 @@ def in_bfloat16(model: Model) -> Model:
 
   def lowered(params):
     return jax.tree.map(
-        lambda name, leaf: leaf if name in kept else _as(jnp.bfloat16, leaf),
-        jax.tree.unflatten(jax.tree.structure(params), roles.paths(params)),
-        params)
+      lambda name, leaf: leaf if name in kept else _as(jnp.bfloat16, leaf),
+      jax.tree.unflatten(jax.tree.structure(params), roles.paths(params)),
+      params,
+    )
 
   def converted(apply: Callable[..., Any] | None) -> Any:
 
     def low(params, x, *more):
       assert apply is not None
       with jax.numpy_dtype_promotion("standard"):
-        return _as(jnp.float32, apply(
-            lowered(params), _as(jnp.bfloat16, x), *more))
+        return _as(jnp.float32, apply(lowered(params), _as(jnp.bfloat16, x), *more))
 
     return apply and low
 
-  return roles.changed(model, lambda whole: whole._replace(
-      apply=converted(whole.apply), linear=False,
+  return roles.changed(
+    model,
+    lambda whole: whole._replace(
+      apply=converted(whole.apply),
+      linear=False,
       train_apply=converted(whole.train_apply),
-      observe=converted(whole.observe)))
+      observe=converted(whole.observe),
+    ),
+  )

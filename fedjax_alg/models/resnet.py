@@ -21,15 +21,20 @@ _BLOCKS = (2, 2, 2, 2)
 
 
 def _convolve(
-    x: Array, kernel: Array, strides: Any, padding: Any, **others: Any
+  x: Array, kernel: Array, strides: Any, padding: Any, **others: Any
 ) -> Array:
   """``convolve`` as flax calls it."""
   return convolve(x, kernel, "SAME", strides[0])
 
 
 def _conv(width: int, size: int, stride: int = 1) -> nn.Conv:
-  return nn.Conv(width, (size, size), (stride, stride), use_bias=False,
-                 conv_general_dilated=_convolve)
+  return nn.Conv(
+    width,
+    (size, size),
+    (stride, stride),
+    use_bias=False,
+    conv_general_dilated=_convolve,
+  )
 
 
 def _norm(kind: str) -> nn.Module:
@@ -70,6 +75,5 @@ class ResNet(nn.Module):
     x = nn.relu(_norm(self.norm)(_conv(self.width, 3)(x)))
     for stage, blocks in enumerate(_BLOCKS):
       for block in range(blocks):
-        x = Block(self.width * 2 ** stage, 2 if stage and not block else 1,
-                  self.norm)(x)
+        x = Block(self.width * 2**stage, 2 if stage and not block else 1, self.norm)(x)
     return nn.Dense(self.num_classes, name="last")(x.mean((1, 2)))

@@ -13,20 +13,30 @@ import numpy as np
 
 from fedjax_alg import own, tasks
 from fedjax_alg.base import Array, Model
-from fedjax_alg.errors import a_type, check_known, did_you_mean, OptionError
+from fedjax_alg.errors import OptionError, a_type, check_known, did_you_mean
 from fedjax_alg.models import adapt
 from fedjax_alg.models.models import MODELS, from_flax, make_model
 
 #: Options that only named models have (arguments of ``make_model``).
-OPTIONS = tuple(name for name in inspect.signature(make_model).parameters
-                if name not in ("name", "input_shape", "num_classes", "l2"))
+OPTIONS = tuple(
+  name
+  for name in inspect.signature(make_model).parameters
+  if name not in ("name", "input_shape", "num_classes", "l2")
+)
 
 
 def as_model(
-    model: Any, input_shape: Any, num_classes: int, *,
-    input_dtype: Any = jnp.float32, task: tasks.Task | None = None,
-    targets: Any = None, l2: float | None = None, l2_of: str | None = None,
-    loss: Callable[[Array, Array], Array] | None = None, **options: Any,
+  model: Any,
+  input_shape: Any,
+  num_classes: int,
+  *,
+  input_dtype: Any = jnp.float32,
+  task: tasks.Task | None = None,
+  targets: Any = None,
+  l2: float | None = None,
+  l2_of: str | None = None,
+  loss: Callable[[Array, Array], Array] | None = None,
+  **options: Any,
 ) -> Model:
   """Makes the model of a run, checks it and counts its ``flops``.
 
@@ -63,12 +73,15 @@ def as_model(
   """
   for option in options:
     if option not in OPTIONS:
-      raise OptionError(f"`{option}`: no option of a model"
-                        f"{did_you_mean(option, OPTIONS)} (one of "
-                        f"{', '.join(OPTIONS)})")
+      raise OptionError(
+        f"`{option}`: no option of a model"
+        f"{did_you_mean(option, OPTIONS)} (one of "
+        f"{', '.join(OPTIONS)})"
+      )
     if not isinstance(model, str) or own.is_own(model):
-      raise OptionError(f"`{option}`: only a named model reads it, not the "
-                        f"{type(model).__name__} given")
+      raise OptionError(
+        f"`{option}`: only a named model reads it, not the {type(model).__name__} given"
+      )
   result = _made(model, input_shape, num_classes, input_dtype, options, task)
   result = _of_task(result, task, targets)
   if l2 is not None:
@@ -91,18 +104,19 @@ def _of_task(model: Model, task: tasks.Task | None, targets: Any) -> Model:
   if named is None:
     # A model that names neither has the default loss.
     default = model.loss is tasks.CLASSIFICATION.loss
-    return model._replace(
-        task=task, loss=task.loss if task and default else model.loss)
+    return model._replace(task=task, loss=task.loss if task and default else model.loss)
   if task is None:
     for kept in jax.tree.leaves(targets):
       _check_targets(named, kept)
   if task is None or task is named:
     return model
   if task.name != named.name:
-    raise OptionError(f"`model`: is for the task {named.name}, the data are "
-                      f"for {task.name}")
+    raise OptionError(
+      f"`model`: is for the task {named.name}, the data are for {task.name}"
+    )
   return model._replace(
-      task=task, loss=task.loss if model.loss is named.loss else model.loss)
+    task=task, loss=task.loss if model.loss is named.loss else model.loss
+  )
 
 
 def _check_targets(task: tasks.Task, kept: Any) -> None:
@@ -114,14 +128,20 @@ def _check_targets(task: tasks.Task, kept: Any) -> None:
     raise OptionError(f"{said}y {error}") from None
   if made.shape[1:] != kept.shape or made.dtype != kept.dtype:
     raise OptionError(
-        f"{said}whose targets are {made.dtype} of shape {made.shape[1:]} and "
-        f"not {kept.dtype} of shape {kept.shape} (give it with the data, too, "
-        f"as `task`={task.name})")
+      f"{said}whose targets are {made.dtype} of shape {made.shape[1:]} and "
+      f"not {kept.dtype} of shape {kept.shape} (give it with the data, too, "
+      f"as `task`={task.name})"
+    )
 
 
 def _made(
-    model: Any, input_shape: Any, num_classes: int, input_dtype: Any,
-    options: dict[str, Any], task: tasks.Task | None) -> Model:
+  model: Any,
+  input_shape: Any,
+  num_classes: int,
+  input_dtype: Any,
+  options: dict[str, Any],
+  task: tasks.Task | None,
+) -> Model:
   if own.is_own(model):
     model = load_model(model)
   if isinstance(model, str):
@@ -131,8 +151,12 @@ def _made(
     return model
   if isinstance(model, nn.Module):
     return from_flax(model, input_shape, input_dtype=input_dtype, task=task)
-  sizes = {"input_shape": dict(input_shape) if isinstance(
-      input_shape, Mapping) else tuple(input_shape), "num_classes": num_classes}
+  sizes = {
+    "input_shape": dict(input_shape)
+    if isinstance(input_shape, Mapping)
+    else tuple(input_shape),
+    "num_classes": num_classes,
+  }
   parameters = _parameters(model)
   asked = {name: sizes[name] for name in sizes if name in parameters}
   if asked or "rngs" in parameters:
@@ -140,15 +164,18 @@ def _made(
     if not of_rngs:
       return _made(model, input_shape, num_classes, input_dtype, {}, task)
   if inspect.isclass(model) and issubclass(model, nn.Module):
-    raise OptionError(f"`model`: {model.__name__} is a class; give a module, "
-                      f"{model.__name__}(...)")
+    raise OptionError(
+      f"`model`: {model.__name__} is a class; give a module, {model.__name__}(...)"
+    )
   if _is_nnx(model) or callable(model):
     from fedjax_alg.models.nnx_modules import from_nnx  # slow to import
+
     return from_nnx(model, input_shape, input_dtype=input_dtype, task=task)
   raise OptionError(
-      f"`model`: {type(model).__name__} given; must be a name (one of "
-      f"{', '.join(MODELS)}), a base.Model, a flax.linen module, or a flax.nnx "
-      "module or what makes one of nnx.Rngs")
+    f"`model`: {type(model).__name__} given; must be a name (one of "
+    f"{', '.join(MODELS)}), a base.Model, a flax.linen module, or a flax.nnx "
+    "module or what makes one of nnx.Rngs"
+  )
 
 
 def load_model(text: str) -> Any:
@@ -164,13 +191,13 @@ def load_model(text: str) -> Any:
     OptionError: the model cannot be loaded, or it is something else.
   """
   model, _ = own.load(text, "model")
-  if isinstance(model, (Model, nn.Module)) or _is_nnx(model) or (
-      callable(model)):
+  if isinstance(model, (Model, nn.Module)) or _is_nnx(model) or (callable(model)):
     return model
   raise OptionError(
-      f"`model`={text}: is {a_type(model)}; must be a base.Model, a "
-      "flax.linen module, a flax.nnx module, or a function or class that makes "
-      "one")
+    f"`model`={text}: is {a_type(model)}; must be a base.Model, a "
+    "flax.linen module, a flax.nnx module, or a function or class that makes "
+    "one"
+  )
 
 
 def _is_nnx(model: Any) -> bool:
@@ -184,9 +211,10 @@ def _parameters(maker: Any) -> dict[str, inspect.Parameter]:
   if _is_nnx(maker) or not callable(maker):
     return {}
   if isinstance(maker, functools.partial):
-    parameters = list(_parameters(maker.func).items())[len(maker.args):]
-    return {name: parameter for name, parameter in parameters
-            if name not in maker.keywords}
+    parameters = list(_parameters(maker.func).items())[len(maker.args) :]
+    return {
+      name: parameter for name, parameter in parameters if name not in maker.keywords
+    }
   call: Any = maker
   if inspect.isclass(maker):  # the metaclass of flax.nnx hides the parameters
     call = functools.partial(maker.__init__, None)
@@ -214,9 +242,12 @@ def _fitted(maker: Any, asked: dict[str, Any]) -> tuple[Any, bool]:
   named = functools.wraps(maker, updated=())
   if "rngs" in parameters:
     return named(lambda rngs: maker(rngs=rngs, **asked)), True
-  if any(parameter.default is parameter.empty and parameter.kind in (
-      parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-         for name, parameter in parameters.items() if name not in asked):
+  if any(
+    parameter.default is parameter.empty
+    and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    for name, parameter in parameters.items()
+    if name not in asked
+  ):
     return named(lambda rngs: maker(rngs, **asked)), True
   name = getattr(maker, "__name__", type(maker).__name__)
   with adapt.user_code(f"{name}({', '.join(asked)})"):

@@ -39,8 +39,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_alg.base import Array, Key, Model, num_params, Params, Shard
-from fedjax_alg.errors import did_you_mean, OptionError
+from fedjax_alg.base import Array, Key, Model, Params, Shard, num_params
+from fedjax_alg.errors import OptionError, did_you_mean
 from fedjax_alg.hparams import words_of
 from fedjax_alg.models import adapt
 from fedjax_alg.models.statistics import Stateful
@@ -121,7 +121,8 @@ class Roles:
   def of(self, role: str, params: Params) -> Params:
     """The leaves of one role, None in the place of the others."""
     return jax.tree.map(
-        lambda own, leaf: leaf if own == role else None, self.role, params)
+      lambda own, leaf: leaf if own == role else None, self.role, params
+    )
 
   def join(self, *parts: Params) -> Params:
     """The tree with the leaves of all these trees; None is no tree.
@@ -132,8 +133,7 @@ class Roles:
     def one(role, *leaves):
       return next((leaf for leaf in leaves if leaf is not None), None)
 
-    return jax.tree.map(
-        one, self.role, *(part for part in parts if part is not None))
+    return jax.tree.map(one, self.role, *(part for part in parts if part is not None))
 
   def start(self, key: Key) -> Own:
     """The personal leaves and the statistics that every client starts from."""
@@ -142,8 +142,7 @@ class Roles:
 
   def _bind(self, model: Model, join: Callable[[Any], Params]) -> Model:
     """``model`` that computes with what ``join`` makes of its parameters."""
-    whole, stateful, in_training = (
-        self.whole, self.stateful, self.whole.train_apply)
+    whole, stateful, in_training = (self.whole, self.stateful, self.whole.train_apply)
 
     def apply(params: Any, x: Array) -> Array:
       return whole.apply(join(params), x)
@@ -154,10 +153,16 @@ class Roles:
 
     if stateful is None:
       return model._replace(
-          apply=apply, train_apply=in_training and train_apply, observe=None)
-    observes, fixed = stateful.observe, frozenset(
-        name for name, role in zip(paths(self.role), jax.tree.leaves(self.role))
-        if role == "frozen" and name in stateful.names)
+        apply=apply, train_apply=in_training and train_apply, observe=None
+      )
+    observes, fixed = (
+      stateful.observe,
+      frozenset(
+        name
+        for name, role in zip(paths(self.role), jax.tree.leaves(self.role))
+        if role == "frozen" and name in stateful.names
+      ),
+    )
 
     def observe(params, x, mask, key):
       if key is None and self.model_state != "batch":
@@ -166,9 +171,10 @@ class Roles:
       return logits, self.of(STATE, new)
 
     return model._replace(
-        apply=lambda params, x: observe(params, x, None, None)[0],
-        train_apply=lambda params, x, key: observe(params, x, None, key)[0],
-        observe=observe)
+      apply=lambda params, x: observe(params, x, None, None)[0],
+      train_apply=lambda params, x, key: observe(params, x, None, key)[0],
+      observe=observe,
+    )
 
   def shared_model(self) -> Model:
     """The model of the shared leaves; others are at their start.
@@ -178,13 +184,17 @@ class Roles:
     """
 
     def join(params):
-      own = self.start(jax.random.key(0)) if (
-          self.has_personal or self.has_state) else ()
+      own = (
+        self.start(jax.random.key(0)) if (self.has_personal or self.has_state) else ()
+      )
       return self.join(params, *own, self.frozen, self.unkept)
 
     model = self.whole._replace(
-        init=lambda key: self.of("shared", self.whole.init(key)),
-        scale_features=None, linear=False, caution="")
+      init=lambda key: self.of("shared", self.whole.init(key)),
+      scale_features=None,
+      linear=False,
+      caution="",
+    )
     return self._bind(model, join)._replace(roles=self)
 
   def shared_like(self, model: Model) -> Model:
@@ -195,13 +205,15 @@ class Roles:
     """The model of the shared leaves at a client with its own ones."""
 
     lacks = (self.has_personal and shard.personal is None) or (
-        self.has_state and shard.state is None)
+      self.has_state and shard.state is None
+    )
 
     def join(params):
       # Of two trees with a leaf the first counts.
       start = self.start(jax.random.key(0)) if lacks else ()
-      return self.join(params, shard.personal, shard.state, self.frozen,
-                       self.unkept, *start)
+      return self.join(
+        params, shard.personal, shard.state, self.frozen, self.unkept, *start
+      )
 
     return self._bind(model, join)._replace(roles=None)
 
@@ -211,15 +223,18 @@ class Roles:
 
     def init(key: Key) -> Params:
       return jax.tree.map(
-          lambda role, leaf: leaf if role in kept else None, self.role,
-          self.whole.init(key))
+        lambda role, leaf: leaf if role in kept else None,
+        self.role,
+        self.whole.init(key),
+      )
 
     return self._bind(
-        model._replace(init=init), lambda params: self.join(
-            params, self.frozen, self.unkept))._replace(roles=None)
+      model._replace(init=init),
+      lambda params: self.join(params, self.frozen, self.unkept),
+    )._replace(roles=None)
 
   def together(
-      self, model: Model, personal: Params = None, with_state: bool = False
+    self, model: Model, personal: Params = None, with_state: bool = False
   ) -> Model:
     """The model whose parameters are the pair (shared, personal leaves).
 
@@ -240,8 +255,10 @@ class Roles:
     """The model of the personal leaves, the shared ones being given."""
     others = {"personal": "shared", "shared": "frozen"}
     return dataclasses.replace(
-        self, role=jax.tree.map(lambda role: others.get(role, role), self.role),
-        frozen=self.join(self.frozen, shared)).shared_like(model)
+      self,
+      role=jax.tree.map(lambda role: others.get(role, role), self.role),
+      frozen=self.join(self.frozen, shared),
+    ).shared_like(model)
 
   def with_frozen(self, model: Model, frozen: Params | None) -> Model:
     """The model with these frozen leaves, arguments of a compiled program."""
@@ -279,8 +296,9 @@ class Roles:
 
 
 def _like(model: Model, other: Model) -> Model:
-  return model._replace(loss=other.loss, l2=other.l2,
-                        l2_of_sum=other.l2_of_sum, task=other.task)
+  return model._replace(
+    loss=other.loss, l2=other.l2, l2_of_sum=other.l2_of_sum, task=other.task
+  )
 
 
 def changed(model: Model, change: Callable[[Model], Model]) -> Model:
@@ -296,16 +314,17 @@ def changed(model: Model, change: Callable[[Model], Model]) -> Model:
     return change(model)
   whole = change(roles.whole._replace(observe=roles.stateful.observe))
   stateful = roles.stateful._replace(observe=whole.observe)
-  result: Model = dataclasses.replace(
-      roles, whole=whole._replace(observe=None), stateful=stateful).shared_like(
-          model)._replace(caution=model.caution)
+  result: Model = (
+    dataclasses.replace(roles, whole=whole._replace(observe=None), stateful=stateful)
+    .shared_like(model)
+    ._replace(caution=model.caution)
+  )
   return result
 
 
 def bound(model: Model, frozen: Params | None) -> Model:
   """The model with the frozen leaves that a program has as its arguments."""
-  return model if model.roles is None else model.roles.with_frozen(
-      model, frozen)
+  return model if model.roles is None else model.roles.with_frozen(model, frozen)
 
 
 def state_size(model: Model) -> int:
@@ -330,8 +349,11 @@ def texts(roles: Any) -> tuple[str, ...]:
     OptionError: it is none of these, or a word or pattern is empty.
   """
   if isinstance(roles, Mapping):
-    found = [f"{role}:{pattern}" for role, patterns in roles.items()
-             for pattern in _words(roles, patterns, f"{role}: no pattern")]
+    found = [
+      f"{role}:{pattern}"
+      for role, patterns in roles.items()
+      for pattern in _words(roles, patterns, f"{role}: no pattern")
+    ]
   else:
     found = _words(roles, roles)
   return tuple(found)
@@ -345,16 +367,26 @@ def _words(roles: Any, part: Any, none: str = "") -> list[str]:
     part: a text with commas, or several texts.
     none: why there must be one; "" if there may be none.
   """
-  listed: list[Any] = words_of(part) if isinstance(part, str) else (
-      list(part) if isinstance(part, Iterable) and not isinstance(
-          part, (Mapping, bytes)) else [None])
+  listed: list[Any] = (
+    words_of(part)
+    if isinstance(part, str)
+    else (
+      list(part)
+      if isinstance(part, Iterable) and not isinstance(part, (Mapping, bytes))
+      else [None]
+    )
+  )
   if not all(isinstance(text, str) for text in listed):
-    raise OptionError(f"`roles`={roles!r}: must be a dictionary from the role "
-                      'to a pattern, for example {"personal": "head"}')
+    raise OptionError(
+      f"`roles`={roles!r}: must be a dictionary from the role "
+      'to a pattern, for example {"personal": "head"}'
+    )
   if "" in listed or none and not listed:
-    raise OptionError(f"`roles`={roles!r}: {none or 'has an empty word'}; must "
-                      "be ROLE:PATTERN[,ROLE:PATTERN...], for example "
-                      "personal:head")
+    raise OptionError(
+      f"`roles`={roles!r}: {none or 'has an empty word'}; must "
+      "be ROLE:PATTERN[,ROLE:PATTERN...], for example "
+      "personal:head"
+    )
   return listed
 
 
@@ -374,9 +406,10 @@ def parse(roles: Sequence[str]) -> list[tuple[str, str]]:
       continue
     if role not in ROLES or not pattern:
       raise OptionError(
-          f"`roles`={text}: must be ROLE:PATTERN with a role of "
-          f"{', '.join(ROLES)}, or {LORA}{did_you_mean(role, ROLES)}, for "
-          "example personal:head or frozen:encoder/**")
+        f"`roles`={text}: must be ROLE:PATTERN with a role of "
+        f"{', '.join(ROLES)}, or {LORA}{did_you_mean(role, ROLES)}, for "
+        "example personal:head or frozen:encoder/**"
+      )
     pairs.append((role, pattern))
   return pairs
 
@@ -384,8 +417,9 @@ def parse(roles: Sequence[str]) -> list[tuple[str, str]]:
 def paths(params: Params) -> list[str]:
   """The names of the leaves, such as "Dense_0/kernel", in their order."""
   return [
-      jax.tree_util.keystr(path, simple=True, separator="/").removeprefix(
-          "params/") for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    jax.tree_util.keystr(path, simple=True, separator="/").removeprefix("params/")
+    for path, _ in jax.tree_util.tree_leaves_with_path(params)
+  ]
 
 
 def matches(pattern: str, path: str) -> bool:
@@ -409,8 +443,11 @@ def _matches(pattern: list[str], path: list[str]) -> bool:
     return True  # the rest of the path is below what is named
   if pattern[0] == "**":
     return any(_matches(pattern[1:], path[i:]) for i in range(len(path) + 1))
-  return bool(path) and fnmatch.fnmatchcase(path[0], pattern[0]) and _matches(
-      pattern[1:], path[1:])
+  return (
+    bool(path)
+    and fnmatch.fnmatchcase(path[0], pattern[0])
+    and _matches(pattern[1:], path[1:])
+  )
 
 
 def _named(pattern: str, model: Model, names: list[str]) -> list[bool]:
@@ -419,14 +456,19 @@ def _named(pattern: str, model: Model, names: list[str]) -> list[bool]:
   if pattern == LAST and not any(matches(LAST, name) for name in names):
     if not model.layers:
       raise OptionError(
-          f"`roles`: {LAST} is the last layer of a named model; of this one "
-          f"name the leaves ({_shown(names)})")
+        f"`roles`: {LAST} is the last layer of a named model; of this one "
+        f"name the leaves ({_shown(names)})"
+      )
     pattern = model.layers[-1].name
     if not any(matches(pattern, name) for name in names):
       return [True] * len(names)  # a model of one layer
   if pattern == NORM and not any(matches(NORM, name) for name in names):
-    return [any(fnmatch.fnmatchcase(part, norm) for part in name.split("/")
-                for norm in _NORMS) for name in names]
+    return [
+      any(
+        fnmatch.fnmatchcase(part, norm) for part in name.split("/") for norm in _NORMS
+      )
+      for name in names
+    ]
   if pattern == LORA:
     pattern = "LoRAParam"
   kind = pattern.rpartition(".")[2]
@@ -437,11 +479,12 @@ def _named(pattern: str, model: Model, names: list[str]) -> list[bool]:
 
 def _shown(names: list[str]) -> str:
   return ", ".join(names[:8]) + (
-      f", ... ({len(names)} in all)" if len(names) > 8 else "")
+    f", ... ({len(names)} in all)" if len(names) > 8 else ""
+  )
 
 
 def of_leaves(
-    model: Model, roles: Sequence[str], stateful: Stateful | None = None
+  model: Model, roles: Sequence[str], stateful: Stateful | None = None
 ) -> tuple[Any, list[str], list[str]]:
   """The role of every leaf.
 
@@ -470,15 +513,17 @@ def of_leaves(
     named = _named(pattern, model, names)
     if not any(own and not of for own, of in zip(named, is_state)):
       raise OptionError(
-          f"`roles`={role}:{pattern}: matches no parameter of the model (it "
-          f"has {shown})")
+        f"`roles`={role}:{pattern}: matches no parameter of the model (it has {shown})"
+      )
     found = [role if own else old for own, old in zip(named, found)]
-  found = [STATE if of and role != "frozen" else role
-           for of, role in zip(is_state, found)]
+  found = [
+    STATE if of and role != "frozen" else role for of, role in zip(is_state, found)
+  ]
   if "shared" not in found:
     raise OptionError(
-        f"`roles`={','.join(roles)}: leaves nothing shared of "
-        f"{shown}; a client that shares nothing is `algorithm`=local")
+      f"`roles`={','.join(roles)}: leaves nothing shared of "
+      f"{shown}; a client that shares nothing is `algorithm`=local"
+    )
   return jax.tree.unflatten(jax.tree.structure(shapes), found), names, found
 
 
@@ -494,14 +539,19 @@ def with_state(whole: Model, stateful: Stateful) -> Model:
     server's unless ``split`` says otherwise.
   """
   role, _, _ = of_leaves(whole, (), stateful)
-  return Roles(whole, role, jax.tree.map(lambda _: None, role),
-               stateful=stateful).shared_model()._replace(
-                   caution=whole.caution)
+  return (
+    Roles(whole, role, jax.tree.map(lambda _: None, role), stateful=stateful)
+    .shared_model()
+    ._replace(caution=whole.caution)
+  )
 
 
 def split(
-    model: Model, roles: Sequence[str], personal: Personal = Personal(),
-    model_state: str = "global") -> Model:
+  model: Model,
+  roles: Sequence[str],
+  personal: Personal = Personal(),
+  model_state: str = "global",
+) -> Model:
   """Makes the model of the shared leaves.
 
   Args:
@@ -524,23 +574,22 @@ def split(
       return model
     if not known.has_personal:
       known = dataclasses.replace(known, personal=personal)
-    result: Model = known.kept_by(model_state).shared_like(model)._replace(
-        caution=model.caution)
+    result: Model = (
+      known.kept_by(model_state).shared_like(model)._replace(caution=model.caution)
+    )
     return result
   whole, stateful = model, None
   if known is not None:
     stateful = known.stateful
     whole = _like(known.whole, model)
   role, _, found = of_leaves(whole, roles, stateful)
-  made = Roles(whole, role, jax.tree.map(lambda _: None, role), personal,
-               stateful)
+  made = Roles(whole, role, jax.tree.map(lambda _: None, role), personal, stateful)
   if "frozen" in found:
     made = dataclasses.replace(made, frozen=made.values("frozen"))
   return made.kept_by(model_state).shared_model()
 
 
-def leaves_of(
-    option: str, pattern: str, model: Model, names: list[str]) -> list[bool]:
+def leaves_of(option: str, pattern: str, model: Model, names: list[str]) -> list[bool]:
   """Which leaves a pattern names.
 
   Args:
@@ -555,6 +604,8 @@ def leaves_of(
   """
   found = _named(pattern, model, names)
   if not any(found):
-    raise OptionError(f"`{option}`={pattern}: matches no parameter of the "
-                      f"model (it has {_shown(names)})")
+    raise OptionError(
+      f"`{option}`={pattern}: matches no parameter of the "
+      f"model (it has {_shown(names)})"
+    )
   return found

@@ -18,8 +18,7 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.models import adapt, roles
 
 
-def _by_leaf(
-    arrays: Mapping[str, np.ndarray], label: str) -> dict[str, np.ndarray]:
+def _by_leaf(arrays: Mapping[str, np.ndarray], label: str) -> dict[str, np.ndarray]:
   """The arrays by the names of leaves, which have no "params/" before them.
 
   Raises:
@@ -29,15 +28,17 @@ def _by_leaf(
   for name, array in arrays.items():
     short = name.removeprefix("params/")
     if short in of_leaf:
-      raise OptionError(f"{label}: has both {short} and params/{short}, which "
-                        "are one leaf; leave one out")
+      raise OptionError(
+        f"{label}: has both {short} and params/{short}, which "
+        "are one leaf; leave one out"
+      )
     of_leaf[short] = array
   return of_leaf
 
 
 def _of_one_model(
-    arrays: dict[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]],
-    label: str) -> dict[str, np.ndarray]:
+  arrays: dict[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], label: str
+) -> dict[str, np.ndarray]:
   """The arrays without the axis of K = 1 models, if they have one.
 
   Args:
@@ -51,23 +52,23 @@ def _of_one_model(
   stacked = [name for name in shapes if name in arrays]
   counts = {arrays[name].shape[:1] for name in stacked}
   if len(counts) != 1 or any(
-      arrays[name].shape[1:] != shapes[name] or not arrays[name].ndim
-      for name in stacked):
+    arrays[name].shape[1:] != shapes[name] or not arrays[name].ndim for name in stacked
+  ):
     return arrays
   ((count,),) = counts
   if count != 1:
     raise OptionError(
-        f"{label}: has {count} models (an axis of {count} before the shape of "
-        "every leaf); take one of them, such as the first by "
-        "jax.tree.map(lambda leaf: leaf[0], init), or give the file of "
-        "export(path, model=0)")
-  return {name: array[0] if name in shapes else array
-          for name, array in arrays.items()}
+      f"{label}: has {count} models (an axis of {count} before the shape of "
+      "every leaf); take one of them, such as the first by "
+      "jax.tree.map(lambda leaf: leaf[0], init), or give the file of "
+      "export(path, model=0)"
+    )
+  return {name: array[0] if name in shapes else array for name, array in arrays.items()}
 
 
 def matched(
-    model: Model, arrays: Mapping[str, np.ndarray], only: Sequence[str],
-    said: str) -> Params:
+  model: Model, arrays: Mapping[str, np.ndarray], only: Sequence[str], said: str
+) -> Params:
   """The leaves of a model that arrays give.
 
   Args:
@@ -94,33 +95,45 @@ def matched(
   held = _by_leaf(arrays, said)
   wanted = [True] * len(names)
   if only:
-    wanted = [any(column) for column in zip(*(
-        roles.leaves_of("init_only", pattern, whole, [
-            statistics.get(name, name) for name in names])
-        for pattern in only))]
+    wanted = [
+      any(column)
+      for column in zip(
+        *(
+          roles.leaves_of(
+            "init_only", pattern, whole, [statistics.get(name, name) for name in names]
+          )
+          for pattern in only
+        )
+      )
+    ]
 
   def shown(names):
     return ", ".join(sorted(names)[:8])
 
   part = "" if only else " (`init_only` names the part to take)"
-  held = _of_one_model(held, {
-      name: leaf.shape for name, take, leaf in zip(
-          names, wanted, jax.tree.leaves(shapes)) if take}, said)
+  held = _of_one_model(
+    held,
+    {
+      name: leaf.shape
+      for name, take, leaf in zip(names, wanted, jax.tree.leaves(shapes))
+      if take
+    },
+    said,
+  )
   given = []
   for name, take, leaf in zip(names, wanted, jax.tree.leaves(shapes)):
     take = take and (name in held or name not in statistics)
     if take and name not in held:
-      raise OptionError(f"{said}: has no {name}, it has "
-                        f"{shown(held)}{part}")
+      raise OptionError(f"{said}: has no {name}, it has {shown(held)}{part}")
     if take and held[name].shape != leaf.shape:
       raise OptionError(
-          f"{said}: {name} is {list(held[name].shape)}, and "
-          f"{list(leaf.shape)} in the model{part}")
+        f"{said}: {name} is {list(held[name].shape)}, and "
+        f"{list(leaf.shape)} in the model{part}"
+      )
     given.append(held[name] if take else None)
   more = sorted(set(held) - set(names))
   if more and not only:
-    raise OptionError(f"{said}: has {shown(more)}, which the model has "
-                      f"not{part}")
+    raise OptionError(f"{said}: has {shown(more)}, which the model has not{part}")
   return jax.tree.unflatten(jax.tree.structure(shapes), given)
 
 
@@ -129,8 +142,8 @@ def starting(model: Model, given: Params) -> Model:
 
   def init(key: Key) -> Params:
     return jax.tree.map(
-        lambda drawn, leaf: drawn if leaf is None else leaf, model.init(key),
-        given)
+      lambda drawn, leaf: drawn if leaf is None else leaf, model.init(key), given
+    )
 
   return model._replace(init=init)
 
@@ -146,9 +159,11 @@ def bound(model: Model, given: Params | None) -> Model:
     return model
   if model.roles is None:
     return starting(model, given)
-  result: Model = dataclasses.replace(
-      model.roles, whole=starting(model.roles.whole, given)).shared_like(
-          model)._replace(caution=model.caution)
+  result: Model = (
+    dataclasses.replace(model.roles, whole=starting(model.roles.whole, given))
+    .shared_like(model)
+    ._replace(caution=model.caution)
+  )
   return result
 
 
@@ -157,5 +172,5 @@ def moving(model: Model, given: Params | None) -> Any:
   if given is None or model.roles is None:
     return given
   return jax.tree.map(
-      lambda role, leaf: None if role == "frozen" else leaf, model.roles.role,
-      given)
+    lambda role, leaf: None if role == "frozen" else leaf, model.roles.role, given
+  )

@@ -41,7 +41,8 @@ class Stateful(NamedTuple):
   #: rows in ``mask`` (None: all), but for those that have leaves in ``fixed``.
   #: As in training with a key, else as in evaluation
   observe: Callable[
-      [Params, Array, Array | None, Key | None, Names], tuple[Array, Params]]
+    [Params, Array, Array | None, Key | None, Names], tuple[Array, Params]
+  ]
 
 
 class Reading(NamedTuple):
@@ -66,14 +67,15 @@ def check_layer(kind: type, name: str, where: str) -> None:
   takes = inspect.signature(kind.__call__).parameters
   if not set(ARGUMENTS) <= set(takes):
     raise OptionError(
-        f"`model`: {name} keeps state in {kind.__name__} {where}, whose "
-        "__call__ must take mask and use_running_average as that of BatchNorm "
-        "does, so that rows that fill a batch up leave no trace")
+      f"`model`: {name} keeps state in {kind.__name__} {where}, whose "
+      "__call__ must take mask and use_running_average as that of BatchNorm "
+      "does, so that rows that fill a batch up leave no trace"
+    )
 
 
 def _arguments(
-    args: tuple[Any, ...], kwargs: dict[str, Any], mask: Array | None,
-    running: bool) -> tuple[Any, dict[str, Any]]:
+  args: tuple[Any, ...], kwargs: dict[str, Any], mask: Array | None, running: bool
+) -> tuple[Any, dict[str, Any]]:
   """The input of a layer, and its keywords with those of a ``Reading``."""
   x = args[0] if args else kwargs["x"]
   kwargs = {name: value for name, value in kwargs.items() if name != "x"}
@@ -81,8 +83,9 @@ def _arguments(
   if mask is not None and not running:
     if x.shape[0] != mask.shape[0]:
       raise OptionError(
-          f"`model`: a layer with state gets {list(x.shape)} for "
-          f"{mask.shape[0]} examples, its first axis must be theirs")
+        f"`model`: a layer with state gets {list(x.shape)} for "
+        f"{mask.shape[0]} examples, its first axis must be theirs"
+      )
     rows = mask.reshape((-1,) + (1,) * (x.ndim - 1))
     given = kwargs.get("mask")
     kwargs["mask"] = rows if given is None else jnp.logical_and(rows, given)
@@ -93,7 +96,7 @@ def _arguments(
 
 
 def linen_layers(
-    run: Callable[[], Any], leaves: Mapping[str, tuple[str, ...]], name: str
+  run: Callable[[], Any], leaves: Mapping[str, tuple[str, ...]], name: str
 ) -> dict[tuple[str, ...], Names]:
   """Finds the layers of a linen module that keep state.
 
@@ -118,8 +121,7 @@ def linen_layers(
     jax.eval_shape(run)
   found: dict[tuple[str, ...], set[str]] = {}
   for leaf, path in leaves.items():
-    layer = max((path[:i] for i in range(len(path)) if path[:i] in kinds),
-                key=len)
+    layer = max((path[:i] for i in range(len(path)) if path[:i] in kinds), key=len)
     check_layer(kinds[layer], name, "/".join(layer) or "itself")
     found.setdefault(layer, set()).add(leaf)
   return {layer: frozenset(names) for layer, names in found.items()}
@@ -127,7 +129,7 @@ def linen_layers(
 
 @contextlib.contextmanager
 def linen_reading(
-    layers: Mapping[tuple[str, ...], Names], reading: Reading
+  layers: Mapping[tuple[str, ...], Names], reading: Reading
 ) -> Iterator[None]:
   """Where a linen module calls its layers with state as ``reading`` says."""
 
@@ -153,7 +155,8 @@ def linen_reading(
 # flax.nnx
 
 _rows: contextvars.ContextVar[Array | None] = contextvars.ContextVar(
-    "rows", default=None)
+  "rows", default=None
+)
 
 
 def nnx_layers(module: Any, name: str) -> dict[tuple[Any, ...], Names]:
@@ -166,10 +169,12 @@ def nnx_layers(module: Any, name: str) -> dict[tuple[Any, ...], Names]:
     OptionError: see ``check_layer``.
   """
   from flax import nnx
+
   found: dict[tuple[Any, ...], Names] = {}
   for path, layer in nnx.iter_modules(module):
-    own = [key for key, value in vars(layer).items()
-           if isinstance(value, nnx.BatchStat)]
+    own = [
+      key for key, value in vars(layer).items() if isinstance(value, nnx.BatchStat)
+    ]
     if own:
       check_layer(type(layer), name, "/".join(map(str, path)) or "itself")
       found[path] = frozenset("/".join(map(str, (*path, key))) for key in own)
@@ -189,7 +194,7 @@ def _reading_class(kind: type) -> type:
 
 @contextlib.contextmanager
 def nnx_reading(
-    module: Any, layers: Mapping[tuple[Any, ...], Names], reading: Reading
+  module: Any, layers: Mapping[tuple[Any, ...], Names], reading: Reading
 ) -> Iterator[None]:
   """Where an nnx module calls its layers with state as ``reading`` says.
 
@@ -199,11 +204,13 @@ def nnx_reading(
     reading: how they are called.
   """
   from flax import nnx
+
   layer: Any
   for path, layer in list(nnx.iter_modules(module)):
     if path in layers:
       layer.use_running_average = not reading.of_batch or bool(
-          layers[path] & reading.fixed)
+        layers[path] & reading.fixed
+      )
       kind: Any = type(layer)
       object.__setattr__(layer, "__class__", _reading_class(kind))
   token = _rows.set(reading.mask)

@@ -23,7 +23,8 @@ class Block(nn.Module):
     """Computes x [B, T, D] with mask [B, 1, T, T] bool -> [B, T, D]."""
     width = x.shape[-1]
     x += nn.MultiHeadDotProductAttention(self.heads, deterministic=True)(
-        nn.LayerNorm()(x), mask=mask)
+      nn.LayerNorm()(x), mask=mask
+    )
     y = nn.gelu(nn.Dense(4 * width)(nn.LayerNorm()(x)))
     return x + nn.Dense(width)(y)
 
@@ -46,10 +47,13 @@ class Transformer(nn.Module):
     """
     length = x.shape[1]
     places = self.param(
-        "position", nn.initializers.normal(0.02), (length, self.d_model))
+      "position", nn.initializers.normal(0.02), (length, self.d_model)
+    )
     y = nn.Embed(self.tokens, self.d_model)(x) + places[None]
-    mask = jnp.tril(jnp.ones((length, length), bool))[None, None] & (
-        (x != PADDING)[:, None, None, :])
+    mask = (
+      jnp.tril(jnp.ones((length, length), bool))[None, None]
+      & ((x != PADDING)[:, None, None, :])
+    )
     for _ in range(self.blocks):
       y = Block(self.heads)(y, mask)
     if not self.each:

@@ -19,8 +19,10 @@ from fedjax_alg.exchange.privacy import Privacy
 from fedjax_alg.least_squares.private import PrivateMoments
 
 #: What is said where the accountant is not installed.
-MISSING = ("epsilon is not known, dp-accounting is not installed (pip install "
-           "'fedjax_alg[private]')")
+MISSING = (
+  "epsilon is not known, dp-accounting is not installed (pip install "
+  "'fedjax_alg[private]')"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +40,11 @@ class Mechanism:
   @property
   def unit(self) -> str:
     """Which data differ in a client, in words."""
-    return ("a client replaced by another" if self.sampling == "fixed" else
-            "a client added or removed")
+    return (
+      "a client replaced by another"
+      if self.sampling == "fixed"
+      else "a client added or removed"
+    )
 
   def epsilon(self, rounds: int) -> float:
     """Epsilon after some rounds.
@@ -52,15 +57,17 @@ class Mechanism:
     """
     if not self.noise_multiplier:
       return math.inf
-    of_one = _of_a_round(self.noise_multiplier, self.sampling, self.clients,
-                         self.rate)
+    of_one = _of_a_round(self.noise_multiplier, self.sampling, self.clients, self.rate)
     if of_one is None:
       return math.nan
     if self.rounds is not None:
       rounds = min(rounds, self.rounds)
     orders, divergences = of_one
-    return float(_accountant()[1].compute_epsilon(
-        orders, rounds * np.array(divergences), self.delta)[0])
+    return float(
+      _accountant()[1].compute_epsilon(
+        orders, rounds * np.array(divergences), self.delta
+      )[0]
+    )
 
   @property
   def caution(self) -> str:
@@ -68,18 +75,24 @@ class Mechanism:
     if self.noise_multiplier and _accountant() is None:
       return f"`private`: {MISSING}"
     if self.delta * self.clients >= 1:
-      return (f"`delta`={self.delta:g}: with {self.clients} clients it should "
-              f"be less than {1 / self.clients:.2g}; publishing one of them as "
-              "they are has that delta")
+      return (
+        f"`delta`={self.delta:g}: with {self.clients} clients it should "
+        f"be less than {1 / self.clients:.2g}; publishing one of them as "
+        "they are has that delta"
+      )
     return ""
 
   def facts(self, rounds: int) -> dict[str, Any]:
     """What summary.json and --dry_run say of the privacy of a run."""
     epsilon = self.epsilon(rounds)
-    return {"epsilon": epsilon, "delta": self.delta, "unit": self.unit,
-            "noise_multiplier": self.noise_multiplier,
-            "sampling": self.sampling, "rate": self.rate} | (
-                {"note": MISSING} if math.isnan(epsilon) else {})
+    return {
+      "epsilon": epsilon,
+      "delta": self.delta,
+      "unit": self.unit,
+      "noise_multiplier": self.noise_multiplier,
+      "sampling": self.sampling,
+      "rate": self.rate,
+    } | ({"note": MISSING} if math.isnan(epsilon) else {})
 
 
 @functools.cache
@@ -87,14 +100,15 @@ def _accountant() -> Any:
   """The modules dp_accounting and dp_accounting.rdp; None if missing."""
   try:
     return importlib.import_module("dp_accounting"), importlib.import_module(
-        "dp_accounting.rdp")
+      "dp_accounting.rdp"
+    )
   except ImportError:
     return None
 
 
 @functools.lru_cache(maxsize=64)
 def _of_a_round(
-    noise: float, sampling: str, clients: int, rate: float
+  noise: float, sampling: str, clients: int, rate: float
 ) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
   """The orders, and the Renyi divergence of a round at each; None: unknown.
 
@@ -104,14 +118,17 @@ def _of_a_round(
   if _accountant() is None:
     return None
   dp, rdp = _accountant()
-  relation, event = dp.NeighboringRelation.ADD_OR_REMOVE_ONE, (
-      dp.GaussianDpEvent(noise))
+  relation, event = (
+    dp.NeighboringRelation.ADD_OR_REMOVE_ONE,
+    (dp.GaussianDpEvent(noise)),
+  )
   if sampling == "poisson" and rate < 1:
     event = dp.PoissonSampledDpEvent(rate, event)
   elif sampling == "fixed":
     relation = dp.NeighboringRelation.REPLACE_ONE
     event = dp.SampledWithoutReplacementDpEvent(
-        clients, round(rate * clients), dp.GaussianDpEvent(noise / 2))
+      clients, round(rate * clients), dp.GaussianDpEvent(noise / 2)
+    )
   accountant = rdp.RdpAccountant(neighboring_relation=relation)
   log = logging.getLogger("absl")  # it names every order that it leaves out
   level = log.level
@@ -127,8 +144,7 @@ def _of_a_round(
 
 def is_private(hparams: Any) -> bool:
   """Whether a method with these hyper-parameters makes releases private."""
-  return isinstance(hparams, (Privacy, PrivateMoments)) and (
-      hparams.private != "none")
+  return isinstance(hparams, (Privacy, PrivateMoments)) and (hparams.private != "none")
 
 
 def check(options: Any, data: DataOptions, hparams: Any) -> None:
@@ -147,26 +163,42 @@ def check(options: Any, data: DataOptions, hparams: Any) -> None:
   private = f"`private`={hparams.private}"
   at_clients = getattr(hparams, "noise_at", "") == "clients"
   for refused, message in (
-      (options.sampling not in ("uniform", "poisson"),
-       f"{private}: the accountant knows `sampling`=uniform and poisson, not "
-       f"{options.sampling}"),
-      (data.newcomers_at, f"{private}: not with `newcomers_at`, the share of "
-       "the clients in a round would change"),
-      (data.shift != "none", f"{private}: not with `shift`, a client's data "
-       "would move to another client"),
-      (options.deadline_s is not None, f"{private}: not with `deadline_s`, who "
-       "is in time may follow from which messages clients have missed"),
-      (at_clients and options.dropout, "`noise_at`=clients: not with "
-       "`dropout`, who is lost takes a share of the noise away"),
-      (at_clients and options.sampling == "poisson",
-       "`noise_at`=clients: with `sampling`=poisson a participant does not "
-       "know into how many shares the noise is split (only uniform)")):
+    (
+      options.sampling not in ("uniform", "poisson"),
+      f"{private}: the accountant knows `sampling`=uniform and poisson, not "
+      f"{options.sampling}",
+    ),
+    (
+      data.newcomers_at,
+      f"{private}: not with `newcomers_at`, the share of "
+      "the clients in a round would change",
+    ),
+    (
+      data.shift != "none",
+      f"{private}: not with `shift`, a client's data would move to another client",
+    ),
+    (
+      options.deadline_s is not None,
+      f"{private}: not with `deadline_s`, who "
+      "is in time may follow from which messages clients have missed",
+    ),
+    (
+      at_clients and options.dropout,
+      "`noise_at`=clients: not with "
+      "`dropout`, who is lost takes a share of the noise away",
+    ),
+    (
+      at_clients and options.sampling == "poisson",
+      "`noise_at`=clients: with `sampling`=poisson a participant does not "
+      "know into how many shares the noise is split (only uniform)",
+    ),
+  ):
     if refused:
       raise OptionError(message)
 
 
 def mechanism(
-    hparams: Any, options: Any, clients: int, layers: int | None = None
+  hparams: Any, options: Any, clients: int, layers: int | None = None
 ) -> Mechanism | None:
   """What a round of a run releases.
 
@@ -187,5 +219,6 @@ def mechanism(
     sampling = "poisson"
   else:
     sampling, rate = "all" if number == clients else "fixed", number / clients
-  return Mechanism(hparams.noise_multiplier, hparams.delta, clients, sampling,
-                   rate, layers)
+  return Mechanism(
+    hparams.noise_multiplier, hparams.delta, clients, sampling, rate, layers
+  )

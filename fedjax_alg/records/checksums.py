@@ -69,14 +69,21 @@ def _read(path: pathlib.Path) -> tuple[bool, Sums] | None:
     lines = files.read_text(place).splitlines()
   except OSError:
     lines = []
-  sums = [_LINE.fullmatch(line.strip()) for line in lines
-          if line.strip() and not line.startswith("#")]
+  sums = [
+    _LINE.fullmatch(line.strip())
+    for line in lines
+    if line.strip() and not line.startswith("#")
+  ]
   if not sums or not all(sums):
-    raise OptionError(f"{place}: has no checksums of {path.name} as sha256sum "
-                      "writes them; remove it or restore it")
+    raise OptionError(
+      f"{place}: has no checksums of {path.name} as sha256sum "
+      "writes them; remove it or restore it"
+    )
   return _HEAD in lines, {
-      ((line[2] or "").partition("/")[2] if path.is_dir() else "",
-       line[1].lower()) for line in sums if line is not None}
+    ((line[2] or "").partition("/")[2] if path.is_dir() else "", line[1].lower())
+    for line in sums
+    if line is not None
+  }
 
 
 def is_export(path: pathlib.Path) -> bool:
@@ -108,11 +115,15 @@ def check(path: pathlib.Path, label: str) -> dict[str, str]:
     OptionError: it is not as it was written.
   """
   sums, read = digests(path), _read(path)
-  if read is not None and (read[0] or not path.is_dir()) and not (
-      set(sums.items()) <= read[1]):
+  if (
+    read is not None
+    and (read[0] or not path.is_dir())
+    and not (set(sums.items()) <= read[1])
+  ):
     raise OptionError(
-        f"{label}: is not as it was written (its sha256 is not in "
-        f"{place_of(path).name}); restore it, or remove that file")
+      f"{label}: is not as it was written (its sha256 is not in "
+      f"{place_of(path).name}); restore it, or remove that file"
+    )
   return sums
 
 
@@ -131,23 +142,39 @@ def check_output(path: pathlib.Path, label: str, folder: bool) -> None:
   if path.name in ("", ".."):
     raise OptionError(f"{label}: has no name; give that of an export")
   if folder and path.is_dir():
-    why = "" if not any(path.iterdir()) or is_export(path) else (
-        f"holds files without checksums in {place_of(path).name}")
+    why = (
+      ""
+      if not any(path.iterdir()) or is_export(path)
+      else (f"holds files without checksums in {place_of(path).name}")
+    )
   else:
-    why = files.obstacle(path, is_export, "is no export with its checksums in "
-                         f"{place_of(path).name}")
+    why = files.obstacle(
+      path, is_export, f"is no export with its checksums in {place_of(path).name}"
+    )
   if why:
     raise OptionError(
-        f"{label}: {why}, and only an earlier export is replaced; remove it or "
-        "write to another place")
+      f"{label}: {why}, and only an earlier export is replaced; remove it or "
+      "write to another place"
+    )
   files.check_outputs(label, {place_of(path): files.text_with(_HEAD)})
 
 
 def _write(path: pathlib.Path, *sums: Mapping[str, str]) -> None:
   with files.replacing(place_of(path), PARTIAL) as partial:
-    partial.write_text("\n".join([_HEAD, *dict.fromkeys(
-        f"{digest}  {path.name}{name and '/'}{name}"
-        for each in sums for name, digest in each.items())]) + "\n", "utf-8")
+    partial.write_text(
+      "\n".join(
+        [
+          _HEAD,
+          *dict.fromkeys(
+            f"{digest}  {path.name}{name and '/'}{name}"
+            for each in sums
+            for name, digest in each.items()
+          ),
+        ]
+      )
+      + "\n",
+      "utf-8",
+    )
 
 
 @contextlib.contextmanager

@@ -20,8 +20,16 @@ from fedjax_alg.data import npz
 #: ``accuracy``. ``name`` is there only if the data set names its clients. A
 #: client that the protocol did not count (it has no test examples, has no group
 #: yet, ...) has 0 test examples, and its accuracy and loss are NaN.
-COLUMNS = ("seed", "protocol", "client", "name", "train_examples",
-           "test_examples", "accuracy", "loss")
+COLUMNS = (
+  "seed",
+  "protocol",
+  "client",
+  "name",
+  "train_examples",
+  "test_examples",
+  "accuracy",
+  "loss",
+)
 #: With more clients, files for people have no entry for each client.
 MOST_IN_TEXT = 100_000
 
@@ -30,8 +38,7 @@ ASSIGNMENT = ("seed", "client", "group")
 _NPZ = "clients.npz"
 
 
-def columns(
-    names: Iterable[str] | None, main: str = "accuracy") -> tuple[str, ...]:
+def columns(names: Iterable[str] | None, main: str = "accuracy") -> tuple[str, ...]:
   """Lists the columns of clients.csv.
 
   Args:
@@ -41,20 +48,30 @@ def columns(
   Returns:
     Names of the columns.
   """
-  return tuple(main if c == "accuracy" else c for c in COLUMNS
-               if c != "name" or names is not None)
+  return tuple(
+    main if c == "accuracy" else c for c in COLUMNS if c != "name" or names is not None
+  )
 
 
 def main_of(clients: Mapping[str, Mapping[str, np.ndarray]]) -> str:
   """The main metric of the task, of what is measured at the clients."""
-  return next((name for of in clients.values() for name in of
-               if name not in ("loss", "test_examples")), "accuracy")
+  return next(
+    (
+      name
+      for of in clients.values()
+      for name in of
+      if name not in ("loss", "test_examples")
+    ),
+    "accuracy",
+  )
 
 
 def client_rows(
-    clients: Mapping[str, Mapping[str, np.ndarray]],
-    train_examples: np.ndarray, seeds: Sequence[int],
-    names: Iterable[str] | None) -> Iterable[tuple[Any, ...]]:
+  clients: Mapping[str, Mapping[str, np.ndarray]],
+  train_examples: np.ndarray,
+  seeds: Sequence[int],
+  names: Iterable[str] | None,
+) -> Iterable[tuple[Any, ...]]:
   """Makes the rows of clients.csv, by seed, protocol and client.
 
   Args:
@@ -74,8 +91,7 @@ def client_rows(
     ids.append(names)
   for i, seed in enumerate(seeds):
     for protocol, of in clients.items():
-      measured = [of[name][i].tolist()
-                  for name in ("test_examples", main, "loss")]
+      measured = [of[name][i].tolist() for name in ("test_examples", main, "loss")]
       for row in zip(*ids, sizes, *measured, strict=True):
         yield (seed, protocol, *row)
 
@@ -87,10 +103,15 @@ def _sums(of: Mapping[str, np.ndarray], main: str) -> dict[str, np.ndarray]:
   def sums(name: str) -> np.ndarray:
     return np.where(total > 0, of[name] * total, 0.0)
 
-  return {"test_examples": _narrow(total),
-          "loss_sum": sums("loss").astype(np.float32),
-          **({"hits": _narrow(np.rint(sums(main)).astype(np.int64))}
-             if main == "accuracy" else {main: of[main]})}
+  return {
+    "test_examples": _narrow(total),
+    "loss_sum": sums("loss").astype(np.float32),
+    **(
+      {"hits": _narrow(np.rint(sums(main)).astype(np.int64))}
+      if main == "accuracy"
+      else {main: of[main]}
+    ),
+  }
 
 
 def _of_sums(stored: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -98,13 +119,16 @@ def _of_sums(stored: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
   total = np.asarray(stored["test_examples"], np.float64)
 
   def mean(sums):
-    return np.divide(sums, total, out=np.full(total.shape, np.nan),
-                     where=total > 0, dtype=np.float64)
+    return np.divide(
+      sums, total, out=np.full(total.shape, np.nan), where=total > 0, dtype=np.float64
+    )
 
-  main, = stored.keys() - {"test_examples", "loss_sum"}
-  return {**({"accuracy": mean(stored[main])} if main == "hits" else
-             {main: stored[main]}), "loss": mean(stored["loss_sum"]),
-          "test_examples": total.astype(np.int64)}
+  (main,) = stored.keys() - {"test_examples", "loss_sum"}
+  return {
+    **({"accuracy": mean(stored[main])} if main == "hits" else {main: stored[main]}),
+    "loss": mean(stored["loss_sum"]),
+    "test_examples": total.astype(np.int64),
+  }
 
 
 def are_many(final: Mapping[str, Any]) -> bool:
@@ -114,8 +138,11 @@ def are_many(final: Mapping[str, Any]) -> bool:
 
 
 def write(
-    folder: pathlib.Path, final: Mapping[str, Any], seeds: Sequence[int],
-    names: Iterable[str] | None) -> None:
+  folder: pathlib.Path,
+  final: Mapping[str, Any],
+  seeds: Sequence[int],
+  names: Iterable[str] | None,
+) -> None:
   """Writes clients.csv and assignment.csv, or clients.npz.
 
   A table without rows is removed.
@@ -134,34 +161,50 @@ def write(
     clients, membership = {}, None
   # A run of an older version, read and saved again, counted no losses.
   complete = clients and all("loss" in of for of in clients.values())
-  _write(folder / "clients.csv", columns(names, main_of(clients)), client_rows(
-      clients, final["train_examples"], seeds, names) if complete else None)
-  _write(folder / "assignment.csv", ASSIGNMENT, None if membership is None else
-         ((seed, client, group) for seed, groups in zip(seeds, membership)
-          for client, group in enumerate(groups.tolist())))
+  _write(
+    folder / "clients.csv",
+    columns(names, main_of(clients)),
+    client_rows(clients, final["train_examples"], seeds, names) if complete else None,
+  )
+  _write(
+    folder / "assignment.csv",
+    ASSIGNMENT,
+    None
+    if membership is None
+    else (
+      (seed, client, group)
+      for seed, groups in zip(seeds, membership)
+      for client, group in enumerate(groups.tolist())
+    ),
+  )
 
 
 def _narrow(array: np.ndarray) -> np.ndarray:
   """Whole numbers in the smallest type that has them all."""
   low, high = int(array.min(initial=0)), int(array.max(initial=0))
-  return array.astype(
-      np.min_scalar_type(min(low, -1 - high) if low < 0 else high))
+  return array.astype(np.min_scalar_type(min(low, -1 - high) if low < 0 else high))
 
 
 def _write_npz(
-    path: pathlib.Path, final: Mapping[str, Any], seeds: Sequence[int],
-    names: Iterable[str] | None) -> None:
+  path: pathlib.Path,
+  final: Mapping[str, Any],
+  seeds: Sequence[int],
+  names: Iterable[str] | None,
+) -> None:
   """Writes clients.npz; the sums in it give the measures bit for bit."""
   arrays: dict[str, Any] = {
-      "seed": np.asarray(seeds),
-      "train_examples": _narrow(final["train_examples"])}
+    "seed": np.asarray(seeds),
+    "train_examples": _narrow(final["train_examples"]),
+  }
   if names is not None:
     arrays["name"] = np.asarray(names)
   if final["membership"] is not None:
     arrays["group"] = _narrow(final["membership"])
   for protocol, of in final["clients"].items():
-    arrays |= {f"{protocol}_{name}": array
-               for name, array in _sums(of, main_of(final["clients"])).items()}
+    arrays |= {
+      f"{protocol}_{name}": array
+      for name, array in _sums(of, main_of(final["clients"])).items()
+    }
   with files.replacing(path) as partial, open(partial, "wb") as file:
     np.savez_compressed(file, **arrays)
 
@@ -187,22 +230,31 @@ def read_many(folder: pathlib.Path) -> dict[str, Any]:
   protocols = [name.removesuffix(end) for name in stored if name.endswith(end)]
   group = stored.get("group")
   return {
-      "clients": {protocol: _of_sums({
+    "clients": {
+      protocol: _of_sums(
+        {
           name.removeprefix(f"{protocol}_"): array
-          for name, array in stored.items() if name.startswith(f"{protocol}_")})
-                  for protocol in protocols},
-      "membership": None if group is None else group.astype(np.int32),
-      "train_examples": stored["train_examples"].astype(np.int64)}
+          for name, array in stored.items()
+          if name.startswith(f"{protocol}_")
+        }
+      )
+      for protocol in protocols
+    },
+    "membership": None if group is None else group.astype(np.int32),
+    "train_examples": stored["train_examples"].astype(np.int64),
+  }
 
 
 def _write(
-    path: pathlib.Path, head: Sequence[str],
-    rows: Iterable[tuple[Any, ...]] | None) -> None:
+  path: pathlib.Path, head: Sequence[str], rows: Iterable[tuple[Any, ...]] | None
+) -> None:
   if rows is None:
     path.unlink(missing_ok=True)
     return
-  with files.replacing(path) as partial, open(
-      partial, "w", newline="", encoding="utf-8") as file:
+  with (
+    files.replacing(path) as partial,
+    open(partial, "w", newline="", encoding="utf-8") as file,
+  ):
     writer = csv.writer(file)
     writer.writerow(head)
     writer.writerows(rows)

@@ -18,14 +18,37 @@ from fedjax_alg.errors import OptionError
 #: The tables that grow while a run is run.
 TABLES = ("metrics.csv", "rounds.csv", "timing.csv", "groups.csv")
 #: What is there of every finished run from the command line, beside tables.
-_ALWAYS = ("config.json", "flags.txt", "partition.json", "partition.npz",
-           "partition.png", "curves.png", "curves.pdf", "final.msgpack")
+_ALWAYS = (
+  "config.json",
+  "flags.txt",
+  "partition.json",
+  "partition.npz",
+  "partition.png",
+  "curves.png",
+  "curves.pdf",
+  "final.msgpack",
+)
 #: Every file that a run writes beside those in the two folders below.
-FILES = ("summary.json", *TABLES, *_ALWAYS, "clients.csv", "assignment.csv",
-         "clients.npz", "scaler.npz")
+FILES = (
+  "summary.json",
+  *TABLES,
+  *_ALWAYS,
+  "clients.csv",
+  "assignment.csv",
+  "clients.npz",
+  "scaler.npz",
+)
 #: Files whose hashes are in summary.json.
-_HASHED = (*TABLES, "clients.csv", "assignment.csv", "clients.npz",
-           "final.msgpack", "partition.json", "partition.npz", "scaler.npz")
+_HASHED = (
+  *TABLES,
+  "clients.csv",
+  "assignment.csv",
+  "clients.npz",
+  "final.msgpack",
+  "partition.json",
+  "partition.npz",
+  "scaler.npz",
+)
 CHECKPOINTS, EVENTS = "checkpoint", "tensorboard"
 
 _PARTIAL = ".partial"
@@ -46,16 +69,23 @@ def linked(folder: pathlib.Path) -> pathlib.Path | None:
     The link, through which nothing may be written; None if there is none.
   """
   events = folder / EVENTS
-  inside = [] if events.is_symlink() or not events.is_dir() else [
-      path for path in sorted(events.iterdir()) if _SEED.fullmatch(path.name)]
-  return next((path for path in (folder / CHECKPOINTS, events, *inside)
-               if path.is_symlink()), None)
+  inside = (
+    []
+    if events.is_symlink() or not events.is_dir()
+    else [path for path in sorted(events.iterdir()) if _SEED.fullmatch(path.name)]
+  )
+  return next(
+    (path for path in (folder / CHECKPOINTS, events, *inside) if path.is_symlink()),
+    None,
+  )
 
 
 def _sha256(facts: Mapping[str, Any]) -> str:
-  return hashlib.sha256(json.dumps(
-      {name: value for name, value in facts.items() if name != "sha256"},
-      sort_keys=True).encode()).hexdigest()
+  return hashlib.sha256(
+    json.dumps(
+      {name: value for name, value in facts.items() if name != "sha256"}, sort_keys=True
+    ).encode()
+  ).hexdigest()
 
 
 def sealed(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,8 +114,10 @@ def unsealed(path: pathlib.Path, facts: Mapping[str, Any]) -> dict[str, Any]:
     OptionError: it is not as the run wrote it.
   """
   if facts.get("sha256", digest := _sha256(facts)) != digest:
-    raise OptionError(f"{path.parent}: {path.name} is not as the run wrote it "
-                      "(its hash in it is another); restore it")
+    raise OptionError(
+      f"{path.parent}: {path.name} is not as the run wrote it "
+      "(its hash in it is another); restore it"
+    )
   return {name: value for name, value in facts.items() if name != "sha256"}
 
 
@@ -107,7 +139,8 @@ def is_run(folder: pathlib.Path) -> bool:
   except (OSError, ValueError):
     return False
   return {"identity", "algorithm", "hparams"} <= facts.keys() or (
-      {"identity", "flags", "hparams"} <= facts.keys())
+    {"identity", "flags", "hparams"} <= facts.keys()
+  )
 
 
 def _inside(folder: pathlib.Path, name: re.Pattern) -> Iterator[pathlib.Path]:
@@ -125,8 +158,7 @@ def remove(folder: pathlib.Path) -> None:
     folder: the folder of the run.
   """
   names = [name for name in FILES if name != "config.json"]
-  paths = [folder / name for name in (
-      *names, *(name + _PARTIAL for name in FILES))]
+  paths = [folder / name for name in (*names, *(name + _PARTIAL for name in FILES))]
   inside = [folder / CHECKPOINTS]
   paths += _inside(folder / CHECKPOINTS, _CHECKPOINT)
   for seed in _inside(folder / EVENTS, _SEED):
@@ -142,12 +174,13 @@ def remove(folder: pathlib.Path) -> None:
 
 def hashes(folder: pathlib.Path) -> dict[str, str]:
   """The sha256 of the files with numbers of a run that has been written."""
-  return {name: files.sha256(folder / name) for name in _HASHED
-          if (folder / name).is_file()}
+  return {
+    name: files.sha256(folder / name) for name in _HASHED if (folder / name).is_file()
+  }
 
 
 def changed(
-    folder: pathlib.Path, summary: Mapping[str, Any], names: Iterable[str]
+  folder: pathlib.Path, summary: Mapping[str, Any], names: Iterable[str]
 ) -> str | None:
   """Finds a file that is not as the run wrote it.
 
@@ -166,9 +199,16 @@ def changed(
   digests = summary.get("files", {})
   if not isinstance(digests, dict):
     raise ValueError("files")
-  return next((name for name in names if name in digests
-               and os.path.lexists(folder / name)
-               and files.sha256(folder / name) != digests[name]), None)
+  return next(
+    (
+      name
+      for name in names
+      if name in digests
+      and os.path.lexists(folder / name)
+      and files.sha256(folder / name) != digests[name]
+    ),
+    None,
+  )
 
 
 def whole(folder: pathlib.Path, summary: Mapping[str, Any]) -> bool:
@@ -187,8 +227,10 @@ def whole(folder: pathlib.Path, summary: Mapping[str, Any]) -> bool:
   """
   if (folder / "config.json").is_file():
     read(folder, "config.json")
-  if not all(isinstance(summary[name], dict) for name in (
-      "final", "best", "cost", "timing", "hashes")):
+  if not all(
+    isinstance(summary[name], dict)
+    for name in ("final", "best", "cost", "timing", "hashes")
+  ):
     return False
   if "files" not in summary:  # of an earlier version
     needed = [*TABLES[:3], "curves.png"]
@@ -196,5 +238,5 @@ def whole(folder: pathlib.Path, summary: Mapping[str, Any]) -> bool:
       needed.append("groups.csv")
     return all(os.path.getsize(folder / name) for name in needed)
   return all(os.path.getsize(folder / name) for name in _ALWAYS) and all(
-      files.sha256(folder / name) == digest
-      for name, digest in summary["files"].items())
+    files.sha256(folder / name) == digest for name, digest in summary["files"].items()
+  )

@@ -24,8 +24,9 @@ import numpy as np
 from fedjax_alg import files, own
 from fedjax_alg.base import Params
 from fedjax_alg.data import npz
-from fedjax_alg.errors import a_type, check_one_of, OptionError, reason
-from fedjax_alg.records import checksums, folder as run_files
+from fedjax_alg.errors import OptionError, a_type, check_one_of, reason
+from fedjax_alg.records import checksums
+from fedjax_alg.records import folder as run_files
 
 #: Name of an array -> the array.
 Arrays = dict[str, np.ndarray]
@@ -76,8 +77,10 @@ def _library(name: str, said: str) -> Any:
   try:
     return importlib.import_module(name)
   except ImportError:
-    raise OptionError(f"{said}: the package safetensors is missing (pip "
-                      "install safetensors, or fedjax_alg[export])") from None
+    raise OptionError(
+      f"{said}: the package safetensors is missing (pip "
+      "install safetensors, or fedjax_alg[export])"
+    ) from None
 
 
 # Writing.
@@ -85,8 +88,7 @@ def _library(name: str, said: str) -> Any:
 
 def _write_safetensors(path: pathlib.Path, arrays: Arrays) -> None:
   library = _library("safetensors.numpy", "`format`=safetensors")
-  library.save_file(
-      {name: np.ascontiguousarray(a) for name, a in arrays.items()}, path)
+  library.save_file({name: np.ascontiguousarray(a) for name, a in arrays.items()}, path)
 
 
 def _write_npz(path: pathlib.Path, arrays: Arrays) -> None:
@@ -98,14 +100,16 @@ def _write_orbax(path: pathlib.Path, arrays: Arrays) -> None:
   library = importlib.import_module("orbax.checkpoint")
   path.unlink()  # it makes a folder
   with library.StandardCheckpointer() as checkpointer:
-    checkpointer.save(
-        path.absolute(), traverse_util.unflatten_dict(arrays, sep="/"))
+    checkpointer.save(path.absolute(), traverse_util.unflatten_dict(arrays, sep="/"))
 
 
 #: A file that every folder of orbax has.
 _ORBAX = "_METADATA"
 FORMATS: dict[str, Callable[[pathlib.Path, Arrays], None]] = {
-    "safetensors": _write_safetensors, "npz": _write_npz, "orbax": _write_orbax}
+  "safetensors": _write_safetensors,
+  "npz": _write_npz,
+  "orbax": _write_orbax,
+}
 
 
 def write(path: pathlib.Path, params: Params, kind: str) -> None:
@@ -129,8 +133,7 @@ def write(path: pathlib.Path, params: Params, kind: str) -> None:
     with checksums.replacing(path) as partial:
       FORMATS[kind](partial, arrays)
   except OSError as error:
-    raise OptionError(
-        f"`path`={path}: cannot be written ({reason(error)})") from error
+    raise OptionError(f"`path`={path}: cannot be written ({reason(error)})") from error
 
 
 # Reading.
@@ -188,18 +191,16 @@ def _stamp(path: pathlib.Path, label: str) -> tuple[Any, ...]:
   """
   if path.is_dir():
     if os.path.lexists(path / FINAL):
-      return tuple(files.sha256(path / name) for name in (
-          FINAL, "summary.json"))
+      return tuple(files.sha256(path / name) for name in (FINAL, "summary.json"))
     if not (path / _ORBAX).is_file():
-      raise OptionError(f"{label}: neither the folder of a finished run nor "
-                        "that of orbax")
+      raise OptionError(
+        f"{label}: neither the folder of a finished run nor that of orbax"
+      )
   return tuple(sorted(checksums.check(path, label).items()))
 
 
 @functools.lru_cache(maxsize=1)
-def _read(
-    path: pathlib.Path, stamp: tuple[Any, ...], label: str
-) -> tuple[Arrays, str]:
+def _read(path: pathlib.Path, stamp: tuple[Any, ...], label: str) -> tuple[Arrays, str]:
   del stamp
   try:
     if (path / FINAL).is_file():
@@ -215,17 +216,22 @@ def _read(
   except OptionError:
     raise
   except Exception as error:  # each format has errors of its own
-    raise OptionError(f"{label}: damaged, or neither safetensors, npz, orbax "
-                      "nor a run") from error
+    raise OptionError(
+      f"{label}: damaged, or neither safetensors, npz, orbax nor a run"
+    ) from error
   arrays = named(tree, label)
   return arrays, sha256(arrays)
 
 
 #: The types of safetensors that are floats; NumPy has no name for some.
 _FLOATS: dict[str, Any] = {
-    "F64": np.float64, "F32": np.float32, "F16": np.float16,
-    "BF16": jnp.bfloat16, "F8_E4M3": jnp.float8_e4m3fn,
-    "F8_E5M2": jnp.float8_e5m2}
+  "F64": np.float64,
+  "F32": np.float32,
+  "F16": np.float16,
+  "BF16": jnp.bfloat16,
+  "F8_E4M3": jnp.float8_e4m3fn,
+  "F8_E5M2": jnp.float8_e5m2,
+}
 
 
 def _read_safetensors(path: pathlib.Path, label: str) -> Arrays:
@@ -234,21 +240,26 @@ def _read_safetensors(path: pathlib.Path, label: str) -> Arrays:
   Raises:
     OptionError: an array is of a type that is no float.
   """
-  library = _library("safetensors", f"{label}: is no .npz, and to read "
-                     "safetensors")
+  library = _library("safetensors", f"{label}: is no .npz, and to read safetensors")
   content = files.read_bytes(path)
   arrays, size = {}, int.from_bytes(content[:8], "little")
   read = library.deserialize(content)
-  names = json.loads(content[8:8 + size], object_pairs_hook=lambda pairs: [
-      name for name, _ in pairs if name != "__metadata__"])
+  names = json.loads(
+    content[8 : 8 + size],
+    object_pairs_hook=lambda pairs: [
+      name for name, _ in pairs if name != "__metadata__"
+    ],
+  )
   if len(set(names)) < len(names):
     raise ValueError("two arrays of one name")
   for name, array in read:
     if array["dtype"] not in _FLOATS:
-      raise OptionError(f"{label}: {name} is {array['dtype']}, must be one of "
-                        f"{', '.join(_FLOATS)}")
-    arrays[name] = np.frombuffer(
-        array["data"], _FLOATS[array["dtype"]]).reshape(array["shape"])
+      raise OptionError(
+        f"{label}: {name} is {array['dtype']}, must be one of {', '.join(_FLOATS)}"
+      )
+    arrays[name] = np.frombuffer(array["data"], _FLOATS[array["dtype"]]).reshape(
+      array["shape"]
+    )
   return arrays
 
 
@@ -257,13 +268,16 @@ def _of_run(folder: pathlib.Path, label: str) -> Params:
   summary = run_files.read(folder, "summary.json")
   if run_files.changed(folder, summary, [FINAL]):
     raise OptionError(f"{label}: {FINAL} is not as the run wrote it")
-  models = serialization.msgpack_restore(
-      files.read_bytes(folder / FINAL))["global_params"]
+  models = serialization.msgpack_restore(files.read_bytes(folder / FINAL))[
+    "global_params"
+  ]
   leaves = jax.tree.leaves(models)
   if not leaves:
-    raise OptionError(f"{label}: the run has no global model; export one of "
-                      "its clients'")
+    raise OptionError(
+      f"{label}: the run has no global model; export one of its clients'"
+    )
   if leaves[0].shape[1] > 1:
-    raise OptionError(f"{label}: the run has {leaves[0].shape[1]} global "
-                      "models; export one of them")
+    raise OptionError(
+      f"{label}: the run has {leaves[0].shape[1]} global models; export one of them"
+    )
   return jax.tree.map(lambda leaf: leaf[0, 0], models)

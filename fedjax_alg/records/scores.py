@@ -24,8 +24,8 @@ def in_last(rounds: Sequence[int] | np.ndarray, last: int | None) -> np.ndarray:
 
 
 def score(
-    name: str, curve: np.ndarray, rounds: Sequence[int] | np.ndarray,
-    metric: str) -> float:
+  name: str, curve: np.ndarray, rounds: Sequence[int] | np.ndarray, metric: str
+) -> float:
   """The number that stands for a curve.
 
   Args:
@@ -46,5 +46,5 @@ def score(
     curve = counted if counted.size else curve
     score = curve.max() if metrics.metric(metric).higher else curve.min()
     return score
-  score = curve[in_last(rounds, LAST_ROUNDS[name])[-len(curve):]].mean()
+  score = curve[in_last(rounds, LAST_ROUNDS[name])[-len(curve) :]].mean()
   return score

@@ -16,16 +16,16 @@ import jax
 import numpy as np
 
 import fedjax_alg
+from fedjax_alg import files, metrics
 from fedjax_alg.base import NEVER
 from fedjax_alg.data import partition_file
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.metrics.groups import UNDEFINED
-from fedjax_alg.records import folder as folder_lib, scores
+from fedjax_alg.records import folder as folder_lib
+from fedjax_alg.records import scores
 from fedjax_alg.records.clients import MOST_IN_TEXT
-from fedjax_alg.records.tables import (
-    Records, ROUND_COST, Row, SIMULATED, TOTALS)
+from fedjax_alg.records.tables import ROUND_COST, SIMULATED, TOTALS, Records, Row
 from fedjax_alg.tasks import CLASSIFICATION, Metrics
-from fedjax_alg import files, metrics
 
 
 def write_text(path: pathlib.Path, text: str, durable: bool = False) -> None:
@@ -78,10 +78,17 @@ def by_seed(rows: list[Row], protocol: str, metric: str) -> np.ndarray:
     [seeds, evaluated rounds], the seeds in the order of the run.
   """
   chosen = [r for r in rows if r["protocol"] == protocol]
-  return np.array([
-      [r[metric] for r in sorted(
-          (r for r in chosen if r["seed"] == seed), key=lambda r: r["round"])]
-      for seed in _seeds(chosen)])
+  return np.array(
+    [
+      [
+        r[metric]
+        for r in sorted(
+          (r for r in chosen if r["seed"] == seed), key=lambda r: r["round"]
+        )
+      ]
+      for seed in _seeds(chosen)
+    ]
+  )
 
 
 def _seeds(rows: list[Row]) -> list[int]:
@@ -109,8 +116,8 @@ def spread(values: Any) -> dict[str, Any]:
 
 
 def shown(
-    numbers: dict[str, Any], digits: int = 2, factor: float = 1.0,
-    sign: str = "") -> str:
+  numbers: dict[str, Any], digits: int = 2, factor: float = 1.0, sign: str = ""
+) -> str:
   """Writes a spread as a table shows it.
 
   Args:
@@ -123,8 +130,10 @@ def shown(
     "mean +- half-width". A single seed has no interval, so its number alone
     is shown; "-" if there is no number.
   """
-  mean, ci95 = (np.nan if numbers[name] is None else factor * numbers[name]
-                for name in ("mean", "ci95"))
+  mean, ci95 = (
+    np.nan if numbers[name] is None else factor * numbers[name]
+    for name in ("mean", "ci95")
+  )
   if np.isnan(mean):
     return "-"
   number = f"{mean:{sign}.{digits}f}"
@@ -135,7 +144,7 @@ def shown(
 
 
 def first_rows(
-    rows: list[Row], protocol: str, metric: str, target: float
+  rows: list[Row], protocol: str, metric: str, target: float
 ) -> list[Row | None]:
   """Finds the first evaluation that reaches a target.
 
@@ -154,14 +163,15 @@ def first_rows(
   chosen = [r for r in rows if r["protocol"] == protocol]
   first = []
   for seed in _seeds(chosen):
-    reaching = [r for r in chosen if r["seed"] == seed
-                and sign * r[metric] >= sign * target]
+    reaching = [
+      r for r in chosen if r["seed"] == seed and sign * r[metric] >= sign * target
+    ]
     first.append(min(reaching, key=lambda r: r["round"], default=None))
   return first
 
 
 def rounds_to(
-    rows: list[Row], targets: tuple[float, ...], main: str = "accuracy"
+  rows: list[Row], targets: tuple[float, ...], main: str = "accuracy"
 ) -> dict[str, Any]:
   """Finds the first evaluated round that reaches each target.
 
@@ -180,18 +190,22 @@ def rounds_to(
   protocol = protocols(rows)[0]
   out = {}
   for target in targets:
-    firsts = [None if row is None else row["round"]
-              for row in first_rows(rows, protocol, main, target)]
+    firsts = [
+      None if row is None else row["round"]
+      for row in first_rows(rows, protocol, main, target)
+    ]
     reached = [n for n in firsts if n is not None]
     out[f"{target:.2f}" if round(target, 2) == target else f"{target:g}"] = {
-        "values": firsts, "reached": len(reached),
-        "mean": float(np.mean(reached)) if reached else None}
+      "values": firsts,
+      "reached": len(reached),
+      "mean": float(np.mean(reached)) if reached else None,
+    }
   return out
 
 
 def summarise(
-    rows: list[Row], targets: tuple[float, ...],
-    of: Metrics = CLASSIFICATION.metrics) -> dict[str, Any]:
+  rows: list[Row], targets: tuple[float, ...], of: Metrics = CLASSIFICATION.metrics
+) -> dict[str, Any]:
   """Makes final, best, mean_last_10 and rounds_to of summary.json.
 
   The first three are scores (``scores.score``); the round of ``best`` is chosen
@@ -208,14 +222,25 @@ def summarise(
   numbers = sorted({r["round"] for r in rows})
 
   def spreads(name):
-    return {protocol: {
-        metric: spread([scores.score(name, curve, numbers, metric)
-                        for curve in by_seed(rows, protocol, metric)])
-        for metric in of.columns} for protocol in protocols(rows)}
+    return {
+      protocol: {
+        metric: spread(
+          [
+            scores.score(name, curve, numbers, metric)
+            for curve in by_seed(rows, protocol, metric)
+          ]
+        )
+        for metric in of.columns
+      }
+      for protocol in protocols(rows)
+    }
 
-  return {"final": spreads("final"), "best": spreads("best"),
-          "mean_last_10": spreads("last_10"),
-          "rounds_to": rounds_to(rows, targets, of.main)}
+  return {
+    "final": spreads("final"),
+    "best": spreads("best"),
+    "mean_last_10": spreads("last_10"),
+    "rounds_to": rounds_to(rows, targets, of.main),
+  }
 
 
 def groups(rows: list[Row], num_groups: int) -> dict[str, Any]:
@@ -232,13 +257,17 @@ def groups(rows: list[Row], num_groups: int) -> dict[str, Any]:
   """
   last = [r for r in rows if r["round"] == rows[-1]["round"]]
   return {
-      **{name: spread([r[name] for r in last])
-         for name in ("assigned", "purity", "ari")},
-      "empty_groups": spread([num_groups - r["used"] for r in last]),
-      "sizes": [[size for name, size in r.items() if name.startswith("size_")]
-                for r in last],
-      **({"agreement": UNDEFINED} if any(
-          r["assigned"] and np.isnan(r["purity"]) for r in last) else {})}
+    **{name: spread([r[name] for r in last]) for name in ("assigned", "purity", "ari")},
+    "empty_groups": spread([num_groups - r["used"] for r in last]),
+    "sizes": [
+      [size for name, size in r.items() if name.startswith("size_")] for r in last
+    ],
+    **(
+      {"agreement": UNDEFINED}
+      if any(r["assigned"] and np.isnan(r["purity"]) for r in last)
+      else {}
+    ),
+  }
 
 
 def cost(rows: list[Row], cohort: int, rounds: list[Row]) -> dict[str, Any]:
@@ -256,20 +285,35 @@ def cost(rows: list[Row], cohort: int, rounds: list[Row]) -> dict[str, Any]:
     ``rounds``.
   """
   final = rows[-1]
-  last = [r for r in rows if r["round"] == final["round"]
-          and r["protocol"] == final["protocol"]]
+  last = [
+    r
+    for r in rows
+    if r["round"] == final["round"] and r["protocol"] == final["protocol"]
+  ]
   return {
-      **{name: spread([r[name] for r in last]) for name in TOTALS},
-      **{name: spread([sum(r[name] for r in rounds if r["seed"] == end["seed"])
-                       for end in last]) for name in SIMULATED},
-      "last_round": {name: float(np.mean([r[name] for r in last]))
-                     for name in ROUND_COST},
-      "clients_per_round": cohort, "rounds": final["round"]}
+    **{name: spread([r[name] for r in last]) for name in TOTALS},
+    **{
+      name: spread(
+        [sum(r[name] for r in rounds if r["seed"] == end["seed"]) for end in last]
+      )
+      for name in SIMULATED
+    },
+    "last_round": {
+      name: float(np.mean([r[name] for r in last])) for name in ROUND_COST
+    },
+    "clients_per_round": cohort,
+    "rounds": final["round"],
+  }
 
 
 def summary(
-    records: Records, *, targets: tuple[float, ...], compile_s: float,
-    hashes: dict[str, str], identity: str | None) -> dict[str, Any]:
+  records: Records,
+  *,
+  targets: tuple[float, ...],
+  compile_s: float,
+  hashes: dict[str, str],
+  identity: str | None,
+) -> dict[str, Any]:
   """Makes the content of summary.json of a finished run.
 
   Args:
@@ -287,18 +331,27 @@ def summary(
   if records.num_groups is not None:
     extra["groups"] = groups(records.tables["groups"], records.num_groups)
   if records.privacy:
-    extra["privacy"] = records.privacy.facts(
-        records.tables["rounds"][-1]["round"])
+    extra["privacy"] = records.privacy.facts(records.tables["rounds"][-1]["round"])
   measured = {}
   if records.rows:  # empty if only the caller's own measures were evaluated
     measured = summarise(records.rows, targets, records.metrics) | {
-        "cost": cost(records.rows, records.cohort, records.tables["rounds"])}
+      "cost": cost(records.rows, records.cohort, records.tables["rounds"])
+    }
   return {
-      **measured, **extra, "stopped": records.stopped,
-      "timing": {"compile_s": compile_s, "steady_s_per_round": steady,
-                 "seconds_per_round_all_seeds": steady * len(records.seeds)},
-      "peak_memory_mb": peak_memory_mb(), "versions": versions(),
-      "device": device(), "hashes": hashes, "identity": identity}
+    **measured,
+    **extra,
+    "stopped": records.stopped,
+    "timing": {
+      "compile_s": compile_s,
+      "steady_s_per_round": steady,
+      "seconds_per_round_all_seeds": steady * len(records.seeds),
+    },
+    "peak_memory_mb": peak_memory_mb(),
+    "versions": versions(),
+    "device": device(),
+    "hashes": hashes,
+    "identity": identity,
+  }
 
 
 def partition_facts(federation: Federation) -> dict[str, Any]:
@@ -316,22 +369,31 @@ def partition_facts(federation: Federation) -> dict[str, Any]:
   held_out = partition.held_out
   extra: dict[str, Any] = {}
   if held_out is not None:
-    extra = {"validation_clients": held_out.clients.tolist(),
-             "validation_size": held_out.train_size.tolist()}
+    extra = {
+      "validation_clients": held_out.clients.tolist(),
+      "validation_size": held_out.train_size.tolist(),
+    }
   joins = federation.data.train.joins
   if joins is not None:
-    extra["joins"] = [None if after == NEVER else after
-                      for after in np.asarray(joins).tolist()]
+    extra["joins"] = [
+      None if after == NEVER else after for after in np.asarray(joins).tolist()
+    ]
   if partition.num_clients <= MOST_IN_TEXT:
-    extra |= {"train_size": partition.train_size.tolist(),
-              "test_size": partition.test_size.tolist(),
-              "label_histogram": histogram.tolist()}
+    extra |= {
+      "train_size": partition.train_size.tolist(),
+      "test_size": partition.test_size.tolist(),
+      "label_histogram": histogram.tolist(),
+    }
   return {
-      "name": partition.name, "flags": partition.flags,
-      "hash": federation.hashes["partition"],
-      "data_hash": federation.hashes["data"], "pooled": partition.pooled,
-      "clients": partition.num_clients, **extra,
-      "label_histogram_hash": hashlib.sha256(histogram.tobytes()).hexdigest()}
+    "name": partition.name,
+    "flags": partition.flags,
+    "hash": federation.hashes["partition"],
+    "data_hash": federation.hashes["data"],
+    "pooled": partition.pooled,
+    "clients": partition.num_clients,
+    **extra,
+    "label_histogram_hash": hashlib.sha256(histogram.tobytes()).hexdigest(),
+  }
 
 
 def write_partition(folder: pathlib.Path, federation: Federation) -> None:
@@ -345,17 +407,16 @@ def write_partition(folder: pathlib.Path, federation: Federation) -> None:
     federation: the clients.
   """
   # Not write_json: one number a line takes seconds for 100,000 clients.
-  write_text(folder / "partition.json",
-             json.dumps(partition_facts(federation)) + "\n")
+  write_text(folder / "partition.json", json.dumps(partition_facts(federation)) + "\n")
   partition_file.write_partition(
-      folder / "partition.npz", federation.partition, federation.labels)
+    folder / "partition.npz", federation.partition, federation.labels
+  )
   if federation.scaler is None:
     (folder / "scaler.npz").unlink(missing_ok=True)
     return
   with files.replacing(folder / "scaler.npz") as partial:
     with open(partial, "wb") as file:
-      np.savez(file, mean=federation.scaler.mean,
-               factor=federation.scaler.factor)
+      np.savez(file, mean=federation.scaler.mean, factor=federation.scaler.factor)
 
 
 def peak_memory_mb() -> float:
@@ -364,7 +425,7 @@ def peak_memory_mb() -> float:
   mb = peak / (1024 * 1024 if sys.platform == "darwin" else 1024)
   if jax.default_backend() != "cpu":
     stats = jax.devices()[0].memory_stats() or {}
-    mb += stats.get("peak_bytes_in_use", 0) / 2 ** 20
+    mb += stats.get("peak_bytes_in_use", 0) / 2**20
   return round(mb, 1)
 
 
@@ -383,8 +444,12 @@ def _commit() -> str | None:
 
   def git(*words: str) -> str:
     return subprocess.run(
-        ["git", "--no-optional-locks", "-C", str(file.parent), *words],
-        capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+      ["git", "--no-optional-locks", "-C", str(file.parent), *words],
+      capture_output=True,
+      text=True,
+      check=True,
+      timeout=10,
+    ).stdout.strip()
 
   try:
     git("ls-files", "--error-unmatch", file.name)
@@ -400,12 +465,14 @@ def _installed() -> dict[str, str]:
 
 
 def versions() -> dict[str, str]:
-  """The versions of this package, of ``_PACKAGES`` and Python, and the commit.
-  """
+  """The versions of this package, of ``_PACKAGES`` and Python, and the commit."""
   commit = _commit()
-  return {"fedjax_alg": fedjax_alg.__version__, **_installed(),
-          "python": platform.python_version(),
-          **({} if commit is None else {"commit": commit})}
+  return {
+    "fedjax_alg": fedjax_alg.__version__,
+    **_installed(),
+    "python": platform.python_version(),
+    **({} if commit is None else {"commit": commit}),
+  }
 
 
 def device() -> str:

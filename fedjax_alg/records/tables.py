@@ -20,16 +20,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedjax_alg.errors import OptionError
 from fedjax_alg import files
 from fedjax_alg.base import BYTES_PER_FLOAT, RoundAux, RoundTimes
 from fedjax_alg.engine import evaluate
-from fedjax_alg.engine.round import PRESENT
 from fedjax_alg.engine.late import LOST
+from fedjax_alg.engine.round import PRESENT
+from fedjax_alg.errors import OptionError
 from fedjax_alg.metrics import groups
 from fedjax_alg.metrics.names import is_known, sign
 from fedjax_alg.records.accounting import Mechanism
-from fedjax_alg.tasks import CLASSIFICATION, Counts, Metrics, summarise, Task
+from fedjax_alg.tasks import CLASSIFICATION, Counts, Metrics, Task, summarise
 
 Row = dict[str, Any]
 
@@ -39,17 +39,33 @@ SIMULATED = ("computation_s", "communication_s", "idle_s")
 #: Cost of the round of a row, per participating client except for
 #: ``central_flops``. ``client_flops`` and the columns after it are NaN if the
 #: method does not count its work.
-ROUND_COST = ("floats_down", "floats_up", "bytes_down", "bytes_up",
-              "exchanges", "example_gradients", "central_flops",
-              "client_flops", *SIMULATED)
+ROUND_COST = (
+  "floats_down",
+  "floats_up",
+  "bytes_down",
+  "bytes_up",
+  "exchanges",
+  "example_gradients",
+  "central_flops",
+  "client_flops",
+  *SIMULATED,
+)
 #: Running totals up to the round of a row, over the whole cohort, and the total
 #: duration of these rounds on the simulated machines.
-TOTALS = ("total_floats", "total_bytes", "total_example_gradients",
-          "total_central_flops", "simulated_s")
+TOTALS = (
+  "total_floats",
+  "total_bytes",
+  "total_example_gradients",
+  "total_central_flops",
+  "simulated_s",
+)
 TIMING = ("round", "seconds")
 #: Columns that tables of earlier versions lack -> the floats they are 4 times.
-_BYTES = {"bytes_down": "floats_down", "bytes_up": "floats_up",
-          "total_bytes": "total_floats"}
+_BYTES = {
+  "bytes_down": "floats_down",
+  "bytes_up": "floats_up",
+  "total_bytes": "total_floats",
+}
 
 #: Arrays of ``RoundAux.server`` with more entries are not written, and neither
 #: are the sizes of the groups if there are more groups.
@@ -71,7 +87,8 @@ def main_metric(names: Iterable[str]) -> str:
 
 
 def _as_bytes(
-    rows: Sequence[Row], columns: Sequence[str], header: bool = False) -> bytes:
+  rows: Sequence[Row], columns: Sequence[str], header: bool = False
+) -> bytes:
   """The rows as they are in a file."""
   text = io.StringIO(newline="")
   writer = csv.DictWriter(text, columns)
@@ -82,7 +99,7 @@ def _as_bytes(
 
 
 def write_rows(
-    path: pathlib.Path, rows: Sequence[Row], columns: Sequence[str] = COLUMNS
+  path: pathlib.Path, rows: Sequence[Row], columns: Sequence[str] = COLUMNS
 ) -> None:
   """Writes a table atomically.
 
@@ -119,8 +136,7 @@ def _value(text: str) -> Any:
 _ANEW = "start anew with `overwrite` or in another folder"
 
 
-def read_rows(
-    path: pathlib.Path, columns: Sequence[str] | None = COLUMNS) -> list[Row]:
+def read_rows(path: pathlib.Path, columns: Sequence[str] | None = COLUMNS) -> list[Row]:
   """Reads a table.
 
   An incomplete last line, which an interrupted run may leave, is dropped. It
@@ -149,39 +165,48 @@ def _read(path: pathlib.Path) -> bytes:
     raise OptionError(f"{path}: is missing; {_ANEW}") from None
 
 
-def _parsed(
-    path: pathlib.Path, raw: bytes, columns: Sequence[str] | None
-) -> list[Row]:
+def _parsed(path: pathlib.Path, raw: bytes, columns: Sequence[str] | None) -> list[Row]:
   try:
     reader = csv.DictReader(io.StringIO(raw.decode(), newline=""))
     header = tuple(reader.fieldnames or ())
-    every = [row for row in reader if None not in row.values() and (
-        "" not in row.values())]
+    every = [
+      row for row in reader if None not in row.values() and ("" not in row.values())
+    ]
   except (UnicodeDecodeError, csv.Error):
     raise OptionError(f"{path}: damaged, no table; {_ANEW}") from None
-  filled = {new: old for new, old in _BYTES.items()
-            if old in header and new not in header}
+  filled = {
+    new: old for new, old in _BYTES.items() if old in header and new not in header
+  }
   if columns is COLUMNS:
     first, last = COLUMNS[:3], len(ROUND_COST) + len(TOTALS) - len(filled)
-    columns = (*first, *header[3:len(header) - last], *ROUND_COST, *TOTALS)
+    columns = (*first, *header[3 : len(header) - last], *ROUND_COST, *TOTALS)
   if columns is not None and header != tuple(
-      name for name in columns if name not in filled):
+    name for name in columns if name not in filled
+  ):
     raise OptionError(
-        f"{path}: damaged or of another version, its columns are not "
-        f"those of a run; {_ANEW}")
+      f"{path}: damaged or of another version, its columns are not "
+      f"those of a run; {_ANEW}"
+    )
   rows = [{name: _value(text) for name, text in row.items()} for row in every]
   for row in rows if header[:1] == ("round",) else ():
     for name, value in row.items():
       if isinstance(value, str) and name != "protocol":
-        raise OptionError(f"{path}: damaged, a {name} that is no number "
-                          f"({value!r}); restore it, or {_ANEW}")
-  return [row | {new: BYTES_PER_FLOAT * row[old] for new, old in filled.items()}
-          for row in rows]
+        raise OptionError(
+          f"{path}: damaged, a {name} that is no number "
+          f"({value!r}); restore it, or {_ANEW}"
+        )
+  return [
+    row | {new: BYTES_PER_FLOAT * row[old] for new, old in filled.items()}
+    for row in rows
+  ]
 
 
 def _until(
-    path: pathlib.Path, columns: Sequence[str] | None, done: int,
-    mark: Mapping[str, Any] | None) -> list[Row]:
+  path: pathlib.Path,
+  columns: Sequence[str] | None,
+  done: int,
+  mark: Mapping[str, Any] | None,
+) -> list[Row]:
   """The rows of a table up to a checkpoint.
 
   Args:
@@ -195,21 +220,24 @@ def _until(
   """
   raw = _read(path)
   if mark is not None:
-    raw = b"".join(raw.splitlines(keepends=True)[:1 + mark["rows"]])
+    raw = b"".join(raw.splitlines(keepends=True)[: 1 + mark["rows"]])
     if hashlib.sha256(raw).hexdigest() != mark["sha256"]:
-      raise OptionError(f"{path}: edited or cut, it is not as it was at the "
-                        f"checkpoint of round {done}; restore it, or {_ANEW}")
+      raise OptionError(
+        f"{path}: edited or cut, it is not as it was at the "
+        f"checkpoint of round {done}; restore it, or {_ANEW}"
+      )
   rows = _parsed(path, raw, columns)
   if any("round" not in row for row in rows[:1]):
-    raise OptionError(f"{path}: damaged, has no column round; restore it, or "
-                      f"{_ANEW}")
+    raise OptionError(f"{path}: damaged, has no column round; restore it, or {_ANEW}")
   return [row for row in rows if row["round"] <= done]
 
 
 def read_until(
-    folder: pathlib.Path, columns: Mapping[str, Sequence[str] | None],
-    seeds: Sequence[int], done: int,
-    marks: Mapping[str, Mapping[str, Any]] | None = None
+  folder: pathlib.Path,
+  columns: Mapping[str, Sequence[str] | None],
+  seeds: Sequence[int],
+  done: int,
+  marks: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, list[Row]]:
   """Reads the tables of a run up to a checkpoint.
 
@@ -227,19 +255,27 @@ def read_until(
   Raises:
     OptionError: a table is missing, damaged, edited, or lacks rounds.
   """
-  tables = {name: _until(folder / f"{name}.csv", of, done,
-                         None if marks is None else marks.get(name))
-            for name, of in columns.items()}
+  tables = {
+    name: _until(
+      folder / f"{name}.csv", of, done, None if marks is None else marks.get(name)
+    )
+    for name, of in columns.items()
+  }
   if len(tables["rounds"]) != done * len(seeds):
-    raise OptionError(f"{folder / 'rounds.csv'}: damaged, has "
-                      f"{len(tables['rounds'])} rows of {done} rounds of "
-                      f"{len(seeds)} seeds; restore it, or {_ANEW}")
+    raise OptionError(
+      f"{folder / 'rounds.csv'}: damaged, has "
+      f"{len(tables['rounds'])} rows of {done} rounds of "
+      f"{len(seeds)} seeds; restore it, or {_ANEW}"
+    )
   return tables
 
 
 def check(
-    folder: pathlib.Path, seeds: Sequence[int], done: int,
-    marks: Mapping[str, Mapping[str, Any]] | None) -> None:
+  folder: pathlib.Path,
+  seeds: Sequence[int],
+  done: int,
+  marks: Mapping[str, Mapping[str, Any]] | None,
+) -> None:
   """Checks the tables of a run before it goes on; see ``read_until``.
 
   Args:
@@ -251,10 +287,8 @@ def check(
   Raises:
     OptionError: they are not those of the checkpoint.
   """
-  columns: dict[str, Any] = {
-      "metrics": COLUMNS, "rounds": None, "timing": TIMING}
-  if "groups" in marks if marks is not None else (
-      folder / "groups.csv").is_file():
+  columns: dict[str, Any] = {"metrics": COLUMNS, "rounds": None, "timing": TIMING}
+  if "groups" in marks if marks is not None else (folder / "groups.csv").is_file():
     columns["groups"] = None
   read_until(folder, columns, seeds, done, marks)
 
@@ -265,8 +299,9 @@ def last_round(folder: pathlib.Path) -> int:
     rows = read_rows(folder / "rounds.csv", None)
   except OptionError:
     return 0
-  return max((row["round"] for row in rows
-              if isinstance(row.get("round"), int)), default=0)
+  return max(
+    (row["round"] for row in rows if isinstance(row.get("round"), int)), default=0
+  )
 
 
 def server_names(server: Mapping[str, Any]) -> tuple[str, ...]:
@@ -296,7 +331,7 @@ def _bytes(floats: np.ndarray, counted: np.ndarray | None) -> np.ndarray:
 
 
 def round_rows(
-    aux: RoundAux, start: int, count: int, seeds: Sequence[int], cohort: int
+  aux: RoundAux, start: int, count: int, seeds: Sequence[int], cohort: int
 ) -> list[Row]:
   """Makes the rows of rounds.csv for some rounds, one per round and seed.
 
@@ -316,14 +351,19 @@ def round_rows(
     times = RoundTimes(nothing, nothing, nothing, nothing)
   participants: Any = server.get(PRESENT, cohort)
   columns: dict[str, Any] = {
-      "floats_down": cost.down, "floats_up": cost.up,
-      "bytes_down": _bytes(cost.down, cost.bytes_down),
-      "bytes_up": _bytes(cost.up, cost.bytes_up), "exchanges": cost.exchanges,
-      "example_gradients": np.asarray(
-          cost.example_gradients) / np.maximum(participants, 1),
-      "central_flops": cost.central_flops, "client_flops": times.flops,
-      "computation_s": times.computation,
-      "communication_s": times.communication, "idle_s": times.idle}
+    "floats_down": cost.down,
+    "floats_up": cost.up,
+    "bytes_down": _bytes(cost.down, cost.bytes_down),
+    "bytes_up": _bytes(cost.up, cost.bytes_up),
+    "exchanges": cost.exchanges,
+    "example_gradients": np.asarray(cost.example_gradients)
+    / np.maximum(participants, 1),
+    "central_flops": cost.central_flops,
+    "client_flops": times.flops,
+    "computation_s": times.computation,
+    "communication_s": times.communication,
+    "idle_s": times.idle,
+  }
   wanted = set(server_names(server))
   for name, leaf in sorted(server.items()):
     flat = np.asarray(leaf).reshape(*leaf.shape[:2], -1)
@@ -337,9 +377,15 @@ def round_rows(
     value = value.item()
     return int(value) if isinstance(value, bool) else value
 
-  return [{"round": start + r + 1, "seed": seed,
-           **{name: number(values[i, r]) for name, values in columns.items()}}
-          for r in range(count) for i, seed in enumerate(seeds)]
+  return [
+    {
+      "round": start + r + 1,
+      "seed": seed,
+      **{name: number(values[i, r]) for name, values in columns.items()},
+    }
+    for r in range(count)
+    for i, seed in enumerate(seeds)
+  ]
 
 
 #: With several global models: the one that is best on the validation data.
@@ -347,7 +393,7 @@ CHOSEN = "global_chosen"
 
 
 def _picked(
-    values: dict[str, np.ndarray], by: dict[str, np.ndarray], main: str
+  values: dict[str, np.ndarray], by: dict[str, np.ndarray], main: str
 ) -> dict[str, np.ndarray]:
   """Metrics [N, K] of the model whose main metric is best in ``by``."""
   best = (sign(main) * by[main]).argmax(1)
@@ -355,7 +401,7 @@ def _picked(
 
 
 def _best_and_mean(
-    name: str, values: dict[str, np.ndarray], main: str
+  name: str, values: dict[str, np.ndarray], main: str
 ) -> dict[str, dict[str, np.ndarray]]:
   """Reduces metrics [N, K] to those of the best model and the mean."""
   table = {name: _picked(values, values, main)}
@@ -373,14 +419,17 @@ def group_columns(num_groups: int) -> tuple[str, ...]:
   Returns:
     Names of the columns; the sizes are left out if K > ``MOST_ENTRIES``.
   """
-  sizes = tuple(f"size_{k}" for k in range(num_groups)
-                if num_groups <= MOST_ENTRIES)
+  sizes = tuple(f"size_{k}" for k in range(num_groups) if num_groups <= MOST_ENTRIES)
   return ("round", "seed", "assigned", "used", *sizes, "purity", "ari")
 
 
 def group_rows(
-    membership: np.ndarray, label_histogram: np.ndarray, number: int,
-    seeds: Sequence[int], num_groups: int) -> list[Row]:
+  membership: np.ndarray,
+  label_histogram: np.ndarray,
+  number: int,
+  seeds: Sequence[int],
+  num_groups: int,
+) -> list[Row]:
   """Makes the rows of groups.csv for one evaluation.
 
   Args:
@@ -397,16 +446,20 @@ def group_rows(
   rows = []
   for seed, of_seed in zip(seeds, membership, strict=True):
     sizes = groups.sizes(of_seed, num_groups)
-    row = {"round": number, "seed": seed, "assigned": int(sizes.sum()),
-           "used": int((sizes > 0).sum()),
-           **{f"size_{k}": int(size) for k, size in enumerate(sizes)},
-           **groups.agreement(of_seed, kinds)._asdict()}
+    row = {
+      "round": number,
+      "seed": seed,
+      "assigned": int(sizes.sum()),
+      "used": int((sizes > 0).sum()),
+      **{f"size_{k}": int(size) for k, size in enumerate(sizes)},
+      **groups.agreement(of_seed, kinds)._asdict(),
+    }
     rows.append({name: row[name] for name in group_columns(num_groups)})
   return rows
 
 
 def metric_values(
-    counts: dict[str, Counts], task: Task = CLASSIFICATION
+  counts: dict[str, Counts], task: Task = CLASSIFICATION
 ) -> dict[str, dict[str, np.ndarray]]:
   """Computes the metrics of one evaluation.
 
@@ -424,11 +477,13 @@ def metric_values(
     protocol -> metric -> [N].
   """
   table: dict[str, dict[str, np.ndarray]] = {}
-  values = {protocol: summarise(task, counted)
-            for protocol, counted in counts.items()}
+  values = {protocol: summarise(task, counted) for protocol, counted in counts.items()}
   for protocol, of_protocol in values.items():
-    table |= (_best_and_mean(protocol, of_protocol, task.main)
-              if protocol in evaluate.PER_MODEL else {protocol: of_protocol})
+    table |= (
+      _best_and_mean(protocol, of_protocol, task.main)
+      if protocol in evaluate.PER_MODEL
+      else {protocol: of_protocol}
+    )
   if {"global_mean", "validation"} <= set(table):
     table[CHOSEN] = _picked(values["global"], values["validation"], task.main)
   return table
@@ -438,10 +493,15 @@ class Records:
   """The tables of one run, in memory and, if a folder is given, on disk."""
 
   def __init__(
-      self, folder: pathlib.Path | None, seeds: Sequence[int], cohort: int,
-      server: Sequence[str], num_groups: int | None = None,
-      privacy: Mechanism | None = None,
-      metrics: Metrics = CLASSIFICATION.metrics):
+    self,
+    folder: pathlib.Path | None,
+    seeds: Sequence[int],
+    cohort: int,
+    server: Sequence[str],
+    num_groups: int | None = None,
+    privacy: Mechanism | None = None,
+    metrics: Metrics = CLASSIFICATION.metrics,
+  ):
     """Makes empty tables; nothing is written yet.
 
     Args:
@@ -459,9 +519,16 @@ class Records:
     self.privacy = privacy
     self.folder, self.seeds, self.cohort = folder, list(seeds), cohort
     self.columns = {
-        "metrics": columns_of(metrics), "rounds": (
-            "round", "seed", *ROUND_COST, *server,
-            *(("epsilon",) if privacy else ())), "timing": TIMING}
+      "metrics": columns_of(metrics),
+      "rounds": (
+        "round",
+        "seed",
+        *ROUND_COST,
+        *server,
+        *(("epsilon",) if privacy else ()),
+      ),
+      "timing": TIMING,
+    }
     self.num_groups = num_groups
     if num_groups is not None:
       self.columns["groups"] = group_columns(num_groups)
@@ -492,8 +559,11 @@ class Records:
     return self.folder / f"{name}.csv"
 
   def read(
-      self, done: int, unfinished_s: float = 0.0,
-      marks: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+    self,
+    done: int,
+    unfinished_s: float = 0.0,
+    marks: Mapping[str, Mapping[str, Any]] | None = None,
+  ) -> None:
     """Reads the tables that an interrupted run left, up to round ``done``.
 
     Args:
@@ -513,13 +583,14 @@ class Records:
 
   def _hash(self, name: str) -> Any:
     """The hash of a table's file, to which those of further rows are added."""
-    return hashlib.sha256(_as_bytes(
-        self.tables[name], self.columns[name], header=True))
+    return hashlib.sha256(_as_bytes(self.tables[name], self.columns[name], header=True))
 
   def marks(self) -> dict[str, dict[str, Any]]:
     """How many rows every table has, and the sha256 of its file so far."""
-    return {name: {"rows": len(rows), "sha256": self._hashes[name].hexdigest()}
-            for name, rows in self.tables.items()}
+    return {
+      name: {"rows": len(rows), "sha256": self._hashes[name].hexdigest()}
+      for name, rows in self.tables.items()
+    }
 
   def write(self) -> None:
     """Writes all tables atomically."""
@@ -540,7 +611,7 @@ class Records:
 
   def _grouped(self, rows: list[Row]) -> list[list[Row]]:
     width = len(self.seeds)
-    return [rows[i:i + width] for i in range(0, len(rows), width)]
+    return [rows[i : i + width] for i in range(0, len(rows), width)]
 
   def _add_totals(self, rows: list[Row]) -> None:
     """Adds one round to the totals.
@@ -551,18 +622,19 @@ class Records:
     for row in rows:
       total = self._totals[row["seed"]]
       cohort, lost = row.get(PRESENT, self.cohort), row.get(LOST, 0)
-      total["total_floats"] += cohort * (
-          row["floats_down"] + row["floats_up"]) + lost * row["floats_down"]
-      total["total_bytes"] += cohort * (
-          row["bytes_down"] + row["bytes_up"]) + lost * row["bytes_down"]
-      total["total_example_gradients"] += round(
-          cohort * row["example_gradients"])
+      total["total_floats"] += (
+        cohort * (row["floats_down"] + row["floats_up"]) + lost * row["floats_down"]
+      )
+      total["total_bytes"] += (
+        cohort * (row["bytes_down"] + row["bytes_up"]) + lost * row["bytes_down"]
+      )
+      total["total_example_gradients"] += round(cohort * row["example_gradients"])
       total["total_central_flops"] += row["central_flops"]
       total["simulated_s"] += sum(row[name] for name in SIMULATED)
 
   def add_rounds(
-      self, aux: RoundAux, start: int, count: int, seconds: float,
-      evaluated: bool = True) -> None:
+    self, aux: RoundAux, start: int, count: int, seconds: float, evaluated: bool = True
+  ) -> None:
     """Records the rounds since the previous call.
 
     Args:
@@ -585,8 +657,9 @@ class Records:
       return
     timing = self.tables["timing"]
     before = timing[-1]["seconds"] if timing else 0.0
-    self._append("timing", [{"round": start + count, "seconds":
-                             before + self.unfinished_s}])
+    self._append(
+      "timing", [{"round": start + count, "seconds": before + self.unfinished_s}]
+    )
     self.unfinished_s = 0.0
 
   def add_metrics(self, table: dict[str, dict[str, np.ndarray]]) -> None:
@@ -596,16 +669,21 @@ class Records:
       table: protocol -> metric -> [N], see ``metric_values``.
     """
     rows = []
-    for i, last in enumerate(self.tables["rounds"][-len(self.seeds):]):
+    for i, last in enumerate(self.tables["rounds"][-len(self.seeds) :]):
       for protocol, values in table.items():
-        rows.append({
-            "round": last["round"], "seed": last["seed"], "protocol": protocol,
+        rows.append(
+          {
+            "round": last["round"],
+            "seed": last["seed"],
+            "protocol": protocol,
             **{k: float(v[i]) for k, v in values.items()},
-            **{k: last[k] for k in ROUND_COST}, **self._totals[last["seed"]]})
+            **{k: last[k] for k in ROUND_COST},
+            **self._totals[last["seed"]],
+          }
+        )
     self._append("metrics", rows)
 
-  def add_groups(
-      self, membership: np.ndarray, label_histogram: np.ndarray) -> None:
+  def add_groups(self, membership: np.ndarray, label_histogram: np.ndarray) -> None:
     """Records the groups after the last recorded round.
 
     Args:
@@ -613,13 +691,22 @@ class Records:
       label_histogram: [C, L] int, see ``group_rows``.
     """
     assert self.num_groups is not None
-    self._append("groups", group_rows(
-        membership, label_histogram, self.tables["rounds"][-1]["round"],
-        self.seeds, self.num_groups))
+    self._append(
+      "groups",
+      group_rows(
+        membership,
+        label_histogram,
+        self.tables["rounds"][-1]["round"],
+        self.seeds,
+        self.num_groups,
+      ),
+    )
 
   def seconds_per_round(self) -> float:
     """The median over evaluations of the seconds per round and seed."""
     rows = [{"round": 0, "seconds": 0.0}, *self.tables["timing"]]
-    times = [(b["seconds"] - a["seconds"]) / (b["round"] - a["round"])
-             for a, b in zip(rows, rows[1:])]
+    times = [
+      (b["seconds"] - a["seconds"]) / (b["round"] - a["round"])
+      for a, b in zip(rows, rows[1:])
+    ]
     return float(np.median(times))

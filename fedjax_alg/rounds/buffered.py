@@ -30,22 +30,46 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.base import Algorithm, Array, ClientData, Cohort, FedSpec, Key
-from fedjax_alg.base import MapClients, Model, no_setup, Params, RoundAux
-from fedjax_alg.base import RoundTimes, shared_client_params
+from fedjax_alg.base import (
+  Algorithm,
+  Array,
+  ClientData,
+  Cohort,
+  FedSpec,
+  Key,
+  MapClients,
+  Model,
+  Params,
+  RoundAux,
+  RoundTimes,
+  no_setup,
+  shared_client_params,
+)
 from fedjax_alg.central.steps import ServerStep
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clock
-from fedjax_alg.engine.keys import client_keys, FORGERIES, server_key
-from fedjax_alg.engine.keys import SERVER_STEP, STARTED, UPDATES
+from fedjax_alg.engine.keys import (
+  FORGERIES,
+  SERVER_STEP,
+  STARTED,
+  UPDATES,
+  client_keys,
+  server_key,
+)
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange.links import Exchange, fit
 from fedjax_alg.rounds import events
 from fedjax_alg.rounds.local_training import train
-from fedjax_alg.rounds.one_model import against, costs, first_aggregates
-from fedjax_alg.rounds.one_model import server_keys, server_step, TwoHalves
+from fedjax_alg.rounds.one_model import (
+  TwoHalves,
+  against,
+  costs,
+  first_aggregates,
+  server_keys,
+  server_step,
+)
 from fedjax_alg.rounds.two_halves import check_server
 
 
@@ -73,24 +97,33 @@ class Buffered(TwoHalves):
 
 
 _KEEPS_NOTHING = (
-    "an asynchronous server's clients hold different models and keep nothing "
-    "(allowed: `compress_up`=qsgd, or `error_feedback`=False)")
+  "an asynchronous server's clients hold different models and keep nothing "
+  "(allowed: `compress_up`=qsgd, or `error_feedback`=False)"
+)
 #: The links that a server that waits for nobody cannot have (``links.fit``).
 REFUSED = {
-    "personal": "an asynchronous server's clients keep nothing",
-    "model_state": "an asynchronous server's clients keep nothing, and the "
-    "models that they hold differ (allowed: batch)",
-    "client_weights": "an asynchronous server's clients hold different models",
-    "compress_down": _KEEPS_NOTHING, "memory": _KEEPS_NOTHING,
-    "private": "who is in an asynchronous server's buffer depends on how long "
-    "clients take, and is no draw that the accountant knows"}
+  "personal": "an asynchronous server's clients keep nothing",
+  "model_state": "an asynchronous server's clients keep nothing, and the "
+  "models that they hold differ (allowed: batch)",
+  "client_weights": "an asynchronous server's clients hold different models",
+  "compress_down": _KEEPS_NOTHING,
+  "memory": _KEEPS_NOTHING,
+  "private": "who is in an asynchronous server's buffer depends on how long "
+  "clients take, and is no draw that the accountant knows",
+}
 
 
 def compose_buffered(
-    model: Model, client: ClientUpdate, server: ServerStep, *,
-    staleness: Callable[[Array], Array], concurrency: int = 0,
-    map_clients: MapClients, exchange: Exchange = Exchange(),
-    one_by_one: bool = False, said: str = "the local method"
+  model: Model,
+  client: ClientUpdate,
+  server: ServerStep,
+  *,
+  staleness: Callable[[Array], Array],
+  concurrency: int = 0,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
+  one_by_one: bool = False,
+  said: str = "the local method",
 ) -> Algorithm[BufferedState]:
   """Makes an asynchronous algorithm of its two halves.
 
@@ -116,40 +149,56 @@ def compose_buffered(
   if client.needs_anchor:
     why = "needs a gradient that all participants measure at one model"
   elif client.store is not None or (
-      client.init is not ClientUpdate._field_defaults["init"]):
-    why = ("keeps a state between rounds, which changes while clients of older "
-           "models run")
+    client.init is not ClientUpdate._field_defaults["init"]
+  ):
+    why = (
+      "keeps a state between rounds, which changes while clients of older models run"
+    )
   if why:
-    raise OptionError(f"{said}: {why}, and no two clients of an asynchronous "
-                      "server need have the same")
+    raise OptionError(
+      f"{said}: {why}, and no two clients of an asynchronous server need have the same"
+    )
   if server.when != "aggregate":
     raise OptionError(
-        "`server`: its step needs gradients that all participants measure at "
-        "one model, which an asynchronous server's do not hold")
+      "`server`: its step needs gradients that all participants measure at "
+      "one model, which an asynchronous server's do not hold"
+    )
   check_server(server)
   exchange, client = fit(exchange, client, model, refused=REFUSED)
   method = Buffered(
-      model, client, server, map_clients, exchange, concurrency=concurrency,
-      staleness=staleness, one_by_one=one_by_one)
+    model,
+    client,
+    server,
+    map_clients,
+    exchange,
+    concurrency=concurrency,
+    staleness=staleness,
+    one_by_one=one_by_one,
+  )
   return Algorithm(
-      functools.partial(_init, method), no_setup,
-      functools.partial(_round, method),
-      shared_client_params(lambda state: state.models),
-      lambda state: state.models,
-      idle=lambda state, cohort: state._replace(round=state.round + 1),
-      takes_parts=client.takes_parts)
+    functools.partial(_init, method),
+    no_setup,
+    functools.partial(_round, method),
+    shared_client_params(lambda state: state.models),
+    lambda state: state.models,
+    idle=lambda state, cohort: state._replace(round=state.round + 1),
+    takes_parts=client.takes_parts,
+  )
 
 
-def _init(
-    method: Buffered, params: Params, spec: FedSpec, key: Key
-) -> BufferedState:
+def _init(method: Buffered, params: Params, spec: FedSpec, key: Key) -> BufferedState:
   places = method.concurrency or spec.cohort_size
   models = trees.repeat(params, 1)
   zero = jnp.zeros((), jnp.int32)
   return BufferedState(
-      models, method.first_servers(models), trees.repeat(params, places),
-      events.nobody(places, spec.num_clients), zero, zero,
-      first_aggregates(method, models))
+    models,
+    method.first_servers(models),
+    trees.repeat(params, places),
+    events.nobody(places, spec.num_clients),
+    zero,
+    zero,
+    first_aggregates(method, models),
+  )
 
 
 def _taken(cohort: Cohort, ids: Array, part: Array) -> Cohort:
@@ -157,15 +206,21 @@ def _taken(cohort: Cohort, ids: Array, part: Array) -> Cohort:
   every = cohort.everyone
   assert every is not None
   data = ClientData(
-      every.x, every.y, every.offset, every.size, devices=cohort.machines,
-      blocks=every.blocks)
+    every.x,
+    every.y,
+    every.offset,
+    every.size,
+    devices=cohort.machines,
+    blocks=every.blocks,
+  )
   taken = layout.take_cohort(data, ids)
   return taken._replace(
-      validation=cohort.validation, part=None if cohort.part is None else part)
+    validation=cohort.validation, part=None if cohort.part is None else part
+  )
 
 
 def _round(
-    method: Buffered, state: BufferedState, cohort: Cohort, key: Key
+  method: Buffered, state: BufferedState, cohort: Cohort, key: Key
 ) -> tuple[BufferedState, RoundAux]:
   slots, wanted = cohort.ids.shape[0], cohort.present.sum(dtype=jnp.int32)
   waiting = waiting_clients(method, state, cohort, key)
@@ -176,52 +231,69 @@ def _round(
   def one(carry, k):
     state, waiting = carry
     new, waiting, aux = _update(
-        method, state, waiting, cohort, jax.random.fold_in(key, k), 1,
-        (k < wanted).astype(jnp.int32))
+      method,
+      state,
+      waiting,
+      cohort,
+      jax.random.fold_in(key, k),
+      1,
+      (k < wanted).astype(jnp.int32),
+    )
     return (trees.where(k < wanted, new, state), waiting), aux
 
   (state, _), aux = jax.lax.scan(
-      one, (state, waiting), jnp.arange(slots, dtype=jnp.int32))
+    one, (state, waiting), jnp.arange(slots, dtype=jnp.int32)
+  )
   return state._replace(round=state.round + 1), _one_report(aux, wanted)
 
 
 def _one_report(aux: RoundAux, wanted: Array) -> RoundAux:
   """The report of several updates with one client each, leaves [S, ...]."""
-  there = (jnp.arange(aux.cost.down.shape[0], dtype=jnp.int32)
-           < wanted).astype(jnp.float32)
+  there = (jnp.arange(aux.cost.down.shape[0], dtype=jnp.int32) < wanted).astype(
+    jnp.float32
+  )
   cost = jax.tree.map(lambda leaf: leaf[0], aux.cost)._replace(
-      example_gradients=aux.cost.example_gradients.sum(dtype=jnp.int32),
-      central_flops=(there * aux.cost.central_flops).sum())
+    example_gradients=aux.cost.example_gradients.sum(dtype=jnp.int32),
+    central_flops=(there * aux.cost.central_flops).sum(),
+  )
   times = aux.times
   if times is not None:
     # Durations add up; operations are those of a participant.
     times = RoundTimes(
-        trees.slot_mean(there, times.flops), *(
-            (there * seconds).sum() for seconds in times[1:]))
+      trees.slot_mean(there, times.flops),
+      *((there * seconds).sum() for seconds in times[1:]),
+    )
   server = trees.slot_mean(there, aux.server)
   server["most_staleness"] = (there * aux.server["most_staleness"]).max()
   return RoundAux(
-      {}, server, cost, jax.tree.map(lambda leaf: leaf[:, 0], aux.work), times)
+    {}, server, cost, jax.tree.map(lambda leaf: leaf[:, 0], aux.work), times
+  )
 
 
 def waiting_clients(
-    method: Buffered, state: BufferedState, cohort: Cohort, key: Key
+  method: Buffered, state: BufferedState, cohort: Cohort, key: Key
 ) -> events.Waiting:
   """Who may start in a round: its cohort in random order, then others."""
   assert cohort.everyone is not None
   clients = cohort.everyone.size.shape[0]
   more = state.running.client.shape[0] - 1
   first, second = jax.random.split(server_key(key, STARTED))
-  order = jnp.argsort(jnp.where(cohort.present, jax.vmap(jax.random.uniform)(
-      client_keys(first, cohort.ids)), 2.0))
+  order = jnp.argsort(
+    jnp.where(
+      cohort.present, jax.vmap(jax.random.uniform)(client_keys(first, cohort.ids)), 2.0
+    )
+  )
   ids = jnp.where(cohort.present, cohort.ids, clients)[order]
   part = jnp.ones(ids.shape) if cohort.part is None else cohort.part[order]
   if more:
     others = minibatches.random_order_at(
-        second, jnp.arange(more, dtype=jnp.int32) % clients, jnp.int32(clients))
-    known = (others[:, None] == ids[None]).any(1) | (
-        cohort.everyone.size[others] == 0) | (
-            jnp.arange(more, dtype=jnp.int32) >= clients)
+      second, jnp.arange(more, dtype=jnp.int32) % clients, jnp.int32(clients)
+    )
+    known = (
+      (others[:, None] == ids[None]).any(1)
+      | (cohort.everyone.size[others] == 0)
+      | (jnp.arange(more, dtype=jnp.int32) >= clients)
+    )
     ids = jnp.concatenate([ids, jnp.where(known, clients, others)])
     part = jnp.concatenate([part, jnp.ones(more)])
   seconds = jnp.ones(ids.shape)
@@ -230,69 +302,96 @@ def waiting_clients(
     assert who.devices is not None
     cost, work = costs(method, who, (), None, state.server)
     seconds = clock.round_times(
-        who.devices, who.weight, work, clock.bytes_sent(cost),
-        jnp.zeros(())).arrival
+      who.devices, who.weight, work, clock.bytes_sent(cost), jnp.zeros(())
+    ).arrival
   return events.Waiting(ids, seconds, part)
 
 
 def _update(
-    method: Buffered, state: BufferedState, waiting: events.Waiting,
-    cohort: Cohort, key: Key, slots: int, wanted: Array
+  method: Buffered,
+  state: BufferedState,
+  waiting: events.Waiting,
+  cohort: Cohort,
+  key: Key,
+  slots: int,
+  wanted: Array,
 ) -> tuple[BufferedState, events.Waiting, RoundAux]:
   """Fills the buffer once, and updates the model."""
   assert cohort.everyone is not None
   clients = cohort.everyone.size.shape[0]
   running, waiting, finished, seconds = events.until_full(
-      state.running, waiting, slots, wanted, state.version, clients)
+    state.running, waiting, slots, wanted, state.version, clients
+  )
   # In the order of their ids, as a synchronous cohort.
   finished = trees.index(finished, jnp.argsort(finished.client, stable=True))
   client, exchange = method.client, method.exchange
   batch = exchange.poisoned(_taken(cohort, finished.client, finished.part))
   # Of the newest model and of those that clients hold, each has one.
   starts = jax.tree.map(
-      lambda new, held: jnp.concatenate([new, held]), state.models, state.held)
+    lambda new, held: jnp.concatenate([new, held]), state.models, state.held
+  )
   origins = jnp.where(finished.version == state.version, 0, 1 + finished.place)
   training = train(
-      client, method.map_clients, (starts, starts, ()), state.round, (), batch,
-      key, origins)
+    client,
+    method.map_clients,
+    (starts, starts, ()),
+    state.round,
+    (),
+    batch,
+    key,
+    origins,
+  )
   trained = training.trained
   changes = trees.subtract(
-      trained.params, state.models if method.one_by_one
-      else trees.index(starts, origins))
+    trained.params, state.models if method.one_by_one else trees.index(starts, origins)
+  )
   weights, purpose = exchange.weigh(batch), UPDATES
   changes = exchange.receive(
-      changes, batch, server_key(server_key(key, FORGERIES), purpose), weights)
+    changes, batch, server_key(server_key(key, FORGERIES), purpose), weights
+  )
   age = jnp.where(batch.present, state.version - finished.version, 0).astype(
-      jnp.float32)
+    jnp.float32
+  )
   changes = trees.scale_slots(method.staleness(age), changes)
-  model, server, last = trees.index(
-      (state.models, state.server, state.aggregates), 0)
+  model, server, last = trees.index((state.models, state.server, state.aggregates), 0)
   mean, kept = exchange.combine(
-      changes, weights, batch, server_keys(key, purpose, 1)[0],
-      last.get("updates"))
+    changes, weights, batch, server_keys(key, purpose, 1)[0], last.get("updates")
+  )
   update = client.scale((), batch, mean)
   model, server = server_step(
-      method, batch, state.round, against(update), server, model,
-      server_keys(key, SERVER_STEP, 1)[0])
+    method,
+    batch,
+    state.round,
+    against(update),
+    server,
+    model,
+    server_keys(key, SERVER_STEP, 1)[0],
+  )
   held = trees.where_slots(
-      running.version == state.version,
-      trees.index(state.models, jnp.zeros_like(running.version)), state.held)
-  report = {"train_loss": trees.slot_mean(batch.weight, trained.loss),
-            **method.server.report(server),
-            "staleness": trees.slot_mean(
-                batch.present.astype(jnp.float32), age),
-            "most_staleness": age.max()}
+    running.version == state.version,
+    trees.index(state.models, jnp.zeros_like(running.version)),
+    state.held,
+  )
+  report = {
+    "train_loss": trees.slot_mean(batch.weight, trained.loss),
+    **method.server.report(server),
+    "staleness": trees.slot_mean(batch.present.astype(jnp.float32), age),
+    "most_staleness": age.max(),
+  }
   models, servers, aggregates = trees.repeat(
-      (model, server, {name: kept for name in last}), 1)
+    (model, server, {name: kept for name in last}), 1
+  )
   cost, work = costs(method, batch, (), trained.gradients, state.server)
   return (
-      BufferedState(models, servers, held, running, state.version + 1,
-                    state.round, aggregates), waiting,
-      RoundAux({}, report, cost, work, _times(batch, work, cost, seconds)))
+    BufferedState(
+      models, servers, held, running, state.version + 1, state.round, aggregates
+    ),
+    waiting,
+    RoundAux({}, report, cost, work, _times(batch, work, cost, seconds)),
+  )
 
 
-def _times(
-    batch: Cohort, work: Any, cost: Any, seconds: Array) -> RoundTimes | None:
+def _times(batch: Cohort, work: Any, cost: Any, seconds: Array) -> RoundTimes | None:
   """The times of an update: nobody waits, so the seconds are all at work.
 
   They are shared out as the clients of the buffer have spent theirs.
@@ -300,9 +399,10 @@ def _times(
   if batch.devices is None:
     return None
   spent = clock.mean_times(
-      batch.devices, batch.weight, work, cost._replace(
-          central_flops=jnp.zeros(())))
+    batch.devices, batch.weight, work, cost._replace(central_flops=jnp.zeros(()))
+  )
   whole = spent.computation + spent.communication
   share = seconds / jnp.where(whole > 0, whole, 1.0)
-  return RoundTimes(spent.flops, share * spent.computation,
-                    share * spent.communication, jnp.zeros(()))
+  return RoundTimes(
+    spent.flops, share * spent.computation, share * spent.communication, jnp.zeros(())
+  )

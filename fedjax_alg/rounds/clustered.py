@@ -28,26 +28,38 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
-from fedjax_alg.base import Model, num_params, Params, round_cost, RoundAux
-from fedjax_alg.base import RoundCost, Shard, Work
+from fedjax_alg.base import (
+  Algorithm,
+  Array,
+  Cohort,
+  FedSpec,
+  Key,
+  MapClients,
+  Model,
+  Params,
+  RoundAux,
+  RoundCost,
+  Shard,
+  Work,
+  num_params,
+  round_cost,
+)
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
-from fedjax_alg.client.personal import deploys, equipped, first_states
-from fedjax_alg.client.personal import with_states
+from fedjax_alg.client.personal import deploys, equipped, first_states, with_states
 from fedjax_alg.client.sgd import sgd
-from fedjax_alg.client.update import Beside, ClientUpdate, own_memory, Store
-from fedjax_alg.engine.keys import client_keys, FORGERIES, server_key, UPDATES
+from fedjax_alg.client.update import Beside, ClientUpdate, Store, own_memory
+from fedjax_alg.engine.keys import FORGERIES, UPDATES, client_keys, server_key
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import stacking
 from fedjax_alg.exchange.aggregation import Aggregation
 from fedjax_alg.exchange.compression import shapes
-from fedjax_alg.exchange.links import communication, Exchange, fit
+from fedjax_alg.exchange.links import Exchange, communication, fit
 from fedjax_alg.exchange.weights import READ, WEIGHTS
 from fedjax_alg.hparams import hyper
 from fedjax_alg.models.roles import state_size
 from fedjax_alg.rounds import ledger
-from fedjax_alg.rounds.local_training import train, Training
+from fedjax_alg.rounds.local_training import Training, train
 from fedjax_alg.rounds.one_model import server_keys
 
 #: How the K models start before any client has been seen: as equal copies, or
@@ -61,9 +73,12 @@ class GroupWork(ClientOptimizer, Aggregation, LocalWork):
 
   client_lr: float = hyper(0.1, "learning rate of the local steps", above=0.0)
   client_weights: str = hyper(
-      "examples", "weights of the participants in the mean update of their "
-      "group: examples = n_i / n_j, uniform = all equal", choices=WEIGHTS,
-      when=READ)
+    "examples",
+    "weights of the participants in the mean update of their "
+    "group: examples = n_i / n_j, uniform = all equal",
+    choices=WEIGHTS,
+    when=READ,
+  )
 
 
 class ClusteredState(NamedTuple):
@@ -121,20 +136,24 @@ class Rule(NamedTuple):
   assign: Callable[..., tuple[Array, Any]]
   #: (state, all clients present as one cohort, key) -> state; before round 1
   setup: Callable[[ClusteredState, Cohort, Key], ClusteredState] = (
-      lambda state, everyone, key: state)
+    lambda state, everyone, key: state
+  )
   #: memory -> what ``assign`` reads besides the models
   shared: Callable[[Any], Any] = lambda memory: ()
   #: (memory, ids [S]) -> what ``assign`` reads about each client, [S, ...]
   client_rows: Callable[[Any, Array], Any] = lambda memory, ids: ()
   #: (state, cohort, key) -> state
   before: Callable[[ClusteredState, Cohort, Key], ClusteredState] = (
-      lambda state, cohort, key: state)
+    lambda state, cohort, key: state
+  )
   #: (state, cohort, the participants' updates [S, ...]) -> state
   regroup: Callable[[ClusteredState, Cohort, Params], ClusteredState] = (
-      lambda state, cohort, drifts: state)
+    lambda state, cohort, drifts: state
+  )
   #: (state, cohort, result of the training) -> state
-  finish: Callable[[ClusteredState, Cohort, TrainingResult],
-                   ClusteredState] = lambda state, cohort, result: state
+  finish: Callable[[ClusteredState, Cohort, TrainingResult], ClusteredState] = (
+    lambda state, cohort, result: state
+  )
   #: (state at the start, state at the end, cohort, notes) -> Extra
   extra: Callable[..., Extra] = lambda before, after, cohort, notes: Extra()
   #: (state) -> [C] int32, the groups to report; ``member`` by default
@@ -153,13 +172,15 @@ def rule_key(key: Key, spec_clients: int) -> Key:
   return jax.random.fold_in(key, spec_clients + 1)
 
 
-def with_last(
-    state: ClusteredState, cohort: Cohort, vectors: Params) -> ClusteredState:
+def with_last(state: ClusteredState, cohort: Cohort, vectors: Params) -> ClusteredState:
   """Keeps the participants' vectors [S, ...] in the ``last`` of a memory."""
   memory, rows = state.memory, trees.to_matrix(vectors)[0]
-  return state._replace(memory=memory._replace(
+  return state._replace(
+    memory=memory._replace(
       last=memory.last.at[cohort.ids].set(rows, mode="drop"),
-      trained=memory.trained.at[cohort.ids].set(True, mode="drop")))
+      trained=memory.trained.at[cohort.ids].set(True, mode="drop"),
+    )
+  )
 
 
 def flat(params: Params) -> Array:
@@ -168,16 +189,21 @@ def flat(params: Params) -> Array:
 
 
 def pretrain(
-    model: Model, hparams: GroupWork, start: Params, *args: Any, **more: Any
+  model: Model, hparams: GroupWork, start: Params, *args: Any, **more: Any
 ) -> Array:
   """The change of ``start`` by ``pretrained``, [P]."""
-  return flat(trees.subtract(
-      pretrained(model, hparams, start, *args, **more), start))
+  return flat(trees.subtract(pretrained(model, hparams, start, *args, **more), start))
 
 
 def pretrained(
-    model: Model, hparams: GroupWork, start: Params, shard: Shard, key: Key,
-    work: LocalWork | None = None, rounds: Array | int = 0) -> Params:
+  model: Model,
+  hparams: GroupWork,
+  start: Params,
+  shard: Shard,
+  key: Key,
+  work: LocalWork | None = None,
+  rounds: Array | int = 0,
+) -> Params:
   """The model of one client that trains from ``start``.
 
   It takes the steps of ``work``, by default those of a round. The learning rate
@@ -185,9 +211,16 @@ def pretrained(
   work whose result must not depend on when a client comes.
   """
   # Its steps take the statistics of their mini-batches; none of the K models'.
-  return sgd(model, start, shard._replace(state=None), work or hparams,
-             hparams.client_lr, key, optimizer=local_optimizer(hparams),
-             rounds=rounds)[0]
+  return sgd(
+    model,
+    start,
+    shard._replace(state=None),
+    work or hparams,
+    hparams.client_lr,
+    key,
+    optimizer=local_optimizer(hparams),
+    rounds=rounds,
+  )[0]
 
 
 def independent_models(model: Model, key: Key, k: int) -> Params:
@@ -222,7 +255,8 @@ def independent_models(model: Model, key: Key, k: int) -> Params:
 
 
 def initial_models(
-    model: Model, params: Params, key: Key, k: int, start: str) -> Params:
+  model: Model, params: Params, key: Key, k: int, start: str
+) -> Params:
   """K initial models [K, ...]; ``start`` is one of ``STARTS``."""
   if start == "shared":
     return trees.repeat(params, k)
@@ -242,15 +276,21 @@ class Clustered:
 
 #: The links that clustered methods cannot have (``links.fit``).
 REFUSED = {
-    "client_weights": "weights by losses are those of one global model",
-    "private": "clients are grouped by what they send or measure without noise",
-    "compress_down": "clients receive the model of their group, and have not "
-    "followed its changes while they were in another (only none)"}
+  "client_weights": "weights by losses are those of one global model",
+  "private": "clients are grouped by what they send or measure without noise",
+  "compress_down": "clients receive the model of their group, and have not "
+  "followed its changes while they were in another (only none)",
+}
 
 
 def compose_clustered(
-    model: Model, client: ClientUpdate, rule: Rule, *, map_clients: MapClients,
-    exchange: Exchange = Exchange()) -> Algorithm[Any]:
+  model: Model,
+  client: ClientUpdate,
+  rule: Rule,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
+) -> Algorithm[Any]:
   """Makes an algorithm from a local method and a rule of grouping.
 
   Args:
@@ -273,25 +313,33 @@ def compose_clustered(
   """
   _check_half(client)
   exchange, client = fit(
-      exchange, client, model, num_models=rule.num_groups, refused=REFUSED)
-  method = Clustered(model, _with_table_alone(client), rule, map_clients,
-                     exchange)
+    exchange, client, model, num_models=rule.num_groups, refused=REFUSED
+  )
+  method = Clustered(model, _with_table_alone(client), rule, map_clients, exchange)
   algorithm: Algorithm[Any] = Algorithm(
-      functools.partial(_init, method),
-      lambda state, everyone, key: _changed(state, rule.setup(
-          own_memory(state), exchange.poisoned(everyone), key)),
-      functools.partial(_round, method),
-      lambda state, *client: _client_params(
-          method, own_memory(state), *client),
-      lambda state: with_states(
-          model, own_memory(state).models, own_memory(state).states),
-      lambda state: rule.membership(own_memory(state)),
-      idle=lambda state, cohort: _changed(state, own_memory(state)._replace(
-          round=own_memory(state).round + 1)))
+    functools.partial(_init, method),
+    lambda state, everyone, key: _changed(
+      state, rule.setup(own_memory(state), exchange.poisoned(everyone), key)
+    ),
+    functools.partial(_round, method),
+    lambda state, *client: _client_params(method, own_memory(state), *client),
+    lambda state: with_states(
+      model, own_memory(state).models, own_memory(state).states
+    ),
+    lambda state: rule.membership(own_memory(state)),
+    idle=lambda state, cohort: _changed(
+      state, own_memory(state)._replace(round=own_memory(state).round + 1)
+    ),
+  )
   return deploys(
-      algorithm, method.client, model, lambda state: state.extra,
-      lambda state, table: state._replace(extra=table), map_clients,
-      rule.num_groups)
+    algorithm,
+    method.client,
+    model,
+    lambda state: state.extra,
+    lambda state, table: state._replace(extra=table),
+    map_clients,
+    rule.num_groups,
+  )
 
 
 def _changed(state: Any, new: ClusteredState) -> Any:
@@ -306,16 +354,24 @@ def _with_table_alone(client: ClientUpdate) -> ClientUpdate:
     return client
   not_called = {name: client._field_defaults[name] for name in NOT_CALLED}
   return client._replace(
-      init=lambda params, spec: store.get(client.init(params, spec)),
-      store=Store(
-          lambda table: table, lambda old, table: table, store.write),
-      **not_called)
+    init=lambda params, spec: store.get(client.init(params, spec)),
+    store=Store(lambda table: table, lambda old, table: table, store.write),
+    **not_called,
+  )
 
 
 #: Parts of a client's half that a round of groups never calls, so that a half
 #: with one of them would lose what it does there.
-NOT_CALLED = ("setup", "refresh", "shared", "client_rows", "needs_anchor",
-              "upload_weights", "merge", "scale")
+NOT_CALLED = (
+  "setup",
+  "refresh",
+  "shared",
+  "client_rows",
+  "needs_anchor",
+  "upload_weights",
+  "merge",
+  "scale",
+)
 
 
 def _check_half(client: ClientUpdate) -> None:
@@ -326,101 +382,132 @@ def _check_half(client: ClientUpdate) -> None:
   if lost:
     why = f" ({client.one_model})" if client.one_model else ""
     raise OptionError(
-        f"`client`: the local method needs {', '.join(lost)}, which rounds of "
-        f"clustered methods do not call{why} (allowed: one that only trains, "
-        "or that keeps a row for each client)")
+      f"`client`: the local method needs {', '.join(lost)}, which rounds of "
+      f"clustered methods do not call{why} (allowed: one that only trains, "
+      "or that keeps a row for each client)"
+    )
 
 
 def _init(method: Clustered, params: Params, spec: FedSpec, key: Key) -> Any:
   models, memory = method.rule.init(params, spec, key)
   keeps = method.exchange.aggregator.keeps
   state = ClusteredState(
-      models, jnp.full(spec.num_clients, -1, jnp.int32), memory,
-      jnp.zeros((), jnp.int32), jax.vmap(keeps)(models) if keeps else (),
-      first_states(method.model, method.rule.num_groups))
+    models,
+    jnp.full(spec.num_clients, -1, jnp.int32),
+    memory,
+    jnp.zeros((), jnp.int32),
+    jax.vmap(keeps)(models) if keeps else (),
+    first_states(method.model, method.rule.num_groups),
+  )
   if not method.client.store:
     return state
-  return Beside(
-      state, method.map_clients.keep(method.client.init(params, spec)))
+  return Beside(state, method.map_clients.keep(method.client.init(params, spec)))
 
 
 def _round(
-    method: Clustered, whole: Any, cohort: Cohort, key: Key
+  method: Clustered, whole: Any, cohort: Cohort, key: Key
 ) -> tuple[Any, RoundAux]:
   """One round; ``whole``: a state, with a table of clients' rows or without."""
   state: ClusteredState = own_memory(whole)
   table = whole.extra if method.client.store else ()
   rule, exchange, at_start = method.rule, method.exchange, state
   cohort = equipped(
-      method.client, table, state.states, exchange.poisoned(cohort),
-      method.map_clients, rule.num_groups)
+    method.client,
+    table,
+    state.states,
+    exchange.poisoned(cohort),
+    method.map_clients,
+    rule.num_groups,
+  )
   state = rule.before(state, cohort, rule_key(key, state.member.shape[0] + 1))
   assigned, notes = _assign(method, state, cohort, key)
-  state = state._replace(
-      member=state.member.at[cohort.ids].set(assigned, mode="drop"))
+  state = state._replace(member=state.member.at[cohort.ids].set(assigned, mode="drop"))
   before, weights = state.models, exchange.weigh(cohort)
-  shares = None if rule.reads_updates else exchange.shares(
-      cohort, trees.index(before, 0))
+  shares = (
+    None if rule.reads_updates else exchange.shares(cohort, trees.index(before, 0))
+  )
   if shares is not None:
     shares = trees.group_shares(
-        weights, _last_group(state, cohort.ids), rule.num_groups,
-        whole=rule.whole_divisor).T
+      weights, _last_group(state, cohort.ids), rule.num_groups, whole=rule.whole_divisor
+    ).T
   training = train(
-      method.client, method.map_clients, (before, before, ()), state.round,
-      table, cohort, key, assigned, shares)
+    method.client,
+    method.map_clients,
+    (before, before, ()),
+    state.round,
+    table,
+    cohort,
+    key,
+    assigned,
+    shares,
+  )
   move = _by_updates if shares is None else _by_sums
   state, groups, trained, distance = move(
-      method, state, cohort, assigned, training, weights, key)
+    method, state, cohort, assigned, training, weights, key
+  )
   state = state._replace(states=training.states(state.states, cohort, groups))
-  state = rule.finish(
-      state, cohort, TrainingResult(before, groups, trained, notes))
+  state = rule.finish(state, cohort, TrainingResult(before, groups, trained, notes))
   state = state._replace(round=state.round + 1)
   loss = training.trained.loss
-  cost, work = _cost(
-      method, at_start, state, cohort, training.trained.gradients, notes)
+  cost, work = _cost(method, at_start, state, cohort, training.trained.gradients, notes)
   new = Beside(state, training.table) if method.client.store else state
   return new, RoundAux(
-      {"loss": loss, "group": groups},
-      _log(rule, state, cohort, groups, loss) | distance(state.models),
-      cost, work)
+    {"loss": loss, "group": groups},
+    _log(rule, state, cohort, groups, loss) | distance(state.models),
+    cost,
+    work,
+  )
 
 
 #: The new state, the participants' groups [S], their trained models, and a
 #: function that logs their distance from the models that it is given.
-Moved = tuple[
-    ClusteredState, Array, Params, Callable[[Params], dict[str, Array]]]
+Moved = tuple[ClusteredState, Array, Params, Callable[[Params], dict[str, Array]]]
 
 
 def _by_updates(
-    method: Clustered, state: ClusteredState, cohort: Cohort, assigned: Array,
-    training: Training, weights: Array, key: Key) -> Moved:
+  method: Clustered,
+  state: ClusteredState,
+  cohort: Cohort,
+  assigned: Array,
+  training: Training,
+  weights: Array,
+  key: Key,
+) -> Moved:
   """Moves every model by the mean update of its group."""
   rule, exchange = method.rule, method.exchange
   starts = trees.index(state.models, assigned)
   updates = exchange.receive(
-      trees.subtract(training.trained.params, starts), cohort,
-      server_key(key, FORGERIES), weights, assigned, rule.num_groups)
+    trees.subtract(training.trained.params, starts),
+    cohort,
+    server_key(key, FORGERIES),
+    weights,
+    assigned,
+    rule.num_groups,
+  )
   # The trained models as the server computes them: the models that it sent plus
   # the updates that it received.
   params = trees.add(starts, updates)
   state = rule.regroup(state, cohort, updates)
   groups = _last_group(state, cohort.ids)
-  mean, aggregates = _combined(
-      method, state, cohort, groups, updates, weights, key)
-  state = state._replace(
-      models=trees.add(state.models, mean), aggregates=aggregates)
+  mean, aggregates = _combined(method, state, cohort, groups, updates, weights, key)
+  state = state._replace(models=trees.add(state.models, mean), aggregates=aggregates)
 
   def distance(models):
     gap = trees.slot_norm(trees.subtract(params, trees.index(models, groups)))
-    return {"discrepancy": trees.slot_mean(
-        cohort.present.astype(jnp.float32), gap)}
+    return {"discrepancy": trees.slot_mean(cohort.present.astype(jnp.float32), gap)}
 
   return state, groups, params, distance
 
 
 def _combined(
-    method: Clustered, state: ClusteredState, cohort: Cohort, groups: Array,
-    updates: Params, weights: Array, key: Key) -> tuple[Params, Any]:
+  method: Clustered,
+  state: ClusteredState,
+  cohort: Cohort,
+  groups: Array,
+  updates: Params,
+  weights: Array,
+  key: Key,
+) -> tuple[Params, Any]:
   """The moves of the K models, 0 for an empty group, and what is kept."""
   exchange, k = method.exchange, method.rule.num_groups
   whole = method.rule.whole_divisor
@@ -428,18 +515,24 @@ def _combined(
     return trees.group_mean(weights, groups, k, updates, whole=whole), ()
   of_group = jnp.where(trees.members(groups, k), weights[None], 0.0)
   moves, kept = jax.vmap(
-      lambda weights, key, last: exchange.combine(
-          updates, weights, cohort, key, last))(
-              of_group, server_keys(key, UPDATES, k), state.aggregates)
+    lambda weights, key, last: exchange.combine(updates, weights, cohort, key, last)
+  )(of_group, server_keys(key, UPDATES, k), state.aggregates)
   if whole:
     moves = trees.scale_slots(
-        of_group.sum(1) / jnp.maximum(weights.sum(), 1e-30), moves)
+      of_group.sum(1) / jnp.maximum(weights.sum(), 1e-30), moves
+    )
   return moves, () if kept is None else kept
 
 
 def _by_sums(
-    method: Clustered, state: ClusteredState, cohort: Cohort, assigned: Array,
-    training: Training, weights: Array, key: Key) -> Moved:
+  method: Clustered,
+  state: ClusteredState,
+  cohort: Cohort,
+  assigned: Array,
+  training: Training,
+  weights: Array,
+  key: Key,
+) -> Moved:
   """As ``_by_updates``, for a rule that reads no updates: none was kept."""
   rule, before = method.rule, state.models
   groups = _last_group(state, cohort.ids)
@@ -447,19 +540,27 @@ def _by_sums(
 
   def distance(models):
     of_group = jnp.where(
-        trees.members(groups, rule.num_groups), weights[None], 0.0).sum(1)
+      trees.members(groups, rule.num_groups), weights[None], 0.0
+    ).sum(1)
     divisors = of_group
     if rule.whole_divisor:
       divisors = jnp.full_like(of_group, weights.sum())
-    return {"discrepancy_rms": stacking.spread(
-        weights, training.squares, trees.subtract(models, before),
-        training.total, divisors, of_group)}
+    return {
+      "discrepancy_rms": stacking.spread(
+        weights,
+        training.squares,
+        trees.subtract(models, before),
+        training.total,
+        divisors,
+        of_group,
+      )
+    }
 
   return state, groups, (), distance
 
 
 def _assign(
-    method: Clustered, state: ClusteredState, cohort: Cohort, key: Key
+  method: Clustered, state: ClusteredState, cohort: Cohort, key: Key
 ) -> tuple[Array, Any]:
   """Groups [S] and notes [S, ...] of the participants."""
   rule = method.rule
@@ -470,9 +571,13 @@ def _assign(
     return rule.assign(models, shared, client_row, member, shard, key)
 
   result: tuple[Array, Any] = method.map_clients(
-      one_client, (state.models, rule.shared(state.memory)), cohort.shards,
-      rule.client_rows(state.memory, cohort.ids),
-      _last_group(state, cohort.ids), keys)
+    one_client,
+    (state.models, rule.shared(state.memory)),
+    cohort.shards,
+    rule.client_rows(state.memory, cohort.ids),
+    _last_group(state, cohort.ids),
+    keys,
+  )
   return result
 
 
@@ -482,59 +587,84 @@ def _last_group(state: ClusteredState, ids: Array) -> Array:
 
 
 def _log(
-    rule: Rule, state: ClusteredState, cohort: Cohort, groups: Array,
-    loss: Array) -> dict[str, Array]:
+  rule: Rule, state: ClusteredState, cohort: Cohort, groups: Array, loss: Array
+) -> dict[str, Array]:
   """What a round reports about the server, besides the discrepancy."""
   k = rule.num_groups
   playing = trees.members(groups, k) & cohort.present[None]
   known = trees.members(rule.membership(state), k)
   return {
-      "train_loss": trees.slot_mean(cohort.weight, loss),
-      "participants": playing.sum(1, dtype=jnp.int32),
-      "members": known.sum(1, dtype=jnp.int32)}
+    "train_loss": trees.slot_mean(cohort.weight, loss),
+    "participants": playing.sum(1, dtype=jnp.int32),
+    "members": known.sum(1, dtype=jnp.int32),
+  }
 
 
 def _cost(
-    method: Clustered, before: ClusteredState, after: ClusteredState,
-    cohort: Cohort, gradients: Any, notes: Any) -> tuple[RoundCost, Work]:
+  method: Clustered,
+  before: ClusteredState,
+  after: ClusteredState,
+  cohort: Cohort,
+  gradients: Any,
+  notes: Any,
+) -> tuple[RoundCost, Work]:
   """The cost of the round, and the work of each participant."""
   client, rule, exchange = method.client, method.rule, method.exchange
   slots, size = cohort.ids.shape[0], num_params(shapes(method.model))
   participants = jnp.maximum(cohort.present.sum(dtype=jnp.int32), 1)
   extra = rule.extra(before, after, cohort, notes)
   gradients, work = ledger.count_work(
-      method.model, client, cohort.shards.size, gradients,
-      full_passes=client.full_passes, evaluations=extra.evaluations)
+    method.model,
+    client,
+    cohort.shards.size,
+    gradients,
+    full_passes=client.full_passes,
+    evaluations=extra.evaluations,
+  )
   passes = client.full_passes * cohort.shards.size.sum()
   own = jnp.asarray(extra.own_gradients, jnp.float32)
   work = Work(
-      work.flops + ledger.GRADIENT_PASSES * method.model.flops * own,
-      work.batches + jnp.asarray(extra.own_batches, jnp.float32))
+    work.flops + ledger.GRADIENT_PASSES * method.model.flops * own,
+    work.batches + jnp.asarray(extra.own_batches, jnp.float32),
+  )
   # The means of the K groups are not counted; ``extra.flops`` is the rule's.
-  flops = extra.flops + client.server_flops(slots, size) + (
-      rule.num_groups * exchange.aggregator.flops(slots, size))
+  flops = (
+    extra.flops
+    + client.server_flops(slots, size)
+    + (rule.num_groups * exchange.aggregator.flops(slots, size))
+  )
   # With every model at which it measures or trains come its statistics.
   running = state_size(method.model)
   sent = communication(
-      exchange, client, method.model, (), cohort,
-      floats_down=extra.down // participants + running * max(
-          1, extra.evaluations), floats_up=extra.up // participants + running)
+    exchange,
+    client,
+    method.model,
+    (),
+    cohort,
+    floats_down=extra.down // participants + running * max(1, extra.evaluations),
+    floats_up=extra.up // participants + running,
+  )
   return round_cost(
-      **sent, exchanges=1 + extra.exchanges,
-      example_gradients=gradients.sum() + passes + extra.example_gradients,
-      central_flops=flops), work
+    **sent,
+    exchanges=1 + extra.exchanges,
+    example_gradients=gradients.sum() + passes + extra.example_gradients,
+    central_flops=flops,
+  ), work
 
 
 def _client_params(
-    method: Clustered, state: ClusteredState, client_id: Array, shard: Shard,
-    key: Key) -> Params:
+  method: Clustered, state: ClusteredState, client_id: Array, shard: Shard, key: Key
+) -> Params:
   """The model of the group to which the rule assigns the client."""
   rule, ids = method.rule, client_id[None]
   if jax.tree.leaves(state.states):
     shard = shard._replace(state=state.states)
   group, _ = rule.assign(
-      state.models, rule.shared(state.memory),
-      trees.index(rule.client_rows(state.memory, ids), 0),
-      _last_group(state, ids)[0], shard, key)
-  return trees.index(
-      with_states(method.model, state.models, state.states), group)
+    state.models,
+    rule.shared(state.memory),
+    trees.index(rule.client_rows(state.memory, ids), 0),
+    _last_group(state, ids)[0],
+    shard,
+    key,
+  )
+  return trees.index(with_states(method.model, state.models, state.states), group)

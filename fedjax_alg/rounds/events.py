@@ -43,37 +43,46 @@ class Finished(NamedTuple):
 def nobody(places: int, num_clients: int) -> Running:
   """M free places."""
   return Running(
-      jnp.full(places, num_clients, jnp.int32), jnp.zeros(places),
-      jnp.zeros(places, jnp.int32), jnp.ones(places))
+    jnp.full(places, num_clients, jnp.int32),
+    jnp.zeros(places),
+    jnp.zeros(places, jnp.int32),
+    jnp.ones(places),
+  )
 
 
 def _filled(
-    running: Running, waiting: Waiting, version: Array, num_clients: int
+  running: Running, waiting: Waiting, version: Array, num_clients: int
 ) -> tuple[Running, Array]:
   """Who runs when all free places are taken, and who still waits, bool."""
   n_waiting = waiting.client.shape[0]
   idle = (waiting.client < num_clients) & ~(
-      waiting.client[:, None] == running.client[None]).any(1)
+    waiting.client[:, None] == running.client[None]
+  ).any(1)
   # The r-th free place takes the r-th client that is idle.
   order = jnp.argsort(~idle, stable=True).astype(jnp.int32)
   free = running.client == num_clients
   rank = jnp.cumsum(free, dtype=jnp.int32) - 1
   entry = jnp.where(
-      free & (rank < idle.sum()),
-      order[jnp.clip(rank, 0, n_waiting - 1)], n_waiting)
+    free & (rank < idle.sum()), order[jnp.clip(rank, 0, n_waiting - 1)], n_waiting
+  )
   started = entry < n_waiting
   taken = jnp.minimum(entry, n_waiting - 1)
   idle = idle.at[entry].set(False, mode="drop")
   return Running(
-      jnp.where(started, waiting.client[taken], running.client),
-      jnp.where(started, waiting.seconds[taken], running.left),
-      jnp.where(started, version, running.version),
-      jnp.where(started, waiting.part[taken], running.part)), idle
+    jnp.where(started, waiting.client[taken], running.client),
+    jnp.where(started, waiting.seconds[taken], running.left),
+    jnp.where(started, version, running.version),
+    jnp.where(started, waiting.part[taken], running.part),
+  ), idle
 
 
 def until_full(
-    running: Running, waiting: Waiting, slots: int, wanted: Array,
-    version: Array, num_clients: int
+  running: Running,
+  waiting: Waiting,
+  slots: int,
+  wanted: Array,
+  version: Array,
+  num_clients: int,
 ) -> tuple[Running, Waiting, Finished, Array]:
   """Lets clients run until the server's buffer is full.
 
@@ -106,8 +115,11 @@ def until_full(
     now = time[place]
     real = (k < wanted) & jnp.isfinite(now)
     out = Finished(
-        jnp.where(real, running.client[place], num_clients),
-        running.version[place], running.part[place], place)
+      jnp.where(real, running.client[place], num_clients),
+      running.version[place],
+      running.part[place],
+      place,
+    )
     starter, some = jnp.argmax(idle).astype(jnp.int32), idle.any()
     into = jnp.where(real, place, m_places)
 
@@ -115,10 +127,11 @@ def until_full(
       return array.at[into].set(jnp.where(some, value, otherwise), mode="drop")
 
     running = Running(
-        put(running.client, waiting.client[starter], num_clients),
-        put(running.left, now + waiting.seconds[starter], 0.0),
-        put(running.version, version, 0), put(running.part,
-                                              waiting.part[starter], 1.0))
+      put(running.client, waiting.client[starter], num_clients),
+      put(running.left, now + waiting.seconds[starter], 0.0),
+      put(running.version, version, 0),
+      put(running.part, waiting.part[starter], 1.0),
+    )
     begun = real & some
     idle = idle.at[jnp.where(begun, starter, n_waiting)].set(False, mode="drop")
     since = put(since, now, -1.0)
@@ -126,16 +139,20 @@ def until_full(
     return (running, idle, since, entry), (out, jnp.where(real, now, 0.0))
 
   (running, idle, since, entry), (finished, times) = jax.lax.scan(
-      event, (running, idle, never, jnp.full(m_places, n_waiting, jnp.int32)),
-      jnp.arange(slots, dtype=jnp.int32))
+    event,
+    (running, idle, never, jnp.full(m_places, n_waiting, jnp.int32)),
+    jnp.arange(slots, dtype=jnp.int32),
+  )
   full = times.max()
   undone = (entry < n_waiting) & (since == full)
   idle = idle.at[jnp.where(undone, entry, n_waiting)].set(True, mode="drop")
   client = jnp.where(undone, num_clients, running.client)
   runs = client < num_clients
   running = Running(
-      client, jnp.where(runs, running.left - full, 0.0),
-      jnp.where(runs, running.version, 0), jnp.where(runs, running.part, 1.0))
-  waiting = waiting._replace(
-      client=jnp.where(idle, waiting.client, num_clients))
+    client,
+    jnp.where(runs, running.left - full, 0.0),
+    jnp.where(runs, running.version, 0),
+    jnp.where(runs, running.part, 1.0),
+  )
+  waiting = waiting._replace(client=jnp.where(idle, waiting.client, num_clients))
   return running, waiting, finished, full

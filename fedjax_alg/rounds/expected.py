@@ -48,8 +48,14 @@ Ledger = Callable[[Played], Expected]
 
 
 def vectors(
-    down: int, up: int, exchanges: int = 1, *, passes: int = 0, steps: int = 1,
-    batches: int = 1) -> Ledger:
+  down: int,
+  up: int,
+  exchanges: int = 1,
+  *,
+  passes: int = 0,
+  steps: int = 1,
+  batches: int = 1,
+) -> Ledger:
   """The ledger of a method that sends whole models or gradients.
 
   Args:
@@ -61,24 +67,32 @@ def vectors(
     batches: mini-batches that a local step reads.
   """
   return lambda round_: Expected(
-      down * round_.params, up * round_.params, exchanges,
-      passes * round_.examples + steps * round_.read(batches))
+    down * round_.params,
+    up * round_.params,
+    exchanges,
+    passes * round_.examples + steps * round_.read(batches),
+  )
 
 
 def of_k_models(gradient_passes: int) -> Ledger:
   """MA-FSVRG (no passes for the grouping) and GA-FSVRG (one pass)."""
   return lambda round_: Expected(
-      (2 * round_.models + 1) * round_.params,
-      (2 * round_.models + 1) * round_.params + 1, 3,
-      (2 * round_.models + gradient_passes) * round_.examples
-      + 2 * round_.read(1))
+    (2 * round_.models + 1) * round_.params,
+    (2 * round_.models + 1) * round_.params + 1,
+    3,
+    (2 * round_.models + gradient_passes) * round_.examples + 2 * round_.read(1),
+  )
 
 
 def preferred(round_: Played) -> Expected:
   """All K models go down; the trained one and its number come back."""
   return Expected(
-      round_.models * round_.params, round_.params + 1, 1, round_.read(1),
-      evaluations=round_.models if round_.models > 1 else 0)
+    round_.models * round_.params,
+    round_.params + 1,
+    1,
+    round_.read(1),
+    evaluations=round_.models if round_.models > 1 else 0,
+  )
 
 
 def closed_form(bias: int | None = None, grouped: int = 0) -> Ledger:
@@ -93,8 +107,7 @@ def closed_form(bias: int | None = None, grouped: int = 0) -> Ledger:
   def ledger(round_):
     d, classes = round_.features, round_.classes
     up = d * (d + 1) // 2 + d * classes + d + classes + grouped * classes
-    has = getattr(round_.hparams, "bias", "ones") != "none" if (
-        bias is None) else bias
+    has = getattr(round_.hparams, "bias", "ones") != "none" if (bias is None) else bias
     return Expected(round_.params - classes * (1 - has), up, 1, 0)
 
   return ledger
@@ -122,9 +135,12 @@ def beside(ledger: Ledger, side_work: Callable[[Played], SideWork]) -> Ledger:
       return own
     floats = len(side.clients) * side.times * round_.params // len(round_.ids)
     return own._replace(
-        down=own.down + floats, up=own.up + floats,
-        exchanges=own.exchanges + 1, gradients=own.gradients + side.gradients,
-        beside=True)
+      down=own.down + floats,
+      up=own.up + floats,
+      exchanges=own.exchanges + 1,
+      gradients=own.gradients + side.gradients,
+      beside=True,
+    )
 
   return both
 

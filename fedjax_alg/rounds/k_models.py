@@ -22,20 +22,45 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.base import Array, BYTES_PER_FLOAT, Cohort, Key, Model
-from fedjax_alg.base import num_params, Params, RoundAux, RoundCost, Shard, Work
+from fedjax_alg.base import (
+  BYTES_PER_FLOAT,
+  Array,
+  Cohort,
+  Key,
+  Model,
+  Params,
+  RoundAux,
+  RoundCost,
+  Shard,
+  Work,
+  num_params,
+)
 from fedjax_alg.client import objective
 from fedjax_alg.client.personal import equipped, with_states
-from fedjax_alg.engine.keys import BROADCAST, client_keys, FORGERIES, MESSAGES
-from fedjax_alg.engine.keys import server_key, SERVER_STEP, UPDATES
 from fedjax_alg.client.update import Trained
+from fedjax_alg.engine.keys import (
+  BROADCAST,
+  FORGERIES,
+  MESSAGES,
+  SERVER_STEP,
+  UPDATES,
+  client_keys,
+  server_key,
+)
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import broadcast, stacking
 from fedjax_alg.exchange.compression import Compressor, shapes
 from fedjax_alg.rounds.local_training import train
-from fedjax_alg.rounds.one_model import combined_gradients, ComposedState, costs
-from fedjax_alg.rounds.one_model import joined, PURPOSES, server_keys
-from fedjax_alg.rounds.one_model import server_step, TwoHalves
+from fedjax_alg.rounds.one_model import (
+  PURPOSES,
+  ComposedState,
+  TwoHalves,
+  combined_gradients,
+  costs,
+  joined,
+  server_keys,
+  server_step,
+)
 
 
 class Stage(NamedTuple):
@@ -69,7 +94,8 @@ class ModelGrouping(NamedTuple):
   #: [S, ...], for aggregators other than the mean. The mean of the changes of
   #: group k is w*_k - w_k, but for what ``regroup`` may project away.
   changes: Callable[[Params, Params, Callable[[Params], Params]], Params] = (
-      lambda model, vectors, scale: trees.subtract_one(vectors, model))
+    lambda model, vectors, scale: trees.subtract_one(vectors, model)
+  )
   #: whether the anchor gradient of w_k is the mean over those alone who prefer
   #: w_k, and not over all participants
   own_anchors: bool = False
@@ -96,33 +122,41 @@ def refused(method: KModels) -> dict[str, str]:
   """
   client, grouping = method.client, method.grouping
   if method.num_models > 1 and client.one_model:
-    raise OptionError(f"`num_models`={method.num_models}: the local method has "
-                      f"one global model ({client.one_model})")
+    raise OptionError(
+      f"`num_models`={method.num_models}: the local method has "
+      f"one global model ({client.one_model})"
+    )
   if grouping.own_anchors and not method.exchange.can_stream:
     raise OptionError(
-        "`anchors`=preferring: read with the mean of what clients have measured"
-        " (`aggregator`=mean, no forged gradients)")
+      "`anchors`=preferring: read with the mean of what clients have measured"
+      " (`aggregator`=mean, no forged gradients)"
+    )
   reasons = {
-      "private": "participants are grouped by what they send without noise",
-      "client_weights": "weights by losses are those of one global model"}
+    "private": "participants are grouped by what they send without noise",
+    "client_weights": "weights by losses are those of one global model",
+  }
   if grouping.of_gradients:
-    reasons["compress_up"] = ("the participants of a grouping by gradient send "
-                              "gradients, not updates")
+    reasons["compress_up"] = (
+      "the participants of a grouping by gradient send gradients, not updates"
+    )
   if grouping.extra_up:
-    reasons["attack"] = ("forges one vector of a client, and with `group_mean`="
-                         "models it sends two (label_flip forges none)")
+    reasons["attack"] = (
+      "forges one vector of a client, and with `group_mean`="
+      "models it sends two (label_flip forges none)"
+    )
   return reasons
 
 
 def preferred_model(
-    model: Model, state: ComposedState, client_id: Array, shard: Shard,
-    key: Key) -> Params:
+  model: Model, state: ComposedState, client_id: Array, shard: Shard, key: Key
+) -> Params:
   """The model that a client prefers, (18), with the server's statistics."""
   if jax.tree.leaves(state.states):
     shard = shard._replace(state=state.states)
   return trees.index(
-      with_states(model, state.models, state.states),
-      objective.preferred_model(model, state.models, shard))
+    with_states(model, state.models, state.states),
+    objective.preferred_model(model, state.models, shard),
+  )
 
 
 class RoundInputs(NamedTuple):
@@ -137,13 +171,14 @@ class RoundInputs(NamedTuple):
 
 
 def run_round(
-    method: KModels, state: ComposedState, cohort: Cohort, key: Key
+  method: KModels, state: ComposedState, cohort: Cohort, key: Key
 ) -> tuple[ComposedState, RoundAux]:
   """Runs a round; the arguments are those of ``one_model.run_round``."""
   client, server, exchange = method.client, method.server, method.exchange
   grouping, k = method.grouping, method.num_models
-  cohort = equipped(client, state.memory, state.states,
-                    exchange.poisoned(cohort), method.map_clients, k)
+  cohort = equipped(
+    client, state.memory, state.states, exchange.poisoned(cohort), method.map_clients, k
+  )
   state = joined(method, state, cohort)
   warm_up = state.round < grouping.threshold if k > 1 else None
   inputs = RoundInputs(cohort, key, state.round, warm_up, state.aggregates)
@@ -157,13 +192,20 @@ def run_round(
     starts, servers = step(anchors, servers, models)
 
   training = train(
-      client, method.map_clients, (starts, models, anchors), state.round,
-      state.memory, cohort, key, preference)
+    client,
+    method.map_clients,
+    (starts, models, anchors),
+    state.round,
+    state.memory,
+    cohort,
+    key,
+    preference,
+  )
   loss = _reported(method, loss, training.trained.loss, inputs)
-  trained, vectors = _received(
-      method, training.trained, starts, preference, inputs)
+  trained, vectors = _received(method, training.trained, starts, preference, inputs)
   update, groups, new["updates"] = _updates(
-      method, models, starts, anchors, state.memory, vectors, inputs)
+    method, models, starts, anchors, state.memory, vectors, inputs
+  )
   states = training.states(state.states, cohort, groups.assignment)
 
   if server.when == "aggregate":
@@ -175,25 +217,33 @@ def run_round(
   discrepancy = trees.slot_mean(cohort.present.astype(jnp.float32), gap)
   if server.when == "after":
     _, gradients, new["last_gradients"] = anchor_gradients(
-        method, "last_gradients", moved, inputs._replace(cohort=equipped(
-            client, state.memory, states, cohort, method.map_clients, k)))
+      method,
+      "last_gradients",
+      moved,
+      inputs._replace(
+        cohort=equipped(client, state.memory, states, cohort, method.map_clients, k)
+      ),
+    )
     moved, servers = step(gradients, servers, moved)
 
   report = _report(method, loss, groups, servers, inputs)
-  cost, work = _costs(
-      method, servers, training.trained.gradients, state.memory, inputs)
+  cost, work = _costs(method, servers, training.trained.gradients, state.memory, inputs)
   memory = training.merged(client, state.memory, cohort, anchors)
-  moved, servers, aggregates, states = first_copied(warm_up, (
-      moved, servers, {name: new[name] for name in state.aggregates}, states))
+  moved, servers, aggregates, states = first_copied(
+    warm_up, (moved, servers, {name: new[name] for name in state.aggregates}, states)
+  )
   if exchange.compress_down:
     moved, memory = broadcast.send(
-        exchange.compress_down, models, moved, memory, cohort,
-        server_key(key, BROADCAST))
+      exchange.compress_down, models, moved, memory, cohort, server_key(key, BROADCAST)
+    )
   return ComposedState(
-      moved, servers, memory, state.round + 1, aggregates, states), RoundAux(
-          {"loss": loss, "preference": preference,
-           "assignment": groups.assignment},
-          report | {"discrepancy": discrepancy}, cost, work)
+    moved, servers, memory, state.round + 1, aggregates, states
+  ), RoundAux(
+    {"loss": loss, "preference": preference, "assignment": groups.assignment},
+    report | {"discrepancy": discrepancy},
+    cost,
+    work,
+  )
 
 
 def first_copied(warm_up: Any, per_model: Any) -> Any:
@@ -202,34 +252,42 @@ def first_copied(warm_up: Any, per_model: Any) -> Any:
     return per_model
   # No jnp.where: fused with what made the leaves it would compute them twice.
   return jax.lax.cond(
-      warm_up, lambda: jax.tree.map(
-          lambda leaf: jnp.broadcast_to(leaf[:1], leaf.shape), per_model),
-      lambda: per_model)
+    warm_up,
+    lambda: jax.tree.map(
+      lambda leaf: jnp.broadcast_to(leaf[:1], leaf.shape), per_model
+    ),
+    lambda: per_model,
+  )
 
 
 def _over_models(fn: Callable[..., Any], k: int) -> Callable[..., Any]:
   """``fn`` over a leading axis K; with K = 1 it is not vectorised."""
   if k > 1:
     return jax.vmap(fn)
-  return lambda *args: jax.tree.map(
-      lambda leaf: leaf[None], fn(*trees.index(args, 0)))
+  return lambda *args: jax.tree.map(lambda leaf: leaf[None], fn(*trees.index(args, 0)))
 
 
 def _server_steps(
-    method: KModels, inputs: RoundInputs, gradients: Params, states: Any,
-    models: Params) -> tuple[Params, Any]:
+  method: KModels, inputs: RoundInputs, gradients: Params, states: Any, models: Params
+) -> tuple[Params, Any]:
   """Takes the server's step for each model: (moved models, new states)."""
   k = method.num_models
-  result: tuple[Params, Any] = _over_models(functools.partial(
-      server_step, method, inputs.cohort, inputs.round), k)(
-          gradients, states, models, server_keys(inputs.key, SERVER_STEP, k),
-          inputs.cohort.validation and inputs.cohort.validation.state)
+  result: tuple[Params, Any] = _over_models(
+    functools.partial(server_step, method, inputs.cohort, inputs.round), k
+  )(
+    gradients,
+    states,
+    models,
+    server_keys(inputs.key, SERVER_STEP, k),
+    inputs.cohort.validation and inputs.cohort.validation.state,
+  )
   return result
 
 
 def _over_data(
-    k: int, fn: Callable[[Params, Shard], Any],
-    in_warm_up: Callable[[Params, Shard], Any] | None = None
+  k: int,
+  fn: Callable[[Params, Shard], Any],
+  in_warm_up: Callable[[Params, Shard], Any] | None = None,
 ) -> Callable[..., Any]:
   """A client's code ((models, warm_up), shard) -> [K, ...].
 
@@ -240,21 +298,22 @@ def _over_data(
   def one_client(shared, shard):
     models, warm_up = shared
     at_all = functools.partial(
-        _over_models(lambda params, state: fn(
-            params, shard._replace(state=state)), k), models, shard.state)
+      _over_models(lambda params, state: fn(params, shard._replace(state=state)), k),
+      models,
+      shard.state,
+    )
     if warm_up is None:
       return at_all()
-    at_one, first = in_warm_up or fn, shard._replace(
-        state=trees.index(shard.state, 0))
+    at_one, first = in_warm_up or fn, shard._replace(state=trees.index(shard.state, 0))
     return jax.lax.cond(
-        warm_up,
-        lambda: trees.repeat(at_one(trees.index(models, 0), first), k), at_all)
+      warm_up, lambda: trees.repeat(at_one(trees.index(models, 0), first), k), at_all
+    )
 
   return one_client
 
 
 def _losses(
-    method: KModels, models: Params, inputs: RoundInputs
+  method: KModels, models: Params, inputs: RoundInputs
 ) -> tuple[Any, Params, Any]:
   """The losses [S, K] or None, anchor gradients [K, ...] or (), and kept."""
   if method.anchored:
@@ -264,43 +323,63 @@ def _losses(
     return anchor_gradients(method, "first_gradients", models, inputs)
   if method.num_models == 1:
     return None, (), None
-  return method.map_clients(
+  return (
+    method.map_clients(
       _over_data(
-          method.num_models,
-          functools.partial(objective.full_loss, method.model),
-          lambda params, shard: jnp.zeros(())),
-      (models, inputs.warm_up), inputs.cohort.shards), (), None
+        method.num_models,
+        functools.partial(objective.full_loss, method.model),
+        lambda params, shard: jnp.zeros(()),
+      ),
+      (models, inputs.warm_up),
+      inputs.cohort.shards,
+    ),
+    (),
+    None,
+  )
 
 
 def anchor_gradients(
-    method: KModels, name: str, models: Params, inputs: RoundInputs
+  method: KModels, name: str, models: Params, inputs: RoundInputs
 ) -> tuple[Array, Params, Any]:
   """The participants' losses [S, K], the anchor gradients [K, ...], and kept.
 
   The last is what the aggregator keeps, [K, ...].
   """
   cohort, k, exchange = inputs.cohort, method.num_models, method.exchange
-  measure = _sent(_over_data(k, functools.partial(
-      objective.full_value_and_grad, method.model)),
-                  exchange.compress_gradients, k)
+  measure = _sent(
+    _over_data(k, functools.partial(objective.full_value_and_grad, method.model)),
+    exchange.compress_gradients,
+    k,
+  )
   if method.grouping.own_anchors:
     measure = _of_preferred(measure)
-  shared, keys = (models, inputs.warm_up), client_keys(
-      server_key(server_key(inputs.key, MESSAGES), PURPOSES[name]), cohort.ids)
+  shared, keys = (
+    (models, inputs.warm_up),
+    client_keys(
+      server_key(server_key(inputs.key, MESSAGES), PURPOSES[name]), cohort.ids
+    ),
+  )
   if not exchange.can_stream:
     losses, gradients = method.map_clients(measure, shared, cohort.shards, keys)
     return losses, *combined_gradients(
-        method, name, gradients, cohort, inputs.key, inputs.last)
+      method, name, gradients, cohort, inputs.key, inputs.last
+    )
   anchors, losses = stacking.mean(
-      method.map_clients, lambda *args: measure(*args)[::-1], models,
-      exchange.weigh(cohort), shared, cohort.shards, keys)
+    method.map_clients,
+    lambda *args: measure(*args)[::-1],
+    models,
+    exchange.weigh(cohort),
+    shared,
+    cohort.shards,
+    keys,
+  )
   if method.grouping.own_anchors:
     anchors = _over_those_who_prefer(method, anchors, losses, inputs)
   return losses, anchors, None
 
 
 def _sent(
-    measure: Callable[..., Any], compressor: Compressor | None, k: int
+  measure: Callable[..., Any], compressor: Compressor | None, k: int
 ) -> Callable[..., Any]:
   """A client's code that sends its K gradients compressed, with one key."""
 
@@ -308,7 +387,8 @@ def _sent(
     losses, gradients = measure(shared, shard)
     if compressor:
       gradients = _over_models(
-          lambda gradient: compressor.send(gradient, (), key)[0], k)(gradients)
+        lambda gradient: compressor.send(gradient, (), key)[0], k
+      )(gradients)
     return losses, gradients
 
   return one_client
@@ -323,26 +403,25 @@ def _of_preferred(measure: Callable[..., Any]) -> Callable[..., Any]:
     best = jnp.where(warm_up, 0, jnp.argmin(losses))
     preferred = jnp.arange(losses.shape[0]) == best
     return losses, trees.where_slots(
-        preferred, gradients, jax.tree.map(jnp.zeros_like, gradients))
+      preferred, gradients, jax.tree.map(jnp.zeros_like, gradients)
+    )
 
   return one_client
 
 
 def _over_those_who_prefer(
-    method: KModels, anchors: Params, losses: Array, inputs: RoundInputs
+  method: KModels, anchors: Params, losses: Array, inputs: RoundInputs
 ) -> Params:
   """Means over all made means over those who prefer a model; else 0."""
   weights = method.exchange.weigh(inputs.cohort)
   preference, _ = _preferred(losses, inputs)
   share = jax.vmap(lambda own: jnp.where(own, weights, 0.0).sum())(
-      trees.members(preference, method.num_models)) / jnp.maximum(
-          weights.sum(), 1e-30)
+    trees.members(preference, method.num_models)
+  ) / jnp.maximum(weights.sum(), 1e-30)
   return trees.scale_slots(1.0 / jnp.where(share > 0, share, 1.0), anchors)
 
 
-def _preferred(
-    losses: Array | None, inputs: RoundInputs
-) -> tuple[Array, Array | None]:
+def _preferred(losses: Array | None, inputs: RoundInputs) -> tuple[Array, Array | None]:
   """Each participant's model of least loss, and that loss; None: unmeasured.
 
   During the warm-up it is the first one.
@@ -358,7 +437,7 @@ def _preferred(
 
 
 def _reported(
-    method: KModels, loss: Array | None, trained: Array, inputs: RoundInputs
+  method: KModels, loss: Array | None, trained: Array, inputs: RoundInputs
 ) -> Array:
   """The loss before the training; where none was measured, the training's."""
   if loss is None:
@@ -369,8 +448,12 @@ def _reported(
 
 
 def _received(
-    method: KModels, found: Trained, starts: Params, preference: Array,
-    inputs: RoundInputs) -> tuple[Params, Params]:
+  method: KModels,
+  found: Trained,
+  starts: Params,
+  preference: Array,
+  inputs: RoundInputs,
+) -> tuple[Params, Params]:
   """The trained models and the vectors that are grouped, with what is forged.
 
   Hostile clients forge the gradients that they send, or their updates.
@@ -380,10 +463,13 @@ def _received(
   if jax.tree.leaves(found.state):
     cohort = cohort._replace(shards=cohort.shards._replace(state=found.state))
   receive = functools.partial(
-      exchange.receive, cohort=cohort,
-      key=server_key(server_key(inputs.key, FORGERIES), UPDATES),
-      weights=cohort.present.astype(jnp.float32), groups=preference,
-      num_groups=method.num_models)
+    exchange.receive,
+    cohort=cohort,
+    key=server_key(server_key(inputs.key, FORGERIES), UPDATES),
+    weights=cohort.present.astype(jnp.float32),
+    groups=preference,
+    num_groups=method.num_models,
+  )
   if grouping.of_gradients:
     return trained, receive(grouping.vectors(trained, cohort))
   if exchange.forges:
@@ -393,8 +479,13 @@ def _received(
 
 
 def _updates(
-    method: KModels, models: Params, starts: Params, anchors: Params,
-    memory: Any, vectors: Params, inputs: RoundInputs
+  method: KModels,
+  models: Params,
+  starts: Params,
+  anchors: Params,
+  memory: Any,
+  vectors: Params,
+  inputs: RoundInputs,
 ) -> tuple[Params, Any, Any]:
   """The updates of the K models, the groups, and what the aggregator keeps."""
   cohort, k, grouping = inputs.cohort, method.num_models, method.grouping
@@ -406,17 +497,22 @@ def _updates(
   if k > 1:
     splitting |= (inputs.round > grouping.threshold) & trees.copies(models)
   targets, groups = grouping.regroup(
-      starts, vectors, anchors, cohort, Stage(inputs.warm_up, splitting), scale)
+    starts, vectors, anchors, cohort, Stage(inputs.warm_up, splitting), scale
+  )
   if not exchange.aggregator.is_mean:
 
     def change(start, weights, key, last):
       return exchange.combine(
-          grouping.changes(start, vectors, scale), weights, cohort, key, last)
+        grouping.changes(start, vectors, scale), weights, cohort, key, last
+      )
 
     members = trees.members(groups.assignment, k) & cohort.present[None]
     changes, kept = _over_models(change, k)(
-        starts, members.astype(jnp.float32),  # in a group all count alike
-        server_keys(inputs.key, UPDATES, k), inputs.last.get("updates"))
+      starts,
+      members.astype(jnp.float32),  # in a group all count alike
+      server_keys(inputs.key, UPDATES, k),
+      inputs.last.get("updates"),
+    )
     targets = trees.add(starts, changes)
   # An empty group takes no grouping step (errata D-13).
   targets = trees.where_slots(groups.size > 0, targets, starts)
@@ -425,8 +521,8 @@ def _updates(
 
 
 def _report(
-    method: KModels, loss: Array, groups: Any, servers: Any,
-    inputs: RoundInputs) -> dict[str, Array]:
+  method: KModels, loss: Array, groups: Any, servers: Any, inputs: RoundInputs
+) -> dict[str, Array]:
   """What a round reports about the server."""
   k, column = method.num_models, method.exchange.aggregator.column
   report = {"train_loss": trees.slot_mean(inputs.cohort.weight, loss)}
@@ -436,16 +532,18 @@ def _report(
   report["group_size"] = groups.size
   if inputs.warm_up is not None:  # logs one model in the shape of K models
     first = ~inputs.warm_up | (jnp.arange(k, dtype=jnp.int32) == 0)
-    report = {name: jnp.where(first, value, jnp.zeros_like(value))
-              if value.ndim else value for name, value in report.items()}
+    report = {
+      name: jnp.where(first, value, jnp.zeros_like(value)) if value.ndim else value
+      for name, value in report.items()
+    }
   if column:
     report[column] = inputs.last["updates"][0]
   return report
 
 
 def _costs(
-    method: KModels, servers: Any, gradients: Any, memory: Any,
-    inputs: RoundInputs) -> tuple[RoundCost, Work]:
+  method: KModels, servers: Any, gradients: Any, memory: Any, inputs: RoundInputs
+) -> tuple[RoundCost, Work]:
   """The cost of the round, and the work of each participant.
 
   A participant also sends the model that it prefers. Forward passes for the
@@ -456,31 +554,34 @@ def _costs(
 
   def of_models(k: int, servers: Any) -> tuple[RoundCost, Work]:
     return costs(
-        method, cohort, memory, gradients, servers, k=k,
-        evaluations=k if k > 1 and not method.anchored else 0,
-        passes=grouping.full_passes,
-        more_up=BYTES_PER_FLOAT * (1 + size * grouping.extra_up),
-        flops=grouping.flops(slots, size, k))
+      method,
+      cohort,
+      memory,
+      gradients,
+      servers,
+      k=k,
+      evaluations=k if k > 1 and not method.anchored else 0,
+      passes=grouping.full_passes,
+      more_up=BYTES_PER_FLOAT * (1 + size * grouping.extra_up),
+      flops=grouping.flops(slots, size, k),
+    )
 
   of_all = of_models(method.num_models, servers)
   if inputs.warm_up is None:
     return of_all
   of_one = of_models(1, trees.index(servers, slice(0, 1)))
-  result: tuple[RoundCost, Work] = trees.where(
-      inputs.warm_up, *_alike(of_one, of_all))
+  result: tuple[RoundCost, Work] = trees.where(inputs.warm_up, *_alike(of_one, of_all))
   return result
 
 
-def _alike(
-    *costs_and_work: tuple[RoundCost, Work]
-) -> Iterator[tuple[RoundCost, Work]]:
+def _alike(*costs_and_work: tuple[RoundCost, Work]) -> Iterator[tuple[RoundCost, Work]]:
   """Costs of which all have the bytes that one of them has."""
   for cost, work in costs_and_work:
     for way in ("down", "up"):
       name = f"bytes_{way}"
       if getattr(cost, name) is None and any(
-          getattr(other, name) is not None for other, _ in costs_and_work):
-        whole: Any = {name: BYTES_PER_FLOAT * getattr(cost, way).astype(
-            jnp.uint32)}
+        getattr(other, name) is not None for other, _ in costs_and_work
+      ):
+        whole: Any = {name: BYTES_PER_FLOAT * getattr(cost, way).astype(jnp.uint32)}
         cost = cost._replace(**whole)
     yield cost, work

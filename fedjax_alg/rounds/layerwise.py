@@ -24,20 +24,41 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg import tasks, trees
-from fedjax_alg.base import Algorithm, Array, Cohort, Devices, FedSpec, Key
-from fedjax_alg.base import Layer, MapClients, Params, RoundAux, Shard
-from fedjax_alg.base import round_cost, RoundCost, Work
+from fedjax_alg.base import (
+  Algorithm,
+  Array,
+  Cohort,
+  Devices,
+  FedSpec,
+  Key,
+  Layer,
+  MapClients,
+  Params,
+  RoundAux,
+  RoundCost,
+  Shard,
+  Work,
+  round_cost,
+)
 from fedjax_alg.client import objective
 from fedjax_alg.engine import clock
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange.messages import are_carried
 from fedjax_alg.grouping import kmeans, nearest_centre
-from fedjax_alg.least_squares import codes, few_rows, moments as moments_lib
-from fedjax_alg.least_squares import pairs, private as private_moments, solve
-from fedjax_alg.least_squares.layer_fits import code_of, empty_fit, fit_layer
-from fedjax_alg.least_squares.layer_fits import fit_personal_layer, layer_key
-from fedjax_alg.least_squares.layer_fits import LayerFits, per_layer, Plan
-from fedjax_alg.least_squares.layer_fits import put_weights
+from fedjax_alg.least_squares import codes, few_rows, pairs, solve
+from fedjax_alg.least_squares import moments as moments_lib
+from fedjax_alg.least_squares import private as private_moments
+from fedjax_alg.least_squares.layer_fits import (
+  LayerFits,
+  Plan,
+  code_of,
+  empty_fit,
+  fit_layer,
+  fit_personal_layer,
+  layer_key,
+  per_layer,
+  put_weights,
+)
 from fedjax_alg.least_squares.private import PrivateMoments
 from fedjax_alg.rounds import ledger
 
@@ -67,12 +88,16 @@ class Layerwise:
 
 
 def layerwise(
-    layers: tuple[Layer, ...], options: LayerFits, *,
-    map_clients: MapClients, num_groups: int = 1,
-    personal_ridge: tuple[float, ...] = (), label_norm: str = "l1",
-    total_ridge: Callable[[Array, Array], Array] = lambda ridge, clients: ridge,
-    private: PrivateMoments | None = None,
-    task: tasks.Task = tasks.CLASSIFICATION,
+  layers: tuple[Layer, ...],
+  options: LayerFits,
+  *,
+  map_clients: MapClients,
+  num_groups: int = 1,
+  personal_ridge: tuple[float, ...] = (),
+  label_norm: str = "l1",
+  total_ridge: Callable[[Array, Array], Array] = lambda ridge, clients: ridge,
+  private: PrivateMoments | None = None,
+  task: tasks.Task = tasks.CLASSIFICATION,
 ) -> Algorithm[LayerwiseState]:
   """Makes an algorithm that fits one layer per round by least squares.
 
@@ -98,22 +123,31 @@ def layerwise(
   if private and private.private == "none":
     private = None
   if options.adaptive_batch and options.batch_size > options.max_batch_size:
-    raise OptionError(f"`batch_size`={options.batch_size}: must be at most "
-                      f"`max_batch_size`={options.max_batch_size}")
+    raise OptionError(
+      f"`batch_size`={options.batch_size}: must be at most "
+      f"`max_batch_size`={options.max_batch_size}"
+    )
   gammas = per_layer("ridge", options.ridge, len(layers), True)
   method = Layerwise(
-      Plan(layers, options, gammas, total_ridge, personal_ridge, private, task),
-      map_clients, num_groups, label_norm)
+    Plan(layers, options, gammas, total_ridge, personal_ridge, private, task),
+    map_clients,
+    num_groups,
+    label_norm,
+  )
   if private:
     _check_private(method)
   if num_groups > 1 and not task.has_classes:
-    raise OptionError("`clustering`: groups clients by their classes, the task "
-                      f"{task.name} has none")
+    raise OptionError(
+      f"`clustering`: groups clients by their classes, the task {task.name} has none"
+    )
   return Algorithm(
-      functools.partial(_init, method), functools.partial(_setup, method),
-      functools.partial(_round, method),
-      functools.partial(_client_params, method), lambda state: state.models,
-      (lambda state: state.member) if num_groups > 1 else None)
+    functools.partial(_init, method),
+    functools.partial(_setup, method),
+    functools.partial(_round, method),
+    functools.partial(_client_params, method),
+    lambda state: state.models,
+    (lambda state: state.member) if num_groups > 1 else None,
+  )
 
 
 def _check_private(method: Layerwise) -> None:
@@ -121,45 +155,47 @@ def _check_private(method: Layerwise) -> None:
   said = f"`private`={method.plan.private.private}"  # type: ignore[union-attr]
   assert method.num_groups == 1 and not method.plan.personal_ridge
   if not method.plan.task.has_classes:
-    raise OptionError(f"{said}: its unit is that of classes, the task "
-                      f"{method.plan.task.name} has none")
+    raise OptionError(
+      f"{said}: its unit is that of classes, the task {method.plan.task.name} has none"
+    )
   if method.plan.options.code_centred:
-    raise OptionError(f"{said}: not with `code_centred`, which reads the "
-                      "class counts without noise")
+    raise OptionError(
+      f"{said}: not with `code_centred`, which reads the class counts without noise"
+    )
   if method.plan.pairs:
     raise OptionError(f"{said}: not with sums in pairs (give `double`=float64)")
 
 
-def _init(
-    method: Layerwise, params: Params, spec: FedSpec, key: Key
-) -> LayerwiseState:
+def _init(method: Layerwise, params: Params, spec: FedSpec, key: Key) -> LayerwiseState:
   plan, k, classes = method.plan, method.num_groups, spec.num_classes
   if k > spec.num_clients:
-    raise OptionError(f"`num_groups`={k}: more than the "
-                      f"{spec.num_clients} clients")
+    raise OptionError(f"`num_groups`={k}: more than the {spec.num_clients} clients")
   dtype = jax.tree.leaves(params)[0].dtype
   seed = jax.random.key_data(key)
   width = _encoded_labels(method, seed, jnp.ones(classes)).shape[0]
   return LayerwiseState(
-      trees.repeat(params, k),
-      tuple(empty_fit(plan, l, k, classes, dtype)
-            for l in range(len(plan.layers))),
-      jnp.zeros((k, classes)), jnp.zeros((k, width)),
-      jnp.full(spec.num_clients, -1, jnp.int32),
-      jnp.full(spec.num_clients, plan.options.batch_size, jnp.int32),
-      jnp.zeros(()), seed, jnp.zeros((), jnp.int32))
+    trees.repeat(params, k),
+    tuple(empty_fit(plan, l, k, classes, dtype) for l in range(len(plan.layers))),
+    jnp.zeros((k, classes)),
+    jnp.zeros((k, width)),
+    jnp.full(spec.num_clients, -1, jnp.int32),
+    jnp.full(spec.num_clients, plan.options.batch_size, jnp.int32),
+    jnp.zeros(()),
+    seed,
+    jnp.zeros((), jnp.int32),
+  )
 
 
 def _setup(
-    method: Layerwise, state: LayerwiseState, everyone: Cohort, key: Key
+  method: Layerwise, state: LayerwiseState, everyone: Cohort, key: Key
 ) -> LayerwiseState:
   """Groups the clients, and counts the examples of each class in a group."""
   seed, (k, classes) = state.code_seed, state.counts.shape
   if not method.plan.task.has_classes:
     return state
   counts = method.map_clients(
-      lambda _, shard: objective.label_counts(shard, classes), (),
-      everyone.shards)
+    lambda _, shard: objective.label_counts(shard, classes), (), everyone.shards
+  )
   present = everyone.present
   centres, groups = state.centres, jnp.zeros(present.shape, jnp.int32)
   if k > 1:
@@ -167,57 +203,62 @@ def _setup(
     found = kmeans(points, present, key, k)
     centres, groups = found.centres, found.assignment
   counts = jax.ops.segment_sum(
-      jnp.where(present[:, None], counts, jnp.zeros_like(counts)),
-      jnp.where(present, groups, k), k)
+    jnp.where(present[:, None], counts, jnp.zeros_like(counts)),
+    jnp.where(present, groups, k),
+    k,
+  )
   return state._replace(centres=centres, counts=counts)
 
 
 def _round(
-    method: Layerwise, state: LayerwiseState, cohort: Cohort, key: Key
+  method: Layerwise, state: LayerwiseState, cohort: Cohort, key: Key
 ) -> tuple[LayerwiseState, RoundAux]:
   plan = method.plan
   groups = jnp.zeros(cohort.ids.shape, jnp.int32)
   if method.num_groups > 1:
     groups = method.map_clients(
-        functools.partial(_group_of, method),
-        (state.code_seed, state.centres, state.counts), cohort.shards)
-  fit = [functools.partial(
-      _train_layer, method, l, cohort=cohort, groups=groups, key=key)
-         for l in range(len(plan.layers))]
-  ways: list[Callable[..., Any]] = [
-      *fit, lambda state: (state.models, state.fits)]
+      functools.partial(_group_of, method),
+      (state.code_seed, state.centres, state.counts),
+      cohort.shards,
+    )
+  fit = [
+    functools.partial(_train_layer, method, l, cohort=cohort, groups=groups, key=key)
+    for l in range(len(plan.layers))
+  ]
+  ways: list[Callable[..., Any]] = [*fit, lambda state: (state.models, state.fits)]
   if isinstance(state.round, int):  # a round of its own program (``deploy``)
     models, fits = ways[min(state.round, len(plan.layers))](state)
   else:
     models, fits = jax.lax.switch(
-        jnp.minimum(state.round, len(plan.layers)), ways, state)
+      jnp.minimum(state.round, len(plan.layers)), ways, state
+    )
   cost = ledger.layer_cost(
-      plan, state.round, method.num_groups, state.counts.shape[1],
-      state.centres.shape[1])
+    plan, state.round, method.num_groups, state.counts.shape[1], state.centres.shape[1]
+  )
   batch = state.batch.at[cohort.ids].get(mode="clip").astype(jnp.float32)
   work = Work(
-      jnp.where(cohort.present,
-                cohort.weight * cost.per_example + cost.per_client, 0.0),
-      jnp.where(cost.per_example > 0, jnp.ceil(cohort.weight / batch), 0.0))
+    jnp.where(cohort.present, cohort.weight * cost.per_example + cost.per_client, 0.0),
+    jnp.where(cost.per_example > 0, jnp.ceil(cohort.weight / batch), 0.0),
+  )
   state = state._replace(
-      models=models, fits=fits, round=jnp.int32(state.round + 1),
-      member=state.member.at[cohort.ids].set(groups, mode="drop"))
-  billed = round_cost(
-      cost.down, cost.up, cost.exchanges, 0, cost.central_flops)
+    models=models,
+    fits=fits,
+    round=jnp.int32(state.round + 1),
+    member=state.member.at[cohort.ids].set(groups, mode="drop"),
+  )
+  billed = round_cost(cost.down, cost.up, cost.exchanges, 0, cost.central_flops)
   if plan.options.adaptive_batch and cohort.devices is not None:
     state = _adapted(method, state, cohort, cohort.devices, work, billed)
   mean_batch = trees.slot_mean(cohort.present.astype(jnp.float32), batch)
-  return state, RoundAux(
-      {"group": groups}, {"batch_size": mean_batch}, billed, work)
+  return state, RoundAux({"group": groups}, {"batch_size": mean_batch}, billed, work)
 
 
 def _client_params(
-    method: Layerwise, state: LayerwiseState, client_id: Array, shard: Shard,
-    key: Key) -> Params:
+  method: Layerwise, state: LayerwiseState, client_id: Array, shard: Shard, key: Key
+) -> Params:
   """The group's model, with the personal layers of the rounds so far."""
   del client_id, key
-  group = _group_of(
-      method, (state.code_seed, state.centres, state.counts), shard)
+  group = _group_of(method, (state.code_seed, state.centres, state.counts), shard)
   params = trees.index(state.models, group)
   if not method.plan.personal_ridge:
     return params
@@ -256,14 +297,16 @@ def _encoded_labels(method: Layerwise, seed: Array, counts: Array) -> Array:
   (8) is lost; the paper says that it "reduces the communication" (errata A-11).
   """
   layers, last = method.plan.layers, method.plan.last
-  norm = counts.sum() if method.label_norm == "l1" else jnp.sqrt(
-      (counts * counts).sum())
+  norm = (
+    counts.sum() if method.label_norm == "l1" else jnp.sqrt((counts * counts).sum())
+  )
   share = counts / jnp.maximum(norm, 1.0)
   hidden = min(range(last), key=lambda l: layers[l].width, default=None)
   if hidden is None:
     return share
-  code = codes.draw(layer_key(seed, hidden), layers[hidden], counts.shape[0],
-                    "class", counts.dtype)[:, 0]
+  code = codes.draw(
+    layer_key(seed, hidden), layers[hidden], counts.shape[0], "class", counts.dtype
+  )[:, 0]
   return jnp.matmul(share[None], code, precision=trees.HIGHEST)[0]
 
 
@@ -277,8 +320,14 @@ def _group_of(method: Layerwise, shared: Any, shard: Shard) -> Array:
 
 
 def _train_layer(
-    method: Layerwise, l: int, state: LayerwiseState, *, cohort: Cohort,
-    groups: Array, key: Key) -> tuple[Params, tuple[solve.Fit, ...]]:
+  method: Layerwise,
+  l: int,
+  state: LayerwiseState,
+  *,
+  cohort: Cohort,
+  groups: Array,
+  key: Key,
+) -> tuple[Params, tuple[solve.Fit, ...]]:
   """Fits layer l in one federated round: (models, fits) with that layer."""
   plan, layer = method.plan, method.plan.layers[l]
   total = _sum_moments(method, layer, state, cohort, groups)
@@ -287,34 +336,35 @@ def _train_layer(
   def one_group(group):
     counts, moments, params, old = group
     moments = (
-        moments_lib.in_pairs(moments) if plan.pairs else
-        jax.tree.map(lambda leaf: leaf.astype(jnp.float64), moments))
-    fit, kernel, offset = fit_layer(
-        plan, l, clients, state.code_seed, counts, moments)
+      moments_lib.in_pairs(moments)
+      if plan.pairs
+      else jax.tree.map(lambda leaf: leaf.astype(jnp.float64), moments)
+    )
+    fit, kernel, offset = fit_layer(plan, l, clients, state.code_seed, counts, moments)
     fit = jax.tree.map(lambda new, leaf: new.astype(leaf.dtype), fit, old)
     # A group without examples keeps its layer.
     return trees.where(
-        pairs.single(moments.number) > 0,
-        (put_weights(layer, params, kernel, offset), fit), (params, old))
+      pairs.single(moments.number) > 0,
+      (put_weights(layer, params, kernel, offset), fit),
+      (params, old),
+    )
 
   def solved(total, drawn):
     if plan.private:
       total = private_moments.noised(total, drawn)
     if method.num_groups == 1:
       total = trees.repeat(total, 1)
-    return jax.lax.map(
-        one_group, (state.counts, total, state.models, state.fits[l]))
+    return jax.lax.map(one_group, (state.counts, total, state.models, state.fits[l]))
 
   # Random numbers are drawn before float64 is enabled.
-  drawn = private_moments.noise(
-      plan.private, total, key) if plan.private else ()
+  drawn = private_moments.noise(plan.private, total, key) if plan.private else ()
   models, fit = _in_double(plan, solved)(total, drawn)
-  return models, (*state.fits[:l], fit, *state.fits[l + 1:])
+  return models, (*state.fits[:l], fit, *state.fits[l + 1 :])
 
 
 def _sum_moments(
-    method: Layerwise, layer: Layer, state: LayerwiseState, cohort: Cohort,
-    groups: Array) -> moments_lib.Moments:
+  method: Layerwise, layer: Layer, state: LayerwiseState, cohort: Cohort, groups: Array
+) -> moments_lib.Moments:
   """Every group's sums over the cohort, [K, ...]; with K = 1 [...]."""
   plan = method.plan
   k, classes = state.counts.shape
@@ -327,26 +377,35 @@ def _sum_moments(
     params = trees.index(models, 0 if k == 1 else group)
     if plan.private or are_carried():  # the sums of each client alone
       own = moments_lib.add_shard(
-          zero(), layer, params, shard, plan.product, task=plan.task)
+        zero(), layer, params, shard, plan.product, task=plan.task
+      )
       return trees.add(
-          total, private_moments.shortened(plan.private, own) if plan.private
-          else moments_lib.carried_sums(own))
+        total,
+        private_moments.shortened(plan.private, own)
+        if plan.private
+        else moments_lib.carried_sums(own),
+      )
     sums = total if k == 1 else trees.index(total, group)
     sums = moments_lib.add_shard(
-        sums, layer, params, shard, plan.product, task=plan.task)
+      sums, layer, params, shard, plan.product, task=plan.task
+    )
     if k == 1:
       return sums
-    return jax.tree.map(
-        lambda leaf, new: leaf.at[group].set(new), total, sums)
+    return jax.tree.map(lambda leaf, new: leaf.at[group].set(new), total, sums)
 
   result: moments_lib.Moments = method.map_clients.total(
-      _in_double(plan, add), _in_double(plan, zero), state.models,
-      cohort.shards, groups, psum=moments_lib.over_devices)
+    _in_double(plan, add),
+    _in_double(plan, zero),
+    state.models,
+    cohort.shards,
+    groups,
+    psum=moments_lib.over_devices,
+  )
   return result
 
 
 def _no_moments(
-    plan: Plan, layer: Layer, num_classes: int, dtype: jnp.dtype
+  plan: Plan, layer: Layer, num_classes: int, dtype: jnp.dtype
 ) -> moments_lib.Moments:
   """The moments of zero examples, in the numbers in which clients add."""
   moments = moments_lib.zeros(layer, num_classes, dtype, plan.task)
@@ -356,21 +415,29 @@ def _no_moments(
 
 
 def _personal(
-    method: Layerwise, state: LayerwiseState, group: Array, params: Params,
-    shard: Shard) -> Params:
+  method: Layerwise, state: LayerwiseState, group: Array, params: Params, shard: Shard
+) -> Params:
   """``params`` with the personal layers of the rounds run so far."""
   layers = len(method.plan.layers)
   for l in range(layers):
     params = jax.lax.cond(
-        state.round > layers + l,
-        functools.partial(_personal_layer, method, l, state, group),
-        lambda params, shard: params, params, shard)
+      state.round > layers + l,
+      functools.partial(_personal_layer, method, l, state, group),
+      lambda params, shard: params,
+      params,
+      shard,
+    )
   return params
 
 
 def _personal_layer(
-    method: Layerwise, l: int, state: LayerwiseState, group: Array,
-    params: Params, shard: Shard) -> Params:
+  method: Layerwise,
+  l: int,
+  state: LayerwiseState,
+  group: Array,
+  params: Params,
+  shard: Shard,
+) -> Params:
   """``params`` with the client's personal layer l, by (13)."""
   if method.plan.keeps_group_layer(l):
     return params
@@ -380,44 +447,73 @@ def _personal_layer(
 
   def by_sums(state, group, meta, params, shard):
     moments = moments_lib.add_shard(
-        _no_moments(plan, layer, state.counts.shape[1], dtype), layer, params,
-        shard, plan.product, task=plan.task)
+      _no_moments(plan, layer, state.counts.shape[1], dtype),
+      layer,
+      params,
+      shard,
+      plan.product,
+      task=plan.task,
+    )
     return fit_personal_layer(
-        plan, l, state.code_seed, state.counts[group], meta, moments)
+      plan, l, state.code_seed, state.counts[group], meta, moments
+    )
 
   def by_rows(size, state, group, meta, params, shard):
     meta = jax.tree.map(lambda leaf: leaf.astype(dtype), meta)
-    code = code_of(
-        plan, state.code_seed, l, state.counts[group].astype(dtype), dtype)
-    return few_rows.fit(layer, params, shard, code, meta,
-                        plan.personal_ridge[l], plan.options.bias, size,
-                        plan.task)
+    code = code_of(plan, state.code_seed, l, state.counts[group].astype(dtype), dtype)
+    return few_rows.fit(
+      layer,
+      params,
+      shard,
+      code,
+      meta,
+      plan.personal_ridge[l],
+      plan.options.bias,
+      size,
+      plan.task,
+    )
 
   sizes: tuple[int, ...] = ()
   # Accelerators map clients by vmap, which would compute every way.
   if jax.default_backend() == "cpu" and not plan.pairs:
     sizes = few_rows.sizes(layer, plan.personal_ridge[l])
   ways: list[Callable[..., Any]] = [
-      *(functools.partial(by_rows, size) for size in sizes), by_sums]
+    *(functools.partial(by_rows, size) for size in sizes),
+    by_sums,
+  ]
   # A client takes the smallest size that holds its examples.
   found = jax.lax.switch(
-      (shard.size > jnp.asarray(sizes, jnp.int32)).sum(dtype=jnp.int32), ways,
-      state, group, meta, params, shard)
+    (shard.size > jnp.asarray(sizes, jnp.int32)).sum(dtype=jnp.int32),
+    ways,
+    state,
+    group,
+    meta,
+    params,
+    shard,
+  )
   return put_weights(layer, params, *found)
 
 
 def _adapted(
-    method: Layerwise, state: LayerwiseState, cohort: Cohort, devices: Devices,
-    work: Work, cost: RoundCost) -> LayerwiseState:
+  method: Layerwise,
+  state: LayerwiseState,
+  cohort: Cohort,
+  devices: Devices,
+  work: Work,
+  cost: RoundCost,
+) -> LayerwiseState:
   """Gives slow clients larger batches in the next round, by (7)."""
   times = clock.round_times(
-      devices, cohort.weight, work, clock.bytes_sent(cost),
-      cost.central_flops)
+    devices, cohort.weight, work, clock.bytes_sent(cost), cost.central_flops
+  )
   first = jnp.where(cohort.present, times.arrival, jnp.inf).min()
   fastest = jnp.where(state.round == 1, first, state.fastest)
   batch = clock.adapted_batch(
-      state.batch.at[cohort.ids].get(mode="clip"), times.arrival, fastest,
-      method.plan.options.max_batch_size)
+    state.batch.at[cohort.ids].get(mode="clip"),
+    times.arrival,
+    fastest,
+    method.plan.options.max_batch_size,
+  )
   return state._replace(
-      fastest=fastest,
-      batch=state.batch.at[cohort.ids].set(batch, mode="drop"))
+    fastest=fastest, batch=state.batch.at[cohort.ids].set(batch, mode="drop")
+  )

@@ -22,8 +22,14 @@ GRADIENT_PASSES = 3.0
 
 
 def count_work(
-    model: Model, client: ClientUpdate, size: Array, gradients: Any = None, *,
-    full_passes: int = 0, evaluations: int = 0, part: Array | None = None,
+  model: Model,
+  client: ClientUpdate,
+  size: Array,
+  gradients: Any = None,
+  *,
+  full_passes: int = 0,
+  evaluations: int = 0,
+  part: Array | None = None,
 ) -> tuple[Array, Work]:
   """Counts the participants' work on their data in a round.
 
@@ -63,7 +69,8 @@ def count_work(
   present = size > 0
   flops = model.flops * (GRADIENT_PASSES * taken + forward)
   return gradients, Work(
-      jnp.where(present, flops, 0.0), jnp.where(present, batches, 0.0))
+    jnp.where(present, flops, 0.0), jnp.where(present, batches, 0.0)
+  )
 
 
 class LayerCost(NamedTuple):
@@ -82,7 +89,7 @@ _WHOLE = ("down", "up", "exchanges")
 
 
 def layer_cost(
-    plan: Plan, rounds: Array, k: int, num_classes: int, encoded_width: int
+  plan: Plan, rounds: Array, k: int, num_classes: int, encoded_width: int
 ) -> LayerCost:
   """The cost of the next round of a layerwise method, arrays [].
 
@@ -93,17 +100,22 @@ def layer_cost(
     num_classes: L.
     encoded_width: number of entries of an encoded label vector.
   """
-  entries = [_cost_of_round(plan, r, k, num_classes, encoded_width)
-             for r in range(2 * len(plan.layers) + 1)]
-  table = LayerCost(*(
+  entries = [
+    _cost_of_round(plan, r, k, num_classes, encoded_width)
+    for r in range(2 * len(plan.layers) + 1)
+  ]
+  table = LayerCost(
+    *(
       jnp.asarray(column, jnp.int32 if name in _WHOLE else jnp.float32)
-      for name, column in zip(LayerCost._fields, zip(*entries))))
+      for name, column in zip(LayerCost._fields, zip(*entries))
+    )
+  )
   result: LayerCost = trees.index(table, jnp.minimum(rounds, len(entries) - 1))
   return result
 
 
 def _cost_of_round(
-    plan: Plan, r: int, k: int, num_classes: int, encoded_width: int
+  plan: Plan, r: int, k: int, num_classes: int, encoded_width: int
 ) -> LayerCost:
   """The cost of the round after r rounds.
 
@@ -115,16 +127,18 @@ def _cost_of_round(
     return LayerCost()
   layer, drawn = plan.layers[l], plan.has_random_filters(l)
   d, sides = layer.fan_in, plan.columns(l, num_classes)
-  solution = d ** 3 / 3 + (1.0 if drawn else 2.0) * d * d * sides
-  forward = sum(2.0 * done.positions * done.fan_in * done.width
-                for done in plan.layers[:l])
+  solution = d**3 / 3 + (1.0 if drawn else 2.0) * d * d * sides
+  forward = sum(
+    2.0 * done.positions * done.fan_in * done.width for done in plan.layers[:l]
+  )
   per_example = forward + moments.flops(layer)
   if personal:
     return LayerCost(per_example=per_example, per_client=solution)
   # If the positions of a layer share a code, the server sends the solution for
   # the labels Y instead of the layer, as that is smaller.
   down = (d + (plan.options.bias != "none")) * min(sides, layer.width) + (
-      layer.width if plan.options.normalize and l < plan.last else 0)
+    layer.width if plan.options.normalize and l < plan.last else 0
+  )
   up = moments.floats_sent(layer, num_classes, 0 if drawn else layer.width)
   if not plan.task.has_classes:
     up += 1  # the number of examples, which is not the sum of the counts

@@ -11,7 +11,6 @@ from fedjax_alg.client.update import ClientUpdate, Received, Store, Trained
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.exchange import stacking
 
-
 #: What clients keep that keep nothing.
 _NOTHING = Store(lambda memory: (), lambda memory, table: memory)
 
@@ -27,14 +26,14 @@ class Training(NamedTuple):
   squares: Any = None  #: [S] float32, squared norm of each update; None: kept
 
   def merged(
-      self, client: ClientUpdate, memory: Any, cohort: Cohort, anchors: Any
+    self, client: ClientUpdate, memory: Any, cohort: Cohort, anchors: Any
   ) -> Any:
     """The memory of the client's half after the round; anchors [K, ...]."""
     memory = client.merge(memory, cohort, self.uploads, anchors)
     return client.store.put(memory, self.table) if client.store else memory
 
   def states(
-      self, before: Params, cohort: Cohort, groups: Array | None = None
+    self, before: Params, cohort: Cohort, groups: Array | None = None
   ) -> Params:
     """The server's statistics after the round: means by examples.
 
@@ -47,19 +46,25 @@ class Training(NamedTuple):
       return before
     weights, after = cohort.weight, self.trained.state
     if groups is None:
-      return trees.where(
-          weights.sum() > 0, trees.slot_mean(weights, after), before)
+      return trees.where(weights.sum() > 0, trees.slot_mean(weights, after), before)
     k = jax.tree.leaves(before)[0].shape[0]
     members = trees.members(groups, k) & cohort.present[None]
     return trees.where_slots(
-        members.any(1), trees.group_mean(weights, groups, k, after), before)
+      members.any(1), trees.group_mean(weights, groups, k, after), before
+    )
 
 
 def train(
-    client: ClientUpdate, map_clients: MapClients,
-    models: tuple[Params, Params, Params], rounds: Array, memory: Any,
-    cohort: Cohort, key: Key, groups: Array | None = None,
-    weights: Array | None = None) -> Training:
+  client: ClientUpdate,
+  map_clients: MapClients,
+  models: tuple[Params, Params, Params],
+  rounds: Array,
+  memory: Any,
+  cohort: Cohort,
+  key: Key,
+  groups: Array | None = None,
+  weights: Array | None = None,
+) -> Training:
   """Trains every participant.
 
   Args:
@@ -78,13 +83,18 @@ def train(
   store, weigh_uploads = client.store or _NOTHING, client.upload_weights
   keys = client_keys(key, cohort.ids)
   data = (models, client.shared(memory), rounds), cohort.shards
-  slots = (groups, cohort.ids, keys, cohort.part,
-           client.client_rows(memory, cohort, keys))
+  slots = (
+    groups,
+    cohort.ids,
+    keys,
+    cohort.part,
+    client.client_rows(memory, cohort, keys),
+  )
   table, places = store.get(memory), store.places(memory, cohort, keys)
   if weights is None:
     table, trained = map_clients.change(
-        functools.partial(_one_client, client), store.write, table, places,
-        *data, *slots)
+      functools.partial(_one_client, client), store.write, table, places, *data, *slots
+    )
     uploads = trained.upload
     if weigh_uploads:
       uploads = trees.slot_sum(weigh_uploads(memory, cohort), uploads)
@@ -93,16 +103,29 @@ def train(
   if weigh_uploads:
     factors.append(weigh_uploads(memory, cohort))
   table, total, (trained, squares) = map_clients.update(
-      functools.partial(_in_sum, client), store.write, table, places, factors,
-      *data, *slots)
+    functools.partial(_in_sum, client),
+    store.write,
+    table,
+    places,
+    factors,
+    *data,
+    *slots,
+  )
   uploads = total[1] if weigh_uploads else trained.upload
   return Training(trained, table, uploads, total[0], squares)
 
 
 def _one_client(
-    client: ClientUpdate, shared: Any, shard: Shard, row: Any,
-    group: Array | None, client_id: Array, key: Key, part: Array | None,
-    more: Any) -> tuple[Any, Trained]:
+  client: ClientUpdate,
+  shared: Any,
+  shard: Shard,
+  row: Any,
+  group: Array | None,
+  client_id: Array,
+  key: Key,
+  part: Array | None,
+  more: Any,
+) -> tuple[Any, Trained]:
   """The local training of one participant: what it keeps, and the rest."""
   models, from_server, rounds = shared
   if group is not None:
@@ -114,14 +137,22 @@ def _one_client(
   elif jax.tree.leaves(more):
     row = row, more
   trained = client.trained(
-      Received(start, reference, anchor, from_server, rounds, client_id),
-      shard._replace(part=part), row, key)
+    Received(start, reference, anchor, from_server, rounds, client_id),
+    shard._replace(part=part),
+    row,
+    key,
+  )
   return trained.kept if client.store else (), trained._replace(kept=())
 
 
 def _in_sum(
-    client: ClientUpdate, shared: Any, shard: Shard, row: Any,
-    group: Array | None, *slot: Any) -> tuple[Any, list[Any], Any]:
+  client: ClientUpdate,
+  shared: Any,
+  shard: Shard,
+  row: Any,
+  group: Array | None,
+  *slot: Any,
+) -> tuple[Any, list[Any], Any]:
   """What the participant keeps, what is summed, and the rest."""
   kept, trained = _one_client(client, shared, shard, row, group, *slot)
   start = shared[0][0]

@@ -17,27 +17,50 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_alg import trees
-from fedjax_alg.base import Array, BYTES_PER_FLOAT, Cohort, FedSpec, Key
-from fedjax_alg.base import MapClients, Model, num_params, Params, round_cost
-from fedjax_alg.base import RoundAux, RoundCost, Work
+from fedjax_alg.base import (
+  BYTES_PER_FLOAT,
+  Array,
+  Cohort,
+  FedSpec,
+  Key,
+  MapClients,
+  Model,
+  Params,
+  RoundAux,
+  RoundCost,
+  Work,
+  num_params,
+  round_cost,
+)
 from fedjax_alg.central.steps import ServerStep
 from fedjax_alg.central.validation import validation_arguments
 from fedjax_alg.client import objective
 from fedjax_alg.client.personal import equipped, first_states
 from fedjax_alg.client.update import ClientUpdate, own_memory
-from fedjax_alg.engine.keys import BROADCAST, client_keys, FIRST_GRADIENTS
-from fedjax_alg.engine.keys import FORGERIES, LAST_GRADIENTS, MESSAGES
-from fedjax_alg.engine.keys import server_key, SERVER_STEP, UPDATES
+from fedjax_alg.engine.keys import (
+  BROADCAST,
+  FIRST_GRADIENTS,
+  FORGERIES,
+  LAST_GRADIENTS,
+  MESSAGES,
+  SERVER_STEP,
+  UPDATES,
+  client_keys,
+  server_key,
+)
 from fedjax_alg.exchange import broadcast, stacking
 from fedjax_alg.exchange.compression import shapes
-from fedjax_alg.exchange.links import communication, Exchange
+from fedjax_alg.exchange.links import Exchange, communication
 from fedjax_alg.models.roles import state_size
 from fedjax_alg.rounds import ledger
-from fedjax_alg.rounds.local_training import train, Training
+from fedjax_alg.rounds.local_training import Training, train
 
 #: What may be aggregated in a round -> the purpose of its key (``server_key``).
-PURPOSES = {"updates": UPDATES, "first_gradients": FIRST_GRADIENTS,
-            "last_gradients": LAST_GRADIENTS}
+PURPOSES = {
+  "updates": UPDATES,
+  "first_gradients": FIRST_GRADIENTS,
+  "last_gradients": LAST_GRADIENTS,
+}
 
 
 class ComposedState(NamedTuple):
@@ -78,8 +101,9 @@ class TwoHalves:
 
   def first_servers(self, models: Params) -> Any:
     """The state of the server step at the start, [K, ...]."""
-    return jax.vmap(lambda params: trees.drop_weak_types(
-        self.server.transform.init(params)))(models)
+    return jax.vmap(
+      lambda params: trees.drop_weak_types(self.server.transform.init(params))
+    )(models)
 
   @property
   def anchored(self) -> bool:
@@ -89,12 +113,15 @@ class TwoHalves:
   @property
   def aggregated(self) -> list[str]:
     """What is aggregated in a round, some of ``PURPOSES``."""
-    return ["updates", *["first_gradients"] * self.anchored,
-            *["last_gradients"] * (self.server.when == "after")]
+    return [
+      "updates",
+      *["first_gradients"] * self.anchored,
+      *["last_gradients"] * (self.server.when == "after"),
+    ]
 
 
 def run_round(
-    method: TwoHalves, state: ComposedState, cohort: Cohort, key: Key
+  method: TwoHalves, state: ComposedState, cohort: Cohort, key: Key
 ) -> tuple[ComposedState, RoundAux]:
   """Runs a round.
 
@@ -106,30 +133,39 @@ def run_round(
   """
   client, server, exchange = method.client, method.server, method.exchange
   model, server_state, aggregates, running = trees.index(
-      (state.models, state.server, state.aggregates, state.states), 0)
-  cohort = equipped(client, state.memory, running, exchange.poisoned(cohort),
-                    method.map_clients)
+    (state.models, state.server, state.aggregates, state.states), 0
+  )
+  cohort = equipped(
+    client, state.memory, running, exchange.poisoned(cohort), method.map_clients
+  )
   state = joined(method, state, cohort)
   cohort, new = weighed(method, model, cohort, aggregates)
   step = functools.partial(
-      server_step, method, cohort, state.round,
-      key=server_keys(key, SERVER_STEP, 1)[0])
+    server_step, method, cohort, state.round, key=server_keys(key, SERVER_STEP, 1)[0]
+  )
   measure = functools.partial(anchor_gradient, method, key=key, last=aggregates)
 
   # The cohort measures the gradient at the model, and the server may move it.
   loss, anchor, start = None, (), model
   if method.anchored:
-    loss, anchor, new["first_gradients"] = measure(
-        "first_gradients", model, cohort)
+    loss, anchor, new["first_gradients"] = measure("first_gradients", model, cohort)
   if server.when == "before":
     start, server_state = step(anchor, server_state, model)
 
   # Every participant trains; the server takes the mean of the updates.
   training = train(
-      client, method.map_clients, (start, model, anchor), state.round,
-      state.memory, cohort, key, weights=exchange.shares(cohort, start))
+    client,
+    method.map_clients,
+    (start, model, anchor),
+    state.round,
+    state.memory,
+    cohort,
+    key,
+    weights=exchange.shares(cohort, start),
+  )
   mean, new["updates"], distance = mean_update(
-      method, start, training, cohort, key, aggregates)
+    method, start, training, cohort, key, aggregates
+  )
   update = client.scale(state.memory, cohort, mean)
   running = training.states(running, cohort)
 
@@ -141,8 +177,10 @@ def run_round(
   report = distance(trees.subtract(moved, start))
   if server.when == "after":
     _, gradient, new["last_gradients"] = measure(
-        "last_gradients", moved, equipped(
-            client, state.memory, running, cohort, method.map_clients))
+      "last_gradients",
+      moved,
+      equipped(client, state.memory, running, cohort, method.map_clients),
+    )
     moved, server_state = step(gradient, server_state, moved)
 
   # Reports, costs, and the new state.
@@ -151,44 +189,63 @@ def run_round(
   report |= server.report(server_state)
   if exchange.aggregator.column:
     report[exchange.aggregator.column] = aggregates["updates"]
-  models, servers, anchors, aggregates, states = trees.repeat((
-      moved, server_state, anchor,
-      {name: new[name] for name in state.aggregates}, running), 1)
+  models, servers, anchors, aggregates, states = trees.repeat(
+    (
+      moved,
+      server_state,
+      anchor,
+      {name: new[name] for name in state.aggregates},
+      running,
+    ),
+    1,
+  )
   measured = int(exchange.by_loss is not None)
   cost, work = costs(
-      method, cohort, state.memory, training.trained.gradients, servers,
-      evaluations=measured, more_up=BYTES_PER_FLOAT * measured)
+    method,
+    cohort,
+    state.memory,
+    training.trained.gradients,
+    servers,
+    evaluations=measured,
+    more_up=BYTES_PER_FLOAT * measured,
+  )
   memory = training.merged(client, state.memory, cohort, anchors)
   if exchange.compress_down:
     models, memory = broadcast.send(
-        exchange.compress_down, state.models, models, memory, cohort,
-        server_key(key, BROADCAST))
+      exchange.compress_down,
+      state.models,
+      models,
+      memory,
+      cohort,
+      server_key(key, BROADCAST),
+    )
   return ComposedState(
-      models, servers, memory, state.round + 1, aggregates, states), RoundAux(
-          {"loss": loss}, report, cost, work)
+    models, servers, memory, state.round + 1, aggregates, states
+  ), RoundAux({"loss": loss}, report, cost, work)
 
 
 def weighed(
-    method: TwoHalves, model: Params, cohort: Cohort, last: Any
+  method: TwoHalves, model: Params, cohort: Cohort, last: Any
 ) -> tuple[Cohort, dict[str, Any]]:
   """The cohort with weights by its losses, if it has, and what is kept."""
   rule = method.exchange.by_loss
   if rule is None:
     return cohort, {}
   losses = method.map_clients(
-      lambda params, shard: objective.full_loss(method.model, params, shard),
-      model, cohort.shards)
+    lambda params, shard: objective.full_loss(method.model, params, shard),
+    model,
+    cohort.shards,
+  )
   shares, kept = rule.weigh(last.get("weights"), cohort, losses)
   return cohort._replace(losses=losses, shares=shares), {"weights": kept}
 
 
 def anchor_gradient(
-    method: TwoHalves, name: str, model: Params, cohort: Cohort, key: Key,
-    last: Any) -> tuple[Array, Params, Any]:
+  method: TwoHalves, name: str, model: Params, cohort: Cohort, key: Key, last: Any
+) -> tuple[Array, Params, Any]:
   """The participants' losses [S], their gradients' mean, and what is kept."""
   exchange, compressor = method.exchange, method.exchange.compress_gradients
-  keys = client_keys(
-      server_key(server_key(key, MESSAGES), PURPOSES[name]), cohort.ids)
+  keys = client_keys(server_key(server_key(key, MESSAGES), PURPOSES[name]), cohort.ids)
 
   def one_client(params, shard, key):
     loss, gradient = objective.full_value_and_grad(method.model, params, shard)
@@ -199,19 +256,29 @@ def anchor_gradient(
   weights = exchange.weigh(cohort)
   if exchange.can_stream:
     gradient, losses = stacking.mean(
-        method.map_clients, one_client, model, weights, model, cohort.shards,
-        keys)
+      method.map_clients, one_client, model, weights, model, cohort.shards, keys
+    )
     return losses, gradient, None
   gradients, losses = method.map_clients(one_client, model, cohort.shards, keys)
   of_one = combined_gradients(
-      method, name, jax.tree.map(lambda leaf: leaf[:, None], gradients),
-      cohort, key, trees.repeat(last, 1))
+    method,
+    name,
+    jax.tree.map(lambda leaf: leaf[:, None], gradients),
+    cohort,
+    key,
+    trees.repeat(last, 1),
+  )
   return losses, *trees.index(of_one, 0)
 
 
 def mean_update(
-    method: TwoHalves, start: Params, training: Training, cohort: Cohort,
-    key: Key, last: Any) -> tuple[Params, Any, Any]:
+  method: TwoHalves,
+  start: Params,
+  training: Training,
+  cohort: Cohort,
+  key: Key,
+  last: Any,
+) -> tuple[Params, Any, Any]:
   """The mean of the updates, or what takes its place.
 
   Returns:
@@ -227,28 +294,55 @@ def mean_update(
   if training.squares is not None:
     total = weights.sum()[None]
     mean = shortened(method, training.total, training.squares, cohort)
-    return mean, None, lambda move: {
+    return (
+      mean,
+      None,
+      lambda move: {
         "discrepancy_rms": stacking.spread(
-            weights, training.squares, trees.repeat(move, 1),
-            trees.repeat(training.total, 1), total, total)}
+          weights,
+          training.squares,
+          trees.repeat(move, 1),
+          trees.repeat(training.total, 1),
+          total,
+          total,
+        )
+      },
+    )
   trained = training.trained.params
   if exchange.forges:
-    trained = trees.add(starts, exchange.receive(
-        trees.subtract(trained, starts), cohort,
-        server_key(server_key(key, FORGERIES), UPDATES), weights))
+    trained = trees.add(
+      starts,
+      exchange.receive(
+        trees.subtract(trained, starts),
+        cohort,
+        server_key(server_key(key, FORGERIES), UPDATES),
+        weights,
+      ),
+    )
   updates = trees.subtract(trained, starts)
   mean, kept = exchange.combine(
-      updates, weights, cohort, server_keys(key, UPDATES, 1)[0],
-      last.get("updates"))
+    updates, weights, cohort, server_keys(key, UPDATES, 1)[0], last.get("updates")
+  )
   mean = shortened(method, mean, None, cohort, updates)
-  return mean, kept, lambda move: {"discrepancy": trees.slot_mean(
-      cohort.present.astype(jnp.float32), trees.slot_norm(
-          trees.subtract(updates, trees.repeat(move, 1))))}
+  return (
+    mean,
+    kept,
+    lambda move: {
+      "discrepancy": trees.slot_mean(
+        cohort.present.astype(jnp.float32),
+        trees.slot_norm(trees.subtract(updates, trees.repeat(move, 1))),
+      )
+    },
+  )
 
 
 def shortened(
-    method: TwoHalves, mean: Params, squares: Array | None, cohort: Cohort,
-    updates: Params = ()) -> Params:
+  method: TwoHalves,
+  mean: Params,
+  squares: Array | None,
+  cohort: Cohort,
+  updates: Params = (),
+) -> Params:
   """The mean update, shortened where the weights ask for it.
 
   Args:
@@ -264,35 +358,40 @@ def shortened(
   if squares is None:
     squares = trees.slot_norm(updates) ** 2
   assert not (rate is None or cohort.shares is None or cohort.losses is None)
-  return trees.scale(rule.shorten(
-      cohort.shares, cohort.losses, squares, rate(cohort.shards)), mean)
+  return trees.scale(
+    rule.shorten(cohort.shares, cohort.losses, squares, rate(cohort.shards)), mean
+  )
 
 
-def init(
-    method: TwoHalves, params: Params, spec: FedSpec, key: Key
-) -> ComposedState:
+def init(method: TwoHalves, params: Params, spec: FedSpec, key: Key) -> ComposedState:
   """The state before ``setup``."""
   models = trees.repeat(params, method.num_models)
   return ComposedState(
-      models, method.first_servers(models),
-      _placed(method, method.client.init(params, spec)),
-      jnp.zeros((), jnp.int32), first_aggregates(method, models)
-      | _first_weights(method, spec.num_clients),
-      first_states(method.model, method.num_models))
+    models,
+    method.first_servers(models),
+    _placed(method, method.client.init(params, spec)),
+    jnp.zeros((), jnp.int32),
+    first_aggregates(method, models) | _first_weights(method, spec.num_clients),
+    first_states(method.model, method.num_models),
+  )
 
 
 def first_aggregates(method: TwoHalves, models: Params) -> dict[str, Any]:
   """What the aggregator keeps at the start, ``ComposedState.aggregates``."""
   keeps = method.exchange.aggregator.keeps
-  return {} if keeps is None else {
-      name: jax.vmap(keeps)(models) for name in method.aggregated}
+  return (
+    {}
+    if keeps is None
+    else {name: jax.vmap(keeps)(models) for name in method.aggregated}
+  )
 
 
 def _first_weights(method: TwoHalves, clients: int) -> dict[str, Any]:
   """What the weights keep at the start, as ``first_aggregates``."""
   rule = method.exchange.by_loss
-  return {} if rule is None or rule.keeps is None else {
-      "weights": rule.keeps(clients)[None]}
+  return (
+    {} if rule is None or rule.keeps is None else {"weights": rule.keeps(clients)[None]}
+  )
 
 
 def _placed(method: TwoHalves, memory: Any) -> Any:
@@ -304,25 +403,34 @@ def _placed(method: TwoHalves, memory: Any) -> Any:
 
 
 def setup(
-    method: TwoHalves, state: ComposedState, everyone: Cohort, key: Key
+  method: TwoHalves, state: ComposedState, everyone: Cohort, key: Key
 ) -> ComposedState:
   """The state before round 1."""
-  return state._replace(memory=_placed(method, method.client.setup(
-      state.memory, trees.index(state.models, 0),
-      method.exchange.poisoned(everyone), method.map_clients)))
+  return state._replace(
+    memory=_placed(
+      method,
+      method.client.setup(
+        state.memory,
+        trees.index(state.models, 0),
+        method.exchange.poisoned(everyone),
+        method.map_clients,
+      ),
+    )
+  )
 
 
-def joined(
-    method: TwoHalves, state: ComposedState, cohort: Cohort) -> ComposedState:
+def joined(method: TwoHalves, state: ComposedState, cohort: Cohort) -> ComposedState:
   """The state when the clients of this round have joined."""
   if cohort.newcomers is None:
     return state
-  return state._replace(memory=method.client.refresh(
-      state.memory, trees.index(state.models, 0), cohort, method.map_clients))
+  return state._replace(
+    memory=method.client.refresh(
+      state.memory, trees.index(state.models, 0), cohort, method.map_clients
+    )
+  )
 
 
-def idle(
-    method: TwoHalves, state: ComposedState, cohort: Cohort) -> ComposedState:
+def idle(method: TwoHalves, state: ComposedState, cohort: Cohort) -> ComposedState:
   """The state after a round without participants."""
   cohort = method.exchange.poisoned(cohort)
   return joined(method, state, cohort)._replace(round=state.round + 1)
@@ -334,8 +442,8 @@ def server_keys(key: Key, purpose: int, k: int) -> Key:
 
 
 def combined_gradients(
-    method: TwoHalves, name: str, sent: Params, cohort: Cohort, key: Key,
-    last: Any) -> tuple[Params, Any]:
+  method: TwoHalves, name: str, sent: Params, cohort: Cohort, key: Key, last: Any
+) -> tuple[Params, Any]:
   """Combines the anchor gradients that participants sent of K models.
 
   Args:
@@ -352,12 +460,12 @@ def combined_gradients(
   exchange, weights = method.exchange, method.exchange.weigh(cohort)
 
   def of_model(gradients, key, last):
-    gradients = exchange.receive(
-        gradients, cohort, server_key(key, FORGERIES), weights)
+    gradients = exchange.receive(gradients, cohort, server_key(key, FORGERIES), weights)
     return exchange.combine(gradients, weights, cohort, key, last)
 
   result: tuple[Params, Any] = jax.vmap(of_model, in_axes=(1, 0, 0))(
-      sent, server_keys(key, PURPOSES[name], method.num_models), last.get(name))
+    sent, server_keys(key, PURPOSES[name], method.num_models), last.get(name)
+  )
   return result
 
 
@@ -371,8 +479,14 @@ def against(update: Params) -> Params:
 
 
 def server_step(
-    method: TwoHalves, cohort: Cohort, rounds: Array, gradient: Params,
-    state: Any, params: Params, key: Key, running: Params = None
+  method: TwoHalves,
+  cohort: Cohort,
+  rounds: Array,
+  gradient: Params,
+  state: Any,
+  params: Params,
+  key: Key,
+  running: Params = None,
 ) -> tuple[Params, Any]:
   """Takes the server's step for one model: (moved model, new state).
 
@@ -388,14 +502,24 @@ def server_step(
     extra |= validation_arguments(method.model, shard, method.map_clients)
   with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
     updates, state = transform.update(
-        gradient, state, params, grad=gradient, key=key, **extra)
+      gradient, state, params, grad=gradient, key=key, **extra
+    )
   return optax.apply_updates(params, updates), state
 
 
 def costs(
-    method: TwoHalves, cohort: Cohort, memory: Any, gradients: Any,
-    server_states: Any, *, k: int = 1, evaluations: int = 0, passes: int = 0,
-    more_up: int = 0, flops: float = 0.0) -> tuple[RoundCost, Work]:
+  method: TwoHalves,
+  cohort: Cohort,
+  memory: Any,
+  gradients: Any,
+  server_states: Any,
+  *,
+  k: int = 1,
+  evaluations: int = 0,
+  passes: int = 0,
+  more_up: int = 0,
+  flops: float = 0.0,
+) -> tuple[RoundCost, Work]:
   """The cost of a round, and the work of each participant.
 
   A participant receives the models, the anchor gradient that corrects its
@@ -421,23 +545,46 @@ def costs(
   first, after = method.anchored, server.when == "after"
   passes += k * first + k * after + client.full_passes
   gradients, work = ledger.count_work(
-      method.model, client, cohort.shards.size, gradients, full_passes=passes,
-      evaluations=evaluations, part=cohort.part)
+    method.model,
+    client,
+    cohort.shards.size,
+    gradients,
+    full_passes=passes,
+    evaluations=evaluations,
+    part=cohort.part,
+  )
   slots, size = cohort.ids.shape[0], num_params(shapes(method.model))
-  total: Any = k * (1 + first + after) * exchange.aggregator.flops(
-      slots, size) + client.server_flops(slots, size) + flops
+  total: Any = (
+    k * (1 + first + after) * exchange.aggregator.flops(slots, size)
+    + client.server_flops(slots, size)
+    + flops
+  )
   if server.needs_validation and cohort.validation is not None:
     # A pass over the validation data is counted as a multiplication and an
     # addition for each parameter and example.
-    total = total + (2.0 * size * cohort.validation.size.astype(jnp.float32)
-                     * jax.vmap(server.evaluations)(server_states).sum())
+    total = total + (
+      2.0
+      * size
+      * cohort.validation.size.astype(jnp.float32)
+      * jax.vmap(server.evaluations)(server_states).sum()
+    )
   running = state_size(method.model)
   sent = communication(
-      exchange, client, method.model, memory, cohort, models=k,
-      floats_down=running * k * (1 + after), floats_up=running,
-      vectors=client.needs_anchor + (server.when == "before") + k * after,
-      gradients=k * (first + after), more_up=more_up)
+    exchange,
+    client,
+    method.model,
+    memory,
+    cohort,
+    models=k,
+    floats_down=running * k * (1 + after),
+    floats_up=running,
+    vectors=client.needs_anchor + (server.when == "before") + k * after,
+    gradients=k * (first + after),
+    more_up=more_up,
+  )
   return round_cost(
-      **sent, exchanges=1 + first + after,
-      example_gradients=gradients.sum() + passes * cohort.shards.size.sum(),
-      central_flops=total), work
+    **sent,
+    exchanges=1 + first + after,
+    example_gradients=gradients.sum() + passes * cohort.shards.size.sum(),
+    central_flops=total,
+  ), work

@@ -21,12 +21,11 @@ import dataclasses
 import functools
 from typing import Any
 
-from fedjax_alg.base import Algorithm, MapClients, Model
-from fedjax_alg.base import shared_client_params
-from fedjax_alg.central.steps import ServerStep, WHEN
+from fedjax_alg.base import Algorithm, MapClients, Model, shared_client_params
+from fedjax_alg.central.steps import WHEN, ServerStep
 from fedjax_alg.client.personal import deploys, with_states
 from fedjax_alg.client.update import ClientUpdate
-from fedjax_alg.errors import a_type, OptionError
+from fedjax_alg.errors import OptionError, a_type
 from fedjax_alg.exchange.links import Exchange, fit
 from fedjax_alg.rounds import k_models, one_model
 from fedjax_alg.rounds.k_models import KModels, ModelGrouping
@@ -36,9 +35,14 @@ __all__ = ["ComposedState", "ModelGrouping", "compose", "joined_halves"]
 
 
 def compose(
-    model: Model, client: ClientUpdate, server: ServerStep, *,
-    map_clients: MapClients, exchange: Exchange = Exchange(),
-    grouping: ModelGrouping | None = None) -> Algorithm[ComposedState]:
+  model: Model,
+  client: ClientUpdate,
+  server: ServerStep,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
+  grouping: ModelGrouping | None = None,
+) -> Algorithm[ComposedState]:
   """Makes an algorithm of its two halves.
 
   Args:
@@ -53,8 +57,8 @@ def compose(
     OptionError: see ``joined_halves``.
   """
   method = joined_halves(
-      model, client, server, map_clients=map_clients, exchange=exchange,
-      grouping=grouping)
+    model, client, server, map_clients=map_clients, exchange=exchange, grouping=grouping
+  )
   run_round: Any = one_model.run_round
   models: Any = lambda state: with_states(model, state.models, state.states)
   client_params: Any = shared_client_params(models)
@@ -63,21 +67,34 @@ def compose(
     if method.num_models > 1:
       client_params = functools.partial(k_models.preferred_model, model)
   algorithm: Algorithm[Any] = Algorithm(
-      functools.partial(one_model.init, method),
-      functools.partial(one_model.setup, method),
-      functools.partial(run_round, method), client_params, models,
-      idle=None if exchange.privacy else functools.partial(
-          one_model.idle, method), takes_parts=client.takes_parts)
+    functools.partial(one_model.init, method),
+    functools.partial(one_model.setup, method),
+    functools.partial(run_round, method),
+    client_params,
+    models,
+    idle=None if exchange.privacy else functools.partial(one_model.idle, method),
+    takes_parts=client.takes_parts,
+  )
   return deploys(
-      algorithm, method.client, model, lambda state: state.memory,
-      lambda state, memory: state._replace(memory=memory), map_clients,
-      method.num_models if isinstance(method, KModels) else None)
+    algorithm,
+    method.client,
+    model,
+    lambda state: state.memory,
+    lambda state, memory: state._replace(memory=memory),
+    map_clients,
+    method.num_models if isinstance(method, KModels) else None,
+  )
 
 
 def joined_halves(
-    model: Model, client: ClientUpdate, server: ServerStep, *,
-    map_clients: MapClients, exchange: Exchange = Exchange(),
-    grouping: ModelGrouping | None = None) -> TwoHalves:
+  model: Model,
+  client: ClientUpdate,
+  server: ServerStep,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
+  grouping: ModelGrouping | None = None,
+) -> TwoHalves:
   """Checks that two halves fit together; the arguments are ``compose``'s.
 
   Raises:
@@ -91,8 +108,13 @@ def joined_halves(
     method = KModels(**vars(method), grouping=grouping)
     refused = k_models.refused(method)
   exchange, client = fit(
-      exchange, client, model, num_models=method.num_models,
-      released=len(method.aggregated), refused=refused)
+    exchange,
+    client,
+    model,
+    num_models=method.num_models,
+    released=len(method.aggregated),
+    refused=refused,
+  )
   return dataclasses.replace(method, client=client, exchange=exchange)
 
 
@@ -103,9 +125,12 @@ def check_server(server: ServerStep) -> None:
     OptionError: it is none.
   """
   if server.when not in WHEN:
-    raise OptionError(f"`server`: its step is taken {server.when!r}, must be "
-                      f"one of {', '.join(WHEN)}")
+    raise OptionError(
+      f"`server`: its step is taken {server.when!r}, must be one of {', '.join(WHEN)}"
+    )
   if not hasattr(server.transform, "update"):
-    raise OptionError(f"`server`: its transform is "
-                      f"{a_type(server.transform)}, must be an optax "
-                      "transformation")
+    raise OptionError(
+      f"`server`: its transform is "
+      f"{a_type(server.transform)}, must be an optax "
+      "transformation"
+    )

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from fedjax_alg.data.federation import Federation
-from fedjax_alg.engine import evaluate as evaluate_lib, samplers
-from fedjax_alg.errors import a_type, OptionError
+from fedjax_alg.engine import evaluate as evaluate_lib
+from fedjax_alg.engine import samplers
+from fedjax_alg.errors import OptionError, a_type
 from fedjax_alg.runs import plan as plan_lib
 from fedjax_alg.runs import queue
 from fedjax_alg.runs.play import Step
@@ -15,24 +16,26 @@ from fedjax_alg.runs.result import RunResult
 Callback = Callable[[Step], None]
 
 
-def as_callbacks(
-    callbacks: Callback | Iterable[Callback]) -> tuple[Callback, ...]:
+def as_callbacks(callbacks: Callback | Iterable[Callback]) -> tuple[Callback, ...]:
   """Makes a tuple of one callback or of several.
 
   Raises:
     OptionError: one is no function.
   """
-  functions = (callbacks,) if callable(callbacks) or not isinstance(
-      callbacks, Iterable) else tuple(callbacks)
+  functions = (
+    (callbacks,)
+    if callable(callbacks) or not isinstance(callbacks, Iterable)
+    else tuple(callbacks)
+  )
   for function in functions:
     if not callable(function):
-      raise OptionError(f"`callbacks`={function!r}: {a_type(function)}, must "
-                        "be functions of a Step")
+      raise OptionError(
+        f"`callbacks`={function!r}: {a_type(function)}, must be functions of a Step"
+      )
   return functions
 
 
-def steps(
-    algorithm: Any, federation: Federation, **options: Any) -> Iterator[Step]:
+def steps(algorithm: Any, federation: Federation, **options: Any) -> Iterator[Step]:
   """Executes the same run as ``run`` and yields a ``Step`` at every evaluation.
 
   The arguments are checked when ``steps`` is called, before the first
@@ -58,13 +61,22 @@ def steps(
 
 
 def run(
-    algorithm: Any, federation: Federation, *, model: Any = "softmax",
-    rounds: int | None = None, cohort_size: int | None = None,
-    participation: float | None = None, seeds: int | Sequence[int] = 1,
-    evaluate: Any = evaluate_lib.DEFAULT_PROTOCOLS, eval_every: int = 5,
-    callbacks: Callback | Iterable[Callback] = (), hparams: Any = None,
-    sampler: samplers.Sampler | None = None, init: Any = None,
-    **options: Any) -> RunResult:
+  algorithm: Any,
+  federation: Federation,
+  *,
+  model: Any = "softmax",
+  rounds: int | None = None,
+  cohort_size: int | None = None,
+  participation: float | None = None,
+  seeds: int | Sequence[int] = 1,
+  evaluate: Any = evaluate_lib.DEFAULT_PROTOCOLS,
+  eval_every: int = 5,
+  callbacks: Callback | Iterable[Callback] = (),
+  hparams: Any = None,
+  sampler: samplers.Sampler | None = None,
+  init: Any = None,
+  **options: Any,
+) -> RunResult:
   """Trains an algorithm on a federation and evaluates it.
 
   On the same devices the result equals that of ``python -m experiments.run``
@@ -134,10 +146,20 @@ def run(
   """
   callbacks = as_callbacks(callbacks)
   plan = plan_lib.from_keywords(
-      algorithm, federation, model=model, rounds=rounds,
-      cohort_size=cohort_size, participation=participation, seeds=seeds,
-      evaluate=evaluate, eval_every=eval_every, hparams=hparams,
-      sampler=sampler, init=init, **options)
+    algorithm,
+    federation,
+    model=model,
+    rounds=rounds,
+    cohort_size=cohort_size,
+    participation=participation,
+    seeds=seeds,
+    evaluate=evaluate,
+    eval_every=eval_every,
+    hparams=hparams,
+    sampler=sampler,
+    init=init,
+    **options,
+  )
   (result,), _ = queue.run_plans([plan], callbacks)
   assert result is not None
   return result

@@ -11,15 +11,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_alg import metrics, registry
-from fedjax_alg.data.options import DataOptions, field_values, ShiftOptions
-from fedjax_alg.errors import a_type, check_one_of, did_you_mean, OptionError
+from fedjax_alg.data.options import DataOptions, ShiftOptions, field_values
+from fedjax_alg.errors import OptionError, a_type, check_one_of, did_you_mean
 from fedjax_alg.hparams import of_type, reads
 from fedjax_alg.records import scores as scores_lib
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
-from fedjax_alg.runs.options import check_reachable, EvaluationOptions
-from fedjax_alg.runs.options import MachineOptions
-from fedjax_alg.runs.options import RunOptions
+from fedjax_alg.runs.options import (
+  EvaluationOptions,
+  MachineOptions,
+  RunOptions,
+  check_reachable,
+)
 from fedjax_alg.runs.result import RunResult
 from fedjax_alg.runs.stopping import ALL_ROUNDS
 
@@ -31,17 +34,25 @@ COSTS = ("round", *tables.TOTALS)
 
 #: Options that change what clients hold without changing the hashes of the
 #: data and of the partition.
-_LATER = ("newcomers_at", *(
-    field.name for field in dataclasses.fields(ShiftOptions)))
+_LATER = ("newcomers_at", *(field.name for field in dataclasses.fields(ShiftOptions)))
 
 #: Options that decide who takes part in a round, with their defaults.
-_DRAWN = {name: value for name, value in field_values(RunOptions()).items()
-          if name == "sampling" or name.startswith("availability")}
+_DRAWN = {
+  name: value
+  for name, value in field_values(RunOptions()).items()
+  if name == "sampling" or name.startswith("availability")
+}
 
 #: Options that make no other method: where, how long and how it is measured.
-_NEUTRAL = ("data_dir", "seed", *(
-    field.name for kind in (EvaluationOptions, MachineOptions)
-    for field in dataclasses.fields(kind)))
+_NEUTRAL = (
+  "data_dir",
+  "seed",
+  *(
+    field.name
+    for kind in (EvaluationOptions, MachineOptions)
+    for field in dataclasses.fields(kind)
+  ),
+)
 
 #: A longer automatic label does not fit into a legend.
 _LONGEST = 30
@@ -126,8 +137,9 @@ class Comparison:
   @property
   def baselines(self) -> tuple[str, ...]:
     """``baseline``, and those of runs that cannot be compared with it."""
-    return tuple(dict.fromkeys(
-        [self.baseline, *(pair.baseline for pair in self.pairs)]))
+    return tuple(
+      dict.fromkeys([self.baseline, *(pair.baseline for pair in self.pairs)])
+    )
 
   @property
   def results(self) -> dict[str, RunResult]:
@@ -144,26 +156,31 @@ class Comparison:
         for name, found in group.items():
           row |= {name: found.mean, f"{name}_ci95": found.ci95}
       for target in self.targets:
-        row[f"reached_{target:g}"] = sum(
-            at is not None for at in line.reached[target])
+        row[f"reached_{target:g}"] = sum(at is not None for at in line.reached[target])
         for name in COSTS:
           cost = line.cost_to(target, name)
           row[f"{name}_to_{target:g}"] = np.nan if cost is None else cost.mean
       pair = pairs.get(line.label)
-      row |= {"difference": pair.difference.mean if pair else np.nan,
-              "difference_ci95": pair.difference.ci95 if pair else np.nan,
-              "p": pair.p if pair else np.nan,
-              "p_holm": pair.holm if pair else np.nan,
-              "baseline": pair.baseline if pair else ""}
+      row |= {
+        "difference": pair.difference.mean if pair else np.nan,
+        "difference_ci95": pair.difference.ci95 if pair else np.nan,
+        "p": pair.p if pair else np.nan,
+        "p_holm": pair.holm if pair else np.nan,
+        "baseline": pair.baseline if pair else "",
+      }
       out.append(row)
     return out
 
 
 def compare(
-    results: Mapping[str, RunResult] | Sequence[RunResult], *,
-    metric: str | None = None, protocol: str | None = None,
-    score: str = "final", baseline: str | None = None,
-    targets: Sequence[float] | None = None) -> Comparison:
+  results: Mapping[str, RunResult] | Sequence[RunResult],
+  *,
+  metric: str | None = None,
+  protocol: str | None = None,
+  score: str = "final",
+  baseline: str | None = None,
+  targets: Sequence[float] | None = None,
+) -> Comparison:
   """Compares finished runs.
 
   Runs of the same data, partition and seeds, in any order, are compared seed by
@@ -208,8 +225,7 @@ def compare(
     results = [results]
   for one in results.values() if isinstance(results, dict) else results:
     if not isinstance(one, RunResult):
-      raise OptionError(f"`results`: {a_type(one)}, must be runs from "
-                        "run or load_run")
+      raise OptionError(f"`results`: {a_type(one)}, must be runs from run or load_run")
   if not results:
     raise OptionError("`results`: no runs")
   if not isinstance(results, dict):
@@ -219,18 +235,18 @@ def compare(
   protocol = _protocol(results, protocol)
   for label, result in results.items():
     if not np.isfinite(result.metrics[protocol][metric]).any():
-      raise OptionError(f"`metric`={metric}: {label} has none of protocol "
-                        f"{protocol}")
+      raise OptionError(f"`metric`={metric}: {label} has none of protocol {protocol}")
   baseline = next(iter(results)) if baseline is None else baseline
   if baseline not in results:
-    raise OptionError(f"`baseline`={baseline}: no such run (one of "
-                      f"{', '.join(results)})")
+    raise OptionError(
+      f"`baseline`={baseline}: no such run (one of {', '.join(results)})"
+    )
   wanted = _targets(results, metric, targets)
-  lines = tuple(_line(label, result, protocol, metric, wanted)
-                for label, result in results.items())
+  lines = tuple(
+    _line(label, result, protocol, metric, wanted) for label, result in results.items()
+  )
   pairs, unpaired = _pairs(lines, baseline, score)
-  return Comparison(
-      metric, protocol, score, wanted, baseline, lines, pairs, unpaired)
+  return Comparison(metric, protocol, score, wanted, baseline, lines, pairs, unpaired)
 
 
 def _metric(results: Mapping[str, RunResult], asked: str | None) -> str:
@@ -242,59 +258,80 @@ def _metric(results: Mapping[str, RunResult], asked: str | None) -> str:
     of = result.records.metrics
     if metric not in of.columns:
       raise OptionError(
-          f"`metric`={metric}: unknown in {label}, whose task is {of.task}"
-          f"{did_you_mean(metric, of.columns)} (one of "
-          f"{', '.join(of.columns)})")
+        f"`metric`={metric}: unknown in {label}, whose task is {of.task}"
+        f"{did_you_mean(metric, of.columns)} (one of "
+        f"{', '.join(of.columns)})"
+      )
   return metric
 
 
 def _protocol(results: Mapping[str, RunResult], asked: str | None) -> str:
   for label, result in results.items():
     if asked is not None and asked not in result.protocols:
-      raise OptionError(f"`protocol`={asked}: {label} was not evaluated by it "
-                        f"(it has {', '.join(result.protocols)})")
+      raise OptionError(
+        f"`protocol`={asked}: {label} was not evaluated by it "
+        f"(it has {', '.join(result.protocols)})"
+      )
   if asked is not None:
     return asked
-  common = [name for name in next(iter(results.values())).protocols
-            if all(name in result.protocols for result in results.values())]
+  common = [
+    name
+    for name in next(iter(results.values())).protocols
+    if all(name in result.protocols for result in results.values())
+  ]
   if not common:
-    raise OptionError("`protocol`: the runs have none in common (" + "; ".join(
-        f"{label}: {', '.join(result.protocols)}"
-        for label, result in results.items()) + ")")
+    raise OptionError(
+      "`protocol`: the runs have none in common ("
+      + "; ".join(
+        f"{label}: {', '.join(result.protocols)}" for label, result in results.items()
+      )
+      + ")"
+    )
   return "global" if "global" in common else common[0]
 
 
 def _targets(
-    results: Mapping[str, RunResult], metric: str,
-    asked: Sequence[float] | None) -> tuple[float, ...]:
+  results: Mapping[str, RunResult], metric: str, asked: Sequence[float] | None
+) -> tuple[float, ...]:
   if asked is None:
-    every = [result.facts["run"].get("targets", ())
-             for result in results.values()]
-    return () if not metrics.metric(metric).share else tuple(
-        target for target in every[0] if all(target in own for own in every))
-  asked = of_type("targets", list(asked) if isinstance(
-      asked, Iterable) and not isinstance(asked, str) else asked,
-                  tuple[float, ...])
+    every = [result.facts["run"].get("targets", ()) for result in results.values()]
+    return (
+      ()
+      if not metrics.metric(metric).share
+      else tuple(target for target in every[0] if all(target in own for own in every))
+    )
+  asked = of_type(
+    "targets",
+    list(asked)
+    if isinstance(asked, Iterable) and not isinstance(asked, str)
+    else asked,
+    tuple[float, ...],
+  )
   check_reachable(asked, metrics.metric(metric).share)
   return tuple(dict.fromkeys(float(target) for target in asked))
 
 
 def _line(
-    label: str, result: RunResult, protocol: str, metric: str,
-    targets: Sequence[float]) -> Line:
+  label: str, result: RunResult, protocol: str, metric: str, targets: Sequence[float]
+) -> Line:
   rows = result.records.rows
   curves = summary_lib.by_seed(rows, protocol, metric)
-  scores = {name: estimate([
-      scores_lib.score(name, curve, result.rounds, metric) for curve in curves])
-            for name in SCORES}
-  costs = {name: estimate(
-      summary_lib.by_seed(rows, protocol, name)[:, -1]) for name in COSTS}
+  scores = {
+    name: estimate(
+      [scores_lib.score(name, curve, result.rounds, metric) for curve in curves]
+    )
+    for name in SCORES
+  }
+  costs = {
+    name: estimate(summary_lib.by_seed(rows, protocol, name)[:, -1]) for name in COSTS
+  }
   reached = {}
   for target in targets:
     firsts = summary_lib.first_rows(rows, protocol, metric, target)
     reached[target] = tuple(
-        None if row is None else {name: float(row[name]) for name in COSTS}
-        for row in firsts)
+      None if row is None else {name: float(row[name]) for name in COSTS}
+      for row in firsts
+    )
   return Line(label, result, scores, costs, reached)
 
 
@@ -337,8 +374,10 @@ def paired_t(differences: Sequence[float]) -> tuple[float, float]:
 def why_not_paired(one: RunResult, other: RunResult) -> str:
   """Why two runs cannot be compared seed by seed; "" if they can be."""
   hashes, others = one.summary()["hashes"], other.summary()["hashes"]
-  for name, words in (("data", "the data differ"),
-                      ("partition", "the partition differs")):
+  for name, words in (
+    ("data", "the data differ"),
+    ("partition", "the partition differs"),
+  ):
     if hashes.get(name) != others.get(name):
       return words
   for name in _LATER:
@@ -347,8 +386,7 @@ def why_not_paired(one: RunResult, other: RunResult) -> str:
     if mine != its:
       return f"--{name} differs ({mine}, not {its})"
   if sorted(one.seeds) != sorted(other.seeds):
-    return (f"the seeds differ ({_shown(one.seeds)}, not "
-            f"{_shown(other.seeds)})")
+    return f"the seeds differ ({_shown(one.seeds)}, not {_shown(other.seeds)})"
   return ""
 
 
@@ -357,8 +395,11 @@ def _participants(result: RunResult) -> dict[str, str]:
   run, plan = result.facts["run"], result.facts["plan"]
   drawn = {name: run.get(name, default) for name, default in _DRAWN.items()}
   # The plan knows the sampler that was a function, and S of a share.
-  found = drawn | {"cohort_size": plan["cohort_size"]} | {
-      "sampling": plan.get("sampling", drawn["sampling"])}
+  found = (
+    drawn
+    | {"cohort_size": plan["cohort_size"]}
+    | {"sampling": plan.get("sampling", drawn["sampling"])}
+  )
   return {name: _shown(value) for name, value in found.items()}
 
 
@@ -369,8 +410,11 @@ def _notes(line: Line, base: Line) -> tuple[str, ...]:
   out = []
   if differ:
     out.append(f"participants are drawn differently ({', '.join(differ)})")
-  out += [f"{one.label} ended early by {one.result.stopped}"
-          for one in (line, base) if one.result.stopped != ALL_ROUNDS]
+  out += [
+    f"{one.label} ended early by {one.result.stopped}"
+    for one in (line, base)
+    if one.result.stopped != ALL_ROUNDS
+  ]
   return tuple(out)
 
 
@@ -383,46 +427,63 @@ def _pair(line: Line, base: Line, score: str) -> Pair:
   if len(ours) > 1 and np.ptp(ours - its) <= 1e-12 * np.abs(ours).max():
     # Equal but for rounding.
     difference = Estimate(difference.mean, 0.0, (difference.mean,) * len(its))
-  return Pair(line.label, difference, *paired_t(difference.values), np.nan,
-              _notes(line, base), base.label)
+  return Pair(
+    line.label,
+    difference,
+    *paired_t(difference.values),
+    np.nan,
+    _notes(line, base),
+    base.label,
+  )
 
 
-def _comparable(lines: Sequence[Line], base: Line
-                ) -> list[tuple[Line, list[Line]]]:
+def _comparable(lines: Sequence[Line], base: Line) -> list[tuple[Line, list[Line]]]:
   """Baselines, ``base`` first, and the runs to be compared with each."""
   groups, rest, first = [], list(lines), base
   while rest:
-    members = [line for line in rest if line is first or not why_not_paired(
-        line.result, first.result)]
+    members = [
+      line
+      for line in rest
+      if line is first or not why_not_paired(line.result, first.result)
+    ]
     if first is not base:
-      first = next((line for line in members if line.result.facts["algorithm"]
-                    == base.result.facts["algorithm"]), first)
+      first = next(
+        (
+          line
+          for line in members
+          if line.result.facts["algorithm"] == base.result.facts["algorithm"]
+        ),
+        first,
+      )
     groups.append((first, [line for line in members if line is not first]))
-    rest = [line for line in rest if line is not first and (
-        line not in groups[-1][1])]
+    rest = [line for line in rest if line is not first and (line not in groups[-1][1])]
     first = rest[0] if rest else base
   return groups
 
 
 def _pairs(
-    lines: Sequence[Line], baseline: str, score: str
+  lines: Sequence[Line], baseline: str, score: str
 ) -> tuple[tuple[Pair, ...], dict[str, str]]:
   (base,) = (line for line in lines if line.label == baseline)
   groups = _comparable(lines, base)
-  pairs = [_pair(line, first, score) for first, lines_of in groups
-           for line in lines_of]
-  unpaired = {first.label: why_not_paired(first.result, base.result)
-              for first, _ in groups[1:]}
+  pairs = [_pair(line, first, score) for first, lines_of in groups for line in lines_of]
+  unpaired = {
+    first.label: why_not_paired(first.result, base.result) for first, _ in groups[1:]
+  }
   corrected = holm([pair.p for pair in pairs])
-  return tuple(pair._replace(holm=p)
-               for pair, p in zip(pairs, corrected)), unpaired
+  return tuple(pair._replace(holm=p) for pair, p in zip(pairs, corrected)), unpaired
 
 
 def options_of(result: RunResult) -> dict[str, Any]:
   """name -> value of every option of a run, the algorithm first."""
   facts = result.facts
-  return {"algorithm": facts["algorithm"], **facts["hparams"],
-          **facts["run"], "model": facts["model"], **facts["data"]}
+  return {
+    "algorithm": facts["algorithm"],
+    **facts["hparams"],
+    **facts["run"],
+    "model": facts["model"],
+    **facts["data"],
+  }
 
 
 def _shown(value: Any) -> str:
@@ -435,8 +496,9 @@ def shown_options(results: Sequence[RunResult]) -> dict[str, list[str]]:
   """name -> its value in every run as text, "" for a run without the option."""
   each = [options_of(result) for result in results]
   names = dict.fromkeys(name for own in each for name in own)
-  return {name: [_shown(own[name]) if name in own else "" for own in each]
-          for name in names}
+  return {
+    name: [_shown(own[name]) if name in own else "" for own in each] for name in names
+  }
 
 
 def _read_options(result: RunResult) -> dict[str, str]:
@@ -444,25 +506,31 @@ def _read_options(result: RunResult) -> dict[str, str]:
   facts = result.facts
   out: dict[str, str] = {}
   entry = registry.ALGORITHMS.get(facts["algorithm"])
-  for kind, given in ((entry and entry.hparams, facts["hparams"]),
-                      (RunOptions, facts["run"]),
-                      (None, {"model": facts["model"]}),
-                      (DataOptions, facts["data"])):
+  for kind, given in (
+    (entry and entry.hparams, facts["hparams"]),
+    (RunOptions, facts["run"]),
+    (None, {"model": facts["model"]}),
+    (DataOptions, facts["data"]),
+  ):
     values = dict(given)
     if kind is not None:
       # A run from before an option came has its default.
       names = [field.name for field in dataclasses.fields(kind)]
       options = kind(**{n: given[n] for n in names if n in given})
       values |= {n: getattr(options, n) for n in names}
-      values = {n: value for n, value in values.items()
-                if n not in names or reads(options, n)}
-    out |= {name: _shown(value) for name, value in values.items()
-            if value is not None and name not in _NEUTRAL}
+      values = {
+        n: value for n, value in values.items() if n not in names or reads(options, n)
+      }
+    out |= {
+      name: _shown(value)
+      for name, value in values.items()
+      if value is not None and name not in _NEUTRAL
+    }
   return out
 
 
 def labels(
-    results: Sequence[RunResult], names: Sequence[str] | None = None
+  results: Sequence[RunResult], names: Sequence[str] | None = None
 ) -> list[str]:
   """Names runs by their method and, where needed, by what else differs.
 
@@ -477,6 +545,7 @@ def labels(
   Returns:
     The labels.
   """
+
   def method(result: RunResult) -> str:
     name = result.facts["algorithm"]
     known = name in registry.ALGORITHMS
@@ -489,12 +558,20 @@ def labels(
     if len(own) == 1:
       continue
     each = [_read_options(results[i]) for i in own]
-    differ = [option for option in dict.fromkeys(o for one in each for o in one)
-              if len({one.get(option) for one in each}) > 1]
-    full = [" ".join([name, *(f"{option}={one[option]}" for option in differ
-                              if option in one)]) for one in each]
+    differ = [
+      option
+      for option in dict.fromkeys(o for one in each for o in one)
+      if len({one.get(option) for one in each}) > 1
+    ]
+    full = [
+      " ".join(
+        [name, *(f"{option}={one[option]}" for option in differ if option in one)]
+      )
+      for one in each
+    ]
     short = max(map(len, full)) <= _LONGEST and (
-        names is None or len(set(full)) == len(full))
+      names is None or len(set(full)) == len(full)
+    )
     for i, label in zip(own, full):
       if short:
         out[i] = label

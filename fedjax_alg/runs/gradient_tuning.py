@@ -54,8 +54,11 @@ class Coordinate(NamedTuple):
     """The coordinate of a value; infinite at an end of the range."""
     with np.errstate(divide="ignore"):
       below = np.log(value - self._low) if self._low < value else -np.inf
-      above = (np.log(self.high - value) if value < self.high else -np.inf
-               ) if math.isfinite(self.high) else 0.0
+      above = (
+        (np.log(self.high - value) if value < self.high else -np.inf)
+        if math.isfinite(self.high)
+        else 0.0
+      )
     return float(below - above)
 
   def back(self, place: float) -> float:
@@ -92,14 +95,19 @@ def coordinate(method: Method, name: str) -> Coordinate:
   """
   hparams = resolved(method.hparams)
   meta = {f.name: f.metadata for f in dataclasses.fields(hparams)}[name]
-  ends = [next((float(meta[key]) for key in keys if meta[key] is not None), end)
-          for keys, end in ((("minimum", "above"), -math.inf),
-                            (("maximum", "below"), math.inf))]
+  ends = [
+    next((float(meta[key]) for key in keys if meta[key] is not None), end)
+    for keys, end in (
+      (("minimum", "above"), -math.inf),
+      (("maximum", "below"), math.inf),
+    )
+  ]
   found, value = Coordinate(*ends), getattr(hparams, name)
   if not math.isfinite(found.to(value)):
     raise OptionError(
-        f"`{name}`={value:g}: tuned by factors, must start between "
-        f"{max(found.low, 0.0):g} and {found.high:g}")
+      f"`{name}`={value:g}: tuned by factors, must start between "
+      f"{max(found.low, 0.0):g} and {found.high:g}"
+    )
   return found
 
 
@@ -144,8 +152,8 @@ class GradientTuning(NamedTuple):
 
 
 def trusted_step(
-    gradient: np.ndarray, curvature: np.ndarray, radius: float,
-    worth: float) -> np.ndarray:
+  gradient: np.ndarray, curvature: np.ndarray, radius: float, worth: float
+) -> np.ndarray:
   """The step of least g's + s'(H + worth I)s / 2 in a box.
 
   Args:
@@ -161,8 +169,10 @@ def trusted_step(
   root = np.sqrt(np.maximum(values, 0.0) + worth)
   rows = root[:, None] * vectors.T
   from scipy import optimize  # slow to import, and read here alone
+
   found = optimize.lsq_linear(
-      rows, -(vectors.T @ gradient) / root, bounds=(-radius, radius))
+    rows, -(vectors.T @ gradient) / root, bounds=(-radius, radius)
+  )
   result: np.ndarray = found.x
   return result
 
@@ -173,8 +183,7 @@ def _cubic_minimum(f0: float, d0: float, f1: float, d1: float) -> float:
   inside = s * s - d0 * d1
   if inside <= 0.0:
     return 0.5
-  return 1.0 - (d1 + math.sqrt(inside) - s) / (
-      d1 - d0 + 2.0 * math.sqrt(inside))
+  return 1.0 - (d1 + math.sqrt(inside) - s) / (d1 - d0 + 2.0 * math.sqrt(inside))
 
 
 class _Point(NamedTuple):
@@ -187,9 +196,13 @@ class _Point(NamedTuple):
 
 
 def descend(
-    derivatives: Derivatives, *, outer_steps: int = OUTER_STEPS,
-    halvings: int = HALVINGS, last: int | None = 1,
-    said: Callable[[OuterStep], None] = lambda step: None) -> GradientTuning:
+  derivatives: Derivatives,
+  *,
+  outer_steps: int = OUTER_STEPS,
+  halvings: int = HALVINGS,
+  last: int | None = 1,
+  said: Callable[[OuterStep], None] = lambda step: None,
+) -> GradientTuning:
   """Moves the hyper-parameters of a run by their derivatives.
 
   Args:
@@ -221,17 +234,31 @@ def descend(
     rounds = -(-total // 2 ** max(halvings - number, 0))
     got = derivatives.at(values, rounds, last)
     slopes = np.array([one.slope(values[name]) for name, one in zip(by, moved)])
-    new = _Point(place, got.loss, slopes * list(got.gradient.values()),
-                 slopes[:, None] * got.curvature * slopes)
+    new = _Point(
+      place,
+      got.loss,
+      slopes * list(got.gradient.values()),
+      slopes[:, None] * got.curvature * slopes,
+    )
     played += rounds * p.rows * (1 + len(by))
-    usable = got.finite and bool(np.isfinite(got.curvature).all()) and (
-        float(np.abs(new.gradient).max()) <= _EXPLODED * abs(got.loss))
+    usable = (
+      got.finite
+      and bool(np.isfinite(got.curvature).all())
+      and (float(np.abs(new.gradient).max()) <= _EXPLODED * abs(got.loss))
+    )
     kept = usable and (best is None or got.loss < best.loss)
     end = got.accuracies.shape[1]
-    found.append(OuterStep(
-        values, rounds, got.loss,
-        float(got.accuracies[:, max(end - last, 0) if last else 0:].mean()),
-        dict(zip(by, new.gradient.tolist())), kept, played))
+    found.append(
+      OuterStep(
+        values,
+        rounds,
+        got.loss,
+        float(got.accuracies[:, max(end - last, 0) if last else 0 :].mean()),
+        dict(zip(by, new.gradient.tolist())),
+        kept,
+        played,
+      )
+    )
     said(found[-1])
     if kept:
       best, radius = new, min(2.0 * radius, _LONGEST)
@@ -242,17 +269,25 @@ def descend(
     else:
       radius = _smaller(best, new, usable, got.loss < best.loss)
     place = best.place + trusted_step(
-        best.gradient, best.curvature, radius, _WORTH * abs(best.loss))
+      best.gradient, best.curvature, radius, _WORTH * abs(best.loss)
+    )
     place = np.where(
-        [hypergradient.in_range(p.method, {name: one.back(at)})
-         for name, one, at in zip(by, moved, place)], place, best.place)
-  whole = [step for step in found
-           if step.rounds == total and math.isfinite(step.loss)]
+      [
+        hypergradient.in_range(p.method, {name: one.back(at)})
+        for name, one, at in zip(by, moved, place)
+      ],
+      place,
+      best.place,
+    )
+  whole = [step for step in found if step.rounds == total and math.isfinite(step.loss)]
   if not whole:
-    raise OptionError("`outer_steps`: no step with all rounds has a finite "
-                      "loss; start from smaller values")
-  return GradientTuning(found, min(whole, key=lambda step: step.loss),
-                        tasks.of(p.model).main)
+    raise OptionError(
+      "`outer_steps`: no step with all rounds has a finite "
+      "loss; start from smaller values"
+    )
+  return GradientTuning(
+    found, min(whole, key=lambda step: step.loss), tasks.of(p.model).main
+  )
 
 
 def _smaller(best: _Point, new: _Point, usable: bool, less: bool) -> float:
@@ -267,9 +302,15 @@ def _smaller(best: _Point, new: _Point, usable: bool, less: bool) -> float:
   step = new.place - best.place
   share = _SHRINK[2 if less else 1]
   if usable:
-    share = min(max(_cubic_minimum(
-        best.loss, float(best.gradient @ step), new.loss,
-        float(new.gradient @ step)), _SHRINK[0]), _SHRINK[2])
+    share = min(
+      max(
+        _cubic_minimum(
+          best.loss, float(best.gradient @ step), new.loss, float(new.gradient @ step)
+        ),
+        _SHRINK[0],
+      ),
+      _SHRINK[2],
+    )
   return max(share * float(np.abs(step).max()), 1e-3)
 
 
@@ -286,14 +327,21 @@ def check_steps(outer_steps: Any, halvings: Any) -> None:
     raise OptionError(f"`halvings`={halvings}: must be at least 0")
   if outer_steps <= halvings:
     raise OptionError(
-        f"`outer_steps`={outer_steps}: must be at least {halvings + 1}, the "
-        f"first that runs all rounds after `halvings`={halvings}")
+      f"`outer_steps`={outer_steps}: must be at least {halvings + 1}, the "
+      f"first that runs all rounds after `halvings`={halvings}"
+    )
 
 
 def tune_by_gradient(
-    algorithm: Any, federation: Federation, *, by: str | Sequence[str],
-    outer_steps: int = OUTER_STEPS, halvings: int = HALVINGS,
-    last: int | None = 1, **options: Any) -> GradientTuning:
+  algorithm: Any,
+  federation: Federation,
+  *,
+  by: str | Sequence[str],
+  outer_steps: int = OUTER_STEPS,
+  halvings: int = HALVINGS,
+  last: int | None = 1,
+  **options: Any,
+) -> GradientTuning:
   """Tunes hyper-parameters by the derivative of the validation loss.
 
   A few outer steps from the given values, each a run with its derivatives, take
@@ -324,5 +372,6 @@ def tune_by_gradient(
   prepared = hypergradient.prepared_for(plan, names)
   warn(prepared, set(), hypergradient.caution(prepared.method))
   check_choice(prepared.federation)  # before it compiles
-  return descend(Derivatives(prepared, names), outer_steps=outer_steps,
-                 halvings=halvings, last=last)
+  return descend(
+    Derivatives(prepared, names), outer_steps=outer_steps, halvings=halvings, last=last
+  )

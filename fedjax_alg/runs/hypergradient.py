@@ -27,16 +27,14 @@ from fedjax_alg.base import Array, Model, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
 from fedjax_alg.data.federation import Federation
-from fedjax_alg.engine import compiling, evaluate, loop, processes
+from fedjax_alg.engine import compiling, evaluate, loop, processes, sharding
 from fedjax_alg.engine.round import play_round
-from fedjax_alg.engine import sharding
-from fedjax_alg.errors import did_you_mean, OptionError
-from fedjax_alg.hparams import of_type, resolved, unread, validate
-from fedjax_alg.hparams import with_values
+from fedjax_alg.errors import OptionError, did_you_mean
+from fedjax_alg.hparams import of_type, resolved, unread, validate, with_values
 from fedjax_alg.models import roles
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import RunOptions
-from fedjax_alg.runs.plan import from_keywords, Plan, warn
+from fedjax_alg.runs.plan import Plan, from_keywords, warn
 from fedjax_alg.runs.prepare import Prepared
 
 #: Compressors whose message is a rounded number: what a derivative of it
@@ -70,8 +68,7 @@ class Hypergradient(NamedTuple):
     return bool(np.isfinite([self.loss, *self.gradient.values()]).all())
 
 
-def _gauss_newton(
-    model: Model, models: Params, moved: Params, shard: Shard) -> Array:
+def _gauss_newton(model: Model, models: Params, moved: Params, shard: Shard) -> Array:
   """Sums J' H J over a shard and averages it over K models, [k, k].
 
   Args:
@@ -85,13 +82,14 @@ def _gauss_newton(
 
     def of_block(x, y, mask):
       logits, change = jax.vmap(
-          lambda one: jax.jvp(
-              lambda p: objective.logits(model, p, x, mask=mask), (params,),
-              (one,)), out_axes=(None, 0))(moved)
+        lambda one: jax.jvp(
+          lambda p: objective.logits(model, p, x, mask=mask), (params,), (one,)
+        ),
+        out_axes=(None, 0),
+      )(moved)
 
       def slope(logits):
-        return jax.grad(
-            lambda z: objective.masked_sum(model.loss(z, y), mask))(logits)
+        return jax.grad(lambda z: objective.masked_sum(model.loss(z, y), mask))(logits)
 
       bent = jax.vmap(lambda one: jax.jvp(slope, (logits,), (one,))[1])(change)
       inner = tuple(range(1, bent.ndim))
@@ -99,9 +97,15 @@ def _gauss_newton(
 
     return objective.sum_blocks(shard, of_block)
 
-  of_models = [of_model(*jax.tree.map(lambda leaf: leaf[i], (
-      models, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), moved))))
-               for i in range(jax.tree.leaves(models)[0].shape[0])]
+  of_models = [
+    of_model(
+      *jax.tree.map(
+        lambda leaf: leaf[i],
+        (models, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), moved)),
+      )
+    )
+    for i in range(jax.tree.leaves(models)[0].shape[0])
+  ]
   return jnp.stack(of_models).mean(0) / shard.size.astype(jnp.float32)
 
 
@@ -142,59 +146,79 @@ class Derivatives:
     p = self.prepared
     task, number = tasks.of(p.model), -(-self._rounds // self._every)
     every = self._every
-    numbers = {**numbers, **{name: jnp.broadcast_to(value, (p.rows,))
-                             for name, value in zip(self.by, at)}}
+    numbers = {
+      **numbers,
+      **{name: jnp.broadcast_to(value, (p.rows,)) for name, value in zip(self.by, at)},
+    }
     states = loop.initial_states(
-        p.build, p.model, p.spec, data.train, keys, numbers, p.map_seeds)
+      p.build, p.model, p.spec, data.train, keys, numbers, p.map_seeds
+    )
 
     def one_seed(state, keys, values):
       algorithm = p.build(values)
-      play = functools.partial(
-          play_round, algorithm, data.train, p.participation, keys)
+      play = functools.partial(play_round, algorithm, data.train, p.participation, keys)
       validate_on = evaluate.make_evaluate(
-          algorithm, roles.deployed(p.model), ("validation",), p.map_clients)
+        algorithm, roles.deployed(p.model), ("validation",), p.map_clients
+      )
 
       def stretch(i, carry):
         state, losses, accuracies = carry
         state = jax.lax.fori_loop(
-            i * every, jnp.minimum((i + 1) * every, rounds),
-            lambda r, state: play(r, state)[0], state)
+          i * every,
+          jnp.minimum((i + 1) * every, rounds),
+          lambda r, state: play(r, state)[0],
+          state,
+        )
         sums = validate_on(data, state, keys.evaluation)["validation"].sums
         loss, rows = (  # of each of the K models
-            sums[name].reshape(sums[name].shape[0], -1).sum(-1)
-            for name in ("loss", "rows"))
+          sums[name].reshape(sums[name].shape[0], -1).sum(-1)
+          for name in ("loss", "rows")
+        )
         main = task.measured(sums)[task.main]
-        return (state, losses.at[i].set((loss / rows).mean()),
-                accuracies.at[i].set(main.mean()))
+        return (
+          state,
+          losses.at[i].set((loss / rows).mean()),
+          accuracies.at[i].set(main.mean()),
+        )
 
       empty = jnp.full(number, jnp.nan)
       state, losses, accuracies = jax.lax.fori_loop(
-          jnp.int32(0), (rounds + every - 1) // every, stretch,
-          (state, empty, empty))
+        jnp.int32(0), (rounds + every - 1) // every, stretch, (state, empty, empty)
+      )
       assert algorithm.global_params is not None
       return losses, accuracies, algorithm.global_params(state)
 
     losses, accuracies, models = loop.over_seeds(one_seed, p.map_seeds)(
-        states, keys, numbers)
+      states, keys, numbers
+    )
     return (losses, models), accuracies
 
   def _push(self, data, keys, numbers, at, rounds):
     fn = functools.partial(self._losses, data, keys, numbers, rounds)
     (losses, models), (slopes, moved), accuracies = jax.vmap(
-        lambda one: jax.jvp(fn, (at,), (one,), has_aux=True),
-        out_axes=(None, 0, None))(jnp.eye(len(self.by)))
+      lambda one: jax.jvp(fn, (at,), (one,), has_aux=True), out_axes=(None, 0, None)
+    )(jnp.eye(len(self.by)))
     held = layout.server_rows(data.train)
     assert held is not None
-    bent = jnp.stack([_gauss_newton(
-        roles.deployed(self.prepared.model),
-        jax.tree.map(lambda leaf: leaf[i], models),
-        jax.tree.map(lambda leaf: leaf[:, i], moved), held)
-                      for i in range(self.prepared.rows)])
+    bent = jnp.stack(
+      [
+        _gauss_newton(
+          roles.deployed(self.prepared.model),
+          jax.tree.map(lambda leaf: leaf[i], models),
+          jax.tree.map(lambda leaf: leaf[:, i], moved),
+          held,
+        )
+        for i in range(self.prepared.rows)
+      ]
+    )
     return losses, accuracies, slopes, bent.mean(0), models
 
   def at(
-      self, values: Mapping[str, float] | None = None,
-      rounds: int | None = None, last: int | None = 1) -> Hypergradient:
+    self,
+    values: Mapping[str, float] | None = None,
+    rounds: int | None = None,
+    last: int | None = 1,
+  ) -> Hypergradient:
     """Runs the rounds with their derivatives.
 
     Args:
@@ -210,25 +234,31 @@ class Derivatives:
     rounds = self._rounds if rounds is None else rounds
     *found, models = self._program(*self._arguments(values or {}, rounds))
     losses, accuracies, slopes, bent = (
-        np.asarray(leaf, np.float64) for leaf in jax.device_get(found))
+      np.asarray(leaf, np.float64) for leaf in jax.device_get(found)
+    )
     every = self._every
     when = np.minimum(np.arange(every, rounds + every, every), rounds)
     end = len(when)
     kept = slice(max(end - last, 0) if last else 0, end)
     given = p.method.values() | dict(values or {})
     return Hypergradient(
-        float(losses[:, kept].mean()),
-        {name: float(slope[:, kept].mean())
-         for name, slope in zip(self.by, slopes)},
-        {name: float(given[name]) for name in self.by}, when, losses[:, :end],
-        {name: slope[:, :end] for name, slope in zip(self.by, slopes)},
-        accuracies[:, :end], bent, models)
+      float(losses[:, kept].mean()),
+      {name: float(slope[:, kept].mean()) for name, slope in zip(self.by, slopes)},
+      {name: float(given[name]) for name in self.by},
+      when,
+      losses[:, :end],
+      {name: slope[:, :end] for name, slope in zip(self.by, slopes)},
+      accuracies[:, :end],
+      bent,
+      models,
+    )
 
 
 def numbers_of(method: Method) -> tuple[str, ...]:
   """Names of the hyper-parameters that the rounds can be differentiated by."""
-  return tuple(name for name, value in method.values().items()
-               if isinstance(value, float))
+  return tuple(
+    name for name, value in method.values().items() if isinstance(value, float)
+  )
 
 
 def check_names(method: Method, by: Sequence[str]) -> tuple[str, ...]:
@@ -247,8 +277,11 @@ def check_names(method: Method, by: Sequence[str]) -> tuple[str, ...]:
   """
   names = (by,) if isinstance(by, str) else tuple(by)
   allowed = numbers_of(method)
-  said = f"one of {', '.join(allowed)}" if allowed else (
-      f"{method.name} has none that its rounds take as an input")
+  said = (
+    f"one of {', '.join(allowed)}"
+    if allowed
+    else (f"{method.name} has none that its rounds take as an input")
+  )
   if not names:
     raise OptionError(f"`by`: empty, give a hyper-parameter ({said})")
   for at, name in enumerate(names):
@@ -265,7 +298,8 @@ def _why_not(method: Method, name: str) -> str:
   field = {f.name: f for f in dataclasses.fields(hparams)}.get(name)
   if field is None:
     return f"no hyper-parameter of {method.name}" + (
-        did_you_mean(name, numbers_of(method)))
+      did_you_mean(name, numbers_of(method))
+    )
   value = getattr(hparams, name)
   why = unread(hparams, name)
   if why:
@@ -275,7 +309,8 @@ def _why_not(method: Method, name: str) -> str:
   if isinstance(value, float):
     return "decides on the host and not in the compiled rounds"
   kind = {bool: "yes or no", int: "a whole number", str: "a word"}.get(
-      type(value), "no single number")
+    type(value), "no single number"
+  )
   return f"{kind}, there is no derivative"
 
 
@@ -293,18 +328,20 @@ def check(method: Method, options: RunOptions) -> None:
     word = str(getattr(method.hparams, name, "none"))
     if word.split(":")[0] in _ROUNDING:
       raise OptionError(
-          f"`{name}`={word}: what it rounds has the derivative 0, which says "
-          "nothing (allowed: none, randk, powersgd, and topk)")
+        f"`{name}`={word}: what it rounds has the derivative 0, which says "
+        "nothing (allowed: none, randk, powersgd, and topk)"
+      )
   if options.stopping_rules:
-    raise OptionError("`stop_at`, `patience`: not here, every derivative is "
-                      "that of all rounds")
+    raise OptionError(
+      "`stop_at`, `patience`: not here, every derivative is that of all rounds"
+    )
   if options.map_clients == "lanes":
-    raise OptionError("`map_clients`=lanes: cannot be differentiated (allowed: "
-                      "auto, sequential, vmap)")
+    raise OptionError(
+      "`map_clients`=lanes: cannot be differentiated (allowed: auto, sequential, vmap)"
+    )
 
 
-def validation_plan(
-    algorithm: Any, federation: Federation, **options: Any) -> Plan:
+def validation_plan(algorithm: Any, federation: Federation, **options: Any) -> Plan:
   """Makes the plan of a run that is evaluated on the validation clients.
 
   Args:
@@ -342,17 +379,19 @@ def prepared_for(plan: Plan, by: Sequence[str]) -> Prepared:
     raise OptionError(f"`by`={','.join(by)}: in one process only")
   if plan.data.shift != "none":
     raise OptionError(
-        f"`shift`={plan.data.shift}: the derivative is that of rounds "
-        "on data that stay")
+      f"`shift`={plan.data.shift}: the derivative is that of rounds on data that stay"
+    )
   prepared = plan.prepare()
   # Lanes cannot be differentiated; what is computed is the same.
   if prepared.plan["map_clients"] == "lanes":
-    prepared = dataclasses.replace(plan, run=dataclasses.replace(
-        plan.run, map_clients="vmap")).prepare()
+    prepared = dataclasses.replace(
+      plan, run=dataclasses.replace(plan.run, map_clients="vmap")
+    ).prepare()
   if not prepared.numbers:
     raise OptionError(
-        f"`algorithm`={prepared.method.name}: asks Python for the value of a "
-        "hyper-parameter, so its rounds are not a function of it")
+      f"`algorithm`={prepared.method.name}: asks Python for the value of a "
+      "hyper-parameter, so its rounds are not a function of it"
+    )
   return prepared
 
 
@@ -367,13 +406,20 @@ def caution(method: Method) -> str:
     if word.startswith("topk"):
       found.append(f"`{name}`={word} chooses entries")
   text = " and ".join(filter(None, found))
-  return text and (f"`algorithm`={method.name}: {text}; the derivative is that "
-                   "with these choices kept, it does not see them change")
+  return text and (
+    f"`algorithm`={method.name}: {text}; the derivative is that "
+    "with these choices kept, it does not see them change"
+  )
 
 
 def hypergradient(
-    algorithm: Any, federation: Federation, *, by: str | Sequence[str],
-    last: int | None = 1, **options: Any) -> Hypergradient:
+  algorithm: Any,
+  federation: Federation,
+  *,
+  by: str | Sequence[str],
+  last: int | None = 1,
+  **options: Any,
+) -> Hypergradient:
   """The derivative of the validation loss of a run by its hyper-parameters.
 
   The run is that of ``run`` with the same arguments; the loss is that of its

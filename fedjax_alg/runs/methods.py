@@ -12,9 +12,16 @@ import numpy as np
 from fedjax_alg import own, registry
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.engine import clients
-from fedjax_alg.errors import a_type, OptionError, raised
-from fedjax_alg.hparams import of_field, plain, resolved, traced_names, unread
-from fedjax_alg.hparams import validate, with_values
+from fedjax_alg.errors import OptionError, a_type, raised
+from fedjax_alg.hparams import (
+  of_field,
+  plain,
+  resolved,
+  traced_names,
+  unread,
+  validate,
+  with_values,
+)
 from fedjax_alg.least_squares.layer_fits import double_on
 from fedjax_alg.models import make_model, roles
 from fedjax_alg.runs import own_algorithm
@@ -56,8 +63,11 @@ class Method(NamedTuple):
     """
     if self.entry.rounds is None or not hasattr(self.hparams, "double"):
       return self
-    return self._replace(hparams=dataclasses.replace(
-        self.hparams, double=double_on(self.hparams.double, platform)))
+    return self._replace(
+      hparams=dataclasses.replace(
+        self.hparams, double=double_on(self.hparams.double, platform)
+      )
+    )
 
   @property
   def traced(self) -> tuple[str, ...]:
@@ -72,9 +82,15 @@ class Method(NamedTuple):
   def structure(self) -> tuple[Any, ...]:
     """Returns a key that is equal for settings that can share a program."""
     taken, traced = resolved(self.hparams), self.traced
-    return (self.name, traced, *(
+    return (
+      self.name,
+      traced,
+      *(
         (field.name, getattr(taken, field.name))
-        for field in dataclasses.fields(taken) if field.name not in traced))
+        for field in dataclasses.fields(taken)
+        if field.name not in traced
+      ),
+    )
 
   def numbers(self, settings: Sequence[Any], repeat: int) -> Numbers:
     """Makes the traced hyper-parameters of every row of a program.
@@ -89,8 +105,9 @@ class Method(NamedTuple):
     found = {}
     for name in self.traced:
       values = [getattr(setting, name) for setting in settings]
-      kind = np.float32 if any(
-          isinstance(value, float) for value in values) else np.int32
+      kind = (
+        np.float32 if any(isinstance(value, float) for value in values) else np.int32
+      )
       found[name] = np.repeat(np.asarray(values, kind), repeat)
     return found
 
@@ -115,16 +132,17 @@ class Method(NamedTuple):
     except Exception as error:  # whatever the caller's code raises
       if self.registered:
         raise
-      raise OptionError(f"`algorithm`={self.name}: its builder raises "
-                        f"{raised(error)}") from error
+      raise OptionError(
+        f"`algorithm`={self.name}: its builder raises {raised(error)}"
+      ) from error
     if not isinstance(made, Algorithm):
-      raise OptionError(f"`algorithm`={self.name}: its builder returns "
-                        f"{a_type(made)}; must return an Algorithm")
+      raise OptionError(
+        f"`algorithm`={self.name}: its builder returns "
+        f"{a_type(made)}; must return an Algorithm"
+      )
     return made
 
-  def builder(
-      self, model: Model, map_clients: MapClients
-  ) -> Callable[..., Algorithm]:
+  def builder(self, model: Model, map_clients: MapClients) -> Callable[..., Algorithm]:
     """Makes a function that builds the algorithm from traced values.
 
     Args:
@@ -139,8 +157,10 @@ class Method(NamedTuple):
 
     def build(numbers: Mapping[str, Any], frozen: Any = None) -> Algorithm:
       return self.entry.build(
-          roles.bound(model, frozen), with_values(self.hparams, dict(numbers)),
-          map_clients=map_clients)
+        roles.bound(model, frozen),
+        with_values(self.hparams, dict(numbers)),
+        map_clients=map_clients,
+      )
 
     return build
 
@@ -177,25 +197,31 @@ def method_of(algorithm: Any, hparams: Any = None) -> Method:
         name = known
   elif isinstance(algorithm, Algorithm):
     built = algorithm
-    name, entry = "your algorithm", registry.Entry(
-        NoHParams, lambda model, hparams, *, map_clients: built,
-        "your algorithm", "")
+    name, entry = (
+      "your algorithm",
+      registry.Entry(
+        NoHParams, lambda model, hparams, *, map_clients: built, "your algorithm", ""
+      ),
+    )
   elif callable(algorithm):
     name, entry = _of_builder(algorithm, hparams)
   else:
     raise OptionError(
-        f"`algorithm`={algorithm!r}: must be a name, a builder, a registry "
-        "entry or an Algorithm")
+      f"`algorithm`={algorithm!r}: must be a name, a builder, a registry "
+      "entry or an Algorithm"
+    )
   kind = entry.hparams
   if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
-    raise OptionError(f"`algorithm`={name}: the hyper-parameters of its entry "
-                      f"are {kind!r}, must be a dataclass")
+    raise OptionError(
+      f"`algorithm`={name}: the hyper-parameters of its entry "
+      f"are {kind!r}, must be a dataclass"
+    )
   if hparams is None:
     hparams = _defaults(name, entry.hparams)
   if not isinstance(hparams, entry.hparams):
     raise OptionError(
-        f"`hparams`: {type(hparams).__name__} given, {name} has "
-        f"{entry.hparams.__name__}")
+      f"`hparams`: {type(hparams).__name__} given, {name} has {entry.hparams.__name__}"
+    )
   hparams = _as_values(hparams, f"`algorithm`={name}: its hyper-parameter ")
   if entry is not registry.ALGORITHMS.get(name):
     own_algorithm.check_entry(f"`algorithm`={name}", entry, hparams)
@@ -204,19 +230,24 @@ def method_of(algorithm: Any, hparams: Any = None) -> Method:
 
 def _defaults(name: str, kind: type[Any]) -> Any:
   """The hyper-parameters at their defaults."""
-  without = [field.name for field in dataclasses.fields(kind)
-             if field.init
-             and field.default is field.default_factory is dataclasses.MISSING]
+  without = [
+    field.name
+    for field in dataclasses.fields(kind)
+    if field.init and field.default is field.default_factory is dataclasses.MISSING
+  ]
   if without:
-    raise OptionError(f"`algorithm`={name}: every hyper-parameter must have a "
-                      f"default, missing at {', '.join(without)}")
+    raise OptionError(
+      f"`algorithm`={name}: every hyper-parameter must have a "
+      f"default, missing at {', '.join(without)}"
+    )
   try:
     return kind()
   except OptionError:
     raise
   except Exception as error:  # whatever the caller's code raises
-    raise OptionError(f"`algorithm`={name}: {kind.__name__}() raises "
-                      f"{raised(error)}") from error
+    raise OptionError(
+      f"`algorithm`={name}: {kind.__name__}() raises {raised(error)}"
+    ) from error
 
 
 def _as_values(hparams: Any, said: str) -> Any:
@@ -238,8 +269,9 @@ def _as_values(hparams: Any, said: str) -> Any:
     found = plain(value)
     if not _is_value(found):
       raise OptionError(
-          f"{said}{field.name}={value!r} is {a_type(value)}, must be a number, "
-          "a bool, a string, None or a list of these")
+        f"{said}{field.name}={value!r} is {a_type(value)}, must be a number, "
+        "a bool, a string, None or a list of these"
+      )
     if isinstance(found, tuple) or not _is_value(value):
       changes[field.name] = found
   return dataclasses.replace(hparams, **changes) if changes else hparams
@@ -248,8 +280,7 @@ def _as_values(hparams: Any, said: str) -> Any:
 def _is_value(value: Any) -> bool:
   if isinstance(value, tuple):
     return all(map(_is_value, value))
-  return value is None or isinstance(
-      value, (bool, int, float, str, jax.core.Tracer))
+  return value is None or isinstance(value, (bool, int, float, str, jax.core.Tracer))
 
 
 def _loaded(text: str) -> tuple[registry.Entry, own.Source]:
@@ -258,12 +289,14 @@ def _loaded(text: str) -> tuple[registry.Entry, own.Source]:
   if isinstance(found, registry.Entry):
     return found, source
   if isinstance(found, Algorithm) or (
-      callable(found) and dataclasses.is_dataclass(_annotated(found))):
+    callable(found) and dataclasses.is_dataclass(_annotated(found))
+  ):
     return method_of(found).entry, source
   raise OptionError(
-      f"`algorithm`={text}: is {a_type(found)}; must be a "
-      "registry.Entry, an Algorithm, or a builder (model, hparams, *, "
-      "map_clients) whose hparams are annotated with a dataclass")
+    f"`algorithm`={text}: is {a_type(found)}; must be a "
+    "registry.Entry, an Algorithm, or a builder (model, hparams, *, "
+    "map_clients) whose hparams are annotated with a dataclass"
+  )
 
 
 def _own_name(name: str) -> str:
@@ -272,7 +305,7 @@ def _own_name(name: str) -> str:
 
 
 def _of_builder(
-    builder: Callable[..., Algorithm], hparams: Any
+  builder: Callable[..., Algorithm], hparams: Any
 ) -> tuple[str, registry.Entry]:
   for name, entry in registry.ALGORITHMS.items():
     if entry.build is builder:
@@ -281,8 +314,9 @@ def _of_builder(
   kind = type(hparams) if hparams is not None else _annotated(builder)
   if not dataclasses.is_dataclass(kind):
     raise OptionError(
-        f"`hparams`: missing, the builder {name} does not say which "
-        "dataclass of hyper-parameters it takes")
+      f"`hparams`: missing, the builder {name} does not say which "
+      "dataclass of hyper-parameters it takes"
+    )
   return name, registry.Entry(typing.cast(Any, kind), builder, name, "")
 
 
@@ -295,8 +329,8 @@ def _annotated(builder: Callable[..., Algorithm]) -> Any:
 
 
 def with_keywords(
-    method: Method, keywords: Mapping[str, Any],
-    may_be_unread: Collection[str] = ()) -> Method:
+  method: Method, keywords: Mapping[str, Any], may_be_unread: Collection[str] = ()
+) -> Method:
   """Sets hyper-parameters that a caller gave by name.
 
   Args:
@@ -317,8 +351,10 @@ def with_keywords(
     registry.refuse_unread(method.name, name, known)
   # Values take the type of the default: 1 and 1.0 would otherwise compile to
   # two different programs.
-  given = {name: of_field(known[name], value, type(known[name].default))
-           for name, value in keywords.items()}
+  given = {
+    name: of_field(known[name], value, type(known[name].default))
+    for name, value in keywords.items()
+  }
   if given.get("local_steps") and "local_epochs" in given:
     raise OptionError("`local_steps` and `local_epochs`: give one of them")
   if "local_epochs" in given and "local_steps" in known:

@@ -11,12 +11,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_alg.base import Algorithm, ClientData, FedSpec, Model, RoundAux
-from fedjax_alg.base import RoundCost, Work
+from fedjax_alg.base import (
+  Algorithm,
+  ClientData,
+  FedSpec,
+  Model,
+  RoundAux,
+  RoundCost,
+  Work,
+)
 from fedjax_alg.data import layout
-from fedjax_alg.engine.round import Participation, PRESENT, sample_cohort
 from fedjax_alg.engine.late import LOST
-from fedjax_alg.errors import a_type, OptionError, raised
+from fedjax_alg.engine.round import PRESENT, Participation, sample_cohort
+from fedjax_alg.errors import OptionError, a_type, raised
 from fedjax_alg.models import roles
 from fedjax_alg.records import tables
 
@@ -25,8 +32,7 @@ PAGE = "docs/add_an_algorithm.md"
 #: Names in ``RoundAux.server`` that are columns already.
 TAKEN = ("round", "seed", *tables.ROUND_COST, PRESENT, LOST, "epsilon")
 #: The functions of ``Algorithm`` that may be None.
-_OPTIONAL = ("global_params", "membership", "client_copy", "idle",
-             "start_personal")
+_OPTIONAL = ("global_params", "membership", "client_copy", "idle", "start_personal")
 
 
 def check_entry(said: str, entry: Any, hparams: Any) -> None:
@@ -41,10 +47,13 @@ def check_entry(said: str, entry: Any, hparams: Any) -> None:
     OptionError: a function raises, or gives something of another type.
   """
   for name, kind, args in (
-      ("needs_validation", bool, (hparams,)), ("caution", str, (hparams, 1)),
-      ("caution_of_clients", str, (hparams, 1)),
-      ("pairwise_clients", int, (hparams, 1)),
-      ("nonsmooth_because", str, (hparams,)), ("rounds", int, (hparams, 1))):
+    ("needs_validation", bool, (hparams,)),
+    ("caution", str, (hparams, 1)),
+    ("caution_of_clients", str, (hparams, 1)),
+    ("pairwise_clients", int, (hparams, 1)),
+    ("nonsmooth_because", str, (hparams,)),
+    ("rounds", int, (hparams, 1)),
+  ):
     ask = getattr(entry, name)
     if ask is None and name == "rounds":
       continue
@@ -52,12 +61,14 @@ def check_entry(said: str, entry: Any, hparams: Any) -> None:
     try:
       found = ask(*args)
     except Exception as error:
-      raise OptionError(f"{where} raises {raised(error)} ({PAGE}, section 4)"
-                        ) from error
+      raise OptionError(
+        f"{where} raises {raised(error)} ({PAGE}, section 4)"
+      ) from error
     if not isinstance(found, kind):
       raise OptionError(
-          f"{where} gives {a_type(found)}, must give a "
-          f"{kind.__name__} ({PAGE}, section 4)")
+        f"{where} gives {a_type(found)}, must give a "
+        f"{kind.__name__} ({PAGE}, section 4)"
+      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,10 +87,10 @@ class _Caller:
     def run(*args: Any) -> int:
       result = fn(*args)
       for path, leaf in jax.tree_util.tree_leaves_with_path(result):
-        if not hasattr(leaf, "dtype") and not isinstance(
-            leaf, (int, float, complex)):
-          raise self.error(name, f"returns {a_type(leaf)}"
-                           f"{_at(path)}, where only arrays can stand")
+        if not hasattr(leaf, "dtype") and not isinstance(leaf, (int, float, complex)):
+          raise self.error(
+            name, f"returns {a_type(leaf)}{_at(path)}, where only arrays can stand"
+          )
       found.append(jax.tree.map(_shape, result))
       return 0
 
@@ -89,13 +100,16 @@ class _Caller:
       if error.text.startswith(self.said):
         raise
       raise OptionError(f"{self.said}: {error.text} ({PAGE})") from error
-    except (jax.errors.ConcretizationTypeError,
-            jax.errors.TracerArrayConversionError,
-            jax.errors.TracerIntegerConversionError) as error:
+    except (
+      jax.errors.ConcretizationTypeError,
+      jax.errors.TracerArrayConversionError,
+      jax.errors.TracerIntegerConversionError,
+    ) as error:
       raise self.error(
-          name, "asks Python for the value of a traced array, by `if`, int() "
-          f"or NumPy ({raised(error)}); use jnp.where or jax.lax.cond"
-          ) from error
+        name,
+        "asks Python for the value of a traced array, by `if`, int() "
+        f"or NumPy ({raised(error)}); use jnp.where or jax.lax.cond",
+      ) from error
     except (Exception, SystemExit) as error:  # whatever the user's code raises
       raise self.error(name, f"raises {raised(error)}") from error
     return found[0]
@@ -111,14 +125,17 @@ class _Caller:
     """
     structure: Callable[[Any], Any] = jax.tree.structure
     if structure(found) != structure(wanted):
-      raise self.error(name, f"returns {_held(found)}, must return {what}, "
-                       f"{_held(wanted)}")
-    for (path, is_), (_, must) in zip(*map(
-        jax.tree_util.tree_leaves_with_path, (found, wanted))):
+      raise self.error(
+        name, f"returns {_held(found)}, must return {what}, {_held(wanted)}"
+      )
+    for (path, is_), (_, must) in zip(
+      *map(jax.tree_util.tree_leaves_with_path, (found, wanted))
+    ):
       if (is_.shape, is_.dtype) != (must.shape, must.dtype):
         raise self.error(
-            name, f"returns {_words(is_)}{_at(path)}, must return {what}, "
-            f"{_words(must)} there")
+          name,
+          f"returns {_words(is_)}{_at(path)}, must return {what}, {_words(must)} there",
+        )
 
 
 def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
@@ -136,11 +153,16 @@ _SHOWN = 4
 
 def _held(tree: Any) -> str:
   """What a tree is, and where it has leaves, in words."""
-  names = [jax.tree_util.keystr(path) or "itself"
-           for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+  names = [
+    jax.tree_util.keystr(path) or "itself"
+    for path, _ in jax.tree_util.tree_leaves_with_path(tree)
+  ]
   more = ", ..." if len(names) > _SHOWN else ""
-  kind = "one array" if names == ["itself"] else (
-      f"{a_type(tree)} with {', '.join(names[:_SHOWN])}{more}")
+  kind = (
+    "one array"
+    if names == ["itself"]
+    else (f"{a_type(tree)} with {', '.join(names[:_SHOWN])}{more}")
+  )
   return kind if names else f"{a_type(tree)} without arrays"
 
 
@@ -151,8 +173,13 @@ def _at(path: Any) -> str:
 
 
 def check(
-    said: str, algorithm: Algorithm, model: Model, spec: FedSpec,
-    participation: Participation, data: ClientData) -> None:
+  said: str,
+  algorithm: Algorithm,
+  model: Model,
+  spec: FedSpec,
+  participation: Participation,
+  data: ClientData,
+) -> None:
   """Holds an algorithm to what ``base.Algorithm`` says of its functions.
 
   Args:
@@ -173,27 +200,35 @@ def check(
     if isinstance(fn, bool):
       continue
     if not callable(fn) and not (fn is None and name in _OPTIONAL):
-      raise OptionError(f"{said}: {name} of its Algorithm is "
-                        f"{a_type(fn)}, must be a function ({PAGE}, "
-                        "section 3)")
+      raise OptionError(
+        f"{said}: {name} of its Algorithm is "
+        f"{a_type(fn)}, must be a function ({PAGE}, "
+        "section 3)"
+      )
   key = jax.random.key(0)
   params = jax.eval_shape(model.init, key)
   state = call.shapes(
-      "init", lambda params, key: algorithm.init(params, spec, key), params,
-      key)
+    "init", lambda params, key: algorithm.init(params, spec, key), params, key
+  )
   state = call.shapes(
-      "setup", lambda data, state, key: algorithm.setup(
-          state, layout.present(data, 0), key), data, state, key)
+    "setup",
+    lambda data, state, key: algorithm.setup(state, layout.present(data, 0), key),
+    data,
+    state,
+    key,
+  )
 
   def in_round(fn: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda data, state, key: fn(state, sample_cohort(
-        data, spec.cohort_size, key, 0, participation.sampler), key)
+    return lambda data, state, key: fn(
+      state, sample_cohort(data, spec.cohort_size, key, 0, participation.sampler), key
+    )
 
   def pair(state: Any, cohort: Any, key: Any) -> Any:
     found = algorithm.round(state, cohort, key)
     if not isinstance(found, tuple) or len(found) != 2:
-      raise call.error("round", f"returns {a_type(found)}, must "
-                       "return (state, RoundAux)")
+      raise call.error(
+        "round", f"returns {a_type(found)}, must return (state, RoundAux)"
+      )
     after, aux = found
     _check_report(call, aux, spec.cohort_size)
     return after
@@ -201,79 +236,125 @@ def check(
   after = call.shapes("round", in_round(pair), data, state, key)
   call.same("round", after, state, "a state like the one that it gets")
   if (idle_round := algorithm.idle) is not None:
-    idle = call.shapes("idle", in_round(
-        lambda state, cohort, key: idle_round(state, cohort)), data, state, key)
+    idle = call.shapes(
+      "idle",
+      in_round(lambda state, cohort, key: idle_round(state, cohort)),
+      data,
+      state,
+      key,
+    )
     call.same("idle", idle, state, "a state like the one that it gets")
   _check_models(call, algorithm, model, spec, data, state, key)
 
 
 def _check_models(
-    call: _Caller, algorithm: Algorithm, model: Model, spec: FedSpec,
-    data: ClientData, state: Any, key: Any) -> None:
+  call: _Caller,
+  algorithm: Algorithm,
+  model: Model,
+  spec: FedSpec,
+  data: ClientData,
+  state: Any,
+  key: Any,
+) -> None:
   """The functions that say which model somebody has."""
   params = deployed = jax.eval_shape(model.init, key)
   if algorithm.start_personal is not None or algorithm.keeps_state:
     deployed = jax.eval_shape(roles.deployed(model).init, key)
   if algorithm.keeps_state and model.roles.sends_state:
     params = jax.tree.map(
-        lambda role, leaf: None if role == "personal" else leaf,
-        model.roles.role, deployed)
+      lambda role, leaf: None if role == "personal" else leaf,
+      model.roles.role,
+      deployed,
+    )
   for name in ("client_params", "client_copy"):
     fn = getattr(algorithm, name)
     if fn is not None:
       found = call.shapes(
-          name, lambda data, state, key, fn=fn: fn(
-              state, jnp.int32(0), layout.shard_of(data, jnp.int32(0)), key),
-          data, state, key)
+        name,
+        lambda data, state, key, fn=fn: fn(
+          state, jnp.int32(0), layout.shard_of(data, jnp.int32(0)), key
+        ),
+        data,
+        state,
+        key,
+      )
       call.same(name, found, deployed, "parameters of the model")
   if algorithm.global_params is not None:
     found = call.shapes("global_params", algorithm.global_params, state)
     leaves = jax.tree.leaves(found)
     count = leaves[0].shape[:1] if leaves else ()
-    call.same("global_params", found, jax.tree.map(
+    call.same(
+      "global_params",
+      found,
+      jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(
-            (*(count or ("K",)), *leaf.shape), leaf.dtype), params),
-              "K models [K, ...]")
+          (*(count or ("K",)), *leaf.shape), leaf.dtype
+        ),
+        params,
+      ),
+      "K models [K, ...]",
+    )
   if algorithm.membership is not None:
     found = call.shapes("membership", algorithm.membership, state)
-    call.same("membership", found, jax.ShapeDtypeStruct(
-        (spec.num_clients,), jnp.int32), "a group for each client")
+    call.same(
+      "membership",
+      found,
+      jax.ShapeDtypeStruct((spec.num_clients,), jnp.int32),
+      "a group for each client",
+    )
 
 
 def _check_report(call: _Caller, aux: Any, slots: int) -> None:
   """Checks a ``RoundAux``."""
   for kind, part, name in (
-      (RoundAux, aux, "as its report"),
-      (RoundCost, getattr(aux, "cost", None), "as `cost` of its report")):
+    (RoundAux, aux, "as its report"),
+    (RoundCost, getattr(aux, "cost", None), "as `cost` of its report"),
+  ):
     if not isinstance(part, kind):
-      raise call.error("round", f"returns {a_type(part)} {name}, must "
-                       f"return a {kind.__name__}")
+      raise call.error(
+        "round", f"returns {a_type(part)} {name}, must return a {kind.__name__}"
+      )
   if aux.work is not None and not isinstance(aux.work, Work):
-    raise call.error("round", f"returns {a_type(aux.work)} as `work` "
-                     "of its report, must return a Work or None")
+    raise call.error(
+      "round",
+      f"returns {a_type(aux.work)} as `work` of its report, must return a Work or None",
+    )
   for part in ("client", "server"):
     held = getattr(aux, part)
-    if not isinstance(held, Mapping) or not all(
-        isinstance(name, str) for name in held):
-      raise call.error("round", f"returns a report whose `{part}` is no "
-                       "dictionary with names as keys")
+    if not isinstance(held, Mapping) or not all(isinstance(name, str) for name in held):
+      raise call.error(
+        "round", f"returns a report whose `{part}` is no dictionary with names as keys"
+      )
     for name, leaf in held.items():
       if not hasattr(leaf, "dtype"):
-        raise call.error("round", f"reports {a_type(leaf)} as {name}, "
-                         "must report arrays")
+        raise call.error(
+          "round", f"reports {a_type(leaf)} as {name}, must report arrays"
+        )
       if part == "client" and leaf.shape != (slots,):
-        raise call.error("round", f"reports {_words(leaf)} as {name} of its "
-                         f"clients, must report one number for each slot "
-                         f"[{slots}]")
+        raise call.error(
+          "round",
+          f"reports {_words(leaf)} as {name} of its "
+          f"clients, must report one number for each slot "
+          f"[{slots}]",
+        )
   for name in aux.server:
     if name in TAKEN:
-      raise call.error("round", f"reports {name}, which is a column of "
-                       "rounds.csv already, must report another name")
+      raise call.error(
+        "round",
+        f"reports {name}, which is a column of "
+        "rounds.csv already, must report another name",
+      )
   for name, leaf in aux.cost._asdict().items():
     is_float = name == "central_flops"
-    if leaf is not None and (jnp.shape(leaf) != () or not jnp.issubdtype(
-        jnp.result_type(leaf), jnp.floating if is_float else jnp.integer)):
+    if leaf is not None and (
+      jnp.shape(leaf) != ()
+      or not jnp.issubdtype(
+        jnp.result_type(leaf), jnp.floating if is_float else jnp.integer
+      )
+    ):
       raise call.error(
-          "round", f"returns {_words(_shape(leaf))} as `cost.{name}`, must "
-          f"return a {'float' if is_float else 'whole number'} "
-          "(base.round_cost)")
+        "round",
+        f"returns {_words(_shape(leaf))} as `cost.{name}`, must "
+        f"return a {'float' if is_float else 'whole number'} "
+        "(base.round_cost)",
+      )

@@ -27,8 +27,8 @@ class Pace:
   """Makes every call take about the same time, and saves between calls."""
 
   def __init__(
-      self, seconds: float, due: Callable[[], bool],
-      save: Callable[[Pause], None]):
+    self, seconds: float, due: Callable[[], bool], save: Callable[[Pause], None]
+  ):
     """Makes a pace; the first call has one round.
 
     Args:

@@ -17,7 +17,8 @@ from fedjax_alg.errors import OptionError
 #: federation -> (mesh, data on that mesh). Runs of one federation share the
 #: copy on the devices.
 _PLACED: weakref.WeakKeyDictionary[Federation, tuple[Any, Any]] = (
-    weakref.WeakKeyDictionary())
+  weakref.WeakKeyDictionary()
+)
 
 
 def _place(federation: Federation, mesh: Mesh | None) -> EvaluationData:
@@ -37,15 +38,25 @@ def _place_rows(federation: Federation, mesh: Mesh | None) -> EvaluationData:
   data, rows = federation.data, federation.rows
   assert rows is not None
   if not sharding.spans_processes(mesh) or (
-      mesh is None or len(rows.cuts) != mesh.devices.shape[0] + 1):
+    mesh is None or len(rows.cuts) != mesh.devices.shape[0] + 1
+  ):
     raise OptionError(
-        f"`federation`: made for {len(rows.cuts) - 1} processes, there are "
-        f"{jax.process_count()}")
+      f"`federation`: made for {len(rows.cuts) - 1} processes, there are "
+      f"{jax.process_count()}"
+    )
   train: Any = data.train
-  return data._replace(train=train._replace(
-      **{name: store.map_rows(
-          getattr(train, name), lambda a: sharding.place_blocks(a, mesh))
-         for name in ("x", "y")}, offset=rows.blocked(train.offset), blocks=()))
+  return data._replace(
+    train=train._replace(
+      **{
+        name: store.map_rows(
+          getattr(train, name), lambda a: sharding.place_blocks(a, mesh)
+        )
+        for name in ("x", "y")
+      },
+      offset=rows.blocked(train.offset),
+      blocks=(),
+    )
+  )
 
 
 class PlacedData:
@@ -57,9 +68,14 @@ class PlacedData:
   """
 
   def __init__(
-      self, federation: Federation, mesh: Mesh | None, devices: Devices,
-      availability: np.ndarray | None = None, frozen: Any = None,
-      start: Any = None):
+    self,
+    federation: Federation,
+    mesh: Mesh | None,
+    devices: Devices,
+    availability: np.ndarray | None = None,
+    frozen: Any = None,
+    start: Any = None,
+  ):
     """Places a federation's data on the devices.
 
     Args:
@@ -74,12 +90,14 @@ class PlacedData:
     placed = _place(federation, mesh)
     # The simulated machines and the availability belong to the run, so the
     # copy that the runs of a federation share does not contain them.
-    self._original = placed._replace(train=placed.train._replace(
-        devices=sharding.replicate(
-            jax.tree.map(np.asarray, devices), mesh),
+    self._original = placed._replace(
+      train=placed.train._replace(
+        devices=sharding.replicate(jax.tree.map(np.asarray, devices), mesh),
         availability=sharding.replicate(availability, mesh),
         frozen=sharding.replicate(frozen, mesh),
-        start=sharding.replicate(start, mesh)))
+        start=sharding.replicate(start, mesh),
+      )
+    )
     self._event = -1
     self.data = self._original  #: the data that the programs read
     #: [C, L] training examples by class in ``data``
@@ -116,21 +134,34 @@ class PlacedData:
     original = self._original
     self.data = original  # frees the arrays of the previous event
     self.data = original._replace(
-        train=self._laid_out(original.train, held.train_order, *held.train),
-        test=self._laid_out(original.test, held.test_order, *held.test),
-        class_weight=sharding.replicate(
-            held.label_histogram.astype(np.float32), self._mesh))
+      train=self._laid_out(original.train, held.train_order, *held.train),
+      test=self._laid_out(original.test, held.test_order, *held.test),
+      class_weight=sharding.replicate(
+        held.label_histogram.astype(np.float32), self._mesh
+      ),
+    )
     self.label_histogram = held.label_histogram
     self._event = event
 
   def _laid_out(
-      self, held: ClientData, order: np.ndarray | None, offset: np.ndarray,
-      size: np.ndarray) -> ClientData:
+    self,
+    held: ClientData,
+    order: np.ndarray | None,
+    offset: np.ndarray,
+    size: np.ndarray,
+  ) -> ClientData:
     """Returns ``held`` with the clients' rows in a new order."""
     if order is not None:
-      held = held._replace(**{
+      held = held._replace(
+        **{
           name: store.map_rows(
-              getattr(held, name), lambda rows: sharding.take_rows(
-                  rows, order, self._mesh)) for name in ("x", "y")})
-    return held._replace(offset=sharding.replicate(offset, self._mesh),
-                         size=sharding.replicate(size, self._mesh))
+            getattr(held, name),
+            lambda rows: sharding.take_rows(rows, order, self._mesh),
+          )
+          for name in ("x", "y")
+        }
+      )
+    return held._replace(
+      offset=sharding.replicate(offset, self._mesh),
+      size=sharding.replicate(size, self._mesh),
+    )

@@ -22,12 +22,15 @@ from fedjax_alg.base import Model
 from fedjax_alg.data import federation as federation_lib
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.data.options import DataOptions, field_values
-from fedjax_alg.engine import evaluate as evaluate_lib, samplers, sharding
-from fedjax_alg.errors import a_type, OptionError, with_names
+from fedjax_alg.engine import evaluate as evaluate_lib
+from fedjax_alg.engine import samplers, sharding
+from fedjax_alg.errors import OptionError, a_type, with_names
 from fedjax_alg.hparams import MAX_SEED, of_type, words_of
-from fedjax_alg.models import load_model, OPTIONS, roles as roles_lib
+from fedjax_alg.models import OPTIONS, load_model
+from fedjax_alg.models import roles as roles_lib
 from fedjax_alg.records import parameters
-from fedjax_alg.runs import methods, options as options_lib
+from fedjax_alg.runs import methods
+from fedjax_alg.runs import options as options_lib
 from fedjax_alg.runs import prepare as prepare_lib
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import RunOptions
@@ -54,8 +57,9 @@ def _as_keywords(keywords: bool = True) -> Iterator[None]:
   except OptionError as error:
     if not keywords or not _SAID.search(error.text):
       raise
-    raise type(error)(_SAID.sub(
-        lambda found: f"`{_KEYWORDS[found[1]]}`", error.text)) from None
+    raise type(error)(
+      _SAID.sub(lambda found: f"`{_KEYWORDS[found[1]]}`", error.text)
+    ) from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,8 +72,7 @@ class Plan:
   seeds: tuple[int, ...]
   model: Any  #: see ``models.as_model``
   #: the caller's own evaluations, by name
-  measures: Mapping[str, evaluate_lib.Measure] = dataclasses.field(
-      default_factory=dict)
+  measures: Mapping[str, evaluate_lib.Measure] = dataclasses.field(default_factory=dict)
   sampler: samplers.Sampler | None = None  #: the caller's own
   federation: Federation | None = None  #: None: it is made of ``data``
   #: what is predicted; None: not known before the model is built
@@ -78,7 +81,7 @@ class Plan:
   init: parameters.Arrays | None = None
 
   def prepare(
-      self, settings: Sequence[Mapping[str, Any]] = ({},), **more: Any
+    self, settings: Sequence[Mapping[str, Any]] = ({},), **more: Any
   ) -> Prepared:
     """Prepares the run for compilation; see ``prepare.prepare``.
 
@@ -95,17 +98,32 @@ class Plan:
     """
     with _as_keywords(self.federation is not None):
       return prepare_lib.prepare(
-          self.method, self.federation or federation_of(self.data), self.run,
-          model=self.model, seeds=self.seeds, settings=settings,
-          measures=self.measures, sampler=self.sampler, init=self.init, **more)
+        self.method,
+        self.federation or federation_of(self.data),
+        self.run,
+        model=self.model,
+        seeds=self.seeds,
+        settings=settings,
+        measures=self.measures,
+        sampler=self.sampler,
+        init=self.init,
+        **more,
+      )
 
 
 def make(
-    method: Method, run: RunOptions, given: Collection[str], *,
-    data: DataOptions | None = None, federation: Federation | None = None,
-    seeds: tuple[int, ...] | None = None, model: Any = None,
-    measures: Mapping[str, evaluate_lib.Measure] | None = None,
-    sampler: Any = None, init: parameters.Arrays | None = None) -> Plan:
+  method: Method,
+  run: RunOptions,
+  given: Collection[str],
+  *,
+  data: DataOptions | None = None,
+  federation: Federation | None = None,
+  seeds: tuple[int, ...] | None = None,
+  model: Any = None,
+  measures: Mapping[str, evaluate_lib.Measure] | None = None,
+  sampler: Any = None,
+  init: parameters.Arrays | None = None,
+) -> Plan:
   """Checks the parts of a plan, and that they go together.
 
   Args:
@@ -136,10 +154,14 @@ def make(
     run = dataclasses.replace(run, l2=float(own_model.l2))
   if isinstance(own_model, Model) and "l2_of" not in given:
     run = dataclasses.replace(
-        run, l2_of="sum" if own_model.l2_of_sum and run.l2 else "mean")
-  run = dataclasses.replace(run, **{
-      name: value for name, value in method.entry.options.items()
-      if name not in given})
+      run, l2_of="sum" if own_model.l2_of_sum and run.l2 else "mean"
+    )
+  run = dataclasses.replace(
+    run,
+    **{
+      name: value for name, value in method.entry.options.items() if name not in given
+    },
+  )
   run = run.checked(needs_protocols=not measures)
   _check_personal(method, run)
   _check_start(method, run, init is not None or run.init_from is not None)
@@ -152,8 +174,7 @@ def make(
     data = data.filled()
   for name in () if named else OPTIONS:
     if name in given:
-      raise OptionError(f"`{name}`: a named model alone reads it, not one of "
-                        "your own")
+      raise OptionError(f"`{name}`: a named model alone reads it, not one of your own")
   others = field_values(run) | field_values(data)
   if own.is_own(model):
     others["model"] = None  # it may read what a named model reads of the data
@@ -162,22 +183,42 @@ def make(
   run = _with_rounds(method, run, model, federation)
   for name in ("participation", "cohort_size"):
     if method.entry.all_clients and name in given:
-      raise OptionError(f"`{name}`: {method.name} does not read it, it uses "
-                        "all data in every round")
+      raise OptionError(
+        f"`{name}`: {method.name} does not read it, it uses all data in every round"
+      )
   if task is None:
-    task = own_model.task if isinstance(own_model, Model) else (
-        tasks.CLASSIFICATION if isinstance(own_model, str) else None)
+    task = (
+      own_model.task
+      if isinstance(own_model, Model)
+      else (tasks.CLASSIFICATION if isinstance(own_model, str) else None)
+    )
   run = options_lib.check_together(
-      run, data, name=method.name, entry=method.entry, hparams=method.hparams,
-      named_model=named, task=task)
+    run,
+    data,
+    name=method.name,
+    entry=method.entry,
+    hparams=method.hparams,
+    named_model=named,
+    task=task,
+  )
   if federation is not None:
     options_lib.cohort_size(
-        run, data, method.entry, method.hparams,
-        federation.num_training_clients)
+      run, data, method.entry, method.hparams, federation.num_training_clients
+    )
   if sampler is not None:
     sampler = _own_sampler(sampler, method, run)
-  return Plan(method, data, run, run.seeds if seeds is None else seeds, model,
-              measures or {}, sampler, federation, task, init)
+  return Plan(
+    method,
+    data,
+    run,
+    run.seeds if seeds is None else seeds,
+    model,
+    measures or {},
+    sampler,
+    federation,
+    task,
+    init,
+  )
 
 
 def _check_personal(method: Method, run: RunOptions) -> None:
@@ -187,31 +228,35 @@ def _check_personal(method: Method, run: RunOptions) -> None:
     OptionError: it would be another method under its name.
   """
   default = method.entry.options.get("roles", ())
-  if default and not any(
-      role == "personal" for role, _ in roles_lib.parse(run.roles)):
+  if default and not any(role == "personal" for role, _ in roles_lib.parse(run.roles)):
     raise OptionError(
-        f"`roles`={','.join(run.roles)}: {method.entry.label} has personal "
-        f"parameters (by default {','.join(default)}); without any give "
-        "`algorithm`=fedavg")
+      f"`roles`={','.join(run.roles)}: {method.entry.label} has personal "
+      f"parameters (by default {','.join(default)}); without any give "
+      "`algorithm`=fedavg"
+    )
 
 
 def _check_start(method: Method, run: RunOptions, given: bool) -> None:
   """Checks that a method starts from the parameters that are given."""
   if run.init_only and not given:
-    raise OptionError(f"`init_only`={','.join(run.init_only)}: not read "
-                      "without `init_from`")
+    raise OptionError(
+      f"`init_only`={','.join(run.init_only)}: not read without `init_from`"
+    )
   if given and method.entry.rounds is not None:
-    raise OptionError(f"`init_from`: {method.name} fits every layer in closed "
-                      "form, whatever it starts from")
+    raise OptionError(
+      f"`init_from`: {method.name} fits every layer in closed "
+      "form, whatever it starts from"
+    )
   groups = getattr(method.hparams, "group_init", "")
   if given and not run.init_only and groups in ("independent", "reject"):
     raise OptionError(
-        f"`group_init`={groups}: the models of the groups would all start from "
-        "`init_from` and stay alike (give another one, or `init_only`)")
+      f"`group_init`={groups}: the models of the groups would all start from "
+      "`init_from` and stay alike (give another one, or `init_only`)"
+    )
 
 
 def _with_rounds(
-    method: Method, run: RunOptions, model: Any, federation: Federation | None
+  method: Method, run: RunOptions, model: Any, federation: Federation | None
 ) -> RunOptions:
   """Fills the number of rounds in, and checks a method in closed form."""
   layers, closed_form = 1, method.entry.rounds is not None
@@ -222,55 +267,73 @@ def _with_rounds(
       assert federation is not None
       layers = _layers_of(model, federation, run, method.name)
     if run.map_seeds == "vmap":
-      raise OptionError(f"`map_seeds`=vmap: {method.name} computes in float64, "
-                        "seed after seed (allowed: auto, sequential)")
+      raise OptionError(
+        f"`map_seeds`=vmap: {method.name} computes in float64, "
+        "seed after seed (allowed: auto, sequential)"
+      )
   if run.rounds is None:
-    run = dataclasses.replace(
-        run, rounds=methods.default_rounds(method, layers))
+    run = dataclasses.replace(run, rounds=methods.default_rounds(method, layers))
   if federation is None:  # else ``prepare`` builds it, with the real model
     methods.check_builds(method, layers)
   return run
 
 
-def _layers_of(
-    model: Any, federation: Federation, run: RunOptions, name: str) -> int:
+def _layers_of(model: Any, federation: Federation, run: RunOptions, name: str) -> int:
   layers = prepare_lib.make_model(model, federation, run).layers
   if layers is None:
-    raise OptionError(f"`model`: {name} fits dense layers and convolutions "
-                      "with padding only, the model has others")
+    raise OptionError(
+      f"`model`: {name} fits dense layers and convolutions "
+      "with padding only, the model has others"
+    )
   return len(layers)
 
 
-def _own_sampler(
-    sampler: Any, method: Method, run: RunOptions) -> samplers.Sampler:
+def _own_sampler(sampler: Any, method: Method, run: RunOptions) -> samplers.Sampler:
   """Checks the caller's own sampler."""
   if not callable(sampler):
-    raise OptionError(f"`sampler`={sampler!r}: must be a function (data, "
-                      "cohort_size, key, round) -> ids [cohort_size]"
-                      + (f"; a name is given as `sampling`={sampler!r}"
-                         if isinstance(sampler, str) else ""))
+    raise OptionError(
+      f"`sampler`={sampler!r}: must be a function (data, "
+      "cohort_size, key, round) -> ids [cohort_size]"
+      + (
+        f"; a name is given as `sampling`={sampler!r}"
+        if isinstance(sampler, str)
+        else ""
+      )
+    )
   for name in ("sampling", "draw"):
     if getattr(run, name) != getattr(RunOptions(), name):
       raise OptionError(f"`sampler` and `{name}`: give one of them")
   if method.entry.all_clients:
-    raise OptionError(f"`sampler`: {method.name} does not read it, it uses all "
-                      "data in every round")
-  if sampler in (samplers.by_availability, samplers.by_trial):
     raise OptionError(
-        f"`sampler`={sampler.__name__}: give `sampling`=availability")
-  ours = sampler in (*samplers.SAMPLERS.values(),
-                     *samplers.SAMPLERS_FOR_MANY_CLIENTS.values())
+      f"`sampler`: {method.name} does not read it, it uses all data in every round"
+    )
+  if sampler in (samplers.by_availability, samplers.by_trial):
+    raise OptionError(f"`sampler`={sampler.__name__}: give `sampling`=availability")
+  ours = sampler in (
+    *samplers.SAMPLERS.values(),
+    *samplers.SAMPLERS_FOR_MANY_CLIENTS.values(),
+  )
   return sampler if ours else samplers.checked(sampler)
 
 
 @_as_keywords()
 def from_keywords(
-    algorithm: Any, federation: Federation, /, *, model: Any = "softmax",
-    rounds: int | None = None, cohort_size: int | None = None,
-    participation: float | None = None, seeds: int | Sequence[int] = 1,
-    evaluate: Any = evaluate_lib.DEFAULT_PROTOCOLS, eval_every: int = 5,
-    hparams: Any = None, sampler: Any = None, init: Any = None,
-    **keywords: Any) -> Plan:
+  algorithm: Any,
+  federation: Federation,
+  /,
+  *,
+  model: Any = "softmax",
+  rounds: int | None = None,
+  cohort_size: int | None = None,
+  participation: float | None = None,
+  seeds: int | Sequence[int] = 1,
+  evaluate: Any = evaluate_lib.DEFAULT_PROTOCOLS,
+  eval_every: int = 5,
+  hparams: Any = None,
+  sampler: Any = None,
+  init: Any = None,
+  **keywords: Any,
+) -> Plan:
   """Makes the plan of a run from Python.
 
   Args:
@@ -295,16 +358,13 @@ def from_keywords(
     OptionError, DataError: an argument that cannot be used.
   """
   # First: whatever asks JAX for an array starts it with the devices it has.
-  sharding.start(of_type(
-      "host_devices", keywords.get("host_devices", 0), int))
+  sharding.start(of_type("host_devices", keywords.get("host_devices", 0), int))
   _refuse_tracing(keywords)
   if not isinstance(federation, Federation):
-    raise OptionError(f"`federation`: {a_type(federation)}, make one "
-                      "with federate()")
+    raise OptionError(f"`federation`: {a_type(federation)}, make one with federate()")
   for name in keywords:
     if name in _KEYWORDS:
-      raise OptionError(f"{name}: of the command line, here it is "
-                        f"`{_KEYWORDS[name]}`")
+      raise OptionError(f"{name}: of the command line, here it is `{_KEYWORDS[name]}`")
   method = methods.method_of(algorithm, hparams)
   names = {field.name: None for field in dataclasses.fields(method.hparams)}
   if "roles" in keywords:
@@ -312,56 +372,80 @@ def from_keywords(
   options, given = options_lib.split_keywords(keywords, names, method.name)
   method = methods.with_keywords(method, given)
   if callable(options.get("sampling")):
-    raise OptionError("`sampling`: a name (one of "
-                      f"{', '.join(samplers.SAMPLERS)}) or FILE.py:NAME; a "
-                      "function is given as `sampler`")
+    raise OptionError(
+      "`sampling`: a name (one of "
+      f"{', '.join(samplers.SAMPLERS)}) or FILE.py:NAME; a "
+      "function is given as `sampler`"
+    )
   protocols, measures = _evaluations(evaluate)
   if model is None:
     raise OptionError("`model`=None: must be a name, a Model or a module")
-  run = dict(options, rounds=rounds, cohort_size=cohort_size,
-             participation=participation, eval_every=eval_every,
-             eval_protocols=protocols)
+  run = dict(
+    options,
+    rounds=rounds,
+    cohort_size=cohort_size,
+    participation=participation,
+    eval_every=eval_every,
+    eval_protocols=protocols,
+  )
   if isinstance(model, str):
     run["model"] = model
   if isinstance(init, (str, os.PathLike)):
     run["init_from"], init = os.fspath(init), None
   elif init is not None:
     init = parameters.named(init, "`init`")
-  return make(method, RunOptions(**run), options, federation=federation,
-              seeds=_seeds(seeds), model=model, measures=measures,
-              sampler=sampler, init=init)
+  return make(
+    method,
+    RunOptions(**run),
+    options,
+    federation=federation,
+    seeds=_seeds(seeds),
+    model=model,
+    measures=measures,
+    sampler=sampler,
+    init=init,
+  )
 
 
 def _refuse_tracing(keywords: Mapping[str, Any]) -> None:
   """Refuses a run inside of ``jax.jit``, ``jax.vmap`` or ``jax.grad``."""
-  traced = [name for name, value in keywords.items()
-            if isinstance(value, jax.core.Tracer)]
+  traced = [
+    name for name, value in keywords.items() if isinstance(value, jax.core.Tracer)
+  ]
   if traced or isinstance(jnp.zeros(()), jax.core.Tracer):
     raise OptionError(
-        (f"`{traced[0]}`: a traced array; " if traced else "") + "a run cannot "
-        "be traced by jax.jit, jax.vmap or jax.grad (`sweep` runs many "
-        "settings in one program, `hypergradient` differentiates)")
+      (f"`{traced[0]}`: a traced array; " if traced else "") + "a run cannot "
+      "be traced by jax.jit, jax.vmap or jax.grad (`sweep` runs many "
+      "settings in one program, `hypergradient` differentiates)"
+    )
 
 
 def _seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
   try:
-    numbers = tuple(map(operator.index, seeds)) if isinstance(
-        seeds, Iterable) else tuple(range(min(
-            operator.index(seeds), MOST_SEEDS + 1)))
+    numbers = (
+      tuple(map(operator.index, seeds))
+      if isinstance(seeds, Iterable)
+      else tuple(range(min(operator.index(seeds), MOST_SEEDS + 1)))
+    )
     if len(numbers) > MOST_SEEDS:
       numbers = ()
   except TypeError:
     numbers = ()
-  if not numbers or min(numbers) < 0 or max(numbers) > MAX_SEED or (
-      len(set(numbers)) < len(numbers)):
+  if (
+    not numbers
+    or min(numbers) < 0
+    or max(numbers) > MAX_SEED
+    or (len(set(numbers)) < len(numbers))
+  ):
     raise OptionError(
-        f"`seeds`={seeds!r}: must be a number of seeds from 1 to "
-        f"{MOST_SEEDS:,}, or different whole numbers from 0 to {MAX_SEED:,}")
+      f"`seeds`={seeds!r}: must be a number of seeds from 1 to "
+      f"{MOST_SEEDS:,}, or different whole numbers from 0 to {MAX_SEED:,}"
+    )
   return numbers
 
 
 def _evaluations(
-    wanted: Any
+  wanted: Any,
 ) -> tuple[tuple[str, ...], dict[str, evaluate_lib.Measure]]:
   """Splits ``evaluate`` into protocols and the caller's own measures."""
   if isinstance(wanted, str):
@@ -375,11 +459,9 @@ def _evaluations(
       protocols.append(item)
       continue
     if not callable(item):
-      raise OptionError(f"`evaluate`={item!r}: must be names of protocols or "
-                        "functions")
+      raise OptionError(f"`evaluate`={item!r}: must be names of protocols or functions")
     name = getattr(item, "__name__", type(item).__name__)
-    if name in measures or (
-        name.removesuffix("_mean") in evaluate_lib.PROTOCOLS):
+    if name in measures or (name.removesuffix("_mean") in evaluate_lib.PROTOCOLS):
       raise OptionError(f"`evaluate`={name}: there are two of this name")
     measures[name] = item
   return tuple(protocols), measures
@@ -421,8 +503,7 @@ def warn(prepared: Prepared, given: set[str], more: str = "") -> None:
     more: a further warning; "" is none.
   """
   package, level = __name__.partition(".")[0], 1
-  while sys._getframe(level).f_globals.get("__name__", "").startswith(
-      f"{package}."):
+  while sys._getframe(level).f_globals.get("__name__", "").startswith(f"{package}."):
     level += 1
   for text in filter(None, (*prepare_lib.cautions(prepared, given), more)):
     warnings.warn(with_names(text), stacklevel=level + 1)

@@ -47,8 +47,10 @@ class Divergence:
     Returns:
       The message.
     """
-    return (f"training became non-finite in round {self.round}: {self.leaf} "
-            f"(seed {self.seed}){': ' + why if why else ''}")
+    return (
+      f"training became non-finite in round {self.round}: {self.leaf} "
+      f"(seed {self.seed}){': ' + why if why else ''}"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,12 +94,13 @@ class Step:
   def aux(self) -> RoundAux:
     """The reports of the rounds since the previous step, [N, count, ...]."""
     result: RoundAux = jax.tree.map(
-        lambda leaf: np.asarray(leaf)[:, :self.count], self.log.aux)
+      lambda leaf: np.asarray(leaf)[:, : self.count], self.log.aux
+    )
     return result
 
 
 def first_nonfinite(
-    log: loop.RunLog, start: int, count: int, seeds: Sequence[int]
+  log: loop.RunLog, start: int, count: int, seeds: Sequence[int]
 ) -> dict[int, Divergence]:
   """Finds the rows whose state became NaN or infinite.
 
@@ -114,10 +117,10 @@ def first_nonfinite(
   for name, flags in jax.device_get(log.finite).items():
     for row in range(len(flags)):
       bad = np.flatnonzero(~flags[row, :count])
-      if bad.size and (row not in found or (
-          start + int(bad[0]) + 1 < found[row].round)):
-        found[row] = Divergence(
-            start + int(bad[0]) + 1, name, seeds[row % len(seeds)])
+      if bad.size and (
+        row not in found or (start + int(bad[0]) + 1 < found[row].round)
+      ):
+        found[row] = Divergence(start + int(bad[0]) + 1, name, seeds[row % len(seeds)])
   return found
 
 
@@ -132,15 +135,27 @@ def new_records(programs: Programs, folders: Sequence[Any]) -> list[Records]:
     The tables of each setting.
   """
   p = programs.prepared
-  return [Records(folder, p.seeds, p.spec.cohort_size,
-                  tables.server_names(programs.server), programs.num_groups,
-                  p.privacy(setting), tasks.of(p.model).metrics)
-          for setting, folder in enumerate(folders)]
+  return [
+    Records(
+      folder,
+      p.seeds,
+      p.spec.cohort_size,
+      tables.server_names(programs.server),
+      programs.num_groups,
+      p.privacy(setting),
+      tasks.of(p.model).metrics,
+    )
+    for setting, folder in enumerate(folders)
+  ]
 
 
 def play(
-    programs: Programs, records: Sequence[Records], states: Any = None,
-    done: int = 0, stop: bool = True, pace: Pace | None = None
+  programs: Programs,
+  records: Sequence[Records],
+  states: Any = None,
+  done: int = 0,
+  stop: bool = True,
+  pace: Pace | None = None,
 ) -> Iterator[Step]:
   """Executes a run from evaluation to evaluation and records it.
 
@@ -168,7 +183,8 @@ def play(
   if settings.stopped:  # and was interrupted before its results were written
     last = len(settings.stopped) == len(records)
     yield dataclasses.replace(
-        evaluated(programs, states, done), stopped=settings.stopped, last=last)
+      evaluated(programs, states, done), stopped=settings.stopped, last=last
+    )
     if last:
       return
   if states is None:
@@ -204,10 +220,22 @@ def play(
     stretch, calls = _as_one(calls), []
     last = done == programs.rounds or settings.all_ended(diverged)
     yield Step(
-        done, programs.rounds, states, evaluation.metrics, evaluation.counts,
-        evaluation.membership, stretch.seconds, programs.compile_s, diverged,
-        stretch.log, stretch.rounds, settings.stopped, last,
-        programs.prepared.seeds, recorded)
+      done,
+      programs.rounds,
+      states,
+      evaluation.metrics,
+      evaluation.counts,
+      evaluation.membership,
+      stretch.seconds,
+      programs.compile_s,
+      diverged,
+      stretch.log,
+      stretch.rounds,
+      settings.stopped,
+      last,
+      programs.prepared.seeds,
+      recorded,
+    )
     if last:
       return
 
@@ -220,9 +248,7 @@ class _Calls(NamedTuple):
   seconds: float
 
 
-def _call(
-    programs: Programs, states: Any, done: int, count: int
-) -> tuple[Any, _Calls]:
+def _call(programs: Programs, states: Any, done: int, count: int) -> tuple[Any, _Calls]:
   """Runs ``count`` rounds."""
   began = time.monotonic()
   states, log = jax.block_until_ready(programs.play(states, done, count))
@@ -232,12 +258,14 @@ def _call(
 def _joined(calls: Sequence[_Calls]) -> _Calls:
   """The calls as one, with a log on the host that is not padded."""
   log = jax.tree.map(
-      lambda *leaves: np.concatenate([
-          np.asarray(leaf)[:, :call.rounds]
-          for leaf, call in zip(leaves, calls)], axis=1),
-      *[call.log for call in calls])
-  return _Calls(log, sum(call.rounds for call in calls),
-                sum(call.seconds for call in calls))
+    lambda *leaves: np.concatenate(
+      [np.asarray(leaf)[:, : call.rounds] for leaf, call in zip(leaves, calls)], axis=1
+    ),
+    *[call.log for call in calls],
+  )
+  return _Calls(
+    log, sum(call.rounds for call in calls), sum(call.seconds for call in calls)
+  )
 
 
 def _as_one(calls: Sequence[_Calls]) -> _Calls:
@@ -258,8 +286,7 @@ def _evaluate(programs: Programs, states: Any) -> _Evaluation:
   """Evaluates the states."""
   counts, sums = programs.evaluate(states)
   values = tables.metric_values(counts, tasks.of(programs.prepared.model))
-  return _Evaluation(
-      values, {**values, **sums}, counts, programs.membership(states))
+  return _Evaluation(values, {**values, **sums}, counts, programs.membership(states))
 
 
 class _Settings:
@@ -274,8 +301,7 @@ class _Settings:
 
   def _stopped(self) -> dict[int, str]:
     """Finds the settings that have ended early; their tables say so."""
-    reasons = {i: rule.reason for i, rule in enumerate(self._rules)
-               if rule.reason}
+    reasons = {i: rule.reason for i, rule in enumerate(self._rules) if rule.reason}
     for i, reason in reasons.items():
       self._records[i].stopped = reason
     return reasons
@@ -283,8 +309,11 @@ class _Settings:
   def divergences(self, call: _Calls, done: int) -> dict[int, Divergence]:
     """The rows that diverged in a call, of settings that go on."""
     rows = first_nonfinite(call.log, done, call.rounds, self._seeds)
-    return {row: divergence for row, divergence in rows.items()
-            if row // len(self._seeds) not in self.stopped}
+    return {
+      row: divergence
+      for row, divergence in rows.items()
+      if row // len(self._seeds) not in self.stopped
+    }
 
   def all_ended(self, diverged: Mapping[int, Divergence]) -> bool:
     """Whether a rule has ended the last setting that did not diverge."""
@@ -292,8 +321,12 @@ class _Settings:
     return bool(self.stopped) and len(ended) == len(self._records)
 
   def record(
-      self, diverged: Mapping[int, Divergence], done: int, played: _Calls,
-      evaluation: _Evaluation | None) -> tuple[int, ...]:
+    self,
+    diverged: Mapping[int, Divergence],
+    done: int,
+    played: _Calls,
+    evaluation: _Evaluation | None,
+  ) -> tuple[int, ...]:
     """Adds rounds, and an evaluation after them, to the tables.
 
     Args:
@@ -312,18 +345,22 @@ class _Settings:
     for i in recorded:
       table, rows = self._records[i], slice(i * num, (i + 1) * num)
       table.add_rounds(
-          jax.tree.map(lambda leaf, rows=rows: leaf[rows], aux),
-          done - played.rounds, played.rounds,
-          played.seconds / len(self._records), evaluation is not None)
+        jax.tree.map(lambda leaf, rows=rows: leaf[rows], aux),
+        done - played.rounds,
+        played.rounds,
+        played.seconds / len(self._records),
+        evaluation is not None,
+      )
       if evaluation is None:
         continue
-      metrics = {protocol: {name: value[rows] for name, value in of.items()}
-                 for protocol, of in evaluation.values.items()}
+      metrics = {
+        protocol: {name: value[rows] for name, value in of.items()}
+        for protocol, of in evaluation.values.items()
+      }
       table.add_metrics(metrics)
       self._rules[i].evaluated(metrics)
       if evaluation.membership is not None:
-        table.add_groups(
-            evaluation.membership[rows], self._programs.label_histogram)
+        table.add_groups(evaluation.membership[rows], self._programs.label_histogram)
     if evaluation is not None:
       self.stopped = self._stopped()
     return recorded
@@ -342,7 +379,17 @@ def evaluated(programs: Programs, states: Any, done: int) -> Step:
   """
   programs.prepared.placed.move(max(done - 1, 0))
   evaluation = _evaluate(programs, states)
-  return Step(done, programs.rounds, states, evaluation.metrics,
-              evaluation.counts, evaluation.membership, 0.0,
-              programs.compile_s, {}, loop.RunLog(programs.empty_aux, {}), 0,
-              last=True)
+  return Step(
+    done,
+    programs.rounds,
+    states,
+    evaluation.metrics,
+    evaluation.counts,
+    evaluation.membership,
+    0.0,
+    programs.compile_s,
+    {},
+    loop.RunLog(programs.empty_aux, {}),
+    0,
+    last=True,
+  )

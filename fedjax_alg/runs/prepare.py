@@ -6,33 +6,31 @@ import math
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
 import jax.numpy as jnp
+from jax.sharding import Mesh
 import numpy as np
 
 from fedjax_alg import files, models, own, split, tasks, trees
 from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model
 from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.data import store
 from fedjax_alg.data.federation import EvaluationData, Federation
 from fedjax_alg.data.options import DataOptions, field_values
-from fedjax_alg.data import store
 from fedjax_alg.data.store import Coded
-from fedjax_alg.engine import clients, evaluate, loop, processes, samplers
-from fedjax_alg.engine.keys import keys_of_rows, run_keys, RunKeys
+from fedjax_alg.engine import clients, evaluate, loop, processes, samplers, sharding
+from fedjax_alg.engine.keys import RunKeys, keys_of_rows, run_keys
 from fedjax_alg.engine.round import Participation
-from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
-from fedjax_alg.models import augment, lstm, precision, roles, start
 from fedjax_alg.hparams import unread, with_values
+from fedjax_alg.models import augment, lstm, precision, roles, start
 from fedjax_alg.records import accounting, parameters
-from fedjax_alg.runs.methods import Method, Numbers
-from fedjax_alg.runs.options import check_targets, cohort_size, RunOptions
-from fedjax_alg.runs.placed import PlacedData
 from fedjax_alg.runs import own_algorithm, stopping
-
+from fedjax_alg.runs.methods import Method, Numbers
+from fedjax_alg.runs.options import RunOptions, check_targets, cohort_size
+from fedjax_alg.runs.placed import PlacedData
 
 #: The most examples that a client may read in a round; costs count in int32.
-_MOST_EXAMPLES = 2 ** 31 - 1
+_MOST_EXAMPLES = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +87,8 @@ class Prepared:
     if self.method.entry.rounds is not None and self.model.layers:
       layers = self.method.entry.rounds(hparams, len(self.model.layers))
     return accounting.mechanism(
-        hparams, self.options, self.federation.num_training_clients, layers)
+      hparams, self.options, self.federation.num_training_clients, layers
+    )
 
 
 def memory_bytes() -> int:
@@ -100,8 +99,7 @@ def memory_bytes() -> int:
   return files.memory()
 
 
-def make_model(
-    model: Any, federation: Federation, options: RunOptions) -> Model:
+def make_model(model: Any, federation: Federation, options: RunOptions) -> Model:
   """Makes the model of a run.
 
   Args:
@@ -120,14 +118,23 @@ def make_model(
   chosen: dict[str, Any] = {}
   if isinstance(model, str) and not own.is_own(model):
     _check_words(model, federation)
-    chosen = {name: getattr(options, name) for name in models.OPTIONS
-              if hasattr(options, name)}
-    chosen |= dict(tokens=federation.num_tokens,
-                   embedding=options.embedding or lstm.EMBEDDINGS[0])
+    chosen = {
+      name: getattr(options, name) for name in models.OPTIONS if hasattr(options, name)
+    }
+    chosen |= dict(
+      tokens=federation.num_tokens, embedding=options.embedding or lstm.EMBEDDINGS[0]
+    )
   built = models.as_model(
-      model, federation.example_shape, federation.num_classes, l2=options.l2,
-      l2_of=options.l2_of, input_dtype=federation.example_dtype,
-      task=federation.task, targets=federation.targets, **chosen)
+    model,
+    federation.example_shape,
+    federation.num_classes,
+    l2=options.l2,
+    l2_of=options.l2_of,
+    input_dtype=federation.example_dtype,
+    task=federation.task,
+    targets=federation.targets,
+    **chosen,
+  )
   if federation.task is None and built.task is not None:
     _check_targets(built.task, federation)
   if options.compute_dtype == "bfloat16":
@@ -136,7 +143,7 @@ def make_model(
 
 
 def given_start(
-    model: Model, options: RunOptions, init: parameters.Arrays | None
+  model: Model, options: RunOptions, init: parameters.Arrays | None
 ) -> Any:
   """The parameters that the model starts from (``models.start``), or None.
 
@@ -159,8 +166,7 @@ def _check_targets(task: tasks.Task, federation: Federation) -> None:
     try:
       task.targets(np.asarray(kept))
     except ValueError as error:
-      raise OptionError(
-          f"`model`: is for the task {task.name}, y {error}") from None
+      raise OptionError(f"`model`: is for the task {task.name}, y {error}") from None
 
 
 def split_by_role(method: Method, model: Model, options: RunOptions) -> Model:
@@ -171,14 +177,23 @@ def split_by_role(method: Method, model: Model, options: RunOptions) -> Model:
       they name.
   """
   if method.entry.rounds is not None:
-    said = f"`roles`={','.join(options.roles)}" if options.roles else (
-        f"`model_state`={options.model_state}") if model.roles else ""
+    said = (
+      f"`roles`={','.join(options.roles)}"
+      if options.roles
+      else (f"`model_state`={options.model_state}")
+      if model.roles
+      else ""
+    )
     if said:
-      raise OptionError(f"{said}: {method.name} fits every layer of the model "
-                        "in closed form")
-  return roles.split(model, options.roles, roles.Personal(
-      options.personal_when, options.personal_rate, options.personal_fit),
-                     options.model_state)
+      raise OptionError(
+        f"{said}: {method.name} fits every layer of the model in closed form"
+      )
+  return roles.split(
+    model,
+    options.roles,
+    roles.Personal(options.personal_when, options.personal_rate, options.personal_fit),
+    options.model_state,
+  )
 
 
 def check_roles(algorithm: Algorithm, method: Method, model: Model) -> None:
@@ -191,17 +206,24 @@ def check_roles(algorithm: Algorithm, method: Method, model: Model) -> None:
   if known is None:
     return
   if known.has_personal and algorithm.start_personal is None:
-    raise OptionError(f"`roles`=personal: the clients of {method.name} keep no "
-                      "personal parameters (allowed: frozen)")
+    raise OptionError(
+      f"`roles`=personal: the clients of {method.name} keep no "
+      "personal parameters (allowed: frozen)"
+    )
   said = f"`model_state`={known.model_state}"
   if known.has_state and not algorithm.keeps_state:
-    raise OptionError(f"{said}: {method.name} keeps no running statistics of "
-                      "the model (allowed: batch)")
+    raise OptionError(
+      f"{said}: {method.name} keeps no running statistics of the model (allowed: batch)"
+    )
   if known.keeps and method.entry.needs_validation(method.hparams):
-    what = ("`roles`=personal", "personal parameters") if (
-        known.has_personal) else (said, "statistics")
-    raise OptionError(f"{what[0]}: {method.name} measures losses at the "
-                      f"server, which has no {what[1]}")
+    what = (
+      ("`roles`=personal", "personal parameters")
+      if (known.has_personal)
+      else (said, "statistics")
+    )
+    raise OptionError(
+      f"{what[0]}: {method.name} measures losses at the server, which has no {what[1]}"
+    )
 
 
 def _check_words(model: str, federation: Federation) -> None:
@@ -213,34 +235,42 @@ def _check_words(model: str, federation: Federation) -> None:
   if ids != (model in models.OF_TOKENS):
     path = federation.options.data_path
     raise OptionError(
-        f"`model`={model}: " + (
-            "cannot read token ids (integer x"
-            f"{f' in {path}' if path else ''}), only `model`="
-            f"{' or '.join(models.OF_TOKENS)} does; give "
-            "numbers as x.astype(np.float32)" if ids else
-            f"needs token ids, but x is {train.x.dtype} (ids are signed "
-            "integers: x.astype(np.int32))"))
+      f"`model`={model}: "
+      + (
+        "cannot read token ids (integer x"
+        f"{f' in {path}' if path else ''}), only `model`="
+        f"{' or '.join(models.OF_TOKENS)} does; give "
+        "numbers as x.astype(np.float32)"
+        if ids
+        else f"needs token ids, but x is {train.x.dtype} (ids are signed "
+        "integers: x.astype(np.int32))"
+      )
+    )
   known = federation.num_tokens
-  kept = [rows.x.codes if isinstance(rows.x, Coded) else rows.x
-          for rows in (train, test)]
+  kept = [
+    rows.x.codes if isinstance(rows.x, Coded) else rows.x for rows in (train, test)
+  ]
   low = min(int(x.min()) for x in kept) if ids else 0
   high = max(int(x.max()) for x in kept) if ids else 0
   if not 0 <= low <= high < known and federation.tokens is None:
     raise OptionError(
-        f"`vocabulary`={federation.options.vocabulary}: word ids must lie in "
-        f"[0, {known}), the data's lie in [{low}, {high}]")
+      f"`vocabulary`={federation.options.vocabulary}: word ids must lie in "
+      f"[0, {known}), the data's lie in [{low}, {high}]"
+    )
 
 
 def _check_adapts(
-    method: Method, federation: Federation, protocols: Sequence[str]) -> None:
+  method: Method, federation: Federation, protocols: Sequence[str]
+) -> None:
   """Checks that a client that adapts the model has training examples."""
   empty = np.flatnonzero(federation.data.train.size == 0)
   protocol = next((p for p in protocols if p in evaluate.PER_CLIENT), None)
   if method.entry.adapts and len(empty) and protocol:
     raise OptionError(
-        f"`eval_protocols`={protocol}: {method.name} adapts the model on each "
-        f"client's training data, and client {empty[0]} has none (global "
-        "measures the model itself)")
+      f"`eval_protocols`={protocol}: {method.name} adapts the model on each "
+      f"client's training data, and client {empty[0]} has none (global "
+      "measures the model itself)"
+    )
 
 
 def cautions(prepared: Prepared, said: set[str]) -> list[str]:
@@ -253,10 +283,14 @@ def cautions(prepared: Prepared, said: set[str]) -> list[str]:
   Returns:
     Each different new warning once; parameters are in backticks.
   """
-  texts = [prepared.method.entry.caution(hparams, prepared.plan["parameters"])
-           for hparams in prepared.settings]
-  texts += [prepared.method.entry.caution_of_clients(
-      hparams, prepared.spec.num_clients) for hparams in prepared.settings]
+  texts = [
+    prepared.method.entry.caution(hparams, prepared.plan["parameters"])
+    for hparams in prepared.settings
+  ]
+  texts += [
+    prepared.method.entry.caution_of_clients(hparams, prepared.spec.num_clients)
+    for hparams in prepared.settings
+  ]
   texts += [prepared.model.caution, _without_statistics(prepared)]
   texts.append(stopping.caution(prepared.options.stopping_rules))
   privacy = prepared.privacy()
@@ -276,9 +310,12 @@ def _other_method(prepared: Prepared) -> list[str]:
   FedRep is FedAvg with roles and `personal_when`=first, for example.
   """
   entry, options = prepared.method.entry, prepared.options
-  return [f"`{name}`={getattr(options, name)}: {entry.label} has {usual}; this "
-          "is another method" for name, usual in entry.options.items()
-          if name != "roles" and getattr(options, name) != usual]
+  return [
+    f"`{name}`={getattr(options, name)}: {entry.label} has {usual}; this "
+    "is another method"
+    for name, usual in entry.options.items()
+    if name != "roles" and getattr(options, name) != usual
+  ]
 
 
 def _without_statistics(prepared: Prepared) -> str:
@@ -287,8 +324,7 @@ def _without_statistics(prepared: Prepared) -> str:
   said, default = f"`model_state`={chosen}: not read, ", RunOptions.model_state
   if known is None or known.stateful is None:
     usual = prepared.method.entry.options.get("model_state", default)
-    return "" if chosen == usual else (
-        said + "the model has no running statistics")
+    return "" if chosen == usual else (said + "the model has no running statistics")
   if chosen != default and roles.STATE not in jax.tree.leaves(known.role):
     return said + "all layers with running statistics are frozen"
   return ""
@@ -296,25 +332,31 @@ def _without_statistics(prepared: Prepared) -> str:
 
 def _groups_of_nothing(prepared: Prepared) -> str:
   """Warns of clients that have no data by which a group could be chosen."""
-  empty = prepared.spec.num_clients - (
-      prepared.federation.num_training_clients)
-  if not empty or prepared.algorithm.membership is None or not (
-      {"local", "copy"} & set(prepared.protocols)):
+  empty = prepared.spec.num_clients - (prepared.federation.num_training_clients)
+  if (
+    not empty
+    or prepared.algorithm.membership is None
+    or not ({"local", "copy"} & set(prepared.protocols))
+  ):
     return ""
-  return (f"`algorithm`={prepared.method.name}: chooses a client's group by "
-          f"training examples; {empty} clients have none and are evaluated "
-          "with the group that an empty client gets")
+  return (
+    f"`algorithm`={prepared.method.name}: chooses a client's group by "
+    f"training examples; {empty} clients have none and are evaluated "
+    "with the group that an empty client gets"
+  )
 
 
 def _lacking_classes(prepared: Prepared) -> str:
   """Warns of validation data that say nothing of some classes."""
   method, held = prepared.method, prepared.federation
-  if not ("validation" in prepared.protocols
-          or method.entry.needs_validation(method.hparams)):
+  if not (
+    "validation" in prepared.protocols or method.entry.needs_validation(method.hparams)
+  ):
     return ""
   few = _too_few(held, 1, 0.0)
-  return few and (f"{few}; what is decided by validation is blind to them "
-                  "(hold out more clients)")
+  return few and (
+    f"{few}; what is decided by validation is blind to them (hold out more clients)"
+  )
 
 
 def _too_few(held: Federation, least: int, share: float) -> str:
@@ -329,16 +371,18 @@ def _too_few(held: Federation, least: int, share: float) -> str:
   if sizes is None:
     return ""
   test = held.test_sizes
-  lacking = np.flatnonzero(
-      (sizes < least) & (test > 0) & (test >= share * test.sum()))
+  lacking = np.flatnonzero((sizes < least) & (test > 0) & (test >= share * test.sum()))
   if not len(lacking):
     return ""
   shown = ", ".join(map(str, lacking[:10])) + (
-      f", ... ({len(lacking)} in all)" if len(lacking) > 10 else "")
-  return (f"`validation_clients`={held.options.validation_clients}: they have "
-          f"{'no example' if least == 1 else f'fewer than {least} examples'} "
-          f"of {'class' if len(lacking) == 1 else 'the classes'} "
-          f"{shown}, which the test set has")
+    f", ... ({len(lacking)} in all)" if len(lacking) > 10 else ""
+  )
+  return (
+    f"`validation_clients`={held.options.validation_clients}: they have "
+    f"{'no example' if least == 1 else f'fewer than {least} examples'} "
+    f"of {'class' if len(lacking) == 1 else 'the classes'} "
+    f"{shown}, which the test set has"
+  )
 
 
 #: A choice may be made without seeing classes of a smaller part of the test
@@ -359,46 +403,58 @@ def check_choice(held: Federation, least: int = 1) -> None:
   """
   few = _too_few(held, least, _RARE)
   if few:
-    raise OptionError(f"{few}; a choice by them would be blind to these (hold "
-                      "out more clients)")
+    raise OptionError(
+      f"{few}; a choice by them would be blind to these (hold out more clients)"
+    )
 
 
 #: What a protocol measures that an algorithm may not have.
-_LACKS = {"assigned": "no groups of clients",
-          "copy": "no copy of the global model at each client"}
+_LACKS = {
+  "assigned": "no groups of clients",
+  "copy": "no copy of the global model at each client",
+}
 
 
 def _lacks(algorithm: Algorithm, protocol: str, matrix: bool) -> str:
   if protocol == "preferred" and not matrix:
-    return ("no confusion matrix; it is there for one class of up to "
-            f"{tasks.MAX_MATRIX:,} for each example")
+    return (
+      "no confusion matrix; it is there for one class of up to "
+      f"{tasks.MAX_MATRIX:,} for each example"
+    )
   if algorithm.start_personal is not None and protocol not in _LACKS:
-    return ("no global model, as some of it is the clients' own; only local "
-            "(and newcomers) can be given")
-  return _LACKS.get(protocol, "no global model") if (
-      algorithm.global_params is not None) else (
-          "no global model, only local (and newcomers) can be given")
+    return (
+      "no global model, as some of it is the clients' own; only local "
+      "(and newcomers) can be given"
+    )
+  return (
+    _LACKS.get(protocol, "no global model")
+    if (algorithm.global_params is not None)
+    else ("no global model, only local (and newcomers) can be given")
+  )
 
 
 def _without_effect(prepared: Prepared) -> list[str]:
   """What the caller asked for and does not get."""
   method, options, texts = prepared.method, prepared.options, []
-  matrix = evaluate.has_matrix(
-      tasks.of(prepared.model), prepared.spec.num_classes)
+  matrix = evaluate.has_matrix(tasks.of(prepared.model), prepared.spec.num_classes)
   if options.eval_protocols != evaluate.DEFAULT_PROTOCOLS:
     defaults = set(evaluate.DEFAULT_PROTOCOLS) <= set(options.eval_protocols)
-    texts += [f"`eval_protocols`={protocol}: left out, {method.name} has "
-              f"{_lacks(prepared.algorithm, protocol, matrix)}"
-              for protocol in options.eval_protocols
-              if protocol not in prepared.protocols and (
-                  matrix or protocol != "preferred" or not defaults)]
+    texts += [
+      f"`eval_protocols`={protocol}: left out, {method.name} has "
+      f"{_lacks(prepared.algorithm, protocol, matrix)}"
+      for protocol in options.eval_protocols
+      if protocol not in prepared.protocols
+      and (matrix or protocol != "preferred" or not defaults)
+    ]
   layers = prepared.model.layers
   texts += _unread(prepared)
   if method.entry.rounds is not None and layers is not None:
     last = method.entry.rounds(method.hparams, len(layers))
     if options.rounds is not None and options.rounds > last:
-      texts.append(f"`rounds`={options.rounds}: {method.name} has fitted all "
-                   f"layers after {last}, the rounds after that change nothing")
+      texts.append(
+        f"`rounds`={options.rounds}: {method.name} has fitted all "
+        f"layers after {last}, the rounds after that change nothing"
+      )
   return texts
 
 
@@ -406,48 +462,72 @@ def _unread(prepared: Prepared) -> list[str]:
   """Options without effect on these clients and with this model."""
   method, model = prepared.method, prepared.model
   chosen, options = method.hparams, prepared.options
-  facts = field_values(prepared.federation.options) | field_values(options) | {
+  facts = (
+    field_values(prepared.federation.options)
+    | field_values(options)
+    | {
       "scales_features": model.scale_features is not None,
-      "num_layers": len(model.layers) if model.layers else None}
+      "num_layers": len(model.layers) if model.layers else None,
+    }
+  )
   if hasattr(chosen, "facts"):
     facts |= chosen.facts(prepared.spec.num_clients)
-  named = {*method.given, *(
-      field.name for field in dataclasses.fields(chosen)
-      if getattr(chosen, field.name) != field.default)}
-  texts = [f"`{name}`: {unread(chosen, name, facts)}"
-           for name in sorted(named) if unread(chosen, name, facts)]
+  named = {
+    *method.given,
+    *(
+      field.name
+      for field in dataclasses.fields(chosen)
+      if getattr(chosen, field.name) != field.default
+    ),
+  }
+  texts = [
+    f"`{name}`: {unread(chosen, name, facts)}"
+    for name in sorted(named)
+    if unread(chosen, name, facts)
+  ]
   texts += _unread_of_run(prepared)
   everybody = prepared.spec.cohort_size == prepared.spec.num_clients
-  if options.draw == "bijection" and options.sampling == "uniform" and (
-      everybody or prepared.federation.options.newcomers_at):
-    texts.append("`draw`=bijection: not read where " + (
-        "all clients take part" if everybody else "clients join later"))
+  if (
+    options.draw == "bijection"
+    and options.sampling == "uniform"
+    and (everybody or prepared.federation.options.newcomers_at)
+  ):
+    texts.append(
+      "`draw`=bijection: not read where "
+      + ("all clients take part" if everybody else "clients join later")
+    )
   return texts
 
 
 def _unread_of_run(prepared: Prepared) -> list[str]:
   """Options of the run and of its data without effect."""
-  method, options, known = (
-      prepared.method, prepared.options, prepared.model.roles)
+  method, options, known = (prepared.method, prepared.options, prepared.model.roles)
   federation = prepared.federation
   without: dict[str, str] = {}
   name = prepared.model_name
   if method.entry.rounds is not None and name and not own.is_own(name):
     without |= dict.fromkeys(
-        ("l2", "l2_of") if options.l2 else (),
-        f"{method.name} fits layers in closed form, with a ridge of its own")
+      ("l2", "l2_of") if options.l2 else (),
+      f"{method.name} fits layers in closed form, with a ridge of its own",
+    )
   if options.roles and (known is None or not known.keeps):
     without |= dict.fromkeys(
-        ("personal_when", "personal_rate", "personal_fit"),
-        "no parameter is personal")
+      ("personal_when", "personal_rate", "personal_fit"), "no parameter is personal"
+    )
   dealt = federation.partition
   if dealt.name == "natural" and "local_test_fraction" not in dealt.flags:
     without["local_test_fraction"] = "the data name the clients of test rows"
   given = field_values(federation.options) | field_values(options)
-  usual = field_values(DataOptions()) | field_values(RunOptions()) | dict(
-      method.entry.options)
-  return [f"`{name}`={given[name]}: not read, {why}"
-          for name, why in without.items() if given[name] != usual[name]]
+  usual = (
+    field_values(DataOptions())
+    | field_values(RunOptions())
+    | dict(method.entry.options)
+  )
+  return [
+    f"`{name}`={given[name]}: not read, {why}"
+    for name, why in without.items()
+    if given[name] != usual[name]
+  ]
 
 
 def _refuse_memory(needed: int, said: str, more: str) -> None:
@@ -467,48 +547,58 @@ def _check_work(work: Any, federation: Federation) -> None:
   if steps * batch > _MOST_EXAMPLES:
     name = "local_steps" if work.local_steps else "local_epochs"
     raise OptionError(
-        f"`{name}`={getattr(work, name)}: the largest client has {examples:,} "
-        f"examples and would read {steps * batch:,} a round; must be at most "
-        f"{_MOST_EXAMPLES:,}")
+      f"`{name}`={getattr(work, name)}: the largest client has {examples:,} "
+      f"examples and would read {steps * batch:,} a round; must be at most "
+      f"{_MOST_EXAMPLES:,}"
+    )
   needed = 4 * batch * store.values_each(federation.data.train.x)
   _refuse_memory(
-      needed, f"`batch_size`={batch}: a batch needs {needed / 2**30:.3g} GB",
-      f"the largest client has {examples:,} examples")
+    needed,
+    f"`batch_size`={batch}: a batch needs {needed / 2**30:.3g} GB",
+    f"the largest client has {examples:,} examples",
+  )
 
 
 def _state_bytes(algorithm: Algorithm, model: Model, spec: FedSpec) -> int:
   """The size of the state of one seed in one process."""
   key = jax.random.key(0)
-  shapes = jax.eval_shape(
-      lambda key: algorithm.init(model.init(key), spec, key), key)
+  shapes = jax.eval_shape(lambda key: algorithm.init(model.init(key), spec, key), key)
   return split.nbytes(shapes)
 
 
 def _check_memory(
-    algorithm: Algorithm, method: Method, model: Model, spec: FedSpec,
-    rows: int) -> None:
+  algorithm: Algorithm, method: Method, model: Model, spec: FedSpec, rows: int
+) -> None:
   """Checks that the state and the comparison of clients fit into memory."""
   needed = rows * _state_bytes(algorithm, model, spec)
   table = getattr(method.hparams, "variant", None) == "table"
   name = "`variant`=table" if table else f"`algorithm`={method.name}"
   _refuse_memory(
-      needed, f"{name}: what is kept between rounds needs "
-      f"{needed / 2**30:.3g} GB for {rows} seed(s)",
-      "allowed: fewer clients or seeds, a smaller model"
-      + (", or `variant`=client" if table else ""))
+    needed,
+    f"{name}: what is kept between rounds needs "
+    f"{needed / 2**30:.3g} GB for {rows} seed(s)",
+    "allowed: fewer clients or seeds, a smaller model"
+    + (", or `variant`=client" if table else ""),
+  )
   compared = method.entry.pairwise_clients(method.hparams, spec.num_clients)
   # The similarities, and the clustering's own copy of them.
-  needed = 2 * 4 * compared ** 2
+  needed = 2 * 4 * compared**2
   _refuse_memory(
-      needed, f"`algorithm`={method.name}: comparing {compared} clients in "
-      f"pairs needs {needed / 2**30:.3g} GB", "allowed: at most "
-      f"{math.isqrt(memory_bytes() // 8)} clients, or a method without pairs, "
-      "such as ifca or fesem")
+    needed,
+    f"`algorithm`={method.name}: comparing {compared} clients in "
+    f"pairs needs {needed / 2**30:.3g} GB",
+    "allowed: at most "
+    f"{math.isqrt(memory_bytes() // 8)} clients, or a method without pairs, "
+    "such as ifca or fesem",
+  )
 
 
 def _protocols(
-    algorithm: Algorithm, name: str, wanted: tuple[str, ...],
-    measures: Mapping[str, evaluate.Measure] | None, matrix: bool
+  algorithm: Algorithm,
+  name: str,
+  wanted: tuple[str, ...],
+  measures: Mapping[str, evaluate.Measure] | None,
+  matrix: bool,
 ) -> tuple[str, ...]:
   """Selects the protocols that the algorithm supports.
 
@@ -528,35 +618,51 @@ def _protocols(
   """
   supported = evaluate.supported_protocols(algorithm, wanted, matrix)
   if wanted and not supported:
-    raise OptionError(f"`eval_protocols`={','.join(wanted)}: {name} has "
-                      f"{_lacks(algorithm, wanted[0], matrix)}")
+    raise OptionError(
+      f"`eval_protocols`={','.join(wanted)}: {name} has "
+      f"{_lacks(algorithm, wanted[0], matrix)}"
+    )
   if measures and not matrix and evaluate.confusion in measures.values():
-    raise OptionError(f"`evaluate`=confusion: {name} has "
-                      f"{_lacks(algorithm, 'preferred', matrix)}")
-  if measures and (algorithm.global_params is None
-                   or algorithm.start_personal is not None):
-    raise OptionError(f"`evaluate`={next(iter(measures))}: {name} has no "
-                      "global model to measure")
+    raise OptionError(
+      f"`evaluate`=confusion: {name} has {_lacks(algorithm, 'preferred', matrix)}"
+    )
+  if measures and (
+    algorithm.global_params is None or algorithm.start_personal is not None
+  ):
+    raise OptionError(
+      f"`evaluate`={next(iter(measures))}: {name} has no global model to measure"
+    )
   return supported
 
 
 def _check_stopping(
-    options: RunOptions, protocols: Sequence[str], algorithm: Algorithm,
-    model: Model, spec: FedSpec) -> None:
+  options: RunOptions,
+  protocols: Sequence[str],
+  algorithm: Algorithm,
+  model: Model,
+  spec: FedSpec,
+) -> None:
   """Checks that what ends the run early is evaluated."""
   rules, num_models = options.stopping_rules, None
   global_params = algorithm.global_params
   if rules and global_params is not None:
-    models = jax.eval_shape(lambda key: global_params(
-        algorithm.init(model.init(key), spec, key)), jax.random.key(0))
+    models = jax.eval_shape(
+      lambda key: global_params(algorithm.init(model.init(key), spec, key)),
+      jax.random.key(0),
+    )
     num_models = jax.tree.leaves(models)[0].shape[0]
   stopping.check_evaluated(rules, protocols, num_models, tasks.of(model))
 
 
 def _traceable(
-    method: Method, model: Model, spec: FedSpec, map_clients: MapClients,
-    participation: Participation, protocols: tuple[str, ...],
-    data: EvaluationData) -> bool:
+  method: Method,
+  model: Model,
+  spec: FedSpec,
+  map_clients: MapClients,
+  participation: Participation,
+  protocols: tuple[str, ...],
+  data: EvaluationData,
+) -> bool:
   """Whether the algorithm accepts traced hyper-parameters.
 
   The caller's own algorithm may branch in Python on the value of a
@@ -571,27 +677,37 @@ def _traceable(
   def whole(data, keys, numbers):
     states = loop.initial_states(build, model, spec, data.train, keys, numbers)
     states, _ = loop.make_run_rounds(build, participation, 1)(
-        states, data.train, keys, numbers, jnp.int32(0), jnp.int32(1))
+      states, data.train, keys, numbers, jnp.int32(0), jnp.int32(1)
+    )
     one, key, values = trees.index((states, keys.evaluation, numbers), 0)
-    return evaluate.make_evaluate(
-        build(values), model, protocols, map_clients)(data, one, key)
+    return evaluate.make_evaluate(build(values), model, protocols, map_clients)(
+      data, one, key
+    )
 
   try:
     jax.eval_shape(whole, data, keys, method.numbers([method.hparams], 1))
-  except (jax.errors.ConcretizationTypeError,
-          jax.errors.TracerArrayConversionError,
-          jax.errors.TracerIntegerConversionError):
+  except (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+  ):
     return False
   return True
 
 
 def prepare(
-    method: Method, federation: Federation, options: RunOptions, *,
-    model: Any = None, seeds: Sequence[int] | None = None,
-    settings: Sequence[Mapping[str, Any]] = ({},),
-    measures: Mapping[str, evaluate.Measure] | None = None,
-    sampler: samplers.Sampler | None = None, mesh: Mesh | None = None,
-    init: parameters.Arrays | None = None) -> Prepared:
+  method: Method,
+  federation: Federation,
+  options: RunOptions,
+  *,
+  model: Any = None,
+  seeds: Sequence[int] | None = None,
+  settings: Sequence[Mapping[str, Any]] = ({},),
+  measures: Mapping[str, evaluate.Measure] | None = None,
+  sampler: samplers.Sampler | None = None,
+  mesh: Mesh | None = None,
+  init: parameters.Arrays | None = None,
+) -> Prepared:
   """Places the data on the devices and builds the model and the algorithm.
 
   Args:
@@ -622,31 +738,43 @@ def prepare(
   platform, num_clients = sharding.platform(mesh), federation.num_clients
   training = federation.num_training_clients
   size = cohort_size(
-      options, federation.options, method.entry, method.hparams, training)
+    options, federation.options, method.entry, method.hparams, training
+  )
   rows = len(settings) * len(seeds)
   mode, map_seeds = _maps(method, options, platform, rows)
   map_clients = clients.ClientMap(
-      mode, options.client_lanes, mesh, _cuts(method, federation))
+    mode, options.client_lanes, mesh, _cuts(method, federation)
+  )
   model = options.model if model is None else model
   whole = make_model(model, federation, options)
   given = given_start(whole, options, init)
   built = split_by_role(method, start.bound(whole, given), options)
   spec, method = _spec(federation, size), method.resolved()
-  all_hparams = tuple(
-      with_values(method.hparams, dict(values)) for values in settings)
-  *_, algorithm = (method._replace(hparams=hparams).on(platform).built(
-      built, map_clients) for hparams in all_hparams)
+  all_hparams = tuple(with_values(method.hparams, dict(values)) for values in settings)
+  *_, algorithm = (
+    method._replace(hparams=hparams).on(platform).built(built, map_clients)
+    for hparams in all_hparams
+  )
   check_roles(algorithm, method, built)
-  participation = Participation(size, sampler or options.sampler(num_clients),
-                                options.late(method.entry))
+  participation = Participation(
+    size, sampler or options.sampler(num_clients), options.late(method.entry)
+  )
   placed = PlacedData(
-      federation, mesh, options.devices(num_clients),
-      options.clients_availability(num_clients, training),
-      built.roles and built.roles.if_frozen, start.moving(built, given))
+    federation,
+    mesh,
+    options.devices(num_clients),
+    options.clients_availability(num_clients, training),
+    built.roles and built.roles.if_frozen,
+    start.moving(built, given),
+  )
   _check_own(method, algorithm, built, spec, participation, placed)
   protocols = _protocols(
-      algorithm, method.name, options.eval_protocols, measures,
-      evaluate.has_matrix(tasks.of(built), spec.num_classes))
+    algorithm,
+    method.name,
+    options.eval_protocols,
+    measures,
+    evaluate.has_matrix(tasks.of(built), spec.num_classes),
+  )
   _check_stopping(options, protocols, algorithm, built, spec)
   check_targets(options, tasks.of(built))
   _check_adapts(method, federation, protocols)
@@ -655,55 +783,102 @@ def prepare(
     for hparams in all_hparams:
       _check_work(hparams, federation)
   method = method._replace(hparams=all_hparams[0])
-  numbers = _numbers(method, all_hparams, len(seeds), lambda: _traceable(
-      method, built, spec, map_clients, participation, protocols, placed.data))
-  plan = _summary(federation, spec, built, mesh, {
-      "sampling": options.sampling if sampler is None else (
-          f"your {getattr(sampler, '__name__', 'sampler')}"),
-      "map_clients": mode, "map_seeds": map_seeds})
+  numbers = _numbers(
+    method,
+    all_hparams,
+    len(seeds),
+    lambda: _traceable(
+      method, built, spec, map_clients, participation, protocols, placed.data
+    ),
+  )
+  plan = _summary(
+    federation,
+    spec,
+    built,
+    mesh,
+    {
+      "sampling": options.sampling
+      if sampler is None
+      else (f"your {getattr(sampler, '__name__', 'sampler')}"),
+      "map_clients": mode,
+      "map_seeds": map_seeds,
+    },
+  )
   return Prepared(
-      method, all_hparams, built, model if isinstance(model, str) else None,
-      federation, placed, options, seeds, spec,
-      sharding.replicate(keys_of_rows(seeds, len(settings)), mesh),
-      sharding.replicate(numbers, mesh),
-      method.on(platform).builder(built, map_clients), map_clients,
-      participation, map_seeds, mesh,
-      protocols, dict(measures or {}), plan, init)
+    method,
+    all_hparams,
+    built,
+    model if isinstance(model, str) else None,
+    federation,
+    placed,
+    options,
+    seeds,
+    spec,
+    sharding.replicate(keys_of_rows(seeds, len(settings)), mesh),
+    sharding.replicate(numbers, mesh),
+    method.on(platform).builder(built, map_clients),
+    map_clients,
+    participation,
+    map_seeds,
+    mesh,
+    protocols,
+    dict(measures or {}),
+    plan,
+    init,
+  )
 
 
 def _spec(federation: Federation, size: int) -> FedSpec:
   """The shapes of a federation with ``size`` participants a round."""
   shape, train = federation.example_shape, federation.data.train
   return FedSpec(
-      federation.num_clients, size, federation.num_classes,
-      shape if isinstance(shape, tuple) else (store.values_each(train.x),),
-      int(train.size.sum()))
+    federation.num_clients,
+    size,
+    federation.num_classes,
+    shape if isinstance(shape, tuple) else (store.values_each(train.x),),
+    int(train.size.sum()),
+  )
 
 
 def _check_own(
-    method: Method, algorithm: Algorithm, model: Model, spec: FedSpec,
-    participation: Participation, placed: PlacedData) -> None:
+  method: Method,
+  algorithm: Algorithm,
+  model: Model,
+  spec: FedSpec,
+  participation: Participation,
+  placed: PlacedData,
+) -> None:
   """Holds an algorithm of the caller's own to the contract."""
   if not method.registered:
-    own_algorithm.check(f"`algorithm`={method.name}", algorithm, model, spec,
-                        participation, placed.data.train)
+    own_algorithm.check(
+      f"`algorithm`={method.name}",
+      algorithm,
+      model,
+      spec,
+      participation,
+      placed.data.train,
+    )
 
 
 def _check_together(
-    method: Method, federation: Federation, sampler: samplers.Sampler | None
+  method: Method, federation: Federation, sampler: samplers.Sampler | None
 ) -> None:
   """Checks what several processes and the caller's own sampler exclude."""
   shift = federation.options.shift
   if processes.count() > 1 and shift != "none":
-    raise OptionError(f"`shift`={shift}: not in several processes, whose "
-                      "clients' rows stay where they are")
+    raise OptionError(
+      f"`shift`={shift}: not in several processes, whose "
+      "clients' rows stay where they are"
+    )
   if sampler is not None and accounting.is_private(method.hparams):
-    raise OptionError("`sampler`: with `private` only `sampling`=uniform or "
-                      "poisson can be accounted for")
+    raise OptionError(
+      "`sampler`: with `private` only `sampling`=uniform or "
+      "poisson can be accounted for"
+    )
 
 
 def _maps(
-    method: Method, options: RunOptions, platform: str, rows: int
+  method: Method, options: RunOptions, platform: str, rows: int
 ) -> tuple[str, str]:
   """How clients and rows are mapped, ``map_clients`` and ``map_seeds``."""
   mode, map_seeds = options.map_clients, options.map_seeds
@@ -719,14 +894,16 @@ def _maps(
 
 
 def _numbers(
-    method: Method, settings: Sequence[Any], seeds: int,
-    traceable: Callable[[], bool]) -> Numbers:
+  method: Method, settings: Sequence[Any], seeds: int, traceable: Callable[[], bool]
+) -> Numbers:
   """``Prepared.numbers``; empty if the algorithm reads them in Python."""
   if method.traced and traceable():
     return method.numbers(settings, seeds)
   if len(settings) > 1:
-    raise OptionError(f"`algorithm`={method.name}: asks Python for the value "
-                      "of a hyper-parameter, so each needs its own program")
+    raise OptionError(
+      f"`algorithm`={method.name}: asks Python for the value "
+      "of a hyper-parameter, so each needs its own program"
+    )
   return {}
 
 
@@ -739,39 +916,52 @@ def _cuts(method: Method, federation: Federation) -> Any:
 
 
 def _summary(
-    federation: Federation, spec: FedSpec, model: Model, mesh: Mesh | None,
-    choices: Mapping[str, str]) -> dict[str, Any]:
+  federation: Federation,
+  spec: FedSpec,
+  model: Model,
+  mesh: Mesh | None,
+  choices: Mapping[str, str],
+) -> dict[str, Any]:
   """``Prepared.plan``: what the run trains on, and what was chosen for it."""
   data, train = federation.data, federation.data.train
   task = tasks.of(model)
   parameters = jax.eval_shape(model.init, jax.random.key(0))
   summary = {
-      "data": federation.name, "clients": spec.num_clients,
-      "cohort_size": spec.cohort_size,
-      "newcomers": sum(
-          count for _, count in federation.options.newcomers_at or ()),
-      **({} if federation.num_training_clients == spec.num_clients else {
-          "training_clients": federation.num_training_clients}),
-      "train_examples": spec.num_examples,
-      "validation_examples": 0 if data.validation is None else int(
-          data.validation.size.sum()),
-      "test_examples": int(data.whole_test.size.sum()),
-      "client_size": {"min": int(train.size.min()),
-                      "mean": float(train.size.mean()),
-                      "max": int(train.size.max())},
-      "example_shape": jax.tree.map(
-          list, federation.example_shape,
-          is_leaf=lambda shape: isinstance(shape, tuple)),
-      "store": ", ".join(dict.fromkeys(
-          "uint8" if isinstance(array, Coded) else str(array.dtype)
-          for array in store.arrays(train.x))),
-      "classes": federation.num_classes,
-      **({} if task is tasks.CLASSIFICATION else {
-          "task": task.metrics.facts()}),
-      "parameters": sum(leaf.size for leaf in jax.tree.leaves(parameters)),
-      **_of_roles(model), **choices,
-      "devices": [str(d) for d in (
-          jax.devices() if mesh is None else mesh.devices.flat)]}
+    "data": federation.name,
+    "clients": spec.num_clients,
+    "cohort_size": spec.cohort_size,
+    "newcomers": sum(count for _, count in federation.options.newcomers_at or ()),
+    **(
+      {}
+      if federation.num_training_clients == spec.num_clients
+      else {"training_clients": federation.num_training_clients}
+    ),
+    "train_examples": spec.num_examples,
+    "validation_examples": 0
+    if data.validation is None
+    else int(data.validation.size.sum()),
+    "test_examples": int(data.whole_test.size.sum()),
+    "client_size": {
+      "min": int(train.size.min()),
+      "mean": float(train.size.mean()),
+      "max": int(train.size.max()),
+    },
+    "example_shape": jax.tree.map(
+      list, federation.example_shape, is_leaf=lambda shape: isinstance(shape, tuple)
+    ),
+    "store": ", ".join(
+      dict.fromkeys(
+        "uint8" if isinstance(array, Coded) else str(array.dtype)
+        for array in store.arrays(train.x)
+      )
+    ),
+    "classes": federation.num_classes,
+    **({} if task is tasks.CLASSIFICATION else {"task": task.metrics.facts()}),
+    "parameters": sum(leaf.size for leaf in jax.tree.leaves(parameters)),
+    **_of_roles(model),
+    **choices,
+    "devices": [str(d) for d in (jax.devices() if mesh is None else mesh.devices.flat)],
+  }
   if processes.count() > 1:
     summary["processes"] = processes.count()
   return summary

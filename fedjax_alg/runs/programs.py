@@ -27,9 +27,16 @@ from fedjax_alg.runs.prepare import Prepared
 
 def _start(prepared: Prepared) -> Any:
   """Makes the jitted (data, keys, numbers) -> states before round 1."""
-  return jax.jit(functools.partial(
-      loop.initial_states, prepared.build, prepared.model, prepared.spec,
-      map_seeds=prepared.map_seeds), inline=True)
+  return jax.jit(
+    functools.partial(
+      loop.initial_states,
+      prepared.build,
+      prepared.model,
+      prepared.spec,
+      map_seeds=prepared.map_seeds,
+    ),
+    inline=True,
+  )
 
 
 def _start_arguments(prepared: Prepared) -> tuple[Any, Any, Any]:
@@ -57,10 +64,10 @@ def _shapes(prepared: Prepared, start: Any) -> Any:
   """
   shapes = start.eval_shape(*_start_arguments(prepared))
   return jax.tree.map(
-      lambda leaf, where: jax.ShapeDtypeStruct(
-          leaf.shape, leaf.dtype, sharding=where), shapes,
-      sharding.of_states(
-          shapes, prepared.mesh, prepared.keys.model.sharding))
+    lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
+    shapes,
+    sharding.of_states(shapes, prepared.mesh, prepared.keys.model.sharding),
+  )
 
 
 def _places(shapes: Any) -> Any:
@@ -129,25 +136,33 @@ class Programs:
       there["out_shardings"] = sharding.replicated(mesh)
     with ThreadPoolExecutor() as pool:
       # First: a caller's own measure may fail, before minutes of compiling.
-      evaluation = pool.submit(_compile_once, jax.jit(
-          self._evaluate_all, **there).lower(data, shapes, p.keys, p.numbers))
+      evaluation = pool.submit(
+        _compile_once,
+        jax.jit(self._evaluate_all, **there).lower(data, shapes, p.keys, p.numbers),
+      )
       run = loop.make_run_rounds(
-          p.build, p.participation,
-          min(p.options.eval_every, self.rounds), p.map_seeds, mesh, where)
+        p.build,
+        p.participation,
+        min(p.options.eval_every, self.rounds),
+        p.map_seeds,
+        mesh,
+        where,
+      )
       zero = jnp.int32(0)
       lowered = run.lower(shapes, data.train, p.keys, p.numbers, zero, zero)
       self._log = lowered.out_info[1]
-      rounds = pool.submit(
-          lowered.compile, compiling.options(platform))
+      rounds = pool.submit(lowered.compile, compiling.options(platform))
       self._init = _compile_once(
-          jax.jit(start, out_shardings=where).lower(*_start_arguments(p)),
-          compiling.start_options(platform))
+        jax.jit(start, out_shardings=where).lower(*_start_arguments(p)),
+        compiling.start_options(platform),
+      )
       self._run, self._evaluate = rounds.result(), evaluation.result()
     algorithm = p.algorithm
     self._membership = None
     if algorithm.membership is not None:
-      self._membership = jax.jit(
-          jax.vmap(algorithm.membership), **there).lower(shapes).compile()
+      self._membership = (
+        jax.jit(jax.vmap(algorithm.membership), **there).lower(shapes).compile()
+      )
     #: K, the number of groups; None if the algorithm does not group clients
     self.num_groups: int | None = None
     if algorithm.membership is not None:
@@ -164,12 +179,14 @@ class Programs:
     def one(state, key, values):
       algorithm = loop.with_frozen(p.build, data.train)(values)
       model = roles.bound(p.model, data.train.frozen)
-      counts = evaluate.make_evaluate(
-          algorithm, model, p.protocols, p.map_clients)(data, state, key)
+      counts = evaluate.make_evaluate(algorithm, model, p.protocols, p.map_clients)(
+        data, state, key
+      )
       if not p.measures:
         return counts, {}
       return counts, evaluate.make_measures(
-          algorithm, model, p.measures, p.map_clients)(data, state)
+        algorithm, model, p.measures, p.map_clients
+      )(data, state)
 
     return loop.over_seeds(one, p.map_seeds)(states, keys.evaluation, numbers)
 
@@ -183,8 +200,9 @@ class Programs:
   def empty_aux(self) -> RoundAux:
     """The ``RoundAux`` of zero rounds, leaves [rows, 0, ...]."""
     result: RoundAux = jax.tree.map(
-        lambda leaf: np.zeros((leaf.shape[0], 0, *leaf.shape[2:]), leaf.dtype),
-        self._log.aux)
+      lambda leaf: np.zeros((leaf.shape[0], 0, *leaf.shape[2:]), leaf.dtype),
+      self._log.aux,
+    )
     return result
 
   def initial(self) -> Any:
@@ -235,11 +253,12 @@ class Programs:
     """
     p = self.prepared
     p.placed.move(start)
-    return self._run(states, p.placed.data.train, p.keys, p.numbers,
-                     jnp.int32(start), jnp.int32(count))
+    return self._run(
+      states, p.placed.data.train, p.keys, p.numbers, jnp.int32(start), jnp.int32(count)
+    )
 
   def evaluate(
-      self, states: Any
+    self, states: Any
   ) -> tuple[dict[str, tasks.Counts], dict[str, dict[str, np.ndarray]]]:
     """Evaluates all protocols and the caller's own measures.
 
@@ -251,8 +270,9 @@ class Programs:
       [rows, ...] on the host.
     """
     p = self.prepared
-    counts, sums = jax.device_get(self._evaluate(
-        p.placed.data, states, p.keys, p.numbers))
+    counts, sums = jax.device_get(
+      self._evaluate(p.placed.data, states, p.keys, p.numbers)
+    )
     return {protocol: counts[protocol] for protocol in p.protocols}, sums
 
   def membership(self, states: Any) -> np.ndarray | None:
@@ -273,8 +293,7 @@ class Programs:
   @property
   def compiled(self) -> dict[str, Any]:
     """The compiled programs ``start``, ``rounds`` and ``evaluation``."""
-    return {"start": self._init, "rounds": self._run,
-            "evaluation": self._evaluate}
+    return {"start": self._init, "rounds": self._run, "evaluation": self._evaluate}
 
   def memory_mb(self) -> float:
     """The memory in MB of the largest program, as its compiler reports it."""
@@ -282,6 +301,9 @@ class Programs:
     for program in self.compiled.values():
       stats = program.memory_analysis()
       if stats is not None:
-        sizes.append(stats.temp_size_in_bytes + stats.output_size_in_bytes
-                     + stats.argument_size_in_bytes)
-    return max(sizes, default=0) / 2 ** 20
+        sizes.append(
+          stats.temp_size_in_bytes
+          + stats.output_size_in_bytes
+          + stats.argument_size_in_bytes
+        )
+    return max(sizes, default=0) / 2**20

@@ -36,8 +36,13 @@ class ProgressBar(Sink):
     self._start, self._began = 0, time.monotonic()
     self._compiled = False
 
-  def start(self, programs: Programs, records: Sequence[Records],
-            names: Sequence[str], done: int) -> None:
+  def start(
+    self,
+    programs: Programs,
+    records: Sequence[Records],
+    names: Sequence[str],
+    done: int,
+  ) -> None:
     self._start = done
     self.compiled(programs.compile_s)
 
@@ -59,22 +64,33 @@ class ProgressBar(Sink):
     if not self._compiled:
       self.compiled(step.compile_s)
       self._began -= step.seconds
-    first = next(((name, value) for of in step.metrics.values()
-                  for name, value in of.items() if is_known(name)), None)
-    said = "" if first is None else (
-        f"{first[0].replace('_', ' ')} {float(np.mean(first[1])):.4f}")
+    first = next(
+      (
+        (name, value)
+        for of in step.metrics.values()
+        for name, value in of.items()
+        if is_known(name)
+      ),
+      None,
+    )
+    said = (
+      ""
+      if first is None
+      else (f"{first[0].replace('_', ' ')} {float(np.mean(first[1])):.4f}")
+    )
     if self._shown and sys.stderr.isatty():
       if self._bar is None:
-        self._bar = tqdm(total=step.rounds, initial=self._start,
-                         desc=self._name, unit="round")
+        self._bar = tqdm(
+          total=step.rounds, initial=self._start, desc=self._name, unit="round"
+        )
       self._bar.set_postfix_str(said)
       self._bar.update(step.round - self._bar.n)
     elif self._shown:
       done = max(step.round - self._start, 1)
-      left = (time.monotonic() - self._began) / done * (
-          step.rounds - step.round)
-      self.say(f"{self._name}: round {step.round}/{step.rounds} {said}, "
-               f"{left:.0f} s left")
+      left = (time.monotonic() - self._began) / done * (step.rounds - step.round)
+      self.say(
+        f"{self._name}: round {step.round}/{step.rounds} {said}, {left:.0f} s left"
+      )
     if step.last:
       self.close()
 
@@ -106,11 +122,9 @@ class TimeLeft:
 
   def __init__(self) -> None:
     #: algorithm -> seconds of compiling and of a round, for each run
-    self._taken: dict[str, list[tuple[float, float]]] = (
-        collections.defaultdict(list))
+    self._taken: dict[str, list[tuple[float, float]]] = collections.defaultdict(list)
 
-  def add(self, algorithm: str, rounds: int, compiling: float, playing: float
-          ) -> None:
+  def add(self, algorithm: str, rounds: int, compiling: float, playing: float) -> None:
     """Adds a run that has been run.
 
     Args:
@@ -132,8 +146,7 @@ class TimeLeft:
     """
     if not self._taken:
       return None
-    means = {name: np.array(taken).mean(0)
-             for name, taken in self._taken.items()}
+    means = {name: np.array(taken).mean(0) for name, taken in self._taken.items()}
     other = np.array(list(means.values())).mean(0)
     total = 0.0
     for algorithm, rounds in runs:

@@ -13,12 +13,11 @@ import numpy as np
 
 from fedjax_alg.records.tables import Records
 from fedjax_alg.runs import play as play_lib
+from fedjax_alg.runs.plan import Plan, by_program, warn
 from fedjax_alg.runs.play import Divergence, Step
-from fedjax_alg.runs.plan import by_program, Plan, warn
 from fedjax_alg.runs.prepare import Prepared
 from fedjax_alg.runs.programs import Programs
-from fedjax_alg.runs.result import Live, make_facts, make_final, rows_of
-from fedjax_alg.runs.result import RunResult
+from fedjax_alg.runs.result import Live, RunResult, make_facts, make_final, rows_of
 from fedjax_alg.runs.sinks import Sink
 
 
@@ -29,43 +28,59 @@ class Memory(Sink):
     results: a result for each setting; None for one that diverged.
   """
 
-  def start(self, programs: Programs, records: Sequence[Records],
-            names: Sequence[str], done: int) -> None:
+  def start(
+    self,
+    programs: Programs,
+    records: Sequence[Records],
+    names: Sequence[str],
+    done: int,
+  ) -> None:
     self._programs, self._records = programs, records
     self._measured: list[dict[str, Any]] = []
     self.results: list[RunResult | None] = [None] * len(records)
 
   def __call__(self, step: Step) -> None:
-    self._measured.append({name: step.metrics[name]
-                           for name in self._programs.prepared.measures})
+    self._measured.append(
+      {name: step.metrics[name] for name in self._programs.prepared.measures}
+    )
 
   def finish(self, setting: int, step: Step) -> None:
     p = self._programs.prepared
     rows = rows_of(p, setting)
     live = Live(p, jax.tree.map(lambda leaf: leaf[rows], step.states), setting)
-    sums = {name: jax.tree.map(
+    sums = {
+      name: jax.tree.map(
         lambda *leaves: np.stack([leaf[rows] for leaf in leaves], axis=1),
-        *[measured[name] for measured in self._measured])
-            for name in p.measures}
+        *[measured[name] for measured in self._measured],
+      )
+      for name in p.measures
+    }
     facts = make_facts(p, setting) | {"compile_s": self._programs.compile_s}
     self.results[setting] = RunResult(
-        self._records[setting], make_final(live, step) | {"measures": sums},
-        facts, live)
+      self._records[setting], make_final(live, step) | {"measures": sums}, facts, live
+    )
 
 
-def divergence(
-    step: Step, setting: int, prepared: Prepared) -> Divergence | None:
+def divergence(step: Step, setting: int, prepared: Prepared) -> Divergence | None:
   """The earliest divergence among the seeds of a setting, or None."""
   rows = rows_of(prepared, setting)
-  return min((at for row, at in step.diverged.items()
-              if rows.start <= row < rows.stop),
-             key=lambda at: at.round, default=None)
+  return min(
+    (at for row, at in step.diverged.items() if rows.start <= row < rows.stop),
+    key=lambda at: at.round,
+    default=None,
+  )
 
 
 def run(
-    programs: Programs, sinks: Sequence[Sink], *,
-    records: Sequence[Records] | None = None, names: Sequence[str] = ("",),
-    states: Any = None, done: int = 0, stop: bool = True) -> Step:
+  programs: Programs,
+  sinks: Sequence[Sink],
+  *,
+  records: Sequence[Records] | None = None,
+  names: Sequence[str] = ("",),
+  states: Any = None,
+  done: int = 0,
+  stop: bool = True,
+) -> Step:
   """Runs all settings of a program to their last rounds.
 
   Args:
@@ -91,9 +106,12 @@ def run(
     records = play_lib.new_records(programs, [None] * len(going))
 
   def tell(step: Step, *, evaluated: bool = True) -> None:
-    ended = {setting for setting in going
-             if (step.last or setting in step.stopped)
-             and divergence(step, setting, prepared) is None}
+    ended = {
+      setting
+      for setting in going
+      if (step.last or setting in step.stopped)
+      and divergence(step, setting, prepared) is None
+    }
     for sink in sinks:
       if evaluated:
         sink(step)
@@ -107,7 +125,8 @@ def run(
       sink.start(programs, records, names, done)
     paces = [sink.pace for sink in sinks if sink.pace is not None]
     for step in play_lib.play(
-        programs, records, states, done, stop, paces[0] if paces else None):
+      programs, records, states, done, stop, paces[0] if paces else None
+    ):
       tell(step)
     if step is None:  # only the results were missing
       step = play_lib.evaluated(programs, states, done)
@@ -119,8 +138,10 @@ def run(
 
 
 def run_plans(
-    plans: Sequence[Plan], callbacks: Iterable[Callable[[Step], None]] = (),
-    names: Sequence[str] = ("",), stop: bool = True
+  plans: Sequence[Plan],
+  callbacks: Iterable[Callable[[Step], None]] = (),
+  names: Sequence[str] = ("",),
+  stop: bool = True,
 ) -> tuple[list[RunResult | None], int]:
   """Runs plans of one federation in as few programs as possible, in memory.
 
@@ -143,8 +164,7 @@ def run_plans(
   sinks = [memory, *map(Sink.of, callbacks)]
   groups = by_program(plans)
   for indices in groups:
-    prepared = plans[indices[0]].prepare(
-        [plans[i].method.values() for i in indices])
+    prepared = plans[indices[0]].prepare([plans[i].method.values() for i in indices])
     warn(prepared, warned)
     run(Programs(prepared), sinks, names=[names[i] for i in indices], stop=stop)
     for i, result in zip(indices, memory.results):

@@ -18,19 +18,16 @@ from fedjax_alg.base import Params
 from fedjax_alg.data import layout
 from fedjax_alg.data.federation import Federation, from_options
 from fedjax_alg.data.options import DataOptions, field_values
-from fedjax_alg.engine import checkpoint, owned, samplers
+from fedjax_alg.engine import checkpoint, owned, processes, samplers
 from fedjax_alg.engine.keys import client_keys
-from fedjax_alg.engine import processes
 from fedjax_alg.errors import OptionError, reason
 from fedjax_alg.files import expanded
-from fedjax_alg.hparams import (
-    check_options, of_type, ordered_values, place, typed)
+from fedjax_alg.hparams import check_options, of_type, ordered_values, place, typed
 from fedjax_alg.metrics import names
 from fedjax_alg.records import clients as tables_of_clients
 from fedjax_alg.records import folder as run_files
-from fedjax_alg.records import parameters
+from fedjax_alg.records import parameters, tables
 from fedjax_alg.records import summary as summary_lib
-from fedjax_alg.records import tables
 from fedjax_alg.records.tables import Records
 from fedjax_alg.runs.methods import method_of
 from fedjax_alg.runs.options import RunOptions
@@ -59,10 +56,8 @@ class Live:
     Args:
       frozen: the frozen parameters; None: those of the model.
     """
-    method = self.prepared.method._replace(
-        hparams=self.prepared.settings[self.setting])
-    return method.builder(
-        self.prepared.model, self.prepared.map_clients)({}, frozen)
+    method = self.prepared.method._replace(hparams=self.prepared.settings[self.setting])
+    return method.builder(self.prepared.model, self.prepared.map_clients)({}, frozen)
 
   @functools.cached_property
   def deployed(self) -> Any:
@@ -76,9 +71,12 @@ class Live:
     def deployed(state, data, client, key):
       algorithm = self.algorithm(data.frozen)
       return owned.for_one(
-          map_clients, lambda state, shard, key: algorithm.client_params(
-              state, client, shard, key),
-          state, layout.shard_of(data, client), key)
+        map_clients,
+        lambda state, shard, key: algorithm.client_params(state, client, shard, key),
+        state,
+        layout.shard_of(data, client),
+        key,
+      )
 
     return deployed
 
@@ -107,8 +105,12 @@ class RunResult:
   """
 
   def __init__(
-      self, records: Records, final: Mapping[str, Any], facts: dict[str, Any],
-      live: Live | None = None):
+    self,
+    records: Records,
+    final: Mapping[str, Any],
+    facts: dict[str, Any],
+    live: Live | None = None,
+  ):
     """Makes a result; ``run``, ``sweep`` and ``load_run`` call this.
 
     Args:
@@ -123,14 +125,15 @@ class RunResult:
     self._final = dict(final)
     rows = records.rows
     self.seeds: tuple[int, ...] = tuple(records.seeds)
-    self.rounds = np.array(
-        [row["round"] for row in records.tables["timing"]], int)
+    self.rounds = np.array([row["round"] for row in records.tables["timing"]], int)
     self.metrics: dict[str, dict[str, np.ndarray]] = {
-        protocol: {name: summary_lib.by_seed(rows, protocol, name)
-                   for name in records.metrics.columns}
-        for protocol in self.protocols}
-    self.metrics |= {name: dict(of) for name, of in final.get(
-        "measures", {}).items()}
+      protocol: {
+        name: summary_lib.by_seed(rows, protocol, name)
+        for name in records.metrics.columns
+      }
+      for protocol in self.protocols
+    }
+    self.metrics |= {name: dict(of) for name, of in final.get("measures", {}).items()}
     self.clients: dict[str, dict[str, np.ndarray]] = self._final["clients"]
     self.membership: np.ndarray | None = self._final["membership"]
 
@@ -144,9 +147,12 @@ class RunResult:
     """name -> [N, R], the cost and the server's report of every round."""
     rows = self.records.tables["rounds"]
     names = [name for name in rows[0] if name not in ("round", "seed")]
-    return {name: np.array([
-        [row[name] for row in rows if row["seed"] == seed]
-        for seed in self.seeds]) for name in names}
+    return {
+      name: np.array(
+        [[row[name] for row in rows if row["seed"] == seed] for seed in self.seeds]
+      )
+      for name in names
+    }
 
   @property
   def stopped(self) -> str:
@@ -162,8 +168,7 @@ class RunResult:
     return checkpoint.state_hash(self._state().states)
 
   def _seed_index(self, seed: int) -> int:
-    return place("seed", seed, len(self.seeds),
-                 ", the place of a seed in `seeds`")
+    return place("seed", seed, len(self.seeds), ", the place of a seed in `seeds`")
 
   def global_params(self, seed: int = 0) -> Params:
     """The global models after the last round.
@@ -181,8 +186,7 @@ class RunResult:
     """
     models = self._final["global_params"]
     if models is None:
-      raise OptionError(f"`algorithm`={self.facts['algorithm']}: has no global "
-                        "model")
+      raise OptionError(f"`algorithm`={self.facts['algorithm']}: has no global model")
     index = self._seed_index(seed)
     return jax.tree.map(lambda leaf: leaf[index], models)
 
@@ -211,14 +215,20 @@ class RunResult:
     state = jax.tree.map(lambda leaf: leaf[index], live.states)
     ids = jnp.asarray([client], jnp.int32)
     key = client_keys(p.keys.evaluation[index], ids)[0]
-    found = jax.device_get(live.deployed(
-        state, p.placed.data.train, np.int32(client), key))
+    found = jax.device_get(
+      live.deployed(state, p.placed.data.train, np.int32(client), key)
+    )
     known = p.model.roles
     return found if known is None else known.join(found, known.frozen)
 
   def export(
-      self, path: str | os.PathLike, format: str = "safetensors", *,
-      client: int | None = None, model: int | None = None, seed: int = 0
+    self,
+    path: str | os.PathLike,
+    format: str = "safetensors",
+    *,
+    client: int | None = None,
+    model: int | None = None,
+    seed: int = 0,
   ) -> pathlib.Path:
     """Writes a model in a format of other programs.
 
@@ -248,8 +258,9 @@ class RunResult:
     """
     place_ = files.output_path(path, "path")
     if client is not None and model is not None:
-      raise OptionError(f"`model`={model}: only read without `client`, whose "
-                        "model is its own")
+      raise OptionError(
+        f"`model`={model}: only read without `client`, whose model is its own"
+      )
     if client is not None:
       params = self.client_params(client, seed)
     else:
@@ -270,8 +281,10 @@ class RunResult:
       return params
     known = self._state().prepared.model.roles
     if known.has_personal:
-      raise OptionError("`client`: clients have parameters of their own, give "
-                        "the client whose model to write")
+      raise OptionError(
+        "`client`: clients have parameters of their own, give "
+        "the client whose model to write"
+      )
     return known.join(params, known.frozen)
 
   @property
@@ -291,8 +304,9 @@ class RunResult:
   def summary(self) -> dict[str, Any]:
     """The content of summary.json: final, best, cost, timing, hashes, ..."""
     live = self._state()
-    result: dict[str, Any] = summary_lib.as_json(make_summary(
-        self.records, live.prepared, self.state_hash(), self.facts))
+    result: dict[str, Any] = summary_lib.as_json(
+      make_summary(self.records, live.prepared, self.state_hash(), self.facts)
+    )
     return result
 
   def save(self, folder: str | os.PathLike) -> pathlib.Path:
@@ -317,19 +331,20 @@ class RunResult:
     try:
       return self._save(files.output_path(folder, "folder"))
     except OSError as error:
-      raise RunFolderError(
-          f"{folder}: cannot be written ({reason(error)})") from error
+      raise RunFolderError(f"{folder}: cannot be written ({reason(error)})") from error
 
   def _save(self, path: pathlib.Path) -> pathlib.Path:
     live, summary = self._state(), self.summary()
     processes.agree(lambda: self._write_tables(path))
     checkpoint.save(
-        path / run_files.CHECKPOINTS, live.states, int(self.rounds[-1]),
-        {"identity": self.facts.get("identity")})
+      path / run_files.CHECKPOINTS,
+      live.states,
+      int(self.rounds[-1]),
+      {"identity": self.facts.get("identity")},
+    )
 
     def write_results():
-      write_final(path, self._final, self.seeds,
-                  live.prepared.federation.client_names)
+      write_final(path, self._final, self.seeds, live.prepared.federation.client_names)
       write_summary(path, summary)
 
     processes.agree(write_results)
@@ -338,12 +353,14 @@ class RunResult:
   def _write_tables(self, path: pathlib.Path) -> None:
     """Looks into the folder, and writes what comes before the states."""
     if path.is_dir() and any(path.iterdir()) and not run_files.is_run(path):
-      raise RunFolderError(f"{path}: holds files of something else (no "
-                           "config.json of a run)")
+      raise RunFolderError(
+        f"{path}: holds files of something else (no config.json of a run)"
+      )
     link = run_files.linked(path)
     if link is not None:
-      raise RunFolderError(f"{link}: a link to another place, through which "
-                           "nothing is written; remove it")
+      raise RunFolderError(
+        f"{link}: a link to another place, through which nothing is written; remove it"
+      )
     path.mkdir(parents=True, exist_ok=True)
     # Its summary is there when all files are, and no longer when some are not.
     (path / "summary.json").unlink(missing_ok=True)
@@ -357,10 +374,13 @@ class RunResult:
   def __repr__(self) -> str:
     main = self.records.metrics.main
     found = ", ".join(
-        f"{name} {main} {np.nanmean(self.metrics[name][main][:, -1]):.4f}"
-        for name in self.protocols)
-    return (f"<RunResult {self.facts['algorithm']}: {self.rounds[-1]} rounds, "
-            f"{len(self.seeds)} seed(s); {found}>")
+      f"{name} {main} {np.nanmean(self.metrics[name][main][:, -1]):.4f}"
+      for name in self.protocols
+    )
+    return (
+      f"<RunResult {self.facts['algorithm']}: {self.rounds[-1]} rounds, "
+      f"{len(self.seeds)} seed(s); {found}>"
+    )
 
 
 def make_facts(prepared: Prepared, setting: int = 0) -> dict[str, Any]:
@@ -379,13 +399,18 @@ def make_facts(prepared: Prepared, setting: int = 0) -> dict[str, Any]:
   if prepared.init is not None:
     sources["init"] = own.Source("", parameters.sha256(prepared.init))
   return {
-      "identity": None, "algorithm": prepared.method.name,
-      "hparams": ordered_values(prepared.settings[setting]),
-      "data": field_values(prepared.federation.options),
-      "run": field_values(prepared.options), "model": prepared.model_name,
-      "seeds": list(prepared.seeds),
-      "protocols": list(prepared.protocols), "plan": prepared.plan,
-      "machine": machine(prepared), "sources": own.as_facts(sources)}
+    "identity": None,
+    "algorithm": prepared.method.name,
+    "hparams": ordered_values(prepared.settings[setting]),
+    "data": field_values(prepared.federation.options),
+    "run": field_values(prepared.options),
+    "model": prepared.model_name,
+    "seeds": list(prepared.seeds),
+    "protocols": list(prepared.protocols),
+    "plan": prepared.plan,
+    "machine": machine(prepared),
+    "sources": own.as_facts(sources),
+  }
 
 
 def machine(prepared: Prepared) -> dict[str, Any]:
@@ -397,20 +422,20 @@ def machine(prepared: Prepared) -> dict[str, Any]:
   Returns:
     A dictionary that can be written as JSON.
   """
-  devices = (jax.devices() if prepared.mesh is None
-             else list(prepared.mesh.devices.flat))
+  devices = jax.devices() if prepared.mesh is None else list(prepared.mesh.devices.flat)
   return {
-      "devices": len(devices) if prepared.mesh is not None else 1,
-      "processes": processes.count(),
-      "kind": f"{devices[0].device_kind} ({devices[0].platform})",
-      "map_clients": prepared.plan["map_clients"],
-      "map_seeds": prepared.map_seeds,
-      "draw": samplers.draw_of(prepared.participation.sampler),
-      "jax": jax.__version__, "jaxlib": jaxlib.__version__}
+    "devices": len(devices) if prepared.mesh is not None else 1,
+    "processes": processes.count(),
+    "kind": f"{devices[0].device_kind} ({devices[0].platform})",
+    "map_clients": prepared.plan["map_clients"],
+    "map_seeds": prepared.map_seeds,
+    "draw": samplers.draw_of(prepared.participation.sampler),
+    "jax": jax.__version__,
+    "jaxlib": jaxlib.__version__,
+  }
 
 
-def write_summary(
-    folder: pathlib.Path, summary: Mapping[str, Any]) -> dict[str, Any]:
+def write_summary(folder: pathlib.Path, summary: Mapping[str, Any]) -> dict[str, Any]:
   """Writes summary.json, which says that all other files are written.
 
   Args:
@@ -426,8 +451,8 @@ def write_summary(
 
 
 def make_summary(
-    records: Records, prepared: Prepared, final_state: str,
-    facts: dict[str, Any]) -> dict[str, Any]:
+  records: Records, prepared: Prepared, final_state: str, facts: dict[str, Any]
+) -> dict[str, Any]:
   """Makes the content of summary.json for one setting.
 
   Args:
@@ -440,13 +465,15 @@ def make_summary(
     A dictionary that can be written as JSON.
   """
   targets = prepared.options.targets
-  if targets == RunOptions().targets and not names.metric(
-      records.metrics.main).share:
+  if targets == RunOptions().targets and not names.metric(records.metrics.main).share:
     targets = ()
   return summary_lib.summary(
-      records, targets=targets,
-      compile_s=facts.get("compile_s", 0.0), identity=facts["identity"],
-      hashes={**prepared.federation.hashes, "final_state": final_state})
+    records,
+    targets=targets,
+    compile_s=facts.get("compile_s", 0.0),
+    identity=facts["identity"],
+    hashes={**prepared.federation.hashes, "final_state": final_state},
+  )
 
 
 def rows_of(prepared: Prepared, setting: int) -> slice:
@@ -470,20 +497,28 @@ def make_final(live: Live, step: Step) -> dict[str, Any]:
   task, clients = tasks.of(live.prepared.model), {}
   for protocol, counts in step.counts.items():
     if counts.clients is not None:
-      clients[protocol] = tasks.at_clients(task, {
-          name: leaf[rows] for name, leaf in counts.clients.items()}, 2)
+      clients[protocol] = tasks.at_clients(
+        task, {name: leaf[rows] for name, leaf in counts.clients.items()}, 2
+      )
   algorithm, models = live.algorithm(), None
   if algorithm.global_params is not None:
     models = jax.device_get(jax.vmap(algorithm.global_params)(live.states))
   membership = None if step.membership is None else step.membership[rows]
   held = live.prepared.placed.label_histogram.sum(1)
-  return {"clients": clients, "membership": membership, "global_params": models,
-          "train_examples": np.asarray(held, np.int64)}
+  return {
+    "clients": clients,
+    "membership": membership,
+    "global_params": models,
+    "train_examples": np.asarray(held, np.int64),
+  }
 
 
 def write_final(
-    folder: pathlib.Path, final: Mapping[str, Any], seeds: Sequence[int],
-    names: Iterable[str] | None) -> None:
+  folder: pathlib.Path,
+  final: Mapping[str, Any],
+  seeds: Sequence[int],
+  names: Iterable[str] | None,
+) -> None:
   """Writes final.msgpack and the tables of the clients.
 
   Args:
@@ -496,31 +531,38 @@ def write_final(
   if tables_of_clients.are_many(final):  # clients.npz has the same numbers
     final = dict(final, clients={}, membership=None, train_examples=None)
   with files.replacing(folder / _FINAL) as partial:
-    partial.write_bytes(serialization.msgpack_serialize(
-        serialization.to_state_dict(dict(final))))
+    partial.write_bytes(
+      serialization.msgpack_serialize(serialization.to_state_dict(dict(final)))
+    )
 
 
 class _Loaded(RunResult):
   """A run that was read from a folder; its states are read on first use."""
 
   def __init__(
-      self, folder: pathlib.Path, remade: Any, summary: dict[str, Any],
-      *args: Any):
+    self, folder: pathlib.Path, remade: Any, summary: dict[str, Any], *args: Any
+  ):
     super().__init__(*args)
     self._folder, self._remade, self._summary = folder, remade, summary
 
   def _state(self) -> Live:
     if self._live is None:
       try:
-        self._live = _remake(
-            self._folder, self.facts, self._summary, *self._remade)
+        self._live = _remake(self._folder, self.facts, self._summary, *self._remade)
       except RunFolderError:
         raise
-      except (LookupError, TypeError, AttributeError, OverflowError,
-              ValueError, AssertionError) as error:
+      except (
+        LookupError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        ValueError,
+        AssertionError,
+      ) as error:
         raise RunFolderError(
-            f"{self._folder}: cannot be prepared again, its config.json is "
-            "damaged or of another version") from error
+          f"{self._folder}: cannot be prepared again, its config.json is "
+          "damaged or of another version"
+        ) from error
     return self._live
 
   def summary(self) -> dict[str, Any]:
@@ -531,19 +573,24 @@ class _Loaded(RunResult):
     return result
 
   def global_params(self, seed: int = 0) -> Params:
-    if self._remade[2] is not None and (
-        self._final["global_params"] is not None):
+    if self._remade[2] is not None and (self._final["global_params"] is not None):
       # The file stores dictionaries only; the caller's own model may use
       # another pytree.
       live = self._state()
-      self._final["global_params"] = jax.device_get(jax.vmap(
-          live.algorithm().global_params)(live.states))
+      self._final["global_params"] = jax.device_get(
+        jax.vmap(live.algorithm().global_params)(live.states)
+      )
     return super().global_params(seed)
 
 
 def load_run(
-    folder: str | os.PathLike, *, federation: Federation | None = None,
-    algorithm: Any = None, model: Any = None, init: Any = None) -> RunResult:
+  folder: str | os.PathLike,
+  *,
+  federation: Federation | None = None,
+  algorithm: Any = None,
+  model: Any = None,
+  init: Any = None,
+) -> RunResult:
   """Reads a run that ``save`` or the command line wrote.
 
   The tables, client accuracies, groups and global models are read at once.
@@ -573,14 +620,16 @@ def load_run(
   try:
     edited = run_files.changed(path, summary, _READ)
     if edited is not None:
-      raise RunFolderError(f"{path}: {edited} is not as the run wrote it (its "
-                           "hash in summary.json is another); restore it")
+      raise RunFolderError(
+        f"{path}: {edited} is not as the run wrote it (its "
+        "hash in summary.json is another); restore it"
+      )
     final = serialization.msgpack_restore(files.read_bytes(path / _FINAL))
     final |= tables_of_clients.read_many(path)
     _check_parts(facts, summary, final)
     records = Records(
-        None, facts["seeds"], facts["plan"]["cohort_size"], (),
-        metrics=metrics_of(facts))
+      None, facts["seeds"], facts["plan"]["cohort_size"], (), metrics=metrics_of(facts)
+    )
     records.stopped = summary.get("stopped", records.stopped)
     for name in ("metrics", "rounds", "timing", "groups"):
       if name != "groups" or (path / "groups.csv").is_file():
@@ -588,34 +637,49 @@ def load_run(
         if not rows and name != "metrics":  # measures of one's own alone
           raise ValueError(name)
         records.tables[name] = rows
-        records.columns[name] = tuple(rows[0]) if rows else (
-            tables.columns_of(records.metrics))
-    return _Loaded(path, (federation, algorithm, model, init), summary,
-                   records, final, facts)
+        records.columns[name] = (
+          tuple(rows[0]) if rows else (tables.columns_of(records.metrics))
+        )
+    return _Loaded(
+      path, (federation, algorithm, model, init), summary, records, final, facts
+    )
   except FileNotFoundError as error:
     raise RunFolderError(
-        f"{path}: {pathlib.Path(str(error.filename)).name} is missing; written "
-        "by an older version, or unfinished") from None
+      f"{path}: {pathlib.Path(str(error.filename)).name} is missing; written "
+      "by an older version, or unfinished"
+    ) from None
   except RunFolderError:
     raise
-  except (OSError, ValueError, LookupError, TypeError, AttributeError,
-          RecursionError, MemoryError) as error:
+  except (
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    MemoryError,
+  ) as error:
     raise RunFolderError(f"{path}: damaged, cannot be read") from error
 
 
 #: What is read of a run, and held against the hashes in its summary.
-_READ = (_FINAL, *run_files.TABLES, "clients.csv",
-         "assignment.csv", "clients.npz")
+_READ = (_FINAL, *run_files.TABLES, "clients.csv", "assignment.csv", "clients.npz")
 
 #: Entries that a run has, and their types.
-_FACTS = {"algorithm": str, "hparams": dict, "run": dict,
-          "data": dict, "plan": dict, "seeds": list}
+_FACTS = {
+  "algorithm": str,
+  "hparams": dict,
+  "run": dict,
+  "data": dict,
+  "plan": dict,
+  "seeds": list,
+}
 _SUMMARY = {"hashes": dict}
 
 
 def _check_parts(
-    facts: Mapping[str, Any], summary: Mapping[str, Any],
-    final: Mapping[str, Any]) -> None:
+  facts: Mapping[str, Any], summary: Mapping[str, Any], final: Mapping[str, Any]
+) -> None:
   """Checks that the parts of a run are what they have to be.
 
   Raises:
@@ -630,8 +694,9 @@ def _check_parts(
   of_type("targets", targets, tuple[float, ...])
   if not seeds or not all(type(number) is int for number in (*seeds, size)):
     raise ValueError("seeds")
-  if not all(isinstance(digest, str) for digest in (
-      hashes["final_state"], *hashes.values())):
+  if not all(
+    isinstance(digest, str) for digest in (hashes["final_state"], *hashes.values())
+  ):
     raise ValueError("hashes")
   models, groups = final["global_params"], final["membership"]
   if models is not None and not jax.tree.leaves(models):
@@ -640,11 +705,15 @@ def _check_parts(
   for of in final["clients"].values():
     arrays += of.values()
     if metrics_of(facts).main not in of or any(
-        array.ndim != 2 for array in of.values()):
+      array.ndim != 2 for array in of.values()
+    ):
       raise ValueError("clients")
-  if any(not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub"
-         or array.shape[:1] != (len(seeds),)
-         for array in (*arrays, *jax.tree.leaves(models))):
+  if any(
+    not isinstance(array, np.ndarray)
+    or array.dtype.kind not in "fiub"
+    or array.shape[:1] != (len(seeds),)
+    for array in (*arrays, *jax.tree.leaves(models))
+  ):
     raise ValueError(_FINAL)
 
 
@@ -660,15 +729,15 @@ def _read_json(path: pathlib.Path) -> dict[str, Any]:
   except OptionError as error:
     raise RunFolderError(str(error)) from None
   except FileNotFoundError:
-    raise RunFolderError(f"{path.parent}: holds no finished run (no "
-                         f"{path.name})") from None
+    raise RunFolderError(
+      f"{path.parent}: holds no finished run (no {path.name})"
+    ) from None
   except (OSError, ValueError, RecursionError) as error:
     raise RunFolderError(f"{path}: damaged, cannot be read") from error
 
 
 def as_tuples(facts: Mapping[str, Any]) -> dict[str, Any]:
-  """Options as config.json has them, with the tuples that JSON has no word for.
-  """
+  """Options as config.json has them, with the tuples that JSON has no word for."""
   return {name: _tuples(value) for name, value in facts.items()}
 
 
@@ -677,8 +746,11 @@ def _tuples(value: Any) -> Any:
 
 
 def _own_again(
-    folder: pathlib.Path, text: str, parameter: str,
-    sources: Mapping[str, Mapping[str, str]]) -> str:
+  folder: pathlib.Path,
+  text: str,
+  parameter: str,
+  sources: Mapping[str, Mapping[str, str]],
+) -> str:
   """Names what a user wrote so that it is found from any folder.
 
   Args:
@@ -702,14 +774,18 @@ def _own_again(
     raise RunFolderError(f"{folder}: {error}") from error
   if source.sha256 != sources[parameter]["sha256"]:
     raise RunFolderError(
-        f"{folder}: {source.file} has changed since the run; give load_run "
-        f"{parameter}={text!r} to use it as it is now")
+      f"{folder}: {source.file} has changed since the run; give load_run "
+      f"{parameter}={text!r} to use it as it is now"
+    )
   return text
 
 
 def _start_again(
-    folder: pathlib.Path, options: RunOptions, init: Any,
-    sources: Mapping[str, Mapping[str, str]]) -> tuple[RunOptions, Any]:
+  folder: pathlib.Path,
+  options: RunOptions,
+  init: Any,
+  sources: Mapping[str, Mapping[str, str]],
+) -> tuple[RunOptions, Any]:
   """The options of a saved run and what it started from.
 
   Only parameters that are frozen or the clients' own are read again.
@@ -727,8 +803,7 @@ def _start_again(
       options = dataclasses.replace(options, init_from=file)
       found = parameters.read(file)
     elif init is None:
-      raise RunFolderError(f"{folder}: it started from arrays, give load_run "
-                           "its init")
+      raise RunFolderError(f"{folder}: it started from arrays, give load_run its init")
     else:
       found = init = parameters.named(init, "`init`")
   except OptionError as error:
@@ -739,8 +814,10 @@ def _start_again(
 
 
 def _federation_again(
-    folder: pathlib.Path, facts: Mapping[str, Any],
-    sources: Mapping[str, Mapping[str, str]]) -> Federation:
+  folder: pathlib.Path,
+  facts: Mapping[str, Any],
+  sources: Mapping[str, Mapping[str, str]],
+) -> Federation:
   """Makes the clients of a saved run again.
 
   A partition that was read from a file is in the run's own folder, too.
@@ -761,16 +838,23 @@ def _federation_again(
 
 
 def _remake(
-    folder: pathlib.Path, facts: dict[str, Any], summary: dict[str, Any],
-    federation: Any, algorithm: Any, model: Any, init: Any) -> Live:
+  folder: pathlib.Path,
+  facts: dict[str, Any],
+  summary: dict[str, Any],
+  federation: Any,
+  algorithm: Any,
+  model: Any,
+  init: Any,
+) -> Live:
   """Prepares a saved run again and reads its final states."""
   name = facts["algorithm"]
   sources = facts.get("sources", {})
   if algorithm is None and "algorithm" in sources:
     algorithm = _own_again(folder, name, "algorithm", sources)
   if algorithm is None and name not in registry.ALGORITHMS:
-    raise RunFolderError(f"{folder}: {name} is not in the registry, give "
-                         "load_run its algorithm")
+    raise RunFolderError(
+      f"{folder}: {name} is not in the registry, give load_run its algorithm"
+    )
   if model is None and "model" in sources:
     model = _own_again(folder, facts["model"], "model", sources)
   options = typed(RunOptions(**as_tuples(facts["run"])))
@@ -779,30 +863,33 @@ def _remake(
   options = dataclasses.replace(options, sampling="uniform")
   options, init = _start_again(folder, options, init, sources)
   if model is None and facts["model"] is None:
-    raise RunFolderError(f"{folder}: its model has no name, give load_run the "
-                         "model")
+    raise RunFolderError(f"{folder}: its model has no name, give load_run the model")
   if federation is None:
     if facts["data"]["dataset"] is None:
-      raise RunFolderError(f"{folder}: its data were arrays, give load_run the "
-                           "federation")
+      raise RunFolderError(
+        f"{folder}: its data were arrays, give load_run the federation"
+      )
     federation = _federation_again(folder, facts["data"], sources)
   if federation.hashes != {k: summary["hashes"][k] for k in federation.hashes}:
     raise RunFolderError(f"{folder}: the run was trained on other data")
   method = method_of(name if algorithm is None else algorithm)
-  method = method._replace(hparams=dataclasses.replace(
-      method.hparams, **as_tuples(facts["hparams"])))
+  method = method._replace(
+    hparams=dataclasses.replace(method.hparams, **as_tuples(facts["hparams"]))
+  )
   try:
-    prepared = prepare(method, federation, options, model=model,
-                       seeds=facts["seeds"], init=init)
+    prepared = prepare(
+      method, federation, options, model=model, seeds=facts["seeds"], init=init
+    )
   except OptionError as error:  # for instance a file of devices that is gone
     raise RunFolderError(f"{folder}: {error}") from error
   if prepared.plan.get("frozen_sha256") != facts["plan"].get("frozen_sha256"):
-    raise RunFolderError(f"{folder}: the run had other frozen parameters; give "
-                         "load_run the model that it used")
+    raise RunFolderError(
+      f"{folder}: the run had other frozen parameters; give "
+      "load_run the model that it used"
+    )
   try:
     shapes = state_shapes(prepared)
-    states, header, _ = checkpoint.load_latest(
-        folder / run_files.CHECKPOINTS, shapes)
+    states, header, _ = checkpoint.load_latest(folder / run_files.CHECKPOINTS, shapes)
   except checkpoint.CheckpointError as error:
     raise RunFolderError(str(error)) from None
   # The clients hold the data that they held in the last round.

@@ -15,8 +15,13 @@ class Sink:
   #: them; read after ``start``
   pace: Pace | None = None
 
-  def start(self, programs: Programs, records: Sequence[Records],
-            names: Sequence[str], done: int) -> None:
+  def start(
+    self,
+    programs: Programs,
+    records: Sequence[Records],
+    names: Sequence[str],
+    done: int,
+  ) -> None:
     """Called before the first round.
 
     Args:
@@ -47,7 +52,6 @@ class Sink:
 
 
 class _Function(Sink):
-
   def __init__(self, function: Callable[[Step], None]):
     self._function = function
 

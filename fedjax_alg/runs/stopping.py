@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_alg.metrics import names
 from fedjax_alg.engine import evaluate
-from fedjax_alg.errors import did_you_mean, OptionError
+from fedjax_alg.errors import OptionError, did_you_mean
+from fedjax_alg.metrics import names
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records.tables import Row
 from fedjax_alg.tasks import Task
@@ -52,31 +52,33 @@ def parse(name: str, text: str) -> Rule:
     OptionError: the text is not of this form, or a part of it is unknown or
       out of range.
   """
-  said, last = f"`{name}`={text}", (
-      "VALUE" if name == "stop_at" else "EVALUATIONS")
+  said, last = f"`{name}`={text}", ("VALUE" if name == "stop_at" else "EVALUATIONS")
   parts = text.split(":")
   if len(parts) != 3:
     raise OptionError(f"{said}: must be PROTOCOL:METRIC:{last}")
   protocol, metric, word = parts
   known = (*evaluate.PROTOCOLS, *(f"{p}_mean" for p in evaluate.PER_MODEL))
   for what, one, allowed, is_one in (
-      ("protocol", protocol, known, protocol in known),
-      ("metric", metric, names.known(), names.is_known(metric))):
+    ("protocol", protocol, known, protocol in known),
+    ("metric", metric, names.known(), names.is_known(metric)),
+  ):
     if not is_one:
-      raise OptionError(f"{said}: unknown {what} {one}"
-                        f"{did_you_mean(one, allowed)} (one of "
-                        f"{', '.join(allowed)})")
+      raise OptionError(
+        f"{said}: unknown {what} {one}"
+        f"{did_you_mean(one, allowed)} (one of "
+        f"{', '.join(allowed)})"
+      )
   if names.is_of_clients(metric) and protocol not in evaluate.PER_CLIENT:
-    raise OptionError(f"{said}: {protocol} has no {metric} (only "
-                      f"{', '.join(evaluate.PER_CLIENT)} have)")
+    raise OptionError(
+      f"{said}: {protocol} has no {metric} (only {', '.join(evaluate.PER_CLIENT)} have)"
+    )
   try:
     number = float(word)
   except ValueError:
     number = np.nan
   if name == "patience":
     if not (number >= 1 and number.is_integer()):
-      raise OptionError(f"{said}: EVALUATIONS must be a whole number, at least "
-                        "1")
+      raise OptionError(f"{said}: EVALUATIONS must be a whole number, at least 1")
   else:
     check_value(said, metric, number, "VALUE ")
   return Rule(name, protocol, metric, number, text)
@@ -98,8 +100,9 @@ def check_value(said: str, metric: str, number: float, what: str = "") -> None:
   if meant.share and not 0 < number <= 1:
     raise OptionError(f"{said}: {what}must lie in (0, 1], {metric} is a share")
   if not np.isfinite(number) or not meant.higher and number <= 0:
-    raise OptionError(f"{said}: {what}must be a number" + (
-        "" if meant.higher else " above 0"))
+    raise OptionError(
+      f"{said}: {what}must be a number" + ("" if meant.higher else " above 0")
+    )
 
 
 def rules(stop_at: str | None, patience: str | None) -> list[Rule]:
@@ -112,13 +115,19 @@ def rules(stop_at: str | None, patience: str | None) -> list[Rule]:
   Returns:
     At most two rules.
   """
-  return [parse(name, text) for name, text in (
-      ("stop_at", stop_at), ("patience", patience)) if text is not None]
+  return [
+    parse(name, text)
+    for name, text in (("stop_at", stop_at), ("patience", patience))
+    if text is not None
+  ]
 
 
 def check_evaluated(
-    wanted: Sequence[Rule], protocols: Sequence[str],
-    num_models: int | None = None, task: Task | None = None) -> None:
+  wanted: Sequence[Rule],
+  protocols: Sequence[str],
+  num_models: int | None = None,
+  task: Task | None = None,
+) -> None:
   """Checks that the protocols and the metrics of the rules are evaluated.
 
   Args:
@@ -134,18 +143,22 @@ def check_evaluated(
   for rule in wanted:
     if task is not None and rule.metric not in task.metrics.columns:
       raise OptionError(
-          f"{rule.said}: the task {task.name} has no {rule.metric} (one of "
-          f"{', '.join(task.metrics.columns)})")
+        f"{rule.said}: the task {task.name} has no {rule.metric} (one of "
+        f"{', '.join(task.metrics.columns)})"
+      )
     if rule.protocol.removesuffix("_mean") not in protocols:
       has = f"`eval_protocols`={','.join(protocols)}"
-      how = (f"; give `validation_clients`=N and {has},validation"
-             if rule.protocol == "validation" else "")
-      raise OptionError(
-          f"{rule.said}: {rule.protocol} is not evaluated ({has}){how}")
+      how = (
+        f"; give `validation_clients`=N and {has},validation"
+        if rule.protocol == "validation"
+        else ""
+      )
+      raise OptionError(f"{rule.said}: {rule.protocol} is not evaluated ({has}){how}")
     if rule.protocol.endswith("_mean") and num_models == 1:
       raise OptionError(
-          f"{rule.said}: there is one global model, so no mean over several "
-          f"(use {rule.protocol.removesuffix('_mean')})")
+        f"{rule.said}: there is one global model, so no mean over several "
+        f"(use {rule.protocol.removesuffix('_mean')})"
+      )
 
 
 def caution(wanted: Sequence[Rule]) -> str:
@@ -159,9 +172,11 @@ def caution(wanted: Sequence[Rule]) -> str:
   """
   for rule in wanted:
     if not evaluate.is_honest(rule.protocol):
-      return (f"{rule.said}: {rule.protocol} reads test data, so the numbers "
-              "of the round in which the run ends are optimistic (hold clients "
-              "out with `validation_clients` and stop by validation)")
+      return (
+        f"{rule.said}: {rule.protocol} reads test data, so the numbers "
+        "of the round in which the run ends are optimistic (hold clients "
+        "out with `validation_clients` and stop by validation)"
+      )
   return ""
 
 
@@ -181,13 +196,15 @@ class Stopping:
     self._met: dict[Rule, np.ndarray] = {}  # [N] bool
     #: "stop_at ..." or "patience ..."; None while the run goes on
     self.reason: str | None = None
-    curves = {rule: summary_lib.by_seed(list(rows), rule.protocol, rule.metric)
-              for rule in wanted if rows}
+    curves = {
+      rule: summary_lib.by_seed(list(rows), rule.protocol, rule.metric)
+      for rule in wanted
+      if rows
+    }
     for at in range(min((of.shape[1] for of in curves.values()), default=0)):
       self.add({rule: of[:, at] for rule, of in curves.items()})
 
-  def evaluated(
-      self, table: Mapping[str, Mapping[str, np.ndarray]]) -> str | None:
+  def evaluated(self, table: Mapping[str, Mapping[str, np.ndarray]]) -> str | None:
     """Takes an evaluation into account.
 
     Args:
@@ -196,8 +213,7 @@ class Stopping:
     Returns:
       ``reason``.
     """
-    return self.add({rule: table[rule.protocol][rule.metric]
-                     for rule in self._rules})
+    return self.add({rule: table[rule.protocol][rule.metric] for rule in self._rules})
 
   def add(self, values: Mapping[Rule, np.ndarray]) -> str | None:
     """Takes the value [N] of each rule into account; returns ``reason``."""

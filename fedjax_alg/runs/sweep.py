@@ -19,13 +19,13 @@ import numpy as np
 from fedjax_alg import metrics, registry
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import evaluate as evaluate_lib
-from fedjax_alg.errors import a_type, OptionError
+from fedjax_alg.errors import OptionError, a_type
 from fedjax_alg.hparams import at_limit, plain
 from fedjax_alg.records import parameters
 from fedjax_alg.runs import api, queue
 from fedjax_alg.runs.api import Callback
 from fedjax_alg.runs.options import RunOptions
-from fedjax_alg.runs.plan import from_keywords, Plan
+from fedjax_alg.runs.plan import Plan, from_keywords
 from fedjax_alg.runs.prepare import check_choice
 from fedjax_alg.runs.result import RunResult
 
@@ -61,9 +61,12 @@ class Sweep:
   """
 
   def __init__(
-      self, settings: Sequence[dict[str, Any]],
-      results: Sequence[RunResult | None], num_programs: int,
-      federation: Federation):
+    self,
+    settings: Sequence[dict[str, Any]],
+    results: Sequence[RunResult | None],
+    num_programs: int,
+    federation: Federation,
+  ):
     self.settings, self.results = list(settings), list(results)
     self.num_programs, self._federation = num_programs, federation
     whole = next((result for result in results if result is not None), None)
@@ -74,15 +77,27 @@ class Sweep:
     self.metrics: dict[str, dict[str, np.ndarray]] = {}
     if len(when) == 1:
       self.metrics = {
-          protocol: {name: np.stack([
-              np.full(values.shape, np.nan) if result is None
-              else result.metrics[protocol][name] for result in results])
-                     for name, values in of.items()}
-          for protocol, of in whole.metrics.items()}
+        protocol: {
+          name: np.stack(
+            [
+              np.full(values.shape, np.nan)
+              if result is None
+              else result.metrics[protocol][name]
+              for result in results
+            ]
+          )
+          for name, values in of.items()
+        }
+        for protocol, of in whole.metrics.items()
+      }
 
   def best(
-      self, protocol: str | None = None, metric: str | None = None, *,
-      last: int | None = 1) -> Best:
+    self,
+    protocol: str | None = None,
+    metric: str | None = None,
+    *,
+    last: int | None = 1,
+  ) -> Best:
     """Finds the setting with the best mean over the seeds.
 
     The first of equal settings is returned. A number of it that lies at an end
@@ -111,25 +126,32 @@ class Sweep:
     if protocol is None and there:
       protocol = "validation" if "validation" in there else there[0]
     if protocol not in there:
-      raise OptionError(f"`protocol`={protocol}: not evaluated (one of "
-                        f"{', '.join(there) or 'none'})")
+      raise OptionError(
+        f"`protocol`={protocol}: not evaluated (one of {', '.join(there) or 'none'})"
+      )
     if metric is None:
       metric = whole.records.metrics.main
     if metric not in whole.metrics[protocol]:
-      raise OptionError(f"`metric`={metric}: not a metric of {protocol} (one "
-                        f"of {', '.join(whole.metrics[protocol])})")
+      raise OptionError(
+        f"`metric`={metric}: not a metric of {protocol} (one "
+        f"of {', '.join(whole.metrics[protocol])})"
+      )
     if protocol == "validation":
       check_choice(self._federation)
     if not evaluate_lib.is_honest(protocol):
       warnings.warn(
-          f"the best setting was chosen by {protocol}, on test data: its "
-          f"{metric} is optimistic (hold clients out with validation_clients "
-          "and choose by validation)", stacklevel=2)
+        f"the best setting was chosen by {protocol}, on test data: its "
+        f"{metric} is optimistic (hold clients out with validation_clients "
+        "and choose by validation)",
+        stacklevel=2,
+      )
     sign = metrics.sign(metric)
     scores = [
-        np.array([np.nan]) if result is None else
-        result.metrics[protocol][metric][:, -last if last else 0:].mean(1)
-        for result in self.results]
+      np.array([np.nan])
+      if result is None
+      else result.metrics[protocol][metric][:, -last if last else 0 :].mean(1)
+      for result in self.results
+    ]
     means = np.array([sign * values.mean() for values in scores])
     if np.isnan(means).all():
       raise OptionError(f"`protocol`={protocol}: no setting has a number")
@@ -139,24 +161,37 @@ class Sweep:
     for text in edges(self.settings, self.settings[index], _fields(result)):
       warnings.warn(text, stacklevel=2)
     mean, ci95 = metrics.confidence_95(list(scores[index]))
-    return Best(self.settings[index], index, float(mean),
-                float(ci95) if len(scores[index]) > 1 else float("nan"), result)
+    return Best(
+      self.settings[index],
+      index,
+      float(mean),
+      float(ci95) if len(scores[index]) > 1 else float("nan"),
+      result,
+    )
 
   def __repr__(self) -> str:
-    return (f"<Sweep of {len(self.settings)} settings x {len(self.seeds)} "
-            f"seed(s) in {self.num_programs} program(s)>")
+    return (
+      f"<Sweep of {len(self.settings)} settings x {len(self.seeds)} "
+      f"seed(s) in {self.num_programs} program(s)>"
+    )
 
 
 def _fields(result: RunResult) -> dict[str, dataclasses.Field]:
   """name -> field of the options and hyper-parameters of a run."""
   entry = registry.ALGORITHMS.get(result.facts["algorithm"])
-  return {field.name: field for kind in (RunOptions, entry and entry.hparams)
-          if kind is not None for field in dataclasses.fields(kind)}
+  return {
+    field.name: field
+    for kind in (RunOptions, entry and entry.hparams)
+    if kind is not None
+    for field in dataclasses.fields(kind)
+  }
 
 
 def edges(
-    settings: Sequence[Mapping[str, Any]], best: Mapping[str, Any],
-    fields: Mapping[str, dataclasses.Field]) -> list[str]:
+  settings: Sequence[Mapping[str, Any]],
+  best: Mapping[str, Any],
+  fields: Mapping[str, dataclasses.Field],
+) -> list[str]:
   """Says which numbers of the best setting are the least or largest tried.
 
   Of two values either is an end, so at least three are needed. A number beyond
@@ -178,17 +213,21 @@ def edges(
     except (TypeError, ValueError):  # words and tuples have no order
       continue
     ends = tried[0], tried[-1]
-    if len(tried) > 2 and number in ends and not (
-        name in fields and at_limit(fields[name], number)):
+    if (
+      len(tried) > 2
+      and number in ends
+      and not (name in fields and at_limit(fields[name], number))
+    ):
       which = "least" if number == ends[0] else "largest"
       sentences.append(
-          f"the best {name}={value} is the {which} of those tried "
-          f"({ends[0]:g} to {ends[1]:g}), a better one may lie beyond")
+        f"the best {name}={value} is the {which} of those tried "
+        f"({ends[0]:g} to {ends[1]:g}), a better one may lie beyond"
+      )
   return sentences
 
 
 def refuse_equal(
-    name: str, plans: Sequence[Plan], settings: Sequence[Mapping[str, Any]]
+  name: str, plans: Sequence[Plan], settings: Sequence[Mapping[str, Any]]
 ) -> None:
   """Refuses settings that are one run, which would be trained twice.
 
@@ -202,13 +241,20 @@ def refuse_equal(
   """
   seen: dict[Any, Mapping[str, Any]] = {}
   for plan, setting in zip(plans, settings, strict=True):
-    key = (plan.method.name, repr(plan.method.hparams), plan.data, plan.run,
-           plan.model if isinstance(plan.model, str) else id(plan.model),
-           parameters.sha256(plan.init) if plan.init else None)
+    key = (
+      plan.method.name,
+      repr(plan.method.hparams),
+      plan.data,
+      plan.run,
+      plan.model if isinstance(plan.model, str) else id(plan.model),
+      parameters.sha256(plan.init) if plan.init else None,
+    )
     first = seen.setdefault(key, setting)
     if first is not setting:
-      raise OptionError(f"`{name}`: {_words(first)} and {_words(setting)} are "
-                        "the same run; give one of them")
+      raise OptionError(
+        f"`{name}`: {_words(first)} and {_words(setting)} are "
+        "the same run; give one of them"
+      )
 
 
 def _words(setting: Mapping[str, Any]) -> str:
@@ -233,26 +279,26 @@ def combinations(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     [{'client_lr': 0.1, 'mu': 0}, {'client_lr': 0.3, 'mu': 0}]
   """
   if not isinstance(grid, Mapping):
-    raise OptionError(f"`grid`: {a_type(grid)}, must be a dictionary, "
-                      "name -> values")
+    raise OptionError(f"`grid`: {a_type(grid)}, must be a dictionary, name -> values")
   lists = {}
   for name, values in grid.items():
     if not isinstance(name, str):
-      raise OptionError(f"`grid`: {name!r} is {a_type(name)}, must be "
-                        "the name of an option")
+      raise OptionError(
+        f"`grid`: {name!r} is {a_type(name)}, must be the name of an option"
+      )
     if isinstance(values, str) or not isinstance(plain(values), Iterable):
       values = [values]
     found = [plain(value) for value in values]
     if not found:
       raise OptionError(f"`grid`: `{name}` has no values")
     if any(value in found[:i] for i, value in enumerate(found)):
-      raise OptionError(f"`grid`: `{name}` has a value twice: "
-                        f"{', '.join(map(str, found))}")
+      raise OptionError(
+        f"`grid`: `{name}` has a value twice: {', '.join(map(str, found))}"
+      )
     lists[name] = found
   if not lists:
     raise OptionError("`grid`: empty, give at least one name with its values")
-  return [dict(zip(lists, values))
-          for values in itertools.product(*lists.values())]
+  return [dict(zip(lists, values)) for values in itertools.product(*lists.values())]
 
 
 #: Arguments of a run that all settings of a sweep share.
@@ -260,9 +306,13 @@ _SHARED = ("seeds", "evaluate", "hparams", "sampler")
 
 
 def sweep(
-    algorithm: Any, federation: Federation, *,
-    grid: Mapping[str, Sequence[Any]],
-    callbacks: Callback | Iterable[Callback] = (), **options: Any) -> Sweep:
+  algorithm: Any,
+  federation: Federation,
+  *,
+  grid: Mapping[str, Sequence[Any]],
+  callbacks: Callback | Iterable[Callback] = (),
+  **options: Any,
+) -> Sweep:
   """Runs every setting of a grid.
 
   Args:
@@ -285,12 +335,12 @@ def sweep(
   settings = combinations(grid)
   for name in settings[0]:
     if name in _SHARED:
-      raise OptionError(f"`grid`: `{name}` cannot be varied, all settings "
-                        "share it")
+      raise OptionError(f"`grid`: `{name}` cannot be varied, all settings share it")
     if name in options:
       raise OptionError(f"`grid`: `{name}` is given outside the grid, too")
-  plans = [from_keywords(algorithm, federation, **options, **setting)
-           for setting in settings]  # checks all before the first starts
+  plans = [
+    from_keywords(algorithm, federation, **options, **setting) for setting in settings
+  ]  # checks all before the first starts
   refuse_equal("grid", plans, settings)
   names = [_words(setting).replace("/", "_") for setting in settings]
   results, num_programs = queue.run_plans(plans, callbacks, names, stop=False)

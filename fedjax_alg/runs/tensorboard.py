@@ -32,8 +32,9 @@ def require() -> None:
     import tensorboard.summary.writer.record_writer  # noqa: F401
   except ImportError:
     raise OptionError(
-        "`tensorboard`: the package tensorboard is missing (pip install "
-        "tensorboard, or fedjax_alg[tensorboard])") from None
+      "`tensorboard`: the package tensorboard is missing (pip install "
+      "tensorboard, or fedjax_alg[tensorboard])"
+    ) from None
 
 
 class TensorBoard(Sink):
@@ -63,13 +64,19 @@ class TensorBoard(Sink):
     try:
       self._folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-      raise OptionError(f"`folder`={folder}: cannot be made ({reason(error)})"
-                        ) from error
+      raise OptionError(
+        f"`folder`={folder}: cannot be made ({reason(error)})"
+      ) from error
     self._settings: list[str] = [""]
     self._files: dict[int, pathlib.Path] = {}  # row -> its event file
 
-  def start(self, programs: Programs, records: Sequence[Records],
-            names: Sequence[str], done: int) -> None:
+  def start(
+    self,
+    programs: Programs,
+    records: Sequence[Records],
+    names: Sequence[str],
+    done: int,
+  ) -> None:
     """Names the folder of each setting; "" is ``folder`` itself.
 
     Raises:
@@ -84,16 +91,21 @@ class TensorBoard(Sink):
     """Makes the folder of a seed, which nobody else writes to."""
     try:
       folder.mkdir(parents=True, exist_ok=True)
-      others = [path.name for path in folder.glob("*tfevents*")
-                if not run_files.EVENT_FILE.fullmatch(path.name)]
+      others = [
+        path.name
+        for path in folder.glob("*tfevents*")
+        if not run_files.EVENT_FILE.fullmatch(path.name)
+      ]
     except OSError as error:
-      raise OptionError(f"`folder`={self._folder}: cannot be made "
-                        f"({reason(error)})") from error
+      raise OptionError(
+        f"`folder`={self._folder}: cannot be made ({reason(error)})"
+      ) from error
     if others:
       raise OptionError(
-          f"`folder`={self._folder}: {folder.name} has event files of another "
-          f"program ({min(others)}), whose points would be replaced; give "
-          "another folder")
+        f"`folder`={self._folder}: {folder.name} has event files of another "
+        f"program ({min(others)}), whose points would be replaced; give "
+        "another folder"
+      )
     return folder
 
   def __call__(self, step: Step) -> None:
@@ -112,31 +124,41 @@ class TensorBoard(Sink):
     # Imported here, because the package is optional.
     from tensorboard.compat.proto.event_pb2 import Event, SessionLog
     from tensorboard.compat.proto.summary_pb2 import Summary
+
     now, number = time.time(), len(step.seeds)
     events: list[Any] = []
     if row not in self._files:
-      folder = self._make(self._folder / self._settings[row // number]
-                          / f"seed_{step.seeds[row % number]}")
+      folder = self._make(
+        self._folder
+        / self._settings[row // number]
+        / f"seed_{step.seeds[row % number]}"
+      )
       # TensorBoard reads the files of a folder in the order of their names.
       self._files[row] = folder / (
-          f"events.out.tfevents.{time.time_ns():020d}.{socket.gethostname()}")
+        f"events.out.tfevents.{time.time_ns():020d}.{socket.gethostname()}"
+      )
       events.append(Event(wall_time=now, file_version="brain.Event:2"))
-      events.append(Event(
-          wall_time=now, step=step.round - step.count + 1,
-          session_log=SessionLog(status=SessionLog.START)))
+      events.append(
+        Event(
+          wall_time=now,
+          step=step.round - step.count + 1,
+          session_log=SessionLog(status=SessionLog.START),
+        )
+      )
     values = [
-        Summary.Value(tag=f"{protocol}/{metric}", simple_value=of[row])
-        for protocol, metrics in step.metrics.items()
-        for metric, of in metrics.items()
-        if np.ndim(of) == 1 and np.isfinite(of[row])]
-    events.append(Event(wall_time=now, step=step.round,
-                        summary=Summary(value=values)))
+      Summary.Value(tag=f"{protocol}/{metric}", simple_value=of[row])
+      for protocol, metrics in step.metrics.items()
+      for metric, of in metrics.items()
+      if np.ndim(of) == 1 and np.isfinite(of[row])
+    ]
+    events.append(Event(wall_time=now, step=step.round, summary=Summary(value=values)))
     self._append(self._files[row], events)
 
   @staticmethod
   def _append(path: pathlib.Path, events: Sequence[Any]) -> None:
     """Appends to a file that is closed again, so nothing is lost or open."""
     from tensorboard.summary.writer.record_writer import RecordWriter
+
     with open(path, "ab") as file:
       writer = RecordWriter(file)
       for event in events:

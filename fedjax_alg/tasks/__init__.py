@@ -3,26 +3,45 @@
 from typing import Any
 
 from fedjax_alg import own
-from fedjax_alg.errors import a_type, check_known, OptionError
-from fedjax_alg.tasks.classification import CLASSIFICATION, cross_entropy
-from fedjax_alg.tasks.classification import MAX_MATRIX
-from fedjax_alg.tasks.counts import at_clients, Counts, over_clients, summarise
+from fedjax_alg.errors import OptionError, a_type, check_known
+from fedjax_alg.tasks.classification import CLASSIFICATION, MAX_MATRIX, cross_entropy
+from fedjax_alg.tasks.counts import Counts, at_clients, over_clients, summarise
 from fedjax_alg.tasks.dense import DENSE, dense
 from fedjax_alg.tasks.multi_label import MULTI_LABEL
 from fedjax_alg.tasks.regression import REGRESSION
-from fedjax_alg.tasks.task import Labels, largest, Metrics, metrics_of, Sums
-from fedjax_alg.tasks.task import Task
+from fedjax_alg.tasks.task import Labels, Metrics, Sums, Task, largest, metrics_of
 from fedjax_alg.tasks.tokens import PADDING, TOKENS
 
-__all__ = ["CLASSIFICATION", "Counts", "DENSE", "Labels", "MAX_MATRIX",
-           "MULTI_LABEL", "Metrics", "NAMES", "PADDING", "REGRESSION", "Sums",
-           "TOKENS", "Task", "at_clients", "cross_entropy",
-           "dense", "is_own", "largest", "metrics_of", "named", "of",
-           "over_clients", "summarise"]
+__all__ = [
+  "CLASSIFICATION",
+  "Counts",
+  "DENSE",
+  "Labels",
+  "MAX_MATRIX",
+  "MULTI_LABEL",
+  "Metrics",
+  "NAMES",
+  "PADDING",
+  "REGRESSION",
+  "Sums",
+  "TOKENS",
+  "Task",
+  "at_clients",
+  "cross_entropy",
+  "dense",
+  "is_own",
+  "largest",
+  "metrics_of",
+  "named",
+  "of",
+  "over_clients",
+  "summarise",
+]
 
 #: Name -> task.
-NAMES: dict[str, Task] = {task.name: task for task in (
-    CLASSIFICATION, MULTI_LABEL, REGRESSION, DENSE, TOKENS)}
+NAMES: dict[str, Task] = {
+  task.name: task for task in (CLASSIFICATION, MULTI_LABEL, REGRESSION, DENSE, TOKENS)
+}
 
 
 _DENSE = "dense:"
@@ -50,8 +69,9 @@ def named(task: str | Task | None) -> Task | None:
     try:
       ignored = int(task.removeprefix(_DENSE))
     except ValueError:
-      raise OptionError(f"`task`={task}: must be dense:LABEL, the label of "
-                        "pixels that are ignored") from None
+      raise OptionError(
+        f"`task`={task}: must be dense:LABEL, the label of pixels that are ignored"
+      ) from None
     return dense(ignored)
   if is_own(task):
     found, _ = own.load(task, "task")

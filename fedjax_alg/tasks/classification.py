@@ -8,7 +8,7 @@ import numpy as np
 
 from fedjax_alg.metrics.names import METRICS
 from fedjax_alg.tasks import task as task_lib
-from fedjax_alg.tasks.task import HIGHER, if_any, LOWER, ratio, Sums, Task
+from fedjax_alg.tasks.task import HIGHER, LOWER, Sums, Task, if_any, ratio
 
 #: The most classes that labels may have.
 MAX_CLASSES = 100_000
@@ -31,8 +31,7 @@ def _true_and_predicted(logits: Any, y: Any, mask: Any) -> tuple[Any, Any, Any]:
   """
   weight = mask.astype(jnp.float32)
   true = jax.nn.one_hot(y, logits.shape[1]) * weight[:, None]
-  return true, jax.nn.one_hot(
-      jnp.argmax(logits, axis=1), logits.shape[1]), weight
+  return true, jax.nn.one_hot(jnp.argmax(logits, axis=1), logits.shape[1]), weight
 
 
 def _sums(logits: Any, y: Any, losses: Any, mask: Any) -> Sums:
@@ -43,9 +42,12 @@ def _sums(logits: Any, y: Any, losses: Any, mask: Any) -> Sums:
   true, predicted, weight = _true_and_predicted(logits, y, mask)
   # The loss of an ignored example may be NaN, and 0 * NaN is NaN.
   losses = jnp.where(weight > 0, losses, jnp.zeros_like(losses))
-  return {"rows": true.sum(0), "hits": (true * predicted).sum(0),
-          "predicted": (predicted * weight[:, None]).sum(0),
-          "loss": true.T @ losses}
+  return {
+    "rows": true.sum(0),
+    "hits": (true * predicted).sum(0),
+    "predicted": (predicted * weight[:, None]).sum(0),
+    "loss": true.T @ losses,
+  }
 
 
 def _matrix(logits: Any, y: Any, mask: Any) -> Any:
@@ -78,9 +80,11 @@ def _values(sums: Sums) -> dict[str, Any]:
     return found
   occurs = (truth + predicted) > 0
   classes = occurs.sum(-1)
-  for name, value in (("precision", ratio(hits, predicted)),
-                      ("recall", ratio(hits, truth)),
-                      ("f1", ratio(2 * hits, truth + predicted))):
+  for name, value in (
+    ("precision", ratio(hits, predicted)),
+    ("recall", ratio(hits, truth)),
+    ("f1", ratio(2 * hits, truth + predicted)),
+  ):
     found["macro_" + name] = ratio((value * occurs).sum(-1), classes) * nothing
     found["micro_" + name] = accuracy
   return found
@@ -88,8 +92,7 @@ def _values(sums: Sums) -> dict[str, Any]:
 
 def _pooled(sums: Sums) -> Sums:
   """The sums over the classes, [1]."""
-  return {name: sums[name].sum(-1, keepdims=True)
-          for name in ("rows", "hits", "loss")}
+  return {name: sums[name].sum(-1, keepdims=True) for name in ("rows", "hits", "loss")}
 
 
 def _targets(y: np.ndarray) -> np.ndarray:
@@ -106,11 +109,19 @@ def _fitted(y: Any, mask: Any, size: int) -> Any:
 
 
 CLASSIFICATION = Task(
-    "classification", cross_entropy, _sums, _values,
-    {name: LOWER if name == "loss" else HIGHER for name in METRICS[:-2]},
-    shares=tuple(name for name in METRICS[:-2] if name != "loss"),
-    targets=_targets, size=task_lib.largest,
-    outputs=lambda y, size: (y.shape[0], size),
-    labels=task_lib.class_labels, pooled=_pooled, matrix=_matrix,
-    # The largest label that anybody holds.
-    flipped=lambda y: y.max() - y, fitted=_fitted)
+  "classification",
+  cross_entropy,
+  _sums,
+  _values,
+  {name: LOWER if name == "loss" else HIGHER for name in METRICS[:-2]},
+  shares=tuple(name for name in METRICS[:-2] if name != "loss"),
+  targets=_targets,
+  size=task_lib.largest,
+  outputs=lambda y, size: (y.shape[0], size),
+  labels=task_lib.class_labels,
+  pooled=_pooled,
+  matrix=_matrix,
+  # The largest label that anybody holds.
+  flipped=lambda y: y.max() - y,
+  fitted=_fitted,
+)

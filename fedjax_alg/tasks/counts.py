@@ -32,19 +32,21 @@ def over_clients(task: Task, each: Sums, chosen: Any = None) -> Counts:
   """
   if chosen is not None:
     each = jax.tree.map(
-        lambda leaf: jnp.where(
-            chosen.reshape(chosen.shape + (1,) * (leaf.ndim - 1)), leaf,
-            jnp.zeros_like(leaf)), each)
-  return Counts({name: leaf.sum(0) for name, leaf in each.items()},
-                task.pooled(each))
+      lambda leaf: jnp.where(
+        chosen.reshape(chosen.shape + (1,) * (leaf.ndim - 1)),
+        leaf,
+        jnp.zeros_like(leaf),
+      ),
+      each,
+    )
+  return Counts({name: leaf.sum(0) for name, leaf in each.items()}, task.pooled(each))
 
 
 def _on_host(sums: Sums) -> Sums:
   return {name: np.asarray(leaf, np.float64) for name, leaf in sums.items()}
 
 
-def at_clients(
-    task: Task, clients: Sums, leading: int) -> dict[str, np.ndarray]:
+def at_clients(task: Task, clients: Sums, leading: int) -> dict[str, np.ndarray]:
   """The measures of each client.
 
   Args:
@@ -60,13 +62,15 @@ def at_clients(
   rows = sums["rows"]
   rows = rows.reshape(*rows.shape[:leading], -1).sum(-1)
   found = task.measured(sums)
-  return {**{name: np.where(rows > 0, found[name], np.nan)
-             for name in (task.main, "loss")},
-          "test_examples": rows.astype(np.int64)}
+  return {
+    **{name: np.where(rows > 0, found[name], np.nan) for name in (task.main, "loss")},
+    "test_examples": rows.astype(np.int64),
+  }
 
 
 def _over_clients(
-    task: Task, counts: Counts, like: np.ndarray) -> dict[str, np.ndarray]:
+  task: Task, counts: Counts, like: np.ndarray
+) -> dict[str, np.ndarray]:
   """The mean of the main metric over the clients, and over the worst tenth.
 
   All clients have the same weight, and those without test examples none. A
@@ -78,14 +82,16 @@ def _over_clients(
     return dict.fromkeys(columns, nothing)
   sign = names.sign(task.main)
   # The worst first, and clients without a number at the end.
-  found = np.sort(sign * at_clients(
-      task, counts.clients, like.ndim + 1)[task.main], axis=-1)
+  found = np.sort(
+    sign * at_clients(task, counts.clients, like.ndim + 1)[task.main], axis=-1
+  )
   tested = (~np.isnan(found)).sum(-1)
 
   def mean(number):
     worst = np.arange(found.shape[-1]) < number[..., None]
-    return sign * np.divide(np.where(worst, found, 0.0).sum(-1), number,
-                            out=nothing.copy(), where=number > 0)
+    return sign * np.divide(
+      np.where(worst, found, 0.0).sum(-1), number, out=nothing.copy(), where=number > 0
+    )
 
   return dict(zip(columns, (mean(tested), mean(-(-tested // 10)))))
 
@@ -101,6 +107,8 @@ def summarise(task: Task, counts: Counts) -> dict[str, np.ndarray]:
   Returns:
     Metric -> float64 with these axes; NaN if no example was counted.
   """
-  found = {name: np.asarray(value, np.float64) for name, value in task.measured(
-      _on_host(counts.sums)).items()}
+  found = {
+    name: np.asarray(value, np.float64)
+    for name, value in task.measured(_on_host(counts.sums)).items()
+  }
   return found | _over_clients(task, counts, found["loss"])

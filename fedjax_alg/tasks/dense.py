@@ -8,9 +8,8 @@ import numpy as np
 
 from fedjax_alg.errors import OptionError
 from fedjax_alg.tasks import task as task_lib
-from fedjax_alg.tasks.classification import cross_entropy, MAX_CLASSES
-from fedjax_alg.tasks.task import HIGHER, if_any, Labels, LOWER, ratio, Sums
-from fedjax_alg.tasks.task import Task
+from fedjax_alg.tasks.classification import MAX_CLASSES, cross_entropy
+from fedjax_alg.tasks.task import HIGHER, LOWER, Labels, Sums, Task, if_any, ratio
 
 
 def mean_cross_entropy(logits: Any, y: Any, counted: Any) -> Any:
@@ -28,7 +27,8 @@ def mean_cross_entropy(logits: Any, y: Any, counted: Any) -> Any:
   losses = cross_entropy(logits.reshape(-1, logits.shape[-1]), y.reshape(-1))
   losses = losses.reshape(counted.shape)
   return jnp.where(counted, losses, jnp.zeros_like(losses)).sum(1) / (
-      jnp.maximum(counted.sum(1), 1).astype(jnp.float32))
+    jnp.maximum(counted.sum(1), 1).astype(jnp.float32)
+  )
 
 
 def _sums(ignore: int, logits: Any, y: Any, losses: Any, mask: Any) -> Sums:
@@ -38,11 +38,17 @@ def _sums(ignore: int, logits: Any, y: Any, losses: Any, mask: Any) -> Sums:
 
   def number_of(labels, which):
     # Pixels are many: one-hot labels would take the room of the logits again.
-    return jnp.zeros(logits.shape[-1]).at[labels.reshape(-1)].add(
-        which.reshape(-1).astype(jnp.float32), mode="drop")
+    return (
+      jnp.zeros(logits.shape[-1])
+      .at[labels.reshape(-1)]
+      .add(which.reshape(-1).astype(jnp.float32), mode="drop")
+    )
 
-  return {"truth": number_of(y, counted), "predicted": number_of(
-      found, counted), "hits": number_of(y, counted & (found == y))}
+  return {
+    "truth": number_of(y, counted),
+    "predicted": number_of(found, counted),
+    "hits": number_of(y, counted & (found == y)),
+  }
 
 
 def _values(sums: Sums) -> dict[str, Any]:
@@ -51,9 +57,9 @@ def _values(sums: Sums) -> dict[str, Any]:
   nothing = if_any(truth.sum(-1))
   either = truth + sums["predicted"] - hits
   return {
-      "mean_iou": ratio(ratio(hits, either).sum(-1), (either > 0).sum(-1))
-                  * nothing,
-      "pixel_accuracy": ratio(hits.sum(-1), truth.sum(-1)) * nothing}
+    "mean_iou": ratio(ratio(hits, either).sum(-1), (either > 0).sum(-1)) * nothing,
+    "pixel_accuracy": ratio(hits.sum(-1), truth.sum(-1)) * nothing,
+  }
 
 
 def dense(ignore: int = -1) -> Task:
@@ -67,8 +73,9 @@ def dense(ignore: int = -1) -> Task:
   """
   bounds = np.iinfo(np.int32)
   if not bounds.min <= ignore <= bounds.max:
-    raise OptionError(f"`task`=dense:{ignore}: the label of pixels that are "
-                      "ignored must fit into int32")
+    raise OptionError(
+      f"`task`=dense:{ignore}: the label of pixels that are ignored must fit into int32"
+    )
 
   def targets(y: np.ndarray) -> np.ndarray:
     if y.ndim < 2 or not all(y.shape[1:]):
@@ -76,17 +83,19 @@ def dense(ignore: int = -1) -> Task:
     if y.dtype.kind not in "iub":
       raise ValueError(f"is {task_lib.kind_of(y)}, integers are needed")
     if y.size and (y == ignore).all():
-      raise ValueError(f"is the ignored label {ignore} at all places, another "
-                       "one is needed to predict")
+      raise ValueError(
+        f"is the ignored label {ignore} at all places, another one is needed to predict"
+      )
     # Checked without the ignored ones, which may be of any value.
     counted = np.where(y == ignore, 0, y)
     try:
       task_lib.whole_numbers(counted, 0, MAX_CLASSES - 1)
     except ValueError as error:
-      raise ValueError(f"{error} (or {ignore}, which is ignored; `task`="
-                       "dense:LABEL ignores another label)") from None
-    return np.where(y == ignore, ignore, counted.astype(np.int32)).astype(
-        np.int32)
+      raise ValueError(
+        f"{error} (or {ignore}, which is ignored; `task`="
+        "dense:LABEL ignores another label)"
+      ) from None
+    return np.where(y == ignore, ignore, counted.astype(np.int32)).astype(np.int32)
 
   def size(*targets: np.ndarray) -> int:
     return task_lib.largest(*(np.where(y == ignore, 0, y) for y in targets))
@@ -97,8 +106,7 @@ def dense(ignore: int = -1) -> Task:
     def most(y):
       y = y.reshape(len(y), math.prod(y.shape[1:]))
       counts = np.stack([(y == label).sum(1) for label in range(size)], 1)
-      return np.where((y != ignore).any(1), counts.argmax(1), size).astype(
-          np.int32)
+      return np.where((y != ignore).any(1), counts.argmax(1), size).astype(np.int32)
 
     return Labels(most(y_train), most(y_test), size + 1)
 
@@ -107,11 +115,18 @@ def dense(ignore: int = -1) -> Task:
     return jnp.where(kept, jnp.where(kept, y, 0).max() - y, y)
 
   return Task(
-      "dense", lambda logits, y: mean_cross_entropy(logits, y, y != ignore),
-      lambda *args: _sums(ignore, *args), _values,
-      {"mean_iou": HIGHER, "pixel_accuracy": HIGHER, "loss": LOWER},
-      shares=("mean_iou", "pixel_accuracy"), targets=targets, size=size,
-      outputs=lambda y, size: (*y.shape, size), labels=labels, flipped=flipped)
+    "dense",
+    lambda logits, y: mean_cross_entropy(logits, y, y != ignore),
+    lambda *args: _sums(ignore, *args),
+    _values,
+    {"mean_iou": HIGHER, "pixel_accuracy": HIGHER, "loss": LOWER},
+    shares=("mean_iou", "pixel_accuracy"),
+    targets=targets,
+    size=size,
+    outputs=lambda y, size: (*y.shape, size),
+    labels=labels,
+    flipped=flipped,
+  )
 
 
 DENSE = dense()

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedjax_alg.errors import a_type, OptionError, raised
+from fedjax_alg.errors import OptionError, a_type, raised
 
 _OURS = __name__.partition(".")[0] + "."
 
@@ -25,8 +25,8 @@ def is_library(fn: Any) -> bool:
 
 
 def guarded(
-    task: str, name: str, fn: Callable[..., Any],
-    check: Callable[..., Any]) -> Callable[..., Any]:
+  task: str, name: str, fn: Callable[..., Any], check: Callable[..., Any]
+) -> Callable[..., Any]:
   """Wraps a function of a task.
 
   Args:
@@ -75,8 +75,7 @@ def _whole(value: Any, least: int, what: str) -> int:
   except TypeError:
     number = least - 1
   if number < least:
-    raise ValueError(f"{value!r}{what}, must give a whole number of at least "
-                     f"{least}")
+    raise ValueError(f"{value!r}{what}, must give a whole number of at least {least}")
   return number
 
 
@@ -84,9 +83,11 @@ def shape(found: Any, y: Any, size: int) -> tuple[int, ...]:
   """The shape of outputs: a tuple or list of whole numbers."""
   del y, size
   if not isinstance(found, (tuple, list)) or not all(
-      isinstance(one, (int, np.integer)) and one >= 0 for one in found):
-    raise ValueError(f"{found!r}, must give the shape of the outputs, a tuple "
-                     "of whole numbers")
+    isinstance(one, (int, np.integer)) and one >= 0 for one in found
+  ):
+    raise ValueError(
+      f"{found!r}, must give the shape of the outputs, a tuple of whole numbers"
+    )
   return tuple(map(int, found))
 
 
@@ -100,12 +101,12 @@ def targets(found: Any, y: np.ndarray) -> np.ndarray:
   """An array of numbers with as many rows."""
   kind = getattr(found, "dtype", None)
   if kind is None or kind.kind not in "biuf":
-    raise ValueError(f"{a_type(found) if kind is None else kind}, must give an "
-                     "array of numbers")
+    raise ValueError(
+      f"{a_type(found) if kind is None else kind}, must give an array of numbers"
+    )
   array: np.ndarray = np.asarray(found)
   if array.shape[:1] != y.shape[:1]:
-    raise ValueError(f"shape {array.shape} for shape {y.shape}, must keep the "
-                     "rows")
+    raise ValueError(f"shape {array.shape} for shape {y.shape}, must keep the rows")
   return array
 
 
@@ -119,19 +120,21 @@ def labels_of(kind: type[Any]) -> Callable[..., Any]:
     if not isinstance(found, kind):
       raise ValueError(f"{a_type(found)}, must give a Labels or None")
     number = _whole(found.number, 1, " as number")
-    for name, labels, y in (("train", found.train, train),
-                            ("test", found.test, test)):
+    for name, labels, y in (("train", found.train, train), ("test", found.test, test)):
       labels = np.asarray(labels)
-      if labels.shape != (_rows(y),) or (
-          labels.size and labels.dtype.kind not in "iu"):
+      if labels.shape != (_rows(y),) or (labels.size and labels.dtype.kind not in "iu"):
         raise ValueError(
-            f"{labels.dtype}{list(labels.shape)} as {name}, must give a whole "
-            f"number for each row, [{_rows(y)}]")
+          f"{labels.dtype}{list(labels.shape)} as {name}, must give a whole "
+          f"number for each row, [{_rows(y)}]"
+        )
       if labels.size and not 0 <= labels.min() <= labels.max() < number:
-        raise ValueError(f"labels from {labels.min()} to {labels.max()} as "
-                         f"{name}, must lie in [0, {number})")
-    return kind(*(np.asarray(labels, np.int32) for labels in (
-        found.train, found.test)), number)
+        raise ValueError(
+          f"labels from {labels.min()} to {labels.max()} as "
+          f"{name}, must lie in [0, {number})"
+        )
+    return kind(
+      *(np.asarray(labels, np.int32) for labels in (found.train, found.test)), number
+    )
 
   return check
 
@@ -142,13 +145,16 @@ def pooled(found: Any, sums: Mapping[str, Any]) -> Any:
     raise ValueError(f"{a_type(found)}, must give a dictionary of sums")
   for name in ("rows", "loss"):
     if name not in found:
-      raise ValueError(f"no {name} (only {', '.join(found) or 'nothing'}), "
-                       "must keep rows and loss")
+      raise ValueError(
+        f"no {name} (only {', '.join(found) or 'nothing'}), must keep rows and loss"
+      )
   first = np.shape(sums["rows"])[:1]
   for name, leaf in found.items():
     if np.shape(leaf)[:1] != first:
-      raise ValueError(f"shape {list(np.shape(leaf))} as {name}, must keep the "
-                       f"clients' axis, {list(first)}")
+      raise ValueError(
+        f"shape {list(np.shape(leaf))} as {name}, must keep the "
+        f"clients' axis, {list(first)}"
+      )
   return dict(found)
 
 
@@ -157,13 +163,13 @@ def flipped(found: Any, y: Any) -> Any:
   structure: Callable[[Any], Any] = jax.tree.structure
   if structure(found) != structure(y):
     like = "a dictionary of arrays" if isinstance(y, Mapping) else "an array"
-    raise ValueError(f"{a_type(found)}, must give targets like the true ones, "
-                     f"{like}")
+    raise ValueError(f"{a_type(found)}, must give targets like the true ones, {like}")
   for false, true in zip(jax.tree.leaves(found), jax.tree.leaves(y)):
     if (np.shape(false), false.dtype) != (np.shape(true), true.dtype):
       raise ValueError(
-          f"{false.dtype}{list(np.shape(false))}, must give targets like the "
-          f"true ones, {true.dtype}{list(np.shape(true))}")
+        f"{false.dtype}{list(np.shape(false))}, must give targets like the "
+        f"true ones, {true.dtype}{list(np.shape(true))}"
+      )
   return found
 
 
@@ -171,10 +177,14 @@ def fitted(found: Any, y: Any, mask: Any, size: int) -> Any:
   """One row of numbers for each example."""
   del y
   if not hasattr(found, "dtype") or found.shape != (*mask.shape, size):
-    is_ = f"{found.dtype}{list(found.shape)}" if hasattr(found, "dtype") else (
-        a_type(found))
-    raise ValueError(f"{is_}, must give the numbers that least squares fits, "
-                     f"{[*mask.shape, size]}")
+    is_ = (
+      f"{found.dtype}{list(found.shape)}"
+      if hasattr(found, "dtype")
+      else (a_type(found))
+    )
+    raise ValueError(
+      f"{is_}, must give the numbers that least squares fits, {[*mask.shape, size]}"
+    )
   return found
 
 
@@ -183,8 +193,7 @@ def matrix(found: Any, outputs: Any, y: Any, mask: Any) -> Any:
   del outputs, y, mask
   side = np.shape(found)
   if len(side) != 2 or side[0] != side[1]:
-    raise ValueError(f"shape {list(side)}, must give a confusion matrix, "
-                     "[L, L]")
+    raise ValueError(f"shape {list(side)}, must give a confusion matrix, [L, L]")
   return found
 
 

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg.tasks import task as task_lib
-from fedjax_alg.tasks.task import HIGHER, if_any, Labels, LOWER, ratio, Sums
-from fedjax_alg.tasks.task import Task
+from fedjax_alg.tasks.task import HIGHER, LOWER, Labels, Sums, Task, if_any, ratio
 
 
 def binary_cross_entropy(logits: Any, y: Any) -> Any:
@@ -23,10 +22,12 @@ def _sums(logits: Any, y: Any, losses: Any, mask: Any) -> Sums:
   A label is predicted where its logit is above 0.
   """
   held, found = (y > 0) & mask[:, None], (logits > 0) & mask[:, None]
-  return {"truth": held.sum(0).astype(jnp.float32),
-          "predicted": found.sum(0).astype(jnp.float32),
-          "hits": (held & found).sum(0).astype(jnp.float32),
-          "exact": (mask & (held == found).all(1)).sum().astype(jnp.float32)}
+  return {
+    "truth": held.sum(0).astype(jnp.float32),
+    "predicted": found.sum(0).astype(jnp.float32),
+    "hits": (held & found).sum(0).astype(jnp.float32),
+    "exact": (mask & (held == found).all(1)).sum().astype(jnp.float32),
+  }
 
 
 def _values(sums: Sums) -> dict[str, Any]:
@@ -42,9 +43,13 @@ def _values(sums: Sums) -> dict[str, Any]:
 
 def _pooled(sums: Sums) -> Sums:
   """The sums over the labels, [1]."""
-  return {"rows": sums["rows"], "loss": sums["loss"], **{
-      name: sums[name].sum(-1, keepdims=True)
-      for name in ("truth", "predicted", "hits")}}
+  return {
+    "rows": sums["rows"],
+    "loss": sums["loss"],
+    **{
+      name: sums[name].sum(-1, keepdims=True) for name in ("truth", "predicted", "hits")
+    },
+  }
 
 
 def _targets(y: np.ndarray) -> np.ndarray:
@@ -54,8 +59,9 @@ def _targets(y: np.ndarray) -> np.ndarray:
     y = y.astype(np.int32)
   y = task_lib.whole_numbers(y, 0, 1)
   if y.ndim != 2 or not y.shape[1]:
-    raise ValueError(f"has shape {y.shape}, a column of 0 and 1 for each label "
-                     "is needed")
+    raise ValueError(
+      f"has shape {y.shape}, a column of 0 and 1 for each label is needed"
+    )
   return y
 
 
@@ -74,10 +80,17 @@ def _labels(y_train: np.ndarray, y_test: np.ndarray, size: int) -> Labels:
 
 
 MULTI_LABEL = Task(
-    "multi_label", binary_cross_entropy, _sums, _values,
-    {"micro_f1": HIGHER, "macro_f1": HIGHER, "subset_accuracy": HIGHER,
-     "loss": LOWER}, shares=("micro_f1", "macro_f1", "subset_accuracy"),
-    targets=_targets, size=task_lib.columns,
-    outputs=lambda y, size: (y.shape[0], size), labels=_labels, pooled=_pooled,
-    flipped=lambda y: 1 - y,
-    fitted=lambda y, mask, size: (y > 0) & mask[:, None])
+  "multi_label",
+  binary_cross_entropy,
+  _sums,
+  _values,
+  {"micro_f1": HIGHER, "macro_f1": HIGHER, "subset_accuracy": HIGHER, "loss": LOWER},
+  shares=("micro_f1", "macro_f1", "subset_accuracy"),
+  targets=_targets,
+  size=task_lib.columns,
+  outputs=lambda y, size: (y.shape[0], size),
+  labels=_labels,
+  pooled=_pooled,
+  flipped=lambda y: 1 - y,
+  fitted=lambda y, mask, size: (y > 0) & mask[:, None],
+)

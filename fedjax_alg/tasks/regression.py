@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg.tasks import task as task_lib
-from fedjax_alg.tasks.task import HIGHER, Labels, LOWER, Sums, Task
+from fedjax_alg.tasks.task import HIGHER, LOWER, Labels, Sums, Task
 
 #: Parts of the range of a target that stand for its labels, with as many
 #: training examples in each.
@@ -33,9 +33,12 @@ def _sums(centre: Any, outputs: Any, y: Any, losses: Any, mask: Any) -> Sums:
     return jnp.where(mask[:, None], values, jnp.zeros_like(values)).sum(0)
 
   error, moved = outputs - y, y - centre
-  return {"squares": over_rows(jnp.square(error)),
-          "absolute": over_rows(jnp.abs(error)), "moved": over_rows(moved),
-          "moved_squares": over_rows(jnp.square(moved))}
+  return {
+    "squares": over_rows(jnp.square(error)),
+    "absolute": over_rows(jnp.abs(error)),
+    "moved": over_rows(moved),
+    "moved_squares": over_rows(jnp.square(moved)),
+  }
 
 
 def _values(sums: Sums) -> dict[str, Any]:
@@ -45,7 +48,7 @@ def _values(sums: Sums) -> dict[str, Any]:
   """
   rows = sums["rows"][..., None]
   mse = (sums["squares"] / rows).mean(-1)
-  found = {"mse": mse, "rmse": mse ** 0.5}
+  found = {"mse": mse, "rmse": mse**0.5}
   if "absolute" in sums:  # not of each client
     spread = sums["moved_squares"] - sums["moved"] ** 2 / rows
     found["mae"] = (sums["absolute"] / rows).mean(-1)
@@ -55,39 +58,46 @@ def _values(sums: Sums) -> dict[str, Any]:
 
 def _targets(y: np.ndarray) -> np.ndarray:
   task_lib.numbers(y)  # refuses other kinds
-  y = task_lib.as_float32(task_lib.of_one_number(
-      y, "one number, or the same number of numbers"))
+  y = task_lib.as_float32(
+    task_lib.of_one_number(y, "one number, or the same number of numbers")
+  )
   if np.square(y, dtype=np.float64).sum() > np.finfo(np.float32).max:
-    raise ValueError(f"lies in [{y.min():.3g}, {y.max():.3g}], whose squares "
-                     "add up to more than float32 holds: give the targets in a "
-                     "larger unit")
+    raise ValueError(
+      f"lies in [{y.min():.3g}, {y.max():.3g}], whose squares "
+      "add up to more than float32 holds: give the targets in a "
+      "larger unit"
+    )
   return y
 
 
-def _labels(
-    y_train: np.ndarray, y_test: np.ndarray, size: int) -> Labels | None:
+def _labels(y_train: np.ndarray, y_test: np.ndarray, size: int) -> Labels | None:
   """Between which quantiles of the training targets a single target lies."""
   if size > 1:
     return None
-  edges = np.unique(np.quantile(
-      y_train[:, 0], np.arange(1, QUANTILES) / QUANTILES))
-  train, test = (np.searchsorted(edges, y[:, 0], side="right").astype(np.int32)
-                 for y in (y_train, y_test))
+  edges = np.unique(np.quantile(y_train[:, 0], np.arange(1, QUANTILES) / QUANTILES))
+  train, test = (
+    np.searchsorted(edges, y[:, 0], side="right").astype(np.int32)
+    for y in (y_train, y_test)
+  )
   return Labels(train, test, len(edges) + 1)
 
 
 def _for_data(y_train: np.ndarray) -> Task:
   centre = y_train.mean(0, dtype=np.float64, keepdims=True).astype(np.float32)
-  return dataclasses.replace(
-      REGRESSION, sums=lambda *args: _sums(centre, *args))
+  return dataclasses.replace(REGRESSION, sums=lambda *args: _sums(centre, *args))
 
 
 REGRESSION = Task(
-    "regression", squared_error, lambda *args: _sums(0.0, *args), _values,
-    {"mse": LOWER, "rmse": LOWER, "mae": LOWER, "r2": HIGHER, "loss": LOWER},
-    targets=_targets, size=task_lib.columns,
-    outputs=lambda y, size: (y.shape[0], size), labels=_labels,
-    pooled=lambda sums: {
-        name: sums[name] for name in ("rows", "loss", "squares")},
-    fitted=lambda y, mask, size: jnp.where(
-        mask[:, None], y, jnp.zeros_like(y)), for_data=_for_data)
+  "regression",
+  squared_error,
+  lambda *args: _sums(0.0, *args),
+  _values,
+  {"mse": LOWER, "rmse": LOWER, "mae": LOWER, "r2": HIGHER, "loss": LOWER},
+  targets=_targets,
+  size=task_lib.columns,
+  outputs=lambda y, size: (y.shape[0], size),
+  labels=_labels,
+  pooled=lambda sums: {name: sums[name] for name in ("rows", "loss", "squares")},
+  fitted=lambda y, mask, size: jnp.where(mask[:, None], y, jnp.zeros_like(y)),
+  for_data=_for_data,
+)

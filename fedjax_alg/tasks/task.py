@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_alg.errors import a_type, OptionError
+from fedjax_alg.errors import OptionError, a_type
 from fedjax_alg.metrics import names
 from fedjax_alg.metrics.names import Metric
 from fedjax_alg.tasks import guards
@@ -42,8 +42,7 @@ def numbers(y: np.ndarray, whole: str = "whole numbers") -> np.ndarray:
   if y.dtype.kind != "f":
     bounds = np.iinfo(np.int32)
     if y.size and not bounds.min <= y.min() <= y.max() <= bounds.max:
-      raise ValueError(f"lies in [{y.min()}, {y.max()}], {whole} must fit into "
-                       "int32")
+      raise ValueError(f"lies in [{y.min()}, {y.max()}], {whole} must fit into int32")
     return y.astype(np.int32, copy=False)
   return as_float32(y)
 
@@ -76,10 +75,13 @@ def as_float32(values: np.ndarray) -> np.ndarray:
     single = values.astype(np.float32, copy=False)
   row, *places = np.nonzero(~np.isfinite(single))
   if len(row):
-    column = (f", column {places[0][0]}" if len(places) == 1
-              and values.shape[1] > 1 else "")
-    raise ValueError(f"has {len(row)} NaN or infinite value(s) (as float32), "
-                     f"the first in row {row[0]}{column}")
+    column = (
+      f", column {places[0][0]}" if len(places) == 1 and values.shape[1] > 1 else ""
+    )
+    raise ValueError(
+      f"has {len(row)} NaN or infinite value(s) (as float32), "
+      f"the first in row {row[0]}{column}"
+    )
   if values.dtype.itemsize > 2 and values.dtype != np.float32 and values.size:
     _check_distinct(values.reshape(len(values), -1))
   return single
@@ -88,15 +90,19 @@ def as_float32(values: np.ndarray) -> np.ndarray:
 def _check_distinct(values: np.ndarray) -> None:
   """Refuses a column [n] of [n, d] that float32 rounds away."""
   highest, lowest = values.max(0), values.min(0)
-  largest_of = np.maximum(np.abs(highest.astype(np.float64)),
-                          np.abs(lowest.astype(np.float64)))
+  largest_of = np.maximum(
+    np.abs(highest.astype(np.float64)), np.abs(lowest.astype(np.float64))
+  )
   # Below, whole numbers are exact, and others may lose what they like.
-  for place in np.flatnonzero((largest_of > 2 ** 24) & (highest > lowest)):
+  for place in np.flatnonzero((largest_of > 2**24) & (highest > lowest)):
     column, low = values[:, place], lowest[place]
     spread = float(highest[place]) - float(low)
     # Differences of whole numbers are exact where they do not wrap around.
-    about = (column - low).astype(np.float64) if spread < 2 ** 62 else (
-        column.astype(np.float64) - float(low))
+    about = (
+      (column - low).astype(np.float64)
+      if spread < 2**62
+      else (column.astype(np.float64) - float(low))
+    )
     rounding = float(np.spacing(np.float32(largest_of[place]))) / 2
     if rounding <= about.std() / 100:
       continue
@@ -105,9 +111,10 @@ def _check_distinct(values: np.ndarray) -> None:
     if after < before:
       which = f" in column {place}" if values.shape[1] > 1 else ""
       raise ValueError(
-          f"lies in [{low}, {highest[place]}]{which}, and of its {before:,} "
-          f"different values float32 tells {after:,} apart: subtract their "
-          "mean, or leave out what is a name and no number")
+        f"lies in [{low}, {highest[place]}]{which}, and of its {before:,} "
+        f"different values float32 tells {after:,} apart: subtract their "
+        "mean, or leave out what is a name and no number"
+      )
 
 
 def whole_numbers(y: np.ndarray, least: int, most: int) -> np.ndarray:
@@ -121,8 +128,10 @@ def whole_numbers(y: np.ndarray, least: int, most: int) -> np.ndarray:
   if y.dtype.kind not in "iu":
     raise ValueError(f"is {kind_of(y)}, integers are needed")
   if y.size and (y.min() < least or y.max() > most):
-    raise ValueError(f"lies in [{y.min()}, {y.max()}], whole numbers from "
-                     f"{least} to {most:,} are needed")
+    raise ValueError(
+      f"lies in [{y.min()}, {y.max()}], whole numbers from "
+      f"{least} to {most:,} are needed"
+    )
   return y.astype(np.int32, copy=False)
 
 
@@ -136,9 +145,10 @@ def token_ids(x: np.ndarray) -> np.ndarray:
   if x.size and x.min() < 0:
     row, *place = np.argwhere(x < 0)[0].tolist()
     raise ValueError(
-        f"has the token id {x[(row, *place)]} in row {row}, place "
-        f"{', '.join(map(str, place))}; ids are whole numbers from 0, of which "
-        "0 is padding (other numbers must be float32)")
+      f"has the token id {x[(row, *place)]} in row {row}, place "
+      f"{', '.join(map(str, place))}; ids are whole numbers from 0, of which "
+      "0 is padding (other numbers must be float32)"
+    )
   return x
 
 
@@ -241,33 +251,39 @@ class Task:
   def __post_init__(self):
     _check_types(self)
     for name, check in (
-        ("outputs", guards.shape), ("size", guards.size),
-        ("targets", guards.targets), ("labels", guards.labels_of(Labels)),
-        ("pooled", guards.pooled), ("flipped", guards.flipped),
-        ("fitted", guards.fitted), ("matrix", guards.matrix),
-        ("for_data", guards.task_of(Task))):
+      ("outputs", guards.shape),
+      ("size", guards.size),
+      ("targets", guards.targets),
+      ("labels", guards.labels_of(Labels)),
+      ("pooled", guards.pooled),
+      ("flipped", guards.flipped),
+      ("fitted", guards.fitted),
+      ("matrix", guards.matrix),
+      ("for_data", guards.task_of(Task)),
+    ):
       fn = getattr(self, name)
-      if fn is not None and not guards.is_library(fn) and not hasattr(
-          fn, "is_guarded"):
-        object.__setattr__(
-            self, name, guards.guarded(self.name, name, fn, check))
+      if fn is not None and not guards.is_library(fn) and not hasattr(fn, "is_guarded"):
+        object.__setattr__(self, name, guards.guarded(self.name, name, fn, check))
     better = dict(self.better)
     better.setdefault("loss", LOWER)
     object.__setattr__(self, "better", better)
     for name, which in better.items():
       if which not in (HIGHER, LOWER):
-        raise OptionError(f"`better`={name}: {which!r}, must be {HIGHER!r} or "
-                          f"{LOWER!r}")
+        raise OptionError(
+          f"`better`={name}: {which!r}, must be {HIGHER!r} or {LOWER!r}"
+        )
     for name in self.shares:
       if name not in better:
-        raise OptionError(f"`shares`={name}: not in `better` (one of "
-                          f"{', '.join(better)})")
+        raise OptionError(
+          f"`shares`={name}: not in `better` (one of {', '.join(better)})"
+        )
     for name in better:
       if not isinstance(name, str) or not name.strip():
         raise OptionError(f"`better`={name!r}: must be the name of a metric")
       if name in (*names.OTHER_COLUMNS, *names.of_clients(self.main)):
-        raise OptionError(f"`better`={name}: is another column of the run's "
-                          "tables; take another name")
+        raise OptionError(
+          f"`better`={name}: is another column of the run's tables; take another name"
+        )
     names.define(self.metrics.of.items())
 
   @property
@@ -283,12 +299,16 @@ class Task:
   @property
   def metrics(self) -> "Metrics":
     """What tables and comparisons know of the task."""
-    return Metrics(self.name, {
+    return Metrics(
+      self.name,
+      {
         name: Metric(which == HIGHER, name in self.shares)
-        for name, which in self.better.items()})
+        for name, which in self.better.items()
+      },
+    )
 
   def of_batch(
-      self, outputs: Any, y: Any, losses: Any, mask: Any, matrix: bool = False
+    self, outputs: Any, y: Any, losses: Any, mask: Any, matrix: bool = False
   ) -> Sums:
     """Sums over the rows of a batch.
 
@@ -323,19 +343,35 @@ def _check_types(task: Task) -> None:
   if not isinstance(task.name, str) or not task.name:
     raise OptionError(f"a Task is named {task.name!r}, must be a word")
   said = f"`task`={task.name}: its"
-  for name in ("loss", "sums", "values", "targets", "size", "pooled", "outputs",
-               "labels", "matrix", "flipped", "fitted", "for_data"):
-    fn, optional = getattr(task, name), name in (
-        "outputs", "labels", "matrix", "flipped", "fitted", "for_data")
+  for name in (
+    "loss",
+    "sums",
+    "values",
+    "targets",
+    "size",
+    "pooled",
+    "outputs",
+    "labels",
+    "matrix",
+    "flipped",
+    "fitted",
+    "for_data",
+  ):
+    fn, optional = (
+      getattr(task, name),
+      name in ("outputs", "labels", "matrix", "flipped", "fitted", "for_data"),
+    )
     if not callable(fn) and not (fn is None and optional):
       raise OptionError(f"{said} {name} is {a_type(fn)}, must be a function")
   if not isinstance(task.better, Mapping) or not all(
-      isinstance(name, str) for name in task.better):
-    raise OptionError(f"{said} better is {task.better!r}, must be a dictionary "
-                      'from metrics to directions, such as {"near": "higher"}')
+    isinstance(name, str) for name in task.better
+  ):
+    raise OptionError(
+      f"{said} better is {task.better!r}, must be a dictionary "
+      'from metrics to directions, such as {"near": "higher"}'
+    )
   if isinstance(task.shares, str):
-    raise OptionError(f"{said} shares is {task.shares!r}, must be a list of "
-                      "metrics")
+    raise OptionError(f"{said} shares is {task.shares!r}, must be a list of metrics")
 
 
 class Metrics(NamedTuple):
@@ -356,8 +392,10 @@ class Metrics(NamedTuple):
 
   def facts(self) -> dict[str, Any]:
     """What config.json keeps."""
-    return {"name": self.task, "metrics": {
-        name: list(meant) for name, meant in self.of.items()}}
+    return {
+      "name": self.task,
+      "metrics": {name: list(meant) for name, meant in self.of.items()},
+    }
 
 
 def metrics_of(facts: Mapping[str, Any]) -> Metrics:
@@ -369,8 +407,9 @@ def metrics_of(facts: Mapping[str, Any]) -> Metrics:
   Raises:
     ValueError: it has no metric.
   """
-  of = {str(name): Metric(*map(bool, meant))
-        for name, meant in facts["metrics"].items()}
+  of = {
+    str(name): Metric(*map(bool, meant)) for name, meant in facts["metrics"].items()
+  }
   if not of:
     raise ValueError("metrics")
   names.define(of.items())

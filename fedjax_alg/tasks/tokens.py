@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg.tasks import task as task_lib
-from fedjax_alg.tasks.classification import cross_entropy, MAX_CLASSES
+from fedjax_alg.tasks.classification import MAX_CLASSES, cross_entropy
 from fedjax_alg.tasks.dense import mean_cross_entropy
 from fedjax_alg.tasks.task import HIGHER, LOWER, Sums, Task
 
@@ -21,16 +21,20 @@ def _sums(logits: Any, y: Any, losses: Any, mask: Any) -> Sums:
   flat, labels = logits.reshape(-1, logits.shape[-1]), y.reshape(-1)
   nats = cross_entropy(flat, labels)
   hits = counted & (jnp.argmax(flat, 1) == labels)
-  return {"tokens": counted.sum().astype(jnp.float32),
-          "hits": hits.sum().astype(jnp.float32),
-          "nats": jnp.where(counted, nats, jnp.zeros_like(nats)).sum()}
+  return {
+    "tokens": counted.sum().astype(jnp.float32),
+    "hits": hits.sum().astype(jnp.float32),
+    "nats": jnp.where(counted, nats, jnp.zeros_like(nats)).sum(),
+  }
 
 
 def _values(sums: Sums) -> dict[str, Any]:
   """Means over tokens, not over sequences; the loss is over sequences."""
   tokens = sums["tokens"]
-  return {"token_accuracy": sums["hits"] / tokens,
-          "perplexity": task_lib.module_of(tokens).exp(sums["nats"] / tokens)}
+  return {
+    "token_accuracy": sums["hits"] / tokens,
+    "perplexity": task_lib.module_of(tokens).exp(sums["nats"] / tokens),
+  }
 
 
 def _targets(y: np.ndarray) -> np.ndarray:
@@ -40,14 +44,21 @@ def _targets(y: np.ndarray) -> np.ndarray:
   if y.ndim != 2 or not y.shape[1]:
     raise ValueError(f"has shape {y.shape}, [n, T] ids of tokens are needed")
   if y.size and not y.any():
-    raise ValueError(f"is padding ({PADDING}) at all places, a token is needed "
-                     "to predict")
+    raise ValueError(
+      f"is padding ({PADDING}) at all places, a token is needed to predict"
+    )
   return y
 
 
 TOKENS = Task(
-    "tokens", lambda logits, y: mean_cross_entropy(logits, y, y != PADDING),
-    _sums, _values,
-    {"token_accuracy": HIGHER, "perplexity": LOWER, "loss": LOWER},
-    shares=("token_accuracy",), targets=_targets, size=task_lib.largest,
-    outputs=lambda y, size: (*y.shape, size), of_tokens=True)
+  "tokens",
+  lambda logits, y: mean_cross_entropy(logits, y, y != PADDING),
+  _sums,
+  _values,
+  {"token_accuracy": HIGHER, "perplexity": LOWER, "loss": LOWER},
+  shares=("token_accuracy",),
+  targets=_targets,
+  size=task_lib.largest,
+  outputs=lambda y, size: (*y.shape, size),
+  of_tokens=True,
+)

@@ -37,7 +37,8 @@ def to_library(w):
 def build(problem, name, **settings):
   """The algorithm for the problem's model, its clients one by one."""
   return registry.build(
-      name, problem.model, map_clients=clients.ClientMap(), **settings)
+    name, problem.model, map_clients=clients.ClientMap(), **settings
+  )
 
 
 def refused(problem, name, said, **settings):
@@ -69,7 +70,8 @@ def one_round(problem, algorithm, ids, key=KEYS[0], state=None):
   if state is None:
     state = init(problem, algorithm)
   return state, *problems.quick_jit(algorithm.round)(
-      state, cohort_of(problem, ids), key)
+    state, cohort_of(problem, ids), key
+  )
 
 
 def play(problem, name, ids, key, start, **settings):
@@ -90,19 +92,32 @@ def history(problem, name, cohorts, keys, start, **settings):
   """
   most = max(map(len, cohorts))
   states, log = _run(
-      problem, name, [cohort_of(
-          problem, [*ids, *[NOBODY] * (most - len(ids))]) for ids in cohorts],
-      keys, layout.everyone(problem.data), start, **settings)
-  return states, [aux._replace(**jax.tree.map(
-      lambda leaf: np.asarray(leaf)[:len(ids)],
-      dict(client=aux.client, work=aux.work)))
-                  for ids, aux in zip(cohorts, log)]
+    problem,
+    name,
+    [cohort_of(problem, [*ids, *[NOBODY] * (most - len(ids))]) for ids in cohorts],
+    keys,
+    layout.everyone(problem.data),
+    start,
+    **settings,
+  )
+  return states, [
+    aux._replace(
+      **jax.tree.map(
+        lambda leaf: np.asarray(leaf)[: len(ids)],
+        dict(client=aux.client, work=aux.work),
+      )
+    )
+    for ids, aux in zip(cohorts, log)
+  ]
 
 
 def _run(problem, name, cohorts, keys, everyone, start, **settings):
   algorithm = build(problem, name, **settings)
-  begin = problems.quick_jit(lambda params: algorithm.setup(
-      algorithm.init(params, problem.spec, keys[0]), everyone, keys[0]))
+  begin = problems.quick_jit(
+    lambda params: algorithm.setup(
+      algorithm.init(params, problem.spec, keys[0]), everyone, keys[0]
+    )
+  )
   states, log = [begin(start)], []
   round_ = problems.quick_jit(algorithm.round)
   for cohort, key in zip(cohorts, keys, strict=True):
@@ -141,18 +156,32 @@ def rounds(problem, name, cohorts=None, slots=0, **settings):
   hparams = registry.get(name).hparams(**settings)
   cohorts = cohorts or COHORTS
   padded = [[*ids, *[NOBODY] * (slots - len(ids))] for ids in cohorts]
-  states, log = history(problem, name, padded, KEYS[:len(cohorts)],
-                        problems.some_params(problem.model), **settings)
+  states, log = history(
+    problem,
+    name,
+    padded,
+    KEYS[: len(cohorts)],
+    problems.some_params(problem.model),
+    **settings,
+  )
   held = np.asarray(problem.data.size)
   return hparams, [
-      _round(problem, hparams, [i for i in ids if held[i]], *rest)
-      for ids, *rest in zip(cohorts, KEYS, states, states[1:], log)]
+    _round(problem, hparams, [i for i in ids if held[i]], *rest)
+    for ids, *rest in zip(cohorts, KEYS, states, states[1:], log)
+  ]
 
 
 def _round(problem, hparams, ids, key, before, state, aux, there=12):
   own = isinstance(hparams, minibatches.LocalWork)
-  return Round(ids, key, before, state, aux, by_client(
-      problem, ids, key, hparams) if own else {}, there)
+  return Round(
+    ids,
+    key,
+    before,
+    state,
+    aux,
+    by_client(problem, ids, key, hparams) if own else {},
+    there,
+  )
 
 
 #: Rounds run before each client comes.
@@ -164,13 +193,21 @@ def with_newcomers(problem, name, **settings):
   data = problem.data._replace(joins=jnp.asarray(JOINS, jnp.int32))
   hparams = registry.get(name).hparams(**settings)
   cohorts = [sample_cohort(data, 4, key, n) for n, key in enumerate(KEYS)]
-  states, log = _run(problem, name, cohorts, KEYS, layout.present(data, 0),
-                     problems.some_params(problem.model), **settings)
+  states, log = _run(
+    problem,
+    name,
+    cohorts,
+    KEYS,
+    layout.present(data, 0),
+    problems.some_params(problem.model),
+    **settings,
+  )
   return hparams, [
-      _round(problem, hparams, np.asarray(cohort.ids).tolist(), *rest,
-             int((JOINS <= n).sum()))
-      for n, (cohort, *rest) in enumerate(zip(
-          cohorts, KEYS, states, states[1:], log))]
+    _round(
+      problem, hparams, np.asarray(cohort.ids).tolist(), *rest, int((JOINS <= n).sum())
+    )
+    for n, (cohort, *rest) in enumerate(zip(cohorts, KEYS, states, states[1:], log))
+  ]
 
 
 def deployer(problem, name, **settings):
@@ -179,8 +216,13 @@ def deployer(problem, name, **settings):
   The client has the data of ``holder``, if not its own; ``NOBODY`` has none.
   """
   algorithm = build(problem, name, **settings)
-  program = problems.quick_jit(lambda *args: [fn(*args) for fn in (
-      algorithm.client_params, algorithm.client_copy) if fn is not None])
+  program = problems.quick_jit(
+    lambda *args: [
+      fn(*args)
+      for fn in (algorithm.client_params, algorithm.client_copy)
+      if fn is not None
+    ]
+  )
 
   def deploy(state, client, key=KEYS[0], holder=None):
     holder = client if holder is None else holder
@@ -240,8 +282,7 @@ def batches(problem, cohort, key, work):
 
 def by_client(problem, ids, key, work):
   """client id -> rows of each local step, drawn as the library draws them."""
-  return {i: client_batches(problem, i, jax.random.fold_in(key, i), work)
-          for i in ids}
+  return {i: client_batches(problem, i, jax.random.fold_in(key, i), work) for i in ids}
 
 
 def client_batches(problem, i, key, work):
@@ -276,5 +317,4 @@ def assert_step_close(start, params, expected, rtol=1e-4):
   """
   largest = np.abs(expected - start).max()
   assert largest > 1e-3, "the round did nothing that could be compared"
-  np.testing.assert_allclose(
-      to_oracle(params), expected, rtol=0, atol=rtol * largest)
+  np.testing.assert_allclose(to_oracle(params), expected, rtol=0, atol=rtol * largest)

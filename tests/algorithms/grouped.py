@@ -56,17 +56,21 @@ def jitted(algorithm, hparams) -> Programs:
     return algorithm.setup(state, everyone, key)
 
   return Programs(
-      algorithm, hparams, problems.quick_jit(begin),
-      problems.quick_jit(algorithm.round),
-      problems.quick_jit(algorithm.client_params))
+    algorithm,
+    hparams,
+    problems.quick_jit(begin),
+    problems.quick_jit(algorithm.round),
+    problems.quick_jit(algorithm.client_params),
+  )
 
 
 @functools.cache
 def programs(name, **settings) -> Programs:
   """The programs of a registered algorithm, WORK where nothing else is said."""
   settings = WORK | settings
-  return jitted(bridge.build(problem(), name, **settings),
-                registry.get(name).hparams(**settings))
+  return jitted(
+    bridge.build(problem(), name, **settings), registry.get(name).hparams(**settings)
+  )
 
 
 def by_arguments(hparams, rule, **numbers):
@@ -84,16 +88,22 @@ def by_arguments(hparams, rule, **numbers):
   def build(given):
     h = dataclasses.replace(hparams, **given)
     return clustered.compose_clustered(
-        model, sgd_update(model, h, h.client_lr), rule(model, h),
-        map_clients=clients.ClientMap())
+      model,
+      sgd_update(model, h, h.client_lr),
+      rule(model, h),
+      map_clients=clients.ClientMap(),
+    )
 
   rest = jitted(build(numbers), None)
-  round_ = problems.quick_jit(
-      lambda given, *inputs: build(given).round(*inputs))
+  round_ = problems.quick_jit(lambda given, *inputs: build(given).round(*inputs))
 
   def programs_of(**given):
-    given = {name: jnp.array((numbers | given)[name], jnp.int32 if isinstance(
-        number, int) else jnp.float32) for name, number in numbers.items()}
+    given = {
+      name: jnp.array(
+        (numbers | given)[name], jnp.int32 if isinstance(number, int) else jnp.float32
+      )
+      for name, number in numbers.items()
+    }
     return rest._replace(round=lambda *inputs: round_(given, *inputs))
 
   return programs_of
@@ -127,36 +137,38 @@ def rounds(run, problem_, state, cohorts=None):
   """``bridge.Round`` of ``play``."""
   states, log = play(run, problem_.data, state, cohorts)
   return [
-      bridge.Round(ids, key, *rest, batches(problem_, ids, key))
-      for ids, key, *rest in zip(
-          cohorts or COHORTS, KEYS, states, states[1:], log)]
+    bridge.Round(ids, key, *rest, batches(problem_, ids, key))
+    for ids, key, *rest in zip(cohorts or COHORTS, KEYS, states, states[1:], log)
+  ]
 
 
 def models_of(state):
   """The K models of a state, for the oracle."""
-  return [bridge.entry(state.models, k)
-          for k in range(len(jax.tree.leaves(state.models)[0]))]
+  return [
+    bridge.entry(state.models, k) for k in range(len(jax.tree.leaves(state.models)[0]))
+  ]
 
 
 def stacked(models):
   """K models of the oracle as the library keeps them."""
   return jax.tree.map(
-      lambda *leaves: jnp.stack(leaves), *map(bridge.to_library, models))
+    lambda *leaves: jnp.stack(leaves), *map(bridge.to_library, models)
+  )
 
 
 def rows(matrix):
   """Rows [n, P] of the library, whose kernels are [L, D], for the oracle."""
   # The library's leaves are in the order of their names: bias, kernel.
-  bias, kernel = np.split(
-      np.asarray(matrix, np.float64), [problems.CLASSES], axis=1)
+  bias, kernel = np.split(np.asarray(matrix, np.float64), [problems.CLASSES], axis=1)
   kernel = kernel.reshape(-1, problems.CLASSES, problems.FEATURES)
   return np.concatenate([kernel.swapaxes(1, 2), bias[:, None]], axis=1)
 
 
 def batches(problem_, ids, key, steps=None):
   """client id -> rows of its local steps, of WORK or so many steps."""
-  work = LocalWork(local_steps=steps or WORK["local_steps"],
-                   batch_size=WORK["batch_size"])
+  work = LocalWork(
+    local_steps=steps or WORK["local_steps"], batch_size=WORK["batch_size"]
+  )
   return bridge.by_client(problem_, ids, key, work)
 
 
@@ -194,15 +206,19 @@ def assert_round(r, before, found, k, groups=None, models=None):
   groups = np.asarray(found.groups if groups is None else groups)
   models = found.models if models is None else models
   assert_models_close(before, r.state, models)
-  np.testing.assert_array_equal(r.aux.client["group"][:len(r.ids)], groups)
+  np.testing.assert_array_equal(r.aux.client["group"][: len(r.ids)], groups)
   np.testing.assert_array_equal(
-      r.aux.server["participants"], np.bincount(groups, minlength=k))
+    r.aux.server["participants"], np.bincount(groups, minlength=k)
+  )
   member = np.asarray(r.state.member)
   np.testing.assert_array_equal(
-      r.aux.server["members"], np.bincount(member[member >= 0], minlength=k))
+    r.aux.server["members"], np.bincount(member[member >= 0], minlength=k)
+  )
   np.testing.assert_allclose(
-      r.aux.server["discrepancy"],
-      oracle.discrepancy(found.trained, groups, models), rtol=1e-3)
+    r.aux.server["discrepancy"],
+    oracle.discrepancy(found.trained, groups, models),
+    rtol=1e-3,
+  )
 
 
 def assert_deploys(run, state, expected):
@@ -229,8 +245,12 @@ def joined(run, state, holder, key=None):
     holder: the client whose data are the newcomer's.
     key: by default of the number ``holder``.
   """
-  w = run.deploy(state, jnp.int32(NOBODY), layout.shard_of(
-      problem().data, holder), jax.random.key(holder) if key is None else key)
+  w = run.deploy(
+    state,
+    jnp.int32(NOBODY),
+    layout.shard_of(problem().data, holder),
+    jax.random.key(holder) if key is None else key,
+  )
   return same(w, models_of(state))
 
 

@@ -44,8 +44,12 @@ def dealt(sizes):
 def program(remove_ridge):
   """(data) -> (W [d, L], cost) after the one round, the biases 0."""
   algorithm = registry.build(
-      "afl", MODEL, map_clients=clients.ClientMap(),
-      client_ridge=GAMMA, remove_ridge=remove_ridge)
+    "afl",
+    MODEL,
+    map_clients=clients.ClientMap(),
+    client_ridge=GAMMA,
+    remove_ridge=remove_ridge,
+  )
   spec = FedSpec(SLOTS, SLOTS, CLASSES, (FEATURES,))
 
   @problems.quick_jit
@@ -56,8 +60,9 @@ def program(remove_ridge):
     return algorithm.round(state, everyone, jax.random.key(0))
 
   def weights(sizes):
-    params = {"params": {"kernel": jnp.ones((CLASSES, FEATURES)),
-                         "bias": jnp.ones(CLASSES)}}
+    params = {
+      "params": {"kernel": jnp.ones((CLASSES, FEATURES)), "bias": jnp.ones(CLASSES)}
+    }
     state, aux = run(problems.client_data(dealt(sizes)), params)
     *kernel, bias = bridge.to_oracle(bridge.model_of(state))
     np.testing.assert_array_equal(bias, np.zeros(CLASSES))
@@ -67,25 +72,21 @@ def program(remove_ridge):
 
 
 #: As many clients, two and one; the others hold nothing.
-PARTITIONS = (SIZES, SIZES[::-1], (200, 10) + (0,) * 10,
-              (0,) * 5 + (210,) + (0,) * 6)
+PARTITIONS = (SIZES, SIZES[::-1], (200, 10) + (0,) * 10, (0,) * 5 + (210,) + (0,) * 6)
 
 
-@pytest.mark.parametrize("aggregate", [
-    oracle.afl_pairwise, oracle.afl_direct])
+@pytest.mark.parametrize("aggregate", [oracle.afl_pairwise, oracle.afl_direct])
 @pytest.mark.parametrize("sizes", PARTITIONS[:3:2])
 def test_a_round_is_the_paper(sizes, aggregate):
   """Every client with data adds its ridge, who holds nothing adds none."""
-  parts = [oracle.afl_client(x, y, CLASSES, GAMMA)
-           for x, y in dealt(sizes) if len(y)]
+  parts = [oracle.afl_client(x, y, CLASSES, GAMMA) for x, y in dealt(sizes) if len(y)]
   found, _ = program(False)(sizes)
   np.testing.assert_allclose(found, aggregate(parts).w, rtol=1e-5, atol=1e-6)
 
 
 def test_with_the_ridge_removed_it_is_least_squares_of_all_the_data():
   x, y = examples()
-  pooled = np.linalg.lstsq(
-      x.astype(np.float64), np.eye(CLASSES)[y], rcond=None)[0]
+  pooled = np.linalg.lstsq(x.astype(np.float64), np.eye(CLASSES)[y], rcond=None)[0]
   first, _ = program(True)(SIZES)
   for sizes in PARTITIONS:
     found, _ = program(True)(sizes)
@@ -97,16 +98,19 @@ def test_what_is_sent():
   _, cost = program(True)(SIZES)
   d = FEATURES
   assert [int(count) for count in cost[:3]] == [
-      d * CLASSES, d * (d + 1) // 2 + d * CLASSES + d + CLASSES, 1]
+    d * CLASSES,
+    d * (d + 1) // 2 + d * CLASSES + d + CLASSES,
+    1,
+  ]
 
 
 def test_models_of_more_than_one_layer():
   entry = registry.get("afl")
   deep = models.make_model("mlp", (FEATURES,), CLASSES, hidden=(5,))
   for refused in (
-      lambda: entry.rounds(entry.hparams(), 2),
-      lambda: registry.build(
-          "afl", deep, map_clients=clients.ClientMap())):
+    lambda: entry.rounds(entry.hparams(), 2),
+    lambda: registry.build("afl", deep, map_clients=clients.ClientMap()),
+  ):
     with pytest.raises(ValueError, match="algorithm=afl: .*has 2 .*model="):
       refused()
   assert entry.rounds(entry.hparams(), 1) == 1
@@ -118,34 +122,44 @@ def off_centre():
   rng = np.random.default_rng(4)
   x = rng.normal(size=(90, 5)) + np.arange(5)
   y = x @ rng.normal(size=(5, 2)) + [7.0, -3.0] + rng.normal(size=(90, 2))
-  return fa.federate(fa.from_arrays(
-      x.astype(np.float32), y.astype(np.float32), np.arange(90) % 6,
-      task="regression"))
+  return fa.federate(
+    fa.from_arrays(
+      x.astype(np.float32), y.astype(np.float32), np.arange(90) % 6, task="regression"
+    )
+  )
 
 
 def by_scikit_learn(alpha, bias):
   """(kernel [L, d], intercept [L]) of ridge regression of the pooled data."""
   fed = off_centre()
-  x, y = (np.concatenate(part).astype(float) for part in zip(
-      *map(fed.client, range(fed.num_clients))))
+  x, y = (
+    np.concatenate(part).astype(float)
+    for part in zip(*map(fed.client, range(fed.num_clients)))
+  )
   if bias == "ones":
     x = np.c_[x, np.ones(len(x))]
   model = linear_model.Ridge(
-      alpha, fit_intercept=bias == "centred", solver="cholesky").fit(x, y)
+    alpha, fit_intercept=bias == "centred", solver="cholesky"
+  ).fit(x, y)
   if bias == "ones":
     return model.coef_[:, :-1], model.coef_[:, -1]
   return model.coef_, np.broadcast_to(model.intercept_, 2)
 
 
 @pytest.mark.parametrize("bias", solve.BIASES)
-@pytest.mark.parametrize("name, given, alpha", [
+@pytest.mark.parametrize(
+  "name, given, alpha",
+  [
     ("afl", dict(client_ridge=GAMMA, remove_ridge=False), 6 * GAMMA),
     ("afl", dict(client_ridge=GAMMA), 1e-9),
-    ("fedacnnl", dict(ridge="12"), 12.0)])
+    ("fedacnnl", dict(ridge="12"), 12.0),
+  ],
+)
 def test_it_is_scikit_learns_ridge_of_all_the_data(name, given, alpha, bias):
   """docs/tasks.md says so; only `centred` has its intercept."""
-  params = fa.run(name, off_centre(), evaluate="global", bias=bias,
-                  **given).global_params()["params"]
+  params = fa.run(
+    name, off_centre(), evaluate="global", bias=bias, **given
+  ).global_params()["params"]
   kernel, intercept = by_scikit_learn(alpha, bias)
   np.testing.assert_allclose(params["kernel"][0], kernel, rtol=0, atol=2e-6)
   np.testing.assert_allclose(params["bias"][0], intercept, rtol=0, atol=5e-6)

@@ -12,11 +12,15 @@ COHORTS = [[0, 1, 4, 5], [1, 2, 6, 9], [0, 4, 7, 8]]
 NEVER = 3
 
 
-@pytest.mark.parametrize("settings", [
-    dict(local_steps=4, batch_size=6, client_lr=0.2, personal_weight=0.3,
-         server_lr=0.8),
-    dict(local_epochs=1, batch_size=20, adaptive_weight=True,
-         personal_start="initial")])
+@pytest.mark.parametrize(
+  "settings",
+  [
+    dict(
+      local_steps=4, batch_size=6, client_lr=0.2, personal_weight=0.3, server_lr=0.8
+    ),
+    dict(local_epochs=1, batch_size=20, adaptive_weight=True, personal_start="initial"),
+  ],
+)
 def test_rounds_and_what_is_deployed_are_those_of_numpy(problem, settings):
   h, rounds = bridge.rounds(problem, "apfl", COHORTS, **settings)
   w, kept = bridge.start(problem), {}
@@ -25,14 +29,24 @@ def test_rounds_and_what_is_deployed_are_those_of_numpy(problem, settings):
     first = start if h.personal_start == "initial" else w
     for i in r.ids:
       kept.setdefault(i, (first, h.personal_weight))
-    before, w = w, heterogeneity.apfl_round(
-        w, kept, problem.clients, r.ids, r.batches, h.client_lr,
-        h.adaptive_weight, h.server_lr, problems.L2)
+    before, w = (
+      w,
+      heterogeneity.apfl_round(
+        w,
+        kept,
+        problem.clients,
+        r.ids,
+        r.batches,
+        h.client_lr,
+        h.adaptive_weight,
+        h.server_lr,
+        problems.L2,
+      ),
+    )
     bridge.assert_step_close(before, bridge.model_of(r.state), w, 3e-4)
     table = r.state.memory
     for i in r.ids:
-      bridge.assert_step_close(
-          before, problems.row(table.models, i), kept[i][0], 3e-4)
+      bridge.assert_step_close(before, problems.row(table.models, i), kept[i][0], 3e-4)
       np.testing.assert_allclose(table.weight[i], kept[i][1], rtol=1e-4)
     assert bridge.counts(r.aux) == [52, 52, 1, 2 * bridge.read(r.batches)]
   weights = {alpha for _, alpha in kept.values()}

@@ -14,16 +14,20 @@ IDS = [0, 1, 4, 8]
 KEY = jax.random.key(3)
 
 
-@pytest.mark.parametrize("options, expected", [
+@pytest.mark.parametrize(
+  "options, expected",
+  [
     (dict(staleness="constant"), [1, 1, 1, 1]),
-    (dict(staleness="polynomial"), [1, 2 ** -0.5, 7 ** -0.5, 12 ** -0.5]),
-    (dict(staleness="polynomial", staleness_power=2.0),
-     [1, 1 / 4, 1 / 49, 1 / 144]),
-    (dict(staleness="hinge", staleness_slope=2.0, staleness_free=6.0),
-     [1, 1, 1, 1 / 11])])
+    (dict(staleness="polynomial"), [1, 2**-0.5, 7**-0.5, 12**-0.5]),
+    (dict(staleness="polynomial", staleness_power=2.0), [1, 1 / 4, 1 / 49, 1 / 144]),
+    (
+      dict(staleness="hinge", staleness_slope=2.0, staleness_free=6.0),
+      [1, 1, 1, 1 / 11],
+    ),
+  ],
+)
 def test_factors_are_the_papers(options, expected):
-  found = staleness_factors(Asynchrony(**options))(
-      jnp.array([0.0, 1.0, 6.0, 11.0]))
+  found = staleness_factors(Asynchrony(**options))(jnp.array([0.0, 1.0, 6.0, 11.0]))
   np.testing.assert_allclose(found, expected, rtol=1e-6)
   assert found[0] == 1
 
@@ -31,25 +35,41 @@ def test_factors_are_the_papers(options, expected):
 def test_a_fresh_buffer_is_a_round_of_the_same_halves(problem):
   """All start from one model: the grid's prox x Adam."""
   params = problems.some_params(problem.model)
-  settings = dict(client_update="prox", server="adam", mu=0.3, local_steps=3,
-                  client_weights="uniform", server_lr=0.1)
-  problems.assert_close(*(
+  settings = dict(
+    client_update="prox",
+    server="adam",
+    mu=0.3,
+    local_steps=3,
+    client_weights="uniform",
+    server_lr=0.1,
+  )
+  problems.assert_close(
+    *(
       bridge.play(problem, name, IDS, KEY, params, **settings)[0]
-      for name in ("fedbuff", "composed")))
+      for name in ("fedbuff", "composed")
+    )
+  )
 
 
 def test_fedasync_mixes(problem):
   """One client: w + alpha (v - w), where FedProx's round gives v."""
   params = problems.some_params(problem.model)
   settings = dict(local_steps=3, mu=0.2)
-  found, *_ = bridge.play(problem, "fedasync", [4], jax.random.fold_in(KEY, 0),
-                          params, mixing=0.3, **settings)
+  found, *_ = bridge.play(
+    problem, "fedasync", [4], jax.random.fold_in(KEY, 0), params, mixing=0.3, **settings
+  )
   assert problems.differ(found, params)
   clients_own, *_ = bridge.play(
-      problem, "fedprox", [4], jax.random.fold_in(
-          jax.random.fold_in(KEY, 0), 0), params, **settings)
-  problems.assert_close(found, trees.add_scaled(
-      params, 0.3, trees.subtract(clients_own, params)), rtol=1e-5)
+    problem,
+    "fedprox",
+    [4],
+    jax.random.fold_in(jax.random.fold_in(KEY, 0), 0),
+    params,
+    **settings,
+  )
+  problems.assert_close(
+    found, trees.add_scaled(params, 0.3, trees.subtract(clients_own, params)), rtol=1e-5
+  )
 
 
 def test_flags_of_refused_halves_are_not_there():

@@ -29,8 +29,8 @@ class Server:
       return -h.server_lr * self.m
     self.m = h.beta1 * self.m + (1 - h.beta1) * g
     self.v = h.beta2 * self.v + (1 - h.beta2) * g * g
-    first = self.m / (1 - h.beta1 ** self.t)
-    second = self.v / (1 - h.beta2 ** self.t)
+    first = self.m / (1 - h.beta1**self.t)
+    second = self.v / (1 - h.beta2**self.t)
     return -h.server_lr * first / (np.sqrt(second) + h.eps)
 
 
@@ -40,15 +40,13 @@ def estimate(problem, w, ids, rows, key, h):
   def of(i, r, key):
     x, y = problem.clients[i]
     moves = zeroth_order.moves(problem, key, h.directions, "gaussian")
-    return moves, zeroth_order.changes(
-        w, x[r], y[r], moves, h.smoothing, h.scheme)
+    return moves, zeroth_order.changes(w, x[r], y[r], moves, h.smoothing, h.scheme)
 
   total, shares = 0.0, oracle.average_weights(problem.clients, ids)
   for i, r, share in zip(ids, rows, shares):
     own = h.protocol == "per_client"
     moves, reports = of(i, r, jax.random.fold_in(key, i) if own else key)
-    found = analytic.gaussian_estimator(
-        reports, h.smoothing * moves, h.smoothing)
+    found = analytic.gaussian_estimator(reports, h.smoothing * moves, h.smoothing)
     if own:
       share = 1 / len(ids)
       if h.clip:
@@ -65,25 +63,50 @@ def expected_rounds(problem, h):
     rows_key, draws = jax.random.split(key)
     batches = bridge.by_client(problem, ids, rows_key, h.work())
     for step in range(h.steps_per_round):
-      w = w + server.step(problems.L2 * w + estimate(
-          problem, w, ids, [batches[i][step] for i in ids],
-          jax.random.fold_in(draws, step), h))
+      w = w + server.step(
+        problems.L2 * w
+        + estimate(
+          problem,
+          w,
+          ids,
+          [batches[i][step] for i in ids],
+          jax.random.fold_in(draws, step),
+          h,
+        )
+      )
     decay = min(h.ema, (1 + t) / (10 + t))
     ema = decay * ema + (1 - decay) * w
     result.append((w, ema))
   return result
 
 
-@pytest.mark.parametrize("settings", [
+@pytest.mark.parametrize(
+  "settings",
+  [
     dict(scheme="forward", server="sgd", server_lr=0.3, steps_per_round=3),
-    dict(scheme="central", server="adam", server_lr=0.05, eps=0.01,
-         directions=12, ema=0.2),
-    dict(scheme="forward", server="sgd", batch_size=0, server_lr=0.2,
-         steps_per_round=2, ema=0.0),
-    dict(protocol="per_client", server="sgd", server_lr=0.3, ema=0.1,
-         uplink="seeds"),
-    dict(protocol="per_client", scheme="central", clip=0.0, server="adam",
-         server_lr=0.05, eps=0.01, steps_per_round=2)])
+    dict(
+      scheme="central", server="adam", server_lr=0.05, eps=0.01, directions=12, ema=0.2
+    ),
+    dict(
+      scheme="forward",
+      server="sgd",
+      batch_size=0,
+      server_lr=0.2,
+      steps_per_round=2,
+      ema=0.0,
+    ),
+    dict(protocol="per_client", server="sgd", server_lr=0.3, ema=0.1, uplink="seeds"),
+    dict(
+      protocol="per_client",
+      scheme="central",
+      clip=0.0,
+      server="adam",
+      server_lr=0.05,
+      eps=0.01,
+      steps_per_round=2,
+    ),
+  ],
+)
 def test_rounds_are_the_loops(problem, settings):
   """Of 12 directions a chunk has six."""
   h, rounds = bridge.rounds(problem, "baffle", COHORTS, **{**BASE, **settings})
@@ -94,7 +117,8 @@ def test_rounds_are_the_loops(problem, settings):
   steps = h.steps_per_round
   passes = 2 * h.directions if h.scheme == "central" else h.directions + 1
   for t, (r, (w, ema)) in enumerate(
-      zip(rounds, expected_rounds(problem, h), strict=True), 1):
+    zip(rounds, expected_rounds(problem, h), strict=True), 1
+  ):
     bridge.assert_step_close(start, r.state.params, w, rtol=1e-3)
     bridge.assert_step_close(start, r.state.ema, ema, rtol=1e-3)
     assert int(r.state.round) == t
@@ -105,8 +129,7 @@ def test_rounds_are_the_loops(problem, settings):
     assert r.aux.work.batches.tolist() == [steps * passes] * len(read)
   # The averaged weights are the global model.
   state = rounds[-1].state
-  found = bridge.build(
-      problem, "baffle", **{**BASE, **settings}).global_params(state)
+  found = bridge.build(problem, "baffle", **{**BASE, **settings}).global_params(state)
   problems.assert_equal(jax.tree.map(lambda leaf: leaf[0], found), state.ema)
 
 
@@ -121,20 +144,19 @@ def test_a_client_scales_its_estimate_down():
 def drawn_by_clients(jaxpr, slots, inside=False):
   """Sizes of what is drawn inside a loop over ``slots`` clients."""
   for eqn in jaxpr.eqns:
-    here = inside or (
-        eqn.primitive.name == "scan" and eqn.params["length"] == slots)
+    here = inside or (eqn.primitive.name == "scan" and eqn.params["length"] == slots)
     if here and eqn.primitive.name == "random_bits":
       yield eqn.outvars[0].aval.size
     for sub in jex_core.jaxprs_in_params(eqn.params):
       yield from drawn_by_clients(sub, slots, here)
 
 
-@pytest.mark.parametrize("protocol, largest", [
-    ("shared", 0), ("per_client", 4 * 52)])
+@pytest.mark.parametrize("protocol, largest", [("shared", 0), ("per_client", 4 * 52)])
 def test_shared_directions_are_drawn_once_not_by_every_client(
-    problem, protocol, largest):
+  problem, protocol, largest
+):
   algorithm = bridge.build(problem, "baffle", protocol=protocol, **BASE)
   jaxpr = jax.make_jaxpr(algorithm.round)(
-      bridge.init(problem, algorithm), bridge.cohort_of(problem, range(7)),
-      bridge.KEYS[0])
+    bridge.init(problem, algorithm), bridge.cohort_of(problem, range(7)), bridge.KEYS[0]
+  )
   assert max(drawn_by_clients(jaxpr.jaxpr, 7), default=0) == largest

@@ -15,16 +15,25 @@ from tests.reference.diversified import average_weights, weighted_sum
 K, AFTER = 4, 1
 WORK = LocalWork(local_steps=5, batch_size=6)
 #: Client 10 comes after two partings, client 3 after the first.
-COHORTS = [[0, 1, 2, 4, 5, 7, 8], [1, 2, 4, 6, 9, 11], [0, 3, 4, 7, 8, 11],
-           [2, 3, 5, 8, 10], [0, 1, 6, 10]]
+COHORTS = [
+  [0, 1, 2, 4, 5, 7, 8],
+  [1, 2, 4, 6, 9, 11],
+  [0, 3, 4, 7, 8, 11],
+  [2, 3, 5, 8, 10],
+  [0, 1, 6, 10],
+]
 
 
 @functools.cache
 def by_criterion():
   """``cfl`` of complete linkage and any halves, by its criterion."""
   return grouped.by_arguments(
-      cfl.CFLHParams(max_groups=K, gamma_max=0.0, **grouped.WORK),
-      cfl.bipartition_rule, eps1=1e3, eps2=0.0, split_after=AFTER)
+    cfl.CFLHParams(max_groups=K, gamma_max=0.0, **grouped.WORK),
+    cfl.bipartition_rule,
+    eps1=1e3,
+    eps2=0.0,
+    split_after=AFTER,
+  )
 
 
 class Oracle:
@@ -46,9 +55,11 @@ class Oracle:
     for made, (parent, w, *means) in enumerate(self.tree, 1):
       if parent == group:
         rows = bridge.client_batches(
-            self.problem, i, jax.random.fold_in(key, made), WORK)
-        update, = oracle.pretrain(
-            w, self.problem.clients, [i], {i: rows}, grouped.LR, problems.L2)
+          self.problem, i, jax.random.fold_in(key, made), WORK
+        )
+        (update,) = oracle.pretrain(
+          w, self.problem.clients, [i], {i: rows}, grouped.LR, problems.L2
+        )
         group = (group, made)[oracle.assign_by_cosine(update, means)]
     return group
 
@@ -58,17 +69,32 @@ class Oracle:
 
   def play(self, ids, key, splitting=True):
     self.state.membership.update(
-        {i: self.walk(i, jax.random.fold_in(grouped.rule_key(key), i))
-         for i in ids if i not in self.state.membership})
+      {
+        i: self.walk(i, jax.random.fold_in(grouped.rule_key(key), i))
+        for i in ids
+        if i not in self.state.membership
+      }
+    )
     before = self.state.models
     found = oracle.cfl_round(
-        self.state, self.problem.clients, ids,
-        grouped.batches(self.problem, ids, key), grouped.LR, l2=problems.L2,
-        weights=self.weights, splitting=splitting, **self.settings)
+      self.state,
+      self.problem.clients,
+      ids,
+      grouped.batches(self.problem, ids, key),
+      grouped.LR,
+      l2=problems.L2,
+      weights=self.weights,
+      splitting=splitting,
+      **self.settings,
+    )
     for group, split in found.splits.items():
-      self.tree.append((group, before[group], *(
-          self.mean(half, found.state.updates)
-          for half in (split.kept, split.moved))))
+      self.tree.append(
+        (
+          group,
+          before[group],
+          *(self.mean(half, found.state.updates) for half in (split.kept, split.moved)),
+        )
+      )
     self.state = found.state
     return found
 
@@ -76,22 +102,23 @@ class Oracle:
 def assert_rounds_are_the_oracles(run, reference, cohorts, most, after=0):
   """Rounds from the oracle's model on; returns the states."""
   problem = reference.problem
-  start = grouped.begin(
-      run, problem.data, bridge.to_library(reference.state.models[0]))
+  start = grouped.begin(run, problem.data, bridge.to_library(reference.state.models[0]))
   rounds = grouped.rounds(run, problem, start, cohorts)
   for number, r in enumerate(rounds):
     before = reference.state.models
     found = reference.play(r.ids, r.key, number >= after and len(before) < most)
     new = reference.state
     before = before + [
-        before[parent] for parent, *_ in reference.tree[len(before) - 1:]]
+      before[parent] for parent, *_ in reference.tree[len(before) - 1 :]
+    ]
     assert int(r.state.memory.number) == len(new.models)
     # The distance is to the model of the group that it is in now.
     grouped.assert_round(
-        r, before, found, most, [new.membership[i] for i in r.ids], new.models)
+      r, before, found, most, [new.membership[i] for i in r.ids], new.models
+    )
     np.testing.assert_array_equal(
-        run.algorithm.membership(r.state),
-        [new.membership.get(i, -1) for i in range(12)])
+      run.algorithm.membership(r.state), [new.membership.get(i, -1) for i in range(12)]
+    )
   return [start, *(r.state for r in rounds)]
 
 
@@ -102,8 +129,7 @@ def start():
 def test_rounds_are_the_oracles_when_some_come(problem):
   """Groups part on the last updates of all that ever came."""
   reference = Oracle(problem, start(), eps1=1e3, eps2=0.0)
-  states = assert_rounds_are_the_oracles(
-      by_criterion()(), reference, COHORTS, K, AFTER)
+  states = assert_rounds_are_the_oracles(by_criterion()(), reference, COHORTS, K, AFTER)
   numbers = [int(state.memory.number) for state in states]
   assert numbers == [1, 1, 2, 4, 4, 4]
   member = np.asarray(states[2].member)
@@ -121,11 +147,11 @@ def test_rounds_are_the_oracles_when_some_come(problem):
 def test_rounds_are_the_oracles_when_all_come(problem):
   """Single linkage, uniform weights, halves too alike to be parted at once."""
   settings = dict(eps1=0.5, eps2=0.8, linkage="single", gamma_max=0.55)
-  run = grouped.programs("cfl", max_groups=3, split_after=0,
-                         client_weights="uniform", **settings)
+  run = grouped.programs(
+    "cfl", max_groups=3, split_after=0, client_weights="uniform", **settings
+  )
   reference = Oracle(problem, start(), "uniform", **settings)
-  states = assert_rounds_are_the_oracles(
-      run, reference, [grouped.EVERYONE] * 5, 3)
+  states = assert_rounds_are_the_oracles(run, reference, [grouped.EVERYONE] * 5, 3)
   assert [int(s.memory.number) for s in states] == [1, 1, 2, 3, 3, 3]
 
 
@@ -133,13 +159,13 @@ def test_a_group_is_parted_when_both_norms_say_so(problem):
   reference = Oracle(problem, start(), eps1=1e3, eps2=0.0)
   first = reference.play(grouped.EVERYONE, grouped.KEYS[0], False)
   mean, largest = first.norms[0]
-  state = grouped.begin(
-      by_criterion()(), problem.data, bridge.to_library(start()))
+  state = grouped.begin(by_criterion()(), problem.data, bridge.to_library(start()))
   cohort = grouped.cohort_of(problem.data, grouped.EVERYONE)
 
   def number(eps1, eps2, after):
     new, _ = by_criterion()(eps1=eps1, eps2=eps2, split_after=after).round(
-        state, cohort, grouped.KEYS[0])
+      state, cohort, grouped.KEYS[0]
+    )
     return int(new.memory.number)
 
   close = 1e-4
@@ -158,31 +184,27 @@ def test_there_are_never_more_groups_than_allowed(problem):
   """Three groups are to be parted, there is room for one more."""
   cohort = grouped.cohort_of(problem.data, grouped.EVERYONE)
   reference = Oracle(problem, start(), eps1=1e3, eps2=0.0)
-  state = grouped.begin(
-      by_criterion()(), problem.data, bridge.to_library(start()))
+  state = grouped.begin(by_criterion()(), problem.data, bridge.to_library(start()))
   for key, eps2 in zip(grouped.KEYS, (0.0, 0.9, 0.0)):
     before = dict(reference.state.membership)
     reference.settings["eps2"] = eps2
     found = reference.play(grouped.EVERYONE, key)
-    state, _ = by_criterion()(eps2=eps2, split_after=0).round(
-        state, cohort, key)
+    state, _ = by_criterion()(eps2=eps2, split_after=0).round(state, cohort, key)
   assert list(found.splits) == [0, 1, 2]
   expected = before | {i: 3 for i in found.splits[0].moved}
-  np.testing.assert_array_equal(
-      state.member, [expected[i] for i in grouped.EVERYONE])
+  np.testing.assert_array_equal(state.member, [expected[i] for i in grouped.EVERYONE])
   for key in grouped.KEYS[3:5]:
     state, aux = by_criterion()(split_after=0).round(state, cohort, key)
     assert int(state.memory.number) == K
     assert np.asarray(aux.server["members"]).sum() == 12
-  np.testing.assert_array_equal(
-      state.member, [expected[i] for i in grouped.EVERYONE])
+  np.testing.assert_array_equal(state.member, [expected[i] for i in grouped.EVERYONE])
 
 
 def test_clients_deploy_the_model_of_their_group(problem):
   run = by_criterion()()
   state = grouped.play(
-      run, problem.data, grouped.begin(run, problem.data), COHORTS,
-      grouped.KEYS)[0][-1]
+    run, problem.data, grouped.begin(run, problem.data), COHORTS, grouped.KEYS
+  )[0][-1]
   member = np.asarray(state.member)
   assert (member >= 0).all() and len(set(member)) > 2
   grouped.assert_deploys(run, state, dict(enumerate(member)))

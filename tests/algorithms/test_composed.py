@@ -34,30 +34,42 @@ def allowed(client, server, grouping):
 
 
 PAIRS = list(itertools.product(CLIENT_UPDATES, SERVERS))
-TRIPLES = [(*pair, grouping) for pair in PAIRS
-           for grouping in ("model", "gradient")]
+TRIPLES = [(*pair, grouping) for pair in PAIRS for grouping in ("model", "gradient")]
 SEVERAL = [cell for cell in TRIPLES if allowed(*cell)]
 REFUSED = [cell for cell in TRIPLES if not allowed(*cell)]
 #: Every client update, and every grouping with each server that acts at
 #: another place of the round.
 SAMPLE = [
-    ("nova", "average", "model"), ("svrg", "average", "gradient"),
-    ("svrg", "adam", "model"), ("mime", "adam", "gradient"),
-    ("scaffold", "adaptive", "model"), ("svrg", "adaptive", "gradient"),
-    ("mime_lite", "conjugate_gradient", "model"),
-    ("sgd", "conjugate_gradient", "gradient"),
-    ("svrg", "cg_line_search", "model"),
-    ("mime_lite", "cg_line_search", "gradient"), ("prox", "yogi", "model")]
+  ("nova", "average", "model"),
+  ("svrg", "average", "gradient"),
+  ("svrg", "adam", "model"),
+  ("mime", "adam", "gradient"),
+  ("scaffold", "adaptive", "model"),
+  ("svrg", "adaptive", "gradient"),
+  ("mime_lite", "conjugate_gradient", "model"),
+  ("sgd", "conjugate_gradient", "gradient"),
+  ("svrg", "cg_line_search", "model"),
+  ("mime_lite", "cg_line_search", "gradient"),
+  ("prox", "yogi", "model"),
+]
 
 
 #: The same of cells with one model, but for those that have a name, whose
 #: contract tests compile them and their ledger.
 SAMPLE_OF_ONE = [
-    ("sgd", "adaptive"), ("sgd", "cg_line_search"), ("prox", "adaptive"),
-    ("svrg", "adagrad"), ("svrg", "adaptive"), ("scaffold", "adaptive"),
-    ("scaffold", "conjugate_gradient"), ("scaffold", "cg_line_search"),
-    ("mime", "sgd"), ("mime_lite", "cg_line_search"), ("losac", "adaptive"),
-    ("nova", "adam")]
+  ("sgd", "adaptive"),
+  ("sgd", "cg_line_search"),
+  ("prox", "adaptive"),
+  ("svrg", "adagrad"),
+  ("svrg", "adaptive"),
+  ("scaffold", "adaptive"),
+  ("scaffold", "conjugate_gradient"),
+  ("scaffold", "cg_line_search"),
+  ("mime", "sgd"),
+  ("mime_lite", "cg_line_search"),
+  ("losac", "adaptive"),
+  ("nova", "adam"),
+]
 
 
 @pytest.fixture(scope="module", name="tiny")
@@ -69,8 +81,14 @@ def fixture_tiny():
 def play(problem, **settings):
   """Start, set-up and a round as one program: (state, aux, cohort)."""
   algorithm = build(
-      problem, "composed", local_steps=STEPS, batch_size=0, threshold=0,
-      gradient_step=0.1, **settings)
+    problem,
+    "composed",
+    local_steps=STEPS,
+    batch_size=0,
+    threshold=0,
+    gradient_step=0.1,
+    **settings,
+  )
   cohort = cohort_of(problem, [0, 1, 3])
 
   def whole(params, cohort, everyone, key):
@@ -78,16 +96,21 @@ def play(problem, **settings):
     return algorithm.round(algorithm.setup(state, everyone, key), cohort, key)
 
   return *problems.quick_jit(whole)(
-      problems.some_params(problem.model), cohort,
-      layout.everyone(problem.data), KEY), cohort
+    problems.some_params(problem.model), cohort, layout.everyone(problem.data), KEY
+  ), cohort
 
 
 def check_cell(problem, client, server, k, grouping="model"):
   """Runs one round; all finite, the models moved, the ledger right."""
   more = dict(client_lr=1.0) if client == "svrg" else {}
   state, aux, cohort = play(
-      problem, client_update=client, server=server, num_models=k,
-      grouping=grouping, **more)
+    problem,
+    client_update=client,
+    server=server,
+    num_models=k,
+    grouping=grouping,
+    **more,
+  )
   for leaf in jax.tree.leaves((state, aux)):
     assert np.isfinite(leaf).all()
   kernel = np.asarray(state.models["params"]["kernel"])
@@ -117,9 +140,13 @@ def check_cell(problem, client, server, k, grouping="model"):
   np.testing.assert_allclose(aux.cost.central_flops, flops, rtol=1e-6)
 
 
-@pytest.mark.parametrize("client, server", [
+@pytest.mark.parametrize(
+  "client, server",
+  [
     pytest.param(*pair, marks=[pytest.mark.slow] * (pair not in SAMPLE_OF_ONE))
-    for pair in PAIRS])
+    for pair in PAIRS
+  ],
+)
 def test_every_cell_of_one_model(tiny, client, server):
   check_cell(tiny, client, server, 1)
 
@@ -131,8 +158,7 @@ def test_cells_of_several_models(tiny, client, server, grouping):
 
 def test_one_variate_serves_all_models(tiny):
   """c stays the mean of the c_i, whichever models the clients train."""
-  state, *_ = play(tiny, client_update="scaffold", server="average",
-                   num_models=K)
+  state, *_ = play(tiny, client_update="scaffold", server="average", num_models=K)
   (c, clients_), present = state.memory, np.array([0, 1, 3])
   for mean, rows in zip(jax.tree.leaves(c), jax.tree.leaves(clients_)):
     np.testing.assert_allclose(mean, rows.mean(0), rtol=1e-4, atol=1e-6)
@@ -142,7 +168,8 @@ def test_one_variate_serves_all_models(tiny):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "client, server, grouping", [c for c in SEVERAL if c not in SAMPLE])
+  "client, server, grouping", [c for c in SEVERAL if c not in SAMPLE]
+)
 def test_every_cell_of_several_models(tiny, client, server, grouping):
   check_cell(tiny, client, server, K, grouping)
 
@@ -151,14 +178,16 @@ def test_the_sample_covers_the_grid():
   assert set(SAMPLE) <= set(SEVERAL)
   assert {cell[0] for cell in SAMPLE} == {cell[0] for cell in SEVERAL}
   assert {cell[1:] for cell in SAMPLE} >= {
-      cell[1:] for cell in TRIPLES
-      if cell[1] in ("average", "adaptive", "cg_line_search")}
-  named = [(settings["client_update"], settings["server"])
-           for _, settings in NAMED.values()]
+    cell[1:] for cell in TRIPLES if cell[1] in ("average", "adaptive", "cg_line_search")
+  }
+  named = [
+    (settings["client_update"], settings["server"]) for _, settings in NAMED.values()
+  ]
   for place, all_there_are in enumerate((CLIENT_UPDATES, SERVERS)):
     assert {pair[place] for pair in SAMPLE_OF_ONE + named} == {*all_there_are}
   assert {cell[1:] for cell in SAMPLE if cell[1] in CONJUGATE} == set(
-      itertools.product(CONJUGATE, ("model", "gradient")))
+    itertools.product(CONJUGATE, ("model", "gradient"))
+  )
 
 
 @pytest.mark.parametrize("client, server, grouping", REFUSED)
@@ -167,25 +196,46 @@ def test_other_cells_are_refused(tiny, client, server, grouping):
   said = f"num_models={K}: .*(belongs|belong) to one model[)]$"
   if grouping == "gradient" and server not in CONJUGATE:
     said = "grouping=gradient: (?=.*measures no anchor gradients)" + (
-        f"(?=.*client_update={client}).*server={server}")
-  refused(tiny, "composed", said, client_update=client, server=server,
-          num_models=K, grouping=grouping)
+      f"(?=.*client_update={client}).*server={server}"
+    )
+  refused(
+    tiny,
+    "composed",
+    said,
+    client_update=client,
+    server=server,
+    num_models=K,
+    grouping=grouping,
+  )
 
 
-STATISTICS = ("num_models=3: the local method has one global model .the base "
-              "optimiser's statistics belong to one model.$")
+STATISTICS = (
+  "num_models=3: the local method has one global model .the base "
+  "optimiser's statistics belong to one model.$"
+)
 
 
-@pytest.mark.parametrize("client, settings, message", [
-    *((client, dict(base=optimiser, num_models=K), STATISTICS)
+@pytest.mark.parametrize(
+  "client, settings, message",
+  [
+    *(
+      (client, dict(base=optimiser, num_models=K), STATISTICS)
       for client in ("mime", "mime_lite")
-      for optimiser in ("momentum", "adam")),
-    ("dyn", dict(aggregator="median"),
-     "aggregator=median: the local method needs the mean .which moves h"),
-    ("dyn", dict(attack="scaled"),
-     "attack=scaled: the local method's server adds up what clients have")])
-def test_what_belongs_to_one_model_or_needs_the_mean(
-    tiny, client, settings, message):
+      for optimiser in ("momentum", "adam")
+    ),
+    (
+      "dyn",
+      dict(aggregator="median"),
+      "aggregator=median: the local method needs the mean .which moves h",
+    ),
+    (
+      "dyn",
+      dict(attack="scaled"),
+      "attack=scaled: the local method's server adds up what clients have",
+    ),
+  ],
+)
+def test_what_belongs_to_one_model_or_needs_the_mean(tiny, client, settings, message):
   refused(tiny, "composed", message, client_update=client, **settings)
 
 
@@ -193,59 +243,91 @@ def cell(client, server, **settings):
   return dict(client_update=client, server=server, **settings)
 
 
-_GROUPS = dict(num_models=3, threshold=1, beta1=0.8, eps=1e-6,
-               split="copies", server_lr=0.03)
+_GROUPS = dict(
+  num_models=3, threshold=1, beta1=0.8, eps=1e-6, split="copies", server_lr=0.03
+)
 _SVRG = dict(client_lr=2.0, local_scaling=False, aggregate_scaling="paper")
 #: name -> settings that it shares with its cell, and the cell
 NAMED = {
-    "fedavg": (dict(client_lr=0.2, server_lr=0.9), cell("sgd", "average")),
-    "fedprox": (dict(client_lr=0.2, mu=0.3), cell("prox", "average")),
-    "fedavgm": (dict(client_lr=0.2, server_lr=0.9, server_momentum=0.8,
-                     client_optimizer="adam", client_lr_schedule="step"),
-                cell("sgd", "sgd")),
-    "fedyogi": (dict(client_lr=0.2, beta1=0.8, beta2=0.95, tau=0.01),
-                cell("sgd", "yogi")),
-    "fedadagrad": (dict(beta1=0.1, client_weights="uniform"),
-                   cell("sgd", "adagrad")),
-    "fsvrg": (_SVRG, cell("svrg", "average")),
-    "scaffold": (dict(option="I", client_weights="uniform", server_lr=0.7,
-                      client_optimizer="nesterov"),
-                 cell("scaffold", "average")),
-    "mime": (dict(base="adam", client_weights="uniform", base_eps=0.1),
-             cell("mime", "average")),
-    "mime_lite": (dict(base="momentum", client_weights="uniform"),
-                  cell("mime_lite", "average")),
-    "mime_svrg": (dict(client_weights="uniform"),
-                  cell("mime", "average", base="sgd")),
-    "losac": (dict(variant="table", client_weights="uniform"),
-              cell("losac", "average")),
-    "fednova": (dict(client_lr=0.2, server_lr=0.9), cell("nova", "average")),
-    "feddyn": (dict(alpha=0.3, client_weights="uniform"),
-               cell("dyn", "average")),
-    "cfsvrg": (dict(_SVRG, beta_rule="hs", server_lr=0.1, aggregate_lr=0.8),
-               cell("svrg", "conjugate_gradient")),
-    "clsfsvrg": (dict(_SVRG, beta_rule="dy", gamma=0.7, initial_step=2.0,
-                      line_search_test="armijo", max_tries=9),
-                 cell("svrg", "cg_line_search")),
-    "ma_fsvrg": (dict(_SVRG, **_GROUPS), cell("svrg", "adaptive")),
-    "ga_fsvrg": (dict(_SVRG, **_GROUPS, gradient_step=0.2),
-                 cell("svrg", "adaptive", grouping="gradient"))}
+  "fedavg": (dict(client_lr=0.2, server_lr=0.9), cell("sgd", "average")),
+  "fedprox": (dict(client_lr=0.2, mu=0.3), cell("prox", "average")),
+  "fedavgm": (
+    dict(
+      client_lr=0.2,
+      server_lr=0.9,
+      server_momentum=0.8,
+      client_optimizer="adam",
+      client_lr_schedule="step",
+    ),
+    cell("sgd", "sgd"),
+  ),
+  "fedyogi": (
+    dict(client_lr=0.2, beta1=0.8, beta2=0.95, tau=0.01),
+    cell("sgd", "yogi"),
+  ),
+  "fedadagrad": (dict(beta1=0.1, client_weights="uniform"), cell("sgd", "adagrad")),
+  "fsvrg": (_SVRG, cell("svrg", "average")),
+  "scaffold": (
+    dict(
+      option="I", client_weights="uniform", server_lr=0.7, client_optimizer="nesterov"
+    ),
+    cell("scaffold", "average"),
+  ),
+  "mime": (
+    dict(base="adam", client_weights="uniform", base_eps=0.1),
+    cell("mime", "average"),
+  ),
+  "mime_lite": (
+    dict(base="momentum", client_weights="uniform"),
+    cell("mime_lite", "average"),
+  ),
+  "mime_svrg": (dict(client_weights="uniform"), cell("mime", "average", base="sgd")),
+  "losac": (dict(variant="table", client_weights="uniform"), cell("losac", "average")),
+  "fednova": (dict(client_lr=0.2, server_lr=0.9), cell("nova", "average")),
+  "feddyn": (dict(alpha=0.3, client_weights="uniform"), cell("dyn", "average")),
+  "cfsvrg": (
+    dict(_SVRG, beta_rule="hs", server_lr=0.1, aggregate_lr=0.8),
+    cell("svrg", "conjugate_gradient"),
+  ),
+  "clsfsvrg": (
+    dict(
+      _SVRG,
+      beta_rule="dy",
+      gamma=0.7,
+      initial_step=2.0,
+      line_search_test="armijo",
+      max_tries=9,
+    ),
+    cell("svrg", "cg_line_search"),
+  ),
+  "ma_fsvrg": (dict(_SVRG, **_GROUPS), cell("svrg", "adaptive")),
+  "ga_fsvrg": (
+    dict(_SVRG, **_GROUPS, gradient_step=0.2),
+    cell("svrg", "adaptive", grouping="gradient"),
+  ),
+}
 
 
 #: (name, settings) twice, of one program.
 SAME = [
-    *((name, shared, "composed", shared | settings)
-      for name, (shared, settings) in NAMED.items()),
-    ("fedprox", dict(mu=0.0), "fedavg", {}),
-    ("fedgrouprox", dict(mu=0.0, pretrain_scale=1), "fedgroup",
-     dict(pretrain_scale=1)),
-    ("mime", dict(base="sgd"), "mime_svrg", {}),
-    ("pfedacnnl", dict(clustering=False, personalize=False), "fedacnnl", {}),
-    # A learning rate of 0 is the default: 0.1 for a step of sgd, 12 / n_i for
-    # svrg's; the server's per step.
-    ("composed", dict(client_lr=0.1), "composed", {}),
-    ("composed", dict(client_update="svrg", client_lr=12.0), "composed",
-     dict(client_update="svrg"))]
+  *(
+    (name, shared, "composed", shared | settings)
+    for name, (shared, settings) in NAMED.items()
+  ),
+  ("fedprox", dict(mu=0.0), "fedavg", {}),
+  ("fedgrouprox", dict(mu=0.0, pretrain_scale=1), "fedgroup", dict(pretrain_scale=1)),
+  ("mime", dict(base="sgd"), "mime_svrg", {}),
+  ("pfedacnnl", dict(clustering=False, personalize=False), "fedacnnl", {}),
+  # A learning rate of 0 is the default: 0.1 for a step of sgd, 12 / n_i for
+  # svrg's; the server's per step.
+  ("composed", dict(client_lr=0.1), "composed", {}),
+  (
+    "composed",
+    dict(client_update="svrg", client_lr=12.0),
+    "composed",
+    dict(client_update="svrg"),
+  ),
+]
 #: Of a Python function that stands in a traced program.
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
@@ -256,11 +338,18 @@ def traced(problem, name, settings):
     settings = dict(local_steps=3, batch_size=4, **settings)
   algorithm = build(problem, name, **settings)
   cohort, state = cohort_of(problem, [0, 1, 3]), init(problem, algorithm, KEY)
-  jaxprs = [jax.jit(fn).trace(*args).jaxpr for fn, args in (
+  jaxprs = [
+    jax.jit(fn).trace(*args).jaxpr
+    for fn, args in (
       (algorithm.setup, (state, layout.everyone(problem.data), KEY)),
-      (algorithm.round, (state, cohort, KEY)))]
-  return state, [ADDRESS.sub("", str(jaxpr)) for jaxpr in jaxprs], [
-      jaxpr.consts for jaxpr in jaxprs]
+      (algorithm.round, (state, cohort, KEY)),
+    )
+  ]
+  return (
+    state,
+    [ADDRESS.sub("", str(jaxpr)) for jaxpr in jaxprs],
+    [jaxpr.consts for jaxpr in jaxprs],
+  )
 
 
 @pytest.mark.parametrize("name, settings, other, of_other", SAME)
@@ -272,5 +361,4 @@ def test_algorithms_that_are_one_program(tiny, name, settings, other, of_other):
 
 
 def test_another_setting_is_another_program(tiny):
-  assert traced(tiny, "fedprox", dict(mu=0.1))[1] != (
-      traced(tiny, "fedavg", {})[1])
+  assert traced(tiny, "fedprox", dict(mu=0.1))[1] != (traced(tiny, "fedavg", {})[1])

@@ -13,32 +13,53 @@ from tests.reference import heterogeneity
 COHORTS = [[0, 1, 4, 5, 8, 11], [1, 2, 6, 9, 11], [0, 4, 7, 8, 10]]
 EMPTY, NOBODY, NEVER = 9, bridge.NOBODY, 3
 KEY = jax.random.key(9)
-WORK = dict(local_steps=4, batch_size=6, client_lr=0.2, personal_lr=0.1,
-            lam=0.7)
+WORK = dict(local_steps=4, batch_size=6, client_lr=0.2, personal_lr=0.1, lam=0.7)
 
 
 def personal_batches(problem, i, key, work):
   return bridge.client_batches(
-      problem, i, jax.random.fold_in(key, ditto._PERSONAL), work.personal_work)
+    problem, i, jax.random.fold_in(key, ditto._PERSONAL), work.personal_work
+  )
 
 
 def expected_round(problem, w, personal, h, ids, batches, own):
   return heterogeneity.ditto_round(
-      w, personal, problem.clients, ids, batches, own, h.client_lr,
-      h.personal_lr, h.lam, h.server_lr, problems.L2, h.client_weights)
+    w,
+    personal,
+    problem.clients,
+    ids,
+    batches,
+    own,
+    h.client_lr,
+    h.personal_lr,
+    h.lam,
+    h.server_lr,
+    problems.L2,
+    h.client_weights,
+  )
 
 
 def expected_of(problem, w, personal, h, r):
   """The batches of the personal steps, and the round."""
-  own = {i: personal_batches(problem, i, jax.random.fold_in(r.key, i), h)
-         for i in r.ids}
+  own = {
+    i: personal_batches(problem, i, jax.random.fold_in(r.key, i), h) for i in r.ids
+  }
   return own, expected_round(problem, w, personal, h, r.ids, r.batches, own)
 
 
-@pytest.mark.parametrize("settings", [
+@pytest.mark.parametrize(
+  "settings",
+  [
     dict(personal_steps=3, server_lr=0.8, **WORK),
-    dict(local_epochs=1, batch_size=20, personal_start="initial", lam=2.0,
-         client_weights="uniform")])
+    dict(
+      local_epochs=1,
+      batch_size=20,
+      personal_start="initial",
+      lam=2.0,
+      client_weights="uniform",
+    ),
+  ],
+)
 def test_rounds_and_what_is_deployed_are_the_oracles(problem, settings):
   problem = bridge.without_examples(problem, EMPTY)
   h, rounds = bridge.rounds(problem, "ditto", COHORTS, slots=8, **settings)
@@ -50,24 +71,33 @@ def test_rounds_and_what_is_deployed_are_the_oracles(problem, settings):
     bridge.assert_step_close(w, bridge.model_of(r.state), found.model, 2e-4)
     for i in r.ids:
       bridge.assert_step_close(
-          w, problems.row(r.state.memory.models, i), found.personal[i], 3e-4)
+        w, problems.row(r.state.memory.models, i), found.personal[i], 3e-4
+      )
     w, personal = found.model, found.personal
     assert bridge.counts(r.aux) == [
-        52, 52, 1, bridge.read(r.batches) + bridge.read(own)]
+      52,
+      52,
+      1,
+      bridge.read(r.batches) + bridge.read(own),
+    ]
   state = rounds[-1].state
   kept = state.memory.models
   met = sorted({i for ids in COHORTS for i in ids} - {EMPTY})
   assert np.flatnonzero(state.memory.met).tolist() == met
-  problems.assert_equal(
-      problems.row(kept, EMPTY), problems.some_params(problem.model))
+  problems.assert_equal(problems.row(kept, EMPTY), problems.some_params(problem.model))
 
   deploy = bridge.deployer(problem, "ditto", **settings)
   for i, known in ((4, 4), (NEVER, NEVER), (NEVER, NOBODY), (0, NOBODY)):
     v, copy = deploy(state, known, KEY, holder=i)
     alone = expected_round(
-        problem, w, {i: start} if at_first else {}, h, [i],
-        {i: bridge.client_batches(problem, i, KEY, h)},
-        {i: personal_batches(problem, i, KEY, h)})
+      problem,
+      w,
+      {i: start} if at_first else {},
+      h,
+      [i],
+      {i: bridge.client_batches(problem, i, KEY, h)},
+      {i: personal_batches(problem, i, KEY, h)},
+    )
     bridge.assert_step_close(w, copy, alone.trained[0], 3e-4)
     if known in met:
       problems.assert_equal(v, problems.row(kept, known))
@@ -88,6 +118,5 @@ def test_a_newcomer_starts_at_the_model_it_receives(problem):
     memory = r.state.memory
     assert np.flatnonzero(memory.met).tolist() == sorted(personal)
     for i in r.ids:
-      bridge.assert_step_close(
-          w, problems.row(memory.models, i), personal[i], 5e-4)
+      bridge.assert_step_close(w, problems.row(memory.models, i), personal[i], 5e-4)
   assert max(personal) > 4

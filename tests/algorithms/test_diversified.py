@@ -18,23 +18,32 @@ from tests.algorithms import bridge
 from tests.reference import diversified as oracle
 
 THRESHOLD, MODELS, ROUNDS = 2, 3, 5
-COMMON = dict(num_models=MODELS, threshold=THRESHOLD, local_steps=5,
-              batch_size=6, client_lr=1.0)
+COMMON = dict(
+  num_models=MODELS, threshold=THRESHOLD, local_steps=5, batch_size=6, client_lr=1.0
+)
 
 #: Every setting that changes a formula is at two values at least, of either
 #: method; the server's rules alone are in tests/central/test_adaptive.py.
 VARIANTS = {
-    "default": {},
-    "printed rule, A of the paper": dict(
-        central_rule="printed", beta1=0.8, aggregate_scaling="paper"),
-    "no scaling, centres as printed": dict(
-        aggregate_scaling="none", centre_projection=False, beta1=0.0,
-        local_scaling=False, batch_size=0),
-    "no acceleration, copies": dict(accelerate=False, split="copies")}
+  "default": {},
+  "printed rule, A of the paper": dict(
+    central_rule="printed", beta1=0.8, aggregate_scaling="paper"
+  ),
+  "no scaling, centres as printed": dict(
+    aggregate_scaling="none",
+    centre_projection=False,
+    beta1=0.0,
+    local_scaling=False,
+    batch_size=0,
+  ),
+  "no acceleration, copies": dict(accelerate=False, split="copies"),
+}
 CASES = [
-    ("ma_fsvrg", "default"), ("ma_fsvrg", "printed rule, A of the paper"),
-    ("ga_fsvrg", "no scaling, centres as printed"),
-    ("ga_fsvrg", "no acceleration, copies")]
+  ("ma_fsvrg", "default"),
+  ("ma_fsvrg", "printed rule, A of the paper"),
+  ("ga_fsvrg", "no scaling, centres as printed"),
+  ("ga_fsvrg", "no acceleration, copies"),
+]
 
 
 @functools.cache
@@ -78,14 +87,27 @@ class Oracle:
       self.models *= h.num_models
       self.moments *= h.num_models
     result = oracle.grouped_round(
-        self.method, self.models, self.moments, self.round,
-        self.problem.clients, np.asarray(cohort.ids).tolist(),
-        bridge.batches(self.problem, cohort, key, h),
-        alpha_l=h.client_lr, l2=problems.L2, aggregate=h.aggregate_scaling,
-        split=splitting and h.split == "farthest", centre=h.centre_projection,
-        scale_features=h.local_scaling, acceleration=h.accelerate,
-        alpha_g=h.server_lr, beta1=h.beta1, beta2=h.beta2, eps=h.eps,
-        central_rule=h.central_rule, step=-getattr(h, "gradient_step", 0.0))
+      self.method,
+      self.models,
+      self.moments,
+      self.round,
+      self.problem.clients,
+      np.asarray(cohort.ids).tolist(),
+      bridge.batches(self.problem, cohort, key, h),
+      alpha_l=h.client_lr,
+      l2=problems.L2,
+      aggregate=h.aggregate_scaling,
+      split=splitting and h.split == "farthest",
+      centre=h.centre_projection,
+      scale_features=h.local_scaling,
+      acceleration=h.accelerate,
+      alpha_g=h.server_lr,
+      beta1=h.beta1,
+      beta2=h.beta2,
+      eps=h.eps,
+      central_rule=h.central_rule,
+      step=-getattr(h, "gradient_step", 0.0),
+    )
     self.models, self.moments = result.models, result.moments
     return result
 
@@ -104,8 +126,7 @@ def test_rounds_are_the_oracles(problem, name, variant):
   keys = run_keys(5)
   parted = False
   for number in range(ROUNDS):
-    cohort = sample_cohort(
-        problem.data, 8, jax.random.fold_in(keys.cohort, number))
+    cohort = sample_cohort(problem.data, 8, jax.random.fold_in(keys.cohort, number))
     key = jax.random.fold_in(keys.work, number)
     old, before = state, reference.copies()
     state, aux = round_(state, cohort, key)
@@ -119,11 +140,11 @@ def test_rounds_are_the_oracles(problem, name, variant):
     np.testing.assert_array_equal(aux.client["preference"], result.preferences)
     np.testing.assert_array_equal(aux.client["assignment"], result.assignments)
     np.testing.assert_array_equal(
-        aux.server["group_size"],
-        np.bincount(result.assignments, minlength=MODELS))
+      aux.server["group_size"], np.bincount(result.assignments, minlength=MODELS)
+    )
     np.testing.assert_allclose(
-        aux.client["loss"],
-        result.losses[np.arange(8), result.preferences], rtol=1e-5)
+      aux.client["loss"], result.losses[np.arange(8), result.preferences], rtol=1e-5
+    )
     parted |= len(set(result.assignments)) == MODELS
   assert int(state.round) == ROUNDS
   # The data set is such that the groups are not trivial.
@@ -134,8 +155,12 @@ def test_rounds_are_the_oracles(problem, name, variant):
 def split_in_four(vectors, present):
   """Sizes of the groups of the round in which four copies part."""
   return diversified.group_vectors(
-      diversified.KModels(num_models=4), vectors, jnp.zeros((4, 30)), present,
-      Stage(jnp.bool_(False), jnp.bool_(True)))[1].size
+    diversified.KModels(num_models=4),
+    vectors,
+    jnp.zeros((4, 30)),
+    present,
+    Stage(jnp.bool_(False), jnp.bool_(True)),
+  )[1].size
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -156,16 +181,24 @@ def test_clients_deploy_the_model_they_prefer(problem):
   """A newcomer too."""
   _, start, _, algorithm = compiled("ma_fsvrg", "default")
   models = [problems.some_params(problem.model, seed, 1.0) for seed in range(3)]
-  state = start(models[0])._replace(models=jax.tree.map(
-      lambda *leaves: jnp.stack(leaves), *models))
+  state = start(models[0])._replace(
+    models=jax.tree.map(lambda *leaves: jnp.stack(leaves), *models)
+  )
   deploy = jax.jit(algorithm.client_params)
   chosen = set()
   for i, (x, y) in enumerate(problem.clients[:6]):
-    best = int(np.argmin([oracle.loss(
-        bridge.to_oracle(w), x, y, problems.L2) for w in models]))
+    best = int(
+      np.argmin([oracle.loss(bridge.to_oracle(w), x, y, problems.L2) for w in models])
+    )
     chosen.add(best)
     for client_id in (i, 12):
-      problems.assert_equal(deploy(
-          state, jnp.int32(client_id), layout.shard_of(problem.data, i),
-          jax.random.key(0)), models[best])
+      problems.assert_equal(
+        deploy(
+          state,
+          jnp.int32(client_id),
+          layout.shard_of(problem.data, i),
+          jax.random.key(0),
+        ),
+        models[best],
+      )
   assert len(chosen) > 1

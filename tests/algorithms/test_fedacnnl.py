@@ -26,19 +26,35 @@ KIND = np.array([0, 1, 0, 1, 1, 0])
 #: name -> words of the stack, shape of an example. A hidden layer wider than
 #: there are classes, one narrower, and no image that is a square.
 STACKS = {
-    "mlp": (("dense7", "dense3"), (9,)),
-    "cnn": (("conv3-5", "avg2", "conv2-3", "max2", "dense6"), (8, 6)),
-    "small": (("conv3-5", "avg2", "dense3"), (8, 6)),
-    "shallow": (("dense6",), (9,))}
-RECIPE = dict(bias="centred", code_centred=True, code_high_passed=1,
-              normalize=True, ridge_unit="relative")
+  "mlp": (("dense7", "dense3"), (9,)),
+  "cnn": (("conv3-5", "avg2", "conv2-3", "max2", "dense6"), (8, 6)),
+  "small": (("conv3-5", "avg2", "dense3"), (8, 6)),
+  "shallow": (("dense6",), (9,)),
+}
+RECIPE = dict(
+  bias="centred",
+  code_centred=True,
+  code_high_passed=1,
+  normalize=True,
+  ridge_unit="relative",
+)
 CASES = [
-    ("mlp", dict(bias="ones", ridge="0.5,2,0.1", code_centred=True)),
-    ("cnn", dict(bias="none", code_high_passed=1, ridge="0.5,2,1,0.1")),
-    ("small", dict(bias="ones", normalize=True, code_centred=True)),
-    ("small", dict(bias="centred", code="class", normalize=True,
-                   code_centred=True, ridge="0.01", ridge_unit="relative")),
-    ("small", dict(bias="centred", code="random_filters", normalize=True))]
+  ("mlp", dict(bias="ones", ridge="0.5,2,0.1", code_centred=True)),
+  ("cnn", dict(bias="none", code_high_passed=1, ridge="0.5,2,1,0.1")),
+  ("small", dict(bias="ones", normalize=True, code_centred=True)),
+  (
+    "small",
+    dict(
+      bias="centred",
+      code="class",
+      normalize=True,
+      code_centred=True,
+      ridge="0.01",
+      ridge_unit="relative",
+    ),
+  ),
+  ("small", dict(bias="centred", code="random_filters", normalize=True)),
+]
 KEY = jax.random.key(7)
 
 
@@ -55,24 +71,28 @@ def problem(name):
     held.append((x.astype(np.float32), y.astype(np.int32)))
   model = models.make_model("stack", shape, CLASSES, layers=words)
   return problems.Problem(
-      model, problems.client_data(held), held,
-      FedSpec(len(held), len(held), CLASSES, shape))
+    model,
+    problems.client_data(held),
+    held,
+    FedSpec(len(held), len(held), CLASSES, shape),
+  )
 
 
 def start_of(model, dtype=np.float32):
   """Parameters that the first rounds leave behind the layer they fit."""
   rng = np.random.default_rng(0)
   return jax.tree.map(
-      lambda leaf: (0.3 * rng.normal(size=leaf.shape)).astype(dtype),
-      jax.eval_shape(model.init, jax.random.key(0)))
+    lambda leaf: (0.3 * rng.normal(size=leaf.shape)).astype(dtype),
+    jax.eval_shape(model.init, jax.random.key(0)),
+  )
 
 
 def play(given, name, number, **settings):
   """``bridge.history`` of ``number`` rounds of all clients."""
   everyone = list(range(given.spec.num_clients))
   return bridge.history(
-      given, name, [everyone] * number, [KEY] * number,
-      start_of(given.model), **settings)
+    given, name, [everyone] * number, [KEY] * number, start_of(given.model), **settings
+  )
 
 
 @functools.cache
@@ -92,16 +112,15 @@ def oracle_clients(given):
 
 
 def own_code(seed, model, l, kind):
-  """Q of hidden layer l as every client draws it, [L, width] or [L, P, width].
-  """
+  """Q of hidden layer l as every client draws it, [L, width] or [L, P, width]."""
   layer = model.layers[l]
 
   @problems.quick_jit
   def draw(seed):
     key = jax.random.fold_in(jax.random.wrap_key_data(seed), l)
     return codes.draw(
-        key, layer, CLASSES, "class" if layer.positions == 1 else kind,
-        jnp.float32)
+      key, layer, CLASSES, "class" if layer.positions == 1 else kind, jnp.float32
+    )
 
   code = np.asarray(draw(seed), np.float64)
   return code[:, 0] if code.shape[1] == 1 else code
@@ -119,8 +138,9 @@ def oracle_layers(stack, seed, name="fedacnnl", **settings):
       kind = "max" if isinstance(word, MaxPool) else "avg"
       result.append({"kind": kind, "size": word.size})
       continue
-    layer = dict(ridge=gammas[l % len(gammas)], bias=h.bias,
-                 relative=h.ridge_unit == "relative")
+    layer = dict(
+      ridge=gammas[l % len(gammas)], bias=h.bias, relative=h.ridge_unit == "relative"
+    )
     if isinstance(word, Conv):
       layer.update(kind="conv", kernel=word.kernel)
     else:
@@ -134,8 +154,10 @@ def oracle_layers(stack, seed, name="fedacnnl", **settings):
         layer["filters"] = np.asarray(jax.random.normal(key, shape))
       else:
         layer.update(
-            code=own_code(seed, model, l, h.code), centre=h.code_centred,
-            laplacian=l < h.code_high_passed and isinstance(word, Conv))
+          code=own_code(seed, model, l, h.code),
+          centre=h.code_centred,
+          laplacian=l < h.code_high_passed and isinstance(word, Conv),
+        )
     result.append(layer)
     l += 1
   return result
@@ -143,20 +165,23 @@ def oracle_layers(stack, seed, name="fedacnnl", **settings):
 
 def weights_of(model, params):
   """Per layer (W [d, width], b), float64."""
-  return [tuple(np.asarray(part, np.float64) for part in layer.get(params))
-          for layer in model.layers]
+  return [
+    tuple(np.asarray(part, np.float64) for part in layer.get(params))
+    for layer in model.layers
+  ]
 
 
 def errors(found, expected):
   """Per layer and part |difference| / |expected|, Euclidean norms; W, b."""
-  return [np.linalg.norm(mine - theirs) / max(np.linalg.norm(theirs), 1e-30)
-          for a, b in zip(found, expected, strict=True)
-          for mine, theirs in zip(a, b[:2], strict=True)]
+  return [
+    np.linalg.norm(mine - theirs) / max(np.linalg.norm(theirs), 1e-30)
+    for a, b in zip(found, expected, strict=True)
+    for mine, theirs in zip(a, b[:2], strict=True)
+  ]
 
 
 def assert_same(found, expected, rtol=1e-5):
-  assert max(errors(found, expected), default=0) < rtol, (
-      errors(found, expected))
+  assert max(errors(found, expected), default=0) < rtol, errors(found, expected)
 
 
 # Against the oracle.
@@ -167,8 +192,10 @@ def test_a_run_is_the_oracle(stack, settings):
   given = problem(stack)
   states, _ = played(stack, **settings)
   expected = oracle.fedacnnl(
-      oracle_clients(given), oracle_layers(
-          stack, states[0].code_seed, **settings), CLASSES)
+    oracle_clients(given),
+    oracle_layers(stack, states[0].code_seed, **settings),
+    CLASSES,
+  )
   start = weights_of(given.model, start_of(given.model))
   # A layer a round, the later ones as they were.
   for l, state in enumerate(states):
@@ -178,29 +205,39 @@ def test_a_run_is_the_oracle(stack, settings):
     assert int(state.round) == l
   x = np.concatenate([x for x, _ in given.clients])
   np.testing.assert_allclose(
-      problems.quick_jit(given.model.apply)(bridge.model_of(states[-1]), x),
-      oracle.forward(oracle_layers(stack, states[0].code_seed, **settings),
-                     expected, images(x)), rtol=1e-4, atol=1e-5)
+    problems.quick_jit(given.model.apply)(bridge.model_of(states[-1]), x),
+    oracle.forward(
+      oracle_layers(stack, states[0].code_seed, **settings), expected, images(x)
+    ),
+    rtol=1e-4,
+    atol=1e-5,
+  )
 
 
 # Groups and personal layers.
 
 
 GROUPED = {
-    "mlp": dict(bias="ones", normalize=True, code_centred=True, num_groups=2,
-                personal_ridge="2"),
-    "small": dict(RECIPE, ridge="0.01,1,0.03", num_groups=2,
-                  personal_ridge="5"),
-    # Nothing is personal of random filters.
-    "shallow": dict(code="random_filters", bias="centred", num_groups=2,
-                    label_norm="l2", personal_ridge="0.5")}
+  "mlp": dict(
+    bias="ones", normalize=True, code_centred=True, num_groups=2, personal_ridge="2"
+  ),
+  "small": dict(RECIPE, ridge="0.01,1,0.03", num_groups=2, personal_ridge="5"),
+  # Nothing is personal of random filters.
+  "shallow": dict(
+    code="random_filters",
+    bias="centred",
+    num_groups=2,
+    label_norm="l2",
+    personal_ridge="0.5",
+  ),
+}
 
 
 def grouped(stack):
-  """A run of ``GROUPED`` with a round for every layer, two for personal ones.
-  """
-  return played(stack, "pfedacnnl", 2 * len(problem(stack).model.layers),
-                **GROUPED[stack])
+  """A run of ``GROUPED`` with a round for every layer, two for personal ones."""
+  return played(
+    stack, "pfedacnnl", 2 * len(problem(stack).model.layers), **GROUPED[stack]
+  )
 
 
 @functools.cache
@@ -219,14 +256,18 @@ def test_groups_are_clients_of_like_labels():
   for state, aux in zip(states[1:], log):
     found = np.asarray(state.member)
     assert set(zip(found.tolist(), KIND.tolist())) in (
-        {(0, 0), (1, 1)}, {(0, 1), (1, 0)})
+      {(0, 0), (1, 1)},
+      {(0, 1), (1, 0)},
+    )
     np.testing.assert_array_equal(aux.client["group"], found)
   given = problem("mlp")
   for group in (0, 1):
-    labels = np.concatenate([
-        y for (_, y), own in zip(given.clients, found) if own == group])
+    labels = np.concatenate(
+      [y for (_, y), own in zip(given.clients, found) if own == group]
+    )
     np.testing.assert_array_equal(
-        states[0].counts[group], np.bincount(labels, minlength=CLASSES))
+      states[0].counts[group], np.bincount(labels, minlength=CLASSES)
+    )
 
 
 @pytest.mark.parametrize("stack", list(GROUPED))
@@ -234,20 +275,23 @@ def test_centres_are_means_of_encoded_label_vectors(stack):
   """(8), (9): the code of the layer with the fewest units or channels."""
   given, (states, _) = problem(stack), grouped(stack)
   widths = [layer.width for layer in given.model.layers[:-1]]
-  code = own_code(
-      states[0].code_seed, given.model, int(np.argmin(widths)), "class")
+  code = own_code(states[0].code_seed, given.model, int(np.argmin(widths)), "class")
   vectors = oracle.encoded_label_vectors(given.clients, code, CLASSES)
   if GROUPED[stack].get("label_norm") == "l2":
     shares = oracle.encoded_label_vectors(given.clients, None, CLASSES)
     vectors = vectors / np.linalg.norm(shares, axis=1, keepdims=True)
   member = np.asarray(states[-1].member)
   np.testing.assert_allclose(
-      states[0].centres, [vectors[member == group].mean(0) for group in (0, 1)],
-      rtol=1e-5, atol=1e-6)
+    states[0].centres,
+    [vectors[member == group].mean(0) for group in (0, 1)],
+    rtol=1e-5,
+    atol=1e-6,
+  )
 
 
-@pytest.mark.parametrize("stack, rows", [
-    *((stack, False) for stack in GROUPED), ("mlp", True)])
+@pytest.mark.parametrize(
+  "stack, rows", [*((stack, False) for stack in GROUPED), ("mlp", True)]
+)
 def test_groups_and_personal_layers_are_the_oracle(stack, rows, monkeypatch):
   """(10)-(13), after every round of the personal layers.
 
@@ -255,29 +299,38 @@ def test_groups_and_personal_layers_are_the_oracle(stack, rows, monkeypatch):
   """
   make, fitted, fit = deploy_program, set(), few_rows.fit
   if rows:
-    monkeypatch.setattr(few_rows, "fit", lambda *words: (
-        fitted.add(words[-2]) or fit(*words)))
-    monkeypatch.setattr(few_rows, "sizes", lambda layer, ridge: (
-        (4, 16, 32) if layer.positions == 1 else ()))
+    monkeypatch.setattr(
+      few_rows, "fit", lambda *words: fitted.add(words[-2]) or fit(*words)
+    )
+    monkeypatch.setattr(
+      few_rows,
+      "sizes",
+      lambda layer, ridge: (4, 16, 32) if layer.positions == 1 else (),
+    )
     monkeypatch.setattr(few_rows, "_FEWEST", 4)  # rows of a block
     make = functools.cache(deploy_program.__wrapped__)
   given, (states, _) = problem(stack), grouped(stack)
   member, number = np.asarray(states[-1].member), len(given.model.layers)
   settings = GROUPED[stack]
   meta, personal = oracle.pfedacnnl(
-      oracle_clients(given), member, oracle_layers(
-          stack, states[0].code_seed, "pfedacnnl", **settings),
-      float(settings["personal_ridge"]), CLASSES)
+    oracle_clients(given),
+    member,
+    oracle_layers(stack, states[0].code_seed, "pfedacnnl", **settings),
+    float(settings["personal_ridge"]),
+    CLASSES,
+  )
   for group in (0, 1):
-    assert_same(weights_of(given.model, bridge.model_of(states[-1], group)),
-                meta[group])
-  for state in states[number + 1:]:
+    assert_same(
+      weights_of(given.model, bridge.model_of(states[-1], group)), meta[group]
+    )
+  for state in states[number + 1 :]:
     problems.assert_equal(state.models, states[number].models)
   for i in (0, 1, 2):  # of both groups; one example
     for l in range(number + 1):
       found = deployed(stack, states[number + l], i, make=make)
-      assert_same(weights_of(given.model, found),
-                  [*personal[i][:l], *meta[member[i]][l:]])
+      assert_same(
+        weights_of(given.model, found), [*personal[i][:l], *meta[member[i]][l:]]
+      )
   if jax.default_backend() == "cpu":
     assert fitted == ({4, 16, 32} if rows else set())
 
@@ -286,17 +339,20 @@ def test_a_group_without_participants_keeps_its_model():
   given, settings = problem("shallow"), dict(bias="ones", num_groups=2)
   ids = np.flatnonzero(KIND == 0).tolist()
   states, _ = bridge.history(
-      given, "pfedacnnl", [ids] * 2, [KEY] * 2, start_of(given.model),
-      **settings)
+    given, "pfedacnnl", [ids] * 2, [KEY] * 2, start_of(given.model), **settings
+  )
   member = np.asarray(states[-1].member)
   np.testing.assert_array_equal(member == -1, KIND == 1)
   group = member[0]
   there, other = (
-      weights_of(given.model, bridge.model_of(states[-1], number))
-      for number in (group, 1 - group))
+    weights_of(given.model, bridge.model_of(states[-1], number))
+    for number in (group, 1 - group)
+  )
   expected = oracle.fedacnnl(
-      [given.clients[i] for i in ids], oracle_layers(
-          "shallow", states[0].code_seed, "pfedacnnl", **settings), CLASSES)
+    [given.clients[i] for i in ids],
+    oracle_layers("shallow", states[0].code_seed, "pfedacnnl", **settings),
+    CLASSES,
+  )
   assert_same(there, expected)
   problems.assert_equal(other, weights_of(given.model, start_of(given.model)))
 
@@ -306,34 +362,41 @@ def test_a_newcomer_joins_those_with_labels_like_its_own():
   for i in (0, 1, 4, 5):
     for state in (states[3], states[-1]):
       problems.assert_equal(
-          deployed("mlp", state, len(SIZES), i), deployed("mlp", state, i))
+        deployed("mlp", state, len(SIZES), i), deployed("mlp", state, i)
+      )
   # Whatever its number says: client 0's with the data of client 1.
-  problems.assert_equal(deployed("mlp", states[-1], 0, 1),
-                        deployed("mlp", states[-1], 1))
-  assert problems.differ(deployed("mlp", states[3], 0),
-                         deployed("mlp", states[3], 1))
+  problems.assert_equal(
+    deployed("mlp", states[-1], 0, 1), deployed("mlp", states[-1], 1)
+  )
+  assert problems.differ(deployed("mlp", states[3], 0), deployed("mlp", states[3], 1))
 
 
 def test_a_strong_pull_keeps_the_layer_of_the_group():
   """A pull for each layer: only the second becomes the client's own."""
   given, (states, _) = problem("mlp"), grouped("mlp")
-  last, layers = states[-1], oracle_layers(
-      "mlp", states[0].code_seed, "pfedacnnl", **GROUPED["mlp"])
+  last, layers = (
+    states[-1],
+    oracle_layers("mlp", states[0].code_seed, "pfedacnnl", **GROUPED["mlp"]),
+  )
   for i in (0, 1):
     group = np.asarray(last.member) == last.member[i]
     meta = oracle.fedacnnl(
-        [given.clients[k] for k in np.flatnonzero(group)], layers, CLASSES)
+      [given.clients[k] for k in np.flatnonzero(group)], layers, CLASSES
+    )
     x, y = given.clients[i]
     own = oracle.personal_layer(
-        oracle.statistics(oracle.forward(layers, meta[:1], x), y, CLASSES),
-        meta[1], 3.0, bias="ones")
-    found = weights_of(given.model, deployed(
-        "mlp", last, i, personal_ridge="1e12,3,1e12"))
+      oracle.statistics(oracle.forward(layers, meta[:1], x), y, CLASSES),
+      meta[1],
+      3.0,
+      bias="ones",
+    )
+    found = weights_of(
+      given.model, deployed("mlp", last, i, personal_ridge="1e12,3,1e12")
+    )
     assert_same(found, [meta[0], own, meta[2]])
     assert max(errors([own], meta[1:2])) > 1e-2
     # An infinite one: not fitted at all.
-    kept = weights_of(given.model, deployed(
-        "mlp", last, i, personal_ridge="inf,3,inf"))
+    kept = weights_of(given.model, deployed("mlp", last, i, personal_ridge="inf,3,inf"))
     assert_same(kept, [meta[0], own, meta[2]])
     group_model = bridge.model_of(last, last.member[i])
     for l in (0, 2):
@@ -356,34 +419,43 @@ def partitions(name):
   number = sum(SIZES)
   rng = np.random.default_rng(0)
   x, y = (np.concatenate(parts) for parts in zip(*given.clients))
-  ends = {1: [number], 10: np.sort(rng.choice(
-      np.arange(1, number), 9, replace=False)).tolist() + [number],
-          100: np.sort(rng.integers(number + 1, size=99)).tolist() + [number]}
-  orders = {10: np.arange(number), 100: rng.permutation(number),
-            1: np.arange(number)}
+  ends = {
+    1: [number],
+    10: np.sort(rng.choice(np.arange(1, number), 9, replace=False)).tolist() + [number],
+    100: np.sort(rng.integers(number + 1, size=99)).tolist() + [number],
+  }
+  orders = {10: np.arange(number), 100: rng.permutation(number), 1: np.arange(number)}
   for count, stops in ends.items():
     stops = np.array(stops + [number] * (MANY - count))
     starts = np.concatenate([[0], stops[:-1]])
     held = problems.client_data([(x[orders[count]], y[orders[count]])])
     ids = rng.permutation(MANY) if count == 10 else np.arange(MANY)
-    yield held._replace(
+    yield (
+      held._replace(
         offset=jnp.asarray(starts, jnp.int32),
-        size=jnp.asarray(stops - starts, jnp.int32)), ids
+        size=jnp.asarray(stops - starts, jnp.int32),
+      ),
+      ids,
+    )
 
 
 def weights_by(parts, dtype="float32", mesh=None, **settings):
   """(W, b) of every layer of the recipe for each of these partitions."""
   given = problem("small")
   algorithm = registry.build(
-      "fedacnnl", given.model, map_clients=clients.ClientMap(mesh=mesh),
-      ridge="0.01", **RECIPE, **settings)
+    "fedacnnl",
+    given.model,
+    map_clients=clients.ClientMap(mesh=mesh),
+    ridge="0.01",
+    **RECIPE,
+    **settings,
+  )
   spec = given.spec._replace(num_clients=MANY, cohort_size=MANY)
   start = start_of(given.model, dtype)
 
   @problems.quick_jit
   def begin(data: ClientData):
-    return algorithm.setup(
-        algorithm.init(start, spec, KEY), layout.everyone(data), KEY)
+    return algorithm.setup(algorithm.init(start, spec, KEY), layout.everyone(data), KEY)
 
   round_ = problems.quick_jit(algorithm.round)
 
@@ -436,11 +508,16 @@ def test_nothing_fits_a_singular_gram_matrix():
   """Feature 11 is held by nobody."""
   given = problems.softmax_problem()
   states, _ = bridge.history(
-      given, "fedacnnl", [list(range(12))], [KEY], start_of(given.model),
-      ridge="0", bias="none")
+    given,
+    "fedacnnl",
+    [list(range(12))],
+    [KEY],
+    start_of(given.model),
+    ridge="0",
+    bias="none",
+  )
   assert np.isnan(states[1].models["params"]["kernel"]).all()
-  flags = {name: bool(fine) for name, fine in loop.all_finite(
-      states[1]).items()}
+  flags = {name: bool(fine) for name, fine in loop.all_finite(states[1]).items()}
   assert not flags["fits/0/basis"] and flags["centres"]
   for name in ("fedacnnl", "pfedacnnl"):
     assert "`ridge` more than 0" in registry.get(name).nonfinite
@@ -455,22 +532,25 @@ def test_costs_by_hand():
   _, log = played("cnn", **CASES[1][1])
   first, second = 48 * 9, 12 * 20  # positions x weights of a kernel
   # X'X, X'T or class sums, column sums, class counts.
-  up = [45 + 9 * 5 + 9 + 4, 210 + 20 * 3 + 20 + 4, 21 + 6 * 4 + 6 + 4,
-        21 + 6 * 4 + 6 + 4]
+  up = [
+    45 + 9 * 5 + 9 + 4,
+    210 + 20 * 3 + 20 + 4,
+    21 + 6 * 4 + 6 + 4,
+    21 + 6 * 4 + 6 + 4,
+  ]
   down = [9 * 5, 20 * 3, 6 * 4, 6 * 4]
   forward = np.cumsum([0, 2 * first * 5, 2 * second * 3, 2 * 6 * 6])
   gram = [2 * first * 9, 2 * second * 20, 2 * 36, 2 * 36]
-  server = [d ** 3 / 3 + 2 * d * d * r for d, r in (
-      (9, 5), (20, 3), (6, 4), (6, 4))]
+  server = [d**3 / 3 + 2 * d * d * r for d, r in ((9, 5), (20, 3), (6, 4), (6, 4))]
   for l, aux in enumerate(log):
     cost = aux.cost
     assert (int(cost.up), int(cost.down)) == (up[l], down[l])
     assert (int(cost.exchanges), int(cost.example_gradients)) == (1, 0)
     np.testing.assert_allclose(cost.central_flops, server[l], rtol=1e-6)
     np.testing.assert_allclose(
-        aux.work.flops, (forward[l] + gram[l]) * np.array(SIZES), rtol=1e-6)
-    np.testing.assert_array_equal(
-        aux.work.batches, np.ceil(np.array(SIZES) / 32))
+      aux.work.flops, (forward[l] + gram[l]) * np.array(SIZES), rtol=1e-6
+    )
+    np.testing.assert_array_equal(aux.work.batches, np.ceil(np.array(SIZES) / 32))
   assert given.model.flops > forward[-1]
 
 
@@ -479,38 +559,48 @@ def test_late_clients_take_larger_batches_and_no_weight_changes():
   given = problem("shallow")
   settings = dict(bias="ones", normalize=True)
   devices = clock.make_devices(
-      0, len(SIZES), core_gflops=1e-5, bandwidth_gbps=(1e-5, 1e-4),
-      batch_ms=30.0)
+    0, len(SIZES), core_gflops=1e-5, bandwidth_gbps=(1e-5, 1e-4), batch_ms=30.0
+  )
   timed = given._replace(data=given.data._replace(devices=devices))
   states, log = play(
-      timed, "pfedacnnl", 4, clustering=False, batch_size=8,
-      max_batch_size=25, **settings)
+    timed, "pfedacnnl", 4, clustering=False, batch_size=8, max_batch_size=25, **settings
+  )
   batch, first = np.full(len(SIZES), 8), None
   for before, after, aux in zip(states, states[1:], log):
     np.testing.assert_array_equal(before.batch, batch)
-    np.testing.assert_allclose(
-        aux.server["batch_size"], batch.mean(), rtol=1e-6)
-    np.testing.assert_array_equal(
-        aux.work.batches, np.ceil(np.array(SIZES) / batch))
+    np.testing.assert_allclose(aux.server["batch_size"], batch.mean(), rtol=1e-6)
+    np.testing.assert_array_equal(aux.work.batches, np.ceil(np.array(SIZES) / batch))
     arrival = oracle.arrivals(
-        aux.work.flops, aux.work.batches, aux.cost.down, aux.cost.up,
-        np.asarray(devices.flops_per_s), float(devices.batch_s),
-        np.asarray(devices.bytes_per_s))
+      aux.work.flops,
+      aux.work.batches,
+      aux.cost.down,
+      aux.cost.up,
+      np.asarray(devices.flops_per_s),
+      float(devices.batch_s),
+      np.asarray(devices.bytes_per_s),
+    )
     first = arrival if first is None else first
     np.testing.assert_allclose(after.fastest, first.min(), rtol=1e-5)
     grown = oracle.adaptive_batch_size(batch, arrival, first, 25)
     if before is states[0]:
       assert (grown >= batch).all() and 8 == grown[np.argmin(first)] < (
-          grown[np.argmax(first)]) <= 25
+        grown[np.argmax(first)]
+      ) <= 25
     batch = grown
   np.testing.assert_array_equal(states[-1].batch, batch)
 
   fixed, fixed_log = play(
-      timed, "pfedacnnl", 4, clustering=False, personalize=False,
-      batch_size=8, adaptive_batch=False, **settings)
+    timed,
+    "pfedacnnl",
+    4,
+    clustering=False,
+    personalize=False,
+    batch_size=8,
+    adaptive_batch=False,
+    **settings,
+  )
   for state, other in zip(states, fixed, strict=True):
-    problems.assert_equal((state.models, state.fits),
-                          (other.models, other.fits))
+    problems.assert_equal((state.models, state.fits), (other.models, other.fits))
     np.testing.assert_array_equal(other.batch, np.full(len(SIZES), 8))
   assert (log[1].work.batches <= fixed_log[1].work.batches).all()
   assert (log[1].work.batches < fixed_log[1].work.batches).any()
@@ -522,7 +612,9 @@ def test_late_clients_take_larger_batches_and_no_weight_changes():
 # What users get wrong.
 
 
-@pytest.mark.parametrize("option, value, said", [
+@pytest.mark.parametrize(
+  "option, value, said",
+  [
     ("ridge", "1,x", "must be numbers separated by commas"),
     ("ridge", "", "must be numbers separated by commas"),
     ("ridge", "1,-1,0", "must be at least 0"),
@@ -532,12 +624,14 @@ def test_late_clients_take_larger_batches_and_no_weight_changes():
     ("personal_ridge", "1,x,1", "must be numbers"),
     ("personal_ridge", "1,0,1", "must be more than 0, or inf"),
     ("personal_ridge", "nan", "must be more than 0"),
-    ("personal_ridge", "1,2", "2 numbers for 3 layers")])
+    ("personal_ridge", "1,2", "2 numbers for 3 layers"),
+  ],
+)
 def test_numbers_for_layers_that_cannot_be(option, value, said):
   for refused in (
-      lambda: bridge.build(problem("mlp"), "pfedacnnl", **{option: value}),
-      lambda: fedacnnl.num_rounds(
-          fedacnnl.PFedACnnLHParams(**{option: value}), 3)):
+    lambda: bridge.build(problem("mlp"), "pfedacnnl", **{option: value}),
+    lambda: fedacnnl.num_rounds(fedacnnl.PFedACnnLHParams(**{option: value}), 3),
+  ):
     with pytest.raises(ValueError, match=f"{option}={value}: {said}") as error:
       refused()
     assert "\n" not in str(error.value)
@@ -546,8 +640,7 @@ def test_numbers_for_layers_that_cannot_be(option, value, said):
 def test_rounds_are_layers_and_personal_layers():
   assert fedacnnl.num_rounds(fedacnnl.FedACnnLHParams(), 3) == 3
   assert fedacnnl.num_rounds(fedacnnl.PFedACnnLHParams(), 3) == 6
-  assert fedacnnl.num_rounds(
-      fedacnnl.PFedACnnLHParams(personalize=False), 3) == 3
+  assert fedacnnl.num_rounds(fedacnnl.PFedACnnLHParams(personalize=False), 3) == 3
 
 
 def test_more_groups_than_clients():
@@ -560,5 +653,6 @@ def test_more_groups_than_clients():
 @pytest.mark.parametrize("name", ["fedacnnl", "pfedacnnl", "afl"])
 def test_models_that_have_no_such_layers(name):
   model = problem("mlp").model._replace(layers=None)
-  bridge.refused(problem("mlp")._replace(model=model), name,
-                 f"algorithm={name}: .*others")
+  bridge.refused(
+    problem("mlp")._replace(model=model), name, f"algorithm={name}: .*others"
+  )

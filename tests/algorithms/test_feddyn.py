@@ -7,8 +7,8 @@ from fedjax_alg import trees
 from tests import problems
 from tests.algorithms import bridge
 from tests.reference import heterogeneity
-from tests.reference.diversified import average_weights, weighted_sum
 from tests.reference.baselines import zero_table
+from tests.reference.diversified import average_weights, weighted_sum
 
 #: Clients that come again, clients that never come, one without examples.
 COHORTS = [[0, 1, 4, 5, 8, 11], [1, 2, 6, 9, 11], [0, 4, 7, 8, 10]]
@@ -22,25 +22,39 @@ def check_round(problem, r, h, w, linear, table):
   G_k = -alpha D_k, and h = -alpha mean D.
   """
   found = heterogeneity.dyn_round(
-      w, linear, table, problem.clients[:r.there], r.ids, r.batches,
-      h.client_lr, h.alpha, problems.L2, h.client_weights)
+    w,
+    linear,
+    table,
+    problem.clients[: r.there],
+    r.ids,
+    r.batches,
+    h.client_lr,
+    h.alpha,
+    problems.L2,
+    h.client_weights,
+  )
   bridge.assert_step_close(w, bridge.model_of(r.state), found.model, 2e-4)
   memory = r.state.memory
   bridge.assert_vectors_close(-h.alpha * bridge.to_oracle(memory.mean), found.h)
   for i, expected in found.table.items():
-    bridge.assert_vectors_close(
-        -h.alpha * bridge.entry(memory.clients, i), expected)
+    bridge.assert_vectors_close(-h.alpha * bridge.entry(memory.clients, i), expected)
   return found
 
 
-@pytest.mark.parametrize("settings", [
-    WORK, dict(local_epochs=1, batch_size=8, client_lr=0.05, alpha=0.8,
-               client_weights="examples")])
+@pytest.mark.parametrize(
+  "settings",
+  [
+    WORK,
+    dict(
+      local_epochs=1, batch_size=8, client_lr=0.05, alpha=0.8, client_weights="examples"
+    ),
+  ],
+)
 def test_rounds_are_the_oracles(problem, settings):
   """Slots without a client, and a client without examples, do not count."""
   h, rounds = bridge.rounds(
-      bridge.without_examples(problem, EMPTY), "feddyn", COHORTS, slots=8,
-      **settings)
+    bridge.without_examples(problem, EMPTY), "feddyn", COHORTS, slots=8, **settings
+  )
   w = bridge.start(problem)
   linear, table = np.zeros_like(w), zero_table(w, problem.clients[:EMPTY])
   for r in rounds:
@@ -55,14 +69,14 @@ def test_rounds_are_the_oracles(problem, settings):
 @pytest.mark.parametrize("weights", ["uniform", "examples"])
 def test_with_newcomers_m_is_who_is_there(problem, weights):
   """Against the oracle, whose clients are those there and h their mean."""
-  h, rounds = bridge.with_newcomers(
-      problem, "feddyn", client_weights=weights, **WORK)
+  h, rounds = bridge.with_newcomers(problem, "feddyn", client_weights=weights, **WORK)
   w = bridge.start(problem)
   table = zero_table(w, problem.clients)
   for r in rounds:
     there = range(r.there)
-    linear = weighted_sum(average_weights(problem.clients, there, weights),
-                          [table[i] for i in there])
+    linear = weighted_sum(
+      average_weights(problem.clients, there, weights), [table[i] for i in there]
+    )
     found = check_round(problem, r, h, w, linear, table)
     w, table = found.model, found.table
   assert np.abs(found.h).max() > 0.01
@@ -82,6 +96,8 @@ def test_without_a_regulariser_the_server_is_nesterovs(problem):
     update = trees.subtract(trained.models, r.before.models)
     momentum = trees.add(trees.repeat(r.before.memory.mean, 1), update)
     problems.assert_close(
-        (trees.repeat(r.state.memory.mean, 1), r.state.models),
-        (momentum, trees.add(trees.add(r.before.models, update), momentum)),
-        rtol=0, atol=2e-6)
+      (trees.repeat(r.state.memory.mean, 1), r.state.models),
+      (momentum, trees.add(trees.add(r.before.models, update), momentum)),
+      rtol=0,
+      atol=2e-6,
+    )

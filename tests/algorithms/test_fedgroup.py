@@ -19,14 +19,19 @@ POOL, PRE = 6, 8
 COLD = dict(num_groups=3, pretrain_scale=2, pretrain_steps=PRE)
 #: Every setting that changes a formula is at two values at least.
 VARIANTS = {
-    "default": ("fedgroup", dict(num_groups=2, pretrain_scale=3)),
-    "auxiliary": ("fedgrouprox", dict(
-        mu=0.5, centers="random", direction="auxiliary", eta_g=0.05)),
-    "latest": ("fedgroup", dict(
-        similarity="madc", direction="latest", migration=1.0,
-        client_weights="uniform")),
-    "random": ("fedgroup", dict(
-        cold_start="random", eta_g=0.03, inter_group="code"))}
+  "default": ("fedgroup", dict(num_groups=2, pretrain_scale=3)),
+  "auxiliary": (
+    "fedgrouprox",
+    dict(mu=0.5, centers="random", direction="auxiliary", eta_g=0.05),
+  ),
+  "latest": (
+    "fedgroup",
+    dict(
+      similarity="madc", direction="latest", migration=1.0, client_weights="uniform"
+    ),
+  ),
+  "random": ("fedgroup", dict(cold_start="random", eta_g=0.03, inter_group="code")),
+}
 POOL_KEY, _, PLAN_KEY = jax.random.split(grouped.START, 3)
 
 
@@ -44,8 +49,15 @@ def started(problem, state, params, m):
   member = np.asarray(state.member)
   pool = np.flatnonzero(member >= 0).tolist()
   return oracle.fedgroup_start(
-      bridge.to_oracle(params), problem.clients, pool, member[pool], m,
-      pool_batches(problem, pool), grouped.LR, problems.L2), pool
+    bridge.to_oracle(params),
+    problem.clients,
+    pool,
+    member[pool],
+    m,
+    pool_batches(problem, pool),
+    grouped.LR,
+    problems.L2,
+  ), pool
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -60,24 +72,38 @@ def test_cold_start_and_rounds_are_the_oracles(problem, variant):
   w0 = [reference.w0] * m
   grouped.assert_models_close(w0, state, reference.models)
   np.testing.assert_allclose(
-      grouped.rows(state.memory.directions), reference.directions, atol=1e-5)
+    grouped.rows(state.memory.directions), reference.directions, atol=1e-5
+  )
   planned = np.asarray(state.memory.cold_start_group)
   if h.cold_start == "random":
     cold = set(range(12)) - set(pool)
     assert len({planned[i] for i in cold}) > 1 and planned.min() == 0
-    reference.membership.update(
-        {i: int(planned[i]) for i in cold})  # drawn once
+    reference.membership.update({i: int(planned[i]) for i in cold})  # drawn once
   for r in grouped.rounds(run, problem, state):
     cold = grouped.batches(
-        problem, r.ids, PLAN_KEY if h.direction == "initial"
-        else grouped.rule_key(r.key), PRE)
+      problem,
+      r.ids,
+      PLAN_KEY if h.direction == "initial" else grouped.rule_key(r.key),
+      PRE,
+    )
     found, new = oracle.fedgroup_round(
-        reference, problem.clients, r.ids, r.batches, grouped.LR, problems.L2,
-        getattr(h, "mu", 0.0), h.eta_g, h.inter_group, h.client_weights,
-        h.direction, cold)
+      reference,
+      problem.clients,
+      r.ids,
+      r.batches,
+      grouped.LR,
+      problems.L2,
+      getattr(h, "mu", 0.0),
+      h.eta_g,
+      h.inter_group,
+      h.client_weights,
+      h.direction,
+      cold,
+    )
     grouped.assert_round(r, reference.models, found, m)
     np.testing.assert_allclose(
-        grouped.rows(r.state.memory.latest), new.latest, atol=2e-5)
+      grouped.rows(r.state.memory.latest), new.latest, atol=2e-5
+    )
     # Who has been in a group stays there.
     then, now = np.asarray(r.before.member), np.asarray(r.state.member)
     np.testing.assert_array_equal(now[then >= 0], then[then >= 0])
@@ -97,9 +123,13 @@ def assert_newcomers_are_the_oracles(run, state, reference):
   never = len(grouped.models_of(state)) - len(reference.models)
   for i, client in enumerate(problem.clients):
     expected = oracle.assign_cold_client(
-        reference, client,
-        bridge.client_batches(problem, i, jax.random.key(i), work),
-        grouped.LR, problems.L2, run.hparams.direction)
+      reference,
+      client,
+      bridge.client_batches(problem, i, jax.random.key(i), work),
+      grouped.LR,
+      problems.L2,
+      run.hparams.direction,
+    )
     assert grouped.joined(run, state, i) == never + expected
     joined.add(expected)
   assert len(joined) > 1
@@ -114,18 +144,24 @@ def test_newcomers_join_a_direction_not_a_model(problem, variant):
   run = programs(variant)
   state = grouped.begin(run, problem.data, grouped.zeros())
   w0 = bridge.to_oracle(grouped.zeros())
-  ways = [sgd(w0, problem.clients[i], [
-      np.arange(problems.SIZES[i])] * 5, 0.2, problems.L2) for i in (1, 8)]
+  ways = [
+    sgd(w0, problem.clients[i], [np.arange(problems.SIZES[i])] * 5, 0.2, problems.L2)
+    for i in (1, 8)
+  ]
   # Equal entries for all classes change no prediction.
   models = [4.0 * sum(ways) + ways[0] + 0.6, 4.0 * sum(ways) + ways[1]]
   middle = np.mean(models, axis=0)
   state = state._replace(
-      models=grouped.stacked([middle, *models]), memory=state.memory._replace(
-          latest=trees.to_matrix(grouped.stacked([ways[0], *ways]))[0],
-          populated=jnp.array([False, True, True])))
+    models=grouped.stacked([middle, *models]),
+    memory=state.memory._replace(
+      latest=trees.to_matrix(grouped.stacked([ways[0], *ways]))[0],
+      populated=jnp.array([False, True, True]),
+    ),
+  )
   reference, _ = started(problem, state, grouped.zeros(), 3)
-  assert_newcomers_are_the_oracles(run, state, reference._replace(
-      models=models, auxiliary=middle, latest=ways))
+  assert_newcomers_are_the_oracles(
+    run, state, reference._replace(models=models, auxiliary=middle, latest=ways)
+  )
 
 
 @pytest.mark.parametrize("variant", ["default", "latest"])
@@ -139,17 +175,25 @@ def test_the_pool_is_clustered_by_the_printed_similarity(problem, variant):
     pool = np.flatnonzero(member >= 0).tolist()
     work = jax.random.split(jax.random.split(key, 3)[0])[1]
     updates = oracle.pretrain(
-        bridge.to_oracle(params), problem.clients, pool,
-        grouped.batches(problem, pool, work, PRE), grouped.LR, problems.L2)
+      bridge.to_oracle(params),
+      problem.clients,
+      pool,
+      grouped.batches(problem, pool, work, PRE),
+      grouped.LR,
+      problems.L2,
+    )
     if run.hparams.similarity == "madc":
       np.testing.assert_array_equal(
-          oracle.number_labels(member[pool]),
-          oracle.cut_at_count(oracle.madc(updates), "complete", m))
+        oracle.number_labels(member[pool]),
+        oracle.cut_at_count(oracle.madc(updates), "complete", m),
+      )
       continue
     points = oracle.edc_embedding(updates, m)
     best = cluster.KMeans(m, n_init=20, random_state=0).fit(points).inertia_
-    mine = sum(((points[member[pool] == g] - points[member[pool] == g].mean(
-        0)) ** 2).sum() for g in set(member[pool]))
+    mine = sum(
+      ((points[member[pool] == g] - points[member[pool] == g].mean(0)) ** 2).sum()
+      for g in set(member[pool])
+    )
     assert mine <= best * (1 + 1e-4)
 
 
@@ -157,10 +201,12 @@ def test_the_pool_is_of_clients_that_are_there(problem):
   there = [0, 1, 3, 4, 7, 9, 11]
   drawn = set()
   for seed in range(4):
-    state = grouped.begin(programs("default"), problem.data, there=there,
-                          key=jax.random.key(seed))
-    planned, member = (np.asarray(a) for a in (
-        state.memory.cold_start_group, state.member))
+    state = grouped.begin(
+      programs("default"), problem.data, there=there, key=jax.random.key(seed)
+    )
+    planned, member = (
+      np.asarray(a) for a in (state.memory.cold_start_group, state.member)
+    )
     pool = np.flatnonzero(member >= 0).tolist()
     assert len(pool) == POOL and set(pool) <= set(there)
     assert np.flatnonzero(planned >= 0).tolist() == there
@@ -183,20 +229,27 @@ def test_the_inter_group_step_is_the_oracles(form):
   equal, zero = ROWS.copy(), ROWS.copy()
   equal[2] = equal[0]
   zero[1] = 0.0
-  for matrix, populated in ((ROWS, [1, 1, 1, 1]), (equal, [1, 1, 1, 1]),
-                            (zero, [1, 1, 1, 1]), (ROWS, [1, 0, 1, 1]),
-                            (ROWS, [0, 0, 1, 0])):
+  for matrix, populated in (
+    (ROWS, [1, 1, 1, 1]),
+    (equal, [1, 1, 1, 1]),
+    (zero, [1, 1, 1, 1]),
+    (ROWS, [1, 0, 1, 1]),
+    (ROWS, [0, 0, 1, 0]),
+  ):
     populated = np.array(populated, bool)
     expected = matrix.astype(np.float64)
     # Groups that never had a member have no say, and are told nothing.
     expected[populated] = oracle.inter_group(expected[populated], 0.1, form)
-    mine = np.asarray(fedgroup.inter_group_step(
-        jnp.asarray(matrix), jnp.asarray(populated), 0.1, form))
+    mine = np.asarray(
+      fedgroup.inter_group_step(jnp.asarray(matrix), jnp.asarray(populated), 0.1, form)
+    )
     np.testing.assert_allclose(mine, expected, atol=1e-6)
     np.testing.assert_array_equal(mine[~populated], matrix[~populated])
     assert populated.sum() == 1 or np.abs(mine - matrix).max() > 1e-3
-    np.testing.assert_array_equal(fedgroup.inter_group_step(
-        jnp.asarray(matrix), jnp.asarray(populated), 0.0, form), matrix)
+    np.testing.assert_array_equal(
+      fedgroup.inter_group_step(jnp.asarray(matrix), jnp.asarray(populated), 0.0, form),
+      matrix,
+    )
 
 
 @pytest.mark.parametrize("variant", ["default", "latest", "random"])
@@ -205,15 +258,19 @@ def test_groups_that_stay_empty_stay_finite(problem, variant):
   run = programs(variant)
   params = problems.some_params(problem.model)
   alike = problem.data._replace(
-      x=jnp.zeros_like(problem.data.x), y=jnp.zeros_like(problem.data.y))
+    x=jnp.zeros_like(problem.data.x), y=jnp.zeros_like(problem.data.y)
+  )
   state = grouped.begin(run, alike, params)
   populated = np.asarray(state.memory.populated)
   if variant != "latest":  # ties: as many groups as are asked for
     assert populated.sum() == 1
   states, log = grouped.play(run, alike, state)
   for state, aux, ids in zip(states[1:], log, grouped.COHORTS):
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state)
-               if jnp.issubdtype(leaf.dtype, jnp.floating))
+    assert all(
+      np.isfinite(leaf).all()
+      for leaf in jax.tree.leaves(state)
+      if jnp.issubdtype(leaf.dtype, jnp.floating)
+    )
     assert all(np.isfinite(leaf).all() for leaf in aux.server.values())
     assert not np.asarray(aux.server["members"])[~populated].any()
     assert aux.server["participants"].sum() == len(ids)
@@ -233,8 +290,9 @@ def swapped(problem, ids, client, offset, size):
   cohort = grouped.cohort_of(problem.data, ids)
   slot = ids.index(client)
   shards = cohort.shards._replace(
-      offset=cohort.shards.offset.at[slot].set(offset),
-      size=cohort.shards.size.at[slot].set(size))
+    offset=cohort.shards.offset.at[slot].set(offset),
+    size=cohort.shards.size.at[slot].set(size),
+  )
   return cohort._replace(shards=shards, weight=shards.size.astype(jnp.float32))
 
 
@@ -252,18 +310,20 @@ def test_a_client_is_grouped_anew_when_its_classes_change(problem):
   moved = 0
   for client in range(12):
     for other in (1, 2, 4, 6, 8):
-      shift = oracle.total_variation(*(
-          frequencies(problem.clients[i][1]) for i in (client, other)))
+      shift = oracle.total_variation(
+        *(frequencies(problem.clients[i][1]) for i in (client, other))
+      )
       ids = sorted({client, 5, 9})
       key = jax.random.key(50)
-      as_other = problem._replace(clients=[
-          problem.clients[other if i == client else i] for i in range(12)])
-      rows = grouped.batches(
-          as_other, [client], grouped.rule_key(key), PRE)[client]
+      as_other = problem._replace(
+        clients=[problem.clients[other if i == client else i] for i in range(12)]
+      )
+      rows = grouped.batches(as_other, [client], grouped.rule_key(key), PRE)[client]
       expected = planned.copy()
       if shift > 0.2:
         expected[client] = oracle.assign_cold_client(
-            reference, problem.clients[other], rows, grouped.LR, problems.L2)
+          reference, problem.clients[other], rows, grouped.LR, problems.L2
+        )
       cohort = with_data_of(problem, ids, client, other)
       new, _ = run.round(state, cohort, key)
       member = np.asarray(new.member)
@@ -276,8 +336,10 @@ def test_a_client_is_grouped_anew_when_its_classes_change(problem):
       assert again.member[client] == expected[client]
       assert new.memory.cold_start_group[client] == expected[client]
       np.testing.assert_allclose(
-          again.memory.histogram[client],
-          frequencies(problem.clients[other][1]), atol=1e-6)
+        again.memory.histogram[client],
+        frequencies(problem.clients[other][1]),
+        atol=1e-6,
+      )
       assert np.isfinite(aux.server["discrepancy"])
   assert moved > 2
 
@@ -287,29 +349,31 @@ def test_a_small_shift_and_migration_1_move_nobody(problem):
   run = programs("default")
   state = grouped.begin(run, problem.data, params)
   # One example less of 90.
-  new, _ = run.round(state, swapped(
-      problem, [1, 4], 1, problem.data.offset[1], problem.data.size[1] - 1),
-                     grouped.KEYS[0])
+  new, _ = run.round(
+    state,
+    swapped(problem, [1, 4], 1, problem.data.offset[1], problem.data.size[1] - 1),
+    grouped.KEYS[0],
+  )
   assert new.member[1] == state.memory.cold_start_group[1]
   problems.assert_equal(new.memory.histogram, state.memory.histogram)
 
   run = programs("latest")
   state = grouped.begin(run, problem.data, params)
   state, _ = run.round(
-      state, grouped.cohort_of(problem.data, grouped.EVERYONE), grouped.KEYS[0])
+    state, grouped.cohort_of(problem.data, grouped.EVERYONE), grouped.KEYS[0]
+  )
   then = np.asarray(state.member)
   for client in range(12):
     state, _ = run.round(
-        state, with_data_of(problem, [client], client, (client + 1) % 12),
-        grouped.KEYS[1])
+      state, with_data_of(problem, [client], client, (client + 1) % 12), grouped.KEYS[1]
+    )
   np.testing.assert_array_equal(state.member, then)
 
 
 def test_clients_deploy_the_model_of_their_group():
   run = programs("default")
   state = grouped.begin(run, grouped.problem().data)
-  grouped.assert_deploys(
-      run, state, dict(enumerate(state.memory.cold_start_group)))
+  grouped.assert_deploys(run, state, dict(enumerate(state.memory.cold_start_group)))
 
 
 def test_pre_training_is_counted_when_clients_first_take_part(problem):
@@ -319,7 +383,8 @@ def test_pre_training_is_counted_when_clients_first_take_part(problem):
   cohort = grouped.cohort_of(problem.data, grouped.COHORTS[0])
   later = run.algorithm.idle(state, cohort)
   (after, first), (_, second) = (
-      run.round(each, cohort, grouped.KEYS[0]) for each in (state, later))
+    run.round(each, cohort, grouped.KEYS[0]) for each in (state, later)
+  )
   problems.assert_equal(second.cost, first.cost)
   third = run.round(after, cohort, grouped.KEYS[0])[1]
   assert third.cost.central_flops < first.cost.central_flops
@@ -329,8 +394,10 @@ def test_of_few_clients_all_are_pretrained_with_a_warning():
   """With the default of 60, too, and bit for bit as where all are named."""
   runs, fed = [], fa.federate("digits", num_clients=12)
   given = dict(rounds=2, cohort_size=4, evaluate="assigned", pretrain_steps=2)
-  with pytest.warns(UserWarning, match="pretrain_scale=20: would pre-train 60 "
-                    "clients for num_groups=3, all 12 are"):
+  with pytest.warns(
+    UserWarning,
+    match="pretrain_scale=20: would pre-train 60 clients for num_groups=3, all 12 are",
+  ):
     runs.append(fa.run("fedgroup", fed, **given))
   runs.append(fa.run("fedgroup", fed, pretrain_scale=4, **given))
   assert len({run.state_hash() for run in runs}) == 1

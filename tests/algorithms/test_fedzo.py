@@ -14,7 +14,8 @@ BASE = dict(directions=4, smoothing=0.2, client_lr=0.05)
 
 def directions(problem, draws, number, h):
   return zeroth_order.moves(
-      problem, jax.random.fold_in(draws, number), h.directions, "sphere")
+    problem, jax.random.fold_in(draws, number), h.directions, "sphere"
+  )
 
 
 def check_mean(problem, r, trained, h):
@@ -22,23 +23,36 @@ def check_mean(problem, r, trained, h):
   w = bridge.start(problem)
   weights = oracle.average_weights(problem.clients, IDS, h.client_weights)
   bridge.assert_step_close(
-      w, bridge.model_of(r.state),
-      oracle.server_step(w, trained, weights, h.server_lr), rtol=5e-4)
+    w,
+    bridge.model_of(r.state),
+    oracle.server_step(w, trained, weights, h.server_lr),
+    rtol=5e-4,
+  )
 
 
 def client_of(problem, r, i, h):
   """The key of its directions, and of each step its examples."""
   rows_key, draws = jax.random.split(jax.random.fold_in(r.key, i))
   x, y = problem.clients[i]
-  return draws, [(x[rows], y[rows]) for rows in bridge.client_batches(
-      problem, i, rows_key, h)]
+  return draws, [
+    (x[rows], y[rows]) for rows in bridge.client_batches(problem, i, rows_key, h)
+  ]
 
 
-@pytest.mark.parametrize("settings", [
+@pytest.mark.parametrize(
+  "settings",
+  [
     dict(local_steps=3, batch_size=7),
-    dict(local_steps=0, local_epochs=1, batch_size=40, server_lr=0.8,
-         client_weights="examples"),
-    dict(local_steps=2, batch_size=0)])
+    dict(
+      local_steps=0,
+      local_epochs=1,
+      batch_size=40,
+      server_lr=0.8,
+      client_weights="examples",
+    ),
+    dict(local_steps=2, batch_size=0),
+  ],
+)
 def test_a_round_is_the_loops(problem, settings):
   h, (r,) = bridge.rounds(problem, "fedzo", [IDS], **BASE, **settings)
   trained = []
@@ -47,7 +61,8 @@ def test_a_round_is_the_loops(problem, settings):
     v = bridge.start(problem)
     for number, batch in enumerate(batches):
       v = v - h.client_lr * zeroth_order.on_sphere(
-          v, *batch, directions(problem, draws, number, h), h.smoothing)
+        v, *batch, directions(problem, draws, number, h), h.smoothing
+      )
     trained.append(v)
   check_mean(problem, r, trained, h)
   # No gradients; five forward passes for each example that is read.
@@ -58,22 +73,27 @@ def test_a_round_is_the_loops(problem, settings):
 def test_seeds_and_numbers_are_the_update(problem):
   """The server repeats the steps from what it was sent, without any data."""
   h, (r,) = bridge.rounds(
-      problem, "fedzo", [IDS], **BASE, local_steps=3, batch_size=7,
-      uplink="seeds")
+    problem, "fedzo", [IDS], **BASE, local_steps=3, batch_size=7, uplink="seeds"
+  )
   w, received = bridge.start(problem), []
 
   def step(v, numbers, draws, number):
-    return v - h.client_lr * (problems.L2 * v + v.size / (
-        h.directions * h.smoothing) * np.tensordot(
-            numbers, directions(problem, draws, number, h), 1))
+    return v - h.client_lr * (
+      problems.L2 * v
+      + v.size
+      / (h.directions * h.smoothing)
+      * np.tensordot(numbers, directions(problem, draws, number, h), 1)
+    )
 
   for i in IDS:
     draws, batches = client_of(problem, r, i, h)
     v, sent = w, []
     for number, batch in enumerate(batches):
-      sent.append(zeroth_order.changes(
-          v, *batch, directions(problem, draws, number, h),
-          h.smoothing).astype(np.float32))
+      sent.append(
+        zeroth_order.changes(
+          v, *batch, directions(problem, draws, number, h), h.smoothing
+        ).astype(np.float32)
+      )
       v = step(v, sent[-1], draws, number)
     words, sent = np.asarray(jax.random.key_data(draws)), np.array(sent)
     assert words.nbytes + sent.nbytes == 4 * int(r.aux.cost.up) == 56
@@ -83,5 +103,6 @@ def test_seeds_and_numbers_are_the_update(problem):
     received.append(v)
   check_mean(problem, r, received, h)
   assert r.aux.cost.central_flops == 2 * 12 * 52 * len(IDS)
-  bridge.refused(problem, "fedzo", "uplink=seeds: needs local_steps",
-                 uplink="seeds", local_steps=0)
+  bridge.refused(
+    problem, "fedzo", "uplink=seeds: needs local_steps", uplink="seeds", local_steps=0
+  )

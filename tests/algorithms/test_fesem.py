@@ -17,15 +17,17 @@ SETTINGS = dict(pretrain_steps=PRE)
 def first_centre(problem, i, start, centres, key):
   """Where a client goes that never trained, by its own training."""
   rows = grouped.batches(problem, [i], grouped.rule_key(key), PRE)[i]
-  return oracle.nearest_centre(sgd(
-      start, problem.clients[i], rows, grouped.LR, problems.L2), centres)
+  return oracle.nearest_centre(
+    sgd(start, problem.clients[i], rows, grouped.LR, problems.L2), centres
+  )
 
 
-@pytest.mark.parametrize("first, weights", [
-    ("trained", "examples"), ("initial", "uniform"), ("random", "examples")])
+@pytest.mark.parametrize(
+  "first, weights",
+  [("trained", "examples"), ("initial", "uniform"), ("random", "examples")],
+)
 def test_rounds_are_the_oracles(problem, first, weights):
-  run = grouped.programs("fesem", first_group=first, client_weights=weights,
-                         **SETTINGS)
+  run = grouped.programs("fesem", first_group=first, client_weights=weights, **SETTINGS)
   params = grouped.zeros()
   state = grouped.begin(run, problem.data, params, key=jax.random.key(6))
   start, local = bridge.to_oracle(params), {}
@@ -35,12 +37,21 @@ def test_rounds_are_the_oracles(problem, first, weights):
     new = [i for i in r.ids if i not in local]
     groups = dict(zip(r.ids, np.asarray(r.aux.client["group"]).tolist()))
     where = {
-        "trained": lambda i: first_centre(problem, i, start, centres, r.key),
-        "initial": lambda i: oracle.nearest_centre(start, centres),
-        "random": groups.get}[first]
+      "trained": lambda i: first_centre(problem, i, start, centres, r.key),
+      "initial": lambda i: oracle.nearest_centre(start, centres),
+      "random": groups.get,
+    }[first]
     found, local = oracle.fesem_round(
-        centres, local, problem.clients, r.ids, r.batches, grouped.LR,
-        problems.L2, weights, {i: where(i) for i in new})
+      centres,
+      local,
+      problem.clients,
+      r.ids,
+      r.batches,
+      grouped.LR,
+      problems.L2,
+      weights,
+      {i: where(i) for i in new},
+    )
     grouped.assert_round(r, centres, found, K)
     chosen |= {groups[i] for i in new}
     again |= set(r.ids) - set(new)
@@ -49,8 +60,8 @@ def test_rounds_are_the_oracles(problem, first, weights):
     assert np.flatnonzero(trained).tolist() == sorted(local)
     table = np.asarray(r.state.memory.last)
     np.testing.assert_allclose(
-        grouped.rows(table[sorted(local)]),
-        [local[i] for i in sorted(local)], atol=2e-4)
+      grouped.rows(table[sorted(local)]), [local[i] for i in sorted(local)], atol=2e-4
+    )
     assert not table[~trained].any()
   assert again
   # A common model has one nearest centre; trained or drawn they differ.
@@ -58,15 +69,22 @@ def test_rounds_are_the_oracles(problem, first, weights):
 
 
 def test_newcomers_join_the_centre_nearest_to_their_own_training(problem):
-  run = grouped.programs("fesem", first_group="trained",
-                         client_weights="examples", **SETTINGS)
+  run = grouped.programs(
+    "fesem", first_group="trained", client_weights="examples", **SETTINGS
+  )
   state = grouped.begin(run, problem.data, grouped.zeros())
   w0 = bridge.to_oracle(grouped.zeros())
   work = LocalWork(local_steps=PRE, batch_size=grouped.WORK["batch_size"])
-  trained = {i: sgd(
-      w0, problem.clients[i],
-      bridge.client_batches(problem, i, jax.random.key(i), work), grouped.LR,
-      problems.L2) for i in (0, 1, 2, 8)}
+  trained = {
+    i: sgd(
+      w0,
+      problem.clients[i],
+      bridge.client_batches(problem, i, jax.random.key(i), work),
+      grouped.LR,
+      problems.L2,
+    )
+    for i in (0, 1, 2, 8)
+  }
   centres = [trained[1], trained[2], trained[8]]
   state = state._replace(models=grouped.stacked(centres))
   for i, w in trained.items():
@@ -74,13 +92,18 @@ def test_newcomers_join_the_centre_nearest_to_their_own_training(problem):
 
 
 def test_clients_deploy_the_centre_nearest_to_their_last_model(problem):
-  run = grouped.programs("fesem", first_group="trained",
-                         client_weights="examples", **SETTINGS)
-  state = grouped.play(
-      run, problem.data, grouped.begin(run, problem.data))[0][-1]
+  run = grouped.programs(
+    "fesem", first_group="trained", client_weights="examples", **SETTINGS
+  )
+  state = grouped.play(run, problem.data, grouped.begin(run, problem.data))[0][-1]
   centres = grouped.models_of(state)
   last = grouped.rows(state.memory.last)
   # Nearest now, not when it last came: the centres have moved since.
-  grouped.assert_deploys(run, state, {
+  grouped.assert_deploys(
+    run,
+    state,
+    {
       i: oracle.nearest_centre(last[i], centres)
-      for i in np.flatnonzero(np.asarray(state.memory.trained)).tolist()})
+      for i in np.flatnonzero(np.asarray(state.memory.trained)).tolist()
+    },
+  )

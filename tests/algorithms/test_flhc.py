@@ -24,17 +24,23 @@ COHORTS = [*grouped.COHORTS, [0, 3, 6, 10]]
 def by_threshold():
   """``flhc`` of L1 and complete linkage, by its threshold."""
   return grouped.by_arguments(
-      flhc.FLHCHParams(max_groups=K, cluster_after=AFTER, **grouped.WORK),
-      lambda model, hparams: flhc.once_rule(
-          model, hparams, clients.ClientMap()), distance_threshold=0.0)
+    flhc.FLHCHParams(max_groups=K, cluster_after=AFTER, **grouped.WORK),
+    lambda model, hparams: flhc.once_rule(model, hparams, clients.ClientMap()),
+    distance_threshold=0.0,
+  )
 
 
 def clustering(problem, w, key, there=grouped.EVERYONE, **settings):
   """The oracle's updates and distances of the clients that are there."""
   batches = grouped.batches(problem, there, grouped.rule_key(key, 1))
   return oracle.flhc_cluster(
-      w, [problem.clients[i] for i in there],
-      [batches[i] for i in there], grouped.LR, problems.L2, **settings)
+    w,
+    [problem.clients[i] for i in there],
+    [batches[i] for i in there],
+    grouped.LR,
+    problems.L2,
+    **settings,
+  )
 
 
 def assert_rounds_are_the_oracles(run, labels_of, number, weights):
@@ -42,16 +48,24 @@ def assert_rounds_are_the_oracles(run, labels_of, number, weights):
   problem = grouped.problem()
   params = problems.some_params(problem.model)
   models, labels = [bridge.to_oracle(params)] * number, np.zeros(12, int)
-  for n, r in enumerate(grouped.rounds(
-      run, problem, grouped.begin(run, problem.data, params), COHORTS)):
+  for n, r in enumerate(
+    grouped.rounds(run, problem, grouped.begin(run, problem.data, params), COHORTS)
+  ):
     if n == AFTER:
       models = [models[0]] * number
       labels = labels_of(models[0], r.key)
       np.testing.assert_array_equal(r.state.member, labels)
     assert bool(r.state.memory.done) == (n >= AFTER)
     found = oracle.group_round(
-        models, labels[r.ids], problem.clients, r.ids, r.batches, grouped.LR,
-        problems.L2, weights=weights)
+      models,
+      labels[r.ids],
+      problem.clients,
+      r.ids,
+      r.batches,
+      grouped.LR,
+      problems.L2,
+      weights=weights,
+    )
     before, after = models, found.models
     if n < AFTER:  # one model; the others do not count yet
       before, after = before[:1], after[:1]
@@ -66,22 +80,25 @@ def test_rounds_are_the_oracles_with_a_threshold(problem):
 
   def labels_of(w, key):
     labels = oracle.cut_at_distance(
-        clustering(problem, w, key)[1], "complete", threshold)
+      clustering(problem, w, key)[1], "complete", threshold
+    )
     assert set(labels) == {0, 1}
     return labels
 
   assert_rounds_are_the_oracles(
-      by_threshold()(distance_threshold=threshold), labels_of, K, "examples")
+    by_threshold()(distance_threshold=threshold), labels_of, K, "examples"
+  )
 
 
 def between_merges(problem, groups):
   """A threshold that leaves so many groups after AFTER rounds."""
   run = by_threshold()()
   state = grouped.play(
-      run, problem.data, grouped.begin(run, problem.data),
-      COHORTS[:AFTER])[0][-1]
+    run, problem.data, grouped.begin(run, problem.data), COHORTS[:AFTER]
+  )[0][-1]
   _, distances = clustering(
-      problem, bridge.to_oracle(bridge.model_of(state)), grouped.KEYS[AFTER])
+    problem, bridge.to_oracle(bridge.model_of(state)), grouped.KEYS[AFTER]
+  )
   heights = hierarchy.linkage(distance.squareform(distances), "complete")[:, 2]
   return heights[-groups:][:2].mean()
 
@@ -90,12 +107,16 @@ def test_rounds_are_the_oracles_with_a_number(problem):
   """Ward's linkage of L2 distances; exactly so many groups."""
 
   def labels_of(w, key):
-    return oracle.cut_at_count(
-        clustering(problem, w, key, metric="l2")[1], "ward", 3)
+    return oracle.cut_at_count(clustering(problem, w, key, metric="l2")[1], "ward", 3)
 
-  run = grouped.programs("flhc", max_groups=3, cluster_after=AFTER,
-                         client_weights="uniform", metric="l2",
-                         linkage="ward")
+  run = grouped.programs(
+    "flhc",
+    max_groups=3,
+    cluster_after=AFTER,
+    client_weights="uniform",
+    metric="l2",
+    linkage="ward",
+  )
   assert_rounds_are_the_oracles(run, labels_of, 3, "uniform")
 
 
@@ -104,19 +125,22 @@ def test_no_more_groups_than_allowed(problem):
   threshold = between_merges(problem, 7)
   run = by_threshold()(distance_threshold=threshold)
   state = grouped.play(
-      run, problem.data, grouped.begin(run, problem.data),
-      COHORTS[:AFTER + 1])[0]
+    run, problem.data, grouped.begin(run, problem.data), COHORTS[: AFTER + 1]
+  )[0]
   w = bridge.to_oracle(bridge.model_of(state[AFTER]))
   _, distances = clustering(problem, w, grouped.KEYS[AFTER])
   assert oracle.cut_at_distance(distances, "complete", threshold).max() == 6
   np.testing.assert_array_equal(
-      state[-1].member, oracle.cut_at_count(distances, "complete", K))
+    state[-1].member, oracle.cut_at_count(distances, "complete", K)
+  )
   # Nobody was there in that round: the next one clusters.
   late = run.algorithm.idle(state[AFTER], ())
   problems.assert_equal(
-      grouped.play(run, problem.data, late, COHORTS[AFTER:AFTER + 1],
-                   grouped.KEYS[AFTER:])[0][-1],
-      state[-1]._replace(round=late.round + 1))
+    grouped.play(
+      run, problem.data, late, COHORTS[AFTER : AFTER + 1], grouped.KEYS[AFTER:]
+    )[0][-1],
+    state[-1]._replace(round=late.round + 1),
+  )
 
 
 def test_who_comes_after_the_clustering_joins_the_nearest_update(problem):
@@ -140,18 +164,19 @@ def test_who_comes_after_the_clustering_joins_the_nearest_update(problem):
   expected = np.full(12, -1)
   expected[there] = labels
   np.testing.assert_array_equal(state.member, expected)
-  centres = [np.array(updates)[labels == g].mean(0)
-             for g in range(max(labels) + 1)]
+  centres = [np.array(updates)[labels == g].mean(0) for g in range(max(labels) + 1)]
   np.testing.assert_allclose(
-      grouped.rows(state.memory.directions)[:len(centres)], centres, atol=1e-5)
+    grouped.rows(state.memory.directions)[: len(centres)], centres, atol=1e-5
+  )
 
   key = grouped.KEYS[4]
   after, aux = run.round(state, grouped.cohort_of(problem.data, [4, 7, 9]), key)
 
   def nearest(i, batches):
     """The group that a client joins by its update."""
-    update, = oracle.pretrain(
-        w, problem.clients, [i], batches, grouped.LR, problems.L2)
+    (update,) = oracle.pretrain(
+      w, problem.clients, [i], batches, grouped.LR, problems.L2
+    )
     return np.argmin([np.abs(update - c).sum() for c in centres])
 
   batches = grouped.batches(problem, [4, 7, 9], grouped.rule_key(key))
@@ -159,12 +184,12 @@ def test_who_comes_after_the_clustering_joins_the_nearest_update(problem):
     assert after.member[i] == nearest(i, batches)
   assert aux.server["members"].sum() == 12
   # Known by now, it is not asked again.
-  again, _ = run.round(
-      after, grouped.cohort_of(problem.data, [4]), jax.random.key(99))
+  again, _ = run.round(after, grouped.cohort_of(problem.data, [4]), jax.random.key(99))
   np.testing.assert_array_equal(again.member, after.member)
   # A newcomer deploys the model of the group that it would join.
-  work = LocalWork(**{name: grouped.WORK[name] for name in (
-      "local_steps", "batch_size")})
+  work = LocalWork(
+    **{name: grouped.WORK[name] for name in ("local_steps", "batch_size")}
+  )
   for i in (2, 4, 9):
     rows = {i: bridge.client_batches(problem, i, key, work)}
     assert grouped.joined(run, after, i, key) == nearest(i, rows)

@@ -17,13 +17,19 @@ K = 3
 
 
 def choices(models, clients):
-  return np.array([oracle.ifca_choice(models, *client, problems.L2)
-                   for client in clients])
+  return np.array(
+    [oracle.ifca_choice(models, *client, problems.L2) for client in clients]
+  )
 
 
-@pytest.mark.parametrize("averaging, weights", [
+@pytest.mark.parametrize(
+  "averaging, weights",
+  [
     pytest.param("model", "examples", marks=pytest.mark.fast),
-    ("model", "uniform"), ("gradient", "examples")])
+    ("model", "uniform"),
+    ("gradient", "examples"),
+  ],
+)
 def test_rounds_are_the_oracles(problem, averaging, weights):
   run = grouped.programs("ifca", averaging=averaging, client_weights=weights)
   state = grouped.begin(run, problem.data)
@@ -31,12 +37,22 @@ def test_rounds_are_the_oracles(problem, averaging, weights):
   empty, seen = 0, set()
   for r in grouped.rounds(run, problem, state):
     found = oracle.ifca_round(
-        models, problem.clients, r.ids, r.batches, grouped.LR, problems.L2,
-        averaging, weights)
+      models,
+      problem.clients,
+      r.ids,
+      r.batches,
+      grouped.LR,
+      problems.L2,
+      averaging,
+      weights,
+    )
     grouped.assert_round(r, models, found, K)
     np.testing.assert_allclose(
-        r.aux.server["train_loss"], average_weights(problem.clients, r.ids)
-        @ np.asarray(r.aux.client["loss"])[:len(r.ids)], rtol=1e-5)
+      r.aux.server["train_loss"],
+      average_weights(problem.clients, r.ids)
+      @ np.asarray(r.aux.client["loss"])[: len(r.ids)],
+      rtol=1e-5,
+    )
     empty += len(set(found.groups)) < K
     seen |= set(found.groups)
     models = found.models
@@ -52,20 +68,26 @@ THERE = [0, 1, 2, 4, 5, 6, 8, 9, 11]
 def draws():
   """What ``reject`` may draw; of each the least share of a group."""
   problem = grouped.problem()
-  first = grouped.begin(grouped.programs("ifca", averaging="model",
-                                         client_weights="examples"),
-                        problem.data)
-  later = jax.jit(jax.vmap(lambda t: clustered.independent_models(
-      problem.model, jax.random.fold_in(grouped.START, t), K)))(
-          jnp.arange(50, dtype=jnp.int32))
+  first = grouped.begin(
+    grouped.programs("ifca", averaging="model", client_weights="examples"), problem.data
+  )
+  later = jax.jit(
+    jax.vmap(
+      lambda t: clustered.independent_models(
+        problem.model, jax.random.fold_in(grouped.START, t), K
+      )
+    )
+  )(jnp.arange(50, dtype=jnp.int32))
   drawn = [grouped.models_of(first)] + [
-      grouped.models_of(first._replace(
-          models=jax.tree.map(lambda leaf, t=t: leaf[t], later)))
-      for t in range(50)]
+    grouped.models_of(
+      first._replace(models=jax.tree.map(lambda leaf, t=t: leaf[t], later))
+    )
+    for t in range(50)
+  ]
   clients = [problem.clients[i] for i in THERE]
-  return drawn, np.array([np.bincount(
-      choices(models, clients), minlength=K).min() for models in drawn]) / (
-          len(clients))
+  return drawn, np.array(
+    [np.bincount(choices(models, clients), minlength=K).min() for models in drawn]
+  ) / (len(clients))
 
 
 @pytest.mark.parametrize("share", [0.23, 1.0])
@@ -77,8 +99,7 @@ def test_reject_takes_the_first_draw_that_serves_all_or_the_best(share):
   expected = good[0] if len(good) else np.argmax(least)
   assert expected > 0, "the first models were good already"
   assert len(good) == 0 or expected < np.argmax(least)
-  np.testing.assert_allclose(
-      grouped.models_of(state), drawn[expected], rtol=1e-6)
+  np.testing.assert_allclose(grouped.models_of(state), drawn[expected], rtol=1e-6)
 
 
 def test_plus_plus_trains_on_clients_that_are_served_badly(problem):
@@ -90,14 +111,15 @@ def test_plus_plus_trains_on_clients_that_are_served_badly(problem):
     models = []
     for k, model in enumerate(grouped.models_of(state)):
       choose, work = jax.random.split(jax.random.fold_in(key, k))
-      weight = np.min([bridge.losses(problem, w, range(12)) for w in models]
-                      or [np.ones(12)], axis=0)
+      weight = np.min(
+        [bridge.losses(problem, w, range(12)) for w in models] or [np.ones(12)], axis=0
+      )
       weight = weight * np.isin(np.arange(12), THERE)
-      chosen = int(jax.random.categorical(
-          choose, jnp.log(jnp.array(weight, jnp.float32))))
+      chosen = int(
+        jax.random.categorical(choose, jnp.log(jnp.array(weight, jnp.float32)))
+      )
       rows = bridge.client_batches(problem, chosen, work, run.hparams)
-      expected = sgd(
-          start, problem.clients[chosen], rows, grouped.LR, problems.L2)
+      expected = sgd(start, problem.clients[chosen], rows, grouped.LR, problems.L2)
       bridge.assert_step_close(start, bridge.to_library(model), expected)
       models.append(model)
     assert len({w.tobytes() for w in models}) == K

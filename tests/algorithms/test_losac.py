@@ -24,8 +24,7 @@ def partition_of(problem, batch_size):
   """client id -> rows of each of its fixed batches."""
   result = {}
   for i, (_, y) in enumerate(problem.clients):
-    shard = Shard(
-        problem.data.x, problem.data.y, jnp.int32(0), jnp.int32(len(y)))
+    shard = Shard(problem.data.x, problem.data.y, jnp.int32(0), jnp.int32(len(y)))
     result[i] = []
     for j in range(-(-len(y) // batch_size)):
       rows, mask = _fixed_batch(shard, jnp.int32(i), jnp.int32(j), batch_size)
@@ -38,8 +37,7 @@ def picks_of(partition, ids, key, steps):
   result = {}
   for i in ids:
     count = len(partition[i])
-    order = np.asarray(_picks(
-        jax.random.fold_in(key, i), steps, jnp.int32(count)))
+    order = np.asarray(_picks(jax.random.fold_in(key, i), steps, jnp.int32(count)))
     result[i] = [int(order[k % count]) for k in range(steps)]
   return result
 
@@ -52,44 +50,71 @@ def check_rounds(problem, h, rounds):
   for r in rounds:
     for i in range(len(known), r.there):  # who has just come
       known[i] = (
-          [np.zeros_like(w) for _ in partition[i]] if by_table else
-          full * oracle.gradient(w, *problem.clients[i], problems.L2))
-    there, variant = problem.clients[:r.there], "T" if by_table else "C"
+        [np.zeros_like(w) for _ in partition[i]]
+        if by_table
+        else full * oracle.gradient(w, *problem.clients[i], problems.L2)
+      )
+    there, variant = problem.clients[: r.there], "T" if by_table else "C"
     picks = picks_of(partition, r.ids, r.key, h.local_steps)
     estimate = baselines.losac_estimate(known, there, variant, partition)
     found = baselines.losac_round(
-        w, estimate, known, there, r.ids, r.batches, h.client_lr, h.server_lr,
-        problems.L2, variant, partition, picks)
+      w,
+      estimate,
+      known,
+      there,
+      r.ids,
+      r.batches,
+      h.client_lr,
+      h.server_lr,
+      problems.L2,
+      variant,
+      partition,
+      picks,
+    )
     bridge.assert_step_close(w, bridge.model_of(r.state), found.model, 3e-4)
     memory = r.state.memory
     for mine, theirs in (
-        (memory.estimate, found.G),
-        (memory.estimate, baselines.losac_estimate(
-            found.table, there, variant, partition))):
+      (memory.estimate, found.G),
+      (
+        memory.estimate,
+        baselines.losac_estimate(found.table, there, variant, partition),
+      ),
+    ):
       bridge.assert_vectors_close(bridge.to_oracle(mine), theirs, 2e-5)
     for i, expected in found.table.items():
-      first, rows = (int(memory.first_row[i]), expected) if by_table else (
-          i, [expected])
+      first, rows = (
+        (int(memory.first_row[i]), expected) if by_table else (i, [expected])
+      )
       for j, row in enumerate(rows):
-        bridge.assert_vectors_close(
-            bridge.entry(memory.table, first + j), row, 2e-5)
+        bridge.assert_vectors_close(bridge.entry(memory.table, first + j), row, 2e-5)
     if by_table:  # exactly what the steps read, short batches as they are
       assert int(r.aux.cost.example_gradients) == sum(
-          len(partition[i][j]) for i in r.ids for j in picks[i])
+        len(partition[i][j]) for i in r.ids for j in picks[i]
+      )
     w, known = found.model, found.table
 
 
-@pytest.mark.parametrize("settings", [
-    dict(first_gradients="zeros", server_lr=0.8, **WORK), TABLE])
+@pytest.mark.parametrize(
+  "settings", [dict(first_gradients="zeros", server_lr=0.8, **WORK), TABLE]
+)
 def test_rounds_are_the_oracles(problem, settings):
   """Also with slots that nobody fills; the estimate is the table's mean."""
   check_rounds(problem, *bridge.rounds(problem, "losac", slots=8, **settings))
 
 
-@pytest.mark.parametrize("settings", [
-    dict(first_gradients="full", local_steps=0, local_epochs=2,
-         batch_size=10, client_lr=0.1),
-    dict(TABLE, server_lr=0.6, batch_size=20)])
+@pytest.mark.parametrize(
+  "settings",
+  [
+    dict(
+      first_gradients="full",
+      local_steps=0,
+      local_epochs=2,
+      batch_size=10,
+      client_lr=0.1,
+    ),
+    dict(TABLE, server_lr=0.6, batch_size=20),
+  ],
+)
 def test_with_newcomers_the_estimate_is_of_who_is_there(problem, settings):
   check_rounds(problem, *bridge.with_newcomers(problem, "losac", **settings))
 
@@ -110,8 +135,14 @@ def test_picks_visit_as_many_batches_as_there_are(count):
 
 
 @pytest.mark.parametrize("flag", ["local_steps", "batch_size"])
-@pytest.mark.parametrize("name, more", [
-    ("losac", {}), ("composed", dict(client_update="losac"))])
+@pytest.mark.parametrize(
+  "name, more", [("losac", {}), ("composed", dict(client_update="losac"))]
+)
 def test_a_table_of_no_fixed_size_is_refused(problem, flag, name, more):
-  bridge.refused(problem, name, f"{flag}=0: variant=table needs at least 1$",
-                 **{**TABLE, flag: 0}, **more)
+  bridge.refused(
+    problem,
+    name,
+    f"{flag}=0: variant=table needs at least 1$",
+    **{**TABLE, flag: 0},
+    **more,
+  )

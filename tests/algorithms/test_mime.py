@@ -17,40 +17,88 @@ def assert_statistics_close(memory, expected):
       assert mine == ()
       continue
     bridge.assert_vectors_close(
-        bridge.to_oracle(mine), theirs, 1e-4 * np.abs(theirs).max())
+      bridge.to_oracle(mine), theirs, 1e-4 * np.abs(theirs).max()
+    )
 
 
-@pytest.mark.parametrize("name, settings", [
-    ("mime", dict(base="momentum", client_weights="examples",
-                  base_momentum=0.7, server_lr=0.8)),
-    ("mime", dict(base="adam", client_weights="uniform", client_lr=0.01,
-                  base_beta2=0.9, base_eps=0.1)),
+@pytest.mark.parametrize(
+  "name, settings",
+  [
+    (
+      "mime",
+      dict(
+        base="momentum", client_weights="examples", base_momentum=0.7, server_lr=0.8
+      ),
+    ),
+    (
+      "mime",
+      dict(
+        base="adam",
+        client_weights="uniform",
+        client_lr=0.01,
+        base_beta2=0.9,
+        base_eps=0.1,
+      ),
+    ),
     ("mime_lite", dict(base="sgd", client_weights="examples")),
-    ("mime_lite", dict(base="adam", client_weights="uniform", server_lr=1.2,
-                       client_lr=0.01, base_eps=0.1)),
-    ("mime_svrg", dict(client_weights="examples", local_steps=0,
-                       local_epochs=2, batch_size=10))])
+    (
+      "mime_lite",
+      dict(
+        base="adam",
+        client_weights="uniform",
+        server_lr=1.2,
+        client_lr=0.01,
+        base_eps=0.1,
+      ),
+    ),
+    (
+      "mime_svrg",
+      dict(client_weights="examples", local_steps=0, local_epochs=2, batch_size=10),
+    ),
+  ],
+)
 def test_rounds_are_the_oracles(problem, name, settings):
   h, rounds = bridge.rounds(problem, name, **{**WORK, **settings})
   w, s = bridge.start(problem), None
-  base = dict(base="sgd") if name == "mime_svrg" else dict(
-      base=h.base, momentum=h.base_momentum, b1=h.base_momentum,
-      b2=h.base_beta2, eps=h.base_eps)
-  lite, vectors = name == "mime_lite", {"momentum": 1, "adam": 2}.get(
-      base["base"], 0)
+  base = (
+    dict(base="sgd")
+    if name == "mime_svrg"
+    else dict(
+      base=h.base,
+      momentum=h.base_momentum,
+      b1=h.base_momentum,
+      b2=h.base_beta2,
+      eps=h.base_eps,
+    )
+  )
+  lite, vectors = name == "mime_lite", {"momentum": 1, "adam": 2}.get(base["base"], 0)
   for r in rounds:
     found = baselines.mime_round(
-        w, s, problem.clients, r.ids, r.batches, h.client_lr, h.server_lr,
-        problems.L2, lite=lite, weights=h.client_weights, **base)
+      w,
+      s,
+      problem.clients,
+      r.ids,
+      r.batches,
+      h.client_lr,
+      h.server_lr,
+      problems.L2,
+      lite=lite,
+      weights=h.client_weights,
+      **base,
+    )
     bridge.assert_step_close(w, bridge.model_of(r.state), found.model, 3e-4)
     assert_statistics_close(r.state.memory, found.state)
     # The paper's s comes down, MimeLite's full gradient goes up.
     full = not lite or vectors > 0
     assert bridge.counts(r.aux) == [
-        52 * (1 + (not lite) + vectors), 52 * (1 + full), 1 + (not lite),
-        full * bridge.examples(problem, r.ids)
-        + bridge.read(r.batches) * (1 if lite else 2)]
+      52 * (1 + (not lite) + vectors),
+      52 * (1 + full),
+      1 + (not lite),
+      full * bridge.examples(problem, r.ids)
+      + bridge.read(r.batches) * (1 if lite else 2),
+    ]
     if not lite:  # the full pass has the loss
       np.testing.assert_allclose(
-          r.aux.client["loss"], bridge.losses(problem, w, r.ids), rtol=1e-4)
+        r.aux.client["loss"], bridge.losses(problem, w, r.ids), rtol=1e-4
+      )
     w, s = found.model, found.state

@@ -15,21 +15,39 @@ WORK = dict(local_steps=5, batch_size=6, client_lr=0.2)
 def check_round(problem, r, h, w, c, table):
   """A round of the clients there is the oracle's, which is returned."""
   found = baselines.scaffold_round(
-      w, c, table, problem.clients[:r.there], r.ids, r.batches, h.client_lr,
-      h.server_lr, problems.L2, h.option)
+    w,
+    c,
+    table,
+    problem.clients[: r.there],
+    r.ids,
+    r.batches,
+    h.client_lr,
+    h.server_lr,
+    problems.L2,
+    h.option,
+  )
   bridge.assert_step_close(w, bridge.model_of(r.state), found.model, 2e-4)
   bridge.assert_vectors_close(bridge.to_oracle(r.state.memory.server), found.c)
   for i, expected in found.table.items():
-    bridge.assert_vectors_close(
-        bridge.entry(r.state.memory.clients, i), expected, 2e-5)
+    bridge.assert_vectors_close(bridge.entry(r.state.memory.clients, i), expected, 2e-5)
   return found
 
 
-@pytest.mark.parametrize("settings", [
+@pytest.mark.parametrize(
+  "settings",
+  [
     dict(option="I", **WORK),
     dict(option="II", server_lr=0.7, **WORK),
-    dict(option="II", local_steps=0, local_epochs=2, batch_size=10,
-         client_lr=0.1, server_lr=1.3)])
+    dict(
+      option="II",
+      local_steps=0,
+      local_epochs=2,
+      batch_size=10,
+      client_lr=0.1,
+      server_lr=1.3,
+    ),
+  ],
+)
 def test_rounds_are_the_oracles(problem, settings):
   h, rounds = bridge.rounds(problem, "scaffold", **settings)
   w = bridge.start(problem)
@@ -48,32 +66,45 @@ def test_rounds_are_the_oracles(problem, settings):
 def test_with_momentum_c_i_is_the_mean_gradient_all_the_same(problem, option):
   """Momentum acts on the corrected gradient, and never gets into c_i."""
   h, rounds = bridge.rounds(
-      problem, "scaffold", bridge.COHORTS[:1] * 3, option=option,
-      client_optimizer="momentum", client_momentum=0.8, **WORK)
+    problem,
+    "scaffold",
+    bridge.COHORTS[:1] * 3,
+    option=option,
+    client_optimizer="momentum",
+    client_momentum=0.8,
+    **WORK,
+  )
   last = rounds[-1]
-  w, c = (bridge.to_oracle(tree) for tree in (
-      bridge.model_of(last.before), last.before.memory.server))
+  w, c = (
+    bridge.to_oracle(tree)
+    for tree in (bridge.model_of(last.before), last.before.memory.server)
+  )
   moves = []
   for i in last.ids:
     shift = c - bridge.entry(last.before.memory.clients, i)
     assert np.abs(shift).max() > 0.01
     trained, mean = optimisers.local_training(
-        w, problem.clients[i], last.batches[i], lambda k: h.client_lr,
-        problems.L2, shift=shift, kind="momentum", momentum=0.8)
+      w,
+      problem.clients[i],
+      last.batches[i],
+      lambda k: h.client_lr,
+      problems.L2,
+      shift=shift,
+      kind="momentum",
+      momentum=0.8,
+    )
     moves.append(trained)
     if option == "I":
       mean = oracle.gradient(w, *problem.clients[i], problems.L2)
-    bridge.assert_vectors_close(
-        bridge.entry(last.state.memory.clients, i), mean, 3e-5)
-  bridge.assert_step_close(
-      w, bridge.model_of(last.state), np.mean(moves, axis=0), 2e-4)
+    bridge.assert_vectors_close(bridge.entry(last.state.memory.clients, i), mean, 3e-5)
+  bridge.assert_step_close(w, bridge.model_of(last.state), np.mean(moves, axis=0), 2e-4)
 
 
 def test_c_is_the_mean_of_all_c_i(problem):
   """Weighted, and with slots that nobody fills; who never comes has zeros."""
   _, rounds = bridge.rounds(
-      problem, "scaffold", slots=8, server_lr=0.5, client_weights="examples",
-      **WORK)
+    problem, "scaffold", slots=8, server_lr=0.5, client_weights="examples", **WORK
+  )
   for r in rounds:
     mean = jax.tree.map(lambda leaf: leaf.mean(0), r.state.memory.clients)
     problems.assert_close(r.state.memory.server, mean, rtol=0, atol=1e-6)

@@ -21,28 +21,30 @@ def _draw(key, number, size, kind):
 
 def moves(problem, key, number, kind):
   """The directions of one estimate, models of the oracle."""
-  vector, unravel = jax.flatten_util.ravel_pytree(
-      problems.some_params(problem.model))
-  return np.array([bridge.to_oracle(unravel(v))
-                   for v in _draw(key, number, vector.size, kind)])
+  vector, unravel = jax.flatten_util.ravel_pytree(problems.some_params(problem.model))
+  return np.array(
+    [bridge.to_oracle(unravel(v)) for v in _draw(key, number, vector.size, kind)]
+  )
 
 
 def changes(w, x, y, moves_, smoothing, scheme="forward"):
   """dF_k of one mini-batch [K], the loss without L2."""
   return analytic.differences(
-      lambda v: oracle.loss(v, x, y, 0.0), w, smoothing * moves_, scheme)
+    lambda v: oracle.loss(v, x, y, 0.0), w, smoothing * moves_, scheme
+  )
 
 
 def on_sphere(w, x, y, moves_, smoothing):
   """FedZO's estimate of a mini-batch's gradient, with the term of L2."""
   return problems.L2 * w + analytic.sphere_estimator(
-      lambda v: oracle.loss(v, x, y, 0.0), w, moves_, smoothing)
+    lambda v: oracle.loss(v, x, y, 0.0), w, moves_, smoothing
+  )
 
 
 def check_flops(problem, aux, h, ids, passes):
   """So many forward passes for each example that is read."""
-  read = np.array([
-      h.examples_read(jnp.int32(problems.SIZES[i])) for i in ids])
+  read = np.array([h.examples_read(jnp.int32(problems.SIZES[i])) for i in ids])
   np.testing.assert_allclose(
-      aux.work.flops, passes * problem.model.flops * read, rtol=1e-6)
+    aux.work.flops, passes * problem.model.flops * read, rtol=1e-6
+  )
   return read

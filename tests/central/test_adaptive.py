@@ -10,8 +10,13 @@ from fedjax_alg import central
 from tests.reference import diversified as oracle
 
 RNG = np.random.default_rng(0)
-GRADIENTS = [{"kernel": RNG.normal(size=(3, 2)).astype(np.float32),
-              "bias": np.array([1e-5, 3.0], np.float32)} for _ in range(4)]
+GRADIENTS = [
+  {
+    "kernel": RNG.normal(size=(3, 2)).astype(np.float32),
+    "bias": np.array([1e-5, 3.0], np.float32),
+  }
+  for _ in range(4)
+]
 
 
 def displacements(rule, steps=4, **settings):
@@ -29,14 +34,15 @@ def displacements(rule, steps=4, **settings):
 @pytest.mark.parametrize("beta1, eps", [(0.0, 1e-8), (0.9, 1e-3)])
 def test_steps_are_the_oracles(rule, beta1, eps):
   updates, state = displacements(
-      rule, learning_rate=0.05, beta1=beta1, beta2=0.99, eps=eps)
+    rule, learning_rate=0.05, beta1=beta1, beta2=0.99, eps=eps
+  )
   assert state.rounds == 4 and state.rounds.dtype == jnp.int32
   for name in ("kernel", "bias"):
     moments = oracle.zero_moments(GRADIENTS[0][name])
     for r, (gradient, update) in enumerate(zip(GRADIENTS, updates), 1):
       move, moments = oracle.accelerate(
-          0.0, gradient[name].astype(np.float64), moments, r, 0.05, beta1,
-          0.99, eps, rule)
+        0.0, gradient[name].astype(np.float64), moments, r, 0.05, beta1, 0.99, eps, rule
+      )
       np.testing.assert_allclose(update[name], move, rtol=1e-5)
     np.testing.assert_allclose(state.m[name], moments[0], rtol=1e-5)
     np.testing.assert_allclose(state.v[name], moments[1], rtol=1e-5)

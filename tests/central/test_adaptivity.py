@@ -5,13 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_alg.central.adaptivity import fedopt, RULES
+from fedjax_alg.central.adaptivity import RULES, fedopt
 from tests.reference import optimisers
 
 RNG = np.random.default_rng(0)
 #: Mean updates of four rounds; yogi's v grows and shrinks.
-DELTAS = [size * RNG.normal(size=5).astype(np.float32)
-          for size in (1.0, 0.1, 2.0, 0.01)]
+DELTAS = [
+  size * RNG.normal(size=5).astype(np.float32) for size in (1.0, 0.1, 2.0, 0.01)
+]
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -24,12 +25,12 @@ def test_moves_are_those_of_algorithm_2(rule):
     np.testing.assert_allclose(found, move, rtol=1e-5)
 
 
-@pytest.mark.parametrize("rule, second", [
-    ("adagrad", 4.0001), ("yogi", 0.0401), ("adam", 0.040099)])
+@pytest.mark.parametrize(
+  "rule, second", [("adagrad", 4.0001), ("yogi", 0.0401), ("adam", 0.040099)]
+)
 def test_the_first_step_by_hand(rule, second):
   """Delta = 2, tau = 0.01: v_{-1} = 1e-4, m_0 = 0.2, no bias correction."""
   transform = fedopt(rule, 1.0, 0.9, 0.99, 0.01)
-  move, state = transform.update(
-      jnp.array([-2.0]), transform.init(jnp.zeros(1)))
+  move, state = transform.update(jnp.array([-2.0]), transform.init(jnp.zeros(1)))
   np.testing.assert_allclose(state.v, [second], rtol=1e-5)
-  np.testing.assert_allclose(move, [0.2 / (second ** 0.5 + 0.01)], rtol=1e-5)
+  np.testing.assert_allclose(move, [0.2 / (second**0.5 + 0.01)], rtol=1e-5)

@@ -8,8 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from fedjax_alg.central.conjugate_gradient import BETA_RULES
-from fedjax_alg.central.conjugate_gradient import conjugate_gradient
+from fedjax_alg.central.conjugate_gradient import BETA_RULES, conjugate_gradient
 from tests.reference import conjugate as oracle
 
 
@@ -44,9 +43,11 @@ def test_directions_are_the_oracles(rule):
     g = g.astype(np.float64)
     found = oracle.direction(rule, g, g_prev, d_prev)
     np.testing.assert_allclose(
-        flat(direction), found.d, rtol=0, atol=1e-5 * np.abs(found.d).max())
+      flat(direction), found.d, rtol=0, atol=1e-5 * np.abs(found.d).max()
+    )
     np.testing.assert_allclose(
-        state.beta, 0.0 if found.restarted else found.beta, rtol=1e-4)
+      state.beta, 0.0 if found.restarted else found.beta, rtol=1e-4
+    )
     assert int(state.rounds) == number + 1
     np.testing.assert_array_equal(flat(state.direction), flat(direction))
     np.testing.assert_array_equal(flat(state.gradient), g)
@@ -89,14 +90,18 @@ def test_exact_steps_end_a_quadratic_in_its_dimension(rule):
 def test_it_composes_with_optax_line_search():
   """optax's searches take an update that descends, as this one's."""
   transform = optax.chain(
-      conjugate_gradient("pr+"),
-      optax.scale_by_backtracking_linesearch(max_backtracking_steps=20))
+    conjugate_gradient("pr+"),
+    optax.scale_by_backtracking_linesearch(max_backtracking_steps=20),
+  )
   scales = tree([1.0, 0.5, 4.0, 0.2, 2.0])
 
   def value(params):
-    return sum(jax.tree.leaves(jax.tree.map(
-        lambda h, w: 0.5 * (h * (w - 1.0) ** 2).sum(), scales, params)),
-        jnp.zeros(()))
+    return sum(
+      jax.tree.leaves(
+        jax.tree.map(lambda h, w: 0.5 * (h * (w - 1.0) ** 2).sum(), scales, params)
+      ),
+      jnp.zeros(()),
+    )
 
   @jax.jit
   def step(params, state):
@@ -104,7 +109,8 @@ def test_it_composes_with_optax_line_search():
     with jax.numpy_dtype_promotion("standard"):
       here, grad = jax.value_and_grad(value)(params)
       updates, state = transform.update(
-          grad, state, params, value=here, grad=grad, value_fn=value)
+        grad, state, params, value=here, grad=grad, value_fn=value
+      )
       return optax.apply_updates(params, updates), state, here
 
   params = tree(np.zeros(5))

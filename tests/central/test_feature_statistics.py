@@ -17,7 +17,8 @@ from tests.reference import diversified as oracle
 @pytest.fixture(scope="module", name="statistics")
 def fixture_statistics(problem):
   return features.gather_statistics(
-      layout.everyone(problem.data).shards, clients.ClientMap())
+    layout.everyone(problem.data).shards, clients.ClientMap()
+  )
 
 
 def test_statistics_are_those_of_all_clients(problem, statistics):
@@ -40,23 +41,29 @@ def test_statistics_are_those_of_who_is_there(problem, name):
   data = problem.data._replace(joins=jnp.asarray(JOINS))
   algorithm = bridge.build(problem, name)
   key = jax.random.key(0)
-  state = problems.quick_jit(lambda: algorithm.setup(
-      bridge.init(problem, algorithm, key), layout.present(data, 0), key))()
+  state = problems.quick_jit(
+    lambda: algorithm.setup(
+      bridge.init(problem, algorithm, key), layout.present(data, 0), key
+    )
+  )()
   round_ = problems.quick_jit(algorithm.round)
   for number in range(6):
     cohort = sample_cohort(data, 4, jax.random.key(number), number)
     state, _ = round_(state, cohort, key)
-    there = problem.clients[:(JOINS <= number).sum()]
+    there = problem.clients[: (JOINS <= number).sum()]
     counts, total = oracle.total_counts(there)
-    np.testing.assert_allclose(
-        state.memory.share, counts[:-1] / total, rtol=1e-6)
+    np.testing.assert_allclose(state.memory.share, counts[:-1] / total, rtol=1e-6)
     update = problems.some_params(problem.model)
     for mode in ("all", "paper"):
       scaling = oracle.aggregate_scaling(there, range(3), mode)
-      mine = bridge.to_oracle(features.scale_aggregate(
-          problem.model, mode, state.memory, jnp.float32(3), update))
+      mine = bridge.to_oracle(
+        features.scale_aggregate(
+          problem.model, mode, state.memory, jnp.float32(3), update
+        )
+      )
       np.testing.assert_allclose(
-          mine, scaling[:, None] * bridge.to_oracle(update), rtol=1e-5)
+        mine, scaling[:, None] * bridge.to_oracle(update), rtol=1e-5
+      )
 
 
 def test_before_any_report_every_feature_is_everywhere(problem):
@@ -69,5 +76,6 @@ def test_a_model_without_features_takes_a_scalar(image_problem, statistics):
   """|S| / C; with other modes it is not scaled (algorithms/test_fsvrg.py)."""
   update = problems.some_params(image_problem.model)
   scaled = features.scale_aggregate(
-      image_problem.model, "paper", statistics, jnp.float32(3), update)
+    image_problem.model, "paper", statistics, jnp.float32(3), update
+  )
   problems.assert_close(scaled, jax.tree.map(lambda v: 0.25 * v, update))

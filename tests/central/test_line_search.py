@@ -41,7 +41,8 @@ class Value(NamedTuple):
 
   def __call__(self, w, np=np):  # pylint: disable=redefined-outer-name
     value = 0.5 * self.curved * np.sum(
-        CURVATURE * (w - 1.0) ** 2) + self.slope * np.sum(w)
+      CURVATURE * (w - 1.0) ** 2
+    ) + self.slope * np.sum(w)
     return np.where(np.max(np.abs(w)) > self.limit, self.beyond, value)
 
 
@@ -58,29 +59,32 @@ def search(value, w, d, g, gamma=0.8, initial_step=1.0, **settings):
   transform = backtracking(gamma, initial_step=initial_step, **settings)
   w, d, g = ({"w": vector} for vector in (w, d, g))
   return transform.update(
-      d, transform.init(w), w, grad=g, value_fn=lambda p: value(p["w"], jnp))
+    d, transform.init(w), w, grad=g, value_fn=lambda p: value(p["w"], jnp)
+  )
 
 
 def compare(value, w, d, g, **settings):
   """Runs both searches; returns the oracle's."""
   w, d, g = (np.asarray(a, np.float32) for a in (w, d, g))
-  settings = dict(gamma=0.8, initial_step=1.0, max_tries=40,
-                  test="half_gradient") | settings
-  numbers = {name: np.float32(settings[name])
-             for name in ("gamma", "initial_step")}
-  update, state = search(
-      Value(*map(np.float32, value)), w, d, g, **settings | numbers)
+  settings = (
+    dict(gamma=0.8, initial_step=1.0, max_tries=40, test="half_gradient") | settings
+  )
+  numbers = {name: np.float32(settings[name]) for name in ("gamma", "initial_step")}
+  update, state = search(Value(*map(np.float32, value)), w, d, g, **settings | numbers)
   wide = [a.astype(np.float64) for a in (w, d, g)]
   expected = oracle.line_search(
-      lambda v: float(value(v)), *wide, start=settings["initial_step"],
-      gamma=settings["gamma"], test=settings["test"],
-      max_tries=settings["max_tries"])
+    lambda v: float(value(v)),
+    *wide,
+    start=settings["initial_step"],
+    gamma=settings["gamma"],
+    test=settings["test"],
+    max_tries=settings["max_tries"],
+  )
   np.testing.assert_allclose(state.step, expected.eta, rtol=1e-5)
   assert int(state.tries) == expected.tries
   np.testing.assert_allclose(state.value, expected.before, rtol=1e-5)
   np.testing.assert_allclose(state.new_value, expected.after, rtol=1e-4)
-  np.testing.assert_allclose(
-      update["w"], expected.eta * wide[1], rtol=1e-5, atol=0)
+  np.testing.assert_allclose(update["w"], expected.eta * wide[1], rtol=1e-5, atol=0)
   return expected
 
 
@@ -96,14 +100,24 @@ D = -G * np.array([1.0, 0.7, 1.3, 2.0, 0.9])
 def test_searches_are_the_oracles(test, gamma, initial_step):
   # Later float32 sees no decrease, which the printed test takes.
   max_tries = 12 if test == "printed" else 40
-  compare(QUADRATIC, W, D, G, test=test, gamma=gamma,
-          initial_step=initial_step, max_tries=max_tries)
+  compare(
+    QUADRATIC,
+    W,
+    D,
+    G,
+    test=test,
+    gamma=gamma,
+    initial_step=initial_step,
+    max_tries=max_tries,
+  )
 
 
 def test_the_cases_above_differ():
   """Some searches take the first step, some go past the first block."""
-  tries = {test: compare(QUADRATIC, W, D, G, test=test, gamma=0.83,
-                         initial_step=30.0).tries for test in TESTS}
+  tries = {
+    test: compare(QUADRATIC, W, D, G, test=test, gamma=0.83, initial_step=30.0).tries
+    for test in TESTS
+  }
   assert tries["printed"] == 1
   assert WIDTH < tries["decrease"] < tries["half_gradient"]
 
@@ -130,8 +144,16 @@ def test_armijo_asks_for_a_little_more_than_a_decrease(first, tries):
 def test_no_more_than_max_tries(max_tries):
   """Step 7 passes; a block of WIDTH steps may begin and not be used up."""
   assert WIDTH == 4, "the numbers here are made for it"
-  found = compare(QUADRATIC, W, D, G, gamma=0.5, test="decrease",
-                  initial_step=20.0, max_tries=max_tries)
+  found = compare(
+    QUADRATIC,
+    W,
+    D,
+    G,
+    gamma=0.5,
+    test="decrease",
+    initial_step=20.0,
+    max_tries=max_tries,
+  )
   assert (found.eta > 0) == (max_tries >= 7)
   assert found.tries == min(max_tries, 7)
 
@@ -139,8 +161,7 @@ def test_no_more_than_max_tries(max_tries):
 @pytest.mark.parametrize("beyond", [np.nan, np.inf])
 @pytest.mark.parametrize("test", [t for t in TESTS if t != "printed"])
 def test_a_value_that_is_not_finite_is_not_taken(beyond, test):
-  found = compare(walled(4.0, beyond), W, D, G, test=test, gamma=0.7,
-                  initial_step=10.0)
+  found = compare(walled(4.0, beyond), W, D, G, test=test, gamma=0.7, initial_step=10.0)
   assert found.eta > 0 and np.isfinite(found.after)
   free = compare(QUADRATIC, W, D, G, test=test, gamma=0.7, initial_step=10.0)
   assert found.tries >= free.tries
@@ -156,8 +177,12 @@ def test_nan_passes_no_test_and_infinity_only_the_printed_one():
 
 def test_a_direction_with_an_infinity_moves_nothing():
   update, state = search(
-      Value(*map(np.float32, QUADRATIC)), np.float32(W),
-      np.float32([np.inf, 0, 0, 0, 0]), np.float32(G), max_tries=5)
+    Value(*map(np.float32, QUADRATIC)),
+    np.float32(W),
+    np.float32([np.inf, 0, 0, 0, 0]),
+    np.float32(G),
+    max_tries=5,
+  )
   assert state.step == 0 and int(state.tries) == 5
   np.testing.assert_array_equal(update["w"], np.zeros(5))
 
@@ -170,7 +195,8 @@ def test_searches_of_several_models_do_not_mix():
   @jax.vmap
   def update(w, d, g):
     return transform.update(
-        d, transform.init(w), w, grad=g, value_fn=lambda p: QUADRATIC(p, jnp))
+      d, transform.init(w), w, grad=g, value_fn=lambda p: QUADRATIC(p, jnp)
+    )
 
   factors = [1.0, 0.01, -1.0]
   w = np.float32([W] * 3)
@@ -178,8 +204,9 @@ def test_searches_of_several_models_do_not_mix():
   d = np.float32([factor * D for factor in factors])
   _, states = update(w, d, g)
   for k, factor in enumerate(factors):
-    alone = compare(QUADRATIC, W, factor * D, G, gamma=0.5, test="decrease",
-                    initial_step=20.0)
+    alone = compare(
+      QUADRATIC, W, factor * D, G, gamma=0.5, test="decrease", initial_step=20.0
+    )
     assert int(states.tries[k]) == alone.tries
     np.testing.assert_allclose(states.step[k], alone.eta, rtol=1e-5)
   assert len(set(np.asarray(states.tries).tolist())) == 3
@@ -196,7 +223,8 @@ def one_search(test):
       return (curvature * (v - 1.0) ** 2).sum() + jnp.abs(v[0])
 
     return transform.update(
-        d, transform.init(w), w, grad=jax.grad(value)(w), value_fn=value)
+      d, transform.init(w), w, grad=jax.grad(value)(w), value_fn=value
+    )
 
   return update
 
@@ -205,9 +233,11 @@ _VECTOR = st.lists(st.floats(-100, 100, width=32), min_size=3, max_size=3)
 
 
 @pytest.mark.parametrize("test", ["decrease", "half_gradient", "armijo"])
-@hypothesis.given(w=_VECTOR, scale=st.lists(
-    st.floats(2 ** -6, 64, width=32), min_size=3, max_size=3),
-    curvature=_VECTOR)
+@hypothesis.given(
+  w=_VECTOR,
+  scale=st.lists(st.floats(2**-6, 64, width=32), min_size=3, max_size=3),
+  curvature=_VECTOR,
+)
 def test_the_value_never_increases(test, w, scale, curvature):
   """Along any direction that descends, on functions convex or not."""
   w, curvature = np.float32(w), np.float32(curvature)
@@ -224,8 +254,9 @@ def test_the_value_never_increases(test, w, scale, curvature):
 def test_validation_loss_is_the_mean_and_the_regulariser(problem, mesh, mode):
   """The shard begins where the clients end; 1 to 70 rows, 16 pieces."""
   map_clients = clients.ClientMap(
-      "sequential" if mode == "four devices" else mode,
-      mesh=mesh if mode == "four devices" else None)
+    "sequential" if mode == "four devices" else mode,
+    mesh=mesh if mode == "four devices" else None,
+  )
   whole = layout.everyone(problem.data).validation
   models = [problems.some_params(problem.model, seed) for seed in range(3)]
   stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *models)
@@ -237,6 +268,8 @@ def test_validation_loss_is_the_mean_and_the_regulariser(problem, mesh, mode):
   x, y = problem.validation
   for size in (len(y), 5, 1):
     found = losses(whole._replace(size=jnp.int32(size)), stacked)
-    expected = [diversified.loss(
-        bridge.to_oracle(w), x[:size], y[:size], problems.L2) for w in models]
+    expected = [
+      diversified.loss(bridge.to_oracle(w), x[:size], y[:size], problems.L2)
+      for w in models
+    ]
     np.testing.assert_allclose(found, expected, rtol=1e-5)

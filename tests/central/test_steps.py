@@ -25,28 +25,46 @@ def test_adam_is_fedadam_with_bias_correction():
     with jax.numpy_dtype_promotion("standard"):  # as optax mixes them
       move, state = step.transform.update({"w": -update}, state, params)
     expected = 0.1 * optimisers.direction(
-        "adam", UPDATES[:r], UPDATES[:r], b1=0.7, b2=0.9, eps=1e-3)
+      "adam", UPDATES[:r], UPDATES[:r], b1=0.7, b2=0.9, eps=1e-3
+    )
     np.testing.assert_allclose(move["w"], expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize("make, said", [
+@pytest.mark.parametrize(
+  "make, said",
+  [
     (lambda: adaptive(rule="adam"), "central rule 'adam': must be one of"),
     (lambda: fedopt("sgd"), "FedOpt rule 'sgd': must be one of"),
-    (lambda: conjugate_gradient("prp"),
-     "beta rule 'prp': must be one of fr, pr[+], hs, dy$"),
+    (
+      lambda: conjugate_gradient("prp"),
+      "beta rule 'prp': must be one of fr, pr[+], hs, dy$",
+    ),
     (lambda: backtracking(test="wolfe"), "line search test 'wolfe': must be"),
-    *((lambda gamma=gamma: backtracking(gamma),
-       f"gamma={gamma}: must be more than 0 and less than 1$")
-      for gamma in (0.0, 1.0))])
+    *(
+      (
+        lambda gamma=gamma: backtracking(gamma),
+        f"gamma={gamma}: must be more than 0 and less than 1$",
+      )
+      for gamma in (0.0, 1.0)
+    ),
+  ],
+)
 def test_what_is_not_known_is_named(make, said):
   with pytest.raises(ValueError, match=f"^{said}"):
     make()
 
 
-@pytest.mark.parametrize("step, when", [
-    (steps.average(), "aggregate"), (steps.sgd(), "aggregate"),
-    (steps.adam(), "aggregate"), (steps.adaptive_step(), "after"),
-    (steps.conjugate(), "before"), (steps.conjugate_line_search(), "before")])
+@pytest.mark.parametrize(
+  "step, when",
+  [
+    (steps.average(), "aggregate"),
+    (steps.sgd(), "aggregate"),
+    (steps.adam(), "aggregate"),
+    (steps.adaptive_step(), "after"),
+    (steps.conjugate(), "before"),
+    (steps.conjugate_line_search(), "before"),
+  ],
+)
 def test_where_a_step_stands_and_that_its_report_is_scalars(step, when):
   assert step.when == when
   state = step.transform.init({"w": jnp.zeros(4)})
@@ -56,12 +74,19 @@ def test_where_a_step_stands_and_that_its_report_is_scalars(step, when):
   assert (evaluations.shape, evaluations.dtype) == ((), jnp.float32)
 
 
-@pytest.mark.parametrize("transform, options", [
-    (adaptive(), {}), (fedopt("adam"), {}),
+@pytest.mark.parametrize(
+  "transform, options",
+  [
+    (adaptive(), {}),
+    (fedopt("adam"), {}),
     (conjugate_gradient(), {}),
     (backtracking(), dict(value_fn=jnp.sum, grad=jnp.ones(4))),
-    (backtracking(), dict(
-        value_fn=jnp.sum, grad=jnp.ones(1), line_fn=lambda *_: jnp.ones(())))])
+    (
+      backtracking(),
+      dict(value_fn=jnp.sum, grad=jnp.ones(1), line_fn=lambda *_: jnp.ones(())),
+    ),
+  ],
+)
 def test_a_gradient_of_another_shape_is_refused(transform, options):
   """It would broadcast; and so would one loss for all steps of a search."""
   params = jnp.ones(4)

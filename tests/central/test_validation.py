@@ -20,11 +20,11 @@ def test_values_on_a_line_are_those_of_its_points(problem, l2):
 
   @jax.jit
   def both(shard):
-    points = jax.vmap(lambda eta: jax.tree.map(
-        lambda a, b: a + eta * b, w, d))(steps)
+    points = jax.vmap(lambda eta: jax.tree.map(lambda a, b: a + eta * b, w, d))(steps)
     return (
-        validation.validation_line(model, shard, map_clients)(w, d, steps),
-        jax.vmap(validation.validation_loss(model, shard, map_clients))(points))
+      validation.validation_line(model, shard, map_clients)(w, d, steps),
+      jax.vmap(validation.validation_loss(model, shard, map_clients))(points),
+    )
 
   whole = layout.everyone(problem.data).validation
   for size in (1, 17, problems.VALIDATION):

@@ -11,21 +11,32 @@ def federation(sizes=SIZES, shift=0.0):
   """It, with four features of unlike means, and its clients (x, y)."""
   rng = np.random.default_rng(3)
   parts = np.repeat(np.arange(len(sizes)), sizes)
-  x = (rng.normal(size=(sum(sizes), 4)) + shift * parts[:, None]).astype(
-      np.float32)
+  x = (rng.normal(size=(sum(sizes), 4)) + shift * parts[:, None]).astype(np.float32)
   y = rng.integers(CLASSES, size=sum(sizes)).astype(np.int32)
   clients = [(x[parts == i], y[parts == i]) for i in range(len(sizes))]
-  examples = fa.from_arrays(
-      x, y, parts, x_test=x, y_test=y, test_client_ids=parts)
+  examples = fa.from_arrays(x, y, parts, x_test=x, y_test=y, test_client_ids=parts)
   return fa.federate(examples, partition="natural"), clients
 
 
 def play(algorithm, held, **options):
   """A run with all clients and full batches, on one device."""
-  return fa.run(algorithm, held, **{**dict(
-      rounds=ROUNDS, eval_every=ROUNDS, host_devices=1, evaluate="local",
-      cohort_size=held.num_clients, batch_size=0, local_steps=2,
-      client_lr=0.3), **options})
+  return fa.run(
+    algorithm,
+    held,
+    **{
+      **dict(
+        rounds=ROUNDS,
+        eval_every=ROUNDS,
+        host_devices=1,
+        evaluate="local",
+        cohort_size=held.num_clients,
+        batch_size=0,
+        local_steps=2,
+        client_lr=0.3,
+      ),
+      **options,
+    },
+  )
 
 
 def residual(logits, y):

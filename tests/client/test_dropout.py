@@ -31,8 +31,9 @@ def mask(x, key):
 
 def with_dropout(model):
   """Entries of x are dropped in training."""
-  return model._replace(train_apply=lambda params, x, key: model.apply(
-      params, x * mask(x, key)))
+  return model._replace(
+    train_apply=lambda params, x, key: model.apply(params, x * mask(x, key))
+  )
 
 
 def number_of(key):
@@ -43,11 +44,13 @@ def number_of(key):
 #: Its loss is 0 in evaluation and the number of the key in training, whatever
 #: the parameters.
 NOISE = Model(
-    lambda key: {"w": jnp.ones(3)},
-    lambda params, x: 0 * x[:, :1] * params["w"].sum(),
-    lambda logits, y: logits[:, 0], 0.0, None,
-    train_apply=lambda params, x, key: (
-        0 * x[:, :1] * params["w"].sum() + number_of(key)))
+  lambda key: {"w": jnp.ones(3)},
+  lambda params, x: 0 * x[:, :1] * params["w"].sum(),
+  lambda logits, y: logits[:, 0],
+  0.0,
+  None,
+  train_apply=lambda params, x, key: 0 * x[:, :1] * params["w"].sum() + number_of(key),
+)
 
 
 batch_value_and_grad = jax.jit(objective.batch_value_and_grad, static_argnums=0)
@@ -60,11 +63,16 @@ def test_a_mini_batch_with_a_key_is_the_one_with_entries_dropped(problem):
   rows = np.arange(90) < 60
   for key in (KEY, jax.random.key(6)):
     found = batch_value_and_grad(model, params, x, y, rows, key)
-    problems.assert_close(found, batch_value_and_grad(
-        problem.model, params, x * np.asarray(mask(x, key)), y, rows))
+    problems.assert_close(
+      found,
+      batch_value_and_grad(
+        problem.model, params, x * np.asarray(mask(x, key)), y, rows
+      ),
+    )
   problems.assert_equal(
-      batch_value_and_grad(model, params, x, y, rows),
-      batch_value_and_grad(problem.model, params, x, y, rows))
+    batch_value_and_grad(model, params, x, y, rows),
+    batch_value_and_grad(problem.model, params, x, y, rows),
+  )
 
 
 def test_every_block_of_a_full_pass_has_its_own_key(problem):
@@ -76,11 +84,12 @@ def test_every_block_of_a_full_pass_has_its_own_key(problem):
 
   @jax.jit
   def losses(*given):
-    return (objective.full_value_and_grad(NOISE, *given)[0],
-            objective.full_loss(NOISE, *given))
+    return (
+      objective.full_value_and_grad(NOISE, *given)[0],
+      objective.full_loss(NOISE, *given),
+    )
 
-  np.testing.assert_allclose(
-      losses(params, shard, KEY), [expected] * 2, rtol=1e-5)
+  np.testing.assert_allclose(losses(params, shard, KEY), [expected] * 2, rtol=1e-5)
   assert losses(params, shard) == (0, 0)
 
 
@@ -99,8 +108,14 @@ def test_every_mini_batch_has_its_own_key(problem, batch_size):
 
   def losses(key):
     return minibatches.fold_steps(
-        NOISE, shard, work, key, step, (jnp.zeros((steps, 3)), jnp.int32(0)),
-        batches_per_step=2)[0]
+      NOISE,
+      shard,
+      work,
+      key,
+      step,
+      (jnp.zeros((steps, 3)), jnp.int32(0)),
+      batches_per_step=2,
+    )[0]
 
   seen = np.stack(jax.jit(jax.vmap(losses))(jax.random.split(KEY, 2)))
   np.testing.assert_array_equal(seen[..., 0], seen[..., 2])
@@ -108,8 +123,7 @@ def test_every_mini_batch_has_its_own_key(problem, batch_size):
 
 
 @pytest.mark.parametrize("batch_size", [0, 5])
-def test_the_gradients_of_an_svrg_step_meet_the_same_dropout(
-    problem, batch_size):
+def test_the_gradients_of_an_svrg_step_meet_the_same_dropout(problem, batch_size):
   """So the difference at one and the same model is nothing at all."""
   model = with_dropout(problem.model)
   start = problems.some_params(model)
@@ -120,9 +134,14 @@ def test_the_gradients_of_an_svrg_step_meet_the_same_dropout(
 
   @jax.jit
   def play(w):
-    return [svrg(*given, nothing, shard, work, lr, KEY) for given, lr in (
-        ((model, w, w), 1.0), ((model, w, other), 0.1),
-        ((problem.model, w, other), 0.1))]
+    return [
+      svrg(*given, nothing, shard, work, lr, KEY)
+      for given, lr in (
+        ((model, w, w), 1.0),
+        ((model, w, other), 0.1),
+        ((problem.model, w, other), 0.1),
+      )
+    ]
 
   same, dropped, whole = play(start)
   problems.assert_close(same, start)
@@ -154,19 +173,33 @@ def test_a_rate_of_0_is_no_dropout_to_the_bit(image_problem):
   def play(module):
     model = models.from_flax(module, (6, 6))
     return bridge.play(
-        image_problem._replace(model=model), "fedavg", [0, 1, 3], KEY,
-        model.init(KEY), local_steps=3, batch_size=4, client_lr=0.1)[0]
+      image_problem._replace(model=model),
+      "fedavg",
+      [0, 1, 3],
+      KEY,
+      model.init(KEY),
+      local_steps=3,
+      batch_size=4,
+      client_lr=0.1,
+    )[0]
 
   plain = play(PlainNet())
   problems.assert_equal(play(Net(rate=0.0)), plain)
   assert problems.differ(play(Net(rate=0.5)), plain)
 
 
-@pytest.mark.parametrize("name, settings", [
-    ("fedavg", {}), ("losac", {}), ("per_fedavg", dict(hessian="exact")),
+@pytest.mark.parametrize(
+  "name, settings",
+  [
+    ("fedavg", {}),
+    ("losac", {}),
+    ("per_fedavg", dict(hessian="exact")),
     ("pfedme", {}),
-    ("ifca", dict(averaging="gradient")), ("fedzo", dict(directions=4)),
-    ("baffle", dict(directions=4))])
+    ("ifca", dict(averaging="gradient")),
+    ("fedzo", dict(directions=4)),
+    ("baffle", dict(directions=4)),
+  ],
+)
 def test_methods_train_with_dropout(problem, name, settings):
   """The key of the round decides; without dropout it would not."""
   problem = problem._replace(model=with_dropout(problem.model))
@@ -176,31 +209,37 @@ def test_methods_train_with_dropout(problem, name, settings):
 
   def play(key):
     state = algorithm.setup(
-        bridge.init(problem, algorithm), layout.everyone(problem.data), KEY)
-    return algorithm.round(
-        state, bridge.cohort_of(problem, [0, 1, 4]), key)[1].client["loss"]
+      bridge.init(problem, algorithm), layout.everyone(problem.data), KEY
+    )
+    return algorithm.round(state, bridge.cohort_of(problem, [0, 1, 4]), key)[1].client[
+      "loss"
+    ]
 
   loss = problems.quick_jit(play)
   losses = np.stack([loss(key) for key in jax.random.split(KEY, 2)])
   assert np.isfinite(losses).all() and (losses[0] != losses[1]).all()
 
 
-@pytest.mark.parametrize("name, settings", [
+@pytest.mark.parametrize(
+  "name, settings",
+  [
     ("fedzo", dict(local_steps=2, batch_size=0)),
     ("pfedzo", dict(local_steps=2, batch_size=4)),
     ("baffle", dict(protocol="shared", batch_size=4)),
-    ("baffle", dict(protocol="per_client", scheme="central", batch_size=0))])
-def test_the_losses_of_an_estimate_meet_the_same_dropout(
-    problem, name, settings):
+    ("baffle", dict(protocol="per_client", scheme="central", batch_size=0)),
+  ],
+)
+def test_the_losses_of_an_estimate_meet_the_same_dropout(problem, name, settings):
   """What differs between them is the step alone, which changes nothing here."""
   problem, start = problem._replace(model=NOISE), NOISE.init(KEY)
   algorithm = bridge.build(problem, name, directions=4, **settings)
   # 64 examples: their mean is exact too.
-  _, state, aux = bridge.one_round(problem, algorithm, [8], KEY, bridge.init(
-      problem, algorithm, KEY, start))
+  _, state, aux = bridge.one_round(
+    problem, algorithm, [8], KEY, bridge.init(problem, algorithm, KEY, start)
+  )
   problems.assert_equal(
-      problems.row(algorithm.global_params(state), 0),
-      jax.tree.map(np.asarray, start))
+    problems.row(algorithm.global_params(state), 0), jax.tree.map(np.asarray, start)
+  )
   assert (np.asarray(aux.client["loss"]) != 0).all()
 
 
@@ -214,5 +253,8 @@ def test_an_estimates_dropout_is_not_its_directions(problem):
 
 def test_a_table_of_delayed_gradients_is_refused(problem):
   bridge.refused(
-      problem._replace(model=with_dropout(problem.model)), "losac",
-      "variant=table: .* dropout", variant="table")
+    problem._replace(model=with_dropout(problem.model)),
+    "losac",
+    "variant=table: .* dropout",
+    variant="table",
+  )

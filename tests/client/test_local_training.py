@@ -12,17 +12,18 @@ from fedjax_alg.client.svrg import feature_scaling, svrg
 from fedjax_alg.data import layout
 from tests import problems
 
+
 def test_sgd_on_full_batches_is_gradient_descent_with_a_proximal_term(problem):
   model, shard = problem.model, layout.shard_of(problem.data, 4)
-  start, work = problems.some_params(model), LocalWork(
-      local_steps=3, batch_size=0)
+  start, work = problems.some_params(model), LocalWork(local_steps=3, batch_size=0)
   gradient = jax.jit(lambda v: objective.full_value_and_grad(model, v, shard))
   v = start
   for _ in range(3):
     loss, g = gradient(v)
     v = jax.tree.map(lambda v, g, w: v - 0.2 * (g + 0.8 * (v - w)), v, g, start)
-  trained, last = jax.jit(lambda w: sgd(
-      model, w, shard, work, 0.2, jax.random.key(0), proximal(0.8)))(start)
+  trained, last = jax.jit(
+    lambda w: sgd(model, w, shard, work, 0.2, jax.random.key(0), proximal(0.8))
+  )(start)
   problems.assert_close(trained, v)
   np.testing.assert_allclose(last, loss, rtol=1e-5)
 
@@ -38,8 +39,8 @@ def test_an_empty_client_returns_what_it_got(problem, batch_size):
   assert loss == 0
   anchor = problems.some_params(model, 1)
   problems.assert_equal(
-      svrg(model, start, start, anchor, shard, work, 1.0, jax.random.key(0)),
-      start)
+    svrg(model, start, start, anchor, shard, work, 1.0, jax.random.key(0)), start
+  )
 
 
 @pytest.mark.usefixtures("unchecked_shapes")

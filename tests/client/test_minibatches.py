@@ -3,7 +3,8 @@
 import functools
 import itertools
 
-from hypothesis import example, given, strategies as st
+from hypothesis import example, given
+from hypothesis import strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,21 +29,23 @@ def bits_of(seed):
   return minibatches.shuffle_bits(jax.random.key(seed))
 
 
-@given(st.integers(1, LARGEST), st.integers(0, 2**31 - 1),
-       st.integers(0, 10**6))
+@given(st.integers(1, LARGEST), st.integers(0, 2**31 - 1), st.integers(0, 10**6))
 @example(1, 0, 0)
 @example(2, 1, 0)
 @example(LARGEST, 2, 2**31 - 3)
 def test_shuffled_is_a_permutation(size, seed, epoch):
-  rows = np.asarray(first_places(bits_of(seed), jnp.int32(epoch),
-                                 jnp.int32(size)))[:size]
+  rows = np.asarray(first_places(bits_of(seed), jnp.int32(epoch), jnp.int32(size)))[
+    :size
+  ]
   np.testing.assert_array_equal(np.sort(rows), np.arange(size))
 
 
 def test_keys_and_epochs_give_other_orders():
-  orders = [np.asarray(first_places(
-      bits_of(seed), jnp.int32(epoch), jnp.int32(500)))[:500]
-            for seed in range(3) for epoch in range(3)]
+  orders = [
+    np.asarray(first_places(bits_of(seed), jnp.int32(epoch), jnp.int32(500)))[:500]
+    for seed in range(3)
+    for epoch in range(3)
+  ]
   for one, other in itertools.combinations(orders, 2):
     assert (one == other).mean() < 0.03
 
@@ -56,7 +59,8 @@ def many_orders(size):
 
   def one(key, epoch):
     return minibatches.shuffled(
-        minibatches.shuffle_bits(key), epoch, places, jnp.int32(size))
+      minibatches.shuffle_bits(key), epoch, places, jnp.int32(size)
+    )
 
   both = jax.vmap(jax.vmap(one, (None, 0)), (0, None))
   return np.asarray(jax.jit(both)(keys, epochs))
@@ -113,8 +117,9 @@ def test_an_epoch_visits_every_example_once(size, offset, seed):
   for epoch in range(2):
     seen = []
     for k in range(steps):
-      x, y, mask = batch(bits, jnp.int32(epoch * steps + k), jnp.int32(offset),
-                         jnp.int32(size), 7)
+      x, y, mask = batch(
+        bits, jnp.int32(epoch * steps + k), jnp.int32(offset), jnp.int32(size), 7
+      )
       np.testing.assert_array_equal(x[:, 0], y)
       assert np.all((y >= offset) & (y < offset + size))  # masked ones too
       seen += np.asarray(y)[np.asarray(mask)].tolist()
@@ -126,13 +131,17 @@ def test_an_empty_client_reads_nothing():
   assert not mask.any()
 
 
-@pytest.mark.parametrize("work", [
+@pytest.mark.parametrize(
+  "work",
+  [
     LocalWork(local_steps=0, local_epochs=1, batch_size=10),
     LocalWork(local_steps=0, local_epochs=3, batch_size=7),
     LocalWork(local_steps=0, local_epochs=2, batch_size=0),
     LocalWork(local_steps=5, batch_size=4),
     LocalWork(local_steps=20, batch_size=10),
-    LocalWork(local_steps=3, batch_size=0)])
+    LocalWork(local_steps=3, batch_size=0),
+  ],
+)
 def test_steps_and_examples_are_what_a_loop_counts(work):
   sizes = np.arange(0, 60, dtype=np.int32)
   steps = jax.vmap(work.num_steps)(sizes)
@@ -146,16 +155,21 @@ def test_steps_and_examples_are_what_a_loop_counts(work):
     assert read[size] == sum(epoch[k % len(epoch)] for k in range(number)), size
 
 
-@pytest.mark.parametrize("work, whole, per_epoch", [
+@pytest.mark.parametrize(
+  "work, whole, per_epoch",
+  [
     (LocalWork(local_epochs=5, batch_size=7), 15, 3),
     (LocalWork(local_epochs=1, batch_size=7), 3, 1),
-    (LocalWork(local_steps=8, batch_size=7), 8, 1)])
+    (LocalWork(local_steps=8, batch_size=7), 8, 1),
+  ],
+)
 def test_a_part_is_whole_epochs_or_steps(work, whole, per_epoch):
   """A client of 20 examples; ceil, so every straggler does something."""
   parts = np.float32([1e-9, 0.2, 0.2001, 0.5, 0.99, 1.0])
   found = jax.vmap(work.num_steps, (None, 0))(jnp.int32(20), parts)
   np.testing.assert_array_equal(
-      found, np.ceil(parts * np.float32(whole // per_epoch)) * per_epoch)
+    found, np.ceil(parts * np.float32(whole // per_epoch)) * per_epoch
+  )
   assert found[0] == per_epoch and found[-1] == work.num_steps(jnp.int32(20))
   assert work.num_steps(jnp.int32(0), jnp.float32(1)) == 0
   read = work.examples_read(jnp.int32(20), jnp.float32(1))
@@ -165,5 +179,4 @@ def test_a_part_is_whole_epochs_or_steps(work, whole, per_epoch):
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_a_shuffle_has_all_its_words():
   with pytest.raises(AssertionError, match="assert_shape"):
-    minibatches.shuffled(
-        bits_of(0)[:1], jnp.int32(0), jnp.arange(3), jnp.int32(3))
+    minibatches.shuffled(bits_of(0)[:1], jnp.int32(0), jnp.arange(3), jnp.int32(3))

@@ -4,7 +4,8 @@ The oracle is a network x -> V -> BatchNorm -> W with the gradient through the
 statistics of the batch, written out in NumPy.
 """
 
-from flax import linen as nn, nnx
+from flax import linen as nn
+from flax import nnx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,7 +23,7 @@ from fedjax_alg.runs.plan import from_keywords
 from fedjax_alg.runs.prepare import cautions
 from fedjax_alg.runs.programs import Programs
 from tests.client import federations
-from tests.client.federations import CLASSES, mean, ROUNDS, SIZES
+from tests.client.federations import CLASSES, ROUNDS, SIZES, mean
 
 pytestmark = pytest.mark.program
 WIDTH, RATE = 5, 0.3
@@ -54,10 +55,15 @@ class NnxNormed(nnx.Module):
 def flat(tree):
   """Parameters and statistics of a client's model, for the oracle."""
   layers, moving = tree["params"], tree["batch_stats"]["bn"]
-  return [np.asarray(leaf, np.float64) for leaf in (
-      layers["first"]["kernel"], layers["bn"]["scale"], layers["bn"]["bias"],
-      layers["last"]["kernel"])], [
-          np.asarray(moving[name], np.float64) for name in ("mean", "var")]
+  return [
+    np.asarray(leaf, np.float64)
+    for leaf in (
+      layers["first"]["kernel"],
+      layers["bn"]["scale"],
+      layers["bn"]["bias"],
+      layers["last"]["kernel"],
+    )
+  ], [np.asarray(moving[name], np.float64) for name in ("mean", "var")]
 
 
 def federation(sizes=SIZES, shift=0.5):
@@ -66,8 +72,7 @@ def federation(sizes=SIZES, shift=0.5):
 
 
 def play(algorithm, held, **options):
-  return federations.play(
-      algorithm, held, **{"model": Normed(), "l2": 0.0, **options})
+  return federations.play(algorithm, held, **{"model": Normed(), "l2": 0.0, **options})
 
 
 # The oracle.
@@ -92,8 +97,7 @@ def slope(w, x, y, moving=None):
   if moving is None:
     of_norm = of_norm - of_norm.mean(0) - norm * (of_norm * norm).mean(0)
   of_h = of_norm / np.sqrt(var + EPSILON)
-  return [x.T @ of_h, (back * norm).sum(0), back.sum(0),
-          (gamma * norm + beta).T @ p]
+  return [x.T @ of_h, (back * norm).sum(0), back.sum(0), (gamma * norm + beta).T @ p]
 
 
 def moved(moving, seen):
@@ -120,11 +124,14 @@ def fedavg(clients, mode, rounds=ROUNDS, own=()):
   w, moving = first()
   every, states = [w] * len(clients), [moving] * len(clients)
   for _ in range(rounds):
-    found = [local_sgd(w, moving, [pair] * 2) for w, moving, pair in zip(
-        every, states, clients)]
+    found = [
+      local_sgd(w, moving, [pair] * 2)
+      for w, moving, pair in zip(every, states, clients)
+    ]
     shared = mean([w for w, _ in found], clients)
-    every = [[w[i] if i in own else leaf for i, leaf in enumerate(shared)]
-             for w, _ in found]
+    every = [
+      [w[i] if i in own else leaf for i, leaf in enumerate(shared)] for w, _ in found
+    ]
     states = [moving for _, moving in found]
     if mode == "global":
       states = [mean(states, clients)] * len(clients)
@@ -145,9 +152,14 @@ def check(found, w, moving, atol=3e-6):
 def as_linen(tree):
   """The tree of ``NnxNormed`` as that of ``Normed``."""
   bn = tree["bn"]
-  return {"params": {"first": tree["first"], "last": tree["last"], "bn": {
-      name: bn[name] for name in ("scale", "bias")}}, "batch_stats": {"bn": {
-          name: bn[name] for name in ("mean", "var")}}}
+  return {
+    "params": {
+      "first": tree["first"],
+      "last": tree["last"],
+      "bn": {name: bn[name] for name in ("scale", "bias")},
+    },
+    "batch_stats": {"bn": {name: bn[name] for name in ("mean", "var")}},
+  }
 
 
 PARAMETERS = 4 * WIDTH + 2 * WIDTH + WIDTH * CLASSES
@@ -160,14 +172,17 @@ def test_the_servers_statistics_are_those_of_numpy():
   models, states = fedavg(clients, "global")
   for i in range(len(clients)):
     check(result.client_params(i), models[i], states[i])
-  check(jax.tree.map(lambda leaf: leaf[0], result.global_params()),
-        models[0], states[0])
+  check(
+    jax.tree.map(lambda leaf: leaf[0], result.global_params()), models[0], states[0]
+  )
   # Evaluation has the running statistics.
   x, y = (np.concatenate(part) for part in zip(*clients))
   for protocol in ("global", "local"):
     np.testing.assert_allclose(
-        result.metrics[protocol]["loss"][0, -1],
-        loss(models[0], x, y, states[0]), rtol=1e-5)
+      result.metrics[protocol]["loss"][0, -1],
+      loss(models[0], x, y, states[0]),
+      rtol=1e-5,
+    )
   for way in ("floats_down", "floats_up"):
     assert result.history[way][0, -1] == PARAMETERS + 2 * WIDTH
 
@@ -177,8 +192,9 @@ def test_the_clients_own_statistics_are_those_of_numpy():
   held, clients = federation()
   w, _ = first()
   module = NnxNormed(nnx.Rngs(0))
-  for leaf, value in zip((module.first.kernel, module.bn.scale, module.bn.bias,
-                          module.last.kernel), w):
+  for leaf, value in zip(
+    (module.first.kernel, module.bn.scale, module.bn.bias, module.last.kernel), w
+  ):
     leaf[...] = jnp.asarray(value, jnp.float32)
   result = play("fedbn", held, model=module)
   for i, (w, moving) in enumerate(zip(*fedavg(clients, "local", own=(1, 2)))):
@@ -190,10 +206,13 @@ def test_the_clients_own_statistics_are_those_of_numpy():
 
 def batches_of(held, client, size):
   """The rows of a client's mini-batches in the first round of seed 0."""
-  key = client_keys(jax.random.fold_in(run_keys(0).work, 0),
-                    jnp.array([client], jnp.int32))[0]
-  bits, shard = minibatches.shuffle_bits(key), layout.shard_of(
-      jax.tree.map(jnp.asarray, held.data.train), client)
+  key = client_keys(
+    jax.random.fold_in(run_keys(0).work, 0), jnp.array([client], jnp.int32)
+  )[0]
+  bits, shard = (
+    minibatches.shuffle_bits(key),
+    layout.shard_of(jax.tree.map(jnp.asarray, held.data.train), client),
+  )
   for step in range(-(-int(shard.size) // size)):
     rows, mask = minibatches.batch_rows(shard, bits, jnp.int32(step), size)
     yield np.asarray(rows)[np.asarray(mask)]
@@ -202,13 +221,22 @@ def batches_of(held, client, size):
 def test_statistics_of_the_batch_are_those_of_a_loop():
   """Short last mini-batches; none are kept, in evaluation neither."""
   held, clients = federation()
-  result = play("fedavg", held, model_state="batch", rounds=1, eval_every=1,
-                batch_size=4, local_steps=0, local_epochs=1)
+  result = play(
+    "fedavg",
+    held,
+    model_state="batch",
+    rounds=1,
+    eval_every=1,
+    batch_size=4,
+    local_steps=0,
+    local_epochs=1,
+  )
   x, y = held.data.train.x, held.data.train.y
   w, moving = first()
-  found = [local_sgd(w, moving, [
-      (x[rows], y[rows]) for rows in batches_of(held, i, 4)])[0]
-           for i in range(len(clients))]
+  found = [
+    local_sgd(w, moving, [(x[rows], y[rows]) for rows in batches_of(held, i, 4)])[0]
+    for i in range(len(clients))
+  ]
   w = mean(found, clients)
   deployed = result.client_params(1)
   assert not jax.tree.leaves(deployed["batch_stats"])
@@ -216,8 +244,8 @@ def test_statistics_of_the_batch_are_those_of_a_loop():
     np.testing.assert_allclose(a, b, atol=3e-6)
   losses = [loss(w, *pair) for pair in clients]
   np.testing.assert_allclose(
-      result.metrics["local"]["loss"][0, -1],
-      np.average(losses, weights=SIZES), rtol=1e-5)
+    result.metrics["local"]["loss"][0, -1], np.average(losses, weights=SIZES), rtol=1e-5
+  )
   assert result.history["floats_up"][0, -1] == PARAMETERS
 
 
@@ -227,16 +255,25 @@ def test_variance_reduced_steps_move_the_statistics_of_the_moving_model():
   Clients in lanes, seeds at once.
   """
   held, clients = federation()
-  result = play("fsvrg", held, client_lr=2.0, seeds=2, map_clients="lanes",
-                map_seeds="vmap")
+  result = play(
+    "fsvrg", held, client_lr=2.0, seeds=2, map_clients="lanes", map_seeds="vmap"
+  )
   for seed in range(2):
     w, moving = first(run_keys(seed).model)
     for _ in range(ROUNDS):
       anchor = mean([slope(w, x, y, moving) for x, y in clients], clients)
-      w, moving = (mean(part, clients) for part in zip(*(
-          variance_reduced(w, moving, anchor, x, y) for x, y in clients)))
-    check(jax.tree.map(lambda leaf: leaf[0], result.global_params(seed)),
-          w, moving, atol=1e-5)
+      w, moving = (
+        mean(part, clients)
+        for part in zip(
+          *(variance_reduced(w, moving, anchor, x, y) for x, y in clients)
+        )
+      )
+    check(
+      jax.tree.map(lambda leaf: leaf[0], result.global_params(seed)),
+      w,
+      moving,
+      atol=1e-5,
+    )
 
 
 def variance_reduced(start, moving, anchor, x, y, alpha=2.0):
@@ -244,16 +281,26 @@ def variance_reduced(start, moving, anchor, x, y, alpha=2.0):
   w = start
   for _ in range(2):
     moving = moved(moving, forward(w, x)[1])
-    w = [a - alpha / len(y) * (here - there + g) for a, here, there, g in zip(
-        w, slope(w, x, y), slope(start, x, y), anchor)]
+    w = [
+      a - alpha / len(y) * (here - there + g)
+      for a, here, there, g in zip(w, slope(w, x, y), slope(start, x, y), anchor)
+    ]
   return w, moving
 
 
 def test_newcomers_find_statistics_of_their_own():
   """With steps of `personal_fit`; without any they have the first ones."""
   held, clients = federation()
-  result = play("fedavg", held, model_state="local", cohort_size=1, rounds=1,
-                eval_every=1, personal_fit=3, map_clients="vmap")
+  result = play(
+    "fedavg",
+    held,
+    model_state="local",
+    cohort_size=1,
+    rounds=1,
+    eval_every=1,
+    personal_fit=3,
+    map_clients="vmap",
+  )
   moves = 0
   for i, (x, _) in enumerate(clients):
     w, moving = flat(result.client_params(i))
@@ -273,23 +320,30 @@ def test_every_group_has_statistics_of_its_own():
     members = np.flatnonzero(result.membership[0] == k)
     assert len(members)
     found, states = fedavg([clients[i] for i in members], "global")
-    check(jax.tree.map(lambda leaf, k=k: leaf[k], models), found[0], states[0],
-          atol=1e-4)
+    check(
+      jax.tree.map(lambda leaf, k=k: leaf[k], models), found[0], states[0], atol=1e-4
+    )
 
 
 def test_means_of_statistics():
   """By examples; of a group without participants it stays."""
   after = jnp.array([[1.0], [4.0], [7.0], [jnp.nan]])
   training = Training(Trained((), (), state=after), (), ())
-  cohort = layout.everyone(ClientData(
-      jnp.zeros((9, 1)), jnp.zeros(9, jnp.int32),
-      jnp.array([0, 1, 3, 9]), jnp.array([1, 2, 6, 0])))
+  cohort = layout.everyone(
+    ClientData(
+      jnp.zeros((9, 1)),
+      jnp.zeros(9, jnp.int32),
+      jnp.array([0, 1, 3, 9]),
+      jnp.array([1, 2, 6, 0]),
+    )
+  )
   assert training.states(jnp.zeros(1), cohort).tolist() == [
-      pytest.approx((1 + 8 + 42) / 9)]
+    pytest.approx((1 + 8 + 42) / 9)
+  ]
   groups = jnp.array([2, 0, 2, 1])
   assert training.states(
-      jnp.array([[8.0], [9.0], [10.0]]), cohort, groups).ravel().tolist() == [
-          pytest.approx(one) for one in (4, 9, 43 / 7)]
+    jnp.array([[8.0], [9.0], [10.0]]), cohort, groups
+  ).ravel().tolist() == [pytest.approx(one) for one in (4, 9, 43 / 7)]
   assert training.states((), cohort) == ()
 
 
@@ -297,8 +351,16 @@ def test_a_run_goes_on_to_the_bit(tmp_path):
   """With a personal layer and statistics of the clients."""
   held, _ = federation()
   plan = from_keywords(
-      "fedavg", held, model=Normed(), rounds=3, cohort_size=2, batch_size=4,
-      roles={"personal": "last"}, model_state="local", evaluate="local")
+    "fedavg",
+    held,
+    model=Normed(),
+    rounds=3,
+    cohort_size=2,
+    batch_size=4,
+    roles={"personal": "last"},
+    model_state="local",
+    evaluate="local",
+  )
   programs = Programs(plan.prepare())
   straight, _ = programs.play(programs.initial(), 0, 3)
   half, _ = programs.play(programs.initial(), 0, 2)
@@ -311,19 +373,30 @@ def test_a_run_goes_on_to_the_bit(tmp_path):
 def test_a_choice_that_no_layer_reads_is_warned_of():
   held, _ = federation()
   prepared = from_keywords(
-      "fedavg", held, model_state="local", cohort_size=2, rounds=1).prepare()
+    "fedavg", held, model_state="local", cohort_size=2, rounds=1
+  ).prepare()
   assert cautions(prepared, set()) == [
-      "`model_state`=local: not read, the model has no running statistics"]
+    "`model_state`=local: not read, the model has no running statistics"
+  ]
 
 
-@pytest.mark.parametrize("algorithm, options, message", [
+@pytest.mark.parametrize(
+  "algorithm, options, message",
+  [
     ("fedavg", dict(private="fixed"), "are sent without noise"),
     ("fedbuff", {}, "models that they hold differ"),
     ("ifca", dict(averaging="gradient"), "takes no local steps"),
-    ("central", {}, "keeps no running statistics")])
+    ("central", {}, "keeps no running statistics"),
+  ],
+)
 def test_what_cannot_be_is_one_line(algorithm, options, message):
   held, _ = federation()
   with pytest.raises(fa.OptionError, match=message) as caught:
-    fa.run(algorithm, held, model=Normed(), **(
-        {} if algorithm == "central" else dict(cohort_size=2)), **options)
+    fa.run(
+      algorithm,
+      held,
+      model=Normed(),
+      **({} if algorithm == "central" else dict(cohort_size=2)),
+      **options,
+    )
   assert "\n" not in str(caught.value) and "batch" in str(caught.value)

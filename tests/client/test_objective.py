@@ -21,10 +21,10 @@ X = RNG.normal(size=(N, D)).astype(np.float32) * (RNG.random((N, D)) < 0.7)
 Y = RNG.integers(L, size=N).astype(np.int32)
 DATA = layout.client_data(X, Y, np.arange(N), np.array([0]), np.array([N]))
 MODELS = {
-    "softmax": models.make_model("softmax", (D,), L, l2=0.3),
-    "mlp": models.make_model("mlp", (D,), L, hidden=(4,)),
-    "sum": models.make_model("softmax", (D,), L, l2=0.3)._replace(
-        l2_of_sum=True)}
+  "softmax": models.make_model("softmax", (D,), L, l2=0.3),
+  "mlp": models.make_model("mlp", (D,), L, hidden=(4,)),
+  "sum": models.make_model("softmax", (D,), L, l2=0.3)._replace(l2_of_sum=True),
+}
 #: offset, size: within a block, full blocks, the end, nothing.
 PLACES = [(0, 1), (17, 63), (17, 64), (100, 65), (30, 130), (235, 65), (9, 0)]
 
@@ -42,7 +42,7 @@ def plain(name):
   model = MODELS[name]
 
   def definition(params, chosen):
-    squares = sum((leaf ** 2).sum() for leaf in jax.tree.leaves(params))
+    squares = sum((leaf**2).sum() for leaf in jax.tree.leaves(params))
     losses = jnp.where(chosen, model.loss(model.apply(params, X), Y), 0.0)
     count = jnp.maximum(chosen.astype(jnp.float32).sum(), 1.0)
     penalty = 0.5 * model.l2 * squares
@@ -58,9 +58,12 @@ def rows_of(offset, size):
 @functools.cache
 def passes(name):
   model = MODELS[name]
-  return jax.jit(lambda params, shard: (
+  return jax.jit(
+    lambda params, shard: (
       *objective.full_value_and_grad(model, params, shard),
-      objective.full_loss(model, params, shard)))
+      objective.full_loss(model, params, shard),
+    )
+  )
 
 
 @pytest.mark.parametrize("offset, size", PLACES)
@@ -77,20 +80,21 @@ def test_a_full_pass_is_autodiff_on_the_rows(name, offset, size):
 def test_an_empty_batch_gives_the_regulariser():
   model = MODELS["softmax"]
   params = problems.some_params(model)
-  loss, grad = jax.jit(functools.partial(
-      objective.batch_value_and_grad, model))(
-          params, X[:4], Y[:4], np.zeros(4, bool))
+  loss, grad = jax.jit(functools.partial(objective.batch_value_and_grad, model))(
+    params, X[:4], Y[:4], np.zeros(4, bool)
+  )
   problems.assert_close(grad, jax.tree.map(lambda w: 0.3 * w, params))
   np.testing.assert_allclose(
-      loss, plain("softmax")(params, rows_of(0, 0))[0], rtol=1e-6)
+    loss, plain("softmax")(params, rows_of(0, 0))[0], rtol=1e-6
+  )
 
 
 def test_preferred_is_the_model_of_least_loss_and_the_first_of_equals():
   model = MODELS["softmax"]
   worst, best = sorted(
-      (problems.some_params(model, seed, 1.0) for seed in range(2)),
-      key=lambda params: -float(plain("softmax")(
-          params, rows_of(30, 130))[0]))
+    (problems.some_params(model, seed, 1.0) for seed in range(2)),
+    key=lambda params: -float(plain("softmax")(params, rows_of(30, 130))[0]),
+  )
   preferred = jax.jit(functools.partial(objective.preferred_model, model))
   for order, expected in (((worst, best, best), 1), ((best, worst, best), 0)):
     stack = jax.tree.map(lambda *leaves: np.stack(leaves), *order)
@@ -106,8 +110,9 @@ label_counts = jax.jit(objective.label_counts, static_argnums=1)
 def test_counts_of_features_and_labels(offset, size):
   rows, shard = slice(offset, offset + size), shard_at(offset, size)
   for counts, expected in (
-      (feature_counts(shard), (X[rows] != 0).sum(0)),
-      (label_counts(shard, L), np.bincount(Y[rows], minlength=L))):
+    (feature_counts(shard), (X[rows] != 0).sum(0)),
+    (label_counts(shard, L), np.bincount(Y[rows], minlength=L)),
+  ):
     assert counts.dtype == jnp.float32
     np.testing.assert_array_equal(counts, expected)
 
@@ -120,21 +125,33 @@ def test_a_loss_has_one_number_for_each_row(shape):
 
 
 @pytest.mark.program
-@pytest.mark.parametrize("name, more", [
-    ("clsfsvrg", {}), ("fedzo", dict(batch_size=0))])
+@pytest.mark.parametrize(
+  "name, more", [("clsfsvrg", {}), ("fedzo", dict(batch_size=0))]
+)
 def test_l2_of_the_sum_is_that_of_the_mean_divided_by_the_size(name, more):
   """Where all clients, and the server, have the same number of examples."""
   problem = problems.of_sizes((8,) * 5, 8)
-  of_sum, of_mean = (bridge.rounds(
-      problem._replace(model=problem.model._replace(**l2)), name,
-      [[0, 1, 2, 4], [0, 3]], local_steps=3, **more)[1][-1].state.models
-                     for l2 in (dict(l2=0.25, l2_of_sum=True),
-                                dict(l2=0.25 / 8)))
+  of_sum, of_mean = (
+    bridge.rounds(
+      problem._replace(model=problem.model._replace(**l2)),
+      name,
+      [[0, 1, 2, 4], [0, 3]],
+      local_steps=3,
+      **more,
+    )[1][-1].state.models
+    for l2 in (dict(l2=0.25, l2_of_sum=True), dict(l2=0.25 / 8))
+  )
   problems.assert_close(of_sum, of_mean, rtol=1e-5, atol=1e-7)
 
 
 def test_where_l2_of_the_sum_is_not_known():
   """The server of BAFFLE adds the term, and knows no client's size."""
   with pytest.raises(ValueError, match="^l2_of=sum: .*baffle"):
-    fa.run("baffle", fa.federate("digits", partition="iid", num_clients=4),
-           rounds=1, participation=1.0, l2=0.1, l2_of="sum")
+    fa.run(
+      "baffle",
+      fa.federate("digits", partition="iid", num_clients=4),
+      rounds=1,
+      participation=1.0,
+      l2=0.1,
+      l2_of="sum",
+    )

@@ -24,52 +24,77 @@ WORK = LocalWork(local_steps=7, batch_size=8)
 
 
 def trained(problem, optimizer, rounds=0, mu=0.0):
-  return problems.quick_jit(lambda w: sgd(
-      problem.model, w, layout.shard_of(problem.data, CLIENT), WORK, LR, KEY,
-      proximal(mu), optimizer, rounds))(problems.some_params(problem.model))[0]
+  return problems.quick_jit(
+    lambda w: sgd(
+      problem.model,
+      w,
+      layout.shard_of(problem.data, CLIENT),
+      WORK,
+      LR,
+      KEY,
+      proximal(mu),
+      optimizer,
+      rounds,
+    )
+  )(problems.some_params(problem.model))[0]
 
 
 def expected(problem, rate=lambda k: LR, **options):
   w = bridge.to_oracle(problems.some_params(problem.model))
   batches = bridge.client_batches(problem, CLIENT, KEY, WORK)
   return w, oracle.local_training(
-      w, problem.clients[CLIENT], batches, rate, problems.L2, **options)[0]
+    w, problem.clients[CLIENT], batches, rate, problems.L2, **options
+  )[0]
 
 
 def given(**options):
   return ClientOptimizer(**{f"client_{k}": v for k, v in options.items()})
 
 
-@pytest.mark.parametrize("options, theirs, mu", [
+@pytest.mark.parametrize(
+  "options, theirs, mu",
+  [
     (dict(optimizer="momentum", momentum=0.8), dict(momentum=0.8), 0.0),
     (dict(optimizer="momentum"), {}, 0.7),  # FedProx with momentum
-    (dict(optimizer="nesterov", clip=0.9, weight_decay=0.2),
-     dict(clip=0.9, decay=0.2), 0.0),
+    (
+      dict(optimizer="nesterov", clip=0.9, weight_decay=0.2),
+      dict(clip=0.9, decay=0.2),
+      0.0,
+    ),
     (dict(clip=0.5), dict(clip=0.5), 0.7),
-    (dict(optimizer="adam", beta1=0.7, beta2=0.9, eps=1e-3, weight_decay=0.1),
-     dict(b1=0.7, b2=0.9, eps=1e-3, decay=0.1), 0.0),
-    (dict(optimizer="adamw", beta2=0.99, eps=1e-2, weight_decay=0.3),
-     dict(b2=0.99, eps=1e-2, decay=0.3), 0.0),
-    (dict(optimizer="rmsprop", beta2=0.9, eps=1e-2), dict(b2=0.9, eps=1e-2),
-     0.0),
-    (dict(optimizer="adagrad", eps=1e-2), dict(eps=1e-2), 0.0)])
+    (
+      dict(optimizer="adam", beta1=0.7, beta2=0.9, eps=1e-3, weight_decay=0.1),
+      dict(b1=0.7, b2=0.9, eps=1e-3, decay=0.1),
+      0.0,
+    ),
+    (
+      dict(optimizer="adamw", beta2=0.99, eps=1e-2, weight_decay=0.3),
+      dict(b2=0.99, eps=1e-2, decay=0.3),
+      0.0,
+    ),
+    (dict(optimizer="rmsprop", beta2=0.9, eps=1e-2), dict(b2=0.9, eps=1e-2), 0.0),
+    (dict(optimizer="adagrad", eps=1e-2), dict(eps=1e-2), 0.0),
+  ],
+)
 def test_local_training_is_the_oracles(problem, options, theirs, mu):
-  w, model = expected(
-      problem, mu=mu, kind=options.get("optimizer", "sgd"), **theirs)
+  w, model = expected(problem, mu=mu, kind=options.get("optimizer", "sgd"), **theirs)
   found = trained(problem, local_optimizer(given(**options)), mu=mu)
   bridge.assert_step_close(w, found, model, 2e-4)
 
 
 SCHEDULES = [
-    (dict(lr_schedule="cosine", lr_period=10),
-     lambda t: (1 + math.cos(math.pi * min(t, 10) / 10)) / 2),
-    (dict(lr_schedule="exponential", lr_decay=0.9), lambda t: 0.9 ** t),
-    (dict(lr_schedule="exponential", lr_decay=0.5, lr_period=4),
-     lambda t: 0.5 ** (t / 4)),
-    (dict(lr_schedule="step", lr_decay=0.5, lr_period=4),
-     lambda t: 0.5 ** (t // 4)),
-    (dict(lr_schedule="inverse_sqrt", lr_period=3),
-     lambda t: (1 + t / 3) ** -0.5)]
+  (
+    dict(lr_schedule="cosine", lr_period=10),
+    lambda t: (1 + math.cos(math.pi * min(t, 10) / 10)) / 2,
+  ),
+  (dict(lr_schedule="exponential", lr_decay=0.9), lambda t: 0.9**t),
+  (
+    dict(lr_schedule="exponential", lr_decay=0.5, lr_period=4),
+    lambda t: 0.5 ** (t / 4),
+  ),
+  (dict(lr_schedule="step", lr_decay=0.5, lr_period=4), lambda t: 0.5 ** (t // 4)),
+  (dict(lr_schedule="inverse_sqrt", lr_period=3), lambda t: (1 + t / 3) ** -0.5),
+]
 
 
 @pytest.mark.parametrize("options, factor", SCHEDULES)
@@ -78,26 +103,27 @@ def test_schedules_are_their_formulas(options, factor):
   assert made.transform is None and not made.over_steps
   times = jnp.arange(14, dtype=jnp.int32)
   np.testing.assert_allclose(
-      jax.vmap(made.schedule)(times), [factor(t) for t in range(14)],
-      rtol=1e-5, atol=1e-7)
+    jax.vmap(made.schedule)(times), [factor(t) for t in range(14)], rtol=1e-5, atol=1e-7
+  )
 
 
 @pytest.mark.parametrize("over", ["rounds", "steps"])
 def test_a_schedule_over_rounds_or_steps(problem, over):
-  optimizer = local_optimizer(given(
-      optimizer="momentum", lr_schedule="exponential", lr_decay=0.7,
-      lr_over=over))
+  optimizer = local_optimizer(
+    given(optimizer="momentum", lr_schedule="exponential", lr_decay=0.7, lr_over=over)
+  )
   w, model = expected(
-      problem, lambda k: LR * 0.7 ** (5 if over == "rounds" else k),
-      kind="momentum")
+    problem, lambda k: LR * 0.7 ** (5 if over == "rounds" else k), kind="momentum"
+  )
   bridge.assert_step_close(w, trained(problem, optimizer, rounds=5), model)
 
 
 def test_any_transformation_of_optax(problem):
   """It makes the whole step, with its own learning rate and schedule."""
-  w, model = expected(problem, lambda k: 0.2 * 0.7 ** k, kind="nesterov")
-  found = trained(problem, optax.sgd(
-      optax.exponential_decay(0.2, 1, 0.7), 0.9, nesterov=True))
+  w, model = expected(problem, lambda k: 0.2 * 0.7**k, kind="nesterov")
+  found = trained(
+    problem, optax.sgd(optax.exponential_decay(0.2, 1, 0.7), 0.9, nesterov=True)
+  )
   bridge.assert_step_close(w, found, model)
 
 
@@ -107,13 +133,21 @@ def test_what_is_off_is_not_in_the_program():
 
 
 ROUNDS = dict(
-    local_steps=3, batch_size=0, client_lr=0.2, client_optimizer="momentum",
-    client_lr_schedule="exponential", client_lr_decay=0.5)
+  local_steps=3,
+  batch_size=0,
+  client_lr=0.2,
+  client_optimizer="momentum",
+  client_lr_schedule="exponential",
+  client_lr_decay=0.5,
+)
 
 
 def two_rounds(problem, name, **settings):
-  return bridge.model_of(bridge.rounds(
-      problem, name, [[0, 1, 4], [2, 4, 5]], **settings, **ROUNDS)[1][1].state)
+  return bridge.model_of(
+    bridge.rounds(problem, name, [[0, 1, 4], [2, 4, 5]], **settings, **ROUNDS)[1][
+      1
+    ].state
+  )
 
 
 @pytest.fixture(scope="module", name="fedavg")
@@ -121,31 +155,56 @@ def fixture_fedavg(problem):
   return two_rounds(problem, "fedavg")
 
 
-@pytest.mark.parametrize("name, settings", [
+@pytest.mark.parametrize(
+  "name, settings",
+  [
     ("ifca", dict(num_groups=1, group_init="shared")),
-    ("per_fedavg", dict(
-        adapt_lr=0.0, client_weights="examples")),
+    ("per_fedavg", dict(adapt_lr=0.0, client_weights="examples")),
     ("composed", dict(client_update="prox", mu=0.0)),
-    ("fedavgm", dict(server_momentum=0.0))])
+    ("fedavgm", dict(server_momentum=0.0)),
+  ],
+)
 def test_methods_that_are_fedavg_then_are_it(problem, fedavg, name, settings):
   """With momentum, and a rate that is halved in the second round."""
   problems.assert_close(
-      two_rounds(problem, name, **settings), fedavg, rtol=1e-4, atol=1e-5)
+    two_rounds(problem, name, **settings), fedavg, rtol=1e-4, atol=1e-5
+  )
 
 
-@pytest.mark.parametrize("name, options, said", [
-    ("fedavg", dict(client_momentum=0.9), "client_momentum: not read with "
-     "client_optimizer=sgd (only with client_optimizer=momentum|nesterov"),
-    ("fedavg", dict(client_lr_decay=0.9), "client_lr_decay: not read with "
-     "client_lr_schedule=constant (only with"),
+@pytest.mark.parametrize(
+  "name, options, said",
+  [
+    (
+      "fedavg",
+      dict(client_momentum=0.9),
+      "client_momentum: not read with "
+      "client_optimizer=sgd (only with client_optimizer=momentum|nesterov",
+    ),
+    (
+      "fedavg",
+      dict(client_lr_decay=0.9),
+      "client_lr_decay: not read with client_lr_schedule=constant (only with",
+    ),
     ("fedavg", dict(client_optimizer="adma"), "client_optimizer=adma: must"),
-    ("fedprox", dict(client_lr_schedule="cosine"), "client_lr_period=1: with "
-     "client_lr_schedule=cosine, after so many rounds the learning rate is "
-     "0; must be at least 2"),
-    ("composed", dict(client_update="svrg", client_clip=1.0), "client_clip: "
-     "not read with client_update=svrg (only with client_update=sgd|prox"),
-    ("ifca", dict(averaging="gradient", client_optimizer="adam"),
-     "client_optimizer=adam: not read with averaging=gradient")])
+    (
+      "fedprox",
+      dict(client_lr_schedule="cosine"),
+      "client_lr_period=1: with "
+      "client_lr_schedule=cosine, after so many rounds the learning rate is "
+      "0; must be at least 2",
+    ),
+    (
+      "composed",
+      dict(client_update="svrg", client_clip=1.0),
+      "client_clip: not read with client_update=svrg (only with client_update=sgd|prox",
+    ),
+    (
+      "ifca",
+      dict(averaging="gradient", client_optimizer="adam"),
+      "client_optimizer=adam: not read with averaging=gradient",
+    ),
+  ],
+)
 def test_what_cannot_be_read_is_refused_in_one_line(name, options, said):
   with pytest.raises(OptionError) as error:
     method = methods.with_keywords(methods.method_of(name), options)
@@ -164,7 +223,10 @@ def test_numbers_that_are_not_read_are_no_inputs_of_the_program():
   plain = methods.method_of("fedavg")
   names = {field.name for field in dataclasses.fields(ClientOptimizer)}
   assert not names & set(plain.traced)
-  adam = methods.with_keywords(plain, dict(
-      client_optimizer="adam", client_clip=1.0))
+  adam = methods.with_keywords(plain, dict(client_optimizer="adam", client_clip=1.0))
   assert names & set(adam.traced) == {
-      "client_beta1", "client_beta2", "client_eps", "client_clip"}
+    "client_beta1",
+    "client_beta2",
+    "client_eps",
+    "client_clip",
+  }

@@ -17,7 +17,7 @@ from fedjax_alg.engine.keys import run_keys
 from fedjax_alg.models import roles
 from tests import problems
 from tests.client import federations
-from tests.client.federations import CLASSES, federation, mean, ROUNDS, SIZES
+from tests.client.federations import CLASSES, ROUNDS, SIZES, federation, mean
 
 pytestmark = [pytest.mark.program, pytest.mark.usefixtures("share_programs")]
 
@@ -43,8 +43,10 @@ def gradients(shared, head, x, y, l2=0.01):
   hidden = np.maximum(before, 0)
   p = federations.residual(hidden @ W + b, y)
   back = (p @ W.T) * (before > 0)
-  return ((x.T @ back + l2 * V, back.sum(0) + l2 * a),
-          (hidden.T @ p + l2 * W, p.sum(0) + l2 * b))
+  return (
+    (x.T @ back + l2 * V, back.sum(0) + l2 * a),
+    (hidden.T @ p + l2 * W, p.sum(0) + l2 * b),
+  )
 
 
 def moved(pair, rate, slope):
@@ -76,8 +78,9 @@ def fsvrg(start, head, x, y, anchor, steps=2, alpha=2.0):
   for _ in range(steps):
     here, of_head = gradients(shared, head, x, y)
     there, _ = gradients(start, head, x, y)
-    shared = tuple(w - rate * (g - r + c) for w, g, r, c in zip(
-        shared, here, there, anchor))
+    shared = tuple(
+      w - rate * (g - r + c) for w, g, r, c in zip(shared, here, there, anchor)
+    )
     head = moved(head, rate, of_head)
   return shared, head
 
@@ -86,10 +89,11 @@ def start(held):
   """The initial parameters of a run of seed 0, as pairs of float64."""
   model = models.make_model("mlp", (4,), CLASSES, hidden=(WIDTH,))
   layers = jax.tree.map(
-      lambda leaf: np.asarray(leaf, np.float64),
-      model.init(run_keys(0).model))["params"]
-  return tuple((layers[name]["kernel"], layers[name]["bias"])
-               for name in ("Dense_0", "Dense_1"))
+    lambda leaf: np.asarray(leaf, np.float64), model.init(run_keys(0).model)
+  )["params"]
+  return tuple(
+    (layers[name]["kernel"], layers[name]["bias"]) for name in ("Dense_0", "Dense_1")
+  )
 
 
 def check(name, play_client, heads_after=None, **options):
@@ -107,15 +111,13 @@ def check(name, play_client, heads_after=None, **options):
   shared, head = start(held)
   heads = [head] * len(clients)
   for _ in range(ROUNDS):
-    anchor = mean([gradients(shared, own, x, y)[0]
-                   for own, (x, y) in zip(heads, clients)], clients)
-    of = [play_client(shared, own, x, y, anchor)
-          for own, (x, y) in zip(heads, clients)]
-    shared, heads = mean([pair for pair, _ in of], clients), [
-        own for _, own in of]
+    anchor = mean(
+      [gradients(shared, own, x, y)[0] for own, (x, y) in zip(heads, clients)], clients
+    )
+    of = [play_client(shared, own, x, y, anchor) for own, (x, y) in zip(heads, clients)]
+    shared, heads = mean([pair for pair, _ in of], clients), [own for _, own in of]
   if heads_after is not None:
-    heads = [heads_after(shared, own, x, y)
-             for own, (x, y) in zip(heads, clients)]
+    heads = [heads_after(shared, own, x, y) for own, (x, y) in zip(heads, clients)]
   for i, head in enumerate(heads):
     found = result.client_params(i)["params"]
     for name, pair in (("Dense_0", shared), ("Dense_1", head)):
@@ -124,11 +126,14 @@ def check(name, play_client, heads_after=None, **options):
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize(("name", "when"), [
-    ("fedper", "together"), ("fedrep", "first"), ("fedbabu", "evaluation")])
+@pytest.mark.parametrize(
+  ("name", "when"),
+  [("fedper", "together"), ("fedrep", "first"), ("fedbabu", "evaluation")],
+)
 def test_personal_layers_are_those_of_numpy(name, when):
-  check(name, lambda *given: sgd(*given[:4], when),
-        fitted if when == "evaluation" else None)
+  check(
+    name, lambda *given: sgd(*given[:4], when), fitted if when == "evaluation" else None
+  )
 
 
 def test_variance_is_reduced_in_the_shared_part():
@@ -138,9 +143,10 @@ def test_variance_is_reduced_in_the_shared_part():
 def test_of_one_client_a_personal_layer_is_a_shared_one():
   """Both move with the same gradient and rate, and nobody else has a say."""
   held, _ = federation((20,))
-  whole, parted = (play(
-      "scaffold", held, batch_size=4, local_steps=5, **more).client_params(0)
-                   for more in ({}, dict(roles=HEAD)))
+  whole, parted = (
+    play("scaffold", held, batch_size=4, local_steps=5, **more).client_params(0)
+    for more in ({}, dict(roles=HEAD))
+  )
   problems.assert_close(whole, parted)
 
 
@@ -150,26 +156,35 @@ def test_clients_keep_their_heads_and_newcomers_fit_theirs():
   without = play("fedper", held, **options)
   fitted = play("fedper", held, personal_fit=3, **options)
   head = start(held)[1][0]
-  asleep = [i for i in range(4) if np.allclose(
-      without.client_params(i)["params"]["Dense_1"]["kernel"], head, atol=1e-6)]
+  asleep = [
+    i
+    for i in range(4)
+    if np.allclose(
+      without.client_params(i)["params"]["Dense_1"]["kernel"], head, atol=1e-6
+    )
+  ]
   assert len(asleep) == 2  # who has not taken part deploys the initial head
   for i in range(4):
     same = np.array_equal(
-        fitted.client_params(i)["params"]["Dense_1"]["kernel"],
-        without.client_params(i)["params"]["Dense_1"]["kernel"])
+      fitted.client_params(i)["params"]["Dense_1"]["kernel"],
+      without.client_params(i)["params"]["Dense_1"]["kernel"],
+    )
     assert same == (i not in asleep)
 
 
-@pytest.mark.parametrize("name, when, vectors", [
-    ("fedavg", "together", 1), ("scaffold", "together", 2),
-    ("fedavg", "first", 1)])
-def test_a_head_is_never_sent_and_its_own_steps_are_counted(
-    name, when, vectors):
+@pytest.mark.parametrize(
+  "name, when, vectors",
+  [("fedavg", "together", 1), ("scaffold", "together", 2), ("fedavg", "first", 1)],
+)
+def test_a_head_is_never_sent_and_its_own_steps_are_counted(name, when, vectors):
   model = roles.split(
-      models.make_model("mlp", (4,), CLASSES, hidden=(WIDTH,)),
-      ["personal:last"], roles.Personal(when, fit=3))
+    models.make_model("mlp", (4,), CLASSES, hidden=(WIDTH,)),
+    ["personal:last"],
+    roles.Personal(when, fit=3),
+  )
   algorithm = registry.build(
-      name, model, map_clients=ClientMap(), local_steps=2, batch_size=0)
+    name, model, map_clients=ClientMap(), local_steps=2, batch_size=0
+  )
   key = jax.random.key(0)
 
   @problems.quick_jit
@@ -180,7 +195,11 @@ def test_a_head_is_never_sent_and_its_own_steps_are_counted(
   sent = vectors * (4 * WIDTH + WIDTH)
   steps = 2 + (3 if when == "first" else 0)
   assert [int(n) for n in cost(federation()[0].data.train)[:4]] == [
-      sent, sent, 1, steps * sum(SIZES)]
+    sent,
+    sent,
+    1,
+    steps * sum(SIZES),
+  ]
 
 
 def test_frozen_parameters_stay_and_are_those_of_a_closure(tmp_path):
@@ -192,20 +211,21 @@ def test_frozen_parameters_stay_and_are_those_of_a_closure(tmp_path):
   def apply(head, x):
     return whole.apply({"params": {"Dense_0": values, "Dense_1": head}}, x)
 
-  alone = models.from_functions(
-      lambda key: whole.init(key)["params"]["Dense_1"], apply)
+  alone = models.from_functions(lambda key: whole.init(key)["params"]["Dense_1"], apply)
   closed = play("fedavg", held, model=alone)
   found = result.client_params(0)["params"]
   np.testing.assert_array_equal(found["Dense_0"]["kernel"], values["kernel"])
   problems.assert_close(found["Dense_1"], closed.client_params(0))
 
-
   # They are in no checkpoint, so the record says which they were.
   facts = result.save(tmp_path / "run") / "config.json"
   known = json.loads(facts.read_text())
   assert known["plan"]["roles"]["frozen"] == 25
-  digest = hashlib.sha256(b"".join(np.asarray(
-      values[name], np.float32).tobytes() for name in ("bias", "kernel")))
+  digest = hashlib.sha256(
+    b"".join(
+      np.asarray(values[name], np.float32).tobytes() for name in ("bias", "kernel")
+    )
+  )
   assert known["plan"]["frozen_sha256"] == digest.hexdigest()
   resume.check_frozen(tmp_path / "run", result._live.prepared)
   known["plan"]["frozen_sha256"] = "of others"

@@ -28,11 +28,13 @@ SLOPE = RNG.normal(size=SIZE).astype(np.float32)
 CURVE = RNG.normal(size=(SIZE, SIZE)).astype(np.float32)
 CURVE = CURVE @ CURVE.T / SIZE
 #: Two leaves, so that "all parameters together" is tested.
-START = {"a": jnp.array([[0.3, -0.2], [0.5, 0.1]]), "b": jnp.array([1., -.4])}
+START = {"a": jnp.array([[0.3, -0.2], [0.5, 0.1]]), "b": jnp.array([1.0, -0.4])}
 
 draw = problems.quick_jit(zeroth_order.draw, static_argnums=(2, 3))
-estimate = problems.quick_jit(zeroth_order.estimate, static_argnames=(
-    "loss", "directions", "smoothing", "kind", "scheme"))
+estimate = problems.quick_jit(
+  zeroth_order.estimate,
+  static_argnames=("loss", "directions", "smoothing", "kind", "scheme"),
+)
 
 
 def flat(params):
@@ -67,17 +69,30 @@ def test_a_direction_depends_on_its_own_number_alone():
   assert len(np.unique(np.asarray(together))) == together.size
 
 
-@pytest.mark.parametrize("directions, kind, scheme", [
-    (1, "sphere", "central"), (20, "sphere", "forward"),
-    (23, "sphere", "forward"), (3, "gaussian", "forward"),
-    (20, "gaussian", "central")])
+@pytest.mark.parametrize(
+  "directions, kind, scheme",
+  [
+    (1, "sphere", "central"),
+    (20, "sphere", "forward"),
+    (23, "sphere", "forward"),
+    (3, "gaussian", "forward"),
+    (20, "gaussian", "central"),
+  ],
+)
 def test_an_estimate_is_the_formula_of_its_draws(directions, kind, scheme):
   smoothing = 0.2
-  vectors = np.asarray(draw(
-      KEY, jnp.arange(directions, dtype=jnp.int32), SIZE, kind), np.float64)
+  vectors = np.asarray(
+    draw(KEY, jnp.arange(directions, dtype=jnp.int32), SIZE, kind), np.float64
+  )
   loss, found = estimate(
-      quadratic, START, KEY, directions=directions, smoothing=smoothing,
-      kind=kind, scheme=scheme)
+    quadratic,
+    START,
+    KEY,
+    directions=directions,
+    smoothing=smoothing,
+    kind=kind,
+    scheme=scheme,
+  )
   w = np.asarray(flat(START), np.float64)
 
   def f(w):
@@ -85,12 +100,18 @@ def test_an_estimate_is_the_formula_of_its_draws(directions, kind, scheme):
 
   moves = smoothing * vectors
   expected = smoothing * analytic.gaussian_estimator(
-      analytic.differences(f, w, moves, scheme), vectors, smoothing)
+    analytic.differences(f, w, moves, scheme), vectors, smoothing
+  )
   if kind == "sphere":
     expected = SIZE * expected
   np.testing.assert_allclose(flat(found), expected, rtol=1e-4, atol=1e-4)
-  np.testing.assert_allclose(loss, f(w) if scheme == "forward" else np.mean(
-      [(f(w + v) + f(w - v)) / 2 for v in moves]), rtol=1e-5)
+  np.testing.assert_allclose(
+    loss,
+    f(w)
+    if scheme == "forward"
+    else np.mean([(f(w + v) + f(w - v)) / 2 for v in moves]),
+    rtol=1e-5,
+  )
 
 
 def equations(jaxpr):
@@ -105,11 +126,17 @@ def test_directions_are_never_held_all_at_once():
   size = 500
   w = jnp.zeros(size)
   for directions in (10, 1000, 997):
-    jaxpr = jax.make_jaxpr(functools.partial(
-        zeroth_order.estimate, lambda w: (w * w).sum(), directions=directions,
-        smoothing=0.1))(w, KEY)
-    largest = max(math.prod(v.aval.shape) for eqn in equations(jaxpr.jaxpr)
-                  for v in eqn.outvars)
+    jaxpr = jax.make_jaxpr(
+      functools.partial(
+        zeroth_order.estimate,
+        lambda w: (w * w).sum(),
+        directions=directions,
+        smoothing=0.1,
+      )
+    )(w, KEY)
+    largest = max(
+      math.prod(v.aval.shape) for eqn in equations(jaxpr.jaxpr) for v in eqn.outvars
+    )
     assert size <= largest <= zeroth_order.CHUNK * size
 
 
@@ -127,20 +154,32 @@ def test_losses_are_of_exact_products(problem):
   shard = layout.shard_of(problem.data, 4)
   estimates = zeroth_order.differentiate(directions=5, smoothing=0.1)
   highest = jax.lax.Precision.HIGHEST
-  for fn, args in ((estimates.full, (shard,)), (
-      estimates.batch, (shard.x[:5], shard.y[:5], jnp.ones(5, bool)))):
-    jaxpr = jax.make_jaxpr(
-        lambda at, *args, fn=fn: fn(problem.model, at, *args))((w, KEY), *args)
-    found = [eqn.params["precision"] for eqn in equations(jaxpr.jaxpr)
-             if eqn.primitive.name == "dot_general"]
+  for fn, args in (
+    (estimates.full, (shard,)),
+    (estimates.batch, (shard.x[:5], shard.y[:5], jnp.ones(5, bool))),
+  ):
+    jaxpr = jax.make_jaxpr(lambda at, *args, fn=fn: fn(problem.model, at, *args))(
+      (w, KEY), *args
+    )
+    found = [
+      eqn.params["precision"]
+      for eqn in equations(jaxpr.jaxpr)
+      if eqn.primitive.name == "dot_general"
+    ]
     assert len(found) >= 3  # at w, along the directions, their sum
     assert set(found) == {(highest, highest)}
 
 
-@pytest.mark.parametrize("kind, smoothing, size, least", [
-    ("sphere", 1e-3, 109184, None), ("sphere", 1e-3, 200000, "1.1e-03"),
-    ("sphere", 1e-6, 7850, "2.1e-04"), ("gaussian", 1e-4, 10**7, None),
-    ("gaussian", 1e-6, 10, "2.4e-06")])
+@pytest.mark.parametrize(
+  "kind, smoothing, size, least",
+  [
+    ("sphere", 1e-3, 109184, None),
+    ("sphere", 1e-3, 200000, "1.1e-03"),
+    ("sphere", 1e-6, 7850, "2.1e-04"),
+    ("gaussian", 1e-4, 10**7, None),
+    ("gaussian", 1e-6, 10, "2.4e-06"),
+  ],
+)
 def test_a_smoothing_that_float32_cannot_see(kind, smoothing, size, least):
   found = with_names(zeroth_order.caution(kind, smoothing, size))
   if least is None:
@@ -153,9 +192,12 @@ def test_a_smoothing_that_float32_cannot_see(kind, smoothing, size, least):
 
 
 @pytest.mark.usefixtures("unchecked_shapes")
-@pytest.mark.parametrize("base, vectors", [
-    (jnp.zeros(1), jnp.ones((2, SIZE))), (jnp.zeros(()), jnp.ones((2, 1)))])
+@pytest.mark.parametrize(
+  "base, vectors",
+  [(jnp.zeros(1), jnp.ones((2, SIZE))), (jnp.zeros(()), jnp.ones((2, 1)))],
+)
 def test_directions_that_would_broadcast_are_refused(base, vectors):
   with pytest.raises(AssertionError, match="assert_shape"):
     zeroth_order.differences(
-        linear, START, base, vectors, smoothing=0.1, scheme="forward")
+      linear, START, base, vectors, smoothing=0.1, scheme="forward"
+    )

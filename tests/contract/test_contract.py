@@ -19,15 +19,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_alg import base, hparams as hparams_lib, own, registry, trees
+from fedjax_alg import base, own, registry, trees
+from fedjax_alg import hparams as hparams_lib
 from fedjax_alg.base import Shard
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data import layout
 from fedjax_alg.engine import checkpoint, clients, loop, sharding
 from fedjax_alg.engine.keys import client_keys, run_keys
-from fedjax_alg.engine.round import (
-    Participation, play_round, sample_cohort)
+from fedjax_alg.engine.round import Participation, play_round, sample_cohort
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import stacking
 from fedjax_alg.rounds.expected import Expected, Played
@@ -38,11 +38,26 @@ SEEDS, MAX_ROUNDS, PADDING = (0, 1), 60, 2
 
 #: Given to every algorithm that has the field.
 SMALL = dict(
-    local_steps=4, batch_size=5, num_models=3, threshold=1, num_groups=3,
-    max_groups=3, pretrain_scale=4, pretrain_steps=3, cluster_after=1,
-    split_after=1, eps1=1e3, eps2=0.0, gamma_max=0.0, directions=3,
-    smoothing=0.1, steps_per_round=3, inner_steps=2, lam=2.0,
-    remove_ridge=False)
+  local_steps=4,
+  batch_size=5,
+  num_models=3,
+  threshold=1,
+  num_groups=3,
+  max_groups=3,
+  pretrain_scale=4,
+  pretrain_steps=3,
+  cluster_after=1,
+  split_after=1,
+  eps1=1e3,
+  eps2=0.0,
+  gamma_max=0.0,
+  directions=3,
+  smoothing=0.1,
+  steps_per_round=3,
+  inner_steps=2,
+  lam=2.0,
+  remove_ridge=False,
+)
 #: The fields that say how many models the server keeps.
 MODELS = ("num_models", "num_groups", "max_groups")
 
@@ -63,8 +78,9 @@ def usable(kind, settings):
     if name in fields and type(value) is type(fields[name].default):
       with contextlib.suppress(OptionError):
         if "help" in fields[name].metadata:
-          hparams_lib.validate(dataclasses.make_dataclass(
-              "One", [(name, object, fields[name])])(value))
+          hparams_lib.validate(
+            dataclasses.make_dataclass("One", [(name, object, fields[name])])(value)
+          )
         found[name] = value
   return found
 
@@ -87,7 +103,8 @@ def shapes_of_a_round(name, model, data, spec, **more):
   """
   entry, keys = registry.get(name), run_keys(0)
   method = methods.Method(
-      name, entry, entry.hparams(**small_settings(entry) | more)).resolved()
+    name, entry, entry.hparams(**small_settings(entry) | more)
+  ).resolved()
   build = method.builder(model, clients.ClientMap())
   algorithm = build({})
   prepare.check_roles(algorithm, method, model)
@@ -95,10 +112,15 @@ def shapes_of_a_round(name, model, data, spec, **more):
   size = spec.num_clients if entry.all_clients else spec.cohort_size
 
   def both(data):
-    state = jax.tree.map(lambda leaf: leaf[0], loop.initial_states(
-        build, model, spec._replace(cohort_size=size), data, seeds, {}))
+    state = jax.tree.map(
+      lambda leaf: leaf[0],
+      loop.initial_states(
+        build, model, spec._replace(cohort_size=size), data, seeds, {}
+      ),
+    )
     after, _ = play_round(
-        algorithm, data, Participation(size), keys, jnp.int32(0), state)
+      algorithm, data, Participation(size), keys, jnp.int32(0), state
+    )
     return state, after
 
   before, after = jax.eval_shape(both, data)
@@ -132,15 +154,18 @@ class Slots(NamedTuple):
     """The cohort with its slots in this order, some of them without client."""
     there = jnp.asarray(self.present)
     shards = cohort.shards._replace(
-        offset=jnp.where(there, cohort.shards.offset, self.offset),
-        size=jnp.where(there, cohort.shards.size, 0))
+      offset=jnp.where(there, cohort.shards.offset, self.offset),
+      size=jnp.where(there, cohort.shards.size, 0),
+    )
     ids = jnp.where(there, cohort.ids, cohort.everyone.size.shape[0])
     weight = jnp.where(there, cohort.weight, 0)
-    ids, offset, size, weight = (leaf[jnp.asarray(self.order)] for leaf in (
-        ids, shards.offset, shards.size, weight))
+    ids, offset, size, weight = (
+      leaf[jnp.asarray(self.order)]
+      for leaf in (ids, shards.offset, shards.size, weight)
+    )
     return cohort._replace(
-        ids=ids, shards=shards._replace(offset=offset, size=size),
-        weight=weight)
+      ids=ids, shards=shards._replace(offset=offset, size=size), weight=weight
+    )
 
 
 class Bench:
@@ -152,36 +177,39 @@ class Bench:
     self.entry = entry = registry.get(name)
     self.settings = small_settings(entry)
     self.hparams = entry.hparams(**self.settings)
-    size = problem.spec.num_clients if entry.all_clients else (
-        problem.spec.cohort_size)
+    size = problem.spec.num_clients if entry.all_clients else (problem.spec.cohort_size)
     self.spec = problem.spec._replace(cohort_size=size)
     self.algorithm = self.build(clients.ClientMap())
-    self.keys = jax.tree.map(
-        lambda *leaves: jnp.stack(leaves), *map(run_keys, SEEDS))
-    self.initial = problems.quick_jit(functools.partial(
-        loop.initial_states, loop.fixed(self.algorithm), problem.model,
-        self.spec))(problem.data, self.keys, {})
+    self.keys = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(run_keys, SEEDS))
+    self.initial = problems.quick_jit(
+      functools.partial(
+        loop.initial_states, loop.fixed(self.algorithm), problem.model, self.spec
+      )
+    )(problem.data, self.keys, {})
     #: Types of a round's state, new state and report; set when it is traced.
     self.types = None
     self.run_rounds = problems.quick_jit(
-        traced_once(loop.make_run_rounds(
-            self.with_slots, Participation(size), MAX_ROUNDS).__wrapped__),
-        donate_argnums=0)
+      traced_once(
+        loop.make_run_rounds(
+          self.with_slots, Participation(size), MAX_ROUNDS
+        ).__wrapped__
+      ),
+      donate_argnums=0,
+    )
     #: All slots of a cohort, and the last of them without clients.
     self.whole = Slots(np.arange(size), np.ones(size, bool))
-    self.fewer = self.whole._replace(
-        present=np.arange(size) < size - PADDING)
+    self.fewer = self.whole._replace(present=np.arange(size) < size - PADDING)
 
   def build(self, map_clients):
-    return registry.build(self.name, self.problem.model,
-                          map_clients=map_clients, **self.settings)
+    return registry.build(
+      self.name, self.problem.model, map_clients=map_clients, **self.settings
+    )
 
   def with_slots(self, numbers):
     """The algorithm with rounds on a changed cohort."""
 
     def round_(state, cohort, key):
-      new, aux = self.algorithm.round(
-          state, numbers["slots"].change(cohort), key)
+      new, aux = self.algorithm.round(state, numbers["slots"].change(cohort), key)
       self.types = jax.tree.map(jax.typeof, (state, new, aux))
       return new, aux
 
@@ -189,11 +217,24 @@ class Bench:
 
   def inputs(self, states, start, count, slots=None, data=None, keys=None):
     """Arguments of ``run_rounds``, for which ``states`` is copied."""
-    states, numbers = jax.device_put((
-        jax.tree.map(np.array, states), {"slots": jax.tree.map(
-            lambda leaf: np.stack([leaf] * len(SEEDS)), slots or self.whole)}))
-    return (states, data or self.problem.data, keys or self.keys, numbers,
-            jnp.int32(start), jnp.int32(count))
+    states, numbers = jax.device_put(
+      (
+        jax.tree.map(np.array, states),
+        {
+          "slots": jax.tree.map(
+            lambda leaf: np.stack([leaf] * len(SEEDS)), slots or self.whole
+          )
+        },
+      )
+    )
+    return (
+      states,
+      data or self.problem.data,
+      keys or self.keys,
+      numbers,
+      jnp.int32(start),
+      jnp.int32(count),
+    )
 
   def run(self, states, start, count, **changes):
     """The states after rounds start.. and the log."""
@@ -224,8 +265,9 @@ class Bench:
     """K, the number of global models; 1 where there is none."""
     if self.algorithm.global_params is None:
       return 1
-    return jax.tree.leaves(jax.eval_shape(
-        self.algorithm.global_params, self.state(0)))[0].shape[0]
+    return jax.tree.leaves(jax.eval_shape(self.algorithm.global_params, self.state(0)))[
+      0
+    ].shape[0]
 
   def played(self, age):
     """The round after ``age`` rounds, for ledgers."""
@@ -235,32 +277,45 @@ class Bench:
       models = 1
 
     def read_by(clients, steps, batches=1):
-      work = self.hparams if not steps else LocalWork(
-          local_steps=steps, batch_size=self.hparams.batch_size)
+      work = (
+        self.hparams
+        if not steps
+        else LocalWork(local_steps=steps, batch_size=self.hparams.batch_size)
+      )
       return read_by_steps(work, [problems.SIZES[i] for i in clients], batches)
 
     return Played(
-        self.size, models, sum(problems.SIZES[i] for i in ids),
-        lambda batches: read_by(ids, 0, batches), self.hparams,
-        problems.FEATURES, problems.CLASSES, age, ids, self.spec.num_clients,
-        self.state(age), read_by)
+      self.size,
+      models,
+      sum(problems.SIZES[i] for i in ids),
+      lambda batches: read_by(ids, 0, batches),
+      self.hparams,
+      problems.FEATURES,
+      problems.CLASSES,
+      age,
+      ids,
+      self.spec.num_clients,
+      self.state(age),
+      read_by,
+    )
 
   def expected(self, age):
     """The cost of the round after ``age`` rounds, as the entry states it."""
     assert self.entry.ledger, (
-        f"{self.name}: give its registry.Entry a ledger, which states what a "
-        "round costs: expected.vectors(1, 1) for a model down and a model up, "
-        "or a function that gets a rounds.expected.Played ("
-        f"{', '.join(Played._fields)}) and returns a rounds.expected.Expected "
-        f"({', '.join(Expected._fields)})")
+      f"{self.name}: give its registry.Entry a ledger, which states what a "
+      "round costs: expected.vectors(1, 1) for a model down and a model up, "
+      "or a function that gets a rounds.expected.Played ("
+      f"{', '.join(Played._fields)}) and returns a rounds.expected.Expected "
+      f"({', '.join(Expected._fields)})"
+    )
     return self.entry.ledger(self.played(age))
 
   def round_inputs(self, number):
     """The cohort and the key that round ``number`` of seed 0 has in a run."""
     keys = run_keys(SEEDS[0])
     cohort = sample_cohort(
-        self.problem.data, self.spec.cohort_size,
-        jax.random.fold_in(keys.cohort, number))
+      self.problem.data, self.spec.cohort_size, jax.random.fold_in(keys.cohort, number)
+    )
     return cohort, jax.random.fold_in(keys.work, number)
 
   @functools.cached_property
@@ -282,7 +337,8 @@ class Bench:
         return params, objective.full_loss(measured, params, shard)
 
       return jax.vmap(one, in_axes=(Shard(None, None, 0, 0), 0, 0))(
-          shards, ids, client_keys(key, ids))
+        shards, ids, client_keys(key, ids)
+      )
 
     return deployed
 
@@ -303,18 +359,31 @@ def finished(bench, age):
 FAST = ("fedavg", "afl")
 #: The round of another but for a term of the clients' loss or the step of the
 #: server, and its ledger: with ``-m slow``.
-LIKE = {"fedprox": "fedavg", "fedgrouprox": "fedgroup", "mime_svrg": "mime",
-        "fedavgm": "fedadam", "fedadagrad": "fedadam", "fedyogi": "fedadam"}
+LIKE = {
+  "fedprox": "fedavg",
+  "fedgrouprox": "fedgroup",
+  "mime_svrg": "mime",
+  "fedavgm": "fedadam",
+  "fedadagrad": "fedadam",
+  "fedyogi": "fedadam",
+}
 
 
 #: What its clients are asked for, and what of it is kept or added up, is as of
 #: another: its rounds in every client map are tested with ``-m slow``. (A cell
 #: of ``composed`` word for word: tests/algorithms/test_composed.py.)
 MAPPED_LIKE = {
-    "fsvrg": "cfsvrg", "ma_fsvrg": "ga_fsvrg", "mime_lite": "mime",
-    "losac": "scaffold", "feddyn": "scaffold", "per_fedavg": "fedavg",
-    "pfedzo": "pfedme", "local": "ditto", "composed": "ga_fsvrg",
-    "fedasync": "fedbuff"}
+  "fsvrg": "cfsvrg",
+  "ma_fsvrg": "ga_fsvrg",
+  "mime_lite": "mime",
+  "losac": "scaffold",
+  "feddyn": "scaffold",
+  "per_fedavg": "fedavg",
+  "pfedzo": "pfedme",
+  "local": "ditto",
+  "composed": "ga_fsvrg",
+  "fedasync": "fedbuff",
+}
 
 
 def marks(name):
@@ -326,9 +395,11 @@ def marks(name):
 
 def benches(like=()):
   """The algorithms, of which those that are ``like`` others are slow."""
-  return [pytest.param(name, marks=[
-      pytest.mark.slow] if name in like else marks(name))
-          for name, entry in registry.ALGORITHMS.items() if not entry.options]
+  return [
+    pytest.param(name, marks=[pytest.mark.slow] if name in like else marks(name))
+    for name, entry in registry.ALGORITHMS.items()
+    if not entry.options
+  ]
 
 
 @pytest.fixture(scope="module", name="bench", params=benches())
@@ -345,8 +416,8 @@ def test_round_keeps_structure_shapes_dtypes_and_weak_types(bench):
   old, new, aux = bench.types
   assert jax.tree.structure(new) == jax.tree.structure(bench.initial)
   for name, start, a, b in zip(
-      loop.leaf_names(old), *map(jax.tree.leaves, (bench.initial, old, new)),
-      strict=True):
+    loop.leaf_names(old), *map(jax.tree.leaves, (bench.initial, old, new)), strict=True
+  ):
     assert (a.shape, a.dtype) == (b.shape, b.dtype), name
     assert not start.weak_type and not a.weak_type and not b.weak_type, name
   check_report(aux, bench.spec.cohort_size)
@@ -385,14 +456,13 @@ def test_work_is_the_participants_own(bench, age):
     assert ((leaf > 0) == (not finished(bench, age))).all(), name
     fewer = getattr(of_fewer.work, name)
     assert (fewer[~bench.fewer.present] == 0).all(), name
-    assert ((fewer[bench.fewer.present] > 0) == (
-        not finished(bench, age))).all(), name
+    assert ((fewer[bench.fewer.present] > 0) == (not finished(bench, age))).all(), name
   gradients = int(aux.cost.example_gradients)
   if gradients and not (expected := bench.expected(age)).beside:
-    passes = 3 * gradients + expected.evaluations * int(
-        cohort.shards.size.sum())
+    passes = 3 * gradients + expected.evaluations * int(cohort.shards.size.sum())
     np.testing.assert_allclose(
-        aux.work.flops.sum(), passes * bench.problem.model.flops, rtol=1e-5)
+      aux.work.flops.sum(), passes * bench.problem.model.flops, rtol=1e-5
+    )
 
 
 def test_a_run_is_traced_once_whatever_remains(bench):
@@ -415,11 +485,9 @@ def test_inputs_stay_and_the_same_inputs_give_the_same_bits(bench):
 def test_slot_order_changes_nothing(bench, age):
   order = np.random.default_rng(age).permutation(bench.spec.cohort_size)
   state, aux = bench.round(age, bench.fewer)
-  mixed_state, mixed_aux = bench.round(
-      age, bench.fewer._replace(order=order))
+  mixed_state, mixed_aux = bench.round(age, bench.fewer._replace(order=order))
   problems.assert_close(mixed_state, state)
-  problems.assert_close(
-      mixed_aux.client, problems.row(aux.client, order))
+  problems.assert_close(mixed_aux.client, problems.row(aux.client, order))
   problems.assert_close(mixed_aux.server, aux.server)
 
 
@@ -434,15 +502,13 @@ def nan_behind(data):
 def test_nan_behind_a_padding_slot_changes_nothing(bench, age):
   expected, aux = bench.round(age, bench.fewer)
   data, first = nan_behind(bench.problem.data)
-  poisoned, bad_aux = bench.round(
-      age, bench.fewer._replace(offset=first), data=data)
+  poisoned, bad_aux = bench.round(age, bench.fewer._replace(offset=first), data=data)
   problems.assert_equal(poisoned, expected)
   problems.assert_equal(bad_aux.server, aux.server)
 
 
 @pytest.mark.parametrize("bench", benches(MAPPED_LIKE), indirect=True)
-def test_client_maps_agree_and_padding_slots_change_nothing(
-    bench, mesh, monkeypatch):
+def test_client_maps_agree_and_padding_slots_change_nothing(bench, mesh, monkeypatch):
   """On cohorts with padding slots that point at NaN; lanes are vmap inside.
 
   Two lanes on each of four devices, which keep sums alone where a method needs
@@ -462,38 +528,45 @@ def check_map(bench, map_clients, mesh=None):
   cohort become some, the run has them as well, one client after the other.
   """
   round_, real = None, slice(0, bench.spec.cohort_size)
-  more = layout.take_cohort(bench.problem.data, jnp.full(
-      PADDING, bench.spec.num_clients, jnp.int32))
+  more = layout.take_cohort(
+    bench.problem.data, jnp.full(PADDING, bench.spec.num_clients, jnp.int32)
+  )
   data, first = nan_behind(bench.problem.data)
   for age, slots in itertools.product(AGES, (bench.whole, bench.fewer)):
     expected, aux = bench.round(age, slots)
     cohort, key = bench.round_inputs(age)
     ids = jnp.concatenate([cohort.ids, more.ids])
     cohort = Slots(
-        np.arange(ids.size), np.append(slots.present, [False] * PADDING),
-        first).change(layout.take_cohort(data, ids))
+      np.arange(ids.size), np.append(slots.present, [False] * PADDING), first
+    ).change(layout.take_cohort(data, ids))
     inputs = (bench.state(age), cohort, key)
     if mesh is not None:
       inputs = sharding.replicate(inputs, mesh)
     if round_ is None:
-      round_ = jax.jit(bench.build(map_clients).round).lower(
-          *inputs).compile(problems.quick_options())
+      round_ = (
+        jax.jit(bench.build(map_clients).round)
+        .lower(*inputs)
+        .compile(problems.quick_options())
+      )
     state, other_aux = round_(*inputs)
     problems.assert_close(state, expected)
     problems.assert_close(problems.row(other_aux.client, real), aux.client)
     # Sums alone do not give the mean distance from the mean.
     shared = other_aux.server.keys() & aux.server.keys()
     assert aux.server.keys() - shared <= {"discrepancy"}
-    problems.assert_close(*({name: server[name] for name in shared}
-                            for server in (other_aux.server, aux.server)))
+    problems.assert_close(
+      *(
+        {name: server[name] for name in shared}
+        for server in (other_aux.server, aux.server)
+      )
+    )
     # The server's arithmetic may be counted by slots.
-    problems.assert_equal(*(cost._replace(central_flops=0)
-                            for cost in (other_aux.cost, aux.cost)))
+    problems.assert_equal(
+      *(cost._replace(central_flops=0) for cost in (other_aux.cost, aux.cost))
+    )
     assert (other_aux.work is None) == (aux.work is None)
-    for work, expected in zip(
-        other_aux.work or (), aux.work or (), strict=True):
-      np.testing.assert_array_equal(
-          work, np.append(expected, np.zeros(PADDING)))
+    for work, expected in zip(other_aux.work or (), aux.work or (), strict=True):
+      np.testing.assert_array_equal(work, np.append(expected, np.zeros(PADDING)))
 
 
 def test_resumed_run_is_the_same_bit_for_bit(bench, tmp_path):
@@ -507,19 +580,22 @@ def test_resumed_run_is_the_same_bit_for_bit(bench, tmp_path):
   resumed, second_log = bench.run(jax.device_put(restored), 3, 3)
   problems.assert_equal(resumed, whole)
   problems.assert_equal(
-      jax.tree.map(lambda a, b: np.concatenate(
-          [np.asarray(a)[:, :3], np.asarray(b)[:, :3]], 1),
-                   first_log, second_log),
-      jax.tree.map(lambda leaf: np.asarray(leaf)[:, :6], log))
+    jax.tree.map(
+      lambda a, b: np.concatenate([np.asarray(a)[:, :3], np.asarray(b)[:, :3]], 1),
+      first_log,
+      second_log,
+    ),
+    jax.tree.map(lambda leaf: np.asarray(leaf)[:, :6], log),
+  )
   # Nor does where the restored arrays lie ask for another program.
   assert bench.run_rounds._cache_size() == 1
 
 
 def test_only_the_seed_changes_a_run(bench):
   other = bench.keys._replace(work=jax.random.split(jax.random.key(99), 2))
-  assert problems.differ(
-      bench.state(1), bench.round(0, keys=other)[0]) == draws(bench) or (
-          draws(bench) is None)
+  assert problems.differ(bench.state(1), bench.round(0, keys=other)[0]) == draws(
+    bench
+  ) or (draws(bench) is None)
   if draws(bench) is not False:
     states = bench.states(3)
     assert problems.differ(problems.row(states, 0), problems.row(states, 1))
@@ -539,7 +615,8 @@ def test_client_params_have_the_models_structure(bench):
   expected = bench.problem.model.init(jax.random.key(0))
   params, losses = bench.deployed(bench.state(3), jax.random.key(5))
   chex.assert_trees_all_equal_shapes_and_dtypes(
-      params, trees.repeat(expected, bench.spec.num_clients + 1))
+    params, trees.repeat(expected, bench.spec.num_clients + 1)
+  )
   chex.assert_tree_all_finite((params, losses))
 
 
@@ -549,16 +626,15 @@ def test_global_params_have_a_leading_axis(bench):
     return
   if bench.algorithm.membership is not None:
     member = bench.algorithm.membership(bench.state(3))
-    assert (member.shape, member.dtype) == (
-        (bench.spec.num_clients,), jnp.int32)
+    assert (member.shape, member.dtype) == ((bench.spec.num_clients,), jnp.int32)
     assert (np.asarray(member) >= -1).all() and (np.asarray(member) >= 0).any()
   expected = bench.problem.model.init(jax.random.key(0))
   models = bench.algorithm.global_params(bench.state(3))
   if not bench.is_own:
-    assert bench.models == max(
-        getattr(bench.hparams, name, 1) for name in MODELS)
+    assert bench.models == max(getattr(bench.hparams, name, 1) for name in MODELS)
   chex.assert_trees_all_equal_shapes_and_dtypes(
-      models, trees.repeat(expected, bench.models))
+    models, trees.repeat(expected, bench.models)
+  )
 
 
 def read_by_steps(work, sizes, batches_per_step):
@@ -570,8 +646,7 @@ def read_by_steps(work, sizes, batches_per_step):
     batch = work.batch_size or size
     per_epoch = [min(batch, size - start) for start in range(0, size, batch)]
     steps = work.local_steps or work.local_epochs * len(per_epoch)
-    total += sum(per_epoch[k % len(per_epoch)]
-                 for k in range(steps * batches_per_step))
+    total += sum(per_epoch[k % len(per_epoch)] for k in range(steps * batches_per_step))
   return total
 
 
@@ -585,11 +660,14 @@ def test_ledger(bench, age):
   billed = dict(zip(names, map(int, aux.cost[:4])))
   stated = {name: math.ceil(getattr(expected, name)) for name in names}
   assert billed == stated, (
-      f"{bench.name}: the RoundCost of its round bills {billed}, the ledger of "
-      f"its Entry states {stated} of a Played with " + ", ".join(
-          f"{name}={value}" for name, value in bench.played(
-              age)._asdict().items() if isinstance(value, (int, tuple))
-          and name != "state"))
+    f"{bench.name}: the RoundCost of its round bills {billed}, the ledger of "
+    f"its Entry states {stated} of a Played with "
+    + ", ".join(
+      f"{name}={value}"
+      for name, value in bench.played(age)._asdict().items()
+      if isinstance(value, (int, tuple)) and name != "state"
+    )
+  )
   for given, floats in zip((aux.cost.bytes_down, aux.cost.bytes_up), expected):
     if given is None:
       assert floats == int(floats)
@@ -628,8 +706,7 @@ def test_nothing_leaves_the_device_during_a_run(bench):
 def test_who_states_no_ledger_is_told_what_one_gets(problem, monkeypatch):
   """The message names the fields, so that nobody has to read the tests."""
   entry = registry.get("fedavg")
-  monkeypatch.setitem(
-      registry.ALGORITHMS, "mine", entry._replace(ledger=None))
+  monkeypatch.setitem(registry.ALGORITHMS, "mine", entry._replace(ledger=None))
   with pytest.raises(AssertionError) as error:
     Bench("mine", problem).expected(0)
   for name in (*Played._fields, *Expected._fields):

@@ -11,7 +11,8 @@ import jax
 import numpy as np
 import pytest
 
-from fedjax_alg import hparams as hparams_lib, registry
+from fedjax_alg import hparams as hparams_lib
+from fedjax_alg import registry
 from fedjax_alg.conditions import Clause, Joined
 from fedjax_alg.engine import clients
 from fedjax_alg.errors import OptionError
@@ -21,15 +22,18 @@ from tests.contract import test_traced
 
 ALGORITHMS = [name for name in registry.ALGORITHMS if ":" not in name]
 #: Values of options that are no one word.
-TEXTS = {"compress_up": ("topk:0.3", "qsgd:2"), "compress_down": ("qsgd:4",),
-         "ridge": ("2",), "personal_ridge": ("7",)}
+TEXTS = {
+  "compress_up": ("topk:0.3", "qsgd:2"),
+  "compress_down": ("qsgd:4",),
+  "ridge": ("2",),
+  "personal_ridge": ("7",),
+}
 #: What a problem with softmax regression and data that stay knows of itself.
 FACTS = {"shift": "none", "scales_features": True, "num_layers": 1}
 
 
 def fields_of(name):
-  return {field.name: field
-          for field in dataclasses.fields(registry.get(name).hparams)}
+  return {field.name: field for field in dataclasses.fields(registry.get(name).hparams)}
 
 
 def others(field, value):
@@ -45,8 +49,11 @@ def others(field, value):
     least = meta.get("minimum")
     return (value + 2,) if least in (None, value) else (value + 2, least)
   if isinstance(value, float):
-    return tuple(one for one in (value / 2 if value else 0.3, 0.0)
-                 if one != value and allowed(field, one))
+    return tuple(
+      one
+      for one in (value / 2 if value else 0.3, 0.0)
+      if one != value and allowed(field, one)
+    )
   return ()
 
 
@@ -66,8 +73,12 @@ def against(when, fields):
       for found in against(part, fields):
         # Of alternatives none may hold.
         if when.word == "or":
-          rest = [one for other in when.parts if other is not part
-                  for one in list(against(other, fields))[:1]]
+          rest = [
+            one
+            for other in when.parts
+            if other is not part
+            for one in list(against(other, fields))[:1]
+          ]
           found = found | {k: v for one in rest for k, v in one.items()}
         yield found
     return
@@ -75,8 +86,11 @@ def against(when, fields):
   if when.name in fields:
     field = fields[when.name]
     for value in (field.default, *others(field, field.default), 0, 1):
-      if allowed(field, value) and type(value) is type(field.default) and (
-          not when.holds(value)):
+      if (
+        allowed(field, value)
+        and type(value) is type(field.default)
+        and (not when.holds(value))
+      ):
         yield {when.name: value}
         return
 
@@ -101,17 +115,34 @@ def test_an_option_that_is_not_read_is_refused(name):
 
 #: Options that change no model, and why.
 REPORTED = {
-    "delta": "of the accounting", "uplink": "bytes alone",
-    "double": "the same numbers by other arithmetic",
-    "batch_size": "in closed form, of the clock alone",
-    "adaptive_batch": "of the clock alone", "max_batch_size": "of the clock",
-    "client_ridge": "cancels, says its help"}
+  "delta": "of the accounting",
+  "uplink": "bytes alone",
+  "double": "the same numbers by other arithmetic",
+  "batch_size": "in closed form, of the clock alone",
+  "adaptive_batch": "of the clock alone",
+  "max_batch_size": "of the clock",
+  "client_ridge": "cancels, says its help",
+}
 #: Thresholds that decide only where a number lies between two values.
-DECIDING = ("eps1", "eps2", "gamma_max", "distance_threshold", "reject_share",
-            "centre_projection", "ema", "tolerated", "group_init",
-            "aggregator_iterations", "split_after", "first_group",
-            "pretrain_steps", "line_search_test", "max_tries", "memory_size",
-            "line_search_steps")
+DECIDING = (
+  "eps1",
+  "eps2",
+  "gamma_max",
+  "distance_threshold",
+  "reject_share",
+  "centre_projection",
+  "ema",
+  "tolerated",
+  "group_init",
+  "aggregator_iterations",
+  "split_after",
+  "first_group",
+  "pretrain_steps",
+  "line_search_test",
+  "max_tries",
+  "memory_size",
+  "line_search_steps",
+)
 
 
 def settings(name, given):
@@ -138,22 +169,25 @@ class Runs:
     hparams = hparams_lib.resolved(settings(self.name, given))
     traced = hparams_lib.traced_names(hparams)
     structure = tuple(
-        (field.name, getattr(hparams, field.name))
-        for field in dataclasses.fields(hparams) if field.name not in traced)
+      (field.name, getattr(hparams, field.name))
+      for field in dataclasses.fields(hparams)
+      if field.name not in traced
+    )
     if (traced, structure) not in self._made:
       if len(self._made) > 40:  # compiled programs are many maps of memory
         self._made.clear()
         jax.clear_caches()
       self._made[traced, structure] = problems.quick_jit(self._program(hparams))
     found = self._made[traced, structure](test_traced.arguments(hparams))
-    return hashlib.sha256(b"".join(
-        np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(found))
-                          ).hexdigest()
+    return hashlib.sha256(
+      b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(found))
+    ).hexdigest()
 
   def _program(self, hparams):
     """Nobody asks for what is not of the models or the costs."""
     play = test_traced.program(
-        self.name, hparams, self.problem, clients.ClientMap(), 3, (0, 1, 12))
+      self.name, hparams, self.problem, clients.ClientMap(), 3, (0, 1, 12)
+    )
 
     def run(values):
       before, after, reports, *rest = play(values)
@@ -169,8 +203,9 @@ def base_of(name, given=()):
   chosen = {k: v for k, v in test_traced.SMALL.items() if k in fields}
   chosen |= dict(entry.test_hparams) | dict(given)
   hparams = entry.hparams(**chosen)
-  return {k: v for k, v in chosen.items()
-          if k in given or hparams_lib.reads(hparams, k)}
+  return {
+    k: v for k, v in chosen.items() if k in given or hparams_lib.reads(hparams, k)
+  }
 
 
 def without_effect(run, name, context):
@@ -187,8 +222,11 @@ def without_effect(run, name, context):
       continue
     values = others(field, getattr(hparams, option))
     for value in values[:1] if context else values:
-      given = {k: v for k, v in base.items()
-               if not (option == "local_epochs" and k == "local_steps")}
+      given = {
+        k: v
+        for k, v in base.items()
+        if not (option == "local_epochs" and k == "local_steps")
+      }
       try:
         if run(given | {option: value}) == before:
           found.append((option, value))

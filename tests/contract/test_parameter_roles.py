@@ -22,19 +22,28 @@ from tests.contract.test_contract import marks, shapes_of_a_round
 
 #: Why a method has no personal parameters, as it says itself.
 REFUSED = {
-    "ditto": "keeps a personal model", "pfedme": "has a personal model",
-    "apfl": "keeps a personal model",
-    "per_fedavg": "adapts all parameters", "fedzo": "losses and no gradients",
-    "pfedzo": "has a personal model",
-    "fedbuff": "keep nothing", "fedasync": "keep nothing",
-    **dict.fromkeys(("baffle", "central", "local"), "keep no personal")}
+  "ditto": "keeps a personal model",
+  "pfedme": "has a personal model",
+  "apfl": "keeps a personal model",
+  "per_fedavg": "adapts all parameters",
+  "fedzo": "losses and no gradients",
+  "pfedzo": "has a personal model",
+  "fedbuff": "keep nothing",
+  "fedasync": "keep nothing",
+  **dict.fromkeys(("baffle", "central", "local"), "keep no personal"),
+}
 #: Why a method has no running statistics but those of the batch.
 WITHOUT_STATE = {
-    **{name: why for name, why in REFUSED.items() if name != "local"},
-    "baffle": "keeps no running", "central": "keeps no running"}
+  **{name: why for name, why in REFUSED.items() if name != "local"},
+  "baffle": "keeps no running",
+  "central": "keeps no running",
+}
 CLOSED = [name for name, entry in registry.ALGORITHMS.items() if entry.rounds]
-OPEN = [pytest.param(name, marks=marks(name)) for name in registry.ALGORITHMS
-        if name not in CLOSED]
+OPEN = [
+  pytest.param(name, marks=marks(name))
+  for name in registry.ALGORITHMS
+  if name not in CLOSED
+]
 
 
 class Normed(nn.Module):
@@ -77,9 +86,13 @@ def traced_round(name, given, model_state, **more):
 def deployed(algorithm, state, data):
   """What a client deploys, as shapes."""
   return jax.eval_shape(
-      lambda state, data, key: algorithm.client_params(
-          state, jnp.int32(0), layout.shard_of(data, 0), key),
-      state, data, jax.random.key(0))
+    lambda state, data, key: algorithm.client_params(
+      state, jnp.int32(0), layout.shard_of(data, 0), key
+    ),
+    state,
+    data,
+    jax.random.key(0),
+  )
 
 
 def floats_deployed(algorithm, state):
@@ -108,11 +121,13 @@ def why_refused(name, reasons, given, model_state):
   model = roles.split(normed(), given, model_state=model_state)
   try:
     algorithm = methods.Method(name, entry, entry.hparams()).built(
-        model, clients.ClientMap())
+      model, clients.ClientMap()
+    )
   except OptionError as error:
     return re.escape(str(error))
   lacks = (model.roles.has_personal and algorithm.start_personal is None) or (
-      model.roles.has_state and not algorithm.keeps_state)
+    model.roles.has_state and not algorithm.keeps_state
+  )
   return re.escape(name) + " keep" if lacks else None
 
 
@@ -145,8 +160,11 @@ def test_frozen_parameters_are_in_no_state_and_statistics_are(name):
     model_state, kept = "batch", 0
   model, algorithm, state = traced_round(name, given, model_state)
   assert num_params(model.roles.frozen) == FIRST
-  assert not [path for path, _ in jax.tree_util.tree_leaves_with_path(state)
-              if "Dense_0" in jax.tree_util.keystr(path)]
+  assert not [
+    path
+    for path, _ in jax.tree_util.tree_leaves_with_path(state)
+    if "Dense_0" in jax.tree_util.keystr(path)
+  ]
   shared = PARAMETERS - FIRST
   assert num_params(jax.eval_shape(model.init, jax.random.key(0))) == shared
   assert floats_deployed(algorithm, state) == shared + kept
@@ -159,7 +177,8 @@ def test_frozen_parameters_are_in_no_state_and_statistics_are(name):
 def test_clients_keep_what_they_have_not_sent_beside(name):
   """Rows of the method, of its layer and statistics, and of a compressor."""
   _, algorithm, state = traced_round(
-      name, ["personal:Dense_1"], "local", compress_up="topk:0.1")
+    name, ["personal:Dense_1"], "local", compress_up="topk:0.1"
+  )
   assert floats_deployed(algorithm, state) == PARAMETERS + STATISTICS
 
 
@@ -168,16 +187,20 @@ def test_closed_form_fits_every_layer(name):
   for given in (("personal:Dense_1",), ()):
     with pytest.raises(OptionError, match="fits every layer"):
       prepare.split_by_role(
-          methods.method_of(name), normed(), options.RunOptions(roles=given))
+        methods.method_of(name), normed(), options.RunOptions(roles=given)
+      )
 
 
 SIZES = (4, 9, 7, 3, 8, 5) * 2
 INPUTS, TARGETS, LENGTH, TOKENS = 5, 2, 6, 11
 #: Why a method does not go with a task, as it says itself.
 NOT_OF_TASK = {
-    ("pfedacnnl", "regression"): "groups clients by their classes",
-    **{(name, "tokens"): "least squares fits classes, labels and numbers"
-       for name in ("fedacnnl", "pfedacnnl", "afl")}}
+  ("pfedacnnl", "regression"): "groups clients by their classes",
+  **{
+    (name, "tokens"): "least squares fits classes, labels and numbers"
+    for name in ("fedacnnl", "pfedacnnl", "afl")
+  },
+}
 
 
 @functools.cache
@@ -192,20 +215,26 @@ def of_task(task):
     x, y = (rng.integers(0, TOKENS, (rows, LENGTH)) for _ in range(2))
     shape, size = (LENGTH,), TOKENS
     model = models.from_functions(
-        lambda key: jax.random.normal(key, (TOKENS, TOKENS)),
-        lambda params, x: params[x], task=task)
+      lambda key: jax.random.normal(key, (TOKENS, TOKENS)),
+      lambda params, x: params[x],
+      task=task,
+    )
     model = adapt.with_flops(model, shape, jnp.int32)
   ends = np.cumsum(SIZES)
   data = layout.client_data(
-      x, y, np.arange(ends[-1]), ends - SIZES, np.array(SIZES),
-      ends[-1] + np.arange(6))
-  return model, jax.tree.map(jnp.asarray, data), FedSpec(
-      len(SIZES), 4, size, shape, int(ends[-1]))
+    x, y, np.arange(ends[-1]), ends - SIZES, np.array(SIZES), ends[-1] + np.arange(6)
+  )
+  return (
+    model,
+    jax.tree.map(jnp.asarray, data),
+    FedSpec(len(SIZES), 4, size, shape, int(ends[-1])),
+  )
 
 
 @pytest.mark.parametrize("task", ["regression", "tokens"])
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=marks(name)) for name in registry.ALGORITHMS])
+@pytest.mark.parametrize(
+  "name", [pytest.param(name, marks=marks(name)) for name in registry.ALGORITHMS]
+)
 def test_targets_that_are_no_class_are_trained_on_or_refused(name, task):
   model, data, spec = of_task(task)
   try:
@@ -217,8 +246,8 @@ def test_targets_that_are_no_class_are_trained_on_or_refused(name, task):
     return
   assert (name, task) not in NOT_OF_TASK
   chex.assert_trees_all_equal_shapes(
-      deployed(algorithm, state, data),
-      jax.eval_shape(model.init, jax.random.key(0)))
+    deployed(algorithm, state, data), jax.eval_shape(model.init, jax.random.key(0))
+  )
 
 
 @pytest.mark.parametrize("task", ["regression", "tokens"])
@@ -226,4 +255,5 @@ def test_labels_cannot_be_flipped_where_there_are_none(task):
   entry = registry.get("fedavg")
   with pytest.raises(OptionError, match=f"attack=label_flip: the task {task}"):
     methods.Method("fedavg", entry, entry.hparams(attack="label_flip")).built(
-        of_task(task)[0], clients.ClientMap())
+      of_task(task)[0], clients.ClientMap()
+    )

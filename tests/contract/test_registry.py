@@ -14,8 +14,11 @@ pytestmark = pytest.mark.fast
 MAP = clients.ClientMap()
 
 
-@pytest.mark.parametrize("name, said", [
-    ("fedavgg", ", did you mean 'fedavg'?"), ("fsvgr", "did you mean 'fsvrg'"),
+@pytest.mark.parametrize(
+  "name, said",
+  [
+    ("fedavgg", ", did you mean 'fedavg'?"),
+    ("fsvgr", "did you mean 'fsvrg'"),
     ("zzz", "algorithm=zzz: unknown (one of fedavg, "),
     ("PFedAvg", "unknown, did you mean 'per_fedavg'? ("),
     ("FL+HC", "unknown, did you mean 'flhc'? ("),
@@ -29,9 +32,15 @@ MAP = clients.ClientMap()
     ("FedSGD", "it is algorithm=fedavg with local_steps=1 and batch_size=0 ("),
     ("FedProto", "is not here ("),
     ("q-FedAvg", "is algorithm=fedavg with client_weights=qffl:Q ("),
-    ("Agnostic FL", "is algorithm=fedavg with client_weights=agnostic "
-     "(algorithm=afl is analytic FL) ("),
-    ("resnet", "unknown (one of"), ("my.module", "or your own, path/to/file")])
+    (
+      "Agnostic FL",
+      "is algorithm=fedavg with client_weights=agnostic "
+      "(algorithm=afl is analytic FL) (",
+    ),
+    ("resnet", "unknown (one of"),
+    ("my.module", "or your own, path/to/file"),
+  ],
+)
 def test_a_name_that_is_no_name_here_is_said_to_be_what_it_is(name, said):
   with pytest.raises(ValueError) as error:
     registry.get(name)
@@ -40,8 +49,16 @@ def test_a_name_that_is_no_name_here_is_said_to_be_what_it_is(name, said):
 
 def test_names_of_papers_are_not_sent_to_other_methods():
   """A method that is not here is never taken for one that is."""
-  for name in ("fedadam", "fedyogi", "fedadagrad", "fednova", "feddyn",
-               "ditto", "fedopt", *registry._NOT_HERE):
+  for name in (
+    "fedadam",
+    "fedyogi",
+    "fedadagrad",
+    "fednova",
+    "feddyn",
+    "ditto",
+    "fedopt",
+    *registry._NOT_HERE,
+  ):
     if name in registry.ALGORITHMS:
       continue
     with pytest.raises(ValueError) as error:
@@ -57,8 +74,9 @@ def test_halves_that_a_message_names_are_there():
 
 
 def test_an_unknown_hyper_parameter_gets_the_nearest_name(problem):
-  with pytest.raises(ValueError, match="local_step: fedavg does not read it, "
-                     "did you mean 'local_steps'"):
+  with pytest.raises(
+    ValueError, match="local_step: fedavg does not read it, did you mean 'local_steps'"
+  ):
     registry.build("fedavg", problem.model, map_clients=MAP, local_step=3)
   with pytest.raises(ValueError, match="mu: fedavg does not read it"):
     registry.build("fedavg", problem.model, map_clients=MAP, mu=0.1)
@@ -79,14 +97,24 @@ def test_defaults_are_valid_and_documented(name):
     setattr(entry.hparams(), dataclasses.fields(entry.hparams)[0].name, 1)
 
 
-@pytest.mark.parametrize("name, field", [
-    (name, field) for name, entry in registry.ALGORITHMS.items()
-    for field in ("aggregator", "attack") if hasattr(entry.hparams, field)])
+@pytest.mark.parametrize(
+  "name, field",
+  [
+    (name, field)
+    for name, entry in registry.ALGORITHMS.items()
+    for field in ("aggregator", "attack")
+    if hasattr(entry.hparams, field)
+  ],
+)
 def test_the_aggregator_and_the_attack_reach_the_round(name, field, problem):
-  plain, other = (registry.build(
-      name, problem.model, map_clients=MAP, **{field: chosen}).round.args[0]
-                  for chosen in dict(aggregator=("mean", "median"),
-                                     attack=("none", "label_flip"))[field])
+  plain, other = (
+    registry.build(name, problem.model, map_clients=MAP, **{field: chosen}).round.args[
+      0
+    ]
+    for chosen in dict(aggregator=("mean", "median"), attack=("none", "label_flip"))[
+      field
+    ]
+  )
   if field == "aggregator":
     assert plain.exchange.aggregator.is_mean
     assert not other.exchange.aggregator.is_mean
@@ -101,10 +129,15 @@ def test_builders_validate(name, problem):
 
   One of the user's own may have none, and may leave the check to the run.
   """
-  field, bound = next((
-      (field, bound) for field in dataclasses.fields(registry.get(name).hparams)
+  field, bound = next(
+    (
+      (field, bound)
+      for field in dataclasses.fields(registry.get(name).hparams)
       for bound in map(field.metadata.get, ("minimum", "above"))
-      if bound is not None), (None, None))
+      if bound is not None
+    ),
+    (None, None),
+  )
   if own.is_own(name) and field is None:
     return
   bad = type(field.default)(bound - 1)
@@ -114,16 +147,19 @@ def test_builders_validate(name, problem):
     registry.build(name, problem.model, map_clients=MAP, **{field.name: bad})
 
 
-@pytest.mark.parametrize("name, given, said", [
+@pytest.mark.parametrize(
+  "name, given, said",
+  [
     ("ditto", dict(lam=20.0), "`personal_lr`=0.1 with `lam`=20: "),
-    ("pfedme", dict(lam=20.0, personal_lr=0.1),
-     "`personal_lr`=0.1 with `lam`=20: "),
+    ("pfedme", dict(lam=20.0, personal_lr=0.1), "`personal_lr`=0.1 with `lam`=20: "),
     ("pfedzo", dict(lam=20.0), "`lam`=20"),
     ("pfedzo", dict(smoothing=1e-6), "`smoothing`=1e-06"),
     ("fedzo", dict(smoothing=1e-5), "`smoothing`=1e-05"),
     ("baffle", dict(smoothing=1e-6), "`smoothing`=1e-06"),
     ("fednova", dict(mu=20.0), "`mu`=20 with `client_lr`=0.1: "),
-    ("fednova", dict(mu=9.0), "")])
+    ("fednova", dict(mu=9.0), ""),
+  ],
+)
 def test_it_warns_of_what_diverges_or_float32_cannot_see(name, given, said):
   entry = registry.get(name)
   assert not entry.caution(entry.hparams(), 7850)

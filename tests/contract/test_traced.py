@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_alg import hparams as hparams_lib, registry
+from fedjax_alg import hparams as hparams_lib
+from fedjax_alg import registry
 from fedjax_alg.algorithms import baffle
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
@@ -23,66 +24,102 @@ from tests.contract import test_contract
 
 #: Given to every algorithm that has the field: few steps, nothing zero.
 SMALL = dict(
-    local_steps=2, batch_size=5, num_models=2, threshold=1, num_groups=2,
-    max_groups=2, pretrain_scale=2, pretrain_steps=2, cluster_after=1,
-    split_after=0, eps1=1e3, eps2=1e-6, gamma_max=0.1, directions=2,
-    smoothing=0.1, inner_steps=2, eta_g=0.1, distance_threshold=0.2,
-    max_tries=5, aggregate_lr=0.9, mu=0.1, client_momentum=0.5,
-    attack_scale=2.0, aggregator_radius=0.5)
+  local_steps=2,
+  batch_size=5,
+  num_models=2,
+  threshold=1,
+  num_groups=2,
+  max_groups=2,
+  pretrain_scale=2,
+  pretrain_steps=2,
+  cluster_after=1,
+  split_after=0,
+  eps1=1e3,
+  eps2=1e-6,
+  gamma_max=0.1,
+  directions=2,
+  smoothing=0.1,
+  inner_steps=2,
+  eta_g=0.1,
+  distance_threshold=0.2,
+  max_tries=5,
+  aggregate_lr=0.9,
+  mu=0.1,
+  client_momentum=0.5,
+  attack_scale=2.0,
+  aggregator_radius=0.5,
+)
 
 #: Settings beside those of every algorithm alone, which read other fields.
 VARIANTS = [
-    ("fedavg", dict(local_steps=0, local_epochs=2)),
-    ("fedprox", dict(client_optimizer="nesterov", client_clip=1.0,
-                     client_lr_schedule="cosine", client_lr_period=5)),
-    ("per_fedavg", dict(client_optimizer="adamw", client_weight_decay=0.1)),
-    ("local", dict(client_optimizer="rmsprop", client_lr_schedule="step")),
-    ("fedgroup", dict(client_optimizer="adagrad", client_lr_over="steps",
-                      client_lr_schedule="inverse_sqrt")),
-    ("cfl", dict(client_optimizer="momentum")),
-    ("flhc", dict(client_lr_schedule="exponential")),
-    ("fesem", dict(client_optimizer="adam")),
-    ("ifca", dict(client_optimizer="adam", group_init="kmeans++")),
-    ("ma_fsvrg", dict(central_rule="printed", split="copies")),
-    ("fsvrg", dict(aggregate_scaling="paper")),
-    ("scaffold", dict(option="I")),
-    ("scaffold", dict(client_optimizer="momentum")),
-    ("mime", dict(base="adam")),
-    ("mime_lite", dict(base="momentum")),
-    ("losac", dict(variant="table")),
-    ("per_fedavg", dict(hessian="hf")),
-    ("per_fedavg", dict(hessian="exact")),
-    ("fedgroup", dict(inter_group="code", direction="auxiliary")),
-    ("ifca", dict(group_init="reject")),
-    ("ifca", dict(group_init="kmeans++", averaging="gradient")),
-    ("baffle", dict(protocol="per_client", server="sgd")),
-    ("composed", dict(client_update="prox", server="sgd")),
-    ("composed", dict(client_update="svrg", server="adam",
-                      grouping="gradient")),
-    ("composed", dict(client_update="svrg", server="adaptive")),
-    ("composed", dict(client_update="prox", server="yogi",
-                      client_optimizer="adam")),
-    ("composed", dict(client_update="mime", base="adam", num_models=1,
-                      server="conjugate_gradient")),
-    ("fednova", dict(tau_eff="steps")),
-    ("fedavg", dict(aggregator="multi_krum", attack="scaled")),
-    ("ga_fsvrg", dict(aggregator="krum", attack="inner_product")),
-    ("ifca", dict(aggregator="centred_clipping", attack="little_is_enough")),
-    ("ditto", dict(personal_steps=3)),
-    ("composed", dict(private="adaptive", num_models=1, count_noise=5.0,
-                      server="conjugate_gradient")),
-    ("afl", dict(private="moments")),
-    ("composed", dict(client_update="nova", server="adaptive")),
-    ("composed", dict(client_update="dyn", num_models=1)),
-    ("composed", dict(client_update="losac", num_models=1,
-                      server="cg_line_search")),
-    ("fedasync", dict(staleness="hinge")),
-    ("fedbuff", dict(client_update="prox", server="adam",
-                     staleness="constant")),
-    ("fedbuff", dict(client_update="nova", server="yogi")),
+  ("fedavg", dict(local_steps=0, local_epochs=2)),
+  (
+    "fedprox",
+    dict(
+      client_optimizer="nesterov",
+      client_clip=1.0,
+      client_lr_schedule="cosine",
+      client_lr_period=5,
+    ),
+  ),
+  ("per_fedavg", dict(client_optimizer="adamw", client_weight_decay=0.1)),
+  ("local", dict(client_optimizer="rmsprop", client_lr_schedule="step")),
+  (
+    "fedgroup",
+    dict(
+      client_optimizer="adagrad",
+      client_lr_over="steps",
+      client_lr_schedule="inverse_sqrt",
+    ),
+  ),
+  ("cfl", dict(client_optimizer="momentum")),
+  ("flhc", dict(client_lr_schedule="exponential")),
+  ("fesem", dict(client_optimizer="adam")),
+  ("ifca", dict(client_optimizer="adam", group_init="kmeans++")),
+  ("ma_fsvrg", dict(central_rule="printed", split="copies")),
+  ("fsvrg", dict(aggregate_scaling="paper")),
+  ("scaffold", dict(option="I")),
+  ("scaffold", dict(client_optimizer="momentum")),
+  ("mime", dict(base="adam")),
+  ("mime_lite", dict(base="momentum")),
+  ("losac", dict(variant="table")),
+  ("per_fedavg", dict(hessian="hf")),
+  ("per_fedavg", dict(hessian="exact")),
+  ("fedgroup", dict(inter_group="code", direction="auxiliary")),
+  ("ifca", dict(group_init="reject")),
+  ("ifca", dict(group_init="kmeans++", averaging="gradient")),
+  ("baffle", dict(protocol="per_client", server="sgd")),
+  ("composed", dict(client_update="prox", server="sgd")),
+  ("composed", dict(client_update="svrg", server="adam", grouping="gradient")),
+  ("composed", dict(client_update="svrg", server="adaptive")),
+  ("composed", dict(client_update="prox", server="yogi", client_optimizer="adam")),
+  (
+    "composed",
+    dict(client_update="mime", base="adam", num_models=1, server="conjugate_gradient"),
+  ),
+  ("fednova", dict(tau_eff="steps")),
+  ("fedavg", dict(aggregator="multi_krum", attack="scaled")),
+  ("ga_fsvrg", dict(aggregator="krum", attack="inner_product")),
+  ("ifca", dict(aggregator="centred_clipping", attack="little_is_enough")),
+  ("ditto", dict(personal_steps=3)),
+  (
+    "composed",
+    dict(
+      private="adaptive", num_models=1, count_noise=5.0, server="conjugate_gradient"
+    ),
+  ),
+  ("afl", dict(private="moments")),
+  ("composed", dict(client_update="nova", server="adaptive")),
+  ("composed", dict(client_update="dyn", num_models=1)),
+  ("composed", dict(client_update="losac", num_models=1, server="cg_line_search")),
+  ("fedasync", dict(staleness="hinge")),
+  ("fedbuff", dict(client_update="prox", server="adam", staleness="constant")),
+  ("fedbuff", dict(client_update="nova", server="yogi")),
 ]
-PROGRAMS = [*((name, {}) for name, entry in registry.ALGORITHMS.items()
-              if not entry.options), *VARIANTS]
+PROGRAMS = [
+  *((name, {}) for name, entry in registry.ALGORITHMS.items() if not entry.options),
+  *VARIANTS,
+]
 
 
 def settings_of(name, more):
@@ -92,22 +129,20 @@ def settings_of(name, more):
   chosen = {k: v for k, v in SMALL.items() if k in fields}
   read = entry.hparams(**chosen | {**entry.test_hparams} | more)
   given = {k: v for k, v in chosen.items() if hparams_lib.reads(read, k)}
-  return hparams_lib.resolved(
-      entry.hparams(**given | {**entry.test_hparams} | more))
+  return hparams_lib.resolved(entry.hparams(**given | {**entry.test_hparams} | more))
 
 
 def beginning(name, hparams, problem, map_clients):
   """(values) -> the algorithm and its state before the set-up."""
   entry, keys = registry.get(name), run_keys(0)
-  size = problem.spec.num_clients if entry.all_clients else (
-      problem.spec.cohort_size)
+  size = problem.spec.num_clients if entry.all_clients else (problem.spec.cohort_size)
   spec = problem.spec._replace(cohort_size=size)
 
   def begin(values):
     algorithm = entry.build(
-        problem.model, with_values(hparams, values), map_clients=map_clients)
-    return algorithm, algorithm.init(
-        problem.model.init(keys.model), spec, keys.start)
+      problem.model, with_values(hparams, values), map_clients=map_clients
+    )
+    return algorithm, algorithm.init(problem.model.init(keys.model), spec, keys.start)
 
   return begin, size
 
@@ -122,12 +157,19 @@ def program(name, hparams, problem, map_clients, rounds=1, ids=(0,)):
     before = state = algorithm.setup(state, layout.everyone(data), keys.start)
     reports = []
     for number in range(rounds):
-      state, aux = play_round(algorithm, data, Participation(size), keys,
-                              jnp.int32(number), state)
+      state, aux = play_round(
+        algorithm, data, Participation(size), keys, jnp.int32(number), state
+      )
       reports.append(aux)
-    deployed = [algorithm.client_params(
-        state, jnp.int32(i), layout.shard_of(data, i % len(problem.clients)),
-        keys.evaluation) for i in ids]
+    deployed = [
+      algorithm.client_params(
+        state,
+        jnp.int32(i),
+        layout.shard_of(data, i % len(problem.clients)),
+        keys.evaluation,
+      )
+      for i in ids
+    ]
     models = algorithm.global_params(state) if algorithm.global_params else ()
     return before, state, reports, deployed, models
 
@@ -136,16 +178,18 @@ def program(name, hparams, problem, map_clients, rounds=1, ids=(0,)):
 
 def arguments(hparams):
   """The traced fields as they are passed to a program."""
-  return {name: np.asarray(
+  return {
+    name: np.asarray(
       getattr(hparams, name),
-      np.float32 if isinstance(getattr(hparams, name), float) else np.int32)
-          for name in traced_names(hparams)}
+      np.float32 if isinstance(getattr(hparams, name), float) else np.int32,
+    )
+    for name in traced_names(hparams)
+  }
 
 
 def types(tree):
   """Structure, shapes, dtypes and weak types."""
-  return jax.tree.map(
-      lambda leaf: (leaf.shape, leaf.dtype, leaf.weak_type), tree)
+  return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype, leaf.weak_type), tree)
 
 
 @pytest.mark.parametrize("name, more", PROGRAMS)
@@ -158,60 +202,84 @@ def test_traced_values_give_the_types_of_constants(name, more, problem):
   hparams, map_clients = settings_of(name, more), clients.ClientMap()
   begin, size = beginning(name, hparams, problem, map_clients)
   state, after, (aux,), (deployed,), _ = jax.eval_shape(
-      program(name, hparams, problem, map_clients), arguments(hparams))
+    program(name, hparams, problem, map_clients), arguments(hparams)
+  )
   constant = types(jax.eval_shape(lambda: begin({})[1]))
   assert types(state) == constant and types(after) == constant
-  assert types(deployed) == types(jax.eval_shape(
-      problem.model.init, jax.random.key(0)))
+  assert types(deployed) == types(jax.eval_shape(problem.model.init, jax.random.key(0)))
   test_contract.check_report(aux, size)
 
 
-@pytest.mark.parametrize("name, more, devices", [
-    ("fedprox", dict(client_optimizer="nesterov", client_clip=1.0,
-                     client_lr_schedule="exponential"), 4),
-    ("ga_fsvrg", dict(threshold=0, aggregator="centred_clipping",
-                      attack="scaled"), 1),
-    ("composed", dict(client_update="mime_lite", base="adam", num_models=1,
-                      server="cg_line_search"), 1),
+@pytest.mark.parametrize(
+  "name, more, devices",
+  [
+    (
+      "fedprox",
+      dict(
+        client_optimizer="nesterov", client_clip=1.0, client_lr_schedule="exponential"
+      ),
+      4,
+    ),
+    ("ga_fsvrg", dict(threshold=0, aggregator="centred_clipping", attack="scaled"), 1),
+    (
+      "composed",
+      dict(
+        client_update="mime_lite", base="adam", num_models=1, server="cg_line_search"
+      ),
+      1,
+    ),
     ("fedavg", dict(private="adaptive", count_noise=5.0), 1),
-])
+  ],
+)
 def test_traced_values_give_the_numbers_of_constants(
-    name, more, devices, problem, mesh):
+  name, more, devices, problem, mesh
+):
   """With values that are not the defaults."""
   hparams = settings_of(name, more)
-  hparams = with_values(hparams, {
-      field: 0.9 * getattr(hparams, field) for field in traced_names(hparams)
-      if isinstance(getattr(hparams, field), float)})
-  constant = problems.quick_jit(lambda: program(
-      name, hparams, problem, clients.ClientMap())({}))
+  hparams = with_values(
+    hparams,
+    {
+      field: 0.9 * getattr(hparams, field)
+      for field in traced_names(hparams)
+      if isinstance(getattr(hparams, field), float)
+    },
+  )
+  constant = problems.quick_jit(
+    lambda: program(name, hparams, problem, clients.ClientMap())({})
+  )
   # Built from other numbers, so that none of them can be used by mistake.
-  traced = problems.quick_jit(program(
-      name, settings_of(name, more), problem,
-      clients.ClientMap(mesh=mesh if devices > 1 else None)))
-  problems.assert_close(
-      traced(arguments(hparams)), constant(), rtol=1e-5, atol=1e-5)
+  traced = problems.quick_jit(
+    program(
+      name,
+      settings_of(name, more),
+      problem,
+      clients.ClientMap(mesh=mesh if devices > 1 else None),
+    )
+  )
+  problems.assert_close(traced(arguments(hparams)), constant(), rtol=1e-5, atol=1e-5)
 
 
 @functools.cache
 def read_in_the_programs_above():
-  return {field for name, more in PROGRAMS
-          for field in arguments(settings_of(name, more))}
+  return {
+    field for name, more in PROGRAMS for field in arguments(settings_of(name, more))
+  }
 
 
-@pytest.mark.parametrize("name", [
-    name for name in registry.ALGORITHMS if ":" not in name])
+@pytest.mark.parametrize(
+  "name", [name for name in registry.ALGORITHMS if ":" not in name]
+)
 def test_every_float_is_traced_but_for_closed_forms_in_float64(name):
   fields = dataclasses.fields(registry.get(name).hparams)
   floats = {field.name for field in fields if isinstance(field.default, float)}
   names = set(traced_names(registry.get(name).hparams))
-  assert floats - names - {"delta"} == (
-      {"client_ridge"} if name == "afl" else set())
+  assert floats - names - {"delta"} == ({"client_ridge"} if name == "afl" else set())
   assert names <= read_in_the_programs_above()
 
 
 def test_a_traced_zero_switches_off_too():
   vector = jnp.array([3.0, -4.0])
-  np.testing.assert_array_equal(
-      jax.jit(baffle.clipped)(vector, jnp.float32(0)), vector)
+  np.testing.assert_array_equal(jax.jit(baffle.clipped)(vector, jnp.float32(0)), vector)
   np.testing.assert_allclose(
-      jax.jit(baffle.clipped)(vector, jnp.float32(2)), vector / 2)
+    jax.jit(baffle.clipped)(vector, jnp.float32(2)), vector / 2
+  )

@@ -8,14 +8,15 @@ from fedjax_alg.data.errors import DataError
 
 def arrays(partition, split):
   """Order, offset and size of the training or the test rows."""
-  return tuple(getattr(partition, f"{split}_{name}")
-               for name in ("order", "offset", "size"))
+  return tuple(
+    getattr(partition, f"{split}_{name}") for name in ("order", "offset", "size")
+  )
 
 
 def rows(partition, split, client):
   """The rows of one client, as a list."""
   order, offset, size = arrays(partition, split)
-  return order[offset[client]:offset[client] + size[client]].tolist()
+  return order[offset[client] : offset[client] + size[client]].tolist()
 
 
 def rows_of(data, client):

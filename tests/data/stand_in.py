@@ -38,8 +38,8 @@ class Image:
 
   def decoded(self, value):
     from PIL import Image as pil
-    return pil.open(io.BytesIO(value["bytes"])) if isinstance(
-        value, dict) else value
+
+    return pil.open(io.BytesIO(value["bytes"])) if isinstance(value, dict) else value
 
 
 Features = dict
@@ -49,8 +49,7 @@ class DatasetDict(dict):
   """Named splits."""
 
   def with_format(self, kind):
-    return DatasetDict({name: split.with_format(kind)
-                        for name, split in self.items()})
+    return DatasetDict({name: split.with_format(kind) for name, split in self.items()})
 
   @property
   def column_names(self):
@@ -74,8 +73,11 @@ def _integer(feature):
 
 def _as_numpy(values, feature):
   """Integers become int64 of whatever size they are stored in."""
-  if _integer(feature) and None not in values and not any(
-      isinstance(value, list) and None in value for value in values):
+  if (
+    _integer(feature)
+    and None not in values
+    and not any(isinstance(value, list) and None in value for value in values)
+  ):
     try:
       return np.asarray(values, np.int64)
     except ValueError:
@@ -121,14 +123,19 @@ class Dataset:
     return IterableDataset()
 
   def select(self, rows):
-    return Dataset({name: [column[row] for row in rows]
-                    for name, column in self.table.items()}, self.features)
+    return Dataset(
+      {name: [column[row] for row in rows] for name, column in self.table.items()},
+      self.features,
+    )
 
   def __getitem__(self, key):
     if isinstance(key, str):
       values = self.table[key]
-      return _as_numpy(values, self.features[key]) if (
-          self.format["type"] == "numpy") else values
+      return (
+        _as_numpy(values, self.features[key])
+        if (self.format["type"] == "numpy")
+        else values
+      )
     rows = [key] if isinstance(key, int) else range(len(self))[key]
     batch = {}
     for name, column in self.table.items():

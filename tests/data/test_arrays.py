@@ -17,8 +17,9 @@ X = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
 Y = np.array([0, 1, 2, 0, 1, 2])
 IDS = np.array(["b", "a", "b", "c", "a", "c"])
 TOKENS = np.arange(1, 19).reshape(6, 3)
-GOOD = dict(x=X, y=Y, client_ids=IDS, x_test=X[:2], y_test=Y[:2],
-            test_client_ids=["a", "c"])
+GOOD = dict(
+  x=X, y=Y, client_ids=IDS, x_test=X[:2], y_test=Y[:2], test_client_ids=["a", "c"]
+)
 
 
 def in_order(x, y):
@@ -40,16 +41,16 @@ def objects(rows):
   return array
 
 
-@pytest.mark.parametrize("x", [
-    list(X), objects(list(X)), objects(X.tolist()), jnp.asarray(X)])
+@pytest.mark.parametrize(
+  "x", [list(X), objects(list(X)), objects(X.tolist()), jnp.asarray(X)]
+)
 def test_rows_in_other_containers_are_read(x):
   np.testing.assert_array_equal(fa.from_arrays(x, Y).x_train, X)
 
 
 def test_arrays_that_numpy_has_no_dtype_for_are_read():
   x = jnp.asarray(X, jnp.bfloat16)
-  np.testing.assert_array_equal(
-      fa.from_arrays(x, Y).x_train, x.astype(jnp.float32))
+  np.testing.assert_array_equal(fa.from_arrays(x, Y).x_train, x.astype(jnp.float32))
 
 
 def test_a_list_of_images_has_their_colors():
@@ -58,60 +59,78 @@ def test_a_list_of_images_has_their_colors():
   pixels = np.arange(6 * 60).reshape(6, 4, 5, 3).astype(np.uint8)
   colors = [pil.fromarray(image).convert("P") for image in pixels]
   np.testing.assert_array_equal(
-      fa.from_arrays(colors, Y).x_train,
-      [np.asarray(image.convert("RGB")) for image in colors])
+    fa.from_arrays(colors, Y).x_train,
+    [np.asarray(image.convert("RGB")) for image in colors],
+  )
 
 
-@pytest.mark.parametrize("given, said", [
+@pytest.mark.parametrize(
+  "given, said",
+  [
     (dict(x=X[:, 0]), r"^x: has shape \(6,\)"),
-    (dict(x=X[:0], y=Y[:0], client_ids=None, test_client_ids=None),
-     "^x: has no rows"),
-    (dict(x=changed(X, (2, 1), np.nan)),
-     r"^x: has 1 NaN or infinite value.*in row 2, column 1$"),
+    (dict(x=X[:0], y=Y[:0], client_ids=None, test_client_ids=None), "^x: has no rows"),
+    (
+      dict(x=changed(X, (2, 1), np.nan)),
+      r"^x: has 1 NaN or infinite value.*in row 2, column 1$",
+    ),
     (dict(x=changed(X.astype(float), (2, 1), 1e300)), "^x: has 1 NaN or inf"),
     (dict(x=X.astype(complex)), "^x: is complex128, real numbers"),
     (dict(x=[[1, 2], [3]]), "^x: its rows have different shapes"),
-    (dict(x=objects([[1, 2], [3]] * 3)), "^x: its rows have different shapes, "
-     ".2,. in row 0 and .1,. in row 1$"),
+    (
+      dict(x=objects([[1, 2], [3]] * 3)),
+      "^x: its rows have different shapes, .2,. in row 0 and .1,. in row 1$",
+    ),
     (dict(client_ids=objects([[1, 2], [3]] * 3)), "^client_ids: its rows hav"),
-    (dict(x=jax.random.split(jax.random.key(0), 6)),
-     "^x: a PRNGKeyArray that is no array, TypeError: "),
+    (
+      dict(x=jax.random.split(jax.random.key(0), 6)),
+      "^x: a PRNGKeyArray that is no array, TypeError: ",
+    ),
     (dict(x={0: X, "0": X}), "^x: has two arrays of one name, as texts .its k"),
     (dict(x=None), "^x: has shape"),
     (dict(x=X[:5]), r"^y: has shape \(6,\), \(5,\) is needed .*of x\)"),
     (dict(y=Y[:, None]), r"^y: has shape \(6, 1\)"),
     (dict(y=Y - 1), r"^y: lies in \[-1, 1\], whole numbers from 0"),
-    (dict(y=changed(Y, 0, 2 ** 31)), "^y: lies in"),
+    (dict(y=changed(Y, 0, 2**31)), "^y: lies in"),
     (dict(y=None), "^y: is object"),
     (dict(num_classes=2), "^num_classes=2: a label is 2"),
     (dict(num_classes=2.5), "^num_classes=2.5: must be a whole number"),
     (dict(client_ids=IDS[:5]), r"^client_ids: has shape \(5,\)"),
-    (dict(client_ids=np.arange(6.)), "^client_ids: is float64"),
+    (dict(client_ids=np.arange(6.0)), "^client_ids: is float64"),
     (dict(client_ids=IDS[:, None]), r"^client_ids: is <U1 of shape \(6, 1\)"),
-    (dict(client_ids=np.array([1, "a"] * 3, object)),
-     r"^client_ids: .*sorted .int, str.*all as strings"),
+    (
+      dict(client_ids=np.array([1, "a"] * 3, object)),
+      r"^client_ids: .*sorted .int, str.*all as strings",
+    ),
     (dict(client_ids=["a", None] * 3), "^client_ids: has 3 missing .* row 1"),
     (dict(client_ids=["a", np.nan] * 3), "^client_ids: has 3 missing"),
     (dict(client_ids=[1, np.nan] * 3), "^client_ids: has 3 missing"),
     (dict(test_client_ids=["a", None]), "^test_client_ids: has 1 missing"),
     (dict(x=np.ma.array(X, mask=X > 1)), "^x: has masked values in . rows?, "),
-    (dict(x=list(np.ma.array(X, mask=np.eye(6, 4)))),
-     "^x: has masked values in 4 rows, the first in row 0"),
+    (
+      dict(x=list(np.ma.array(X, mask=np.eye(6, 4)))),
+      "^x: has masked values in 4 rows, the first in row 0",
+    ),
     (dict(y=np.ma.array(Y, mask=Y == 1)), "masked values in 2 rows, .* row 1:"),
     (dict(client_ids=np.ma.array(IDS, mask=Y == 1)), "^client_ids: has masked"),
     (dict(x_test=np.ma.masked_less(X[:2], 9)), "^x_test: has masked values"),
     (dict(x=["hello"] * 6), "^x: is text, real numbers are needed .of texts"),
     (dict(x=[["hello"]] * 6), "^x: is text, real numbers are needed"),
     (dict(x=X + np.array([1.7e9, 0, 0, 0]).astype(object)), r"^x: is object"),
-    (dict(x=np.arange(24.0).reshape(6, 4) + np.array([0, 1.7e9, 0, 0])),
-     r"^x: lies in .* in column 1, and of its 6 .* float32 tells 1 apart"),
-    (dict(x=(np.arange(6) + 1_700_000_000).astype(np.uint32)[:, None]),
-     "^x: lies in .* float32 tells 1 apart"),
+    (
+      dict(x=np.arange(24.0).reshape(6, 4) + np.array([0, 1.7e9, 0, 0])),
+      r"^x: lies in .* in column 1, and of its 6 .* float32 tells 1 apart",
+    ),
+    (
+      dict(x=(np.arange(6) + 1_700_000_000).astype(np.uint32)[:, None]),
+      "^x: lies in .* float32 tells 1 apart",
+    ),
     (dict(y=["a", "b", None] * 2), "^y: has 2 missing values .* row 2"),
     (dict(y=["a", "b", np.nan] * 2), "^y: has 2 missing values"),
     (dict(y=["a", "b", 3] * 2), "^y: holds int and str"),
-    (dict(y=["a", "b", "c"] * 2, y_test=["a", "d"]),
-     r"^y_test: has 'd' in row 1, which is none of the 3 names of .*a, b, c"),
+    (
+      dict(y=["a", "b", "c"] * 2, y_test=["a", "d"]),
+      r"^y_test: has 'd' in row 1, which is none of the 3 names of .*a, b, c",
+    ),
     (dict(y_test=["a", "b"]), "^y_test: is text, integers are needed"),
     (dict(y=[0, np.nan, 1] * 2), "^y: has 2 missing values"),
     (dict(y=Y / 2), "^y: is float64, integers are needed .other targets"),
@@ -124,10 +143,14 @@ def test_a_list_of_images_has_their_colors():
     (dict(test_client_ids=["a"]), r"^test_client_ids: has shape \(1,\)"),
     (dict(test_client_ids=[0, 1]), "^client_ids: ids of different kinds"),
     (dict(test_client_ids=[0.5, 1]), "^test_client_ids: is float64 of shape"),
-    (dict(client_ids=IDS.astype(object), test_client_ids=[0, 1]),
-     "^client_ids: ids of different kinds"),
-    (dict(client_ids=np.zeros(0, int), test_client_ids=[0, 1]),
-     r"^client_ids: has shape \(0,\)"),
+    (
+      dict(client_ids=IDS.astype(object), test_client_ids=[0, 1]),
+      "^client_ids: ids of different kinds",
+    ),
+    (
+      dict(client_ids=np.zeros(0, int), test_client_ids=[0, 1]),
+      r"^client_ids: has shape \(0,\)",
+    ),
     (dict(x={}), "^x: has no arrays$"),
     (dict(x={"a": X, "b": X[:5]}), r"^x: b has shape \(5, 4\), \(6, 4\) is ne"),
     (dict(x={"a": X, "b": X[:, 0]}), r"^x: b has shape \(6,\), one row per ex"),
@@ -135,29 +158,54 @@ def test_a_list_of_images_has_their_colors():
     (dict(x={"a": X}, x_test={"b": X[:2]}), "^x: and x_test have different"),
     (dict(x={"a": X}, x_test={"a": X[:2, :3]}), r"^x: a has examples of shape"),
     (dict(y={"a": Y}), "^y: is a dictionary, task=classification needs one"),
-    (dict(y=Y.astype(float)),
-     r"classes as whole numbers, by astype\(int\);.*such as regression"),
+    (
+      dict(y=Y.astype(float)),
+      r"classes as whole numbers, by astype\(int\);.*such as regression",
+    ),
     (dict(task="regression", y=["a"] * 6), "^y: is text, real numbers are "),
     (dict(task="regresion"), "^task=regresion: unknown, did you mean"),
     (dict(task="tokens"), r"^y: has shape \(6,\), \[n, T\] ids of tokens"),
     (dict(task="multi_label"), r"^y: lies in \[0, 2\]"),
-    (dict(task="regression", y=X, y_test=X[:2], num_classes=3),
-     "^num_classes=3: the targets of task=regression have 4 numbers"),
-    (dict(task="regression", y=changed(X, (1, 0), np.nan), y_test=X[:2]),
-     "^y: has 1 NaN or infinite value.*in row 1, column 0$"),
-    (dict(x=changed(TOKENS, (3, 2), -100), y=TOKENS, task="tokens"),
-     "^x: has the token id -100 in row 3, place 2; ids are whole numbers from"),
-    (dict(x={"a": changed(TOKENS, (3, 2), -1)}),
-     "^x: a has the token id -1 in row 3, place 2; ids are whole"),
-    (dict(x=TOKENS, x_test=-TOKENS[:2]),
-     "^x_test: has the token id -1 in row 0, place 0; ids are whole"),
-    (dict(x=TOKENS, y=TOKENS % 5, x_test=TOKENS[:2], y_test=TOKENS[:2] % 5,
-          task="tokens", num_classes=9),
-     r"^num_classes=9: a token id of x is 18, ids must lie in \[0, 9\)"),
-    (dict(y=TOKENS - 3, task="dense"), r"^y: lies in \[-2, 15\].* .or -1, which"
-     " is ignored; task=dense:LABEL ignores another label.$"),
+    (
+      dict(task="regression", y=X, y_test=X[:2], num_classes=3),
+      "^num_classes=3: the targets of task=regression have 4 numbers",
+    ),
+    (
+      dict(task="regression", y=changed(X, (1, 0), np.nan), y_test=X[:2]),
+      "^y: has 1 NaN or infinite value.*in row 1, column 0$",
+    ),
+    (
+      dict(x=changed(TOKENS, (3, 2), -100), y=TOKENS, task="tokens"),
+      "^x: has the token id -100 in row 3, place 2; ids are whole numbers from",
+    ),
+    (
+      dict(x={"a": changed(TOKENS, (3, 2), -1)}),
+      "^x: a has the token id -1 in row 3, place 2; ids are whole",
+    ),
+    (
+      dict(x=TOKENS, x_test=-TOKENS[:2]),
+      "^x_test: has the token id -1 in row 0, place 0; ids are whole",
+    ),
+    (
+      dict(
+        x=TOKENS,
+        y=TOKENS % 5,
+        x_test=TOKENS[:2],
+        y_test=TOKENS[:2] % 5,
+        task="tokens",
+        num_classes=9,
+      ),
+      r"^num_classes=9: a token id of x is 18, ids must lie in \[0, 9\)",
+    ),
+    (
+      dict(y=TOKENS - 3, task="dense"),
+      r"^y: lies in \[-2, 15\].* .or -1, which"
+      " is ignored; task=dense:LABEL ignores another label.$",
+    ),
     (dict(x=np.ones((6, 0))), "^x: has no features"),
-    (dict(y=[0, 1, 2, 3, 4, 10 ** 9]), "from 0 to 99,999")])
+    (dict(y=[0, 1, 2, 3, 4, 10**9]), "from 0 to 99,999"),
+  ],
+)
 def test_refused_in_one_line_with_the_argument(given, said):
   with pytest.raises(fa.OptionError, match=said):
     fa.from_arrays(**{**GOOD, **given})
@@ -177,20 +225,22 @@ def test_names_stay_with_their_clients():
   (out,) = fed.partition.held_out.clients
   assert list(fed.client_names) == ["abc"[i] for i in range(3) if i != out]
   for number, name in enumerate(fed.client_names):
-    assert in_order(*fed.client(number)) == in_order(
-        X[IDS == name], Y[IDS == name])
-  made_up = fa.federate(examples, partition="iid", num_clients=2,
-                        min_client_size=1)
+    assert in_order(*fed.client(number)) == in_order(X[IDS == name], Y[IDS == name])
+  made_up = fa.federate(examples, partition="iid", num_clients=2, min_client_size=1)
   assert made_up.client_names is None
 
 
-@pytest.mark.parametrize("y, y_test, classes, codes", [
+@pytest.mark.parametrize(
+  "y, y_test, classes, codes",
+  [
     (["no", "yes", "no"] * 2, ["yes", "yes"], ("no", "yes"), [1, 1]),
     ([b"no", b"yes", b"no"] * 2, ["yes", "no"], ("no", "yes"), [1, 0]),
     (Y > 0, Y[:2] > 0, (False, True), [0, 1]),
     (Y < 0, Y[:2] < 0, (False, True), [0, 0]),
     (np.array([True] * 6, object), [True] * 2, (False, True), [1, 1]),
-    (Y.astype(object), Y[:2], None, [0, 1])])
+    (Y.astype(object), Y[:2], None, [0, 1]),
+  ],
+)
 def test_labels_that_are_names_keep_them(y, y_test, classes, codes):
   """The training labels number those of the test set, which may lack some."""
   examples = fa.from_arrays(**GOOD | dict(y=y, y_test=y_test))
@@ -210,33 +260,46 @@ def test_masks_that_hide_nothing_are_no_masks():
 
 def test_a_file_of_named_labels(tmp_path):
   words = np.array(["no", "yes", "maybe"])
-  np.savez(tmp_path / "own.npz", x_train=X, y_train=words[Y], x_test=X[:2],
-           y_test=words[Y[:2]])
+  np.savez(
+    tmp_path / "own.npz", x_train=X, y_train=words[Y], x_test=X[:2], y_test=words[Y[:2]]
+  )
   examples = load_npz(tmp_path / "own.npz")
   assert examples.encoding.classes == ("maybe", "no", "yes")
   assert examples.y_test.tolist() == [1, 2]
-  np.savez(tmp_path / "bad.npz", x_train=X, y_train=words[Y], x_test=X[:2],
-           y_test=np.array(["no", "never"]))
+  np.savez(
+    tmp_path / "bad.npz",
+    x_train=X,
+    y_train=words[Y],
+    x_test=X[:2],
+    y_test=np.array(["no", "never"]),
+  )
   with pytest.raises(fa.DataError, match="y_test has 'never' in row 1"):
     load_npz(tmp_path / "bad.npz")
 
 
 def test_equals_the_file_of_the_same_arrays(tmp_path):
   ids = np.array([1, 0, 1, 2, 0, 2])
-  np.savez(tmp_path / "own.npz", x_train=X, y_train=Y, client_train=ids,
-           x_test=X[:2], y_test=Y[:2], client_test=np.array([0, 2]))
-  file = fa.federate("npz", data_path=str(tmp_path / "own.npz"),
-                     partition="natural")
+  np.savez(
+    tmp_path / "own.npz",
+    x_train=X,
+    y_train=Y,
+    client_train=ids,
+    x_test=X[:2],
+    y_test=Y[:2],
+    client_test=np.array([0, 2]),
+  )
+  file = fa.federate("npz", data_path=str(tmp_path / "own.npz"), partition="natural")
   arrays = fa.federate(fa.from_arrays(**GOOD), partition="natural")
   assert file.hashes == arrays.hashes
 
 
 def _ids(count):
   numbers = hnp.arrays(
-      st.sampled_from([np.int8, np.uint16, np.int64]), count,
-      elements=st.integers(0, 3))
-  words = st.lists(st.sampled_from(["x", "client 7", "é", ""]),
-                   min_size=count, max_size=count).map(np.array)
+    st.sampled_from([np.int8, np.uint16, np.int64]), count, elements=st.integers(0, 3)
+  )
+  words = st.lists(
+    st.sampled_from(["x", "client 7", "é", ""]), min_size=count, max_size=count
+  ).map(np.array)
   return st.one_of(numbers, words)
 
 
@@ -244,16 +307,22 @@ def _ids(count):
 def _arrays(draw):
   count = draw(st.integers(1, 9))
   shape = (count, *draw(hnp.array_shapes(max_dims=3, max_side=4)))
-  dtype = draw(st.sampled_from(
-      [np.float32, np.float64, np.float16, np.uint8, np.int32, np.int16,
-       np.bool_]))
-  elements = st.floats(-9, 9, width=16) if dtype in (
-      np.float32, np.float64, np.float16) else (
-          st.integers(0, 2 ** 15 - 1) if dtype in (np.int32, np.int16)
-          else None)  # signed integers are ids of tokens
+  dtype = draw(
+    st.sampled_from(
+      [np.float32, np.float64, np.float16, np.uint8, np.int32, np.int16, np.bool_]
+    )
+  )
+  elements = (
+    st.floats(-9, 9, width=16)
+    if dtype in (np.float32, np.float64, np.float16)
+    else (st.integers(0, 2**15 - 1) if dtype in (np.int32, np.int16) else None)
+  )  # signed integers are ids of tokens
   x = draw(hnp.arrays(dtype, shape, elements=elements))
-  y = draw(hnp.arrays(st.sampled_from([np.uint8, np.int32, np.int64]), count,
-                      elements=st.integers(0, 5)))
+  y = draw(
+    hnp.arrays(
+      st.sampled_from([np.uint8, np.int32, np.int64]), count, elements=st.integers(0, 5)
+    )
+  )
   return x, y, draw(_ids(count))
 
 
@@ -265,8 +334,7 @@ def test_clients_hold_their_rows(arrays):
   Also of lists.
   """
   x, y, ids = arrays
-  given = dict(x=x, y=y, client_ids=ids, x_test=x, y_test=y,
-               test_client_ids=ids)
+  given = dict(x=x, y=y, client_ids=ids, x_test=x, y_test=y, test_client_ids=ids)
   made = fa.from_arrays(**given, num_classes=np.int64(7))
   assert made.num_classes == 7
   kept = {"u": np.uint8, "i": np.int32}.get(x.dtype.kind, np.float32)
@@ -292,32 +360,42 @@ def test_strange_labels_are_warned_of():
   x = np.ones((6, 2), np.float32)
 
   def dealt(y, **more):
-    return fa.federate(fa.from_arrays(x, y, **more), num_clients=2,
-                       min_client_size=1)
+    return fa.federate(fa.from_arrays(x, y, **more), num_clients=2, min_client_size=1)
 
   with pytest.warns(UserWarning) as said:
     dealt([0, 0, 5, 5, 10, 10], x_test=x[:1], y_test=[0])
   assert [str(one.message) for one in said] == [
-      "arrays: 8 of 11 classes (1, 2, 3, 4, 6, ...) have no training example; "
-      "labels should be 0, 1, 2, ..."]
+    "arrays: 8 of 11 classes (1, 2, 3, 4, 6, ...) have no training example; "
+    "labels should be 0, 1, 2, ..."
+  ]
   with pytest.warns(UserWarning) as said:
     dealt([0, 1] * 3, x_test=x[:3], y_test=[0, 2, 2])
   assert [str(one.message) for one in said] == [
-      "arrays: 1 of 3 classes (2) have no training example; labels should be "
-      "0, 1, 2, ...",
-      "arrays: 2 of 3 test examples have labels that no training example has"]
+    "arrays: 1 of 3 classes (2) have no training example; labels should be "
+    "0, 1, 2, ...",
+    "arrays: 2 of 3 test examples have labels that no training example has",
+  ]
   with pytest.warns(UserWarning, match="all training examples have the label"):
     dealt([0] * 6, x_test=x[:1], y_test=[0])
 
 
-@pytest.mark.parametrize("x, y, options, error", [
+@pytest.mark.parametrize(
+  "x, y, options, error",
+  [
     (TOKENS, TOKENS, dict(task="tokens"), "^arrays: y is x itself, y must be"),
     (TOKENS, changed(TOKENS, (0, 0), -100), dict(task="tokens"), "y is x its"),
     (TOKENS[:, :-1], TOKENS[:, 1:], dict(task="tokens"), None),
-    (X, np.where(TOKENS > 9, 255, 1), dict(task="dense"), "^arrays: pixels hav"
-     "e the label 255 and none has 254, so there are 256 classes; .*dense:255"),
+    (
+      X,
+      np.where(TOKENS > 9, 255, 1),
+      dict(task="dense"),
+      "^arrays: pixels hav"
+      "e the label 255 and none has 254, so there are 256 classes; .*dense:255",
+    ),
     (X, np.where(TOKENS > 9, 255, 254), dict(task="dense"), None),
-    (X, np.where(TOKENS > 9, 255, 1), dict(task="dense:255"), None)])
+    (X, np.where(TOKENS > 9, 255, 1), dict(task="dense:255"), None),
+  ],
+)
 def test_targets_that_cannot_be_meant_are_warned_of(x, y, options, error):
   """A model of tokens would copy its input, one of pixels learn borders."""
   examples = fa.from_arrays(x, y, IDS, **options)
@@ -328,8 +406,9 @@ def test_targets_that_cannot_be_meant_are_warned_of(x, y, options, error):
     fa.federate(examples)
 
 
-@pytest.mark.parametrize("x", [
-    20 * X, (9 * X).astype(np.uint8), (9 * X).astype(np.uint16)])
+@pytest.mark.parametrize(
+  "x", [20 * X, (9 * X).astype(np.uint8), (9 * X).astype(np.uint16)]
+)
 def test_features_are_no_ids_of_tokens(x):
   """Else the largest feature would decide how many tokens there are."""
   examples = fa.from_arrays(x, TOKENS % 5, task="tokens")
@@ -339,11 +418,15 @@ def test_features_are_no_ids_of_tokens(x):
 SEVERAL = {"pixels": (9 * X).astype(np.uint8), "age": X[:, :1]}
 
 
-@pytest.mark.parametrize("task, y, kept, size", [
+@pytest.mark.parametrize(
+  "task, y, kept, size",
+  [
     ("regression", X[:, 0], ((1,), np.float32), 1),
     ("regression", Y, ((1,), np.float32), 1),
     ("multi_label", X > 0, ((4,), np.int32), 4),
-    ("dense", np.arange(24).reshape(6, 2, 2) % 5, ((2, 2), np.int32), 5)])
+    ("dense", np.arange(24).reshape(6, 2, 2) % 5, ((2, 2), np.int32), 5),
+  ],
+)
 def test_targets_of_a_task_have_its_shape_and_dtype(task, y, kept, size):
   fed = fa.federate(fa.from_arrays(X, y, IDS, task=task))
   assert (fed.targets.shape, fed.targets.dtype) == kept
@@ -355,26 +438,43 @@ def test_targets_of_a_task_have_its_shape_and_dtype(task, y, kept, size):
 def test_a_file_may_have_several_arrays_of_an_example(tmp_path):
   """x_train/NAME is NAME of the dictionary x; bytes stay bytes."""
   ids = np.array([1, 0, 1, 2, 0, 2])
-  np.savez(tmp_path / "own.npz", y_train=X[:, 1], client_train=ids,
-           y_test=X[:2, 1], client_test=[0, 2], **{
-               f"x_{split}/{name}": array[rows] for name, array in (
-                   SEVERAL.items()) for split, rows in (
-                       ("train", slice(None)), ("test", slice(2)))})
-  file = fa.federate("npz", data_path=str(tmp_path / "own.npz"),
-                     partition="natural", task="regression")
-  arrays = fa.federate(fa.from_arrays(
-      SEVERAL, X[:, 1], ids, task="regression",
+  np.savez(
+    tmp_path / "own.npz",
+    y_train=X[:, 1],
+    client_train=ids,
+    y_test=X[:2, 1],
+    client_test=[0, 2],
+    **{
+      f"x_{split}/{name}": array[rows]
+      for name, array in (SEVERAL.items())
+      for split, rows in (("train", slice(None)), ("test", slice(2)))
+    },
+  )
+  file = fa.federate(
+    "npz", data_path=str(tmp_path / "own.npz"), partition="natural", task="regression"
+  )
+  arrays = fa.federate(
+    fa.from_arrays(
+      SEVERAL,
+      X[:, 1],
+      ids,
+      task="regression",
       x_test={name: array[:2] for name, array in SEVERAL.items()},
-      y_test=X[:2, 1], test_client_ids=[0, 2]), partition="natural")
+      y_test=X[:2, 1],
+      test_client_ids=[0, 2],
+    ),
+    partition="natural",
+  )
   assert file.hashes == arrays.hashes
   assert isinstance(file.data.train.x["pixels"], Coded)
   x, y = file.client(1)
   np.testing.assert_allclose(
-      sorted(x["pixels"][:, 0]), sorted(SEVERAL["pixels"][ids == 1, 0] / 255),
-      rtol=1e-6)
+    sorted(x["pixels"][:, 0]), sorted(SEVERAL["pixels"][ids == 1, 0] / 255), rtol=1e-6
+  )
   assert y.shape == (2, 1)
-  np.savez(tmp_path / "both.npz", y_train=Y, x_test=X, y_test=Y, x_train=X,
-           **{"x_train/a": X})
+  np.savez(
+    tmp_path / "both.npz", y_train=Y, x_test=X, y_test=Y, x_train=X, **{"x_train/a": X}
+  )
   with pytest.raises(fa.DataError, match="has x_train and x_train/a, one of"):
     fa.federate("npz", data_path=str(tmp_path / "both.npz"))
   with pytest.raises(fa.DataError, match="features=hog: needs one array"):
@@ -386,21 +486,25 @@ def test_examples_are_dealt_by_the_labels_of_the_task():
   rng = np.random.default_rng(0)
   x, y = rng.normal(size=(300, 3)), rng.normal(size=300)
   one = fa.from_arrays(x, y, x_test=x, y_test=y, task="regression")
-  fed = fa.federate(one, partition="classes", num_clients=10,
-                    classes_per_client=2)
+  fed = fa.federate(one, partition="classes", num_clients=10, classes_per_client=2)
   assert fed.label_histogram.shape == (10, 10)
   assert ((fed.label_histogram > 0).sum(1) == 2).all()
-  several = fa.from_arrays(x, np.stack([y, y], 1), x_test=x, y_test=np.stack(
-      [y, y], 1), task="regression")
+  several = fa.from_arrays(
+    x, np.stack([y, y], 1), x_test=x, y_test=np.stack([y, y], 1), task="regression"
+  )
   ids = rng.integers(1, 5, (300, 4))
   x, y = ids[:, :-1], ids[:, 1:]
   tokens = fa.from_arrays(x, y, x_test=x, y_test=y, task="tokens")
   for examples, options, said in (
-      (tokens, dict(partition="dirichlet"), "task=tokens have none"),
-      (several, dict(partition="classes"), "task=regression have none"),
-      (one, dict(partition="powerlaw"), "task=regression have none"),
-      (one, dict(shift="swap_part", num_clients=5),
-       "shift=swap_part: exchanges the examples of a class, task=regression")):
+    (tokens, dict(partition="dirichlet"), "task=tokens have none"),
+    (several, dict(partition="classes"), "task=regression have none"),
+    (one, dict(partition="powerlaw"), "task=regression have none"),
+    (
+      one,
+      dict(shift="swap_part", num_clients=5),
+      "shift=swap_part: exchanges the examples of a class, task=regression",
+    ),
+  ):
     with pytest.raises(fa.DataError, match=said):
       fa.federate(examples, **options)
   assert fa.federate(tokens, num_clients=5).label_histogram.shape == (5, 1)

@@ -11,9 +11,11 @@ from fedjax_alg.data import cache
 
 def arrays(seed=0):
   rng = np.random.default_rng(seed)
-  return {"x": rng.normal(size=(3, 2)).astype(np.float32),
-          "y": rng.integers(9, size=3).astype(np.int32),
-          "none": np.zeros((0, 4), np.uint8)}
+  return {
+    "x": rng.normal(size=(3, 2)).astype(np.float32),
+    "y": rng.integers(9, size=3).astype(np.int32),
+    "none": np.zeros((0, 4), np.uint8),
+  }
 
 
 def never():
@@ -33,7 +35,8 @@ def test_what_is_read_is_what_was_built(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "damage", ["flip", "cut", "gone", "manifest", "manifest gone", "source"])
+  "damage", ["flip", "cut", "gone", "manifest", "manifest gone", "source"]
+)
 def test_what_is_damaged_is_built_again(tmp_path, damage):
   path, manifest = tmp_path / "a.npz", tmp_path / "a.npz.json"
   cache.read_or_build(path, "one", lambda: arrays(1))
@@ -41,9 +44,10 @@ def test_what_is_damaged_is_built_again(tmp_path, damage):
   if damage == "flip":
     where = content.index(arrays(1)["x"].tobytes()) + 5
     path.write_bytes(
-        content[:where] + bytes([content[where] ^ 1]) + content[where + 1:])
+      content[:where] + bytes([content[where] ^ 1]) + content[where + 1 :]
+    )
   elif damage == "cut":
-    path.write_bytes(content[:len(content) // 2])
+    path.write_bytes(content[: len(content) // 2])
   elif damage == "manifest":
     manifest.write_text("{")
   elif damage != "source":
@@ -57,13 +61,15 @@ def test_what_is_damaged_is_built_again(tmp_path, damage):
 def test_what_cannot_be_written_costs_only_time(tmp_path):
   (tmp_path / "file").write_text("in the way")
   for seed in (0, 1):
-    same(cache.read_or_build(
-        tmp_path / "file" / "a.npz", "one", lambda seed=seed: arrays(seed)),
-         arrays(seed))
+    same(
+      cache.read_or_build(
+        tmp_path / "file" / "a.npz", "one", lambda seed=seed: arrays(seed)
+      ),
+      arrays(seed),
+    )
 
 
-def test_a_write_that_is_interrupted_leaves_what_was_there(
-    tmp_path, monkeypatch):
+def test_a_write_that_is_interrupted_leaves_what_was_there(tmp_path, monkeypatch):
   path = tmp_path / "a.npz"
   cache.read_or_build(path, "one", arrays)
 
@@ -89,12 +95,18 @@ def mode(path):
   return stat.S_IMODE(path.stat().st_mode)
 
 
-@pytest.mark.parametrize("umask, folder, of_folder, of_file", [
-    (0o022, 0o755, 0o755, 0o644), (0o077, 0o755, 0o700, 0o600),
+@pytest.mark.parametrize(
+  "umask, folder, of_folder, of_file",
+  [
+    (0o022, 0o755, 0o755, 0o644),
+    (0o077, 0o755, 0o700, 0o600),
     (0o077, 0o2770, 0o2770, 0o660),  # a group's folder is shared
-    (0o022, 0o2775, 0o2775, 0o664)])
+    (0o022, 0o2775, 0o2775, 0o664),
+  ],
+)
 def test_those_who_share_the_folder_share_the_file(
-    tmp_path, umask, folder, of_folder, of_file):
+  tmp_path, umask, folder, of_folder, of_file
+):
   tmp_path.chmod(folder)
   before = os.umask(umask)
   try:
@@ -106,16 +118,20 @@ def test_those_who_share_the_folder_share_the_file(
   assert mode(path) == mode(path.with_name("a.npz.json")) == of_file
 
 
-@pytest.mark.parametrize("make", [
-    lambda path: path.write_text("mine"), os.mkfifo,
-    lambda path: np.savez(path, other=np.zeros(3))])
+@pytest.mark.parametrize(
+  "make",
+  [
+    lambda path: path.write_text("mine"),
+    os.mkfifo,
+    lambda path: np.savez(path, other=np.zeros(3)),
+  ],
+)
 def test_what_another_program_has_written_is_not_replaced(tmp_path, make):
   """The arrays are built, and not stored."""
   path = tmp_path / "a.npz"
   make(path)
   before = path.lstat(), path.is_file() and path.read_bytes()
   for seed in (0, 1):
-    same(cache.read_or_build(path, "s", lambda seed=seed: arrays(seed)),
-         arrays(seed))
+    same(cache.read_or_build(path, "s", lambda seed=seed: arrays(seed)), arrays(seed))
   assert (path.lstat(), path.is_file() and path.read_bytes()) == before
   assert list(tmp_path.iterdir()) == [path]

@@ -9,8 +9,7 @@ from fedjax_alg.data import characters
 
 def test_alphabet():
   letters = characters.ALPHABET
-  assert len(letters) == len(set(letters)) == 80 and list(letters) == sorted(
-      letters)
+  assert len(letters) == len(set(letters)) == 80 and list(letters) == sorted(letters)
   assert set(string.ascii_letters + string.digits) < set(letters)
   assert (characters.NUM_TOKENS, characters.NUM_CLASSES) == (82, 81)
 
@@ -22,4 +21,5 @@ def test_encoding_is_a_lookup():
   assert got.tolist() == [characters.ALPHABET.find(c) + 2 for c in text]
   assert got.dtype == np.int8
   assert characters.classes(got).tolist() == [
-      characters.ALPHABET.find(c) + 1 for c in text]
+    characters.ALPHABET.find(c) + 1 for c in text
+  ]

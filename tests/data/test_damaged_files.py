@@ -3,7 +3,7 @@
 import io
 import json
 
-from hypothesis import given, HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 import numpy as np
 import pytest
 
@@ -15,43 +15,58 @@ from fedjax_alg.runs.options import RunOptions
 from tests import fuzzing
 from tests.data.test_idx import encoded
 
-FUZZED = settings(max_examples=40, suppress_health_check=[
-    HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+FUZZED = settings(
+  max_examples=40,
+  suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(40, 3)).astype(np.float32), RNG.integers(0, 4, 40)
 
 
 def archive():
   file = io.BytesIO()
-  np.savez(file, x_train=X, y_train=Y, x_test=X, y_test=Y,
-           client_train=np.arange(40) % 5, client_test=np.arange(40) % 5)
+  np.savez(
+    file,
+    x_train=X,
+    y_train=Y,
+    x_test=X,
+    y_test=Y,
+    client_train=np.arange(40) % 5,
+    client_test=np.arange(40) % 5,
+  )
   return file.getvalue()
 
 
 def leaf():
   users = {name: {"x": X[:9].tolist(), "y": Y[:9].tolist()} for name in "ab"}
-  return json.dumps({"users": list(users), "num_samples": [9, 9],
-                     "user_data": users}).encode()
+  return json.dumps(
+    {"users": list(users), "num_samples": [9, 9], "user_data": users}
+  ).encode()
 
 
 def read_idx(path):
   images = RNG.integers(0, 255, (40, 4, 4), np.uint8)
-  for name, array in (("train-labels-idx1", Y), ("t10k-images-idx3", images),
-                      ("t10k-labels-idx1", Y)):
+  for name, array in (
+    ("train-labels-idx1", Y),
+    ("t10k-images-idx3", images),
+    ("t10k-labels-idx1", Y),
+  ):
     (path.parent / f"{name}-ubyte").write_bytes(encoded(array.astype(np.uint8)))
   return load_idx(path.parent)
 
 
 def availability(path):
-  return RunOptions(
-      sampling="availability", availability_file=str(path)).checked()
+  return RunOptions(sampling="availability", availability_file=str(path)).checked()
 
 
 KINDS = {
-    "a.npz": (archive, sources.load_npz), "a.json": (leaf, load_leaf),
-    "train-images-idx3-ubyte": (
-        lambda: encoded(RNG.integers(0, 255, (40, 4, 4), np.uint8)), read_idx),
-    "a.txt": (lambda: b"0.1\n# one\n0.5\n1\n", availability),
+  "a.npz": (archive, sources.load_npz),
+  "a.json": (leaf, load_leaf),
+  "train-images-idx3-ubyte": (
+    lambda: encoded(RNG.integers(0, 255, (40, 4, 4), np.uint8)),
+    read_idx,
+  ),
+  "a.txt": (lambda: b"0.1\n# one\n0.5\n1\n", availability),
 }
 
 
@@ -84,11 +99,21 @@ def test_classes_at_every_client_are_counted_before_they_are_made(tmp_path):
   labels[0] = 99_999
   x = np.zeros((60_000, 1), np.float32)
   np.savez(path, x_train=x, y_train=labels, x_test=x[:1], y_test=labels[:1])
-  with pytest.raises(DataError, match=(
+  with pytest.raises(
+    DataError,
+    match=(
       "^num_clients=60000: counting 100,000 classes at each client: needs 89.4 "
-      "GB of memory, the machine has")):
-    federate("npz", data_path=str(path), num_clients=60_000, partition="iid",
-             min_client_size=1, size_sigma=0.0)
+      "GB of memory, the machine has"
+    ),
+  ):
+    federate(
+      "npz",
+      data_path=str(path),
+      num_clients=60_000,
+      partition="iid",
+      min_client_size=1,
+      size_sigma=0.0,
+    )
 
 
 def test_a_damaged_npy_has_no_numbers(tmp_path):

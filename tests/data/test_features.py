@@ -32,19 +32,21 @@ def hog_by_loops(image, block, stride, bins, norm, scale, eps):
 
 @pytest.mark.parametrize("norm", features.HOG_NORMS)
 @pytest.mark.parametrize(
-    "shape, block, stride, bins",
-    [((28, 28), 7, 3, 9), ((32, 32), 7, 3, 9), ((8, 8), 3, 2, 4),
-     ((9, 12), 4, 3, 5)])
+  "shape, block, stride, bins",
+  [((28, 28), 7, 3, 9), ((32, 32), 7, 3, 9), ((8, 8), 3, 2, 4), ((9, 12), 4, 3, 5)],
+)
 def test_hog_is_the_loop(norm, shape, block, stride, bins):
   rng = np.random.default_rng(0)
   # Few grey levels: flat regions, empty blocks and exact angles all occur.
   images = rng.choice(np.array([0, 0, 0, 17, 255], np.uint8), (3, *shape, 1))
-  images[0, :shape[0] // 2] = 0
-  got = features.hog(
-      images, block, stride, bins, norm=norm, scale=1.5, eps=1e-3)
-  want = np.stack([
+  images[0, : shape[0] // 2] = 0
+  got = features.hog(images, block, stride, bins, norm=norm, scale=1.5, eps=1e-3)
+  want = np.stack(
+    [
       hog_by_loops(image[..., 0] / 255, block, stride, bins, norm, 1.5, 1e-3)
-      for image in images])
+      for image in images
+    ]
+  )
   assert got.dtype == np.float32
   np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
@@ -59,13 +61,15 @@ def test_hog_chunks_do_not_mix_images():
   images = np.random.default_rng(1).random((1100, 8, 8)).astype(np.float32)
   whole = features.hog(images)
   np.testing.assert_allclose(
-      whole[[0, 511, 512, 1099]], features.hog(images[[0, 511, 512, 1099]]),
-      rtol=1e-6, atol=1e-7)
+    whole[[0, 511, 512, 1099]],
+    features.hog(images[[0, 511, 512, 1099]]),
+    rtol=1e-6,
+    atol=1e-7,
+  )
 
 
 def test_hog_has_the_same_bits_with_any_number_of_blas_threads():
-  images = np.random.default_rng(3).integers(
-      0, 256, (600, 28, 28), dtype=np.uint8)
+  images = np.random.default_rng(3).integers(0, 256, (600, 28, 28), dtype=np.uint8)
   found = []
   for threads in (1, 2):
     with threadpoolctl.threadpool_limits(limits=threads, user_api="blas"):
@@ -74,20 +78,29 @@ def test_hog_has_the_same_bits_with_any_number_of_blas_threads():
 
 
 def test_hog_of_colour_is_hog_of_luminance():
-  images = np.random.default_rng(2).integers(
-      0, 256, (4, 16, 16, 3), dtype=np.uint8)
+  images = np.random.default_rng(2).integers(0, 256, (4, 16, 16, 3), dtype=np.uint8)
   grey = (images / 255) @ np.array([0.299, 0.587, 0.114])
   np.testing.assert_allclose(
-      features.hog(images, norm="none"),
-      features.hog(grey.astype(np.float32), norm="none"), rtol=1e-4, atol=1e-5)
+    features.hog(images, norm="none"),
+    features.hog(grey.astype(np.float32), norm="none"),
+    rtol=1e-4,
+    atol=1e-5,
+  )
 
 
-@pytest.mark.parametrize("options, shape, says", [
+@pytest.mark.parametrize(
+  "options, shape, says",
+  [
     ({}, (2, 64), "features=hog needs images"),
     ({}, (2, 8, 8, 2), "features=hog needs images"),
     ({"block": 9}, (2, 8, 8), "hog_block=9"),
-    ({"block": 1, "stride": 1}, (1, 700, 700),
-     r"hog_bins=9 hog_stride=1: 490000 blocks .* needs .* GB of memory")])
+    (
+      {"block": 1, "stride": 1},
+      (1, 700, 700),
+      r"hog_bins=9 hog_stride=1: 490000 blocks .* needs .* GB of memory",
+    ),
+  ],
+)
 def test_hog_refuses(options, shape, says):
   with pytest.raises(DataError, match=says):
     features.hog(np.zeros(shape, np.float32), **options)
@@ -107,8 +120,9 @@ def test_standardize_uses_only_the_training_set():
   np.testing.assert_allclose(got_test, want, rtol=1e-4, atol=1e-5)
   live = got_train.reshape(700, 6)[:, :5]
   np.testing.assert_allclose(live.mean(0), 0, atol=1e-4)
-  np.testing.assert_allclose(live.std(0), std.ravel()[:5] / (
-      std.ravel()[:5] + 0.001), rtol=1e-4)
+  np.testing.assert_allclose(
+    live.std(0), std.ravel()[:5] / (std.ravel()[:5] + 0.001), rtol=1e-4
+  )
   np.testing.assert_array_equal(got_train[:, 1, 2], 0)
 
 
@@ -128,7 +142,8 @@ def test_contrast_is_the_loop(dtype):
   for i in (0, 1, 511, 512, 599):
     image = images[i] / 255 if dtype == np.uint8 else images[i]
     want = (image - image.mean(dtype=np.float64)) / math.sqrt(
-        image.var(dtype=np.float64) + 0.001)
+      image.var(dtype=np.float64) + 0.001
+    )
     np.testing.assert_allclose(got[i], want, rtol=1e-4, atol=1e-5)
   np.testing.assert_allclose(got[1], 0, atol=1e-6)
   assert features.contrast(images[:0]).shape == (0, 3, 4, 2)
@@ -145,11 +160,9 @@ def test_none_and_flatten():
 
 
 def test_make_features():
-  images = np.random.default_rng(4).integers(
-      0, 256, (3, 8, 8, 1), dtype=np.uint8)
+  images = np.random.default_rng(4).integers(0, 256, (3, 8, 8, 1), dtype=np.uint8)
   before = images.copy()
-  for kind, shape in (("flatten", (64,)), ("hog", (4,)),
-                      ("contrast", (8, 8, 1))):
+  for kind, shape in (("flatten", (64,)), ("hog", (4,)), ("contrast", (8, 8, 1))):
     options = {"bins": 4, "norm": "l1"} if kind == "hog" else {}
     train, test = features.make_features(kind, **options)(images, images[:1])
     assert train.shape == (3, *shape) and test.shape == (1, *shape)

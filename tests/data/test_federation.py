@@ -10,8 +10,15 @@ import pytest
 
 from fedjax_alg.base import NEVER
 from fedjax_alg.data import (
-    DataError, Examples, features, federation, layout, load_digits,
-    make_partition, partition_file)
+  DataError,
+  Examples,
+  features,
+  federation,
+  layout,
+  load_digits,
+  make_partition,
+  partition_file,
+)
 from fedjax_alg.data.arrays import from_arrays
 from fedjax_alg.data.hold_out import hold_out
 from fedjax_alg.data.options import DataOptions
@@ -25,15 +32,21 @@ def numbered(n_train=90, n_test=30, classes=3, clients=None):
   i = np.arange(n_train + n_test)
   x = np.stack([i, -i], 1).astype(np.float32)
   y = (i % classes).astype(np.int32)
-  return Examples(x[:n_train], y[:n_train], x[n_train:], y[n_train:], classes,
-                  clients, None, "numbered")
+  return Examples(
+    x[:n_train],
+    y[:n_train],
+    x[n_train:],
+    y[n_train:],
+    classes,
+    clients,
+    None,
+    "numbered",
+  )
 
 
 def deal(examples, partition, kind="none"):
-  x_train, x_test = features.make_features(kind)(
-      examples.x_train, examples.x_test)
-  return federation.deal(
-      examples._replace(x_train=x_train, x_test=x_test), partition)
+  x_train, x_test = features.make_features(kind)(examples.x_train, examples.x_test)
+  return federation.deal(examples._replace(x_train=x_train, x_test=x_test), partition)
 
 
 def whole_test(fed):
@@ -63,7 +76,8 @@ def test_dealing_gives_each_client_its_rows(kind):
       np.testing.assert_array_equal(y, rows % 3)
       if split == "train":
         np.testing.assert_array_equal(
-            fed.label_histogram[client], np.bincount(y, minlength=3))
+          fed.label_histogram[client], np.bincount(y, minlength=3)
+        )
   tested = set(whole_test(fed)[0][:, 0].tolist())
   if kind == "powerlaw":  # trains on official test rows
     assert tested == set(partition.test_order.tolist())
@@ -86,21 +100,32 @@ def test_hash_is_of_the_data_not_of_the_split():
   digits = load_digits()
   moved = digits._replace(y_train=digits.y_train[::-1])
   first, second, other, scaled = (
-      deal(data, make_partition("iid", data, 9, seed), kind)
-      for data, seed, kind in (
-          (digits, 0, "flatten"), (digits, 1, "flatten"), (moved, 0, "flatten"),
-          (digits, 0, "standardize")))
+    deal(data, make_partition("iid", data, 9, seed), kind)
+    for data, seed, kind in (
+      (digits, 0, "flatten"),
+      (digits, 1, "flatten"),
+      (moved, 0, "flatten"),
+      (digits, 0, "standardize"),
+    )
+  )
   assert first.hashes["data"] == second.hashes["data"]
   assert first.hashes["partition"] != second.hashes["partition"]
   assert len({made.hashes["data"] for made in (first, other, scaled)}) == 3
   assert scaled.example_shape == (8, 8, 1)
 
 
-@pytest.mark.parametrize("kind, out", [
-    ("iid", 0), ("iid", 3), ("natural", 0), ("natural", 2), ("powerlaw", 0),
-    ("powerlaw", 2)])
-def test_the_scale_is_that_of_training_rows_of_clients_that_take_part(
-    kind, out):
+@pytest.mark.parametrize(
+  "kind, out",
+  [
+    ("iid", 0),
+    ("iid", 3),
+    ("natural", 0),
+    ("natural", 2),
+    ("powerlaw", 0),
+    ("powerlaw", 2),
+  ],
+)
+def test_the_scale_is_that_of_training_rows_of_clients_that_take_part(kind, out):
   """Neither local test rows nor validation clients change what others hold."""
   rng = np.random.default_rng(0)
   x = rng.normal(size=(240, 3)).astype(np.float32) * [1, 50, 0]
@@ -109,9 +134,16 @@ def test_the_scale_is_that_of_training_rows_of_clients_that_take_part(
 
   def made(x, **options):
     given = {"validation_clients": out, "partition": kind} | more | options
-    return federation.federate(from_arrays(
-        x[:180], y[:180], who if kind == "natural" else None, x_test=x[180:],
-        y_test=y[180:]), **given)
+    return federation.federate(
+      from_arrays(
+        x[:180],
+        y[:180],
+        who if kind == "natural" else None,
+        x_test=x[180:],
+        y_test=y[180:],
+      ),
+      **given,
+    )
 
   plain, fed = made(x), made(x, features="standardize")
   used = plain.partition.train_order
@@ -119,35 +151,38 @@ def test_the_scale_is_that_of_training_rows_of_clients_that_take_part(
   mean, std = x[used].mean(0), x[used].std(0)
   np.testing.assert_allclose(fed.scaler.mean, mean, rtol=1e-5, atol=1e-6)
   np.testing.assert_allclose(
-      fed.scaler.factor, [1 / (std[0] + .001), 1 / (std[1] + .001), 0],
-      rtol=1e-4)
-  trained = np.asarray(fed.data.train.x)[:len(used)]
+    fed.scaler.factor, [1 / (std[0] + 0.001), 1 / (std[1] + 0.001), 0], rtol=1e-4
+  )
+  trained = np.asarray(fed.data.train.x)[: len(used)]
   np.testing.assert_allclose(
-      trained, (x[used] - mean) / (std + .001), rtol=1e-3, atol=1e-4)
+    trained, (x[used] - mean) / (std + 0.001), rtol=1e-3, atol=1e-4
+  )
   tested = fed.partition.test_order
   np.testing.assert_array_equal(
-      np.asarray(fed.data.test.x)[:len(tested)],
-      fed.scaler.apply(np.asarray(plain.data.test.x)[:len(tested)]))
+    np.asarray(fed.data.test.x)[: len(tested)],
+    fed.scaler.apply(np.asarray(plain.data.test.x)[: len(tested)]),
+  )
   other = x.copy()
   other[np.setdiff1d(np.arange(240), used)] *= 9
   again = np.asarray(made(other, features="standardize").data.train.x)
-  np.testing.assert_array_equal(again[:len(used)], trained)
+  np.testing.assert_array_equal(again[: len(used)], trained)
 
 
 def test_the_scale_of_all_training_rows_has_the_bits_of_earlier_versions():
   digits = load_digits()
   for seed in (0, 1):
     fed = federation.federate(
-        "digits", features="standardize", num_clients=9, seed=seed)
+      "digits", features="standardize", num_clients=9, seed=seed
+    )
     want, test = features.standardize(digits.x_train, digits.x_test)
     order = fed.partition.train_order
-    np.testing.assert_array_equal(fed.data.train.x[:len(order)], want[order])
+    np.testing.assert_array_equal(fed.data.train.x[: len(order)], want[order])
     np.testing.assert_array_equal(
-        fed.data.test.x[:len(test)], test[fed.partition.test_order])
+      fed.data.test.x[: len(test)], test[fed.partition.test_order]
+    )
 
 
-KINDS = ["iid", "classes", "shards", "dirichlet", "powerlaw", "natural",
-         "named"]
+KINDS = ["iid", "classes", "shards", "dirichlet", "powerlaw", "natural", "named"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -155,10 +190,8 @@ def test_dealing_gives_the_server_the_rows_of_clients_held_out(kind):
   """And nothing is tested that one of these owned."""
   # ``named``: natural, and the test rows name their clients too.
   named = np.arange(60) % 6 if kind == "named" else None
-  examples = numbered(180, 60, clients=np.arange(180) % 6)._replace(
-      client_test=named)
-  before = make_partition(
-      "natural" if kind == "named" else kind, examples, 6, 1)
+  examples = numbered(180, 60, clients=np.arange(180) % 6)._replace(client_test=named)
+  before = make_partition("natural" if kind == "named" else kind, examples, 6, 1)
   after = hold_out(before, 2, 1)
   everyone, fed = deal(examples, before), deal(examples, after)
   held = after.held_out.clients.tolist()
@@ -173,13 +206,13 @@ def test_dealing_gives_the_server_the_rows_of_clients_held_out(kind):
     np.testing.assert_array_equal(ours[first:end], np.concatenate(parts))
     assert ours.shape[0] == end + layout.PADDING_ROWS
     assert not np.asarray(ours[end:]).any()
-  np.testing.assert_array_equal(
-      fed.label_histogram, everyone.label_histogram[stay])
+  np.testing.assert_array_equal(fed.label_histogram, everyone.label_histogram[stay])
   assert fed.hashes["data"] == everyone.hashes["data"]
 
   def tests(built, clients):
-    return set().union(*(
-        rows_of(built.data.test, c)[0][:, 0].tolist() for c in clients))
+    return set().union(
+      *(rows_of(built.data.test, c)[0][:, 0].tolist() for c in clients)
+    )
 
   theirs, official = tests(everyone, held), set(range(180, 240))
   x, y = whole_test(fed)
@@ -187,8 +220,7 @@ def test_dealing_gives_the_server_the_rows_of_clients_held_out(kind):
   np.testing.assert_array_equal(y, x[:, 0] % 3)
   assert theirs and len(tested) == len(y)
   assert not theirs & tests(fed, range(4))
-  assert not {*np.concatenate([x for x, _ in want])[:, 0].tolist()} & (
-      tested | theirs)
+  assert not {*np.concatenate([x for x, _ in want])[:, 0].tolist()} & (tested | theirs)
   if kind == "powerlaw":  # trains on official test rows
     assert tested == tests(fed, range(4)) and whole_is_local(fed)
     return
@@ -199,23 +231,35 @@ def test_dealing_gives_the_server_the_rows_of_clients_held_out(kind):
     assert whole_is_local(everyone) == (kind != "natural")
 
 
-@pytest.mark.parametrize("options", [
-    {}, {"num_clients": 4}, {"min_client_size": 16}, {"validation_clients": 3},
-    {"num_clients": 6, "validation_clients": 2}])
+@pytest.mark.parametrize(
+  "options",
+  [
+    {},
+    {"num_clients": 4},
+    {"min_client_size": 16},
+    {"validation_clients": 3},
+    {"num_clients": 6, "validation_clients": 2},
+  ],
+)
 @pytest.mark.parametrize("named", [True, False])
-def test_the_whole_test_set_has_the_rows_of_the_federation_s_clients(
-    options, named):
+def test_the_whole_test_set_has_the_rows_of_the_federation_s_clients(options, named):
   """Where test rows name their client; else it is the official test set."""
   who = np.repeat(np.arange(12), np.arange(10, 22))
   of_test = np.arange(60) % 12
-  fed = federation.federate(from_arrays(
-      np.ones((len(who), 1)), np.arange(len(who)) % 2, who,
-      x_test=of_test[:, None].astype(float), y_test=np.arange(60) % 2,
-      test_client_ids=of_test if named else None),
-                            partition="natural", **options)
+  fed = federation.federate(
+    from_arrays(
+      np.ones((len(who), 1)),
+      np.arange(len(who)) % 2,
+      who,
+      x_test=of_test[:, None].astype(float),
+      y_test=np.arange(60) % 2,
+      test_client_ids=of_test if named else None,
+    ),
+    partition="natural",
+    **options,
+  )
   tested = set(whole_test(fed)[0][:, 0].astype(int).tolist())
-  assert tested == (
-      set(map(int, fed.client_names)) if named else set(range(12)))
+  assert tested == (set(map(int, fed.client_names)) if named else set(range(12)))
   size = int(np.asarray(fed.data.whole_test.size).sum())
   assert size == (5 * fed.num_clients if named else 60)
 
@@ -224,8 +268,11 @@ def test_dealing_without_tests_among_those_who_stay():
   clients = np.array([0] * 10 + [1])
   examples = numbered(11, 0, clients=clients)
   natural = make_partition("natural", examples, None, 0)
-  left = next(p for p in (hold_out(natural, 1, s) for s in range(50))
-              if p.held_out.clients[0] == 0)
+  left = next(
+    p
+    for p in (hold_out(natural, 1, s) for s in range(50))
+    if p.held_out.clients[0] == 0
+  )
   with pytest.raises(DataError, match="validation_clients=1 leaves"):
     deal(examples, left)
 
@@ -247,8 +294,9 @@ def test_validation_pieces_are_the_servers_rows():
   np.testing.assert_array_equal(offset[1:], offset[:-1] + size[:-1])
   digits = load_digits()
   np.testing.assert_array_equal(
-      data.train.y[first:first + total],
-      digits.y_train[fed.partition.held_out.train_order])
+    data.train.y[first : first + total],
+    digits.y_train[fed.partition.held_out.train_order],
+  )
   train = jax.tree.map(jnp.asarray, data.train)
   cohort = layout.everyone(train)
   assert int(cohort.validation.size) == total
@@ -266,18 +314,32 @@ def _test_clients(names=False, **options):
   if names:
     ids = tuple(np.array(list("abcdefgh"))[each] for each in ids)
   with pytest.warns(UserWarning, match=TESTERS):
-    return federation.federate(from_arrays(
-        np.ones((60, 1)), np.arange(60) % 2, ids[0],
-        x_test=np.arange(32.)[:, None], y_test=np.arange(32) % 2,
-        test_client_ids=ids[1]), partition="natural", **options)
+    return federation.federate(
+      from_arrays(
+        np.ones((60, 1)),
+        np.arange(60) % 2,
+        ids[0],
+        x_test=np.arange(32.0)[:, None],
+        y_test=np.arange(32) % 2,
+        test_client_ids=ids[1],
+      ),
+      partition="natural",
+      **options,
+    )
 
 
 @pytest.mark.parametrize("names", [False, True])
-@pytest.mark.parametrize("options", [
-    {}, {"num_clients": 3}, {"validation_clients": 2}, {"min_client_size": 12},
-    {"newcomers_at": ((2, 2),)}])
-def test_clients_with_test_rows_alone_are_evaluated_and_never_join(
-    names, options):
+@pytest.mark.parametrize(
+  "options",
+  [
+    {},
+    {"num_clients": 3},
+    {"validation_clients": 2},
+    {"min_client_size": 12},
+    {"newcomers_at": ((2, 2),)},
+  ],
+)
+def test_clients_with_test_rows_alone_are_evaluated_and_never_join(names, options):
   fed = _test_clients(names, **options)
   trains = np.asarray(fed.data.train.size) > 0
   left = options.get("num_clients", 5) - options.get("validation_clients", 0)
@@ -286,12 +348,14 @@ def test_clients_with_test_rows_alone_are_evaluated_and_never_join(
   joins = fed.data.train.joins
   assert (joins[~trains] == NEVER).all()
   assert sorted(set(joins[trains].tolist())) == (
-      [0, 2] if "newcomers_at" in options else [0])
+    [0, 2] if "newcomers_at" in options else [0]
+  )
   for client in np.flatnonzero(~trains):
     name = fed.client_names[client]
     number = "abcdefgh".index(name) if names else int(name)
     assert sorted(fed.client_test(client)[0][:, 0].tolist()) == (
-        np.flatnonzero(TEST_IDS == number).tolist())
+      np.flatnonzero(TEST_IDS == number).tolist()
+    )
   if fed.partition.held_out is not None:
     assert fed.partition.held_out.train_size.all()
   assert int(np.asarray(fed.data.whole_test.size).sum()) == 4 * (left + 3)
@@ -299,36 +363,61 @@ def test_clients_with_test_rows_alone_are_evaluated_and_never_join(
 
 def test_what_has_no_clients_without_training_rows():
   examples = from_arrays(
-      np.ones((60, 1)), np.arange(60) % 2, TRAIN_IDS, x_test=np.ones((32, 1)),
-      y_test=np.arange(32) % 2, test_client_ids=TEST_IDS)
+    np.ones((60, 1)),
+    np.arange(60) % 2,
+    TRAIN_IDS,
+    x_test=np.ones((32, 1)),
+    y_test=np.arange(32) % 2,
+    test_client_ids=TEST_IDS,
+  )
   for options, says in (
-      ({"shift": "swap_all"}, "shift=swap_all: clients would exchange data"),
-      ({"validation_clients": 5}, "leaves none of the 5 clients to train")):
-    reading.refuses(lambda options=options: federation.federate(
-        examples, partition="natural", **options), says)
+    ({"shift": "swap_all"}, "shift=swap_all: clients would exchange data"),
+    ({"validation_clients": 5}, "leaves none of the 5 clients to train"),
+  ):
+    reading.refuses(
+      lambda options=options: federation.federate(
+        examples, partition="natural", **options
+      ),
+      says,
+    )
 
 
 def test_files_with_clients_without_training_rows(tmp_path):
   """npz, LEAF's split by user, and a partition file say the same."""
   x, y = np.ones((60, 1), np.float32), np.arange(60) % 2
   x_test, y_test = np.arange(32, dtype=np.float32)[:, None], np.arange(32) % 2
-  np.savez(tmp_path / "a.npz", x_train=x, y_train=y, client_train=TRAIN_IDS,
-           x_test=x_test, y_test=y_test, client_test=TEST_IDS)
+  np.savez(
+    tmp_path / "a.npz",
+    x_train=x,
+    y_train=y,
+    client_train=TRAIN_IDS,
+    x_test=x_test,
+    y_test=y_test,
+    client_test=TEST_IDS,
+  )
   for split, ids, rows, labels in (
-      ("train", TRAIN_IDS, x, y), ("test", TEST_IDS, x_test, y_test)):
-    users = {str(i): {"x": rows[ids == i].tolist(),
-                      "y": labels[ids == i].tolist()} for i in set(ids)}
+    ("train", TRAIN_IDS, x, y),
+    ("test", TEST_IDS, x_test, y_test),
+  ):
+    users = {
+      str(i): {"x": rows[ids == i].tolist(), "y": labels[ids == i].tolist()}
+      for i in set(ids)
+    }
     (tmp_path / split).mkdir()
-    (tmp_path / split / "a.json").write_text(json.dumps(
-        {"users": list(users), "user_data": users}))
+    (tmp_path / split / "a.json").write_text(
+      json.dumps({"users": list(users), "user_data": users})
+    )
   want = _test_clients()
-  partition_file.write_partition(
-      tmp_path / "p.npz", want.partition, want.labels)
+  partition_file.write_partition(tmp_path / "p.npz", want.partition, want.labels)
   for options in (
-      {"dataset": "npz", "data_path": str(tmp_path / "a.npz")},
-      {"dataset": "leaf", "data_path": str(tmp_path)},
-      {"dataset": "npz", "data_path": str(tmp_path / "a.npz"),
-       "partition_file": str(tmp_path / "p.npz")}):
+    {"dataset": "npz", "data_path": str(tmp_path / "a.npz")},
+    {"dataset": "leaf", "data_path": str(tmp_path)},
+    {
+      "dataset": "npz",
+      "data_path": str(tmp_path / "a.npz"),
+      "partition_file": str(tmp_path / "p.npz"),
+    },
+  ):
     with pytest.warns(UserWarning, match=TESTERS):
       fed = federation.from_options(DataOptions(**options).filled())
     assert fed.client_names.tolist() == want.client_names.tolist()
@@ -336,13 +425,19 @@ def test_files_with_clients_without_training_rows(tmp_path):
     np.testing.assert_array_equal(fed.data.train.size, want.data.train.size)
     for client in range(8):
       assert sorted(fed.client_test(client)[0][:, 0].tolist()) == sorted(
-          want.client_test(client)[0][:, 0].tolist())
+        want.client_test(client)[0][:, 0].tolist()
+      )
 
 
 def _write_npz(path, k):
   rows = np.arange(40)
-  np.savez(path, x_train=np.ones((40, 2), np.float32), y_train=rows % k,
-           x_test=np.ones((40, 2), np.float32), y_test=rows % k)
+  np.savez(
+    path,
+    x_train=np.ones((40, 2), np.float32),
+    y_train=rows % k,
+    x_test=np.ones((40, 2), np.float32),
+    y_test=rows % k,
+  )
 
 
 def _write_leaf(path, k):
@@ -366,19 +461,26 @@ def _write_letters(path, k):
 
 
 def _write_play(path, k):
-  path.write_text("\n\n".join(["HAM.\n" + "toe ben"[k:k + 2] * 300] * 3))
+  path.write_text("\n\n".join(["HAM.\n" + "toe ben"[k : k + 2] * 300] * 3))
 
 
 def _write_task(path, k):
-  path.write_text("import dataclasses\nfrom fedjax_alg.tasks import NAMES\n"
-                  "OWN = dataclasses.replace("
-                  f"NAMES['regression'], name='own{k}', for_data=None)\n")
+  path.write_text(
+    "import dataclasses\nfrom fedjax_alg.tasks import NAMES\n"
+    "OWN = dataclasses.replace("
+    f"NAMES['regression'], name='own{k}', for_data=None)\n"
+  )
 
 
 def _write_partition(path, k):
   rows = np.arange(40)
-  np.savez(path, train_order=np.roll(rows, k), train_size=[20, 20],
-           test_order=rows, test_size=[20, 20])
+  np.savez(
+    path,
+    train_order=np.roll(rows, k),
+    train_size=[20, 20],
+    test_order=rows,
+    test_size=[20, 20],
+  )
 
 
 def _facts(fed):
@@ -386,26 +488,34 @@ def _facts(fed):
   return fed.num_classes, fed.hashes, fed.labels, task
 
 
-@pytest.mark.parametrize("write, file, options", [
+@pytest.mark.parametrize(
+  "write, file, options",
+  [
     (_write_npz, "a.npz", {"dataset": "npz", "num_clients": 2}),
     (_write_leaf, "a.json", {"dataset": "leaf"}),
     (_write_leaf, "train/a.json", {"dataset": "leaf"}),
-    (_write_idx, "t10k-labels-idx1-ubyte", {
-        "dataset": "idx", "num_clients": 1, "min_client_size": 1}),
+    (
+      _write_idx,
+      "t10k-labels-idx1-ubyte",
+      {"dataset": "idx", "num_clients": 1, "min_client_size": 1},
+    ),
     (_write_letters, "a.npz", {"dataset": "femnist", "num_clients": 5}),
     (_write_play, "a.txt", {"dataset": "shakespeare"}),
     (_write_task, "own.py", {"dataset": "digits", "num_clients": 2}),
-    (_write_partition, "p.npz", {"dataset": "npz"})])
-def test_a_file_that_was_written_again_is_read_again(
-    tmp_path, write, file, options):
+    (_write_partition, "p.npz", {"dataset": "npz"}),
+  ],
+)
+def test_a_file_that_was_written_again_is_read_again(tmp_path, write, file, options):
   """Also where size and time of writing are the same, in every cache."""
   path = tmp_path / file
   if write is _write_task:
     options = options | {"task": f"{path}:OWN"}
   elif write is _write_partition:
     _write_npz(tmp_path / "a.npz", 2)
-    options = options | {"data_path": str(tmp_path / "a.npz"),
-                         "partition_file": str(path)}
+    options = options | {
+      "data_path": str(tmp_path / "a.npz"),
+      "partition_file": str(path),
+    }
   else:
     folder = options["dataset"] == "idx" or "/" in file
     options = options | {"data_path": str(tmp_path if folder else path)}
@@ -420,8 +530,7 @@ def test_a_file_that_was_written_again_is_read_again(
     filled = DataOptions(**options).filled()
     first = federation_of(filled)
     assert federation_of(filled) is first, "kept while the files are the same"
-    found += [(size, _facts(first)), (size, _facts(
-        federation.from_options(filled)))]
+    found += [(size, _facts(first)), (size, _facts(federation.from_options(filled)))]
   assert found[0] == found[1] and found[2] == found[3]
   assert found[0][0] == found[2][0] and found[0][1] != found[2][1]
 
@@ -429,13 +538,21 @@ def test_a_file_that_was_written_again_is_read_again(
 def test_a_large_file_is_not_kept_in_memory(tmp_path, monkeypatch):
   """Its rows are in the federation once more, in the order of the clients."""
   rng = np.random.default_rng(0)
-  np.savez(tmp_path / "a.npz", x_train=rng.random((30, 4)),
-           y_train=np.arange(30) % 3, client_train=np.arange(30) % 5,
-           x_test=rng.random((10, 4)), y_test=np.arange(10) % 3)
+  np.savez(
+    tmp_path / "a.npz",
+    x_train=rng.random((30, 4)),
+    y_train=np.arange(30) % 3,
+    client_train=np.arange(30) % 5,
+    x_test=rng.random((10, 4)),
+    y_test=np.arange(10) % 3,
+  )
   hashes = []
   for most, kept in ((30 * 4 * 4, 1), (30 * 4 * 4 - 1, 0)):
     monkeypatch.setattr(federation, "_KEPT_BYTES", most)
-    hashes.append(federation.federate(
-        "npz", data_path=str(tmp_path / "a.npz"), partition="natural").hashes)
+    hashes.append(
+      federation.federate(
+        "npz", data_path=str(tmp_path / "a.npz"), partition="natural"
+      ).hashes
+    )
     assert federation._named_with_features.cache_info().currsize == kept
   assert hashes[0] == hashes[1]

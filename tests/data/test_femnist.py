@@ -64,8 +64,7 @@ def test_the_published_form_tests_on_training_images(letters):
   for seed in range(5):
     got = deal(letters, "leaky", seed)
     train, test = numbers(got.x_train), numbers(got.x_test)
-    distinct.append(len(np.unique(np.r_[train, test])) / (
-        len(train) + len(test)))
+    distinct.append(len(np.unique(np.r_[train, test])) / (len(train) + len(test)))
     leaked.append(np.isin(test, train).mean())
     # Segments start at the same image: the one that most clients hold.
     for letter in range(10):
@@ -88,8 +87,7 @@ def test_a_small_pool_scales_all_sizes_by_one_factor():
   small, large = (deal(pool(n), "fixed") for n in (500, 4000))
   both = np.r_[numbers(small.x_train), numbers(small.x_test)]
   assert len(np.unique(both)) == len(both)
-  before, after = (sizes(e.client_train) + sizes(e.client_test)
-                   for e in (large, small))
+  before, after = (sizes(e.client_train) + sizes(e.client_test) for e in (large, small))
   # Before, n lies in [before, before + 3), after the factor's n likewise: one
   # factor must do for all whom the minimum does not bind.
   free = after > 6
@@ -122,32 +120,46 @@ def test_a_stand_in(tmp_path):
   np.testing.assert_array_equal(got.y_test, want.y_test)
 
 
-@pytest.mark.parametrize("change, says", [
+@pytest.mark.parametrize(
+  "change, says",
+  [
     ({"x": None}, "missing x (it has y)"),
     ({"y": None}, "missing y (it has x)"),
     ({"y": np.arange(20) % 9}, "y has 9 different labels, 10 are needed"),
     ({"y": np.arange(20) / 2}, "y is float64"),
     ({"y": np.arange(19) % 10}, "integers of shape (20,) are needed"),
     ({"x": np.zeros((20, 28, 28))}, "x is float64"),
-    ({"x": np.zeros((20, 8, 8), np.uint8)}, "of shape (20, 8, 8)")])
+    ({"x": np.zeros((20, 8, 8), np.uint8)}, "of shape (20, 8, 8)"),
+  ],
+)
 def test_bad_stand_in(tmp_path, change, says):
   arrays = {"x": np.zeros((20, 28, 28), np.uint8), "y": np.arange(20) % 10}
   path = tmp_path / "bad.npz"
-  np.savez(path, **{name: value for name, value in (arrays | change).items()
-                    if value is not None})
-  refuses(lambda: femnist_lib.load_femnist("fixed", 9, 3, path=path), says,
-          f"data_path={path}")
+  np.savez(
+    path,
+    **{name: value for name, value in (arrays | change).items() if value is not None},
+  )
+  refuses(
+    lambda: femnist_lib.load_femnist("fixed", 9, 3, path=path),
+    says,
+    f"data_path={path}",
+  )
 
 
 def emnist(root, labels):
   """A prepared emnist/byclass of random images."""
   images = np.random.default_rng(0).integers(
-      0, 256, (len(labels), 28, 28), dtype=np.uint8)
+    0, 256, (len(labels), 28, 28), dtype=np.uint8
+  )
   tfds_records.write(
-      root / "emnist" / "byclass" / "3.1.0", "emnist",
-      {"image": tfds_records.IMAGE, "label": tfds_records.LABEL},
-      ({"image": tfds_records.png(image), "label": int(label)}
-       for image, label in zip(images, labels)))
+    root / "emnist" / "byclass" / "3.1.0",
+    "emnist",
+    {"image": tfds_records.IMAGE, "label": tfds_records.LABEL},
+    (
+      {"image": tfds_records.png(image), "label": int(label)}
+      for image, label in zip(images, labels)
+    ),
+  )
   return images
 
 
@@ -157,8 +169,9 @@ def test_emnist(tmp_path, monkeypatch):
   images = emnist(tmp_path, labels)
   x, y = femnist_lib.emnist_letters(tmp_path)
   rows = np.flatnonzero((labels >= 36) & (labels <= 45))
-  rows = np.sort(np.concatenate(
-      [rows[labels[rows] == letter][:4] for letter in range(36, 46)]))
+  rows = np.sort(
+    np.concatenate([rows[labels[rows] == letter][:4] for letter in range(36, 46)])
+  )
   np.testing.assert_array_equal(y, labels[rows] - 36)
   np.testing.assert_array_equal(x[..., 0], images[rows].transpose(0, 2, 1))
   assert x.dtype == np.uint8

@@ -19,8 +19,9 @@ NUMBERS = np.random.default_rng(0).normal(size=(N, 2)).astype(np.float32)
 CLIENTS = np.array(["anna", "bert", "carla"])[np.arange(N) // 4]
 LABELS = np.arange(N) % 3
 STAGES = ["II", "I", "III"]  # an order of their own
-FRAME = pd.DataFrame({
-    "age": np.arange(N), "height": NUMBERS[:, 0], "who": CLIENTS, "y": LABELS})
+FRAME = pd.DataFrame(
+  {"age": np.arange(N), "height": NUMBERS[:, 0], "who": CLIENTS, "y": LABELS}
+)
 
 
 def frame_of(**columns):
@@ -44,92 +45,133 @@ def equal(examples, **arrays):
 
 def test_numbers_and_rows_that_are_arrays():
   features = np.stack([np.arange(N), NUMBERS[:, 0]], 1).astype(np.float32)
-  equal(examples_of(test=FRAME[:4]), x=features, y=LABELS, client_ids=CLIENTS,
-        x_test=features[:4], y_test=LABELS[:4], test_client_ids=CLIENTS[:4])
-  for names in (["height", "age"], ("height", "age"),
-                FRAME.columns[[1, 0]], np.array(["height", "age"])):
-    equal(examples_of(x=names), x=features[:, ::-1], y=LABELS,
-          client_ids=CLIENTS)
+  equal(
+    examples_of(test=FRAME[:4]),
+    x=features,
+    y=LABELS,
+    client_ids=CLIENTS,
+    x_test=features[:4],
+    y_test=LABELS[:4],
+    test_client_ids=CLIENTS[:4],
+  )
+  for names in (
+    ["height", "age"],
+    ("height", "age"),
+    FRAME.columns[[1, 0]],
+    np.array(["height", "age"]),
+  ):
+    equal(examples_of(x=names), x=features[:, ::-1], y=LABELS, client_ids=CLIENTS)
   windows = np.arange(N * 4).reshape(N, 4)
   for cells in (list(windows), windows.tolist()):
-    equal(examples_of(frame_of(window=cells), x="window"), x=windows, y=LABELS,
-          client_ids=CLIENTS)
+    equal(
+      examples_of(frame_of(window=cells), x="window"),
+      x=windows,
+      y=LABELS,
+      client_ids=CLIENTS,
+    )
   assert examples_of().encoding is None
   for nobody in (FRAME[:0], pd.DataFrame(columns=list(FRAME))):
     assert examples_of(test=nobody).x_test.shape == (0, 2)
 
 
-@pytest.mark.parametrize("values", [
-    NUMBERS[:, 0] > 0, pd.array(NUMBERS[:, 0] > 0, "boolean"),
-    pd.array(np.arange(N), "Int64"), pd.array(np.arange(N) / 8, "Float64"),
-    pd.arrays.SparseArray(np.arange(N) % 2), np.arange(N).astype(object),
+@pytest.mark.parametrize(
+  "values",
+  [
+    NUMBERS[:, 0] > 0,
+    pd.array(NUMBERS[:, 0] > 0, "boolean"),
+    pd.array(np.arange(N), "Int64"),
+    pd.array(np.arange(N) / 8, "Float64"),
+    pd.arrays.SparseArray(np.arange(N) % 2),
+    np.arange(N).astype(object),
     np.arange(N, dtype=np.uint64),
-    np.array([decimal.Decimal(i) for i in range(N)])])
+    np.array([decimal.Decimal(i) for i in range(N)]),
+  ],
+)
 def test_numbers_of_every_kind_become_float32(values):
   examples = examples_of(frame_of(more=values), x=["more"])
   assert examples.x_train.dtype == np.float32
   np.testing.assert_array_equal(
-      examples.x_train[:, 0], np.array(list(values), np.float64))
+    examples.x_train[:, 0], np.array(list(values), np.float64)
+  )
 
 
-@hypothesis.given(st.lists(st.integers(0, 2), max_size=8), st.sampled_from(
-    ["as in training", "its own", "reversed", "text"]))
+@hypothesis.given(
+  st.lists(st.integers(0, 2), max_size=8),
+  st.sampled_from(["as in training", "its own", "reversed", "text"]),
+)
 def test_the_training_frame_numbers_the_test_frame(codes, kind):
   """Each frame by its own categories would give other codes to both."""
   train = frame_of(y=stages(LABELS), stage=stages(LABELS[::-1]))
-  column = {"as in training": stages(codes),
-            "its own": pd.Categorical([STAGES[code] for code in codes]),
-            "reversed": stages(codes, STAGES[::-1]),
-            "text": [STAGES[code] for code in codes]}[kind]
-  test = pd.DataFrame({"age": 1, "height": 1.0, "who": "anna", "y": column,
-                       "stage": column}, index=range(len(codes)))
+  column = {
+    "as in training": stages(codes),
+    "its own": pd.Categorical([STAGES[code] for code in codes]),
+    "reversed": stages(codes, STAGES[::-1]),
+    "text": [STAGES[code] for code in codes],
+  }[kind]
+  test = pd.DataFrame(
+    {"age": 1, "height": 1.0, "who": "anna", "y": column, "stage": column},
+    index=range(len(codes)),
+  )
   examples = examples_of(train, test=test)
   assert examples.y_train.tolist() == LABELS.tolist()
   assert examples.x_train[:, 2].tolist() == LABELS[::-1].tolist()
   assert examples.y_test.tolist() == examples.x_test[:, 2].tolist() == codes
   assert examples.encoding.classes == tuple(STAGES)
-  assert examples.encoding.categories == {
-      "y": tuple(STAGES), "stage": tuple(STAGES)}
+  assert examples.encoding.categories == {"y": tuple(STAGES), "stage": tuple(STAGES)}
 
 
-@pytest.mark.parametrize("y, test, classes, codes", [
+@pytest.mark.parametrize(
+  "y, test, classes, codes",
+  [
     (["no", "yes"], ["yes"], ("no", "yes"), [1]),
     ([True, False], [True], (False, True), [1]),
     ([True, True], [True], (False, True), [1]),
     (pd.array([True, False], "boolean"), [True], (False, True), [1]),
     (pd.Categorical(["b", "a"], list("abc")), ["b"], ("a", "b", "c"), [1]),
     (pd.Categorical([3, 7], [7, 3]), [3], (7, 3), [1]),
-    (pd.cut([1, 9], [0, 5, 10]), pd.cut([9], [0, 5, 10]),
-     tuple(pd.IntervalIndex.from_breaks([0, 5, 10])), [1]),
-    (pd.Categorical(pd.to_datetime(["2024-02-01", "2024-01-01"])),
-     pd.to_datetime(["2024-02-01"]),
-     tuple(pd.to_datetime(["2024-01-01", "2024-02-01"])), [1])])
+    (
+      pd.cut([1, 9], [0, 5, 10]),
+      pd.cut([9], [0, 5, 10]),
+      tuple(pd.IntervalIndex.from_breaks([0, 5, 10])),
+      [1],
+    ),
+    (
+      pd.Categorical(pd.to_datetime(["2024-02-01", "2024-01-01"])),
+      pd.to_datetime(["2024-02-01"]),
+      tuple(pd.to_datetime(["2024-01-01", "2024-02-01"])),
+      [1],
+    ),
+  ],
+)
 def test_names_of_classes_stay(y, test, classes, codes):
   """Also those of which no example is left; there is an output for each."""
   examples = from_dataframe(
-      pd.DataFrame({"a": [1.0, 2.0], "y": y}), y="y",
-      test=pd.DataFrame({"a": [3.0], "y": test}))
+    pd.DataFrame({"a": [1.0, 2.0], "y": y}),
+    y="y",
+    test=pd.DataFrame({"a": [3.0], "y": test}),
+  )
   assert examples.encoding.classes == classes
   assert examples.num_classes == len(classes)
   assert examples.y_test.tolist() == codes
 
 
-@pytest.mark.parametrize("y", [
-    "y", ["y", "age"], {"t": "y", "u": ["age"]}, {"t": {"u": ["y", "age"]}}])
+@pytest.mark.parametrize(
+  "y", ["y", ["y", "age"], {"t": "y", "u": ["age"]}, {"t": {"u": ["y", "age"]}}]
+)
 def test_targets_are_no_features(y):
   """In a dictionary neither, or models would be told what to predict."""
-  task = fa.Task("own", lambda *_: 0, lambda *_: {}, lambda _: {},
-                 {"loss": "lower"})
+  task = fa.Task("own", lambda *_: 0, lambda *_: {}, lambda _: {}, {"loss": "lower"})
   examples = examples_of(y=y, task=task)
   expected = FRAME[["height"]] if "age" in str(y) else FRAME[["age", "height"]]
-  np.testing.assert_array_equal(
-      examples.x_train, expected.to_numpy(np.float32))
+  np.testing.assert_array_equal(examples.x_train, expected.to_numpy(np.float32))
 
 
 MISSING = [None, *[1] * (N - 1)]
 
 
-@pytest.mark.parametrize("values, message", [
+@pytest.mark.parametrize(
+  "values, message",
+  [
     (pd.Categorical([None, *"ab" * 5, "a"]), "1 missing value .*in row 0"),
     (MISSING, "1 missing value .*in row 0"),
     (pd.array(MISSING, "Int64"), "1 missing value"),
@@ -145,28 +187,47 @@ MISSING = [None, *[1] * (N - 1)]
     ([str(i) for i in range(N)], "is text .'0' in row 0., numbers are needed"),
     ([1, 2, "3", 4] * 3, r"is object \(int, str\) .'3' in row 2."),
     (1_700_000_000 + np.arange(N), "12 different values float32 tells 1 apart"),
-    (list(NUMBERS), r"holds arrays .of shape .2,. in row 0.*name of the column")
-])
+    (list(NUMBERS), r"holds arrays .of shape .2,. in row 0.*name of the column"),
+  ],
+)
 def test_a_feature_that_is_no_number_is_refused_by_its_column(values, message):
   """A date as 1.7e15 or a missing category as -1 would train without a word."""
   bad = frame_of(odd=values)
   with pytest.raises(fa.DataError, match=f"^x: column 'odd' .*{message}"):
     examples_of(bad)
   with pytest.raises(fa.DataError, match="^x: column 'odd' of test "):
-    examples_of(frame_of(odd=pd.Categorical(["a"] * N) if isinstance(
-        values, pd.Categorical) else 1.0), test=bad)
+    examples_of(
+      frame_of(
+        odd=pd.Categorical(["a"] * N) if isinstance(values, pd.Categorical) else 1.0
+      ),
+      test=bad,
+    )
 
 
-@pytest.mark.parametrize("choices, columns, message", [
-    (dict(task="regression"), dict(y=pd.Categorical([None, *"ab" * 5, "a"])),
-     "y: column 'y' has 1 missing value"),
-    (dict(task="regression"), dict(y=[np.nan, *[1.0] * (N - 1)]),
-     "y: column 'y' has 1 missing value"),
+@pytest.mark.parametrize(
+  "choices, columns, message",
+  [
+    (
+      dict(task="regression"),
+      dict(y=pd.Categorical([None, *"ab" * 5, "a"])),
+      "y: column 'y' has 1 missing value",
+    ),
+    (
+      dict(task="regression"),
+      dict(y=[np.nan, *[1.0] * (N - 1)]),
+      "y: column 'y' has 1 missing value",
+    ),
     (dict(task="regression"), dict(y="a"), "y: column 'y' is text, real num"),
-    (dict(task="regression"), dict(y=pd.date_range("2024", periods=N)),
-     "y: column 'y' is datetime64"),
-    (dict(y=["age", "y"]), dict(y=pd.Categorical([None, *"ab" * 5, "a"])),
-     "y: column 'y' has 1 missing value"),
+    (
+      dict(task="regression"),
+      dict(y=pd.date_range("2024", periods=N)),
+      "y: column 'y' is datetime64",
+    ),
+    (
+      dict(y=["age", "y"]),
+      dict(y=pd.Categorical([None, *"ab" * 5, "a"])),
+      "y: column 'y' has 1 missing value",
+    ),
     ({}, dict(y=[np.nan, *[1.0] * (N - 1)]), "y: column 'y' has 1 missing"),
     ({}, dict(y=LABELS * 1.0), r"y: column 'y' is float64.*astype\(int\)"),
     ({}, dict(y=LABELS / 2), "y: column 'y' is float64.*such as regression"),
@@ -181,32 +242,45 @@ def test_a_feature_that_is_no_number_is_refused_by_its_column(values, message):
     (dict(x="w"), dict(w=[[1], [1, 2]] * 6), "x: column 'w' has rows of diff"),
     (dict(x="w"), dict(w=[{}] * N), r"x: column 'w' is object \(dict\)"),
     (dict(x="w"), dict(w=[NUMBERS[0], 3] * 6), "x: column 'w' is object"),
-    (dict(x="w"), dict(w=[np.ma.array([1, 2], mask=[0, 1])] * N),
-     "x: column 'w' has masked values")])
+    (
+      dict(x="w"),
+      dict(w=[np.ma.array([1, 2], mask=[0, 1])] * N),
+      "x: column 'w' has masked values",
+    ),
+  ],
+)
 def test_a_message_names_the_column_and_what_to_do(choices, columns, message):
   with pytest.raises(fa.DataError, match=f"^{message}"):
     examples_of(frame_of(**columns), **choices)
 
 
-@pytest.mark.parametrize("columns, message", [
-    (dict(y="IV"), "y: column 'y' of test has 'IV' in row 0, which is none of "
-     r"the 3 names of frame \(II, I, III\)"),
+@pytest.mark.parametrize(
+  "columns, message",
+  [
+    (
+      dict(y="IV"),
+      "y: column 'y' of test has 'IV' in row 0, which is none of "
+      r"the 3 names of frame \(II, I, III\)",
+    ),
     (dict(stage="IV"), "x: column 'stage' of test has 'IV' in row 0"),
     (dict(y=pd.Categorical([None] * N)), "y: column 'y' of test has 12 mis"),
-    (dict(age=[np.nan] * N), "x: column 'age' of test has 12 missing")])
+    (dict(age=[np.nan] * N), "x: column 'age' of test has 12 missing"),
+  ],
+)
 def test_what_the_training_frame_does_not_know_is_refused(columns, message):
   train = frame_of(y=stages(LABELS), stage=stages(LABELS))
   with pytest.raises(fa.DataError, match=f"^{message}"):
     examples_of(train, test=train.assign(**columns))
 
 
-@pytest.mark.parametrize("choices, message", [
+@pytest.mark.parametrize(
+  "choices, message",
+  [
     (dict(x=[]), "x: an empty list, must name at least one column"),
     (dict(x={}), "x: has no arrays"),
     (dict(x={"age"}), "x: a set, must be the name of a column, a list of"),
     (dict(x=FRAME), "x: a DataFrame, must be the name"),
-    (dict(x=["age", "hieght"]), "frame: has no column 'hieght', did you mean "
-     "'height'"),
+    (dict(x=["age", "hieght"]), "frame: has no column 'hieght', did you mean 'height'"),
     (dict(x=[["age"]]), "x: a list, must be the name of a column"),
     (dict(y=None), "y: None, must be the name of a column"),
     (dict(y=[]), "y: an empty list"),
@@ -217,15 +291,23 @@ def test_what_the_training_frame_does_not_know_is_refused(columns, message):
     (dict(test=FRAME.to_numpy()), "test: a ndarray, must be a pandas"),
     (dict(test=FRAME["age"]), "test: a Series, must be a pandas DataFrame"),
     (dict(test=FRAME[["age", "who", "y"]]), "test: has no column 'height'"),
-    (dict(frame=pd.concat([FRAME, FRAME[["age"]]], axis=1)),
-     "frame: has 2 columns named 'age'"),
-    (dict(test=pd.concat([FRAME, FRAME[["y"]]], axis=1)),
-     "test: has 2 columns named 'y'"),
+    (
+      dict(frame=pd.concat([FRAME, FRAME[["age"]]], axis=1)),
+      "frame: has 2 columns named 'age'",
+    ),
+    (
+      dict(test=pd.concat([FRAME, FRAME[["y"]]], axis=1)),
+      "test: has 2 columns named 'y'",
+    ),
     (dict(frame=FRAME[:0]), "x: has no rows"),
-    (dict(num_clases=3), "num_clases: no option of from_dataframe, did you mean"
-     " 'num_classes'"),
+    (
+      dict(num_clases=3),
+      "num_clases: no option of from_dataframe, did you mean 'num_classes'",
+    ),
     (dict(client_ids=CLIENTS), "client_ids: client names the clients already"),
-    (dict(test=FRAME, x_test=1), "x_test: test has the test examples already")])
+    (dict(test=FRAME, x_test=1), "x_test: test has the test examples already"),
+  ],
+)
 def test_choices_that_cannot_be_are_one_line(choices, message):
   with pytest.raises(fa.OptionError, match=f"^{message}"):
     examples_of(**choices)
@@ -235,10 +317,15 @@ def test_arrays_may_stand_beside_a_frame():
   """The further arguments of from_arrays, as long as the frame lacks them."""
   plain = FRAME.drop(columns="who")
   features = plain[["age", "height"]].to_numpy(np.float32)
-  rows = {"x_test": features[:2], "y_test": LABELS[:2],
-          "test_client_ids": CLIENTS[:2]}
-  equal(from_dataframe(plain, y="y", client_ids=CLIENTS, num_classes=5, **rows),
-        x=features, y=LABELS, client_ids=CLIENTS, num_classes=5, **rows)
+  rows = {"x_test": features[:2], "y_test": LABELS[:2], "test_client_ids": CLIENTS[:2]}
+  equal(
+    from_dataframe(plain, y="y", client_ids=CLIENTS, num_classes=5, **rows),
+    x=features,
+    y=LABELS,
+    client_ids=CLIENTS,
+    num_classes=5,
+    **rows,
+  )
   with pytest.raises(fa.DataError, match="^x_test: has shape"):
     from_dataframe(plain, y="y", x_test=LABELS, y_test=LABELS)
 

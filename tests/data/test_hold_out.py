@@ -1,6 +1,7 @@
 """Clients held out: their rows are the server's, the others keep theirs."""
 
-from hypothesis import assume, given, strategies as st
+from hypothesis import assume, given
+from hypothesis import strategies as st
 import numpy as np
 import pytest
 
@@ -16,15 +17,16 @@ def split(train_size, test_size, seed=0):
   fields = []
   for size in (train_size, test_size):
     size = np.array(size, np.int32)
-    order = rng.permutation(2 * size.sum() + 1)[:size.sum()].astype(np.int64)
+    order = rng.permutation(2 * size.sum() + 1)[: size.sum()].astype(np.int64)
     fields += [order, allocate.offsets(size), size]
   return Partition(*fields, False, "made", {"seed": seed})
 
 
 @st.composite
 def splits(draw):
-  sizes = draw(st.lists(
-      st.tuples(st.integers(0, 9), st.integers(0, 5)), min_size=2, max_size=12))
+  sizes = draw(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5)), min_size=2, max_size=12)
+  )
   assume(sum(train > 0 for train, _ in sizes) > 1)
   return split(*zip(*sizes), seed=draw(st.integers(0, 2**31)))
 
@@ -56,20 +58,21 @@ def test_every_row_goes_to_one_place(partition, draw):
     own = getattr(held, f"{which}_order")
     assert own.dtype == np.int64
     assert own.tolist() == sum(
-        (rows(partition, which, client) for client in held.clients), [])
-    assert sorted([*order, *own]) == sorted(
-        getattr(partition, f"{which}_order"))
+      (rows(partition, which, client) for client in held.clients), []
+    )
+    assert sorted([*order, *own]) == sorted(getattr(partition, f"{which}_order"))
     assert not set(order.tolist()) & set(own.tolist())
-  np.testing.assert_array_equal(
-      held.train_size, partition.train_size[held.clients])
+  np.testing.assert_array_equal(held.train_size, partition.train_size[held.clients])
   assert held.train_size.all()  # the server gets rows of each
   assert left.flags["validation_clients"] == count
 
 
 @given(splits(), st.integers(0, 2**31))
 def test_a_smaller_count_holds_out_fewer_of_the_same(partition, seed):
-  sets = [set(hold_out(partition, n, seed).held_out.clients.tolist())
-          for n in range(1, (partition.train_size > 0).sum())]
+  sets = [
+    set(hold_out(partition, n, seed).held_out.clients.tolist())
+    for n in range(1, (partition.train_size > 0).sum())
+  ]
   for fewer, more in zip(sets, sets[1:]):
     assert fewer < more
 
@@ -78,8 +81,7 @@ def test_the_seed_decides():
   partition = split([3] * 40, [1] * 40)
   made = [hold_out(partition, 5, seed) for seed in range(60)]
   again = hold_out(partition, 5, 0)
-  assert partition_hash(made[0]) == partition_hash(again) != (
-      partition_hash(made[1]))
+  assert partition_hash(made[0]) == partition_hash(again) != (partition_hash(made[1]))
   every = np.stack([each.held_out.clients for each in made])
   assert len(set(every.ravel().tolist())) == 40  # any client can be drawn
   assert np.bincount(every.ravel()).max() < 25
@@ -98,15 +100,20 @@ def test_the_hash_sees_who_was_held_out():
   partition = split([3, 3, 3], [0, 0, 0])
   left = hold_out(partition, 1, 0)
   forgotten = left._replace(held_out=None)
-  other = left._replace(held_out=left.held_out._replace(
-      train_order=left.held_out.train_order[::-1]))
+  other = left._replace(
+    held_out=left.held_out._replace(train_order=left.held_out.train_order[::-1])
+  )
   hashes = {partition_hash(p) for p in (partition, left, forgotten, other)}
   assert len(hashes) == 4
 
 
-@pytest.mark.parametrize("count, says", [
-    (3, "validation_clients=3: leaves none of the 3 clients to train (at "
-        "most 2)"), (9, "validation_clients=9: leaves none of the 3")])
+@pytest.mark.parametrize(
+  "count, says",
+  [
+    (3, "validation_clients=3: leaves none of the 3 clients to train (at most 2)"),
+    (9, "validation_clients=9: leaves none of the 3"),
+  ],
+)
 def test_bad_counts_are_named_in_one_line(count, says):
   refuses(lambda: hold_out(split([3, 3, 3], [1, 1, 1]), count, 0), says)
   refuses(lambda: check_hold_out(count, 3), says)

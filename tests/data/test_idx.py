@@ -11,22 +11,28 @@ from fedjax_alg.data import idx
 from tests.data.reading import refuses
 
 RNG = np.random.default_rng(0)
-NAMES = {"x_train": "train-images-idx3-ubyte",
-         "y_train": "train-labels-idx1-ubyte",
-         "x_test": "t10k-images-idx3-ubyte", "y_test": "t10k-labels-idx1-ubyte"}
+NAMES = {
+  "x_train": "train-images-idx3-ubyte",
+  "y_train": "train-labels-idx1-ubyte",
+  "x_test": "t10k-images-idx3-ubyte",
+  "y_test": "t10k-labels-idx1-ubyte",
+}
 
 
 def encoded(array):
   """As LeCun's page defines the format: zeros, dtype, axes, lengths, data."""
-  return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim,
-                     *array.shape) + array.tobytes()
+  return (
+    struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.tobytes()
+  )
 
 
 def arrays(shape=(5, 4)):
-  return {"x_train": RNG.integers(0, 256, (9, *shape), np.uint8),
-          "y_train": np.arange(9, dtype=np.uint8) % 3,
-          "x_test": RNG.integers(0, 256, (4, *shape), np.uint8),
-          "y_test": np.array([0, 6, 1, 0], np.uint8)}
+  return {
+    "x_train": RNG.integers(0, 256, (9, *shape), np.uint8),
+    "y_train": np.arange(9, dtype=np.uint8) % 3,
+    "x_test": RNG.integers(0, 256, (4, *shape), np.uint8),
+    "y_test": np.array([0, 6, 1, 0], np.uint8),
+  }
 
 
 def write(folder, content, change=None):
@@ -37,8 +43,9 @@ def write(folder, content, change=None):
 
 
 @pytest.mark.filterwarnings("ignore:.*no training example")
-@pytest.mark.parametrize("packed, shape", [
-    (False, (5, 4)), (True, (5, 4)), (False, (3, 2, 3))])
+@pytest.mark.parametrize(
+  "packed, shape", [(False, (5, 4)), (True, (5, 4)), (False, (3, 2, 3))]
+)
 def test_what_is_written_is_read(tmp_path, packed, shape):
   """Also of images with channels."""
   content = arrays(shape)
@@ -55,12 +62,12 @@ def test_what_is_written_is_read(tmp_path, packed, shape):
   for split in ("train", "test"):
     x, y = getattr(got, f"x_{split}"), getattr(got, f"y_{split}")
     np.testing.assert_array_equal(
-        x.squeeze(-1) if len(shape) == 2 else x, content[f"x_{split}"])
+      x.squeeze(-1) if len(shape) == 2 else x, content[f"x_{split}"]
+    )
     np.testing.assert_array_equal(y, content[f"y_{split}"])
     assert x.dtype == np.uint8 and y.dtype == np.int32
   assert got.num_classes == 7 and got.name == tmp_path.name
-  fed = fa.federate("idx", data_path=str(tmp_path), num_clients=3,
-                    min_client_size=1)
+  fed = fa.federate("idx", data_path=str(tmp_path), num_clients=3, min_client_size=1)
   assert fed.example_shape == (*shape, 1)[:3]
   assert np.asarray(fed.data.train.x).max() <= 1
 
@@ -68,7 +75,9 @@ def test_what_is_written_is_read(tmp_path, packed, shape):
 GOOD = encoded(np.zeros((9, 5, 4), np.uint8))
 
 
-@pytest.mark.parametrize("name, data, says", [
+@pytest.mark.parametrize(
+  "name, data, says",
+  [
     ("train-images-idx3-ubyte", b"", "starts with nothing, not an IDX file"),
     ("train-images-idx3-ubyte", b"\x89PNG\r\n", "starts with 89504e47, not"),
     ("train-images-idx3-ubyte", b"\0\0\x0d" + GOOD[3:], "starts with 00000d03"),
@@ -76,30 +85,46 @@ GOOD = encoded(np.zeros((9, 5, 4), np.uint8))
     ("train-images-idx3-ubyte", GOOD[:-1], "179 bytes where its shape (9, 5, "),
     ("train-images-idx3-ubyte", GOOD + b"\0", "181 bytes where its shape"),
     ("train-images-idx3-ubyte", encoded(np.zeros((9, 5), np.uint8)), "2 axes"),
-    ("train-labels-idx1-ubyte", encoded(np.zeros(8, np.uint8)),
-     "labels of shape (8,), train-images-idx3-ubyte has 9 images"),
-    ("t10k-images-idx3-ubyte", encoded(np.zeros((4, 5, 5), np.uint8)),
-     "shape (5, 4, 1), test images of (5, 5, 1)")])
+    (
+      "train-labels-idx1-ubyte",
+      encoded(np.zeros(8, np.uint8)),
+      "labels of shape (8,), train-images-idx3-ubyte has 9 images",
+    ),
+    (
+      "t10k-images-idx3-ubyte",
+      encoded(np.zeros((4, 5, 5), np.uint8)),
+      "shape (5, 4, 1), test images of (5, 5, 1)",
+    ),
+  ],
+)
 def test_bad_files_are_named(tmp_path, name, data, says):
   write(tmp_path, arrays(), {name: data})
-  refuses(lambda: idx.load_idx(tmp_path), says, f"data_path={tmp_path}",
-          "" if "test images" in says else name)
+  refuses(
+    lambda: idx.load_idx(tmp_path),
+    says,
+    f"data_path={tmp_path}",
+    "" if "test images" in says else name,
+  )
 
 
 @pytest.mark.parametrize("damage", ("cut", "not gzip", "flip"))
 def test_damaged_gzip(tmp_path, damage):
   write(tmp_path, arrays())
   packed = gzip.compress((tmp_path / NAMES["x_test"]).read_bytes())
-  data = {"cut": packed[:40], "not gzip": b"no zip",
-          "flip": packed[:30] + bytes([packed[30] ^ 255]) + packed[31:]}
+  data = {
+    "cut": packed[:40],
+    "not gzip": b"no zip",
+    "flip": packed[:30] + bytes([packed[30] ^ 255]) + packed[31:],
+  }
   path = tmp_path / (NAMES["x_test"] + ".gz")
   path.write_bytes(data[damage])
   refuses(lambda: idx.read_idx(path), f"{path}: damaged, not gzip")
 
 
 def test_missing_files(tmp_path):
-  refuses(lambda: idx.load_idx(tmp_path / "no"),
-          "/no: no such folder; one with train-im")
+  refuses(
+    lambda: idx.load_idx(tmp_path / "no"), "/no: no such folder; one with train-im"
+  )
   write(tmp_path, arrays())
   (tmp_path / NAMES["y_test"]).unlink()
   refuses(lambda: idx.load_idx(tmp_path), "no t10k-labels-idx?-ubyte")

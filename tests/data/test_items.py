@@ -16,8 +16,7 @@ LABELS = np.arange(N) % 3
 class Items:
   """As torch's data sets are, without torch."""
 
-  def __init__(
-      self, x=NUMBERS, y=LABELS, length=N, fails=None, **attributes):
+  def __init__(self, x=NUMBERS, y=LABELS, length=N, fails=None, **attributes):
     self.x, self.y, self.length, self.fails = x, y, length, fails
     self.__dict__.update(attributes)
 
@@ -74,18 +73,31 @@ class Brittle:
 
 
 def but_last(values, last):
-  return [*values[:N - 1], last]
+  return [*values[: N - 1], last]
 
 
-@pytest.mark.parametrize("dataset, options, error", [
+@pytest.mark.parametrize(
+  "dataset, options, error",
+  [
     (Items(length=0), {}, "^dataset: an Items without items$"),
-    (Items(length=N + 3), {}, "^dataset: item 6 of 9 .its len. cannot be read, "
-     "IndexError: index 6 is out of bounds"),
+    (
+      Items(length=N + 3),
+      {},
+      "^dataset: item 6 of 9 .its len. cannot be read, "
+      "IndexError: index 6 is out of bounds",
+    ),
     (Items(length=-1), {}, "^dataset: its length cannot be had, ValueError: "),
-    (Items(length=NotImplementedError()), {}, "^dataset: its length cannot be h"
-     "ad, NotImplementedError"),
-    (Items(fails=4), {}, "^dataset: item 4 of 6 .its len. cannot be read, Runti"
-     "meError: cannot decode, .*test_items.py line "),
+    (
+      Items(length=NotImplementedError()),
+      {},
+      "^dataset: its length cannot be had, NotImplementedError",
+    ),
+    (
+      Items(fails=4),
+      {},
+      "^dataset: item 4 of 6 .its len. cannot be read, Runti"
+      "meError: cannot decode, .*test_items.py line ",
+    ),
     (None, {}, "^dataset: a NoneType, must have __len__ and __getitem__$"),
     (Items(), dict(test=Items(length=0)), "^test: an Items without items$"),
     (Items(), dict(test=Items(fails=0)), "^test: item 0 of 6"),
@@ -97,32 +109,60 @@ def but_last(values, last):
     (Items(), dict(x=[0], y=1), r"^x: column 0 has rows of shape .2,., a list"),
     (Items(y=but_last(LABELS, None)), {}, "items' 1: row 5 is missing .None.$"),
     (Items(y=but_last(LABELS, {})), {}, "items' 1: row 5 is a dict, a number"),
-    (Items(y=but_last(LABELS, "c")), {}, "items' 1 have different kinds, number"
-     "s in row 0 and texts in row 5$"),
-    (Items(x=but_last(NUMBERS, NUMBERS[0, :1])), {}, "items' 0 have different s"
-     "hapes, .2,. in row 0 and .1,. in row 5$"),
-    (Items(x=but_last(NUMBERS, np.zeros(2, np.uint8))), {}, "items' 0 have diff"
-     "erent kinds, numbers in row 0 and uint8 in row 5$"),
-    (Items(x=but_last(NUMBERS, Brittle())), {}, "items' 0: row 5 cannot be read"
-     ", RuntimeError: no memory"),
-    (Items(x=but_last(NUMBERS, np.ma.array([1, 2], mask=[0, 1]))), {},
-     "items' 0: row 5 has masked values$"),
-    (Items(x=but_last(NUMBERS, [1, [2, 3]])), {}, "items' 0: row 5 cannot be re"
-     "ad, ValueError: "),
+    (
+      Items(y=but_last(LABELS, "c")),
+      {},
+      "items' 1 have different kinds, numbers in row 0 and texts in row 5$",
+    ),
+    (
+      Items(x=but_last(NUMBERS, NUMBERS[0, :1])),
+      {},
+      "items' 0 have different shapes, .2,. in row 0 and .1,. in row 5$",
+    ),
+    (
+      Items(x=but_last(NUMBERS, np.zeros(2, np.uint8))),
+      {},
+      "items' 0 have different kinds, numbers in row 0 and uint8 in row 5$",
+    ),
+    (
+      Items(x=but_last(NUMBERS, Brittle())),
+      {},
+      "items' 0: row 5 cannot be read, RuntimeError: no memory",
+    ),
+    (
+      Items(x=but_last(NUMBERS, np.ma.array([1, 2], mask=[0, 1]))),
+      {},
+      "items' 0: row 5 has masked values$",
+    ),
+    (
+      Items(x=but_last(NUMBERS, [1, [2, 3]])),
+      {},
+      "items' 0: row 5 cannot be read, ValueError: ",
+    ),
     (Items(x=but_last(NUMBERS, [[1], [2, 3]])), {}, "row 5 has parts of diff"),
-    (Items(x=np.arange(N).astype("datetime64[D]")[:, None]), {},
-     "^x: column 0 is datetime64.D., numbers are needed$")])
+    (
+      Items(x=np.arange(N).astype("datetime64[D]")[:, None]),
+      {},
+      "^x: column 0 is datetime64.D., numbers are needed$",
+    ),
+  ],
+)
 def test_what_cannot_be_read_is_one_line(dataset, options, error):
   """Each was a traceback, or was read as something else."""
   with pytest.raises(fa.DataError, match=error):
     fa.from_torch(dataset, **options)
 
 
-@pytest.mark.parametrize("row", [
-    lambda array: Tensor(array), lambda array: Tensor(array, "torch.bfloat16"),
+@pytest.mark.parametrize(
+  "row",
+  [
+    lambda array: Tensor(array),
+    lambda array: Tensor(array, "torch.bfloat16"),
     lambda array: array.tolist(),
     lambda array: [Tensor(entry) for entry in array],
-    lambda array: [decimal.Decimal(float(entry)) for entry in array]])
+    lambda array: [decimal.Decimal(float(entry)) for entry in array],
+  ],
+)
 def test_rows_of_many_types_are_read(row):
   """Tensors with gradients, of bfloat16 or in lists were tracebacks."""
   x = fa.from_torch(Items(x=[row(array) for array in NUMBERS])).x_train
@@ -137,14 +177,16 @@ def test_texts_are_the_classes_of_the_training_items():
   examples = fa.from_torch(Items(y=texts), test=test)
   np.testing.assert_array_equal(examples.y_train, LABELS)
   np.testing.assert_array_equal(examples.y_test, LABELS[late])
-  with pytest.raises(fa.DataError, match="^y_test: has 'b' in row 0, which is "
-                     "none of the 2 names of the training examples .a, c.$"):
+  with pytest.raises(
+    fa.DataError,
+    match="^y_test: has 'b' in row 0, which is "
+    "none of the 2 names of the training examples .a, c.$",
+  ):
     fa.from_torch(Items(y=np.where(texts == "b", "a", texts)), test=test)
 
 
 def classes(names, **attributes):
-  return Items(class_to_idx={name: i for i, name in enumerate(names)},
-               **attributes)
+  return Items(class_to_idx={name: i for i, name in enumerate(names)}, **attributes)
 
 
 def test_all_classes_count_that_a_data_set_names():
@@ -154,13 +196,19 @@ def test_all_classes_count_that_a_data_set_names():
     assert fa.from_torch(dataset).num_classes == 3
 
 
-@pytest.mark.parametrize("train, test, error", [
+@pytest.mark.parametrize(
+  "train, test, error",
+  [
     ("abc", "bca", "^test: class 0 is 'b', in dataset it is 'a' .by class_to_"),
     ("abc", "bc", "^test: class 0 is 'b', in dataset it is 'a'"),
     ("abc", "abz", "^test: class 2 is 'z', in dataset it is 'c'"),
     ("abc", "abca", "^test: class 3 is 'a', in dataset it is 'none'"),
-    ("abc", "ab", None), ("abc", "abcd", None), ("abc", "", None),
-    ("", "bca", None)])
+    ("abc", "ab", None),
+    ("abc", "abcd", None),
+    ("abc", "", None),
+    ("", "bca", None),
+  ],
+)
 def test_a_class_has_one_number(train, test, error):
   """A folder that lacks a class numbers the others anew, without a word."""
   datasets = [classes(names) if names else Items() for names in (train, test)]
@@ -174,16 +222,18 @@ def test_a_class_has_one_number(train, test, error):
 
 def test_images_of_pil_have_their_channels_last():
   pil = pytest.importorskip("PIL.Image", reason="the package PIL is missing")
-  arrays = np.random.default_rng(0).integers(0, 256, (N, 4, 5, 3)).astype(
-      np.uint8)
-  for x in (pil_images := [pil.fromarray(array) for array in arrays],
-            np.moveaxis(arrays, -1, 1)):
+  arrays = np.random.default_rng(0).integers(0, 256, (N, 4, 5, 3)).astype(np.uint8)
+  for x in (
+    pil_images := [pil.fromarray(array) for array in arrays],
+    np.moveaxis(arrays, -1, 1),
+  ):
     examples = fa.from_torch(Items(x=x), channels_first=True)
     np.testing.assert_array_equal(examples.x_train, arrays)
   colors = [image.convert("P") for image in pil_images]
   np.testing.assert_array_equal(
-      fa.from_torch(Items(x=colors)).x_train,
-      [np.asarray(image.convert("RGB")) for image in colors])
+    fa.from_torch(Items(x=colors)).x_train,
+    [np.asarray(image.convert("RGB")) for image in colors],
+  )
 
 
 def test_names_are_listed_once():

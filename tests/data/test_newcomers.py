@@ -13,8 +13,7 @@ PARTITION = split([3] * 30, [1] * 30)
 def test_so_many_join_at_each_round():
   joins = with_newcomers(PARTITION, [(3, 4), (10, 2), (11, 7)], 0)
   assert joins.dtype == np.int32 and joins.shape == (30,)
-  assert dict(zip(*np.unique(joins, return_counts=True))) == {
-      0: 17, 3: 4, 10: 2, 11: 7}
+  assert dict(zip(*np.unique(joins, return_counts=True))) == {0: 17, 3: 4, 10: 2, 11: 7}
 
 
 def test_the_seed_decides_who():
@@ -35,13 +34,17 @@ def test_those_of_the_first_round_do_not_depend_on_the_later():
   np.testing.assert_array_equal(few == 3, more == 3)
 
 
-@pytest.mark.parametrize("newcomers, fewest, says", [
+@pytest.mark.parametrize(
+  "newcomers, fewest, says",
+  [
     ([(0, 4)], 1, "newcomers_at=0:4: a round must be at least 1"),
     ([(5, 4), (5, 1)], 1, "newcomers_at=5:4,5:1: the rounds must ascend"),
     ([(5, 0)], 1, "newcomers_at=5:0: a count must be at least 1"),
     ([(5, 30)], 1, "leaves 0 of the 30 clients at the start (at least 1"),
     ([(5, 20), (6, 20)], 1, "leaves 0 of the 30"),
-    ([(5, 21)], 10, "leaves 9 of the 30 clients at the start (at least 10")])
+    ([(5, 21)], 10, "leaves 9 of the 30 clients at the start (at least 10"),
+  ],
+)
 def test_bad_ones_are_named_in_one_line(newcomers, fewest, says):
   refuses(lambda: check_newcomers(newcomers, 30, fewest), says)
   check_newcomers([(5, 20)], 30, 10)

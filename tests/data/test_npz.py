@@ -38,14 +38,23 @@ WHOLE = content(np.savez, x=np.ones((4, 3)))
 ARRAY = content(np.save, np.ones(5))
 
 
-@pytest.mark.parametrize("raw", [
-    b"", b"text", b"PK\x03\x04 and no more", WHOLE[:-9],
+@pytest.mark.parametrize(
+  "raw",
+  [
+    b"",
+    b"text",
+    b"PK\x03\x04 and no more",
+    WHOLE[:-9],
     WHOLE.replace(np.ones(2).tobytes(), np.zeros(2).tobytes(), 1),  # checksum
-    WHOLE.replace(b"(4, 3)", b"(4, 9)"), WHOLE.replace(b"(4, 3)", b"((((((", 1),
+    WHOLE.replace(b"(4, 3)", b"(4, 9)"),
+    WHOLE.replace(b"(4, 3)", b"((((((", 1),
     content(np.savez, x=np.array([{}], object)),
-    content(np.save, np.array([None])), ARRAY[:-1],
+    content(np.save, np.array([None])),
+    ARRAY[:-1],
     ARRAY.replace(b"(5,), }" + b" " * 11, b"(5" + b"0" * 11 + b",), }"),
-], ids=range(11))
+  ],
+  ids=range(11),
+)
 def test_damage_and_objects_are_one_error(tmp_path, raw):
   path = tmp_path / "a.npz"
   path.write_bytes(raw)

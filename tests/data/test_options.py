@@ -8,14 +8,18 @@ from fedjax_alg.data.options import DataOptions
 
 
 def test_equal_options_are_equal_and_hash():
-  plain = DataOptions(num_clients=9, newcomers_at=((2, 3), (4, 1)),
-                      size_sigma=1.0).filled()
-  given = DataOptions(num_clients=np.int64(9), newcomers_at=[[2, 3], (4, 1)],
-                      size_sigma=1).filled()
+  plain = DataOptions(
+    num_clients=9, newcomers_at=((2, 3), (4, 1)), size_sigma=1.0
+  ).filled()
+  given = DataOptions(
+    num_clients=np.int64(9), newcomers_at=[[2, 3], (4, 1)], size_sigma=1
+  ).filled()
   assert plain == given and hash(plain) == hash(given)
 
 
-@pytest.mark.parametrize("given, said", [
+@pytest.mark.parametrize(
+  "given, said",
+  [
     (dict(dataset="digitz"), "^dataset=digitz: unknown, did you mean 'digits'"),
     (dict(partition="class"), "^partition=class: unknown, did you mean 'cla"),
     (dict(partition="natural"), "^partition=natural: digits .* or file"),
@@ -27,31 +31,45 @@ def test_equal_options_are_equal_and_hash():
     (dict(newcomers_at=[(2, 3, 4)]), "^newcomers_at=.*must have 2 entries"),
     (dict(newcomers_at=(2, 3)), "^newcomers_at=.2, 3.: must be a list of pair"),
     (dict(newcomers_at="2"), "^newcomers_at=2: must be ROUND:COUNT"),
-    (dict(newcomers_at=[(2, 3)], shift="swap_all"),
-     "^newcomers_at and shift: give one"),
+    (
+      dict(newcomers_at=[(2, 3)], shift="swap_all"),
+      "^newcomers_at and shift: give one",
+    ),
     (dict(num_clients=5, validation_clients=5), "^validation_clients=5: leave"),
     (dict(dataset="mnist", data_dir="a", data_path="b"), "^data_dir and data_"),
-    (dict(dataset="synthetic", features="hog"), "^features=hog: needs images")])
+    (dict(dataset="synthetic", features="hog"), "^features=hog: needs images"),
+  ],
+)
 def test_refused_in_one_line(given, said):
   with pytest.raises(fa.OptionError, match=said):
     DataOptions(**given).filled()
 
 
-@pytest.mark.parametrize("given, said", [
+@pytest.mark.parametrize(
+  "given, said",
+  [
     (dict(clients=3), "^clients: no option .*did you mean 'num_clients'"),
     (dict(num_client=3), "^num_client: no option .*did you mean 'num_clients'"),
     (dict(dataset="digits"), "^dataset: no option"),
     (dict(seed=1, partition_seed=2), "^seed and partition_seed: give one"),
-    (dict(dirichlet_alpha=1.0),
-     r"^dirichlet_alpha: not read with partition=iid \(only with partition=d"),
+    (
+      dict(dirichlet_alpha=1.0),
+      r"^dirichlet_alpha: not read with partition=iid \(only with partition=d",
+    ),
     (dict(hog_bins=3), "^hog_bins: not read with features=none"),
     (dict(data_path="a.npz"), "^data_path: not read with dataset=digits"),
-    (dict(partition_file="a.npz", partition="iid"),
-     "^partition_file: not read with partition=iid"),
+    (
+      dict(partition_file="a.npz", partition="iid"),
+      "^partition_file: not read with partition=iid",
+    ),
     (dict(partition="file"), "^partition_file: missing"),
     (dict(partition_file="a.npz", num_clients=3), "^num_clients=3: not read"),
-    (dict(partition_file="a.npz", dirichlet_alpha=.1),
-     "^dirichlet_alpha: not read with partition=file")])
+    (
+      dict(partition_file="a.npz", dirichlet_alpha=0.1),
+      "^dirichlet_alpha: not read with partition=file",
+    ),
+  ],
+)
 def test_federate_refuses_what_it_would_not_read(given, said):
   with pytest.raises(fa.DataError, match=said):
     fa.federate("digits", **given)
@@ -68,18 +86,23 @@ def test_a_seed_is_the_partition_seed(source, tmp_path):
   more = {}
   if source == "femnist":
     more["data_path"] = str(tmp_path / "letters.npz")
-    np.savez(more["data_path"], x=np.random.default_rng(0).integers(
-        0, 256, (3000, 28, 28), np.uint8), y=np.arange(3000) % 10)
+    np.savez(
+      more["data_path"],
+      x=np.random.default_rng(0).integers(0, 256, (3000, 28, 28), np.uint8),
+      y=np.arange(3000) % 10,
+    )
   one, same, other = (
-      fa.federate(source, num_clients=9, **more, **given) for given in (
-          dict(seed=3), dict(partition_seed=np.int64(3)), dict(seed=4)))
+    fa.federate(source, num_clients=9, **more, **given)
+    for given in (dict(seed=3), dict(partition_seed=np.int64(3)), dict(seed=4))
+  )
   assert one.hashes == same.hashes and one.options == same.options
   assert (one.hashes["data"] == other.hashes["data"]) == (source == "digits")
   assert one.hashes["partition"] != other.hashes["partition"]
 
 
-@pytest.mark.parametrize("seed, said", [
-    ([0, 1], "must be a whole number"), (-1, "must be at least 0")])
+@pytest.mark.parametrize(
+  "seed, said", [([0, 1], "must be a whole number"), (-1, "must be at least 0")]
+)
 def test_the_seed_is_named_as_it_was_given(seed, said):
   with pytest.raises(fa.OptionError) as error:
     fa.federate("digits", seed=seed)

@@ -2,13 +2,13 @@
 
 import itertools
 
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from fedjax_alg.data import allocate, Examples, published
-from fedjax_alg.data.partition import (
-    label_histogram, make_partition, partition_hash)
+from fedjax_alg.data import Examples, allocate, published
+from fedjax_alg.data.partition import label_histogram, make_partition, partition_hash
 from tests.data.reading import arrays, refuses, rows
 
 
@@ -16,17 +16,22 @@ def labelled(y_train, y_test, client_train=None, client_test=None):
   y_train, y_test = (np.asarray(y, np.int32) for y in (y_train, y_test))
   classes = int(max(y_train.max(), y_test.max(initial=0))) + 1
   return Examples(
-      np.zeros((len(y_train), 1), np.float32), y_train,
-      np.zeros((len(y_test), 1), np.float32), y_test, classes,
-      client_train, client_test, "made")
+    np.zeros((len(y_train), 1), np.float32),
+    y_train,
+    np.zeros((len(y_test), 1), np.float32),
+    y_test,
+    classes,
+    client_train,
+    client_test,
+    "made",
+  )
 
 
 @st.composite
 def data_sets(draw):
   """Uneven classes, 60 to 160 examples each, and a seed."""
   classes = draw(st.integers(2, 6))
-  count = draw(st.lists(
-      st.integers(60, 160), min_size=classes, max_size=classes))
+  count = draw(st.lists(st.integers(60, 160), min_size=classes, max_size=classes))
   seed = draw(st.integers(0, 2**31))
   rng = np.random.default_rng(seed)
   y = rng.permutation(np.repeat(np.arange(classes), count))
@@ -39,8 +44,7 @@ def check_layout(partition):
     order, offset, size = arrays(partition, split)
     assert order.dtype == np.int64
     assert offset.dtype == size.dtype == np.int32
-    np.testing.assert_array_equal(
-        offset, np.concatenate([[0], np.cumsum(size)[:-1]]))
+    np.testing.assert_array_equal(offset, np.concatenate([[0], np.cumsum(size)[:-1]]))
     assert size.sum() == len(order) == len(set(order.tolist()))
 
 
@@ -48,20 +52,23 @@ def check_complete(partition, examples, num_clients, minimum):
   check_layout(partition)
   assert len(partition.train_size) == num_clients and not partition.pooled
   np.testing.assert_array_equal(
-      np.sort(partition.train_order), np.arange(len(examples.y_train)))
+    np.sort(partition.train_order), np.arange(len(examples.y_train))
+  )
   assert partition.train_size.min() >= minimum
   # Local test splits follow the labels of their client.
   train = label_histogram(partition, examples.y_train, examples.num_classes)
   test = np.zeros_like(train)
   for client in range(num_clients):
     test[client] = np.bincount(
-        examples.y_test[rows(partition, "test", client)],
-        minlength=examples.num_classes)
+      examples.y_test[rows(partition, "test", client)], minlength=examples.num_classes
+    )
   assert not test[train == 0].any()
   np.testing.assert_array_equal(
-      np.sort(partition.test_order), np.arange(len(examples.y_test)))
+    np.sort(partition.test_order), np.arange(len(examples.y_test))
+  )
   part = np.bincount(examples.y_test, minlength=examples.num_classes) / (
-      train.sum(axis=0))
+    train.sum(axis=0)
+  )
   served = partition.test_size > 0
   assert (np.abs(test - train * part)[served] < 2).all()
 
@@ -69,13 +76,13 @@ def check_complete(partition, examples, num_clients, minimum):
 def complete(kind, examples, num_clients, seed, minimum=10, **options):
   """The partition, which the seed decides and which leaves nobody out."""
   partition, again, other = (
-      make_partition(kind, examples, num_clients, number, **options)
-      for number in (seed, seed, seed + 1))
+    make_partition(kind, examples, num_clients, number, **options)
+    for number in (seed, seed, seed + 1)
+  )
   check_complete(partition, examples, num_clients, minimum)
   assert partition_hash(partition) == partition_hash(again)
   assert partition_hash(partition) != partition_hash(other)
-  return partition, label_histogram(
-      partition, examples.y_train, examples.num_classes)
+  return partition, label_histogram(partition, examples.y_train, examples.num_classes)
 
 
 @given(data_sets(), st.integers(1, 8), st.floats(0, 2))
@@ -92,8 +99,15 @@ def test_classes(data, num_clients, draw):
   most = draw.draw(st.integers(1, min(3, examples.num_classes)))
   least = draw.draw(st.integers(1, most))
   _, histogram = complete(
-      "classes", examples, num_clients, seed, 5, classes_per_client=most,
-      min_classes_per_client=least, min_client_size=5)
+    "classes",
+    examples,
+    num_clients,
+    seed,
+    5,
+    classes_per_client=most,
+    min_classes_per_client=least,
+    min_client_size=5,
+  )
   number = (histogram > 0).sum(axis=1)
   assert number.min() >= least and number.max() <= most
 
@@ -101,8 +115,15 @@ def test_classes(data, num_clients, draw):
 @given(data_sets(), st.integers(1, 8), st.floats(0.3, 10))
 def test_dirichlet(data, num_clients, alpha):
   examples, seed = data
-  partition, _ = complete("dirichlet", examples, num_clients, seed, 3,
-                          dirichlet_alpha=alpha, min_client_size=3)
+  partition, _ = complete(
+    "dirichlet",
+    examples,
+    num_clients,
+    seed,
+    3,
+    dirichlet_alpha=alpha,
+    min_client_size=3,
+  )
   assert "dirichlet_even" not in partition.flags
 
 
@@ -111,8 +132,15 @@ def test_dirichlet_even(data, num_clients):
   """Who has n / C examples gets none of the classes that follow."""
   examples, seed = data
   partition, histogram = complete(
-      "dirichlet", examples, num_clients, seed, 1, dirichlet_alpha=0.5,
-      dirichlet_even=True, min_client_size=1)
+    "dirichlet",
+    examples,
+    num_clients,
+    seed,
+    1,
+    dirichlet_alpha=0.5,
+    dirichlet_even=True,
+    min_client_size=1,
+  )
   before = np.cumsum(histogram, axis=1) - histogram
   assert not histogram[before >= len(examples.y_train) / num_clients].any()
   assert partition.flags["dirichlet_even"]
@@ -122,31 +150,38 @@ def test_dirichlet_even(data, num_clients):
 def test_shards(data, num_clients, k):
   """Sorted by class and cut, every client's rows are k of the pieces."""
   examples, seed = data
-  _, histogram = complete(
-      "shards", examples, num_clients, seed, classes_per_client=k)
+  _, histogram = complete("shards", examples, num_clients, seed, classes_per_client=k)
   pieces = np.array_split(np.sort(examples.y_train), num_clients * k)
-  counts = sorted(tuple(np.bincount(
-      piece, minlength=examples.num_classes)) for piece in pieces)
+  counts = sorted(
+    tuple(np.bincount(piece, minlength=examples.num_classes)) for piece in pieces
+  )
   if k == 1:
     assert sorted(map(tuple, histogram)) == counts
-  sums = {tuple(np.sum(some, axis=0))
-          for some in itertools.combinations(counts, k)}
+  sums = {tuple(np.sum(some, axis=0)) for some in itertools.combinations(counts, k)}
   assert set(map(tuple, histogram)) <= sums
 
 
 def mnist_like():
   """60,000 + 10,000 labels with MNIST's sizes, no images."""
   rng = np.random.default_rng(0)
-  return labelled(rng.permutation(np.repeat(np.arange(10), 6000)),
-                  rng.permutation(np.repeat(np.arange(10), 1000)))
+  return labelled(
+    rng.permutation(np.repeat(np.arange(10), 6000)),
+    rng.permutation(np.repeat(np.arange(10), 1000)),
+  )
 
 
 def test_machines_of_the_diversified_paper():
   examples = mnist_like()
   for seed in range(3):
     partition = make_partition(
-        "classes", examples, 400, seed, classes_per_client=2,
-        min_classes_per_client=1, size_sigma=0.55)
+      "classes",
+      examples,
+      400,
+      seed,
+      classes_per_client=2,
+      min_classes_per_client=1,
+      size_sigma=0.55,
+    )
     # The study that set the default saw sizes of 19 to 516.
     assert 10 <= partition.train_size.min() <= 40
     assert 400 <= partition.train_size.max() <= 900
@@ -162,7 +197,8 @@ def test_dirichlet_alpha_sets_the_skew():
   top = {}
   for alpha in (0.1, 0.5, 100.0):
     partition = make_partition(
-        "dirichlet", examples, 50, 0, dirichlet_alpha=alpha, min_client_size=1)
+      "dirichlet", examples, 50, 0, dirichlet_alpha=alpha, min_client_size=1
+    )
     held = label_histogram(partition, examples.y_train)
     top[alpha] = (held.max(axis=1) / held.sum(axis=1)).mean()
     # Per class over clients: the shares of one class vary by (C - 1) /
@@ -181,17 +217,20 @@ def powerlaw_by_the_book(data, rng):
   for user in range(users):
     for j in range(2):
       l = (user + j) % 10
-      x[user] += data[l][idx[l]:idx[l] + 5]
+      x[user] += data[l][idx[l] : idx[l] + 5]
       idx[l] += 5
   props = rng.lognormal(0, 2.0, (10, 100, 2))
-  props = (np.array([[[len(v) - 1000]] for v in data]) * props
-           / np.sum(props, (1, 2), keepdims=True))
+  props = (
+    np.array([[[len(v) - 1000]] for v in data])
+    * props
+    / np.sum(props, (1, 2), keepdims=True)
+  )
   for user in range(users):
     for j in range(2):
       l = (user + j) % 10
       num_samples = int(props[l, user // 10, j])
       if idx[l] + num_samples < len(data[l]):
-        x[user] += data[l][idx[l]:idx[l] + num_samples]
+        x[user] += data[l][idx[l] : idx[l] + num_samples]
         idx[l] += num_samples
   return x
 
@@ -213,7 +252,6 @@ def test_powerlaw_is_the_published_generator(seed):
 
 def test_powerlaw_leaves_a_class_that_would_be_used_up():
   class OneTakesAll:  # every share but the first is 0
-
     def lognormal(self, mean, sigma, shape):
       del mean, sigma
       share = np.zeros(shape)
@@ -248,8 +286,8 @@ def test_natural_keeps_the_given_clients():
   client_train = rng.choice([3, 7, 40], 100)
   client_test = rng.choice([3, 7, 9, 40, 99], 30)  # 9 and 99 never train
   examples = labelled(
-      rng.integers(0, 4, 100), rng.integers(0, 4, 30), client_train,
-      client_test)
+    rng.integers(0, 4, 100), rng.integers(0, 4, 30), client_train, client_test
+  )
   partition = make_partition("natural", examples, None, 0)
   check_layout(partition)
   assert not partition.pooled and partition.flags["num_clients"] == 5
@@ -257,7 +295,8 @@ def test_natural_keeps_the_given_clients():
   for split, client in (("train", client_train), ("test", client_test)):
     for index, name in enumerate((3, 7, 9, 40, 99)):
       assert sorted(rows(partition, split, index)) == (
-          np.flatnonzero(client == name).tolist())
+        np.flatnonzero(client == name).tolist()
+      )
 
 
 def test_natural_holds_out_where_test_rows_name_nobody():
@@ -271,7 +310,8 @@ def test_natural_holds_out_where_test_rows_name_nobody():
   both = np.concatenate([partition.train_order, partition.test_order])
   assert sorted(both) == list(range(68))
   np.testing.assert_array_equal(
-      client[partition.test_order], np.repeat([1, 2, 3], [1, 2, 4]))
+    client[partition.test_order], np.repeat([1, 2, 3], [1, 2, 4])
+  )
 
 
 def test_natural_can_take_fewer_clients():
@@ -280,14 +320,17 @@ def test_natural_can_take_fewer_clients():
   chosen = set()
   for seed in range(5):
     partition = make_partition("natural", examples, 4, seed, min_client_size=3)
-    kept = np.unique(client[np.concatenate(
-        [partition.train_order, partition.test_order])])
+    kept = np.unique(
+      client[np.concatenate([partition.train_order, partition.test_order])]
+    )
     assert len(kept) == 4 and kept.min() >= 2
     chosen.add(tuple(kept))
   assert len(chosen) > 1
 
 
-@pytest.mark.parametrize("kind, clients, options, says", [
+@pytest.mark.parametrize(
+  "kind, clients, options, says",
+  [
     ("iid", None, {}, "needs num_clients"),
     ("iid", 101, {}, "num_clients=101: more clients than the 100"),
     ("iid", 20, {}, "num_clients=20 min_client_size=10 need 200"),
@@ -295,11 +338,17 @@ def test_natural_can_take_fewer_clients():
     ("classes", 5, {"classes_per_client": 0}, "classes_per_client=0"),
     ("classes", 5, {"min_classes_per_client": 3}, "min_classes_per_client=3"),
     ("classes", 3, {"classes_per_client": 1}, "at most 3 of the 4 classes"),
-    ("dirichlet", 10, {"dirichlet_alpha": 0.01},
-     "dirichlet_alpha=0.01 with num_clients=10"),
+    (
+      "dirichlet",
+      10,
+      {"dirichlet_alpha": 0.01},
+      "dirichlet_alpha=0.01 with num_clients=10",
+    ),
     ("powerlaw", 60, {}, "num_clients=60: partition=powerlaw"),
     ("shards", 9, {"classes_per_client": 3}, "leave a client with 9 of the 1"),
-    ("natural", None, {}, "names no clients")])
+    ("natural", None, {}, "names no clients"),
+  ],
+)
 def test_bad_options_are_named_in_one_line(kind, clients, options, says):
   examples = labelled(np.arange(100) % 4, np.arange(20) % 4)
   refuses(lambda: make_partition(kind, examples, clients, 0, **options), says)
@@ -307,18 +356,21 @@ def test_bad_options_are_named_in_one_line(kind, clients, options, says):
 
 def test_data_that_have_too_few_for_the_clients():
   examples = labelled([0] * 100 + [1] * 2, [], np.arange(102) % 2)
-  refuses(lambda: make_partition(
-      "classes", examples, 5, 0, classes_per_client=2), "no split found")
-  refuses(lambda: make_partition("natural", examples, 3, 0),
-          "num_clients=3: the data set has 2")
+  refuses(
+    lambda: make_partition("classes", examples, 5, 0, classes_per_client=2),
+    "no split found",
+  )
+  refuses(
+    lambda: make_partition("natural", examples, 3, 0),
+    "num_clients=3: the data set has 2",
+  )
 
 
 @given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=9), st.data())
 def test_spread_stays_within_bounds(weights, draw):
   n = len(weights)
   low = np.array(draw.draw(st.lists(st.integers(0, 9), min_size=n, max_size=n)))
-  room = np.array(
-      draw.draw(st.lists(st.integers(0, 50), min_size=n, max_size=n)))
+  room = np.array(draw.draw(st.lists(st.integers(0, 50), min_size=n, max_size=n)))
   high = low + room
   total = draw.draw(st.integers(int(low.sum()), int(high.sum())))
   weights = np.array(weights)
@@ -345,17 +397,17 @@ def test_rows_of_a_client_are_ordered_by_their_random_numbers(ties):
   """As two keys would sort them, also where one number holds too few bits."""
 
   class Drawn:
-
     def random(self, size):
       tie = np.random.default_rng(1).random(size)
       # Differences that 63 bits cannot show beside the client.
-      return 0.5 + tie * 2.0 ** -50 if ties else tie
+      return 0.5 + tie * 2.0**-50 if ties else tie
 
   owner = np.random.default_rng(0).integers(-1, 3000, 20_000)
   used = np.flatnonzero(owner >= 0)
   order, _, size = allocate.pack(owner, 3000, Drawn())
   np.testing.assert_array_equal(
-      order, used[np.lexsort((Drawn().random(len(used)), owner[used]))])
+    order, used[np.lexsort((Drawn().random(len(used)), owner[used]))]
+  )
   np.testing.assert_array_equal(size, np.bincount(owner[used]))
 
 
@@ -380,9 +432,13 @@ def test_an_empty_client_gets_an_example_of_who_has_most_to_spare():
     available = rng.integers(5, 25, 4)
     found = allocate.spread_test(train, available, np.random.default_rng(seed))
     rng = np.random.default_rng(seed)
-    first = np.stack([allocate.largest_remainder(
-        column.astype(float), int(count), rng) for column, count in zip(
-            train.T, available)], 1)
+    first = np.stack(
+      [
+        allocate.largest_remainder(column.astype(float), int(count), rng)
+        for column, count in zip(train.T, available)
+      ],
+      1,
+    )
     np.testing.assert_array_equal(found, searched(train, first.copy()))
     moved += np.abs(found - first).sum() // 2
   assert moved > 100

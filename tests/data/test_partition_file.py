@@ -15,22 +15,26 @@ from tests.data import reading
 def examples(seed=0):
   rng = np.random.default_rng(seed)
   return Examples(
-      rng.normal(size=(90, 2)).astype(np.float32),
-      rng.integers(0, 3, 90).astype(np.int32),
-      rng.normal(size=(30, 2)).astype(np.float32),
-      rng.integers(0, 3, 30).astype(np.int32), 3,
-      (np.arange(90) % 6).astype(np.int32), None, "made")
+    rng.normal(size=(90, 2)).astype(np.float32),
+    rng.integers(0, 3, 90).astype(np.int32),
+    rng.normal(size=(30, 2)).astype(np.float32),
+    rng.integers(0, 3, 30).astype(np.int32),
+    3,
+    (np.arange(90) % 6).astype(np.int32),
+    None,
+    "made",
+  )
 
 
 def written(path, partition, data):
-  partition_file.write_partition(
-      path, partition, partition_file.labels_hash(data))
+  partition_file.write_partition(path, partition, partition_file.labels_hash(data))
   return path
 
 
 @pytest.mark.parametrize("held", (0, 2))
-@pytest.mark.parametrize("kind", (
-    "iid", "classes", "shards", "dirichlet", "powerlaw", "natural"))
+@pytest.mark.parametrize(
+  "kind", ("iid", "classes", "shards", "dirichlet", "powerlaw", "natural")
+)
 def test_what_is_written_is_read(tmp_path, kind, held):
   data = examples()
   whole = make_partition(kind, data, 6, 3, min_client_size=2)
@@ -47,9 +51,15 @@ def test_rows_that_lie_together_need_little_room(tmp_path):
   """40,000 rows of 5,000 clients in their order, shuffled at each client."""
   client = np.repeat(np.arange(5000, dtype=np.int32), 8)
   data = Examples(
-      np.zeros((40_000, 1), np.float32), client % 3,
-      np.zeros((5000, 1), np.float32), client[::8] % 3, 3, client,
-      client[::8], "made")
+    np.zeros((40_000, 1), np.float32),
+    client % 3,
+    np.zeros((5000, 1), np.float32),
+    client[::8] % 3,
+    3,
+    client,
+    client[::8],
+    "made",
+  )
   whole = make_partition("natural", data, None, 0)
   path = written(tmp_path / "p.npz", whole, data)
   with np.load(path) as stored:
@@ -66,17 +76,17 @@ def test_rows_that_lie_together_need_little_room(tmp_path):
   with np.load(path) as stored:
     np.testing.assert_array_equal(stored["train_order"], whole.train_order)
   assert partition_hash(partition_file.read_partition(path, data)) == (
-      partition_hash(whole))
+    partition_hash(whole)
+  )
 
 
 def test_federations_are_equal(tmp_path):
   options = dict(validation_clients=2, newcomers_at=((2, 3),))
-  first = fa.federate("digits", partition="classes", num_clients=20, seed=4,
-                      **options)
-  partition_file.write_partition(
-      tmp_path / "p.npz", first.partition, first.labels)
-  again = fa.federate("digits", partition_file=str(tmp_path / "p.npz"), seed=4,
-                      **options)
+  first = fa.federate("digits", partition="classes", num_clients=20, seed=4, **options)
+  partition_file.write_partition(tmp_path / "p.npz", first.partition, first.labels)
+  again = fa.federate(
+    "digits", partition_file=str(tmp_path / "p.npz"), seed=4, **options
+  )
   assert again.hashes == first.hashes
   assert again.options.partition == "file"
   np.testing.assert_array_equal(again.data.train.joins, first.data.train.joins)
@@ -87,9 +97,17 @@ def test_the_json_of_version_0_2(tmp_path):
   data = examples()
   whole = make_partition("powerlaw", data, 3, 0)
   facts = {"name": whole.name, "flags": whole.flags, "pooled": whole.pooled}
-  facts |= {name: getattr(whole, name).tolist() for name in (
-      "train_order", "train_offset", "train_size", "test_order",
-      "test_offset", "test_size")}
+  facts |= {
+    name: getattr(whole, name).tolist()
+    for name in (
+      "train_order",
+      "train_offset",
+      "train_size",
+      "test_order",
+      "test_offset",
+      "test_size",
+    )
+  }
   path = tmp_path / "partition.json"
   path.write_text(json.dumps(facts))
   got = partition_file.read_partition(path, data)
@@ -99,19 +117,25 @@ def test_the_json_of_version_0_2(tmp_path):
 
 
 #: A file of one's own: no name, no hash, clients 0 and 1.
-OWN = {"train_order": [5, 7, 80], "train_size": [1, 2], "test_order": [4],
-       "test_size": [0, 1]}
+OWN = {
+  "train_order": [5, 7, 80],
+  "train_size": [1, 2],
+  "test_order": [4],
+  "test_size": [0, 1],
+}
 
 
 def own(path, **change):
-  np.savez(path, **{name: value for name, value in (OWN | change).items()
-                    if value is not None})
+  np.savez(
+    path, **{name: value for name, value in (OWN | change).items() if value is not None}
+  )
   return path
 
 
 def refuses(path, data, *says):
-  reading.refuses(lambda: partition_file.read_partition(path, data),
-                  f"partition_file={path}: ", *says)
+  reading.refuses(
+    lambda: partition_file.read_partition(path, data), f"partition_file={path}: ", *says
+  )
 
 
 def test_a_file_of_ones_own(tmp_path):
@@ -128,20 +152,26 @@ def test_a_file_of_ones_own(tmp_path):
 ABOUT = np.array(json.dumps({"pooled": True}))
 
 
-@pytest.mark.parametrize("change, says", [
+@pytest.mark.parametrize(
+  "change, says",
+  [
     (dict(train_order=None), "has no train_order"),
-    (dict(train_order=[5., 7, 80]), "train_order is float64"),
+    (dict(train_order=[5.0, 7, 80]), "train_order is float64"),
     (dict(train_order=[[5, 7, 80]]), "train_order is int64 of shape (1, 3)"),
     (dict(train_order=[5, 7]), "add up to the 2 rows of train_order"),
     (dict(train_size=[4, -1]), "train_size must be at least 0"),
     (dict(train_size=[0, 3]), "client 0 has no row"),
     (dict(test_size=[2, -1]), "test_size must be at least 0"),
     (dict(train_size=[], train_order=[]), "train_size must be at least 0"),
-    (dict(train_size=[0, 0], train_order=[], test_order=[4, 5],
-          test_size=[1, 1]), "no client has a training row"),
-    (dict(train_size=[*4 * [2 ** 62], 2, 1]), "train_size must be at least 0"),
-    (dict(train_size=np.array([2 ** 63, 2 ** 63, 3], np.uint64)),
-     "add up to the 3 rows of train_order"),  # the sums overflow to 3
+    (
+      dict(train_size=[0, 0], train_order=[], test_order=[4, 5], test_size=[1, 1]),
+      "no client has a training row",
+    ),
+    (dict(train_size=[*4 * [2**62], 2, 1]), "train_size must be at least 0"),
+    (
+      dict(train_size=np.array([2**63, 2**63, 3], np.uint64)),
+      "add up to the 3 rows of train_order",
+    ),  # the sums overflow to 3
     (dict(train_shift=np.zeros(3, int)), "has train_order and train_shift"),
     (dict(train_order=[5, 7, 90]), "lies in [5, 90], the data have 90 rows"),
     (dict(train_order=[5, -1, 8]), "lies in [-1, 8]"),
@@ -152,20 +182,28 @@ ABOUT = np.array(json.dumps({"pooled": True}))
     (dict(about=np.array("[]")), "of another format"),
     (dict(about=np.array('{"format": 2}')), "of another format"),
     (dict(about=np.array([{}], object)), "not a partition, or damaged"),
-    (dict(about=np.array('{"flags": 3}')),
-     "flags of its about is an int, must be a dict"),
+    (
+      dict(about=np.array('{"flags": 3}')),
+      "flags of its about is an int, must be a dict",
+    ),
     (dict(about=np.array('{"pooled": "x"}')), "pooled of its about is a str"),
-    (dict(about=np.array('{"name": []}')), "name of its about is a list")])
+    (dict(about=np.array('{"name": []}')), "name of its about is a list"),
+  ],
+)
 def test_inconsistent_files(tmp_path, change, says):
   refuses(own(tmp_path / "own.npz", **change), examples(), says)
 
 
 def test_other_data_and_no_file(tmp_path):
   data = examples()
-  path = written(tmp_path / "p.npz", make_partition(
-      "iid", data, 3, 0, min_client_size=2), data)
-  refuses(path, examples(1), "was made for other labels than those of made "
-          "(90 training and 30 test rows)")
+  path = written(
+    tmp_path / "p.npz", make_partition("iid", data, 3, 0, min_client_size=2), data
+  )
+  refuses(
+    path,
+    examples(1),
+    "was made for other labels than those of made (90 training and 30 test rows)",
+  )
   # The features may be others.
   partition_file.read_partition(path, data._replace(x_train=data.x_train + 1))
   refuses(tmp_path / "none.npz", data, "No such file")

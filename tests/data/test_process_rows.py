@@ -1,15 +1,19 @@
 """Which training rows a process holds."""
 
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 import numpy as np
 import pytest
 
 import fedjax_alg as fa
-from fedjax_alg.data.process_rows import cut, Process, set_process
+from fedjax_alg.data.process_rows import Process, cut, set_process
 
 
-@given(st.lists(st.integers(0, 50), min_size=1, max_size=30).filter(any),
-       st.integers(1, 6), st.randoms(use_true_random=False))
+@given(
+  st.lists(st.integers(0, 50), min_size=1, max_size=30).filter(any),
+  st.integers(1, 6),
+  st.randoms(use_true_random=False),
+)
 def test_processes_have_all_rows_and_cut_no_client(sizes, processes, random):
   size = np.array(sizes)
   order = np.arange(len(size))
@@ -32,7 +36,8 @@ def test_processes_have_all_rows_and_cut_no_client(sizes, processes, random):
   clients = rows.clients(offset)
   if (np.sort(block) == block).all():
     assert np.repeat(np.arange(processes), np.diff(clients)).tolist() == (
-        block.tolist())
+      block.tolist()
+    )
   else:
     assert clients is None
 
@@ -43,8 +48,11 @@ def fixture_halves():
   made = []
   for one in (Process(0, 2), Process(1, 2), Process()):
     set_process(one)
-    made.append(fa.federate("digits", partition="classes", num_clients=12,
-                            validation_clients=2, seed=3))
+    made.append(
+      fa.federate(
+        "digits", partition="classes", num_clients=12, validation_clients=2, seed=3
+      )
+    )
   return made
 
 

@@ -9,19 +9,26 @@ from fedjax_alg.data import sent140 as tweets_lib
 from tests import tfds_records
 from tests.data.reading import refuses
 
-FEATURES = {"user": tfds_records.TEXT, "text": tfds_records.TEXT,
-            "query": tfds_records.TEXT, "date": tfds_records.TEXT,
-            "polarity": tfds_records.INT32}
+FEATURES = {
+  "user": tfds_records.TEXT,
+  "text": tfds_records.TEXT,
+  "query": tfds_records.TEXT,
+  "date": tfds_records.TEXT,
+  "polarity": tfds_records.INT32,
+}
 
 
-@pytest.mark.parametrize("text, words", [
+@pytest.mark.parametrize(
+  "text, words",
+  [
     ("I don't LIKE it!!! :(", "i don't like it"),
-    ("@Bob_1 see http://t.co/a?b=c, or www.x.org/y ok",
-     "<name> see <url> or <url> ok"),
+    ("@Bob_1 see http://t.co/a?b=c, or www.x.org/y ok", "<name> see <url> or <url> ok"),
     ("salt &amp; pepper &quot;now&quot; &lt;3", "salt pepper now 3"),
-    ("caf\u00e9 can\u2019t 'quoted' rock'n'roll",
-     "caf\u00e9 can't quoted rock'n'roll"),
-    ("#snow_day 7pm...home", "snow day 7pm home"), (" :-) ?! ", ""), ])
+    ("caf\u00e9 can\u2019t 'quoted' rock'n'roll", "caf\u00e9 can't quoted rock'n'roll"),
+    ("#snow_day 7pm...home", "snow day 7pm home"),
+    (" :-) ?! ", ""),
+  ],
+)
 def test_words(text, words):
   assert tweets_lib.tokenize(text) == words.split()
 
@@ -30,14 +37,25 @@ def records(seed=0, most=40):
   """Six users, of more and more tweets, in mixed order; one is silent."""
   rng = np.random.default_rng(seed)
   rows = []
-  for user, count in (("cy", 1), ("al", 9), ("di", 20), ("bo", 21),
-                      ("ed", most), ("", 30)):
+  for user, count in (
+    ("cy", 1),
+    ("al", 9),
+    ("di", 20),
+    ("bo", 21),
+    ("ed", most),
+    ("", 30),
+  ):
     for _ in range(count):
       number = rng.geometric(0.1, rng.integers(0, 9))
-      rows.append({
-          "user": user.encode(), "polarity": int(rng.choice([0, 2, 4])),
+      rows.append(
+        {
+          "user": user.encode(),
+          "polarity": int(rng.choice([0, 2, 4])),
           "text": " ".join(f"w{n}" for n in number).encode(),
-          "date": b"", "query": b""})
+          "date": b"",
+          "query": b"",
+        }
+      )
   return [rows[i] for i in rng.permutation(len(rows))]
 
 
@@ -51,35 +69,42 @@ def test_encoded_tweets_are_the_tweets():
   words = sorted({w for row in kept for w in row["text"].decode().split()})
   texts = np.split(got["word"], np.cumsum(got["length"])[:-1])
   assert [" ".join(words[i] for i in text) for text in texts] == [
-      row["text"].decode() for row in kept]
+    row["text"].decode() for row in kept
+  ]
   assert all(array.dtype == np.int32 for array in got.values())
 
 
 def test_a_client_has_the_tweets_of_a_user_and_frequent_words_come_first():
   """Every user says its name alone, as often as nobody else in a tweet."""
-  rows = [{"user": user, "polarity": 4 * (n % 2), "text": f"{user} " * times}
-          for times, (user, count) in enumerate(
-              (("al", 9), ("bo", 21), ("cy", 40), ("di", 20)), 1)
-          for n in range(count)]
+  rows = [
+    {"user": user, "polarity": 4 * (n % 2), "text": f"{user} " * times}
+    for times, (user, count) in enumerate(
+      (("al", 9), ("bo", 21), ("cy", 40), ("di", 20)), 1
+    )
+    for n in range(count)
+  ]
   rows = [rows[i] for i in np.random.default_rng(0).permutation(len(rows))]
   got = tweets_lib.sent140(tweets_lib.encode(rows), 20, 10**6, 25, seed=4)
   assert got.num_classes == 2 and got.name == "sent140"
   assert got.x_train.shape[1] == 25 and got.x_train.dtype == np.int32
   for client, (times, word, train, test) in enumerate(
-      ((2, 4, 18, 3), (3, 2, 36, 4), (4, 3, 18, 2))):
+    ((2, 4, 18, 3), (3, 2, 36, 4), (4, 3, 18, 2))
+  ):
     words = [word] * times + [0] * (25 - times)
     for split, count in (("train", train), ("test", test)):
       mine = getattr(got, f"client_{split}") == client
       assert getattr(got, f"x_{split}")[mine].tolist() == [words] * count
-    labels = np.append(got.y_train[got.client_train == client],
-                       got.y_test[got.client_test == client])
+    labels = np.append(
+      got.y_train[got.client_train == client], got.y_test[got.client_test == client]
+    )
     assert labels.sum() == (train + test) // 2
 
 
 def test_test_tweets_add_no_word():
   # One user; every tweet is a word of its own: those of the test are unknown.
-  rows = [{"user": "al", "polarity": 4 * (n % 2), "text": f"word{n:03}"}
-          for n in range(50)]
+  rows = [
+    {"user": "al", "polarity": 4 * (n % 2), "text": f"word{n:03}"} for n in range(50)
+  ]
   got = tweets_lib.sent140(tweets_lib.encode(rows), 20, 100, 3, seed=0)
   assert (got.x_test == np.array([1, 0, 0])).all() and len(got.x_test) == 5
   # Ties in the order of the alphabet.
@@ -88,8 +113,10 @@ def test_test_tweets_add_no_word():
 
 
 def test_only_the_most_frequent_words_are_known_and_tweets_are_cut():
-  rows = [{"user": "al", "polarity": 4, "text": text}
-          for text in ["b b b c c a"] * 10 + ["c b a x y z"] * 10]
+  rows = [
+    {"user": "al", "polarity": 4, "text": text}
+    for text in ["b b b c c a"] * 10 + ["c b a x y z"] * 10
+  ]
   got = tweets_lib.sent140(tweets_lib.encode(rows), 20, 2, 4, seed=0)
   for row in np.r_[got.x_train, got.x_test].tolist():
     assert row in ([2, 2, 2, 3], [3, 2, 1, 1])  # b is more frequent than c
@@ -100,8 +127,9 @@ def test_only_the_most_frequent_words_are_known_and_tweets_are_cut():
 
 def test_the_seed_decides_what_is_tested():
   tweets = tweets_lib.encode(records(most=200))
-  first, again, other = (tweets_lib.sent140(tweets, 10, 50, 8, seed)
-                         for seed in (0, 0, 1))
+  first, again, other = (
+    tweets_lib.sent140(tweets, 10, 50, 8, seed) for seed in (0, 0, 1)
+  )
   np.testing.assert_array_equal(first.x_train, again.x_train)
   assert not np.array_equal(first.x_train, other.x_train)
 
@@ -115,25 +143,31 @@ def test_no_words_and_users_of_one_tweet():
 def test_refuses():
   good = {"user": "al", "polarity": 0, "text": "x"}
   tweets = tweets_lib.encode([good] * 7)
-  refuses(lambda: tweets_lib.sent140(tweets, 8),
-          "min_client_size=8: no user", "the most is 7")
+  refuses(
+    lambda: tweets_lib.sent140(tweets, 8), "min_client_size=8: no user", "the most is 7"
+  )
   refuses(lambda: tweets_lib.sent140(tweets_lib.encode([])), "the most is 0")
-  refuses(lambda: tweets_lib.encode([good | {"polarity": 3}]),
-          "polarity 3, allowed: 0")
+  refuses(lambda: tweets_lib.encode([good | {"polarity": 3}]), "polarity 3, allowed: 0")
   for name in good:
     rows = [{key: good[key] for key in good if key != name}]
     refuses(lambda: tweets_lib.encode(rows), f"records without {name};")
 
 
 def prepare(root, rows, features=None):
-  tfds_records.write(root / "sentiment140" / "1.0.0", "sentiment140",
-                     FEATURES if features is None else features, rows)
+  tfds_records.write(
+    root / "sentiment140" / "1.0.0",
+    "sentiment140",
+    FEATURES if features is None else features,
+    rows,
+  )
 
 
 def test_from_tfds(tmp_path, monkeypatch):
   rows = records()
-  refuses(lambda: tweets_lib.load_sent140(data_dir=tmp_path),
-          "fedjax-alg prepare sentiment140 data_dir=")
+  refuses(
+    lambda: tweets_lib.load_sent140(data_dir=tmp_path),
+    "fedjax-alg prepare sentiment140 data_dir=",
+  )
   prepare(tmp_path, rows)
   got = tweets_lib.load_sent140(5, 30, 6, 2, tmp_path)
   want = tweets_lib.sent140(tweets_lib.encode(rows), 5, 30, 6, 2)
@@ -145,16 +179,19 @@ def test_from_tfds(tmp_path, monkeypatch):
 
 def test_prepare_says_what_is_ready(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(data, "prepare_tfds", lambda name, data_dir: None)
-  prepare(tmp_path, [{"user": b"al", "polarity": 0, "text": b"x"}] * 23, {
-      name: FEATURES[name] for name in ("user", "polarity", "text")})
+  prepare(
+    tmp_path,
+    [{"user": b"al", "polarity": 0, "text": b"x"}] * 23,
+    {name: FEATURES[name] for name in ("user", "polarity", "text")},
+  )
   experiments_prepare.main(["sentiment140", f"--data_dir={tmp_path}"])
   assert capsys.readouterr().out == (
-      "sentiment140: 23 tweets of users with at least 20 ready\n")
+    "sentiment140: 23 tweets of users with at least 20 ready\n"
+  )
 
 
 def test_tfds_records_without_user(tmp_path):
   features = {name: FEATURES[name] for name in ("polarity", "text")}
   prepare(tmp_path, [{"polarity": 0, "text": b"x"}], features)
-  refuses(lambda: tweets_lib.load_sent140(data_dir=tmp_path),
-          "records without user")
+  refuses(lambda: tweets_lib.load_sent140(data_dir=tmp_path), "records without user")
   assert not (tmp_path / ".fedjax_alg_cache").exists()

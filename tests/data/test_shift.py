@@ -5,7 +5,7 @@ import pytest
 
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.partition import client_rows, label_histogram
-from fedjax_alg.data.shift import num_pairs, shifted, SHIFTS
+from fedjax_alg.data.shift import SHIFTS, num_pairs, shifted
 from tests.data.reading import arrays, rows
 from tests.data.test_hold_out import split
 
@@ -27,8 +27,9 @@ def held(partition, which):
 
 
 def changed(before, now, which):
-  return {i for i, (a, b) in enumerate(
-      zip(held(before, which), held(now, which))) if a != b}
+  return {
+    i for i, (a, b) in enumerate(zip(held(before, which), held(now, which))) if a != b
+  }
 
 
 @pytest.mark.parametrize("kind", ["swap_all", "swap_part"])
@@ -48,14 +49,12 @@ def test_swap_all_exchanges_all_data_of_pairs():
   now = after("swap_all", 1)
   np.testing.assert_array_equal(now.train_order, PARTITION.train_order)
   before = list(zip(held(PARTITION, "train"), held(PARTITION, "test")))
-  source = [before.index(own) for own in zip(
-      held(now, "train"), held(now, "test"))]
+  source = [before.index(own) for own in zip(held(now, "train"), held(now, "test"))]
   moved = [i for i in range(C) if source[i] != i]
   assert len(moved) == 6  # half of 14, in pairs
   assert all(source[source[i]] == i for i in range(C))
   # Another event, other pairs.
-  assert changed(after("swap_all", 1), after("swap_all", 2), "train") != (
-      set(moved))
+  assert changed(after("swap_all", 1), after("swap_all", 2), "train") != (set(moved))
 
 
 def test_swap_part_exchanges_one_class_each():
@@ -71,8 +70,9 @@ def test_swap_part_exchanges_one_class_each():
     given[i] = label, lost
     if label is not None:  # all its rows of the class went, of both kinds
       assert len(lost) == old[i, label]
-      kept = {row for row in held(PARTITION, "test")[i]
-              if Y_TEST[row] == label} & set(held(now, "test")[i])
+      kept = {row for row in held(PARTITION, "test")[i] if Y_TEST[row] == label} & set(
+        held(now, "test")[i]
+      )
       assert not kept
   for i in paired:
     got = set(held(now, "train")[i]) - set(held(PARTITION, "train")[i])
@@ -84,14 +84,14 @@ def test_increment_shows_more_of_the_same_rows():
   for event, part in enumerate((0.25, 0.5, 0.75, 1.0, 1.0, 1.0)):
     now = after("increment", event)
     np.testing.assert_array_equal(
-        now.train_size, np.maximum(np.floor(PARTITION.train_size * part), 1))
+      now.train_size, np.maximum(np.floor(PARTITION.train_size * part), 1)
+    )
     for i in range(C):
       own = rows(now, "train", i)
-      assert own == rows(PARTITION, "train", i)[:len(own)]
+      assert own == rows(PARTITION, "train", i)[: len(own)]
     np.testing.assert_array_equal(now.test_size, PARTITION.test_size)
   empty = PARTITION._replace(train_size=np.zeros(C, np.int32))
-  assert shifted(empty, Y_TRAIN, Y_TEST, "increment", 1, 0.5, 0
-                 ).train_size.max() == 0
+  assert shifted(empty, Y_TRAIN, Y_TEST, "increment", 1, 0.5, 0).train_size.max() == 0
 
 
 @pytest.mark.parametrize("kind", SHIFTS)

@@ -14,8 +14,9 @@ from tests import tfds_records
 from tests.data.reading import refuses
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
-TFDS_DIR = pathlib.Path(os.environ.get(
-    "FEDJAX_ALG_DATA_DIR", _ROOT.parent / "shared" / "data" / "tfds"))
+TFDS_DIR = pathlib.Path(
+  os.environ.get("FEDJAX_ALG_DATA_DIR", _ROOT.parent / "shared" / "data" / "tfds")
+)
 
 
 def test_digits():
@@ -26,7 +27,8 @@ def test_digits():
   assert len(digits.y_train) + len(digits.y_test) == 1797
   assert digits.x_train.min() == 0 and digits.x_train.max() == 1
   per_class = np.bincount(digits.y_test) / np.bincount(
-      np.concatenate([digits.y_train, digits.y_test]))
+    np.concatenate([digits.y_train, digits.y_test])
+  )
   np.testing.assert_allclose(per_class, 0.2, atol=0.003)
   train = {image.tobytes() for image in digits.x_train}
   assert not any(image.tobytes() in train for image in digits.x_test)
@@ -34,8 +36,12 @@ def test_digits():
 
 
 def good_npz():
-  return {"x_train": np.arange(12.0).reshape(4, 3), "y_train": [0, 1, 2, 1],
-          "x_test": np.zeros((2, 3)), "y_test": [3, 0]}
+  return {
+    "x_train": np.arange(12.0).reshape(4, 3),
+    "y_train": [0, 1, 2, 1],
+    "x_test": np.zeros((2, 3)),
+    "y_test": [3, 0],
+  }
 
 
 def save(path, arrays):
@@ -52,21 +58,30 @@ def test_npz_with_names_of_clients(tmp_path):
     assert got.client_names[getattr(got, which)].tolist() == names
     assert getattr(got, which).dtype == np.int32
   mixed = good_npz() | ids | {"client_test": [0, 1]}
-  refuses(lambda: sources.load_npz(save(tmp_path / "bad.npz", mixed)),
-          "client_train is text, integers are needed")
+  refuses(
+    lambda: sources.load_npz(save(tmp_path / "bad.npz", mixed)),
+    "client_train is text, integers are needed",
+  )
 
 
-@pytest.mark.parametrize("change, says", [
+@pytest.mark.parametrize(
+  "change, says",
+  [
     ({"x_test": None}, "missing x_test (it has x_train, y_test, y_train)"),
     ({"y_train": None, "y_test": None}, "missing y_train, y_test"),
     ({"x_train": np.array([{}] * 4, object)}, "objects are never loaded"),
     ({"x_test": np.zeros((2, 5))}, "x_test of (5,)"),
-    ({"x_train": np.arange(12).reshape(4, 3) + 2**31},
-     "x_train lies in [2147483648, 2147483659], token ids must fit"),
-    ({"client_test": [0, 1]}, "client_test without client_train")])
+    (
+      {"x_train": np.arange(12).reshape(4, 3) + 2**31},
+      "x_train lies in [2147483648, 2147483659], token ids must fit",
+    ),
+    ({"client_test": [0, 1]}, "client_test without client_train"),
+  ],
+)
 def test_bad_npz(tmp_path, change, says):
-  arrays = {name: value for name, value in (good_npz() | change).items()
-            if value is not None}
+  arrays = {
+    name: value for name, value in (good_npz() | change).items() if value is not None
+  }
   path = save(tmp_path / "bad.npz", arrays)
   refuses(lambda: sources.load_npz(path), says, f"data_path={path}")
 
@@ -74,18 +89,18 @@ def test_bad_npz(tmp_path, change, says):
 def test_npz_that_is_none(tmp_path):
   refuses(lambda: sources.load_npz(tmp_path / "absent.npz"), "no such file")
   (tmp_path / "text.npz").write_bytes(b"hello")
-  refuses(lambda: sources.load_npz(tmp_path / "text.npz"),
-          "not an .npz, or damaged")
+  refuses(lambda: sources.load_npz(tmp_path / "text.npz"), "not an .npz, or damaged")
   path = tmp_path / "one.npy"
   np.save(path, np.zeros(3))
   refuses(lambda: sources.load_npz(path), "one .npy array")
 
 
 def leaf(users, /, **change):
-  content = {"users": list(users),
-             "num_samples": [len(y) for _, y in users.values()],
-             "user_data": {user: {"x": x, "y": y}
-                           for user, (x, y) in users.items()}}
+  content = {
+    "users": list(users),
+    "num_samples": [len(y) for _, y in users.values()],
+    "user_data": {user: {"x": x, "y": y} for user, (x, y) in users.items()},
+  }
   return json.dumps(content | change)
 
 
@@ -123,8 +138,10 @@ def test_leaf_folder_joins_files(tmp_path):
 
 def test_leaf_file_tests_on_a_random_tenth(tmp_path):
   """A user may be sorted by class: the tail would be one class alone."""
-  users = {f"u{i}": ([[i, j] for j in range(50)], [j // 10 for j in range(50)])
-           for i in range(20)}
+  users = {
+    f"u{i}": ([[i, j] for j in range(50)], [j // 10 for j in range(50)])
+    for i in range(20)
+  }
   path = tmp_path / "sorted.json"
   path.write_text(leaf(users))
   got = load_leaf(path)
@@ -135,25 +152,36 @@ def test_leaf_file_tests_on_a_random_tenth(tmp_path):
 
 
 @pytest.mark.parametrize("stride", [1, 3, 7])
-def test_leaf_windows_for_testing_begin_behind_the_training_text(
-    tmp_path, stride):
+def test_leaf_windows_for_testing_begin_behind_the_training_text(tmp_path, stride):
   """Windows of one text share characters, so a random tenth would be known."""
-  number, length = np.random.default_rng(0).permutation(80 ** 2)[:600], 8
-  text = "".join(characters.ALPHABET[n % 80] + characters.ALPHABET[n // 80]
-                 for n in number)
+  number, length = np.random.default_rng(0).permutation(80**2)[:600], 8
+  text = "".join(
+    characters.ALPHABET[n % 80] + characters.ALPHABET[n // 80] for n in number
+  )
   starts = range(0, len(text) - length, stride)
   path = tmp_path / "play.json"
-  path.write_text(leaf({"ham": ([text[i:i + length] for i in starts],
-                                [text[i + length] for i in starts])}))
+  path.write_text(
+    leaf(
+      {
+        "ham": (
+          [text[i : i + length] for i in starts],
+          [text[i + length] for i in starts],
+        )
+      }
+    )
+  )
   got = load_leaf(path)
-  trains = int(.9 * len(starts))
+  trains = int(0.9 * len(starts))
   last = (trains - 1) * stride + length  # the last character to be predicted
   want = [i for i in starts if i > last]
   assert len(got.x_train) == trains and len(want) > 5
   np.testing.assert_array_equal(
-      got.x_test, [characters.encode(text[i:i + length]) for i in want])
-  np.testing.assert_array_equal(got.y_test, characters.classes(
-      characters.encode("".join(text[i + length] for i in want))))
+    got.x_test, [characters.encode(text[i : i + length]) for i in want]
+  )
+  np.testing.assert_array_equal(
+    got.y_test,
+    characters.classes(characters.encode("".join(text[i + length] for i in want))),
+  )
 
 
 def test_leaf_texts_that_are_no_windows_are_split_at_random(tmp_path):
@@ -163,8 +191,7 @@ def test_leaf_texts_that_are_no_windows_are_split_at_random(tmp_path):
   path.write_text(leaf({"al": (texts, ["x"] * 40)}))
   got = load_leaf(path)
   assert len(got.x_test) == 4
-  assert got.x_test.tolist() != [characters.encode(t).tolist()
-                                 for t in texts[-4:]]
+  assert got.x_test.tolist() != [characters.encode(t).tolist() for t in texts[-4:]]
 
 
 def test_leaf_folder_of_leaf_s_own_shakespeare(tmp_path):
@@ -173,15 +200,17 @@ def test_leaf_folder_of_leaf_s_own_shakespeare(tmp_path):
     (tmp_path / split).mkdir()
   (tmp_path / "train" / "a.json").write_text(leaf(TEXTS))
   (tmp_path / "test" / "a.json").write_text(leaf(TEXTS, num_samples=[81, 1]))
-  with pytest.warns(UserWarning, match="^/.*a.json: num_samples is wrong for 1 "
-                    "of 2 users, user 'bo' has 2 examples, not 81; what is"):
+  with pytest.warns(
+    UserWarning,
+    match="^/.*a.json: num_samples is wrong for 1 "
+    "of 2 users, user 'bo' has 2 examples, not 81; what is",
+  ):
     got = load_leaf(tmp_path)
   assert len(got.x_train) == len(got.x_test) == 3
 
 
 def test_leaf_users_without_rows_of_one_kind(tmp_path):
-  for split, users in (
-      ("train", USERS), ("test", {"bo": ([], []), "al": USERS["al"]})):
+  for split, users in (("train", USERS), ("test", {"bo": ([], []), "al": USERS["al"]})):
     (tmp_path / split).mkdir()
     (tmp_path / split / "a.json").write_text(leaf(users))
   got = load_leaf(tmp_path)
@@ -201,18 +230,28 @@ def test_leaf_pixels_as_images(tmp_path):
   fed = fa.federate("leaf", data_path=str(path), features="images")
   assert fed.example_shape == (7, 7, 1) and flat.example_shape == (49,)
   np.testing.assert_array_equal(
-      np.asarray(fed.data.test.x).reshape(-1, 49), flat.data.test.x)
-  with pytest.raises(fa.OptionError, match="model=cnn: needs images of .*; "
-                     "features=images makes 7x7 of flat pixels$"):
+    np.asarray(fed.data.test.x).reshape(-1, 49), flat.data.test.x
+  )
+  with pytest.raises(
+    fa.OptionError,
+    match="model=cnn: needs images of .*; features=images makes 7x7 of flat pixels$",
+  ):
     fa.run("fedavg", flat, model="cnn", rounds=1, participation=1.0)
   path.write_text(leaf({"w": ([[1.0, 2.0]] * 20, [0] * 20)}))
-  refuses(lambda: fa.federate("leaf", data_path=str(path), features="images"),
-          "features=images: needs images or their pixels", "shape (2,)")
+  refuses(
+    lambda: fa.federate("leaf", data_path=str(path), features="images"),
+    "features=images: needs images or their pixels",
+    "shape (2,)",
+  )
 
 
-@pytest.mark.parametrize("which, says", [
+@pytest.mark.parametrize(
+  "which, says",
+  [
     ("y_train", "y_test has 3 in row 0, which is none of the 3 names"),
-    ("y_test", "y_test is text, integers are needed")])
+    ("y_test", "y_test is text, integers are needed"),
+  ],
+)
 def test_labels_of_two_kinds_are_refused(tmp_path, which, says):
   """Two arrays or files would number their names apart."""
   arrays = good_npz()
@@ -231,22 +270,27 @@ def test_leaf_text(tmp_path):
   path.write_text(leaf(TEXTS))
   got = load_leaf(path)
   np.testing.assert_array_equal(
-      got.x_train, [characters.encode(x) for x in ("To b", "No @")])
+    got.x_train, [characters.encode(x) for x in ("To b", "No @")]
+  )
   assert len(got.y_test) == 0  # the other window shares text with the first
   np.testing.assert_array_equal(
-      got.y_train, characters.classes(characters.encode("ex")))
+    got.y_train, characters.classes(characters.encode("ex"))
+  )
   assert (got.num_classes, got.num_tokens) == (81, 82)
   assert got.x_train.dtype == got.x_test.dtype == np.int32
   assert got.client_names.tolist() == ["bo", "al"]
 
 
-@pytest.mark.parametrize("text, says", [
+@pytest.mark.parametrize(
+  "text, says",
+  [
     (leaf(USERS | {"cy": TEXTS["bo"]}), "some users have text, others numbers"),
     (leaf({"al": (["To b", "No"], ["x", "y"])}), "x must be texts of one"),
     (leaf({"al": (["To b"], ["xy"])}), "y the character after each"),
     (leaf({"al": (["To b"], [3])}), "x and y must be numbers"),
     (leaf(USERS)[:-20], "or truncated, in line 1, column"),
-    ("[]", "not a table in json"), ('{"users": ["a"]}', "no key 'user_data'"),
+    ("[]", "not a table in json"),
+    ('{"users": ["a"]}', "no key 'user_data'"),
     (leaf({}), "at least one user"),
     (leaf(USERS, num_samples=[1]), "num_samples must be a list of 2"),
     (leaf(USERS, users=["bo", "cy"]), "user 'cy' has no x and y"),
@@ -254,12 +298,18 @@ def test_leaf_text(tmp_path):
     (leaf(USERS | {"cy": ([[1.0, 2.0]], [0, 1])}), "1 x but 2 y"),
     (leaf(USERS | {"cy": ([[1.0]], [0])}), "different shapes [(1,), (2,)]"),
     (leaf(USERS | {"cy": ([[1.0], [1.0, 2.0]], [0, 1])}), "all x of one"),
-    (leaf(USERS | {"cy": (["text"], [0])}),
-     "x and y must be numbers, x are texts ('text'), as in LEAF's Sent140"),
-    (leaf(USERS | {"cy": ([["1", "Mon", "q", "cy", "so nice"]], [0])}),
-     "x are texts ('so nice'), as in LEAF's Sent140; give ids of words"),
-    (leaf({"cy": (["000001.jpg"], [0])}),
-     "x are names of image files ('000001.jpg'), as in LEAF's CelebA; read"),
+    (
+      leaf(USERS | {"cy": (["text"], [0])}),
+      "x and y must be numbers, x are texts ('text'), as in LEAF's Sent140",
+    ),
+    (
+      leaf(USERS | {"cy": ([["1", "Mon", "q", "cy", "so nice"]], [0])}),
+      "x are texts ('so nice'), as in LEAF's Sent140; give ids of words",
+    ),
+    (
+      leaf({"cy": (["000001.jpg"], [0])}),
+      "x are names of image files ('000001.jpg'), as in LEAF's CelebA; read",
+    ),
     (leaf({"cy": (["000001.jpg"], ["0"])}), "as in LEAF's CelebA; read the"),
     (leaf(USERS | {"cy": ([[float("nan"), 1]], [0])}), "NaN or infinite"),
     (leaf(USERS | {"cy": ([[1.0, 1.0]], [0.5])}), "whole number in"),
@@ -267,8 +317,10 @@ def test_leaf_text(tmp_path):
     (leaf(USERS | {"cy": ([[1.0, 1.0]], [3e9])}), "whole number in"),
     (leaf(USERS | {"cy": ([["1", "2"]], [0])}), "x and y must be numbers"),
     (leaf(USERS | {"cy": ([[1, 2]], ["0"])}), "x and y must be numbers"),
-    (leaf(USERS | {"cy": ([[10 ** 400, 1]], [0])}), "x and y must be numbers"),
-    pytest.param("[" * 200_000, "not a table in json", id="brackets")])
+    (leaf(USERS | {"cy": ([[10**400, 1]], [0])}), "x and y must be numbers"),
+    pytest.param("[" * 200_000, "not a table in json", id="brackets"),
+  ],
+)
 def test_bad_leaf(tmp_path, text, says):
   path = tmp_path / "bad.json"
   path.write_text(text)
@@ -281,27 +333,31 @@ def test_leaf_that_is_none(tmp_path):
 
 
 def test_tfds_not_prepared(tmp_path, monkeypatch):
-  refuses(lambda: tfds_source.load_tfds("mnist", tmp_path),
-          f"fedjax-alg prepare mnist data_dir={tmp_path}")
+  refuses(
+    lambda: tfds_source.load_tfds("mnist", tmp_path),
+    f"fedjax-alg prepare mnist data_dir={tmp_path}",
+  )
   monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "env"))
   refuses(lambda: tfds_source.load_tfds("cifar10"), f"{tmp_path / 'env'}")
-  refuses(lambda: tfds_source.load_tfds("imagenot", tmp_path),
-          "not a data set of TFDS")
+  refuses(lambda: tfds_source.load_tfds("imagenot", tmp_path), "not a data set of TFDS")
 
 
 def test_prepare_needs_tensorflow(monkeypatch, tmp_path):
-  monkeypatch.setattr(
-      tfds_source.importlib.util, "find_spec", lambda name: None)
-  refuses(lambda: tfds_source.prepare_tfds("mnist", tmp_path),
-          "pip install 'fedjax_alg[prepare]'")
+  monkeypatch.setattr(tfds_source.importlib.util, "find_spec", lambda name: None)
+  refuses(
+    lambda: tfds_source.prepare_tfds("mnist", tmp_path),
+    "pip install 'fedjax_alg[prepare]'",
+  )
 
 
 def test_unreadable_records_are_named(tmp_path):
   directory = tmp_path / "mnist" / "3.0.1"
   directory.mkdir(parents=True)
   (directory / "dataset_info.json").write_text("not json")
-  refuses(lambda: tfds_source.load_tfds("mnist", tmp_path, tmp_path / "c"),
-          f"cannot read {directory}")
+  refuses(
+    lambda: tfds_source.load_tfds("mnist", tmp_path, tmp_path / "c"),
+    f"cannot read {directory}",
+  )
 
 
 SHAPE = (3, 2, 1)
@@ -312,20 +368,27 @@ def pictures(count, first=0, shape=SHAPE):
   """Pixel (0, 0) of an image, and its label, are its number."""
   images = np.zeros((count, *shape), np.uint8)
   images[:, 0, 0, 0] = first + np.arange(count)
-  return [{"image": tfds_records.png(image[..., 0]), "label": int(image.max())}
-          for image in images]
+  return [
+    {"image": tfds_records.png(image[..., 0]), "label": int(image.max())}
+    for image in images
+  ]
 
 
-@pytest.mark.parametrize("name, place, split", [
+@pytest.mark.parametrize(
+  "name, place, split",
+  [
     ("kmnist", "kmnist/3.0.1", "test"),
     ("tfds:eurosat", "eurosat/rgb/2.0.0", "test"),
     ("emnist/letters", "emnist/letters/3.1.0", "validation"),
-    ("tfds:made_here", "made_here/1.10.0", None)])
+    ("tfds:made_here", "made_here/1.10.0", None),
+  ],
+)
 def test_any_images_of_tfds(tmp_path, monkeypatch, name, place, split):
   """The next time from the cache, which lies beside the data."""
   more = {split: pictures(2, 7)} if split else {}
-  tfds_records.write(tmp_path / place, name.split(":")[-1].split("/")[0],
-                     IMAGES, pictures(5), **more)
+  tfds_records.write(
+    tmp_path / place, name.split(":")[-1].split("/")[0], IMAGES, pictures(5), **more
+  )
   got = tfds_source.load_tfds(name, tmp_path)
   assert got.x_train.shape == (5, *SHAPE) and got.x_train.dtype == np.uint8
   np.testing.assert_array_equal(got.x_train[:, 0, 0, 0], range(5))
@@ -336,8 +399,9 @@ def test_any_images_of_tfds(tmp_path, monkeypatch, name, place, split):
   (cached,) = (tmp_path / ".fedjax_alg_cache").glob("*.npz")
   assert cached.name == ("-".join(place.split("/")) + ".npz")
   real, decoded = tfds_source._decode, []
-  monkeypatch.setattr(tfds_source, "_decode", lambda path: (
-      decoded.append(path) or real(path)))
+  monkeypatch.setattr(
+    tfds_source, "_decode", lambda path: decoded.append(path) or real(path)
+  )
   again = tfds_source.load_tfds(name, tmp_path)
   np.testing.assert_array_equal(again.x_train, got.x_train)
   assert not decoded
@@ -347,52 +411,70 @@ def test_any_images_of_tfds(tmp_path, monkeypatch, name, place, split):
   assert decoded == [tmp_path / place]
 
 
-@pytest.mark.parametrize("features, rows, says", [
-    ({"text": tfds_records.TEXT, "label": tfds_records.LABEL},
-     [{"text": b"x", "label": 1}],
-     "not labelled images, no feature image (it has label, text)"),
-    ({"image": IMAGES["image"]}, [{"image": pictures(1)[0]["image"]}],
-     "no feature label (it has image)"),
-    ({"image": IMAGES["image"], "label": tfds_records.TEXT},
-     [{"image": pictures(1)[0]["image"], "label": b"x"}], "one class an image"),
-    ({"image": tfds_records.image_of(-1, -1, 1), "label": IMAGES["label"]},
-     pictures(1) + pictures(1, shape=(4, 4, 1)),
-     "images of different sizes, (3, 2, 1) and (4, 4, 1); one size is needed"),
-    (IMAGES, [pictures(1)[0] | {"label": -1}], "1 images without a label")])
-def test_what_is_no_image_classification_is_refused(
-    tmp_path, features, rows, says):
+@pytest.mark.parametrize(
+  "features, rows, says",
+  [
+    (
+      {"text": tfds_records.TEXT, "label": tfds_records.LABEL},
+      [{"text": b"x", "label": 1}],
+      "not labelled images, no feature image (it has label, text)",
+    ),
+    (
+      {"image": IMAGES["image"]},
+      [{"image": pictures(1)[0]["image"]}],
+      "no feature label (it has image)",
+    ),
+    (
+      {"image": IMAGES["image"], "label": tfds_records.TEXT},
+      [{"image": pictures(1)[0]["image"], "label": b"x"}],
+      "one class an image",
+    ),
+    (
+      {"image": tfds_records.image_of(-1, -1, 1), "label": IMAGES["label"]},
+      pictures(1) + pictures(1, shape=(4, 4, 1)),
+      "images of different sizes, (3, 2, 1) and (4, 4, 1); one size is needed",
+    ),
+    (IMAGES, [pictures(1)[0] | {"label": -1}], "1 images without a label"),
+  ],
+)
+def test_what_is_no_image_classification_is_refused(tmp_path, features, rows, says):
   tfds_records.write(tmp_path / "kmnist" / "1.0.0", "kmnist", features, rows)
   refuses(lambda: tfds_source.load_tfds("kmnist", tmp_path), says)
 
 
 def test_a_configuration_must_be_named_if_there_are_several(tmp_path):
   for config in ("digits", "letters"):
-    tfds_records.write(tmp_path / "emnist" / config / "1.0.0", "emnist",
-                       IMAGES, pictures(2))
-  refuses(lambda: tfds_source.load_tfds("tfds:emnist", tmp_path),
-          "Prepared are tfds:emnist/digits, tfds:emnist/letters")
-  refuses(lambda: tfds_source.load_tfds("tfds:../emnist", tmp_path),
-          "not a data set of TFDS")
+    tfds_records.write(
+      tmp_path / "emnist" / config / "1.0.0", "emnist", IMAGES, pictures(2)
+    )
+  refuses(
+    lambda: tfds_source.load_tfds("tfds:emnist", tmp_path),
+    "Prepared are tfds:emnist/digits, tfds:emnist/letters",
+  )
+  refuses(
+    lambda: tfds_source.load_tfds("tfds:../emnist", tmp_path), "not a data set of TFDS"
+  )
 
 
 @pytest.mark.program
 @pytest.mark.skipif(
-    not (TFDS_DIR / "mnist").is_dir(),
-    reason=f"no prepared MNIST in {TFDS_DIR} (set FEDJAX_ALG_DATA_DIR)")
+  not (TFDS_DIR / "mnist").is_dir(),
+  reason=f"no prepared MNIST in {TFDS_DIR} (set FEDJAX_ALG_DATA_DIR)",
+)
 def test_mnist_from_tfds(tmp_path):
   mnist = tfds_source.load_tfds("mnist", TFDS_DIR, tmp_path)
   assert mnist.x_train.shape == (60000, 28, 28, 1)
   assert mnist.x_test.shape == (10000, 28, 28, 1)
   assert mnist.x_train.dtype == np.uint8 and mnist.num_classes == 10
   np.testing.assert_array_equal(
-      np.bincount(mnist.y_train),
-      [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949])
+    np.bincount(mnist.y_train),
+    [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949],
+  )
   np.testing.assert_allclose(mnist.x_train.mean() / 255, 0.1307, atol=1e-4)
   # The scale of raw and normalised features that the papers' steps assume.
   for norm, want in (("none", 4860), ("l2", 51.3)):
     hog = features.hog(mnist.x_train[::30], norm=norm)
-    np.testing.assert_allclose(
-        np.square(hog).sum(axis=1).mean(), want, rtol=0.01)
+    np.testing.assert_allclose(np.square(hog).sum(axis=1).mean(), want, rtol=0.01)
 
 
 def test_digits_are_those_of_scikit_learn(monkeypatch):
@@ -401,5 +483,4 @@ def test_digits_are_those_of_scikit_learn(monkeypatch):
   monkeypatch.setattr(sources.importlib.util, "find_spec", lambda name: None)
   by_import = sources.load_digits()
   for name in ("x_train", "y_train", "x_test", "y_test"):
-    np.testing.assert_array_equal(
-        getattr(by_file, name), getattr(by_import, name))
+    np.testing.assert_array_equal(getattr(by_file, name), getattr(by_import, name))

@@ -16,12 +16,19 @@ TWO_ROUNDS = {"rounds": 2, "cohort_size": 2}
 NORMAL = RNG.normal(size=(40, 5)).astype(np.float32)
 
 
-@pytest.mark.parametrize("x", [
-    FLOATS, FLOATS / 255, FLOATS * np.float32(1 / 255), FLOATS / 16,
-    FLOATS[:, :4] // 100, np.zeros((3, 2), np.float32),
-    BYTES.astype(np.int32)], ids=[
-        "bytes", "over 255", "times 1/255", "over 16", "0, 1, 2", "zeros",
-        "tokens"])
+@pytest.mark.parametrize(
+  "x",
+  [
+    FLOATS,
+    FLOATS / 255,
+    FLOATS * np.float32(1 / 255),
+    FLOATS / 16,
+    FLOATS[:, :4] // 100,
+    np.zeros((3, 2), np.float32),
+    BYTES.astype(np.int32),
+  ],
+  ids=["bytes", "over 255", "times 1/255", "over 16", "0, 1, 2", "zeros", "tokens"],
+)
 def test_exact_values_become_bytes(x):
   train, test = store.stored((x, x[:1]), "auto")
   assert train.nbytes == x.size and len(test) == 1
@@ -29,17 +36,24 @@ def test_exact_values_become_bytes(x):
   assert np.asarray(train).tobytes() == x.tobytes()
   np.testing.assert_array_equal(train[1:3], x[1:3])
   on_device = jax.tree.map(jnp.asarray, train)
-  rows = jax.jit(lambda held: store.read(held, lambda rows: rows[::-1]))(
-      on_device)
+  rows = jax.jit(lambda held: store.read(held, lambda rows: rows[::-1]))(on_device)
   assert np.asarray(rows).tobytes() == x[::-1].tobytes()
   assert np.asarray(on_device).tobytes() == x.tobytes()
 
 
-@pytest.mark.parametrize("x", [
-    NORMAL, FLOATS + 1, -FLOATS, -0.0 * FLOATS, FLOATS / 3, FLOATS * 1e36,
-    BYTES.astype(np.int32) - 1], ids=[
-        "normal", "256", "negative", "-0", "thirds", "overflow",
-        "negative tokens"])
+@pytest.mark.parametrize(
+  "x",
+  [
+    NORMAL,
+    FLOATS + 1,
+    -FLOATS,
+    -0.0 * FLOATS,
+    FLOATS / 3,
+    FLOATS * 1e36,
+    BYTES.astype(np.int32) - 1,
+  ],
+  ids=["normal", "256", "negative", "-0", "thirds", "overflow", "negative tokens"],
+)
 def test_other_values_stay(x):
   assert store.stored((x, x[:1]), "auto")[0] is x
   # The last test row decides as much as the first training row.
@@ -55,7 +69,8 @@ def test_any_256_values_become_bytes_if_asked():
   assert train.values.shape == (256,) and test.shape == (0, 7)
   assert np.asarray(train).tobytes() == x.tobytes()
   read = jax.jit(lambda held: store.read(held, lambda rows: rows[1:9]))(
-      jax.tree.map(jnp.asarray, train))
+    jax.tree.map(jnp.asarray, train)
+  )
   assert np.asarray(read).tobytes() == x[1:9].tobytes()
 
 
@@ -81,7 +96,7 @@ def test_scales_are_rounded_once():
 
 
 def test_all_rows_in_chunks():
-  array = np.arange(3 * 2 ** 17).reshape(3, 2 ** 17)
+  array = np.arange(3 * 2**17).reshape(3, 2**17)
   rows = [array[chunk] for chunk in store.row_chunks(array)]
   assert [len(part) for part in rows] == [2, 1]
   np.testing.assert_array_equal(np.concatenate(rows), array)
@@ -99,10 +114,15 @@ def test_a_federation_is_the_same_in_bytes(source, features):
   if source == "images":
     images = RNG.integers(0, 256, (60, 4, 4, 1), np.uint8)
     source = fa.from_arrays(
-        images, np.arange(60) % 3, x_test=images[:12], y_test=np.arange(12) % 3)
+      images, np.arange(60) % 3, x_test=images[:12], y_test=np.arange(12) % 3
+    )
   coded, floats = federations(
-      source=source, features=features, num_clients=5, validation_clients=1,
-      partition="powerlaw" if source == "digits" else "iid")
+    source=source,
+    features=features,
+    num_clients=5,
+    validation_clients=1,
+    partition="powerlaw" if source == "digits" else "iid",
+  )
   assert isinstance(coded.data.train.x, store.Coded)
   assert floats.data.train.x.dtype == coded.data.train.x.dtype == np.float32
   assert 4 * coded.data.train.x.nbytes == floats.data.train.x.nbytes
@@ -110,20 +130,24 @@ def test_a_federation_is_the_same_in_bytes(source, features):
   assert coded.example_shape == floats.example_shape
   for name in ("train", "test", "whole_test"):
     np.testing.assert_array_equal(
-        *(np.asarray(getattr(fed.data, name).x) for fed in (coded, floats)))
+      *(np.asarray(getattr(fed.data, name).x) for fed in (coded, floats))
+    )
   np.testing.assert_array_equal(coded.client(2)[0], floats.client(2)[0])
 
 
 @pytest.mark.program
-@pytest.mark.parametrize("algorithm,options,data", [
-    ("fsvrg", TWO_ROUNDS,
-     {"shift": "swap_part", "shift_every": 1, "shift_share": 1.0}),
-    pytest.param("fedacnnl", {}, {}, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+  "algorithm,options,data",
+  [
+    ("fsvrg", TWO_ROUNDS, {"shift": "swap_part", "shift_every": 1, "shift_share": 1.0}),
+    pytest.param("fedacnnl", {}, {}, marks=pytest.mark.slow),
+  ],
+)
 def test_a_run_has_the_same_bits(algorithm, options, data):
   """Mini-batches, full passes and moved rows; sums of least squares."""
-  runs = [fa.run(
-      algorithm, fed, eval_every=1, evaluate="global", **options)
-          for fed in federations(
-              source="digits", partition="classes", num_clients=6, **data)]
+  runs = [
+    fa.run(algorithm, fed, eval_every=1, evaluate="global", **options)
+    for fed in federations(source="digits", partition="classes", num_clients=6, **data)
+  ]
   assert [run.facts["plan"]["store"] for run in runs] == ["uint8", "float32"]
   assert runs[0].state_hash() == runs[1].state_hash()

@@ -11,10 +11,20 @@ SEEN = 1000
 
 
 def of_client(data, client):
-  return (np.concatenate([data.x_train[data.client_train == client],
-                          data.x_test[data.client_test == client]]),
-          np.concatenate([data.y_train[data.client_train == client],
-                          data.y_test[data.client_test == client]]))
+  return (
+    np.concatenate(
+      [
+        data.x_train[data.client_train == client],
+        data.x_test[data.client_test == client],
+      ]
+    ),
+    np.concatenate(
+      [
+        data.y_train[data.client_train == client],
+        data.y_test[data.client_test == client],
+      ]
+    ),
+  )
 
 
 def test_sizes_are_log_normal_and_split_90_10():
@@ -40,8 +50,7 @@ def test_beta_is_the_standard_deviation_of_client_means(beta):
   data = synthetic(0, beta, 200, 2)
   means = np.stack([of_client(data, c)[0].mean(axis=0) for c in range(200)])
   # The mean over 60 inputs of m_k is v_k plus noise of variance 1/60.
-  assert abs(means.mean(axis=1).std() - np.hypot(beta, 60**-0.5)) < (
-      0.03 + 0.15 * beta)
+  assert abs(means.mean(axis=1).std() - np.hypot(beta, 60**-0.5)) < (0.03 + 0.15 * beta)
   within = means - means.mean(axis=1, keepdims=True)
   assert abs(within.std() - 1) < 0.05
 
@@ -61,9 +70,15 @@ def test_iid_shares_one_model_and_centred_inputs():
   data = synthetic(5, 5, 30, 4, iid=True)
   assert abs(data.x_train.mean()) < 0.02
   even, skewed = (
-      np.std([np.bincount(y, minlength=10) / len(y) for _, y in (
-          of_client(made, c) for c in range(30))], axis=0).mean()
-      for made in (data, synthetic(1, 1, 30, 4)))
+    np.std(
+      [
+        np.bincount(y, minlength=10) / len(y)
+        for _, y in (of_client(made, c) for c in range(30))
+      ],
+      axis=0,
+    ).mean()
+    for made in (data, synthetic(1, 1, 30, 4))
+  )
   assert even < 0.06 < skewed
 
 
@@ -78,7 +93,10 @@ def test_alpha_changes_no_label():
 
 @pytest.mark.program
 def test_more_than_fit_into_memory_are_refused():
-  with pytest.raises(DataError, match=(
-      "num_clients=10000000: 4,.* examples: needs 3,.* GB of memory, the "
-      "machine has")):
+  with pytest.raises(
+    DataError,
+    match=(
+      "num_clients=10000000: 4,.* examples: needs 3,.* GB of memory, the machine has"
+    ),
+  ):
     synthetic(0, 0, 10_000_000, 0)

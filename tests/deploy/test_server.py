@@ -12,7 +12,7 @@ import pytest
 import fedjax_alg as fa
 from fedjax_alg.deploy import export, flower, setting
 from fedjax_alg.deploy.client import Client, Code
-from fedjax_alg.deploy.server import _Piece, Server
+from fedjax_alg.deploy.server import Server, _Piece
 from fedjax_alg.engine import samplers
 from fedjax_alg.runs.plan import from_keywords
 from tests import problems
@@ -34,8 +34,9 @@ def federation():
 
 def given(method, more=()):
   """What both sides know, which has passed a file."""
-  facts = setting.facts_of(from_keywords(
-      method, federation(), **options(method, more)).prepare())
+  facts = setting.facts_of(
+    from_keywords(method, federation(), **options(method, more)).prepare()
+  )
   return setting.of_facts(json.loads(json.dumps(facts)))
 
 
@@ -43,8 +44,7 @@ def given(method, more=()):
 def known(method, more=()):
   """What both sides know, and compiled programs."""
   code = Code(given(method, more))
-  return code, [Client(code, i, *federation().client(i))
-                for i in range(CLIENTS)], {}
+  return code, [Client(code, i, *federation().client(i)) for i in range(CLIENTS)], {}
 
 
 class Machines:
@@ -65,7 +65,8 @@ class Machines:
       if late is False:
         continue
       sent, self.memory[client], lost = self.clients[client].answer(
-          question, body, self.memory[client])
+        question, body, self.memory[client]
+      )
       assert not lost
       self.sent.append(sent)
       if not late:
@@ -74,8 +75,11 @@ class Machines:
 
   def server(self, folder=None):
     server = Server(
-        self.code.prepared, federation().data.train.size,
-        lambda questions: self.ask(questions), folder)
+      self.code.prepared,
+      federation().data.train.size,
+      lambda questions: self.ask(questions),
+      folder,
+    )
     server.pieces = self.pieces
     server.start()
     return server
@@ -94,18 +98,28 @@ def simulated(method, lost=(), more=()):
 
   own = options(method, more)
   algorithm = from_keywords(method, federation(), **own).prepare().algorithm
-  return [jax.tree.map(np.asarray, algorithm.global_params(
-      jax.tree.map(lambda leaf: leaf[0], step.states))) for step in fa.steps(
-          method, federation(), **own,
-          **dict(sampler=sampler) if lost else {})]
+  return [
+    jax.tree.map(
+      np.asarray,
+      algorithm.global_params(jax.tree.map(lambda leaf: leaf[0], step.states)),
+    )
+    for step in fa.steps(
+      method, federation(), **own, **dict(sampler=sampler) if lost else {}
+    )
+  ]
 
 
 #: Bytes beside those of the ledger: the key of 8, the id and the number of the
 #: round of 4 each go down; the loss comes up. That of Mime's gradients, which
 #: depends on nobody's data, does not.
-@pytest.mark.parametrize("method,more,down,up", [
-    ("scaffold", (), 16, 4), ("mime", (), 24, 4),
-    ("fedavg", (("compress_up", "topk:0.1"),), 16, 4)])
+@pytest.mark.parametrize(
+  "method,more,down,up",
+  [
+    ("scaffold", (), 16, 4),
+    ("mime", (), 24, 4),
+    ("fedavg", (("compress_up", "topk:0.1"),), 16, 4),
+  ],
+)
 def test_rounds_and_bytes_are_those_of_the_simulation(method, more, down, up):
   machines = Machines(method, more)
   server = machines.server()
@@ -128,19 +142,25 @@ def test_sums_of_a_method_in_closed_form_are_sent_in_double_precision():
     assert found.bytes_up == 2 * found.ledger_up
 
 
-@pytest.mark.parametrize("method,more,up", [
-    ("feddyn", {}, 2600), ("fedavg", {"compress_up": "qsgd:4"}, 325 + 8),
+@pytest.mark.parametrize(
+  "method,more,up",
+  [
+    ("feddyn", {}, 2600),
+    ("fedavg", {"compress_up": "qsgd:4"}, 325 + 8),
     ("ditto", {"compress_up": "sign"}, 82 + 8 + 4),
     ("fedavg", {"compress_up": "powersgd:1"}, 4 * (64 + 10 + 10)),
-    ("fednova", {"compress_up": "randk:0.1"}, 260)])
-def test_an_answer_has_the_bytes_of_its_message_and_of_the_loss(
-    method, more, up):
+    ("fednova", {"compress_up": "randk:0.1"}, 260),
+  ],
+)
+def test_an_answer_has_the_bytes_of_its_message_and_of_the_loss(method, more, up):
   """Of FedDyn's update once; Ditto sends one number more."""
-  server = Server(given(method, tuple(more.items())),
-                  federation().data.train.size, lambda questions: {})
+  server = Server(
+    given(method, tuple(more.items())),
+    federation().data.train.size,
+    lambda questions: {},
+  )
   inputs = server._inputs(np.ones(COHORT, bool))
-  _, (*_, lines) = jax.eval_shape(
-      _Piece(server.prepared, "round").program, inputs, [])
+  _, (*_, lines) = jax.eval_shape(_Piece(server.prepared, "round").program, inputs, [])
   assert lines.shape == (COHORT, up + 4)
 
 
@@ -157,8 +177,7 @@ def test_clients_of_a_private_run_shorten_what_they_send():
     server.play()
     for sent in machines.sent[-COHORT:]:
       trained = np.frombuffer(np.asarray(sent).tobytes(), np.float32)[:-1]
-      np.testing.assert_allclose(
-          np.linalg.norm(trained - start), 0.5, rtol=1e-4)
+      np.testing.assert_allclose(np.linalg.norm(trained - start), 0.5, rtol=1e-4)
     problems.assert_close(server.global_params(), models)
 
 
@@ -189,8 +208,7 @@ def test_who_is_lost_between_two_questions_has_not_taken_part():
       found.pop(client, None)
     return found
 
-  machines.ask = lambda questions: (
-      ask if server.round == 0 else answers)(questions)
+  machines.ask = lambda questions: (ask if server.round == 0 else answers)(questions)
   server = machines.server()
   for models in simulated("mime", ((1, client),)):
     server.play()
@@ -258,8 +276,8 @@ class Grid:
     flwr = flower.library("flwr.app")
     for client in range(clients):
       self.states[10 + client] = flwr.Context(
-          1, 10 + client, {
-              "partition-id": client, "keep": keep}, flwr.RecordDict(), {})
+        1, 10 + client, {"partition-id": client, "keep": keep}, flwr.RecordDict(), {}
+      )
 
   def get_node_ids(self):
     return list(self.states)
@@ -287,19 +305,21 @@ def test_a_run_of_the_apps_is_that_of_fa_run(tmp_path, identity):
   prepared = from_keywords("scaffold", federation(), **own).prepare()
   export.write(prepared, tmp_path / "app")
   folder = tmp_path / "app" / "fedjax_app"
-  grid = Grid(flower.client_app(folder, federation().client),
-              CLIENTS, str(tmp_path / "keep"))
-  of_app = dict(out=str(tmp_path / "out"), timeout=5.0, wait=0.0,
-                 every_round=True)
+  grid = Grid(
+    flower.client_app(folder, federation().client), CLIENTS, str(tmp_path / "keep")
+  )
+  of_app = dict(out=str(tmp_path / "out"), timeout=5.0, wait=0.0, every_round=True)
   test = flower.setting.test_rows(federation())
   server = flower.serve(folder, grid, of_app, test)
   models = simulated("scaffold")
   problems.assert_close(server.global_params(), models[-1])
-  lines = [json.loads(line) for line in (
-      tmp_path / "out" / "rounds.jsonl").read_text().splitlines()]
+  lines = [
+    json.loads(line)
+    for line in (tmp_path / "out" / "rounds.jsonl").read_text().splitlines()
+  ]
   assert [line["round"] for line in lines] == [1, 2, 3, 4]
   assert 0.0 < lines[-1]["accuracy"] < 1.0
   assert all(0 < line["beyond_up"] < 2000 for line in lines)
-  assert {path.name for path in pathlib.Path(
-      tmp_path / "out" / "models").iterdir()} == {
-          f"round_{number}.npz" for number in (1, 2, 3, 4)}
+  assert {
+    path.name for path in pathlib.Path(tmp_path / "out" / "models").iterdir()
+  } == {f"round_{number}.npz" for number in (1, 2, 3, 4)}

@@ -16,24 +16,38 @@ def prepared(method="fedavg", federation=None, held=0, **options):
   if method != "afl":
     options["cohort_size"] = 2
   federation = federation or fa.federate(
-      "digits", partition="iid", num_clients=4, validation_clients=held)
+    "digits", partition="iid", num_clients=4, validation_clients=held
+  )
   return from_keywords(method, federation, **options).prepare()
 
 
-@pytest.mark.parametrize("method,options,said", [
+@pytest.mark.parametrize(
+  "method,options,said",
+  [
     ("cfl", {}, "algorithm=cfl: cannot be exported"),
     ("fedavg", {"dropout": 0.5}, "dropout=0.5: who is lost"),
     ("fedavg", {"attack": "sign_flip"}, "attack=sign_flip: stays in the"),
     ("fedavg", {"compress_down": "sign"}, "compress_down=sign: stays in the"),
-    ("fedavg", {"compress_up": "qsgd:4", "private": "fixed"},
-     "compress_up=qsgd:4: not with private"),
-    ("fedavg", {"private": "fixed", "noise_at": "clients"},
-     "noise_at=clients: clients draw by keys"),
-    ("ma_fsvrg", {"compress_up": "sign", "num_models": 2},
-     "compress_up=sign: not with K models"),
+    (
+      "fedavg",
+      {"compress_up": "qsgd:4", "private": "fixed"},
+      "compress_up=qsgd:4: not with private",
+    ),
+    (
+      "fedavg",
+      {"private": "fixed", "noise_at": "clients"},
+      "noise_at=clients: clients draw by keys",
+    ),
+    (
+      "ma_fsvrg",
+      {"compress_up": "sign", "num_models": 2},
+      "compress_up=sign: not with K models",
+    ),
     ("afl", {"private": "moments"}, "algorithm=afl: not with private"),
     ("fedavg", {"seeds": 2}, "seeds: give one seed"),
-    ("fedavg", {"held": 1}, "validation_clients=1")])
+    ("fedavg", {"held": 1}, "validation_clients=1"),
+  ],
+)
 def test_what_cannot_be_exported(tmp_path, method, options, said):
   with pytest.raises(fa.OptionError) as error:
     export.write(prepared(method, **options), tmp_path / "app")
@@ -43,8 +57,7 @@ def test_what_cannot_be_exported(tmp_path, method, options, said):
 
 
 def test_the_run_is_made_again_without_anybodys_data():
-  known = prepared(
-      "scaffold", client_lr=0.25, local_epochs=2, rounds=7, seeds=[5])
+  known = prepared("scaffold", client_lr=0.25, local_epochs=2, rounds=7, seeds=[5])
   facts = json.loads(json.dumps(setting.facts_of(known)))
   again = setting.of_facts(facts)
   assert again.settings == known.settings and again.seeds == (5,)
@@ -52,7 +65,8 @@ def test_the_run_is_made_again_without_anybodys_data():
   assert again.options.rounds == 7
   assert not np.asarray(again.federation.data.train.x).any()
   np.testing.assert_array_equal(
-      again.federation.data.train.size, known.federation.data.train.size)
+    again.federation.data.train.size, known.federation.data.train.size
+  )
 
 
 def test_a_config_that_was_changed_is_refused(tmp_path):
@@ -96,8 +110,9 @@ def test_an_app_is_a_package_with_a_frozen_config(tmp_path):
 def test_arrays_of_ones_own_need_a_loader_of_ones_own(tmp_path):
   x, y = np.random.default_rng(0).random((20, 3)), np.arange(20) % 2
   examples = fa.from_arrays(x, y, np.arange(20) // 5, x_test=x, y_test=y)
-  export.write(prepared("fedavg", fa.federate(
-      examples, partition="natural")), tmp_path / "app")
+  export.write(
+    prepared("fedavg", fa.federate(examples, partition="natural")), tmp_path / "app"
+  )
   data = runpy.run_path(str(tmp_path / "app" / "fedjax_app" / "data.py"))
   assert data["test"]() is None
   with pytest.raises(NotImplementedError, match="client 1"):

@@ -26,9 +26,13 @@ def stub(folder, name, then=""):
 
 
 def environment(folder, **more):
-  return {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
-          "HOME": str(folder), "LOG": str(folder / "log"),
-          "OUT": str(folder / "out"), **more}
+  return {
+    "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+    "HOME": str(folder),
+    "LOG": str(folder / "log"),
+    "OUT": str(folder / "out"),
+    **more,
+  }
 
 
 def words(folder, name):
@@ -46,17 +50,27 @@ def test_the_scripts_are_bash_and_on_the_page():
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_an_array_plays_a_sweep_and_a_job_makes_its_tables(
-    tmp_path, capsys):
+def test_an_array_plays_a_sweep_and_a_job_makes_its_tables(tmp_path, capsys):
   stub(tmp_path, "fedjax-alg")
-  small = ["--rounds=1", "--num_seeds=1", "--num_clients=12",
-           "--validation_clients=2", "--eval_protocols=validation"]
+  small = [
+    "--rounds=1",
+    "--num_seeds=1",
+    "--num_clients=12",
+    "--validation_clients=2",
+    "--eval_protocols=validation",
+  ]
   done = []
   for task in ("1", "2", None):
-    more = {} if task is None else {
-        "SLURM_ARRAY_TASK_ID": task, "SLURM_ARRAY_TASK_COUNT": "2"}
-    subprocess.run([SCRIPTS / "sweep_array.sh", *small], check=True,
-                   env=environment(tmp_path, SLURM_JOB_ID="7", **more))
+    more = (
+      {}
+      if task is None
+      else {"SLURM_ARRAY_TASK_ID": task, "SLURM_ARRAY_TASK_COUNT": "2"}
+    )
+    subprocess.run(
+      [SCRIPTS / "sweep_array.sh", *small],
+      check=True,
+      env=environment(tmp_path, SLURM_JOB_ID="7", **more),
+    )
     assert not (tmp_path / "out" / "sweep.md").exists()
     assert experiments_main.main(words(tmp_path, "fedjax-alg")) == 0
     done.append(len(list(tmp_path.glob("out/*/summary.json"))))
@@ -68,14 +82,18 @@ def test_an_array_plays_a_sweep_and_a_job_makes_its_tables(
 @pytest.mark.parametrize("status, requeued", [(75, True), (1, False)])
 def test_a_preempted_job_is_queued_again(tmp_path, status, requeued):
   """Once the run has been saved, which takes a while."""
-  stub(tmp_path, "fedjax-alg", f"""
+  stub(
+    tmp_path,
+    "fedjax-alg",
+    f"""
 trap 'sleep 0.2; touch "$LOG"_saved; exit {status}' USR1
 touch "$LOG"_plays
-while :; do sleep 0.05; done""")
+while :; do sleep 0.05; done""",
+  )
   stub(tmp_path, "scontrol")
   with subprocess.Popen(
-      [SCRIPTS / "preemptible_gpu.sh"],
-      env=environment(tmp_path, SLURM_JOB_ID="7")) as process:
+    [SCRIPTS / "preemptible_gpu.sh"], env=environment(tmp_path, SLURM_JOB_ID="7")
+  ) as process:
     deadline = time.monotonic() + 60
     while not (tmp_path / "log_plays").exists():
       assert time.monotonic() < deadline and process.poll() is None
@@ -92,15 +110,25 @@ while :; do sleep 0.05; done""")
 
 
 def test_a_slice_plays_until_it_is_finished(tmp_path):
-  stub(tmp_path, "gcloud", """
+  stub(
+    tmp_path,
+    "gcloud",
+    """
 [ -e "$LOG"_again ] && exit 0
 touch "$LOG"_again
-exit 75""")
-  subprocess.run([SCRIPTS / "tpu_pod.sh"], check=True, env=environment(
-      tmp_path, TPU="slice", ZONE="here"))
+exit 75""",
+  )
+  subprocess.run(
+    [SCRIPTS / "tpu_pod.sh"],
+    check=True,
+    env=environment(tmp_path, TPU="slice", ZONE="here"),
+  )
   assert (tmp_path / "log_again").exists()
-  given = dict(word.split("=", 1) for word in "\n".join(
-      words(tmp_path, "gcloud")).split("\n--") if "=" in word)
+  given = dict(
+    word.split("=", 1)
+    for word in "\n".join(words(tmp_path, "gcloud")).split("\n--")
+    if "=" in word
+  )
   assert given["worker"] == "all"
   cache, program, command, *flags = shlex.split(given["command"])
   assert cache == f"JAX_COMPILATION_CACHE_DIR={tmp_path}/jax_cache"

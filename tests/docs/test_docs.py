@@ -23,10 +23,11 @@ import numpy as np
 import pytest
 
 from experiments import compare, run
-from experiments.cli import config, flags as cli_flags
+from experiments.cli import config
+from experiments.cli import flags as cli_flags
 import fedjax_alg
 from fedjax_alg import registry, tasks
-from fedjax_alg.data import is_tfds, options, PARTITIONS
+from fedjax_alg.data import PARTITIONS, is_tfds, options
 from fedjax_alg.rounds import one_model
 from fedjax_alg.runs import api
 from tests import made_runs
@@ -54,19 +55,38 @@ def test_worked_example_runs(tmp_path):
   played("add_an_algorithm", out_dir=tmp_path / "run")
   assert (tmp_path / "run" / "summary.json").is_file()
   # The blocks of sections 1 to 4 without the trial, as a file of one's own.
-  blocks = re.findall(
-      r"```python\n(.*?)```", page_of("add_an_algorithm"), re.S)
+  blocks = re.findall(r"```python\n(.*?)```", page_of("add_an_algorithm"), re.S)
   defined = [block for block in blocks[:5] if "fa.run(" not in block]
   (tmp_path / "my_fedavgm.py").write_text("\n".join(defined), "utf-8")
   # Such a file is run in tests/experiments/test_own.py.
-  assert config.parse([
-      f"--algorithm={tmp_path / 'my_fedavgm.py'}:ENTRY", "--dataset=digits",
-      "--num_clients=30", "--beta=0.5"]).hparams["beta"] == 0.5
+  assert (
+    config.parse(
+      [
+        f"--algorithm={tmp_path / 'my_fedavgm.py'}:ENTRY",
+        "--dataset=digits",
+        "--num_clients=30",
+        "--beta=0.5",
+      ]
+    ).hparams["beta"]
+    == 0.5
+  )
   # Section 6 recommends this check; its example has to pass it.
   check = subprocess.run(
-      [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
-       "tests/contract", f"--algorithm={tmp_path / 'my_fedavgm.py'}:ENTRY"],
-      cwd=ROOT, capture_output=True, text=True, check=False)
+    [
+      sys.executable,
+      "-m",
+      "pytest",
+      "-q",
+      "-p",
+      "no:cacheprovider",
+      "tests/contract",
+      f"--algorithm={tmp_path / 'my_fedavgm.py'}:ENTRY",
+    ],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
   assert re.search(r"^\d+ passed", check.stdout, re.M), check.stdout[-2000:]
   assert check.returncode == 0
 
@@ -76,18 +96,22 @@ def test_the_models_of_the_page_are_models(tmp_path, monkeypatch):
   names = played("models")
   logits = names["mine"].apply(names["init"](jax.random.key(0)), names["x"])
   y = jnp.arange(5, dtype=jnp.int32)
-  expected = [sum(max(0.0, 1 + row[k] - row[label]) for k in range(10)
-                  if k != label) for row, label in zip(np.asarray(logits), y)]
+  expected = [
+    sum(max(0.0, 1 + row[k] - row[label]) for k in range(10) if k != label)
+    for row, label in zip(np.asarray(logits), y)
+  ]
   np.testing.assert_allclose(names["hinge"](logits, y), expected, rtol=1e-5)
-  first, second = (names[run].global_params()["params"]["Dense_0"]["kernel"]
-                   for run in ("first", "second"))
+  first, second = (
+    names[run].global_params()["params"]["Dense_0"]["kernel"]
+    for run in ("first", "second")
+  )
   assert first is not None and second is None  # frozen
   # The lines that fill a module of nnx with a list, and those that do not.
   x = np.random.default_rng(0).random((5, 8, 8)).astype(np.float32)
-  trained = jax.tree.map(
-      lambda leaf: leaf[0], names["result"].global_params())
+  trained = jax.tree.map(lambda leaf: leaf[0], names["result"].global_params())
   np.testing.assert_array_equal(
-      names["module"](x), names["result"].prepared.model.apply(trained, x))
+    names["module"](x), names["result"].prepared.model.apply(trained, x)
+  )
 
 
 def test_the_tasks_of_the_page_are_tasks():
@@ -96,8 +120,9 @@ def test_the_tasks_of_the_page_are_tasks():
   assert played("tasks")["fed"].task.main == "near"
 
 
-@pytest.mark.parametrize("page", [
-    "optimizers", "compression", "late", "personal", "private", "recipes"])
+@pytest.mark.parametrize(
+  "page", ["optimizers", "compression", "late", "personal", "private", "recipes"]
+)
 def test_the_example_of_a_page_runs(page):
   played(page)
 
@@ -113,7 +138,9 @@ def test_the_page_on_data_lists_every_data_set_and_partition():
     assert name == "NAME" or is_tfds(name)
   flags = set(re.findall(r"--(\w+)", text))
   known = {flag.name for flag in cli_flags.run_flags()} | {
-      *cli_flags.hyper_fields(), "help"}
+    *cli_flags.hyper_fields(),
+    "help",
+  }
   assert flags <= known, flags - known
 
 
@@ -131,14 +158,18 @@ def test_every_page_is_in_the_index():
 def test_pages_name_files_that_exist():
   """Every path in backticks or links of README and docs is there."""
   missing = []
-  for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md",
-               *(ROOT / "docs").rglob("*.md")]:
+  for page in [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *(ROOT / "docs").rglob("*.md"),
+  ]:
     text = page.read_text("utf-8")
     for link in re.findall(r"\]\(([^)#:]+)\)", text):
       if not (page.parent / link).exists() and "_modules_of" not in link:
         missing.append(f"{page.name}: {link}")
     for path in re.findall(
-        r"`((?:fedjax_alg|experiments|tests|benchmarks|docs)/[\w/.]+)`", text):
+      r"`((?:fedjax_alg|experiments|tests|benchmarks|docs)/[\w/.]+)`", text
+    ):
       if "." in path.rsplit("/", 1)[-1] and not (ROOT / path).exists():
         missing.append(f"{page.name}: {path}")
   assert not missing
@@ -147,10 +178,13 @@ def test_pages_name_files_that_exist():
 def test_errata_that_are_cited_are_there():
   """Every id has one entry, on the page of its paper."""
   entries = []
-  for letter, paper in (("D", "diversified"), ("C", "conjugate"),
-                        ("F", "fedgroup"), ("A", "analytic")):
-    entries += re.findall(
-        rf"^\| ({letter}-\d\d) \|", page_of(f"papers/{paper}"), re.M)
+  for letter, paper in (
+    ("D", "diversified"),
+    ("C", "conjugate"),
+    ("F", "fedgroup"),
+    ("A", "analytic"),
+  ):
+    entries += re.findall(rf"^\| ({letter}-\d\d) \|", page_of(f"papers/{paper}"), re.M)
   assert len(entries) == len(set(entries))
   cited = {}
   for folder in ("fedjax_alg", "experiments", "benchmarks", "tests", "docs"):
@@ -164,6 +198,7 @@ def test_errata_that_are_cited_are_there():
 
 def test_every_public_name_is_in_the_api():
   import fedjax_alg
+
   names = re.findall(r"^   (\w+)$", page_of("api"), re.M)  # autosummary
   assert sorted(names) == sorted(fedjax_alg.__all__)
 
@@ -189,9 +224,11 @@ def test_readme_example_prints_what_it_says(tmp_path, monkeypatch, capsys):
   printed = capsys.readouterr().out
   number = r"\d+\.\d+"
   assert re.sub(number, "x", printed) == re.sub(number, "x", said)
-  np.testing.assert_allclose(*(
-      [float(n) for n in re.findall(number, words)]
-      for words in (printed, said)), atol=0.02, rtol=0.05)
+  np.testing.assert_allclose(
+    *([float(n) for n in re.findall(number, words)] for words in (printed, said)),
+    atol=0.02,
+    rtol=0.05,
+  )
 
 
 def test_compare_page_runs(tmp_path, monkeypatch):
@@ -204,7 +241,7 @@ def test_compare_page_runs(tmp_path, monkeypatch):
     assert words[:3] == ["python", "-m", "experiments.run"]
     run = config.parse(words[3:])
     made_runs.write(tmp_path / run.out_dir, accuracy, algorithm=run.algorithm)
-    accuracy = accuracy ** 2
+    accuracy = accuracy**2
   assert last[:3] == ["python", "-m", "experiments.compare"]
   assert compare.main(last[3:]) == 0
   pair = played("compare")["pair"]
@@ -216,7 +253,8 @@ def test_compare_page_runs(tmp_path, monkeypatch):
 def test_ones_own_arrays_of_the_page_on_data_run(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   assert played("data")["federation"].client_names.tolist() == [
-      f"writer {i}" for i in range(4)]
+    f"writer {i}" for i in range(4)
+  ]
   (line,) = re.findall(r"```bash\n(.*?)\n```", page_of("data"), re.S)
   assert run.main([*shlex.split(line)[2:], "--noprogress"]) == 0
   table = (tmp_path / "out" / "mine" / "clients.csv").read_text("utf-8")
@@ -243,14 +281,13 @@ def test_the_recipes_can_be_given(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", registry.ALGORITHMS)
-def test_the_code_on_the_page_of_a_method_can_be_started(
-    name, tmp_path, monkeypatch):
+def test_the_code_on_the_page_of_a_method_can_be_started(name, tmp_path, monkeypatch):
   """In Python and in a shell, up to where programs would be compiled."""
   monkeypatch.chdir(tmp_path)
   text = "\n".join(extension("method_examples").example(name))
   blocks = re.findall(r"```python\n(.*?)```", text, re.S)
   if len(blocks) > 1:  # a model in a file of its own
-    file, = re.findall(r"in the file `(.*?)`", text)
+    (file,) = re.findall(r"in the file `(.*?)`", text)
     (tmp_path / file).write_text(blocks[0], "utf-8")
   started = []
 
@@ -262,7 +299,7 @@ def test_the_code_on_the_page_of_a_method_can_be_started(
   monkeypatch.setattr(api.queue, "run_plans", start)
   exec(compile(blocks[-1], name, "exec"), {})
   assert len(started) == 1
-  command, = re.findall(r"```bash\n(.*?)```", text, re.S)
+  (command,) = re.findall(r"```bash\n(.*?)```", text, re.S)
   words = shlex.split(command.replace("\\\n", ""))
   assert words[:2] == ["fedjax-alg", "run"]
   shown = config.parse(words[2:]).prepare()
@@ -289,10 +326,15 @@ def test_a_curve_shows_what_clients_use():
   for row in rows:
     entry = registry.ALGORITHMS[row["method"]]
     hparams = entry.hparams()
-    models = max(getattr(hparams, name, 1) for name in (
-        "num_models", "num_groups", "max_groups"))
-    own = models > 1 or entry.adapts or entry.options.get("roles") or (
-        row["method"] in ("apfl", "local"))
+    models = max(
+      getattr(hparams, name, 1) for name in ("num_models", "num_groups", "max_groups")
+    )
+    own = (
+      models > 1
+      or entry.adapts
+      or entry.options.get("roles")
+      or (row["method"] in ("apfl", "local"))
+    )
     assert row["protocol"] == ("local" if own else "global"), row["method"]
   curves = {row["method"]: row["accuracy"] for row in rows}
   assert curves["fedgroup"] != curves["fedgrouprox"]  # mu is not 0
@@ -307,8 +349,8 @@ def test_numbers_of_methods_are_those_of_the_registry():
   rows = re.findall(r"^\| algorithm \|.*?\n\n", speed, re.M | re.S)
   (table,) = [text for text in rows if "v5e" in text]
   compiled = re.findall(r"^\| (\w+) \|", table, re.M)[1:]
-  said, = re.findall(r"All (\d+) methods of the table", speed)
-  later, = re.findall(r"those that came later \((.*?)\)", speed)
+  (said,) = re.findall(r"All (\d+) methods of the table", speed)
+  (later,) = re.findall(r"those that came later \((.*?)\)", speed)
   assert len(compiled) == int(said)
   assert {*compiled, *re.findall(r"`(\w+)`", later)} == {*registry.ALGORITHMS}
 
@@ -317,20 +359,26 @@ def test_numbers_of_methods_are_those_of_the_registry():
 def test_the_names_of_a_round_are_counted():
   """As docs/architecture.md counts them: those that `run_round` uses."""
   tree = ast.parse(inspect.getsource(one_model))
-  there = {alias.asname or alias.name for node in tree.body if isinstance(
-      node, ast.ImportFrom) and node.module.startswith("fedjax_alg")
-           for alias in node.names} | {
-               node.name for node in tree.body
-               if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-  (body,) = [node for node in tree.body
-             if getattr(node, "name", "") == "run_round"]
+  there = {
+    alias.asname or alias.name
+    for node in tree.body
+    if isinstance(node, ast.ImportFrom) and node.module.startswith("fedjax_alg")
+    for alias in node.names
+  } | {
+    node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+  }
+  (body,) = [node for node in tree.body if getattr(node, "name", "") == "run_round"]
   names = {node.id for node in ast.walk(body) if isinstance(node, ast.Name)}
-  attributes = {node.attr for node in ast.walk(body) if isinstance(
-      node, ast.Attribute) and ast.unparse(node) != "functools.partial"}
+  attributes = {
+    node.attr
+    for node in ast.walk(body)
+    if isinstance(node, ast.Attribute) and ast.unparse(node) != "functools.partial"
+  }
   assert re.findall(
-      r"names (\d+) functions, types, constants and modules of the package and "
-      r"(\d+) attributes", page_of("architecture")) == [
-          (str(len(names & there)), str(len(attributes)))]
+    r"names (\d+) functions, types, constants and modules of the package and "
+    r"(\d+) attributes",
+    page_of("architecture"),
+  ) == [(str(len(names & there)), str(len(attributes)))]
 
 
 @pytest.mark.fast
@@ -339,11 +387,17 @@ def test_nothing_in_angle_brackets_is_lost():
   lost = []
   for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
     text = re.sub(
-        r"```.*?```|`[^`\n]*`|\$\$.*?\$\$|\$[^$\n]*\$|<!--.*?-->", "",
-        page.read_text("utf-8"), flags=re.S)
+      r"```.*?```|`[^`\n]*`|\$\$.*?\$\$|\$[^$\n]*\$|<!--.*?-->",
+      "",
+      page.read_text("utf-8"),
+      flags=re.S,
+    )
     tags = re.findall(r"</?([a-zA-Z]\w*)", text)
-    lost += [f"{page.name}: {tag}" for tag in tags if tag not in (
-        "details", "summary", "br", "span", "div", "sub")]
+    lost += [
+      f"{page.name}: {tag}"
+      for tag in tags
+      if tag not in ("details", "summary", "br", "span", "div", "sub")
+    ]
   assert not lost
 
 
@@ -364,10 +418,15 @@ def test_the_pages_are_built_with_what_their_notebooks_need():
   """Without the accountant a built page prints "epsilon nan"."""
   parser = configparser.ConfigParser()
   parser.read(ROOT / "setup.cfg", "utf-8")
-  extras = {name: {*filter(None, text.splitlines())} for name, text in
-            parser["options.extras_require"].items()}
-  needed = {name for path in NOTEBOOKS for name in re.findall(
-      r"fedjax_alg\[(\w+)\]", path.read_text("utf-8"))}
+  extras = {
+    name: {*filter(None, text.splitlines())}
+    for name, text in parser["options.extras_require"].items()
+  }
+  needed = {
+    name
+    for path in NOTEBOOKS
+    for name in re.findall(r"fedjax_alg\[(\w+)\]", path.read_text("utf-8"))
+  }
   assert "private" in needed
   for name in needed:
     assert extras[name] <= extras["docs"], name
@@ -378,9 +437,15 @@ NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 LIGHT = ("first_run",)
 
 
-@pytest.mark.parametrize("path", [
-    pytest.param(path, id=path.stem, marks=() if path.stem in LIGHT else (
-        pytest.mark.slow)) for path in NOTEBOOKS])
+@pytest.mark.parametrize(
+  "path",
+  [
+    pytest.param(
+      path, id=path.stem, marks=() if path.stem in LIGHT else (pytest.mark.slow)
+    )
+    for path in NOTEBOOKS
+  ],
+)
 def test_a_notebook_runs(path, capsys):
   cells = json.loads(path.read_text("utf-8"))["cells"]
   names = {"__name__": "notebook"}
@@ -396,12 +461,13 @@ def test_a_notebook_runs(path, capsys):
 
 LIBRARY = pathlib.Path(fedjax_alg.__file__).parent
 MODULES = sorted(
-    ".".join(("fedjax_alg", *path.relative_to(LIBRARY).with_suffix("").parts))
-    for path in LIBRARY.rglob("*.py") if ">>> " in path.read_text("utf-8"))
+  ".".join(("fedjax_alg", *path.relative_to(LIBRARY).with_suffix("").parts))
+  for path in LIBRARY.rglob("*.py")
+  if ">>> " in path.read_text("utf-8")
+)
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_of_a_module_are_true(name):
-  found = doctest.testmod(
-      importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+  found = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
   assert found.attempted and not found.failed

@@ -22,9 +22,13 @@ class State(NamedTuple):
 
 def state_of(number):
   rng = np.random.default_rng(number)
-  return State({"kernel": jnp.asarray(rng.normal(size=(20, 3)), jnp.float32),
-                "bias": jnp.array([np.nan, -0.0, np.inf], jnp.float32)},
-               jnp.int32(number))
+  return State(
+    {
+      "kernel": jnp.asarray(rng.normal(size=(20, 3)), jnp.float32),
+      "bias": jnp.array([np.nan, -0.0, np.inf], jnp.float32),
+    },
+    jnp.int32(number),
+  )
 
 
 LIKE = jax.eval_shape(lambda: state_of(0))
@@ -47,7 +51,8 @@ def test_a_state_comes_back_bit_for_bit(tmp_path):
   assert not warnings and path.name == "round_00000007.ckpt"
   # A version whose state has another part, which this run has not.
   newer, _, _ = checkpoint.load_latest(
-      tmp_path / "new", Newer(LIKE.params, (), LIKE.round))
+    tmp_path / "new", Newer(LIKE.params, (), LIKE.round)
+  )
   assert isinstance(newer, Newer) and newer.round == 7
   problems.assert_equal(newer.params, state.params)
 
@@ -56,7 +61,9 @@ def test_the_last_two_are_kept_and_nothing_else(tmp_path):
   for number in (8, 9, 10, 100):
     checkpoint.save(tmp_path, state_of(number), number, {})
   assert sorted(path.name for path in tmp_path.iterdir()) == [
-      "round_00000010.ckpt", "round_00000100.ckpt"]
+    "round_00000010.ckpt",
+    "round_00000100.ckpt",
+  ]
   assert checkpoint.load_latest(tmp_path, LIKE)[1]["round"] == 100
 
 
@@ -68,22 +75,30 @@ class Kept(NamedTuple):
 def kept_of(number, clients=7):
   """States of two seeds with a table of clients."""
   rng = np.random.default_rng(number)
-  return Kept({"w": rng.normal(size=(2, 3)).astype(np.float32)}, {
+  return Kept(
+    {"w": rng.normal(size=(2, 3)).astype(np.float32)},
+    {
       "w": rng.normal(size=(2, clients, 3)).astype(np.float32),
-      "met": rng.random((2, clients)) < 0.5})
+      "met": rng.random((2, clients)) < 0.5,
+    },
+  )
 
 
 def in_processes(state, cuts):
   """The states as processes with these clients hold them."""
-  return placed(state._replace(clients=jax.tree.map(
-      lambda leaf: split.Split(leaf, cuts), state.clients)), cuts)
+  return placed(
+    state._replace(
+      clients=jax.tree.map(lambda leaf: split.Split(leaf, cuts), state.clients)
+    ),
+    cuts,
+  )
 
 
 def placed(state, cuts):
-  mesh = sharding.process_mesh(
-      jax.devices("cpu")[:len(cuts) - 1], len(cuts) - 1)
-  return sharding.place_states(state, sharding.of_states(
-      state, mesh, sharding.replicated(mesh)))
+  mesh = sharding.process_mesh(jax.devices("cpu")[: len(cuts) - 1], len(cuts) - 1)
+  return sharding.place_states(
+    state, sharding.of_states(state, mesh, sharding.replicated(mesh))
+  )
 
 
 def restored(folder, cuts):
@@ -100,8 +115,9 @@ def restored(folder, cuts):
 TWO, THREE = (0, 3, 7), (0, 5, 5, 7)
 
 
-@pytest.mark.parametrize("before, after", [
-    (TWO, None), (None, TWO), (TWO, THREE), (THREE, TWO), (TWO, TWO)])
+@pytest.mark.parametrize(
+  "before, after", [(TWO, None), (None, TWO), (TWO, THREE), (THREE, TWO), (TWO, TWO)]
+)
 def test_other_processes_read_what_some_have_kept(tmp_path, before, after):
   state = kept_of(3)
   held = in_processes(state, before) if before else state
@@ -110,20 +126,23 @@ def test_other_processes_read_what_some_have_kept(tmp_path, before, after):
   found, facts, warnings = restored(tmp_path, after)
   problems.assert_equal(found, state)
   assert facts["flags"] == "abc" and not warnings
-  assert facts["format"] == (
-      checkpoint.IN_PARTS if before else checkpoint.FORMAT)
+  assert facts["format"] == (checkpoint.IN_PARTS if before else checkpoint.FORMAT)
 
 
 def test_a_process_writes_its_own_rows(tmp_path):
   for number in (1, 2, 3):
-    path = checkpoint.save(
-        tmp_path, in_processes(kept_of(number), TWO), number, {})
+    path = checkpoint.save(tmp_path, in_processes(kept_of(number), TWO), number, {})
   assert sorted(each.name for each in tmp_path.iterdir()) == [
-      f"round_0000000{number}.{end}" for number in (2, 3)
-      for end in ("ckpt", "rows_0_of_2", "rows_1_of_2")]
-  rows = [serialization.msgpack_restore(
-      path.with_suffix(f".rows_{process}_of_2").read_bytes())
-          for process in range(2)]
+    f"round_0000000{number}.{end}"
+    for number in (2, 3)
+    for end in ("ckpt", "rows_0_of_2", "rows_1_of_2")
+  ]
+  rows = [
+    serialization.msgpack_restore(
+      path.with_suffix(f".rows_{process}_of_2").read_bytes()
+    )
+    for process in range(2)
+  ]
   for name, leaf in kept_of(3).clients.items():
     key = f"['clients']['{name}']"
     np.testing.assert_array_equal(rows[0][key], leaf[:, :3])
@@ -132,15 +151,16 @@ def test_a_process_writes_its_own_rows(tmp_path):
   checkpoint.save(tmp_path, kept_of(4), 4, {})
   checkpoint.save(tmp_path, kept_of(5), 5, {})
   assert sorted(each.name for each in tmp_path.iterdir()) == [
-      "round_00000004.ckpt", "round_00000005.ckpt"]
+    "round_00000004.ckpt",
+    "round_00000005.ckpt",
+  ]
   checkpoint.save(tmp_path, in_processes(kept_of(6), TWO), 6, {})
   checkpoint.clear(tmp_path)
   assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("unwritten", ["rows_1_of_2", "ckpt"])
-def test_a_crash_between_parts_leaves_the_one_before(
-    tmp_path, monkeypatch, unwritten):
+def test_a_crash_between_parts_leaves_the_one_before(tmp_path, monkeypatch, unwritten):
   """What was written of the next one counts for nothing, and is removed."""
   checkpoint.save(tmp_path, in_processes(kept_of(1), TWO), 1, {})
   replacing = files.replacing
@@ -162,8 +182,7 @@ def test_a_crash_between_parts_leaves_the_one_before(
 
 
 def test_the_rows_of_other_clients_are_refused(tmp_path):
-  checkpoint.save(
-      tmp_path, in_processes(kept_of(1, clients=6), (0, 3, 6)), 1, {})
+  checkpoint.save(tmp_path, in_processes(kept_of(1, clients=6), (0, 3, 6)), 1, {})
   with pytest.raises(checkpoint.CheckpointError, match="model or data"):
     restored(tmp_path, TWO)
   with pytest.raises(checkpoint.CheckpointError, match="model or data"):
@@ -177,21 +196,31 @@ def flip(raw, where):
 
 
 DAMAGE = {
-    "a bit of the payload": lambda raw: flip(raw, -20),
-    "truncated": lambda raw: raw[:len(raw) // 2], "empty": lambda raw: b"",
-    "no header": lambda raw: raw[raw.index(b"\n") + 1:],
-    "something else": lambda raw: b"[1, 2]\n" + raw,
-    "binary": lambda raw: b"\xff\xfe\n" + raw}
+  "a bit of the payload": lambda raw: flip(raw, -20),
+  "truncated": lambda raw: raw[: len(raw) // 2],
+  "empty": lambda raw: b"",
+  "no header": lambda raw: raw[raw.index(b"\n") + 1 :],
+  "something else": lambda raw: b"[1, 2]\n" + raw,
+  "binary": lambda raw: b"\xff\xfe\n" + raw,
+}
 
 
-@pytest.mark.parametrize("end, damage", [
+@pytest.mark.parametrize(
+  "end, damage",
+  [
     *(("ckpt", damage) for damage in DAMAGE),
-    *(("rows_1_of_2", damage) for damage in (
-        "a bit of the payload", "gone", "of another round"))])
+    *(
+      ("rows_1_of_2", damage)
+      for damage in ("a bit of the payload", "gone", "of another round")
+    ),
+  ],
+)
 def test_a_damaged_file_is_a_damaged_checkpoint(tmp_path, end, damage):
   """Of states in parts, which one process reads, or two."""
-  paths = [checkpoint.save(tmp_path, in_processes(kept_of(number), TWO),
-                           number, {}) for number in (1, 2)]
+  paths = [
+    checkpoint.save(tmp_path, in_processes(kept_of(number), TWO), number, {})
+    for number in (1, 2)
+  ]
   before, file = (path.with_suffix(f".{end}") for path in paths)
   if damage == "gone":
     file.unlink()
@@ -203,7 +232,8 @@ def test_a_damaged_file_is_a_damaged_checkpoint(tmp_path, end, damage):
     state, facts, warnings = restored(tmp_path, cuts)
     problems.assert_equal(state, kept_of(1))
     assert facts["round"] == 1 and warnings == [
-        f"checkpoint {paths[1]} is damaged; using the one before it"]
+      f"checkpoint {paths[1]} is damaged; using the one before it"
+    ]
   assert [facts["round"] for facts in checkpoint.headers(tmp_path)] == [1]
 
 
@@ -221,24 +251,28 @@ def test_without_a_whole_checkpoint_there_is_an_error(tmp_path):
     checkpoint.load_latest(tmp_path, LIKE)
   checkpoint.save(tmp_path, state_of(1), 1, {}).write_bytes(b"")
   with pytest.raises(
-      checkpoint.CheckpointError, match="no whole checkpoint in .* is damaged"):
+    checkpoint.CheckpointError, match="no whole checkpoint in .* is damaged"
+  ):
     checkpoint.load_latest(tmp_path, LIKE)
 
 
 KERNEL, BIAS = LIKE.params["kernel"], LIKE.params["bias"]
 OTHERS = {
-    "shape": {"kernel": jnp.zeros((20, 4)), "bias": BIAS},
-    "dtype": {"kernel": KERNEL, "bias": jnp.zeros(3, jnp.int32)},
-    "names": {"kernels": KERNEL, "bias": BIAS},
-    "more": {"kernel": KERNEL, "bias": BIAS, "more": jnp.zeros(1)},
-    "fewer": {"kernel": KERNEL}, "tuple": (KERNEL, BIAS)}
+  "shape": {"kernel": jnp.zeros((20, 4)), "bias": BIAS},
+  "dtype": {"kernel": KERNEL, "bias": jnp.zeros(3, jnp.int32)},
+  "names": {"kernels": KERNEL, "bias": BIAS},
+  "more": {"kernel": KERNEL, "bias": BIAS, "more": jnp.zeros(1)},
+  "fewer": {"kernel": KERNEL},
+  "tuple": (KERNEL, BIAS),
+}
 
 
 @pytest.mark.parametrize("other", list(OTHERS))
 def test_a_state_of_another_structure_is_refused(tmp_path, other):
   checkpoint.save(tmp_path, state_of(1), 1, {})
   with pytest.raises(
-      checkpoint.CheckpointError, match="of another algorithm, model or data"):
+    checkpoint.CheckpointError, match="of another algorithm, model or data"
+  ):
     checkpoint.load_latest(tmp_path, LIKE._replace(params=OTHERS[other]))
 
 
@@ -251,8 +285,12 @@ def test_another_format_is_named(tmp_path, monkeypatch):
 
 
 def test_the_hash_sees_values_shapes_and_dtypes():
-  arrays = [np.zeros(4, np.float32), np.zeros((2, 2), np.float32),
-            np.zeros(4, np.int32), np.array([0, 0, 0, -0.0], np.float32)]
+  arrays = [
+    np.zeros(4, np.float32),
+    np.zeros((2, 2), np.float32),
+    np.zeros(4, np.int32),
+    np.array([0, 0, 0, -0.0], np.float32),
+  ]
   assert len({checkpoint.state_hash(a) for a in arrays}) == 4
 
 
@@ -260,17 +298,27 @@ def stranger(folder, facts, payload):
   """A file whose checksum is right, whatever it holds."""
   text = json.dumps({"format": checkpoint.FORMAT, "round": 6} | facts)
   digest = hashlib.sha256(text.encode() + payload).hexdigest()
-  (folder / "round_00000006.ckpt").write_bytes(json.dumps(
-      {"sha256": digest, "facts": text}).encode() + b"\n" + payload)
+  (folder / "round_00000006.ckpt").write_bytes(
+    json.dumps({"sha256": digest, "facts": text}).encode() + b"\n" + payload
+  )
 
 
 ONE = {"w": np.zeros(2, np.float32)}
 
 
-@pytest.mark.parametrize("facts, tree", [
-    ({"round": "6"}, ONE), ({"round": 6.0}, ONE), ({"round": -1}, ONE),
-    ({}, {"w": "text"}), ({}, {"w": 3}), ({}, {"w": [1, 2]}), ({}, 3),
-    ({}, {"w": np.zeros(2, np.float64)})])
+@pytest.mark.parametrize(
+  "facts, tree",
+  [
+    ({"round": "6"}, ONE),
+    ({"round": 6.0}, ONE),
+    ({"round": -1}, ONE),
+    ({}, {"w": "text"}),
+    ({}, {"w": 3}),
+    ({}, {"w": [1, 2]}),
+    ({}, 3),
+    ({}, {"w": np.zeros(2, np.float64)}),
+  ],
+)
 def test_whole_files_of_strangers_are_refused(tmp_path, facts, tree):
   stranger(tmp_path, facts, serialization.msgpack_serialize(tree))
   with pytest.raises(checkpoint.CheckpointError) as caught:
@@ -298,8 +346,7 @@ def test_headers_and_files_of_others(tmp_path):
 
 
 def test_only_what_a_killed_process_has_left_is_removed(tmp_path):
-  """A checkpoint that is begun is ours, whatever else has such a name is not.
-  """
+  """A checkpoint that is begun is ours, whatever else has such a name is not."""
   checkpoint.tidy(tmp_path / "none")
   path = checkpoint.save(tmp_path, state_of(1), 1, {})
   raw = path.read_bytes()
@@ -308,11 +355,18 @@ def test_only_what_a_killed_process_has_left_is_removed(tmp_path):
     (tmp_path / f"round_0000000{number}.ckpt.partial").write_bytes(content)
   (tmp_path / "round_00000002.rows_0_of_2.partial").write_bytes(b"\x81")
   (tmp_path / "mine").write_text("mine")
-  others = {"round_00000007.ckpt.partial": b"mine",
-            "round_best.ckpt.partial": raw[:50], "notes.partial": raw[:50]}
+  others = {
+    "round_00000007.ckpt.partial": b"mine",
+    "round_best.ckpt.partial": raw[:50],
+    "notes.partial": raw[:50],
+  }
   for name, content in others.items():
     (tmp_path / name).write_bytes(content)
   (tmp_path / "round_00000008.ckpt.partial").symlink_to("mine")
   checkpoint.tidy(tmp_path)
   assert {each.name for each in tmp_path.iterdir()} == {
-      path.name, "mine", "round_00000008.ckpt.partial", *others}
+    path.name,
+    "mine",
+    "round_00000008.ckpt.partial",
+    *others,
+  }

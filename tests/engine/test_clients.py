@@ -2,7 +2,8 @@
 
 import re
 
-from hypothesis import example, given, strategies as st
+from hypothesis import example, given
+from hypothesis import strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,16 +15,20 @@ from fedjax_alg.data import layout
 from fedjax_alg.engine import clients, owned, sharding
 from tests import problems
 
-
 #: Clients and devices; every pair compiles.
 HANDS = [(1, 4), (7, 1), (13, 8), (24, 3), (40, 4)]
 _balance = jax.jit(owned.balance, static_argnums=(1, 2))
 
 
 @pytest.mark.program
-@given(st.sampled_from(HANDS).flatmap(lambda hand: st.tuples(
-    st.lists(st.integers(0, 1000), min_size=hand[0], max_size=hand[0]),
-    st.just(hand[1]))))
+@given(
+  st.sampled_from(HANDS).flatmap(
+    lambda hand: st.tuples(
+      st.lists(st.integers(0, 1000), min_size=hand[0], max_size=hand[0]),
+      st.just(hand[1]),
+    )
+  )
+)
 @example(([5], 4))
 @example(([1000] + [1] * 39, 4))
 def test_devices_get_like_work(dealt):
@@ -31,8 +36,9 @@ def test_devices_get_like_work(dealt):
   sizes, devices = dealt
   slots = -(-len(sizes) // devices) * devices
   padded = np.array(sizes + [0] * (slots - len(sizes)), np.int32)
-  order = np.asarray(owned.by_device(
-      padded, _balance(padded, devices, slots // devices)))
+  order = np.asarray(
+    owned.by_device(padded, _balance(padded, devices, slots // devices))
+  )
   np.testing.assert_array_equal(np.sort(order), np.arange(slots))
   hands = padded[order].reshape(devices, -1)
   totals = hands.sum(1)
@@ -46,9 +52,15 @@ def test_cards_are_dealt_to_and_fro():
   assert (order.reshape(4, 2) + 1).tolist() == [[8, 1], [7, 2], [6, 3], [5, 4]]
 
 
-CASES = [("sequential", 0, False), ("vmap", 0, False), ("python", 0, False),
-         ("sequential", 0, True), ("vmap", 0, True), ("lanes", 0, False),
-         ("lanes", 1, True)]
+CASES = [
+  ("sequential", 0, False),
+  ("vmap", 0, False),
+  ("python", 0, False),
+  ("sequential", 0, True),
+  ("vmap", 0, True),
+  ("lanes", 0, False),
+  ("lanes", 1, True),
+]
 
 
 def added(total, shared, shard, pair, number):
@@ -74,7 +86,8 @@ def test_every_map_is_numpys(problem, mesh, mode, lanes, several):
   """
   map_clients = clients.ClientMap(mode, lanes, mesh if several else None)
   cohort = layout.take_cohort(
-      problem.data, jnp.array([3, 12, 1, 0, 9, 5, 11], jnp.int32))
+    problem.data, jnp.array([3, 12, 1, 0, 9, 5, 11], jnp.int32)
+  )
   ids, size = np.asarray(cohort.ids), np.asarray(cohort.shards.size)
   pairs = np.arange(14.0, dtype=np.float32).reshape(7, 2)
   weights = np.float32([0.5, 0.0, 2.0, 1.0, 0.0, 4.0, 0.25])
@@ -85,32 +98,39 @@ def test_every_map_is_numpys(problem, mesh, mode, lanes, several):
   # Two rows for each of twelve clients; those of a thirteenth do not exist.
   table = np.arange(24.0, dtype=np.float32) ** 2
   places = 2 * ids[:, None] + np.arange(2)
-  inputs = (cohort.shards, *map(jnp.asarray, (
-      pairs, ids, weights, halves, others, table, places)))
+  inputs = (
+    cohort.shards,
+    *map(jnp.asarray, (pairs, ids, weights, halves, others, table, places)),
+  )
   if several:
     inputs = sharding.replicate(inputs, mesh)
 
   def mapped(shared, shard, pair, number):
     assert isinstance(shard, Shard) and shard.x.shape == problem.data.x.shape
-    return {"sum": shared * pair.sum() + shard.x[shard.offset, 0],
-            "id": number, "size": shard.size}
+    return {
+      "sum": shared * pair.sum() + shard.x[shard.offset, 0],
+      "id": number,
+      "size": shard.size,
+    }
 
   @jax.jit
   def everything(shards, pairs, ids, weights, halves, others, table, places):
     two, args = jnp.float32(2), (shards, pairs, ids)
     return (
-        map_clients(mapped, two, *args),
-        map_clients.total(added, lambda: (
-            jnp.zeros(()), jnp.zeros((), jnp.int32)), two, *args),
-        [map_clients.reduce(summed, each, two, *args)
-         for each in (weights, halves)],
-        map_clients.update(
-            updated, trees.add_rows, table, places, (weights, others), two,
-            shards, ids))
+      map_clients(mapped, two, *args),
+      map_clients.total(
+        added, lambda: (jnp.zeros(()), jnp.zeros((), jnp.int32)), two, *args
+      ),
+      [map_clients.reduce(summed, each, two, *args) for each in (weights, halves)],
+      map_clients.update(
+        updated, trees.add_rows, table, places, (weights, others), two, shards, ids
+      ),
+    )
 
   found = everything(*inputs)
   out, total, ((sums, numbers), (parts, _)), (new, (both, first), again) = (
-      jax.device_get(found))
+    jax.device_get(found)
+  )
   for each in (out["id"], numbers, again):
     np.testing.assert_array_equal(each, ids)
   np.testing.assert_array_equal(out["size"], size)
@@ -131,8 +151,12 @@ def test_every_map_is_numpys(problem, mesh, mode, lanes, several):
 
 
 def three_shards():
-  return Shard(jnp.zeros((9, 1)), jnp.zeros(9, jnp.int32),
-               jnp.array([0, 4, 6], jnp.int32), jnp.array([4, 2, 3], jnp.int32))
+  return Shard(
+    jnp.zeros((9, 1)),
+    jnp.zeros(9, jnp.int32),
+    jnp.array([0, 4, 6], jnp.int32),
+    jnp.array([4, 2, 3], jnp.int32),
+  )
 
 
 @pytest.mark.program
@@ -145,7 +169,8 @@ def test_padding_of_the_map_is_the_last_client_without_data(mesh):
     return shard.size
 
   out = clients.ClientMap(mesh=mesh)(
-      one_client, (), sharding.replicate(three_shards(), mesh))
+    one_client, (), sharding.replicate(three_shards(), mesh)
+  )
   jax.effects_barrier()
   assert out.tolist() == [4, 2, 3]
   assert sorted(seen) == [0] * (mesh.size - 3) + [2, 3, 4]
@@ -156,12 +181,21 @@ def test_a_round_on_a_mesh_gathers_once(problem, mesh):
   map_clients = clients.ClientMap(mesh=mesh)
   cohort = layout.take_cohort(problem.data, jnp.arange(8, dtype=jnp.int32))
   inputs = sharding.replicate((cohort.shards, jnp.float32(2)), mesh)
-  text = jax.jit(lambda shards, shared: map_clients(
-      lambda shared, shard: shared * shard.size.astype(jnp.float32), shared,
-      shards)).lower(*inputs).compile().as_text()
+  text = (
+    jax.jit(
+      lambda shards, shared: map_clients(
+        lambda shared, shard: shared * shard.size.astype(jnp.float32), shared, shards
+      )
+    )
+    .lower(*inputs)
+    .compile()
+    .as_text()
+  )
   found = re.findall(
-      r" (all-reduce|all-gather|all-to-all|collective-\w+|reduce-scatter)"
-      r"(?:-start)?\(", text)
+    r" (all-reduce|all-gather|all-to-all|collective-\w+|reduce-scatter)"
+    r"(?:-start)?\(",
+    text,
+  )
   assert found == ["all-gather"]
 
 
@@ -172,6 +206,7 @@ def test_what_cannot_be_mapped_is_named():
 
 def test_a_client_that_fails_is_named_in_python():
   """Its code computes with numbers, so Python may branch on them."""
+
   def one_client(_, shard, number):
     if shard.size == 2:
       raise ZeroDivisionError("no steps")
@@ -179,5 +214,4 @@ def test_a_client_that_fails_is_named_in_python():
 
   with pytest.raises(ZeroDivisionError) as error:
     clients.ClientMap("python")(one_client, (), three_shards(), jnp.arange(3))
-  assert error.value.__notes__ == [
-      "in slot 1 of the cohort, a client of 2 examples"]
+  assert error.value.__notes__ == ["in slot 1 of the cohort, a client of 2 examples"]

@@ -5,14 +5,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_alg.base import Devices, round_cost, Work
+from fedjax_alg.base import Devices, Work, round_cost
 from fedjax_alg.engine import clock
 from tests import problems
 
 #: Three participants and a padding slot: 1, 2 and 4 flops a second.
-DEVICES = Devices(jnp.array([1.0, 2.0, 4.0, 1.0]),
-                  jnp.array([8.0, 4.0, 16.0, 1.0]), jnp.float32(0.5),
-                  jnp.float32(10.0))
+DEVICES = Devices(
+  jnp.array([1.0, 2.0, 4.0, 1.0]),
+  jnp.array([8.0, 4.0, 16.0, 1.0]),
+  jnp.float32(0.5),
+  jnp.float32(10.0),
+)
 WEIGHT = jnp.array([5.0, 1.0, 2.0, 0.0])
 WORK = Work(jnp.array([3.0, 2.0, 8.0, 0.0]), jnp.array([2.0, 4.0, 1.0, 0.0]))
 COST = (jnp.float32(40), jnp.float32(20))  # bytes, flops
@@ -37,32 +40,43 @@ def test_a_round_on_paper():
 def test_nothing_behind_a_padding_slot_counts():
   bad = np.array([1, 1, 1, np.nan], np.float32)
   times = times_of(
-      DEVICES._replace(flops_per_s=DEVICES.flops_per_s * bad,
-                       bytes_per_s=DEVICES.bytes_per_s.at[3].set(0)),
-      work=Work(WORK.flops * bad, WORK.batches.at[3].set(1e9)))
+    DEVICES._replace(
+      flops_per_s=DEVICES.flops_per_s * bad,
+      bytes_per_s=DEVICES.bytes_per_s.at[3].set(0),
+    ),
+    work=Work(WORK.flops * bad, WORK.batches.at[3].set(1e9)),
+  )
   problems.assert_equal(times, times_of())
 
 
 def test_many_floats_do_not_overflow():
-  most = round_cost(2 ** 31 - 1, 2 ** 31 - 1, 1, 0)
+  most = round_cost(2**31 - 1, 2**31 - 1, 1, 0)
   times = times_of(cost=(clock.bytes_sent(most), jnp.float32(0)))
   np.testing.assert_allclose(
-      times.communication[:3], 4 * 2.0 ** 32 / np.array([8, 4, 16]), rtol=1e-6)
+    times.communication[:3], 4 * 2.0**32 / np.array([8, 4, 16]), rtol=1e-6
+  )
 
 
 def test_bytes_take_the_place_of_floats_where_they_are_given():
   cost = round_cost(10, 5, 1, 0)
   assert clock.bytes_sent(cost) == 60
   assert clock.bytes_sent(cost._replace(bytes_up=jnp.uint32(17))) == 57
-  assert clock.bytes_sent(round_cost(
-      10, 5, 1, 0, bytes_down=2 ** 32 - 1)) == 2.0 ** 32  # rounded to float32
+  assert (
+    clock.bytes_sent(round_cost(10, 5, 1, 0, bytes_down=2**32 - 1)) == 2.0**32
+  )  # rounded to float32
 
 
 @pytest.mark.program
 def test_devices_are_of_the_seed_and_the_number():
   made = clock.make_devices(
-      3, 200, cores=(2, 5), core_gflops=2.5, bandwidth_gbps=(0.1, 10.0),
-      batch_ms=4.0, server_gflops=50.0)
+    3,
+    200,
+    cores=(2, 5),
+    core_gflops=2.5,
+    bandwidth_gbps=(0.1, 10.0),
+    batch_ms=4.0,
+    server_gflops=50.0,
+  )
   cores = np.asarray(made.flops_per_s) / 2.5e9
   np.testing.assert_allclose(cores, np.round(cores))
   # Every number of cores about a quarter of the time.
@@ -77,8 +91,9 @@ def test_devices_are_of_the_seed_and_the_number():
   np.testing.assert_allclose(made.server_flops_per_s, 5e10)
   for leaf in made:
     assert leaf.dtype == jnp.float32 and not leaf.weak_type
-  few = clock.make_devices(3, 7, cores=(2, 5), core_gflops=2.5,
-                           bandwidth_gbps=(0.1, 10.0))
+  few = clock.make_devices(
+    3, 7, cores=(2, 5), core_gflops=2.5, bandwidth_gbps=(0.1, 10.0)
+  )
   np.testing.assert_array_equal(few.flops_per_s, made.flops_per_s[:7])
   np.testing.assert_array_equal(few.bytes_per_s, made.bytes_per_s[:7])
   other = clock.make_devices(4, 200, cores=(2, 5), core_gflops=2.5)
@@ -90,14 +105,18 @@ def test_one_bandwidth_is_exact():
   np.testing.assert_array_equal(made.bytes_per_s, np.full(5, 1.25e10, "f4"))
 
 
-@pytest.mark.parametrize("settings, named", [
+@pytest.mark.parametrize(
+  "settings, named",
+  [
     ({"cores": (0, 4)}, "device_cores=0,4"),
     ({"cores": (4, 1)}, "device_cores=4,1"),
     ({"bandwidth_gbps": (0.0, 1.0)}, "bandwidth_gbps=0,1"),
     ({"bandwidth_gbps": (1.0, np.inf)}, "bandwidth_gbps=1,inf"),
     ({"core_gflops": 0.0}, "core_gflops=0"),
     ({"batch_ms": -1.0}, "batch_ms=-1"),
-    ({"server_gflops": np.nan}, "server_gflops=nan")])
+    ({"server_gflops": np.nan}, "server_gflops=nan"),
+  ],
+)
 def test_machines_that_cannot_be(settings, named):
   with pytest.raises(ValueError, match=named):
     clock.make_devices(0, 3, **settings)
@@ -111,8 +130,12 @@ def test_who_takes_longer_reads_larger_batches():
   new = adapt(batch, round_seconds, jnp.float32(1), 40)
   np.testing.assert_array_equal(new, [10, 20, 31, 5, 40])
   assert new.dtype == jnp.int32
-  own = adapt(batch.astype(jnp.float32), round_seconds, jnp.float32(1),
-              jnp.array([5, 30, 31, 9, 100]))
+  own = adapt(
+    batch.astype(jnp.float32),
+    round_seconds,
+    jnp.float32(1),
+    jnp.array([5, 30, 31, 9, 100]),
+  )
   np.testing.assert_array_equal(own, [5, 20, 31, 5, 90])
   # At least one example, however fast the client is.
   assert adapt(batch[:1], jnp.array([1e-6]), jnp.float32(1), 40) == 1

@@ -22,12 +22,11 @@ def test_local_steps_do_not_copy_the_weights():
     return x.sum()
 
   def step(_, layers):
-    return jax.tree.map(
-        lambda w, g: w - 0.1 * g, layers, jax.grad(loss)(layers))
+    return jax.tree.map(lambda w, g: w - 0.1 * g, layers, jax.grad(loss)(layers))
 
   lowered = jax.jit(
-      lambda layers, steps: jax.lax.fori_loop(0, steps, step, layers)).lower(
-          [jnp.eye(8)] * 3, jnp.int32(5))
+    lambda layers, steps: jax.lax.fori_loop(0, steps, step, layers)
+  ).lower([jnp.eye(8)] * 3, jnp.int32(5))
 
   def copies(options):
     text = lowered.compile(options).as_text()
@@ -48,30 +47,32 @@ def test_a_start_has_the_same_bits_whatever_its_compiler_spends(monkeypatch):
   if options is None:
     pytest.skip("this XLA does not have the option")
   draw = jax.nn.initializers.he_normal()
-  lowered = jax.jit(lambda keys: jax.lax.map(
-      lambda key: (draw(key, (65, 20)), jax.random.split(key, 3)), keys)).lower(
-          jax.random.split(jax.random.key(0), 2))
-  usual = {"xla_backend_optimization_level": 3,  # not that of the tests
-           "xla_cpu_use_fusion_emitters": True}
+  lowered = jax.jit(
+    lambda keys: jax.lax.map(
+      lambda key: (draw(key, (65, 20)), jax.random.split(key, 3)), keys
+    )
+  ).lower(jax.random.split(jax.random.key(0), 2))
+  usual = {
+    "xla_backend_optimization_level": 3,  # not that of the tests
+    "xla_cpu_use_fusion_emitters": True,
+  }
   programs = [lowered.compile(flags) for flags in (usual, usual | options)]
   keys = jax.random.split(jax.random.key(0), 2)
-  (draws, splits), (cheap, cheap_splits) = (
-      program(keys) for program in programs)
+  (draws, splits), (cheap, cheap_splits) = (program(keys) for program in programs)
   np.testing.assert_array_equal(draws, cheap)
-  assert (jax.random.key_data(splits) == jax.random.key_data(
-      cheap_splits)).all()
+  assert (jax.random.key_data(splits) == jax.random.key_data(cheap_splits)).all()
 
 
-@pytest.mark.parametrize("options", [
-    compiling.options, compiling.start_options])
+@pytest.mark.parametrize("options", [compiling.options, compiling.start_options])
 def test_other_devices_have_their_own_compiler(options):
   assert options("tpu") is None and options("gpu") is None
 
 
-@pytest.mark.parametrize("platform, env, lines", [
-    ("cpu", None, True), ("tpu", None, False), ("tpu", "10", True)])
-def test_programs_for_a_tpu_hold_no_lines_of_python(
-    platform, env, lines, monkeypatch):
+@pytest.mark.parametrize(
+  "platform, env, lines",
+  [("cpu", None, True), ("tpu", None, False), ("tpu", "10", True)],
+)
+def test_programs_for_a_tpu_hold_no_lines_of_python(platform, env, lines, monkeypatch):
   limit = "jax_traceback_in_locations_limit"
   monkeypatch.delenv(limit.upper(), raising=False)
   if env:

@@ -11,7 +11,7 @@ import pytest
 from sklearn import metrics as sk
 
 from fedjax_alg import tasks
-from fedjax_alg.base import Algorithm, NEVER, no_setup
+from fedjax_alg.base import NEVER, Algorithm, no_setup
 from fedjax_alg.data import layout
 from fedjax_alg.data.federation import EvaluationData, Pieces
 from fedjax_alg.engine import clients, evaluate, sharding
@@ -37,16 +37,16 @@ def model_of(number):
 
   def client_params(state, client_id, shard, key):
     del shard, key
-    return jax.tree.map(
-        lambda leaf: leaf[(client_id + number) % K], state.models)
+    return jax.tree.map(lambda leaf: leaf[(client_id + number) % K], state.models)
 
   return client_params
 
 
 def toy(global_params=lambda state: state.models, **more):
   """Client i deploys model i mod K."""
-  return Algorithm(lambda *_: None, no_setup, lambda *_: None, model_of(0),
-                   global_params, **more)
+  return Algorithm(
+    lambda *_: None, no_setup, lambda *_: None, model_of(0), global_params, **more
+  )
 
 
 def full():
@@ -68,28 +68,53 @@ class Case(NamedTuple):
 def fixture_case(problem):
   tests = problems.make_clients((4, 70, 1, 9, 64, 6, 5, 8, 2, 3, 11, 65), 9)
   whole = tuple(map(np.concatenate, zip(*tests)))
-  pieces = [(whole[0][i:i + 50], whole[1][i:i + 50])
-            for i in range(0, len(whole[1]), 50)]
-  histogram = np.stack(
-      [np.bincount(y, minlength=L) for _, y in problem.clients])
+  pieces = [
+    (whole[0][i : i + 50], whole[1][i : i + 50]) for i in range(0, len(whole[1]), 50)
+  ]
+  histogram = np.stack([np.bincount(y, minlength=L) for _, y in problem.clients])
   # The server's rows, of a client like the others, stand behind theirs.
-  validation, = problems.make_clients((83,), 5)
+  (validation,) = problems.make_clients((83,), 5)
   x, y = map(np.concatenate, zip(*problem.clients, validation))
   own = sum(problems.SIZES)
-  train = jax.tree.map(jnp.asarray, layout.client_data(
-      x, y, np.arange(own), np.asarray(problem.data.offset),
-      np.asarray(problem.data.size), own + np.arange(83), np.where(NEW, 3, 0)))
+  train = jax.tree.map(
+    jnp.asarray,
+    layout.client_data(
+      x,
+      y,
+      np.arange(own),
+      np.asarray(problem.data.offset),
+      np.asarray(problem.data.size),
+      own + np.arange(83),
+      np.where(NEW, 3, 0),
+    ),
+  )
   data = EvaluationData(
-      train, problems.client_data(tests), problems.client_data(pieces),
-      jnp.asarray(histogram, jnp.float32), Pieces(
-          own + jnp.array([0, 40, 80]), jnp.array([40, 40, 3])))
-  state = State(jax.tree.map(
+    train,
+    problems.client_data(tests),
+    problems.client_data(pieces),
+    jnp.asarray(histogram, jnp.float32),
+    Pieces(own + jnp.array([0, 40, 80]), jnp.array([40, 40, 3])),
+  )
+  state = State(
+    jax.tree.map(
       lambda *leaves: jnp.stack(leaves),
-      *(problems.some_params(problem.model, seed, 1.0) for seed in range(K))))
-  run = jax.jit(evaluate.make_evaluate(
-      full(), problem.model, evaluate.PROTOCOLS, clients.ClientMap()))
-  return Case(data, state, tests, whole, validation,
-              jax.device_get(run(data, state, jax.random.key(0))), run)
+      *(problems.some_params(problem.model, seed, 1.0) for seed in range(K)),
+    )
+  )
+  run = jax.jit(
+    evaluate.make_evaluate(
+      full(), problem.model, evaluate.PROTOCOLS, clients.ClientMap()
+    )
+  )
+  return Case(
+    data,
+    state,
+    tests,
+    whole,
+    validation,
+    jax.device_get(run(data, state, jax.random.key(0))),
+    run,
+  )
 
 
 def summarise(counts):
@@ -99,8 +124,10 @@ def summarise(counts):
 def assert_sums(sums, confusion):
   """They follow from a confusion matrix."""
   for name, expected in (
-      ("rows", confusion.sum(1)), ("predicted", confusion.sum(0)),
-      ("hits", np.diagonal(confusion))):
+    ("rows", confusion.sum(1)),
+    ("predicted", confusion.sum(0)),
+    ("hits", np.diagonal(confusion)),
+  ):
     np.testing.assert_array_equal(sums[name], expected, err_msg=name)
 
 
@@ -116,18 +143,21 @@ def outcome(problem, case, k, x, y):
   x, y = np.pad(x, ((0, rest), (0, 0))), np.pad(y, (0, rest))
   logits = problem.model.apply(params, jnp.asarray(x))
   losses = problem.model.loss(logits, jnp.asarray(y))
-  return (np.asarray(logits)[:count].argmax(1),
-          np.asarray(losses, np.float64)[:count])
+  return (np.asarray(logits)[:count].argmax(1), np.asarray(losses, np.float64)[:count])
 
 
 @pytest.mark.parametrize("protocol", evaluate.PER_MODEL)
 def test_every_global_model_on_all_rows_of_a_kind(problem, case, protocol):
   sums = case.counts[protocol].sums
   assert {name: leaf.shape for name, leaf in sums.items()} == {
-      **dict.fromkeys(("rows", "hits", "predicted", "loss"), (K, L)),
-      **({"confusion": (K, L, L)} if protocol == "global" else {})}
-  x, y = {"global": case.whole, "validation": case.validation,
-          "train": tuple(map(np.concatenate, zip(*problem.clients)))}[protocol]
+    **dict.fromkeys(("rows", "hits", "predicted", "loss"), (K, L)),
+    **({"confusion": (K, L, L)} if protocol == "global" else {}),
+  }
+  x, y = {
+    "global": case.whole,
+    "validation": case.validation,
+    "train": tuple(map(np.concatenate, zip(*problem.clients))),
+  }[protocol]
   assert sums["rows"][0].sum() == len(y)
   for k in range(K):
     predicted, losses = outcome(problem, case, k, x, y)
@@ -136,20 +166,21 @@ def test_every_global_model_on_all_rows_of_a_kind(problem, case, protocol):
     if "confusion" in sums:  # needed for the protocol preferred
       np.testing.assert_array_equal(sums["confusion"][k], confusion)
     np.testing.assert_allclose(
-        sums["loss"][k], np.bincount(y, weights=losses, minlength=L), rtol=1e-5)
+      sums["loss"][k], np.bincount(y, weights=losses, minlength=L), rtol=1e-5
+    )
   values = summarise(case.counts[protocol])  # these do not tell clients apart
   assert np.isnan(values["client_accuracy"]).all()
 
 
-@pytest.mark.parametrize("protocol, who", [
-    ("local", ~NEW), ("newcomers", NEW), ("assigned", GROUP >= 0),
-    ("copy", ~NEW)])
+@pytest.mark.parametrize(
+  "protocol, who",
+  [("local", ~NEW), ("newcomers", NEW), ("assigned", GROUP >= 0), ("copy", ~NEW)],
+)
 def test_the_sum_of_the_own_tests_of_some_clients(problem, case, protocol, who):
   confusion, loss, accuracy = np.zeros((L, L)), np.zeros(L), []
   for i in np.flatnonzero(who):
     x, y = case.tests[i]
-    predicted, losses = outcome(
-        problem, case, (i + (protocol == "copy")) % K, x, y)
+    predicted, losses = outcome(problem, case, (i + (protocol == "copy")) % K, x, y)
     np.add.at(confusion, (y, predicted), 1)
     np.add.at(loss, y, losses)
     accuracy.append(np.mean(predicted == y))
@@ -157,8 +188,9 @@ def test_the_sum_of_the_own_tests_of_some_clients(problem, case, protocol, who):
   assert_sums(counts.sums, confusion)
   np.testing.assert_allclose(counts.sums["loss"], loss, rtol=1e-5)
   np.testing.assert_array_equal(
-      counts.clients["rows"][:, 0], [
-          len(y) * chosen for (_, y), chosen in zip(case.tests, who)])
+    counts.clients["rows"][:, 0],
+    [len(y) * chosen for (_, y), chosen in zip(case.tests, who)],
+  )
   values = summarise(counts)
   np.testing.assert_allclose(values["client_accuracy"], np.mean(accuracy))
   # A tenth of twelve clients at most, rounded up.
@@ -175,85 +207,109 @@ def test_who_never_joins_is_local_and_no_newcomer(case):
 
 
 def test_nobody_assigned_yet_is_not_a_number(case):
-  counts = jax.device_get(case.run(
-      case.data, case.state._replace(group=np.full(C, -1)), jax.random.key(0)))
+  counts = jax.device_get(
+    case.run(case.data, case.state._replace(group=np.full(C, -1)), jax.random.key(0))
+  )
   values = summarise(counts["assigned"])
   assert all(np.isnan(value) for value in values.values())
-  assert summarise(counts["local"])["accuracy"] == (
-      summarise(case.counts["local"])["accuracy"])
+  assert (
+    summarise(counts["local"])["accuracy"]
+    == (summarise(case.counts["local"])["accuracy"])
+  )
 
 
 def test_preferred_weighs_each_class_as_its_clients_hold_it(problem, case):
   x, y = case.whole
-  squares = [sum(float((leaf[k] ** 2).sum()) for leaf in jax.tree.leaves(
-      case.state.models)) for k in range(K)]
+  squares = [
+    sum(float((leaf[k] ** 2).sum()) for leaf in jax.tree.leaves(case.state.models))
+    for k in range(K)
+  ]
   confusion, loss, chosen = np.zeros((L, L)), np.zeros(L), set()
   for own_x, own_y in problem.clients:
-    best = int(np.argmin([
-        outcome(problem, case, k, own_x, own_y)[1].mean()
-        + 0.5 * problems.L2 * squares[k] for k in range(K)]))
+    best = int(
+      np.argmin(
+        [
+          outcome(problem, case, k, own_x, own_y)[1].mean()
+          + 0.5 * problems.L2 * squares[k]
+          for k in range(K)
+        ]
+      )
+    )
     chosen.add(best)
     predicted, losses = outcome(problem, case, best, x, y)
     for label in own_y:  # as if each of its examples were a test example
       of_class = y == label
-      confusion[label] += np.bincount(
-          predicted[of_class], minlength=L) / of_class.sum()
+      confusion[label] += np.bincount(predicted[of_class], minlength=L) / of_class.sum()
       loss[label] += losses[of_class].mean()
   assert len(chosen) > 1
   counts = case.counts["preferred"]
   np.testing.assert_allclose(counts.sums["confusion"], confusion, rtol=1e-4)
   np.testing.assert_allclose(counts.sums["loss"], loss, rtol=1e-4)
   np.testing.assert_allclose(
-      counts.sums["confusion"].sum(), sum(problems.SIZES), rtol=1e-5)
+    counts.sums["confusion"].sum(), sum(problems.SIZES), rtol=1e-5
+  )
 
 
 def test_pieces_are_shared_out_over_devices(problem, case, mesh):
   protocols = ("validation", "train")
-  run = jax.jit(evaluate.make_evaluate(
-      toy(), problem.model, protocols, clients.ClientMap("vmap", mesh=mesh)))
-  counts = run(*sharding.replicate((case.data, case.state), mesh),
-               jax.random.key(0))
+  run = jax.jit(
+    evaluate.make_evaluate(
+      toy(), problem.model, protocols, clients.ClientMap("vmap", mesh=mesh)
+    )
+  )
+  counts = run(*sharding.replicate((case.data, case.state), mesh), jax.random.key(0))
   assert set(counts) == set(protocols)
   for protocol in protocols:
     for name, leaf in case.counts[protocol].sums.items():
-      np.testing.assert_allclose(counts[protocol].sums[name], leaf, rtol=(
-          1e-5 if name == "loss" else 0))
+      np.testing.assert_allclose(
+        counts[protocol].sums[name], leaf, rtol=(1e-5 if name == "loss" else 0)
+      )
 
 
-def test_clients_in_blocks_are_counted_like_all_at_once(
-    problem, case, monkeypatch):
+def test_clients_in_blocks_are_counted_like_all_at_once(problem, case, monkeypatch):
   # Five blocks of three slots for twelve clients.
   monkeypatch.setattr(evaluate, "_ENTRIES", 5 * L * L // 2)
   of_clients = [p for p in evaluate.PROTOCOLS if p in evaluate.PER_CLIENT]
-  counts = jax.jit(evaluate.make_evaluate(
-      full(), problem.model, tuple(of_clients), clients.ClientMap()))(
-          case.data, case.state, jax.random.key(0))
+  counts = jax.jit(
+    evaluate.make_evaluate(
+      full(), problem.model, tuple(of_clients), clients.ClientMap()
+    )
+  )(case.data, case.state, jax.random.key(0))
   for protocol in of_clients:
     (sums, each), (own, of_each) = counts[protocol], case.counts[protocol]
     chex.assert_trees_all_equal(each, of_each)
     for name, leaf in own.items():
-      np.testing.assert_allclose(sums[name], leaf, rtol=(
-          1e-6 if name == "loss" else 0))  # losses in another order
+      np.testing.assert_allclose(
+        sums[name], leaf, rtol=(1e-6 if name == "loss" else 0)
+      )  # losses in another order
 
 
-@pytest.mark.parametrize("protocol, said", [
+@pytest.mark.parametrize(
+  "protocol, said",
+  [
     ("test", "^evaluate=test: must be one of global"),
     ("validation", "the data hold no validation rows"),
-    ("newcomers", "every client is there from the start")])
+    ("newcomers", "every client is there from the start"),
+  ],
+)
 def test_what_cannot_be_evaluated_is_named(problem, case, protocol, said):
   with pytest.raises(ValueError, match=said):
-    jax.eval_shape(evaluate.make_evaluate(
-        toy(), problem.model, (protocol,), clients.ClientMap()), all_there(
-            case.data)._replace(validation=None), case.state, jax.random.key(0))
+    jax.eval_shape(
+      evaluate.make_evaluate(toy(), problem.model, (protocol,), clients.ClientMap()),
+      all_there(case.data)._replace(validation=None),
+      case.state,
+      jax.random.key(0),
+    )
 
 
 def test_what_a_method_has_of_the_protocols():
   every = evaluate.PROTOCOLS
   assert evaluate.supported_protocols(full(), every) == every
   assert evaluate.supported_protocols(toy(), every) == tuple(
-      p for p in every if p not in ("assigned", "copy"))
+    p for p in every if p not in ("assigned", "copy")
+  )
   assert evaluate.supported_protocols(full(), every, matrix=False) == tuple(
-      p for p in every if p != "preferred")
-  assert evaluate.supported_protocols(toy(None), every) == (
-      "local", "newcomers")
+    p for p in every if p != "preferred"
+  )
+  assert evaluate.supported_protocols(toy(None), every) == ("local", "newcomers")
   assert evaluate.supported_protocols(toy(None), ("global",)) == ()

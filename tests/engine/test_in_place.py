@@ -26,27 +26,40 @@ def compiled(name, seeds, **settings):
   made = problems.make_clients((SIZE,) * CLIENTS)
   data = problems.client_data(made)
   model = models.make_model(
-      "softmax", (problems.FEATURES,), problems.CLASSES, l2=problems.L2)
-  spec = FedSpec(CLIENTS, SLOTS, problems.CLASSES, (problems.FEATURES,),
-                 SIZE * CLIENTS)
-  build = loop.fixed(registry.build(
-      name, model, map_clients=clients.ClientMap(), local_steps=2,
-      batch_size=SIZE, **settings))
-  keys = jax.tree.map(
-      lambda *leaves: jnp.stack(leaves), *map(run_keys, range(seeds)))
+    "softmax", (problems.FEATURES,), problems.CLASSES, l2=problems.L2
+  )
+  spec = FedSpec(CLIENTS, SLOTS, problems.CLASSES, (problems.FEATURES,), SIZE * CLIENTS)
+  build = loop.fixed(
+    registry.build(
+      name,
+      model,
+      map_clients=clients.ClientMap(),
+      local_steps=2,
+      batch_size=SIZE,
+      **settings,
+    )
+  )
+  keys = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(run_keys, range(seeds)))
   states = jax.eval_shape(
-      lambda data, keys: loop.initial_states(
-          build, model, spec, data, keys, {}), data, keys)
-  return loop.make_run_rounds(build, Participation(SLOTS), 10).lower(
-      states, data, keys, {}, jnp.int32(0), jnp.int32(2)).compile(
-          problems.usual_options(level=0))
+    lambda data, keys: loop.initial_states(build, model, spec, data, keys, {}),
+    data,
+    keys,
+  )
+  return (
+    loop.make_run_rounds(build, Participation(SLOTS), 10)
+    .lower(states, data, keys, {}, jnp.int32(0), jnp.int32(2))
+    .compile(problems.usual_options(level=0))
+  )
 
 
 def called(lines):
   """Computations that the lines call, fusions and bodies alike."""
-  return set(re.findall(
+  return set(
+    re.findall(
       r"(?:calls|body|condition|to_apply)=%?([\w.\-]+)",
-      "\n".join(line for _, line in lines)))
+      "\n".join(line for _, line in lines),
+    )
+  )
 
 
 def everything_under(name, all_lines):
@@ -62,15 +75,27 @@ def everything_under(name, all_lines):
 
 def rounds_body(all_lines):
   """The innermost loop body that scatters into the store: one round."""
-  def stores(name):
-    return any(op == "scatter" and STORE.search(line.split("(")[0])
-               for part in everything_under(name, all_lines)
-               for op, line in all_lines[part])
 
-  bodies = {name for lines in all_lines.values() for op in lines
-            if op.kind == "while" for name in called([op]) if stores(name)}
-  inner = [name for name in bodies if not (
-      (everything_under(name, all_lines) - {name}) & bodies)]
+  def stores(name):
+    return any(
+      op == "scatter" and STORE.search(line.split("(")[0])
+      for part in everything_under(name, all_lines)
+      for op, line in all_lines[part]
+    )
+
+  bodies = {
+    name
+    for lines in all_lines.values()
+    for op in lines
+    if op.kind == "while"
+    for name in called([op])
+    if stores(name)
+  }
+  inner = [
+    name
+    for name in bodies
+    if not ((everything_under(name, all_lines) - {name}) & bodies)
+  ]
   assert len(inner) == 1, inner
   return inner[0]
 
@@ -79,12 +104,16 @@ def rounds_body(all_lines):
 NO_WORK = ("parameter", "get-tuple-element", "bitcast", "tuple")
 
 
-@pytest.mark.parametrize("name, seeds, settings", [
+@pytest.mark.parametrize(
+  "name, seeds, settings",
+  [
     ("scaffold", 1, {}),
     pytest.param("scaffold", 2, {}, marks=pytest.mark.slow),
     pytest.param("ditto", 1, {}, marks=pytest.mark.slow),
     pytest.param("losac", 1, {"variant": "client"}, marks=pytest.mark.slow),
-    ("losac", 1, {"variant": "table"})])
+    ("losac", 1, {"variant": "table"}),
+  ],
+)
 def test_a_round_does_not_copy_what_clients_keep(name, seeds, settings):
   """The compiled round gathers and scatters rows of the store, no more.
 
@@ -96,14 +125,23 @@ def test_a_round_does_not_copy_what_clients_keep(name, seeds, settings):
     # The table has a row for every batch, and as many to spare.
     text = text.replace(f"f32[{2 * CLIENTS},", f"f32[{CLIENTS},")
   all_lines = hlo.computations(text)
-  large = [op for part in everything_under(rounds_body(all_lines), all_lines)
-           for op in all_lines[part] if op.kind not in NO_WORK
-           and STORE.search(op.line.partition(" = ")[2].split(" ")[0])]
+  large = [
+    op
+    for part in everything_under(rounds_body(all_lines), all_lines)
+    for op in all_lines[part]
+    if op.kind not in NO_WORK
+    and STORE.search(op.line.partition(" = ")[2].split(" ")[0])
+  ]
   assert not [op for op in large if op.kind.startswith("copy")]
   for op in large:
-    scatters = op.kind == "scatter" or op.kind == "fusion" and any(
+    scatters = (
+      op.kind == "scatter"
+      or op.kind == "fusion"
+      and any(
         "ROOT" in line and kind == "scatter"
-        for kind, line in all_lines[min(called([op]))])
+        for kind, line in all_lines[min(called([op]))]
+      )
+    )
     assert scatters, op.line
   assert large
 
@@ -122,9 +160,13 @@ def test_a_copy_would_be_seen():
 
     return jax.lax.fori_loop(0, count, body, (table, jnp.zeros(())))
 
-  text = run.lower(
-      jnp.zeros((CLIENTS, 3)), jnp.int32(3)).compile(
-          problems.usual_options(level=0)).as_text()
+  text = (
+    run.lower(jnp.zeros((CLIENTS, 3)), jnp.int32(3))
+    .compile(problems.usual_options(level=0))
+    .as_text()
+  )
   assert any(
-      op.kind.startswith("copy") and f" = f32[{CLIENTS},3]" in op.line
-      for part in hlo.computations(text).values() for op in part)
+    op.kind.startswith("copy") and f" = f32[{CLIENTS},3]" in op.line
+    for part in hlo.computations(text).values()
+    for op in part
+  )

@@ -25,8 +25,7 @@ def fixture_inputs(problem):
   cohort = layout.take_cohort(problem.data, jnp.minimum(IDS, 12))
   start = problems.some_params(problem.model)
   starts = jax.tree.map(lambda leaf: jnp.stack([leaf, jnp.inf * leaf]), start)
-  keys = jnp.stack([client_keys(jax.random.key(seed), cohort.ids)
-                    for seed in (0, 1)])
+  keys = jnp.stack([client_keys(jax.random.key(seed), cohort.ids) for seed in (0, 1)])
   return starts, cohort.shards, keys
 
 
@@ -37,8 +36,7 @@ def train(model):
     loss = objective.full_loss(model, start, shard)
     params, last = sgd.sgd(model, start, shard, WORK, 0.1 / (1 + loss), key)
     none = jnp.where(shard.size > 0, 0.0, jnp.nan)
-    return jax.tree.map(lambda leaf: leaf + none, params), (
-        loss, last, shard.size)
+    return jax.tree.map(lambda leaf: leaf + none, params), (loss, last, shard.size)
 
   return one_client
 
@@ -50,10 +48,10 @@ def played(problem, inputs, weights, **options):
 
   @problems.quick_jit
   def play(starts, shards, keys, weights):
-    one = map_clients(
-        code, jax.tree.map(lambda leaf: leaf[0], starts), shards, keys[0])
-    rows = jax.vmap(lambda start, keys: map_clients.reduce(
-        code, weights, start, shards, keys))(starts, keys)
+    one = map_clients(code, jax.tree.map(lambda leaf: leaf[0], starts), shards, keys[0])
+    rows = jax.vmap(
+      lambda start, keys: map_clients.reduce(code, weights, start, shards, keys)
+    )(starts, keys)
     return one, rows
 
   with problems.quick_compilation():
@@ -63,17 +61,16 @@ def played(problem, inputs, weights, **options):
 def test_lanes_give_what_clients_give_alone(problem, inputs):
   """In the order of the slots, and by row: NaN of one row stays there."""
   # [S, 2]; the padding slot, which sends NaN, counts in no sum.
-  weights = jnp.array(
-      [[1, 0], [0, 2], [0, 0], [3, 1], [0, 0], [0.5, 0], [0, 4.0]])
+  weights = jnp.array([[1, 0], [0, 2], [0, 0], [3, 1], [0, 0], [0.5, 0], [0, 4.0]])
   expected = played(problem, inputs, weights, mode="sequential")
   each, (sums, rest) = played(problem, inputs, weights, mode="lanes", lanes=3)
   problems.assert_close(each, expected[0])
   first, second = (
-      jax.tree.map(lambda leaf, row=row: leaf[row], (sums, rest))
-      for row in (0, 1))
+    jax.tree.map(lambda leaf, row=row: leaf[row], (sums, rest)) for row in (0, 1)
+  )
   alone, _ = (
-      jax.tree.map(lambda leaf, row=row: leaf[row], expected[1])
-      for row in (0, 1))
+    jax.tree.map(lambda leaf, row=row: leaf[row], expected[1]) for row in (0, 1)
+  )
   problems.assert_close(first, alone)
   assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(first[0]))
   assert all(np.isnan(leaf).all() for leaf in jax.tree.leaves(second[0]))
@@ -89,13 +86,22 @@ def counted_steps(sizes, **options):
 
   def one_client(_, shard):
     return jax.lax.fori_loop(
-        0, shard.size, lambda k, total: total + 1 + jax.pure_callback(
-            note, jax.ShapeDtypeStruct((), np.int32), total,
-            vmap_method="broadcast_all"), jnp.int32(0))
+      0,
+      shard.size,
+      lambda k, total: (
+        total
+        + 1
+        + jax.pure_callback(
+          note, jax.ShapeDtypeStruct((), np.int32), total, vmap_method="broadcast_all"
+        )
+      ),
+      jnp.int32(0),
+    )
 
   def one_row(size):
-    shards = Shard(jnp.zeros((9, 1)), jnp.zeros(9, jnp.int32),
-                   jnp.zeros_like(size), size)
+    shards = Shard(
+      jnp.zeros((9, 1)), jnp.zeros(9, jnp.int32), jnp.zeros_like(size), size
+    )
     return clients.ClientMap(**options)(one_client, (), shards)
 
   sizes = np.array(sizes, np.int32)
@@ -131,11 +137,11 @@ def test_float64_inside_a_client_stays(inputs, mode):
     with jax.enable_x64(True):
       start = third(shard.size)
     return start, jax.lax.while_loop(
-        lambda i: i < shard.size, lambda i: i + jnp.int32(1), jnp.int32(0))
+      lambda i: i < shard.size, lambda i: i + jnp.int32(1), jnp.int32(0)
+    )
 
   map_clients = clients.ClientMap(mode=mode)
   thirds, counted = jax.jit(lambda: map_clients(one_client, (), shards))()
   size = np.asarray(shards.size)
   np.testing.assert_array_equal(counted, size)
-  np.testing.assert_array_equal(
-      thirds[:, 1], (size * (1e7 / 3)).astype(np.int32))
+  np.testing.assert_array_equal(thirds[:, 1], (size * (1e7 / 3)).astype(np.int32))

@@ -8,9 +8,9 @@ from scipy import stats
 
 from fedjax_alg import registry
 from fedjax_alg.engine import clients, clock, late, samplers
-from fedjax_alg.engine.keys import client_keys, LATE, run_keys, server_key
-from fedjax_alg.engine.round import Participation, play_round, sample_cohort
+from fedjax_alg.engine.keys import LATE, client_keys, run_keys, server_key
 from fedjax_alg.engine.late import Late
+from fedjax_alg.engine.round import Participation, play_round, sample_cohort
 from tests import problems
 
 DRAWS, ABSENT = 4000, 3
@@ -20,9 +20,11 @@ def drawn(problem, who):
   """Arrivals of DRAWS rounds of all 12 clients but one."""
   cohort = sample_cohort(problem.data, 12, jax.random.key(0))
   cohort = cohort._replace(weight=cohort.weight.at[ABSENT].set(0))
-  return jax.device_get(jax.jit(jax.vmap(
-      lambda key: late.draw(who, cohort, client_keys(
-          key, cohort.ids))))(jax.random.split(jax.random.key(5), DRAWS)))
+  return jax.device_get(
+    jax.jit(jax.vmap(lambda key: late.draw(who, cohort, client_keys(key, cohort.ids))))(
+      jax.random.split(jax.random.key(5), DRAWS)
+    )
+  )
 
 
 def test_everybody_is_lost_as_often_and_alone(problem):
@@ -35,9 +37,13 @@ def test_everybody_is_lost_as_often_and_alone(problem):
   number = np.bincount(counts.sum(1), minlength=12)
   expected = DRAWS * stats.binom.pmf(np.arange(12), 11, 0.7)
   some = expected > 5
-  assert stats.chisquare(
+  assert (
+    stats.chisquare(
       np.append(number[some], number[~some].sum()),
-      np.append(expected[some], expected[~some].sum())).pvalue > 1e-4
+      np.append(expected[some], expected[~some].sum()),
+    ).pvalue
+    > 1e-4
+  )
 
 
 @pytest.mark.parametrize("share, number", [(0.5, 6), (0.9, 10), (1.0, 11)])
@@ -45,7 +51,8 @@ def test_so_many_are_stragglers(problem, share, number):
   """Of 11 half are 5.5, to even; the part that they do is uniform."""
   found = drawn(problem, Late(stragglers=share, most=0.8, keep=True))
   np.testing.assert_array_equal(
-      found.arrived, np.tile(np.arange(12) != ABSENT, (DRAWS, 1)))
+    found.arrived, np.tile(np.arange(12) != ABSENT, (DRAWS, 1))
+  )
   behind = found.part < 1
   np.testing.assert_array_equal(behind.sum(1), number)
   assert stats.chisquare(np.delete(behind.sum(0), ABSENT)).pvalue > 1e-4
@@ -60,8 +67,9 @@ def test_so_many_are_stragglers(problem, share, number):
 
 @pytest.fixture(scope="module", name="data")
 def fixture_data(problem):
-  return problem.data._replace(devices=clock.make_devices(
-      3, 12, cores=(1, 8), core_gflops=1e-6, batch_ms=1e-3))
+  return problem.data._replace(
+    devices=clock.make_devices(3, 12, cores=(1, 8), core_gflops=1e-6, batch_ms=1e-3)
+  )
 
 
 def player(problem, data, name, **settings):
@@ -71,18 +79,28 @@ def player(problem, data, name, **settings):
   Numbers of ``late`` are arguments of one program.
   """
   algorithm = registry.build(
-      name, problem.model, map_clients=clients.ClientMap(),
-      batch_size=5, **dict(dict(local_steps=0, local_epochs=4), **settings))
-  state = algorithm.init(
-      problem.model.init(KEYS.model), problem.spec, KEYS.start)
+    name,
+    problem.model,
+    map_clients=clients.ClientMap(),
+    batch_size=5,
+    **dict(dict(local_steps=0, local_epochs=4), **settings),
+  )
+  state = algorithm.init(problem.model.init(KEYS.model), problem.spec, KEYS.start)
 
   @problems.quick_jit
   def play(numbers, ids):
     return play_round(
-        algorithm, data, Participation(
-            8, samplers.uniform if ids is None else lambda *_: ids,
-            None if numbers is None else Late(**numbers)),
-        KEYS, jnp.int32(2), state)
+      algorithm,
+      data,
+      Participation(
+        8,
+        samplers.uniform if ids is None else lambda *_: ids,
+        None if numbers is None else Late(**numbers),
+      ),
+      KEYS,
+      jnp.int32(2),
+      state,
+    )
 
   return state, lambda ids=None, **numbers: play(numbers or None, ids)
 
@@ -97,8 +115,11 @@ def seconds(problem, data):
   sizes = np.asarray(problems.SIZES)
   steps = 4 * -(-sizes // 5)
   sent = 2 * 4 * (problems.FEATURES + 1) * problems.CLASSES
-  return (3 * problem.model.flops * 4 * sizes / data.devices.flops_per_s
-          + 1e-6 * steps + sent / data.devices.bytes_per_s)
+  return (
+    3 * problem.model.flops * 4 * sizes / data.devices.flops_per_s
+    + 1e-6 * steps
+    + sent / data.devices.bytes_per_s
+  )
 
 
 @pytest.mark.program
@@ -115,8 +136,7 @@ def test_a_deadline_by_the_clock(problem, data):
   assert (aux.server["cohort_present"], aux.server[late.LOST]) == (5, 3)
   assert aux.cost == report.cost
   np.testing.assert_allclose(sum(aux.times[1:]), deadline, rtol=1e-6)
-  np.testing.assert_allclose(
-      sum(report.times[1:]), took[ids][in_time].max(), rtol=1e-5)
+  np.testing.assert_allclose(sum(report.times[1:]), took[ids][in_time].max(), rtol=1e-5)
   # In time nothing changes.
   plain, report = play(ids=ids)
   state, aux = play(deadline_s=1e6)
@@ -138,8 +158,10 @@ def test_who_is_lost_keeps_its_state(problem, data):
   before, play = player(problem, data, "scaffold")
   cohort = sample_cohort(data, 8, ASKED)
   arrived = late.draw(
-      Late(dropout=0.4), cohort, client_keys(server_key(
-          jax.random.fold_in(KEYS.work, 2), LATE), cohort.ids)).arrived
+    Late(dropout=0.4),
+    cohort,
+    client_keys(server_key(jax.random.fold_in(KEYS.work, 2), LATE), cohort.ids),
+  ).arrived
   assert 0 < arrived.sum() < 8
   state, aux = play(dropout=jnp.float32(0.4))
   plain, _ = play(ids=jnp.where(arrived, cohort.ids, 12))
@@ -147,10 +169,13 @@ def test_who_is_lost_keeps_its_state(problem, data):
   assert aux.server[late.LOST] == 8 - arrived.sum()
   table = jax.tree.leaves(state.memory.clients)
   old = jax.tree.leaves(before.memory.clients)
-  changed = {int(i) for new, kept in zip(table, old)
-             for i in np.flatnonzero((new != kept).any((1, 2))
-                                     if new.ndim == 3 else (
-                                         new != kept).any(1))}
+  changed = {
+    int(i)
+    for new, kept in zip(table, old)
+    for i in np.flatnonzero(
+      (new != kept).any((1, 2)) if new.ndim == 3 else (new != kept).any(1)
+    )
+  }
   assert changed == set(np.asarray(cohort.ids[arrived]).tolist())
 
 
@@ -158,14 +183,20 @@ def test_who_is_lost_keeps_its_state(problem, data):
 def test_a_part_is_so_many_epochs(problem, data):
   """Everybody does one of 4 epochs: the round of one epoch, and its cost."""
   algorithm = registry.build(
-      "fednova", problem.model, map_clients=clients.ClientMap(),
-      local_epochs=4, batch_size=5)
+    "fednova",
+    problem.model,
+    map_clients=clients.ClientMap(),
+    local_epochs=4,
+    batch_size=5,
+  )
   before, play = player(problem, data, "fednova", local_epochs=1)
   plain, report = play(ids=samplers.uniform(data, 8, ASKED))
   who = Late(stragglers=1.0, most=1e-6, keep=True)  # rounded up
-  state, aux = problems.quick_jit(lambda state: play_round(
-      algorithm, data, Participation(8, late=who), KEYS, jnp.int32(2),
-      state))(before)
+  state, aux = problems.quick_jit(
+    lambda state: play_round(
+      algorithm, data, Participation(8, late=who), KEYS, jnp.int32(2), state
+    )
+  )(before)
   problems.assert_close(state.models, plain.models, rtol=1e-6, atol=1e-7)
   assert aux.cost == report.cost
   problems.assert_equal(aux.work, report.work)

@@ -22,8 +22,9 @@ class Inner(NamedTuple):
 
 
 def test_leaves_are_named_as_they_are_reached():
-  state = Inner({"params": {"kernel": jnp.zeros(2), "bias": [jnp.zeros(1)]}},
-                jnp.int32(0))
+  state = Inner(
+    {"params": {"kernel": jnp.zeros(2), "bias": [jnp.zeros(1)]}}, jnp.int32(0)
+  )
   assert loop.leaf_names(state) == ["w/bias/0", "w/kernel", "count"]
   assert set(loop.all_finite(state)) == {"w/bias/0", "w/kernel"}
 
@@ -31,28 +32,33 @@ def test_leaves_are_named_as_they_are_reached():
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_is_named(bad):
   finite = loop.all_finite({"a": jnp.array([1.0, bad]), "b": jnp.zeros(3)})
-  assert {name: bool(v) for name, v in finite.items()} == {
-      "a": False, "b": True}
+  assert {name: bool(v) for name, v in finite.items()} == {"a": False, "b": True}
 
 
 @pytest.fixture(scope="module", name="run")
 def fixture_run(problem):
   """(seeds, count, ...) -> states and log of FedAvg."""
   algorithm = registry.build(
-      "fedavg", problem.model, map_clients=clients.ClientMap(),
-      local_steps=2, batch_size=3)
+    "fedavg",
+    problem.model,
+    map_clients=clients.ClientMap(),
+    local_steps=2,
+    batch_size=3,
+  )
   build = loop.fixed(algorithm)
-  programs = {m: loop.make_run_rounds(build, Participation(4), 6, m)
-              for m in loop.MAP_SEEDS}
+  programs = {
+    m: loop.make_run_rounds(build, Participation(4), 6, m) for m in loop.MAP_SEEDS
+  }
 
   def run(seeds, count, map_seeds="sequential", start=0, states=None):
-    keys = jax.tree.map(
-        lambda *leaves: jnp.stack(leaves), *map(run_keys, seeds))
+    keys = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(run_keys, seeds))
     if states is None:
       states = loop.initial_states(
-          build, problem.model, problem.spec, problem.data, keys, {}, map_seeds)
+        build, problem.model, problem.spec, problem.data, keys, {}, map_seeds
+      )
     return programs[map_seeds](
-        states, problem.data, keys, {}, jnp.int32(start), jnp.int32(count))
+      states, problem.data, keys, {}, jnp.int32(start), jnp.int32(count)
+    )
 
   return run
 
@@ -66,8 +72,7 @@ def test_the_log_has_the_rounds_played_and_zeros(run):
   loss = np.asarray(log.aux.server["train_loss"])
   assert loss.shape == (3, 6)
   assert (loss[:, :4] > 0).all() and not loss[:, 4:].any()
-  np.testing.assert_array_equal(
-      np.asarray(log.aux.cost.down), [[52] * 4 + [0] * 2] * 3)
+  np.testing.assert_array_equal(np.asarray(log.aux.cost.down), [[52] * 4 + [0] * 2] * 3)
   assert log.aux.client["loss"].shape == (3, 6, 4)
   for flags in log.finite.values():
     assert flags[:, :4].all() and not flags[:, 4:].any()
@@ -76,21 +81,22 @@ def test_the_log_has_the_rounds_played_and_zeros(run):
 def test_no_rounds_change_nothing(run, problem):
   states, log = run((0, 1, 2), 0)
   initial = problem.model.init(run_keys(0).model)
-  problems.assert_equal(
-      jax.tree.map(lambda leaf: leaf[0, 0], states.models), initial)
+  problems.assert_equal(jax.tree.map(lambda leaf: leaf[0, 0], states.models), initial)
   assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(log))
 
 
 def test_the_state_is_donated(problem):
   algorithm = registry.build(
-      "local", problem.model, map_clients=clients.ClientMap(),
-      local_steps=1, batch_size=0)
+    "local", problem.model, map_clients=clients.ClientMap(), local_steps=1, batch_size=0
+  )
   keys = jax.tree.map(lambda leaf: leaf[None], run_keys(0))
   build = loop.fixed(algorithm)
   states = loop.initial_states(
-      build, problem.model, problem.spec, problem.data, keys, {})
+    build, problem.model, problem.spec, problem.data, keys, {}
+  )
   loop.make_run_rounds(build, Participation(4), 2)(
-      states, problem.data, keys, {}, jnp.int32(0), jnp.int32(1))
+    states, problem.data, keys, {}, jnp.int32(0), jnp.int32(1)
+  )
   assert all(leaf.is_deleted() for leaf in jax.tree.leaves(states))
   assert not problem.data.x.is_deleted()
 

@@ -33,8 +33,7 @@ def test_a_slot_is_of_its_owner_and_work_is_even():
   assert load.tolist() == [9, 5, 8, 8]
   anyone = np.asarray(owned.balance(size, 4))
   assert np.bincount(anyone, np.asarray(size), 4).tolist() == [9, 8, 6, 7]
-  np.testing.assert_array_equal(owned.balance(
-      size, 2, owner=owner, processes=2), owner)
+  np.testing.assert_array_equal(owned.balance(size, 2, owner=owner, processes=2), owner)
 
 
 def test_the_results_are_those_of_one_process(problem, data, two):
@@ -42,19 +41,29 @@ def test_the_results_are_those_of_one_process(problem, data, two):
 
   Of examples in a dictionary with targets of several numbers, [Q, M, 2].
   """
-  one, data = (each._replace(
+  one, data = (
+    each._replace(
       x={"a": each.x, "b": each.x[..., :1]},
-      y=jnp.stack([each.y, 7 - each.y], -1), validation=None)
-               for each in (problem.data, data))
+      y=jnp.stack([each.y, 7 - each.y], -1),
+      validation=None,
+    )
+    for each in (problem.data, data)
+  )
   ids = jnp.array([3, 12, 1, 0, 9, 5, 11, 12, 2], jnp.int32)
   weights = jnp.array([0.5, 0.0, 2.0, 1.0, 0.0, 4.0, 0.25, 0.0, 1.0])
 
   def one_client(shared, shard, pair, number):
-    x, y = jax.tree.map(lambda array: jnp.where(
-        shard.size > 0, array[shard.offset], 0), (shard.x, shard.y))
+    x, y = jax.tree.map(
+      lambda array: jnp.where(shard.size > 0, array[shard.offset], 0),
+      (shard.x, shard.y),
+    )
     nan = jnp.where(shard.size > 0, 0.0, jnp.nan)
     return {"x": x["a"] + pair.sum() + shared, "b": x["b"]}, {
-        "id": number, "nan": nan, "y": y, "any": y > 1}
+      "id": number,
+      "nan": nan,
+      "y": y,
+      "any": y > 1,
+    }
 
   def add(total, shared, shard, number):
     return total + shared.astype(jnp.int32) * shard.size * (number + 1)
@@ -64,19 +73,21 @@ def test_the_results_are_those_of_one_process(problem, data, two):
       shards = layout.take_cohort(data, ids).shards
       args = (shared, shards, pairs, ids)
       mapped = map_clients(one_client, *args)
-      return (mapped, map_clients.reduce(one_client, weights, *args),
-              map_clients.reduce(
-                  one_client, weights[:, None] * jnp.arange(3.0)[None], *args),
-              map_clients.total(
-                  add, lambda: jnp.zeros((), jnp.int32), *args[:2], ids))
+      return (
+        mapped,
+        map_clients.reduce(one_client, weights, *args),
+        map_clients.reduce(one_client, weights[:, None] * jnp.arange(3.0)[None], *args),
+        map_clients.total(add, lambda: jnp.zeros((), jnp.int32), *args[:2], ids),
+      )
 
     return jax.jit(compute)
 
   inputs = (jnp.float32(2), weights, jnp.arange(18.0).reshape(9, 2), ids)
   want = everything(clients.ClientMap())(one, *inputs)
   inputs = sharding.replicate(inputs, two)
-  compiled = everything(clients.ClientMap(
-      "sequential", mesh=two)).lower(data, *inputs).compile()
+  compiled = (
+    everything(clients.ClientMap("sequential", mesh=two)).lower(data, *inputs).compile()
+  )
   got = compiled(data, *inputs)
   real = np.asarray(ids) < 12
 
@@ -102,10 +113,10 @@ _ALL_DEVICES = r"(\{\{0,1,2,3\}\}|\[1,4\]|mesh\[.*\] \{.*'processes'.*\})"
 def test_what_clients_keep_stays_where_they_are(problem, data, two):
   """A table of clients is changed as in one process, and nothing of it sent."""
   cuts = np.searchsorted(
-      np.asarray(data.offset) // data.y.shape[1], np.arange(3)).tolist()
+    np.asarray(data.offset) // data.y.shape[1], np.arange(3)
+  ).tolist()
   ids = jnp.array([3, 12, 1, 0, 9, 5, 11, 12, 2], jnp.int32)
-  wide = jnp.asarray(
-      np.random.default_rng(0).normal(size=(12, 17)), jnp.float32)
+  wide = jnp.asarray(np.random.default_rng(0).normal(size=(12, 17)), jnp.float32)
   table = {"a": wide, "b": jnp.arange(12) % 2 == 0}
 
   def one_client(shared, shard, rows, number):
@@ -116,18 +127,29 @@ def test_what_clients_keep_stays_where_they_are(problem, data, two):
     def compute(data, weights, table, ids, shared):
       shards = layout.take_cohort(data, ids).shards
       table, summed, stacked = map_clients.update(
-          one_client, trees.set_rows, map_clients.keep(table), ids, weights,
-          shared, shards, ids)
+        one_client,
+        trees.set_rows,
+        map_clients.keep(table),
+        ids,
+        weights,
+        shared,
+        shards,
+        ids,
+      )
 
       def again(*args):
         kept, summed, stacked = one_client(*args)
         return kept, (summed, stacked)
 
       table, (each, _) = map_clients.change(
-          again, trees.set_rows, table, ids, shared, shards, ids)
+        again, trees.set_rows, table, ids, shared, shards, ids
+      )
       read = map_clients(
-          lambda table, shard, number: trees.rows(table, number)["a"].sum(),
-          table, shards, ids)
+        lambda table, shard, number: trees.rows(table, number)["a"].sum(),
+        table,
+        shards,
+        ids,
+      )
       return table, summed, stacked, each, read
 
     weights = (ids < 12).astype(jnp.float32) * 0.5
@@ -151,14 +173,20 @@ def test_what_clients_keep_stays_where_they_are(problem, data, two):
       some, others = some[real], others[real]
     np.testing.assert_allclose(some, others, rtol=1e-5)
   rows = got_table["a"].height
-  assert {shard.data.shape for shard in got_table["a"].block.addressable_shards
-          } == {(1, rows, 17)} and 6 <= rows < 12
+  assert {shard.data.shape for shard in got_table["a"].block.addressable_shards} == {
+    (1, rows, 17)
+  } and 6 <= rows < 12
   text = compiled.as_text()
   assert "all-gather" not in text and "all-to-all" not in text
   # What goes to the other process is a few numbers of each of the 9 slots.
-  across = [line for line in text.splitlines() if re.search(
-      r"all-reduce(-start)?\(.*replica_groups=" + _ALL_DEVICES, line)]
-  sent = [np.prod([int(axis) for axis in shape.split(",") if axis])
-          for line in across for shape in re.findall(
-              r"\[([\d,]*)\]", line.split(" all-reduce")[0])]
+  across = [
+    line
+    for line in text.splitlines()
+    if re.search(r"all-reduce(-start)?\(.*replica_groups=" + _ALL_DEVICES, line)
+  ]
+  sent = [
+    np.prod([int(axis) for axis in shape.split(",") if axis])
+    for line in across
+    for shape in re.findall(r"\[([\d,]*)\]", line.split(" all-reduce")[0])
+  ]
   assert sent and 9 <= max(sent) < 9 * 17

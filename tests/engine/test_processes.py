@@ -16,9 +16,10 @@ from fedjax_alg.engine.processes import ProcessOptions
 from tests import two_processes
 
 pytestmark = [
-    pytest.mark.program,  # starts Python and JAX twice
-    # Two clients have at most six of the ten digits.
-    pytest.mark.filterwarnings("ignore:validation_clients=2. they have no")]
+  pytest.mark.program,  # starts Python and JAX twice
+  # Two clients have at most six of the ten digits.
+  pytest.mark.filterwarnings("ignore:validation_clients=2. they have no"),
+]
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -32,26 +33,43 @@ def free_port():
 def start(*words):
   """A process whose two streams are read together."""
   return subprocess.Popen(
-      [sys.executable, *words], cwd=ROOT, text=True, stdout=subprocess.PIPE,
-      stderr=subprocess.PIPE,
-      env=dict(os.environ, PYTHONPATH=str(ROOT), JAX_PLATFORMS="cpu"))
+    [sys.executable, *words],
+    cwd=ROOT,
+    text=True,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    env=dict(os.environ, PYTHONPATH=str(ROOT), JAX_PLATFORMS="cpu"),
+  )
 
 
-@pytest.mark.parametrize("options, said", [
+@pytest.mark.parametrize(
+  "options, said",
+  [
     (dict(num_processes=2), "num_processes=2: not read without coordinator"),
-    (dict(distributed=True, process_id=0),
-     "process_id=0: not read without coordinator"),
+    (
+      dict(distributed=True, process_id=0),
+      "process_id=0: not read without coordinator",
+    ),
     (dict(coordinator="a:1"), "coordinator=a:1: needs num_processes"),
-    (dict(coordinator="a:1", num_processes=2),
-     "coordinator=a:1: needs process_id"),
-    (dict(coordinator="a", num_processes=2, process_id=0),
-     "coordinator=a: must be HOST:PORT"),
-    (dict(coordinator="a:99999", num_processes=2, process_id=0),
-     "coordinator=a:99999: must be HOST:PORT"),
-    (dict(coordinator="a:1", num_processes=2, process_id=2),
-     "process_id=2: must be less than num_processes=2"),
-    (dict(coordinator="a:1", num_processes=0, process_id=0),
-     "num_processes=0: must be at least 1")])
+    (dict(coordinator="a:1", num_processes=2), "coordinator=a:1: needs process_id"),
+    (
+      dict(coordinator="a", num_processes=2, process_id=0),
+      "coordinator=a: must be HOST:PORT",
+    ),
+    (
+      dict(coordinator="a:99999", num_processes=2, process_id=0),
+      "coordinator=a:99999: must be HOST:PORT",
+    ),
+    (
+      dict(coordinator="a:1", num_processes=2, process_id=2),
+      "process_id=2: must be less than num_processes=2",
+    ),
+    (
+      dict(coordinator="a:1", num_processes=0, process_id=0),
+      "num_processes=0: must be at least 1",
+    ),
+  ],
+)
 def test_options_that_do_not_go_together(options, said):
   with pytest.raises(fa.OptionError, match=said):
     ProcessOptions(**options).check()
@@ -70,18 +88,23 @@ def test_without_a_scheduler_distributed_says_what_to_give():
   done = start("-c", "import fedjax_alg as fa\nfa.distributed()")
   said = done.communicate(timeout=100)[1]
   assert done.returncode == 1 and said.strip().endswith(
-      "OptionError: distributed: found no Slurm, Open MPI or TPU pod (give "
-      "coordinator, num_processes and process_id)")
+    "OptionError: distributed: found no Slurm, Open MPI or TPU pod (give "
+    "coordinator, num_processes and process_id)"
+  )
 
 
 def played_by_two(out, *algorithms):
   """(status, stderr, numbers) of each of two processes."""
   port = free_port()
-  both = [start("-m", "tests.two_processes", str(port), str(i), str(out),
-                *algorithms) for i in range(2)]
+  both = [
+    start("-m", "tests.two_processes", str(port), str(i), str(out), *algorithms)
+    for i in range(2)
+  ]
   said = [each.communicate(timeout=1000)[1] for each in both]
-  return [(each.returncode, text, dict(np.load(out / f"process{i}.npz")))
-          for i, (each, text) in enumerate(zip(both, said))]
+  return [
+    (each.returncode, text, dict(np.load(out / f"process{i}.npz")))
+    for i, (each, text) in enumerate(zip(both, said))
+  ]
 
 
 @pytest.fixture(scope="module", name="pair")
@@ -100,7 +123,8 @@ def check_numbers(pair, algorithms):
   for name in algorithms:
     for leaf, values in two_processes.play(name, federation)[0].items():
       np.testing.assert_allclose(
-          first[leaf], values, rtol=1e-4, atol=2e-5, err_msg=leaf)
+        first[leaf], values, rtol=1e-4, atol=2e-5, err_msg=leaf
+      )
 
 
 def test_two_processes_have_the_numbers_of_one(pair):
@@ -138,6 +162,6 @@ def test_the_error_of_a_process_ends_the_other_in_one_line(pair):
   (status, said, _), (failed, trace, _) = pair
   assert (status, failed) == (processes.LOST, 1)
   assert said.splitlines()[-1].startswith(
-      "error: another process has ended or was lost (")
-  assert trace.splitlines()[-1] == "OSError: no way on" and (
-      "Traceback" in trace)
+    "error: another process has ended or was lost ("
+  )
+  assert trace.splitlines()[-1] == "OSError: no way on" and ("Traceback" in trace)

@@ -4,11 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_alg.base import Algorithm, no_setup, round_cost, RoundAux, Work
+from fedjax_alg.base import Algorithm, RoundAux, Work, no_setup, round_cost
 from fedjax_alg.engine import clock, loop, samplers
 from fedjax_alg.engine.keys import run_keys
-from fedjax_alg.engine.round import Participation, play_round, PRESENT
-from fedjax_alg.engine.round import sample_cohort
+from fedjax_alg.engine.round import PRESENT, Participation, play_round, sample_cohort
 
 
 def test_the_start_and_a_round_see_who_is_there(problem):
@@ -22,17 +21,21 @@ def test_the_start_and_a_round_see_who_is_there(problem):
   model = problem.model
   algorithm = Algorithm(lambda *_: (), setup, *spy(False)[2:])
   keys = jax.tree.map(lambda leaf: leaf[None], run_keys(0))
-  ids, weight = jax.jit(lambda late, keys: loop.initial_states(
-      loop.fixed(algorithm), model, problem.spec, late, keys, {}))(late, keys)
+  ids, weight = jax.jit(
+    lambda late, keys: loop.initial_states(
+      loop.fixed(algorithm), model, problem.spec, late, keys, {}
+    )
+  )(late, keys)
   absent = joins > 0
   np.testing.assert_array_equal(ids[0], np.where(absent, 12, np.arange(12)))
-  np.testing.assert_array_equal(
-      weight[0], np.where(absent, 0, problem.data.size))
+  np.testing.assert_array_equal(weight[0], np.where(absent, 0, problem.data.size))
   for number in (2, 3):
     cohort = jax.jit(sample_cohort, static_argnums=1)(
-        late, 4, jax.random.key(0), number)
+      late, 4, jax.random.key(0), number
+    )
     np.testing.assert_array_equal(
-        cohort.everyone.size, np.where(joins <= number, problem.data.size, 0))
+      cohort.everyone.size, np.where(joins <= number, problem.data.size, 0)
+    )
 
 
 def spy(with_key):
@@ -47,13 +50,15 @@ def spy(with_key):
 
 
 def test_a_round_is_a_function_of_seed_and_number(problem):
-  round_ = jax.jit(lambda keys, number: play_round(
-      spy(True), problem.data, Participation(5), keys, number, None)[0])
+  round_ = jax.jit(
+    lambda keys, number: play_round(
+      spy(True), problem.data, Participation(5), keys, number, None
+    )[0]
+  )
 
   def play(seed, number):
     state = round_(run_keys(seed), jnp.int32(number))
-    return tuple(map(tuple, jax.tree.map(np.ndarray.tolist,
-                                         jax.device_get(state))))
+    return tuple(map(tuple, jax.tree.map(np.ndarray.tolist, jax.device_get(state))))
 
   assert play(0, 3) == play(0, 3)
   others = [play(seed, number) for seed in (0, 1) for number in range(4)]
@@ -62,8 +67,9 @@ def test_a_round_is_a_function_of_seed_and_number(problem):
 
 
 def on_machines(problem):
-  return problem.data._replace(devices=clock.make_devices(
-      0, 12, bandwidth_gbps=(1e-6, 1e-4)))
+  return problem.data._replace(
+    devices=clock.make_devices(0, 12, bandwidth_gbps=(1e-6, 1e-4))
+  )
 
 
 def test_the_engine_tells_the_time_of_a_round(problem):
@@ -79,39 +85,77 @@ def test_the_engine_tells_the_time_of_a_round(problem):
   data = on_machines(problem)._replace(joins=jnp.asarray(joins, jnp.int32))
 
   def times(data, algorithm=algorithm):
-    return jax.jit(lambda data: play_round(
-        algorithm, data, Participation(12), run_keys(0),
-        jnp.int32(0), ())[1].times)(data)
+    return jax.jit(
+      lambda data: (
+        play_round(algorithm, data, Participation(12), run_keys(0), jnp.int32(0), ())[
+          1
+        ].times
+      )
+    )(data)
 
   size = np.delete(np.asarray(problem.data.size, np.float64), 1)
-  speed, link = (np.delete(np.asarray(leaf, np.float64), 1)
-                 for leaf in data.devices[:2])
+  speed, link = (
+    np.delete(np.asarray(leaf, np.float64), 1) for leaf in data.devices[:2]
+  )
   computation = 1e9 * size / speed + size / 4 * 1e-3
   communication = 160 / link
   arrival = computation + communication
   found = times(data)
-  np.testing.assert_allclose(found, [each.mean() for each in (
-      1e9 * size, computation, communication,
-      arrival.max() - arrival + 5e-3)], rtol=1e-5)
+  np.testing.assert_allclose(
+    found,
+    [
+      each.mean()
+      for each in (
+        1e9 * size,
+        computation,
+        communication,
+        arrival.max() - arrival + 5e-3,
+      )
+    ],
+    rtol=1e-5,
+  )
   np.testing.assert_allclose(sum(found[1:]), arrival.max() + 5e-3, rtol=1e-5)
   assert times(data._replace(devices=None)) is None
-  assert times(data, algorithm._replace(round=lambda state, cohort, key: (
-      state, RoundAux({}, {}, round_cost(0, 0, 0, 0))))) is None
+  assert (
+    times(
+      data,
+      algorithm._replace(
+        round=lambda state, cohort, key: (
+          state,
+          RoundAux({}, {}, round_cost(0, 0, 0, 0)),
+        )
+      ),
+    )
+    is None
+  )
 
 
 def test_a_bijection_where_the_permutation_is_needed(problem):
   """Newcomers; and in a cohort of everybody nothing is drawn."""
   key = jax.random.key(1)
   late = problem.data._replace(
-      joins=jnp.asarray(np.where(np.arange(12) % 4 == 1, 9, 0), jnp.int32))
+    joins=jnp.asarray(np.where(np.arange(12) % 4 == 1, 9, 0), jnp.int32)
+  )
   for data, slots in ((late, 5), (late, 12), (problem.data, 12)):
-    np.testing.assert_array_equal(*jax.jit(lambda data, slots=slots: (
-        samplers.by_bijection(data, slots, key, 3),
-        samplers.uniform(data, slots, key, 3)))(data))
+    np.testing.assert_array_equal(
+      *jax.jit(
+        lambda data, slots=slots: (
+          samplers.by_bijection(data, slots, key, 3),
+          samplers.uniform(data, slots, key, 3),
+        )
+      )(data)
+    )
   # As with uniform, everybody who is drawn is there.
-  aux = jax.eval_shape(lambda: play_round(
-      spy(True), problem.data, Participation(5, samplers.by_bijection),
-      run_keys(0), jnp.int32(0), None)[1])
+  aux = jax.eval_shape(
+    lambda: play_round(
+      spy(True),
+      problem.data,
+      Participation(5, samplers.by_bijection),
+      run_keys(0),
+      jnp.int32(0),
+      None,
+    )[1]
+  )
   assert PRESENT not in aux.server
 
 
@@ -120,27 +164,43 @@ def test_a_round_without_participants_is_idle(problem):
 
   def round_(state, cohort, key):
     del key
-    state = {"sum": state["sum"] + cohort.weight.sum(), "round":
-             state["round"] + 1}
+    state = {"sum": state["sum"] + cohort.weight.sum(), "round": state["round"] + 1}
     work = Work(1e9 * cohort.weight, cohort.weight)
-    return state, RoundAux({}, {"loss": jnp.float32(0), "step": jnp.int32(3)},
-                           round_cost(30, 10, 1, 0, 5e9), work)
+    return state, RoundAux(
+      {},
+      {"loss": jnp.float32(0), "step": jnp.int32(3)},
+      round_cost(30, 10, 1, 0, 5e9),
+      work,
+    )
 
   algorithm = Algorithm(
-      lambda *_: (), no_setup, round_, lambda *_: None, None,
-      idle=lambda state, cohort: state | {
-          "round": state["round"] + 1 + cohort.present.sum()})
+    lambda *_: (),
+    no_setup,
+    round_,
+    lambda *_: None,
+    None,
+    idle=lambda state, cohort: (
+      state | {"round": state["round"] + 1 + cohort.present.sum()}
+    ),
+  )
 
   def someone_in_odd_rounds(data, cohort_size, key, number):
     del key
     clients = data.size.shape[0]
-    return jnp.full(cohort_size, clients).at[0].set(
-        jnp.where(number % 2 == 1, 4, clients))
+    return (
+      jnp.full(cohort_size, clients).at[0].set(jnp.where(number % 2 == 1, 4, clients))
+    )
 
-  play = jax.jit(lambda number, state: play_round(
-      algorithm, on_machines(problem),
+  play = jax.jit(
+    lambda number, state: play_round(
+      algorithm,
+      on_machines(problem),
       Participation(3, samplers.checked(someone_in_odd_rounds)),
-      run_keys(0), number, state))
+      run_keys(0),
+      number,
+      state,
+    )
+  )
   before = {"sum": jnp.float32(2), "round": jnp.int32(5)}
   state, aux = play(jnp.int32(0), before)
   assert (state["sum"], state["round"]) == (2, 6)

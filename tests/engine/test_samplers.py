@@ -40,8 +40,12 @@ DRAWS = 4000
 
 @functools.cache
 def _drawn(sampler, slots):
-  return jax.jit(jax.vmap(lambda key, data, number: sample_cohort(
-      data, slots, key, number, sampler).ids, (0, None, None)))
+  return jax.jit(
+    jax.vmap(
+      lambda key, data, number: sample_cohort(data, slots, key, number, sampler).ids,
+      (0, None, None),
+    )
+  )
 
 
 def draws(sampler, data, slots, number=0):
@@ -56,21 +60,19 @@ def test_uniform_cohorts_are_those_that_have_always_been_drawn(problem):
   """Otherwise every run of before would have other numbers."""
   key = jax.random.fold_in(run_keys(0).cohort, 3)
   ids = sample_cohort(problem.data, 5, key, 3).ids
-  np.testing.assert_array_equal(
-      ids, np.sort(jax.random.permutation(key, 12)[:5]))
+  np.testing.assert_array_equal(ids, np.sort(jax.random.permutation(key, 12)[:5]))
   joins = jnp.where(jnp.arange(12) % 4 == 1, 9, 0)
   late = problem.data._replace(joins=joins)
   np.testing.assert_array_equal(  # all of them: each in its own slot
-      sample_cohort(late, 12, key, 3).ids,
-      np.where(joins > 3, 12, np.arange(12)))
+    sample_cohort(late, 12, key, 3).ids, np.where(joins > 3, 12, np.arange(12))
+  )
 
 
 @pytest.mark.program
 @pytest.mark.parametrize("slots", (2, 5))
 def test_a_bijection_draws_uniformly_without_replacement(problem, slots):
   """Every set of two, and every pair in cohorts of five, equally often."""
-  draw = jax.jit(jax.vmap(
-      lambda key: samplers.by_bijection(problem.data, slots, key)))
+  draw = jax.jit(jax.vmap(lambda key: samplers.by_bijection(problem.data, slots, key)))
   ids = np.asarray(draw(jax.random.split(jax.random.key(3), DRAWS)))
   assert (np.diff(ids, axis=1) > 0).all()
   assert ids.min() == 0 and ids.max() == 11
@@ -85,16 +87,14 @@ def test_a_bijection_draws_uniformly_without_replacement(problem, slots):
 
 
 def test_a_bijection_makes_nothing_of_the_size_of_all_clients(problem):
-  many = problem.data._replace(size=jax.ShapeDtypeStruct((10 ** 6,), jnp.int32))
+  many = problem.data._replace(size=jax.ShapeDtypeStruct((10**6,), jnp.int32))
 
   def largest(sampler):
-    jaxpr = jax.make_jaxpr(lambda key: sampler(many, 100, key))(
-        jax.random.key(0))
-    return max(int(number) for number in re.findall(
-        r"[a-z0-9]+\[(\d+)", str(jaxpr)))
+    jaxpr = jax.make_jaxpr(lambda key: sampler(many, 100, key))(jax.random.key(0))
+    return max(int(number) for number in re.findall(r"[a-z0-9]+\[(\d+)", str(jaxpr)))
 
   assert largest(samplers.by_bijection) == 100
-  assert largest(samplers.uniform) == 10 ** 6
+  assert largest(samplers.uniform) == 10**6
 
 
 def test_the_draw_follows_the_number_of_clients():
@@ -117,17 +117,23 @@ def test_large_clients_are_drawn_more_often(problem, sampler):
   np.add.at(found, tuple(draws(sampler, problem.data, 2).T), 1)
   assert found.sum() == np.triu(found, 1).sum() == DRAWS
   often = expected > 5
-  assert stats.chisquare(
-      [*found[often], found[~often].sum()],
-      [*expected[often], expected[~often].sum()]).pvalue > 1e-3
+  assert (
+    stats.chisquare(
+      [*found[often], found[~often].sum()], [*expected[often], expected[~often].sum()]
+    ).pvalue
+    > 1e-3
+  )
   # Client 10 has just come, and who is left without examples stays away.
-  few = jnp.where(jnp.isin(jnp.arange(12), jnp.array([3, 10, 11])),
-                  problem.data.size, 0)
-  late = problem.data._replace(
-      size=few, joins=jnp.where(jnp.arange(12) == 10, 4, 0))
+  few = jnp.where(
+    jnp.isin(jnp.arange(12), jnp.array([3, 10, 11])), problem.data.size, 0
+  )
+  late = problem.data._replace(size=few, joins=jnp.where(jnp.arange(12) == 10, 4, 0))
   assert np.unique(draws(sampler, late, 2), axis=0).tolist() == [[3, 11]]
   assert np.unique(draws(sampler, late, 2, 4), axis=0).tolist() == [
-      [3, 10], [3, 11], [10, 11]]
+    [3, 10],
+    [3, 11],
+    [10, 11],
+  ]
   none = late._replace(size=jnp.zeros_like(few))
   assert (draws(sampler, none, 2) == 12).all()
 
@@ -136,36 +142,41 @@ def test_large_clients_are_drawn_more_often(problem, sampler):
 def test_samplers_of_very_many_clients():
   """Blocks of sizes, turns and the end of the clients; nobody twice."""
   size = np.zeros(3000, np.int32)
-  size[[5, 127, 128, 2999]] = 1, 2, 10 ** 8, 3
+  size[[5, 127, 128, 2999]] = 1, 2, 10**8, 3
   data = layout_of(size, np.where(np.arange(3000) % 700 == 699, 1.0, 0.0))
   key = jax.random.key(0)
   assert samplers.drawn("size", "bijection", 2) is samplers.by_examples
-  assert samplers.drawn("availability", "auto", 10 ** 5) is samplers.by_trial
+  assert samplers.drawn("availability", "auto", 10**5) is samplers.by_trial
   assert samplers.drawn("size", "auto", 100) is samplers.by_size
   np.testing.assert_array_equal(
-      samplers.by_examples(data, 6, key), [5, 127, 128, 2999, 3000, 3000])
+    samplers.by_examples(data, 6, key), [5, 127, 128, 2999, 3000, 3000]
+  )
   np.testing.assert_array_equal(  # the third of three turns
-      samplers.by_trial(data, 5, key), [699, 1399, 2099, 2799, 3000])
+    samplers.by_trial(data, 5, key), [699, 1399, 2099, 2799, 3000]
+  )
 
 
 def layout_of(size, availability):
   """Clients of these sizes, without rows."""
   size = jnp.asarray(size, jnp.int32)
-  return ClientData(jnp.zeros((1, 1)), jnp.zeros(1, jnp.int32), size, size,
-                    availability=jnp.asarray(availability, jnp.float32))
+  return ClientData(
+    jnp.zeros((1, 1)),
+    jnp.zeros(1, jnp.int32),
+    size,
+    size,
+    availability=jnp.asarray(availability, jnp.float32),
+  )
 
 
 @pytest.mark.program
-@pytest.mark.parametrize("sampler", (
-    samplers.by_availability, samplers.by_trial))
-def test_available_clients_are_drawn_evenly_and_slots_stay_empty(
-    problem, sampler):
+@pytest.mark.parametrize("sampler", (samplers.by_availability, samplers.by_trial))
+def test_available_clients_are_drawn_evenly_and_slots_stay_empty(problem, sampler):
   """Client i has one of 3 slots with a_i E[min(1, 3 / (1 + others there))]."""
   chance = np.array([0, 1, 1, *[0.3] * 4, *[0.1] * 5])
   joins = np.where(np.arange(12) == 2, 4, 0)
   data = problem.data._replace(
-      availability=jnp.asarray(chance, jnp.float32),
-      joins=jnp.asarray(joins, jnp.int32))
+    availability=jnp.asarray(chance, jnp.float32), joins=jnp.asarray(joins, jnp.int32)
+  )
   ids = draws(sampler, data, 3)
   assert (np.diff(ids, axis=1) > 0)[ids[:, 1:] < 12].all()
   a = np.where(joins > 0, 0, chance)
@@ -184,8 +195,9 @@ def test_available_clients_are_drawn_evenly_and_slots_stay_empty(
   found = np.bincount(ids[ids < 12], minlength=12)
   assert found[0] == found[2] == 0
   z = (found - DRAWS * expected) / np.sqrt(
-      DRAWS * np.maximum(expected * (1 - expected), 1e-9))
-  assert (z ** 2).sum() < stats.chi2.ppf(0.999, 10)
+    DRAWS * np.maximum(expected * (1 - expected), 1e-9)
+  )
+  assert (z**2).sum() < stats.chi2.ppf(0.999, 10)
   empty = (number_there(a) * np.maximum(0, 3 - np.arange(13))).sum()
   assert abs((ids == 12).sum(1).mean() - empty) < 4 / np.sqrt(DRAWS)
   nobody = data._replace(availability=jnp.zeros(12))
@@ -196,18 +208,28 @@ def test_availability_follows_the_time_of_day(problem):
   """Each client's share of days by hour, and its own phase."""
   data = problem.data._replace(availability=jnp.full(12, 0.5))
   sampler = samplers.with_daily_cycle(samplers.by_availability, 4, seed=7)
-  hours = np.stack([
-      np.stack([np.bincount(row[row < 12], minlength=12)
-                for row in draws(sampler, data, 12, hour)]).mean(0)
-      for hour in (0, 1, 2, 3, 4)])
-  phase = np.asarray([jax.random.uniform(jax.random.fold_in(
-      jax.random.key(7), i)) for i in range(12)])
-  chance = np.minimum(0.5 * (1 + np.sin(2 * np.pi * (
-      phase + np.arange(5)[:, None] / 4))), 1)
+  hours = np.stack(
+    [
+      np.stack(
+        [
+          np.bincount(row[row < 12], minlength=12)
+          for row in draws(sampler, data, 12, hour)
+        ]
+      ).mean(0)
+      for hour in (0, 1, 2, 3, 4)
+    ]
+  )
+  phase = np.asarray(
+    [jax.random.uniform(jax.random.fold_in(jax.random.key(7), i)) for i in range(12)]
+  )
+  chance = np.minimum(
+    0.5 * (1 + np.sin(2 * np.pi * (phase + np.arange(5)[:, None] / 4))), 1
+  )
   assert np.abs(hours - chance).max() < 5 * np.sqrt(0.25 / DRAWS)
   assert np.ptp(chance, 0).min() > 0.5 and np.ptp(chance[0]) > 0.5
   np.testing.assert_array_equal(
-      samplers.draw_of(sampler), samplers.draw_of(samplers.by_availability))
+    samplers.draw_of(sampler), samplers.draw_of(samplers.by_availability)
+  )
 
 
 @pytest.mark.program
@@ -222,45 +244,47 @@ def test_a_sampler_of_ones_own_cannot_break_a_cohort(problem):
 
   sampler = samplers.checked(mine)
   for number, ids in ((1, [1, 5, 12, 12, 12, 12]), (2, [2, 5, 7, 12, 12, 12])):
-    cohort = sample_cohort(
-        late, 6, jax.random.key(0), jnp.int32(number), sampler)
+    cohort = sample_cohort(late, 6, jax.random.key(0), jnp.int32(number), sampler)
     np.testing.assert_array_equal(cohort.ids, ids)
     np.testing.assert_array_equal(cohort.present, np.array(ids) < 12)
-  for bad, said in ((lambda *_: jnp.zeros(3, jnp.int32), r"gives \[3\] int32"),
-                    (lambda *_: jnp.zeros(6), r"gives \[6\] float32"),
-                    (lambda *_: None, r"gives \[\] NoneType")):
+  for bad, said in (
+    (lambda *_: jnp.zeros(3, jnp.int32), r"gives \[3\] int32"),
+    (lambda *_: jnp.zeros(6), r"gives \[6\] float32"),
+    (lambda *_: None, r"gives \[\] NoneType"),
+  ):
     with pytest.raises(ValueError, match="^sampler=<lambda>: " + said):
       sample_cohort(late, 6, jax.random.key(0), 0, samplers.checked(bad))
 
 
 def test_availability_needs_to_be_known(problem):
   with pytest.raises(ValueError, match="^sampling=availability: the data say"):
-    sample_cohort(problem.data, 2, jax.random.key(0), 0,
-                          samplers.by_availability)
+    sample_cohort(problem.data, 2, jax.random.key(0), 0, samplers.by_availability)
 
 
 def test_coins_are_independent_and_there_are_slots_for_all(problem):
   """Poisson sampling: every client with probability q, against SciPy."""
   clients, rate, rounds = 12, 0.3, 4000
   slots = samplers.slots_of_poisson(clients, rate)
-  data = problem.data._replace(
-      availability=jnp.full(clients, rate, jnp.float32))
-  ids = np.asarray(jax.jit(jax.vmap(
-      lambda key: samplers.poisson(data, slots, key)))(
-          jax.random.split(jax.random.key(1), rounds)))
+  data = problem.data._replace(availability=jnp.full(clients, rate, jnp.float32))
+  ids = np.asarray(
+    jax.jit(jax.vmap(lambda key: samplers.poisson(data, slots, key)))(
+      jax.random.split(jax.random.key(1), rounds)
+    )
+  )
   there = (ids[:, :, None] == np.arange(clients)).any(1)
   numbers = np.bincount(there.sum(1), minlength=clients + 1)
   expected = rounds * stats.binom.pmf(np.arange(clients + 1), clients, rate)
   seen = expected > 5
-  assert stats.chisquare(
-      numbers[seen], expected[seen] * numbers[seen].sum()
-      / expected[seen].sum()).pvalue > 1e-3
+  assert (
+    stats.chisquare(
+      numbers[seen], expected[seen] * numbers[seen].sum() / expected[seen].sum()
+    ).pvalue
+    > 1e-3
+  )
   assert abs(np.corrcoef(there.T) - np.eye(clients)).max() < 0.08
-  cohort = sample_cohort(
-      data, slots, jax.random.key(2), sampler=samplers.poisson)
+  cohort = sample_cohort(data, slots, jax.random.key(2), sampler=samplers.poisson)
   np.testing.assert_allclose(cohort.expected, rate * clients, rtol=1e-6)
   for clients, rate in ((2000, 0.05), (100, 0.01), (30, 0.9), (5, 1.0)):
     slots = samplers.slots_of_poisson(clients, rate)
     assert stats.binom.sf(slots, clients, rate) <= 1e-12
-    assert slots == clients or stats.binom.sf(
-        0.75 * slots, clients, rate) > 1e-12
+    assert slots == clients or stats.binom.sf(0.75 * slots, clients, rate) > 1e-12

@@ -15,21 +15,21 @@ def test_a_minority_of_nan_does_not_reach_the_median():
   for count, expected in ((3, 2.0), (5, 3.0)):
     weights = (jnp.arange(5) < count).astype(jnp.float32)
     assert combine(sent, weights, None, KEY) == expected
-  assert jnp.isnan(combine(sent, jnp.array([1., 0, 0, 1, 0]), None, KEY))[0]
+  assert jnp.isnan(combine(sent, jnp.array([1.0, 0, 0, 1, 0]), None, KEY))[0]
 
 
 def test_an_unknown_name_gets_the_nearest():
-  with pytest.raises(ValueError, match="aggregator=medain: unknown, did you "
-                     "mean 'median'. .one of mean, median"):
+  with pytest.raises(
+    ValueError,
+    match="aggregator=medain: unknown, did you mean 'median'. .one of mean, median",
+  ):
     aggregation.named("medain")
 
 
-@pytest.mark.parametrize(
-    "name", sorted(aggregation.AGGREGATORS.keys() - {"mean"}))
+@pytest.mark.parametrize("name", sorted(aggregation.AGGREGATORS.keys() - {"mean"}))
 def test_operations_grow_with_coordinates_and_slots(name):
   """In proportion to the former, at least so to the latter."""
-  flops = aggregation.named(
-      name, aggregation.Aggregation(aggregator=name)).flops
+  flops = aggregation.named(name, aggregation.Aggregation(aggregator=name)).flops
   assert flops(8, 100) > 8 * 100
   assert flops(8, 200) == 2 * flops(8, 100)
   assert flops(16, 100) >= 2 * flops(8, 100)

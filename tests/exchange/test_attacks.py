@@ -8,7 +8,7 @@ import scipy.stats
 
 from fedjax_alg import tasks
 from fedjax_alg.engine.keys import client_keys
-from fedjax_alg.exchange import attacks, Exchange
+from fedjax_alg.exchange import Exchange, attacks
 from fedjax_alg.exchange.attacks import Hostility
 from tests import problems
 from tests.algorithms import bridge
@@ -30,7 +30,8 @@ def test_the_hostile_clients_are_a_share_and_grow_with_it():
     assert hostile.sum() == 40 * share and not (before & ~hostile).any()
     before = hostile
   assert not np.array_equal(
-      *(attacks.hostile_clients(40, 0.5, seed) for seed in (0, 1)))
+    *(attacks.hostile_clients(40, 0.5, seed) for seed in (0, 1))
+  )
   assert attacks.attack_of(Hostility()) is None
 
 
@@ -39,11 +40,11 @@ def test_the_labels_of_hostile_clients_alone_are_flipped(problem):
   """In the rows of a round; those of the data stay as they are."""
   attack = attack_of("label_flip")
   cohort = bridge.cohort_of(problem, IDS)
-  found = problems.quick_jit(
-      lambda cohort: attacks.poisoned(attack, cohort))(cohort)
+  found = problems.quick_jit(lambda cohort: attacks.poisoned(attack, cohort))(cohort)
   expected = np.array(problem.data.y)
-  hostile, offset = map(np.asarray, (
-      attack.hostile(len(problem.clients)), problem.data.offset))
+  hostile, offset = map(
+    np.asarray, (attack.hostile(len(problem.clients)), problem.data.offset)
+  )
   for client, is_hostile in enumerate(hostile):
     rows = slice(offset[client], offset[client] + problems.SIZES[client])
     np.testing.assert_array_equal(expected[rows], problem.clients[client][1])
@@ -55,23 +56,34 @@ def test_the_labels_of_hostile_clients_alone_are_flipped(problem):
   np.testing.assert_array_equal(found.validation.y, problem.data.y)
   # As several processes hold the rows: in blocks.
   blocks = jnp.stack([problem.data.y, problem.data.y])
-  found = attacks.poisoned(attack, cohort._replace(
+  found = attacks.poisoned(
+    attack,
+    cohort._replace(
       shards=cohort.shards._replace(y=blocks, blocks=()),
-      everyone=cohort.everyone._replace(y=blocks, blocks=())))
+      everyone=cohort.everyone._replace(y=blocks, blocks=()),
+    ),
+  )
   np.testing.assert_array_equal(found.shards.y, [expected, problem.data.y])
   for other in (attack_of("sign_flip"), None):
     assert attacks.poisoned(other, cohort) is cohort
   # Several labels of an example are turned around one by one.
   several = jnp.stack([problem.data.y % 2, problem.data.y // 2], 1)
   found = attacks.poisoned(
-      attack._replace(flip=tasks.MULTI_LABEL.flipped), cohort._replace(
-          shards=cohort.shards._replace(y=several),
-          everyone=cohort.everyone._replace(y=several)))
-  flipped = np.isin(np.arange(len(several)), np.concatenate([
-      offset[i] + np.arange(problems.SIZES[i])
-      for i in np.flatnonzero(hostile)]))
+    attack._replace(flip=tasks.MULTI_LABEL.flipped),
+    cohort._replace(
+      shards=cohort.shards._replace(y=several),
+      everyone=cohort.everyone._replace(y=several),
+    ),
+  )
+  flipped = np.isin(
+    np.arange(len(several)),
+    np.concatenate(
+      [offset[i] + np.arange(problems.SIZES[i]) for i in np.flatnonzero(hostile)]
+    ),
+  )
   np.testing.assert_array_equal(
-      found.shards.y, np.where(flipped[:, None], 1 - several, several))
+    found.shards.y, np.where(flipped[:, None], 1 - several, several)
+  )
 
 
 @pytest.fixture(scope="module", name="round_")
@@ -87,9 +99,17 @@ def forge(round_, name, **more):
   cohort, sent = round_
   attack = attack_of(name, **more)
   hostile = np.asarray(attacks.who_is_hostile(attack, cohort))
-  found = problems.quick_jit(lambda sent: attacks.forged(
-      attack, {"w": sent}, cohort.weight, jnp.array(GROUPS), 2, cohort,
-      client_keys(KEY, cohort.ids))["w"])(sent)
+  found = problems.quick_jit(
+    lambda sent: attacks.forged(
+      attack,
+      {"w": sent},
+      cohort.weight,
+      jnp.array(GROUPS),
+      2,
+      cohort,
+      client_keys(KEY, cohort.ids),
+    )["w"]
+  )(sent)
   assert 0 < hostile.sum() < len(IDS) - 1 and not hostile[-1]
   np.testing.assert_array_equal(found[~hostile], sent[~hostile])
   return np.asarray(found), hostile
@@ -103,9 +123,14 @@ def of_groups(round_, hostile):
     yield slot, round_[1][members & ~hostile], members
 
 
-@pytest.mark.parametrize("name, more, factor", [
-    ("sign_flip", {}, -1.0), ("sign_flip", dict(attack_scale=4.0), -4.0),
-    ("scaled", dict(attack_scale=3.0), 3.0)])
+@pytest.mark.parametrize(
+  "name, more, factor",
+  [
+    ("sign_flip", {}, -1.0),
+    ("sign_flip", dict(attack_scale=4.0), -4.0),
+    ("scaled", dict(attack_scale=3.0), 3.0),
+  ],
+)
 def test_updates_with_a_factor(round_, name, more, factor):
   found, hostile = forge(round_, name, **more)
   np.testing.assert_array_equal(found[hostile], factor * round_[1][hostile])
@@ -119,9 +144,12 @@ def test_the_scaled_updates_replace_the_model(round_):
     good, bad = members & ~hostile, members & hostile
     total = sizes[members].sum()
     np.testing.assert_allclose(
-        np.average(found[members], axis=0, weights=sizes[members]),
-        (sizes[good] / total) @ honest + np.average(
-            round_[1][bad], axis=0, weights=sizes[bad]), rtol=1e-4, atol=1e-5)
+      np.average(found[members], axis=0, weights=sizes[members]),
+      (sizes[good] / total) @ honest
+      + np.average(round_[1][bad], axis=0, weights=sizes[bad]),
+      rtol=1e-4,
+      atol=1e-5,
+    )
 
 
 @pytest.mark.parametrize("scale", [0.0, 1.5])
@@ -130,12 +158,15 @@ def test_a_little_is_enough_and_inner_products(round_, scale):
   negative, _ = forge(round_, "inner_product", attack_scale=scale)
   for slot, honest, members in of_groups(round_, hostile):
     n, m = members.sum(), (members & hostile).sum()
-    z = scale or scipy.stats.norm.ppf(np.clip(
-        (n - m - (n // 2 + 1 - m)) / (n - m), 0.5, 0.999))
+    z = scale or scipy.stats.norm.ppf(
+      np.clip((n - m - (n // 2 + 1 - m)) / (n - m), 0.5, 0.999)
+    )
     np.testing.assert_allclose(
-        found[slot], honest.mean(0) - z * honest.std(0), rtol=0, atol=1e-5)
+      found[slot], honest.mean(0) - z * honest.std(0), rtol=0, atol=1e-5
+    )
     np.testing.assert_allclose(
-        negative[slot], -(scale or 0.5) * honest.mean(0), rtol=0, atol=1e-6)
+      negative[slot], -(scale or 0.5) * honest.mean(0), rtol=0, atol=1e-6
+    )
 
 
 def test_the_supporters_that_are_needed():
@@ -150,14 +181,17 @@ def test_the_supporters_that_are_needed():
 def test_noise_is_of_the_client_and_of_the_scale(problem):
   """A client draws the same in any slot, another one something else."""
   attack, drawn = attack_of("gaussian", attack_scale=3.0), []
-  forge_all = problems.quick_jit(lambda cohort: Exchange(
-      attack=attack).receive(
-          {"w": jnp.zeros((12, 40, 30)), "b": jnp.zeros((12, 30))}, cohort, KEY,
-          cohort.weight))
+  forge_all = problems.quick_jit(
+    lambda cohort: Exchange(attack=attack).receive(
+      {"w": jnp.zeros((12, 40, 30)), "b": jnp.zeros((12, 30))},
+      cohort,
+      KEY,
+      cohort.weight,
+    )
+  )
   for ids in (range(12), range(11, -1, -1)):
     drawn.append(forge_all(bridge.cohort_of(problem, ids)))
-  problems.assert_equal(
-      jax.tree.map(lambda leaf: leaf[::-1], drawn[1]), drawn[0])
+  problems.assert_equal(jax.tree.map(lambda leaf: leaf[::-1], drawn[1]), drawn[0])
   hostile = np.asarray(attack.hostile(12))
   numbers = np.asarray(drawn[0]["w"])
   assert not numbers[~hostile].any()

@@ -18,19 +18,34 @@ from tests.exchange.test_compression import flat, moves_by, probe
 KEY = jax.random.key(2)
 #: Seven messages are fewer bytes than the model, eight are more: 7 comes back
 #: after seven, 4 after eight.
-COHORTS = ([1, 4], [4, 12], [4, 12], [7, 1], [4, 1], [4, 7],
-           *([2, 3],) * 6, [7, 12], [4, 12])
+COHORTS = (
+  [1, 4],
+  [4, 12],
+  [4, 12],
+  [7, 1],
+  [4, 1],
+  [4, 7],
+  *([2, 3],) * 6,
+  [7, 12],
+  [4, 12],
+)
 #: Of 52 entries topk:0.1 sends 6: 24 bytes, and places of 6 bits each.
 MESSAGE, WHOLE = 29, 208
 
 
 def play(problem, grouping=None):
   algorithm = compose(
-      problem.model, probe(), average(0.5),
-      map_clients=clients.ClientMap(), grouping=grouping,
-      exchange=exchange_of(Compression(compress_down="topk:0.1")))
-  state, round_ = bridge.init(problem, algorithm, KEY), problems.quick_jit(
-      algorithm.round)
+    problem.model,
+    probe(),
+    average(0.5),
+    map_clients=clients.ClientMap(),
+    grouping=grouping,
+    exchange=exchange_of(Compression(compress_down="topk:0.1")),
+  )
+  state, round_ = (
+    bridge.init(problem, algorithm, KEY),
+    problems.quick_jit(algorithm.round),
+  )
   for ids in COHORTS:
     before = state
     state, aux = round_(state, bridge.cohort_of(problem, ids), KEY)
@@ -44,24 +59,31 @@ def test_rounds_are_the_loop(problem):
     ids = [i for i in ids if i < 12]
     bytes_down = 0
     for i in ids:
-      bytes_down += min(WHOLE, MESSAGE * (sent - known[i])) if (
-          i in known) else WHOLE
+      bytes_down += min(WHOLE, MESSAGE * (sent - known[i])) if (i in known) else WHOLE
       known[i] = sent
     sent += 1
     assert aux.cost.bytes_down == -(-bytes_down // len(ids))
     assert aux.cost.down == -(-int(aux.cost.bytes_down) // 4)
     assert (aux.cost.up, aux.cost.bytes_up) == (52, None)
     weights = np.array([problems.SIZES[i] for i in ids])
-    u = error + 0.5 * weights @ np.stack(
-        [moves_by(float(i), float(number)) for i in ids]) / weights.sum()
+    u = (
+      error
+      + 0.5
+      * weights
+      @ np.stack([moves_by(float(i), float(number)) for i in ids])
+      / weights.sum()
+    )
     chosen = np.argsort(-np.abs(u))[:6]
     moved, error = np.zeros(52), u
     moved[chosen], error[chosen] = u[chosen], 0
     np.testing.assert_allclose(
-        flat(trees.index(after.models, 0)) - flat(
-            trees.index(before.models, 0)), moved, atol=2e-6)
-    np.testing.assert_allclose(flat(trees.index(
-        after.memory.extra.memory.error, 0)), error, atol=1e-5)
+      flat(trees.index(after.models, 0)) - flat(trees.index(before.models, 0)),
+      moved,
+      atol=2e-6,
+    )
+    np.testing.assert_allclose(
+      flat(trees.index(after.memory.extra.memory.error, 0)), error, atol=1e-5
+    )
 
 
 @pytest.mark.program

@@ -26,8 +26,10 @@ pytestmark = pytest.mark.program
 KEY = jax.random.key(7)
 RNG = np.random.default_rng(0)
 #: 607 entries, two buckets of qsgd; the bias is no matrix.
-TREE = {"kernel": jnp.asarray(RNG.normal(size=(30, 4, 5)), jnp.float32),
-        "bias": jnp.asarray(RNG.normal(size=7), jnp.float32)}
+TREE = {
+  "kernel": jnp.asarray(RNG.normal(size=(30, 4, 5)), jnp.float32),
+  "bias": jnp.asarray(RNG.normal(size=7), jnp.float32),
+}
 FLAT = np.concatenate([TREE["bias"], np.ravel(TREE["kernel"])])
 SEVERAL = ["topk:0.1", "randk:0.1", "sign", "powersgd:2"]
 
@@ -68,7 +70,8 @@ def test_random_entries_are_sent():
   held = flat(found) != 0
   assert held.sum() == 61
   np.testing.assert_allclose(
-      flat(found)[held], FLAT[held] * np.float32(607 / 61), rtol=1e-6)
+    flat(found)[held], FLAT[held] * np.float32(607 / 61), rtol=1e-6
+  )
   with_memory = made("randk:0.1", feedback=True)
   found, kept = with_memory.send(TREE, with_memory.init(TREE), KEY)
   np.testing.assert_array_equal(flat(found)[held], FLAT[held])
@@ -91,10 +94,12 @@ def test_signs_have_the_scale_of_their_leaf():
   bias = jnp.array([0.0, -3.0, 0.0, 1.0, 0.0, 0.0, 0.0])
   _, found = sent("sign", TREE | {"bias": bias})
   np.testing.assert_allclose(
-      found["bias"], np.array([4, -4, 4, 4, 4, 4, 4]) / 7, rtol=1e-6)
+    found["bias"], np.array([4, -4, 4, 4, 4, 4, 4]) / 7, rtol=1e-6
+  )
   kernel = np.asarray(TREE["kernel"])
   np.testing.assert_allclose(
-      found["kernel"], np.sign(kernel) * np.abs(kernel).mean(), rtol=1e-5)
+    found["kernel"], np.sign(kernel) * np.abs(kernel).mean(), rtol=1e-5
+  )
 
 
 def test_factors_are_a_step_of_the_power_method():
@@ -107,13 +112,15 @@ def test_factors_are_a_step_of_the_power_method():
     basis, _ = np.linalg.qr(matrix @ right)
     right = matrix.T @ basis
     np.testing.assert_allclose(
-        np.asarray(found["kernel"]).reshape(120, 5), basis @ right.T, atol=1e-4)
+      np.asarray(found["kernel"]).reshape(120, 5), basis @ right.T, atol=1e-4
+    )
   np.testing.assert_array_equal(found["bias"], TREE["bias"])
   for _ in range(20):  # the factor is kept: it goes to the best one
     found, memory = send(TREE, memory, KEY)
   values = np.linalg.svd(matrix, compute_uv=False)
   np.testing.assert_allclose(
-      np.linalg.norm(flat(found) - FLAT), np.linalg.norm(values[2:]), rtol=0.05)
+    np.linalg.norm(flat(found) - FLAT), np.linalg.norm(values[2:]), rtol=0.05
+  )
 
 
 @pytest.mark.parametrize("text", ["randk:0.1", "qsgd:2", "qsgd:4"])
@@ -123,38 +130,39 @@ def test_the_mean_is_what_was_to_be_sent(text):
   assert compressor.unbiased
   keys = jax.random.split(KEY, 4000)
   found = jax.jit(jax.vmap(lambda key: compressor.send(TREE, (), key)[0]))(keys)
-  found = np.concatenate([np.asarray(leaf, np.float64).reshape(4000, -1)
-                          for leaf in jax.tree.leaves(found)], axis=1)
+  found = np.concatenate(
+    [np.asarray(leaf, np.float64).reshape(4000, -1) for leaf in jax.tree.leaves(found)],
+    axis=1,
+  )
   if text.startswith("randk"):
     variance = (607 / 61 - 1) * FLAT.astype(np.float64) ** 2
   else:
     largest = [np.abs(FLAT[:512]).max(), np.abs(FLAT[512:]).max()]
     step = np.repeat(largest, 512)[:607] / (2 ** (int(text[-1]) - 1) - 1)
     part = np.abs(FLAT) / step % 1
-    variance = step ** 2 * part * (1 - part)
+    variance = step**2 * part * (1 - part)
   error = np.abs(found.mean(0) - FLAT)
   assert (error < 5 * (variance / 4000) ** 0.5 + 1e-6).all()
   np.testing.assert_allclose(
-      ((found - FLAT) ** 2).sum(1).mean(), variance.sum(), rtol=0.02)
+    ((found - FLAT) ** 2).sum(1).mean(), variance.sum(), rtol=0.02
+  )
 
 
-@hypothesis.given(st.lists(st.floats(-1e3, 1e3, width=32), min_size=35,
-                           max_size=35))
+@hypothesis.given(st.lists(st.floats(-1e3, 1e3, width=32), min_size=35, max_size=35))
 def test_a_contraction(entries):
   """||C(u) - u||^2 <= (1 - d) ||u||^2, with the d of each compressor."""
   u = np.array(entries, np.float32)
-  tree = {"bias": jnp.asarray(u[:5]),
-          "kernel": jnp.asarray(u[5:].reshape(6, 5))}
+  tree = {"bias": jnp.asarray(u[:5]), "kernel": jnp.asarray(u[5:].reshape(6, 5))}
   size = (u.astype(np.float64) ** 2).sum()
-  means = sum(np.abs(part.astype(np.float64)).sum() ** 2 / len(part)
-              for part in (u[:5], u[5:]))
-  bounds = {"topk:0.1": (1 - 4 / 35) * size, "sign": size - means,
-            "powersgd:2": size}
+  means = sum(
+    np.abs(part.astype(np.float64)).sum() ** 2 / len(part) for part in (u[:5], u[5:])
+  )
+  bounds = {"topk:0.1": (1 - 4 / 35) * size, "sign": size - means, "powersgd:2": size}
   for text, bound in bounds.items():
     _, found = sent(text, tree)
     error = ((flat(found).astype(np.float64) - u) ** 2).sum()
     assert error <= bound + 1e-4 * size + 1e-12, text
-  assert np.linalg.matrix_rank(found["kernel"], tol=1e-3 * size ** 0.5) <= 2
+  assert np.linalg.matrix_rank(found["kernel"], tol=1e-3 * size**0.5) <= 2
 
 
 @pytest.mark.parametrize("text", SEVERAL)
@@ -166,11 +174,13 @@ def test_what_was_sent_and_what_is_kept_are_all_there_was(text):
     found, memory = send(u, memory, jax.random.fold_in(KEY, number))
     total, given = total + flat(found), given + flat(u)
     np.testing.assert_allclose(
-        total + flat(memory.error), given, atol=2e-5 * np.abs(given).max())
+      total + flat(memory.error), given, atol=2e-5 * np.abs(given).max()
+    )
   assert np.abs(flat(memory.error)).max() > 0.1
 
 
 # A round.
+
 
 def moves_by(client, number):
   """The update of a client in a round, without any data."""
@@ -181,8 +191,9 @@ def probe():
   """A client's half whose updates are known."""
 
   def train(received, *_):
-    update = moves_by(received.client_id.astype(jnp.float32),
-                      received.round.astype(jnp.float32))
+    update = moves_by(
+      received.client_id.astype(jnp.float32), received.round.astype(jnp.float32)
+    )
     _, unravel = jax.flatten_util.ravel_pytree(received.start)
     return Trained(trees.add(received.start, unravel(update)), jnp.zeros(()))
 
@@ -196,11 +207,15 @@ COHORTS = ([1, 4, 7], [4, 2, 12], [7, 4, 1], [1, 12, 12])
 def test_every_client_has_an_error_of_its_own(problem, mesh, mode):
   """Rounds of top-k with feedback as a loop over clients in NumPy."""
   map_clients = clients.ClientMap(
-      "sequential" if mode == "mesh" else mode,
-      mesh=mesh if mode == "mesh" else None)
+    "sequential" if mode == "mesh" else mode, mesh=mesh if mode == "mesh" else None
+  )
   algorithm = compose(
-      problem.model, probe(), average(), map_clients=map_clients,
-      exchange=exchange_of(Compression(compress_up="topk:0.1")))
+    problem.model,
+    probe(),
+    average(),
+    map_clients=map_clients,
+    exchange=exchange_of(Compression(compress_up="topk:0.1")),
+  )
   state = bridge.init(problem, algorithm, KEY)
   round_ = problems.quick_jit(algorithm.round)
   w, errors = flat(state.models).astype(np.float64), np.zeros((12, 52))
@@ -217,24 +232,34 @@ def test_every_client_has_an_error_of_its_own(problem, mesh, mode):
     w += mean / sum(problems.SIZES[i] for i in there)
     np.testing.assert_allclose(flat(trees.index(state.models, 0)), w, atol=1e-5)
     table = state.memory.extra.error
-    np.testing.assert_allclose(np.concatenate(
-        [np.asarray(leaf).reshape(12, -1) for leaf in jax.tree.leaves(table)],
-        axis=1), errors, atol=1e-5)
+    np.testing.assert_allclose(
+      np.concatenate(
+        [np.asarray(leaf).reshape(12, -1) for leaf in jax.tree.leaves(table)], axis=1
+      ),
+      errors,
+      atol=1e-5,
+    )
     # 6 floats, and 6 places of 6 bits.
     assert (aux.cost.up, aux.cost.bytes_up) == (8, 29)
     assert (aux.cost.down, aux.cost.bytes_down) == (52, None)
 
 
-@pytest.mark.parametrize("name, settings", [
-    ("scaffold", {}), ("fednova", {}), ("ifca", dict(num_groups=2))])
+@pytest.mark.parametrize(
+  "name, settings", [("scaffold", {}), ("fednova", {}), ("ifca", dict(num_groups=2))]
+)
 def test_all_entries_are_the_update_itself(problem, name, settings):
   """Methods with a table, with rows, with groups: as if nothing were there."""
   found = []
   for text in ("none", "topk:1"):
     given = dict(local_steps=2, compress_up=text, **settings)
     states, (_, aux) = bridge.history(
-        problem, name, [[3, 12, 1, 0, 9]] * 2, bridge.KEYS[:2],
-        problems.some_params(problem.model), **given)
+      problem,
+      name,
+      [[3, 12, 1, 0, 9]] * 2,
+      bridge.KEYS[:2],
+      problems.some_params(problem.model),
+      **given,
+    )
     algorithm = bridge.build(problem, name, **given)
     found.append((algorithm.global_params(states[-1]), aux.server))
   problems.assert_close(*found, rtol=1e-4, atol=1e-5)
@@ -247,8 +272,9 @@ def test_unbiased_compressors_serve_anchor_gradients(problem):
   """16 bits are nearly all; the ledger has the update and the gradient."""
   found, costs = {}, {}
   for text in ("none", "qsgd:16", "topk:0.1"):
-    algorithm = bridge.build(problem, "fsvrg", local_steps=2, client_lr=1.0,
-                             compress_up=text)
+    algorithm = bridge.build(
+      problem, "fsvrg", local_steps=2, client_lr=1.0, compress_up=text
+    )
     _, state, aux = bridge.one_round(problem, algorithm, [3, 1, 9])
     found[text], costs[text] = trees.index(state.models, 0), aux.cost
   problems.assert_close(found["qsgd:16"], found["none"], atol=1e-4)
@@ -260,9 +286,18 @@ def test_unbiased_compressors_serve_anchor_gradients(problem):
 def test_bytes_of_the_warm_up_and_of_groups(problem):
   """One of the two is whole floats; without it the round cannot be traced."""
   _, log = bridge.history(
-      problem, "ma_fsvrg", [[3, 1, 9]] * 2, bridge.KEYS[:2],
-      problems.some_params(problem.model), local_steps=2, client_lr=1.0,
-      num_models=3, threshold=1, accelerate=False, compress_up="qsgd:2")
+    problem,
+    "ma_fsvrg",
+    [[3, 1, 9]] * 2,
+    bridge.KEYS[:2],
+    problems.some_params(problem.model),
+    local_steps=2,
+    client_lr=1.0,
+    num_models=3,
+    threshold=1,
+    accelerate=False,
+    compress_up="qsgd:2",
+  )
   message = 2 * 52 // 8 + 4
   # Updates, gradients of each model, a preference.
   for gradients, aux in zip((1, 3), log, strict=True):
@@ -271,12 +306,20 @@ def test_bytes_of_the_warm_up_and_of_groups(problem):
 
 # Options.
 
-@pytest.mark.parametrize("text, said", [
-    ("topk", "must be topk:SHARE with"), ("topk:0", "must be topk:SHARE"),
-    ("randk:1.5", "must be randk:SHARE"), ("qsgd:1", "BITS from 2 to 16"),
-    ("qsgd:four", "must be qsgd:BITS"), ("sign:2", "must be sign alone"),
+
+@pytest.mark.parametrize(
+  "text, said",
+  [
+    ("topk", "must be topk:SHARE with"),
+    ("topk:0", "must be topk:SHARE"),
+    ("randk:1.5", "must be randk:SHARE"),
+    ("qsgd:1", "BITS from 2 to 16"),
+    ("qsgd:four", "must be qsgd:BITS"),
+    ("sign:2", "must be sign alone"),
     ("powersgd:0", "RANK of at least 1"),
-    ("topq:0.1", "unknown, did you mean 'topk'")])
+    ("topq:0.1", "unknown, did you mean 'topk'"),
+  ],
+)
 def test_what_names_no_compressor(text, said):
   with pytest.raises(ValueError, match=f"compress_down={text}: .*{said}"):
     Compression(compress_down=text).compressors()
@@ -290,31 +333,45 @@ def test_feedback_of_nothing():
   assert up.unbiased and down is None and not compression.keeps(up, TREE)
 
 
-@pytest.mark.parametrize("name, settings, said", [
+@pytest.mark.parametrize(
+  "name, settings, said",
+  [
     ("composed", dict(client_update="dyn"), "h is the mean of all"),
-    ("composed", dict(client_update="svrg", num_models=2, grouping="gradient"),
-     "send gradients, not updates"),
+    (
+      "composed",
+      dict(client_update="svrg", num_models=2, grouping="gradient"),
+      "send gradients, not updates",
+    ),
     ("ga_fsvrg", {}, "send gradients, not updates"),
     ("losac", dict(variant="table"), "allowed: qsgd, or error_feedback"),
     ("fedzo", dict(uplink="seeds"), "has a message of its own"),
     ("feddyn", {}, "does not read it .h is the mean of all"),
     ("afl", {}, "does not read it .it sends sums over its data, not updates"),
     ("baffle", {}, "does not read it .it sends loss differences"),
-    ("central", {}, "does not read it .nothing is sent")])
+    ("central", {}, "does not read it .nothing is sent"),
+  ],
+)
 def test_what_cannot_be_compressed(problem, name, settings, said):
-  bridge.refused(problem, name, f".*compress_up.*{said}",
-                 compress_up="topk:0.1", **settings)
+  bridge.refused(
+    problem, name, f".*compress_up.*{said}", compress_up="topk:0.1", **settings
+  )
 
 
 def test_groups_do_not_follow_each_other(problem):
-  bridge.refused(problem, "ifca", "compress_down=sign: clients receive",
-                 compress_down="sign")
+  bridge.refused(
+    problem, "ifca", "compress_down=sign: clients receive", compress_down="sign"
+  )
 
 
-@pytest.mark.parametrize("name", [
-    name for name, entry in registry.ALGORITHMS.items()
-    if hasattr(entry.hparams, "compress_up") and name != "ga_fsvrg"])
+@pytest.mark.parametrize(
+  "name",
+  [
+    name
+    for name, entry in registry.ALGORITHMS.items()
+    if hasattr(entry.hparams, "compress_up") and name != "ga_fsvrg"
+  ],
+)
 def test_compression_reaches_every_method(problem, name):
   algorithm = bridge.build(problem, name, compress_up="qsgd:4")
-  method, = algorithm.round.args
+  (method,) = algorithm.round.args
   assert method.client.upload_bytes(0) == 26 + base.BYTES_PER_FLOAT

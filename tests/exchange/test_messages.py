@@ -7,29 +7,37 @@ import pytest
 
 from fedjax_alg.base import SEED_BYTES
 from fedjax_alg.exchange import messages
-from fedjax_alg.exchange.messages import from_bytes, Numbers, to_bytes
-from tests.exchange.test_compression import flat, KEY, made, sent, TREE
+from fedjax_alg.exchange.messages import Numbers, from_bytes, to_bytes
+from tests.exchange.test_compression import KEY, TREE, flat, made, sent
 
 
-@pytest.mark.parametrize("numbers", [
-    Numbers(40), Numbers(40, True), Numbers(7, True), Numbers(1), None])
+@pytest.mark.parametrize(
+  "numbers", [Numbers(40), Numbers(40, True), Numbers(7, True), Numbers(1), None]
+)
 def test_a_tree_is_read_as_it_was_written(numbers):
   """Numbers below 7 that ascend are shorter as marks."""
-  below = numbers.below if numbers else 2 ** 31 - 1
+  below = numbers.below if numbers else 2**31 - 1
   tree = {
-      "key": jax.random.key(3), "float": jnp.float32([[-0.0, np.nan], [1, 2]]),
-      "flag": jnp.bool_(True), "flags": jnp.arange(11).reshape(1, 11) % 3 == 0,
-      "numbers": jnp.int32([i for i in (0, 2, 3, 6, 30, 39) if i < below]),
-      "words": jnp.uint32([2 ** 32 - 1]), "none": None}
+    "key": jax.random.key(3),
+    "float": jnp.float32([[-0.0, np.nan], [1, 2]]),
+    "flag": jnp.bool_(True),
+    "flags": jnp.arange(11).reshape(1, 11) % 3 == 0,
+    "numbers": jnp.int32([i for i in (0, 2, 3, 6, 30, 39) if i < below]),
+    "words": jnp.uint32([2**32 - 1]),
+    "none": None,
+  }
   line = to_bytes(tree, numbers)
   found = from_bytes(line, jax.eval_shape(lambda: tree), numbers)
-  for ours, theirs in zip(
-      jax.tree.leaves(found), jax.tree.leaves(tree), strict=True):
+  for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(tree), strict=True):
     assert ours.dtype == theirs.dtype
-    np.testing.assert_array_equal(*(
-        jax.random.key_data(leaf) if leaf is found["key"] or (
-            leaf is tree["key"]) else np.asarray(leaf)
-        for leaf in (ours, theirs)))
+    np.testing.assert_array_equal(
+      *(
+        jax.random.key_data(leaf)
+        if leaf is found["key"] or (leaf is tree["key"])
+        else np.asarray(leaf)
+        for leaf in (ours, theirs)
+      )
+    )
   count = tree["numbers"].size
   bits = {40: 6 * count, 7: 7, 1: 1}[below] if numbers else 32 * count
   assert line.dtype == jnp.uint8
@@ -37,11 +45,19 @@ def test_a_tree_is_read_as_it_was_written(numbers):
   assert line.size == 8 + 16 + 4 + 2 + -(-bits // 8)
 
 
-@pytest.mark.parametrize("text, beside", [
-    ("topk:0.01", 0), ("topk:0.5", 0), ("qsgd:2", 0), ("qsgd:7", 0),
-    ("sign", 0), ("powersgd:2", 0), ("randk:0.1", SEED_BYTES)])
-def test_a_receiver_has_what_is_decoded_by_the_bytes_that_are_counted(
-    text, beside):
+@pytest.mark.parametrize(
+  "text, beside",
+  [
+    ("topk:0.01", 0),
+    ("topk:0.5", 0),
+    ("qsgd:2", 0),
+    ("qsgd:7", 0),
+    ("sign", 0),
+    ("powersgd:2", 0),
+    ("randk:0.1", SEED_BYTES),
+  ],
+)
+def test_a_receiver_has_what_is_decoded_by_the_bytes_that_are_counted(text, beside):
   """It has the bytes and the key; of randk's seed the ledger counts as well."""
   compressor = made(text)
   other = jax.tree.map(jnp.ones_like, TREE)
@@ -51,8 +67,11 @@ def test_a_receiver_has_what_is_decoded_by_the_bytes_that_are_counted(
 
     def carry(parts, numbers):
       lines.append(to_bytes(parts, numbers))
-      return parts if received is None else from_bytes(
-          received[len(lines) - 1], parts, numbers)
+      return (
+        parts
+        if received is None
+        else from_bytes(received[len(lines) - 1], parts, numbers)
+      )
 
     with messages.carrier(carry):
       found, _ = compressor.send(tree, compressor.init(tree), KEY)

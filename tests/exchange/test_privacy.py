@@ -1,6 +1,7 @@
 """Private means: the clip holds, the noise is as stated, what is refused."""
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,17 +23,23 @@ def cohort_of(problem, ids, expected=None):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 2 ** 31), st.floats(1e-12, 1e12), st.floats(1e-6, 1e6),
-       st.sampled_from([0.0, np.nan, np.inf, -np.inf, 3e38]))
+@given(
+  st.integers(0, 2**31),
+  st.floats(1e-12, 1e12),
+  st.floats(1e-6, 1e6),
+  st.sampled_from([0.0, np.nan, np.inf, -np.inf, 3e38]),
+)
 def test_the_clip_holds_for_every_client(seed, size, norm, odd):
   rng = np.random.default_rng(seed)
-  rows = (size * rng.normal(size=(5, 40)) * 10.0 ** rng.integers(
-      -3, 3, (5, 1))).astype(np.float32)
+  rows = (size * rng.normal(size=(5, 40)) * 10.0 ** rng.integers(-3, 3, (5, 1))).astype(
+    np.float32
+  )
   rows[2, 7] = odd
   tree = {"a": rows[:, :30].reshape(5, 6, 5), "b": rows[:, 30:]}
   found, short = _shortened(tree, np.float32(norm))
-  sent = np.concatenate(
-      [np.asarray(found["a"]).reshape(5, 30), found["b"]], 1).astype(float)
+  sent = np.concatenate([np.asarray(found["a"]).reshape(5, 30), found["b"]], 1).astype(
+    float
+  )
   lengths = np.linalg.norm(sent, axis=1)
   assert (lengths <= np.float32(norm)).all()
   true = np.linalg.norm(rows.astype(float), axis=1)
@@ -40,8 +47,7 @@ def test_the_clip_holds_for_every_client(seed, size, norm, odd):
   np.testing.assert_array_equal(short[clear], (true <= norm)[clear])
   np.testing.assert_array_equal(sent[clear & short], rows[clear & short])
   finite = np.isfinite(true) & (true < 1e18) & (true > 1e-15)
-  np.testing.assert_allclose(
-      lengths[finite], np.minimum(true, norm)[finite], rtol=1e-4)
+  np.testing.assert_allclose(lengths[finite], np.minimum(true, norm)[finite], rtol=1e-4)
 
 
 _shortened = jax.jit(privacy.shortened)
@@ -52,22 +58,24 @@ _shortened = jax.jit(privacy.shortened)
 def test_the_noise_has_the_stated_variance(problem, place, kind, releases):
   """Of all coordinates, by chi-square; and the mean is that of NumPy."""
   norm, z, expected, size = 0.5, 1.3, 8.0, 20_000
-  options = Privacy(kind, clip_norm=norm, noise_multiplier=z, noise_at=place,
-                    count_noise=4.0)
+  options = Privacy(
+    kind, clip_norm=norm, noise_multiplier=z, noise_at=place, count_noise=4.0
+  )
   cohort = cohort_of(problem, [0, 3, 12, 5, 7], expected)
   rows = np.random.default_rng(0).normal(size=(5, size)).astype(np.float32)
   rows[4] *= 1e-4  # is short enough
   rows[2] = np.nan  # padding
-  found, new = jax.jit(lambda rows: privacy.private_mean(
-      options, rows, cohort, KEY, norm, releases))(rows)
+  found, new = jax.jit(
+    lambda rows: privacy.private_mean(options, rows, cohort, KEY, norm, releases)
+  )(rows)
   there = [0, 1, 3, 4]
   lengths = np.linalg.norm(rows[there], axis=1, keepdims=True)
   mean = (rows[there] * np.minimum(1, norm / lengths)).sum(0) / expected
-  multiplier = z if kind == "fixed" else (z ** -2 / 2 - 1 / 64) ** -0.5
+  multiplier = z if kind == "fixed" else (z**-2 / 2 - 1 / 64) ** -0.5
   residual = (np.asarray(found) - mean) / (multiplier * norm / expected)
   low, high = scipy.stats.chi2.ppf([1e-4, 1 - 1e-4], size)
-  assert low < (residual ** 2).sum() < high
-  assert abs(residual.mean()) < 4 / size ** 0.5
+  assert low < (residual**2).sum() < high
+  assert abs(residual.mean()) < 4 / size**0.5
   if kind == "fixed":
     assert new == np.float32(norm)
   else:  # one of four was short: the count's noise is 4 / 8
@@ -80,26 +88,31 @@ def test_the_noise_of_the_count_pays_its_share():
   for releases, asked in ((1, 0.0), (1, 7.0), (3, 0.0), (3, 0.1)):
     options = Privacy("adaptive", noise_multiplier=1.5, count_noise=asked)
     vector, count = privacy.deviations(options, 100.0, releases)
-    assert count >= 1.5 * releases ** 0.5 > 0
+    assert count >= 1.5 * releases**0.5 > 0
     np.testing.assert_allclose(
-        (releases * (vector ** -2 + (2 * count) ** -2)) ** -0.5, 1.5, rtol=1e-5)
+      (releases * (vector**-2 + (2 * count) ** -2)) ** -0.5, 1.5, rtol=1e-5
+    )
 
 
 def test_the_adaptive_norm_becomes_the_quantile(problem):
   cohort = cohort_of(problem, range(12), 12.0)
   lengths = np.geomspace(0.1, 10, 12).astype(np.float32)
   for quantile in (0.25, 0.75):
-    options = Privacy("adaptive", noise_multiplier=0.0, clip_lr=0.3,
-                      clip_quantile=quantile)
+    options = Privacy(
+      "adaptive", noise_multiplier=0.0, clip_lr=0.3, clip_quantile=quantile
+    )
 
     def step(_, norm):
       return privacy.private_mean(
-          options, jnp.asarray(lengths)[:, None], cohort, KEY, norm, 1)[1]
+        options, jnp.asarray(lengths)[:, None], cohort, KEY, norm, 1
+      )[1]
 
     norm = jax.lax.fori_loop(0, 300, step, jnp.float32(40.0))
     # It moves to and fro between the two lengths beside the quantile.
-    low, high = np.quantile(lengths, quantile, method="inverted_cdf"), (
-        np.quantile(lengths, quantile, method="higher"))
+    low, high = (
+      np.quantile(lengths, quantile, method="inverted_cdf"),
+      (np.quantile(lengths, quantile, method="higher")),
+    )
     assert 0.9 * low < norm < 1.1 * high
 
 
@@ -107,21 +120,30 @@ FAR = 1e30
 
 
 @pytest.mark.program
-@pytest.mark.parametrize("more, private_", [
+@pytest.mark.parametrize(
+  "more, private_",
+  [
     (dict(server="adam"), dict(private="fixed")),
     pytest.param(
-        dict(client_update="prox", server="conjugate_gradient"),
-        dict(private="adaptive", clip_lr=0.0), marks=pytest.mark.slow)])
-def test_without_noise_and_clip_it_is_equal_weights_to_the_bit(
-    more, private_, problem):
+      dict(client_update="prox", server="conjugate_gradient"),
+      dict(private="adaptive", clip_lr=0.0),
+      marks=pytest.mark.slow,
+    ),
+  ],
+)
+def test_without_noise_and_clip_it_is_equal_weights_to_the_bit(more, private_, problem):
   found = []
   for settings_ in ({}, dict(private_, clip_norm=FAR, noise_multiplier=0.0)):
     algorithm = bridge.build(
-        problem, "composed", client_weights="uniform", **more, **settings_)
+      problem, "composed", client_weights="uniform", **more, **settings_
+    )
     state = bridge.init(problem, algorithm, KEY)
     cohort = cohort_of(problem, [0, 1, 4, 7, 9], 5.0)
-    played = jax.jit(algorithm.round).lower(state, cohort, KEY).compile(
-        compiler_options=problems.usual_options())
+    played = (
+      jax.jit(algorithm.round)
+      .lower(state, cohort, KEY)
+      .compile(compiler_options=problems.usual_options())
+    )
     for _ in range(2):
       state, _ = played(state, cohort, KEY)
     found.append((state.models, state.server))
@@ -136,8 +158,16 @@ def test_a_poisson_round_without_anybody_is_noised_like_any_other():
   """
   fed = fa.federate("digits", num_clients=6, partition="iid")
   result = fa.run(
-      "fedavg", fed, rounds=12, participation=0.1, sampling="poisson",
-      seeds=1, private="fixed", eval_every=12, evaluate=("global",))
+    "fedavg",
+    fed,
+    rounds=12,
+    participation=0.1,
+    sampling="poisson",
+    seeds=1,
+    private="fixed",
+    eval_every=12,
+    evaluate=("global",),
+  )
   present = result.history["cohort_present"][0]
   assert present.min() == 0 < present.max()
   assert result.facts["plan"]["cohort_size"] == 6
@@ -149,35 +179,54 @@ def test_the_mean_is_divided_by_the_expected_number(problem):
   rows = jnp.arange(3.0)[:, None]
   for expected, divisor in ((8.0, 8), (jnp.float32(2.0), 2), (None, 3)):
     found, _ = privacy.private_mean(
-        options, rows, cohort_of(problem, [1, 4, 7], expected), KEY, FAR, 1)
+      options, rows, cohort_of(problem, [1, 4, 7], expected), KEY, FAR, 1
+    )
     np.testing.assert_allclose(found, [3 / divisor], rtol=1e-6)
 
 
 #: Methods whose server learns of clients by their updates and anchor gradients
 #: alone -> what they need besides.
 ALLOWED = {
-    "fedavg": {}, "fedprox": {}, "fedavgm": {}, "fedadagrad": {}, "fedyogi": {},
-    "fedadam": {}, "per_fedavg": {}, "fedzo": {}, "pfedme": {}, "pfedzo": {},
-    "composed": {}, "fedper": {}, "fedrep": {}, "lg_fedavg": {}, "fedbabu": {},
-    "fedbn": {},
-    **dict.fromkeys(("fsvrg", "cfsvrg", "clsfsvrg"), dict(
-        local_scaling=False, aggregate_scaling="none"))}
+  "fedavg": {},
+  "fedprox": {},
+  "fedavgm": {},
+  "fedadagrad": {},
+  "fedyogi": {},
+  "fedadam": {},
+  "per_fedavg": {},
+  "fedzo": {},
+  "pfedme": {},
+  "pfedzo": {},
+  "composed": {},
+  "fedper": {},
+  "fedrep": {},
+  "lg_fedavg": {},
+  "fedbabu": {},
+  "fedbn": {},
+  **dict.fromkeys(
+    ("fsvrg", "cfsvrg", "clsfsvrg"), dict(local_scaling=False, aggregate_scaling="none")
+  ),
+}
 
 
-@pytest.mark.parametrize("name", [
-    name for name, entry in registry.ALGORITHMS.items()
-    if issubclass(entry.hparams, Privacy)])
+@pytest.mark.parametrize(
+  "name",
+  [
+    name
+    for name, entry in registry.ALGORITHMS.items()
+    if issubclass(entry.hparams, Privacy)
+  ],
+)
 def test_every_method_is_private_or_refused(name, problem):
   more = ALLOWED.get(name)
   if more is None:
     bridge.refused(problem, name, "private=adaptive: ", private="adaptive")
     return
   made = bridge.build(problem, name, private="adaptive", **more)
-  method, = made.round.args
+  (method,) = made.round.args
   assert method.exchange.aggregator.name == "private" and made.idle is None
   if more:
-    bridge.refused(problem, name, ".*statistics of the features",
-                   private="adaptive")
+    bridge.refused(problem, name, ".*statistics of the features", private="adaptive")
 
 
 @pytest.mark.program
@@ -186,15 +235,27 @@ def test_a_round_pays_for_every_vector_that_it_releases(name, vectors, problem):
   """Clients that hardly move leave the noise alone: of z for all vectors."""
   norm, z, rounds = 0.5, 1.3, 60
   made = bridge.build(
-      problem, name, private="adaptive", clip_lr=0.0, clip_norm=norm,
-      noise_multiplier=z, count_noise=4.0, client_lr=1e-20, **ALLOWED[name])
+    problem,
+    name,
+    private="adaptive",
+    clip_lr=0.0,
+    clip_norm=norm,
+    noise_multiplier=z,
+    count_noise=4.0,
+    client_lr=1e-20,
+    **ALLOWED[name],
+  )
   state = bridge.init(problem, made, KEY)
   cohort = cohort_of(problem, [0, 1, 4, 7, 9], 5.0)
-  after = jax.jit(lambda keys: jax.lax.map(
-      lambda key: made.round(state, cohort, key)[0].models, keys))(
-          jax.random.split(KEY, rounds))
-  noise = np.concatenate([np.ravel(np.subtract(a, b)) for a, b in zip(
-      jax.tree.leaves(after), jax.tree.leaves(state.models))])
+  after = jax.jit(
+    lambda keys: jax.lax.map(lambda key: made.round(state, cohort, key)[0].models, keys)
+  )(jax.random.split(KEY, rounds))
+  noise = np.concatenate(
+    [
+      np.ravel(np.subtract(a, b))
+      for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(state.models))
+    ]
+  )
   # The count's noise, 4, pays a part of z (``deviations``).
   multiplier = (1 / (z * z * vectors) - 1 / 64) ** -0.5
   squares = (noise.astype(float) / (multiplier * norm / 5.0)) ** 2
@@ -202,7 +263,9 @@ def test_a_round_pays_for_every_vector_that_it_releases(name, vectors, problem):
   assert low < squares.sum() < high
 
 
-@pytest.mark.parametrize("settings_, why", [
+@pytest.mark.parametrize(
+  "settings_, why",
+  [
     (dict(client_update="scaffold"), "clients keep a memory"),
     (dict(client_update="nova"), "depends on the data of the others"),
     (dict(client_update="mime"), "clients send more than their updates"),
@@ -212,25 +275,28 @@ def test_a_round_pays_for_every_vector_that_it_releases(name, vectors, problem):
     (dict(compress_up="topk:0.1"), "clients keep a memory"),
     (dict(noise_at="clients", compress_up="qsgd:8"), "whole update"),
     (dict(noise_at="clients", attack="sign_flip"), "whole update"),
-    (dict(clip_norm=0.0), "clip_norm=0.0: must be more than 0")])
+    (dict(clip_norm=0.0), "clip_norm=0.0: must be more than 0"),
+  ],
+)
 def test_what_leaks_is_refused(settings_, why, problem):
-  bridge.refused(
-      problem, "composed", f".*{why}", **{"private": "fixed"} | settings_)
+  bridge.refused(problem, "composed", f".*{why}", **{"private": "fixed"} | settings_)
 
 
 def test_what_is_not_accounted_for_is_refused():
   fed = fa.federate("digits", num_clients=12, partition="iid")
   for more, why in (
-      (dict(sampling="size"), "sampling=uniform and poisson, not size"),
-      (dict(noise_at="clients", sampling="poisson"), "noise_at=clients: with"),
-      (dict(noise_at="clients", dropout=0.1), "noise_at=clients: not with"),
-      (dict(deadline_s=1.0), "private=fixed: not with deadline_s"),
-      (dict(sampler=lambda *args: args[0].size[:5]),
-       "^sampler: with private only")):
+    (dict(sampling="size"), "sampling=uniform and poisson, not size"),
+    (dict(noise_at="clients", sampling="poisson"), "noise_at=clients: with"),
+    (dict(noise_at="clients", dropout=0.1), "noise_at=clients: not with"),
+    (dict(deadline_s=1.0), "private=fixed: not with deadline_s"),
+    (dict(sampler=lambda *args: args[0].size[:5]), "^sampler: with private only"),
+  ):
     with pytest.raises(ValueError, match=why):
       fa.run("fedavg", fed, rounds=1, cohort_size=5, private="fixed", **more)
-  for more, why in ((dict(newcomers_at=((1, 2),)), "newcomers_at"),
-                    (dict(shift="swap_all", shift_every=1), "shift")):
+  for more, why in (
+    (dict(newcomers_at=((1, 2),)), "newcomers_at"),
+    (dict(shift="swap_all", shift_every=1), "shift"),
+  ):
     changing = fa.federate("digits", num_clients=12, partition="iid", **more)
     with pytest.raises(ValueError, match=f"^private=fixed: not with `?{why}"):
       fa.run("fedavg", changing, rounds=3, cohort_size=5, private="fixed")
@@ -239,6 +305,7 @@ def test_what_is_not_accounted_for_is_refused():
 
 
 def test_compression_without_memory_and_down_is_fine(problem):
-  made = bridge.build(problem, "fedavg", private="fixed",
-                      compress_up="qsgd:8", compress_down="topk:0.1")
+  made = bridge.build(
+    problem, "fedavg", private="fixed", compress_up="qsgd:8", compress_down="topk:0.1"
+  )
   assert made.round.args[0].exchange.aggregator.name == "private"

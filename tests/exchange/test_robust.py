@@ -24,23 +24,22 @@ LAST = np.float32([0.5, -0.3, 0.0, 0.2, 0.9, -0.4, 0.1])
 def clipping(sent, weights, **options):
   last = {"kernel": LAST[1:].reshape(3, 2), "bias": LAST[0]}
   return robust.centred_clipping(
-      sent, weights, jax.tree.map(jnp.asarray, last), **options)
+    sent, weights, jax.tree.map(jnp.asarray, last), **options
+  )
 
 
 RULES = {
-    "mean": lambda sent, weights: trees.slot_mean(weights, sent),
-    "median": robust.coordinate_median,
-    "trimmed_mean": functools.partial(robust.trimmed_mean, share=SHARE),
-    "krum": functools.partial(robust.krum, share=SHARE),
-    "multi_krum": functools.partial(robust.multi_krum, share=SHARE),
-    "geometric_median": functools.partial(
-        robust.geometric_median, iterations=200),
-    "centred_clipping": functools.partial(
-        clipping, radius=0.0, iterations=2),
-    "centred_clipping_to": functools.partial(
-        clipping, radius=RADIUS, iterations=2),
-    "norm_bound": functools.partial(robust.norm_bound, radius=0.0),
-    "norm_bound_to": functools.partial(robust.norm_bound, radius=RADIUS)}
+  "mean": lambda sent, weights: trees.slot_mean(weights, sent),
+  "median": robust.coordinate_median,
+  "trimmed_mean": functools.partial(robust.trimmed_mean, share=SHARE),
+  "krum": functools.partial(robust.krum, share=SHARE),
+  "multi_krum": functools.partial(robust.multi_krum, share=SHARE),
+  "geometric_median": functools.partial(robust.geometric_median, iterations=200),
+  "centred_clipping": functools.partial(clipping, radius=0.0, iterations=2),
+  "centred_clipping_to": functools.partial(clipping, radius=RADIUS, iterations=2),
+  "norm_bound": functools.partial(robust.norm_bound, radius=0.0),
+  "norm_bound_to": functools.partial(robust.norm_bound, radius=RADIUS),
+}
 
 
 @functools.cache
@@ -57,24 +56,30 @@ def compiled(name):
 def combine(name, rows, weights=None):
   """The rule on the rows [N, P] of a tree."""
   weights = np.ones(N) if weights is None else weights
-  return np.asarray(compiled(name)(
-      rows.astype(np.float32), weights.astype(np.float32)), np.float64)
+  return np.asarray(
+    compiled(name)(rows.astype(np.float32), weights.astype(np.float32)), np.float64
+  )
 
 
 def krum_scores(rows, share):
   distances = ((rows[:, None] - rows[None]) ** 2).sum(-1)
   number = len(rows) - int(share * len(rows)) - 2
-  return np.array([
-      np.sort(np.delete(distances[i], i))[:max(number, 1)].sum()
-      for i in range(len(rows))])
+  return np.array(
+    [
+      np.sort(np.delete(distances[i], i))[: max(number, 1)].sum()
+      for i in range(len(rows))
+    ]
+  )
 
 
 def clipped(rows, weights, radius):
   norms = np.linalg.norm(rows, axis=1)
   radius = radius or np.median(norms)
   return np.average(
-      rows * np.minimum(1, radius / np.maximum(norms, 1e-30))[:, None],
-      axis=0, weights=weights)
+    rows * np.minimum(1, radius / np.maximum(norms, 1e-30))[:, None],
+    axis=0,
+    weights=weights,
+  )
 
 
 def clipped_around_the_last(rows, weights, radius):
@@ -86,8 +91,10 @@ def clipped_around_the_last(rows, weights, radius):
 
 def point_of_least_distances(rows, weights):
   return scipy.optimize.minimize(
-      lambda z: weights @ np.linalg.norm(rows - z, axis=1),
-      np.median(rows, axis=0), tol=1e-10).x
+    lambda z: weights @ np.linalg.norm(rows - z, axis=1),
+    np.median(rows, axis=0),
+    tol=1e-10,
+  ).x
 
 
 def best_by_krum(rows, number):
@@ -97,19 +104,21 @@ def best_by_krum(rows, number):
 
 
 ORACLES = {
-    "mean": lambda rows, weights: np.average(rows, axis=0, weights=weights),
-    "median": lambda rows, weights: np.median(rows, axis=0),
-    "trimmed_mean": lambda rows, weights: scipy.stats.trim_mean(rows, SHARE),
-    "krum": lambda rows, weights: best_by_krum(rows, 1),
-    "multi_krum": lambda rows, weights: best_by_krum(
-        rows, len(rows) - int(SHARE * len(rows))),
-    "geometric_median": point_of_least_distances,
-    "centred_clipping": lambda rows, weights: clipped_around_the_last(
-        rows, weights, 0),
-    "centred_clipping_to": lambda rows, weights: clipped_around_the_last(
-        rows, weights, RADIUS),
-    "norm_bound": lambda rows, weights: clipped(rows, weights, 0),
-    "norm_bound_to": lambda rows, weights: clipped(rows, weights, RADIUS)}
+  "mean": lambda rows, weights: np.average(rows, axis=0, weights=weights),
+  "median": lambda rows, weights: np.median(rows, axis=0),
+  "trimmed_mean": lambda rows, weights: scipy.stats.trim_mean(rows, SHARE),
+  "krum": lambda rows, weights: best_by_krum(rows, 1),
+  "multi_krum": lambda rows, weights: best_by_krum(
+    rows, len(rows) - int(SHARE * len(rows))
+  ),
+  "geometric_median": point_of_least_distances,
+  "centred_clipping": lambda rows, weights: clipped_around_the_last(rows, weights, 0),
+  "centred_clipping_to": lambda rows, weights: clipped_around_the_last(
+    rows, weights, RADIUS
+  ),
+  "norm_bound": lambda rows, weights: clipped(rows, weights, 0),
+  "norm_bound_to": lambda rows, weights: clipped(rows, weights, RADIUS),
+}
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -146,10 +155,17 @@ def test_of_two_with_the_same_score_krum_takes_the_central_one():
 
 #: name -> (hostile ones of 11 that it bears, hostile ones that it does not)
 BREAKDOWN = {
-    "mean": (0, 1), "median": (5, 6), "trimmed_mean": (3, 4), "krum": (5, 6),
-    "multi_krum": (3, 4), "geometric_median": (5, 6),
-    "centred_clipping": (5, 6), "centred_clipping_to": (9, None),
-    "norm_bound": (5, 6), "norm_bound_to": (9, None)}
+  "mean": (0, 1),
+  "median": (5, 6),
+  "trimmed_mean": (3, 4),
+  "krum": (5, 6),
+  "multi_krum": (3, 4),
+  "geometric_median": (5, 6),
+  "centred_clipping": (5, 6),
+  "centred_clipping_to": (9, None),
+  "norm_bound": (5, 6),
+  "norm_bound_to": (9, None),
+}
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -173,8 +189,7 @@ def test_the_breakdown_point(name):
 
 
 #: name -> vectors of 11 that may be no numbers, as docs/hostile.md says it
-NOT_FINITE = {"mean": 0, "median": 5, "trimmed_mean": 3, "krum": 9,
-              "multi_krum": 3}
+NOT_FINITE = {"mean": 0, "median": 5, "trimmed_mean": 3, "krum": 9, "multi_krum": 3}
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -184,8 +199,7 @@ def test_how_many_vectors_may_be_no_numbers(name, bad):
   rows = np.random.default_rng(2).normal(size=(N, P))
   for count in range(1, N):
     rows[:count] = bad
-    assert np.isfinite(combine(name, rows)).all() == (
-        count <= NOT_FINITE.get(name, N))
+    assert np.isfinite(combine(name, rows)).all() == (count <= NOT_FINITE.get(name, N))
 
 
 def test_a_share_of_a_count_is_not_rounded_down_to_the_one_below():
@@ -193,5 +207,5 @@ def test_a_share_of_a_count_is_not_rounded_down_to_the_one_below():
   numbers = jax.vmap(robust.tolerated_number, (None, 0))
   for percent in range(50):
     np.testing.assert_array_equal(
-        numbers(jnp.float32(percent / 100), counts),
-        percent * np.arange(1, 201) // 100)
+      numbers(jnp.float32(percent / 100), counts), percent * np.arange(1, 201) // 100
+    )

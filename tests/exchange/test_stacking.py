@@ -13,7 +13,7 @@ from fedjax_alg.data import layout
 from fedjax_alg.engine import clients, loop, sharding
 from fedjax_alg.engine.keys import run_keys
 from fedjax_alg.engine.round import Participation
-from fedjax_alg.exchange import aggregation, Exchange, stacking
+from fedjax_alg.exchange import Exchange, aggregation, stacking
 from fedjax_alg.rounds.two_halves import compose
 from tests import problems
 from tests.algorithms import bridge
@@ -25,8 +25,10 @@ KEY = jax.random.key(3)
 
 def test_the_rule_counts_bytes_of_all_participants():
   quarter = stacking.STACKED_BYTES // 16
-  shapes = {"w": jax.ShapeDtypeStruct((quarter - 1,), jnp.float32),
-            "b": jax.ShapeDtypeStruct((1,), jnp.float32)}
+  shapes = {
+    "w": jax.ShapeDtypeStruct((quarter - 1,), jnp.float32),
+    "b": jax.ShapeDtypeStruct((1,), jnp.float32),
+  }
   assert stacking.fits(4, shapes)
   assert not stacking.fits(5, shapes)
 
@@ -41,12 +43,16 @@ def test_the_spread_by_sums_is_that_of_the_vectors(whole):
   expected = np.sqrt((weights * gaps).sum() / weights.sum())
   of_group = np.array([weights[groups == k].sum() for k in range(3)])
   divisors = np.full(3, weights.sum()) if whole else of_group
-  means = np.stack([
-      (weights * (groups == k)) @ vectors / max(divisors[k], 1e-30)
-      for k in range(3)])
-  squares = np.where(weights > 0, (vectors ** 2).sum(1), np.nan)
-  found = stacking.spread(*(jnp.asarray(a, jnp.float32) for a in (
-      weights, squares, moves, means, divisors, of_group)))
+  means = np.stack(
+    [(weights * (groups == k)) @ vectors / max(divisors[k], 1e-30) for k in range(3)]
+  )
+  squares = np.where(weights > 0, (vectors**2).sum(1), np.nan)
+  found = stacking.spread(
+    *(
+      jnp.asarray(a, jnp.float32)
+      for a in (weights, squares, moves, means, divisors, of_group)
+    )
+  )
   np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
@@ -70,17 +76,19 @@ def both(algorithm, monkeypatch, *inputs):
 COHORT = [3, 12, 1, 0, 9, 5, 12]
 
 
-@pytest.mark.parametrize("weights, aggregator", [
-    ("examples", "mean"), ("uniform", "mean"), ("uniform", "median")])
-def test_a_round_of_sums_is_the_round(
-    problem, monkeypatch, weights, aggregator):
+@pytest.mark.parametrize(
+  "weights, aggregator",
+  [("examples", "mean"), ("uniform", "mean"), ("uniform", "median")],
+)
+def test_a_round_of_sums_is_the_round(problem, monkeypatch, weights, aggregator):
   """The model too is that round's; the median still needs every update."""
   algorithm = compose(
-      problem.model, sgd_update(
-          problem.model, LocalWork(local_steps=3, batch_size=4), 0.3),
-      steps.average(0.7), exchange=Exchange(
-          weights, aggregation.named(aggregator)),
-      map_clients=clients.ClientMap())
+    problem.model,
+    sgd_update(problem.model, LocalWork(local_steps=3, batch_size=4), 0.3),
+    steps.average(0.7),
+    exchange=Exchange(weights, aggregation.named(aggregator)),
+    map_clients=clients.ClientMap(),
+  )
   state = bridge.init(problem, algorithm, KEY)
   cohort = bridge.cohort_of(problem, COHORT)
   (kept, aux), (_, other) = both(algorithm, monkeypatch, state, cohort, KEY)
@@ -89,36 +97,43 @@ def test_a_round_of_sums_is_the_round(
   assert set(other.server) == {"train_loss", name}
   if aggregator == "mean":
     w = cohort.weight if weights == "examples" else cohort.present
-    moved = trees.subtract(
-        trees.index(kept.models, 0), trees.index(state.models, 0))
+    moved = trees.subtract(trees.index(kept.models, 0), trees.index(state.models, 0))
     squared, total = 0.0, float(w.sum())
     for slot in np.flatnonzero(cohort.present):
       alone = np.where(np.arange(7) == slot, COHORT, 12)
       _, after, _ = bridge.one_round(problem, algorithm, alone, KEY, state)
-      update = trees.scale(1 / 0.7, trees.subtract(
-          trees.index(after.models, 0), trees.index(state.models, 0)))
-      squared += float(w[slot]) / total * float(
-          trees.squared_norm(trees.subtract(update, moved)))
-    np.testing.assert_allclose(
-        other.server["discrepancy_rms"], squared ** 0.5, rtol=1e-3)
+      update = trees.scale(
+        1 / 0.7,
+        trees.subtract(trees.index(after.models, 0), trees.index(state.models, 0)),
+      )
+      squared += (
+        float(w[slot])
+        / total
+        * float(trees.squared_norm(trees.subtract(update, moved)))
+      )
+    np.testing.assert_allclose(other.server["discrepancy_rms"], squared**0.5, rtol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "ifca"])
 def test_forged_updates_are_kept(problem, monkeypatch, name):
   monkeypatch.setattr(stacking, "STACKED_BYTES", 0)
   cohort = bridge.cohort_of(problem, range(4))
-  for chosen, kept in ((dict(attack="label_flip"), False),
-                       (dict(attack="sign_flip"), True),
-                       (dict(aggregator="norm_bound"), True)):
+  for chosen, kept in (
+    (dict(attack="label_flip"), False),
+    (dict(attack="sign_flip"), True),
+    (dict(aggregator="norm_bound"), True),
+  ):
     algorithm = bridge.build(problem, name, local_steps=1, **chosen)
     _, aux = jax.eval_shape(
-        algorithm.round, bridge.init(problem, algorithm), cohort, KEY)
+      algorithm.round, bridge.init(problem, algorithm), cohort, KEY
+    )
     assert ("discrepancy" in aux.server) == kept
 
 
 @pytest.mark.parametrize("name", ["fsvrg", "scaffold"])
 def test_the_memory_of_a_round_does_not_grow_with_the_cohort(
-    problem, monkeypatch, name):
+  problem, monkeypatch, name
+):
   """Kept, what 56 more of them send would be 56 sizes.
 
   SCAFFOLD's table, of 12 sizes, is not copied either.
@@ -128,12 +143,13 @@ def test_the_memory_of_a_round_does_not_grow_with_the_cohort(
 
   def temporaries(slots):
     algorithm = registry.build(
-        name, model, map_clients=clients.ClientMap(), local_steps=2)
-    state = jax.eval_shape(
-        lambda: algorithm.init(model.init(KEY), problem.spec, KEY))
+      name, model, map_clients=clients.ClientMap(), local_steps=2
+    )
+    state = jax.eval_shape(lambda: algorithm.init(model.init(KEY), problem.spec, KEY))
     cohort = layout.take_cohort(problem.data, jnp.zeros(slots, jnp.int32))
     program = problems.quick_jit(algorithm.round, donate_argnums=0).lower(
-        state, cohort, KEY)
+      state, cohort, KEY
+    )
     return program.compile().memory_analysis().temp_size_in_bytes
 
   kept = temporaries(64)
@@ -145,47 +161,61 @@ def test_the_memory_of_a_round_does_not_grow_with_the_cohort(
     assert summed < 12 * size
 
 
-@pytest.mark.parametrize("name, several, settings", [
+@pytest.mark.parametrize(
+  "name, several, settings",
+  [
     ("scaffold", True, {}),
     ("losac", False, {"variant": "table"}),
     ("mime_lite", False, {"base": "momentum"}),
     pytest.param("ditto", True, {}, marks=pytest.mark.slow),
     pytest.param("losac", False, {}, marks=pytest.mark.slow),
-    pytest.param("feddyn", False, {}, marks=pytest.mark.slow)])
+    pytest.param("feddyn", False, {}, marks=pytest.mark.slow),
+  ],
+)
 def test_what_clients_keep_and_send_besides_is_the_same_in_sums(
-    problem, mesh, monkeypatch, name, several, settings):
+  problem, mesh, monkeypatch, name, several, settings
+):
   algorithm = registry.build(
-      name, problem.model, local_steps=2, **settings,
-      map_clients=clients.ClientMap(mesh=mesh if several else None))
+    name,
+    problem.model,
+    local_steps=2,
+    **settings,
+    map_clients=clients.ClientMap(mesh=mesh if several else None),
+  )
   cohort = bridge.cohort_of(problem, COHORT)
-  state = algorithm.setup(bridge.init(problem, algorithm, KEY),
-                          bridge.cohort_of(problem, range(12)), KEY)
-  state = state._replace(memory=jax.tree.map(
-      lambda leaf: leaf + 0.1 if leaf.dtype == jnp.float32 else leaf,
-      state.memory))
+  state = algorithm.setup(
+    bridge.init(problem, algorithm, KEY), bridge.cohort_of(problem, range(12)), KEY
+  )
+  state = state._replace(
+    memory=jax.tree.map(
+      lambda leaf: leaf + 0.1 if leaf.dtype == jnp.float32 else leaf, state.memory
+    )
+  )
   _, (_, other) = both(algorithm, monkeypatch, state, cohort, KEY)
   assert "discrepancy_rms" in other.server
 
 
 def test_sums_have_the_same_bits_in_one_go_in_two_and_in_company(
-    problem, mesh, monkeypatch):
+  problem, mesh, monkeypatch
+):
   monkeypatch.setattr(stacking, "STACKED_BYTES", 0)
-  build = loop.fixed(registry.build(
-      "scaffold", problem.model, local_steps=2,
-      map_clients=clients.ClientMap(mesh=mesh)))
+  build = loop.fixed(
+    registry.build(
+      "scaffold", problem.model, local_steps=2, map_clients=clients.ClientMap(mesh=mesh)
+    )
+  )
 
   run = loop.make_run_rounds(build, Participation(7), 3, mesh=mesh)
 
   def play(seeds, *counts):
-    keys = jax.tree.map(
-        lambda *leaves: jnp.stack(leaves), *map(run_keys, seeds))
+    keys = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(run_keys, seeds))
     states = loop.initial_states(
-        build, problem.model, problem.spec, problem.data, keys, {})
+      build, problem.model, problem.spec, problem.data, keys, {}
+    )
     data, keys, states = sharding.replicate((problem.data, keys, states), mesh)
     start = 0
     for count in counts:
-      states, _ = run(states, data, keys, {}, jnp.int32(start),
-                      jnp.int32(count))
+      states, _ = run(states, data, keys, {}, jnp.int32(start), jnp.int32(count))
       start += count
     return states
 
@@ -194,22 +224,27 @@ def test_sums_have_the_same_bits_in_one_go_in_two_and_in_company(
   problems.assert_equal(trees.index(play([4, 5], 3), 1), trees.index(alone, 0))
 
 
-@pytest.mark.parametrize("name, settings", [
-    ("ifca", {"num_groups": 2}),
-    ("ifca", {"num_groups": 3, "averaging": "gradient"})])
-def test_a_clustered_round_of_sums_is_the_round(
-    problem, monkeypatch, name, settings):
+@pytest.mark.parametrize(
+  "name, settings",
+  [("ifca", {"num_groups": 2}), ("ifca", {"num_groups": 3, "averaging": "gradient"})],
+)
+def test_a_clustered_round_of_sums_is_the_round(problem, monkeypatch, name, settings):
   algorithm = bridge.build(
-      problem, name, local_steps=2, client_weights="uniform", **settings)
+    problem, name, local_steps=2, client_weights="uniform", **settings
+  )
   state = bridge.init(problem, algorithm, KEY)
-  state = state._replace(models=jax.tree.map(
-      lambda leaf: leaf * jnp.linspace(
-          1.0, 2.0, leaf.shape[0]).reshape((-1,) + (1,) * (leaf.ndim - 1)),
-      state.models))
+  state = state._replace(
+    models=jax.tree.map(
+      lambda leaf: (
+        leaf
+        * jnp.linspace(1.0, 2.0, leaf.shape[0]).reshape((-1,) + (1,) * (leaf.ndim - 1))
+      ),
+      state.models,
+    )
+  )
   cohort = bridge.cohort_of(problem, COHORT)
   (_, aux), (_, other) = both(algorithm, monkeypatch, state, cohort, KEY)
-  assert len(set(np.asarray(aux.client["group"])[
-      np.asarray(cohort.present)])) > 1
+  assert len(set(np.asarray(aux.client["group"])[np.asarray(cohort.present)])) > 1
   rms, mean = other.server.pop("discrepancy_rms"), aux.server.pop("discrepancy")
   assert mean < rms < 2 * mean  # the oracle of the formula is above
   problems.assert_close(other.server, aux.server)

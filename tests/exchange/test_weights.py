@@ -22,11 +22,13 @@ def test_weights_of_participants_and_padding(problem):
   np.testing.assert_array_equal(participation("uniform")(cohort), [1, 0, 1])
 
 
-@pytest.mark.parametrize("given", [
-    "equal", "qffl", "qffl:-1", "qffl:inf", "qffl:nan", "agnostic:x", ""])
+@pytest.mark.parametrize(
+  "given", ["equal", "qffl", "qffl:-1", "qffl:inf", "qffl:nan", "agnostic:x", ""]
+)
 def test_no_other_weights(given, problem):
-  bridge.refused(problem, "fedavg", f"client_weights={given}: must be one",
-                 client_weights=given)
+  bridge.refused(
+    problem, "fedavg", f"client_weights={given}: must be one", client_weights=given
+  )
 
 
 @pytest.mark.program
@@ -36,7 +38,8 @@ def test_the_projection_is_the_nearest_point_of_the_simplex():
   for size in (1e-3, 1.0, 30.0):
     vector = rng.normal(0.2, size, 7).astype(np.float32)
     np.testing.assert_allclose(
-        project(vector), fairness.simplex(vector.astype(float)), atol=1e-5)
+      project(vector), fairness.simplex(vector.astype(float)), atol=1e-5
+    )
   inside = np.array([0.5, 0.25, 0.25], np.float32)
   np.testing.assert_array_equal(project(inside), inside)
 
@@ -46,11 +49,21 @@ def play(problem, given, rounds=1):
   keys = list(jax.random.split(jax.random.key(3), rounds))
   with problems.quick_compilation():
     states, log = bridge.history(
-        problem, "fedavg", [IDS] * rounds, keys,
-        problems.some_params(problem.model), client_weights=given, **SETTINGS)
+      problem,
+      "fedavg",
+      [IDS] * rounds,
+      keys,
+      problems.some_params(problem.model),
+      client_weights=given,
+      **SETTINGS,
+    )
   hparams = registry.get("fedavg").hparams(**SETTINGS)
-  return bridge.start(problem), states[-1], log, [
-      bridge.by_client(problem, IDS, key, hparams) for key in keys]
+  return (
+    bridge.start(problem),
+    states[-1],
+    log,
+    [bridge.by_client(problem, IDS, key, hparams) for key in keys],
+  )
 
 
 @pytest.mark.program
@@ -61,8 +74,10 @@ def test_q_ffl_is_the_oracles(problem, monkeypatch, q, stacked):
     monkeypatch.setattr(stacking, "STACKED_BYTES", 0)
   w, state, log, (batches,) = play(problem, f"qffl:{q}")
   bridge.assert_step_close(
-      w, bridge.model_of(state), fairness.q_fedavg_round(
-          w, problem.clients, IDS, batches, 0.2, q, problems.L2))
+    w,
+    bridge.model_of(state),
+    fairness.q_fedavg_round(w, problem.clients, IDS, batches, 0.2, q, problems.L2),
+  )
   # A loss of each goes up, for a forward pass over all its data.
   assert (log[0].cost.down, log[0].cost.up) == (w.size, w.size + 1)
 
@@ -73,16 +88,25 @@ def test_agnostic_weights_are_the_oracles(problem):
   lam = np.full(len(problem.clients), 1 / len(problem.clients))
   for batches in by_round:
     w, lam = fairness.agnostic_round(
-        w, lam, problem.clients, IDS, batches, 0.2, 0.3, problems.L2)
+      w, lam, problem.clients, IDS, batches, 0.2, 0.3, problems.L2
+    )
   assert (lam == 0).any() and lam.max() > 0.3  # the projection did something
   np.testing.assert_allclose(state.aggregates["weights"][0], lam, atol=1e-5)
-  bridge.assert_step_close(
-      bridge.start(problem), bridge.model_of(state), w, rtol=3e-4)
+  bridge.assert_step_close(bridge.start(problem), bridge.model_of(state), w, rtol=3e-4)
 
 
-@pytest.mark.parametrize("given, said", [
+@pytest.mark.parametrize(
+  "given, said",
+  [
     (dict(client_update="nova"), "client_update=nova reads the weights itself"),
-    (dict(num_models=2, client_update="svrg"), "those of one global model")])
+    (dict(num_models=2, client_update="svrg"), "those of one global model"),
+  ],
+)
 def test_where_weights_by_losses_are_refused(problem, given, said):
-  bridge.refused(problem, "composed", f"client_weights=qffl:1: .*{said}",
-                 client_weights="qffl:1", **given)
+  bridge.refused(
+    problem,
+    "composed",
+    f"client_weights=qffl:1: .*{said}",
+    client_weights="qffl:1",
+    **given,
+  )

@@ -35,5 +35,8 @@ def fixture_refused(capsys):
 @pytest.fixture(name="made_up")
 def fixture_made_up(monkeypatch):
   """The runs of figures are made up, in no time."""
-  monkeypatch.setattr(suite.sweeps, "play_all", lambda configs, **_: [
-      made_runs.finish(config) for config in configs])
+  monkeypatch.setattr(
+    suite.sweeps,
+    "play_all",
+    lambda configs, **_: [made_runs.finish(config) for config in configs],
+  )

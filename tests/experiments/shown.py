@@ -13,10 +13,8 @@ from experiments.reports import figures
 def cells(paper, name):
   """The runs of a figure as its command asks for them at full scale."""
   found = publish.PAPERS[paper]
-  with mock.patch.object(
-      config, "parse", lambda flags: _parse(tuple(flags))):
-    return figures.cells(
-        found, found.figures[name], figures.Request(None, (), "here"))
+  with mock.patch.object(config, "parse", lambda flags: _parse(tuple(flags))):
+    return figures.cells(found, found.figures[name], figures.Request(None, (), "here"))
 
 
 #: Figures share runs.
@@ -25,14 +23,28 @@ _parse = functools.cache(config.parse)
 
 def cell(paper, name, panel, label):
   """One of them."""
-  return next(found for found in cells(paper, name)
-              if (found.panel, found.label) == (panel, label))
+  return next(
+    found
+    for found in cells(paper, name)
+    if (found.panel, found.label) == (panel, label)
+  )
 
 
 def digest(found, parts=1):
   """A hash of what the runs of a figure are, and of their names."""
   found = [one for cell in found for one in cell.on(parts)]
-  return hashlib.sha256(repr(sorted(
-      (cell.panel, cell.name, cell.config.identity(), cell.config.run.rounds,
-       cell.config.run.eval_every, cell.config.run.eval_protocols)
-      for cell in found)).encode()).hexdigest()[:8]
+  return hashlib.sha256(
+    repr(
+      sorted(
+        (
+          cell.panel,
+          cell.name,
+          cell.config.identity(),
+          cell.config.run.rounds,
+          cell.config.run.eval_every,
+          cell.config.run.eval_protocols,
+        )
+        for cell in found
+      )
+    ).encode()
+  ).hexdigest()[:8]

@@ -3,19 +3,32 @@
 import importlib
 import warnings
 
-from hypothesis import given, HealthCheck, settings, strategies as st
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from experiments import compare, conjugate, demo, diversified, publish, run
-from experiments import sweep, trust, tune
+from experiments import (
+  compare,
+  conjugate,
+  demo,
+  diversified,
+  publish,
+  run,
+  sweep,
+  trust,
+  tune,
+)
 from experiments.cli import config, flags, part
 from fedjax_alg.errors import OptionError
 from fedjax_alg.runs.prepare import cautions
 from tests import fuzzing
 
-settings.register_profile("words", max_examples=150, suppress_health_check=[
-    HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+settings.register_profile(
+  "words",
+  max_examples=150,
+  suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 WORDS = settings.get_profile("words")
 KNOWN = {flag.name for flag in flags.run_flags()} | set(flags.hyper_fields())
 
@@ -26,9 +39,15 @@ def npz(tmp_path_factory):
   rng = np.random.default_rng(0)
   x = rng.normal(size=(300, 6, 6)).astype(np.float32)
   y = rng.integers(0, 4, 300)
-  np.savez(path, x_train=x[:250], y_train=y[:250], x_test=x[250:],
-           y_test=y[250:], client_train=np.arange(250) % 12,
-           client_test=np.arange(50) % 12)
+  np.savez(
+    path,
+    x_train=x[:250],
+    y_train=y[:250],
+    x_test=x[250:],
+    y_test=y[250:],
+    client_train=np.arange(250) % 12,
+    client_test=np.arange(50) % 12,
+  )
   return path
 
 
@@ -37,7 +56,8 @@ def plain(error):
   said = str(error)
   assert said.isprintable() and not fuzzing.RAW.search(said), said
   assert any(f"--{name}" in error.with_names("--") for name in KNOWN) or (
-      "not a flag" in said), said
+    "not a flag" in said
+  ), said
   assert len(said) < 5000
 
 
@@ -81,13 +101,22 @@ def test_what_is_parsed_is_prepared_or_refused(npz):
   check()
 
 
-@pytest.mark.parametrize("command, words", [
-    (compare, "--metric --protocol --x_axis --score --baseline --targets --out"
-     ), (tune, "--write"), (publish, "--from"),
+@pytest.mark.parametrize(
+  "command, words",
+  [
+    (compare, "--metric --protocol --x_axis --score --baseline --targets --out"),
+    (tune, "--write"),
+    (publish, "--from"),
     (sweep, "--sweep --by --metric --score --html"),
-    *((importlib.import_module(f"experiments.{name}"),
-       " ".join(["--x_axis", *paper.figures, *paper.tables]))
-      for name, paper in publish.PAPERS.items())])
+    *(
+      (
+        importlib.import_module(f"experiments.{name}"),
+        " ".join(["--x_axis", *paper.figures, *paper.tables]),
+      )
+      for name, paper in publish.PAPERS.items()
+    ),
+  ],
+)
 def test_help_names_what_a_command_reads(command, words, capsys):
   assert command.main(["--help"]) == 0
   said = capsys.readouterr().out
@@ -96,59 +125,105 @@ def test_help_names_what_a_command_reads(command, words, capsys):
 
 #: The words before those of a row.
 BEFORE = {
-    run: "--algorithm=fedavg --dataset=digits --partition=classes "
-    "--num_clients=20 --cohort_size=4",
-    sweep: "--algorithm=fedavg --dataset=digits --num_clients=12",
-    tune: "--algorithm=fedavg --dataset=digits --num_clients=12 "
-    "--participation=0.34 --client_lr=0.01"}
+  run: "--algorithm=fedavg --dataset=digits --partition=classes "
+  "--num_clients=20 --cohort_size=4",
+  sweep: "--algorithm=fedavg --dataset=digits --num_clients=12",
+  tune: "--algorithm=fedavg --dataset=digits --num_clients=12 "
+  "--participation=0.34 --client_lr=0.01",
+}
 #: What --tune_by_gradient needs, which is not read beside --paper.
 HELD = "--validation_clients=3 --partition=iid"
 
 
-@pytest.mark.parametrize("command, words, said", [
+@pytest.mark.parametrize(
+  "command, words, said",
+  [
     (run, "--num_clients=5000", "--num_clients=5000"),
     (run, "--classes_per_client=11", "--classes_per_client=11"),
-    (run, "--dry_run --eval_protocols=copy",
-     "--eval_protocols=copy: fedavg has no copy"),
-    (run, "--dry_run --eval_protocols=assigned",
-     "--eval_protocols=assigned: fedavg has no groups of clients"),
-    (run, "--algorithm=local --dry_run --eval_protocols=assigned",
-     "--eval_protocols=assigned: local has no global model"),
-    (run, "--dataset=mnist --data_dir=none",
-     "python -m experiments.prepare mnist --data_dir=none"),
-    (run, "--num_processes=2",
-     "--num_processes=2: not read without --coordinator (HOST:PORT)"),
-    (run, "--coordinator=here --num_processes=2 --process_id=0",
-     "--coordinator=here: must be HOST:PORT"),
-    (run, "--coordinator=here:1 --num_processes=2 --process_id=-1",
-     "--process_id=-1: must be at least 0"),
+    (
+      run,
+      "--dry_run --eval_protocols=copy",
+      "--eval_protocols=copy: fedavg has no copy",
+    ),
+    (
+      run,
+      "--dry_run --eval_protocols=assigned",
+      "--eval_protocols=assigned: fedavg has no groups of clients",
+    ),
+    (
+      run,
+      "--algorithm=local --dry_run --eval_protocols=assigned",
+      "--eval_protocols=assigned: local has no global model",
+    ),
+    (
+      run,
+      "--dataset=mnist --data_dir=none",
+      "python -m experiments.prepare mnist --data_dir=none",
+    ),
+    (
+      run,
+      "--num_processes=2",
+      "--num_processes=2: not read without --coordinator (HOST:PORT)",
+    ),
+    (
+      run,
+      "--coordinator=here --num_processes=2 --process_id=0",
+      "--coordinator=here: must be HOST:PORT",
+    ),
+    (
+      run,
+      "--coordinator=here:1 --num_processes=2 --process_id=-1",
+      "--process_id=-1: must be at least 0",
+    ),
     (sweep, "", "--sweep: missing, give NAME=VALUE"),
     (sweep, "--sweep=client_lr=1,-1", "--client_lr=-1.0: must be more than 0"),
     (sweep, "--sweep=mu=1,2", "--mu: fedavg does not read it"),
     (sweep, "--sweep=cohort_size=4,99", "--cohort_size=99: more than the 12"),
-    (sweep, "--sweep=client_lr=1 --metric=speed",
-     "--metric=speed: must be one of accuracy"),
-    (sweep, "--sweep=client_lr=1 --resume --overwrite",
-     "--resume and --overwrite: give one of them"),
+    (
+      sweep,
+      "--sweep=client_lr=1 --metric=speed",
+      "--metric=speed: must be one of accuracy",
+    ),
+    (
+      sweep,
+      "--sweep=client_lr=1 --resume --overwrite",
+      "--resume and --overwrite: give one of them",
+    ),
     (sweep, "--sweep=client_lr=1 more", "'more': not a flag"),
     (sweep, "--sweep=client_lr=1 --part=3/2", "--part=3/2: must be K/N, K fr"),
-    (sweep, "--sweep=client_lr=1 --part=1/2 --overwrite",
-     "--part and --overwrite: give one"),
-    (sweep, "--sweep=client_lr=0.1,0.2 --distributed",
-     "--distributed: executes a single run"),
+    (
+      sweep,
+      "--sweep=client_lr=1 --part=1/2 --overwrite",
+      "--part and --overwrite: give one",
+    ),
+    (
+      sweep,
+      "--sweep=client_lr=0.1,0.2 --distributed",
+      "--distributed: executes a single run",
+    ),
     (sweep, "--sweep=client_lr", "--sweep=client_lr: must be NAME=VALUE,VALUE"),
     (sweep, "--sweep=client_lr=", "--sweep=client_lr=: must be NAME"),
     (sweep, "--sweep==1,2", "--sweep==1,2: must be NAME"),
     (sweep, "--sweep=mu=0,1 --sweep=mu=2", "--sweep=mu: given twice"),
     (sweep, "--sweep=mu=0,1,0", "--sweep=mu=0,1,0: has a value twice"),
-    (sweep, "--algorithm=fedprox --sweep=mu=0,1 --mu=0.3",
-     "--mu & : never run,  & --sweep=mu=0,1; give one of the two"),
+    (
+      sweep,
+      "--algorithm=fedprox --sweep=mu=0,1 --mu=0.3",
+      "--mu & : never run,  & --sweep=mu=0,1; give one of the two",
+    ),
     (sweep, "--algorithm=fedprox --sweep=mu=0,1 -mu 0.3", ": never run, "),
     (sweep, "--algorithm=fedprox --sweep=mu=0,1 --mu 0.3", ": never run, "),
-    (sweep, "--sweep=client_lr=0.1,1,1e-1", "--sweep: client_lr=0.1 and "
-     "client_lr=1e-1 are the same run; give one of them"),
-    (sweep, "--sweep=local_epochs=1,01 --sweep=client_lr=1,2", "--sweep: "
-     "local_epochs=1,client_lr=1 and local_epochs=01,client_lr=1 are the same"),
+    (
+      sweep,
+      "--sweep=client_lr=0.1,1,1e-1",
+      "--sweep: client_lr=0.1 and client_lr=1e-1 are the same run; give one of them",
+    ),
+    (
+      sweep,
+      "--sweep=local_epochs=1,01 --sweep=client_lr=1,2",
+      "--sweep: "
+      "local_epochs=1,client_lr=1 and local_epochs=01,client_lr=1 are the same",
+    ),
     (sweep, "--sweep=seed=0,1", "--sweep=seed: cannot be varied"),
     (sweep, "--sweep=resume=true", "--sweep=resume: cannot be varied"),
     (sweep, "--sweep=out_dir=a", "--sweep=out_dir: cannot be varied"),
@@ -157,28 +232,51 @@ HELD = "--validation_clients=3 --partition=iid"
     (sweep, "--sweep=local_steps=x", "--local_steps=x: must be a whole number"),
     (sweep, "--sweep=client_lr=1 --dry_run", "--dry_run: not of a sweep"),
     (sweep, "--html=maybe", "--html=maybe: must be true or false"),
-    (sweep, " ".join(
+    (
+      sweep,
+      " ".join(
         f"--sweep={name}={','.join(map(str, range(1, 102)))}"
-        for name in ("rounds_", "client_lr")) + " --sweep=a=1",
-     "--sweep: 10,201 settings in all, must be at most 10,000"),
+        for name in ("rounds_", "client_lr")
+      )
+      + " --sweep=a=1",
+      "--sweep: 10,201 settings in all, must be at most 10,000",
+    ),
     (tune, "", "--validation_clients: missing"),
     (tune, "--paper=none", "--paper=none: must be one of analytic, be"),
     (tune, "--validation_clients=3 --by=global", "--by=global"),
     (tune, "--methods --paper=conjugate", "--methods: has no value"),
     (tune, "--paper=conjugate --methods=fedavgg", "--methods=fedavgg"),
-    (tune, f"{HELD} --tune_by_gradient=batch_size",
-     "--tune_by_gradient=batch_size: a whole number, there is no derivative "
-     "(one of client_lr, server_lr)"),
-    (tune, f"{HELD} --tune_by_gradient=client_lr --sweep=client_lr=1,2",
-     "--sweep: not read with --tune_by_gradient"),
-    (tune, f"{HELD} --tune_by_gradient=client_lr --outer_steps=2",
-     "--outer_steps=2: must be at least 3"),
-    (tune, f"{HELD} --outer_steps=2",
-     "--outer_steps=2: only read with --tune_by_gradient"),
-    (tune, f"{HELD} --tune_by_gradient=client_lr --compress_up=sign",
-     "--compress_up=sign: what it rounds has the derivative 0"),
-    (tune, f"{HELD} --tune_by_gradient=client_lr --partition=classes "
-     "--num_clients=30", "--validation_clients=3: they have no example of"),
+    (
+      tune,
+      f"{HELD} --tune_by_gradient=batch_size",
+      "--tune_by_gradient=batch_size: a whole number, there is no derivative "
+      "(one of client_lr, server_lr)",
+    ),
+    (
+      tune,
+      f"{HELD} --tune_by_gradient=client_lr --sweep=client_lr=1,2",
+      "--sweep: not read with --tune_by_gradient",
+    ),
+    (
+      tune,
+      f"{HELD} --tune_by_gradient=client_lr --outer_steps=2",
+      "--outer_steps=2: must be at least 3",
+    ),
+    (
+      tune,
+      f"{HELD} --outer_steps=2",
+      "--outer_steps=2: only read with --tune_by_gradient",
+    ),
+    (
+      tune,
+      f"{HELD} --tune_by_gradient=client_lr --compress_up=sign",
+      "--compress_up=sign: what it rounds has the derivative 0",
+    ),
+    (
+      tune,
+      f"{HELD} --tune_by_gradient=client_lr --partition=classes --num_clients=30",
+      "--validation_clients=3: they have no example of",
+    ),
     (publish, "--paper=none", "--paper=none: must be one of diversified"),
     (publish, "mine", "'mine': not a flag; flags are --name=value"),
     (publish, "", "--paper: missing"),
@@ -195,18 +293,34 @@ HELD = "--validation_clients=3 --partition=iid"
     (diversified, "--figure=table1 --x_axis=floats", "--x_axis"),
     (diversified, "--figure=table1 --html", "--html"),
     (diversified, "--figure=table1 --part=1/3", "--part: not read by table1"),
-    (diversified, "--figure=fig1 --resume",
-     "--resume: not of a figure command, which goes on with unfinished runs by "
-     "itself"),
-    (diversified, "--figure=fig1 --overwrite",
-     "--overwrite: not of a figure command & another --out_dir"),
-    (diversified, "--figure=fig1 --dry_run",
-     "--dry_run: not of a figure command & experiments.run"),
-    *((diversified, f"--figure=fig1 --partitions={number}",
-       f"--partitions={number}: must be a whole number, at least 1 and at most "
-       "1,000") for number in ("0", "1e20", "100000000000000000000")),
-    (tune, "--paper=conjugate --settings=100000000000000000000",
-     "at least 1 and at most 10,000"),
+    (
+      diversified,
+      "--figure=fig1 --resume",
+      "--resume: not of a figure command, which goes on with unfinished runs by itself",
+    ),
+    (
+      diversified,
+      "--figure=fig1 --overwrite",
+      "--overwrite: not of a figure command & another --out_dir",
+    ),
+    (
+      diversified,
+      "--figure=fig1 --dry_run",
+      "--dry_run: not of a figure command & experiments.run",
+    ),
+    *(
+      (
+        diversified,
+        f"--figure=fig1 --partitions={number}",
+        f"--partitions={number}: must be a whole number, at least 1 and at most 1,000",
+      )
+      for number in ("0", "1e20", "100000000000000000000")
+    ),
+    (
+      tune,
+      "--paper=conjugate --settings=100000000000000000000",
+      "at least 1 and at most 10,000",
+    ),
     (tune, "--widen=-1", "must be a whole number, at least 0 and at most 100"),
     (trust, "", "--table: missing (one of niid_bench, "),
     (trust, "--table=nobody", "--table"),
@@ -214,13 +328,17 @@ HELD = "--validation_clients=3 --partition=iid"
     (trust, "--table=afl --panels=a", "--panels: not read by afl"),
     (trust, "--table=afl --finished", "--finished: not read by afl"),
     (trust, "--table=pfedme --finished --part=1/2", "--part and --finished"),
-    (trust, "--table=pfedme --lines=FedSGD --scale=quick",
-     "--lines=FedSGD: no such line (one of pFedMe)"),
-    (trust, "--table=niid_bench --fashion_mnist=/nowhere --panels=b",
-     "/nowhere"),
-])
+    (
+      trust,
+      "--table=pfedme --lines=FedSGD --scale=quick",
+      "--lines=FedSGD: no such line (one of pFedMe)",
+    ),
+    (trust, "--table=niid_bench --fashion_mnist=/nowhere --panels=b", "/nowhere"),
+  ],
+)
 def test_what_a_command_refuses_is_one_line(
-    refused, tmp_path, monkeypatch, command, words, said):
+  refused, tmp_path, monkeypatch, command, words, said
+):
   monkeypatch.chdir(tmp_path)
   before = "" if "--paper" in words else BEFORE.get(command, "")
   line = refused(command, f"{before} {words}".split())

@@ -12,10 +12,19 @@ from experiments import run
 from fedjax_alg.records import tables
 from tests.engine.test_processes import free_port, start
 
-FLAGS = ["--algorithm=scaffold", "--dataset=digits", "--partition=classes",
-         "--num_clients=12", "--cohort_size=4", "--eval_every=1",
-         "--model=tests.normed:NET", "--roles=personal:Dense_1",
-         "--eval_protocols=local", "--local_steps=2", "--noprogress"]
+FLAGS = [
+  "--algorithm=scaffold",
+  "--dataset=digits",
+  "--partition=classes",
+  "--num_clients=12",
+  "--cohort_size=4",
+  "--eval_every=1",
+  "--model=tests.normed:NET",
+  "--roles=personal:Dense_1",
+  "--eval_protocols=local",
+  "--local_steps=2",
+  "--noprogress",
+]
 
 
 RESUME = ("--resume", "--allow_other_devices")
@@ -28,9 +37,19 @@ def play(*flags):
 
 def two(*flags):
   port = free_port()
-  return [start("-m", "experiments.run", *FLAGS, *flags, "--host_devices=1",
-                f"--coordinator=127.0.0.1:{port}", "--num_processes=2",
-                f"--process_id={i}") for i in range(2)]
+  return [
+    start(
+      "-m",
+      "experiments.run",
+      *FLAGS,
+      *flags,
+      "--host_devices=1",
+      f"--coordinator=127.0.0.1:{port}",
+      "--num_processes=2",
+      f"--process_id={i}",
+    )
+    for i in range(2)
+  ]
 
 
 def newest(folder):
@@ -48,8 +67,7 @@ def test_one_process_two_and_one_again(tmp_path):
   identity = json.loads((folder / "config.json").read_text())["identity"]
   both = two("--rounds=100000", *RESUME, f"--out_dir={folder}")
   end = time.monotonic() + 300
-  while newest(folder) <= 4 and time.monotonic() < end and (
-      both[0].poll() is None):
+  while newest(folder) <= 4 and time.monotonic() < end and (both[0].poll() is None):
     time.sleep(0.1)
   began = time.monotonic()
   os.kill(both[1].pid, signal.SIGKILL)
@@ -68,13 +86,15 @@ def test_one_process_two_and_one_again(tmp_path):
   rounds = newest(folder) + 1
   assert play(f"--rounds={rounds}", *RESUME, f"--out_dir={folder}") == 0
   assert play(f"--rounds={rounds}", f"--out_dir={whole}") == 0
-  rows = [tables.read_rows(each / "metrics.csv", tables.COLUMNS)
-          for each in (folder, whole)]
+  rows = [
+    tables.read_rows(each / "metrics.csv", tables.COLUMNS) for each in (folder, whole)
+  ]
   assert len(rows[0]) == len(rows[1]) == rounds
   for some, straight in zip(*rows):
     for name, value in straight.items():
-      assert some[name] == (value if isinstance(value, str) else pytest.approx(
-          value, rel=1e-4, nan_ok=True)), name
+      assert some[name] == (
+        value if isinstance(value, str) else pytest.approx(value, rel=1e-4, nan_ok=True)
+      ), name
 
 
 def test_what_process_0_finds_in_the_folder_ends_both(tmp_path):

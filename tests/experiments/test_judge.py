@@ -6,12 +6,11 @@ import json
 import numpy as np
 import pytest
 
-import fedjax_alg as fa
 from experiments import card, judge
+import fedjax_alg as fa
 from fedjax_alg.metrics import confidence_95
-from fedjax_alg.metrics.names import is_known, is_of_clients, METRICS
+from fedjax_alg.metrics.names import METRICS, is_known, is_of_clients
 from tests import made_runs
-
 
 SLOW = [[0.5, 0.6, 0.7], [0.4, 0.6, 0.72], [0.5, 0.65, 0.69]]
 FAST = [[0.6, 0.7, 0.81], [0.7, 0.7, 0.82], [0.5, 0.75, 0.79]]
@@ -27,9 +26,12 @@ def _folders(tmp_path):
 def judged(root, claims, out):
   path = root / "claims.csv"
   path.write_text("method,protocol,metric,value,rule\n" + "\n".join(claims))
-  assert judge.main([
-      str(path), f"Slow={root / 'slow'}", f"Fast={root / 'fast'}",
-      f"--out={out}"]) == 0
+  assert (
+    judge.main(
+      [str(path), f"Slow={root / 'slow'}", f"Fast={root / 'fast'}", f"--out={out}"]
+    )
+    == 0
+  )
   with open(out / "judge.csv", encoding="utf-8") as file:
     return [(row["ours"], row["verdict"]) for row in csv.DictReader(file)]
 
@@ -40,7 +42,9 @@ def test_verdicts_are_those_of_the_numbers(folders, tmp_path):
   mean, ci95 = confidence_95(fast)
   gap, gap_ci95 = confidence_95(fast - slow)
   assert gap > gap_ci95  # the runs can be told apart
-  found = judged(folders, [
+  found = judged(
+    folders,
+    [
       f"Fast,global,accuracy,{mean - ci95 - 2:.3f},final",
       f"Fast,global,accuracy,{mean + ci95 + 2:.3f},final",
       "Fast - Slow,global,accuracy,>0,final",
@@ -48,13 +52,17 @@ def test_verdicts_are_those_of_the_numbers(folders, tmp_path):
       f"Fast - Slow,global,accuracy,>{gap:.3f},final",
       f"Fast - Slow,global,accuracy,{gap - gap_ci95 - 1:.3f},final",
       "Third,global,accuracy,50,final",
-  ], tmp_path)
-  assert found[0] == (f"{mean:.2f} +- {ci95:.2f}",
-                      f"exceeds by {ci95 + 2:.1f}")
+    ],
+    tmp_path,
+  )
+  assert found[0] == (f"{mean:.2f} +- {ci95:.2f}", f"exceeds by {ci95 + 2:.1f}")
   assert found[1][1] == f"short by {ci95 + 2:.1f}"
   assert found[2] == (f"+{gap:.2f} +- {gap_ci95:.2f}", "holds")
   assert [words for _, words in found[3:6]] == [
-      "fails", "too close to call", f"exceeds by {gap_ci95 + 1:.1f}"]
+    "fails",
+    "too close to call",
+    f"exceeds by {gap_ci95 + 1:.1f}",
+  ]
   assert found[6] == ("-", "not run: Third")
   page = (tmp_path / "judge.md").read_text()
   assert "| holds | 1 |" in page and "| exceeds | 2 |" in page
@@ -62,57 +70,75 @@ def test_verdicts_are_those_of_the_numbers(folders, tmp_path):
 
 def test_what_is_spent(folders, tmp_path):
   """Rounds to a value: sooner, later, and open where three rounds end first."""
-  found = judged(folders, [
+  found = judged(
+    folders,
+    [
       "Slow,global,round_to_accuracy_60%,30,",
       "Slow,global,total_floats_to_accuracy_60%,2000,",
       "Slow,global,round_to_accuracy_99.9%,3,",
       "Slow,global,round_to_accuracy_99.9%,5,",
       "Slow,global,total_floats_to_accuracy_99.9%,5000,",
-  ], tmp_path)
-  assert found[:2] == [("2.00 +- 0.00", "sooner by 28 rounds"),
-                       ("2000.00 +- 0.00", "reaches")]
+    ],
+    tmp_path,
+  )
+  assert found[:2] == [
+    ("2.00 +- 0.00", "sooner by 28 rounds"),
+    ("2000.00 +- 0.00", "reaches"),
+  ]
   assert [words for _, words in found[2:]] == [
-      "later", "open: 3 of 5 rounds", "open: 3000 of 5000"]
+    "later",
+    "open: 3 of 5 rounds",
+    "open: 3000 of 5000",
+  ]
 
 
 #: A claim's metric, value and rule -> the verdict: the last accuracies of SLOW
 #: are 70.3 +- 3.8, its losses 0.30 +- 0.04, and 60 % are there in round 2.
 BOUNDS = {
-    ("accuracy", ">50", "final"): "holds",
-    ("accuracy", ">90", "final"): "fails",
-    ("accuracy", "<90%", "final"): "holds",
-    ("accuracy", "<50", "final"): "fails",
-    ("accuracy", ">70", "final"): "too close to call",
-    ("loss", "<0.5", "final"): "holds",
-    ("loss", ">5e-1", "final"): "fails",
-    ("round_to_accuracy_60%", ">1", ""): "holds",
-    ("round_to_accuracy_60%", "<1", ""): "fails",
-    ("round_to_accuracy_60%", ">6", ""): "fails",
-    ("round_to_accuracy_60%", "<6", ""): "holds",
-    ("round_to_accuracy_99.9%", ">3", ""): "holds",
-    ("round_to_accuracy_99.9%", "<3", ""): "fails",
-    ("round_to_accuracy_99.9%", ">6", ""): "open: 3 of 6 rounds",
-    ("round_to_accuracy_71%", ">3", ""): "too close to call",  # one of three
+  ("accuracy", ">50", "final"): "holds",
+  ("accuracy", ">90", "final"): "fails",
+  ("accuracy", "<90%", "final"): "holds",
+  ("accuracy", "<50", "final"): "fails",
+  ("accuracy", ">70", "final"): "too close to call",
+  ("loss", "<0.5", "final"): "holds",
+  ("loss", ">5e-1", "final"): "fails",
+  ("round_to_accuracy_60%", ">1", ""): "holds",
+  ("round_to_accuracy_60%", "<1", ""): "fails",
+  ("round_to_accuracy_60%", ">6", ""): "fails",
+  ("round_to_accuracy_60%", "<6", ""): "holds",
+  ("round_to_accuracy_99.9%", ">3", ""): "holds",
+  ("round_to_accuracy_99.9%", "<3", ""): "fails",
+  ("round_to_accuracy_99.9%", ">6", ""): "open: 3 of 6 rounds",
+  ("round_to_accuracy_71%", ">3", ""): "too close to call",  # one of three
 }
 
 
 def test_bounds_are_compared_with_their_number(folders, tmp_path):
-  """">50" of a run of 26.9 % was "gets there", and "<90" "short by 19.7"."""
-  found = judged(folders, [f"Slow,global,{','.join(claim)}"
-                           for claim in BOUNDS], tmp_path)
+  """ ">50" of a run of 26.9 % was "gets there", and "<90" "short by 19.7"."""
+  found = judged(
+    folders, [f"Slow,global,{','.join(claim)}" for claim in BOUNDS], tmp_path
+  )
   assert [words for _, words in found] == list(BOUNDS.values())
 
 
 def test_one_seed_decides_no_bound(tmp_path):
   for name in ("slow", "fast"):
     made_runs.write(tmp_path / name, SLOW[:1], every=1)
-  found = judged(tmp_path, ["Slow,global,accuracy,>50,final",
-                            "Slow,global,round_to_accuracy_60%,>1,",
-                            "Slow,global,round_to_accuracy_99%,>2,"], tmp_path)
+  found = judged(
+    tmp_path,
+    [
+      "Slow,global,accuracy,>50,final",
+      "Slow,global,round_to_accuracy_60%,>1,",
+      "Slow,global,round_to_accuracy_99%,>2,",
+    ],
+    tmp_path,
+  )
   assert {words for _, words in found} == {"too close to call"}
 
 
-@pytest.mark.parametrize("line, says", [
+@pytest.mark.parametrize(
+  "line, says",
+  [
     ("Slow,global,accurary,1,final", "line 2: metric=accurary: must be one of"),
     ("Slow,global,,1,final", "line 2: metric=: must be one of"),
     ("Slow,global,accuracy,many,final", "line 2: value=many: must be a number"),
@@ -143,33 +169,52 @@ def test_one_seed_decides_no_bound(tmp_path):
     ("Slow,global,accuracy,70,final,more", "line 2: has 6 cells, must have 5"),
     ('Slow,global,accuracy,"70,final', "no file of claims (unexpected end"),
     ("Nobody,global,accuracy,70,final", "no claim is about these runs"),
-])
+  ],
+)
 def test_bad_claims(folders, tmp_path, refused, line, says):
   path = tmp_path / "claims.csv"
   path.write_text(f"method,protocol,metric,value,rule\n{line}\n")
-  assert says in refused(judge, [
-      str(path), f"Slow={folders / 'slow'}", f"Fast={folders / 'fast'}",
-      f"--out={tmp_path}"])
+  assert says in refused(
+    judge,
+    [
+      str(path),
+      f"Slow={folders / 'slow'}",
+      f"Fast={folders / 'fast'}",
+      f"--out={tmp_path}",
+    ],
+  )
   assert not (tmp_path / "judge.md").exists()
 
 
-@pytest.mark.parametrize("change", [
+@pytest.mark.parametrize(
+  "change",
+  [
     lambda text: "\ufeff" + text,  # as Excel saves UTF-8
     lambda text: text.replace("\n", "\r\n"),
     lambda text: text.replace(",", ", "),
     lambda text: text.replace("\n", "\n\n"),
-    lambda text: text.replace("Slow", '"Slow"')])
+    lambda text: text.replace("Slow", '"Slow"'),
+  ],
+)
 def test_a_file_of_claims_as_other_programs_write_it(folders, tmp_path, change):
   path = tmp_path / "claims.csv"
-  text = ("method,protocol,metric,value,rule\nSlow,global,accuracy,>50,final\n"
-          "Slow,global,round_to_accuracy_60%,2,\n")
+  text = (
+    "method,protocol,metric,value,rule\nSlow,global,accuracy,>50,final\n"
+    "Slow,global,round_to_accuracy_60%,2,\n"
+  )
   path.write_bytes(change(text).encode("utf-8"))
-  assert judge.main([str(path), f"Slow={folders / 'slow'}",
-                     f"--out={tmp_path}"]) == 0
+  assert judge.main([str(path), f"Slow={folders / 'slow'}", f"--out={tmp_path}"]) == 0
   with open(tmp_path / "judge.csv", encoding="utf-8") as file:
     rows = list(csv.DictReader(file))
-  assert list(rows[0]) == ["method", "protocol", "metric", "value", "rule",
-                           "ours", "verdict"]
+  assert list(rows[0]) == [
+    "method",
+    "protocol",
+    "metric",
+    "value",
+    "rule",
+    "ours",
+    "verdict",
+  ]
   assert [row["verdict"] for row in rows] == ["holds", "reaches"]
 
 
@@ -177,8 +222,11 @@ def test_margins_that_are_no_shares_tie_within_five_percent(folders, tmp_path):
   """0.3 points were taken for a loss, too, of which that is the whole."""
   slow, fast = (1 - np.array(curves)[:, -1] for curves in (SLOW, FAST))
   assert (fast - slow).mean() < -0.09
-  found = judged(folders, ["Fast - Slow,global,loss,0.2,final",
-                           "Fast - Slow,global,loss,<0,final"], tmp_path)
+  found = judged(
+    folders,
+    ["Fast - Slow,global,loss,0.2,final", "Fast - Slow,global,loss,<0,final"],
+    tmp_path,
+  )
   assert [words.split(" ")[0] for _, words in found] == ["lower", "holds"]
 
 
@@ -186,32 +234,43 @@ def test_claims_about_metrics_of_an_own_task(folders, tmp_path):
   """They are known once a run's folder is read, so that comes first."""
   path = folders / "slow" / "config.json"
   facts = json.loads(path.read_text())
-  facts["plan"]["task"] = {"name": "mine", "metrics": {
+  facts["plan"]["task"] = {
+    "name": "mine",
+    "metrics": {
       name.replace("macro_recall", "hinge_of_judge"): [True, True]
-      for name in METRICS if not is_of_clients(name)} | {
-          "loss": [False, False]}}
+      for name in METRICS
+      if not is_of_clients(name)
+    }
+    | {"loss": [False, False]},
+  }
   path.write_text(json.dumps(facts))
   table = folders / "slow" / "metrics.csv"
   table.write_text(table.read_text().replace("macro_recall", "hinge_of_judge"))
   assert not is_known("hinge_of_judge")
-  assert judged(folders, ["Slow,global,hinge_of_judge,>50,final"],
-                tmp_path)[0][1] == "holds"
+  assert (
+    judged(folders, ["Slow,global,hinge_of_judge,>50,final"], tmp_path)[0][1] == "holds"
+  )
 
 
 def test_no_claims(folders, tmp_path, refused):
   path = tmp_path / "claims.csv"
   path.write_text("method,value\nSlow,1\n")
-  files = {"semicolons": "method;protocol\n", "twice": "method,method,protocol,"
-           "metric,value,rule\n", "empty": "", "head": "method,protocol,metric,"
-           "value,rule\n"}
+  files = {
+    "semicolons": "method;protocol\n",
+    "twice": "method,method,protocol,metric,value,rule\n",
+    "empty": "",
+    "head": "method,protocol,metric,value,rule\n",
+  }
   for name, text in files.items():
     (tmp_path / name).write_text(text)
-  for word, says in ((path, "lacks the column protocol"),
-                     (tmp_path / "semicolons", "are separated by commas"),
-                     (tmp_path / "twice", "has the column method twice"),
-                     (tmp_path / "empty", "lacks the column method"),
-                     (tmp_path / "head", "no claim, must have a line"),
-                     (tmp_path / "none.csv", "no file of claims")):
+  for word, says in (
+    (path, "lacks the column protocol"),
+    (tmp_path / "semicolons", "are separated by commas"),
+    (tmp_path / "twice", "has the column method twice"),
+    (tmp_path / "empty", "lacks the column method"),
+    (tmp_path / "head", "no claim, must have a line"),
+    (tmp_path / "none.csv", "no file of claims"),
+  ):
     assert says in refused(judge, [str(word), str(folders / "slow")])
 
 
@@ -219,15 +278,20 @@ def test_card_and_crate(tmp_path, refused):
   """The page has the numbers of the run; the crate every file's hash."""
   rocrate = pytest.importorskip("rocrate.rocrate")
   folder = tmp_path / "run"
-  fed = fa.federate("digits", num_clients=12, partition="iid",
-                    validation_clients=2)
-  fa.run("fedavg", fed, cohort_size=4, rounds=2, seeds=2, eval_every=1,
-         evaluate=("global", "validation")).save(folder)  # as in test_sweep.py
+  fed = fa.federate("digits", num_clients=12, partition="iid", validation_clients=2)
+  fa.run(
+    "fedavg",
+    fed,
+    cohort_size=4,
+    rounds=2,
+    seeds=2,
+    eval_every=1,
+    evaluate=("global", "validation"),
+  ).save(folder)  # as in test_sweep.py
   assert card.main([str(folder), "--crate"]) == 0
   result = fa.load_run(folder)  # other files do not harm the run
   text = (folder / "card.md").read_text()
-  mean, ci95 = confidence_95(
-      100 * result.metrics["global"]["accuracy"][:, -1])
+  mean, ci95 = confidence_95(100 * result.metrics["global"]["accuracy"][:, -1])
   assert f"| global | accuracy, % | {mean:.2f} +- {ci95:.2f} |" in text
   assert text.startswith("# FedAvg on digits") and result.state_hash() in text
   crate = rocrate.ROCrate(str(folder))

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-import fedjax_alg as fa
 from experiments import run
 from experiments.cli import config, sweeps
+import fedjax_alg as fa
 from fedjax_alg import files
 from fedjax_alg.runs import methods
 from tests import problems
@@ -102,11 +102,21 @@ def short(data, cohort_size, key, number):
 
 NUMBER = 7
 '''
-SMALL = ["--dataset=digits", "--num_clients=12", "--cohort_size=4",
-         "--rounds=2", "--eval_every=2", "--noprogress",
-         "--eval_protocols=global"]
-OWN = ["--algorithm=parts/mine.py:ENTRY", "--model=parts/mine.py:Net",
-       "--sampling=parts/mine.py:three_largest", "--friction=0.25"]
+SMALL = [
+  "--dataset=digits",
+  "--num_clients=12",
+  "--cohort_size=4",
+  "--rounds=2",
+  "--eval_every=2",
+  "--noprogress",
+  "--eval_protocols=global",
+]
+OWN = [
+  "--algorithm=parts/mine.py:ENTRY",
+  "--model=parts/mine.py:Net",
+  "--sampling=parts/mine.py:three_largest",
+  "--friction=0.25",
+]
 
 
 @pytest.fixture(name="folder", scope="module")
@@ -127,8 +137,7 @@ def fixture_folder(tmp_path_factory):
 def test_a_run_of_ones_own_files_is_replayed_by_its_flags(folder):
   first = folder / "out" / "ENTRY_digits"
   assert run.main([f"--flagfile={first / 'flags.txt'}", "--out_dir=again"]) == 0
-  found = [files.read_json(path / "summary.json")
-           for path in (first, folder / "again")]
+  found = [files.read_json(path / "summary.json") for path in (first, folder / "again")]
   assert found[0]["identity"] == found[1]["identity"]
   assert found[0]["hashes"] == found[1]["hashes"]
   facts = files.read_json(first / "config.json")
@@ -136,7 +145,8 @@ def test_a_run_of_ones_own_files_is_replayed_by_its_flags(folder):
   assert facts["hparams"]["friction"] == 0.25
   assert facts["plan"]["parameters"] == 64 * 6 + 6 + 6 * 10 + 10
   assert {one["file"] for one in facts["sources"].values()} == {
-      str(folder / "parts" / "mine.py")}
+    str(folder / "parts" / "mine.py")
+  }
   result = fa.load_run(first)
   assert (result.history["cohort_present"] == 3).all()
   floats = result.history["floats_down"] + result.history["floats_up"]
@@ -148,15 +158,23 @@ def test_python_takes_the_same_strings(folder, monkeypatch):
   fed = fa.federate("digits", num_clients=12)
   place = "parts/mine.py"
   result = fa.run(
-      f"{place}:heavy", fed, model=f"{place}:Net", cohort_size=4, rounds=2,
-      evaluate="global", eval_every=2, friction=0.25,
-      sampling=f"{place}:three_largest")
+    f"{place}:heavy",
+    fed,
+    model=f"{place}:Net",
+    cohort_size=4,
+    rounds=2,
+    evaluate="global",
+    eval_every=2,
+    friction=0.25,
+    sampling=f"{place}:three_largest",
+  )
   saved = folder / "out" / "ENTRY_digits"
-  assert result.state_hash() == files.read_json(
-      saved / "summary.json")["hashes"]["final_state"]
+  assert (
+    result.state_hash()
+    == files.read_json(saved / "summary.json")["hashes"]["final_state"]
+  )
   monkeypatch.chdir("/")
-  problems.assert_equal(
-      fa.load_run(saved).client_params(3), result.client_params(3))
+  problems.assert_equal(fa.load_run(saved).client_params(3), result.client_params(3))
 
 
 def test_a_run_is_resumed_by_the_code_that_began_it(folder, capsys):
@@ -171,8 +189,9 @@ def test_a_run_is_resumed_by_the_code_that_began_it(folder, capsys):
     assert "has changed since the run in grows was started" in message
     with pytest.raises(fa.RunFolderError, match="mine.py has changed since"):
       fa.load_run("grows").client_params(0)
-    assert fa.load_run("grows", algorithm=f"{path}:ENTRY", model=f"{path}:Net"
-                       ).client_params(0)
+    assert fa.load_run(
+      "grows", algorithm=f"{path}:ENTRY", model=f"{path}:Net"
+    ).client_params(0)
   finally:
     path.write_text(MINE, encoding="utf-8")
   assert run.main(more) == 0
@@ -180,11 +199,12 @@ def test_a_run_is_resumed_by_the_code_that_began_it(folder, capsys):
 
 
 def test_a_sweep_over_ones_own_hyper_parameter(folder):
-  found = sweeps.configs([*SMALL, *OWN[:-1]], {
-      "friction": ["0.25", "0.75"]}, folder)
+  found = sweeps.configs([*SMALL, *OWN[:-1]], {"friction": ["0.25", "0.75"]}, folder)
   assert [config.hparams["friction"] for config in found] == [0.25, 0.75]
-  assert found[0].identity() == files.read_json(
-      folder / "out" / "ENTRY_digits" / "summary.json")["identity"]
+  assert (
+    found[0].identity()
+    == files.read_json(folder / "out" / "ENTRY_digits" / "summary.json")["identity"]
+  )
 
 
 def test_its_hyper_parameters_are_flags(folder):
@@ -194,39 +214,60 @@ def test_its_hyper_parameters_are_flags(folder):
   shown = str(text.value)
   assert "parts/mine.py:ENTRY: Heavy ball (a student, 2026)" in shown
   assert re.search(r"--friction=\S+ +one minus the momentum", shown)
-  assert re.search(
-      r"--mu=\S+ +a name of the registry with another\s+type", shown)
+  assert re.search(r"--mu=\S+ +a name of the registry with another\s+type", shown)
   assert "--shape" not in shown  # no flag can hold it
-  parsed = config.parse(["--dataset", "digits", "--algorithm",
-                         "parts/mine.py:heavy", "--mu=4", "--friction", "1"])
+  parsed = config.parse(
+    [
+      "--dataset",
+      "digits",
+      "--algorithm",
+      "parts/mine.py:heavy",
+      "--mu=4",
+      "--friction",
+      "1",
+    ]
+  )
   assert (parsed.hparams["mu"], parsed.hparams["friction"]) == (4, 1.0)
   assert parsed.out_dir == "out/heavy_digits"
   with pytest.raises(ValueError, match="--beta1: .* does not read it"):
     config.parse(["--algorithm=parts/mine.py:heavy", "--beta1=0.5"])
 
 
-@pytest.mark.parametrize("words, said", [
+@pytest.mark.parametrize(
+  "words, said",
+  [
     ("--algorithm=parts/mine.py:NUMBER", "is an int; must be a registry.Entry"),
     ("--algorithm=parts/mine.py:unannotated", "annotated with a dataclass"),
     ("--algorithm=parts/mine.py:clash", "rounds has the name of a flag of"),
-    ("--algorithm=parts/mine.py:ENTRY --friction=2",
-     "--friction=2.0: must be at least 0 and at most 1"),
-    ("--algorithm=fedavg --model=parts/mine.py:NUMBER",
-     "--model=parts/mine.py:NUMBER: is an int; must be a base.Model"),
-    ("--algorithm=fedavg --model=parts/mine.py:Net --hidden=3",
-     "--hidden: not read with --model=parts/mine.py:Net"),
+    (
+      "--algorithm=parts/mine.py:ENTRY --friction=2",
+      "--friction=2.0: must be at least 0 and at most 1",
+    ),
+    (
+      "--algorithm=fedavg --model=parts/mine.py:NUMBER",
+      "--model=parts/mine.py:NUMBER: is an int; must be a base.Model",
+    ),
+    (
+      "--algorithm=fedavg --model=parts/mine.py:Net --hidden=3",
+      "--hidden: not read with --model=parts/mine.py:Net",
+    ),
     ("--algorithm=afl --model=parts/mine.py:Net", "only a base.Model with lay"),
-    ("--algorithm=fedavg --sampling=parts/mine.py:NUMBER",
-     "--sampling=parts/mine.py:NUMBER: is an int; must be a function"),
-    ("--algorithm=fedavg --sampling=parts/mine.py:two",
-     "--sampling=parts/mine.py:two: takes (data, k), must take (data, "
-     "cohort_size, key, round)"),
-    ("--algorithm=parts/mine.py:asks --friction=0.95",
-     "--algorithm=parts/mine.py:asks: its builder raises ValueError: too heavy"
-     ),
-    ("--algorithm=central --sampling=size",
-     "--sampling: central does not read it"),
-])
+    (
+      "--algorithm=fedavg --sampling=parts/mine.py:NUMBER",
+      "--sampling=parts/mine.py:NUMBER: is an int; must be a function",
+    ),
+    (
+      "--algorithm=fedavg --sampling=parts/mine.py:two",
+      "--sampling=parts/mine.py:two: takes (data, k), must take (data, "
+      "cohort_size, key, round)",
+    ),
+    (
+      "--algorithm=parts/mine.py:asks --friction=0.95",
+      "--algorithm=parts/mine.py:asks: its builder raises ValueError: too heavy",
+    ),
+    ("--algorithm=central --sampling=size", "--sampling: central does not read it"),
+  ],
+)
 def test_refused_in_one_line(folder, words, said):
   del folder
   with pytest.raises(ValueError) as error:
@@ -236,17 +277,17 @@ def test_refused_in_one_line(folder, words, said):
 
 def test_a_sampler_that_fails_is_named_as_it_was_given(folder, capsys):
   del folder
-  for name, said in (("boom", "raises ValueError: oh no"),
-                     ("short", "gives [3] int32; must give the ids of the "
-                      "participants, [4] int32")):
+  for name, said in (
+    ("boom", "raises ValueError: oh no"),
+    ("short", "gives [3] int32; must give the ids of the participants, [4] int32"),
+  ):
     flag = f"--sampling=parts/mine.py:{name}"
-    assert run.main([*SMALL, "--algorithm=fedavg", flag,
-                     f"--out_dir={name}"]) == 2
+    assert run.main([*SMALL, "--algorithm=fedavg", flag, f"--out_dir={name}"]) == 2
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith(f"error: {flag}: {said}")
 
 
-CALLBACK = '''
+CALLBACK = """
 import jax, jax.numpy as jnp, numpy as np
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.algorithms.fedavg import FedAvgHParams
@@ -266,7 +307,7 @@ def fails(model, hparams: FedAvgHParams, *, map_clients):
     return Trained(received.start, loss)
   return compose(model, ClientUpdate(train, LocalWork()), steps.average(),
                  map_clients=map_clients)
-'''
+"""
 
 
 def test_a_run_whose_host_callback_raises_in_a_process_of_its_own(folder):
@@ -276,26 +317,41 @@ def test_a_run_whose_host_callback_raises_in_a_process_of_its_own(folder):
   nor does a module that uses JAX. Without the error's end one device waits for
   the other; test_guard.py has one device.
   """
-  (folder / "calls.py").write_text(
-      CALLBACK + "\nSTARTED = jnp.zeros(2) + 1\n")
-  code = ("import sys; sys.path = [p for p in sys.path if p]\n"
-          "from experiments.cli import config\n"
-          "for name in ('fedavg', 'losac', 'cfsvrg', 'central'):\n"
-          "  config.parse(['--algorithm=' + name])\n"
-          "from experiments import run\n"
-          "raise SystemExit(run.main())")
+  (folder / "calls.py").write_text(CALLBACK + "\nSTARTED = jnp.zeros(2) + 1\n")
+  code = (
+    "import sys; sys.path = [p for p in sys.path if p]\n"
+    "from experiments.cli import config\n"
+    "for name in ('fedavg', 'losac', 'cfsvrg', 'central'):\n"
+    "  config.parse(['--algorithm=' + name])\n"
+    "from experiments import run\n"
+    "raise SystemExit(run.main())"
+  )
   ended = subprocess.run(
-      [sys.executable, "-c", code, *SMALL, "--cohort_size=12",
-       "--out_dir=calls", "--algorithm=calls:fails", "--host_devices=2"],
-      cwd=folder, capture_output=True, text=True, timeout=60, check=False,
-      env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"})
+    [
+      sys.executable,
+      "-c",
+      code,
+      *SMALL,
+      "--cohort_size=12",
+      "--out_dir=calls",
+      "--algorithm=calls:fails",
+      "--host_devices=2",
+    ],
+    cwd=folder,
+    capture_output=True,
+    text=True,
+    timeout=60,
+    check=False,
+    env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
+  )
   assert ended.returncode == 1
-  (said,) = [line for line in ended.stderr.splitlines()
-             if not line.startswith("fails: ")]
-  assert said == ("error: a host callback raises ValueError: called at 0, "
-                  f"{folder}/calls.py line 11")
-  assert files.read_json(
-      folder / "calls" / "config.json")["machine"]["devices"] == 2
+  (said,) = [
+    line for line in ended.stderr.splitlines() if not line.startswith("fails: ")
+  ]
+  assert said == (
+    f"error: a host callback raises ValueError: called at 0, {folder}/calls.py line 11"
+  )
+  assert files.read_json(folder / "calls" / "config.json")["machine"]["devices"] == 2
 
 
 def test_names_of_the_library_are_found_the_same_way():

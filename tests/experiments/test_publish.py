@@ -25,7 +25,8 @@ def _source(tmp_path):
     folder = tmp_path / "out" / name
     folder.mkdir(parents=True)
     (folder / f"{name}.md").write_text(
-        f"# Title of {name}\n\n| a |\n|---|\n\n## Claims\n\nMade by x.\n")
+      f"# Title of {name}\n\n| a |\n|---|\n\n## Claims\n\nMade by x.\n"
+    )
     draw(folder / f"{name}.png")
   noise = np.random.default_rng(0).integers(0, 256, (280, 320, 3), np.uint8)
   Image.fromarray(noise).save(tmp_path / "out" / "fig1" / "fig1_stated.png")
@@ -50,46 +51,71 @@ def words_of(folder, source):
 
 def both(folder):
   """The first page and that of Figs. 8 to 10."""
-  return "".join((folder / f"diversified{end}.md").read_text()
-                 for end in ("", "_settings"))
+  return "".join(
+    (folder / f"diversified{end}.md").read_text() for end in ("", "_settings")
+  )
 
 
 def test_page(docs, source):
   (docs / "diversified.notes.md").write_text(
-      "# Notes\n\n## intro\n\nRead me.\n\n## fig10\n\nA word on it.\n")
+    "# Notes\n\n## intro\n\nRead me.\n\n## fig10\n\nA word on it.\n"
+  )
   draw(docs / "diversified_gone.png")
   (docs / "diversified_of_mine.png").write_bytes(b"nobody published it")
   (docs / "conjugate_fig2.png").write_bytes(b"another paper's")
   folder = publish_to(docs, source)
   page = both(folder)
-  order = ["# Results: the diversified paper", "Read me.", "## Title of fig1",
-           "![Title of fig1](diversified_fig1.png)",
-           "![Title of fig1](diversified_fig1_stated.png)", "### Claims",
-           "## Title of fig10", "A word on it.", "![Title of fig10]"]
+  order = [
+    "# Results: the diversified paper",
+    "Read me.",
+    "## Title of fig1",
+    "![Title of fig1](diversified_fig1.png)",
+    "![Title of fig1](diversified_fig1_stated.png)",
+    "### Claims",
+    "## Title of fig10",
+    "A word on it.",
+    "![Title of fig10]",
+  ]
   places = [page.index(part) for part in order]
   assert places == sorted(places)
-  assert "<summary>Title of fig2: the runs of Fig1</summary>" in (
-      folder / "diversified_metrics.md").read_text()
+  assert (
+    "<summary>Title of fig2: the runs of Fig1</summary>"
+    in (folder / "diversified_metrics.md").read_text()
+  )
   assert {p.name for p in folder.glob("*.png")} == {
-      "diversified_fig1.png", "diversified_fig1_stated.png",
-      "diversified_fig10.png", "conjugate_fig2.png", "diversified_of_mine.png"}
+    "diversified_fig1.png",
+    "diversified_fig1_stated.png",
+    "diversified_fig10.png",
+    "conjugate_fig2.png",
+    "diversified_of_mine.png",
+  }
   assert (source / "fig1" / "fig1_stated.png").stat().st_size > 200_000
   assert all(p.stat().st_size < 200_000 for p in folder.glob("*.png"))
-  assert all(publish._is_picture(folder / f"diversified_{name}.png")
-             for name in ("fig1", "fig1_stated", "fig10"))
+  assert all(
+    publish._is_picture(folder / f"diversified_{name}.png")
+    for name in ("fig1", "fig1_stated", "fig10")
+  )
   before = {p.name: p.read_bytes() for p in folder.iterdir()}
   publish_to(docs, source)  # in their place
   assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
 
 
-@pytest.mark.parametrize("name", [
-    "diversified.md", "diversified_settings.md", "diversified.answers.csv",
-    "diversified_fig1.png", "diversified_fig1_stated.png"])
+@pytest.mark.parametrize(
+  "name",
+  [
+    "diversified.md",
+    "diversified_settings.md",
+    "diversified.answers.csv",
+    "diversified_fig1.png",
+    "diversified_fig1_stated.png",
+  ],
+)
 def test_what_nobody_published_is_not_replaced(docs, source, refused, name):
   (docs / name).write_text("mine")
   assert refused(publish, words_of(docs, source)) == (
-      f"--to={docs}: {docs / name} is not from an earlier call, and nothing "
-      "else is replaced; remove it or write to another place\n")
+    f"--to={docs}: {docs / name} is not from an earlier call, and nothing "
+    "else is replaced; remove it or write to another place\n"
+  )
   assert [path.name for path in docs.iterdir()] == [name]
   assert (docs / name).read_text() == "mine"
 
@@ -97,46 +123,56 @@ def test_what_nobody_published_is_not_replaced(docs, source, refused, name):
 def test_a_small_picture_keeps_the_colours_of_its_lines(tmp_path):
   """Noise needs more than all colours, and must not take those of lines."""
   pixels = np.random.default_rng(0).integers(0, 256, (400, 400, 3), np.uint8)
-  own = [[int(c[i:i + 2], 16) for i in (1, 3, 5)] for c in styles.COLOURS]
+  own = [[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in styles.COLOURS]
   for place, colour in enumerate(own):
-    pixels[40 * place:40 * place + 20] = colour
+    pixels[40 * place : 40 * place + 20] = colour
   Image.fromarray(pixels).save(tmp_path / "x.png")
   (tmp_path / "small.png").write_bytes(publish._small_png(tmp_path / "x.png"))
   small = Image.open(tmp_path / "small.png")
   assert (tmp_path / "small.png").stat().st_size < publish.MOST_BYTES
   scale = small.height / 400
-  assert small.mode == "P" and [
+  assert (
+    small.mode == "P"
+    and [
       list(small.convert("RGB").getpixel((9, int((40 * place + 10) * scale))))
-      for place in range(len(own))] == own
+      for place in range(len(own))
+    ]
+    == own
+  )
 
 
 def test_again_gives_the_same_bytes(docs, source):
   first, second = (
-      {p: p.read_bytes() for p in publish_to(docs, source).iterdir()}
-      for _ in range(2))
+    {p: p.read_bytes() for p in publish_to(docs, source).iterdir()} for _ in range(2)
+  )
   assert first == second
 
 
 NOTES, PAGE = "docs/diversified.notes.md", "docs/diversified.md"
 
 
-@pytest.mark.parametrize("file, content, said", [
+@pytest.mark.parametrize(
+  "file, content, said",
+  [
     ("out/fig2/fig2.md", b"", "{}/out/fig2/fig2.md: has no title"),
     ("out/fig2/fig2.md", b"no title\n", "{}/out/fig2/fig2.md: has no title"),
     (PAGE, b"\xff\xfe", "{}/docs/diversified.md: not text in UTF-8"),
     (NOTES, b"## fig99\n\nx\n", "fig99"),
-    (NOTES, b"Lost words.\n\n## fig1\n", "before")])
+    (NOTES, b"Lost words.\n\n## fig1\n", "before"),
+  ],
+)
 def test_what_cannot_be_published_is_one_line(
-    tmp_path, docs, source, refused, file, content, said):
+  tmp_path, docs, source, refused, file, content, said
+):
   (tmp_path / file).write_bytes(content)
   assert said.format(tmp_path) in refused(publish, words_of(docs, source))
   assert [path.name for path in docs.iterdir()] == (
-      [pathlib.Path(file).name] if file.startswith("docs") else [])
+    [pathlib.Path(file).name] if file.startswith("docs") else []
+  )
 
 
 def test_nothing_to_publish(tmp_path, refused):
-  assert "holds no table" in refused(
-      publish, words_of(tmp_path / "docs", tmp_path))
+  assert "holds no table" in refused(publish, words_of(tmp_path / "docs", tmp_path))
 
 
 def test_all_papers_and_their_claims(tmp_path, docs, source, monkeypatch):
@@ -147,17 +183,32 @@ def test_all_papers_and_their_claims(tmp_path, docs, source, monkeypatch):
     (source / figure).rename(source / "diversified" / figure)
 
   def answer(figure, panel, ours, verdict):
-    return answers.Answer(figure, figure.capitalize(), panel, "MA-FSVRG",
-                          "test_accuracy", "98.2", ours, verdict, "stated")
+    return answers.Answer(
+      figure,
+      figure.capitalize(),
+      panel,
+      "MA-FSVRG",
+      "test_accuracy",
+      "98.2",
+      ours,
+      verdict,
+      "stated",
+    )
 
   kept = docs / "diversified.answers.csv"
-  kept.write_text(answers.text([answer("fig1", "a", "50.0", "below"),
-                                answer("fig8", "a", "7", "below")]))
+  kept.write_text(
+    answers.text(
+      [answer("fig1", "a", "50.0", "below"), answer("fig8", "a", "7", "below")]
+    )
+  )
   (source / "diversified" / "fig1" / "fig1.answers.csv").write_text(
-      answers.text([answer("fig1", "a", "98.3 +- 0.1", "same")]))
+    answers.text([answer("fig1", "a", "98.3 +- 0.1", "same")])
+  )
   assert publish.main(["--all", f"--to={docs}"]) == 0
   assert [(a.figure, a.ours) for a in answers.read(kept)] == [
-      ("fig1", "98.3 +- 0.1"), ("fig8", "7")]
+    ("fig1", "98.3 +- 0.1"),
+    ("fig8", "7"),
+  ]
   page = (docs / "claims.md").read_text()
   assert "| diversified, stated | 1 | 0 | 0 | 0 |" in page
   assert "| 98.3 +- 0.1 | reaches [1] |" in page
@@ -188,7 +239,7 @@ def test_a_figure_stays_until_it_is_published_again(tmp_path, docs, source):
   assert "On the ninth." not in page and "On the tenth." in page
 
   page = (docs / "diversified.md").read_text()
-  (docs / "diversified.md").write_text(page[:page.index("<!-- fig1 -->")])
+  (docs / "diversified.md").write_text(page[: page.index("<!-- fig1 -->")])
   publish_to(docs, alone)
   assert "diversified_fig1.png" not in (docs / "diversified.md").read_text()
   assert not (docs / "diversified_fig1.png").exists()
@@ -227,18 +278,21 @@ def test_pages_of_their_own_and_what_was_chosen(tmp_path, docs, source):
   tuned = tmp_path / "tune" / "diversified_mnist"
   tuned.mkdir(parents=True)
   (tuned / "tune.csv").write_text(
-      "method,setting,validation,partition_0,stated,chosen\n"
-      "FedAvg,--client_lr=0.1,95.5,95.5,1,0\n"
-      "FedAvg,--client_lr=1,96.5,96.5,0,1\n")
+    "method,setting,validation,partition_0,stated,chosen\n"
+    "FedAvg,--client_lr=0.1,95.5,95.5,1,0\n"
+    "FedAvg,--client_lr=1,96.5,96.5,0,1\n"
+  )
   shutil.copytree(tuned, tuned.parent / "diversified_cifar10")
   (docs / "diversified.notes.md").write_text("## cifar10\n\nFirst this.\n")
   for _ in range(2):
     page = (publish_to(docs, source) / "diversified.md").read_text()
-    assert ("More pages: [metrics](diversified_metrics.md), "
-            "[cifar10](diversified_cifar10.md), "
-            "[settings](diversified_settings.md), "
-            "[ablation](diversified_ablation.md), "
-            "[times](diversified_times.md).") in page
+    assert (
+      "More pages: [metrics](diversified_metrics.md), "
+      "[cifar10](diversified_cifar10.md), "
+      "[settings](diversified_settings.md), "
+      "[ablation](diversified_ablation.md), "
+      "[times](diversified_times.md)."
+    ) in page
     assert "Title of fig10" in (docs / "diversified_times.md").read_text()
     assert page.count("| FedAvg | 2 | `--client_lr=1` | 96.50 | 95.50 |") == 1
     other = (docs / "diversified_cifar10.md").read_text()

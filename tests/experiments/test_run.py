@@ -10,19 +10,32 @@ import pytest
 
 from experiments import run
 from experiments.cli import writer
-from fedjax_alg.records import clients, folder as run_files
-from fedjax_alg.records import tables as records, summary as results
 from fedjax_alg import metrics
 from fedjax_alg.engine import checkpoint
+from fedjax_alg.records import clients
+from fedjax_alg.records import folder as run_files
+from fedjax_alg.records import summary as results
+from fedjax_alg.records import tables as records
 from fedjax_alg.runs.programs import Programs
 
 ROOT = pathlib.Path(__file__).parents[2]
-SMALL = ["--dataset=digits", "--partition=classes", "--num_clients=20",
-         "--cohort_size=4", "--eval_every=2", "--noprogress"]
+SMALL = [
+  "--dataset=digits",
+  "--partition=classes",
+  "--num_clients=20",
+  "--cohort_size=4",
+  "--eval_every=2",
+  "--noprogress",
+]
 #: With clients' own memory, and with two models.
 MEMORY = ("--algorithm=scaffold", "--eval_every=4", "--num_seeds=2")
-TWO = ("--algorithm=ma_fsvrg", "--num_models=2", "--threshold=2",
-       "--client_lr=2", "--num_seeds=2")
+TWO = (
+  "--algorithm=ma_fsvrg",
+  "--num_models=2",
+  "--threshold=2",
+  "--client_lr=2",
+  "--num_seeds=2",
+)
 TABLES = ("metrics.csv", "rounds.csv")
 
 
@@ -50,16 +63,24 @@ def _finished(tmp_path_factory):
 def test_the_folder_has_the_files_and_columns_of_its_page(finished):
   page = (ROOT / "docs" / "run_folder.md").read_text("utf-8")
   assert {path.name for path in finished.iterdir()} == {
-      *run_files.FILES, "checkpoint"} - {
-          "assignment.csv", "clients.npz", "groups.csv",  # few clients
-          "scaler.npz"}
+    *run_files.FILES,
+    "checkpoint",
+  } - {
+    "assignment.csv",
+    "clients.npz",
+    "groups.csv",  # few clients
+    "scaler.npz",
+  }
   sections = dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", page, re.M | re.S))
   tables = {
-      "metrics.csv": records.COLUMNS, "timing.csv": records.TIMING,
-      "rounds.csv": ("round", "seed", "train_loss"),
-      "groups.csv": records.group_columns(2),
-      "clients.csv": clients.COLUMNS, "assignment.csv": clients.ASSIGNMENT,
-      "summary.json": [*summary_of(finished), "groups"]}
+    "metrics.csv": records.COLUMNS,
+    "timing.csv": records.TIMING,
+    "rounds.csv": ("round", "seed", "train_loss"),
+    "groups.csv": records.group_columns(2),
+    "clients.csv": clients.COLUMNS,
+    "assignment.csv": clients.ASSIGNMENT,
+    "summary.json": [*summary_of(finished), "groups"],
+  }
   for table, columns in tables.items():
     for column in columns:
       assert f"`{column}`" in sections[table], f"{table}: {column}"
@@ -69,26 +90,32 @@ def test_metrics_csv_and_summary(finished):
   """Columns, rounds, protocols and their scores, in the published order."""
   header = (finished / "metrics.csv").read_text("utf-8").splitlines()[0]
   assert header == (
-      "round,seed,protocol,accuracy,loss,macro_precision,macro_recall,"
-      "macro_f1,micro_precision,micro_recall,micro_f1,client_accuracy,"
-      "worst_decile,floats_down,floats_up,bytes_down,bytes_up,exchanges,"
-      "example_gradients,central_flops,client_flops,computation_s,"
-      "communication_s,idle_s,total_floats,total_bytes,"
-      "total_example_gradients,total_central_flops,simulated_s")
-  rows, summary = records.read_rows(finished / "metrics.csv"), (
-      summary_of(finished))
+    "round,seed,protocol,accuracy,loss,macro_precision,macro_recall,"
+    "macro_f1,micro_precision,micro_recall,micro_f1,client_accuracy,"
+    "worst_decile,floats_down,floats_up,bytes_down,bytes_up,exchanges,"
+    "example_gradients,central_flops,client_flops,computation_s,"
+    "communication_s,idle_s,total_floats,total_bytes,"
+    "total_example_gradients,total_central_flops,simulated_s"
+  )
+  rows, summary = records.read_rows(finished / "metrics.csv"), (summary_of(finished))
   protocols = ["global", "global_mean", "local", "preferred"]
   assert [(row["round"], row["seed"], row["protocol"]) for row in rows] == [
-      (n, seed, protocol) for n in (2, 4, 6, 7) for seed in (0, 1)
-      for protocol in protocols]
-  for part, number in (("final", lambda curve: curve[:, -1]),
-                       ("best", lambda curve: curve.max(1))):
+    (n, seed, protocol)
+    for n in (2, 4, 6, 7)
+    for seed in (0, 1)
+    for protocol in protocols
+  ]
+  for part, number in (
+    ("final", lambda curve: curve[:, -1]),
+    ("best", lambda curve: curve.max(1)),
+  ):
     assert list(summary[part]) == protocols
     assert set(summary[part]["local"]) == set(metrics.METRICS)
     found = summary[part]["local"]["accuracy"]
     assert set(found) == {"mean", "ci95", "values"}
-    np.testing.assert_allclose(found["values"], number(
-        results.by_seed(rows, "local", "accuracy")))
+    np.testing.assert_allclose(
+      found["values"], number(results.by_seed(rows, "local", "accuracy"))
+    )
   times = records.read_rows(finished / "timing.csv", records.TIMING)
   assert [row["round"] for row in times] == [2, 4, 6, 7]
   assert set(summary["rounds_to"]) == {"0.90", "0.95", "0.98"}
@@ -102,12 +129,27 @@ def test_rounds_csv_and_what_a_run_costs(finished):
   """d = 650; two warm-up rounds with one model, five with K = 2."""
   rows = records.read_rows(finished / "rounds.csv", None)
   assert list(rows[0]) == [
-      "round", "seed", "floats_down", "floats_up", "bytes_down", "bytes_up",
-      "exchanges", "example_gradients", "central_flops", "client_flops",
-      "computation_s", "communication_s", "idle_s", "discrepancy",
-      "group_size_0", "group_size_1", "train_loss"]
+    "round",
+    "seed",
+    "floats_down",
+    "floats_up",
+    "bytes_down",
+    "bytes_up",
+    "exchanges",
+    "example_gradients",
+    "central_flops",
+    "client_flops",
+    "computation_s",
+    "communication_s",
+    "idle_s",
+    "discrepancy",
+    "group_size_0",
+    "group_size_1",
+    "train_loss",
+  ]
   assert [(r["round"], r["seed"]) for r in rows] == [
-      (n, seed) for n in range(1, 8) for seed in (0, 1)]
+    (n, seed) for n in range(1, 8) for seed in (0, 1)
+  ]
   assert all(r["train_loss"] > 0 for r in rows)
   assert all(r["group_size_0"] + r["group_size_1"] == 4 for r in rows[4:])
   cost = summary_of(finished)["cost"]
@@ -120,23 +162,38 @@ def test_rounds_csv_and_what_a_run_costs(finished):
   assert (cost["clients_per_round"], cost["rounds"]) == (cohort, 7)
   last = cost["last_round"]
   assert (last["floats_down"], last["floats_up"], last["exchanges"]) == (
-      5 * d, 5 * d + 1, 3)
-  assert [r["total_floats"] for r in records.read_rows(finished / "metrics.csv")
-          if r["seed"] == 0 and r["protocol"] == "local"] == [
-              cohort * (2 * sum(down[:n]) + n) for n in (2, 4, 6, 7)]
+    5 * d,
+    5 * d + 1,
+    3,
+  )
+  assert [
+    r["total_floats"]
+    for r in records.read_rows(finished / "metrics.csv")
+    if r["seed"] == 0 and r["protocol"] == "local"
+  ] == [cohort * (2 * sum(down[:n]) + n) for n in (2, 4, 6, 7)]
   # The totals are the sums of the rounds.
-  for column, times in (("total_example_gradients", 4), *(
-      (name, 1) for name in ("total_central_flops", *records.SIMULATED))):
-    np.testing.assert_allclose(cost[column]["values"][1], times * sum(
-        r[column.removeprefix("total_")] for r in rows if r["seed"] == 1))
+  for column, times in (
+    ("total_example_gradients", 4),
+    *((name, 1) for name in ("total_central_flops", *records.SIMULATED)),
+  ):
+    np.testing.assert_allclose(
+      cost[column]["values"][1],
+      times * sum(r[column.removeprefix("total_")] for r in rows if r["seed"] == 1),
+    )
 
 
 def test_a_run_that_ends_early_is_finished(tmp_path, capsys):
   """And interrupted shortly before its end it ends in the same round."""
   folder = tmp_path / "run"
-  words = ["--algorithm=fedavg", "--validation_clients=4", "--rounds=60",
-           "--eval_protocols=validation,local", "--num_seeds=2",
-           "--patience=validation:accuracy:2", "--tensorboard"]
+  words = [
+    "--algorithm=fedavg",
+    "--validation_clients=4",
+    "--rounds=60",
+    "--eval_protocols=validation,local",
+    "--num_seeds=2",
+    "--patience=validation:accuracy:2",
+    "--tensorboard",
+  ]
   assert play(folder, *words) == 0
   summary = summary_of(folder)
   rounds = summary["cost"]["rounds"]
@@ -145,8 +202,9 @@ def test_a_run_that_ends_early_is_finished(tmp_path, capsys):
   assert facts["plan"]["validation_examples"] > 0
   assert summary["stopped"] == "patience validation:accuracy:2"
   out, err = capsys.readouterr()
-  assert (f"ended after round {rounds} of 60 by "
-          "--patience=validation:accuracy:2") in out
+  assert (
+    f"ended after round {rounds} of 60 by --patience=validation:accuracy:2"
+  ) in out
   assert "test data" not in err
   assert "--validation_clients=4: they have no example of the classes 2" in err
   assert play(folder, *words, "--resume") == 0
@@ -162,17 +220,27 @@ def test_a_run_that_ends_early_is_finished(tmp_path, capsys):
   assert again["hashes"] == summary["hashes"]
   # The points in it are those of tests/runs/test_tensorboard.py.
   assert {path.name for path in (folder / "tensorboard").iterdir()} == {
-      "seed_0", "seed_1"}
+    "seed_0",
+    "seed_1",
+  }
 
 
 def test_flags_txt_replays_to_the_same_bits(finished, tmp_path, capsys):
   """Also as a job that gives --resume at its first start."""
-  assert run.main([f"--flagfile={finished / 'flags.txt'}",
-                   f"--out_dir={tmp_path / 'again'}", "--resume"]) == 0
+  assert (
+    run.main(
+      [
+        f"--flagfile={finished / 'flags.txt'}",
+        f"--out_dir={tmp_path / 'again'}",
+        "--resume",
+      ]
+    )
+    == 0
+  )
   assert capsys.readouterr().err == (
-      f"no run in {tmp_path / 'again'} yet: starting at round 0\n")
-  assert summary_of(tmp_path / "again")["hashes"] == (
-      summary_of(finished)["hashes"])
+    f"no run in {tmp_path / 'again'} yet: starting at round 0\n"
+  )
+  assert summary_of(tmp_path / "again")["hashes"] == (summary_of(finished)["hashes"])
   assert texts(tmp_path / "again", *TABLES) == texts(finished, *TABLES)
 
 
@@ -193,10 +261,15 @@ def test_resumed_run_is_bit_equal(finished, tmp_path, capsys):
   assert play(folder, *TWO, "--rounds=7", "--resume") == 0
   said = capsys.readouterr()
   assert "damaged" in said.err and "the one before" in said.err
-  assert re.search(r"^local +accuracy 0\.\d{4} \+- \d\.\d{4} \(95 % CI, 2 seeds"
-                   r"\), macro F1", said.out, re.M)
-  assert (folder / "timing.csv").read_text().startswith(
-      times[:times.index("\n4,") + 1])  # a slow save of round 4 is spared
+  assert re.search(
+    r"^local +accuracy 0\.\d{4} \+- \d\.\d{4} \(95 % CI, 2 seeds"
+    r"\), macro F1",
+    said.out,
+    re.M,
+  )
+  assert (
+    (folder / "timing.csv").read_text().startswith(times[: times.index("\n4,") + 1])
+  )  # a slow save of round 4 is spared
   assert summary_of(folder)["hashes"] == summary_of(finished)["hashes"]
   assert texts(folder, *TABLES) == texts(finished, *TABLES)
 
@@ -217,7 +290,8 @@ def _calls(monkeypatch):
 
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt])
 def test_stopped_between_two_evaluations(
-    stretches, tmp_path, calls, monkeypatch, capsys, error):
+  stretches, tmp_path, calls, monkeypatch, capsys, error
+):
   """By a signal; or at once, with what --checkpoint_every_s saved before."""
   folder, real = tmp_path / "run", Programs.play
 
@@ -236,13 +310,14 @@ def test_stopped_between_two_evaluations(
   said = capsys.readouterr().err
   assert not (folder / "run.lock").exists()
   assert error or said == (
-      f"stopped by SIGTERM: {folder}: saved at round 7 of 9; to go on, give "
-      "the same command again with --resume\n")
+    f"stopped by SIGTERM: {folder}: saved at round 7 of 9; to go on, give "
+    "the same command again with --resume\n"
+  )
   assert checkpoint.newest_round(folder / "checkpoint") == done
   assert calls == [(n, 1) for n in range(done)]
   monkeypatch.setattr(writer, "_CALL_S", 5.0)
   assert play(folder, *STRETCHES, "--resume") == 0
-  assert calls[done:done + 2] == [(done, 1), (done + 1, 1)]
+  assert calls[done : done + 2] == [(done, 1), (done + 1, 1)]
   assert texts(folder, *TABLES) == texts(stretches, *TABLES)
   assert summary_of(folder)["hashes"] == summary_of(stretches)["hashes"]
   times = records.read_rows(folder / "timing.csv", records.TIMING)
@@ -265,10 +340,15 @@ def _stretches(tmp_path_factory):
   return folder
 
 
-@pytest.mark.parametrize("words, status, said", [
-    (["--resume"], 0, "nothing to do"), ([], 2, "not empty"),
+@pytest.mark.parametrize(
+  "words, status, said",
+  [
+    (["--resume"], 0, "nothing to do"),
+    ([], 2, "not empty"),
     (["--rounds=3", "--resume"], 2, "--rounds=3: "),
-    (["--beta1=0.3", "--resume"], 2, "--beta1")])
+    (["--beta1=0.3", "--resume"], 2, "--beta1"),
+  ],
+)
 def test_a_finished_run_is_left_alone(finished, capsys, words, status, said):
   before = {p: p.stat().st_mtime_ns for p in finished.rglob("*")}
   given = [f"--flagfile={finished / 'flags.txt'}", f"--out_dir={finished}"]
@@ -305,13 +385,18 @@ def test_slow_saves_are_spared(tmp_path, monkeypatch, slow, rounds):
 
 
 def test_dry_run_writes_nothing(tmp_path, capsys):
-  assert play(tmp_path / "run", "--client_update=prox", "--dry_run",
-              "--eval_protocols=global") == 0
+  assert (
+    play(
+      tmp_path / "run", "--client_update=prox", "--dry_run", "--eval_protocols=global"
+    )
+    == 0
+  )
   said = capsys.readouterr().out
   for word in ("map_clients", "program_mb", "cohort_size", "state models/"):
     assert word in said
-  plan = dict(line.split(None, 1) for line in said.splitlines()
-              if len(line.split()) > 1)
+  plan = dict(
+    line.split(None, 1) for line in said.splitlines() if len(line.split()) > 1
+  )
   assert (plan["client_lr"], plan["server_lr"]) == ("0.1", "1.0")  # as used
   assert plan["mu"] == "0.1" and "beta1" not in plan  # what is read
   assert not (tmp_path / "run").exists()

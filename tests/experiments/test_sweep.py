@@ -7,17 +7,26 @@ from PIL import Image
 import pytest
 
 from experiments import run, sweep
-from experiments.cli import config as config_lib, sweeps, writer
+from experiments.cli import config as config_lib
+from experiments.cli import sweeps, writer
 import fedjax_alg as fa
 from fedjax_alg import files
 from fedjax_alg.runs import queue
 from fedjax_alg.runs.plan import by_program
 from tests import made_runs
 
-WORDS = ("--algorithm=fedavg", "--dataset=digits", "--partition=iid",
-         "--num_clients=12", "--cohort_size=4", "--eval_every=1",
-         "--num_seeds=2", "--noprogress", "--eval_protocols=global,validation",
-         "--validation_clients=2")
+WORDS = (
+  "--algorithm=fedavg",
+  "--dataset=digits",
+  "--partition=iid",
+  "--num_clients=12",
+  "--cohort_size=4",
+  "--eval_every=1",
+  "--num_seeds=2",
+  "--noprogress",
+  "--eval_protocols=global,validation",
+  "--validation_clients=2",
+)
 RATES = ("--sweep=client_lr=0.01,0.5,1e30",)
 FOLDERS = ["client_lr=0.01", "client_lr=0.5"]
 
@@ -48,18 +57,19 @@ def _alone(tmp_path_factory):
   """A run of its own for each setting, with its pictures as ``played``."""
   folder = tmp_path_factory.mktemp("alone")
   for name in FOLDERS:
-    assert run.main([*WORDS, f"--{name}", "--rounds=3",
-                     f"--out_dir={folder / name}"]) == 0
+    assert (
+      run.main([*WORDS, f"--{name}", "--rounds=3", f"--out_dir={folder / name}"]) == 0
+    )
   return folder
 
 
 def test_a_setting_is_the_run_of_its_folder(played, alone):
   for name in FOLDERS:
     for table in ("metrics.csv", "rounds.csv"):
-      assert (played / name / table).read_text() == (
-          alone / name / table).read_text()
+      assert (played / name / table).read_text() == (alone / name / table).read_text()
     assert {path.name for path in (played / name).iterdir()} == {
-        path.name for path in (alone / name).iterdir()}
+      path.name for path in (alone / name).iterdir()
+    }
   assert hashes(played) == hashes(alone)
   loaded = fa.load_run(played / FOLDERS[1])
   assert loaded.facts["hparams"]["client_lr"] == 0.5
@@ -72,36 +82,54 @@ def test_table_files_and_picture_agree(played):
   final = summary["final"]["validation"]["accuracy"]
   assert facts["best"] == {"client_lr": "0.5"}
   assert (facts["folder"], facts["by"], facts["metric"], facts["score"]) == (
-      FOLDERS[1], "validation", "accuracy", "final")
+    FOLDERS[1],
+    "validation",
+    "accuracy",
+    "final",
+  )
   assert (facts["mean"], facts["ci95"], facts["values"]) == (
-      final["mean"], final["ci95"], final["values"])
+    final["mean"],
+    final["ci95"],
+    final["values"],
+  )
   assert facts["replay"].startswith(
-      f"--flagfile={played / FOLDERS[1] / 'flags.txt'} --out_dir=")
-  assert config_lib.parse(facts["replay"].split()).identity() == (
-      hashes(played)[FOLDERS[1]][1])
+    f"--flagfile={played / FOLDERS[1] / 'flags.txt'} --out_dir="
+  )
+  assert (
+    config_lib.parse(facts["replay"].split()).identity()
+    == (hashes(played)[FOLDERS[1]][1])
+  )
   with open(played / "sweep.csv", newline="", encoding="utf-8") as file:
     rows = list(csv.DictReader(file))
   assert [(row["client_lr"], row["seed"], row["protocol"]) for row in rows] == [
-      (rate, seed, protocol) for rate in ("0.01", "0.5")
-      for protocol in ("global", "validation") for seed in "01"]
+    (rate, seed, protocol)
+    for rate in ("0.01", "0.5")
+    for protocol in ("global", "validation")
+    for seed in "01"
+  ]
   assert [float(row["accuracy"]) for row in rows[-2:]] == final["values"]
   text = (played / "sweep.md").read_text("utf-8")
-  assert (f"| **0.5** | **{100 * final['mean']:.2f} +- "
-          f"{100 * final['ci95']:.2f}** |") in text
+  assert (
+    f"| **0.5** | **{100 * final['mean']:.2f} +- {100 * final['ci95']:.2f}** |"
+  ) in text
   assert "| 1e30 | diverged in round 1 |" in text
   assert "chosen by `validation`." in text
   with Image.open(played / "sweep.png") as image:
     assert min(image.size) > 200
 
 
-def test_finished_settings_are_not_played_again(
-    played, monkeypatch, capsys):
+def test_finished_settings_are_not_played_again(played, monkeypatch, capsys):
   before = hashes(played)
   table = (played / "sweep.md").read_text("utf-8")
-  monkeypatch.setattr(sweeps._Player, "play", lambda self, number: [
+  monkeypatch.setattr(
+    sweeps._Player,
+    "play",
+    lambda self, number: [
       sweeps.Played(config, played, sweeps.Divergence(1, "params", 0))
       for config in self._groups[number]
-      if config.hparams["client_lr"] == 1e30])
+      if config.hparams["client_lr"] == 1e30
+    ],
+  )
   assert not (played / "sweep.html").exists()
   assert play(played, "--rounds=3", "--resume", "--html") == 0
   assert hashes(played) == before
@@ -111,13 +139,14 @@ def test_finished_settings_are_not_played_again(
   assert [line["name"] for line in lines] == FOLDERS  # none diverged
   summary = files.read_json(played / FOLDERS[1] / "summary.json")
   assert lines[1]["y"][-1] == pytest.approx(
-      100 * summary["final"]["validation"]["accuracy"]["mean"])
+    100 * summary["final"]["validation"]["accuracy"]["mean"]
+  )
 
 
 def test_an_interrupted_sweep_goes_on_to_the_same_bits(
-    played, tmp_path, monkeypatch, capsys):
-  """Each setting where it stopped; from the start if a checkpoint is damaged.
-  """
+  played, tmp_path, monkeypatch, capsys
+):
+  """Each setting where it stopped; from the start if a checkpoint is damaged."""
   given = ("--sweep=client_lr=0.01,0.5", f"--out_dir={tmp_path}")
   real = queue.play_lib.play
   monkeypatch.setattr(writer, "_SLOW_SAVE", 1e9)
@@ -143,8 +172,10 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bits(
   assert "starts again" not in capsys.readouterr().err
   assert hashes(tmp_path) == hashes(played)
   newest = max((tmp_path / FOLDERS[0] / "checkpoint").iterdir())
-  for damage, expected in ((lambda: newest.write_bytes(b"x"), [0]),
-                           (newest.unlink, [2, 3])):
+  for damage, expected in (
+    (lambda: newest.write_bytes(b"x"), [0]),
+    (newest.unlink, [2, 3]),
+  ):
     del starts[:]
     for name in FOLDERS:
       (tmp_path / name / "summary.json").unlink()
@@ -154,61 +185,80 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bits(
     said = capsys.readouterr().err
     for name in FOLDERS:
       assert (f"{name}: starts again from round 0 (it had 3)" in said) == (
-          expected == [0])
+        expected == [0]
+      )
 
 
 def test_parts_and_then_the_whole(played, tmp_path, monkeypatch, capsys):
   for number in (2, 1):
     assert play(tmp_path, "--rounds=3", f"--part={number}/2") == 0
     said = capsys.readouterr().out
-    assert said.startswith(f"part {number}/2: its runs have ended ({number} of "
-                           "3), 1 runs are left")
+    assert said.startswith(
+      f"part {number}/2: its runs have ended ({number} of 3), 1 runs are left"
+    )
     assert not (tmp_path / "sweep.md").exists()
   assert hashes(tmp_path) == hashes(played)
   real, together = sweeps._Player._play_together, []
   monkeypatch.setattr(
-      sweeps._Player, "_play_together", lambda self, held, *rest: (
-          together.append([one.folder.name for one in held])
-          or real(self, held, *rest)))
+    sweeps._Player,
+    "_play_together",
+    lambda self, held, *rest: (
+      together.append([one.folder.name for one in held]) or real(self, held, *rest)
+    ),
+  )
   assert play(tmp_path, "--rounds=3", "--resume") == 0
   assert together == [["client_lr=1e30"]]  # that it diverges is nowhere
   for name in ("sweep.md", "sweep.csv"):
     assert (tmp_path / name).read_text() == (played / name).read_text()
 
 
-@pytest.mark.parametrize("words, said", [
+@pytest.mark.parametrize(
+  "words, said",
+  [
     ("--rounds=3", "--out_dir= & not empty (give --resume"),
     ("--rounds=2 --resume", "--rounds=2: the run in  & has 3 already"),
     ("--rounds=3 --resume --by=local", "--by=local: not evaluated (one of gl"),
-    ("--rounds=3 --resume --metric=client_accuracy",
-     "--metric=client_accuracy: validation has none")])
+    (
+      "--rounds=3 --resume --metric=client_accuracy",
+      "--metric=client_accuracy: validation has none",
+    ),
+  ],
+)
 def test_what_is_refused_changes_nothing(played, refused, words, said):
   before = {path: path.read_bytes() for path in played.rglob("*.ckpt")}
-  line = refused(sweep, [
-      *WORDS, "--sweep=client_lr=0.01,0.5", f"--out_dir={played}",
-      *words.split()])
+  line = refused(
+    sweep, [*WORDS, "--sweep=client_lr=0.01,0.5", f"--out_dir={played}", *words.split()]
+  )
   assert not [part for part in said.split(" & ") if part not in line]
   assert before and before == {
-      path: path.read_bytes() for path in played.rglob("*.ckpt")}
+    path: path.read_bytes() for path in played.rglob("*.ckpt")
+  }
 
 
 def test_overwrite_starts_anew(tmp_path, capsys):
   """The metric and score that judge are named; test data have a warning."""
-  given = (*WORDS, "--rounds=1", "--sweep=client_lr=0.1;1",
-           f"--out_dir={tmp_path}", "--by=global", "--metric=loss",
-           "--score=all")
+  given = (
+    *WORDS,
+    "--rounds=1",
+    "--sweep=client_lr=0.1;1",
+    f"--out_dir={tmp_path}",
+    "--by=global",
+    "--metric=loss",
+    "--score=all",
+  )
   assert sweep.main(given) == 0
   first = (tmp_path / "client_lr=1" / "summary.json").stat().st_mtime_ns
   said = capsys.readouterr()
-  assert "warning: the best setting is chosen by global, on test data" in (
-      said.err)
+  assert "warning: the best setting is chosen by global, on test data" in (said.err)
   assert "--validation_clients" in said.err
   facts = files.read_json(tmp_path / "sweep.json")
-  assert (facts["by"], facts["metric"], facts["score"]) == (
-      "global", "loss", "all")
-  losses = {rate: files.read_json(
-      tmp_path / f"client_lr={rate}" / "summary.json")[
-          "final"]["global"]["loss"]["mean"] for rate in ("0.1", "1")}
+  assert (facts["by"], facts["metric"], facts["score"]) == ("global", "loss", "all")
+  losses = {
+    rate: files.read_json(tmp_path / f"client_lr={rate}" / "summary.json")["final"][
+      "global"
+    ]["loss"]["mean"]
+    for rate in ("0.1", "1")
+  }
   assert facts["mean"] == pytest.approx(min(losses.values()))
   assert facts["mean"] == pytest.approx(losses[facts["best"]["client_lr"]])
   assert sweep.main([*given, "--overwrite"]) == 0
@@ -225,12 +275,18 @@ def test_validation_data_without_a_class_choose_nothing(tmp_path, capsys):
   assert not list(tmp_path.rglob("metrics.csv"))
 
 
-@pytest.mark.parametrize("words, evaluated", [
-    (["--validation_clients=3"], True), (["--validation_clients=0"], False),
-    ([], False), (["--validation_clients=3", "--eval_protocols=local"], False)])
+@pytest.mark.parametrize(
+  "words, evaluated",
+  [
+    (["--validation_clients=3"], True),
+    (["--validation_clients=0"], False),
+    ([], False),
+    (["--validation_clients=3", "--eval_protocols=local"], False),
+  ],
+)
 def test_validation_is_evaluated_where_there_is_one(words, evaluated):
   found = sweep._with_validation(words)
-  assert found[:len(words)] == words
+  assert found[: len(words)] == words
   assert any(word.endswith(",validation") for word in found) == evaluated
 
 
@@ -239,20 +295,25 @@ PROX = ("--algorithm=fedprox", "--dataset=digits", "--rounds=3")
 
 
 def test_a_grid_is_read_as_it_is_written():
-  assert sweeps.read_grid(
-      ["client_lr=0.01,0.1,1", "hidden=8,8;16", "mu=0"]) == {
-          "client_lr": ["0.01", "0.1", "1"], "hidden": ["8,8", "16"],
-          "mu": ["0"]}
+  assert sweeps.read_grid(["client_lr=0.01,0.1,1", "hidden=8,8;16", "mu=0"]) == {
+    "client_lr": ["0.01", "0.1", "1"],
+    "hidden": ["8,8", "16"],
+    "mu": ["0"],
+  }
 
 
 def test_a_setting_is_a_run_of_its_own():
   found = sweeps.configs(
-      PROX, {"client_lr": ["0.1", "1"], "local_steps": ["2", "3"]}, SOMEWHERE)
+    PROX, {"client_lr": ["0.1", "1"], "local_steps": ["2", "3"]}, SOMEWHERE
+  )
   assert [c.out_dir for c in found] == [
-      str(SOMEWHERE / f"client_lr={rate},local_steps={steps}")
-      for rate in ("0.1", "1") for steps in (2, 3)]
-  alone = config_lib.parse([*PROX, "--client_lr=1", "--local_steps=2",
-                            f"--out_dir={found[2].out_dir}"])
+    str(SOMEWHERE / f"client_lr={rate},local_steps={steps}")
+    for rate in ("0.1", "1")
+    for steps in (2, 3)
+  ]
+  alone = config_lib.parse(
+    [*PROX, "--client_lr=1", "--local_steps=2", f"--out_dir={found[2].out_dir}"]
+  )
   assert found[2] == alone and found[2].identity() == alone.identity()
   assert by_program(found) == [[0, 2], [1, 3]]
 
@@ -273,8 +334,13 @@ def test_every_setting_is_checked_for_warnings(tmp_path, monkeypatch, capsys):
 
   monkeypatch.setattr(sweeps, "compile_together", stops)
   with pytest.raises(Compiled):
-    sweeps.play_all(sweeps.configs(
+    sweeps.play_all(
+      sweeps.configs(
         ["--algorithm=ditto", "--dataset=digits", "--personal_lr=0.1"],
-        {"lam": ["0.5", "30"]}, tmp_path))
+        {"lam": ["0.5", "30"]},
+        tmp_path,
+      )
+    )
   assert capsys.readouterr().err.startswith(
-      "warning: --personal_lr=0.1 with --lam=30: ")
+    "warning: --personal_lr=0.1 with --lam=30: "
+  )

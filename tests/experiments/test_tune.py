@@ -9,61 +9,80 @@ import numpy as np
 import pytest
 
 from experiments import tune
-from experiments.cli import config
-from experiments.cli import guard
+from experiments.cli import config, guard
 from experiments.papers import tuning
 from experiments.reports import chosen
 from fedjax_alg import files
 from fedjax_alg.errors import OptionError
 
-DIGITS = ["--dataset=digits", "--features=none", "--num_clients=12",
-          "--validation_clients=3", "--partition=iid", "--model=softmax"]
+DIGITS = [
+  "--dataset=digits",
+  "--features=none",
+  "--num_clients=12",
+  "--validation_clients=3",
+  "--partition=iid",
+  "--model=softmax",
+]
 
 
 def trials(*values, flag="client_lr"):
-  return [tuning.Trial({flag: value}, accuracies)
-          for value, *accuracies in values]
+  return [tuning.Trial({flag: value}, accuracies) for value, *accuracies in values]
 
 
 def test_the_best_mean_of_the_partitions_is_taken():
-  assert tuning.choose(trials((.1, 90., 92.), (.3, 91., 93.), (1, 97., 80.))
-                     ).setting == {"client_lr": .3}
-  assert tuning.choose(trials((.1, math.nan, 99.), (.3, 20., 20.))
-                     ).setting == {"client_lr": .3}
+  assert tuning.choose(
+    trials((0.1, 90.0, 92.0), (0.3, 91.0, 93.0), (1, 97.0, 80.0))
+  ).setting == {"client_lr": 0.3}
+  assert tuning.choose(trials((0.1, math.nan, 99.0), (0.3, 20.0, 20.0))).setting == {
+    "client_lr": 0.3
+  }
   with pytest.raises(guard.RunError, match="diverged"):
-    tuning.choose(trials((.1, math.nan)))
+    tuning.choose(trials((0.1, math.nan)))
 
 
-@pytest.mark.parametrize("tried,best,more", [
-    ((0.1, 0.3, 1.0), 1.0, 3.3), ((0.1, 0.3, 1.0), 0.1, 0.033),
-    ((0.1, 0.3, 1.0), 0.3, None), ((1, 5, 20), 20, 80), ((2, 3, 5), 2, 1),
-    ((1.0, 10.0), 1.0, 0.1), ((1.0, 10.0), 10.0, 100.0),
-    ((0.0, 0.5), 0.0, None), ((0.3,), 0.3, None)])
+@pytest.mark.parametrize(
+  "tried,best,more",
+  [
+    ((0.1, 0.3, 1.0), 1.0, 3.3),
+    ((0.1, 0.3, 1.0), 0.1, 0.033),
+    ((0.1, 0.3, 1.0), 0.3, None),
+    ((1, 5, 20), 20, 80),
+    ((2, 3, 5), 2, 1),
+    ((1.0, 10.0), 1.0, 0.1),
+    ((1.0, 10.0), 10.0, 100.0),
+    ((0.0, 0.5), 0.0, None),
+    ((0.3,), 0.3, None),
+  ],
+)
 def test_beyond(tried, best, more):
   assert tune.beyond(tried, best) == more
 
 
 def test_a_choice_replaces_the_one_before(tmp_path):
   file = tmp_path / "new" / "fedavg.flags"
-  tuning.write(file, "fedavg", trials((.1, 90.), (.3, 91.)), "here", 3)
+  tuning.write(file, "fedavg", trials((0.1, 90.0), (0.3, 91.0)), "here", 3)
   assert file.read_text().splitlines()[0] == "--algorithm=fedavg"
   file.write_text(file.read_text() + "--batch_size=4\n")
-  tuning.write(file, "fedavg", trials((.1, 92.), (.3, 91.)), "there", 3)
+  tuning.write(file, "fedavg", trials((0.1, 92.0), (0.3, 91.0)), "there", 3)
   text = file.read_text()
   assert text.count("--client_lr=") == 1 and "--client_lr=0.1\n" in text
   assert "here" not in text.replace("there", "") and "92.00 %" in text
-  assert config.parse([f"--flagfile={file}"]).hparams["client_lr"] == .1
+  assert config.parse([f"--flagfile={file}"]).hparams["client_lr"] == 0.1
   assert config.parse([f"--flagfile={file}"]).hparams["batch_size"] == 4
   assert chosen.said(chosen.of_flags([f"--flagfile={file}"])) == (
-      "validation: client_lr")
+    "validation: client_lr"
+  )
 
 
 def test_settings_fill_their_ranges_and_begin_with_the_stated_one():
   """Of n settings each n-th part of a range has one, and words come alike."""
-  ranges, first = tuning.space(
-      "diversified", "mnist", "ma_fsvrg", 145.)
-  assert first == {"server_lr": .02, "beta1": 0., "central_rule": "corrected",
-                   "client_lr": 12.}
+  ranges, first = tuning.space("diversified", "mnist", "ma_fsvrg", 145.0)
+  assert first == {
+    "server_lr": 0.02,
+    "beta1": 0.0,
+    "central_rule": "corrected",
+    "client_lr": 12.0,
+  }
   found = tuning.drawn(ranges, first, 41)
   assert found[0] == first and len(found) == 41
   assert all(a != b for i, a in enumerate(found) for b in found[:i])
@@ -72,28 +91,30 @@ def test_settings_fill_their_ranges_and_begin_with_the_stated_one():
   parts = np.sort(np.floor((rates - low) / (high - low) * 40 + 1e-9))
   assert abs(parts - np.arange(40)).max() <= 1  # rates have two digits
   assert collections.Counter(s["beta1"] for s in found[1:]) == dict.fromkeys(
-      (0., .5, .8, .9, .95), 8)
+    (0.0, 0.5, 0.8, 0.9, 0.95), 8
+  )
   assert found == tuning.drawn(ranges, first, 41)
-  few = tuning.drawn({"variant": tuning.AnyOf(("client", "table"))},
-                     {"variant": "table"}, 16)
+  few = tuning.drawn(
+    {"variant": tuning.AnyOf(("client", "table"))}, {"variant": "table"}, 16
+  )
   assert [s["variant"] for s in few] == ["table", "client"]
   rates = tuning.Log(0.1, 0.2, 0.1)  # of two digits: 0.1, 0.11, ..., 0.2
   few = tuning.drawn({"client_lr": rates}, {"client_lr": 0.1}, 500)
   assert {s["client_lr"] for s in few} <= {  # it went on for ever
-      number / 100 for number in range(10, 21)} and len(few) > 5
+    number / 100 for number in range(10, 21)
+  } and len(few) > 5
 
 
-def test_every_setting_is_played_on_every_partition(
-    tmp_path, monkeypatch, capsys):
+def test_every_setting_is_played_on_every_partition(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(tuning.Study, "data_flags", lambda self: DIGITS)
   key = "diversified", "mnist"
-  monkeypatch.setitem(
-      tuning.PROTOCOLS, key, tuning.PROTOCOLS[key]._replace(seeds=1))
+  monkeypatch.setitem(tuning.PROTOCOLS, key, tuning.PROTOCOLS[key]._replace(seeds=1))
   monkeypatch.setattr(tuning, "PARTITIONS", 2)
   monkeypatch.setattr(tuning, "LEAST", 20)
   extra = ["--rounds=4", "--noprogress", "--participation=0.34"]
-  monkeypatch.setattr(tuning.Study, "method_flags", lambda self, name: [
-      f"--algorithm={name}"])
+  monkeypatch.setattr(
+    tuning.Study, "method_flags", lambda self, name: [f"--algorithm={name}"]
+  )
   real = tuning.sweeps.play_all
   seen = []
 
@@ -122,32 +143,53 @@ def test_every_setting_is_played_on_every_partition(
 def test_what_is_tuned_is_a_setting_of_the_method(paper, data):
   study = tuning.Study(paper, data, pathlib.Path())
   for name in study.files():
-    settings = tuning.drawn(*tuning.space(paper, data, name, 100.), 16)
+    settings = tuning.drawn(*tuning.space(paper, data, name, 100.0), 16)
     assert settings[0].keys() == settings[-1].keys()
     for setting in settings[::5]:
-      config.parse([
+      config.parse(
+        [
           *study.method_flags(name),
-          f"--flagfile={paper}/{data}.flags", *tuning.flags_of(setting),
-          "--num_clients=100", "--validation_clients=10"])
+          f"--flagfile={paper}/{data}.flags",
+          *tuning.flags_of(setting),
+          "--num_clients=100",
+          "--validation_clients=10",
+        ]
+      )
 
 
 def test_a_sixth_of_the_training_images_is_held_out(tmp_path, monkeypatch):
   x, y = np.arange(24).reshape(12, 2), np.arange(12) % 3
-  monkeypatch.setattr(tuning, "load_examples", lambda options: (
-      types.SimpleNamespace(x_train=x, y_train=y)))
+  monkeypatch.setattr(
+    tuning, "load_examples", lambda options: types.SimpleNamespace(x_train=x, y_train=y)
+  )
   with np.load(tuning._held_out(tmp_path, "digits", ())) as made:
     assert made["x_test"].shape == (2, 2) and made["x_train"].shape == (10, 2)
     rows = np.concatenate([made["x_train"], made["x_test"]])
   np.testing.assert_array_equal(np.sort(rows, 0), x)
 
 
-ANY = ["--algorithm=fedavg", *DIGITS, "--participation=0.34", "--rounds=4",
-       "--client_lr=0.01"]
+ANY = [
+  "--algorithm=fedavg",
+  *DIGITS,
+  "--participation=0.34",
+  "--rounds=4",
+  "--client_lr=0.01",
+]
 
 
 def test_a_run_is_tuned_by_its_derivatives(tmp_path, capsys):
-  assert tune.main([*ANY, "--tune_by_gradient=client_lr", "--outer_steps=3",
-                    "--halvings=1", f"--out_dir={tmp_path}"]) == 0
+  assert (
+    tune.main(
+      [
+        *ANY,
+        "--tune_by_gradient=client_lr",
+        "--outer_steps=3",
+        "--halvings=1",
+        f"--out_dir={tmp_path}",
+      ]
+    )
+    == 0
+  )
   found = files.read_json(tmp_path / "gradient.json")
   assert [step["rounds"] for step in found["steps"]] == [2, 4, 4]
   assert found["steps"][0]["values"] == {"client_lr": pytest.approx(0.01)}
@@ -162,12 +204,17 @@ def test_a_run_is_tuned_by_its_derivatives(tmp_path, capsys):
 
 
 def test_a_paper_is_tuned_by_derivatives_from_what_it_states(
-    tmp_path, monkeypatch, capsys):
+  tmp_path, monkeypatch, capsys
+):
   seen = []
-  monkeypatch.setattr(tune.gradients, "make", lambda words, values, last, *_: (
-      seen.append((words, last))))
-  base = ["--paper=diversified", "--tune_by_gradient=client_lr,mu",
-          f"--out_dir={tmp_path}"]
+  monkeypatch.setattr(
+    tune.gradients, "make", lambda words, values, last, *_: seen.append((words, last))
+  )
+  base = [
+    "--paper=diversified",
+    "--tune_by_gradient=client_lr,mu",
+    f"--out_dir={tmp_path}",
+  ]
   assert tune.main([*base, "--methods=fedprox", "--rounds=7"]) == 0
   ((words, last),) = seen
   hparams = config.parse(words).hparams

@@ -18,8 +18,9 @@ ROWS, GROUPS = 14, 4
 @functools.cache
 def compiled(linkage):
   """Both modes are one program: the threshold is data."""
-  return optimised_jit(functools.partial(
-      grouping.agglomerate, linkage=linkage, num_groups=GROUPS))
+  return optimised_jit(
+    functools.partial(grouping.agglomerate, linkage=linkage, num_groups=GROUPS)
+  )
 
 
 def draw(seed):
@@ -68,8 +69,10 @@ def test_a_number_of_groups_and_a_threshold(linkage, seed):
     if found.wanted > GROUPS:
       labels = hierarchy.fcluster(merges, GROUPS, "maxclust")
       np.testing.assert_allclose(
-          [found.height, found.next_height],
-          [heights[-GROUPS], heights[-GROUPS + 1]], rtol=1e-5)
+        [found.height, found.next_height],
+        [heights[-GROUPS], heights[-GROUPS + 1]],
+        rtol=1e-5,
+      )
     check(found, mask, labels)
 
 
@@ -100,8 +103,8 @@ def test_negative_cosines(linkage):
   merges = tree(shifted, mask, linkage)
   check(found, mask, hierarchy.fcluster(merges, GROUPS, "maxclust"))
   np.testing.assert_allclose(
-      [found.height, found.next_height], merges[[-GROUPS, -GROUPS + 1], 2] - 2,
-      atol=1e-6)
+    [found.height, found.next_height], merges[[-GROUPS, -GROUPS + 1], 2] - 2, atol=1e-6
+  )
   assert found.height < 0
 
 
@@ -149,10 +152,13 @@ def test_runs_side_by_side():
   """vmap: each stops where it would alone."""
   squares, masks = zip(*map(draw, range(4)))
   thresholds = np.array([-np.inf, 0.5, 2, 50], np.float32)
-  together = optimised_jit(jax.vmap(
+  together = optimised_jit(
+    jax.vmap(
       lambda square, mask, threshold: grouping.agglomerate(
-          square, mask, "average", num_groups=GROUPS, threshold=threshold)))(
-              np.stack(squares), np.stack(masks), thresholds)
+        square, mask, "average", num_groups=GROUPS, threshold=threshold
+      )
+    )
+  )(np.stack(squares), np.stack(masks), thresholds)
   for i, threshold in enumerate(thresholds):
     alone = compiled("average")(squares[i], masks[i], threshold=threshold)
     for mine, expected in zip(together, alone, strict=True):

@@ -1,6 +1,7 @@
 """k-means against scikit-learn, the oracle and the law of k-means++."""
 
-from hypothesis import assume, given, settings, strategies as st
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,14 +44,19 @@ def test_lloyd_is_that_of_scikit_learn(seed):
     assume(len(set(assignment)) == GROUPS)
   groups = lloyd(points, mask, centres)
   reference = KMeans(
-      GROUPS, init=centres.astype(np.float64), n_init=1, max_iter=50, tol=0,
-      algorithm="lloyd").fit(points[mask].astype(np.float64))
+    GROUPS,
+    init=centres.astype(np.float64),
+    n_init=1,
+    max_iter=50,
+    tol=0,
+    algorithm="lloyd",
+  ).fit(points[mask].astype(np.float64))
   np.testing.assert_array_equal(groups.assignment[mask], reference.labels_)
   assert (groups.assignment[~mask] == GROUPS).all()
-  np.testing.assert_allclose(
-      groups.centres, reference.cluster_centers_, atol=1e-5)
+  np.testing.assert_allclose(groups.centres, reference.cluster_centers_, atol=1e-5)
   np.testing.assert_array_equal(
-      groups.size, np.bincount(reference.labels_, minlength=GROUPS))
+    groups.size, np.bincount(reference.labels_, minlength=GROUPS)
+  )
 
 
 @given(st.integers(0, 10**6), st.sampled_from([1, 2, 50]))
@@ -85,16 +91,14 @@ def test_equal_centres_part_one_by_one():
 
 
 def test_nobody_counts():
-  groups = lloyd(
-      jnp.full((3, 2), jnp.nan), jnp.zeros(3, bool), jnp.ones((2, 2)))
+  groups = lloyd(jnp.full((3, 2), jnp.nan), jnp.zeros(3, bool), jnp.ones((2, 2)))
   assert groups.assignment.tolist() == [2, 2, 2]
   assert groups.size.tolist() == [0, 0]
   np.testing.assert_array_equal(groups.centres, np.ones((2, 2)))
 
 
 def test_no_dimensions_means_one_group():
-  groups = lloyd(
-      jnp.zeros((3, 0)), jnp.array([True, True, False]), jnp.zeros((1, 0)))
+  groups = lloyd(jnp.zeros((3, 0)), jnp.array([True, True, False]), jnp.zeros((1, 0)))
   assert groups.assignment.tolist() == [0, 0, 1]
   assert groups.size.tolist() == [2]
 
@@ -119,9 +123,11 @@ def test_farthest_first_takes_the_lowest_slot_of_equals():
 
 
 DRAWS = 4000
-pairs_drawn = quick_jit(lambda points, mask: jax.vmap(
-    lambda key: grouping.plus_plus(points[:, None], mask, key, 2)[:, 0])(
-        jax.random.split(jax.random.key(1), DRAWS)))
+pairs_drawn = quick_jit(
+  lambda points, mask: jax.vmap(
+    lambda key: grouping.plus_plus(points[:, None], mask, key, 2)[:, 0]
+  )(jax.random.split(jax.random.key(1), DRAWS))
+)
 
 
 @pytest.mark.program
@@ -147,8 +153,9 @@ def test_plus_plus_of_equal_points():
   assert (np.asarray(pairs_drawn(points, ~np.isnan(points))) == 2).all()
 
 
-kmeans = quick_jit(lambda points, mask, key: grouping.kmeans(
-    points, mask, key, 5, restarts=6))
+kmeans = quick_jit(
+  lambda points, mask, key: grouping.kmeans(points, mask, key, 5, restarts=6)
+)
 
 
 def inertia(points, mask, groups):
@@ -163,15 +170,21 @@ def test_kmeans_keeps_its_best_start():
   points = rng.random((40, 2)).astype(np.float32)
   mask = np.arange(40) % 7 != 3
   points[~mask] = np.nan
-  alone = quick_jit(jax.vmap(lambda key: grouping.lloyd(
-      jnp.asarray(points), jnp.asarray(mask), grouping.plus_plus(
-          jnp.asarray(points), jnp.asarray(mask), key, 5), 20)))
+  alone = quick_jit(
+    jax.vmap(
+      lambda key: grouping.lloyd(
+        jnp.asarray(points),
+        jnp.asarray(mask),
+        grouping.plus_plus(jnp.asarray(points), jnp.asarray(mask), key, 5),
+        20,
+      )
+    )
+  )
   for seed in range(3):
     key = jax.random.key(seed)
     starts = jax.device_get(alone(jax.random.split(key, 6)))
     spread = [inertia(points, mask, row(starts, i)) for i in range(6)]
     assert max(spread) > 1.05 * min(spread)
     best = kmeans(points, mask, key)
-    np.testing.assert_array_equal(
-        best.assignment, starts.assignment[np.argmin(spread)])
+    np.testing.assert_array_equal(best.assignment, starts.assignment[np.argmin(spread)])
     assert (np.asarray(best.assignment)[~mask] == 5).all()

@@ -10,8 +10,12 @@ ALL = jnp.ones(3, bool)
 
 
 def test_the_nearest_centre_is_by_distance():
-  for vector, group in (([0.4, 0.0], 0), ([0.0, 2.5], 1), ([-9.0, 0.0], 2),
-                        ([0.0, 0.0], 0)):  # a tie: the first
+  for vector, group in (
+    ([0.4, 0.0], 0),
+    ([0.0, 2.5], 1),
+    ([-9.0, 0.0], 2),
+    ([0.0, 0.0], 0),
+  ):  # a tie: the first
     found = nearest_centre(jnp.array(vector), CENTRES)
     assert found == group and found.dtype == jnp.int32
 

@@ -1,6 +1,7 @@
 """The projection through the Gram matrix against a plain SVD."""
 
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 import jax
 import numpy as np
 import pytest
@@ -34,7 +35,8 @@ def test_points_are_those_of_the_svd(seed):
   # The sign is a convention; an entry may tie with its opposite.
   sign = np.sign((np.asarray(mine.points)[mask] * theirs.points).sum(0))
   np.testing.assert_allclose(
-      np.asarray(mine.points)[mask], theirs.points * sign, atol=2e-5)
+    np.asarray(mine.points)[mask], theirs.points * sign, atol=2e-5
+  )
   points = np.asarray(mine.points)
   assert (points[np.abs(points).argmax(0), np.arange(3)] > 0).all()
   basis = np.asarray(mine.centred).T @ np.asarray(mine.dual)
@@ -53,22 +55,28 @@ def test_place_and_lift(centre):
   sign = np.sign((np.asarray(mine.points)[mask] * theirs.points).sum(0))
   placed = place(mine, others, centre=centre)
   np.testing.assert_allclose(
-      placed, [oracle.project_centre(theirs, v, centre) * sign for v in others],
-      atol=1e-4)
+    placed, [oracle.project_centre(theirs, v, centre) * sign for v in others], atol=1e-4
+  )
   np.testing.assert_allclose(
-      lift(mine, placed),
-      [oracle.lift(theirs, z * sign) for z in np.asarray(placed)], atol=1e-4)
+    lift(mine, placed),
+    [oracle.lift(theirs, z * sign) for z in np.asarray(placed)],
+    atol=1e-4,
+  )
   # A row that made the projection is placed on its own point.
   np.testing.assert_allclose(
-      place(mine, rows[mask], centre=True),
-      np.asarray(mine.points)[mask], atol=1e-5)
+    place(mine, rows[mask], centre=True), np.asarray(mine.points)[mask], atol=1e-5
+  )
 
 
-@pytest.mark.parametrize("rows, dimensions, rank", [
+@pytest.mark.parametrize(
+  "rows, dimensions, rank",
+  [
     (draw(4, rank=2)[0], 5, 2),
     (np.ones((4, 5), np.float32), 2, 0),
     (np.array([[0.0, 1.0], [2.0, 1.0]], np.float32), 4, 1),
-    (draw(5)[0], 0, 0)])
+    (draw(5)[0], 0, 0),
+  ],
+)
 def test_components_beyond_the_rank_are_zero(rows, dimensions, rank):
   """Equal rows have none; with none asked for, points lift to the mean."""
   mask = np.isfinite(rows).all(1)
@@ -80,4 +88,5 @@ def test_components_beyond_the_rank_are_zero(rows, dimensions, rank):
   lifted = np.asarray(lift(mine, mine.points))[mask]
   expected = rows[mask] if dimensions else rows[mask].mean(0)[None]
   np.testing.assert_allclose(
-      lifted, np.broadcast_to(expected, lifted.shape), rtol=1e-5, atol=1e-5)
+    lifted, np.broadcast_to(expected, lifted.shape), rtol=1e-5, atol=1e-5
+  )

@@ -24,10 +24,12 @@ def fixture_similarities():
     cosine = grouping.cosine(gram)
     points = grouping.edc_points(gram, mask, DIRECTIONS)
     return {
-        "gram": gram, "cosines": cosine, "points": points,
-        "edc": grouping.edc(points), "madc": grouping.madc(cosine, mask),
-    } | {metric: grouping.distances(rows, mask, metric)
-         for metric in grouping.METRICS}
+      "gram": gram,
+      "cosines": cosine,
+      "points": points,
+      "edc": grouping.edc(points),
+      "madc": grouping.madc(cosine, mask),
+    } | {metric: grouping.distances(rows, mask, metric) for metric in grouping.METRICS}
 
   fn = optimised_jit(everything)
   with pytest.MonkeyPatch.context() as patch:
@@ -36,7 +38,8 @@ def fixture_similarities():
     patch.setattr(similarity, "_COORDINATES", 16)
     fn(*draw())
   return lambda rows, mask: {
-      name: np.asarray(value) for name, value in fn(rows, mask).items()}
+    name: np.asarray(value) for name, value in fn(rows, mask).items()
+  }
 
 
 def draw(seed=0):
@@ -62,22 +65,27 @@ def test_all_are_those_of_scikit_learn(similarities, seed):
   sign = np.sign((mine["points"][mask] * points).sum(0))
   angle = 1 - cosine
   np.fill_diagonal(angle, 0)
-  np.testing.assert_allclose(
-      mine["points"][mask], points * sign, rtol=1e-5, atol=1e-5)
+  np.testing.assert_allclose(mine["points"][mask], points * sign, rtol=1e-5, atol=1e-5)
   # The sign convention of ``project`` is on the eigenvector.
   vector = mine["points"][mask] * np.linalg.norm(exact, axis=1, keepdims=True)
   assert (vector[abs(vector).argmax(0), np.arange(DIRECTIONS)] > 0).all()
   for name, expected in {
-      "gram": exact @ exact.T, "cosines": cosine, "madc": oracle.madc(exact),
-      "edc": pairwise.euclidean_distances(points) / DIRECTIONS,
-      "l1": pairwise.manhattan_distances(exact),
-      "l2": np.linalg.norm(exact[:, None] - exact[None], axis=-1),
-      "cosine": angle}.items():
+    "gram": exact @ exact.T,
+    "cosines": cosine,
+    "madc": oracle.madc(exact),
+    "edc": pairwise.euclidean_distances(points) / DIRECTIONS,
+    "l1": pairwise.manhattan_distances(exact),
+    "l2": np.linalg.norm(exact[:, None] - exact[None], axis=-1),
+    "cosine": angle,
+  }.items():
     np.testing.assert_allclose(
-        mine[name][np.ix_(mask, mask)], expected, rtol=1e-5,
-        # Of the sums, in units of their largest term.
-        atol=1e-5 * min(1, abs(expected).max()) if name != "gram" else 1e-3,
-        err_msg=name)
+      mine[name][np.ix_(mask, mask)],
+      expected,
+      rtol=1e-5,
+      # Of the sums, in units of their largest term.
+      atol=1e-5 * min(1, abs(expected).max()) if name != "gram" else 1e-3,
+      err_msg=name,
+    )
 
 
 def test_rows_that_do_not_count_change_nothing(similarities):
@@ -118,18 +126,18 @@ def test_madc_needs_three_rows():
   madc = optimised_jit(grouping.madc)
   assert not madc(cosine, np.array([True, True, False])).any()
   np.testing.assert_allclose(
-      madc(cosine, np.ones(3, bool)),
-      [[0, 0.2, 0.2], [0.2, 0, 0.4], [0.2, 0.4, 0]], atol=1e-6)
+    madc(cosine, np.ones(3, bool)),
+    [[0, 0.2, 0.2], [0.2, 0, 0.4], [0.2, 0.4, 0]],
+    atol=1e-6,
+  )
 
 
 @pytest.mark.program
 def test_directions_beyond_the_rank_are_zero():
   rows = np.outer([1, -2, 3], [1, 2, 2]).astype(np.float32)
   gram = rows @ rows.T
-  points = np.asarray(grouping.edc_points(
-      jnp.asarray(gram), jnp.ones(3, bool), 5))
-  np.testing.assert_allclose(
-      points, np.outer([1, -1, 1], [1, 0, 0, 0, 0]), atol=1e-6)
+  points = np.asarray(grouping.edc_points(jnp.asarray(gram), jnp.ones(3, bool), 5))
+  np.testing.assert_allclose(points, np.outer([1, -1, 1], [1, 0, 0, 0, 0]), atol=1e-6)
 
 
 def test_an_unknown_metric_is_named():

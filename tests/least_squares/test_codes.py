@@ -17,7 +17,8 @@ CONV = models.layer_views((Conv(3, 7),), 3, (5, 4))[0]
 def test_codes_are_of_the_key_in_every_dtype():
   def draw(dtype):
     return problems.quick_jit(
-        lambda key: codes.draw(key, CONV, 3, "class", jnp.dtype(dtype)))
+      lambda key: codes.draw(key, CONV, 3, "class", jnp.dtype(dtype))
+    )
 
   single = draw("float32")
   mine, other = single(KEY), single(jax.random.key(6))

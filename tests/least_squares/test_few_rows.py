@@ -17,19 +17,24 @@ RNG = np.random.default_rng(2)
 X = RNG.normal(size=(40 + layout.PADDING_ROWS, INPUTS)).astype(np.float32)
 Y = RNG.integers(CLASSES, size=len(X)).astype(np.int32)
 PARAMS = jax.tree.map(
-    lambda leaf: RNG.normal(size=leaf.shape).astype(np.float32),
-    MODEL.init(jax.random.key(0)))
+  lambda leaf: RNG.normal(size=leaf.shape).astype(np.float32),
+  MODEL.init(jax.random.key(0)),
+)
 
 
 def given(l, bias):
   """A code of layer l, and a fit of the group."""
   layer = MODEL.layers[l]
-  code = codes.identity(CLASSES, jnp.float32) if l else codes.draw(
-      jax.random.key(1), layer, CLASSES, "class", jnp.float32)
+  code = (
+    codes.identity(CLASSES, jnp.float32)
+    if l
+    else codes.draw(jax.random.key(1), layer, CLASSES, "class", jnp.float32)
+  )
   d = layer.fan_in + (bias == "ones")
   return code, solve.Fit(
-      jnp.asarray(RNG.normal(size=(d, CLASSES)), jnp.float32),
-      jnp.asarray(RNG.uniform(1, 2, layer.width), jnp.float32))
+    jnp.asarray(RNG.normal(size=(d, CLASSES)), jnp.float32),
+    jnp.asarray(RNG.uniform(1, 2, layer.width), jnp.float32),
+  )
 
 
 @pytest.mark.parametrize("bias", solve.BIASES)
@@ -42,16 +47,18 @@ def test_the_layer_is_the_one_of_the_sums(l, bias, monkeypatch):
 
   def by_sums(shard):
     sums = moments.add_shard(
-        moments.zeros(layer, CLASSES, jnp.float32), layer, PARAMS, shard,
-        jnp.float32)
+      moments.zeros(layer, CLASSES, jnp.float32), layer, PARAMS, shard, jnp.float32
+    )
     equations = solve.problem(sums, layer, code, bias)
-    basis = solve.solve(
-        equations.gram, equations.cross, jnp.float32(ridge), meta.basis)
-    return solve.weights(
-        meta._replace(basis=basis), equations, sums, layer, bias)
+    basis = solve.solve(equations.gram, equations.cross, jnp.float32(ridge), meta.basis)
+    return solve.weights(meta._replace(basis=basis), equations, sums, layer, bias)
 
-  both = problems.quick_jit(lambda shard: (few_rows.fit(
-      layer, PARAMS, shard, code, meta, ridge, bias, 12), by_sums(shard)))
+  both = problems.quick_jit(
+    lambda shard: (
+      few_rows.fit(layer, PARAMS, shard, code, meta, ridge, bias, 12),
+      by_sums(shard),
+    )
+  )
   for number in (1, 8, 11):
     found, expected = both(Shard(X, Y, jnp.int32(9), jnp.int32(number)))
     for mine, theirs in zip(found, expected, strict=True):
@@ -63,20 +70,30 @@ def test_the_layer_is_the_one_of_the_sums(l, bias, monkeypatch):
 def test_without_examples_it_is_the_layer_of_the_group(bias, monkeypatch):
   monkeypatch.setattr(few_rows, "_FEWEST", 4)
   code, meta = given(0, bias)
-  kernel, offset = problems.quick_jit(lambda: few_rows.fit(
-      MODEL.layers[0], PARAMS, Shard(X, Y, jnp.int32(9), jnp.int32(0)), code,
-      meta, 0.7, bias, 8))()
-  w = np.concatenate([kernel, offset[None]])[:len(meta.basis)]
+  kernel, offset = problems.quick_jit(
+    lambda: few_rows.fit(
+      MODEL.layers[0],
+      PARAMS,
+      Shard(X, Y, jnp.int32(9), jnp.int32(0)),
+      code,
+      meta,
+      0.7,
+      bias,
+      8,
+    )
+  )()
+  w = np.concatenate([kernel, offset[None]])[: len(meta.basis)]
   np.testing.assert_allclose(
-      w, (meta.basis @ code[:, 0]) / meta.scale[None], rtol=1e-5, atol=1e-6)
+    w, (meta.basis @ code[:, 0]) / meta.scale[None], rtol=1e-5, atol=1e-6
+  )
 
 
 def test_sizes_double_up_to_half_of_the_inputs():
-  stack = models.make_model("stack", (8, 8, 64), 10, layers=(
-      "conv3-64", "dense3000", "dense40"))
+  stack = models.make_model(
+    "stack", (8, 8, 64), 10, layers=("conv3-64", "dense3000", "dense40")
+  )
   conv, wide, next_, last = stack.layers
   assert few_rows.sizes(wide, 5.0) == (256, 512, 1024, 2048)
   assert few_rows.sizes(next_, 5.0) == (256, 512, 1024)
-  for layer, ridge in ((conv, 5.0), (last, 5.0), (wide, 0.0),
-                       (wide, float("inf"))):
+  for layer, ridge in ((conv, 5.0), (last, 5.0), (wide, 0.0), (wide, float("inf"))):
     assert few_rows.sizes(layer, ridge) == ()

@@ -15,8 +15,9 @@ WORDS, SHAPE, CLASSES = ("conv3-5", "avg2", "dense6"), (8, 6), 4
 
 def plan_of(**options):
   layers = models.make_model("stack", SHAPE, CLASSES, layers=WORDS).layers
-  return Plan(layers, LayerFits(**options), (1.0,) * 3,
-              lambda ridge, clients: ridge, ())
+  return Plan(
+    layers, LayerFits(**options), (1.0,) * 3, lambda ridge, clients: ridge, ()
+  )
 
 
 def test_a_number_for_each_layer():
@@ -36,15 +37,15 @@ def test_codes_are_the_same_everywhere_and_differ_by_layer():
   plan = plan_of()
   counts = jnp.array([5.0, 1.0, 0.0, 2.0])
   first, again, other = (
-      layer_fits.code_of(plan, seed, l, counts, jnp.float32)
-      for l in (0, 0, 1))
+    layer_fits.code_of(plan, seed, l, counts, jnp.float32) for l in (0, 0, 1)
+  )
   problems.assert_equal(first, again)
   assert first.shape == (CLASSES, plan.layers[0].positions, 5)
   assert other.shape == (CLASSES, 1, 6)
-  centred = layer_fits.code_of(
-      plan_of(code_centred=True), seed, 1, counts, jnp.float32)
+  centred = layer_fits.code_of(plan_of(code_centred=True), seed, 1, counts, jnp.float32)
   code = np.asarray(other[:, 0])
   np.testing.assert_allclose(
-      centred[:, 0], code - np.asarray(counts) @ code / 8, atol=1e-6)
+    centred[:, 0], code - np.asarray(counts) @ code / 8, atol=1e-6
+  )
   last = layer_fits.code_of(plan, seed, 2, counts, jnp.float32)
   np.testing.assert_array_equal(last[:, 0], np.eye(CLASSES))

@@ -28,12 +28,16 @@ def examples():
   rng = np.random.default_rng(0)
   x = rng.normal(size=(ROWS, 6, 4)) + 0.3
   y = rng.integers(CLASSES, size=ROWS).astype(np.int32)
-  shapes = jax.eval_shape(
-      models.Stack(CLASSES, STACK).init, jax.random.key(0), x)
+  shapes = jax.eval_shape(models.Stack(CLASSES, STACK).init, jax.random.key(0), x)
   params = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), shapes)
-  played = [{"kind": "conv", "kernel": 3}, {"kind": "max", "size": 2},
-            {"kind": "conv", "kernel": 2}, {"kind": "flatten"},
-            {"kind": "dense"}, {"kind": "dense"}]
+  played = [
+    {"kind": "conv", "kernel": 3},
+    {"kind": "max", "size": 2},
+    {"kind": "conv", "kernel": 2},
+    {"kind": "flatten"},
+    {"kind": "dense"},
+    {"kind": "dense"},
+  ]
   weights, inputs = [], []
   for view in VIEWS:
     own = oracle.forward(played, weights, x[..., None])
@@ -48,17 +52,18 @@ def program(l, rows, product="float64"):
 
   def add(x, y, params, total, offset, size):
     return moments.add_shard(
-        total, VIEWS[l], params, Shard(x, y, offset, size),
-        jnp.dtype(product), rows)
+      total, VIEWS[l], params, Shard(x, y, offset, size), jnp.dtype(product), rows
+    )
 
   return problems.quick_jit(add)
 
 
 def padded(x, y):
   """With rows behind, as ``layout`` leaves them."""
-  return (np.concatenate([x, np.zeros((layout.PADDING_ROWS, *x.shape[1:]),
-                                      x.dtype)]),
-          np.concatenate([y, np.zeros(layout.PADDING_ROWS, y.dtype)]))
+  return (
+    np.concatenate([x, np.zeros((layout.PADDING_ROWS, *x.shape[1:]), x.dtype)]),
+    np.concatenate([y, np.zeros(layout.PADDING_ROWS, y.dtype)]),
+  )
 
 
 def summed(l, shards, rows=7, product="float64", x=None, dtype="float64"):
@@ -66,12 +71,12 @@ def summed(l, shards, rows=7, product="float64", x=None, dtype="float64"):
   whole, y, params, _ = examples()
   with jax.enable_x64(True):
     whole, y = padded(whole if x is None else x, y)
-    whole, params = jax.tree.map(
-        lambda leaf: jnp.asarray(leaf, dtype), (whole, params))
+    whole, params = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), (whole, params))
     total = moments.zeros(VIEWS[l], CLASSES, FLOAT64)
     for offset, size in shards:
       total = program(l, rows, product)(
-          whole, y, params, total, jnp.int32(offset), jnp.int32(size))
+        whole, y, params, total, jnp.int32(offset), jnp.int32(size)
+      )
     assert {leaf.dtype for leaf in jax.tree.leaves(total)} == {FLOAT64}
     return jax.tree.map(np.asarray, total)
 
@@ -88,8 +93,7 @@ def expected(l, first=0, number=ROWS):
 def assert_moments(found, wanted, rtol=1e-11):
   for name, mine, theirs in zip(found._fields[:4], found, wanted):
     scale = np.abs(theirs).max()
-    np.testing.assert_allclose(
-        mine, theirs, rtol=0, atol=rtol * scale, err_msg=name)
+    np.testing.assert_allclose(mine, theirs, rtol=0, atol=rtol * scale, err_msg=name)
 
 
 @pytest.mark.parametrize("l, rows", [(0, None), (1, 64), (2, 7), (3, 1)])
@@ -102,7 +106,8 @@ def test_counts_are_whole_and_nobody_adds_nothing():
   before = summed(0, [(0, 20)])
   problems.assert_equal(summed(0, [(0, 20), (9, 0)]), before)
   np.testing.assert_array_equal(
-      before.counts, np.bincount(examples()[1][:20], minlength=CLASSES))
+    before.counts, np.bincount(examples()[1][:20], minlength=CLASSES)
+  )
 
 
 @pytest.mark.parametrize("l", [0, 2])
@@ -141,32 +146,45 @@ def largest_result(jaxpr):
   return largest
 
 
-@pytest.mark.parametrize("shape, l", [((6, 4), 0), ((32, 32), 1),
-                                      ((32, 32), 2)])
+@pytest.mark.parametrize("shape, l", [((6, 4), 0), ((32, 32), 1), ((32, 32), 2)])
 def test_memory_does_not_grow_with_the_client(shape, l):
   """Nothing is larger than a block, the Gram matrix or the class sums."""
   stack = models.Stack(CLASSES, STACK)
   view = models.layer_views(STACK, CLASSES, shape)[l]
-  million = jax.ShapeDtypeStruct((10 ** 6, *shape), jnp.float32)
+  million = jax.ShapeDtypeStruct((10**6, *shape), jnp.float32)
   params = jax.eval_shape(stack.init, jax.random.key(0), million)
   with jax.enable_x64(True):
     number = jax.ShapeDtypeStruct((), jnp.int32)
-    traced = jax.make_jaxpr(lambda shard, params: moments.add_shard(
-        moments.zeros(view, CLASSES, FLOAT64), view, params, shard, FLOAT64))(
-            Shard(million, jax.ShapeDtypeStruct((10 ** 6,), jnp.int32),
-                  number, number), params)
+    traced = jax.make_jaxpr(
+      lambda shard, params: moments.add_shard(
+        moments.zeros(view, CLASSES, FLOAT64), view, params, shard, FLOAT64
+      )
+    )(Shard(million, jax.ShapeDtypeStruct((10**6,), jnp.int32), number, number), params)
   block = moments.block_rows(view)
   front = 4 * (shape[0] + 2) * (shape[1] + 2)  # of the first convolution
-  bound = max(block * view.positions * view.fan_in, block * front,
-              view.fan_in ** 2, CLASSES * np.prod(view.input_shape))
+  bound = max(
+    block * view.positions * view.fan_in,
+    block * front,
+    view.fan_in**2,
+    CLASSES * np.prod(view.input_shape),
+  )
   largest = largest_result(traced.jaxpr)
   assert view.positions * view.fan_in <= largest <= bound
-  assert bound < 10 ** 6 * np.prod(shape) / 100
+  assert bound < 10**6 * np.prod(shape) / 100
 
 
-@pytest.mark.parametrize("positions, fan_in, rows", [
-    (1, 784, 128), (1024, 75, 54), (256, 576, 28), (1, 8192, 512),
-    (1, 2 ** 22, 1), (1, 2 ** 24, 1), (64, 1728, 37)])
+@pytest.mark.parametrize(
+  "positions, fan_in, rows",
+  [
+    (1, 784, 128),
+    (1024, 75, 54),
+    (256, 576, 28),
+    (1, 8192, 512),
+    (1, 2**22, 1),
+    (1, 2**24, 1),
+    (64, 1728, 37),
+  ],
+)
 def test_blocks_are_as_large_as_the_memory_allows(positions, fan_in, rows):
   """Entries of a block are at most 2^22, 32 MB in float64."""
   view = VIEWS[0]._replace(grid=(positions, 1), fan_in=fan_in)
@@ -179,4 +197,5 @@ def test_sums_of_another_layer_are_refused():
   other = moments.zeros(VIEWS[0], CLASSES, jnp.float32)
   with pytest.raises(AssertionError, match="assert_shape"):
     moments.add_shard(
-        other._replace(total=other.total[:1]), VIEWS[0], {}, None, jnp.float32)
+      other._replace(total=other.total[:1]), VIEWS[0], {}, None, jnp.float32
+    )

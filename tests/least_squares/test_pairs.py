@@ -1,14 +1,14 @@
 """Pairs of float32 against float64."""
 
 import jax
-from jax.sharding import PartitionSpec
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
 from fedjax_alg import models
-from fedjax_alg.algorithms.fedacnnl import fedacnnl, FedACnnLHParams
+from fedjax_alg.algorithms.fedacnnl import FedACnnLHParams, fedacnnl
 from fedjax_alg.base import Shard
 from fedjax_alg.data import layout
 from fedjax_alg.engine import sharding
@@ -30,15 +30,20 @@ def exact(x):
 
 def test_arithmetic():
   rng = np.random.default_rng(0)
-  a, b = (split(rng.normal(size=500) * 10.0 ** rng.integers(-9, 9, 500))
-          for _ in range(2))
+  a, b = (
+    split(rng.normal(size=500) * 10.0 ** rng.integers(-9, 9, 500)) for _ in range(2)
+  )
   x, y = exact(a), exact(b)
   plus, minus, times, over, total = jax.jit(
-      lambda a, b: (a + b, a - b, a * b, a / b, pairs.summed(a, 0)))(a, b)
+    lambda a, b: (a + b, a - b, a * b, a / b, pairs.summed(a, 0))
+  )(a, b)
   for found, expected, size in (
-      (plus, x + y, abs(x) + abs(y)), (minus, x - y, abs(x) + abs(y)),
-      (times, x * y, abs(x * y)), (over, x / y, abs(x / y)),
-      (total, x.sum(), abs(x).sum())):
+    (plus, x + y, abs(x) + abs(y)),
+    (minus, x - y, abs(x) + abs(y)),
+    (times, x * y, abs(x * y)),
+    (over, x / y, abs(x / y)),
+    (total, x.sum(), abs(x).sum()),
+  ):
     assert (np.abs(exact(found) - expected) <= pairs.EPS * size).all()
 
 
@@ -48,12 +53,14 @@ def test_products_of_matrices(kinds):
   rng = np.random.default_rng(1)
   a, b = rng.normal(size=(5, 150)), rng.normal(size=(150, 3))
   a[2] = 0
-  a, b = (split(x) if kind == "p" else jnp.asarray(x, jnp.float32)
-          for kind, x in zip(kinds, (a, b)))
+  a, b = (
+    split(x) if kind == "p" else jnp.asarray(x, jnp.float32)
+    for kind, x in zip(kinds, (a, b))
+  )
   found = exact(problems.quick_jit(pairs.matmul)(a, b))
   a, b = (exact(pairs.pair(x)) for x in (a, b))
   bound = 150 * np.abs(a).max(1)[:, None] * np.abs(b).max(0)
-  relative = 2.0 ** -36 if kinds == "ff" else pairs.EPS
+  relative = 2.0**-36 if kinds == "ff" else pairs.EPS
   assert (np.abs(found - a @ b) <= relative * bound).all()
 
 
@@ -64,9 +71,15 @@ def test_the_sum_over_devices_keeps_the_second_half():
     pytest.skip("one device")
   x = split(np.random.default_rng(2).normal(size=(devices, 9)))
   spec = PartitionSpec(AXIS)
-  found = jax.jit(jax.shard_map(
-      lambda x: pairs.over_devices(x[0], AXIS), mesh=mesh, in_specs=spec,
-      out_specs=PartitionSpec(), check_vma=False))(x)
+  found = jax.jit(
+    jax.shard_map(
+      lambda x: pairs.over_devices(x[0], AXIS),
+      mesh=mesh,
+      in_specs=spec,
+      out_specs=PartitionSpec(),
+      check_vma=False,
+    )
+  )(x)
   np.testing.assert_allclose(exact(found), exact(x).sum(0), atol=1e-13)
 
 
@@ -109,17 +122,23 @@ def test_weights_on_an_ill_conditioned_matrix():
 def test_filters_the_way_to_another_solution_and_a_singular_matrix():
   rng = np.random.default_rng(3)
   rows = rng.normal(size=(90, 70)) * np.logspace(0, -3, 70)
-  a, c, prior = rows.T @ rows, rng.normal(size=(70, 2)), rng.normal(
-      size=(70, 2)).astype(np.float32)
-  both = problems.quick_jit(lambda a, c, ridge: (
+  a, c, prior = (
+    rows.T @ rows,
+    rng.normal(size=(70, 2)),
+    rng.normal(size=(70, 2)).astype(np.float32),
+  )
+  both = problems.quick_jit(
+    lambda a, c, ridge: (
       solve.solve(a, c, ridge, jnp.asarray(prior)),
-      solve.random_filters(a, ridge, jnp.asarray(prior))))
+      solve.random_filters(a, ridge, jnp.asarray(prior)),
+    )
+  )
   found, filters = both(split(a), split(c), jnp.float32(0.25))
   a = a + 0.25 * np.eye(70)
+  np.testing.assert_allclose(found, np.linalg.solve(a, c + 0.25 * prior), rtol=1e-5)
   np.testing.assert_allclose(
-      found, np.linalg.solve(a, c + 0.25 * prior), rtol=1e-5)
-  np.testing.assert_allclose(
-      filters, np.linalg.solve(np.linalg.cholesky(a).T, prior), rtol=2e-5)
+    filters, np.linalg.solve(np.linalg.cholesky(a).T, prior), rtol=2e-5
+  )
   for nothing in both(split(np.ones((70, 70))), split(c), jnp.float32(0)):
     assert np.isnan(nothing).all()
 
@@ -130,15 +149,22 @@ def test_a_program_for_a_tpu_holds_no_float64(problem, double, found):
   shape, classes = problem.data.x.shape[1:], problem.spec.num_classes
   model = models.make_model("stack", shape, classes, layers=("dense4",))
   algorithm = fedacnnl(
-      model, FedACnnLHParams(bias="centred", normalize=True, double=double),
-      map_clients=ClientMap())
+    model,
+    FedACnnLHParams(bias="centred", normalize=True, double=double),
+    map_clients=ClientMap(),
+  )
   cohort = sample_cohort(problem.data, 3, jax.random.key(0))
   state = jax.eval_shape(
-      lambda: algorithm.init(model.init(jax.random.key(0)), problem.spec,
-                             jax.random.key(1)))
-  text = jax.jit(algorithm.round).trace(
-      state, cohort, jax.random.key(2)).lower(
-          lowering_platforms=("tpu",)).as_text()
+    lambda: algorithm.init(
+      model.init(jax.random.key(0)), problem.spec, jax.random.key(1)
+    )
+  )
+  text = (
+    jax.jit(algorithm.round)
+    .trace(state, cohort, jax.random.key(2))
+    .lower(lowering_platforms=("tpu",))
+    .as_text()
+  )
   assert ("f64" in text) == found
 
 

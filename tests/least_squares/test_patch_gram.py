@@ -2,11 +2,12 @@
 
 import functools
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
 
 from fedjax_alg import base
 from fedjax_alg.least_squares import moments, patch_gram
@@ -24,13 +25,18 @@ def by_offsets(x, kernel, blocks=1):
 
 @pytest.mark.program
 @settings(max_examples=15)  # each compiles programs of its own
-@given(kernel=st.integers(1, 5), more=st.tuples(
-    st.integers(0, 4), st.integers(0, 4)), channels=st.integers(1, 3),
-       batch=st.integers(1, 4), seed=st.integers(0, 99))
+@given(
+  kernel=st.integers(1, 5),
+  more=st.tuples(st.integers(0, 4), st.integers(0, 4)),
+  channels=st.integers(1, 3),
+  batch=st.integers(1, 4),
+  seed=st.integers(0, 99),
+)
 def test_is_that_of_the_unfolded_matrix(kernel, more, channels, batch, seed):
   """NumPy's patches; kernels of even size, images as small as the kernel."""
   x = np.random.default_rng(seed).standard_normal(
-      (batch, kernel + more[0], kernel + more[1], channels))
+    (batch, kernel + more[0], kernel + more[1], channels)
+  )
   rows = oracle.unfold(x, kernel).reshape(-1, kernel * kernel * channels)
   with jax.enable_x64(True):
     found = by_offsets(x, kernel, min(batch, 2))
@@ -41,8 +47,7 @@ def test_is_that_of_the_unfolded_matrix(kernel, more, channels, batch, seed):
 @pytest.mark.parametrize("kernel", [3, 5])
 def test_needs_a_fraction_of_the_products(kernel):
   """Counted in the compiled program: at least half of the products go."""
-  view = layers.layer_views(
-      layers.parse_layers([f"conv{kernel}-4"]), 2, (16, 16, 8))[0]
+  view = layers.layer_views(layers.parse_layers([f"conv{kernel}-4"]), 2, (16, 16, 8))[0]
   x = jnp.ones((4, 16, 16, 8))
 
   def flops(fn):
@@ -52,8 +57,9 @@ def test_needs_a_fraction_of_the_products(kernel):
     rows = view.unfold(x).reshape(-1, view.fan_in)
     return rows.T @ rows
 
-  assert flops(lambda x: patch_gram.add(
-      patch_gram.zeros(kernel, 8, x.dtype), x, x.dtype)) < 0.5 * flops(unfolded)
+  assert flops(
+    lambda x: patch_gram.add(patch_gram.zeros(kernel, 8, x.dtype), x, x.dtype)
+  ) < 0.5 * flops(unfolded)
 
 
 def views(*shape):
@@ -65,8 +71,8 @@ def test_block_rows_bound_what_is_unfolded():
   many, dense = views(32, 32, 64)
   assert patch_gram.pays(many) and not patch_gram.pays(few)
   assert not patch_gram.pays(dense)
-  assert moments.block_rows(many) == 2 ** 22 // (13 * 32 * 32 * 64)
-  assert moments.block_rows(few) == 2 ** 22 // (9 * 32 * 32 * 16)
+  assert moments.block_rows(many) == 2**22 // (13 * 32 * 32 * 64)
+  assert moments.block_rows(few) == 2**22 // (9 * 32 * 32 * 16)
 
 
 @pytest.mark.program
@@ -76,15 +82,23 @@ def test_sums_of_a_client_are_those_of_the_oracle(rows):
   layer, _ = views(6, 5, 64)
   rng = np.random.default_rng(0)
   x, y = rng.standard_normal((9, 6, 5, 64)), rng.integers(0, 2, 9)
-  shard = base.Shard(*map(jnp.asarray, (
-      np.concatenate([x, np.ones((512, 6, 5, 64))]).astype(np.float32),
-      np.concatenate([y, np.zeros(512)]).astype(np.int32))),
-                     jnp.int32(2), jnp.int32(7))
+  shard = base.Shard(
+    *map(
+      jnp.asarray,
+      (
+        np.concatenate([x, np.ones((512, 6, 5, 64))]).astype(np.float32),
+        np.concatenate([y, np.zeros(512)]).astype(np.int32),
+      ),
+    ),
+    jnp.int32(2),
+    jnp.int32(7),
+  )
   with jax.enable_x64(True):
     start = moments.zeros(layer, 2, jnp.dtype("float64"))
     start = start._replace(gram=start.gram + 1.0)
     found = moments.add_shard(
-        start, layer, {"params": {}}, shard, jnp.dtype("float64"), rows)
+      start, layer, {"params": {}}, shard, jnp.dtype("float64"), rows
+    )
   x = x.astype(np.float32).astype(float)[2:]
   wanted = oracle.statistics(x, y[2:], 2, 3)
   for ours, theirs in zip(found, (wanted[0] + 1.0, *wanted[1:])):

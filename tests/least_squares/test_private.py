@@ -30,11 +30,15 @@ def vector(moments):
   """svec(X'X) / R^2 and the others, as the docstring says."""
   gram = np.asarray(moments.gram, float)
   upper = np.triu_indices(D, 1)
-  return np.concatenate([
-      np.diagonal(gram) / UNIT ** 2, 2 ** 0.5 * gram[upper] / UNIT ** 2,
+  return np.concatenate(
+    [
+      np.diagonal(gram) / UNIT**2,
+      2**0.5 * gram[upper] / UNIT**2,
       np.asarray(moments.total) / UNIT,
       np.asarray(moments.classes).reshape(-1) / UNIT,
-      np.asarray(moments.counts)])
+      np.asarray(moments.counts),
+    ]
+  )
 
 
 @pytest.mark.parametrize("size", [1e-6, 0.1, 1.0, 1e3])
@@ -49,10 +53,10 @@ def test_the_bound_holds_for_every_client(size):
     np.testing.assert_allclose(length, min(np.linalg.norm(v), 7.0), rtol=1e-4)
     factor = np.asarray(found.counts).sum() / rows
     np.testing.assert_allclose(
-        found.gram, factor * sums.gram, rtol=1e-3, atol=1e-5 * size ** 2)
+      found.gram, factor * sums.gram, rtol=1e-3, atol=1e-5 * size**2
+    )
   broken = sums._replace(gram=sums.gram + np.inf)
-  for part in jax.tree.leaves(
-      shortened(options, jax.tree.map(np.float32, broken))):
+  for part in jax.tree.leaves(shortened(options, jax.tree.map(np.float32, broken))):
     np.testing.assert_array_equal(part, 0)
 
 
@@ -62,59 +66,70 @@ def test_a_row_counts_two_at_most():
     row = rng.normal(size=D)
     row *= UNIT / np.linalg.norm(row)
     y = np.eye(L)[1]
-    np.testing.assert_allclose(np.linalg.norm(vector(Moments(
-        np.outer(row, row), row, np.outer(y, row), y))), 2.0)
+    np.testing.assert_allclose(
+      np.linalg.norm(vector(Moments(np.outer(row, row), row, np.outer(y, row), y))), 2.0
+    )
 
 
 @pytest.mark.program
 def test_the_noise_is_symmetric_and_has_the_stated_variance():
-  options = PrivateMoments("moments", moment_norm=7.0, input_norm=UNIT,
-                           noise_multiplier=1.5)
-  zeros = Moments(jnp.zeros((D, D)), jnp.zeros(D), jnp.zeros((L, D)),
-                  jnp.zeros(L))
-  drawn = jax.device_get(jax.jit(jax.vmap(
-      lambda key: private.noise(options, zeros, key)))(
-          jax.random.split(KEY, 500)))
+  options = PrivateMoments(
+    "moments", moment_norm=7.0, input_norm=UNIT, noise_multiplier=1.5
+  )
+  zeros = Moments(jnp.zeros((D, D)), jnp.zeros(D), jnp.zeros((L, D)), jnp.zeros(L))
+  drawn = jax.device_get(
+    jax.jit(jax.vmap(lambda key: private.noise(options, zeros, key)))(
+      jax.random.split(KEY, 500)
+    )
+  )
   np.testing.assert_array_equal(drawn.gram, drawn.gram.swapaxes(1, 2))
-  each = np.stack([vector(jax.tree.map(lambda part, i=i: part[i], drawn))
-                   for i in range(500)]) / (1.5 * 7.0)
+  each = np.stack(
+    [vector(jax.tree.map(lambda part, i=i: part[i], drawn)) for i in range(500)]
+  ) / (1.5 * 7.0)
   low, high = scipy.stats.chi2.ppf([1e-5, 1 - 1e-5], 500)
-  sums = (each ** 2).sum(0)
+  sums = (each**2).sum(0)
   assert low < sums.min() and sums.max() < high  # of every coordinate
   correlation = np.corrcoef(each.T) - np.eye(each.shape[1])
   assert abs(correlation).max() < 0.25
 
 
 def test_the_floor_makes_a_matrix_definite():
-  options = PrivateMoments("moments", moment_norm=7.0, input_norm=UNIT,
-                           noise_multiplier=0.5)
+  options = PrivateMoments(
+    "moments", moment_norm=7.0, input_norm=UNIT, noise_multiplier=0.5
+  )
   rng = np.random.default_rng(2)
   a = rng.normal(size=(D, D)) * 60
   a = (a + a.T) / 2
-  floor = 0.5 * 7.0 * UNIT ** 2 * (2 * D) ** 0.5
+  floor = 0.5 * 7.0 * UNIT**2 * (2 * D) ** 0.5
   values, vectors = np.linalg.eigh(a)
   assert values.min() < floor < values.max()
   expected = vectors @ np.diag(np.maximum(values, floor)) @ vectors.T
   np.testing.assert_allclose(
-      jax.jit(private.definite, static_argnums=0)(options, np.float32(a)),
-      expected, rtol=1e-4, atol=1e-3)
+    jax.jit(private.definite, static_argnums=0)(options, np.float32(a)),
+    expected,
+    rtol=1e-4,
+    atol=1e-3,
+  )
   # It is the radius of the noise's spectrum.
-  noise = jax.jit(lambda key: private.noise(options, Moments(*(
-      jnp.zeros(s) for s in ((200, 200), (200,), (1, 200), (1,)))), key))(
-          KEY).gram
+  noise = jax.jit(
+    lambda key: private.noise(
+      options,
+      Moments(*(jnp.zeros(s) for s in ((200, 200), (200,), (1, 200), (1,)))),
+      key,
+    )
+  )(KEY).gram
   radius = abs(np.linalg.eigvalsh(noise)).max()
-  assert 0.9 < radius / (0.5 * 7.0 * UNIT ** 2 * 400 ** 0.5) < 1.1
+  assert 0.9 < radius / (0.5 * 7.0 * UNIT**2 * 400**0.5) < 1.1
 
 
 @pytest.mark.slow
 def test_a_wide_bound_without_noise_is_the_run_without_privacy():
   fed = fa.federate("digits", num_clients=12, partition="iid")
   plain, wide = (
-      fa.run("fedacnnl", fed, model="mlp", hidden=(6,), evaluate=("global",),
-             **more) for more in ({}, dict(
-                 private="moments", moment_norm=1e9, noise_multiplier=0.0)))
-  for a, b in zip(*(jax.tree.leaves(run.global_params())
-                    for run in (plain, wide))):
+    fa.run("fedacnnl", fed, model="mlp", hidden=(6,), evaluate=("global",), **more)
+    for more in ({}, dict(private="moments", moment_norm=1e9, noise_multiplier=0.0))
+  )
+  for a, b in zip(*(jax.tree.leaves(run.global_params()) for run in (plain, wide))):
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
   assert wide.history["epsilon"].tolist() == [[np.inf, np.inf]]
 
@@ -122,8 +137,14 @@ def test_a_wide_bound_without_noise_is_the_run_without_privacy():
 @pytest.mark.program
 def test_noised_moments_of_many_rows_still_fit():
   fed = fa.federate("digits", num_clients=12, partition="iid")
-  run = fa.run("afl", fed, evaluate=("global",), private="moments",
-               input_norm=4.0, noise_multiplier=0.05)
+  run = fa.run(
+    "afl",
+    fed,
+    evaluate=("global",),
+    private="moments",
+    input_norm=4.0,
+    noise_multiplier=0.05,
+  )
   assert 0.3 < run.metrics["global"]["accuracy"][0, -1] < 0.95
   ((epsilon,),) = run.history["epsilon"]
   assert 100 < epsilon < np.inf
@@ -131,12 +152,18 @@ def test_noised_moments_of_many_rows_still_fit():
 
 def test_what_reads_more_than_the_sums_is_refused(image_problem):
   for name, more, why in (
-      ("fedacnnl", dict(code_centred=True), "not with code_centred"),
-      ("fedacnnl", dict(double="pairs"), "not with sums in pairs"),
-      ("pfedacnnl", {}, "it sends sums over its data, not updates")):
+    ("fedacnnl", dict(code_centred=True), "not with code_centred"),
+    ("fedacnnl", dict(double="pairs"), "not with sums in pairs"),
+    ("pfedacnnl", {}, "it sends sums over its data, not updates"),
+  ):
     with pytest.raises(ValueError, match=why):
-      registry.build(name, image_problem.model, private="moments",
-                     map_clients=clients.ClientMap(), **more)
+      registry.build(
+        name,
+        image_problem.model,
+        private="moments",
+        map_clients=clients.ClientMap(),
+        **more,
+      )
 
 
 def test_noise_of_other_sums_is_refused():

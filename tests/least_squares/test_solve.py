@@ -14,8 +14,10 @@ from tests import problems
 from tests.reference import analytic as oracle
 
 CLASSES, N = 3, 40
-VIEWS = {"conv": models.layer_views((Conv(2, 5),), CLASSES, (4, 3, 2))[0],
-         "dense": models.layer_views((Dense(5),), CLASSES, (6,))[0]}
+VIEWS = {
+  "conv": models.layer_views((Conv(2, 5),), CLASSES, (4, 3, 2))[0],
+  "dense": models.layer_views((Dense(5),), CLASSES, (6,))[0],
+}
 
 
 @functools.cache
@@ -67,21 +69,27 @@ def fitted(name, bias, code, ridge, scale):
     return equations, basis, (kernel, offset), solve.spread(kernel, sums, view)
 
   with jax.enable_x64(True):
-    return jax.tree.map(np.asarray, run(*jax.tree.map(
-        lambda leaf: jnp.asarray(leaf, "float64"),
-        (examples(name)[2], code, ridge, scale))))
+    return jax.tree.map(
+      np.asarray,
+      run(
+        *jax.tree.map(
+          lambda leaf: jnp.asarray(leaf, "float64"),
+          (examples(name)[2], code, ridge, scale),
+        )
+      ),
+    )
 
 
 @pytest.mark.parametrize("bias", solve.BIASES)
-@pytest.mark.parametrize("name, kind", [
-    ("conv", "position"), ("conv", "class"), ("dense", "class")])
+@pytest.mark.parametrize(
+  "name, kind", [("conv", "position"), ("conv", "class"), ("dense", "class")]
+)
 def test_a_layer_is_the_least_squares_solution(name, kind, bias):
   """Columns divided by their scale; outputs' standard deviations."""
   _, rows, _ = examples(name)
   code = code_of(name, kind)
   scale = np.array([1.0, 2.0, 0.5, 3.0, 1.5])
-  equations, basis, (kernel, offset), spread = fitted(
-      name, bias, code, 0.7, scale)
+  equations, basis, (kernel, offset), spread = fitted(name, bias, code, 0.7, scale)
   t = targets(name, code)
   w, b = by_lstsq(rows, t, 0.7, bias)
   np.testing.assert_allclose(kernel, w / scale, rtol=1e-9, atol=1e-11)
@@ -90,7 +98,7 @@ def test_a_layer_is_the_least_squares_solution(name, kind, bias):
   # Where all positions share a code, a column for each class is enough.
   assert basis.shape[1] == (5 if kind == "position" else CLASSES)
   # The sums by class, times the code, are X'T.
-  cross = equations.cross[:rows.shape[1]]
+  cross = equations.cross[: rows.shape[1]]
   cross = cross if equations.mix is None else cross @ equations.mix
   if bias == "centred":
     rows = rows - rows.mean(0)
@@ -103,12 +111,18 @@ def test_what_is_singular_is_nan(dtype):
     rng = np.random.default_rng(7)
     rows = rng.normal(size=(9, 5))
     cases = {
-        "regular": rows, "constant": rows * [1, 1, 0, 1, 1],
-        "twice": np.hstack([rows[:, :4], rows[:, :1] + rows[:, 1:2]]),
-        "few": rows[:4], "none": np.zeros((9, 5))}
-    answer = problems.quick_jit(lambda gram, cross, ridge: (
+      "regular": rows,
+      "constant": rows * [1, 1, 0, 1, 1],
+      "twice": np.hstack([rows[:, :4], rows[:, :1] + rows[:, 1:2]]),
+      "few": rows[:4],
+      "none": np.zeros((9, 5)),
+    }
+    answer = problems.quick_jit(
+      lambda gram, cross, ridge: (
         solve.solve(gram, cross, ridge),
-        solve.random_filters(gram, ridge, cross)))
+        solve.random_filters(gram, ridge, cross),
+      )
+    )
     for name, x in cases.items():
       gram = jnp.asarray(x.T @ x, dtype)
       cross = jnp.asarray(rng.normal(size=(x.shape[1], 2)), dtype)
@@ -138,11 +152,11 @@ def test_what_would_broadcast_is_refused():
     solve.problem(sums, VIEWS["dense"], code_of("dense", "class"), "none")
   fit = solve.Fit(cross, jnp.ones(4))
   for wrong in (
-      lambda: solve.by_rows(gram, cross[:1], jnp.float32(1), cross),
-      lambda: solve.by_rows(gram, cross, jnp.float32(1), cross[:1]),
-      lambda: solve.weights_by_means(
-          fit, None, jnp.ones(1), jnp.ones(3), "centred"),
-      lambda: solve.spread(cross, sums, VIEWS["conv"])):
+    lambda: solve.by_rows(gram, cross[:1], jnp.float32(1), cross),
+    lambda: solve.by_rows(gram, cross, jnp.float32(1), cross[:1]),
+    lambda: solve.weights_by_means(fit, None, jnp.ones(1), jnp.ones(3), "centred"),
+    lambda: solve.spread(cross, sums, VIEWS["conv"]),
+  ):
     with pytest.raises(AssertionError, match="assert_shape"):
       wrong()
 
@@ -162,9 +176,9 @@ def test_an_output_that_does_not_change_is_divided_by_1():
   with jax.enable_x64(True):
     kernel = np.zeros((6, 5))
     kernel[:, 1] = 1
-    found = problems.quick_jit(lambda kernel, sums: solve.spread(
-        kernel, sums, view))(
-            jnp.asarray(kernel), jax.tree.map(jnp.asarray, sums))
+    found = problems.quick_jit(lambda kernel, sums: solve.spread(kernel, sums, view))(
+      jnp.asarray(kernel), jax.tree.map(jnp.asarray, sums)
+    )
   rows = examples("dense")[1]
   expected = [1, rows.sum(1).std(), 1, 1, 1]
   np.testing.assert_allclose(found, expected)

@@ -32,13 +32,15 @@ def test_rand_index_is_that_of_scikit_learn(seed):
   inside = group >= 0
   found = groups.agreement(group, kind)
   np.testing.assert_allclose(
-      found.ari, sk.adjusted_rand_score(kind[inside], group[inside]),
-      rtol=1e-12)
+    found.ari, sk.adjusted_rand_score(kind[inside], group[inside]), rtol=1e-12
+  )
   table = sk.cluster.contingency_matrix(kind[inside], group[inside])
   assert found.purity == table.max(0).sum() / inside.sum()
 
 
-@pytest.mark.parametrize("group, kind, purity, ari", [
+@pytest.mark.parametrize(
+  "group, kind, purity, ari",
+  [
     ([0, 0, 1, 1], [5, 5, 3, 3], 1.0, 1.0),
     ([1, 1, 0, 0, 2], [0, 0, 7, 7, 7], 1.0, 6 / 11),
     ([0, 0, 0, 0], [0, 0, 1, 1], 0.5, 0.0),  # one group says nothing
@@ -48,10 +50,12 @@ def test_rand_index_is_that_of_scikit_learn(seed):
     ([-1, -1, -1], [0, 0, 1], np.nan, np.nan),  # nobody
     ([0, 0, 1], [0, 1, 2], np.nan, np.nan),  # each of its own kind
     ([0, 0, 1], [0, 0, 0], np.nan, np.nan),  # all of one
-])
+  ],
+)
 def test_cases_by_hand(group, kind, purity, ari):
   assert groups.agreement(np.array(group), np.array(kind)) == pytest.approx(
-      (purity, ari), abs=1e-12, nan_ok=True)
+    (purity, ari), abs=1e-12, nan_ok=True
+  )
 
 
 @pytest.mark.parametrize("number", [2, 3, 10])
@@ -59,12 +63,15 @@ def test_interval_is_that_of_scipy(number):
   values = np.random.default_rng(number).normal(size=number)
   mean, half = intervals.confidence_95(values)
   low, high = stats.t.interval(
-      0.95, number - 1, loc=values.mean(), scale=stats.sem(values))
+    0.95, number - 1, loc=values.mean(), scale=stats.sem(values)
+  )
   np.testing.assert_allclose([mean - half, mean + half], [low, high])
   # The bands of curves are the same numbers.
-  curves = np.stack([values, values ** 2], axis=1)
-  np.testing.assert_allclose(intervals.half_width_95(curves), [
-      intervals.confidence_95(curve)[1] for curve in curves.T])
+  curves = np.stack([values, values**2], axis=1)
+  np.testing.assert_allclose(
+    intervals.half_width_95(curves),
+    [intervals.confidence_95(curve)[1] for curve in curves.T],
+  )
 
 
 def test_one_seed_has_no_interval():

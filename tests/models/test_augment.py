@@ -17,13 +17,15 @@ def test_a_crop_is_the_image_moved(shape):
   x = RNG.random(shape).astype(np.float32)
   moved = np.asarray(problems.quick_jit(augment.crop)(x, jax.random.key(0)))
   down, right = shape[1] // 8, shape[2] // 8
-  around = [(0, 0), (down, down), (right, right), (0, 0)][:x.ndim]
+  around = [(0, 0), (down, down), (right, right), (0, 0)][: x.ndim]
   wide, seen = np.pad(x, around), set()
   for image, padded in zip(moved, wide):
     (place,) = [
-        (r, c) for r in range(2 * down + 1) for c in range(2 * right + 1)
-        if np.array_equal(
-            image, padded[r:r + shape[1], c:c + shape[2]])]
+      (r, c)
+      for r in range(2 * down + 1)
+      for c in range(2 * right + 1)
+      if np.array_equal(image, padded[r : r + shape[1], c : c + shape[2]])
+    ]
     seen.add(place)
   assert len(seen) > 0.9 * min((2 * down + 1) * (2 * right + 1), 80)
 
@@ -43,8 +45,9 @@ def test_training_alone_sees_other_images():
   params = problems.some_params(plain)
   x = RNG.random((20, 8, 8)).astype(np.float32)
   assert model.apply is plain.apply and plain.train_apply is None
-  one, same, other = (np.asarray(model.train_apply(
-      params, x, jax.random.key(k))) for k in (0, 0, 1))
+  one, same, other = (
+    np.asarray(model.train_apply(params, x, jax.random.key(k))) for k in (0, 0, 1)
+  )
   np.testing.assert_array_equal(one, same)
   assert (one != other).any(1).mean() > 0.8
   assert augment.augmented(plain, (), (8, 8)) is plain
@@ -52,18 +55,22 @@ def test_training_alone_sees_other_images():
 
 def test_it_is_the_models_own_training_that_sees_them():
   """Dropout, say, whose numbers stay those of the key."""
+
   def train_apply(params, x, key):
-    return x.sum((1, 2))[:, None] * params[None] + jax.random.normal(
-        key, (5, 1))
+    return x.sum((1, 2))[:, None] * params[None] + jax.random.normal(key, (5, 1))
 
   plain = models.from_functions(
-      lambda key: np.zeros(1, np.float32), lambda params, x: 0 * params,
-      train_apply=train_apply)
+    lambda key: np.zeros(1, np.float32),
+    lambda params, x: 0 * params,
+    train_apply=train_apply,
+  )
   model = augment.augmented(plain, ("flip",), (8, 8))
   x, key = RNG.random((5, 8, 8)).astype(np.float32), jax.random.key(3)
   np.testing.assert_allclose(  # a mirror image has the same sum
-      model.train_apply(np.ones(1, np.float32), x, key),
-      train_apply(np.ones(1, np.float32), x, key), rtol=1e-5)
+    model.train_apply(np.ones(1, np.float32), x, key),
+    train_apply(np.ones(1, np.float32), x, key),
+    rtol=1e-5,
+  )
 
 
 @pytest.mark.program
@@ -71,18 +78,28 @@ def test_a_run_augments_its_local_steps():
   fed = fa.federate("digits", num_clients=8, seed=0)
   options = dict(cohort_size=4, rounds=2, eval_every=2, evaluate="global")
   with problems.quick_compilation():
-    hashes = [fa.run("fedavg", fed, augment=given, **options).state_hash()
-              for given in ((), ("crop",))]
+    hashes = [
+      fa.run("fedavg", fed, augment=given, **options).state_hash()
+      for given in ((), ("crop",))
+    ]
   assert hashes[0] != hashes[1]
 
 
-@pytest.mark.parametrize("name, data, given, said", [
+@pytest.mark.parametrize(
+  "name, data, given, said",
+  [
     ("fedavg", {}, ("crop", "fip"), "augment=fip: unknown, did you mean"),
-    ("fedavg", dict(features="hog"), ("crop",),
-     "augment=crop: needs images, .*features=hog makes a vector"),
+    (
+      "fedavg",
+      dict(features="hog"),
+      ("crop",),
+      "augment=crop: needs images, .*features=hog makes a vector",
+    ),
     ("central", {}, ("crop",), "central does not read it"),
     ("afl", {}, ("flip",), "afl does not read it"),
-    ("losac", {}, ("flip",), "variant=table: .* or augment than the fresh")])
+    ("losac", {}, ("flip",), "variant=table: .* or augment than the fresh"),
+  ],
+)
 def test_what_is_refused_is_one_line(name, data, given, said):
   fed = fa.federate("digits", num_clients=8, **data)
   more = dict(variant="table") if name == "losac" else {}

@@ -9,8 +9,16 @@ import pytest
 from fedjax_alg.models import convolution
 from tests.reference import analytic as oracle
 
-CASES = [(1, "SAME", 1), (2, "SAME", 1), (3, "SAME", 1), (3, "VALID", 1),
-         (4, "VALID", 1), (1, "SAME", 2), (3, "SAME", 2), (3, "VALID", 3)]
+CASES = [
+  (1, "SAME", 1),
+  (2, "SAME", 1),
+  (3, "SAME", 1),
+  (3, "VALID", 1),
+  (4, "VALID", 1),
+  (1, "SAME", 2),
+  (3, "SAME", 2),
+  (3, "VALID", 3),
+]
 
 
 def _arrays(size, seed=0):
@@ -27,13 +35,14 @@ def _by_hand(x, kernel, padding, stride=1):
   out = out.reshape(count, height, width, -1)
   if padding == "VALID":
     low, high = (size - 1) // 2, size // 2
-    out = out[:, low:height - high, low:width - high]
+    out = out[:, low : height - high, low : width - high]
   return out[:, ::stride, ::stride]
 
 
 def _by_xla(x, kernel, padding):
   return lax.conv_general_dilated(
-      x, kernel, (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    x, kernel, (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
+  )
 
 
 @pytest.mark.parametrize("size,padding,stride", CASES)
@@ -55,8 +64,7 @@ def test_value_and_derivatives(size, padding, stride):
   along_x = (weight * _by_hand(other_x, kernel, padding, stride)).sum()
   along_kernel = (weight * _by_hand(x, other_kernel, padding, stride)).sum()
   np.testing.assert_allclose((grads[0] * other_x).sum(), along_x, rtol=1e-4)
-  np.testing.assert_allclose(
-      (grads[1] * other_kernel).sum(), along_kernel, rtol=1e-4)
+  np.testing.assert_allclose((grads[1] * other_kernel).sum(), along_kernel, rtol=1e-4)
 
 
 def test_value_is_xlas():
@@ -64,8 +72,9 @@ def test_value_is_xlas():
   x, kernel = _arrays(3)
   for padding in ("SAME", "VALID"):
     np.testing.assert_array_equal(
-        jax.jit(convolution.convolve, static_argnums=2)(x, kernel, padding),
-        jax.jit(_by_xla, static_argnums=2)(x, kernel, padding))
+      jax.jit(convolution.convolve, static_argnums=2)(x, kernel, padding),
+      jax.jit(_by_xla, static_argnums=2)(x, kernel, padding),
+    )
 
 
 @pytest.mark.parametrize("size,padding", [(2, "SAME"), (3, "VALID")])
@@ -85,18 +94,22 @@ def test_forward_second_and_mapped_derivatives(size, padding):
     return jax.jit(jax.vmap(of))(kernels, kernels[::-1])
 
   got, want = everything(convolution.convolve), everything(_by_xla)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(
-      a, b, rtol=1e-4, atol=1e-4), got, want)
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), got, want
+  )
 
 
-@pytest.mark.parametrize("platform,convolutions,products", [
-    ("cpu", 0, 3), ("cuda", 3, 0), ("tpu", 3, 0)])
+@pytest.mark.parametrize(
+  "platform,convolutions,products", [("cpu", 0, 3), ("cuda", 3, 0), ("tpu", 3, 0)]
+)
 def test_platforms(platform, convolutions, products):
   """Products of patches on a CPU, XLA's convolutions elsewhere."""
   x, kernel = _arrays(3)
-  traced = jax.jit(jax.grad(
-      lambda x, kernel: jnp.sin(convolution.convolve(x, kernel, "SAME")).sum(),
-      (0, 1))).trace(x, kernel)
+  traced = jax.jit(
+    jax.grad(
+      lambda x, kernel: jnp.sin(convolution.convolve(x, kernel, "SAME")).sum(), (0, 1)
+    )
+  ).trace(x, kernel)
   text = traced.lower(lowering_platforms=(platform,)).as_text()
   assert text.count("stablehlo.convolution") == convolutions
   assert text.count("stablehlo.dot_general") == products
@@ -105,12 +118,12 @@ def test_platforms(platform, convolutions, products):
 def test_patches_are_what_an_output_reads():
   """Rows of patches, in the order of the kernel's axes."""
   x, _ = _arrays(1)
-  patches = jax.jit(convolution.patches, static_argnames=(
-      "size", "padding", "first"))
+  patches = jax.jit(convolution.patches, static_argnames=("size", "padding", "first"))
   rows = np.asarray(patches(x, 3, "VALID"))
   np.testing.assert_array_equal(rows[1, 2, 1], x[1, 2:5, 1:4].reshape(-1))
   np.testing.assert_array_equal(
-      patches(x, 3, "VALID", first=True), np.moveaxis(rows, 3, 0))
+    patches(x, 3, "VALID", first=True), np.moveaxis(rows, 3, 0)
+  )
   padded = np.asarray(patches(x, 2, "SAME"))
   assert padded.shape == (3, 6, 5, 8)
   corner = np.zeros((2, 2, 2), np.float32)

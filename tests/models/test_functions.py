@@ -16,22 +16,31 @@ def apply(params, x):
   return jnp.tanh(x @ params[0]) @ params[1]
 
 
-@pytest.mark.parametrize("change, said", [
+@pytest.mark.parametrize(
+  "change, said",
+  [
     (dict(apply=lambda params, x: x @ params[0].T), "apply.* fails"),
     (dict(apply=lambda params, x: x.sum(1)), r"gives \[7\] float32"),
     (dict(apply=lambda params, x: apply(params, x).T), r"gives \[2, 7\]"),
     (dict(apply=lambda params, x: (x, x)), "gives a tuple"),
-    (dict(init=lambda key: [jnp.zeros((6, 2), jnp.int32)]),
-     "int32 parameters .*must be float32"),
+    (
+      dict(init=lambda key: [jnp.zeros((6, 2), jnp.int32)]),
+      "int32 parameters .*must be float32",
+    ),
     (dict(init=lambda key: {}), "no parameters to train"),
     (dict(init=lambda: {}), "init.* fails"),
-    (dict(loss=lambda logits, y: models.cross_entropy(logits, y).mean()),
-     r"^loss: gives \[\] float32 .*\[7\] float32"),
+    (
+      dict(loss=lambda logits, y: models.cross_entropy(logits, y).mean()),
+      r"^loss: gives \[\] float32 .*\[7\] float32",
+    ),
     (dict(loss=lambda logits, y: logits), r"^loss: gives \[7, 2\]"),
-    (dict(train_apply=lambda params, x, key: apply(params, x)[:, :1]),
-     r"train_apply.*gives \[7, 1\]"),
-    (dict(train_apply=apply), "train_apply.* fails .*argument")])
+    (
+      dict(train_apply=lambda params, x, key: apply(params, x)[:, :1]),
+      r"train_apply.*gives \[7, 1\]",
+    ),
+    (dict(train_apply=apply), "train_apply.* fails .*argument"),
+  ],
+)
 def test_refused_in_one_line(change, said):
   with pytest.raises(ValueError, match=said):
-    models.from_functions(**{"init": init, "apply": apply, **change},
-                          input_shape=(6,))
+    models.from_functions(**{"init": init, "apply": apply, **change}, input_shape=(6,))

@@ -35,8 +35,9 @@ def some_params(model, dtype="float32"):
   """Normal numbers in the shapes of the model's parameters."""
   rng = np.random.default_rng(1)
   return jax.tree.map(
-      lambda leaf: jnp.asarray(0.3 * rng.normal(size=leaf.shape), dtype),
-      jax.eval_shape(model.init, jax.random.key(0)))
+    lambda leaf: jnp.asarray(0.3 * rng.normal(size=leaf.shape), dtype),
+    jax.eval_shape(model.init, jax.random.key(0)),
+  )
 
 
 @pytest.mark.program
@@ -47,21 +48,31 @@ def test_a_stack_is_the_module_written_out_bit_for_bit(shape):
   x = np.random.default_rng(1).normal(size=(4, *shape)).astype(np.float32)
   params = jax.jit(stack.init)(jax.random.key(0), x)
   problems.assert_equal(params, jax.jit(plain.init)(jax.random.key(0), x))
-  problems.assert_equal(*(
-      jax.jit(module.apply)(params, x) for module in (stack, plain)))
+  problems.assert_equal(
+    *(jax.jit(module.apply)(params, x) for module in (stack, plain))
+  )
 
 
 #: words, shape of an example: kernels even and odd, images with and without an
 #: axis of channels, sizes that pools do not divide, flatten said and not said
 STACKS = [
-    (("conv3-4", "avg2", "conv2-3", "max2", "dense5", "dense4"), (9, 7)),
-    (("max2", "conv5-2", "flatten"), (10, 11, 3)), (("conv1-3",), (3, 3)),
-    (("avg3",), (7, 6)), (("dense6",), (4, 2)), ((), (5,))]
+  (("conv3-4", "avg2", "conv2-3", "max2", "dense5", "dense4"), (9, 7)),
+  (("max2", "conv5-2", "flatten"), (10, 11, 3)),
+  (("conv1-3",), (3, 3)),
+  (("avg3",), (7, 6)),
+  (("dense6",), (4, 2)),
+  ((), (5,)),
+]
 
 
 #: The oracle's words for the layers.
-KINDS = {Conv: "conv", AvgPool: "avg", MaxPool: "max", Dense: "dense",
-         Flatten: "flatten"}
+KINDS = {
+  Conv: "conv",
+  AvgPool: "avg",
+  MaxPool: "max",
+  Dense: "dense",
+  Flatten: "flatten",
+}
 
 
 @pytest.mark.program
@@ -71,8 +82,7 @@ def test_views_and_model_are_what_numpy_makes_of_it(words, shape):
   for layer in (*models.parse_layers(words), Dense(3)):
     played += [{"kind": "flatten"}] * isinstance(layer, Dense)
     played.append({"kind": KINDS[type(layer)]} | vars(layer))
-  kernels = [layer.get("kernel") for layer in played
-             if oracle.has_weights(layer)]
+  kernels = [layer.get("kernel") for layer in played if oracle.has_weights(layer)]
   with jax.enable_x64(True):
     model = models.make_model("stack", shape, 3, layers=words)
     params = some_params(model, "float64")
@@ -85,15 +95,16 @@ def test_views_and_model_are_what_numpy_makes_of_it(words, shape):
       for view in model.layers:
         own, (weights, bias) = view.inputs(params, x), view.get(params)
         unfolded = view.unfold(own)
-        rows.append((own, unfolded, weights, bias,
-                     unfolded @ weights + bias[None, None]))
+        rows.append(
+          (own, unfolded, weights, bias, unfolded @ weights + bias[None, None])
+        )
       return rows, model.apply(params, x)
 
-    rows, logits, params, x = jax.tree.map(
-        np.asarray, (*seen(params, x), params, x))
+    rows, logits, params, x = jax.tree.map(np.asarray, (*seen(params, x), params, x))
   images, known = x[..., None] if x.ndim == 3 else x, []
   for view, kernel, (own, unfolded, weights, bias, products) in zip(
-      model.layers, kernels, rows, strict=True):
+    model.layers, kernels, rows, strict=True
+  ):
     value = oracle.forward(played, known, images)
     np.testing.assert_allclose(own, value, 1e-12, 1e-12)
     assert own.shape == (4, *view.input_shape)
@@ -105,11 +116,13 @@ def test_views_and_model_are_what_numpy_makes_of_it(words, shape):
     assert unfolded.shape == (4, view.positions, view.fan_in)
     assert weights.shape == (view.fan_in, view.width)
     np.testing.assert_allclose(
-        products, value @ known[-1][0] + known[-1][1], 1e-12, 1e-12)
+      products, value @ known[-1][0] + known[-1][1], 1e-12, 1e-12
+    )
     assert {leaf.dtype for leaf in (own, unfolded, weights, bias)} == {x.dtype}
   assert logits.dtype == x.dtype
   np.testing.assert_allclose(
-      logits, oracle.forward(played, known, images), 1e-12, 1e-12)
+    logits, oracle.forward(played, known, images), 1e-12, 1e-12
+  )
 
 
 def test_only_models_made_of_such_layers_have_views():
@@ -124,24 +137,43 @@ def test_words_and_layers():
   words = ("conv5-64", "avg2", "max3", "flatten", "dense1024", "dense7")
   parsed = models.parse_layers(words)
   assert parsed == (
-      Conv(5, 64), AvgPool(2), MaxPool(3), Flatten(), Dense(1024), Dense(7))
+    Conv(5, 64),
+    AvgPool(2),
+    MaxPool(3),
+    Flatten(),
+    Dense(1024),
+    Dense(7),
+  )
   assert tuple(map(str, parsed)) == words
   assert models.parse_layers([]) == ()
   # Layers of one size are not alike.
   assert len({AvgPool(2), MaxPool(2), Dense(2)}) == 3
 
 
-@pytest.mark.parametrize("words, said", [
+@pytest.mark.parametrize(
+  "words, said",
+  [
     ("conf3-4", "layers=conf3-4: unknown, must be convK-C, validK-C"),
-    ("conv3", "layers=conv3: unknown"), ("conv3-", "layers=conv3-: unkn"),
-    ("conv3-4-5", "unknown"), ("avg", "unknown"), ("avg2-2", "unknown"),
-    ("dense", "unknown"), ("dense-3", "unknown"), ("flatten2", "unknown"),
-    ("dense1.5", "unknown"), ("", "unknown"), ("Dense3", "unknown"),
+    ("conv3", "layers=conv3: unknown"),
+    ("conv3-", "layers=conv3-: unkn"),
+    ("conv3-4-5", "unknown"),
+    ("avg", "unknown"),
+    ("avg2-2", "unknown"),
+    ("dense", "unknown"),
+    ("dense-3", "unknown"),
+    ("flatten2", "unknown"),
+    ("dense1.5", "unknown"),
+    ("", "unknown"),
+    ("Dense3", "unknown"),
     ("conv0-4", "layers=conv0-4: sizes must be at least 1"),
-    ("conv3-0", "at least 1"), ("max0", "at least 1"), ("dense0", "at least"),
+    ("conv3-0", "at least 1"),
+    ("max0", "at least 1"),
+    ("dense0", "at least"),
     ("dense8,conv3-4", "layers=conv3-4: needs images, .* after dense8"),
     ("flatten,avg2", "layers=avg2: needs images, but comes after flatten"),
-    ("conv3-4,dense8,dense4,max2", "layers=max2: .* after dense8")])
+    ("conv3-4,dense8,dense4,max2", "layers=max2: .* after dense8"),
+  ],
+)
 def test_words_that_are_refused(words, said):
   with pytest.raises(ValueError, match=said):
     models.parse_layers(words.split(","))
@@ -150,8 +182,7 @@ def test_words_that_are_refused(words, said):
 LENET = ("valid5-6", "max2", "valid5-16", "max2", "dense120", "dense84")
 
 
-@pytest.mark.parametrize("shape, number", [
-    ((28, 28), 44_426), ((32, 32, 3), 62_006)])
+@pytest.mark.parametrize("shape, number", [((28, 28), 44_426), ((32, 32, 3), 62_006)])
 def test_lenet_has_its_parameters(shape, number):
   model = models.make_model("stack", shape, 10, layers=LENET)
   assert num_params(jax.eval_shape(model.init, jax.random.key(0))) == number
@@ -169,8 +200,8 @@ def test_a_convolution_without_padding():
   hidden = whole[:, 1:-1, 1:-1].reshape(2, -1)
   last = inner["Dense_0"]
   np.testing.assert_allclose(
-      model.apply(params, x), hidden @ last["kernel"] + last["bias"],
-      rtol=1e-4, atol=1e-5)
+    model.apply(params, x), hidden @ last["kernel"] + last["bias"], rtol=1e-4, atol=1e-5
+  )
 
 
 def test_the_first_layers_alone_refuse_what_is_no_image():
@@ -178,24 +209,38 @@ def test_the_first_layers_alone_refuse_what_is_no_image():
     models.from_flax(models.Stack(3, (Dense(2), Conv(1, 1))), (4, 4))
 
 
-@pytest.mark.parametrize("name, shape, options, expected", [
+@pytest.mark.parametrize(
+  "name, shape, options, expected",
+  [
     ("softmax", (28, 28), {}, 2 * 784 * 10),
     ("mlp", (9,), dict(hidden=(5, 4)), 2 * (9 * 5 + 5 * 4 + 4 * 10)),
     # Every output pixel of a convolution counts k k c products a channel.
-    ("cnn", (28, 28), {}, 2 * (
-        28 * 28 * 9 * 16 + 14 * 14 * 9 * 16 * 32 + 7 * 7 * 32 * 64 + 640)),
-    ("stack", (6, 8, 3), dict(layers=("conv4-5", "avg2")), 2 * (
-        6 * 8 * 16 * 3 * 5 + 3 * 4 * 5 * 10))])
+    (
+      "cnn",
+      (28, 28),
+      {},
+      2 * (28 * 28 * 9 * 16 + 14 * 14 * 9 * 16 * 32 + 7 * 7 * 32 * 64 + 640),
+    ),
+    (
+      "stack",
+      (6, 8, 3),
+      dict(layers=("conv4-5", "avg2")),
+      2 * (6 * 8 * 16 * 3 * 5 + 3 * 4 * 5 * 10),
+    ),
+  ],
+)
 def test_flops_of_one_example(name, shape, options, expected):
   model = models.make_model(name, shape, 10, **options)
   assert model.flops == expected
   assert model.flops == 2 * sum(
-      view.positions * view.fan_in * view.width for view in model.layers)
+    view.positions * view.fan_in * view.width for view in model.layers
+  )
 
 
 def test_flops_of_an_lstm_grow_with_the_words():
   one, two, three = (
-      models.make_model("lstm", (words,), 2).flops for words in (1, 2, 3))
+    models.make_model("lstm", (words,), 2).flops for words in (1, 2, 3)
+  )
   # Two layers that read 300 and 100 numbers, with a state of 100 each.
   assert two - one == three - two == 2 * 400 * (300 + 100 + 100 + 100)
   assert one - (two - one) == 2 * (100 * 30 + 30)
@@ -220,19 +265,27 @@ def test_flops_follow_what_is_inside():
 
   custom.defjvp(lambda primals, tangents: (custom(*primals), tangents[0]))
   for fn, products in (
-      (lambda x: x + x, 0), (jax.jit(lambda x: x @ x), 1), (scanned, 5),
-      (branches, 2), (loop, 2), (custom, 1), (jax.checkpoint(custom), 1),
-      (lambda x: jax.vmap(lambda row: x @ row)(x), 1),
-      (jax.grad(lambda x: (x @ x).sum()), 3)):
+    (lambda x: x + x, 0),
+    (jax.jit(lambda x: x @ x), 1),
+    (scanned, 5),
+    (branches, 2),
+    (loop, 2),
+    (custom, 1),
+    (jax.checkpoint(custom), 1),
+    (lambda x: jax.vmap(lambda row: x @ row)(x), 1),
+    (jax.grad(lambda x: (x @ x).sum()), 3),
+  ):
     assert models.forward_flops(fn, square) == products * product
 
 
 @pytest.mark.program
 def test_no_device_is_started():
-  code = ("from fedjax_alg import models\n"
-          "from jax._src import xla_bridge\n"
-          "for name in models.MODELS.keys() - {'transformer'}:\n"
-          "  shape = (5,) if name == 'lstm' else (8, 8)\n"
-          "  assert models.make_model(name, shape, 2).flops > 0\n"
-          "assert not xla_bridge.backends_are_initialized()\n")
+  code = (
+    "from fedjax_alg import models\n"
+    "from jax._src import xla_bridge\n"
+    "for name in models.MODELS.keys() - {'transformer'}:\n"
+    "  shape = (5,) if name == 'lstm' else (8, 8)\n"
+    "  assert models.make_model(name, shape, 2).flops > 0\n"
+    "assert not xla_bridge.backends_are_initialized()\n"
+  )
   subprocess.run([sys.executable, "-c", code], check=True)

@@ -22,24 +22,28 @@ def sentences(*rows):
   """Words padded on the right, [B, T] int32."""
   out = np.zeros((len(rows), LENGTH), np.int32)
   for row, words in zip(out, rows):
-    row[:len(words)] = words
+    row[: len(words)] = words
   return jnp.asarray(out)
 
 
 @pytest.mark.program
 def test_number_of_parameters():
-  assert count(models.make_model("lstm", (25,), 2)) == 243_861 == (
-      4 * (300 + 100 + 1) * 100 + 4 * (100 + 100 + 1) * 100 + 3030 + 31)
+  assert (
+    count(models.make_model("lstm", (25,), 2))
+    == 243_861
+    == (4 * (300 + 100 + 1) * 100 + 4 * (100 + 100 + 1) * 100 + 3030 + 31)
+  )
   learned = models.make_model("lstm", (25,), 2, tokens=502, embedding="learned")
   assert count(learned) == 243_861 + 502 * 300
-  characters = models.make_model(
-      "lstm", (80,), 81, tokens=82, embedding="learned")
-  assert count(characters) == 818_145 == (
-      82 * 8 + 4 * (8 + 256 + 1) * 256 + 4 * (256 + 256 + 1) * 256
-      + (256 + 1) * 81)
+  characters = models.make_model("lstm", (80,), 81, tokens=82, embedding="learned")
+  assert (
+    count(characters)
+    == 818_145
+    == (82 * 8 + 4 * (8 + 256 + 1) * 256 + 4 * (256 + 256 + 1) * 256 + (256 + 1) * 81)
+  )
   small = models.make_model(
-      "lstm", (80,), 81, tokens=82, embedding="frozen", embedding_size=5,
-      lstm_widths=(7,))
+    "lstm", (80,), 81, tokens=82, embedding="frozen", embedding_size=5, lstm_widths=(7,)
+  )
   assert count(small) == 4 * (5 + 7 + 1) * 7 + (7 + 1) * 81
 
 
@@ -72,20 +76,29 @@ ROWS = [[3, 1, 4, 1, 5], [3, 1, 4], [3], [0, 3, 0, 4], []]
 
 
 @pytest.mark.program
-@pytest.mark.parametrize("options, rows", [({}, ROWS), (dict(
-    embedding="learned", widths=(5, 3, 4), hidden=0, num_classes=7), ROWS[:2])])
+@pytest.mark.parametrize(
+  "options, rows",
+  [
+    ({}, ROWS),
+    (dict(embedding="learned", widths=(5, 3, 4), hidden=0, num_classes=7), ROWS[:2]),
+  ],
+)
 def test_equations_and_padding(options, rows):
   """Also of more classes and other widths."""
-  module = lstm.LSTM(TOKENS, **dict(
-      embedding="frozen", dim=6, widths=(4, 4), hidden=3) | options)
+  module = lstm.LSTM(
+    TOKENS, **dict(embedding="frozen", dim=6, widths=(4, 4), hidden=3) | options
+  )
   model = models.from_flax(module, (LENGTH,), input_dtype=jnp.int32)
   params = some_params(model)
   got = problems.quick_jit(model.apply)(params, sentences(*rows))
   inner = jax.tree.map(lambda a: np.asarray(a, np.float64), params["params"])
-  table = inner.get("embedding", np.asarray(
-      lstm.frozen_embedding(jnp.arange(TOKENS, dtype=jnp.int32), 6)))
-  want = [by_hand(inner, [table[word] for word in row if word], not options)
-          for row in rows]
+  table = inner.get(
+    "embedding",
+    np.asarray(lstm.frozen_embedding(jnp.arange(TOKENS, dtype=jnp.int32), 6)),
+  )
+  want = [
+    by_hand(inner, [table[word] for word in row if word], not options) for row in rows
+  ]
   np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
   assert len(np.unique(np.round(got[:, 1], 4))) == len(rows)
 
@@ -93,8 +106,9 @@ def test_equations_and_padding(options, rows):
 def test_frozen_vectors():
   words = np.arange(100, dtype=np.int32)
   tokens = jnp.asarray(np.stack([words, words[::-1]]))
-  vectors = np.asarray(problems.quick_jit(
-      lambda tokens: lstm.frozen_embedding(tokens, 300))(tokens))
+  vectors = np.asarray(
+    problems.quick_jit(lambda tokens: lstm.frozen_embedding(tokens, 300))(tokens)
+  )
   assert vectors.shape == (2, 100, 300) and vectors.dtype == np.float32
   # A word has its vector wherever it stands.
   np.testing.assert_array_equal(vectors[1, ::-1], vectors[0])
@@ -108,19 +122,40 @@ def test_next_tokens_of_a_sequence_are_the_windows_of_its_beginnings():
   """At each place the loss, its gradient and the hits of a window before it."""
   rng, classes = np.random.default_rng(0), 9
   text = rng.integers(1, classes, (4, LENGTH + 1))
-  each, last = (models.make_model(
-      "lstm", (LENGTH,), classes, tokens=classes, embedding="learned",
-      embedding_size=3, lstm_widths=(4,), task=task)
-                for task in ("tokens", "classification"))
-  windows = np.stack([np.pad(row[:end], (LENGTH - end, 0))
-                      for row in text for end in range(1, LENGTH + 1)])
-  shards = [layout.shard_of(problems.client_data([(x, y)]), 0) for x, y in (
-      (text[:, :-1], text[:, 1:]), (windows, text[:, 1:].reshape(-1)))]
+  each, last = (
+    models.make_model(
+      "lstm",
+      (LENGTH,),
+      classes,
+      tokens=classes,
+      embedding="learned",
+      embedding_size=3,
+      lstm_widths=(4,),
+      task=task,
+    )
+    for task in ("tokens", "classification")
+  )
+  windows = np.stack(
+    [
+      np.pad(row[:end], (LENGTH - end, 0))
+      for row in text
+      for end in range(1, LENGTH + 1)
+    ]
+  )
+  shards = [
+    layout.shard_of(problems.client_data([(x, y)]), 0)
+    for x, y in ((text[:, :-1], text[:, 1:]), (windows, text[:, 1:].reshape(-1)))
+  ]
   params = some_params(each)
-  found = [jax.jit(lambda params, shard, model=model: (
-      objective.full_value_and_grad(model, params, shard),
-      evaluate.count_shard(model, params, shard)))(params, shard)
-           for model, shard in zip((each, last), shards)]
+  found = [
+    jax.jit(
+      lambda params, shard, model=model: (
+        objective.full_value_and_grad(model, params, shard),
+        evaluate.count_shard(model, params, shard),
+      )
+    )(params, shard)
+    for model, shard in zip((each, last), shards)
+  ]
   (ours, sums), (theirs, window_sums) = found
   chex.assert_trees_all_close(ours, theirs, rtol=1e-5, atol=1e-6)
   assert sums["tokens"] == window_sums["rows"].sum() == 4 * LENGTH

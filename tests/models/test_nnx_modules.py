@@ -1,6 +1,7 @@
 """flax.nnx modules against the same networks made otherwise."""
 
-from flax import linen as nn, nnx
+from flax import linen as nn
+from flax import nnx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,8 +27,7 @@ class Net(nnx.Module):
   def __init__(self, rngs, rate=0.5):
     self.conv = nnx.Conv(1, 2, (3, 3), rngs=rngs)
     self.drop = nnx.Dropout(rate, rngs=rngs)
-    self.dense = nnx.List(
-        [nnx.Linear(72, 5, rngs=rngs), nnx.Linear(5, 3, rngs=rngs)])
+    self.dense = nnx.List([nnx.Linear(72, 5, rngs=rngs), nnx.Linear(5, 3, rngs=rngs)])
 
   def __call__(self, x):
     x = nnx.relu(self.conv(x[..., None])).reshape(x.shape[0], -1)
@@ -45,27 +45,41 @@ class LinenNet(nn.Module):
 
 
 def to_linen(params):
-  return {"params": {"Conv_0": params["conv"], "Dense_0": params["dense"][0],
-                     "Dense_1": params["dense"][1]}}
+  return {
+    "params": {
+      "Conv_0": params["conv"],
+      "Dense_0": params["dense"][0],
+      "Dense_1": params["dense"][1],
+    }
+  }
 
 
 def test_a_round_of_a_model_of_functions_is_the_oracles(problem):
   shape = (problems.FEATURES,)
   model = models.from_functions(
-      lambda key: {"kernel": jnp.zeros(shape + (problems.CLASSES,)),
-                   "bias": jnp.zeros(problems.CLASSES)},
-      lambda params, x: x @ params["kernel"] + params["bias"][None], shape,
-      l2=problems.L2)
+    lambda key: {
+      "kernel": jnp.zeros(shape + (problems.CLASSES,)),
+      "bias": jnp.zeros(problems.CLASSES),
+    },
+    lambda params, x: x @ params["kernel"] + params["bias"][None],
+    shape,
+    l2=problems.L2,
+  )
   assert model.flops == 2 * problems.FEATURES * problems.CLASSES
   start, ids = problems.some_params(model), [0, 1, 4, 8]
   problem = problem._replace(model=model)
   params, _, cohort = bridge.play(problem, "fedavg", ids, KEY, start, **WORK)
   as_oracle = lambda tree: {
-      name: np.asarray(leaf, np.float64) for name, leaf in tree.items()}
+    name: np.asarray(leaf, np.float64) for name, leaf in tree.items()
+  }
   expected = oracle.fedprox_round(
-      as_oracle(start), problem.clients,
-      bridge.batches(problem, cohort, KEY, LocalWork(
-          local_steps=3, batch_size=5)), 0.2, l2=problems.L2, cohort=ids).model
+    as_oracle(start),
+    problem.clients,
+    bridge.batches(problem, cohort, KEY, LocalWork(local_steps=3, batch_size=5)),
+    0.2,
+    l2=problems.L2,
+    cohort=ids,
+  ).model
   problems.assert_close(as_oracle(params), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -75,11 +89,14 @@ def test_a_round_is_that_of_the_same_linen_module(image_problem):
   assert mine.flops == linen.flops == 2 * (36 * 9 * 2 + 72 * 5 + 5 * 3)
   start = mine.init(KEY)
   np.testing.assert_allclose(
-      mine.apply(start, X), linen.apply(to_linen(start), X), rtol=1e-5,
-      atol=1e-6)
-  ends = [bridge.play(image_problem._replace(model=model), "fedavg",
-                      [0, 1, 3], KEY, params, **WORK)[0]
-          for model, params in ((mine, start), (linen, to_linen(start)))]
+    mine.apply(start, X), linen.apply(to_linen(start), X), rtol=1e-5, atol=1e-6
+  )
+  ends = [
+    bridge.play(
+      image_problem._replace(model=model), "fedavg", [0, 1, 3], KEY, params, **WORK
+    )[0]
+    for model, params in ((mine, start), (linen, to_linen(start)))
+  ]
   assert problems.differ(ends[0], start)
   problems.assert_close(to_linen(ends[0]), ends[1], rtol=1e-4, atol=1e-5)
 
@@ -88,8 +105,10 @@ def test_a_factory_draws_for_every_key_and_a_module_is_what_it_is():
   module = Net(nnx.Rngs(7))
   own = nnx.to_pure_dict(nnx.state(module, nnx.Param))
   keys = jax.random.split(KEY, 2)
-  drawn, fixed = (jax.jit(jax.vmap(models.from_nnx(given, (6, 6)).init))(keys)
-                  for given in (Net, module))
+  drawn, fixed = (
+    jax.jit(jax.vmap(models.from_nnx(given, (6, 6)).init))(keys)
+    for given in (Net, module)
+  )
   kernels = drawn["dense"][1]["kernel"]
   assert (kernels[0] != kernels[1]).all()
   for j in range(2):
@@ -103,18 +122,19 @@ def test_dropout_in_training_alone():
   before = jax.tree.leaves(nnx.state(module))
   evaluated = model.apply(params, X)
   one, same, other = (
-      np.asarray(jax.jit(model.train_apply)(params, X, jax.random.key(seed)))
-      for seed in (1, 1, 2))
+    np.asarray(jax.jit(model.train_apply)(params, X, jax.random.key(seed)))
+    for seed in (1, 1, 2)
+  )
   problems.assert_equal(one, same)
   assert (one != other).mean() > 0.9 and (one != evaluated).mean() > 0.9
-  problems.assert_close(evaluated, models.from_flax(LinenNet(), (6, 6)).apply(
-      to_linen(params), X))
+  problems.assert_close(
+    evaluated, models.from_flax(LinenNet(), (6, 6)).apply(to_linen(params), X)
+  )
   assert module.drop.deterministic is False  # the module is left alone
   for leaf, now in zip(before, jax.tree.leaves(nnx.state(module))):
     assert leaf is now
   without = models.from_nnx(lambda rngs: Net(rngs, rate=0.0), (6, 6))
-  problems.assert_equal(without.train_apply(params, X, KEY),
-                        without.apply(params, X))
+  problems.assert_equal(without.train_apply(params, X, KEY), without.apply(params, X))
 
 
 def test_two_layers_of_dropout_drop_other_entries():
@@ -133,8 +153,7 @@ def test_two_layers_of_dropout_drop_other_entries():
 
   for rngs in (nnx.Rngs(0), nnx.Rngs(dropout=0, noise=0)):
     model = models.from_nnx(Twice(rngs), (30,))
-    kept = np.asarray(model.train_apply(
-        model.init(KEY), jnp.ones((30, 30)), KEY))
+    kept = np.asarray(model.train_apply(model.init(KEY), jnp.ones((30, 30)), KEY))
     assert {0, 2, 20, 22} == set(np.unique(kept))
 
 
@@ -180,14 +199,20 @@ class Cached(nnx.Module):
     return self.linear(x)
 
 
-@pytest.mark.parametrize("given, said", [
+@pytest.mark.parametrize(
+  "given, said",
+  [
     (Cached, r"Cached keeps state \(Cache last\)"),
     (NoStream, "train_apply.* fails .*no rngs argument"),
-    (lambda rngs: nnx.Linear(4, 3, param_dtype=jnp.bfloat16, rngs=rngs),
-     "bfloat16 parameters .*must be float32"),
+    (
+      lambda rngs: nnx.Linear(4, 3, param_dtype=jnp.bfloat16, rngs=rngs),
+      "bfloat16 parameters .*must be float32",
+    ),
     (lambda rngs: nnx.Linear(5, 3, rngs=rngs), r"apply.*\[4\] float32 fails"),
     (lambda rngs: 3, r"makes no flax.nnx module \(int\)"),
-    (nnx.Linear, r"Linear\(rngs\) fails .*missing")])
+    (nnx.Linear, r"Linear\(rngs\) fails .*missing"),
+  ],
+)
 def test_refused_in_one_line(given, said):
   with pytest.raises(ValueError, match=said) as error:
     models.from_nnx(given, (4,))
@@ -198,7 +223,6 @@ def test_adapters_beside_what_is_trained_as_well_are_named():
   """Without it 2,602 floats are sent where 522 were meant, without a word."""
 
   class Adapted(nnx.Module):
-
     def __init__(self, rngs):
       self.body = nnx.LoRALinear(36, 8, lora_rank=2, rngs=rngs)
       self.head = nnx.Linear(8, 3, rngs=rngs)
@@ -208,9 +232,10 @@ def test_adapters_beside_what_is_trained_as_well_are_named():
 
   said = models.from_nnx(Adapted, (6, 6)).caution
   assert said == (
-      "`model`: Adapted has LoRA adapters (body.lora.lora_a, "
-      "body.lora.lora_b), and all its parameters are trained and sent, those "
-      "beside the adapters too (`roles`=lora freezes these)")
+    "`model`: Adapted has LoRA adapters (body.lora.lora_a, "
+    "body.lora.lora_b), and all its parameters are trained and sent, those "
+    "beside the adapters too (`roles`=lora freezes these)"
+  )
   assert not models.from_nnx(Net, (6, 6)).caution
 
 

@@ -40,16 +40,23 @@ def products(jaxpr):
 
 
 MODELS = {
-    "softmax": lambda: (models.make_model("softmax", (8, 8), 3), X),
-    "cnn": lambda: (models.make_model("cnn", (8, 8), 3), X),
-    "lstm": lambda: (models.make_model("lstm", (5,), 3, tokens=9), np.tile(
-        np.arange(5, dtype=np.int32), (6, 1))),
-    "nnx": lambda: (models.from_nnx(Net, (8, 8)), X),
-    "functions": lambda: (models.from_functions(
-        lambda key: {"w": jax.random.normal(key, (64, 3))},
-        # The constant is in float32, which no option changes.
-        lambda params, x: x.reshape(-1, 64) @ params["w"] * np.float32(0.5),
-        (8, 8)), X)}
+  "softmax": lambda: (models.make_model("softmax", (8, 8), 3), X),
+  "cnn": lambda: (models.make_model("cnn", (8, 8), 3), X),
+  "lstm": lambda: (
+    models.make_model("lstm", (5,), 3, tokens=9),
+    np.tile(np.arange(5, dtype=np.int32), (6, 1)),
+  ),
+  "nnx": lambda: (models.from_nnx(Net, (8, 8)), X),
+  "functions": lambda: (
+    models.from_functions(
+      lambda key: {"w": jax.random.normal(key, (64, 3))},
+      # The constant is in float32, which no option changes.
+      lambda params, x: x.reshape(-1, 64) @ params["w"] * np.float32(0.5),
+      (8, 8),
+    ),
+    X,
+  ),
+}
 
 
 @pytest.mark.parametrize("name", list(MODELS))
@@ -61,18 +68,21 @@ def test_products_are_in_bfloat16_and_nothing_else(name):
 
   def both(model):
     return lambda params: objective.batch_value_and_grad(
-        model, params, jnp.asarray(x), Y, jnp.ones(6, bool), key)
+      model, params, jnp.asarray(x), Y, jnp.ones(6, bool), key
+    )
 
   jaxpr = jax.make_jaxpr(both(low))(params).jaxpr
   assert len(products(jaxpr)) >= 2
   assert set.union(*products(jaxpr)) == {jnp.dtype(jnp.bfloat16)}
   loss, gradient = problems.quick_jit(both(low))(params)
   expected, exact = problems.quick_jit(both(model))(params)
-  assert {leaf.dtype for leaf in (
-      loss, *jax.tree.leaves(gradient))} == {jnp.dtype(jnp.float32)}
+  assert {leaf.dtype for leaf in (loss, *jax.tree.leaves(gradient))} == {
+    jnp.dtype(jnp.float32)
+  }
   np.testing.assert_allclose(loss, expected, rtol=0.02)
-  apart, size = (trees.squared_norm(tree) ** 0.5 for tree in (
-      trees.subtract(gradient, exact), exact))
+  apart, size = (
+    trees.squared_norm(tree) ** 0.5 for tree in (trees.subtract(gradient, exact), exact)
+  )
   assert 1e-4 * size < apart < 0.08 * size
 
 
@@ -80,14 +90,26 @@ def test_products_are_in_bfloat16_and_nothing_else(name):
 def test_a_run_in_bfloat16_is_near_that_in_float32():
   fed = fa.federate("digits", partition="classes", num_clients=8, seed=0)
   with problems.quick_compilation():
-    runs = [fa.run("scaffold", fed, model="mlp", hidden=(16,), cohort_size=4,
-                   rounds=6, eval_every=6, evaluate="global",
-                   compute_dtype=dtype)
-            for dtype in ("float32", "bfloat16")]
+    runs = [
+      fa.run(
+        "scaffold",
+        fed,
+        model="mlp",
+        hidden=(16,),
+        cohort_size=4,
+        rounds=6,
+        eval_every=6,
+        evaluate="global",
+        compute_dtype=dtype,
+      )
+      for dtype in ("float32", "bfloat16")
+    ]
   exact, low = (run.metrics["global"]["loss"][0, -1] for run in runs)
   assert exact != low and abs(exact - low) < 0.03 * exact
-  assert {leaf.dtype.name for leaf in jax.tree.leaves(
-      runs[1]._state().states)} <= {"float32", "int32"}
+  assert {leaf.dtype.name for leaf in jax.tree.leaves(runs[1]._state().states)} <= {
+    "float32",
+    "int32",
+  }
 
 
 @pytest.mark.parametrize("name", ["afl", "fedacnnl", "pfedacnnl"])

@@ -25,23 +25,28 @@ def group_norm(x, params):
 def conv(x, kernel, stride=1):
   pad = kernel.shape[0] // 2
   return lax.conv_general_dilated(
-      x, kernel, (stride, stride), [(pad, pad)] * 2,
-      dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    x,
+    kernel,
+    (stride, stride),
+    [(pad, pad)] * 2,
+    dimension_numbers=("NHWC", "HWIO", "NHWC"),
+  )
 
 
 def logits(params, x):
   """He et al., section 4.2, with four stages of two blocks."""
-  x = jax.nn.relu(group_norm(
-      conv(x, params["Conv_0"]["kernel"]), params["GroupNorm_0"]))
+  x = jax.nn.relu(
+    group_norm(conv(x, params["Conv_0"]["kernel"]), params["GroupNorm_0"])
+  )
   for number in range(8):
     block = params[f"Block_{number}"]
     stride = 2 if number in (2, 4, 6) else 1
-    y = jax.nn.relu(group_norm(
-        conv(x, block["Conv_0"]["kernel"], stride), block["GroupNorm_0"]))
+    y = jax.nn.relu(
+      group_norm(conv(x, block["Conv_0"]["kernel"], stride), block["GroupNorm_0"])
+    )
     y = group_norm(conv(y, block["Conv_1"]["kernel"]), block["GroupNorm_1"])
     if stride == 2:
-      x = group_norm(
-          conv(x, block["Conv_2"]["kernel"], 2), block["GroupNorm_2"])
+      x = group_norm(conv(x, block["Conv_2"]["kernel"], 2), block["GroupNorm_2"])
     x = jax.nn.relu(x + y)
   return x.mean((1, 2)) @ params["last"]["kernel"] + params["last"]["bias"]
 
@@ -53,10 +58,10 @@ def test_it_is_its_definition():
   params = problems.some_params(model)
   x = np.random.default_rng(0).normal(size=(3, *shape)).astype(np.float32)
   with jax.numpy_rank_promotion("allow"):
-    expected = problems.quick_jit(logits)(
-        params["params"], jnp.asarray(x)[..., None])
+    expected = problems.quick_jit(logits)(params["params"], jnp.asarray(x)[..., None])
   np.testing.assert_allclose(
-      problems.quick_jit(model.apply)(params, x), expected, atol=1e-4)
+    problems.quick_jit(model.apply)(params, x), expected, atol=1e-4
+  )
 
 
 def test_its_size():
@@ -69,6 +74,5 @@ def test_its_size():
 def test_what_is_refused():
   with pytest.raises(OptionError, match="resnet18: needs images of at least 8"):
     models.make_model("resnet18", (7, 32, 3), 10)
-  model = models.make_model("resnet18", (8, 8), 10, norm="batch",
-                            resnet_width=2)
+  model = models.make_model("resnet18", (8, 8), 10, norm="batch", resnet_width=2)
   assert model.roles.has_state  # see ``models.statistics``

@@ -2,7 +2,8 @@
 
 import functools
 
-from flax import linen as nn, nnx
+from flax import linen as nn
+from flax import nnx
 import jax
 import jax.numpy as jnp
 import pytest
@@ -10,15 +11,22 @@ import pytest
 from fedjax_alg import models
 
 FUNCTIONS = models.from_functions(
-    lambda key: jnp.zeros((6, 3)), lambda params, x: x @ params)
+  lambda key: jnp.zeros((6, 3)), lambda params, x: x @ params
+)
 
 
-@pytest.mark.parametrize("given, options, flops", [
-    ("softmax", {}, 2 * 6 * 3), ("mlp", dict(hidden=(5,)), 2 * (6 * 5 + 5 * 3)),
-    (nn.Dense(3), {}, 2 * 6 * 3), (FUNCTIONS, {}, 2 * 6 * 3),
+@pytest.mark.parametrize(
+  "given, options, flops",
+  [
+    ("softmax", {}, 2 * 6 * 3),
+    ("mlp", dict(hidden=(5,)), 2 * (6 * 5 + 5 * 3)),
+    (nn.Dense(3), {}, 2 * 6 * 3),
+    (FUNCTIONS, {}, 2 * 6 * 3),
     (models.make_model("softmax", (6,), 3), {}, 2 * 6 * 3),
     (lambda rngs: nnx.Linear(6, 3, rngs=rngs), {}, 2 * 6 * 3),
-    (nnx.Linear(6, 3, rngs=nnx.Rngs(0)), {}, 2 * 6 * 3)])
+    (nnx.Linear(6, 3, rngs=nnx.Rngs(0)), {}, 2 * 6 * 3),
+  ],
+)
 def test_whatever_is_given_trains_with_its_flops_counted(given, options, flops):
   model = models.as_model(given, (6,), 3, **options)
   assert (model.flops, model.l2) == (flops, 0.0)
@@ -51,12 +59,19 @@ def of_both(num_classes, input_shape):
   return models.make_model("softmax", input_shape, num_classes)
 
 
-@pytest.mark.parametrize("maker", [
-    OfSizes, OfClasses, of_both, lambda num_classes: nn.Dense(num_classes),
+@pytest.mark.parametrize(
+  "maker",
+  [
+    OfSizes,
+    OfClasses,
+    of_both,
+    lambda num_classes: nn.Dense(num_classes),
     lambda num_classes: OfClasses(num_classes),
     lambda key, num_classes: nnx.Linear(6, num_classes, rngs=key),
     functools.partial(OfSizes, input_shape=(6,)),
-    functools.partial(OfSizes, (6,), num_classes=3)])
+    functools.partial(OfSizes, (6,), num_classes=3),
+  ],
+)
 def test_a_maker_gets_the_sizes_that_it_asks_for(maker):
   model = models.as_model(maker, (6,), 3)
   assert model.flops == 2 * 6 * 3
@@ -67,14 +82,17 @@ def test_a_maker_gets_the_sizes_that_it_asks_for(maker):
 def test_a_model_is_loaded_from_a_file(tmp_path):
   path = tmp_path / "own_net.py"
   path.write_text(
-      "from flax import linen as nn\nnet = nn.Dense(3)\nnumber = 3\n"
-      "def maker(num_classes):\n  return nn.Dense(num_classes)\n",
-      encoding="utf-8")
+    "from flax import linen as nn\nnet = nn.Dense(3)\nnumber = 3\n"
+    "def maker(num_classes):\n  return nn.Dense(num_classes)\n",
+    encoding="utf-8",
+  )
   for name in ("net", "maker"):
     assert models.as_model(f"{path}:{name}", (6,), 3, l2=0.5).l2 == 0.5
   for name, options, said in (
-      ("number", {}, "is an int; must be a base.Model"),
-      ("gone", {}, "has no gone"), ("net", {"hidden": (3,)}, "hidden: only a")):
+    ("number", {}, "is an int; must be a base.Model"),
+    ("gone", {}, "has no gone"),
+    ("net", {"hidden": (3,)}, "hidden: only a"),
+  ):
     with pytest.raises(ValueError, match=said):
       models.as_model(f"{path}:{name}", (6,), 3, **options)
 
@@ -87,19 +105,26 @@ def test_a_model_keeps_its_own_loss_and_l2_unless_told():
   assert (told.l2, told.loss) == (0.0, models.cross_entropy)
 
 
-@pytest.mark.parametrize("given, options, said", [
+@pytest.mark.parametrize(
+  "given, options, said",
+  [
     ("sofmax", {}, "^model=sofmax: unknown, did you mean 'softmax'"),
     ("vgg", {}, r"^model=vgg: unknown \(one of softmax, mlp"),
     ("mlp", dict(hiden=(3,)), "^hiden: .*did you mean 'hidden'"),
     (nn.Dense(3), dict(hidden=(3,)), "^hidden: only a named model"),
     (nn.Dense, {}, r"^model: Dense is a class; give a module"),
     (7, {}, "^model: int given; must be a name"),
-    (lambda num_classes: 1 // 0, {}, r"^model: <lambda>\(num_classes\) fails "
-     r"\(ZeroDivisionError"),
+    (
+      lambda num_classes: 1 // 0,
+      {},
+      r"^model: <lambda>\(num_classes\) fails "
+      r"\(ZeroDivisionError",
+    ),
     (nn.Dense(4), {}, r"gives \[7, 4\] float32 .*logits \[7, 3\] float32"),
     (nnx.Linear(6, 2, rngs=nnx.Rngs(0)), {}, r"gives \[7, 2\] .*\[7, 3\]"),
-    ("softmax", dict(loss=lambda logits, y: logits.mean()),
-     r"^loss: gives \[\]")])
+    ("softmax", dict(loss=lambda logits, y: logits.mean()), r"^loss: gives \[\]"),
+  ],
+)
 def test_refused_in_one_line(given, options, said):
   with pytest.raises(ValueError, match=said):
     models.as_model(given, (6,), 3, **options)

@@ -27,37 +27,46 @@ class Adapted(nnx.Module):
     return self.head(self.norm(self.base(x) + self.lora(x)))
 
 
-@pytest.mark.parametrize(("given", "shared"), [
+@pytest.mark.parametrize(
+  ("given", "shared"),
+  [
     (["personal:last"], ["Dense_0/bias", "Dense_0/kernel"]),
     (["personal:Dense_1"], ["Dense_0/bias", "Dense_0/kernel"]),
     (["personal:*/bias"], ["Dense_0/kernel", "Dense_1/kernel"]),
     (["personal:**", "shared:last"], ["Dense_1/bias", "Dense_1/kernel"]),
-    (["shared:Dense_1/kernel"], ["Dense_1/kernel"])])
+    (["shared:Dense_1/kernel"], ["Dense_1/kernel"]),
+  ],
+)
 def test_a_pattern_names_leaves(given, shared):
   _, names, found = roles.of_leaves(perceptron(), given)
-  assert [name for name, role in zip(names, found) if role == "shared"] == (
-      shared)
+  assert [name for name, role in zip(names, found) if role == "shared"] == (shared)
 
 
 def test_types_of_variables_and_of_layers_are_named():
   model = models.from_nnx(Adapted, (4,))
   for given, role, leaves in (
-      ("lora:head", "shared", ["head/bias", "head/kernel", "lora/lora_a",
-                               "lora/lora_b"]),
-      ("shared:nnx.LoRAParam", "shared", ["lora/lora_a", "lora/lora_b"]),
-      ("personal:norm", "personal", ["norm/bias", "norm/scale"])):
+    ("lora:head", "shared", ["head/bias", "head/kernel", "lora/lora_a", "lora/lora_b"]),
+    ("shared:nnx.LoRAParam", "shared", ["lora/lora_a", "lora/lora_b"]),
+    ("personal:norm", "personal", ["norm/bias", "norm/scale"]),
+  ):
     _, names, found = roles.of_leaves(model, [given])
     assert [n for n, r in zip(names, found) if r == role] == leaves, given
   # The floats that are sent: two factors of rank 2, and the head.
-  assert roles.split(model, ["lora:head"]).roles.floats()["shared"] == (
-      4 * 2 + 2 * 6) + 6 * 3 + 3
+  assert (
+    roles.split(model, ["lora:head"]).roles.floats()["shared"]
+    == (4 * 2 + 2 * 6) + 6 * 3 + 3
+  )
 
 
-@pytest.mark.parametrize(("given", "message"), [
+@pytest.mark.parametrize(
+  ("given", "message"),
+  [
     (["personal:hed"], "matches no parameter of the model"),
     (["frozen:**"], "leaves nothing shared"),
     (["persnal:last"], "did you mean 'personal'"),
-    (["personal"], "must be ROLE:PATTERN")])
+    (["personal"], "must be ROLE:PATTERN"),
+  ],
+)
 def test_wrong_roles_are_refused_in_one_line(given, message):
   with pytest.raises(OptionError, match=message):
     roles.split(perceptron(), given)
@@ -65,7 +74,10 @@ def test_wrong_roles_are_refused_in_one_line(given, message):
 
 def test_texts_of_all_forms():
   assert roles.texts({"personal": "head", "frozen": ["a", "b"]}) == (
-      "personal:head", "frozen:a", "frozen:b")
+    "personal:head",
+    "frozen:a",
+    "frozen:b",
+  )
   assert roles.texts("lora:head,frozen:a") == ("lora:head", "frozen:a")
   assert roles.texts(["personal:head"]) == ("personal:head",)
   assert roles.texts({"personal": "a,b"}) == ("personal:a", "personal:b")
@@ -74,10 +86,24 @@ def test_texts_of_all_forms():
     roles.texts(3)
 
 
-@pytest.mark.parametrize("given", [
-    {"personal": None}, {"personal": 3}, {"personal": []}, {"personal": ""},
-    {"personal": ["head", ""]}, {"personal": {"a": 1}}, {"personal": b"head"},
-    3, None, [3], ",", "personal:head,", ["personal:head", ""]])
+@pytest.mark.parametrize(
+  "given",
+  [
+    {"personal": None},
+    {"personal": 3},
+    {"personal": []},
+    {"personal": ""},
+    {"personal": ["head", ""]},
+    {"personal": {"a": 1}},
+    {"personal": b"head"},
+    3,
+    None,
+    [3],
+    ",",
+    "personal:head,",
+    ["personal:head", ""],
+  ],
+)
 def test_roles_without_a_pattern_are_refused(given):
   """Nothing is read as no roles, and nothing ends in a traceback."""
   with pytest.raises(OptionError, match="^roles=") as error:

@@ -27,13 +27,12 @@ def test_what_is_given_takes_the_place_of_what_is_drawn():
   given = start.matched(model, arrays, ["Dense_0"], "`init`")
   made = start.starting(model, given)
   for seed in (0, 1):
-    params, drawn = (m.init(jax.random.key(seed))["params"]
-                     for m in (made, model))
+    params, drawn = (m.init(jax.random.key(seed))["params"] for m in (made, model))
     for leaf in ("kernel", "bias"):
       np.testing.assert_array_equal(
-          params["Dense_0"][leaf], arrays[f"params/Dense_0/{leaf}"])
-      np.testing.assert_array_equal(
-          params["Dense_1"][leaf], drawn["Dense_1"][leaf])
+        params["Dense_0"][leaf], arrays[f"params/Dense_0/{leaf}"]
+      )
+      np.testing.assert_array_equal(params["Dense_1"][leaf], drawn["Dense_1"][leaf])
 
 
 def test_the_axis_of_one_global_model_is_taken_off():
@@ -43,23 +42,32 @@ def test_the_axis_of_one_global_model_is_taken_off():
   for only in ([], ["Dense_0"]):
     given = start.matched(model, arrays, only, "`init`")
     stacked = {name: array[None] for name, array in arrays.items()}
-    problems.assert_equal(
-        start.matched(model, stacked, only, "`init`"), given)
-    with pytest.raises(OptionError, match=(
-        r"init: has 3 models .* jax.tree.map\(lambda leaf: leaf\[0\], init\)")):
-      start.matched(model, {name: np.stack([array] * 3)
-                            for name, array in arrays.items()}, only, "`init`")
+    problems.assert_equal(start.matched(model, stacked, only, "`init`"), given)
+    with pytest.raises(
+      OptionError,
+      match=(r"init: has 3 models .* jax.tree.map\(lambda leaf: leaf\[0\], init\)"),
+    ):
+      start.matched(
+        model,
+        {name: np.stack([array] * 3) for name, array in arrays.items()},
+        only,
+        "`init`",
+      )
   stacked["params/Dense_0/bias"] = arrays["params/Dense_0/bias"]
   with pytest.raises(OptionError, match=r"kernel is \[1, 4, 5\], and \[4, 5\]"):
     start.matched(model, stacked, [], "`init`")
 
 
-@pytest.mark.parametrize("width, only, said", [
+@pytest.mark.parametrize(
+  "width, only, said",
+  [
     (6, (), r"Dense_0/bias is \[6\], and \[5\] in the model \(`init_only` n"),
     (6, ("Dense_1",), r"kernel is \[6, 3\], and \[5, 3\] in the model$"),
     (5, ("Dense_2",), "`init_only`=Dense_2: matches no parameter of the model"),
     (None, (), "`init`: has no Dense_1/kernel, it has Dense_0/bias"),
-    (0, (), "`init`: has more, which the model has not")])
+    (0, (), "`init`: has more, which the model has not"),
+  ],
+)
 def test_what_does_not_fit_is_one_line(width, only, said):
   arrays = arrays_of(perceptron(width or 5))
   if width is None:

@@ -1,7 +1,8 @@
 """Layers with state: which rows they see, who moves, what is refused."""
 
 import chex
-from flax import linen as nn, nnx
+from flax import linen as nn
+from flax import nnx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +17,6 @@ from tests import problems
 
 
 class Block(nn.Module):
-
   @nn.compact
   def __call__(self, x, train):
     # Statistics over examples and rows.
@@ -30,8 +30,7 @@ class Linen(nn.Module):
   def __call__(self, x, train):
     x = Block(name="body")(x, train).mean(1)
     # The argument is given with the call, as some modules have it.
-    x = nn.BatchNorm(momentum=0.5)(
-        nn.Dense(4)(x), use_running_average=not train)
+    x = nn.BatchNorm(momentum=0.5)(nn.Dense(4)(x), use_running_average=not train)
     return nn.Dense(2)(x)
 
 
@@ -39,8 +38,7 @@ class Nnx(nnx.Module):
   """A list of dense layers with norms between them."""
 
   def __init__(self, rngs):
-    self.dense = nnx.List([
-        nnx.Linear(16, 4, rngs=rngs), nnx.Linear(4, 2, rngs=rngs)])
+    self.dense = nnx.List([nnx.Linear(16, 4, rngs=rngs), nnx.Linear(4, 2, rngs=rngs)])
     self.norms = nnx.List([nnx.BatchNorm(4, momentum=0.5, rngs=rngs)])
 
   def __call__(self, x):
@@ -63,7 +61,8 @@ def test_rows_that_fill_a_batch_up_leave_no_trace(made):
   def of(x, y, mask):
     logits, new = moving.observe(((params, None), state), x, mask, key)
     loss, (grad, after) = objective.batch_value_and_moves(
-        moving, ((params, None), state), x, y, mask, key)
+      moving, ((params, None), state), x, y, mask, key
+    )
     return logits[:5], (new, after), loss, grad
 
   alone = of(X[:5], Y[:5], COUNTS[:5])
@@ -85,11 +84,13 @@ def test_evaluation_has_running_statistics_or_those_of_the_rows(made):
 
   @problems.quick_jit
   def all_of(params):
-    return (model.apply(params, X),
-            objective.logits(model, params, X, mask=COUNTS),
-            model.train_apply(params, X, key),
-            objective.logits(of_rows, params, X, mask=COUNTS)[:5],
-            of_rows.apply(params, X[:5]))
+    return (
+      model.apply(params, X),
+      objective.logits(model, params, X, mask=COUNTS),
+      model.train_apply(params, X, key),
+      objective.logits(of_rows, params, X, mask=COUNTS)[:5],
+      of_rows.apply(params, X[:5]),
+    )
 
   running, evaluated, trained, masked, alone = all_of(params)
   problems.assert_equal(evaluated, running)
@@ -110,17 +111,20 @@ class Dropped(nn.Module):
 def test_dropout_is_that_of_the_step_and_none_in_evaluation():
   """With the statistics of the batch it is evaluation all the same."""
   model = models.as_model(Dropped(), (4, 4), 2)
-  state, params = model.roles.start(jax.random.key(0)).state, model.init(
-      jax.random.key(1))
+  state, params = (
+    model.roles.start(jax.random.key(0)).state,
+    model.init(jax.random.key(1)),
+  )
   moving = model.roles.together(model, with_state=True)
-  (one, a), (same, _), (other, b) = (moving.observe(
-      ((params, None), state), X, None, jax.random.key(k)) for k in (2, 2, 3))
+  (one, a), (same, _), (other, b) = (
+    moving.observe(((params, None), state), X, None, jax.random.key(k))
+    for k in (2, 2, 3)
+  )
   problems.assert_equal(one, same)
   assert problems.differ(one, other)
   problems.assert_equal(a, b)
   of_rows = roles.split(model, (), model_state="batch")
-  problems.assert_equal(of_rows.apply(params, X), objective.logits(
-      of_rows, params, X))
+  problems.assert_equal(of_rows.apply(params, X), objective.logits(of_rows, params, X))
 
 
 def test_statistics_of_frozen_layers_are_frozen():
@@ -128,14 +132,21 @@ def test_statistics_of_frozen_layers_are_frozen():
   model = models.as_model(Linen(), (4, 4), 2)
   one = roles.split(model, ["frozen:body"])
   assert one.roles.floats() == {
-      "shared": 34, "personal": 0, "frozen": 21 + 6, "state": 8}
+    "shared": 34,
+    "personal": 0,
+    "frozen": 21 + 6,
+    "state": 8,
+  }
   assert one.roles.has_state
   both = roles.split(model, ["frozen:body", "frozen:BatchNorm_0"])
   assert not both.roles.has_state
   params, key = both.init(jax.random.key(1)), jax.random.key(2)
   problems.assert_close(
-      objective.logits(both, params, X[:3], key),
-      objective.logits(both, params, X, key)[:3], rtol=1e-5, atol=1e-6)
+    objective.logits(both, params, X[:3], key),
+    objective.logits(both, params, X, key)[:3],
+    rtol=1e-5,
+    atol=1e-6,
+  )
 
 
 class Counting(nn.Module):
@@ -151,21 +162,23 @@ class Counting(nn.Module):
 
 
 class Transposed(nn.Module):
-
   @nn.compact
   def __call__(self, x, train):
     x = nn.BatchNorm(not train, axis=0)(x.reshape(-1, 16).T)
     return nn.Dense(2)(x.T)
 
 
-@pytest.mark.parametrize("made, message", [
+@pytest.mark.parametrize(
+  "made, message",
+  [
     (Counting(), "keeps state in Counting itself, whose __call__ must take"),
-    (Transposed(), "its first axis must be theirs")])
+    (Transposed(), "its first axis must be theirs"),
+  ],
+)
 def test_what_cannot_leave_rows_out_is_one_line(made, message):
   with pytest.raises(OptionError, match=message):
     model = models.as_model(made, (4, 4), 2)
-    objective.logits(model, model.init(jax.random.key(0)), X,
-                     jax.random.key(1), COUNTS)
+    objective.logits(model, model.init(jax.random.key(0)), X, jax.random.key(1), COUNTS)
 
 
 @pytest.mark.program
@@ -173,8 +186,9 @@ def test_options_of_training_reach_the_layers_with_state():
   """bfloat16 and augmentation change what they see, not what they keep."""
   model = models.as_model(Linen(), (4, 4), 2)
   key, change = jax.random.key(2), jax.random.key(3)
-  made = roles.split(augment.augmented(
-      precision.in_bfloat16(model), ["flip"], (4, 4)), ())
+  made = roles.split(
+    augment.augmented(precision.in_bfloat16(model), ["flip"], (4, 4)), ()
+  )
   plain = roles.split(model, ())
   params, state = plain.init(key), plain.roles.start(key).state
   # A number that bfloat16 does not have.
@@ -184,8 +198,9 @@ def test_options_of_training_reach_the_layers_with_state():
     together = model.roles.together(model, with_state=True)
     return together.observe(((params, None), state), x, COUNTS, key)
 
-  seen = augment.AUGMENTATIONS["flip"](X, jax.random.split(
-      jax.random.fold_in(change, 0xA06), 1)[0])
+  seen = augment.AUGMENTATIONS["flip"](
+    X, jax.random.split(jax.random.fold_in(change, 0xA06), 1)[0]
+  )
   for x, key in ((X, None), (seen, change)):
     (logits, new), (exact, wanted) = passed(made, X, key), passed(plain, x, key)
     np.testing.assert_allclose(logits, exact, atol=0.05)
@@ -199,16 +214,24 @@ def test_a_model_with_state_starts_from_what_is_given():
   """The statistics, too, where they are given."""
   model = models.as_model(Linen(), (4, 4), 2)
   values = jax.tree.map(
-      lambda leaf: leaf + 1, model.roles.whole.init(jax.random.key(5)))
+    lambda leaf: leaf + 1, model.roles.whole.init(jax.random.key(5))
+  )
   arrays = parameters.named(values)
   for left_out in ("", "batch_stats"):
-    given = start.matched(model, {
-        name: array for name, array in arrays.items()
-        if not left_out or not name.startswith(left_out)}, (), "`init`")
+    given = start.matched(
+      model,
+      {
+        name: array
+        for name, array in arrays.items()
+        if not left_out or not name.startswith(left_out)
+      },
+      (),
+      "`init`",
+    )
     made = roles.split(start.bound(model, given), ())
     own = made.roles.start(jax.random.key(1)).state["batch_stats"]
     drawn = model.roles.start(jax.random.key(1)).state["batch_stats"]
     chex.assert_trees_all_equal(
-        made.init(jax.random.key(1))["params"], values["params"])
-    chex.assert_trees_all_equal(
-        own, drawn if left_out else values["batch_stats"])
+      made.init(jax.random.key(1))["params"], values["params"]
+    )
+    chex.assert_trees_all_equal(own, drawn if left_out else values["batch_stats"])

@@ -17,14 +17,18 @@ MODULE = Transformer(num_classes=7, tokens=9, d_model=6, blocks=2, heads=3)
 def start(module=MODULE, length=5):
   params = module.init(jax.random.key(0), np.ones((1, length), np.int32))
   rng = np.random.default_rng(0)
-  return jax.tree.map(lambda leaf: np.asarray(
-      leaf + 0.3 * rng.normal(size=leaf.shape), np.float32), params)
+  return jax.tree.map(
+    lambda leaf: np.asarray(leaf + 0.3 * rng.normal(size=leaf.shape), np.float32),
+    params,
+  )
 
 
 def norm(x, params):
   x = x - x.mean(-1, keepdims=True)
-  return x / np.sqrt((x ** 2).mean(-1, keepdims=True) + 1e-6) * (
-      params["scale"]) + params["bias"]
+  return (
+    x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * (params["scale"])
+    + params["bias"]
+  )
 
 
 def logits(params, tokens):
@@ -35,8 +39,9 @@ def logits(params, tokens):
     held = block["MultiHeadDotProductAttention_0"]
     y, out = norm(x, block["LayerNorm_0"]), np.zeros_like(x)
     query, key, value = (
-        np.einsum("td,dhk->thk", y, held[name]["kernel"]) + held[name]["bias"]
-        for name in ("query", "key", "value"))
+      np.einsum("td,dhk->thk", y, held[name]["kernel"]) + held[name]["bias"]
+      for name in ("query", "key", "value")
+    )
     for t in range(len(tokens)):
       seen = [s for s in range(t + 1) if tokens[s] != 0]
       for head in range(3):
@@ -46,8 +51,7 @@ def logits(params, tokens):
     x = x + out + held["out"]["bias"]
     y = norm(x, block["LayerNorm_1"])
     y = y @ block["Dense_0"]["kernel"] + block["Dense_0"]["bias"]
-    y = 0.5 * y * (1 + np.tanh(
-        math.sqrt(2 / math.pi) * (y + 0.044715 * y ** 3)))
+    y = 0.5 * y * (1 + np.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y**3)))
     x = x + y @ block["Dense_1"]["kernel"] + block["Dense_1"]["bias"]
   last = p["last"]
   return norm(x, p["LayerNorm_0"]) @ last["kernel"] + last["bias"]
@@ -63,8 +67,10 @@ def test_it_is_its_definition():
     np.testing.assert_allclose(row, expected, atol=2e-5)
   # As a classifier it has the outputs of the last token that is no padding.
   np.testing.assert_allclose(
-      MODULE.clone(each=False).apply(params, tokens),
-      [found[0, 4], found[1, 3]], atol=2e-5)
+    MODULE.clone(each=False).apply(params, tokens),
+    [found[0, 4], found[1, 3]],
+    atol=2e-5,
+  )
 
 
 @pytest.mark.program

@@ -27,8 +27,11 @@ def read(path):
   """A text, or the texts of a folder by their names."""
   if path.is_file():
     return path.read_text()
-  return {str(each.relative_to(path)): each.read_text()
-          for each in path.rglob("*") if each.is_file()}
+  return {
+    str(each.relative_to(path)): each.read_text()
+    for each in path.rglob("*")
+    if each.is_file()
+  }
 
 
 OLD = {"file": "one", "folder": {"a": "one", "b/c": "two"}}
@@ -75,8 +78,11 @@ def test_a_kill_leaves_what_fits(tmp_path, monkeypatch, kind, at):
       patches.setattr(checksums, "_write", write_sums)
       patches.setattr(files.os, "replace", dies_at_export)
     discard = files.discard
-    patches.setattr(files, "discard", lambda place: (
-        None if place.name.endswith(checksums.PARTIAL) else discard(place)))
+    patches.setattr(
+      files,
+      "discard",
+      lambda place: None if place.name.endswith(checksums.PARTIAL) else discard(place),
+    )
     with pytest.raises(Killed):
       write(path, NEW[kind])
   if path.exists():  # no folder takes the place of another at once
@@ -89,12 +95,16 @@ def test_a_kill_leaves_what_fits(tmp_path, monkeypatch, kind, at):
   assert {each.name for each in tmp_path.iterdir()} == {"model", "model.sha256"}
 
 
-@pytest.mark.parametrize("change", [
+@pytest.mark.parametrize(
+  "change",
+  [
     lambda path: (path / "a").write_text("edited"),
     lambda path: (path / "mine").write_text("mine"),
     lambda path: (path / "mine").symlink_to("a"),
     lambda path: (path / "mine").symlink_to("b"),  # a folder
-    lambda path: (path / "gone").symlink_to("nowhere")])
+    lambda path: (path / "gone").symlink_to("nowhere"),
+  ],
+)
 def test_a_folder_with_files_of_others_is_no_export(tmp_path, change):
   path = write(tmp_path / "model", OLD["folder"])
   assert checksums.is_export(path)

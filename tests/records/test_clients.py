@@ -12,17 +12,21 @@ from fedjax_alg.records import clients
 pytestmark = pytest.mark.fast
 
 FINAL = {
-    "clients": {
-        "local": {"test_examples": np.array([[4, 0, 3], [4, 0, 3]]),
-                  "accuracy": np.array([[0.25, np.nan, 1.0], [0.5, np.nan, 0]]),
-                  "loss": np.array([[1.5, np.nan, 0.1], [1 / 3, np.nan, 9.0]])},
-        "assigned": {"test_examples": np.array([[4, 0, 0], [0, 0, 3]]),
-                     "accuracy": np.array([[1.0, np.nan, np.nan],
-                                           [np.nan, np.nan, 0]]),
-                     "loss": np.array([[2.0, np.nan, np.nan],
-                                       [np.nan, np.nan, 4.0]])}},
-    "train_examples": np.array([30, 8, 12]),
-    "membership": np.array([[0, -1, 2], [1, 1, 0]], np.int32)}
+  "clients": {
+    "local": {
+      "test_examples": np.array([[4, 0, 3], [4, 0, 3]]),
+      "accuracy": np.array([[0.25, np.nan, 1.0], [0.5, np.nan, 0]]),
+      "loss": np.array([[1.5, np.nan, 0.1], [1 / 3, np.nan, 9.0]]),
+    },
+    "assigned": {
+      "test_examples": np.array([[4, 0, 0], [0, 0, 3]]),
+      "accuracy": np.array([[1.0, np.nan, np.nan], [np.nan, np.nan, 0]]),
+      "loss": np.array([[2.0, np.nan, np.nan], [np.nan, np.nan, 4.0]]),
+    },
+  },
+  "train_examples": np.array([30, 8, 12]),
+  "membership": np.array([[0, -1, 2], [1, 1, 0]], np.int32),
+}
 
 
 def read(path):
@@ -37,8 +41,11 @@ def test_a_row_for_each_seed_protocol_and_client(tmp_path, names):
   assert tuple(rows[0]) == clients.columns(names)
   assert ("name" in rows[0]) == (names is not None)
   assert [(row["seed"], row["protocol"], row["client"]) for row in rows] == [
-      (seed, protocol, client) for seed in "35"
-      for protocol in ("local", "assigned") for client in "012"]
+    (seed, protocol, client)
+    for seed in "35"
+    for protocol in ("local", "assigned")
+    for client in "012"
+  ]
   for row in rows:
     client, seed = int(row["client"]), (3, 5).index(int(row["seed"]))
     assert row.get("name") == (None if names is None else names[client])
@@ -56,12 +63,18 @@ def test_very_many_clients_are_arrays(tmp_path, monkeypatch, main):
   total = np.where(rows > 0, rows, np.nan)
   losses = (rng.exponential(size=rows.shape) * rows).astype(np.float32)
   final = FINAL | {
-      "clients": {"local": {
-          main: rng.integers(0, rows + 1) / total if main == "accuracy" else
-          rng.exponential(size=rows.shape) + 0 * total,
-          "loss": losses / total, "test_examples": rows}},
-      "train_examples": rng.integers(1, 300, 500),
-      "membership": rng.integers(-1, 4, (2, 500)).astype(np.int32)}
+    "clients": {
+      "local": {
+        main: rng.integers(0, rows + 1) / total
+        if main == "accuracy"
+        else rng.exponential(size=rows.shape) + 0 * total,
+        "loss": losses / total,
+        "test_examples": rows,
+      }
+    },
+    "train_examples": rng.integers(1, 300, 500),
+    "membership": rng.integers(-1, 4, (2, 500)).astype(np.int32),
+  }
   clients.write(tmp_path, final, (3, 5), None)
   assert clients.read_many(tmp_path) == {}
   monkeypatch.setattr(clients, "MOST_IN_TEXT", 499)
@@ -72,8 +85,7 @@ def test_very_many_clients_are_arrays(tmp_path, monkeypatch, main):
   assert found.keys() == {"clients", "train_examples", "membership"}
   chex.assert_trees_all_equal(found, {name: final[name] for name in found})
   with np.load(tmp_path / "clients.npz") as stored:
-    assert stored["name"].tolist() == names and stored["seed"].tolist() == [
-        3, 5]
+    assert stored["name"].tolist() == names and stored["seed"].tolist() == [3, 5]
     if main == "accuracy":
       assert stored["local_hits"].dtype == np.uint8
     assert stored["group"].dtype == np.int8
@@ -87,6 +99,5 @@ def test_tables_of_the_run_before_do_not_stay(tmp_path):
   old = {"local": {"accuracy": np.ones((2, 3))}}
   for measured in ({}, old):
     clients.write(tmp_path, FINAL, (3, 5), None)
-    clients.write(tmp_path, {"clients": measured, "membership": None}, (3, 5),
-                  None)
+    clients.write(tmp_path, {"clients": measured, "membership": None}, (3, 5), None)
     assert not list(tmp_path.iterdir())

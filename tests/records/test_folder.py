@@ -16,29 +16,41 @@ PAGE = pathlib.Path(__file__).parents[2] / "docs" / "run_folder.md"
 
 def test_the_list_is_that_of_the_page():
   table = PAGE.read_text("utf-8").split("| file | what |")[1].split("\n\n")[0]
-  named = {name for line in table.strip().splitlines()
-           for name in re.findall(r"`([^`]+)`", line.split("|")[1])}
+  named = {
+    name
+    for line in table.strip().splitlines()
+    for name in re.findall(r"`([^`]+)`", line.split("|")[1])
+  }
   assert named == {*run_files.FILES, "run.lock", "checkpoint/", "tensorboard/"}
 
 
 #: Files of the user.
-OTHERS = ("notes.txt", "curves.png.txt", "checkpoint/round_best.ckpt",
-          "checkpoint/round_1.rows_mine", "tensorboard/seed_0/notes",
-          "tensorboard/seed_0/events.out.tfevents.1712345678.host.7.0",
-          "tensorboard/other/events.out", "metrics/metrics.csv")
+OTHERS = (
+  "notes.txt",
+  "curves.png.txt",
+  "checkpoint/round_best.ckpt",
+  "checkpoint/round_1.rows_mine",
+  "tensorboard/seed_0/notes",
+  "tensorboard/seed_0/events.out.tfevents.1712345678.host.7.0",
+  "tensorboard/other/events.out",
+  "metrics/metrics.csv",
+)
 
 
 @pytest.fixture(name="folder")
 def _folder(tmp_path):
   """A folder with every file of a run, and files of the user beside them."""
   own = tmp_path / "run"
-  for name in (*run_files.FILES, "metrics.csv.partial",
-               "checkpoint/round_00000002.ckpt",
-               "checkpoint/round_00000004.ckpt.partial",
-               "checkpoint/round_00000004.rows_0_of_2",
-               "checkpoint/round_00000004.rows_1_of_2.partial",
-               f"tensorboard/seed_0/events.out.tfevents.{12:020}.host",
-               *OTHERS):
+  for name in (
+    *run_files.FILES,
+    "metrics.csv.partial",
+    "checkpoint/round_00000002.ckpt",
+    "checkpoint/round_00000004.ckpt.partial",
+    "checkpoint/round_00000004.rows_0_of_2",
+    "checkpoint/round_00000004.rows_1_of_2.partial",
+    f"tensorboard/seed_0/events.out.tfevents.{12:020}.host",
+    *OTHERS,
+  ):
     path = own / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("{}", encoding="utf-8")
@@ -47,8 +59,9 @@ def _folder(tmp_path):
 
 def test_files_of_others_stay(folder):
   run_files.remove(folder)
-  assert {str(path.relative_to(folder)) for path in folder.rglob("*")
-          if path.is_file()} == {"config.json", *OTHERS}
+  assert {
+    str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()
+  } == {"config.json", *OTHERS}
 
 
 def test_without_files_of_others_no_folder_is_left(tmp_path):
@@ -59,10 +72,16 @@ def test_without_files_of_others_no_folder_is_left(tmp_path):
   run_files.remove(tmp_path)
 
 
-@pytest.mark.parametrize("text,ours", [
+@pytest.mark.parametrize(
+  "text,ours",
+  [
     ('{"identity": null, "algorithm": "fedavg", "hparams": {}}', True),
-    ('{"name": "my-package", "scripts": {}}', False), ("[1]", False),
-    ("[" * 100_000, False), ("", False)])
+    ('{"name": "my-package", "scripts": {}}', False),
+    ("[1]", False),
+    ("[" * 100_000, False),
+    ("", False),
+  ],
+)
 def test_whose_config_it_is(tmp_path, text, ours):
   (tmp_path / "config.json").write_text(text, encoding="utf-8")
   assert run_files.is_run(tmp_path) == ours
@@ -72,8 +91,13 @@ def test_whole(folder):
   summary = dict.fromkeys(("final", "best", "cost", "timing", "hashes"), {})
   summary["files"] = run_files.hashes(folder)
   assert set(summary["files"]) == set(run_files.FILES) - {
-      "summary.json", "config.json", "flags.txt", "partition.png",
-      "curves.png", "curves.pdf"}
+    "summary.json",
+    "config.json",
+    "flags.txt",
+    "partition.png",
+    "curves.png",
+    "curves.pdf",
+  }
   assert run_files.whole(folder, summary)
   (folder / "clients.csv").write_text("{} ", encoding="utf-8")
   assert not run_files.whole(folder, summary)

@@ -5,7 +5,8 @@ import json
 import os
 import zipfile
 
-from flax import linen as nn, traverse_util
+from flax import linen as nn
+from flax import traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,10 +19,16 @@ from fedjax_alg.runs import plan, programs
 from tests import problems
 
 HAS_SAFETENSORS = importlib.util.find_spec("safetensors") is not None
-FORMATS = [pytest.param(name, marks=pytest.mark.skipif(
-    name == "safetensors" and not HAS_SAFETENSORS,
-    reason="the package safetensors is missing"))
-           for name in parameters.FORMATS]
+FORMATS = [
+  pytest.param(
+    name,
+    marks=pytest.mark.skipif(
+      name == "safetensors" and not HAS_SAFETENSORS,
+      reason="the package safetensors is missing",
+    ),
+  )
+  for name in parameters.FORMATS
+]
 
 
 class Net(nn.Module):
@@ -35,8 +42,9 @@ class Net(nn.Module):
     return nn.Dense(self.classes, name="head")(x)
 
 
-OPTIONS = dict(cohort_size=4, rounds=2, eval_every=2, evaluate=("local",),
-               client_lr=0.5)
+OPTIONS = dict(
+  cohort_size=4, rounds=2, eval_every=2, evaluate=("local",), client_lr=0.5
+)
 
 
 @pytest.fixture(scope="module", name="fed")
@@ -48,8 +56,7 @@ def fixture_fed():
 def fixture_trained(fed, tmp_path_factory):
   """A run with private heads, saved, and its global model without them."""
   with problems.quick_compilation():
-    result = fa.run("fedavg", fed, model=Net(), roles={"personal": "head"},
-                    **OPTIONS)
+    result = fa.run("fedavg", fed, model=Net(), roles={"personal": "head"}, **OPTIONS)
   return result, result.save(tmp_path_factory.mktemp("start") / "run")
 
 
@@ -57,12 +64,14 @@ def loaded(path, kind):
   """The arrays of a file as flax alone reads them."""
   if kind == "orbax":
     import orbax.checkpoint as ocp
+
     with ocp.StandardCheckpointer() as reader:
       return reader.restore(path)
   if kind == "npz":
     flat = dict(np.load(path))
   else:
     from safetensors import numpy as safetensors
+
     flat = safetensors.load_file(path)
   return traverse_util.unflatten_dict(flat, sep="/")
 
@@ -75,7 +84,8 @@ def test_flax_alone_reads_what_is_exported(trained, tmp_path, kind):
   x = np.random.default_rng(0).random((5, 8, 8)).astype(np.float32)
   params = result.client_params(3)
   np.testing.assert_array_equal(
-      Net().apply(loaded(path, kind), x), Net().apply(params, x))
+    Net().apply(loaded(path, kind), x), Net().apply(params, x)
+  )
   # And it is read again.
   problems.assert_equal(parameters.read(path), parameters.named(params))
   digest = parameters.source(path).sha256
@@ -90,31 +100,48 @@ def test_a_run_starts_from_a_part_of_another(fed, trained, tmp_path):
   result, folder = trained
   x, _ = fed.client(0)
   number = np.arange(len(x))
-  few = fa.federate(fa.from_arrays(x, number % 3, number % 4),
-                    partition="natural")
+  few = fa.federate(fa.from_arrays(x, number % 3, number % 4), partition="natural")
   with problems.quick_compilation():
-    made = fa.run("fedavg", few, model=Net(3), init=folder, init_only="encoder",
-                  roles={"frozen": "encoder"}, **OPTIONS)
+    made = fa.run(
+      "fedavg",
+      few,
+      model=Net(3),
+      init=folder,
+      init_only="encoder",
+      roles={"frozen": "encoder"},
+      **OPTIONS,
+    )
     tree = made.client_params(0)
     encoder = result.global_params()["params"]["encoder"]
     np.testing.assert_array_equal(
-        tree["params"]["encoder"]["kernel"], encoder["kernel"][0])
+      tree["params"]["encoder"]["kernel"], encoder["kernel"][0]
+    )
     assert made.facts["sources"]["init_from"]["sha256"] == (
-        parameters.source(folder).sha256)
+      parameters.source(folder).sha256
+    )
     saved = made.save(tmp_path / "made")
     # Given as a tree it is the same run, which needs it to be read again.
     given = jax.tree.map(lambda leaf: leaf[0], result.global_params())
-    same = fa.run("fedavg", few, model=Net(3), init=given, init_only="encoder",
-                  roles={"frozen": "encoder"}, **OPTIONS)
+    same = fa.run(
+      "fedavg",
+      few,
+      model=Net(3),
+      init=given,
+      init_only="encoder",
+      roles={"frozen": "encoder"},
+      **OPTIONS,
+    )
     assert same.state_hash() == made.state_hash()
     other = same.save(tmp_path / "same")
     again = dict(federation=few, model=Net(3))
     np.testing.assert_equal(fa.load_run(saved, **again).client_params(0), tree)
     np.testing.assert_equal(
-        fa.load_run(other, init=given, **again).client_params(0), tree)
+      fa.load_run(other, init=given, **again).client_params(0), tree
+    )
     for folder_, init, said in (
-        (other, None, "give load_run its init"),
-        (other, tree, "is not what the run started from")):
+      (other, None, "give load_run its init"),
+      (other, tree, "is not what the run started from"),
+    ):
       with pytest.raises(fa.RunFolderError, match=said):
         fa.load_run(folder_, init=init, **again).client_params(0)
 
@@ -125,32 +152,38 @@ def test_what_a_run_starts_from_is_no_constant_of_its_programs(fed):
   model = models.as_model("mlp", (8, 8), 10, hidden=(300,))
   init = jax.device_get(model.init(jax.random.key(3)))
   prepared = plan.from_keywords(
-      "fedavg", fed, model="mlp", hidden=(300,), init=init, **OPTIONS).prepare()
-  text = programs._start(prepared).lower(
-      *programs._start_arguments(prepared)).as_text()
+    "fedavg", fed, model="mlp", hidden=(300,), init=init, **OPTIONS
+  ).prepare()
+  text = programs._start(prepared).lower(*programs._start_arguments(prepared)).as_text()
   assert len(text) < 4 * 64 * 300
-  state = jax.jit(programs._start(prepared))(
-      *programs._start_arguments(prepared))
+  state = jax.jit(programs._start(prepared))(*programs._start_arguments(prepared))
   problems.assert_equal(
-      jax.tree.map(lambda leaf: np.asarray(leaf[0, 0]), state.models), init)
+    jax.tree.map(lambda leaf: np.asarray(leaf[0, 0]), state.models), init
+  )
 
 
 def test_what_cannot_be_exported(trained):
   result, _ = trained
   for arguments, said in (
-      (dict(path=""), "path=: empty, give the path"),
-      (dict(client=1, model=5), "model=5: only read without client"),
-      (dict(), "client: clients have parameters of their own"),
-      (dict(client=99), "client=99: must be"),
-      (dict(client=0, format="onnx"), "format=onnx: must be one of safetens")):
+    (dict(path=""), "path=: empty, give the path"),
+    (dict(client=1, model=5), "model=5: only read without client"),
+    (dict(), "client: clients have parameters of their own"),
+    (dict(client=99), "client=99: must be"),
+    (dict(client=0, format="onnx"), "format=onnx: must be one of safetens"),
+  ):
     with pytest.raises(fa.OptionError, match=said):
       result.export(**{"path": "model"} | arguments)
 
 
-@pytest.mark.parametrize("tree, said", [
-    ({"a": 1}, "init: a is an int"), ({}, "init: has no arrays"),
+@pytest.mark.parametrize(
+  "tree, said",
+  [
+    ({"a": 1}, "init: a is an int"),
+    ({}, "init: has no arrays"),
     ({"a": {"b": np.arange(3)}}, "init: a/b is int64, must be floats"),
-    ({"a": [np.array([np.nan], np.float32)]}, "init: a/0 has NaN")])
+    ({"a": [np.array([np.nan], np.float32)]}, "init: a/0 has NaN"),
+  ],
+)
 def test_what_are_no_parameters(fed, tree, said):
   with pytest.raises(fa.OptionError, match=said):
     fa.run("fedavg", fed, init=tree)
@@ -158,17 +191,24 @@ def test_what_are_no_parameters(fed, tree, said):
 
 def test_what_is_no_file_of_parameters(fed, tmp_path):
   (tmp_path / "text").write_text("hello")
-  for path, said in ((tmp_path / "none", "no such file"),
-                     (tmp_path, "neither the folder of a finished run nor")):
+  for path, said in (
+    (tmp_path / "none", "no such file"),
+    (tmp_path, "neither the folder of a finished run nor"),
+  ):
     with pytest.raises(fa.OptionError, match=f"init={path}: {said}"):
       fa.run("fedavg", fed, init=path)
   with pytest.raises(fa.OptionError, match="text: (damaged|is no .npz)"):
     fa.run("fedavg", fed, init=tmp_path / "text")
 
 
-TREE = {"params": {"layers": [
-    {"w": np.arange(6, dtype=np.float32).reshape(2, 3)},
-    {"w": np.ones((), np.float32)}]}}
+TREE = {
+  "params": {
+    "layers": [
+      {"w": np.arange(6, dtype=np.float32).reshape(2, 3)},
+      {"w": np.ones((), np.float32)},
+    ]
+  }
+}
 
 
 def exported(path, kind, tree=None):
@@ -178,8 +218,9 @@ def exported(path, kind, tree=None):
 
 def contents(folder):
   """path -> what is there."""
-  return {path: path.read_bytes() if path.is_file() else None
-          for path in folder.rglob("*")}
+  return {
+    path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")
+  }
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -199,15 +240,25 @@ def test_an_export_replaces_an_export_alone(tmp_path, kind):
   assert contents(tmp_path) == before
 
 
-@pytest.mark.parametrize("make, said", [
+@pytest.mark.parametrize(
+  "make, said",
+  [
     (lambda path: path.write_text("thesis"), "is no export with its checksums"),
-    (lambda path: np.savez(f"{path}.npz", w=np.zeros(3)) or os.rename(
-        f"{path}.npz", path), "is no export"),
+    (
+      lambda path: (
+        np.savez(f"{path}.npz", w=np.zeros(3)) or os.rename(f"{path}.npz", path)
+      ),
+      "is no export",
+    ),
     (os.mkfifo, "is a device, a pipe or a socket"),
     (lambda path: path.symlink_to("/dev/null"), "is a device, a pipe"),
     (lambda path: path.symlink_to(os.path.abspath(__file__)), "is no export"),
-    (lambda path: (path.mkdir(), (path / "mine").write_text("mine")),
-     "(is a folder|holds files without checksums)")])
+    (
+      lambda path: (path.mkdir(), (path / "mine").write_text("mine")),
+      "(is a folder|holds files without checksums)",
+    ),
+  ],
+)
 @pytest.mark.parametrize("kind", FORMATS)
 def test_nothing_else_is_replaced(tmp_path, kind, make, said):
   path = tmp_path / "place"
@@ -241,11 +292,12 @@ def test_a_flipped_bit_is_found(tmp_path, kind):
   """In any file of an export, by init as by export."""
   path = exported(tmp_path / "model", kind)
   digest = parameters.source(path).sha256
-  for file in [path] if path.is_file() else filter(
-      lambda each: each.is_file(), path.rglob("*")):
+  for file in (
+    [path] if path.is_file() else filter(lambda each: each.is_file(), path.rglob("*"))
+  ):
     raw = file.read_bytes()
     for where in {0, len(raw) // 2, len(raw) - 1} if raw else ():
-      file.write_bytes(raw[:where] + bytes([raw[where] ^ 1]) + raw[where + 1:])
+      file.write_bytes(raw[:where] + bytes([raw[where] ^ 1]) + raw[where + 1 :])
       with pytest.raises(fa.OptionError, match="model: is not as it was writ"):
         parameters.read(path)
     file.write_bytes(raw)
@@ -266,11 +318,15 @@ def test_a_flipped_bit_is_found(tmp_path, kind):
     parameters.read(path)
 
 
-@pytest.mark.parametrize("place, said", [
+@pytest.mark.parametrize(
+  "place, said",
+  [
     ("fifo", "cannot be read .*fifo: no regular file"),
     ("/dev/zero", "cannot be read .*no regular file"),
     ("/", "neither the folder of a finished run nor"),
-    ("pipes", "cannot be read .*pipes/inside: no regular file")])
+    ("pipes", "cannot be read .*pipes/inside: no regular file"),
+  ],
+)
 def test_what_never_ends_is_not_read(tmp_path, monkeypatch, place, said):
   """And no folder is walked that is none of ours."""
   os.mkfifo(tmp_path / "fifo")
@@ -288,8 +344,12 @@ def in_safetensors(path, arrays):
   header, data = [], b""
   for name, kind, array in arrays:
     end = len(data) + array.nbytes
-    header.append(f'"{name}": ' + json.dumps({
-        "dtype": kind, "shape": array.shape, "data_offsets": [len(data), end]}))
+    header.append(
+      f'"{name}": '
+      + json.dumps(
+        {"dtype": kind, "shape": array.shape, "data_offsets": [len(data), end]}
+      )
+    )
     data += array.tobytes()
   text = ("{" + ", ".join(header) + "}").encode()
   path.write_bytes(len(text).to_bytes(8, "little") + text + data)
@@ -299,11 +359,17 @@ def in_safetensors(path, arrays):
 @pytest.mark.skipif(not HAS_SAFETENSORS, reason="safetensors is missing")
 def test_floats_of_every_size(tmp_path):
   numbers = np.array([[1.5, -2.0], [0.25, 0.0]], np.float32)
-  kinds = {"F64": np.float64, "F32": np.float32, "F16": np.float16,
-           "BF16": jnp.bfloat16, "F8_E4M3": jnp.float8_e4m3fn,
-           "F8_E5M2": jnp.float8_e5m2}
-  path = in_safetensors(tmp_path / "a", [
-      (name, name, numbers.astype(kind)) for name, kind in kinds.items()])
+  kinds = {
+    "F64": np.float64,
+    "F32": np.float32,
+    "F16": np.float16,
+    "BF16": jnp.bfloat16,
+    "F8_E4M3": jnp.float8_e4m3fn,
+    "F8_E5M2": jnp.float8_e5m2,
+  }
+  path = in_safetensors(
+    tmp_path / "a", [(name, name, numbers.astype(kind)) for name, kind in kinds.items()]
+  )
   read = parameters.read(path)
   assert read.keys() == kinds.keys()
   for array in read.values():
@@ -316,20 +382,22 @@ def test_floats_of_every_size(tmp_path):
 def test_two_arrays_of_one_name_are_refused(fed, tmp_path):
   """One of the two would be taken without a word."""
   one = np.zeros((64, 10), np.float32)
-  both = {"params/kernel": one, "kernel": one + 1,
-          "bias": np.zeros(10, np.float32)}
+  both = {"params/kernel": one, "kernel": one + 1, "bias": np.zeros(10, np.float32)}
   np.savez(tmp_path / "both.npz", **both)
   for init in (tmp_path / "both.npz", both):
     with pytest.raises(fa.OptionError, match="has both kernel and params/kern"):
       fa.run("fedavg", fed, init=init)
   np.savez(tmp_path / "a.npz", w=one)
-  with zipfile.ZipFile(tmp_path / "a.npz", "a") as file, pytest.warns(
-      UserWarning, match="Duplicate"):
+  with (
+    zipfile.ZipFile(tmp_path / "a.npz", "a") as file,
+    pytest.warns(UserWarning, match="Duplicate"),
+  ):
     file.writestr("w.npy", zipfile.ZipFile(tmp_path / "a.npz").read("w.npy"))
   places = [tmp_path / "a.npz"]
   if HAS_SAFETENSORS:
-    places.append(in_safetensors(
-        tmp_path / "a", [("w", "F32", one), ("w", "F32", one)]))
+    places.append(
+      in_safetensors(tmp_path / "a", [("w", "F32", one), ("w", "F32", one)])
+    )
   for path in places:
     with pytest.raises(fa.OptionError, match="damaged"):
       parameters.read(path)
@@ -348,17 +416,20 @@ def test_a_file_that_was_written_again_is_read_again(tmp_path):
 def test_a_missing_package_is_named(monkeypatch, tmp_path):
   monkeypatch.setattr(parameters.importlib, "import_module", _missing)
   with pytest.raises(fa.OptionError, match=r"pip install safetensors, or fed"):
-    parameters.write(
-        tmp_path / "a", {"a": np.zeros(1, np.float32)}, "safetensors")
+    parameters.write(tmp_path / "a", {"a": np.zeros(1, np.float32)}, "safetensors")
 
 
 def _missing(name):
   raise ImportError(name)
 
 
-@pytest.mark.parametrize("name, more, said", [
+@pytest.mark.parametrize(
+  "name, more, said",
+  [
     ("afl", {}, "init: afl fits every layer in closed form"),
-    ("fesem", {}, "group_init=independent: .* would all start from init")])
+    ("fesem", {}, "group_init=independent: .* would all start from init"),
+  ],
+)
 def test_methods_that_start_otherwise(fed, name, more, said):
   with pytest.raises(fa.OptionError, match=said):
     fa.run(name, fed, init={"a": np.zeros(1, np.float32)}, **more)

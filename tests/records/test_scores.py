@@ -9,17 +9,27 @@ ROUNDS = [1, 5, 10, 11, 15, 20]
 CURVE = np.array([6.0, 1.0, 2.0, 4.0, 8.0, 3.0])
 
 
-@pytest.mark.parametrize("name, metric, number", [
-    ("final", "accuracy", 3.0), ("last_10", "accuracy", 5.0),
-    ("all", "accuracy", 4.0), ("best", "accuracy", 8.0), ("best", "loss", 1.0)])
+@pytest.mark.parametrize(
+  "name, metric, number",
+  [
+    ("final", "accuracy", 3.0),
+    ("last_10", "accuracy", 5.0),
+    ("all", "accuracy", 4.0),
+    ("best", "accuracy", 8.0),
+    ("best", "loss", 1.0),
+  ],
+)
 def test_scores_count_rounds_and_not_evaluations(name, metric, number):
   assert scores.score(name, CURVE, ROUNDS, metric) == number
 
 
 def test_a_protocol_may_be_younger_than_the_run():
   for first, name, number in (
-      (1, "last_10", 5.0), (4, "last_10", 5.5), (4, "all", 5.5),
-      (5, "final", 3.0)):
+    (1, "last_10", 5.0),
+    (4, "last_10", 5.5),
+    (4, "all", 5.5),
+    (5, "final", 3.0),
+  ):
     assert scores.score(name, CURVE[first:], ROUNDS, "accuracy") == number
 
 
@@ -28,10 +38,13 @@ def test_a_curve_without_a_number_has_no_score():
     assert np.isnan(scores.score(name, np.full(6, np.nan), ROUNDS, "accuracy"))
 
 
-@pytest.mark.parametrize("last, counted", [(1, 1), (5, 1), (6, 2), (10, 3),
-                                           (20, 6), (None, 6)])
+@pytest.mark.parametrize(
+  "last, counted", [(1, 1), (5, 1), (6, 2), (10, 3), (20, 6), (None, 6)]
+)
 def test_the_last_rounds_may_come_in_any_order(last, counted):
   assert scores.in_last(ROUNDS, last).tolist() == (
-      [False] * (6 - counted) + [True] * counted)
+    [False] * (6 - counted) + [True] * counted
+  )
   assert scores.in_last(ROUNDS[::-1], last).tolist() == (
-      [True] * counted + [False] * (6 - counted))
+    [True] * counted + [False] * (6 - counted)
+  )

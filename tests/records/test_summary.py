@@ -12,13 +12,16 @@ import pytest
 from fedjax_alg import metrics
 from fedjax_alg.data import federate
 from fedjax_alg.metrics import groups
-from fedjax_alg.records import summary as results, tables
+from fedjax_alg.records import summary as results
+from fedjax_alg.records import tables
 
 
 def test_the_partition_is_two_files(tmp_path):
   """Of all clients, the validation clients in their old places."""
-  plain, fed = (federate("digits", num_clients=20, **more)
-                for more in ({}, {"validation_clients": 5}))
+  plain, fed = (
+    federate("digits", num_clients=20, **more)
+    for more in ({}, {"validation_clients": 5})
+  )
   results.write_partition(tmp_path, fed)
   facts = json.loads((tmp_path / "partition.json").read_text("utf-8"))
   assert facts == json.loads(json.dumps(results.partition_facts(fed)))
@@ -30,33 +33,46 @@ def test_the_partition_is_two_files(tmp_path):
   both = facts["train_size"] + facts["validation_size"]
   assert sorted(both) == sorted(without["train_size"])
   assert sum(map(sum, facts["label_histogram"])) == sum(facts["train_size"])
-  assert not any(name.startswith("validation")
-                 for name in (*without, *without["flags"]))
+  assert not any(
+    name.startswith("validation") for name in (*without, *without["flags"])
+  )
   assert facts["hash"] != without["hash"]
   with np.load(tmp_path / "partition.npz") as stored:
     for name in ("train_order", "train_size", "test_order", "test_size"):
-      np.testing.assert_array_equal(
-          stored[name], getattr(plain.partition, name))
+      np.testing.assert_array_equal(stored[name], getattr(plain.partition, name))
 
 
-@pytest.mark.parametrize("histogram, membership, said", [
+@pytest.mark.parametrize(
+  "histogram, membership, said",
+  [
     (np.ones((4, 3)), [0, 0, 1, 1], True),  # all hold all classes
     (np.eye(4), [0, 0, 1, 1], True),  # each holds another
     (np.eye(4)[[0, 0, 1, 1]], [0, 0, 1, 1], False),
-    (np.ones((4, 3)), [-1, -1, -1, -1], False)])  # nobody has a group yet
+    (np.ones((4, 3)), [-1, -1, -1, -1], False),
+  ],
+)  # nobody has a group yet
 def test_no_agreement_has_a_reason(histogram, membership, said):
   """purity and ari were NaN without a word."""
   rows = tables.group_rows(np.array([membership]), histogram, 1, [0], 2)
   found = results.groups(rows, 2)
   assert found.get("agreement") == (groups.UNDEFINED if said else None)
-  assert np.isnan(found["purity"]["mean"]) == np.isnan(rows[0]["ari"]) == (
-      said or max(membership) < 0)
+  assert (
+    np.isnan(found["purity"]["mean"])
+    == np.isnan(rows[0]["ari"])
+    == (said or max(membership) < 0)
+  )
 
 
 def test_best_is_of_the_rounds_in_which_somebody_was_counted():
-  rows = [{"round": n, "seed": 0, "protocol": "assigned",
-           **{m: value for m in metrics.METRICS}}
-          for n, value in ((1, np.nan), (2, 0.25), (3, 0.5))]
+  rows = [
+    {
+      "round": n,
+      "seed": 0,
+      "protocol": "assigned",
+      **{m: value for m in metrics.METRICS},
+    }
+    for n, value in ((1, np.nan), (2, 0.25), (3, 0.5))
+  ]
   summary = results.summarise(rows, (0.4,))
   assert summary["best"]["assigned"]["accuracy"]["mean"] == 0.5
   assert summary["best"]["assigned"]["loss"]["mean"] == 0.25
@@ -66,10 +82,16 @@ def test_best_is_of_the_rounds_in_which_somebody_was_counted():
   assert empty["rounds_to"]["0.40"]["values"] == [None]
 
 
-@pytest.mark.parametrize("values, old, text", [
-    ([0.25], None, "25.0"), ([0.25], 0.0, "25.0"),  # 0.0: older versions
-    ([0.25, 0.25], 0.0, "25.0 +- 0.0"), ([np.nan], None, "-"),
-    ([np.nan, 0.5], None, "-")])
+@pytest.mark.parametrize(
+  "values, old, text",
+  [
+    ([0.25], None, "25.0"),
+    ([0.25], 0.0, "25.0"),  # 0.0: older versions
+    ([0.25, 0.25], 0.0, "25.0 +- 0.0"),
+    ([np.nan], None, "-"),
+    ([np.nan, 0.5], None, "-"),
+  ],
+)
 def test_one_seed_has_no_interval(values, old, text):
   found = json.loads(json.dumps(results.as_json(results.spread(values))))
   if len(values) == 1:
@@ -83,17 +105,21 @@ def test_versions_say_what_made_the_numbers():
   found = results.versions()
   assert found["jax"] == jax.__version__
   assert found["optax"] == optax.__version__
-  assert {"jaxlib", "flax", "chex", "numpy", "scipy", "python",
-          "fedjax_alg"} <= set(found)
+  assert {"jaxlib", "flax", "chex", "numpy", "scipy", "python", "fedjax_alg"} <= set(
+    found
+  )
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is missing")
 def test_the_commit_of_another_repository_is_not_ours(monkeypatch, tmp_path):
   """An installed copy in the folder of somebody's own project."""
+
   def git(*words):
     subprocess.run(
-        ["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@b.c",
-         *words], check=True, capture_output=True)
+      ["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@b.c", *words],
+      check=True,
+      capture_output=True,
+    )
 
   (tmp_path / "summary.py").write_text("")
   (tmp_path / "thesis.tex").write_text("")

@@ -9,7 +9,8 @@ import pytest
 from fedjax_alg import files, tasks
 from fedjax_alg.base import RoundAux, RoundCost, RoundTimes
 from fedjax_alg.errors import OptionError
-from fedjax_alg.records import summary as results, tables as records
+from fedjax_alg.records import summary as results
+from fedjax_alg.records import tables as records
 from fedjax_alg.tasks import Counts
 
 pytestmark = pytest.mark.fast
@@ -20,16 +21,14 @@ SEEDS, COHORT = [3, 4], 4
 def aux(rounds, **server):
   """A log of some rounds, two seeds."""
   ones = np.ones((2, rounds), np.int32)
-  cost = RoundCost(10 * ones, 5 * ones, 2 * ones, 6 * ones,
-                   ones.astype(np.float32))
+  cost = RoundCost(10 * ones, 5 * ones, 2 * ones, 6 * ones, ones.astype(np.float32))
   return RoundAux({}, server, cost)
 
 
 def timed(rounds):
   """A log of the clock: 2, 1 and .5 seconds a round, seed 4 twice as slow."""
   slow = np.array([[1], [2]]) * np.ones((2, rounds), np.float32)
-  return aux(rounds)._replace(
-      times=RoundTimes(1e6 * slow, 2 * slow, slow, slow / 2))
+  return aux(rounds)._replace(times=RoundTimes(1e6 * slow, 2 * slow, slow, slow / 2))
 
 
 def started(folder, *server, log=None, **options):
@@ -49,23 +48,41 @@ def evaluated(run, counts):
 
 
 def test_server_names_are_sorted_and_small():
-  server = {"train_loss": np.zeros((2, 5)), "beta": np.zeros((2, 5)),
-            "size": np.zeros((2, 5, 11)), "all": np.zeros((2, 5, 65)),
-            "gram": np.zeros((2, 5, 2, 2))}
+  server = {
+    "train_loss": np.zeros((2, 5)),
+    "beta": np.zeros((2, 5)),
+    "size": np.zeros((2, 5, 11)),
+    "all": np.zeros((2, 5, 65)),
+    "gram": np.zeros((2, 5, 2, 2)),
+  }
   assert records.server_names(server) == (
-      "beta", "gram_0", "gram_1", "gram_2", "gram_3",
-      *(f"size_{i}" for i in range(11)), "train_loss")
+    "beta",
+    "gram_0",
+    "gram_1",
+    "gram_2",
+    "gram_3",
+    *(f"size_{i}" for i in range(11)),
+    "train_loss",
+  )
 
 
 def test_round_rows():
-  log = aux(3, accepted=np.array([[True, False, True]] * 2),
-            loss=np.arange(6, dtype=np.float32).reshape(2, 3))
+  log = aux(
+    3,
+    accepted=np.array([[True, False, True]] * 2),
+    loss=np.arange(6, dtype=np.float32).reshape(2, 3),
+  )
   rows = records.round_rows(log, 7, 2, SEEDS, COHORT)
   assert [(r["round"], r["seed"], r["loss"], r["accepted"]) for r in rows] == [
-      (8, 3, 0.0, 1), (8, 4, 3.0, 1), (9, 3, 1.0, 0), (9, 4, 4.0, 0)]
+    (8, 3, 0.0, 1),
+    (8, 4, 3.0, 1),
+    (9, 3, 1.0, 0),
+    (9, 4, 4.0, 0),
+  ]
   assert rows[0]["example_gradients"] == 1.5 and rows[0]["exchanges"] == 2
-  assert all(np.isnan(row[name]) for row in rows
-             for name in ("client_flops", *records.SIMULATED))
+  assert all(
+    np.isnan(row[name]) for row in rows for name in ("client_flops", *records.SIMULATED)
+  )
 
 
 def test_simulated_seconds_add_up(tmp_path):
@@ -81,7 +98,10 @@ def test_simulated_seconds_add_up(tmp_path):
     assert [rows[0][name] for name in records.SIMULATED] == [2, 1, 0.5]
     cost = results.cost(run.rows, COHORT, run.tables["rounds"])
     assert [cost[name]["values"] for name in records.SIMULATED] == [
-        [6, 12], [3, 6], [1.5, 3]]
+      [6, 12],
+      [3, 6],
+      [1.5, 3],
+    ]
     assert cost["simulated_s"]["mean"] == 15.75
     assert cost["last_round"]["idle_s"] == 0.75
 
@@ -95,27 +115,40 @@ def test_a_method_that_counts_no_work_has_no_time(tmp_path):
   assert cost["total_floats"]["mean"] == COHORT * 15
   results.write_json(tmp_path / "cost.json", cost)
   assert json.loads((tmp_path / "cost.json").read_text())["simulated_s"] == {
-      "mean": None, "ci95": None, "values": [None, None]}
+    "mean": None,
+    "ci95": None,
+    "values": [None, None],
+  }
 
 
 def counts(*hits):
   """[2 seeds, K models] of ten examples of two classes."""
   found = np.zeros((2, len(hits), 2))
   found[..., 0] = hits
-  return Counts({
-      "rows": found * 0 + [10, 0], "hits": found,
+  return Counts(
+    {
+      "rows": found * 0 + [10, 0],
+      "hits": found,
       "predicted": np.stack([found[..., 0], 10 - found[..., 0]], -1),
-      "loss": np.ones(found.shape)})
+      "loss": np.ones(found.shape),
+    }
+  )
 
 
 def test_best_of_k_for_every_protocol_of_models(tmp_path):
   made = started(tmp_path, log=aux(2))
   single = jax.tree.map(lambda leaf: leaf[:, 0], counts(5))
-  rows = evaluated(made, {"global": counts(3, 9), "train": counts(6, 2),
-                          "local": single})
+  rows = evaluated(
+    made, {"global": counts(3, 9), "train": counts(6, 2), "local": single}
+  )
   found = {r["protocol"]: r["accuracy"] for r in rows if r["seed"] == 3}
-  assert found == {"global": 0.9, "global_mean": pytest.approx(0.6),
-                   "train": 0.6, "train_mean": pytest.approx(0.4), "local": 0.5}
+  assert found == {
+    "global": 0.9,
+    "global_mean": pytest.approx(0.6),
+    "train": 0.6,
+    "train_mean": pytest.approx(0.4),
+    "local": 0.5,
+  }
   # The best on validation data is the worst on test data.
   both = evaluated(made, {"global": counts(3, 9), "validation": counts(6, 2)})
   found = {r["protocol"]: r["accuracy"] for r in both if r["seed"] == 3}
@@ -139,8 +172,7 @@ def test_read_gives_back_what_was_written(tmp_path):
   assert str(again.tables) == str(made.tables)
   assert again.seconds_per_round() == pytest.approx(0.5)
   text = (tmp_path / "rounds.csv").read_text().splitlines()
-  assert text[1] == (
-      "1,3,10,5,40,20,2,1.5,1.0,nan,nan,nan,nan,0.10000000149011612")
+  assert text[1] == ("1,3,10,5,40,20,2,1.5,1.0,nan,nan,nan,nan,0.10000000149011612")
   with pytest.raises(OptionError, match="rounds.csv"):
     records.Records(tmp_path, SEEDS, COHORT, ("loss",)).read(5)
 
@@ -148,23 +180,27 @@ def test_read_gives_back_what_was_written(tmp_path):
 def test_bytes_are_those_that_are_given_or_four_a_float(tmp_path):
   """More than int32 and float32 hold: 4 x (2^31 - 1) down, 2^32 - 1 up."""
   log = aux(2)
-  most = np.full((2, 2), 2 ** 31 - 1, np.int32)
-  log = log._replace(cost=log.cost._replace(
-      down=most, up=most, bytes_up=np.full((2, 2), 2 ** 32 - 1, np.uint32)))
+  most = np.full((2, 2), 2**31 - 1, np.int32)
+  log = log._replace(
+    cost=log.cost._replace(
+      down=most, up=most, bytes_up=np.full((2, 2), 2**32 - 1, np.uint32)
+    )
+  )
   made = started(tmp_path, log=log)
   row = evaluated(made, {"global": counts(4)})[0]
-  assert (row["bytes_down"], row["bytes_up"]) == (2 ** 33 - 4, 2 ** 32 - 1)
-  assert row["total_bytes"] == 2 * COHORT * (3 * 2 ** 32 - 5)
-  assert records.read_rows(tmp_path / "metrics.csv")[0]["total_bytes"] == (
-      row["total_bytes"])
+  assert (row["bytes_down"], row["bytes_up"]) == (2**33 - 4, 2**32 - 1)
+  assert row["total_bytes"] == 2 * COHORT * (3 * 2**32 - 5)
+  assert (
+    records.read_rows(tmp_path / "metrics.csv")[0]["total_bytes"]
+    == (row["total_bytes"])
+  )
 
 
 def test_a_client_that_sends_nothing_has_received(tmp_path):
   """Of COHORT clients 2 and then all are lost; 40 bytes down, 20 up."""
   lost = np.array([[2, COHORT], [2, COHORT]], np.int32)
   log = aux(2)
-  log = log._replace(server={"cohort_present": COHORT - lost,
-                             "cohort_lost": lost})
+  log = log._replace(server={"cohort_present": COHORT - lost, "cohort_lost": lost})
   made = started(tmp_path, "cohort_lost", "cohort_present", log=log)
   row = evaluated(made, {"global": counts(4)})[0]
   assert row["total_bytes"] == 2 * COHORT * 40 + (COHORT - 2) * 20
@@ -175,8 +211,7 @@ def without_bytes(path):
   """The table as an earlier version wrote it."""
   rows = [line.split(",") for line in path.read_text().splitlines()]
   kept = [i for i, name in enumerate(rows[0]) if "bytes" not in name]
-  path.write_text("".join(
-      ",".join(row[i] for i in kept) + "\n" for row in rows))
+  path.write_text("".join(",".join(row[i] for i in kept) + "\n" for row in rows))
 
 
 def test_tables_of_earlier_versions_have_four_bytes_a_float(tmp_path):
@@ -191,7 +226,10 @@ def test_tables_of_earlier_versions_have_four_bytes_a_float(tmp_path):
   for columns in (records.COLUMNS, None):
     row = records.read_rows(files[0], columns)[0]
     assert (row["bytes_down"], row["bytes_up"], row["total_bytes"]) == (
-        40, 20, 4 * 2 * COHORT * 15)
+      40,
+      20,
+      4 * 2 * COHORT * 15,
+    )
   again = records.Records(tmp_path, SEEDS, COHORT, ("loss",))
   again.read(2)
   again.write()
@@ -210,13 +248,15 @@ def test_a_table_has_the_metrics_of_the_task(tmp_path):
   made = records.Records(tmp_path, SEEDS, COHORT, (), metrics=metrics)
   made.write()
   made.add_rounds(aux(1), 0, 1, 1.0)
-  made.add_metrics({"global": {
-      name: np.array([0.25, 0.5]) for name in metrics.columns}})
+  made.add_metrics(
+    {"global": {name: np.array([0.25, 0.5]) for name in metrics.columns}}
+  )
   rows = records.read_rows(made.path("metrics"))
   assert records.main_metric(rows[0]) == "mse"
   assert [row["mse"] for row in rows] == [0.25, 0.5]
-  assert list(results.summarise(rows, (0.3,), metrics)["rounds_to"]["0.30"][
-      "values"]) == [1, None]
+  assert list(
+    results.summarise(rows, (0.3,), metrics)["rounds_to"]["0.30"]["values"]
+  ) == [1, None]
   again = records.Records(tmp_path, SEEDS, COHORT, (), metrics=metrics)
   again.read(1)
   with pytest.raises(OptionError, match="of another version"):
@@ -246,9 +286,14 @@ def test_groups_are_a_table_of_their_own(tmp_path):
   assert found["assigned"]["mean"] == 1.5 and np.isnan(found["ari"]["mean"])
   assert "groups" not in records.Records(tmp_path, SEEDS, COHORT, ()).tables
   assert records.group_columns(65) == (
-      "round", "seed", "assigned", "used", "purity", "ari")
-  rows = records.group_rows(
-      np.arange(70)[None], np.eye(70, dtype=int), 1, [0], 70)
+    "round",
+    "seed",
+    "assigned",
+    "used",
+    "purity",
+    "ari",
+  )
+  rows = records.group_rows(np.arange(70)[None], np.eye(70, dtype=int), 1, [0], 70)
   assert rows[0]["used"] == 70 and "size_0" not in rows[0]
 
 
@@ -266,7 +311,11 @@ def _run(tmp_path):
 def test_marks_are_those_of_the_files(run):
   marks = run.marks()
   assert {name: mark["rows"] for name, mark in marks.items()} == {
-      "metrics": 4, "rounds": 6, "timing": 2, "groups": 4}
+    "metrics": 4,
+    "rounds": 6,
+    "timing": 2,
+    "groups": 4,
+  }
   for name, mark in marks.items():
     assert mark["sha256"] == files.sha256(run.path(name))
   again = records.Records(run.folder, SEEDS, COHORT, (), num_groups=2)
@@ -277,33 +326,42 @@ def test_marks_are_those_of_the_files(run):
   assert again.marks() == marks
   again.write()
   assert {name: files.sha256(again.path(name)) for name in marks} == {
-      name: mark["sha256"] for name, mark in marks.items()}
+    name: mark["sha256"] for name, mark in marks.items()
+  }
 
 
 @pytest.mark.parametrize("name", ["metrics", "rounds", "timing", "groups"])
 def test_other_tables_are_refused(run, name):
-  """A row less, one twice, another number, text for it, half a line, nothing.
-  """
+  """A row less, one twice, another number, text for it, half a line, nothing."""
   marks, path = run.marks(), run.path(name)
   lines = path.read_bytes().splitlines(keepends=True)
   records.check(run.folder, SEEDS, 3, marks)
   for rows in (
-      [*lines[:1], *lines[2:]], [*lines[:2], *lines[1:]],
-      [*lines[:-1], lines[-1].replace(b"3", b"7", 1)],
-      [*lines[:-1], lines[-1].replace(b"3", b"x", 1)],
-      [*lines[:-1], lines[-1][:-2]], lines[:1], [], [b"\xff\0\n"]):
+    [*lines[:1], *lines[2:]],
+    [*lines[:2], *lines[1:]],
+    [*lines[:-1], lines[-1].replace(b"3", b"7", 1)],
+    [*lines[:-1], lines[-1].replace(b"3", b"x", 1)],
+    [*lines[:-1], lines[-1][:-2]],
+    lines[:1],
+    [],
+    [b"\xff\0\n"],
+  ):
     path.write_bytes(b"".join(rows))
     with pytest.raises(OptionError, match="csv: edited or cut") as caught:
       records.check(run.folder, SEEDS, 3, marks)
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("old, new, said", [
+@pytest.mark.parametrize(
+  "old, new, said",
+  [
     (b"1,3,", b"x,3,", "a round that is no number"),
     (b"1,3,", b"1,many,", "a seed that is no number .'many'."),
     (b"round", b"rounds", "has no column round"),
     (b"1,3,", b"9,3,", "has 5 rows of 3 rounds of 2 seeds"),
-    (b"round", b"\xff", "no table")])
+    (b"round", b"\xff", "no table"),
+  ],
+)
 def test_tables_without_marks_have_all_rounds(run, old, new, said):
   """Those of a run that an earlier version began."""
   path = run.path("rounds")

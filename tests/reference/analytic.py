@@ -29,6 +29,7 @@ import numpy as np
 
 class Statistics(NamedTuple):
   """What clients send for a layer with input maps X, unfolded to rows [d]."""
+
   gram: np.ndarray  # [d, d], sum over examples and positions.
   sums: np.ndarray  # [d], likewise.
   class_sums: np.ndarray  # [L, *input_shape], sum of X over each class.
@@ -37,6 +38,7 @@ class Statistics(NamedTuple):
 
 class Solution(NamedTuple):
   """A layer, and what its target was: (Y code - ...) / scale."""
+
   weight: np.ndarray  # [d, width].
   bias: np.ndarray  # [width].
   scale: np.ndarray  # [width], 1 where columns were not normalised.
@@ -45,6 +47,7 @@ class Solution(NamedTuple):
 
 class AflClient(NamedTuple):
   """What a client of AFL sends, or an aggregate."""
+
   w: np.ndarray  # [d, L], A^-1 b.
   a: np.ndarray  # [d, d], X'X + gamma I.
   b: np.ndarray  # [d, L], X'Y.
@@ -76,8 +79,9 @@ def unfold(x, kernel=None):
 def pool(x, size, reduce):
   """[n, H, W, c] -> [n, H // size, W // size, c]."""
   rows, columns = x.shape[1] // size, x.shape[2] // size
-  windows = x[:, :rows * size, :columns * size].reshape(
-      len(x), rows, size, columns, size, -1)
+  windows = x[:, : rows * size, : columns * size].reshape(
+    len(x), rows, size, columns, size, -1
+  )
   return reduce(windows, axis=(2, 4))
 
 
@@ -102,7 +106,7 @@ def forward(layers, weights, x):
       x = (unfold(x, layer.get("kernel")) @ w + b).reshape(shape + (len(b),))
       done += 1
       if done < count:
-        x = np.maximum(x, 0.)
+        x = np.maximum(x, 0.0)
     elif layer["kind"] == "flatten":
       x = x.reshape(len(x), -1)
     else:
@@ -120,8 +124,7 @@ def statistics(x, y, num_classes, kernel=None):
   patches = patches.reshape(-1, patches.shape[-1])
   class_sums = np.stack([x[y == c].sum(axis=0) for c in range(num_classes)])
   counts = np.bincount(y, minlength=num_classes).astype(np.float64)
-  return Statistics(
-      patches.T @ patches, patches.sum(axis=0), class_sums, counts)
+  return Statistics(patches.T @ patches, patches.sum(axis=0), class_sums, counts)
 
 
 def total(parts):
@@ -133,8 +136,12 @@ def high_pass(maps):
   """4 q - up - down - left - right, edges replicated: [n, H, W, ...]."""
   around = [(0, 0), (1, 1), (1, 1)] + [(0, 0)] * (maps.ndim - 3)
   edged = np.pad(maps, around, mode="edge")
-  return 4. * maps - edged[:, :-2, 1:-1] - edged[:, 2:, 1:-1] - (
-      edged[:, 1:-1, :-2] + edged[:, 1:-1, 2:])
+  return (
+    4.0 * maps
+    - edged[:, :-2, 1:-1]
+    - edged[:, 2:, 1:-1]
+    - (edged[:, 1:-1, :-2] + edged[:, 1:-1, 2:])
+  )
 
 
 def centre_code(code, class_counts):
@@ -153,8 +160,9 @@ def cross_term(stats, code, kernel=None, laplacian=False):
   maps = high_pass(stats.class_sums) if laplacian else stats.class_sums
   patches = unfold(maps, kernel)
   code = np.asarray(code, np.float64)
-  q = np.broadcast_to(code if code.ndim == 3 else code[:, None], (
-      *patches.shape[:2], code.shape[-1]))
+  q = np.broadcast_to(
+    code if code.ndim == 3 else code[:, None], (*patches.shape[:2], code.shape[-1])
+  )
   sums = np.tensordot(stats.class_counts, q, axes=1).sum(axis=0)
   return np.einsum("cpd,cpw->dw", patches, q), sums * (not laplacian)
 
@@ -172,8 +180,9 @@ def centred_gram(stats, n):
 def normal_matrix(stats, n, bias):
   """The Gram that is used: [d, d], or [d + 1, d + 1] with a ones column."""
   if bias == "ones":
-    return np.block([[stats.gram, stats.sums[:, None]],
-                     [stats.sums[None, :], np.full((1, 1), n)]])
+    return np.block(
+      [[stats.gram, stats.sums[:, None]], [stats.sums[None, :], np.full((1, 1), n)]]
+    )
   return {"none": stats.gram, "centred": centred_gram(stats, n)}[bias]
 
 
@@ -196,8 +205,17 @@ def split_bias(stats, n, bias, w, sums):
 
 
 def solve_layer(
-    stats, code=None, ridge=1., kernel=None, relative=False, bias="none",
-    normalise=False, centre=False, laplacian=False, filters=None):
+  stats,
+  code=None,
+  ridge=1.0,
+  kernel=None,
+  relative=False,
+  bias="none",
+  normalise=False,
+  centre=False,
+  laplacian=False,
+  filters=None,
+):
   """(5): W = (G + ridge I)^-1 X'T, from the summed statistics.
 
   Args:
@@ -216,7 +234,8 @@ def solve_layer(
   matrix = normal_matrix(stats, n, bias)
   size = len(matrix)
   matrix = matrix + np.eye(size) * (
-      ridge * np.trace(matrix) / size if relative else ridge)
+    ridge * np.trace(matrix) / size if relative else ridge
+  )
   if filters is None:
     code = np.asarray(code, np.float64)
     if centre:
@@ -228,7 +247,7 @@ def solve_layer(
     code, sums = None, np.zeros(w.shape[1])
   w, b = split_bias(stats, n, bias, w, sums)
   variance = np.diag(w.T @ centred_gram(stats, n) @ w) / n
-  scale = np.sqrt(np.where((variance > 0.) & normalise, variance, 1.))
+  scale = np.sqrt(np.where((variance > 0.0) & normalise, variance, 1.0))
   return Solution(w / scale, b / scale, scale, code)
 
 
@@ -244,9 +263,12 @@ def fedacnnl(clients, layers, num_classes):
   """FedACnnL, one round per layer: a list of Solution (W, b, ...)."""
   weights = []
   for layer in filter(has_weights, layers):
-    stats = total([
-        statistics(forward(layers, weights, x), y, num_classes,
-                   layer.get("kernel")) for x, y in clients])
+    stats = total(
+      [
+        statistics(forward(layers, weights, x), y, num_classes, layer.get("kernel"))
+        for x, y in clients
+      ]
+    )
     weights.append(solve_layer(stats, **options(layer, num_classes)))
   return weights
 
@@ -256,8 +278,7 @@ def fedacnnl(clients, layers, num_classes):
 
 def encoded_label_vectors(clients, code, num_classes):
   """(9): histogram / its l1 norm, times Q; code None: no Q. [N, columns]."""
-  rows = np.array([
-      np.bincount(y, minlength=num_classes) / len(y) for _, y in clients])
+  rows = np.array([np.bincount(y, minlength=num_classes) / len(y) for _, y in clients])
   return rows if code is None else rows @ code
 
 
@@ -277,8 +298,9 @@ def personal_layer(stats, meta, lam, kernel=None, bias="none", laplacian=False):
     w_meta = np.vstack([w_meta, meta.bias])
   matrix = normal_matrix(stats, n, bias)
   w = np.linalg.solve(
-      matrix + lam * np.eye(len(matrix)),
-      right_side(stats, n, bias, cross, sums) + lam * w_meta)
+    matrix + lam * np.eye(len(matrix)),
+    right_side(stats, n, bias, cross, sums) + lam * w_meta,
+  )
   return split_bias(stats, n, bias, w, sums)
 
 
@@ -289,9 +311,16 @@ def personalise(client, layers, meta, lam, num_classes):
   for layer, solution in zip(filter(has_weights, layers), meta, strict=True):
     kernel = layer.get("kernel")
     stats = statistics(forward(layers, weights, x), y, num_classes, kernel)
-    weights.append(personal_layer(
-        stats, solution, lam, kernel, layer.get("bias", "none"),
-        layer.get("laplacian", False)))
+    weights.append(
+      personal_layer(
+        stats,
+        solution,
+        lam,
+        kernel,
+        layer.get("bias", "none"),
+        layer.get("laplacian", False),
+      )
+    )
   return weights
 
 
@@ -302,8 +331,9 @@ def pfedacnnl(clients, groups, layers, lam, num_classes):
     members = [clients[i] for i in np.flatnonzero(np.asarray(groups) == g)]
     meta[g] = fedacnnl(members, layers, num_classes)
   personal = [
-      personalise(client, layers, meta[int(g)], lam, num_classes)
-      for client, g in zip(clients, groups, strict=True)]
+    personalise(client, layers, meta[int(g)], lam, num_classes)
+    for client, g in zip(clients, groups, strict=True)
+  ]
   return meta, personal
 
 
@@ -321,8 +351,11 @@ def arrivals(flops, batches, down, up, flops_per_s, batch_s, bytes_per_s):
 
   down and up are numbers of float32, of each participant.
   """
-  return np.divide(flops, flops_per_s) + np.multiply(batches, batch_s) + (
-      4. * np.divide(np.add(down, up), bytes_per_s))
+  return (
+    np.divide(flops, flops_per_s)
+    + np.multiply(batches, batch_s)
+    + (4.0 * np.divide(np.add(down, up), bytes_per_s))
+  )
 
 
 # AFL.
@@ -339,8 +372,9 @@ def afl_client(x, y, num_classes, gamma):
 def afl_pair(u, v):
   """The absolute aggregation law as printed; W from (W, A) of two.
 
-    P_u = I - A_u^-1 A_v + A_u^-1 A_v (A_u + A_v)^-1 A_v, P_v likewise.
+  P_u = I - A_u^-1 A_v + A_u^-1 A_v (A_u + A_v)^-1 A_v, P_v likewise.
   """
+
   def share(a, other):
     ratio = np.linalg.solve(a, other)
     return np.eye(len(a)) - ratio + ratio @ np.linalg.solve(a + other, other)
@@ -365,20 +399,28 @@ def afl_direct(parts):
 
 def sphere_estimator(loss, w, directions, mu):
   """FedZO: (P / (mu K)) sum_k (F(w + mu v_k) - F(w)) v_k; K of norm 1."""
-  return w.size / mu * np.mean([
-      (loss(w + mu * v) - loss(w)) * v for v in directions], axis=0)
+  return (
+    w.size
+    / mu
+    * np.mean([(loss(w + mu * v) - loss(w)) * v for v in directions], axis=0)
+  )
 
 
 def differences(loss, w, deltas, scheme="forward"):
   """BAFFLE, dL_k [K]: L(w + d) - L(w) or (L(w + d) - L(w - d)) / 2."""
-  return np.array([{
-      "forward": loss(w + d) - loss(w),
-      "central": (loss(w + d) - loss(w - d)) / 2.}[scheme] for d in deltas])
+  return np.array(
+    [
+      {"forward": loss(w + d) - loss(w), "central": (loss(w + d) - loss(w - d)) / 2.0}[
+        scheme
+      ]
+      for d in deltas
+    ]
+  )
 
 
 def gaussian_estimator(dl, deltas, sigma):
   """BAFFLE: (1 / (K sigma^2)) sum_k dL_k delta_k, delta ~ N(0, sigma^2 I)."""
-  return np.tensordot(dl, deltas, axes=1) / (len(deltas) * sigma ** 2)
+  return np.tensordot(dl, deltas, axes=1) / (len(deltas) * sigma**2)
 
 
 # Personal models by a Moreau envelope.

@@ -32,8 +32,8 @@ def zero_table(w, clients):
 
 
 def scaffold_round(
-    w, c, table, clients, ids, batches, client_lr, server_lr=1., l2=0.,
-    option="II"):
+  w, c, table, clients, ids, batches, client_lr, server_lr=1.0, l2=0.0, option="II"
+):
   """SCAFFOLD, section 3.1.
 
     y <- y - client_lr (g_i(y; B) - c_i + c), tau_i steps from w;
@@ -47,22 +47,36 @@ def scaffold_round(
   """
   new, trained = dict(table), []
   for i in ids:
-    v = local_steps(w, clients[i], batches[i], client_lr, l2,
-                    lambda g, *_: g - table[i] + c)
+    v = local_steps(
+      w, clients[i], batches[i], client_lr, l2, lambda g, *_: g - table[i] + c
+    )
     trained.append(v)
     new[i] = {
-        "I": gradient(w, *clients[i], l2),
-        "II": table[i] - c + (w - v) / (len(batches[i]) * client_lr)}[option]
-  model = server_step(
-      w, trained, average_weights(clients, ids, "uniform"), server_lr)
+      "I": gradient(w, *clients[i], l2),
+      "II": table[i] - c + (w - v) / (len(batches[i]) * client_lr),
+    }[option]
+  model = server_step(w, trained, average_weights(clients, ids, "uniform"), server_lr)
   change = sum(new[i] - table[i] for i in ids)
   return SimpleNamespace(model=model, c=c + change / len(clients), table=new)
 
 
 def mime_round(
-    w, s, clients, ids, batches, client_lr, server_lr=1., l2=0.,
-    base="sgd", lite=False, weights="uniform", momentum=.9, b1=.9,
-    b2=.99, eps=1e-3):
+  w,
+  s,
+  clients,
+  ids,
+  batches,
+  client_lr,
+  server_lr=1.0,
+  l2=0.0,
+  base="sgd",
+  lite=False,
+  weights="uniform",
+  momentum=0.9,
+  b1=0.9,
+  b2=0.99,
+  eps=1e-3,
+):
   """Mime (lite=False) or MimeLite (lite=True), section 3.2, the paper's form.
 
     c = sum_i weights_i grad f_i(w), all examples of the cohort;
@@ -80,8 +94,14 @@ def mime_round(
   The same weights serve c and the models. The first `s` is None, for zeros.
   base="sgd" is MimeSVRG, and FedAvg with lite=True.
   """
-  m, v = s or {"sgd": (None, None), "momentum": (np.zeros_like(w), None),
-               "adam": oracle.zero_moments(w)}[base]
+  m, v = (
+    s
+    or {
+      "sgd": (None, None),
+      "momentum": (np.zeros_like(w), None),
+      "adam": oracle.zero_moments(w),
+    }[base]
+  )
   rate = momentum if base == "momentum" else b1
   shares = average_weights(clients, ids, weights)
   c = oracle.anchor_gradient(w, clients, ids, l2, weights)
@@ -91,17 +111,17 @@ def mime_round(
       g = g - gradient(w, x, y, l2) + c
     if base == "sgd":
       return g
-    mixed = (1. - rate) * g + rate * m
+    mixed = (1.0 - rate) * g + rate * m
     return mixed if base == "momentum" else mixed / (np.sqrt(v) + eps)
 
-  trained = [local_steps(w, clients[i], batches[i], client_lr, l2, direction)
-             for i in ids]
+  trained = [
+    local_steps(w, clients[i], batches[i], client_lr, l2, direction) for i in ids
+  ]
   if base != "sgd":
-    m = (1. - rate) * c + rate * m
+    m = (1.0 - rate) * c + rate * m
   if base == "adam":
-    v = b2 * v + (1. - b2) * c ** 2
-  return SimpleNamespace(
-      model=server_step(w, trained, shares, server_lr), state=(m, v))
+    v = b2 * v + (1.0 - b2) * c**2
+  return SimpleNamespace(model=server_step(w, trained, shares, server_lr), state=(m, v))
 
 
 # LoSAC.
@@ -115,13 +135,27 @@ def losac_estimate(table, clients, variant, partition=None):
   n = sum(len(y) for _, y in clients)
   if variant == "C":
     return sum(len(clients[i][1]) / n * q for i, q in table.items())
-  return sum(len(rows) / n * q for i, entry in table.items()
-             for rows, q in zip(partition[i], entry, strict=True))
+  return sum(
+    len(rows) / n * q
+    for i, entry in table.items()
+    for rows, q in zip(partition[i], entry, strict=True)
+  )
 
 
 def losac_round(
-    w, G, table, clients, ids, batches, client_lr, server_lr=1., l2=0.,
-    variant="C", partition=None, picks=None):
+  w,
+  G,
+  table,
+  clients,
+  ids,
+  batches,
+  client_lr,
+  server_lr=1.0,
+  l2=0.0,
+  variant="C",
+  partition=None,
+  picks=None,
+):
   """LoSAC, section 3.4, with divisors weighted by examples.
 
     v <- w, Gl <- G; in each local step, r = g_k(v; B), then in this order
@@ -141,8 +175,11 @@ def losac_round(
     x, y = clients[i]
     v, local_G = w, G
     delayed = [table[i]] if by_client else list(table[i])
-    visits = [(0, rows, len(y)) for rows in batches[i]] if by_client else [
-        (j, partition[i][j], len(partition[i][j])) for j in picks[i]]
+    visits = (
+      [(0, rows, len(y)) for rows in batches[i]]
+      if by_client
+      else [(j, partition[i][j], len(partition[i][j])) for j in picks[i]]
+    )
     for j, rows, size in visits:
       r = gradient(v, x[rows], y[rows], l2)
       v = v - client_lr * (r - delayed[j] + local_G)
@@ -151,8 +188,7 @@ def losac_round(
     trained.append(v)
     table[i] = delayed[0] if by_client else delayed
     new_G = new_G + (local_G - G)
-  model = server_step(
-      w, trained, average_weights(clients, ids, "uniform"), server_lr)
+  model = server_step(w, trained, average_weights(clients, ids, "uniform"), server_lr)
   return SimpleNamespace(model=model, G=new_G, table=table)
 
 
@@ -171,14 +207,23 @@ def hessian_vector(w, u, x, l2):
   return x.T @ change / len(x) + l2 * u
 
 
-def adapt(w, x, y, rows, alpha, l2=0.):
+def adapt(w, x, y, rows, alpha, l2=0.0):
   """One SGD step, w - alpha g(w; rows): the model evaluated on a client."""
   return w - alpha * gradient(w, x[rows], y[rows], l2)
 
 
 def per_fedavg_round(
-    w, clients, ids, batches, alpha, beta, server_lr=1., l2=0., variant="fo",
-    weights="uniform"):
+  w,
+  clients,
+  ids,
+  batches,
+  alpha,
+  beta,
+  server_lr=1.0,
+  l2=0.0,
+  variant="fo",
+  weights="uniform",
+):
   """Per-FedAvg, section 2; batches[i][step] = (D, D', D'').
 
     v~ = v - alpha g(v; D),  u = g(v~; D'),
@@ -199,5 +244,4 @@ def per_fedavg_round(
         u = u - alpha * hessian_vector(v, u, x[third[0]], l2)
       v = v - beta * u
     trained.append(v)
-  return server_step(
-      w, trained, average_weights(clients, ids, weights), server_lr)
+  return server_step(w, trained, average_weights(clients, ids, weights), server_lr)

@@ -38,6 +38,7 @@ from . import diversified as oracle
 
 class GroupRound(NamedTuple):
   """One round of FedAvg inside every group; also that of IFCA."""
+
   groups: np.ndarray  # [S], the group of each participant.
   trained: list  # S models.
   models: list  # m models.
@@ -45,6 +46,7 @@ class GroupRound(NamedTuple):
 
 class FedGroupState(NamedTuple):
   """State of FedGroup between rounds."""
+
   w0: np.ndarray
   models: list
   directions: list  # Those of the cold start, never changed.
@@ -55,6 +57,7 @@ class FedGroupState(NamedTuple):
 
 class CflState(NamedTuple):
   """State of CFL between rounds."""
+
   models: list
   membership: dict  # Client id -> cluster, all clients.
   updates: dict  # Client id -> its last update, once it has taken part.
@@ -62,6 +65,7 @@ class CflState(NamedTuple):
 
 class Split(NamedTuple):
   """One cluster in two."""
+
   kept: list  # Ids that keep the number.
   moved: list  # Ids of the new cluster.
 
@@ -70,8 +74,8 @@ class Split(NamedTuple):
 
 
 def group_round(
-    models, groups, clients, ids, batches, lr, l2=0., mu=0.,
-    weights="examples"):
+  models, groups, clients, ids, batches, lr, l2=0.0, mu=0.0, weights="examples"
+):
   """IntraGroupUpdate for every group: Algorithm 2, lines 5-8 and 12-16.
 
   groups[s] is the group of ids[s]. The weights run over the participants of the
@@ -79,8 +83,10 @@ def group_round(
   participants keeps its model. It is also a later round of FL+HC.
   """
   groups, result = np.array(groups, int), list(models)
-  trained = [oracle.sgd(models[g], clients[i], batches[i], lr, l2, mu)
-             for g, i in zip(groups, ids, strict=True)]
+  trained = [
+    oracle.sgd(models[g], clients[i], batches[i], lr, l2, mu)
+    for g, i in zip(groups, ids, strict=True)
+  ]
   for j in np.unique(groups):
     slots = np.flatnonzero(groups == j)
     shares = oracle.average_weights(clients, [ids[s] for s in slots], weights)
@@ -90,8 +96,9 @@ def group_round(
 
 def discrepancy(trained, groups, models):
   """(4): mean over S of ||w_i - models[group of i]||."""
-  return np.mean([np.linalg.norm(w - models[g])
-                  for w, g in zip(trained, groups, strict=True)])
+  return np.mean(
+    [np.linalg.norm(w - models[g]) for w, g in zip(trained, groups, strict=True)]
+  )
 
 
 # Similarities and groupings.
@@ -101,7 +108,7 @@ def cosine(a, b):
   """(5); 0 where a vector is zero."""
   a, b = np.ravel(a).astype(np.float64), np.ravel(b).astype(np.float64)
   norms = np.linalg.norm(a) * np.linalg.norm(b)
-  return float(a @ b / norms) if norms > 0. else 0.
+  return float(a @ b / norms) if norms > 0.0 else 0.0
 
 
 def cosine_matrix(updates):
@@ -132,24 +139,23 @@ def madc(updates):
   for i in range(n):
     for j in range(n):
       others = [z for z in range(n) if z not in (i, j)]
-      result[i, j] = np.mean(
-          np.abs(similarity[i, others] - similarity[j, others]))
+      result[i, j] = np.mean(np.abs(similarity[i, others] - similarity[j, others]))
   return result
 
 
 def number_labels(labels):
   """Groups numbered by their first member."""
   numbers = {}
-  return np.array([numbers.setdefault(int(label), len(numbers))
-                   for label in labels], int)
+  return np.array(
+    [numbers.setdefault(int(label), len(numbers)) for label in labels], int
+  )
 
 
 def _tree(distances, linkage):
   """Merges as scipy lists them, from a square matrix."""
   distances = np.array(distances, np.float64)
-  np.fill_diagonal(distances, 0.)
-  return hierarchy.linkage(
-      distance.squareform(distances, checks=False), linkage)
+  np.fill_diagonal(distances, 0.0)
+  return hierarchy.linkage(distance.squareform(distances, checks=False), linkage)
 
 
 def cut_at_count(distances, linkage, count):
@@ -158,7 +164,8 @@ def cut_at_count(distances, linkage, count):
   With linkage="complete" and madc(), the grouping of Algorithm 3, line 10.
   """
   cut = hierarchy.cut_tree(
-      _tree(distances, linkage), n_clusters=min(count, len(distances)))
+    _tree(distances, linkage), n_clusters=min(count, len(distances))
+  )
   return number_labels(cut[:, 0])
 
 
@@ -167,13 +174,14 @@ def cut_at_distance(distances, linkage, threshold):
 
   A merge at exactly the threshold is made.
   """
-  return number_labels(hierarchy.fcluster(
-      _tree(distances, linkage), threshold, criterion="distance"))
+  return number_labels(
+    hierarchy.fcluster(_tree(distances, linkage), threshold, criterion="distance")
+  )
 
 
 def assign_by_cosine(update, directions):
   """(9): argmin_j (1 - cos(direction_j, update)) / 2."""
-  return int(np.argmin([(1. - cosine(u, update)) / 2. for u in directions]))
+  return int(np.argmin([(1.0 - cosine(u, update)) / 2.0 for u in directions]))
 
 
 # FedGroup and FedGrouProx.
@@ -190,45 +198,53 @@ def fedgroup_cold_start(w0, updates, labels, m):
   """
   labels, updates = np.asarray(labels, int), np.array(updates)
   directions = [
-      updates[labels == j].mean(axis=0) if np.any(labels == j)
-      else np.zeros_like(w0) for j in range(m)]
+    updates[labels == j].mean(axis=0) if np.any(labels == j) else np.zeros_like(w0)
+    for j in range(m)
+  ]
   models = [w0 + u for u in directions]
-  return SimpleNamespace(models=models, directions=directions,
-                         auxiliary=np.mean(models, axis=0))
+  return SimpleNamespace(
+    models=models, directions=directions, auxiliary=np.mean(models, axis=0)
+  )
 
 
-def pretrain(start, clients, ids, batches, lr, l2=0.):
+def pretrain(start, clients, ids, batches, lr, l2=0.0):
   """Updates of the clients from `start`, no proximal term (F-25)."""
-  return [oracle.sgd(start, clients[i], batches[i], lr, l2) - start
-          for i in ids]
+  return [oracle.sgd(start, clients[i], batches[i], lr, l2) - start for i in ids]
 
 
-def fedgroup_start(w0, clients, pool, labels, m, batches, lr, l2=0.):
+def fedgroup_start(w0, clients, pool, labels, m, batches, lr, l2=0.0):
   """State after Algorithm 3, for a given grouping of the pool (F-02).
 
   `batches` are those of the pre-training. RCC is a pool of m clients with
   labels 0..m-1 (F-22).
   """
   cold = fedgroup_cold_start(
-      w0, pretrain(w0, clients, pool, batches, lr, l2), labels, m)
+    w0, pretrain(w0, clients, pool, batches, lr, l2), labels, m
+  )
   return FedGroupState(
-      w0, cold.models, cold.directions, cold.directions, cold.auxiliary,
-      {int(i): int(g) for i, g in zip(pool, labels, strict=True)})
+    w0,
+    cold.models,
+    cold.directions,
+    cold.directions,
+    cold.auxiliary,
+    {int(i): int(g) for i, g in zip(pool, labels, strict=True)},
+  )
 
 
-def assign_cold_client(state, client, batches, lr, l2=0., reading="initial"):
+def assign_cold_client(state, client, batches, lr, l2=0.0, reading="initial"):
   """Client cold start (9) of one (x, y), in the readings of F-12.
 
-    "initial": pre-trained from w0, against the directions of the cold start;
-    "auxiliary": from the auxiliary w, against model_g - w;
-    "latest": as printed, from the auxiliary w, against the latest update of
-      the group.
+  "initial": pre-trained from w0, against the directions of the cold start;
+  "auxiliary": from the auxiliary w, against model_g - w;
+  "latest": as printed, from the auxiliary w, against the latest update of
+    the group.
   """
   start, directions = {
-      "initial": (state.w0, state.directions),
-      "auxiliary": (state.auxiliary, np.array(state.models) - state.auxiliary),
-      "latest": (state.auxiliary, state.latest)}[reading]
-  update, = pretrain(start, [client], [0], [batches], lr, l2)
+    "initial": (state.w0, state.directions),
+    "auxiliary": (state.auxiliary, np.array(state.models) - state.auxiliary),
+    "latest": (state.auxiliary, state.latest),
+  }[reading]
+  (update,) = pretrain(start, [client], [0], [batches], lr, l2)
   return assign_by_cosine(update, directions)
 
 
@@ -242,19 +258,30 @@ def inter_group(models, eta_g, form="printed"):
   """
   result = []
   for j, w_j in enumerate(models):
-    total, divisor = w_j, 1.
+    total, divisor = w_j, 1.0
     for l, w_l in enumerate(models):
       term = {"printed": w_l - w_j, "code": w_l}[form]
       norm = np.linalg.norm(term)
-      if l != j and norm > 0.:
+      if l != j and norm > 0.0:
         total, divisor = total + eta_g * term / norm, divisor + eta_g / norm
     result.append(total / divisor if form == "code" else total)
   return result
 
 
 def fedgroup_round(
-    state, clients, ids, batches, lr, l2=0., mu=0., eta_g=0.,
-    form="printed", weights="examples", reading="initial", cold_batches=None):
+  state,
+  clients,
+  ids,
+  batches,
+  lr,
+  l2=0.0,
+  mu=0.0,
+  eta_g=0.0,
+  form="printed",
+  weights="examples",
+  reading="initial",
+  cold_batches=None,
+):
   """One round of Algorithm 2, after the cold start of its new clients.
 
   A cold participant is assigned first, with cold_batches[i], then trains from
@@ -267,29 +294,43 @@ def fedgroup_round(
   membership = dict(state.membership)
   for i in set(ids) - set(membership):
     membership[i] = assign_cold_client(
-        state, clients[i], cold_batches[i], lr, l2, reading)
+      state, clients[i], cold_batches[i], lr, l2, reading
+    )
   intra = group_round(
-      state.models, [membership[i] for i in ids], clients, ids, batches,
-      lr, l2, mu, weights)
+    state.models,
+    [membership[i] for i in ids],
+    clients,
+    ids,
+    batches,
+    lr,
+    l2,
+    mu,
+    weights,
+  )
   models = inter_group(intra.models, eta_g, form)
-  latest = [new - old if j in intra.groups else last for j, (new, old, last)
-            in enumerate(zip(models, state.models, state.latest))]
+  latest = [
+    new - old if j in intra.groups else last
+    for j, (new, old, last) in enumerate(zip(models, state.models, state.latest))
+  ]
   return intra._replace(models=models), state._replace(
-      models=models, latest=latest, membership=membership,
-      auxiliary=np.mean(models, axis=0))
+    models=models,
+    latest=latest,
+    membership=membership,
+    auxiliary=np.mean(models, axis=0),
+  )
 
 
 # IFCA.
 
 
-def ifca_choice(models, x, y, l2=0.):
+def ifca_choice(models, x, y, l2=0.0):
   """argmin_j f(models[j]): loss of all training examples, L2 term included."""
   return int(np.argmin([oracle.loss(w, x, y, l2) for w in models]))
 
 
 def ifca_round(
-    models, clients, ids, batches, lr, l2=0., average="model",
-    weights="uniform"):
+  models, clients, ids, batches, lr, l2=0.0, average="model", weights="uniform"
+):
   """IFCA, section 4.1.
 
     "model": w_j <- mean of the models trained from w_j;
@@ -302,13 +343,15 @@ def ifca_round(
   """
   choices = np.array([ifca_choice(models, *clients[i], l2) for i in ids])
   if average == "model":
-    return group_round(
-        models, choices, clients, ids, batches, lr, l2, weights=weights)
-  trained = [models[j] - lr * oracle.gradient(models[j], *clients[i], l2)
-             for j, i in zip(choices, ids)]
+    return group_round(models, choices, clients, ids, batches, lr, l2, weights=weights)
+  trained = [
+    models[j] - lr * oracle.gradient(models[j], *clients[i], l2)
+    for j, i in zip(choices, ids)
+  ]
   result = list(models)
   for share, j, v in zip(
-      oracle.average_weights(clients, ids, weights), choices, trained):
+    oracle.average_weights(clients, ids, weights), choices, trained
+  ):
     result[j] = result[j] + share * (v - models[j])
   return GroupRound(choices, trained, result)
 
@@ -322,8 +365,8 @@ def nearest_centre(w, centres):
 
 
 def fesem_round(
-    centres, local, clients, ids, batches, lr, l2=0., weights="uniform",
-    first=None):
+  centres, local, clients, ids, batches, lr, l2=0.0, weights="uniform", first=None
+):
   """FeSEM, section 4.2.
 
   E: the centre nearest to the stored last local model of the participant. Then
@@ -333,10 +376,8 @@ def fesem_round(
   local: client id -> model. A client that is not in it takes the centre
   first[i].
   """
-  groups = [nearest_centre(local[i], centres) if i in local else first[i]
-            for i in ids]
-  result = group_round(
-      centres, groups, clients, ids, batches, lr, l2, weights=weights)
+  groups = [nearest_centre(local[i], centres) if i in local else first[i] for i in ids]
+  result = group_round(centres, groups, clients, ids, batches, lr, l2, weights=weights)
   return result, local | dict(zip(ids, result.trained, strict=True))
 
 
@@ -349,7 +390,7 @@ def bipartition(updates, linkage="complete"):
   "complete" is the code's, "single" minimises the largest cosine between the
   halves, as the paper does. 1 - cosine has the same tree.
   """
-  return cut_at_count(1. - cosine_matrix(updates), linkage, 2)
+  return cut_at_count(1.0 - cosine_matrix(updates), linkage, 2)
 
 
 def cross_similarity(updates, labels):
@@ -358,7 +399,8 @@ def cross_similarity(updates, labels):
 
 
 def cfl_parting(
-    last, shares, eps1, eps2, linkage="complete", gamma_max=None, min_size=3):
+  last, shares, eps1, eps2, linkage="complete", gamma_max=None, min_size=3
+):
   """The two norms that decide, and the halves' labels or None; CFL, 4.3.
 
   A cluster of min_size members or more splits where, of the last updates of all
@@ -373,14 +415,22 @@ def cfl_parting(
     return mean, largest, None
   labels = bipartition(last, linkage)
   # Rounding may leave a cosine a little above 1.
-  angle = np.sqrt(max(1. - cross_similarity(last, labels), 0.) / 2.)
+  angle = np.sqrt(max(1.0 - cross_similarity(last, labels), 0.0) / 2.0)
   parted = gamma_max is None or gamma_max < angle
   return mean, largest, labels if parted else None
 
 
 def cfl_round(
-    state, clients, ids, batches, lr, l2=0., weights="uniform",
-    splitting=True, **criterion):
+  state,
+  clients,
+  ids,
+  batches,
+  lr,
+  l2=0.0,
+  weights="uniform",
+  splitting=True,
+  **criterion,
+):
   """CFL, section 4.3.
 
   Every participant trains from the model of its cluster and its update is
@@ -397,22 +447,23 @@ def cfl_round(
   """
   membership, models = dict(state.membership), list(state.models)
   before = np.array([membership[i] for i in ids], int)
-  trained = [oracle.sgd(models[j], clients[i], batches[i], lr, l2)
-             for i, j in zip(ids, before)]
-  updates = state.updates | {
-      i: v - models[j] for i, j, v in zip(ids, before, trained)}
+  trained = [
+    oracle.sgd(models[j], clients[i], batches[i], lr, l2) for i, j in zip(ids, before)
+  ]
+  updates = state.updates | {i: v - models[j] for i, j, v in zip(ids, before, trained)}
   norms, splits = {}, {}
   for j in range(len(state.models)):
     members = sorted(i for i, c in membership.items() if c == j)
     if not members:
       continue
     *norms[j], labels = cfl_parting(
-        [updates[i] for i in members],
-        oracle.average_weights(clients, members, weights), **criterion)
+      [updates[i] for i in members],
+      oracle.average_weights(clients, members, weights),
+      **criterion,
+    )
     if not splitting or labels is None:
       continue
-    splits[j] = Split(*(np.array(members)[labels == half].tolist()
-                        for half in (0, 1)))
+    splits[j] = Split(*(np.array(members)[labels == half].tolist() for half in (0, 1)))
     membership.update(dict.fromkeys(splits[j].moved, len(models)))
     models.append(models[j])
   for j, w in enumerate(models):
@@ -421,21 +472,26 @@ def cfl_round(
       shares = oracle.average_weights(clients, present, weights)
       models[j] = w + oracle.weighted_sum(shares, [updates[i] for i in present])
   return SimpleNamespace(
-      groups=before, trained=trained, norms=norms, splits=splits,
-      state=CflState(models, membership, updates))
+    groups=before,
+    trained=trained,
+    norms=norms,
+    splits=splits,
+    state=CflState(models, membership, updates),
+  )
 
 
 # FL+HC.
 
 
 def update_distances(updates, metric):
-  """"l1" or "l2" distances of updates, [n, n]."""
+  """ "l1" or "l2" distances of updates, [n, n]."""
   names = {"l1": "cityblock", "l2": "euclidean"}
-  return distance.squareform(distance.pdist(
-      [np.ravel(u) for u in updates], names[metric]))
+  return distance.squareform(
+    distance.pdist([np.ravel(u) for u in updates], names[metric])
+  )
 
 
-def flhc_cluster(w, clients, batches, lr, l2=0., metric="l1"):
+def flhc_cluster(w, clients, batches, lr, l2=0.0, metric="l1"):
   """The updates of the clustering round of FL+HC, their distances; 4.4.
 
   All clients train from w; their updates, not their models, are clustered.
@@ -461,4 +517,4 @@ def total_variation(p, q):
   In place of the Wasserstein distance of the code, which takes the counts for
   samples and so does not see a permutation of the labels (section 6.4).
   """
-  return np.abs(p / np.sum(p) - q / np.sum(q)).sum() / 2.
+  return np.abs(p / np.sum(p) - q / np.sum(q)).sum() / 2.0

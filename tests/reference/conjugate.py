@@ -23,6 +23,7 @@ from . import diversified as oracle
 
 class Direction(NamedTuple):
   """One conjugate direction, flat."""
+
   d: np.ndarray  # [P]
   beta: float  # As computed, before a restart; 0 without a previous direction.
   restarted: bool  # Whether <g, -g + beta d_prev> >= 0 replaced d by -g.
@@ -30,6 +31,7 @@ class Direction(NamedTuple):
 
 class LineSearch(NamedTuple):
   """Result of the back-tracking."""
+
   eta: float  # 0 if no step was accepted.
   tries: int  # Evaluations of f(w + eta d), the accepted one included.
   before: float  # f(w)
@@ -49,11 +51,12 @@ def beta(rule, g, g_prev, d_prev):
   """
   y = g - g_prev
   top, bottom = {
-      "fr": (g @ g, g_prev @ g_prev),
-      "pr+": (max(0., g @ y), g_prev @ g_prev),
-      "hs": (g @ y, d_prev @ y),
-      "dy": (g @ g, d_prev @ y)}[rule]
-  return float(top / bottom) if bottom else 0.
+    "fr": (g @ g, g_prev @ g_prev),
+    "pr+": (max(0.0, g @ y), g_prev @ g_prev),
+    "hs": (g @ y, d_prev @ y),
+    "dy": (g @ g, d_prev @ y),
+  }[rule]
+  return float(top / bottom) if bottom else 0.0
 
 
 def direction(rule, g, g_prev=None, d_prev=None):
@@ -62,31 +65,33 @@ def direction(rule, g, g_prev=None, d_prev=None):
   Not in the paper: if <g, d> >= 0, d is no descent direction and d = -g.
   """
   if g_prev is None:
-    return Direction(-g, 0., False)
+    return Direction(-g, 0.0, False)
   factor = beta(rule, g, g_prev, d_prev)
   d = -g + factor * d_prev
-  climbs = g @ d >= 0.
+  climbs = g @ d >= 0.0
   return Direction(-g if climbs else d, factor, climbs)
 
 
 def accepts(test, eta, decrease, gg, gd):
   """Whether a step is taken; decrease = f(w) - f(w + eta d).
 
-    "half_gradient": decrease > (eta / 2) <g, g>, the negation of the loop
-      condition of line 8 with rho of the current eta (C-11, C-12).
-    "armijo": decrease >= 1e-4 eta (-<g, d>).
-    "decrease": decrease > 0.
-    "printed": (eta / 2) <g, g> >= decrease, (29) as a stopping rule.
+  "half_gradient": decrease > (eta / 2) <g, g>, the negation of the loop
+    condition of line 8 with rho of the current eta (C-11, C-12).
+  "armijo": decrease >= 1e-4 eta (-<g, d>).
+  "decrease": decrease > 0.
+  "printed": (eta / 2) <g, g> >= decrease, (29) as a stopping rule.
   """
-  return {"half_gradient": decrease > 0.5 * eta * gg,
-          "armijo": decrease >= 1e-4 * eta * -gd,
-          "decrease": decrease > 0.,
-          "printed": 0.5 * eta * gg >= decrease}[test]
+  return {
+    "half_gradient": decrease > 0.5 * eta * gg,
+    "armijo": decrease >= 1e-4 * eta * -gd,
+    "decrease": decrease > 0.0,
+    "printed": 0.5 * eta * gg >= decrease,
+  }[test]
 
 
 def line_search(
-    value, w_vec, d_vec, g_vec, start=1., gamma=.5, test="half_gradient",
-    max_tries=40):
+  value, w_vec, d_vec, g_vec, start=1.0, gamma=0.5, test="half_gradient", max_tries=40
+):
   """Lines 6-11, (29): the first eta of start, start gamma, ... that passes.
 
   `value` is f_v on flat vectors. rho follows eta (line 6 computes it once, and
@@ -101,13 +106,25 @@ def line_search(
     if accepts(test, eta, before - after, gg, gd):
       return LineSearch(eta, tries, before, after)
     eta *= gamma
-  return LineSearch(0., max_tries, before, before)
+  return LineSearch(0.0, max_tries, before, before)
 
 
 def clsfsvrg_round(
-    w, memory, clients, ids, batches, client_lr, l2=0., validation=None,
-    rule="fr", fixed_eta=None, server_lr=1., aggregate="all",
-    scale_features=True, **search):
+  w,
+  memory,
+  clients,
+  ids,
+  batches,
+  client_lr,
+  l2=0.0,
+  validation=None,
+  rule="fr",
+  fixed_eta=None,
+  server_lr=1.0,
+  aggregate="all",
+  scale_features=True,
+  **search,
+):
   """One round of CLSFSVRG, or of CFSVRG if fixed_eta is given.
 
     1. g = sum_{i in S} (n_i / n^r) grad f_i(w), (6), lines 4-5.
@@ -130,17 +147,38 @@ def clsfsvrg_round(
   anchor = oracle.anchor_gradient(w, clients, ids, l2)
   g = anchor.ravel()
   found = direction(rule, g, *memory)
-  searched = None if fixed_eta is not None else line_search(
-      lambda v: oracle.loss(v.reshape(w.shape), *validation, l2), w.ravel(),
-      found.d, g, **search)
+  searched = (
+    None
+    if fixed_eta is not None
+    else line_search(
+      lambda v: oracle.loss(v.reshape(w.shape), *validation, l2),
+      w.ravel(),
+      found.d,
+      g,
+      **search,
+    )
+  )
   eta = searched.eta if searched else fixed_eta
   w_hat, size = w + eta * found.d.reshape(w.shape), len(ids)
   trained = oracle.cohort_training(
-      [w_hat] * size, [w] * size, [anchor] * size, clients, ids, batches,
-      client_lr, l2, scale_features)
+    [w_hat] * size,
+    [w] * size,
+    [anchor] * size,
+    clients,
+    ids,
+    batches,
+    client_lr,
+    l2,
+    scale_features,
+  )
   scaling = oracle.aggregate_scaling(clients, ids, aggregate)
   return SimpleNamespace(
-      beta=found.beta, restarted=found.restarted, search=searched,
-      trained=trained, memory=(g, found.d), model=oracle.server_step(
-          w_hat, trained, oracle.average_weights(clients, ids),
-          server_lr * scaling[:, None]))
+    beta=found.beta,
+    restarted=found.restarted,
+    search=searched,
+    trained=trained,
+    memory=(g, found.d),
+    model=oracle.server_step(
+      w_hat, trained, oracle.average_weights(clients, ids), server_lr * scaling[:, None]
+    ),
+  )

@@ -39,6 +39,7 @@ from scipy import special
 
 class Projection(NamedTuple):
   """Centred points and their top K - 1 coordinates, (26)-(38), (45)-(51)."""
+
   mean: np.ndarray  # [P], the unweighted mean of the participants.
   basis: np.ndarray  # U, [P, K - 1]; a zero column where the rank is exceeded.
   points: np.ndarray  # [S, K - 1].
@@ -60,7 +61,7 @@ def with_ones(x):
 def loss(w, x, y, l2):
   """f_i(w) of (2): mean cross-entropy + (l2 / 2) ||w||^2, bias included."""
   log_p = special.log_softmax(with_ones(x) @ w, axis=1)
-  return -np.mean(log_p[np.arange(len(y)), y]) + 0.5 * l2 * np.sum(w ** 2)
+  return -np.mean(log_p[np.arange(len(y)), y]) + 0.5 * l2 * np.sum(w**2)
 
 
 def gradient(w, x, y, l2):
@@ -72,8 +73,7 @@ def gradient(w, x, y, l2):
 
 def average_weights(clients, ids, weights="examples"):
   """Weights of the participants [S]: n_i / sum n_j as in (16), or 1 / S."""
-  kinds = {"examples": [len(clients[i][1]) for i in ids],
-           "uniform": np.ones(len(ids))}
+  kinds = {"examples": [len(clients[i][1]) for i in ids], "uniform": np.ones(len(ids))}
   return np.asarray(kinds[weights], np.float64) / np.sum(kinds[weights])
 
 
@@ -82,7 +82,7 @@ def weighted_sum(weights, models):
   return np.tensordot(weights, np.array(models), axes=1)
 
 
-def server_step(w, trained, weights, server_lr=1.):
+def server_step(w, trained, weights, server_lr=1.0):
   """w + server_lr sum_i weights_i (w_i - w)."""
   return w + server_lr * weighted_sum(weights, np.array(trained) - w)
 
@@ -93,8 +93,10 @@ def anchor_gradient(w, clients, cohort, l2, weights="examples"):
   (17) prints S^{r-1}; the text and lines 2-7 of Procedure 1 collect from all of
   S^r, for every one of the K models.
   """
-  return weighted_sum(average_weights(clients, cohort, weights), [
-      gradient(w, *clients[i], l2) for i in cohort])
+  return weighted_sum(
+    average_weights(clients, cohort, weights),
+    [gradient(w, *clients[i], l2) for i in cohort],
+  )
 
 
 def local_steps(w, client, batches, rate, l2, direction):
@@ -109,14 +111,12 @@ def local_steps(w, client, batches, rate, l2, direction):
 # FedAvg and FedProx.
 
 
-def sgd(w, client, batches, lr, l2=0., mu=0.):
+def sgd(w, client, batches, lr, l2=0.0, mu=0.0):
   """v <- v - lr (g_i(v; B) + mu (v - w)), from v = w; no batch leaves w."""
-  return local_steps(
-      w, client, batches, lr, l2, lambda g, v, *_: g + mu * (v - w))
+  return local_steps(w, client, batches, lr, l2, lambda g, v, *_: g + mu * (v - w))
 
 
-def fedprox_round(
-    w, clients, batches, lr, server_lr=1., mu=0., l2=0., cohort=()):
+def fedprox_round(w, clients, batches, lr, server_lr=1.0, mu=0.0, l2=0.0, cohort=()):
   """FedProx without stragglers, FedAvg with mu = 0.
 
   Then w <- w + server_lr sum_{i in S} (n_i / n^r) (v_i - w). Where ``w`` is a
@@ -124,8 +124,7 @@ def fedprox_round(
   """
   start = as_model(w["kernel"], w["bias"]) if isinstance(w, dict) else w
   trained = [sgd(start, clients[i], batches[i], lr, l2, mu) for i in cohort]
-  model = server_step(
-      start, trained, average_weights(clients, cohort), server_lr)
+  model = server_step(start, trained, average_weights(clients, cohort), server_lr)
   if isinstance(w, dict):
     model = {"kernel": model[:-1], "bias": model[-1]}
   return SimpleNamespace(trained=trained, model=model)
@@ -141,8 +140,7 @@ def feature_counts(x):
 
 def total_counts(clients):
   """n^j of (19), [D + 1], and n, over all clients of E (not the cohort)."""
-  return (sum(feature_counts(x) for x, _ in clients),
-          sum(len(y) for _, y in clients))
+  return (sum(feature_counts(x) for x, _ in clients), sum(len(y) for _, y in clients))
 
 
 def feature_scaling(x_i, counts_all, n_all):
@@ -154,7 +152,8 @@ def feature_scaling(x_i, counts_all, n_all):
   """
   counts = feature_counts(x_i)
   return np.where(
-      counts > 0, counts_all * len(x_i) / (n_all * np.maximum(counts, 1)), 1.)
+    counts > 0, counts_all * len(x_i) / (n_all * np.maximum(counts, 1)), 1.0
+  )
 
 
 def aggregate_scaling(clients, cohort, mode):
@@ -174,9 +173,10 @@ def aggregate_scaling(clients, cohort, mode):
   fraction.
   """
   omega = sum((feature_counts(x) != 0).astype(int) for x, _ in clients)
-  numerator = {"all": len(clients), "paper": len(cohort), "holders": 1,
-               "none": omega}[mode]
-  return np.where(omega > 0, numerator / np.maximum(omega, 1), 1.)
+  numerator = {"all": len(clients), "paper": len(cohort), "holders": 1, "none": omega}[
+    mode
+  ]
+  return np.where(omega > 0, numerator / np.maximum(omega, 1), 1.0)
 
 
 # Local training, Procedure 1.
@@ -190,31 +190,41 @@ def local_training(start, w0, anchor, client, batches, alpha_l, l2, scaling):
   Both g_i use the same mini-batch and include the L2 term, which Lambda_i
   therefore multiplies too. Only the bracket is scaled.
   """
+
   def direction(g, v, x, y):
     return scaling[:, None] * (g - gradient(w0, x, y, l2)) + anchor
 
-  return local_steps(
-      start, client, batches, alpha_l / len(client[1]), l2, direction)
+  return local_steps(start, client, batches, alpha_l / len(client[1]), l2, direction)
 
 
 def cohort_training(
-    starts, w0s, anchors, clients, cohort, batches, alpha_l, l2,
-    scale_features):
+  starts, w0s, anchors, clients, cohort, batches, alpha_l, l2, scale_features
+):
   """``local_training`` of every participant, from lists [S]."""
   counts, n = total_counts(clients)
-  return [local_training(
-      start, w0, anchor, clients[i], batches[i], alpha_l, l2,
-      feature_scaling(clients[i][0], counts, n) if scale_features
-      else np.ones(len(counts)))
-          for start, w0, anchor, i in zip(starts, w0s, anchors, cohort)]
+  return [
+    local_training(
+      start,
+      w0,
+      anchor,
+      clients[i],
+      batches[i],
+      alpha_l,
+      l2,
+      feature_scaling(clients[i][0], counts, n)
+      if scale_features
+      else np.ones(len(counts)),
+    )
+    for start, w0, anchor, i in zip(starts, w0s, anchors, cohort)
+  ]
 
 
 # FSVRG, Konecny et al.
 
 
 def fsvrg_round(
-    w, clients, batches, alpha_l, l2=0., cohort=(), aggregate="all",
-    scale_features=True):
+  w, clients, batches, alpha_l, l2=0.0, cohort=(), aggregate="all", scale_features=True
+):
   """FSVRG: w <- w + A sum_{i in S} (n_i / n^r) (w_i - w), no acceleration.
 
   Algorithm 4 of Konecny et al. restricted to a cohort: anchor (16) over the
@@ -223,11 +233,18 @@ def fsvrg_round(
   """
   size = len(cohort)
   trained = cohort_training(
-      [w] * size, [w] * size, [anchor_gradient(w, clients, cohort, l2)] * size,
-      clients, cohort, batches, alpha_l, l2, scale_features)
+    [w] * size,
+    [w] * size,
+    [anchor_gradient(w, clients, cohort, l2)] * size,
+    clients,
+    cohort,
+    batches,
+    alpha_l,
+    l2,
+    scale_features,
+  )
   scaling = aggregate_scaling(clients, cohort, aggregate)
-  return server_step(
-      w, trained, average_weights(clients, cohort), scaling[:, None])
+  return server_step(w, trained, average_weights(clients, cohort), scaling[:, None])
 
 
 # Grouping, Procedures 2 and 3.
@@ -252,11 +269,10 @@ def project(vectors, num_groups, relative_tolerance=1e-6):
   centred = matrix - mean[:, None]
   left, values, _ = np.linalg.svd(centred, full_matrices=False)
   basis = np.zeros((len(mean), num_groups - 1))
-  for c, value in enumerate(values[:num_groups - 1]):
+  for c, value in enumerate(values[: num_groups - 1]):
     if value > relative_tolerance * values[0]:
       coordinates = left[:, c] @ centred
-      basis[:, c] = left[:, c] * np.sign(
-          coordinates[np.argmax(np.abs(coordinates))])
+      basis[:, c] = left[:, c] * np.sign(coordinates[np.argmax(np.abs(coordinates))])
   return Projection(mean, basis, centred.T @ basis)
 
 
@@ -284,8 +300,9 @@ def farthest_first(points, origin, num_groups):
   """
   points, centres = np.asarray(points, np.float64), []
   for _ in range(num_groups):
-    nearest = [min(np.sum((point - c) ** 2) for c in centres or [origin])
-               for point in points]
+    nearest = [
+      min(np.sum((point - c) ** 2) for c in centres or [origin]) for point in points
+    ]
     centres.append(points[np.argmax(nearest)])
   return np.stack(centres)
 
@@ -302,8 +319,9 @@ def kmeans(points, centres, max_steps=50):
   points = np.asarray(points, np.float64)
   centres, assignments = np.array(centres, np.float64), None
   for _ in range(max_steps):
-    current = np.array([
-        np.argmin(np.sum((centres - point) ** 2, axis=1)) for point in points])
+    current = np.array(
+      [np.argmin(np.sum((centres - point) ** 2, axis=1)) for point in points]
+    )
     if np.array_equal(current, assignments):
       break
     assignments = current
@@ -321,8 +339,16 @@ def zero_moments(w):
 
 
 def accelerate(
-    w_r, central_gradient, moments, r, alpha_g=.02, beta1=0., beta2=.999,
-    eps=1e-8, central_rule="corrected"):
+  w_r,
+  central_gradient,
+  moments,
+  r,
+  alpha_g=0.02,
+  beta1=0.0,
+  beta2=0.999,
+  eps=1e-8,
+  central_rule="corrected",
+):
   """(62)-(64) for one model; returns the model and the new moments.
 
   (62) prints m^r on both sides and the gradient at the model being computed;
@@ -335,11 +361,13 @@ def accelerate(
                sums, but (62) and (63) are averages.
     "corrected": alpha_g sqrt(1 - beta2^r) m / sqrt(v + eps).
   """
-  rate = alpha_g * np.sqrt(1. - beta2 ** r) * {
-      "printed": (1. - beta1) / np.sqrt(1. - beta2),
-      "corrected": 1.}[central_rule]
-  m = beta1 * moments[0] + (1. - beta1) * central_gradient
-  v = beta2 * moments[1] + (1. - beta2) * central_gradient ** 2
+  rate = (
+    alpha_g
+    * np.sqrt(1.0 - beta2**r)
+    * {"printed": (1.0 - beta1) / np.sqrt(1.0 - beta2), "corrected": 1.0}[central_rule]
+  )
+  m = beta1 * moments[0] + (1.0 - beta1) * central_gradient
+  v = beta2 * moments[1] + (1.0 - beta2) * central_gradient**2
   return w_r - rate * m / np.sqrt(v + eps), (m, v)
 
 
@@ -347,9 +375,23 @@ def accelerate(
 
 
 def grouped_round(
-    method, models, moments, r, clients, cohort, batches, alpha_l, l2=0.,
-    split=False, centre=True, aggregate="all", scale_features=True, step=-1.,
-    acceleration=True, **central):
+  method,
+  models,
+  moments,
+  r,
+  clients,
+  cohort,
+  batches,
+  alpha_l,
+  l2=0.0,
+  split=False,
+  centre=True,
+  aggregate="all",
+  scale_features=True,
+  step=-1.0,
+  acceleration=True,
+  **central,
+):
   """One round of MA-FSVRG ("ma": Procedures 1, 2, 4) or GA-FSVRG (1, 3, 4).
 
   models and moments have K entries; r counts accelerated rounds, this one
@@ -379,19 +421,30 @@ def grouped_round(
     "ga": w* = w + step A_r mean_i grad f_i(w_{i,K}).
   """
   anchors = [anchor_gradient(w, clients, cohort, l2) for w in models]
-  losses = np.array([
-      [loss(w, *clients[i], l2) for w in models] for i in cohort])
+  losses = np.array([[loss(w, *clients[i], l2) for w in models] for i in cohort])
   preferences = np.argmin(losses, axis=1)
   starts = [models[k] for k in preferences]
   trained = cohort_training(
-      starts, starts, [anchors[k] for k in preferences], clients, cohort,
-      batches, alpha_l, l2, scale_features)
+    starts,
+    starts,
+    [anchors[k] for k in preferences],
+    clients,
+    cohort,
+    batches,
+    alpha_l,
+    l2,
+    scale_features,
+  )
 
-  objects, places = (trained, models) if method == "ma" else ([
-      gradient(w, *clients[i], l2) for w, i in zip(trained, cohort)], anchors)
+  objects, places = (
+    (trained, models)
+    if method == "ma"
+    else ([gradient(w, *clients[i], l2) for w, i in zip(trained, cohort)], anchors)
+  )
   projection = project([o.ravel() for o in objects], len(models))
-  centres = np.stack([
-      project_centre(projection, place.ravel(), centre) for place in places])
+  centres = np.stack(
+    [project_centre(projection, place.ravel(), centre) for place in places]
+  )
   if split:
     centres = farthest_first(projection.points, centres[0], len(models))
   assignments, centres = kmeans(projection.points, centres)
@@ -406,8 +459,13 @@ def grouped_round(
     w = w + scaling * (w_star - w)  # (60)
     if acceleration:
       w, moments[k] = accelerate(
-          w, anchor_gradient(w, clients, cohort, l2), moments[k], r, **central)
+        w, anchor_gradient(w, clients, cohort, l2), moments[k], r, **central
+      )
     result.append(w)
   return SimpleNamespace(
-      losses=losses, preferences=preferences, assignments=assignments,
-      moments=moments, models=result)
+    losses=losses,
+    preferences=preferences,
+    assignments=assignments,
+    moments=moments,
+    models=result,
+  )

@@ -37,7 +37,7 @@ class Server:
         break
       instant = self.heap[0][0]
       # All that arrives at one instant is received before anybody starts.
-      while (self.heap and self.heap[0][0] == instant and len(buffer) < wanted):
+      while self.heap and self.heap[0][0] == instant and len(buffer) < wanted:
         _, place = heapq.heappop(self.heap)
         client, version = self.running.pop(place)
         self.free.add(place)
@@ -69,8 +69,14 @@ def trajectory(server, rounds, model, train, factor, weigh=lambda client: 1):
     total = sum(weigh(client) for client, *_ in buffer)
     now = len(models) - 1
     ages.append([now - version for _, version, _ in buffer])
-    models.append(models[-1] + sum(
-        weigh(client) / total * factor(age) * (
-            train(client, models[version]) - models[version])
-        for age, (client, version, _) in zip(ages[-1], buffer)))
+    models.append(
+      models[-1]
+      + sum(
+        weigh(client)
+        / total
+        * factor(age)
+        * (train(client, models[version]) - models[version])
+        for age, (client, version, _) in zip(ages[-1], buffer)
+      )
+    )
   return list(itertools.islice(models, 1, None)), ages

@@ -16,14 +16,19 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from .diversified import average_weights, gradient, local_steps, server_step
-from .diversified import sgd, weighted_sum
-
+from .diversified import (
+  average_weights,
+  gradient,
+  local_steps,
+  server_step,
+  sgd,
+  weighted_sum,
+)
 
 # FedNova.
 
 
-def accumulation(steps, momentum=0., shrink=0.):
+def accumulation(steps, momentum=0.0, shrink=0.0):
   """a_i, by which the local gradients add up: v - w = -eta G_i a_i.
 
   shrink is eta mu. Found by running the local steps on unit vectors in the
@@ -37,18 +42,28 @@ def accumulation(steps, momentum=0., shrink=0.):
 
 
 def nova_round(
-    w, clients, ids, batches, client_lr, server_lr=1., l2=0., mu=0.,
-    momentum=0., effective="normaliser", weights="examples"):
+  w,
+  clients,
+  ids,
+  batches,
+  client_lr,
+  server_lr=1.0,
+  l2=0.0,
+  mu=0.0,
+  momentum=0.0,
+  effective="normaliser",
+  weights="examples",
+):
   """FedNova: x <- x - server_lr tau_eff sum_i p_i eta d_i.
 
-    local: m <- momentum m + g(v; B),  v <- v - eta (m + mu (v - w));
-    d_i = G_i a_i / ||a_i||_1, where G_i has the local gradients as columns;
-    tau_eff = sum_i p_i ||a_i||_1 ("normaliser") or sum_i p_i tau_i ("steps").
+  local: m <- momentum m + g(v; B),  v <- v - eta (m + mu (v - w));
+  d_i = G_i a_i / ||a_i||_1, where G_i has the local gradients as columns;
+  tau_eff = sum_i p_i ||a_i||_1 ("normaliser") or sum_i p_i tau_i ("steps").
   """
   shares = average_weights(clients, ids, weights)
   lengths, directions = [], []
   for i in ids:
-    gradients, buffers = [], [0.]
+    gradients, buffers = [], [0.0]
 
     def direction(g, v, *_):
       gradients.append(g)
@@ -60,15 +75,16 @@ def nova_round(
     directions.append(weighted_sum(a / np.abs(a).sum(), gradients))
     lengths.append(np.abs(a).sum() if effective == "normaliser" else len(a))
   return w - server_lr * (shares @ lengths) * client_lr * weighted_sum(
-      shares, directions)
+    shares, directions
+  )
 
 
 # FedDyn.
 
 
 def dyn_round(
-    w, h, table, clients, ids, batches, client_lr, alpha, l2=0.,
-    weights="uniform"):
+  w, h, table, clients, ids, batches, client_lr, alpha, l2=0.0, weights="uniform"
+):
   """FedDyn, Algorithm 1, with SGD on the dynamically regularised objective.
 
     theta <- theta - client_lr (g(theta; B) - G_k + alpha (theta - w));
@@ -83,8 +99,13 @@ def dyn_round(
   everyone = average_weights(clients, range(len(clients)), weights)
   for k in ids:
     theta = local_steps(
-        w, clients[k], batches[k], client_lr, l2,
-        lambda g, v, *_: g - table[k] + alpha * (v - w))
+      w,
+      clients[k],
+      batches[k],
+      client_lr,
+      l2,
+      lambda g, v, *_: g - table[k] + alpha * (v - w),
+    )
     table[k] = table[k] - alpha * (theta - w)
     h = h - alpha * everyone[k] * (theta - w)
     trained.append(theta)
@@ -96,27 +117,45 @@ def dyn_round(
 
 
 def ditto_round(
-    w, personal, clients, ids, batches, personal_batches, client_lr,
-    personal_lr, lam, server_lr=1., l2=0., weights="examples"):
+  w,
+  personal,
+  clients,
+  ids,
+  batches,
+  personal_batches,
+  client_lr,
+  personal_lr,
+  lam,
+  server_lr=1.0,
+  l2=0.0,
+  weights="examples",
+):
   """Ditto, Algorithm 1, whose global solver is FedAvg.
 
-    w_k <- w_k - client_lr g(w_k; B), from w;
-    v_k <- v_k - personal_lr (g(v_k; B') + lam (v_k - w)), from the old v_k, or
-    from w if `personal` has none;
-    w <- w + server_lr sum_k weights_k (w_k - w).
+  w_k <- w_k - client_lr g(w_k; B), from w;
+  v_k <- v_k - personal_lr (g(v_k; B') + lam (v_k - w)), from the old v_k, or
+  from w if `personal` has none;
+  w <- w + server_lr sum_k weights_k (w_k - w).
   """
   trained = [sgd(w, clients[k], batches[k], client_lr, l2) for k in ids]
-  personal = dict(personal) | {k: local_steps(
-      personal.get(k, w), clients[k], personal_batches[k], personal_lr, l2,
-      lambda g, v, *_: g + lam * (v - w)) for k in ids}
+  personal = dict(personal) | {
+    k: local_steps(
+      personal.get(k, w),
+      clients[k],
+      personal_batches[k],
+      personal_lr,
+      l2,
+      lambda g, v, *_: g + lam * (v - w),
+    )
+    for k in ids
+  }
   shares = average_weights(clients, ids, weights)
   return SimpleNamespace(
-      trained=trained, model=server_step(w, trained, shares, server_lr),
-      personal=personal)
+    trained=trained, model=server_step(w, trained, shares, server_lr), personal=personal
+  )
 
 
-def apfl_round(
-    w, kept, clients, ids, batches, rate, adaptive, server_lr=1., l2=0.):
+def apfl_round(w, kept, clients, ids, batches, rate, adaptive, server_lr=1.0, l2=0.0):
   """APFL, Algorithm 1: the model; ``kept``: client -> (v, alpha) is changed."""
   trained = []
   for i in ids:
@@ -128,8 +167,7 @@ def apfl_round(
       own = own - rate * gradient(own, *batch)
       v = v - rate * alpha * of_mixed
       if adaptive and step == 0:
-        alpha = np.clip(alpha - rate * slope, 0., 1.)
+        alpha = np.clip(alpha - rate * slope, 0.0, 1.0)
     kept[i] = v, alpha
     trained.append(own)
-  return server_step(
-      w, trained, average_weights(clients, ids, "uniform"), server_lr)
+  return server_step(w, trained, average_weights(clients, ids, "uniform"), server_lr)

@@ -9,44 +9,46 @@ import numpy as np
 from tests.reference import diversified as oracle
 
 
-def fedopt(rule, deltas, eta, b1=.9, b2=.99, tau=1e-3):
+def fedopt(rule, deltas, eta, b1=0.9, b2=0.99, tau=1e-3):
   """The moves x_{t+1} - x_t of Algorithm 2 for mean updates Delta_t."""
-  m, v, moves = 0., np.full(np.shape(deltas[0]), tau ** 2), []
+  m, v, moves = 0.0, np.full(np.shape(deltas[0]), tau**2), []
   for delta in np.asarray(deltas, np.float64):
-    m = b1 * m + (1. - b1) * delta
-    v = {"adagrad": v + delta ** 2,
-         "yogi": v - (1. - b2) * delta ** 2 * np.sign(v - delta ** 2),
-         "adam": b2 * v + (1. - b2) * delta ** 2}[rule]
+    m = b1 * m + (1.0 - b1) * delta
+    v = {
+      "adagrad": v + delta**2,
+      "yogi": v - (1.0 - b2) * delta**2 * np.sign(v - delta**2),
+      "adam": b2 * v + (1.0 - b2) * delta**2,
+    }[rule]
     moves.append(eta * m / (np.sqrt(v) + tau))
   return moves
 
 
-def fedavgm(deltas, eta, beta=.9):
+def fedavgm(deltas, eta, beta=0.9):
   """The last move of v <- beta v + Delta, x <- x + eta v."""
-  return eta * sum(
-      beta ** age * delta for age, delta in enumerate(deltas[::-1]))
+  return eta * sum(beta**age * delta for age, delta in enumerate(deltas[::-1]))
 
 
-def direction(kind, gradients, weights, decay=0., momentum=.9, b1=.9, b2=.999,
-              eps=1e-8):
+def direction(
+  kind, gradients, weights, decay=0.0, momentum=0.9, b1=0.9, b2=0.999, eps=1e-8
+):
   """The last direction after these gradients, each at one of ``weights``."""
-  m, v, d = 0., 0., None
+  m, v, d = 0.0, 0.0, None
   for t, (g, w) in enumerate(zip(gradients, weights, strict=True), 1):
     d = g = g if kind == "adamw" else g + decay * w
     if kind in ("momentum", "nesterov"):
       m = momentum * m + g
       d = g + momentum * m if kind == "nesterov" else m
     elif kind in ("adam", "adamw"):
-      m = b1 * m + (1. - b1) * g
-      v = b2 * v + (1. - b2) * g ** 2
-      d = m / (1. - b1 ** t) / (np.sqrt(v / (1. - b2 ** t)) + eps)
+      m = b1 * m + (1.0 - b1) * g
+      v = b2 * v + (1.0 - b2) * g**2
+      d = m / (1.0 - b1**t) / (np.sqrt(v / (1.0 - b2**t)) + eps)
       if kind == "adamw":
         d = d + decay * w
     elif kind == "rmsprop":
-      v = b2 * v + (1. - b2) * g ** 2
+      v = b2 * v + (1.0 - b2) * g**2
       d = g / (np.sqrt(v) + eps)
     elif kind == "adagrad":
-      v = v + g ** 2
+      v = v + g**2
       d = g / np.sqrt(v + eps)
     else:
       assert kind == "sgd"
@@ -54,8 +56,8 @@ def direction(kind, gradients, weights, decay=0., momentum=.9, b1=.9, b2=.999,
 
 
 def local_training(
-    w, client, batches, rate, l2=0., mu=0., shift=0., kind="sgd", clip=0.,
-    **options):
+  w, client, batches, rate, l2=0.0, mu=0.0, shift=0.0, kind="sgd", clip=0.0, **options
+):
   """v <- v - rate(k) d, d from clip(g_i(v; B) + mu (v - w) + shift).
 
   Args:
@@ -78,9 +80,9 @@ def local_training(
   def step(g, v, *_):
     raw.append(g)
     g = g + mu * (v - w) + shift
-    seen.append(g * min(1., clip / np.linalg.norm(g)) if clip else g)
+    seen.append(g * min(1.0, clip / np.linalg.norm(g)) if clip else g)
     places.append(v)
     return rate(len(raw) - 1) * direction(kind, seen, places, **options)
 
-  trained = oracle.local_steps(w, client, batches, 1., l2, step)
+  trained = oracle.local_steps(w, client, batches, 1.0, l2, step)
   return trained, np.mean(raw, axis=0)

@@ -16,7 +16,7 @@ from fedjax_alg.engine import clients, clock
 from fedjax_alg.engine.keys import run_keys
 from fedjax_alg.engine.round import sample_cohort
 from fedjax_alg.errors import OptionError
-from fedjax_alg.exchange import attacks, Exchange, exchange_of
+from fedjax_alg.exchange import Exchange, attacks, exchange_of
 from fedjax_alg.rounds import buffered
 from tests import problems
 from tests.reference.event_heap import Server, trajectory
@@ -29,23 +29,32 @@ ROUNDS, SLOTS, PLACES = 8, 4, 6
 @pytest.fixture(scope="module", name="data")
 def fixture_data(problem):
   """Machines of which the fastest has eight times the speed of the slowest."""
-  return problem.data._replace(devices=clock.make_devices(
-      3, 12, cores=(1, 8), core_gflops=1e-6, batch_ms=1e-3))
+  return problem.data._replace(
+    devices=clock.make_devices(3, 12, cores=(1, 8), core_gflops=1e-6, batch_ms=1e-3)
+  )
 
 
 def halfway(received, *_):
   """A local method that is known without any data: halfway to its client."""
-  return Trained(jax.tree.map(
-      lambda leaf: 0.5 * leaf + received.client_id.astype(jnp.float32),
-      received.start), jnp.float32(1))
+  return Trained(
+    jax.tree.map(
+      lambda leaf: 0.5 * leaf + received.client_id.astype(jnp.float32), received.start
+    ),
+    jnp.float32(1),
+  )
 
 
 def composed(problem, one_by_one=False, **links):
   return buffered.compose_buffered(
-      problem.model, ClientUpdate(halfway, WORK), steps.average(0.7),
-      map_clients=MAP,
-      staleness=staleness_factors(Asynchrony(staleness="polynomial")),
-      concurrency=PLACES, one_by_one=one_by_one, exchange=Exchange(**links))
+    problem.model,
+    ClientUpdate(halfway, WORK),
+    steps.average(0.7),
+    map_clients=MAP,
+    staleness=staleness_factors(Asynchrony(staleness="polynomial")),
+    concurrency=PLACES,
+    one_by_one=one_by_one,
+    exchange=Exchange(**links),
+  )
 
 
 def play(algorithm, problem, data):
@@ -55,8 +64,7 @@ def play(algorithm, problem, data):
   state = algorithm.init(problem.model.init(keys.model), spec, keys.start)
 
   def one(number, state):
-    cohort = sample_cohort(
-        data, SLOTS, jax.random.fold_in(keys.cohort, number), number)
+    cohort = sample_cohort(data, SLOTS, jax.random.fold_in(keys.cohort, number), number)
     key = jax.random.fold_in(keys.work, number)
     waiting = buffered.waiting_clients(method, state, cohort, key)
     new, aux = algorithm.round(state, cohort, key)
@@ -80,8 +88,10 @@ def bias(models):
 
 def queues(waiting):
   """For the heap: who may start in each round, with their seconds."""
-  return [{int(i): float(s) for i, s in zip(ids, seconds) if i < 12}
-          for ids, seconds in zip(waiting.client, waiting.seconds)]
+  return [
+    {int(i): float(s) for i, s in zip(ids, seconds) if i < 12}
+    for ids, seconds in zip(waiting.client, waiting.seconds)
+  ]
 
 
 ATTACK = attacks.attack_of(attacks.Hostility(attack="sign_flip", attackers=0.5))
@@ -90,8 +100,7 @@ ATTACK = attacks.attack_of(attacks.Hostility(attack="sign_flip", attackers=0.5))
 @pytest.fixture(scope="module", name="played")
 def fixture_played(problem, data):
   """FedBuff with hostile clients, in which all count by their examples."""
-  return play(composed(problem, weights="examples", attack=ATTACK), problem,
-              data)[1]
+  return play(composed(problem, weights="examples", attack=ATTACK), problem, data)[1]
 
 
 @pytest.mark.program
@@ -100,13 +109,17 @@ def test_fedbuff_is_its_event_heap(played):
   models, aux, waiting = played
   hostile = np.asarray(ATTACK.hostile(12))
   expected, ages = trajectory(
-      Server(PLACES), [(queue, SLOTS) for queue in queues(waiting)], 0.0,
-      lambda client, model: model + (-1 if hostile[client] else 1) * (
-          client - 0.5 * model),
-      lambda age: 0.7 / (1 + age) ** 0.5, problems.SIZES.__getitem__)
+    Server(PLACES),
+    [(queue, SLOTS) for queue in queues(waiting)],
+    0.0,
+    lambda client, model: (
+      model + (-1 if hostile[client] else 1) * (client - 0.5 * model)
+    ),
+    lambda age: 0.7 / (1 + age) ** 0.5,
+    problems.SIZES.__getitem__,
+  )
   np.testing.assert_allclose(bias(models), expected, rtol=1e-5)
-  np.testing.assert_allclose(
-      aux.server["staleness"], np.mean(ages, 1), rtol=1e-6)
+  np.testing.assert_allclose(aux.server["staleness"], np.mean(ages, 1), rtol=1e-6)
   np.testing.assert_array_equal(aux.server["most_staleness"], np.max(ages, 1))
   assert np.max(ages) > 1 and 0 < hostile.sum() < 12
 
@@ -115,21 +128,30 @@ def test_fedbuff_is_its_event_heap(played):
 def test_the_seconds_are_those_of_the_clock(problem, data, played):
   """Of who waits, and of the rounds: their sum is the heap's time."""
   _, aux, waiting = played
-  speed, link = np.asarray(data.devices.flops_per_s), np.asarray(
-      data.devices.bytes_per_s)
+  speed, link = (
+    np.asarray(data.devices.flops_per_s),
+    np.asarray(data.devices.bytes_per_s),
+  )
   sent = 2 * 4 * (problems.FEATURES + 1) * problems.CLASSES
   for ids, seconds in zip(waiting.client, waiting.seconds):
     who = ids[ids < 12]
-    read = np.asarray([sum(min(5, n - 5 * (k % -(-n // 5))) for k in range(2))
-                       for n in np.asarray(problems.SIZES)[who]])
+    read = np.asarray(
+      [
+        sum(min(5, n - 5 * (k % -(-n // 5))) for k in range(2))
+        for n in np.asarray(problems.SIZES)[who]
+      ]
+    )
     np.testing.assert_allclose(
-        seconds[ids < 12], 3 * problem.model.flops * read / speed[who] + 2e-6
-        + sent / link[who], rtol=1e-5)
+      seconds[ids < 12],
+      3 * problem.model.flops * read / speed[who] + 2e-6 + sent / link[who],
+      rtol=1e-5,
+    )
   server = Server(PLACES)
   lasted = [server.run(queue, SLOTS)[1] for queue in queues(waiting)]
   times = aux.times
   np.testing.assert_allclose(
-      times.computation + times.communication + times.idle, lasted, rtol=1e-4)
+    times.computation + times.communication + times.idle, lasted, rtol=1e-4
+  )
 
 
 @pytest.mark.program
@@ -148,50 +170,68 @@ def test_fedasync_is_one_client_after_the_other(problem, data):
       queue.pop(client, None)
       ages.append(server.version - 1 - version)
       alpha = 0.7 / (1 + ages[-1]) ** 0.5
-      versions.append((1 - alpha) * versions[-1] + alpha * (
-          0.5 * versions[version] + client))
+      versions.append(
+        (1 - alpha) * versions[-1] + alpha * (0.5 * versions[version] + client)
+      )
     found.append(versions[-1])
   np.testing.assert_allclose(bias(models), found, rtol=1e-5)
   np.testing.assert_allclose(
-      aux.server["staleness"], np.reshape(ages, (ROUNDS, -1)).mean(1),
-      rtol=1e-6)
+    aux.server["staleness"], np.reshape(ages, (ROUNDS, -1)).mean(1), rtol=1e-6
+  )
 
 
-@pytest.mark.parametrize("client, server, more, message", [
+@pytest.mark.parametrize(
+  "client, server, more, message",
+  [
     ("svrg", "average", {}, "measure at one model"),
     ("scaffold", "average", {}, "keeps a state between rounds"),
     ("mime_lite", "average", {}, "keeps a state between rounds"),
     ("sgd", "adaptive", {}, "server: its step needs gradients"),
     ("sgd", "average", dict(compress_up="topk:0.1"), "keep nothing"),
     ("sgd", "average", dict(compress_down="sign"), "keep nothing"),
-    ("sgd", "average", dict(private="fixed"), "no draw that the accountant")])
-def test_what_needs_one_model_is_refused(
-    problem, client, server, more, message):
+    ("sgd", "average", dict(private="fixed"), "no draw that the accountant"),
+  ],
+)
+def test_what_needs_one_model_is_refused(problem, client, server, more, message):
   hparams = grid.ComposedHParams(
-      client_update=client, server=server, base="momentum", **more).resolved()
+    client_update=client, server=server, base="momentum", **more
+  ).resolved()
   with pytest.raises(OptionError, match=message):
     buffered.compose_buffered(
-        problem.model, grid.client_half(problem.model, hparams),
-        grid.server_half(hparams), map_clients=MAP,
-        staleness=jnp.ones_like, exchange=exchange_of(hparams))
+      problem.model,
+      grid.client_half(problem.model, hparams),
+      grid.server_half(hparams),
+      map_clients=MAP,
+      staleness=jnp.ones_like,
+      exchange=exchange_of(hparams),
+    )
 
 
 @pytest.mark.program
 def test_stragglers_of_a_buffer_do_a_part(problem, data):
   """The part travels with the client until it finishes."""
   algorithm = buffered.compose_buffered(
-      problem.model, sgd_update(problem.model, WORK, 0.1), steps.average(),
-      map_clients=MAP, staleness=jnp.ones_like, concurrency=PLACES)
-  state = algorithm.init(problem.model.init(jax.random.key(0)),
-                         problem.spec._replace(cohort_size=SLOTS), None)
+    problem.model,
+    sgd_update(problem.model, WORK, 0.1),
+    steps.average(),
+    map_clients=MAP,
+    staleness=jnp.ones_like,
+    concurrency=PLACES,
+  )
+  state = algorithm.init(
+    problem.model.init(jax.random.key(0)),
+    problem.spec._replace(cohort_size=SLOTS),
+    None,
+  )
   cohort = sample_cohort(data, SLOTS, jax.random.key(1))._replace(
-      part=jnp.full(SLOTS, 0.5))
-  state, aux = problems.quick_jit(algorithm.round)(
-      state, cohort, jax.random.key(2))
+    part=jnp.full(SLOTS, 0.5)
+  )
+  state, aux = problems.quick_jit(algorithm.round)(state, cohort, jax.random.key(2))
   there = state.running.client < 12
   drawn = (state.running.client[:, None] == cohort.ids[None]).any(1)
   np.testing.assert_array_equal(
-      state.running.part[there], jnp.where(drawn, 0.5, 1.0)[there])
+    state.running.part[there], jnp.where(drawn, 0.5, 1.0)[there]
+  )
   assert set(np.asarray(aux.work.batches)) <= {1.0, 2.0}
   assert 1.0 in np.asarray(aux.work.batches)
   assert trees.squared_norm(state.models) > 0

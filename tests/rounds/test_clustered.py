@@ -13,9 +13,9 @@ from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
 from fedjax_alg.errors import OptionError
-from fedjax_alg.exchange import attacks, Exchange
+from fedjax_alg.exchange import Exchange, attacks
 from fedjax_alg.exchange.aggregation import coordinate_median
-from fedjax_alg.rounds.clustered import compose_clustered, Extra, Rule
+from fedjax_alg.rounds.clustered import Extra, Rule, compose_clustered
 from tests import problems
 from tests.algorithms import bridge
 
@@ -28,10 +28,12 @@ K, IDS = 3, [1, 4, 6, 10, 12]  # the last is a padding slot
 def by_parity(**more):
   """Even ids in group 0, odd ones in group 1, nobody in group 2."""
   return Rule(
-      K, lambda params, spec, key: (trees.repeat(params, K), ()),
-      lambda models, shared, client_row, member, shard, key: (
-          client_row % 2, member),
-      client_rows=lambda memory, ids: ids, **more)
+    K,
+    lambda params, spec, key: (trees.repeat(params, K), ()),
+    lambda models, shared, client_row, member, shard, key: (client_row % 2, member),
+    client_rows=lambda memory, ids: ids,
+    **more,
+  )
 
 
 def up_by_size():
@@ -46,28 +48,33 @@ def up_by_size():
 
 def play(problem, rule, client=None, **links):
   algorithm = compose_clustered(
-      problem.model, client or up_by_size(), rule,
-      map_clients=clients.ClientMap(), exchange=Exchange(**links))
+    problem.model,
+    client or up_by_size(),
+    rule,
+    map_clients=clients.ClientMap(),
+    exchange=Exchange(**links),
+  )
   return algorithm, *bridge.one_round(
-      problem, algorithm, IDS, KEY, bridge.init(problem, algorithm, KEY))
+    problem, algorithm, IDS, KEY, bridge.init(problem, algorithm, KEY)
+  )
 
 
 def moved(start, state):
   """How far each group's model has gone, the same in all entries."""
   steps = jax.tree.map(lambda a, b: a - b, state.models, start.models)
-  rows = np.concatenate([
-      np.asarray(leaf).reshape(K, -1) for leaf in jax.tree.leaves(steps)], 1)
-  np.testing.assert_allclose(rows, rows[:, :1].repeat(rows.shape[1], 1),
-                             atol=1e-4)
+  rows = np.concatenate(
+    [np.asarray(leaf).reshape(K, -1) for leaf in jax.tree.leaves(steps)], 1
+  )
+  np.testing.assert_allclose(rows, rows[:, :1].repeat(rows.shape[1], 1), atol=1e-4)
   return rows[:, 0]
 
 
-@pytest.mark.parametrize("weights, whole", [
-    ("examples", True), ("uniform", False)])
+@pytest.mark.parametrize("weights, whole", [("examples", True), ("uniform", False)])
 def test_groups_move_by_their_own_mean(problem, weights, whole):
   """And the group without participants stays where it is."""
   algorithm, start, state, aux = play(
-      problem, by_parity(whole_divisor=whole), weights=weights)
+    problem, by_parity(whole_divisor=whole), weights=weights
+  )
   size = {i: problems.SIZES[i] for i in IDS[:4]}
   weight = size if weights == "examples" else dict.fromkeys(size, 1)
   expected = []
@@ -75,27 +82,34 @@ def test_groups_move_by_their_own_mean(problem, weights, whole):
     divisor = sum(weight[i] for i in (size if whole else group))
     expected.append(sum(weight[i] * size[i] for i in group) / max(divisor, 1))
   np.testing.assert_allclose(moved(start, state), expected, rtol=1e-4)
-  problems.assert_equal(
-      trees.index(state.models, 2), trees.index(start.models, 2))
+  problems.assert_equal(trees.index(state.models, 2), trees.index(start.models, 2))
   np.testing.assert_array_equal(aux.server["participants"], [3, 1, 0])
   np.testing.assert_array_equal(aux.server["members"], [3, 1, 0])
   np.testing.assert_array_equal(state.member[jnp.array([1, 4, 0])], [1, 0, -1])
   deployed = algorithm.client_params(
-      state, jnp.int32(7), layout.shard_of(problem.data, 7), KEY)
+    state, jnp.int32(7), layout.shard_of(problem.data, 7), KEY
+  )
   problems.assert_equal(deployed, trees.index(state.models, 1))
 
 
 def test_the_medians_of_groups_with_a_liar(problem):
   """Updates -45, 20 and 15 in group 0, and 90 in group 1."""
   liar = attacks.Attack(
-      "sign_flip", lambda num_clients: jnp.arange(num_clients) == 4,
-      forge=lambda sent, scene: attacks.sign_flip(sent, scene, 0.0))
+    "sign_flip",
+    lambda num_clients: jnp.arange(num_clients) == 4,
+    forge=lambda sent, scene: attacks.sign_flip(sent, scene, 0.0),
+  )
   _, start, state, aux = play(
-      problem, by_parity(whole_divisor=True), weights="uniform",
-      aggregator=coordinate_median(), attack=liar)
+    problem,
+    by_parity(whole_divisor=True),
+    weights="uniform",
+    aggregator=coordinate_median(),
+    attack=liar,
+  )
   shares = np.array([3, 1, 0]) / 4
   np.testing.assert_allclose(
-      moved(start, state), shares * np.array([15.0, 90.0, 0.0]), rtol=1e-4)
+    moved(start, state), shares * np.array([15.0, 90.0, 0.0]), rtol=1e-4
+  )
   size = num_params(problem.model.init(KEY))
   assert aux.cost.central_flops == K * size * 5 * 3  # of five slots
 
@@ -105,18 +119,20 @@ def test_updates_go_where_the_server_puts_the_clients(problem):
 
   def all_to_the_last(state, cohort, drifts):
     del drifts
-    return state._replace(member=state.member.at[cohort.ids].set(
-        2, mode="drop"))
+    return state._replace(member=state.member.at[cohort.ids].set(2, mode="drop"))
 
   def remember(state, cohort, result):
     del cohort
     return state._replace(memory=result)
 
-  _, start, state, aux = play(problem, by_parity(
-      regroup=all_to_the_last, finish=remember), weights="uniform")
+  _, start, state, aux = play(
+    problem, by_parity(regroup=all_to_the_last, finish=remember), weights="uniform"
+  )
   np.testing.assert_allclose(
-      moved(start, state),
-      [0, 0, np.mean([problems.SIZES[i] for i in IDS[:4]])], rtol=1e-4)
+    moved(start, state),
+    [0, 0, np.mean([problems.SIZES[i] for i in IDS[:4]])],
+    rtol=1e-4,
+  )
   np.testing.assert_array_equal(aux.client["group"][:4], 2)
   problems.assert_equal(state.memory.before, start.models)
   np.testing.assert_array_equal(state.memory.groups[:4], 2)
@@ -131,28 +147,34 @@ def fixture_fedavg(problem):
   return bridge.rounds(problem, "fedavg", **WORK)[1]
 
 
-@pytest.mark.parametrize("name, one", [
+@pytest.mark.parametrize(
+  "name, one",
+  [
     ("ifca", dict(num_groups=1, group_init="shared")),
     ("fesem", dict(num_groups=1, group_init="shared")),
     ("flhc", dict(max_groups=1, cluster_after=1)),
     ("cfl", dict(max_groups=1, split_after=0, eps1=1e3, eps2=0.0)),
-    ("fedgroup", dict(num_groups=1, pretrain_scale=2, pretrain_steps=0))])
+    ("fedgroup", dict(num_groups=1, pretrain_scale=2, pretrain_steps=0)),
+  ],
+)
 def test_one_group_is_fedavg(problem, fedavg, name, one):
   _, rounds = bridge.rounds(problem, name, **WORK, **one)
   for mine, other in zip(rounds, fedavg, strict=True):
-    problems.assert_close(
-        mine.state.models, other.state.models, rtol=1e-6, atol=1e-6)
+    problems.assert_close(mine.state.models, other.state.models, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", grid.CLIENT_UPDATES)
 def test_a_local_method_of_which_a_part_is_lost_is_refused(problem, name):
   """Without it FedDyn's h, MimeLite's optimiser are lost without a word."""
-  client = grid.client_half(problem.model, grid.ComposedHParams(
-      client_update=name, base="momentum", mu=0.1).resolved())
+  client = grid.client_half(
+    problem.model,
+    grid.ComposedHParams(client_update=name, base="momentum", mu=0.1).resolved(),
+  )
 
   def compose():
-    return compose_clustered(problem.model, client, by_parity(),
-                             map_clients=clients.ClientMap())
+    return compose_clustered(
+      problem.model, client, by_parity(), map_clients=clients.ClientMap()
+    )
 
   if name in ("sgd", "prox"):
     compose()
@@ -166,17 +188,22 @@ def test_a_local_method_that_keeps_a_row_is_served(problem):
 
   def train(received, shard, client_row, _):
     kept = shard.size.astype(jnp.float32)
-    return Trained(jax.tree.map(
-        lambda leaf: leaf + client_row, received.start), kept, kept=kept)
+    return Trained(
+      jax.tree.map(lambda leaf: leaf + client_row, received.start), kept, kept=kept
+    )
 
   half = ClientUpdate(
-      train, LocalWork(local_steps=1),
-      init=lambda params, spec: jnp.float32(10) * jnp.arange(
-          spec.num_clients, dtype=jnp.float32),
-      store=Store(lambda memory: memory, lambda memory, table: table))
+    train,
+    LocalWork(local_steps=1),
+    init=lambda params, spec: (
+      jnp.float32(10) * jnp.arange(spec.num_clients, dtype=jnp.float32)
+    ),
+    store=Store(lambda memory: memory, lambda memory, table: table),
+  )
   _, start, state, _ = play(problem, by_parity(), half, weights="uniform")
   np.testing.assert_allclose(
-      moved(start.own, state.own), [10 * (4 + 6 + 10) / 3, 10, 0], rtol=1e-4)
+    moved(start.own, state.own), [10 * (4 + 6 + 10) / 3, 10, 0], rtol=1e-4
+  )
   sizes = [problems.SIZES[i] if i in IDS else 0 for i in range(12)]
   np.testing.assert_allclose(state.extra - start.extra, sizes)
 
@@ -184,9 +211,16 @@ def test_a_local_method_that_keeps_a_row_is_served(problem):
 def test_what_a_local_method_costs_beside(problem):
   """Without it the ledger forgets what else a local method sends."""
   _, start, _, plain = play(problem, by_parity())
-  _, _, _, aux = play(problem, by_parity(), up_by_size()._replace(
-      extra_down=1, extra_up=lambda size: 12, full_passes=2,
-      server_flops=lambda slots, size: 7.0))
+  _, _, _, aux = play(
+    problem,
+    by_parity(),
+    up_by_size()._replace(
+      extra_down=1,
+      extra_up=lambda size: 12,
+      full_passes=2,
+      server_flops=lambda slots, size: 7.0,
+    ),
+  )
   size = num_params(start.models) // K
   assert (aux.cost.down, aux.cost.up) == (2 * size, size + 3)
   rows = sum(problems.SIZES[i] for i in IDS[:4])
@@ -196,10 +230,18 @@ def test_what_a_local_method_costs_beside(problem):
 
 def test_what_a_rule_costs_beside(problem):
   """One model down and one up; the rule's own is shared out."""
-  rule = by_parity(extra=lambda before, after, cohort, notes: Extra(
-      down=41, up=8, exchanges=2, example_gradients=70, flops=9.0,
+  rule = by_parity(
+    extra=lambda before, after, cohort, notes: Extra(
+      down=41,
+      up=8,
+      exchanges=2,
+      example_gradients=70,
+      flops=9.0,
       own_gradients=jnp.where(cohort.present, 5, 0),
-      own_batches=jnp.where(cohort.present, 3, 0), evaluations=2))
+      own_batches=jnp.where(cohort.present, 3, 0),
+      evaluations=2,
+    )
+  )
   _, start, _, plain = play(problem, by_parity())
   _, _, _, aux = play(problem, rule)
   size = num_params(start.models) // K
@@ -211,8 +253,10 @@ def test_what_a_rule_costs_beside(problem):
   flops = problem.model.flops
   held = np.array([*(problems.SIZES[i] for i in IDS[:4]), 0])
   np.testing.assert_allclose(
-      aux.work.flops - plain.work.flops,
-      flops * (2 * held + np.where(held > 0, 15, 0)), rtol=1e-5)
+    aux.work.flops - plain.work.flops,
+    flops * (2 * held + np.where(held > 0, 15, 0)),
+    rtol=1e-5,
+  )
   np.testing.assert_allclose(
-      aux.work.batches - plain.work.batches,
-      np.where(held > 0, 3 + 2 * -(-held // 10), 0))
+    aux.work.batches - plain.work.batches, np.where(held > 0, 3 + 2 * -(-held // 10), 0)
+  )

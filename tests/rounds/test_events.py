@@ -15,8 +15,9 @@ CLIENTS = 20
 
 @functools.cache
 def compiled(slots):
-  return problems.quick_jit(functools.partial(
-      events.until_full, slots=slots, num_clients=CLIENTS))
+  return problems.quick_jit(
+    functools.partial(events.until_full, slots=slots, num_clients=CLIENTS)
+  )
 
 
 def waiting_of(rng, length):
@@ -36,19 +37,26 @@ def test_the_order_of_a_heap(places, slots):
     ids, seconds = waiting_of(rng, places + slots - 1)
     wanted = int(rng.integers(1, slots + 1))
     expected, lasted = oracle.run(
-        {int(i): s for i, s in zip(ids, seconds) if i < CLIENTS}, wanted)
+      {int(i): s for i, s in zip(ids, seconds) if i < CLIENTS}, wanted
+    )
     known = jnp.minimum(jnp.asarray(ids, jnp.int32), CLIENTS)
     running, _, finished, time = compiled(slots)(
-        running, events.Waiting(
-            known, jnp.asarray(seconds, jnp.float32),
-            jnp.asarray(seconds, jnp.float32) / 8),
-        wanted=jnp.int32(wanted), version=jnp.int32(version))
+      running,
+      events.Waiting(
+        known, jnp.asarray(seconds, jnp.float32), jnp.asarray(seconds, jnp.float32) / 8
+      ),
+      wanted=jnp.int32(wanted),
+      version=jnp.int32(version),
+    )
     found = np.stack([finished.client, finished.version, finished.place], 1)
-    assert list(map(tuple, found[:len(expected)])) == expected
-    assert (found[len(expected):, 0] == CLIENTS).all()
+    assert list(map(tuple, found[: len(expected)])) == expected
+    assert (found[len(expected) :, 0] == CLIENTS).all()
     assert time == lasted
-    there = {int(p): (int(running.client[p]), int(running.version[p]))
-             for p in range(places) if running.client[p] < CLIENTS}
+    there = {
+      int(p): (int(running.client[p]), int(running.version[p]))
+      for p in range(places)
+      if running.client[p] < CLIENTS
+    }
     assert there == oracle.running
     left = {place: when - oracle.now for when, place in oracle.heap}
     assert left == {p: float(running.left[p]) for p in there}
@@ -59,8 +67,10 @@ def test_what_is_left_waits_for_the_next_buffer():
   """Two run, three wait: one starts at once, one more at the first arrival."""
   running = events.nobody(2, CLIENTS)
   queue = events.Waiting(
-      jnp.array([7, 8, 9, 10], jnp.int32), jnp.array([1.0, 3.0, 1.0, 5.0]),
-      jnp.full(4, 0.5))
+    jnp.array([7, 8, 9, 10], jnp.int32),
+    jnp.array([1.0, 3.0, 1.0, 5.0]),
+    jnp.full(4, 0.5),
+  )
   run = functools.partial(compiled(1), wanted=jnp.int32(1))
   running, queue, first, time = run(running, queue, version=jnp.int32(0))
   assert (int(first.client[0]), float(time)) == (7, 1)
@@ -75,7 +85,9 @@ def test_what_is_left_waits_for_the_next_buffer():
 
 def test_nobody_is_there():
   _, _, finished, time = compiled(3)(
-      events.nobody(4, CLIENTS), events.Waiting(
-          jnp.full(6, CLIENTS, jnp.int32), jnp.ones(6), jnp.ones(6)),
-      wanted=jnp.int32(3), version=jnp.int32(0))
+    events.nobody(4, CLIENTS),
+    events.Waiting(jnp.full(6, CLIENTS, jnp.int32), jnp.ones(6), jnp.ones(6)),
+    wanted=jnp.int32(3),
+    version=jnp.int32(0),
+  )
   assert (finished.client == CLIENTS).all() and time == 0

@@ -23,28 +23,37 @@ def test_the_work_of_a_local_method_on_paper(problem, zeroth_order):
   Their batches hold 3, 3, 3, 3 and 5, 5, 2, 5 examples.
   """
   client = ClientUpdate(
-      lambda *_: None, LocalWork(local_steps=4, batch_size=5),
-      gradients_per_step=2)
+    lambda *_: None, LocalWork(local_steps=4, batch_size=5), gradients_per_step=2
+  )
   if zeroth_order:
     client = client._replace(forward_passes=lambda size: 7 * size + 1)
   gradients, work = ledger.count_work(
-      problem.model._replace(flops=10.0), client,
-      jnp.array([3, 12, 0], jnp.int32), full_passes=3, evaluations=2)
-  steps, passes = ([0, 0, 0], [22, 85, 0]) if zeroth_order else (
-      [24, 34, 0], [0, 0, 0])
+    problem.model._replace(flops=10.0),
+    client,
+    jnp.array([3, 12, 0], jnp.int32),
+    full_passes=3,
+    evaluations=2,
+  )
+  steps, passes = ([0, 0, 0], [22, 85, 0]) if zeroth_order else ([24, 34, 0], [0, 0, 0])
   np.testing.assert_array_equal(gradients, steps)
-  np.testing.assert_allclose(work.flops, [
+  np.testing.assert_allclose(
+    work.flops,
+    [
       10 * (3 * (taken + 3 * size) + 2 * size + forward)
-      for taken, size, forward in zip(steps, (3, 12, 0), passes)])
+      for taken, size, forward in zip(steps, (3, 12, 0), passes)
+    ],
+  )
   # Four steps, twice through the model each, or as often as the 12 and 17
   # examples they read are; one and three batches an epoch, five passes.
   runs = [4 * 22 / 12, 4 * 85 / 17] if zeroth_order else [8, 8]
-  np.testing.assert_allclose(
-      work.batches, [runs[0] + 5, runs[1] + 5 * 3, 0], rtol=1e-6)
+  np.testing.assert_allclose(work.batches, [runs[0] + 5, runs[1] + 5 * 3, 0], rtol=1e-6)
   own, work = ledger.count_work(
-      problem.model._replace(flops=10.0), client._replace(
-          work=LocalWork(batch_size=0), forward_passes=None),
-      jnp.array([3, 12, 0], jnp.int32), jnp.array([9, 8, 0]), full_passes=1)
+    problem.model._replace(flops=10.0),
+    client._replace(work=LocalWork(batch_size=0), forward_passes=None),
+    jnp.array([3, 12, 0], jnp.int32),
+    jnp.array([9, 8, 0]),
+    full_passes=1,
+  )
   np.testing.assert_array_equal(own, [9, 8, 0])
   np.testing.assert_allclose(work.flops, [30 * 12, 30 * 20, 0])
   np.testing.assert_allclose(work.batches, [9 / 3 + 1, 8 / 12 + 1, 0])
@@ -53,36 +62,56 @@ def test_the_work_of_a_local_method_on_paper(problem, zeroth_order):
 def test_the_rounds_of_a_fit_layer_by_layer():
   """Six inputs, five hidden units, three classes, two groups."""
   layers = models.make_model("mlp", (6,), 3, hidden=(5,)).layers
-  plan = Plan(layers, LayerFits(bias="centred"), (1.0, 1.0),
-              lambda ridge, clients: ridge, (2.0, float("inf")))
+  plan = Plan(
+    layers,
+    LayerFits(bias="centred"),
+    (1.0, 1.0),
+    lambda ridge, clients: ridge,
+    (2.0, float("inf")),
+  )
   found = [ledger.layer_cost(plan, jnp.int32(r), 2, 3, 4) for r in range(6)]
-  solve = [6 ** 3 / 3 + 2 * 6 * 6 * 3, 5 ** 3 / 3 + 2 * 5 * 5 * 3]
+  solve = [6**3 / 3 + 2 * 6 * 6 * 3, 5**3 / 3 + 2 * 5 * 5 * 3]
   # Down the solution for Y and a bias. Up the upper triangle of X'X, X'Y, the
   # sums of the columns and the classes' counts, at first the encoded labels.
-  np.testing.assert_allclose(np.array(found), [
+  np.testing.assert_allclose(
+    np.array(found),
+    [
       [7 * 3, 21 + 6 * 3 + 6 + 3 + 4, 1, 2 * solve[0], 2 * 36, 0],
       [6 * 3, 15 + 5 * 3 + 5 + 3, 1, 2 * solve[1], 2 * (30 + 25), 0],
       [0, 0, 0, 0, 2 * 36, solve[0]],
       [0] * 6,  # the last layer stays the group's
-      [0] * 6, [0] * 6], rtol=1e-6)
+      [0] * 6,
+      [0] * 6,
+    ],
+    rtol=1e-6,
+  )
 
 
-@pytest.mark.parametrize("client_update, server, vectors", [
-    ("sgd", "average", 1), ("svrg", "adaptive", 3)])
+@pytest.mark.parametrize(
+  "client_update, server, vectors", [("sgd", "average", 1), ("svrg", "adaptive", 3)]
+)
 def test_the_server_pays_for_every_vector_that_it_aggregates(
-    client_update, server, vectors, problem):
+  client_update, server, vectors, problem
+):
   """Updates, anchor gradients, and gradients where the models have moved."""
   cohort = bridge.cohort_of(problem, range(5))
 
   def flops(aggregator):
-    made = bridge.build(problem, "composed", server=server,
-                        client_update=client_update, aggregator=aggregator)
+    made = bridge.build(
+      problem,
+      "composed",
+      server=server,
+      client_update=client_update,
+      aggregator=aggregator,
+    )
     # All but the number is dead code.
-    return float(jax.jit(lambda state: made.round(
-        state, cohort, jax.random.key(0))[1].cost.central_flops)(
-            bridge.init(problem, made)))
+    return float(
+      jax.jit(
+        lambda state: made.round(state, cohort, jax.random.key(0))[1].cost.central_flops
+      )(bridge.init(problem, made))
+    )
 
   size = num_params(problem.model.init(jax.random.key(0)))
   np.testing.assert_allclose(
-      flops("median") - flops("mean"),
-      vectors * named("median").flops(5, size), rtol=1e-6)
+    flops("median") - flops("mean"), vectors * named("median").flops(5, size), rtol=1e-6
+  )

@@ -8,13 +8,13 @@ import pytest
 
 from fedjax_alg import grouping, registry, trees
 from fedjax_alg.algorithms import diversified
-from fedjax_alg.central.steps import average, ServerStep
+from fedjax_alg.central.steps import ServerStep, average
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.engine import clients, keys, samplers
 from fedjax_alg.engine.round import Participation, play_round
-from fedjax_alg.exchange import aggregation, attacks, Exchange, links
+from fedjax_alg.exchange import Exchange, aggregation, attacks, links
 from fedjax_alg.exchange.aggregation import coordinate_median
 from fedjax_alg.rounds.k_models import ModelGrouping
 from fedjax_alg.rounds.two_halves import compose
@@ -36,11 +36,14 @@ def up_by_one(tree):
 def probe():
   """Adds 1 to its model and sends what it was given; the memory keeps it."""
   return ClientUpdate(
-      lambda received, *_: Trained(
-          up_by_one(received.start), jnp.zeros(()), tuple(received[:3])),
-      ONE_STEP, init=lambda params, spec: (params,) * 3,
-      merge=lambda memory, cohort, uploads, anchors: trees.index(uploads, 0),
-      needs_anchor=True)
+    lambda received, *_: Trained(
+      up_by_one(received.start), jnp.zeros(()), tuple(received[:3])
+    ),
+    ONE_STEP,
+    init=lambda params, spec: (params,) * 3,
+    merge=lambda memory, cohort, uploads, anchors: trees.index(uploads, 0),
+    needs_anchor=True,
+  )
 
 
 def server(when):
@@ -53,19 +56,25 @@ def by_model(**options):
 
 def by_gradient(problem, step, mean="gradients", **options):
   return diversified.by_gradient(
-      problem.model, diversified.KModels(**options), step, clients.ClientMap(),
-      mean)
+    problem.model, diversified.KModels(**options), step, clients.ClientMap(), mean
+  )
 
 
-def play(problem, client, step, ids, rounds=1, idle=(), grouping=None,
-         start=None, **links):
+def play(
+  problem, client, step, ids, rounds=1, idle=(), grouping=None, start=None, **links
+):
   """States from the start on, and the last log; nobody is there in ``idle``.
 
   ``start`` makes another first state of the first.
   """
-  algorithm = compose(problem.model, client, step,
-                      map_clients=clients.ClientMap(),
-                      exchange=Exchange(**links), grouping=grouping)
+  algorithm = compose(
+    problem.model,
+    client,
+    step,
+    map_clients=clients.ClientMap(),
+    exchange=Exchange(**links),
+    grouping=grouping,
+  )
   state, aux = bridge.init(problem, algorithm, KEY), None
   states = [start(state) if start else state]
   for number in range(rounds):
@@ -73,15 +82,17 @@ def play(problem, client, step, ids, rounds=1, idle=(), grouping=None,
       states.append(algorithm.idle(states[-1], bridge.cohort_of(problem, ids)))
       continue
     _, state, aux = bridge.one_round(
-        problem, algorithm, ids, jax.random.fold_in(KEY, number), states[-1])
+      problem, algorithm, ids, jax.random.fold_in(KEY, number), states[-1]
+    )
     states.append(state)
   return states, aux
 
 
 def gradient(problem, params, ids):
   """Of the cohort's objective, weighted by examples."""
-  return bridge.to_library(oracle.anchor_gradient(
-      bridge.to_oracle(params), problem.clients, ids, problems.L2))
+  return bridge.to_library(
+    oracle.anchor_gradient(bridge.to_oracle(params), problem.clients, ids, problems.L2)
+  )
 
 
 def shifted(models, k, shift):
@@ -105,8 +116,7 @@ def test_the_order_of_the_exchanges(problem, when):
   else:
     expected = up_by_one(expected)
   if when == "after":
-    expected = trees.add_scaled(
-        expected, -RATE, gradient(problem, expected, ids))
+    expected = trees.add_scaled(expected, -RATE, gradient(problem, expected, ids))
   problems.assert_close(moved, expected)
   assert aux.cost.exchanges == 2 + (when == "after")
 
@@ -118,16 +128,21 @@ def test_an_empty_group_keeps_its_model(problem):
     del anchors, stage, scale
     slots = cohort.ids.shape[0]
     target = jax.tree.map(
-        lambda all, new: jnp.stack([new.mean(0), jnp.full_like(all[1],
-                                                               jnp.nan)]),
-        models, trained)
+      lambda all, new: jnp.stack([new.mean(0), jnp.full_like(all[1], jnp.nan)]),
+      models,
+      trained,
+    )
     return target, grouping.Groups(
-        jnp.zeros(slots, jnp.int32), jnp.zeros((2, 1)),
-        jnp.array([slots, 0], jnp.int32))
+      jnp.zeros(slots, jnp.int32), jnp.zeros((2, 1)), jnp.array([slots, 0], jnp.int32)
+    )
 
   states, aux = play(
-      problem, sgd_update(problem.model, ONE_STEP, 0.1), average(), [1, 4],
-      grouping=ModelGrouping(2, 0, regroup))
+    problem,
+    sgd_update(problem.model, ONE_STEP, 0.1),
+    average(),
+    [1, 4],
+    grouping=ModelGrouping(2, 0, regroup),
+  )
   first, second = (trees.index(states[1].models, k) for k in (0, 1))
   problems.assert_close(second, trees.index(states[0].models, 1))
   assert problems.differ(first, second)
@@ -140,19 +155,25 @@ def test_the_warm_up_is_one_model_in_copies(problem):
 
   def run(num_models, **more):
     return play(
-        problem, client, server("after"), ids, **({"rounds": 3} | more),
-        grouping=by_model(num_models=num_models, threshold=2))
+      problem,
+      client,
+      server("after"),
+      ids,
+      **({"rounds": 3} | more),
+      grouping=by_model(num_models=num_models, threshold=2),
+    )
 
   (several, aux), (single, _) = run(3), run(1)
   for state, one in zip(several[:3], single):
     for k in range(3):
       problems.assert_equal(
-          trees.index((state.models, state.server), k),
-          trees.index((state.models, state.server), 0))
-    problems.assert_close(
-        trees.index(state.models, 0), trees.index(one.models, 0))
-  assert problems.differ(trees.index(several[3].models, 0),
-                         trees.index(several[3].models, 1))
+        trees.index((state.models, state.server), k),
+        trees.index((state.models, state.server), 0),
+      )
+    problems.assert_close(trees.index(state.models, 0), trees.index(one.models, 0))
+  assert problems.differ(
+    trees.index(several[3].models, 0), trees.index(several[3].models, 1)
+  )
   assert aux.cost.down == 2 * 3 * 52  # three models there, three again
   # Nobody was there in round T + 1: the next one splits the copies.
   later = run(3, rounds=4, idle=(2,))[0]
@@ -165,29 +186,36 @@ def apart(state):
   first = trees.index(state.models, 0)
   other = jax.tree.map(lambda leaf: jnp.roll(leaf, 1, 0), first)
   far = jax.tree.map(lambda leaf: 90.0 * (leaf + jnp.sin(9.0 * leaf)), other)
-  return state._replace(models=jax.tree.map(
-      lambda *leaves: jnp.stack(leaves), first, other, far))
+  return state._replace(
+    models=jax.tree.map(lambda *leaves: jnp.stack(leaves), first, other, far)
+  )
 
 
 def test_an_anchor_may_be_of_those_alone_who_prefer_the_model(problem):
   ids, found = list(range(5)), {}
-  client = probe()._replace(merge=lambda memory, cohort, uploads, anchors: (
-      anchors,) * 3)
+  client = probe()._replace(
+    merge=lambda memory, cohort, uploads, anchors: (anchors,) * 3
+  )
   for anchors in ("all", "preferring"):
     (before, state), aux = play(
-        problem, client, average(), ids, start=apart, grouping=by_model(
-            num_models=3, threshold=0, anchors=anchors))
+      problem,
+      client,
+      average(),
+      ids,
+      start=apart,
+      grouping=by_model(num_models=3, threshold=0, anchors=anchors),
+    )
     found[anchors] = state.memory[0]
   preference = np.asarray(aux.client["preference"])
   assert set(preference) == {0, 1}
   for k in range(3):
     model = trees.index(before.models, k)
-    problems.assert_close(trees.index(found["all"], k),
-                          gradient(problem, model, ids))
+    problems.assert_close(trees.index(found["all"], k), gradient(problem, model, ids))
     own = trees.index(found["preferring"], k)
     if k < 2:
-      problems.assert_close(own, gradient(
-          problem, model, np.flatnonzero(preference == k).tolist()))
+      problems.assert_close(
+        own, gradient(problem, model, np.flatnonzero(preference == k).tolist())
+      )
     else:
       assert not any(leaf.any() for leaf in jax.tree.leaves(own))
 
@@ -195,12 +223,21 @@ def test_an_anchor_may_be_of_those_alone_who_prefer_the_model(problem):
 def test_groups_by_gradient_may_average_trained_models(problem):
   ids = list(range(5))
   (before, after), aux = play(
-      problem, sgd_update(problem.model, ONE_STEP, 0.3), server("before"), ids,
-      start=apart, grouping=by_gradient(
-          problem, 1.0, "models", num_models=3, threshold=0))
-  starts = [trees.add_scaled(
-      trees.index(before.models, k), -RATE,
-      gradient(problem, trees.index(before.models, k), ids)) for k in range(3)]
+    problem,
+    sgd_update(problem.model, ONE_STEP, 0.3),
+    server("before"),
+    ids,
+    start=apart,
+    grouping=by_gradient(problem, 1.0, "models", num_models=3, threshold=0),
+  )
+  starts = [
+    trees.add_scaled(
+      trees.index(before.models, k),
+      -RATE,
+      gradient(problem, trees.index(before.models, k), ids),
+    )
+    for k in range(3)
+  ]
   trained = []
   for i in ids:
     start = starts[int(aux.client["preference"][i])]
@@ -210,16 +247,24 @@ def test_groups_by_gradient_may_average_trained_models(problem):
   for k in range(3):
     own = [trained[i] for i in np.flatnonzero(groups == k)]
     problems.assert_close(
-        trees.index(after.models, k), jax.tree.map(
-            lambda *leaves: sum(leaves) / len(leaves), *own) if own
-        else starts[k], rtol=1e-4, atol=1e-5)
+      trees.index(after.models, k),
+      jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *own)
+      if own
+      else starts[k],
+      rtol=1e-4,
+      atol=1e-5,
+    )
   assert aux.cost.up == (1 + 1 + 3) * 52 + 1  # model, gradient, anchors
 
 
-@pytest.mark.parametrize("settings, said", [
+@pytest.mark.parametrize(
+  "settings, said",
+  [
     (dict(anchors="preferring", aggregator="median"), "anchors=preferring: "),
     (dict(anchors="preferring", attack="scaled"), "anchors=preferring: "),
-    (dict(group_mean="models", attack="scaled"), "attack=scaled: forges one")])
+    (dict(group_mean="models", attack="scaled"), "attack=scaled: forges one"),
+  ],
+)
 def test_readings_that_need_what_clients_send_as_it_is(problem, settings, said):
   bridge.refused(problem, "ga_fsvrg", said, **settings)
 
@@ -231,20 +276,25 @@ def test_clients_join_in_a_round_without_participants(problem):
   algorithm = bridge.build(problem, "scaffold", local_steps=2, batch_size=6)
 
   def nobody_when_they_join(data, cohort_size, key, number):
-    return jnp.where(number == 2, 12, samplers.uniform(
-        data, cohort_size, key, number))
+    return jnp.where(number == 2, 12, samplers.uniform(data, cohort_size, key, number))
 
-  round_ = problems.quick_jit(lambda number, state: play_round(
-      algorithm, data, Participation(4, nobody_when_they_join),
-      keys.run_keys(0), number, state)[0])
+  round_ = problems.quick_jit(
+    lambda number, state: play_round(
+      algorithm,
+      data,
+      Participation(4, nobody_when_they_join),
+      keys.run_keys(0),
+      number,
+      state,
+    )[0]
+  )
   state = bridge.init(problem, algorithm, KEY)
   for number in range(4):
     before, state = state, round_(jnp.int32(number), state)
     assert state.round == number + 1
     kept, rows = state.memory
     there = (joins <= number).astype(jnp.float32)
-    problems.assert_close(
-        kept, trees.slot_mean(there, rows), rtol=1e-4, atol=1e-6)
+    problems.assert_close(kept, trees.slot_mean(there, rows), rtol=1e-4, atol=1e-6)
     if number == 2:
       problems.assert_equal(state.models, before.models)
       assert problems.differ(kept, before.memory[0])
@@ -253,7 +303,8 @@ def test_clients_join_in_a_round_without_participants(problem):
 def slow_mean():
   """The mean as any aggregator would be written."""
   return aggregation.Aggregator(
-      lambda sent, weights, cohort, key: trees.slot_mean(weights, sent))
+    lambda sent, weights, cohort, key: trees.slot_mean(weights, sent)
+  )
 
 
 def test_the_mean_of_a_group_is_that_of_its_changes(problem):
@@ -263,15 +314,25 @@ def test_the_mean_of_a_group_is_that_of_its_changes(problem):
   """
   grouped = by_gradient(problem, 0.2, num_models=3, threshold=1)
   client = sgd_update(problem.model, ONE_STEP, 0.3)._replace(
-      needs_anchor=True, scale=lambda memory, cohort, update: trees.scale(
-          2.0 / cohort.present.sum().astype(jnp.float32), update))
-  (default, aux), (own, other) = (play(
-      problem, client, average(), [1, 4, 7], rounds=2, grouping=grouped,
-      aggregator=aggregator) for aggregator in (
-          aggregation.weighted_mean(), slow_mean()))
+    needs_anchor=True,
+    scale=lambda memory, cohort, update: trees.scale(
+      2.0 / cohort.present.sum().astype(jnp.float32), update
+    ),
+  )
+  (default, aux), (own, other) = (
+    play(
+      problem,
+      client,
+      average(),
+      [1, 4, 7],
+      rounds=2,
+      grouping=grouped,
+      aggregator=aggregator,
+    )
+    for aggregator in (aggregation.weighted_mean(), slow_mean())
+  )
   problems.assert_close(own, default, rtol=1e-4, atol=1e-5)
-  np.testing.assert_array_equal(
-      aux.client["assignment"], other.client["assignment"])
+  np.testing.assert_array_equal(aux.client["assignment"], other.client["assignment"])
 
 
 def numbered():
@@ -279,14 +340,16 @@ def numbered():
 
   def train(received, *_):
     moved = jax.tree.map(
-        lambda leaf: leaf + received.client_id.astype(jnp.float32),
-        received.start)
+      lambda leaf: leaf + received.client_id.astype(jnp.float32), received.start
+    )
     return Trained(moved, jnp.zeros(()), (received.client_id, received.round))
 
   return ClientUpdate(
-      train, ONE_STEP, init=lambda params, spec: (
-          jnp.zeros(6, jnp.int32), jnp.zeros(6, jnp.int32)),
-      merge=lambda memory, cohort, uploads, anchors: uploads)
+    train,
+    ONE_STEP,
+    init=lambda params, spec: (jnp.zeros(6, jnp.int32), jnp.zeros(6, jnp.int32)),
+    merge=lambda memory, cohort, uploads, anchors: uploads,
+  )
 
 
 def by_half(models, trained, anchors, cohort, stage, scale):
@@ -294,22 +357,31 @@ def by_half(models, trained, anchors, cohort, stage, scale):
   del anchors, stage, scale, trained
   groups = (cohort.ids >= 6).astype(jnp.int32)
   return jax.tree.map(lambda leaf: leaf * jnp.nan, models), grouping.Groups(
-      groups, jnp.zeros((2, 1)), jnp.array([4, 2], jnp.int32))
+    groups, jnp.zeros((2, 1)), jnp.array([4, 2], jnp.int32)
+  )
 
 
 def test_the_median_of_every_group(problem):
   """Of 0, 1, 2, 5 and of 7, 10, in every coordinate; ids and rounds arrive."""
   ids = [0, 1, 2, 5, 7, 10]
   states, _ = play(
-      problem, numbered(), average(), ids, rounds=2,
-      grouping=ModelGrouping(2, 0, by_half), aggregator=coordinate_median())
+    problem,
+    numbered(),
+    average(),
+    ids,
+    rounds=2,
+    grouping=ModelGrouping(2, 0, by_half),
+    aggregator=coordinate_median(),
+  )
   for k, median in ((0, 1.5), (1, 8.5)):
-    problems.assert_close(trees.index(states[1].models, k),
-                          shifted(states[0].models, k, median))
+    problems.assert_close(
+      trees.index(states[1].models, k), shifted(states[0].models, k, median)
+    )
   for played, state in enumerate(states[1:]):
     np.testing.assert_array_equal(state.memory, [ids, [played] * 6])
-  (start, end), _ = play(problem, numbered(), average(), ids,
-                         aggregator=coordinate_median())
+  (start, end), _ = play(
+    problem, numbered(), average(), ids, aggregator=coordinate_median()
+  )
   problems.assert_close(end.models, shifted(start.models, slice(None), 3.5))
 
 
@@ -319,62 +391,83 @@ def test_an_aggregator_may_remember_its_last_result(problem):
   In two groups around the mean of 0, 1, 1, 1 and of 1, 1.
   """
   ids = [0, 1, 2, 5, 7, 10]
-  clipping = aggregation.named("centred_clipping", aggregation.Aggregation(
-      aggregator="centred_clipping", aggregator_radius=52 ** 0.5))
+  clipping = aggregation.named(
+    "centred_clipping",
+    aggregation.Aggregation(aggregator="centred_clipping", aggregator_radius=52**0.5),
+  )
   first = np.clip(ids, -1, 1)
   for grouping_, groups in (
-      (None, [slice(None)]),
-      (ModelGrouping(2, 0, by_half), [slice(4), slice(4, 6)])):
+    (None, [slice(None)]),
+    (ModelGrouping(2, 0, by_half), [slice(4), slice(4, 6)]),
+  ):
     states, _ = play(
-        problem, numbered(), average(), ids, rounds=2, weights="uniform",
-        grouping=grouping_, aggregator=clipping)
+      problem,
+      numbered(),
+      average(),
+      ids,
+      rounds=2,
+      weights="uniform",
+      grouping=grouping_,
+      aggregator=clipping,
+    )
     for k, of_group in enumerate(groups):
       before = first[of_group].mean()
       again = np.clip(np.array(ids)[of_group] - before, -1, 1).mean()
       for state, move in ((states[1], before), (states[2], 2 * before + again)):
-        problems.assert_close(trees.index(state.models, k),
-                              shifted(states[0].models, k, move))
-  (_, after), _ = play(problem, probe(), server("after"), [1, 4, 7],
-                       aggregator=clipping)
-  assert after.aggregates.keys() == {
-      "updates", "first_gradients", "last_gradients"}
-  problems.assert_close(trees.index(after.aggregates["first_gradients"], 0),
-                        after.memory[2])
+        problems.assert_close(
+          trees.index(state.models, k), shifted(states[0].models, k, move)
+        )
+  (_, after), _ = play(
+    problem, probe(), server("after"), [1, 4, 7], aggregator=clipping
+  )
+  assert after.aggregates.keys() == {"updates", "first_gradients", "last_gradients"}
+  problems.assert_close(
+    trees.index(after.aggregates["first_gradients"], 0), after.memory[2]
+  )
 
 
 def hostile(*ids, **more):
   """These clients send the negative of what they should."""
   return attacks.Attack(
-      "sign_flip", lambda num_clients: jnp.isin(
-          jnp.arange(num_clients), jnp.array(ids)), **(more or dict(
-              forge=lambda sent, scene: attacks.sign_flip(sent, scene, 0.0))))
+    "sign_flip",
+    lambda num_clients: jnp.isin(jnp.arange(num_clients), jnp.array(ids)),
+    **(more or dict(forge=lambda sent, scene: attacks.sign_flip(sent, scene, 0.0))),
+  )
 
 
 def test_the_server_receives_what_is_forged(problem):
   """Updates 0, 1, 2, 5, -7, -10 of one model, and in the groups of two."""
   ids, attack = [0, 1, 2, 5, 7, 10], hostile(7, 10)
-  (start, end), _ = play(problem, numbered(), average(), ids, attack=attack,
-                         weights="uniform")
+  (start, end), _ = play(
+    problem, numbered(), average(), ids, attack=attack, weights="uniform"
+  )
   problems.assert_close(end.models, shifted(start.models, slice(None), -1.5))
   np.testing.assert_array_equal(end.memory[0], ids)  # is not forged
   (start, end), _ = play(
-      problem, numbered(), average(), ids, attack=attack,
-      aggregator=coordinate_median(), grouping=ModelGrouping(2, 0, by_half))
+    problem,
+    numbered(),
+    average(),
+    ids,
+    attack=attack,
+    aggregator=coordinate_median(),
+    grouping=ModelGrouping(2, 0, by_half),
+  )
   for k, median in ((0, 1.5), (1, -8.5)):
-    problems.assert_close(trees.index(end.models, k),
-                          shifted(start.models, k, median))
+    problems.assert_close(trees.index(end.models, k), shifted(start.models, k, median))
 
 
 def test_anchor_gradients_are_forged_too(problem):
   """That of 4 has the other sign, and counts by its examples."""
   ids = [1, 4, 7]
-  (before, after), _ = play(
-      problem, probe(), server("after"), ids, attack=hostile(4))
+  (before, after), _ = play(problem, probe(), server("after"), ids, attack=hostile(4))
   w = trees.index(before.models, 0)
   of_four = gradient(problem, w, [4])
   share = problems.SIZES[4] / sum(problems.SIZES[i] for i in ids)
-  problems.assert_close(after.memory[2], trees.add_scaled(
-      gradient(problem, w, ids), -2.0 * share, of_four), rtol=1e-4)
+  problems.assert_close(
+    after.memory[2],
+    trees.add_scaled(gradient(problem, w, ids), -2.0 * share, of_four),
+    rtol=1e-4,
+  )
 
 
 def test_the_gradients_of_ga_are_forged_as_they_are(problem):
@@ -382,21 +475,25 @@ def test_the_gradients_of_ga_are_forged_as_they_are(problem):
   step, ids = 0.2, [1, 4, 7]
   grouped = by_gradient(problem, step, num_models=1)
   client = sgd_update(problem.model, ONE_STEP, 0.3)._replace(needs_anchor=True)
-  (before, after), _ = play(problem, client, average(), ids, grouping=grouped,
-                            attack=hostile(4))
+  (before, after), _ = play(
+    problem, client, average(), ids, grouping=grouped, attack=hostile(4)
+  )
   w, move = trees.index(before.models, 0), None
   for i, sign in ((1, 1.0), (4, -1.0), (7, 1.0)):
     trained = trees.add_scaled(w, -0.3, gradient(problem, w, [i]))
     one = trees.scale(-step * sign / 3, gradient(problem, trained, [i]))
     move = one if move is None else trees.add(move, one)
   problems.assert_close(
-      trees.index(after.models, 0), trees.add(w, move), rtol=1e-4, atol=1e-5)
+    trees.index(after.models, 0), trees.add(w, move), rtol=1e-4, atol=1e-5
+  )
 
 
 def test_flipped_labels_are_other_data(problem, mesh):
   """In lanes on several devices, the rounds of one on flipped data."""
-  flipped, liars = np.array(problem.data.y), np.array(
-      attacks.hostile_clients(12, 0.4, 1))
+  flipped, liars = (
+    np.array(problem.data.y),
+    np.array(attacks.hostile_clients(12, 0.4, 1)),
+  )
   assert liars[::2].any()
   for client in np.flatnonzero(liars):
     first = int(problem.data.offset[client])
@@ -404,12 +501,21 @@ def test_flipped_labels_are_other_data(problem, mesh):
     flipped[rows] = problems.CLASSES - 1 - flipped[rows]
   ends = []
   for y, map_clients, more in (
-      (flipped, clients.ClientMap(), {}),
-      (problem.data.y, clients.ClientMap("lanes", mesh=mesh), dict(
-          attack="label_flip", attackers=0.4, attack_seed=1))):
+    (flipped, clients.ClientMap(), {}),
+    (
+      problem.data.y,
+      clients.ClientMap("lanes", mesh=mesh),
+      dict(attack="label_flip", attackers=0.4, attack_seed=1),
+    ),
+  ):
     algorithm = registry.build(
-        "ifca", problem.model, map_clients=map_clients, local_steps=3,
-        batch_size=5, **more)
+      "ifca",
+      problem.model,
+      map_clients=map_clients,
+      local_steps=3,
+      batch_size=5,
+      **more,
+    )
     other = problem._replace(data=problem.data._replace(y=jnp.asarray(y)))
     ends.append(bridge.one_round(other, algorithm, range(0, 12, 2), KEY)[1:])
   problems.assert_close(*ends, rtol=1e-4, atol=1e-5)
@@ -425,40 +531,55 @@ def noisy():
     return moves, state
 
   return optax.GradientTransformationExtraArgs(
-      lambda params: optax.EmptyState(), update)
+    lambda params: optax.EmptyState(), update
+  )
 
 
 def test_the_server_draws_from_a_key_of_its_own(problem):
   """Anew for each round and model, and from no key of a client."""
   states, _ = play(
-      problem, numbered(), ServerStep(noisy(), "aggregate"),
-      [0, 1, 2, 5, 7, 10], rounds=2, grouping=ModelGrouping(2, 0, by_half))
+    problem,
+    numbered(),
+    ServerStep(noisy(), "aggregate"),
+    [0, 1, 2, 5, 7, 10],
+    rounds=2,
+    grouping=ModelGrouping(2, 0, by_half),
+  )
   kernels = [np.asarray(jax.tree.leaves(s.models)[0]) for s in states]
   drawn = set()
   for number in range(2):
     of_round = jax.random.fold_in(KEY, number)
-    own = keys.client_keys(keys.server_key(
-        of_round, keys.SERVER_STEP), jnp.arange(2))
+    own = keys.client_keys(keys.server_key(of_round, keys.SERVER_STEP), jnp.arange(2))
     moved = kernels[number + 1] - kernels[number]
     for k in range(2):
       value = jax.random.uniform(own[k]) + number
-      np.testing.assert_allclose(moved[k], np.full_like(moved[k], value),
-                                 rtol=1e-5)
+      np.testing.assert_allclose(moved[k], np.full_like(moved[k], value), rtol=1e-5)
       drawn.add(float(value))
   assert len(drawn) == 4
-  purposes = (keys.SERVER_STEP, keys.UPDATES, keys.FIRST_GRADIENTS,
-              keys.LAST_GRADIENTS, keys.FORGERIES, keys.BROADCAST,
-              keys.MESSAGES)
-  words = {tuple(np.asarray(jax.random.key_data(key))) for key in [
+  purposes = (
+    keys.SERVER_STEP,
+    keys.UPDATES,
+    keys.FIRST_GRADIENTS,
+    keys.LAST_GRADIENTS,
+    keys.FORGERIES,
+    keys.BROADCAST,
+    keys.MESSAGES,
+  )
+  words = {
+    tuple(np.asarray(jax.random.key_data(key)))
+    for key in [
       *keys.client_keys(KEY, jnp.arange(13)),
-      *(keys.server_key(KEY, purpose) for purpose in purposes)]}
+      *(keys.server_key(KEY, purpose) for purpose in purposes),
+    ]
+  }
   assert len(words) == 13 + len(purposes)
 
 
 def test_what_is_sent_is_counted_in_bytes(problem):
   """Of 52 parameters: signs up, half of them down again, two bytes more up."""
   client = sgd_update(problem.model, ONE_STEP, 0.1)._replace(
-      upload_bytes=lambda size: size / 8, extra_down=0.5)
+    upload_bytes=lambda size: size / 8, extra_down=0.5
+  )
   median = coordinate_median()._replace(extra_up=lambda size: 2)
   _, aux = play(problem, client, average(), [1, 4], aggregator=median)
   assert (aux.cost.down, aux.cost.bytes_down) == (78, None)
@@ -468,22 +589,21 @@ def test_what_is_sent_is_counted_in_bytes(problem):
 
 
 def test_halves_that_do_not_fit(problem):
-  client = sgd_update(problem.model, ONE_STEP, 0.1)._replace(
-      one_model="for a reason")
+  client = sgd_update(problem.model, ONE_STEP, 0.1)._replace(one_model="for a reason")
   groups = by_model(num_models=2)
   with pytest.raises(ValueError, match="one global model .for a reason"):
     play(problem, client, average(), [1], rounds=0, grouping=groups)
   needs_mean = client._replace(one_model="", mean_only="for a reason")
-  for aggregator, name in (
-      (coordinate_median(), "median"), (slow_mean(), "your own")):
-    with pytest.raises(ValueError, match=f"^aggregator={name}: .* needs the "
-                       "mean .for a reason.$"):
+  for aggregator, name in ((coordinate_median(), "median"), (slow_mean(), "your own")):
+    with pytest.raises(
+      ValueError, match=f"^aggregator={name}: .* needs the mean .for a reason.$"
+    ):
       play(problem, needs_mean, average(), [1], rounds=0, aggregator=aggregator)
-  with pytest.raises(ValueError, match="^attack=sign_flip: .* cannot be "
-                     "forged"):
+  with pytest.raises(ValueError, match="^attack=sign_flip: .* cannot be forged"):
     play(problem, needs_mean, average(), [1], rounds=0, attack=hostile(1))
-  play(problem, needs_mean, average(), [1], rounds=0,
-       attack=hostile(1, flips_labels=True))
+  play(
+    problem, needs_mean, average(), [1], rounds=0, attack=hostile(1, flips_labels=True)
+  )
   with pytest.raises(ValueError, match="aggregator=modal: unknown"):
     links.exchange_of(aggregation.Aggregation(aggregator="modal"))
   with pytest.raises(ValueError, match="examples, uniform"):

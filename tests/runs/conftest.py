@@ -12,8 +12,9 @@ import fedjax_alg as fa
 CLIENTS = ("--dataset=digits", "--partition=classes", "--num_clients=20")
 #: algorithm -> what a run of it takes, beside its federation.
 SMALL = {
-    "ifca": dict(cohort_size=6, rounds=3, num_groups=2),
-    "losac": dict(cohort_size=4, rounds=3, local_steps=3)}
+  "ifca": dict(cohort_size=6, rounds=3, num_groups=2),
+  "losac": dict(cohort_size=4, rounds=3, local_steps=3),
+}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -31,8 +32,9 @@ def _fed():
 @pytest.fixture(name="by_api", scope="session")
 def _by_api(fed):
   """algorithm of ``SMALL`` -> its run by the library."""
-  return functools.cache(lambda name: fa.run(
-      name, fed, seeds=2, eval_every=2, **SMALL[name]))
+  return functools.cache(
+    lambda name: fa.run(name, fed, seeds=2, eval_every=2, **SMALL[name])
+  )
 
 
 @pytest.fixture(name="by_command", scope="session")
@@ -46,9 +48,20 @@ def _by_command(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
       for picture in ("histogram", "run_curves"):
         patch.setattr(writer.plots, picture, lambda *_: None)
-      assert command.main([
-          f"--algorithm={name}", *CLIENTS, "--num_seeds=2", "--eval_every=2",
-          "--noprogress", f"--out_dir={root / name}", *words]) == 0
+      assert (
+        command.main(
+          [
+            f"--algorithm={name}",
+            *CLIENTS,
+            "--num_seeds=2",
+            "--eval_every=2",
+            "--noprogress",
+            f"--out_dir={root / name}",
+            *words,
+          ]
+        )
+        == 0
+      )
     return root / name
 
   return play
@@ -67,8 +80,14 @@ def make_arrays(seed=0, tested=5):
   y = (x[:, :3].argmax(1) + (names == "a")) % 3
   test = np.repeat(sorted("abcdef")[:tested], 4)
   x_test = rng.normal(size=(4 * tested, 5)).astype(np.float32)
-  return dict(x=x, y=y, client_ids=names, x_test=x_test,
-              y_test=x_test[:, :3].argmax(1), test_client_ids=test)
+  return dict(
+    x=x,
+    y=y,
+    client_ids=names,
+    x_test=x_test,
+    y_test=x_test[:, :3].argmax(1),
+    test_client_ids=test,
+  )
 
 
 @pytest.fixture(name="own_fed", scope="session")

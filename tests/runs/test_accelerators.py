@@ -9,11 +9,22 @@ from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.prepare import prepare
 from fedjax_alg.runs.programs import Programs
 
-SMALL = ["--dataset=digits", "--partition=classes", "--num_clients=12",
-         "--num_seeds=1", "--eval_protocols=global"]
+SMALL = [
+  "--dataset=digits",
+  "--partition=classes",
+  "--num_clients=12",
+  "--num_seeds=1",
+  "--eval_protocols=global",
+]
 
-FACTS = {"compile_s": 2.0, "compile_cpu_s": 1.0, "temporary_mb": 0.5,
-         "arguments_mb": 0.25, "kernels": [9, 1], "collectives": [3, 2]}
+FACTS = {
+  "compile_s": 2.0,
+  "compile_cpu_s": 1.0,
+  "temporary_mb": 0.5,
+  "arguments_mb": 0.25,
+  "kernels": [9, 1],
+  "collectives": [3, 2],
+}
 
 
 #: One exchange in a loop, and one outside.
@@ -32,14 +43,20 @@ HloModule jit_run
 def test_the_loops_and_the_collectives_of_a_run_on_a_mesh(mesh):
   assert hlo.collectives(hlo.computations(TEXT), "round") == (1, 1)
   fed = federate("digits", partition="classes", num_clients=12)
-  programs = Programs(prepare(
-      methods.method_of("fedavg"), fed, RunOptions(
-          rounds=1, cohort_size=4, eval_protocols=("global",)), mesh=mesh))
-  assert programs.prepared.plan["devices"] == [
-      str(device) for device in mesh.devices]
+  programs = Programs(
+    prepare(
+      methods.method_of("fedavg"),
+      fed,
+      RunOptions(rounds=1, cohort_size=4, eval_protocols=("global",)),
+      mesh=mesh,
+    )
+  )
+  assert programs.prepared.plan["devices"] == [str(device) for device in mesh.devices]
   text = hlo.computations(programs.compiled["rounds"].as_text())
-  inner, outer = ([hlo.collectives(text, body) for body in hlo.bodies(
-      text, kind)] for kind in ("local_step", "round"))
+  inner, outer = (
+    [hlo.collectives(text, body) for body in hlo.bodies(text, kind)]
+    for kind in ("local_step", "round")
+  )
   assert not hlo.bodies(text, "lesson") and set(inner) == {(0, 0)}
   assert max(map(sum, outer)) >= 1  # they are of the round
   facts = accelerators.facts_of(programs, 1.0)
@@ -48,16 +65,24 @@ def test_the_loops_and_the_collectives_of_a_run_on_a_mesh(mesh):
   assert facts["temporary_mb"] > 0 and facts["map_clients"] == "sequential"
 
 
-@pytest.mark.parametrize("flags, said", [
+@pytest.mark.parametrize(
+  "flags, said",
+  [
     (["--targets=v6e"], "--targets=v6e: unknown, one of v5e, v5e_2x2, h100"),
     (["--targets=nothing"], "--targets=nothing: needs no_such_module: pip"),
-    (["--algorithm=fedavg"], "--algorithm=fedavg: not a flag of a run")])
+    (["--algorithm=fedavg"], "--algorithm=fedavg: not a flag of a run"),
+  ],
+)
 def test_flags_that_cannot_be(flags, said, monkeypatch, capsys):
   for name in accelerators.TARGETS:
-    monkeypatch.setitem(accelerators.TARGETS, name, accelerators.TARGETS[
-        name]._replace(needs=()))
-  monkeypatch.setitem(accelerators.TARGETS, "nothing", accelerators.TARGETS[
-      "v5e"]._replace(needs=("no_such_module",)))
+    monkeypatch.setitem(
+      accelerators.TARGETS, name, accelerators.TARGETS[name]._replace(needs=())
+    )
+  monkeypatch.setitem(
+    accelerators.TARGETS,
+    "nothing",
+    accelerators.TARGETS["v5e"]._replace(needs=("no_such_module",)),
+  )
   if "nothing" not in flags[0]:
     monkeypatch.delitem(accelerators.TARGETS, "nothing")
   with pytest.raises(SystemExit):
@@ -65,41 +90,67 @@ def test_flags_that_cannot_be(flags, said, monkeypatch, capsys):
   assert said in capsys.readouterr().err
 
 
-def test_what_was_compiled_before_is_not_compiled_again(
-    tmp_path, monkeypatch, capsys):
+def test_what_was_compiled_before_is_not_compiled_again(tmp_path, monkeypatch, capsys):
   asked = []
 
   def answers(target, names, flags):
     asked.append(list(names))
     for name in names:
       yield {"target": target, "algorithm": name, "flags": flags} | (
-          {"failed": "too large"} if name == "ifca" else FACTS)
+        {"failed": "too large"} if name == "ifca" else FACTS
+      )
 
   monkeypatch.setattr(accelerators, "answers", answers)
   monkeypatch.setattr(accelerators, "_QUIET", {})
-  monkeypatch.setitem(accelerators.TARGETS, "v5e", accelerators.TARGETS[
-      "v5e"]._replace(needs=()))
+  monkeypatch.setitem(
+    accelerators.TARGETS, "v5e", accelerators.TARGETS["v5e"]._replace(needs=())
+  )
 
   def lines(algorithms, *flags):
-    monkeypatch.setattr("sys.argv", [
-        "accelerators", "--targets=v5e", f"--algorithms={algorithms}",
-        f"--out={tmp_path / 'rows.jsonl'}", *flags])
+    monkeypatch.setattr(
+      "sys.argv",
+      [
+        "accelerators",
+        "--targets=v5e",
+        f"--algorithms={algorithms}",
+        f"--out={tmp_path / 'rows.jsonl'}",
+        *flags,
+      ],
+    )
     accelerators.main()
     return capsys.readouterr().out.splitlines()[3:]
 
   first = lines("fedavg,ifca")
   assert first[0].split() == [
-      "fedavg", "v5e", "2.0", "1.0", "0.50", "0.25", "9", "+", "1", "loops",
-      "3", "+", "2", "in", "loops"]
+    "fedavg",
+    "v5e",
+    "2.0",
+    "1.0",
+    "0.50",
+    "0.25",
+    "9",
+    "+",
+    "1",
+    "loops",
+    "3",
+    "+",
+    "2",
+    "in",
+    "loops",
+  ]
   assert first[1].endswith("failed: too large")
   assert lines("fedavg,ifca,local")[:2] == first
   lines("fedavg", "--num_seeds=1")
   assert asked == [["fedavg", "ifca"], ["local"], ["fedavg"]]
 
 
-@pytest.mark.parametrize("target, names", [
+@pytest.mark.parametrize(
+  "target, names",
+  [
     ("v5e_2x2", ["fedavg", "scaffold", "afl"]),
-    ("h100", ["fedavg", "scaffold", "ifca"])])
+    ("h100", ["fedavg", "scaffold", "ifca"]),
+  ],
+)
 def test_three_algorithms_compile(target, names):
   """With the extra aot, where it can be installed."""
   for module in accelerators.TARGETS[target].needs:
@@ -108,8 +159,7 @@ def test_three_algorithms_compile(target, names):
   assert [facts["algorithm"] for facts in found] == names
   for facts in found:
     assert "failed" not in facts, facts["failed"]
-    assert min(facts[key] for key in (
-        "compile_s", "compile_cpu_s", "arguments_mb")) > 0
+    assert min(facts[key] for key in ("compile_s", "compile_cpu_s", "arguments_mb")) > 0
     assert (sum(facts["collectives"]) > 0) == (target == "v5e_2x2")
     if facts["algorithm"] == "afl":  # closed form, no local steps
       assert facts["kernels"] is None

@@ -18,8 +18,7 @@ FEDAVG = dict(cohort_size=4, rounds=3, eval_every=2)
 def correct(params, x, y, mask):
   """A measure of one's own: right answers of softmax regression."""
   own = params["params"]
-  found = (x.reshape(x.shape[0], -1) @ own["kernel"].T
-           + own["bias"][None]).argmax(1)
+  found = (x.reshape(x.shape[0], -1) @ own["kernel"].T + own["bias"][None]).argmax(1)
   return {"correct": ((found == y) & mask).sum(), "count": mask.sum()}
 
 
@@ -31,8 +30,7 @@ def test_shapes(by_api):
   for of in result.metrics.values():
     chex.assert_shape(list(of.values()), (2, 2))
     assert ((of["accuracy"] >= 0) & (of["accuracy"] <= 1)).all()
-  chex.assert_shape(
-      [result.clients["local"]["accuracy"], result.membership], (2, 20))
+  chex.assert_shape([result.clients["local"]["accuracy"], result.membership], (2, 20))
   assert set(np.unique(result.membership)) <= {-1, 0, 1}
   chex.assert_tree_shape_prefix(result.global_params(0), (2,))
   chex.assert_tree_shape_prefix(result.history, (2, 3))
@@ -46,14 +44,13 @@ def test_clients_are_those_of_the_metrics(name, fed, by_api):
   result = by_api(name)
   each, of = result.clients["local"]["accuracy"], result.metrics["local"]
   size = np.array([len(fed.client_test(c)[1]) for c in range(20)])
-  np.testing.assert_array_equal(
-      np.isnan(each), np.broadcast_to(size == 0, each.shape))
+  np.testing.assert_array_equal(np.isnan(each), np.broadcast_to(size == 0, each.shape))
   for i in range(2):
-    np.testing.assert_allclose(
-        np.nanmean(each[i]), of["client_accuracy"][i, -1])
+    np.testing.assert_allclose(np.nanmean(each[i]), of["client_accuracy"][i, -1])
     held = size > 0
     np.testing.assert_allclose(
-        np.average(each[i][held], weights=size[held]), of["accuracy"][i, -1])
+      np.average(each[i][held], weights=size[held]), of["accuracy"][i, -1]
+    )
   assert np.isnan(result.metrics["global"]["client_accuracy"]).all()
 
 
@@ -66,16 +63,18 @@ def test_models_give_the_accuracies_that_are_said(name, fed, by_api):
   x, y = whole.x[:total], whole.y[:total]
   for i in range(2):
     stacked = result.global_params(i)
-    found = [small.accuracy(jax.tree.map(lambda leaf: leaf[k], stacked), x, y)
-             for k in range(2 if name == "ifca" else 1)]
+    found = [
+      small.accuracy(jax.tree.map(lambda leaf: leaf[k], stacked), x, y)
+      for k in range(2 if name == "ifca" else 1)
+    ]
     of = result.metrics
     assert of["global"]["accuracy"][i, -1] == pytest.approx(max(found))
     assert ("global_mean" in of) == (name == "ifca")
     if "global_mean" in of:
-      assert of["global_mean"]["accuracy"][i, -1] == pytest.approx(
-          np.mean(found))
+      assert of["global_mean"]["accuracy"][i, -1] == pytest.approx(np.mean(found))
   assert result.clients["local"]["accuracy"][1, 17] == pytest.approx(
-      small.accuracy(result.client_params(17, seed=1), *fed.client_test(17)))
+    small.accuracy(result.client_params(17, seed=1), *fed.client_test(17))
+  )
 
 
 @pytest.fixture(name="measured", scope="module")
@@ -83,9 +82,13 @@ def _measured(fed):
   """A run with a measure of one's own, two callbacks, and seeds by name."""
   seen = [], []
   result = fa.run(
-      "fedavg", fed, seeds=[3, 1], evaluate=("global", correct),
-      callbacks=(seen[0].append, lambda step: seen[1].append(step.round)),
-      **FEDAVG)
+    "fedavg",
+    fed,
+    seeds=[3, 1],
+    evaluate=("global", correct),
+    callbacks=(seen[0].append, lambda step: seen[1].append(step.round)),
+    **FEDAVG,
+  )
   return result, seen
 
 
@@ -96,21 +99,21 @@ def test_a_measure_of_ones_own(measured, fed):
   chex.assert_shape([sums["correct"], sums["count"]], (2, 2, 1))
   assert (sums["count"] == fed.data.whole_test.size.sum()).all()
   np.testing.assert_allclose(
-      (sums["correct"] / sums["count"])[..., 0],
-      result.metrics["global"]["accuracy"], rtol=1e-6)
+    (sums["correct"] / sums["count"])[..., 0],
+    result.metrics["global"]["accuracy"],
+    rtol=1e-6,
+  )
 
 
 def test_seeds_are_a_number_or_their_list(measured, fed):
-  """A seed has the same bits in any company; its place counts, not its value.
-  """
+  """A seed has the same bits in any company; its place counts, not its value."""
   result, _ = measured
   assert result.seeds == (3, 1)
-  two = fa.run("fedavg", fed, seeds=np.int64(2), evaluate=("global", correct),
-               **FEDAVG)
+  two = fa.run("fedavg", fed, seeds=np.int64(2), evaluate=("global", correct), **FEDAVG)
   assert two.seeds == (0, 1)
   np.testing.assert_array_equal(
-      two.metrics["global"]["accuracy"][1],
-      result.metrics["global"]["accuracy"][1])
+    two.metrics["global"]["accuracy"][1], result.metrics["global"]["accuracy"][1]
+  )
   chex.assert_trees_all_equal(two.global_params(1), result.global_params(1))
 
 
@@ -119,19 +122,25 @@ def test_steps_and_callbacks_are_the_run(measured, fed):
   assert rounds == [2, 3]
   hashes, played = [], []
   for step in fa.steps(
-      "fedavg", fed, seeds=[3, 1], evaluate=("global", correct), **FEDAVG):
+    "fedavg", fed, seeds=[3, 1], evaluate=("global", correct), **FEDAVG
+  ):
     hashes.append(checkpoint.state_hash(step.states))  # until the next step
     played.append(step)
   assert hashes[0] != hashes[1] == result.state_hash()
   for steps in (seen, played):
     assert [(step.round, step.count) for step in steps] == [(2, 2), (3, 1)]
     for i, step in enumerate(steps):
-      chex.assert_trees_all_equal(step.metrics, {
+      chex.assert_trees_all_equal(
+        step.metrics,
+        {
           name: {metric: values[:, i] for metric, values in of.items()}
-          for name, of in result.metrics.items()})
+          for name, of in result.metrics.items()
+        },
+      )
       np.testing.assert_array_equal(
-          step.aux.cost.down, result.history["floats_down"][
-              :, step.round - step.count:step.round])
+        step.aux.cost.down,
+        result.history["floats_down"][:, step.round - step.count : step.round],
+      )
 
 
 def test_steps_are_checked_when_they_are_asked_for(fed):
@@ -141,11 +150,16 @@ def test_steps_are_checked_when_they_are_asked_for(fed):
 
 def test_measures_and_a_seed_alone(measured, fed, tmp_path, capsys):
   """Without any protocol there are rounds, sums, models and a folder."""
-  result = fa.run("fedavg", fed, evaluate=correct, seeds=[1],
-                  callbacks=fa.progress_bar("mine"), **FEDAVG)
+  result = fa.run(
+    "fedavg",
+    fed,
+    evaluate=correct,
+    seeds=[1],
+    callbacks=fa.progress_bar("mine"),
+    **FEDAVG,
+  )
   both, _ = measured  # of the seeds 3 and 1
-  chex.assert_trees_all_close(
-      result.global_params(), both.global_params(1), rtol=1e-5)
+  chex.assert_trees_all_close(result.global_params(), both.global_params(1), rtol=1e-5)
   assert list(result.metrics) == ["correct"] and result.clients == {}
   np.testing.assert_array_equal(result.rounds, [2, 3])
   lines = capsys.readouterr().err.splitlines()
@@ -167,16 +181,28 @@ def test_a_sampler_of_ones_own(fed):
     clients = data.size.shape[0]
     return (number * cohort_size + jnp.arange(cohort_size)) % clients
 
-  result = fa.run("fedavg", fed, sampler=by_turns, cohort_size=10, rounds=2,
-                  evaluate="global", local_steps=1, batch_size=0)
+  result = fa.run(
+    "fedavg",
+    fed,
+    sampler=by_turns,
+    cohort_size=10,
+    rounds=2,
+    evaluate="global",
+    local_steps=1,
+    batch_size=0,
+  )
   assert result.facts["plan"]["sampling"] == "your by_turns"
   sizes = fed.data.train.size
   np.testing.assert_allclose(
-      result.history["example_gradients"][0],
-      [sizes[:10].mean(), sizes[10:].mean()], rtol=1e-6)
+    result.history["example_gradients"][0],
+    [sizes[:10].mean(), sizes[10:].mean()],
+    rtol=1e-6,
+  )
 
 
-@pytest.mark.parametrize("given, said", [
+@pytest.mark.parametrize(
+  "given, said",
+  [
     (dict(seeds=0), "^seeds=0: must be"),
     (dict(seeds=[1, 1]), r"^seeds=\[1, 1\]: must be"),
     (dict(num_seeds=3), "^num_seeds: .* seeds$"),
@@ -186,26 +212,28 @@ def test_a_sampler_of_ones_own(fed):
     (dict(evaluate=[5]), "^evaluate=5: must be names of protocols or func"),
     (dict(evaluate=(correct, correct)), "^evaluate=correct: .* two"),
     (dict(evaluate="validation"), "^evaluate=validation: needs validation_cl"),
-    (dict(evaluate=lambda *_: 3.0),
-     "^evaluate=<lambda>: must return a dictionary"),
+    (dict(evaluate=lambda *_: 3.0), "^evaluate=<lambda>: must return a dictionary"),
     (dict(model=3), "^model: int given"),
     (dict(sampler="size"), "^sampler='size': must be .* sampling='size'"),
     (dict(sampling=samplers.by_size), "^sampling: .* is given as sampler"),
-    (dict(sampling="availability", availability=(0.1, 0.2),
-          availability_file="x.txt"),
-     "^availability and availability_file: give one of them"),
+    (
+      dict(sampling="availability", availability=(0.1, 0.2), availability_file="x.txt"),
+      "^availability and availability_file: give one of them",
+    ),
     (dict(sampler=samplers.uniform, sampling="size"), "give one of them"),
     (dict(sampler=samplers.by_availability), "give sampling=availability"),
     (dict(sampler=lambda *_: 0), "^sampler=<lambda>: gives .* must give the"),
     (dict(availability_seed=1), "^availability_seed: not read with sampling"),
     (dict(model="no/file.py:Net"), "^model=no/file.py:Net: there is no file"),
     (dict(hparams=3), "^hparams: int given, fedavg has FedAvgHParams"),
-    (dict(seeds=[2 ** 32]), r"^seeds=\[4294967296\]: .* to 4,294,967,295$"),
-    (dict(seeds=2 ** 40), "^seeds=1099511627776: must be a number of seeds f"),
+    (dict(seeds=[2**32]), r"^seeds=\[4294967296\]: .* to 4,294,967,295$"),
+    (dict(seeds=2**40), "^seeds=1099511627776: must be a number of seeds f"),
     (dict(model=None), "^model=None: must be a name, a Model"),
     (dict(host_devices="x"), "^host_devices='x': must be a whole number"),
     (dict(callbacks=3), "^callbacks=3: an int, must be functions of a Step"),
-    (dict(callbacks=[print, "x"]), "^callbacks='x': a str, must be func")])
+    (dict(callbacks=[print, "x"]), "^callbacks='x': a str, must be func"),
+  ],
+)
 def test_refused_in_one_line(fed, given, said):
   with pytest.raises(fa.OptionError, match=said):
     fa.run("fedavg", fed, **{"cohort_size": 4, "rounds": 1, **given})
@@ -216,8 +244,9 @@ def test_a_run_is_not_traced(fed, transform):
   """Without it JAX complains of some array of ours."""
 
   def loss(rate):
-    return fa.run("fedavg", fed, cohort_size=4, rounds=1, client_lr=rate,
-                  evaluate="global").metrics["global"]["loss"][0, 0]
+    return fa.run(
+      "fedavg", fed, cohort_size=4, rounds=1, client_lr=rate, evaluate="global"
+    ).metrics["global"]["loss"][0, 0]
 
   with pytest.raises(fa.OptionError, match="^client_lr: a traced array; a"):
     transform(loss)(jnp.ones(3) if transform is jax.vmap else 1.0)
@@ -236,12 +265,12 @@ def test_a_client_is_a_whole_number(fed, measured, asked):
 
 
 def test_what_is_needed(fed):
-  for given, take in itertools.product(
-      (3, None), (fa.load_run, fa.tensorboard)):
+  for given, take in itertools.product((3, None), (fa.load_run, fa.tensorboard)):
     with pytest.raises(fa.OptionError, match="an? (int|NoneType), must be a"):
       take(given)
   for name, data, said in (
-      ("fedavg", np.zeros((3, 3)), "^federation: a ndarray, make one"),
-      ("local", fed, "^evaluate=correct: local has no")):
+    ("fedavg", np.zeros((3, 3)), "^federation: a ndarray, make one"),
+    ("local", fed, "^evaluate=correct: local has no"),
+  ):
     with pytest.raises(fa.OptionError, match=said):
       fa.run(name, data, evaluate=("local", correct), rounds=1)

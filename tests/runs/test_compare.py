@@ -20,8 +20,7 @@ def _load(tmp_path):
   numbers = itertools.count()
 
   def load(*args, **options):
-    return fa.load_run(made_runs.write(
-        tmp_path / str(next(numbers)), *args, **options))
+    return fa.load_run(made_runs.write(tmp_path / str(next(numbers)), *args, **options))
 
   return load
 
@@ -36,8 +35,7 @@ def test_estimates_and_costs(load):
   np.testing.assert_allclose(a.scores["final"].values, last)
   np.testing.assert_allclose(a.scores["best"].values, (0.8, 0.8, 0.9))
   # Rounds 10 and 15 lie in the last ten of 15 rounds.
-  np.testing.assert_allclose(
-      a.scores["last_10"].values, np.array(ONE)[:, 1:].mean(1))
+  np.testing.assert_allclose(a.scores["last_10"].values, np.array(ONE)[:, 1:].mean(1))
   assert [at and at["round"] for at in a.reached[0.85]] == [None, None, 10]
   assert [at and at["round"] for at in b.reached[0.85]] == [10, 10, 10]
   assert a.cost_to(0.95, "round") is None
@@ -66,16 +64,16 @@ def test_pairs_are_scipys_paired_test(load):
   np.testing.assert_allclose((b.t, b.p), expected)
   interval = expected.confidence_interval(0.95)
   np.testing.assert_allclose(
-      (b.difference.mean - b.difference.ci95,
-       b.difference.mean + b.difference.ci95), interval)
+    (b.difference.mean - b.difference.ci95, b.difference.mean + b.difference.ci95),
+    interval,
+  )
   # The same difference in all seeds: no test, and none to correct for.
   assert c.difference.mean == pytest.approx(-0.1)
   assert c.difference.ci95 == 0.0
   assert np.isnan([c.t, c.p, c.holm]).all() and b.holm == b.p
   other = fa.compare(runs, baseline="b", score="best")
   assert [pair.label for pair in other.pairs] == ["a", "c"]
-  np.testing.assert_allclose(
-      other.pairs[0].difference.values, (-0.1, -0.1, -0.05))
+  np.testing.assert_allclose(other.pairs[0].difference.values, (-0.1, -0.1, -0.05))
 
 
 def test_one_seed_has_no_interval_and_no_test(load):
@@ -100,92 +98,127 @@ def test_holm_is_the_step_down_method():
   assert np.isnan(corrected[1]) and max(compare_lib.holm([0.9, 0.8])) == 1.0
 
 
-@pytest.mark.parametrize("changed,reason", [
+@pytest.mark.parametrize(
+  "changed,reason",
+  [
     (dict(data={"dataset": "mnist"}), "the data differ"),
     (dict(partition="Q"), "the partition differs"),
     (dict(data={"shift": "increment"}), "--shift differs"),
     (dict(data={"newcomers_at": ((5, 2),)}), "--newcomers_at differs"),
-    (dict(seeds=(0, 1, 5)), r"the seeds differ \(0,1,5, not 0,1,2\)")])
+    (dict(seeds=(0, 1, 5)), r"the seeds differ \(0,1,5, not 0,1,2\)"),
+  ],
+)
 def test_other_data_or_seeds_are_not_paired(load, changed, reason):
-  found = fa.compare(
-      {"a": load(ONE), "b": load(TWO), "c": load(TWO, **changed)})
+  found = fa.compare({"a": load(ONE), "b": load(TWO), "c": load(TWO, **changed)})
   assert [pair.label for pair in found.pairs] == ["b"]
   assert len(found.lines) == 3
   assert re.match(reason, found.unpaired["c"])
 
 
-@pytest.mark.parametrize("baseline, pairs", [
+@pytest.mark.parametrize(
+  "baseline, pairs",
+  [
     (None, [("a2", "a"), ("a3", "a"), ("b", "b2"), ("b3", "b2")]),
-    ("a3", [("a", "a3"), ("a2", "a3"), ("b2", "b"), ("b3", "b")])])
+    ("a3", [("a", "a3"), ("a2", "a3"), ("b2", "b"), ("b3", "b")]),
+  ],
+)
 def test_every_data_set_has_its_own_baseline(load, baseline, pairs):
   """Only the first data set was tested; the p values are corrected together."""
   other = dict(data={"dataset": "mnist"})
-  runs = {"a": load(ONE), "a2": load(TWO, algorithm="scaffold"),
-          "b": load(TWO, algorithm="scaffold", **other),
-          "b2": load(ONE, **other),
-          "a3": load(TWO, algorithm="fedprox"),
-          "b3": load(TWO, algorithm="fednova", **other),
-          "alone": load(ONE, partition="Q")}
+  runs = {
+    "a": load(ONE),
+    "a2": load(TWO, algorithm="scaffold"),
+    "b": load(TWO, algorithm="scaffold", **other),
+    "b2": load(ONE, **other),
+    "a3": load(TWO, algorithm="fedprox"),
+    "b3": load(TWO, algorithm="fednova", **other),
+    "alone": load(ONE, partition="Q"),
+  }
   found = fa.compare(runs, baseline=baseline)
   assert [(pair.label, pair.baseline) for pair in found.pairs] == pairs
   main, second = (pairs[0][1], pairs[2][1])
   assert found.baselines == (main, second)
-  assert found.unpaired == {
-      second: "the data differ", "alone": "the partition differs"}
-  alone = fa.compare({name: runs[name] for name in ("b2", "b", "b3")},
-                     baseline=second)
+  assert found.unpaired == {second: "the data differ", "alone": "the partition differs"}
+  alone = fa.compare({name: runs[name] for name in ("b2", "b", "b3")}, baseline=second)
   for pair, same in zip(found.pairs[2:], alone.pairs, strict=True):
-    assert pair.difference == same.difference and (
-        pair.p == same.p or np.isnan(pair.p))
+    assert pair.difference == same.difference and (pair.p == same.p or np.isnan(pair.p))
   np.testing.assert_array_equal(
-      [pair.holm for pair in found.pairs],
-      compare_lib.holm([pair.p for pair in found.pairs]))
+    [pair.holm for pair in found.pairs],
+    compare_lib.holm([pair.p for pair in found.pairs]),
+  )
   assert {row["run"]: row["baseline"] for row in found.rows()} == {
-      **dict(pairs), main: "", second: "", "alone": ""}
+    **dict(pairs),
+    main: "",
+    second: "",
+    "alone": "",
+  }
 
 
 def test_seeds_in_another_order_are_paired_by_seed(load):
   swapped = load(TWO[::-1], seeds=(2, 1, 0))
   np.testing.assert_array_equal(
-      swapped.summary()["final"]["global"]["accuracy"]["values"],
-      swapped.metrics["global"]["accuracy"][:, -1])
+    swapped.summary()["final"]["global"]["accuracy"]["values"],
+    swapped.metrics["global"]["accuracy"][:, -1],
+  )
   for other in (swapped, load(TWO)):
     (pair,) = fa.compare({"a": load(ONE), "b": other}).pairs
-    np.testing.assert_allclose(
-        pair.difference.values, np.subtract(TWO, ONE)[:, -1])
+    np.testing.assert_allclose(pair.difference.values, np.subtract(TWO, ONE)[:, -1])
 
 
 def test_a_pair_says_what_it_has_not_in_common(load):
-  found = fa.compare({
-      "a": load(ONE), "same": load(TWO, run={"l2": 0.1}),
+  found = fa.compare(
+    {
+      "a": load(ONE),
+      "same": load(TWO, run={"l2": 0.1}),
       "size": load(TWO, run={"sampling": "size"}),
-      "more": load(TWO, cohort_size=3, stopped="patience train:loss:2")})
+      "more": load(TWO, cohort_size=3, stopped="patience train:loss:2"),
+    }
+  )
   assert [pair.notes for pair in found.pairs] == [
-      (), ("participants are drawn differently (sampling)",),
-      ("participants are drawn differently (cohort_size)",
-       "more ended early by patience train:loss:2")]
+    (),
+    ("participants are drawn differently (sampling)",),
+    (
+      "participants are drawn differently (cohort_size)",
+      "more ended early by patience train:loss:2",
+    ),
+  ]
 
 
 def test_labels_are_what_differs(load):
-  runs = [load(ONE, hparams={"client_lr": 0.1, "local_steps": 5}),
-          load(ONE, hparams={"client_lr": 0.3, "local_steps": 5}),
-          load(ONE, algorithm="scaffold", hparams={"client_lr": 1.0}),
-          load(ONE, algorithm="my_own")]
+  runs = [
+    load(ONE, hparams={"client_lr": 0.1, "local_steps": 5}),
+    load(ONE, hparams={"client_lr": 0.3, "local_steps": 5}),
+    load(ONE, algorithm="scaffold", hparams={"client_lr": 1.0}),
+    load(ONE, algorithm="my_own"),
+  ]
   assert list(fa.compare(runs).results) == [
-      "FedAvg client_lr=0.1", "FedAvg client_lr=0.3", "SCAFFOLD", "my_own"]
+    "FedAvg client_lr=0.1",
+    "FedAvg client_lr=0.3",
+    "SCAFFOLD",
+    "my_own",
+  ]
   assert compare_lib.labels(runs[:1] * 2) == ["FedAvg (1)", "FedAvg (2)"]
 
 
 def test_labels_are_short_and_name_what_is_read(load):
-  runs = [load(ONE, hparams={"client_lr": 0.1, "client_optimizer": "sgd",
-                             "client_momentum": momentum},
-               run={"eval_every": every, "stop_at": stop})
-          for momentum, every, stop in (
-              (0.9, 5, None), (0.5, 1, "global:accuracy:0.9"))]
+  runs = [
+    load(
+      ONE,
+      hparams={
+        "client_lr": 0.1,
+        "client_optimizer": "sgd",
+        "client_momentum": momentum,
+      },
+      run={"eval_every": every, "stop_at": stop},
+    )
+    for momentum, every, stop in ((0.9, 5, None), (0.5, 1, "global:accuracy:0.9"))
+  ]
   assert compare_lib.labels(runs) == ["FedAvg (1)", "FedAvg (2)"]
   assert compare_lib.labels(runs, ["a", "b"]) == ["a", "b"]
-  runs = [load(ONE, hparams={"client_optimizer": name, "client_momentum": 0.5})
-          for name in ("sgd", "momentum")]
+  runs = [
+    load(ONE, hparams={"client_optimizer": name, "client_momentum": 0.5})
+    for name in ("sgd", "momentum")
+  ]
   assert compare_lib.labels(runs, ["a", "b"]) == ["a", "b"]
 
 
@@ -198,7 +231,9 @@ def test_default_protocol_is_one_that_all_have(load):
     fa.compare(runs | {"c": load(ONE)})
 
 
-@pytest.mark.parametrize("options,words", [
+@pytest.mark.parametrize(
+  "options,words",
+  [
     (dict(metric="acuracy"), "did you mean 'accuracy'"),
     (dict(protocol="local"), "a was not evaluated by it .it has global"),
     (dict(score="first"), "must be one of final"),
@@ -207,8 +242,12 @@ def test_default_protocol_is_one_that_all_have(load):
     (dict(targets=["x"]), "targets='x': must be a number"),
     (dict(targets=3), "targets=3: must be a list"),
     (dict(metric=3), "metric=3: unknown"),
-    *((dict(results=given), "^results: .*runs")
-      for given in (3, None, [3], {"a": 3}, (), {}))])
+    *(
+      (dict(results=given), "^results: .*runs")
+      for given in (3, None, [3], {"a": 3}, (), {})
+    ),
+  ],
+)
 def test_wrong_arguments(load, options, words):
   with pytest.raises(fa.OptionError, match=words):
     fa.compare(**{"results": {"a": load(ONE)}} | options)

@@ -13,26 +13,29 @@ from fedjax_alg.runs.gradient_tuning import Coordinate
 from fedjax_alg.runs.hypergradient import Hypergradient
 
 
-@pytest.mark.parametrize("low, high, value", [
-    (0.0, math.inf, 0.3), (-math.inf, math.inf, 2.0), (0.0, 1.0, 0.9),
-    (1.0, 3.0, 1.25)])
+@pytest.mark.parametrize(
+  "low, high, value",
+  [(0.0, math.inf, 0.3), (-math.inf, math.inf, 2.0), (0.0, 1.0, 0.9), (1.0, 3.0, 1.25)],
+)
 def test_coordinates_and_their_slopes(low, high, value):
   one, step = Coordinate(low, high), 1e-5
   place = one.to(value)
   assert one.back(place) == pytest.approx(value)
   assert one.slope(value) == pytest.approx(
-      (one.back(place + step) - one.back(place - step)) / (2 * step), rel=1e-6)
+    (one.back(place + step) - one.back(place - step)) / (2 * step), rel=1e-6
+  )
   for far in (-30.0, 30.0):
     assert low <= one.back(far) <= high
 
 
 def test_a_start_at_an_end_is_refused():
   assert gradient_tuning.check_starts(
-      methods.method_of("fedadam"), ("beta1", "client_lr")) == (
-          "beta1", "client_lr")
+    methods.method_of("fedadam"), ("beta1", "client_lr")
+  ) == ("beta1", "client_lr")
   method = methods.with_keywords(methods.method_of("fedadam"), {"beta1": 0.0})
-  with pytest.raises(fa.OptionError, match="beta1=0: tuned by factors, must "
-                     "start between 0 and 1"):
+  with pytest.raises(
+    fa.OptionError, match="beta1=0: tuned by factors, must start between 0 and 1"
+  ):
     gradient_tuning.check_starts(method, "beta1")
 
 
@@ -48,18 +51,26 @@ def test_the_trusted_step_is_the_best_of_the_box():
 
     assert np.abs(step).max() <= radius * (1 + 1e-9)
     grid = np.linspace(-radius, radius, 41)
-    assert all(value(step) <= value(np.array(s)) + 1e-9
-               for s in itertools.product(grid, grid))
+    assert all(
+      value(step) <= value(np.array(s)) + 1e-9 for s in itertools.product(grid, grid)
+    )
 
 
-@pytest.mark.parametrize("f0, d0, f1, d1", [
-    (1.0, -1.0, 2.0, 5.0), (0.0, -3.0, 0.5, 1.0), (2.0, -0.1, 2.5, 40.0)])
+@pytest.mark.parametrize(
+  "f0, d0, f1, d1",
+  [(1.0, -1.0, 2.0, 5.0), (0.0, -3.0, 0.5, 1.0), (2.0, -0.1, 2.5, 40.0)],
+)
 def test_the_minimum_of_a_cubic(f0, d0, f1, d1):
   t = np.linspace(0, 1, 100_001)
-  cubic = (f0 * (1 + 2 * t) * (1 - t) ** 2 + d0 * t * (1 - t) ** 2
-           + f1 * t ** 2 * (3 - 2 * t) + d1 * t ** 2 * (t - 1))
+  cubic = (
+    f0 * (1 + 2 * t) * (1 - t) ** 2
+    + d0 * t * (1 - t) ** 2
+    + f1 * t**2 * (3 - 2 * t)
+    + d1 * t**2 * (t - 1)
+  )
   assert gradient_tuning._cubic_minimum(f0, d0, f1, d1) == pytest.approx(
-      t[cubic.argmin()], abs=1e-4)
+    t[cubic.argmin()], abs=1e-4
+  )
 
 
 class Known:
@@ -69,10 +80,14 @@ class Known:
     method = methods.with_keywords(methods.method_of("fedavg"), start)
     self.fn, self.by, self.seen = fn, tuple(start), []
     self.prepared = types.SimpleNamespace(
-        method=method, rows=seeds, options=types.SimpleNamespace(rounds=30),
-        model=types.SimpleNamespace(task=None),
-        federation=types.SimpleNamespace(
-            validation_sizes=np.full(2, 9), test_sizes=np.full(2, 9)))
+      method=method,
+      rows=seeds,
+      options=types.SimpleNamespace(rounds=30),
+      model=types.SimpleNamespace(task=None),
+      federation=types.SimpleNamespace(
+        validation_sizes=np.full(2, 9), test_sizes=np.full(2, 9)
+      ),
+    )
 
   def at(self, values, rounds, last):
     self.seen.append(rounds)
@@ -87,26 +102,39 @@ class Known:
     root = slope / np.sqrt(2 * fn(at))
     given = np.exp(at)
     return Hypergradient(
-        fn(at), dict(zip(self.by, slope / given)), dict(values),
-        np.array([rounds]), np.full((1, 1), fn(at)), {}, np.zeros((1, 1)),
-        np.outer(root, root) / np.outer(given, given), None)
+      fn(at),
+      dict(zip(self.by, slope / given)),
+      dict(values),
+      np.array([rounds]),
+      np.full((1, 1), fn(at)),
+      {},
+      np.zeros((1, 1)),
+      np.outer(root, root) / np.outer(given, given),
+      None,
+    )
 
 
 def test_outer_steps_find_a_minimum_and_count_rounds():
   """Two rates matter by their product alone: the start's ratio is kept."""
   derivatives = Known(
-      lambda at, rounds: (at.sum() - 1.0) ** 2 / 2 + 1e-3 + 1.0 / rounds,
-      dict(client_lr=0.01, server_lr=0.5), seeds=3)
+    lambda at, rounds: (at.sum() - 1.0) ** 2 / 2 + 1e-3 + 1.0 / rounds,
+    dict(client_lr=0.01, server_lr=0.5),
+    seeds=3,
+  )
   said = []
   found = gradient_tuning.descend(derivatives, outer_steps=7, said=said.append)
   assert derivatives.seen == [8, 15, 30, 30, 30, 30, 30]
   assert found.played == 3 * 3 * (8 + 15 + 5 * 30) and said == found.steps
   assert found.best.rounds == 30 and found.best.loss == min(
-      step.loss for step in found.steps[2:])
-  assert math.log(found.best.values["client_lr"] * found.best.values[
-      "server_lr"]) == pytest.approx(1.0, abs=0.1)
-  steps = [math.log10(after.values["client_lr"] / before.values["client_lr"])
-           for before, after in zip(found.steps, found.steps[1:])]
+    step.loss for step in found.steps[2:]
+  )
+  assert math.log(
+    found.best.values["client_lr"] * found.best.values["server_lr"]
+  ) == pytest.approx(1.0, abs=0.1)
+  steps = [
+    math.log10(after.values["client_lr"] / before.values["client_lr"])
+    for before, after in zip(found.steps, found.steps[1:])
+  ]
   assert max(map(abs, steps)) <= 1.0 + 1e-9  # never more than a factor of 10
 
 
@@ -116,15 +144,18 @@ def test_what_diverges_or_explodes_is_taken_back():
     if at[0] > 0.0:  # training diverges from a rate of 1 on
       return math.nan
     return (at[0] - 1.0) ** 2 / 2 + (
-        0.05 * math.sin(1e6 * at[0]) if at[0] > -1.0 else 0.0)
+      0.05 * math.sin(1e6 * at[0]) if at[0] > -1.0 else 0.0
+    )
 
   found = gradient_tuning.descend(
-      Known(fn, dict(client_lr=0.2)), outer_steps=5, halvings=0)
+    Known(fn, dict(client_lr=0.2)), outer_steps=5, halvings=0
+  )
   first, second, third, *_ = found.steps
   assert first.kept and not second.kept and math.isnan(second.loss)
   assert 0.2 < third.values["client_lr"] < second.values["client_lr"]
-  assert all(not step.kept for step in found.steps
-             if step.values["client_lr"] > math.exp(-1.0))
+  assert all(
+    not step.kept for step in found.steps if step.values["client_lr"] > math.exp(-1.0)
+  )
   assert math.isfinite(found.best.loss)
 
   known = Known(lambda at, rounds: math.nan, dict(client_lr=0.2))
@@ -133,30 +164,42 @@ def test_what_diverges_or_explodes_is_taken_back():
   assert len(known.seen) == 3
 
 
-@pytest.mark.parametrize("options, said", [
+@pytest.mark.parametrize(
+  "options, said",
+  [
     (dict(outer_steps=2), "outer_steps=2: must be at least 3"),
     (dict(halvings=-1), "halvings=-1: must be at least 0"),
     (dict(outer_steps="4"), "outer_steps='4': must be a whole number"),
-    (dict(client_optimizer="momentum", client_momentum=0.0,
-          by="client_momentum"), "client_momentum: at 0 it is not in")])
+    (
+      dict(client_optimizer="momentum", client_momentum=0.0, by="client_momentum"),
+      "client_momentum: at 0 it is not in",
+    ),
+  ],
+)
 def test_refusals(options, said):
-  fed = fa.federate("digits", partition="classes", num_clients=20,
-                    validation_clients=4)
+  fed = fa.federate("digits", partition="classes", num_clients=20, validation_clients=4)
   with pytest.raises(fa.OptionError, match=said):
     fa.tune_by_gradient("fedavg", fed, **{"by": "client_lr"} | options)
 
 
 @pytest.mark.slow
 def test_a_rate_that_is_far_too_small_grows(monkeypatch):
-  fed = fa.federate("digits", partition="iid", num_clients=20,
-                    validation_clients=4)
+  fed = fa.federate("digits", partition="iid", num_clients=20, validation_clients=4)
   made = []
   real = gradient_tuning.Derivatives
-  monkeypatch.setattr(gradient_tuning, "Derivatives", lambda *args: (
-      made.append(args), real(*args))[1])
+  monkeypatch.setattr(
+    gradient_tuning, "Derivatives", lambda *args: (made.append(args), real(*args))[1]
+  )
   found = fa.tune_by_gradient(
-      "fedavg", fed, by="client_lr", client_lr=1e-3, rounds=4, cohort_size=8,
-      outer_steps=4, halvings=1)
+    "fedavg",
+    fed,
+    by="client_lr",
+    client_lr=1e-3,
+    rounds=4,
+    cohort_size=8,
+    outer_steps=4,
+    halvings=1,
+  )
   assert len(made) == 1  # one program for all outer steps
   assert [step.rounds for step in found.steps] == [2, 4, 4, 4]
   assert found.best.values["client_lr"] > 0.1

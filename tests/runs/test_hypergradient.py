@@ -20,8 +20,10 @@ NUMBERS = dict(cohort_size=4, rounds=3, eval_every=2)
 #: Algorithms whose derivatives are compared with differences in every run of
 #: the tests; the others of the table are in ``pytest -m slow``, a new one here.
 ALWAYS = ("scaffold",)
-SLOW = set(registry.ALGORITHMS) - {*ALWAYS, *(
-    name for name in registry.ALGORITHMS if ":" in name)}
+SLOW = set(registry.ALGORITHMS) - {
+  *ALWAYS,
+  *(name for name in registry.ALGORITHMS if ":" in name),
+}
 #: Numbers that only decide: their derivative is 0, and what they do is a jump.
 DECIDING = ("reject_share",)
 #: Nothing to differentiate by, or no global model to differentiate.
@@ -30,12 +32,20 @@ WITHOUT = ("fedacnnl", "pfedacnnl", "afl", "central", "local")
 #: The first step of adagrad is almost the sign of the gradient: the smaller
 #: client_eps, the nearer to a jump, and a difference must not step over one.
 #: A step of 1 by Adam multiplies the rounding of a round.
-_SMOOTHER = {("client_optimizer", "adagrad"): {"client_eps": 1e-6},
-             ("server", "adam"): {"server_lr": 0.1}}
+_SMOOTHER = {
+  ("client_optimizer", "adagrad"): {"client_eps": 1e-6},
+  ("server", "adam"): {"server_lr": 0.1},
+}
 VARIANTS = [
-    (name, functools.reduce(lambda read, item: read | _SMOOTHER.get(item, {}),
-                            more.items(), more))
-    for name, more in test_traced.VARIANTS if name not in WITHOUT]
+  (
+    name,
+    functools.reduce(
+      lambda read, item: read | _SMOOTHER.get(item, {}), more.items(), more
+    ),
+  )
+  for name, more in test_traced.VARIANTS
+  if name not in WITHOUT
+]
 
 
 @pytest.fixture(name="fed", scope="module")
@@ -44,15 +54,18 @@ def _fed():
   clients = problems.make_clients()
   ids = np.repeat(np.arange(len(clients)), [len(y) for _, y in clients])
   x, y = (np.concatenate(part) for part in zip(*clients))
-  return fa.federate(fa.from_arrays(x, y, ids, x_test=x[:8], y_test=y[:8],
-                                    test_client_ids=ids[:8]),
-                     partition="natural", validation_clients=2)
+  return fa.federate(
+    fa.from_arrays(x, y, ids, x_test=x[:8], y_test=y[:8], test_client_ids=ids[:8]),
+    partition="natural",
+    validation_clients=2,
+  )
 
 
 def derivatives(fed, algorithm, by, *, seeds=1, hparams=None, **options):
   """The compiled program of a run."""
   plan = hypergradient.validation_plan(
-      algorithm, fed, seeds=seeds, hparams=hparams, **NUMBERS | options)
+    algorithm, fed, seeds=seeds, hparams=hparams, **NUMBERS | options
+  )
   by = hypergradient.check_names(plan.method, by)
   return hypergradient.Derivatives(hypergradient.prepared_for(plan, by), by)
 
@@ -63,13 +76,18 @@ def check_by_differences(fed, name, more):
   In float32: rounding is about 1e-7 of a loss of 1, over the step.
   """
   hparams = test_traced.settings_of(name, more)
-  names = hypergradient.numbers_of(types.SimpleNamespace(
-      values=lambda: {field: getattr(hparams, field)
-                      for field in test_traced.traced_names(hparams)}))
+  names = hypergradient.numbers_of(
+    types.SimpleNamespace(
+      values=lambda: {
+        field: getattr(hparams, field) for field in test_traced.traced_names(hparams)
+      }
+    )
+  )
   entry = registry.get(name)
   size = {} if entry.all_clients else {"cohort_size": 8}
-  run = derivatives(fed, name, names, hparams=hparams, rounds=2,
-                    **({"cohort_size": None} | size))
+  run = derivatives(
+    fed, name, names, hparams=hparams, rounds=2, **({"cohort_size": None} | size)
+  )
   found, method = run.at(), run.prepared.method
   assert found.finite and found.loss > 0
   # A loss of differences in smoothing's width has that much more rounding.
@@ -83,7 +101,8 @@ def check_by_differences(fed, name, more):
     seen = []
     for step in (4e-3, 1e-3):  # the longer one may meet a jump
       ahead, behind = (
-          run.at({field: moved.back(place + sign * step)}) for sign in (1, -1))
+        run.at({field: moved.back(place + sign * step)}) for sign in (1, -1)
+      )
       seen.append((ahead.loss - behind.loss) / (2 * step))
       if abs(slope - seen[-1]) <= 0.02 * abs(seen[-1]) + tolerance:
         break
@@ -91,9 +110,14 @@ def check_by_differences(fed, name, more):
       pytest.fail(f"{name} {more} {field}: {slope}, by differences {seen}")
 
 
-@pytest.mark.parametrize("name", [
+@pytest.mark.parametrize(
+  "name",
+  [
     pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [])
-    for name in registry.ALGORITHMS if name not in WITHOUT])
+    for name in registry.ALGORITHMS
+    if name not in WITHOUT
+  ],
+)
 def test_derivatives_are_those_of_differences(fed, name):
   check_by_differences(fed, name, {})
 
@@ -122,18 +146,27 @@ def test_one_step_by_hand(fed):
   zero = np.zeros((problems.FEATURES, problems.CLASSES))
   each = np.array([gradient(own, zero) for own in rows])
   g = np.average(each, axis=0, weights=sizes).T
-  bias = np.average([(softmax(x[own] @ zero) - y[own]).mean(0)
-                     for own in rows], axis=0, weights=sizes)
+  bias = np.average(
+    [(softmax(x[own] @ zero) - y[own]).mean(0) for own in rows], axis=0, weights=sizes
+  )
   start, size = (int(n) for n in held.validation)
   own = np.arange(start, start + size)
   rate = 0.7
   p = softmax(-rate * (x[own] @ g + bias))
   move = -(x[own] @ g + bias)  # d logits / d rate
   slope = ((p - y[own]) * move).sum(1).mean()
-  bent = ((p * move ** 2).sum(1) - (p * move).sum(1) ** 2).mean()
+  bent = ((p * move**2).sum(1) - (p * move).sum(1) ** 2).mean()
   found = fa.hypergradient(
-      "fedavg", fed, by="client_lr", rounds=1, cohort_size=len(rows),
-      client_lr=rate, local_steps=1, batch_size=0, l2=0.0)
+    "fedavg",
+    fed,
+    by="client_lr",
+    rounds=1,
+    cohort_size=len(rows),
+    client_lr=rate,
+    local_steps=1,
+    batch_size=0,
+    l2=0.0,
+  )
   np.testing.assert_allclose(found.gradient["client_lr"], slope, rtol=1e-4)
   np.testing.assert_allclose(found.curvature, [[bent]], rtol=1e-4)
   loss = -np.log((p * y[own]).sum(1)).mean()
@@ -147,20 +180,23 @@ def _two_seeds(fed):
 
 
 def test_the_losses_are_those_of_the_run(fed, two_seeds):
-  run = fa.run("ifca", fed, seeds=2, evaluate="validation", num_groups=2,
-               **NUMBERS)
+  run = fa.run("ifca", fed, seeds=2, evaluate="validation", num_groups=2, **NUMBERS)
   found, own = two_seeds.at(last=None), run.metrics["validation_mean"]
   np.testing.assert_array_equal(found.rounds, run.rounds)
   np.testing.assert_allclose(found.losses, own["loss"], rtol=1e-5)
   np.testing.assert_allclose(found.accuracies, own["accuracy"], atol=1e-6)
   assert found.loss == pytest.approx(own["loss"].mean(), rel=1e-5)
   assert found.gradient["client_lr"] == pytest.approx(
-      found.gradients["client_lr"].mean())
+    found.gradients["client_lr"].mean()
+  )
   assert found.losses.shape == (2, 2)
   assert found.values == {"client_lr": 0.1}
   problems.assert_close(
-      jax.tree.map(lambda leaf: np.asarray(leaf[1]), found.models),
-      jax.tree.map(np.asarray, run.global_params(seed=1)), rtol=1e-4, atol=1e-5)
+    jax.tree.map(lambda leaf: np.asarray(leaf[1]), found.models),
+    jax.tree.map(np.asarray, run.global_params(seed=1)),
+    rtol=1e-4,
+    atol=1e-5,
+  )
 
 
 def test_fewer_rounds_and_the_last_evaluation(two_seeds):
@@ -168,16 +204,24 @@ def test_fewer_rounds_and_the_last_evaluation(two_seeds):
   np.testing.assert_array_equal(half.rounds, [2])
   np.testing.assert_array_equal(half.losses, whole.losses[:, :1])
   np.testing.assert_array_equal(
-      half.gradients["client_lr"], whole.gradients["client_lr"][:, :1])
+    half.gradients["client_lr"], whole.gradients["client_lr"][:, :1]
+  )
   assert two_seeds.at().loss == pytest.approx(whole.losses[:, 1].mean())
 
 
 #: All options that decide who takes part in a round and who of them is heard
 #: from. A file of the clients' availability ends in the array of these.
 TAKING_PART = dict(
-    sampling="availability", availability=(0.2, 0.7), availability_seed=3,
-    availability_day=2, draw="bijection", dropout=0.3, stragglers="0.5:0.6",
-    partial_work="keep", deadline_s=0.02)
+  sampling="availability",
+  availability=(0.2, 0.7),
+  availability_seed=3,
+  availability_day=2,
+  draw="bijection",
+  dropout=0.3,
+  stragglers="0.5:0.6",
+  partial_work="keep",
+  deadline_s=0.02,
+)
 
 
 def test_rounds_are_those_of_the_run(fed):
@@ -185,46 +229,63 @@ def test_rounds_are_those_of_the_run(fed):
 
   A new option is added to ``TAKING_PART``.
   """
-  declared = {field.name for kind in (SamplingOptions, LateOptions)
-              for field in dataclasses.fields(kind)}
+  declared = {
+    field.name
+    for kind in (SamplingOptions, LateOptions)
+    for field in dataclasses.fields(kind)
+  }
   assert declared == {*TAKING_PART, "availability_file"}
-  options = NUMBERS | dict(eval_every=1, client_lr=0.3) | TAKING_PART | dict(
-      batch_ms=10.0)
+  options = (
+    NUMBERS | dict(eval_every=1, client_lr=0.3) | TAKING_PART | dict(batch_ms=10.0)
+  )
   run = fa.run("fedavg", fed, evaluate="validation", **options)
   found = derivatives(fed, "fedavg", "client_lr", **options).at(last=None)
-  np.testing.assert_allclose(
-      found.losses, run.metrics["validation"]["loss"], rtol=1e-5)
+  np.testing.assert_allclose(found.losses, run.metrics["validation"]["loss"], rtol=1e-5)
   present = run.history["cohort_present"]
   assert (present < 4).any() and (present > 0).any()
 
 
 @pytest.mark.slow
 def test_clients_at_once_have_the_same_derivatives(fed, two_seeds):
-  at_once = derivatives(fed, "ifca", "client_lr", seeds=2, num_groups=2,
-                        map_clients="vmap").at()
+  at_once = derivatives(
+    fed, "ifca", "client_lr", seeds=2, num_groups=2, map_clients="vmap"
+  ).at()
   assert at_once.gradient["client_lr"] == pytest.approx(
-      two_seeds.at().gradient["client_lr"], rel=1e-4)
+    two_seeds.at().gradient["client_lr"], rel=1e-4
+  )
 
 
-@pytest.mark.parametrize("algorithm, by, options, said", [
-    ("fedavg", "local_steps", {}, "`by`=local_steps: a whole number, there is "
-     "no derivative (one of client_lr, server_lr)"),
+@pytest.mark.parametrize(
+  "algorithm, by, options, said",
+  [
+    (
+      "fedavg",
+      "local_steps",
+      {},
+      "`by`=local_steps: a whole number, there is "
+      "no derivative (one of client_lr, server_lr)",
+    ),
     ("fedavg", "client_optimizer", {}, "a word"),
     ("fedavg", "clientlr", {}, "did you mean 'client_lr'"),
     ("fedavg", "client_momentum", {}, "not read with client_optimizer=sgd"),
     ("fedavg", ("client_lr", "client_lr"), {}, "given twice"),
     ("fedavg", (), {}, "empty"),
     ("fedprox", "mu", dict(mu=0.0), "at 0 it is not in the rounds"),
-    ("fedacnnl", "ridge", dict(rounds=1, cohort_size=None), "fedacnnl has none"
-     " that its rounds take"),
-    ("afl", "client_ridge", dict(rounds=1, cohort_size=None),
-     "decides on the host"),
+    (
+      "fedacnnl",
+      "ridge",
+      dict(rounds=1, cohort_size=None),
+      "fedacnnl has none that its rounds take",
+    ),
+    ("afl", "client_ridge", dict(rounds=1, cohort_size=None), "decides on the host"),
     ("fedavg", "client_lr", dict(compress_up="qsgd:4"), "the derivative 0"),
     ("fedavg", "client_lr", dict(compress_down="sign"), "the derivative 0"),
     ("fedavg", "client_lr", dict(map_clients="lanes"), "cannot be differ"),
-    ("fedavg", "client_lr", dict(stop_at="validation:accuracy:0.9"),
-     "all rounds"), ("local", "client_lr", {}, "no global model"),
-    ("fedavg", "client_lr", dict(evaluate="global"), "protocol validation")])
+    ("fedavg", "client_lr", dict(stop_at="validation:accuracy:0.9"), "all rounds"),
+    ("local", "client_lr", {}, "no global model"),
+    ("fedavg", "client_lr", dict(evaluate="global"), "protocol validation"),
+  ],
+)
 def test_refusals_are_one_line(fed, algorithm, by, options, said):
   with pytest.raises(fa.OptionError) as error:
     fa.hypergradient(algorithm, fed, by=by, **NUMBERS | options)
@@ -237,15 +298,29 @@ def test_without_validation_clients(own_fed):
 
 
 def test_what_jumps_is_said():
-  said = {name: bool(hypergradient.caution(types.SimpleNamespace(
-      name=name, entry=entry, hparams=entry.hparams())))
-          for name, entry in registry.ALGORITHMS.items()}
+  said = {
+    name: bool(
+      hypergradient.caution(
+        types.SimpleNamespace(name=name, entry=entry, hparams=entry.hparams())
+      )
+    )
+    for name, entry in registry.ALGORITHMS.items()
+  }
   assert {name for name, jumps in said.items() if jumps} == {
-      "ma_fsvrg", "ga_fsvrg", "clsfsvrg", "fedgroup", "fedgrouprox", "ifca",
-      "fesem", "cfl", "flhc", *(("composed",) if registry.get(
-          "composed").hparams().num_models > 1 else ())}
+    "ma_fsvrg",
+    "ga_fsvrg",
+    "clsfsvrg",
+    "fedgroup",
+    "fedgrouprox",
+    "ifca",
+    "fesem",
+    "cfl",
+    "flhc",
+    *(("composed",) if registry.get("composed").hparams().num_models > 1 else ()),
+  }
   entry = registry.get("fedavg")
   for more in (dict(aggregator="krum"), dict(compress_up="topk:0.1")):
     hparams = dataclasses.replace(entry.hparams(), **more)
     assert "does not see them change" in hypergradient.caution(
-        types.SimpleNamespace(name="fedavg", entry=entry, hparams=hparams))
+      types.SimpleNamespace(name="fedavg", entry=entry, hparams=hparams)
+    )

@@ -45,15 +45,21 @@ def test_a_builder_that_cannot_be_used(fed):
   def nothing(model, hparams: FedAvgHParams, *, map_clients):
     return None
 
-  with pytest.raises(fa.OptionError, match="^algorithm=nothing: its builder "
-                     "returns a NoneType; must return an Algorithm$"):
+  with pytest.raises(
+    fa.OptionError,
+    match="^algorithm=nothing: its builder "
+    "returns a NoneType; must return an Algorithm$",
+  ):
     play(fed, nothing)
 
   def needy(model, hparams: Needy, *, map_clients):
     return None
 
-  with pytest.raises(fa.OptionError, match="^algorithm=needy: every hyper-"
-                     "parameter must have a default, missing at lr, steps$"):
+  with pytest.raises(
+    fa.OptionError,
+    match="^algorithm=needy: every hyper-"
+    "parameter must have a default, missing at lr, steps$",
+  ):
     play(fed, needy)
 
 
@@ -71,15 +77,16 @@ def test_a_builder_is_as_good_as_a_name(fed, named):
 
 def test_an_algorithm_that_is_built(fed, named):
   """Its hyper-parameters are constants of the program: equal to rounding."""
-  model = models.make_model("softmax", fed.example_shape, fed.num_classes,
-                            l2=1e-4)
+  model = models.make_model("softmax", fed.example_shape, fed.num_classes, l2=1e-4)
   built = fedavg_lib.fedavg(
-      model, FedAvgHParams(client_lr=0.3, server_lr=0.5),
-      map_clients=clients.ClientMap(
-          "sequential", mesh=sharding.clients_mesh()))
+    model,
+    FedAvgHParams(client_lr=0.3, server_lr=0.5),
+    map_clients=clients.ClientMap("sequential", mesh=sharding.clients_mesh()),
+  )
   result = play(fed, built, model=model)
   chex.assert_trees_all_close(
-      result.global_params(), named.global_params(), rtol=1e-5, atol=1e-6)
+    result.global_params(), named.global_params(), rtol=1e-5, atol=1e-6
+  )
   assert "your algorithm" in repr(result)
   with pytest.raises(fa.OptionError, match="^client_lr: neither"):
     play(fed, built, model=model, client_lr=0.1)
@@ -100,14 +107,18 @@ def unknown(model, hparams: "Missing", *, map_clients):  # noqa: F821
   del model, hparams, map_clients
 
 
-@pytest.mark.parametrize("algorithm, hparams, said", [
+@pytest.mark.parametrize(
+  "algorithm, hparams, said",
+  [
     ("fedavgg", None, "^algorithm=fedavgg: unknown, did you mean 'fedavg'"),
     (3, None, "^algorithm=3: must be a name"),
     (loose, None, "^hparams: missing, the builder loose does not say"),
     (unknown, None, "^hparams: missing, the builder unknown"),
     (functools.partial(loose), None, "^hparams: missing"),
     ("fedavg", registry.ALGORITHMS["fedprox"].hparams(), None),
-    ("fedprox", FedAvgHParams(), "^hparams: FedAvgHParams given, fedprox has")])
+    ("fedprox", FedAvgHParams(), "^hparams: FedAvgHParams given, fedprox has"),
+  ],
+)
 def test_what_is_no_algorithm(algorithm, hparams, said):
   if said is None:  # FedProx's are FedAvg's and more
     assert methods.method_of(algorithm, hparams).hparams is hparams
@@ -118,16 +129,30 @@ def test_what_is_no_algorithm(algorithm, hparams, said):
 
 def with_default(value):
   """The hyper-parameters of FedAvg and one more with this default."""
-  return dataclasses.make_dataclass("Mine", [(
-      "extra", object, dataclasses.field(default_factory=lambda: value))],
-                                    bases=(FedAvgHParams,), frozen=True)
+  return dataclasses.make_dataclass(
+    "Mine",
+    [("extra", object, dataclasses.field(default_factory=lambda: value))],
+    bases=(FedAvgHParams,),
+    frozen=True,
+  )
 
 
-@pytest.mark.parametrize("value, found", [
-    ([1, 2], (1, 2)), ([[1], ["a"]], ((1,), ("a",))), (np.ones(2), (1.0, 1.0)),
-    (([1],), ((1,),)), (None, None), ("a", "a"), (True, True),
-    ({"a": 1}, "is a dict, must be a number"), ([{}], "is a .*, must be"),
-    ({1}, "is a set, must be"), (len, "is a builtin_function_or_method, must")])
+@pytest.mark.parametrize(
+  "value, found",
+  [
+    ([1, 2], (1, 2)),
+    ([[1], ["a"]], ((1,), ("a",))),
+    (np.ones(2), (1.0, 1.0)),
+    (([1],), ((1,),)),
+    (None, None),
+    ("a", "a"),
+    (True, True),
+    ({"a": 1}, "is a dict, must be a number"),
+    ([{}], "is a .*, must be"),
+    ({1}, "is a set, must be"),
+    (len, "is a builtin_function_or_method, must"),
+  ],
+)
 def test_hyper_parameters_of_ones_own_are_values(value, found):
   """A list is a tuple, so that settings can be compared; others are refused.
 
@@ -137,15 +162,17 @@ def test_hyper_parameters_of_ones_own_are_values(value, found):
   plain = registry.Entry(with_default(None), loose, "mine", "")
   if isinstance(found, str) and found != value:
     for refused in (
-        lambda: methods.method_of(entry),
-        lambda: methods.with_keywords(
-            methods.method_of(plain), {"extra": value})):
+      lambda: methods.method_of(entry),
+      lambda: methods.with_keywords(methods.method_of(plain), {"extra": value}),
+    ):
       with pytest.raises(fa.OptionError, match=f"extra=.* {found}") as error:
         refused()
       assert "\n" not in str(error.value)
     return
-  for method in (methods.method_of(entry), methods.with_keywords(
-      methods.method_of(plain), {"extra": value})):
+  for method in (
+    methods.method_of(entry),
+    methods.with_keywords(methods.method_of(plain), {"extra": value}),
+  ):
     assert method.hparams.extra == found
     hash(method.structure())
 
@@ -154,25 +181,32 @@ def test_defaults_that_cannot_be_made_are_said():
   def fails():
     raise RuntimeError("no")
 
-  kind = dataclasses.make_dataclass("Bad", [(
-      "extra", int, dataclasses.field(default_factory=fails))])
+  kind = dataclasses.make_dataclass(
+    "Bad", [("extra", int, dataclasses.field(default_factory=fails))]
+  )
   without = dataclasses.make_dataclass("Without", [("extra", int)])
-  for hparams, said in ((kind, "algorithm=mine: Bad.. raises RuntimeError: no"),
-                        (without, "must have a default, missing at extra")):
+  for hparams, said in (
+    (kind, "algorithm=mine: Bad.. raises RuntimeError: no"),
+    (without, "must have a default, missing at extra"),
+  ):
     with pytest.raises(fa.OptionError, match=said):
       methods.method_of(registry.Entry(hparams, loose, "mine", ""))
-  assert dataclasses.fields(dataclasses.make_dataclass(
-      "Lists", [("a", tuple, hyper([1, 2], "two"))]))[0].default == (1, 2)
+  assert dataclasses.fields(
+    dataclasses.make_dataclass("Lists", [("a", tuple, hyper([1, 2], "two"))])
+  )[0].default == (1, 2)
   with pytest.raises(fa.OptionError, match="a default is {}, must be"):
     hyper({}, "none")
 
 
 @pytest.mark.fast
 def test_numbers_have_the_type_of_their_default():
-  method = methods.with_keywords(methods.method_of("fedavg"), dict(
-      client_lr=np.float32(2), server_lr=1, local_steps=np.int64(3)))
-  values = [getattr(method.hparams, name)
-            for name in ("client_lr", "server_lr", "local_steps")]
+  method = methods.with_keywords(
+    methods.method_of("fedavg"),
+    dict(client_lr=np.float32(2), server_lr=1, local_steps=np.int64(3)),
+  )
+  values = [
+    getattr(method.hparams, name) for name in ("client_lr", "server_lr", "local_steps")
+  ]
   assert values == [2.0, 1.0, 3]
   assert [type(value) for value in values] == [float, float, int]
   epochs = methods.with_keywords(method, dict(local_epochs=2)).hparams
@@ -199,13 +233,14 @@ def test_a_model_of_ones_own_trains(fed):
 
 
 def test_a_model_made_before_is_the_named_one(fed, named):
-  model = models.make_model("softmax", fed.example_shape, fed.num_classes,
-                            l2=1e-4)
+  model = models.make_model("softmax", fed.example_shape, fed.num_classes, l2=1e-4)
   found = play(fed, "fedavg", model=model, client_lr=0.3, server_lr=0.5)
   assert found.state_hash() == named.state_hash()
   # It has its own l2, unless another is asked for.
-  assert [prepared(fed, "fedavg", model=model._replace(l2=0.5), **more).model.l2
-          for more in ({}, dict(l2=0.5), dict(l2=0.0))] == [0.5, 0.5, 0.0]
+  assert [
+    prepared(fed, "fedavg", model=model._replace(l2=0.5), **more).model.l2
+    for more in ({}, dict(l2=0.5), dict(l2=0.0))
+  ] == [0.5, 0.5, 0.0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,8 +255,7 @@ def with_gain(where):
 
   def gained(model, hparams: GainHParams, *, map_clients):
     if where == "builder" and hparams.gain > 1:
-      hparams = dataclasses.replace(
-          hparams, server_lr=hparams.server_lr * hparams.gain)
+      hparams = dataclasses.replace(hparams, server_lr=hparams.server_lr * hparams.gain)
     built = fedavg_lib.fedavg(model, hparams, map_clients=map_clients)
 
     def round_(state, cohort, key):
@@ -237,8 +271,15 @@ def with_gain(where):
 def prepared(fed, algorithm, model="softmax", **keywords):
   """A run that is ready to compile."""
   return from_keywords(
-      algorithm, fed, model=model, rounds=1, cohort_size=3, evaluate="local",
-      eval_every=1, **keywords).prepare()
+    algorithm,
+    fed,
+    model=model,
+    rounds=1,
+    cohort_size=3,
+    evaluate="local",
+    eval_every=1,
+    **keywords,
+  ).prepare()
 
 
 @pytest.mark.parametrize("where", ("builder", "round", "nowhere"))
@@ -246,7 +287,7 @@ def test_numbers_are_arguments_unless_python_asks_for_one(fed, where):
   """Each setting of a builder that asks has a program of its own."""
   gained = with_gain(where)
   assert set(prepared(fed, gained, gain=1.5).numbers) == (
-      {"local_epochs", "client_lr", "server_lr", "gain"}
-      if where == "nowhere" else set())
+    {"local_epochs", "client_lr", "server_lr", "gain"} if where == "nowhere" else set()
+  )
   plans = [from_keywords(gained, fed, gain=gain) for gain in (1.0, 1.5)]
   assert len(by_program(plans)) == (1 if where == "nowhere" else 2)

@@ -13,19 +13,31 @@ import fedjax_alg as fa
 from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.engine import samplers
 from fedjax_alg.hparams import of_type, typed
-from fedjax_alg.runs import methods, options as options_lib
+from fedjax_alg.runs import methods
+from fedjax_alg.runs import options as options_lib
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import from_keywords
 
 
 def test_lists_and_numbers_of_arrays_become_python_values():
   plain = RunOptions(
-      hidden=(32, 16), device_cores=(1, 4), targets=(0.5, 1.0), rounds=3,
-      l2=0.0, participation=1.0, eval_protocols=("global", "local"))
+    hidden=(32, 16),
+    device_cores=(1, 4),
+    targets=(0.5, 1.0),
+    rounds=3,
+    l2=0.0,
+    participation=1.0,
+    eval_protocols=("global", "local"),
+  )
   given = RunOptions(
-      hidden=[np.int64(32), 16], device_cores=np.array([1, 4]),
-      targets=[np.float64(0.5), 1], rounds=jnp.int32(3), l2=0,
-      participation=1, eval_protocols=["global", "local", "global"])
+    hidden=[np.int64(32), 16],
+    device_cores=np.array([1, 4]),
+    targets=[np.float64(0.5), 1],
+    rounds=jnp.int32(3),
+    l2=0,
+    participation=1,
+    eval_protocols=["global", "local", "global"],
+  )
   found = given.checked()
   assert found == plain.checked() and hash(found) == hash(plain.checked())
   assert json.dumps(field_values(found)) == json.dumps(field_values(plain))
@@ -33,83 +45,107 @@ def test_lists_and_numbers_of_arrays_become_python_values():
 
 #: Every option that is a list, in both forms.
 TEXTS = {
-    "availability": ("0.2, 0.8", (0.2, 0.8)), "hidden": ("64,32", (64, 32)),
-    "layers": ("valid5-6,max2", ("valid5-6", "max2")),
-    "lstm_widths": ("8", (8,)), "augment": ("crop", ("crop",)),
-    "init_only": ("head,*/bias", ("head", "*/bias")),
-    "roles": ("personal:last", ("personal:last",)),
-    "device_cores": ("1,2", (1, 2)), "bandwidth_gbps": ("1,2.5", (1.0, 2.5)),
-    "eval_protocols": ("global,local", ("global", "local")),
-    "targets": ("0.5,0.9", (0.5, 0.9)),
-    "newcomers_at": ("20:8,30:1", ((20, 8), (30, 1)))}
+  "availability": ("0.2, 0.8", (0.2, 0.8)),
+  "hidden": ("64,32", (64, 32)),
+  "layers": ("valid5-6,max2", ("valid5-6", "max2")),
+  "lstm_widths": ("8", (8,)),
+  "augment": ("crop", ("crop",)),
+  "init_only": ("head,*/bias", ("head", "*/bias")),
+  "roles": ("personal:last", ("personal:last",)),
+  "device_cores": ("1,2", (1, 2)),
+  "bandwidth_gbps": ("1,2.5", (1.0, 2.5)),
+  "eval_protocols": ("global,local", ("global", "local")),
+  "targets": ("0.5,0.9", (0.5, 0.9)),
+  "newcomers_at": ("20:8,30:1", ((20, 8), (30, 1))),
+}
 
 
 @pytest.mark.parametrize("kind", [RunOptions, DataOptions])
 def test_a_list_may_be_given_as_the_text_of_its_flag(kind):
   """In Python as on the command line, for every option that is a list."""
-  lists = [name for name, hint in typing.get_type_hints(kind).items()
-           if "tuple" in str(hint)]
+  lists = [
+    name for name, hint in typing.get_type_hints(kind).items() if "tuple" in str(hint)
+  ]
   assert lists
   for name in lists:
     text, value = TEXTS[name]
-    found = [getattr(typed(kind(**{name: given})), name)
-             for given in (text, value, list(value))]
+    found = [
+      getattr(typed(kind(**{name: given})), name)
+      for given in (text, value, list(value))
+    ]
     assert found == [value] * 3
     flag = next(flag for flag in flags.run_flags() if flag.name == name)
-    assert flags.typed(flag, [word.strip() for word in text.split(",")]) == (
-        value)
+    assert flags.typed(flag, [word.strip() for word in text.split(",")]) == (value)
 
 
 def test_python_takes_these_texts_too():
   fed = fa.federate("digits", num_clients=10, newcomers_at="1:2")
   assert fed.options.newcomers_at == ((1, 2),)
   plan = from_keywords(
-      "fedavg", fed, rounds=3, cohort_size=2, model="stack", layers="conv3-2",
-      evaluate="global, local", augment="crop", stragglers=0.5)
+    "fedavg",
+    fed,
+    rounds=3,
+    cohort_size=2,
+    model="stack",
+    layers="conv3-2",
+    evaluate="global, local",
+    augment="crop",
+    stragglers=0.5,
+  )
   assert plan.run.layers == ("conv3-2",) and plan.run.augment == ("crop",)
   assert plan.run.eval_protocols == ("global", "local", "newcomers")
   assert plan.run.stragglers == "0.5"
 
 
-@pytest.mark.parametrize("given, text", [
-    (2, "2"), (0.5, "0.5"), ([1, 0.1], "1,0.1"), (np.float64(3), "3.0"),
-    ("1,2", "1,2")])
+@pytest.mark.parametrize(
+  "given, text",
+  [(2, "2"), (0.5, "0.5"), ([1, 0.1], "1,0.1"), (np.float64(3), "3.0"), ("1,2", "1,2")],
+)
 def test_a_text_of_numbers_may_be_given_as_numbers(given, text):
-  found = methods.with_keywords(
-      methods.method_of("fedacnnl"), {"ridge": given}).hparams
+  found = methods.with_keywords(methods.method_of("fedacnnl"), {"ridge": given}).hparams
   assert found.ridge == text
 
 
-@pytest.mark.parametrize("name, hint", [
-    *((name, "did you mean 'client_lr'?") for name in (
-        "lr", "learning_rate", "client_learning_rate")),
-    *((name, "did you mean 'local_epochs'?") for name in (
-        "epochs", "num_epochs")),
+@pytest.mark.parametrize(
+  "name, hint",
+  [
+    *(
+      (name, "did you mean 'client_lr'?")
+      for name in ("lr", "learning_rate", "client_learning_rate")
+    ),
+    *((name, "did you mean 'local_epochs'?") for name in ("epochs", "num_epochs")),
     ("batch", "did you mean 'batch_size'?"),
     ("num_rounds", "did you mean 'rounds'?"),
     ("fraction_fit", "did you mean 'participation'?"),
     ("clients_per_round", "did you mean 'cohort_size'?"),
-    ("evaluations", ""), ("random_seed", "did you mean 'seeds'?"),
+    ("evaluations", ""),
+    ("random_seed", "did you mean 'seeds'?"),
     ("clients", "the data are dealt by federate(..., num_clients=...)"),
     ("num_clients", "the data are dealt by federate(..., num_clients=...)"),
-    ("alpha", "the data are dealt by federate(..., dirichlet_alpha=...)")])
+    ("alpha", "the data are dealt by federate(..., dirichlet_alpha=...)"),
+  ],
+)
 def test_what_others_call_an_option_is_known(name, hint):
   """Python and the command line say its name here."""
   fed = fa.federate("digits", num_clients=10)
   with pytest.raises(fa.OptionError) as error:
     from_keywords("fedavg", fed, **{name: 1})
   assert str(error.value) == (
-      f"{name}: neither an option of a run nor a hyper-parameter of fedavg"
-      + (f", {hint}" if hint else ""))
+    f"{name}: neither an option of a run nor a hyper-parameter of fedavg"
+    + (f", {hint}" if hint else "")
+  )
 
 
-@pytest.mark.parametrize("name, value, said", [
+@pytest.mark.parametrize(
+  "name, value, said",
+  [
     ("rounds", 2.5, "must be a whole number"),
     ("rounds", "2", "must be a whole number"),
     ("rounds", True, "must be a whole number"),
     ("rounds", 0, "must be at least 1"),
-    ("hidden", [32, 2 ** 31], "must be at most 1,000,000,000"),
-    ("l2", "small", "must be a number"), ("hidden", 32, "must be a list"),
+    ("hidden", [32, 2**31], "must be at most 1,000,000,000"),
+    ("l2", "small", "must be a number"),
+    ("hidden", 32, "must be a list"),
     ("hidden", [32, 0], "widths must be at least 1"),
     ("hidden", [3.5], "must be a whole number"),
     ("hidden", "32,a", "must be a list of numbers"),
@@ -129,10 +165,13 @@ def test_what_others_call_an_option_is_known(name, hint):
     ("stragglers", "half", "must be SHARE or SHARE:MOST"),
     ("stragglers", "0.5:0", "must be SHARE or SHARE:MOST"),
     ("partial_work", "keep", "not read, there are no stragglers"),
-    ("model", "my_net.py", "a file needs the name in it: my_net.py:NAME")])
+    ("model", "my_net.py", "a file needs the name in it: my_net.py:NAME"),
+  ],
+)
 def test_a_value_is_refused_by_its_name(name, value, said):
-  with pytest.raises(fa.OptionError, match=f"^{name}.*: {said}|^{name}: {said}"
-                     ) as error:
+  with pytest.raises(
+    fa.OptionError, match=f"^{name}.*: {said}|^{name}: {said}"
+  ) as error:
     RunOptions(**{name: value}).checked()
   assert "--" + name in error.value.with_names("--")
 
@@ -150,42 +189,60 @@ def test_what_a_type_leaves_alone():
 
 
 REFUSED = [
-    (dict(targets=[0.9, 90.0]), "^targets=90: must lie in .0, 1., 0.9 is 90 %"),
-    (dict(client_lrr=1.0), "^client_lrr: .*did you mean 'client_lr'"),
-    (dict(mu=1.0), "^mu: neither an option .* of fedavg"),
-    (dict(hidden=[3]),
-     r"^hidden: not read with model=softmax \(only with model=mlp"),
-    (dict(cohort_size=21), "^cohort_size=21: more than the 20 clients"),
-    (dict(participation=0.01), "^participation=0.01: gives 0 of 20 clients"),
-    (dict(participation=0.5, cohort_size=3),
-     "^participation and cohort_size: give one"),
-    (dict(client_lr=-1), "^client_lr=-1.0: must be more than 0"),
-    (dict(local_steps=2.5), "^local_steps=2.5: must be a whole number"),
-    (dict(local_steps=2, local_epochs=1), "^local_steps and local_epochs"),
-    (dict(model="lstm"), "^model=lstm: needs words or characters, digits has"),
-    (dict(model="stack", layers=["conv3-2", "maxx"]), "^layers"),
-    (dict(model=lambda rngs: None, hidden=[3]), "^hidden: a named model alone")]
+  (dict(targets=[0.9, 90.0]), "^targets=90: must lie in .0, 1., 0.9 is 90 %"),
+  (dict(client_lrr=1.0), "^client_lrr: .*did you mean 'client_lr'"),
+  (dict(mu=1.0), "^mu: neither an option .* of fedavg"),
+  (dict(hidden=[3]), r"^hidden: not read with model=softmax \(only with model=mlp"),
+  (dict(cohort_size=21), "^cohort_size=21: more than the 20 clients"),
+  (dict(participation=0.01), "^participation=0.01: gives 0 of 20 clients"),
+  (dict(participation=0.5, cohort_size=3), "^participation and cohort_size: give one"),
+  (dict(client_lr=-1), "^client_lr=-1.0: must be more than 0"),
+  (dict(local_steps=2.5), "^local_steps=2.5: must be a whole number"),
+  (dict(local_steps=2, local_epochs=1), "^local_steps and local_epochs"),
+  (dict(model="lstm"), "^model=lstm: needs words or characters, digits has"),
+  (dict(model="stack", layers=["conv3-2", "maxx"]), "^layers"),
+  (dict(model=lambda rngs: None, hidden=[3]), "^hidden: a named model alone"),
+]
 
 
-@pytest.mark.parametrize("algorithm, given, said", [
+@pytest.mark.parametrize(
+  "algorithm, given, said",
+  [
     *(("fedavg", *refused) for refused in REFUSED),
     ("clsfsvrg", {}, "^algorithm=clsfsvrg: .*give validation_clients"),
     ("pfedacnnl", dict(cohort_size=3), "^cohort_size: pfedacnnl does not read"),
     ("pfedacnnl", dict(map_seeds="vmap"), "^map_seeds=vmap: pfedacnnl"),
     ("pfedacnnl", dict(model="lstm"), "^model=lstm: pfedacnnl fits dense"),
-    ("ga_fsvrg", dict(num_models=4, cohort_size=3),
-     "^num_models=4: larger than the cohort of 3"),
-    ("fedgroup", dict(stragglers="0.5", partial_work="keep"),
-     "^partial_work=keep: fedgroup counts its work in another way"),
+    (
+      "ga_fsvrg",
+      dict(num_models=4, cohort_size=3),
+      "^num_models=4: larger than the cohort of 3",
+    ),
+    (
+      "fedgroup",
+      dict(stragglers="0.5", partial_work="keep"),
+      "^partial_work=keep: fedgroup counts its work in another way",
+    ),
     ("afl", dict(dropout=0.1), "^dropout=0.1: afl does not read it"),
     ("fedbuff", dict(concurrency=21), "^concurrency=21: more than the 20"),
-    ("fedbuff", dict(deadline_s=1.0),
-     "^deadline_s=1: fedbuff has none .its server waits for nobody"),
-    ("fedavg", dict(availability_day=24),
-     "^availability_day: not read with sampling=uniform"),
+    (
+      "fedbuff",
+      dict(deadline_s=1.0),
+      "^deadline_s=1: fedbuff has none .its server waits for nobody",
+    ),
+    (
+      "fedavg",
+      dict(availability_day=24),
+      "^availability_day: not read with sampling=uniform",
+    ),
     ("fedgroup", dict(num_groups=21), "^num_groups=21: more than the 20"),
-    ("composed", dict(client_update="sgd", mu=0.1),
-     "^mu: not read with client_update=sgd")])
+    (
+      "composed",
+      dict(client_update="sgd", mu=0.1),
+      "^mu: not read with client_update=sgd",
+    ),
+  ],
+)
 def test_a_run_refuses_it_before_it_compiles(fed, algorithm, given, said):
   with pytest.raises(fa.OptionError, match=said):
     fa.run(algorithm, fed, **given)
@@ -196,23 +253,31 @@ def test_clients_of_ones_own_are_counted(own_fed):
     fa.steps("fedavg", own_fed, cohort_size=7)
 
 
-@pytest.mark.parametrize("name, given, participation", [
-    ("fedavg", {}, 0.1), ("fedavg", dict(cohort_size=5), None),
-    ("central", {}, 1.0)])
+@pytest.mark.parametrize(
+  "name, given, participation",
+  [("fedavg", {}, 0.1), ("fedavg", dict(cohort_size=5), None), ("central", {}, 1.0)],
+)
 def test_participation_by_default(fed, name, given, participation):
   run = from_keywords(name, fed, rounds=3, **given).run
   assert run.participation == participation
 
 
-@pytest.mark.parametrize("name, layers, rounds", [
-    ("fedavg", 3, 100), ("afl", 1, 1), ("fedacnnl", 3, 3), ("pfedacnnl", 3, 6)])
+@pytest.mark.parametrize(
+  "name, layers, rounds",
+  [("fedavg", 3, 100), ("afl", 1, 1), ("fedacnnl", 3, 3), ("pfedacnnl", 3, 6)],
+)
 def test_rounds_by_default(name, layers, rounds):
   assert methods.default_rounds(methods.method_of(name), layers) == rounds
 
 
-@pytest.mark.parametrize("model, more, layers", [
-    ("softmax", {}, 1), ("mlp", dict(hidden=(8, 8)), 3),
-    ("stack", dict(layers=("conv3-2", "max2", "flatten", "dense4")), 3)])
+@pytest.mark.parametrize(
+  "model, more, layers",
+  [
+    ("softmax", {}, 1),
+    ("mlp", dict(hidden=(8, 8)), 3),
+    ("stack", dict(layers=("conv3-2", "max2", "flatten", "dense4")), 3),
+  ],
+)
 def test_layers_are_counted(model, more, layers):
   options = RunOptions(model=model, **more)
   assert options_lib.num_layers(options, "pfedacnnl") == layers
@@ -224,7 +289,8 @@ def test_the_availability_of_clients(tmp_path):
   assert drawn.dtype == np.float32
   assert 0.25 <= drawn.min() < 0.26 and 0.49 < drawn.max() <= 0.5
   np.testing.assert_array_equal(  # a client's does not depend on the others
-      options.clients_availability(10), drawn[:10])
+    options.clients_availability(10), drawn[:10]
+  )
   other = dataclasses.replace(options, availability_seed=1)
   assert (other.clients_availability(1000) != drawn).any()
   assert RunOptions().clients_availability(3) is None
@@ -233,19 +299,22 @@ def test_the_availability_of_clients(tmp_path):
   np.save(tmp_path / "a.npy", given)
   for name in ("a.txt", "a.npy"):
     read = dataclasses.replace(
-        options, availability_file=str(tmp_path / name)).checked()
+      options, availability_file=str(tmp_path / name)
+    ).checked()
     np.testing.assert_array_equal(read.clients_availability(3), given)
     assert list(read.sources(DataOptions())) == ["availability_file"]
     with pytest.raises(fa.OptionError, match="has 3 numbers, there are 4"):
       read.clients_availability(4)
   (tmp_path / "a.txt").write_text(
-      "# of clients\n0.1\n\n1.1\n", "utf-8-sig")  # as Notepad saves it
+    "# of clients\n0.1\n\n1.1\n", "utf-8-sig"
+  )  # as Notepad saves it
   np.save(tmp_path / "a.npy", given + 0.1)
-  for name, said in (("a.txt", "line 4 is 1.1; must be one number in .0, 1."),
-                     ("a.npy", "entry 2 is 1.1; must be one number")):
+  for name, said in (
+    ("a.txt", "line 4 is 1.1; must be one number in .0, 1."),
+    ("a.npy", "entry 2 is 1.1; must be one number"),
+  ):
     with pytest.raises(fa.OptionError, match=said):
-      dataclasses.replace(
-          options, availability_file=str(tmp_path / name)).checked()
+      dataclasses.replace(options, availability_file=str(tmp_path / name)).checked()
 
 
 @pytest.mark.parametrize("q", [0.001, 0.04, 0.05, 0.3])
@@ -253,15 +322,19 @@ def test_the_availability_of_clients(tmp_path):
 def test_a_probability_is_a_probability(q, newcomers):
   """Poisson sampling may draw nobody, so q C below one half is no mistake."""
   fed = fa.federate("digits", num_clients=10, newcomers_at=newcomers)
-  plan = from_keywords("fedavg", fed, sampling="poisson", participation=q,
-                       rounds=5, evaluate="global")
+  plan = from_keywords(
+    "fedavg", fed, sampling="poisson", participation=q, rounds=5, evaluate="global"
+  )
   size = options_lib.cohort_size(
-      plan.run, plan.data, plan.method.entry, plan.method.hparams, 10)
+    plan.run, plan.data, plan.method.entry, plan.method.hparams, 10
+  )
   assert size == samplers.slots_of_poisson(10, q) >= 1
   np.testing.assert_array_equal(
-      plan.run.clients_availability(10), np.full(10, q, np.float32))
+    plan.run.clients_availability(10), np.full(10, q, np.float32)
+  )
   if q < 0.06:
     for sampling in ("uniform", "size", "availability"):
       with pytest.raises(fa.OptionError, match="gives 0 of 10 clients"):
-        from_keywords("fedavg", fed, sampling=sampling, participation=q,
-                      rounds=5, evaluate="global")
+        from_keywords(
+          "fedavg", fed, sampling=sampling, participation=q, rounds=5, evaluate="global"
+        )

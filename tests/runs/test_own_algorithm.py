@@ -8,12 +8,18 @@ import pytest
 
 import fedjax_alg as fa
 from fedjax_alg import registry, trees
-from fedjax_alg.base import Algorithm, no_setup, num_params, round_cost
-from fedjax_alg.base import RoundAux, shared_client_params
+from fedjax_alg.base import (
+  Algorithm,
+  RoundAux,
+  no_setup,
+  num_params,
+  round_cost,
+  shared_client_params,
+)
 from fedjax_alg.central import steps
+from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate, Trained
-from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import compose
 
@@ -40,13 +46,18 @@ def still(**changes):
   def round_(state, cohort, key):
     del key
     size = num_params(state.params)
-    aux = RoundAux({"loss": cohort.weight}, {"mine": jnp.float32(1)},
-                   round_cost(size, size, 1, 0))
+    aux = RoundAux(
+      {"loss": cohort.weight}, {"mine": jnp.float32(1)}, round_cost(size, size, 1, 0)
+    )
     return state._replace(turn=state.turn + 1), aux
 
   return Algorithm(
-      lambda params, spec, key: State(params, jnp.int32(0)), no_setup, round_,
-      shared_client_params(global_params), global_params)._replace(**changes)
+    lambda params, spec, key: State(params, jnp.int32(0)),
+    no_setup,
+    round_,
+    shared_client_params(global_params),
+    global_params,
+  )._replace(**changes)
 
 
 def reporting(**changes):
@@ -64,8 +75,11 @@ def of_half(client, server=None):
 
   def builder(model, hparams: HParams, *, map_clients):
     return compose(
-        model, client or sgd_update(model, LocalWork(), hparams.rate),
-        server or steps.average(), map_clients=map_clients)
+      model,
+      client or sgd_update(model, LocalWork(), hparams.rate),
+      server or steps.average(),
+      map_clients=map_clients,
+    )
 
   return builder
 
@@ -81,7 +95,6 @@ def said_of(fed, algorithm, **options):
 
 
 class Unprintable(Exception):
-
   def __str__(self):
     raise RuntimeError("no words")
 
@@ -89,6 +102,7 @@ class Unprintable(Exception):
 def raises(error):
   def fn(*_):
     raise error
+
   return fn
 
 
@@ -98,96 +112,163 @@ def asks_python(state, cohort, key):
   return still().round(state, cohort, key)
 
 
-@pytest.mark.parametrize("changes, said", [
+@pytest.mark.parametrize(
+  "changes, said",
+  [
     (dict(round=None), "round of its Algorithm is a NoneType, must be a func"),
     (dict(idle=3), "idle of its Algorithm is an int, must be a function"),
-    (dict(init=lambda params, spec, key: State(params, "x")),
-     "its init returns a str at .turn, where only arrays can stand"),
-    (dict(init=lambda params, spec, key: State(params, object())),
-     "its init returns an object at .turn, where"),
+    (
+      dict(init=lambda params, spec, key: State(params, "x")),
+      "its init returns a str at .turn, where only arrays can stand",
+    ),
+    (
+      dict(init=lambda params, spec, key: State(params, object())),
+      "its init returns an object at .turn, where",
+    ),
     (dict(init=raises(KeyError("q"))), "its init raises KeyError: 'q', "),
     (dict(setup=raises(Unprintable())), "its setup raises Unprintable, "),
     (dict(setup=raises(SystemExit(3))), "its setup raises SystemExit: 3, "),
-    (dict(round=lambda state, cohort, key: None),
-     "its round returns a NoneType, must return (state, RoundAux)"),
-    (dict(round=lambda state, cohort, key: "xy"),
-     "its round returns a str, must return (state, RoundAux)"),
-    (dict(round=lambda state, cohort, key: (state, None)),
-     "its round returns a NoneType as its report, must return a RoundAux"),
-    (dict(round=asks_python), "its round asks Python for the value of a traced "
-     "array, by if, int() or NumPy (TracerBoolConversionError: "),
-    (dict(idle=lambda state, cohort: state.params), "its idle returns a dict "
-     "with ['params']['bias'], ['params']['kernel'], must return a state like "
-     "the one that it gets, a State with .params['params']['bias'], "),
-    (dict(idle=lambda state, cohort: state._replace(turn=jnp.zeros(()))),
-     "its idle returns float32[] at .turn, must return a state like the one "
-     "that it gets, int32[] there"),
-    (dict(client_params=lambda *_: None),
-     "its client_params returns a NoneType without arrays, must return param"),
-    (dict(client_copy=lambda state, *_: trees.repeat(state.params, 1)),
-     "its client_copy returns float32[1, 10] at ['params']['bias'], must"),
-    (dict(global_params=lambda state: state.params),
-     "its global_params returns float32[10] at ['params']['bias'], must return "
-     "K models [K, ...], float32[10, 10] there"),
-    (dict(membership=lambda state: state.turn), "its membership returns int32[]"
-     f", must return a group for each client, int32[{CLIENTS}] there")])
+    (
+      dict(round=lambda state, cohort, key: None),
+      "its round returns a NoneType, must return (state, RoundAux)",
+    ),
+    (
+      dict(round=lambda state, cohort, key: "xy"),
+      "its round returns a str, must return (state, RoundAux)",
+    ),
+    (
+      dict(round=lambda state, cohort, key: (state, None)),
+      "its round returns a NoneType as its report, must return a RoundAux",
+    ),
+    (
+      dict(round=asks_python),
+      "its round asks Python for the value of a traced "
+      "array, by if, int() or NumPy (TracerBoolConversionError: ",
+    ),
+    (
+      dict(idle=lambda state, cohort: state.params),
+      "its idle returns a dict "
+      "with ['params']['bias'], ['params']['kernel'], must return a state like "
+      "the one that it gets, a State with .params['params']['bias'], ",
+    ),
+    (
+      dict(idle=lambda state, cohort: state._replace(turn=jnp.zeros(()))),
+      "its idle returns float32[] at .turn, must return a state like the one "
+      "that it gets, int32[] there",
+    ),
+    (
+      dict(client_params=lambda *_: None),
+      "its client_params returns a NoneType without arrays, must return param",
+    ),
+    (
+      dict(client_copy=lambda state, *_: trees.repeat(state.params, 1)),
+      "its client_copy returns float32[1, 10] at ['params']['bias'], must",
+    ),
+    (
+      dict(global_params=lambda state: state.params),
+      "its global_params returns float32[10] at ['params']['bias'], must return "
+      "K models [K, ...], float32[10, 10] there",
+    ),
+    (
+      dict(membership=lambda state: state.turn),
+      "its membership returns int32[]"
+      f", must return a group for each client, int32[{CLIENTS}] there",
+    ),
+  ],
+)
 def test_functions_that_break_the_contract(fed, changes, said):
   found = said_of(fed, still(**changes))
   assert found.startswith(f"algorithm=your algorithm: {said}"), found
   assert "(docs/add_an_algorithm.md" in found
 
 
-@pytest.mark.parametrize("changes, said", [
+@pytest.mark.parametrize(
+  "changes, said",
+  [
     (dict(client=[1]), "its round returns a report whose client is no dict"),
-    (dict(client={"loss": jnp.zeros(2)}), "its round reports float32[2] as "
-     f"loss of its clients, must report one number for each slot [{SLOTS}]"),
-    (dict(server={3: jnp.zeros(())}), "its round returns a report whose server "
-     "is no dictionary with names as keys"),
+    (
+      dict(client={"loss": jnp.zeros(2)}),
+      "its round reports float32[2] as "
+      f"loss of its clients, must report one number for each slot [{SLOTS}]",
+    ),
+    (
+      dict(server={3: jnp.zeros(())}),
+      "its round returns a report whose server is no dictionary with names as keys",
+    ),
     (dict(server={"x": "a"}), "its round reports a str as x, must report arr"),
-    (dict(server={"round": jnp.zeros(())}), "its round reports round, which is "
-     "a column of rounds.csv already"),
+    (
+      dict(server={"round": jnp.zeros(())}),
+      "its round reports round, which is a column of rounds.csv already",
+    ),
     (dict(server={"floats_up": jnp.zeros(())}), "its round reports floats_up"),
     (dict(cost=None), "its round returns a NoneType as cost of its report"),
-    (dict(cost=round_cost(1, 1, 1, 1)._replace(down=jnp.float32(1))),
-     "its round returns float32[] as `cost.down`, must return a whole number"),
-    (dict(work=(1, 2)), "its round returns a tuple as work of its report")])
+    (
+      dict(cost=round_cost(1, 1, 1, 1)._replace(down=jnp.float32(1))),
+      "its round returns float32[] as `cost.down`, must return a whole number",
+    ),
+    (dict(work=(1, 2)), "its round returns a tuple as work of its report"),
+  ],
+)
 def test_reports_that_break_the_contract(fed, changes, said):
   found = said_of(fed, reporting(**changes))
   assert found.startswith(f"algorithm=your algorithm: {said}"), found
 
 
-@pytest.mark.parametrize("builder, said", [
-    (half(lambda *_: None), "train of the local method returns a NoneType, must"
-     " return a Trained"),
+@pytest.mark.parametrize(
+  "builder, said",
+  [
+    (
+      half(lambda *_: None),
+      "train of the local method returns a NoneType, must return a Trained",
+    ),
     (half(lambda *_: "x"), "train of the local method returns a str"),
-    (half(lambda got, *_: (got.start, 0.0)), "train of the local method returns"
-     " a tuple"),
-    (half(lambda *_: Trained(jnp.zeros(3), jnp.zeros(()))), "train of the local"
-     " method returns parameters (3,), must return a Trained with parameters"),
-    (half(lambda got, *_: Trained(got.start, jnp.zeros(3))), "train of the "
-     "local method returns a loss [3], must"),
-    (of_half(None, steps.average()._replace(when="never")),
-     "server: its step is taken 'never', must be one of aggregate, before"),
-    (of_half(None, steps.average()._replace(transform=3)),
-     "server: its transform is an int, must be an optax transformation")])
+    (
+      half(lambda got, *_: (got.start, 0.0)),
+      "train of the local method returns a tuple",
+    ),
+    (
+      half(lambda *_: Trained(jnp.zeros(3), jnp.zeros(()))),
+      "train of the local"
+      " method returns parameters (3,), must return a Trained with parameters",
+    ),
+    (
+      half(lambda got, *_: Trained(got.start, jnp.zeros(3))),
+      "train of the local method returns a loss [3], must",
+    ),
+    (
+      of_half(None, steps.average()._replace(when="never")),
+      "server: its step is taken 'never', must be one of aggregate, before",
+    ),
+    (
+      of_half(None, steps.average()._replace(transform=3)),
+      "server: its transform is an int, must be an optax transformation",
+    ),
+  ],
+)
 def test_halves_that_break_the_contract(fed, builder, said):
   assert said in said_of(fed, builder)
 
 
 def entry(**changes):
   return registry.Entry(
-      HParams, lambda model, hparams, *, map_clients: still(), "Mine",
-      "")._replace(**changes)
+    HParams, lambda model, hparams, *, map_clients: still(), "Mine", ""
+  )._replace(**changes)
 
 
-@pytest.mark.parametrize("changes, said", [
+@pytest.mark.parametrize(
+  "changes, said",
+  [
     (dict(hparams=State), "the hyper-parameters of its entry are "),
     (dict(hparams=HParams()), "the hyper-parameters of its entry are HParams("),
     (dict(build=None), "its builder raises TypeError: 'NoneType' object is"),
     (dict(caution=lambda *_: 3), "caution of its entry gives an int, must"),
     (dict(rounds=lambda *_: "x"), "rounds of its entry gives a str, must give"),
-    (dict(needs_validation=raises(ZeroDivisionError("z"))),
-     "needs_validation of its entry raises ZeroDivisionError: z, ")])
+    (
+      dict(needs_validation=raises(ZeroDivisionError("z"))),
+      "needs_validation of its entry raises ZeroDivisionError: z, ",
+    ),
+  ],
+)
 def test_entries_that_break_the_contract(fed, changes, said):
   found = said_of(fed, entry(**changes))
   assert found.startswith(f"algorithm=Mine: {said}"), found

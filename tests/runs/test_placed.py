@@ -13,8 +13,14 @@ from fedjax_alg.runs.placed import PlacedData
 @pytest.mark.parametrize("kind", ["swap_all", "swap_part", "increment"])
 def test_the_device_holds_what_the_split_says(kind):
   fed = data.federate(
-      "digits", partition="classes", num_clients=20, validation_clients=3,
-      shift_every=2, shift=kind, partition_seed=5)
+    "digits",
+    partition="classes",
+    num_clients=20,
+    validation_clients=3,
+    shift_every=2,
+    shift=kind,
+    partition_seed=5,
+  )
   host = jax.tree.map(np.copy, fed.data)
   moving = PlacedData(fed, None, clock.make_devices(0, 17))
   first_data = moving.data
@@ -24,10 +30,12 @@ def test_the_device_holds_what_the_split_says(kind):
   for done in (0, 3, 5, 2, 0):
     moving.move(done)
     split = data.shifted(
-        fed.partition, digits.y_train, digits.y_test, kind, done // 2, 0.2, 5)
+      fed.partition, digits.y_train, digits.y_test, kind, done // 2, 0.2, 5
+    )
     for held, order, offset, size, x, y in (
-        (moving.data.train, *split[:3], digits.x_train, digits.y_train),
-        (moving.data.test, *split[3:6], digits.x_test, digits.y_test)):
+      (moving.data.train, *split[:3], digits.x_train, digits.y_train),
+      (moving.data.test, *split[3:6], digits.x_test, digits.y_test),
+    ):
       places = client_rows(np.asarray(held.offset), np.asarray(held.size))
       rows = order[client_rows(offset, size)]
       np.testing.assert_array_equal(held.size, size)
@@ -39,12 +47,16 @@ def test_the_device_holds_what_the_split_says(kind):
     # The server's own rows stay, and so does all that programs depend on.
     first, total = before.train.validation
     np.testing.assert_array_equal(
-        moving.data.train.x[first:first + total],
-        before.train.x[first:first + total])
-    for old, new in zip(jax.tree.leaves(first_data),
-                        jax.tree.leaves(moving.data), strict=True):
+      moving.data.train.x[first : first + total], before.train.x[first : first + total]
+    )
+    for old, new in zip(
+      jax.tree.leaves(first_data), jax.tree.leaves(moving.data), strict=True
+    ):
       assert (old.shape, old.dtype, old.weak_type) == (
-          new.shape, new.dtype, new.weak_type)
+        new.shape,
+        new.dtype,
+        new.weak_type,
+      )
       assert old.sharding.is_equivalent_to(new.sharding, old.ndim)
     hashes.add(histogram.tobytes())
   assert len(hashes) == 3

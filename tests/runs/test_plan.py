@@ -18,33 +18,58 @@ CLIENTS = ("--dataset=digits", "--partition=classes", "--num_clients=20")
 def of_flags(algorithm, **keywords):
   if "evaluate" in keywords:
     keywords["eval_protocols"] = keywords.pop("evaluate")
-  return config.parse([f"--algorithm={algorithm}", *CLIENTS, *(
-      f"--{name}={value}" for name, value in keywords.items())])
+  return config.parse(
+    [
+      f"--algorithm={algorithm}",
+      *CLIENTS,
+      *(f"--{name}={value}" for name, value in keywords.items()),
+    ]
+  )
 
 
-@pytest.mark.parametrize("algorithm, keywords", [
-    ("fedavg", {}), ("fedavg", dict(client_lr=0.3, rounds=7, cohort_size=4)),
-    ("fedacnnl", dict(model="mlp")), ("central", {}),
-    ("ifca", dict(num_groups=3, dropout=0.5, evaluate="local"))])
+@pytest.mark.parametrize(
+  "algorithm, keywords",
+  [
+    ("fedavg", {}),
+    ("fedavg", dict(client_lr=0.3, rounds=7, cohort_size=4)),
+    ("fedacnnl", dict(model="mlp")),
+    ("central", {}),
+    ("ifca", dict(num_groups=3, dropout=0.5, evaluate="local")),
+  ],
+)
 def test_keywords_and_flags_make_the_same_plan(fed, algorithm, keywords):
-  plan, parsed = from_keywords(algorithm, fed, **keywords), of_flags(
-      algorithm, **keywords)
+  plan, parsed = (
+    from_keywords(algorithm, fed, **keywords),
+    of_flags(algorithm, **keywords),
+  )
   assert (plan.method.structure(), plan.method.values()) == (
-      parsed.method.structure(), parsed.method.values())
+    parsed.method.structure(),
+    parsed.method.values(),
+  )
   assert (plan.data, plan.run, plan.seeds, plan.model) == (
-      parsed.data, parsed.run, parsed.seeds, parsed.model)
+    parsed.data,
+    parsed.run,
+    parsed.seeds,
+    parsed.model,
+  )
 
 
-@pytest.mark.parametrize("algorithm, keywords", [
-    ("fedacnnl", dict(map_seeds="vmap")), ("fedacnnl", dict(model="lstm")),
-    ("central", dict(cohort_size=4)), ("central", dict(participation=0.5)),
-    ("fedavg", dict(hidden="8")), ("fedavg", dict(cohort_size=40)),
+@pytest.mark.parametrize(
+  "algorithm, keywords",
+  [
+    ("fedacnnl", dict(map_seeds="vmap")),
+    ("fedacnnl", dict(model="lstm")),
+    ("central", dict(cohort_size=4)),
+    ("central", dict(participation=0.5)),
+    ("fedavg", dict(hidden="8")),
+    ("fedavg", dict(cohort_size=40)),
     ("fedavg", dict(cohort_size=4, participation=0.5)),
     ("fedavg", dict(draw="bijection", sampling="poisson")),
     ("fedavg", dict(patience="validation:loss:3")),
-    ("fedavg", dict(evaluate="validation"))])
-def test_keywords_and_flags_are_refused_in_the_same_words(
-    fed, algorithm, keywords):
+    ("fedavg", dict(evaluate="validation")),
+  ],
+)
+def test_keywords_and_flags_are_refused_in_the_same_words(fed, algorithm, keywords):
   with pytest.raises(fa.OptionError) as by_flags:
     of_flags(algorithm, **keywords)
   if "hidden" in keywords:
@@ -56,43 +81,71 @@ def test_keywords_and_flags_are_refused_in_the_same_words(
 
 
 def test_plans_that_differ_in_numbers_share_a_program(fed):
-  plans = [from_keywords(name, fed, **more) for name, more in (
-      *(("fedprox", more) for more in (
-          dict(mu=0.1), dict(mu=0.0), dict(mu=1.0), dict(mu=0.1, l2=0.1),
-          dict(mu=0.3, model="mlp"), dict(mu=0.1, local_steps=1))),
-      ("fedavg", {}), ("fedavg", dict(client_lr=2.0)))]
+  plans = [
+    from_keywords(name, fed, **more)
+    for name, more in (
+      *(
+        ("fedprox", more)
+        for more in (
+          dict(mu=0.1),
+          dict(mu=0.0),
+          dict(mu=1.0),
+          dict(mu=0.1, l2=0.1),
+          dict(mu=0.3, model="mlp"),
+          dict(mu=0.1, local_steps=1),
+        )
+      ),
+      ("fedavg", {}),
+      ("fedavg", dict(client_lr=2.0)),
+    )
+  ]
   assert by_program(plans) == [[0, 2], [1], [3], [4], [5], [6, 7]]
 
 
 def test_run_has_the_defaults_of_a_plan():
-  run, plan = (inspect.signature(function).parameters
-               for function in (fa.run, from_keywords))
-  assert {name: parameter.default for name, parameter in plan.items()
-          if name != "keywords"} == {
-              name: parameter.default for name, parameter in run.items()
-              if name not in ("callbacks", "options")}
+  run, plan = (
+    inspect.signature(function).parameters for function in (fa.run, from_keywords)
+  )
+  assert {
+    name: parameter.default for name, parameter in plan.items() if name != "keywords"
+  } == {
+    name: parameter.default
+    for name, parameter in run.items()
+    if name not in ("callbacks", "options")
+  }
 
 
 def test_the_cores_become_devices_before_anything_starts_jax():
   """Else a run of a fresh process has one core, whatever it asks for."""
-  code = ("import fedjax_alg as fa, jax\n"
-          "from fedjax_alg.runs.plan import from_keywords\n"
-          "fed = fa.federate('digits', num_clients=10)\n"
-          "from_keywords('fedavg', fed, host_devices=3)\n"
-          "print(len(jax.devices()))")
+  code = (
+    "import fedjax_alg as fa, jax\n"
+    "from fedjax_alg.runs.plan import from_keywords\n"
+    "fed = fa.federate('digits', num_clients=10)\n"
+    "from_keywords('fedavg', fed, host_devices=3)\n"
+    "print(len(jax.devices()))"
+  )
   found = subprocess.run(
-      [sys.executable, "-c", code], capture_output=True, text=True, check=True,
-      env={**os.environ, "JAX_PLATFORMS": "cpu"}, timeout=60)
+    [sys.executable, "-c", code],
+    capture_output=True,
+    text=True,
+    check=True,
+    env={**os.environ, "JAX_PLATFORMS": "cpu"},
+    timeout=60,
+  )
   assert found.stdout == "3\n"
 
 
-@pytest.mark.parametrize("algorithm", [
-    "fedper", "lg_fedavg", "fedrep", "fedbabu", "fedbn"])
+@pytest.mark.parametrize(
+  "algorithm", ["fedper", "lg_fedavg", "fedrep", "fedbabu", "fedbn"]
+)
 @pytest.mark.parametrize("roles", [(), "", {}, "frozen:Dense_0"])
 def test_a_method_of_personal_parameters_has_some(fed, algorithm, roles):
   """Without any it would be FedAvg under another name."""
-  with pytest.raises(fa.OptionError, match="^roles=.*: .* has personal param"
-                     ".*; without any give algorithm=fedavg$"):
+  with pytest.raises(
+    fa.OptionError,
+    match="^roles=.*: .* has personal param.*; without any give algorithm=fedavg$",
+  ):
     from_keywords(algorithm, fed, roles=roles, model="mlp", evaluate="local")
   assert from_keywords("fedavg", fed, roles=roles, model="mlp").run.roles == (
-      () if not roles else (roles,))
+    () if not roles else (roles,)
+  )

@@ -13,17 +13,18 @@ from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.prepare import prepare
 from fedjax_alg.runs.programs import Programs
 
-OPTIONS = RunOptions(rounds=5, eval_every=2, cohort_size=3, num_seeds=2,
-                     eval_protocols=("global",))
+OPTIONS = RunOptions(
+  rounds=5, eval_every=2, cohort_size=3, num_seeds=2, eval_protocols=("global",)
+)
 
 
 @pytest.fixture(scope="module", name="programs")
 def fixture_programs(fed):
   """FedAvg with a learning rate that trains, and one that diverges."""
-  method = methods.with_keywords(
-      methods.method_of("fedavg"), {"local_steps": 2})
-  return Programs(prepare(
-      method, fed, OPTIONS, settings=({"client_lr": 0.3}, {"client_lr": 1e38})))
+  method = methods.with_keywords(methods.method_of("fedavg"), {"local_steps": 2})
+  return Programs(
+    prepare(method, fed, OPTIONS, settings=({"client_lr": 0.3}, {"client_lr": 1e38}))
+  )
 
 
 @pytest.mark.fast
@@ -32,11 +33,15 @@ def test_the_first_round_that_is_not_finite():
   a, b = good.copy(), good.copy()
   a[1, 4:] = b[1, 3:] = b[2, 2:] = a[3, 5:] = False
   found = play.first_nonfinite(
-      loop.RunLog(None, {"w/bias": a, "w/kernel": b}), 10, 5, [7, 8])
-  assert found == {1: play.Divergence(14, "w/kernel", 8),
-                   2: play.Divergence(13, "w/kernel", 7)}  # not past round 15
+    loop.RunLog(None, {"w/bias": a, "w/kernel": b}), 10, 5, [7, 8]
+  )
+  assert found == {
+    1: play.Divergence(14, "w/kernel", 8),
+    2: play.Divergence(13, "w/kernel", 7),
+  }  # not past round 15
   assert found[2].text("why") == (
-      "training became non-finite in round 13: w/kernel (seed 7): why")
+    "training became non-finite in round 13: w/kernel (seed 7): why"
+  )
   assert found[2].text() + ": why" == found[2].text("why")
 
 
@@ -48,8 +53,7 @@ def test_a_run_stops_where_it_diverges(programs):
 def test_a_setting_that_diverges_is_recorded_no_further(programs):
   records = play.new_records(programs, [None, None])
   steps = list(play.play(programs, records, stop=False))
-  assert [(step.round, step.count) for step in steps] == [(2, 2), (4, 2),
-                                                          (5, 1)]
+  assert [(step.round, step.count) for step in steps] == [(2, 2), (4, 2), (5, 1)]
   for step in steps:
     assert set(step.diverged) == {2, 3}  # both seeds of the second setting
     assert [step.diverged[row].seed for row in (2, 3)] == [0, 1]
@@ -64,8 +68,7 @@ def test_a_setting_that_diverges_is_recorded_no_further(programs):
 
 
 def test_a_run_without_a_round_left_is_evaluated_alike(programs):
-  *_, last = play.play(
-      programs, play.new_records(programs, [None, None]), stop=False)
+  *_, last = play.play(programs, play.new_records(programs, [None, None]), stop=False)
   again = play.evaluated(programs, last.states, last.round)
   assert again.round == again.rounds == 5 and again.count == 0
   for name, values in last.metrics["global"].items():
@@ -77,8 +80,11 @@ def test_a_setting_that_has_ended_keeps_its_states(programs, monkeypatch):
   """Also where it is resumed, before the others go on."""
   p = programs.prepared
   rule = "global:loss:1000"  # of setting 0 at once; setting 1 diverges
-  monkeypatch.setattr(programs, "prepared", dataclasses.replace(
-      p, options=dataclasses.replace(p.options, stop_at=rule)))
+  monkeypatch.setattr(
+    programs,
+    "prepared",
+    dataclasses.replace(p, options=dataclasses.replace(p.options, stop_at=rule)),
+  )
   records = play.new_records(programs, [None, None])
   first, states = None, None
   for step in play.play(programs, records, stop=False):
@@ -86,8 +92,7 @@ def test_a_setting_that_has_ended_keeps_its_states(programs, monkeypatch):
     first, states = step, jax.device_get(step.states)
   assert first.round == 2 and first.recorded == (0,)
   steps = []
-  for step in play.play(programs, records, programs.place(states), 2,
-                        stop=False):
+  for step in play.play(programs, records, programs.place(states), 2, stop=False):
     steps.append((step.round, step.recorded, step.stopped, step.last))
     if step.round == 2:
       chex.assert_trees_all_equal(jax.device_get(step.states), states)

@@ -39,13 +39,15 @@ def test_the_server_holds_the_rows_of_clients_that_nobody_sees():
   assert held_out.spec.num_clients == held_out.plan["clients"] == 15
   # A tenth of those who stay.
   assert plain.spec.cohort_size == held_out.spec.cohort_size == 2
-  assert make("--validation_clients=5", "--participation=1"
-              ).spec.cohort_size == 15
+  assert make("--validation_clients=5", "--participation=1").spec.cohort_size == 15
   want = int(plain.federation.partition.train_size[held.clients].sum())
   assert plain.plan["validation_examples"] == 0
   assert held_out.plan["validation_examples"] == want > 0
-  assert (held_out.plan["train_examples"] == held_out.spec.num_examples
-          == plain.plan["train_examples"] - want)
+  assert (
+    held_out.plan["train_examples"]
+    == held_out.spec.num_examples
+    == plain.plan["train_examples"] - want
+  )
   # The whole test set is the official one, whoever is held out.
   assert held_out.plan["test_examples"] == plain.plan["test_examples"]
   assert int(held_out.placed.data.test.size.sum()) < plain.plan["test_examples"]
@@ -54,24 +56,27 @@ def test_the_server_holds_the_rows_of_clients_that_nobody_sees():
   assert plain.placed.data.train.validation is None
 
 
-@pytest.mark.parametrize("platform, found", [("tpu", "pairs"),
-                                             ("gpu", "float64")])
-def test_the_devices_decide_how_doubles_are_computed(
-    platform, found, monkeypatch):
+@pytest.mark.parametrize("platform, found", [("tpu", "pairs"), ("gpu", "float64")])
+def test_the_devices_decide_how_doubles_are_computed(platform, found, monkeypatch):
   """And not the machine that compiles for them."""
   built = []
   entry = registry.ALGORITHMS["afl"]
-  monkeypatch.setitem(registry.ALGORITHMS, "afl", entry._replace(
-      build=lambda model, hparams, **more: built.append(hparams.double)
-      or entry.build(model, hparams, **more)))
+  monkeypatch.setitem(
+    registry.ALGORITHMS,
+    "afl",
+    entry._replace(
+      build=lambda model, hparams, **more: (
+        built.append(hparams.double) or entry.build(model, hparams, **more)
+      )
+    ),
+  )
   monkeypatch.setattr(prepare.sharding, "platform", lambda mesh: platform)
   prepared = make("--algorithm=afl", "--map_clients=sequential")
   built.clear()
   assert prepared.algorithm and built == [found]
   # What is recorded, and what the user chose, stays.
   assert prepared.method.hparams.double == "auto"
-  prepared = make(
-      "--algorithm=afl", "--map_clients=sequential", "--double=float64")
+  prepared = make("--algorithm=afl", "--map_clients=sequential", "--double=float64")
   built.clear()
   assert prepared.algorithm and built == ["float64"]
 
@@ -79,16 +84,24 @@ def test_the_devices_decide_how_doubles_are_computed(
 def test_too_many_clients_of_the_users_data(tmp_path):
   clients = np.repeat(np.arange(4), 10)
   x = np.random.default_rng(0).random((40, 3)).astype(np.float32)
-  np.savez(tmp_path / "mine.npz", x_train=x, y_train=np.arange(40) % 2,
-           x_test=x, y_test=np.arange(40) % 2, client_train=clients)
-  words = ["--algorithm=fedavg", "--dataset=npz",
-           f"--data_path={tmp_path / 'mine.npz'}"]
+  np.savez(
+    tmp_path / "mine.npz",
+    x_train=x,
+    y_train=np.arange(40) % 2,
+    x_test=x,
+    y_test=np.arange(40) % 2,
+    client_train=clients,
+  )
+  words = [
+    "--algorithm=fedavg",
+    "--dataset=npz",
+    f"--data_path={tmp_path / 'mine.npz'}",
+  ]
   for held, says in (
-      (4, "--validation_clients=4: leaves none of the 4 clients to train"),
-      (2, "--cohort_size=3: more than the 2 clients that "
-          "--validation_clients=2 leaves")):
-    parsed = config.parse(
-        [*words, f"--validation_clients={held}", "--cohort_size=3"])
+    (4, "--validation_clients=4: leaves none of the 4 clients to train"),
+    (2, "--cohort_size=3: more than the 2 clients that --validation_clients=2 leaves"),
+  ):
+    parsed = config.parse([*words, f"--validation_clients={held}", "--cohort_size=3"])
     with refused(f"^{says}"):
       parsed.prepare()
 
@@ -102,50 +115,84 @@ def test_validation_data_without_a_class_are_named():
   seen = set(labels[held.train_order].tolist())
   assert len(held.clients) == 2 and len(seen) <= 4
   lacking = ", ".join(str(c) for c in range(10) if c not in seen)
-  text = (f"`validation_clients`=2: they have no example of the classes "
-          f"{lacking}, which the test set has; what is decided by validation "
-          "is blind to them (hold out more clients)")
+  text = (
+    f"`validation_clients`=2: they have no example of the classes "
+    f"{lacking}, which the test set has; what is decided by validation "
+    "is blind to them (hold out more clients)"
+  )
   assert prepare.cautions(few, set()) == [text]
   search = make(*words, "--validation_clients=2", "--algorithm=clsfsvrg")
   assert text in prepare.cautions(search, set())
-  for more in (["--validation_clients=2"],  # held out and not read
-               ["--validation_clients=15", "--cohort_size=2",
-                "--eval_protocols=validation"]):
+  for more in (
+    ["--validation_clients=2"],  # held out and not read
+    ["--validation_clients=15", "--cohort_size=2", "--eval_protocols=validation"],
+  ):
     assert not prepare.cautions(make(*words, *more), set())
 
 
-@pytest.mark.parametrize("words, said", [
-    ("fsvrg --model=mlp --nolocal_scaling", "`local_scaling`: not read (only "
-     "with a model with parameters of single features, such as softmax)"),
-    ("composed --client_update=svrg --model=mlp --aggregate_scaling=none",
-     "`aggregate_scaling`: not read (only with a model with"),
+@pytest.mark.parametrize(
+  "words, said",
+  [
+    (
+      "fsvrg --model=mlp --nolocal_scaling",
+      "`local_scaling`: not read (only "
+      "with a model with parameters of single features, such as softmax)",
+    ),
+    (
+      "composed --client_update=svrg --model=mlp --aggregate_scaling=none",
+      "`aggregate_scaling`: not read (only with a model with",
+    ),
     ("fedacnnl --code=class", "`code`: not read (only with a model of several"),
     ("pfedacnnl --normalize", "`normalize`: not read (only with a model of s"),
-    ("fedgroup --num_groups=2 --pretrain_scale=10 --cold_start=random",
-     "`cold_start`: not read (only with clients that are not pre-trained)"),
-    ("fedgroup --num_groups=2 --pretrain_scale=2 --migration=0.5",
-     "`migration`: not read with `shift`=none (only with `shift`=swap_all|"),
-    ("fedavg --draw=bijection --participation=1",
-     "`draw`=bijection: not read where all clients take part"),
-    ("fedavg --draw=bijection --newcomers_at=5:10 --participation=0.5",
-     "`draw`=bijection: not read where clients join later"),
+    (
+      "fedgroup --num_groups=2 --pretrain_scale=10 --cold_start=random",
+      "`cold_start`: not read (only with clients that are not pre-trained)",
+    ),
+    (
+      "fedgroup --num_groups=2 --pretrain_scale=2 --migration=0.5",
+      "`migration`: not read with `shift`=none (only with `shift`=swap_all|",
+    ),
+    (
+      "fedavg --draw=bijection --participation=1",
+      "`draw`=bijection: not read where all clients take part",
+    ),
+    (
+      "fedavg --draw=bijection --newcomers_at=5:10 --participation=0.5",
+      "`draw`=bijection: not read where clients join later",
+    ),
     ("afl --client_ridge=2", "`client_ridge`=2: without effect, the server re"),
     ("afl --l2=2", "`l2`=2.0: not read, afl fits layers in closed form"),
     ("fedacnnl --l2_of=sum", "`l2_of`=sum: not read, fedacnnl fits layers"),
-    *((f"fedavg --model=mlp --roles=frozen:Dense_0 --personal_{words}",
-       f"`personal_{words}: not read, no parameter is personal".replace(
-           "=", "`=", 1)) for words in ("rate=0.5", "when=first", "fit=3")),
-    ("fedrep --model=mlp --personal_when=together",
-     "`personal_when`=together: FedRep has first; this is another method"),
-    *((words, None) for words in (
-        "afl --client_ridge=2 --noremove_ridge", "afl --client_ridge=0",
-        "fedacnnl --l2=0", "fedprox --l2=2", "fedrep --model=mlp",
+    *(
+      (
+        f"fedavg --model=mlp --roles=frozen:Dense_0 --personal_{words}",
+        f"`personal_{words}: not read, no parameter is personal".replace("=", "`=", 1),
+      )
+      for words in ("rate=0.5", "when=first", "fit=3")
+    ),
+    (
+      "fedrep --model=mlp --personal_when=together",
+      "`personal_when`=together: FedRep has first; this is another method",
+    ),
+    *(
+      (words, None)
+      for words in (
+        "afl --client_ridge=2 --noremove_ridge",
+        "afl --client_ridge=0",
+        "fedacnnl --l2=0",
+        "fedprox --l2=2",
+        "fedrep --model=mlp",
         "fedper --model=mlp --personal_rate=0.5 --roles=personal:Dense_1",
-        "fsvrg --nolocal_scaling", "fsvrg --model=mlp",
+        "fsvrg --nolocal_scaling",
+        "fsvrg --model=mlp",
         "fedacnnl --code=class --model=mlp",
         "fedgroup --num_groups=2 --pretrain_scale=2 --cold_start=random",
         "fedavg --draw=bijection",
-        "fedavg --draw=permutation --participation=1"))])
+        "fedavg --draw=permutation --participation=1",
+      )
+    ),
+  ],
+)
 def test_options_without_effect_on_these_data_are_named(words, said):
   """Without it they are accepted, and the run is that without them."""
   found = prepare.cautions(make(*f"--algorithm={words}".split()), set())
@@ -157,24 +204,39 @@ def test_options_without_effect_on_these_data_are_named(words, said):
 @pytest.mark.parametrize("roles", ["frozen:BatchNorm_0", "frozen:Dense_0"])
 def test_statistics_of_frozen_layers_are_nobodys(fed, roles, model_state):
   """Who keeps them is then not read; the default says nothing."""
-  found = prepare.cautions(from_keywords(
-      "fedavg", fed, model=from_flax(NET, fed.example_shape),
-      roles=roles, model_state=model_state, evaluate="local").prepare(), set())
+  found = prepare.cautions(
+    from_keywords(
+      "fedavg",
+      fed,
+      model=from_flax(NET, fed.example_shape),
+      roles=roles,
+      model_state=model_state,
+      evaluate="local",
+    ).prepare(),
+    set(),
+  )
   frozen = roles == "frozen:BatchNorm_0" and model_state != "global"
-  assert found == [
+  assert (
+    found
+    == [
       f"`model_state`={model_state}: not read, all layers with running "
-      "statistics are frozen"] * frozen
+      "statistics are frozen"
+    ]
+    * frozen
+  )
 
 
 def test_a_share_for_testing_is_not_read_where_test_rows_have_clients():
   x = np.random.default_rng(0).random((40, 3)).astype(np.float32)
   y, clients = np.arange(40) % 2, np.arange(40) % 4
-  for more, said in (({}, []), (
+  for more, said in (
+    ({}, []),
+    (
       dict(x_test=x, y_test=y, test_client_ids=clients),
-      ["`local_test_fraction`=0.3: not read, the data name the clients of test "
-       "rows"])):
-    fed = fa.federate(
-        fa.from_arrays(x, y, clients, **more), local_test_fraction=0.3)
+      ["`local_test_fraction`=0.3: not read, the data name the clients of test rows"],
+    ),
+  ):
+    fed = fa.federate(fa.from_arrays(x, y, clients, **more), local_test_fraction=0.3)
     prepared = from_keywords("fedavg", fed, cohort_size=2).prepare()
     assert prepare.cautions(prepared, set()) == said
 
@@ -187,18 +249,23 @@ def test_a_table_that_does_not_fit_is_refused(monkeypatch):
     make(*words)
 
 
-@pytest.mark.parametrize("words,compared", [
-    (["--algorithm=cfl"], 20), (["--algorithm=flhc"], 20),
-    (["--algorithm=fedgroup", "--num_groups=3", "--pretrain_scale=4"], 12)])
-def test_clients_in_pairs_that_do_not_fit_are_refused(
-    monkeypatch, words, compared):
+@pytest.mark.parametrize(
+  "words,compared",
+  [
+    (["--algorithm=cfl"], 20),
+    (["--algorithm=flhc"], 20),
+    (["--algorithm=fedgroup", "--num_groups=3", "--pretrain_scale=4"], 12),
+  ],
+)
+def test_clients_in_pairs_that_do_not_fit_are_refused(monkeypatch, words, compared):
   monkeypatch.setattr(prepare, "_state_bytes", lambda *_: 0)
   monkeypatch.setattr(prepare, "_check_work", lambda *_: None)
-  monkeypatch.setattr(prepare, "memory_bytes", lambda: 8 * compared ** 2)
+  monkeypatch.setattr(prepare, "memory_bytes", lambda: 8 * compared**2)
   make(*words)
-  monkeypatch.setattr(prepare, "memory_bytes", lambda: 8 * compared ** 2 - 1)
-  with refused(f"^{words[0]}: comparing {compared} clients in pairs .* at most "
-               f"{compared - 1} "):
+  monkeypatch.setattr(prepare, "memory_bytes", lambda: 8 * compared**2 - 1)
+  with refused(
+    f"^{words[0]}: comparing {compared} clients in pairs .* at most {compared - 1} "
+  ):
     make(*words)
 
 
@@ -207,12 +274,14 @@ def test_adapting_on_a_client_without_data_is_refused():
   made = make("--algorithm=per_fedavg")
   data, size = made.federation.data, made.federation.data.train.size.copy()
   size[3] = 0
-  empty = dataclasses.replace(made.federation, data=data._replace(
-      train=data.train._replace(size=size)))
+  empty = dataclasses.replace(
+    made.federation, data=data._replace(train=data.train._replace(size=size))
+  )
 
   def on_empty(method, *protocols):
-    prepare.prepare(method, empty, dataclasses.replace(
-        made.options, eval_protocols=protocols))
+    prepare.prepare(
+      method, empty, dataclasses.replace(made.options, eval_protocols=protocols)
+    )
 
   with refused("^--eval_protocols=local: .*client 3 has none"):
     on_empty(made.method, "global", "local")
@@ -223,31 +292,52 @@ def test_adapting_on_a_client_without_data_is_refused():
 def test_word_ids_go_with_the_lstm(tmp_path):
   for name, dtype in (("ids", np.int32), ("numbers", np.float32)):
     x = np.arange(80, dtype=dtype).reshape(20, 4)
-    np.savez(tmp_path / f"{name}.npz", x_train=x, y_train=np.arange(20) % 2,
-             x_test=x, y_test=np.arange(20) % 2)
+    np.savez(
+      tmp_path / f"{name}.npz",
+      x_train=x,
+      y_train=np.arange(20) % 2,
+      x_test=x,
+      y_test=np.arange(20) % 2,
+    )
 
   def on(name, *words):
-    return config.parse([
-        "--algorithm=fedavg", "--dataset=npz", "--num_clients=2",
-        "--min_client_size=1", "--participation=1", *words,
-        f"--data_path={tmp_path / name}.npz"]).prepare()
+    return config.parse(
+      [
+        "--algorithm=fedavg",
+        "--dataset=npz",
+        "--num_clients=2",
+        "--min_client_size=1",
+        "--participation=1",
+        *words,
+        f"--data_path={tmp_path / name}.npz",
+      ]
+    ).prepare()
 
   assert on("ids", "--model=lstm").plan["parameters"] == 243_861
   for name, words, says in (
-      ("ids", ["--model=mlp"], "--model=mlp: cannot read token ids .*ids.npz.*"
-       r"x.astype\(np.float32\)"),
-      ("numbers", ["--model=lstm"], "--model=lstm: needs token ids, but x is"),
-      ("ids", ["--model=lstm", "--vocabulary=77"],
-       r"--vocabulary=77: word ids must lie in \[0, 79\), the data's lie in"
-       r" \[0, 79\]")):
+    (
+      "ids",
+      ["--model=mlp"],
+      "--model=mlp: cannot read token ids .*ids.npz.*"
+      r"x.astype\(np.float32\)",
+    ),
+    ("numbers", ["--model=lstm"], "--model=lstm: needs token ids, but x is"),
+    (
+      "ids",
+      ["--model=lstm", "--vocabulary=77"],
+      r"--vocabulary=77: word ids must lie in \[0, 79\), the data's lie in"
+      r" \[0, 79\]",
+    ),
+  ):
     with refused(f"^{says}"):
       on(name, *words)
 
 
 @pytest.mark.filterwarnings("ignore:arrays. 2 of 8 clients")
-@pytest.mark.parametrize("name, options", [
-    ("fedavg", {}), ("scaffold", {}), ("feddyn", {}), ("fedavg", {
-        "sampling": "size"})])
+@pytest.mark.parametrize(
+  "name, options",
+  [("fedavg", {}), ("scaffold", {}), ("feddyn", {}), ("fedavg", {"sampling": "size"})],
+)
 def test_clients_that_never_train_change_no_bit_of_training(name, options):
   """They count in no mean and in no number of clients of a formula."""
   rng = np.random.default_rng(0)
@@ -256,18 +346,35 @@ def test_clients_that_never_train_change_no_bit_of_training(name, options):
   for clients in (6, 8):
     who = np.arange(32) % 8
     rows = who < clients
-    fed = fa.federate(fa.from_arrays(
-        x, y, np.arange(60) % 6, x_test=x[:32][rows], y_test=y[:32][rows],
-        test_client_ids=who[rows]), partition="natural")
+    fed = fa.federate(
+      fa.from_arrays(
+        x,
+        y,
+        np.arange(60) % 6,
+        x_test=x[:32][rows],
+        y_test=y[:32][rows],
+        test_client_ids=who[rows],
+      ),
+      partition="natural",
+    )
     with problems.quick_compilation():
-      made.append(fa.run(name, fed, model="softmax", rounds=3, eval_every=3,
-                         participation=1.0, evaluate=("local",), **options))
+      made.append(
+        fa.run(
+          name,
+          fed,
+          model="softmax",
+          rounds=3,
+          eval_every=3,
+          participation=1.0,
+          evaluate=("local",),
+          **options,
+        )
+      )
     assert made[-1].prepared.spec.cohort_size == 6
   few, more = made
   problems.assert_equal(few.global_params(), more.global_params())
   of_few, of_more = (result.clients["local"] for result in made)
-  np.testing.assert_array_equal(
-      of_more["accuracy"][:, :6], of_few["accuracy"])
+  np.testing.assert_array_equal(of_more["accuracy"][:, :6], of_few["accuracy"])
   assert of_more["test_examples"].tolist() == [[4] * 8]
   assert np.isfinite(of_more["loss"]).all()
 
@@ -275,14 +382,23 @@ def test_clients_that_never_train_change_no_bit_of_training(name, options):
 def test_clients_without_data_to_adapt_or_to_choose_by():
   x, y = np.ones((12, 4)), np.arange(12) % 3
   with pytest.warns(UserWarning, match="1 of 3 clients"):
-    fed = fa.federate(fa.from_arrays(
-        x, y, np.arange(12) % 2, x_test=x, y_test=y,
-        test_client_ids=np.arange(12) % 3), partition="natural")
+    fed = fa.federate(
+      fa.from_arrays(
+        x, y, np.arange(12) % 2, x_test=x, y_test=y, test_client_ids=np.arange(12) % 3
+      ),
+      partition="natural",
+    )
   options = dict(model="softmax", rounds=1, cohort_size=2)
-  with pytest.raises(OptionError, match="^evaluate=local: ditto adapts .* and "
-                     "client 2 has none .global measures the model itself.$"):
+  with pytest.raises(
+    OptionError,
+    match="^evaluate=local: ditto adapts .* and "
+    "client 2 has none .global measures the model itself.$",
+  ):
     plan.from_keywords("ditto", fed, **options).prepare()
   prepared = plan.from_keywords(
-      "ifca", fed, num_groups=2, evaluate=("local",), **options).prepare()
-  assert any("1 clients have none and are evaluated with" in text
-             for text in prepare.cautions(prepared, set()))
+    "ifca", fed, num_groups=2, evaluate=("local",), **options
+  ).prepare()
+  assert any(
+    "1 clients have none and are evaluated with" in text
+    for text in prepare.cautions(prepared, set())
+  )

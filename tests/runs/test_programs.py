@@ -11,18 +11,20 @@ from fedjax_alg.engine import checkpoint, sharding
 from fedjax_alg.runs import methods
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.prepare import prepare
-from fedjax_alg.runs.programs import (compile_together, Programs)
+from fedjax_alg.runs.programs import Programs, compile_together
 from tests import problems, shared_programs
 
-OPTIONS = RunOptions(rounds=7, eval_every=3, cohort_size=3, num_seeds=2,
-                     eval_protocols=("local",))
+OPTIONS = RunOptions(
+  rounds=7, eval_every=3, cohort_size=3, num_seeds=2, eval_protocols=("local",)
+)
 STEPS = {"local_steps": 2, "batch_size": 8}
 RATES = ({"client_lr": 0.1}, {"client_lr": 0.3})
 
 
 def method(name="fedavg", **given):
-  return methods.with_keywords(methods.method_of(name), given if (
-      "acnnl" in name) else STEPS | given)
+  return methods.with_keywords(
+    methods.method_of(name), given if ("acnnl" in name) else STEPS | given
+  )
 
 
 @pytest.fixture(scope="module", name="two")
@@ -40,26 +42,44 @@ def test_a_row_for_each_setting_and_seed(two, fed):
   """In the order of the seeds; a rate is no part of the program."""
   assert two.prepared.rows == 4
   np.testing.assert_array_equal(
-      two.prepared.numbers["client_lr"], np.float32([0.1, 0.1, 0.3, 0.3]))
-  one, other = ([program.as_text() for program in alone.compiled.values()]
-                for alone in compile_together([
-                    prepare(method(client_lr=rate), fed, dataclasses.replace(
-                        OPTIONS, rounds=rounds))
-                    for rate, rounds in ((0.1, 7), (0.3, 9))]))
+    two.prepared.numbers["client_lr"], np.float32([0.1, 0.1, 0.3, 0.3])
+  )
+  one, other = (
+    [program.as_text() for program in alone.compiled.values()]
+    for alone in compile_together(
+      [
+        prepare(
+          method(client_lr=rate), fed, dataclasses.replace(OPTIONS, rounds=rounds)
+        )
+        for rate, rounds in ((0.1, 7), (0.3, 9))
+      ]
+    )
+  )
   assert one == other
 
 
-@pytest.mark.parametrize("same, changes", [
-    (True, dict(rounds=9)), (True, dict(seed=5)), (True, dict(core_gflops=1.0)),
-    (True, dict(stop_at="local:loss:1")), (False, dict(num_seeds=1)),
-    (False, dict(eval_every=2)), (False, dict(rounds=2)), (False, dict(l2=0.5)),
-    (False, dict(cohort_size=2)), (False, dict(sampling="size")),
-    (False, dict(eval_protocols=("global",))), (False, dict(client_lanes=1))])
+@pytest.mark.parametrize(
+  "same, changes",
+  [
+    (True, dict(rounds=9)),
+    (True, dict(seed=5)),
+    (True, dict(core_gflops=1.0)),
+    (True, dict(stop_at="local:loss:1")),
+    (False, dict(num_seeds=1)),
+    (False, dict(eval_every=2)),
+    (False, dict(rounds=2)),
+    (False, dict(l2=0.5)),
+    (False, dict(cohort_size=2)),
+    (False, dict(sampling="size")),
+    (False, dict(eval_protocols=("global",))),
+    (False, dict(client_lanes=1)),
+  ],
+)
 def test_which_runs_of_the_tests_share_programs(two, fed, same, changes):
-  prepared = prepare(method(), fed, dataclasses.replace(OPTIONS, **changes),
-                     settings=RATES)
-  assert (shared_programs.key(prepared) == shared_programs.key(
-      two.prepared)) == same
+  prepared = prepare(
+    method(), fed, dataclasses.replace(OPTIONS, **changes), settings=RATES
+  )
+  assert (shared_programs.key(prepared) == shared_programs.key(two.prepared)) == same
 
 
 def test_states_of_a_file_go_on(two):
@@ -70,15 +90,21 @@ def test_states_of_a_file_go_on(two):
 
 
 def test_evaluations_stand_at_multiples_and_at_the_end(two):
-  assert [two.rounds_to_evaluation(done) for done in range(7)] == [
-      3, 2, 1, 3, 2, 1, 1]
+  assert [two.rounds_to_evaluation(done) for done in range(7)] == [3, 2, 1, 3, 2, 1, 1]
 
 
 def test_evaluations_stand_before_the_data_change():
   fed = federate("digits", num_clients=12, shift="increment", shift_every=4)
   programs = Programs(prepare(method(), fed, OPTIONS))
   assert [programs.rounds_to_evaluation(done) for done in range(7)] == [
-      3, 2, 1, 1, 2, 1, 1]
+    3,
+    2,
+    1,
+    1,
+    2,
+    1,
+    1,
+  ]
   # A quarter of the data before the first change, half after it.
   before = programs.initial(), programs.label_histogram.sum()
   programs.play(before[0], 4, 1)
@@ -87,19 +113,26 @@ def test_evaluations_stand_before_the_data_change():
 
 #: On an accelerator: algorithm, hyper-parameters, options of the run.
 CASES = {
-    "softmax": ("fedavg", {}, {}),
-    "ga_fsvrg": ("ga_fsvrg", {"threshold": 0, "num_models": 2}, {}),
-    "cnn": ("fedavg", {}, {"model": "cnn", "rounds": 1}),
-    "closed_form": ("fedacnnl", {}, {"model": "mlp", "hidden": (16,),
-                                     "cohort_size": 20})}
+  "softmax": ("fedavg", {}, {}),
+  "ga_fsvrg": ("ga_fsvrg", {"threshold": 0, "num_models": 2}, {}),
+  "cnn": ("fedavg", {}, {"model": "cnn", "rounds": 1}),
+  "closed_form": ("fedacnnl", {}, {"model": "mlp", "hidden": (16,), "cohort_size": 20}),
+}
 
 
 def on_accelerator(fed, case, mesh=None):
   """The programs of a case, two rounds long."""
   name, hparams, options = CASES[case]
-  return Programs(prepare(method(name, **hparams), fed, dataclasses.replace(
-      OPTIONS, **{"rounds": 2, "eval_protocols": ("global",)} | options),
-                          mesh=mesh))
+  return Programs(
+    prepare(
+      method(name, **hparams),
+      fed,
+      dataclasses.replace(
+        OPTIONS, **{"rounds": 2, "eval_protocols": ("global",)} | options
+      ),
+      mesh=mesh,
+    )
+  )
 
 
 @pytest.mark.gpu
@@ -110,8 +143,9 @@ def test_a_run_equals_that_on_the_cpu(fed, case):
   for mesh in (None, sharding.clients_mesh(jax.devices("cpu"))):
     programs = on_accelerator(fed, case, mesh)
     states, _ = played(programs, programs.rounds)
-    found.append((states, jax.device_get(
-        programs.evaluate(states)[0]["global"].sums["loss"])))
+    found.append(
+      (states, jax.device_get(programs.evaluate(states)[0]["global"].sums["loss"]))
+    )
   for leaf, want in zip(*map(jax.tree.leaves, found), strict=True):
     scale = np.abs(want).max(initial=0) if want.dtype == np.float32 else 0
     np.testing.assert_allclose(leaf, want, rtol=1e-4, atol=1e-5 * scale)

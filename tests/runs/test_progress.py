@@ -12,9 +12,13 @@ from fedjax_alg.runs import progress
 def step(number, rounds=4, accuracy=(0.25, 0.75)):
   """What the bar reads of a Step."""
   return types.SimpleNamespace(
-      round=number, rounds=rounds, seconds=0.5, compile_s=2.0,
-      last=number == rounds,
-      metrics={"correct": {}, "global": {"accuracy": np.array(accuracy)}})
+    round=number,
+    rounds=rounds,
+    seconds=0.5,
+    compile_s=2.0,
+    last=number == rounds,
+    metrics={"correct": {}, "global": {"accuracy": np.array(accuracy)}},
+  )
 
 
 def test_lines(capsys):
@@ -24,8 +28,7 @@ def test_lines(capsys):
   lines = capsys.readouterr().err.splitlines()
   assert lines[0] == "mine: compiled in 2.0 s"
   assert lines[1].startswith("mine: round 2/4 accuracy 0.5000, ")
-  assert lines[2].startswith("mine: round 4/4 ") and lines[2].endswith(
-      ", 0 s left")
+  assert lines[2].startswith("mine: round 4/4 ") and lines[2].endswith(", 0 s left")
 
 
 def test_nothing_is_shown(capsys):
@@ -61,8 +64,7 @@ def test_a_bar_for_every_program_of_a_sweep(monkeypatch, programs):
       self.open = False
 
   monkeypatch.setattr(progress, "tqdm", Bar)
-  monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True,
-                      raising=False)
+  monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True, raising=False)
   bar = fa.progress_bar()
   for _ in range(programs):
     bar(step(2))

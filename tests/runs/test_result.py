@@ -1,5 +1,4 @@
-"""A run's folder: what is saved is read again, and what cannot be is refused.
-"""
+"""A run's folder: what is saved is read again, and what cannot be is refused."""
 
 import json
 import os
@@ -17,7 +16,8 @@ from fedjax_alg import files, models, registry
 from fedjax_alg.algorithms import fedavg as fedavg_lib
 from fedjax_alg.algorithms.fedavg import FedAvgHParams
 from fedjax_alg.records import clients as tables_of_clients
-from fedjax_alg.records import folder as run_files, summary
+from fedjax_alg.records import folder as run_files
+from fedjax_alg.records import summary
 from tests.runs import conftest as small
 
 NUMBERS = dict(cohort_size=4, rounds=2, eval_every=1, evaluate="local")
@@ -36,10 +36,10 @@ def assert_same_run(loaded, result):
   for name, values in result.history.items():
     np.testing.assert_array_equal(loaded.history[name], values, err_msg=name)
   for seed in range(len(result.seeds)):
+    chex.assert_trees_all_equal(loaded.global_params(seed), result.global_params(seed))
     chex.assert_trees_all_equal(
-        loaded.global_params(seed), result.global_params(seed))
-    chex.assert_trees_all_equal(
-        loaded.client_params(17, seed), result.client_params(17, seed))
+      loaded.client_params(17, seed), result.client_params(17, seed)
+    )
   assert loaded.state_hash() == result.state_hash()
   for name in ("final", "best", "cost", "hashes", "rounds_to"):
     assert loaded.summary()[name] == result.summary()[name], name
@@ -66,16 +66,16 @@ def test_a_folder_of_the_command_line(name, by_api, by_command, tmp_path):
   assert_same_run(loaded, result)
   hparams = registry.get(name).hparams(**loaded.facts["hparams"])
   assert result.facts["hparams"] == vars(
-      hparams.resolved() if hasattr(hparams, "resolved") else hparams)
+    hparams.resolved() if hasattr(hparams, "resolved") else hparams
+  )
   result.save(tmp_path)
-  assert (tmp_path / "clients.csv").read_text() == (
-      folder / "clients.csv").read_text()
+  assert (tmp_path / "clients.csv").read_text() == (folder / "clients.csv").read_text()
   if name != "ifca":
     return
   assert (tmp_path / "assignment.csv").read_text() == (
-      folder / "assignment.csv").read_text()
-  groups = np.loadtxt(folder / "assignment.csv", int, delimiter=",",
-                      skiprows=1)[:, 2]
+    folder / "assignment.csv"
+  ).read_text()
+  groups = np.loadtxt(folder / "assignment.csv", int, delimiter=",", skiprows=1)[:, 2]
   np.testing.assert_array_equal(groups.reshape(2, 20), result.membership)
   assert jax.tree.leaves(loaded.global_params(1))[0].shape[0] == 2
 
@@ -100,13 +100,13 @@ def test_a_run_of_very_many_clients(by_api, tmp_path, monkeypatch):
 
 
 def test_a_run_in_the_folder_is_replaced(by_api, tmp_path):
-  """One with groups by one without: none of its files is taken for the other's.
-  """
+  """One with groups by one without: none of its files is taken for the other's."""
   by_api("ifca").save(tmp_path)
   by_api("losac").save(tmp_path)
   loaded = fa.load_run(tmp_path)
   assert loaded.membership is None and loaded.state_hash() == (
-      by_api("losac").state_hash())
+    by_api("losac").state_hash()
+  )
   assert not (tmp_path / "groups.csv").exists()
   assert len(list((tmp_path / "checkpoint").iterdir())) == 1
 
@@ -131,13 +131,12 @@ def test_arrays_have_to_be_given(saved, own_fed):
   chex.assert_trees_all_equal(loaded.global_params(), result.global_params())
   with pytest.raises(fa.RunFolderError, match="arrays, .* the federation"):
     loaded.client_params(3)
-  other = fa.federate(fa.from_arrays(**small.make_arrays(seed=1)),
-                      partition="natural")
+  other = fa.federate(fa.from_arrays(**small.make_arrays(seed=1)), partition="natural")
   with pytest.raises(fa.RunFolderError, match="trained on other data"):
     fa.load_run(folder, federation=other).client_params(3)
   chex.assert_trees_all_equal(
-      fa.load_run(folder, federation=own_fed).client_params(3),
-      result.client_params(3))
+    fa.load_run(folder, federation=own_fed).client_params(3), result.client_params(3)
+  )
 
 
 def test_what_a_client_deploys_is_adapted_to_it(saved, own_fed):
@@ -150,7 +149,8 @@ def test_what_a_client_deploys_is_adapted_to_it(saved, own_fed):
     own = result.client_params(client)
     assert not np.allclose(own["params"]["kernel"], shared)
     assert each[client] == pytest.approx(
-        small.accuracy(own, *own_fed.client_test(client)))
+      small.accuracy(own, *own_fed.client_test(client))
+    )
 
 
 def edited(file, text=None):
@@ -165,8 +165,7 @@ def instead(file, make):
 
 def changed(file, **parts):
   """Changes parts of a file of JSON, with its own hash."""
-  file.write_text(json.dumps(run_files.sealed(
-      files.read_json(file) | parts)), "utf-8")
+  file.write_text(json.dumps(run_files.sealed(files.read_json(file) | parts)), "utf-8")
 
 
 def rewritten(folder, **parts):
@@ -174,33 +173,49 @@ def rewritten(folder, **parts):
   file, about = folder / "final.msgpack", folder / "summary.json"
   final = serialization.msgpack_restore(file.read_bytes())
   file.write_bytes(serialization.msgpack_serialize(final | parts))
-  changed(about, files=files.read_json(about)["files"] | {
-      file.name: files.sha256(file)})
+  changed(
+    about, files=files.read_json(about)["files"] | {file.name: files.sha256(file)}
+  )
 
 
-@pytest.mark.parametrize("said, damages", [
+@pytest.mark.parametrize(
+  "said, damages",
+  [
     ("holds no finished run", [shutil.rmtree]),
     (r"no finished run \(no summary", [lambda f: f / "summary.json"]),
-    ("config.json: damaged", [
+    (
+      "config.json: damaged",
+      [
         lambda f: edited(f / "config.json", b"{"),
         lambda f: edited(f / "config.json", b"[]"),
-        lambda f: instead(f / "config.json", os.mkfifo)]),  # never ends
-    ("summary.json: damaged", [
-        lambda f: edited(f / "summary.json", b"[" * 100_000)]),
+        lambda f: instead(f / "config.json", os.mkfifo),
+      ],
+    ),  # never ends
+    ("summary.json: damaged", [lambda f: edited(f / "summary.json", b"[" * 100_000)]),
     ("final.msgpack is missing", [lambda f: f / "final.msgpack"]),
-    ("run: final.msgpack is not as the run wrote it", [
-        lambda f: edited(f / "final.msgpack", b"\x93\x01")]),
+    (
+      "run: final.msgpack is not as the run wrote it",
+      [lambda f: edited(f / "final.msgpack", b"\x93\x01")],
+    ),
     ("rounds.csv is not as", [lambda f: edited(f / "rounds.csv", b"\n")]),
-    ("run: config.json is not as the run wrote it", [
-        lambda f: edited(f / "config.json")]),
-    ("run: summary.json is not as the run wrote it", [
-        lambda f: edited(f / "summary.json")]),
+    (
+      "run: config.json is not as the run wrote it",
+      [lambda f: edited(f / "config.json")],
+    ),
+    (
+      "run: summary.json is not as the run wrote it",
+      [lambda f: edited(f / "summary.json")],
+    ),
     ("clients.csv is not as the", [lambda f: edited(f / "clients.csv")]),
-    ("run: damaged", [
+    (
+      "run: damaged",
+      [
         lambda f: f / "metrics.csv",
         lambda f: instead(f / "metrics.csv", os.mkfifo),
-        lambda f: instead(f / "final.msgpack", lambda file: file.symlink_to(
-            "/dev/zero")), lambda f: edited(f / "config.json", b"{}"),
+        lambda f: instead(
+          f / "final.msgpack", lambda file: file.symlink_to("/dev/zero")
+        ),
+        lambda f: edited(f / "config.json", b"{}"),
         lambda f: edited(f / "config.json", b'{"seeds": [0], "plan": 1}'),
         lambda f: changed(f / "config.json", seeds="01"),
         lambda f: changed(f / "config.json", seeds=[]),
@@ -213,7 +228,11 @@ def rewritten(folder, **parts):
         lambda f: rewritten(f, clients={"local": {"accuracy": np.zeros(1)}}),
         lambda f: rewritten(f, global_params=3),
         lambda f: rewritten(f, global_params={"w": np.zeros((3, 2))}),
-        lambda f: rewritten(f, membership="x")])])
+        lambda f: rewritten(f, membership="x"),
+      ],
+    ),
+  ],
+)
 def test_a_damaged_folder_is_refused(saved, tmp_path, said, damages):
   """A damage gives the file that is removed, or does it itself."""
   for damage in damages:
@@ -229,8 +248,7 @@ def test_a_damaged_folder_is_refused(saved, tmp_path, said, damages):
 
 
 @pytest.mark.parametrize("name", ["config.json", "summary.json"])
-def test_a_folder_of_an_earlier_version_has_no_such_hash(
-    saved, tmp_path, name):
+def test_a_folder_of_an_earlier_version_has_no_such_hash(saved, tmp_path, name):
   """It stays readable, in whatever order and layout its entries are."""
   folder = tmp_path / "run"
   shutil.copytree(saved[1], folder)
@@ -243,8 +261,7 @@ def test_a_folder_of_an_earlier_version_has_no_such_hash(
   assert "sha256" not in loaded.facts | loaded.summary()
 
 
-def test_states_that_are_gone_are_missed_when_they_are_needed(
-    saved, own_fed, tmp_path):
+def test_states_that_are_gone_are_missed_when_they_are_needed(saved, own_fed, tmp_path):
   folder = tmp_path / "run"
   shutil.copytree(saved[1], folder)
   (state,) = (folder / "checkpoint").iterdir()
@@ -262,8 +279,11 @@ def test_a_config_that_is_of_something_else(saved, own_fed, tmp_path):
   folder = tmp_path / "run"
   shutil.copytree(saved[1], folder)
   before = files.read_json(folder / "config.json")
-  for part in (dict(run={"nosuch": 1}), dict(run={"rounds": []}),
-               dict(hparams={"nosuch": 1})):
+  for part in (
+    dict(run={"nosuch": 1}),
+    dict(run={"rounds": []}),
+    dict(hparams={"nosuch": 1}),
+  ):
     changed(folder / "config.json", **before | part)
     loaded = fa.load_run(folder, federation=own_fed)
     with pytest.raises(fa.RunFolderError, match="run: cannot be prepared"):
@@ -272,13 +292,20 @@ def test_a_config_that_is_of_something_else(saved, own_fed, tmp_path):
 
 def test_clients_hold_what_they_held_last(tmp_path):
   """Data that change while clients train: a loaded run adapts to the last."""
-  fed = fa.federate("digits", partition="classes", num_clients=20,
-                    shift="swap_all", shift_every=1, shift_share=1.0)
+  fed = fa.federate(
+    "digits",
+    partition="classes",
+    num_clients=20,
+    shift="swap_all",
+    shift_every=1,
+    shift_share=1.0,
+  )
   result = fa.run("per_fedavg", fed, **NUMBERS)
   loaded = fa.load_run(result.save(tmp_path))
   for client in (3, 17):
     chex.assert_trees_all_equal(
-        loaded.client_params(client), result.client_params(client))
+      loaded.client_params(client), result.client_params(client)
+    )
   # All clients have other data than at the start, so this can fail.
   moved = result._live.prepared.placed.label_histogram
   assert not np.array_equal(moved, fed.label_histogram)
@@ -297,21 +324,20 @@ def fedavg(model, hparams, *, map_clients):
   return fedavg_lib.fedavg(model, hparams, map_clients=map_clients)
 
 
-def test_an_algorithm_and_a_model_of_ones_own_have_to_be_given(
-    own_fed, tmp_path):
+def test_an_algorithm_and_a_model_of_ones_own_have_to_be_given(own_fed, tmp_path):
   """Parameters keep their structure where the model is given."""
   mine = registry.Entry(FedAvgHParams, fedavg, "fedavg", "")
   model = models.from_functions(init, apply)
-  result = fa.run(mine, own_fed, model=model, local_steps=2,
-                  **(NUMBERS | dict(cohort_size=2)))
+  result = fa.run(
+    mine, own_fed, model=model, local_steps=2, **(NUMBERS | dict(cohort_size=2))
+  )
   assert isinstance(result.global_params(), list)
   folder = result.save(tmp_path)
   loaded = fa.load_run(folder, federation=own_fed, algorithm=mine, model=model)
   chex.assert_trees_all_equal(loaded.global_params(), result.global_params())
   chex.assert_trees_all_equal(loaded.client_params(2), result.client_params(2))
   unknown = fa.load_run(folder, federation=own_fed, algorithm=mine)
-  np.testing.assert_array_equal(
-      unknown.global_params()["0"], result.global_params()[0])
+  np.testing.assert_array_equal(unknown.global_params()["0"], result.global_params()[0])
   with pytest.raises(fa.RunFolderError, match="no name, .* the model"):
     unknown.client_params(2)
   with pytest.raises(fa.RunFolderError, match="your fedavg .* its algorithm"):
@@ -328,7 +354,8 @@ def test_a_partition_is_read_from_the_folder_of_the_run(fed, tmp_path):
   folder = result.save(tmp_path / "run")
   mine.unlink()
   chex.assert_trees_all_equal(
-      fa.load_run(folder).client_params(3), result.client_params(3))
+    fa.load_run(folder).client_params(3), result.client_params(3)
+  )
   (folder / "partition.npz").unlink()
   with pytest.raises(fa.RunFolderError, match="run: partition_file=.*first"):
     fa.load_run(folder).client_params(3)

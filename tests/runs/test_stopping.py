@@ -38,15 +38,21 @@ def curves(seed):
   """Values of [seeds, 12 evaluations] in steps, so there are equal ones."""
   rng = np.random.default_rng(seed)
   values = np.round(rng.random((SEEDS, 12)) + np.linspace(0, 0.5, 12), 1) / 2
-  values[:, :seed % 3] = np.nan
+  values[:, : seed % 3] = np.nan
   values[0, 5] = np.nan
   return values
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize("text", [
-    "stop_at=train:accuracy:0.6", "stop_at=train:loss:0.15",
-    "patience=train:accuracy:2", "patience=train:loss:3"])
+@pytest.mark.parametrize(
+  "text",
+  [
+    "stop_at=train:accuracy:0.6",
+    "stop_at=train:loss:0.15",
+    "patience=train:accuracy:2",
+    "patience=train:loss:3",
+  ],
+)
 def test_the_last_seed_decides(text):
   rule = stopping.parse(*text.split("="))
   early = 0
@@ -58,8 +64,15 @@ def test_the_last_seed_decides(text):
     rows = []
     for at in range(1, 13):
       now = {"train": {rule.metric: values[:, at - 1]}}
-      rows += [{"round": at, "seed": seed, "protocol": "train",
-                rule.metric: values[seed, at - 1]} for seed in range(SEEDS)]
+      rows += [
+        {
+          "round": at,
+          "seed": seed,
+          "protocol": "train",
+          rule.metric: values[seed, at - 1],
+        }
+        for seed in range(SEEDS)
+      ]
       reason = run.evaluated(now)
       assert (reason is not None) == (at >= expected)
       # What is resumed decides alike.
@@ -80,7 +93,9 @@ def test_the_first_rule_to_hold_is_the_reason():
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize("word, said", [
+@pytest.mark.parametrize(
+  "word, said",
+  [
     ("stop_at=train:accuracy", "must be PROTOCOL:METRIC:VALUE"),
     ("patience=train:loss", "must be PROTOCOL:METRIC:EVALUATIONS"),
     ("stop_at=trian:loss:1", "unknown protocol trian, did you mean 'train'"),
@@ -91,7 +106,9 @@ def test_the_first_rule_to_hold_is_the_reason():
     ("patience=train:loss:0", "whole number, at least 1"),
     ("patience=train:loss:1.5", "whole number, at least 1"),
     ("stop_at=train:worst_decile:.5", "train has no worst_decile"),
-    ("stop_at=local_mean:loss:1", "unknown protocol local_mean")])
+    ("stop_at=local_mean:loss:1", "unknown protocol local_mean"),
+  ],
+)
 def test_what_cannot_be_read_is_one_line(word, said):
   name, text = word.split("=")
   with pytest.raises(fa.OptionError, match=f"^{name}={text}: .*{said}"):
@@ -100,15 +117,17 @@ def test_what_cannot_be_read_is_one_line(word, said):
 
 @pytest.mark.fast
 def test_test_data_are_warned_of():
-  for text, optimistic in (("global:loss:1", True), ("train:loss:1", False),
-                           ("local:loss:1", True),
-                           ("validation_mean:loss:1", False)):
+  for text, optimistic in (
+    ("global:loss:1", True),
+    ("train:loss:1", False),
+    ("local:loss:1", True),
+    ("validation_mean:loss:1", False),
+  ):
     said = stopping.caution(stopping.rules(None, text))
     assert ("test data" in said) == optimistic
 
 
-RUN = dict(cohort_size=2, rounds=8, seeds=2, eval_every=1,
-           evaluate=("train", "local"))
+RUN = dict(cohort_size=2, rounds=8, seeds=2, eval_every=1, evaluate=("train", "local"))
 RATES = [0.03, 0.3, 3.0]
 
 
@@ -125,8 +144,11 @@ def _stopped(own_fed, whole):
   # [settings, seeds]: the least loss of each. Two settings reach this one.
   level = float(np.sort(found.min(2).max(1))[1])
   rule = f"train:loss:{level!r}"
-  return fa.sweep("fedavg", own_fed, grid={"client_lr": RATES}, stop_at=rule,
-                  **RUN), rule, level
+  return (
+    fa.sweep("fedavg", own_fed, grid={"client_lr": RATES}, stop_at=rule, **RUN),
+    rule,
+    level,
+  )
 
 
 def test_settings_of_a_sweep_end_in_their_own_rounds(whole, stopped):
@@ -139,9 +161,13 @@ def test_settings_of_a_sweep_end_in_their_own_rounds(whole, stopped):
     assert result.rounds.tolist() == list(range(1, rounds + 1))
     assert result.stopped == ("rounds" if never else f"stop_at {rule}")
     assert result.history["floats_up"].shape == (2, rounds)
-    chex.assert_trees_all_equal(result.metrics, {
+    chex.assert_trees_all_equal(
+      result.metrics,
+      {
         protocol: {name: values[:, :rounds] for name, values in of.items()}
-        for protocol, of in full.metrics.items()})
+        for protocol, of in full.metrics.items()
+      },
+    )
     lengths.add(rounds)
   assert len(lengths) > 1 and 8 in lengths
   assert sweep.num_programs == 1
@@ -163,15 +189,23 @@ def test_a_run_of_its_own_ends_alike(stopped, own_fed, tmp_path):
   assert loaded.stopped == loaded.summary()["stopped"] == f"stop_at {rule}"
   assert loaded.summary()["cost"]["rounds"] == alone.rounds[-1] < 8
   chex.assert_trees_all_equal(
-      fa.load_run(tmp_path / "run", federation=own_fed).client_params(1),
-      other.client_params(1))
+    fa.load_run(tmp_path / "run", federation=own_fed).client_params(1),
+    other.client_params(1),
+  )
 
 
-@pytest.mark.parametrize("rule, said", [
-    ("validation:loss:1", r"validation is not evaluated \(evaluate=train,local"
-     r"\); give validation_clients=N and evaluate=train,local,validation"),
+@pytest.mark.parametrize(
+  "rule, said",
+  [
+    (
+      "validation:loss:1",
+      r"validation is not evaluated \(evaluate=train,local"
+      r"\); give validation_clients=N and evaluate=train,local,validation",
+    ),
     ("global:loss:1", r"global is not evaluated \(evaluate=train,local\)"),
-    ("train_mean:loss:1", "one global model")])
+    ("train_mean:loss:1", "one global model"),
+  ],
+)
 def test_what_is_not_evaluated_cannot_end_a_run(own_fed, rule, said):
   with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -9,7 +9,8 @@ import pytest
 
 import fedjax_alg as fa
 from fedjax_alg import registry
-from fedjax_alg.runs import queue, sweep as sweep_lib
+from fedjax_alg.runs import queue
+from fedjax_alg.runs import sweep as sweep_lib
 from fedjax_alg.runs.options import RunOptions
 
 NUMBERS = dict(cohort_size=4, rounds=2, seeds=2, eval_every=1)
@@ -33,8 +34,9 @@ def _compiled(monkeypatch):
 @pytest.fixture(name="rates", scope="module")
 def _rates(fed):
   """FedAvg of three rates, one of which diverges."""
-  return fa.sweep("fedavg", fed, grid={"client_lr": np.array(
-      [0.1, 1e30, 1.0])}, **NUMBERS)
+  return fa.sweep(
+    "fedavg", fed, grid={"client_lr": np.array([0.1, 1e30, 1.0])}, **NUMBERS
+  )
 
 
 def test_rates_share_a_program(rates, fed):
@@ -43,14 +45,15 @@ def test_rates_share_a_program(rates, fed):
   np.testing.assert_array_equal(rates.rounds, [1, 2])
   chex.assert_shape(rates.metrics["global"]["accuracy"], (3, 2, 2))
   for i in (0, 2):
-    alone = fa.run("fedavg", fed, client_lr=rates.settings[i]["client_lr"],
-                   **NUMBERS)
+    alone = fa.run("fedavg", fed, client_lr=rates.settings[i]["client_lr"], **NUMBERS)
     assert rates.results[i].state_hash() == alone.state_hash()
     chex.assert_trees_all_equal(rates.results[i].metrics, alone.metrics)
     chex.assert_trees_all_equal(
-        rates.results[i].client_params(17, 1), alone.client_params(17, 1))
+      rates.results[i].client_params(17, 1), alone.client_params(17, 1)
+    )
     np.testing.assert_array_equal(
-        rates.metrics["local"]["loss"][i], alone.metrics["local"]["loss"])
+      rates.metrics["local"]["loss"][i], alone.metrics["local"]["loss"]
+    )
 
 
 def test_a_setting_that_diverges_leaves_the_others_alone(rates):
@@ -71,19 +74,24 @@ def test_the_best_on_test_data_has_a_warning(rates):
   assert best.mean == pytest.approx(np.nanmax(values))
   assert best.result is rates.results[best.number]
   assert best.setting == rates.settings[best.number] and best.ci95 > 0
-  with (pytest.warns(UserWarning, match="test data"),
-        pytest.warns(UserWarning, match="client_lr=0.1 is the least of")):
+  with (
+    pytest.warns(UserWarning, match="test data"),
+    pytest.warns(UserWarning, match="client_lr=0.1 is the least of"),
+  ):
     least = rates.best(metric="loss", last=None)
   losses = rates.metrics["global"]["loss"].mean((1, 2))
   assert least.number == np.nanargmin(losses)
   assert least.mean == pytest.approx(np.nanmin(losses))
 
 
-@pytest.mark.parametrize("given, said", [
+@pytest.mark.parametrize(
+  "given, said",
+  [
     (dict(protocol="validation"), "^protocol=validation: not evaluated"),
     (dict(metric="speed"), "^metric=speed: not a metric of global .*accuracy"),
     (dict(protocol="global", metric="worst_decile"), "no setting has a number"),
-])
+  ],
+)
 @pytest.mark.filterwarnings("ignore:the best ")
 def test_the_best_of_what_is_not_there(rates, given, said):
   with pytest.raises(fa.OptionError, match=said):
@@ -93,25 +101,41 @@ def test_the_best_of_what_is_not_there(rates, given, said):
 def test_validation_chooses_by_default_unless_a_class_is_missing(recwarn):
   fed = fa.federate("digits", num_clients=12, validation_clients=3)
   found = fa.sweep(
-      "fedavg", fed, grid={"client_lr": [1e-4, 0.5]}, cohort_size=4, rounds=1,
-      evaluate=("global", "validation"))
+    "fedavg",
+    fed,
+    grid={"client_lr": [1e-4, 0.5]},
+    cohort_size=4,
+    rounds=1,
+    evaluate=("global", "validation"),
+  )
   best = found.best()
   assert best.setting == {"client_lr": 0.5} and np.isnan(best.ci95)
   assert best.mean == found.metrics["validation"]["accuracy"][1, 0, -1]
   assert not [w for w in recwarn if "test data" in str(w.message)]
-  few = fa.federate("digits", num_clients=30, partition="classes",
-                    classes_per_client=2, validation_clients=2)
+  few = fa.federate(
+    "digits",
+    num_clients=30,
+    partition="classes",
+    classes_per_client=2,
+    validation_clients=2,
+  )
   lacking = np.flatnonzero(few.validation_sizes == 0)
   assert len(lacking) and (few.test_sizes > 0).all()
   found = sweep_lib.Sweep(found.settings, found.results, 1, few)
-  with pytest.raises(fa.OptionError, match=(
+  with pytest.raises(
+    fa.OptionError,
+    match=(
       "^validation_clients=2: they have no example of the classes "
-      f"{', '.join(map(str, lacking))}, which the test set has; a choice")):
+      f"{', '.join(map(str, lacking))}, which the test set has; a choice"
+    ),
+  ):
     found.best()
   with pytest.warns(UserWarning, match="test data"):
     assert found.best("global").number == 1
-  with (pytest.warns(UserWarning, match="no example"),
-        pytest.raises(fa.OptionError, match="^validation_clients=2")):
+  with (
+    pytest.warns(UserWarning, match="no example"),
+    pytest.raises(fa.OptionError, match="^validation_clients=2"),
+  ):
     fa.tune_by_gradient("fedavg", few, by="client_lr", cohort_size=4, rounds=1)
 
 
@@ -119,14 +143,22 @@ def test_what_decides_structure_parts_the_grid(fed, compiled):
   """Evaluated equally often, but not in the same rounds: no common curve."""
   seen = []
   found = fa.sweep(
-      "fedavg", fed, **SHORT, grid={"eval_every": [2, 3],
-                                    "client_lr": [0.1, 0.2]},
-      callbacks=lambda step: seen.append(
-          (step.round, step.metrics["global"]["loss"].shape)))
+    "fedavg",
+    fed,
+    **SHORT,
+    grid={"eval_every": [2, 3], "client_lr": [0.1, 0.2]},
+    callbacks=lambda step: seen.append(
+      (step.round, step.metrics["global"]["loss"].shape)
+    ),
+  )
   assert compiled == [2, 2]
   assert seen == [(2, (2,)), (4, (2,)), (3, (2,)), (4, (2,))]
   assert [list(result.rounds) for result in found.results] == [
-      [2, 4], [2, 4], [3, 4], [3, 4]]
+    [2, 4],
+    [2, 4],
+    [3, 4],
+    [3, 4],
+  ]
   assert found.metrics == {}
   with pytest.warns(UserWarning, match="test data"):
     best = found.best()  # the same in the end, of equals the first
@@ -135,30 +167,50 @@ def test_what_decides_structure_parts_the_grid(fed, compiled):
 
 def test_each_warning_of_every_setting_is_given_once(fed, monkeypatch):
   monkeypatch.setattr(queue, "Programs", lambda prepared: prepared)
-  monkeypatch.setattr(queue, "run", lambda programs, sinks, **_: setattr(
-      sinks[0], "results", [None] * len(programs.settings)))
-  with warnings.catch_warnings(record=True) as found, pytest.raises(
-      fa.OptionError, match="every setting diverged"):
+  monkeypatch.setattr(
+    queue,
+    "run",
+    lambda programs, sinks, **_: setattr(
+      sinks[0], "results", [None] * len(programs.settings)
+    ),
+  )
+  with (
+    warnings.catch_warnings(record=True) as found,
+    pytest.raises(fa.OptionError, match="every setting diverged"),
+  ):
     warnings.simplefilter("always")
-    fa.sweep("ditto", fed, personal_lr=0.1, patience="local:loss:3", grid={
-        "lam": [0.5, 30.0, 40.0], "stop_at": [None, "local:accuracy:0.9"]},
-             **NUMBERS)
+    fa.sweep(
+      "ditto",
+      fed,
+      personal_lr=0.1,
+      patience="local:loss:3",
+      grid={"lam": [0.5, 30.0, 40.0], "stop_at": [None, "local:accuracy:0.9"]},
+      **NUMBERS,
+    )
   said = [str(each.message).split(":")[0] for each in found]
-  assert sorted(said) == ["patience=local", "personal_lr=0.1 with lam=30",
-                          "personal_lr=0.1 with lam=40", "stop_at=local"]
+  assert sorted(said) == [
+    "patience=local",
+    "personal_lr=0.1 with lam=30",
+    "personal_lr=0.1 with lam=40",
+    "stop_at=local",
+  ]
   assert {each.filename for each in found} == {__file__}
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize("grid, said", [
+@pytest.mark.parametrize(
+  "grid, said",
+  [
     ({}, "^grid: empty"),
     ([("client_lr", [1])], "^grid: a list, must be a dictionary"),
     ({"client_lr": []}, "^grid: client_lr has no values"),
     ({"client_lr": [0.1, 0.2, 0.1]}, "^grid: client_lr has a value twice"),
     ({"hidden": [[3], (3,)]}, "^grid: hidden has a value twice"),
-    ({"roles": ["personal:bias", {"personal": "bias"}]},
-     "^grid: roles=personal:bias and roles={'personal': 'bias'} are the same "
-     "run; give one of them"),
+    (
+      {"roles": ["personal:bias", {"personal": "bias"}]},
+      "^grid: roles=personal:bias and roles={'personal': 'bias'} are the same "
+      "run; give one of them",
+    ),
     ({"client_lr": [1, True]}, "^grid: client_lr has a value twice"),
     ({"client_lrr": [0.1]}, "^client_lrr: .*did you mean 'client_lr'"),
     ({"client_lr": [0.1, -1.0]}, "^client_lr=-1.0: must be more than 0"),
@@ -169,7 +221,9 @@ def test_each_warning_of_every_setting_is_given_once(fed, monkeypatch):
     ({"l2": [0.1, 0.2]}, "^grid: l2 is given outside the grid"),
     ({"rounds": [1, 2]}, "^grid: rounds is given outside the grid"),
     ({"federation": [1, 2]}, "^federation: neither an option"),
-    ({"cohort_size": [4, 40]}, "^cohort_size=40: more than the 20 clients")])
+    ({"cohort_size": [4, 40]}, "^cohort_size=40: more than the 20 clients"),
+  ],
+)
 def test_a_grid_is_refused_before_anything_runs(fed, compiled, grid, said):
   with pytest.raises(fa.OptionError, match=said) as error:
     fa.sweep("fedavg", fed, grid=grid, rounds=1, l2=0.1)
@@ -177,29 +231,43 @@ def test_a_grid_is_refused_before_anything_runs(fed, compiled, grid, said):
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize("grid, best, said", [
+@pytest.mark.parametrize(
+  "grid, best, said",
+  [
     ({"client_lr": [0.1, 0.3, 1.0]}, (0.3,), []),
-    ({"client_lr": [1.0, 0.1, 0.3]}, (1.0,), [
-        "the best client_lr=1.0 is the largest of those tried (0.1 to 1)"]),
-    ({"client_lr": ["1e-1", "0.3", "1"]}, ("1e-1",), [
-        "the best client_lr=1e-1 is the least of those tried (0.1 to 1)"]),
+    (
+      {"client_lr": [1.0, 0.1, 0.3]},
+      (1.0,),
+      ["the best client_lr=1.0 is the largest of those tried (0.1 to 1)"],
+    ),
+    (
+      {"client_lr": ["1e-1", "0.3", "1"]},
+      ("1e-1",),
+      ["the best client_lr=1e-1 is the least of those tried (0.1 to 1)"],
+    ),
     ({"client_lr": [0.1, 1.0]}, (1.0,), []),  # there is no inside
     ({"participation": [0.1, 0.5, 1.0]}, (1.0,), []),  # no more is allowed
     ({"participation": [0.1, 0.2, 0.5]}, (0.5,), ["the best participation=0."]),
     ({"l2": [0.0, 0.5, 0.9]}, (0.0,), []),  # no less is allowed
     ({"unknown": [0, 5, 9]}, (0,), ["the best unknown=0 is the least of"]),
-    ({"hidden": [(1,), (2,), (3,)], "partition": ["a", "b", "c"]},
-     ((3,), "a"), []),
-    ({"a": [1, 2, 3], "b": [1, 2, 3]}, (3, 1), [
-        "the best a=3 is the largest", "the best b=1 is the least"])])
+    ({"hidden": [(1,), (2,), (3,)], "partition": ["a", "b", "c"]}, ((3,), "a"), []),
+    (
+      {"a": [1, 2, 3], "b": [1, 2, 3]},
+      (3, 1),
+      ["the best a=3 is the largest", "the best b=1 is the least"],
+    ),
+  ],
+)
 def test_the_edge_of_a_grid(grid, best, said):
-  fields = {field.name: field for kind in (
-      RunOptions, registry.get("fedavg").hparams)
-            for field in dataclasses.fields(kind)}
-  found = sweep_lib.edges(sweep_lib.combinations(grid),
-                          dict(zip(grid, best, strict=True)), fields)
-  assert [text[:len(start)] for text, start in zip(
-      found, said, strict=True)] == said
+  fields = {
+    field.name: field
+    for kind in (RunOptions, registry.get("fedavg").hparams)
+    for field in dataclasses.fields(kind)
+  }
+  found = sweep_lib.edges(
+    sweep_lib.combinations(grid), dict(zip(grid, best, strict=True)), fields
+  )
+  assert [text[: len(start)] for text, start in zip(found, said, strict=True)] == said
 
 
 def test_an_optimum_at_the_edge_is_said(rates):
@@ -210,15 +278,15 @@ def test_an_optimum_at_the_edge_is_said(rates):
   with pytest.warns(UserWarning) as warned:
     best = found.best("global")
   assert [str(one.message) for one in warned][1:] == [
-      f"the best client_lr={best.setting['client_lr']} is the "
-      f"{'largest' if best.number == 0 else 'least'} of those tried (0.1 to "
-      "1), a better one may lie beyond"]
+    f"the best client_lr={best.setting['client_lr']} is the "
+    f"{'largest' if best.number == 0 else 'least'} of those tried (0.1 to "
+    "1), a better one may lie beyond"
+  ]
   assert {one.filename for one in warned} == {__file__}
 
 
 @pytest.mark.fast
 def test_combinations_take_arrays_and_single_values():
   assert sweep_lib.combinations(
-      {"a": np.arange(2), "b": "x", "c": 3, "d": (v for v in ([1], [2]))}) == [
-          {"a": a, "b": "x", "c": 3, "d": d}
-          for a in (0, 1) for d in ((1,), (2,))]
+    {"a": np.arange(2), "b": "x", "c": 3, "d": (v for v in ([1], [2]))}
+  ) == [{"a": a, "b": "x", "c": 3, "d": d} for a in (0, 1) for d in ((1,), (2,))]

@@ -27,8 +27,16 @@ def fixture_swept():
   """One client, all its data in a step: descent on ridge regression."""
   fed = fa.federate("diabetes", num_clients=1)
   return fed, fa.sweep(
-      "fedavg", fed, grid={"client_lr": (0.4, 1e-3)}, l2=L2, batch_size=0,
-      local_steps=100, rounds=10, eval_every=5, cohort_size=1)
+    "fedavg",
+    fed,
+    grid={"client_lr": (0.4, 1e-3)},
+    l2=L2,
+    batch_size=0,
+    local_steps=100,
+    rounds=10,
+    eval_every=5,
+    cohort_size=1,
+  )
 
 
 def test_full_batch_descent_reaches_the_ridge_solution(swept):
@@ -36,8 +44,7 @@ def test_full_batch_descent_reaches_the_ridge_solution(swept):
   rows = int(fed.data.train.size.sum())
   params = found.results[0].global_params()["params"]
   weights = np.append(params["kernel"][0], params["bias"])
-  np.testing.assert_allclose(
-      weights, ridge(fed, rows * L2)[:, 0], rtol=0, atol=1e-5)
+  np.testing.assert_allclose(weights, ridge(fed, rows * L2)[:, 0], rtol=0, atol=1e-5)
 
 
 def test_the_least_error_is_the_best(swept):
@@ -48,17 +55,21 @@ def test_the_least_error_is_the_best(swept):
   assert best.number == 0
   small, large = (r.metrics["local"]["mse"][0, -1] for r in found.results)
   assert small < large and best.mean == pytest.approx(
-      found.results[0].metrics["global"]["mse"][0, -1])
+    found.results[0].metrics["global"]["mse"][0, -1]
+  )
   summary = found.results[1].summary()
-  assert summary["best"]["global"]["mse"]["mean"] == found.results[
-      1].metrics["global"]["mse"].min()
+  assert (
+    summary["best"]["global"]["mse"]["mean"]
+    == found.results[1].metrics["global"]["mse"].min()
+  )
   assert summary["rounds_to"] == {}
   compared = fa.compare(dict(zip("ab", found.results)), targets=[0.4])
   assert compared.metric == "mse" and compared.score == "final"
   reached = {line.label: line.reached[0.4][0] for line in compared.lines}
   assert reached["a"]["round"] == 5 and reached["b"] is None
-  with pytest.raises(OptionError, match="metric=accuracy: unknown in a, whose "
-                     "task is regression"):
+  with pytest.raises(
+    OptionError, match="metric=accuracy: unknown in a, whose task is regression"
+  ):
     fa.compare(dict(zip("ab", found.results)), metric="accuracy")
 
 
@@ -71,36 +82,50 @@ def test_a_folder_has_the_metrics_of_the_task(swept, tmp_path):
   loaded = fa.load_run(tmp_path / "run")
   for metric in ("mse", "rmse", "mae", "r2", "loss", "client_mse"):
     np.testing.assert_array_equal(
-        loaded.metrics["local"][metric], result.metrics["local"][metric])
+      loaded.metrics["local"][metric], result.metrics["local"][metric]
+    )
   assert loaded.metrics["local"]["r2"][0, -1] > 0.4
   np.testing.assert_array_equal(
-      loaded.client_params(0)["params"]["kernel"],
-      result.client_params(0)["params"]["kernel"])
+    loaded.client_params(0)["params"]["kernel"],
+    result.client_params(0)["params"]["kernel"],
+  )
 
 
 def pair_task():
   """A number and a label of one example, both from one image and an age."""
+
   def loss(outputs, y):
     return jnp.square(outputs["size"][:, 0] - y["size"]) + (
-        tasks.cross_entropy(outputs["kind"], y["kind"]))
+      tasks.cross_entropy(outputs["kind"], y["kind"])
+    )
 
   def sums(outputs, y, losses, mask):
     right = outputs["kind"].argmax(1) == y["kind"]
     return {"right": jnp.where(mask, right, False).sum()}
 
-  return fa.Task("pair", loss, sums, lambda s: {
-      "right": s["right"] / s["rows"]}, {"right": "higher"}, shares=("right",))
+  return fa.Task(
+    "pair",
+    loss,
+    sums,
+    lambda s: {"right": s["right"] / s["rows"]},
+    {"right": "higher"},
+    shares=("right",),
+  )
 
 
 def test_examples_and_targets_are_dictionaries_of_arrays():
   rng = np.random.default_rng(0)
   kind = rng.integers(0, 3, 90).astype(np.uint8)
-  image = (60 * np.eye(3)[kind][:, :, None] + rng.integers(
-      0, 50, (90, 3, 2))).astype(np.uint8)
+  image = (60 * np.eye(3)[kind][:, :, None] + rng.integers(0, 50, (90, 3, 2))).astype(
+    np.uint8
+  )
   age = rng.normal(size=(90, 1))
   examples = fa.from_arrays(
-      {"image": image, "age": age}, {"kind": kind, "size": 2 * age[:, 0]},
-      np.arange(90) % 5, task=pair_task())
+    {"image": image, "age": age},
+    {"kind": kind, "size": 2 * age[:, 0]},
+    np.arange(90) % 5,
+    task=pair_task(),
+  )
   fed = fa.federate(examples)
   assert fed.example_shape == {"image": (3, 2), "age": (1,)}
   assert fed.data.train.x["image"].nbytes < 1e4  # one byte each
@@ -111,16 +136,29 @@ def test_examples_and_targets_are_dictionaries_of_arrays():
   def init(key):
     return {"kind": jnp.zeros((6, 3)), "size": jnp.zeros((1, 1))}
 
-  model = models.from_functions(init, lambda params, x: {
+  model = models.from_functions(
+    init,
+    lambda params, x: {
       "kind": x["image"].reshape(-1, 6) @ params["kind"],
-      "size": x["age"] @ params["size"]})
-  result = fa.run("scaffold", fed, model=model, rounds=20, eval_every=20,
-                  cohort_size=3, client_lr=0.2, evaluate="local", l2=0)
+      "size": x["age"] @ params["size"],
+    },
+  )
+  result = fa.run(
+    "scaffold",
+    fed,
+    model=model,
+    rounds=20,
+    eval_every=20,
+    cohort_size=3,
+    client_lr=0.2,
+    evaluate="local",
+    l2=0,
+  )
   assert result.metrics["local"]["right"][0, -1] > 0.8
-  np.testing.assert_allclose(
-      result.global_params()["size"], [[[2.0]]], atol=0.1)
-  with pytest.raises(OptionError, match="model=softmax: reads one array, the "
-                     "examples have age, image"):
+  np.testing.assert_allclose(result.global_params()["size"], [[[2.0]]], atol=0.1)
+  with pytest.raises(
+    OptionError, match="model=softmax: reads one array, the examples have age, image"
+  ):
     fa.run("fedavg", fed, cohort_size=3)
 
 
@@ -132,80 +170,123 @@ def test_evaluation_holds_nothing_of_the_square_of_the_classes():
   for task, shape in (("tokens", (length,)), ("classification", ())):
     ids = rng.integers(1, 9, (4 * clients, length))
     y = np.roll(ids, -1, axis=1) if shape else ids[:, 0]
-    fed = fa.federate(fa.from_arrays(
-        ids, y, np.arange(len(ids)) % clients, num_classes=size, task=task))
+    fed = fa.federate(
+      fa.from_arrays(ids, y, np.arange(len(ids)) % clients, num_classes=size, task=task)
+    )
     model = models.from_functions(
-        lambda key: jnp.zeros((size, 2)), lambda params, x, shape=shape: (
-            params[x] if shape else params[x[:, 0]]) @ params.T,
-        (length,), input_dtype=jnp.int32, task=task)
+      lambda key: jnp.zeros((size, 2)),
+      lambda params, x, shape=shape: (
+        (params[x] if shape else params[x[:, 0]]) @ params.T
+      ),
+      (length,),
+      input_dtype=jnp.int32,
+      task=task,
+    )
     algorithm = fa.Algorithm(
-        None, None, None, lambda state, *_: state, lambda state: state[None])
+      None, None, None, lambda state, *_: state, lambda state: state[None]
+    )
     counts = jax.eval_shape(
-        evaluate.make_evaluate(algorithm, model, ("global", "local"),
-                               fa.engine.clients.ClientMap()),
-        fed.data, jax.eval_shape(model.init, jax.random.key(0)),
-        jax.random.key(0))
+      evaluate.make_evaluate(
+        algorithm, model, ("global", "local"), fa.engine.clients.ClientMap()
+      ),
+      fed.data,
+      jax.eval_shape(model.init, jax.random.key(0)),
+      jax.random.key(0),
+    )
     assert max(leaf.size for leaf in jax.tree.leaves(counts)) <= size
-    assert max(leaf.size for leaf in jax.tree.leaves(
-        counts["local"].clients)) == clients
+    assert (
+      max(leaf.size for leaf in jax.tree.leaves(counts["local"].clients)) == clients
+    )
 
 
 def linear(outputs, **more):
   """A model of one's own, with so many outputs."""
   return models.from_functions(
-      lambda key: jnp.zeros((10, outputs)), lambda params, x: x @ params,
-      **more)
+    lambda key: jnp.zeros((10, outputs)), lambda params, x: x @ params, **more
+  )
 
 
-@pytest.mark.parametrize("more, said", [
-    (dict(model=linear(2)), r"gives \[7, 2\] float32 .* the outputs of "
-     r"regression, \[7, 1\] float32"),
-    (dict(model=linear(1, task="tokens")),
-     "model: is for the task tokens, the data are for regression"),
+@pytest.mark.parametrize(
+  "more, said",
+  [
+    (
+      dict(model=linear(2)),
+      r"gives \[7, 2\] float32 .* the outputs of "
+      r"regression, \[7, 1\] float32",
+    ),
+    (
+      dict(model=linear(1, task="tokens")),
+      "model: is for the task tokens, the data are for regression",
+    ),
     (dict(model="lstm"), "model=lstm: needs words or characters"),
     (dict(evaluate="preferred"), "evaluate=preferred: .*no confusion matrix"),
     (dict(evaluate=fa.confusion), "evaluate=confusion: .*no confusion matrix"),
     (dict(stop_at="global:accuracy:0.5"), "the task regression has no accura"),
     (dict(stop_at="global:mse:0"), "VALUE must be a number above 0"),
     (dict(targets=(float("inf"),)), "targets=inf: must be finite"),
-    (dict(attack="label_flip"), "the task regression has no labels to flip")])
+    (dict(attack="label_flip"), "the task regression has no labels to flip"),
+  ],
+)
 def test_what_does_not_go_with_regression_is_refused(swept, more, said):
   with pytest.raises(OptionError, match=said):
     fa.run("fedavg", swept[0], cohort_size=1, rounds=1, **more)
 
 
-@pytest.mark.parametrize("more, said", [
+@pytest.mark.parametrize(
+  "more, said",
+  [
     (dict(values=lambda s: {}), "task=near: values gives no near of better"),
     (dict(values=lambda s: {"near": 1.0}), r"a value of shape \[\] for near"),
     (dict(values=lambda s: {"near": s["far"]}), "values of the task near f"),
     (dict(sums=lambda *_: {"near": 1 / 0}), "sums of the task near fails"),
-    (dict(loss=lambda outputs, y: outputs), r"loss: gives \[7, 1\] float32")])
+    (dict(loss=lambda outputs, y: outputs), r"loss: gives \[7, 1\] float32"),
+  ],
+)
 def test_a_task_of_ones_own_is_checked_before_compiling(swept, more, said):
   fed = swept[0]
-  near = fa.Task(**{
-      "name": "near", "loss": lambda outputs, y: jnp.abs(outputs - y).sum(1),
-      "sums": lambda outputs, y, losses, mask: {"near": jnp.where(
-          mask, losses < 0.5, False).sum()},
+  near = fa.Task(
+    **{
+      "name": "near",
+      "loss": lambda outputs, y: jnp.abs(outputs - y).sum(1),
+      "sums": lambda outputs, y, losses, mask: {
+        "near": jnp.where(mask, losses < 0.5, False).sum()
+      },
       "values": lambda s: {"near": s["near"] / s["rows"]},
-      "better": {"near": "higher"}, "shares": ("near",)} | more)
+      "better": {"near": "higher"},
+      "shares": ("near",),
+    }
+    | more
+  )
   with pytest.raises(OptionError, match=said):
     models.as_model(linear(1, task=near), (10,), 1, targets=fed.targets)
 
 
 def test_a_model_may_name_the_task_where_the_data_do_not():
   x = np.random.default_rng(0).normal(size=(40, 10))
-  fed = fa.federate(fa.from_arrays(x, (x[:, 0] > 0).astype(int),
-                                   np.arange(40) % 4))
-  with pytest.raises(OptionError, match="for the task regression, whose "
-                     r"targets are float32 of shape \(1,\) and not int32"):
+  fed = fa.federate(fa.from_arrays(x, (x[:, 0] > 0).astype(int), np.arange(40) % 4))
+  with pytest.raises(
+    OptionError,
+    match="for the task regression, whose "
+    r"targets are float32 of shape \(1,\) and not int32",
+  ):
     fa.run("fedavg", fed, model=linear(1, task="regression"), cohort_size=2)
   near = fa.Task(
-      "margin", lambda outputs, y: jax.nn.softplus(jnp.where(
-          y > 0, -outputs[:, 0], outputs[:, 0])),
-      lambda outputs, y, losses, mask: {"right": jnp.where(
-          mask, (outputs[:, 0] > 0) == (y > 0), False).sum()},
-      lambda s: {"right": s["right"] / s["rows"]}, {"right": "higher"},
-      shares=("right",))
-  result = fa.run("fedavg", fed, model=linear(1, task=near), cohort_size=4,
-                  rounds=20, eval_every=20, client_lr=0.5)
+    "margin",
+    lambda outputs, y: jax.nn.softplus(jnp.where(y > 0, -outputs[:, 0], outputs[:, 0])),
+    lambda outputs, y, losses, mask: {
+      "right": jnp.where(mask, (outputs[:, 0] > 0) == (y > 0), False).sum()
+    },
+    lambda s: {"right": s["right"] / s["rows"]},
+    {"right": "higher"},
+    shares=("right",),
+  )
+  result = fa.run(
+    "fedavg",
+    fed,
+    model=linear(1, task=near),
+    cohort_size=4,
+    rounds=20,
+    eval_every=20,
+    client_lr=0.5,
+  )
   assert result.metrics["local"]["right"][0, -1] == 1.0

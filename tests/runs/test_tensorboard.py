@@ -11,7 +11,6 @@ import fedjax_alg as fa
 pytest.importorskip("tensorboard")
 from tensorboard.backend.event_processing import event_accumulator  # noqa: E402
 
-
 PROGRAMS = types.SimpleNamespace(prepared=types.SimpleNamespace(seeds=(4, 7)))
 
 
@@ -19,28 +18,37 @@ def step(number, values, count=2, recorded=(0,), last=False):
   """What the callback reads of a Step, with a row for each value."""
   values = np.asarray(values, float)
   return types.SimpleNamespace(
-      round=number, count=count, seeds=(4, 7), recorded=recorded, last=last,
-      metrics={"global": {"accuracy": values, "loss": 10 * values},
-               "mine": {"sums": np.zeros((2, 3))}})
+    round=number,
+    count=count,
+    seeds=(4, 7),
+    recorded=recorded,
+    last=last,
+    metrics={
+      "global": {"accuracy": values, "loss": 10 * values},
+      "mine": {"sums": np.zeros((2, 3))},
+    },
+  )
 
 
 def read(folder):
   """tag -> [(step, value)]."""
   found = event_accumulator.EventAccumulator(str(folder))
   found.Reload()
-  return {tag: [(event.step, event.value) for event in found.Scalars(tag)]
-          for tag in found.Tags()["scalars"]}
+  return {
+    tag: [(event.step, event.value) for event in found.Scalars(tag)]
+    for tag in found.Tags()["scalars"]
+  }
 
 
 def test_a_point_for_each_evaluation_and_seed(tmp_path):
   board = fa.tensorboard(tmp_path)
   board(step(2, [0.25, np.nan]))
   board(step(4, [0.5, 0.75], last=True))
-  assert sorted(path.name for path in tmp_path.iterdir()) == [
-      "seed_4", "seed_7"]
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["seed_4", "seed_7"]
   assert read(tmp_path / "seed_4") == {
-      "global/accuracy": [(2, 0.25), (4, 0.5)],
-      "global/loss": [(2, 2.5), (4, 5.0)]}
+    "global/accuracy": [(2, 0.25), (4, 0.5)],
+    "global/loss": [(2, 2.5), (4, 5.0)],
+  }
   assert read(tmp_path / "seed_7")["global/accuracy"] == [(4, 0.75)]
 
 
@@ -51,11 +59,19 @@ def test_a_folder_that_cannot_be_made_is_refused_at_once(tmp_path):
     fa.tensorboard(tmp_path / "file" / "in")
 
 
-@pytest.mark.parametrize("make, said", [
+@pytest.mark.parametrize(
+  "make, said",
+  [
     (lambda seed: seed.write_text("mine"), "cannot be made"),
-    (lambda seed: (seed.mkdir(), (seed / "events.out.tfevents.1712345678.a.1.0"
-                                  ).write_text("mine")),
-     "seed_7 has event files of another program")])
+    (
+      lambda seed: (
+        seed.mkdir(),
+        (seed / "events.out.tfevents.1712345678.a.1.0").write_text("mine"),
+      ),
+      "seed_7 has event files of another program",
+    ),
+  ],
+)
 def test_the_points_of_another_program_are_not_replaced(tmp_path, make, said):
   """They are found before the training; our own are replaced."""
   board = fa.tensorboard(tmp_path)
@@ -80,7 +96,11 @@ def test_a_run_that_goes_on_replaces_what_follows(tmp_path):
   for number in (6, 8):
     again(step(number, [number / 16, 0.0]))
   assert read(tmp_path / "seed_4")["global/accuracy"] == [
-      (2, 0.25), (4, 0.5), (6, 0.375), (8, 0.5)]
+    (2, 0.25),
+    (4, 0.5),
+    (6, 0.375),
+    (8, 0.5),
+  ]
   fa.tensorboard(tmp_path)(step(2, [1.0, 1.0]))  # from the start
   assert read(tmp_path / "seed_4")["global/accuracy"] == [(2, 1.0)]
 
@@ -91,12 +111,10 @@ def test_settings_have_folders_and_end_on_their_own(tmp_path):
   board(step(2, [0.25, 0.5, 0.75, 1.0], recorded=(0, 1)))
   board(step(4, [0.0, 0.0, 0.5, 0.25], recorded=(1,), last=True))
   assert read(tmp_path / "lr=1" / "seed_7")["global/accuracy"] == [(2, 0.5)]
-  assert read(tmp_path / "lr=2" / "seed_7")["global/accuracy"] == [
-      (2, 1.0), (4, 0.25)]
+  assert read(tmp_path / "lr=2" / "seed_7")["global/accuracy"] == [(2, 1.0), (4, 0.25)]
 
 
-def test_without_the_package_one_line_says_what_to_install(
-    monkeypatch, tmp_path):
+def test_without_the_package_one_line_says_what_to_install(monkeypatch, tmp_path):
   for name in list(sys.modules):
     if name.partition(".")[0] == "tensorboard":
       monkeypatch.delitem(sys.modules, name)

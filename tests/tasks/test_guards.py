@@ -21,41 +21,60 @@ def raises(*args):
 def labels(train, test=None, number=2):
   """A function of labels: those for training, and zeros for testing."""
   return lambda a, b, size: Labels(
-      train(a[:, 0]), np.zeros(len(b), int) if test is None else test, number)
+    train(a[:, 0]), np.zeros(len(b), int) if test is None else test, number
+  )
 
 
 def whole(y):
   return (y > 0).astype(int)
 
 
-@pytest.mark.parametrize("more, said", [
-    (dict(outputs=lambda y, size: None),
-     "outputs gives None, must give the shape of the outputs, a tuple"),
+@pytest.mark.parametrize(
+  "more, said",
+  [
+    (
+      dict(outputs=lambda y, size: None),
+      "outputs gives None, must give the shape of the outputs, a tuple",
+    ),
     (dict(outputs=lambda y, size: 3), "outputs gives 3, must give the shape"),
     (dict(outputs=raises), "outputs raises KeyError: 'gone', .* line"),
     (dict(labels=lambda *y: 3), "labels gives an int, must give a Labels or N"),
     (dict(labels=lambda *y: y), "labels gives a tuple, must give a Labels or"),
     (dict(labels=raises), "labels raises KeyError"),
-    (dict(labels=labels(lambda y: whole(y)[:3])),
-     r"labels gives int64.3. as train, must .* for each row, \[40\]"),
-    (dict(labels=labels(lambda y: y.astype(float))),
-     "labels gives float64.40. as train, must give a whole number"),
-    (dict(labels=labels(lambda y: 9 * whole(y))),
-     r"labels gives labels from 0 to 9 as train, must lie in \[0, 2\)"),
+    (
+      dict(labels=labels(lambda y: whole(y)[:3])),
+      r"labels gives int64.3. as train, must .* for each row, \[40\]",
+    ),
+    (
+      dict(labels=labels(lambda y: y.astype(float))),
+      "labels gives float64.40. as train, must give a whole number",
+    ),
+    (
+      dict(labels=labels(lambda y: 9 * whole(y))),
+      r"labels gives labels from 0 to 9 as train, must lie in \[0, 2\)",
+    ),
     (dict(labels=labels(whole, test=np.zeros(3, int))), "3. as test, must"),
     (dict(labels=labels(whole, number="2")), "labels gives '2' as number, "),
-    (dict(pooled=lambda sums: {"near": sums["near"], "loss": sums["loss"]}),
-     r"pooled gives no rows .only near, loss., must keep rows and loss"),
-    (dict(pooled=lambda sums: {"rows": sums["rows"], "loss": sums["loss"]}),
-     "values of the task near, of what its pooled gives, fails"),
+    (
+      dict(pooled=lambda sums: {"near": sums["near"], "loss": sums["loss"]}),
+      r"pooled gives no rows .only near, loss., must keep rows and loss",
+    ),
+    (
+      dict(pooled=lambda sums: {"rows": sums["rows"], "loss": sums["loss"]}),
+      "values of the task near, of what its pooled gives, fails",
+    ),
     (dict(pooled=lambda sums: None), "pooled gives a NoneType, must give a d"),
-    (dict(pooled=lambda sums: {**sums, "rows": sums["rows"].sum()}),
-     r"pooled gives shape \[\] as rows, must keep the clients' axis"),
+    (
+      dict(pooled=lambda sums: {**sums, "rows": sums["rows"].sum()}),
+      r"pooled gives shape \[\] as rows, must keep the clients' axis",
+    ),
     (dict(targets=raises), "y: is refused by task=near, whose targets raise"),
     (dict(targets=lambda y: None), "whose targets gives a NoneType, must give"),
     (dict(targets=lambda y: y[:5]), r"whose targets gives shape \(5, 1\) for "),
-    (dict(flipped=lambda y: None), "flipped gives a NoneType, must give targets"
-     " like the true ones, an array"),
+    (
+      dict(flipped=lambda y: None),
+      "flipped gives a NoneType, must give targets like the true ones, an array",
+    ),
     (dict(flipped=lambda y: y[:, 0]), "flipped gives float32.7., must "),
     (dict(flipped=lambda y: y.astype(jnp.int32)), "flipped gives int32.7,"),
     (dict(size=lambda *y: None), "size gives None, must give a whole number"),
@@ -66,26 +85,31 @@ def whole(y):
     (dict(labels=3), "labels is an int, must be a function"),
     (dict(better=["near"]), "better is .'near'., must be a dictionary"),
     (dict(name=3), "a Task is named 3, must be a word"),
-    (dict(shares="near"), "shares is 'near', must be a list of metrics")])
+    (dict(shares="near"), "shares is 'near', must be a list of metrics"),
+  ],
+)
 def test_a_function_that_gives_something_else_is_named(more, said):
   """In one line, before anything is compiled."""
   model = models.from_functions(
-      lambda key: jnp.zeros((5, 1)), lambda params, x: x @ params)
+    lambda key: jnp.zeros((5, 1)), lambda params, x: x @ params
+  )
   with pytest.raises(OptionError, match=said) as error:
-    fed = fa.federate(fa.from_arrays(
-        X, Y, np.arange(40) % 4, task=own(**more)))
+    fed = fa.federate(fa.from_arrays(X, Y, np.arange(40) % 4, task=own(**more)))
     fa.run("fedavg", fed, model=model, cohort_size=2, rounds=1)
   assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("fitted, said", [
+@pytest.mark.parametrize(
+  "fitted, said",
+  [
     (lambda y, mask, size: None, "fitted gives a NoneType, must give the numb"),
     (lambda y, mask, size: y[:, 0], "fitted gives .*, must give the numbers"),
-    (raises, "fitted raises KeyError")])
+    (raises, "fitted raises KeyError"),
+  ],
+)
 def test_what_least_squares_fits_is_a_row_for_each_example(fitted, said):
   task = own(fitted=fitted, outputs=lambda y, size: (y.shape[0], size))
-  fed = fa.federate(fa.from_arrays(
-      X, Y, np.arange(40) % 4, task=task))
+  fed = fa.federate(fa.from_arrays(X, Y, np.arange(40) % 4, task=task))
   with pytest.raises(OptionError, match=said) as error:
     fa.run("afl", fed, evaluate="global")
   assert "\n" not in str(error.value)

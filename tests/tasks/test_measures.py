@@ -3,7 +3,8 @@
 import functools
 
 import chex
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 import jax
 import numpy as np
 import pytest
@@ -21,8 +22,7 @@ EXAMPLES, CLASSES = 40, 5
 RNG = np.random.default_rng(0)
 #: Labels of examples, the last of which nobody has and is never predicted.
 LABELS = (RNG.random((60, 5)) < [0.7, 0.4, 0.2, 0.1, 0.0]).astype(np.int32)
-OF_LABELS = (2 * LABELS - 1 + 1.5 * RNG.normal(size=LABELS.shape)).astype(
-    np.float32)
+OF_LABELS = (2 * LABELS - 1 + 1.5 * RNG.normal(size=LABELS.shape)).astype(np.float32)
 OF_LABELS[:, 4] = -5
 
 
@@ -63,52 +63,64 @@ def test_classes(seed, classes):
   result = summarise(CLASSIFICATION, sums)
   predicted = logits.argmax(1)
   assert tuple(result) == metrics.METRICS
-  without = summarise(CLASSIFICATION, {
-      name: leaf for name, leaf in sums.items() if name != "confusion"})
+  without = summarise(
+    CLASSIFICATION, {name: leaf for name, leaf in sums.items() if name != "confusion"}
+  )
   for name in result:  # the matrix changes no bit
     np.testing.assert_array_equal(result[name], without[name], err_msg=name)
   np.testing.assert_allclose(
-      result["accuracy"], sk.accuracy_score(y, predicted), rtol=1e-6)
+    result["accuracy"], sk.accuracy_score(y, predicted), rtol=1e-6
+  )
   for average in ("macro", "micro"):
     expected = sk.precision_recall_fscore_support(
-        y, predicted, average=average, zero_division=0)[:3]
+      y, predicted, average=average, zero_division=0
+    )[:3]
     for name, value in zip(("precision", "recall", "f1"), expected):
       np.testing.assert_allclose(
-          result[f"{average}_{name}"], value, rtol=1e-6, err_msg=name)
-  np.testing.assert_allclose(result["loss"], sk.log_loss(
-      y, shares(logits), labels=range(CLASSES)), rtol=1e-5)
+        result[f"{average}_{name}"], value, rtol=1e-6, err_msg=name
+      )
+  np.testing.assert_allclose(
+    result["loss"], sk.log_loss(y, shares(logits), labels=range(CLASSES)), rtol=1e-5
+  )
 
 
 def test_a_class_only_predicted_counts_as_scikit_learn_does():
   logits = np.eye(3, dtype=np.float32)[[0, 2, 1, 0]]  # 2 is predicted only
   y = np.array([0, 0, 1, 1], np.int32)
-  result = summarise(
-      CLASSIFICATION, count(CLASSIFICATION, logits, y, np.ones(4, bool)))
+  result = summarise(CLASSIFICATION, count(CLASSIFICATION, logits, y, np.ones(4, bool)))
   expected = sk.precision_recall_fscore_support(
-      y, logits.argmax(1), average="macro", zero_division=0)[:3]
-  np.testing.assert_allclose([result[f"macro_{name}"] for name in (
-      "precision", "recall", "f1")], expected)
+    y, logits.argmax(1), average="macro", zero_division=0
+  )[:3]
+  np.testing.assert_allclose(
+    [result[f"macro_{name}"] for name in ("precision", "recall", "f1")], expected
+  )
 
 
 def test_counts_of_halves_add_up_and_nan_rows_of_weight_zero_do_not_count():
   logits, y = draw(1)
   mask = np.arange(EXAMPLES) < 25
   whole = count(CLASSIFICATION, logits, y, mask, True)
-  halves = jax.tree.map(lambda a, b: a + b, *(
+  halves = jax.tree.map(
+    lambda a, b: a + b,
+    *(
       count(CLASSIFICATION, logits[part], y[part], mask[part], True)
-      for part in (slice(20), slice(20, None))))
+      for part in (slice(20), slice(20, None))
+    ),
+  )
   chex.assert_trees_all_close(whole, halves, rtol=1e-5)
   assert whole["confusion"].sum() == whole["rows"].sum() == 25
   logits[25:] = np.nan
-  chex.assert_trees_all_equal(
-      whole, count(CLASSIFICATION, logits, y, mask, True))
+  chex.assert_trees_all_equal(whole, count(CLASSIFICATION, logits, y, mask, True))
 
 
 def test_leading_axes_and_nothing_counted():
-  one, none = (count(CLASSIFICATION, *draw(2), np.full(EXAMPLES, all_of))
-               for all_of in (True, False))
-  both = summarise(CLASSIFICATION, jax.tree.map(
-      lambda a, b: np.stack([a, b])[:, None], one, none))
+  one, none = (
+    count(CLASSIFICATION, *draw(2), np.full(EXAMPLES, all_of))
+    for all_of in (True, False)
+  )
+  both = summarise(
+    CLASSIFICATION, jax.tree.map(lambda a, b: np.stack([a, b])[:, None], one, none)
+  )
   single = summarise(CLASSIFICATION, one)
   for name, value in both.items():
     assert value.shape == (2, 1)
@@ -119,11 +131,17 @@ def test_leading_axes_and_nothing_counted():
     assert np.isnan(value[1, 0]), name
 
 
-@pytest.mark.parametrize("y, rows, columns", [
-    (1, [0, 1, 0], [1, 0, 0]), (2, [0, 0, 1], [1, 0, 0])])
+@pytest.mark.parametrize(
+  "y, rows, columns", [(1, [0, 1, 0], [1, 0, 0]), (2, [0, 0, 1], [1, 0, 0])]
+)
 def test_rows_are_the_truth_and_ties_go_to_the_lowest_class(y, rows, columns):
-  sums = count(CLASSIFICATION, np.zeros((1, 3), np.float32),
-               np.array([y], np.int32), np.ones(1, bool), True)
+  sums = count(
+    CLASSIFICATION,
+    np.zeros((1, 3), np.float32),
+    np.array([y], np.int32),
+    np.ones(1, bool),
+    True,
+  )
   for found in (sums["rows"], sums["confusion"].sum(1)):
     np.testing.assert_array_equal(found, rows)
   for found in (sums["predicted"], sums["confusion"].sum(0)):
@@ -134,24 +152,30 @@ def test_rows_are_the_truth_and_ties_go_to_the_lowest_class(y, rows, columns):
 def each_client(hits, total):
   """Sums of clients one by one, two classes of as many examples, [C, 2]."""
   hits, total = (np.stack([a, a], 1).astype(np.float32) for a in (hits, total))
-  return {"rows": total, "hits": hits, "predicted": total,
-          "loss": np.ones(hits.shape, np.float32)}
+  return {
+    "rows": total,
+    "hits": hits,
+    "predicted": total,
+    "loss": np.ones(hits.shape, np.float32),
+  }
 
 
 def test_clients_count_alike_and_those_without_examples_not():
   """Accuracies .5, 1, 0 and .25 of clients of 2, 6, 0 and 8 examples."""
-  each = each_client([.5, 3, 0, 1], [1, 3, 0, 4])
+  each = each_client([0.5, 3, 0, 1], [1, 3, 0, 4])
   counts = over_clients(CLASSIFICATION, each)
   at = tasks.at_clients(CLASSIFICATION, counts.clients, 1)
-  np.testing.assert_array_equal(at["accuracy"], [.5, 1, np.nan, .25])
+  np.testing.assert_array_equal(at["accuracy"], [0.5, 1, np.nan, 0.25])
   np.testing.assert_array_equal(at["test_examples"], [2, 6, 0, 8])
-  np.testing.assert_array_equal(at["loss"], [1, 1 / 3, np.nan, .25])
+  np.testing.assert_array_equal(at["loss"], [1, 1 / 3, np.nan, 0.25])
   values = tasks.summarise(CLASSIFICATION, counts)
   assert values["client_accuracy"] == pytest.approx(1.75 / 3)
   assert values["worst_decile"] == 0.25
   assert values["accuracy"] == pytest.approx(9 / 16)
-  some = tasks.summarise(CLASSIFICATION, over_clients(
-      CLASSIFICATION, each, np.array([True, False, True, False])))
+  some = tasks.summarise(
+    CLASSIFICATION,
+    over_clients(CLASSIFICATION, each, np.array([True, False, True, False])),
+  )
   assert some["client_accuracy"] == some["accuracy"] == 0.5
   np.testing.assert_array_equal(counts.sums["hits"], each["hits"].sum(0))
 
@@ -160,17 +184,22 @@ def test_the_worst_tenth_is_rounded_up():
   """21 clients with examples: three are the worst tenth."""
   hits = np.random.default_rng(0).permutation(np.arange(30))
   total = np.where(hits < 21, 40, 0)
-  values = tasks.summarise(CLASSIFICATION, over_clients(
-      CLASSIFICATION, each_client(np.where(total > 0, hits, 0), total)))
+  values = tasks.summarise(
+    CLASSIFICATION,
+    over_clients(CLASSIFICATION, each_client(np.where(total > 0, hits, 0), total)),
+  )
   assert values["worst_decile"] == pytest.approx((0 + 1 + 2) / 3 / 40)
   assert values["client_accuracy"] == pytest.approx(10 / 40)
 
 
 def test_nobody_with_examples_among_several_seeds():
-  some, nobody = (over_clients(CLASSIFICATION, each_client(*own))
-                  for own in (([1, 2], [2, 2]), ([0, 0], [0, 0])))
-  values = tasks.summarise(CLASSIFICATION, jax.tree.map(
-      lambda a, b: np.stack([a, b]), some, nobody))
+  some, nobody = (
+    over_clients(CLASSIFICATION, each_client(*own))
+    for own in (([1, 2], [2, 2]), ([0, 0], [0, 0]))
+  )
+  values = tasks.summarise(
+    CLASSIFICATION, jax.tree.map(lambda a, b: np.stack([a, b]), some, nobody)
+  )
   np.testing.assert_array_equal(values["client_accuracy"], [0.75, np.nan])
   np.testing.assert_array_equal(values["worst_decile"], [0.5, np.nan])
 
@@ -190,47 +219,55 @@ def test_a_class_for_each_pixel(ignore):
   found = summarise(task, count(task, logits, kept, mask))
   counted = (y != ignore) & mask[:, None, None]
   truth, predicted = y[counted], logits[counted].argmax(-1)
-  assert found["pixel_accuracy"] == pytest.approx(
-      sk.accuracy_score(truth, predicted))
+  assert found["pixel_accuracy"] == pytest.approx(sk.accuracy_score(truth, predicted))
   assert found["mean_iou"] == pytest.approx(
-      sk.jaccard_score(truth, predicted, average="macro"))
+    sk.jaccard_score(truth, predicted, average="macro")
+  )
   p = shares(logits)
-  means = [sk.log_loss(y[i][y[i] != ignore], p[i][y[i] != ignore],
-                       labels=range(4)) for i in (0, 2, 3, 4)]
+  means = [
+    sk.log_loss(y[i][y[i] != ignore], p[i][y[i] != ignore], labels=range(4))
+    for i in (0, 2, 3, 4)
+  ]
   np.testing.assert_allclose(found["loss"], sum(means) / 5, rtol=1e-5)
   assert task.loss(logits, kept)[1] == 0
 
 
 def test_several_labels():
   mask = np.arange(60) < 50
-  found = summarise(MULTI_LABEL, count(
-      MULTI_LABEL, np.where(mask[:, None], OF_LABELS, np.nan), LABELS, mask))
+  found = summarise(
+    MULTI_LABEL,
+    count(MULTI_LABEL, np.where(mask[:, None], OF_LABELS, np.nan), LABELS, mask),
+  )
   truth, logits = LABELS[mask], OF_LABELS[mask].astype(float)
   for average in ("micro", "macro"):
-    assert found[f"{average}_f1"] == pytest.approx(sk.f1_score(
-        truth, logits > 0, average=average, zero_division=0))
-  assert found["subset_accuracy"] == pytest.approx(
-      sk.accuracy_score(truth, logits > 0))
+    assert found[f"{average}_f1"] == pytest.approx(
+      sk.f1_score(truth, logits > 0, average=average, zero_division=0)
+    )
+  assert found["subset_accuracy"] == pytest.approx(sk.accuracy_score(truth, logits > 0))
   p = 1 / (1 + np.exp(-logits))
   assert found["loss"] == pytest.approx(
-      -np.log(np.where(truth, p, 1 - p)).mean(), rel=1e-5)
+    -np.log(np.where(truth, p, 1 - p)).mean(), rel=1e-5
+  )
 
 
 def of_clients(task, *each):
   """The counts of clients, of which each has its outputs, y and mask."""
-  return over_clients(task, jax.tree.map(
-      lambda *leaves: np.stack(leaves), *(count(task, *one) for one in each)))
+  return over_clients(
+    task,
+    jax.tree.map(
+      lambda *leaves: np.stack(leaves), *(count(task, *one) for one in each)
+    ),
+  )
 
 
 def test_each_client_has_its_micro_f1():
   masks = [np.arange(60) < 20, np.arange(60) >= 45]
-  counts = of_clients(MULTI_LABEL, *(
-      (OF_LABELS, LABELS, mask) for mask in masks))
+  counts = of_clients(MULTI_LABEL, *((OF_LABELS, LABELS, mask) for mask in masks))
   assert max(leaf.size for leaf in counts.clients.values()) == 2
   np.testing.assert_allclose(
-      tasks.at_clients(MULTI_LABEL, counts.clients, 1)["micro_f1"],
-      [sk.f1_score(LABELS[mask], OF_LABELS[mask] > 0, average="micro")
-       for mask in masks])
+    tasks.at_clients(MULTI_LABEL, counts.clients, 1)["micro_f1"],
+    [sk.f1_score(LABELS[mask], OF_LABELS[mask] > 0, average="micro") for mask in masks],
+  )
 
 
 @pytest.mark.parametrize("centre", [0.0, 2000.0])
@@ -243,23 +280,36 @@ def test_numbers(centre, targets):
   task = REGRESSION.for_data(y)
   mask = np.arange(96) % 32 < 25
   poisoned = np.where(mask[:, None], outputs, np.nan)
-  found = summarise(task, jax.tree.map(lambda *leaves: sum(leaves), *(
-      count(task, poisoned[i:i + 32], y[i:i + 32], mask[i:i + 32])
-      for i in (0, 32, 64))))
+  found = summarise(
+    task,
+    jax.tree.map(
+      lambda *leaves: sum(leaves),
+      *(
+        count(task, poisoned[i : i + 32], y[i : i + 32], mask[i : i + 32])
+        for i in (0, 32, 64)
+      ),
+    ),
+  )
   truth, predicted = y[mask].astype(float), outputs[mask].astype(float)
   for name, expected in (
-      ("mse", sk.mean_squared_error(truth, predicted)),
-      ("mae", sk.mean_absolute_error(truth, predicted)),
-      ("r2", sk.r2_score(truth, predicted)),
-      ("loss", 0.5 * np.square(truth - predicted).sum(1).mean())):
+    ("mse", sk.mean_squared_error(truth, predicted)),
+    ("mae", sk.mean_absolute_error(truth, predicted)),
+    ("r2", sk.r2_score(truth, predicted)),
+    ("loss", 0.5 * np.square(truth - predicted).sum(1).mean()),
+  ):
     np.testing.assert_allclose(found[name], expected, rtol=1e-4, err_msg=name)
   assert found["rmse"] == pytest.approx(found["mse"] ** 0.5)
 
 
 def test_each_client_has_its_error():
   y = np.array([[0.0], [1], [2]], np.float32)
-  counts = of_clients(REGRESSION, *((y + off, y, rows) for off, rows in (
-      (1, [True, True, False]), (3, [True] * 3), (0, [False] * 3))))
+  counts = of_clients(
+    REGRESSION,
+    *(
+      (y + off, y, rows)
+      for off, rows in ((1, [True, True, False]), (3, [True] * 3), (0, [False] * 3))
+    ),
+  )
   found = tasks.summarise(REGRESSION, counts)
   assert (found["client_mse"], found["worst_decile_mse"]) == (5, 9)
   np.testing.assert_allclose(found["mse"], (2 * 1 + 3 * 9) / 5)
@@ -279,9 +329,8 @@ def test_means_are_over_tokens_and_the_loss_over_sequences():
   nats = -np.log(np.take_along_axis(shares(logits), y[..., None], -1))[..., 0]
   counted = (y != 0) & mask[:, None]
   assert found["token_accuracy"] == pytest.approx(
-      (logits.argmax(-1) == y)[counted].mean())
-  assert found["perplexity"] == pytest.approx(
-      np.exp(nats[counted].mean()), rel=1e-5)
-  by_row = [nats[i][y[i] != 0].mean() if (y[i] != 0).any() else 0.0
-            for i in range(4)]
+    (logits.argmax(-1) == y)[counted].mean()
+  )
+  assert found["perplexity"] == pytest.approx(np.exp(nats[counted].mean()), rel=1e-5)
+  by_row = [nats[i][y[i] != 0].mean() if (y[i] != 0).any() else 0.0 for i in range(4)]
   assert found["loss"] == pytest.approx(np.mean(by_row), rel=1e-5)

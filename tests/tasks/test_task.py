@@ -8,15 +8,19 @@ from fedjax_alg import tasks
 from fedjax_alg.errors import OptionError
 from fedjax_alg.metrics.names import Metric
 from fedjax_alg.records import clients, tables
-from fedjax_alg.tasks import dense, MULTI_LABEL, REGRESSION, TOKENS
-from fedjax_alg.tasks.task import as_float32, Task
-
+from fedjax_alg.tasks import MULTI_LABEL, REGRESSION, TOKENS, dense
+from fedjax_alg.tasks.task import Task, as_float32
 
 #: Those of the tables that are no metrics, and what stands beside them where
 #: tables are put together.
-COLUMNS = dict.fromkeys((
+COLUMNS = dict.fromkeys(
+  (
     *tables.columns_of(tasks.Metrics("none", {"none": Metric()})),
-    *tables.TIMING, *clients.columns(["a"], "none"), "partition"))
+    *tables.TIMING,
+    *clients.columns(["a"], "none"),
+    "partition",
+  )
+)
 for _name in ("none", "client_none", "worst_decile_none", "loss"):
   del COLUMNS[_name]
 
@@ -28,31 +32,49 @@ def near(outputs, y, losses, mask):
 
 
 def own(**more):
-  return Task(**{"name": "near", "better": {"near": "higher"}, "sums": near,
-                 "loss": lambda outputs, y: jnp.abs(outputs - y).sum(1),
-                 "values": lambda sums: {"near": sums["near"] / sums["rows"]},
-                 "shares": ("near",)} | more)
+  return Task(
+    **{
+      "name": "near",
+      "better": {"near": "higher"},
+      "sums": near,
+      "loss": lambda outputs, y: jnp.abs(outputs - y).sum(1),
+      "values": lambda sums: {"near": sums["near"] / sums["rows"]},
+      "shares": ("near",),
+    }
+    | more
+  )
 
 
 def test_the_loss_and_the_rows_are_added_and_nan_rows_ignored():
   task = own()
   outputs, y = jnp.array([[0.0], [2], [jnp.nan]]), jnp.array([[0.25], [0], [1]])
   sums = task.of_batch(
-      outputs, y, task.loss(outputs, y), jnp.array([True, True, False]))
+    outputs, y, task.loss(outputs, y), jnp.array([True, True, False])
+  )
   assert task.main == "near" and task.metrics.columns == (
-      "near", "loss", "client_near", "worst_decile_near")
+    "near",
+    "loss",
+    "client_near",
+    "worst_decile_near",
+  )
   found = tasks.summarise(task, tasks.Counts(sums))
   assert (found["near"], found["loss"]) == (0.5, 1.125)
-  nothing = tasks.summarise(task, tasks.Counts(
-      {name: np.zeros(2) for name in sums}))
+  nothing = tasks.summarise(task, tasks.Counts({name: np.zeros(2) for name in sums}))
   assert all(np.isnan(values).all() for values in nothing.values())
 
 
 def test_the_worst_clients_are_those_of_the_largest_error():
-  task = own(name="off", better={"off": "lower"}, shares=(),
-             values=lambda sums: {"off": sums["near"] / sums["rows"]})
-  each = {"near": np.array([1.0, 6, 0]), "rows": np.array([1.0, 2, 0]),
-          "loss": np.zeros(3)}
+  task = own(
+    name="off",
+    better={"off": "lower"},
+    shares=(),
+    values=lambda sums: {"off": sums["near"] / sums["rows"]},
+  )
+  each = {
+    "near": np.array([1.0, 6, 0]),
+    "rows": np.array([1.0, 2, 0]),
+    "loss": np.zeros(3),
+  }
   found = tasks.summarise(task, tasks.over_clients(task, each))
   assert found["client_off"] == 2 and found["worst_decile_off"] == 3
   assert found["off"] == pytest.approx(7 / 3)
@@ -63,15 +85,23 @@ def test_what_is_known_of_a_run_is_read_again():
   assert tasks.metrics_of(metrics.facts()) == metrics
 
 
-@pytest.mark.parametrize("more, message", [
+@pytest.mark.parametrize(
+  "more, message",
+  [
     (dict(better={"near": "more"}), "better=near: 'more', must be 'higher' or"),
     (dict(shares=("far",)), "shares=far: not in better .one of near, loss"),
     (dict(better={"mse": "higher"}, shares=()), "better=mse: has another"),
     (dict(better={" ": "higher"}, shares=()), "better=' ': must be the name"),
     (dict(better={3: "higher"}, shares=()), "better=3: must be the name"),
-    *((dict(better={"near": "higher", name: "lower"}),
-       f"better={name}: is another column of the run's tables; take another")
-      for name in ("client_near", "worst_decile_near", *COLUMNS))])
+    *(
+      (
+        dict(better={"near": "higher", name: "lower"}),
+        f"better={name}: is another column of the run's tables; take another",
+      )
+      for name in ("client_near", "worst_decile_near", *COLUMNS)
+    ),
+  ],
+)
 def test_what_does_not_fit_is_refused(more, message):
   with pytest.raises(OptionError, match=message):
     own(**more)
@@ -79,7 +109,12 @@ def test_what_does_not_fit_is_refused(more, message):
 
 def test_tasks_have_names(tmp_path):
   assert list(tasks.NAMES) == [
-      "classification", "multi_label", "regression", "dense", "tokens"]
+    "classification",
+    "multi_label",
+    "regression",
+    "dense",
+    "tokens",
+  ]
   assert tasks.named("tokens") is tasks.TOKENS and tasks.named(None) is None
   ignoring = tasks.named("dense:255")
   assert ignoring.size(np.array([[1, 255]])) == 2
@@ -87,16 +122,20 @@ def test_tasks_have_names(tmp_path):
   file.write_text("from fedjax_alg.tasks import REGRESSION as own\nno = 3\n")
   assert tasks.named(f"{file}:own") is tasks.NAMES["regression"]
   for text, said in (
-      ("regresion", "unknown, did you mean 'regression'"), (3, "an int, must"),
-      ("dense:x", "must be dense:LABEL"),
-      (f"dense:{2 ** 40}", "ignored must fit into int32"),
-      (f"{file}:no", "is an int, must be"),
-      (str(file), "a file needs the name in it")):
+    ("regresion", "unknown, did you mean 'regression'"),
+    (3, "an int, must"),
+    ("dense:x", "must be dense:LABEL"),
+    (f"dense:{2**40}", "ignored must fit into int32"),
+    (f"{file}:no", "is an int, must be"),
+    (str(file), "a file needs the name in it"),
+  ):
     with pytest.raises(OptionError, match=said):
       tasks.named(text)
 
 
-@pytest.mark.parametrize("task, y, said", [
+@pytest.mark.parametrize(
+  "task, y, said",
+  [
     (dense(), np.zeros(3, int), "has shape .3,., a label for each pixel"),
     (dense(), np.zeros((3, 2)), "is float64, integers"),
     (dense(), np.full((3, 2), -2), "lies in .-2, -2., whole numbers from 0"),
@@ -116,8 +155,13 @@ def test_tasks_have_names(tmp_path):
     # Of such targets the sums of an evaluation are infinite.
     (REGRESSION, np.array([[0, 2e19]]), r"lies in .0, 2e\+19., whose squares"),
     (REGRESSION, np.full((500, 1), 1e18), "whose squares add up to more"),
-    (REGRESSION, 1_700_000_000 + np.arange(60), "60 different values float32 te"
-     "lls 1 apart")])
+    (
+      REGRESSION,
+      1_700_000_000 + np.arange(60),
+      "60 different values float32 tells 1 apart",
+    ),
+  ],
+)
 def test_targets_of_another_kind_are_refused(task, y, said):
   with pytest.raises(ValueError, match=said):
     task.targets(y)
@@ -131,9 +175,14 @@ def test_targets_that_others_ignore_are_padding():
     TOKENS.targets(np.array([[3, -99]]))
 
 
-@pytest.mark.parametrize("ignore, y", [
-    (255, np.array([[0, 255]], np.uint8)), (-100, np.array([[0, -100]])),
-    (-1, np.array([[0, -1]], np.int8))])
+@pytest.mark.parametrize(
+  "ignore, y",
+  [
+    (255, np.array([[0, 255]], np.uint8)),
+    (-100, np.array([[0, -100]])),
+    (-1, np.array([[0, -1]], np.int8)),
+  ],
+)
 def test_ignored_pixels_keep_their_label(ignore, y):
   labels = dense(ignore).targets(y)
   assert labels.dtype == np.int32 and labels.tolist() == [[0, ignore]]
@@ -141,7 +190,7 @@ def test_ignored_pixels_keep_their_label(ignore, y):
 
 def test_large_labels_do_not_become_others():
   """As int32 2 ** 32 is class 0, and 2 ** 64 - 1 the ignored -1."""
-  for label in (2 ** 32, 2 ** 64 - 1):
+  for label in (2**32, 2**64 - 1):
     with pytest.raises(ValueError, match="lies in"):
       dense().targets(np.array([[0, label]], np.uint64))
 
@@ -149,24 +198,32 @@ def test_large_labels_do_not_become_others():
 COUNT = np.arange(60)
 
 
-@pytest.mark.parametrize("values, distinct", [
-    (COUNT + 1.7e9, False), (COUNT + 1_700_000_000, False),
+@pytest.mark.parametrize(
+  "values, distinct",
+  [
+    (COUNT + 1.7e9, False),
+    (COUNT + 1_700_000_000, False),
     (COUNT + 1_700_000_000_000_000_000, False),
     ((COUNT + 1_700_000_000).astype(np.uint32), False),
-    (-1.7e9 - COUNT, False), (1.7e9 + COUNT / 60, False),
+    (-1.7e9 - COUNT, False),
+    (1.7e9 + COUNT / 60, False),
     # Exact, constant, spread wider than the rounding, or below 2^24.
-    (1.7e9 + 128 * COUNT, True), (np.full(60, 1.7e9 + 1), True),
-    (1.7e9 + 500_000 * COUNT + COUNT % 7, True), (2 ** 24 - COUNT, True),
-    (COUNT / 7 + 9e6, True), (1e8 * COUNT + 1, True),
-    (np.array([-2 ** 63, 2 ** 63 - 1, 5]), True),
-    (np.array([0, 2 ** 64 - 1, 5], np.uint64), True),
-    (np.where(COUNT, COUNT / 3, 1e12), True)])
+    (1.7e9 + 128 * COUNT, True),
+    (np.full(60, 1.7e9 + 1), True),
+    (1.7e9 + 500_000 * COUNT + COUNT % 7, True),
+    (2**24 - COUNT, True),
+    (COUNT / 7 + 9e6, True),
+    (1e8 * COUNT + 1, True),
+    (np.array([-(2**63), 2**63 - 1, 5]), True),
+    (np.array([0, 2**64 - 1, 5], np.uint64), True),
+    (np.where(COUNT, COUNT / 3, 1e12), True),
+  ],
+)
 def test_numbers_are_refused_where_float32_makes_them_equal(values, distinct):
   """60 ids of 1.7e9 would be one float, and the feature a constant."""
   for array in (values, np.stack([values, values * 0], 1)):
     if distinct:
-      np.testing.assert_array_equal(
-          as_float32(array), array.astype(np.float32))
+      np.testing.assert_array_equal(as_float32(array), array.astype(np.float32))
     else:
       with pytest.raises(ValueError, match=r"lies in .* float32 tells 1 apart"):
         as_float32(array)
@@ -181,11 +238,18 @@ def test_labels_of_every_kind_are_whole_numbers(kind):
   assert MULTI_LABEL.targets(np.eye(2, dtype=kind)).dtype == np.int32
 
 
-@pytest.mark.parametrize("task, y, dealt", [
+@pytest.mark.parametrize(
+  "task, y, dealt",
+  [
     # By the class of most pixels, and by the most frequent label.
     (dense(), [[0, 0, 1], [2, 2, -1], [-1, -1, -1]], [0, 2, 3]),
-    (MULTI_LABEL, [[1, 1, 0], [0, 1, 1], [0, 1, 0], [0, 0, 1], [0, 0, 0]],
-     [1, 1, 1, 2, 3])])
+    (
+      MULTI_LABEL,
+      [[1, 1, 0], [0, 1, 1], [0, 1, 0], [0, 0, 1], [0, 0, 0]],
+      [1, 1, 1, 2, 3],
+    ),
+  ],
+)
 def test_what_examples_are_dealt_by(task, y, dealt):
   y = np.array(y)
   labels = task.labels(y, y[-2:], 3)
@@ -208,5 +272,6 @@ def test_a_single_target_lies_between_quantiles_of_the_training_set():
 
 def test_labels_of_pixels_are_flipped_where_they_count():
   np.testing.assert_array_equal(
-      dense().flipped(np.array([[0, 0, 1, 2], [2, 2, -1, 1]])),
-      [[2, 2, 1, 0], [0, 0, -1, 1]])
+    dense().flipped(np.array([[0, 0, 1, 2], [2, 2, -1, 1]])),
+    [[2, 2, 1, 0], [0, 0, -1, 1]],
+  )

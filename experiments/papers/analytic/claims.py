@@ -8,12 +8,25 @@ import functools
 
 import numpy as np
 
-from fedjax_alg.records import tables as records, summary as results
 from fedjax_alg import registry
+from fedjax_alg.records import summary as results
+from fedjax_alg.records import tables as records
+
 from ...reports import suite, verdicts
-from ...reports.verdicts import above, beyond, every, for_paper, higher
-from ...reports.verdicts import higher_than_all, in_panels, margin, NotRun
-from ...reports.verdicts import pick, same, Verdict
+from ...reports.verdicts import (
+  NotRun,
+  Verdict,
+  above,
+  beyond,
+  every,
+  for_paper,
+  higher,
+  higher_than_all,
+  in_panels,
+  margin,
+  pick,
+  same,
+)
 
 NAME = "analytic"
 
@@ -24,11 +37,17 @@ PFEDME, PFEDZO, ALONE, AFL = "pFedMe", "pFedZO", "each client alone", "AFL"
 #: Label of a column of Table 2 -> method, protocol. The last two columns are
 #: not in the paper.
 COLUMNS: dict[str, tuple[str, str]] = {
-    ACNNL: (ACNNL, "local"), WC: (WC, "local"), WP: (WP, "local"),
-    "pFedMe, theta": (PFEDME, "local"), "pFedMe, w_k": (PFEDME, "copy"),
-    "pFedMe, global": (PFEDME, "global"), PFEDZO: (PFEDZO, "local"),
-    PERSONAL: (PERSONAL, "local"), ALONE: (ALONE, "local"),
-    AFL: (AFL, "local")}
+  ACNNL: (ACNNL, "local"),
+  WC: (WC, "local"),
+  WP: (WP, "local"),
+  "pFedMe, theta": (PFEDME, "local"),
+  "pFedMe, w_k": (PFEDME, "copy"),
+  "pFedMe, global": (PFEDME, "global"),
+  PFEDZO: (PFEDZO, "local"),
+  PERSONAL: (PERSONAL, "local"),
+  ALONE: (ALONE, "local"),
+  AFL: (AFL, "local"),
+}
 
 #: A method that is at most this many points below counts as competitive.
 COMPETITIVE = 1.0
@@ -55,9 +74,9 @@ def score(protocol: str = "local") -> verdicts.Measure:
   For methods in closed form it is the final one, for the others the best one.
   """
 
-  return lambda outcome: (
-      verdicts.end if closed_form(outcome) else verdicts.best)(
-          "accuracy", protocol)(outcome)
+  return lambda outcome: (verdicts.end if closed_form(outcome) else verdicts.best)(
+    "accuracy", protocol
+  )(outcome)
 
 
 SCORE = score()
@@ -78,8 +97,7 @@ def simulated(*columns: str) -> Seconds:
   """
 
   def measure(outcome):
-    values = sum(verdicts.of_rounds(column, np.sum)(outcome)
-                 for column in columns)
+    values = sum(verdicts.of_rounds(column, np.sum)(outcome) for column in columns)
     return values * stretch(outcome)
 
   return measure
@@ -92,8 +110,11 @@ def stretch(outcome: suite.Outcome) -> float:
   states no rounds.
   """
   stated = STATED_ROUNDS.get(outcome.cell.panel)
-  if (closed_form(outcome) or stated is None
-      or outcome.cell.config.values["dataset"] == "cifar10"):
+  if (
+    closed_form(outcome)
+    or stated is None
+    or outcome.cell.config.values["dataset"] == "cifar10"
+  ):
     return 1.0
   return stated / outcome.summary["cost"]["rounds"]
 
@@ -101,8 +122,9 @@ def stretch(outcome: suite.Outcome) -> float:
 TOTAL = simulated(*records.SIMULATED)
 
 
-def reduction(outcomes: suite.Outcomes, panel: str, other: str,
-              seconds: Seconds = TOTAL) -> np.ndarray:
+def reduction(
+  outcomes: suite.Outcomes, panel: str, other: str, seconds: Seconds = TOTAL
+) -> np.ndarray:
   """Percent by which FedACnnL needs fewer seconds than another method.
 
   Raises:
@@ -119,8 +141,12 @@ def _saves(panel: str, claimed: float, *others: str):
     parts = []
     for other in others:
       found = reduction(outcomes, panel, other)
-      parts.append((other, above(found, claimed, exact=True)._replace(
-          measured=f"{found.mean():.1f} %")))
+      parts.append(
+        (
+          other,
+          above(found, claimed, exact=True)._replace(measured=f"{found.mean():.1f} %"),
+        )
+      )
     return every(parts)
 
   return check
@@ -129,8 +155,9 @@ def _saves(panel: str, claimed: float, *others: str):
 def _longest_round(outcome):
   """The simulated seconds of the longest round, [seeds]."""
   rows = [{**row, "protocol": ""} for row in outcome.rounds()]
-  return np.sum([results.by_seed(rows, "", column)
-                 for column in records.SIMULATED], axis=0).max(1)
+  return np.sum(
+    [results.by_seed(rows, "", column) for column in records.SIMULATED], axis=0
+  ).max(1)
 
 
 def _faster_rounds(outcomes, panel):
@@ -139,26 +166,41 @@ def _faster_rounds(outcomes, panel):
   ours = _longest_round(pick(outcomes, panel, ACNNL))
   for other in ("FedZO", "BAFFLE"):
     theirs = _longest_round(pick(outcomes, panel, other))
-    parts.append((other, above(theirs, ours, exact=True)._replace(
-        measured=f"{ours.mean():.3g} s against {theirs.mean():.3g} s")))
+    parts.append(
+      (
+        other,
+        above(theirs, ours, exact=True)._replace(
+          measured=f"{ours.mean():.3g} s against {theirs.mean():.3g} s"
+        ),
+      )
+    )
   return every(parts)
 
 
-FIG4 = for_paper(NAME, "Fig4", {
-    "FedACnnL needs 83 % less simulated time than FedAvg on MNIST":
-        _saves("a", 83.0, "FedAvg"),
+FIG4 = for_paper(
+  NAME,
+  "Fig4",
+  {
+    "FedACnnL needs 83 % less simulated time than FedAvg on MNIST": _saves(
+      "a", 83.0, "FedAvg"
+    ),
     "... 98 % less than FedZO": _saves("a", 98.0, "FedZO"),
     "... 99 % less than BAFFLE": _saves("a", 99.0, "BAFFLE"),
-    "... and more than 97 % less than all three on Synthetic":
-        _saves("b", 97.0, "FedAvg", "FedZO", "BAFFLE"),
-    "the abstract's least reduction, 83 %, holds on both data sets":
-        in_panels(lambda outcomes, p: _saves(
-            p, 83.0, "FedAvg", "FedZO", "BAFFLE")(outcomes)),
+    "... and more than 97 % less than all three on Synthetic": _saves(
+      "b", 97.0, "FedAvg", "FedZO", "BAFFLE"
+    ),
+    "the abstract's least reduction, 83 %, holds on both data sets": in_panels(
+      lambda outcomes, p: _saves(p, 83.0, "FedAvg", "FedZO", "BAFFLE")(outcomes)
+    ),
     "a round of FedACnnL (its longest) is shorter than one of FedZO or "
     "BAFFLE": in_panels(_faster_rounds),
-    "adaptive batches take idle time away (FedACnnL against -WA)":
-        in_panels(lambda outcomes, p: above(reduction(
-            outcomes, p, WA, simulated("idle_s")), 0.0, " %", exact=True))})
+    "adaptive batches take idle time away (FedACnnL against -WA)": in_panels(
+      lambda outcomes, p: above(
+        reduction(outcomes, p, WA, simulated("idle_s")), 0.0, " %", exact=True
+      )
+    ),
+  },
+)
 
 
 def _identical(measure: verdicts.Measure):
@@ -168,23 +210,38 @@ def _identical(measure: verdicts.Measure):
     panels = [o.cell.panel for o in outcomes if o.cell.label == WA]
     if not panels:
       raise NotRun(f"{WA} is not there")
-    return every((p, same(measure(pick(outcomes, p, ACNNL)), measure(
-        pick(outcomes, p, WA)), tie=0.0, exact=True)) for p in panels)
+    return every(
+      (
+        p,
+        same(
+          measure(pick(outcomes, p, ACNNL)),
+          measure(pick(outcomes, p, WA)),
+          tie=0.0,
+          exact=True,
+        ),
+      )
+      for p in panels
+    )
 
   return check
 
 
 _LAST = end("global")
 
-FIG5 = for_paper(NAME, "Fig5", {
+FIG5 = for_paper(
+  NAME,
+  "Fig5",
+  {
     "MNIST: FedACnnL is competitive with FedAvg after the last round (read "
     f"as at most {COMPETITIVE:g} point below)": lambda outcomes: beyond(
-        margin(outcomes, "a", ACNNL, "FedAvg", _LAST), -COMPETITIVE),
-    "Synthetic: FedACnnL is the best after the last round":
-        higher_than_all((ACNNL,), _LAST, "b",
-                        among=("FedAvg", "FedZO", "BAFFLE")),
-    "FedACnnL-WA is as accurate as FedACnnL, to the last example":
-        _identical(_LAST)})
+      margin(outcomes, "a", ACNNL, "FedAvg", _LAST), -COMPETITIVE
+    ),
+    "Synthetic: FedACnnL is the best after the last round": higher_than_all(
+      (ACNNL,), _LAST, "b", among=("FedAvg", "FedZO", "BAFFLE")
+    ),
+    "FedACnnL-WA is as accurate as FedACnnL, to the last example": _identical(_LAST),
+  },
+)
 
 _END = end("local")
 
@@ -206,30 +263,36 @@ def end_on_cifar10(outcome: suite.Outcome) -> np.ndarray:
 
 def _minutes(outcomes):
   """Every proposed method trains in less than an hour of simulated time."""
-  longest = max(TOTAL(o).max() for o in outcomes
-                if o.cell.panel == "a" and closed_form(o))
+  longest = max(
+    TOTAL(o).max() for o in outcomes if o.cell.panel == "a" and closed_form(o)
+  )
   return Verdict(bool(longest < 3600.0), f"at most {longest:.3g} s")
 
 
-FIG6 = for_paper(NAME, "Fig6", {
-    "pFedACnnL is above pFedACnnL-WP (paper: 74.40, 74.03)":
-        higher(PERSONAL, WP, _END, "a"),
+FIG6 = for_paper(
+  NAME,
+  "Fig6",
+  {
+    "pFedACnnL is above pFedACnnL-WP (paper: 74.40, 74.03)": higher(
+      PERSONAL, WP, _END, "a"
+    ),
     "... and above pFedACnnL-WC (72.88)": higher(PERSONAL, WC, _END, "a"),
     "pFedACnnL-WP is above FedACnnL (70.06)": higher(WP, ACNNL, _END, "a"),
     "FedACnnL-WA is as accurate as FedACnnL": _identical(_END),
-    "all proposed methods train in minutes (simulated, below an hour)":
-        _minutes})
+    "all proposed methods train in minutes (simulated, below an hour)": _minutes,
+  },
+)
 
 
 def _above_baselines(panels: str):
   """pFedACnnL is above pFedMe's theta and pFedZO."""
-  checks = {other: higher(PERSONAL, other, SCORE, panels)
-            for other in (PFEDME, PFEDZO)}
+  checks = {other: higher(PERSONAL, other, SCORE, panels) for other in (PFEDME, PFEDZO)}
 
   def check(outcomes):
     parts = [(other, one(outcomes)) for other, one in checks.items()]
-    verdicts.needs_rounds([o for o in outcomes if o.cell.label in checks
-                           and o.cell.panel in panels], ROUNDS)
+    verdicts.needs_rounds(
+      [o for o in outcomes if o.cell.label in checks and o.cell.panel in panels], ROUNDS
+    )
     return every(parts)
 
   return check
@@ -241,35 +304,48 @@ def _same_as_pfedme(outcomes):
   return beyond(margin(outcomes, "a", PERSONAL, PFEDME, SCORE), -COMPETITIVE)
 
 
-TABLE2 = for_paper(NAME, "Table2", {
+TABLE2 = for_paper(
+  NAME,
+  "Table2",
+  {
     "pFedACnnL is above FedACnnL": higher(PERSONAL, ACNNL, SCORE),
     "... by 4 to 8 points (abstract)": in_panels(
-        lambda outcomes, p: verdicts.within(
-            margin(outcomes, p, PERSONAL, ACNNL, SCORE), 4.0, 8.0)),
+      lambda outcomes, p: verdicts.within(
+        margin(outcomes, p, PERSONAL, ACNNL, SCORE), 4.0, 8.0
+      )
+    ),
     "MNIST: pFedACnnL-WC is above pFedACnnL": higher(WC, PERSONAL, SCORE, "ac"),
-    "Synthetic: pFedACnnL is above pFedACnnL-WC":
-        higher(PERSONAL, WC, SCORE, "bd"),
-    "Synthetic: pFedACnnL is above pFedACnnL-WP":
-        higher(PERSONAL, WP, SCORE, "bd"),
-    "pFedACnnL is above pFedMe and pFedZO, MNIST-DNN apart":
-        _above_baselines("bcd"),
+    "Synthetic: pFedACnnL is above pFedACnnL-WC": higher(PERSONAL, WC, SCORE, "bd"),
+    "Synthetic: pFedACnnL is above pFedACnnL-WP": higher(PERSONAL, WP, SCORE, "bd"),
+    "pFedACnnL is above pFedMe and pFedZO, MNIST-DNN apart": _above_baselines("bcd"),
     "MNIST-DNN: pFedACnnL is competitive with pFedMe (96.23 against 96.92; "
-    f"read as at most {COMPETITIVE:g} point below)": _same_as_pfedme})
+    f"read as at most {COMPETITIVE:g} point below)": _same_as_pfedme,
+  },
+)
 
 #: A question of this project, not a claim of the paper.
-BEYOND = for_paper(NAME, "Table2", {
-    "pFedACnnL is above each client alone": higher(PERSONAL, ALONE, SCORE)})
+BEYOND = for_paper(
+  NAME,
+  "Table2",
+  {"pFedACnnL is above each client alone": higher(PERSONAL, ALONE, SCORE)},
+)
 
 #: The same, for the concentrations that stand for the paper's lost one.
-DIRICHLET = for_paper(NAME, "dirichlet", {
+DIRICHLET = for_paper(
+  NAME,
+  "dirichlet",
+  {
     "pFedACnnL is above FedACnnL": higher(PERSONAL, ACNNL, SCORE),
-    "pFedACnnL is above each client alone": higher(PERSONAL, ALONE, SCORE)})
+    "pFedACnnL is above each client alone": higher(PERSONAL, ALONE, SCORE),
+  },
+)
 
 
 def _invariant(outcomes, panel):
   """Without the ridges, all partitions give the same accuracy."""
-  values = [_LAST(o) for o in outcomes
-            if o.cell.panel == panel and "kept" not in o.cell.label]
+  values = [
+    _LAST(o) for o in outcomes if o.cell.panel == panel and "kept" not in o.cell.label
+  ]
   if len(values) < 2:
     raise NotRun(f"a single partition in panel {panel}")
   spread = np.ptp(np.array(values), axis=0).max()
@@ -277,6 +353,11 @@ def _invariant(outcomes, panel):
   return Verdict(bool(spread <= 0.02), f"at most {spread:.2f} points apart")
 
 
-AFL_CLAIMS = for_paper(NAME, "AFL", {
+AFL_CLAIMS = for_paper(
+  NAME,
+  "AFL",
+  {
     "He et al.: with the ridges removed the accuracy is the same however the "
-    "data are dealt": in_panels(_invariant)})
+    "data are dealt": in_panels(_invariant)
+  },
+)

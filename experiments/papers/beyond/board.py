@@ -17,20 +17,34 @@ import numpy as np
 
 from fedjax_alg.records import summary as results
 from fedjax_alg.runs.compare import holm, paired_t
+
 from ...cli import config
 from ...reports import figures, partitions, report, suite, verdicts
 
 NAME = "beyond"
 BASE = "FedAvg"
 #: label -> file in presets/beyond/methods_<data>.
-METHODS = {BASE: "fedavg", "FedProx": "fedprox", "FedGroup": "fedgroup",
-           "IFCA": "ifca", "FeSEM": "fesem", "CFL": "cfl", "FL+HC": "flhc",
-           "Ditto": "ditto", "local": "local"}
+METHODS = {
+  BASE: "fedavg",
+  "FedProx": "fedprox",
+  "FedGroup": "fedgroup",
+  "IFCA": "ifca",
+  "FeSEM": "fesem",
+  "CFL": "cfl",
+  "FL+HC": "flhc",
+  "Ditto": "ditto",
+  "local": "local",
+}
 #: Title of a panel -> its data preset.
-DATA = {"MNIST": "board_mnist", "Fashion-MNIST": "board_fashion",
-        "digits": "board_digits"}
-PANELS = tuple(figures.Panel(letter, title, (), data)
-               for letter, (title, data) in zip("abc", DATA.items()))
+DATA = {
+  "MNIST": "board_mnist",
+  "Fashion-MNIST": "board_fashion",
+  "digits": "board_digits",
+}
+PANELS = tuple(
+  figures.Panel(letter, title, (), data)
+  for letter, (title, data) in zip("abc", DATA.items())
+)
 
 
 def _tuned(data: str) -> bool:
@@ -40,9 +54,12 @@ def _tuned(data: str) -> bool:
 
 def _lines(panel: figures.Panel) -> list[figures.Line]:
   folders = ["methods", *[f"methods_{panel.data}"] * _tuned(panel.data)]
-  return [figures.Line(label, tuple(
-      f"--flagfile={NAME}/{folder}/{name}.flags" for folder in folders))
-          for label, name in METHODS.items()]
+  return [
+    figures.Line(
+      label, tuple(f"--flagfile={NAME}/{folder}/{name}.flags" for folder in folders)
+    )
+    for label, name in METHODS.items()
+  ]
 
 
 #: outcome -> accuracy in percent of each partition.
@@ -74,33 +91,63 @@ def table(outcomes: suite.Outcomes) -> str:
     for o in sorted(runs, key=lambda o: -found[o.cell.label].mean()):
       late, label = o.summary["mean_last_10"]["local"], o.cell.label
       last = max(row["round"] for row in o.rows)
-      sent = np.array([row["total_bytes"] / 1e6 for row in o.rows
-                       if row["round"] == last])
-      rows.append([
-          o.cell.panel_title, label, report.shown(found[label]),
+      sent = np.array(
+        [row["total_bytes"] / 1e6 for row in o.rows if row["round"] == last]
+      )
+      rows.append(
+        [
+          o.cell.panel_title,
+          label,
+          report.shown(found[label]),
           results.shown(late["worst_decile"], 1, 100),
           *(column.get(label, "-") for column in columns),
-          f"{sent.mean():,.0f}"])
+          f"{sent.mean():,.0f}",
+        ]
+      )
   return (
-      "Accuracy of what clients deploy after the last round on their own test "
-      "data, in percent, and that of the worst tenth of them. Gaps are paired "
-      "by partition; in brackets the p value of the paired t test, with Holm's "
-      "correction for the eight tests of a column.\n\n" + report.table(
-          ["data", "method", "accuracy", "worst tenth", f"less {BASE}",
-           "less the best", "MB"], rows))
+    "Accuracy of what clients deploy after the last round on their own test "
+    "data, in percent, and that of the worst tenth of them. Gaps are paired "
+    "by partition; in brackets the p value of the paired t test, with Holm's "
+    "correction for the eight tests of a column.\n\n"
+    + report.table(
+      [
+        "data",
+        "method",
+        "accuracy",
+        "worst tenth",
+        f"less {BASE}",
+        "less the best",
+        "MB",
+      ],
+      rows,
+    )
+  )
 
 
 def replay(outcomes: suite.Outcomes) -> str:
   """Section: the line that runs each cell again."""
-  lines = [f"- {o.cell.panel_title}, {o.cell.label}: `fedjax-alg run "
-           f"{report.shown_flags(o)} --partition_seed=P`" for o in outcomes]
+  lines = [
+    f"- {o.cell.panel_title}, {o.cell.label}: `fedjax-alg run "
+    f"{report.shown_flags(o)} --partition_seed=P`"
+    for o in outcomes
+  ]
   return report.collapsed(
-      "The line that runs each cell again, P = 0 to 8", "\n".join(lines))
+    "The line that runs each cell again, P = 0 to 8", "\n".join(lines)
+  )
 
 
 FIGURE = figures.Figure(
-    "The board: clustered and personalised methods, tuned with equal budgets",
-    "accuracy", "", tuple(panel for panel in PANELS if _tuned(panel.data)),
-    protocol="local", protocols="local", eval_every=50, lines_of=_lines,
-    table=table, sections=(replay,), num_seeds=1, partitions=9,
-    draw=figures.as_dots(SCORE, "accuracy on the clients' own test data, %"))
+  "The board: clustered and personalised methods, tuned with equal budgets",
+  "accuracy",
+  "",
+  tuple(panel for panel in PANELS if _tuned(panel.data)),
+  protocol="local",
+  protocols="local",
+  eval_every=50,
+  lines_of=_lines,
+  table=table,
+  sections=(replay,),
+  num_seeds=1,
+  partitions=9,
+  draw=figures.as_dots(SCORE, "accuracy on the clients' own test data, %"),
+)

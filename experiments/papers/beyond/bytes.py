@@ -10,21 +10,27 @@ import functools
 import numpy as np
 
 from fedjax_alg.records import summary as results
-from ...reports import cost_to_accuracy, figures, partitions, plots, report
-from ...reports import rule, suite
+
+from ...reports import cost_to_accuracy, figures, partitions, plots, report, rule, suite
 
 NAME = "beyond"
 
 #: label -> file in presets/beyond/bytes.
 METHODS = {"FedAvg": "fedavg", "MA-FSVRG": "ma_fsvrg", "CLSFSVRG": "clsfsvrg"}
 #: label -> --compress_up.
-COMPRESSORS = {"whole": "none", "top 5 %": "topk:0.05",
-               "random 5 %": "randk:0.05", "4 bits": "qsgd:4",
-               "signs": "sign", "rank 1": "powersgd:1"}
+COMPRESSORS = {
+  "whole": "none",
+  "top 5 %": "topk:0.05",
+  "random 5 %": "randk:0.05",
+  "4 bits": "qsgd:4",
+  "signs": "sign",
+  "rank 1": "powersgd:1",
+}
 #: Data set -> flags, the accuracy to reach.
 DATA: dict[str, tuple[tuple[str, ...], float]] = {
-    "MNIST": ((), 0.95),
-    "Fashion-MNIST": (("--dataset=fashion_mnist",), 0.8)}
+  "MNIST": ((), 0.95),
+  "Fashion-MNIST": (("--dataset=fashion_mnist",), 0.8),
+}
 #: Data set -> how settings were chosen that are those of MNIST.
 _UNTUNED = {"Fashion-MNIST": "untuned, anything on Fashion-MNIST"}
 WHOLE = "whole"
@@ -33,8 +39,10 @@ WHOLE = "whole"
 def _lines(panel: figures.Panel) -> list[figures.Line]:
   method = panel.title.split(", ")[1]
   file = f"--flagfile={NAME}/bytes/{METHODS[method]}.flags"
-  return [figures.Line(label, (file, f"--compress_up={value}"))
-          for label, value in COMPRESSORS.items()]
+  return [
+    figures.Line(label, (file, f"--compress_up={value}"))
+    for label, value in COMPRESSORS.items()
+  ]
 
 
 def _target(outcome: suite.Outcome) -> float:
@@ -51,11 +59,14 @@ def _to_target(outcome: suite.Outcome, up: bool) -> np.ndarray:
   Returns:
     One for each seed, or for each partition the mean of its seeds.
   """
-  spent = (functools.partial(cost_to_accuracy.sent_up, column="bytes_up")
-           if up else functools.partial(
-               cost_to_accuracy.spent, column="total_bytes"))
-  return partitions.each(
-      lambda part: np.array(spent(part, _target(part)), float))(outcome)
+  spent = (
+    functools.partial(cost_to_accuracy.sent_up, column="bytes_up")
+    if up
+    else functools.partial(cost_to_accuracy.spent, column="total_bytes")
+  )
+  return partitions.each(lambda part: np.array(spent(part, _target(part)), float))(
+    outcome
+  )
 
 
 def _shown_times(ours: np.ndarray, whole: np.ndarray) -> tuple[str, str]:
@@ -63,14 +74,14 @@ def _shown_times(ours: np.ndarray, whole: np.ndarray) -> tuple[str, str]:
   if np.isnan(whole).any():
     return "-", "whole does not get there"
   if np.isnan(ours).any():
-    return "-", "does not get there" if np.isnan(ours).all() else (
-        rule.UNDECIDED)
+    return "-", "does not get there" if np.isnan(ours).all() else (rule.UNDECIDED)
   found = results.spread(whole / ours)
-  place = rule.place(
-      found["mean"] - 1.0, found["ci95"], rule.tie_of(1.0, "times"))
+  place = rule.place(found["mean"] - 1.0, found["ci95"], rule.tie_of(1.0, "times"))
   return results.shown(found, 1), {
-      rule.ABOVE: "fewer bytes", rule.BELOW: "more bytes",
-      rule.SAME: "as many bytes"}.get(place, place)
+    rule.ABOVE: "fewer bytes",
+    rule.BELOW: "more bytes",
+    rule.SAME: "as many bytes",
+  }.get(place, place)
 
 
 def table(outcomes: suite.Outcomes) -> str:
@@ -82,39 +93,83 @@ def table(outcomes: suite.Outcomes) -> str:
       spent = []
       for up in (True, False):
         own = _to_target(o, up)
-        spent += ["-" if np.isnan(own).any() else report.shown(own / 1e6, 1), *(
-            ("-", "-") if whole in (None, o) else
-            _shown_times(own, _to_target(whole, up)))]
-      rows.append([
-          o.cell.panel_title, o.cell.label, results.shown(
-              o.summary["mean_last_10"]["global"]["accuracy"], factor=100),
+        spent += [
+          "-" if np.isnan(own).any() else report.shown(own / 1e6, 1),
+          *(
+            ("-", "-")
+            if whole in (None, o)
+            else _shown_times(own, _to_target(whole, up))
+          ),
+        ]
+      rows.append(
+        [
+          o.cell.panel_title,
+          o.cell.label,
+          results.shown(o.summary["mean_last_10"]["global"]["accuracy"], factor=100),
           f"{o.summary['cost']['last_round']['bytes_up']:,.0f}",
-          f"{100 * _target(o):g} %", *spent])
+          f"{100 * _target(o):g} %",
+          *spent,
+        ]
+      )
   return (
-      "Bytes are those of all participants to an accuracy of the global model; "
-      "ratios to those of whole updates are paired by runs. Models are sent "
-      "down whole, so both ways at most half is saved of FedAvg's bytes.\n\n"
-      + report.table([
-          "data, method", "update", "accuracy, last ten rounds",
-          "bytes up, a client a round", "target", "MB up",
-          "times fewer than whole", "verdict", "MB both ways",
-          "times fewer than whole", "verdict"], rows))
+    "Bytes are those of all participants to an accuracy of the global model; "
+    "ratios to those of whole updates are paired by runs. Models are sent "
+    "down whole, so both ways at most half is saved of FedAvg's bytes.\n\n"
+    + report.table(
+      [
+        "data, method",
+        "update",
+        "accuracy, last ten rounds",
+        "bytes up, a client a round",
+        "target",
+        "MB up",
+        "times fewer than whole",
+        "verdict",
+        "MB both ways",
+        "times fewer than whole",
+        "verdict",
+      ],
+      rows,
+    )
+  )
 
 
-def _draw(paths: plots.Paths, outcomes: suite.Outcomes, title: str,
-          x_axis: str) -> None:
+def _draw(
+  paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
+) -> None:
   """Draws accuracy over bytes, on a logarithmic axis."""
   plots.panels(
-      paths, suite.rows_by_panel(outcomes), "global", "accuracy", title,
-      "bytes" if x_axis == "rounds" else x_axis, in_a_row=3, x_scale="log")
+    paths,
+    suite.rows_by_panel(outcomes),
+    "global",
+    "accuracy",
+    title,
+    "bytes" if x_axis == "rounds" else x_axis,
+    in_a_row=3,
+    x_scale="log",
+  )
 
 
 FIGURE = figures.Figure(
-    "Fewer bytes: test accuracy over bytes sent", "accuracy", "bytes", tuple(
-        figures.Panel(letter, f"{data}, {method}", DATA[data][0],
-                      chosen=_UNTUNED.get(data, ""))
-        for letter, (data, method) in zip("abcdef", (
-            (data, method) for data in DATA for method in METHODS))), _lines,
-    table=table, draw=_draw, quick=("a",), shrunk=(
-        "--dataset=digits", "--features=none", "--num_clients=100",
-        "--validation_clients=10"))
+  "Fewer bytes: test accuracy over bytes sent",
+  "accuracy",
+  "bytes",
+  tuple(
+    figures.Panel(
+      letter, f"{data}, {method}", DATA[data][0], chosen=_UNTUNED.get(data, "")
+    )
+    for letter, (data, method) in zip(
+      "abcdef", ((data, method) for data in DATA for method in METHODS)
+    )
+  ),
+  _lines,
+  table=table,
+  draw=_draw,
+  quick=("a",),
+  shrunk=(
+    "--dataset=digits",
+    "--features=none",
+    "--num_clients=100",
+    "--validation_clients=10",
+  ),
+)

@@ -28,6 +28,7 @@ import numpy as np
 from fedjax_alg import files, metrics, registry
 from fedjax_alg.records import summary as results
 from fedjax_alg.runs.plan import federation_of
+
 from ...cli import config as config_lib
 from ...cli.command import Command
 from ...reports import figures, gradients, plots, report, rule, styles
@@ -36,20 +37,40 @@ from .. import tuning
 _PAPER, _DATA = "diversified", "mnist"
 _SEEDS = tuning.PROTOCOLS[_PAPER, _DATA].seeds
 #: algorithm -> what is tuned by derivatives.
-METHODS = {"fedavg": ("client_lr",), "fedprox": ("client_lr", "mu"),
-           "ma_fsvrg": ("client_lr", "server_lr", "beta1")}
+METHODS = {
+  "fedavg": ("client_lr",),
+  "fedprox": ("client_lr", "mu"),
+  "ma_fsvrg": ("client_lr", "server_lr", "beta1"),
+}
 #: Share of the grid's rounds that a tuning by derivatives may run.
 SHARE = 1 / 3
-QUICK = ("--dataset=digits", "--features=none", "--num_clients=70",
-         "--validation_clients=14", "--rounds=12")
+QUICK = (
+  "--dataset=digits",
+  "--features=none",
+  "--num_clients=70",
+  "--validation_clients=14",
+  "--rounds=12",
+)
 
 
 def _study(name: str, request: figures.Request) -> dict[str, Any]:
   """Tunes a method twice."""
-  study = tuning.Study(_PAPER, _DATA, request.root / "runs", (), [
-      *(QUICK if request.quick else ()), *request.common, "--noprogress",
-      *([f"--data_dir={request.data_dir}"]
-        if request.data_dir and not request.quick else [])])
+  study = tuning.Study(
+    _PAPER,
+    _DATA,
+    request.root / "runs",
+    (),
+    [
+      *(QUICK if request.quick else ()),
+      *request.common,
+      "--noprogress",
+      *(
+        [f"--data_dir={request.data_dir}"]
+        if request.data_dir and not request.quick
+        else []
+      ),
+    ],
+  )
   words = study.run_flags(name)
   config = config_lib.parse(words)
   federation_of(config.data)  # read before the clocks start
@@ -63,33 +84,50 @@ def _study(name: str, request: figures.Request) -> dict[str, Any]:
   values = Command(None, gradients.FLAGS, lambda *_: None).values()
   values(["", f"--{gradients.FLAG}={','.join(METHODS[name])}"])
   starts = dataclasses.asdict(registry.get(name).hparams()) | {
-      "client_lr": min(trial.setting["client_lr"] for trial in played)}
+    "client_lr": min(trial.setting["client_lr"] for trial in played)
+  }
   began = time.process_time()
   found = gradients.make(
-      [*words, "--num_seeds=1", *tuning.flags_of(
-          {flag: starts[flag] for flag in METHODS[name]})], values, 2,
-      request.root / "gradient" / name, registry.get(name).label)
+    [
+      *words,
+      "--num_seeds=1",
+      *tuning.flags_of({flag: starts[flag] for flag in METHODS[name]}),
+    ],
+    values,
+    2,
+    request.root / "gradient" / name,
+    registry.get(name).label,
+  )
   seconds = time.process_time() - began
   print(f"{name}: the choices again", flush=True)
-  scores = study.scores([*words, "--eval_protocols=validation"], [chosen, *(
-      {k: float(f"{v:.4g}") for k, v in step.values.items()}
-      for step in found.steps)])
+  scores = study.scores(
+    [*words, "--eval_protocols=validation"],
+    [
+      chosen,
+      *({k: float(f"{v:.4g}") for k, v in step.values.items()} for step in found.steps),
+    ],
+  )
   return {
-      "words": words, "grid_seconds": grid_seconds, "seconds": seconds,
-      "chosen": chosen, "grid": [
-          [rounds * at, trial.validation]
-          for at, trial in enumerate(played, 1)],
-      "grid_scores": scores[0], "best": found.steps.index(found.best),
-      "steps": [dict(step._asdict(), scores=own) for step, own in zip(
-          found.steps, scores[1:])]}
+    "words": words,
+    "grid_seconds": grid_seconds,
+    "seconds": seconds,
+    "chosen": chosen,
+    "grid": [[rounds * at, trial.validation] for at, trial in enumerate(played, 1)],
+    "grid_scores": scores[0],
+    "best": found.steps.index(found.best),
+    "steps": [
+      dict(step._asdict(), scores=own) for step, own in zip(found.steps, scores[1:])
+    ],
+  }
 
 
 def _studied(name: str, request: figures.Request) -> dict[str, Any]:
   """The study of a method, which is read again where it was finished."""
   path = request.root / "gradient" / f"{name}.json"
   key = [*request.common, request.quick]
-  files.check_outputs(f"`out_dir`={request.root}", {
-      path: files.json_with("key", "steps", "grid")})
+  files.check_outputs(
+    f"`out_dir`={request.root}", {path: files.json_with("key", "steps", "grid")}
+  )
   if path.is_file():
     kept = json.loads(files.read_text(path))
     if kept.get("key") == key:
@@ -115,27 +153,41 @@ def _steps_curve(study: Mapping[str, Any]) -> tuple[list[int], list[float]]:
 def _draw(paths: plots.Paths, studies: Mapping[str, Any]) -> None:
   """Grid beside derivatives, a panel for each method."""
   with plots.sheet(
-      paths, [registry.get(name).label for name in studies], "",
-      in_a_row=len(studies), size=(3.6, 3.4)) as axes:
+    paths,
+    [registry.get(name).label for name in studies],
+    "",
+    in_a_row=len(studies),
+    size=(3.6, 3.4),
+  ) as axes:
     for axis, study in zip(axes, studies.values()):
       played, scores = zip(*study["grid"])
       for (x, y), colour, marker, label in (
-          ((played, np.fmax.accumulate(scores)), styles.COLOURS[0], "s",
-           "grid, best so far"),
-          (_steps_curve(study), styles.COLOURS[1], "o",
-           "derivatives, outer steps")):
-        axis.step(x, y, where="post", color=colour, marker=marker,
-                  markersize=4, label=label)
-      axis.axvline(SHARE * played[-1], color="0.6", linestyle=":",
-                   label="a third of the grid's rounds")
+        (
+          (played, np.fmax.accumulate(scores)),
+          styles.COLOURS[0],
+          "s",
+          "grid, best so far",
+        ),
+        (_steps_curve(study), styles.COLOURS[1], "o", "derivatives, outer steps"),
+      ):
+        axis.step(
+          x, y, where="post", color=colour, marker=marker, markersize=4, label=label
+        )
+      axis.axvline(
+        SHARE * played[-1],
+        color="0.6",
+        linestyle=":",
+        label="a third of the grid's rounds",
+      )
       axis.set_xlim(left=0)
       axis.set_xlabel("rounds run, all seeds", fontsize=9)
     axes[0].set_ylabel("validation accuracy, %", fontsize=9)
 
 
 def _words(setting: Mapping[str, Any]) -> str:
-  return ", ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}"
-                   for k, v in setting.items())
+  return ", ".join(
+    f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in setting.items()
+  )
 
 
 def _rows(studies: Mapping[str, Any]) -> list[list[str]]:
@@ -144,57 +196,103 @@ def _rows(studies: Mapping[str, Any]) -> list[list[str]]:
   for name, study in studies.items():
     step = study["steps"][study["best"]]
     grid, own = np.array(study["grid_scores"]), np.array(step["scores"])
-    gap, ci95 = (metrics.confidence_95(list(own - grid)) if own.size else (
-        math.nan, math.nan))
+    gap, ci95 = (
+      metrics.confidence_95(list(own - grid)) if own.size else (math.nan, math.nan)
+    )
     if len(grid) < 2:
       ci95 = math.nan
     all_rounds, rounds = study["grid"][-1][0], study["steps"][-1]["played"]
     place = rule.place(float(gap), float(ci95), rule.TIE)
     fewer = rounds <= SHARE * all_rounds
-    holds = rule.UNDECIDED if place == rule.UNDECIDED else (
-        "holds" if place != rule.BELOW and fewer else "does not hold")
-    rows.append([
-        registry.get(name).label, _words(study["chosen"]),
-        _words(step["values"]), report.shown(grid), report.shown(own),
-        f"{gap:+.2f} +- {ci95:.2f}", str(all_rounds),
+    holds = (
+      rule.UNDECIDED
+      if place == rule.UNDECIDED
+      else ("holds" if place != rule.BELOW and fewer else "does not hold")
+    )
+    rows.append(
+      [
+        registry.get(name).label,
+        _words(study["chosen"]),
+        _words(step["values"]),
+        report.shown(grid),
+        report.shown(own),
+        f"{gap:+.2f} +- {ci95:.2f}",
+        str(all_rounds),
         f"{rounds} ({rounds / all_rounds:.2f})",
-        f"{study['grid_seconds']:.0f}", f"{study['seconds']:.0f}", place,
-        holds])
+        f"{study['grid_seconds']:.0f}",
+        f"{study['seconds']:.0f}",
+        place,
+        holds,
+      ]
+    )
   return rows
 
 
-def _make(
-    request: figures.Request, folder: pathlib.Path) -> tuple[str, list[Any]]:
+def _make(request: figures.Request, folder: pathlib.Path) -> tuple[str, list[Any]]:
   studies = {name: _studied(name, request) for name in METHODS}
-  table = report.table([
-      "method", "by the grid", "by derivatives", "accuracy, grid",
-      "accuracy, derivatives", "gap", "rounds, grid", "rounds, derivatives",
-      "CPU s, grid", "CPU s, derivatives", "beside the grid",
-      "as good in a third of the rounds"], _rows(studies))
+  table = report.table(
+    [
+      "method",
+      "by the grid",
+      "by derivatives",
+      "accuracy, grid",
+      "accuracy, derivatives",
+      "gap",
+      "rounds, grid",
+      "rounds, derivatives",
+      "CPU s, grid",
+      "CPU s, derivatives",
+      "beside the grid",
+      "as good in a third of the rounds",
+    ],
+    _rows(studies),
+  )
   _draw(figures.pictures(folder, "gradient"), studies)
-  return "\n\n".join([
+  return "\n\n".join(
+    [
       "Validation accuracy of the last ten rounds in percent, mean of "
       f"{_SEEDS} seeds; {rule.TIE} points count as equal. Rounds are those of "
       "all seeds, of the grid with its widenings; a run with k derivatives "
       "counts as 1 + k. The derivatives are those of one seed; a slope is the "
       "derivative of the loss by the logarithm, or the logit, of a number.",
-      table, *(f"{registry.get(name).label}:\n\n" + _outer(study)
-               for name, study in studies.items())]), []
+      table,
+      *(
+        f"{registry.get(name).label}:\n\n" + _outer(study)
+        for name, study in studies.items()
+      ),
+    ]
+  ), []
 
 
 def _outer(study: Mapping[str, Any]) -> str:
   """The outer steps of a method as a table."""
   names = list(study["steps"][0]["values"])
   return report.table(
-      [*names, "rounds", "loss", *(f"slope, {name}" for name in names), "kept",
-       "accuracy of all rounds, 3 seeds"],
-      ([*(f"{v:.3g}" for v in step["values"].values()), step["rounds"],
-        f"{step['loss']:.4f}", *(f"{v:.2g}" for v in step["gradient"].values()),
+    [
+      *names,
+      "rounds",
+      "loss",
+      *(f"slope, {name}" for name in names),
+      "kept",
+      "accuracy of all rounds, 3 seeds",
+    ],
+    (
+      [
+        *(f"{v:.3g}" for v in step["values"].values()),
+        step["rounds"],
+        f"{step['loss']:.4f}",
+        *(f"{v:.2g}" for v in step["gradient"].values()),
         "yes" if step["kept"] else "no",
-        report.shown(step["scores"]) if step["scores"] else "diverged"]
-       for step in study["steps"]))
+        report.shown(step["scores"]) if step["scores"] else "diverged",
+      ]
+      for step in study["steps"]
+    ),
+  )
 
 
 TABLE = figures.Table(
-    "Tuning by derivatives through the rounds, beside the grid: validation "
-    "accuracy over rounds run", _make, of_runs=True)
+  "Tuning by derivatives through the rounds, beside the grid: validation "
+  "accuracy over rounds run",
+  _make,
+  of_runs=True,
+)

@@ -15,23 +15,31 @@ import collections
 import numpy as np
 
 from fedjax_alg.exchange.attacks import hostile_clients
-from fedjax_alg.records import summary as results, tables as records
-from ...reports import figures, partitions, plots, report, rule, styles
-from ...reports import suite, verdicts
+from fedjax_alg.records import summary as results
+from fedjax_alg.records import tables as records
+
+from ...reports import figures, partitions, plots, report, rule, styles, suite, verdicts
 
 NAME = "beyond"
 
 #: label -> file in presets/beyond/hostile.
-METHODS = {"FedAvg": "fedavg", "FSVRG": "fsvrg", "MA-FSVRG": "ma_fsvrg",
-           "GA-FSVRG": "ga_fsvrg", "IFCA": "ifca", "FG-EDC": "fedgroup"}
+METHODS = {
+  "FedAvg": "fedavg",
+  "FSVRG": "fsvrg",
+  "MA-FSVRG": "ma_fsvrg",
+  "GA-FSVRG": "ga_fsvrg",
+  "IFCA": "ifca",
+  "FG-EDC": "fedgroup",
+}
 #: The methods with several models.
 SEVERAL = ("MA-FSVRG", "GA-FSVRG", "IFCA", "FG-EDC")
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4)
 #: Name of an attack -> flags: on data, on updates, and one that looks honest.
 ATTACKS = {
-    "flipped labels": ("--attack=label_flip",),
-    "flipped signs, 4 times": ("--attack=sign_flip", "--attack_scale=4"),
-    "little is enough": ("--attack=little_is_enough",)}
+  "flipped labels": ("--attack=label_flip",),
+  "flipped signs, 4 times": ("--attack=sign_flip", "--attack_scale=4"),
+  "little is enough": ("--attack=little_is_enough",),
+}
 DEFENCES = {"mean": (), "geometric median": ("--aggregator=geometric_median",)}
 
 
@@ -39,35 +47,57 @@ def _attackers(outcome: suite.Outcome) -> tuple[str, float]:
   """The method of a run, and its share of hostile clients."""
   hparams = outcome.cell.config.hparams
   return outcome.cell.label.rsplit(" ", 2)[0], (
-      hparams["attackers"] if hparams.get("attack", "none") != "none" else 0.0)
+    hparams["attackers"] if hparams.get("attack", "none") != "none" else 0.0
+  )
 
 
 def _lines(panel: figures.Panel) -> list[figures.Line]:
   """Every method with every share; without attackers runs are shared."""
   attack, defence = panel.title.split("; ")
-  return [figures.Line(f"{method} {100 * share:g} %", (
-      f"--flagfile={NAME}/hostile/{file}.flags", *DEFENCES[defence],
-      *((*ATTACKS[attack], f"--attackers={share:g}") if share else ())))
-          for method, file in METHODS.items() for share in SHARES]
+  return [
+    figures.Line(
+      f"{method} {100 * share:g} %",
+      (
+        f"--flagfile={NAME}/hostile/{file}.flags",
+        *DEFENCES[defence],
+        *((*ATTACKS[attack], f"--attackers={share:g}") if share else ()),
+      ),
+    )
+    for method, file in METHODS.items()
+    for share in SHARES
+  ]
 
 
 @partitions.each
 def honest(outcome: suite.Outcome) -> np.ndarray:
   """Accuracy in percent on the honest clients' own test data, [seeds]."""
-  rows = [row for row in records.read_rows(
-      outcome.folder / "clients.csv", None) if row["protocol"] == "local"]
+  rows = [
+    row
+    for row in records.read_rows(outcome.folder / "clients.csv", None)
+    if row["protocol"] == "local"
+  ]
   hostile = np.zeros(1 + max(int(row["client"]) for row in rows), bool)
   if _attackers(outcome)[1]:
     values = outcome.cell.config.hparams
-    hostile = np.asarray(hostile_clients(
-        len(hostile), values["attackers"], values["attack_seed"]))
+    hostile = np.asarray(
+      hostile_clients(len(hostile), values["attackers"], values["attack_seed"])
+    )
   found = []
   for seed in dict.fromkeys(row["seed"] for row in rows):
-    own = [row for row in rows if row["seed"] == seed
-           and row["test_examples"] and not hostile[int(row["client"])]]
-    found.append(100 * np.average(
+    own = [
+      row
+      for row in rows
+      if row["seed"] == seed
+      and row["test_examples"]
+      and not hostile[int(row["client"])]
+    ]
+    found.append(
+      100
+      * np.average(
         [row["accuracy"] for row in own],
-        weights=np.array([row["test_examples"] for row in own], float)))
+        weights=np.array([row["test_examples"] for row in own], float),
+      )
+    )
   return np.array(found)
 
 
@@ -85,14 +115,21 @@ def _table(outcomes: suite.Outcomes) -> str:
   shares = sorted({_attackers(o)[1] for o in outcomes})
   for runs in suite.by_panel(outcomes):
     for method, found in _by_share(runs).items():
-      rows.append([
-          runs[0].cell.panel_title, method,
-          *(report.shown(found[s]) if s in found else "-" for s in shares)])
-  return ("Accuracy of what the honest clients deploy after the last round, "
-          "on their own test data, in percent, by the share of hostile "
-          "clients.\n\n" + report.table(
-              ["attack; defence", "method",
-               *(f"{100 * s:g} %" for s in shares)], rows))
+      rows.append(
+        [
+          runs[0].cell.panel_title,
+          method,
+          *(report.shown(found[s]) if s in found else "-" for s in shares),
+        ]
+      )
+  return (
+    "Accuracy of what the honest clients deploy after the last round, "
+    "on their own test data, in percent, by the share of hostile "
+    "clients.\n\n"
+    + report.table(
+      ["attack; defence", "method", *(f"{100 * s:g} %" for s in shares)], rows
+    )
+  )
 
 
 def _lost(found: dict[float, np.ndarray], share: float) -> np.ndarray:
@@ -102,12 +139,22 @@ def _lost(found: dict[float, np.ndarray], share: float) -> np.ndarray:
 
 def answer(outcomes: suite.Outcomes) -> str:
   """Section: what is lost with several models and what FedAvg loses."""
-  rows, counts = [], collections.defaultdict[str, collections.Counter[str]](
-      collections.Counter)
-  panels = {runs[0].cell.panel_title: _by_share(runs)
-            for runs in suite.by_panel(outcomes)}
-  shares = sorted({share for found in panels.values()
-                   for own in found.values() for share in own if share})
+  rows, counts = (
+    [],
+    collections.defaultdict[str, collections.Counter[str]](collections.Counter),
+  )
+  panels = {
+    runs[0].cell.panel_title: _by_share(runs) for runs in suite.by_panel(outcomes)
+  }
+  shares = sorted(
+    {
+      share
+      for found in panels.values()
+      for own in found.values()
+      for share in own
+      if share
+    }
+  )
   for title, found in panels.items():
     attack, defence = title.split("; ")
     base = panels.get(f"{attack}; mean", {}).get("FedAvg", {})
@@ -121,41 +168,66 @@ def answer(outcomes: suite.Outcomes) -> str:
         if (method, defence) != ("FedAvg", "mean"):
           saved = results.spread(_lost(base, share) - lost)
           place = rule.place(saved["mean"], saved["ci95"], rule.TIE)
-          verdict = {rule.ABOVE: "defends", rule.BELOW: "loses more",
-                     rule.SAME: "the same"}.get(place, place)
+          verdict = {
+            rule.ABOVE: "defends",
+            rule.BELOW: "loses more",
+            rule.SAME: "the same",
+          }.get(place, place)
           cells[share] += f"; {results.shown(saved, sign='+')}, {verdict}"
           counts[f"{method} with the {defence}"][verdict] += 1
       if cells:
-        rows.append([attack, defence, method, *(
-            cells.get(share, "-") for share in shares)])
-  return rows and (
+        rows.append(
+          [attack, defence, method, *(cells.get(share, "-") for share in shares)]
+        )
+  return (
+    rows
+    and (
       "## Do several models defend?\n\nPoints that the honest clients lose to "
       "each share of attackers, and the paired difference to what FedAvg with "
       "the mean loses. A method or a defence *defends* if it loses less by "
-      "more than the tie and the interval.\n\n" + report.table(
-          ["attack", "defence", "method",
-           *(f"{100 * share:g} %" for share in shares)], rows)
-      + bool(counts) * (
-          "\n\nOf all attacks and shares run, number of verdicts: "
-          + "; ".join(f"{name}: " + ", ".join(
-              f"{verdict} {n}" for verdict, n in own.items())
-                      for name, own in counts.items()) + ".")) or ""
+      "more than the tie and the interval.\n\n"
+      + report.table(
+        ["attack", "defence", "method", *(f"{100 * share:g} %" for share in shares)],
+        rows,
+      )
+      + bool(counts)
+      * (
+        "\n\nOf all attacks and shares run, number of verdicts: "
+        + "; ".join(
+          f"{name}: " + ", ".join(f"{verdict} {n}" for verdict, n in own.items())
+          for name, own in counts.items()
+        )
+        + "."
+      )
+    )
+    or ""
+  )
 
 
-def _draw(paths: plots.Paths, outcomes: suite.Outcomes, title: str,
-          x_axis: str) -> None:
+def _draw(
+  paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
+) -> None:
   """Draws the honest clients' accuracy over the share, a panel each."""
   runs_of = suite.by_panel(outcomes)
   style = styles.of(METHODS)
   with plots.sheet(
-      paths, [runs[0].cell.heading for runs in runs_of], title,
-      in_a_row=len(ATTACKS), size=(3.4, 3.0), more=(0.6, 0.6),
-      sharey=True) as axes:
+    paths,
+    [runs[0].cell.heading for runs in runs_of],
+    title,
+    in_a_row=len(ATTACKS),
+    size=(3.4, 3.0),
+    more=(0.6, 0.6),
+    sharey=True,
+  ) as axes:
     for axis, runs in zip(axes, runs_of):
       for place, (method, found) in enumerate(_by_share(runs).items()):
-        plots.draw_means(axis, method, [
-            (100 * s + 0.3 * (place - 2.5), found[s]) for s in sorted(found)],
-                         style[method], 100.0)
+        plots.draw_means(
+          axis,
+          method,
+          [(100 * s + 0.3 * (place - 2.5), found[s]) for s in sorted(found)],
+          style[method],
+          100.0,
+        )
       axis.set_xlabel("hostile clients, %", fontsize=8)
       if axis.get_subplotspec().is_first_col():
         axis.set_ylabel("honest clients' accuracy, %", fontsize=8)
@@ -176,23 +248,45 @@ def _defended(defence: str) -> verdicts.Statement:
         continue
       for method in SEVERAL:
         if {0.0, worst} <= set(own.get(method, {})):
-          found.append((f"{runs[0].cell.panel} {method}", verdicts.above(
-              _lost(own["FedAvg"], worst), _lost(own[method], worst))))
+          found.append(
+            (
+              f"{runs[0].cell.panel} {method}",
+              verdicts.above(_lost(own["FedAvg"], worst), _lost(own[method], worst)),
+            )
+          )
     if not found:
       raise verdicts.NotRun("no panel with attackers")
     return verdicts.every(found)
 
   return verdicts.Statement(
-      NAME, "hostile", f"With the {defence}, every method with several models "
-      "loses less to the largest share of attackers than FedAvg", check)
+    NAME,
+    "hostile",
+    f"With the {defence}, every method with several models "
+    "loses less to the largest share of attackers than FedAvg",
+    check,
+  )
 
 
 FIGURE = figures.Figure(
-    "Hostile clients on MNIST: the honest clients' accuracy", "accuracy",
-    "hostile", figures.panels({f"{attack}; {defence}": ()
-                               for defence in DEFENCES for attack in ATTACKS}),
-    _lines, protocol="local", protocols="local", eval_every=30,
-    table=_table, sections=(answer,), draw=_draw, quick=("b", "e"),
-    statements=tuple(map(_defended, DEFENCES)),
-    shrunk=("--dataset=digits", "--features=none", "--num_clients=100",
-            "--validation_clients=10"))
+  "Hostile clients on MNIST: the honest clients' accuracy",
+  "accuracy",
+  "hostile",
+  figures.panels(
+    {f"{attack}; {defence}": () for defence in DEFENCES for attack in ATTACKS}
+  ),
+  _lines,
+  protocol="local",
+  protocols="local",
+  eval_every=30,
+  table=_table,
+  sections=(answer,),
+  draw=_draw,
+  quick=("b", "e"),
+  statements=tuple(map(_defended, DEFENCES)),
+  shrunk=(
+    "--dataset=digits",
+    "--features=none",
+    "--num_clients=100",
+    "--validation_clients=10",
+  ),
+)

@@ -7,14 +7,17 @@ and both wait for the slowest participant that counts. FedBuff and FedAsync wait
 for nobody. In all four, 10 clients train at the same time.
 """
 
-
 from ...reports import cost_to_accuracy, figures, plots, report, suite, verdicts
 
 NAME = "beyond"
 
 #: label -> file in presets/beyond/late.
-_METHODS = {"FedAvg": "fedavg", "FedProx": "fedprox", "FedBuff": "fedbuff",
-            "FedAsync": "fedasync"}
+_METHODS = {
+  "FedAvg": "fedavg",
+  "FedProx": "fedprox",
+  "FedBuff": "fedbuff",
+  "FedAsync": "fedasync",
+}
 _TARGETS = (0.8, 0.85)
 _SHARES = (0, 0.5, 0.9)
 
@@ -23,8 +26,7 @@ def _takes(target: float, column: str, unit: float) -> report.Column:
   """What a run takes to an accuracy, the median over its seeds."""
 
   def cell(outcome: suite.Outcome) -> str:
-    middle = cost_to_accuracy.median(
-        cost_to_accuracy.spent(outcome, target, column))
+    middle = cost_to_accuracy.median(cost_to_accuracy.spent(outcome, target, column))
     return "never" if middle is None else f"{middle / unit:,.1f}"
 
   return cell
@@ -32,19 +34,30 @@ def _takes(target: float, column: str, unit: float) -> report.Column:
 
 def _table(outcomes: suite.Outcomes) -> str:
   """What every method takes to an accuracy."""
-  return report.of_runs(outcomes, {
+  return report.of_runs(
+    outcomes,
+    {
       "last ten rounds, % +- 95 % CI": lambda o: report.shown(
-          verdicts.late("accuracy")(o)),
-      **{f"{what} to {100 * target:g} %": _takes(target, column, unit)
-         for target in _TARGETS for what, column, unit in (
-             ("simulated minutes", "simulated_s", 60.0),
-             ("MB", "total_bytes", 1e6), ("rounds", "round", 1.0))}},
-                        "stragglers") + (
-          "\n\nCosts are medians over seeds, at the first evaluation that "
-          "reaches the accuracy; MB are those of all participants, both ways. "
-          "A round of FedBuff is 5 clients, of the others 10. FedBuff's "
-          "clients count alike, those of FedAvg and FedProx by their examples, "
-          "as in FedAvg's paper.")
+        verdicts.late("accuracy")(o)
+      ),
+      **{
+        f"{what} to {100 * target:g} %": _takes(target, column, unit)
+        for target in _TARGETS
+        for what, column, unit in (
+          ("simulated minutes", "simulated_s", 60.0),
+          ("MB", "total_bytes", 1e6),
+          ("rounds", "round", 1.0),
+        )
+      },
+    },
+    "stragglers",
+  ) + (
+    "\n\nCosts are medians over seeds, at the first evaluation that "
+    "reaches the accuracy; MB are those of all participants, both ways. "
+    "A round of FedBuff is 5 clients, of the others 10. FedBuff's "
+    "clients count alike, those of FedAvg and FedProx by their examples, "
+    "as in FedAvg's paper."
+  )
 
 
 def _sooner(label: str, than: str, panel: str) -> verdicts.Statement:
@@ -52,43 +65,83 @@ def _sooner(label: str, than: str, panel: str) -> verdicts.Statement:
 
   def check(outcomes):
     # The other method may never get there: then its whole run is the bound.
-    took, bound = (cost_to_accuracy.spent(
-        verdicts.pick(outcomes, panel, one), _TARGETS[0], "simulated_s",
-        or_last=one == than) for one in (label, than))
-    return verdicts.above(
-        cost_to_accuracy.saving(took, bound), 0.0, "% less time", 1)
+    took, bound = (
+      cost_to_accuracy.spent(
+        verdicts.pick(outcomes, panel, one),
+        _TARGETS[0],
+        "simulated_s",
+        or_last=one == than,
+      )
+      for one in (label, than)
+    )
+    return verdicts.above(cost_to_accuracy.saving(took, bound), 0.0, "% less time", 1)
 
   share = _SHARES["abc".index(panel)]
   return verdicts.Statement(
-      NAME, "late", f"With {100 * share:g} % stragglers {label} is at "
-      f"{100 * _TARGETS[0]:g} % in less simulated time than {than}", check)
+    NAME,
+    "late",
+    f"With {100 * share:g} % stragglers {label} is at "
+    f"{100 * _TARGETS[0]:g} % in less simulated time than {than}",
+    check,
+  )
 
 
 def _keeps(panel: str) -> verdicts.Statement:
   """Whether partial work is worth keeping (FedProx, Figure 1)."""
   share = _SHARES["abc".index(panel)]
   return verdicts.Statement(
-      NAME, "late", f"With {100 * share:g} % stragglers FedProx, which keeps "
-      "what they have done, ends above FedAvg, which drops it",
-      verdicts.higher("FedProx", "FedAvg", verdicts.late("accuracy"), panel))
+    NAME,
+    "late",
+    f"With {100 * share:g} % stragglers FedProx, which keeps "
+    "what they have done, ends above FedAvg, which drops it",
+    verdicts.higher("FedProx", "FedAvg", verdicts.late("accuracy"), panel),
+  )
 
 
-def _draw(paths: plots.Paths, outcomes: suite.Outcomes, title: str,
-          x_axis: str) -> None:
-  plots.panels(paths, suite.rows_by_panel(outcomes), "global", "accuracy",
-               title, "simulated_s" if x_axis == "rounds" else x_axis, {})
+def _draw(
+  paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
+) -> None:
+  plots.panels(
+    paths,
+    suite.rows_by_panel(outcomes),
+    "global",
+    "accuracy",
+    title,
+    "simulated_s" if x_axis == "rounds" else x_axis,
+    {},
+  )
 
 
 FIGURE = figures.Figure(
-    "Late clients on MNIST (power law): test accuracy over simulated time",
-    "accuracy", "late", figures.panels({
-        f"{100 * share:g} % stragglers":
-            (f"--stragglers={share}",) if share else ()
-        for share in _SHARES}), figures.of_files("beyond/late", _METHODS),
-    eval_every=5, table=_table, draw=_draw,
-    shrunk=("--dataset=digits", "--features=none", "--partition=classes",
-            "--classes_per_client=2", "--num_clients=60", "--local_epochs=5",
-            "--client_lr=0.1", "--targets=0.6,0.7"),
-    statements=(*(_keeps(panel) for panel in "bc"),
-                *(_sooner(label, "FedAvg", panel)
-                  for panel in "abc" for label in ("FedBuff", "FedAsync"))))
+  "Late clients on MNIST (power law): test accuracy over simulated time",
+  "accuracy",
+  "late",
+  figures.panels(
+    {
+      f"{100 * share:g} % stragglers": (f"--stragglers={share}",) if share else ()
+      for share in _SHARES
+    }
+  ),
+  figures.of_files("beyond/late", _METHODS),
+  eval_every=5,
+  table=_table,
+  draw=_draw,
+  shrunk=(
+    "--dataset=digits",
+    "--features=none",
+    "--partition=classes",
+    "--classes_per_client=2",
+    "--num_clients=60",
+    "--local_epochs=5",
+    "--client_lr=0.1",
+    "--targets=0.6,0.7",
+  ),
+  statements=(
+    *(_keeps(panel) for panel in "bc"),
+    *(
+      _sooner(label, "FedAvg", panel)
+      for panel in "abc"
+      for label in ("FedBuff", "FedAsync")
+    ),
+  ),
+)

@@ -20,10 +20,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_alg import metrics
-from fedjax_alg.records import summary as results, tables as records
+from fedjax_alg.records import summary as results
+from fedjax_alg.records import tables as records
+
 from ...cli import config as config_lib
-from ...reports import cost_to_accuracy as targets, figures, partitions, plots
-from ...reports import report, rule, suite, verdicts
+from ...reports import cost_to_accuracy as targets
+from ...reports import figures, partitions, plots, report, rule, suite, verdicts
 
 #: The accuracy that counts as reached.
 TARGET = 0.98
@@ -31,8 +33,11 @@ TARGET = 0.98
 #: Local steps -> --client_update.
 LOCAL = {"FedAvg": "sgd", "FSVRG": "svrg", "SCAFFOLD": "scaffold"}
 #: The server's step -> --server.
-SERVER = {"average": "average", "adaptive": "adaptive",
-          "conjugate": "conjugate_gradient"}
+SERVER = {
+  "average": "average",
+  "adaptive": "adaptive",
+  "conjugate": "conjugate_gradient",
+}
 MODELS = (1, 2, 4)
 
 
@@ -54,29 +59,35 @@ class Combination(NamedTuple):
 
   @property
   def file(self) -> pathlib.Path:
-    return config_lib.PRESETS / "diversified" / "ablation" / (
-        f"{self.name}.flags")
+    return config_lib.PRESETS / "diversified" / "ablation" / (f"{self.name}.flags")
 
   def start(self) -> tuple[str, ...]:
     """The flags of the run before its rates are tuned."""
-    words = ["--algorithm=composed",
-             f"--client_update={LOCAL[self.local]}",
-             f"--server={SERVER[self.server]}", f"--num_models={self.models}",
-             "--local_steps=20", "--batch_size=10"]
+    words = [
+      "--algorithm=composed",
+      f"--client_update={LOCAL[self.local]}",
+      f"--server={SERVER[self.server]}",
+      f"--num_models={self.models}",
+      "--local_steps=20",
+      "--batch_size=10",
+    ]
     if self.models > 1:
       words.append("--threshold=4")  # as the paper states
     return tuple(words)
 
 
 #: Name of its flag file -> combination.
-CELLS = {cell.name: cell for cell in itertools.starmap(
-    Combination, itertools.product(LOCAL, SERVER, MODELS))}
+CELLS = {
+  cell.name: cell
+  for cell in itertools.starmap(Combination, itertools.product(LOCAL, SERVER, MODELS))
+}
 _BY_LABEL = {cell.label: cell for cell in CELLS.values()}
 
 
 #: The 27 lines of a panel.
-lines = figures.of_files("diversified/ablation", {
-    label: cell.name for label, cell in _BY_LABEL.items()})
+lines = figures.of_files(
+  "diversified/ablation", {label: cell.name for label, cell in _BY_LABEL.items()}
+)
 
 #: The mean of the last ten rounds, in percent; one for each repetition.
 _accuracy = verdicts.late("accuracy")
@@ -101,14 +112,14 @@ class Part(NamedTuple):
 
 
 PARTS = (
-    Part("local", "variance reduction", "FedAvg", ("FSVRG", "SCAFFOLD")),
-    Part("models", "several models", 1, (2, 4)),
-    Part("server", "central acceleration", "average",
-         ("adaptive", "conjugate")))
+  Part("local", "variance reduction", "FedAvg", ("FSVRG", "SCAFFOLD")),
+  Part("models", "several models", 1, (2, 4)),
+  Part("server", "central acceleration", "average", ("adaptive", "conjugate")),
+)
 
 
 def _pairs(
-    outcomes: suite.Outcomes, part: Part, value: Any
+  outcomes: suite.Outcomes, part: Part, value: Any
 ) -> Iterator[tuple[Combination, suite.Outcome, suite.Outcome]]:
   """(combination without the part, its run, the run with the part)."""
   for runs in suite.by_panel(outcomes):
@@ -121,8 +132,8 @@ def _pairs(
 
 
 def _difference(
-    pairs: Sequence[tuple[Combination, suite.Outcome, suite.Outcome]],
-    measure: Any) -> tuple[dict[str, Any], int]:
+  pairs: Sequence[tuple[Combination, suite.Outcome, suite.Outcome]], measure: Any
+) -> tuple[dict[str, Any], int]:
   """The mean difference over the pairs, and how many pairs have one.
 
   All runs share their seeds and partitions, so there is a difference for each
@@ -138,22 +149,25 @@ def _difference(
 def _words(found: dict[str, Any]) -> str:
   """The verdict on a difference of accuracies."""
   verdict = rule.place(found["mean"], found["ci95"], rule.TIE)
-  return {rule.ABOVE: "brings more than the tie",
-          rule.BELOW: "costs more than the tie",
-          rule.SAME: f"at most {rule.TIE} points either way"}.get(
-              verdict, verdict)
+  return {
+    rule.ABOVE: "brings more than the tie",
+    rule.BELOW: "costs more than the tie",
+    rule.SAME: f"at most {rule.TIE} points either way",
+  }.get(verdict, verdict)
 
 
 def answer(outcomes: suite.Outcomes) -> str:
   """Section: what each part brings, alone, among all, and to the rest."""
-  intro = ("## What each part brings\n\nPaired differences of the accuracy in "
-           "points, with the part less without it: *alone*, to FedAvg's steps "
-           "with the average and one model; *to the rest*, where both other "
-           "parts of MA-FSVRG are there (FSVRG's steps, the adaptive step, K = "
-           "4); *on average*, over all combinations of the other parts. All "
-           "are means over the panels that were run. The verdict is on the "
-           f"average. Rounds saved are those to {100 * TARGET:g} %, over the "
-           "pairs in which all repetitions of both get there.\n\n")
+  intro = (
+    "## What each part brings\n\nPaired differences of the accuracy in "
+    "points, with the part less without it: *alone*, to FedAvg's steps "
+    "with the average and one model; *to the rest*, where both other "
+    "parts of MA-FSVRG are there (FSVRG's steps, the adaptive step, K = "
+    "4); *on average*, over all combinations of the other parts. All "
+    "are means over the panels that were run. The verdict is on the "
+    f"average. Rounds saved are those to {100 * TARGET:g} %, over the "
+    "pairs in which all repetitions of both get there.\n\n"
+  )
   rows, said = [], []
   full = Combination("FSVRG", "adaptive", 4)
   for part in PARTS:
@@ -167,19 +181,40 @@ def answer(outcomes: suite.Outcomes) -> str:
       mean, _ = _difference(pairs, _accuracy)
       rounds, number = _difference(pairs, lambda o: -_rounds(o))
       shown = f"K = {value}" if part.field == "models" else str(value)
-      rows.append([
-          f"{part.title}: {shown}", part.without, *(
-              results.shown(_difference(some, _accuracy)[0], sign="+")
-              if some else "-" for some in (alone, rest)),
-          results.shown(mean, sign="+"), _words(mean),
-          f"{results.shown(rounds, 1, sign='+')} ({number} of {len(pairs)})"])
-      said.append(f"{part.title} ({shown}) {results.shown(mean, sign='+')} "
-                  f"points, {_words(mean)}")
+      rows.append(
+        [
+          f"{part.title}: {shown}",
+          part.without,
+          *(
+            results.shown(_difference(some, _accuracy)[0], sign="+") if some else "-"
+            for some in (alone, rest)
+          ),
+          results.shown(mean, sign="+"),
+          _words(mean),
+          f"{results.shown(rounds, 1, sign='+')} ({number} of {len(pairs)})",
+        ]
+      )
+      said.append(
+        f"{part.title} ({shown}) {results.shown(mean, sign='+')} points, {_words(mean)}"
+      )
   if not said:
     return ""
-  return intro + report.table(
-      ["part", "instead of", "alone", "to the rest", "on average", "verdict",
-       "rounds saved (pairs)"], rows) + f"\n\nIn words: {'; '.join(said)}."
+  return (
+    intro
+    + report.table(
+      [
+        "part",
+        "instead of",
+        "alone",
+        "to the rest",
+        "on average",
+        "verdict",
+        "rounds saved (pairs)",
+      ],
+      rows,
+    )
+    + f"\n\nIn words: {'; '.join(said)}."
+  )
 
 
 def table(outcomes: suite.Outcomes) -> str:
@@ -191,17 +226,31 @@ def table(outcomes: suite.Outcomes) -> str:
   for cell in CELLS.values():
     runs = [found.get((own[0].cell.panel, cell.label)) for own in panels]
     if any(o is not None for o in runs):
-      rows.append([
-          cell.local, cell.server, cell.models,
+      rows.append(
+        [
+          cell.local,
+          cell.server,
+          cell.models,
           *("-" if o is None else _accuracies(o) for o in runs),
-          *("-" if o is None else _median(o) for o in runs)])
+          *("-" if o is None else _median(o) for o in runs),
+        ]
+      )
   return (
-      "Test accuracy in percent, mean of the last ten rounds and, with several "
-      "models, of the K; in brackets of the model that is best on validation "
-      f"data. Then the rounds to {100 * TARGET:g} %, median over the runs, - "
-      "where half of them do not get there.\n\n" + report.table(
-          ["local steps", "server", "K", *titles,
-           *(f"rounds, {title}" for title in titles)], rows))
+    "Test accuracy in percent, mean of the last ten rounds and, with several "
+    "models, of the K; in brackets of the model that is best on validation "
+    f"data. Then the rounds to {100 * TARGET:g} %, median over the runs, - "
+    "where half of them do not get there.\n\n"
+    + report.table(
+      [
+        "local steps",
+        "server",
+        "K",
+        *titles,
+        *(f"rounds, {title}" for title in titles),
+      ],
+      rows,
+    )
+  )
 
 
 def _accuracies(outcome: suite.Outcome) -> str:
@@ -218,33 +267,46 @@ def _median(outcome: suite.Outcome) -> str:
 
 def _dot(values: np.ndarray, cell: Combination) -> plots.Dot:
   """A mean with its interval; none where a repetition has no value."""
-  mean, half = (None, np.nan) if np.isnan(values).any() else (
-      metrics.confidence_95(values.tolist()))
-  return plots.Dot(mean, half, None, f"K = {cell.models}", (
-      list(SERVER).index(cell.server), MODELS.index(cell.models)))
+  mean, half = (
+    (None, np.nan)
+    if np.isnan(values).any()
+    else (metrics.confidence_95(values.tolist()))
+  )
+  return plots.Dot(
+    mean,
+    half,
+    None,
+    f"K = {cell.models}",
+    (list(SERVER).index(cell.server), MODELS.index(cell.models)),
+  )
 
 
-def draw(paths: plots.Paths, outcomes: suite.Outcomes, title: str,
-         x_axis: str) -> None:
+def draw(paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str) -> None:
   """Draws accuracy and rounds, a column for each panel."""
   panels = suite.by_panel(outcomes)
   found: dict[str, dict[str, list[plots.Dot]]] = {}
-  for words, measure in (("test accuracy, %", _accuracy),
-                         (f"rounds to {100 * TARGET:g} %", _rounds)):
+  for words, measure in (
+    ("test accuracy, %", _accuracy),
+    (f"rounds to {100 * TARGET:g} %", _rounds),
+  ):
     for runs in panels:
       rows = found[f"{runs[0].cell.heading}: {words}"] = {}
       for o in runs:
         cell = _BY_LABEL[o.cell.label]
         rows.setdefault(f"{cell.local}, {cell.server}", []).append(
-            _dot(measure(o), cell))
+          _dot(measure(o), cell)
+        )
   over = "partitions" if any(o.parts for o in outcomes) else "seeds"
-  plots.dots(paths, found, "", title, f"95 % CI over {over}",
-             "not in all runs", len(panels))
+  plots.dots(
+    paths, found, "", title, f"95 % CI over {over}", "not in all runs", len(panels)
+  )
 
 
 def note(outcomes: suite.Outcomes) -> str:
   """Section: how to read the intervals."""
-  return ("FSVRG's local steps are those of the paper, with their scalings "
-          "Lambda_i and A_r. SCAFFOLD's have one variate for each client, "
-          "whichever of the K models it trains. The adaptive step is (64) as "
-          f"printed, the conjugate one CFSVRG's. {partitions.said(outcomes)}")
+  return (
+    "FSVRG's local steps are those of the paper, with their scalings "
+    "Lambda_i and A_r. SCAFFOLD's have one variate for each client, "
+    "whichever of the K models it trains. The adaptive step is (64) as "
+    f"printed, the conjugate one CFSVRG's. {partitions.said(outcomes)}"
+  )

@@ -13,6 +13,7 @@ import numpy as np
 
 from fedjax_alg.runs.plan import federation_of
 from fedjax_alg.runs.result import load_run
+
 from ...reports import partitions, report, suite
 
 
@@ -32,8 +33,7 @@ def shares(logits: np.ndarray, y: np.ndarray) -> Shares:
   """
   mine = np.take_along_axis(logits, y[:, None], axis=1)
   lower, higher = (logits < mine).sum(1), (logits > mine).sum(1)
-  return Shares(100 * lower.mean() / (logits.shape[1] - 1),
-                100 * (higher < 3).mean())
+  return Shares(100 * lower.mean() / (logits.shape[1] - 1), 100 * (higher < 3).mean())
 
 
 def _of_run(outcome: suite.Outcome) -> list[Shares]:
@@ -46,8 +46,7 @@ def _of_run(outcome: suite.Outcome) -> list[Shares]:
     x, y = np.asarray(whole.x[:size]), np.asarray(whole.y[:size])
     apply = jax.jit(jax.vmap(config.prepare().model.apply, (0, None)))
     for seed in range(len(run.seeds)):
-      models = [shares(np.asarray(one), y)
-                for one in apply(run.global_params(seed), x)]
+      models = [shares(np.asarray(one), y) for one in apply(run.global_params(seed), x)]
       found.append(Shares(*np.mean(models, axis=0)))
   return found
 
@@ -59,14 +58,21 @@ def section(outcomes: suite.Outcomes) -> str:
     if outcome.cell.protocol == suite.ONE_RATE:
       continue
     found = _of_run(outcome)
-    cells.append((outcome.cell.heading, outcome.cell.name, " / ".join(
-        report.shown(partitions.means(np.array(values), outcome.parts), 1)
-        for values in zip(*found))))
+    cells.append(
+      (
+        outcome.cell.heading,
+        outcome.cell.name,
+        " / ".join(
+          report.shown(partitions.means(np.array(values), outcome.parts), 1)
+          for values in zip(*found)
+        ),
+      )
+    )
   return (
-      "## On a machine's own classes, and top-3\n\n"
-      "After the last round, in percent (own classes / top-3), of K models "
-      "their mean: how often the class of a test example beats one other "
-      "class (a machine that knows its own two classes; mean over all pairs), "
-      "and how often it is among the first three. Neither is what the paper "
-      "says that it measures, so no verdict rests on them.\n\n"
-      + report.by_panel(cells))
+    "## On a machine's own classes, and top-3\n\n"
+    "After the last round, in percent (own classes / top-3), of K models "
+    "their mean: how often the class of a test example beats one other "
+    "class (a machine that knows its own two classes; mean over all pairs), "
+    "and how often it is among the first three. Neither is what the paper "
+    "says that it measures, so no verdict rests on them.\n\n" + report.by_panel(cells)
+  )

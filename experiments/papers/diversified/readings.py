@@ -17,18 +17,18 @@ from ...reports.figures import Line
 from ...reports.suite import STATED
 
 #: Figure -> its metric.
-METRICS = {"Fig5": "macro_recall", "Fig6": "macro_f1",
-           "Fig7": "micro_precision"}
+METRICS = {"Fig5": "macro_recall", "Fig6": "macro_f1", "Fig7": "micro_precision"}
 #: Protocol -> what it reads.
 MEASURED = {"global": "entire test set", "preferred": "all machines"}
 POOLED = "pooled optimum"
 
 _READINGS: dict[str, tuple[str, ...]] = {
-    "": (),
-    ", as printed": ("--central_rule=printed", "--l2_of=mean"),
-    ", features to 255": ("--hog_norm=none", "--hog_scale=255"),
-    ", own anchors": ("--anchors=preferring",),
-    ", means of models": ("--group_mean=models",)}
+  "": (),
+  ", as printed": ("--central_rule=printed", "--l2_of=mean"),
+  ", features to 255": ("--hog_norm=none", "--hog_scale=255"),
+  ", own anchors": ("--anchors=preferring",),
+  ", means of models": ("--group_mean=models",),
+}
 
 
 def of(base: Callable[[Any], list[Line]]) -> Callable[[Any], list[Line]]:
@@ -41,24 +41,28 @@ def of(base: Callable[[Any], list[Line]]) -> Callable[[Any], list[Line]]:
   def lines(panel: Any) -> list[Line]:
     if not panel.flags:  # nobody takes part in the pooled optimum
       return [Line(POOLED, ("--algorithm=central",))]
-    return [line._replace(label=line.label + end, flags=(*line.flags, *more))
-            for line in base(panel) if line.protocol == STATED
-            for end, more in _READINGS.items()
-            if line.label.startswith("GA") or "--group_mean=models" not in more]
+    return [
+      line._replace(label=line.label + end, flags=(*line.flags, *more))
+      for line in base(panel)
+      if line.protocol == STATED
+      for end, more in _READINGS.items()
+      if line.label.startswith("GA") or "--group_mean=models" not in more
+    ]
 
   return lines
 
 
 def table(outcomes: suite.Outcomes) -> str:
   """Every metric by every reading of what is measured, beside the paper's."""
-  claims = {(c.panel, c.method, metric): c
-            for figure, metric in METRICS.items()
-            for c in report.load_claims("diversified", figure)
-            if c.metric.removeprefix("test_") == metric}
+  claims = {
+    (c.panel, c.method, metric): c
+    for figure, metric in METRICS.items()
+    for c in report.load_claims("diversified", figure)
+    if c.metric.removeprefix("test_") == metric
+  }
   head = ["panel", "method"]
   for metric in METRICS.values():
-    head += [f"{metric}, paper", *(
-        f"{metric}, {words}" for words in MEASURED.values())]
+    head += [f"{metric}, paper", *(f"{metric}, {words}" for words in MEASURED.values())]
   rows = []
   for o in outcomes:
     late = o.summary["mean_last_10"]
@@ -77,7 +81,7 @@ def table(outcomes: suite.Outcomes) -> str:
           words[-1] += f" ({verdict})"
     rows.append(words)
   return (
-      "Percent, mean of the last ten rounds; of K models the mean of the K, or "
-      "the one that a machine prefers on its own classes. In brackets the "
-      "verdict on the paper's number.\n\n"
-      + report.table(head, rows))
+    "Percent, mean of the last ten rounds; of K models the mean of the K, or "
+    "the one that a machine prefers on its own classes. In brackets the "
+    "verdict on the paper's number.\n\n" + report.table(head, rows)
+  )

@@ -15,6 +15,7 @@ from fedjax_alg import data, grouping, models
 from fedjax_alg.algorithms import fedgroup
 from fedjax_alg.base import num_params
 from fedjax_alg.engine import loop
+
 from ...cli import config as config_lib
 from ...reports import answers, chosen, plots, report, suite, verdicts
 from ...reports.report import shown, table
@@ -50,25 +51,41 @@ def pretrained(cell: suite.Cell) -> list[Pool]:
 
   def setup(params, everyone, key):
     ids, updates, mask, groups = fedgroup.grouped_pool(
-        made.model, hparams, params, everyone, key, made.map_clients)
+      made.model, hparams, params, everyone, key, made.map_clients
+    )
     gram = grouping.gram(updates, mask)
     points = grouping.edc_points(gram, mask, hparams.num_groups)
-    return (ids, mask, grouping.edc(points),
-            grouping.madc(grouping.cosine(gram), mask), points, groups)
+    return (
+      ids,
+      mask,
+      grouping.edc(points),
+      grouping.madc(grouping.cosine(gram), mask),
+      points,
+      groups,
+    )
 
   # The setup of the run with the same keys, but the result is the pool.
-  start = made.algorithm._replace(
-      init=lambda params, spec, key: params, setup=setup)
-  every_seed = jax.device_get(jax.jit(
+  start = made.algorithm._replace(init=lambda params, spec, key: params, setup=setup)
+  every_seed = jax.device_get(
+    jax.jit(
       lambda data, keys: loop.initial_states(
-          loop.fixed(start), made.model, made.spec, data, keys, {}))(
-              made.placed.data.train, made.keys))
+        loop.fixed(start), made.model, made.spec, data, keys, {}
+      )
+    )(made.placed.data.train, made.keys)
+  )
   pools = []
   for ids, present, edc, madc, points, groups in zip(*every_seed):
     square = np.ix_(present, present)
-    pools.append(Pool(
-        ids[present], edc[square], madc[square], points[present],
-        groups[present], made.federation.label_histogram[ids[present]] > 0))
+    pools.append(
+      Pool(
+        ids[present],
+        edc[square],
+        madc[square],
+        points[present],
+        groups[present],
+        made.federation.label_histogram[ids[present]] > 0,
+      )
+    )
   return pools
 
 
@@ -88,9 +105,14 @@ def mapping(pool: Pool) -> Fit:
   upper = np.triu_indices(len(pool.edc), 1)
   x, y = pool.madc[upper], pool.edc[upper]
   slope, intercept = np.polyfit(x, y, 1)
-  return Fit(x, y, float(scipy.stats.pearsonr(x, y).statistic),
-             float(scipy.stats.spearmanr(x, y).statistic), float(slope),
-             float(intercept))
+  return Fit(
+    x,
+    y,
+    float(scipy.stats.pearsonr(x, y).statistic),
+    float(scipy.stats.spearmanr(x, y).statistic),
+    float(slope),
+    float(intercept),
+  )
 
 
 def fig5(cells: Runs, paths: plots.Paths, title: str) -> Made:
@@ -99,32 +121,58 @@ def fig5(cells: Runs, paths: plots.Paths, title: str) -> Made:
   Returns:
     A table with a verdict about all seeds, and the verdict.
   """
-  found = {cell.panel_title: list(map(mapping, pretrained(cell)))
-           for cell in cells}
+  found = {cell.panel_title: list(map(mapping, pretrained(cell))) for cell in cells}
   plots.scatters(
-      paths, {f"{name}, r = {f.pearson:.2f}": (
-          f.madc, f.edc, (f.slope, f.intercept))
-              for name, (f, *_) in found.items()}, ("MADC", "EDC"), title)
+    paths,
+    {
+      f"{name}, r = {f.pearson:.2f}": (f.madc, f.edc, (f.slope, f.intercept))
+      for name, (f, *_) in found.items()
+    },
+    ("MADC", "EDC"),
+    title,
+  )
   names = ("pearson", "spearman", "slope", "intercept")
-  text = table(["data and model", "pairs", *names], (
-      [title, len(fits[0].edc), *(shown([getattr(f, name) for f in fits], 3)
-                                  for name in names)]
-      for title, fits in found.items()))
+  text = table(
+    ["data and model", "pairs", *names],
+    (
+      [
+        title,
+        len(fits[0].edc),
+        *(shown([getattr(f, name) for f in fits], 3) for name in names),
+      ]
+      for title, fits in found.items()
+    ),
+  )
 
   def linear(outcomes):
     del outcomes
-    return verdicts.every((title, verdicts.votes(
-        [f.pearson >= LINEAR for f in fits],
-        ", ".join(f"{f.pearson:.3f}" for f in fits)))
-                          for title, fits in found.items())
+    return verdicts.every(
+      (
+        title,
+        verdicts.votes(
+          [f.pearson >= LINEAR for f in fits],
+          ", ".join(f"{f.pearson:.3f}" for f in fits),
+        ),
+      )
+      for title, fits in found.items()
+    )
 
-  statements = verdicts.for_paper(claims.NAME, "Fig5", {
+  statements = verdicts.for_paper(
+    claims.NAME,
+    "Fig5",
+    {
       f"EDC is about linear in MADC (Pearson correlation at least {LINEAR}, "
-      "each seed)": linear})
+      "each seed)": linear
+    },
+  )
   settings = chosen.together(cell.tuning for cell in cells)
-  return (text + "\n\n" + verdicts.section(statements, []),
-          [answer._replace(settings=settings)
-           for answer in answers.sentences("fig5", statements, [])])
+  return (
+    text + "\n\n" + verdicts.section(statements, []),
+    [
+      answer._replace(settings=settings)
+      for answer in answers.sentences("fig5", statements, [])
+    ],
+  )
 
 
 def clusters(cells: Runs, paths: plots.Paths, title: str) -> Made:
@@ -139,18 +187,27 @@ def clusters(cells: Runs, paths: plots.Paths, title: str) -> Made:
     return " ".join(map(str, np.flatnonzero(labels)))
 
   plots.groups(
-      paths, {name: (p.points[:, :2], p.groups, [word(l) for l in p.labels])
-              for name, p in found.items()},
-      ("cosine with direction 1", "cosine with direction 2"), title)
+    paths,
+    {
+      name: (p.points[:, :2], p.groups, [word(l) for l in p.labels])
+      for name, p in found.items()
+    },
+    ("cosine with direction 1", "cosine with direction 2"),
+    title,
+  )
   rows = []
   for name, p in found.items():
     for g in sorted(set(p.groups.tolist())):
       held = p.labels[p.groups == g].sum(0)
-      rows.append([
-          name, g + 1, (p.groups == g).sum(), ", ".join(
-              f"{c}: {count}" for c, count in enumerate(held) if count)])
-  return table(
-      ["data and model", "group", "clients", "clients by class"], rows), []
+      rows.append(
+        [
+          name,
+          g + 1,
+          (p.groups == g).sum(),
+          ", ".join(f"{c}: {count}" for c, count in enumerate(held) if count),
+        ]
+      )
+  return table(["data and model", "group", "clients", "clients by class"], rows), []
 
 
 #: data set that may not be prepared -> shape of an example, number of classes.
@@ -162,9 +219,13 @@ def _parameters(config: config_lib.Config) -> int:
   values = config.values
   shape, classes = _SHAPES[values["dataset"]]
   model = models.make_model(
-      values["model"], shape, classes, hidden=values["hidden"],
-      tokens=values["vocabulary"] + data.SPECIAL_TOKENS,
-      embedding=values["embedding"])
+    values["model"],
+    shape,
+    classes,
+    hidden=values["hidden"],
+    tokens=values["vocabulary"] + data.SPECIAL_TOKENS,
+    embedding=values["embedding"],
+  )
   return num_params(jax.eval_shape(model.init, jax.random.key(0)))
 
 
@@ -180,24 +241,49 @@ def sizes(cells: Runs, not_run: Runs) -> Made:
   rows = []
   for cell in cells:
     plan = cell.config.prepare().plan
-    rows.append((cell.panel, cell.panel_title, plan["clients"],
-                 plan["train_examples"] + plan["test_examples"],
-                 plan["parameters"]))
-  rows += [(cell.panel, cell.panel_title, "-", "-",
-            _parameters(cell.config)) for cell in not_run]
+    rows.append(
+      (
+        cell.panel,
+        cell.panel_title,
+        plan["clients"],
+        plan["train_examples"] + plan["test_examples"],
+        plan["parameters"],
+      )
+    )
+  rows += [
+    (cell.panel, cell.panel_title, "-", "-", _parameters(cell.config))
+    for cell in not_run
+  ]
   names = ("devices", "samples", "parameters")
   lines = []
   for letter, title, *found in sorted(rows):
-    words = [f"{ours:,}" if isinstance(ours, int) else str(ours)
-             for ours in found]
-    lines.append([title, *(
-        f"{ours} ({stated[letter, name]:,.0f})" if (letter, name) in stated
-        else ours for ours, name in zip(words, names))])
-  counted = {(letter, name): count for letter, _, *counts in rows
-             for name, count in zip(names, counts) if count != "-"}
-  return table(
-      ["data and model", *(f"{name} (paper)" for name in names)], lines), [
-      answers.Answer("table2", c.artifact, c.panel, c.method, c.metric, c.said,
-                     *answers.number([counted[c.panel, c.metric]], c,
-                                     exact=True), "")
-      for c in of_paper if (c.panel, c.metric) in counted]
+    words = [f"{ours:,}" if isinstance(ours, int) else str(ours) for ours in found]
+    lines.append(
+      [
+        title,
+        *(
+          f"{ours} ({stated[letter, name]:,.0f})" if (letter, name) in stated else ours
+          for ours, name in zip(words, names)
+        ),
+      ]
+    )
+  counted = {
+    (letter, name): count
+    for letter, _, *counts in rows
+    for name, count in zip(names, counts)
+    if count != "-"
+  }
+  return table(["data and model", *(f"{name} (paper)" for name in names)], lines), [
+    answers.Answer(
+      "table2",
+      c.artifact,
+      c.panel,
+      c.method,
+      c.metric,
+      c.said,
+      *answers.number([counted[c.panel, c.metric]], c, exact=True),
+      "",
+    )
+    for c in of_paper
+    if (c.panel, c.metric) in counted
+  ]

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fedjax_alg.records import summary as results
+
 from ...reports import answers, partitions, report, suite, verdicts
 from ...reports.report import shown, table
 from . import claims
@@ -28,54 +29,86 @@ def gains(outcomes: suite.Outcomes) -> str:
   # of panel c.
   alias = {"g": "c"}
   order = [*claims.COLUMNS, *claims.BEYOND]
-  found = sorted(outcomes, key=lambda o: (
-      order.index(o.cell.label) if o.cell.label in order else len(order)))
+  found = sorted(
+    outcomes,
+    key=lambda o: order.index(o.cell.label) if o.cell.label in order else len(order),
+  )
 
   def cells(which: str) -> str:
     return report.by_panel(
-        (o.cell.heading, o.cell.label, _accuracy(o, which, PROTOCOL) + (
-            "" if said is None or which != "best" else f" ({said:.1f})"))
-        for o in found for said in [stated.get((
-            alias.get(o.cell.panel, o.cell.panel), o.cell.label))])
+      (
+        o.cell.heading,
+        o.cell.label,
+        _accuracy(o, which, PROTOCOL)
+        + ("" if said is None or which != "best" else f" ({said:.1f})"),
+      )
+      for o in found
+      for said in [stated.get((alias.get(o.cell.panel, o.cell.panel), o.cell.label))]
+    )
 
-  return "\n\n".join([
+  return "\n\n".join(
+    [
       "Accuracy of the clients' models on their own test data, in percent: the "
       "best evaluated round, as in the paper, whose numbers are in brackets.",
-      cells("best"), "The mean of the last ten rounds, which no test data "
-      "chose:", cells("mean_last_10")])
+      cells("best"),
+      "The mean of the last ten rounds, which no test data chose:",
+      cells("mean_last_10"),
+    ]
+  )
 
 
 def by_partition(outcomes: suite.Outcomes) -> str:
   """Synthetic: every method on each partition, and their spread."""
-  judged = {a.method: a.verdict for a in of_table3("synthetic")(outcomes)
-            if a.metric == "test_accuracy_max"}
+  judged = {
+    a.method: a.verdict
+    for a in of_table3("synthetic")(outcomes)
+    if a.metric == "test_accuracy_max"
+  }
   stated = report.stated(claims.NAME, "Table3", "test_accuracy_max")
   rows = []
   for o in outcomes:
     parts = o.parts or (o,)
     means = [float(claims.SCORE(part).mean()) for part in parts]
-    rows.append([
-        o.cell.label, report.number(stated.get(("e", o.cell.label)), ".1f"),
+    rows.append(
+      [
+        o.cell.label,
+        report.number(stated.get(("e", o.cell.label)), ".1f"),
         *(shown(claims.SCORE(part)) for part in parts),
         f"{min(means):.1f} to {max(means):.1f}",
-        results.shown(results.spread(means)), judged.get(o.cell.label, "-")])
-  return ("Best evaluated round of `local`, in percent, mean of the seeds. "
-          "The partitions are those of about as many examples as the paper's; "
-          "none is chosen by accuracy. The last columns take each partition "
-          "as one draw.\n\n" + table(
-              ["method", "paper", *(
-                  f"partition {part.cell.config.values['partition_seed']}"
-                  for part in outcomes[0].parts or outcomes[:1]),
-               "lowest to highest", "mean +- 95 % CI over partitions",
-               "verdict"], rows))
+        results.shown(results.spread(means)),
+        judged.get(o.cell.label, "-"),
+      ]
+    )
+  return (
+    "Best evaluated round of `local`, in percent, mean of the seeds. "
+    "The partitions are those of about as many examples as the paper's; "
+    "none is chosen by accuracy. The last columns take each partition "
+    "as one draw.\n\n"
+    + table(
+      [
+        "method",
+        "paper",
+        *(
+          f"partition {part.cell.config.values['partition_seed']}"
+          for part in outcomes[0].parts or outcomes[:1]
+        ),
+        "lowest to highest",
+        "mean +- 95 % CI over partitions",
+        "verdict",
+      ],
+      rows,
+    )
+  )
 
 
 def of_table3(figure: str) -> Callable[[suite.Outcomes], list[answers.Answer]]:
   """Makes the ``Figure.further`` that answers Table 3 by another figure."""
 
   def judge(outcomes: suite.Outcomes) -> list[answers.Answer]:
-    return [answer._replace(figure=figure) for answer in answers.numbers(
-        claims.NAME, "Table3", outcomes, OF_TABLE3)]
+    return [
+      answer._replace(figure=figure)
+      for answer in answers.numbers(claims.NAME, "Table3", outcomes, OF_TABLE3)
+    ]
 
   return judge
 
@@ -87,33 +120,54 @@ def survives(outcomes: suite.Outcomes) -> str:
     found = {o.cell.label: claims.SCORE(o) for o in runs}
     if {"FedAvg", claims.FG, claims.PRETRAINED} <= set(found):
       plain, groups, without = (
-          found[label] for label in ("FedAvg", claims.FG, claims.PRETRAINED))
-      rows.append([
+        found[label] for label in ("FedAvg", claims.FG, claims.PRETRAINED)
+      )
+      rows.append(
+        [
           runs[0].cell.place,
-          shown(groups - plain), shown(without - plain),
-          shown(groups - without)])
-  return ("## Groups or pre-training\n\nFedGroup pre-trains clients before "
-          f"round 1. \"{claims.PRETRAINED}\" pre-trains as many, puts them "
-          "into one group and goes on as FedAvg.\n\n" + table(
-              ["data and model", "FG-EDC - FedAvg, points",
-               "of these without groups", "of groups"], rows)) if rows else ""
+          shown(groups - plain),
+          shown(without - plain),
+          shown(groups - without),
+        ]
+      )
+  return (
+    (
+      "## Groups or pre-training\n\nFedGroup pre-trains clients before "
+      f'round 1. "{claims.PRETRAINED}" pre-trains as many, puts them '
+      "into one group and goes on as FedAvg.\n\n"
+      + table(
+        [
+          "data and model",
+          "FG-EDC - FedAvg, points",
+          "of these without groups",
+          "of groups",
+        ],
+        rows,
+      )
+    )
+    if rows
+    else ""
+  )
 
 
 @partitions.each
 def _median(outcome: suite.Outcome) -> np.ndarray:
   """The median over rounds of the accuracy in percent, [seeds]."""
-  return 100.0 * np.median(
-      results.by_seed(outcome.rows, "global", "accuracy"), axis=1)
+  return 100.0 * np.median(results.by_seed(outcome.rows, "global", "accuracy"), axis=1)
 
 
 #: metric of the claims file -> what is measured.
-OF_TABLE3: answers.Measures = {"test_accuracy_max": claims.SCORE,
-                               "gain_over_FeSEM": (claims.SCORE, "FeSEM")}
-OF_TABLE1 = {"discrepancy_mean": verdicts.of_rounds("discrepancy"),
-             "discrepancy_variance": verdicts.of_rounds("discrepancy", np.var),
-             "test_accuracy_max": verdicts.best("accuracy"),
-             "test_accuracy_median": _median,
-             "rounds_to_85%": verdicts.rounds_to(0.85)}
+OF_TABLE3: answers.Measures = {
+  "test_accuracy_max": claims.SCORE,
+  "gain_over_FeSEM": (claims.SCORE, "FeSEM"),
+}
+OF_TABLE1 = {
+  "discrepancy_mean": verdicts.of_rounds("discrepancy"),
+  "discrepancy_variance": verdicts.of_rounds("discrepancy", np.var),
+  "test_accuracy_max": verdicts.best("accuracy"),
+  "test_accuracy_median": _median,
+  "rounds_to_85%": verdicts.rounds_to(0.85),
+}
 
 
 def heterogeneity(outcomes: suite.Outcomes) -> str:
@@ -125,29 +179,37 @@ def heterogeneity(outcomes: suite.Outcomes) -> str:
 
     def cell(o: suite.Outcome) -> str:
       found = OF_TABLE1[metric](o)
-      ours = shown(found, digits) if digits else ", ".join(
-          f"{n:.0f}" if np.isfinite(n) else "-" for n in found)
+      ours = (
+        shown(found, digits)
+        if digits
+        else ", ".join(f"{n:.0f}" if np.isfinite(n) else "-" for n in found)
+      )
       value = stated.get((o.cell.panel, "FedAvg"))
       return ours + ("" if value is None else f" ({value:{form}})")
 
     return cell
 
   columns = {
-      "classes": lambda o: o.cell.panel_title,
-      "discrepancy, mean (paper)": beside("discrepancy_mean", ".3f", 3),
-      "variance (paper)": beside("discrepancy_variance", ".4g", 4),
-      "best accuracy (paper)": beside("test_accuracy_max", ".1f"),
-      "median (paper)": beside("test_accuracy_median", ".1f"),
-      "rounds to 85 % (paper), each seed": beside("rounds_to_85%", ".0f", 0),
-      "`local`, best round": lambda o: _accuracy(o, "best", "local")}
-  return table(list(columns), (
-      [cell(o) for cell in columns.values()] for o in outcomes))
+    "classes": lambda o: o.cell.panel_title,
+    "discrepancy, mean (paper)": beside("discrepancy_mean", ".3f", 3),
+    "variance (paper)": beside("discrepancy_variance", ".4g", 4),
+    "best accuracy (paper)": beside("test_accuracy_max", ".1f"),
+    "median (paper)": beside("test_accuracy_median", ".1f"),
+    "rounds to 85 % (paper), each seed": beside("rounds_to_85%", ".0f", 0),
+    "`local`, best round": lambda o: _accuracy(o, "best", "local"),
+  }
+  return table(
+    list(columns), ([cell(o) for cell in columns.values()] for o in outcomes)
+  )
 
 
 def _after(outcome: suite.Outcome, protocol: str, number: int) -> str:
   """Accuracy after a round in percent; "-" if it was not evaluated then."""
-  values = [100 * r["accuracy"] for r in outcome.rows
-            if r["protocol"] == protocol and r["round"] == number]
+  values = [
+    100 * r["accuracy"]
+    for r in outcome.rows
+    if r["protocol"] == protocol and r["round"] == number
+  ]
   return shown(values) if values else "-"
 
 
@@ -157,13 +219,24 @@ def newcomers(outcomes: suite.Outcomes) -> str:
   rows = []
   for o in outcomes:
     late = [verdicts.late("accuracy", p)(o) for p in ("newcomers", PROTOCOL)]
-    rows.append([
-        o.cell.label, _after(o, "newcomers", when), *map(shown, late),
-        shown(late[0] - late[1])])
-  return table([
-      "method", f"newcomers after {when} rounds, when they come",
-      "newcomers, mean of the last ten", "the others, mean of the last ten",
-      "difference"], rows)
+    rows.append(
+      [
+        o.cell.label,
+        _after(o, "newcomers", when),
+        *map(shown, late),
+        shown(late[0] - late[1]),
+      ]
+    )
+  return table(
+    [
+      "method",
+      f"newcomers after {when} rounds, when they come",
+      "newcomers, mean of the last ten",
+      "the others, mean of the last ten",
+      "difference",
+    ],
+    rows,
+  )
 
 
 def shifted(outcomes: suite.Outcomes) -> str:
@@ -172,6 +245,13 @@ def shifted(outcomes: suite.Outcomes) -> str:
   last = outcomes[0].summary["cost"]["rounds"]
   parts = [n for n in (when, when + 1, when + 10, last) if n <= last]
   return table(
-      ["method", *(f"after round {n}" for n in parts), "mean of the last ten"],
-      ([o.cell.label, *(_after(o, PROTOCOL, n) for n in parts),
-        _accuracy(o, "mean_last_10", PROTOCOL)] for o in outcomes))
+    ["method", *(f"after round {n}" for n in parts), "mean of the last ten"],
+    (
+      [
+        o.cell.label,
+        *(_after(o, PROTOCOL, n) for n in parts),
+        _accuracy(o, "mean_last_10", PROTOCOL),
+      ]
+      for o in outcomes
+    ),
+  )

@@ -17,6 +17,7 @@ from fedjax_alg import models, registry
 from fedjax_alg.base import FedSpec
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients as clients_lib
+
 from ...reports import report, rule
 
 CLASSES = 10
@@ -32,12 +33,10 @@ def examples(rows: int, features: int) -> tuple[np.ndarray, np.ndarray]:
 
 def joint(x: np.ndarray, y: np.ndarray) -> np.ndarray:
   """Least squares of all the data by NumPy, [features, L] float64."""
-  return np.linalg.lstsq(
-      x.astype(np.float64), np.eye(CLASSES)[y], rcond=None)[0]
+  return np.linalg.lstsq(x.astype(np.float64), np.eye(CLASSES)[y], rcond=None)[0]
 
 
-def federated(
-    x: np.ndarray, y: np.ndarray, clients: int, ridge: float) -> np.ndarray:
+def federated(x: np.ndarray, y: np.ndarray, clients: int, ridge: float) -> np.ndarray:
   """AFL's weights with the clients' ridge removed, [features, L] float64.
 
   Args:
@@ -49,48 +48,65 @@ def federated(
   features = x.shape[1]
   size = np.array([len(part) for part in np.array_split(y, clients)])
   model = models.make_model("softmax", (features,), CLASSES)
-  algorithm = registry.build("afl", model, map_clients=clients_lib.ClientMap(),
-                             client_ridge=ridge, remove_ridge=True)
+  algorithm = registry.build(
+    "afl",
+    model,
+    map_clients=clients_lib.ClientMap(),
+    client_ridge=ridge,
+    remove_ridge=True,
+  )
   with jax.enable_x64(True):
-    data = jax.tree.map(jnp.asarray, layout.client_data(
-        x, y, np.arange(len(y)), np.cumsum(size) - size, size))
-    params = {"params": {"kernel": jnp.zeros((CLASSES, features), jnp.float64),
-                         "bias": jnp.zeros(CLASSES, jnp.float64)}}
+    data = jax.tree.map(
+      jnp.asarray,
+      layout.client_data(x, y, np.arange(len(y)), np.cumsum(size) - size, size),
+    )
+    params = {
+      "params": {
+        "kernel": jnp.zeros((CLASSES, features), jnp.float64),
+        "bias": jnp.zeros(CLASSES, jnp.float64),
+      }
+    }
     key, everyone = jax.random.key(0), layout.everyone(data)
-    state = algorithm.init(
-        params, FedSpec(clients, clients, CLASSES, (features,)), key)
+    state = algorithm.init(params, FedSpec(clients, clients, CLASSES, (features,)), key)
     state, _ = jax.jit(algorithm.round)(
-        algorithm.setup(state, everyone, key), everyone, key)
+      algorithm.setup(state, everyone, key), everyone, key
+    )
     assert algorithm.global_params is not None
     found: Any = algorithm.global_params(state)
   return np.asarray(found["params"]["kernel"], np.float64)[0].T
 
 
-def deviations(rows: int, features: int, clients: Sequence[int],
-               ridge: float) -> list[float]:
+def deviations(
+  rows: int, features: int, clients: Sequence[int], ridge: float
+) -> list[float]:
   """sum |W - W_joint| for each number of clients."""
   x, y = examples(rows, features)
   whole = joint(x, y)
-  return [float(np.abs(federated(x, y, number, ridge) - whole).sum())
-          for number in clients]
+  return [
+    float(np.abs(federated(x, y, number, ridge) - whole).sum()) for number in clients
+  ]
 
 
 def table(quick: bool) -> str:
   """The Markdown table; quick: of 600 x 48 numbers, beside no claim."""
   rows, features = (600, 48) if quick else (10_000, 512)
   numbers = (2, 200) if quick else CLIENTS
-  claims = {(c.panel, c.metric): c.value for c in report.load_claims(
-      "trust", "afl")}
+  claims = {(c.panel, c.metric): c.value for c in report.load_claims("trust", "afl")}
   lines = []
   for panel, ridge in (("a", 1.0), ("b", 0.0)):
-    for number, found in zip(numbers, deviations(
-        rows, features, numbers, ridge)):
+    for number, found in zip(numbers, deviations(rows, features, numbers, ridge)):
       said = None if quick else claims.get((panel, f"deviation_{number}"))
-      beside = ("-", rule.NO_NUMBER) if said is None else (
-          f"{said:.1e}", rule.place(found - said, 0.0))
+      beside = (
+        ("-", rule.NO_NUMBER)
+        if said is None
+        else (f"{said:.1e}", rule.place(found - said, 0.0))
+      )
       lines.append([number, f"{ridge:g}", beside[0], f"{found:.1e}", beside[1]])
-  return (f"{rows:,} x {features} Gaussian features, {CLASSES} classes, equal "
-          "parts; the sum of all |W - W_joint|, W_joint by NumPy's lstsq. "
-          "Below is better.\n\n" + report.table(
-              ["clients", "ridge of a client", "published", "ours", "verdict"],
-              lines))
+  return (
+    f"{rows:,} x {features} Gaussian features, {CLASSES} classes, equal "
+    "parts; the sum of all |W - W_joint|, W_joint by NumPy's lstsq. "
+    "Below is better.\n\n"
+    + report.table(
+      ["clients", "ridge of a client", "published", "ours", "verdict"], lines
+    )
+  )

@@ -29,12 +29,17 @@ from fedjax_alg.data import layout
 from fedjax_alg.engine import clients as clients_lib
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.records import summary as results
+
 from ...cli import guard
 from ...reports import report, rule
 
 #: name in FedJAX -> name here
-ALGORITHMS = {"fed_avg": "fedavg", "mime": "mime", "mime_lite": "mime_lite",
-              "hyp_cluster": "ifca"}
+ALGORITHMS = {
+  "fed_avg": "fedavg",
+  "mime": "mime",
+  "mime_lite": "mime_lite",
+  "hyp_cluster": "ifca",
+}
 RATE, MOMENTUM, GROUPS = 0.1, 0.9, 2
 
 
@@ -62,8 +67,9 @@ def import_fedjax() -> Any:
     RunError: it is not installed.
   """
   if importlib.util.find_spec("fedjax") is None:
-    raise guard.RunError("FedJAX 0.0.17 is not installed (pip install "
-                         "'fedjax_alg[bench]')")
+    raise guard.RunError(
+      "FedJAX 0.0.17 is not installed (pip install 'fedjax_alg[bench]')"
+    )
   if not hasattr(jax, "tree_map"):
     setattr(jax, "tree_map", jax.tree.map)
   with warnings.catch_warnings(action="ignore"):
@@ -84,14 +90,25 @@ class Task(NamedTuple):
 @functools.cache
 def task(scale: Scale) -> Task:
   """Handwritten digits over clients by Dirichlet(0.5), a small network."""
-  fed = fa.federate("digits", features="flatten", partition="dirichlet",
-                    dirichlet_alpha=0.5, num_clients=scale.clients, seed=0)
-  data = jax.tree.map(jnp.asarray, layout.client_data(
-      np.asarray(fed.data.train.x), np.asarray(fed.data.train.y),
+  fed = fa.federate(
+    "digits",
+    features="flatten",
+    partition="dirichlet",
+    dirichlet_alpha=0.5,
+    num_clients=scale.clients,
+    seed=0,
+  )
+  data = jax.tree.map(
+    jnp.asarray,
+    layout.client_data(
+      np.asarray(fed.data.train.x),
+      np.asarray(fed.data.train.y),
       np.arange(int(np.sum(fed.data.train.size))),
-      np.asarray(fed.data.train.offset), np.asarray(fed.data.train.size)))
-  model = models.make_model(
-      "mlp", fed.example_shape, fed.num_classes, hidden=(16,))
+      np.asarray(fed.data.train.offset),
+      np.asarray(fed.data.train.size),
+    ),
+  )
+  model = models.make_model("mlp", fed.example_shape, fed.num_classes, hidden=(16,))
   return Task(scale, data, model, fed.num_classes)
 
 
@@ -105,15 +122,16 @@ def _here(scale: Scale, name: str) -> tuple[Any, Any]:
   """The algorithm of this library, and its round compiled once."""
   more: dict[str, Any] = {}
   if name.startswith("mime"):
-    more = {"base": "momentum", "base_momentum": MOMENTUM,
-            "client_weights": "examples"}
+    more = {"base": "momentum", "base_momentum": MOMENTUM, "client_weights": "examples"}
   elif name == "hyp_cluster":
     more = {"num_groups": GROUPS}
   algorithm = registry.build(
-      ALGORITHMS[name], task(scale).model,
-      map_clients=clients_lib.ClientMap(),
-      **{"client_lr": RATE, "batch_size": scale.batch,
-         "local_epochs": scale.epochs} | more)
+    ALGORITHMS[name],
+    task(scale).model,
+    map_clients=clients_lib.ClientMap(),
+    **{"client_lr": RATE, "batch_size": scale.batch, "local_epochs": scale.epochs}
+    | more,
+  )
   return algorithm, jax.jit(algorithm.round)
 
 
@@ -126,16 +144,13 @@ def ours(one: Task, name: str, seed: int) -> tuple[list[Any], list[np.ndarray]]:
   """
   scale, (algorithm, play) = one.scale, _here(one.scale, name)
   key, everyone = jax.random.key(1000 + seed), layout.everyone(one.data)
-  spec = FedSpec(scale.clients, scale.clients, one.classes,
-                 one.data.x.shape[1:])
-  state = algorithm.setup(
-      algorithm.init(one.model.init(key), spec, key), everyone, key)
+  spec = FedSpec(scale.clients, scale.clients, one.classes, one.data.x.shape[1:])
+  state = algorithm.setup(algorithm.init(one.model.init(key), spec, key), everyone, key)
   found, groups = [algorithm.global_params(state)], []
   for number in range(scale.rounds):
     state, aux = play(state, everyone, round_key(seed, number))
     found.append(algorithm.global_params(state))
-    groups.append(np.asarray(aux.client.get(
-        "group", np.zeros(scale.clients, int))))
+    groups.append(np.asarray(aux.client.get("group", np.zeros(scale.clients, int))))
   return found, groups
 
 
@@ -149,15 +164,15 @@ def same_batches(one: Task, seed: int) -> Batches:
   def rows_of(key: Any, client: Any) -> Any:
     bits = minibatches.shuffle_bits(client_keys(key, client[None])[0])
     shard = layout.shard_of(one.data, client)
-    return jax.vmap(lambda step: minibatches.batch_rows(
-        shard, bits, step, scale.batch))(
-            jnp.arange(max(steps), dtype=jnp.int32))
+    return jax.vmap(
+      lambda step: minibatches.batch_rows(shard, bits, step, scale.batch)
+    )(jnp.arange(max(steps), dtype=jnp.int32))
 
   def batches(number: int, client: int) -> list[dict[str, np.ndarray]]:
-    rows, mask = map(np.asarray, rows_of(
-        round_key(seed, number), jnp.int32(client)))
-    return [{"x": x[r], "y": y[r], "__mask__": m} for r, m in zip(
-        rows[:steps[client]], mask)]
+    rows, mask = map(np.asarray, rows_of(round_key(seed, number), jnp.int32(client)))
+    return [
+      {"x": x[r], "y": y[r], "__mask__": m} for r, m in zip(rows[: steps[client]], mask)
+    ]
 
   return batches
 
@@ -183,17 +198,22 @@ def _there(scale: Scale, name: str) -> Any:
   momentum = fj.optimizers.sgd(RATE * (1.0 - MOMENTUM), momentum=MOMENTUM)
   algorithms = fj.algorithms
   return {
-      "fed_avg": lambda: algorithms.fed_avg.federated_averaging(
-          fj.grad(loss), sgd, server, own),
-      "mime": lambda: algorithms.mime.mime(loss, momentum, own, whole, 1.0),
-      "mime_lite": lambda: algorithms.mime_lite.mime_lite(
-          loss, momentum, own, whole, 1.0),
-      "hyp_cluster": lambda: algorithms.hyp_cluster.hyp_cluster(
-          loss, sgd, server, whole, own)}[name]()
+    "fed_avg": lambda: algorithms.fed_avg.federated_averaging(
+      fj.grad(loss), sgd, server, own
+    ),
+    "mime": lambda: algorithms.mime.mime(loss, momentum, own, whole, 1.0),
+    "mime_lite": lambda: algorithms.mime_lite.mime_lite(
+      loss, momentum, own, whole, 1.0
+    ),
+    "hyp_cluster": lambda: algorithms.hyp_cluster.hyp_cluster(
+      loss, sgd, server, whole, own
+    ),
+  }[name]()
 
 
-def theirs(one: Task, name: str, start: Any, seed: int,
-           batches: Batches) -> tuple[list[Any], list[np.ndarray]]:
+def theirs(
+  one: Task, name: str, start: Any, seed: int, batches: Batches
+) -> tuple[list[Any], list[np.ndarray]]:
   """Runs the rounds in FedJAX; arguments and results as ``ours``.
 
   Args:
@@ -215,35 +235,45 @@ def theirs(one: Task, name: str, start: Any, seed: int,
     def shuffle_repeat_batch(self, hparams=None, **kwargs):
       if batches is not None:
         return batches(turn[0], self.number)
-      return super().shuffle_repeat_batch(hparams.replace(
-          num_epochs=None, num_steps=steps[self.number],
-          seed=(seed * scale.rounds + turn[0]) * scale.clients + self.number),
-                                          **kwargs)
+      return super().shuffle_repeat_batch(
+        hparams.replace(
+          num_epochs=None,
+          num_steps=steps[self.number],
+          seed=(seed * scale.rounds + turn[0]) * scale.clients + self.number,
+        ),
+        **kwargs,
+      )
 
   x, y, offset, size = (np.asarray(leaf) for leaf in one.data[:4])
   held = []
   for number, (o, n) in enumerate(zip(offset, size)):
-    held.append(Client({"x": x[o:o + n], "y": y[o:o + n]}))
+    held.append(Client({"x": x[o : o + n], "y": y[o : o + n]}))
     held[-1].number = number
 
   algorithm = _there(scale, name)
-  first = [jax.tree.map(lambda leaf, k=k: leaf[k], start)
-           for k in range(len(jax.tree.leaves(start)[0]))]
+  first = [
+    jax.tree.map(lambda leaf, k=k: leaf[k], start)
+    for k in range(len(jax.tree.leaves(start)[0]))
+  ]
   # FedJAX mixes dtypes and ranks, and donates buffers that cannot be reused.
-  with (warnings.catch_warnings(action="ignore"),
-        jax.numpy_dtype_promotion("standard"),
-        jax.numpy_rank_promotion("allow")):
+  with (
+    warnings.catch_warnings(action="ignore"),
+    jax.numpy_dtype_promotion("standard"),
+    jax.numpy_rank_promotion("allow"),
+  ):
     state = algorithm.init(first if name == "hyp_cluster" else first[0])
     found, groups = [start], []
     for number in range(scale.rounds):
       turn[0] = number
       keys = jax.random.split(jax.random.PRNGKey(number), scale.clients)
       state, said = algorithm.apply(
-          state, [(i, held[i], keys[i]) for i in range(scale.clients)])
+        state, [(i, held[i], keys[i]) for i in range(scale.clients)]
+      )
       after = state.cluster_params if name == "hyp_cluster" else [state.params]
       found.append(jax.tree.map(lambda *leaves: jnp.stack(leaves), *after))
-      groups.append(np.array([int(said[i].get("cluster_id", 0))
-                              for i in range(scale.clients)]))
+      groups.append(
+        np.array([int(said[i].get("cluster_id", 0)) for i in range(scale.clients)])
+      )
   return found, groups
 
 
@@ -251,8 +281,7 @@ def distance(a: Any, b: Any) -> float:
   """The largest difference of two models, in units of the largest entry."""
   pairs = list(zip(jax.tree.leaves(a), jax.tree.leaves(b)))
   largest = max(float(jnp.abs(right).max()) for _, right in pairs)
-  return max(float(jnp.abs(left - right).max())
-             for left, right in pairs) / largest
+  return max(float(jnp.abs(left - right).max()) for left, right in pairs) / largest
 
 
 def loss_of(one: Task, found: Any) -> float:
@@ -260,8 +289,7 @@ def loss_of(one: Task, found: Any) -> float:
   size = np.asarray(one.data.size)
   rows = int(size.sum())
   x, y = one.data.x[:rows], one.data.y[:rows]
-  losses = jax.vmap(lambda params: one.model.loss(
-      one.model.apply(params, x), y))(found)
+  losses = jax.vmap(lambda params: one.model.loss(one.model.apply(params, x), y))(found)
   ends = np.cumsum(size)
   sums = np.add.reduceat(np.asarray(losses, np.float64), ends - size, axis=1)
   return float(sums.min(0).sum() / rows)
@@ -293,19 +321,40 @@ def table(quick: bool) -> str:
     worst = np.max(apart, axis=0)
     left, right = np.array(losses).T
     gap = results.spread(right - left)
-    rows.append([
-        f"`{name}`", f"`{here}`", f"{worst[0]:.1e}", f"{worst[-1]:.1e}",
+    rows.append(
+      [
+        f"`{name}`",
+        f"`{here}`",
+        f"{worst[0]:.1e}",
+        f"{worst[-1]:.1e}",
         "yes" if all(same_groups) else "no",
         rule.SAME if worst[0] < ROUNDING and all(same_groups) else "differs",
-        report.shown(left, 4), report.shown(right, 4), results.shown(gap, 4),
-        rule.place(gap["mean"], gap["ci95"], rule.tie_of(left.mean(), ""))])
-  return (f"Digits over {scale.clients} clients by Dirichlet(0.5), all in "
-          f"every round, {scale.epochs} epoch{'s' * (scale.epochs > 1)} "
-          f"of batches of {scale.batch}, "
-          "a network of 16 units. Same rows: the largest difference of a "
-          "weight, in units of the largest weight. Own rows: mean training "
-          f"loss after {scale.rounds} rounds, {scale.seeds} seeds.\n\n"
-          + report.table([
-              "FedJAX", "here", "same rows, round 1",
-              f"same rows, round {scale.rounds}", "same groups", "verdict",
-              "own rows: FedJAX", "here", "difference", "verdict"], rows))
+        report.shown(left, 4),
+        report.shown(right, 4),
+        results.shown(gap, 4),
+        rule.place(gap["mean"], gap["ci95"], rule.tie_of(left.mean(), "")),
+      ]
+    )
+  return (
+    f"Digits over {scale.clients} clients by Dirichlet(0.5), all in "
+    f"every round, {scale.epochs} epoch{'s' * (scale.epochs > 1)} "
+    f"of batches of {scale.batch}, "
+    "a network of 16 units. Same rows: the largest difference of a "
+    "weight, in units of the largest weight. Own rows: mean training "
+    f"loss after {scale.rounds} rounds, {scale.seeds} seeds.\n\n"
+    + report.table(
+      [
+        "FedJAX",
+        "here",
+        "same rows, round 1",
+        f"same rows, round {scale.rounds}",
+        "same groups",
+        "verdict",
+        "own rows: FedJAX",
+        "here",
+        "difference",
+        "verdict",
+      ],
+      rows,
+    )
+  )

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from experiments.cli import config, flags, resume
-from experiments.cli.config import parse, UsageError
+from experiments.cli.config import UsageError, parse
 from fedjax_alg import registry
 
 pytestmark = pytest.mark.fast
@@ -16,128 +16,170 @@ pytestmark = pytest.mark.fast
 #: Without another algorithm they are of FedAvg. What an option refuses by its
 #: own value is in tests/runs/test_options.py and tests/data/test_options.py.
 REFUSED = [
-    ("--algorithm=", "--algorithm"),
-    ("--algorithm=fedvg", "--algorithm=fedvg & did you mean 'fedavg'"),
-    ("--algorithm=mine.py", "--algorithm=mine.py: a file needs the name"),
-    ("--algorithm=scaffold_adam", "--client_update=scaffold with --server=ad"),
-    ("--beta1=0.5", "--beta1 & fedavg & ma_fsvrg"),
-    ("--algorithm=central --participation=0.1", "--participation & central"),
-    ("--algorithm=afl --model=mlp", "--algorithm=afl & --model=softmax"),
-    # How flags are written.
-    ("--rounds=many", "--rounds=many: must be a whole number"),
-    ("--client_clip=abc", "--client_clip=abc: must be a number"),
-    ("--resume=when", "--resume=when: must be true or"),
-    ("--client_lrr=1",
-     "--client_lrr: unknown flag, did you mean 'client_lr'? & --help"),
-    ("--lr=1", "--lr: unknown flag, did you mean 'client_lr'? & --help"),
-    ("--num_epochs=1", "unknown flag, did you mean 'local_epochs'?"),
-    ("--clients=3", "unknown flag, did you mean 'num_clients'?"),
-    ("--batch=3", "unknown flag, did you mean 'batch_size'?"),
-    ("stray", "'stray'"),
-    ("--undefok=nosuch --nosuch=1", "--undefok=nosuch"),
-    ("--resume yes", "'yes': not a flag"),
-    ("--out_dir --resume", "--out_dir: has no value; must be --out_dir=VALUE"),
-    ("--resume --overwrite", "--resume & --overwrite"),
-    ("--out_dir=", "--out_dir=: empty"),
-    ("--out_dir=a\0b", r"--out_dir=a\x00b: must be printable"),
-    ("--out_dir=a\nb", "--out_dir=a b: must be printable text"),
-    ("--availability=a\r=b", "must be a list such as a,b,c"),
-    ("--out_dir=\udcff", r"--out_dir=\udcff: must be printable text"),
-    ("--out_dir=" + "a" * 256, "no path; its names have at most 255 bytes"),
-    ("--out_dir=" + "a/" * 2049, "no path;"),
-    ("--model=stack --layers=dense" + "9" * 5000, "at most 1,000,000,000"),
-    ("--model=stack --layers=" + "dense2," * 200 + "dense2",
-     "--layers: has 201 layers"),
-    ("--model=mlp --hidden=" + "2," * 100 + "2", "--hidden: has 101 layers"),
-    ("--flagfile", "--flagfile: must be --flagfile=FILE"),
-    ("--flagfile=nowhere.flags", "nowhere.flags"),
-    ("--flagfile=~nosuchuser/x", "--flagfile=~nosuchuser/x & user"),
-    ("--targets=0.9,high", "--targets"),
-    ("--device_cores=1,2,3", "--device_cores=1,2,3 & LEAST,MOST"),
-    ("--device_cores=1.5,2", "1.5,2 & whole numbers"),
-    ("--bandwidth_gbps=1,fast", "--bandwidth_gbps=1,fast & two numbers"),
-    ("--newcomers_at=10", "--newcomers_at=10 & COUNT"),
-    ("--newcomers_at=1:2:3", "1:2:3 & ROUND:COUNT"),
-    ("--newcomers_at=a:b", "a:b & whole numbers"),
-    ("--newcomers_at=", "--newcomers_at= & ROUND:COUNT"),
-    # Ranges.
-    ("--num_clients=5", "--participation=0.1 (the default): gives 0 of 5 "
-     "clients a round; give more than 0.1, or --cohort_size"),
-    ("--seed=4294967295 --num_seeds=2", "--num_seeds=2 & 4294967296"),
-    ("--bandwidth_gbps=nan,1", "--bandwidth_gbps=nan,1 & between 1e-09"),
-    # Clients that are held out, come later, or change.
-    ("--validation_clients=60 --cohort_size=41",
-     "--cohort_size=41 & 40 clients that --validation_clients=60 leaves"),
-    ("--validation_clients=97",
-     "--participation=0.1 & 0 of 3 clients that --validation_clients=97"),
-    ("--algorithm=ma_fsvrg --num_models=3 --validation_clients=80",
-     "--num_models=3 & 20 that --validation_clients=80 leaves"),
-    ("--server=cg_line_search",
-     "--server=cg_line_search & --validation_clients & at least 1"),
-    ("--newcomers_at=5:1,100:2",
-     "5:1,100:2 & never join & --rounds=100 & at most 99"),
-    ("--participation=1 --newcomers_at=5:1", "leaves 99 of the 100 & at least"),
-    ("--algorithm=central --newcomers_at=5:100", "leaves 0 of the 100"),
-    ("--validation_clients=50 --newcomers_at=5:46", "leaves 4 of the 50 cl"),
-    ("--eval_protocols=newcomers",
-     "--eval_protocols=newcomers & needs --newcomers_at"),
-    ("--shift=increment --shift_share=.1",
-     "--shift_share & --shift=increment & swap_part"),
-    ("--shift=swap_all --shift_share=.019",
-     "--shift_share=0.019 & no pair of 100 clients & at least 0.02"),
-    ("--shift=swap_all --shift_every=100", "--shift_every=100 & at most 99"),
-    ("--algorithm=losac --variant=table --newcomers_at=5:1",
-     "--newcomers_at & --variant=table"),
-    ("--algorithm=losac --variant=table --shift=swap_part",
-     "--shift & --variant=table"),
-    # What two halves read.
-    ("--client_update=mime --base_momentum=.5",
-     "--base_momentum & --base=sgd & momentum|adam"),
-    ("--client_update=dyn --num_models=3",
-     "--num_models=3 & linear term belongs to one model"),
-    ("--client_update=losac --num_models=2", "--num_models=2 & delayed grad"),
-    ("--client_update=sgd --num_models=2 --grouping=gradient",
-     "--grouping=gradient & --client_update=sgd & anchor gradients"),
-    ("--algorithm=losac --variant=table --local_steps=0",
-     "--local_steps=0 & --variant=table"),
-    ("--algorithm=losac --variant=table --batch_size=0",
-     "--batch_size=0 & --variant=table"),
-    # Data and models.
-    ("--dataset=npz --data_path=~nosuchuser/x",
-     "--data_path=~nosuchuser/x & no such user"),
-    ("--dataset=kmnist --partition=natural", "kmnist names no clients"),
-    ("--dataset=tfds:made/up --model=stack --data_path=/x",
-     "--data_path & --dataset=tfds:made/up & idx"),
-    ("--dataset=sent140", "--model=softmax & --dataset=sent140 & --model=lstm"),
-    ("--dataset=sent140 --model=lstm --features=flatten",
-     "--features=flatten & only none"),
-    ("--dataset=mnist --model=lstm", "--model=lstm & mnist & sent140"),
-    ("--dataset=shakespeare --data_path=/x",
-     "--model=softmax & characters & --model=lstm"),
-    ("--dataset=shakespeare --data_path=/x --model=lstm --vocabulary=80",
-     "--vocabulary=80 & 80 characters"),
-    ("--dataset=npz --data_path=/x --sequence_length=9",
-     "--sequence_length & --dataset=npz & sent140"),
-    ("--window_stride=2", "--window_stride & digits"),
-    ("--data_dir=/x", "--data_dir & digits"),
-    ("--femnist=leaky", "--femnist & --dataset=digits"),
-    ("--lstm_widths=8", "--lstm_widths & softmax"),
-    ("--layers=dense4", "--layers & --model=softmax"),
-    ("--model=cnn --features=flatten", "cnn & images"),
-    ("--model=stack --features=flatten",
-     "--layers=conv3-16 & needs images & --features=flatten"),
-    ("--algorithm=fedacnnl --code=position --code_high_passed=1",
-     "--code_high_passed=1 & at most 0 & --model=softmax"),
-    ("--algorithm=fedacnnl --batch_size=513",
-     "--batch_size=513 & at most --max_batch_size=512"),
+  ("--algorithm=", "--algorithm"),
+  ("--algorithm=fedvg", "--algorithm=fedvg & did you mean 'fedavg'"),
+  ("--algorithm=mine.py", "--algorithm=mine.py: a file needs the name"),
+  ("--algorithm=scaffold_adam", "--client_update=scaffold with --server=ad"),
+  ("--beta1=0.5", "--beta1 & fedavg & ma_fsvrg"),
+  ("--algorithm=central --participation=0.1", "--participation & central"),
+  ("--algorithm=afl --model=mlp", "--algorithm=afl & --model=softmax"),
+  # How flags are written.
+  ("--rounds=many", "--rounds=many: must be a whole number"),
+  ("--client_clip=abc", "--client_clip=abc: must be a number"),
+  ("--resume=when", "--resume=when: must be true or"),
+  ("--client_lrr=1", "--client_lrr: unknown flag, did you mean 'client_lr'? & --help"),
+  ("--lr=1", "--lr: unknown flag, did you mean 'client_lr'? & --help"),
+  ("--num_epochs=1", "unknown flag, did you mean 'local_epochs'?"),
+  ("--clients=3", "unknown flag, did you mean 'num_clients'?"),
+  ("--batch=3", "unknown flag, did you mean 'batch_size'?"),
+  ("stray", "'stray'"),
+  ("--undefok=nosuch --nosuch=1", "--undefok=nosuch"),
+  ("--resume yes", "'yes': not a flag"),
+  ("--out_dir --resume", "--out_dir: has no value; must be --out_dir=VALUE"),
+  ("--resume --overwrite", "--resume & --overwrite"),
+  ("--out_dir=", "--out_dir=: empty"),
+  ("--out_dir=a\0b", r"--out_dir=a\x00b: must be printable"),
+  ("--out_dir=a\nb", "--out_dir=a b: must be printable text"),
+  ("--availability=a\r=b", "must be a list such as a,b,c"),
+  ("--out_dir=\udcff", r"--out_dir=\udcff: must be printable text"),
+  ("--out_dir=" + "a" * 256, "no path; its names have at most 255 bytes"),
+  ("--out_dir=" + "a/" * 2049, "no path;"),
+  ("--model=stack --layers=dense" + "9" * 5000, "at most 1,000,000,000"),
+  ("--model=stack --layers=" + "dense2," * 200 + "dense2", "--layers: has 201 layers"),
+  ("--model=mlp --hidden=" + "2," * 100 + "2", "--hidden: has 101 layers"),
+  ("--flagfile", "--flagfile: must be --flagfile=FILE"),
+  ("--flagfile=nowhere.flags", "nowhere.flags"),
+  ("--flagfile=~nosuchuser/x", "--flagfile=~nosuchuser/x & user"),
+  ("--targets=0.9,high", "--targets"),
+  ("--device_cores=1,2,3", "--device_cores=1,2,3 & LEAST,MOST"),
+  ("--device_cores=1.5,2", "1.5,2 & whole numbers"),
+  ("--bandwidth_gbps=1,fast", "--bandwidth_gbps=1,fast & two numbers"),
+  ("--newcomers_at=10", "--newcomers_at=10 & COUNT"),
+  ("--newcomers_at=1:2:3", "1:2:3 & ROUND:COUNT"),
+  ("--newcomers_at=a:b", "a:b & whole numbers"),
+  ("--newcomers_at=", "--newcomers_at= & ROUND:COUNT"),
+  # Ranges.
+  (
+    "--num_clients=5",
+    "--participation=0.1 (the default): gives 0 of 5 "
+    "clients a round; give more than 0.1, or --cohort_size",
+  ),
+  ("--seed=4294967295 --num_seeds=2", "--num_seeds=2 & 4294967296"),
+  ("--bandwidth_gbps=nan,1", "--bandwidth_gbps=nan,1 & between 1e-09"),
+  # Clients that are held out, come later, or change.
+  (
+    "--validation_clients=60 --cohort_size=41",
+    "--cohort_size=41 & 40 clients that --validation_clients=60 leaves",
+  ),
+  (
+    "--validation_clients=97",
+    "--participation=0.1 & 0 of 3 clients that --validation_clients=97",
+  ),
+  (
+    "--algorithm=ma_fsvrg --num_models=3 --validation_clients=80",
+    "--num_models=3 & 20 that --validation_clients=80 leaves",
+  ),
+  (
+    "--server=cg_line_search",
+    "--server=cg_line_search & --validation_clients & at least 1",
+  ),
+  ("--newcomers_at=5:1,100:2", "5:1,100:2 & never join & --rounds=100 & at most 99"),
+  ("--participation=1 --newcomers_at=5:1", "leaves 99 of the 100 & at least"),
+  ("--algorithm=central --newcomers_at=5:100", "leaves 0 of the 100"),
+  ("--validation_clients=50 --newcomers_at=5:46", "leaves 4 of the 50 cl"),
+  ("--eval_protocols=newcomers", "--eval_protocols=newcomers & needs --newcomers_at"),
+  (
+    "--shift=increment --shift_share=.1",
+    "--shift_share & --shift=increment & swap_part",
+  ),
+  (
+    "--shift=swap_all --shift_share=.019",
+    "--shift_share=0.019 & no pair of 100 clients & at least 0.02",
+  ),
+  ("--shift=swap_all --shift_every=100", "--shift_every=100 & at most 99"),
+  (
+    "--algorithm=losac --variant=table --newcomers_at=5:1",
+    "--newcomers_at & --variant=table",
+  ),
+  ("--algorithm=losac --variant=table --shift=swap_part", "--shift & --variant=table"),
+  # What two halves read.
+  (
+    "--client_update=mime --base_momentum=.5",
+    "--base_momentum & --base=sgd & momentum|adam",
+  ),
+  (
+    "--client_update=dyn --num_models=3",
+    "--num_models=3 & linear term belongs to one model",
+  ),
+  ("--client_update=losac --num_models=2", "--num_models=2 & delayed grad"),
+  (
+    "--client_update=sgd --num_models=2 --grouping=gradient",
+    "--grouping=gradient & --client_update=sgd & anchor gradients",
+  ),
+  (
+    "--algorithm=losac --variant=table --local_steps=0",
+    "--local_steps=0 & --variant=table",
+  ),
+  (
+    "--algorithm=losac --variant=table --batch_size=0",
+    "--batch_size=0 & --variant=table",
+  ),
+  # Data and models.
+  (
+    "--dataset=npz --data_path=~nosuchuser/x",
+    "--data_path=~nosuchuser/x & no such user",
+  ),
+  ("--dataset=kmnist --partition=natural", "kmnist names no clients"),
+  (
+    "--dataset=tfds:made/up --model=stack --data_path=/x",
+    "--data_path & --dataset=tfds:made/up & idx",
+  ),
+  ("--dataset=sent140", "--model=softmax & --dataset=sent140 & --model=lstm"),
+  (
+    "--dataset=sent140 --model=lstm --features=flatten",
+    "--features=flatten & only none",
+  ),
+  ("--dataset=mnist --model=lstm", "--model=lstm & mnist & sent140"),
+  (
+    "--dataset=shakespeare --data_path=/x",
+    "--model=softmax & characters & --model=lstm",
+  ),
+  (
+    "--dataset=shakespeare --data_path=/x --model=lstm --vocabulary=80",
+    "--vocabulary=80 & 80 characters",
+  ),
+  (
+    "--dataset=npz --data_path=/x --sequence_length=9",
+    "--sequence_length & --dataset=npz & sent140",
+  ),
+  ("--window_stride=2", "--window_stride & digits"),
+  ("--data_dir=/x", "--data_dir & digits"),
+  ("--femnist=leaky", "--femnist & --dataset=digits"),
+  ("--lstm_widths=8", "--lstm_widths & softmax"),
+  ("--layers=dense4", "--layers & --model=softmax"),
+  ("--model=cnn --features=flatten", "cnn & images"),
+  (
+    "--model=stack --features=flatten",
+    "--layers=conv3-16 & needs images & --features=flatten",
+  ),
+  (
+    "--algorithm=fedacnnl --code=position --code_high_passed=1",
+    "--code_high_passed=1 & at most 0 & --model=softmax",
+  ),
+  (
+    "--algorithm=fedacnnl --batch_size=513",
+    "--batch_size=513 & at most --max_batch_size=512",
+  ),
 ]
 
 
 @pytest.mark.parametrize(
-    "words,named", REFUSED, ids=[ascii(r[0][:70]) for r in REFUSED])
+  "words,named", REFUSED, ids=[ascii(r[0][:70]) for r in REFUSED]
+)
 def test_refused_in_one_line(words, named):
-  if not any(f"--{flag}=" in words for flag in (
-      "algorithm", "client_update", "server")):
+  if not any(
+    f"--{flag}=" in words for flag in ("algorithm", "client_update", "server")
+  ):
     words = f"--algorithm=fedavg {words}"
   with pytest.raises(ValueError) as caught:
     parse(words.split(" "))
@@ -153,8 +195,10 @@ def test_without_an_algorithm_one_is_asked_for():
 
 
 def test_a_value_may_be_a_word_of_its_own():
-  assert parse("--algorithm fedavg --client_lr 1e-2 --resume --rounds 3"
-               .split()).run.rounds == 3
+  assert (
+    parse("--algorithm fedavg --client_lr 1e-2 --resume --rounds 3".split()).run.rounds
+    == 3
+  )
 
 
 @pytest.mark.parametrize("preset", config.presets())
@@ -165,9 +209,12 @@ def test_preset_parses(preset):
     general = f"{paper}/methods/{name}"
     if general != preset and general in config.presets():
       words.insert(0, f"--flagfile={general}")
-    usual = {"fedgroup": "mnist_mclr", "analytic": "mnist_lr",
-             "trust": "niid_bench", "beyond": (
-                 "board_digits" if folder[0] == "methods" else folder[0])}
+    usual = {
+      "fedgroup": "mnist_mclr",
+      "analytic": "mnist_lr",
+      "trust": "niid_bench",
+      "beyond": ("board_digits" if folder[0] == "methods" else folder[0]),
+    }
     data = folder[0].partition("_")[2] or usual.get(paper, "mnist")
     words.append(f"--flagfile={paper}/{data}.flags")
   if "algorithm=" not in "".join(config.expand_flagfiles(words)):
@@ -189,15 +236,15 @@ def test_flag_files_that_cannot_be_read(tmp_path):
   write("quote", '"--rounds=3\n')
   refused("quote", "quote.flags: cannot be read as")
   write("excel", "\ufeff--rounds=3\n")
-  assert config.expand_flagfiles(
-      [f"--flagfile={tmp_path}/excel.flags"]) == ["--rounds=3"]
+  assert config.expand_flagfiles([f"--flagfile={tmp_path}/excel.flags"]) == [
+    "--rounds=3"
+  ]
   write("loop", f"--flagfile={tmp_path}/loop.flags\n")
   refused("loop", "loop.flags: more than 9 flag files one within another; does")
   write("0", "--rounds=3\n")
   for number in range(1, 10):  # each names the one before
     write(number, f"--flagfile={tmp_path}/{number - 1}.flags\n")
-  assert config.expand_flagfiles([f"--flagfile={tmp_path}/8.flags"]) == [
-      "--rounds=3"]
+  assert config.expand_flagfiles([f"--flagfile={tmp_path}/8.flags"]) == ["--rounds=3"]
   refused("9", "/0.flags: more than 9 flag")
   for number in range(1, 9):  # ten times: 10^8 words
     write(number, f"--flagfile={tmp_path}/{number - 1}.flags\n" * 10)
@@ -206,51 +253,94 @@ def test_flag_files_that_cannot_be_read(tmp_path):
 
 def test_the_headline_has_what_validation_chose_for_ma():
   headline = ["--flagfile=diversified/headline.flags"]
-  assert parse(headline).hparams == parse([
-      *headline, "--flagfile=diversified/methods/ma_fsvrg.flags"]).hparams
+  assert (
+    parse(headline).hparams
+    == parse([*headline, "--flagfile=diversified/methods/ma_fsvrg.flags"]).hparams
+  )
   assert "chosen: test" not in (
-      config.PRESETS / "diversified" / "headline.flags").read_text("utf-8")
+    config.PRESETS / "diversified" / "headline.flags"
+  ).read_text("utf-8")
 
 
-@pytest.mark.parametrize("words, values", [
-    ("--dataset=femnist", dict(partition="natural", num_clients=200,
-                               femnist="fixed", min_client_size=None)),
-    ("--dataset=shakespeare --data_path=/x --model=lstm",
-     dict(partition="natural", sequence_length=80, embedding="learned")),
-    ("--newcomers_at=5:60,7:30", dict(
+@pytest.mark.parametrize(
+  "words, values",
+  [
+    (
+      "--dataset=femnist",
+      dict(partition="natural", num_clients=200, femnist="fixed", min_client_size=None),
+    ),
+    (
+      "--dataset=shakespeare --data_path=/x --model=lstm",
+      dict(partition="natural", sequence_length=80, embedding="learned"),
+    ),
+    (
+      "--newcomers_at=5:60,7:30",
+      dict(
         newcomers_at=((5, 60), (7, 30)),
-        eval_protocols=("global", "local", "preferred", "newcomers"))),
-    ("--newcomers_at=5:60 --eval_protocols=newcomers,local",
-     dict(eval_protocols=("newcomers", "local"))),
-    ("--validation_clients=60 --cohort_size=40 --eval_protocols=validation",
-     dict(validation_clients=60, num_clients=100)),
-    ("--device_cores=2,3 --bandwidth_gbps=.1,1",
-     dict(device_cores=(2, 3), bandwidth_gbps=(0.1, 1.0))),
-])
+        eval_protocols=("global", "local", "preferred", "newcomers"),
+      ),
+    ),
+    (
+      "--newcomers_at=5:60 --eval_protocols=newcomers,local",
+      dict(eval_protocols=("newcomers", "local")),
+    ),
+    (
+      "--validation_clients=60 --cohort_size=40 --eval_protocols=validation",
+      dict(validation_clients=60, num_clients=100),
+    ),
+    (
+      "--device_cores=2,3 --bandwidth_gbps=.1,1",
+      dict(device_cores=(2, 3), bandwidth_gbps=(0.1, 1.0)),
+    ),
+  ],
+)
 def test_what_flags_and_defaults_become(words, values):
   found = parse(["--algorithm=fedavg", *words.split()]).values
   assert {name: found[name] for name in values} == values
 
 
-@pytest.mark.parametrize("words, others", [
-    (["--algorithm=fedavg", "--eval_protocols=train"],
-     ["--seed=1", "--client_lr=0.2", "--stop_at=train:loss:1"]),
-    (["--algorithm=fedavg", "--newcomers_at=5:60,7:30"],
-     ["--newcomers_at=5:60,7:29"]),
-    (["--algorithm=fedavg", "--device_cores=2,3", "--bandwidth_gbps=.1,1"],
-     ["--device_cores=2,4", "--bandwidth_gbps=.1,2", "--batch_ms=2",
-      "--core_gflops=9", "--server_gflops=1", "--clock_seed=1"]),
-    (["--algorithm=fedavg", "--validation_clients=60", "--cohort_size=40"],
-     ["--validation_clients=59"]),
-    (["--algorithm=fedavg", "--dataset=shakespeare", "--data_path=/x",
-      "--model=lstm"], ["--window_stride=2", "--lstm_widths=8,8",
-                        "--embedding_size=4", "--partition_file=p.npz"]),
-    *((["--algorithm=fedavg", "--dataset=npz", f"--data_path={path}"], [])
-      for path in ("/data/with a blank ", " before.npz", '"quoted" \t'))])
+@pytest.mark.parametrize(
+  "words, others",
+  [
+    (
+      ["--algorithm=fedavg", "--eval_protocols=train"],
+      ["--seed=1", "--client_lr=0.2", "--stop_at=train:loss:1"],
+    ),
+    (["--algorithm=fedavg", "--newcomers_at=5:60,7:30"], ["--newcomers_at=5:60,7:29"]),
+    (
+      ["--algorithm=fedavg", "--device_cores=2,3", "--bandwidth_gbps=.1,1"],
+      [
+        "--device_cores=2,4",
+        "--bandwidth_gbps=.1,2",
+        "--batch_ms=2",
+        "--core_gflops=9",
+        "--server_gflops=1",
+        "--clock_seed=1",
+      ],
+    ),
+    (
+      ["--algorithm=fedavg", "--validation_clients=60", "--cohort_size=40"],
+      ["--validation_clients=59"],
+    ),
+    (
+      ["--algorithm=fedavg", "--dataset=shakespeare", "--data_path=/x", "--model=lstm"],
+      [
+        "--window_stride=2",
+        "--lstm_widths=8,8",
+        "--embedding_size=4",
+        "--partition_file=p.npz",
+      ],
+    ),
+    *(
+      (["--algorithm=fedavg", "--dataset=npz", f"--data_path={path}"], [])
+      for path in ("/data/with a blank ", " before.npz", '"quoted" \t')
+    ),
+  ],
+)
 def test_flags_replay_to_the_same_identity_and_others_to_another(
-    words, others, tmp_path):
-  """Blanks at the ends of a value stay; around a typed line they do not count.
-  """
+  words, others, tmp_path
+):
+  """Blanks at the ends of a value stay; around a typed line they do not count."""
   first, file = parse(words), tmp_path / "flags.txt"
   file.write_text("\n".join(first.flag_lines()) + "\n", encoding="utf-8")
   again = parse([f"--flagfile={file}"])
@@ -274,12 +364,18 @@ def test_a_part_of_a_preset_can_be_switched_off(tmp_path):
     parse([*words, "--beta1=0.5"])
 
 
-@pytest.mark.parametrize("words, identity", [
-    ("--algorithm=fedavg",
-     "a7529411daa769d8f06606fe8c8fe1cab3f000dc3df870feb02d77d7c3b687c6"),
+@pytest.mark.parametrize(
+  "words, identity",
+  [
+    (
+      "--algorithm=fedavg",
+      "a7529411daa769d8f06606fe8c8fe1cab3f000dc3df870feb02d77d7c3b687c6",
+    ),
     ("--algorithm=fedgroup --num_groups=3", "f30acbe8b0cd386c"),
     ("--client_update=scaffold --server=adam", "3086c027050b373a"),
-    ("--algorithm=fedavg --dataset=sent140 --model=lstm", "ca91a9a018d49040")])
+    ("--algorithm=fedavg --dataset=sent140 --model=lstm", "ca91a9a018d49040"),
+  ],
+)
 def test_identity_is_that_of_version_0_2(words, identity):
   """What came later is not in it at its default, and is in it otherwise."""
   assert parse(words.split()).identity().startswith(identity)
@@ -290,47 +386,51 @@ def test_identity_is_that_of_version_0_2(words, identity):
 def test_a_folder_of_version_0_2_is_resumed(tmp_path):
   """Its config.json does not have the options that came later."""
   parsed = parse(["--algorithm=fedavg"])
-  later = {name for name, field in parsed.fields.items()
-           if field.metadata["later"]}
+  later = {name for name, field in parsed.fields.items() if field.metadata["later"]}
   assert {"client_optimizer", "stop_at"} <= later and "client_lr" not in later
-  facts = {part: {k: v for k, v in values.items() if k not in later}
-           for part, values in (("flags", parsed.values),
-                                ("hparams", parsed.hparams))}
+  facts = {
+    part: {k: v for k, v in values.items() if k not in later}
+    for part, values in (("flags", parsed.values), ("hparams", parsed.hparams))
+  }
 
   def check(given, **more):
-    (tmp_path / "config.json").write_text(json.dumps(
-        {"identity": given.identity()} | facts | more))
+    (tmp_path / "config.json").write_text(
+      json.dumps({"identity": given.identity()} | facts | more)
+    )
     resume.check_same(tmp_path, given)
 
   check(parsed)
-  with pytest.raises(UsageError, match=(
-      "^--client_optimizer=adam: the run in .* has sgd; resume with")):
-    resume.check_same(tmp_path, parse(
-        ["--algorithm=fedavg", "--client_optimizer=adam"]))
+  with pytest.raises(
+    UsageError, match=("^--client_optimizer=adam: the run in .* has sgd; resume with")
+  ):
+    resume.check_same(
+      tmp_path, parse(["--algorithm=fedavg", "--client_optimizer=adam"])
+    )
   # The cohorts of very many clients were drawn in another way.
   check(parsed, plan={"clients": 20_000})
-  check(parse(["--algorithm=fedavg", "--newcomers_at=2:3"]),
-        plan={"clients": 20_001})
+  check(parse(["--algorithm=fedavg", "--newcomers_at=2:3"]), plan={"clients": 20_001})
   with pytest.raises(UsageError, match="of an earlier version, which"):
     check(parsed, plan={"clients": 20_001})
 
 
-@pytest.mark.parametrize("flag", [
-    "--sampling=availability --availability_file", "--partition_file"])
+@pytest.mark.parametrize(
+  "flag", ["--sampling=availability --availability_file", "--partition_file"]
+)
 def test_a_file_that_a_flag_names_counts_by_its_content(tmp_path, flag):
   path, found = tmp_path / "chances.txt", []
   for text in ("0.5\n" * 100, "0.5\n" * 99 + "1\n", "0.5\n" * 100):
     path.write_text(text, encoding="utf-8")
-    found.append(parse([
-        "--algorithm=fedavg", *f"{flag}={path}".split()]).identity())
+    found.append(parse(["--algorithm=fedavg", *f"{flag}={path}".split()]).identity())
   assert found[0] == found[2] != found[1]
 
 
 @pytest.mark.parametrize("algorithm", [None, *registry.ALGORITHMS])
 def test_help_names_every_flag_and_hyper_parameter(algorithm):
-  names = [flag.name for flag in flags.run_flags()] if algorithm is None else [
-      field.name for field in dataclasses.fields(
-          registry.get(algorithm).hparams)]
+  names = (
+    [flag.name for flag in flags.run_flags()]
+    if algorithm is None
+    else [field.name for field in dataclasses.fields(registry.get(algorithm).hparams)]
+  )
   with pytest.raises(config.HelpRequested) as caught:
     parse([f"--algorithm={algorithm}"] * bool(algorithm) + ["--helpfull"])
   shown = set(re.findall(r"^  --(\w+)", str(caught.value), re.M))
@@ -344,11 +444,9 @@ def test_conditions_name_options_and_values_that_exist():
   for entry in registry.ALGORITHMS.values():
     fields += dataclasses.fields(entry.hparams)
   for field in fields:
-    choices.setdefault(field.name, set()).update(
-        field.metadata["choices"] or ())
+    choices.setdefault(field.name, set()).update(field.metadata["choices"] or ())
   for field in fields:
-    for clause in field.metadata["when"].clauses if field.metadata[
-        "when"] else ():
+    for clause in field.metadata["when"].clauses if field.metadata["when"] else ():
       assert clause.name in known or field.name not in known
       if choices.get(clause.name):
         assert set(clause.values) <= choices[clause.name], field.name

@@ -19,11 +19,20 @@ from experiments.cli.config import Config, UsageError
 import fedjax_alg as fa
 from fedjax_alg import files
 from fedjax_alg.engine import checkpoint
-from fedjax_alg.records import folder as run_files, summary
+from fedjax_alg.records import folder as run_files
+from fedjax_alg.records import summary
 
-WORDS = ("--algorithm=fedavg", "--dataset=digits", "--partition=classes",
-         "--num_clients=20", "--cohort_size=4", "--eval_every=1", "--rounds=2",
-         "--eval_protocols=global", "--noprogress")
+WORDS = (
+  "--algorithm=fedavg",
+  "--dataset=digits",
+  "--partition=classes",
+  "--num_clients=20",
+  "--cohort_size=4",
+  "--eval_every=1",
+  "--rounds=2",
+  "--eval_protocols=global",
+  "--noprogress",
+)
 
 
 #: (identity, rounds) -> what is prepared once.
@@ -76,8 +85,11 @@ def _folder(whole, tmp_path):
 
 
 def content(folder):
-  return {str(path.relative_to(folder)): path.read_bytes()
-          for path in folder.rglob("*") if path.is_file()}
+  return {
+    str(path.relative_to(folder)): path.read_bytes()
+    for path in folder.rglob("*")
+    if path.is_file()
+  }
 
 
 def refused(capsys, folder, *words, status=2):
@@ -93,14 +105,22 @@ def refused(capsys, folder, *words, status=2):
 
 def same_results(folder, whole):
   """Whether a folder has the files and the bits of the uninterrupted run."""
+
   def shape(place):
     return {name for name in content(place) if "notes" not in name}
 
-  hashes = [files.read_json(each / "summary.json")["hashes"]["final_state"]
-            for each in (folder, whole)]
-  return shape(folder) == shape(whole) and hashes[0] == hashes[1] and all(
+  hashes = [
+    files.read_json(each / "summary.json")["hashes"]["final_state"]
+    for each in (folder, whole)
+  ]
+  return (
+    shape(folder) == shape(whole)
+    and hashes[0] == hashes[1]
+    and all(
       (folder / name).read_bytes() == (whole / name).read_bytes()
-      for name in ("metrics.csv", "rounds.csv"))
+      for name in ("metrics.csv", "rounds.csv")
+    )
+  )
 
 
 def edit(path, change):
@@ -134,9 +154,14 @@ def test_overwrite_keeps_the_files_of_the_user(folder, whole):
   assert same_results(folder, whole)
 
 
-@pytest.mark.parametrize("text,why", [
+@pytest.mark.parametrize(
+  "text,why",
+  [
     ('{"name": "my-package"}', "config.json is not a run's"),
-    ("[" * 100_000, "config.json is not a run's"), (None, "no config.json")])
+    ("[" * 100_000, "config.json is not a run's"),
+    (None, "no config.json"),
+  ],
+)
 def test_a_folder_of_something_else(tmp_path, capsys, text, why):
   (tmp_path / "thesis.tex").write_text("mine")
   if text is not None:
@@ -147,10 +172,21 @@ def test_a_folder_of_something_else(tmp_path, capsys, text, why):
 # Links
 
 
-@pytest.mark.parametrize("name", [
-    "flags.txt.partial", "metrics.csv.partial", "summary.json.partial",
-    "config.json.partial", "partition.png", "curves.png", "metrics.csv",
-    "checkpoint/round_00000002.ckpt.partial", "final.msgpack", "summary.json"])
+@pytest.mark.parametrize(
+  "name",
+  [
+    "flags.txt.partial",
+    "metrics.csv.partial",
+    "summary.json.partial",
+    "config.json.partial",
+    "partition.png",
+    "curves.png",
+    "metrics.csv",
+    "checkpoint/round_00000002.ckpt.partial",
+    "final.msgpack",
+    "summary.json",
+  ],
+)
 def test_nothing_is_written_through_a_link(folder, tmp_path, whole, name):
   other = tmp_path / "other"
   other.write_text("mine")
@@ -173,8 +209,9 @@ def test_folders_that_are_links_are_refused(folder, whole, tmp_path, capsys):
     (folder / name).symlink_to(whole / "checkpoint")
     for flag in ("--resume", "--overwrite"):
       assert refused(capsys, folder, flag) == (
-          f"--out_dir={folder}: {name} is a link to another place, through "
-          "which nothing is written or removed; remove it")
+        f"--out_dir={folder}: {name} is a link to another place, through "
+        "which nothing is written or removed; remove it"
+      )
     (folder / name).unlink()
   (tmp_path / "other").write_text("mine")
   (folder / "run.lock").symlink_to(tmp_path / "other")
@@ -191,7 +228,7 @@ def test_folders_that_are_links_are_refused(folder, whole, tmp_path, capsys):
 
 def test_what_a_kill_has_left_of_a_checkpoint_is_removed_at_resume(folder):
   """Of a round that is not saved again: nothing else would remove it."""
-  newest, = checkpoint.paths(folder / "checkpoint")[:1]
+  (newest,) = checkpoint.paths(folder / "checkpoint")[:1]
   left = newest.with_name("round_00000001.ckpt.partial")
   left.write_bytes(newest.read_bytes()[:100])
   other = newest.with_name("round_00000009.ckpt.partial")
@@ -200,10 +237,8 @@ def test_what_a_kill_has_left_of_a_checkpoint_is_removed_at_resume(folder):
   assert not left.exists() and other.read_text() == "mine"
 
 
-@pytest.mark.parametrize("make", [
-    lambda path: path.write_text("my notes"), os.mkfifo])
-def test_a_lock_is_not_put_in_the_place_of_something_else(
-    tmp_path, capsys, make):
+@pytest.mark.parametrize("make", [lambda path: path.write_text("my notes"), os.mkfifo])
+def test_a_lock_is_not_put_in_the_place_of_something_else(tmp_path, capsys, make):
   """It would be emptied, and removed in the end."""
   make(tmp_path / "run.lock")
   for flag in ("--resume", "--overwrite"):
@@ -212,14 +247,20 @@ def test_a_lock_is_not_put_in_the_place_of_something_else(
 
 
 @pytest.mark.parametrize("flag", ["--resume", "--overwrite"])
-@pytest.mark.parametrize("there", [
-    (), ("run.lock",), ("config.json.partial",),
-    ("config.json",), ("config.json", "flags.txt.partial"),
+@pytest.mark.parametrize(
+  "there",
+  [
+    (),
+    ("run.lock",),
+    ("config.json.partial",),
+    ("config.json",),
+    ("config.json", "flags.txt.partial"),
     ("config.json", "flags.txt", "partition.json", "partition.npz"),
     ("config.json", "metrics.csv"),
-    ("config.json", "metrics.csv", "rounds.csv", "timing.csv", "checkpoint")])
-def test_every_state_before_the_first_checkpoint(
-    whole, tmp_path, capsys, there, flag):
+    ("config.json", "metrics.csv", "rounds.csv", "timing.csv", "checkpoint"),
+  ],
+)
+def test_every_state_before_the_first_checkpoint(whole, tmp_path, capsys, there, flag):
   (tmp_path / "run").mkdir()
   for name in there:
     if name == "checkpoint":
@@ -228,39 +269,54 @@ def test_every_state_before_the_first_checkpoint(
       shutil.copy(whole / name, tmp_path / "run")
     else:
       (tmp_path / "run" / name).write_text(
-          "{" if ".json" in name else "47")  # which are cut off
+        "{" if ".json" in name else "47"
+      )  # which are cut off
   assert play(tmp_path / "run", flag) == 0
   assert same_results(tmp_path / "run", whole)
   said = capsys.readouterr().err
-  assert ("no checkpoint yet, starting again at round 0 (the tables have 2)"
-          in said) == (flag == "--resume" and "checkpoint" in there)
+  assert (
+    "no checkpoint yet, starting again at round 0 (the tables have 2)" in said
+  ) == (flag == "--resume" and "checkpoint" in there)
 
 
 #: Data that name the client of each test row.
 OF_CLIENTS = {"partition": "natural", "partition_seed": 0}
 
 
-@pytest.mark.parametrize("options, change, says", [
+@pytest.mark.parametrize(
+  "options, change, says",
+  [
     ({}, {"num_clients": 9}, "the data of the run"),
     ({}, {"seed": 1}, "the data of the run"),
     ({"features": "none"}, {"seed": 1}, "the partition of the run"),
     ({}, "earlier", "an earlier version, which scaled .* by all training"),
     (OF_CLIENTS | {"num_clients": 3}, "earlier", "left out, too; start anew"),
     (OF_CLIENTS, "earlier", None),
-    ({"partition": "iid"}, "earlier", None), ({}, {}, None)])
+    ({"partition": "iid"}, "earlier", None),
+    ({}, {}, None),
+  ],
+)
 def test_other_data_are_not_gone_on_with(tmp_path, options, change, says):
   """A file that was written again has the path that the flags name."""
 
   def made(**change):
     given = options | change
     if "partition_seed" in given:  # OF_CLIENTS
-      return fa.federate(fa.from_arrays(
-          np.ones((12, 2)), np.arange(12) % 2, np.arange(12) % 4,
-          x_test=np.ones((8, 2)), y_test=np.arange(8) % 2,
-          test_client_ids=np.arange(8) % 4), **given)
-    return fa.federate("digits", **{
-        "features": "standardize", "partition": "powerlaw", "num_clients": 8}
-                       | given)
+      return fa.federate(
+        fa.from_arrays(
+          np.ones((12, 2)),
+          np.arange(12) % 2,
+          np.arange(12) % 4,
+          x_test=np.ones((8, 2)),
+          y_test=np.arange(8) % 2,
+          test_client_ids=np.arange(8) % 4,
+        ),
+        **given,
+      )
+    return fa.federate(
+      "digits",
+      **{"features": "standardize", "partition": "powerlaw", "num_clients": 8} | given,
+    )
 
   fed = made()
   summary.write_partition(tmp_path, fed)
@@ -286,11 +342,23 @@ def test_other_data_are_not_gone_on_with(tmp_path, options, change, says):
   assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", sorted(
-    set(run_files.FILES) - {"groups.csv", "clients.csv", "assignment.csv",
-                            "clients.npz", "scaler.npz", "metrics.csv",
-                            "rounds.csv",
-                            "timing.csv", "config.json"}))
+@pytest.mark.parametrize(
+  "name",
+  sorted(
+    set(run_files.FILES)
+    - {
+      "groups.csv",
+      "clients.csv",
+      "assignment.csv",
+      "clients.npz",
+      "scaler.npz",
+      "metrics.csv",
+      "rounds.csv",
+      "timing.csv",
+      "config.json",
+    }
+  ),
+)
 def test_a_file_that_is_missing_is_made_again(folder, whole, name, capsys):
   (folder / name).unlink()
   assert play(folder, "--resume") == 0
@@ -300,10 +368,15 @@ def test_a_file_that_is_missing_is_made_again(folder, whole, name, capsys):
   assert "finished, nothing to do" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("change", [
-    lambda facts: facts.pop("final"), lambda facts: facts.pop("timing"),
+@pytest.mark.parametrize(
+  "change",
+  [
+    lambda facts: facts.pop("final"),
+    lambda facts: facts.pop("timing"),
     lambda facts: facts.update(identity="0"),
-    lambda facts: facts.update(cost=3)])
+    lambda facts: facts.update(cost=3),
+  ],
+)
 def test_a_damaged_summary_is_made_again(folder, whole, change):
   edit(folder / "summary.json", change)
   assert play(folder, "--resume") == 0
@@ -331,8 +404,7 @@ def test_a_run_of_an_earlier_version(folder, whole, capsys):
 
 
 @pytest.mark.parametrize("name", ["metrics", "rounds", "timing"])
-def test_other_tables_are_refused_before_compiling(
-    folder, capsys, monkeypatch, name):
+def test_other_tables_are_refused_before_compiling(folder, capsys, monkeypatch, name):
   """All kinds of edits are in tests/records/test_tables.py."""
   monkeypatch.setattr(Config, "prepare", None)
   path = folder / f"{name}.csv"
@@ -349,8 +421,9 @@ def test_a_checkpoint_folder_that_was_deleted(folder, capsys):
   assert play(folder, "--resume") == 0  # it is finished all the same
   (folder / "summary.json").unlink()
   assert refused(capsys, folder, "--resume") == (
-      f"--resume: {folder}/checkpoint is gone, but the tables have 2 rounds; "
-      "restore it, or start anew with --overwrite or in another folder")
+    f"--resume: {folder}/checkpoint is gone, but the tables have 2 rounds; "
+    "restore it, or start anew with --overwrite or in another folder"
+  )
   (folder / "checkpoint").mkdir()
   (folder / "summary.json").write_text("{}")
   assert "is gone" in refused(capsys, folder, "--resume")
@@ -358,6 +431,7 @@ def test_a_checkpoint_folder_that_was_deleted(folder, capsys):
 
 def test_no_summary_while_a_run_goes_on(folder, monkeypatch):
   """Its tables soon have more rounds."""
+
   def fails(*args):
     raise KeyboardInterrupt
 
@@ -369,14 +443,16 @@ def test_no_summary_while_a_run_goes_on(folder, monkeypatch):
 def test_a_config_that_is_damaged_or_differs_in_no_flag(folder, capsys):
   edit(folder / "config.json", lambda facts: facts.update(identity="0"))
   assert refused(capsys, folder, "--resume").startswith(
-      f"--resume: the run in {folder} was started with flags or files that its "
-      "config.json does not name")
+    f"--resume: the run in {folder} was started with flags or files that its "
+    "config.json does not name"
+  )
   (folder / "config.json").write_text("[" * 100_000)
   assert "config.json is damaged" in refused(capsys, folder, "--resume")
 
 
 def test_a_config_that_was_edited_is_refused_before_compiling(
-    folder, whole, capsys, monkeypatch):
+  folder, whole, capsys, monkeypatch
+):
   """Its flags are not those of the run; --overwrite does not need them."""
   config = folder / "config.json"
   text = config.read_text("utf-8")
@@ -387,9 +463,10 @@ def test_a_config_that_was_edited_is_refused_before_compiling(
     with monkeypatch.context() as nothing_runs:
       nothing_runs.setattr(Config, "prepare", None)
       assert refused(capsys, folder, "--resume") == (
-          f"{folder}: config.json is not as the run wrote it (its hash in it is"
-          " another); restore it, or start anew with --overwrite or in another "
-          "folder")
+        f"{folder}: config.json is not as the run wrote it (its hash in it is"
+        " another); restore it, or start anew with --overwrite or in another "
+        "folder"
+      )
   assert play(folder, "--overwrite") == 0
   assert same_results(folder, whole)
 
@@ -406,14 +483,14 @@ def test_other_devices(folder, whole, capsys):
   config = folder / "config.json"
   edit(config, lambda facts: facts["machine"].update(devices=2, jax="0.1"))
   assert refused(capsys, folder, "--resume") == (
-      f"--resume: the run in {folder} was made with devices 2, here 4; JAX "
-      f"0.1, here {here['jax']}, so its last bits may differ; "
-      "--allow_other_devices goes on anyway")
+    f"--resume: the run in {folder} was made with devices 2, here 4; JAX "
+    f"0.1, here {here['jax']}, so its last bits may differ; "
+    "--allow_other_devices goes on anyway"
+  )
   assert play(folder, "--resume", "--allow_other_devices") == 0
   assert same_results(folder, whole)
   for name in ("config.json", "summary.json"):
-    assert files.read_json(folder / name)["resumed_on"] == [
-        {"round": 2, **here}]
+    assert files.read_json(folder / name)["resumed_on"] == [{"round": 2, **here}]
   assert files.read_json(config)["machine"]["devices"] == 2
   assert play(folder, "--resume", "--rounds=3") == 0  # on these devices again
   assert len(files.read_json(folder / "summary.json")["resumed_on"]) == 1
@@ -425,8 +502,7 @@ def test_other_devices(folder, whole, capsys):
 # Folders that cannot be used
 
 
-def test_unusable_folders_are_refused_before_compiling(
-    tmp_path, capsys, monkeypatch):
+def test_unusable_folders_are_refused_before_compiling(tmp_path, capsys, monkeypatch):
   monkeypatch.setattr(Config, "prepare", None)
   file = tmp_path / "file"
   file.write_text("mine")
@@ -446,12 +522,25 @@ class Faults:
 
   def __init__(self, folder, monkeypatch):
     self._folder, self.count, self._failing = str(folder), 0, None
-    for module, name in ((os, "replace"), (os, "unlink"), (os, "mkdir"),
-                         (os, "open"), (os, "rmdir"), (os, "fsync"),
-                         (builtins, "open"), (io, "open")):
-      monkeypatch.setattr(module, name, self._wrapped(
-          getattr(module, name), module is not os, 1 if name == "replace" else
-          None if name == "fsync" else 0))
+    for module, name in (
+      (os, "replace"),
+      (os, "unlink"),
+      (os, "mkdir"),
+      (os, "open"),
+      (os, "rmdir"),
+      (os, "fsync"),
+      (builtins, "open"),
+      (io, "open"),
+    ):
+      monkeypatch.setattr(
+        module,
+        name,
+        self._wrapped(
+          getattr(module, name),
+          module is not os,
+          1 if name == "replace" else None if name == "fsync" else 0,
+        ),
+      )
 
   def arm(self, failing):
     """From now on the operations of these numbers fail; None: none counts."""
@@ -462,9 +551,10 @@ class Faults:
     def operation(*args, **kwargs):
       mode = args[1] if len(args) > 1 else kwargs.get("mode", "r")
       inside = where is None or (
-          not isinstance(args[where], int)
-          and os.fspath(args[where]).startswith(self._folder)
-          and not (with_mode and mode in ("r", "rb")))
+        not isinstance(args[where], int)
+        and os.fspath(args[where]).startswith(self._folder)
+        and not (with_mode and mode in ("r", "rb"))
+      )
       if inside and self._failing is not None:
         self.count += 1
         if self.count in self._failing:
@@ -475,8 +565,7 @@ class Faults:
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_fault_at_every_file_operation(
-    tmp_path, whole, monkeypatch, capsys, killed):
+def test_a_fault_at_every_file_operation(tmp_path, whole, monkeypatch, capsys, killed):
   """The run is gone on with, to the bits of one without faults.
 
   Every second operation is the last before the process is killed, the others
@@ -491,7 +580,7 @@ def test_a_fault_at_every_file_operation(
   stopped = 0
   for number in range(1 + killed, total + 1, 2):
     shutil.rmtree(folder)
-    faults.arm(range(number, 10 ** 9) if killed else (number,))
+    faults.arm(range(number, 10**9) if killed else (number,))
     status = play(folder)
     said = capsys.readouterr().err
     assert status in (0, 1, 2) and "not foreseen" not in said, said

@@ -27,21 +27,33 @@ def test_an_error_and_a_warning_are_one_line_each(capsys):
 
   assert guarded(command, ["0"]) == 2
   assert capsys.readouterr().err == (
-      "warning: no roles found in a.txt, b.txt\n"
-      "error: --rounds=0: must be at least 1\n")
+    "warning: no roles found in a.txt, b.txt\nerror: --rounds=0: must be at least 1\n"
+  )
   assert warnings.showwarning is before
 
 
-@pytest.mark.parametrize("error, status, said", [
+@pytest.mark.parametrize(
+  "error, status, said",
+  [
     (MemoryError(), 1, "out of memory"),
-    (RecursionError("maximum recursion depth exceeded"), 1,
-     "not foreseen, RecursionError: maximum recursion depth exceeded"),
-    (OverflowError("Python integer 2147483648 out of bounds\nfor int32"), 1,
-     "not foreseen, OverflowError: Python integer 2147483648 out of bounds ("),
-    (OSError(28, "No space left on device", "out/a.csv"), 1,
-     "error: out/a.csv: No space left on device"),
+    (
+      RecursionError("maximum recursion depth exceeded"),
+      1,
+      "not foreseen, RecursionError: maximum recursion depth exceeded",
+    ),
+    (
+      OverflowError("Python integer 2147483648 out of bounds\nfor int32"),
+      1,
+      "not foreseen, OverflowError: Python integer 2147483648 out of bounds (",
+    ),
+    (
+      OSError(28, "No space left on device", "out/a.csv"),
+      1,
+      "error: out/a.csv: No space left on device",
+    ),
     (KeyboardInterrupt(), 130, "interrupted"),
-])
+  ],
+)
 def test_no_error_is_a_traceback(capsys, error, status, said):
   def command(argv):
     raise error
@@ -69,18 +81,21 @@ def test_a_platform_that_is_not_there(monkeypatch, capsys):
 
   assert guarded(command, []) == 1
   assert capsys.readouterr().err == (
-      "error: JAX_PLATFORMS=bogus: JAX cannot start there (Unable to "
-      "initialize backend 'bogus')\n")
+    "error: JAX_PLATFORMS=bogus: JAX cannot start there (Unable to "
+    "initialize backend 'bogus')\n"
+  )
 
 
 def test_a_host_callback_that_raises_ends_a_command(monkeypatch, capsys):
   """Without it JAX's trace is printed; test_own.py has several devices."""
+
   def called(x):
     raise ValueError("called\nhere")
 
   def command(argv):
-    jax.jit(lambda x: jax.pure_callback(
-        called, jax.ShapeDtypeStruct((), np.int32), x))(1)
+    jax.jit(lambda x: jax.pure_callback(called, jax.ShapeDtypeStruct((), np.int32), x))(
+      1
+    )
 
   monkeypatch.setattr(jax, "local_device_count", lambda: 1)
   assert guarded(command, []) == 1
@@ -164,8 +179,7 @@ def fixture_heard():
     signal.signal(number, handler)
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
 def test_a_signal_is_seen_by_the_next_check(capsys, number, heard):
   heard(number)
   before = signal.getsignal(number)
@@ -181,14 +195,15 @@ def test_a_signal_is_seen_by_the_next_check(capsys, number, heard):
 
   assert guard.guarded(command, [], "to go on, again") == 75
   assert capsys.readouterr().err == (
-      f"stopped by {number.name}: out: saved at round 3 of 5; to go on, "
-      "again\n")
+    f"stopped by {number.name}: out: saved at round 3 of 5; to go on, again\n"
+  )
   assert signal.getsignal(number) is before and not signals.pending()
 
 
 def test_a_command_that_ends_all_the_same(capsys):
-  assert guard.guarded(
-      lambda argv: signal.raise_signal(signal.SIGTERM), [], "again") == 0
+  assert (
+    guard.guarded(lambda argv: signal.raise_signal(signal.SIGTERM), [], "again") == 0
+  )
   assert not capsys.readouterr().err
 
 
@@ -196,14 +211,18 @@ def test_what_is_ignored_stays_ignored():
   """By nohup; and no thread but the first has signals."""
   before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
   try:
+
     def command(argv):
       signal.raise_signal(signal.SIGHUP)
       signals.check()
 
     assert guard.guarded(command, [], "again") == 0
     found = []
-    thread = threading.Thread(target=lambda: found.append(guard.guarded(
-        lambda argv: signals.check(), [], "again")))
+    thread = threading.Thread(
+      target=lambda: found.append(
+        guard.guarded(lambda argv: signals.check(), [], "again")
+      )
+    )
     thread.start()
     thread.join()
     assert found == [0]
@@ -233,11 +252,17 @@ def test_ctrl_c_says_how_to_go_on(capsys, heard):
 def test_where_a_call_does_not_end(tmp_path):
   """At once, after the grace, and by a second signal; locks are released."""
   done = subprocess.run(
-      [sys.executable, "-W", "ignore", "-c", ENDLESS, str(tmp_path)], text=True,
-      cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120,
-      check=True, capture_output=True)
+    [sys.executable, "-W", "ignore", "-c", ENDLESS, str(tmp_path)],
+    text=True,
+    cwd=tmp_path,
+    env={**os.environ, "PYTHONPATH": str(ROOT)},
+    timeout=120,
+    check=True,
+    capture_output=True,
+  )
   assert done.stdout == "75 ['file']\n" * 3
   assert done.stderr == (
-      "stopped by SIGTERM, --grace_s=0 later: the runs; again\n"
-      "stopped by SIGTERM, --grace_s=0.2 later: the runs; again\n"
-      "stopped by SIGTERM twice: the runs; again\n")
+    "stopped by SIGTERM, --grace_s=0 later: the runs; again\n"
+    "stopped by SIGTERM, --grace_s=0.2 later: the runs; again\n"
+    "stopped by SIGTERM twice: the runs; again\n"
+  )

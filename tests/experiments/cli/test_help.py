@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 
-from experiments.cli import config, help as help_lib
+from experiments.cli import config
+from experiments.cli import help as help_lib
 from fedjax_alg import hparams, registry
 
 
@@ -14,19 +15,28 @@ def shown(*argv):
   return str(caught.value)
 
 
-@pytest.mark.parametrize("algorithm, first, absent", [
-    ("fedavg", "client_lr", "private"), ("ga_fsvrg", "num_models", "clip_norm"),
-    ("fedacnnl", "ridge", "cohort_size")])
+@pytest.mark.parametrize(
+  "algorithm, first, absent",
+  [
+    ("fedavg", "client_lr", "private"),
+    ("ga_fsvrg", "num_models", "clip_norm"),
+    ("fedacnnl", "ridge", "cohort_size"),
+  ],
+)
 def test_the_first_screen_begins_with_the_methods_own(
-    algorithm, first, absent, monkeypatch):
+  algorithm, first, absent, monkeypatch
+):
   """Not with privacy, of which a first run knows nothing."""
   monkeypatch.setenv("COLUMNS", "80")
   text = shown(f"--algorithm={algorithm}", "--help")
-  flags = [line.split()[0].partition("=")[0] for line in text.splitlines()
-           if line.startswith("  --") and "--help=" not in line]
+  flags = [
+    line.split()[0].partition("=")[0]
+    for line in text.splitlines()
+    if line.startswith("  --") and "--help=" not in line
+  ]
   assert f"--{absent}" not in flags and "--dataset" in flags
   members = hparams.grouped_fields(registry.get(algorithm).hparams)[""]
-  assert f"--{first}" in flags[:len(members)]
+  assert f"--{first}" in flags[: len(members)]
   assert all(f"--{field.name}" in flags for field in members)
   assert max(map(len, text.splitlines())) <= 80
 
@@ -36,9 +46,9 @@ def test_groups_share_out_the_hyper_parameters_of_every_method():
     groups = hparams.grouped_fields(entry.hparams)
     names = [field.name for fields in groups.values() for field in fields]
     assert sorted(names) == sorted(
-        field.name for field in dataclasses.fields(entry.hparams))
-    assert list(groups)[1:] == [
-        name for name in hparams.GROUPS if name in groups]
+      field.name for field in dataclasses.fields(entry.hparams)
+    )
+    assert list(groups)[1:] == [name for name in hparams.GROUPS if name in groups]
     assert list(hparams.ordered_values(entry.hparams())) == names
 
 
@@ -49,11 +59,19 @@ def test_a_group_is_shown_whole():
   assert "McMahan et al., ICLR 2018" in text and "--client_lr=" not in text
 
 
-@pytest.mark.parametrize("argv, words", [
-    (["--algorithm=fedavg", "--help=privcy"],
-     "--help=privcy: must be one of & did you mean 'privacy'?"),
-    (["--help=privacy"],
-     "--help=privacy: must be one of run, & with --algorithm=NAME also local")])
+@pytest.mark.parametrize(
+  "argv, words",
+  [
+    (
+      ["--algorithm=fedavg", "--help=privcy"],
+      "--help=privcy: must be one of & did you mean 'privacy'?",
+    ),
+    (
+      ["--help=privacy"],
+      "--help=privacy: must be one of run, & with --algorithm=NAME also local",
+    ),
+  ],
+)
 def test_an_unknown_group_is_one_line(argv, words):
   with pytest.raises(config.UsageError) as caught:
     config.parse(argv)
@@ -63,8 +81,11 @@ def test_an_unknown_group_is_one_line(argv, words):
 
 
 def test_no_default_is_shown_where_there_is_none():
-  assert not [line for line in shown("--helpfull").splitlines()
-              if line.startswith("  --") and line.split()[0].endswith("=")]
+  assert not [
+    line
+    for line in shown("--helpfull").splitlines()
+    if line.startswith("  --") and line.split()[0].endswith("=")
+  ]
 
 
 def test_lines_are_as_wide_as_the_terminal(monkeypatch):

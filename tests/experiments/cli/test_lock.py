@@ -29,9 +29,11 @@ SINCE = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
 def test_another_process_and_its_death(tmp_path):
   """Without ``tidy`` a finished run of a sweep keeps an empty run.lock."""
   lock.tidy(tmp_path)
-  with subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)],
-                        stdin=subprocess.PIPE, stdout=subprocess.PIPE
-                        ) as process:
+  with subprocess.Popen(
+    [sys.executable, "-c", HOLDER, str(tmp_path)],
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+  ) as process:
     assert process.stdout.readline() == b"held\n"
     lock.tidy(tmp_path)
     for _ in range(2):  # who is refused leaves the file as it is
@@ -39,8 +41,9 @@ def test_another_process_and_its_death(tmp_path):
         with lock.held(tmp_path):
           pass
       assert re.fullmatch(
-          f"{tmp_path}: is being run by there, process {process.pid}, "
-          f"since {SINCE}", str(error.value))
+        f"{tmp_path}: is being run by there, process {process.pid}, since {SINCE}",
+        str(error.value),
+      )
     process.kill()
   left = (tmp_path / lock.NAME).read_bytes()  # is stale
   with lock.held(tmp_path):
@@ -64,7 +67,9 @@ def test_who_holds_it_and_what_is_left(tmp_path, monkeypatch, kernel):
   for left in ([], ["config.json"]):
     with lock.held(folder), lock.held(tmp_path / "new" / "." / "run"):
       assert (folder / lock.NAME).read_text("utf-8").split()[:2] == [
-          str(os.getpid()), socket.gethostname()]
+        str(os.getpid()),
+        socket.gethostname(),
+      ]
       with open(folder / lock.NAME, "rb") as file:  # as another process would
         if kernel:
           with pytest.raises(BlockingIOError):
@@ -89,8 +94,7 @@ def test_stale_files_where_the_kernel_has_no_locks(tmp_path, monkeypatch):
     with lock.held(tmp_path):
       pass
   assert f"run by elsewhere, process {gone.pid}, since" in str(error.value)
-  assert str(error.value).endswith(
-      f"(if that process has died, remove {path})")
+  assert str(error.value).endswith(f"(if that process has died, remove {path})")
 
 
 def test_a_process_that_ends_at_once_releases_its_locks(tmp_path):
@@ -102,7 +106,7 @@ def test_a_process_that_ends_at_once_releases_its_locks(tmp_path):
 def test_the_error_of_several():
   one, two = (lock.HeldError(name, "h, process 1, since now") for name in "ab")
   assert str(lock.StillHeld([one])) == (
-      "a: is being run by h, process 1, since now; when that has ended, "
-      "give the same command again")
-  assert "since now (1 more by others); when" in str(
-      lock.StillHeld([one, two]))
+    "a: is being run by h, process 1, since now; when that has ended, "
+    "give the same command again"
+  )
+  assert "since now (1 more by others); when" in str(lock.StillHeld([one, two]))

@@ -11,21 +11,25 @@ Then fedjax-alg prepare mnist; the folder out/experiments.run is kept, and
 experiments.cli and fedjax-alg itself are no commands."""
 
 
-@pytest.mark.parametrize("argv0,form", [
+@pytest.mark.parametrize(
+  "argv0,form",
+  [
     ("/usr/bin/fedjax-alg", "fedjax-alg {}"),
     ("C:/Scripts/fedjax-alg.exe", "fedjax-alg {}"),
     ("/src/experiments/__main__.py", "python -m experiments {}"),
     ("/src/experiments/run.py", "python -m experiments.{}"),
-])
+  ],
+)
 def test_commands_are_named_as_they_were_started(monkeypatch, argv0, form):
   monkeypatch.delenv("FEDJAX_ALG_PROGRAM", raising=False)
   monkeypatch.setattr(sys, "argv", [argv0, "run"])
   assert program.name("tune") == form.format("tune")
   sweep, run, prepare = map(form.format, ("sweep", "run", "prepare"))
   assert program.as_typed(HELP) == (
-      f"Compares ({sweep}), see {run}.\n"
-      f"Then {prepare} mnist; the folder out/experiments.run is kept, and\n"
-      "experiments.cli and fedjax-alg itself are no commands.")
+    f"Compares ({sweep}), see {run}.\n"
+    f"Then {prepare} mnist; the folder out/experiments.run is kept, and\n"
+    "experiments.cli and fedjax-alg itself are no commands."
+  )
 
 
 def test_the_launcher_says_its_own_name(monkeypatch):

@@ -7,15 +7,22 @@ import pytest
 
 from experiments import analytic as command
 from experiments.cli import config
-from experiments.papers.analytic import claims, figures as analytic
+from experiments.papers.analytic import claims
+from experiments.papers.analytic import figures as analytic
 from experiments.reports import figures, suite, verdicts
 from fedjax_alg import registry
 from fedjax_alg.records import tables as records
 from tests import made_runs
 
 #: Beside the preset's Dirichlet partition: 6 clients, a tiny network.
-DIGITS = ("--dataset=digits", "--dirichlet_alpha=1", "--num_clients=6",
-          "--hidden=8", "--noprogress", "--host_devices=1")
+DIGITS = (
+  "--dataset=digits",
+  "--dirichlet_alpha=1",
+  "--num_clients=6",
+  "--hidden=8",
+  "--noprogress",
+  "--host_devices=1",
+)
 
 
 def request(*common, **more):
@@ -34,8 +41,9 @@ def test_quick_is_shorter_and_smaller():
         assert values["layers"][1] == "conv5-16" and values["eval_every"] == 5
 
 
-def outcome(folder, label, panel, algorithm, curves, seconds=(1.0, 0.0, 1.0),
-            adapted=0.0):
+def outcome(
+  folder, label, panel, algorithm, curves, seconds=(1.0, 0.0, 1.0), adapted=0.0
+):
   """A run.
 
   Args:
@@ -47,19 +55,27 @@ def outcome(folder, label, panel, algorithm, curves, seconds=(1.0, 0.0, 1.0),
     seconds: computation, communication, idle of each round.
     adapted: added to the accuracy of ``copy``.
   """
+
   def columns(number, value, protocol):
     own = value + adapted * (protocol == "copy")
-    return {"accuracy": own, "simulated_s": number * sum(seconds),
-            "client_accuracy": np.nan if protocol == "global" else own - 0.01,
-            "seconds": 0.25 * number}
+    return {
+      "accuracy": own,
+      "simulated_s": number * sum(seconds),
+      "client_accuracy": np.nan if protocol == "global" else own - 0.01,
+      "seconds": 0.25 * number,
+    }
 
   return made_runs.outcome(
-      suite.Cell(panel, f"panel {panel}", label, (f"--algorithm={algorithm}",)),
-      # Each client alone has no global model.
-      curves, columns, ("global", "local", "copy")[algorithm == "local":],
-      (0.7, 0.9), folder / f"{panel}-{label}",
-      lambda value: dict(zip(records.SIMULATED, seconds)),
-      clients_per_round=100)
+    suite.Cell(panel, f"panel {panel}", label, (f"--algorithm={algorithm}",)),
+    # Each client alone has no global model.
+    curves,
+    columns,
+    ("global", "local", "copy")[algorithm == "local" :],
+    (0.7, 0.9),
+    folder / f"{panel}-{label}",
+    lambda value: dict(zip(records.SIMULATED, seconds)),
+    clients_per_round=100,
+  )
 
 
 @pytest.fixture(name="timed")
@@ -67,14 +83,24 @@ def _timed(tmp_path):
   """FedACnnL 6 s, -WA 9 s; 2 of 20 (600) rounds of the others, 2 s each."""
   found = []
   for panel in "ab":
-    for label, seconds in ((claims.ACNNL, (1.0, 0.0, 1.0)),
-                           (claims.WA, (1.0, 0.0, 2.0))):
-      found.append(outcome(tmp_path, label, panel, "fedacnnl",
-                           np.full((2, 3), 0.8), seconds))
+    for label, seconds in (
+      (claims.ACNNL, (1.0, 0.0, 1.0)),
+      (claims.WA, (1.0, 0.0, 2.0)),
+    ):
+      found.append(
+        outcome(tmp_path, label, panel, "fedacnnl", np.full((2, 3), 0.8), seconds)
+      )
     for name in ("fedavg", "fedzo", "baffle"):
-      found.append(outcome(tmp_path, registry.get(name).label, panel, name,
-                           [[0.6, 0.75], [0.6, 0.65 + 0.1 * (
-                               name == "fedavg")]], (1.5, 0.25, 0.25)))
+      found.append(
+        outcome(
+          tmp_path,
+          registry.get(name).label,
+          panel,
+          name,
+          [[0.6, 0.75], [0.6, 0.65 + 0.1 * (name == "fedavg")]],
+          (1.5, 0.25, 0.25),
+        )
+      )
   return found
 
 
@@ -96,32 +122,49 @@ def test_times(timed):
   words = [verdicts.judge(s, timed)[1] for s in claims.FIG4]
   # 85 % in panel a: above 83, below 98 and 99; 99.5 in panel b. A round of
   # each takes 2 s.
-  assert words == ["holds", "does not hold", "does not hold", "holds",
-                   "holds", "does not hold", "holds"]
+  assert words == [
+    "holds",
+    "does not hold",
+    "does not hold",
+    "holds",
+    "holds",
+    "does not hold",
+    "holds",
+  ]
   assert "2 s against 2 s" in verdicts.judge(claims.FIG4[5], timed)[0]
   assert [verdicts.judge(s, timed)[1] for s in claims.FIG5] == [
-      "holds", "holds", "holds"]
-  worse = [o if o.cell.label != claims.WA else o._replace(
-      summary=timed[2].summary) for o in timed]
+    "holds",
+    "holds",
+    "holds",
+  ]
+  worse = [
+    o if o.cell.label != claims.WA else o._replace(summary=timed[2].summary)
+    for o in timed
+  ]
   assert verdicts.judge(claims.FIG5[2], worse)[1] == "does not hold"
 
 
 def test_bars_of_times(timed, tmp_path, monkeypatch):
   drawn = {}
-  monkeypatch.setattr(analytic.plots, "bars", lambda *args, **more: (
-      drawn.update(args=args, more=more)))
+  monkeypatch.setattr(
+    analytic.plots, "bars", lambda *args, **more: drawn.update(args=args, more=more)
+  )
   analytic._draw_times([tmp_path / "a.png"], timed, "title")
   _, parts, labels, _, missing, marks, _ = drawn["args"]
   assert missing == "not run"
   assert labels == [claims.ACNNL, claims.WA, "FedAvg", "FedZO", "BAFFLE"]
   assert parts["(a) panel a: simulated s"] == {
-      "computation": [3.0, 3.0, 30.0, 30.0, 30.0],
-      "idle": [3.0, 6.0, 5.0, 5.0, 5.0],
-      "communication": [0.0, 0.0, 5.0, 5.0, 5.0],
-      "together": [6.0, 9.0, 40.0, 40.0, 40.0]}
+    "computation": [3.0, 3.0, 30.0, 30.0, 30.0],
+    "idle": [3.0, 6.0, 5.0, 5.0, 5.0],
+    "communication": [0.0, 0.0, 5.0, 5.0, 5.0],
+    "together": [6.0, 9.0, 40.0, 40.0, 40.0],
+  }
   # The paper's savings of 83, 98 and 99 % from 6 s.
-  assert marks["(a) panel a: simulated s"] == [None, None, *map(
-      pytest.approx, (6 / 0.17, 6 / 0.02, 6 / 0.01))]
+  assert marks["(a) panel a: simulated s"] == [
+    None,
+    None,
+    *map(pytest.approx, (6 / 0.17, 6 / 0.02, 6 / 0.01)),
+  ]
   assert marks["(b) panel b: simulated s"] == [None] * 5
 
 
@@ -129,20 +172,28 @@ def test_bars_of_times(timed, tmp_path, monkeypatch):
 def _personal(tmp_path):
   """Table 2 with two seeds: end below the best round, w_k below theta."""
   found = []
-  level = {claims.ACNNL: 0.87, claims.WP: 0.9, claims.WC: 0.965,
-           claims.PERSONAL: 0.96}
+  level = {claims.ACNNL: 0.87, claims.WP: 0.9, claims.WC: 0.965, claims.PERSONAL: 0.96}
   for panel in "abcd":
     for label, value in level.items():
       algorithm = "fedacnnl" if label == claims.ACNNL else "pfedacnnl"
       # An early round is better, but closed forms are read at their end.
-      found.append(outcome(tmp_path, label, panel, algorithm,
-                           [[0.99, value], [0.99, value - 0.002]]))
+      found.append(
+        outcome(
+          tmp_path, label, panel, algorithm, [[0.99, value], [0.99, value - 0.002]]
+        )
+      )
     for name, value in (("pfedme", 0.968), ("pfedzo", 0.8), ("local", 0.93)):
-      found.append(outcome(
-          tmp_path, registry.get(name).label, panel, name,
-          np.array([[value, 0.5], [value - 0.002, 0.5]]), adapted=-0.03))
-  found.append(outcome(
-      tmp_path, claims.AFL, "d", "afl", [[0.84], [0.84]]))
+      found.append(
+        outcome(
+          tmp_path,
+          registry.get(name).label,
+          panel,
+          name,
+          np.array([[value, 0.5], [value - 0.002, 0.5]]),
+          adapted=-0.03,
+        )
+      )
+  found.append(outcome(tmp_path, claims.AFL, "d", "afl", [[0.84], [0.84]]))
   return found
 
 
@@ -150,48 +201,61 @@ def test_table2(personal, monkeypatch):
   lines = analytic.table2(personal).splitlines()
   head = next(line for line in lines if line.startswith("| data and model"))
   assert head == (
-      "| data and model | FedACnnL | pFedACnnL-WC | pFedACnnL-WP | "
-      "pFedMe, theta | pFedMe, w_k | pFedMe, global | pFedZO | pFedACnnL | "
-      "each client alone | AFL |")
+    "| data and model | FedACnnL | pFedACnnL-WC | pFedACnnL-WP | "
+    "pFedMe, theta | pFedMe, w_k | pFedMe, global | pFedZO | pFedACnnL | "
+    "each client alone | AFL |"
+  )
   row = next(line for line in lines if line.startswith("| a: panel a"))
   cells = row.strip("| ").split(" | ")
   assert cells[1] == "86.90 +- 0.14"
   assert cells[4] == "96.70 +- 0.14 (96.92)"
   assert cells[5] == "93.70 +- 0.14"  # w_k, without the paper's number
   assert cells[8] == "95.90 +- 0.14 (96.23)" and cells[10] == "-"
-  alone, = claims.BEYOND
+  (alone,) = claims.BEYOND
   assert verdicts.judge(alone, personal)[1] == "holds"
   # Of two rounds nothing is said of methods that need a thousand.
   words = [verdicts.judge(s, personal)[1] for s in claims.TABLE2]
   assert words.count("not run") == 2
   monkeypatch.setattr(claims, "ROUNDS", 2)
   words = [verdicts.judge(s, personal)[1] for s in claims.TABLE2]
-  assert words == ["holds", "does not hold", "holds", "does not hold",
-                   "holds", "does not hold", "holds"]
+  assert words == [
+    "holds",
+    "does not hold",
+    "holds",
+    "does not hold",
+    "holds",
+    "does not hold",
+    "holds",
+  ]
   assert "+9.00" in verdicts.judge(claims.TABLE2[1], personal)[0]
 
 
 def test_dots_of_table2_are_its_cells(personal, tmp_path, monkeypatch):
   drawn = {}
-  monkeypatch.setattr(analytic.plots, "dots", lambda *args: (
-      drawn.update(args[1])))
+  monkeypatch.setattr(analytic.plots, "dots", lambda *args: drawn.update(args[1]))
   analytic._draw_table2([tmp_path / "a.png"], personal, "t", "rounds")
   text = analytic.table2(personal)
   for name, dots in drawn.items():
-    row = next(line for line in text.splitlines()
-               if line.startswith(f"| {name[1]}: ")).split(" | ")
+    row = next(
+      line for line in text.splitlines() if line.startswith(f"| {name[1]}: ")
+    ).split(" | ")
     cells = dict(zip(claims.COLUMNS, row[1:]))
     for column, dot in dots.items():
       assert column not in cells or cells[column].startswith(
-          "-" if dot.mean is None else f"{dot.mean:.2f} +- {dot.half:.2f}")
+        "-" if dot.mean is None else f"{dot.mean:.2f} +- {dot.half:.2f}"
+      )
   first = drawn["(a) panel a"]
-  assert [first[column].paper for column in (
-      "pFedACnnL", "pFedMe, theta", "pFedMe, w_k")] == [96.23, 96.92, None]
+  assert [
+    first[column].paper for column in ("pFedACnnL", "pFedMe, theta", "pFedMe, w_k")
+  ] == [96.23, 96.92, None]
 
 
 def test_fig6_table(personal, monkeypatch):
-  own = [o for o in personal if o.cell.panel == "a"
-         and o.cell.label.removeprefix("p").startswith("FedACnnL")]
+  own = [
+    o
+    for o in personal
+    if o.cell.panel == "a" and o.cell.label.removeprefix("p").startswith("FedACnnL")
+  ]
   text = analytic.fig6_table(own)
   assert "| FedACnnL | 70.06 | 86.90 +- " in text
   assert "| pFedACnnL | 74.40 | 95.90 +- " in text
@@ -204,26 +268,36 @@ def test_fig6_table(personal, monkeypatch):
   # of a part of their rounds is not the paper's number.
   sgd = next(o for o in personal if o.cell.label == claims.ALONE)
   slow = sgd._replace(
-      cell=dataclasses.replace(sgd.cell, flags=(
-          "--algorithm=fedavg", "--dataset=cifar10")),
-      summary={**sgd.summary, "cost": {**sgd.summary["cost"], "rounds": 5}})
+    cell=dataclasses.replace(
+      sgd.cell, flags=("--algorithm=fedavg", "--dataset=cifar10")
+    ),
+    summary={**sgd.summary, "cost": {**sgd.summary["cost"], "rounds": 5}},
+  )
   assert slow.cell.panel == "a" and claims.stretch(slow) == 1.0
-  monkeypatch.setattr(claims, "TOTAL", lambda o: np.full(
-      2, 9e9 if o is slow else 4.0))
+  monkeypatch.setattr(claims, "TOTAL", lambda o: np.full(2, 9e9 if o is slow else 4.0))
   assert verdicts.judge(claims.FIG6[-1], [*own, slow])[1] == "holds"
   with pytest.raises(verdicts.NotRun, match="5 of 100 rounds: 50.00"):
     claims.end_on_cifar10(slow)
-  assert config.parse([
-      "--flagfile=analytic/methods_cifar10/fedavg.flags", "--algorithm=fedavg",
-  ]).values["rounds"] == claims.CIFAR10_ROUNDS
+  assert (
+    config.parse(
+      [
+        "--flagfile=analytic/methods_cifar10/fedavg.flags",
+        "--algorithm=fedavg",
+      ]
+    ).values["rounds"]
+    == claims.CIFAR10_ROUNDS
+  )
 
 
 def test_who_has_no_global_model_is_in_the_tables_of_ends(personal, tmp_path):
-  own = [o for o in personal if o.cell.panel == "a" and o.cell.label in (
-      claims.PERSONAL, claims.ALONE)]
+  own = [
+    o
+    for o in personal
+    if o.cell.panel == "a" and o.cell.label in (claims.PERSONAL, claims.ALONE)
+  ]
   text = analytic.FIGURES["dirichlet"].table(own)
   assert "| each client alone | 50.00 " in text
-  row, = [w for w in text.splitlines() if claims.ALONE in w]
+  (row,) = [w for w in text.splitlines() if claims.ALONE in w]
   assert row.split(" | ")[4] == "- |"
   assert claims.ALONE in analytic.fig6_table(own)
   analytic._draw_ends([tmp_path / "a.png"], own, "t", "rounds")
@@ -231,19 +305,23 @@ def test_who_has_no_global_model_is_in_the_tables_of_ends(personal, tmp_path):
 
 
 def test_ablations_and_afl(tmp_path):
-  found = [outcome(tmp_path, label, "a", "pfedacnnl", [[0.9, value]])
-           for label, value in (("pFedACnnL", 0.96), ("gamma = 1", 0.95))]
+  found = [
+    outcome(tmp_path, label, "a", "pfedacnnl", [[0.9, value]])
+    for label, value in (("pFedACnnL", 0.96), ("gamma = 1", 0.95))
+  ]
   text = analytic.FIGURES["ablations"].table(found)
   assert "| gamma = 1 | 95.00 | 94.00 | 50.00 | 95.00 |" in text
   assert "paper" not in text
-  dealt = [outcome(tmp_path, how + tail, "b", "afl", [[value]])
-           for how in list(analytic._DEALT)[:2]
-           for tail, value in (("", 0.97), (analytic._KEPT, 0.9))]
+  dealt = [
+    outcome(tmp_path, how + tail, "b", "afl", [[value]])
+    for how in list(analytic._DEALT)[:2]
+    for tail, value in (("", 0.97), (analytic._KEPT, 0.9))
+  ]
   text = analytic.afl_table(dealt)
   assert "| b: panel b | 1 client | 97.00 | 90.00 |" in text
   assert "| b: panel b | 100 clients, iid | - | - |" in text
   analytic.FIGURES["afl"].draw([tmp_path / "b.png"], dealt, "t", "rounds")
-  statement, = claims.AFL_CLAIMS
+  (statement,) = claims.AFL_CLAIMS
   assert verdicts.judge(statement, dealt)[1] == "holds"
   other = outcome(tmp_path, "100 clients, iid", "b", "afl", [[0.96]])
   assert verdicts.judge(statement, [*dealt, other])[1] == "does not hold"
@@ -252,17 +330,22 @@ def test_ablations_and_afl(tmp_path):
 @pytest.mark.usefixtures("made_up")
 def test_made_on_digits(tmp_path, monkeypatch, capsys):
   """Fig. 4 of two methods."""
+
   def lines_of(panel):
     own, _, fedavg, *_ = analytic._time_lines(panel)
     return [own, own._replace(label=claims.WA), fedavg]  # one run for both
 
-  monkeypatch.setitem(analytic.FIGURES, "fig4", analytic.FIGURES[
-      "fig4"]._replace(lines_of=lines_of))
+  monkeypatch.setitem(
+    analytic.FIGURES, "fig4", analytic.FIGURES["fig4"]._replace(lines_of=lines_of)
+  )
   monkeypatch.setitem(analytic.QUICK_ROUNDS, "fedavg", 4)
   monkeypatch.setitem(analytic.QUICK_ROUNDS, "fedacnnl", 3)
-  assert command.main([
-      "--figure=fig4", "--scale=quick", "--panels=a",
-      f"--out_dir={tmp_path}", *DIGITS]) == 0, capsys.readouterr().err
+  assert (
+    command.main(
+      ["--figure=fig4", "--scale=quick", "--panels=a", f"--out_dir={tmp_path}", *DIGITS]
+    )
+    == 0
+  ), capsys.readouterr().err
   assert (tmp_path / "fig4" / "fig4.png").stat().st_size > 0
   text = (tmp_path / "fig4" / "fig4.md").read_text()
   assert "| FedAvg | 20 (4 run) |" in text and "| FedACnnL | 1.5 |" in text

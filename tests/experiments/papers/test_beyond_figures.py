@@ -9,8 +9,8 @@ from scipy import stats
 
 from experiments import beyond
 from experiments.cli import config
-from experiments.papers.beyond import board, bytes as fewer_bytes, gradient
-from experiments.papers.beyond import hostile, late, private
+from experiments.papers.beyond import board, gradient, hostile, late, private
+from experiments.papers.beyond import bytes as fewer_bytes
 from experiments.reports import figures, rule, suite, verdicts
 from fedjax_alg.exchange.attacks import hostile_clients
 from fedjax_alg.records import accounting
@@ -21,9 +21,19 @@ def test_only_honest_clients_count(tmp_path):
   cell = shown.cell("beyond", "hostile", "a", "FedAvg 40 %")
   bad = np.asarray(hostile_clients(10, 0.4, 0))
   assert bad.sum() == 4
-  rows = [dict(seed=seed, protocol="local", client=i, train_examples=9,
-               test_examples=1 + i, accuracy=0.0 if bad[i] else 0.5 + 0.1 * (
-                   i % 2), loss=0.1) for seed in (0, 1) for i in range(10)]
+  rows = [
+    dict(
+      seed=seed,
+      protocol="local",
+      client=i,
+      train_examples=9,
+      test_examples=1 + i,
+      accuracy=0.0 if bad[i] else 0.5 + 0.1 * (i % 2),
+      loss=0.1,
+    )
+    for seed in (0, 1)
+    for i in range(10)
+  ]
   lines = [",".join(rows[0]), *(",".join(map(str, r.values())) for r in rows)]
   (tmp_path / "clients.csv").write_text("\n".join(lines))
   found = hostile.honest(suite.Outcome(cell, tmp_path, rows, {}))
@@ -33,8 +43,12 @@ def test_only_honest_clients_count(tmp_path):
 
 
 def test_a_method_defends_if_it_loses_less(monkeypatch):
-  left = {("FedAvg", "mean"): 50, ("IFCA", "mean"): 80,
-          ("FSVRG", "mean"): 40, ("FedAvg", "geometric median"): 50.1}
+  left = {
+    ("FedAvg", "mean"): 50,
+    ("IFCA", "mean"): 80,
+    ("FSVRG", "mean"): 40,
+    ("FedAvg", "geometric median"): 50.1,
+  }
 
   def honest(outcome):
     method, share = hostile._attackers(outcome)
@@ -42,38 +56,64 @@ def test_a_method_defends_if_it_loses_less(monkeypatch):
     return np.array([90.0, 95.0]) + (end - 90 if share else 0)
 
   monkeypatch.setattr(hostile, "honest", honest)
-  text = hostile.answer([
-      suite.Outcome(c, None, [], {}) for c in shown.cells("beyond", "hostile")
-      if c.panel in "ad" and c.label in (
-          "FedAvg 0 %", "FedAvg 40 %", "IFCA 0 %", "IFCA 40 %", "FSVRG 0 %",
-          "FSVRG 40 %") and (c.panel == "a" or "FedAvg" in c.label)])
-  words = [[word.strip() for word in line.split("|")[2:-1]]
-           for line in text.splitlines() if line.startswith("| flipped")]
+  text = hostile.answer(
+    [
+      suite.Outcome(c, None, [], {})
+      for c in shown.cells("beyond", "hostile")
+      if c.panel in "ad"
+      and c.label
+      in (
+        "FedAvg 0 %",
+        "FedAvg 40 %",
+        "IFCA 0 %",
+        "IFCA 40 %",
+        "FSVRG 0 %",
+        "FSVRG 40 %",
+      )
+      and (c.panel == "a" or "FedAvg" in c.label)
+    ]
+  )
+  words = [
+    [word.strip() for word in line.split("|")[2:-1]]
+    for line in text.splitlines()
+    if line.startswith("| flipped")
+  ]
   assert words == [
-      ["mean", "FedAvg", "40.00 +- 0.00"],
-      ["mean", "FSVRG", "50.00 +- 0.00; -10.00 +- 0.00, loses more"],
-      ["mean", "IFCA", "10.00 +- 0.00; +30.00 +- 0.00, defends"],
-      ["geometric median", "FedAvg",
-       "39.90 +- 0.00; +0.10 +- 0.00, the same"]]
+    ["mean", "FedAvg", "40.00 +- 0.00"],
+    ["mean", "FSVRG", "50.00 +- 0.00; -10.00 +- 0.00, loses more"],
+    ["mean", "IFCA", "10.00 +- 0.00; +30.00 +- 0.00, defends"],
+    ["geometric median", "FedAvg", "39.90 +- 0.00; +0.10 +- 0.00, the same"],
+  ]
   assert "IFCA with the mean: defends 1" in text
 
 
 def test_bytes_to_a_target_are_those_sent_until_then():
   first = shown.cell("beyond", "bytes", "a", "top 5 %")
-  rows = [dict(round=n, seed=seed, protocol="global", total_bytes=1000 * n,
-               accuracy=0.96 if n >= 4 + 2 * seed else 0.5)
-          for seed in (0, 1) for n in (2, 4, 6)]
+  rows = [
+    dict(
+      round=n,
+      seed=seed,
+      protocol="global",
+      total_bytes=1000 * n,
+      accuracy=0.96 if n >= 4 + 2 * seed else 0.5,
+    )
+    for seed in (0, 1)
+    for n in (2, 4, 6)
+  ]
 
   class Outcome(suite.Outcome):
     def rounds(self):
-      return [dict(round=n, seed=seed, bytes_up=10 * n) for seed in (0, 1)
-              for n in range(1, 7)]
+      return [
+        dict(round=n, seed=seed, bytes_up=10 * n)
+        for seed in (0, 1)
+        for n in range(1, 7)
+      ]
 
   outcome = Outcome(first, None, rows, dict(cost=dict(clients_per_round=3)))
+  np.testing.assert_array_equal(fewer_bytes._to_target(outcome, False), [4000, 6000])
   np.testing.assert_array_equal(
-      fewer_bytes._to_target(outcome, False), [4000, 6000])
-  np.testing.assert_array_equal(
-      fewer_bytes._to_target(outcome, True), [3 * 100, 3 * 210])
+    fewer_bytes._to_target(outcome, True), [3 * 100, 3 * 210]
+  )
   one = np.array([10.0, 11.0])
   assert fewer_bytes._shown_times(one, 4 * one)[1] == "fewer bytes"
   assert fewer_bytes._shown_times(one, one) == ("1.0 +- 0.0", "as many bytes")
@@ -82,43 +122,59 @@ def test_bytes_to_a_target_are_those_sent_until_then():
 
 def test_a_folder_of_fashion_mnist_takes_the_place_of_prepared_data():
   request = figures.Request(None, (), "here", files={"fashion_mnist": "/f"})
-  there, lacking = figures.with_data(beyond.PAPER, figures.only(
-      "bytes", beyond.PAPER.figures["bytes"], "def"), request)
+  there, lacking = figures.with_data(
+    beyond.PAPER, figures.only("bytes", beyond.PAPER.figures["bytes"], "def"), request
+  )
   assert not there.panels and "--fashion_mnist=PATH" in lacking[0]
 
 
 @pytest.mark.usefixtures("made_up")
-@pytest.mark.parametrize("name, panel, lines, words", [
+@pytest.mark.parametrize(
+  "name, panel, lines, words",
+  [
     ("hostile", "b", "FedAvg 0 %,FedAvg 40 %", "## Do several models"),
-    ("bytes", "a", "whole,signs", "whole does not get there")])
-def test_the_figures_are_made(
-    name, panel, lines, words, tmp_path, capsys, monkeypatch):
+    ("bytes", "a", "whole,signs", "whole does not get there"),
+  ],
+)
+def test_the_figures_are_made(name, panel, lines, words, tmp_path, capsys, monkeypatch):
   monkeypatch.setattr(hostile, "honest", lambda outcome: np.array([90.0]))
-  assert not beyond.main([
-      f"--figure={name}", "--scale=quick", f"--lines={lines}",
-      f"--panels={panel}", "--rounds=4", f"--out_dir={tmp_path}"])
+  assert not beyond.main(
+    [
+      f"--figure={name}",
+      "--scale=quick",
+      f"--lines={lines}",
+      f"--panels={panel}",
+      "--rounds=4",
+      f"--out_dir={tmp_path}",
+    ]
+  )
   assert words in capsys.readouterr().out
   assert (tmp_path / name / f"{name}.pdf").stat().st_size > 5000
 
 
 @pytest.fixture(scope="module", name="cells")
 def fixture_cells():
-  return figures.cells(beyond.PAPER, board.FIGURE._replace(panels=board.PANELS),
-                       figures.Request(None, (), "here"))
+  return figures.cells(
+    beyond.PAPER,
+    board.FIGURE._replace(panels=board.PANELS),
+    figures.Request(None, (), "here"),
+  )
 
 
 def test_every_method_is_on_every_data_set(cells):
   assert {(c.panel_title, c.label) for c in cells} == set(
-      itertools.product(board.DATA, board.METHODS))
+    itertools.product(board.DATA, board.METHODS)
+  )
   for cell in cells:
     assert cell.config.run.rounds == 50 and len(cell.config.run.seeds) == 1
 
 
 def of_partitions(cell, accuracies, sent=5e6):
-  rows = [{"round": 50, "seed": i, "total_bytes": sent}
-          for i in range(len(accuracies))]
-  late = {name: {"values": list(accuracies), "mean": np.mean(accuracies),
-                 "ci95": 0.01} for name in ("accuracy", "worst_decile")}
+  rows = [{"round": 50, "seed": i, "total_bytes": sent} for i in range(len(accuracies))]
+  late = {
+    name: {"values": list(accuracies), "mean": np.mean(accuracies), "ci95": 0.01}
+    for name in ("accuracy", "worst_decile")
+  }
   return suite.Outcome(cell, None, rows, {"mean_last_10": {"local": late}})
 
 
@@ -127,25 +183,36 @@ def test_gaps_are_paired_and_corrected(cells):
   rng = np.random.default_rng(0)
   common = rng.normal(0.9, 0.05, 9)  # a partition is hard for all methods
   own = [c for c in cells if c.panel_title == "digits"]
-  found = {c.label: common + 0.01 * i + rng.normal(0, 0.01, 9)
-           for i, c in enumerate(own)}
+  found = {
+    c.label: common + 0.01 * i + rng.normal(0, 0.01, 9) for i, c in enumerate(own)
+  }
   text = board.table([of_partitions(c, found[c.label]) for c in own])
-  rows = {line.split(" | ")[1]: line.split(" | ")
-          for line in text.splitlines() if line.startswith("| digits")}
+  rows = {
+    line.split(" | ")[1]: line.split(" | ")
+    for line in text.splitlines()
+    if line.startswith("| digits")
+  }
   assert list(rows)[0] == max(found, key=lambda k: found[k].mean())
-  p = {k: stats.ttest_rel(v, found[board.BASE]).pvalue
-       for k, v in found.items() if k != board.BASE}
+  p = {
+    k: stats.ttest_rel(v, found[board.BASE]).pvalue
+    for k, v in found.items()
+    if k != board.BASE
+  }
   ordered = sorted(p, key=p.get)
-  corrected = {k: min(1.0, max(p[j] * (len(p) - i) for i, j in enumerate(
-      ordered[:ordered.index(k) + 1]))) for k in p}
+  corrected = {
+    k: min(
+      1.0,
+      max(p[j] * (len(p) - i) for i, j in enumerate(ordered[: ordered.index(k) + 1])),
+    )
+    for k in p
+  }
   for label, value in corrected.items():
     assert rows[label][4].endswith(f"({value:.2g})")
   assert rows[board.BASE][4] == "-" and rows[list(rows)[0]][5] == "-"
 
 
 def test_a_line_plays_its_cell_again(cells):
-  cell = next(c for c in cells if (c.panel_title, c.label) == (
-      "digits", "IFCA"))
+  cell = next(c for c in cells if (c.panel_title, c.label) == ("digits", "IFCA"))
   text = board.replay([of_partitions(cell, [0.9])])
   line = next(word for word in text.split("`") if word.startswith("fedjax"))
   again = config.parse(line.replace("=P", "=4").split()[2:])
@@ -155,20 +222,38 @@ def test_a_line_plays_its_cell_again(cells):
 
 def study(scores, played):
   """A grid of 1,200 rounds that found 90 %, and three outer steps."""
-  steps = [dict(values={"client_lr": rate}, rounds=50, loss=loss, kept=kept,
-                gradient={"client_lr": -0.1}, scores=own, played=at)
-           for rate, loss, kept, own, at in (
-               (0.03, 0.5, True, [70.0, 72.0], played // 4),
-               (1.0, 0.2, False, scores, played // 2),
-               (9.0, np.nan, False, [], played))]
-  return {"grid": [[600, 80.0], [900, 90.0], [1200, 85.0]], "best": 1,
-          "grid_scores": [89.9, 90.1], "grid_seconds": 9.0, "seconds": 3.0,
-          "chosen": {"client_lr": 1.0}, "steps": steps}
+  steps = [
+    dict(
+      values={"client_lr": rate},
+      rounds=50,
+      loss=loss,
+      kept=kept,
+      gradient={"client_lr": -0.1},
+      scores=own,
+      played=at,
+    )
+    for rate, loss, kept, own, at in (
+      (0.03, 0.5, True, [70.0, 72.0], played // 4),
+      (1.0, 0.2, False, scores, played // 2),
+      (9.0, np.nan, False, [], played),
+    )
+  ]
+  return {
+    "grid": [[600, 80.0], [900, 90.0], [1200, 85.0]],
+    "best": 1,
+    "grid_scores": [89.9, 90.1],
+    "grid_seconds": 9.0,
+    "seconds": 3.0,
+    "chosen": {"client_lr": 1.0},
+    "steps": steps,
+  }
 
 
 def test_the_curve_is_that_of_the_choice_so_far():
   assert gradient._steps_curve(study([90.0, 92.0], 400)) == (
-      [100, 200, 400], [71.0, 91.0, 91.0])
+    [100, 200, 400],
+    [71.0, 91.0, 91.0],
+  )
 
 
 def test_a_verdict_needs_accuracy_and_few_rounds():
@@ -183,11 +268,13 @@ def test_a_verdict_needs_accuracy_and_few_rounds():
   assert of([60.0, 99.0], 400) == (rule.UNDECIDED, rule.UNDECIDED)
 
 
-def test_the_page_is_drawn_of_finished_studies(
-    tmp_path, monkeypatch, capsys):
+def test_the_page_is_drawn_of_finished_studies(tmp_path, monkeypatch, capsys):
   asked = []
-  monkeypatch.setattr(gradient, "_study", lambda name, request: (
-      asked.append(name), study([90.0, 90.2], 400))[1])
+  monkeypatch.setattr(
+    gradient,
+    "_study",
+    lambda name, request: (asked.append(name), study([90.0, 90.2], 400))[1],
+  )
   words = ["--figure=gradient", f"--out_dir={tmp_path}"]
   for _ in range(2):
     assert beyond.main(words) == 0
@@ -203,33 +290,49 @@ def test_the_page_is_drawn_of_finished_studies(
 def timed(label, accuracies, second):
   """Seeds [N, E] that are evaluated every ``second`` simulated seconds."""
   cell = shown.cell("beyond", "late", "b", label)
-  rows = [{"round": 5 * (e + 1), "seed": seed, "protocol": "global",
-           "accuracy": value, "simulated_s": second * (e + 1),
-           "total_bytes": 1e6 * (e + 1)}
-          for seed, curve in enumerate(accuracies)
-          for e, value in enumerate(curve)]
+  rows = [
+    {
+      "round": 5 * (e + 1),
+      "seed": seed,
+      "protocol": "global",
+      "accuracy": value,
+      "simulated_s": second * (e + 1),
+      "total_bytes": 1e6 * (e + 1),
+    }
+    for seed, curve in enumerate(accuracies)
+    for e, value in enumerate(curve)
+  ]
   last = [curve[-1] for curve in accuracies]
-  return suite.Outcome(cell, pathlib.Path(), rows, {
+  return suite.Outcome(
+    cell,
+    pathlib.Path(),
+    rows,
+    {
       "cost": {"rounds": 5 * len(accuracies[0])},
-      "mean_last_10": {"global": {"accuracy": {"values": last}}}})
+      "mean_last_10": {"global": {"accuracy": {"values": last}}},
+    },
+  )
 
 
 def test_costs_and_verdicts():
   curves = np.array([[0.5, 0.81, 0.86], [0.7, 0.79, 0.82], [0.8, 0.8, 0.84]])
-  found = [timed("FedAvg", curves - 0.02 * np.arange(1, 4)[:, None], 120.0),
-           timed("FedProx", curves + 0.02, 60.0),
-           timed("FedBuff", curves, 30.0)]
-  table = [line.split(" | ") for line in late.FIGURE.table(
-      found).splitlines() if line.startswith("| 50 % stragglers")]
+  found = [
+    timed("FedAvg", curves - 0.02 * np.arange(1, 4)[:, None], 120.0),
+    timed("FedProx", curves + 0.02, 60.0),
+    timed("FedBuff", curves, 30.0),
+  ]
+  table = [
+    line.split(" | ")
+    for line in late.FIGURE.table(found).splitlines()
+    if line.startswith("| 50 % stragglers")
+  ]
   assert [row[1] for row in table] == ["FedAvg", "FedProx", "FedBuff"]
   # 80 % after 2, 3 and 1 evaluations; 85 % in one seed of three.
   assert table[2][3:9] == ["1.0", "2.0", "10.0", "never", "never", "never |"]
   assert table[1][2].startswith("86.00 +- ")
-  said = {claim.text: verdicts.judge(claim, found)
-          for claim in late.FIGURE.statements}
+  said = {claim.text: verdicts.judge(claim, found) for claim in late.FIGURE.statements}
   keeps = [v for text, v in said.items() if text.startswith("With 50 % strag")]
-  assert [verdict for _, verdict in keeps] == [
-      "holds", "holds", "not run"]
+  assert [verdict for _, verdict in keeps] == ["holds", "holds", "not run"]
   # FedProx is above FedAvg by 8, 6 and 4 points: 6 +- 5.
   assert keeps[0][0].startswith("b: +6.00")
   # FedAvg has not got there in 360 seconds, FedBuff in 60, 90 and 30.
@@ -237,8 +340,11 @@ def test_costs_and_verdicts():
   assert keeps[1][0].startswith(f"+{saved.mean():.1f} +- ")
 
 
-PLAYS = {"sampled": ("poisson", 0.05, 100), "once": ("all", 1.0, 1),
-         "twice": ("all", 1.0, 2)}
+PLAYS = {
+  "sampled": ("poisson", 0.05, 100),
+  "once": ("all", 1.0, 1),
+  "twice": ("all", 1.0, 2),
+}
 
 
 def test_the_noise_is_what_the_accountant_asks_for():
@@ -247,8 +353,7 @@ def test_the_noise_is_what_the_accountant_asks_for():
     sampling, rate, rounds = PLAYS[released]
     for panel, noise in zip("abcd", noises):
       target = private.EPSILONS[panel]
-      found = accounting.Mechanism(
-          noise, 1e-5, 3000, sampling, rate).epsilon(rounds)
+      found = accounting.Mechanism(noise, 1e-5, 3000, sampling, rate).epsilon(rounds)
       assert 0.995 * target < found <= target
 
 
@@ -265,29 +370,38 @@ def test_every_run_releases_what_its_noise_is_for():
     assert run.hparams["delta"] == 1e-5
     assert run.run.rounds == rounds
     mechanism = accounting.mechanism(
-        run.method.hparams, run.run, 3000,
-        None if sampling == "poisson" else rounds)
+      run.method.hparams, run.run, 3000, None if sampling == "poisson" else rounds
+    )
     assert (mechanism.sampling, mechanism.rate) == (sampling, rate)
 
 
 def released(panel, label, epsilon, accuracies):
   cell = shown.cell("beyond", "private", panel, label)
-  return suite.Outcome(cell, pathlib.Path(), [], {
+  return suite.Outcome(
+    cell,
+    pathlib.Path(),
+    [],
+    {
       "privacy": {"epsilon": epsilon, "noise_multiplier": 1.0},
       "cost": {"rounds": 1},
-      "final": {"global": {"accuracy": {"values": accuracies}}}})
+      "final": {"global": {"accuracy": {"values": accuracies}}},
+    },
+  )
 
 
 def test_the_table_interpolates_the_epsilon_of_equal_accuracy():
-  found = [released("a", "FedAvg", 1.0, [0.90, 0.92]),
-           released("b", "FedAvg", 2.0, [0.94, 0.96]),
-           released("a", "AFL", 1.0, [0.92, 0.94]),
-           released("b", "AFL", 2.0, [0.935, 0.945])]
+  found = [
+    released("a", "FedAvg", 1.0, [0.90, 0.92]),
+    released("b", "FedAvg", 2.0, [0.94, 0.96]),
+    released("a", "AFL", 1.0, [0.92, 0.94]),
+    released("b", "AFL", 2.0, [0.935, 0.945]),
+  ]
   text = private.FIGURE.table(found)
   assert "| 1.00 | 91.00 | at most 1.00 |" in text
   assert "| 2.00 | 95.00 | more than 2.00 |" in text
   assert private.needed_epsilon([1, 4], [80, 90], 85) == "2.00"
-  said = {claim.text: verdicts.judge(claim, found)
-          for claim in private.FIGURE.statements}
+  said = {
+    claim.text: verdicts.judge(claim, found) for claim in private.FIGURE.statements
+  }
   assert said["At epsilon 1 AFL is above FedAvg"][0].startswith("a: +2.00")
   assert np.isinf(private.EPSILONS["e"])

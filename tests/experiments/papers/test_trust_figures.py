@@ -7,8 +7,10 @@ import types
 import numpy as np
 import pytest
 
-from experiments import publish, trust as command
-from experiments.papers.trust import against_fedjax, figures as trust
+from experiments import publish
+from experiments import trust as command
+from experiments.papers.trust import against_fedjax
+from experiments.papers.trust import figures as trust
 from experiments.reports import figures, report, rule
 from tests.experiments import shown
 
@@ -31,9 +33,14 @@ def played(tmp_path, capsys, *words):
 
 #: lines of the quick tables that are run here; the others are alike
 @pytest.mark.usefixtures("made_up")
-@pytest.mark.parametrize("name, more", [
-    ("niid_bench", ("--lines=FedNova",)), ("fedavg_2nn", ("--panels=e",)),
-    ("pfedme", ())])
+@pytest.mark.parametrize(
+  "name, more",
+  [
+    ("niid_bench", ("--lines=FedNova",)),
+    ("fedavg_2nn", ("--panels=e",)),
+    ("pfedme", ()),
+  ],
+)
 def test_a_quick_table(tmp_path, capsys, name, more):
   asked = (f"--table={name}", "--scale=quick", *more)
   status, _, err = played(tmp_path, capsys, *asked, "--noprogress")
@@ -42,64 +49,72 @@ def test_a_quick_table(tmp_path, capsys, name, more):
   claims = report.load_claims("trust", name)
   assert text.count("\n| a: ") + text.count("\n| e: ") >= 1
   assert sum(text.count(f"\n| {p}: ") for p in "abcdefgh") == len(claims)
-  assert text.count("| - | - | not run |") == len(claims) - {
-      "niid_bench": 1, "fedavg_2nn": 1, "pfedme": 2}[name]
+  assert (
+    text.count("| - | - | not run |")
+    == len(claims) - {"niid_bench": 1, "fedavg_2nn": 1, "pfedme": 2}[name]
+  )
   assert "--dataset=digits" in text
   assert ("3 of " in text) == (name != "fedavg_2nn")
   # What is finished is shown without being run.
-  again, _, err = played(
-      tmp_path, capsys, *asked, "--noprogress", "--finished")
+  again, _, err = played(tmp_path, capsys, *asked, "--noprogress", "--finished")
   shown = (tmp_path / name / f"{name}.md").read_text("utf-8")
   assert again == 0 and not err, err
   assert shown.split("<details>")[0] == text.split("<details>")[0]
 
 
-@pytest.mark.parametrize("panel, label, best", [
-    ("a", "pFedMe, w_k", 0.9459), ("b", "pFedMe, global", 0.9288)])
-def test_the_picture_of_pfedme_has_all_three_models(
-    monkeypatch, panel, label, best):
+@pytest.mark.parametrize(
+  "panel, label, best", [("a", "pFedMe, w_k", 0.9459), ("b", "pFedMe, global", 0.9288)]
+)
+def test_the_picture_of_pfedme_has_all_three_models(monkeypatch, panel, label, best):
   """And the best round of the published curve of the panel's own settings."""
   drawn = []
   monkeypatch.setattr(trust.plots, "panels", lambda *words: drawn.extend(words))
   ends = {"local": 0.7, "copy": 0.8, "global": 0.6}
-  cell, = (c for c in shown.cells("trust", "pfedme") if c.panel == panel)
-  outcome = types.SimpleNamespace(cell=cell, rows=[
-      {"protocol": name, "accuracy": end} for name, end in ends.items()])
+  (cell,) = (c for c in shown.cells("trust", "pfedme") if c.panel == panel)
+  outcome = types.SimpleNamespace(
+    cell=cell, rows=[{"protocol": name, "accuracy": end} for name, end in ends.items()]
+  )
   trust.FIGURES["pfedme"].draw([], [outcome], "t", "rounds")
-  (title, lines), = drawn[1].items()
-  assert {label: [row["accuracy"] for row in rows]
-          for label, rows in lines.items()} == {
-              "pFedMe, theta": [0.7], "pFedMe, w_k": [0.8],
-              "pFedMe, global": [0.6]}
-  assert {row[drawn[2] or "protocol"] for rows in lines.values()
-          for row in rows} == {""}
+  ((title, lines),) = drawn[1].items()
+  assert {
+    label: [row["accuracy"] for row in rows] for label, rows in lines.items()
+  } == {"pFedMe, theta": [0.7], "pFedMe, w_k": [0.8], "pFedMe, global": [0.6]}
+  assert {row[drawn[2] or "protocol"] for rows in lines.values() for row in rows} == {
+    ""
+  }
   assert {mark.label: mark.value for mark in drawn[-1][title]} == {
-      label: pytest.approx(best)}
+    label: pytest.approx(best)
+  }
 
 
 def test_numbers_of_other_works_are_of_one_file_and_one_run():
   """Two versions of a file, and two runs' settings, stood side by side."""
-  rows = [row for row in report.read_claims("trust")
-          if row["artifact"] in ("niid_bench", "pfedme")]
+  rows = [
+    row
+    for row in report.read_claims("trust")
+    if row["artifact"] in ("niid_bench", "pfedme")
+  ]
   for row in rows:
     assert re.search(r" at [0-9a-f]{8}, \S+/\S+\.(md|h5)\b", row["note"]), row
-  assert len({row["note"].split("; ")[1] for row in rows
-              if row["artifact"] == "niid_bench"}) == 1
-  panels = {cell.panel: cell.config.hparams
-            for cell in shown.cells("trust", "pfedme")}
+  assert (
+    len({row["note"].split("; ")[1] for row in rows if row["artifact"] == "niid_bench"})
+    == 1
+  )
+  panels = {cell.panel: cell.config.hparams for cell in shown.cells("trust", "pfedme")}
   for row in rows:
     if row["artifact"] == "pfedme":
       steps, rate = re.search(  # 20b_<steps>_<inner steps>_<personal rate>
-          r"20b_(\d+)_5_([\d.]+)_avg", row["note"]).groups()
+        r"20b_(\d+)_5_([\d.]+)_avg", row["note"]
+      ).groups()
       assert f"{steps} local steps, personal rate {rate}" in row["setting"]
       own = panels[row["panel"]]
-      assert (own["local_steps"], own["personal_lr"]) == (
-          int(steps), float(rate))
+      assert (own["local_steps"], own["personal_lr"]) == (int(steps), float(rate))
 
 
 def test_a_table_without_runs_has_every_number(tmp_path, capsys):
   status, out, _ = played(
-      tmp_path, capsys, "--table=pfedme", "--finished", "--scale=quick")
+    tmp_path, capsys, "--table=pfedme", "--finished", "--scale=quick"
+  )
   assert status == 0 and not list(tmp_path.glob("runs/*"))
   assert out.count("not run") == 2
   assert "`python -m experiments.trust --table=pfedme --panels=a,b`" in out
@@ -108,12 +123,13 @@ def test_a_table_without_runs_has_every_number(tmp_path, capsys):
   assert text.startswith("# Results: other works\n") and "94.59" in text
 
 
-def test_a_page_does_not_say_where_the_users_data_are(
-    tmp_path, capsys, monkeypatch):
-  monkeypatch.setattr(figures, "_why_lacking",
-                      lambda flags: f"nothing at {tmp_path}/tfds")
-  status, _, _ = played(tmp_path, capsys, "--table=niid_bench", "--finished",
-                        f"--data_dir={tmp_path}/tfds")
+def test_a_page_does_not_say_where_the_users_data_are(tmp_path, capsys, monkeypatch):
+  monkeypatch.setattr(
+    figures, "_why_lacking", lambda flags: f"nothing at {tmp_path}/tfds"
+  )
+  status, _, _ = played(
+    tmp_path, capsys, "--table=niid_bench", "--finished", f"--data_dir={tmp_path}/tfds"
+  )
   page = (tmp_path / "niid_bench" / "niid_bench.md").read_text("utf-8")
   assert status == 0 and "not run. nothing at tfds" in page
   assert str(tmp_path) not in page
@@ -125,14 +141,14 @@ def test_the_table_of_afl(tmp_path, capsys):
   """The joint weights in every partition; 3 examples each of 48 features."""
   status, out, _ = played(tmp_path, capsys, "--table=afl", "--scale=quick")
   assert status == 0 and out.count(f"| {rule.NO_NUMBER} |") == 4
-  worst = [float(line.split("|")[4]) for line in out.splitlines()
-           if rule.NO_NUMBER in line]
+  worst = [
+    float(line.split("|")[4]) for line in out.splitlines() if rule.NO_NUMBER in line
+  ]
   assert 0 < max(worst) < 1e-10
 
 
 def test_without_fedjax(tmp_path, capsys, monkeypatch):
-  monkeypatch.setattr(
-      importlib.util, "find_spec", lambda name, package=None: None)
+  monkeypatch.setattr(importlib.util, "find_spec", lambda name, package=None: None)
   status, _, err = played(tmp_path, capsys, "--table=fedjax")
   assert status != 0 and err.count("\n") == 1
   assert "pip install 'fedjax_alg[bench]'" in err
@@ -147,7 +163,8 @@ def test_fedjax_on_the_same_rows(name):
   one = against_fedjax.task(against_fedjax.QUICK)
   found, groups = against_fedjax.ours(one, name, 0)
   other, others = against_fedjax.theirs(
-      one, name, found[0], 0, against_fedjax.same_batches(one, 0))
+    one, name, found[0], 0, against_fedjax.same_batches(one, 0)
+  )
   np.testing.assert_array_equal(groups, others)
   for a, b in zip(found[1:], other[1:]):
     assert against_fedjax.distance(a, b) < against_fedjax.ROUNDING

@@ -7,40 +7,57 @@ import re
 import pytest
 
 from experiments import publish
-from experiments.reports import answers, chosen, claims_page, figures
-from experiments.reports import report, rule, suite
+from experiments.reports import (
+  answers,
+  chosen,
+  claims_page,
+  figures,
+  report,
+  rule,
+  suite,
+)
 from tests.experiments.reports import test_verdicts as made
 
 pytestmark = pytest.mark.fast
 
-POINTS = report.Claim("Fig1", "a", "A", "test_accuracy", 98.0, "%", "", None,
-                      "98.0")
-ROUNDS = POINTS._replace(metric="rounds_to_98%", value=40.0, unit="rounds",
-                         said="40")
+POINTS = report.Claim("Fig1", "a", "A", "test_accuracy", 98.0, "%", "", None, "98.0")
+ROUNDS = POINTS._replace(metric="rounds_to_98%", value=40.0, unit="rounds", said="40")
 NEVER = ROUNDS._replace(value=math.inf, said=">100")
 
 
-@pytest.mark.parametrize("values,claim,verdict", [
-    ([98.1, 98.2, 98.0], POINTS, "same"), ([98.9, 97.8], POINTS, "undecided"),
-    ([98.9, 98.8, 98.9], POINTS, "above"), ([90.0], POINTS, "undecided"),
-    ([39, 41, 40], ROUNDS, "same"), ([19, 21, 20], ROUNDS, "below"),
+@pytest.mark.parametrize(
+  "values,claim,verdict",
+  [
+    ([98.1, 98.2, 98.0], POINTS, "same"),
+    ([98.9, 97.8], POINTS, "undecided"),
+    ([98.9, 98.8, 98.9], POINTS, "above"),
+    ([90.0], POINTS, "undecided"),
+    ([39, 41, 40], ROUNDS, "same"),
+    ([19, 21, 20], ROUNDS, "below"),
     ([39, math.inf, 41], ROUNDS, "undecided"),
-    ([math.inf] * 3, ROUNDS, "above"), ([math.inf] * 3, NEVER, "same"),
-    ([80, 81, 90], NEVER, "below"), ([80, math.inf], NEVER, "undecided"),
-    ([math.inf], NEVER, "undecided")])
+    ([math.inf] * 3, ROUNDS, "above"),
+    ([math.inf] * 3, NEVER, "same"),
+    ([80, 81, 90], NEVER, "below"),
+    ([80, math.inf], NEVER, "undecided"),
+    ([math.inf], NEVER, "undecided"),
+  ],
+)
 def test_numbers(values, claim, verdict):
   assert answers.number(values, claim)[1] == verdict
   assert answers.number(values, claim, [chosen.Choice("test", "l2")])[1] == (
-      rule.NOT_COMPARABLE)
+    rule.NOT_COMPARABLE
+  )
 
 
 def test_a_verdict_on_what_is_never_reached_says_no_gap():
   """The table of the 2NN fails where a run misses its target."""
   said, verdict = answers.number([math.inf] * 3, ROUNDS)
-  one = answers.Answer("table", "Table1", "a", "A", "rounds_to_98%", "40", said,
-                       verdict, "")
+  one = answers.Answer(
+    "table", "Table1", "a", "A", "rounds_to_98%", "40", said, verdict, ""
+  )
   assert one.words(40.0, "rounds", own=True) == rule.words(
-      "above", None, "rounds_to_98%", "rounds", True)
+    "above", None, "rounds_to_98%", "rounds", True
+  )
 
 
 def test_a_size_needs_no_interval():
@@ -50,14 +67,20 @@ def test_a_size_needs_no_interval():
 
 
 def test_answers_of_a_figure_are_kept(tmp_path):
-  runs = [made.rising("CLSFSVRG", 48), made.rising(
-      "CLSFSVRG", 20, how="stated"),
-          made.rising("FedAvg", None)]
-  found = answers.numbers("conjugate", "fig2", runs, {
-      "rounds_to_98%": made.verdicts.rounds_to(0.98)})
+  runs = [
+    made.rising("CLSFSVRG", 48),
+    made.rising("CLSFSVRG", 20, how="stated"),
+    made.rising("FedAvg", None),
+  ]
+  found = answers.numbers(
+    "conjugate", "fig2", runs, {"rounds_to_98%": made.verdicts.rounds_to(0.98)}
+  )
   by_method = {a.method: (a.claim, a.verdict) for a in found}
-  assert by_method == {"CLSFSVRG": ("48", "same"), "FedAvg": (">100", "same"),
-                       "CLSFSVRG (stated)": ("48", "below")}
+  assert by_method == {
+    "CLSFSVRG": ("48", "same"),
+    "FedAvg": (">100", "same"),
+    "CLSFSVRG (stated)": ("48", "below"),
+  }
   path = tmp_path / "a.csv"
   path.write_text(answers.text(found))
   assert answers.read(path) == found
@@ -66,57 +89,97 @@ def test_answers_of_a_figure_are_kept(tmp_path):
 
 
 def row_of(found, **key):
-  (row,) = [r for r in found if all(
-      r.claim[name] == value for name, value in key.items())]
+  (row,) = [
+    r for r in found if all(r.claim[name] == value for name, value in key.items())
+  ]
   return row
 
 
 def test_rows_of_a_claims_file():
-  answer = answers.Answer("fig1", "Fig1", "a", "MA-FSVRG", "test_accuracy",
-                          "98.2", "98.4 +- 0.1", rule.SAME, "validation: l2")
-  stated = answer._replace(method="MA-FSVRG (stated)", ours="46.7",
-                           verdict=rule.BELOW, settings="stated")
-  sentences = [answers.Answer(
-      f"fig{n}", f"Fig{n}", "", method, "", text, "+1", verdict,
-      "" if method else chosen.TUNED)
-               for n, method, text, verdict in (
-                   (1, "", "GA-FSVRG above MA-FSVRG ...", "holds"),
-                   (2, "", "both above every other ...", "holds"),
-                   (2, made.verdicts.PAPERS_OWN, "both above every other ...",
-                    "does not hold"),
-                   (5, "", "both above every other ...", "does not hold"))]
-  found = claims_page.rows("diversified", ("MA-", "GA-"), [
-      answer, stated, *sentences], {"Fig3": "Fig1", "Fig4": "Fig1"})
+  answer = answers.Answer(
+    "fig1",
+    "Fig1",
+    "a",
+    "MA-FSVRG",
+    "test_accuracy",
+    "98.2",
+    "98.4 +- 0.1",
+    rule.SAME,
+    "validation: l2",
+  )
+  stated = answer._replace(
+    method="MA-FSVRG (stated)", ours="46.7", verdict=rule.BELOW, settings="stated"
+  )
+  sentences = [
+    answers.Answer(
+      f"fig{n}",
+      f"Fig{n}",
+      "",
+      method,
+      "",
+      text,
+      "+1",
+      verdict,
+      "" if method else chosen.TUNED,
+    )
+    for n, method, text, verdict in (
+      (1, "", "GA-FSVRG above MA-FSVRG ...", "holds"),
+      (2, "", "both above every other ...", "holds"),
+      (2, made.verdicts.PAPERS_OWN, "both above every other ...", "does not hold"),
+      (5, "", "both above every other ...", "does not hold"),
+    )
+  ]
+  found = claims_page.rows(
+    "diversified",
+    ("MA-", "GA-"),
+    [answer, stated, *sentences],
+    {"Fig3": "Fig1", "Fig4": "Fig1"},
+  )
   row = row_of(found, artifact="Fig1", panel="a", method="MA-FSVRG")
   assert (row.words, row.ours, row.kind) == ("reaches", "98.4 +- 0.1", "own")
   assert row.stated == "46.7: short by 51.5" and row.tried
   # Micro recall and micro F1 of the same runs are the accuracy.
   assert row.printed == ("97 (Fig3)", "96.5 (Fig4)")
-  assert not [r for r in found if r.claim["artifact"] == "Fig3"
-              and r.kind == "own"]
+  assert not [r for r in found if r.claim["artifact"] == "Fig3" and r.kind == "own"]
   said = row_of(found, artifact="Fig1-4")
   assert (said.words, said.verdict) == ("holds", "holds")
   assert said.stated.endswith("+1: does not hold")
   assert row_of(found, artifact="Fig5-7").words == "fails: method short"
-  assert row_of(found, artifact="Fig1", panel="a",
-                method="GA-FSVRG").verdict == rule.NOT_RUN
+  assert (
+    row_of(found, artifact="Fig1", panel="a", method="GA-FSVRG").verdict == rule.NOT_RUN
+  )
   tuned, by_paper, no_run = (
-      [part.strip() for part in line.split("|")[1:-1]] for line in
-      claims_page.head({"diversified": found}).splitlines()[2:])
-  assert tuned == [
-      "diversified, tuned", "1", "0", "0", "0", "0", "1", "0", "1", "0"]
+    [part.strip() for part in line.split("|")[1:-1]]
+    for line in claims_page.head({"diversified": found}).splitlines()[2:]
+  )
+  assert tuned == ["diversified, tuned", "1", "0", "0", "0", "0", "1", "0", "1", "0"]
   assert by_paper == [
-      "diversified, stated", "0", "0", "1", "0", "0", "0", "0", "1", "-"]
+    "diversified, stated",
+    "0",
+    "0",
+    "1",
+    "0",
+    "0",
+    "0",
+    "0",
+    "1",
+    "-",
+  ]
   assert no_run[:5] == ["diversified, no run", "0", "0", "0", "0"]
   # A baseline above its number is stronger here, and no failure of anybody.
   above = answer._replace(verdict=rule.ABOVE)
-  other = row_of(claims_page.rows("diversified", ("X",), [above]),
-                 artifact="Fig1", panel="a", method="MA-FSVRG")
-  assert (other.kind, other.words) == (
-      "other", "baseline stronger here, by 0.2")
+  other = row_of(
+    claims_page.rows("diversified", ("X",), [above]),
+    artifact="Fig1",
+    panel="a",
+    method="MA-FSVRG",
+  )
+  assert (other.kind, other.words) == ("other", "baseline stronger here, by 0.2")
 
 
-@pytest.mark.parametrize("verdict, metric, unit, own, never, words", [
+@pytest.mark.parametrize(
+  "verdict, metric, unit, own, never, words",
+  [
     ("same", "accuracy", "%", True, False, "reaches"),
     ("above", "accuracy", "%", True, False, "exceeds by 2.0"),
     ("below", "accuracy", "%", True, False, "short by 2.0"),
@@ -128,47 +191,97 @@ def test_rows_of_a_claims_file():
     ("below", "accuracy", "%", False, False, "weaker here too, by 2.0"),
     ("below", "rounds_to_98%", "rounds", True, False, "sooner by 2 rounds"),
     ("above", "rounds_to_98%", "rounds", True, False, "later by 2 rounds"),
-    ("below", "rounds_to_98%", "rounds", False, False,
-     "baseline stronger here: sooner by 2 rounds"),
-    ("below", "rounds_to_98%", "rounds", False, True,
-     "baseline stronger here: gets there"),
+    (
+      "below",
+      "rounds_to_98%",
+      "rounds",
+      False,
+      False,
+      "baseline stronger here: sooner by 2 rounds",
+    ),
+    (
+      "below",
+      "rounds_to_98%",
+      "rounds",
+      False,
+      True,
+      "baseline stronger here: gets there",
+    ),
     ("below", "loss", "", True, False, "lower by 2"),
     ("below", "communication_cost", "KB", True, False, "cheaper by 2"),
-    ("not comparable", "accuracy", "%", True, False, "not comparable")])
+    ("not comparable", "accuracy", "%", True, False, "not comparable"),
+  ],
+)
 def test_verdicts_in_words(verdict, metric, unit, own, never, words):
   assert rule.words(verdict, 2.0, metric, unit, own, never) == words
 
 
 def test_of_several_panels_the_ends_are_shown():
   """A cell of the page has the least and the greatest difference alone."""
-  ours = ("a: GA-FSVRG - SCAFFOLD -0.24 +- 0.43; b: CLS-0.1 - CLS-1 +0.80 +- "
-          "0.10; c: FedAvg - FedProx -3.00 +- 0.20")
+  ours = (
+    "a: GA-FSVRG - SCAFFOLD -0.24 +- 0.43; b: CLS-0.1 - CLS-1 +0.80 +- "
+    "0.10; c: FedAvg - FedProx -3.00 +- 0.20"
+  )
   assert claims_page.finding(ours) == (
-      "c: FedAvg - FedProx -3.00 +- 0.20 to b: CLS-0.1 - CLS-1 +0.80 +- 0.10")
+    "c: FedAvg - FedProx -3.00 +- 0.20 to b: CLS-0.1 - CLS-1 +0.80 +- 0.10"
+  )
   assert claims_page.finding("a: x; b: +2; c: +3") == "a: x; b: +2; c: +3"
 
 
 def test_a_figure_that_goes_further_than_the_papers_counts_first():
   """Unless it cannot be compared, or was not run."""
-  one = answers.Answer("table3", "Table3", "a", "FG-EDC", "test_accuracy_max",
-                       "96.0", "95.4", rule.UNDECIDED, "stated")
+  one = answers.Answer(
+    "table3",
+    "Table3",
+    "a",
+    "FG-EDC",
+    "test_accuracy_max",
+    "96.0",
+    "95.4",
+    rule.UNDECIDED,
+    "stated",
+  )
   nine = one._replace(figure="table3_mnist", ours="96.1", verdict=rule.SAME)
-  for verdict, ours in ((rule.SAME, "96.1"), (rule.UNDECIDED, "96.1"),
-                        (rule.NOT_RUN, "95.4"), (rule.NOT_COMPARABLE, "95.4")):
-    row = row_of(claims_page.rows("fedgroup", ("FG-EDC",), [
-        one, nine._replace(verdict=verdict)]), artifact="Table3", panel="a",
-        method="FG-EDC", metric="test_accuracy_max")
+  for verdict, ours in (
+    (rule.SAME, "96.1"),
+    (rule.UNDECIDED, "96.1"),
+    (rule.NOT_RUN, "95.4"),
+    (rule.NOT_COMPARABLE, "95.4"),
+  ):
+    row = row_of(
+      claims_page.rows("fedgroup", ("FG-EDC",), [one, nine._replace(verdict=verdict)]),
+      artifact="Table3",
+      panel="a",
+      method="FG-EDC",
+      metric="test_accuracy_max",
+    )
     assert row.ours == ours
   # So it does for a sentence, even to one that it does not decide.
-  said = one._replace(panel="", method="", metric="", ours="+5 +- 4",
-                      claim="FG-EDC is 6.9 points above FeSEM on MNIST-MCLR")
-  for verdict, ours in (("does not hold", "+5.5"), (rule.UNDECIDED, "+5.5"),
-                        (rule.NOT_RUN, "+5 +- 4")):
+  said = one._replace(
+    panel="",
+    method="",
+    metric="",
+    ours="+5 +- 4",
+    claim="FG-EDC is 6.9 points above FeSEM on MNIST-MCLR",
+  )
+  for verdict, ours in (
+    ("does not hold", "+5.5"),
+    (rule.UNDECIDED, "+5.5"),
+    (rule.NOT_RUN, "+5 +- 4"),
+  ):
     for order in (1, -1):
-      row = row_of(claims_page.rows("fedgroup", ("FG-EDC",), [
-          said._replace(verdict="holds"),
-          said._replace(figure="table3_mnist", ours="+5.5", verdict=verdict),
-      ][::order]), artifact="Abstract", value="6.9")
+      row = row_of(
+        claims_page.rows(
+          "fedgroup",
+          ("FG-EDC",),
+          [
+            said._replace(verdict="holds"),
+            said._replace(figure="table3_mnist", ours="+5.5", verdict=verdict),
+          ][::order],
+        ),
+        artifact="Abstract",
+        value="6.9",
+      )
       assert row.ours == ours
       assert row.verdict == ("holds" if verdict == rule.NOT_RUN else verdict)
 
@@ -177,15 +290,17 @@ def test_a_figure_that_goes_further_than_the_papers_counts_first():
 def test_no_row_is_silent(name):
   """Without a run each row says what was tried or why it has no number."""
   paper = publish.PAPERS[name]
-  texts = [s.text for figure in paper.figures.values()
-           for s in figure.statements]
+  texts = [s.text for figure in paper.figures.values() for s in figure.statements]
   found = claims_page.rows(name, paper.own, [])
   assert all(row.tried or row.verdict != rule.NOT_RUN for row in found)
-  assert {row.verdict for row in found} <= {
-      rule.NOT_COMPARABLE, rule.NOT_RUN, "lost"}
+  assert {row.verdict for row in found} <= {rule.NOT_COMPARABLE, rule.NOT_RUN, "lost"}
   for pattern in report.read_claims(name, "judged"):
     if pattern["kind"] == "sentences" and pattern["artifact"] not in (
-        "Fig7", "Fig8", "Fig5", "Intro"):
+      "Fig7",
+      "Fig8",
+      "Fig5",
+      "Intro",
+    ):
       for word in pattern["text"].split(" & "):
         start = word.rpartition("|")[2]
         assert any(text.startswith(start) for text in texts), start
@@ -196,11 +311,17 @@ DOCS = pathlib.Path(__file__).parents[3] / "docs"
 
 def published():
   """paper -> the rows of the page of claims, from the answers."""
-  return {name: claims_page.rows(
-      name, paper.own, answers.read(
-          DOCS / "results" / f"{name}.answers.csv"), paper.same_runs,
-      paper.balanced) for name, paper in publish.PAPERS.items()
-          if name in publish.CLAIMED}
+  return {
+    name: claims_page.rows(
+      name,
+      paper.own,
+      answers.read(DOCS / "results" / f"{name}.answers.csv"),
+      paper.same_runs,
+      paper.balanced,
+    )
+    for name, paper in publish.PAPERS.items()
+    if name in publish.CLAIMED
+  }
 
 
 def test_the_published_tables_are_those_of_the_answers():
@@ -210,13 +331,16 @@ def test_the_published_tables_are_those_of_the_answers():
   readme = (DOCS.parent / "README.md").read_text("utf-8")
   assert head in readme and readme.count("| paper, settings |") == 1
   assert (DOCS / "results" / "claims.md").read_text("utf-8") == (
-      claims_page.page(found))
-  lines = [[part.strip() for part in line.split("|")[1:-1]]
-           for line in head.splitlines()[2:]]
+    claims_page.page(found)
+  )
+  lines = [
+    [part.strip() for part in line.split("|")[1:-1]] for line in head.splitlines()[2:]
+  ]
   for name, rows in found.items():
     own = [line for line in lines if line[0].startswith(f"{name}, ")]
     assert sum(int(n) for line in own for n in line[1:6]) == sum(
-        1 + bool(row.stated) for row in rows if row.kind == "own")
+      1 + bool(row.stated) for row in rows if row.kind == "own"
+    )
 
 
 @pytest.mark.parametrize("words", claims_page._REACHED)
@@ -230,39 +354,58 @@ def cells_of(name, figure):
   """The runs of a figure with their own settings, by panel and label."""
   paper = publish.PAPERS[name]
   request = figures.Request(pathlib.Path("out"), (), "")
-  return {(cell.panel, cell.name): cell for cell in figures.each_cell(
-      paper, paper.figures[figure], request)}
+  return {
+    (cell.panel, cell.name): cell
+    for cell in figures.each_cell(paper, paper.figures[figure], request)
+  }
 
 
 #: Figures of which nothing, a part or everything is tuned.
-@pytest.mark.parametrize("name, figure", [
-    ("fedgroup", "table1"), ("fedgroup", "table3"), ("fedgroup", "fig3"),
-    ("fedgroup", "table3_mnist"), ("analytic", "fig5"), ("analytic", "fig6"),
-    ("analytic", "table2"), ("conjugate", "fig2"), ("conjugate", "fig4"),
-    ("diversified", "fig8")])
+@pytest.mark.parametrize(
+  "name, figure",
+  [
+    ("fedgroup", "table1"),
+    ("fedgroup", "table3"),
+    ("fedgroup", "fig3"),
+    ("fedgroup", "table3_mnist"),
+    ("analytic", "fig5"),
+    ("analytic", "fig6"),
+    ("analytic", "table2"),
+    ("conjugate", "fig2"),
+    ("conjugate", "fig4"),
+    ("diversified", "fig8"),
+  ],
+)
 def test_published_labels_are_what_the_flag_files_declare(name, figure):
   """Nothing is called tuned of which nothing was tuned."""
   cells = cells_of(name, figure)
-  found = [a for a in answers.read(DOCS / "results" / f"{name}.answers.csv")
-           if a.figure == figure]
+  found = [
+    a
+    for a in answers.read(DOCS / "results" / f"{name}.answers.csv")
+    if a.figure == figure
+  ]
   for answer in found:
     if answer.metric:
       cell = cells[answer.panel, answer.method]
       assert answer.tuning == cell.tuning
       if "stand-in" not in answer.settings:  # by a flag of the command
         assert answer.settings == chosen.said(cell.choices)
-  own = {cell.label: cell.tuning for cell in cells.values()
-         if cell.protocol == suite.TUNED}
+  own = {
+    cell.label: cell.tuning for cell in cells.values() if cell.protocol == suite.TUNED
+  }
   said = {a.tuning for a in found if not a.metric and not a.method}
   assert said <= {*own.values(), chosen.together(own.values())}
   if len({*own.values()}) == 1:
     assert said <= {*own.values()}
-  text = "".join(path.read_text("utf-8") for path in (
-      DOCS / "results").glob(f"{name}*.md"))
-  part = text.partition(f"<!-- {figure} -->")[2].partition("<details><summary>"
-                                                           "How this")[0]
+  text = "".join(
+    path.read_text("utf-8") for path in (DOCS / "results").glob(f"{name}*.md")
+  )
+  part = text.partition(f"<!-- {figure} -->")[2].partition(
+    "<details><summary>How this"
+  )[0]
   for label, word in re.findall(
-      r"^\| ([^|]*), (tuned|stated|not tuned|tuned in part) \|", part, re.M):
+    r"^\| ([^|]*), (tuned|stated|not tuned|tuned in part) \|", part, re.M
+  ):
     assert word in {own.get(label), suite.STATED}, label
   heads = re.findall(r"^\| what is said \| (.*?) \|", part, re.M)
   assert all(head in (*said, "ours") for head in heads)

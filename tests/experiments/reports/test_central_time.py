@@ -14,12 +14,16 @@ def test_what_is_timed_is_the_servers_round():
   like = jax.eval_shape(model.init, jax.random.key(0))
   rng = np.random.default_rng(0)
   state = jax.tree.map(
-      lambda leaf: jnp.float32(rng.normal(size=(k, *leaf.shape))), like)
+    lambda leaf: jnp.float32(rng.normal(size=(k, *leaf.shape))), like
+  )
   member = np.arange(slots) % k
-  vectors = jax.tree.map(lambda leaf: 3 * leaf[member] + jnp.float32(
-      0.1 * rng.normal(size=(slots, *leaf.shape[1:]))), state)
-  nothing = jax.tree.map(
-      lambda leaf: jnp.zeros((slots, k, *leaf.shape)), like)
+  vectors = jax.tree.map(
+    lambda leaf: (
+      3 * leaf[member] + jnp.float32(0.1 * rng.normal(size=(slots, *leaf.shape[1:])))
+    ),
+    state,
+  )
+  nothing = jax.tree.map(lambda leaf: jnp.zeros((slots, k, *leaf.shape)), like)
   found, _ = server(state, jax.vmap(central.init)(state), vectors, nothing)
   for got, own in zip(jax.tree.leaves(found), jax.tree.leaves(vectors)):
     want = np.stack([np.asarray(own)[member == i].mean(0) for i in range(k)])
@@ -32,9 +36,14 @@ def test_table_and_answers(monkeypatch):
   monkeypatch.setattr(central_time, "_MODELS", (2,))
   monkeypatch.setattr(central_time, "_RATES", (10, 40))
   text, found = central_time.table1(True)
-  rows = [line.split(" | ") for line in text.splitlines()
-          if line.startswith("| MA-FSVRG | 2") or line.startswith("| GA")]
+  rows = [
+    line.split(" | ")
+    for line in text.splitlines()
+    if line.startswith("| MA-FSVRG | 2") or line.startswith("| GA")
+  ]
   assert [row[2] for row in rows] == ["10.14 (1.0)", "10.66 (1.0)"]
   assert all(row[3].endswith("(1.0)") for row in rows)
   assert [(a.method, a.metric) for a in found] == [
-      ("MA-FSVRG", "central_time_ratio"), ("GA-FSVRG", "central_time_ratio")]
+    ("MA-FSVRG", "central_time_ratio"),
+    ("GA-FSVRG", "central_time_ratio"),
+  ]

@@ -26,8 +26,13 @@ def said(*words, **more):
 
 def test_the_worst_choice_comes_first(preset):
   data = preset("data.flags", "# chosen: test, l2 and features", "--l2=1")
-  one = preset("one.flags", "--flagfile=data.flags", "# chosen: stated",
-               "--mu=1", "# chosen: untuned, mu")
+  one = preset(
+    "one.flags",
+    "--flagfile=data.flags",
+    "# chosen: stated",
+    "--mu=1",
+    "# chosen: untuned, mu",
+  )
   assert said(one) == "test (not comparable): l2, features; not tuned: mu"
   assert chosen.incomparable(chosen.of_flags([data])) == {"l2", "features"}
   assert said(preset("two.flags", "# chosen: stated")) == "stated"
@@ -45,16 +50,26 @@ def test_what_a_figure_gives_is_stated_and_the_last_file_counts(preset):
   assert said("--lr=1", sources=[base]) == "not tuned: lr"
 
 
-@pytest.mark.parametrize("grid,value,words", [
+@pytest.mark.parametrize(
+  "grid,value,words",
+  [
     ("0.1 90.00, 0.3 91.00, 1 90.00", "0.3", "validation: lr"),
     ("0.1 90.00, 0.3 91.00, 1 92.00", "1", "edge of grid: lr"),
     ("0 90.00; 0.3 91.00", "0", "validation: lr"),  # nothing lies beyond
-    ("client 90.00; table 91.00", "table", "validation: lr")])
-def test_a_tuned_grid_says_whether_its_best_is_at_the_edge(
-    preset, grid, value, words):
-  assert said(preset(
-      "a.flags", f"# tuned: lr, value and validation accuracy: {grid}",
-      f"--lr={value}")) == words
+    ("client 90.00; table 91.00", "table", "validation: lr"),
+  ],
+)
+def test_a_tuned_grid_says_whether_its_best_is_at_the_edge(preset, grid, value, words):
+  assert (
+    said(
+      preset(
+        "a.flags",
+        f"# tuned: lr, value and validation accuracy: {grid}",
+        f"--lr={value}",
+      )
+    )
+    == words
+  )
 
 
 def test_an_unknown_word_is_refused(preset):
@@ -62,27 +77,43 @@ def test_an_unknown_word_is_refused(preset):
     said(preset("a.flags", "# chosen: luck"))
 
 
-@pytest.mark.parametrize("settings, word", [
-    ("stated", "stated"), ("", ""), ("not declared", "not declared"),
-    ("validation: mu, client_lr", "tuned"), ("edge of grid: mu", "tuned"),
-    ("training data: client_lr", "tuned"), ("not tuned: mu", "not tuned"),
+@pytest.mark.parametrize(
+  "settings, word",
+  [
+    ("stated", "stated"),
+    ("", ""),
+    ("not declared", "not declared"),
+    ("validation: mu, client_lr", "tuned"),
+    ("edge of grid: mu", "tuned"),
+    ("training data: client_lr", "tuned"),
+    ("not tuned: mu", "not tuned"),
     ("not tuned: mu; validation: client_lr", "tuned in part"),
     # What of the data was chosen leaves the method's settings as they are.
-    ("validation: hog_norm", "stated"), ("validation: features, l2", "tuned"),
+    ("validation: hog_norm", "stated"),
+    ("validation: features, l2", "tuned"),
     ("stand-in (not comparable): data", "stand-in"),
     ("stand-in (not comparable): dirichlet_alpha; not tuned", "not tuned"),
     ("test (not comparable): client_lr", "tuned on test data"),
-    ("tuned", "tuned"), ("tuned in part", "tuned in part")])
+    ("tuned", "tuned"),
+    ("tuned in part", "tuned in part"),
+  ],
+)
 def test_how_settings_were_found_in_a_word(settings, word):
   """Without a search nothing is called tuned."""
   assert chosen.tuning(settings) == word.replace("stand-in", "stated")
 
 
-@pytest.mark.parametrize("words, together", [
-    ((), ""), (("tuned", "", "tuned"), "tuned"),
-    (("stated", "stated"), "stated"), (("tuned", "stated"), "tuned in part"),
+@pytest.mark.parametrize(
+  "words, together",
+  [
+    ((), ""),
+    (("tuned", "", "tuned"), "tuned"),
+    (("stated", "stated"), "stated"),
+    (("tuned", "stated"), "tuned in part"),
     (("tuned", "not tuned"), "tuned in part"),
     (("stated", "not tuned"), "not tuned"),
-    (("tuned in part", "stated"), "tuned in part")])
+    (("tuned in part", "stated"), "tuned in part"),
+  ],
+)
 def test_a_comparison_is_tuned_if_all_its_methods_are(words, together):
   assert chosen.together(words) == together

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import fedjax_alg as fa
 from experiments.reports import comparison, page, plots, styles
+import fedjax_alg as fa
 from fedjax_alg.errors import OptionError
 from tests import made_runs
 
@@ -27,21 +27,33 @@ def _runs(tmp_path_factory):
   root = tmp_path_factory.mktemp("runs")
   clients = [[0.0, 0.5, 1.0, np.nan], [0.25, 0.5, 0.75, 1.0]]
   options = {
-      "FedAvg": dict(accuracy=ONE),
-      EVIL: dict(accuracy=TWO, algorithm="ifca", clients=clients,
-                 membership=MEMBERS, floats=30_000),
-      "single": dict(accuracy=[[0.2, 0.3, 0.4]])}
-  return {label: fa.load_run(made_runs.write(
-      root / str(i), protocols=("global", "local"), **of_run))
-          for i, (label, of_run) in enumerate(options.items())}
+    "FedAvg": dict(accuracy=ONE),
+    EVIL: dict(
+      accuracy=TWO, algorithm="ifca", clients=clients, membership=MEMBERS, floats=30_000
+    ),
+    "single": dict(accuracy=[[0.2, 0.3, 0.4]]),
+  }
+  return {
+    label: fa.load_run(
+      made_runs.write(root / str(i), protocols=("global", "local"), **of_run)
+    )
+    for i, (label, of_run) in enumerate(options.items())
+  }
 
 
 @pytest.fixture(name="written", scope="module")
 def _written(runs, tmp_path_factory):
   tables = comparison.all_tables(fa.compare(runs, targets=(0.7,)))
   path = tmp_path_factory.mktemp("page") / "page.html"
-  page.write(path, f"Title {EVIL}", {EVIL: runs, "b": runs}, tables,
-             metric="accuracy", protocol="global", command_line=f"me {EVIL}")
+  page.write(
+    path,
+    f"Title {EVIL}",
+    {EVIL: runs, "b": runs},
+    tables,
+    metric="accuracy",
+    protocol="global",
+    command_line=f"me {EVIL}",
+  )
   return path
 
 
@@ -52,23 +64,24 @@ def _figure(runs):
 
 def choose(figure, menu, words):
   """Does what Plotly does at a choice from a menu."""
-  (button,) = [button for button in figure.layout.updatemenus[menu].buttons
-               if button.label == words]
+  (button,) = [
+    button
+    for button in figure.layout.updatemenus[menu].buttons
+    if button.label == words
+  ]
   assert button.method == "update"
   figure.plotly_update(*button.args)
 
 
 def test_every_run_has_a_line_and_a_band(figure):
   bands, lines = figure.data[::2], figure.data[1::2]
-  assert [html.unescape(line.name) for line in lines] == [
-      "FedAvg", EVIL, "single"]
+  assert [html.unescape(line.name) for line in lines] == ["FedAvg", EVIL, "single"]
   values = 100 * np.array(ONE)
   mean, half = values.mean(0), stats.t.ppf(0.975, 1) * stats.sem(values)
   np.testing.assert_allclose(lines[0].y, mean, rtol=1e-5)
   high, low = np.split(np.array(bands[0].y, float), 2)
   np.testing.assert_allclose(high, mean + half, rtol=1e-4)
-  np.testing.assert_allclose(
-      low[::-1], np.maximum(mean - half, mean / 10), rtol=1e-4)
+  np.testing.assert_allclose(low[::-1], np.maximum(mean - half, mean / 10), rtol=1e-4)
   assert bands[2].y == ()  # one seed has no interval
   assert lines[0].x == (5, 10, 15) and bands[0].x == (5, 10, 15, 15, 10, 5)
   for band, line in zip(bands, lines):  # a click on a name switches both
@@ -79,7 +92,8 @@ def test_every_run_has_a_line_and_a_band(figure):
 def test_the_menus_change_the_curves(figure, runs):
   choose(figure, 0, "local: loss")
   np.testing.assert_allclose(
-      figure.data[3].y, runs[EVIL].metrics["local"]["loss"].mean(0), rtol=1e-5)
+    figure.data[3].y, runs[EVIL].metrics["local"]["loss"].mean(0), rtol=1e-5
+  )
   assert figure.layout.yaxis.type == "log"
   assert figure.layout.yaxis.title.text == "loss"
   choose(figure, 1, plots.X_AXES["floats"][1])
@@ -96,8 +110,8 @@ def test_the_axis_has_the_range_of_the_picture(figure, runs, monkeypatch):
   monkeypatch.setattr(plots, "save", lambda figure, *_: seen.append(figure))
   comparison.draw([], fa.compare(runs), "")
   np.testing.assert_allclose(
-      np.array(figure.layout.yaxis.range) / 100, seen[0].axes[0].get_ylim(),
-      rtol=1e-4)
+    np.array(figure.layout.yaxis.range) / 100, seen[0].axes[0].get_ylim(), rtol=1e-4
+  )
   plots.plt.close(seen[0])
 
 
@@ -121,7 +135,7 @@ def test_clients_and_groups(runs):
 def test_what_users_write_stays_text(written):
   text = written.read_text("utf-8")
   source = text.index("/**\n* plotly.js")
-  own = text[:source] + text[text.index("</script>", source):]
+  own = text[:source] + text[text.index("</script>", source) :]
   assert "<img" not in own and "<b>" not in own
   assert html.escape(EVIL) in own
 
@@ -132,30 +146,54 @@ def test_without_plotly_there_is_one_line(tmp_path, runs, monkeypatch):
 
   monkeypatch.setattr(importlib, "import_module", missing)
   with pytest.raises(OptionError, match=r"pip install 'fedjax_alg\[report\]'"):
-    page.write(tmp_path / "page.html", "", {"": runs}, [], metric="accuracy",
-               protocol="global")
+    page.write(
+      tmp_path / "page.html", "", {"": runs}, [], metric="accuracy", protocol="global"
+    )
   assert not (tmp_path / "page.html").exists()
 
 
 def test_a_browser_draws_it_without_a_network(written, tmp_path):
-  program = next(filter(None, map(shutil.which, (
-      "chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+  program = next(
+    filter(
+      None,
+      map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome")),
+    ),
+    None,
+  )
   if program is None:
     pytest.skip("no browser is installed (chromium, chrome)")
   opened = subprocess.run(
-      [program, "--headless=new", "--no-sandbox", "--disable-gpu",
-       "--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr",
-       f"--user-data-dir={tmp_path}", "--virtual-time-budget=20000",
-       "--dump-dom", written.resolve().as_uri()],
-      capture_output=True, text=True, timeout=120, check=False)
+    [
+      program,
+      "--headless=new",
+      "--no-sandbox",
+      "--disable-gpu",
+      "--host-resolver-rules=MAP * ~NOTFOUND",
+      "--enable-logging=stderr",
+      f"--user-data-dir={tmp_path}",
+      "--virtual-time-budget=20000",
+      "--dump-dom",
+      written.resolve().as_uri(),
+    ],
+    capture_output=True,
+    text=True,
+    timeout=120,
+    check=False,
+  )
   if opened.returncode:
     pytest.skip(f"{program} does not start")  # a stub that would install one
   assert "CONSOLE" not in opened.stderr  # no error, and no request refused
   assert "default-src 'none'" in opened.stdout
   assert len(re.findall('class="js-line"', opened.stdout)) >= 2 * (3 + 2)
   assert opened.stdout.count('class="hm"') == 1
-  assert set(re.findall(r'modebar-btn[^>]* data-title="([^"]*)"',
-                        opened.stdout)) == {  # none that uploads
-                            "Download plot as a PNG", "Zoom", "Pan", "Zoom in",
-                            "Zoom out", "Reset axes"}
+  assert set(
+    re.findall(r'modebar-btn[^>]* data-title="([^"]*)"', opened.stdout)
+  ) == {  # none that uploads
+    "Download plot as a PNG",
+    "Zoom",
+    "Pan",
+    "Zoom in",
+    "Zoom out",
+    "Reset axes",
+  }
   assert len(re.findall('class="legendtext"[^>]*>single<', opened.stdout)) >= 2

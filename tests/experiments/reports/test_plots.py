@@ -15,8 +15,11 @@ NUMBERS = np.array([[0.2, 0.5, 0.6], [0.3, 0.45, 0.8], [0.1, 0.52, 0.9]])
 
 def rows(values, metric="accuracy", protocol="global"):
   """Rows of metrics.csv of [seeds, rounds]."""
-  return [{"round": n + 1, "seed": s, "protocol": protocol, metric: value}
-          for s, own in enumerate(values) for n, value in enumerate(own)]
+  return [
+    {"round": n + 1, "seed": s, "protocol": protocol, metric: value}
+    for s, own in enumerate(values)
+    for n, value in enumerate(own)
+  ]
 
 
 @pytest.fixture(name="axis")
@@ -38,7 +41,8 @@ def edges(axis):
 def test_a_band_is_the_interval_that_tables_report(axis):
   plots.draw_curves(axis, {"A": rows(NUMBERS)}, "global", "accuracy")
   low, high = stats.t.interval(
-      0.95, 2, loc=NUMBERS.mean(0), scale=stats.sem(NUMBERS, axis=0))
+    0.95, 2, loc=NUMBERS.mean(0), scale=stats.sem(NUMBERS, axis=0)
+  )
   np.testing.assert_allclose(edges(axis), np.clip([low, high], 0, 1))
   assert high.max() > 1 > low.max()  # so that the share is cut off
   assert list(plots._named(axis.figure)) == ["A", plots.BAND]
@@ -48,17 +52,21 @@ def test_a_band_is_the_interval_that_tables_report(axis):
 def test_a_band_of_several_partitions_is_over_their_means(axis):
   """As the tables: each partition counts once, with the mean of its seeds."""
   tables = [rows(0.2 * part + 0.5 * NUMBERS) for part in range(3)]
-  plots.draw_curves(
-      axis, {"A": partitions.joined(tables)}, "global", "accuracy")
+  plots.draw_curves(axis, {"A": partitions.joined(tables)}, "global", "accuracy")
   means = np.array([0.2 * part + 0.5 * NUMBERS.mean(0) for part in range(3)])
   np.testing.assert_allclose(axis.lines[0].get_ydata(), means.mean(0))
-  np.testing.assert_allclose(edges(axis), np.clip(stats.t.interval(
-      0.95, 2, loc=means.mean(0), scale=stats.sem(means, axis=0)), 0, 1))
+  np.testing.assert_allclose(
+    edges(axis),
+    np.clip(
+      stats.t.interval(0.95, 2, loc=means.mean(0), scale=stats.sem(means, axis=0)), 0, 1
+    ),
+  )
   assert list(plots._named(axis.figure)) == ["A", plots.BAND_OF_PARTITIONS]
 
 
-@pytest.mark.parametrize("points, lines", [
-    (100, 7), (300, 13), (13, 13), (20, 1), (4, 9), (1, 3)])
+@pytest.mark.parametrize(
+  "points, lines", [(100, 7), (300, 13), (13, 13), (20, 1), (4, 9), (1, 3)]
+)
 def test_equal_lines_have_their_markers_at_other_rounds(axis, points, lines):
   runs = {str(i): rows(np.full((1, points), 0.5)) for i in range(lines)}
   plots.draw_curves(axis, runs, "global", "accuracy")
@@ -68,8 +76,7 @@ def test_equal_lines_have_their_markers_at_other_rounds(axis, points, lines):
     assert sum(map(len, marked)) == len(set().union(*marked))
   assert max(map(len, marked)) <= 10
   # The more of a line is drawn, the lower it lies.
-  solid = [line.get_zorder() for line in axis.lines
-           if line.get_linestyle() == "-"]
+  solid = [line.get_zorder() for line in axis.lines if line.get_linestyle() == "-"]
   assert max(solid) == min(line.get_zorder() for line in axis.lines)
 
 
@@ -77,7 +84,8 @@ def test_few_rounds_have_no_half_rounds_between_them(axis):
   plots.draw_curves(axis, {"A": rows(NUMBERS[:, :3])}, "global", "accuracy")
   axis.figure.set_size_inches(6, 3)
   np.testing.assert_array_equal(
-      [x for x in axis.get_xticks() if 1 <= x <= 3], [1, 2, 3])
+    [x for x in axis.get_xticks() if 1 <= x <= 3], [1, 2, 3]
+  )
 
 
 def test_one_seed_has_no_band(axis):
@@ -91,16 +99,14 @@ def test_a_loss_on_a_log_axis(axis):
   plots.draw_curves(axis, {"A": rows(values, "loss")}, "global", "loss")
   plots.log_axis(axis)
   assert axis.get_yscale() == "log"
-  np.testing.assert_array_equal(
-      axis.lines[0].get_ydata(), [np.nan, 2.0, 0.3, np.nan])
+  np.testing.assert_array_equal(axis.lines[0].get_ydata(), [np.nan, 2.0, 0.3, np.nan])
   bottom, top = axis.get_ylim()
   assert 0.2 < bottom < 0.3 and 2 < top
   assert edges(axis).min() == pytest.approx(bottom)
 
 
 def test_a_loss_of_zero_stays_linear(axis):
-  plots.draw_curves(
-      axis, {"A": rows(np.zeros((1, 3)), "loss")}, "global", "loss")
+  plots.draw_curves(axis, {"A": rows(np.zeros((1, 3)), "loss")}, "global", "loss")
   plots.log_axis(axis)
   assert axis.get_yscale() == "linear"
   assert axis.lines[0].get_ydata().tolist() == [0, 0, 0]
@@ -112,9 +118,12 @@ def test_a_log_axis_has_several_labels(axis, values):
   plots.log_axis(axis)
   axis.figure.canvas.draw()
   low, high = axis.get_ylim()
-  labels = [float(tick.get_text()) for which in ("major", "minor")
-            for tick in axis.get_yticklabels(which=which)
-            if tick.get_text() and low <= tick.get_position()[1] <= high]
+  labels = [
+    float(tick.get_text())
+    for which in ("major", "minor")
+    for tick in axis.get_yticklabels(which=which)
+    if tick.get_text() and low <= tick.get_position()[1] <= high
+  ]
   assert 4 <= len(set(labels)) <= 9
 
 
@@ -134,9 +143,19 @@ def _drawn(monkeypatch):
 
 
 def test_protocols_with_the_same_values_are_all_seen(drawn):
-  lines = drawn(plots.run_curves, [row | {"loss": 1.0} for protocol in (
-      "global", "local", "train") for row in rows(
-          NUMBERS, protocol=protocol)], "a run").axes[0].get_lines()
+  lines = (
+    drawn(
+      plots.run_curves,
+      [
+        row | {"loss": 1.0}
+        for protocol in ("global", "local", "train")
+        for row in rows(NUMBERS, protocol=protocol)
+      ],
+      "a run",
+    )
+    .axes[0]
+    .get_lines()
+  )
   assert len({line.get_marker() for line in lines}) == 3
   widths = [line.get_linewidth() for line in lines]
   assert widths == sorted(widths, reverse=True) and len(set(widths)) == 3
@@ -144,25 +163,30 @@ def test_protocols_with_the_same_values_are_all_seen(drawn):
 
 def words_of(figure):
   """The entries of a figure's legend."""
-  return [text.get_text().replace("\n", " ")
-          for text in figure.legends[0].get_texts()]
+  return [text.get_text().replace("\n", " ") for text in figure.legends[0].get_texts()]
 
 
 def marks_of(axis):
   """(colour, x, y) of the paper's numbers in data units of y."""
-  return [(line.get_markeredgecolor(), line.get_xdata()[0],
-           line.get_ydata()[0]) for line in axis.lines
-          if line.get_label() in (plots.PAPER, plots.PAPER_BESIDE)]
+  return [
+    (line.get_markeredgecolor(), line.get_xdata()[0], line.get_ydata()[0])
+    for line in axis.lines
+    if line.get_label() in (plots.PAPER, plots.PAPER_BESIDE)
+  ]
 
 
 def test_the_papers_numbers_are_marked_where_they_are(drawn):
   """At their round, or beside the panel; two of the same side by side."""
   runs = {"MA-FSVRG": rows(NUMBERS), "GA-FSVRG": rows(NUMBERS)}
-  marks = [plots.Mark("MA-FSVRG", 0.7, 2), plots.Mark("MA-FSVRG", 0.3),
-           plots.Mark("GA-FSVRG", 0.3),
-           plots.Mark("GA-FSVRG", 0.99, 4)]  # three rounds were run
-  figure = drawn(plots.panels, {"(a) x": runs}, "global", "accuracy", "t",
-                 marks={"(a) x": marks})
+  marks = [
+    plots.Mark("MA-FSVRG", 0.7, 2),
+    plots.Mark("MA-FSVRG", 0.3),
+    plots.Mark("GA-FSVRG", 0.3),
+    plots.Mark("GA-FSVRG", 0.99, 4),
+  ]  # three rounds were run
+  figure = drawn(
+    plots.panels, {"(a) x": runs}, "global", "accuracy", "t", marks={"(a) x": marks}
+  )
   (axis,) = figure.axes
   blue, red = (styles.METHODS[label].colour for label in runs)
   (one, two, three) = marks_of(axis)
@@ -171,12 +195,21 @@ def test_the_papers_numbers_are_marked_where_they_are(drawn):
   low, high = axis.get_ylim()
   assert low < 0.3 and high > 0.7  # although the lines end at 0.6 and more
   assert axis.get_title() == "(a) x"
-  assert words_of(figure) == [
-      *runs, plots.BAND, plots.PAPER, plots.PAPER_BESIDE]
-  over = drawn(plots.panels, {"(a) x": {
-      label: [row | {"total_floats": row["round"]} for row in table]
-      for label, table in runs.items()}}, "global", "accuracy", "t", "floats",
-               {"(a) x": marks})
+  assert words_of(figure) == [*runs, plots.BAND, plots.PAPER, plots.PAPER_BESIDE]
+  over = drawn(
+    plots.panels,
+    {
+      "(a) x": {
+        label: [row | {"total_floats": row["round"]} for row in table]
+        for label, table in runs.items()
+      }
+    },
+    "global",
+    "accuracy",
+    "t",
+    "floats",
+    {"(a) x": marks},
+  )
   assert len(marks_of(over.axes[0])) == 2  # those of no round
 
 
@@ -187,22 +220,38 @@ def test_shares_have_a_linear_axis_that_ends_where_the_lines_do(drawn):
   assert axis.get_yscale() == "linear" and high == 1.0
   assert low == pytest.approx(0.95 - 0.08)
   # Numbers of the paper far above the lines are shown, too.
-  far = drawn(plots.panels, {"p": {"x": rows([[0.1, 0.2, 0.3]])}}, "global",
-              "accuracy", "t", marks={"p": [plots.Mark("x", 0.99)]})
+  far = drawn(
+    plots.panels,
+    {"p": {"x": rows([[0.1, 0.2, 0.3]])}},
+    "global",
+    "accuracy",
+    "t",
+    marks={"p": [plots.Mark("x", 0.99)]},
+  )
   assert far.axes[0].get_ylim()[1] > 0.99
 
 
 def test_bars_of_very_different_heights_have_a_log_axis(drawn):
-  parts = {"s": {"FedAvg": [0.1, None], "FedProx": [50.0, 2.0]},
-           "t": {"FedAvg": [1.0, 0.0], "FedProx": [5.0, 2.0]}}
-  figure = drawn(plots.bars, parts, ["one", "two"], "t", "not reached",
-                 {"s": [None, 4.0]}, "the paper")
+  parts = {
+    "s": {"FedAvg": [0.1, None], "FedProx": [50.0, 2.0]},
+    "t": {"FedAvg": [1.0, 0.0], "FedProx": [5.0, 2.0]},
+  }
+  figure = drawn(
+    plots.bars,
+    parts,
+    ["one", "two"],
+    "t",
+    "not reached",
+    {"s": [None, 4.0]},
+    "the paper",
+  )
   far, near = figure.axes
   assert (far.get_yscale(), near.get_yscale()) == ("log", "linear")
   assert far.get_ylim()[0] < 0.1
   # What is missing has no bar, but a cross that the legend explains.
   np.testing.assert_array_equal(
-      [bar.get_height() for bar in far.patches], [0.1, np.nan, 50, 2])
+    [bar.get_height() for bar in far.patches], [0.1, np.nan, 50, 2]
+  )
   cross = next(line for line in far.lines if line.get_marker() == "x")
   assert cross.get_xdata()[0] == pytest.approx(0.8)
   # A height of nothing is a number.
@@ -218,83 +267,112 @@ def test_bars_of_very_different_heights_have_a_log_axis(drawn):
 
 
 def test_dots_are_the_numbers_and_their_intervals(drawn):
-  found = {"(a) MNIST": {
-      "pFedMe, w_k": plots.Dot(95.0, 0.5, 96.9), "AFL": plots.Dot(None),
-      "mine": plots.Dot(90.0)}}
+  found = {
+    "(a) MNIST": {
+      "pFedMe, w_k": plots.Dot(95.0, 0.5, 96.9),
+      "AFL": plots.Dot(None),
+      "mine": plots.Dot(90.0),
+    }
+  }
   figure = drawn(plots.dots, found, "accuracy, %", "t", "the interval")
   (axis,) = figure.axes
   assert axis.get_title() == "(a) MNIST"
   assert [tick.get_text() for tick in axis.get_yticklabels()] == list(
-      found["(a) MNIST"])
-  points = [(line.get_color(), line.get_xdata()[0], line.get_ydata()[0])
-            for line in axis.lines if len(line.get_xdata()) == 1
-            and line.get_label() != plots.PAPER and line.get_marker() in (
-                style.marker for style in styles.METHODS.values())]
-  assert points == [(styles.METHODS["pFedMe"].colour, 95.0, 0),
-                    (styles.COLOURS[0], 90.0, 2)]
+    found["(a) MNIST"]
+  )
+  points = [
+    (line.get_color(), line.get_xdata()[0], line.get_ydata()[0])
+    for line in axis.lines
+    if len(line.get_xdata()) == 1
+    and line.get_label() != plots.PAPER
+    and line.get_marker() in (style.marker for style in styles.METHODS.values())
+  ]
+  assert points == [
+    (styles.METHODS["pFedMe"].colour, 95.0, 0),
+    (styles.COLOURS[0], 90.0, 2),
+  ]
   ends = [part for bar in axis.collections for part in bar.get_segments()]
   np.testing.assert_allclose(ends, [[[94.5, 0], [95.5, 0]]])
   assert [(text.get_text(), text.get_position()[1]) for text in axis.texts] == [
-      ("not run", 1)]
+    ("not run", 1)
+  ]
   (paper,) = [line for line in axis.lines if line.get_label() == plots.PAPER]
   assert (paper.get_xdata()[0], paper.get_ydata()[0]) == (96.9, 0)
   assert words_of(figure) == ["the interval", plots.PAPER]
 
 
 def test_several_dots_of_a_row_lie_below_each_other(drawn):
-  own = [plots.Dot(0.5 + 0.1 * k, 0.3, name=f"K = {k}", place=(1, k))
-         for k in range(3)]
-  figure = drawn(plots.dots, {"a": {"x": own, "y": [plots.Dot(None)]}}, "", "t",
-                 "the interval")
+  own = [plots.Dot(0.5 + 0.1 * k, 0.3, name=f"K = {k}", place=(1, k)) for k in range(3)]
+  figure = drawn(
+    plots.dots, {"a": {"x": own, "y": [plots.Dot(None)]}}, "", "t", "the interval"
+  )
   (axis,) = figure.axes
-  points = {line.get_marker(): (line.get_color(), line.get_ydata()[0])
-            for line in axis.lines if len(line.get_xdata()) == 1}
+  points = {
+    line.get_marker(): (line.get_color(), line.get_ydata()[0])
+    for line in axis.lines
+    if len(line.get_xdata()) == 1
+  }
   assert [points[marker] for marker in styles.MARKERS[:3]] == [
-      (styles.COLOURS[1], pytest.approx(y)) for y in (-0.8 / 3, 0, 0.8 / 3)]
+    (styles.COLOURS[1], pytest.approx(y)) for y in (-0.8 / 3, 0, 0.8 / 3)
+  ]
   assert words_of(figure) == ["the interval", "K = 0", "K = 1", "K = 2"]
 
 
 def test_two_rows_of_panels_with_the_papers_numbers(drawn):
-  table = {"FedAvg": [*rows(NUMBERS),
-                      *rows(2 * NUMBERS, "discrepancy", "rounds")]}
+  table = {"FedAvg": [*rows(NUMBERS), *rows(2 * NUMBERS, "discrepancy", "rounds")]}
   figure = drawn(
-      plots.panels, {"(a) x": table, "(b) y": table}, "global", "accuracy", "t",
-      marks={"(a) x": [plots.Mark("FedAvg", 0.879), plots.Mark(
-          "FedAvg", 0.767, metric="discrepancy")]},
-      below=(("rounds", "discrepancy"),))
+    plots.panels,
+    {"(a) x": table, "(b) y": table},
+    "global",
+    "accuracy",
+    "t",
+    marks={
+      "(a) x": [
+        plots.Mark("FedAvg", 0.879),
+        plots.Mark("FedAvg", 0.767, metric="discrepancy"),
+      ]
+    },
+    below=(("rounds", "discrepancy"),),
+  )
   above, right, below, _ = figure.axes
-  assert [axis.get_title() for axis in figure.axes] == [
-      "(a) x", "(b) y", "", ""]
+  assert [axis.get_title() for axis in figure.axes] == ["(a) x", "(b) y", "", ""]
   np.testing.assert_allclose(below.lines[0].get_ydata(), 2 * NUMBERS.mean(0))
-  assert [[y for *_, y in marks_of(axis)]
-          for axis in (above, below, right)] == [
-      [0.879], [0.767], []]  # the paper has none there
+  assert [[y for *_, y in marks_of(axis)] for axis in (above, below, right)] == [
+    [0.879],
+    [0.767],
+    [],
+  ]  # the paper has none there
 
 
 @pytest.mark.parametrize("names", [None, ("Ann", "Bob", "Cy")])
 def test_bars_stand_above_their_clients(axis, names):
   plots._client_bars(axis, np.array([[1, 1], [5, 2], [0, 4]]), names)
   assert [tick.get_text() for tick in axis.get_xticklabels()] == (
-      ["1", "2", "0"] if names is None else ["Bob", "Cy", "Ann"])
+    ["1", "2", "0"] if names is None else ["Bob", "Cy", "Ann"]
+  )
 
 
 def test_a_long_name_is_wrapped(axis):
   plots.draw_curves(axis, {"word " * 30: rows(NUMBERS)}, "global", "accuracy")
   plots.legend(axis.figure)
   (legend,) = axis.figure.legends
-  assert max(len(line) for text in legend.get_texts()
-             for line in text.get_text().split("\n")) <= 48
+  assert (
+    max(
+      len(line) for text in legend.get_texts() for line in text.get_text().split("\n")
+    )
+    <= 48
+  )
 
 
 def test_curves_as_a_picture_and_as_pdf(tmp_path):
   table = [row | {"loss": 1.0} for row in rows(NUMBERS)]
   for name in ("one", "two"):
-    plots.run_curves([tmp_path / f"{name}.png", tmp_path / f"{name}.pdf"],
-                     table, "a run")
+    plots.run_curves(
+      [tmp_path / f"{name}.png", tmp_path / f"{name}.pdf"], table, "a run"
+    )
   for name, head in (("one.png", b"\x89PNG"), ("one.pdf", b"%PDF")):
     assert (tmp_path / name).read_bytes().startswith(head)
-  assert (tmp_path / "one.pdf").read_bytes() == (
-      tmp_path / "two.pdf").read_bytes()
+  assert (tmp_path / "one.pdf").read_bytes() == (tmp_path / "two.pdf").read_bytes()
 
 
 def test_a_column_is_the_mean_of_clients_of_one_class(axis, monkeypatch):
@@ -322,31 +400,48 @@ def test_few_clients_have_bars_and_many_a_map(drawn, clients, panels):
     assert sum(patch.get_height() for patch in axes[1].patches) == clients
 
 
-@pytest.mark.parametrize("name, x", [
-    ("rounds", [1, 2]), ("floats", [110, 210]), ("seconds", [0.5, 1.0])])
+@pytest.mark.parametrize(
+  "name, x", [("rounds", [1, 2]), ("floats", [110, 210]), ("seconds", [0.5, 1.0])]
+)
 def test_a_point_lies_at_the_mean_of_its_seeds(axis, name, x):
-  table = [{"round": n, "seed": s, "protocol": "global", "accuracy": 0.1 * n,
-            "total_floats": 100 * n + 10 * s, "seconds": 0.5 * n}
-           for n in (1, 2) for s in (0, 2)]
+  table = [
+    {
+      "round": n,
+      "seed": s,
+      "protocol": "global",
+      "accuracy": 0.1 * n,
+      "total_floats": 100 * n + 10 * s,
+      "seconds": 0.5 * n,
+    }
+    for n in (1, 2)
+    for s in (0, 2)
+  ]
   plots.draw_curves(axis, {"A": table}, "global", "accuracy", name)
   assert list(axis.lines[0].get_xdata()) == x
   assert {column for column, _ in plots.X_AXES.values()} <= {
-      *records.COLUMNS, "seconds"}
+    *records.COLUMNS,
+    "seconds",
+  }
 
 
-@pytest.mark.parametrize("ends, scale, unit, second", [
-    ((4.0, 3.0), "linear", "seconds", 1),
-    ((36000.0, 3600.0), "log", "hours", 3600)])
+@pytest.mark.parametrize(
+  "ends, scale, unit, second",
+  [((4.0, 3.0), "linear", "seconds", 1), ((36000.0, 3600.0), "log", "hours", 3600)],
+)
 def test_axes_of_costs_are_in_hours_and_logarithmic_where_a_line_is_short(
-    axis, ends, scale, unit, second):
-  runs = {label: [dict(seed=0, round=i, protocol="global", accuracy=0.5,
-                       simulated_s=end * i / 4) for i in range(1, 5)]
-          for label, end in zip(("FedAvg", "FedProx"), ends)}
+  axis, ends, scale, unit, second
+):
+  runs = {
+    label: [
+      dict(seed=0, round=i, protocol="global", accuracy=0.5, simulated_s=end * i / 4)
+      for i in range(1, 5)
+    ]
+    for label, end in zip(("FedAvg", "FedProx"), ends)
+  }
   runs["FSVRG"] = []  # a run without the protocol has no line
   plots.draw_curves(axis, runs, "global", "accuracy", "simulated_s")
   assert axis.get_xscale() == scale and axis.get_xlabel().startswith(unit)
-  assert [line.get_xdata()[-1] for line in axis.lines] == [
-      end / second for end in ends]
+  assert [line.get_xdata()[-1] for line in axis.lines] == [end / second for end in ends]
 
 
 def test_words_at_one_place_are_written_apart(axis):
@@ -357,8 +452,11 @@ def test_words_at_one_place_are_written_apart(axis):
   axis.scatter(*points.T, label="all")
   axis.legend(loc="lower right")
   figure.canvas.draw()
-  plots._write_apart(axis, points, {
-      word: np.array([0.99, 0.99]) for word in ("0 1", "2 3", "4 5", "6 7 8")})
+  plots._write_apart(
+    axis,
+    points,
+    {word: np.array([0.99, 0.99]) for word in ("0 1", "2 3", "4 5", "6 7 8")},
+  )
   boxes = [plots.Text.get_window_extent(text) for text in axis.texts]
   assert len(boxes) == 4
   frame = axis.get_window_extent()
@@ -371,29 +469,46 @@ def test_words_at_one_place_are_written_apart(axis):
 
 def settings(values, accuracy):
   """Settings with the same accuracies [seeds] at every value of two names."""
-  return [sweeps.Setting(
-      {"client_lr": value, "mu": mu}, pathlib.Path(), [
-          {"round": 1, "seed": seed, "protocol": "validation",
-           "accuracy": share} for seed, share in enumerate(accuracy)])
-          for value in values for mu in ("0", "1")]
+  return [
+    sweeps.Setting(
+      {"client_lr": value, "mu": mu},
+      pathlib.Path(),
+      [
+        {"round": 1, "seed": seed, "protocol": "validation", "accuracy": share}
+        for seed, share in enumerate(accuracy)
+      ],
+    )
+    for value in values
+    for mu in ("0", "1")
+  ]
 
 
 @pytest.fixture(name="draw")
 def _draw(drawn):
-  return lambda *args: drawn(sweeps.draw, sweeps.Sweep(
-      settings(*args), "validation", "accuracy", "final"), "title").axes[0]
+  return lambda *args: drawn(
+    sweeps.draw,
+    sweeps.Sweep(settings(*args), "validation", "accuracy", "final"),
+    "title",
+  ).axes[0]
 
 
-@pytest.mark.parametrize("values,scale", [
-    (("0.01", "0.1", "0.3"), "log"), (("1", "2", "4"), "linear"),
-    (("0", "0.001", "1"), "linear"), (("adam", "sgd"), "linear")])
+@pytest.mark.parametrize(
+  "values,scale",
+  [
+    (("0.01", "0.1", "0.3"), "log"),
+    (("1", "2", "4"), "linear"),
+    (("0", "0.001", "1"), "linear"),
+    (("adam", "sgd"), "linear"),
+  ],
+)
 def test_ticks_are_the_swept_values(draw, values, scale):
   axis = draw(values, (0.5, 0.6))
   assert axis.get_xscale() == scale
   assert [tick.get_text() for tick in axis.get_xticklabels()] == list(values)
   places = np.array(axis.get_xticks())
-  assert np.diff(axis.transData.transform(
-      np.c_[places, places])[:, 0]).min() > 40  # pixels
+  assert (
+    np.diff(axis.transData.transform(np.c_[places, places])[:, 0]).min() > 40
+  )  # pixels
 
 
 def test_intervals_end_where_shares_do(draw):

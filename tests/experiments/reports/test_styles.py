@@ -17,16 +17,23 @@ pytestmark = pytest.mark.fast
 #: Linear RGB as seen without red, green or blue cones (Machado et al., 2009,
 #: severity 1).
 _SEEN = {
-    "all cones": np.eye(3),
-    "no red": [[0.152286, 1.052583, -0.204868],
-               [0.114503, 0.786281, 0.099216],
-               [-0.003882, -0.048116, 1.051998]],
-    "no green": [[0.367322, 0.860646, -0.227968],
-                 [0.280085, 0.672501, 0.047413],
-                 [-0.011820, 0.042940, 0.968881]],
-    "no blue": [[1.255528, -0.076749, -0.178779],
-                [-0.078411, 0.930809, 0.147602],
-                [0.004733, 0.691367, 0.303900]]}
+  "all cones": np.eye(3),
+  "no red": [
+    [0.152286, 1.052583, -0.204868],
+    [0.114503, 0.786281, 0.099216],
+    [-0.003882, -0.048116, 1.051998],
+  ],
+  "no green": [
+    [0.367322, 0.860646, -0.227968],
+    [0.280085, 0.672501, 0.047413],
+    [-0.011820, 0.042940, 0.968881],
+  ],
+  "no blue": [
+    [1.255528, -0.076749, -0.178779],
+    [-0.078411, 0.930809, 0.147602],
+    [0.004733, 0.691367, 0.303900],
+  ],
+}
 
 
 def lab(colour, seen="all cones"):
@@ -34,13 +41,17 @@ def lab(colour, seen="all cones"):
   rgb = np.array(colors.to_rgb(colour))
   linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
   linear = np.clip(_SEEN[seen] @ linear, 0, 1)
-  x, y, z = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722],
-                      [0.0193, 0.1192, 0.9505]]) @ linear / [
-                          0.9505, 1.0, 1.089]
-  f = [v ** (1 / 3) if v > 216 / 24389 else (24389 / 27 * v + 16) / 116
-       for v in (x, y, z)]
-  return np.array([
-      116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+  x, y, z = (
+    np.array(
+      [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    )
+    @ linear
+    / [0.9505, 1.0, 1.089]
+  )
+  f = [
+    v ** (1 / 3) if v > 216 / 24389 else (24389 / 27 * v + 16) / 116 for v in (x, y, z)
+  ]
+  return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
 
 
 @pytest.mark.parametrize("seen", _SEEN)
@@ -65,8 +76,10 @@ def test_every_method_has_a_style_of_its_own():
   # Of one colour or one dash pattern, no two methods have both.
   assert {label: found[label] for label in styles.METHODS} == styles.METHODS
   for pair in ("colour marker", "dash marker"):
-    looks = {tuple(getattr(style, name) for name in pair.split())
-             for style in styles.METHODS.values()}
+    looks = {
+      tuple(getattr(style, name) for name in pair.split())
+      for style in styles.METHODS.values()
+    }
     assert len(looks) == len(styles.METHODS), pair
 
 
@@ -75,9 +88,12 @@ def test_a_method_looks_the_same_in_every_figure():
   seen = {}
   for paper in publish.PAPERS.values():
     for figure in paper.figures.values():
-      labels = [line.label for panel in figure.panels
-                for line in figure.lines_of(panel)
-                if line.protocol == "tuned"]
+      labels = [
+        line.label
+        for panel in figure.panels
+        for line in figure.lines_of(panel)
+        if line.protocol == "tuned"
+      ]
       drawn = styles.of(labels)
       assert len(set(drawn.values())) == len(drawn)
       for label, style in drawn.items():
@@ -85,7 +101,11 @@ def test_a_method_looks_the_same_in_every_figure():
           seen.setdefault(label, set()).add(style)
   assert all(len(found) == 1 for found in seen.values())
   assert {*analytic.claims.COLUMNS, *fedgroup.METHODS} & set(seen) > {
-      "FG-EDC", "pFedACnnL", "AFL", "CFL"}
+    "FG-EDC",
+    "pFedACnnL",
+    "AFL",
+    "CFL",
+  }
 
 
 def test_variants_of_a_method():
@@ -93,10 +113,11 @@ def test_variants_of_a_method():
   assert found["FG-EDC, x"] == styles.METHODS["FG-EDC"]
   assert found["FedAvg"] == styles.METHODS["FedAvg"]
   assert len(set(found.values())) == 4
-  assert styles.of(["FG-EDC, x", "FG-EDC"])["FG-EDC"] == (
-      styles.METHODS["FG-EDC"])
-  assert styles.of(["MA-FSVRG (stated)"])["MA-FSVRG (stated)"] == (
-      styles.METHODS["MA-FSVRG"])
+  assert styles.of(["FG-EDC, x", "FG-EDC"])["FG-EDC"] == (styles.METHODS["FG-EDC"])
+  assert (
+    styles.of(["MA-FSVRG (stated)"])["MA-FSVRG (stated)"]
+    == (styles.METHODS["MA-FSVRG"])
+  )
   both = styles.of(["FedGroup", "FG-EDC"])  # two names of one method
   assert both["FedGroup"] != both["FG-EDC"]
   assert styles.method("mine") is None

@@ -28,8 +28,9 @@ def test_outcomes_by_panel_keep_their_order():
   found = [outcome(*words) for words in ("bX", "aX", "bY")]
   assert suite.by_panel(found) == [[found[0], found[2]], [found[1]]]
   assert suite.rows_by_panel(found) == {
-      "(b) panel b": {"X": [{"round": 1}], "Y": [{"round": 1}]},
-      "(a) panel a": {"X": [{"round": 1}]}}
+    "(b) panel b": {"X": [{"round": 1}], "Y": [{"round": 1}]},
+    "(a) panel a": {"X": [{"round": 1}]},
+  }
 
 
 def test_the_first_call_is_not_timed():
@@ -49,9 +50,12 @@ def test_the_first_call_is_not_timed():
 @pytest.fixture(name="cells")
 def _cells():
   """Three cells with two runs."""
-  return [suite.Cell("a", "A", name, (
-      "--algorithm=fedavg", f"--client_lr={lr}", "--rounds=3"))
-          for name, lr in (("x", 1), ("again", 1), ("y", 2))]
+  return [
+    suite.Cell(
+      "a", "A", name, ("--algorithm=fedavg", f"--client_lr={lr}", "--rounds=3")
+    )
+    for name, lr in (("x", 1), ("again", 1), ("y", 2))
+  ]
 
 
 @pytest.fixture(name="compiled")
@@ -67,8 +71,11 @@ def _compiled(monkeypatch):
   monkeypatch.setattr(sweeps.sharding, "available_cores", lambda: 3)
   monkeypatch.setattr(sweeps, "divergence", lambda *_: None)
   monkeypatch.setattr(sweeps.execute, "warn", lambda *_: None)
-  monkeypatch.setattr(suite.config_lib.Config, "prepare",
-                      lambda config, settings: config.hparams["client_lr"])
+  monkeypatch.setattr(
+    suite.config_lib.Config,
+    "prepare",
+    lambda config, settings: config.hparams["client_lr"],
+  )
   return found
 
 
@@ -78,14 +85,24 @@ def _played(monkeypatch, compiled):
   found = []
 
   def play(runs, programs, label, stop):
-    (config, folder, resuming), = runs
+    ((config, folder, resuming),) = runs
     assert label == "FedAvg" and stop and not resuming
     assert compiled and programs.prepared == config.hparams["client_lr"]
     found.append(config.hparams["client_lr"])
     assert (folder / "run.lock").exists()
-    (folder / "summary.json").write_text(json.dumps({
-        "identity": config.identity(), "cost": {"rounds": 3}, "final": {},
-        "best": {}, "timing": {}, "hashes": {}}), "utf-8")
+    (folder / "summary.json").write_text(
+      json.dumps(
+        {
+          "identity": config.identity(),
+          "cost": {"rounds": 3},
+          "final": {},
+          "best": {},
+          "timing": {},
+          "hashes": {},
+        }
+      ),
+      "utf-8",
+    )
     (folder / "curves.png").write_text("drawn", "utf-8")
     records.write_rows(folder / "metrics.csv", [])
     records.write_rows(folder / "rounds.csv", [])
@@ -97,35 +114,56 @@ def _played(monkeypatch, compiled):
 
 
 def test_runs_are_compiled_together_and_played_in_turn(
-    compiled, played, tmp_path, capsys, monkeypatch):
+  compiled, played, tmp_path, capsys, monkeypatch
+):
   """Up to one on other data; no run twice, and a finished one not at all."""
   monkeypatch.setattr(  # however long they take here
-      sweeps, "time", types.SimpleNamespace(monotonic=lambda: 0.0))
-  cells = [suite.Cell("a", "panel", f"rate {rate}", (
-      "--algorithm=fedavg", "--dataset=digits", f"--client_lr={rate}",
-      "--rounds=3", f"--num_clients={clients}"))
-           for rate, clients in [(.1, 9), (.5, 9), (.2, 9), (.1, 9), (.3, 9),
-                                 (.4, 9), (.6, 8)]]
+    sweeps, "time", types.SimpleNamespace(monotonic=lambda: 0.0)
+  )
+  cells = [
+    suite.Cell(
+      "a",
+      "panel",
+      f"rate {rate}",
+      (
+        "--algorithm=fedavg",
+        "--dataset=digits",
+        f"--client_lr={rate}",
+        "--rounds=3",
+        f"--num_clients={clients}",
+      ),
+    )
+    for rate, clients in [
+      (0.1, 9),
+      (0.5, 9),
+      (0.2, 9),
+      (0.1, 9),
+      (0.3, 9),
+      (0.4, 9),
+      (0.6, 8),
+    ]
+  ]
   suite.run_cells(cells[1:2], tmp_path)
   capsys.readouterr()
   outcomes = suite.run_cells(cells, tmp_path)
   assert [outcome.cell for outcome in outcomes] == cells
-  assert compiled == [(.5,), (.1, .2, .3), (.4,), (.6,)]
-  assert played == [.5, .1, .2, .3, .4, .6]
+  assert compiled == [(0.5,), (0.1, 0.2, 0.3), (0.4,), (0.6,)]
+  assert played == [0.5, 0.1, 0.2, 0.3, 0.4, 0.6]
   lines = capsys.readouterr().err.splitlines()
   assert lines[0] == "[1/5] panel: rate 0.1"  # nothing is known yet
-  assert lines[1] == (
-      "[2/5] panel: rate 0.2, about 0 s left with compiling")
+  assert lines[1] == ("[2/5] panel: rate 0.2, about 0 s left with compiling")
 
 
 def test_parts_share_the_runs_out_and_the_whole_reads_them(
-    cells, played, tmp_path, capsys):
+  cells, played, tmp_path, capsys
+):
   for number, left in ((2, 1), (1, 0)):
     suite.play_part(cells, tmp_path, Part(number, 2))
     assert capsys.readouterr().out == (
-        f"part {number}/2: its runs have ended (1 of 2), {left} runs are left "
-        "for other parts; the same command without --part makes the tables "
-        "and pictures\n")
+      f"part {number}/2: its runs have ended (1 of 2), {left} runs are left "
+      "for other parts; the same command without --part makes the tables "
+      "and pictures\n"
+    )
   assert played == [2, 1]
   outcomes = suite.run_cells(cells, tmp_path)
   assert [outcome.cell.label for outcome in outcomes] == ["x", "again", "y"]
@@ -133,7 +171,8 @@ def test_parts_share_the_runs_out_and_the_whole_reads_them(
 
 
 def test_a_run_that_another_process_plays_is_passed_over(
-    cells, played, tmp_path, capsys):
+  cells, played, tmp_path, capsys
+):
   folder = suite.run_folder(tmp_path, cells[0].config)
   folder.mkdir(parents=True)
   with open(folder / "run.lock", "w", encoding="utf-8") as file:
@@ -146,18 +185,24 @@ def test_a_run_that_another_process_plays_is_passed_over(
   said = f"{folder}: is being run by node, process 3, since {since}"
   assert capsys.readouterr().err.count(f"{said}\n") == 1
   assert str(error.value) == (
-      f"{said}; when that has ended, give the same command again")
+    f"{said}; when that has ended, give the same command again"
+  )
   assert played == [2]
   assert len(suite.run_cells(cells, tmp_path)) == 3 and played == [2, 1]
 
 
 def test_what_others_do_with_a_run_that_is_compiled_ahead(
-    cells, compiled, played, tmp_path, monkeypatch):
+  cells, compiled, played, tmp_path, monkeypatch
+):
   """One that they ran is passed over, one that they have run is read."""
   _, (held, _), (ended, _) = runs = [
-      (suite.run_folder(tmp_path, cell.config), cell) for cell in (
-          cells[0], cells[2], suite.Cell("a", "A", "z", (
-              "--algorithm=fedavg", "--client_lr=3", "--rounds=3")))]
+    (suite.run_folder(tmp_path, cell.config), cell)
+    for cell in (
+      cells[0],
+      cells[2],
+      suite.Cell("a", "A", "z", ("--algorithm=fedavg", "--client_lr=3", "--rounds=3")),
+    )
+  ]
   play = sweeps.execute.run_folders
   held.mkdir(parents=True)
   with open(held / "run.lock", "w", encoding="utf-8") as file:
@@ -167,7 +212,8 @@ def test_what_others_do_with_a_run_that_is_compiled_ahead(
       found = play(runs_of, *args, **more)
       shutil.copytree(runs_of[0].folder, ended)
       facts = files.read_json(ended / "summary.json") | {
-          "identity": runs[2][1].config.identity()}
+        "identity": runs[2][1].config.identity()
+      }
       (ended / "summary.json").write_text(json.dumps(facts))
       (ended / "config.json").write_text("{}")
       return found
@@ -182,21 +228,29 @@ def test_what_others_do_with_a_run_that_is_compiled_ahead(
 def test_a_part_of_all_figures(monkeypatch, tmp_path, capsys):
   """Figures that share a run count it once, and none is written."""
   played = []
-  monkeypatch.setattr(sweeps, "play_all", lambda configs, names: (
-      played.extend(zip(configs, names)), [])[1])
-  assert diversified.main(
-      ["--figure=all", "--scale=quick", "--part=1/3",
-       f"--out_dir={tmp_path}"]) == 0
+  monkeypatch.setattr(
+    sweeps,
+    "play_all",
+    lambda configs, names: (played.extend(zip(configs, names)), [])[1],
+  )
+  assert (
+    diversified.main(
+      ["--figure=all", "--scale=quick", "--part=1/3", f"--out_dir={tmp_path}"]
+    )
+    == 0
+  )
   assert len({name.split(":")[0] for _, name in played}) > 2
   quick, every = figures.Request(tmp_path, (), "", quick=True), set()
   for name in diversified.PAPER.figures:
     figure, *_ = figures.asked(diversified.PAPER, name, quick)
-    every |= {cell.config.identity() for cell in figures.cells(
-        diversified.PAPER, figure, quick)}
+    every |= {
+      cell.config.identity() for cell in figures.cells(diversified.PAPER, figure, quick)
+    }
   assert len(played) == len(every) // 3
   assert capsys.readouterr().out.startswith(
-      f"part 1/3: its runs have ended ({len(played)} of {len(every)}), "
-      f"{len(every)} runs are left for other parts; ")
+    f"part 1/3: its runs have ended ({len(played)} of {len(every)}), "
+    f"{len(every)} runs are left for other parts; "
+  )
   assert diversified.main(["--figure=table1", "--part=1/3"]) == 2
   assert "--part: not read by table1" in capsys.readouterr().err
   assert not list(tmp_path.iterdir())
