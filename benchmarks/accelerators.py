@@ -34,7 +34,7 @@ import tempfile
 import time
 from typing import Any, NamedTuple
 
-_HERE = pathlib.Path(__file__).resolve().parent
+_FOLDER = pathlib.Path(__file__).resolve().parent
 DEFAULTS = (
   "--dataset=digits",
   "--partition=classes",
@@ -137,20 +137,20 @@ def flags_of(name: str, flags: Sequence[str]) -> list[str]:
 
   # pylint: enable=g-import-not-at-top
   method = methods.method_of(name)
-  own = [f"--algorithm={name}", "--dry_run"]
+  words = [f"--algorithm={name}", "--dry_run"]
   if method.entry.needs_validation(method.hparams):
-    own.append("--validation_clients=3")
+    words.append("--validation_clients=3")
   if method.entry.rounds is not None:
     try:
       methods.check_builds(method, 2)
-      own.append("--model=mlp")  # a layer a round
+      words.append("--model=mlp")  # a layer a round
     except OptionError:
       pass
-  return [*own, *flags]
+  return [*words, *flags]
 
 
 def facts_of(programs: Any, cpu_s: float) -> dict[str, Any]:
-  """What the compiler says about the programs of a run.
+  """Collects what the compiler says about the programs of a run.
 
   Args:
     programs: the ``runs.programs.Programs``.
@@ -160,16 +160,16 @@ def facts_of(programs: Any, cpu_s: float) -> dict[str, Any]:
   from fedjax_alg.client import minibatches  # pylint: disable=C0415
   from fedjax_alg.engine import loop  # pylint: disable=C0415
 
-  sizes = [program.memory_analysis() for program in programs.compiled.values()]
-  text = hlo.computations(programs.compiled["rounds"].as_text())
+  sizes = [program.memory_analysis() for program in programs.executables.values()]
+  text = hlo.computations(programs.executables["rounds"].as_text())
   steps = [hlo.size(text, body) for body in hlo.bodies(text, minibatches.STEP)]
   rounds = [hlo.collectives(text, body) for body in hlo.bodies(text, loop.ROUND)]
   plan = programs.prepared.plan
   return {
     "compile_s": programs.compile_s,
     "compile_cpu_s": cpu_s,
-    "temporary_mb": max(one.temp_size_in_bytes for one in sizes) / 1e6,
-    "arguments_mb": max(one.argument_size_in_bytes for one in sizes) / 1e6,
+    "temporary_mb": max(size.temp_size_in_bytes for size in sizes) / 1e6,
+    "arguments_mb": max(size.argument_size_in_bytes for size in sizes) / 1e6,
     "kernels": max(steps, default=None),
     "collectives": max(rounds, default=None),
     "map_clients": plan["map_clients"],
@@ -177,7 +177,7 @@ def facts_of(programs: Any, cpu_s: float) -> dict[str, Any]:
   }
 
 
-def compiled(target: Target, name: str, flags: Sequence[str]) -> dict[str, Any]:
+def compile_target(target: Target, name: str, flags: Sequence[str]) -> dict[str, Any]:
   """Compiles one algorithm; the process must be one of ``target``."""
   # pylint: disable=g-import-not-at-top
   import jax
@@ -188,10 +188,10 @@ def compiled(target: Target, name: str, flags: Sequence[str]) -> dict[str, Any]:
   from fedjax_alg.runs.programs import Programs
 
   # pylint: enable=g-import-not-at-top
-  more = dict(target.topology)
+  options = dict(target.topology)
   if target.platform == "cuda":
-    more["target_config"] = (_HERE / "h100.txtpb").read_text("utf-8")
-  topology = topologies.get_topology_desc(platform=target.platform, **more)
+    options["target_config"] = (_FOLDER / "h100.txtpb").read_text("utf-8")
+  topology = topologies.get_topology_desc(platform=target.platform, **options)
   mesh = jax.make_mesh(
     (target.devices,),
     (sharding.AXIS,),
@@ -208,7 +208,7 @@ def work(args: argparse.Namespace, flags: Sequence[str]) -> None:
   (target,) = args.targets
   for name in args.algorithms.split(","):
     try:
-      facts = compiled(TARGETS[target], name, flags)
+      facts = compile_target(TARGETS[target], name, flags)
     except Exception as error:  # pylint: disable=broad-except
       lines = str(error).splitlines() or [type(error).__name__]
       facts = {"failed": lines[0]}
@@ -234,9 +234,9 @@ def answers(
   Yields:
     The facts of each algorithm, or {"failed": a line}, as they come.
   """
-  left = list(names)
+  remaining = list(names)
   env = os.environ | TARGETS[target].env | _QUIET
-  while left:
+  while remaining:
     with (
       tempfile.TemporaryFile("w+") as log,
       subprocess.Popen(
@@ -246,7 +246,7 @@ def answers(
           "benchmarks.accelerators",
           "--compile_here",
           f"--targets={target}",
-          f"--algorithms={','.join(left)}",
+          f"--algorithms={','.join(remaining)}",
           *flags,
         ],
         env=env,
@@ -258,17 +258,17 @@ def answers(
       assert process.stdout is not None
       for line in process.stdout:
         if line.startswith('{"target"'):
-          left.pop(0)
+          remaining.pop(0)
           yield json.loads(line)
-      if process.wait() and left:
+      if process.wait() and remaining:
         log.seek(0)
-        said = [line.strip() for line in log if line.strip()]
+        log_lines = [line.strip() for line in log if line.strip()]
         yield {
           "target": target,
-          "algorithm": left.pop(0),
+          "algorithm": remaining.pop(0),
           "flags": flags,
           "failed": f"the compiler ended with status {process.returncode}"
-          + (f": {said[-1]}" if said else ""),
+          + (f": {log_lines[-1]}" if log_lines else ""),
         }
 
 
@@ -307,12 +307,12 @@ def main() -> None:
       config.parse(flags_of(name, flags))
   except errors.OptionError as error:
     sys.exit(f"error: {error}")
-  known = {}
+  earlier = {}
   if args.out and args.out.exists():
     for line in args.out.read_text("utf-8").splitlines():
       facts = json.loads(line)
       if facts["flags"] == flags:
-        known[facts["target"], facts["algorithm"]] = facts
+        earlier[facts["target"], facts["algorithm"]] = facts
   for target in args.targets:
     print(f"{target}: {TARGETS[target].about}")
   print(
@@ -325,10 +325,10 @@ def main() -> None:
   )
   for target in args.targets:
     for name in names:
-      if (target, name) in known:
-        print(row(known[target, name]))
+      if (target, name) in earlier:
+        print(row(earlier[target, name]))
     for facts in answers(
-      target, [name for name in names if (target, name) not in known], flags
+      target, [name for name in names if (target, name) not in earlier], flags
     ):
       print(row(facts), flush=True)
       if args.out:

@@ -72,7 +72,7 @@ VARIATIONS: dict[str, dict[str, Any]] = {
 }
 
 #: Options of an algorithm in all of its runs.
-OWN: dict[str, dict[str, Any]] = {
+METHOD_OPTIONS: dict[str, dict[str, Any]] = {
   "ma_fsvrg": dict(num_models=3),
   "ga_fsvrg": dict(num_models=3),
   "fedgroup": dict(num_groups=3, pretrain_scale=3, pretrain_steps=2),
@@ -90,7 +90,7 @@ def cells() -> Iterator[tuple[str, str, dict[str, Any]]]:
   """The runs: (algorithm, variation, options)."""
   for name in registry.ALGORITHMS:
     for variation, options in VARIATIONS.items():
-      yield name, variation, OWN.get(name, {}) | options
+      yield name, variation, METHOD_OPTIONS.get(name, {}) | options
   for client in ("sgd", "svrg", "scaffold", "mime", "losac", "nova"):
     for server in ("adam", "conjugate_gradient"):
       yield "composed", f"{client} {server}", dict(client_update=client, server=server)
@@ -107,17 +107,17 @@ def run(federation: fa.Federation, name: str, options: dict[str, Any]) -> list[s
   """A line of the file."""
   entry = registry.get(name)
   fields = {field.name for field in dataclasses.fields(entry.hparams)}
-  more: dict[str, Any] = {}
+  defaults: dict[str, Any] = {}
   if entry.rounds is None:
-    more["rounds"] = 4
+    defaults["rounds"] = 4
   if not entry.all_clients:
-    more["cohort_size"] = 6
+    defaults["cohort_size"] = 6
   if "local_steps" in fields:
-    more["local_steps"] = 3
+    defaults["local_steps"] = 3
   if "hidden" in options:
-    more["model"] = "mlp"
+    defaults["model"] = "mlp"
   try:
-    result = fa.run(name, federation, seeds=2, eval_every=2, **{**more, **options})
+    result = fa.run(name, federation, seeds=2, eval_every=2, **{**defaults, **options})
   except (fa.OptionError, fa.DataError) as error:
     return ["refused", " ".join(str(error).split())[:160]]
   except fa.NonFiniteError as error:
@@ -177,10 +177,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     help="flag files, run as a command for four rounds",
   )
   options = parser.parse_args(argv)
-  known = {}
+  earlier = {}
   if options.against:
     with open(options.against, encoding="utf-8") as file:
-      known = {(a, b): rest for a, b, *rest in csv.reader(file)}
+      earlier = {(a, b): values for a, b, *values in csv.reader(file)}
   federation = fa.federate(
     "digits",
     partition="classes",
@@ -189,7 +189,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     validation_clients=2,
     seed=1,
   )
-  wanted = set(filter(None, options.only.split(",")))
+  selection = set(filter(None, options.only.split(",")))
   different = 0
   with open(options.file, "w", encoding="utf-8") as file:
     lines = itertools.chain(
@@ -197,19 +197,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         (
           name,
           variation,
-          run(federation, name, dict(more, host_devices=options.host_devices)),
+          run(
+            federation, name, dict(variation_options, host_devices=options.host_devices)
+          ),
         )
-        for name, variation, more in cells()
-        if not wanted or name in wanted
+        for name, variation, variation_options in cells()
+        if not selection or name in selection
       ),
       (("preset", str(preset), of_preset(preset)) for preset in options.presets),
     )
     for name, variation, line in lines:
       csv.writer(file).writerow([name, variation, *line])
       file.flush()
-      if options.against and known.get((name, variation)) != line:
+      if options.against and earlier.get((name, variation)) != line:
         different += 1
-        print("differs:", name, variation, known.get((name, variation)), line)
+        print("differs:", name, variation, earlier.get((name, variation)), line)
   print(f"{different} lines differ" if options.against else options.file)
   return int(bool(different))
 

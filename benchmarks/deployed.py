@@ -51,15 +51,15 @@ METHODS = (
   "scaffold+compress_up=topk:0.05,fedavg+private=fixed,"
   "afl+remove_ridge=false+rounds=1,fedacnnl+model=mlp+rounds=2"
 )
-#: What fa.run and the app are given.
+#: Options of fa.run and of the app.
 OPTIONS: dict[str, Any] = dict(seeds=1, eval_every=1, evaluate=("global",))
 
 
 def free_port() -> int:
   """A port of loopback that nobody listens on."""
-  with socket.socket() as found:
-    found.bind(("127.0.0.1", 0))
-    result: int = found.getsockname()[1]
+  with socket.socket() as sock:
+    sock.bind(("127.0.0.1", 0))
+    result: int = sock.getsockname()[1]
     return result
 
 
@@ -179,7 +179,9 @@ def descendants(pid: int) -> list[int]:
   """The processes that a process has started, and theirs."""
   path = pathlib.Path(f"/proc/{pid}/task/{pid}/children")
   children = [int(word) for word in path.read_text().split()]
-  return children + [one for child in children for one in descendants(child)]
+  return children + [
+    descendant for child in children for descendant in descendants(child)
+  ]
 
 
 def rows(place: pathlib.Path) -> list[dict[str, Any]]:
@@ -217,33 +219,33 @@ def without(lost: dict[int, list[int]], rounds: int) -> Callable[..., Any]:
   return sampler
 
 
-def compared(
+def compare_rounds(
   place: pathlib.Path,
-  said: str,
+  spec: str,
   federation: fa.Federation,
   options: dict[str, Any],
-  found: list[dict[str, Any]],
+  measurements: list[dict[str, Any]],
 ) -> str:
   """The line of the table: an app's rounds beside those of ``fa.run``."""
-  method = said.partition("+")[0]
-  lost = {row["round"]: row["lost"] for row in found}
-  rounds, more = options["rounds"], {}
+  method = spec.partition("+")[0]
+  lost = {row["round"]: row["lost"] for row in measurements}
+  rounds, extra = options["rounds"], {}
   if any(lost.values()):
-    more = dict(sampler=without(lost, rounds))
+    extra = dict(sampler=without(lost, rounds))
   algorithm = from_keywords(method, federation, **options).prepare().algorithm
   assert algorithm.global_params is not None
   worst, equal = 0.0, 0
-  for step in fa.steps(method, federation, **options, **more):
+  for step in fa.steps(method, federation, **options, **extra):
     models = algorithm.global_params(
       jax.tree.map(lambda leaf: leaf[0], jax.device_get(step.states))
     )
-    ours = parameters.named(jax.tree.map(lambda leaf: leaf[0], models))
+    ours = parameters.flatten(jax.tree.map(lambda leaf: leaf[0], models))
     theirs = parameters.read(place / "out" / "models" / f"round_{step.round}.npz")
     gap = max(float(np.abs(ours[name] - theirs[name]).max()) for name in ours)
     worst, equal = max(worst, gap), equal + (gap == 0.0)
 
   def mean(name: str) -> float:
-    return float(np.mean([row[name] for row in found]))
+    return float(np.mean([row[name] for row in measurements]))
 
   ways = [
     f"{mean(f'bytes_{way}'):,.0f} ({mean(f'ledger_{way}'):,.0f}) + "
@@ -251,7 +253,7 @@ def compared(
     for way in ("down", "up")
   ]
   return (
-    f"| {said} | {equal} of {rounds} | {worst:.1e} | {ways[0]} | "
+    f"| {spec} | {equal} of {rounds} | {worst:.1e} | {ways[0]} | "
     f"{ways[1]} | {mean('clients_s'):.1f} | {mean('slowest_s'):.2f} | "
     f"{mean('server_s'):.2f} |"
   )
@@ -263,21 +265,21 @@ HEAD = """\
 |---|---|---|---|---|---|---|---|"""
 
 
-def options_of(said: str, cohort_size: int) -> dict[str, Any]:
+def options_of(spec: str, cohort_size: int) -> dict[str, Any]:
   """The options of ``method+name=text+...``; a text may be a number.
 
   Of a method in closed form everybody takes part, and nobody has a rate.
   """
-  found: dict[str, Any] = {}
-  if method_of(said.partition("+")[0]).entry.rounds is None:
-    found = dict(cohort_size=cohort_size, client_lr=0.1)
-  for part in said.split("+")[1:]:
+  options: dict[str, Any] = {}
+  if method_of(spec.partition("+")[0]).entry.rounds is None:
+    options = dict(cohort_size=cohort_size, client_lr=0.1)
+  for part in spec.split("+")[1:]:
     name, _, text = part.partition("=")
     try:
-      found[name] = json.loads(text)
+      options[name] = json.loads(text)
     except ValueError:
-      found[name] = text
-  return found
+      options[name] = text
+  return options
 
 
 def faults(deployment: Deployment, place: pathlib.Path, timeout: float) -> None:
@@ -327,17 +329,18 @@ def main(argv: Sequence[str] | None = None) -> int:
   deployment = Deployment(folder, flags.clients)
   lines = []
   try:
-    for said in methods:
-      place = folder / said.replace(":", "_")
-      own = options | options_of(said, flags.cohort_size)
+    for spec in methods:
+      place = folder / spec.replace(":", "_")
+      run_options = options | options_of(spec, flags.cohort_size)
       export.write(
-        from_keywords(said.partition("+")[0], federation, **own).prepare(), place
+        from_keywords(spec.partition("+")[0], federation, **run_options).prepare(),
+        place,
       )
       if flags.faults:
         faults(deployment, place, flags.timeout)
       else:
         deployment.app(place, flags.timeout).wait()
-      lines.append(compared(place, said, federation, own, rows(place)))
+      lines.append(compare_rounds(place, spec, federation, run_options, rows(place)))
       print(lines[-1], flush=True)
   finally:
     deployment.close()

@@ -46,8 +46,8 @@ from fedjax_alg.runs.programs import Programs
 FEATURES, TEST = 784, 1000
 #: Stretches of rounds that are timed; the first of them warms up.
 STRETCHES = 4
-#: What the algorithms are given beside the flags.
-MORE: dict[str, dict[str, Any]] = {
+#: Options of the algorithms beside the flags.
+EXTRA_OPTIONS: dict[str, dict[str, Any]] = {
   "ga_fsvrg": dict(num_models=2, threshold=1),
   "fedgroup": dict(num_groups=2, pretrain_scale=4),
   "fedacnnl": dict(rounds=2),
@@ -59,19 +59,19 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
   parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
   parser.add_argument(
     "--processes",
-    type=workloads.whole,
+    type=workloads.whole_number,
     default=2,
     help="processes of the second case, and cores of both",
   )
   parser.add_argument("--algorithms", default="fedavg", help="separated by commas")
   parser.add_argument(
     "--megabytes",
-    type=workloads.whole,
+    type=workloads.whole_number,
     default=400,
     help="size of the training examples",
   )
-  parser.add_argument("--clients", type=workloads.whole, default=400)
-  parser.add_argument("--cohort", type=workloads.whole, default=100)
+  parser.add_argument("--clients", type=workloads.whole_number, default=400)
+  parser.add_argument("--cohort", type=workloads.whole_number, default=100)
   parser.add_argument(
     "--hidden",
     default="",
@@ -79,14 +79,14 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
   )
   parser.add_argument("--local_steps", type=int, default=2)
   parser.add_argument(
-    "--rounds", type=workloads.whole, default=5, help="rounds of one stretch"
+    "--rounds", type=workloads.whole_number, default=5, help="rounds of one stretch"
   )
-  parser.add_argument("--repeats", type=workloads.whole, default=2)
+  parser.add_argument("--repeats", type=workloads.whole_number, default=2)
   parser.add_argument("--case", help=argparse.SUPPRESS)  # of a child process
   return parser.parse_args(argv)
 
 
-def held_megabytes() -> float:
+def resident_megabytes() -> float:
   """The memory of this process now, in 10^6 bytes."""
   pages = int(pathlib.Path("/proc/self/statm").read_text("utf-8").split()[1])
   return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
@@ -113,15 +113,15 @@ def measure(
     num_clients=args.clients,
     validation_clients=args.clients // 20,
   )
-  given = MORE.get(algorithm, {})
+  extra = EXTRA_OPTIONS.get(algorithm, {})
   model = {}
   if args.hidden or algorithm == "fedacnnl":
     widths = args.hidden or "64"
     model = dict(hidden=tuple(map(int, widths.split(","))))
-  rounds = given.get("rounds", STRETCHES * args.rounds)
+  rounds = extra.get("rounds", STRETCHES * args.rounds)
   free = (
     {}
-    if "rounds" in given
+    if "rounds" in extra
     else dict(cohort_size=args.cohort, local_steps=args.local_steps)
   )
   plan = from_keywords(
@@ -130,16 +130,16 @@ def measure(
     model="mlp" if model else "softmax",
     evaluate="global",
     eval_every=min(args.rounds, rounds),
-    **free | model | given | {"rounds": rounds},
+    **free | model | extra | {"rounds": rounds},
   )
   programs = Programs(plan.prepare())
-  seconds, cpu, held = [], [], 0.0
+  seconds, cpu, resident = [], [], 0.0
   before = time.process_time()
-  for step in play.play(programs, play.new_records(programs, [None])):
+  for step in play.run_steps(programs, play.new_records(programs, [None])):
     seconds.append(step.seconds / step.count)
     cpu.append((time.process_time() - before) / step.count)
-    before, held = time.process_time(), max(held, held_megabytes())
-  leaves = jax.tree.leaves(sharding.whole(step.states))
+    before, resident = time.process_time(), max(resident, resident_megabytes())
+  leaves = jax.tree.leaves(sharding.to_host(step.states))
   if processes.lead():
     np.savez(out, *leaves)
   later = slice(1, None) if len(seconds) > 1 else slice(None)
@@ -148,16 +148,16 @@ def measure(
     "cpu_s": min(cpu[later]),
     "rows_mb": federation.data.train.x.nbytes / 1e6,
     "state_mb": split.nbytes(step.states) / 1e6,
-    "held_mb": held,
+    "held_mb": resident,
     "peak_mb": timing.peak_megabytes(),
   }
 
 
 def free_port() -> int:
   """A free port of the loopback interface."""
-  with socket.socket() as found:
-    found.bind(("127.0.0.1", 0))
-    result: int = found.getsockname()[1]
+  with socket.socket() as sock:
+    sock.bind(("127.0.0.1", 0))
+    result: int = sock.getsockname()[1]
     return result
 
 
@@ -180,16 +180,16 @@ def case(
     )
     for process in range(number)
   ]
-  said = [child.communicate()[0] for child in children]
+  outputs = [child.communicate()[0] for child in children]
   if any(child.returncode for child in children):
     sys.exit(f"{algorithm} in {number} process(es) failed")
-  return [json.loads(text.splitlines()[-1]) for text in said]
+  return [json.loads(text.splitlines()[-1]) for text in outputs]
 
 
-def difference(one: str, other: str) -> float:
+def difference(path: str, other_path: str) -> float:
   """The largest relative difference of the leaves of two files."""
   worst = 0.0
-  with np.load(one) as a, np.load(other) as b:
+  with np.load(path) as a, np.load(other_path) as b:
     for name in a.files:
       if a[name].dtype.kind == "f":
         scale = np.abs(a[name]).max(initial=1e-30)
@@ -224,16 +224,16 @@ def main() -> None:
       {"train": args.megabytes * 10**6 // (4 * FEATURES), "test": TEST},
     )
     for algorithm in args.algorithms.split(","):
-      found: dict[int, list[list[dict[str, float]]]] = {}
+      runs_of: dict[int, list[list[dict[str, float]]]] = {}
       for _ in range(args.repeats):
         for number in (1, args.processes):
-          found.setdefault(number, []).append(
+          runs_of.setdefault(number, []).append(
             case(algorithm, data, f"{folder}/{number}.npz", number, argv)
           )
-      for number, runs in found.items():
+      for number, runs in runs_of.items():
         far = difference(f"{folder}/1.npz", f"{folder}/{number}.npz")
         cpu = min(sum(of["cpu_s"] for of in run) for run in runs)
-        round_ms, rows, state, held, peak = (
+        round_ms, rows, state, resident, peak = (
           least(max(of[name] for of in run) for run in runs)
           for name, least in (
             ("round_ms", min),
@@ -245,7 +245,7 @@ def main() -> None:
         )
         print(
           f"{algorithm:12}{number:10}{round_ms:12.1f}{cpu:8.3f}{rows:9.0f}"
-          f"{state:10.1f}{held:9.0f}{peak:9.0f}{far:12.1e}",
+          f"{state:10.1f}{resident:9.0f}{peak:9.0f}{far:12.1e}",
           flush=True,
         )
 

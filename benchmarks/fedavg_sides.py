@@ -54,8 +54,10 @@ def answer(
 ) -> dict[str, Any]:
   """Makes the result of a measurement; ``logits`` is the model trained."""
   size = np.asarray(fed.data.train.size)
-  whole = fed.data.whole_test
-  x, y = (np.asarray(leaf[: int(whole.size.sum())]) for leaf in (whole.x, whole.y))
+  test_set = fed.data.whole_test
+  x, y = (
+    np.asarray(leaf[: int(test_set.size.sum())]) for leaf in (test_set.x, test_set.y)
+  )
   right = sum(
     int(
       (np.asarray(logits(x[at : at + _BLOCK])).argmax(1) == y[at : at + _BLOCK]).sum()
@@ -65,7 +67,7 @@ def answer(
   return {
     "seconds": seconds,
     "accuracy": right / len(y),
-    "steps": sum(int(steps_of(size[chosen]).sum()) for chosen in ids),
+    "steps": sum(int(steps_of(size[cohort]).sum()) for cohort in ids),
   }
 
 
@@ -84,10 +86,10 @@ def ours(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
   )
 
   def measure(start: int) -> dict[str, Any]:
-    taken = run.play(start)
+    seconds = run.time_rounds(start)
     trained = jax.tree.map(lambda leaf: leaf[0, 0], run.state.models)
     ids = cohorts(fed, start, args.rounds)
-    return answer(fed, ids, taken, functools.partial(apply, trained))
+    return answer(fed, ids, seconds, functools.partial(apply, trained))
 
   apply = jax.jit(run.model.apply)
   return measure, {
@@ -115,7 +117,9 @@ def fedjax(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
 
   fed = workloads.powerlaw(args, MODELS[args.model])
   x, y, offset, size = (np.asarray(leaf) for leaf in fed.data.train[:4])
-  held = [Client({"x": x[o : o + n], "y": y[o : o + n]}) for o, n in zip(offset, size)]
+  datasets = [
+    Client({"x": x[o : o + n], "y": y[o : o + n]}) for o, n in zip(offset, size)
+  ]
 
   if args.model == "softmax":  # the layout that is faster for it
 
@@ -157,10 +161,10 @@ def fedjax(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
   first = model.init(run_keys(SEED).model)
   state = algorithm.init(first)
 
-  def play(state, ids, keys):
-    for chosen, round_keys in zip(ids, keys):
+  def run_rounds(state, ids, keys):
+    for cohort, round_keys in zip(ids, keys):
       state, _ = algorithm.apply(
-        state, [(int(i), held[i], key) for i, key in zip(chosen, round_keys)]
+        state, [(int(i), datasets[i], key) for i, key in zip(cohort, round_keys)]
       )
     return state.params, state
 
@@ -171,16 +175,16 @@ def fedjax(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
       list(jax.random.split(jax.random.PRNGKey(start + r), COHORT))
       for r in range(args.rounds)
     ]
-    (params, state), taken = timing.timed(play, state, ids, keys)
-    return answer(fed, ids, taken, lambda rows: apply(params, {"x": rows}))
+    (params, state), elapsed = timing.time_call(run_rounds, state, ids, keys)
+    return answer(fed, ids, elapsed, lambda rows: apply(params, {"x": rows}))
 
   apply = jax.jit(logits)
   smallest = [np.array([int(size.argmin())])]
-  _, seconds = timing.timed(
-    play, algorithm.init(first), smallest, [[jax.random.PRNGKey(0)]]
+  _, seconds = timing.time_call(
+    run_rounds, algorithm.init(first), smallest, [[jax.random.PRNGKey(0)]]
   )
-  own = float((-(-EPOCHS * size // BATCH)).sum() / steps_of(size).sum())
-  return measure, {"compile": seconds, "own_steps": own}
+  own_steps = float((-(-EPOCHS * size // BATCH)).sum() / steps_of(size).sum())
+  return measure, {"compile": seconds, "own_steps": own_steps}
 
 
 SIDES = {"fedjax_alg": ours, "fedjax": fedjax}

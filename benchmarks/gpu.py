@@ -28,7 +28,7 @@ _NUMBER = r"\s+[\d.]+\s+([\d.]+)\s+[\d.]+"  #: least, (median), greatest
 
 
 class Step(NamedTuple):
-  """What is started, and the figures that are read of it."""
+  """A command to start, and the figures to read from its output."""
 
   name: str
   words: tuple[str, ...]  #: after "python -m"; OUT is the step's folder
@@ -224,12 +224,12 @@ def environment(device: str) -> dict[str, str]:
 
 
 def device_of(device: str) -> str:
-  """What JAX finds, asked in a process of its own.
+  """Asks JAX, in a process of its own, which device it finds.
 
   Raises:
     SystemExit: it is not the device that is wanted.
   """
-  asked = subprocess.run(
+  probe = subprocess.run(
     [
       sys.executable,
       "-c",
@@ -240,15 +240,15 @@ def device_of(device: str) -> str:
     text=True,
     capture_output=True,
   )
-  if asked.returncode or not asked.stdout.startswith(device):
+  if probe.returncode or not probe.stdout.startswith(device):
     sys.exit(
       f"gpu: --device={device}: JAX finds none (pip install -e "
       "'.[cuda12]', or --device=cpu --quick to try the command)"
     )
-  return asked.stdout.strip()
+  return probe.stdout.strip()
 
 
-def run(step: Step, args: argparse.Namespace, left: float) -> dict[str, Any]:
+def run(step: Step, args: argparse.Namespace, time_left: float) -> dict[str, Any]:
   """Runs a step and reads its figures."""
   folder = pathlib.Path(args.out) / re.sub(r"\W+", "_", step.name)
   words = [
@@ -263,7 +263,7 @@ def run(step: Step, args: argparse.Namespace, left: float) -> dict[str, Any]:
     and (step.words[0] != "pytest")
   ):
     words.append(f"--data_dir={args.data_dir}")
-  found: dict[str, Any] = {
+  result: dict[str, Any] = {
     "name": step.name,
     "command": " ".join(["python -m", *words]),
     "reason": "",
@@ -271,7 +271,7 @@ def run(step: Step, args: argparse.Namespace, left: float) -> dict[str, Any]:
   }
   # Small versions are for a CPU, where compiling takes the time.
   began = time.monotonic()
-  limit = min(step.limit * (3 if args.quick else 1), left)
+  limit = min(step.limit * (3 if args.quick else 1), time_left)
   try:
     done = subprocess.run(
       [sys.executable, "-m", *words],
@@ -281,32 +281,32 @@ def run(step: Step, args: argparse.Namespace, left: float) -> dict[str, Any]:
       stderr=subprocess.STDOUT,
       timeout=limit,
     )
-    said = done.stdout
-    lines = [line for line in said.splitlines() if line.strip()]
+    text = done.stdout
+    lines = [line for line in text.splitlines() if line.strip()]
     if done.returncode:
-      found["reason"] = lines[-1] if lines else f"status {done.returncode}"
+      result["reason"] = lines[-1] if lines else f"status {done.returncode}"
   except subprocess.TimeoutExpired as late:
     output: Any = late.stdout or b""
-    said = output if isinstance(output, str) else output.decode(errors="replace")
-    found["reason"] = f"took longer than {limit:.0f} s"
-  found |= {
+    text = output if isinstance(output, str) else output.decode(errors="replace")
+    result["reason"] = f"took longer than {limit:.0f} s"
+  result |= {
     "seconds": time.monotonic() - began,
-    "output": said.splitlines()[-KEPT_LINES:],
+    "output": text.splitlines()[-KEPT_LINES:],
   }
-  for what, pattern in step.figures.items():
-    if match := re.search(pattern, said):
-      found["figures"][what] = match[1]
-  if (summary := folder / "summary.json").exists() and not found["reason"]:
-    held = json.loads(summary.read_text("utf-8"))
-    for what, place in SUMMARY.items():
-      value: Any = held
+  for figure, pattern in step.figures.items():
+    if match := re.search(pattern, text):
+      result["figures"][figure] = match[1]
+  if (summary := folder / "summary.json").exists() and not result["reason"]:
+    run_summary = json.loads(summary.read_text("utf-8"))
+    for figure, place in SUMMARY.items():
+      value: Any = run_summary
       for key in place:
         value = value[key]
-      value *= 1e3 if what.startswith("ms") else 1
-      found["figures"][what] = f"{value:.4g}"
-  if step.figures and not found["figures"] and not found["reason"]:
-    found["reason"] = "its output has none of the figures"
-  return found
+      value *= 1e3 if figure.startswith("ms") else 1
+      result["figures"][figure] = f"{value:.4g}"
+  if step.figures and not result["figures"] and not result["reason"]:
+    result["reason"] = "its output has none of the figures"
+  return result
 
 
 def table(results: dict[str, Any]) -> str:
@@ -318,11 +318,11 @@ def table(results: dict[str, Any]) -> str:
     "|---|---|---|",
   ]
   for step in results["steps"]:
-    said = [f"{what} {value}" for what, value in step["figures"].items()]
+    cells = [f"{figure} {value}" for figure, value in step["figures"].items()]
     if step["reason"]:
-      said.append("failed: " + step["reason"].replace("|", "/"))
+      cells.append("failed: " + step["reason"].replace("|", "/"))
     lines.append(
-      f"| {step['name']} | {'; '.join(said) or 'done'} | {step['seconds']:.0f} |"
+      f"| {step['name']} | {'; '.join(cells) or 'done'} | {step['seconds']:.0f} |"
     )
   return "\n".join(lines)
 
@@ -341,10 +341,10 @@ def main() -> None:
   out.mkdir(parents=True, exist_ok=True)
   end = time.monotonic() + BUDGET_S
   for step in args.steps:
-    left = end - time.monotonic()
-    one = (
-      run(step, args, left)
-      if left > 1
+    time_left = end - time.monotonic()
+    result = (
+      run(step, args, time_left)
+      if time_left > 1
       else {
         "name": step.name,
         "command": "",
@@ -354,8 +354,8 @@ def main() -> None:
         "output": [],
       }
     )
-    results["steps"].append(one)
-    print(table({**results, "steps": [one]}).splitlines()[-1], flush=True)
+    results["steps"].append(result)
+    print(table({**results, "steps": [result]}).splitlines()[-1], flush=True)
     (out / "results.json").write_text(json.dumps(results, indent=1), "utf-8")
     (out / "results.md").write_text(table(results) + "\n", "utf-8")
   print(f"\n{table(results)}\n\nwritten to {out}/results.json and results.md")

@@ -64,31 +64,31 @@ def computations(text: str) -> Computations:
   Args:
     text: the program, from ``compiled.as_text()``.
   """
-  found: dict[str, list[Operation]] = {}
+  operations: dict[str, list[Operation]] = {}
   inside: list[Operation] | None = None
   for line in text.splitlines():
     if start := _COMPUTATION.match(line):
-      inside = found.setdefault(start[1], [])
+      inside = operations.setdefault(start[1], [])
     elif line.startswith("}"):
       inside = None
     elif inside is not None and (operation := _OPERATION.match(line)):
       inside.append(Operation(operation[1], line))
-  return found
+  return operations
 
 
 def _body(operation: Operation) -> str:
   """The body of a while loop."""
-  found = re.search(r"body=%?([\w.\-]+)", operation.line)
-  assert found, operation.line
-  return found[1]
+  match = re.search(r"body=%?([\w.\-]+)", operation.line)
+  assert match, operation.line
+  return match[1]
 
 
 def _within(program: Computations, name: str) -> Iterator[Operation]:
   """The operations of a computation, of its calls and of all its branches."""
   for operation in program.get(name, ()):
     if operation.kind in ("call", "conditional"):
-      for one, several in _BRANCHES.findall(operation.line):
-        for branch in [one] if one else re.findall(r"[\w.\-]+", several):
+      for single, several in _BRANCHES.findall(operation.line):
+        for branch in [single] if single else re.findall(r"[\w.\-]+", several):
           yield from _within(program, branch)
     else:
       yield operation
@@ -106,8 +106,8 @@ def bodies(program: Computations, scope: str) -> list[str]:
     from no loop inside it; if there are none, as where a compiler has replaced
     many operations by others without a name, the one with most of them.
   """
-  own: dict[str, int] = {}
-  found = []
+  counts: dict[str, int] = {}
+  majority = []
   for body in dict.fromkeys(
     _body(operation)
     for operations in program.values()
@@ -122,14 +122,14 @@ def bodies(program: Computations, scope: str) -> list[str]:
     scopes = [name[1].rpartition("/body/")[2] for name in names if name]
     inside = sum(re.search(rf"\b{scope}\b", name) is not None for name in scopes)
     if inside:
-      own[body] = inside
+      counts[body] = inside
       if 2 * inside > len(scopes):
-        found.append(body)
-  return found or sorted(own, key=lambda body: own[body])[-1:]
+        majority.append(body)
+  return majority or sorted(counts, key=lambda body: counts[body])[-1:]
 
 
 class Size(NamedTuple):
-  """What a device executes in one turn of a loop."""
+  """Size of what a device executes in one turn of a loop."""
 
   kernels: int  #: outside inner loops
   loops: int  #: inner loops

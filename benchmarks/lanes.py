@@ -42,23 +42,29 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
   workloads.add_flags(parser)
   parser.add_argument(
     "--cohorts",
-    type=workloads.whole,
+    type=workloads.whole_number,
     nargs="+",
     default=[20, 100],
     help="numbers of participants",
   )
   parser.add_argument(
     "--lanes",
-    type=workloads.whole,
+    type=workloads.whole_number,
     nargs="+",
     default=[],
     help="numbers of lanes a seed, beside the rule's",
   )
   parser.add_argument(
-    "--seeds", type=workloads.whole, default=3, help="seeds that are computed at once"
+    "--seeds",
+    type=workloads.whole_number,
+    default=3,
+    help="seeds that are computed at once",
   )
   parser.add_argument(
-    "--rounds", type=workloads.whole, default=5, help="rounds whose steps are counted"
+    "--rounds",
+    type=workloads.whole_number,
+    default=5,
+    help="rounds whose steps are counted",
   )
   parser.add_argument(
     "--repeats", type=int, default=5, help="timed rounds of each map; 0: count only"
@@ -67,13 +73,13 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 class Counter:
-  """How often a loop turned, and how many lanes stepped in all its turns."""
+  """Counter of the turns of a loop, and of lanes that stepped in all turns."""
 
   def __init__(self) -> None:
     self.turns = self.steps = 0
 
   def note(self, value: jax.Array) -> jax.Array:
-    """Zero; ``value`` [] is one of each lane."""
+    """Counts a turn and its lanes; returns zero. ``value`` [] is one per lane."""
 
     def count(values: np.ndarray) -> np.ndarray:
       self.turns += 1
@@ -86,7 +92,7 @@ class Counter:
     return zero
 
 
-def counted(
+def count_steps(
   map_clients: base.MapClients, train: base.ClientData, rounds: Sequence[np.ndarray]
 ) -> Counter:
   """Local training in several rounds.
@@ -114,15 +120,15 @@ def counted(
     )
 
   start = model.init(jax.random.key(0))
-  play: Any = one_row
+  run: Any = one_row
   if len(rounds[0]) == 1:
     rounds = [ids[0] for ids in rounds]
   else:  # every row has a model of its own
     start = trees.repeat(start, len(rounds[0]))
-    play = jax.vmap(one_row)
-  play = jax.jit(play)
+    run = jax.vmap(one_row)
+  run = jax.jit(run)
   for ids in rounds:
-    jax.block_until_ready(play(start, jnp.asarray(ids)))
+    jax.block_until_ready(run(start, jnp.asarray(ids)))
   return counter
 
 
@@ -133,8 +139,8 @@ def maps(args: argparse.Namespace, slots: int, rows: int) -> dict[str, Any]:
     "vmap": clients.ClientMap("vmap"),
     f"{rule} lanes, rule": clients.ClientMap("lanes"),
     **{
-      f"{rows * each} lanes": clients.ClientMap("lanes", lanes=each)
-      for each in args.lanes
+      f"{rows * per_row} lanes": clients.ClientMap("lanes", lanes=per_row)
+      for per_row in args.lanes
     },
   }
 
@@ -166,7 +172,7 @@ def count(args: argparse.Namespace, fed: data.Federation, slots: int) -> None:
       f"steps a round, {longest:,.0f} of the largest client"
     )
     for name, map_clients in maps(args, slots, seeds).items():
-      counter = counted(map_clients, train, rounds)
+      counter = count_steps(map_clients, train, rounds)
       print(
         f"  {name:16} waste {counter.steps / needed:6.2f}   turns "
         f"{counter.turns / args.rounds:8,.0f}",
@@ -200,12 +206,12 @@ def time_rounds(args: argparse.Namespace, fed: data.Federation, slots: int) -> N
     state = algorithm.init(model.init(key), spec, key)
 
     # pylint: disable-next=cell-var-from-loop
-    def play(state, train, number, algorithm=algorithm):
+    def run_round(state, train, number, algorithm=algorithm):
       key = jax.random.fold_in(jax.random.key(fedavg_sides.SEED), number)
       cohort = sample_cohort(train, slots, key)
       return algorithm.round(state, cohort, key)[0]
 
-    program, _ = timing.compiled(jax.jit(play), state, train, jnp.int32(0))
+    program, _ = timing.compile_program(jax.jit(run_round), state, train, jnp.int32(0))
     measures[name] = functools.partial(measure, program, state)
   seconds = timing.in_turn(measures, args.repeats + 1)
   print(f"{slots} participants, CPU s a round:  least median greatest")

@@ -1,4 +1,4 @@
-"""What a local step of SGD costs, and what was tried to make it cheaper.
+"""Cost of a local step of SGD, and of attempts to make it cheaper.
 
   python -m benchmarks.local_step [--repeats=15]
 
@@ -111,7 +111,7 @@ def client(seed: int = 0) -> Shard:
   return result
 
 
-def folded(shard: Shard, key: Any, body: Callable[..., Any], carry: Any) -> Any:
+def fold_blocks(shard: Shard, key: Any, body: Callable[..., Any], carry: Any) -> Any:
   """``minibatches.fold_steps`` with a body for each block of steps.
 
   Args:
@@ -131,7 +131,7 @@ def folded(shard: Shard, key: Any, body: Callable[..., Any], carry: Any) -> Any:
   return jax.lax.fori_loop(0, STEPS // BLOCK, run_block, carry)
 
 
-def stepped(model: Model, params: Any, x: Any, y: Any) -> Any:
+def take_step(model: Model, params: Any, x: Any, y: Any) -> Any:
   """The parameters after a step."""
   _, slope = objective.batch_value_and_grad(
     model, params, x, y, jnp.ones(BATCH, bool), None
@@ -162,11 +162,11 @@ def by_steps(
   def block(rows, params):
     def group(rows, params):
       if together == 1:
-        return stepped(model, params, *minibatches.take_rows(shard, rows[0]))
+        return take_step(model, params, *minibatches.take_rows(shard, rows[0]))
       x, y = minibatches.take_rows(shard, rows.ravel())
       x, y = (part.reshape(together, BATCH, *part.shape[1:]) for part in (x, y))
       return jax.lax.fori_loop(
-        0, together, lambda k, p: stepped(model, p, x[k], y[k]), params
+        0, together, lambda k, p: take_step(model, p, x[k], y[k]), params
       )
 
     rows = rows.reshape(-1, together, BATCH)
@@ -174,7 +174,7 @@ def by_steps(
       lambda p, rows: (group(rows, p), None), params, rows, unroll=unroll
     )[0]
 
-  return folded(shard, key, block, start)
+  return fold_blocks(shard, key, block, start)
 
 
 def bias_as_column(model: Model, shard: Shard, key: Any, start: Any) -> Any:
@@ -193,13 +193,16 @@ def bias_as_column(model: Model, shard: Shard, key: Any, start: Any) -> Any:
     return jax.lax.fori_loop(
       0,
       len(rows),
-      lambda k, old: stepped(model, old, *minibatches.take_rows(shard, rows[k])),
+      lambda k, old: take_step(model, old, *minibatches.take_rows(shard, rows[k])),
       kernel,
     )
 
-  own = start["params"]
-  kernel = folded(
-    shard, key, block, jnp.concatenate([own["kernel"], own["bias"][:, None]], axis=1)
+  weights = start["params"]
+  kernel = fold_blocks(
+    shard,
+    key,
+    block,
+    jnp.concatenate([weights["kernel"], weights["bias"][:, None]], axis=1),
   )
   return {"params": {"bias": kernel[:, -1], "kernel": kernel[:, :-1]}}
 
@@ -218,8 +221,10 @@ def products(model: Model, shard: Shard, key: Any, start: Any, *, read: bool) ->
 
     return jax.lax.fori_loop(0, len(rows), step, kernel)
 
-  own = start["params"]
-  return {"params": own | {"kernel": folded(shard, key, block, own["kernel"])}}
+  weights = start["params"]
+  return {
+    "params": weights | {"kernel": fold_blocks(shard, key, block, weights["kernel"])}
+  }
 
 
 def in_cpp(model: Model, shard: Shard, key: Any, start: Any) -> Any:
@@ -243,10 +248,10 @@ def in_cpp(model: Model, shard: Shard, key: Any, start: Any) -> Any:
       ),
     )
 
-  return folded(shard, key, block, start)
+  return fold_blocks(shard, key, block, start)
 
 
-def built() -> bool:
+def build_cpp() -> bool:
   """Compiles and registers the loop in C++; False without g++."""
   if not shutil.which("g++"):
     return False
@@ -280,7 +285,7 @@ def built() -> bool:
 def bodies() -> dict[str, Callable[..., Any]]:
   """name -> function of the model, the client, a key and the parameters."""
   work = minibatches.LocalWork(local_epochs=EPOCHS, batch_size=BATCH)
-  found: dict[str, Callable[..., Any]] = {
+  functions: dict[str, Callable[..., Any]] = {
     "the library's": lambda model, shard, key, start: sgd.sgd(
       model, start, shard, work, RATE, key
     )[0],
@@ -288,15 +293,15 @@ def bodies() -> dict[str, Callable[..., Any]]:
     "products, rows read": functools.partial(products, read=True),
   }
   for together in (4, 15, 60):
-    found[f"rows of {together} steps at once"] = functools.partial(
+    functions[f"rows of {together} steps at once"] = functools.partial(
       by_steps, together=together
     )
   for unroll in (2, 4):
-    found[f"{unroll} steps in a body"] = functools.partial(by_steps, unroll=unroll)
-  found["bias as a column"] = bias_as_column
-  if built():
-    found["C++"] = in_cpp
-  return found
+    functions[f"{unroll} steps in a body"] = functools.partial(by_steps, unroll=unroll)
+  functions["bias as a column"] = bias_as_column
+  if build_cpp():
+    functions["C++"] = in_cpp
+  return functions
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -312,20 +317,22 @@ def main(argv: Sequence[str] | None = None) -> int:
   start = model.init(jax.random.key(0))
   programs, after = {}, {}
   for name, body in bodies().items():
-    program, _ = timing.compiled(functools.partial(body, model), shard, key, start)
+    program, _ = timing.compile_program(
+      functools.partial(body, model), shard, key, start
+    )
     programs[name], after[name] = program, program(shard, key, start)
 
   def measure(program, _):
     return timing.cpu_seconds(program, shard, key, start) / STEPS * 1e6
 
-  taken = timing.in_turn(
+  microseconds = timing.in_turn(
     {name: functools.partial(measure, program) for name, program in programs.items()},
     repeats,
   )
   print(
     "| body | CPU microseconds a step: median (least) | difference |\n|---|---|---|"
   )
-  for name, values in taken.items():
+  for name, values in microseconds.items():
     gap = max(
       float(jnp.abs(ours - theirs).max())
       for ours, theirs in zip(
@@ -333,8 +340,8 @@ def main(argv: Sequence[str] | None = None) -> int:
       )
     )
     spread = timing.spread(values)
-    said = "" if name.startswith("products") else f"{gap:.1g}"
-    print(f"| {name} | {spread.median:.2f} ({spread.least:.2f}) | {said} |")
+    gap_text = "" if name.startswith("products") else f"{gap:.1g}"
+    print(f"| {name} | {spread.median:.2f} ({spread.least:.2f}) | {gap_text} |")
   return 0
 
 

@@ -59,11 +59,14 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     "--algorithms", default="fedavg,scaffold", help="separated by commas"
   )
   parser.add_argument(
-    "--rounds", type=workloads.whole, default=20, help="rounds of one measurement"
+    "--rounds",
+    type=workloads.whole_number,
+    default=20,
+    help="rounds of one measurement",
   )
   parser.add_argument(
     "--devices",
-    type=workloads.whole,
+    type=workloads.whole_number,
     default=1,
     help="CPU cores that train clients in parallel",
   )
@@ -76,7 +79,7 @@ def measure(
 ) -> dict[str, float]:
   """Runs one case in this process and returns its figures."""
 
-  def configured(cohort: int) -> config_lib.Config:
+  def make_config(cohort: int) -> config_lib.Config:
     return config_lib.parse(
       [
         f"--algorithm={algorithm}",
@@ -92,44 +95,47 @@ def measure(
       ]
     )
 
-  found = {}
-  config = configured(args.cohorts[0])
+  figures = {}
+  config = make_config(args.cohorts[0])
   where = pathlib.Path(folder)
   prepared = config.prepare()
   programs = Programs(prepared)
   (records,) = play.new_records(programs, [where])
   writer = RunWriter(where, config, programs, records)
   writer.start()
-  found["start_s"], found["start_cpu_s"] = (time.time() - began, time.process_time())
+  figures["start_s"], figures["start_cpu_s"] = (
+    time.time() - began,
+    time.process_time(),
+  )
   seconds = []
-  for step in play.play(programs, [records]):
+  for step in play.run_steps(programs, [records]):
     seconds.append(step.seconds / step.count)
     writer.save(step.states, step.round)
-  found[f"round_{args.cohorts[0]}"] = 1e3 * min(seconds[1:])
+  figures[f"round_{args.cohorts[0]}"] = 1e3 * min(seconds[1:])
   evaluations = []
   for _ in range(2):
     before = time.perf_counter()
     programs.evaluate(step.states)
     evaluations.append(time.perf_counter() - before)
-  found["evaluation_s"] = min(evaluations)
+  figures["evaluation_s"] = min(evaluations)
   before = time.perf_counter()
   writer.finish(step)
-  found["finish_s"] = time.perf_counter() - before
-  found["files_mb"] = (
+  figures["finish_s"] = time.perf_counter() - before
+  figures["files_mb"] = (
     sum(file.stat().st_size for file in where.rglob("*") if file.is_file()) / 1e6
   )
-  found["peak_mb"] = timing.peak_megabytes()
+  figures["peak_mb"] = timing.peak_megabytes()
   for cohort in args.cohorts[1:]:
-    more = Programs(configured(cohort).prepare())
-    states, seconds = more.initial(), []
-    for stretch in range(STRETCHES):
+    larger = Programs(make_config(cohort).prepare())
+    states, seconds = larger.initial(), []
+    for repeat in range(STRETCHES):
       before = time.perf_counter()
-      states, log = more.play(states, stretch * args.rounds, args.rounds)
+      states, log = larger.run_rounds(states, repeat * args.rounds, args.rounds)
       np.asarray(log.aux.cost.down)
       seconds.append((time.perf_counter() - before) / args.rounds)
-    found[f"round_{cohort}"] = 1e3 * min(seconds[1:])
-  found["cpu_s"] = time.process_time()
-  return found
+    figures[f"round_{cohort}"] = 1e3 * min(seconds[1:])
+  figures["cpu_s"] = time.process_time()
+  return figures
 
 
 def case(algorithm: str, clients: int, args: argparse.Namespace) -> dict[str, float]:

@@ -47,16 +47,19 @@ def parse() -> argparse.Namespace:
     help=f"some of: {', '.join(MODELS)}",
   )
   parser.add_argument(
-    "--cohort", type=workloads.whole, default=100, help="participants of a round"
+    "--cohort", type=workloads.whole_number, default=100, help="participants of a round"
   )
-  parser.add_argument("--local_steps", type=workloads.whole, default=2)
+  parser.add_argument("--local_steps", type=workloads.whole_number, default=2)
   parser.add_argument(
-    "--devices", type=workloads.whole, default=1, help="CPU cores that share the round"
+    "--devices",
+    type=workloads.whole_number,
+    default=1,
+    help="CPU cores that share the round",
   )
   parser.add_argument(
     "--repeats",
     default=3,
-    type=functools.partial(workloads.whole, least=0),
+    type=functools.partial(workloads.whole_number, least=0),
     help="measured rounds of each kind; 0: compile only",
   )
   return parser.parse_args()
@@ -82,19 +85,19 @@ def measure(args: argparse.Namespace, fed: data.Federation, name: str) -> None:
   size = base.num_params(params)
 
   programs = {}
-  for kept, limit in (("all", 2**62), ("sum", 0)):
+  for variant, limit in (("all", 2**62), ("sum", 0)):
     stacking.STACKED_BYTES = limit
 
     # A new function each time: the trace depends on the limit.
-    def play(state, data, key):
+    def run_round(state, data, key):
       cohort = sample_cohort(data, args.cohort, key)
       # pylint: disable-next=cell-var-from-loop
       state, aux = algorithm.round(state, cohort, key)
       return state, aux.server["train_loss"]
 
-    programs[kept], _ = timing.compiled(
+    programs[variant], _ = timing.compile_program(
       jax.jit(
-        play,
+        run_round,
         out_shardings=sharding.replicated(mesh),
         compiler_options=compiling.options(jax.default_backend()),
       ),
@@ -102,25 +105,29 @@ def measure(args: argparse.Namespace, fed: data.Federation, name: str) -> None:
       train,
       key,
     )
-  results, seconds = {}, {kept: [float("nan")] for kept in programs}
+  results, seconds = {}, {variant: [float("nan")] for variant in programs}
 
-  def measure(play, repeat):
+  def measure(program, repeat):
     del repeat
-    return timing.cpu_seconds(play, state, train, key)
+    return timing.cpu_seconds(program, state, train, key)
 
   if args.repeats:
     results = {
-      kept: play(state, train, key)[0].models for kept, play in programs.items()
+      variant: program(state, train, key)[0].models
+      for variant, program in programs.items()
     }
     seconds = timing.in_turn(
-      {kept: functools.partial(measure, play) for kept, play in programs.items()},
+      {
+        variant: functools.partial(measure, program)
+        for variant, program in programs.items()
+      },
       args.repeats,
     )
-  for kept, program in programs.items():
+  for variant, program in programs.items():
     temporary = program.memory_analysis().temp_size_in_bytes
     print(
-      f"{name:12} {size:10,} {kept:5} {temporary / MB:12,.1f}"
-      f"{timing.spread(seconds[kept]).text()}",
+      f"{name:12} {size:10,} {variant:5} {temporary / MB:12,.1f}"
+      f"{timing.spread(seconds[variant]).text()}",
       flush=True,
     )
   if results:

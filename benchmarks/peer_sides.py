@@ -23,7 +23,7 @@ import numpy as np
 
 
 class Job:
-  """What all sides are given.
+  """Input of all sides.
 
   ``x`` [N, ...] and ``y`` [N] hold the rows client by client, ``size`` [C] of
   each; ``order`` [K, N] the rows of every client in its pass k over them, with
@@ -32,12 +32,12 @@ class Job:
 
   def __init__(self, path: str):
     self.path = path
-    with np.load(path) as held:
-      self.x, self.y, self.size = held["x"], held["y"], held["size"]
-      self.order, self.settings = held["order"], json.loads(str(held["json"]))
-      names = [name for name in held.files if name.startswith("start:")]
+    with np.load(path) as arrays:
+      self.x, self.y, self.size = arrays["x"], arrays["y"], arrays["size"]
+      self.order, self.settings = arrays["order"], json.loads(str(arrays["json"]))
+      names = [name for name in arrays.files if name.startswith("start:")]
       names.sort(key=lambda name: (name.split("/")[:-1], "bias" in name))
-      self.start = {name[len("start:") :]: held[name] for name in names}
+      self.start = {name[len("start:") :]: arrays[name] for name in names}
     self.ends = np.cumsum(self.size)
     self.clients = len(self.size)
     self.model: str = self.settings["model"]
@@ -79,14 +79,14 @@ class Clock:
 
   def save(self, path: str, versions: dict[str, str]) -> None:
     """Writes what was measured, with this process' peak memory."""
-    said = {
+    facts = {
       "first_round": self.first_round,
       "seconds": self.seconds,
       "peak_mb": peak_mb() + sum(self.processes.values()),
       "versions": versions,
     }
-    held: dict[str, Any] = {"json": json.dumps(said), **self.arrays}
-    np.savez(path, **held)
+    contents: dict[str, Any] = {"json": json.dumps(facts), **self.arrays}
+    np.savez(path, **contents)
 
 
 def peak_mb() -> float:
@@ -183,20 +183,20 @@ def fedjax_alg(job: Job, clock: Clock) -> None:
 
   import fedjax_alg as fa
 
-  held = federation(job.x, job.y, job.size)
+  clients = federation(job.x, job.y, job.size)
 
-  def turned(leaf: Any) -> np.ndarray:  # softmax: [classes, features] here
+  def transpose(leaf: Any) -> np.ndarray:  # softmax: [classes, features] here
     result: np.ndarray = leaf.T if job.model == "softmax" else leaf
     return result
 
   def params(models: Any) -> list[np.ndarray]:
     leaves = traverse_util.flatten_dict(models, sep="/")
-    return [turned(np.asarray(leaves[name])[0, 0]) for name in job.start]
+    return [transpose(np.asarray(leaves[name])[0, 0]) for name in job.start]
 
   clock.begin()
   for step in fa.steps(
     "fedavg",
-    held,
+    clients,
     model=job.model,
     rounds=job.rounds,
     cohort_size=job.clients,
@@ -207,7 +207,7 @@ def fedjax_alg(job: Job, clock: Clock) -> None:
     batch_size=job.batch,
     l2=0.0,
     init=traverse_util.unflatten_dict(
-      {name: turned(leaf) for name, leaf in job.start.items()}, sep="/"
+      {name: transpose(leaf) for name, leaf in job.start.items()}, sep="/"
     ),
   ):
     clock.end(lambda: params(step.states.models))
@@ -235,10 +235,10 @@ def fedjax(job: Job, clock: Clock) -> None:
         rows = job.rows(self.number, passes[self.number])
         passes[self.number] += 1
         for at in range(0, len(rows), job.batch):
-          taken = rows[at : at + job.batch]
-          mask = np.arange(job.batch) < len(taken)
-          taken = np.resize(taken, job.batch)
-          yield {"x": job.x[taken], "y": job.y[taken], "__mask__": mask}
+          batch = rows[at : at + job.batch]
+          mask = np.arange(job.batch) < len(batch)
+          batch = np.resize(batch, job.batch)
+          yield {"x": job.x[batch], "y": job.y[batch], "__mask__": mask}
 
   def images(params, x):
     layers = list(zip(params[::2], params[1::2]))
@@ -266,11 +266,11 @@ def fedjax(job: Job, clock: Clock) -> None:
       logits = images(params, batch["x"])
     return fj.metrics.unreduced_cross_entropy_loss(batch["y"], logits)
 
-  held = []
+  datasets = []
   for number in range(job.clients):
     rows = job.rows(number)
-    held.append(Client({"x": job.x[rows], "y": job.y[rows]}))
-    held[-1].number = number
+    datasets.append(Client({"x": job.x[rows], "y": job.y[rows]}))
+    datasets[-1].number = number
   algorithm = fedjax.algorithms.fed_avg.federated_averaging(
     fj.grad(loss),
     fj.optimizers.sgd(job.rate),
@@ -282,7 +282,7 @@ def fedjax(job: Job, clock: Clock) -> None:
   clock.begin()
   for _ in range(job.rounds):
     state, _ = algorithm.apply(
-      state, [(i, held[i], keys[i]) for i in range(job.clients)]
+      state, [(i, datasets[i], keys[i]) for i in range(job.clients)]
     )
     jax.block_until_ready(state.params)
     clock.end(lambda: state.params)
@@ -294,12 +294,12 @@ def flower(job: Job, clock: Clock) -> None:
   from flwr.serverapp.strategy import FedAvg
 
   clients, path = clientapp.ClientApp(), job.path
-  here = os.path.dirname(os.path.abspath(__file__))
+  folder = os.path.dirname(os.path.abspath(__file__))
 
   @clients.train()
   def train(message, context):  # in Ray's processes, which keep what they read
-    if here not in sys.path:
-      sys.path.append(here)
+    if folder not in sys.path:
+      sys.path.append(folder)
     import peer_sides
     import torch
 
@@ -333,8 +333,8 @@ def flower(job: Job, clock: Clock) -> None:
   def memory(replies, key):
     del key
     for reply in replies:
-      found = reply["metrics"]
-      clock.processes[int(found["pid"])] = found["peak"]
+      metrics = reply["metrics"]
+      clock.processes[int(metrics["pid"])] = metrics["peak"]
     return app.MetricRecord({})
 
   server = serverapp.ServerApp()
@@ -343,7 +343,7 @@ def flower(job: Job, clock: Clock) -> None:
   def main(grid, context):
     del context
 
-    def evaluated(number, arrays):
+    def record_round(number, arrays):
       if number:
         clock.end(arrays.to_numpy_ndarrays)
       else:
@@ -355,7 +355,10 @@ def flower(job: Job, clock: Clock) -> None:
       min_available_nodes=job.clients,
       train_metrics_aggr_fn=memory,
     ).start(
-      grid, app.ArrayRecord(list(job.start.values())), job.rounds, evaluate_fn=evaluated
+      grid,
+      app.ArrayRecord(list(job.start.values())),
+      job.rounds,
+      evaluate_fn=record_round,
     )
 
   simulation.run_simulation(
@@ -398,7 +401,7 @@ def pfl(job: Job, clock: Clock) -> None:
     rows = torch.from_numpy(job.rows(int(name)).astype(np.int64))
     return Rows((side.x[rows], side.y[rows]), user_id=name)
 
-  held = {str(i): client(str(i)) for i in range(job.clients)}
+  datasets = {str(i): client(str(i)) for i in range(job.clients)}
 
   class Model(PyTorchModel):
     """A model that is not evaluated on every client in the first round."""
@@ -416,7 +419,7 @@ def pfl(job: Job, clock: Clock) -> None:
       return False, Metrics()
 
   data = FederatedDataset(
-    held.__getitem__, get_user_sampler("minimize_reuse", list(held))
+    datasets.__getitem__, get_user_sampler("minimize_reuse", list(datasets))
   )
   work = NNTrainHyperParams(
     local_learning_rate=job.rate,
@@ -552,8 +555,8 @@ def blazefl(job: Job, clock: Clock) -> None:
   )
   clock.begin()
   while not server.if_stop():
-    chosen, sent = server.sample_clients(), server.downlink_package()
-    trainer.local_process(sent, chosen)
+    cohort, download = server.sample_clients(), server.downlink_package()
+    trainer.local_process(download, cohort)
     for package in trainer.uplink_package():
       server.load(package)
     clock.end(lambda: side.params(server.model))
@@ -578,7 +581,9 @@ def main() -> None:
   clock = Clock(job)
   side, told = SIDES[name]
   side(job, clock)
-  clock.save(out_path, {one: importlib.metadata.version(one) for one in told})
+  clock.save(
+    out_path, {package: importlib.metadata.version(package) for package in told}
+  )
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ OURS = "fedjax_alg"
 
 
 class Workload(NamedTuple):
-  """What is trained."""
+  """A training workload."""
 
   title: str
   model: str
@@ -149,17 +149,17 @@ def environment(name: str, envs: pathlib.Path) -> tuple[str, str]:
   """
   peer = PEERS[name]
   folder = envs / name
-  python, wanted = folder / "bin" / "python", folder / "installed.txt"
+  python, marker = folder / "bin" / "python", folder / "installed.txt"
   words = " ".join(peer.before + peer.packages)
-  if wanted.exists() and wanted.read_text("utf-8") == words:
+  if marker.exists() and marker.read_text("utf-8") == words:
     return str(python), ""
-  found = shutil.which(peer.python) or (
+  interpreter = shutil.which(peer.python) or (
     sys.executable if peer.python == "python3.11" else None
   )
   # That of pyenv may be a name alone.
   if (
-    found is None
-    or subprocess.run([found, "--version"], capture_output=True).returncode
+    interpreter is None
+    or subprocess.run([interpreter, "--version"], capture_output=True).returncode
   ):
     return "", f"there is no {peer.python} (PATH has to have one)"
   print(f"installing {peer.title} into {folder}", flush=True)
@@ -171,7 +171,7 @@ def environment(name: str, envs: pathlib.Path) -> tuple[str, str]:
     "--quiet",
     "--disable-pip-version-check",
   ]
-  steps = [[found, "-m", "venv", "--clear", str(folder)]]
+  steps = [[interpreter, "-m", "venv", "--clear", str(folder)]]
   if peer.before:
     steps.append([*install, "--extra-index-url", INDEX, *peer.before])
   steps.append([*install, *peer.before, *peer.packages])
@@ -179,7 +179,7 @@ def environment(name: str, envs: pathlib.Path) -> tuple[str, str]:
     done = subprocess.run(step, text=True, capture_output=True)
     if done.returncode:
       return "", last_line(done.stderr)
-  wanted.write_text(words, "utf-8")
+  marker.write_text(words, "utf-8")
   return str(python), ""
 
 
@@ -210,7 +210,7 @@ def orders(partition: data.Partition, rounds: int, epochs: int) -> np.ndarray:
     def of_client(key, n):
       bits = minibatches.shuffle_bits(key)
       return jax.vmap(
-        lambda epoch: minibatches.shuffled(
+        lambda epoch: minibatches.shuffle(
           bits, epoch, jnp.arange(most, dtype=jnp.int32) % n, n
         )
       )(jnp.arange(epochs, dtype=jnp.int32))
@@ -220,10 +220,10 @@ def orders(partition: data.Partition, rounds: int, epochs: int) -> np.ndarray:
       jnp.asarray(size, jnp.int32),
     )
 
-  found = np.concatenate([of_round(number) for number in range(rounds)])
+  passes = np.concatenate([of_round(number) for number in range(rounds)])
   result: np.ndarray = partition.train_order[
     np.concatenate(
-      [found[:, client, :n] + first[client] for client, n in enumerate(size)], 1
+      [passes[:, client, :n] + first[client] for client, n in enumerate(size)], 1
     )
   ].astype(np.int32)
   return result
@@ -257,11 +257,11 @@ class Trial:
       ),
     }
     self.held |= {
-      f"start:{name}": self.turned(leaf)
-      for name, leaf in parameters.named(start).items()
+      f"start:{name}": self.transpose(leaf)
+      for name, leaf in parameters.flatten(start).items()
     }
 
-  def turned(self, leaf: np.ndarray) -> np.ndarray:
+  def transpose(self, leaf: np.ndarray) -> np.ndarray:
     """A kernel of ours as [inputs, outputs], or back."""
     return leaf.T if self.work.model == "softmax" else leaf
 
@@ -302,16 +302,16 @@ class Trial:
       return f"took longer than {self.args.limit} s"
     if done.returncode or not out.exists():
       return last_line(done.stderr)
-    with np.load(out) as found:
-      said = json.loads(str(found["json"]))
-      arrays = {key: found[key] for key in found.files if key != "json"}
-    return said | {"cold": said["first_round"] - began, "arrays": arrays}
+    with np.load(out) as outputs:
+      facts = json.loads(str(outputs["json"]))
+      arrays = {key: outputs[key] for key in outputs.files if key != "json"}
+    return facts | {"cold": facts["first_round"] - began, "arrays": arrays}
 
   def accuracy(self, arrays: dict[str, np.ndarray]) -> float:
     """The accuracy of the last model on the whole test set."""
     params = traverse_util.unflatten_dict(
       {
-        key.removeprefix("last:"): self.turned(value)
+        key.removeprefix("last:"): self.transpose(value)
         for key, value in arrays.items()
         if key.startswith("last:")
       },
@@ -335,68 +335,68 @@ class Trial:
       f"{os.getloadavg()[0]:.1f}",
       flush=True,
     )
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name, python in pythons.items():
-      one = self.run(name, python, 1, "checked")
-      if isinstance(one, str):
-        found[name] = {"reason": one}
+      outcome = self.run(name, python, 1, "checked")
+      if isinstance(outcome, str):
+        results[name] = {"reason": outcome}
       else:
-        found[name] = {
-          "versions": one["versions"],
+        results[name] = {
+          "versions": outcome["versions"],
           "cold": [],
           "seconds": [],
           "peak_mb": 0.0,
-          "arrays": one["arrays"],
+          "arrays": outcome["arrays"],
         }
-        found[name]["difference"] = max(
-          float(np.abs(value - found[OURS]["arrays"][key]).max())
-          for key, value in one["arrays"].items()
+        results[name]["difference"] = max(
+          float(np.abs(value - results[OURS]["arrays"][key]).max())
+          for key, value in outcome["arrays"].items()
         )
-      said = found[name].get("reason") or (
-        f"{found[name]['difference']:.1e} from ours after one round"
+      text = results[name].get("reason") or (
+        f"{results[name]['difference']:.1e} from ours after one round"
       )
-      print(f"  {name:12}{said}", flush=True)
-      if name == OURS and isinstance(one, str):
-        sys.exit(f"peers: {name}: {one}")
+      print(f"  {name:12}{text}", flush=True)
+      if name == OURS and isinstance(outcome, str):
+        sys.exit(f"peers: {name}: {outcome}")
     for _ in range(self.args.repeats):
       for name in pythons:
-        if "reason" in found[name]:
+        if "reason" in results[name]:
           continue
-        one = self.run(name, pythons[name], self.work.rounds, "timed")
-        if isinstance(one, str):
-          found[name] = {"reason": one}
+        outcome = self.run(name, pythons[name], self.work.rounds, "timed")
+        if isinstance(outcome, str):
+          results[name] = {"reason": outcome}
           continue
-        found[name]["cold"].append(one["cold"])
-        found[name]["seconds"] += one["seconds"][1:]
-        found[name]["peak_mb"] = max(found[name]["peak_mb"], one["peak_mb"])
-        found[name]["accuracy"] = self.accuracy(one["arrays"])
+        results[name]["cold"].append(outcome["cold"])
+        results[name]["seconds"] += outcome["seconds"][1:]
+        results[name]["peak_mb"] = max(results[name]["peak_mb"], outcome["peak_mb"])
+        results[name]["accuracy"] = self.accuracy(outcome["arrays"])
         print(
-          f"  {name:12}{one['cold']:6.1f} s, "
-          f"{1e3 * statistics.median(one['seconds'][1:]):8.1f} ms a round",
+          f"  {name:12}{outcome['cold']:6.1f} s, "
+          f"{1e3 * statistics.median(outcome['seconds'][1:]):8.1f} ms a round",
           flush=True,
         )
-    for side in found.values():
+    for side in results.values():
       side.pop("arrays", None)
-    return {"title": self.title, "rounds": self.work.rounds, "sides": found}
+    return {"title": self.title, "rounds": self.work.rounds, "sides": results}
 
 
-def table(found: dict[str, Any]) -> str:
+def table(results: dict[str, Any]) -> str:
   """The table of a workload, in Markdown, from what was measured."""
   lines = [
-    f"{found['title']}, {found['rounds']} rounds of all clients:",
+    f"{results['title']}, {results['rounds']} rounds of all clients:",
     "",
     "| library | parameters after one round | first start, s | later starts, "
     "s | a round, ms (least, greatest) | times ours | peak, MB | accuracy, % "
     "|",
     "|---|---|---|---|---|---|---|---|",
   ]
-  ours = statistics.median(found["sides"][OURS]["seconds"])
-  for name, side in found["sides"].items():
+  ours = statistics.median(results["sides"][OURS]["seconds"])
+  for name, side in results["sides"].items():
     title = PEERS[name].title if name in PEERS else name
     if "reason" in side:
       lines.append(f"| {title} | not run: {side['reason']} " + "| - " * 6 + "|")
       continue
-    said = " ".join(f"{key} {value}" for key, value in side["versions"].items())
+    versions = " ".join(f"{key} {value}" for key, value in side["versions"].items())
     gap = side["difference"]
     equal = (
       "ours"
@@ -409,7 +409,7 @@ def table(found: dict[str, Any]) -> str:
       1e3 * rule(seconds) for rule in (statistics.median, min, max)
     )
     lines.append(
-      f"| {title} ({said}) | {equal} | {side['cold'][0]:.1f} | "
+      f"| {title} ({versions}) | {equal} | {side['cold'][0]:.1f} | "
       f"{', '.join(later)} | {middle:,.0f} ({least:,.0f}, {most:,.0f}) | "
       f"{middle / 1e3 / ours:.2f} | {side['peak_mb']:,.0f} | "
       f"{100 * side['accuracy']:.2f} |"

@@ -38,11 +38,14 @@ def parse() -> argparse.Namespace:
     "--algorithm", default="ga_fsvrg", choices=("ma_fsvrg", "ga_fsvrg")
   )
   parser.add_argument(
-    "--rounds", type=workloads.whole, default=10, help="rounds of one measurement"
+    "--rounds",
+    type=workloads.whole_number,
+    default=10,
+    help="rounds of one measurement",
   )
   parser.add_argument(
     "--repeats",
-    type=workloads.whole,
+    type=workloads.whole_number,
     default=10,
     help="measurements of the round and of each phase",
   )
@@ -122,13 +125,15 @@ def phases(
   }
 
 
-def played(args: argparse.Namespace) -> rounds.Rounds:
+def steady_run(args: argparse.Namespace) -> rounds.Rounds:
   """Times the round inside a run and returns the run in its steady state."""
   fed = workloads.one_or_two_classes(args)
   run = rounds.Rounds(
     fed, args.algorithm, {"threshold": 0}, COHORT, SEED, args.rounds, "softmax", l2=1e-4
   )
-  seconds = [run.play(i * args.rounds) / args.rounds for i in range(args.repeats + 1)]
+  seconds = [
+    run.time_rounds(i * args.rounds) / args.rounds for i in range(args.repeats + 1)
+  ]
   print(
     f"{args.algorithm} on {fed.name}, HoG, {fed.num_clients} clients, "
     f"{COHORT} a round; {summary.device()}, JAX {jax.__version__}"
@@ -142,7 +147,7 @@ def main() -> None:
   """Prints the table."""
   args = parse()
   sharding.use_host_cores()
-  run = played(args)
+  run = steady_run(args)
   state = jax.tree.map(lambda leaf: leaf[0], run.state)
   at = {
     "data": run.train,

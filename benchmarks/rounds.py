@@ -21,7 +21,7 @@ class Rounds:
     self,
     fed: data.Federation,
     algorithm: str,
-    given: dict[str, Any],
+    overrides: dict[str, Any],
     cohort: int,
     seed: int,
     rounds: int,
@@ -33,7 +33,7 @@ class Rounds:
     Args:
       fed: the clients.
       algorithm: its name.
-      given: hyper-parameters that are not the defaults.
+      overrides: hyper-parameters that are not the defaults.
       cohort: participants of a round.
       seed: of the run.
       rounds: how many are run at once.
@@ -44,7 +44,7 @@ class Rounds:
     self.mesh, self.mode = mesh, clients.default_mode(sharding.platform(mesh))
     self.map_clients = clients.ClientMap(self.mode, mesh=mesh)
     self.model = models.make_model(model, fed.example_shape, fed.num_classes, **options)
-    method = methods.with_keywords(methods.method_of(algorithm), given)
+    method = methods.with_keywords(methods.method_of(algorithm), overrides)
     self.hparams, self._count = method.hparams, jnp.int32(rounds)
     build = method.builder(self.model, self.map_clients)
     self.train, *self._more = sharding.replicate(
@@ -62,7 +62,7 @@ class Rounds:
       ),
       mesh,
     )
-    self._play, self.compile_s = timing.compiled(
+    self._program, self.compile_s = timing.compile_program(
       loop.make_run_rounds(build, Participation(cohort), rounds, mesh=mesh),
       self.state,
       self.train,
@@ -71,9 +71,9 @@ class Rounds:
       self._count,
     )
 
-  def play(self, start: int) -> float:
+  def time_rounds(self, start: int) -> float:
     """Runs the rounds from ``start`` on; returns the seconds."""
-    (self.state, _), taken = timing.timed(
-      self._play, self.state, self.train, *self._more, jnp.int32(start), self._count
+    (self.state, _), seconds = timing.time_call(
+      self._program, self.state, self.train, *self._more, jnp.int32(start), self._count
     )
-    return taken
+    return seconds

@@ -23,11 +23,16 @@ from fedjax_alg.engine import sharding
 def parse() -> argparse.Namespace:
   """Parses the flags."""
   parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-  parser.add_argument("--updates", type=workloads.whole, default=100, help="n")
-  parser.add_argument("--parameters", type=workloads.whole, default=415258, help="P")
-  parser.add_argument("--groups", type=workloads.whole, default=5, help="m")
+  parser.add_argument("--updates", type=workloads.whole_number, default=100, help="n")
   parser.add_argument(
-    "--repeats", type=workloads.whole, default=3, help="measurements of each step"
+    "--parameters", type=workloads.whole_number, default=415258, help="P"
+  )
+  parser.add_argument("--groups", type=workloads.whole_number, default=5, help="m")
+  parser.add_argument(
+    "--repeats",
+    type=workloads.whole_number,
+    default=3,
+    help="measurements of each step",
   )
   parser.add_argument(
     "--distances",

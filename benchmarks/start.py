@@ -1,4 +1,4 @@
-"""Where the time of a first and of a second run goes, by phase.
+"""Time of a first and of a second run, by phase.
 
   python -m benchmarks.start [--repeats=3]
   python -m benchmarks.start --roots=../older,.
@@ -69,17 +69,17 @@ def place(name: str) -> str:
 
 
 def phase(frame: Any) -> str:
-  """What the main thread is doing."""
-  found = ""
+  """Names the phase that the main thread is in."""
+  phase_name = ""
   while frame is not None:
     name = frame.f_code.co_filename
     if name.startswith("<frozen importlib"):
       return "import"
-    found = found or next(
+    phase_name = phase_name or next(
       (where for part, where in PLACES.items() if part in place(name)), ""
     )
     frame = frame.f_back
-  return found or "rounds"
+  return phase_name or "rounds"
 
 
 def side(out: str, began: float, module: str, words: Sequence[str]) -> None:
@@ -114,7 +114,7 @@ def side(out: str, began: float, module: str, words: Sequence[str]) -> None:
   )
 
 
-def measured(
+def measure(
   root: pathlib.Path, home: pathlib.Path, words: Sequence[str]
 ) -> dict[str, float]:
   """The seconds of a command in a process of its own."""
@@ -145,21 +145,21 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument("--repeats", type=int, default=3)
   flags = parser.parse_args(argv)
   roots = flags.roots.split(",")
-  taken: dict[tuple[str, str, str], list[dict[str, float]]] = {}
+  measurements: dict[tuple[str, str, str], list[dict[str, float]]] = {}
   for _ in range(flags.repeats):
     for name, words in COMMANDS.items():
       for root in roots:
         with tempfile.TemporaryDirectory(prefix="home_") as home:
           for time_of_day in ("first", "second"):
-            taken.setdefault((name, time_of_day, root), []).append(
-              measured(pathlib.Path(root).resolve(), pathlib.Path(home), words)
+            measurements.setdefault((name, time_of_day, root), []).append(
+              measure(pathlib.Path(root).resolve(), pathlib.Path(home), words)
             )
   columns = (*PHASES, "all", "CPU")
   print(f"| run | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 1)}")
-  for (name, which, checkout), rows in taken.items():
-    said = f"{name}, {which}" + (f", {checkout}" if len(roots) > 1 else "")
+  for (name, which, checkout), rows in measurements.items():
+    label = f"{name}, {which}" + (f", {checkout}" if len(roots) > 1 else "")
     print(
-      f"| {said} | "
+      f"| {label} | "
       + " | ".join(
         f"{timing.spread([row[column] for row in rows]).median:.1f}"
         for column in columns

@@ -44,7 +44,7 @@ Call = Callable[..., None]
 
 
 class Side(NamedTuple):
-  """What one way to run the grid took."""
+  """Time and results of one way to run the grid."""
 
   wall: float  #: seconds
   cpu: float  #: seconds of all processes
@@ -56,17 +56,23 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
   """The flags."""
   parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
   parser.add_argument(
-    "--repeats", type=workloads.whole, default=1, help="measurements of each side"
+    "--repeats",
+    type=workloads.whole_number,
+    default=1,
+    help="measurements of each side",
   )
   parser.add_argument(
-    "--rates", type=workloads.whole, default=len(RATES), help="number of client rates"
+    "--rates",
+    type=workloads.whole_number,
+    default=len(RATES),
+    help="number of client rates",
   )
-  parser.add_argument("--seeds", type=workloads.whole, default=3)
+  parser.add_argument("--seeds", type=workloads.whole_number, default=3)
   return parser.parse_args(argv)
 
 
 def rates_of(count: int) -> tuple[str, ...]:
-  """So many client rates, six by hand or each so many times the one before."""
+  """Returns so many client rates: six by hand, else a geometric series."""
   if count == len(RATES):
     return RATES
   low, high = float(RATES[0]), float(RATES[-1])
@@ -132,7 +138,7 @@ def measure(side: Callable[..., None], rates: Sequence[str], seeds: int) -> Side
     began, before = time.perf_counter(), cpu()
     side(call, folder / "out", rates, PRESET, f"--num_seeds={seeds}")
     wall, used = time.perf_counter() - began, cpu() - before
-    found = [
+    summaries = [
       json.loads(
         (folder / "out" / f"client_lr={rate}" / "summary.json").read_text("utf-8")
       )
@@ -141,8 +147,8 @@ def measure(side: Callable[..., None], rates: Sequence[str], seeds: int) -> Side
   return Side(
     wall,
     used,
-    [one["hashes"]["final_state"] for one in found],
-    [one["final"]["global"]["accuracy"]["values"] for one in found],
+    [summary["hashes"]["final_state"] for summary in summaries],
+    [summary["final"]["global"]["accuracy"]["values"] for summary in summaries],
   )
 
 
@@ -158,11 +164,14 @@ def main() -> None:
   sides = {"commands": commands, "one cache": with_one_cache, "one sweep": one_sweep}
   best: dict[str, Side] = {}
   for _ in range(args.repeats):
-    for name, play in sides.items():
-      found = measure(play, rates, args.seeds)
-      print(f"{name:15} wall {found.wall:6.1f} s, CPU {found.cpu:6.1f} s", flush=True)
-      if name not in best or found.wall < best[name].wall:
-        best[name] = found
+    for name, side in sides.items():
+      candidate = measure(side, rates, args.seeds)
+      print(
+        f"{name:15} wall {candidate.wall:6.1f} s, CPU {candidate.cpu:6.1f} s",
+        flush=True,
+      )
+      if name not in best or candidate.wall < best[name].wall:
+        best[name] = candidate
   together = best["one sweep"]
   for name in ("commands", "one cache"):
     print(
@@ -175,10 +184,10 @@ def main() -> None:
       + " ".join(f"{100 * value:.2f}" for value in values)
     )
   gap = max(
-    abs(one - other)
+    abs(mine - reference)
     for side in best.values()
     for ours, theirs in zip(side.accuracies, together.accuracies)
-    for one, other in zip(ours, theirs)
+    for mine, reference in zip(ours, theirs)
   )
   if gap > ROUNDING:
     sys.exit(f"the accuracies differ by up to {gap:.4f}")

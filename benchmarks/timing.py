@@ -11,7 +11,7 @@ import jax
 
 from experiments.reports import timing as calls
 
-timed = calls.timed
+time_call = calls.time_call
 
 
 class Spread(NamedTuple):
@@ -31,7 +31,7 @@ def spread(values: Sequence[float]) -> Spread:
   return Spread(min(values), statistics.median(values), max(values))
 
 
-def compiled(fn: Callable[..., Any], *args: Any) -> tuple[Any, float]:
+def compile_program(fn: Callable[..., Any], *args: Any) -> tuple[Any, float]:
   """Compiles a function for these arguments without running it.
 
   Args:
@@ -61,8 +61,8 @@ def steady(
     The result of the last call, the seconds per call, and the compile time in
     seconds.
   """
-  program, compile_seconds = compiled(fn, *args)
-  out, seconds = calls.repeated(program, *args, repeats=repeats)
+  program, compile_seconds = compile_program(fn, *args)
+  out, seconds = calls.time_repeats(program, *args, repeats=repeats)
   return out, spread(seconds), compile_seconds
 
 

@@ -45,10 +45,13 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
   workloads.add_flags(parser)
   parser.add_argument("--model", default="softmax", choices=MODELS)
   parser.add_argument(
-    "--rounds", type=workloads.whole, default=30, help="rounds of one measurement"
+    "--rounds",
+    type=workloads.whole_number,
+    default=30,
+    help="rounds of one measurement",
   )
   parser.add_argument(
-    "--repeats", type=workloads.whole, default=10, help="pairs of measurements"
+    "--repeats", type=workloads.whole_number, default=10, help="pairs of measurements"
   )
   parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
   return parser.parse_args(argv)

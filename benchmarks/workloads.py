@@ -8,7 +8,7 @@ import numpy as np
 from fedjax_alg import data
 
 
-def whole(text: str, least: int = 1) -> int:
+def whole_number(text: str, least: int = 1) -> int:
   """The type of a flag that is a whole number from 1, or from ``least``."""
   number = int(text)
   if number < least:
@@ -18,7 +18,7 @@ def whole(text: str, least: int = 1) -> int:
 
 def wholes(text: str) -> list[int]:
   """The same of several, separated by commas."""
-  return list(map(whole, text.split(",")))
+  return list(map(whole_number, text.split(",")))
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -67,19 +67,19 @@ def stand_in(seed: int = 0) -> data.Examples:
 
 
 def write_npz(
-  path: str, features: int, apart: float, rows: dict[str, int], clients: int = 0
+  path: str, features: int, deviation: float, rows: dict[str, int], clients: int = 0
 ) -> None:
   """Writes Gaussian examples of ten classes as an npz.
 
   Args:
     path: the file.
     features: of an example.
-    apart: the deviation of the centres of the classes.
+    deviation: the deviation of the centres of the classes.
     rows: train and test -> how many examples.
     clients: how many clients have equally many of them; 0: they have no owners.
   """
   rng = np.random.default_rng(0)
-  centres = apart * rng.standard_normal((10, features), np.float32)
+  centres = deviation * rng.standard_normal((10, features), np.float32)
   arrays: dict[str, Any] = {}
   for part, number in rows.items():
     y = rng.integers(0, len(centres), number, dtype=np.int32)

@@ -64,10 +64,10 @@ def dead(root):
 
 def main():
   root = pathlib.Path(*sys.argv[1:2] or (DEFAULT,)).resolve()
-  found = list(dead(root))
-  for page, link in found:
+  dead_links = list(dead(root))
+  for page, link in dead_links:
     print(f"{page}: dead link {link}", file=sys.stderr)
-  return int(bool(found))
+  return int(bool(dead_links))
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ _SECTION = re.compile(r"(Args|Returns|Yields|Raises|Attributes|Examples):$")
 _ITEM = re.compile(r"(-|\d+\.) ")
 
 
-def _escaped(line: str) -> str:
+def _escape(line: str) -> str:
   """Plain text as reStructuredText; `name` becomes ``name``."""
   line = re.sub(r"``[^`]+``|`([^`]+)`", lambda m: f"``{m[1]}``" if m[1] else m[0], line)
   parts = re.split(r"(``[^`]+``)", line)
@@ -120,8 +120,8 @@ def _whole_literals(lines: list[str]) -> list[str]:
       end = line.find(mark[0]) if mark and line.strip() else -1
       if mark and end >= 0:
         end += len(mark[0])
-        rest = re.match(r"\S*", line[end:])
-        end += rest.end() if rest else 0
+        tail = re.match(r"\S*", line[end:])
+        end += tail.end() if tail else 0
         out[-1] += f" {line[:end].strip()}"
         indent = re.match(r" *", line)
         line = (indent[0] if indent else "") + line[end:].strip()
@@ -131,7 +131,7 @@ def _whole_literals(lines: list[str]) -> list[str]:
   return out
 
 
-def _plain(app, what, name, obj, options, lines):
+def _plain(app, kind, name, obj, options, lines):
   """Docstrings are plain text with Google sections, not reStructuredText.
 
   An indented block is shown as it stands (equations, commands), a line that
@@ -154,7 +154,7 @@ def _plain(app, what, name, obj, options, lines):
         block = False
       head = re.match(r"\s+\*+\w+:", line)  # napoleon escapes *args itself
       keep = head[0] if head else ""
-      out.append(keep + _escaped(line[len(keep) :]))
+      out.append(keep + _escape(line[len(keep) :]))
     elif not line.strip():
       out.append("")
       item = item and not block
@@ -168,17 +168,15 @@ def _plain(app, what, name, obj, options, lines):
       if block or (starts and not item):
         out.append("")
       block, item = False, starts or (item and indented)
-      out.append(_escaped(line))
-  if what == "class" and dataclasses.is_dataclass(obj):
+      out.append(_escape(line))
+  if kind == "class" and dataclasses.is_dataclass(obj):
     helps = [
       field for field in dataclasses.fields(obj) if field.metadata.get("help")
     ]  # made by hparams.hyper
     out += [
       "",
       *(
-        _escaped(
-          f"- `{field.name}`: {field.metadata['help']} (default {field.default})"
-        )
+        _escape(f"- `{field.name}`: {field.metadata['help']} (default {field.default})")
         for field in helps
       ),
     ]

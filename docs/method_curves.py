@@ -100,8 +100,8 @@ def curve(name, federations, protocol, model):
   result = fa.run(name, federation, **options)
   mean = result.metrics[protocol]["accuracy"].mean(0)
   points = " ".join(f"{r}:{a:.3f}" for r, a in zip(result.rounds, mean))
-  said = " ".join(f"{key}={value}" for key, value in settings.items())
-  return dict(zip(COLUMNS, (name, protocol, model, said, points)))
+  settings_text = " ".join(f"{key}={value}" for key, value in settings.items())
+  return dict(zip(COLUMNS, (name, protocol, model, settings_text, points)))
 
 
 def model_of(name):
@@ -114,15 +114,15 @@ def model_of(name):
 def main(names):
   """Writes the rows of the methods, and of FedAvg beside them."""
   federations = {
-    held: fa.federate(
+    with_validation: fa.federate(
       "digits",
       partition="classes",
-      num_clients=60 + 10 * held,
+      num_clients=60 + 10 * with_validation,
       classes_per_client=2,
-      validation_clients=10 * held,
+      validation_clients=10 * with_validation,
       seed=0,
     )
-    for held in (False, True)
+    for with_validation in (False, True)
   }
   rows = {}
   if PATH.exists():
@@ -138,10 +138,10 @@ def main(names):
       for key, row in rows.items()
       if key[0] != name or key[1] == protocol or name == "fedavg"
     }
-    for one in dict.fromkeys((name, "fedavg")):
-      key = one, protocol, model_of(name)
-      if key not in rows or (one == name and names):
-        rows[key] = curve(one, federations, *key[1:])
+    for method in dict.fromkeys((name, "fedavg")):
+      key = method, protocol, model_of(name)
+      if key not in rows or (method == name and names):
+        rows[key] = curve(method, federations, *key[1:])
         print(*key, rows[key]["accuracy"].split()[-1], flush=True)
     with PATH.open("w", encoding="utf-8", newline="") as file:
       writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")

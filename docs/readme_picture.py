@@ -23,10 +23,10 @@ def main():
   for name, result in names["runs"].items():
     values = 100 * result.metrics["global"]["accuracy"]
     mean, half = values.mean(0), metrics.half_width_95(values)
-    sent = sum(result.history[f"bytes_{way}"] for way in ("up", "down"))
+    round_bytes = sum(result.history[f"bytes_{way}"] for way in ("up", "down"))
     total = (
       names["setting"]["cohort_size"]
-      * np.cumsum(sent, 1).mean(0)[result.rounds - 1]
+      * np.cumsum(round_bytes, 1).mean(0)[result.rounds - 1]
       / 1e6
     )
     for axis, x in zip(axes, (result.rounds, total)):

@@ -15,16 +15,16 @@ import types
 from .cli import config as config_lib
 from .cli import program
 from .cli.config import UsageError
-from .cli.guard import guarded
+from .cli.guard import run_guarded
 
 
 def commands() -> dict[str, str]:
   """Returns the name of every command -> the first line of its docstring."""
-  found = {}
+  summaries = {}
   for path in sorted(pathlib.Path(__file__).parent.glob("[a-z]*.py")):
     text = path.read_text("utf-8")
-    found[path.stem] = text.split('"""', 2)[1].split("\n", 1)[0]
-  return found
+    summaries[path.stem] = text.split('"""', 2)[1].split("\n", 1)[0]
+  return summaries
 
 
 def usage() -> str:
@@ -44,18 +44,18 @@ def usage() -> str:
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command that the first word names; returns the exit status."""
   words = list(sys.argv[1:] if argv is None else argv)
-  found: list[types.ModuleType] = []
+  modules: list[types.ModuleType] = []
 
   def find(words: Sequence[str]) -> None:
     if not words or words[0] in ("-h", "--help", "help"):
       raise config_lib.HelpRequested(usage())
-    known = commands()
-    if words[0] not in known:
-      raise UsageError(f"COMMAND={words[0]}: must be one of {', '.join(known)}")
-    found.append(importlib.import_module(f".{words[0]}", __package__))
+    names = commands()
+    if words[0] not in names:
+      raise UsageError(f"COMMAND={words[0]}: must be one of {', '.join(names)}")
+    modules.append(importlib.import_module(f".{words[0]}", __package__))
 
-  status = guarded(find, words)
-  return found[0].main(words[1:]) if found else status
+  status = run_guarded(find, words)
+  return modules[0].main(words[1:]) if modules else status
 
 
 if __name__ == "__main__":

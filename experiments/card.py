@@ -21,19 +21,19 @@ from absl.flags import FlagValues
 
 import fedjax_alg as fa
 from fedjax_alg import files, metrics, registry
-from fedjax_alg.files import expanded
+from fedjax_alg.files import expand_path
 from fedjax_alg.metrics import names
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
 
 from .cli import lock
-from .cli.command import Command, boolean, written
+from .cli.command import Command, boolean, explain_write_errors
 from .cli.config import UsageError
 from .reports import report
 
 CARD, CRATE = "card.md", "ro-crate-metadata.json"
 
-#: What tells an earlier card and an earlier crate.
+#: Recognizers of an earlier card and an earlier crate.
 _EARLIER = {
   CARD: files.text_with("# ", "\n## What came out\n", "Identity of the run: `"),
   CRATE: files.text_with("{", '"#fedjax_alg"', '"ro-crate-metadata.json"'),
@@ -49,7 +49,7 @@ def _label(result: fa.RunResult) -> tuple[str, str]:
   return name, ""
 
 
-def _again(folder: pathlib.Path) -> str:
+def _rerun_command(folder: pathlib.Path) -> str:
   """The command that runs it again; "" for a run that Python started."""
   path = folder / "flags.txt"
   if not path.is_file():
@@ -61,10 +61,10 @@ def _again(folder: pathlib.Path) -> str:
 def _outcomes(summary: dict[str, Any]) -> str:
   """The table of what came out, by protocol."""
   rows = []
-  for protocol, found in summary["final"].items():
-    main = tables.main_metric(found)
+  for protocol, values in summary["final"].items():
+    main = tables.main_metric(values)
     for metric in (main, *names.of_clients(main), "loss"):
-      if found.get(metric, {}).get("mean") is not None:
+      if values.get(metric, {}).get("mean") is not None:
         factor = metrics.factor(metric)
         digits = metrics.digits(metric)
         rows.append(
@@ -72,7 +72,9 @@ def _outcomes(summary: dict[str, Any]) -> str:
             protocol,
             metric.replace("_", " ") + ("" if factor == 1 else ", %"),
             *(
-              summary_lib.shown(summary[which][protocol][metric], digits, factor)
+              summary_lib.format_spread(
+                summary[which][protocol][metric], digits, factor
+              )
               for which in ("final", "mean_last_10")
             ),
           ]
@@ -95,7 +97,7 @@ def card(result: fa.RunResult, folder: pathlib.Path) -> str:
   facts, summary = result.facts, result.summary()
   label, paper = _label(result)
   plan, cost = facts["plan"], summary["cost"]
-  again = _again(folder)
+  rerun_command = _rerun_command(folder)
   settings = report.table(
     ["option", "value"],
     ([name, f"`{value}`"] for name, value in facts["hparams"].items()),
@@ -103,9 +105,9 @@ def card(result: fa.RunResult, folder: pathlib.Path) -> str:
   spent = report.table(
     ["what", "mean over the seeds"],
     (
-      [name.replace("total_", "").replace("_", " "), f"{found['mean']:,.6g}"]
-      for name, found in cost.items()
-      if isinstance(found, dict) and found.get("mean") is not None
+      [name.replace("total_", "").replace("_", " "), f"{entry['mean']:,.6g}"]
+      for name, entry in cost.items()
+      if isinstance(entry, dict) and entry.get("mean") is not None
     ),
   )
   hashes = report.table(
@@ -140,17 +142,17 @@ def card(result: fa.RunResult, folder: pathlib.Path) -> str:
       f"average (partition `{facts['data']['partition']}`, seed "
       f"{facts['data']['partition_seed']}).",
       "## Cost\n\n" + spent,
-      f"## Run it again\n\n```bash\n{again}\n```" if again else "",
+      f"## Run it again\n\n```bash\n{rerun_command}\n```" if rerun_command else "",
       f"## Made with\n\n{versions}; {summary['device']}. Identity of the run: "
       f"`{summary['identity']}`.",
-      report.collapsed("Settings of the method", settings),
-      report.collapsed("Hashes", hashes),
+      report.collapse("Settings of the method", settings),
+      report.collapse("Hashes", hashes),
     ],
   )
 
 
-def _described(path: pathlib.Path) -> dict[str, Any]:
-  """What the crate says of a file."""
+def _describe(path: pathlib.Path) -> dict[str, Any]:
+  """Describes a file for the crate."""
   kinds = {
     ".csv": "text/csv",
     ".json": "application/json",
@@ -159,14 +161,14 @@ def _described(path: pathlib.Path) -> dict[str, Any]:
     ".pdf": "application/pdf",
     ".txt": "text/plain",
   }
-  found = {
+  properties = {
     "name": path.name,
     "contentSize": str(path.stat().st_size),
     "sha256": files.sha256(path),
   }
   if path.suffix in kinds:
-    found["encodingFormat"] = kinds[path.suffix]
-  return found
+    properties["encodingFormat"] = kinds[path.suffix]
+  return properties
 
 
 def crate(result: fa.RunResult, folder: pathlib.Path) -> Any:
@@ -185,20 +187,20 @@ def crate(result: fa.RunResult, folder: pathlib.Path) -> Any:
 
   summary = result.summary()
   label, paper = _label(result)
-  made = ROCrate()
-  made.name = f"{label} on {result.facts['plan']['data']}"
-  made.description = (
+  ro_crate = ROCrate()
+  ro_crate.name = f"{label} on {result.facts['plan']['data']}"
+  ro_crate.description = (
     f"A run of federated learning by fedjax_alg: {label}"
     f"{f' ({paper})' if paper else ''}, {summary['cost']['rounds']} rounds."
   )
   outputs = [
-    made.add_file(path, dest_path=path.name, properties=_described(path))
+    ro_crate.add_file(path, dest_path=path.name, properties=_describe(path))
     for path in sorted(folder.iterdir())
     if path.is_file() and path.name not in (CRATE, lock.NAME)
   ]
-  program = made.add(
+  program = ro_crate.add(
     SoftwareApplication(
-      made,
+      ro_crate,
       "#fedjax_alg",
       properties={
         "name": "fedjax_alg",
@@ -209,9 +211,9 @@ def crate(result: fa.RunResult, folder: pathlib.Path) -> Any:
       },
     )
   )
-  data = made.add(
+  data = ro_crate.add(
     ContextEntity(
-      made,
+      ro_crate,
       "#data",
       properties={
         "@type": "Dataset",
@@ -220,17 +222,17 @@ def crate(result: fa.RunResult, folder: pathlib.Path) -> Any:
       },
     )
   )
-  made.add_action(
+  ro_crate.add_action(
     program,
     identifier="#run",
     object=[data],
     result=outputs,
     properties={
-      "name": _again(folder) or "fa.run",
+      "name": _rerun_command(folder) or "fa.run",
       "actionStatus": "CompletedActionStatus",
     },
   )
-  return made
+  return ro_crate
 
 
 def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
@@ -242,13 +244,13 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
     raise UsageError(
       "--crate: needs the package rocrate (pip install 'fedjax_alg[crate]')"
     )
-  folder = expanded(words[0])
+  folder = expand_path(words[0])
   result = fa.load_run(folder)
   files.check_outputs(
     str(folder),
     {folder / name: _EARLIER[name] for name in (CARD, *[CRATE] * values.crate)},
   )
-  with written(str(folder)):
+  with explain_write_errors(str(folder)):
     summary_lib.write_text(folder / CARD, card(result, folder))
     if values.crate:
       with tempfile.TemporaryDirectory() as place:  # it writes through links

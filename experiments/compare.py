@@ -31,16 +31,16 @@ from absl.flags import FlagValues
 
 import fedjax_alg as fa
 from fedjax_alg import files as files_lib
-from fedjax_alg.files import expanded
+from fedjax_alg.files import expand_path
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.runs.compare import SCORES, labels, unique
 
-from .cli.command import Command, as_module, enum, listed, string, written
+from .cli.command import Command, as_module, enum, explain_write_errors, listed, string
 from .cli.config import UsageError
 from .reports import comparison as report
 from .reports import page, plots
 
-#: What a folder gets.
+#: Suffixes of the files that a folder gets.
 _SUFFIXES = (".png", ".pdf", ".md", ".tex", ".html")
 
 
@@ -84,14 +84,14 @@ _FLAGS = (
 )
 
 
-def _named(word: str) -> tuple[str | None, pathlib.Path]:
+def _split_name(word: str) -> tuple[str | None, pathlib.Path]:
   """The name and the folder of NAME=FOLDER; no name for a folder alone."""
   name, equals, folder = word.partition("=")
-  whole = expanded(word)
+  path = expand_path(word)
   # The folders of a sweep have such signs in their own names.
-  if not equals or not name or "/" in name or whole.is_dir():
-    return None, whole
-  return name, expanded(folder)
+  if not equals or not name or "/" in name or path.is_dir():
+    return None, path
+  return name, expand_path(folder)
 
 
 def _settings(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -122,27 +122,27 @@ def read(words: Sequence[str]) -> dict[str, fa.RunResult]:
   """
   names, results, places = [], [], []
   for word in words:
-    name, folder = _named(word)
+    name, folder = _split_name(word)
     folders = _settings(folder)
     for path in folders:
       if path.resolve() in places:
         raise UsageError(f"{path}: given twice")
       places.append(path.resolve())
       results.append(fa.load_run(path))
-      one = len(folders) == 1 and path == folder
-      names.append(name if one or name is None else f"{name}, {path.name}")
-  given = [name for name in names if name is not None]
-  for name in given:
-    if given.count(name) > 1:
+      is_single = len(folders) == 1 and path == folder
+      names.append(name if is_single or name is None else f"{name}, {path.name}")
+  given_names = [name for name in names if name is not None]
+  for name in given_names:
+    if given_names.count(name) > 1:
       raise UsageError(f"{name}=: given twice")
   unnamed = [i for i, name in enumerate(names) if name is None]
   automatic = labels(
     [results[i] for i in unnamed], _short([places[i] for i in unnamed])
   )
-  left = iter(automatic)
+  remaining_labels = iter(automatic)
   return dict(
     zip(
-      unique([next(left) if name is None else name for name in names]),
+      unique([next(remaining_labels) if name is None else name for name in names]),
       results,
       strict=True,
     )
@@ -165,11 +165,11 @@ def _files(out: Sequence[str]) -> list[pathlib.Path]:
     UsageError: there is nothing to write, a folder is a file, or a suffix is
       unknown.
   """
-  found = []
+  paths = []
   for word in out:
-    path = expanded(word)
+    path = expand_path(word)
     if path.suffix in _SUFFIXES and not path.is_dir():
-      found.append(path)
+      paths.append(path)
     elif path.suffix and not path.is_dir():
       raise UsageError(
         f"--out={word}: {path.suffix} is unknown (one of "
@@ -178,20 +178,20 @@ def _files(out: Sequence[str]) -> list[pathlib.Path]:
     elif path.is_file():
       raise UsageError(f"--out={word}: is a file")
     else:
-      found += [
+      paths += [
         path / f"compare{suffix}"
         for suffix in _SUFFIXES
         if suffix != ".html" or importlib.util.find_spec("plotly")
       ]
-  if not found:
+  if not paths:
     raise UsageError("--out: empty, give files or a folder")
-  for path in found:
+  for path in paths:
     if path.suffix == ".html":
       page.check_plotly(f"--out={path}")
-  return found
+  return paths
 
 
-#: What tells the files of this command.
+#: Recognizers of the files of this command.
 _EARLIER: dict[str, files_lib.Recognizer] = {
   ".png": files_lib.picture,
   ".pdf": files_lib.picture,
@@ -213,32 +213,35 @@ def _targets(words: Sequence[str] | None) -> list[float] | None:
 
 
 def _write(
-  files: Sequence[pathlib.Path], found: fa.Comparison, x_axis: str, command_line: str
+  files: Sequence[pathlib.Path],
+  comparison: fa.Comparison,
+  x_axis: str,
+  command_line: str,
 ) -> None:
   """Writes every file by its suffix."""
-  number = len(found.lines)
+  number = len(comparison.lines)
   title = (
-    f"{found.metric.replace('_', ' ').capitalize()} of {number} "
-    f"run{'s' * (number != 1)}, protocol {found.protocol}"
+    f"{comparison.metric.replace('_', ' ').capitalize()} of {number} "
+    f"run{'s' * (number != 1)}, protocol {comparison.protocol}"
   )
   for path in files:
     path.parent.mkdir(parents=True, exist_ok=True)
   pictures = [path for path in files if path.suffix in (".png", ".pdf")]
   if pictures:
-    report.draw(pictures, found, title, x_axis)
+    report.draw(pictures, comparison, title, x_axis)
   for path in files:
     if path.suffix == ".md":
-      summary_lib.write_text(path, report.markdown(title, found, command_line))
+      summary_lib.write_text(path, report.markdown(title, comparison, command_line))
     elif path.suffix == ".tex":
-      summary_lib.write_text(path, report.latex(found, command_line))
+      summary_lib.write_text(path, report.latex(comparison, command_line))
     elif path.suffix == ".html":
       page.write(
         path,
         title,
-        {"": found.results},
-        report.all_tables(found),
-        metric=found.metric,
-        protocol=found.protocol,
+        {"": comparison.results},
+        report.all_tables(comparison),
+        metric=comparison.metric,
+        protocol=comparison.protocol,
         x_axis=x_axis,
         command_line=command_line,
       )
@@ -251,7 +254,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   files, targets = _files(values.out), _targets(values.targets)
   place = f"`out`={','.join(values.out)}"
   files_lib.check_outputs(place, {path: _EARLIER[path.suffix] for path in files})
-  found = fa.compare(
+  comparison = fa.compare(
     read(words),
     metric=values.metric,
     protocol=values.protocol,
@@ -259,18 +262,18 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
     baseline=values.baseline,
     targets=targets,
   )
-  for label, reason in found.unpaired.items():
-    runs = [pair.label for pair in found.pairs if pair.baseline == label]
+  for label, reason in comparison.unpaired.items():
+    runs = [pair.label for pair in comparison.pairs if pair.baseline == label]
     with_it = f"; compared with it: {', '.join(runs)}" if runs else ""
     print(
       f"warning: {label} is not compared seed by seed with "
-      f"{found.baseline}: {reason}{with_it}",
+      f"{comparison.baseline}: {reason}{with_it}",
       file=sys.stderr,
     )
   replaced = [path for path in files if path.exists()]
-  with written(f"--out={','.join(values.out)}"):
-    _write(files, found, values.x_axis, as_module("compare", argv))
-  print(report.plain(found))
+  with explain_write_errors(f"--out={','.join(values.out)}"):
+    _write(files, comparison, values.x_axis, as_module("compare", argv))
+  print(report.plain(comparison))
   for path in files:
     print(f"{'replaced' if path in replaced else 'wrote'} {path}")
 

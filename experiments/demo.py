@@ -21,7 +21,7 @@ from fedjax_alg import files, metrics, registry
 from fedjax_alg.records import summary as results
 
 from .cli.command import Command, string
-from .cli.guard import AGAIN
+from .cli.guard import REPEAT_HINT
 from .reports import plots, suite
 
 METHODS = ("ga_fsvrg", "ma_fsvrg", "fsvrg", "fedavg")
@@ -50,16 +50,16 @@ def table(outcomes: suite.Outcomes) -> str:
   for outcome in outcomes:
     last = outcome.summary["final"]["global"][main]
     reached = outcome.summary["rounds_to"].get(target, {"reached": 0})
-    sent = outcome.summary["cost"]["total_floats"]["mean"]
+    floats = outcome.summary["cost"]["total_floats"]["mean"]
     seeds = len(last["values"])
     when = "-"
     if reached["reached"]:
       when = f"{reached['mean']:.0f}"
       if reached["reached"] < seeds:
         when += f" ({reached['reached']} of {seeds})"
-    shown = results.shown(last, digits - 1, factor) + " %" * (factor == 100)
+    score = results.format_spread(last, digits - 1, factor) + " %" * (factor == 100)
     lines.append(
-      f"{outcome.cell.label:10} {shown:>22} {when:>16} {sent / 1e6:>11.1f} M"
+      f"{outcome.cell.label:10} {score:>22} {when:>16} {floats / 1e6:>11.1f} M"
     )
   return "\n".join(lines)
 
@@ -110,7 +110,7 @@ main = Command(
   _run,
   "Any other --flag=value is passed on to every run;\n"
   "python -m experiments.run --help lists these flags.",
-  AGAIN,
+  REPEAT_HINT,
   passes_on=True,
 )
 

@@ -17,7 +17,7 @@ from absl.flags import FlagValues
 
 import fedjax_alg as fa
 from fedjax_alg.deploy import export, flower
-from fedjax_alg.files import expanded
+from fedjax_alg.files import expand_path
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.result import as_tuples
 
@@ -26,15 +26,15 @@ from .cli.command import Command, enum, string
 from .cli.config import UsageError
 
 
-def _run(values: FlagValues, rest: list[str], argv: Sequence[str]) -> None:
+def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   """Writes the app."""
   del argv
   if values.out is None:
     raise UsageError("--out: give the folder of the app")
   flower.library("flwr")
-  if rest and not rest[0].startswith("-"):
-    config_lib.refuse_words(rest[1:])
-    result = fa.load_run(rest[0])
+  if words and not words[0].startswith("-"):
+    config_lib.refuse_words(words[1:])
+    result = fa.load_run(words[0])
     # A run that is read draws nobody, and starts from its last states.
     prepared = dataclasses.replace(
       result.prepared,
@@ -42,8 +42,8 @@ def _run(values: FlagValues, rest: list[str], argv: Sequence[str]) -> None:
       options=RunOptions(**as_tuples(result.facts["run"])),
     )
   else:
-    prepared = config_lib.parse(rest, "experiments.export").prepare()
-  export.write(prepared, expanded(values.out, "out"))
+    prepared = config_lib.parse(words, "experiments.export").prepare()
+  export.write(prepared, expand_path(values.out, "out"))
   print(f"{values.out}: the app; docs/deploy.md says how to start it")
 
 

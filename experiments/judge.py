@@ -42,17 +42,17 @@ import numpy as np
 
 import fedjax_alg as fa
 from fedjax_alg import errors, files, metrics
-from fedjax_alg.files import expanded
+from fedjax_alg.files import expand_path
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.runs.compare import COSTS, SCORES, Line, estimate
 
 from . import compare
-from .cli.command import Command, as_module, string, written
+from .cli.command import Command, as_module, explain_write_errors, string
 from .cli.config import UsageError
 from .reports import answers, report, rule
 
 _COLUMNS = ("method", "protocol", "metric", "value", "rule")
-#: What tells the table of this command.
+#: Recognizer of the table of this command.
 _IS_JUDGED = files.table_with(*_COLUMNS, "ours", "verdict")
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _SPENT = re.compile(rf"({'|'.join(COSTS)})_to_(\w+?)_({_NUMBER})(%?)")
@@ -61,7 +61,7 @@ _VALUE = re.compile(rf"([<>]?)\s*({_NUMBER})\s*(%?)")
 _MINUS = " - "
 
 
-class Judged(NamedTuple):
+class JudgedClaim(NamedTuple):
   """A claim with its answer."""
 
   claim: Mapping[str, str]
@@ -107,8 +107,8 @@ def _number_of(text: str, percent: str, metric: str, margin: bool = False) -> fl
   return number
 
 
-def _spent(metric: str) -> Spent | None:
-  """What a metric of a claim says is spent; None for one of metrics.csv.
+def _parse_spent(metric: str) -> Spent | None:
+  """Parses a claim's metric of what is spent; None for one of metrics.csv.
 
   Raises:
     UsageError: its value is none of its metric's.
@@ -134,7 +134,7 @@ def _bound(claim: Mapping[str, str]) -> tuple[str, float]:
   if match is None:
     raise UsageError(f"{where}: must be a number, >number or <number")
   try:
-    if _spent(claim["metric"]) is None:
+    if _parse_spent(claim["metric"]) is None:
       return match[1], _number_of(
         match[2], match[3], claim["metric"], _MINUS in claim["method"]
       )
@@ -152,7 +152,7 @@ def _check(claim: Mapping[str, str]) -> None:
   Raises:
     UsageError: one line with the column and what is wrong there.
   """
-  names, spent = claim["method"].split(_MINUS, 1), _spent(claim["metric"])
+  names, spent = claim["method"].split(_MINUS, 1), _parse_spent(claim["metric"])
   if not all(name.strip() for name in names) or names[1:] == names[:1]:
     raise UsageError(
       f"method={claim['method']}: must be the name of a run, or "
@@ -180,11 +180,11 @@ def _check(claim: Mapping[str, str]) -> None:
 
 def _header(word: str, names: Sequence[str]) -> None:
   """Checks the columns of a file of claims."""
-  lacking = [name for name in _COLUMNS if name not in names]
-  if lacking:
+  missing = [name for name in _COLUMNS if name not in names]
+  if missing:
     hint = "; they are separated by commas" if ";" in "".join(names) else ""
     raise UsageError(
-      f"{word}: lacks the column {lacking[0]} (must have "
+      f"{word}: lacks the column {missing[0]} (must have "
       f"{', '.join(_COLUMNS)}, and a line for each claim{hint})"
     )
   for name in names:
@@ -200,7 +200,7 @@ def read_claims(word: str) -> list[dict[str, str]]:
   """
   try:
     reader = csv.reader(
-      io.StringIO(files.read_text(expanded(word)), newline=""), strict=True
+      io.StringIO(files.read_text(expand_path(word)), newline=""), strict=True
     )
     lines = [(reader.line_num, cells) for cells in reader if cells]
   except (OSError, csv.Error) as error:
@@ -247,7 +247,7 @@ def _margin(
     return "-", f"{rule.NOT_COMPARABLE}: {compared.unpaired[name]}"
   factor = metrics.factor(claim["metric"])
   gain = compared.pairs[0].difference
-  ours = summary_lib.shown(gain._asdict(), 2, factor, "+")
+  ours = summary_lib.format_spread(gain._asdict(), 2, factor, "+")
   sign, number = _bound(claim)
   gap, ci95 = factor * gain.mean - number, factor * gain.ci95
   if sign:
@@ -301,7 +301,7 @@ def _answer(
 
 def _number(claim: Mapping[str, str], result: fa.RunResult) -> tuple[str, str]:
   """(ours, the verdict) of a claim about one run."""
-  spent = _spent(claim["metric"])
+  spent = _parse_spent(claim["metric"])
   if spent is None:
     metric, factor = claim["metric"], metrics.factor(claim["metric"])
     scores = _line(result, claim, metric).scores[claim["rule"]].values
@@ -332,13 +332,13 @@ def _number(claim: Mapping[str, str], result: fa.RunResult) -> tuple[str, str]:
 
 def judge(
   claims: Sequence[Mapping[str, str]], runs: Mapping[str, fa.RunResult]
-) -> list[Judged]:
+) -> list[JudgedClaim]:
   """Judges claims; one about a run that is not given is not run.
 
   Raises:
     UsageError: a run does not have a claim's protocol or metric.
   """
-  found = []
+  answers = []
   for claim in claims:
     names = claim["method"].split(_MINUS, 1)
     missing = [name for name in names if name not in runs]
@@ -351,14 +351,16 @@ def judge(
         answer = _number(claim, runs[names[0]])
     except errors.OptionError as error:
       raise UsageError(f"{claim['method']}: {error}") from None
-    found.append(Judged(claim, *answer))
-  return found
+    answers.append(JudgedClaim(claim, *answer))
+  return answers
 
 
-def markdown(found: Sequence[Judged], command_line: str) -> str:
+def markdown(answers: Sequence[JudgedClaim], command_line: str) -> str:
   """The claims with their verdicts, and how many there are of each."""
-  counts = collections.Counter(re.split(" by |: ", one.words)[0] for one in found)
-  head = list(found[0].claim)
+  counts = collections.Counter(
+    re.split(" by |: ", answer.words)[0] for answer in answers
+  )
+  head = list(answers[0].claim)
   return report.join(
     "Claims, judged",
     [
@@ -366,8 +368,8 @@ def markdown(found: Sequence[Judged], command_line: str) -> str:
       report.table(
         [*head, "ours", "verdict"],
         (
-          [*(one.claim[name] or "-" for name in head), one.ours, one.words]
-          for one in found
+          [*(answer.claim[name] or "-" for name in head), answer.ours, answer.words]
+          for answer in answers
         ),
       ),
       "Intervals: 95 %, over the seeds. A number is reached within 0.3 points "
@@ -389,24 +391,26 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
     f"`out`={values.out}",
     {
       folder / "judge.csv": _IS_JUDGED,
-      folder / "judge.md": files.beside("judge.csv", _IS_JUDGED),
+      folder / "judge.md": files.with_sibling("judge.csv", _IS_JUDGED),
     },
   )
   runs = compare.read(words[1:])  # which makes the metrics of own tasks known
   claims = read_claims(words[0])
-  found = judge(claims, runs)
-  if all(one.words.startswith(rule.NOT_RUN) for one in found):
+  answers = judge(claims, runs)
+  if all(answer.words.startswith(rule.NOT_RUN) for answer in answers):
     raise UsageError(f"{words[0]}: no claim is about these runs ({', '.join(runs)})")
-  text = markdown(found, as_module("judge", argv).replace("`", "'"))
-  with written(f"--out={values.out}"):
+  text = markdown(answers, as_module("judge", argv).replace("`", "'"))
+  with explain_write_errors(f"--out={values.out}"):
     folder.mkdir(parents=True, exist_ok=True)
     with (
       files.replacing(folder / "judge.csv") as partial,
       open(partial, "w", newline="", encoding="utf-8") as file,
     ):
       writer = csv.writer(file, lineterminator="\n")
-      writer.writerow([*found[0].claim, "ours", "verdict"])
-      writer.writerows([*one.claim.values(), one.ours, one.words] for one in found)
+      writer.writerow([*answers[0].claim, "ours", "verdict"])
+      writer.writerows(
+        [*answer.claim.values(), answer.ours, answer.words] for answer in answers
+      )
     summary_lib.write_text(folder / "judge.md", text)
   print(text)
   print(f"wrote {folder / 'judge.md'}\nwrote {folder / 'judge.csv'}")

@@ -23,12 +23,14 @@ from .cli.config import UsageError
 def _run(values: FlagValues, names: list[str], argv: Sequence[str]) -> None:
   """Prepares the named data sets."""
   del argv
-  known = ", ".join(data.PREPARABLE)
+  preparable = ", ".join(data.PREPARABLE)
   if not names:
-    raise UsageError(f"which data set? ({known}, or another of TFDS)")
+    raise UsageError(f"which data set? ({preparable}, or another of TFDS)")
   for name in names:
     if not data.is_tfds(name):
-      raise UsageError(f"{name}: unknown data set (of {known}, or any other of TFDS)")
+      raise UsageError(
+        f"{name}: unknown data set (of {preparable}, or any other of TFDS)"
+      )
   for name in names:
     data.prepare_tfds(name, values.data_dir)
     print(f"{name}: {_ready(name, values.data_dir)} ready")

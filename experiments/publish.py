@@ -38,7 +38,7 @@ from absl.flags import FlagValues
 from PIL import Image
 
 from fedjax_alg import files
-from fedjax_alg.files import expanded
+from fedjax_alg.files import expand_path
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
 
@@ -60,7 +60,7 @@ PAPERS: dict[str, figures.Paper] = {
 #: it the text of the notes, which is read from their file every time, and what
 #: of the figure stands below them; and at the end what validation chose.
 _PART = "<!-- {} -->"
-_NOTES, _BELOW, _CHOSEN = "<!-- notes -->", "<!-- below -->", "<!-- chosen -->"
+_NOTES, _BELOW, _TUNING = "<!-- notes -->", "<!-- below -->", "<!-- chosen -->"
 
 #: A picture in the documentation is smaller than this.
 MOST_BYTES = 200_000
@@ -127,49 +127,49 @@ def _few_colours(image: Image.Image, most: int = 64) -> Image.Image:
 
 
 def _lower(path: pathlib.Path) -> tuple[str, str]:
-  """(title, rest) of a page, with the headings of the rest one level lower.
+  """(title, body) of a page, with the headings of the body one level lower.
 
   Raises:
     UsageError: the page has no title.
   """
-  title, _, rest = files.read_text(path).partition("\n")
+  title, _, body = files.read_text(path).partition("\n")
   if not title.startswith("# "):
     raise UsageError(
       f"{path}: has no title, so it is no table of a figure command; make it again"
     )
-  return title.removeprefix("# "), re.sub(r"^#", "##", rest, flags=re.M).strip()
+  return title.removeprefix("# "), re.sub(r"^#", "##", body, flags=re.M).strip()
 
 
-def _kept(page: pathlib.Path) -> dict[str, str]:
+def _read_parts(page: pathlib.Path) -> dict[str, str]:
   """The parts of a page without their notes: figure -> text."""
   if not page.is_file():
     return {}
   parts = re.split(r"^<!-- (\w+) -->$", files.read_text(page), flags=re.M)
-  found: dict[str, str] = {}
+  texts: dict[str, str] = {}
   figure = ""
   for name, text in zip(parts[1::2], map(str.strip, parts[2::2])):
     mark = _PART.format(name)
     if mark == _BELOW:
-      found[figure] += f"\n\n{text}"
-    elif mark not in (_NOTES, _CHOSEN):
-      figure, found[name] = name, text
-  return found
+      texts[figure] += f"\n\n{text}"
+    elif mark not in (_NOTES, _TUNING):
+      figure, texts[name] = name, text
+  return texts
 
 
 def _with_notes(part: str, notes: str) -> str:
   """A figure's part with its notes below the title, or above one without."""
   if not notes:
     return part
-  title, _, rest = part.partition("\n\n")
+  title, _, body = part.partition("\n\n")
   if not title.startswith("## "):
-    title, rest = "", part
-  return "\n\n".join(filter(None, [title, _NOTES, notes, _BELOW, rest]))
+    title, body = "", part
+  return "\n\n".join(filter(None, [title, _NOTES, notes, _BELOW, body]))
 
 
-def _made(
+def _figure_part(
   paper: figures.Paper,
   title: str,
-  rest: str,
+  body: str,
   folder: pathlib.Path,
   target: pathlib.Path,
 ) -> str:
@@ -178,13 +178,15 @@ def _made(
   if numbers.is_file():
     copy = f"{paper.name}_{folder.name}.csv"
     results.write_text(target / copy, files.read_text(numbers))
-    rest += (
+    body += (
       f"\n\nEvery number, how its settings were chosen, and its flags: "
       f"[{copy}]({copy})."
     )
-  like = paper.like(folder.name)
-  if like is not None:  # its pictures and sentences are those of another
-    return report.collapsed(f"{title}: the runs of {like}", report.without_others(rest))
+  source_figure = paper.source_of(folder.name)
+  if source_figure is not None:  # its pictures and sentences are those of another
+    return report.collapse(
+      f"{title}: the runs of {source_figure}", report.without_others(body)
+    )
   parts = [f"## {title}"]
   for picture in sorted(
     folder.glob("*.png"), key=lambda path: (len(path.stem), path.stem)
@@ -193,7 +195,7 @@ def _made(
     with files.replacing(target / copy) as partial:
       partial.write_bytes(_small_png(picture))
     parts.append(f"![{title}]({copy})")
-  return "\n\n".join([*parts, rest])
+  return "\n\n".join([*parts, body])
 
 
 def _tuning(
@@ -219,15 +221,15 @@ def _tuning(
     rows = records.read_rows(path, None)
     table = []
     for method in dict.fromkeys(row["method"] for row in rows):
-      own = [row for row in rows if row["method"] == method]
-      best = next(row for row in own if row["chosen"])
+      method_rows = [row for row in rows if row["method"] == method]
+      best = next(row for row in method_rows if row["chosen"])
       table.append(
         [
           method,
-          len(own),
+          len(method_rows),
           f"`{best['setting']}`",
           f"{best['validation']:.2f}",
-          *(f"{row['validation']:.2f}" for row in own if row["stated"]),
+          *(f"{row['validation']:.2f}" for row in method_rows if row["stated"]),
         ]
       )
     parts.append(
@@ -253,7 +255,7 @@ def _tuning(
   seeds = {1: "one seed", 3: "three seeds"}[protocol.seeds]
   return "\n\n".join(
     [
-      _CHOSEN,
+      _TUNING,
       "## Chosen how",
       "By `experiments.tune --paper`: every method "
       "with the same number of settings, drawn from all its ranges together, "
@@ -268,7 +270,7 @@ def publish(
   source: pathlib.Path,
   target: pathlib.Path,
   *,
-  again: bool = False,
+  rewrite: bool = False,
 ) -> pathlib.Path:
   """Writes a paper's page and its pictures; returns the page.
 
@@ -276,7 +278,7 @@ def publish(
     paper: the paper.
     source: folder that its figures were written to (their --out_dir).
     target: folder of the page.
-    again: whether a page is written again, with its notes, for which there is
+    rewrite: whether a page is written again, with its notes, for which there is
       no new figure.
 
   Raises:
@@ -288,8 +290,10 @@ def publish(
     end: target / f"{paper.name}{end and '_'}{end}.md"
     for end in ("", *dict.fromkeys(paper.pages.values()))
   }
-  kept = {name: text for page in pages.values() for name, text in _kept(page).items()}
-  if not names and not (again and kept):
+  figure_parts = {
+    name: text for page in pages.values() for name, text in _read_parts(page).items()
+  }
+  if not names and not (rewrite and figure_parts):
     raise UsageError(
       f"--from={source}: holds no table of {paper.name} (make them with "
       f"python -m experiments.{paper.name} --{paper.flag}=all)"
@@ -299,31 +303,37 @@ def publish(
   # The words at the top of each page; a page of one figure begins with those of
   # the figure.
   tops = {end: end or "intro" for end in pages if end not in order}
-  known = [*tops.values(), *order]
+  sections = [*tops.values(), *order]
   for name in notes:
-    if name not in known:
-      raise UsageError(f"{file}: ## {name} is no section (of {', '.join(known)})")
+    if name not in sections:
+      raise UsageError(f"{file}: ## {name} is no section (of {', '.join(sections)})")
   # Nothing is written where one of them is refused.
-  made = {name: _lower(source / name / f"{name}.md") for name in names}
+  figure_texts = {name: _lower(source / name / f"{name}.md") for name in names}
   _check_outputs(paper, [source / name for name in names], target, list(pages.values()))
   target.mkdir(parents=True, exist_ok=True)
   for name in names:
-    kept[name] = _made(paper, *made[name], source / name, target)
+    figure_parts[name] = _figure_part(paper, *figure_texts[name], source / name, target)
   texts = {}
   for end, page in pages.items():
     of_page = [
-      name for name in order if name in kept and paper.pages.get(name, "") == end
+      name
+      for name in order
+      if name in figure_parts and paper.pages.get(name, "") == end
     ]
     if end and not of_page:
       continue
     parts = [
       f"# Results: {paper.works}{end and ', '}{end}",
       *filter(
-        None, [notes.get(tops.get(end, ""), ""), "" if end else _others(paper, kept)]
+        None,
+        [notes.get(tops.get(end, ""), ""), "" if end else _others(paper, figure_parts)],
       ),
     ]
     for name in of_page:
-      parts += [_PART.format(name), _with_notes(kept[name], notes.get(name, ""))]
+      parts += [
+        _PART.format(name),
+        _with_notes(figure_parts[name], notes.get(name, "")),
+      ]
     parts += filter(None, [_tuning(paper, source, target, end)])
     texts[page] = "\n\n".join(parts) + "\n"
   for old in sorted(target.glob(f"{paper.name}_*.png")):
@@ -379,12 +389,12 @@ def _check_outputs(
   files.check_outputs(f"`to`={target}", outputs)
 
 
-def _others(paper: figures.Paper, kept: Mapping[str, str]) -> str:
+def _others(paper: figures.Paper, figure_parts: Mapping[str, str]) -> str:
   """The line that names the other pages of a paper."""
   ends = dict.fromkeys(
     paper.pages[name]
     for name in (*paper.figures, *paper.tables)
-    if name in kept and name in paper.pages
+    if name in figure_parts and name in paper.pages
   )
   return (
     ends
@@ -404,14 +414,14 @@ def _keep_answers(
     for name in (*paper.figures, *paper.tables)
     if (path := source / name / f"{name}.answers.csv").is_file()
   }
-  kept = target / f"{paper.name}.answers.csv"
-  old = [a for a in answers.read(kept) if a.figure not in new]
+  answers_file = target / f"{paper.name}.answers.csv"
+  old = [a for a in answers.read(answers_file) if a.figure not in new]
   order = [*paper.figures, *paper.tables]
-  found = sorted(
+  all_answers = sorted(
     [*old, *itertools.chain(*new.values())], key=lambda a: order.index(a.figure)
   )
-  if found:
-    results.write_text(kept, answers.text(found))
+  if all_answers:
+    results.write_text(answers_file, answers.text(all_answers))
 
 
 def publish_all(target: pathlib.Path) -> list[pathlib.Path]:
@@ -420,9 +430,10 @@ def publish_all(target: pathlib.Path) -> list[pathlib.Path]:
   The last page is that of the claims.
   """
   pages = [
-    publish(paper, source, target, again=True)
+    publish(paper, source, target, rewrite=True)
     for name, paper in PAPERS.items()
-    if (source := expanded(f"out/{name}")).is_dir() or (target / f"{name}.md").is_file()
+    if (source := expand_path(f"out/{name}")).is_dir()
+    or (target / f"{name}.md").is_file()
   ]
   target.mkdir(parents=True, exist_ok=True)
   page = target / "claims.md"
@@ -479,12 +490,12 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
         raise UsageError(
           f"--{flag}: not read with --all, which takes out/<paper> of each"
         )
-    print(*publish_all(expanded(values.to)), sep="\n")
+    print(*publish_all(expand_path(values.to)), sep="\n")
     return
   if values.paper is None:
     raise UsageError(f"--paper: missing (one of {', '.join(PAPERS)}; or --all)")
   source = pathlib.Path(values["from"].value or f"out/{values.paper}")
-  print(publish(PAPERS[values.paper], expanded(source), expanded(values.to)))
+  print(publish(PAPERS[values.paper], expand_path(source), expand_path(values.to)))
 
 
 main = Command(__doc__, _FLAGS, _run)

@@ -15,7 +15,7 @@ from fedjax_alg.engine import processes
 
 from .cli import config as config_lib
 from .cli.execute import execute, print_summary
-from .cli.guard import WITH_RESUME, guarded
+from .cli.guard import WITH_RESUME, run_guarded
 
 
 def command(argv: Sequence[str]) -> None:
@@ -29,7 +29,7 @@ def command(argv: Sequence[str]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
-  return guarded(command, argv, WITH_RESUME)
+  return run_guarded(command, argv, WITH_RESUME)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from absl.flags import FlagValues
 
 from fedjax_alg import files, tasks
 from fedjax_alg.engine import evaluate
-from fedjax_alg.files import expanded
+from fedjax_alg.files import expand_path
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
 from fedjax_alg.records.scores import LAST_ROUNDS
@@ -87,7 +87,7 @@ FLAGS = (
   ),
 )
 
-#: What tells the folder of a sweep.
+#: Recognizer of the folder of a sweep.
 _IS_SWEEP = files.json_with("best", "folder", "by", "metric", "score", "replay")
 
 #: Every setting has a folder and is checked before the first is run.
@@ -99,8 +99,10 @@ def _with_validation(words: Sequence[str]) -> list[str]:
 
   Without --validation_clients the flags stay as they are.
   """
-  given = flag_words.said(words)
-  if given.get("validation_clients", "0") == "0" or "eval_protocols" in given:
+  flag_values = flag_words.read_values(words)
+  if (
+    flag_values.get("validation_clients", "0") == "0" or "eval_protocols" in flag_values
+  ):
     return list(words)
   default = ",".join(config_lib.RunOptions().eval_protocols)
   return [*words, f"--eval_protocols={default},validation"]
@@ -123,7 +125,7 @@ def make(
     words: the flags that all settings share.
     grid: flag name -> its values, as they are written.
     root: folder of the sweep.
-    by: protocol by which the best setting is chosen; None: see ``Sweep.made``.
+    by: protocol by which the best setting is chosen; None: see ``Sweep.of_settings``.
     metric: metric by which settings are compared; None: the main one.
     score: which evaluations count, a name of ``LAST_ROUNDS``.
     html: whether to write sweep.html, too.
@@ -144,7 +146,7 @@ def make(
       {
         root / "sweep.json": _IS_SWEEP,
         **{
-          root / f"sweep.{kind}": files.beside("sweep.json", _IS_SWEEP)
+          root / f"sweep.{kind}": files.with_sibling("sweep.json", _IS_SWEEP)
           for kind in ("md", "csv", "png", *["html"] * html)
         },
       },
@@ -159,44 +161,46 @@ def make(
   if metric is not None and metric not in columns:
     raise UsageError(f"--metric={metric}: must be one of {', '.join(columns)}")
   if part is not None:
-    sweeps.play_part(configs, part)
+    sweeps.run_part(configs, part)
     return {}
-  found = sweeps.play_all(
+  outcomes = sweeps.run_all(
     configs,
     validated=by == "validation"
     or (by is None and "validation" in configs[0].run.eval_protocols),
   )
-  played = report.Sweep.made(
+  sweep = report.Sweep.of_settings(
     [
       report.read_setting(
         values,
-        one.folder,
-        "" if one.diverged is None else f"diverged in round {one.diverged.round}",
+        outcome.folder,
+        ""
+        if outcome.diverged is None
+        else f"diverged in round {outcome.diverged.round}",
       )
-      for values, one in zip(combinations(grid), found)
+      for values, outcome in zip(combinations(grid), outcomes)
     ],
     by,
     metric,
     score,
   )
-  if not evaluate.is_honest(played.by):
+  if not evaluate.is_honest(sweep.by):
     print(
-      f"warning: the best setting is chosen by {played.by}, on test data, "
+      f"warning: the best setting is chosen by {sweep.by}, on test data, "
       "so its number is optimistic; --validation_clients holds clients "
       "out to choose by",
       file=sys.stderr,
     )
-  config, best = found[0].config, played.best()
+  config, best = outcomes[0].config, sweep.best()
   for sentence in edges(combinations(grid), best.values, config.fields):
     print(f"warning: {sentence}", file=sys.stderr)
-  text, title = played.table(), (f"{config.method.entry.label}, {config.data.dataset}")
+  text, title = sweep.table(), (f"{config.method.entry.label}, {config.data.dataset}")
   facts = {
     "best": best.values,
     "folder": best.folder.name,
-    "by": played.by,
-    "metric": played.metric,
+    "by": sweep.by,
+    "metric": sweep.metric,
     "score": score,
-    **summary_lib.spread(played.scores(best)),
+    **summary_lib.spread(sweep.scores(best)),
     "replay": shlex.join(
       [
         f"--flagfile={best.folder / 'flags.txt'}",
@@ -207,11 +211,11 @@ def make(
   # First: it tells that the other files are those of a sweep.
   summary_lib.write_json(root / "sweep.json", facts)
   summary_lib.write_text(root / "sweep.md", f"# {title}\n\n{text}\n")
-  rows = played.rows()
+  rows = sweep.rows()
   tables.write_rows(root / "sweep.csv", rows, list(rows[0]))
-  report.draw(root / "sweep.png", played, title)
+  report.draw(root / "sweep.png", sweep, title)
   if html:
-    _write_page(root / "sweep.html", title, played)
+    _write_page(root / "sweep.html", title, sweep)
   print(text)
   words = " ".join(f"--{k}={v}" for k, v in best.values.items())
   print(
@@ -221,14 +225,14 @@ def make(
   return facts
 
 
-def _write_page(path: pathlib.Path, title: str, played: report.Sweep) -> None:
+def _write_page(path: pathlib.Path, title: str, sweep: report.Sweep) -> None:
   """Writes the page of the settings that did not diverge."""
   runs = {
-    ", ".join(f"{k}={v}" for k, v in one.values.items()): load_run(one.folder)
-    for one in played.settings
-    if one.rows
+    ", ".join(f"{k}={v}" for k, v in setting.values.items()): load_run(setting.folder)
+    for setting in sweep.settings
+    if setting.rows
   }
-  page.write(path, title, {"": runs}, metric=played.metric, protocol=played.by)
+  page.write(path, title, {"": runs}, metric=sweep.metric, protocol=sweep.by)
 
 
 def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
@@ -239,13 +243,14 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
     )
   grid = sweeps.read_grid(values.sweep)
   sweeps.refuse_given(argv, grid)
-  said = flag_words.said(words)
-  algorithm = said.get("algorithm", "composed").rpartition(":")[2]
+  flag_values = flag_words.read_values(words)
+  algorithm = flag_values.get("algorithm", "composed").rpartition(":")[2]
   make(
     words,
     grid,
-    expanded(
-      values.out_dir or (f"out/sweep_{algorithm}_{said.get('dataset', 'digits')}")
+    expand_path(
+      values.out_dir
+      or (f"out/sweep_{algorithm}_{flag_values.get('dataset', 'digits')}")
     ),
     by=values.by,
     metric=values.metric,

@@ -47,7 +47,7 @@ from absl.flags import FlagValues
 
 from fedjax_alg import files
 from fedjax_alg.errors import OptionError
-from fedjax_alg.files import expanded
+from fedjax_alg.files import expand_path
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables
 from fedjax_alg.records.scores import LAST_ROUNDS
@@ -58,7 +58,7 @@ from .cli import flag_words, program, sweeps
 from .cli import part as part_lib
 from .cli.command import Command, boolean, enum, integer, listed, string
 from .cli.config import UsageError
-from .cli.guard import AGAIN, WITH_RESUME
+from .cli.guard import REPEAT_HINT, WITH_RESUME
 from .papers import tuning
 from .reports import gradients
 
@@ -123,7 +123,7 @@ def _tune_any(values: FlagValues, words: list[str], argv: Sequence[str]) -> None
   Raises:
     UsageError: no clients are held out, or the flags are wrong.
   """
-  by_gradient = gradients.asked(values, argv)
+  by_gradient = gradients.names_to_tune(values, argv)
   if "validation_clients" not in map(flag_words.name_of, words):
     raise UsageError(
       "--validation_clients: missing, the choice is made on "
@@ -141,7 +141,7 @@ def _tune_any(values: FlagValues, words: list[str], argv: Sequence[str]) -> None
       words,
       values,
       gradients.last(every, LAST_ROUNDS[score]),
-      expanded(values.out_dir or "out/tune/gradient"),
+      expand_path(values.out_dir or "out/tune/gradient"),
       "Outer steps",
     )
     return
@@ -153,41 +153,41 @@ def _tune_any(values: FlagValues, words: list[str], argv: Sequence[str]) -> None
     best = sweep.make(
       words,
       grid,
-      expanded(values.out_dir or "out/tune/any"),
+      expand_path(values.out_dir or "out/tune/any"),
       by="validation",
       metric=values.metric,
       score=score,
       part=part_lib.parse(values.part),
     )
-    more = _wider(grid, best["best"], words) if best else {}
-    if not more or widened == values.widen:
+    wider_values = _wider(grid, best["best"], words) if best else {}
+    if not wider_values or widened == values.widen:
       break
     print(
       "widened, the best lies at the edge: "
-      + " ".join(f"--{name}={value}" for name, value in more.items())
+      + " ".join(f"--{name}={value}" for name, value in wider_values.items())
     )
     grid = {
-      name: [*kept, *([more[name]] if name in more else [])]
-      for name, kept in grid.items()
+      name: [*old_values, *([wider_values[name]] if name in wider_values else [])]
+      for name, old_values in grid.items()
     }
     # The settings that were run are read again.
-    words = [*flag_words.without(words, "overwrite", "resume"), "--resume"]
+    words = [*flag_words.drop_flags(words, "overwrite", "resume"), "--resume"]
 
 
 def _wider(
   grid: dict[str, list[str]], best: dict[str, str], words: Sequence[str]
 ) -> dict[str, str]:
   """name -> a value beyond the grid, of flags whose best is at its edge."""
-  found = {}
+  wider_values = {}
   for name, tried in grid.items():
     try:
-      more = beyond(list(map(float, tried)), float(best[name]))
-      if more is not None:
-        config_lib.parse([*words, *tuning.flags_of(best | {name: f"{more:g}"})])
-        found[name] = f"{more:g}"
+      value = beyond(list(map(float, tried)), float(best[name]))
+      if value is not None:
+        config_lib.parse([*words, *tuning.flags_of(best | {name: f"{value:g}"})])
+        wider_values[name] = f"{value:g}"
     except (ValueError, OptionError):  # words; out of the range of the flag
       continue
-  return found
+  return wider_values
 
 
 def beyond(tried: Sequence[float], best: float) -> float | None:
@@ -209,10 +209,10 @@ def beyond(tried: Sequence[float], best: float) -> float | None:
   neighbour = values[1] if best == values[0] else values[-2]
   if best <= 0 or neighbour <= 0:
     return None
-  found = float(f"{best * best / neighbour:.2g}")
-  if found >= 1 and all(float(value).is_integer() for value in values):
-    found = float(round(found))
-  return None if found in values else found
+  candidate = float(f"{best * best / neighbour:.2g}")
+  if candidate >= 1 and all(float(value).is_integer() for value in values):
+    candidate = float(round(candidate))
+  return None if candidate in values else candidate
 
 
 def _tune_paper(values: FlagValues, extra: list[str], argv: Sequence[str]) -> None:
@@ -224,7 +224,7 @@ def _tune_paper(values: FlagValues, extra: list[str], argv: Sequence[str]) -> No
       f"--data={data}: not of the {paper} paper (one of "
       f"{', '.join(d for p, d in tuning.PROTOCOLS if p == paper)})"
     )
-  by_gradient = gradients.asked(values, argv)
+  by_gradient = gradients.names_to_tune(values, argv)
   if by_gradient and protocol.by != "validation":
     raise UsageError(
       f"--{gradients.FLAG}: not of {paper} on {data}, where methods have a "
@@ -234,14 +234,14 @@ def _tune_paper(values: FlagValues, extra: list[str], argv: Sequence[str]) -> No
   if protocol.by == "validation":
     extra += source
   else:  # the runs read a file of their own
-    place, extra = flag_words.parted(extra, ("dataset", "data_path"))
+    place, extra = flag_words.split_words(extra, ("dataset", "data_path"))
     source = place or source
-  root = expanded(values.out_dir) / f"{paper}_{data}"
+  root = expand_path(values.out_dir) / f"{paper}_{data}"
   files.check_outputs(
     f"`out_dir`={values.out_dir}",
     {
       root / "tune.csv": tuning.IS_TABLE,
-      root / "tune.md": files.beside("tune.csv", tuning.IS_TABLE),
+      root / "tune.md": files.with_sibling("tune.csv", tuning.IS_TABLE),
     },
   )
   study = tuning.Study(paper, data, root, source, extra)
@@ -285,7 +285,7 @@ _ANY = Command(
   None,
   (_WIDEN, *gradients.FLAGS, *sweep.FLAGS),
   _tune_any,
-  again=WITH_RESUME,
+  resume_hint=WITH_RESUME,
   passes_on=True,
   of_files=True,
 )
@@ -298,7 +298,7 @@ _PAPER = Command(
   "python -m experiments.sweep --help. In both forms any other --flag=value "
   "is\npassed on to every run; python -m experiments.run --help lists these "
   "flags.",
-  AGAIN,
+  REPEAT_HINT,
   passes_on=True,
 )
 

@@ -30,7 +30,7 @@ Params = Any
 State = TypeVar("State")
 #: Code for one client, or that writes what it keeps.
 Fn = Callable[..., Any]
-#: What a participant sends or receives besides the model: a number of vectors
+#: Traffic of a participant besides the model: a number of vectors
 #: of P floats, which may be a fraction, or a function P -> bytes.
 Traffic = float | Callable[[int], int]
 
@@ -310,7 +310,7 @@ class RoundAux(NamedTuple):
 
 
 class MapClients:
-  """How client code is mapped over the slots of a cohort (engine.clients).
+  """A map of client code over the slots of a cohort (engine.clients).
 
   ``update`` and ``total`` are those of a map; the others follow from them.
   """
@@ -550,7 +550,7 @@ def shared_client_params(
   return client_params
 
 
-#: What the docstrings of all builders of algorithms say.
+#: Sections of the docstrings of all builders of algorithms.
 _BUILDER = {
   "Args": """
   model: the model and its objective.
@@ -577,16 +577,16 @@ def builder(fn: _Builder) -> _Builder:
   """
 
   @functools.wraps(fn)
-  def build(model, hparams, **more):
+  def build(model, hparams, **kwargs):
     validate(hparams)
-    return fn(model, hparams, **more)
+    return fn(model, hparams, **kwargs)
 
   text, *sections = re.split(
     r"\n\n(?=(?:Args|Returns|Raises):\n)", inspect.cleandoc(fn.__doc__ or "")
   )
-  beside = dict(section.split(":\n", 1) for section in sections)
+  additions = dict(section.split(":\n", 1) for section in sections)
   for name, common in _BUILDER.items():
-    text += f"\n\n{name}:{common}{beside.get(name, '')}".rstrip()
+    text += f"\n\n{name}:{common}{additions.get(name, '')}".rstrip()
   build.__doc__ = text
   return cast(_Builder, build)
 

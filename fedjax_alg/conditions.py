@@ -34,13 +34,13 @@ ZERO = Range("0", is_zero, 0)
 
 
 class Condition:
-  """What other options must be. ``str`` says it, options in backticks."""
+  """A condition on other options. ``str`` words it, options in backticks."""
 
   def __and__(self, other: "Condition") -> "Condition":
-    return Joined("and", (self, other))
+    return Compound("and", (self, other))
 
   def __or__(self, other: "Condition") -> "Condition":
-    return Joined("or", (self, other))
+    return Compound("or", (self, other))
 
   @property
   def clauses(self) -> "tuple[Clause, ...]":
@@ -53,13 +53,13 @@ class Condition:
     return tuple(dict.fromkeys(clause.name for clause in self.clauses))
 
   def about(self, names: Collection[str]) -> "Condition | None":
-    """What it says of these options alone; None: nothing."""
+    """Reduces the condition to its part about these options; None: none."""
     raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
 class Clause(Condition):
-  """That an option has one of several values, or none of them."""
+  """The condition that an option has one of several values, or none of them."""
 
   name: str
   values: tuple[Any, ...]  #: the values, or one ``Range``
@@ -73,8 +73,8 @@ class Clause(Condition):
   def holds(self, value: Any) -> bool:
     """Whether it holds for a value of the option."""
     return self.none != any(
-      one.holds(value) if isinstance(one, Range) else value == one
-      for one in self.values
+      entry.holds(value) if isinstance(entry, Range) else value == entry
+      for entry in self.values
     )
 
   def about(self, names: Collection[str]) -> Condition | None:
@@ -95,8 +95,8 @@ class Clause(Condition):
 
 
 @dataclasses.dataclass(frozen=True)
-class Joined(Condition):
-  """That all of some conditions hold, or one of them."""
+class Compound(Condition):
+  """The condition that all of some conditions hold, or one of them."""
 
   word: str  #: "and" or "or"
   parts: tuple[Condition, ...]
@@ -106,16 +106,22 @@ class Joined(Condition):
     return tuple(clause for part in self.parts for clause in part.clauses)
 
   def about(self, names: Collection[str]) -> Condition | None:
-    found = [part.about(names) for part in self.parts]
-    # Of alternatives all count: one that is unknown may hold.
-    if self.word == "or" and None in found:
+    statements = [part.about(names) for part in self.parts]
+    # An "or" needs all of its parts: an unknown one may hold.
+    if self.word == "or" and None in statements:
       return None
-    left = tuple(part for part in found if part)
-    return Joined(self.word, left) if len(left) > 1 else (left[0] if left else None)
+    remaining = tuple(part for part in statements if part)
+    return (
+      Compound(self.word, remaining)
+      if len(remaining) > 1
+      else (remaining[0] if remaining else None)
+    )
 
   def __str__(self) -> str:
     return f" {self.word} ".join(
-      f"({part})" if isinstance(part, Joined) and part.word != self.word else str(part)
+      f"({part})"
+      if isinstance(part, Compound) and part.word != self.word
+      else str(part)
       for part in self.parts
     )
 
@@ -139,7 +145,7 @@ def but(name: str, *values: Any) -> Condition:
 def why_not(
   name: str, conditions: Mapping[str, Condition | None], values: Mapping[str, Any]
 ) -> str:
-  """Why an option is not read; empty if it is.
+  """Explains why an option is not read; empty if it is.
 
   Args:
     name: the option.
@@ -157,8 +163,8 @@ def why_not(
 def _why(
   when: Condition, conditions: Mapping[str, Condition | None], values: Mapping[str, Any]
 ) -> str:
-  """Why a condition does not hold: the smallest part of it that fails."""
-  if isinstance(when, Joined):
+  """Explains why a condition does not hold: its smallest part that fails."""
+  if isinstance(when, Compound):
     reasons = [_why(part, conditions, values) for part in when.parts]
     if when.word == "and":
       return next(filter(None, reasons), "")

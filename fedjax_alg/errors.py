@@ -8,8 +8,8 @@ import traceback
 from typing import Any
 
 #: Folder of this package, and of other code that no user has written.
-_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_KNOWN = re.compile(r"site-packages|dist-packages|^<|[/\\]lib[/\\]python3")
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_LIBRARIES = re.compile(r"site-packages|dist-packages|^<|[/\\]lib[/\\]python3")
 _PARAMETER = re.compile(r"`([a-z][a-z_0-9]*)`")
 
 
@@ -55,7 +55,7 @@ def with_names(text: str, prefix: str = "") -> str:
     >>> with_names("`client_lr`=-1: must be more than 0", "--")
     '--client_lr=-1: must be more than 0'
   """
-  return _PARAMETER.sub(lambda found: prefix + found.group(1), text)
+  return _PARAMETER.sub(lambda match: prefix + match.group(1), text)
 
 
 #: A longer word is shown by its two ends.
@@ -78,7 +78,7 @@ def one_line(text: str) -> str:
     letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text
   )
   return re.sub(
-    rf"\S{{{_LONG + 1},}}", lambda found: f"{found[0][:200]}...{found[0][-50:]}", text
+    rf"\S{{{_LONG + 1},}}", lambda match: f"{match[0][:200]}...{match[0][-50:]}", text
   )
 
 
@@ -104,7 +104,7 @@ def reason(error: BaseException) -> str:
   return lines[0].strip() if lines else type(error).__name__
 
 
-def raised(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
   """Says in one line what code of somebody else's raised.
 
   Args:
@@ -114,14 +114,14 @@ def raised(error: BaseException) -> str:
     The type of the error, its ``reason`` and the line of the code that is not
     ours: ``ValueError: too heavy, mine.py line 3``.
   """
-  name, said = type(error).__name__, reason(error)
+  name, message = type(error).__name__, reason(error)
   theirs = [
     frame
     for frame in traceback.extract_tb(error.__traceback__)
-    if not _KNOWN.search(frame.filename) and not frame.filename.startswith(_HERE)
+    if not _LIBRARIES.search(frame.filename) and not frame.filename.startswith(_PACKAGE)
   ]
   where = f", {theirs[-1].filename} line {theirs[-1].lineno}" if theirs else ""
-  return (name if said == name else f"{name}: {said}") + where
+  return (name if message == name else f"{name}: {message}") + where
 
 
 def a_type(value: Any) -> str:
@@ -135,7 +135,7 @@ def a_type(value: Any) -> str:
 _SIMILAR = 0.75
 
 
-def squeezed(name: Any) -> str:
+def normalize_name(name: Any) -> str:
   """Removes what people write differently: case, spaces, dashes, ...
 
   Args:
@@ -148,10 +148,10 @@ def squeezed(name: Any) -> str:
   return "".join(letter for letter in str(name).casefold() if letter.isalnum())
 
 
-#: What other libraries and papers call an option, ``squeezed`` -> its names
+#: Names of options in other libraries and papers, ``normalize_name`` -> its names
 #: here, of which the first that is known counts.
 _SYNONYMS: dict[str, tuple[str, ...]] = {
-  other: tuple(names)
+  foreign: tuple(names)
   for others, *names in (
     ("lr learningrate clientlearningrate locallr stepsize eta", "client_lr"),
     ("serverlearningrate globallr", "server_lr"),
@@ -180,7 +180,7 @@ _SYNONYMS: dict[str, tuple[str, ...]] = {
     ("data", "dataset"),
     ("randomseed rngseed", "seed", "seeds"),
   )
-  for other in others.split()
+  for foreign in others.split()
 }
 
 
@@ -195,14 +195,16 @@ def closest(name: str, names: Iterable[str]) -> str | None:
     The known name: what others call so (``lr`` is ``client_lr``), else the most
     similar one; None if none is similar.
   """
-  known: dict[str, str] = {}
-  for one in names:
-    known.setdefault(squeezed(one), one)
-  for synonym in _SYNONYMS.get(squeezed(name), ()):
-    if squeezed(synonym) in known:
-      return known[squeezed(synonym)]
-  found = difflib.get_close_matches(squeezed(name), list(known), n=1, cutoff=_SIMILAR)
-  return known[found[0]] if found else None
+  by_letters: dict[str, str] = {}
+  for candidate in names:
+    by_letters.setdefault(normalize_name(candidate), candidate)
+  for synonym in _SYNONYMS.get(normalize_name(name), ()):
+    if normalize_name(synonym) in by_letters:
+      return by_letters[normalize_name(synonym)]
+  matches = difflib.get_close_matches(
+    normalize_name(name), list(by_letters), n=1, cutoff=_SIMILAR
+  )
+  return by_letters[matches[0]] if matches else None
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
@@ -220,15 +222,15 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     >>> did_you_mean("fedprx", ["fedavg", "fedprox"])
     ", did you mean 'fedprox'?"
   """
-  found = closest(name, names)
-  return f", did you mean {found!r}?" if found else ""
+  suggestion = closest(name, names)
+  return f", did you mean {suggestion!r}?" if suggestion else ""
 
 
-def check_one_of(said: str, value: Any, allowed: Collection[str]) -> None:
+def check_one_of(label: str, value: Any, allowed: Collection[str]) -> None:
   """Refuses a value that is none of those allowed.
 
   Args:
-    said: how the message names the value.
+    label: how the message names the value.
     value: the value.
     allowed: those that are allowed.
 
@@ -236,24 +238,26 @@ def check_one_of(said: str, value: Any, allowed: Collection[str]) -> None:
     OptionError: it is none of them.
   """
   if value not in allowed:
-    raise OptionError(f"{said}: must be one of {', '.join(allowed)}")
+    raise OptionError(f"{label}: must be one of {', '.join(allowed)}")
 
 
-def check_known(name: str, value: Any, known: Collection[Any], more: str = "") -> None:
+def check_known(
+  name: str, value: Any, choices: Collection[Any], alternative: str = ""
+) -> None:
   """Refuses a value of an option that is no known name.
 
   Args:
     name: the option.
     value: its value.
-    known: the known names.
-    more: what else it may be, for the message.
+    choices: the known names.
+    alternative: what else it may be, for the message.
 
   Raises:
     OptionError: it is none of them; the message says what was meant, if that
       can be told.
   """
-  if value not in known:
+  if value not in choices:
     raise OptionError(
-      f"`{name}`={value}: unknown{did_you_mean(str(value), known)} (one of "
-      f"{', '.join(map(str, known))}{more})"
+      f"`{name}`={value}: unknown{did_you_mean(str(value), choices)} (one of "
+      f"{', '.join(map(str, choices))}{alternative})"
     )

@@ -26,7 +26,7 @@ Recognizer = Callable[[pathlib.Path], bool]
 _LONGEST, _LONGEST_NAME = 4096, 255
 
 
-def expanded(path: str | os.PathLike, parameter: str = "") -> pathlib.Path:
+def expand_path(path: str | os.PathLike, parameter: str = "") -> pathlib.Path:
   """The path with its ~ or ~user replaced by the home directory.
 
   Args:
@@ -36,26 +36,26 @@ def expanded(path: str | os.PathLike, parameter: str = "") -> pathlib.Path:
   Raises:
     OptionError: there is no such user, or no file can have this path.
   """
-  said = f"`{parameter}`={path}" if parameter else str(path)
+  label = f"`{parameter}`={path}" if parameter else str(path)
   if not isinstance(path, (str, os.PathLike)):
-    raise OptionError(f"{said}: {a_type(path)}, must be a path")
+    raise OptionError(f"{label}: {a_type(path)}, must be a path")
   try:
-    found = pathlib.Path(path).expanduser()
+    result = pathlib.Path(path).expanduser()
   except RuntimeError:
-    raise OptionError(f"{said}: there is no such user's home directory") from (None)
+    raise OptionError(f"{label}: there is no such user's home directory") from (None)
   sizes = [
-    len(part.encode("utf-8", "surrogatepass")) for part in (str(found), *found.parts)
+    len(part.encode("utf-8", "surrogatepass")) for part in (str(result), *result.parts)
   ]
   if (
-    "\0" in str(found)
+    "\0" in str(result)
     or sizes[0] >= _LONGEST
     or (max(sizes[1:], default=0) > _LONGEST_NAME)
   ):
     raise OptionError(
-      f"{said}: no path; its names have at most "
+      f"{label}: no path; its names have at most "
       f"{_LONGEST_NAME} bytes, and none that is zero"
     )
-  return found
+  return result
 
 
 def memory() -> int:
@@ -63,7 +63,7 @@ def memory() -> int:
   return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def opened(path: str | os.PathLike) -> io.BufferedReader:
+def open_regular(path: str | os.PathLike) -> io.BufferedReader:
   """Opens a regular file for reading, and nothing that waits or never ends.
 
   Raises:
@@ -72,10 +72,10 @@ def opened(path: str | os.PathLike) -> io.BufferedReader:
   """
   file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
   try:
-    found = os.fstat(file)
-    if not stat.S_ISREG(found.st_mode):
+    status = os.fstat(file)
+    if not stat.S_ISREG(status.st_mode):
       raise OSError(errno.EINVAL, "no regular file", str(path))
-    if found.st_size > memory():
+    if status.st_size > memory():
       raise OSError(errno.EFBIG, "larger than the memory", str(path))
     return os.fdopen(file, "rb")
   except OSError:
@@ -84,8 +84,8 @@ def opened(path: str | os.PathLike) -> io.BufferedReader:
 
 
 def read_bytes(path: str | os.PathLike) -> bytes:
-  """The content of a regular file; raises as ``opened``."""
-  with opened(path) as file:
+  """The content of a regular file; raises as ``open_regular``."""
+  with open_regular(path) as file:
     return file.read()
 
 
@@ -108,7 +108,7 @@ def sha256(path: pathlib.Path) -> str:
   Raises:
     OSError: the file cannot be read.
   """
-  with opened(path) as file:
+  with open_regular(path) as file:
     return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -144,12 +144,12 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     ValueError: it holds something else.
   """
   try:
-    found = json.loads(read_bytes(path).decode("utf-8-sig"))
+    content = json.loads(read_bytes(path).decode("utf-8-sig"))
   except RecursionError:
     raise ValueError(f"{path.name}: too many brackets") from None
-  if not isinstance(found, dict):
+  if not isinstance(content, dict):
     raise ValueError(f"{path.name}: no dictionary")
-  return found
+  return content
 
 
 def sync(path: pathlib.Path) -> None:
@@ -165,7 +165,7 @@ def sync(path: pathlib.Path) -> None:
 
 
 def output_path(path: str | os.PathLike, parameter: str) -> pathlib.Path:
-  """The path of something to write, see ``expanded``.
+  """The path of something to write, see ``expand_path``.
 
   Args:
     path: a path as users type it.
@@ -176,7 +176,7 @@ def output_path(path: str | os.PathLike, parameter: str) -> pathlib.Path:
   """
   if path == "":
     raise OptionError(f"`{parameter}`=: empty, give the path to write to")
-  return expanded(path, parameter)
+  return expand_path(path, parameter)
 
 
 def text_with(begin: str, *parts: str) -> Recognizer:
@@ -211,7 +211,7 @@ def json_with(*entries: str) -> Recognizer:
   return has
 
 
-def beside(name: str, recognizer: Recognizer) -> Recognizer:
+def with_sibling(name: str, recognizer: Recognizer) -> Recognizer:
   """Recognizes a file by another one of the same writer in its folder."""
 
   def has(path: pathlib.Path) -> bool:

@@ -47,7 +47,7 @@ GROUPS = {
 }
 
 
-def grouped_fields(hparams: type[Any]) -> dict[str, list[dataclasses.Field]]:
+def fields_by_group(hparams: type[Any]) -> dict[str, list[dataclasses.Field]]:
   """Sorts the hyper-parameters of a method into its own and shared ones.
 
   Args:
@@ -72,7 +72,7 @@ def grouped_fields(hparams: type[Any]) -> dict[str, list[dataclasses.Field]]:
 
 def ordered_fields(hparams: type[Any]) -> list[dataclasses.Field]:
   """Lists the hyper-parameters of a method, its own first."""
-  return [field for fields in grouped_fields(hparams).values() for field in fields]
+  return [field for fields in fields_by_group(hparams).values() for field in fields]
 
 
 def ordered_values(hparams: Any) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def hyper(
   )
 
 
-def like(options: Any, name: str, **changes: Any) -> Any:
+def field_like(options: Any, name: str, **changes: Any) -> Any:
   """The field ``name`` of other options, with some of its metadata changed."""
   field = options.__dataclass_fields__[name]
   return dataclasses.field(
@@ -189,7 +189,7 @@ def _number(value: float) -> str:
   return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
-def allowed(field: dataclasses.Field) -> str:
+def describe_range(field: dataclasses.Field) -> str:
   """Describes the range of a ``hyper`` field in words.
 
   Args:
@@ -218,7 +218,7 @@ def at_limit(field: dataclasses.Field, value: float) -> bool:
 
 
 def unread(hparams: Any, name: str, others: Mapping[str, Any] | None = None) -> str:
-  """Why a method with these hyper-parameters does not read a field.
+  """Explains why a method with these hyper-parameters does not read a field.
 
   Args:
     hparams: an instance of a dataclass of ``hyper`` fields.
@@ -293,7 +293,7 @@ def with_values(hparams: HParams, values: Mapping[str, Any]) -> HParams:
   return dataclasses.replace(hparams, **changes)  # type: ignore[type-var]
 
 
-def resolved(hparams: HParams) -> HParams:
+def resolve(hparams: HParams) -> HParams:
   """Fills in the defaults that depend on other fields.
 
   A dataclass with such defaults has a method ``resolved``. All other
@@ -335,7 +335,7 @@ def validate(hparams: Any) -> None:
       meta.get(key) is not None and beyond(value, meta[key])
       for key, _, beyond in _LIMITS
     ):
-      raise OptionError(f"`{field.name}`={value}: must be {allowed(field)}")
+      raise OptionError(f"`{field.name}`={value}: must be {describe_range(field)}")
 
 
 def check_count(name: str, value: Any) -> None:
@@ -405,7 +405,7 @@ def of_type(name: str, value: Any, kind: Any) -> Any:
     if value is None:
       return value
     kind = next(part for part in typing.get_args(kind) if part is not types.NoneType)
-  given, value = value, plain(value)
+  original, value = value, plain(value)
   if typing.get_origin(kind) is tuple:
     items = typing.get_args(kind)
     if isinstance(value, str):
@@ -415,16 +415,16 @@ def of_type(name: str, value: Any, kind: Any) -> Any:
     if items[-1] is Ellipsis:
       items = items[:1] * len(value)
     if len(items) != len(value):
-      raise OptionError(f"`{name}`={given!r}: must have {len(items)} entries")
+      raise OptionError(f"`{name}`={original!r}: must have {len(items)} entries")
     if typing.get_origin(items[0] if items else None) is tuple and not all(
       isinstance(item, tuple) for item in value
     ):
-      raise OptionError(f"`{name}`={given!r}: must be {_list_form(items)}")
-    return tuple(of_type(name, *each) for each in zip(value, items))
+      raise OptionError(f"`{name}`={original!r}: must be {_list_form(items)}")
+    return tuple(of_type(name, *entry) for entry in zip(value, items))
   if kind is float and type(value) is int:
     return float(value)
   if kind in _WORDS and type(value) is not kind:
-    raise OptionError(f"`{name}`={given!r}: must be {_WORDS[kind]}")
+    raise OptionError(f"`{name}`={original!r}: must be {_WORDS[kind]}")
   return value
 
 
@@ -442,18 +442,18 @@ def of_field(field: dataclasses.Field, value: Any, kind: Any) -> Any:
   """
   between, listed = field.metadata.get("numbers"), plain(value)
   listed = listed if isinstance(listed, tuple) else (listed,)
-  if between and listed and all(type(one) in (int, float) for one in listed):
+  if between and listed and all(type(item) in (int, float) for item in listed):
     value = between.join(map(repr, listed))
   return of_type(field.name, value, kind)
 
 
 def _list_form(items: tuple[Any, ...]) -> str:
-  """How a list with entries of these types may be given."""
+  """Describes how a list with entries of these types may be written."""
   first = items[0]
   if typing.get_origin(first) is tuple:
     return 'a list of pairs, such as [(1, 2)] or "1:2"'
-  one, two = {str: ("a", "b"), float: (0.1, 0.2)}.get(first, (1, 2))
-  return f'a list, such as {[one, two]} or "{one},{two}"'
+  a, b = {str: ("a", "b"), float: (0.1, 0.2)}.get(first, (1, 2))
+  return f'a list, such as {[a, b]} or "{a},{b}"'
 
 
 def words_of(text: str) -> list[str]:
@@ -474,7 +474,7 @@ def of_words(
   Raises:
     OptionError: a word is not of its type, or there are too many or too few.
   """
-  said, item = f"`{name}`={','.join(words)}", items[0]
+  label, item = f"`{name}`={','.join(words)}", items[0]
   if item is str:
     return tuple(words)
   if typing.get_origin(item) is tuple:  # pairs ROUND:COUNT
@@ -483,7 +483,7 @@ def of_words(
     except ValueError:
       pairs = ()
     if not pairs or any(len(pair) != 2 for pair in pairs):
-      raise OptionError(f"{said}: must be ROUND:COUNT[,ROUND:COUNT...], whole numbers")
+      raise OptionError(f"{label}: must be ROUND:COUNT[,ROUND:COUNT...], whole numbers")
     return pairs
   try:
     numbers = tuple(map(item, words))
@@ -491,42 +491,42 @@ def of_words(
     numbers = None
   if items[-1] is Ellipsis:
     if numbers is None:
-      raise OptionError(f"{said}: must be a list of numbers")
+      raise OptionError(f"{label}: must be a list of numbers")
     return numbers
   if numbers is None or len(numbers) != len(items):
     kind = "whole numbers" if item is int else "numbers"
-    raise OptionError(f"{said}: must be LEAST,MOST, two {kind}")
+    raise OptionError(f"{label}: must be LEAST,MOST, two {kind}")
   return numbers
 
 
-def place(name: str, value: Any, count: int, what: str = "") -> int:
+def place(name: str, value: Any, count: int, note: str = "") -> int:
   """Converts an index to an int.
 
   Args:
     name: name of the argument, for the message.
     value: the index that a caller gave.
     count: number of things that have one, from 0.
-    what: what they are, for the message.
+    note: what they are, for the message.
 
   Raises:
     OptionError: no whole number in [0, count).
   """
   try:
-    found = operator.index(value)
+    index = operator.index(value)
   except TypeError:
-    found = -1
-  if not 0 <= found < count:
+    index = -1
+  if not 0 <= index < count:
     raise OptionError(
-      f"`{name}`={value!r}: must be a whole number in [0, {count}){what}"
+      f"`{name}`={value!r}: must be a whole number in [0, {count}){note}"
     )
-  return found
+  return index
 
 
 #: The annotations of a dataclass; resolving them takes milliseconds.
 _hints = functools.cache(typing.get_type_hints)
 
 
-def typed(options: HParams) -> HParams:
+def convert_types(options: HParams) -> HParams:
   """Converts every value to the type of its field (``of_type``).
 
   Args:
@@ -540,11 +540,11 @@ def typed(options: HParams) -> HParams:
   """
   kind: Any = type(options)
   hints = _hints(kind)
-  found = {
+  values = {
     name: of_field(kind.__dataclass_fields__[name], getattr(options, name), hint)
     for name, hint in hints.items()
   }
-  return with_values(options, found)
+  return with_values(options, values)
 
 
 def check_options(options: Any) -> None:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from fedjax_alg import files
 from fedjax_alg.errors import OptionError, did_you_mean, reason
-from fedjax_alg.files import expanded
+from fedjax_alg.files import expand_path
 
 #: The two forms, for messages.
 FORMS = "path/to/file.py:NAME or package.module:NAME"
@@ -55,14 +55,14 @@ def refuse_nameless(text: Any, parameter: str) -> None:
     return
   names: list[str] = []
   try:
-    nodes = ast.parse(expanded(text).read_bytes()).body
+    nodes = ast.parse(expand_path(text).read_bytes()).body
   except (OSError, SyntaxError, ValueError):
     nodes = []
   for node in nodes:
     if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
       names.append(node.name)
     elif isinstance(node, ast.Assign):
-      names += [one.id for one in node.targets if isinstance(one, ast.Name)]
+      names += [target.id for target in node.targets if isinstance(target, ast.Name)]
   names = [name for name in names if not name.startswith("_")]
   has = f" (it has {', '.join(names)})" if names else ""
   raise OptionError(
@@ -87,32 +87,32 @@ def load(text: str, parameter: str) -> tuple[Any, Source]:
   Raises:
     OptionError: there is no such file, module or name, or loading it fails.
   """
-  said = f"`{parameter}`={text}"
+  label = f"`{parameter}`={text}"
   place, _, name = text.rpartition(":")
   if not place or not all(part.isidentifier() for part in name.split(".")):
-    raise OptionError(f"{said}: must be {FORMS}")
+    raise OptionError(f"{label}: must be {FORMS}")
   _importable(os.getcwd())
   if place.endswith(".py"):
     path = _real(place)
     if not path.is_file():
-      raise OptionError(f"{said}: there is no file {path}")
-    module, source = _of_file(path, _sha256(path), said)
+      raise OptionError(f"{label}: there is no file {path}")
+    module, source = _of_file(path, _sha256(path), label)
   elif all(part.isidentifier() for part in place.split(".")):
-    module, source = _of_module(place, said)
+    module, source = _of_module(place, label)
   else:
-    raise OptionError(f"{said}: must be {FORMS}")
-  found: Any = module
+    raise OptionError(f"{label}: must be {FORMS}")
+  value: Any = module
   for part in name.split("."):
     try:
-      found = getattr(found, part)
+      value = getattr(value, part)
     except AttributeError:
-      public = [known for known in vars(module) if not known.startswith("_")]
+      public = [member for member in vars(module) if not member.startswith("_")]
       raise OptionError(
-        f"{said}: {place} has no {name}{did_you_mean(name, public)}"
+        f"{label}: {place} has no {name}{did_you_mean(name, public)}"
       ) from None
     except Exception as error:  # whatever the user's code raises
-      raise OptionError(f"{said}: {_failure(error, '')}") from error
-  return found, source
+      raise OptionError(f"{label}: {_failure(error, '')}") from error
+  return value, source
 
 
 def source_of(file: str) -> Source:
@@ -143,14 +143,14 @@ def sources(**texts: Any) -> dict[str, Source]:
   return {name: load(text, name)[1] for name, text in texts.items() if is_own(text)}
 
 
-def as_facts(found: Mapping[str, Source]) -> dict[str, dict[str, str]]:
+def as_facts(by_option: Mapping[str, Source]) -> dict[str, dict[str, str]]:
   """Makes a dictionary of ``sources`` that can be written as JSON."""
-  return {name: dict(source._asdict()) for name, source in found.items()}
+  return {name: dict(source._asdict()) for name, source in by_option.items()}
 
 
 def _real(path: str) -> pathlib.Path:
   # Path.resolve raises an error for links that form a circle.
-  return pathlib.Path(os.path.realpath(expanded(path)))
+  return pathlib.Path(os.path.realpath(expand_path(path)))
 
 
 def _importable(folder: str) -> None:
@@ -167,7 +167,7 @@ def _sha256(path: pathlib.Path) -> str:
 
 
 @functools.lru_cache(maxsize=64)
-def _of_file(path: pathlib.Path, digest: str, said: str) -> tuple[ModuleType, Source]:
+def _of_file(path: pathlib.Path, digest: str, label: str) -> tuple[ModuleType, Source]:
   # The name has the content in it: a changed file is another module, and the
   # objects of the old one stay what they are.
   name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
@@ -184,11 +184,11 @@ def _of_file(path: pathlib.Path, digest: str, said: str) -> tuple[ModuleType, So
       del sys.modules[name]
       if isinstance(error, KeyboardInterrupt):
         raise
-      raise OptionError(f"{said}: {_failure(error, str(path))}") from error
-  return sys.modules[name], Source(str(path), _with_helpers(path, digest, said))
+      raise OptionError(f"{label}: {_failure(error, str(path))}") from error
+  return sys.modules[name], Source(str(path), _with_helpers(path, digest, label))
 
 
-def _imported(path: pathlib.Path) -> list[ModuleType]:
+def _list_imports(path: pathlib.Path) -> list[ModuleType]:
   """The loaded modules that a file imports."""
   names = set()
   for node in ast.walk(ast.parse(path.read_bytes())):
@@ -199,7 +199,7 @@ def _imported(path: pathlib.Path) -> list[ModuleType]:
   return [sys.modules[name] for name in sorted(names) if name in sys.modules]
 
 
-def _with_helpers(path: pathlib.Path, digest: str, said: str) -> str:
+def _with_helpers(path: pathlib.Path, digest: str, label: str) -> str:
   """The hash of a file and of what it imports from its own folder.
 
   Raises:
@@ -207,22 +207,22 @@ def _with_helpers(path: pathlib.Path, digest: str, said: str) -> str:
       beside it.
   """
   helpers: dict[pathlib.Path, str] = {}
-  left = _imported(path)
-  while left:
-    other = left.pop()
-    file = getattr(other, "__file__", None)
-    held = pathlib.Path(file or "").resolve()
-    beside = path.parent / f"{other.__name__}.py"
-    if "site-packages" in held.parts:  # an environment inside the folder
+  pending = _list_imports(path)
+  while pending:
+    module = pending.pop()
+    file = getattr(module, "__file__", None)
+    location = pathlib.Path(file or "").resolve()
+    sibling = path.parent / f"{module.__name__}.py"
+    if "site-packages" in location.parts:  # an environment inside the folder
       continue
-    if held.suffix == ".py" and held.is_relative_to(path.parent):
-      if held not in helpers and held != path:
-        helpers[held] = _sha256(held)
-        left += _imported(held)
-    elif beside.is_file():
+    if location.suffix == ".py" and location.is_relative_to(path.parent):
+      if location not in helpers and location != path:
+        helpers[location] = _sha256(location)
+        pending += _list_imports(location)
+    elif sibling.is_file():
       raise OptionError(
-        f"{said}: it imports {other.__name__}, which is {file} in this "
-        f"process, not {beside}; give one of the two another name"
+        f"{label}: it imports {module.__name__}, which is {file} in this "
+        f"process, not {sibling}; give one of the two another name"
       )
   if not helpers:
     return digest
@@ -231,20 +231,20 @@ def _with_helpers(path: pathlib.Path, digest: str, said: str) -> str:
 
 
 @functools.lru_cache(maxsize=64)
-def _of_module(name: str, said: str) -> tuple[ModuleType, Source]:
+def _of_module(name: str, label: str) -> tuple[ModuleType, Source]:
   importlib.invalidate_caches()  # a file that was written a moment ago
   try:
     module = importlib.import_module(name)
   except ModuleNotFoundError as error:
     if error.name and (name == error.name or name.startswith(f"{error.name}.")):
       raise OptionError(
-        f"{said}: there is no module {error.name}, here or installed"
+        f"{label}: there is no module {error.name}, here or installed"
       ) from (error)
-    raise OptionError(f"{said}: {_failure(error, '')}") from error
+    raise OptionError(f"{label}: {_failure(error, '')}") from error
   except KeyboardInterrupt:
     raise
   except BaseException as error:  # whatever the user's code raises
-    raise OptionError(f"{said}: {_failure(error, '')}") from error
+    raise OptionError(f"{label}: {_failure(error, '')}") from error
   file = getattr(module, "__file__", None)
   path = pathlib.Path(file).resolve() if file else None
   return module, Source(str(path or ""), _sha256(path) if path is not None else "")
@@ -260,5 +260,5 @@ def _failure(error: BaseException, file: str) -> str:
   inside = [frame for frame in frames if frame.filename == file] or frames
   where = f", {inside[-1].filename} line {inside[-1].lineno}" if inside else ""
   name, text = type(error).__name__, reason(error)
-  said = name if text == name else f"{name}: {text}"
-  return f"importing it fails ({said}{where})"
+  message = name if text == name else f"{name}: {text}"
+  return f"importing it fails ({message}{where})"

@@ -37,7 +37,7 @@ from fedjax_alg.algorithms import (
   scaffold,
 )
 from fedjax_alg.base import Algorithm, MapClients, Model
-from fedjax_alg.errors import OptionError, did_you_mean, squeezed
+from fedjax_alg.errors import OptionError, did_you_mean, normalize_name
 from fedjax_alg.exchange.compression import Compression
 from fedjax_alg.exchange.privacy import Privacy
 from fedjax_alg.rounds import expected
@@ -113,7 +113,7 @@ _NO_BARRIER = "its server waits for nobody"
 _PLAIN = expected.vectors(1, 1)
 _ANCHORED = expected.vectors(2, 2, 2, passes=1, steps=2)
 _TWICE_ANCHORED = expected.vectors(3, 2, 2, passes=1, steps=2)
-#: What methods with groups of clients decide.
+#: Why methods with groups of clients are not smooth.
 _GROUPS = "who belongs to which group is decided by comparisons"
 
 
@@ -128,7 +128,7 @@ def _always(why: str) -> Callable[[Any], str]:
 _SEARCH = "a line search takes the first step length that passes its test"
 
 
-def _composed_jumps(hparams: Any) -> str:
+def _jumps_of_composed(hparams: Any) -> str:
   search = _SEARCH if hparams.server == "cg_line_search" else ""
   return " and ".join(filter(None, (_k_models(hparams), search)))
 
@@ -138,11 +138,16 @@ _SLOW = {"client_lr": 1.0}
 
 
 def _entry(
-  build: Any, label: str, paper: str, ledger: Ledger = _PLAIN, **more: Any
+  build: Any, label: str, paper: str, ledger: Ledger = _PLAIN, **fields: Any
 ) -> Entry:
   """The entry of a builder, whose annotation names its hyper-parameters."""
   return Entry(
-    typing.get_type_hints(build)["hparams"], build, label, paper, ledger=ledger, **more
+    typing.get_type_hints(build)["hparams"],
+    build,
+    label,
+    paper,
+    ledger=ledger,
+    **fields,
   )
 
 
@@ -150,7 +155,7 @@ _grouped = functools.partial(_entry, nonsmooth_because=_always(_GROUPS))
 _pooled = functools.partial(
   _grouped,
   paper=_FEDGROUP,
-  pairwise_clients=fedgroup.compared,
+  pairwise_clients=fedgroup.num_compared,
   caution_of_clients=fedgroup.few_clients,
   ledger=expected.beside(_PLAIN, expected.pool_before_all),
 )
@@ -162,9 +167,9 @@ ALGORITHMS: dict[str, Entry] = {
       fedavg.fedavg,
       label,
       paper,
-      options={"roles": roles, "personal_when": when, **more},
+      options={"roles": roles, "personal_when": when, **extra},
     )
-    for name, label, paper, roles, when, more in (
+    for name, label, paper, roles, when, extra in (
       (
         "fedper",
         "FedPer",
@@ -395,7 +400,7 @@ ALGORITHMS: dict[str, Entry] = {
     expected.preferred,
     needs_validation=lambda hparams: hparams.server == "cg_line_search",
     test_hparams={"gradient_step": 0.1},
-    nonsmooth_because=_composed_jumps,
+    nonsmooth_because=_jumps_of_composed,
   ),
   "fedasync": _entry(
     asynchronous.fedasync,
@@ -452,34 +457,34 @@ def get(name: str) -> Entry:
   return ALGORITHMS[name]
 
 
-_SENT = {
+_EXCHANGE_FIELDS = {
   field.name
   for options in (Compression, Privacy)
   for field in dataclasses.fields(options)
 }
 
 
-def refuse_unread(name: str, field: str, known: Iterable[str]) -> None:
+def refuse_unread(name: str, field: str, allowed: Iterable[str]) -> None:
   """Refuses a hyper-parameter that an algorithm does not have.
 
   Args:
     name: the algorithm, perhaps not one of ``ALGORITHMS``.
     field: the hyper-parameter.
-    known: those that it has.
+    allowed: those that it has.
 
   Raises:
     OptionError: it is none of them.
   """
-  if field not in known:
+  if field not in allowed:
     why = why_unread(name, field)
     raise OptionError(
       f"`{field}`: {name} does not read it"
-      f"{f' ({why})' if why else did_you_mean(field, known)}"
+      f"{f' ({why})' if why else did_you_mean(field, allowed)}"
     )
 
 
 def why_unread(name: str, field: str) -> str:
-  """Why an algorithm does not read a hyper-parameter that others do.
+  """Explains why an algorithm does not read a hyper-parameter that others do.
 
   Args:
     name: the algorithm, perhaps not one of ``ALGORITHMS``.
@@ -494,7 +499,7 @@ def why_unread(name: str, field: str) -> str:
       "it is that of sums in closed form; a model is computed in "
       "bfloat16 with `compute_dtype`"
     )
-  return entry.no_compression_because if entry and field in _SENT else ""
+  return entry.no_compression_because if entry and field in _EXCHANGE_FIELDS else ""
 
 
 #: Halves of methods as papers write them -> their names in the grid.
@@ -539,15 +544,15 @@ _NOT_HERE = ("fedproto", "fedpd", "moon", "scaffnew", "proxskip")
 
 def _instead(name: str) -> str:
   """Says what an unknown name may stand for."""
-  text = squeezed(name)
-  for known, entry in ALGORITHMS.items():
-    if text in (squeezed(known), squeezed(entry.label)):
-      return f"unknown, did you mean {known!r}?"
+  text = normalize_name(name)
+  for candidate, entry in ALGORITHMS.items():
+    if text in (normalize_name(candidate), normalize_name(entry.label)):
+      return f"unknown, did you mean {candidate!r}?"
   if text in _SETTINGS:
     return f"no name here, it is {_SETTINGS[text]}"
   for client in (*composed.CLIENT_UPDATES, *_CLIENTS):
     for server in (*composed.SERVERS, *_SERVERS):
-      if text == squeezed(client + server):
+      if text == normalize_name(client + server):
         return (
           f"no name here, it is `client_update`="
           f"{_CLIENTS.get(client, client)} with `server`="
@@ -577,7 +582,7 @@ def build(
       of range.
   """
   entry = get(name)
-  known = {field.name for field in dataclasses.fields(entry.hparams)}
+  allowed = {field.name for field in dataclasses.fields(entry.hparams)}
   for field in hparams:
-    refuse_unread(name, field, known)
+    refuse_unread(name, field, allowed)
   return entry.build(model, entry.hparams(**hparams), map_clients=map_clients)

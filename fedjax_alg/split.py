@@ -58,7 +58,7 @@ class Split:
     """[Q], the first client of each block."""
     return [min(first, self.cuts[-1] - self.height) for first in self.cuts[:-1]]
 
-  def owned(self, process: int) -> slice:
+  def owned_rows(self, process: int) -> slice:
     """The rows of a process's block that it owns."""
     start = self.starts[process]
     return slice(self.cuts[process] - start, self.cuts[process + 1] - start)
@@ -89,9 +89,9 @@ class Split:
     owner = self.process
     if owner is None:
       owner = jnp.searchsorted(cuts[1:-1], ids, side="right")
-    there = (cuts[owner] <= ids) & (ids < cuts[owner + 1])
+    is_owned = (cuts[owner] <= ids) & (ids < cuts[owner + 1])
     place = ids - jnp.asarray(self.starts, jnp.int32)[owner]
-    return (owner,) if self.process is None else (), place, there
+    return (owner,) if self.process is None else (), place, is_owned
 
   def rows(self, ids: Any) -> Any:
     """See ``rows``; in the code of one client, others' are arbitrary."""
@@ -100,8 +100,8 @@ class Split:
 
   def writable(self, ids: Any) -> Any:
     """``block.at`` of rows; others' are out of range, as in ``rows``."""
-    block, place, there = self._place(ids)
-    return self.block.at[*block, jnp.where(there, place, self.height)]
+    block, place, is_owned = self._place(ids)
+    return self.block.at[*block, jnp.where(is_owned, place, self.height)]
 
   @property
   def clients(self) -> np.ndarray:
@@ -143,13 +143,13 @@ def nbytes(tree: Any) -> int:
 
 
 def tree_map(
-  split: Callable[..., Any], other: Callable[..., Any], tree: Any, *rest: Any
+  split: Callable[..., Any], plain: Callable[..., Any], tree: Any, *trees: Any
 ) -> Any:
   """``jax.tree.map`` with a function for every ``Split``, one for arrays."""
   return jax.tree.map(
-    lambda leaf, *more: (split if is_split(leaf) else other)(leaf, *more),
+    lambda leaf, *others: (split if is_split(leaf) else plain)(leaf, *others),
     tree,
-    *rest,
+    *trees,
     is_leaf=is_split,
   )
 
@@ -184,21 +184,21 @@ def set_rows(table: Any, ids: Any, values: Any) -> Any:
   )
 
 
-def where_rows(chosen: Any, values: Any, table: Any) -> Any:
-  """``values`` [C, ...] in the rows that are ``chosen`` [C], else the table's.
+def where_rows(mask: Any, values: Any, table: Any) -> Any:
+  """``values`` [C, ...] in the rows where ``mask`` [C] is true, else the table's.
 
   Not in the code of one client.
   """
 
-  def select(chosen, new, old):
-    chosen = chosen.reshape(chosen.shape + (1,) * (old.ndim - chosen.ndim))
-    return jnp.where(chosen, new, old)
+  def select(mask, new, old):
+    mask = mask.reshape(mask.shape + (1,) * (old.ndim - mask.ndim))
+    return jnp.where(mask, new, old)
 
   return tree_map(
     lambda leaf, new: leaf.with_block(
-      select(chosen[leaf.clients], new[leaf.clients], leaf.block)
+      select(mask[leaf.clients], new[leaf.clients], leaf.block)
     ),
-    lambda leaf, new: select(chosen, new, leaf),
+    lambda leaf, new: select(mask, new, leaf),
     table,
     values,
   )

@@ -79,14 +79,14 @@ def zero_nan_tangent(x: Array) -> Array:
 
 
 @zero_nan_tangent.defjvp
-def _settled_jvp(primals, tangents):
+def _zero_nan_tangent_jvp(primals, tangents):
   (x,), (dx,) = primals, tangents
   return x, jnp.where((x == 0) & jnp.isnan(dx), jnp.zeros_like(dx), dx)
 
 
-def subtract_one(tree: Params, one: Params) -> Params:
-  """The difference of each slot [S, ...] and ``one`` [...]."""
-  return jax.tree.map(lambda all, one: all - one[None], tree, one)
+def subtract_one(tree: Params, base: Params) -> Params:
+  """The difference of each slot [S, ...] and ``base`` [...]."""
+  return jax.tree.map(lambda all, base: all - base[None], tree, base)
 
 
 def squared_norm(tree: Params) -> Array:
@@ -94,14 +94,14 @@ def squared_norm(tree: Params) -> Array:
   return dot(tree, tree)
 
 
-def where(chosen: Array, a: Params, b: Params) -> Params:
-  """Selects ``a`` if ``chosen`` ([] bool) is true, otherwise ``b``."""
-  return jax.tree.map(lambda x, y: jnp.where(chosen, x, y), a, b)
+def where(condition: Array, a: Params, b: Params) -> Params:
+  """Selects ``a`` if ``condition`` ([] bool) is true, otherwise ``b``."""
+  return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)
 
 
-def normal(key: Key, like: Params) -> Params:
+def normal(key: Key, template: Params) -> Params:
   """Independent normal numbers of variance 1 in the shape of a tree."""
-  leaves, treedef = jax.tree.flatten(like)
+  leaves, treedef = jax.tree.flatten(template)
   return jax.tree.unflatten(
     treedef,
     [
@@ -182,11 +182,11 @@ def slot_sum(weight: Array, tree: Params) -> Params:
     used = used.any(1)
   _check_slots(used, tree)
 
-  def one(leaf):
-    held = jnp.where(_per_slot(used, leaf), leaf, jnp.zeros_like(leaf))
-    return jnp.tensordot(weight, held, axes=(0, 0), precision=HIGHEST)
+  def weighted_sum(leaf):
+    masked = jnp.where(_per_slot(used, leaf), leaf, jnp.zeros_like(leaf))
+    return jnp.tensordot(weight, masked, axes=(0, 0), precision=HIGHEST)
 
-  return jax.tree.map(one, tree)
+  return jax.tree.map(weighted_sum, tree)
 
 
 def add_weighted(weight: Array, total: Params, tree: Params) -> Params:
@@ -225,7 +225,7 @@ def slot_mean(weight: Array, tree: Params) -> Params:
 
 
 def group_mean(
-  weight: Array, groups: Array, k: int, tree: Params, *, whole: bool = False
+  weight: Array, groups: Array, k: int, tree: Params, *, all_slots: bool = False
 ) -> Params:
   """Computes ``slot_mean`` for each of K groups; 0 for an empty group.
 
@@ -234,8 +234,8 @@ def group_mean(
     groups: [S] int32; entries outside [0, K) belong to no group.
     k: K.
     tree: leaves [S, ...].
-    whole: whether to divide by the weight of all slots instead of the weight
-      of the group.
+    all_slots: whether to divide by the weight of all slots instead of the
+      weight of the group.
 
   Returns:
     Leaves [K, ...].
@@ -246,20 +246,22 @@ def group_mean(
     [5.0, 7.0, 0.0]
   """
   _check_slots(weight, tree)
-  share = group_shares(weight, groups, k, whole=whole)
+  share = group_shares(weight, groups, k, all_slots=all_slots)
 
-  def one(leaf):
-    held = jnp.where(_per_slot(weight > 0, leaf), leaf, jnp.zeros_like(leaf))
-    return jnp.tensordot(share, held, axes=1, precision=HIGHEST)
+  def weighted_mean(leaf):
+    masked = jnp.where(_per_slot(weight > 0, leaf), leaf, jnp.zeros_like(leaf))
+    return jnp.tensordot(share, masked, axes=1, precision=HIGHEST)
 
-  return jax.tree.map(one, tree)
+  return jax.tree.map(weighted_mean, tree)
 
 
-def group_shares(weight: Array, groups: Array, k: int, *, whole: bool = False) -> Array:
+def group_shares(
+  weight: Array, groups: Array, k: int, *, all_slots: bool = False
+) -> Array:
   """The factors of ``group_mean``, [K, S]; for its arguments see there."""
   chex.assert_shape(groups, weight.shape, custom_message="groups: one of each slot")
   member = jnp.where(members(groups, k), weight[None], 0.0)
-  total = weight.sum() if whole else member.sum(1, keepdims=True)
+  total = weight.sum() if all_slots else member.sum(1, keepdims=True)
   return member / jnp.maximum(total, 1e-30)
 
 
@@ -277,7 +279,7 @@ def scale_slots(factors: Array, tree: Params) -> Params:
 
 
 def finite_slots(tree: Params) -> Array:
-  """Which slots have finite entries alone, [S] bool."""
+  """Marks the slots with only finite entries, [S] bool."""
   finite = [
     jnp.isfinite(leaf).reshape(leaf.shape[0], -1).all(1)
     for leaf in jax.tree.leaves(tree)
@@ -285,18 +287,18 @@ def finite_slots(tree: Params) -> Array:
   return functools.reduce(jnp.logical_and, finite)
 
 
-def where_slots(chosen: Array, a: Params, b: Params) -> Params:
-  """Selects a[s] if chosen[s] is true, otherwise b[s].
+def where_slots(mask: Array, a: Params, b: Params) -> Params:
+  """Selects a[s] if mask[s] is true, otherwise b[s].
 
   Args:
-    chosen: [S] bool.
+    mask: [S] bool.
     a: leaves [S, ...].
     b: leaves [S, ...].
 
   Returns:
     Leaves [S, ...].
   """
-  return jax.tree.map(lambda x, y: jnp.where(_per_slot(chosen, x), x, y), a, b)
+  return jax.tree.map(lambda x, y: jnp.where(_per_slot(mask, x), x, y), a, b)
 
 
 def to_matrix(tree: Params) -> tuple[Array, Callable[[Array], Params]]:

@@ -232,13 +232,13 @@ def pytest_runtest_setup(item):
     pytest.skip("no accelerator is JAX's default (JAX_PLATFORMS=cuda,cpu)")
 
 
-def _select(config, items, wanted):
+def _select(config, items, is_wanted):
   """Keeps the wanted items."""
-  chosen, left = [], []
+  selected, deselected = [], []
   for item in items:
-    (chosen if wanted(item) else left).append(item)
-  config.hook.pytest_deselected(items=left)
-  items[:] = chosen
+    (selected if is_wanted(item) else deselected).append(item)
+  config.hook.pytest_deselected(items=deselected)
+  items[:] = selected
 
 
 def _room(item):

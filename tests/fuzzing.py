@@ -124,7 +124,7 @@ def _near(meta, kind, step, usual):
   )
 
 
-def _whole(meta):
+def _integers(meta):
   return _near(meta, int, 1, _NUMBERS) | st.integers(1, 30)
 
 
@@ -143,17 +143,17 @@ def values(kind, items, meta):
   if kind is bool:
     good = st.sampled_from(("true", "false", "1", "0"))
   elif kind is int:
-    good = _whole(meta).map(str)
+    good = _integers(meta).map(str)
   elif kind is float:
     good = _real(meta).map(repr)
   elif kind is tuple:
     item = items[0]
     if item is int:
-      one = _whole(meta).map(str)
+      element = _integers(meta).map(str)
     elif item is float:
-      one = _real(meta).map(repr)
+      element = _real(meta).map(repr)
     elif item is str:
-      one = st.sampled_from(
+      element = st.sampled_from(
         (
           "dense8",
           "conv3-4",
@@ -173,8 +173,10 @@ def values(kind, items, meta):
         )
       )
     else:
-      one = st.tuples(_whole({}), _whole({})).map(lambda pair: f"{pair[0]}:{pair[1]}")
-    good = st.lists(one, max_size=3).map(",".join)
+      element = st.tuples(_integers({}), _integers({})).map(
+        lambda pair: f"{pair[0]}:{pair[1]}"
+      )
+    good = st.lists(element, max_size=3).map(",".join)
   elif meta.get("choices"):
     good = st.sampled_from([*meta["choices"], "nosuch", "auto"])
   else:
@@ -220,12 +222,12 @@ def command_lines(draw, data_path):
     words["data_path"] = str(data_path)
   if entry.rounds is not None:
     del words["rounds"]
-  known = {
+  specs = {
     flag.name: (flag.kind, flag.items, flag.field.metadata)
     for flag in flags.run_flags()
     if flag.name != "data_dir"
   }
-  known |= {
+  specs |= {
     field.name: (type(field.default), (), field.metadata)
     for field in dataclasses.fields(entry.hparams)
   }
@@ -233,19 +235,21 @@ def command_lines(draw, data_path):
     words["model"] = draw(st.sampled_from(sorted(MODELS)))
   if draw(st.booleans()):
     words["partition"] = draw(st.sampled_from(sorted(PARTITIONS)))
-  for chosen in draw(st.lists(st.sampled_from(sorted(known)), max_size=3, unique=True)):
-    words[chosen] = draw(values(*known[chosen]))
+  for flag_name in draw(
+    st.lists(st.sampled_from(sorted(specs)), max_size=3, unique=True)
+  ):
+    words[flag_name] = draw(values(*specs[flag_name]))
   for field in list(words):  # what a flag needs in order to be read
-    when = known[field][2].get("when")
+    when = specs[field][2].get("when")
     for clause in when.clauses if when else ():
       first = clause.values[0]
-      if clause.name in known and draw(st.integers(0, 3)):
+      if clause.name in specs and draw(st.integers(0, 3)):
         words.setdefault(clause.name, str(getattr(first, "example", first)))
   return [f"--{name}={value}" for name, value in words.items()]
 
 
 @st.composite
-def damaged(draw, raw):
+def damage(draw, raw):
   """A file with a few bytes changed, cut out, put in, repeated or moved.
 
   Args:

@@ -86,7 +86,7 @@ def write(
         rows.append(row)
   folder.mkdir(parents=True, exist_ok=True)
   tables.write_rows(folder / "metrics.csv", rows)
-  each = [
+  round_rows = [
     {
       "round": r,
       "seed": seed,
@@ -95,19 +95,19 @@ def write(
     for r in range(1, rounds[-1] + 1)
     for seed in seeds
   ]
-  tables.write_rows(folder / "rounds.csv", each, list(each[0]))
+  tables.write_rows(folder / "rounds.csv", round_rows, list(round_rows[0]))
   timing = [{"round": r, "seconds": 0.1 * r} for r in rounds.tolist()]
   tables.write_rows(folder / "timing.csv", timing, tables.TIMING)
   if membership is not None:
     number = int(np.max(membership)) + 1
-    found = tables.group_rows(
+    group_rows = tables.group_rows(
       np.asarray(membership),
       np.eye(len(membership[0]), dtype=int),
       int(rounds[-1]),
       seeds,
       number,
     )
-    tables.write_rows(folder / "groups.csv", found, tables.group_columns(number))
+    tables.write_rows(folder / "groups.csv", group_rows, tables.group_columns(number))
   options = DataOptions(**(data or {}))
   facts = {
     "identity": None,
@@ -126,7 +126,7 @@ def write(
     {
       **summary.summarise(rows, (0.9,)),
       "stopped": stopped,
-      "cost": summary.cost(rows, cohort_size, each),
+      "cost": summary.cost(rows, cohort_size, round_rows),
       "timing": {"steady_s_per_round": 0.1},
       "hashes": {"data": options.dataset, "partition": partition, "final_state": "S"},
       "versions": {"python": "3"},
@@ -171,9 +171,9 @@ def outcome(
   rows, rounds = [], []
   curves = np.atleast_2d(np.asarray(curves, float))
   for (i, seed), value in np.ndenumerate(curves.T):
-    own = {"round": i + 1, "seed": seed}
+    row_key = {"round": i + 1, "seed": seed}
     rows += [
-      own
+      row_key
       | {
         "protocol": protocol,
         **dict.fromkeys(tables.COLUMNS[3:], 0.5),
@@ -182,7 +182,7 @@ def outcome(
       }
       for protocol in protocols
     ]
-    rounds.append(own | (of_round(value) if of_round else {}))
+    rounds.append(row_key | (of_round(value) if of_round else {}))
   if of_round:
     folder.mkdir(parents=True)
     tables.write_rows(folder / "rounds.csv", rounds, tuple(rounds[0]))
@@ -211,7 +211,7 @@ def finish(config):
   )
 
 
-def plotted(path):
+def read_traces(path):
   """The traces of every figure in a page of ``experiments.reports.page``."""
   text = path.read_text("utf-8")
   return [

@@ -34,9 +34,9 @@ class Problem(NamedTuple):
 
 def client_data(clients, validation=None) -> ClientData:
   """Lays the clients' arrays out back to back, then the server's (x, y)."""
-  held = [] if validation is None else [validation]
-  x = np.concatenate([x for x, _ in [*clients, *held]])
-  y = np.concatenate([y for _, y in [*clients, *held]])
+  validation_pairs = [] if validation is None else [validation]
+  x = np.concatenate([x for x, _ in [*clients, *validation_pairs]])
+  y = np.concatenate([y for _, y in [*clients, *validation_pairs]])
   size = np.array([len(y) for _, y in clients])
   rows = np.arange(len(y))
   return jax.tree.map(
@@ -47,7 +47,7 @@ def client_data(clients, validation=None) -> ClientData:
       rows[: size.sum()],
       np.cumsum(size) - size,
       size,
-      rows[size.sum() :] if held else None,
+      rows[size.sum() :] if validation_pairs else None,
     ),
   )
 
@@ -80,26 +80,26 @@ def softmax_problem() -> Problem:
 
   The server holds VALIDATION examples of a thirteenth client.
   """
-  *clients, held = make_clients((*SIZES, VALIDATION))
+  *clients, server = make_clients((*SIZES, VALIDATION))
   model = models.make_model("softmax", (FEATURES,), CLASSES, l2=L2)
   return Problem(
     model,
-    client_data(clients, held),
+    client_data(clients, server),
     clients,
     FedSpec(len(clients), 8, CLASSES, (FEATURES,), sum(SIZES)),
-    held,
+    server,
   )
 
 
-def of_sizes(sizes, held=0) -> Problem:
+def of_sizes(sizes, num_validation=0) -> Problem:
   """``softmax_problem`` with clients of other sizes, four in a cohort."""
-  made = make_clients([*sizes, *[held] * bool(held)])
-  server = made.pop() if held else None
+  arrays = make_clients([*sizes, *[num_validation] * bool(num_validation)])
+  server = arrays.pop() if num_validation else None
   return softmax_problem()._replace(
-    clients=made,
-    data=client_data(made, server),
+    clients=arrays,
+    data=client_data(arrays, server),
     validation=server,
-    spec=FedSpec(len(made), 4, CLASSES, (FEATURES,), sum(sizes)),
+    spec=FedSpec(len(arrays), 4, CLASSES, (FEATURES,), sum(sizes)),
   )
 
 
@@ -161,14 +161,14 @@ def _options(fusion_emitters: bool, level: int) -> dict[str, Any]:
   return options
 
 
-def quick_jit(fn: Any, **more: Any) -> Any:
+def quick_jit(fn: Any, **options: Any) -> Any:
   """``jax.jit`` with ``quick_options``."""
-  return jax.jit(fn, compiler_options=quick_options(), **more)
+  return jax.jit(fn, compiler_options=quick_options(), **options)
 
 
-def optimised_jit(fn: Any, **more: Any) -> Any:
+def optimised_jit(fn: Any, **options: Any) -> Any:
   """``quick_jit`` with LLVM's optimisations, for equality of bits."""
-  return jax.jit(fn, compiler_options=_options(False, 3), **more)
+  return jax.jit(fn, compiler_options=_options(False, 3), **options)
 
 
 def some_params(model: Model, seed=0, size=0.3):
@@ -217,22 +217,22 @@ def in_blocks(data: ClientData, mesh: Any) -> ClientData:
       out[block, : last - first] = array[first:last]
     return sharding.place_blocks(out, mesh)
 
-  held = data.validation
-  if held is not None:
-    first, last = held[0], held[0] + held[1]
+  validation = data.validation
+  if validation is not None:
+    first, last = validation[0], validation[0] + validation[1]
     padding = layout.PADDING_ROWS
-    held = Shard(
+    validation = Shard(
       data.x[first : last + padding],
       data.y[first : last + padding],
       np.zeros((), np.int32),
-      held[1],
+      validation[1],
     )
   return sharding.replicate(
     data._replace(
       x=blocks(data.x),
       y=blocks(data.y),
-      offset=rows.blocked(data.offset),
-      validation=held,
+      offset=rows.place_in_blocks(data.offset),
+      validation=validation,
       blocks=(),
     ),
     mesh,

@@ -18,7 +18,7 @@ from fedjax_alg.runs.options import MachineOptions, ModelOptions
 #: Who makes programs of a prepared run by this name.
 PLACES = ("fedjax_alg.runs.queue", "experiments.cli.execute", "experiments.cli.sweeps")
 REAL = programs_lib.Programs
-_MADE = {}
+_CACHE = {}
 
 
 def key(prepared):
@@ -26,23 +26,23 @@ def key(prepared):
   p, options = prepared, prepared.options
   if p.model_name is None:
     return None
-  inputs, structure = jax.tree.flatten((p.placed.data, p.keys, p.numbers))
+  inputs, structure = jax.tree.flatten((p.device_data.data, p.keys, p.numbers))
   fields = [
     field.name
     for kind in (MachineOptions, ModelOptions)
     for field in dataclasses.fields(kind)
   ]
   # What a file holds may change, its function is another object each time.
-  who = p.participation
+  participation = p.participation
   if own.is_own(options.sampling):
-    who = who._replace(sampler=options.sampling)
+    participation = participation._replace(sampler=options.sampling)
   files = own.sources(model=p.model_name, sampling=options.sampling)
   return (
     p.method.structure()[1:],
     p.method.entry.build,
     p.model_name,
     tuple(files.items()),
-    who,
+    participation,
     p.spec,
     p.map_seeds,
     p.mesh,
@@ -59,20 +59,20 @@ def key(prepared):
 
 def forget():
   """All programs are compiled again from here on."""
-  _MADE.clear()
+  _CACHE.clear()
 
 
 def make(prepared):
   """The programs of a run; those of an earlier one if they are the same."""
-  found = key(prepared)
-  if found is None:
+  cache_key = key(prepared)
+  if cache_key is None:
     return REAL(prepared)
-  if found not in _MADE:
-    made = _MADE[found] = REAL(prepared)
-    made.prepared = None  # its data can go
-  made = copy.copy(_MADE[found])
-  made.prepared, made.rounds = prepared, prepared.options.rounds
-  return made
+  if cache_key not in _CACHE:
+    programs = _CACHE[cache_key] = REAL(prepared)
+    programs.prepared = None  # its data can go
+  programs = copy.copy(_CACHE[cache_key])
+  programs.prepared, programs.rounds = prepared, prepared.options.rounds
+  return programs
 
 
 def make_together(runs):

@@ -57,18 +57,18 @@ def test_every_pass_of_a_client_reads_each_of_its_rows_once():
 
 
 @pytest.mark.parametrize(
-  "module, flag, said",
+  "module, flag, message",
   [
     (peers, "--peers=nobody", "--peers=nobody: not one of fedjax, pfl"),
     (peers, "--repeats=0", "--repeats, --limit and --threads"),
     (gpu, "--only=nothing", "--only=nothing: no step has it in its name"),
   ],
 )
-def test_a_bad_flag_is_one_line(capsys, module, flag, said):
+def test_a_bad_flag_is_one_line(capsys, module, flag, message):
   with pytest.raises(SystemExit) as stopped:
     module.parse([flag])
   assert stopped.value.code == 2
-  assert said in capsys.readouterr().err.splitlines()[-1]
+  assert message in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_a_step_that_fails_or_takes_too_long_is_named(tmp_path):
@@ -79,8 +79,8 @@ def test_a_step_that_fails_or_takes_too_long_is_named(tmp_path):
     gpu.Step("hangs", ("timeit", "import time; time.sleep(60)"), 1),
     gpu.Step("says nothing", ("timeit", "-n1"), 60, {"what": "nowhere"}),
   ]
-  found = [gpu.run(step, args, left=60) for step in steps]
-  rows = gpu.table({"device": "cpu", "quick": False, "steps": found})
+  results = [gpu.run(step, args, time_left=60) for step in steps]
+  rows = gpu.table({"device": "cpu", "quick": False, "steps": results})
   works, fails, hangs, silent = rows.splitlines()[-4:]
   assert "| best 1 |" in works
   assert "failed: " in fails and "No module named no_such_module" in fails

@@ -21,37 +21,38 @@ _BUILDER = {"model", "hparams", "map_clients"}
 _PARTLY = {"tests/reference/analytic.py:solve_layer"}
 
 
-def _described(docstring: str) -> list[str]:
+def _arg_names(docstring: str) -> list[str]:
   """The names in the section Args, without their stars."""
-  _, head, rest = docstring.partition("\nArgs:\n")
-  block = re.split(r"\n(?=\S)", rest)[0] if head else ""
+  _, head, section = docstring.partition("\nArgs:\n")
+  block = re.split(r"\n(?=\S)", section)[0] if head else ""
   return [
     name.strip(" *")
     for line in block.split("\n")
-    if (found := re.match(r"  ((?:\*{0,2}\w+(?:, )?)+):", line))
-    for name in found[1].split(",")
+    if (match := re.match(r"  ((?:\*{0,2}\w+(?:, )?)+):", line))
+    for name in match[1].split(",")
   ]
 
 
 def _parameters(node: ast.AST) -> set[str]:
   """What a function takes, or a class when it is made."""
   if isinstance(node, ast.ClassDef):
-    made = [
-      one
-      for one in node.body
-      if isinstance(one, ast.FunctionDef) and one.name in ("__init__", "__new__")
+    constructors = [
+      statement
+      for statement in node.body
+      if isinstance(statement, ast.FunctionDef)
+      and statement.name in ("__init__", "__new__")
     ]
     return {
-      one.target.id
-      for one in node.body
-      if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
-    }.union(*map(_parameters, made))
+      statement.target.id
+      for statement in node.body
+      if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+    }.union(*map(_parameters, constructors))
   assert isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
   of = node.args
   return {
-    one.arg
-    for one in (*of.posonlyargs, *of.args, *of.kwonlyargs, of.vararg, of.kwarg)
-    if one
+    argument.arg
+    for argument in (*of.posonlyargs, *of.args, *of.kwonlyargs, of.vararg, of.kwarg)
+    if argument
   } - {"self", "cls"}
 
 
@@ -61,17 +62,17 @@ def _wrong(text: str, name: str) -> list[str]:
   for node in ast.walk(ast.parse(text)):
     if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
       continue
-    described, takes = _described(ast.get_docstring(node) or ""), _parameters(node)
+    described, takes = _arg_names(ast.get_docstring(node) or ""), _parameters(node)
     if not described:
       continue
-    rest = takes.difference(described)
-    if rest == _BUILDER or f"{name}:{node.name}" in _PARTLY:
-      rest = set()
+    missing = takes.difference(described)
+    if missing == _BUILDER or f"{name}:{node.name}" in _PARTLY:
+      missing = set()
     out += [
       f"{name}:{node.lineno} {node.name}: {word} {', '.join(names)}"
       for word, names in (
-        ("takes no", [one for one in described if one not in takes]),
-        ("does not describe", sorted(rest)),
+        ("takes no", [argument for argument in described if argument not in takes]),
+        ("does not describe", sorted(missing)),
       )
       if names
     ]

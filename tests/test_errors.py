@@ -8,11 +8,11 @@ from fedjax_alg.data.errors import DataError
 from fedjax_alg.errors import (
   OptionError,
   closest,
+  describe_error,
   did_you_mean,
+  normalize_name,
   one_line,
-  raised,
   reason,
-  squeezed,
   with_names,
 )
 
@@ -38,8 +38,8 @@ def test_an_error_shows_names_and_keeps_what_a_command_line_needs(kind):
   assert isinstance(error, ValueError)  # what callers catch
   assert str(error) == with_names(TEXT)
   assert error.with_names("--") == with_names(TEXT, "--")
-  again = pickle.loads(pickle.dumps(error))  # between processes
-  assert type(again) is kind and again.text == error.text == TEXT
+  restored = pickle.loads(pickle.dumps(error))  # between processes
+  assert type(restored) is kind and restored.text == error.text == TEXT
 
 
 def test_an_error_may_wrap_another():
@@ -58,7 +58,7 @@ def test_a_message_is_one_line_that_can_be_printed():
 
 
 @pytest.mark.parametrize(
-  "error, why, what",
+  "error, why, description",
   [
     (ValueError("too\nheavy"), "too", "ValueError: too"),
     (ValueError(), "ValueError", "ValueError"),
@@ -70,8 +70,8 @@ def test_a_message_is_one_line_that_can_be_printed():
     (OSError("odd"), "odd", "OSError: odd"),
   ],
 )
-def test_an_error_of_somebody_else_in_one_line(error, why, what):
-  assert (reason(error), raised(error)) == (why, what)
+def test_an_error_of_somebody_else_in_one_line(error, why, description):
+  assert (reason(error), describe_error(error)) == (why, description)
 
 
 NAMES = ("fedavg", "ma_fsvrg", "pfedme", "ifca", "client_lr", "classes")
@@ -105,4 +105,4 @@ def test_a_name_is_suggested_only_if_it_is_similar(name, meant):
 
 
 def test_what_people_write_differently():
-  assert squeezed("FL+HC") == squeezed("fl_hc") == "flhc"
+  assert normalize_name("FL+HC") == normalize_name("fl_hc") == "flhc"

@@ -39,12 +39,12 @@ def test_an_error_leaves_what_was_there(tmp_path):
 
 @pytest.mark.parametrize("link", ["table.csv", "table.csv.partial"])
 def test_links_are_replaced_and_not_followed(tmp_path, link):
-  path, other = tmp_path / "table.csv", tmp_path / "other"
-  other.write_text("mine")
-  (tmp_path / link).symlink_to(other)
+  path, target = tmp_path / "table.csv", tmp_path / "other"
+  target.write_text("mine")
+  (tmp_path / link).symlink_to(target)
   with files.replacing(path, durable=True) as partial:
     partial.write_text("new")
-  assert (path.read_text(), other.read_text()) == ("new", "mine")
+  assert (path.read_text(), target.read_text()) == ("new", "mine")
   assert not path.is_symlink()
 
 
@@ -65,16 +65,16 @@ def test_the_hash_of_a_file_is_that_of_its_content(tmp_path):
 
 
 def test_the_key_of_files_is_their_content(tmp_path):
-  first, other = tmp_path / "a", tmp_path / "b"
+  first, second = tmp_path / "a", tmp_path / "b"
   first.write_bytes(b"1")
-  found = [files.contents([first]), files.contents([first, other])]
+  keys = [files.contents([first]), files.contents([first, second])]
   for content, time in ((b"2", 5), (b"1", 7)):
     first.write_bytes(content)
     os.utime(first, (time, time))
-    found.append(files.contents([first]))
-  other.write_bytes(b"")
-  found.append(files.contents([first, other]))
-  assert found[0] == found[3] and len(set(found)) == 4
+    keys.append(files.contents([first]))
+  second.write_bytes(b"")
+  keys.append(files.contents([first, second]))
+  assert keys[0] == keys[3] and len(set(keys)) == 4
 
 
 def test_an_error_of_the_disk_names_the_file(tmp_path):
@@ -86,16 +86,16 @@ def test_an_error_of_the_disk_names_the_file(tmp_path):
 
 def test_the_home_of_an_unknown_user(tmp_path, monkeypatch):
   monkeypatch.setenv("HOME", str(tmp_path))
-  assert files.expanded("~/a") == tmp_path / "a"
+  assert files.expand_path("~/a") == tmp_path / "a"
   with pytest.raises(OptionError, match="^data_dir=~nosuchuser/a: there is no"):
-    files.expanded("~nosuchuser/a", "data_dir")
+    files.expand_path("~nosuchuser/a", "data_dir")
 
 
 @pytest.mark.parametrize("path", ["a\0b", "b" * 256, "ü" * 128, "c/" * 2049])
 def test_what_no_file_can_be_called(path):
   with pytest.raises(OptionError, match="^data_dir=.*: no path; its names"):
-    files.expanded(path, "data_dir")
-  assert len(files.expanded("d" * 255).name) == 255
+    files.expand_path(path, "data_dir")
+  assert len(files.expand_path("d" * 255).name) == 255
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_folder_takes_the_place_of_a_folder(tmp_path):
     partial.unlink()
     (partial / "new").mkdir(parents=True)
     assert (path / "old").is_dir()
-  assert [each.name for each in path.iterdir()] == ["new"]
+  assert [entry.name for entry in path.iterdir()] == ["new"]
   assert list(tmp_path.iterdir()) == [path]
 
 
@@ -160,11 +160,11 @@ def test_earlier_outputs_are_told_by_their_content(
     with pytest.raises(OptionError, match="file is not from an earlier call"):
       files.check_outputs("`out`=x", {path: recognizer})
   assert path.read_bytes() == content
-  other = tmp_path / "other"
-  other.write_text("x")
+  other_path = tmp_path / "other"
+  other_path.write_text("x")
   assert (
-    not files.obstacle(other, files.beside("file", recognizer))
+    not files.obstacle(other_path, files.with_sibling("file", recognizer))
     or not is_earlier
     or not content
   )
-  assert files.obstacle(other, files.beside("none", recognizer))
+  assert files.obstacle(other_path, files.with_sibling("none", recognizer))

@@ -48,7 +48,7 @@ def test_validate_accepts_exactly_the_stated_range(
 ):
   """Also of a bound of 0 and of two bounds on one side."""
   bounds = dict(minimum=minimum, above=above, maximum=maximum, below=below)
-  made = dataclasses.make_dataclass(
+  kind = dataclasses.make_dataclass(
     "Made", [("x", float, hparams.hyper(0.0, "x", **bounds))], frozen=True
   )
   inside = (
@@ -61,7 +61,7 @@ def test_validate_accepts_exactly_the_stated_range(
     < value
     < (math.inf if below is None else below)
   )
-  words = hparams.allowed(fields(made)["x"])
+  words = hparams.describe_range(fields(kind)["x"])
   for bound, word in zip(
     (minimum, above, maximum, below),
     ("at least", "more than", "at most", "less than"),
@@ -70,10 +70,10 @@ def test_validate_accepts_exactly_the_stated_range(
     assert (word in words) == (bound is not None)
     assert bound is None or f"{word} {bound:g}" in words
   if inside:
-    hparams.validate(made(value))
+    hparams.validate(kind(value))
   else:
     with pytest.raises(OptionError) as error:
-      hparams.validate(made(value))
+      hparams.validate(kind(value))
     assert error.value.text == f"`x`={value}: must be {words}"
 
 
@@ -82,15 +82,15 @@ def test_validate_accepts_exactly_the_stated_range(
   value=st.text("abc"),
 )
 def test_validate_accepts_exactly_the_choices(choices, value):
-  made = dataclasses.make_dataclass(
+  kind = dataclasses.make_dataclass(
     "Made", [("x", str, hparams.hyper(choices[0], "x", choices=tuple(choices)))]
   )
-  assert hparams.allowed(fields(made)["x"]) == "one of " + ", ".join(choices)
+  assert hparams.describe_range(fields(kind)["x"]) == "one of " + ", ".join(choices)
   if value in choices:
-    hparams.validate(made(value))
+    hparams.validate(kind(value))
   else:
     with pytest.raises(OptionError, match=f"^x={value}: must be one of "):
-      hparams.validate(made(value))
+      hparams.validate(kind(value))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,8 +120,8 @@ class Chained:
   ],
 )
 def test_what_a_setting_reads(settings, read):
-  made = Chained(**settings)
-  assert {name for name in fields(made) if hparams.reads(made, name)} == read
+  chained = Chained(**settings)
+  assert {name for name in fields(chained) if hparams.reads(chained, name)} == read
 
 
 def test_which_are_traced():
@@ -137,11 +137,11 @@ def test_which_are_traced():
 
 @jax.jit
 def nothing_is_known_of(value):
-  made = hparams.with_values(Sample(), dict(rate=value, pull=value))
-  hparams.validate(made)
-  assert hparams.traced_names(made) == ("start", "rate", "pull", "free")
-  assert not hparams.is_zero(made.pull)
-  return made.rate + made.pull
+  sample = hparams.with_values(Sample(), dict(rate=value, pull=value))
+  hparams.validate(sample)
+  assert hparams.traced_names(sample) == ("start", "rate", "pull", "free")
+  assert not hparams.is_zero(sample.pull)
+  return sample.rate + sample.pull
 
 
 def test_tracers_are_not_looked_at():
@@ -168,13 +168,13 @@ def test_numbers_of_every_kind_are_checked(number):
 
 
 def test_with_values_checks_nothing_and_keeps_the_given():
-  given = Sample()
-  assert hparams.with_values(given, dict(rate=5.0)) == Sample(rate=5.0)
-  assert given == Sample()
+  sample = Sample()
+  assert hparams.with_values(sample, dict(rate=5.0)) == Sample(rate=5.0)
+  assert sample == Sample()
 
 
 @pytest.mark.parametrize(
-  "given, client_lr, server_lr",
+  "settings, client_lr, server_lr",
   [
     ({}, 0.1, 1.0),
     (dict(client_update="svrg", server="adam"), 12.0, 0.01),
@@ -183,16 +183,16 @@ def test_with_values_checks_nothing_and_keeps_the_given():
     (dict(server="cg_line_search"), 0.1, 0.0),  # it reads none
   ],
 )
-def test_resolved_rates_of_a_cell_of_the_grid(given, client_lr, server_lr):
-  made = ComposedHParams(**given)
-  before = dataclasses.asdict(made)
-  found = hparams.resolved(made)
-  assert dataclasses.asdict(made) == before
-  assert dataclasses.asdict(found) == before | dict(
+def test_resolved_rates_of_a_cell_of_the_grid(settings, client_lr, server_lr):
+  cell = ComposedHParams(**settings)
+  before = dataclasses.asdict(cell)
+  resolved = hparams.resolve(cell)
+  assert dataclasses.asdict(cell) == before
+  assert dataclasses.asdict(resolved) == before | dict(
     client_lr=client_lr, server_lr=server_lr
   )
-  assert hparams.resolved(found) == found
-  assert hparams.resolved(Sample()) == Sample()
+  assert hparams.resolve(resolved) == resolved
+  assert hparams.resolve(Sample()) == Sample()
 
 
 BOTH = only("models", MANY) & (only("server", "adam") | only("half", "mime"))

@@ -26,12 +26,12 @@ def fixture_launch(tmp_path):
   python.chmod(0o755)
   calls = tmp_path / "calls"
 
-  def launch(extra=None, command="run", **more):
+  def launch(extra=None, command="run", **environment):
     env = {
       name: value
       for name, value in os.environ.items()
       if not name.startswith("FEDJAX_ALG_")
-    } | more
+    } | environment
     env["FEDJAX_ALG_VENV"] = str(tmp_path)
     if extra is not None:
       env["FEDJAX_ALG_EXTRA"] = extra
@@ -48,7 +48,7 @@ def fixture_launch(tmp_path):
   return launch
 
 
-def installed(calls):
+def pip_targets(calls):
   """What pip was asked for, and whether the run came after it."""
   assert calls[-1].startswith("-m experiments.")
   assert calls[-1].endswith(" --seed=3")
@@ -56,14 +56,14 @@ def installed(calls):
 
 
 def test_extras_are_installed_once_for_each_choice(launch):
-  assert installed(launch()[1]) == ["."]
-  assert installed(launch()[1]) == []
-  assert installed(launch("cuda12")[1]) == [".[cuda12]"]
-  assert installed(launch("cuda12")[1]) == []
-  assert installed(launch("report, cuda12")[1]) == [".[cuda12,report]"]
-  assert installed(launch("cuda12,report,report")[1]) == []
-  assert installed(launch("tpu", "prepare")[1]) == [".[prepare,tpu]"]
-  assert installed(launch("")[1]) == []
+  assert pip_targets(launch()[1]) == ["."]
+  assert pip_targets(launch()[1]) == []
+  assert pip_targets(launch("cuda12")[1]) == [".[cuda12]"]
+  assert pip_targets(launch("cuda12")[1]) == []
+  assert pip_targets(launch("report, cuda12")[1]) == [".[cuda12,report]"]
+  assert pip_targets(launch("cuda12,report,report")[1]) == []
+  assert pip_targets(launch("tpu", "prepare")[1]) == [".[prepare,tpu]"]
+  assert pip_targets(launch("")[1]) == []
 
 
 @pytest.mark.parametrize("extra", ["cuda11", "*", "tpu,cuda12x", "cuda.."])

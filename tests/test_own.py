@@ -36,8 +36,8 @@ def test_a_file_and_a_module_of_the_current_folder(folder):
   write(folder, "deep/mine_b.py", "B = 2\n")
   write(folder, "mine_pack/mod.py", "C = 5\n")
   for text in ("deep/mine_a.py:A.value", f"{path}:A.value"):
-    found, source = own.load(text, "algorithm")
-    assert found == 3 and source.file == str(path)
+    value, source = own.load(text, "algorithm")
+    assert value == 3 and source.file == str(path)
   assert own.load("mine_pack.mod:C", "model")[0] == 5
   assert own.is_own("deep/mine_a.py:A") and not own.is_own("fedavg")
   assert (
@@ -93,16 +93,16 @@ def test_a_file_that_changes_is_loaded_again(folder):
 
 def test_the_sources_of_what_is_named(folder):
   path = write(folder, "mine_d.py", "D = 1\n")
-  found = own.sources(algorithm="fedavg", model="mine_d.py:D", sampling=None)
-  assert own.as_facts(found) == {
+  sources = own.sources(algorithm="fedavg", model="mine_d.py:D", sampling=None)
+  assert own.as_facts(sources) == {
     "model": {"file": str(path), "sha256": own.source_of("mine_d.py").sha256}
   }
-  assert len(found["model"].sha256) == 64
+  assert len(sources["model"].sha256) == 64
   assert own.source_of("nowhere.py").sha256 == ""
 
 
 @pytest.mark.parametrize(
-  "text, said",
+  "text, pattern",
   [
     ("nowhere.py:A", "there is no file .*nowhere.py"),
     ("mine_nowhere.mod:A", "there is no module mine_nowhere, here or"),
@@ -131,7 +131,7 @@ def test_the_sources_of_what_is_named(folder):
     ("mine_m.py:A", "there is no file .*mine_m.py"),
   ],
 )
-def test_refused_in_one_line(folder, text, said):
+def test_refused_in_one_line(folder, text, pattern):
   write(folder, "mine_e.py", "ENTRY = 1\n")
   write(folder, "mine_f.py", "A = 1\n\nB = gone\n")
   write(folder, "mine_g.py", "A = (\n")
@@ -142,6 +142,6 @@ def test_refused_in_one_line(folder, text, said):
   write(folder, "mine_l.py", "def f():\n  f()\nf()\n")
   if not (folder / "mine_m.py").is_symlink():
     (folder / "mine_m.py").symlink_to("mine_m.py")  # a circle
-  with pytest.raises(OptionError, match=f"^algorithm={text}: {said}") as error:
+  with pytest.raises(OptionError, match=f"^algorithm={text}: {pattern}") as error:
     own.load(text, "algorithm")
   assert "\n" not in str(error.value)

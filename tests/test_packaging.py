@@ -18,7 +18,7 @@ import fedjax_alg
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
-def installed_as(path):
+def site_path(path):
   """The place of a file of the repository in site-packages."""
   parts = path.relative_to(ROOT).parts
   return "/".join(("fedjax_alg", *parts) if parts[0] == "experiments" else parts)
@@ -45,12 +45,12 @@ def fixture_built(tmp_path_factory):
     ),
   )
 
-  def build(folder, what):
+  def build(folder, kind):
     subprocess.run(
       [
         sys.executable,
         "-c",
-        f"from setuptools import build_meta; build_meta.build_{what}({str(root)!r})",
+        f"from setuptools import build_meta; build_meta.build_{kind}({str(root)!r})",
       ],
       cwd=folder,
       check=True,
@@ -73,9 +73,9 @@ def test_the_wheel_is_one_package_with_all_its_files(built):
   names = set(wheel.namelist())
   about = f"fedjax_alg-{fedjax_alg.__version__}.dist-info"
   assert {name.split("/")[0] for name in names} == {"fedjax_alg", about}
-  wanted = sources("*.py", "*.flags", "*.csv", "*.js", "*.css", "*.txt", "py.typed")
-  assert len(wanted) > 150
-  assert {installed_as(path) for path in wanted} == {
+  expected = sources("*.py", "*.flags", "*.csv", "*.js", "*.css", "*.txt", "py.typed")
+  assert len(expected) > 150
+  assert {site_path(path) for path in expected} == {
     name for name in names if not name.startswith(about)
   }
   script = wheel.read(f"{about}/entry_points.txt").decode()

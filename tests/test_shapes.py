@@ -12,7 +12,7 @@ from fedjax_alg.grouping import lloyd, nearest_centre
 from fedjax_alg.least_squares import solve
 from tests import shapes
 
-ROWS, MASK, ONE = jnp.ones((6, 3)), jnp.ones(6, bool), jnp.float32(1)
+ROWS, MASK, RIDGE = jnp.ones((6, 3)), jnp.ones(6, bool), jnp.float32(1)
 
 #: package -> a call with a wrong shape
 WRONG = {
@@ -22,7 +22,7 @@ WRONG = {
   "fedjax_alg.client": lambda: objective.masked_sum(jnp.ones(5), MASK),
   "fedjax_alg.exchange.robust": lambda: robust.krum({"w": ROWS}, jnp.ones((6, 1)), 0.1),
   "fedjax_alg.grouping": lambda: lloyd(ROWS, MASK[:5], ROWS[:2]),
-  "fedjax_alg.least_squares": lambda: solve.by_rows(ROWS, ROWS[:1], ONE, ROWS[:3]),
+  "fedjax_alg.least_squares": lambda: solve.by_rows(ROWS, ROWS[:1], RIDGE, ROWS[:3]),
 }
 
 
@@ -35,14 +35,14 @@ def test_every_package_is_checked(package):
 
 def test_results_are_checked_as_well():
   @jaxtyping.jaxtyped(typechecker=shapes.check)
-  def transposed(
+  def transpose(
     rows: jaxtyping.Float[jax.Array, "n d"],
   ) -> jaxtyping.Float[jax.Array, "n d"]:
     return rows.T
 
-  transposed(ROWS[:3])
+  transpose(ROWS[:3])
   with pytest.raises(jaxtyping.TypeCheckError, match="return value"):
-    transposed(ROWS)
+    transpose(ROWS)
 
 
 def test_a_dtype_is_checked_too():

@@ -24,12 +24,12 @@ def tree(*shape):
 def nan_in(stack, *slots):
   """The tree with NaN in some of its slots."""
 
-  def poisoned(leaf):
+  def poison(leaf):
     leaf = np.array(leaf)
     leaf[list(slots)] = np.nan
     return jnp.asarray(leaf)
 
-  return jax.tree.map(poisoned, stack)
+  return jax.tree.map(poison, stack)
 
 
 def in_numpy(fn, *stacks):
@@ -43,7 +43,7 @@ def test_arithmetic_is_leaf_by_leaf():
   a, b = tree(4), tree(4)
 
   @jax.jit
-  def found(a, b):
+  def compute(a, b):
     return (
       trees.add(a, b),
       trees.subtract(a, b),
@@ -54,7 +54,7 @@ def test_arithmetic_is_leaf_by_leaf():
     )
 
   for result, expected in zip(
-    found(a, b),
+    compute(a, b),
     (
       lambda x, y: x + y,
       lambda x, y: x - y,
@@ -85,9 +85,9 @@ def test_slots_are_scaled_and_finite_each_on_its_own():
 
 
 def test_normal_numbers_are_independent_and_of_variance_one():
-  like = {"a": jnp.zeros((60, 50)), "b": jnp.zeros((3000,))}
-  drawn = jax.jit(trees.normal)(jax.random.key(0), like)
-  a, b = np.asarray(drawn["a"]).ravel(), np.asarray(drawn["b"])
+  template = {"a": jnp.zeros((60, 50)), "b": jnp.zeros((3000,))}
+  noise = jax.jit(trees.normal)(jax.random.key(0), template)
+  a, b = np.asarray(noise["a"]).ravel(), np.asarray(noise["b"])
   # Bounds of six standard errors of a mean, a variance and a correlation.
   for part in (a, b):
     assert abs(part.mean()) < 6 / 3000**0.5
@@ -118,18 +118,18 @@ def test_slot_sums_are_weighted_and_ignore_slots_of_weight_zero():
   )
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_group_means_ignore_slots_of_weight_zero_and_of_no_group(whole):
+@pytest.mark.parametrize("whole_divisor", [False, True])
+def test_group_means_ignore_slots_of_weight_zero_and_of_no_group(whole_divisor):
   stack, weight = tree(7), jnp.array([2.0, 0.0, 1.0, 3.0, 0.0, 4.0, 0.5])
   groups = jnp.array([0, 0, 2, 0, 3, -1, 4])
-  means = jax.jit(lambda *args: trees.group_mean(*args, whole=whole), static_argnums=2)(
-    weight, groups, 4, nan_in(stack, 1, 4)
-  )
+  means = jax.jit(
+    lambda *args: trees.group_mean(*args, all_slots=whole_divisor), static_argnums=2
+  )(weight, groups, 4, nan_in(stack, 1, 4))
 
   def by_hand(leaf):
     expected = np.zeros((4, *leaf.shape[1:]))
-    expected[0] = (2 * leaf[0] + 3 * leaf[3]) / (10.5 if whole else 5.0)
-    expected[2] = leaf[2] / (10.5 if whole else 1.0)
+    expected[0] = (2 * leaf[0] + 3 * leaf[3]) / (10.5 if whole_divisor else 5.0)
+    expected[2] = leaf[2] / (10.5 if whole_divisor else 1.0)
     return expected
 
   problems.assert_close(means, in_numpy(by_hand, stack))
@@ -165,12 +165,10 @@ def test_slot_norms_are_of_each_slot():
 
 def test_where_slots_takes_whole_slots():
   a, b = tree(3), tree(3)
-  chosen = np.array([True, False, True])
-  mixed = jax.jit(trees.where_slots)(chosen, a, b)
+  mask = np.array([True, False, True])
+  mixed = jax.jit(trees.where_slots)(mask, a, b)
   for s in range(3):
-    problems.assert_equal(
-      problems.row(mixed, s), problems.row(a if chosen[s] else b, s)
-    )
+    problems.assert_equal(problems.row(mixed, s), problems.row(a if mask[s] else b, s))
 
 
 def test_a_matrix_becomes_the_tree_again():
@@ -181,9 +179,9 @@ def test_a_matrix_becomes_the_tree_again():
     matrix, back = trees.to_matrix(stack)
     return matrix, back(matrix), back(matrix[:2])
 
-  matrix, again, first = jax.device_get(there_and_back(stack))
+  matrix, restored, first = jax.device_get(there_and_back(stack))
   assert matrix.shape == (5, 6 + 1 + 2)
-  problems.assert_equal(again, stack)
+  problems.assert_equal(restored, stack)
   problems.assert_equal(first, jax.tree.map(lambda leaf: np.asarray(leaf)[:2], stack))
   np.testing.assert_allclose(
     (matrix**2).sum(1), [squares(stack, s) for s in range(5)], rtol=1e-6
@@ -194,7 +192,7 @@ def test_slots_added_one_by_one_are_the_weighted_sum():
   stack = nan_in(tree(4), 2)
 
   @jax.jit
-  def summed(weights, stack):
+  def weighted_sum(weights, stack):
     total = jax.tree.map(
       lambda leaf: jnp.zeros(weights.shape[1:] + leaf.shape[1:]), stack
     )
@@ -209,8 +207,8 @@ def test_slots_added_one_by_one_are_the_weighted_sum():
     expected = in_numpy(
       lambda leaf, w=weights: np.tensordot(w, np.nan_to_num(leaf), axes=(0, 0)), stack
     )
-    for found in summed(weights, stack):
-      problems.assert_close(found, expected, rtol=1e-6)
+    for actual in weighted_sum(weights, stack):
+      problems.assert_close(actual, expected, rtol=1e-6)
 
 
 @pytest.mark.program
@@ -222,16 +220,18 @@ def test_derivatives_at_zero():
   np.testing.assert_allclose(dy, [0.0, 0.25, 0.5])
   np.testing.assert_array_equal(jax.grad(lambda x: trees.root(x).sum())(x)[0], 0.0)
   step, nan = jnp.array([0.0, 2.0, 0.0]), jnp.float32(jnp.nan)
-  same, moved = jax.jvp(trees.zero_nan_tangent, (step,), (jnp.array([nan, nan, 5.0]),))
+  same, tangent = jax.jvp(
+    trees.zero_nan_tangent, (step,), (jnp.array([nan, nan, 5.0]),)
+  )
   np.testing.assert_array_equal(same, step)
-  np.testing.assert_array_equal(moved, [0.0, nan, 5.0])
+  np.testing.assert_array_equal(tangent, [0.0, nan, 5.0])
 
 
 CUTS = [(0, 3, 7), (0, 7), (0, 5, 5, 7)]
 rows = jax.jit(trees.rows)
 add_rows, set_rows = jax.jit(trees.add_rows), jax.jit(trees.set_rows)
 where_rows = jax.jit(trees.where_rows)
-WHOLE = RNG.normal(size=(7, 2)).astype(np.float32)
+VALUES = RNG.normal(size=(7, 2)).astype(np.float32)
 
 
 def in_blocks_of(cuts):
@@ -239,7 +239,7 @@ def in_blocks_of(cuts):
   table = split.Split(None, cuts)
   block = np.full((len(cuts) - 1, table.height, 2), np.nan, np.float32)
   for process, (first, last) in enumerate(zip(cuts, cuts[1:])):
-    block[process, table.owned(process)] = WHOLE[first:last]
+    block[process, table.owned_rows(process)] = VALUES[first:last]
   return table.with_block(jnp.asarray(block))
 
 
@@ -247,7 +247,7 @@ def rows_of(table):
   """What the processes own, one after the other."""
   return np.concatenate(
     [
-      block[table.owned(process)]
+      block[table.owned_rows(process)]
       for process, block in enumerate(np.asarray(table.block))
     ]
   )
@@ -258,17 +258,17 @@ def test_it_is_read_and_written_as_a_whole_array(cuts):
   table, ids = in_blocks_of(cuts), np.array([6, 0, 7, 3, 2], np.int32)
   assert table.shape == (7, 2) and table.ndim == 2
   assert table.dtype == jnp.float32 and trees.num_rows({"w": table}) == 7
-  np.testing.assert_array_equal(rows_of(table), WHOLE)
+  np.testing.assert_array_equal(rows_of(table), VALUES)
   real = ids < 7
-  np.testing.assert_array_equal(np.asarray(rows(table, ids))[real], WHOLE[ids[real]])
+  np.testing.assert_array_equal(np.asarray(rows(table, ids))[real], VALUES[ids[real]])
   new = RNG.normal(size=(5, 2)).astype(np.float32)
   for change in (add_rows, set_rows):
     np.testing.assert_array_equal(
-      rows_of(change(table, ids, new)), change(WHOLE, ids, new)
+      rows_of(change(table, ids, new)), change(VALUES, ids, new)
     )
-  chosen, other = np.arange(7) % 3 == 1, -WHOLE
+  mask, negated = np.arange(7) % 3 == 1, -VALUES
   np.testing.assert_array_equal(
-    rows_of(where_rows(chosen, other, table)), np.where(chosen[:, None], other, WHOLE)
+    rows_of(where_rows(mask, negated, table)), np.where(mask[:, None], negated, VALUES)
   )
 
 
@@ -279,15 +279,15 @@ def test_a_process_reads_and_writes_its_own_rows(cuts):
   new = RNG.normal(size=(6, 2)).astype(np.float32)
   blocks = []
   for process, (first, last) in enumerate(zip(cuts, cuts[1:])):
-    own = split.Split(
+    part = split.Split(
       jnp.asarray(np.asarray(table.block)[process]), cuts, jnp.int32(process)
     )
-    assert own.shape == (7, 2)
+    assert part.shape == (7, 2)
     mine = (first <= ids) & (ids < last)
-    np.testing.assert_array_equal(np.asarray(rows(own, ids))[mine], WHOLE[ids[mine]])
-    blocks.append(set_rows({"w": own}, ids, {"w": new})["w"].block)
+    np.testing.assert_array_equal(np.asarray(rows(part, ids))[mine], VALUES[ids[mine]])
+    blocks.append(set_rows({"w": part}, ids, {"w": new})["w"].block)
   np.testing.assert_array_equal(
-    rows_of(table.with_block(np.stack(blocks))), set_rows(WHOLE, ids, new)
+    rows_of(table.with_block(np.stack(blocks))), set_rows(VALUES, ids, new)
   )
 
 
@@ -296,8 +296,8 @@ def test_it_is_a_leaf_of_its_own_and_a_tree_with_one():
   tree = {"a": table, "b": jnp.zeros(3)}
   assert split.within(tree) and not split.within({"b": tree["b"]})
   assert split.leaves(tree)[0] is table and len(jax.tree.leaves(tree)) == 2
-  again = jax.tree.map(lambda leaf: leaf + 1, tree)["a"]
-  assert again.cuts == table.cuts
-  np.testing.assert_array_equal(rows_of(again), WHOLE + 1)
+  mapped = jax.tree.map(lambda leaf: leaf + 1, tree)["a"]
+  assert mapped.cuts == table.cuts
+  np.testing.assert_array_equal(rows_of(mapped), VALUES + 1)
   # Of 2 blocks of 4 rows of 2 floats a process holds one.
   assert split.nbytes(tree) == 4 * (4 * 2 + 3)

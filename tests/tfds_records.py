@@ -38,7 +38,7 @@ def write(
   name: str,
   features: Mapping[str, dict],
   rows: Iterable[Mapping[str, int | bytes]],
-  **more: Iterable[Mapping[str, int | bytes]],
+  **other_splits: Iterable[Mapping[str, int | bytes]],
 ) -> None:
   """Writes the splits of a prepared version.
 
@@ -47,15 +47,15 @@ def write(
     name: of the data set.
     features: name -> entry of features.json.
     rows: name -> value, of the split train.
-    **more: the rows of other splits.
+    **other_splits: the rows of other splits.
   """
   directory.mkdir(parents=True)
   counts = {}
-  for split, own in ({"train": rows} | more).items():
+  for split, split_rows in ({"train": rows} | other_splits).items():
     path = directory / f"{name}-{split}.array_record-00000-of-00001"
     writer = array_record_module.ArrayRecordWriter(str(path), "group_size:1")
     counts[split] = 0
-    for row in own:
+    for row in split_rows:
       example = tf_example_pb2.Example(
         features=tf_feature_pb2.Features(
           feature={key: _feature(value) for key, value in row.items()}

@@ -45,21 +45,21 @@ def play(name, federation):
     name, federation, eval_every=2, **length, **RUNS[name], evaluate=evaluate
   )
   states = result._live.states
-  found = {
+  numbers = {
     f"{name}/{i}": leaf
-    for i, leaf in enumerate(jax.tree.leaves(sharding.whole(states)))
+    for i, leaf in enumerate(jax.tree.leaves(sharding.to_host(states)))
   }
-  found[f"{name}/same hash"] = np.array(
-    result.state_hash() == checkpoint.state_hash(sharding.whole(states))
+  numbers[f"{name}/same hash"] = np.array(
+    result.state_hash() == checkpoint.state_hash(sharding.to_host(states))
   )
-  found |= {
+  numbers |= {
     f"{name}/{protocol}": of["accuracy"] for protocol, of in result.metrics.items()
   }
   deployed = [result.client_params(client) for client in (0, 11)]
-  found |= {
+  numbers |= {
     f"{name}/client {i}": leaf for i, leaf in enumerate(jax.tree.leaves(deployed))
   }
-  return found, sum(
+  return numbers, sum(
     leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(states)
   )
 
@@ -67,21 +67,21 @@ def play(name, federation):
 def main(port, process, out, *algorithms):
   fa.distributed(f"127.0.0.1:{port}", 2, int(process), host_devices=1)
   federation = fa.federate("digits", **DATA)
-  found = {
+  outputs = {
     "rows": np.array(
       [federation.data.train.x.shape[0], federation.data.train.size.sum()]
     )
   }
   for name in algorithms:
-    numbers, held = play(name, federation)
-    whole = sum(
+    numbers, own_bytes = play(name, federation)
+    total_bytes = sum(
       leaf.nbytes
       for leaf_name, leaf in numbers.items()
       if re.fullmatch(rf"{name}/\d+", leaf_name)
     )
-    found |= {**numbers, f"{name} held": np.array([held, whole])}
-  found["errors"] = np.array([*errors(int(process))])
-  np.savez(f"{out}/process{process}.npz", **found)
+    outputs |= {**numbers, f"{name} held": np.array([own_bytes, total_bytes])}
+  outputs["errors"] = np.array([*errors(int(process))])
+  np.savez(f"{out}/process{process}.npz", **outputs)
   processes.meet("saved")
   if process == "1":
     raise OSError("no way on")

@@ -25,28 +25,28 @@ _WIDTH = 78
 
 def _data(entry: registry.Entry) -> dict[str, Any]:
   """Returns the options of the federation: name -> value."""
-  found: dict[str, Any] = {"partition": "classes", "num_clients": 60}
+  options: dict[str, Any] = {"partition": "classes", "num_clients": 60}
   if entry.needs_validation(entry.hparams()):
-    found |= {"num_clients": 70, "validation_clients": 10}
-  return found
+    options |= {"num_clients": 70, "validation_clients": 10}
+  return options
 
 
 def _options(entry: registry.Entry) -> dict[str, Any]:
   """Returns the options of the run: name -> value."""
-  found: dict[str, Any] = {}
+  options: dict[str, Any] = {}
   roles = entry.options.get("roles", ())
   if "personal:norm" in roles:
-    found["model"] = f"{MODEL_FILE}:MODEL"
+    options["model"] = f"{MODEL_FILE}:MODEL"
   elif roles:
-    found |= {"model": "mlp", "hidden": (32,)}
+    options |= {"model": "mlp", "hidden": (32,)}
   if not entry.all_clients:
-    found["cohort_size"] = 10
+    options["cohort_size"] = 10
   if entry.rounds is None:
-    found["rounds"] = 60
-  return found | {"seeds": 3}
+    options["rounds"] = 60
+  return options | {"seeds": 3}
 
 
-def _wrapped(words: Sequence[str], end: str, indent: int) -> list[str]:
+def _wrap(words: Sequence[str], end: str, indent: int) -> list[str]:
   """Returns words in lines of ``_WIDTH``; end ends all lines but the last."""
   lines = [words[0]]
   for word in words[1:]:
@@ -65,7 +65,7 @@ def _call(name: str, arguments: Sequence[str], options: Mapping[str, Any]) -> li
     *(f"{key}={value!r}".replace("'", '"') for key, value in options.items()),
   ]
   first = f"{name}({words[0]}"
-  *lines, last = _wrapped(
+  *lines, last = _wrap(
     [first + ",", *(f"{word}," for word in words[1:])], "", len(name) + 1
   )
   return [*lines, last.rstrip(",") + ")"]
@@ -109,7 +109,7 @@ def example(name: str) -> list[str]:
     "```",
     "",
     "```bash",
-    *_wrapped(
+    *_wrap(
       [
         f"fedjax-alg run --algorithm={name}",
         "--dataset=digits",

@@ -25,7 +25,7 @@ from fedjax_alg.exchange.aggregation import Aggregation
 from fedjax_alg.exchange.attacks import Hostility
 from fedjax_alg.exchange.compression import Compression
 from fedjax_alg.exchange.privacy import Privacy
-from fedjax_alg.hparams import allowed
+from fedjax_alg.hparams import describe_range
 from fedjax_alg.rounds.expected import Played
 from fedjax_alg.runs.options import RunOptions
 
@@ -81,7 +81,7 @@ def _row(field, name=""):
     text += f". Read only with {meta['when']}"
   return (
     f"| {name or f'`{field.name}`'} | {_default(field)} | "
-    f"{_cell(allowed(field))} | {_cell(text)} |"
+    f"{_cell(describe_range(field))} | {_cell(text)} |"
   )
 
 
@@ -98,10 +98,10 @@ def own_fields(entry):
 
 def _times(count, unit):
   """A number of models of P floats, and what is left."""
-  whole, rest = divmod(count, unit)
-  words = {0: "", 1: "P"}.get(whole, f"{whole:g} P")
-  if rest:
-    words += (" + " if words else "") + f"{rest:g}"
+  models, extra = divmod(count, unit)
+  words = {0: "", 1: "P"}.get(models, f"{models:g} P")
+  if extra:
+    words += (" + " if words else "") + f"{extra:g}"
   return words or "nothing"
 
 
@@ -123,22 +123,22 @@ def cost(name):
     return ""
   size, examples, read = 10**6, 10**4, 10**2
   models = getattr(hparams, "num_models", getattr(hparams, "num_groups", 1))
-  found = entry.ledger(
+  ledger = entry.ledger(
     Played(size, models, examples, lambda batches: batches * read, hparams, 10, 10)
   )
-  passes, steps = divmod(found.gradients, examples)
+  passes, steps = divmod(ledger.gradients, examples)
   gradients = (
     [f"{steps // read} for every example of the local steps"] if (steps) else []
   )
   if passes:
     gradients.append(f"{passes} for each of the client's examples")
-  if not found.exchanges:
+  if not ledger.exchanges:
     return "Nothing is sent."
   text = (
     "With its defaults a participant receives "
-    f"{_times(found.down, size)} floats and sends "
-    f"{_times(found.up, size)}, P being the size of the shared model, in "
-    f"{found.exchanges} exchange{'s' if found.exchanges > 1 else ''}"
+    f"{_times(ledger.down, size)} floats and sends "
+    f"{_times(ledger.up, size)}, P being the size of the shared model, in "
+    f"{ledger.exchanges} exchange{'s' if ledger.exchanges > 1 else ''}"
   )
   return text + (
     f"; it computes gradients: {' and '.join(gradients)}."
@@ -192,7 +192,7 @@ def method_page(name):
     lines += ["## Hyper-parameters", "", *_HEAD, *map(_row, fields), ""]
   names = _names(entry.hparams)
   also = [
-    f"[{what}]({'../' + page})" for cls, what, page in GROUPS if _names(cls) & names
+    f"[{label}]({'../' + page})" for cls, label, page in GROUPS if _names(cls) & names
   ]
   lines += ["It also reads the options of " + ", ".join(also) + "." if also else "", ""]
   lines += [
@@ -229,15 +229,15 @@ def methods_table(family):
     entry = registry.ALGORITHMS.get(name)
     if entry is None:
       continue
-    found = re.search(r"receives (.+?) floats and sends (.+?), P.* in (\d)", cost(name))
-    sent = (
-      f"{found[1]} / {found[2]} | {found[3]}"
-      if found
+    match = re.search(r"receives (.+?) floats and sends (.+?), P.* in (\d)", cost(name))
+    traffic = (
+      f"{match[1]} / {match[2]} | {match[3]}"
+      if match
       else ("sums / layer | 1" if entry.rounds else "- | 0")
     )
     lines.append(
       f"| [{entry.label}](methods/{name}.md) `{name}` | "
-      f"{_cell(_sentence(name))} | {sent} |"
+      f"{_cell(_sentence(name))} | {traffic} |"
     )
   return lines
 

@@ -40,7 +40,7 @@ class Command(NamedTuple):
   #: takes the flags, the words that are none of them, and all words
   run: Callable[[absl_flags.FlagValues, list[str], Sequence[str]], None]
   below: str = ""  #: the text of --help below the flags
-  again: str = ""  #: how the user goes on with it, of one that executes runs
+  resume_hint: str = ""  #: how the user goes on with it, of one that executes runs
   #: whether all other flags are those of runs
   passes_on: bool = False
   #: whether flags of its own may stand in flag files, too
@@ -48,7 +48,7 @@ class Command(NamedTuple):
 
   def __call__(self, argv: Sequence[str] | None = None) -> int:
     """Runs the command; errors are printed in one line."""
-    return guard.guarded(self.command, argv, self.again)
+    return guard.run_guarded(self.command, argv, self.resume_hint)
 
   def command(self, argv: Sequence[str]) -> None:
     """Runs the command.
@@ -90,9 +90,9 @@ class Command(NamedTuple):
       return values, config_lib.read_flags(values, argv)
     if self.of_files:
       argv = config_lib.expand_flagfiles(argv)
-    own, rest = flag_words.parted(argv, list(values))
-    config_lib.refuse_words(config_lib.read_flags(values, own))
-    return values, rest
+    known_words, other_words = flag_words.split_words(argv, list(values))
+    config_lib.refuse_words(config_lib.read_flags(values, known_words))
+    return values, other_words
 
 
 def as_module(name: str, argv: Sequence[str]) -> str:
@@ -101,7 +101,7 @@ def as_module(name: str, argv: Sequence[str]) -> str:
 
 
 @contextlib.contextmanager
-def written(place: str) -> Iterator[None]:
+def explain_write_errors(place: str) -> Iterator[None]:
   """Says where something cannot be written.
 
   Raises:
@@ -125,5 +125,5 @@ def help_lines(values: absl_flags.FlagValues) -> list[str]:
     )
     tail = "" if default in (None, "") else f"={default}"
     text = flag.help.split("\n")[0].rstrip(";")  # absl adds a line
-    lines += help_lib.beside(f"--{name}{tail}", text)
+    lines += help_lib.definition_lines(f"--{name}{tail}", text)
   return lines

@@ -20,7 +20,7 @@ from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.engine import sharding
 from fedjax_alg.engine.processes import ProcessOptions
 from fedjax_alg.errors import OptionError, did_you_mean, reason
-from fedjax_alg.files import expanded
+from fedjax_alg.files import expand_path
 from fedjax_alg.hparams import at_later_default, check_options, ordered_values
 from fedjax_alg.runs import methods, tensorboard
 from fedjax_alg.runs import plan as plan_lib
@@ -55,7 +55,7 @@ class Config(Plan):
   #: flag -> value that the user gave, for flags.txt
   given: dict[str, Any] = dataclasses.field(default_factory=dict)
   processes: ProcessOptions = ProcessOptions()
-  #: --host_devices of the run that is resumed, where it was of other processes
+  #: `--host_devices` of the first run, if it used another number of processes
   first_devices: int | None = None
 
   @property
@@ -115,7 +115,7 @@ class Config(Plan):
     so that a run is not resumed by code that has changed.
     """
     fields = self.fields
-    what = [
+    facts = [
       {
         name: value
         for name, value in values.items()
@@ -123,10 +123,10 @@ class Config(Plan):
       }
       for values in (self.values, self.hparams)
     ]
-    what[0] |= flags.REMOVED
+    facts[0] |= flags.REMOVED
     for name, source in self.sources.items():
-      what[0][f"{name} sha256"] = source.sha256
-    text = json.dumps(what, sort_keys=True, default=str)
+      facts[0][f"{name} sha256"] = source.sha256
+    text = json.dumps(facts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
   def flag_lines(self) -> list[str]:
@@ -192,7 +192,7 @@ def flag_file(name: str) -> pathlib.Path:
   Raises:
     UsageError: there is none.
   """
-  path = expanded(name, "flagfile")
+  path = expand_path(name, "flagfile")
   if not path.is_file():
     path = PRESETS / name
   if not path.is_file():
@@ -265,39 +265,39 @@ def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
     if any(own.is_own(first[flag].value) for flag in _NAMING):
       # The user's file may use JAX, whose devices cannot be changed later.
       sharding.start(first.host_devices)
-    more: tuple[dataclasses.Field, ...] = ()
+    extra_fields: tuple[dataclasses.Field, ...] = ()
     if own.is_own(first.algorithm):
-      more = flags.own_fields(methods.method_of(first.algorithm))
-    flags.define(parsed, more)
+      extra_fields = flags.own_fields(methods.method_of(first.algorithm))
+    flags.define(parsed, extra_fields)
     _refuse_absl_flags(argv)
-    rest = read_flags(parsed, argv)
+    other_words = read_flags(parsed, argv)
     if topics:
       raise HelpRequested(
         help_lib.text(f"python -m {program}", parsed.algorithm, topics[-1])
       )
-    refuse_words(rest)
-    given = {name: parsed[name].value for name in parsed if parsed[name].present}
+    refuse_words(other_words)
+    explicit = {name: parsed[name].value for name in parsed if parsed[name].present}
     values = {
-      flag.name: flags.typed(flag, parsed[flag.name].value)
+      flag.name: flags.convert(flag, parsed[flag.name].value)
       for flag in flags.run_flags()
     }
-    return _checked(values, given, _of_files(parsed, given, typed))
+    return _make_config(values, explicit, _only_in_files(parsed, explicit, typed))
   except OptionError as error:
     raise UsageError(error.with_names("--")) from error
 
 
-def _of_files(
-  parsed: absl_flags.FlagValues, given: Iterable[str], typed: Sequence[str]
+def _only_in_files(
+  parsed: absl_flags.FlagValues, explicit: Iterable[str], typed: Sequence[str]
 ) -> set[str]:
   """The flags of flag files that are not typed as well."""
   names = set(map(flag_words.name_of, typed))
-  return set(given) - {
+  return set(explicit) - {
     name if name in parsed else name.removeprefix("no") for name in names
   }
 
 
 def _refuse_absl_flags(argv: Sequence[str]) -> None:
-  """absl itself reads this flag, which would hide misspelt ones."""
+  """Refuses absl's own flag that would hide misspelled flags."""
   for word in argv:
     if flag_words.name_of(word) == "undefok" and word[:1] == "-":
       raise UsageError(f"{word}: not read, every flag must be known")
@@ -357,10 +357,10 @@ def _flag_error(error: absl_flags.Error, parsed: absl_flags.FlagValues) -> str:
   if isinstance(error, absl_flags.UnrecognizedFlagError):
     name = error.flagname
     return f"--{name}: unknown flag{did_you_mean(name, parsed)} (see --help)"
-  said = str(error).removesuffix(f": {error.__context__}")
-  found = re.match(r"flag (--(\w+)=)", said)
-  if isinstance(error, absl_flags.IllegalFlagValueError) and found:
-    flag = parsed[found[2]]
+  message = str(error).removesuffix(f": {error.__context__}")
+  match = re.match(r"flag (--(\w+)=)", message)
+  if isinstance(error, absl_flags.IllegalFlagValueError) and match:
+    flag = parsed[match[2]]
     choices = getattr(flag.parser, "enum_values", None)
     must = _VALUES.get(flag.flag_type()) or (choices and f"one of {', '.join(choices)}")
     if must:
@@ -373,7 +373,7 @@ def _flag_error(error: absl_flags.Error, parsed: absl_flags.FlagValues) -> str:
         if bound is not None
       ]
       return (
-        f"{said.removeprefix('flag ')}: must be "
+        f"{message.removeprefix('flag ')}: must be "
         f"{', '.join([must, *(bounds and [' and '.join(bounds)])])}"
       )
   return str(error)
@@ -400,8 +400,8 @@ def _first_flags(argv: Sequence[str]) -> absl_flags.FlagValues:
   return first
 
 
-def _checked(
-  values: dict[str, Any], given: dict[str, Any], of_files: Collection[str] = ()
+def _make_config(
+  values: dict[str, Any], explicit: dict[str, Any], only_in_files: Collection[str] = ()
 ) -> Config:
   """Makes the configuration from flags that are already of their types.
 
@@ -410,21 +410,21 @@ def _checked(
 
   Args:
     values: flag -> value, of all flags.
-    given: flag -> value, of those that were given.
-    of_files: those of them that only flag files gave.
+    explicit: flag -> value, of those that were given.
+    only_in_files: those of them that only flag files gave.
 
   Raises:
     OptionError: a flag is wrong, or flags do not go together.
   """
   name = values["algorithm"]
-  if name is None and given.keys() & {"client_update", "server"}:
+  if name is None and explicit.keys() & {"client_update", "server"}:
     name = "composed"
   if name is None:
     raise OptionError(f"`algorithm`: missing (one of {', '.join(registry.ALGORITHMS)})")
   plan = plan_lib.make(
-    _method(name, given, of_files),
+    _method(name, explicit, only_in_files),
     _options(RunOptions, values),
-    given,
+    explicit,
     data=_options(DataOptions, values),
   )
   output = _options(OutputOptions, values)
@@ -437,26 +437,28 @@ def _checked(
     short = re.sub(r"\W", "_", f"{name.rpartition(':')[2]}_{plan.data.dataset}")
     output = dataclasses.replace(output, out_dir=f"out/{short}")
   assert output.out_dir is not None
-  expanded(output.out_dir, "out_dir")
+  expand_path(output.out_dir, "out_dir")
   processes = _options(ProcessOptions, values)
   processes.check()
-  return Config(**vars(plan), output=output, given=given, processes=processes)
+  return Config(**vars(plan), output=output, given=explicit, processes=processes)
 
 
 def _options(kind: type[Any], values: dict[str, Any]) -> Any:
   return kind(**{field.name: values[field.name] for field in dataclasses.fields(kind)})
 
 
-def _method(name: str, given: dict[str, Any], of_files: Collection[str]) -> Method:
+def _method(
+  name: str, explicit: dict[str, Any], only_in_files: Collection[str]
+) -> Method:
   """The algorithm with the hyper-parameters that were given."""
   method = methods.method_of(name)
   read = {field.name for field in dataclasses.fields(method.hparams)}
-  known = read | flags.hyper_fields().keys()
-  asked = {flag: value for flag, value in given.items() if flag in known}
-  for flag in asked:
+  known_flags = read | flags.hyper_fields().keys()
+  requested = {flag: value for flag, value in explicit.items() if flag in known_flags}
+  for flag in requested:
     if flag not in read:
       why = registry.why_unread(name, flag) or (
         f"read by {', '.join(flags.readers(flag))}"
       )
       raise OptionError(f"`{flag}`: {name} does not read it ({why})")
-  return methods.with_keywords(method, asked, may_be_unread=of_files)
+  return methods.with_keywords(method, requested, may_be_unread=only_in_files)

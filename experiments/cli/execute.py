@@ -27,7 +27,7 @@ from fedjax_alg.runs.tensorboard import TensorBoard
 from . import flags, resume, signals
 from . import folder as folder_lib
 from .config import Config, UsageError
-from .folder import Taken
+from .folder import LockedRun
 from .guard import RunError
 from .writer import Folders
 
@@ -53,11 +53,11 @@ def execute(config: Config) -> dict[str, Any]:
   Raises:
     OptionError, RunError: one line for the user.
   """
-  refuse_several(config, joined=processes.joined())
+  refuse_several(config, joins=processes.has_joined())
   signals.check()
   signals.wait_at_most(config.output.grace_s)
-  with contextlib.ExitStack() as held:
-    start = processes.agree(lambda: _start(config, held))
+  with contextlib.ExitStack() as stack:
+    start = processes.agree(lambda: _start(config, stack))
     config = dataclasses.replace(config, first_devices=start.first_devices)
     folder = start.folder
     if folder is not None and start.finished:
@@ -75,7 +75,7 @@ def execute(config: Config) -> dict[str, Any]:
         print_plan(config, programs)
       return {}
     (summary,), _ = run_folders(
-      [Taken(config, folder, start.resuming)], programs, config.method.entry.label
+      [LockedRun(config, folder, start.resuming)], programs, config.method.entry.label
     )
   signals.keep(signals.NOTHING)
   assert summary is not None
@@ -83,7 +83,7 @@ def execute(config: Config) -> dict[str, Any]:
 
 
 class _Start(NamedTuple):
-  """What is found in the folder of a run before it starts."""
+  """State of the folder of a run before it starts."""
 
   folder: pathlib.Path | None  #: None with --dry_run
   resuming: bool
@@ -91,17 +91,17 @@ class _Start(NamedTuple):
   first_devices: int | None  #: see ``Config``
 
 
-def _start(config: Config, held: contextlib.ExitStack) -> _Start:
-  """Takes the folder of a run, which ``held`` gives back, and looks into it."""
+def _start(config: Config, stack: contextlib.ExitStack) -> _Start:
+  """Takes the folder of a run, which ``stack`` gives back, and looks into it."""
   if config.output.dry_run:
     return _Start(None, False, False, None)
-  folder, resuming = held.enter_context(folder_lib.taken(config))
+  folder, resuming = stack.enter_context(folder_lib.take_folder(config))
   devices = None
   if resuming:
     devices = folder_lib.first_devices(folder, config)
     config = dataclasses.replace(config, first_devices=devices)
     resume.check_same(folder, config)
-    if resume.finished(folder, config):
+    if resume.is_finished(folder, config):
       print(f"{folder}: finished, nothing to do", file=sys.stderr)
       return _Start(folder, True, True, devices)
     resume.check_tables(folder, config)
@@ -111,32 +111,32 @@ def _start(config: Config, held: contextlib.ExitStack) -> _Start:
   return _Start(folder, resuming, False, devices)
 
 
-def refuse_several(config: Config, joined: bool = False) -> None:
+def refuse_several(config: Config, joins: bool = False) -> None:
   """Refuses flags of several processes where a command does not join them.
 
   Raises:
     UsageError: the flags ask for several processes.
   """
-  if config.processes.several and not joined:
+  if config.processes.several and not joins:
     raise UsageError(
       "--distributed: executes a single run in several processes, not those "
       "of a sweep or figure (python -m experiments.run has it)"
     )
 
 
-def warn(prepared: Prepared, said: set[str]) -> None:
+def warn(prepared: Prepared, printed: set[str]) -> None:
   """Prints what a run should be warned of, see ``prepare.cautions``.
 
   Args:
     prepared: the run.
-    said: the warnings that were printed already; the new ones are added.
+    printed: the warnings that were printed already; the new ones are added.
   """
-  for text in cautions(prepared, said):
+  for text in cautions(prepared, printed):
     print(f"warning: {flags.as_flags(text)}", file=sys.stderr)
 
 
 def run_folders(
-  runs: Sequence[Taken], programs: Programs, label: str, stop: bool = True
+  runs: Sequence[LockedRun], programs: Programs, label: str, stop: bool = True
 ) -> tuple[list[dict[str, Any] | None], Step]:
   """Runs all settings of a program from where their folders are.
 
@@ -144,7 +144,7 @@ def run_folders(
     runs: the settings, with their folders.
     programs: their programs.
     label: label of the progress bar.
-    stop: whether a non-finite state ends the run; see ``play.play``.
+    stop: whether a non-finite state ends the run; see ``play.run_steps``.
 
   Returns:
     summary.json of each setting, None for one that diverged; and the last step.
@@ -152,7 +152,7 @@ def run_folders(
   Raises:
     RunError, UsageError: one line for the user.
   """
-  records, states, done = resume.restored(runs, programs)
+  records, states, done = resume.restore_settings(runs, programs)
   for run in runs:
     before = checkpoint.newest_round(run.folder / run_files.CHECKPOINTS)
     if states is None and run.resuming and before is not None:
@@ -180,7 +180,9 @@ def run_folders(
       names=[str(run.folder / "tensorboard") for run in runs],
     )
   except NonFiniteError as error:
-    saved = f"round {folders.saved}" if folders.saved else "none yet"
+    saved = (
+      f"round {folders.checkpoint_round}" if folders.checkpoint_round else "none yet"
+    )
     raise RunError(
       f"{flags.as_flags(error.text)}; last good checkpoint: "
       f"{saved}, in {runs[0].config.out_dir}"
@@ -191,7 +193,9 @@ def run_folders(
 def print_plan(config: Config, programs: Programs) -> None:
   """Prints what --dry_run shows."""
   prepared = programs.prepared
-  data_mb = sum(leaf.nbytes for leaf in jax.tree.leaves(prepared.placed.data)) / 2**20
+  data_mb = (
+    sum(leaf.nbytes for leaf in jax.tree.leaves(prepared.device_data.data)) / 2**20
+  )
   state_mb = split.nbytes(programs.shapes) / 2**20
   hparams = config.method.resolved().hparams
   facts = {
@@ -240,25 +244,25 @@ def print_summary(config: Config, summary: dict[str, Any]) -> None:
     )
   for protocol, values in summary["final"].items():
     main, first = next(iter(values.items()))
-    more, words = ("macro_f1", "macro F1") if main == "accuracy" else ("loss", "loss")
+    second, words = ("macro_f1", "macro F1") if main == "accuracy" else ("loss", "loss")
     seeds = len(first["values"])
     over = f"95 % CI, {seeds} seeds" if seeds > 1 else "1 seed"
     print(
       f"{protocol:12} {main.replace('_', ' ')} "
-      f"{summary_lib.shown(first, 4)} ({over}), {words} "
-      f"{_number(values[more]['mean'])}"
+      f"{summary_lib.format_spread(first, 4)} ({over}), {words} "
+      f"{_number(values[second]['mean'])}"
     )
   if "groups" in summary:
-    found = summary["groups"]
-    sizes = "; ".join(" ".join(map(str, own)) for own in found["sizes"])
+    groups = summary["groups"]
+    sizes = "; ".join(" ".join(map(str, seed_sizes)) for seed_sizes in groups["sizes"])
     print(
-      f"{'groups':12} sizes {sizes}; {found['empty_groups']['mean']:g} "
+      f"{'groups':12} sizes {sizes}; {groups['empty_groups']['mean']:g} "
       "empty, "
       + (
-        f"purity and adjusted Rand index {found['agreement']}"
-        if "agreement" in found
-        else f"purity {_number(found['purity']['mean'])}, adjusted Rand "
-        f"index {_number(found['ari']['mean'])} (against clients with "
+        f"purity and adjusted Rand index {groups['agreement']}"
+        if "agreement" in groups
+        else f"purity {_number(groups['purity']['mean'])}, adjusted Rand "
+        f"index {_number(groups['ari']['mean'])} (against clients with "
         "the same classes)"
       )
     )

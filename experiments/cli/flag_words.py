@@ -8,21 +8,23 @@ def name_of(word: str) -> str:
   return word.lstrip("-").partition("=")[0]
 
 
-def said(words: Iterable[str]) -> dict[str, str]:
-  """What words --NAME=VALUE say: name -> value, of a name the last one."""
+def read_values(words: Iterable[str]) -> dict[str, str]:
+  """Parses words --NAME=VALUE: name -> value, of a name the last one."""
   return {name_of(word): word.partition("=")[2] for word in words if "=" in word}
 
 
-def without(words: Iterable[str], *names: str) -> tuple[str, ...]:
+def drop_flags(words: Iterable[str], *names: str) -> tuple[str, ...]:
   """The words but for the flags of these names."""
   return tuple(word for word in words if name_of(word) not in names)
 
 
-def parted(argv: Sequence[str], names: Container[str]) -> tuple[list[str], list[str]]:
+def split_words(
+  argv: Sequence[str], names: Container[str]
+) -> tuple[list[str], list[str]]:
   """The words of the flags of these names, and the other words."""
-  own = [
+  matching = [
     word
     for word in argv
     if name_of(word) in names or name_of(word).removeprefix("no") in names
   ]
-  return own, [word for word in argv if word not in own]
+  return matching, [word for word in argv if word not in matching]

@@ -17,7 +17,7 @@ from fedjax_alg import own, registry
 from fedjax_alg.data import options as data_options
 from fedjax_alg.engine.processes import ProcessOptions
 from fedjax_alg.errors import OptionError, with_names
-from fedjax_alg.files import expanded
+from fedjax_alg.files import expand_path
 from fedjax_alg.hparams import hyper, of_words
 from fedjax_alg.runs import options as run_options
 from fedjax_alg.runs.methods import Method
@@ -25,7 +25,7 @@ from fedjax_alg.runs.methods import Method
 
 @dataclasses.dataclass(frozen=True)
 class AlgorithmOptions:
-  """Which algorithm."""
+  """Choice of the algorithm."""
 
   algorithm: str | None = hyper(
     None,
@@ -39,7 +39,7 @@ class AlgorithmOptions:
 
 @dataclasses.dataclass(frozen=True)
 class OutputOptions:
-  """Where the results are written, and how the command behaves."""
+  """Options of the output folder, and of how the command behaves."""
 
   out_dir: str | None = hyper(
     None, "folder to write the results to; default out/<algorithm>_<dataset>"
@@ -139,13 +139,15 @@ class _Repeated(flags.Flag):
 
 
 def _define_list(
-  name: str, default: Any, said: str, flag_values: flags.FlagValues
+  name: str, default: Any, help_text: str, flag_values: flags.FlagValues
 ) -> None:
   if name not in REPEATED:
-    flags.DEFINE_list(name, default, said, flag_values)
+    flags.DEFINE_list(name, default, help_text, flag_values)
     return
   flags.DEFINE_flag(
-    _Repeated(flags.ListParser(), flags.CsvListSerializer(","), name, default, said),
+    _Repeated(
+      flags.ListParser(), flags.CsvListSerializer(","), name, default, help_text
+    ),
     flag_values,
   )
 
@@ -171,14 +173,14 @@ class Flag(typing.NamedTuple):
 @functools.cache
 def flags_of(options: Any) -> tuple[Flag, ...]:
   """Lists the flags that a dataclass of options has."""
-  hints, found = typing.get_type_hints(options), []
+  hints, specs = typing.get_type_hints(options), []
   for field in dataclasses.fields(options):
     hint = hints[field.name]
     if isinstance(hint, types.UnionType):  # X | None
       hint = next(part for part in typing.get_args(hint) if part is not types.NoneType)
     kind = typing.get_origin(hint) or hint
-    found.append(Flag(field.name, kind, typing.get_args(hint), field))
-  return tuple(found)
+    specs.append(Flag(field.name, kind, typing.get_args(hint), field))
+  return tuple(specs)
 
 
 def run_flags() -> Iterator[Flag]:
@@ -199,8 +201,8 @@ def hyper_fields() -> dict[str, dataclasses.Field]:
   fields: dict[str, dataclasses.Field] = {}
   for entry in registry.ALGORITHMS.values():
     for field in dataclasses.fields(entry.hparams):
-      known = fields.setdefault(field.name, field)
-      if type(known.default) is not type(field.default):
+      first = fields.setdefault(field.name, field)
+      if type(first.default) is not type(field.default):
         raise TypeError(f"hyper-parameter {field.name} has two types")
   return fields
 
@@ -231,9 +233,9 @@ def own_fields(method: Method) -> tuple[dataclasses.Field, ...]:
   Raises:
     OptionError: a field has the name of another flag of a run.
   """
-  known = {flag.name for flag in run_flags()}
+  run_names = {flag.name for flag in run_flags()}
   for field in dataclasses.fields(method.entry.hparams):
-    if field.name in known:
+    if field.name in run_names:
       raise OptionError(
         f"`algorithm`={method.name}: its hyper-parameter {field.name} has "
         f"the name of a flag of every run, --{field.name}; give it another"
@@ -262,8 +264,8 @@ def define(
     _DEFINERS[flag.kind](
       flag.name, default, as_flags(flag.field.metadata["help"]), flag_values=values
     )
-  chosen = hyper_fields() | {field.name: field for field in own_hparams}
-  for name, field in chosen.items():
+  fields = hyper_fields() | {field.name: field for field in own_hparams}
+  for name, field in fields.items():
     # None means that the flag was not given; the algorithm's default holds.
     _DEFINERS[type(field.default)](
       name, None, as_flags(field.metadata.get("help", "")), flag_values=values
@@ -274,7 +276,7 @@ def _word(item: Any) -> str:
   return f"{item:g}" if isinstance(item, float) else str(item)
 
 
-def typed(flag: Flag, value: Any) -> Any:
+def convert(flag: Flag, value: Any) -> Any:
   """Converts the value of a flag to the type of its option.
 
   Args:
@@ -301,7 +303,7 @@ def _check_text(name: str, word: str) -> None:
   ):
     raise OptionError(f"`{name}`={word}: must be printable text in UTF-8 and one line")
   if word.startswith("~"):
-    expanded(word, name)  # refuses the home of an unknown user
+    expand_path(word, name)  # refuses the home of an unknown user
 
 
 def flag_text(name: str, value: Any) -> str:

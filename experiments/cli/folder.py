@@ -7,7 +7,7 @@ import pathlib
 import shlex
 from typing import NamedTuple
 
-from fedjax_alg.files import expanded, read_json
+from fedjax_alg.files import expand_path, read_json
 from fedjax_alg.records import folder as run_files
 
 from . import lock
@@ -18,7 +18,7 @@ from .config import Config, UsageError
 _BEFORE = (lock.NAME, "config.json.partial")
 
 
-class Taken(NamedTuple):
+class LockedRun(NamedTuple):
   """A run whose folder this process holds."""
 
   config: Config
@@ -34,7 +34,7 @@ def resume_words(folder: pathlib.Path) -> str:
 
 
 @contextlib.contextmanager
-def taken(config: Config) -> Iterator[tuple[pathlib.Path, bool]]:
+def take_folder(config: Config) -> Iterator[tuple[pathlib.Path, bool]]:
   """Holds the output folder, so that no other process executes the run in it.
 
   Nothing is written but the lock. With --overwrite the run in the folder stays
@@ -50,10 +50,10 @@ def taken(config: Config) -> Iterator[tuple[pathlib.Path, bool]]:
     UsageError: the folder holds something else, or cannot be written.
     HeldError: another process executes the run.
   """
-  folder = expanded(config.out_dir)
+  folder = expand_path(config.out_dir)
   if folder.exists() and not folder.is_dir():
     raise UsageError(f"--out_dir={folder}: is a file")
-  link = run_files.linked(folder)
+  link = run_files.find_link(folder)
   if link is not None:
     raise UsageError(
       f"--out_dir={folder}: {link.relative_to(folder)} is a link to another "
@@ -64,28 +64,28 @@ def taken(config: Config) -> Iterator[tuple[pathlib.Path, bool]]:
     parent = parent.parent
   if not os.access(parent, os.W_OK | os.X_OK) or not parent.is_dir():
     raise UsageError(f"--out_dir={folder}: cannot be written")
-  with lock.held(folder):
+  with lock.hold(folder):
     yield folder, _prepare(config, folder)
 
 
 def _prepare(config: Config, folder: pathlib.Path) -> bool:
   """Whether the run in a folder that is held is to be resumed."""
-  held = [path for path in folder.iterdir() if path.name not in _BEFORE]
-  if held and not (config.output.resume or config.output.overwrite):
+  contents = [path for path in folder.iterdir() if path.name not in _BEFORE]
+  if contents and not (config.output.resume or config.output.overwrite):
     raise UsageError(
       f"--out_dir={folder}: not empty (give --resume to go on, "
       "--overwrite to start anew, or another folder)"
     )
-  known = (folder / "config.json").is_file()
-  if held and config.output.overwrite and not run_files.is_run(folder):
-    why = "config.json is not a run's" if known else "no config.json"
+  has_config = (folder / "config.json").is_file()
+  if contents and config.output.overwrite and not run_files.is_run(folder):
+    why = "config.json is not a run's" if has_config else "no config.json"
     raise UsageError(
       f"--out_dir={folder}: holds files of something else "
       f"({why}); --overwrite replaces only runs"
     )
-  if config.output.resume and held and not known:
+  if config.output.resume and contents and not has_config:
     raise UsageError(f"--out_dir={folder}: holds no run to resume (no config.json)")
-  return config.output.resume and known
+  return config.output.resume and has_config
 
 
 def first_devices(folder: pathlib.Path, config: Config) -> int | None:

@@ -30,9 +30,9 @@ TRACEBACK = "FEDJAX_ALG_TRACEBACK"
 #: XLA ends the process if it cannot reserve so many bytes of addresses.
 _LEAST_ADDRESSES = 2 * 10**9
 
-#: How the user goes on with a command that was interrupted.
-AGAIN = "to go on, give the same command again"
-WITH_RESUME = f"{AGAIN} with --resume"
+#: Advice to the user after a command was interrupted.
+REPEAT_HINT = "to go on, give the same command again"
+WITH_RESUME = f"{REPEAT_HINT} with --resume"
 
 
 def one_line(error: BaseException) -> str:
@@ -49,22 +49,24 @@ def one_line(error: BaseException) -> str:
   return program.as_typed(errors.one_line(text))
 
 
-def _print_warning(message: Any, *place: Any, **more: Any) -> None:
+def _print_warning(message: Any, *place: Any, **options: Any) -> None:
   """A warning of the library in one line, without its place in the code."""
-  del place, more
+  del place, options
   print(f"warning: {one_line(message)}", file=sys.stderr)
 
 
-def guarded(
-  command: Callable[[Sequence[str]], None], argv: Sequence[str] | None, again: str = ""
+def run_guarded(
+  command: Callable[[Sequence[str]], None],
+  argv: Sequence[str] | None,
+  resume_hint: str = "",
 ) -> int:
   """Runs a command and prints errors and warnings in one line each.
 
   Args:
     command: a function of the words after the program's name.
     argv: these words; None: the words that the process was started with.
-    again: how the user goes on with the command, of one that executes runs. Its
-      runs are saved when a scheduler's signal comes.
+    resume_hint: how the user goes on with the command, of one that executes
+      runs. Its runs are saved when a scheduler's signal comes.
 
   Returns:
     The exit status: 0 for success, 1 if a run had to stop, 2 for wrong use, 75
@@ -76,7 +78,7 @@ def guarded(
   for name in ("stdout", "stderr"):
     if getattr(sys, name) is None:  # a job may be started with it closed
       setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
-  status = _status(command, sys.argv[1:] if argv is None else list(argv), again)
+  status = _status(command, sys.argv[1:] if argv is None else list(argv), resume_hint)
   try:
     sys.stdout.flush()
   except OSError:  # what is left can go nowhere, and Python would try again
@@ -91,23 +93,23 @@ def _keep_imports() -> None:
 
 
 def _status(
-  command: Callable[[Sequence[str]], None], argv: Sequence[str], again: str
+  command: Callable[[Sequence[str]], None], argv: Sequence[str], resume_hint: str
 ) -> int:
   try:
     with (
       warnings.catch_warnings(),
-      _callbacks_watched(),
-      signals.watched(again) if again else contextlib.nullcontext(),
+      _watch_callbacks(),
+      signals.watch_signals(resume_hint) if resume_hint else contextlib.nullcontext(),
     ):
       warnings.showwarning = _print_warning
       _check_limits()
-      _play(command, argv)
+      _run(command, argv)
     sys.stdout.flush()
     processes.finish()
   except (OptionError, RunFolderError) as error:
     return _say(one_line(error), 2)
   except BrokenPipeError:  # nobody reads on, as with ``| head``
-    return _ended(1)
+    return _exit_status(1)
   except (RunError, NonFiniteError, OSError) as error:
     return _say(one_line(error), 1)
   except signals.Stopped as stopped:
@@ -115,8 +117,8 @@ def _status(
     processes.finish()
     return signals.STATUS
   except KeyboardInterrupt:
-    print(f"interrupted{again and f'; {again}'}", file=sys.stderr)
-    return _ended(130)
+    print(f"interrupted{resume_hint and f'; {resume_hint}'}", file=sys.stderr)
+    return _exit_status(130)
   except Exception as error:  # pylint: disable=broad-except
     if processes.is_loss(error):
       processes.lose(error)
@@ -124,23 +126,23 @@ def _status(
       if processes.count() == 1:
         raise
       traceback.print_exc()
-    return _say(_unexpected(error), 1)
+    return _say(_describe_unexpected(error), 1)
   return 0
 
 
 def _say(text: str, status: int) -> int:
   print(f"error: {text}", file=sys.stderr)
-  return _ended(status)
+  return _exit_status(status)
 
 
-def _ended(status: int) -> int:
+def _exit_status(status: int) -> int:
   """The exit status; one of several processes ends here."""
   if processes.count() > 1:
     processes.end(status)
   return status
 
 
-def _unexpected(error: Exception) -> str:
+def _describe_unexpected(error: Exception) -> str:
   """One line for an error that no check has foreseen."""
   text = reason(error)
   if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
@@ -159,12 +161,12 @@ def _unexpected(error: Exception) -> str:
   return f"not foreseen, {type(error).__name__}: {text} ({TRACEBACK}=1 shows where)"
 
 
-#: What the users' host callbacks (``jax.debug.callback``) raised.
+#: Errors of the users' host callbacks (``jax.debug.callback``).
 _RAISED: list[BaseException] = []
 
 
 @contextlib.contextmanager
-def _callbacks_watched() -> Iterator[None]:
+def _watch_callbacks() -> Iterator[None]:
   """Has a host callback that raises end the command with one line.
 
   JAX logs its traceback. On one device the program then fails, too. Of several
@@ -197,7 +199,7 @@ def _callbacks_watched() -> Iterator[None]:
 
 
 def _of_callback(error: BaseException) -> str:
-  return f"a host callback raises {errors.raised(error)}"
+  return f"a host callback raises {errors.describe_error(error)}"
 
 
 def _check_limits() -> None:
@@ -210,7 +212,7 @@ def _check_limits() -> None:
     )
 
 
-def _play(command: Callable[[Sequence[str]], None], argv: Sequence[str]) -> None:
+def _run(command: Callable[[Sequence[str]], None], argv: Sequence[str]) -> None:
   try:
     command(argv)
   except config_lib.HelpRequested as help_text:

@@ -78,7 +78,7 @@ def wrap(words: str, indent: str = "") -> list[str]:
   )
 
 
-def beside(name: str, about: str) -> list[str]:
+def definition_lines(name: str, about: str) -> list[str]:
   """Writes a name, and in the column beside it what it is."""
   lines = wrap(about, " " * _INDENT)
   head = f"  {name}"
@@ -96,7 +96,7 @@ class _Page:
     self.hyper: dict[str, list[dataclasses.Field]] = {}
     if algorithm is not None:
       self.method = method_of(algorithm)
-      self.hyper = hparams.grouped_fields(self.method.entry.hparams)
+      self.hyper = hparams.fields_by_group(self.method.entry.hparams)
       if self.method.source is not None:
         as_flags = {field.name for field in flags.own_fields(self.method)}
         self.hyper = {
@@ -121,7 +121,7 @@ class _Page:
     return f"{self.program} --algorithm={self.algorithm or 'NAME'}"
 
   def first_screen(self) -> str:
-    """What a user needs for a first run."""
+    """Returns the part of the help that a user needs for a first run."""
     lines = [f"usage: {self.command} [flags]", ""]
     for group in ("", "local"):
       if self.hyper.get(group):
@@ -182,7 +182,9 @@ class _Page:
     if self.algorithm is None:
       lines.append("Algorithms (--algorithm=NAME --help shows one):")
       for name, entry in registry.ALGORITHMS.items():
-        lines += beside(name, f"{entry.label} ({flags.as_flags(entry.paper)})")
+        lines += definition_lines(
+          name, f"{entry.label} ({flags.as_flags(entry.paper)})"
+        )
       lines.append("")
     lines += wrap(
       "--flagfile=FILE reads flags from a file; a name such as "
@@ -222,7 +224,7 @@ class _Page:
   ) -> list[str]:
     """A title and its flags; ``brief``: only the first clause of each."""
     lines = wrap(f"{title}:")
-    for field in _depended_on_first(fields):
+    for field in _sort_by_dependency(fields):
       about = flags.as_flags(field.metadata.get("help", ""))
       if brief:
         about = first_clause(about)
@@ -230,13 +232,15 @@ class _Page:
         notes = self._notes(field, sources)
         about += f" ({'; '.join(notes)})" if notes else ""
       default = flags.default_text(field)
-      lines += beside(f"--{field.name}" + (f"={default}" if default else ""), about)
+      lines += definition_lines(
+        f"--{field.name}" + (f"={default}" if default else ""), about
+      )
     return [*lines, ""]
 
   def _notes(self, field: dataclasses.Field, sources: bool) -> list[str]:
     notes = []
-    if hparams.allowed(field) and "one of" not in field.metadata["help"]:
-      notes.append(hparams.allowed(field))
+    if hparams.describe_range(field) and "one of" not in field.metadata["help"]:
+      notes.append(hparams.describe_range(field))
     when = field.metadata.get("when")
     if when and when.about(self.names):
       notes.append(f"only with {flags.as_flags(str(when.about(self.names)))}")
@@ -245,7 +249,7 @@ class _Page:
     return notes
 
 
-def _depended_on_first(fields: Iterable[dataclasses.Field]) -> list[dataclasses.Field]:
+def _sort_by_dependency(fields: Iterable[dataclasses.Field]) -> list[dataclasses.Field]:
   """Puts the fields that others of the group depend on before them."""
   fields = list(fields)
   deciding = {

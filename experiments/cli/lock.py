@@ -23,7 +23,7 @@ from .config import RunError
 
 NAME = "run.lock"
 
-#: What the file says, and its beginnings.
+#: Content of the file, or a beginning of it.
 _HOLDER = re.compile(rb"\d+(\s+\S*\s*)?")
 
 #: The locks of this process: folder -> (lock, folders made for it, deepest
@@ -49,7 +49,7 @@ class StillHeld(RunError):
 
 
 @contextlib.contextmanager
-def held(folder: pathlib.Path) -> Iterator[None]:
+def hold(folder: pathlib.Path) -> Iterator[None]:
   """Holds the lock of a folder, which is made if there is none.
 
   Within the context this process may ask again. A folder that was made for the
@@ -96,7 +96,7 @@ def tidy(folder: pathlib.Path) -> None:
     folder: the folder of a finished run, which nobody runs.
   """
   if (folder / NAME).is_file() and folder.resolve() not in _locks:
-    with contextlib.suppress(HeldError, OSError), held(folder):
+    with contextlib.suppress(HeldError, OSError), hold(folder):
       pass
 
 
@@ -124,7 +124,7 @@ def _is_lock(path: pathlib.Path) -> bool:
 
 
 def _holder(path: pathlib.Path) -> str:
-  """Who wrote the file, in words."""
+  """Describes, in words, the process that wrote the file."""
   try:
     pid, host = path.read_text("utf-8").split()[:2]
     since = time.localtime(path.stat().st_mtime)

@@ -39,23 +39,23 @@ def parse(text: str | None) -> Part | None:
   """
   if text is None:
     return None
-  found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
-  if not found or not 1 <= int(found[1]) <= int(found[2]):
+  match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+  if not match or not 1 <= int(match[1]) <= int(match[2]):
     raise UsageError(f"--part={text}: must be K/N, K from 1 to N, such as 3/16")
-  return Part(int(found[1]), int(found[2]))
+  return Part(int(match[1]), int(match[2]))
 
 
-def played(part: Part, own: int, left: int, count: int) -> str:
-  """What a command says that has run a part.
+def report_part(part: Part, ended: int, remaining: int, count: int) -> str:
+  """Returns the closing message of a command that has run a part.
 
   Args:
     part: the part.
-    own: its runs, which have ended.
-    left: runs that are not finished.
+    ended: its runs, which have ended.
+    remaining: runs that are not finished.
     count: all runs.
   """
   return (
-    f"part {part}: its runs have ended ({own} of {count}), {left} runs "
+    f"part {part}: its runs have ended ({ended} of {count}), {remaining} runs "
     "are left for other parts; the same command without --part makes the "
     "tables and pictures"
   )

@@ -40,7 +40,7 @@ def as_typed(text: str) -> str:
   become ``name(NAME)``.
   """
 
-  def typed(match: re.Match[str]) -> str:
+  def replace_command(match: re.Match[str]) -> str:
     command = match["module"] or match["word"]
     if not (_COMMANDS / f"{command}.py").is_file():
       return match[0]
@@ -49,6 +49,6 @@ def as_typed(text: str) -> str:
   return re.sub(
     r"(?<![\w./])(?:(?:python -m )?experiments\.(?P<module>[a-z]+)"
     r"|fedjax-alg (?P<word>[a-z]+))(?![\w/])",
-    typed,
+    replace_command,
     text,
   )

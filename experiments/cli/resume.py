@@ -14,7 +14,7 @@ from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import checkpoint, processes
 from fedjax_alg.engine.samplers import FEW_CLIENTS, by_bijection
 from fedjax_alg.errors import OptionError
-from fedjax_alg.files import expanded
+from fedjax_alg.files import expand_path
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import tables
 from fedjax_alg.records.tables import Records
@@ -27,7 +27,7 @@ from fedjax_alg.runs.stopping import ALL_ROUNDS
 from . import flags, lock
 from . import folder as folder_lib
 from .config import Config, UsageError
-from .folder import Taken
+from .folder import LockedRun
 from .guard import RunError
 
 #: Partitions that give every training row to a client.
@@ -36,28 +36,28 @@ _OF_ALL_ROWS = ("iid", "classes", "shards", "dirichlet")
 _OWN_CLIENTS = ("synthetic", "femnist", "sent140")
 
 
-def finished(folder: pathlib.Path, config: Config) -> bool:
+def is_finished(folder: pathlib.Path, config: Config) -> bool:
   """Whether ``folder`` holds this run with all its rounds, or ended early.
 
-  All its files must be there and whole, see ``records.folder.whole``. If they
+  All its files must be there and whole, see ``folder.is_complete``. If they
   are, the lock of a process that was killed is removed.
   """
   try:
     summary = run_files.read(folder, "summary.json")
-    played, asked = summary["cost"]["rounds"], config.run.rounds
-    found = (
+    done, total = summary["cost"]["rounds"], config.run.rounds
+    complete = (
       summary["identity"] == config.identity()
       and (
-        played == asked
-        or (summary.get("stopped", ALL_ROUNDS) != ALL_ROUNDS and played < asked)
+        done == total
+        or (summary.get("stopped", ALL_ROUNDS) != ALL_ROUNDS and done < total)
       )
-      and (run_files.whole(folder, summary))
+      and (run_files.is_complete(folder, summary))
     )
   except (OSError, ValueError, KeyError, TypeError, AttributeError):
     return False
-  if found:
+  if complete:
     lock.tidy(folder)
-  return found
+  return complete
 
 
 def check_same(folder: pathlib.Path, config: Config) -> None:
@@ -92,9 +92,9 @@ def check_same(folder: pathlib.Path, config: Config) -> None:
         "way; start anew in another folder"
       )
     return
-  held = saved.get("sources", {})
+  old_sources = saved.get("sources", {})
   for flag, source in config.sources.items():
-    if flag in held and held[flag]["sha256"] != source.sha256:
+    if flag in old_sources and old_sources[flag]["sha256"] != source.sha256:
       raise UsageError(
         f"--{flag}: {source.file} has changed since the run in {folder} was "
         "started; restore it or start anew in another folder"
@@ -179,16 +179,16 @@ def machines(folder: pathlib.Path) -> dict[str, Any]:
   """ "machine" and "resumed_on" of config.json, if they are there."""
   facts = run_files.read(folder, "config.json")
   machine, later = facts.get("machine"), facts.get("resumed_on")
-  known: dict[str, Any] = {}
+  record: dict[str, Any] = {}
   if isinstance(machine, dict):
-    known["machine"] = machine
+    record["machine"] = machine
   if (
     isinstance(later, list)
     and later
     and (all(isinstance(entry, dict) for entry in later))
   ):
-    known["resumed_on"] = later
-  return known
+    record["resumed_on"] = later
+  return record
 
 
 def check_data(folder: pathlib.Path, federation: Federation) -> None:
@@ -218,13 +218,13 @@ def check_data(folder: pathlib.Path, federation: Federation) -> None:
 
 
 def _of_earlier_versions(federation: Federation) -> str:
-  """What earlier versions made otherwise of the same options and files."""
+  """Describes what earlier versions did otherwise with these options and files."""
   partition, options = federation.partition, federation.options
   if federation.scaler is not None and (
     partition.name not in _OF_ALL_ROWS or partition.held_out is not None
   ):
     return "scaled (--features=standardize) by all training rows of the data"
-  if options.dataset == "leaf" and not (expanded(str(options.data_path)).is_dir()):
+  if options.dataset == "leaf" and not (expand_path(str(options.data_path)).is_dir()):
     return "tested on the last rows of each user of a LEAF file"
   if (
     partition.name == "natural"
@@ -244,8 +244,8 @@ def check_machine(folder: pathlib.Path, config: Config, prepared: Prepared) -> N
   """
   if not checkpoint.paths(folder / run_files.CHECKPOINTS):
     return  # it starts again, here
-  known = machines(folder)
-  last = known.get("resumed_on", [known.get("machine")])[-1]
+  record = machines(folder)
+  last = record.get("resumed_on", [record.get("machine")])[-1]
   if last is None:
     print(
       f"note: config.json of {folder} does not say on which devices it was "
@@ -253,11 +253,11 @@ def check_machine(folder: pathlib.Path, config: Config, prepared: Prepared) -> N
       file=sys.stderr,
     )
     return
-  here = result_lib.machine(prepared)
+  current = result_lib.machine(prepared)
   differ = [
-    f"{said} {last[name]}, here {here[name]}"
-    for name, said in _MACHINE.items()
-    if name in last and last[name] != here[name]
+    f"{label} {last[name]}, here {current[name]}"
+    for name, label in _MACHINE.items()
+    if name in last and last[name] != current[name]
   ]
   if differ and not config.output.allow_other_devices:
     raise UsageError(
@@ -318,8 +318,8 @@ def restore(
   return states, facts["round"]
 
 
-def restored(
-  runs: Sequence[Taken], programs: Programs
+def restore_settings(
+  runs: Sequence[LockedRun], programs: Programs
 ) -> tuple[list[Records], Any, int]:
   """Finds where the settings of a program go on from.
 
@@ -357,9 +357,9 @@ def restored(
     )
   if len(set(rounds)) > 1 or any(of is None for of in states):
     return play_lib.new_records(programs, folders), None, 0
-  whole = (
+  all_states = (
     states[0]
     if len(runs) == 1
     else jax.tree.map(lambda *leaves: np.concatenate(leaves), *states)
   )
-  return records, programs.place(whole), rounds[0]
+  return records, programs.place(all_states), rounds[0]

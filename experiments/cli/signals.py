@@ -31,15 +31,15 @@ class Stopped(Exception):
   """A signal has stopped the command; the message is the line to print."""
 
 
-#: What a signal leaves while no run is run.
+#: Message about a signal while no run is run.
 NOTHING = "no run was being run"
 
 
 class _Watch:
-  """What is known of the signals of a command."""
+  """State of the signals of a command."""
 
-  def __init__(self, again: str):
-    self.again = again
+  def __init__(self, resume_hint: str):
+    self.resume_hint = resume_hint
     self.name = ""  # of the first signal
     self.grace_s = 30.0
     self.kept = NOTHING
@@ -51,14 +51,14 @@ class _Watch:
 
   def line(self, why: str = "") -> str:
     name = self.name or "a signal to another process"
-    return f"stopped by {name}{why}: {self.kept}; {self.again}"
+    return f"stopped by {name}{why}: {self.kept}; {self.resume_hint}"
 
   def listen(self, reader: int) -> None:
     """Reads the numbers of the signals; ends the process when it is time."""
     end: float | None = None
     while True:
-      left = None if end is None else max(0.0, end - time.monotonic())
-      if not select.select([reader], [], [], left)[0]:
+      timeout = None if end is None else max(0.0, end - time.monotonic())
+      if not select.select([reader], [], [], timeout)[0]:
         with self.saving:  # a file that has been begun is kept
           self._end(f", --grace_s={self.grace_s:g} later")
       for number in os.read(reader, 64):
@@ -82,14 +82,14 @@ _watch: _Watch | None = None
 
 
 @contextlib.contextmanager
-def watched(again: str) -> Iterator[None]:
+def watch_signals(resume_hint: str) -> Iterator[None]:
   """Watches the signals during a command.
 
   Outside the main thread, where Python has no signals, nothing happens. A
   signal that the process was started to ignore (nohup) stays ignored.
 
   Args:
-    again: how the user goes on with the command.
+    resume_hint: how the user goes on with the command.
   """
   global _watch
   if threading.current_thread() is not threading.main_thread() or _watch:
@@ -99,7 +99,7 @@ def watched(again: str) -> Iterator[None]:
   jax.config.update("jax_enable_preemption_service", False)
   reader, writer = os.pipe()
   os.set_blocking(writer, False)
-  _watch = watch = _Watch(again)
+  _watch = watch = _Watch(resume_hint)
   before = {
     number: signal.signal(number, lambda number, _: watch.came(number))
     for number in _SIGNALS
@@ -127,10 +127,10 @@ def wait_at_most(grace_s: float) -> None:
     _watch.grace_s = grace_s
 
 
-def keep(what: str) -> None:
+def keep(description: str) -> None:
   """Notes what a signal would leave, for the line that says so."""
   if _watch:
-    _watch.kept = what
+    _watch.kept = description
 
 
 @contextlib.contextmanager
@@ -164,6 +164,6 @@ def stop() -> NoReturn:
   raise Stopped(_watch.line() if _watch else NOTHING)
 
 
-def agreed(wish: bool) -> bool:
+def any_process(wish: bool) -> bool:
   """Whether any process of the run has a wish, so that all do the same."""
   return processes.anyone(wish)

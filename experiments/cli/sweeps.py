@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from fedjax_alg.data.options import field_values
 from fedjax_alg.engine import checkpoint, sharding
-from fedjax_alg.files import expanded
+from fedjax_alg.files import expand_path
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.runs.plan import by_program
 from fedjax_alg.runs.play import Divergence
@@ -28,11 +28,11 @@ from . import execute, flag_words, flags, lock, resume, signals
 from . import folder as folder_lib
 from . import part as part_lib
 from .config import Config, UsageError
-from .folder import Taken
+from .folder import LockedRun
 from .lock import HeldError
 
 
-class Played(NamedTuple):
+class SettingOutcome(NamedTuple):
   """The outcome of one setting."""
 
   config: Config
@@ -139,9 +139,9 @@ def configs(
   return out
 
 
-def play_all(
+def run_all(
   all_configs: Sequence[Config], validated: int = 0, names: Sequence[str] | None = None
-) -> list[Played]:
+) -> list[SettingOutcome]:
   """Runs every configuration that is not finished in its folder.
 
   Those that another process runs are passed over.
@@ -163,11 +163,11 @@ def play_all(
   """
   for config in all_configs:
     execute.refuse_several(config)
-  folders = [expanded(config.out_dir) for config in all_configs]
+  folders = [expand_path(config.out_dir) for config in all_configs]
   waiting = [
     i
     for i, config in enumerate(all_configs)
-    if not (config.output.resume and resume.finished(folders[i], config))
+    if not (config.output.resume and resume.is_finished(folders[i], config))
   ]
   for i in waiting:  # all, before the first is run or discarded
     _check_resumed(all_configs[i])
@@ -179,30 +179,30 @@ def play_all(
       for indices in by_program([all_configs[i] for i in waiting])
     ]
   )
-  player = _Player(
+  runner = _Runner(
     [[all_configs[i] for i in group] for group in groups],
     validated,
     [names[i] for i in waiting] if names else [],
   )
   diverged = {
-    one.config.out_dir: one.diverged
+    outcome.config.out_dir: outcome.diverged
     for number in range(len(groups))
-    for one in player.play(number)
+    for outcome in runner.run(number)
   }
-  held = [
+  lock_errors = [
     error
-    for config, error in player.elsewhere  # it may have ended
-    if not resume.finished(expanded(config.out_dir), config)
+    for config, error in runner.elsewhere  # it may have ended
+    if not resume.is_finished(expand_path(config.out_dir), config)
   ]
-  if held:
-    raise lock.StillHeld(held)
+  if lock_errors:
+    raise lock.StillHeld(lock_errors)
   return [
-    Played(config, folder, diverged.get(config.out_dir))
+    SettingOutcome(config, folder, diverged.get(config.out_dir))
     for config, folder in zip(all_configs, folders)
   ]
 
 
-def play_part(
+def run_part(
   all_configs: Sequence[Config],
   share: part_lib.Part,
   names: Sequence[str] | None = None,
@@ -212,7 +212,7 @@ def play_part(
   Args:
     all_configs: the configurations.
     share: the part.
-    names: see ``play_all``.
+    names: see ``run_all``.
 
   Raises:
     OptionError, RunError: one line for the user.
@@ -224,24 +224,25 @@ def play_part(
         "be started anew by the command that makes their tables (--resume)"
       )
   # A part has as few programs as can be.
-  own = share.of([i for indices in by_program(all_configs) for i in indices])
+  part_indices = share.of([i for indices in by_program(all_configs) for i in indices])
   ended = {
-    played.config.out_dir
-    for played in play_all(
-      [all_configs[i] for i in own], names=names and [names[i] for i in own]
+    outcome.config.out_dir
+    for outcome in run_all(
+      [all_configs[i] for i in part_indices],
+      names=names and [names[i] for i in part_indices],
     )
   }
-  left = sum(
+  remaining = sum(
     config.out_dir not in ended
-    and not resume.finished(expanded(config.out_dir), config)
+    and not resume.is_finished(expand_path(config.out_dir), config)
     for config in all_configs
   )
-  print(part_lib.played(share, len(own), left, len(all_configs)))
+  print(part_lib.report_part(share, len(part_indices), remaining, len(all_configs)))
 
 
 def _check_resumed(config: Config) -> None:
   """Refuses a setting of other flags, with more rounds or with other tables."""
-  folder = expanded(config.out_dir)
+  folder = expand_path(config.out_dir)
   if config.output.resume and (folder / "config.json").is_file():
     resume.check_same(folder, config)
     resume.check_rounds(
@@ -250,12 +251,12 @@ def _check_resumed(config: Config) -> None:
     resume.check_tables(folder, config)
 
 
-def _by_round(group: Sequence[Taken]) -> list[list[Taken]]:
+def _by_round(group: Sequence[LockedRun]) -> list[list[LockedRun]]:
   """Splits settings by the round that they go on from.
 
   They differ where parts of a sweep were stopped, or where one has diverged.
   """
-  rounds: dict[int | None, list[Taken]] = {}
+  rounds: dict[int | None, list[LockedRun]] = {}
   for run in group:
     done = (
       checkpoint.newest_round(run.folder / run_files.CHECKPOINTS)
@@ -270,7 +271,7 @@ def _by_round(group: Sequence[Taken]) -> list[list[Taken]]:
 _TOGETHER = 4
 
 
-class _Player:
+class _Runner:
   """Runs groups of settings of one program each.
 
   Attributes:
@@ -282,13 +283,13 @@ class _Player:
   ):
     self.elsewhere: list[tuple[Config, HeldError]] = []
     self._groups, self._validated, self._names = groups, validated, names
-    self._said: set[str] = set()  # warnings
+    self._printed: set[str] = set()  # warnings
     self._left = TimeLeft()
     #: folders of settings -> their programs, which were compiled ahead
     self._ready: dict[tuple[str, ...], Programs] = {}
     self._compiling = 0.0  # seconds, of each of them
 
-  def play(self, number: int) -> list[Played]:
+  def run(self, number: int) -> list[SettingOutcome]:
     """Runs the settings of a group that nobody else runs."""
     if self._names:
       print(
@@ -297,38 +298,38 @@ class _Player:
         file=sys.stderr,
         flush=True,
       )
-    wanted = self._groups[number]
+    group = self._groups[number]
     signals.check()
-    signals.wait_at_most(wanted[0].output.grace_s)
+    signals.wait_at_most(group[0].output.grace_s)
     out, waiting = [], []
     with contextlib.ExitStack() as stack:
-      for config in wanted:
+      for config in group:
         try:
-          folder, resuming = stack.enter_context(folder_lib.taken(config))
-        except HeldError as held:
-          print(held, file=sys.stderr)
-          self.elsewhere.append((config, held))
+          folder, resuming = stack.enter_context(folder_lib.take_folder(config))
+        except HeldError as error:
+          print(error, file=sys.stderr)
+          self.elsewhere.append((config, error))
           continue
-        if not (resuming and resume.finished(folder, config)):
-          waiting.append(Taken(config, folder, resuming))
+        if not (resuming and resume.is_finished(folder, config)):
+          waiting.append(LockedRun(config, folder, resuming))
       for runs in _by_round(waiting):
-        out += self._play_together(runs, self._groups[number + 1 :])
+        out += self._run_together(runs, self._groups[number + 1 :])
     signals.keep(signals.NOTHING)
     return out
 
-  def _play_together(
-    self, runs: Sequence[Taken], coming: Sequence[Sequence[Config]]
-  ) -> list[Played]:
+  def _run_together(
+    self, runs: Sequence[LockedRun], coming: Sequence[Sequence[Config]]
+  ) -> list[SettingOutcome]:
     """Runs settings of one program that go on from the same round."""
     configs = [run.config for run in runs]
     ready = self._ready.pop(_key(configs), None)
-    prepared = ready.prepared if ready else self._prepared(configs)
+    prepared = ready.prepared if ready else self._prepare(configs)
     for run in runs:
       if run.resuming:
         resume.check_data(run.folder, prepared.federation)
         resume.check_machine(run.folder, run.config, prepared)
-    execute.warn(prepared, self._said)
-    programs = ready or self._compiled(configs, prepared, coming)
+    execute.warn(prepared, self._printed)
+    programs = ready or self._compile(configs, prepared, coming)
     began, entry = time.monotonic(), configs[0].method.entry
     _, last = execute.run_folders(
       runs,
@@ -339,17 +340,17 @@ class _Player:
     if not runs[0].resuming:
       self._left.add(*_size(configs[0]), self._compiling, time.monotonic() - began)
     return [
-      Played(run.config, run.folder, divergence(last, index, prepared))
+      SettingOutcome(run.config, run.folder, divergence(last, index, prepared))
       for index, run in enumerate(runs)
     ]
 
-  def _prepared(self, configs: Sequence[Config]) -> Prepared:
+  def _prepare(self, configs: Sequence[Config]) -> Prepared:
     prepared = configs[0].prepare([config.method.values() for config in configs])
     if self._validated:
       check_choice(prepared.federation, self._validated)
     return prepared
 
-  def _compiled(
+  def _compile(
     self,
     configs: Sequence[Config],
     prepared: Prepared,
@@ -364,14 +365,14 @@ class _Player:
     for group in coming[: min(sharding.available_cores(), _TOGETHER) - 1]:
       if group[0].data != configs[0].data:
         break
-      together[_key(group)] = self._prepared(group)
+      together[_key(group)] = self._prepare(group)
     began = time.monotonic()
     self._ready = dict(zip(together, compile_together(list(together.values()))))
     self._compiling = (time.monotonic() - began) / len(together)
     return self._ready.pop(_key(configs))
 
   def _time_left(self, number: int) -> str:
-    """How long the groups from this one on will take, if that is known."""
+    """Estimates the time of the groups from this one on, in words; may be empty."""
     seconds = self._left.estimate(_size(group[0]) for group in self._groups[number:])
     if seconds is None:
       return ""

@@ -24,7 +24,7 @@ from fedjax_alg.runs.sinks import Sink
 from ..reports import plots
 from . import resume, signals
 from .config import Config
-from .folder import Taken
+from .folder import LockedRun
 from .guard import RunError
 
 #: Without --checkpoint_every_s the states are saved after every evaluation. If
@@ -38,17 +38,17 @@ _SLOW_SAVE, _SAVE_SPARING = 0.1, 20.0
 _CALL_S = 5.0
 
 #: federation -> where its partition.png was drawn last.
-_DRAWN: weakref.WeakKeyDictionary[Federation, pathlib.Path] = (
+_PARTITION_PLOTS: weakref.WeakKeyDictionary[Federation, pathlib.Path] = (
   weakref.WeakKeyDictionary()
 )
 
 
 def _draw_partition(path: pathlib.Path, federation: Federation) -> None:
   """Draws who holds which classes, once for all runs of a federation."""
-  known = _DRAWN.get(federation)
-  if known is not None and known != path and known.is_file():
+  existing = _PARTITION_PLOTS.get(federation)
+  if existing is not None and existing != path and existing.is_file():
     with files.replacing(path) as partial:
-      shutil.copyfile(known, partial)
+      shutil.copyfile(existing, partial)
     return
   plots.histogram(
     path,
@@ -56,7 +56,7 @@ def _draw_partition(path: pathlib.Path, federation: Federation) -> None:
     f"{federation.name}, {federation.partition.name}: {federation.num_clients} clients",
     federation.client_names,
   )
-  _DRAWN[federation] = path
+  _PARTITION_PLOTS[federation] = path
 
 
 class RunWriter:
@@ -90,7 +90,7 @@ class RunWriter:
     }
     if config.first_devices is not None:
       self._facts["first_devices"] = config.first_devices
-    self.saved = 0  #: the round of the last checkpoint
+    self.checkpoint_round = 0  #: the round of the last checkpoint
 
   def start(self) -> None:
     """Writes the files that describe the run, and its tables so far.
@@ -104,7 +104,7 @@ class RunWriter:
   def _write_start(self) -> None:
     federation = self._programs.prepared.federation
     self.folder.mkdir(parents=True, exist_ok=True)
-    if self.saved:
+    if self.checkpoint_round:
       checkpoint.tidy(self.folder / run_files.CHECKPOINTS)
       self._note_machine()
       # The tables are about to have more rows than it knows of.
@@ -119,17 +119,17 @@ class RunWriter:
     summary_lib.write_partition(self.folder, federation)
     _draw_partition(self.folder / "partition.png", federation)
     self.records.write()
-    # That it is there says that no checkpoint was deleted.
+    # An existing folder shows that no checkpoint was deleted.
     (self.folder / run_files.CHECKPOINTS).mkdir(exist_ok=True)
 
   def _note_machine(self) -> None:
     """Keeps in config.json where the rounds so far were run."""
-    here, known = self._facts["machine"], resume.machines(self.folder)
-    on = known.get("resumed_on", [])
-    last = on[-1] if on else known.get("machine", {})
-    if any(last.get(name) != value for name, value in here.items()):
-      on = [*on, {"round": self.saved, **here}]
-    self._facts["machine"] = known.get("machine")
+    current, record = self._facts["machine"], resume.machines(self.folder)
+    on = record.get("resumed_on", [])
+    last = on[-1] if on else record.get("machine", {})
+    if any(last.get(name) != value for name, value in current.items()):
+      on = [*on, {"round": self.checkpoint_round, **current}]
+    self._facts["machine"] = record.get("machine")
     if on:
       self._facts["resumed_on"] = on
 
@@ -152,12 +152,12 @@ class RunWriter:
       self.folder / run_files.CHECKPOINTS,
       self.states_of(states),
       done,
-      processes.agree(self._synced),
+      processes.agree(self._sync_tables),
     )
-    self.saved = done
+    self.checkpoint_round = done
 
-  def _synced(self) -> dict[str, Any]:
-    """What a checkpoint says of the tables, which are on the disk now."""
+  def _sync_tables(self) -> dict[str, Any]:
+    """Syncs the tables to disk; returns what a checkpoint records of them."""
     facts: dict[str, Any] = {"identity": self.config.identity()}
     if self.records.unfinished_s:  # a checkpoint between two evaluations
       facts["unfinished_s"] = self.records.unfinished_s
@@ -171,7 +171,7 @@ class RunWriter:
       last: the step at which the run ended.
     """
     states = self.states_of(last.states)
-    final_state = _agreed_hash(states)
+    final_state = _common_hash(states)
     final = result_lib.make_final(
       result_lib.Live(self._programs.prepared, states, self._index), last
     )
@@ -195,7 +195,7 @@ class RunWriter:
     return result_lib.write_summary(self.folder, summary)
 
 
-def _agreed_hash(states: Any) -> str:
+def _common_hash(states: Any) -> str:
   """The hash of the final states, of which all processes have the same bits.
 
   They compute the server's part each on its own, and other machines may round
@@ -204,13 +204,13 @@ def _agreed_hash(states: Any) -> str:
   Raises:
     RunError: they have not.
   """
-  own = checkpoint.state_hash(states)
-  if own != processes.agree(lambda: own):
+  local_hash = checkpoint.state_hash(states)
+  if local_hash != processes.agree(lambda: local_hash):
     raise RunError(
       "this process has another final state than process 0; start "
       "all processes on machines of one kind"
     )
-  return own
+  return local_hash
 
 
 class Folders(Sink):
@@ -220,7 +220,7 @@ class Folders(Sink):
     summaries: summary.json of each setting; None until it is finished.
   """
 
-  def __init__(self, runs: Sequence[Taken]):
+  def __init__(self, runs: Sequence[LockedRun]):
     """Makes the sink of the settings of a program."""
     self._runs = runs
     self.summaries: list[dict[str, Any] | None] = [None] * len(runs)
@@ -243,7 +243,7 @@ class Folders(Sink):
       for index, (run, table) in enumerate(zip(self._runs, records))
     }
     for writer in self._writers.values():
-      writer.saved = done
+      writer.checkpoint_round = done
       writer.start()
     output = self._runs[0].config.output
     self._every_s = output.checkpoint_every_s
@@ -259,9 +259,11 @@ class Folders(Sink):
     signals.check()
 
   @property
-  def saved(self) -> int:
+  def checkpoint_round(self) -> int:
     """The last round that was saved."""
-    return max((writer.saved for writer in self._writers.values()), default=0)
+    return max(
+      (writer.checkpoint_round for writer in self._writers.values()), default=0
+    )
 
   def _due(self) -> bool:
     return signals.pending() or bool(self._every_s) and time.monotonic() >= self._next
@@ -277,7 +279,7 @@ class Folders(Sink):
 
   def __call__(self, step: Step) -> None:
     """Saves at an evaluation if it is time."""
-    due = signals.agreed(signals.pending() or time.monotonic() >= self._next)
+    due = signals.any_process(signals.pending() or time.monotonic() >= self._next)
     self._save(
       step.states,
       step.round,
@@ -297,7 +299,7 @@ class Folders(Sink):
     Raises:
       Stopped: a signal does.
     """
-    if not step.last and signals.agreed(signals.pending()):
+    if not step.last and signals.any_process(signals.pending()):
       signals.stop()
 
   def _save(self, states: Any, done: int, indices: Sequence[int]) -> None:
@@ -317,7 +319,7 @@ class Folders(Sink):
   def _note(self) -> None:
     rounds = self._runs[0].config.run.rounds
     signals.keep(
-      f"{self._what}: saved at round {self.saved} of {rounds}"
-      if self.saved
+      f"{self._what}: saved at round {self.checkpoint_round} of {rounds}"
+      if self.checkpoint_round
       else f"{self._what}: nothing saved yet"
     )

@@ -1,4 +1,4 @@
-"""What ``experiments.tune --paper`` chooses between, and how.
+"""The choices of ``experiments.tune --paper``, and how it chooses.
 
 All methods of a paper have the same number of settings, drawn together from
 all ranges of a method; the first is the one that the paper states, or the
@@ -78,7 +78,7 @@ Space = dict[str, Log | AnyOf]
 
 
 class Protocol(NamedTuple):
-  """How the methods of a paper are tuned on one data set."""
+  """Protocol by which the methods of a paper are tuned on one data set."""
 
   rates: Log  #: of client_lr, for a step of one mini-batch
   stated: float  #: client_lr of the paper, for a step of one mini-batch
@@ -93,7 +93,7 @@ class Protocol(NamedTuple):
   by: str = "validation"
   #: ranges that all methods have besides
   shared: Mapping[str, Log | AnyOf] = {}
-  #: algorithm -> its own settings here, in place of those of ``OWN``
+  #: algorithm -> its own settings here, in place of those of ``SPACES``
   own: Mapping[str, Space] = {}
   seeds: int = 3  #: of every setting on each partition
 
@@ -108,7 +108,7 @@ _BETA1 = AnyOf((0.0, 0.5, 0.8, 0.9, 0.95))
 _RULE = AnyOf(("printed", "corrected"), "corrected")
 _RIDGE = Log(1.0, 1000.0, 100.0)
 #: algorithm -> its own settings.
-OWN: dict[str, Space] = {
+SPACES: dict[str, Space] = {
   "fedprox": {"mu": Log(1e-4, 1.0, 0.01)},
   "per_fedavg": {"adapt_lr": Log(1e-3, 1.0, 0.01)},
   "losac": {"variant": AnyOf(("client", "table"), "table")},
@@ -153,7 +153,7 @@ _CIFAR = Protocol(
   0.08 * 1_100 / 50_000,
   10,
   _TENTH,
-  held=diversified.HELD["cifar10"],
+  held=diversified.HOLDOUT_FLAGS["cifar10"],
   own={
     "ma_fsvrg": _CENTRAL,
     "ga_fsvrg": _CENTRAL
@@ -219,7 +219,7 @@ PROTOCOLS: dict[tuple[str, str], Protocol] = {
     Log(3e-3, 1.0), 0.3 / 120, None, _TENTH, shared={"hog_norm": AnyOf(("none", "l2"))}
   ),
   ("diversified", "mnist"): Protocol(
-    Log(0.03, 10.0), 12 / 145, 10, _TENTH, held=diversified.HELD["mnist"]
+    Log(0.03, 10.0), 12 / 145, 10, _TENTH, held=diversified.HOLDOUT_FLAGS["mnist"]
   ),
   ("diversified", "cifar10"): _CIFAR,
   ("beyond", "board_mnist"): _BOARD,
@@ -251,16 +251,18 @@ def space(
   if name in ablation.CELLS:
     cell = ablation.CELLS[name]
     has_rate, unit = True, size if cell.local == "FSVRG" else 1.0
-    own = {"average": {}, "conjugate": OWN["cfsvrg"], "adaptive": OWN["ma_fsvrg"]}[
-      cell.server
-    ]
+    specific = {
+      "average": {},
+      "conjugate": SPACES["cfsvrg"],
+      "adaptive": SPACES["ma_fsvrg"],
+    }[cell.server]
   else:
     has_rate = "client_lr" in {
       field.name for field in dataclasses.fields(registry.get(name).hparams)
     }
     unit = size if name in DIVIDED else UNITS.get(name, 1.0)
-    own = protocol.own.get(name, OWN.get(name, {}))
-  ranges = own | dict(protocol.shared)
+    specific = protocol.own.get(name, SPACES.get(name, {}))
+  ranges = specific | dict(protocol.shared)
   first = {
     flag: values.at(0.0) if values.stated is None else values.stated
     for flag, values in ranges.items()
@@ -275,7 +277,7 @@ def space(
 _FRUITLESS = 20
 
 
-def drawn(
+def sample_settings(
   ranges: Space, first: Mapping[str, Any], number: int, seed: int = 0
 ) -> list[dict[str, Any]]:
   """Settings drawn from all ranges together (a Latin hypercube).
@@ -293,22 +295,22 @@ def drawn(
     len(values.values) if isinstance(values, AnyOf) else number
     for values in ranges.values()
   )
-  rng, found = np.random.default_rng(seed), [dict(first)]
+  rng, settings = np.random.default_rng(seed), [dict(first)]
   fruitless = 0  # values are rounded, so numbers have an end, too
-  while len(found) < min(number, most) and fruitless < _FRUITLESS:
-    left, before = min(number, most) - len(found), len(found)
+  while len(settings) < min(number, most) and fruitless < _FRUITLESS:
+    missing, before = min(number, most) - len(settings), len(settings)
     places = (
-      rng.permuted(np.tile(np.arange(left), (len(ranges), 1)), axis=1)
-      + rng.random((len(ranges), left))
-    ) / left
+      rng.permuted(np.tile(np.arange(missing), (len(ranges), 1)), axis=1)
+      + rng.random((len(ranges), missing))
+    ) / missing
     for place in places.T:
       setting = {
         flag: values.at(float(p)) for (flag, values), p in zip(ranges.items(), place)
       }
-      if setting not in found:
-        found.append(setting)
-    fruitless = 0 if len(found) > before else fruitless + 1
-  return found
+      if setting not in settings:
+        settings.append(setting)
+    fruitless = 0 if len(settings) > before else fruitless + 1
+  return settings
 
 
 class Trial(NamedTuple):
@@ -348,7 +350,7 @@ class Study(NamedTuple):
 
   @property
   def protocol(self) -> Protocol:
-    """How the methods are tuned."""
+    """Protocol by which the methods are tuned."""
     return PROTOCOLS[self.paper, self.data]
 
   def files(self) -> dict[str, pathlib.Path]:
@@ -365,23 +367,23 @@ class Study(NamedTuple):
       and not (self.paper == "analytic" and path.stem == "afl")
     }
 
-  def names(self, wanted: Iterable[str] | None) -> list[str]:
+  def names(self, words: Iterable[str] | None) -> list[str]:
     """The methods that are tuned; by default all but the ablation.
 
     Raises:
       UsageError: one has no flag file.
     """
-    known, cells = self.files(), list(ablation.CELLS)
-    if wanted is None:
-      return [name for name in known if name not in cells]
+    tunable, cells = self.files(), list(ablation.CELLS)
+    if words is None:
+      return [name for name in tunable if name not in cells]
     names = [
-      name for word in wanted for name in (cells if word == "ablation" else [word])
+      name for word in words for name in (cells if word == "ablation" else [word])
     ]
     for name in names:
-      if name not in known:
+      if name not in tunable:
         some = [
-          *(n for n in known if n not in cells),
-          *["ablation"] * (cells[0] in known),
+          *(n for n in tunable if n not in cells),
+          *["ablation"] * (cells[0] in tunable),
         ]
         raise UsageError(
           f"--methods={name}: no flag file (there are {', '.join(some)})"
@@ -393,13 +395,13 @@ class Study(NamedTuple):
     flags = config_lib.expand_flagfiles([f"--flagfile={self.paper}/{self.data}.flags"])
     if self.protocol.by == "validation":
       return [*flags, *self.protocol.held]
-    dataset = flag_words.said(flags)["dataset"]
+    dataset = flag_words.read_values(flags)["dataset"]
     if dataset == "synthetic":
       return [*flags, f"--partition_seed={_OTHER_DRAW}"]
     return [
       *flags,
       "--dataset=npz",
-      f"--data_path={_held_out(self.root, dataset, self.source)}",
+      f"--data_path={_holdout_file(self.root, dataset, self.source)}",
     ]
 
   def method_flags(self, name: str) -> list[str]:
@@ -409,14 +411,14 @@ class Study(NamedTuple):
     folders = dict.fromkeys(
       ("methods", f"methods_{self.data.split('_')[0]}", f"methods_{self.data}")
     )
-    found = [f"{self.paper}/{folder}/{name}.flags" for folder in folders]
+    paths = [f"{self.paper}/{folder}/{name}.flags" for folder in folders]
     if name in _PROPOSED.get(self.paper, ()):
-      found.insert(0, f"{self.paper}/headline.flags")
-    rounds = None if _closed_form(name) else self.protocol.rounds
+      paths.insert(0, f"{self.paper}/headline.flags")
+    rounds = None if _is_closed_form(name) else self.protocol.rounds
     return [
       *([f"--rounds={rounds}"] if rounds else []),
       *(
-        f"--flagfile={file}" for file in found if (config_lib.PRESETS / file).is_file()
+        f"--flagfile={file}" for file in paths if (config_lib.PRESETS / file).is_file()
       ),
       f"--algorithm={name}",
     ]
@@ -437,9 +439,9 @@ class Study(NamedTuple):
 
   def settings(self, name: str, number: int) -> list[dict[str, Any]]:
     """The settings of a method that are tried, the stated one first."""
-    said = flag_words.said([*self.data_flags(), *self.extra])
-    size = _EXAMPLES.get(said["dataset"], 0) / int(said["num_clients"])
-    return drawn(*space(self.paper, self.data, name, size), number)
+    values = flag_words.read_values([*self.data_flags(), *self.extra])
+    size = _EXAMPLES.get(values["dataset"], 0) / int(values["num_clients"])
+    return sample_settings(*space(self.paper, self.data, name, size), number)
 
   def play(self, name: str, number: int = SETTINGS) -> list[Trial]:
     """Runs the settings of one method on every partition."""
@@ -451,15 +453,16 @@ class Study(NamedTuple):
       f"x {self.protocol.seeds} seeds",
       flush=True,
     )
-    found = [
+    by_partition = [
       self.scores([*words, f"--partition_seed={partition}"], settings)
       for partition in range(first, first + PARTITIONS)
     ]
     trials = [
       Trial(
-        setting, tuple(sum(seeds) / len(seeds) if seeds else math.nan for seeds in own)
+        setting,
+        tuple(sum(seeds) / len(seeds) if seeds else math.nan for seeds in by_seed),
       )
-      for setting, own in zip(settings, zip(*found))
+      for setting, by_seed in zip(settings, zip(*by_partition))
     ]
     for trial in trials:
       print(f"  {' '.join(trial.flags)}: {trial.validation:.2f} %", flush=True)
@@ -469,9 +472,9 @@ class Study(NamedTuple):
     self, words: Sequence[str], settings: Sequence[Mapping[str, Any]]
   ) -> list[list[float]]:
     """The accuracy in percent of every setting and seed; [] if it diverged."""
-    by, found = self.protocol.by, []
+    by, scores = self.protocol.by, []
     configs = [config_lib.parse([*words, *flags_of(setting)]) for setting in settings]
-    for one in sweeps.play_all(
+    for outcome in sweeps.run_all(
       [  # those begun before are gone on with
         config.with_output(
           resume=True, out_dir=str(suite.run_folder(self.root, config))
@@ -480,36 +483,40 @@ class Study(NamedTuple):
       ],
       LEAST if by == "validation" else 0,
     ):
-      rows = [] if one.diverged else tables.read_rows(one.folder / "metrics.csv")
+      rows = (
+        [] if outcome.diverged else tables.read_rows(outcome.folder / "metrics.csv")
+      )
       # With K models it is that of the mean of the K.
-      shown = f"{by}_mean" if f"{by}_mean" in results.protocols(rows) else by
-      rounds = sorted({r["round"] for r in rows if r["protocol"] == shown})
-      found.append(
+      protocol = f"{by}_mean" if f"{by}_mean" in results.protocols(rows) else by
+      rounds = sorted({r["round"] for r in rows if r["protocol"] == protocol})
+      scores.append(
         [
           100 * float(curve[in_last(rounds, self.protocol.last)].mean())
-          for curve in results.by_seed(rows, shown, "accuracy")
+          for curve in results.by_seed(rows, protocol, "accuracy")
         ]
       )
-    return found
+    return scores
 
 
-def _held_out(root: pathlib.Path, dataset: str, source: Sequence[str]) -> pathlib.Path:
+def _holdout_file(
+  root: pathlib.Path, dataset: str, source: Sequence[str]
+) -> pathlib.Path:
   """A file of the training images, of which a sixth are its test images."""
   path = root / f"{dataset}_held_out.npz"
   if not path.is_file():
-    found = load_examples(
+    examples = load_examples(
       config_lib.parse([f"--dataset={dataset}", "--algorithm=fedavg", *source]).data
     )
-    x, y = found.x_train, found.y_train
+    x, y = examples.x_train, examples.y_train
     last = np.random.default_rng(0).permutation(len(y))
-    held, kept = np.split(last, [len(y) // 6])
+    test, train = np.split(last, [len(y) // 6])
     root.mkdir(parents=True, exist_ok=True)
     with files_lib.replacing(path) as partial, open(partial, "wb") as file:
-      np.savez(file, x_train=x[kept], y_train=y[kept], x_test=x[held], y_test=y[held])
+      np.savez(file, x_train=x[train], y_train=y[train], x_test=x[test], y_test=y[test])
   return path
 
 
-def _closed_form(name: str) -> bool:
+def _is_closed_form(name: str) -> bool:
   """Whether the rounds of a method are those of its layers."""
   return name not in ablation.CELLS and registry.get(name).rounds is not None
 
@@ -533,7 +540,7 @@ def choose(trials: Sequence[Trial]) -> Trial:
 
 
 def write(
-  path: pathlib.Path, name: str, trials: Sequence[Trial], said: str, seeds: int
+  path: pathlib.Path, name: str, trials: Sequence[Trial], author: str, seeds: int
 ) -> None:
   """Writes the choice into a flag file, and above it how it was made."""
   if path.is_file():
@@ -543,9 +550,9 @@ def write(
   else:
     lines = [f"--algorithm={name}"]
   best, flags = choose(trials), set(trials[0].setting)
-  kept = [
+  other_lines = [
     line
-    for line in chosen.without(lines, flags)
+    for line in chosen.drop_declarations(lines, flags)
     if not line.startswith(_NOTE) and (flag_words.name_of(line) not in flags)
   ]
   path.parent.mkdir(parents=True, exist_ok=True)
@@ -553,12 +560,12 @@ def write(
     path,
     "\n".join(
       [
-        *kept,
+        *other_lines,
         f"# chosen: validation, {' and '.join(best.setting)}",
         f"{_NOTE}best of {len(trials)} settings x {PARTITIONS} partitions x "
         f"{seeds} seeds: {best.validation:.2f} % (the stated one "
         f"{trials[0].validation:.2f})",
-        f"{_NOTE}by {said}",
+        f"{_NOTE}by {author}",
         *best.flags,
       ]
     )
@@ -600,7 +607,7 @@ def table(
   )
 
 
-#: What tells a tune.csv.
+#: Recognizer of a tune.csv.
 IS_TABLE = files_lib.table_with("method", "setting", "validation", "stated", "chosen")
 
 

@@ -1,4 +1,4 @@
-"""What our runs say of every number and sentence of a paper.
+"""Answers of our runs to every number and sentence of a paper.
 
 A figure command writes its answers to <name>.answers.csv; ``publish`` collects
 them, and ``claims_page`` puts them beside the rows of the claims files.
@@ -41,26 +41,26 @@ class Answer(NamedTuple):
   @property
   def of(self) -> tuple[str, str]:
     """The method and the protocol of a number."""
-    found = re.fullmatch(rf"(.*) \(({suite.STATED}|{suite.ONE_RATE})\)", self.method)
-    return (found[1], found[2]) if found else (self.method, suite.TUNED)
+    match = re.fullmatch(rf"(.*) \(({suite.STATED}|{suite.ONE_RATE})\)", self.method)
+    return (match[1], match[2]) if match else (self.method, suite.TUNED)
 
   @property
   def tuning(self) -> str:
-    """How the settings were found, see ``chosen.tuning``."""
+    """The way in which the settings were chosen, see ``chosen.tuning``."""
     protocol = self.method if not self.metric else self.of[1]
     return chosen.tuning(self.settings) if protocol in ("", suite.TUNED) else protocol
 
-  def words(self, value: float, unit: str, own: bool, never: bool = False) -> str:
+  def words(self, value: float, unit: str, is_own: bool, never: bool = False) -> str:
     """The verdict on a number in words; see ``rule.words``."""
     try:
       gap = abs(float(self.ours.split(" ")[0]) - value)
     except ValueError:  # it is not run, or never gets there
       gap = None
-    return rule.words(self.verdict, gap, self.metric, unit, own, never)
+    return rule.words(self.verdict, gap, self.metric, unit, is_own, never)
 
 
 def number(
-  found: Any,
+  run_values: Any,
   claim: report.Claim,
   choices: Iterable[chosen.Choice] = (),
   exact: bool = False,
@@ -69,57 +69,59 @@ def number(
   """Our number beside a paper's: (ours in words, the verdict).
 
   Args:
-    found: one number per run; inf: never within the rounds run.
+    run_values: one number per run; inf: never within the rounds run.
     claim: the paper's number; inf: never.
     choices: how the settings were chosen.
     exact: whether the number does not vary from run to run.
     parts: the partitions of a pooled run, over which the interval is taken.
   """
-  values = np.asarray(found, float)
+  values = np.asarray(run_values, float)
   never = np.isinf(values)
   digits = 3 if claim.unit == "" and abs(claim.value) < 10 else 2
   spread = {} if never.any() else results.spread(partitions.means(values, parts))
-  said = (
-    results.shown(spread, digits)
+  ours = (
+    results.format_spread(spread, digits)
     if spread
     else ", ".join("-" if np.isinf(v) else f"{v:g}" for v in values)
   )
   if chosen.incomparable(choices):
-    return said, rule.NOT_COMPARABLE
+    return ours, rule.NOT_COMPARABLE
   if np.isinf(claim.value) or never.any():
     # Some runs get there and others do not, or one run alone was run.
     if never.any() != never.all() or len(values) < 2:
-      return said, rule.UNDECIDED
-    return said, (
+      return ours, rule.UNDECIDED
+    return ours, (
       rule.SAME
       if np.isinf(claim.value) == never.all()
       else rule.BELOW
       if np.isinf(claim.value)
       else rule.ABOVE
     )
-  return said, rule.place(
+  return ours, rule.place(
     spread["mean"] - claim.value,
     0.0 if exact else spread["ci95"],
     rule.tie_of(claim.value, claim.unit),
   )
 
 
-def _measured(
+def _apply_measure(
   measure: verdicts.Measure | tuple[verdicts.Measure, str],
   outcome: suite.Outcome,
   outcomes: suite.Outcomes,
 ) -> Any:
   if not isinstance(measure, tuple):
     return measure(outcome)
-  own, less = measure
-  return own(outcome) - own(verdicts.pick(outcomes, outcome.cell.panel, less))
+  base_measure, less = measure
+  return base_measure(outcome) - base_measure(
+    verdicts.pick(outcomes, outcome.cell.panel, less)
+  )
 
 
 def numbers(
   paper: str, name: str, outcomes: suite.Outcomes, measures: Measures
 ) -> list[Answer]:
   """The answers to the plain numbers that a paper states for a figure."""
-  found = []
+  answers = []
   for claim in report.load_claims(paper, name):
     if claim.metric not in measures and claim.round is None:
       continue
@@ -127,7 +129,7 @@ def numbers(
       if (o.cell.panel, o.cell.label) != (claim.panel, claim.method):
         continue
       try:
-        values = _measured(
+        values = _apply_measure(
           verdicts.mean_over(claim.round, claim.round)
           if claim.round is not None
           else measures[claim.metric],
@@ -138,31 +140,31 @@ def numbers(
         ours, verdict = str(error), rule.NOT_RUN
       else:
         ours, verdict = number(values, claim, o.cell.choices, parts=o.parts)
-      found.append(
+      answers.append(
         Answer(
           name,
           claim.artifact,
           claim.panel,
           o.cell.name,
           claim.metric,
-          claim.said,
+          claim.printed,
           ours,
           verdict,
           o.settings,
         )
       )
-  return found
+  return answers
 
 
 def sentences(
   name: str, claims: Sequence[verdicts.Statement], outcomes: suite.Outcomes
 ) -> list[Answer]:
   """The answers to the sentences of a paper about a figure."""
-  found = []
+  answers = []
   for protocol, runs in verdicts.by_protocol(outcomes).items():
     for claim in claims:
       measured, verdict = verdicts.judge(claim, runs)
-      found.append(
+      answers.append(
         Answer(
           name,
           claim.artifact,
@@ -175,19 +177,19 @@ def sentences(
           verdicts.tuning(claim, runs) if protocol == suite.TUNED else "",
         )
       )
-  return found
+  return answers
 
 
-#: What tells a file of answers.
+#: Recognizer of a file of answers.
 IS_TABLE = files.table_with(*Answer._fields[:4])
 
 
-def text(found: Iterable[Answer]) -> str:
+def text(answers: Iterable[Answer]) -> str:
   """The content of a file of answers."""
   buffer = io.StringIO()
   writer = csv.writer(buffer, lineterminator="\n")
   writer.writerow(Answer._fields)
-  writer.writerows(found)
+  writer.writerows(answers)
   return buffer.getvalue()
 
 

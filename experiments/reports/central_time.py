@@ -75,8 +75,8 @@ def _server(k: int, by_gradient: bool) -> Any:
     )
     step = scale(means if by_gradient else trees.subtract(means, state))
     state = trees.add_scaled(state, -1.0 if by_gradient else 1.0, step)
-    again = trees.slot_mean(weight, gradients)
-    updates, moments = jax.vmap(central.update)(again, moments)
+    mean_gradient = trees.slot_mean(weight, gradients)
+    updates, moments = jax.vmap(central.update)(mean_gradient, moments)
     return optax.apply_updates(state, updates), moments
 
   return jax.jit(server), model, central
@@ -98,25 +98,27 @@ def central_seconds(cell: suite.Cell) -> float:
   on the validation data.
   """
   config = cell.config
-  known = config.identity()
-  if known in _TIMED:
-    return _TIMED[known]
-  made = config.prepare()
-  hparams = made.method.hparams
+  identity = config.identity()
+  if identity in _TIMED:
+    return _TIMED[identity]
+  prepared = config.prepare()
+  hparams = prepared.method.hparams
   step = _STEPS.get(config.algorithm, lambda hparams: steps.average())(hparams)
-  params = made.model.init(jax.random.key(0))
-  updates = trees.repeat(params, made.spec.cohort_size)
-  cohort = layout.everyone(made.placed.data.train)
+  params = prepared.model.init(jax.random.key(0))
+  updates = trees.repeat(params, prepared.spec.cohort_size)
+  cohort = layout.everyone(prepared.device_data.data.train)
 
   def server(params, state, updates, gradients, cohort):
-    weight = jnp.ones(made.spec.cohort_size)
+    weight = jnp.ones(prepared.spec.cohort_size)
     params = trees.add(params, trees.slot_mean(weight, updates))
     if step.when == "aggregate":
       return params
     gradient = trees.slot_mean(weight, gradients)
     extra: dict[str, Any] = {}
     if step.needs_validation:
-      extra = validation_arguments(made.model, cohort.validation, made.map_clients)
+      extra = validation_arguments(
+        prepared.model, cohort.validation, prepared.map_clients
+      )
     moves, state = step.transform.update(
       gradient, state, params, grad=gradient, **extra
     )
@@ -125,11 +127,11 @@ def central_seconds(cell: suite.Cell) -> float:
   gradients = updates
   if step.needs_validation:
     shard = cohort.validation
-    _, one = jax.jit(functools.partial(objective.full_value_and_grad, made.model))(
-      params, shard
-    )
-    gradients = trees.repeat(one, made.spec.cohort_size)
-  _, seconds = timing.repeated(
+    _, full_gradient = jax.jit(
+      functools.partial(objective.full_value_and_grad, prepared.model)
+    )(params, shard)
+    gradients = trees.repeat(full_gradient, prepared.spec.cohort_size)
+  _, seconds = timing.time_repeats(
     jax.jit(server),
     params,
     step.transform.init(params),
@@ -138,8 +140,8 @@ def central_seconds(cell: suite.Cell) -> float:
     cohort,
     repeats=_REPEATS,
   )
-  _TIMED[known] = float(np.median(seconds))
-  return _TIMED[known]
+  _TIMED[identity] = float(np.median(seconds))
+  return _TIMED[identity]
 
 
 #: Identity of a run -> its ``central_seconds``, which are timed once.
@@ -150,11 +152,13 @@ def _seconds(k: int, slots: int, by_gradient: bool, repeats: int) -> float:
   """The seconds of all rounds of one cell of Table I."""
   server, model, central = _server(k, by_gradient)
   keys = jax.random.split(jax.random.key(0), 4)
-  like = jax.eval_shape(model.init, keys[0])
+  shapes = jax.eval_shape(model.init, keys[0])
 
   def draw(key, *lead):
     # Like trained models, the vectors lie around K separate points.
-    return jax.tree.map(lambda leaf: jax.random.normal(key, (*lead, *leaf.shape)), like)
+    return jax.tree.map(
+      lambda leaf: jax.random.normal(key, (*lead, *leaf.shape)), shapes
+    )
 
   state = draw(keys[0], k)
   member = jnp.arange(slots) % k
@@ -163,7 +167,7 @@ def _seconds(k: int, slots: int, by_gradient: bool, repeats: int) -> float:
   )
   gradients = draw(keys[2], slots, k)
   moments = jax.vmap(central.init)(state)
-  _, seconds = timing.repeated(
+  _, seconds = timing.time_repeats(
     server, state, moments, vectors, gradients, repeats=repeats
   )
   return _ROUNDS * float(np.median(seconds))
@@ -225,7 +229,7 @@ def table1(quick: bool) -> tuple[str, list[answers.Answer]]:
       claim.panel,
       claim.method,
       claim.metric,
-      claim.said,
+      claim.printed,
       *answers.number(ratios[claim.method], claim),
       chosen.STATED,
     )  # K and the rates are the paper's
@@ -236,9 +240,11 @@ def table1(quick: bool) -> tuple[str, list[answers.Answer]]:
 
 def _paper_seconds() -> dict[tuple[str, int, int], float]:
   """(method, K, participation in percent) -> seconds in the paper."""
-  found = {}
+  paper_seconds = {}
   for row in report.read_claims("diversified"):
     setting = re.match(r"C=(\d+)\D+(\d+)%", row["setting"])
     if row["artifact"] == "Table1" and row["unit"] == "s" and setting:
-      found[row["method"], int(setting[1]), int(setting[2])] = float(row["value"])
-  return found
+      paper_seconds[row["method"], int(setting[1]), int(setting[2])] = float(
+        row["value"]
+      )
+  return paper_seconds

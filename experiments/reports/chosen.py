@@ -1,11 +1,11 @@
-"""How the settings of a run were chosen, as its flag files declare it.
+"""The choice of the settings of a run, as its flag files declare it.
 
 A flag file of a paper says how what it sets was chosen, in lines
 
   # chosen: HOW
   # chosen: HOW, SETTING and SETTING
 
-where HOW is one of ``HOWS``. The lines "# tuned:" of ``experiments.tune`` say
+where HOW is one of ``ORIGINS``. The lines "# tuned:" of ``experiments.tune`` say
 that a flag was chosen on validation clients, and from which values; a choice at
 the edge of its values is said to be there, because a better one may lie beyond.
 """
@@ -23,7 +23,7 @@ from fedjax_alg.errors import OptionError
 from ..cli import config as config_lib
 from ..cli import flag_words
 
-#: Heading of the column of tables that has ``said``.
+#: Heading of the column of tables that has ``describe``.
 COLUMN = "settings chosen by"
 
 TEST = "test"
@@ -32,8 +32,8 @@ EDGE = "edge of grid"
 #: a usual value or that of another paper, of which no others were tried;
 #: ``stand-in``: the paper's data are not at hand, others took their place;
 #: ``test``: by the test accuracy. A number of the last two cannot be compared.
-HOWS = ("stated", "validation", "training", "untuned", EDGE, "stand-in", TEST)
-_SHOWN = {
+ORIGINS = ("stated", "validation", "training", "untuned", EDGE, "stand-in", TEST)
+_LABELS = {
   TEST: "test (not comparable)",
   "training": "training data",
   "untuned": "not tuned",
@@ -49,52 +49,54 @@ _TUNED = re.compile(
 
 
 class Choice(NamedTuple):
-  """How a setting was chosen."""
+  """The way in which a setting was chosen."""
 
-  how: str  #: one of ``HOWS``
-  what: str = ""  #: the setting; "": all that is not named
+  origin: str  #: one of ``ORIGINS``
+  setting: str = ""  #: the setting; "": all that is not named
 
 
 def parse(text: str, name: str) -> list[Choice]:
   """Reads what a flag file, or a line of one, declares.
 
   Raises:
-    OptionError: it is none of ``HOWS``.
+    OptionError: it is none of ``ORIGINS``.
   """
-  found = []
-  for how, what in _LINE.findall(text):
-    if how not in HOWS:
-      raise OptionError(f"{name}: # chosen: {how}: must be one of {', '.join(HOWS)}")
-    found += [Choice(how, one) for one in (what or "").split(" and ")]
+  choices = []
+  for origin, settings in _LINE.findall(text):
+    if origin not in ORIGINS:
+      raise OptionError(
+        f"{name}: # chosen: {origin}: must be one of {', '.join(ORIGINS)}"
+      )
+    choices += [Choice(origin, setting) for setting in (settings or "").split(" and ")]
   for flag, least, grid in _TUNED.findall(text):
     last = re.findall(rf"^--{flag}=(\S+)$", text, re.M)
     values = [word.split()[0] for word in grid.split("; " if ";" in grid else ", ")]
     # Nothing lies beyond 0, nor beyond the least value there is.
     edge = (
-      _ordered(values)
+      _are_numbers(values)
       and last
       and float(last[-1]) in (float(values[0]), float(values[-1]))
       and float(last[-1]) > float(least or 0)
     )
-    found.append(Choice(EDGE if edge else "validation", flag))
-  return found
+    choices.append(Choice(EDGE if edge else "validation", flag))
+  return choices
 
 
-def without(lines: Sequence[str], names: Iterable[str]) -> list[str]:
+def drop_declarations(lines: Sequence[str], names: Iterable[str]) -> list[str]:
   """The lines of a flag file, nothing of these settings declared by hand."""
-  kept = []
+  other_lines = []
   for line in lines:
-    found = _LINE.match(line)
-    if found and found[2]:
-      left = [n for n in found[2].split(" and ") if n not in names]
-      if not left:
+    match = _LINE.match(line)
+    if match and match[2]:
+      other_settings = [n for n in match[2].split(" and ") if n not in names]
+      if not other_settings:
         continue
-      line = f"# chosen: {found[1]}, {' and '.join(left)}"
-    kept.append(line)
-  return kept
+      line = f"# chosen: {match[1]}, {' and '.join(other_settings)}"
+    other_lines.append(line)
+  return other_lines
 
 
-def _ordered(values: Sequence[str]) -> bool:
+def _are_numbers(values: Sequence[str]) -> bool:
   """Whether values are numbers, so that others lie beyond them."""
   try:
     list(map(float, values))
@@ -108,23 +110,23 @@ def _of_text(text: str, place: str) -> tuple[Choice, ...]:
   return tuple(parse(text, place))
 
 
-def _of_files(words: Iterable[str]) -> list[Choice]:
+def _read_flag_files(words: Iterable[str]) -> list[Choice]:
   """The choices that flag files declare, and the files that they name."""
-  found: list[Choice] = []
+  choices: list[Choice] = []
   for word in words:
     if word.startswith("--flagfile="):
       path = config_lib.flag_file(word.split("=", 1)[1])
       text = files.read_text(path)
-      # What a file says itself counts more than what its files say.
-      found += _of_files(text.splitlines())
-      found += _of_text(text, str(path))
-  return found
+      # A file's own lines count more than those of the files it includes.
+      choices += _read_flag_files(text.splitlines())
+      choices += _of_text(text, str(path))
+  return choices
 
 
 def of_flags(
   words: Sequence[str], more: str = "", sources: Sequence[str] = ()
 ) -> list[Choice]:
-  """How the settings of a run were chosen.
+  """Collects how the settings of a run were chosen.
 
   A flag that a figure itself gives is one that the paper states. Of a setting
   that several files give the last one counts, as it does for the run.
@@ -134,15 +136,15 @@ def of_flags(
     more: what is declared of flags in no file, as after "# chosen: ".
     sources: the flag files of which the run has flags without naming them.
   """
-  found: list[Choice] = []
+  choices: list[Choice] = []
   for word in words:
     name = flag_words.name_of(word)
-    found = [choice for choice in found if choice.what != name]
-    found += _of_files([word])
-  found += _of_files(sources)
-  found += parse(f"# chosen: {more}", "a panel") if more else []
-  named = {choice.what: choice for choice in found if choice.what}
-  return [*dict.fromkeys(c for c in found if not c.what), *named.values()]
+    choices = [choice for choice in choices if choice.setting != name]
+    choices += _read_flag_files([word])
+  choices += _read_flag_files(sources)
+  choices += parse(f"# chosen: {more}", "a panel") if more else []
+  by_setting = {choice.setting: choice for choice in choices if choice.setting}
+  return [*dict.fromkeys(c for c in choices if not c.setting), *by_setting.values()]
 
 
 def incomparable(choices: Iterable[Choice]) -> frozenset[str]:
@@ -150,40 +152,40 @@ def incomparable(choices: Iterable[Choice]) -> frozenset[str]:
 
   Two methods can be compared if they have the same ones.
   """
-  return frozenset(c.what for c in choices if c.how in (TEST, "stand-in"))
+  return frozenset(c.setting for c in choices if c.origin in (TEST, "stand-in"))
 
 
-#: What of a stand-in is not the paper's data; the rest are settings of its own
+#: Parts of a stand-in that are not the paper's; the rest are settings of its own
 #: data that its text has lost.
 _DATA = ("data", "sizes")
 
 
 def other_data(choices: Iterable[Choice]) -> bool:
   """Whether other data than the paper's were run."""
-  return any(c.how == "stand-in" and c.what in _DATA for c in choices)
+  return any(c.origin == "stand-in" and c.setting in _DATA for c in choices)
 
 
-def said(choices: Sequence[Choice]) -> str:
+def describe(choices: Sequence[Choice]) -> str:
   """The choices in words, the worst first; "not declared" without any."""
   words: list[str] = []
-  for how in reversed(HOWS):
-    names = dict.fromkeys(c.what for c in choices if c.how == how)
-    if names and (how != "stated" or not words):
-      named = ", ".join(filter(None, names))
-      words.append(_SHOWN.get(how, how) + (f": {named}" if named else ""))
+  for origin in reversed(ORIGINS):
+    names = dict.fromkeys(c.setting for c in choices if c.origin == origin)
+    if names and (origin != "stated" or not words):
+      listing = ", ".join(filter(None, names))
+      words.append(_LABELS.get(origin, origin) + (f": {listing}" if listing else ""))
   return "; ".join(words) or "not declared"
 
 
-#: How the settings of a method were found, as tables say it: by a search, by a
+#: How the settings of a method were chosen, as in tables: by a search, by a
 #: search for some of them, without one, or as the paper states them.
 TUNED, IN_PART, UNTUNED, STATED = ("tuned", "tuned in part", "not tuned", "stated")
 _BY_TEST = "tuned on test data"
-_SEARCHED = ("validation", _SHOWN["training"], EDGE)
+_SEARCHED = ("validation", _LABELS["training"], EDGE)
 _OF_DATA = frozenset(field.name for field in dataclasses.fields(DataOptions))
 
 
 def tuning(settings: str) -> str:
-  """Returns how a method's settings were found, from what ``said`` says.
+  """Returns how a method's settings were found, from what ``describe`` says.
 
   Only the method's own settings count: features or sizes of the data that
   validation chose are those of the stated settings, too.
@@ -201,10 +203,10 @@ def tuning(settings: str) -> str:
     return settings
   hows = set()
   for part in filter(None, settings.split("; ")):
-    how, _, names = part.partition(": ")
+    origin, _, names = part.partition(": ")
     if not names or not _OF_DATA.issuperset(names.split(", ")):
-      hows.add(how)
-  if _SHOWN[TEST] in hows:
+      hows.add(origin)
+  if _LABELS[TEST] in hows:
     return _BY_TEST
   if hows.intersection(_SEARCHED):
     return IN_PART if UNTUNED in hows else TUNED
@@ -220,7 +222,7 @@ def together(tunings: Iterable[str]) -> str:
   Methods that are compared are tuned if all of them are, and not tuned if some
   are not and no other is.
   """
-  found = set(filter(None, tunings))
-  if len(found) < 2:
-    return "".join(found)
-  return IN_PART if found & {TUNED, IN_PART} else UNTUNED
+  kinds = set(filter(None, tunings))
+  if len(kinds) < 2:
+    return "".join(kinds)
+  return IN_PART if kinds & {TUNED, IN_PART} else UNTUNED

@@ -130,10 +130,10 @@ def _sentences(text: str, answers: Sequence[Answer]) -> tuple[str, str, str]:
 
   Of several the first that decides the verdict is shown.
   """
-  found = []
+  candidates = []
   for word in text.split(" & "):
     artifact, _, start = word.rpartition("|")
-    own: dict[tuple[str, str], Answer] = {}
+    best: dict[tuple[str, str], Answer] = {}
     for a in answers:
       if (
         not a.metric
@@ -141,17 +141,19 @@ def _sentences(text: str, answers: Sequence[Answer]) -> tuple[str, str, str]:
         and fnmatch.fnmatchcase(a.artifact, artifact or "*")
       ):
         key = a.artifact, a.claim
-        own[key] = min(own.get(key, a), a, key=_order)
-    found += [
-      (a.verdict, a.claim.split(" (")[0], a.ours, a.tuning) for a in own.values()
+        best[key] = min(best.get(key, a), a, key=_order)
+    candidates += [
+      (a.verdict, a.claim.split(" (")[0], a.ours, a.tuning) for a in best.values()
     ] or [(rule.NOT_RUN, start, "was not judged", "")]
-  verdict, claim, ours, tuning = min(found, key=lambda one: _WORST.index(one[0]))
-  said = f"{claim.lstrip('. ')}: " if len(found) > 1 else ""
-  return said + finding(ours), verdict, tuning
+  verdict, claim, ours, tuning = min(
+    candidates, key=lambda candidate: _WORST.index(candidate[0])
+  )
+  prefix = f"{claim.lstrip('. ')}: " if len(candidates) > 1 else ""
+  return prefix + finding(ours), verdict, tuning
 
 
 def _order(answer: Answer) -> tuple[bool, bool, bool]:
-  """Of several answers to one claim the least by this counts.
+  """Returns the sort key of an answer; of several to a claim the least counts.
 
   A figure of ours that goes further than the paper's, such as Table 3 on nine
   partitions, counts before the paper's.
@@ -163,22 +165,22 @@ def _order(answer: Answer) -> tuple[bool, bool, bool]:
   )
 
 
-def _words(row: Mapping[str, str], answer: Answer, own: bool) -> str:
+def _words(row: Mapping[str, str], answer: Answer, is_own: bool) -> str:
   """The verdict on a number in words."""
   factor = 100.0 if row["unit"] == "fraction" else 1.0
   return answer.words(
     factor * float(row["value"].lstrip(">")),
     row["unit"],
-    own,
+    is_own,
     never=row["value"].startswith(">"),
   )
 
 
 def _number(
-  row: Mapping[str, str], answers: Sequence[Answer], own: bool
+  row: Mapping[str, str], answers: Sequence[Answer], is_own: bool
 ) -> tuple[str, str, str, str, str]:
   """(ours, verdict, words, by the stated settings, tuning) of a number."""
-  found = sorted(
+  matches = sorted(
     (
       a
       for a in answers
@@ -187,20 +189,24 @@ def _number(
     ),
     key=_order,
   )
-  if not found:
+  if not matches:
     return "-", rule.NOT_RUN, rule.NOT_RUN, "", ""
-  first = found[0]
+  first = matches[0]
   stated = next(
-    (f"{a.ours}: {_words(row, a, own)}" for a in found[1:] if a.of[1] != suite.TUNED),
+    (
+      f"{a.ours}: {_words(row, a, is_own)}"
+      for a in matches[1:]
+      if a.of[1] != suite.TUNED
+    ),
     "",
   )
-  return (first.ours, first.verdict, _words(row, first, own), stated, first.tuning)
+  return (first.ours, first.verdict, _words(row, first, is_own), stated, first.tuning)
 
 
 def _measurement(
   row: Mapping[str, str], same_runs: Mapping[str, str], balanced: Sequence[str]
 ) -> tuple[str, ...]:
-  """What a number measures; two numbers may have the same."""
+  """Identifies what a number measures; two numbers may measure the same."""
   metric = row["metric"].removeprefix("test_")
   if metric in _ACCURACY or (metric == "macro_recall" and row["artifact"] in balanced):
     metric = "accuracy"
@@ -215,7 +221,7 @@ def _measurement(
 
 def rows(
   paper: str,
-  own: tuple[str, ...],
+  own_names: tuple[str, ...],
   answers: Sequence[Answer],
   same_runs: Mapping[str, str] | None = None,
   balanced: Sequence[str] = (),
@@ -224,7 +230,7 @@ def rows(
 
   Args:
     paper: the paper.
-    own: beginnings of the names of its own methods.
+    own_names: beginnings of the names of its own methods.
     answers: the answers of our runs.
     same_runs: figure -> the figure whose runs it shows.
     balanced: figures on a test set with equally many examples of each class,
@@ -238,7 +244,7 @@ def rows(
     kind = _matching(patterns, row, "kind")
     if kind.get("kind") == "setting":
       continue
-    mine = row["method"].startswith(own)
+    mine = row["method"].startswith(own_names)
     role, stated, key = "own" if mine else "other", "", (str(number),)
     tuning = ""
     if kind.get("kind") == "sentences":
@@ -288,7 +294,7 @@ _COLUMNS = (
 
 
 def _standing(words: str) -> str:
-  """What a verdict in words on a number says: reached, short, or why neither."""
+  """Reduces a verdict in words on a number to reached, short, or why neither."""
   return (
     "reached" if words.startswith(_REACHED) else words if (words in _ELSE) else "short"
   )
@@ -297,34 +303,36 @@ def _standing(words: str) -> str:
 def head(papers: Mapping[str, Sequence[Row]]) -> str:
   """The table: numbers of every paper's own methods, and its sentences."""
   lines = []
-  for name, found in papers.items():
-    for tuning, words in _by_tuning(found).items():
-      own, said = (
+  for name, paper_rows in papers.items():
+    for tuning, words in _by_tuning(paper_rows).items():
+      own_counts, sentence_counts = (
         collections.Counter(map(_standing, words["own"])),
         collections.Counter(words["sentence"]),
       )
       lines.append(
         [
           f"{name}, {tuning}",
-          own["reached"],
-          own["gets there"],
-          own["short"],
-          own["open"],
-          sum(own[word] for word in (*_UNKNOWN, "lost")),
-          said["holds"] + said[_CAUSES["range"]],
-          said["too close to call"] + said[rule.UNDECIDED],
+          own_counts["reached"],
+          own_counts["gets there"],
+          own_counts["short"],
+          own_counts["open"],
+          sum(own_counts[word] for word in (*_UNKNOWN, "lost")),
+          sentence_counts["holds"] + sentence_counts[_CAUSES["range"]],
+          sentence_counts["too close to call"] + sentence_counts[rule.UNDECIDED],
           sum(
-            number for text, number in said.items() if text.startswith(("fails", FAILS))
+            number
+            for text, number in sentence_counts.items()
+            if text.startswith(("fails", FAILS))
           ),
-          # By the paper's settings the causes are not known.
-          "-" if said[FAILS] else said[_CAUSES["baseline"]],
+          # The causes are unknown for the paper's own settings.
+          "-" if sentence_counts[FAILS] else sentence_counts[_CAUSES["baseline"]],
         ]
       )
   return report.table(["paper, settings", *_COLUMNS], lines)
 
 
-def _by_tuning(found: Sequence[Row]) -> dict[str, dict[str, list[str]]]:
-  """How settings were found -> kind of row -> the verdicts in words."""
+def _by_tuning(paper_rows: Sequence[Row]) -> dict[str, dict[str, list[str]]]:
+  """Sorts verdicts in words: choice of the settings -> kind of row -> verdicts."""
   order = (
     chosen.TUNED,
     chosen.IN_PART,
@@ -334,7 +342,7 @@ def _by_tuning(found: Sequence[Row]) -> dict[str, dict[str, list[str]]]:
     _NO_RUN,
   )
   words: dict[str, dict[str, list[str]]] = {}
-  for row in found:
+  for row in paper_rows:
     if row.kind == "other":
       continue
     pairs = [(row.tuning or _NO_RUN, row.words)]
@@ -350,7 +358,7 @@ def _by_tuning(found: Sequence[Row]) -> dict[str, dict[str, list[str]]]:
   }
 
 
-def _said(claim: Mapping[str, str]) -> str:
+def _claim_text(claim: Mapping[str, str]) -> str:
   """A claim in words; fractions in percent, as ours are."""
   if claim["value"] == "missing":
     return claim["note"]
@@ -368,53 +376,60 @@ def _value(claim: Mapping[str, str]) -> str:
 
 
 def _table(
-  found: Iterable[Row], notes: dict[str, int], stated: str = "by the paper's settings"
+  paper_rows: Iterable[Row],
+  notes: dict[str, int],
+  stated: str = "by the paper's settings",
 ) -> str:
   """Rows of numbers or sentences; what was tried stands below all tables."""
-  found, rows = list(found), []
-  heads, columns = report.with_tunings([row.tuning for row in found])
-  more = [stated] * any(row.stated for row in found)
-  for row, column in zip(found, columns):
+  paper_rows, rows = list(paper_rows), []
+  heads, columns = report.with_tunings([row.tuning for row in paper_rows])
+  extra_heads = [stated] * any(row.stated for row in paper_rows)
+  for row, column in zip(paper_rows, columns):
     tried = row.tried and (f" [{notes.setdefault(row.tried, len(notes) + 1)}]")
     also = row.printed and f" (also {', '.join(row.printed)})" or ""
     rows.append(
       [
         row.where,
         row.claim["method"] or "-",
-        _said(row.claim) + also,
+        _claim_text(row.claim) + also,
         row.ours,
         *column,
         row.words + tried,
-        *[row.stated or "-"] * len(more),
+        *[row.stated or "-"] * len(extra_heads),
       ]
     )
   return (
     rows
-    and report.table(["where", "method", "the paper", *heads, "verdict", *more], rows)
+    and report.table(
+      ["where", "method", "the paper", *heads, "verdict", *extra_heads], rows
+    )
     or ""
   )
 
 
-def _of_paper(name: str, found: Sequence[Row], notes: dict[str, int]) -> str:
+def _of_paper(name: str, paper_rows: Sequence[Row], notes: dict[str, int]) -> str:
   """The section of a paper."""
-  known = [row for row in found if row.verdict not in (*_UNKNOWN, "lost")]
-  own, said, others = (
-    [row for row in known if row.kind == kind] for kind in ("own", "sentence", "other")
+  known_rows = [row for row in paper_rows if row.verdict not in (*_UNKNOWN, "lost")]
+  own_rows, sentence_rows, others = (
+    [row for row in known_rows if row.kind == kind]
+    for kind in ("own", "sentence", "other")
   )
-  parts = [f"## {name}", _table(own, notes), _table(said, notes)]
+  parts = [f"## {name}", _table(own_rows, notes), _table(sentence_rows, notes)]
   if others:
     parts.append(
-      report.collapsed(
+      report.collapse(
         f"Other methods, and what is no method: {len(others)} numbers",
         _table(others, notes, "at the paper's one rate"),
       )
     )
   groups: dict[tuple[str, str, str], int] = collections.Counter(
-    (row.claim["artifact"], row.verdict, row.ours) for row in found if row not in known
+    (row.claim["artifact"], row.verdict, row.ours)
+    for row in paper_rows
+    if row not in known_rows
   )
   if groups:
     parts.append(
-      report.collapsed(
+      report.collapse(
         f"Not comparable, not run or lost: {sum(groups.values())}",
         report.table(
           ["where", "numbers and sentences", "why"],

@@ -13,7 +13,7 @@ from fedjax_alg import metrics
 from fedjax_alg.engine import evaluate
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
-from fedjax_alg.runs.compare import Comparison, Estimate, Line, shown_options
+from fedjax_alg.runs.compare import Comparison, Estimate, Line, option_table
 from fedjax_alg.runs.result import RunResult
 
 from . import plots, report
@@ -32,13 +32,15 @@ class Table(NamedTuple):
   name: str = ""  #: of its label in LaTeX
 
 
-def shown(
-  found: Estimate | None, factor: float = 1.0, digits: int = 2, signed: bool = False
+def format_estimate(
+  estimate: Estimate | None, factor: float = 1.0, digits: int = 2, signed: bool = False
 ) -> str:
   """Mean +- interval; "-" for nothing, no interval where there is none."""
-  if found is None:
+  if estimate is None:
     return "-"
-  return summary_lib.shown(found._asdict(), digits, factor, "+" if signed else "")
+  return summary_lib.format_spread(
+    estimate._asdict(), digits, factor, "+" if signed else ""
+  )
 
 
 def _p_value(p: float) -> str:
@@ -56,20 +58,20 @@ def _metric(comparison: Comparison) -> str:
 def scores(comparison: Comparison) -> Table:
   """Final, late and best values of every run."""
   factor = metrics.factor(comparison.metric)
-  digits, what = metrics.digits(comparison.metric), _metric(comparison)
+  digits, metric_text = metrics.digits(comparison.metric), _metric(comparison)
   rows = tuple(
     (
       line.label,
       str(len(line.result.seeds)),
       str(int(line.costs["round"].mean)),
       *(
-        shown(line.scores[name], factor, digits)
+        format_estimate(line.scores[name], factor, digits)
         for name in ("final", "last_10", "best")
       ),
     )
     for line in comparison.lines
   )
-  chosen = (
+  caution = (
     ""
     if evaluate.is_honest(comparison.protocol)
     else (" The best round is chosen on test data, which is optimistic.")
@@ -82,12 +84,12 @@ def scores(comparison: Comparison) -> Table:
       "run",
       "seeds",
       "rounds",
-      f"final {what}",
+      f"final {metric_text}",
       "mean of the evaluations in the last 10 rounds",
       "best round",
     ),
     rows,
-    interval + chosen,
+    interval + caution,
     "scores",
   )
 
@@ -106,7 +108,7 @@ def _interval_note(comparison: Comparison) -> str:
   return note
 
 
-def _scaled(name: str, values: Sequence[float]) -> tuple[str, float]:
+def _scale_column(name: str, values: Sequence[float]) -> tuple[str, float]:
   """The head of a column of large numbers, and the factor of its numbers."""
   most = max((abs(v) for v in values if math.isfinite(v)), default=0.0)
   for power, unit in _UNITS:
@@ -120,10 +122,10 @@ def _significant(column: Sequence[Estimate | None], factor: float) -> list[str]:
 
   The largest has three significant digits, the smallest at least two.
   """
-  known = [cost for cost in column if cost is not None and math.isfinite(cost.mean)]
-  sizes = [abs(factor * cost.mean) for cost in known if cost.mean]
+  estimates = [cost for cost in column if cost is not None and math.isfinite(cost.mean)]
+  sizes = [abs(factor * cost.mean) for cost in estimates if cost.mean]
   if not sizes or all(
-    (factor * cost.mean).is_integer() and not cost.ci95 > 0 for cost in known
+    (factor * cost.mean).is_integer() and not cost.ci95 > 0 for cost in estimates
   ):
     digits = 0
   else:
@@ -132,7 +134,7 @@ def _significant(column: Sequence[Estimate | None], factor: float) -> list[str]:
   return [
     f"{factor * cost.mean:.{digits}f}"
     if cost is not None and cost.ci95 == 0.0  # the same in every seed
-    else shown(cost, factor, digits)
+    else format_estimate(cost, factor, digits)
     for cost in column
   ]
 
@@ -143,26 +145,26 @@ def _cost_columns(
   """The columns of some costs: head, and a cell for each estimate."""
   out = []
   for name, words in names.items():
-    found = of(name)
-    means = [cost.mean for cost in found if cost is not None]
+    estimates = of(name)
+    means = [cost.mean for cost in estimates if cost is not None]
     if not any(mean > 0 for mean in means):  # nobody counts or spends it
       continue
-    head, factor = _scaled(words, means)
-    out.append((head, _significant(found, factor)))
+    head, factor = _scale_column(words, means)
+    out.append((head, _significant(estimates, factor)))
   return out
 
 
-def _sent(comparison: Comparison) -> dict[str, str]:
+def _traffic_columns(comparison: Comparison) -> dict[str, str]:
   """The columns of what is sent: bytes, too, where floats do not tell them."""
-  found = {"total_floats": "floats sent"}
+  columns = {"total_floats": "floats sent"}
   if not all(
     np.allclose(
       line.costs["total_bytes"].values, 4 * np.array(line.costs["total_floats"].values)
     )
     for line in comparison.lines
   ):
-    found["total_bytes"] = "bytes sent"
-  return found
+    columns["total_bytes"] = "bytes sent"
+  return columns
 
 
 def to_targets(comparison: Comparison) -> Table:
@@ -172,8 +174,8 @@ def to_targets(comparison: Comparison) -> Table:
   if all(
     at is None
     for line in comparison.lines
-    for found in line.reached.values()
-    for at in found
+    for reached_at in line.reached.values()
+    for at in reached_at
   ):
     *most, last = [f"{factor * target:g}" for target in comparison.targets]
     missed = f"{', '.join(most)} or {last}" if most else last
@@ -184,31 +186,31 @@ def to_targets(comparison: Comparison) -> Table:
       f"No run reached {missed}{unit} (--targets).",
       "targets",
     )
-  each = [(line, target) for target in comparison.targets for line in comparison.lines]
+  pairs = [(line, target) for target in comparison.targets for line in comparison.lines]
 
-  def reached(line: Line, target: float) -> str:
-    found = line.reached[target]
-    return f"{sum(at is not None for at in found)} of {len(found)} seeds"
+  def count_reached(line: Line, target: float) -> str:
+    reached_at = line.reached[target]
+    return f"{sum(at is not None for at in reached_at)} of {len(reached_at)} seeds"
 
   def cost(line: Line, target: float, name: str) -> Estimate | None:
-    found = line.cost_to(target, name)
-    if found is None or len(found.values) < len(line.result.seeds):
+    estimate = line.cost_to(target, name)
+    if estimate is None or len(estimate.values) < len(line.result.seeds):
       # An interval of the seeds that get there would say nothing of the rest.
-      return found and found._replace(ci95=math.nan)
-    return found
+      return estimate and estimate._replace(ci95=math.nan)
+    return estimate
 
   columns = _cost_columns(
-    {"round": "rounds", **_sent(comparison), "simulated_s": "simulated s"},
-    lambda name: [cost(*pair, name) for pair in each],
+    {"round": "rounds", **_traffic_columns(comparison), "simulated_s": "simulated s"},
+    lambda name: [cost(*pair, name) for pair in pairs],
   )
   rows = tuple(
     (
       line.label,
       f"{factor * target:g}{unit}",
-      reached(line, target),
+      count_reached(line, target),
       *(cells[i] for _, cells in columns),
     )
-    for i, (line, target) in enumerate(each)
+    for i, (line, target) in enumerate(pairs)
   )
   return Table(
     "Cost to targets",
@@ -226,7 +228,7 @@ def costs(comparison: Comparison) -> Table:
   columns = _cost_columns(
     {
       "round": "rounds",
-      **_sent(comparison),
+      **_traffic_columns(comparison),
       "total_example_gradients": "example gradients",
       "total_central_flops": "server operations",
       "simulated_s": "simulated s",
@@ -262,7 +264,7 @@ def differences(comparison: Comparison, baseline: str = "") -> Table:
         (
           line.label,
           str(len(pair.difference.values)),
-          shown(pair.difference, factor, digits, True),
+          format_estimate(pair.difference, factor, digits, True),
           "-" if math.isnan(pair.t) else f"{pair.t:.2f}",
           _p_value(pair.p),
           _p_value(pair.holm),
@@ -315,30 +317,30 @@ def differences(comparison: Comparison, baseline: str = "") -> Table:
 
 def options(results: dict[str, RunResult]) -> tuple[Table, list[bool]]:
   """The options of every run, and which of them differ between the runs."""
-  every = shown_options(list(results.values()))
+  every = option_table(list(results.values()))
   for name in ("device", "versions"):
-    every[name] = [_made_with(result, name) for result in results.values()]
+    every[name] = [_provenance(result, name) for result in results.values()]
   rows = tuple((name, *values) for name, values in every.items())
   differs = [len(set(values)) > 1 for values in every.values()]
   return Table("Flags of every run", ("flag", *results), rows), differs
 
 
-def _made_with(result: RunResult, name: str) -> str:
-  found = result.summary().get(name, "unknown")
-  if isinstance(found, dict):
-    return ", ".join(f"{k} {str(v)[:12]}" for k, v in found.items())
-  return str(found)
+def _provenance(result: RunResult, name: str) -> str:
+  value = result.summary().get(name, "unknown")
+  if isinstance(value, dict):
+    return ", ".join(f"{k} {str(v)[:12]}" for k, v in value.items())
+  return str(value)
 
 
 def all_tables(comparison: Comparison) -> list[Table]:
   """The tables of a comparison, without empty ones."""
-  found = [scores(comparison)]
+  tables = [scores(comparison)]
   if comparison.targets:
-    found.append(to_targets(comparison))
-  found.append(costs(comparison))
+    tables.append(to_targets(comparison))
+  tables.append(costs(comparison))
   if len(comparison.lines) > 1:
-    found += [differences(comparison, baseline) for baseline in comparison.baselines]
-  return found
+    tables += [differences(comparison, baseline) for baseline in comparison.baselines]
+  return tables
 
 
 def markdown(title: str, comparison: Comparison, command_line: str) -> str:
@@ -368,11 +370,11 @@ def plain(comparison: Comparison) -> str:
     every = [table.head, *table.rows] if table.rows else []
     widths = [max(map(len, column)) for column in zip(*every)]
     for row in every:
-      first, *rest = (
+      first, *others = (
         f"{cell:<{width}}" if i == 0 else f"{cell:>{width}}"
         for i, (cell, width) in enumerate(zip(row, widths))
       )
-      out.append("  ".join(["  " + first, *rest]).rstrip())
+      out.append("  ".join(["  " + first, *others]).rstrip())
     out += [f"  {table.note}" * bool(table.note), ""]
   return "\n".join(out).rstrip()
 

@@ -21,7 +21,7 @@ from . import central_time, partitions, report, suite, verdicts
 KB = 4 / 1024
 
 
-def reached(
+def rows_at_target(
   outcome: suite.Outcome, target: float, or_last: bool = False
 ) -> list[records.Row | None]:
   """For each seed, the first row of ``global`` that reaches the target.
@@ -29,28 +29,28 @@ def reached(
   For a seed that never reaches it, the entry is None, or with ``or_last`` the
   last row, whose costs are less than those of the target.
   """
-  found = results.first_rows(outcome.rows, "global", "accuracy", target)
+  rows = results.first_rows(outcome.rows, "global", "accuracy", target)
   if not or_last:
-    return found
+    return rows
   end = outcome.summary["cost"]["rounds"]
   last = sorted(
     (r for r in outcome.rows if r["protocol"] == "global" and r["round"] == end),
     key=lambda r: r["seed"],
   )
-  return [row or final for row, final in zip(found, last, strict=True)]
+  return [row or final for row, final in zip(rows, last, strict=True)]
 
 
-def spent(
+def costs_at_target(
   outcome: suite.Outcome, target: float, column: str, or_last: bool = False
 ) -> list[float | None]:
-  """For each seed, one column of the row of ``reached``."""
+  """For each seed, one column of the row of ``rows_at_target``."""
   return [
     None if row is None else float(row[column])
-    for row in reached(outcome, target, or_last)
+    for row in rows_at_target(outcome, target, or_last)
   ]
 
 
-def sent_up(
+def uploads_at_target(
   outcome: suite.Outcome,
   target: float,
   or_last: bool = False,
@@ -70,17 +70,17 @@ def sent_up(
         if r["seed"] == row["seed"] and r["round"] <= row["round"]
       )
     )
-    for row in reached(outcome, target, or_last)
+    for row in rows_at_target(outcome, target, or_last)
   ]
 
 
 def median(values: Sequence[float | None]) -> float | None:
   """Median over seeds; a seed without a value counts as infinite."""
-  found = statistics.median(np.inf if value is None else value for value in values)
-  return None if not np.isfinite(found) else float(found)
+  middle = statistics.median(np.inf if value is None else value for value in values)
+  return None if not np.isfinite(middle) else float(middle)
 
 
-def _shown(values: Sequence[float | None], last: int) -> tuple[str, str]:
+def _format_rounds(values: Sequence[float | None], last: int) -> tuple[str, str]:
   """The median of numbers of rounds, and the number of each seed, in words."""
   middle = median(values)
   return (
@@ -95,18 +95,18 @@ def rounds_table(paper: str, artifact: str, target: float) -> Any:
 
   def section(outcomes: suite.Outcomes) -> str:
     stated = {
-      (claim.panel, claim.method): claim.said
+      (claim.panel, claim.method): claim.printed
       for claim in report.load_claims(paper, artifact)
       if claim.metric == metric
     }
-    found = []
+    cells = []
     for o in outcomes:
       last = o.summary["cost"]["rounds"]
       claimed = stated.get((o.cell.panel, o.cell.method), "-")
       if claimed.startswith(">"):
         claimed = "not in " + claimed[1:]
-      ours = _shown(spent(o, target, "round"), last)[0]
-      found.append(
+      ours = _format_rounds(costs_at_target(o, target, "round"), last)[0]
+      cells.append(
         (
           o.cell.heading,
           o.cell.name,
@@ -115,7 +115,7 @@ def rounds_table(paper: str, artifact: str, target: float) -> Any:
       )
     return (
       f"## Rounds to {100 * target:g} %\n\nMedian over the seeds, in "
-      "brackets the paper's.\n\n" + report.by_panel(found)
+      "brackets the paper's.\n\n" + report.by_panel(cells)
     )
 
   return section
@@ -137,7 +137,7 @@ def accuracy_at(paper: str, artifact: str) -> Any:
         rows = [
           r for r in o.rows if r["protocol"] == "global" and r["round"] == claim.round
         ]
-        here = (
+        spread = (
           results.spread(100 * partitions.curves(rows, "global", "accuracy")[:, 0])
           if rows
           else None
@@ -148,8 +148,11 @@ def accuracy_at(paper: str, artifact: str) -> Any:
             o.cell.name,
             claim.round,
             f"{claim.value:.2f}",
-            results.shown(here) if here else "-",
-            *_shown(spent(o, claim.value / 100, "round"), o.summary["cost"]["rounds"]),
+            results.format_spread(spread) if spread else "-",
+            *_format_rounds(
+              costs_at_target(o, claim.value / 100, "round"),
+              o.summary["cost"]["rounds"],
+            ),
           ]
         )
     return (
@@ -174,29 +177,29 @@ def accuracy_at(paper: str, artifact: str) -> Any:
 
 
 def pairs(
-  cost: Sequence[float | None], other: Sequence[float | None]
+  cost: Sequence[float | None], other_cost: Sequence[float | None]
 ) -> list[tuple[float, float]]:
   """The costs of two methods in the seeds in which both reach the target.
 
   Raises:
     NotRun: there is no such seed.
   """
-  found = [(a, b) for a, b in zip(cost, other) if a is not None and b is not None]
-  if not found:
+  common = [(a, b) for a, b in zip(cost, other_cost) if a is not None and b is not None]
+  if not common:
     raise verdicts.NotRun("no seed in which both get there")
-  return found
+  return common
 
 
 def saving(
   cost: Sequence[float | None],
-  other: Sequence[float | None],
+  other_cost: Sequence[float | None],
   parts: suite.Outcomes = (),
 ) -> np.ndarray:
-  """Percent by which ``cost`` is below ``other``.
+  """Percent by which ``cost`` is below ``other_cost``.
 
   Args:
     cost: the costs of one method, one for each seed; None: never there.
-    other: the costs of the other method.
+    other_cost: the costs of the other method.
     parts: the partitions of a pooled run, ``outcome.parts``.
 
   Returns:
@@ -206,19 +209,19 @@ def saving(
   Raises:
     NotRun: there is no such seed.
   """
-  both = np.array(pairs(cost, other))
+  both = np.array(pairs(cost, other_cost))
   saved = 100 * (1 - both[:, 0] / both[:, 1])
   if not parts:
     return saved
   part = np.repeat(np.arange(len(parts)), len(cost) // len(parts))[
-    [None not in pair for pair in zip(cost, other)]
+    [None not in pair for pair in zip(cost, other_cost)]
   ]
-  return np.array([saved[part == one].mean() for one in np.unique(part)])
+  return np.array([saved[part == number].mean() for number in np.unique(part)])
 
 
-def shown_saving(
+def format_saving(
   cost: Sequence[float | None],
-  other: Sequence[float | None],
+  other_cost: Sequence[float | None],
   bound: bool,
   parts: suite.Outcomes = (),
 ) -> str:
@@ -226,38 +229,38 @@ def shown_saving(
 
   Args:
     cost: the costs of the paper's method, one for each seed.
-    other: the costs of the other method.
-    bound: whether ``other`` is only a lower bound, so that more is saved.
+    other_cost: the costs of the other method.
+    bound: whether ``other_cost`` is only a lower bound, so that more is saved.
     parts: the partitions of a pooled run.
   """
   try:
-    spread = results.spread(saving(cost, other, parts))
+    spread = results.spread(saving(cost, other_cost, parts))
   except verdicts.NotRun:
     return "-"
-  seeds = sum(None not in pair for pair in zip(cost, other))
+  seeds = sum(None not in pair for pair in zip(cost, other_cost))
   tail = "" if seeds == len(cost) else f" ({seeds} of {len(cost)} seeds)"
   head = "more than " if bound else ""
-  return f"{head}{results.shown(spread, 1)}{tail}"
+  return f"{head}{results.format_spread(spread, 1)}{tail}"
 
 
 def communication(
   outcomes: suite.Outcomes,
-  wanted: Sequence[float],
+  targets: Sequence[float],
   proposed: str,
-  other: str,
+  baseline: str,
   paper_saving: float,
 ) -> str:
   """Markdown tables of what every method sends until it reaches the targets.
 
   Args:
     outcomes: the runs of one panel.
-    wanted: the targets.
+    targets: the targets.
     proposed: label of the paper's method.
-    other: label of the method that it is compared with.
+    baseline: label of the method that it is compared with.
     paper_saving: saving at the last target that the paper states, in percent.
   """
   rows = []
-  for target in wanted:
+  for target in targets:
     for o in outcomes:
       cost = o.summary["cost"]
       share = cost["clients_per_round"] * (
@@ -265,13 +268,16 @@ def communication(
       )
       total, up = (
         median(values)
-        for values in (spent(o, target, "total_floats"), sent_up(o, target))
+        for values in (
+          costs_at_target(o, target, "total_floats"),
+          uploads_at_target(o, target),
+        )
       )
       rows.append(
         [
           f"{100 * target:g} %",
           o.cell.label,
-          _shown(spent(o, target, "round"), cost["rounds"])[0],
+          _format_rounds(costs_at_target(o, target, "round"), cost["rounds"])[0],
           f"{share:,.0f}",
           *(
             report.number(v, ",.0f")
@@ -296,28 +302,31 @@ def communication(
     rows,
   )
   by_label = {o.cell.label: o for o in outcomes}
-  if proposed in by_label and other in by_label:
+  if proposed in by_label and baseline in by_label:
     rows = []
-    for target in wanted:
-      one, two = by_label[proposed], by_label[other]
-      bound = None in reached(two, target)
+    for target in targets:
+      ours, theirs = by_label[proposed], by_label[baseline]
+      bound = None in rows_at_target(theirs, target)
       rows.append(
         [
           f"{100 * target:g} %",
-          f"{paper_saving:g} %" if target == wanted[-1] else "-",
+          f"{paper_saving:g} %" if target == targets[-1] else "-",
           *(
-            shown_saving(
-              costs(one, target), costs(two, target, or_last=True), bound, one.parts
+            format_saving(
+              costs(ours, target),
+              costs(theirs, target, or_last=True),
+              bound,
+              ours.parts,
             )
             for costs in (
-              functools.partial(spent, column="total_floats"),
-              sent_up,
-              functools.partial(spent, column="round"),
+              functools.partial(costs_at_target, column="total_floats"),
+              uploads_at_target,
+              functools.partial(costs_at_target, column="round"),
             )
           ),
         ]
       )
-    text += f"\n\n## What {proposed} saves against {other}\n\n" + report.table(
+    text += f"\n\n## What {proposed} saves against {baseline}\n\n" + report.table(
       ["target", "paper", "both ways, %", "sent up alone, %", "rounds, %"], rows
     )
   return text
@@ -333,17 +342,17 @@ def seconds(
   """
   central = central_time.central_seconds(outcome.cell)
   steady = outcome.summary["timing"]["steady_s_per_round"]
-  rounds = spent(outcome, target, "round")
+  rounds = costs_at_target(outcome, target, "round")
   return (
     [None if n is None else n * central for n in rounds],
     [None if n is None else n * max(steady - central, 0.0) for n in rounds],
   )
 
 
-def seconds_table(outcomes: suite.Outcomes, wanted: Sequence[float]) -> str:
+def seconds_table(outcomes: suite.Outcomes, targets: Sequence[float]) -> str:
   """A Markdown table of the seconds of server and clients until the targets."""
   rows = []
-  for target in wanted:
+  for target in targets:
     for o in outcomes:
       of_server = central_time.central_seconds(o.cell)
       server, clients = map(median, seconds(o, target))
@@ -351,7 +360,9 @@ def seconds_table(outcomes: suite.Outcomes, wanted: Sequence[float]) -> str:
         [
           f"{100 * target:g} %",
           o.cell.label,
-          _shown(spent(o, target, "round"), o.summary["cost"]["rounds"])[0],
+          _format_rounds(
+            costs_at_target(o, target, "round"), o.summary["cost"]["rounds"]
+          )[0],
           f"{of_server:.2g}",
           f"{o.summary['timing']['steady_s_per_round'] - of_server:.2g}",
           *(

@@ -18,7 +18,7 @@ from fedjax_alg import files, metrics, registry
 from fedjax_alg.data import DataError
 from fedjax_alg.data.federation import contents, load_examples
 from fedjax_alg.data.options import DataOptions
-from fedjax_alg.files import expanded
+from fedjax_alg.files import expand_path
 from fedjax_alg.records import summary as results
 from fedjax_alg.runs.result import load_run
 
@@ -98,12 +98,12 @@ class Figure(NamedTuple):
   #: rounds of the figure's own metric
   measures: answers.Measures = {}
   #: answers to numbers that the paper states for another figure or table
-  further: Callable[[suite.Outcomes], list[answers.Answer]] = lambda outcomes: []
+  extra_answers: Callable[[suite.Outcomes], list[answers.Answer]] = lambda outcomes: []
   draw: Draw | None = None  #: draws the picture; None: draw curves
 
 
 class Request(NamedTuple):
-  """What the user asks for, the same for every figure."""
+  """The user's request, the same for every figure."""
 
   root: pathlib.Path  #: folder of the results, --out_dir
   #: flags of every run; they come last and so override the presets
@@ -175,12 +175,14 @@ class Paper(NamedTuple):
 
   @property
   def works(self) -> str:
-    """What the figures are of, in words."""
+    """The work that the figures are of, in words."""
     return self.subject or f"the {self.name} paper"
 
-  def like(self, name: str) -> str | None:
+  def source_of(self, name: str) -> str | None:
     """The figure whose runs a figure shows; None if they are its own."""
-    return {figure.lower(): other for figure, other in self.same_runs.items()}.get(name)
+    return {figure.lower(): source for figure, source in self.same_runs.items()}.get(
+      name
+    )
 
   def main(self, argv: Sequence[str] | None = None) -> int:
     """Runs the paper's command; returns the exit status."""
@@ -188,11 +190,11 @@ class Paper(NamedTuple):
 
 
 def panels(
-  of: Mapping[str, tuple[str, ...]], data: str = "", more: tuple[str, ...] = ()
+  of: Mapping[str, tuple[str, ...]], data: str = "", extra_flags: tuple[str, ...] = ()
 ) -> tuple[Panel, ...]:
-  """Panels with the letters from a on: title -> flags, to which come ``more``."""
+  """Panels with the letters from a on: title -> flags, with ``extra_flags``."""
   return tuple(
-    Panel(letter, title, (*flags, *more), data)
+    Panel(letter, title, (*flags, *extra_flags), data)
     for letter, (title, flags) in zip(string_lib.ascii_lowercase, of.items())
   )
 
@@ -214,10 +216,10 @@ def of_files(folder: str, files_of: Mapping[str, str]) -> Callable[[Panel], list
 
 def method_files(paper: str, folder: str) -> dict[str, tuple[str, ...]]:
   """algorithm -> the --flagfile of its file in a folder of the presets."""
-  found = {name: f"{paper}/{folder}/{name}.flags" for name in registry.ALGORITHMS}
+  paths = {name: f"{paper}/{folder}/{name}.flags" for name in registry.ALGORITHMS}
   return {
     name: (f"--flagfile={file}",)
-    for name, file in found.items()
+    for name, file in paths.items()
     if (config_lib.PRESETS / file).is_file()
   }
 
@@ -254,12 +256,12 @@ def methods(
     del panel
     general = method_files(paper, "methods")
     special = method_files(paper, f"methods_{data}")
-    found = []
+    all_lines = []
     for protocol in protocols:
       tuned = protocol == TUNED
       file = f"{paper}/{'headline' if tuned else 'stated'}.flags"
       if (config_lib.PRESETS / file).is_file():
-        found += [
+        all_lines += [
           Line(
             registry.get(name).label + end,
             (
@@ -268,51 +270,53 @@ def methods(
               *(general.get(name, ()) if tuned else ()),
               *fixed,
               *(special.get(name, ()) if tuned else ()),
-              *more,
+              *extra_flags,
             ),
             protocol,
           )
           for name in proposed
           if name in registry.ALGORITHMS
-          for end, more in (ends or {"": ()}).items()
+          for end, extra_flags in (ends or {"": ()}).items()
         ]
     if others:
-      found += [
+      all_lines += [
         Line(registry.get(name).label, (*general.get(name, ()), *special.get(name, ())))
         for name in registry.ALGORITHMS
         if name not in proposed and (name in general or name in special)
       ]
     if others and STATED in protocols:
-      found += [
+      all_lines += [
         Line(registry.get(name).label, file, ONE_RATE)
         for name, file in method_files(paper, f"stated_{data}").items()
       ]
-    return found
+    return all_lines
 
   return lines
 
 
 #: What the data preset leaves as the line has it: of these the stated settings
 #: need values of their own.
-_KEPT = ("l2", "l2_of", "hog_norm")
+_METHOD_FLAGS = ("l2", "l2_of", "hog_norm")
 
 
-def _kept(flags: Sequence[str], data: str) -> list[str]:
-  """What a line says of ``_KEPT``, where the data preset differs.
+def _method_flags(flags: Sequence[str], data: str) -> list[str]:
+  """Lists what a line says of ``_METHOD_FLAGS``, where the data preset differs.
 
   What its files include does not count: it is a data preset as well.
   """
-  own: list[str] = []
+  words: list[str] = []
   for flag in flags:
-    own += (
+    words += (
       files.read_text(config_lib.flag_file(flag.partition("=")[2])).split()
       if flag_words.name_of(flag) == "flagfile"
       else [flag]
     )
-  line, common = map(flag_words.said, (own, config_lib.expand_flagfiles([data])))
+  line, common = map(
+    flag_words.read_values, (words, config_lib.expand_flagfiles([data]))
+  )
   return [
     f"--{name}={line[name]}"
-    for name in _KEPT
+    for name in _METHOD_FLAGS
     if name in line and line[name] != common.get(name)
   ]
 
@@ -322,30 +326,36 @@ def _cell(
 ) -> suite.Cell:
   """The run of one line in one panel."""
   # The data preset overrides the flags of the line, so that a method's file for
-  # MNIST serves CIFAR-10 too, but for ``_KEPT``.
+  # MNIST serves CIFAR-10 too, but for ``_METHOD_FLAGS``.
   data = f"--flagfile={paper.name}/{panel.data or figure.data}.flags"
-  kept = _kept(line.flags, data)
-  flags = (*line.flags, data, *kept, *figure.held, *panel.flags)
-  how = [
-    f"{choice.how}, {choice.what}"
+  method_flags = _method_flags(line.flags, data)
+  flags = (*line.flags, data, *method_flags, *figure.held, *panel.flags)
+  declarations = [
+    f"{choice.origin}, {choice.setting}"
     for choice in chosen.of_flags(line.flags)
-    if choice.what in flag_words.said(kept) and choice.how != STATED
+    if choice.setting in flag_words.read_values(method_flags)
+    and choice.origin != STATED
   ]
   scale: tuple[str, ...] = ()
   if request.quick:
     scale = (*paper.quick, *figure.shrunk, *_fewer(paper, flags))
-  elif "num_seeds" not in flag_words.said(line.flags):
+  elif "num_seeds" not in flag_words.read_values(line.flags):
     scale = (f"--num_seeds={figure.num_seeds}",)
   common = (*scale, *request.common)
-  said = flag_words.said(config_lib.expand_flagfiles((*flags, *common)))
+  flag_values = flag_words.read_values(config_lib.expand_flagfiles((*flags, *common)))
   protocols = figure.protocols.split(",")
   # Methods that adapt the model to each client are evaluated on clients, too.
   if (
-    "local" not in protocols and registry.get(said.get("algorithm", "composed")).adapts
+    "local" not in protocols
+    and registry.get(flag_values.get("algorithm", "composed")).adapts
   ):
     protocols.append("local")
   data_dir = []
-  if request.data_dir and said.get("dataset") in PREPARED and ("data_path" not in said):
+  if (
+    request.data_dir
+    and flag_values.get("dataset") in PREPARED
+    and ("data_path" not in flag_values)
+  ):
     data_dir = [f"--data_dir={request.data_dir}"]
   return suite.Cell(
     panel.letter,
@@ -353,13 +363,13 @@ def _cell(
     line.label,
     (
       *flags,
-      *panel.halfway(max(_rounds(said) // 2, 1)),
+      *panel.halfway(max(_rounds(flag_values) // 2, 1)),
       f"--eval_protocols={','.join(protocols)}",
       f"--eval_every={panel.eval_every or figure.eval_every}",
       *common,
       *data_dir,
     ),
-    "\n# chosen: ".join(filter(None, [*how, panel.chosen])),
+    "\n# chosen: ".join(filter(None, [*declarations, panel.chosen])),
     line.sources,
     line.protocol,
   )
@@ -367,14 +377,14 @@ def _cell(
 
 def _fewer(paper: Paper, flags: Sequence[str]) -> list[str]:
   """The flag of the rounds of --scale=quick, where a method has more."""
-  said = flag_words.said(config_lib.expand_flagfiles(flags))
-  most = paper.quick_rounds.get(said.get("algorithm", ""))
-  return [f"--rounds={most}"] if most and _rounds(said) > most else []
+  flag_values = flag_words.read_values(config_lib.expand_flagfiles(flags))
+  most = paper.quick_rounds.get(flag_values.get("algorithm", ""))
+  return [f"--rounds={most}"] if most and _rounds(flag_values) > most else []
 
 
-def _rounds(said: Mapping[str, str]) -> int:
+def _rounds(flag_values: Mapping[str, str]) -> int:
   """The rounds that flags say; 0 if they say none, or no number."""
-  return int(said["rounds"]) if said.get("rounds", "").isdigit() else 0
+  return int(flag_values["rounds"]) if flag_values.get("rounds", "").isdigit() else 0
 
 
 def each_cell(paper: Paper, figure: Figure, request: Request) -> Iterator[suite.Cell]:
@@ -401,7 +411,8 @@ def each_cell(paper: Paper, figure: Figure, request: Request) -> Iterator[suite.
       lines = [line for line in lines if line.protocol == TUNED] or lines
     for line in lines:
       if (
-        request.lines is None or suite.named(line.label, line.protocol) in request.lines
+        request.lines is None
+        or suite.method_name(line.label, line.protocol) in request.lines
       ):
         cell = _cell(paper, figure, panel, line, request)
         assert cell.config  # which checks the flags
@@ -414,14 +425,14 @@ def cells(paper: Paper, figure: Figure, request: Request) -> list[suite.Cell]:
   Raises:
     UsageError: see there; or ``request.lines`` has an unknown name.
   """
-  found = list(each_cell(paper, figure, request))
+  all_cells = list(each_cell(paper, figure, request))
   for name in request.lines or ():
-    if name not in {cell.name for cell in found}:
-      known = dict.fromkeys(
+    if name not in {cell.name for cell in all_cells}:
+      names = dict.fromkeys(
         cell.name for cell in each_cell(paper, figure, request._replace(lines=None))
       )
-      raise UsageError(f"--lines={name}: no such line (one of {', '.join(known)})")
-  return found
+      raise UsageError(f"--lines={name}: no such line (one of {', '.join(names)})")
+  return all_cells
 
 
 def only(name: str, figure: Figure, panels: Sequence[str]) -> Figure:
@@ -430,17 +441,17 @@ def only(name: str, figure: Figure, panels: Sequence[str]) -> Figure:
   Raises:
     UsageError: it has none of them.
   """
-  kept = tuple(p for p in figure.panels if p.letter in panels)
-  if not kept:
+  selection = tuple(p for p in figure.panels if p.letter in panels)
+  if not selection:
     raise UsageError(
       f"--panels={','.join(panels)}: {name} has "
       f"{', '.join(p.letter for p in figure.panels)}"
     )
-  return figure._replace(panels=kept)
+  return figure._replace(panels=selection)
 
 
 def _why_lacking(flags: tuple[str, ...]) -> str:
-  """Why the data of a run cannot be read; "" if they can."""
+  """Explains why the data of a run cannot be read; "" if they can."""
   try:
     data = config_lib.parse(flags).data
     return _why_unreadable(data, contents(data))
@@ -459,7 +470,7 @@ def _why_unreadable(data: DataOptions, inside: str) -> str:
   return ""
 
 
-def asked(
+def resolve_figure(
   paper: Paper, name: str, request: Request
 ) -> tuple[Figure, list[str], list[str]]:
   """A figure as it is asked for, and as it can be made on this machine.
@@ -497,8 +508,8 @@ def asked(
       f"--partitions={request.partitions}: there are {len(parts)} "
       "partitions that its title names."
     )
-  figure, lacking = with_data(paper, figure, request)
-  return figure, notes, lacking
+  figure, missing = with_data(paper, figure, request)
+  return figure, notes, missing
 
 
 def with_data(
@@ -508,14 +519,14 @@ def with_data(
 
   The sentences say why the other panels are not run.
   """
-  kept, lacking = [], []
+  panels, missing = [], []
   for panel in figure.panels:
     panel, why = _with_files(paper, figure, panel, request)
     if why:
-      lacking.append(f"{panel.title}: not run. {why}.")
+      missing.append(f"{panel.title}: not run. {why}.")
     else:
-      kept.append(panel)
-  return figure._replace(panels=tuple(kept)), lacking
+      panels.append(panel)
+  return figure._replace(panels=tuple(panels)), missing
 
 
 def _with_files(
@@ -531,12 +542,16 @@ def _with_files(
   dataset = cell(panel).config.values["dataset"] if paper.optional else ""
   if dataset not in paper.optional:
     return panel, ""
-  of_data = {name: own for name, own in paper.files.items() if own.dataset == dataset}
-  for name, own in of_data.items():
+  of_data = {
+    name: user_file
+    for name, user_file in paper.files.items()
+    if user_file.dataset == dataset
+  }
+  for name, user_file in of_data.items():
     path = request.files.get(name)
     if path:
-      panel = panel._replace(flags=(*panel.flags, *own.flags(path)))
-      if own.stand_in:
+      panel = panel._replace(flags=(*panel.flags, *user_file.flags(path)))
+      if user_file.stand_in:
         panel = panel._replace(
           title=f"{panel.title} (stand-in {pathlib.Path(path).stem})",
           chosen="stand-in, data",
@@ -561,14 +576,14 @@ def outcomes_of(paper: Paper, figure: Figure, request: Request) -> list[suite.Ou
     UsageError: see ``cells``.
     RunError: see ``suite.run_cells``.
   """
-  found, parts = cells(paper, figure, request), _partitions(figure, request)
+  all_cells, parts = cells(paper, figure, request), _partitions(figure, request)
   if request.finished:
-    found = suite.finished(found, request.root, parts)
-  return suite.run_cells(found, request.root, parts)
+    all_cells = suite.select_finished(all_cells, request.root, parts)
+  return suite.run_cells(all_cells, request.root, parts)
 
 
 def write(
-  request: Request, name: str, text: str, found: Sequence[answers.Answer] = ()
+  request: Request, name: str, text: str, figure_answers: Sequence[answers.Answer] = ()
 ) -> pathlib.Path:
   """Writes <name>.md, which is printed, and <name>.answers.csv.
 
@@ -578,7 +593,7 @@ def write(
   folder = request.root / name
   folder.mkdir(parents=True, exist_ok=True)
   # First: it tells that the other files are those of a figure.
-  results.write_text(folder / f"{name}.answers.csv", answers.text(found))
+  results.write_text(folder / f"{name}.answers.csv", answers.text(figure_answers))
   results.write_text(folder / f"{name}.md", text)
   print(text, flush=True)
   return folder
@@ -586,9 +601,9 @@ def write(
 
 def pictures(folder: pathlib.Path, name: str) -> plots.Paths:
   """The paths of a picture's PNG and PDF; prints the first one."""
-  found = [folder / f"{name}.{kind}" for kind in ("png", "pdf")]
-  print(f"figure: {found[0]}", flush=True)
-  return found
+  paths = [folder / f"{name}.{kind}" for kind in ("png", "pdf")]
+  print(f"figure: {paths[0]}", flush=True)
+  return paths
 
 
 def _without_places(text: str, request: Request) -> str:
@@ -608,7 +623,7 @@ def _check_outputs(request: Request, name: str) -> None:
   """
   folder = request.root / name
   signature = f"{name}.answers.csv"
-  of_figure = files.beside(signature, answers.IS_TABLE)
+  of_figure = files.with_sibling(signature, answers.IS_TABLE)
   outputs = {folder / signature: answers.IS_TABLE}
   outputs |= {
     folder / f"{name}{end}": of_figure
@@ -624,20 +639,20 @@ def _make_table(paper: Paper, name: str, request: Request) -> None:
   _check_outputs(request, name)
   folder = request.root / name
   folder.mkdir(parents=True, exist_ok=True)
-  text, found = make(request, folder)
+  text, figure_answers = make(request, folder)
   write(
     request,
     name,
-    report.join(title, [text, report.made_by(request.command_line)]),
-    found,
+    report.join(title, [text, report.provenance_line(request.command_line)]),
+    figure_answers,
   )
 
 
 def make_figure(paper: Paper, name: str, request: Request) -> str:
   """Runs what a figure needs, writes it and returns its Markdown page."""
-  figure, notes, lacking = asked(paper, name, request)
+  figure, notes, missing = resolve_figure(paper, name, request)
   if not figure.panels and not request.finished:
-    raise UsageError(f"{name}: {' '.join(lacking)}")
+    raise UsageError(f"{name}: {' '.join(missing)}")
   _check_outputs(request, name)
   outcomes = outcomes_of(paper, figure, request)
   if not outcomes and not figure.of_claims:
@@ -645,7 +660,7 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
   parts = [
     *(section(outcomes) for section in figure.sections),
     verdicts.section(figure.statements, outcomes),
-    _without_places("\n\n".join(lacking), request),
+    _without_places("\n\n".join(missing), request),
     report.provenance(
       outcomes,
       request.command_line,
@@ -660,7 +675,7 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
     text = report.join(figure.title, [figure.table(outcomes), *parts])
   else:
     text = report.markdown(
-      figure.title, rows, [] if paper.like(name) else parts, paper.own
+      figure.title, rows, [] if paper.source_of(name) else parts, paper.own
     )
   measures = figure.measures or dict.fromkeys(
     (figure.metric, f"test_{figure.metric}"),
@@ -673,7 +688,7 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
     [
       *answers.numbers(paper.name, name, outcomes, measures),
       *answers.sentences(name, figure.statements, outcomes),
-      *figure.further(outcomes),
+      *figure.extra_answers(outcomes),
     ],
   )
   report.numbers_csv(folder / f"{name}_numbers.csv", rows)
@@ -757,8 +772,8 @@ def _write_page(
     path,
     figure.title,
     {
-      own[0].cell.panel_title: {o.cell.name: load_run(o.folder) for o in own}
-      for own in suite.by_panel(outcomes)
+      runs[0].cell.panel_title: {o.cell.name: load_run(o.folder) for o in runs}
+      for runs in suite.by_panel(outcomes)
     },
     metric=figure.metric,
     protocol=figure.protocol,
@@ -839,7 +854,7 @@ def _flags(paper: Paper) -> Flags:
     string(
       "out_dir", f"out/{paper.name}", "folder to write runs, figures and tables to"
     ),
-    *(string(name, None, own.help) for name, own in paper.files.items()),
+    *(string(name, None, user_file.help) for name, user_file in paper.files.items()),
   )
 
 
@@ -866,7 +881,7 @@ def _command(paper: Paper) -> Command:
         "python -m experiments.run --help lists these flags.",
       ]
     ),
-    guard.AGAIN,
+    guard.REPEAT_HINT,
     passes_on=True,
   )
 
@@ -874,7 +889,7 @@ def _command(paper: Paper) -> Command:
 def _request(
   paper: Paper, values: FlagValues, words: Sequence[str], argv: Sequence[str]
 ) -> Request:
-  """What the words of a command ask for.
+  """Parses the words of a command.
 
   Raises:
     UsageError: a flag is wrong, missing or not read.
@@ -904,7 +919,7 @@ def _request(
     ]
   )
   return Request(
-    expanded(values.out_dir),
+    expand_path(values.out_dir),
     tuple(words),
     command_line,
     values.scale == "quick",
@@ -931,19 +946,21 @@ def _run(
   if values[paper.flag].value != "all":
     names = [str(values[paper.flag].value)]
   if part is not None:
-    made = [asked(paper, name, request)[0] for name in names if name in paper.figures]
-    suite.play_part(
+    chosen_figures = [
+      resolve_figure(paper, name, request)[0] for name in names if name in paper.figures
+    ]
+    suite.run_part(
       [
-        one
-        for figure in made
+        part_cell
+        for figure in chosen_figures
         for cell in cells(paper, figure, request)
-        for one in cell.on(_partitions(figure, request))
+        for part_cell in cell.on(_partitions(figure, request))
       ],
       request.root,
       part,
     )
     return
-  held: list[lock.StillHeld] = []
+  lock_errors: list[lock.StillHeld] = []
   for name in names:
     try:
       if name in paper.tables:
@@ -951,6 +968,6 @@ def _run(
       else:
         make_figure(paper, name, request)
     except lock.StillHeld as error:  # the runs of other figures go on
-      held.append(error)
-  if held:
-    raise held[0]
+      lock_errors.append(error)
+  if lock_errors:
+    raise lock_errors[0]

@@ -60,12 +60,12 @@ FLAGS = (
   ),
 )
 
-#: What tells the folder of such a tuning.
+#: Recognizer of the folder of such a tuning.
 _IS_TUNING = files.json_with("best", "loss", "rounds_played", "steps", "replay")
 
 
-def asked(values: FlagValues, argv: Sequence[str]) -> list[str]:
-  """What is to be tuned by derivatives; [] if nothing is.
+def names_to_tune(values: FlagValues, argv: Sequence[str]) -> list[str]:
+  """Lists what is to be tuned by derivatives; [] if nothing is.
 
   Args:
     values: the flags of the command, ``FLAGS`` among them.
@@ -86,12 +86,12 @@ def asked(values: FlagValues, argv: Sequence[str]) -> list[str]:
 
 
 def last(every: int, rounds: int | None) -> int | None:
-  """How many evaluations lie in the last rounds; None: all."""
+  """Counts the evaluations in the last rounds; None: all."""
   return None if rounds is None else -(-rounds // every)
 
 
 @contextlib.contextmanager
-def _named_here() -> Iterator[None]:
+def _naming_flag() -> Iterator[None]:
   """Errors name the flag."""
   try:
     yield
@@ -99,15 +99,15 @@ def _named_here() -> Iterator[None]:
     raise type(error)(error.text.replace("`by`", f"`{FLAG}`")) from None
 
 
-def table(found: GradientTuning) -> str:
+def table(descent: GradientTuning) -> str:
   """The outer steps as Markdown, the best in bold.
 
   A slope is the derivative of the loss by the logarithm, or the logit, in which
   a number is moved.
   """
-  names, factor = list(found.best.values), metrics.factor(found.main)
+  names, factor = list(descent.best.values), metrics.factor(descent.main)
   rows = []
-  for step in found.steps:
+  for step in descent.steps:
     rows.append(
       [
         *(f"{step.values[name]:.4g}" for name in names),
@@ -118,14 +118,14 @@ def table(found: GradientTuning) -> str:
         step.played,
       ]
     )
-    if step is found.best:
+    if step is descent.best:
       rows[-1] = [f"**{cell}**" for cell in rows[-1]]
   return report.table(
     [
       *names,
       "rounds",
       "validation loss",
-      found.main.replace("_", " "),
+      descent.main.replace("_", " "),
       *(f"slope, {name}" for name in names),
       "rounds run",
     ],
@@ -164,14 +164,14 @@ def make(
     f"`out_dir`={root}",
     {
       root / "gradient.json": _IS_TUNING,
-      root / "gradient.md": files.beside("gradient.json", _IS_TUNING),
+      root / "gradient.md": files.with_sibling("gradient.json", _IS_TUNING),
     },
   )
   main = tasks.of(config_lib.parse(words)).main
   factor = metrics.factor(main)
   unit = "%" if factor == 100 else main
 
-  def said(step: OuterStep) -> None:
+  def print_step(step: OuterStep) -> None:
     print(
       f"  {step.rounds} rounds, {' '.join(flags_of(step))}: loss "
       f"{step.loss:.4f}, {factor * step.accuracy:.2f} {unit}"
@@ -179,40 +179,40 @@ def make(
       flush=True,
     )
 
-  with _named_here():
+  with _naming_flag():
     gradient_tuning.check_steps(values.outer_steps, values.halvings)
     config = config_lib.parse([*words, "--eval_protocols=validation"])
     execute.refuse_several(config)
     names = gradient_tuning.check_starts(config.method, list(values[FLAG].value or ()))
     hypergradient.check(config.method, config.run)
-    prepared = hypergradient.prepared_for(config, names)
+    prepared = hypergradient.prepare_run(config, names)
     check_choice(prepared.federation)  # before it compiles
     execute.warn(prepared, set())
     caution = hypergradient.caution(prepared.method)
     if caution:
       print(f"warning: {with_names(caution, '--')}", file=sys.stderr)
-    found = gradient_tuning.descend(
+    descent = gradient_tuning.descend(
       hypergradient.Derivatives(prepared, names),
       outer_steps=values.outer_steps,
       halvings=values.halvings,
       last=late,
-      said=said,
+      report=print_step,
     )
-  best = flags_of(found.best)
+  best = flags_of(descent.best)
   facts: dict[str, Any] = {
-    "best": found.best.values,
-    "loss": found.best.loss,
-    main: found.best.accuracy,
-    "rounds_played": found.played,
-    "steps": [step._asdict() for step in found.steps],
+    "best": descent.best.values,
+    "loss": descent.best.loss,
+    main: descent.best.accuracy,
+    "rounds_played": descent.played,
+    "steps": [step._asdict() for step in descent.steps],
     "replay": shlex.join([*words, *best]),
   }
   root.mkdir(parents=True, exist_ok=True)
-  text = table(found)
+  text = table(descent)
   results.write_json(root / "gradient.json", facts)
   results.write_text(root / "gradient.md", f"# {title}\n\n{text}\n")
   print(
     f"{text}\n\nbest: {' '.join(best)}\nreplay: {program.name('run')} "
     f"{facts['replay']}\nresults in {root}"
   )
-  return found
+  return descent

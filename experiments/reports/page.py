@@ -62,11 +62,11 @@ _MOST_CELLS = 200_000
 _MOST_BANDS = 4
 
 
-def check_plotly(asked: str) -> None:
+def check_plotly(caller: str) -> None:
   """Refuses a page where Plotly is not installed.
 
   Args:
-    asked: what asked for a page, for the error.
+    caller: what asked for a page, for the error.
 
   Raises:
     OptionError: Plotly is not installed.
@@ -75,7 +75,7 @@ def check_plotly(asked: str) -> None:
     importlib.import_module("plotly")
   except ImportError:
     raise OptionError(
-      f"{asked}: a page needs plotly, install it with pip install 'fedjax_alg[report]'"
+      f"{caller}: a page needs plotly, install it with pip install 'fedjax_alg[report]'"
     ) from None
 
 
@@ -92,7 +92,7 @@ def _plain(label: str) -> str:
   return html.escape(label, quote=False)
 
 
-def _labelled(panels: Panels) -> dict[str, RunResult]:
+def _label_runs(panels: Panels) -> dict[str, RunResult]:
   """The runs of all panels by labels of their own."""
   return {
     label if len(panels) == 1 else f"{title}: {label}": result
@@ -131,7 +131,7 @@ def _menu(place: int, buttons: _Menu, active: int = 0) -> dict[str, Any]:
   }
 
 
-def _line(label: str, style: styles.Style, **more: Any) -> dict[str, Any]:
+def _line(label: str, style: styles.Style, **options: Any) -> dict[str, Any]:
   """The trace of a run, without its numbers."""
   return {
     "type": "scatter",
@@ -139,7 +139,7 @@ def _line(label: str, style: styles.Style, **more: Any) -> dict[str, Any]:
     "name": _plain(label),
     "legendgroup": _plain(label),
     "line": {"color": style.colour, "dash": style.dash},
-    **more,
+    **options,
   }
 
 
@@ -163,17 +163,17 @@ def _curve(
 
 def _y_axis(metric: str, means: Sequence[float | None]) -> dict[str, Any]:
   """The y axis of some means: wide bands would squeeze them."""
-  shown = [mean for mean in means if mean is not None]
+  values = [mean for mean in means if mean is not None]
   share = metrics.metric(metric).share
   title = {"text": metric.replace("_", " ") + ", %" * share}
-  if metrics.is_cost(metric) or not shown:
+  if metrics.is_cost(metric) or not values:
     return {"title": title, "type": "log"}
   if not share:
     return {"title": title}
-  margin = 0.12 * (max(shown) - min(shown) or 10)
+  margin = 0.12 * (max(values) - min(values) or 10)
   return {
     "title": title,
-    "range": [max(min(shown) - margin, 0), min(max(shown) + margin, 100)],
+    "range": [max(min(values) - margin, 0), min(max(values) + margin, 100)],
   }
 
 
@@ -203,11 +203,11 @@ def curves(
     for measure, values in result.metrics[name].items()
     if np.isfinite(values).any()
   }
-  shown: _Menu = {}
+  metric_menu: _Menu = {}
   over: _Menu = {}
   for words, measure in measures.items():
     pairs = [_curve(result, *measure) for result in runs.values()]
-    shown[words] = (
+    metric_menu[words] = (
       {"y": [y for pair in pairs for y in pair]},
       {"yaxis": _y_axis(measure[1], sum((mean for _, mean in pairs), []))},
     )
@@ -230,7 +230,7 @@ def curves(
     list(plots.X_AXES).index(x_axis),
     len(runs) > _MOST_BANDS,
   ]
-  menus = (shown, over, fill)
+  menus = (metric_menu, over, fill)
   figure = _figure(
     [
       trace
@@ -268,18 +268,18 @@ def clients(runs: Mapping[str, RunResult], style: Mapping[str, styles.Style]) ->
   factor = metrics.factor(main)
   unit = " %" if factor == 100 else ""
   shares = np.linspace(0, 1, _QUANTILES)
-  found: dict[str, dict[str, Any]] = {}
+  quantiles: dict[str, dict[str, Any]] = {}
   for label, result in runs.items():
     for protocol, of in result.clients.items():
-      own = of.get(main, np.zeros(0))
-      own = own[np.isfinite(own)]
-      if own.size:
-        found.setdefault(protocol, {})[label] = _numbers(
-          factor * np.quantile(own, shares, method="inverted_cdf")
+      accuracies = of.get(main, np.zeros(0))
+      accuracies = accuracies[np.isfinite(accuracies)]
+      if accuracies.size:
+        quantiles.setdefault(protocol, {})[label] = _numbers(
+          factor * np.quantile(accuracies, shares, method="inverted_cdf")
         )
   menu: _Menu = {
     protocol: ({"x": [of.get(label, []) for label in runs]}, {})
-    for protocol, of in found.items()
+    for protocol, of in quantiles.items()
   }
   if not menu:
     return None
@@ -315,7 +315,7 @@ def groups(panels: Panels) -> list[Any]:
   """
   members = {
     f"{_plain(label)}, seed {seed}": np.asarray(row)
-    for label, result in _labelled(panels).items()
+    for label, result in _label_runs(panels).items()
     if result.membership is not None
     for seed, row in zip(result.seeds, result.membership)
   }
@@ -447,14 +447,14 @@ def _note(words: str) -> str:
   return f'<p class="note">{words}</p>'
 
 
-def _compared(panels: Panels, metric: str, protocol: str) -> list[Table]:
+def _comparison_tables(panels: Panels, metric: str, protocol: str) -> list[Table]:
   """The scores and the costs of every panel's runs."""
   out = []
   for title, runs in panels.items():
-    found = compare(runs, metric=metric, protocol=protocol)
+    comparison = compare(runs, metric=metric, protocol=protocol)
     out += [
       table._replace(title=f"{title}: {table.title}".removeprefix(": "))
-      for table in (comparison_lib.scores(found), comparison_lib.costs(found))
+      for table in (comparison_lib.scores(comparison), comparison_lib.costs(comparison))
     ]
   return out
 
@@ -490,15 +490,15 @@ def write(
   style = styles.of(label for runs in panels.values() for label in runs)
   embedded = itertools.chain([True], itertools.repeat(False))
 
-  def shown(figure: Any) -> str:
+  def to_html(figure: Any) -> str:
     return figure.to_html(
       full_html=False, include_plotlyjs=next(embedded), config=_CONFIG
     )
 
-  def each(draw: Callable[..., Any], *args: str) -> list[str]:
+  def draw_each(draw: Callable[..., Any], *args: str) -> list[str]:
     figures = {name: draw(runs, style, *args) for name, runs in panels.items()}
     return [
-      f"<h3>{html.escape(name)}</h3>" * (len(panels) > 1) + shown(figure)
+      f"<h3>{html.escape(name)}</h3>" * (len(panels) > 1) + to_html(figure)
       for name, figure in figures.items()
       if figure is not None
     ]
@@ -506,16 +506,16 @@ def write(
   parts = [
     f"<h1>{html.escape(title)}</h1>",
     "<h2>Curves</h2>",
-    *each(curves, metric, protocol, x_axis),
+    *draw_each(curves, metric, protocol, x_axis),
     _note(
       "Lines are means over the seeds, bands their 95 % Student-t "
       "intervals (none for a run of one seed). Drag to zoom, "
       "double-click to see all again; a click on a name switches the run "
       "off and on, a double click shows it alone."
     ),
-    *map(_table, tables or _compared(panels, metric, protocol)),
+    *map(_table, tables or _comparison_tables(panels, metric, protocol)),
   ]
-  distributions = each(clients)
+  distributions = draw_each(clients)
   if distributions:
     parts += [
       "<h2>Accuracy of the clients</h2>",
@@ -529,11 +529,11 @@ def write(
   if grouped:
     parts += [
       "<h2>Groups of clients</h2>",
-      *map(shown, grouped),
+      *map(to_html, grouped),
       _note("A column for each client; grey: in no group yet.") * (len(grouped) > 1),
       _table(group_table(panels)),
     ]
-  table, differs = comparison_lib.options(_labelled(panels))
+  table, differs = comparison_lib.options(_label_runs(panels))
   different = tuple(itertools.compress(table.rows, differs))
   parts += [
     _table(table._replace(title="Flags that differ", rows=different), "text")

@@ -20,7 +20,7 @@ from fedjax_alg.records import tables as records
 STRIDE = 1_000_000
 
 
-def joined(tables: Sequence[list[records.Row]]) -> list[records.Row]:
+def join_rows(tables: Sequence[list[records.Row]]) -> list[records.Row]:
   """The rows of all partitions in one table, in the order of a single run."""
   rows = [
     row | {"seed": row["seed"] + STRIDE * number, "partition": number}
@@ -34,7 +34,7 @@ def curves(rows: list[records.Row], protocol: str, metric: str) -> np.ndarray:
   """The curves over which an interval is taken.
 
   Args:
-    rows: rows of metrics.csv, of one run or ``joined``.
+    rows: rows of metrics.csv, of one run or of ``join_rows``.
     protocol: the protocol.
     metric: the metric.
 
@@ -52,32 +52,35 @@ def curves(rows: list[records.Row], protocol: str, metric: str) -> np.ndarray:
   return np.array([values[of_row == part].mean(0) for part in dict.fromkeys(of_row)])
 
 
-def pooled(found: Sequence[Any]) -> Any:
+def pool(summaries: Sequence[Any]) -> Any:
   """Pools summaries, or parts of them.
 
   Spreads are those over partitions, numbers of seeds are put one after the
   other, and anything else is that of the first partition.
   """
-  first = found[0]
+  first = summaries[0]
   if not isinstance(first, dict):
     return first
   if {"values", "ci95"} <= set(first):
     return results.spread(
-      [np.mean([np.nan if v is None else v for v in one["values"]]) for one in found]
+      [
+        np.mean([np.nan if v is None else v for v in summary["values"]])
+        for summary in summaries
+      ]
     )
   if {"values", "reached"} <= set(first):
-    values = [v for one in found for v in one["values"]]
+    values = [v for summary in summaries for v in summary["values"]]
     reached = [v for v in values if v is not None]
     return {
       "values": values,
       "reached": len(reached),
       "mean": float(np.mean(reached)) if reached else None,
     }
-  return {key: pooled([one[key] for one in found]) for key in first}
+  return {key: pool([summary[key] for summary in summaries]) for key in first}
 
 
 def means(values: Any, parts: Sequence[Any]) -> np.ndarray:
-  """Over what an interval of numbers of seeds is taken.
+  """Computes the values over which an interval of numbers of seeds is taken.
 
   Args:
     values: [seeds of all partitions], those of a partition one after the
@@ -91,7 +94,7 @@ def means(values: Any, parts: Sequence[Any]) -> np.ndarray:
   return numbers.reshape(len(parts), -1).mean(1) if parts else numbers
 
 
-def each(measure: Callable[[Any], np.ndarray]) -> Callable[[Any], np.ndarray]:
+def per_partition(measure: Callable[[Any], np.ndarray]) -> Callable[[Any], np.ndarray]:
   """Makes a measure of a run's seeds one of a pooled outcome's partitions."""
 
   @functools.wraps(measure)
@@ -103,15 +106,15 @@ def each(measure: Callable[[Any], np.ndarray]) -> Callable[[Any], np.ndarray]:
   return of_parts
 
 
-def said(outcomes: Sequence[Any]) -> str:
-  """What the intervals of a table cover, in a sentence."""
+def describe_intervals(outcomes: Sequence[Any]) -> str:
+  """Describes what the intervals of a table cover, in a sentence."""
   seeds = {
     len({row["seed"] for row in (outcome.parts or (outcome,))[0].rows})
     for outcome in outcomes
   }
   parts = {max(len(outcome.parts), 1) for outcome in outcomes}
   of_seeds, of_parts = (
-    " or ".join(map(str, sorted(found))) for found in (seeds, parts)
+    " or ".join(map(str, sorted(counts))) for counts in (seeds, parts)
   )
   plural = "" if seeds == {1} else "s"
   if parts != {1}:
@@ -122,8 +125,8 @@ def said(outcomes: Sequence[Any]) -> str:
     )
   if seeds == {1}:
     return "A run has one seed on one partition and so no interval of its own."
-  alone = " A run of one seed has none." if 1 in seeds else ""
+  note = " A run of one seed has none." if 1 in seeds else ""
   return (
     f"Intervals: 95 %, over {of_seeds} seeds of one partition; the "
-    f"spread over partitions is not in them.{alone}"
+    f"spread over partitions is not in them.{note}"
   )

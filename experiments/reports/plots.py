@@ -61,7 +61,7 @@ _HOLLOW = Line2D(
   markerfacecolor="white",
   markeredgewidth=1.4,
 )
-#: What stands in a legend for bands and marks, which have the colours of their
+#: Handles in a legend for bands and marks, which have the colors of their
 #: lines.
 _NOTES = {BAND: _BAND, BAND_OF_PARTITIONS: _BAND, PAPER: _HOLLOW, PAPER_BESIDE: _HOLLOW}
 
@@ -137,7 +137,7 @@ def draw_curves(
       markersize=5,
       markeredgecolor="white",
       markeredgewidth=0.4,
-      markevery=_marked(len(x), place, len(runs)),
+      markevery=_marker_points(len(x), place, len(runs)),
       **styles[label],
     )
     if len(values) > 1:
@@ -168,7 +168,7 @@ def _is_share(metric: str) -> bool:
   return metrics.is_known(metric) and metrics.metric(metric).share
 
 
-def _marked(points: int, place: int, lines: int) -> list[int]:
+def _marker_points(points: int, place: int, lines: int) -> list[int]:
   """The points of a line that have a marker.
 
   Args:
@@ -192,7 +192,7 @@ def draw_marks(
   as far as the marks.
   """
   limits = axis.get_ylim()
-  taken: list[tuple[float, float]] = []  # of marks beside the panel
+  occupied: list[tuple[float, float]] = []  # of marks beside the panel
   for label, value, number, _ in marks:
     x, where, words = number, axis.transData, PAPER
     if number is None:
@@ -201,9 +201,9 @@ def draw_marks(
         axis.transData.transform((0.0, value))
       )[1]
       column = 0
-      while any(column == c and abs(height - h) < 0.035 for h, c in taken):
+      while any(column == c and abs(height - h) < 0.035 for h, c in occupied):
         column += 1
-      taken.append((height, column))
+      occupied.append((height, column))
       x, words = 1.025 + 0.03 * column, PAPER_BESIDE
     colour, shape = (styles[label][key] for key in ("color", "marker"))
     axis.plot(
@@ -224,42 +224,42 @@ def draw_marks(
 
 def _styles(cells: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
   """label -> options of its line, the same in every panel."""
-  found = styles_lib.of(label for runs in cells.values() for label in runs)
-  return {label: style.matplotlib() for label, style in found.items()}
+  styles = styles_lib.of(label for runs in cells.values() for label in runs)
+  return {label: style.matplotlib() for label, style in styles.items()}
 
 
-def _named(figure: Any, *last: str) -> dict[str, Any]:
+def _collect_handles(figure: Any, *last: str) -> dict[str, Any]:
   """label -> handle of everything that a figure names.
 
   ``last`` and the notes come after the lines.
   """
-  named: dict[str, Any] = {}
+  handles: dict[str, Any] = {}
   for axis in figure.axes:
     for handle, label in zip(*axis.get_legend_handles_labels()):
-      named.setdefault(label, _NOTES.get(label, handle))
+      handles.setdefault(label, _NOTES.get(label, handle))
   for label in (*last, *_NOTES):
-    if label in named:
-      named[label] = named.pop(label)
-  return named
+    if label in handles:
+      handles[label] = handles.pop(label)
+  return handles
 
 
 def legend(figure: Any, *last: str) -> None:
   """Draws one legend for all panels, below them, with ``last`` at its end."""
-  named = _named(figure, *last)
-  if not named:
+  handles = _collect_handles(figure, *last)
+  if not handles:
     return
-  words = [textwrap.fill(label, 24 if label in _NOTES else 48) for label in named]
+  words = [textwrap.fill(label, 24 if label in _NOTES else 48) for label in handles]
   longest = max(len(line) for label in words for line in label.split("\n"))
   # About so many characters and the sample of a line fit side by side.
   room = int(15 * figure.get_figwidth() / (longest + 10))
   figure.legend(
-    named.values(),
+    handles.values(),
     words,
     fontsize=8,
     loc="outside lower center",
     # So long that a long dash has a gap beside the marker.
     handlelength=5.6,
-    ncols=max(1, min(len(named), 7 if figure.axes[1:] else 3, room)),
+    ncols=max(1, min(len(handles), 7 if figure.axes[1:] else 3, room)),
   )
 
 
@@ -283,7 +283,7 @@ def sheet(
   *,
   in_a_row: int = 2,
   size: tuple[float, float] = (4.6, 3.4),
-  more: tuple[float, float] = (0.0, 0.0),
+  margin: tuple[float, float] = (0.0, 0.0),
   last: Sequence[str] = (),
   **options: Any,
 ) -> Iterator[list[Any]]:
@@ -295,7 +295,7 @@ def sheet(
     title: above all panels.
     in_a_row: the most panels side by side.
     size: width and height of a panel, in inches.
-    more: width and height of the picture beside them.
+    margin: width and height of the picture beside them.
     last: labels at the end of the legend.
     **options: of ``plt.subplots``.
 
@@ -308,7 +308,7 @@ def sheet(
     lines,
     columns,
     squeeze=False,
-    figsize=(size[0] * columns + more[0], size[1] * lines + more[1]),
+    figsize=(size[0] * columns + margin[0], size[1] * lines + margin[1]),
     **options,
   )
   panels_of = list(axes.flat)
@@ -342,13 +342,13 @@ def log_axis(axis: Any) -> None:
   Zeros are gaps of a line. A band that reaches down to zero ends at the lower
   end of the axis, which the lines decide.
   """
-  drawn = [np.asarray(line.get_ydata(), float) for line in axis.get_lines()]
-  known = np.concatenate([y[np.isfinite(y) & (y > 0)] for y in drawn] or [[]])
-  if not known.size:
+  heights = [np.asarray(line.get_ydata(), float) for line in axis.get_lines()]
+  positive = np.concatenate([y[np.isfinite(y) & (y > 0)] for y in heights] or [[]])
+  if not positive.size:
     return
-  low, high = known.min() / 1.2, 1.2 * known.max()
+  low, high = positive.min() / 1.2, 1.2 * positive.max()
   high = max(high, min(axis.dataLim.y1, 10 * high))
-  for line, y in zip(axis.get_lines(), drawn):
+  for line, y in zip(axis.get_lines(), heights):
     line.set_ydata(np.where(y > 0, y, np.nan))
   for band in axis.collections:
     for path in band.get_paths():
@@ -447,16 +447,16 @@ def _client_bars(
 
 def _client_map(figure: Any, axis: Any, label_histogram: np.ndarray) -> None:
   """Draws the share of each class at each client, sorted by classes."""
-  held = label_histogram[label_histogram.sum(1) > 0]
-  shares = held / held.sum(1, keepdims=True)
+  counts = label_histogram[label_histogram.sum(1) > 0]
+  shares = counts / counts.sum(1, keepdims=True)
   ranks = np.argsort(-shares, axis=1, kind="stable")
   second = ranks[:, min(1, ranks.shape[1] - 1)]
   order = np.lexsort((-shares.max(1), second, ranks[:, 0]))
-  starts = np.linspace(0, len(held), min(len(held), _COLUMNS), endpoint=False).astype(
-    int
-  )
+  starts = np.linspace(
+    0, len(counts), min(len(counts), _COLUMNS), endpoint=False
+  ).astype(int)
   columns = np.add.reduceat(shares[order], starts, axis=0)
-  columns /= np.diff(starts, append=len(held))[:, None]
+  columns /= np.diff(starts, append=len(counts))[:, None]
   # The usual share of a class may be small; the largest is the darkest.
   image = axis.imshow(
     columns.T,
@@ -466,15 +466,15 @@ def _client_map(figure: Any, axis: Any, label_histogram: np.ndarray) -> None:
     vmin=0.0,
     vmax=columns.max(),
     origin="lower",
-    extent=(0, len(held), -0.5, columns.shape[1] - 0.5),
+    extent=(0, len(counts), -0.5, columns.shape[1] - 0.5),
   )
   figure.colorbar(image, ax=axis, label="share of the client's examples")
-  each = (
-    f", {len(held) / len(starts):.0f} a column"
-    if (len(held) >= 2 * len(starts))
+  note = (
+    f", {len(counts) / len(starts):.0f} a column"
+    if (len(counts) >= 2 * len(starts))
     else ""
   )
-  axis.set_xlabel(f"rank of the client by most frequent class{each}")
+  axis.set_xlabel(f"rank of the client by most frequent class{note}")
   axis.set_ylabel("class")
   axis.yaxis.set_major_locator(ticker.MaxNLocator(12, integer=True))
 
@@ -505,15 +505,15 @@ def _fit(axis: Any, curves: Iterable[np.ndarray], marks: Sequence[Mark] = ()) ->
     curves: the values of each line, [seeds, rounds].
     marks: what the axis must show, too.
   """
-  known = [c for c in curves if c.size and np.isfinite(c).all()]
-  if not known:
+  finite = [c for c in curves if c.size and np.isfinite(c).all()]
+  if not finite:
     return
   marked = [mark.value for mark in marks]
-  low = max(min(c[:, -1].min() for c in known) - 0.08, 0.0)
+  low = max(min(c[:, -1].min() for c in finite) - 0.08, 0.0)
   axis.set_ylim(
     max(min([low, *(value - 0.01 for value in marked)]), 0.0),
     min(
-      1.0, max([axis.get_ylim()[1], *marked, *(c.mean(0).max() for c in known)]) + 0.01
+      1.0, max([axis.get_ylim()[1], *marked, *(c.mean(0).max() for c in finite)]) + 0.01
     ),
   )
 
@@ -545,14 +545,14 @@ def bars(
   longest = max(map(len, groups))
   # Long or many names would overlap if they were written horizontally.
   upright = len(groups) * longest > 40
-  drawn = styles_lib.of(label for methods in parts.values() for label in methods)
+  styles = styles_lib.of(label for methods in parts.values() for label in methods)
   with sheet(
     paths,
     [""] * len(parts),
     title,
     in_a_row=len(parts),
     size=(4.6, 3.6 + upright * 0.07 * longest),
-    more=(1.0, 0.0),
+    margin=(1.0, 0.0),
     last=(missing, marked),
   ) as axes:
     for axis, (name, methods) in zip(axes, parts.items()):
@@ -566,7 +566,7 @@ def bars(
           [math.nan if h is None else h for h in heights],
           0.92 * width,
           label=label,
-          **drawn[label].bar(),
+          **styles[label].bar(),
         )
         for at, height in zip(x, heights):
           if height is None:
@@ -613,11 +613,11 @@ _LOW = 20.0
 
 def _log_bars(axis: Any, heights: Iterable[float | None]) -> None:
   """Makes the y axis of bars logarithmic if that shows more of them."""
-  known = [h for h in heights if h]
-  if not known:
+  positive = [h for h in heights if h]
+  if not positive:
     axis.set_yticks([])
-  elif max(known) > _LOW * min(known) > 0:
-    axis.set(yscale="log", ylim=(min(known) / 2.0, 1.6 * max(known)))
+  elif max(positive) > _LOW * min(positive) > 0:
+    axis.set(yscale="log", ylim=(min(positive) / 2.0, 1.6 * max(positive)))
 
 
 class Dot(NamedTuple):
@@ -654,8 +654,8 @@ def dots(
   rows = max(
     4.0,
     *(
-      sum(0.5 + 0.5 * len(_several(own)) for own in found.values())
-      for found in panels_of.values()
+      sum(0.5 + 0.5 * len(_several(label_dots)) for label_dots in panel_dots.values())
+      for panel_dots in panels_of.values()
     ),
   )
   with sheet(
@@ -664,15 +664,17 @@ def dots(
     title,
     in_a_row=in_a_row,
     size=(4.6, 0.24 * rows + 1.0),
-    more=(1.0, 0.0),
+    margin=(1.0, 0.0),
   ) as axes:
-    for axis, found in zip(axes, panels_of.values()):
+    for axis, panel_dots in zip(axes, panels_of.values()):
       if interval and any(
-        math.isfinite(dot.half) for own in found.values() for dot in _several(own)
+        math.isfinite(dot.half)
+        for label_dots in panel_dots.values()
+        for dot in _several(label_dots)
       ):
         axis.plot([], [], "|-", color="grey", markersize=7, label=interval)
-      for y, (label, own) in enumerate(found.items()):
-        for i, dot in enumerate(_several(own), 1):
+      for y, (label, label_dots) in enumerate(panel_dots.items()):
+        for i, dot in enumerate(_several(label_dots), 1):
           style = styles_lib.method(label) or styles_lib.Style(
             styles_lib.COLOURS[0], "solid"
           )
@@ -686,7 +688,9 @@ def dots(
             }
             axis.plot([], [], look["fmt"], color="grey", label=dot.name)
           place = (
-            y if not dot.name else (y + 0.8 * (i - 0.5) / len(_several(own)) - 0.4)
+            y
+            if not dot.name
+            else (y + 0.8 * (i - 0.5) / len(_several(label_dots)) - 0.4)
           )
           if dot.mean is None:
             axis.text(
@@ -719,13 +723,13 @@ def dots(
               zorder=4,
               label=PAPER,
             )
-      axis.set_yticks(range(len(found)), list(found))
-      axis.set(ylim=(len(found) - 0.4, -0.6), xlabel=x_label)
+      axis.set_yticks(range(len(panel_dots)), list(panel_dots))
+      axis.set(ylim=(len(panel_dots) - 0.4, -0.6), xlabel=x_label)
       axis.margins(x=0.08)
 
 
-def _several(own: Dot | Sequence[Dot]) -> Sequence[Dot]:
-  return [own] if isinstance(own, Dot) else own
+def _several(label_dots: Dot | Sequence[Dot]) -> Sequence[Dot]:
+  return [label_dots] if isinstance(label_dots, Dot) else label_dots
 
 
 def draw_means(
@@ -796,11 +800,11 @@ def panels(
   size = (4.6 if columns > 1 else 7.5, 2.9 if below else 3.4)
   styles = _styles(cells)
   with sheet(paths, titles, title, in_a_row=columns, size=size) as axes:
-    for axis, ((own, column), (name, runs)) in zip(
+    for axis, ((panel_protocol, column), (name, runs)) in zip(
       axes, itertools.product(curves, cells.items())
     ):
-      over = x_axis if own == protocol else "rounds"
-      drawn = [
+      over = x_axis if panel_protocol == protocol else "rounds"
+      panel_marks = [
         mark
         for mark in (marks or {}).get(name, ())
         if column == (mark.metric or metric)
@@ -810,16 +814,18 @@ def panels(
           and any(row["round"] >= mark.round for row in runs[mark.label])
         )
       ]
-      draw_curves(axis, runs, own, column, over, styles)
+      draw_curves(axis, runs, panel_protocol, column, over, styles)
       if x_scale:
         axis.set_xscale(x_scale)
       if column.endswith("loss") or metrics.is_cost(column):
         log_axis(axis)
       elif _is_share(column):
         _fit(
-          axis, [results.by_seed(rows, own, column) for rows in runs.values()], drawn
+          axis,
+          [results.by_seed(rows, panel_protocol, column) for rows in runs.values()],
+          panel_marks,
         )
-      draw_marks(axis, drawn, styles)
+      draw_marks(axis, panel_marks, styles)
 
 
 def scatters(
@@ -872,8 +878,8 @@ def groups(
     1, len(cells), figsize=(5.2 * len(cells), 4.6), squeeze=False
   )
   for axis, (name, (points, group, _)) in zip(axes.flat, cells.items()):
-    own = styles_lib.of(f"group {g + 1}" for g in sorted(set(group.tolist())))
-    for label, style in own.items():
+    styles = styles_lib.of(f"group {g + 1}" for g in sorted(set(group.tolist())))
+    for label, style in styles.items():
       inside = group == int(label.split()[1]) - 1
       axis.scatter(
         *points[inside].T,
@@ -896,7 +902,7 @@ def groups(
       axis,
       points,
       {
-        word: np.median(points[[other == word for other in words]], axis=0)
+        word: np.median(points[[entry == word for entry in words]], axis=0)
         for word in sorted(set(words))
       },
     )
@@ -912,7 +918,7 @@ def _write_apart(axis: Any, points: np.ndarray, at: Mapping[str, np.ndarray]) ->
     at: word -> its place. A line leads to it from the word.
   """
   spots = axis.transData.transform(points)
-  taken = [axis.get_legend().get_window_extent()]
+  boxes = [axis.get_legend().get_window_extent()]
   frame = axis.get_window_extent()
   for word, place in at.items():
     text = axis.annotate(
@@ -943,7 +949,7 @@ def _write_apart(axis: Any, points: np.ndarray, at: Mapping[str, np.ndarray]) ->
         frame.contains(box.x0, box.y0)
         and frame.contains(box.x1, box.y1)
         and not box.padded(2.0).count_contains(spots)
-        and not any(box.overlaps(other) for other in taken)
+        and not any(box.overlaps(neighbour) for neighbour in boxes)
       ):
         break
-    taken.append(Text.get_window_extent(text))
+    boxes.append(Text.get_window_extent(text))

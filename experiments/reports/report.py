@@ -28,7 +28,7 @@ class Claim(NamedTuple):
   unit: str
   note: str
   round: int | None  #: the round of the number; None: the whole run
-  said: str = ""  #: the number as the paper has it
+  printed: str = ""  #: the number as the paper has it
 
 
 class Comparison(NamedTuple):
@@ -97,7 +97,9 @@ def load_claims(paper: str, artifact: str) -> list[Claim]:
   return claims
 
 
-def stated(paper: str, artifact: str, metric: str = "") -> dict[tuple[str, str], float]:
+def paper_numbers(
+  paper: str, artifact: str, metric: str = ""
+) -> dict[tuple[str, str], float]:
   """(panel, method) -> the number of a metric, or of any, in a figure."""
   return {
     (c.panel, c.method): c.value
@@ -108,8 +110,8 @@ def stated(paper: str, artifact: str, metric: str = "") -> dict[tuple[str, str],
 
 def round_of(setting: str) -> int | None:
   """The number N of a setting "..., round N"."""
-  found = re.search(r"\bround (\d+)", setting)
-  return int(found[1]) if found else None
+  match = re.search(r"\bround (\d+)", setting)
+  return int(match[1]) if match else None
 
 
 def marks(
@@ -128,30 +130,30 @@ def marks(
     stated, and the rounds to an accuracy.
   """
   claims = load_claims(paper, artifact)
-  found: dict[str, list[plots.Mark]] = {}
-  for own in suite.by_panel(outcomes):
-    label = {o.cell.method: o.cell.label for o in own}
-    # Of two numbers of the same the later one has more digits.
+  panel_marks: dict[str, list[plots.Mark]] = {}
+  for panel_outcomes in suite.by_panel(outcomes):
+    label = {o.cell.method: o.cell.label for o in panel_outcomes}
+    # If a value is stated twice, the later number has more digits.
     numbers = {
       (c.method, where[1]): where[0]
       for c in claims
-      if c.panel == own[0].cell.panel
+      if c.panel == panel_outcomes[0].cell.panel
       and c.method in label
       and (where := _place(c, metric)) is not None
     }
-    found[own[0].cell.heading] = [
+    panel_marks[panel_outcomes[0].cell.heading] = [
       plots.Mark(label[name], value, number)
       for (name, number), value in numbers.items()
     ]
-  return found
+  return panel_marks
 
 
 def _place(claim: Claim, metric: str) -> tuple[float, float | None] | None:
   """(height, round) of a claim in a figure of a metric; None: it has none."""
-  named = claim.metric.removeprefix("test_")
-  if claim.unit == "%" and named in (metric, f"{metric}_max"):
+  metric_name = claim.metric.removeprefix("test_")
+  if claim.unit == "%" and metric_name in (metric, f"{metric}_max"):
     return claim.value / 100.0, claim.round
-  target = re.fullmatch(r"rounds_to_([\d.]+)%", named)
+  target = re.fullmatch(r"rounds_to_([\d.]+)%", metric_name)
   if target and metric == "accuracy" and np.isfinite(claim.value):
     return float(target[1]) / 100.0, claim.value
   return None
@@ -198,7 +200,7 @@ def markdown(
   title: str,
   rows: Sequence[Comparison],
   parts: Sequence[str],
-  own: tuple[str, ...] = (),
+  own_names: tuple[str, ...] = (),
 ) -> str:
   """A page with the paper's numbers and ours, a column for each panel.
 
@@ -206,25 +208,25 @@ def markdown(
     title: the heading of the page.
     rows: the numbers.
     parts: Markdown below the table; empty parts are left out.
-    own: beginnings of the names of the paper's own methods, which come first;
-      all others are collapsed. (): nothing is.
+    own_names: beginnings of the names of the paper's own methods, which come
+      first; all others are collapsed. (): nothing is.
   """
   methods = list(dict.fromkeys(row.cell.label for row in rows))
-  mine = [m for m in methods if m.startswith(own)] if own else methods
+  mine = [m for m in methods if m.startswith(own_names)] if own_names else methods
   others = [m for m in methods if m not in mine]
   parts = [_table_of(rows, others, False), *parts]
   if others and mine:
-    parts[0] = collapsed(f"{_OTHERS}{', '.join(others)}", parts[0])
+    parts[0] = collapse(f"{_OTHERS}{', '.join(others)}", parts[0])
   intro = (
     f"{rows[0].metric.replace('_', ' ')}, mean of the last ten rounds"
     f"{'' if rows[0].metric == 'loss' else ', in percent'}.\n\n"
     if rows
     else ""
   )
-  return join(title, [intro + _table_of(rows, mine, bool(own)), *parts])
+  return join(title, [intro + _table_of(rows, mine, bool(own_names)), *parts])
 
 
-def _table_of(rows: Sequence[Comparison], methods: Sequence[str], own: bool) -> str:
+def _table_of(rows: Sequence[Comparison], methods: Sequence[str], is_own: bool) -> str:
   """The numbers of some methods: the paper's, then ours by every protocol."""
   cells: list[tuple[str, str, str]] = []
   for method in methods:
@@ -233,11 +235,11 @@ def _table_of(rows: Sequence[Comparison], methods: Sequence[str], own: bool) -> 
       if row.cell.label == method:
         if row.paper is not None:
           cells.append((panel, f"{method}, the paper", f"{row.paper:.1f}"))
-        cells.append((panel, f"{method}, {row.cell.tuning}", _cell(row, own)))
+        cells.append((panel, f"{method}, {row.cell.tuning}", _cell(row, is_own)))
   return by_panel(cells)
 
 
-def _cell(row: Comparison, own: bool) -> str:
+def _cell(row: Comparison, is_own: bool) -> str:
   """Ours, and the verdict on the paper's number."""
   digits = metrics.digits(row.metric)
   text = f"{row.ours:.{digits}f}" + (
@@ -246,16 +248,16 @@ def _cell(row: Comparison, own: bool) -> str:
   if row.paper is None:
     return text
   return f"{text}, " + rule.words(
-    row.verdict, abs(row.ours - row.paper), row.metric, "%", own
+    row.verdict, abs(row.ours - row.paper), row.metric, "%", is_own
   )
 
 
-def collapsed(title: str, text: str) -> str:
+def collapse(title: str, text: str) -> str:
   """Markdown that a reader unfolds."""
   return f"<details><summary>{title}</summary>\n\n{text}\n\n</details>"
 
 
-#: What of a curve ``numbers_csv`` has.
+#: Numbers of a curve that ``numbers_csv`` writes.
 _ENDS = ("best", "final", "mean_last_10")
 
 
@@ -272,8 +274,8 @@ def numbers_csv(path: pathlib.Path, rows: Sequence[Comparison]) -> None:
     (which, protocol, metric): None
     for row in rows
     for which in _ENDS
-    for protocol, found in row.outcome.summary[which].items()
-    for metric in found
+    for protocol, values in row.outcome.summary[which].items()
+    for metric in values
     if metric in _OF_NUMBERS
   }
   with (
@@ -317,7 +319,7 @@ def numbers_csv(path: pathlib.Path, rows: Sequence[Comparison]) -> None:
             for which, protocol, metric in ends
           ),
           row.outcome.settings,
-          shown_flags(row.outcome),
+          format_flags(row.outcome),
         ]
       )
 
@@ -325,13 +327,13 @@ def numbers_csv(path: pathlib.Path, rows: Sequence[Comparison]) -> None:
 _OF_NUMBERS = ("accuracy", "client_accuracy", "worst_decile", "loss")
 
 
-def _mean(found: dict[str, Any], metric: str) -> str:
+def _mean(values: dict[str, Any], metric: str) -> str:
   """The mean of a metric in ``summary``; "" where there is none."""
-  mean = found.get(metric, {}).get("mean")
+  mean = values.get(metric, {}).get("mean")
   return "" if mean is None else f"{metrics.factor(metric) * mean:.6g}"
 
 
-def deployed(outcomes: suite.Outcomes) -> str:
+def deployment_section(outcomes: suite.Outcomes) -> str:
   """Section: accuracy of the deployed models on the clients' test splits.
 
   Lines at one rate are left out.
@@ -339,7 +341,7 @@ def deployed(outcomes: suite.Outcomes) -> str:
   With Per-FedAvg a client deploys the global model after its adaptation step,
   while the table above shows the model before that step.
   """
-  found = []
+  cells = []
   names = [
     name
     for name in ("local", "preferred")
@@ -348,24 +350,26 @@ def deployed(outcomes: suite.Outcomes) -> str:
   for o in outcomes:
     late = o.summary["mean_last_10"]
     if o.cell.protocol != suite.ONE_RATE and any(name in late for name in names):
-      found.append(
+      cells.append(
         (
           o.cell.heading,
           o.cell.name,
           " / ".join(
-            results.shown(late[name]["accuracy"], factor=100) if name in late else "-"
+            results.format_spread(late[name]["accuracy"], factor=100)
+            if name in late
+            else "-"
             for name in names
           ),
         )
       )
   return (
-    found
+    cells
     and (
       "## On the clients' own data\n\nAccuracy, mean of the last ten "
       f"rounds ({' / '.join(names)}): `local` is what a client deploys on "
       "its own test split (PFedAvg: after one adaptation step on its "
       "training data; MA, GA: the model it prefers), `preferred` its "
-      "preferred global model on its own mixture of classes.\n\n" + by_panel(found)
+      "preferred global model on its own mixture of classes.\n\n" + by_panel(cells)
     )
     or ""
   )
@@ -376,14 +380,14 @@ def by_panel(cells: Iterable[tuple[str, str, str]]) -> str:
 
   They are its rows where they are more than the lines.
   """
-  found = {(panel, line): text for panel, line, text in cells}
-  panels = list(dict.fromkeys(panel for panel, _ in found))
-  lines = list(dict.fromkeys(line for _, line in found))
+  texts = {(panel, line): text for panel, line, text in cells}
+  panels = list(dict.fromkeys(panel for panel, _ in texts))
+  lines = list(dict.fromkeys(line for _, line in texts))
   if not lines:
     return ""
   head, *rows = [
     ["", *panels],
-    *([line, *(found.get((panel, line), "-") for panel in panels)] for line in lines),
+    *([line, *(texts.get((panel, line), "-") for panel in panels)] for line in lines),
   ]
   if len(panels) > len(lines):
     head, *rows = map(list, zip(head, *rows))
@@ -412,13 +416,13 @@ def with_tunings(tunings: Sequence[str]) -> tuple[list[str], list[tuple[str, ...
     The heads, and what each row has below the second one. Where all rows have
     the same there is one head, that word.
   """
-  found = list(dict.fromkeys(filter(None, tunings)))
-  if len(found) < 2:
-    return found or ["ours"], [() for _ in tunings]
+  kinds = list(dict.fromkeys(filter(None, tunings)))
+  if len(kinds) < 2:
+    return kinds or ["ours"], [() for _ in tunings]
   return ["ours", "settings"], [(word or "-",) for word in tunings]
 
 
-#: What a column of a table has of a run.
+#: Content of a column of a table, from a run.
 Column = Callable[[suite.Outcome], object]
 
 
@@ -435,15 +439,17 @@ def of_runs(
   )
 
 
-def shown(values: Any, digits: int = 2, factor: float = 1.0) -> str:
+def format_spread(values: Any, digits: int = 2, factor: float = 1.0) -> str:
   """Mean +- 95 % interval over seeds; a single seed has no interval."""
-  return results.shown(results.spread(np.asarray(values, float)), digits, factor)
+  return results.format_spread(
+    results.spread(np.asarray(values, float)), digits, factor
+  )
 
 
 def join(title: str, parts: Sequence[str]) -> str:
   """A page of a heading and parts; empty parts are left out."""
-  kept = [part.strip() for part in parts if part.strip()]
-  return "\n\n".join([f"# {title}", *kept]) + "\n"
+  texts = [part.strip() for part in parts if part.strip()]
+  return "\n\n".join([f"# {title}", *texts]) + "\n"
 
 
 def points_csv(
@@ -454,22 +460,22 @@ def points_csv(
   Of pooled runs the seeds of partition p are those plus p times
   ``partitions.STRIDE``.
   """
-  own = ["round", "seed", metric, *records.ROUND_COST, *records.TOTALS, "seconds"]
+  columns = ["round", "seed", metric, *records.ROUND_COST, *records.TOTALS, "seconds"]
   rows = [
     {
       "panel": o.cell.panel,
       "panel_title": o.cell.panel_title,
       "method": o.cell.name,
-      **{name: row[name] for name in own},
+      **{name: row[name] for name in columns},
     }
     for o in outcomes
     for row in o.rows
     if row["protocol"] == protocol
   ]
-  records.write_rows(path, rows, ["panel", "panel_title", "method", *own])
+  records.write_rows(path, rows, ["panel", "panel_title", "method", *columns])
 
 
-def made_by(command_line: str) -> str:
+def provenance_line(command_line: str) -> str:
   """The line that says how a table without runs was made."""
   versions = "; ".join(
     f"{name} {number[:12]}" for name, number in results.versions().items()
@@ -487,7 +493,7 @@ def _without_folders(word: str) -> str:
 def provenance(
   outcomes: suite.Outcomes, command_line: str, notes: str, flags: bool = True
 ) -> str:
-  """How a table was made: command, versions, devices and flags.
+  """Describes how a table was made: command, versions, devices and flags.
 
   Args:
     outcomes: the runs.
@@ -500,7 +506,7 @@ def provenance(
     return " and ".join(dict.fromkeys(values))
 
   if not outcomes:
-    return f"{made_by(command_line)} {notes}"
+    return f"{provenance_line(command_line)} {notes}"
   versions = "; ".join(
     f"{name} "
     + all_of(o.summary["versions"].get(name, "unknown")[:12] for o in outcomes)
@@ -508,18 +514,19 @@ def provenance(
   )
   devices = all_of(o.summary["device"] for o in outcomes)
   text = (
-    f"`{command_line}`; {versions}; {devices}. {partitions.said(outcomes)} {notes}"
+    f"`{command_line}`; {versions}; {devices}. "
+    f"{partitions.describe_intervals(outcomes)} {notes}"
   ).strip()
   if flags:
     text += "\n\n" + "\n".join(
-      f"- {o.cell.name} ({o.settings}): `{shown_flags(o)}`"
+      f"- {o.cell.name} ({o.settings}): `{format_flags(o)}`"
       for o in outcomes
       if o.cell.panel == outcomes[0].cell.panel
     )
-  return collapsed("How this was made", text)
+  return collapse("How this was made", text)
 
 
-def shown_flags(outcome: suite.Outcome) -> str:
+def format_flags(outcome: suite.Outcome) -> str:
   """The flags of a run, as tables show them."""
   return " ".join(
     _without_folders(word)

@@ -73,7 +73,7 @@ def words(
   gap: float | None,
   metric: str,
   unit: str,
-  own: bool,
+  is_own: bool,
   never: bool = False,
 ) -> str:
   """The verdict on a number, as tables say it.
@@ -83,21 +83,21 @@ def words(
     gap: by how much ours is off, without a sign; None: not a number.
     metric: the metric.
     unit: the unit of the paper's number.
-    own: whether it is a number of the paper's own method.
+    is_own: whether it is a number of the paper's own method.
     never: whether the method never gets there in the paper.
   """
   if verdict == UNDECIDED:
     return "open"
   if verdict == SAME:
-    return "reaches" if own and not never else "as printed"
+    return "reaches" if is_own and not never else "as printed"
   if verdict not in (ABOVE, BELOW):
     return verdict
   if never:
-    return "gets there" if own else "baseline stronger here: gets there"
+    return "gets there" if is_own else "baseline stronger here: gets there"
   less = next(
     (
-      said
-      for start, said in _LESS.items()
+      pair
+      for start, pair in _LESS.items()
       if metric.removeprefix("test_").startswith(start)
     ),
     None if metrics.metric(metric).higher else ("lower", "higher"),
@@ -107,12 +107,12 @@ def words(
   if by and unit == "rounds":
     by += " rounds"
   if less is not None:
-    said = less[verdict == ABOVE] + by
-    if own:
-      return said
+    text = less[verdict == ABOVE] + by
+    if is_own:
+      return text
     return (
       "baseline stronger here: " if verdict == BELOW else "weaker here too: "
-    ) + said
-  if own:
+    ) + text
+  if is_own:
     return ("exceeds" if verdict == ABOVE else "short") + by
   return ("baseline stronger here," if verdict == ABOVE else "weaker here too,") + by

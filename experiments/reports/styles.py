@@ -92,7 +92,7 @@ _DASHES: dict[str, tuple[Any, float, str]] = {
 
 
 class Style(NamedTuple):
-  """How a line is drawn."""
+  """Color and dash pattern of a line."""
 
   colour: str
   dash: str  #: the dash pattern in Plotly: a name, or lengths
@@ -158,9 +158,9 @@ def method(label: str) -> Style | None:
   A label may go on after the name of the method: " (stated)", ", w_k".
   """
   for name in (label, label.split(" (")[0], label.split(", ")[0]):
-    found = _exactly(name)
-    if found is not None:
-      return found
+    style = _exactly(name)
+    if style is not None:
+      return style
   return None
 
 
@@ -171,13 +171,17 @@ def of(labels: Iterable[str]) -> dict[str, Style]:
   in turn; of several variants of a method the first has the method's style, if
   the method itself is not there. 63 lines differ.
   """
-  wanted = list(dict.fromkeys(labels))
-  found: dict[str, Style] = {}
+  names = list(dict.fromkeys(labels))
+  by_label: dict[str, Style] = {}
   for look_up in (_exactly, method):
-    for label in wanted:
-      own = look_up(label)
-      if label not in found and own is not None and (own not in found.values()):
-        found[label] = own
-  used = set(found.values())
+    for label in names:
+      style = look_up(label)
+      if (
+        label not in by_label and style is not None and (style not in by_label.values())
+      ):
+        by_label[label] = style
+  used = set(by_label.values())
   free = itertools.cycle([s for s in _every() if s not in used] or _every())
-  return {label: found[label] if label in found else next(free) for label in wanted}
+  return {
+    label: by_label[label] if label in by_label else next(free) for label in names
+  }

@@ -21,19 +21,19 @@ from ..cli import part as part_lib
 from . import chosen as chosen_lib
 from . import partitions
 
-#: Which settings of a method a line has: those of its own flag file, which are
+#: Kinds of settings of a line's method: those of its own flag file, which are
 #: tuned where a search chose them (``Cell.tuning``); those that the paper
 #: states for its own methods; the paper's one learning rate, of a method that
 #: is not its own.
 TUNED, STATED, ONE_RATE = "tuned", "stated", "one rate"
 
 
-def named(method: str, protocol: str) -> str:
+def method_name(method: str, protocol: str) -> str:
   """The name of a method, with its protocol if that is not ``TUNED``."""
   return method if protocol == TUNED else f"{method} ({protocol})"
 
 
-#: How many partitions, from that of a run on; or the seeds of partitions.
+#: Number of partitions, from that of a run on; or the seeds of partitions.
 Partitions = int | tuple[int, ...]
 
 
@@ -54,7 +54,7 @@ class Cell:
   @property
   def name(self) -> str:
     """The label with the protocol, unique within the panel."""
-    return named(self.label, self.protocol)
+    return method_name(self.label, self.protocol)
 
   @property
   def method(self) -> str:
@@ -82,16 +82,16 @@ class Cell:
 
   @functools.cached_property
   def choices(self) -> list[chosen_lib.Choice]:
-    """How the settings of the run were chosen."""
+    """The way in which the settings of the run were chosen."""
     return chosen_lib.of_flags(self.flags, self.chosen, self.sources)
 
   @property
   def tuning(self) -> str:
-    """How the settings of the method were found, see ``chosen.tuning``."""
+    """The way in which the method's settings were chosen, see ``chosen.tuning``."""
     return (
       self.protocol
       if self.protocol != TUNED
-      else chosen_lib.tuning(chosen_lib.said(self.choices))
+      else chosen_lib.tuning(chosen_lib.describe(self.choices))
     )
 
   def on(self, parts: Partitions) -> list["Cell"]:
@@ -122,13 +122,13 @@ class Outcome(NamedTuple):
 
   @property
   def settings(self) -> str:
-    """How the settings were chosen, in words."""
-    return chosen_lib.said(self.cell.choices)
+    """The way in which the settings were chosen, in words."""
+    return chosen_lib.describe(self.cell.choices)
 
   def rounds(self) -> list[records.Row]:
     """The rows of rounds.csv."""
     if self.parts:
-      return partitions.joined([part.rounds() for part in self.parts])
+      return partitions.join_rows([part.rounds() for part in self.parts])
     return records.read_rows(self.folder / "rounds.csv", None)
 
 
@@ -150,13 +150,13 @@ def _runs(
   Raises:
     UsageError: the flags of a cell are wrong.
   """
-  found = {run_folder(root, cell.config): cell for cell in cells}
+  by_folder = {run_folder(root, cell.config): cell for cell in cells}
   return (
     [
       cell.config.with_output(out_dir=str(folder), resume=True)
-      for folder, cell in found.items()
+      for folder, cell in by_folder.items()
     ],
-    [f"{cell.panel_title}: {cell.name}" for cell in found.values()],
+    [f"{cell.panel_title}: {cell.name}" for cell in by_folder.values()],
   )
 
 
@@ -180,11 +180,11 @@ def fair(outcome: Outcome) -> Outcome:
   }
   if not several:
     return outcome
-  named = {name: f"{name}_best" for name in several} | {
+  new_names = {name: f"{name}_best" for name in several} | {
     f"{name}_mean": name for name in several
   }
   rows = [
-    row | {"protocol": named.get(row["protocol"], row["protocol"])}
+    row | {"protocol": new_names.get(row["protocol"], row["protocol"])}
     for row in outcome.rows
   ]
   # The protocol that is shown comes first.
@@ -214,23 +214,24 @@ def run_cells(
   """
   every = [cell.on(parts) for cell in cells]
   configs, names = _runs(itertools.chain(*every), root)
-  sweeps.play_all(configs, names=names)
+  sweeps.run_all(configs, names=names)
   return [
-    _pool([_read(cell, run_folder(root, cell.config)) for cell in own]) for own in every
+    _pool([_read(cell, run_folder(root, cell.config)) for cell in part_cells])
+    for part_cells in every
   ]
 
 
-def play_part(cells: Iterable[Cell], root: pathlib.Path, part: part_lib.Part) -> None:
+def run_part(cells: Iterable[Cell], root: pathlib.Path, part: part_lib.Part) -> None:
   """Runs a part of the runs of all cells, and says what is left.
 
   Raises:
     UsageError, RunError: see ``run_cells``.
   """
   configs, names = _runs(cells, root)
-  sweeps.play_part(configs, part, names)
+  sweeps.run_part(configs, part, names)
 
 
-def finished(
+def select_finished(
   cells: Iterable[Cell], root: pathlib.Path, parts: Partitions = 1
 ) -> list[Cell]:
   """The cells whose runs are finished on all partitions."""
@@ -238,8 +239,8 @@ def finished(
     cell
     for cell in cells
     if all(
-      resume.finished(run_folder(root, one.config), one.config)
-      for one in cell.on(parts)
+      resume.is_finished(run_folder(root, part_cell.config), part_cell.config)
+      for part_cell in cell.on(parts)
     )
   ]
 
@@ -251,8 +252,8 @@ def _pool(parts: Sequence[Outcome]) -> Outcome:
     first
     if len(parts) == 1
     else first._replace(
-      rows=partitions.joined([part.rows for part in parts]),
-      summary=partitions.pooled([part.summary for part in parts]),
+      rows=partitions.join_rows([part.rows for part in parts]),
+      summary=partitions.pool([part.summary for part in parts]),
       parts=tuple(parts),
     )
   )

@@ -41,7 +41,7 @@ class Sweep(NamedTuple):
   score: str  #: which evaluations count, a name of ``LAST_ROUNDS``
 
   @classmethod
-  def made(
+  def of_settings(
     cls, settings: Sequence[Setting], by: str | None, metric: str | None, score: str
   ) -> "Sweep":
     """Makes it; by default validation chooses, else the first protocol.
@@ -53,12 +53,12 @@ class Sweep(NamedTuple):
     rows = next((setting.rows for setting in settings if setting.rows), None)
     if rows is None:
       raise RunError("every setting of the sweep diverged, smaller values may not")
-    there = summary_lib.protocols(rows)
-    if by is not None and by not in there:
-      raise OptionError(f"`by`={by}: not evaluated (one of {', '.join(there)})")
+    protocols = summary_lib.protocols(rows)
+    if by is not None and by not in protocols:
+      raise OptionError(f"`by`={by}: not evaluated (one of {', '.join(protocols)})")
     return cls(
       settings,
-      by or ("validation" if "validation" in there else there[0]),
+      by or ("validation" if "validation" in protocols else protocols[0]),
       metric or tables.main_metric(rows[0]),
       score,
     )
@@ -90,7 +90,7 @@ class Sweep(NamedTuple):
   def table(self) -> str:
     """A Markdown table of the scores of every setting, the best in bold."""
     rows = next(setting.rows for setting in self.settings if setting.rows)
-    there = [self.by, *(p for p in summary_lib.protocols(rows) if p != self.by)]
+    protocols = [self.by, *(p for p in summary_lib.protocols(rows) if p != self.by)]
     factor, winner = metrics.factor(self.metric), self.best()
     lines = []
     for setting in self.settings:
@@ -99,26 +99,27 @@ class Sweep(NamedTuple):
           *setting.values.values(),
           *(
             setting.note
-            or report.shown(
+            or report.format_spread(
               self.scores(setting, p), metrics.digits(self.metric), factor
             )
-            for p in there
+            for p in protocols
           ),
         ]
       )
       if setting is winner:
         lines[-1] = [f"**{cell}**" for cell in lines[-1]]
-    what = {
+    score_text = {
       "final": "at the last evaluation",
       "last_10": "mean of the evaluations in the last ten rounds",
       "all": "mean of all evaluations",
     }[self.score]
     seeds = len({row["seed"] for row in rows})
     return report.table(
-      [*winner.values, *(f"{p} {self.metric.replace('_', ' ')}" for p in there)], lines
+      [*winner.values, *(f"{p} {self.metric.replace('_', ' ')}" for p in protocols)],
+      lines,
     ) + (
       f"\n\nMean{' +- 95 % interval' if seeds > 1 else ''} over {seeds} "
-      f"seed(s){', percent' if factor == 100 else ''}, {what}. The "
+      f"seed(s){', percent' if factor == 100 else ''}, {score_text}. The "
       f"best setting (bold) is chosen by `{self.by}`"
       + (
         "."
@@ -143,14 +144,14 @@ class Sweep(NamedTuple):
 def _numbers(values: Sequence[str]) -> np.ndarray | None:
   """The places of swept values; None where they have no good axis."""
   try:
-    found = np.array([float(value) for value in values])
+    numbers = np.array([float(value) for value in values])
   except ValueError:
     return None
   # Zero has no place on a logarithmic axis, and 0.001, 0.01, 1 are one spot on
   # a linear one.
-  some = np.abs(found[found != 0])
+  some = np.abs(numbers[numbers != 0])
   wide = some.size and some.max() >= 10 * some.min()
-  return None if wide and (found <= 0).any() else found
+  return None if wide and (numbers <= 0).any() else numbers
 
 
 def draw(path: pathlib.Path, sweep: Sweep, title: str) -> None:
@@ -170,26 +171,30 @@ def draw(path: pathlib.Path, sweep: Sweep, title: str) -> None:
   span = places.max() / places.min() if log else np.ptp(places)
   lines: dict[str, list[Setting]] = {}
   for setting in sweep.settings:
-    label = ", ".join(f"{other} {setting.values[other]}" for other in others)
+    label = ", ".join(f"{flag} {setting.values[flag]}" for flag in others)
     lines.setdefault(label, []).append(setting)
-  factor, drawn = metrics.factor(metric), styles.of(lines)
+  factor, style_of = metrics.factor(metric), styles.of(lines)
   with plots.sheet([path], [""], title, size=(5.5, 3.8)) as (axis,):
-    for i, (label, own) in enumerate(lines.items()):
+    for i, (label, settings) in enumerate(lines.items()):
       shift = (i - (len(lines) - 1) / 2) * min(0.015, 0.08 / len(lines))
-      here = {
+      positions = {
         tick: float(place * span**shift if log else place + span * shift)
         for tick, place in at.items()
       }
       plots.draw_means(
         axis,
         label,
-        [(here[s.values[name]], factor * sweep.scores(s)) for s in own if s.rows],
-        drawn[label],
+        [
+          (positions[s.values[name]], factor * sweep.scores(s))
+          for s in settings
+          if s.rows
+        ],
+        style_of[label],
         100.0 if factor == 100 else np.inf,
       )
-      if winner in own:
+      if winner in settings:
         axis.plot(
-          here[winner.values[name]],
+          positions[winner.values[name]],
           factor * sweep.scores(winner).mean(),
           "o",
           markersize=13,

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 
-def timed(fn: Callable[..., Any], *args: Any) -> tuple[Any, float]:
+def time_call(fn: Callable[..., Any], *args: Any) -> tuple[Any, float]:
   """Calls ``fn`` and waits until all its arrays are computed.
 
   Returns:
@@ -18,7 +18,7 @@ def timed(fn: Callable[..., Any], *args: Any) -> tuple[Any, float]:
   return out, time.perf_counter() - began
 
 
-def repeated(
+def time_repeats(
   fn: Callable[..., Any], *args: Any, repeats: int
 ) -> tuple[Any, list[float]]:
   """Calls ``fn`` once to warm up, then times ``repeats`` calls.
@@ -26,9 +26,9 @@ def repeated(
   Returns:
     What the last call returned, and the seconds of each timed call.
   """
-  out, _ = timed(fn, *args)
+  out, _ = time_call(fn, *args)
   seconds = []
   for _ in range(repeats):
-    out, taken = timed(fn, *args)
-    seconds.append(taken)
+    out, elapsed = time_call(fn, *args)
+    seconds.append(elapsed)
   return out, seconds

@@ -75,15 +75,15 @@ def judge(claim: Statement, outcomes: suite.Outcomes) -> tuple[str, str]:
   used = seen.used or list(outcomes)
   foreign = {o.cell.panel for o in used if chosen.other_data(o.cell.choices)}
   if foreign:
-    apart = f"{measured} (other data, not judged: {', '.join(sorted(foreign))})"
-    rest = [o for o in outcomes if o.cell.panel not in foreign]
+    note = f"{measured} (other data, not judged: {', '.join(sorted(foreign))})"
+    comparable = [o for o in outcomes if o.cell.panel not in foreign]
     try:
-      if not rest:  # what is said of every panel holds of none
+      if not comparable:  # what is said of every panel holds of none
         raise NotRun("the paper's data")
-      holds, _ = claim.check(rest)
+      holds, _ = claim.check(comparable)
     except NotRun:
-      return apart, rule.NOT_COMPARABLE
-    measured, used = apart, [o for o in used if o.cell.panel not in foreign]
+      return note, rule.NOT_COMPARABLE
+    measured, used = note, [o for o in used if o.cell.panel not in foreign]
   if holds is not False and _unequal(used):
     return f"{measured} (else: {words[holds]})", rule.NOT_COMPARABLE
   return measured, words[holds]
@@ -109,12 +109,12 @@ def _unequal(outcomes: Iterable[suite.Outcome]) -> bool:
     len(
       {
         chosen.incomparable(o.cell.choices)
-        for o in own
+        for o in panel_outcomes
         if o.cell.protocol == suite.TUNED
       }
     )
     > 1
-    for own in suite.by_panel(outcomes)
+    for panel_outcomes in suite.by_panel(outcomes)
   )
 
 
@@ -127,12 +127,14 @@ def by_protocol(outcomes: suite.Outcomes) -> dict[str, list[suite.Outcome]]:
 
   What is claimed of a method is asked of either.
   """
-  found: dict[str, list[suite.Outcome]] = {suite.TUNED: [], PAPERS_OWN: []}
+  by_settings: dict[str, list[suite.Outcome]] = {suite.TUNED: [], PAPERS_OWN: []}
   for outcome in outcomes:
-    found[suite.TUNED if outcome.cell.protocol == suite.TUNED else PAPERS_OWN].append(
-      outcome
-    )
-  return {words: runs for words, runs in found.items() if runs} or {suite.TUNED: []}
+    by_settings[
+      suite.TUNED if outcome.cell.protocol == suite.TUNED else PAPERS_OWN
+    ].append(outcome)
+  return {words: runs for words, runs in by_settings.items() if runs} or {
+    suite.TUNED: []
+  }
 
 
 def section(claims: Sequence[Statement], outcomes: suite.Outcomes) -> str:
@@ -140,8 +142,8 @@ def section(claims: Sequence[Statement], outcomes: suite.Outcomes) -> str:
   if not claims:
     return ""
   protocols = by_protocol(outcomes)
-  own = protocols.get(suite.TUNED, [])
-  head, columns = report.with_tunings([tuning(claim, own) for claim in claims])
+  tuned = protocols.get(suite.TUNED, [])
+  head, columns = report.with_tunings([tuning(claim, tuned) for claim in claims])
   rows = []
   for claim, column in zip(claims, columns):
     rows.append([claim.text])
@@ -205,7 +207,7 @@ def of_rounds(
     rows = [{**r, "protocol": ""} for r in outcome.rounds() if r["round"] <= last]
     return reduce(results.by_seed(rows, "", column), axis=1)
 
-  return partitions.each(measure)
+  return partitions.per_partition(measure)
 
 
 def _curve(outcome, metric, protocol, first, last):
@@ -226,7 +228,7 @@ def mean_over(
 
   The mean over early rounds shows how fast a method is.
   """
-  return partitions.each(
+  return partitions.per_partition(
     lambda outcome: _curve(outcome, metric, protocol, first, last).mean(1)
   )
 
@@ -244,7 +246,7 @@ def wobble(
     needs_rounds([outcome], rounds + 10)
     return _curve(outcome, metric, protocol, end - rounds + 1, end).std(1)
 
-  return partitions.each(measure)
+  return partitions.per_partition(measure)
 
 
 def rounds_to(target: float) -> Measure:
@@ -305,14 +307,16 @@ def others(
   Raises:
     NotRun: there are no other methods.
   """
-  rest = [o for o in outcomes if o.cell.panel == panel and o.cell.label not in labels]
-  if not rest:
+  candidates = [
+    o for o in outcomes if o.cell.panel == panel and o.cell.label not in labels
+  ]
+  if not candidates:
     raise NotRun(f"no other method in panel {panel}")
-  found = [o for o in rest if among is None or o.cell.label in among]
-  if not found:
+  selection = [o for o in candidates if among is None or o.cell.label in among]
+  if not selection:
     raise NotRun(f"none of {', '.join(among or ())} in panel {panel}")
-  _note(outcomes, found)
-  return found
+  _note(outcomes, selection)
+  return selection
 
 
 def panels_of(outcomes: Iterable[suite.Outcome]) -> list[str]:
@@ -329,8 +333,8 @@ def needs_rounds(outcomes: Iterable[suite.Outcome], rounds: int) -> None:
 
 def _gap(a, b, exact):
   """The spread of a - b over the runs, and the half-width of its interval."""
-  found = results.spread(np.atleast_1d(np.asarray(a, float) - np.asarray(b, float)))
-  return found, 0.0 if exact else found["ci95"]
+  spread = results.spread(np.atleast_1d(np.asarray(a, float) - np.asarray(b, float)))
+  return spread, 0.0 if exact else spread["ci95"]
 
 
 def above(
@@ -345,11 +349,11 @@ def above(
     digits: number of decimals of the difference.
     exact: whether the difference does not vary from run to run.
   """
-  found, ci95 = _gap(a, b, exact)
+  spread, ci95 = _gap(a, b, exact)
   holds = {rule.ABOVE: True, rule.UNDECIDED: None}.get(
-    rule.place(found["mean"], ci95), False
+    rule.place(spread["mean"], ci95), False
   )
-  return Verdict(holds, results.shown(found, digits, sign="+") + unit)
+  return Verdict(holds, results.format_spread(spread, digits, sign="+") + unit)
 
 
 def beyond(
@@ -371,11 +375,11 @@ def beyond(
 
 def same(a: Any, b: Any, tie: float = TIE, exact: bool = False) -> Verdict:
   """Whether a and b differ by at most ``tie``."""
-  found, ci95 = _gap(a, b, exact)
+  spread, ci95 = _gap(a, b, exact)
   holds = {rule.SAME: True, rule.UNDECIDED: None}.get(
-    rule.place(found["mean"], ci95, tie), False
+    rule.place(spread["mean"], ci95, tie), False
   )
-  return Verdict(holds, results.shown(found, sign="+"))
+  return Verdict(holds, results.format_spread(spread, sign="+"))
 
 
 def not_below(a: Any, b: Any) -> Verdict:
@@ -384,18 +388,20 @@ def not_below(a: Any, b: Any) -> Verdict:
   However small a loss is, it is one where the interval excludes 0. Without a
   loss the interval must be narrow enough to show one.
   """
-  found, ci95 = _gap(a, b, False)
-  if rule.place(found["mean"], ci95) == rule.BELOW:
+  spread, ci95 = _gap(a, b, False)
+  if rule.place(spread["mean"], ci95) == rule.BELOW:
     holds: bool | None = False
   else:
-    holds = None if rule.place(found["mean"], ci95, TIE) == rule.UNDECIDED else True
-  return Verdict(holds, results.shown(found, sign="+"))
+    holds = None if rule.place(spread["mean"], ci95, TIE) == rule.UNDECIDED else True
+  return Verdict(holds, results.format_spread(spread, sign="+"))
 
 
 def within(values: Any, low: float, high: float) -> Verdict:
   """Whether a number is between two others, with its whole interval."""
-  one, two = above(values, low), above(high, values)
-  return every([("", one), ("", two)])._replace(measured=above(values, 0.0).measured)
+  above_low, below_high = above(values, low), above(high, values)
+  return every([("", above_low), ("", below_high)])._replace(
+    measured=above(values, 0.0).measured
+  )
 
 
 def votes(holds: Any, measured: str) -> Verdict:
@@ -404,18 +410,18 @@ def votes(holds: Any, measured: str) -> Verdict:
   It is undecided if the claim holds in some runs only, or if there is one run.
   """
   holds = np.atleast_1d(holds)
-  found = None
+  agreement = None
   if len(holds) > 1 and len(set(holds.tolist())) == 1:
-    found = bool(holds[0])
-  return Verdict(found, measured)
+    agreement = bool(holds[0])
+  return Verdict(agreement, measured)
 
 
-def every(found: Iterable[tuple[str, Verdict]]) -> Verdict:
+def every(named_verdicts: Iterable[tuple[str, Verdict]]) -> Verdict:
   """Verdict on a claim of several parts (name, verdict).
 
   The claim holds if all parts hold, and does not hold if one part does not.
   """
-  parts = list(found)
+  parts = list(named_verdicts)
   states = [v.holds for _, v in parts]
   holds = False if False in states else None if None in states else True
   return Verdict(
@@ -431,10 +437,10 @@ def in_panels(fn, panels=None):
   """A check that ``fn(outcomes, panel)`` holds in every panel that was run."""
 
   def check(outcomes):
-    found = [p for p in panels_of(outcomes) if panels is None or p in panels]
-    if not found:
+    letters = [p for p in panels_of(outcomes) if panels is None or p in panels]
+    if not letters:
       raise NotRun(f"panel {', '.join(panels or '')} is not there")
-    return every((p, fn(outcomes, p)) for p in found)
+    return every((p, fn(outcomes, p)) for p in letters)
 
   return check
 
@@ -476,18 +482,18 @@ def higher_than_all(
   """
 
   def check(outcomes, panel):
-    rest = others(outcomes, panel, labels, among)
+    rivals = others(outcomes, panel, labels, among)
     # The closest pair decides.
     gap, a, nearest = min(
       (
         (measure(pick(outcomes, panel, a)) - measure(o), a, o)
         for a in labels
-        for o in rest
+        for o in rivals
       ),
       key=lambda pair: sign * pair[0].mean(),
     )
-    shown = above(gap, 0.0, digits=digits).measured
-    return Verdict(above(sign * gap, 0.0).holds, f"{a} - {nearest.cell.label} {shown}")
+    margin = above(gap, 0.0, digits=digits).measured
+    return Verdict(above(sign * gap, 0.0).holds, f"{a} - {nearest.cell.label} {margin}")
 
   return in_panels(check, panels)
 
@@ -495,7 +501,7 @@ def higher_than_all(
 def change(
   outcomes: Iterable[suite.Outcome], label: str, measure: Measure
 ) -> np.ndarray:
-  """By how much a method's measure grows from the first panel to the last one.
+  """Computes the growth of a method's measure from the first panel to the last.
 
   Raises:
     NotRun: there is only one, or one lacks the method.

@@ -82,7 +82,7 @@ class APFLHParams(Aggregation, LocalWork):
 
 
 class Mixtures(NamedTuple):
-  """What the clients keep."""
+  """Per-client state: the personal models and their mixing weights."""
 
   models: Params  #: [C, ...], v_k
   weight: Array  #: [C] float32, alpha_k
@@ -106,25 +106,27 @@ def _update(model: Model, hparams: APFLHParams) -> ClientUpdate:
 
   def step(gradient, carry):
     params, personal, weight, first, _ = carry
-    (loss, here), (_, there) = gradient(params, _mixture(weight, personal, params))
+    (loss, global_slope), (_, mixed_slope) = gradient(
+      params, _mixture(weight, personal, params)
+    )
     after = weight
     if hparams.adaptive_weight:
-      slope = trees.dot(trees.subtract(personal, params), there)
+      slope = trees.dot(trees.subtract(personal, params), mixed_slope)
       after = jnp.where(first, jnp.clip(weight - rate * slope, 0.0, 1.0), weight)
     return (
-      trees.add_scaled(params, -rate, here),
-      trees.add_scaled(personal, -rate * weight, there),
+      trees.add_scaled(params, -rate, global_slope),
+      trees.add_scaled(personal, -rate * weight, mixed_slope),
       after,
       jnp.bool_(False),
       loss,
     )
 
   def train(received, shard, row, key):
-    kept, weight, met = row
-    start = kept
+    previous, weight, met = row
+    start = previous
     if hparams.personal_start == "received":
       # A client without data has not taken part: it keeps what it has.
-      start = trees.where(met | (shard.size == 0), kept, received.start)
+      start = trees.where(met | (shard.size == 0), previous, received.start)
     params, personal, weight, _, loss = minibatches.fold_steps(
       model,
       shard,

@@ -28,7 +28,7 @@ from fedjax_alg.conditions import only
 from fedjax_alg.exchange import exchange_of
 from fedjax_alg.exchange.aggregation import Aggregation
 from fedjax_alg.exchange.attacks import Hostility
-from fedjax_alg.hparams import hyper, like
+from fedjax_alg.hparams import field_like, hyper
 from fedjax_alg.rounds.buffered import BufferedState, compose_buffered
 
 _ASYNC = "Xie et al. section 5.2"
@@ -36,7 +36,7 @@ _ASYNC = "Xie et al. section 5.2"
 
 @dataclasses.dataclass(frozen=True)
 class Asynchrony:
-  """Who runs at once, and what late updates count."""
+  """Options of asynchronous training: concurrency and factors of late updates."""
 
   concurrency: int = hyper(
     0,
@@ -147,10 +147,10 @@ class FedBuffHParams(
     above=0.0,
     source="Nguyen et al. Algorithm 1",
   )
-  server_momentum: float = like(composed.ComposedHParams, "server_momentum")
-  beta1: float = like(diversified.AdamOptions, "beta1")
-  beta2: float = like(diversified.AdamOptions, "beta2")
-  eps: float = like(diversified.AdamOptions, "eps")
+  server_momentum: float = field_like(composed.ComposedHParams, "server_momentum")
+  beta1: float = field_like(diversified.AdamOptions, "beta1")
+  beta2: float = field_like(diversified.AdamOptions, "beta2")
+  eps: float = field_like(diversified.AdamOptions, "eps")
 
 
 @builder
@@ -198,5 +198,5 @@ def fedbuff(
     concurrency=hparams.concurrency,
     map_clients=map_clients,
     exchange=exchange_of(hparams),
-    said=f"`client_update`={hparams.client_update}",
+    label=f"`client_update`={hparams.client_update}",
   )

@@ -158,7 +158,7 @@ class BaffleHParams(zeroth_order.Uplink):
 
 
 class BaffleState(NamedTuple):
-  """What the server of BAFFLE keeps."""
+  """State of the server of BAFFLE."""
 
   params: Params
   ema: Params  #: moving average of ``params``, the global model
@@ -166,7 +166,7 @@ class BaffleState(NamedTuple):
   round: Array  #: [] int32, rounds completed
 
 
-def clipped(vector: Array, most: float) -> Array:
+def clip(vector: Array, most: float) -> Array:
   """Scales a vector down so that no absolute entry exceeds ``most``.
 
   With ``most`` = 0 the vector is returned as it is.
@@ -331,7 +331,7 @@ def _along_own(
       smoothing=h.smoothing,
       scheme=h.scheme,
     )
-    return clipped(jax.flatten_util.ravel_pytree(gradient)[0], h.clip), loss
+    return clip(jax.flatten_util.ravel_pytree(gradient)[0], h.clip), loss
 
   return stacking.mean(
     method.map_clients,
@@ -359,7 +359,7 @@ def _round(
     vector, losses = exchange(
       method, params, step, cohort, batches, jax.random.fold_in(draws, step)
     )
-    losses, gradient = objective.regularised(model, params, losses, unravel(vector))
+    losses, gradient = objective.regularise(model, params, losses, unravel(vector))
     with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
       updates, optimiser_state = method.optimiser.update(
         gradient, optimiser_state, params
@@ -409,7 +409,7 @@ def _cost(h: BaffleHParams, size: int, slots: int) -> RoundCost:
 
 
 def _work(model: Model, h: BaffleHParams, sizes: Array) -> Work:
-  """What clients of these sizes ([S] int32) compute in a round."""
+  """Computes the work of clients of these sizes ([S] int32) in a round."""
   examples = jax.vmap(h.work().examples_read)(sizes).astype(jnp.float32)
   batches = jax.vmap(h.work().num_steps)(sizes).astype(jnp.float32)
   passes = zeroth_order.passes(h.directions, h.scheme)

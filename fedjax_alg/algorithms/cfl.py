@@ -113,7 +113,7 @@ class Tree(NamedTuple):
 
 
 class Updates(NamedTuple):
-  """What the server of CFL keeps between rounds."""
+  """State of the server of CFL between rounds."""
 
   last: Array  #: [C, P], dW_k
   trained: Array  #: [C] bool, whether the client has sent an update
@@ -213,14 +213,14 @@ def _split_all(
 
   def split_one(group: Array, state: ClusteredState) -> ClusteredState:
     inside = (state.member == group) & memory.trained
-    wanted = (
+    should_split = (
       (mean_norm[group] < hparams.eps1)
       & (jnp.where(inside, norm, 0.0).max() > hparams.eps2)
       & (inside.sum() > 2)
       & (state.memory.number < hparams.max_groups)
     )
     result: ClusteredState = jax.lax.cond(
-      wanted, lambda: _split(hparams, state, group, inside, weight), lambda: state
+      should_split, lambda: _split(hparams, state, group, inside, weight), lambda: state
     )
     return result
 
@@ -248,9 +248,9 @@ def _split(
   half = grouping.agglomerate(-cosine, inside, hparams.linkage, num_groups=2).assignment
   across = (inside & (half == 0))[:, None] & (inside & (half == 1))[None]
   largest = jnp.where(across, cosine, -1.0).max()
-  apart = jnp.bool_(True)
+  is_incongruent = jnp.bool_(True)
   if not is_zero(hparams.gamma_max):
-    apart = (hparams.gamma_max < jnp.sqrt((1.0 - largest) / 2.0)) | (
+    is_incongruent = (hparams.gamma_max < jnp.sqrt((1.0 - largest) / 2.0)) | (
       hparams.gamma_max == 0
     )
   new, tree = memory.number, memory.tree
@@ -274,7 +274,7 @@ def _split(
       ),
     ),
   )
-  state = trees.where(apart, split, state)
+  state = trees.where(is_incongruent, split, state)
   return state
 
 

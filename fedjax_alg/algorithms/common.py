@@ -1,4 +1,4 @@
-"""What many methods are made of: fields that they share, and their last lines."""
+"""Building blocks of many methods: shared option fields, and common builders."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ def weights(
   mean: str = "the mean update",
   when: Any = READ,
   by_loss: bool = False,
-  **more: Any,
+  **options: Any,
 ) -> Any:
   """The field `client_weights`; ``mean`` says what is weighted.
 
@@ -58,7 +58,7 @@ def weights(
     f"{text}, {BY_LOSS}",
     when=when,
     source="; ".join(filter(None, (source, FAIR))),
-    **more,
+    **options,
   )
 
 
@@ -114,12 +114,14 @@ def in_groups(
   )
 
 
-def product_caution(hparams: Any, rate: str, pull: str, most: float, what: str) -> str:
+def product_caution(
+  hparams: Any, rate: str, pull: str, most: float, effect: str
+) -> str:
   """A warning if two hyper-parameters have too large a product, else ""."""
-  one, other = getattr(hparams, rate), getattr(hparams, pull)
-  if one * other < most:
+  rate_value, pull_value = getattr(hparams, rate), getattr(hparams, pull)
+  if rate_value * pull_value < most:
     return ""
   return (
-    f"`{rate}`={one:g} with `{pull}`={other:g}: {what} from a product of "
-    f"{most:g} on; take `{rate}` below {most / other:.1e}"
+    f"`{rate}`={rate_value:g} with `{pull}`={pull_value:g}: {effect} from a product of "
+    f"{most:g} on; take `{rate}` below {most / pull_value:.1e}"
   )

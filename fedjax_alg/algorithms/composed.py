@@ -38,7 +38,7 @@ from fedjax_alg.conditions import MANY, is_zero, only
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange.aggregation import Aggregation
 from fedjax_alg.exchange.weights import READ, WEIGHTS, by_loss
-from fedjax_alg.hparams import hyper, like
+from fedjax_alg.hparams import field_like, hyper
 from fedjax_alg.rounds.two_halves import ComposedState, ModelGrouping
 
 CLIENT_UPDATES = (
@@ -146,13 +146,13 @@ class ComposedHParams(
     below=1.0,
     when=only("server", "sgd"),
   )
-  local_scaling: bool = like(
+  local_scaling: bool = field_like(
     FSVRGHParams,
     "local_scaling",
     source="diversified (20)-(21)",
     when=_SVRG & fsvrg.FEATURES,
   )
-  aggregate_scaling: str = like(
+  aggregate_scaling: str = field_like(
     FSVRGHParams, "aggregate_scaling", when=_SVRG & fsvrg.FEATURES
   )
   num_models: int = hyper(
@@ -171,7 +171,7 @@ class ComposedHParams(
     source="diversified (57)-(58)",
     when=only("grouping", "gradient"),
   )
-  group_mean: str = like(
+  group_mean: str = field_like(
     diversified.GAHParams, "group_mean", when=only("grouping", "gradient")
   )
 

@@ -109,7 +109,7 @@ class DittoHParams(Aggregation, LocalWork):
 
 
 class Personal(NamedTuple):
-  """What the clients keep."""
+  """Per-client state: the personal models."""
 
   models: Params  #: [C, ...], v_k
   met: Array  #: [C] bool, whether the client has taken part
@@ -150,12 +150,12 @@ def _update(model: Model, hparams: DittoHParams) -> ClientUpdate:
     )
 
   def train(received, shard, client_row, key):
-    kept, met, _ = client_row
+    previous, met, _ = client_row
     params, loss = sgd(model, received.start, shard, hparams, hparams.client_lr, key)
-    start = kept
+    start = previous
     if hparams.personal_start == "received":
       # A client without data has not taken part: it keeps what it has.
-      start = trees.where(met | (shard.size == 0), kept, received.start)
+      start = trees.where(met | (shard.size == 0), previous, received.start)
     personal = _personalise(model, hparams, start, received.start, shard, key)
     read = hparams.examples_read(shard.size) + (
       hparams.personal_work.examples_read(shard.size)
@@ -196,7 +196,7 @@ def ditto(
 
   def client_params(state, client_id, shard, key):
     memory, centre = state.own_memory, trees.index(state.models, 0)
-    kept, met, _ = trees.rows(memory._replace(start=()), client_id)
+    personal, met, _ = trees.rows(memory._replace(start=()), client_id)
     met = met & (client_id < memory.met.shape[0])
     start = centre
     if hparams.personal_start == "initial":
@@ -205,7 +205,7 @@ def ditto(
     # Without steps: the model that the client has kept.
     shard = shard._replace(size=jnp.where(met, 0, shard.size))
     return _personalise(
-      model, hparams, trees.where(met, kept, start), centre, shard, key
+      model, hparams, trees.where(met, personal, start), centre, shard, key
     )
 
   def client_copy(state, client_id, shard, key):

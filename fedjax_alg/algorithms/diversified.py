@@ -196,8 +196,8 @@ def group_vectors(
   projection = grouping.project(rows, present, k - 1)
   start = grouping.place(projection, starts, centre=options.centre_projection)
   if options.split == "farthest":
-    apart = grouping.farthest_first(projection.points, present, start[0], k)
-    start = jnp.where(stage.splitting, apart, start)
+    farthest = grouping.farthest_first(projection.points, present, start[0], k)
+    start = jnp.where(stage.splitting, farthest, start)
   points = projection.points
   if stage.warm_up is not None:  # all at their mean; ties are the first's
     points, start = jax.tree.map(
@@ -254,10 +254,12 @@ def by_gradient(
 
   def means_of_models(models, vectors, anchors, cohort, stage, scale):
     _, groups = group_vectors(options, vectors[0], anchors, cohort.present, stage)
-    own = trees.members(groups.assignment, options.num_models)
+    in_group = trees.members(groups.assignment, options.num_models)
     return jax.vmap(
-      lambda own: trees.slot_mean(jnp.where(own & cohort.present, 1.0, 0.0), vectors[1])
-    )(own), groups
+      lambda member: trees.slot_mean(
+        jnp.where(member & cohort.present, 1.0, 0.0), vectors[1]
+      )
+    )(in_group), groups
 
   if group_mean == "models":
     return ModelGrouping(

@@ -44,7 +44,7 @@ from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.conditions import only
 from fedjax_alg.exchange.attacks import Hostility
-from fedjax_alg.exchange.messages import carried
+from fedjax_alg.exchange.messages import carry
 from fedjax_alg.exchange.weights import WEIGHTS, participation
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
@@ -52,7 +52,7 @@ from fedjax_alg.rounds.two_halves import ComposedState
 
 @dataclasses.dataclass(frozen=True)
 class DynOptions:
-  """How strongly FedDyn regularises."""
+  """Options of FedDyn's dynamic regularizer."""
 
   alpha: float = hyper(
     0.1,
@@ -92,12 +92,12 @@ def dyn_update(
   """The client's part of FedDyn, and the server's h."""
   weigh = participation(weights)
 
-  def total(cohort: Cohort, chosen: Array | None = None) -> Array:
-    """The weight of all clients that are present, or of those ``chosen``."""
+  def total(cohort: Cohort, mask: Array | None = None) -> Array:
+    """The weight of all clients that are present, or of those in ``mask``."""
     assert cohort.everyone is not None
     size = cohort.everyone.size.astype(jnp.float32)
-    if chosen is not None:
-      size = jnp.where(chosen, size, 0.0)
+    if mask is not None:
+      size = jnp.where(mask, size, 0.0)
     return jnp.maximum(weigh(cohort._replace(weight=size)).sum(), 1.0)
 
   def init(params, spec):
@@ -116,7 +116,7 @@ def dyn_update(
       )
 
     params, loss = sgd(model, received.start, shard, work, client_lr, key, correct)
-    params = carried(params)  # once: its change moves h, too
+    params = carry(params)  # once: its change moves h, too
     update = trees.subtract(params, received.start)
     return Trained(params, loss, update, kept=update)
 
@@ -125,8 +125,8 @@ def dyn_update(
     share = weigh(cohort).sum() / total(cohort)
     return trees.add_scaled(memory.mean, 1.0 + share, update)
 
-  def merge(memory, cohort, moved, anchors):
-    return memory._replace(mean=trees.add(memory.mean, moved))
+  def merge(memory, cohort, move, anchors):
+    return memory._replace(mean=trees.add(memory.mean, move))
 
   return ClientUpdate(
     train,

@@ -144,7 +144,7 @@ class FedGroupHParams(GroupWork):
   )
 
   def facts(self, num_clients: int) -> dict[str, Any]:
-    """What ``when`` of a field may name beside options (``hparams.facts``)."""
+    """Returns facts that ``when`` may name beside options (``hparams.facts``)."""
     return {"cold_clients": max(0, num_clients - pool_size(self))}
 
 
@@ -154,7 +154,7 @@ class FedGrouProxHParams(Proximal, FedGroupHParams):
 
 
 class GroupMemory(NamedTuple):
-  """What the server of FedGroup keeps between rounds."""
+  """State of the server of FedGroup between rounds."""
 
   start: Params  #: w_0
   directions: Array  #: [m, P], mean first update of each group
@@ -171,7 +171,7 @@ class GroupMemory(NamedTuple):
 
 
 class Note(NamedTuple):
-  """How a participant came to its group."""
+  """Record of how a participant was assigned to its group."""
 
   histogram: Array  #: [L], the client's class frequencies now
   kept: Array  #: [] bool, whether the client keeps a group known before
@@ -188,13 +188,13 @@ def frequencies(shard: Shard, num_classes: int) -> Array:
 
 
 def pool_size(hparams: FedGroupHParams) -> int:
-  """How many clients are pre-trained before round 1: alpha m, or m with RCC."""
+  """Counts the clients pre-trained before round 1: alpha m, or m with RCC."""
   scale = 1 if hparams.centers == "random" else hparams.pretrain_scale
   return hparams.num_groups * scale
 
 
-def compared(hparams: FedGroupHParams, num_clients: int) -> int:
-  """How many pre-trained clients are compared in pairs; none with RCC."""
+def num_compared(hparams: FedGroupHParams, num_clients: int) -> int:
+  """Counts the pre-trained clients compared in pairs; none with RCC."""
   if hparams.centers == "random":
     return 0
   return min(pool_size(hparams), num_clients)
@@ -271,7 +271,7 @@ def first_update(
 
 
 def first_examples(hparams: FedGroupHParams, size: Array) -> Array:
-  """How many examples ``first_update`` reads, [S].
+  """Counts the examples that ``first_update`` reads, [S].
 
   Args:
     hparams: the settings of the pre-training.
@@ -315,7 +315,7 @@ def group_pool(
   return jnp.where(mask, assignment, -1)
 
 
-def grouped_pool(
+def pretrain_and_group(
   model: Model,
   hparams: FedGroupHParams,
   start: Params,
@@ -437,7 +437,7 @@ def _setup(
   method: Directions, state: ClusteredState, everyone: Cohort, key: Key
 ) -> ClusteredState:
   memory: GroupMemory = state.memory
-  ids, updates, _, groups = grouped_pool(
+  ids, updates, _, groups = pretrain_and_group(
     method.model, method.hparams, memory.start, everyone, key, method.map_clients
   )
   m = method.hparams.num_groups
@@ -514,13 +514,13 @@ def _assign(
   migration = method.hparams.migration
   group, then = client_row
   now = frequencies(shard, then.shape[0])
-  kept = group >= 0
+  keeps_group = group >= 0
   # Rounding may take the distance past 1.
-  kept &= (0.5 * jnp.abs(now - then).sum() <= migration) | (migration >= 1.0)
+  keeps_group &= (0.5 * jnp.abs(now - then).sum() <= migration) | (migration >= 1.0)
   group = jax.lax.cond(
-    kept, lambda: group, lambda: _cold_start(method, memory, models, shard, key)
+    keeps_group, lambda: group, lambda: _cold_start(method, memory, models, shard, key)
   )
-  return group, Note(now, kept, member < 0)
+  return group, Note(now, keeps_group, member < 0)
 
 
 def _finish(

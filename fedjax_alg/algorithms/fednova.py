@@ -137,10 +137,10 @@ def nova_update(
   shrink: Any = 0.0 if is_zero(mu) else client_lr * mu
 
   def factors(memory, cohort, keys):
-    taken = jax.vmap(work.num_steps)(cohort.shards.size, cohort.part)
-    norms = jax.vmap(lambda tau: normaliser(tau, momentum, shrink))(taken)
-    length = norms if tau_eff == "normaliser" else taken.astype(jnp.float32)
-    return trees.slot_mean(weigh(cohort), length) / jnp.where(taken > 0, norms, 1.0)
+    num_steps = jax.vmap(work.num_steps)(cohort.shards.size, cohort.part)
+    norms = jax.vmap(lambda tau: normaliser(tau, momentum, shrink))(num_steps)
+    length = norms if tau_eff == "normaliser" else num_steps.astype(jnp.float32)
+    return trees.slot_mean(weigh(cohort), length) / jnp.where(num_steps > 0, norms, 1.0)
 
   def train(received, shard, factor, key):
     start = received.start

@@ -110,7 +110,7 @@ def _update(model: Model, hparams: FedZOHParams) -> ClientUpdate:
     )
     return Trained(params, loss)
 
-  sent: dict[str, Any] = {}
+  overrides: dict[str, Any] = {}
   if hparams.sends_seeds:
     if not hparams.local_steps:
       raise OptionError(
@@ -118,7 +118,7 @@ def _update(model: Model, hparams: FedZOHParams) -> ClientUpdate:
         "client sends another number of numbers"
       )
     numbers = hparams.local_steps * hparams.directions
-    sent = dict(
+    overrides = dict(
       upload_bytes=lambda size: zeroth_order.seeds_bytes(numbers),
       server_flops=lambda slots, size: slots * zeroth_order.replay_flops(numbers, size),
     )
@@ -129,7 +129,7 @@ def _update(model: Model, hparams: FedZOHParams) -> ClientUpdate:
     forward_passes=lambda size: (
       hparams.examples_read(size) * zeroth_order.passes(hparams.directions)
     ),
-    **sent,
+    **overrides,
   )
 
 

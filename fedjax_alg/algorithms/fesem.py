@@ -69,7 +69,7 @@ class FeSEMHParams(GroupWork):
 
 
 class Locals(NamedTuple):
-  """What the server of FeSEM keeps between rounds."""
+  """State of the server of FeSEM between rounds."""
 
   start: Params  #: the initial model
   last: Array  #: [C, P], W_k
@@ -102,7 +102,7 @@ def nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
       return jax.random.randint(key, (), 0, k, jnp.int32)
     params = start
     if hparams.first_group == "trained" and hparams.pretrain_steps:
-      params = clustered.pretrained(model, hparams, start, shard, key, before_all)
+      params = clustered.pretrain_model(model, hparams, start, shard, key, before_all)
     return grouping.nearest_centre(clustered.flat(params), centres)
 
   def assign(models, start, client_row, member, shard, key):
@@ -124,14 +124,16 @@ def nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
       return Extra(flops=flops)
     new = present & ~trained
     number = new.sum(dtype=jnp.int32)
-    own = jnp.where(new, jax.vmap(before_all.examples_read)(cohort.shards.size), 0)
+    own_gradients = jnp.where(
+      new, jax.vmap(before_all.examples_read)(cohort.shards.size), 0
+    )
     return Extra(
       down=number * size,
       up=number * size,
       exchanges=new.any().astype(jnp.int32),
-      example_gradients=own.sum(),
+      example_gradients=own_gradients.sum(),
       flops=flops,
-      own_gradients=own,
+      own_gradients=own_gradients,
       own_batches=jnp.where(new, hparams.pretrain_steps, 0),
     )
 

@@ -81,7 +81,7 @@ class FLHCHParams(GroupWork):
 
 
 class Clustering(NamedTuple):
-  """What the server of FL+HC keeps between rounds."""
+  """State of the server of FL+HC between rounds."""
 
   done: Array  #: [] bool, whether the clients have been clustered
   model: Params  #: w, the global model at the clustering
@@ -110,7 +110,7 @@ def once_rule(model: Model, hparams: FLHCHParams, map_clients: MapClients) -> Ru
     ids = jnp.arange(state.member.shape[0], dtype=jnp.int32)
     start = trees.index(state.models, 0)
     updates = map_clients(update_of, start, everyone, client_keys(key, ids))
-    return _clustered(hparams, state, start, updates, everyone.size > 0)
+    return _cluster(hparams, state, start, updates, everyone.size > 0)
 
   def before(state: ClusteredState, cohort: Cohort, key: Key) -> ClusteredState:
     everyone = cohort.everyone
@@ -145,7 +145,7 @@ def once_rule(model: Model, hparams: FLHCHParams, map_clients: MapClients) -> Ru
   )
 
 
-def _clustered(
+def _cluster(
   hparams: FLHCHParams,
   state: ClusteredState,
   start: Params,
@@ -205,9 +205,9 @@ def _extra(
   clients = len(before.member)
   now = after.memory.done & ~before.memory.done
   assert cohort.everyone is not None
-  asked = jnp.where(now, (cohort.everyone.size > 0).sum(dtype=jnp.int32), 0)
+  num_asked = jnp.where(now, (cohort.everyone.size > 0).sum(dtype=jnp.int32), 0)
   read, steps = (jax.vmap(hparams.examples_read), jax.vmap(hparams.num_steps))
-  number = (new & cohort.present).sum(dtype=jnp.int32) + asked
+  number = (new & cohort.present).sum(dtype=jnp.int32) + num_asked
   gradients = (
     jnp.where(now, read(cohort.everyone.size).sum(), 0)
     + jnp.where(new, read(cohort.shards.size), 0).sum()

@@ -96,7 +96,7 @@ def _gradient_update(model: Model, client_lr: float) -> ClientUpdate:
   )
 
 
-def _populated(
+def _draw_until_populated(
   model: Model,
   hparams: IFCAHParams,
   models: Params,
@@ -153,11 +153,11 @@ def _spread(
     losses = jnp.where(jnp.arange(k)[None] < j, losses, jnp.inf).min(1)
     losses = jnp.where(j == 0, 1.0, losses)
     choose, work = jax.random.split(jax.random.fold_in(key, j))
-    chosen = jax.random.categorical(
+    client = jax.random.categorical(
       choose, jnp.where(present, jnp.log(losses), -jnp.inf)
     )
     shards = everyone.shards
-    shard = shards.at(shards.offset[chosen], shards.size[chosen])
+    shard = shards.at(shards.offset[client], shards.size[client])
     new = owned.for_one(
       map_clients,
       lambda params, shard, key: sgd(
@@ -173,7 +173,7 @@ def _spread(
       shard,
       work,
     )
-    return jax.tree.map(lambda all, one: all.at[j].set(one), models, new)
+    return jax.tree.map(lambda leaves, leaf: leaves.at[j].set(leaf), models, new)
 
   return jax.lax.fori_loop(jnp.int32(0), k, add, trees.repeat(params, k))
 
@@ -191,7 +191,9 @@ def least_loss_rule(
   def setup(state: ClusteredState, everyone: Cohort, key: Key) -> ClusteredState:
     if start == "reject":
       return state._replace(
-        models=_populated(model, hparams, state.models, everyone, key, map_clients)
+        models=_draw_until_populated(
+          model, hparams, state.models, everyone, key, map_clients
+        )
       )
     if start == "kmeans++":
       return state._replace(

@@ -56,7 +56,7 @@ from fedjax_alg.rounds.two_halves import ComposedState
 
 @dataclasses.dataclass(frozen=True)
 class Delays:
-  """Which delayed gradients LoSAC's clients keep."""
+  """Options of the delayed gradients that LoSAC's clients store."""
 
   variant: str = hyper(
     "client",
@@ -221,7 +221,7 @@ def picks(key: Key, slots: int, batches: Array) -> Array:
   repeats: step k visits entry k mod ``batches``.
   """
   order = jnp.arange(slots, dtype=jnp.int32) % jnp.maximum(batches, 1)
-  return minibatches.shuffled(
+  return minibatches.shuffle(
     minibatches.shuffle_bits(key), jnp.int32(0), order, jnp.maximum(batches, 1)
   )
 
@@ -254,22 +254,22 @@ def _table_variant(model: Model, work: LocalWork, client_lr: float) -> ClientUpd
 
   def setup(memory, params, everyone, map_clients):
     count = batches(everyone.shards.size)
-    known = everyone.ids < everyone.ids.shape[0]
+    is_client = everyone.ids < everyone.ids.shape[0]
     first_row = (jnp.cumsum(count) - count).astype(jnp.int32)
     return memory._replace(
-      first_row=jnp.where(known, first_row, -1), examples=everyone.weight.sum()
+      first_row=jnp.where(is_client, first_row, -1), examples=everyone.weight.sum()
     )
 
   def refresh(memory, params, cohort, map_clients):
     """Gives newcomers the rows of the table after those in use."""
     memory = _more_examples(memory, cohort)
     count = batches(cohort.everyone.size)
-    known = memory.first_row >= 0
-    taken = jnp.where(known, count, 0).sum()
-    more = jnp.where(cohort.newcomers, count, 0)
-    first_row = (taken + jnp.cumsum(more) - more).astype(jnp.int32)
+    has_rows = memory.first_row >= 0
+    num_rows = jnp.where(has_rows, count, 0).sum()
+    new_rows = jnp.where(cohort.newcomers, count, 0)
+    first_row = (num_rows + jnp.cumsum(new_rows) - new_rows).astype(jnp.int32)
     return memory._replace(
-      first_row=jnp.where(cohort.newcomers & ~known, first_row, memory.first_row)
+      first_row=jnp.where(cohort.newcomers & ~has_rows, first_row, memory.first_row)
     )
 
   return _client_update(

@@ -110,15 +110,15 @@ def _update(model: Model, hparams: PerFedAvgHParams) -> ClientUpdate:
     return trees.scale(0.5 / delta, trees.subtract(ahead, behind))
 
   def step(descend, *args):
-    first, second, *third, (params, _, kept) = args
+    first, second, *third, (params, _, opt_state) = args
     ((_, inner),) = first(params)
     adapted = trees.add_scaled(params, -alpha, inner)
     ((loss, u),) = second(adapted)
     direction = u
     if third:
       direction = trees.add_scaled(u, -alpha, hessian_times(third[0], params, u))
-    params, kept = descend(direction, params, kept)
-    return params, loss, kept
+    params, opt_state = descend(direction, params, opt_state)
+    return params, loss, opt_state
 
   def train(received, shard, client_row, key):
     start = received.start

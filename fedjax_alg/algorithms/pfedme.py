@@ -171,7 +171,7 @@ def _build(
     pair = _train(model, hparams, received.start, shard, key)
     return Trained(pair.copy, pair.loss)
 
-  def trained(state, shard, key):
+  def train_pair(state, shard, key):
     return _train(model, hparams, trees.index(state.models, 0), shard, key)
 
   algorithm = averaging(
@@ -186,8 +186,8 @@ def _build(
     map_clients,
   )
   return algorithm._replace(
-    client_params=lambda state, _, shard, key: trained(state, shard, key).personal,
-    client_copy=lambda state, _, shard, key: trained(state, shard, key).copy,
+    client_params=lambda state, _, shard, key: train_pair(state, shard, key).personal,
+    client_copy=lambda state, _, shard, key: train_pair(state, shard, key).copy,
   )
 
 
@@ -222,12 +222,12 @@ def pfedzo(
     Its ``client_params`` is theta, and its ``client_copy`` w_k, after local
     training from the global model.
   """
-  each = hparams.inner_steps * zeroth_order.passes(hparams.directions)
+  passes_per_example = hparams.inner_steps * zeroth_order.passes(hparams.directions)
   return _build(
     model,
     hparams,
     map_clients,
-    forward_passes=lambda size: hparams.examples_read(size) * each,
+    forward_passes=lambda size: hparams.examples_read(size) * passes_per_example,
   )
 
 

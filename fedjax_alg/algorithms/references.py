@@ -33,7 +33,7 @@ from fedjax_alg.base import (
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
-from fedjax_alg.client.personal import moved, with_states
+from fedjax_alg.client.personal import run_moving, with_states
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.exchange import stacking
@@ -169,7 +169,7 @@ def local(
 
     def train(rounds, shard, row, key):
       params, running = row
-      (params, loss), _, running = moved(
+      (params, loss), _, running = run_moving(
         lambda shard: sgd(
           model,
           params,

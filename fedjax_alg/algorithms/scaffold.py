@@ -50,7 +50,7 @@ from fedjax_alg.rounds.two_halves import ComposedState
 
 @dataclasses.dataclass(frozen=True)
 class VariateOptions:
-  """How SCAFFOLD updates its control variates."""
+  """Options of SCAFFOLD's control variates."""
 
   option: str = hyper(
     "II",
@@ -102,7 +102,7 @@ def scaffold_update(
     start, shift = received.start, trees.subtract(received.shared, client_row)
     sums = option == "II" and optimizer is not None
     local_steps = descent(client_lr, optimizer, received.round)
-    params, loss, kept = descend(
+    params, loss, opt_state = descend(
       model,
       start,
       shard,
@@ -118,7 +118,7 @@ def scaffold_update(
       _, new = objective.full_value_and_grad(model, start, shard)
     elif sums:
       new = jax.tree.map(
-        lambda total, shift: total / steps_taken - shift, kept[1], shift
+        lambda total, shift: total / steps_taken - shift, opt_state[1], shift
       )
     else:
       per_step = 1.0 / (steps_taken * client_lr)

@@ -16,7 +16,7 @@ BETA_RULES = ("fr", "pr+", "hs", "dy")
 
 
 class ConjugateGradientState(NamedTuple):
-  """What the next direction is computed from."""
+  """State from which the next direction is computed."""
 
   rounds: Array  #: [] int32, number of directions so far, for inspection only
   gradient: Params  #: g(w^{r-1})

@@ -1,4 +1,4 @@
-"""What the server knows about the input features: counts over all clients.
+"""Statistics of the input features at the server: counts over all clients.
 
 Every client reports once, before round 1 or when it joins, the numbers n_i^j of
 its examples in which feature j is non-zero (diversified, (19)).

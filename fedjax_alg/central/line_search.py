@@ -18,7 +18,7 @@ TESTS = ("half_gradient", "armijo", "decrease", "printed")
 #: Factor of the slope in the test "armijo" (Nocedal and Wright, Algorithm 3.1).
 ARMIJO = 1e-4
 
-#: How many steps are evaluated at once: reading the examples costs more than
+#: Number of steps that are evaluated at once: reading the examples costs more than
 #: evaluating the loss for a few more steps.
 WIDTH = 4
 
@@ -123,39 +123,39 @@ def backtracking(
       t = tried + jnp.arange(width, dtype=jnp.int32)
       return t, initial_step * jnp.float32(gamma) ** t.astype(jnp.float32)
 
-    def judged(tried, t, eta, value, values):
+    def choose_step(tried, t, eta, value, values):
       good = _passes(test, eta, value - values, square, slope)
       good = good & (t < max_tries)
       first = jnp.argmax(good)
-      found = good[first]
+      passes = good[first]
       return (
-        jnp.where(found, t[first] + 1, jnp.minimum(tried + width, max_tries)).astype(
+        jnp.where(passes, t[first] + 1, jnp.minimum(tried + width, max_tries)).astype(
           jnp.int32
         ),
-        found,
-        jnp.where(found, eta[first], 0.0),
-        jnp.where(found, values[first], value),
+        passes,
+        jnp.where(passes, eta[first], 0.0),
+        jnp.where(passes, values[first], value),
       )
 
     # f(w) is computed together with the first steps.
     t, eta = candidates(jnp.int32(0))
     values = values_at(jnp.concatenate([jnp.zeros(1), eta]))
     value = values[0]
-    carry = judged(jnp.int32(0), t, eta, value, values[1:])
+    carry = choose_step(jnp.int32(0), t, eta, value, values[1:])
     if width < max_tries:
 
       def search(carry):
         t, eta = candidates(carry[0])
-        return judged(carry[0], t, eta, value, values_at(eta))
+        return choose_step(carry[0], t, eta, value, values_at(eta))
 
       carry = jax.lax.while_loop(
         lambda carry: ~carry[1] & (carry[0] < max_tries), search, carry
       )
     tries, _, eta, new_value = carry
     # Where eta = 0, an infinite entry of the direction must not give 0 * inf.
-    taken = jax.tree.map(
+    scaled_updates = jax.tree.map(
       lambda d: jnp.where(eta > 0, eta * d, jnp.zeros_like(d)), updates
     )
-    return taken, BacktrackingState(eta, tries, value, new_value)
+    return scaled_updates, BacktrackingState(eta, tries, value, new_value)
 
   return optax.GradientTransformationExtraArgs(init, update)

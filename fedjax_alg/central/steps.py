@@ -59,9 +59,9 @@ class ServerStep(NamedTuple):
 
 
 def _step(
-  transform: optax.GradientTransformation, when: str, **more: Any
+  transform: optax.GradientTransformation, when: str, **options: Any
 ) -> ServerStep:
-  return ServerStep(optax.with_extra_args_support(transform), when, **more)
+  return ServerStep(optax.with_extra_args_support(transform), when, **options)
 
 
 def average(learning_rate: float = 1.0) -> ServerStep:
@@ -83,11 +83,13 @@ def adam(
   """Adam on the mean update (optax's, with bias correction)."""
   init, update = optax.adam(learning_rate, beta1, beta2, eps)
 
-  def settled(*args):
+  def update_without_nan_tangents(*args):
     updates, state = update(*args)
     return jax.tree.map(trees.zero_nan_tangent, updates), state
 
-  return _step(optax.GradientTransformation(init, settled), "aggregate")
+  return _step(
+    optax.GradientTransformation(init, update_without_nan_tangents), "aggregate"
+  )
 
 
 def fedopt_step(*args: Any, **kwargs: Any) -> ServerStep:

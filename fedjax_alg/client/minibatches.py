@@ -1,4 +1,4 @@
-"""How much local work a client does, and which rows each step reads.
+"""Local work of a client: the number of its steps, and the rows each step reads.
 
 The shuffle is the swap-or-not network of Hoang, Morris and Rogaway ("An
 enciphering scheme based on a card shuffle", CRYPTO 2012): a keyed bijection of
@@ -33,7 +33,7 @@ CHUNK_STEPS = 64
 
 #: The name of a local step in a compiled program and in profiles of it.
 STEP = "local_step"
-_drawn_at_once = contextvars.ContextVar("steps", default=CHUNK_STEPS)
+_steps_at_once = contextvars.ContextVar("steps", default=CHUNK_STEPS)
 
 #: (*params) -> the pair (mean loss, gradient) on one mini-batch, for each of
 #: ``params``
@@ -41,7 +41,7 @@ Gradient = Callable[..., tuple[tuple[Array, Params], ...]]
 
 
 class Differentiate(NamedTuple):
-  """How a step computes the pair (mean loss, gradient) on the rows it reads.
+  """Functions that compute the pair (mean loss, gradient) on a client's rows.
 
   ``params`` is passed through unchanged from the step's call of ``gradient``,
   so it may hold more than parameters: ``client.zeroth_order`` passes
@@ -60,7 +60,7 @@ EXACT = Differentiate()
 
 @dataclasses.dataclass(frozen=True)
 class LocalWork:
-  """How much a participant trains in one round, in mini-batch steps."""
+  """Amount of a participant's training in one round, in mini-batch steps."""
 
   GROUP: ClassVar[str] = "local"
 
@@ -81,7 +81,7 @@ class LocalWork:
   def num_steps(
     self, size: Int[Array, ""], part: Float[Array, ""] | None = None
   ) -> Int[Array, ""]:
-    """How many steps a client with ``size`` examples takes, [] int32.
+    """Counts the steps of a client with ``size`` examples, [] int32.
 
     Args:
       size: [] int32, number of the client's examples.
@@ -106,7 +106,7 @@ class LocalWork:
   def examples_read(
     self, size: Int[Array, ""], part: Float[Array, ""] | None = None
   ) -> Int[Array, ""]:
-    """How many examples the steps read, with repetitions, [] int32."""
+    """Counts the examples that the steps read, with repetitions, [] int32."""
     if not self.batch_size:
       return self.num_steps(size, part) * size
     per_epoch = batches_per_epoch(size, self.batch_size)
@@ -117,7 +117,7 @@ class LocalWork:
   def examples_by_batch(
     self, size: Int[Array, ""], batches_per_step: int
   ) -> Int[Array, " {batches_per_step}"]:
-    """How many examples are in the first, second, ... mini-batches of steps.
+    """Counts the examples in the first, second, ... mini-batches of steps.
 
     The numbers are sums over all steps of the round.
 
@@ -144,12 +144,12 @@ class LocalWork:
 
 
 def _part_of(
-  whole: Int[Array, ""] | int, part: Float[Array, ""] | None
+  number: Int[Array, ""] | int, part: Float[Array, ""] | None
 ) -> Int[Array, ""] | int:
-  """ceil(part * whole), [] int32; ``whole`` if there is no part."""
+  """ceil(part * number), [] int32; ``number`` if there is no part."""
   if part is None:
-    return whole
-  return jnp.ceil(part * jnp.asarray(whole, jnp.float32)).astype(jnp.int32)
+    return number
+  return jnp.ceil(part * jnp.asarray(number, jnp.float32)).astype(jnp.int32)
 
 
 def batches_per_epoch(
@@ -162,7 +162,7 @@ def batches_per_epoch(
 
 
 def shuffle_bits(key: Key) -> UInt[Array, " rounds"]:
-  """The random words that ``shuffled`` takes, [SHUFFLE_ROUNDS] uint32."""
+  """The random words that ``shuffle`` takes, [SHUFFLE_ROUNDS] uint32."""
   return jax.random.bits(key, (SHUFFLE_ROUNDS,), jnp.uint32)
 
 
@@ -173,13 +173,13 @@ def _mix(word: Array) -> Array:
   return word ^ (word >> 16)
 
 
-def shuffled(
+def shuffle(
   bits: UInt[Array, " rounds"],
   epoch: Int[Array, ""],
   position: Int[Array, " B"],
   size: Int[Array, ""],
 ) -> Int[Array, " B"]:
-  """Which row comes at ``position`` in the shuffled order of ``epoch``.
+  """Returns the row at ``position`` in the shuffled order of ``epoch``.
 
   Args:
     bits: [SHUFFLE_ROUNDS] uint32 from ``shuffle_bits``.
@@ -213,7 +213,7 @@ def shuffled(
 def random_order_at(
   key: Key, positions: Int[Array, " B"], size: Int[Array, ""]
 ) -> Int[Array, " B"]:
-  """Which numbers come at some positions of a random order of [0, size).
+  """Returns the numbers at some positions of a random order of [0, size).
 
   Args:
     key: of the order; consumed.
@@ -223,12 +223,12 @@ def random_order_at(
   Returns:
     [B] int32, different for different positions.
   """
-  bits, drawn = shuffle_bits(key), positions
+  bits, rows = shuffle_bits(key), positions
   # The same places are drawn from with every key. A second pass makes their
   # pairs uniform to (3/4)^48.
   for epoch in range(2):
-    drawn = shuffled(bits, jnp.int32(epoch), drawn, size)
-  return drawn
+    rows = shuffle(bits, jnp.int32(epoch), rows, size)
+  return rows
 
 
 def batch_rows(
@@ -245,33 +245,33 @@ def batch_rows(
   position = step % per_epoch * batch_size + jnp.arange(batch_size, dtype=jnp.int32)
   mask = position < shard.size
   position = jnp.clip(position, 0, jnp.maximum(shard.size - 1, 0))
-  rows = shard.offset + shuffled(
+  rows = shard.offset + shuffle(
     bits, step // per_epoch, position, jnp.maximum(shard.size, 1)
   )
   return rows, mask
 
 
 @contextlib.contextmanager
-def drawn_at_once(steps: int) -> Iterator[None]:
-  """Where ``fold_steps`` is traced to draw the rows of so many steps at once.
+def draw_at_once(steps: int) -> Iterator[None]:
+  """Makes ``fold_steps`` draw the rows of so many steps at once in its block.
 
   The rows are the same. ``engine.lanes`` asks for fewer, because a lane that
   has finished its client waits until the others have run these steps.
   """
-  token = _drawn_at_once.set(steps)
+  token = _steps_at_once.set(steps)
   try:
     yield
   finally:
-    _drawn_at_once.reset(token)
+    _steps_at_once.reset(token)
 
 
 def take_rows(shard: Shard, rows: Int[Array, " B"]) -> tuple[Any, Any]:
   """x [B, ...] and y [B, ...] of the rows, which must exist."""
 
-  def taken(array: Array) -> Array:
+  def take(array: Array) -> Array:
     return array.at[rows].get(mode="promise_in_bounds")
 
-  return store.read(shard.x, taken), store.read(shard.y, taken)
+  return store.read(shard.x, take), store.read(shard.y, take)
 
 
 #: For a model whose parameters are the pair (parameters, statistics).
@@ -279,7 +279,7 @@ MOVES = Differentiate(objective.batch_value_and_moves, objective.full_value_and_
 
 
 def _with_moving(
-  moved: moving.Moving,
+  moving_leaves: moving.Moving,
   model: Model,
   shard: Shard,
   work: LocalWork,
@@ -289,36 +289,36 @@ def _with_moving(
   batches_per_step: int,
   differentiate: Differentiate,
 ) -> Any:
-  """``fold_steps`` in which what ``moved`` holds moves, too.
+  """``fold_steps`` in which ``moving_leaves`` move, too.
 
   Its step is taken after that of ``fn``, with the gradient and the statistics
   at the first parameters for which ``fn`` asks, or the mean of these where a
   step has several mini-batches.
   """
-  has_state = moved.state is not None
+  has_state = moving_leaves.state is not None
 
   def step(*args):
     *gradients, (carry, personal, state) = args
     moves: dict[int, tuple[Params, Any]] = {}
 
     def of_shared(place, gradient):
-      def shared(*params):
-        found = gradient(
+      def shared_gradient(*params):
+        results = gradient(
           *(((p, personal), state) if has_state else (p, personal) for p in params)
         )
         if not has_state:
-          found = [(loss, (grad, None)) for loss, grad in found]
-        _, ((_, slope), new) = found[0]
+          results = [(loss, (grad, None)) for loss, grad in results]
+        _, ((_, slope), new) = results[0]
         moves.setdefault(place, (slope, new))
-        return tuple((loss, grad) for loss, ((grad, _), _) in found)
+        return tuple((loss, grad) for loss, ((grad, _), _) in results)
 
-      return shared
+      return shared_gradient
 
     carry = fn(*(of_shared(*pair) for pair in enumerate(gradients)), carry)
     old = state
     for slope, new in moves.values():
       share = 1.0 / len(moves)
-      personal = moved.stepped(personal, trees.scale(share, slope))
+      personal = moving_leaves.take_step(personal, trees.scale(share, slope))
       state = (
         new
         if len(moves) == 1
@@ -327,15 +327,15 @@ def _with_moving(
     return carry, personal, state
 
   together = model.roles.together(
-    model, shard.personal if moved.personal is None else None, has_state
+    model, shard.personal if moving_leaves.personal is None else None, has_state
   )
-  carry, moved.personal, moved.state = fold_steps(
+  carry, moving_leaves.personal, moving_leaves.state = fold_steps(
     together,
     shard._replace(personal=None, state=None),
     work,
     key,
     step,
-    (carry, moved.personal, moved.state),
+    (carry, moving_leaves.personal, moving_leaves.state),
     batches_per_step,
     MOVES if has_state else differentiate,
   )
@@ -372,16 +372,16 @@ def fold_steps(
   Returns:
     The carry after the last step.
   """
-  moved = moving.here()
-  if moved is not None and model.roles is not None:
+  moving_leaves = moving.current()
+  if moving_leaves is not None and model.roles is not None:
     return _with_moving(
-      moved, model, shard, work, key, fn, carry, batches_per_step, differentiate
+      moving_leaves, model, shard, work, key, fn, carry, batches_per_step, differentiate
     )
   model = objective.of_client(model, shard)
   steps = work.num_steps(shard.size, shard.part)
 
   def gradient(number: Array, of: Callable[..., tuple[Array, Params]]) -> Gradient:
-    """That of a mini-batch, whose dropout is drawn by its number."""
+    """Makes the gradient of a mini-batch, whose dropout is drawn by its number."""
     dropout = objective.dropout_key(model, key, number)
     return lambda *params: tuple(of(p, dropout) for p in params)
 
@@ -405,10 +405,10 @@ def fold_steps(
   bits = shuffle_bits(key)
   # The rows of many steps are drawn at once: the shuffle then costs next to
   # nothing compared with the steps.
-  chunk = _drawn_at_once.get()
+  chunk = _steps_at_once.get()
   chunk = min(work.local_steps or chunk, chunk)
 
-  def play_chunk(c: Array, carry: Any) -> Any:
+  def run_chunk(c: Array, carry: Any) -> Any:
     first = c * chunk
     rows, mask = jax.vmap(
       lambda batch: batch_rows(shard, bits, batch, work.batch_size)
@@ -422,16 +422,14 @@ def fold_steps(
       )
 
     @jax.named_scope(STEP)
-    def play_step(k: Array, carry: Any) -> Any:
+    def run_step(k: Array, carry: Any) -> Any:
       return fn(
         *(batch_gradient(k * batches_per_step + j) for j in range(batches_per_step)),
         carry,
       )
 
     return jax.lax.fori_loop(
-      jnp.int32(0), jnp.minimum(steps - first, chunk), play_step, carry
+      jnp.int32(0), jnp.minimum(steps - first, chunk), run_step, carry
     )
 
-  return jax.lax.fori_loop(
-    jnp.int32(0), (steps + chunk - 1) // chunk, play_chunk, carry
-  )
+  return jax.lax.fori_loop(jnp.int32(0), (steps + chunk - 1) // chunk, run_chunk, carry)

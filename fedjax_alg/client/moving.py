@@ -1,4 +1,4 @@
-"""What moves with the local steps of a client beside the shared parameters.
+"""Values that move with a client's local steps beside the shared parameters.
 
 Personal parameters take a step of their own, and running statistics are moved
 by the forward pass (``models.roles``). ``client.minibatches.fold_steps`` reads
@@ -19,32 +19,32 @@ from fedjax_alg.base import Params
 
 @dataclasses.dataclass
 class Moving:
-  """What moves at the client whose code is being traced."""
+  """Values that move at the client whose code is being traced."""
 
   personal: Params  #: its personal parameters; None: they do not move
   rate: Any  #: [] float32, their learning rate
   state: Params  #: running statistics; None: there are none
 
-  def stepped(self, personal: Params, gradient: Params) -> Params:
+  def take_step(self, personal: Params, gradient: Params) -> Params:
     """The personal parameters after a step."""
     return jax.tree.map(
       lambda leaf, slope: leaf - self.rate * slope, personal, gradient
     )
 
 
-_here: contextvars.ContextVar[Moving | None] = contextvars.ContextVar(
+_current: contextvars.ContextVar[Moving | None] = contextvars.ContextVar(
   "moving", default=None
 )
 
 
-def here() -> Moving | None:
-  """What moves with the steps traced here; None: nothing."""
-  return _here.get()
+def current() -> Moving | None:
+  """Returns the values that move with the steps traced here; None: none."""
+  return _current.get()
 
 
 @contextlib.contextmanager
 def moving(personal: Params, rate: Any, state: Params = None) -> Iterator[Moving]:
-  """Where local steps move more than the shared parameters.
+  """Makes local steps in its block move more than the shared parameters.
 
   Args:
     personal: personal parameters; None: they do not move.
@@ -52,11 +52,11 @@ def moving(personal: Params, rate: Any, state: Params = None) -> Iterator[Moving
     state: running statistics; None: there are none.
 
   Yields:
-    What holds them as they are in the end.
+    The ``Moving``, with their final values after the block.
   """
-  held = Moving(personal, rate, state)
-  token = _here.set(held)
+  moving_leaves = Moving(personal, rate, state)
+  token = _current.set(moving_leaves)
   try:
-    yield held
+    yield moving_leaves
   finally:
-    _here.reset(token)
+    _current.reset(token)

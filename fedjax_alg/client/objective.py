@@ -80,8 +80,8 @@ def _next_key(key: Key | None) -> tuple[Key | None, Key | None]:
   """The key of the blocks to come, and the key of this block."""
   if key is None:
     return None, None
-  rest, now = jax.random.split(key)
-  return rest, now
+  next_key, block_key = jax.random.split(key)
+  return next_key, block_key
 
 
 def of_client(model: Model, shard: Shard) -> Model:
@@ -99,7 +99,7 @@ def is_regularised(model: Model) -> bool:
   return not isinstance(model.l2, float) or model.l2 != 0.0
 
 
-def regularised(
+def regularise(
   model: Model, params: Params, loss: Float[Array, "*losses"], grad: Params
 ) -> tuple[Float[Array, "*losses"], Params]:
   """Adds (l2/2) ||w||^2, to one loss or several, and its gradient.
@@ -134,11 +134,11 @@ def _masked_sum_and_grad(
 
   def loss_sum(params):
     if state is None:
-      found, new = logits(model, params, x, key, mask), None
+      outputs, new = logits(model, params, x, key, mask), None
     else:
       assert model.observe is not None
-      found, new = model.observe((params, state), x, mask, key)
-    return masked_sum(model.loss(found, y), mask), new
+      outputs, new = model.observe((params, state), x, mask, key)
+    return masked_sum(model.loss(outputs, y), mask), new
 
   (loss, new), grad = jax.value_and_grad(loss_sum, has_aux=True)(params)
   return loss, grad, new
@@ -153,7 +153,7 @@ def _mean(
 ) -> tuple[Float[Array, ""], Params]:
   """Makes the mean over ``rows`` rows, plus L2, of the sums over them."""
   per_row = 1.0 / jnp.maximum(rows, 1).astype(jnp.float32)
-  return regularised(model, params, loss * per_row, trees.scale(per_row, grad))
+  return regularise(model, params, loss * per_row, trees.scale(per_row, grad))
 
 
 def batch_value_and_grad(
@@ -371,22 +371,22 @@ def feature_counts(shard: Shard) -> Float[Array, " D"]:
     arrays.
   """
 
-  def held(x, y, mask):
+  def count_features(x, y, mask):
     flat = [array.reshape(BLOCK_ROWS, -1) != 0 for array in jax.tree.leaves(x)]
-    found = flat[0] if len(flat) == 1 else jnp.concatenate(flat, 1)
-    return (found & mask[:, None]).sum(0, dtype=jnp.int32)
+    is_nonzero = flat[0] if len(flat) == 1 else jnp.concatenate(flat, 1)
+    return (is_nonzero & mask[:, None]).sum(0, dtype=jnp.int32)
 
-  counts: Array = sum_blocks(shard, held)
+  counts: Array = sum_blocks(shard, count_features)
   return counts.astype(jnp.float32)
 
 
 def label_counts(shard: Shard, num_classes: int) -> Float[Array, " {num_classes}"]:
-  """How many examples of each class the client holds, [L] float32."""
+  """Counts the client's examples of each class, [L] float32."""
   labels = jnp.arange(num_classes, dtype=jnp.int32)
 
-  def held(x, y, mask):
-    found = (y[:, None] == labels[None]) & mask[:, None]
-    return found.sum(0, dtype=jnp.int32)
+  def count_labels(x, y, mask):
+    matches = (y[:, None] == labels[None]) & mask[:, None]
+    return matches.sum(0, dtype=jnp.int32)
 
-  counts: Array = sum_blocks(shard, held)
+  counts: Array = sum_blocks(shard, count_labels)
   return counts.astype(jnp.float32)

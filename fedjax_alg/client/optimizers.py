@@ -136,7 +136,7 @@ class ClientOptimizer:
 
 
 class LocalOptimizer(NamedTuple):
-  """What ``local_optimizer`` makes of the options."""
+  """A client's optimizer, as ``local_optimizer`` makes it of the options."""
 
   #: from the gradient to d, which is subtracted; None: d is the gradient
   transform: optax.GradientTransformation | None
@@ -171,25 +171,25 @@ def refuse_options(options: Any, why: str) -> None:
 
 def local_optimizer(
   options: ClientOptimizer,
-  own: optax.GradientTransformation | None = None,
+  own_transform: optax.GradientTransformation | None = None,
 ) -> LocalOptimizer | None:
   """Makes the optimiser of the local steps.
 
   Args:
     options: the hyper-parameters.
-    own: a transformation of the caller's that makes the steps: any optimiser
-      of optax, its learning rate included. Neither ``options`` nor the
+    own_transform: the caller's, which makes the steps: any optimiser of optax,
+      its learning rate included. Neither ``options`` nor the
       learning rate of the method are read with it.
 
   Returns:
     The optimiser; None for plain SGD with a constant learning rate.
 
   Raises:
-    OptionError: options do not fit together, or are given besides ``own``.
+    OptionError: options do not fit together, or are given with it.
   """
-  if own is not None:
+  if own_transform is not None:
     refuse_options(options, "not read with an optimiser of one's own")
-    return LocalOptimizer(own, whole_step=True)
+    return LocalOptimizer(own_transform, whole_step=True)
   transform, schedule = _transform(options), _schedule(options)
   if transform is None and schedule is None:
     return None
@@ -250,9 +250,9 @@ def _schedule(options: ClientOptimizer) -> Callable[[Array], Array] | None:
 
 
 class Descent(NamedTuple):
-  """How a client moves its model along a gradient, in one round."""
+  """Init and step functions by which a client moves its model in one round."""
 
-  #: params -> what the optimiser keeps during the round
+  #: params -> state of the optimizer during the round
   init: Callable[[Params], Any]
   #: (gradient, params, kept) -> (new params, kept)
   step: Callable[[Params, Params, Any], tuple[Params, Any]]
@@ -274,9 +274,9 @@ def descent(
   if optimizer is None:
     return Descent(
       lambda params: (),
-      lambda gradient, params, kept: (
+      lambda gradient, params, carry: (
         trees.add_scaled(params, -learning_rate, gradient),
-        kept,
+        carry,
       ),
     )
   if isinstance(optimizer, optax.GradientTransformation):
@@ -290,20 +290,20 @@ def descent(
     state = () if transform is None else trees.drop_weak_types(transform.init(params))
     return state, jnp.int32(0) if counts else ()
 
-  def step(gradient, params, kept):
-    state, taken = kept
+  def step(gradient, params, carry):
+    state, num_steps = carry
     if transform is not None:
       with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
         gradient, state = transform.update(gradient, state, params)
       gradient = jax.tree.map(trees.zero_nan_tangent, gradient)
     if whole_step:
-      return optax.apply_updates(params, gradient), (state, taken)
+      return optax.apply_updates(params, gradient), (state, num_steps)
     factor: Any = 1.0
     if schedule is not None and counts:
-      factor, taken = schedule(taken), taken + 1
+      factor, num_steps = schedule(num_steps), num_steps + 1
     return (
       trees.add_scaled(params, -(learning_rate * factor), gradient),
-      (state, taken),
+      (state, num_steps),
     )
 
   return Descent(init, step)
@@ -315,9 +315,9 @@ def with_sum(steps: Descent) -> Descent:
   def init(params):
     return steps.init(params), jax.tree.map(jnp.zeros_like, params)
 
-  def step(gradient, params, kept):
-    kept, total = kept
-    params, kept = steps.step(gradient, params, kept)
-    return params, (kept, trees.add(total, gradient))
+  def step(gradient, params, carry):
+    carry, total = carry
+    params, carry = steps.step(gradient, params, carry)
+    return params, (carry, trees.add(total, gradient))
 
   return Descent(init, step)

@@ -1,4 +1,4 @@
-"""What stays with a client or moves without a gradient (``models.roles``).
+"""Personal parameters and running statistics of clients (``models.roles``).
 
 ``with_own`` gives any local method personal parameters and running statistics.
 What the method sees are the shared parameters: the vectors that it corrects,
@@ -53,14 +53,14 @@ from fedjax_alg.client import minibatches, moving
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Place, Received, Trained, with_rows
 from fedjax_alg.errors import OptionError
-from fedjax_alg.models.roles import Own
+from fedjax_alg.models.roles import ClientLeaves
 
 # Folded into a client's key for the steps with its personal parameters alone.
-_ALONE = 0x9E45
+_PERSONAL_FIT = 0x9E45
 
 
 class Row(NamedTuple):
-  """What a client keeps; leaves [C, ...] in the table of all clients."""
+  """A client's personal state; leaves [C, ...] in the table of all clients."""
 
   leaves: Params  #: its personal parameters
   trained: Array  #: [] bool, whether it has taken part in a round
@@ -73,16 +73,21 @@ def _fit_work(model: Model, work: LocalWork) -> LocalWork:
   return LocalWork(local_steps=steps, batch_size=work.batch_size) if (steps) else work
 
 
-def fitted(
-  model: Model, client: ClientUpdate, shared: Params, own: Own, shard: Shard, key: Key
-) -> Own:
-  """What a client has after steps of its own, the shared parameters fixed.
+def fit_personal(
+  model: Model,
+  client: ClientUpdate,
+  shared: Params,
+  leaves: ClientLeaves,
+  shard: Shard,
+  key: Key,
+) -> ClientLeaves:
+  """Trains a client's personal parameters, the shared parameters fixed.
 
   Args:
     model: the model of the shared parameters.
     client: the local method, of which the number of steps and the rate are.
     shared: the shared parameters.
-    own: the personal parameters and the statistics to start from.
+    leaves: the personal parameters and the statistics to start from.
     shard: the client's training data.
     key: consumed.
   """
@@ -92,18 +97,18 @@ def fitted(
     ((_, grad),) = gradient(params)
     return jax.tree.map(lambda p, g: p - rate * g, params, grad)
 
-  personal, _, state = moved(
+  personal, _, state = run_moving(
     lambda shard: minibatches.fold_steps(
-      model.roles.alone(model, shared),
+      model.roles.personal_model(model, shared),
       shard,
       _fit_work(model, client.work),
-      jax.random.fold_in(key, _ALONE),
+      jax.random.fold_in(key, _PERSONAL_FIT),
       step,
-      own.personal,
+      leaves.personal,
     ),
-    shard._replace(personal=None, state=own.state),
+    shard._replace(personal=None, state=leaves.state),
   )
-  return Own(personal, state)
+  return ClientLeaves(personal, state)
 
 
 def _rate(model: Model, client: ClientUpdate, shard: Shard) -> Any:
@@ -115,10 +120,10 @@ def _rate(model: Model, client: ClientUpdate, shard: Shard) -> Any:
   return client.learning_rate(shard)
 
 
-def moved(
+def run_moving(
   work: Callable[[Shard], Any], shard: Shard, personal: Params = None, rate: Any = 0.0
 ) -> tuple[Any, Params, Params]:
-  """What ``work`` returns for a client, and what else has moved.
+  """Runs ``work`` for a client; returns its result and what else has moved.
 
   Args:
     work: local steps.
@@ -132,13 +137,13 @@ def moved(
   """
   if personal is None and shard.state is None:
     return work(shard), None, None
-  with moving.moving(personal, rate, shard.state) as held:
-    found = work(shard)
-  return found, held.personal, held.state
+  with moving.moving(personal, rate, shard.state) as moving_leaves:
+    result = work(shard)
+  return result, moving_leaves.personal, moving_leaves.state
 
 
 #: Why updates cannot be made private with the server's statistics.
-_SENT = (
+_STATE_IS_SENT = (
   "the model's running statistics are sent without noise "
   "(`model_state`=local or batch sends none)"
 )
@@ -181,82 +186,92 @@ def with_own(client: ClientUpdate, model: Model) -> ClientUpdate:
     return client
   _check(client, model)
   when = roles.personal.when if roles.has_personal else ""
-  local, like = (
+  local, first_shapes = (
     roles.has_state and not roles.sends_state,
     jax.eval_shape(lambda: roles.start(jax.random.key(0))),
   )
 
-  def trained(own, received, shard, personal, key):
-    """What the method trains, the personal parameters and the statistics."""
+  def train_with_personal(train_method, received, shard, personal, key):
+    """Runs the method; returns also personal parameters and statistics."""
     if when == "first":
-      personal, state = fitted(
-        model, client, received.start, Own(personal, shard.state), shard, key
+      personal, state = fit_personal(
+        model, client, received.start, ClientLeaves(personal, shard.state), shard, key
       )
       shard = shard._replace(state=state)
     moves = when == "together"
-    found, after, state = moved(
-      own,
+    result, after, state = run_moving(
+      train_method,
       shard._replace(personal=personal),
       personal if moves else None,
       _rate(model, client, shard) if moves else 0.0,
     )
-    found = _counted(found, model, client, shard)
+    result = _count_first_steps(result, model, client, shard)
     if roles.has_state:
-      found = found._replace(state=state)
-    return found, after if moves else personal, state
+      result = result._replace(state=state)
+    return result, after if moves else personal, state
 
   if not roles.keeps:
 
     def train_with_state(received, shard, row, key):
-      return trained(
-        lambda shard: client.trained(received, shard, row, key),
+      return train_with_personal(
+        lambda shard: client.train_checked(received, shard, row, key),
         received,
         shard,
         None,
         key,
       )[0]
 
-    return client._replace(train=train_with_state, unprotected=client.leak or _SENT)
+    return client._replace(
+      train=train_with_state, unprotected=client.leak or _STATE_IS_SENT
+    )
 
   def init(params, spec):
     leaves, state = jax.tree.map(
-      lambda leaf: jnp.zeros((spec.num_clients, *leaf.shape), leaf.dtype), like
+      lambda leaf: jnp.zeros((spec.num_clients, *leaf.shape), leaf.dtype), first_shapes
     )
     return Row(leaves, jnp.zeros(spec.num_clients, bool), state if local else ())
 
   def train(
-    own: Callable[..., Trained], received: Received, shard: Shard, row: Row, key: Key
+    train_method: Callable[..., Trained],
+    received: Received,
+    shard: Shard,
+    row: Row,
+    key: Key,
   ) -> tuple[Trained, Row]:
     if local:
       shard = shard._replace(state=row.state)
-    found, personal, state = trained(own, received, shard, row.leaves, key)
-    return found, Row(personal, row.trained | (shard.size > 0), state if local else ())
+    result, personal, state = train_with_personal(
+      train_method, received, shard, row.leaves, key
+    )
+    return result, Row(personal, row.trained | (shard.size > 0), state if local else ())
 
-  joined = with_rows(
+  extended = with_rows(
     client,
     init,
     train,
-    said="`roles`=personal: the local method's table has a row for each mini-batch"
+    message="`roles`=personal: the local method's table has a row for each mini-batch"
     if roles.has_personal
     else "`model_state`=local: the local method's table has a row for each mini-batch",
-    unprotected=client.leak or (_SENT if roles.sends_state else ""),
+    unprotected=client.leak or (_STATE_IS_SENT if roles.sends_state else ""),
   )
-  return joined._replace(
+  return extended._replace(
     personal=Place(lambda table: table[0], lambda table, rows: (rows, table[1]))
   )
 
 
-def _counted(
+def _count_first_steps(
   trained: Trained, model: Model, client: ClientUpdate, shard: Shard
 ) -> Trained:
   """The costs with those of the steps before the method's own."""
   if not model.roles.has_personal or model.roles.personal.when != "first":
     return trained
-  own = trained.gradients
-  if own is None:
-    own = client.gradients_per_step * client.work.examples_read(shard.size, shard.part)
+  gradients = trained.gradients
+  if gradients is None:
+    gradients = client.gradients_per_step * client.work.examples_read(
+      shard.size, shard.part
+    )
   return trained._replace(
-    gradients=own + _fit_work(model, client.work).examples_read(shard.size)
+    gradients=gradients + _fit_work(model, client.work).examples_read(shard.size)
   )
 
 
@@ -275,7 +290,7 @@ def with_states(model: Model, params: Params, states: Params) -> Params:
   return model.roles.join(params, states) if jax.tree.leaves(states) else params
 
 
-def equipped(
+def attach_client_leaves(
   client: ClientUpdate,
   memory: Any,
   states: Params,
@@ -330,14 +345,14 @@ def _of_models(state: Params, models: int | None, axis: int) -> Params:
 def _rows(
   client: ClientUpdate, memory: Any, cohort: Cohort, map_clients: MapClients
 ) -> Row:
-  """What the participants keep, [S, ...]."""
+  """Reads the participants' rows of the table, [S, ...]."""
   assert client.store is not None and client.personal is not None
   table = client.personal.get(client.store.get(memory))
   table = table._replace(trained=())
   if not split.within(table):
     row: Row = trees.rows(table, cohort.ids)
     return row
-  # By the map: a process holds the rows of its own clients alone.
+  # Through the client map: a process has only its own clients' rows.
   row = map_clients.change(
     lambda shared, shard, row: (row, row),
     lambda table, places, rows: table,
@@ -368,7 +383,7 @@ def deploys(
     memory: state -> the memory of the local method.
     put: (state, memory) -> state.
     map_clients: how clients are mapped.
-    models: see ``equipped``.
+    models: see ``attach_client_leaves``.
   """
   roles = model.roles
   if roles is None:
@@ -376,46 +391,54 @@ def deploys(
   algorithm = algorithm._replace(keeps_state=roles.has_state)
   if client.personal is None:
     return algorithm
-  store, place, how = client.store, client.personal, roles.personal
-  by_itself = how.when == "evaluation" and roles.has_personal
+  store, place, options = client.store, client.personal, roles.personal
+  by_itself = options.when == "evaluation" and roles.has_personal
   assert store is not None
 
   def client_params(state, client_id, shard, key):
     table = place.get(store.get(memory(state)))
     row = trees.rows(table, client_id)
     # A client that the state does not know has no row.
-    known = client_id < trees.num_rows(table.trained)
+    is_known = client_id < trees.num_rows(table.trained)
     first = roles.start(jax.random.key(0))
-    own = Own(trees.where(known, row.leaves, first.personal), None)
+    leaves = ClientLeaves(trees.where(is_known, row.leaves, first.personal), None)
     if jax.tree.leaves(row.state):
-      own = own._replace(state=trees.where(known, row.state, first.state))
-    found = algorithm.client_params(
+      leaves = leaves._replace(state=trees.where(is_known, row.state, first.state))
+    params = algorithm.client_params(
       state,
       client_id,
-      shard._replace(personal=own.personal, state=_of_models(own.state, models, 0)),
+      shard._replace(
+        personal=leaves.personal, state=_of_models(leaves.state, models, 0)
+      ),
       key,
     )
-    shared = roles.of("shared", found)
+    shared = roles.of("shared", params)
     if roles.sends_state:
-      own = own._replace(state=roles.of("state", found))
-    if by_itself or how.fit:
-      fits = by_itself | ~(known & row.trained)
-      own = trees.where(fits, fitted(model, client, shared, own, shard, key), own)
-    return roles.join(shared, *own)
+      leaves = leaves._replace(state=roles.of("state", params))
+    if by_itself or options.fit:
+      fits = by_itself | ~(is_known & row.trained)
+      leaves = trees.where(
+        fits, fit_personal(model, client, shared, leaves, shard, key), leaves
+      )
+    return roles.join(shared, *leaves)
 
-  def start_personal(state, own):
+  def start_personal(state, first_leaves):
     table = store.get(memory(state))
     rows = place.get(table)
     leaves, state_rows = jax.tree.map(
       lambda leaf, row: jnp.broadcast_to(leaf, row.shape),
-      (own.personal, own.state if jax.tree.leaves(rows.state) else ()),
+      (
+        first_leaves.personal,
+        first_leaves.state if jax.tree.leaves(rows.state) else (),
+      ),
       (rows.leaves, rows.state),
     )
-    kept = map_clients.keep((leaves, state_rows))
+    tables = map_clients.keep((leaves, state_rows))
     return put(
       state,
       store.put(
-        memory(state), place.put(table, rows._replace(leaves=kept[0], state=kept[1]))
+        memory(state),
+        place.put(table, rows._replace(leaves=tables[0], state=tables[1])),
       ),
     )
 

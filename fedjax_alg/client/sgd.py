@@ -80,17 +80,17 @@ def descend(
   steps: Descent,
   correct: Correction | None = None,
 ) -> tuple[Params, Float[Array, ""], Any]:
-  """As ``sgd``, with the steps given; returns what they kept as well."""
+  """Trains as ``sgd`` does, by other steps; returns also their last state."""
 
   def step(
     gradient: minibatches.Gradient, carry: tuple[Params, Array, Any]
   ) -> tuple[Params, Array, Any]:
-    params, _, kept = carry
+    params, _, opt_state = carry
     ((loss, grad),) = gradient(params)
     if correct is not None:
       grad = correct(grad, params, start)
-    params, kept = steps.step(grad, params, kept)
-    return params, loss, kept
+    params, opt_state = steps.step(grad, params, opt_state)
+    return params, loss, opt_state
 
   carry: tuple[Params, Array, Any] = (start, jnp.zeros(()), steps.init(start))
   carry = minibatches.fold_steps(model, shard, work, key, step, carry)

@@ -76,8 +76,8 @@ def svrg(
   """
 
   def step(gradient: minibatches.Gradient, params: Params) -> Params:
-    (_, here), (_, there) = gradient(params, reference)
-    drift = trees.subtract(here, there)
+    (_, slope), (_, reference_slope) = gradient(params, reference)
+    drift = trees.subtract(slope, reference_slope)
     if scaling is not None and model.scale_features is not None:
       drift = model.scale_features(drift, scaling)
     direction = precondition(trees.add(drift, anchor))

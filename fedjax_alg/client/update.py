@@ -23,7 +23,7 @@ from fedjax_alg.errors import OptionError, a_type
 
 
 class Received(NamedTuple):
-  """What a client holds when its local training starts."""
+  """The values from which a client's local training starts."""
 
   start: Params  #: the model that it trains
   reference: Params  #: the model at which the anchor gradient was measured
@@ -34,7 +34,7 @@ class Received(NamedTuple):
 
 
 class Trained(NamedTuple):
-  """What a client returns after local training."""
+  """Result of a client's local training."""
 
   params: Params  #: the trained model itself, not its change
   loss: Array  #: [] float32, the loss to report
@@ -47,7 +47,7 @@ class Trained(NamedTuple):
 
 
 class Place(NamedTuple):
-  """Where something is in a table of what clients keep."""
+  """Getter and setter of a part of the table of all clients' states."""
 
   get: Callable[[Any], Any]  #: table -> the rows [C, ...]
   put: Callable[[Any, Any], Any]  #: (table, rows) -> table
@@ -59,7 +59,7 @@ def own_rows(memory: Any, cohort: Cohort, keys: Key) -> Int[Array, " S"]:
 
 
 class Store(NamedTuple):
-  """What every client keeps: the rows of a table in the memory.
+  """Per-client state: the rows of a table in the memory.
 
   In a run of several processes a table with one row for each client
   (``own_rows``) is shared out over them, so it is read and written by
@@ -75,12 +75,12 @@ class Store(NamedTuple):
   places: Callable[[Any, Cohort, Key], Array] = own_rows
 
   @classmethod
-  def of(cls, field: str, *more: Any) -> "Store":
+  def of(cls, field: str, *functions: Any) -> "Store":
     """The table is a field of the memory."""
     return cls(
       lambda memory: getattr(memory, field),
       lambda memory, table: memory._replace(**{field: table}),
-      *more,
+      *functions,
     )
 
   @property
@@ -170,14 +170,14 @@ class ClientUpdate(NamedTuple):
   server_flops: Callable[[int, int], float] = lambda slots, size: 0.0
 
   def needs(self, *names: str) -> list[str]:
-    """Which of these fields a round has to serve: those that are not default.
+    """Lists the non-default ones of these fields, which a round has to serve.
 
     Args:
       *names: names of fields.
     """
     return [name for name in names if getattr(self, name) != self._field_defaults[name]]
 
-  def trained(
+  def train_checked(
     self, received: Received, shard: Shard, client_row: Any, key: Key
   ) -> Trained:
     """``train``, held to what it has to return.
@@ -185,29 +185,29 @@ class ClientUpdate(NamedTuple):
     Raises:
       OptionError: it returns something else.
     """
-    found = self.train(received, shard, client_row, key)
-    said, must = "`train` of the local method returns", "must return a Trained"
-    if not isinstance(found, Trained):
-      raise OptionError(f"{said} {a_type(found)}, {must}")
-    shapes = [jax.tree.map(jnp.shape, tree) for tree in (found.params, received.start)]
+    result = self.train(received, shard, client_row, key)
+    subject, demand = "`train` of the local method returns", "must return a Trained"
+    if not isinstance(result, Trained):
+      raise OptionError(f"{subject} {a_type(result)}, {demand}")
+    shapes = [jax.tree.map(jnp.shape, tree) for tree in (result.params, received.start)]
     if shapes[0] != shapes[1]:
       raise OptionError(
-        f"{said} parameters {shapes[0]}, {must} with "
+        f"{subject} parameters {shapes[0]}, {demand} with "
         f"parameters like those of the model, {shapes[1]}"
       )
-    if jnp.shape(found.loss) != ():
+    if jnp.shape(result.loss) != ():
       raise OptionError(
-        f"{said} a loss {list(jnp.shape(found.loss))}, {must} "
+        f"{subject} a loss {list(jnp.shape(result.loss))}, {demand} "
         "with one number as its loss"
       )
-    return found
+    return result
 
   @property
   def leak(self) -> str:
-    """What reaches others past the noise of a private mean; empty: nothing."""
+    """The leak past the noise of a private mean, in words; empty: none."""
     if self.unprotected is not None:
       return self.unprotected
-    for found, why in (
+    for is_leak, why in (
       (
         self.store,
         "clients keep a memory from round to round, but the "
@@ -225,22 +225,22 @@ class ClientUpdate(NamedTuple):
       ),
       (self.needs("scale"), "the mean is scaled by what the participants hold"),
     ):
-      if found:
+      if is_leak:
         return why
     return ""
 
 
-class Beside(NamedTuple):
+class ExtendedMemory(NamedTuple):
   """The memory of a client's half with something beside it."""
 
   own: Any  #: the memory of the method itself
   extra: Any  #: what the method does not know of
 
 
-def beside(
+def extend_memory(
   client: ClientUpdate, extra: Callable[[Params, FedSpec], Any]
 ) -> ClientUpdate:
-  """The client's half with something else in its memory (``Beside``).
+  """The client's half with something else in its memory.
 
   Args:
     client: the client's half.
@@ -266,14 +266,16 @@ def beside(
     )
   weights, rows = client.upload_weights, client.client_rows
   # ``with_rows`` asks whether it is the default.
-  given = rows is not client._field_defaults["client_rows"]
+  needs_rows = rows is not client._field_defaults["client_rows"]
   return client._replace(
-    init=lambda params, spec: Beside(client.init(params, spec), extra(params, spec)),
+    init=lambda params, spec: ExtendedMemory(
+      client.init(params, spec), extra(params, spec)
+    ),
     setup=changes(client.setup),
     refresh=changes(client.refresh),
     shared=reads(client.shared),
     store=store,
-    client_rows=reads(rows) if given else rows,
+    client_rows=reads(rows) if needs_rows else rows,
     upload_weights=reads(weights) if weights else None,
     merge=changes(client.merge),
     scale=reads(client.scale),
@@ -286,7 +288,7 @@ def with_rows(
   extra: Callable[[Params, FedSpec], Any],
   train: Callable[..., tuple[Trained, Any]],
   *,
-  said: str,
+  message: str,
   unprotected: str | None = None,
 ) -> ClientUpdate:
   """The client's half whose clients keep one more row each.
@@ -294,9 +296,9 @@ def with_rows(
   Args:
     client: the client's half.
     extra: (params, spec) -> the table of these rows, [C, ...].
-    train: (own, received, shard, row, key) -> (Trained, new row), where
-      ``own(shard)`` is what the client's half itself trains.
-    said: what the rows are, for messages.
+    train: (train_method, received, shard, row, key) -> (Trained, new row), where
+      ``train_method(shard)`` is what the client's half itself trains.
+    message: why it cannot keep them (``OptionError``).
     unprotected: see ``ClientUpdate``.
 
   Returns:
@@ -306,20 +308,20 @@ def with_rows(
   Raises:
     OptionError: its own table has no row for each client.
   """
-  own = client.store
-  if own and not own.one_row:
-    raise OptionError(said)
-  given = client.client_rows is not (ClientUpdate._field_defaults["client_rows"])
+  method_store = client.store
+  if method_store and not method_store.one_row:
+    raise OptionError(message)
+  needs_rows = client.client_rows is not (ClientUpdate._field_defaults["client_rows"])
 
-  def joined(received, shard, client_row, key):
-    rows, more = client_row if given else (client_row, ())
+  def train_with_row(received, shard, client_row, key):
+    rows, method_row = client_row if needs_rows else (client_row, ())
     row, own_row = rows
-    if not own:
-      own_row = more
-    elif jax.tree.leaves(more):
-      own_row = own_row, more
+    if not method_store:
+      own_row = method_row
+    elif jax.tree.leaves(method_row):
+      own_row = own_row, method_row
     trained, row = train(
-      lambda shard: client.trained(received, shard, own_row, key),
+      lambda shard: client.train_checked(received, shard, own_row, key),
       received,
       shard,
       row,
@@ -327,12 +329,12 @@ def with_rows(
     )
     return trained._replace(kept=(row, trained.kept))
 
-  both = beside(client, extra)
+  both = extend_memory(client, extra)
 
-  def write(table, places, kept):
+  def write(table, places, new_rows):
     return (
-      trees.set_rows(table[0], places, kept[0]),
-      own.write(table[1], places, kept[1]) if own else (),
+      trees.set_rows(table[0], places, new_rows[0]),
+      method_store.write(table[1], places, new_rows[1]) if method_store else (),
     )
 
   store = Store(
@@ -350,12 +352,12 @@ def with_rows(
       lambda table, rows: (table[0], inner.put(table[1], rows)),
     )
   return both._replace(
-    train=joined, store=store, personal=personal, unprotected=unprotected
+    train=train_with_row, store=store, personal=personal, unprotected=unprotected
   )
 
 
 def own_memory(memory: Any) -> Any:
   """The memory of the method itself."""
-  while isinstance(memory, Beside):
+  while isinstance(memory, ExtendedMemory):
     memory = memory.own
   return memory

@@ -46,7 +46,7 @@ from fedjax_alg.client import minibatches, objective
 from fedjax_alg.conditions import only
 from fedjax_alg.hparams import hyper
 
-#: What a client sends of its estimates.
+#: Forms in which a client sends its estimates.
 UPLINKS = ("vector", "seeds")
 
 KINDS = ("sphere", "gaussian")
@@ -65,7 +65,7 @@ _EXACT_PRODUCTS = functools.partial(jax.default_matmul_precision, "highest")
 
 @dataclasses.dataclass(frozen=True)
 class Uplink:
-  """How estimates along a client's own directions are sent."""
+  """Options of sending estimates along a client's own directions."""
 
   uplink: str = hyper(
     "vector",
@@ -115,13 +115,13 @@ def draw(
     (gaussian).
   """
 
-  def one(number):
+  def direction(number):
     normals = jax.random.normal(jax.random.fold_in(key, number), (size,))
     if kind == "gaussian":
       return normals
     return normals / jnp.linalg.norm(normals)
 
-  directions: Array = jax.vmap(one)(numbers)
+  directions: Array = jax.vmap(direction)(numbers)
   return directions
 
 
@@ -134,7 +134,7 @@ def differences(
   smoothing: Float[Array, ""] | float,
   scheme: str,
 ) -> tuple[Float[Array, " n"], Float[Array, ""]]:
-  """How the loss changes along given directions.
+  """Computes the changes of the loss along directions.
 
   Args:
     loss: params -> [] float32.
@@ -292,7 +292,7 @@ def differentiate(**settings: Any) -> minibatches.Differentiate:
 
   def batch(model, at, x, y, mask, dropout=None):
     params, key = at
-    return objective.regularised(
+    return objective.regularise(
       model,
       params,
       *estimate(
@@ -302,7 +302,7 @@ def differentiate(**settings: Any) -> minibatches.Differentiate:
 
   def full(model, at, shard, dropout=None):
     params, key = at
-    return objective.regularised(
+    return objective.regularise(
       objective.of_client(model, shard),
       params,
       *estimate(lambda p: full_loss(model, p, shard, dropout), params, key, **settings),

@@ -111,7 +111,7 @@ def _spare_for_empty(train: np.ndarray, test: np.ndarray) -> None:
   """Gives every client without a test example one of another, in place."""
   sizes = test.sum(axis=1)
   empty = np.flatnonzero(sizes == 0)
-  # Of each class a heap of those that may give one: most first, then least id.
+  # For each class a heap of possible givers: most examples first, then least id.
   givers: dict[int, list[tuple[int, int]]] = {}
   order = np.argsort(-train[empty], axis=1, kind="stable")
   for client, labels in zip(empty.tolist(), order.tolist()):
@@ -171,12 +171,12 @@ def pack(
     order [M] int64 of the used rows, offset [C] int32, size [C] int32.
   """
   used = np.flatnonzero(owner >= 0)
-  order = used[_sorted_by(owner[used], rng.random(len(used)))]
+  order = used[_lexsort(owner[used], rng.random(len(used)))]
   size = np.bincount(owner[used], minlength=num_clients).astype(np.int32)
   return order.astype(np.int64), offsets(size), size
 
 
-def _sorted_by(owner: np.ndarray, tie: np.ndarray) -> np.ndarray:
+def _lexsort(owner: np.ndarray, tie: np.ndarray) -> np.ndarray:
   """np.lexsort((tie, owner)), three times as fast for millions of rows.
 
   Args:

@@ -11,7 +11,7 @@ from fedjax_alg import tasks
 from fedjax_alg.data import items, labels, store
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
-from fedjax_alg.errors import a_type, raised
+from fedjax_alg.errors import a_type, describe_error
 from fedjax_alg.hparams import of_type
 from fedjax_alg.tasks import task as task_lib
 
@@ -106,7 +106,7 @@ def argument(array: str) -> str:
 
 def of_arrays(
   values: Mapping[str, Any],
-  what: Callable[[str], str],
+  label_of: Callable[[str], str],
   name: str = "arrays",
   num_classes: int | None = None,
   task: str | tasks.Task | None = None,
@@ -116,8 +116,10 @@ def of_arrays(
   Args:
     values: x_train and y_train, perhaps x_test, y_test, client_train and
       client_test, of anything that NumPy converts to arrays; or None.
-    what: see ``checked``.
-    name: see ``from_arrays``, as are the others.
+    label_of: see ``make_examples``.
+    name: see ``from_arrays``.
+    num_classes: see ``from_arrays``.
+    task: see ``from_arrays``.
 
   Returns:
     The examples.
@@ -133,31 +135,33 @@ def of_arrays(
   if "client_test" in present and "x_test" not in present:
     raise DataError("`test_client_ids`: needs `x_test` and `y_test`")
   arrays = {
-    which: _each(_array, what(which), values[which])
+    which: _map_arrays(_array, label_of(which), values[which])
     for which in ("x_train", "y_train", "x_test", "y_test")
     if which.endswith("train") or which in present
   }
   if "x_test" not in present:
     arrays |= {
-      f"{kind}_test": _each(
+      f"{kind}_test": _map_arrays(
         lambda _, array: array[:0] if array.ndim else array, "", arrays[f"{kind}_train"]
       )
       for kind in ("x", "y")
     }
-  numbered, names = _numbered(
+  client_numbers, names = _number_clients(
     {
       which: values[which]
       for which in ("client_train", "client_test")
       if which in present
     },
-    what,
+    label_of,
   )
-  return checked(arrays | numbered, what, name, num_classes, names, tasks.named(task))
+  return make_examples(
+    arrays | client_numbers, label_of, name, num_classes, names, tasks.resolve(task)
+  )
 
 
-def _array(what: str, values: Any) -> np.ndarray:
+def _array(label: str, values: Any) -> np.ndarray:
   if isinstance(values, (list, tuple)) and values and items.is_image(values[0]):
-    return items.stacked(values, f"{what} its rows", what.startswith("`x"))
+    return items.stack_rows(values, f"{label} its rows", label.startswith("`x"))
   parts = values if isinstance(values, (list, tuple)) else ()
   mask = np.array(
     [isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part) for part in parts],
@@ -168,16 +172,16 @@ def _array(what: str, values: Any) -> np.ndarray:
   if mask.any():
     rows = np.flatnonzero(mask.reshape(len(mask), -1).any(1))
     raise DataError(
-      f"{what} has masked values in {len(rows)} row{'s' * (len(rows) > 1)}, "
+      f"{label} has masked values in {len(rows)} row{'s' * (len(rows) > 1)}, "
       f"the first in row {rows[0]}: fill them or leave these rows out"
     )
   try:
     array = np.asarray(values)
   except ValueError:
-    raise DataError(f"{what} its rows have different shapes") from None
+    raise DataError(f"{label} its rows have different shapes") from None
   except Exception as error:  # pylint: disable=broad-exception-caught
     raise DataError(
-      f"{what} {a_type(values)} that is no array, {raised(error)}"
+      f"{label} {a_type(values)} that is no array, {describe_error(error)}"
     ) from error
   if array.dtype.kind == "V" and jnp.issubdtype(array.dtype, jnp.floating):
     array = array.astype(np.float32)  # bfloat16, which NumPy does not know
@@ -187,7 +191,7 @@ def _array(what: str, values: Any) -> np.ndarray:
     and len(array)
     and isinstance(array[0], (np.ndarray, list, tuple))
   ):
-    array = items.stacked(array, f"{what} its rows", what.startswith("`x"))
+    array = items.stack_rows(array, f"{label} its rows", label.startswith("`x"))
   if (
     array.dtype.kind in "US"
     and array.ndim == 1
@@ -197,44 +201,46 @@ def _array(what: str, values: Any) -> np.ndarray:
     array = np.array(values, object)
   if not array.ndim and array.dtype != object:
     raise DataError(
-      f"{what} {a_type(values)}, must be an array with one entry for each example"
+      f"{label} {a_type(values)}, must be an array with one entry for each example"
     )
   return array
 
 
-def _numbered(
-  ids: Mapping[str, Any], what: Callable[[str], str]
+def _number_clients(
+  ids: Mapping[str, Any], label_of: Callable[[str], str]
 ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
   """Numbers the client ids from 0 in their sorted order."""
-  arrays = {which: _array(what(which), value) for which, value in ids.items()}
+  arrays = {which: _array(label_of(which), value) for which, value in ids.items()}
   if "client_train" not in arrays:
     return arrays, None
   for which, array in arrays.items():
     if array.dtype == object or array.dtype.kind == "f":
-      labels.check_present(array, what(which))
+      labels.check_present(array, label_of(which))
     if array.ndim != 1 or array.size and array.dtype.kind not in "iuUSO":
       raise DataError(
-        f"{what(which)} is {array.dtype} of shape {array.shape}, "
+        f"{label_of(which)} is {array.dtype} of shape {array.shape}, "
         "one whole number or string for each example is needed"
       )
   try:
-    return numbered(arrays)
+    return number_clients(arrays)
   except TypeError:
     kinds = sorted(
       {
-        type(one).__name__
+        type(client_id).__name__
         for array in arrays.values()
-        for one in array.ravel().tolist()
+        for client_id in array.ravel().tolist()
       }
     )
     raise DataError(
-      f"{what('client_train')} ids of different kinds, which cannot be sorted"
+      f"{label_of('client_train')} ids of different kinds, which cannot be sorted"
       f" ({', '.join(kinds[:5])}): give all as whole numbers or all as "
       "strings"
     ) from None
 
 
-def numbered(ids: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], np.ndarray]:
+def number_clients(
+  ids: dict[str, np.ndarray],
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
   """Numbers client ids from 0 in their sorted order.
 
   Args:
@@ -266,9 +272,9 @@ def numbered(ids: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], np.ndar
   return clients, np.array(text, str)
 
 
-def checked(
+def make_examples(
   arrays: dict[str, Any],
-  what: Callable[[str], str],
+  label_of: Callable[[str], str],
   name: str,
   num_classes: int | None = None,
   client_names: np.ndarray | None = None,
@@ -279,7 +285,7 @@ def checked(
   Args:
     arrays: x_train, y_train, x_test and y_test, which may be dictionaries of
       arrays; also client_train and client_test if the data set names clients.
-    what: name of an array -> the name of the array in an error message.
+    label_of: name of an array -> the name of the array in an error message.
     name: name of the data set.
     num_classes: L; None means that of the targets (``Task.size``).
     client_names: name of each client, as strings; None if the numbers are the
@@ -295,33 +301,33 @@ def checked(
 
   def bare(array: str) -> str:
     """The name of an array in a message, without the name of the file."""
-    return what(array).rstrip(":").split(": ")[-1]
+    return label_of(array).rstrip(":").split(": ")[-1]
 
   if "client_test" in arrays and "client_train" not in arrays:
-    raise DataError(f"{what('client_test')} without {bare('client_train')}")
+    raise DataError(f"{label_of('client_test')} without {bare('client_train')}")
   used = tasks.CLASSIFICATION if task is None else task
-  arrays, classes = _with_codes(used, arrays, what)
+  arrays, classes = _with_codes(used, arrays, label_of)
   if classes is not None and num_classes is None:
     num_classes = len(classes)
   for split in ("train", "test"):
     x, y, client = (f"{kind}_{split}" for kind in ("x", "y", "client"))
-    arrays[x] = _each(_features, what(x), arrays[x])
-    rows = _same_rows(what(x), arrays[x], None)
-    arrays[y] = _targets(used, what(y), arrays[y])
-    _same_rows(what(y), arrays[y], rows, bare(x))
+    arrays[x] = _map_arrays(_features, label_of(x), arrays[x])
+    rows = _same_rows(label_of(x), arrays[x], None)
+    arrays[y] = _targets(used, label_of(y), arrays[y])
+    _same_rows(label_of(y), arrays[y], rows, bare(x))
     if client in arrays:
-      with _named(what(client)):
+      with _label_errors(label_of(client)):
         arrays[client] = task_lib.whole_numbers(arrays[client], 0, _MAX_ID)
-      _same_rows(what(client), arrays[client], rows, bare(x), one=True)
+      _same_rows(label_of(client), arrays[client], rows, bare(x), is_flat=True)
   x_train, x_test = arrays["x_train"], arrays["x_test"]
   for array in store.arrays(x_train):
     if not array.size:
       raise DataError(
-        f"{what('x_train')} has no {'features' if len(array) else 'rows'}"
+        f"{label_of('x_train')} has no {'features' if len(array) else 'rows'}"
       )
   for kind in ("x", "y"):
     _same_kind(
-      what(f"{kind}_train"),
+      label_of(f"{kind}_train"),
       bare(f"{kind}_test"),
       arrays[f"{kind}_train"],
       arrays[f"{kind}_test"],
@@ -359,7 +365,7 @@ def checked(
 
 
 def _with_codes(
-  task: tasks.Task, arrays: dict[str, Any], what: Callable[[str], str]
+  task: tasks.Task, arrays: dict[str, Any], label_of: Callable[[str], str]
 ) -> tuple[dict[str, Any], tuple[Any, ...] | None]:
   """Labels that are names as numbers, and the names of the training labels."""
   if not task.has_classes or any(
@@ -372,114 +378,116 @@ def _with_codes(
   classes = None
   # None in the place of an array has no axis; it is refused by its type.
   if labels.are_names(train) and train.ndim:
-    classes = labels.learn_names(train, what("y_train"))
-    train = labels.encode_labels(train, classes, what("y_train"))
-    test = labels.encode_labels(test, classes, what("y_test"))
+    classes = labels.learn_names(train, label_of("y_train"))
+    train = labels.encode_labels(train, classes, label_of("y_train"))
+    test = labels.encode_labels(test, classes, label_of("y_test"))
   return arrays | {"y_train": train, "y_test": test}, classes
 
 
-def _each(fn: Callable[[str, Any], Any], what: str, tree: Any) -> Any:
-  """``fn(what, array)`` of an array, or of each array of a dictionary."""
+def _map_arrays(fn: Callable[[str, Any], Any], label: str, tree: Any) -> Any:
+  """``fn(label, array)`` of an array, or of each array of a dictionary."""
   if not isinstance(tree, Mapping):
-    return fn(what, tree)
+    return fn(label, tree)
   if not tree:
-    raise DataError(f"{what} has no arrays")
+    raise DataError(f"{label} has no arrays")
   if len({str(key) for key in tree}) < len(tree):
     raise DataError(
-      f"{what} has two arrays of one name, as texts (its keys "
+      f"{label} has two arrays of one name, as texts (its keys "
       f"are {', '.join(map(repr, tree))})"
     )
-  return {str(key): _each(fn, f"{what} {key}", value) for key, value in tree.items()}
+  return {
+    str(key): _map_arrays(fn, f"{label} {key}", value) for key, value in tree.items()
+  }
 
 
 def _same_rows(
-  what: str, tree: Any, rows: int | None, of: str = "", one: bool = False
+  label: str, tree: Any, rows: int | None, of: str = "", is_flat: bool = False
 ) -> int:
   """Checks that arrays have as many rows; None: as the first; returns them."""
 
-  def check(what: str, array: np.ndarray) -> np.ndarray:
+  def check(label: str, array: np.ndarray) -> np.ndarray:
     nonlocal rows
     if rows is None:
       rows = len(array)
-    if len(array) != rows or one and array.ndim != 1:
-      shape = (rows, *(() if one else array.shape[1:]))
+    if len(array) != rows or is_flat and array.ndim != 1:
+      shape = (rows, *(() if is_flat else array.shape[1:]))
       raise DataError(
-        f"{what} has shape {array.shape}, {shape} is needed (one "
+        f"{label} has shape {array.shape}, {shape} is needed (one "
         f"per row{of and f' of {of}'})"
       )
     return array
 
-  _each(check, what, tree)
+  _map_arrays(check, label, tree)
   assert rows is not None
   return rows
 
 
-def _same_kind(what: str, other: str, train: Any, test: Any) -> None:
+def _same_kind(label: str, other_label: str, train: Any, test: Any) -> None:
   """Checks that the arrays for training and for testing are alike."""
   if isinstance(train, Mapping) != isinstance(test, Mapping) or (
     isinstance(train, Mapping) and train.keys() != test.keys()
   ):
-    raise DataError(f"{what} and {other} have different arrays")
+    raise DataError(f"{label} and {other_label} have different arrays")
   if isinstance(train, Mapping):
     for key in train:
-      _same_kind(f"{what} {key}", f"{other} {key}", train[key], test[key])
+      _same_kind(f"{label} {key}", f"{other_label} {key}", train[key], test[key])
   elif train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:
     raise DataError(
-      f"{what} has examples of shape {train.shape[1:]} {train.dtype} but "
-      f"{other} of {test.shape[1:]} {test.dtype}"
+      f"{label} has examples of shape {train.shape[1:]} {train.dtype} but "
+      f"{other_label} of {test.shape[1:]} {test.dtype}"
     )
 
 
-def _targets(task: tasks.Task, what: str, tree: Any) -> Any:
+def _targets(task: tasks.Task, label: str, tree: Any) -> Any:
   if isinstance(tree, Mapping) and task.outputs is not None:
-    raise DataError(f"{what} is a dictionary, `task`={task.name} needs one array")
+    raise DataError(f"{label} is a dictionary, `task`={task.name} needs one array")
 
-  def converted(what: str, array: np.ndarray) -> np.ndarray:
+  def convert(label: str, array: np.ndarray) -> np.ndarray:
     hint = ""
     if task is tasks.CLASSIFICATION and array.dtype.kind == "f":
-      labels.check_present(array, what)
+      labels.check_present(array, label)
       hint = " (other targets than classes need a `task`, such as regression)"
       if (array == np.floor(array)).all() and np.isfinite(array).all():
         hint = (
           ": classes as whole numbers, by astype(int); other targets than"
           " classes need a `task`, such as regression"
         )
-    with _named(what, hint):
+    with _label_errors(label, hint):
       return task.targets(array)
 
-  return _each(converted, what, tree)
+  return _map_arrays(convert, label, tree)
 
 
-def _size(task: tasks.Task, given: int | None, y_train: Any, y_test: Any) -> int:
-  """L, which a caller may have given."""
+def _size(task: tasks.Task, stated: int | None, y_train: Any, y_test: Any) -> int:
+  """Returns L, and checks it if the caller has set it."""
   size = task.size(y_train, y_test)
-  if given is None or given == size:
+  if stated is None or stated == size:
     return size
   if store.arrays(y_train)[0].dtype.kind != "i":
     raise DataError(
-      f"`num_classes`={given}: the targets of `task`={task.name} have {size} numbers"
+      f"`num_classes`={stated}: the targets of `task`={task.name} have {size} numbers"
     )
-  if given < size:
+  if stated < size:
     raise DataError(
-      f"`num_classes`={given}: a label is {size - 1}, labels must lie in [0, {given})"
+      f"`num_classes`={stated}: a label is {size - 1}, labels must lie in [0, {stated})"
     )
-  return given
+  return stated
 
 
-def _features(what: str, x: np.ndarray) -> np.ndarray:
+def _features(label: str, x: np.ndarray) -> np.ndarray:
   if x.size and x.dtype.kind in "USO" and x.ndim:
     raise DataError(
-      f"{what} is {task_lib.kind_of(x)}, real numbers are needed (of texts "
+      f"{label} is {task_lib.kind_of(x)}, real numbers are needed (of texts "
       "the ids of their tokens)"
     )
   if x.ndim < 2:
     raise DataError(
-      f"{what} has shape {x.shape}, one row per example and at least one "
+      f"{label} has shape {x.shape}, one row per example and at least one "
       "more axis are needed"
     )
   if x.dtype == np.uint8:
     return x
-  with _named(what):
+  with _label_errors(label):
     if x.dtype.kind in "ub":
       return task_lib.as_float32(x)
     x = task_lib.numbers(x, "token ids")
@@ -487,9 +495,9 @@ def _features(what: str, x: np.ndarray) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def _named(what: str, hint: str = "") -> Iterator[None]:
+def _label_errors(label: str, hint: str = "") -> Iterator[None]:
   """Says in an error what is wrong."""
   try:
     yield
   except ValueError as error:
-    raise DataError(f"{what} {error}{hint}") from None
+    raise DataError(f"{label} {error}{hint}") from None

@@ -64,8 +64,8 @@ def _manifest_path(path: pathlib.Path) -> pathlib.Path:
 def _read(path: pathlib.Path, source: str) -> Arrays | None:
   try:
     manifest = json.loads(_manifest_path(path).read_text("utf-8"))
-    wanted = {"format": _FORMAT, "source": source, "sha256": files.sha256(path)}
-    if manifest != wanted:
+    expected = {"format": _FORMAT, "source": source, "sha256": files.sha256(path)}
+    if manifest != expected:
       return None
     with np.load(path, allow_pickle=False) as stored:
       return {name: stored[name] for name in stored.files}

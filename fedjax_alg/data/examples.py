@@ -50,9 +50,9 @@ class Examples(NamedTuple):
     Where examples have none, they all have label 0 of one.
     """
     task = tasks.of(self)
-    found = task.labels and task.labels(self.y_train, self.y_test, self.num_classes)
+    labels = task.labels and task.labels(self.y_train, self.y_test, self.num_classes)
     n, m = self.rows
-    return found or tasks.Labels(np.zeros(n, np.int32), np.zeros(m, np.int32), 1)
+    return labels or tasks.Labels(np.zeros(n, np.int32), np.zeros(m, np.int32), 1)
 
 
 def check_memory(option: str, needed: float) -> None:
@@ -75,7 +75,7 @@ def check_memory(option: str, needed: float) -> None:
 
 
 def doubts(examples: Examples) -> list[str]:
-  """What is strange about the labels of a data set.
+  """Describes what is strange about the labels of a data set.
 
   Args:
     examples: the data set.
@@ -120,8 +120,8 @@ def _doubts_of_tokens(examples: Examples) -> list[str]:
   x, y = examples.x_train, examples.y_train
   if isinstance(x, dict) or isinstance(y, dict) or x.shape != y.shape:
     return []
-  counted = y != tasks.PADDING
-  if (x[counted] != y[counted]).any() or len(np.unique(y[counted])) < 2:
+  is_token = y != tasks.PADDING
+  if (x[is_token] != y[is_token]).any() or len(np.unique(y[is_token])) < 2:
     return []
   return [
     f"{examples.name}: y is x itself, y must be the token after each of "

@@ -82,7 +82,7 @@ def image_shape(x: np.ndarray) -> tuple[int, int, int]:
 
 
 class Scaler(NamedTuple):
-  """How ``standardize`` scales each input."""
+  """Mean and factor by which ``standardize`` scales each input."""
 
   mean: np.ndarray  #: [...] float64, the shape of an example
   #: [...] float64, 1 / (std + 0.001); 0 for an input that is constant in the

@@ -18,7 +18,7 @@ from fedjax_alg import files, own, tasks
 from fedjax_alg.base import Array, ClientData, Shard
 from fedjax_alg.data import process_rows, store, tfds_source
 from fedjax_alg.data import shift as shift_lib
-from fedjax_alg.data.arrays import checked
+from fedjax_alg.data.arrays import make_examples
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples, doubts
 from fedjax_alg.data.features import Scaler, fit_scaler, image_shape, make_features
@@ -44,7 +44,7 @@ from fedjax_alg.data.partition_file import labels_hash, read_partition
 from fedjax_alg.data.sent140 import SPECIAL, load_sent140
 from fedjax_alg.data.shakespeare import load_shakespeare, play_files
 from fedjax_alg.data.sources import load_diabetes, load_digits, load_npz
-from fedjax_alg.data.store import IMAGE_SCALE, Coded, row_chunks, stored
+from fedjax_alg.data.store import IMAGE_SCALE, Coded, compact, row_chunks
 from fedjax_alg.data.synthetic import synthetic
 from fedjax_alg.data.tfds_source import load_tfds
 from fedjax_alg.errors import OptionError, a_type, did_you_mean
@@ -218,12 +218,12 @@ class Federation:
 
   def __repr__(self) -> str:
     train, task = self.data.train, tasks.of(self)
-    what = "classes" if task.has_classes else f"outputs ({task.name})"
+    unit = "classes" if task.has_classes else f"outputs ({task.name})"
     return (
       f"<Federation {self.name}: {self.num_clients} clients "
       f"({self.partition.name}), {int(train.size.sum())} training "
       f"examples of shape {self.example_shape}, {self.num_classes} "
-      f"{what}>"
+      f"{unit}>"
     )
 
 
@@ -290,12 +290,12 @@ def federate(
   return from_options(filled, examples)
 
 
-def refuse_unread(options: Any, given: Any, others: Any = None) -> None:
+def refuse_unread(options: Any, names: Any, others: Any = None) -> None:
   """Raises an error if an option was given that would not be read.
 
   Args:
     options: a dataclass of ``hyper`` fields with its defaults filled in.
-    given: names of the options that the caller gave.
+    names: the options that the caller gave.
     others: name -> value of further options that the ``when`` of a field may
       refer to.
 
@@ -304,7 +304,7 @@ def refuse_unread(options: Any, given: Any, others: Any = None) -> None:
       is read.
   """
   for field in dataclasses.fields(options):
-    why = field.name in given and unread(options, field.name, others)
+    why = field.name in names and unread(options, field.name, others)
     if why:
       raise DataError(f"`{field.name}`: {why}")
 
@@ -359,7 +359,7 @@ def contents(options: DataOptions) -> str:
   name, path, keys = options.dataset, options.data_path, []
   if path:
     files_of = _FILES_OF.get(
-      name or "", lambda path: [files.expanded(path, "data_path")]
+      name or "", lambda path: [files.expand_path(path, "data_path")]
     )
     keys.append(files.contents(files_of(path)))
   elif name in _NAMES_IN_TFDS or name and name not in _LOADERS:
@@ -372,7 +372,9 @@ def contents(options: DataOptions) -> str:
 
 
 @functools.lru_cache(maxsize=2)
-def _loaded(inside: str, loader: Callable[..., Examples], *arguments: Any) -> Examples:
+def _load_cached(
+  inside: str, loader: Callable[..., Examples], *arguments: Any
+) -> Examples:
   del inside  # the key alone: what the files hold
   return loader(*arguments)
 
@@ -394,7 +396,7 @@ def load_examples(options: DataOptions) -> Examples:
 
 def _load(options: DataOptions, inside: str) -> Examples:
   loader, names = _LOADERS.get(options.dataset, _OF_TFDS)
-  examples = _loaded(inside, loader, *(getattr(options, name) for name in names))
+  examples = _load_cached(inside, loader, *(getattr(options, name) for name in names))
   return with_task(examples, options.task)
 
 
@@ -408,29 +410,36 @@ def with_task(examples: Examples, task: str | None) -> Examples:
   Raises:
     DataError: the targets are not those of the task.
   """
-  named = tasks.named(task)
-  if named is None or examples.task is not None and (examples.task.name == named.name):
+  new_task = tasks.resolve(task)
+  if (
+    new_task is None
+    or examples.task is not None
+    and (examples.task.name == new_task.name)
+  ):
     return examples
   arrays = {
     name: getattr(examples, name) for name in ("x_train", "y_train", "x_test", "y_test")
   }
-  made = checked(
-    arrays, lambda name: f"`dataset`={examples.name}: {name}", examples.name, task=named
+  converted = make_examples(
+    arrays,
+    lambda name: f"`dataset`={examples.name}: {name}",
+    examples.name,
+    task=new_task,
   )
   return examples._replace(
-    y_train=made.y_train,
-    y_test=made.y_test,
-    num_classes=made.num_classes,
-    task=made.task,
+    y_train=converted.y_train,
+    y_test=converted.y_test,
+    num_classes=converted.num_classes,
+    task=converted.task,
   )
 
 
 def _with_features(options: DataOptions, examples: Examples) -> Examples:
   if isinstance(examples.x_train, dict):
-    return _stored_each(options, examples)
-  chosen = {}
+    return _store_each(options, examples)
+  feature_options = {}
   if options.features == "hog":
-    chosen = {
+    feature_options = {
       name: getattr(options, f"hog_{name}")
       for name in ("block", "stride", "bins", "norm", "scale")
     }
@@ -439,7 +448,7 @@ def _with_features(options: DataOptions, examples: Examples) -> Examples:
   if kind == "standardize":  # its scale depends on the partition
     return examples
   if kind in _SHAPED and arrays[0].dtype == np.uint8:
-    # What features.none makes of images, kept as the images.
+    # The result of features.none on images, stored as the images.
     if kind == "flatten":
       shape = (math.prod(shape),)
     elif kind == "images":
@@ -448,11 +457,11 @@ def _with_features(options: DataOptions, examples: Examples) -> Examples:
       Coded(images.reshape(len(images), *shape), IMAGE_SCALE) for images in arrays
     )
   else:
-    arrays = stored(make_features(kind, **chosen)(*arrays), options.store)
+    arrays = compact(make_features(kind, **feature_options)(*arrays), options.store)
   return examples._replace(x_train=arrays[0], x_test=arrays[1])
 
 
-def _stored_each(options: DataOptions, examples: Examples) -> Examples:
+def _store_each(options: DataOptions, examples: Examples) -> Examples:
   """The examples of a dictionary of arrays, each kept as if it were alone."""
   if options.features != "none":
     raise DataError(
@@ -460,11 +469,11 @@ def _stored_each(options: DataOptions, examples: Examples) -> Examples:
       f"examples are {', '.join(examples.x_train)}"
     )
 
-  def kept(*pair):
-    alone = _with_features(options, examples._replace(x_train=pair[0], x_test=pair[1]))
-    return alone.x_train, alone.x_test
+  def transform(*pair):
+    part = _with_features(options, examples._replace(x_train=pair[0], x_test=pair[1]))
+    return part.x_train, part.x_test
 
-  pairs = store.map_arrays(kept, examples.x_train, examples.x_test)
+  pairs = store.map_arrays(transform, examples.x_train, examples.x_test)
   x_train, x_test = (
     jax.tree.map(
       lambda pair, i=i: pair[i], pairs, is_leaf=lambda pair: isinstance(pair, tuple)
@@ -474,7 +483,7 @@ def _stored_each(options: DataOptions, examples: Examples) -> Examples:
   return examples._replace(x_train=x_train, x_test=x_test)
 
 
-def _standardized(
+def _standardize(
   options: DataOptions, examples: Examples, partition: Partition
 ) -> tuple[Examples, Scaler]:
   """The examples scaled as the training rows of the partition's clients.
@@ -488,12 +497,12 @@ def _standardized(
   # where its clients train on all rows.
   rows = np.sort(partition.train_order)
   scaler = fit_scaler(pool if len(rows) == len(pool) else pool[rows])
-  arrays: Any = stored((scaler.apply(x_train), scaler.apply(x_test)), options.store)
+  arrays: Any = compact((scaler.apply(x_train), scaler.apply(x_test)), options.store)
   return examples._replace(x_train=arrays[0], x_test=arrays[1]), scaler
 
 
 @functools.lru_cache(maxsize=1)
-def _named_with_features(options: DataOptions, inside: str) -> Examples:
+def _load_with_features(options: DataOptions, inside: str) -> Examples:
   return _with_features(options, _load(options, inside))
 
 
@@ -527,7 +536,7 @@ def from_options(options: DataOptions, examples: Examples | None = None) -> Fede
   return _make(options, examples, None)
 
 
-def kept_from_options(options: DataOptions) -> Federation:
+def from_options_cached(options: DataOptions) -> Federation:
   """``from_options``, kept until other options or other files are asked for.
 
   Args:
@@ -543,13 +552,13 @@ def kept_from_options(options: DataOptions) -> Federation:
   partition = (
     ""
     if options.partition_file is None
-    else files.contents([files.expanded(options.partition_file, "partition_file")])
+    else files.contents([files.expand_path(options.partition_file, "partition_file")])
   )
-  return _kept(options, contents(options), partition)
+  return _make_cached(options, contents(options), partition)
 
 
 @functools.lru_cache(maxsize=1)
-def _kept(options: DataOptions, inside: str, partition: str) -> Federation:
+def _make_cached(options: DataOptions, inside: str, partition: str) -> Federation:
   del partition  # read again by _make
   return _make(options, None, inside)
 
@@ -559,7 +568,7 @@ def _make(
 ) -> Federation:
   """``from_options``; ``inside`` are ``contents`` if they are known."""
   if examples is None:
-    examples = _named_with_features(
+    examples = _load_with_features(
       _of_data_set(options), contents(options) if inside is None else inside
     )
   else:
@@ -582,7 +591,7 @@ def _make(
     )
   scaler = None
   if options.features == "standardize":
-    examples, scaler = _standardized(options, examples, partition)
+    examples, scaler = _standardize(options, examples, partition)
   federation = dataclasses.replace(
     deal(examples, partition, joins, options), scaler=scaler
   )
@@ -592,8 +601,8 @@ def _make(
     and sum(array.nbytes for array in store.arrays(examples.x_train)) > _KEPT_BYTES
   )
   if large or federation.rows is not None:
-    _loaded.cache_clear()
-    _named_with_features.cache_clear()
+    _load_cached.cache_clear()
+    _load_with_features.cache_clear()
   return federation
 
 
@@ -695,12 +704,14 @@ def deal(
   test_rows: tuple[Any, ...] = (x_test,)
   labels: tuple[Any, ...] = (y_train,)
   test_labels: tuple[Any, ...] = (y_test,)
-  known = examples.labels()
-  own, own_test = known.train, known.test
+  labels_to_deal = examples.labels()
+  row_labels, test_row_labels = labels_to_deal.train, labels_to_deal.test
   if partition.pooled:
     rows, labels = (x_train, x_test), (y_train, y_test)
     test_rows, test_labels = rows, labels
-    own = own_test = np.concatenate([known.train, known.test])
+    row_labels = test_row_labels = np.concatenate(
+      [labels_to_deal.train, labels_to_deal.test]
+    )
   keep_bytes = options.store != "float32"
   test = client_data(
     test_rows,
@@ -713,7 +724,7 @@ def deal(
   validation = None
   if partition.held_out is not None:
     validation = partition.held_out.train_order
-  histogram = label_histogram(partition, own, known.number)
+  histogram = label_histogram(partition, row_labels, labels_to_deal.number)
   rows_here, first = None, len(partition.train_order)
   if process_rows.current().processes > 1:
     rows_here, first = (
@@ -761,7 +772,7 @@ def deal(
     examples.task,
     None
     if tasks.of(examples).has_classes
-    else (own[partition.train_order], own_test[partition.test_order]),
+    else (row_labels[partition.train_order], test_row_labels[partition.test_order]),
   )
 
 
@@ -796,16 +807,16 @@ def _whole_test(
       f"{'of its clients' if of_others else '(x_test is empty)'}"
       f" and `partition`={partition.name} holds none out{reason}"
     )
-  whole, total = test, num_test
+  test_data, total = test, num_test
   if rows and not trained_on:
     total = rows
     # Else the local splits have the official test rows in another order.
     if partition.pooled or num_test != total:
       order = np.arange(total)
-      whole = client_data(
+      test_data = client_data(
         x_test, y_test, order, order[:1], np.array([total]), keep_bytes=keep_bytes
       )
-  return whole._replace(**_pieces(0, total)._asdict())
+  return test_data._replace(**_pieces(0, total)._asdict())
 
 
 def _own_rows(
@@ -824,11 +835,11 @@ def _own_rows(
   server: Any = None
   if validation is not None:
     start = np.array([0])
-    alone = client_data(
+    validation_data = client_data(
       x, y, validation, start, np.array([len(validation)]), keep_bytes=keep_bytes
     )
     ends: Any = np.zeros((), np.int32), np.asarray(len(validation), np.int32)
-    server = Shard(alone.x, alone.y, *ends)
+    server = Shard(validation_data.x, validation_data.y, *ends)
   return client_data(
     x,
     y,
@@ -925,7 +936,7 @@ def after_events(federation: Federation, event: int) -> Shifted:
     options.partition_seed,
   )
 
-  def moved(order: np.ndarray, data: ClientData) -> np.ndarray | None:
+  def new_order(order: np.ndarray, data: ClientData) -> np.ndarray | None:
     if (order == np.arange(len(order))).all():
       return None
     # The server's rows and the padding keep their places.
@@ -933,8 +944,8 @@ def after_events(federation: Federation, event: int) -> Shifted:
     return np.concatenate([order, behind]).astype(np.int32)
 
   return Shifted(
-    moved(after.train_order, federation.data.train),
-    moved(after.test_order, federation.data.test),
+    new_order(after.train_order, federation.data.train),
+    new_order(after.test_order, federation.data.test),
     (after.train_offset.astype(np.int32), after.train_size.astype(np.int32)),
     (after.test_offset.astype(np.int32), after.test_size.astype(np.int32)),
     label_histogram(after, y_train, federation.label_histogram.shape[1]),

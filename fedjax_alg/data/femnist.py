@@ -10,7 +10,7 @@ from fedjax_alg.data import cache, tfds_source
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.sources import read_npz
-from fedjax_alg.files import expanded
+from fedjax_alg.files import expand_path
 
 KINDS = ("fixed", "leaky")
 
@@ -177,7 +177,7 @@ def load_femnist(
   if path is None:
     x, y = emnist_letters(data_dir, cache_dir)
     return femnist(x, y, kind, num_clients, seed)
-  path = expanded(path, "data_path")
+  path = expand_path(path, "data_path")
   x, y = letters_npz(path)
   return femnist(x, y, kind, num_clients, seed, f"{path.stem} (in place of EMNIST)")
 

@@ -82,16 +82,16 @@ def from_dataframe(
     for name in _names(list(choices.values())):
       _check_column("test", test, name)
     values |= _arrays(test, " of `test`", choices, categories)
-  task, target = tasks.named(options.get("task")), choices["y"]
+  task, target = tasks.resolve(options.get("task")), choices["y"]
   classes = None
   if not isinstance(target, (list, Mapping)) and (task is None or task.has_classes):
     classes = categories.get(target)
     if classes and options.get("num_classes") is None:
       options["num_classes"] = len(classes)
-  return _encoded(_of_columns(values, choices, options), classes, categories)
+  return _add_encoding(_of_columns(values, choices, options), classes, categories)
 
 
-def _encoded(
+def _add_encoding(
   examples: Examples,
   classes: tuple[Any, ...] | None,
   categories: Mapping[Any, tuple[Any, ...]],
@@ -109,7 +109,7 @@ def _of_columns(
 ) -> Examples:
   """The examples of the arrays of a frame, and of those that are options."""
 
-  def what(array: str) -> str:
+  def label_of(array: str) -> str:
     if array not in values:
       return argument(array)
     kind, split = array.split("_")
@@ -119,7 +119,7 @@ def _of_columns(
   extra = {array: options[name] for array, name in ARGUMENTS.items() if name in options}
   return of_arrays(
     extra | dict(values),
-    what,
+    label_of,
     **{
       name: value for name, value in options.items() if name not in ARGUMENTS.values()
     },
@@ -250,7 +250,7 @@ class _Column(NamedTuple):
 
 
 def _subject(option: str, choice: Any, where: str) -> str:
-  """How a message names a choice: its option, its column, its frame."""
+  """Names a choice in a message: its option, its column, its frame."""
   if isinstance(choice, (list, Mapping)):
     return f"`{option}`:" + where.removeprefix(" of")
   return f"`{option}`: column {choice!r}{where}"
@@ -264,9 +264,9 @@ def _arrays(
 ) -> dict[str, Any]:
   """The arrays of the choices, under their names in a data file."""
 
-  def gathered(option: str, choice: Any) -> Any:
+  def gather(option: str, choice: Any) -> Any:
     if isinstance(choice, Mapping):
-      return {name: gathered(option, part) for name, part in choice.items()}
+      return {name: gather(option, part) for name, part in choice.items()}
 
     def column(name: Any) -> _Column:
       return _Column(
@@ -281,7 +281,7 @@ def _arrays(
 
   split = "test" if where else "train"
   return {
-    f"{option}_{split}": gathered(option, choice) for option, choice in choices.items()
+    f"{option}_{split}": gather(option, choice) for option, choice in choices.items()
   }
 
 
@@ -339,7 +339,7 @@ def _as_rows(column: _Column, option: str, name: Any) -> np.ndarray:
   """The rows of one column, which may be arrays of one shape."""
   values = _cells(column)
   if values.dtype == object and values.size and all(map(np.ndim, values)):
-    values = _stacked(values, column.subject)
+    values = _stack(values, column.subject)
   if option == "x" and values.ndim == 1:
     hint = (
       f"; of columns of numbers give a list, such as [{name!r}]"
@@ -353,7 +353,7 @@ def _as_rows(column: _Column, option: str, name: Any) -> np.ndarray:
   return values
 
 
-def _stacked(rows: Any, subject: str) -> np.ndarray:
+def _stack(rows: Any, subject: str) -> np.ndarray:
   """Arrays of one shape as one array."""
   if any(np.ma.is_masked(row) for row in rows):
     raise DataError(f"{subject} has masked values: fill them or leave these rows out")

@@ -23,10 +23,10 @@ from fedjax_alg.errors import did_you_mean
 from fedjax_alg.tasks import task as task_lib
 
 
-def _gathered(choice: Any, column: Callable[[Any], np.ndarray]) -> Any:
+def _gather(choice: Any, column: Callable[[Any], np.ndarray]) -> Any:
   """The columns of a choice as an array, or as a dictionary of arrays."""
   if isinstance(choice, Mapping):
-    return {name: _gathered(one, column) for name, one in choice.items()}
+    return {name: _gather(part, column) for name, part in choice.items()}
   if isinstance(choice, list):
     return np.stack([_numbers(column(name), name) for name in choice], axis=-1)
   return column(choice)
@@ -72,7 +72,7 @@ def _of_both(
     for argument, (option, choice) in zip(arguments, choices.items()):
       if choice is not None:
         items.check_flat(option, choice, column)
-        arrays[argument] = _gathered(choice, column)
+        arrays[argument] = _gather(choice, column)
   return arrays
 
 
@@ -97,7 +97,7 @@ def _as_classes(
     names: of the classes, by their numbers; empty: the data set names none.
   """
   arrays = dict(arrays)
-  task = tasks.named(options.get("task"))
+  task = tasks.resolve(options.get("task"))
   classes = task is None or task.has_classes or task.name == tasks.DENSE.name
   labels = [array for array in (arrays["y"], arrays.get("y_test")) if array is not None]
   are_named = (
@@ -174,7 +174,7 @@ def from_hf(
       items.names_in(x),
       channels_first,
     )
-    return lambda name: hugging_face.aligned(arrays[name], name, rows, dataset)
+    return lambda name: hugging_face.align_classes(arrays[name], name, rows, dataset)
 
   arrays = _of_both(dataset, test, columns, choices)
   names = hugging_face.class_names(dataset, y) if isinstance(y, str) else None
@@ -237,7 +237,7 @@ def from_torch(
     @functools.cache
     def column(name):
       values = items.field(entries, name, option)
-      array = items.stacked(
+      array = items.stack_rows(
         values, f"`{option}`: the items' {name!r}", name in examples, channels_first
       )
       if name in examples:

@@ -78,17 +78,17 @@ def put_back(partition: Partition) -> Partition:
   Returns:
     The partition of all clients, in their first order.
   """
-  held = partition.held_out
-  if held is None:
+  held_out = partition.held_out
+  if held_out is None:
     return partition
-  total = partition.num_clients + len(held.clients)
-  stay = np.delete(np.arange(total), held.clients)
+  total = partition.num_clients + len(held_out.clients)
+  stay = np.delete(np.arange(total), held_out.clients)
   fields: dict[str, Any] = {}
   for (split, order, size), (_, held_order, held_size) in zip(
-    _splits(partition), _splits(held)
+    _splits(partition), _splits(held_out)
   ):
     client = np.repeat(
-      np.concatenate([stay, held.clients]), np.concatenate([size, held_size])
+      np.concatenate([stay, held_out.clients]), np.concatenate([size, held_size])
     )
     rows = np.concatenate([order, held_order])
     fields |= split_fields(

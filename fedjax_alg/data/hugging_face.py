@@ -8,7 +8,7 @@ import numpy as np
 
 from fedjax_alg.data import items
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.errors import a_type, raised
+from fedjax_alg.errors import a_type, describe_error
 
 _CHUNK = 1000  # rows that are read together
 _INTEGER = re.compile(r"u?int(8|16|32|64)")
@@ -37,7 +37,7 @@ def _check(rows: Any, option: str) -> None:
 
 
 def _leaf(feature: Any) -> Any:
-  """What the entries of a column are, of lists of any depth."""
+  """Returns the feature of a column's entries, inside lists of any depth."""
   while hasattr(feature, "feature") or isinstance(feature, list):
     feature = feature[0] if isinstance(feature, list) else feature.feature
   return feature
@@ -66,9 +66,9 @@ def _images(rows: Any, name: str, where: str) -> Iterator[Any]:
           values[place]
         except Exception as cause:  # pylint: disable=broad-exception-caught
           raise DataError(
-            f"{where}: row {place} cannot be read, {raised(cause)}"
+            f"{where}: row {place} cannot be read, {describe_error(cause)}"
           ) from error
-      raise DataError(f"{where} cannot be read, {raised(error)}") from error
+      raise DataError(f"{where} cannot be read, {describe_error(error)}") from error
 
 
 def _numbers(rows: Any, name: str, where: str) -> np.ndarray:
@@ -76,9 +76,9 @@ def _numbers(rows: Any, name: str, where: str) -> np.ndarray:
   try:
     array = np.asarray(rows.with_format("numpy")[name][:])
   except Exception as error:  # pylint: disable=broad-exception-caught
-    raise DataError(f"{where} cannot be read, {raised(error)}") from error
+    raise DataError(f"{where} cannot be read, {describe_error(error)}") from error
   if array.dtype == object:
-    array = items.stacked(array, where, False)
+    array = items.stack_rows(array, where, False)
   dtype = str(getattr(_feature(rows, name), "dtype", ""))
   if not _INTEGER.fullmatch(dtype):
     return array
@@ -90,7 +90,7 @@ def _numbers(rows: Any, name: str, where: str) -> np.ndarray:
   return array.astype(dtype)
 
 
-def _transformed(
+def _apply_transform(
   rows: Any, names: Collection[str], option: str
 ) -> dict[str, list[Any]]:
   """The values that a transform gives; it sees every row once."""
@@ -102,7 +102,7 @@ def _transformed(
       batch = rows[begin:end]
       columns = {name: list(batch[name]) for name in names if name in batch}
     except Exception as error:  # pylint: disable=broad-exception-caught
-      raise DataError(f"{where} fails, {raised(error)}") from error
+      raise DataError(f"{where} fails, {describe_error(error)}") from error
     for name in names:
       if name not in columns:
         raise _no_column(option, name, batch)
@@ -134,8 +134,8 @@ def read(
     rows: a ``datasets.Dataset``.
     option: the argument, for messages.
     names: the columns.
-    examples: those of them that are features; see ``items.stacked``.
-    channels_first: see ``items.stacked``.
+    examples: those of them that are features; see ``items.stack_rows``.
+    channels_first: see ``items.stack_rows``.
 
   Returns:
     Name -> [n, ...]. Integers have the dtype in which they are stored.
@@ -146,7 +146,7 @@ def read(
   """
   _check(rows, option)
   if rows.format["type"] == "custom":
-    values = _transformed(rows, names, option)
+    values = _apply_transform(rows, names, option)
   else:
     values = {}
     for name in names:
@@ -160,7 +160,7 @@ def read(
       if channels_first:
         arrays[name] = items.channels_last(arrays[name])
     else:
-      arrays[name] = items.stacked(
+      arrays[name] = items.stack_rows(
         values.pop(name) if name in values else _images(rows, name, where),
         where,
         name in examples,
@@ -177,7 +177,7 @@ def read(
   return arrays
 
 
-def aligned(array: np.ndarray, name: Any, rows: Any, first: Any) -> np.ndarray:
+def align_classes(array: np.ndarray, name: Any, rows: Any, first: Any) -> np.ndarray:
   """Gives the classes of the test rows the numbers that training rows use.
 
   Args:

@@ -12,7 +12,7 @@ import numpy as np
 from fedjax_alg import files
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
-from fedjax_alg.files import expanded
+from fedjax_alg.files import expand_path
 
 _MAGIC = b"\0\0\x08"  #: two zeros and the code of unsigned bytes
 _SPLITS = {"train": "train", "test": "t10k"}
@@ -36,7 +36,7 @@ def load_idx(path: str | os.PathLike) -> Examples:
     DataError: a file is missing, is not an IDX file of unsigned bytes, has
       another length than it says, or does not fit the others.
   """
-  folder = expanded(path, "data_path")
+  folder = expand_path(path, "data_path")
   if not folder.is_dir():
     raise DataError(
       f"`data_path`={folder}: no such folder; one with train-images-idx3-"
@@ -46,7 +46,7 @@ def load_idx(path: str | os.PathLike) -> Examples:
   arrays: dict[str, Any] = {}
   for split, prefix in _SPLITS.items():
     images, labels = (
-      _file(folder, f"{prefix}-{what}") for what in ("images", "labels")
+      _file(folder, f"{prefix}-{kind}") for kind in ("images", "labels")
     )
     x, y = read_idx(images), read_idx(labels)
     if x.ndim not in (3, 4):
@@ -80,7 +80,7 @@ def load_idx(path: str | os.PathLike) -> Examples:
 
 def idx_files(path: str | os.PathLike) -> list[pathlib.Path]:
   """The files that ``load_idx`` reads, and others with such names."""
-  return sorted(expanded(path, "data_path").glob("*-idx?-ubyte*"))
+  return sorted(expand_path(path, "data_path").glob("*-idx?-ubyte*"))
 
 
 def _file(folder: pathlib.Path, name: str) -> pathlib.Path:

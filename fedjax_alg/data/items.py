@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.errors import a_type, raised
+from fedjax_alg.errors import a_type, describe_error
 
 _PLAIN = (str, bytes, bool, int, float, complex, np.generic)
 #: Largest value of a pixel of 16 bits.
@@ -166,7 +166,7 @@ def _array(value: Any, examples: bool) -> tuple[np.ndarray, str]:
   return array, "uint8" if examples and array.dtype == np.uint8 else "numbers"
 
 
-def stacked(
+def stack_rows(
   rows: Iterable[Any], where: str, examples: bool, channels_first: bool = False
 ) -> np.ndarray:
   """Makes one array of rows of one shape and kind.
@@ -196,7 +196,7 @@ def stacked(
       raise DataError(f"{where}: row {number} {error}") from error
     except Exception as error:  # pylint: disable=broad-exception-caught
       raise DataError(
-        f"{where}: row {number} cannot be read, {raised(error)}"
+        f"{where}: row {number} cannot be read, {describe_error(error)}"
       ) from error
     first = first or kind
     for name, start, now in (
@@ -241,7 +241,9 @@ def read(rows: Any, option: str) -> list[Any]:
   try:
     number = len(rows)
   except Exception as error:  # pylint: disable=broad-exception-caught
-    raise DataError(f"`{option}`: its length cannot be had, {raised(error)}") from error
+    raise DataError(
+      f"`{option}`: its length cannot be had, {describe_error(error)}"
+    ) from error
   if not number:
     raise DataError(f"`{option}`: {a_type(rows)} without items")
   items = []
@@ -251,7 +253,7 @@ def read(rows: Any, option: str) -> list[Any]:
     except Exception as error:  # pylint: disable=broad-exception-caught
       raise DataError(
         f"`{option}`: item {place} of {number} (its len) cannot "
-        f"be read, {raised(error)}"
+        f"be read, {describe_error(error)}"
       ) from error
   return items
 

@@ -215,15 +215,15 @@ def _spread_classes(available, weights, holds, min_client_size):
   floor = -(-min_client_size // number)
   counts = np.zeros(holds.shape, np.int64)
   for label, rows in enumerate(available):
-    who = np.flatnonzero(holds[:, label])
-    low = floor[who]
+    holders = np.flatnonzero(holds[:, label])
+    low = floor[holders]
     # A rare class: one example each; other classes may make up the minimum.
     if low.sum() > rows:
       low = np.ones_like(low)
     if low.sum() > rows:
       return None
-    counts[who, label] = allocate.spread(
-      weights[who] / number[who], int(rows), low, np.full(len(who), rows)
+    counts[holders, label] = allocate.spread(
+      weights[holders] / number[holders], int(rows), low, np.full(len(holders), rows)
     )
   return counts if counts.sum(axis=1).min() >= min_client_size else None
 

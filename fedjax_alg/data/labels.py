@@ -19,7 +19,7 @@ _LISTED = 10
 
 
 class Encoding(NamedTuple):
-  """How names became numbers, as learnt from the training examples."""
+  """Mapping of names to numbers, as learned from the training examples."""
 
   #: the name of each class, by its number; None if the labels were numbers
   classes: tuple[Any, ...] | None = None
@@ -184,7 +184,7 @@ def _plain(values: np.ndarray, subject: str) -> list[Any]:
       f"{subject} has shape {values.shape}, one label for each row is needed"
     )
   check_present(values, subject)
-  plain = [_decoded(name) for name in values.tolist()]
+  plain = [_decode(name) for name in values.tolist()]
   try:
     hash(tuple(plain))
   except TypeError:
@@ -195,7 +195,7 @@ def _plain(values: np.ndarray, subject: str) -> list[Any]:
   return plain
 
 
-def _decoded(name: Any) -> Any:
+def _decode(name: Any) -> Any:
   if isinstance(name, np.generic):
     name = name.item()
   return name.decode("utf-8", "replace") if isinstance(name, bytes) else name

@@ -83,9 +83,9 @@ def client_data(
   )
   total = sum(len(store.arrays(part)[0]) for part in examples)
   for parts in (examples, targets):
-    for each in zip(*map(store.arrays, parts)):
+    for arrays in zip(*map(store.arrays, parts)):
       chex.assert_equal(
-        sum(map(len, each)),
+        sum(map(len, arrays)),
         total,
         custom_message="x and y: as many rows in every array",
       )
@@ -103,9 +103,9 @@ def client_data(
   fields: tuple[Any, ...] = (
     *(
       store.map_arrays(
-        lambda *parts: _arranged(parts, order, places, keep_bytes, whole), *trees
+        lambda *parts: _arrange(parts, order, places, keep_bytes, int_kinds), *trees
       )
-      for trees, whole in ((examples, "i"), (targets, "iub"))
+      for trees, int_kinds in ((examples, "i"), (targets, "iub"))
     ),
     np.asarray(offset, np.int32),
     np.asarray(size, np.int32),
@@ -115,14 +115,14 @@ def client_data(
   return ClientData(*fields)
 
 
-def _arranged(
-  parts: Any, order: np.ndarray, places: int, keep_bytes: bool, whole: str
+def _arrange(
+  parts: Any, order: np.ndarray, places: int, keep_bytes: bool, int_kinds: str
 ) -> Any:
   """The rows of one array of examples or targets; see ``client_data``.
 
-  Dtypes of a kind in ``whole`` become int32.
+  Dtypes of a kind in ``int_kinds`` become int32.
   """
-  dtype: Any = np.int32 if parts[0].dtype.kind in whole else np.float32
+  dtype: Any = np.int32 if parts[0].dtype.kind in int_kinds else np.float32
   coded = next((part for part in parts if isinstance(part, Coded)), None)
   if coded is not None and keep_bytes:
     parts, dtype = tuple(part.codes for part in parts), np.uint8

@@ -13,7 +13,7 @@ from fedjax_alg import files
 from fedjax_alg.data import characters
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
-from fedjax_alg.files import expanded
+from fedjax_alg.files import expand_path
 from fedjax_alg.tasks.classification import MAX_CLASSES
 
 _SPLITS = ("train", "test")
@@ -49,7 +49,7 @@ def load_leaf(path: str | os.PathLike) -> Examples:
   Warns:
     UserWarning: num_samples of a file are not the numbers of its examples.
   """
-  path = expanded(path, "data_path")
+  path = expand_path(path, "data_path")
   if path.is_dir():
     train, test = (_read_folder(path, split) for split in _SPLITS)
   elif path.is_file():
@@ -100,7 +100,7 @@ def load_leaf(path: str | os.PathLike) -> Examples:
 
 def leaf_files(path: str | os.PathLike) -> list[pathlib.Path]:
   """The files that ``load_leaf`` reads."""
-  place = expanded(path, "data_path")
+  place = expand_path(path, "data_path")
   if not place.is_dir():
     return [place]
   return [file for split in _SPLITS for file in _parts(place, split)]
@@ -280,9 +280,9 @@ def _refuse_texts(where: str, x: list[Any], y: list[Any]) -> None:
     )
   row = isinstance(first, list) and any(isinstance(v, str) for v in first)
   if row or isinstance(first, str) and not all(isinstance(v, str) for v in y):
-    said = str(first[-1] if row else first)[:30]
+    text = str(first[-1] if row else first)[:30]
     raise DataError(
-      f"{where}: x and y must be numbers, x are texts ({said!r}), as in"
+      f"{where}: x and y must be numbers, x are texts ({text!r}), as in"
       " LEAF's Sent140; give ids of words in an .npz with client_train"
       " (`dataset`=npz), or take the tweets of TFDS (`dataset`=sent140)"
     )

@@ -26,7 +26,7 @@ def read(path: str | os.PathLike, names: Collection[str] | None = None) -> Any:
     ValueError: it is neither .npz nor .npy, is damaged, or has pickled objects
       where an array should be read.
   """
-  with files.opened(path) as file:
+  with files.open_regular(path) as file:
     try:
       stored = np.load(file, allow_pickle=False)
       if isinstance(stored, np.ndarray):

@@ -18,7 +18,7 @@ from fedjax_alg.data.newcomers import check_newcomers
 from fedjax_alg.data.partition import PARTITIONS
 from fedjax_alg.data.shift import SHIFTS, SWAPS, num_pairs
 from fedjax_alg.data.store import STORES
-from fedjax_alg.hparams import MAX_SEED, check_options, hyper, typed
+from fedjax_alg.hparams import MAX_SEED, check_options, convert_types, hyper
 
 _NOT_TFDS = (
   "digits",
@@ -166,7 +166,7 @@ class SourceOptions:
 
 @dataclasses.dataclass(frozen=True)
 class PartitionOptions:
-  """How the examples are divided among the clients."""
+  """Options of the division of the examples among the clients."""
 
   partition: str | None = hyper(
     None,
@@ -270,7 +270,7 @@ class PartitionOptions:
 
 @dataclasses.dataclass(frozen=True)
 class ShiftOptions:
-  """How clients' data change while they train."""
+  """Options of changes in the clients' data during training."""
 
   shift: str = hyper(
     "none",
@@ -388,21 +388,21 @@ class DataOptions(
       OptionError: a value has a wrong type or is out of range, or options do
         not fit together.
     """
-    return typed(self)._filled()
+    return convert_types(self)._fill()
 
-  def _filled(self) -> "DataOptions":
+  def _fill(self) -> "DataOptions":
     check_options(self)
     partition, count = self.partition, self.num_clients
-    comes = self.dataset in _COME_WITH_CLIENTS
+    has_clients = self.dataset in _COME_WITH_CLIENTS
     if partition is None and self.partition_file is not None:
       partition = "file"
-    elif partition is None and (comes or self.dataset == "leaf"):
+    elif partition is None and (has_clients or self.dataset == "leaf"):
       partition = "natural"
     elif partition is None and self.dataset not in ("npz", None):
       partition = "iid"
-    tasks.named(self.task)
-    alone = self.dataset in ("digits", "diabetes", "idx") or (
-      not comes and self.dataset in _PREPARED
+    tasks.resolve(self.task)
+    has_no_clients = self.dataset in ("digits", "diabetes", "idx") or (
+      not has_clients and self.dataset in _PREPARED
     )
     numbers = NUMBERS.get(self.dataset or "")
     for refused, message in (
@@ -419,12 +419,12 @@ class DataOptions(
         f"`num_clients`={count}: not read with `partition`=file, which has its clients",
       ),
       (
-        alone and partition == "natural",
+        has_no_clients and partition == "natural",
         f"`partition`=natural: {self.dataset} names no clients (use iid, "
         "classes, shards, dirichlet, powerlaw or file)",
       ),
       (
-        comes and partition not in ("natural", "file"),
+        has_clients and partition not in ("natural", "file"),
         f"`partition`={partition}: {self.dataset} comes with its clients "
         "(only natural)",
       ),
@@ -472,9 +472,9 @@ class DataOptions(
     )
 
   @property
-  def known_task(self) -> tasks.Task | None:
+  def data_task(self) -> tasks.Task | None:
     """The task of the data; None if they name none."""
-    return tasks.named(
+    return tasks.resolve(
       self.task or ("regression" if self.dataset == "diabetes" else None)
     )
 

@@ -15,7 +15,7 @@ from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.hold_out import put_back
 from fedjax_alg.data.partition import Partition
 from fedjax_alg.errors import a_type
-from fedjax_alg.files import expanded
+from fedjax_alg.files import expand_path
 
 _FORMAT = 1
 _ARRAYS = ("train_order", "train_size", "test_order", "test_size")
@@ -50,17 +50,17 @@ def write_partition(path: pathlib.Path, partition: Partition, labels: str) -> No
     partition: the partition.
     labels: ``labels_hash`` of the data that it was made from.
   """
-  whole = put_back(partition)
+  full = put_back(partition)
   about = {
     "format": _FORMAT,
-    "name": whole.name,
-    "pooled": whole.pooled,
+    "name": full.name,
+    "pooled": full.pooled,
     "labels": labels,
-    "flags": whole.flags,
+    "flags": full.flags,
   }
   arrays: dict[str, Any] = {}
   for name in _ARRAYS:
-    array = getattr(whole, name)
+    array = getattr(full, name)
     # Rows in random order can hardly be compressed.
     shift = array - np.arange(len(array)) if name in _SHIFTS else array[:0]
     if np.abs(shift).max(initial=0) < 2**15 <= len(shift):
@@ -95,7 +95,7 @@ def read_partition(path: str | os.PathLike, examples: Examples) -> Partition:
     DataError: the file is missing, damaged or inconsistent, or was made for
       other data.
   """
-  path = expanded(path, "partition_file")
+  path = expand_path(path, "partition_file")
   where = f"`partition_file`={path}"
   arrays, about = _read(path, where)
   pooled = about.get("pooled", False)

@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Process(NamedTuple):
-  """Which one of Q processes this is."""
+  """The number of this process among Q processes."""
 
   number: int = 0  #: q, number of this process, from 0
   processes: int = 1  #: Q, the number of processes
@@ -51,7 +51,7 @@ class Rows(NamedTuple):
       return None
     return tuple(np.searchsorted(owner, np.arange(len(self.cuts))).tolist())
 
-  def blocked(self, offset: np.ndarray) -> np.ndarray:
+  def place_in_blocks(self, offset: np.ndarray) -> np.ndarray:
     """Converts rows to places in the blocks of all processes.
 
     Args:
@@ -97,10 +97,10 @@ def cut(process: Process, offset: np.ndarray, size: np.ndarray, padding: int) ->
   """
   total = int(size.sum())
   borders = np.unique(np.append(offset[size > 0], total))
-  wanted = total * np.arange(1, process.processes) / process.processes
-  after = np.searchsorted(borders, wanted).clip(1, len(borders) - 1)
+  ideal = total * np.arange(1, process.processes) / process.processes
+  after = np.searchsorted(borders, ideal).clip(1, len(borders) - 1)
   before = borders[after - 1]
-  nearest = np.where(wanted - before <= borders[after] - wanted, before, borders[after])
+  nearest = np.where(ideal - before <= borders[after] - ideal, before, borders[after])
   cuts = np.concatenate([[0], nearest, [total]]).astype(np.int64)
   places = int(np.diff(cuts).max()) + padding
   if places * process.processes >= 2**31:

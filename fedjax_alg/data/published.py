@@ -69,8 +69,8 @@ def powerlaw(examples: Examples, num_clients: int, rng: np.random.Generator) -> 
   # The rows of a class are handed out in their order, in two passes.
   of_client: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
   pointer = np.zeros(labels, np.int64)
-  for wanted, least in ((np.full_like(number, _FIRST), 0), (number, 1)):
-    for client, numbers in enumerate(wanted.tolist()):
+  for quota, least in ((np.full_like(number, _FIRST), 0), (number, 1)):
+    for client, numbers in enumerate(quota.tolist()):
       for of_class, q in zip(label[client].tolist(), numbers):
         start = pointer[of_class]
         if start + q + least <= count[of_class]:
@@ -125,30 +125,30 @@ def natural(
     )
   every, count = np.unique(examples.client_train, return_counts=True)
   ids = every[count >= min_client_size]
-  wanted = len(ids) if num_clients is None else num_clients
-  if not 1 <= wanted <= len(ids):
+  total = len(ids) if num_clients is None else num_clients
+  if not 1 <= total <= len(ids):
     raise DataError(
-      f"`num_clients`={wanted}: the data set has {len(ids)} clients with at"
+      f"`num_clients`={total}: the data set has {len(ids)} clients with at"
       f" least `min_client_size`={min_client_size} examples"
     )
-  if wanted < len(ids):
-    ids = np.sort(rng.choice(ids, wanted, replace=False))
+  if total < len(ids):
+    ids = np.sort(rng.choice(ids, total, replace=False))
   if examples.client_test is not None:
     ids = np.union1d(ids, np.setdiff1d(examples.client_test, every))
-    wanted = len(ids)
+    total = len(ids)
 
   def owner_of(client):
-    place = np.minimum(np.searchsorted(ids, client), wanted - 1)
+    place = np.minimum(np.searchsorted(ids, client), total - 1)
     return np.where(ids[place] == client, place, -1)
 
   owner = owner_of(examples.client_train)
   if examples.client_test is not None:
     return (
-      *allocate.pack(owner, wanted, rng),
-      *allocate.pack(owner_of(examples.client_test), wanted, rng),
+      *allocate.pack(owner, total, rng),
+      *allocate.pack(owner_of(examples.client_test), total, rng),
       False,
     )
-  order, offset, size = allocate.pack(owner, wanted, rng)
+  order, offset, size = allocate.pack(owner, total, rng)
   test_size = np.where(
     size > 1, np.maximum(1, (size * local_test_fraction).astype(int)), 0
   ).astype(np.int32)

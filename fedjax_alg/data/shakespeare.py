@@ -11,10 +11,10 @@ import numpy as np
 
 from fedjax_alg import files
 from fedjax_alg.data import characters
-from fedjax_alg.data.arrays import checked
+from fedjax_alg.data.arrays import make_examples
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
-from fedjax_alg.files import expanded
+from fedjax_alg.files import expand_path
 from fedjax_alg.tasks.tokens import TOKENS
 
 _TRAIN_SHARE = 0.8
@@ -40,14 +40,14 @@ def speeches(text: str) -> Iterator[tuple[str, str]]:
   """
   speaker, interrupted = None, False
   for paragraph in re.split(r"\n\s*\n", text):
-    first, _, rest = paragraph.strip().partition("\n")
+    first, _, speech = paragraph.strip().partition("\n")
     match = _SPEAKER.fullmatch(first.strip())
     if _DIRECTION.fullmatch(paragraph.strip()):
       interrupted = True
       continue
-    if match and rest:
+    if match and speech:
       speaker = (match[1] or match[2]).strip()
-      yield speaker, " ".join(rest.split())
+      yield speaker, " ".join(speech.split())
     elif (
       interrupted
       and speaker is not None
@@ -109,7 +109,7 @@ def load_shakespeare(
   Raises:
     DataError: a file cannot be read, or there is no role with a window.
   """
-  path = expanded(path, "data_path")
+  path = expand_path(path, "data_path")
   plays = play_files(path)
   if not plays:
     raise DataError(
@@ -139,13 +139,13 @@ def load_shakespeare(
 
 def play_files(path: str | os.PathLike) -> list[pathlib.Path]:
   """The texts that ``load_shakespeare`` reads."""
-  place = expanded(path, "data_path")
+  place = expand_path(path, "data_path")
   return sorted(place.glob("*.txt")) if place.is_dir() else [place]
 
 
 def _sequences(names: list[str], texts: list[np.ndarray], length: int) -> Examples:
   """Windows [T + 1] of ids that share one character with the next window."""
-  found: dict[str, list[np.ndarray]] = {"train": [], "test": []}
+  windows: dict[str, list[np.ndarray]] = {"train": [], "test": []}
   for text in texts:
     total = len(text) - length
     trains = max(1, int(_TRAIN_SHARE * total)) + length
@@ -153,20 +153,20 @@ def _sequences(names: list[str], texts: list[np.ndarray], length: int) -> Exampl
     for split, part in (("train", text[:trains]), ("test", text[trains:])):
       number = max(-(-(len(part) - 1) // length), 0)
       padded = np.pad(part, (0, max(1 + number * length - len(part), 0)))
-      found[split].append(
+      windows[split].append(
         np.stack([padded[i * length : (i + 1) * length + 1] for i in range(number)])
         if number
         else np.zeros((0, length + 1), text.dtype)
       )
   arrays: dict[str, np.ndarray] = {}
-  for split, each in found.items():
-    ids = np.concatenate(each)
+  for split, parts in windows.items():
+    ids = np.concatenate(parts)
     arrays |= {
       "x_" + split: ids[:, :-1],
       "y_" + split: ids[:, 1:],
-      "client_" + split: np.repeat(np.arange(len(names)), list(map(len, each))),
+      "client_" + split: np.repeat(np.arange(len(names)), list(map(len, parts))),
     }
-  return checked(
+  return make_examples(
     arrays,
     lambda name: name,
     "shakespeare",
@@ -190,12 +190,12 @@ def _windows(
     starts["test"].append(first + np.arange(trains + length, total, stride))
     first += len(text_of_role)
   arrays = {}
-  for split, each in starts.items():
-    rows = np.concatenate(each)
+  for split, parts in starts.items():
+    rows = np.concatenate(parts)
     arrays["x_" + split] = windows[rows]
     arrays["y_" + split] = characters.classes(text[rows + length])
     arrays["client_" + split] = np.repeat(
-      np.arange(len(names), dtype=np.int32), list(map(len, each))
+      np.arange(len(names), dtype=np.int32), list(map(len, parts))
     )
   return Examples(
     **arrays,
@@ -208,7 +208,7 @@ def _windows(
 
 def _read(path: pathlib.Path) -> str:
   try:
-    with io.TextIOWrapper(files.opened(path), "utf-8-sig", "replace") as file:
+    with io.TextIOWrapper(files.open_regular(path), "utf-8-sig", "replace") as file:
       text = file.read()
   except OSError as error:
     raise DataError(f"`data_path`={path}: {error.strerror}") from error

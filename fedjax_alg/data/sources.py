@@ -10,10 +10,10 @@ import numpy as np
 
 from fedjax_alg import tasks
 from fedjax_alg.data import npz
-from fedjax_alg.data.arrays import checked, numbered
+from fedjax_alg.data.arrays import make_examples, number_clients
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
-from fedjax_alg.files import expanded
+from fedjax_alg.files import expand_path
 
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
@@ -35,8 +35,8 @@ def _of_sklearn(
       )
   from sklearn import datasets  # pylint: disable=g-import-not-at-top
 
-  found = getattr(datasets, f"load_{name}")(**options)
-  return np.column_stack([found.data, found.target])
+  bunch = getattr(datasets, f"load_{name}")(**options)
+  return np.column_stack([bunch.data, bunch.target])
 
 
 def load_digits(seed: int = 0, test_fraction: float = 0.2) -> Examples:
@@ -56,8 +56,8 @@ def load_digits(seed: int = 0, test_fraction: float = 0.2) -> Examples:
   rng = np.random.default_rng(seed)
   is_test = np.zeros(len(y), bool)
   for label in range(10):
-    own = rng.permutation(np.flatnonzero(y == label))
-    is_test[own[: round(test_fraction * len(own))]] = True
+    members = rng.permutation(np.flatnonzero(y == label))
+    is_test[members[: round(test_fraction * len(members))]] = True
   return Examples(
     x[~is_test], y[~is_test], x[is_test], y[is_test], 10, None, None, "digits"
   )
@@ -87,7 +87,7 @@ def load_diabetes(seed: int = 0, test_fraction: float = 0.2) -> Examples:
   first = round(test_fraction * len(y))
   test, train = np.sort(order[:first]), np.sort(order[first:])
   x = (x - x[train].mean(0)) / x[train].std(0)
-  return checked(
+  return make_examples(
     {
       "x_train": x[train],
       "y_train": y[train] / 100,
@@ -96,7 +96,7 @@ def load_diabetes(seed: int = 0, test_fraction: float = 0.2) -> Examples:
     },
     lambda name: name,
     "diabetes",
-    task=tasks.named("regression"),
+    task=tasks.resolve("regression"),
   )
 
 
@@ -110,7 +110,7 @@ def load_npz(path: str | os.PathLike, task: str | None = None) -> Examples:
       images, signed integers x token ids, every other x becomes float32.
       Labels are whole numbers from 0. In place of x_train and x_test there may
       be several arrays x_train/NAME and x_test/NAME, and so with y.
-    task: what is predicted, see ``tasks.named``; None: classes.
+    task: what is predicted, see ``tasks.resolve``; None: classes.
 
   Returns:
     The examples; ``num_classes`` is the largest label plus one. Clients with
@@ -120,10 +120,10 @@ def load_npz(path: str | os.PathLike, task: str | None = None) -> Examples:
     DataError: a missing, damaged or inconsistent file. Pickled objects are
       never loaded.
   """
-  path = expanded(path, "data_path")
+  path = expand_path(path, "data_path")
   arrays: dict[str, Any] = read_npz(path, _ARRAYS, ("client_train", "client_test"))
 
-  def what(which: str) -> str:
+  def label_of(which: str) -> str:
     return f"`data_path`={path}: {which}"
 
   names = None
@@ -133,9 +133,11 @@ def load_npz(path: str | os.PathLike, task: str | None = None) -> Examples:
     and all(array.dtype.kind == "U" for array in ids.values())
     and ("client_train" in ids)
   ):
-    numbers, names = numbered(ids)
+    numbers, names = number_clients(ids)
     arrays |= numbers
-  return checked(arrays, what, path.stem, client_names=names, task=tasks.named(task))
+  return make_examples(
+    arrays, label_of, path.stem, client_names=names, task=tasks.resolve(task)
+  )
 
 
 def read_npz(
@@ -173,10 +175,10 @@ def read_npz(
   for name in [name for name in arrays if name.split("/")[0] in names]:
     first, inside, key = name.partition("/")
     if inside:
-      whole = arrays.setdefault(first, {})
-      if isinstance(whole, np.ndarray):
+      parts = arrays.setdefault(first, {})
+      if isinstance(parts, np.ndarray):
         raise DataError(f"{where}: has {first} and {name}, one of them is needed")
-      whole[key] = arrays.pop(name)
+      parts[key] = arrays.pop(name)
   missing = [name for name in required if name not in arrays]
   if missing:
     raise DataError(

@@ -31,7 +31,7 @@ def _scale(step: float) -> np.ndarray:
   return np.array([first, step - first], np.float32)
 
 
-#: What ``features.none`` makes of images.
+#: Scale of the values that ``features.none`` makes of images.
 IMAGE_SCALE = _scale(float(np.float32(1 / 255)))
 #: The scales that are tried.
 _SCALES = (
@@ -91,8 +91,8 @@ class Coded:
     if copy is False:
       raise ValueError("values of bytes are always a copy")
     values = None if self.values is None else np.asarray(self.values)
-    whole = Coded(np.asarray(self.codes), values)[...]
-    result: np.ndarray = whole if dtype is None else whole.astype(dtype)
+    decoded = Coded(np.asarray(self.codes), values)[...]
+    result: np.ndarray = decoded if dtype is None else decoded.astype(dtype)
     return result
 
   def decode(self, codes: Any) -> Any:
@@ -120,7 +120,7 @@ def arrays(tree: Any) -> list[Any]:
 
 
 def values_each(x: Any) -> int:
-  """How many numbers an example has."""
+  """Counts the numbers in an example."""
   return sum(math.prod(array.shape[1:]) for array in arrays(x))
 
 
@@ -158,7 +158,7 @@ def map_rows(x: Any, fn: Callable[[Any], Any]) -> Any:
   )
 
 
-def stored(arrays: tuple[Any, ...], store: str) -> tuple[Any, ...]:
+def compact(arrays: tuple[Any, ...], store: str) -> tuple[Any, ...]:
   """Makes bytes of the arrays of a data set, where these are exact.
 
   Args:
@@ -187,11 +187,11 @@ def stored(arrays: tuple[Any, ...], store: str) -> tuple[Any, ...]:
       )
     return arrays
   for values in _SCALES:
-    coded = _coded(arrays, values, _by_scale)
+    coded = _encode_exactly(arrays, values, _by_scale)
     if coded is not None:
       return coded
   if store == "uint8":
-    coded = _coded(arrays, _table(arrays), _by_table)
+    coded = _encode_exactly(arrays, _table(arrays), _by_table)
     assert coded is not None
     return coded
   return arrays
@@ -204,7 +204,7 @@ def row_chunks(array: Any) -> Iterator[slice]:
     yield slice(start, start + step)
 
 
-def _coded(
+def _encode_exactly(
   arrays: tuple[np.ndarray, ...],
   values: np.ndarray,
   encode: Callable[[np.ndarray, np.ndarray], np.ndarray],
@@ -222,7 +222,7 @@ def _coded(
 
 
 def _bits(array: np.ndarray) -> np.ndarray:
-  """float32 as its bits, which tell -0.0 from 0.0."""
+  """Views float32 as its bits, which tell -0.0 from 0.0."""
   return np.ascontiguousarray(array).view(np.uint32)
 
 

@@ -6,7 +6,7 @@ from fedjax_alg.data.examples import Examples, check_memory
 
 _DIM = 60
 _CLASSES = 10
-#: How often the examples lie in memory at once: as they are generated, as one
+#: Copies of the examples in memory at once: as they are generated, as one
 #: array, and in the order of the clients.
 _COPIES = 3
 

@@ -16,7 +16,7 @@ from fedjax_alg.data import cache
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.errors import did_you_mean, reason
-from fedjax_alg.files import expanded
+from fedjax_alg.files import expand_path
 
 #: Data sets of TFDS that are offered by name -> the shape of their images. All
 #: other image data sets of TFDS are read in the same way.
@@ -53,7 +53,7 @@ def tfds_dir(data_dir: str | os.PathLike | None) -> pathlib.Path:
   Returns:
     The folder.
   """
-  return expanded(
+  return expand_path(
     data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
   )
 
@@ -152,8 +152,8 @@ def read_arrays(
     DataError: this machine has no readable copy.
   """
   root = tfds_dir(data_dir)
-  directory = _prepared(name, root)
-  folder = expanded(cache_dir) if cache_dir else _default_cache_dir(root)
+  directory = _find_prepared(name, root)
+  folder = expand_path(cache_dir) if cache_dir else _default_cache_dir(root)
   return cache.read_or_build(
     folder / f"{_cache_name(name, directory, root)}.npz",
     _fingerprint(directory),
@@ -176,7 +176,7 @@ def prepared_version(name: str, data_dir: str | os.PathLike | None = None) -> st
     A sha256; empty if this machine has no readable copy.
   """
   try:
-    return _fingerprint(_prepared(name, tfds_dir(data_dir)))
+    return _fingerprint(_find_prepared(name, tfds_dir(data_dir)))
   except (DataError, OSError):
     return ""
 
@@ -209,7 +209,7 @@ def records(
 
 @contextlib.contextmanager
 def _reading(directory: pathlib.Path) -> Iterator[None]:
-  """Damage shows as an error of protobuf, array_record, PIL or TFDS."""
+  """Turns errors of protobuf, array_record, PIL or TFDS into a ``DataError``."""
   try:
     yield
   except DataError:
@@ -268,7 +268,7 @@ def _place(name: str) -> str:
   return PREPARABLE.get(name, name.removeprefix(PREFIX))
 
 
-def _prepared(name: str, root: pathlib.Path) -> pathlib.Path:
+def _find_prepared(name: str, root: pathlib.Path) -> pathlib.Path:
   """The folder of the newest prepared version of ``name``."""
   place = _place(name)
   versions = _versions(root / place)
@@ -319,7 +319,7 @@ def _fingerprint(directory: pathlib.Path) -> str:
 def _default_cache_dir(root: pathlib.Path) -> pathlib.Path:
   if os.access(root, os.W_OK):
     return root / ".fedjax_alg_cache"
-  return expanded("~/.cache/fedjax_alg")
+  return expand_path("~/.cache/fedjax_alg")
 
 
 def _decode(directory: pathlib.Path) -> cache.Arrays:

@@ -11,17 +11,17 @@ import numpy as np
 from fedjax_alg import trees
 from fedjax_alg.data import layout
 from fedjax_alg.deploy import remote as remote_lib
-from fedjax_alg.deploy.remote import Asked, Inputs, Remote
+from fedjax_alg.deploy.remote import Inputs, MissingAnswer, Remote
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange.messages import from_bytes, to_bytes
 from fedjax_alg.runs.prepare import Prepared
 
-#: What a client keeps between two messages: arrays by name.
+#: State of a client between two messages: arrays by name.
 Memory = dict[str, np.ndarray]
 
 
 class Question(NamedTuple):
-  """What the server says beside the bytes of a question."""
+  """Header of a question, which the server sends beside its bytes."""
 
   stage: str  #: "setup" or "round", see ``remote.stage``
   call: int  #: its number in the stage
@@ -79,7 +79,7 @@ class Client:
     earlier = [
       memory.get(f"heard{j}", np.zeros(0, np.uint8)) for j in range(question.call)
     ]
-    sent, row, shared = jax.device_get(
+    answer, row, shared = jax.device_get(
       self._code(question, self._shard, body, earlier, before)
     )
     if row is not None:
@@ -88,14 +88,14 @@ class Client:
         {} if before is None else {"before": before}
       )
     return (
-      sent,
+      answer,
       memory | {f"heard{j}": line for j, line in enumerate([*earlier, shared])},
       lost and row is not None,
     )
 
 
 class Code:
-  """What the clients of a run compute, compiled once for each question."""
+  """Code of the clients of a run, compiled once for each kind of question."""
 
   def __init__(self, prepared: Prepared):
     """Makes the code of a run (``setting.of_facts``)."""
@@ -115,7 +115,7 @@ class Code:
       stage=question.stage,
       call=question.call,
       heard=tuple(question.heard),
-      number=remote_lib.fixed(self.prepared, question.round - 1),
+      number=remote_lib.static_round(self.prepared, question.round - 1),
     )
 
   def _answer(
@@ -143,46 +143,48 @@ class Code:
       jnp.int32(0) if number is None else number,
     )
     remote = Remote(
-      given=lambda at, asked: None if at == call else (remote_lib.no_answers(asked))
+      answers_of=lambda at, question: (
+        None if at == call else (remote_lib.no_answers(question))
+      )
     )
     try:
       remote_lib.stage(self.prepared, stage, remote, inputs)
       raise OptionError(f"`call`={call}: the stage {stage} asks less")
-    except Asked:
-      asked = remote.calls[-1]
+    except MissingAnswer:
+      last_call = remote.calls[-1]
     shared, args = self._read(body, earlier, remote.calls, heard)
-    row: Any = asked.own[1]
+    row: Any = last_call.client_shapes[1]
     if jax.tree.leaves(row):
       (table,) = remote.tables
       row = trees.index(table, client) if before is None else (from_bytes(before, row))
-    messages, written, out = asked.run(None, (shard, row), shared, args)
-    sent = list(itertools.compress(jax.tree.leaves(out), asked.answer.sent))
+    messages, written, out = last_call.run(None, (shard, row), shared, args)
+    leaves = list(itertools.compress(jax.tree.leaves(out), last_call.answer.is_sent))
     new = None
     if jax.tree.leaves(row):
-      one = jax.tree.map(lambda leaf: leaf[None], (row, written))
+      pair = jax.tree.map(lambda leaf: leaf[None], (row, written))
       new = to_bytes(
-        trees.index(asked.write(one[0], jnp.zeros(1, jnp.int32), one[1]), 0)
+        trees.index(last_call.write(pair[0], jnp.zeros(1, jnp.int32), pair[1]), 0)
       )
-    return to_bytes((messages, sent)), new, to_bytes(shared)
+    return to_bytes((messages, leaves)), new, to_bytes(shared)
 
   def _read(self, body, earlier, calls, heard):
-    """What the question has for all, and for this client."""
+    """Reads the parts of a question for all clients and for this one."""
     leaves, structure = jax.tree.flatten(calls[-1].shared)
     places = list(zip(heard[::2], heard[1::2]))
     new = {i: leaf for i, leaf in enumerate(leaves) if places[i] == (len(calls) - 1, i)}
     size = jax.eval_shape(to_bytes, new).size
-    known = [
+    by_call = [
       jax.tree.leaves(from_bytes(line, call.shared))
       for line, call in zip(earlier, calls)
     ]
-    known.append(from_bytes(body[:size], new))
-    return jax.tree.unflatten(structure, [known[j][i] for j, i in places]), (
+    by_call.append(from_bytes(body[:size], new))
+    return jax.tree.unflatten(structure, [by_call[j][i] for j, i in places]), (
       from_bytes(body[size:], trees.index(calls[-1].args, 0))
     )
 
 
 def _row(question: Question, memory: Mapping[str, np.ndarray]) -> tuple[Any, bool]:
-  """What the client kept before this round, None: as at first; and a loss."""
+  """Finds the row before this round (None: the first), and whether it is lost."""
   if not question.counted or "round" not in memory:  # or of another run
     return None, question.counted > 0
   last = int(memory["round"])

@@ -49,7 +49,7 @@ def write(prepared: Prepared, folder: pathlib.Path) -> None:
     f"{prepared.method.name} for {prepared.spec.num_clients} clients, "
     f"{prepared.options.rounds} rounds"
   )
-  known = dict(
+  fields = dict(
     facts["deployed"],
     about=about,
     package=_PACKAGE,
@@ -67,13 +67,13 @@ def write(prepared: Prepared, folder: pathlib.Path) -> None:
     },
   }
   try:
-    place = folder / known["package"]
+    place = folder / fields["package"]
     place.mkdir(parents=True, exist_ok=True)
     (place / _CONFIG).unlink(missing_ok=True)  # a part is no app
-    for name, (text, more) in texts.items():
+    for name, (text, extra) in texts.items():
       summary.write_text(
         place / name,
-        (_TEXTS / f"{text}.txt").read_text("utf-8").format(**known, **more),
+        (_TEXTS / f"{text}.txt").read_text("utf-8").format(**fields, **extra),
       )
     setting.write(place / _CONFIG, facts, checksums.digests(folder))
   except OSError as error:

@@ -30,7 +30,7 @@ KEEP = "~/.local/share/fedjax_alg"
 _NOTHING = np.zeros(0, np.uint8)
 _LOG = logging.getLogger("flwr")
 #: The name of an array of bytes, and of what stands beside it.
-_BODY, _BESIDE = "body", "beside"
+_BODY, _METADATA = "body", "beside"
 #: client -> its examples (x [n, ...], y [n])
 ShardOf = Callable[[int], tuple[Any, Any]]
 
@@ -49,17 +49,17 @@ def library(name: str) -> Any:
     ) from None
 
 
-def _prepared(folder: pathlib.Path, test: Any = None) -> Prepared:
+def _prepare(folder: pathlib.Path, test: Any = None) -> Prepared:
   sharding.start(1)
   return setting.of_facts(setting.read(folder / "config.json"), test)
 
 
-def _packed(body: np.ndarray, beside: Mapping[str, Any]) -> Any:
+def _pack(body: np.ndarray, metadata: Mapping[str, Any]) -> Any:
   """The content of a message."""
   app = library("flwr.app")
   line = app.Array("uint8", (len(body),), "bytes", body.tobytes())
   return app.RecordDict(
-    {_BODY: app.ArrayRecord({_BODY: line}), _BESIDE: app.ConfigRecord(dict(beside))}
+    {_BODY: app.ArrayRecord({_BODY: line}), _METADATA: app.ConfigRecord(dict(metadata))}
   )
 
 
@@ -94,35 +94,37 @@ def client_app(folder: str | pathlib.Path, shard: ShardOf) -> Any:
 
   @functools.cache
   def client_of(number: int) -> Client:
-    return Client(Code(_prepared(place)), number, *shard(number))
+    return Client(Code(_prepare(place)), number, *shard(number))
 
   @app.query("join")
   def join(message, context):
     client = client_of(context.node_config["partition-id"])
     return message_of(
-      _packed(_NOTHING, {"client": client.client, "examples": client.size}),
+      _pack(_NOTHING, {"client": client.client, "examples": client.size}),
       reply_to=message,
     )
 
   @app.train()
   def train(message, context):
     number, began = context.node_config["partition-id"], time.monotonic()
-    kept = files.expanded(context.node_config.get("keep", KEEP)) / (
+    memory_file = files.expand_path(context.node_config.get("keep", KEEP)) / (
       f"{files.sha256(place / 'config.json')[:16]}_{number}.npz"
     )
-    sent, memory, lost = client_of(number).answer(
-      Question(**message.content[_BESIDE]), _body(message.content), _remembered(kept)
+    answer, memory, lost = client_of(number).answer(
+      Question(**message.content[_METADATA]),
+      _body(message.content),
+      _recall(memory_file),
     )
-    _remember(kept, memory)
+    _remember(memory_file, memory)
     return message_of(
-      _packed(sent, {"lost": lost, "seconds": time.monotonic() - began}),
+      _pack(answer, {"lost": lost, "seconds": time.monotonic() - began}),
       reply_to=message,
     )
 
   return app
 
 
-def _remembered(path: pathlib.Path) -> Memory:
+def _recall(path: pathlib.Path) -> Memory:
   if not path.is_file():
     return {}
   with np.load(path) as file:
@@ -165,7 +167,7 @@ class Network:
       node: message_of(content, node, kind, group_id=group, ttl=self._timeout + 60.0)
       for node, content in contents.items()
     }
-    found = {}
+    replies = {}
     for reply in self._grid.send_and_receive(
       list(messages.values()), timeout=self._timeout
     ):
@@ -173,25 +175,25 @@ class Network:
       if reply.has_error():
         _LOG.warning("no answer: %s", reply.error.reason)
       else:
-        found[node] = reply
+        replies[node] = reply
         self.beside |= {
           "beyond_down": _beyond(messages[node]),
           "beyond_up": _beyond(reply),
         }
-    return found
+    return replies
 
   def meet(self) -> set[int]:
     """Asks nodes that are new who they are; returns those that are there."""
-    there = set(self._grid.get_node_ids())
-    new = there - self._met
+    present = set(self._grid.get_node_ids())
+    new = present - self._met
     for node, reply in self._exchange(
-      {node: _packed(_NOTHING, {"round": 0}) for node in new}, "query.join", "join"
+      {node: _pack(_NOTHING, {"round": 0}) for node in new}, "query.join", "join"
     ).items():
-      client, examples = reply.content[_BESIDE].values()
+      client, examples = reply.content[_METADATA].values()
       self._met.add(node)
       self._nodes[client], self.sizes[client] = node, examples
       _LOG.info("client %d: there, %d examples", client, examples)
-    return there
+    return present
 
   def wait(self, seconds: float) -> None:
     """Waits for all clients, or as long."""
@@ -207,26 +209,26 @@ class Network:
 
   def ask(self, questions: Questions) -> dict[int, np.ndarray]:
     """Sends questions; see ``server.Ask``."""
-    there, found, number = self.meet(), {}, ""
+    present, answers, number = self.meet(), {}, ""
     reached, contents, seconds = {}, {}, [0.0]
     for client, (question, body) in questions.items():
       node, number = self._nodes.get(client), str(question.round)
-      if node in there:
+      if node in present:
         reached[node], contents[node] = (
           client,
-          _packed(body, question._asdict() | {"heard": list(question.heard)}),
+          _pack(body, question._asdict() | {"heard": list(question.heard)}),
         )
     for node, reply in self._exchange(contents, "train", number).items():
-      found[reached[node]] = _body(reply.content)
-      seconds.append(reply.content[_BESIDE]["seconds"])
-      if reply.content[_BESIDE]["lost"]:
+      answers[reached[node]] = _body(reply.content)
+      seconds.append(reply.content[_METADATA]["seconds"])
+      if reply.content[_METADATA]["lost"]:
         _LOG.warning(
           "round %s: client %d has lost what it kept, and starts anew",
           number,
           reached[node],
         )
     self.beside["slowest_s"] = max(seconds)
-    return found
+    return answers
 
 
 def server_app(
@@ -269,7 +271,7 @@ def serve(
   Returns:
     The server after the last round.
   """
-  prepared, out = _prepared(folder, test), files.expanded(options["out"])
+  prepared, out = _prepare(folder, test), files.expand_path(options["out"])
   network = Network(grid, prepared.spec.num_clients, float(options["timeout"]))
   network.wait(float(options["wait"]))
   server = Server(prepared, network.sizes, network.ask, out / "checkpoints")

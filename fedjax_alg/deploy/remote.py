@@ -45,8 +45,8 @@ class Call:
   args: Any
 
   @property
-  def own(self) -> tuple[Shard, Any]:
-    """What the client alone has, in shape: its data, and what it keeps."""
+  def client_shapes(self) -> tuple[Shard, Any]:
+    """The client's private values, as shapes: its data and its row of the table."""
     return self.shards._replace(
       offset=self.shards.offset[0], size=self.shards.size[0]
     ), jax.tree.map(
@@ -57,34 +57,39 @@ class Call:
 
   @functools.cached_property
   def answer(self) -> "Answer":
-    """What one client sends."""
-    known = self.shared, trees.index(self.args, 0)
+    """Form of one client's answer."""
+    inputs = self.shared, trees.index(self.args, 0)
     messages = jax.eval_shape(
-      lambda own, known: self.run(None, own, *known)[0], self.own, known
+      lambda client, inputs: self.run(None, client, *inputs)[0],
+      self.client_shapes,
+      inputs,
     )
     traced, out = jax.make_jaxpr(
-      lambda own, *more: self.run(more[0], own, *more[1:])[2], return_shape=True
-    )(self.own, messages, *known)
-    private = set(traced.jaxpr.invars[: len(jax.tree.leaves(self.own))])
+      lambda client, *inputs: self.run(inputs[0], client, *inputs[1:])[2],
+      return_shape=True,
+    )(self.client_shapes, messages, *inputs)
+    private = set(traced.jaxpr.invars[: len(jax.tree.leaves(self.client_shapes))])
 
-    def is_private(one):
-      return not isinstance(one, core.Literal) and one in private
+    def is_private(variable):
+      return not isinstance(variable, core.Literal) and variable in private
 
     for step in traced.jaxpr.eqns:
       if any(map(is_private, step.invars)):
         private.update(step.outvars)
     leaves, structure = jax.tree.flatten(out)
-    sent = [is_private(one) for one in traced.jaxpr.outvars]
-    return Answer((messages, list(itertools.compress(leaves, sent))), sent, structure)
+    is_sent = [is_private(variable) for variable in traced.jaxpr.outvars]
+    return Answer(
+      (messages, list(itertools.compress(leaves, is_sent))), is_sent, structure
+    )
 
   def run(
-    self, received: Any, own: tuple[Shard, Any], shared: Any, args: Any
+    self, received: Any, client: tuple[Shard, Any], shared: Any, args: Any
   ) -> tuple[list[Array], Any, Any]:
     """Runs the code of a client.
 
     Args:
       received: messages that take the place of its own; None: its own.
-      own: its data, and what it keeps.
+      client: its data, and what it keeps.
       shared: see ``base.MapClients``.
       args: those of this client.
 
@@ -92,46 +97,49 @@ class Call:
       Its messages (``exchange.messages``); what it keeps; and the pair of what
       is summed and what is not.
     """
-    sent: list[Array] = []
+    messages: list[Array] = []
 
     def carry(parts, numbers):
-      sent.append(to_bytes(parts, numbers))
+      messages.append(to_bytes(parts, numbers))
       return (
         parts
         if received is None
-        else from_bytes(received[len(sent) - 1], parts, numbers)
+        else from_bytes(received[len(messages) - 1], parts, numbers)
       )
 
     with carrier(carry):
-      kept, *out = self.fn(shared, own[0], own[1], *args)
-    return sent, kept, out
+      memory, *out = self.fn(shared, client[0], client[1], *args)
+    return messages, memory, out
 
-  def received(self, line: Array, args: Any) -> Any:
-    """What the code of a client returns, by the bytes that it has sent."""
+  def decode(self, line: Array, args: Any) -> Any:
+    """Rebuilds the result of a client's code from the bytes that it has sent."""
     form = self.answer
     messages, leaves = from_bytes(line, form.shapes)
-    if not all(form.sent):  # the server makes the others of the messages
-      made = jax.tree.leaves(self.run(messages, self.own, self.shared, args)[2])
-      sent = iter(leaves)
+    if not all(form.is_sent):  # the server makes the others of the messages
+      computed = jax.tree.leaves(
+        self.run(messages, self.client_shapes, self.shared, args)[2]
+      )
+      arrived = iter(leaves)
       leaves = [
-        next(sent) if is_sent else leaf for is_sent, leaf in zip(form.sent, made)
+        next(arrived) if is_sent else leaf
+        for is_sent, leaf in zip(form.is_sent, computed)
       ]
     return jax.tree.unflatten(form.structure, leaves)
 
 
 class Answer(NamedTuple):
-  """What one client sends.
+  """Form of the values that one client sends.
 
   Its messages, and of what its code returns all leaves that the server cannot
   make of these and of what it has sent to the client.
   """
 
   shapes: Any
-  sent: list[bool]  #: which leaves of what the code returns are sent
+  is_sent: list[bool]  #: which leaves of what the code returns are sent
   structure: Any  #: of all
 
 
-class Asked(Exception):
+class MissingAnswer(Exception):
   """The last call of the map has no answer yet."""
 
 
@@ -144,7 +152,7 @@ class Remote(ClientMap):
 
   #: (number of the call, call) -> the bytes of its answers [S, n]; None: there
   #: are none yet
-  given: Callable[[int, Call], Any] = lambda number, call: None
+  answers_of: Callable[[int, Call], Any] = lambda number, call: None
   calls: list[Call] = dataclasses.field(default_factory=list)
   #: tables that clients keep, as the method makes them, [C, ...]
   tables: list[Any] = dataclasses.field(default_factory=list)
@@ -153,7 +161,7 @@ class Remote(ClientMap):
     """See ``base.MapClients.update``.
 
     Raises:
-      Asked: the call has no answer yet.
+      MissingAnswer: the call has no answer yet.
       OptionError: clients would read a table or data that the server has.
     """
     if (
@@ -165,7 +173,7 @@ class Remote(ClientMap):
     call = Call(fn, write, table, shared, shards, args)
     lines = self._answers(call)
     _, total, stacked = super().update(
-      lambda shared, shard, rows, *answer: (rows, *call.received(*answer)),
+      lambda shared, shard, rows, *answer: (rows, *call.decode(*answer)),
       write,
       (),
       places,
@@ -180,32 +188,32 @@ class Remote(ClientMap):
   def total(self, fn, zero, shared, shards, *args, psum=jax.lax.psum):
     """See ``base.MapClients.total``; each client has a sum of its own.
 
-    ``fn`` has to carry all of it (``exchange.messages.carried``).
+    ``fn`` has to carry all of it (``exchange.messages.carry``).
     """
 
-    def added(total, shared, shard, rows, *args):
+    def run_on_client(total, shared, shard, rows, *args):
       return rows, fn(total(), shared, shard, *args), ()
 
     call = Call(
-      functools.partial(added, zero), lambda *rows: (), (), shared, shards, args
+      functools.partial(run_on_client, zero), lambda *rows: (), (), shared, shards, args
     )
     lines = self._answers(call)
-    assert not any(call.answer.sent)
+    assert not any(call.answer.is_sent)
 
     def add(total, shared, shard, line, args):
       messages, _ = from_bytes(line, call.answer.shapes)
-      return dataclasses.replace(call, fn=functools.partial(added, lambda: total)).run(
-        messages, call.own, shared, args
-      )[2][0]
+      return dataclasses.replace(
+        call, fn=functools.partial(run_on_client, lambda: total)
+      ).run(messages, call.client_shapes, shared, args)[2][0]
 
     return super().total(add, zero, shared, shards, lines, args, psum=psum)
 
   def _answers(self, call: Call) -> Array:
     """The bytes of the answers to the next call."""
-    lines: Array | None = self.given(len(self.calls), call)
+    lines: Array | None = self.answers_of(len(self.calls), call)
     self.calls.append(call)
     if lines is None:
-      raise Asked
+      raise MissingAnswer
     return lines
 
   def keep(self, table):
@@ -219,7 +227,7 @@ class Remote(ClientMap):
 
 
 class Inputs(NamedTuple):
-  """What a stage reads."""
+  """Inputs of a stage."""
 
   numbers: Any  #: the traced hyper-parameters
   keys: RunKeys
@@ -241,7 +249,7 @@ def first_state(prepared: Prepared, remote: Remote, inputs: Inputs) -> tuple[Any
 
 def data_of(prepared: Prepared, size: Array) -> ClientData:
   """The clients' data without rows: an offset is the client's id."""
-  return prepared.placed.data.train._replace(
+  return prepared.device_data.data.train._replace(
     offset=jnp.arange(size.shape[0], dtype=jnp.int32), size=size
   )
 
@@ -261,7 +269,7 @@ def stage(
     The new state, and the round's report.
 
   Raises:
-    Asked: an answer is missing; ``remote.calls`` ends with its question.
+    MissingAnswer: ``remote.calls`` ends with the question without one.
   """
   data = data_of(prepared, inputs.size)
   algorithm, state = first_state(prepared, remote, inputs)
@@ -274,12 +282,12 @@ def stage(
   number = inputs.number
   if isinstance(number, int):
     state = state._replace(round=number)
-  asked = sample_cohort(
+  sample = sample_cohort(
     data, slots, jax.random.fold_in(inputs.keys.cohort, number), number, sampler
   )
   cohort = layout.take_cohort(
-    data, jnp.where(inputs.arrived, asked.ids, inputs.size.shape[0]), number
-  )._replace(expected=asked.expected)
+    data, jnp.where(inputs.arrived, sample.ids, inputs.size.shape[0]), number
+  )._replace(expected=sample.expected)
   new, aux = algorithm.round(
     state, cohort, jax.random.fold_in(inputs.keys.work, number)
   )
@@ -288,7 +296,7 @@ def stage(
   return new, aux._replace(client={}, work=None)
 
 
-def fixed(prepared: Prepared, number: int) -> int | None:
+def static_round(prepared: Prepared, number: int) -> int | None:
   """The round, if its code is that of this round alone (``rounds.layerwise``).
 
   None: all rounds have the same code.
@@ -303,7 +311,7 @@ def no_answers(call: Call) -> Array:
 
 
 def heard(calls: Sequence[Call]) -> list[tuple[int, int]]:
-  """Which shared leaves of the last call its clients have from earlier ones.
+  """Locates the shared leaves of the last call in this or in earlier calls.
 
   Args:
     calls: those of the round so far.
@@ -312,13 +320,13 @@ def heard(calls: Sequence[Call]) -> list[tuple[int, int]]:
     For each shared leaf the call and the leaf; the last call itself for a leaf
     that comes first there.
   """
-  known: dict[int, tuple[int, int]] = {}
-  found = []
+  first_places: dict[int, tuple[int, int]] = {}
+  places = []
   for j, call in enumerate(calls):
     if call.shards.offset is not calls[-1].shards.offset:
       continue  # to other clients
-    found = [
-      known.setdefault(id(leaf), (j, i))
+    places = [
+      first_places.setdefault(id(leaf), (j, i))
       for i, leaf in enumerate(jax.tree.leaves(call.shared))
     ]
-  return found
+  return places

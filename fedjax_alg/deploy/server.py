@@ -13,7 +13,7 @@ from fedjax_alg import split, tasks, trees
 from fedjax_alg.base import BYTES_PER_FLOAT
 from fedjax_alg.deploy import remote as remote_lib
 from fedjax_alg.deploy.client import Question
-from fedjax_alg.deploy.remote import Asked, Inputs, Remote, heard
+from fedjax_alg.deploy.remote import Inputs, MissingAnswer, Remote, heard
 from fedjax_alg.engine import checkpoint, evaluate
 from fedjax_alg.exchange.messages import to_bytes
 from fedjax_alg.records import tables
@@ -26,7 +26,7 @@ Ask = Callable[[Questions], Mapping[int, np.ndarray]]
 
 
 class Round(NamedTuple):
-  """What a round was, for the log."""
+  """Record of a round, for the log."""
 
   round: int  #: from 1
   asked: list[int]  #: the participants' ids
@@ -52,20 +52,20 @@ class _Piece:
     if self._number is not None:
       inputs = inputs._replace(number=self._number)
     remote = Remote(
-      given=lambda number, call: answers[number] if number < len(answers) else None
+      answers_of=lambda number, call: answers[number] if number < len(answers) else None
     )
     try:
       return True, remote_lib.stage(self._prepared, self._stage, remote, inputs)
-    except Asked:
+    except MissingAnswer:
       call = remote.calls[-1]
     places = heard(remote.calls)
     self.heard = sum(places, ())
-    here, leaves = len(remote.calls) - 1, jax.tree.leaves(call.shared)
-    shared = to_bytes([leaf for i, leaf in enumerate(leaves) if places[i] == (here, i)])
-    own = jax.vmap(lambda _, args: to_bytes(args))(call.shards.offset, call.args)
+    last, leaves = len(remote.calls) - 1, jax.tree.leaves(call.shared)
+    shared = to_bytes([leaf for i, leaf in enumerate(leaves) if places[i] == (last, i)])
+    bodies = jax.vmap(lambda _, args: to_bytes(args))(call.shards.offset, call.args)
     return False, (
       shared,
-      own,
+      bodies,
       call.shards.offset,
       call.shards.size > 0,
       remote_lib.no_answers(call),
@@ -125,25 +125,25 @@ class Server:
     if folder is not None:
       checkpoint.tidy(folder)
     if folder is not None and checkpoint.newest_round(folder) is not None:
-      like = jax.eval_shape(
+      template = jax.eval_shape(
         lambda inputs: remote_lib.first_state(self.prepared, Remote(), inputs)[1],
         self._inputs(everybody),
       )
-      (blocks, counted), header, _ = checkpoint.load_latest(
-        folder, (_blocks(like), self.counted)
+      (blocks, last_counted), header, _ = checkpoint.load_latest(
+        folder, (_blocks(template), self.counted)
       )
-      self.counted, self.round = np.array(counted), header["round"]
+      self.counted, self.round = np.array(last_counted), header["round"]
       self.state = split.tree_map(
         lambda leaf, block: leaf.with_block(block),
         lambda leaf, array: array,
-        like,
+        template,
         blocks,
       )
       return
     traffic = _Traffic()
     while self.state is None:
       try:
-        self.state, _ = self._play("setup", everybody, traffic)
+        self.state, _ = self._run_stage("setup", everybody, traffic)
       except _Lost as lost:
         self.sizes[lost.args[0]] = 0
 
@@ -155,7 +155,7 @@ class Server:
     arrived = present & (self.sizes[np.minimum(ids, len(self.sizes) - 1)] > 0)
     while True:
       try:
-        state, aux = self._play("round", arrived, traffic)
+        state, aux = self._run_stage("round", arrived, traffic)
         break
       except _Lost as lost:
         arrived &= ~np.isin(ids, lost.args[0])
@@ -163,11 +163,11 @@ class Server:
     self.counted[ids[arrived]] = self.round
     if self._folder is not None:
       checkpoint.save(self._folder, (_blocks(self.state), self.counted), self.round, {})
-    cost, asked, answered = aux.cost, ids[present], ids[arrived]
+    cost, participants, answered = aux.cost, ids[present], ids[arrived]
     return Round(
       self.round,
-      asked.tolist(),
-      np.setdiff1d(asked, answered).tolist(),
+      participants.tolist(),
+      np.setdiff1d(participants, answered).tolist(),
       *traffic.means(answered),
       _bytes(cost.down, cost.bytes_down),
       _bytes(cost.up, cost.bytes_up),
@@ -181,11 +181,13 @@ class Server:
     p = self.prepared
     counts = jax.tree.map(
       lambda leaf: leaf[None],
-      jax.device_get(self._evaluate(p.placed.data, self.state, self._keys.evaluation)),
+      jax.device_get(
+        self._evaluate(p.device_data.data, self.state, self._keys.evaluation)
+      ),
     )
-    found = tables.metric_values(counts, tasks.of(p.model))["global"]
+    metrics = tables.metric_values(counts, tasks.of(p.model))["global"]
     return {
-      name: float(value[0]) for name, value in found.items() if not np.isnan(value[0])
+      name: float(value[0]) for name, value in metrics.items() if not np.isnan(value[0])
     }
 
   def global_params(self) -> Any:
@@ -204,7 +206,7 @@ class Server:
       jnp.int32(self.round),
     )
 
-  def _play(
+  def _run_stage(
     self, stage: str, arrived: np.ndarray, traffic: "_Traffic"
   ) -> tuple[Any, Any]:
     """Runs a stage; what has been answered before is not asked again.
@@ -213,25 +215,25 @@ class Server:
       _Lost: a participant did not answer.
     """
     answers: list[np.ndarray] = []
-    number = remote_lib.fixed(self.prepared, self.round)
+    number = remote_lib.static_round(self.prepared, self.round)
     while True:
       piece = self.pieces.setdefault(
         (stage, len(answers), number), _Piece(self.prepared, stage, number)
       )
-      done, found = piece.program(self._inputs(arrived), answers)
+      done, outcome = piece.program(self._inputs(arrived), answers)
       if done:
-        return found[0], jax.device_get(found[1])
+        return outcome[0], jax.device_get(outcome[1])
       answers.append(
-        self._answers(stage, len(answers), piece, jax.device_get(found), traffic)
+        self._answers(stage, len(answers), piece, jax.device_get(outcome), traffic)
       )
 
   def _answers(
-    self, stage: str, call: int, piece: _Piece, found: Any, traffic: "_Traffic"
+    self, stage: str, call: int, piece: _Piece, question: Any, traffic: "_Traffic"
   ) -> np.ndarray:
     """The answers to a question, [S, n] uint8; 0 of empty slots."""
-    shared, own, ids, there, lines = found
+    shared, bodies, ids, is_present, lines = question
     questions = {}
-    for slot in np.flatnonzero(there):
+    for slot in np.flatnonzero(is_present):
       client = int(ids[slot])
       questions[client] = (
         Question(
@@ -242,20 +244,20 @@ class Server:
           int(self.counted[client]),
           piece.heard,
         ),
-        np.concatenate([shared, own[slot]]),
+        np.concatenate([shared, bodies[slot]]),
       )
-    sent = traffic.ask(self._ask, questions)
-    if lost := questions.keys() - sent.keys():
+    answers = traffic.ask(self._ask, questions)
+    if lost := questions.keys() - answers.keys():
       raise _Lost(list(lost))
     return np.stack(
       [  # of an empty slot zeros
-        sent.get(int(client), line) for client, line in zip(ids, lines)
+        answers.get(int(client), line) for client, line in zip(ids, lines)
       ]
     )
 
 
-def _bytes(floats: Any, counted: Any) -> int:
-  return int(BYTES_PER_FLOAT * floats if counted is None else counted)
+def _bytes(floats: Any, nbytes: Any) -> int:
+  return int(BYTES_PER_FLOAT * floats if nbytes is None else nbytes)
 
 
 def _blocks(state: Any) -> Any:
@@ -268,7 +270,7 @@ class _Lost(Exception):
 
 
 class _Traffic:
-  """What a round has sent, and the answers that it has."""
+  """Questions that a round has sent, and the answers so far."""
 
   def __init__(self):
     #: (client, number of the call) -> bytes of the question, and its answer
@@ -276,17 +278,17 @@ class _Traffic:
     self.seconds = 0.0  #: of waiting
 
   def _answers(self, questions: Questions) -> dict[int, np.ndarray]:
-    found = {}
+    answers = {}
     for client, (question, body) in questions.items():
-      asked, answer = self._known.get((client, question.call), (None, body))
-      if asked == body.tobytes():
-        found[client] = answer
-    return found
+      known_body, answer = self._known.get((client, question.call), (None, body))
+      if known_body == body.tobytes():
+        answers[client] = answer
+    return answers
 
   def ask(self, ask: Ask, questions: Questions) -> dict[int, np.ndarray]:
     """The answers of those who give one."""
-    known, began = self._answers(questions), time.monotonic()
-    new = {client: questions[client] for client in questions.keys() - known}
+    answers, began = self._answers(questions), time.monotonic()
+    new = {client: questions[client] for client in questions.keys() - answers}
     for client, answer in (ask(new) if new else {}).items():
       question, body = new[client]
       self._known[client, question.call] = body.tobytes(), answer
@@ -296,8 +298,8 @@ class _Traffic:
   def means(self, clients: np.ndarray) -> tuple[int, int]:
     """Bytes down and up of one of the clients, the means of these."""
     sizes = [
-      (len(asked), len(answer))
-      for (client, _), (asked, answer) in self._known.items()
+      (len(body), len(answer))
+      for (client, _), (body, answer) in self._known.items()
       if client in clients
     ]
     down, up = np.sum([*sizes, (0, 0)], axis=0) / max(len(clients), 1)

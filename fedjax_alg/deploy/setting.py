@@ -30,7 +30,7 @@ METHODS = (
 ).split()
 
 _SIMULATED = "stays in the simulation"
-_OWN = "must be a name, an app has no code of yours"
+_NO_OWN_CODE = "must be a name, an app has no code of yours"
 #: Options that have to be at their default, which is given, and why.
 _USUAL = {
   "dropout": (0.0, "who is lost decides itself on machines"),
@@ -85,8 +85,8 @@ def check(prepared: Prepared) -> None:
       f"`algorithm`={method.name}",
       f"cannot be exported (allowed: {', '.join(METHODS)})",
     ),
-    (prepared.model_name not in models.MODELS, "`model`", _OWN),
-    (own.is_own(options.sampling), f"`sampling`={options.sampling}", _OWN),
+    (prepared.model_name not in models.MODELS, "`model`", _NO_OWN_CODE),
+    (own.is_own(options.sampling), f"`sampling`={options.sampling}", _NO_OWN_CODE),
     (
       up != "none" and private,
       f"`compress_up`={up}",
@@ -125,9 +125,9 @@ def check(prepared: Prepared) -> None:
     for place in (hparams, options, federation.options):
       value = getattr(place, name, usual)
       reasons.append((value != usual, f"`{name}`={value}", why))
-  for refused, said, why in reasons:
+  for refused, option, why in reasons:
     if refused:
-      raise OptionError(f"{said}: {why}")
+      raise OptionError(f"{option}: {why}")
 
 
 def of_facts(facts: Mapping[str, Any], test: tuple[Any, Any] | None = None) -> Prepared:
@@ -140,13 +140,13 @@ def of_facts(facts: Mapping[str, Any], test: tuple[Any, Any] | None = None) -> P
   Returns:
     The run. Its federation has the clients' sizes, and no rows of theirs.
   """
-  known = facts["deployed"]
-  sizes: Any = np.asarray(known["sizes"], np.int32)
-  count, shape = len(sizes), tuple(known["shape"])
-  one = np.zeros((1, *shape), known["dtype"]), np.zeros(1, np.int32)
-  x_test, y_test = test or one
+  deployed = facts["deployed"]
+  sizes: Any = np.asarray(deployed["sizes"], np.int32)
+  count, shape = len(sizes), tuple(deployed["shape"])
+  placeholder = np.zeros((1, *shape), deployed["dtype"]), np.zeros(1, np.int32)
+  x_test, y_test = test or placeholder
   examples = arrays.from_arrays(
-    *one, x_test=x_test[:], y_test=y_test, num_classes=known["classes"]
+    *placeholder, x_test=x_test[:], y_test=y_test, num_classes=deployed["classes"]
   )
   ids, none = np.arange(count, dtype=np.int32), np.zeros(count, np.int32)
   federation = deal(
@@ -156,7 +156,7 @@ def of_facts(facts: Mapping[str, Any], test: tuple[Any, Any] | None = None) -> P
     ),
   )
   data = federation.data._replace(train=federation.data.train._replace(size=sizes))
-  federation = dataclasses.replace(federation, tokens=known["tokens"], data=data)
+  federation = dataclasses.replace(federation, tokens=deployed["tokens"], data=data)
   method = method_of(facts["algorithm"])
   method = method._replace(
     hparams=dataclasses.replace(method.hparams, **as_tuples(facts["hparams"]))
@@ -196,10 +196,10 @@ def read(path: pathlib.Path) -> dict[str, Any]:
   Raises:
     OptionError: it is not as it was written.
   """
-  held = json.loads(path.read_text("utf-8"))
-  if _sha256(held["facts"]) != held["sha256"]:
+  document = json.loads(path.read_text("utf-8"))
+  if _sha256(document["facts"]) != document["sha256"]:
     raise OptionError(f"{path}: has changed since it was written; export the app again")
-  result: dict[str, Any] = held["facts"]
+  result: dict[str, Any] = document["facts"]
   return result
 
 

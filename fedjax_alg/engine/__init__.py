@@ -1,1 +1,1 @@
-"""What all algorithms share: client map, cohorts, round loop, evaluation."""
+"""Machinery of all algorithms: client map, cohorts, round loop, evaluation."""

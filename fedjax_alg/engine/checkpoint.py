@@ -33,7 +33,7 @@ KEEP = 2
 
 _PART = re.compile(r"round_(\d+)\.rows_\d+_of_\d+(\.partial)?")
 _PARTIAL = re.compile(r"round_\d+\.(ckpt|rows_\d+_of_\d+)\.partial")
-#: How the file of a checkpoint begins.
+#: First bytes of the file of a checkpoint.
 _BEGIN = b'{"sha256": "'
 
 
@@ -130,7 +130,7 @@ def _save_parts(path: pathlib.Path, state: Any) -> list[list[Any]]:
   """
   path.parent.mkdir(parents=True, exist_ok=True)
   tables = list(filter(split.is_split, split.leaves(state)))
-  cuts, made = tables[0].cuts, []
+  cuts, entries = tables[0].cuts, []
   for number in sharding.blocks_here(tables[0]):
     rows = split.tree_map(
       lambda leaf, number=number: sharding.own_rows(leaf, number),
@@ -143,8 +143,8 @@ def _save_parts(path: pathlib.Path, state: Any) -> list[list[Any]]:
     part = path.with_name(f"{path.stem}.rows_{number}_of_{len(cuts) - 1}")
     with files.replacing(part, durable=True) as partial:
       partial.write_bytes(payload)
-    made.append([part.name, hashlib.sha256(payload).hexdigest(), cuts[number]])
-  return made
+    entries.append([part.name, hashlib.sha256(payload).hexdigest(), cuts[number]])
+  return entries
 
 
 def _remove_parts(folder: pathlib.Path, before: int | None = None) -> None:
@@ -154,10 +154,14 @@ def _remove_parts(folder: pathlib.Path, before: int | None = None) -> None:
     folder: the folder of the checkpoints.
     before: leave those of later rounds, which may be being written.
   """
-  kept = {path.stem for path in paths(folder)}
+  checkpoints = {path.stem for path in paths(folder)}
   for path in folder.glob("round_*.rows_*"):
-    found = _PART.fullmatch(path.name)
-    if found and path.stem not in kept and (before is None or int(found[1]) < before):
+    match = _PART.fullmatch(path.name)
+    if (
+      match
+      and path.stem not in checkpoints
+      and (before is None or int(match[1]) < before)
+    ):
       path.unlink()
 
 
@@ -174,7 +178,7 @@ def tidy(folder: pathlib.Path) -> None:
     match = _PARTIAL.fullmatch(path.name)
     if not match or path.is_symlink() or not path.is_file():
       continue
-    with files.opened(path) as file:
+    with files.open_regular(path) as file:
       begin = file.read(len(_BEGIN))
     if match[1] != "ckpt" or _BEGIN.startswith(begin):
       path.unlink()
@@ -248,7 +252,7 @@ def _by_path(tree: Any) -> dict[str, Any]:
 
 
 def _with_rows(
-  saved: Any, parts: Sequence[Sequence[Any]], folder: pathlib.Path, like: Any
+  saved: Any, parts: Sequence[Sequence[Any]], folder: pathlib.Path, template: Any
 ) -> Any:
   """Puts the rows of tables together.
 
@@ -256,30 +260,31 @@ def _with_rows(
     saved: what a checkpoint has, without the rows in its parts.
     parts: see ``_save_parts``; one is read after the other.
     folder: where they are.
-    like: state dictionary of what is wanted: whole tables, or ``split.Split``,
+    template: state dictionary of what is wanted: whole tables, or ``split.Split``,
       of which the rows of this process's blocks are filled.
 
   Returns:
     ``saved`` with tables [N, C, ...].
   """
-  wanted, made, last = _by_path(like), {}, 0
+  templates, arrays, last = _by_path(template), {}, 0
   for name, _, first in parts:
     tables = serialization.msgpack_restore(files.read_bytes(folder / name))
     for key, rows in tables.items():
       last = first + rows.shape[1]
-      if key not in made:  # pages that nothing is written to take no memory
-        made[key] = np.zeros(_shape(wanted[key]), rows.dtype)
-      if not split.is_split(wanted[key]) or any(
-        begin < last and first < begin + wanted[key].height
+      if key not in arrays:  # np.zeros is lazy: untouched rows cost nothing
+        arrays[key] = np.zeros(_shape(templates[key]), rows.dtype)
+      if not split.is_split(templates[key]) or any(
+        begin < last and first < begin + templates[key].height
         for begin in (
-          wanted[key].starts[number] for number in sharding.blocks_here(wanted[key])
+          templates[key].starts[number]
+          for number in sharding.blocks_here(templates[key])
         )
       ):
-        made[key][:, first:last] = rows
-  if any(table.shape[1] != last for table in made.values()):
+        arrays[key][:, first:last] = rows
+  if any(table.shape[1] != last for table in arrays.values()):
     raise ValueError("clients")
   return jax.tree_util.tree_map_with_path(
-    lambda path, leaf: made.get(jax.tree_util.keystr(path), leaf), saved
+    lambda path, leaf: arrays.get(jax.tree_util.keystr(path), leaf), saved
   )
 
 
@@ -290,13 +295,13 @@ def _shape(leaf: Any) -> tuple[int, ...]:
 
 
 def load_latest(
-  folder: pathlib.Path, like: Any
+  folder: pathlib.Path, template: Any
 ) -> tuple[Any, dict[str, Any], list[str]]:
   """Reads the newest checkpoint that is not damaged.
 
   Args:
     folder: the folder given to ``save``.
-    like: a state, or its shapes, with the structure to restore.
+    template: a state, or its shapes, with the structure to restore.
 
   Returns:
     The state as NumPy arrays (of a ``split.Split`` [N, C, ...], with the rows
@@ -313,22 +318,22 @@ def load_latest(
     except CheckpointError as error:
       damaged.append(str(error))
       continue
-    names = serialization.to_state_dict(like)
-    leaves, structure = jax.tree.flatten(like, is_leaf=split.is_split)
+    names = serialization.to_state_dict(template)
+    leaves, structure = jax.tree.flatten(template, is_leaf=split.is_split)
     try:
       saved = serialization.msgpack_restore(payload)
       # Flax silently drops entries that the target does not have.
       if list(_by_path(saved)) != list(_by_path(names)):
         raise ValueError("structure")
       saved = _with_rows(saved, facts.get("parts", ()), folder, names)
-      # By their paths: a part without leaves may be new since it was saved.
-      found, places = (
+      # Match by path: an empty subtree may have been added since.
+      saved_leaves, places = (
         _by_path(saved),
         _by_path(
           serialization.to_state_dict(jax.tree.unflatten(structure, range(len(leaves))))
         ),
       )
-      arrays = {place: found[name] for name, place in places.items()}
+      arrays = {place: saved_leaves[name] for name, place in places.items()}
       state = jax.tree.unflatten(structure, [arrays[i] for i in range(len(leaves))])
       shapes = [(_shape(leaf), leaf.dtype) for leaf in leaves]
       if shapes != [(a.shape, a.dtype) for a in jax.tree.leaves(state)]:
@@ -340,10 +345,10 @@ def load_latest(
       ) from error
     return (
       split.tree_map(
-        lambda leaf, a: leaf.with_block(a), lambda leaf, a: a, like, state
+        lambda leaf, a: leaf.with_block(a), lambda leaf, a: a, template, state
       ),
       facts,
-      [f"{what}; using the one before it" for what in damaged],
+      [f"{message}; using the one before it" for message in damaged],
     )
   if damaged:
     raise CheckpointError(f"no whole checkpoint in {folder}: {damaged[0]}")

@@ -1,4 +1,4 @@
-"""How the code of one client is mapped over a cohort.
+"""The map of one client's code over a cohort.
 
 An algorithm calls ``map_clients(fn, shared, shards, *args)``, or its ``reduce``
 where the sum over the clients is enough (``update`` if they keep something
@@ -36,14 +36,14 @@ from fedjax_alg.engine import owned
 from fedjax_alg.errors import check_one_of
 
 AXIS = owned.AXIS
-#: What a run may choose; ``python`` is for algorithms that are built by hand.
+#: Modes that a run may choose; ``python`` is for algorithms that are built by hand.
 MODES = ("sequential", "vmap", "lanes")
 
 #: A row that no table has: reads of it are arbitrary, writes are dropped.
 NO_ROW = jnp.iinfo(jnp.int32).max
 
-_WHOLE, _SLOTS = PartitionSpec(), PartitionSpec(AXIS)
-_OVER_SLOTS = Shard(_WHOLE, _WHOLE, _SLOTS, _SLOTS)  # type: ignore[arg-type]
+_REPLICATED, _SLOTS = PartitionSpec(), PartitionSpec(AXIS)
+_OVER_SLOTS = Shard(_REPLICATED, _REPLICATED, _SLOTS, _SLOTS)  # type: ignore[arg-type]
 
 
 def default_mode(platform: str) -> str:
@@ -137,8 +137,8 @@ class ClientMap(MapClients):
     return jax.shard_map(
       on_device,
       mesh=self.mesh,
-      in_specs=(_WHOLE, _OVER_SLOTS, _SLOTS),
-      out_specs=_WHOLE,
+      in_specs=(_REPLICATED, _OVER_SLOTS, _SLOTS),
+      out_specs=_REPLICATED,
       check_vma=False,
     )(shared, dealt, _of_slots(order, shards, args))
 
@@ -150,8 +150,8 @@ class ClientMap(MapClients):
 def _own_as_argument(fn: Fn, shards: Shard, args: Any) -> tuple[Fn, Shard, Any]:
   """Has what a shard holds of its own travel as an argument of every slot."""
 
-  def with_own(shared, shard, rows, own, *args):
-    personal, state = own
+  def with_own(shared, shard, rows, client_leaves, *args):
+    personal, state = client_leaves
     return fn(shared, shard._replace(personal=personal, state=state), rows, *args)
 
   return (
@@ -204,7 +204,7 @@ def _update(
     The table; the sum and ``stacked`` of the device.
   """
 
-  def one(place, offset, size, args):
+  def run_slot(place, offset, size, args):
     return fn(
       shared, Shard(shards.x, shards.y, offset, size), trees.rows(table, place), *args
     )
@@ -218,7 +218,7 @@ def _update(
   if client_map.mode == "sequential":
     return _one_after_the_other(fn, put, table, weights, shared, shards, slots)
   if client_map.mode == "vmap":
-    written, summed, stacked = jax.vmap(one)(*slots)
+    written, summed, stacked = jax.vmap(run_slot)(*slots)
     summed = jax.tree.map(trees.slot_sum, weights, summed)
     return put(table, places, written), summed, stacked
 
@@ -226,7 +226,7 @@ def _update(
     written, summed, stacked = fn(shared, shard, rows, *args)
     return summed, (written, stacked)
 
-  summed, (written, stacked) = in_lanes.play(
+  summed, (written, stacked) = in_lanes.map_slots(
     in_lane,
     shared,
     shards,
@@ -252,7 +252,7 @@ def _one_after_the_other(
     slots: places, offsets, sizes and arguments of the slots.
   """
 
-  def one(table, slot):
+  def run_slot(table, slot):
     place, offset, size, args = slot
     return fn(
       shared, Shard(shards.x, shards.y, offset, size), trees.rows(table, place), *args
@@ -267,11 +267,11 @@ def _one_after_the_other(
     # Written now, before anything of this step reads the table: a reading
     # that no data puts before the writing would make XLA copy the table.
     table = put_one(table, *last)
-    written, summed, stacked = one(table, slot)
+    written, summed, stacked = run_slot(table, slot)
     total = jax.tree.map(trees.add_weighted, weight, total, summed)
     return (table, (slot[0], written), total), stacked
 
-  written, summed, _ = jax.eval_shape(one, table, trees.index(slots, 0))
+  written, summed, _ = jax.eval_shape(run_slot, table, trees.index(slots, 0))
   total = jax.tree.map(
     lambda weight, part: jax.tree.map(
       lambda leaf: jnp.zeros(weight.shape[1:] + leaf.shape, leaf.dtype), part
@@ -320,8 +320,16 @@ def _update_on_devices(
   result: tuple[Any, Any, Any] = jax.shard_map(
     on_device,
     mesh=client_map.mesh,
-    in_specs=(_WHOLE, _SLOTS, _SLOTS, _WHOLE, _OVER_SLOTS, _SLOTS, _WHOLE),
-    out_specs=_WHOLE,
+    in_specs=(
+      _REPLICATED,
+      _SLOTS,
+      _SLOTS,
+      _REPLICATED,
+      _OVER_SLOTS,
+      _SLOTS,
+      _REPLICATED,
+    ),
+    out_specs=_REPLICATED,
     check_vma=False,
   )(table, places, weights, shared, dealt, args, jnp.argsort(order)[:slots])
   return result
@@ -341,7 +349,7 @@ def _deal(client_map: ClientMap, shards: Shard) -> tuple[Array, Shard]:
   order = owned.by_device(size, owned.balance(size, devices, room))
   # Else XLA shares the loop out: a collective for every slot.
   order = jax.lax.with_sharding_constraint(
-    order, NamedSharding(client_map._mesh, _WHOLE)
+    order, NamedSharding(client_map._mesh, _REPLICATED)
   )
   return order, Shard(
     shards.x, shards.y, _of_slots(order, shards, shards.offset), size[order]

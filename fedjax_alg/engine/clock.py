@@ -115,7 +115,7 @@ def make_devices(
   """
   check_machines(cores, core_gflops, bandwidth_gbps, batch_ms, server_gflops)
   slow, fast = bandwidth_gbps
-  flops_per_s, bytes_per_s = _drawn(
+  flops_per_s, bytes_per_s = _draw_machines(
     jax.random.key(seed),
     num_clients,
     cores[0],
@@ -136,7 +136,7 @@ def make_devices(
 # One small program, not one for every operation. All numbers are arguments, so
 # that a process compiles it once for each C.
 @functools.partial(jax.jit, static_argnums=1)
-def _drawn(
+def _draw_machines(
   key: Key,
   num_clients: int,
   fewest: int,
@@ -160,7 +160,7 @@ def round_times(
   devices: Devices,
   weight: Array,
   work: Work,
-  sent: Array,
+  num_bytes: Array,
   central_flops: Array,
   round_end_s: Array | None = None,
 ) -> Times:
@@ -174,7 +174,7 @@ def round_times(
     devices: machines of the slots, [S].
     weight: [S] float32, 0 for padding slots, which are ignored.
     work: work of the slots, [S].
-    sent: [] float32, bytes that each participant receives and sends.
+    num_bytes: [] float32, bytes that each participant receives and sends.
     central_flops: [] float32, operations of the server.
     round_end_s: [] float32, how long the server waits at least; None: not
       longer than for the slowest participant.
@@ -184,28 +184,32 @@ def round_times(
   """
   present = weight > 0
 
-  def held(seconds):
+  def zero_padding(seconds):
     return jnp.where(present, seconds, 0.0)
 
-  computation = held(work.flops / devices.flops_per_s + work.batches * devices.batch_s)
-  communication = held(sent / devices.bytes_per_s)
+  computation = zero_padding(
+    work.flops / devices.flops_per_s + work.batches * devices.batch_s
+  )
+  communication = zero_padding(num_bytes / devices.bytes_per_s)
   arrival = computation + communication
   last = arrival.max()
   if round_end_s is not None:
     last = jnp.maximum(last, round_end_s)
   duration = last + central_flops / devices.server_flops_per_s
-  return Times(computation, communication, held(duration - arrival), arrival, duration)
+  return Times(
+    computation, communication, zero_padding(duration - arrival), arrival, duration
+  )
 
 
 def bytes_sent(cost: RoundCost) -> Array:
   """The bytes to and from each participant in a round, [] float32."""
 
-  def sent(floats: Array, given: Array | None) -> Array:
-    if given is not None:
-      return given.astype(jnp.float32)
+  def to_bytes(floats: Array, counted_bytes: Array | None) -> Array:
+    if counted_bytes is not None:
+      return counted_bytes.astype(jnp.float32)
     return BYTES_PER_FLOAT * floats.astype(jnp.float32)
 
-  return sent(cost.down, cost.bytes_down) + sent(cost.up, cost.bytes_up)
+  return to_bytes(cost.down, cost.bytes_down) + to_bytes(cost.up, cost.bytes_up)
 
 
 def mean_times(
@@ -238,7 +242,7 @@ def mean_times(
   )
 
 
-def adapted_batch(
+def adapt_batch_size(
   batch: Array, round_seconds: Array, first_minimum: Array, largest: Array | int
 ) -> Array:
   """Computes the adaptive batch size, (7) of the analytic paper.

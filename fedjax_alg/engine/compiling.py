@@ -1,4 +1,4 @@
-"""How the compiler is asked to make the programs of a run."""
+"""Options of the compiler for the programs of a run."""
 
 import functools
 import os
@@ -17,7 +17,7 @@ _START: dict[str, bool | int] = {"xla_backend_optimization_level": 1}
 
 
 @functools.cache
-def _accepted(option: str, value: bool | int) -> bool:
+def _is_known(option: str, value: bool | int) -> bool:
   """Whether this XLA knows the option."""
   try:
     jax.jit(lambda: 0, compiler_options={option: value})()
@@ -30,7 +30,7 @@ def _options(
   platform: str, flags: dict[str, bool | int]
 ) -> dict[str, bool | int] | None:
   if platform != "cpu" or not all(
-    _accepted(option, value) for option, value in flags.items()
+    _is_known(option, value) for option, value in flags.items()
   ):
     return None
   return flags

@@ -159,7 +159,7 @@ def make_measures(
     models = algorithm.global_params(state)
     shards = layout.everyone(data.whole_test).shards
     return {
-      name: _measured(
+      name: _sum_measure(
         model, confusion(model) if fn is confusion else fn, models, shards, map_clients
       )
       for name, fn in measures.items()
@@ -168,7 +168,7 @@ def make_measures(
   return measure
 
 
-def _measured(
+def _sum_measure(
   model: Model, fn: Measure, models: Params, shards: Shard, map_clients: MapClients
 ) -> dict[str, Array]:
   """Sums ``fn`` over all shards for each of K models, leaves [K, ...]."""
@@ -219,7 +219,7 @@ def has_matrix(task: tasks.Task, size: int) -> bool:
 
 
 def supported_protocols(
-  algorithm: Algorithm[State], wanted: tuple[str, ...], matrix: bool = True
+  algorithm: Algorithm[State], protocols: tuple[str, ...], matrix: bool = True
 ) -> tuple[str, ...]:
   """Selects the protocols that an algorithm supports.
 
@@ -230,14 +230,14 @@ def supported_protocols(
 
   Args:
     algorithm: the algorithm.
-    wanted: the protocols to select from.
+    protocols: the protocols to select from.
     matrix: see ``has_matrix``.
 
   Returns:
     The supported protocols, in the same order.
   """
 
-  def supported(protocol):
+  def is_supported(protocol):
     if protocol == "assigned":
       return algorithm.membership is not None
     if protocol == "copy":
@@ -248,7 +248,7 @@ def supported_protocols(
       and algorithm.start_personal is None
     )
 
-  return tuple(p for p in wanted if supported(p))
+  return tuple(p for p in protocols if is_supported(p))
 
 
 def make_evaluate(
@@ -303,13 +303,13 @@ def _evaluate(
     assert algorithm.global_params is not None
     models = algorithm.global_params(state)
     if "global" in protocols or "preferred" in protocols:
-      whole = _whole_counts(
+      global_counts = _whole_counts(
         of, models, layout.everyone(data.whole_test).shards, "preferred" in protocols
       )
       if "global" in protocols:
-        counts["global"] = whole
+        counts["global"] = global_counts
       if "preferred" in protocols:
-        counts["preferred"] = _preferred_counts(of, data, models, whole)
+        counts["preferred"] = _preferred_counts(of, data, models, global_counts)
     if "validation" in protocols:
       counts["validation"] = _whole_counts(of, models, _validation(data))
     if "train" in protocols:
@@ -352,7 +352,7 @@ def _client_counts(
   task = tasks.of(model)
   mean_rows = (layout.num_rows(data.test) - layout.PADDING_ROWS) / clients
   rows = _LOCAL_ROWS if mean_rows <= objective.BLOCK_ROWS else objective.BLOCK_ROWS
-  counted = {p: _counted(of.algorithm, p, data, state) for p in protocols}
+  masks = {p: _client_mask(of.algorithm, p, data, state) for p in protocols}
 
   def one_client(shared, shard, client_id, key, test_offset, test_size):
     state, test_x, test_y = shared
@@ -363,7 +363,7 @@ def _client_counts(
   def of_clients(ids):
     shards = layout.take_cohort(data.train, ids).shards
     place = jnp.minimum(ids, clients - 1)
-    each = of.map_clients(
+    of_each_client = of.map_clients(
       one_client,
       (state, data.test.x, data.test.y),
       shards,
@@ -373,8 +373,10 @@ def _client_counts(
       jnp.where(ids < clients, data.test.size[place], 0),
     )
     return {
-      p: tasks.over_clients(task, each, None if which is None else which[place])
-      for p, which in counted.items()
+      p: tasks.sum_over_clients(
+        task, of_each_client, None if which is None else which[place]
+      )
+      for p, which in masks.items()
     }
 
   blocks = -(-clients * _entries(model, data, rows, key) // _ENTRIES)
@@ -406,13 +408,15 @@ def _entries(model: Model, data: EvaluationData, rows: int, key: Key) -> int:
 
 def _over_blocks(counts: tasks.Counts, clients: int) -> tasks.Counts:
   """Counts of all clients from those of blocks of clients, [blocks, ...]."""
-  each = jax.tree.map(
+  of_each_client = jax.tree.map(
     lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:clients], counts.clients
   )
-  return tasks.Counts({name: leaf.sum(0) for name, leaf in counts.sums.items()}, each)
+  return tasks.Counts(
+    {name: leaf.sum(0) for name, leaf in counts.sums.items()}, of_each_client
+  )
 
 
-def _counted(
+def _client_mask(
   algorithm: Algorithm[State], protocol: str, data: EvaluationData, state: State
 ) -> Array | None:
   """[C] bool, the clients that a protocol counts; None means all."""
@@ -428,9 +432,9 @@ def _counted(
 
 
 def _preferred_counts(
-  of: Evaluation, data: EvaluationData, models: Params, whole: tasks.Counts
+  of: Evaluation, data: EvaluationData, models: Params, global_counts: tasks.Counts
 ) -> tasks.Counts:
-  confusion, losses = whole.sums["confusion"], whole.sums["loss"]
+  confusion, losses = global_counts.sums["confusion"], global_counts.sums["loss"]
   num_models = confusion.shape[0]
   choice = jnp.zeros(data.class_weight.shape[0], jnp.int32)
   if num_models > 1:
@@ -439,8 +443,8 @@ def _preferred_counts(
       models,
       layout.everyone(data.train).shards,
     )
-  chosen = jax.nn.one_hot(choice, num_models)  # [C, K]
-  mass = jnp.matmul(chosen.T, data.class_weight, precision=trees.HIGHEST)
+  one_hot = jax.nn.one_hot(choice, num_models)  # [C, K]
+  mass = jnp.matmul(one_hot.T, data.class_weight, precision=trees.HIGHEST)
   per_example = mass / jnp.maximum(confusion.sum(-1), 1.0)  # [K, L]
   return tasks.Counts(
     {

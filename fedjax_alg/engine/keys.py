@@ -63,7 +63,7 @@ def client_keys(key: Key, ids: Array) -> Key:
   return jax.vmap(lambda i: jax.random.fold_in(key, i))(ids)
 
 
-#: What the server draws random numbers for in a round (``server_key``): its
+#: Purposes of the server's random numbers in a round (``server_key``): its
 #: step, and the aggregates of updates and of the gradients at the start and at
 #: the end of the round. Hostile clients draw apart from all of these.
 SERVER_STEP, UPDATES, FIRST_GRADIENTS, LAST_GRADIENTS, FORGERIES = (
@@ -74,7 +74,7 @@ SERVER_STEP, UPDATES, FIRST_GRADIENTS, LAST_GRADIENTS, FORGERIES = (
   2**32 - 5,
 )
 
-#: What compressors draw: the server's for its models, the clients' for the
+#: Purposes of compressors' draws: for the server's models, and for the clients'
 #: gradients at the start and at the end of the round.
 BROADCAST, MESSAGES = 2**32 - 33, 2**32 - 34
 

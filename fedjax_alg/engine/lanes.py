@@ -37,9 +37,9 @@ from fedjax_alg.client import minibatches
 
 #: For how many local steps the lanes draw rows at once. A lane takes the next
 #: client after a whole number of such stretches.
-STRETCH = 8
+STEPS_PER_DRAW = 8
 
-# How an operand of the client's code depends on the client.
+# Kinds of operands of the client's code, by what they depend on.
 _SHARED, _BY_ROW, _BY_SLOT = "shared", "by row", "by slot"
 
 Var = jex_core.Var
@@ -69,7 +69,7 @@ def default_lanes(slots: int, rows: int = 1) -> int:
   return lanes if rows == 1 else (rows * lanes + 1) // 2
 
 
-def play(
+def map_slots(
   fn: Callable[..., Any],
   shared: Any,
   shards: Shard,
@@ -92,20 +92,20 @@ def play(
   """
   common, by_slot = (shared, shards.x, shards.y), (shards.offset, shards.size, args)
 
-  def one(common, slot):
+  def run_client(common, slot):
     (shared, x, y), (offset, size, args) = common, slot
     return fn(shared, Shard(x, y, offset, size), *args)
 
-  with minibatches.drawn_at_once(STRETCH):
-    client, out = jax.make_jaxpr(one, return_shape=True)(
+  with minibatches.draw_at_once(STEPS_PER_DRAW):
+    client, out = jax.make_jaxpr(run_client, return_shape=True)(
       common, jax.eval_shape(lambda tree: trees.index(tree, 0), by_slot)
     )
   leaves, tree = jax.tree.flatten(out)
   kinds = [_SHARED] * (len(client.consts) + len(jax.tree.leaves(common)))
   kinds += [_BY_SLOT] * len(jax.tree.leaves(by_slot))
-  each: list[Array] = []  # of the summed leaves
+  leaf_weights: list[Array] = []  # of the summed leaves
   if weights is not None:
-    each = jax.tree.leaves(
+    leaf_weights = jax.tree.leaves(
       jax.tree.map(
         lambda weight, part: jax.tree.map(lambda _: weight, part), weights, out[0]
       )
@@ -116,7 +116,7 @@ def play(
     1,
     lanes,
     shards.size,
-    each,
+    leaf_weights,
     [*client.consts, *jax.tree.leaves((common, by_slot))],
   )
   assert len(leaves) == len(totals) + len(stacked)
@@ -150,24 +150,24 @@ def _pool(
 
   @jax.custom_batching.custom_vmap
   def call(size, weights, operands):
-    return _play_rows(jaxpr, kinds, rows, lanes, size, weights, operands)
+    return _run_rows(jaxpr, kinds, rows, lanes, size, weights, operands)
 
   @call.def_vmap
   def call_rows(count, batched, size, weights, operands):
-    def joined(leaf, batched):
+    def flatten_rows(leaf, batched):
       """[count, n, ...] or [n, ...] -> [count * n, ...]."""
       if not batched:
         leaf = jnp.broadcast_to(leaf[None], (count, *leaf.shape))
       return leaf.reshape((-1, *leaf.shape[2:]))
 
-    size, weights = jax.tree.map(joined, (size, weights), tuple(batched[:2]))
+    size, weights = jax.tree.map(flatten_rows, (size, weights), tuple(batched[:2]))
     new_kinds, new_operands = [], []
     for kind, leaf, is_batched in zip(kinds, operands, batched[2], strict=True):
       if kind == _SHARED and is_batched:
         kind = _BY_ROW
         leaf = jnp.repeat(leaf, rows, axis=0)
       elif kind != _SHARED:
-        leaf = joined(leaf, is_batched)
+        leaf = flatten_rows(leaf, is_batched)
       new_kinds.append(kind)
       new_operands.append(leaf)
     out = _pool(jaxpr, new_kinds, count * rows, lanes, size, weights, new_operands)
@@ -178,7 +178,7 @@ def _pool(
   return result
 
 
-def _play_rows(
+def _run_rows(
   jaxpr: jex_core.Jaxpr,
   kinds: Sequence[str],
   rows: int,
@@ -198,9 +198,9 @@ def _play_rows(
   queue = _Queue(order, min(lanes, slots))
   passes: list[Any] = code.loops or [None]
   for loop in passes[:-1]:
-    kept = [var for var in loop.outvars if var in code.needed]
-    _, out = _pass(code, loop, queue, kept)
-    code.stored.update(zip(kept, out, strict=True))
+    outputs = [var for var in loop.outvars if var in code.needed]
+    _, out = _pass(code, loop, queue, outputs)
+    code.stored.update(zip(outputs, out, strict=True))
   return _pass(code, passes[-1], queue, jaxpr.outvars, weights, rows, effects=True)
 
 
@@ -223,7 +223,7 @@ class _Code:
   ):
     inputs = [*jaxpr.constvars, *jaxpr.invars]
     self._jaxpr, self._per_row = jaxpr, per_row
-    # Else what it computes in float64 would be float32 where it is vectorised.
+    # Otherwise float64 parts of the code would become float32 when vectorized.
     self._double = _has_double(jaxpr)
     self._inputs = {
       var: (kind, operand)
@@ -248,80 +248,91 @@ class _Code:
         loops.append(eqn)
       else:
         self._straight.append(eqn)
-    self.needed = _needed(jaxpr.eqns, jaxpr.outvars, effects=True)
+    self.needed = _dependencies(jaxpr.eqns, jaxpr.outvars, effects=True)
     self.loops = [
       loop for loop in loops if any(var in self.needed for var in loop.outvars)
     ]
-    made = [var for eqn in same for var in eqn.outvars if var in self.needed]
+    shared_vars = [var for eqn in same for var in eqn.outvars if var in self.needed]
     self._common.update(
-      zip(made, self._compute(same, made, self._common.__getitem__), strict=True)
+      zip(
+        shared_vars,
+        self._compute(same, shared_vars, self._common.__getitem__),
+        strict=True,
+      )
     )
 
   def _compute(
     self,
     eqns: Sequence[Any],
-    wanted: Sequence[Atom],
+    outputs: Sequence[Atom],
     value: Callable[[Var], Array],
     effects: bool = False,
   ) -> list[Array]:
-    """The values of ``wanted`` by those of the equations that they need."""
-    needed = _needed(eqns, wanted, effects)
-    kept = [
+    """The values of ``outputs`` by those of the equations that they need."""
+    needed = _dependencies(eqns, outputs, effects)
+    used_eqns = [
       eqn
       for eqn in eqns
       if (effects and eqn.effects) or any(var in needed for var in eqn.outvars)
     ]
-    made = {var for eqn in kept for var in eqn.outvars}
-    inputs = [var for var in needed if var not in made]
-    every: set[Any] = set().union(*(eqn.effects for eqn in kept))
+    computed = {var for eqn in used_eqns for var in eqn.outvars}
+    inputs = [var for var in needed if var not in computed]
+    every: set[Any] = set().union(*(eqn.effects for eqn in used_eqns))
     part = self._jaxpr.replace(
-      constvars=[], invars=inputs, outvars=list(wanted), eqns=kept, effects=every
+      constvars=[], invars=inputs, outvars=list(outputs), eqns=used_eqns, effects=every
     )
     return self._evaluate(jex_core.ClosedJaxpr(part, ()), *map(value, inputs))
 
   def _evaluate(self, part: jex_core.ClosedJaxpr, *operands: Array) -> list[Array]:
-    """What a part of the code returns."""
+    """Evaluates a part of the code."""
     with jax.enable_x64(True) if self._double else contextlib.nullcontext():
       result: list[Array] = jex_core.jaxpr_as_fun(part)(*operands)
       return result
 
-  def _value(self, slot: Array, left: dict[Var, Array], var: Var) -> Array:
-    """What the code of the client in ``slot`` reads."""
-    for known in (left, self._common):
-      if var in known:
-        return known[var]
+  def _value(self, slot: Array, loop_results: dict[Var, Array], var: Var) -> Array:
+    """Returns the value of a variable for the client in ``slot``."""
+    for values in (loop_results, self._common):
+      if var in values:
+        return values[var]
     if var in self.stored:
       return self.stored[var][slot]
     kind, operand = self._inputs[var]
     return operand[slot if kind == _BY_SLOT else slot // self._per_row]
 
-  def take(self, loop: Any, slot: Array) -> tuple[Array, ...]:
-    """What a lane keeps of its client: its own constants, then the carry."""
+  def start_client(self, loop: Any, slot: Array) -> tuple[Array, ...]:
+    """Computes a lane's values of a client: its own constants, then the carry."""
     for_cond, for_body, carry = _parts(loop, loop.invars)
-    kept = [atom for atom in _variables([*for_cond, *for_body]) if atom in self._own]
+    constants = [
+      atom for atom in _variables([*for_cond, *for_body]) if atom in self._own
+    ]
     return tuple(
       self._compute(
-        self._straight, [*kept, *carry], functools.partial(self._value, slot, {})
+        self._straight, [*constants, *carry], functools.partial(self._value, slot, {})
       )
     )
 
-  def finish(
+  def compute_outputs(
     self,
     loop: Any,
-    wanted: Sequence[Atom],
+    outputs: Sequence[Atom],
     effects: bool,
     slot: Array,
     operands: Sequence[Array],
   ) -> list[Array]:
-    """The values of ``wanted`` when the client has left the loop."""
-    left: dict[Var, Array] = {}
+    """The values of ``outputs`` when the client has left the loop."""
+    loop_results: dict[Var, Array] = {}
     if loop is not None:
-      left = dict(zip(loop.outvars, operands[len(operands) - len(loop.outvars) :]))
+      loop_results = dict(
+        zip(loop.outvars, operands[len(operands) - len(loop.outvars) :])
+      )
     return self._compute(
-      self._straight, wanted, functools.partial(self._value, slot, left), effects
+      self._straight,
+      outputs,
+      functools.partial(self._value, slot, loop_results),
+      effects,
     )
 
-  def goes_on(self, loop: Any, operands: Sequence[Array]) -> Array:
+  def is_running(self, loop: Any, operands: Sequence[Array]) -> Array:
     """Whether the client takes a further step, [] bool."""
     for_cond, _, carry = self._all_operands(loop, operands)
     return self._evaluate(loop.params["cond_jaxpr"], *for_cond, *carry)[0]
@@ -334,18 +345,18 @@ class _Code:
 
   def _all_operands(self, loop: Any, operands: Sequence[Array]) -> tuple[Any, Any, Any]:
     """The constants of the condition and of the body, and the carry."""
-    rest = iter(operands)
+    remaining = iter(operands)
 
     def read(atoms):
       return [
-        next(rest)
+        next(remaining)
         if isinstance(atom, Var) and atom in self._own
         else self._compute([], [atom], self._common.__getitem__)[0]
         for atom in atoms
       ]
 
     for_cond, for_body, _ = _parts(loop, loop.invars)
-    return read(for_cond), read(for_body), list(rest)
+    return read(for_cond), read(for_body), list(remaining)
 
 
 class _Queue:
@@ -360,9 +371,9 @@ class _Queue:
     """The first clients of the lanes, [V]."""
     return self._order[: self.lanes]
 
-  def following(self, taken: Array, slot: Array, done: Array) -> Array:
+  def next_clients(self, num_started: Array, slot: Array, done: Array) -> Array:
     """The clients of the lanes when those of ``done`` take the next ones."""
-    place = taken + jnp.cumsum(done, dtype=jnp.int32) - 1
+    place = num_started + jnp.cumsum(done, dtype=jnp.int32) - 1
     place = jnp.clip(place, 0, self._order.shape[0] - 1)
     return jnp.where(done, self._order[place], slot)
 
@@ -371,19 +382,19 @@ def _pass(
   code: _Code,
   loop: Any,
   queue: _Queue,
-  wanted: Sequence[Atom],
+  outputs: Sequence[Atom],
   weights: Sequence[Array] = (),
   rows: int = 1,
   effects: bool = False,
 ) -> tuple[list[Array], list[Array]]:
-  """All clients pass through the lanes of one loop.
+  """Passes all clients through the lanes of one loop.
 
   Args:
     code: the code of one client.
     loop: the equation of the loop; None: clients are done as they come.
     queue: the clients.
-    wanted: what is computed of each client after the loop.
-    weights: of those of ``wanted`` that are summed, see ``_pool``.
+    outputs: what is computed of each client after the loop.
+    weights: of those of ``outputs`` that are summed, see ``_pool``.
     rows: see ``_pool``.
     effects: whether equations with effects are run.
 
@@ -391,31 +402,37 @@ def _pass(
     See ``_pool``.
   """
   slots = queue.slots
-  finish = jax.vmap(functools.partial(code.finish, loop, wanted, effects))
+  compute_outputs = jax.vmap(
+    functools.partial(code.compute_outputs, loop, outputs, effects)
+  )
 
-  def enter(slot):
+  def load(slot):
     if loop is None:
       return ()
-    return jax.vmap(functools.partial(code.take, loop))(jnp.minimum(slot, slots - 1))
+    return jax.vmap(functools.partial(code.start_client, loop))(
+      jnp.minimum(slot, slots - 1)
+    )
 
-  def goes_on(slot, operands):
+  def is_running(slot, operands):
     if loop is None:
       return jnp.zeros(slot.shape, bool)
-    return (slot < slots) & jax.vmap(functools.partial(code.goes_on, loop))(operands)
+    return (slot < slots) & jax.vmap(functools.partial(code.is_running, loop))(operands)
 
   def step(slot, operands):
     after = jax.vmap(functools.partial(code.step, loop))(operands)
-    return trees.where_slots(goes_on(slot, operands), after, operands)
+    return trees.where_slots(is_running(slot, operands), after, operands)
 
-  def leave(slot, done, operands, totals, stacked):
+  def collect(slot, done, operands, totals, stacked):
     """Sums and stores the results of the lanes that are done."""
-    held = jnp.minimum(slot, slots - 1)
-    out = finish(held, operands)
-    row = held // (slots // rows)
+    client_slot = jnp.minimum(slot, slots - 1)
+    out = compute_outputs(client_slot, operands)
+    row = client_slot // (slots // rows)
     totals = [
       total
       + _sum(
-        jnp.where(done.reshape((-1,) + (1,) * (weight.ndim - 1)), weight[held], 0.0),
+        jnp.where(
+          done.reshape((-1,) + (1,) * (weight.ndim - 1)), weight[client_slot], 0.0
+        ),
         row,
         rows,
         new,
@@ -429,28 +446,28 @@ def _pass(
     ]
     return totals, stacked
 
-  def turn(state):
+  def advance(state):
     """Steps until a client is done, and then the next ones come."""
-    slot, taken, operands, totals, stacked = state
-    waiting = taken < slots
+    slot, num_started, operands, totals, stacked = state
+    waiting = num_started < slots
 
     def all_step(operands):
-      alive = goes_on(slot, operands)
+      alive = is_running(slot, operands)
       # Behind the last client the lanes wait for each other.
       return jnp.where(waiting, alive.all(), alive.any())
 
     if loop is not None:
       operands = jax.lax.while_loop(all_step, functools.partial(step, slot), operands)
-    done = (slot < slots) & ~goes_on(slot, operands)
-    totals, stacked = leave(slot, done, operands, totals, stacked)
-    slot = queue.following(taken, slot, done)
-    taken = taken + done.sum(dtype=jnp.int32)
-    operands = trees.where_slots(done, enter(slot), operands)
-    return slot, taken, operands, totals, stacked
+    done = (slot < slots) & ~is_running(slot, operands)
+    totals, stacked = collect(slot, done, operands, totals, stacked)
+    slot = queue.next_clients(num_started, slot, done)
+    num_started = num_started + done.sum(dtype=jnp.int32)
+    operands = trees.where_slots(done, load(slot), operands)
+    return slot, num_started, operands, totals, stacked
 
   slot = queue.first()
-  operands = enter(slot)
-  shapes = jax.eval_shape(finish, slot, operands)
+  operands = load(slot)
+  shapes = jax.eval_shape(compute_outputs, slot, operands)
   totals = [
     jnp.zeros((rows, *weight.shape[1:], *leaf.shape[1:]), leaf.dtype)
     for weight, leaf in zip(weights, shapes)
@@ -460,7 +477,7 @@ def _pass(
     for leaf in shapes[len(weights) :]
   ]
   state = slot, jnp.int32(queue.lanes), operands, totals, stacked
-  return jax.lax.while_loop(lambda state: (state[0] < slots).any(), turn, state)[-2:]
+  return jax.lax.while_loop(lambda state: (state[0] < slots).any(), advance, state)[-2:]
 
 
 def _sum(weights: Array, row: Array, rows: int, leaf: Array) -> Array:
@@ -501,8 +518,8 @@ def _sum(weights: Array, row: Array, rows: int, leaf: Array) -> Array:
 def _has_double(jaxpr: jex_core.Jaxpr) -> bool:
   """Whether code, or code that it calls, computes in float64."""
   for eqn in jaxpr.eqns:
-    made: list[Any] = [var.aval for var in eqn.outvars]
-    if any(aval.dtype == jnp.float64 for aval in made):
+    avals: list[Any] = [var.aval for var in eqn.outvars]
+    if any(aval.dtype == jnp.float64 for aval in avals):
       return True
     called = [
       getattr(leaf, "jaxpr", leaf)
@@ -520,38 +537,40 @@ def _variables(atoms: Iterable[Atom]) -> list[Var]:
   return [atom for atom in atoms if isinstance(atom, Var)]
 
 
-def _needed(
-  eqns: Sequence[Any], wanted: Iterable[Atom], effects: bool = False
+def _dependencies(
+  eqns: Sequence[Any], outputs: Iterable[Atom], effects: bool = False
 ) -> dict[Var, None]:
-  """The variables that equations read or make for ``wanted``."""
-  needed = dict.fromkeys(_variables(wanted))
+  """The variables that equations read or make for ``outputs``."""
+  needed = dict.fromkeys(_variables(outputs))
   for eqn in reversed(eqns):
     if (effects and eqn.effects) or any(var in needed for var in eqn.outvars):
       needed.update(dict.fromkeys(_variables(eqn.invars)))
   return needed
 
 
-def _spread(eqns: Sequence[Any], own: dict[Var, None]) -> None:
-  """Adds to ``own`` the variables that are computed of it."""
+def _spread(eqns: Sequence[Any], client_vars: dict[Var, None]) -> None:
+  """Adds to ``client_vars`` the variables that are computed of them."""
   for eqn in eqns:
     if eqn.primitive is primitives.while_p:
-      carry, _ = _own_carry(eqn, own)
-      own.update(
+      carry, _ = _own_carry(eqn, client_vars)
+      client_vars.update(
         dict.fromkeys(var for var, is_own in zip(eqn.outvars, carry) if is_own)
       )
-    elif any(var in own for var in _variables(eqn.invars)):
-      own.update(dict.fromkeys(eqn.outvars))
+    elif any(var in client_vars for var in _variables(eqn.invars)):
+      client_vars.update(dict.fromkeys(eqn.outvars))
 
 
-def _own_carry(loop: Any, own: dict[Var, None]) -> tuple[list[bool], bool]:
-  """Which parts of the carry depend on the client, and whether its end does."""
-  is_own = [isinstance(atom, Var) and atom in own for atom in loop.invars]
+def _own_carry(loop: Any, client_vars: dict[Var, None]) -> tuple[list[bool], bool]:
+  """Finds which parts of the carry, and whether its end, depend on the client."""
+  is_own = [isinstance(atom, Var) and atom in client_vars for atom in loop.invars]
   for_cond, for_body, carry = _parts(loop, is_own)
 
   def inside(closed, flags):
-    found = dict.fromkeys(var for var, flag in zip(closed.jaxpr.invars, flags) if flag)
-    _spread(closed.jaxpr.eqns, found)
-    return [isinstance(var, Var) and var in found for var in closed.jaxpr.outvars]
+    inner_vars = dict.fromkeys(
+      var for var, flag in zip(closed.jaxpr.invars, flags) if flag
+    )
+    _spread(closed.jaxpr.eqns, inner_vars)
+    return [isinstance(var, Var) and var in inner_vars for var in closed.jaxpr.outvars]
 
   while True:
     after = [
@@ -566,7 +585,7 @@ def _own_carry(loop: Any, own: dict[Var, None]) -> tuple[list[bool], bool]:
 
 
 def _parts(loop: Any, atoms: Sequence[Any]) -> tuple[Any, Any, Any]:
-  """What the condition reads, what the body reads, and the carry."""
+  """Splits atoms into those of the condition, of the body, and of the carry."""
   first = loop.params["cond_nconsts"]
   second = first + loop.params["body_nconsts"]
   return atoms[:first], atoms[first:second], atoms[second:]

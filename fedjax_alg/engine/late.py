@@ -35,7 +35,7 @@ LOST = "cohort_lost"
 
 
 class Late(NamedTuple):
-  """Who is late or lost in a round."""
+  """Rules for which participants of a round are late or lost."""
 
   dropout: float = 0.0  #: probability with which a participant is lost
   #: share of the participants that do a part of their work; the number is
@@ -134,10 +134,10 @@ def in_time(
   )
 
 
-def billed(
+def bill(
   aux: RoundAux,
   cost: RoundCost,
-  asked: Array,
+  num_asked: Array,
   arrived: Array,
   round_end_s: Array | None,
 ) -> RoundAux:
@@ -149,7 +149,7 @@ def billed(
     aux: report of the round, in which nothing costs anything if nobody has
       arrived.
     cost: its cost, as the algorithm counts it.
-    asked: [] int32, number of clients that were asked.
+    num_asked: [] int32, number of clients that were asked.
     arrived: [] int32, number of those that have arrived.
     round_end_s: see ``Arrivals``.
 
@@ -159,15 +159,15 @@ def billed(
   down: Any = {
     name: None
     if getattr(cost, name) is None
-    else jnp.where(asked > 0, getattr(cost, name), 0)
+    else jnp.where(num_asked > 0, getattr(cost, name), 0)
     for name in ("down", "bytes_down")
   }
   times = aux.times
   if times is not None and round_end_s is not None:
-    # Whoever was asked has waited for nothing.
+    # Without an arrival the whole round is idle time.
     times = RoundTimes(*times[:3], jnp.where(arrived > 0, times.idle, round_end_s))
   return aux._replace(
-    server=aux.server | {LOST: (asked - arrived).astype(jnp.int32)},
+    server=aux.server | {LOST: (num_asked - arrived).astype(jnp.int32)},
     cost=aux.cost._replace(**down),
     times=times,
   )

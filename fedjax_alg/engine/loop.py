@@ -27,7 +27,7 @@ from fedjax_alg.base import (
 from fedjax_alg.data import layout
 from fedjax_alg.engine import sharding
 from fedjax_alg.engine.keys import RunKeys
-from fedjax_alg.engine.round import Participation, play_round
+from fedjax_alg.engine.round import Participation, run_round
 from fedjax_alg.errors import check_one_of
 from fedjax_alg.models import start
 
@@ -40,7 +40,7 @@ Build = Callable[..., Algorithm]
 #: The name of a round in a compiled program and in profiles of it.
 ROUND = "round"
 
-#: How the axis of the seeds is run: one after the other, or vectorised.
+#: Modes of the axis of the seeds: one after the other, or vectorized.
 MAP_SEEDS = ("sequential", "vmap")
 
 
@@ -105,10 +105,10 @@ def over_seeds(fn: Callable[..., Any], map_seeds: str) -> Callable[..., Any]:
   check_one_of(f"`map_seeds`={map_seeds}", map_seeds, MAP_SEEDS)
   if map_seeds == "vmap":
     return jax.vmap(fn)
-  return lambda *args: jax.lax.map(lambda one: fn(*one), args)
+  return lambda *args: jax.lax.map(lambda row: fn(*row), args)
 
 
-def fixed(algorithm: Algorithm) -> Build:
+def constant_build(algorithm: Algorithm) -> Build:
   """Makes a ``Build`` that always returns ``algorithm``."""
   return lambda numbers: algorithm
 
@@ -132,7 +132,7 @@ def initial_states(
   """Runs ``init`` and ``setup`` of the algorithm for every seed.
 
   Args:
-    build: makes the algorithm (``fixed`` for an existing one).
+    build: makes the algorithm (``constant_build`` for an existing one).
     model: gives the initial parameters.
     spec: sizes of the problem.
     data: the clients' training data.
@@ -147,10 +147,10 @@ def initial_states(
   def one_seed(keys, numbers):
     algorithm = with_frozen(build, data)(numbers)
     first, second = jax.random.split(keys.start)
-    given = start.bound(model, data.start)
-    state = algorithm.init(given.init(keys.model), spec, first)
+    bound_model = start.bound(model, data.start)
+    state = algorithm.init(bound_model.init(keys.model), spec, first)
     if algorithm.start_personal is not None:
-      state = algorithm.start_personal(state, given.roles.start(keys.model))
+      state = algorithm.start_personal(state, bound_model.roles.start(keys.model))
     return algorithm.setup(state, layout.present(data, 0), second)
 
   return over_seeds(one_seed, map_seeds)(keys, numbers)
@@ -167,7 +167,7 @@ def make_run_rounds(
   """Makes the jitted program that runs rounds.
 
   Args:
-    build: makes the algorithm (``fixed`` for an existing one).
+    build: makes the algorithm (``constant_build`` for an existing one).
     participation: who takes part in a round.
     max_rounds: maximum number of rounds in one call.
     map_seeds: see ``over_seeds``.
@@ -183,17 +183,17 @@ def make_run_rounds(
   """
 
   def one_seed(data, start, count, state, keys, numbers):
-    play = functools.partial(
-      play_round, with_frozen(build, data)(numbers), data, participation, keys
+    run_one = functools.partial(
+      run_round, with_frozen(build, data)(numbers), data, participation, keys
     )
 
     # Traced once for the shapes of the log and the loop; no call is left.
     @functools.partial(jax.jit, inline=True)
-    def logged(number, state):
-      state, aux = play(number, state)
+    def log_round(number, state):
+      state, aux = run_one(number, state)
       return state, RunLog(aux, all_finite(state))
 
-    shapes = logged.eval_shape(start, state)[1]
+    shapes = log_round.eval_shape(start, state)[1]
     log = jax.tree.map(
       lambda leaf: jnp.zeros((max_rounds,) + leaf.shape, leaf.dtype), shapes
     )
@@ -201,7 +201,7 @@ def make_run_rounds(
     @jax.named_scope(ROUND)
     def body(i, carry):
       state, log = carry
-      state, entry = logged(start + i, state)
+      state, entry = log_round(start + i, state)
       log = jax.tree.map(
         lambda rows, row: jax.lax.dynamic_update_index_in_dim(rows, row, i, 0),
         log,
@@ -211,10 +211,12 @@ def make_run_rounds(
 
     return jax.lax.fori_loop(jnp.int32(0), count, body, (state, log))
 
-  held = sharding.replicated(mesh)
+  placement = sharding.replicated(mesh)
 
   @functools.partial(
-    jax.jit, donate_argnums=0, out_shardings=(held if where is None else where, held)
+    jax.jit,
+    donate_argnums=0,
+    out_shardings=(placement if where is None else where, placement),
   )
   def run_rounds(
     states: State,
@@ -224,8 +226,10 @@ def make_run_rounds(
     start: Array,
     count: Array,
   ) -> tuple[State, RunLog]:
-    one = functools.partial(one_seed, data, start, count)
-    result: tuple[State, RunLog] = over_seeds(one, map_seeds)(states, keys, numbers)
+    run_seed = functools.partial(one_seed, data, start, count)
+    result: tuple[State, RunLog] = over_seeds(run_seed, map_seeds)(
+      states, keys, numbers
+    )
     return result
 
   return run_rounds

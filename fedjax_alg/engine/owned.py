@@ -29,7 +29,7 @@ from fedjax_alg.data.store import Coded
 
 AXIS = "clients"
 PROCESSES = "processes"
-_WHOLE, _IN_BLOCKS = PartitionSpec(), PartitionSpec(PROCESSES)
+_REPLICATED, _IN_BLOCKS = PartitionSpec(), PartitionSpec(PROCESSES)
 
 #: Lanes of a device with ``map_clients``=vmap, in its even share of the slots.
 #: More slots than lanes take a second pass.
@@ -67,19 +67,19 @@ def balance(
   largest_first = jnp.argsort(-size, stable=True).astype(jnp.int32)
 
   def deal(k, carry):
-    load, taken, device = carry
+    load, num_slots, device = carry
     slot = largest_first[k]
-    may: Any = True if room is None else taken < room
+    may: Any = True if room is None else num_slots < room
     if owner is not None:
       may &= process == owner[slot]
-    chosen = jnp.argmin(jnp.where(may, load, jnp.iinfo(jnp.int32).max)).astype(
+    target = jnp.argmin(jnp.where(may, load, jnp.iinfo(jnp.int32).max)).astype(
       jnp.int32
     )
     # Slots without examples take turns, too.
     return (
-      load.at[chosen].add(jnp.maximum(size[slot], 1)),
-      taken.at[chosen].add(1),
-      device.at[slot].set(chosen),
+      load.at[target].add(jnp.maximum(size[slot], 1)),
+      num_slots.at[target].add(1),
+      device.at[slot].set(target),
     )
 
   nothing = jnp.zeros(devices, jnp.int32)
@@ -150,15 +150,15 @@ def for_one(
   """
   if shard.blocks is None:
     return fn(shared, shard, *args)
-  alone = shard._replace(offset=shard.offset[None], size=shard.size[None])
+  shards = shard._replace(offset=shard.offset[None], size=shard.size[None])
   args = jax.tree.map(lambda leaf: leaf[None], args)
-  return trees.index(map_clients(fn, shared, alone, *args), 0)
+  return trees.index(map_clients(fn, shared, shards, *args), 0)
 
 
 def _specs(tree: Any) -> Any:
-  """Where the leaves of a tree lie: whole, or in a block a process."""
+  """Returns the sharding of each leaf: whole, or in one block per process."""
   return split.tree_map(
-    lambda leaf: leaf.with_block(_IN_BLOCKS), lambda leaf: _WHOLE, tree
+    lambda leaf: leaf.with_block(_IN_BLOCKS), lambda leaf: _REPLICATED, tree
   )
 
 
@@ -191,7 +191,11 @@ def keep(mesh: Mesh, cuts: tuple[int, ...], table: Any) -> Any:
 
     return blocks.with_block(
       jax.shard_map(
-        on_device, mesh=mesh, in_specs=_WHOLE, out_specs=_IN_BLOCKS, check_vma=False
+        on_device,
+        mesh=mesh,
+        in_specs=_REPLICATED,
+        out_specs=_IN_BLOCKS,
+        check_vma=False,
       )(leaf)
     )
 
@@ -204,7 +208,7 @@ def _on_devices(
   shards: Shard,
   width: int,
   *operands: Any,
-  out_specs: Any = _WHOLE,
+  out_specs: Any = _REPLICATED,
 ) -> Any:
   """Calls ``work`` on every device, with its slots, as whole results.
 
@@ -227,11 +231,11 @@ def _on_devices(
   processes, cores = mesh.devices.shape
   number = shards.size.shape[0]
   blocks = shards.blocks is not None
-  rows = _IN_BLOCKS if blocks else _WHOLE
+  rows = _IN_BLOCKS if blocks else _REPLICATED
   examples, targets = (
     store.map_arrays(
       lambda array: (
-        Coded(rows, jax.tree.map(lambda _: _WHOLE, array.values))
+        Coded(rows, jax.tree.map(lambda _: _REPLICATED, array.values))
         if isinstance(array, Coded)
         else rows
       ),
@@ -248,9 +252,9 @@ def _on_devices(
       owner = offset // height
       offset = offset - owner * height
     device = balance(size, processes * cores, owner=owner, processes=processes)
-    own = device == jax.lax.axis_index((PROCESSES, AXIS))
-    first = jnp.argsort(jnp.where(own, -size, 1), stable=True)
-    count = own.sum(dtype=jnp.int32)
+    is_local = device == jax.lax.axis_index((PROCESSES, AXIS))
+    first = jnp.argsort(jnp.where(is_local, -size, 1), stable=True)
+    count = is_local.sum(dtype=jnp.int32)
     place = jnp.arange(number, dtype=jnp.int32)
     slots = jnp.where(place < count, first, number).astype(jnp.int32)
     slots = jnp.pad(slots, (0, -number % width), constant_values=number)
@@ -261,7 +265,7 @@ def _on_devices(
   return jax.shard_map(
     on_device,
     mesh=mesh,
-    in_specs=(examples, targets, _WHOLE, _WHOLE, _specs(operands)),
+    in_specs=(examples, targets, _REPLICATED, _REPLICATED, _specs(operands)),
     out_specs=out_specs,
     check_vma=False,
   )(shards.x, shards.y, shards.offset, shards.size, operands)
@@ -275,21 +279,21 @@ def _in_groups(
   The slots are [width], or [] if the width is 1.
   """
 
-  def one(offset, size, args):
+  def run_slot(offset, size, args):
     return fn(shared, Shard(rows.x, rows.y, offset, size), *args)
 
   def group(i):
-    here = jax.lax.dynamic_slice_in_dim(slots, i * width, width)
+    group_slots = jax.lax.dynamic_slice_in_dim(slots, i * width, width)
     if width == 1:
-      here = here[0]
-    real = here < rows.size.shape[0]
-    slot = jnp.where(real, here, 0)
+      group_slots = group_slots[0]
+    real = group_slots < rows.size.shape[0]
+    slot = jnp.where(real, group_slots, 0)
     operands = (
       rows.offset[slot],
       jnp.where(real, rows.size[slot], 0),
       trees.index(args, slot),
     )
-    return here, (one if width == 1 else jax.vmap(one))(*operands)
+    return group_slots, (run_slot if width == 1 else jax.vmap(run_slot))(*operands)
 
   return group
 
@@ -340,9 +344,9 @@ def update(
 
     def add(i, carry):
       total, out = carry
-      here, (written, summed, stacked) = group(i)
-      real = here < number
-      weight = trees.index(weights, jnp.where(real, here, 0))
+      group_slots, (written, summed, stacked) = group(i)
+      real = group_slots < number
+      weight = trees.index(weights, jnp.where(real, group_slots, 0))
       if width > 1:
         weight = jax.tree.map(
           lambda leaf: jnp.where(
@@ -353,7 +357,7 @@ def update(
         total = trees.add(total, jax.tree.map(trees.slot_sum, weight, summed))
       else:
         total = jax.tree.map(trees.add_weighted, weight, total, summed)
-      return total, trees.set_rows(out, here, (written, stacked))
+      return total, trees.set_rows(out, group_slots, (written, stacked))
 
     results = jax.eval_shape(group, jnp.int32(0))[1]
     written, summed, stacked = (
@@ -390,7 +394,7 @@ def update(
     weights,
     shared,
     args,
-    out_specs=(_specs(table), _WHOLE, _WHOLE),
+    out_specs=(_specs(table), _REPLICATED, _REPLICATED),
   )
   return result
 
@@ -412,7 +416,11 @@ def total(
       shard = Shard(rows.x, rows.y, rows.offset[slot], rows.size[slot])
       return fn(carry, shared, shard, *trees.index(args, slot))
 
-    own = jax.lax.fori_loop(jnp.int32(0), groups, add, zero())
-    return add_up(own) if psum is jax.lax.psum else psum(own, (PROCESSES, AXIS))
+    local_total = jax.lax.fori_loop(jnp.int32(0), groups, add, zero())
+    return (
+      add_up(local_total)
+      if psum is jax.lax.psum
+      else psum(local_total, (PROCESSES, AXIS))
+    )
 
   return _on_devices(mesh, work, shards, 1, shared, args)

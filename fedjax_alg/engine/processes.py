@@ -39,7 +39,7 @@ LOST = 75
 #: A process that gives JAX's service no sign of life for so many seconds is
 #: lost.
 MISSED_S = 40
-#: How long process 0, which has that service, outlives an error: the others may
+#: Seconds that process 0, which has that service, outlives an error: the others may
 #: be about to say the same.
 _LAST_S = 2.0
 
@@ -111,7 +111,7 @@ def count() -> int:
   return process_rows.current().processes
 
 
-def joined() -> bool:
+def has_joined() -> bool:
   """Whether this process has joined others (``join``)."""
   return jax.distributed.is_initialized()
 
@@ -168,7 +168,7 @@ def join(options: ProcessOptions, host_devices: int = 0) -> None:
     return
   sharding.start(host_devices)
   try:
-    if not joined():
+    if not has_joined():
       jax.distributed.initialize(
         options.coordinator,
         options.num_processes,
@@ -220,14 +220,14 @@ def _connect() -> None:
 def _without_stdout() -> Iterator[None]:
   """Drops what Gloo prints when it connects."""
   sys.stdout.flush()
-  kept = os.dup(1)
+  stdout = os.dup(1)
   with open(os.devnull, "wb") as nowhere:
     os.dup2(nowhere.fileno(), 1)
   try:
     yield
   finally:
-    os.dup2(kept, 1)
-    os.close(kept)
+    os.dup2(stdout, 1)
+    os.close(stdout)
 
 
 def meet(name: str) -> None:
@@ -236,15 +236,15 @@ def meet(name: str) -> None:
     multihost_utils.sync_global_devices(name)
 
 
-def gather(found: _Result) -> list[_Result]:
-  """What each process has found, in all of them.
+def gather(value: _Result) -> list[_Result]:
+  """Gathers one picklable value from every process.
 
   Args:
-    found: what this process has found; picklable.
+    value: what this process has found; picklable.
   """
   if count() == 1:
-    return [found]
-  raw = np.frombuffer(pickle.dumps(found), np.uint8)
+    return [value]
+  raw = np.frombuffer(pickle.dumps(value), np.uint8)
   sizes = multihost_utils.process_allgather(np.int32(raw.size))
   rows = multihost_utils.process_allgather(
     np.pad(raw, (0, int(sizes.max()) - raw.size))
@@ -253,7 +253,7 @@ def gather(found: _Result) -> list[_Result]:
 
 
 def together(work: Callable[[], _Result]) -> _Result:
-  """What ``work`` returns, called in every process.
+  """Runs ``work`` everywhere; an error anywhere is raised everywhere.
 
   Raises:
     Exception: ``work`` has failed in this process, or else in another one.
@@ -262,7 +262,7 @@ def together(work: Callable[[], _Result]) -> _Result:
     return work()
   failed: Exception | None = None
   try:
-    found = work()
+    result = work()
   except Exception as error:  # pylint: disable=broad-except
     failed = error
   errors = gather(failed and _picklable(failed))
@@ -270,7 +270,7 @@ def together(work: Callable[[], _Result]) -> _Result:
     failed = next(filter(None, errors), None)
   if failed is not None:
     raise failed
-  return found
+  return result
 
 
 def _picklable(error: Exception) -> Exception:
@@ -283,7 +283,7 @@ def _picklable(error: Exception) -> Exception:
 
 
 def agree(decide: Callable[[], _Result]) -> _Result:
-  """What process 0 decides, or writes, in all processes.
+  """Runs ``decide`` in process 0 and sends the result to all.
 
   Args:
     decide: called in process 0 alone; what it returns must be picklable.
@@ -291,8 +291,8 @@ def agree(decide: Callable[[], _Result]) -> _Result:
   Raises:
     Exception: ``decide`` has.
   """
-  found: Any = together(lambda: decide() if lead() else None)
-  result: _Result = gather(found)[0]
+  decision: Any = together(lambda: decide() if lead() else None)
+  result: _Result = gather(decision)[0]
   return result
 
 
@@ -346,7 +346,7 @@ def lose(error: BaseException) -> NoReturn:
 
 
 def _on_error(kind: Any, error: BaseException, trace: Any) -> None:
-  """What a script of several processes does with an error of its own."""
+  """Handles an uncaught error in a script of several processes."""
   if is_loss(error):
     lose(error)
   sys.__excepthook__(kind, error, trace)

@@ -45,7 +45,7 @@ def sample_cohort(
 
 
 class Participation(NamedTuple):
-  """Who takes part in the rounds of a run, and who of them is heard from."""
+  """Rules for who takes part in a run's rounds, and whose updates arrive."""
 
   cohort_size: int  #: S, the number of slots
   #: who takes part. With another one than those of ``samplers.DRAWS``,
@@ -58,7 +58,7 @@ class Participation(NamedTuple):
   late: Late | None = None
 
 
-def play_round(
+def run_round(
   algorithm: Algorithm[State],
   data: ClientData,
   participation: Participation,
@@ -88,7 +88,7 @@ def play_round(
     data, cohort_size, jax.random.fold_in(keys.cohort, number), number, sampler
   )
   key = jax.random.fold_in(keys.work, number)
-  asked, round_end_s = cohort.present.sum(), None
+  num_asked, round_end_s = cohort.present.sum(), None
   if late is not None:
     arrivals = late_clients.draw(
       late, cohort, client_keys(server_key(key, LATE), cohort.ids)
@@ -116,7 +116,7 @@ def play_round(
     )
   cost, aux = aux.cost, _or_nothing(aux, some, present)
   if late is not None:
-    aux = late_clients.billed(aux, cost, asked, present, round_end_s)
+    aux = late_clients.bill(aux, cost, num_asked, present, round_end_s)
   return new, aux
 
 

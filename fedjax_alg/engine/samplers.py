@@ -1,6 +1,6 @@
-"""Who takes part in a round.
+"""Samplers, which draw the participants of a round.
 
-That is the choice of a ``Sampler``: ``uniform``, ``by_size``,
+A ``Sampler`` is one of ``uniform``, ``by_size``,
 ``by_availability``, ``poisson``, the same for very many clients
 (``by_bijection``, ``by_examples``, ``by_trial``), or a function of the caller's
 own.
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from fedjax_alg.base import Array, ClientData, Key
 from fedjax_alg.client import minibatches
 from fedjax_alg.engine.keys import client_keys
-from fedjax_alg.errors import OptionError, raised
+from fedjax_alg.errors import OptionError, describe_error
 
 #: (data, S, key, rounds run so far) -> ids [S] int32 of the participants,
 #: each at most once; C in a slot that stays empty. It is traced; ``key`` is of
@@ -86,7 +86,7 @@ def by_bijection(
   )
 
 
-#: How ``uniform`` cohorts are drawn. ``permutation`` is that of all versions;
+#: Ways to draw ``uniform`` cohorts. ``permutation`` is that of all versions;
 #: its time grows with the number of clients.
 DRAWS = {"permutation": uniform, "bijection": by_bijection}
 
@@ -144,17 +144,17 @@ def by_availability(
     OptionError: ``data`` has no availability.
   """
   availability = availability_of(data)
-  there, order = jax.random.split(key)
+  available_key, order_key = jax.random.split(key)
   shape = data.size.shape
-  available = jax.random.uniform(there, shape) < availability
-  score = jnp.where(available, jax.random.uniform(order, shape), -jnp.inf)
+  available = jax.random.uniform(available_key, shape) < availability
+  score = jnp.where(available, jax.random.uniform(order_key, shape), -jnp.inf)
   return _largest(data, score, cohort_size, number)
 
 
 def poisson(
   data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
 ) -> Array:
-  """All that are available take part (Poisson sampling), S at most.
+  """Draws all that are available (Poisson sampling), at most S.
 
   With one probability q for all clients, their number is binomial. S is so
   large that more come at most once in 10^12 rounds (``slots_of_poisson``);
@@ -225,7 +225,7 @@ def by_examples(
   size = jnp.pad(size, (0, -clients % _BLOCK)).reshape(-1, _BLOCK)
   slot = jnp.arange(cohort_size, dtype=jnp.int32)
 
-  def more(carry):
+  def has_empty_slots(carry):
     ids, _, sums, _ = carry
     return (ids[-1] == clients) & (sums.sum() > 0)
 
@@ -240,18 +240,20 @@ def by_examples(
     within = jnp.cumsum(size[block], axis=1)
     behind = example - (ends[block] - sums[block])
     place = (within <= behind[:, None]).sum(1, dtype=jnp.int32)
-    found = (block * _BLOCK + place).astype(jnp.int32)
+    candidates = (block * _BLOCK + place).astype(jnp.int32)
     # The first example of every client counts.
-    order = jnp.argsort(found, stable=True)
-    again = jnp.concatenate([jnp.zeros(1, bool), found[order][1:] == found[order][:-1]])
-    new = ~jnp.zeros(cohort_size, bool).at[order].set(again)
-    ids, new = _filled(ids, found, new, clients)
-    taken = jnp.where(new, size[block, place], 0)
+    order = jnp.argsort(candidates, stable=True)
+    is_repeated = jnp.concatenate(
+      [jnp.zeros(1, bool), candidates[order][1:] == candidates[order][:-1]]
+    )
+    new = ~jnp.zeros(cohort_size, bool).at[order].set(is_repeated)
+    ids, new = _fill(ids, candidates, new, clients)
+    drawn_size = jnp.where(new, size[block, place], 0)
     size = size.at[jnp.where(new, block, size.shape[0]), place].set(0, mode="drop")
-    return ids, size, sums.at[block].add(-taken), turn + 1
+    return ids, size, sums.at[block].add(-drawn_size), turn + 1
 
   ids, *_ = jax.lax.while_loop(
-    more,
+    has_empty_slots,
     draw,
     (jnp.full_like(slot, clients), size, size.sum(1, dtype=jnp.int32), jnp.int32(0)),
   )
@@ -281,50 +283,55 @@ def by_trial(
   """
   availability = availability_of(data)
   clients = data.size.shape[0]
-  asked = min(clients, max(4 * cohort_size, 1024))
-  there, order = jax.random.split(key)
-  bits = minibatches.shuffle_bits(order)
-  places = jnp.arange(asked, dtype=jnp.int32)
+  num_asked = min(clients, max(4 * cohort_size, 1024))
+  available_key, order_key = jax.random.split(key)
+  bits = minibatches.shuffle_bits(order_key)
+  places = jnp.arange(num_asked, dtype=jnp.int32)
 
-  def more(carry):
+  def has_empty_slots(carry):
     ids, turn = carry
-    return (ids[-1] == clients) & (turn * asked < clients)
+    return (ids[-1] == clients) & (turn * num_asked < clients)
 
   def ask(carry):
     ids, turn = carry
-    place = turn * asked + places
-    who = jnp.minimum(place, clients - 1)
+    place = turn * num_asked + places
+    candidates = jnp.minimum(place, clients - 1)
     for epoch in range(2):
-      who = minibatches.shuffled(bits, jnp.int32(epoch), who, jnp.int32(clients))
-    found = (place < clients) & (
-      jax.random.uniform(jax.random.fold_in(there, turn), (asked,)) < availability[who]
+      candidates = minibatches.shuffle(
+        bits, jnp.int32(epoch), candidates, jnp.int32(clients)
+      )
+    is_available = (place < clients) & (
+      jax.random.uniform(jax.random.fold_in(available_key, turn), (num_asked,))
+      < availability[candidates]
     )
     if data.joins is not None:
-      found &= data.joins[who] <= number
-    return _filled(ids, who, found, clients)[0], turn + 1
+      is_available &= data.joins[candidates] <= number
+    return _fill(ids, candidates, is_available, clients)[0], turn + 1
 
   ids, _ = jax.lax.while_loop(
-    more, ask, (jnp.full(cohort_size, clients, jnp.int32), jnp.int32(0))
+    has_empty_slots, ask, (jnp.full(cohort_size, clients, jnp.int32), jnp.int32(0))
   )
   return jnp.sort(ids)
 
 
-def _filled(ids: Array, found: Array, new: Array, clients: int) -> tuple[Array, Array]:
+def _fill(
+  ids: Array, candidates: Array, new: Array, clients: int
+) -> tuple[Array, Array]:
   """Fills the slots from the first empty one on.
 
   Args:
     ids: [S], C in an empty slot.
-    found: [n], clients.
+    candidates: [n], clients.
     new: [n] bool, which of them may take a slot.
     clients: C.
 
   Returns:
-    The ids, and which of ``found`` have taken a slot.
+    The ids, and which of ``candidates`` have taken a slot.
   """
   slots = ids.shape[0]
   target = (ids < clients).sum(dtype=jnp.int32) + jnp.cumsum(new, dtype=jnp.int32) - 1
   new &= target < slots
-  return ids.at[jnp.where(new, target, slots)].set(found, mode="drop"), new
+  return ids.at[jnp.where(new, target, slots)].set(candidates, mode="drop"), new
 
 
 def with_daily_cycle(sampler: Sampler, day: int, seed: int) -> Sampler:
@@ -403,7 +410,7 @@ SAMPLERS_FOR_MANY_CLIENTS: dict[str, Sampler] = {
 }
 
 
-def drawn(sampling: str, draw: str, num_clients: int) -> Sampler:
+def find_sampler(sampling: str, draw: str, num_clients: int) -> Sampler:
   """Finds how the cohorts of a sampler with a name are drawn.
 
   Args:
@@ -426,7 +433,7 @@ _DRAW_VERSION = 1
 
 def draw_of(sampler: Sampler) -> str:
   """Says which clients a seed draws with a sampler, in words for files."""
-  how = next(
+  method = next(
     (
       name
       for name, samplers in (
@@ -437,15 +444,15 @@ def draw_of(sampler: Sampler) -> str:
     ),
     "own",
   )
-  return f"{how}, version {_DRAW_VERSION}"
+  return f"{method}, version {_DRAW_VERSION}"
 
 
-def checked(sampler: Sampler, said: str = "") -> Sampler:
+def with_checks(sampler: Sampler, label: str = "") -> Sampler:
   """Makes a sampler that keeps the promises of ``Sampler``.
 
   Args:
     sampler: the caller's own.
-    said: how messages name it; by default the parameter `sampler` and the name
+    label: how messages name it; by default the parameter `sampler` and the name
       of the function.
 
   Returns:
@@ -455,36 +462,36 @@ def checked(sampler: Sampler, said: str = "") -> Sampler:
   Raises:
     OptionError: ``sampler`` takes other arguments.
   """
-  said = said or (f"`sampler`={getattr(sampler, '__name__', type(sampler).__name__)}")
-  _check_arguments(sampler, said)
+  label = label or (f"`sampler`={getattr(sampler, '__name__', type(sampler).__name__)}")
+  _check_arguments(sampler, label)
 
   @functools.wraps(sampler)
-  def checked_sampler(data, cohort_size, key, number):
+  def sampler_with_checks(data, cohort_size, key, number):
     try:
       ids = sampler(data, cohort_size, key, number)
     except OptionError:
       raise
     except Exception as error:  # whatever the caller's code raises
-      raise OptionError(f"{said}: raises {raised(error)}") from error
+      raise OptionError(f"{label}: raises {describe_error(error)}") from error
     shape, dtype = getattr(ids, "shape", ()), getattr(ids, "dtype", type(ids))
     if shape != (cohort_size,) or not jnp.issubdtype(dtype, jnp.integer):
       raise OptionError(
-        f"{said}: gives {list(shape)} "
+        f"{label}: gives {list(shape)} "
         f"{getattr(dtype, '__name__', dtype)}; must give the ids of the "
         f"participants, [{cohort_size}] int32"
       )
     clients = data.size.shape[0]
     ids = jnp.sort(jnp.asarray(ids).astype(jnp.int32))
-    again = jnp.concatenate([jnp.zeros(1, bool), ids[1:] == ids[:-1]])
-    wrong = again | (ids < 0) | (ids >= clients)
+    is_repeated = jnp.concatenate([jnp.zeros(1, bool), ids[1:] == ids[:-1]])
+    wrong = is_repeated | (ids < 0) | (ids >= clients)
     if data.joins is not None:
       wrong |= data.joins[jnp.where(wrong, 0, ids)] > number
     return jnp.sort(jnp.where(wrong, clients, ids))
 
-  return checked_sampler
+  return sampler_with_checks
 
 
-def _check_arguments(sampler: Sampler, said: str) -> None:
+def _check_arguments(sampler: Sampler, label: str) -> None:
   """Checks that a sampler can be called as ``Sampler`` says."""
   try:
     signature = inspect.signature(sampler)
@@ -493,8 +500,13 @@ def _check_arguments(sampler: Sampler, said: str) -> None:
   try:
     signature.bind(*range(4))
   except TypeError:
-    bare = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
-    found = signature.replace(parameters=bare, return_annotation=signature.empty)
+    bare = [
+      parameter.replace(annotation=parameter.empty)
+      for parameter in signature.parameters.values()
+    ]
+    bare_signature = signature.replace(
+      parameters=bare, return_annotation=signature.empty
+    )
     raise OptionError(
-      f"{said}: takes {found}, must take (data, cohort_size, key, round)"
+      f"{label}: takes {bare_signature}, must take (data, cohort_size, key, round)"
     ) from None

@@ -153,7 +153,7 @@ def replicated(mesh: Mesh | None) -> Any:
   return None if mesh is None else NamedSharding(mesh, PartitionSpec())
 
 
-def described(mesh: Mesh | None) -> bool:
+def is_described(mesh: Mesh | None) -> bool:
   """Whether the mesh is that of a machine that is described, but not there.
 
   Programs can be compiled for a described machine
@@ -198,7 +198,7 @@ def take_rows(array: jax.Array, order: np.ndarray, mesh: Mesh | None) -> Any:
   return gather(array, replicate(order, mesh))
 
 
-def _aligned(array: np.ndarray) -> np.ndarray:
+def _align(array: np.ndarray) -> np.ndarray:
   """Returns the array, or a copy at an address that XLA need not copy from."""
   if array.flags.c_contiguous and array.ctypes.data % layout.ALIGNMENT == 0:
     return array
@@ -221,12 +221,12 @@ def replicate(tree: Any, mesh: Mesh | None) -> Any:
     The tree of JAX arrays; of their shapes, dtypes and shardings alone on a
     machine that is only described.
   """
-  if described(mesh):
+  if is_described(mesh):
     return jax.tree.map(
       lambda a: jax.ShapeDtypeStruct(np.shape(a), a.dtype, sharding=replicated(mesh)),
       tree,
     )
-  tree = jax.tree.map(lambda a: _aligned(a) if isinstance(a, np.ndarray) else a, tree)
+  tree = jax.tree.map(lambda a: _align(a) if isinstance(a, np.ndarray) else a, tree)
   if mesh is not None and spans_processes(mesh):
     return multihost_utils.host_local_array_to_global_array(tree, mesh, PartitionSpec())
   where = replicated(mesh) or jax.devices()[0]
@@ -260,7 +260,7 @@ def place_blocks(blocks: np.ndarray, mesh: Mesh) -> jax.Array:
     result: jax.Array = jax.device_put(blocks, NamedSharding(mesh, rows))
     return result
   result = multihost_utils.host_local_array_to_global_array(
-    _aligned(blocks)[None], mesh, rows
+    _align(blocks)[None], mesh, rows
   )
   return result
 
@@ -295,7 +295,7 @@ def place_states(states: Any, where: Any) -> Any:
   def blocks(leaf, where):
     processes = len(leaf.starts)
 
-    def one(index):
+    def block_at(index):
       start = leaf.starts[index[1].indices(processes)[0]]
       return leaf.block[:, None, start : start + leaf.height]
 
@@ -303,7 +303,7 @@ def place_states(states: Any, where: Any) -> Any:
       jax.make_array_from_callback(
         (leaf.block.shape[0], processes, leaf.height, *leaf.block.shape[2:]),
         where.block,
-        one,
+        block_at,
       )
     )
 
@@ -335,11 +335,11 @@ def own_rows(table: split.Split, number: int) -> np.ndarray:
     for shard in table.block.addressable_shards
     if shard.index[1].indices(len(table.cuts) - 1)[0] == number
   )
-  return np.asarray(block)[:, 0, table.owned(number)]
+  return np.asarray(block)[:, 0, table.owned_rows(number)]
 
 
 #: Bytes of a table that are sent at once.
-_SENT = 2**26
+_MESSAGE_BYTES = 2**26
 
 
 def all_rows(table: split.Split) -> Iterator[np.ndarray]:
@@ -356,23 +356,23 @@ def all_rows(table: split.Split) -> Iterator[np.ndarray]:
   """
   seeds, _, _, *row = table.block.shape
   size = table.dtype.itemsize * math.prod(row)
-  most = min(table.height, max(1, _SENT // max(1, size)))
-  own = {number: own_rows(table, number) for number in blocks_here(table)}
+  most = min(table.height, max(1, _MESSAGE_BYTES // max(1, size)))
+  local_rows = {number: own_rows(table, number) for number in blocks_here(table)}
   for seed, number in itertools.product(range(seeds), range(len(table.cuts) - 1)):
     clients = table.cuts[number + 1] - table.cuts[number]
     for first in range(0, clients, most):
       rows = np.zeros((most, *row), table.dtype)
-      if number in own:
-        some = own[number][seed, first : first + most]
+      if number in local_rows:
+        some = local_rows[number][seed, first : first + most]
         rows[: len(some)] = some
       # As bytes: the sum with the zeros of the others keeps every bit.
-      sent = multihost_utils.broadcast_one_to_all(
-        rows.reshape(-1).view(np.uint8), is_source=number in own
+      message = multihost_utils.broadcast_one_to_all(
+        rows.reshape(-1).view(np.uint8), is_source=number in local_rows
       )
-      yield sent.view(table.dtype).reshape(rows.shape)[: clients - first]
+      yield message.view(table.dtype).reshape(rows.shape)[: clients - first]
 
 
-def whole(states: Any) -> Any:
+def to_host(states: Any) -> Any:
   """States with whole tables, on the host. All processes must call this.
 
   Args:

@@ -75,12 +75,12 @@ def _of_sent(
 
 
 def _sorting(slots: int, size: int) -> float:
-  """Sorting takes about n log2 n comparisons."""
+  """Counts the comparisons of sorting, about n log2 n."""
   return float(size * slots * max(slots - 1, 1).bit_length())
 
 
 def _comparing(slots: int, size: int) -> float:
-  """A difference, a square and an addition for each pair and coordinate."""
+  """Counts a difference, a square and an addition for each pair and coordinate."""
   return 3.0 * size * slots * slots
 
 
@@ -238,7 +238,7 @@ def private(options: Privacy, releases: int) -> Aggregator:
   )
 
 
-def named(name: str, options: Aggregation | None = None) -> Aggregator:
+def make_aggregator(name: str, options: Aggregation | None = None) -> Aggregator:
   """Makes an aggregator by name.
 
   Args:

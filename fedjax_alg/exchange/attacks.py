@@ -1,9 +1,9 @@
-"""What hostile clients train on, and what they send.
+"""Attacks: the false labels and false vectors of hostile clients.
 
 A share of all clients, drawn once from a seed, is hostile in every round. They
-hold false labels (``poisoned``), or send false vectors in the place of their
-updates and anchor gradients (``forged``), or both. They know what the honest
-participants of the round send, and which of K models each of them trains.
+hold false labels (``flip_labels``), or send false vectors in the place of their
+updates and anchor gradients (``forge_vectors``), or both. They know what the
+honest participants of the round send, and which of K models each of them trains.
 
 What clients send besides (SCAFFOLD's variates, the choice of a group, the
 updates of FedGroup's pre-training) is what their data give, and so are their
@@ -39,23 +39,23 @@ class Scene(NamedTuple):
     """[S] bool, who takes part and is not hostile."""
     return (self.weights > 0) & ~self.hostile
 
-  def total(self, chosen: Array, values: Array) -> Array:
-    """Sum of the values [S] of the ``chosen`` in each slot's group, [S]."""
-    held = jnp.where(chosen, values, 0.0)
-    return jnp.where(trees.members(self.groups, self.num_groups), held[None], 0.0).sum(
-      1
-    )[self.groups]
+  def total(self, mask: Array, values: Array) -> Array:
+    """Sum of the values [S] under the ``mask`` in each slot's group, [S]."""
+    masked = jnp.where(mask, values, 0.0)
+    return jnp.where(
+      trees.members(self.groups, self.num_groups), masked[None], 0.0
+    ).sum(1)[self.groups]
 
-  def mean(self, sent: Params) -> Params:
+  def mean(self, vectors: Params) -> Params:
     """Mean over the honest ones in the group of each slot, [S, ...]."""
     means = trees.group_mean(
-      self.honest.astype(jnp.float32), self.groups, self.num_groups, sent
+      self.honest.astype(jnp.float32), self.groups, self.num_groups, vectors
     )
     return trees.index(means, self.groups)
 
 
 class Attack(NamedTuple):
-  """What the hostile clients do."""
+  """Behavior of the hostile clients."""
 
   name: str
   hostile: Callable[[int], Array]  #: C -> [C] bool, who they are
@@ -85,13 +85,13 @@ def hostile_clients(num_clients: int, share: Array | float, seed: int) -> Array:
 
 
 def who_is_hostile(attack: Attack, cohort: Cohort) -> Array:
-  """Which participants are hostile, [S] bool; false for padding slots."""
+  """Marks the hostile participants, [S] bool; false for padding slots."""
   assert cohort.everyone is not None
   hostile = attack.hostile(cohort.everyone.size.shape[0])
   return cohort.present & hostile.at[cohort.ids].get(mode="fill", fill_value=False)
 
 
-def poisoned(attack: Attack | None, cohort: Cohort) -> Cohort:
+def flip_labels(attack: Attack | None, cohort: Cohort) -> Cohort:
   """The cohort with the labels that the hostile clients train on.
 
   A label y becomes L - 1 - y, where L - 1 is the largest label that anybody
@@ -133,21 +133,21 @@ def poisoned(attack: Attack | None, cohort: Cohort) -> Cohort:
   )
 
 
-def forged(
+def forge_vectors(
   attack: Attack,
-  sent: Params,
+  vectors: Params,
   weights: Array,
   groups: Array,
   num_groups: int,
   cohort: Cohort,
   keys: Key,
 ) -> Params:
-  """What the server receives.
+  """Replaces the vectors of hostile participants by forged ones.
 
   Args:
     attack: what the hostile clients do; it has a ``forge``.
-    sent: leaves [S, ...], what honest participants would send, as changes of
-      the models that they train.
+    vectors: leaves [S, ...], what honest participants would send, as changes
+      of the models that they train.
     weights: [S] float32, their weights in the mean, 0 for padding slots.
     groups: [S] int32, the model that each one trains.
     num_groups: K.
@@ -159,31 +159,31 @@ def forged(
   """
   assert attack.forge is not None
   scene = Scene(who_is_hostile(attack, cohort), weights, groups, num_groups, keys)
-  return trees.where_slots(scene.hostile, attack.forge(sent, scene), sent)
+  return trees.where_slots(scene.hostile, attack.forge(vectors, scene), vectors)
 
 
-def sign_flip(sent: Params, scene: Scene, scale: Any) -> Params:
+def sign_flip(vectors: Params, scene: Scene, scale: Any) -> Params:
   """The update with the other sign, ``scale`` times as long; 0: as long.
 
   Source: Li, Xu, Chen, Giannakis, Ling, "RSA: Byzantine-Robust Stochastic
   Aggregation Methods", AAAI 2019, section 5 (with -4).
   """
-  return trees.scale(-1.0 if is_zero(scale) else -scale, sent)
+  return trees.scale(-1.0 if is_zero(scale) else -scale, vectors)
 
 
-def gaussian(sent: Params, scene: Scene, scale: Any) -> Params:
+def gaussian(vectors: Params, scene: Scene, scale: Any) -> Params:
   """Normal numbers of mean 0 and standard deviation ``scale``; 0: of 1.
 
   Source: Blanchard et al., NeurIPS 2017, section 6 (with 200).
   """
   deviation = 1.0 if is_zero(scale) else scale
 
-  return jax.vmap(lambda key, one: trees.scale(deviation, trees.normal(key, one)))(
-    scene.keys, sent
-  )
+  return jax.vmap(
+    lambda key, vector: trees.scale(deviation, trees.normal(key, vector))
+  )(scene.keys, vectors)
 
 
-def scaled(sent: Params, scene: Scene, scale: Any) -> Params:
+def scaled(vectors: Params, scene: Scene, scale: Any) -> Params:
   """The update, ``scale`` times as long; 0: so that it replaces the model.
 
   Source: Bagdasaryan et al., "How To Backdoor Federated Learning", AISTATS
@@ -192,10 +192,10 @@ def scaled(sent: Params, scene: Scene, scale: Any) -> Params:
   updates alone plus what the honest ones add.
   """
   if not is_zero(scale):
-    return trees.scale(scale, sent)
+    return trees.scale(scale, vectors)
   everybody = scene.total(scene.weights > 0, scene.weights)
   hostile = scene.total(scene.hostile, scene.weights)
-  return trees.scale_slots(everybody / jnp.maximum(hostile, 1e-30), sent)
+  return trees.scale_slots(everybody / jnp.maximum(hostile, 1e-30), vectors)
 
 
 def supporters(number: Array, hostile: Array) -> Array:
@@ -216,7 +216,7 @@ def supporters(number: Array, hostile: Array) -> Array:
   return jax.scipy.special.ndtri(share)
 
 
-def little_is_enough(sent: Params, scene: Scene, scale: Any) -> Params:
+def little_is_enough(vectors: Params, scene: Scene, scale: Any) -> Params:
   """mu - z sigma of every coordinate, with z = ``scale``; 0: z_max.
 
   Source: Baruch, Baruch, Goldberg, "A Little Is Enough: Circumventing Defenses
@@ -224,28 +224,28 @@ def little_is_enough(sent: Params, scene: Scene, scale: Any) -> Params:
   and deviation from the hostile clients' own data; here they are those of the
   honest participants, which makes the attack stronger.
   """
-  mean = scene.mean(sent)
+  mean = scene.mean(vectors)
   square = scene.mean(
-    jax.tree.map(lambda one, centre: jnp.square(one - centre), sent, mean)
+    jax.tree.map(lambda leaf, centre: jnp.square(leaf - centre), vectors, mean)
   )
   steps: Any = jnp.broadcast_to(jnp.asarray(scale, jnp.float32), scene.weights.shape)
   if is_zero(scale):
-    one = jnp.ones(scene.weights.shape)
+    ones = jnp.ones(scene.weights.shape)
     steps = supporters(
-      scene.total(scene.weights > 0, one), scene.total(scene.hostile, one)
+      scene.total(scene.weights > 0, ones), scene.total(scene.hostile, ones)
     )
   return trees.subtract(
     mean, trees.scale_slots(steps, jax.tree.map(trees.root, square))
   )
 
 
-def inner_product(sent: Params, scene: Scene, scale: Any) -> Params:
+def inner_product(vectors: Params, scene: Scene, scale: Any) -> Params:
   """The negative mean of the honest ones, times ``scale``; 0: times 0.5.
 
   Source: Xie, Koyejo, Gupta, "Fall of Empires: Breaking Byzantine-tolerant SGD
   by Inner Product Manipulation", UAI 2019, section 3 (epsilon).
   """
-  return trees.scale(-0.5 if is_zero(scale) else -scale, scene.mean(sent))
+  return trees.scale(-0.5 if is_zero(scale) else -scale, scene.mean(vectors))
 
 
 #: Attacks that forge what is sent: (sent, scene, scale) -> what hostile clients
@@ -264,7 +264,7 @@ ATTACKS = ("label_flip", *FORGERIES)
 
 @dataclasses.dataclass(frozen=True)
 class Hostility:
-  """Which clients are hostile, and what they do."""
+  """Options of the attack: which clients are hostile, and what they do."""
 
   GROUP: ClassVar[str] = "robustness"
 
@@ -324,5 +324,7 @@ def attack_of(options: Hostility) -> Attack | None:
       num_clients, options.attackers, options.attack_seed
     ),
     options.attack in FLIPPING,
-    forge=None if forge is None else (lambda sent, scene: forge(sent, scene, scale)),
+    forge=None
+    if forge is None
+    else (lambda vectors, scene: forge(vectors, scene, scale)),
   )

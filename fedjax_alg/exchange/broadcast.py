@@ -17,12 +17,12 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import BYTES_PER_FLOAT, Array, Cohort, Key, Params, num_params
-from fedjax_alg.client.update import ClientUpdate, beside
+from fedjax_alg.client.update import ClientUpdate, extend_memory
 from fedjax_alg.exchange.compression import Compressor
 
 
 class Heard(NamedTuple):
-  """What the server keeps."""
+  """State of the server for broadcasts in fewer bytes."""
 
   memory: Any  #: [K, ...], of the compressor of each model
   sent: Array  #: [] int32, messages sent so far
@@ -32,7 +32,7 @@ class Heard(NamedTuple):
 
 def with_memory(client: ClientUpdate, compressor: Compressor, k: int) -> ClientUpdate:
   """The client's half with a ``Heard`` beside its memory."""
-  return beside(
+  return extend_memory(
     client,
     lambda params, spec: Heard(
       trees.repeat(compressor.init(params), k),
@@ -56,7 +56,7 @@ def send(
     compressor: C.
     old: [K, ...], the models that clients hold.
     new: [K, ...], where the server would move them.
-    memory: ``Beside``, with ``Heard`` as its extra.
+    memory: ``ExtendedMemory``, with ``Heard`` as its extra.
     cohort: the participants, who hold the old models.
     key: of the random numbers, which the models share: equal copies stay equal.
 
@@ -64,23 +64,23 @@ def send(
     The models that clients hold now, and the memory.
   """
   heard: Heard = memory.extra
-  moved, kept = jax.vmap(lambda change, kept: compressor.send(change, kept, key))(
-    trees.subtract(new, old), heard.memory
-  )
-  known = heard.known.at[cohort.ids].set(heard.sent, mode="drop")
-  return trees.add(old, moved), memory._replace(
-    extra=Heard(kept, heard.sent + 1, known)
+  decoded, memories = jax.vmap(
+    lambda change, memory: compressor.send(change, memory, key)
+  )(trees.subtract(new, old), heard.memory)
+  num_known = heard.known.at[cohort.ids].set(heard.sent, mode="drop")
+  return trees.add(old, decoded), memory._replace(
+    extra=Heard(memories, heard.sent + 1, num_known)
   )
 
 
 def mean_bytes(
-  compressor: Compressor, like: Params, memory: Any, cohort: Cohort
+  compressor: Compressor, params: Params, memory: Any, cohort: Cohort
 ) -> Array:
   """The bytes of one model to a participant, the mean of all, rounded up.
 
   Args:
     compressor: C.
-    like: the parameters of one model, arrays or shapes.
+    params: those of one model, arrays or shapes.
     memory: as ``send`` gets it.
     cohort: the participants.
 
@@ -88,22 +88,22 @@ def mean_bytes(
     [] uint32.
   """
   heard: Heard = memory.extra
-  message = compressor.nbytes(like)
-  whole = BYTES_PER_FLOAT * num_params(like)
-  known = heard.known.at[cohort.ids].get(mode="clip")
-  missed = heard.sent - known
-  anew = cohort.present & ((known < 0) | (missed > whole // message))
+  message = compressor.nbytes(params)
+  full = BYTES_PER_FLOAT * num_params(params)
+  num_known = heard.known.at[cohort.ids].get(mode="clip")
+  missed = heard.sent - num_known
+  anew = cohort.present & ((num_known < 0) | (missed > full // message))
   missed = jnp.where(cohort.present & ~anew, missed, 0)
   count = jnp.maximum(cohort.present.sum(dtype=jnp.int32), 1)
   return _share(missed.sum(dtype=jnp.int32), count, message) + _share(
-    anew.sum(dtype=jnp.int32), count, whole
+    anew.sum(dtype=jnp.int32), count, full
   )
 
 
 def _share(total: Array, count: Array, unit: int) -> Array:
   """total x unit / count [] uint32, rounded up; the product may overflow."""
-  rest = (total % count).astype(jnp.float32) / count.astype(jnp.float32)
+  fraction = (total % count).astype(jnp.float32) / count.astype(jnp.float32)
   share: Array = jnp.uint32(unit) * (total // count).astype(jnp.uint32) + jnp.ceil(
-    unit * rest
+    unit * fraction
   ).astype(jnp.uint32)
   return share

@@ -3,7 +3,7 @@
 A compressor is a pure function from a tree to the tree that its receiver
 decodes. ``Compressor.nbytes`` is how long its message is, from the shapes and
 from what is kept, as fields of whole bits packed one after the other. A
-simulation makes no message; what would be one passes ``messages.carried``.
+simulation makes no message; what would be one passes ``messages.carry``.
 
   topk:SHARE      the entries of largest absolute value, SHARE of all P, with
                   their places (Aji and Heafield 2017; Stich et al. 2018)
@@ -46,7 +46,7 @@ from fedjax_alg.base import BYTES_PER_FLOAT, SEED_BYTES, Key, Model, Params, num
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.update import ClientUpdate, with_rows
 from fedjax_alg.errors import OptionError, did_you_mean
-from fedjax_alg.exchange.messages import Numbers, are_carried, carried
+from fedjax_alg.exchange.messages import Numbers, are_carried, carry
 from fedjax_alg.hparams import hyper
 
 #: Entries that share a scale (qsgd).
@@ -57,23 +57,23 @@ _DRAWS = 0xC0DEC
 
 
 class Compressor(NamedTuple):
-  """What a receiver decodes, and the length of the message."""
+  """A compressor, as the tree that a receiver decodes and the message length."""
 
   #: (tree, memory, key) -> (the decoded tree, memory)
   send: Callable[[Params, Any, Key], tuple[Params, Any]]
   nbytes: Callable[[Params], int]  #: a tree like those it sends -> bytes
   #: a tree like those it sends -> what the sender keeps between two messages
-  init: Callable[[Params], Any] = lambda like: ()
+  init: Callable[[Params], Any] = lambda tree: ()
   #: whether the mean of what is decoded, over the keys, is the tree
   unbiased: bool = False
   name: str = "your own"  #: for messages
 
 
-def _packed(bits: int) -> int:
+def _num_bytes(bits: int) -> int:
   return -(-bits // 8)
 
 
-def kept_entries(share: float, size: int) -> int:
+def num_entries(share: float, size: int) -> int:
   """k, the number of entries of topk and randk; at least 1."""
   return max(1, math.ceil(round(share * size, 6)))
 
@@ -83,18 +83,18 @@ def top_k(share: float) -> Compressor:
 
   def send(tree, memory, key):
     flat, unravel = jax.flatten_util.ravel_pytree(tree)
-    kept, numbers = kept_entries(share, flat.size), Numbers(flat.size, True)
-    _, places = jax.lax.top_k(jnp.abs(flat), kept)
+    count, numbers = num_entries(share, flat.size), Numbers(flat.size, True)
+    _, places = jax.lax.top_k(jnp.abs(flat), count)
     if are_carried():
       places = jnp.sort(places)
-    values, places = carried((flat[places], places), numbers)
+    values, places = carry((flat[places], places), numbers)
     return unravel(jnp.zeros_like(flat).at[places].set(values)), memory
 
-  def nbytes(like):
-    size = num_params(like)
-    kept = kept_entries(share, size)
+  def nbytes(tree):
+    size = num_params(tree)
+    count = num_entries(share, size)
     # The places as numbers below P, or one bit for each of the P entries.
-    return BYTES_PER_FLOAT * kept + _packed(Numbers(size, True).used(kept))
+    return BYTES_PER_FLOAT * count + _num_bytes(Numbers(size, True).used(count))
 
   return Compressor(send, nbytes)
 
@@ -104,22 +104,22 @@ def random_k(share: float, unbiased: bool) -> Compressor:
 
   def send(tree, memory, key):
     flat, unravel = jax.flatten_util.ravel_pytree(tree)
-    kept = kept_entries(share, flat.size)
-    places = minibatches.shuffled(
+    count = num_entries(share, flat.size)
+    places = minibatches.shuffle(
       minibatches.shuffle_bits(key),
       jnp.int32(0),
-      jnp.arange(kept, dtype=jnp.int32),
+      jnp.arange(count, dtype=jnp.int32),
       jnp.int32(flat.size),
     )
-    factor = flat.size / kept if unbiased else 1.0
-    # Who knows the sender's key knows the places.
+    factor = flat.size / count if unbiased else 1.0
+    # The receiver derives the places from the sender's key.
     return unravel(
-      jnp.zeros_like(flat).at[places].set(carried(factor * flat[places]))
+      jnp.zeros_like(flat).at[places].set(carry(factor * flat[places]))
     ), memory
 
   return Compressor(
     send,
-    lambda like: SEED_BYTES + BYTES_PER_FLOAT * kept_entries(share, num_params(like)),
+    lambda tree: SEED_BYTES + BYTES_PER_FLOAT * num_entries(share, num_params(tree)),
     unbiased=unbiased,
   )
 
@@ -137,19 +137,19 @@ def qsgd(bits: int) -> Compressor:
     up = jax.random.uniform(key, rows.shape) < exact - down
     codes = jnp.sign(rows) * jnp.minimum(down + up.astype(jnp.float32), levels)
     if are_carried():
-      sent, scale = carried(
+      received, scale = carry(
         ((codes + levels).astype(jnp.int32).reshape(-1)[: flat.size], scale),
         Numbers(2**bits - 1),
       )
       codes = jnp.pad(
-        sent.astype(jnp.float32) - levels, (0, rows.size - flat.size)
+        received.astype(jnp.float32) - levels, (0, rows.size - flat.size)
       ).reshape(rows.shape)
     decoded = codes * (scale / levels)
     return unravel(decoded.reshape(-1)[: flat.size]), memory
 
-  def nbytes(like):
-    size = num_params(like)
-    return _packed(bits * size) + BYTES_PER_FLOAT * -(-size // BUCKET)
+  def nbytes(tree):
+    size = num_params(tree)
+    return _num_bytes(bits * size) + BYTES_PER_FLOAT * -(-size // BUCKET)
 
   return Compressor(send, nbytes, unbiased=True)
 
@@ -159,7 +159,7 @@ def sign() -> Compressor:
 
   def send(tree, memory, key):
 
-    negative, scale = carried(
+    negative, scale = carry(
       (
         jax.tree.map(lambda leaf: leaf < 0, tree),
         jax.tree.map(lambda leaf: jnp.abs(leaf).mean(), tree),
@@ -171,8 +171,8 @@ def sign() -> Compressor:
 
   return Compressor(
     send,
-    lambda like: (
-      _packed(num_params(like)) + BYTES_PER_FLOAT * len(jax.tree.leaves(like))
+    lambda tree: (
+      _num_bytes(num_params(tree)) + BYTES_PER_FLOAT * len(jax.tree.leaves(tree))
     ),
   )
 
@@ -191,8 +191,8 @@ def powersgd(rank: int) -> Compressor:
   def shortens(leaf: jax.Array) -> bool:
     return rank * sum(sides(leaf)) < leaf.size
 
-  def init(like):
-    leaves = jax.tree.leaves(like)
+  def init(tree):
+    leaves = jax.tree.leaves(tree)
     return tuple(
       jax.random.normal(jax.random.key(i), (sides(leaf)[1], rank))
       if shortens(leaf)
@@ -200,32 +200,32 @@ def powersgd(rank: int) -> Compressor:
       for i, leaf in enumerate(leaves)
     )
 
-  def one(leaf, right):
+  def send_leaf(leaf, right):
     if not shortens(leaf):
-      return carried(leaf), ()
+      return carry(leaf), ()
     matrix = leaf.reshape(sides(leaf))
-    left, _ = jnp.linalg.qr(jnp.matmul(matrix, right, precision=trees.HIGHEST))
-    right = jnp.matmul(matrix.T, left, precision=trees.HIGHEST)
-    sent, kept = carried((left, right)), right
-    decoded = jnp.matmul(sent[0], sent[1].T, precision=trees.HIGHEST)
-    return decoded.reshape(leaf.shape), kept
+    left_factor, _ = jnp.linalg.qr(jnp.matmul(matrix, right, precision=trees.HIGHEST))
+    right = jnp.matmul(matrix.T, left_factor, precision=trees.HIGHEST)
+    factors, memory = carry((left_factor, right)), right
+    decoded = jnp.matmul(factors[0], factors[1].T, precision=trees.HIGHEST)
+    return decoded.reshape(leaf.shape), memory
 
   def send(tree, memory, key):
     leaves, treedef = jax.tree.flatten(tree)
-    sent, kept = zip(*map(one, leaves, memory))
-    return jax.tree.unflatten(treedef, sent), kept
+    decoded, new_memory = zip(*map(send_leaf, leaves, memory))
+    return jax.tree.unflatten(treedef, decoded), new_memory
 
-  def nbytes(like):
+  def nbytes(tree):
     return BYTES_PER_FLOAT * sum(
       rank * sum(sides(leaf)) if shortens(leaf) else leaf.size
-      for leaf in jax.tree.leaves(like)
+      for leaf in jax.tree.leaves(tree)
     )
 
   return Compressor(send, nbytes, init)
 
 
 class Unsent(NamedTuple):
-  """What a sender with error feedback keeps."""
+  """State of a sender with error feedback."""
 
   error: Params  #: e, the sum of what was to be sent, less what was sent
   inner: Any  #: memory of the compressor
@@ -234,19 +234,19 @@ class Unsent(NamedTuple):
 def with_feedback(compressor: Compressor) -> Compressor:
   """The compressor of what is to be sent and of what was not sent before."""
 
-  def init(like):
-    return Unsent(jax.tree.map(jnp.zeros_like, like), compressor.init(like))
+  def init(tree):
+    return Unsent(jax.tree.map(jnp.zeros_like, tree), compressor.init(tree))
 
   def send(tree, memory, key):
-    whole = trees.add(tree, memory.error)
-    sent, inner = compressor.send(whole, memory.inner, key)
-    return sent, Unsent(trees.subtract(whole, sent), inner)
+    total = trees.add(tree, memory.error)
+    decoded, inner = compressor.send(total, memory.inner, key)
+    return decoded, Unsent(trees.subtract(total, decoded), inner)
 
   return Compressor(send, compressor.nbytes, init)
 
 
 class _Form(NamedTuple):
-  """How an option names a compressor."""
+  """Syntax of a compressor in the value of an option."""
 
   text: str  #: as the user writes it
   make: Callable[..., Compressor]
@@ -277,7 +277,7 @@ _FORMS = {
 _WORDS = ", ".join(["none", *(form.text for form in _FORMS.values())])
 
 
-def named(text: str, parameter: str, feedback: bool) -> Compressor | None:
+def parse_compressor(text: str, parameter: str, feedback: bool) -> Compressor | None:
   """Makes the compressor that an option names.
 
   Args:
@@ -321,7 +321,7 @@ def named(text: str, parameter: str, feedback: bool) -> Compressor | None:
 
 @dataclasses.dataclass(frozen=True)
 class Compression:
-  """What is sent in fewer bytes.
+  """Options of the compression of messages.
 
   For methods made by ``compose`` and ``compose_clustered``.
   """
@@ -365,7 +365,7 @@ class Compression:
         `error_feedback`.
     """
     up, down = (
-      named(getattr(self, name), name, self.error_feedback)
+      parse_compressor(getattr(self, name), name, self.error_feedback)
       for name in ("compress_up", "compress_down")
     )
     if not self.error_feedback and all(
@@ -387,13 +387,15 @@ def shapes(model: Model) -> Params:
   return jax.eval_shape(lambda: model.init(jax.random.key(0)))
 
 
-def keeps(compressor: Compressor, like: Params) -> bool:
+def keeps(compressor: Compressor, params: Params) -> bool:
   """Whether the sender keeps something between two messages."""
-  return bool(jax.tree.leaves(jax.eval_shape(functools.partial(compressor.init, like))))
+  return bool(
+    jax.tree.leaves(jax.eval_shape(functools.partial(compressor.init, params)))
+  )
 
 
 def compressed(
-  client: ClientUpdate, compressor: Compressor, like: Params
+  client: ClientUpdate, compressor: Compressor, params: Params
 ) -> ClientUpdate:
   """The client's half whose participants send their updates compressed.
 
@@ -403,7 +405,7 @@ def compressed(
   Args:
     client: the client's half.
     compressor: how its updates are sent.
-    like: the parameters, arrays or shapes.
+    params: the parameters, arrays or shapes.
 
   Returns:
     The client's half; what clients keep for their compressors is a table beside
@@ -412,42 +414,42 @@ def compressed(
   Raises:
     OptionError: updates of this method cannot be compressed.
   """
-  said = f"`compress_up`={compressor.name}"
+  label = f"`compress_up`={compressor.name}"
   if client.no_compression_because:
     raise OptionError(
-      f"{said}: the local method sends whole updates ({client.no_compression_because})"
+      f"{label}: the local method sends whole updates ({client.no_compression_because})"
     )
   if client.upload_bytes is not None:
     raise OptionError(
-      f"{said}: the local method has a message of its own, which is no vector"
+      f"{label}: the local method has a message of its own, which is no vector"
     )
-  nbytes = compressor.nbytes(like)
+  nbytes = compressor.nbytes(params)
 
   def send(trained, start, memory, shard, key):
-    sent, new = compressor.send(
+    decoded, new = compressor.send(
       trees.subtract(trained.params, start), memory, jax.random.fold_in(key, _DRAWS)
     )
     return (
-      trained._replace(params=trees.add(start, sent)),
+      trained._replace(params=trees.add(start, decoded)),
       trees.where(shard.size > 0, new, memory),
     )
 
-  if not keeps(compressor, like):
+  if not keeps(compressor, params):
 
     def train_and_send(received, shard, client_row, key):
-      trained = client.trained(received, shard, client_row, key)
+      trained = client.train_checked(received, shard, client_row, key)
       return send(trained, received.start, (), shard, key)[0]
 
     return client._replace(train=train_and_send, upload_bytes=lambda size: nbytes)
 
-  def train(own, received, shard, memory, key):
-    return send(own(shard), received.start, memory, shard, key)
+  def train(train_client, received, shard, memory, key):
+    return send(train_client(shard), received.start, memory, shard, key)
 
   return with_rows(
     client,
     lambda params, spec: trees.repeat(compressor.init(params), spec.num_clients),
     train,
-    said=f"{said}: has a memory for each client, and the local method's "
+    message=f"{label}: has a memory for each client, and the local method's "
     "table has a row for each mini-batch (allowed: qsgd, or "
     "`error_feedback`=False)",
   )._replace(upload_bytes=lambda size: nbytes)

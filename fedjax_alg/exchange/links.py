@@ -2,7 +2,7 @@
 
 What a participant sends passes them in this order, and so does what comes back:
 
-  1. ``attack``: hostile clients train on false labels (``Exchange.poisoned``);
+  1. ``attack``: hostile clients train on false labels (``Exchange.flip_labels``);
   2. ``compress_up``: updates are sent in fewer bytes (``fit`` joins it to the
      client's half);
   3. ``attack``: hostile clients send false vectors (``Exchange.receive``);
@@ -42,19 +42,25 @@ from fedjax_alg.exchange import broadcast, stacking
 from fedjax_alg.exchange.aggregation import (
   Aggregation,
   Aggregator,
-  named,
+  make_aggregator,
   private,
   weighted_mean,
 )
-from fedjax_alg.exchange.attacks import Attack, Hostility, attack_of, forged, poisoned
+from fedjax_alg.exchange.attacks import (
+  Attack,
+  Hostility,
+  attack_of,
+  flip_labels,
+  forge_vectors,
+)
 from fedjax_alg.exchange.compression import Compression, Compressor, compressed, shapes
-from fedjax_alg.exchange.privacy import Privacy, at_clients
+from fedjax_alg.exchange.privacy import Privacy, clip_on_clients
 from fedjax_alg.exchange.weights import ByLoss, by_loss, participation
 
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-  """What happens to what clients and server send each other."""
+  """Processing of the messages between clients and server."""
 
   #: weights of the participants in every mean, see ``exchange.weights``
   weights: str = "examples"
@@ -82,13 +88,13 @@ class Exchange:
 
   @property
   def compress_gradients(self) -> Compressor | None:
-    """How anchor gradients are sent: without memory, so without bias."""
+    """Compressor of anchor gradients: the unbiased one of updates, or None."""
     up = self.compress_up
     return up if up and up.unbiased else None
 
   @property
   def by_loss(self) -> ByLoss | None:
-    """How weights follow from losses; None if they do not."""
+    """Rule by which weights follow from losses; None if they do not."""
     return by_loss(self.weights)
 
   def weigh(self, cohort: Cohort) -> Array:
@@ -107,23 +113,23 @@ class Exchange:
       return None
     return stacking.shares(self.weigh(cohort))
 
-  def poisoned(self, cohort: Cohort) -> Cohort:
+  def flip_labels(self, cohort: Cohort) -> Cohort:
     """The cohort with the labels that hostile clients train on."""
-    return poisoned(self.attack, cohort)
+    return flip_labels(self.attack, cohort)
 
   def receive(
     self,
-    sent: Params,
+    vectors: Params,
     cohort: Cohort,
     key: Key,
     weights: Array,
     groups: Array | None = None,
     num_groups: int = 1,
   ) -> Params:
-    """What the server receives, hostile clients' vectors included.
+    """Returns the vectors that the server receives, forged ones included.
 
     Args:
-      sent: [S, ...], the participants' updates or gradients.
+      vectors: [S, ...], the participants' updates or gradients.
       cohort: the participants.
       key: consumed.
       weights: [S], their weights in the mean.
@@ -134,12 +140,12 @@ class Exchange:
       [S, ...].
     """
     if self.attack is None or not self.forges:
-      return sent
+      return vectors
     if groups is None:
       groups = jnp.zeros(cohort.ids.shape, jnp.int32)
-    return forged(
+    return forge_vectors(
       self.attack,
-      sent,
+      vectors,
       weights,
       groups,
       num_groups,
@@ -185,7 +191,7 @@ def exchange_of(options: Any) -> Exchange:
   if hasattr(options, "client_weights"):
     links["weights"] = options.client_weights
   if isinstance(options, Aggregation):
-    links["aggregator"] = named(options.aggregator, options)
+    links["aggregator"] = make_aggregator(options.aggregator, options)
   if isinstance(options, Hostility):
     links["attack"] = attack_of(options)
   if isinstance(options, Compression):
@@ -282,7 +288,7 @@ def fit(
   privacy = exchange.privacy
   if privacy:
     exchange = _private(exchange, client, released, refused.get("private"))
-    client = at_clients(client, privacy)
+    client = clip_on_clients(client, privacy)
   if down:
     client = broadcast.with_memory(client, down, num_models)
   return exchange, client
@@ -318,15 +324,15 @@ def _refuse(option: str, value: str | None, why: str | None) -> None:
     raise OptionError(f"`{option}`={value}: {why}")
 
 
-def sent_bytes(size: int, traffic: Traffic) -> int:
+def count_bytes(size: int, traffic: Traffic) -> int:
   """Counts bytes; a part of a byte counts as one.
 
   Args:
     size: P.
     traffic: a number of vectors of P floats, or a function P -> bytes.
   """
-  sent = traffic(size) if callable(traffic) else (BYTES_PER_FLOAT * size * traffic)
-  return math.ceil(round(sent, 6))  # 0.7 vectors of 10 floats are 28 bytes
+  number = traffic(size) if callable(traffic) else (BYTES_PER_FLOAT * size * traffic)
+  return math.ceil(round(number, 6))  # 0.7 vectors of 10 floats are 28 bytes
 
 
 def communication(
@@ -362,24 +368,26 @@ def communication(
   Returns:
     The arguments of ``round_cost``.
   """
-  like = shapes(model)
-  sent = functools.partial(sent_bytes, num_params(like))
+  params = shapes(model)
+  bytes_of = functools.partial(count_bytes, num_params(params))
   down: Any = (
-    sent(vectors) + sent(client.extra_down) + sent(exchange.aggregator.extra_down)
+    bytes_of(vectors)
+    + bytes_of(client.extra_down)
+    + bytes_of(exchange.aggregator.extra_down)
   )
   if exchange.compress_down:
     down = jnp.uint32(down) + models * broadcast.mean_bytes(
-      exchange.compress_down, like, memory, cohort
+      exchange.compress_down, params, memory, cohort
     )
   else:
-    down += sent(models)
+    down += bytes_of(models)
   gradient = exchange.compress_gradients
   up = (
     more_up
-    + sent(client.upload_bytes or 1)
-    + sent(client.extra_up)
-    + sent(exchange.aggregator.extra_up)
-    + gradients * (gradient.nbytes(like) if gradient else sent(1))
+    + bytes_of(client.upload_bytes or 1)
+    + bytes_of(client.extra_up)
+    + bytes_of(exchange.aggregator.extra_up)
+    + gradients * (gradient.nbytes(params) if gradient else bytes_of(1))
   )
   cost: dict[str, Any] = {}
   for name, number, floats in (("down", down, floats_down), ("up", up, floats_up)):

@@ -1,10 +1,10 @@
-"""What is sent, as bytes.
+"""Encoding of messages as bytes.
 
 The leaves of a tree stand one after the other, without names or shapes, which
 sender and receiver know. What needs fewer bits is last: leaves of bool have one
 bit an entry, whole numbers as many as ``Numbers`` says.
 
-A simulation makes no message: ``carried`` gives back what it gets, and no
+A simulation makes no message: ``carry`` gives back what it gets, and no
 program changes by it. Where clients are on other machines (``deploy``) it is
 the place at which their code ends and the server's goes on with what it has
 received.
@@ -23,7 +23,7 @@ from fedjax_alg.base import Array
 
 
 class Numbers(NamedTuple):
-  """What the int32 leaves of a message are."""
+  """Range of the numbers in the int32 leaves of a message."""
 
   below: int  #: they are from 0 to one less than this
   ascending: bool = False  #: whether each is larger than the one before it
@@ -52,7 +52,7 @@ _CARRIER: contextvars.ContextVar[Carrier | None] = contextvars.ContextVar(
 )
 
 
-def carried(parts: Any, numbers: Numbers | None = None) -> Any:
+def carry(parts: Any, numbers: Numbers | None = None) -> Any:
   """The parts of a message as its receiver has them, which are the same.
 
   Args:
@@ -89,32 +89,34 @@ def to_bytes(tree: Any, numbers: Numbers | None = None) -> Array:
     [n] uint8.
   """
   leaves = list(map(_plain, jax.tree.leaves(tree)))
-  whole, flags, coded = _kinds(leaves, numbers)
+  bytewise, flags, coded = _kinds(leaves, numbers)
   parts = [jnp.zeros(0, jnp.uint8)]
-  parts += [jax.lax.bitcast_convert_type(leaves[i], jnp.uint8).ravel() for i in whole]
+  parts += [
+    jax.lax.bitcast_convert_type(leaves[i], jnp.uint8).ravel() for i in bytewise
+  ]
   if flags:
     parts.append(jnp.packbits(jnp.concatenate([leaves[i].ravel() for i in flags])))
   parts += [jnp.packbits(_bits_of(leaves[i].ravel(), numbers)) for i in coded]
   return jnp.concatenate(parts)
 
 
-def from_bytes(line: Array, like: Any, numbers: Numbers | None = None) -> Any:
+def from_bytes(line: Array, template: Any, numbers: Numbers | None = None) -> Any:
   """The inverse of ``to_bytes``.
 
   Args:
     line: [n] uint8.
-    like: the tree, arrays or shapes.
+    template: the tree, arrays or shapes.
     numbers: those that ``to_bytes`` got.
   """
-  leaves, structure = jax.tree.flatten(like)
+  leaves, structure = jax.tree.flatten(template)
   plain = [jax.eval_shape(_plain, leaf) for leaf in leaves]
-  whole, flags, coded = _kinds(plain, numbers)
-  found: dict[int, Array] = {}
+  bytewise, flags, coded = _kinds(plain, numbers)
+  decoded: dict[int, Array] = {}
   at = 0
-  for i in whole:
+  for i in bytewise:
     width = np.dtype(plain[i].dtype).itemsize
     last = at + width * plain[i].size
-    found[i] = jax.lax.bitcast_convert_type(
+    decoded[i] = jax.lax.bitcast_convert_type(
       line[at:last].reshape(*plain[i].shape, *([width] if width > 1 else [])),
       plain[i].dtype,
     )
@@ -123,7 +125,7 @@ def from_bytes(line: Array, like: Any, numbers: Numbers | None = None) -> Any:
   if flags:
     bits = jnp.unpackbits(line[at:], count=entries) > 0
     ends = np.cumsum([plain[i].size for i in flags])
-    found |= {
+    decoded |= {
       i: part.reshape(plain[i].shape)
       for i, part in zip(flags, jnp.split(bits, ends[:-1]))
     }
@@ -131,16 +133,16 @@ def from_bytes(line: Array, like: Any, numbers: Numbers | None = None) -> Any:
   for i in coded:
     assert numbers is not None
     used = numbers.used(plain[i].size)
-    found[i] = _from_bits(
+    decoded[i] = _from_bits(
       jnp.unpackbits(line[at:], count=used), plain[i].size, numbers
     ).reshape(plain[i].shape)
     at -= -used // 8
   return jax.tree.unflatten(
     structure,
     [
-      jax.random.wrap_key_data(found[i])
+      jax.random.wrap_key_data(decoded[i])
       if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-      else found[i]
+      else decoded[i]
       for i, leaf in enumerate(leaves)
     ],
   )
@@ -149,7 +151,7 @@ def from_bytes(line: Array, like: Any, numbers: Numbers | None = None) -> Any:
 def _kinds(
   leaves: Sequence[Any], numbers: Numbers | None
 ) -> tuple[list[int], list[int], list[int]]:
-  """Which leaves are sent whole, as flags, and as numbers."""
+  """Finds the places of leaves sent whole, as flags, and as numbers."""
   kinds: tuple[list[int], list[int], list[int]] = [], [], []
   for i, leaf in enumerate(leaves):
     kinds[

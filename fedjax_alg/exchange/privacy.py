@@ -72,7 +72,7 @@ def delta_field(when: Condition) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Privacy:
-  """How updates are made private, for methods made by ``compose``."""
+  """Options of private updates, for methods made by ``compose``."""
 
   GROUP: ClassVar[str] = "privacy"
 
@@ -155,8 +155,8 @@ def deviations(
   z, m = options.noise_multiplier, vectors
   if options.private == "fixed":
     return z * m**0.5, 0.0
-  asked = expected / 20.0 if is_zero(options.count_noise) else (options.count_noise)
-  count = jnp.maximum(asked, z * m**0.5)
+  requested = expected / 20.0 if is_zero(options.count_noise) else (options.count_noise)
+  count = jnp.maximum(requested, z * m**0.5)
   return (1.0 / (z * z * m) - 0.25 / (count * count)) ** -0.5, count
 
 
@@ -167,38 +167,40 @@ def expected_participants(cohort: Cohort) -> Array:
   return jnp.asarray(cohort.expected, jnp.float32)
 
 
-def shortened(vectors: Params, norm: Array | float) -> tuple[Params, Array]:
-  """Vectors [S, ...] of norm at most ``norm``, and which ones had it, [S].
+def clip(vectors: Params, norm: Array | float) -> tuple[Params, Array]:
+  """Clips each vector to ``norm``; returns (clipped [S, ...], was_short [S] bool).
 
   A vector that is short enough keeps its bits; one with an entry that is not
   finite becomes 0.
   """
   lengths = trees.slot_norm(vectors)
-  short = lengths <= norm
-  factors = jnp.where(short, 1.0, _SHORTER * norm / jnp.where(short, 1.0, lengths))
-  found = trees.scale_slots(factors, vectors)
+  was_short = lengths <= norm
+  factors = jnp.where(
+    was_short, 1.0, _SHORTER * norm / jnp.where(was_short, 1.0, lengths)
+  )
+  clipped = trees.scale_slots(factors, vectors)
   return trees.where_slots(
-    trees.finite_slots(vectors), found, jax.tree.map(jnp.zeros_like, found)
-  ), short
+    trees.finite_slots(vectors), clipped, jax.tree.map(jnp.zeros_like, clipped)
+  ), was_short
 
 
-def at_clients(client: ClientUpdate, options: Privacy) -> ClientUpdate:
-  """The client's half whose clients shorten what leaves their machine.
+def clip_on_clients(client: ClientUpdate, options: Privacy) -> ClientUpdate:
+  """The client's half whose clients clip what leaves their machine.
 
   In a simulation the server does it, with the same numbers but for rounding.
   On machines it does so again: noise is enough for nothing longer. With
-  `private`=adaptive only the server knows the norm, and it alone shortens.
+  `private`=adaptive only the server knows the norm, and it alone clips.
   """
   if options.private != "fixed":
     return client
 
   def train(received, shard, client_row, key):
-    trained = client.trained(received, shard, client_row, key)
+    trained = client.train_checked(received, shard, client_row, key)
     if not are_carried():
       return trained
     update = trees.subtract(trained.params, received.start)
-    sent, _ = shortened(trees.repeat(update, 1), options.clip_norm)
-    return trained._replace(params=trees.add(received.start, trees.index(sent, 0)))
+    clipped, _ = clip(trees.repeat(update, 1), options.clip_norm)
+    return trained._replace(params=trees.add(received.start, trees.index(clipped, 0)))
 
   return client._replace(train=train)
 
@@ -211,14 +213,14 @@ def private_mean(
   norm: Array | float,
   releases: int,
 ) -> tuple[Params, Array]:
-  """The noised mean of shortened vectors.
+  """The noised mean of clipped vectors.
 
   Args:
     options: how it is made private.
     vectors: leaves [S, ...], what the participants send.
     cohort: the participants.
     key: consumed.
-    norm: S, the norm to which they are shortened.
+    norm: S, the norm to which they are clipped.
     releases: m, the vectors that the round releases.
 
   Returns:
@@ -226,33 +228,33 @@ def private_mean(
   """
   present = cohort.present.astype(jnp.float32)
   expected, count = expected_participants(cohort), present.sum()
-  sent, short = shortened(vectors, norm)
-  # What is summed, with its noise: the vector, and the count's +-1/2.
-  what: tuple[Any, ...] = (sent,)
+  clipped, was_short = clip(vectors, norm)
+  # Values that are summed with noise: the vector, and the count's +-1/2.
+  summands: tuple[Any, ...] = (clipped,)
   adaptive, noisy = options.private == "adaptive", not is_zero(options.noise_multiplier)
   if adaptive:
-    what += (short.astype(jnp.float32) - 0.5,)
-  noises: tuple[Any, ...] = ()
+    summands += (was_short.astype(jnp.float32) - 0.5,)
+  noise_stds: tuple[Any, ...] = ()
   if noisy:
-    multiplier, of_count = deviations(options, expected, releases)
-    noises = (norm * multiplier, of_count)[: len(what)]
+    multiplier, count_std = deviations(options, expected, releases)
+    noise_stds = (norm * multiplier, count_std)[: len(summands)]
   if noisy and options.noise_at == "clients":
     share = jnp.maximum(count, 1.0) ** -0.5
     # A client's share does not depend on its slot.
-    drawn = jax.vmap(lambda i, one: trees.normal(jax.random.fold_in(key, i), one))(
-      cohort.ids, what
-    )
-    what = tuple(
-      trees.add_scaled(one, deviation * share, noise)
-      for one, deviation, noise in zip(what, noises, drawn)
+    samples = jax.vmap(
+      lambda i, summand: trees.normal(jax.random.fold_in(key, i), summand)
+    )(cohort.ids, summands)
+    summands = tuple(
+      trees.add_scaled(summand, deviation * share, noise)
+      for summand, deviation, noise in zip(summands, noise_stds, samples)
     )
   # The mean of those who are there first: with as many as expected, and
   # without noise, it is the mean with equal weights bit for bit.
-  means = trees.scale(count / expected, trees.slot_mean(present, what))
+  means = trees.scale(count / expected, trees.slot_mean(present, summands))
   if noisy and options.noise_at == "server":
     means = tuple(
-      trees.add_scaled(one, deviation / expected, noise)
-      for one, deviation, noise in zip(means, noises, trees.normal(key, means))
+      trees.add_scaled(mean, deviation / expected, noise)
+      for mean, deviation, noise in zip(means, noise_stds, trees.normal(key, means))
     )
   if not adaptive:
     return means[0], jnp.asarray(norm, jnp.float32)

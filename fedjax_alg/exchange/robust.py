@@ -28,11 +28,11 @@ def _sorted_slots(
   vectors: Params, weights: Float[Array, " S"]
 ) -> tuple[Params, Int[Array, ""]]:
   """Every coordinate in ascending order, and n; NaN and absent slots last."""
-  chosen = weights > 0
+  present = weights > 0
   absent = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), vectors)
   return jax.tree.map(
-    lambda leaf: jnp.sort(leaf, axis=0), trees.where_slots(chosen, vectors, absent)
-  ), chosen.sum(dtype=jnp.int32)
+    lambda leaf: jnp.sort(leaf, axis=0), trees.where_slots(present, vectors, absent)
+  ), present.sum(dtype=jnp.int32)
 
 
 def coordinate_median(vectors: Params, weights: Float[Array, " S"]) -> Params:
@@ -80,8 +80,8 @@ def squared_distances(
 ) -> Float[Array, "S S"]:
   """||v_s - v_t||^2, [S, S]; infinite for absent slots and on the diagonal."""
 
-  def to_all(one):
-    gaps = trees.subtract_one(vectors, one)
+  def to_all(vector):
+    gaps = trees.subtract_one(vectors, vector)
     return sum(
       (
         jnp.square(leaf).reshape(leaf.shape[0], -1).sum(1)
@@ -93,14 +93,14 @@ def squared_distances(
   # One row after the other: no more than one copy of the vectors is held. The
   # Gram matrix would lose what is common to all of them to rounding.
   distances = jax.lax.map(to_all, vectors)
-  chosen = weights > 0
-  known = (
-    chosen[:, None]
-    & chosen[None]
+  present = weights > 0
+  valid = (
+    present[:, None]
+    & present[None]
     & ~jnp.eye(weights.shape[0], dtype=bool)
     & ~jnp.isnan(distances)
   )
-  return jnp.where(known, distances, jnp.inf)
+  return jnp.where(valid, distances, jnp.inf)
 
 
 def krum_order(
@@ -112,8 +112,8 @@ def krum_order(
   to others (at least one). Two who are each other's nearest have the same score
   of one distance; then the sum over all others decides.
   """
-  chosen = weights > 0
-  count = chosen.sum(dtype=jnp.int32)
+  present = weights > 0
+  count = present.sum(dtype=jnp.int32)
   false = tolerated_number(share, count)
   distances = jnp.sort(squared_distances(vectors, weights), axis=1)
   ranks = jnp.arange(weights.shape[0], dtype=jnp.int32)
@@ -122,7 +122,7 @@ def krum_order(
     score = jnp.where(ranks[None] < number, distances, 0.0).sum(1)
     # Those who are infinitely far away still come before absent slots.
     score = jnp.minimum(score, jnp.finfo(score.dtype).max)
-    return jnp.where(chosen, score, jnp.inf)
+    return jnp.where(present, score, jnp.inf)
 
   finite = jnp.isfinite(distances).sum(1, dtype=jnp.int32).max()
   order = jnp.lexsort(
@@ -158,8 +158,8 @@ def multi_krum(
   """
   order, number = krum_order(vectors, weights, share)
   place = jnp.argsort(order)
-  kept = (place < number) & (weights > 0)
-  return trees.slot_mean(kept.astype(jnp.float32), vectors)
+  selected = (place < number) & (weights > 0)
+  return trees.slot_mean(selected.astype(jnp.float32), vectors)
 
 
 def _finite(vectors: Params, weights: Float[Array, " S"]) -> Float[Array, " S"]:
@@ -195,13 +195,13 @@ def geometric_median(
 def _clipped_mean(
   vectors: Params, weights: Float[Array, " S"], radius: Float[Array, ""] | float
 ) -> Params:
-  """The weighted mean of vectors shortened to ``radius``; 0: their median."""
+  """The weighted mean of vectors clipped to ``radius``; 0: their median."""
   norms = trees.slot_norm(vectors)
   if is_zero(radius):
     radius = coordinate_median(norms, weights)
   factors = jnp.minimum(1.0, radius / jnp.maximum(norms, 1e-30))
-  shortened = trees.scale_slots(factors, vectors)
-  return trees.slot_mean(weights, shortened)
+  clipped = trees.scale_slots(factors, vectors)
+  return trees.slot_mean(weights, clipped)
 
 
 def centred_clipping(
@@ -221,7 +221,7 @@ def centred_clipping(
   every iteration.
   """
   some, weights = (weights > 0).any(), _finite(vectors, weights)
-  found = jax.lax.fori_loop(
+  result = jax.lax.fori_loop(
     jnp.int32(0),
     jnp.int32(iterations),
     lambda _, centre: trees.add(
@@ -229,7 +229,7 @@ def centred_clipping(
     ),
     last,
   )
-  return trees.where(some, found, jax.tree.map(jnp.zeros_like, found))
+  return trees.where(some, result, jax.tree.map(jnp.zeros_like, result))
 
 
 def norm_bound(

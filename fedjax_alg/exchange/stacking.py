@@ -115,10 +115,10 @@ def spread(
     [] float32.
   """
   total = jnp.maximum(weights.sum(), 1e-30)
-  moved = jax.vmap(trees.squared_norm)(moves)
+  square_norms = jax.vmap(trees.squared_norm)(moves)
   common = jax.vmap(trees.dot)(means, moves)
   squared = (
     trees.slot_mean(weights, squares)
-    + (of_group * moved - 2.0 * divisors * common).sum() / total
+    + (of_group * square_norms - 2.0 * divisors * common).sum() / total
   )
   return jnp.sqrt(jnp.maximum(squared, 0.0))

@@ -34,7 +34,7 @@ from fedjax_alg.exchange.aggregation import UNWEIGHTED
 
 #: examples: n_i / n^r; uniform: 1 / |S|.
 WEIGHTS = ("examples", "uniform")
-#: What the help of an option says that takes weights by losses, too.
+#: Part of the help of options that take weights by losses, too.
 BY_LOSS = (
   "qffl:Q (for example qffl:1) = n_i f_i^Q, f_i being the participant's "
   "loss (q-FFL), agnostic or agnostic:RATE = a weight for each client, which "
@@ -67,14 +67,16 @@ class ByLoss(NamedTuple):
 def q_ffl(q: float) -> ByLoss:
   """The weights of q-FFL, and the step length of q-FedAvg."""
 
-  def weigh(kept, cohort, losses):
+  def weigh(memory, cohort, losses):
     losses = jnp.where(cohort.present, jnp.maximum(losses, _LEAST), _LEAST)
-    return cohort.weight * (losses / losses.max()) ** q, kept
+    return cohort.weight * (losses / losses.max()) ** q, memory
 
   def shorten(weights, losses, squares, rate):
-    more = weights * (q / rate) * squares / jnp.maximum(losses, _LEAST)
+    curvature = weights * (q / rate) * squares / jnp.maximum(losses, _LEAST)
     total = weights.sum()
-    return total / jnp.maximum(total + jnp.where(weights > 0, more, 0.0).sum(), _LEAST)
+    return total / jnp.maximum(
+      total + jnp.where(weights > 0, curvature, 0.0).sum(), _LEAST
+    )
 
   return ByLoss(weigh, shorten=shorten)
 
@@ -91,10 +93,10 @@ def on_simplex(vector: Array) -> Array:
 def agnostic(rate: float) -> ByLoss:
   """The weights of agnostic federated learning."""
 
-  def weigh(kept, cohort, losses):
-    weights = kept.at[cohort.ids].get(mode="clip")
-    moved = kept.at[cohort.ids].add(rate * losses, mode="drop")
-    return jnp.where(cohort.present, weights, 0.0), on_simplex(moved)
+  def weigh(memory, cohort, losses):
+    weights = memory.at[cohort.ids].get(mode="clip")
+    ascended = memory.at[cohort.ids].add(rate * losses, mode="drop")
+    return jnp.where(cohort.present, weights, 0.0), on_simplex(ascended)
 
   return ByLoss(weigh, lambda clients: jnp.full(clients, 1.0 / clients, jnp.float32))
 

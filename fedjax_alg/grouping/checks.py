@@ -9,27 +9,27 @@ import chex
 from fedjax_alg.base import Array
 
 
-def masked_rows(rows: Array, mask: Array, name: str = "points") -> None:
+def check_masked_rows(rows: Array, mask: Array, name: str = "points") -> None:
   """Checks that ``rows`` is [S, d] and ``mask`` is [S] bool."""
   chex.assert_rank(rows, 2, custom_message=f"{name} must be [S, d]")
-  whose_mask(mask, rows.shape[0])
+  check_mask(mask, rows.shape[0])
 
 
-def masked_square(square: Array, mask: Array, name: str) -> None:
+def check_masked_square(square: Array, mask: Array, name: str) -> None:
   """Checks that ``square`` is [n, n] and ``mask`` is [n] bool."""
   chex.assert_rank(square, 2, custom_message=f"{name} must be [n, n]")
   n = square.shape[0]
   chex.assert_shape(square, (n, n), custom_message=f"{name} must be [n, n]")
-  whose_mask(mask, n)
+  check_mask(mask, n)
 
 
-def whose_mask(mask: Array, n: int) -> None:
+def check_mask(mask: Array, n: int) -> None:
   """Checks that ``mask`` is [n] bool."""
   chex.assert_shape(mask, (n,), custom_message="mask: one entry for each row")
   chex.assert_type(mask, bool)
 
 
-def vectors(array: Array, width: int, name: str) -> None:
+def check_vectors(array: Array, width: int, name: str) -> None:
   """Checks that ``array`` is [any, width]."""
   chex.assert_shape(
     array,

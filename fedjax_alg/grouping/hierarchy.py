@@ -27,7 +27,7 @@ class Hierarchy(NamedTuple):
   number: Array  #: [] int32, number of groups
   #: [] int32, number of groups that the threshold alone gives; without a
   #: threshold, the number of rows that are not masked
-  wanted: Array
+  num_by_threshold: Array
   #: [] float32, linkage distance of the last merge; -inf without a merge
   height: Array
   #: [] float32, least linkage distance of two remaining groups; inf if only
@@ -36,11 +36,11 @@ class Hierarchy(NamedTuple):
 
 
 class _Rows(NamedTuple):
-  """What is known of every row while clusters are merged."""
+  """State of every row while clusters are merged."""
 
   label: Array  #: [n] int32, the first member of each row's cluster
   number: Array  #: [] int32, clusters
-  wanted: Array  #: [] int32, clusters that the threshold alone would leave
+  num_by_threshold: Array  #: [] int32, clusters that the threshold alone would leave
   size: Array  #: [n] float32, members; 0 for rows that are no cluster any more
   last: Array  #: [] float32, height of the last merge
   bound: Array  #: [n] float32, lower bound of the row's least distance
@@ -49,7 +49,7 @@ class _Rows(NamedTuple):
 
 
 class _Merging(NamedTuple):
-  """How clusters are merged, and until when."""
+  """Rules for merging clusters, and for when to stop."""
 
   linkage: str
   num_groups: int
@@ -85,7 +85,7 @@ def _continues(merging: _Merging, carry: tuple[Array, _Rows]) -> Array:
   )
 
 
-def _renewed(
+def _renew_minimum(
   rows: _Rows, row: Array, partner: Array, d_row: Array, d_partner: Array
 ) -> tuple[Array, Array, _Rows]:
   """Takes the minimum of one row again."""
@@ -100,7 +100,7 @@ def _renewed(
   )
 
 
-def _merged(
+def _merge(
   merging: _Merging,
   rows: _Rows,
   row: Array,
@@ -110,7 +110,7 @@ def _merged(
 ) -> tuple[Array, Array, _Rows]:
   """Merges two clusters; the union keeps the number i of its first member."""
   height, _ = merging.least(rows)
-  label, number, wanted, size, _, bound, nearest, stale = rows
+  label, number, num_by_threshold, size, _, bound, nearest, stale = rows
   rank = jnp.arange(len(label), dtype=jnp.int32)
   i, j = jnp.minimum(row, partner), jnp.maximum(row, partner)
   d_i = jnp.where(row == i, d_row, d_partner)
@@ -121,14 +121,14 @@ def _merged(
   # Rounding may bring the union closer than both its parts. Rows are compared
   # by number: XLA may compute a distance twice, with another last bit.
   closer = union < bound
-  within = (height <= merging.threshold) & (number == wanted)
+  within = (height <= merging.threshold) & (number == num_by_threshold)
   return (
     i,
     union,
     _Rows(
       jnp.where(label == j, i, label),
       number - 1,
-      jnp.where(within, number - 1, wanted),
+      jnp.where(within, number - 1, num_by_threshold),
       size.at[i].add(size[j]).at[j].set(0.0),
       height,
       jnp.where(closer, union, bound).at[i].set(union.min()).at[j].set(_FAR),
@@ -158,8 +158,8 @@ def _step(merging: _Merging, carry: tuple[Array, _Rows]) -> tuple[Array, _Rows]:
   # writes, and then copy all of it.
   place, new, rows = jax.lax.cond(
     merging.least(rows)[1],
-    _renewed,
-    functools.partial(_merged, merging),
+    _renew_minimum,
+    functools.partial(_merge, merging),
     rows,
     row,
     partner,
@@ -211,13 +211,15 @@ def agglomerate(
     raise ValueError(f"linkage {linkage!r}: one of {', '.join(LINKAGES)}")
   if num_groups < 1:
     raise ValueError(f"num_groups {num_groups}: at least 1")
-  checks.masked_square(distance, mask, "distance")
+  checks.check_masked_square(distance, mask, "distance")
   n = len(mask)
   rank = jnp.arange(n, dtype=jnp.int32)
-  apart = mask[:, None] & mask[None, :] & (rank[:, None] != rank[None, :])
+  is_pair = mask[:, None] & mask[None, :] & (rank[:, None] != rank[None, :])
   distance = jnp.clip(jnp.nan_to_num(distance, nan=_LARGEST), -_LARGEST, _LARGEST)
-  start = jnp.where(apart, distance * distance if linkage == "ward" else distance, _FAR)
-  counted = mask.sum(dtype=jnp.int32)
+  start = jnp.where(
+    is_pair, distance * distance if linkage == "ward" else distance, _FAR
+  )
+  num_rows = mask.sum(dtype=jnp.int32)
   merging = _Merging(linkage, num_groups, jnp.asarray(threshold, jnp.float32))
   _, rows = jax.lax.while_loop(
     functools.partial(_continues, merging),
@@ -226,8 +228,8 @@ def agglomerate(
       start,
       _Rows(
         rank,
-        counted,
-        counted,
+        num_rows,
+        num_rows,
         mask.astype(jnp.float32),
         jnp.float32(-_FAR),
         start.min(0),
@@ -240,4 +242,6 @@ def agglomerate(
   first = (rows.label == rank) & mask
   order = jnp.cumsum(first, dtype=jnp.int32) - 1
   assignment = jnp.where(mask, order[rows.label], jnp.int32(num_groups))
-  return Hierarchy(assignment, rows.number, rows.wanted, rows.last, next_height)
+  return Hierarchy(
+    assignment, rows.number, rows.num_by_threshold, rows.last, next_height
+  )

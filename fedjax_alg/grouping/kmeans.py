@@ -56,16 +56,16 @@ def lloyd(
   Returns:
     The last assignment with the means of its groups.
   """
-  checks.masked_rows(points, mask)
-  checks.vectors(centres, points.shape[1], "centres")
+  checks.check_masked_rows(points, mask)
+  checks.check_vectors(centres, points.shape[1], "centres")
   groups = centres.shape[0]
 
   def means(assignment: Array, centres: Array) -> tuple[Array, Array]:
     member = trees.members(assignment, groups)
     size = member.sum(1, dtype=jnp.int32)
-    held = jnp.where(mask[:, None], points, jnp.zeros_like(points))
+    masked = jnp.where(mask[:, None], points, jnp.zeros_like(points))
     total = jnp.matmul(
-      member.astype(points.dtype), held, precision=jax.lax.Precision.HIGHEST
+      member.astype(points.dtype), masked, precision=jax.lax.Precision.HIGHEST
     )
     mean = total / jnp.maximum(size, 1).astype(points.dtype)[:, None]
     return jnp.where(size[:, None] > 0, mean, centres), size
@@ -109,8 +109,8 @@ def farthest_first(
     different points, some are chosen repeatedly, and the groups of the
     repetitions stay empty.
   """
-  checks.masked_rows(points, mask)
-  checks.vectors(origin[None], points.shape[1], "origin")
+  checks.check_masked_rows(points, mask)
+  checks.check_vectors(origin[None], points.shape[1], "origin")
 
   def gap(centre: Array) -> Array:
     return jnp.where(mask, ((points - centre[None]) ** 2).sum(-1), -jnp.inf)
@@ -140,7 +140,7 @@ def plus_plus(
   Returns:
     [K, d]. If all points lie on centres, a random point is chosen again.
   """
-  checks.masked_rows(points, mask)
+  checks.check_masked_rows(points, mask)
   points = jnp.where(mask[:, None], points, jnp.zeros_like(points))
   equal = mask.astype(points.dtype)
   keys = jax.random.split(key, k)
@@ -149,11 +149,11 @@ def plus_plus(
     closest, centres = carry
     weight = jnp.where(mask, closest, jnp.zeros_like(closest))
     weight = jnp.where(jnp.any(weight > 0), weight, equal)
-    chosen = points[jax.random.categorical(keys[i], jnp.log(weight))]
-    gap = ((points - chosen[None]) ** 2).sum(-1)
+    centre = points[jax.random.categorical(keys[i], jnp.log(weight))]
+    gap = ((points - centre[None]) ** 2).sum(-1)
     # ``closest`` holds equal weights, not distances, for the first centre.
     closest = jnp.where(i == 0, gap, jnp.minimum(closest, gap))
-    return closest, centres.at[i].set(chosen)
+    return closest, centres.at[i].set(centre)
 
   centres = jnp.zeros((k, points.shape[1]), points.dtype)
   result: Array = jax.lax.fori_loop(0, k, draw, (equal, centres))[1]
@@ -186,8 +186,8 @@ def kmeans(
 
   def run(key: Key) -> tuple[Array, Groups]:
     groups = lloyd(points, mask, plus_plus(points, mask, key, k), max_steps)
-    own = groups.centres.at[groups.assignment].get(mode="clip")
-    gap = ((points - own) ** 2).sum(-1)
+    nearest = groups.centres.at[groups.assignment].get(mode="clip")
+    gap = ((points - nearest) ** 2).sum(-1)
     return jnp.where(mask, gap, jnp.zeros_like(gap)).sum(), groups
 
   # Sequential, so that a start does not take the steps of the longest start.

@@ -20,7 +20,7 @@ def nearest_centre(
   Returns:
     [] int32, index of the centre.
   """
-  checks.vectors(centres, vector.size, "centres")
+  checks.check_vectors(centres, vector.size, "centres")
   gap = centres - vector[None]
   return jnp.argmin((gap * gap).sum(1)).astype(jnp.int32)
 
@@ -42,8 +42,8 @@ def closest_direction(
   Returns:
     [] int32, index of the group.
   """
-  checks.vectors(directions, update.size, "directions")
-  checks.whose_mask(populated, len(directions))
+  checks.check_vectors(directions, update.size, "directions")
+  checks.check_mask(populated, len(directions))
   inner = jnp.matmul(directions, update, precision=trees.HIGHEST)
   norms = jnp.linalg.norm(directions, axis=1) * jnp.linalg.norm(update)
   cosine = jnp.where(norms > 0, inner / jnp.where(norms > 0, norms, 1.0), 0.0)

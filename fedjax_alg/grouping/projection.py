@@ -46,12 +46,12 @@ def leading_eigenpairs(
     to 0, and the eigenvectors [S, min(number, S)].
   """
   values, vectors = jnp.linalg.eigh(gram)
-  kept = min(number, gram.shape[0])
-  values = values[::-1][:kept]
-  vectors = vectors[:, ::-1][:, :kept]
+  count = min(number, gram.shape[0])
+  values = values[::-1][:count]
+  vectors = vectors[:, ::-1][:, :count]
   largest = jnp.argmax(jnp.abs(vectors), axis=0)
   vectors *= jnp.sign(jnp.take_along_axis(vectors, largest[None], axis=0))
-  top = values[0] if kept else jnp.zeros(())
+  top = values[0] if count else jnp.zeros(())
   real = values > RELATIVE_TOLERANCE * jnp.maximum(top, 0.0)
   return jnp.where(real, values, jnp.zeros_like(values)), vectors
 
@@ -69,20 +69,20 @@ def project(
   Returns:
     The projection.
   """
-  checks.masked_rows(rows, mask, "rows")
+  checks.check_masked_rows(rows, mask, "rows")
   rows = jnp.where(mask[:, None], rows, jnp.zeros_like(rows))
   number = jnp.maximum(mask.sum(), 1).astype(jnp.float32)
   mean = rows.sum(0) / number
   centred = jnp.where(mask[:, None], rows - mean[None], jnp.zeros_like(rows))
   gram = jnp.matmul(centred, centred.T, precision=HIGHEST)
   values, vectors = leading_eigenpairs(gram, dimensions)
-  kept = values.shape[0]
+  rank = values.shape[0]
   real = values > 0
   safe = jnp.where(real, values, jnp.ones_like(values))
   root = jnp.sqrt(safe)[None]
   dual = jnp.where(real[None], vectors / root, jnp.zeros_like(vectors))
   points = jnp.where(real[None], vectors * root, jnp.zeros_like(vectors))
-  pad = ((0, 0), (0, dimensions - kept))
+  pad = ((0, 0), (0, dimensions - rank))
   return Projection(mean, centred, jnp.pad(dual, pad), jnp.pad(points, pad))
 
 
@@ -100,7 +100,7 @@ def place(
   Returns:
     [R, d].
   """
-  checks.vectors(vectors, projection.mean.shape[0], "vectors")
+  checks.check_vectors(vectors, projection.mean.shape[0], "vectors")
   if centre:
     vectors = vectors - projection.mean[None]
   inner = jnp.matmul(vectors, projection.centred.T, precision=HIGHEST)

@@ -49,16 +49,16 @@ def _by_columns(
   rows: Array, width: int, add: Callable[[Array, _Sums], _Sums], sums: _Sums
 ) -> _Sums:
   """Folds ``add(columns [n, width], sums)`` over all columns of rows [n, P]."""
-  whole = rows.shape[1] // width
+  num_blocks = rows.shape[1] // width
 
   def step(i, sums):
     columns = jax.lax.dynamic_slice_in_dim(rows, i * width, width, axis=1)
     # Without the barrier XLA fuses the strided reads into the computation.
     return add(jax.lax.optimization_barrier(columns), sums)
 
-  if whole:
-    sums = jax.lax.fori_loop(0, whole, step, sums)
-  return add(rows[:, whole * width :], sums)
+  if num_blocks:
+    sums = jax.lax.fori_loop(0, num_blocks, step, sums)
+  return add(rows[:, num_blocks * width :], sums)
 
 
 def _gaps(
@@ -90,7 +90,7 @@ def gram(rows: Float[Array, "n P"], mask: Bool[Array, " n"]) -> Float[Array, "n 
   Returns:
     [n, n] float32, exactly symmetric.
   """
-  checks.masked_rows(rows, mask, "rows")
+  checks.check_masked_rows(rows, mask, "rows")
   n = len(rows)
   blocks = _BLOCKS if n >= _MANY_ROWS else 1
   edges = [n * b // blocks for b in range(blocks + 1)]
@@ -155,7 +155,7 @@ def edc_points(
   Returns:
     [n, m]; 0 for a zero row and for a masked row.
   """
-  checks.masked_square(gram_, mask, "gram_")
+  checks.check_masked_square(gram_, mask, "gram_")
   gram_ = _only(mask, gram_)
   values, vectors = leading_eigenpairs(gram_, m)
   points = (
@@ -192,16 +192,16 @@ def madc(cosine_: Float[Array, "n n"], mask: Bool[Array, " n"]) -> Float[Array, 
     [n, n]; 0 for masked rows, and 0 everywhere if at most two rows are not
     masked (errata F-10).
   """
-  checks.masked_square(cosine_, mask, "cosine_")
+  checks.check_masked_square(cosine_, mask, "cosine_")
   cosine_ = _only(mask, cosine_)
-  own = jnp.diagonal(cosine_)
+  diagonal = jnp.diagonal(cosine_)
   # The terms z = i and z = j, which are subtracted from the sum over all z.
-  ends = jnp.abs(own[:, None] - cosine_) + jnp.abs(own[None, :] - cosine_)
+  ends = jnp.abs(diagonal[:, None] - cosine_) + jnp.abs(diagonal[None, :] - cosine_)
   others = mask.sum() - 2
   total = jnp.maximum(_gaps(cosine_, jnp.abs) - ends, 0.0)
   mean = total / jnp.maximum(others, 1).astype(total.dtype)
-  apart = ~jnp.eye(len(mask), dtype=bool)
-  return jnp.where(_pairs(mask) & apart & (others > 0), mean, 0.0)
+  off_diagonal = ~jnp.eye(len(mask), dtype=bool)
+  return jnp.where(_pairs(mask) & off_diagonal & (others > 0), mean, 0.0)
 
 
 def distances(
@@ -226,7 +226,7 @@ def distances(
   """
   if metric not in METRICS:
     raise ValueError(f"metric {metric!r}: one of {', '.join(METRICS)}")
-  checks.masked_rows(rows, mask, "rows")
+  checks.check_masked_rows(rows, mask, "rows")
   rows = jnp.where(mask[:, None], rows, jnp.zeros_like(rows))
   if metric == "l1":
     result = _gaps(rows, jnp.abs)
@@ -234,5 +234,5 @@ def distances(
     result = jnp.sqrt(_gaps(rows, jnp.square))
   else:
     result = 1.0 - cosine(gram(rows, mask))
-  apart = ~jnp.eye(len(mask), dtype=bool)
-  return jnp.where(_pairs(mask) & apart, result, 0.0)
+  off_diagonal = ~jnp.eye(len(mask), dtype=bool)
+  return jnp.where(_pairs(mask) & off_diagonal, result, 0.0)

@@ -23,7 +23,7 @@ from fedjax_alg.least_squares import moments as moments_lib
 from fedjax_alg.least_squares.private import PrivateMoments, definite
 
 PRECISIONS = ("float64", "float32")
-#: How double precision is computed: as the device does it, as sums of two
+#: Ways to compute in double precision: as the device does it, as sums of two
 #: float32 (``pairs``), or as pairs where the device would only emulate it.
 DOUBLES = ("auto", "float64", "pairs")
 
@@ -41,7 +41,7 @@ def double_field() -> Any:
 
 
 def double_on(double: str, platform: str) -> str:
-  """What `double` means on devices of a kind: float64 or pairs.
+  """Resolves `double` for devices of a kind: float64 or pairs.
 
   Args:
     double: one of ``DOUBLES``.
@@ -143,18 +143,18 @@ def per_layer(name: str, text: str, num_layers: int, zero: bool) -> tuple[float,
     OptionError: ``text`` does not hold numbers, a number is out of range, or
       there are too few or too many of them.
   """
-  said = f"`{name}`={text}"
+  label = f"`{name}`={text}"
   try:
     values = tuple(float(word) for word in text.split(","))
   except ValueError:
-    raise OptionError(f"{said}: must be numbers separated by commas") from None
+    raise OptionError(f"{label}: must be numbers separated by commas") from None
   if zero and not all(0 <= value < math.inf for value in values):
-    raise OptionError(f"{said}: must be at least 0")
+    raise OptionError(f"{label}: must be at least 0")
   if not zero and not all(value > 0 for value in values):
-    raise OptionError(f"{said}: must be more than 0, or inf")
+    raise OptionError(f"{label}: must be more than 0, or inf")
   if len(values) not in (1, num_layers):
     raise OptionError(
-      f"{said}: {len(values)} numbers for {num_layers} layers "
+      f"{label}: {len(values)} numbers for {num_layers} layers "
       "(allowed: one, or one for each)"
     )
   return values * (num_layers // len(values))
@@ -195,7 +195,7 @@ def layers_of(model: Model, name: str) -> tuple[Layer, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """How each layer of one model is fitted."""
+  """Plan for fitting each layer of one model."""
 
   layers: tuple[Layer, ...]
   options: LayerFits
@@ -336,8 +336,8 @@ def fit_layer(
     The fit, W [d, width] and b [width].
   """
   layer, dtype, bias = plan.layers[l], moments.gram.dtype, plan.options.bias
-  drawn = plan.has_random_filters(l)
-  if drawn:  # no targets: only the Gram matrix of the equations is read
+  is_random = plan.has_random_filters(l)
+  if is_random:  # no targets: only the Gram matrix of the equations is read
     bias = "centred" if bias == "centred" else "none"
     code = jnp.zeros((counts.shape[0], layer.positions, layer.width), dtype)
   else:
@@ -351,7 +351,7 @@ def fit_layer(
     ),
     clients.astype(dtype),
   )
-  if drawn:
+  if is_random:
     equations = equations._replace(mix=None, target=jnp.zeros(layer.width, dtype))
     draw = jax.random.normal(
       layer_key(seed, l), (layer.fan_in, layer.width), jnp.float32

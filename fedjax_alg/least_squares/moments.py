@@ -21,7 +21,7 @@ from fedjax_alg import tasks, trees
 from fedjax_alg.base import Array, Layer, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
-from fedjax_alg.exchange.messages import carried
+from fedjax_alg.exchange.messages import carry
 from fedjax_alg.least_squares import pairs, patch_gram
 
 #: Maximum number of entries in one unfolded block: 32 MB in float64.
@@ -45,7 +45,7 @@ class Moments(NamedTuple):
   @property
   def number(self) -> pairs.Number:
     """The number of examples, []."""
-    return pairs.summed(self.counts, 0) if self.rows is None else self.rows
+    return pairs.sum_over(self.counts, 0) if self.rows is None else self.rows
 
 
 def block_rows(layer: Layer) -> int:
@@ -80,15 +80,15 @@ def in_pairs(moments: Moments) -> Moments:
   return Moments(*(None if part is None else pairs.pair(part) for part in moments))
 
 
-def carried_sums(moments: Moments) -> Moments:
+def carry_sums(moments: Moments) -> Moments:
   """A client's sums as the server receives them (``exchange.messages``).
 
   Of the Gram matrix the upper triangle is sent.
   """
   upper = np.triu_indices(moments.gram.shape[0])
-  sent, rest = carried((moments.gram[upper], moments._replace(gram=None)))
-  gram = jnp.zeros_like(moments.gram).at[upper].set(sent)
-  result: Moments = rest._replace(gram=gram.at[upper[::-1]].set(sent))
+  triangle, others = carry((moments.gram[upper], moments._replace(gram=None)))
+  gram = jnp.zeros_like(moments.gram).at[upper].set(triangle)
+  result: Moments = others._replace(gram=gram.at[upper[::-1]].set(triangle))
   return result
 
 
@@ -131,7 +131,7 @@ def add_shard(
   d = layer.fan_in
   chex.assert_shape((moments.gram, moments.total), ((d, d), (d,)))
   assert task.fitted is not None
-  fitted, columns = task.fitted, moments.counts.shape[0]
+  targets_of, columns = task.fitted, moments.counts.shape[0]
   dtype = moments.gram.dtype
   by_offset = patch_gram.pays(layer) and not isinstance(moments.gram, pairs.Pair)
 
@@ -152,7 +152,7 @@ def add_shard(
       inputs = layer.inputs(params, x)
     shape = (-1,) + (1,) * (inputs.ndim - 1)
     inputs = jnp.where(mask.reshape(shape), inputs, jnp.zeros_like(inputs))
-    member = fitted(y, mask, columns)
+    member = targets_of(y, mask, columns)
     by_class = product_of(member, inputs.reshape(inputs.shape[0], -1))
     if by_offset:
       gram = patch_gram.add(moments.gram, inputs, product)
@@ -183,13 +183,13 @@ def add_shard(
   if not by_offset:
     moments = objective.fold_blocks(shard, add_block, moments, rows)
     return moments
-  own: Moments = objective.fold_blocks(
+  shard_sums: Moments = objective.fold_blocks(
     shard,
     add_block,
     moments._replace(gram=patch_gram.zeros(layer.kernel, layer.input_shape[-1], dtype)),
     rows,
   )
-  return own._replace(gram=moments.gram + patch_gram.gram(own.gram))
+  return shard_sums._replace(gram=moments.gram + patch_gram.gram(shard_sums.gram))
 
 
 def floats_sent(layer: Layer, num_classes: int, width: int) -> int:

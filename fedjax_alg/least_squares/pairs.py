@@ -64,9 +64,9 @@ class Pair:
   def __add__(self, other: "Number") -> "Pair":
     other = pair(other)
     hi, error = _two_sum(self.hi, other.hi)
-    lo, rest = _two_sum(self.lo, other.lo)
+    lo, low_error = _two_sum(self.lo, other.lo)
     hi, error = _quick_two_sum(hi, error + lo)
-    return Pair(*_quick_two_sum(hi, error + rest))
+    return Pair(*_quick_two_sum(hi, error + low_error))
 
   def __sub__(self, other: "Number") -> "Pair":
     return self + -pair(other)
@@ -75,10 +75,10 @@ class Pair:
     other = pair(other)
     (a, b), (c, d) = _halves(self.hi), _halves(other.hi)
     (e, f), (g, h) = _halves(self.lo), _halves(other.lo)
-    middle, rest = _two_sum(a * d, b * c)
+    middle, cross_error = _two_sum(a * d, b * c)
     hi, error = _two_sum(a * c, middle)
     small = ((a * g + c * e) + (a * h + b * g + c * f + d * e)) + b * d
-    return Pair(*_quick_two_sum(hi, error + (rest + small)))
+    return Pair(*_quick_two_sum(hi, error + (cross_error + small)))
 
   def __truediv__(self, other: "Number") -> "Pair":
     divisor = pair(other)
@@ -130,11 +130,11 @@ def map_halves(fn: Callable[..., Array], *xs: Any) -> Any:
   """
   if not any(isinstance(x, Pair) for x in xs):
     return fn(*xs)
-  made = [pair(x) for x in xs]
-  return Pair(fn(*(x.hi for x in made)), fn(*(x.lo for x in made)))
+  operands = [pair(x) for x in xs]
+  return Pair(fn(*(x.hi for x in operands)), fn(*(x.lo for x in operands)))
 
 
-def summed(x: Number, axis: int) -> Number:
+def sum_over(x: Number, axis: int) -> Number:
   """Sums over an axis, for a Pair by halves."""
   if not isinstance(x, Pair):
     return x.sum(axis)
@@ -162,8 +162,8 @@ def over_devices(x: Pair, axis: str) -> Pair:
   most = jax.lax.pmax(jnp.abs(x.hi), axis)
   grid = _power_of_two(most) * 2.0 ** (1 + math.ceil(math.log2(devices)))
   coarse = (x.hi + 1.5 * grid) - 1.5 * grid
-  rest = (x.hi - coarse) + x.lo
-  result: Pair = pair(jax.lax.psum(coarse, axis)) + jax.lax.psum(rest, axis)
+  remainder = (x.hi - coarse) + x.lo
+  result: Pair = pair(jax.lax.psum(coarse, axis)) + jax.lax.psum(remainder, axis)
   return result
 
 
@@ -206,24 +206,24 @@ def _exact_product(
   # Slice i of a with the slices of b that count beside it, [m, j n].
   products = [
     jax.lax.dot_general(
-      one,
+      part,
       jnp.concatenate(second[: depth - i]),
       (((1,), (1,)), ((), ())),
       precision=jax.lax.Precision.DEFAULT,
       preferred_element_type=jnp.float32,
     )
-    for i, one in enumerate(first)
+    for i, part in enumerate(first)
   ]
   total = zeros((a.shape[0], n))
   for order in reversed(range(depth)):
     # Four products of at most 2^22 make an exact sum. Where there are more,
     # their last bits do not count.
-    own: Any = sum(
+    order_sum: Any = sum(
       product[:, (order - i) * n : (order - i + 1) * n]
       for i, product in enumerate(products)
       if 0 <= order - i < len(second)
     )
-    total = total + own * 2.0 ** (-_BITS * order)
+    total = total + order_sum * 2.0 ** (-_BITS * order)
   scale = scale_a[:, None] * scale_b[None] * 2.0 ** (2 - 2 * _BITS)
   return map_halves(lambda part: part * scale, total)
 
@@ -237,14 +237,14 @@ def _slices(
   """
   hi = single(x)
   scale = 2 * _power_of_two(jnp.abs(hi).max(1))
-  left = hi / scale[:, None] * 2.0 ** (_BITS - 1)
+  remainder = hi / scale[:, None] * 2.0 ** (_BITS - 1)
   slices = []
   for i in range(6 if isinstance(x, Pair) else 4):
     if i == 3 and isinstance(x, Pair):
       # By now hi has left so little that the sum loses nothing that counts.
-      left = left + x.lo / scale[:, None] * 2.0 ** (_BITS * (i + 1) - 1)
-    slices.append(jnp.round(left))
-    left = (left - slices[-1]) * 2.0**_BITS
+      remainder = remainder + x.lo / scale[:, None] * 2.0 ** (_BITS * (i + 1) - 1)
+    slices.append(jnp.round(remainder))
+    remainder = (remainder - slices[-1]) * 2.0**_BITS
   return slices, scale
 
 
@@ -269,8 +269,10 @@ def cholesky(a: Float[Pair, "D D"]) -> Factor:
   blocks = -(-d // BLOCK)
   size = blocks * BLOCK
   # 1 on the rest of the diagonal, as large as the others.
-  rest = jnp.where(jnp.arange(size) < d, 0.0, jnp.diagonal(a.hi).max())
-  a = map_halves(lambda part: jnp.pad(part, ((0, size - d),) * 2), a) + (jnp.diag(rest))
+  padding = jnp.where(jnp.arange(size) < d, 0.0, jnp.diagonal(a.hi).max())
+  a = map_halves(lambda part: jnp.pad(part, ((0, size - d),) * 2), a) + (
+    jnp.diag(padding)
+  )
   rows = jnp.arange(size)[:, None]
 
   def column(j, carry):
@@ -282,24 +284,26 @@ def cholesky(a: Float[Pair, "D D"]) -> Factor:
         lambda part: jax.lax.dynamic_slice_in_dim(part, start, BLOCK), x
       )
 
-    def subtract(k, left):
+    def subtract(k, remainder):
       before = columns[k]
-      return left - _exact_product(before, rows_of(before))
+      return remainder - _exact_product(before, rows_of(before))
 
-    left = jax.lax.fori_loop(
+    remainder = jax.lax.fori_loop(
       0,
       j,
       subtract,
       map_halves(lambda part: jax.lax.dynamic_slice_in_dim(part, start, BLOCK, 1), a),
     )
-    inverse, least = _inverse_factor(rows_of(left))
-    made = _exact_product(left, inverse)
-    made = map_halves(lambda part: jnp.where(rows >= start, part, 0.0), made)
+    inverse, least = _inverse_factor(rows_of(remainder))
+    new_column = _exact_product(remainder, inverse)
+    new_column = map_halves(
+      lambda part: jnp.where(rows >= start, part, 0.0), new_column
+    )
 
     def put(all_, new):
-      return map_halves(lambda part, own: part.at[j].set(own), all_, new)
+      return map_halves(lambda part, value: part.at[j].set(value), all_, new)
 
-    return put(columns, made), put(inverses, inverse), jnp.minimum(pivot, least)
+    return put(columns, new_column), put(inverses, inverse), jnp.minimum(pivot, least)
 
   return Factor(
     *jax.lax.fori_loop(
@@ -323,15 +327,15 @@ def _inverse_factor(
 
   def eliminate(j, carry):
     """Takes row j, and subtracts it from the rows below."""
-    left, least = carry
-    own = left[j]
-    pivot = own[j]
-    row = own * _inverse_root(pivot)
+    remainder, least = carry
+    pivot_row = remainder[j]
+    pivot = pivot_row[j]
+    row = pivot_row * _inverse_root(pivot)
     below = map_halves(lambda part: jnp.where(index > j, part[:BLOCK], 0.0), row)
-    left = left - below[:, None] * row[None]
-    left = map_halves(lambda part, new: part.at[j].set(new), left, row)
+    remainder = remainder - below[:, None] * row[None]
+    remainder = map_halves(lambda part, new: part.at[j].set(new), remainder, row)
     # ``minimum`` keeps NaN.
-    return left, jnp.minimum(least, pivot.hi)
+    return remainder, jnp.minimum(least, pivot.hi)
 
   both = map_halves(lambda x, y: jnp.concatenate([x, y], 1), a, jnp.eye(BLOCK))
   both, least = jax.lax.fori_loop(0, BLOCK, eliminate, (both, jnp.float32(jnp.inf)))
@@ -341,25 +345,25 @@ def _inverse_factor(
 def _inverse_root(x: Pair) -> Pair:
   """1 / sqrt(x) by a step of Newton's method; NaN below 0."""
   guess = pair(1.0 / jnp.sqrt(x.hi))
-  left = pair(jnp.ones_like(x.hi)) - guess * (guess * x)
-  return guess + guess * map_halves(lambda part: 0.5 * part, left)
+  residual = pair(jnp.ones_like(x.hi)) - guess * (guess * x)
+  return guess + guess * map_halves(lambda part: 0.5 * part, residual)
 
 
 def solve_lower(factor: Factor, b: Float[Pair, "D r"]) -> Float[Pair, "D r"]:
   """Computes L^-1 b, [D, r]."""
   blocks, size = factor.columns.shape[:2]
   d = b.shape[0]
-  left = map_halves(lambda part: jnp.pad(part, ((0, size - d), (0, 0))), b)
+  remainder = map_halves(lambda part: jnp.pad(part, ((0, size - d), (0, 0))), b)
 
   def block(j, carry):
-    left, done = carry
-    own = _rows(left, j)
-    own = _exact_product(factor.inverses[j], own.T)
-    left = left - _exact_product(factor.columns[j], own.T)
-    return left, _put_rows(done, own, j)
+    remainder, done = carry
+    block_rows = _rows(remainder, j)
+    block_rows = _exact_product(factor.inverses[j], block_rows.T)
+    remainder = remainder - _exact_product(factor.columns[j], block_rows.T)
+    return remainder, _put_rows(done, block_rows, j)
 
   solution: Pair
-  _, solution = jax.lax.fori_loop(0, blocks, block, (left, zeros(left.shape)))
+  _, solution = jax.lax.fori_loop(0, blocks, block, (remainder, zeros(remainder.shape)))
   return solution[:d]
 
 
@@ -371,8 +375,8 @@ def solve_upper(factor: Factor, b: Float[Pair, "D r"]) -> Float[Pair, "D r"]:
 
   def block(i, done):
     j = blocks - 1 - i
-    own = _rows(right, j) - matmul(factor.columns[j].T, done)
-    return _put_rows(done, _exact_product(factor.inverses[j].T, own.T), j)
+    block_rows = _rows(right, j) - matmul(factor.columns[j].T, done)
+    return _put_rows(done, _exact_product(factor.inverses[j].T, block_rows.T), j)
 
   solution: Pair = jax.lax.fori_loop(0, blocks, block, zeros(right.shape))
   return solution[:d]
@@ -386,7 +390,9 @@ def _rows(x: Pair, j: Array) -> Pair:
 
 def _put_rows(x: Pair, rows: Pair, j: Array) -> Pair:
   return map_halves(
-    lambda part, own: jax.lax.dynamic_update_slice_in_dim(part, own, j * BLOCK, 0),
+    lambda part, values: jax.lax.dynamic_update_slice_in_dim(
+      part, values, j * BLOCK, 0
+    ),
     x,
     rows,
   )

@@ -38,7 +38,7 @@ class Products(NamedTuple):
   rows in all, and as many columns.
   """
 
-  whole: Array  #: [c, n, c] over all pixels
+  full: Array  #: [c, n, c] over all pixels
   rows: Array  #: [k - 1, c, n, c] over the pixels of such a row
   columns: Array  #: [k - 1, c, n, c] of such a column
   corners: Array  #: [k - 1, k - 1, c, n, c] where both cross
@@ -74,7 +74,7 @@ def _offsets(kernel: int) -> list[tuple[int, int]]:
   ]
 
 
-def _moved(x: Float[Array, "B H W c"], kernel: int) -> Float[Array, "B H W n c"]:
+def _shift_images(x: Float[Array, "B H W c"], kernel: int) -> Float[Array, "B H W n c"]:
   """[B, H, W, c] -> [B, H, W, n, c]: zeros where an offset leaves the image."""
   height, width = x.shape[1:3]
   edge = kernel - 1
@@ -94,7 +94,7 @@ def _edge(kernel: int, size: int) -> list[int]:
   return [*range(after), *range(size - before, size)]
 
 
-def _left_out(kernel: int) -> np.ndarray:
+def _leaves_out(kernel: int) -> np.ndarray:
   """[k, k - 1]: whether a row of the kernel leaves out a row of ``_edge``."""
   before, after = (kernel - 1) // 2, kernel // 2
   places = np.arange(kernel)[:, None]
@@ -114,13 +114,13 @@ def add(products: Products, x: Float[Array, "B H W c"], product: jnp.dtype) -> P
     The new sums.
   """
   kernel = products.rows.shape[0] + 1
-  one = x.astype(product)
-  other = _moved(one, kernel)
+  image = x.astype(product)
+  shifted = _shift_images(image, kernel)
   rows, columns = (np.array(_edge(kernel, size), np.int32) for size in x.shape[1:3])
 
   def sum_of(take: Callable[[Array], Array], batch: int) -> Array:
     """The products over all axes but the first ``batch`` ones and c, n."""
-    a, b = take(one), take(other)
+    a, b = take(image), take(shifted)
     lead = tuple(range(batch))
     over = tuple(range(batch, a.ndim - 1))
     return jax.lax.dot_general(
@@ -133,28 +133,30 @@ def add(products: Products, x: Float[Array, "B H W c"], product: jnp.dtype) -> P
     sum_of(lambda t: jnp.moveaxis(t[:, :, columns], 2, 0), 1),
     sum_of(lambda t: jnp.moveaxis(t[:, rows][:, :, columns], (1, 2), (0, 1)), 2),
   )
-  products = jax.tree.map(lambda old, more: old + more.astype(old.dtype), products, new)
+  products = jax.tree.map(
+    lambda old, extra: old + extra.astype(old.dtype), products, new
+  )
   return products
 
 
 def gram(products: Products) -> Float[Array, "d d"]:
   """X'X [d, d] of all examples, d = k k c."""
-  kernel, channels = products.rows.shape[0] + 1, products.whole.shape[0]
+  kernel, channels = products.rows.shape[0] + 1, products.full.shape[0]
   d = kernel * kernel * channels
-  out = jnp.asarray(_left_out(kernel), products.whole.dtype)
+  out = jnp.asarray(_leaves_out(kernel), products.full.dtype)
   with jax.default_matmul_precision("highest"):
     rows = jnp.einsum("pe,ecnd->pcnd", out, products.rows)
     columns = jnp.einsum("qe,ecnd->qcnd", out, products.columns)
     corners = jnp.einsum("pe,qf,efcnd->pqcnd", out, out, products.corners)
   # [k * k, c, n, c]: what a place gives with all that lie at an offset from it.
-  each = (products.whole[None, None] - rows[:, None] - columns[None] + corners).reshape(
-    kernel * kernel, *products.whole.shape
-  )
+  by_place = (
+    products.full[None, None] - rows[:, None] - columns[None] + corners
+  ).reshape(kernel * kernel, *products.full.shape)
   places = [divmod(place, kernel) for place in range(kernel * kernel)]
   number = {offset: i for i, offset in enumerate(_offsets(kernel))}
   index = np.array(
     [[number.get((r - p, c - q), 0) for r, c in places] for p, q in places], np.int32
   )
-  upper = jax.vmap(lambda own, at: own[:, at])(each, index).reshape(d, d)
+  upper = jax.vmap(lambda block, at: block[:, at])(by_place, index).reshape(d, d)
   place = jnp.arange(d, dtype=jnp.int32) // channels
   return jnp.where(place[:, None] <= place[None], upper, upper.T)

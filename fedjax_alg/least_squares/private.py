@@ -49,7 +49,7 @@ _ON = only("private", "moments")
 
 @dataclasses.dataclass(frozen=True)
 class PrivateMoments:
-  """How the sums of a layer are made private."""
+  """Options of the private sums of a layer."""
 
   GROUP: ClassVar[str] = "privacy"
 
@@ -93,7 +93,7 @@ def _norm(moments: Moments, unit: Float[Array, ""]) -> Float[Array, ""]:
   return jnp.sqrt(sum(squares, jnp.zeros((), unit.dtype)))
 
 
-def shortened(options: PrivateMoments, moments: Moments) -> Moments:
+def clip(options: PrivateMoments, moments: Moments) -> Moments:
   """The moments of one client, with ||v|| at most B."""
   norm, unit = (
     jnp.asarray(value, moments.gram.dtype)
@@ -113,27 +113,27 @@ def noise(options: PrivateMoments, total: Moments, key: Key) -> Moments:
 
   Args:
     options: how they are made private.
-    total: the sums of what clients have ``shortened``; their shapes are read.
+    total: the sums of what clients have clipped (``clip``); their shapes are read.
     key: consumed.
   """
   unit, deviation = options.input_norm, (options.noise_multiplier * options.moment_norm)
-  drawn = Moments(
+  sample = Moments(
     *(
       jax.random.normal(part, leaf.shape, jnp.float32)
       for part, leaf in zip(jax.random.split(key, 4), total)
     )
   )
-  half = jnp.tril(drawn.gram, -1) * 0.5**0.5
-  drawn = drawn._replace(gram=half + half.T + jnp.diag(jnp.diagonal(drawn.gram)))
+  half = jnp.tril(sample.gram, -1) * 0.5**0.5
+  sample = sample._replace(gram=half + half.T + jnp.diag(jnp.diagonal(sample.gram)))
   return Moments(
-    *(deviation * unit**power * part for part, power in zip(drawn, _POWERS))
+    *(deviation * unit**power * part for part, power in zip(sample, _POWERS))
   )
 
 
-def noised(total: Moments, drawn: Moments) -> Moments:
+def add_noise(total: Moments, sample: Moments) -> Moments:
   """The sums that are released."""
-  chex.assert_trees_all_equal_shapes(total, drawn)
-  total = jax.tree.map(lambda sums, part: sums + part.astype(sums.dtype), total, drawn)
+  chex.assert_trees_all_equal_shapes(total, sample)
+  total = jax.tree.map(lambda sums, part: sums + part.astype(sums.dtype), total, sample)
   return total
 
 

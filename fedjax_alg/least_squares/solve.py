@@ -94,11 +94,11 @@ def problem(
     maps = codes.high_passed(maps)
   by_class = pairs.map_halves(layer.unfold, maps)  # [L, positions, d]
   if code.shape[1] == 1:
-    cross = pairs.summed(by_class, 1).T
+    cross = pairs.sum_over(by_class, 1).T
     target = counts * positions / rows
     mix = code[:, 0]
   else:
-    cross, target = _coded(by_class, counts, code)
+    cross, target = _apply_code(by_class, counts, code)
     target = target / rows
     mix = None
     if high_pass:  # a high-passed code sums to 0 over the positions
@@ -122,13 +122,13 @@ def problem(
   )
 
 
-def _coded(by_class: Any, counts: Any, code: Array) -> tuple[Any, Any]:
+def _apply_code(by_class: Any, counts: Any, code: Array) -> tuple[Any, Any]:
   """X'T [d, width] and the sum of T [width] of a code for each position."""
   if isinstance(by_class, pairs.Pair):
     rows = pairs.map_halves(lambda part: part.reshape(-1, part.shape[-1]), by_class)
     return (
       pairs.matmul(rows.T, code.reshape(-1, code.shape[-1])),
-      pairs.matmul(counts[None], pairs.summed(pairs.pair(code), 1))[0],
+      pairs.matmul(counts[None], pairs.sum_over(pairs.pair(code), 1))[0],
     )
   return (
     jnp.einsum("lpd,lpj->dj", by_class, code, precision=trees.HIGHEST),
@@ -281,7 +281,7 @@ def weights(
   Returns:
     W [d, width] and b [width].
   """
-  # What is lost by rounding from here on is not magnified any more.
+  # Rounding errors from here on are not magnified any more.
   total, counts, target = map(
     pairs.single, (moments.total, _counts(moments), equations.target)
   )
@@ -331,11 +331,11 @@ def _counts(moments: Moments) -> pairs.Number:
 
 def _rows(counts: pairs.Number, layer: Layer) -> Any:
   """The number of examples, at least 1, times positions."""
-  whole = _at_least_one(pairs.single(counts).sum())
-  positions = jnp.asarray(layer.positions, whole.dtype)
+  count = _at_least_one(pairs.single(counts).sum())
+  positions = jnp.asarray(layer.positions, count.dtype)
   if isinstance(counts, pairs.Pair):
-    return pairs.pair(whole) * positions
-  return whole * positions
+    return pairs.pair(count) * positions
+  return count * positions
 
 
 def spread(
@@ -356,8 +356,8 @@ def spread(
   rows = _rows(_counts(moments), layer)
   row = pairs.map_halves(lambda part: part[None], total / rows)
   mean = _product(row, kernel)[0]
-  square = pairs.summed(_product(moments.gram, kernel) * kernel, 0) / rows
+  square = pairs.sum_over(_product(moments.gram, kernel) * kernel, 0) / rows
   square, variance = map(pairs.single, (square, square - mean * mean))
-  one = jnp.ones((), kernel.dtype)
+  unit = jnp.ones((), kernel.dtype)
   # A smaller variance is a rounding error: the output is constant.
-  return jnp.sqrt(jnp.where(variance > 1e-12 * square, variance, one))
+  return jnp.sqrt(jnp.where(variance > 1e-12 * square, variance, unit))

@@ -8,8 +8,8 @@ from fedjax_alg.metrics.names import (
   factor,
   is_cost,
   is_known,
-  known,
   metric,
+  metric_names,
   sign,
 )
 
@@ -22,7 +22,7 @@ __all__ = [
   "half_width_95",
   "is_cost",
   "is_known",
-  "known",
   "metric",
+  "metric_names",
   "sign",
 ]

@@ -1,4 +1,4 @@
-"""What is known of a metric by its name: which way is better, and its unit.
+"""The meaning of metrics by name: which way is better, and the unit.
 
 A name has one meaning in all tasks, so tables, plots, comparisons and rules
 that end a run need nothing but the name of a column of metrics.csv.
@@ -11,7 +11,7 @@ from fedjax_alg.errors import OptionError
 
 
 class Metric(NamedTuple):
-  """Which way a metric is better, and what its number is."""
+  """The meaning of a metric: which way is better, and the unit."""
 
   higher: bool = True  #: whether more is better
   #: whether it lies in [0, 1], of which tables show percent
@@ -66,7 +66,7 @@ OTHER_COLUMNS = (
 #: alike, and over the worst tenth of them.
 _CLIENT, _WORST = "client_", "worst_decile"
 
-_known: dict[str, Metric] = {
+_registry: dict[str, Metric] = {
   **dict.fromkeys(
     (*METRICS, "subset_accuracy", "pixel_accuracy", "mean_iou", "token_accuracy"),
     Metric(),
@@ -95,24 +95,24 @@ def is_of_clients(name: str) -> bool:
 
 def _of_all(name: str) -> str:
   """The metric of which this one is that of the clients."""
-  if is_of_clients(name) and name not in _known:
+  if is_of_clients(name) and name not in _registry:
     return name.removeprefix(_WORST + "_").removeprefix(_CLIENT)
   return name
 
 
 def metric(name: str) -> Metric:
-  """What is known of a metric; a share of which more is better by default."""
-  return _known.get(_of_all(name), Metric())
+  """Returns the meaning of a metric; by default a share, more of it is better."""
+  return _registry.get(_of_all(name), Metric())
 
 
 def is_known(name: str) -> bool:
   """Whether a task has a metric of this name."""
-  return _of_all(name) in _known
+  return _of_all(name) in _registry
 
 
-def known() -> tuple[str, ...]:
+def metric_names() -> tuple[str, ...]:
   """The names of all metrics, but for those of the clients of other tasks."""
-  return tuple(_known)
+  return tuple(_registry)
 
 
 def define(metrics: Iterable[tuple[str, Metric]]) -> None:
@@ -125,12 +125,12 @@ def define(metrics: Iterable[tuple[str, Metric]]) -> None:
     OptionError: the name has another meaning already.
   """
   for name, meant in metrics:
-    other = _known.setdefault(name, meant)
-    if other != meant:
-      said = "higher" if other.higher else "lower"
+    existing = _registry.setdefault(name, meant)
+    if existing != meant:
+      direction = "higher" if existing.higher else "lower"
       raise OptionError(
-        f"`better`={name}: has another meaning already ({said} is better, "
-        f"{'a share' if other.share else 'no share'}); take another name"
+        f"`better`={name}: has another meaning already ({direction} is better, "
+        f"{'a share' if existing.share else 'no share'}); take another name"
       )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedjax_alg import tasks
 from fedjax_alg.base import Key, Model, Params
-from fedjax_alg.errors import OptionError, a_type, raised
+from fedjax_alg.errors import OptionError, a_type, describe_error
 from fedjax_alg.models.flops import forward_flops
 
 #: Name of the argument -> its value in training.
@@ -44,11 +44,11 @@ def mode_arguments(call: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, 
 
 
 @contextlib.contextmanager
-def user_code(what: str) -> Iterator[None]:
+def user_code(label: str) -> Iterator[None]:
   """Turns every error of a user's code into one line.
 
   Args:
-    what: description of the code for the error message.
+    label: description of the code for the error message.
 
   Raises:
     OptionError: the code inside has failed.
@@ -58,21 +58,21 @@ def user_code(what: str) -> Iterator[None]:
   except OptionError:
     raise
   except Exception as error:  # whatever the user's code raises
-    raise OptionError(f"`model`: {what} fails ({raised(error)})") from error
+    raise OptionError(f"`model`: {label} fails ({describe_error(error)})") from error
 
 
-def shape_of(fn: Callable[..., Any], what: str, *shapes: Any) -> Any:
+def shape_of(fn: Callable[..., Any], label: str, *shapes: Any) -> Any:
   """The shapes of a result of the user's code, which is traced but never run.
 
   Args:
     fn: the user's code.
-    what: description of ``fn`` for the error message.
+    label: description of ``fn`` for the error message.
     *shapes: arguments of ``fn``.
 
   Raises:
     OptionError: ``fn`` cannot be traced.
   """
-  with user_code(what):
+  with user_code(label):
     return jax.eval_shape(fn, *shapes)
 
 
@@ -81,24 +81,24 @@ def _is_float(dtype: Any) -> bool:
   return dtype in (jnp.float32, jax.dtypes.canonicalize_dtype(float))
 
 
-def check_params(shapes: Any, what: str) -> None:
+def check_params(shapes: Any, label: str) -> None:
   """Checks that all parameters are float32.
 
   Args:
     shapes: shapes and dtypes of the parameters.
-    what: description of the model for the error message.
+    label: description of the model for the error message.
 
   Raises:
     OptionError: a parameter has another dtype, or there are no parameters.
   """
   leaves = jax.tree_util.tree_leaves_with_path(shapes)
   if not leaves:
-    raise OptionError(f"`model`: {what} has no parameters to train")
+    raise OptionError(f"`model`: {label} has no parameters to train")
   for path, leaf in leaves:
     dtype = getattr(leaf, "dtype", type(leaf).__name__)
     if not _is_float(dtype):
       raise OptionError(
-        f"`model`: {what} has {dtype} parameters "
+        f"`model`: {label} has {dtype} parameters "
         f"({jax.tree_util.keystr(path)}); they must be float32"
       )
 
@@ -124,19 +124,21 @@ def example(input_shape: Any, input_dtype: Any, rows: int) -> Any:
   return jax.ShapeDtypeStruct((rows,) + tuple(input_shape), input_dtype)
 
 
-def said_of(example: Any) -> str:
+def describe_example(example: Any) -> str:
   """The shape and the dtype of one of some examples, for messages."""
   if isinstance(example, Mapping):
-    return ", ".join(f"{name} {said_of(one)}" for name, one in example.items())
+    return ", ".join(
+      f"{name} {describe_example(leaf)}" for name, leaf in example.items()
+    )
   return f"{list(example.shape[1:])} {example.dtype}"
 
 
-def params_shapes(init: Callable[[Key], Params], what: str = "init(key)") -> Any:
+def params_shapes(init: Callable[[Key], Params], label: str = "init(key)") -> Any:
   """Finds the shapes of the parameters and checks that they are float32.
 
   Args:
     init: key -> parameters; it is traced but never run.
-    what: description of ``init`` for the error message.
+    label: description of ``init`` for the error message.
 
   Returns:
     The shapes.
@@ -149,8 +151,8 @@ def params_shapes(init: Callable[[Key], Params], what: str = "init(key)") -> Any
   # of another dtype.
   with jax.numpy_dtype_promotion("standard"):
     # The key is made inside: a key made outside would start JAX.
-    shapes = shape_of(lambda: init(jax.random.key(0)), what)
-  check_params(shapes, what)
+    shapes = shape_of(lambda: init(jax.random.key(0)), label)
+  check_params(shapes, label)
   return shapes
 
 
@@ -180,13 +182,15 @@ def with_task(model: Model, loss: Callable[..., Any] | None, task: Any) -> Model
   Args:
     model: any model.
     loss: (outputs, y) -> loss of each example [B]; None: that of the task.
-    task: see ``tasks.named``; None: what the data say, or classification.
+    task: see ``tasks.resolve``; None: what the data say, or classification.
   """
-  named = tasks.named(task)
-  return model._replace(task=named, loss=loss or (named or tasks.CLASSIFICATION).loss)
+  resolved_task = tasks.resolve(task)
+  return model._replace(
+    task=resolved_task, loss=loss or (resolved_task or tasks.CLASSIFICATION).loss
+  )
 
 
-def checked(
+def check_model(
   model: Model,
   input_shape: Any,
   input_dtype: Any = jnp.float32,
@@ -213,29 +217,29 @@ def checked(
   """
   params = params_shapes(model.init)
   x = example(input_shape, input_dtype, _ROWS)
-  examples, task = f"on examples of shape {said_of(x)}", tasks.of(model)
+  examples, task = f"on examples of shape {describe_example(x)}", tasks.of(model)
   if targets is None and task is tasks.CLASSIFICATION:
     targets = jax.ShapeDtypeStruct((), jnp.int32)
   y = (
     None
     if targets is None
     else jax.tree.map(
-      lambda one: jax.ShapeDtypeStruct((_ROWS, *one.shape), one.dtype), targets
+      lambda leaf: jax.ShapeDtypeStruct((_ROWS, *leaf.shape), leaf.dtype), targets
     )
   )
   outputs = shape_of(model.apply, f"apply(params, x) {examples}", params, x)
   _check_outputs(task, outputs, "apply(params, x)", y, num_classes)
   if model.train_apply is not None:
     train_apply = model.train_apply
-    what = "train_apply(params, x, key)"
+    label = "train_apply(params, x, key)"
     trained = shape_of(
       lambda params, x: train_apply(params, x, jax.random.key(0)),
-      f"{what} {examples}",
+      f"{label} {examples}",
       params,
       x,
     )
     _check_outputs(
-      task, trained, what, y, getattr(outputs, "shape", (num_classes,))[-1]
+      task, trained, label, y, getattr(outputs, "shape", (num_classes,))[-1]
     )
   if y is not None:
     if task.name not in tasks.NAMES:
@@ -243,26 +247,26 @@ def checked(
     loss = shape_of(model.loss, "loss(logits, y)", outputs, y)
     if not _is(loss, (_ROWS,)):
       raise OptionError(
-        f"`loss`: gives {_said(loss)} for {_ROWS} examples; it "
+        f"`loss`: gives {_describe(loss)} for {_ROWS} examples; it "
         f"must give one number each, [{_ROWS}] float32"
       )
   return with_flops(model, input_shape, input_dtype)
 
 
 def _check_outputs(
-  task: tasks.Task, outputs: Any, what: str, y: Any, size: int | None
+  task: tasks.Task, outputs: Any, label: str, y: Any, size: int | None
 ) -> None:
   if y is None or task.outputs is None:
     return
   shape = getattr(outputs, "shape", ()) or (0,)
-  wanted = task.outputs(y, shape[-1] if size is None else size)
-  if not _is(outputs, wanted):
+  expected = task.outputs(y, shape[-1] if size is None else size)
+  if not _is(outputs, expected):
     last = "classes" if size is None else size
-    shown = ", ".join(map(str, (*wanted[:-1], last)))
+    expected_shape = ", ".join(map(str, (*expected[:-1], last)))
     noun = "logits" if task.has_classes else f"the outputs of {task.name},"
     raise OptionError(
-      f"`model`: {what} gives {_said(outputs)} for {_ROWS} "
-      f"examples; it must give {noun} [{shown}] float32"
+      f"`model`: {label} gives {_describe(outputs)} for {_ROWS} "
+      f"examples; it must give {noun} [{expected_shape}] float32"
     )
 
 
@@ -283,15 +287,15 @@ def _check_own(task: tasks.Task, outputs: Any, y: Any) -> None:
     jax.ShapeDtypeStruct((_ROWS,), jnp.bool_),
   )
   with user_code(f"values of the task {task.name}"):
-    found = task.measured(
+    values = task.measured(
       {name: np.zeros((2, *leaf.shape)) for name, leaf in sums.items()}
     )
   for name in task.better:
-    shape = np.shape(found[name]) if name in found else None
+    shape = np.shape(values[name]) if name in values else None
     if shape != (2,):
-      said = "no" if shape is None else f"a value of shape {list(shape)} for"
+      actual = "no" if shape is None else f"a value of shape {list(shape)} for"
       raise OptionError(
-        f"`task`={task.name}: `values` gives {said} {name} of `better`; it "
+        f"`task`={task.name}: `values` gives {actual} {name} of `better`; it "
         "must give one number for each leading axis of the sums, [2] of [2]"
       )
   _check_further(task, sums, outputs, y)
@@ -306,35 +310,35 @@ def _check_further(task: tasks.Task, sums: Any, outputs: Any, y: Any) -> None:
     OptionError: one of them fails, or the main metric does not follow from the
       ``pooled`` sums.
   """
-  said, mask = f" of the task {task.name}", jax.ShapeDtypeStruct((_ROWS,), jnp.bool_)
+  suffix, mask = f" of the task {task.name}", jax.ShapeDtypeStruct((_ROWS,), jnp.bool_)
   clients = shape_of(
     task.pooled,
-    "pooled" + said,
+    "pooled" + suffix,
     {
       name: jax.ShapeDtypeStruct((2, *leaf.shape), leaf.dtype)
       for name, leaf in sums.items()
     },
   )
-  with user_code("values" + said + ", of what its pooled gives,"):
-    found = task.measured(
+  with user_code("values" + suffix + ", of what its pooled gives,"):
+    values = task.measured(
       {name: np.zeros(leaf.shape) for name, leaf in clients.items()}
     )
-  if task.main not in found:
+  if task.main not in values:
     raise OptionError(
       f"`task`={task.name}: its values gives no {task.main} of what its "
       "pooled gives, must give the main metric"
     )
   if task.flipped is not None:
-    shape_of(task.flipped, "flipped" + said, y)
+    shape_of(task.flipped, "flipped" + suffix, y)
   if task.matrix is not None:
-    shape_of(task.matrix, "matrix" + said, outputs, y, mask)
+    shape_of(task.matrix, "matrix" + suffix, outputs, y, mask)
 
 
 def _is(leaf: Any, shape: tuple[int, ...]) -> bool:
   return getattr(leaf, "shape", None) == shape and _is_float(leaf.dtype)
 
 
-def _said(leaf: Any) -> str:
+def _describe(leaf: Any) -> str:
   if not hasattr(leaf, "dtype"):
     return f"{a_type(leaf)}"
   return f"{list(leaf.shape)} {leaf.dtype}"

@@ -22,7 +22,7 @@ _AUGMENT = 0xA06
 
 
 def margin(size: int) -> int:
-  """By how many pixels a crop moves at most: 4 of 32, 3 of 28, 1 of 8."""
+  """Returns the most pixels that a crop moves by: 4 of 32, 3 of 28, 1 of 8."""
   return max(1, size // 8)
 
 
@@ -56,14 +56,14 @@ def flip(x: Array, key: Key) -> Array:
     x: [B, H, W] or [B, H, W, c] float32.
     key: consumed.
   """
-  chosen = jax.random.bernoulli(key, shape=x.shape[:1])
-  return jnp.where(chosen.reshape(-1, *[1] * (x.ndim - 1)), jnp.flip(x, 2), x)
+  is_flipped = jax.random.bernoulli(key, shape=x.shape[:1])
+  return jnp.where(is_flipped.reshape(-1, *[1] * (x.ndim - 1)), jnp.flip(x, 2), x)
 
 
 AUGMENTATIONS: dict[str, Callable[[Array, Key], Array]] = {"crop": crop, "flip": flip}
 
 
-def augmented(model: Model, names: Sequence[str], input_shape: Any) -> Model:
+def with_augmentations(model: Model, names: Sequence[str], input_shape: Any) -> Model:
   """The model that is trained on randomly changed images.
 
   Args:
@@ -79,37 +79,41 @@ def augmented(model: Model, names: Sequence[str], input_shape: Any) -> Model:
   """
   if not names:
     return model
-  said = f"`augment`={','.join(names)}"
+  label = f"`augment`={','.join(names)}"
   if (
     isinstance(input_shape, Mapping)
     or len(input_shape) not in (2, 3)
     or (min(input_shape[:2]) < 2)
   ):
-    shown = input_shape if isinstance(input_shape, Mapping) else list(input_shape)
-    raise OptionError(f"{said}: needs images, the examples are of shape {shown}")
+    shape = input_shape if isinstance(input_shape, Mapping) else list(input_shape)
+    raise OptionError(f"{label}: needs images, the examples are of shape {shape}")
   if tasks.of(model).name == "dense":
     raise OptionError(
-      f"{said}: the targets of the places would not move with them (`task`=dense)"
+      f"{label}: the targets of the places would not move with them (`task`=dense)"
     )
 
-  def moved(x: Array, key: Key) -> Array:
-    for name, own in zip(
+  def transform(x: Array, key: Key) -> Array:
+    for name, step_key in zip(
       names, jax.random.split(jax.random.fold_in(key, _AUGMENT), len(names))
     ):
-      x = AUGMENTATIONS[name](x, own)
+      x = AUGMENTATIONS[name](x, step_key)
     return x
 
-  def change(whole: Model) -> Model:
-    apply, train_apply, observe = (whole.apply, whole.train_apply, whole.observe)
+  def change(full_model: Model) -> Model:
+    apply, train_apply, observe = (
+      full_model.apply,
+      full_model.train_apply,
+      full_model.observe,
+    )
 
     def augmenting(params, x, key):
-      x = moved(x, key)
+      x = transform(x, key)
       return train_apply(params, x, key) if train_apply else apply(params, x)
 
     def observing(params, x, mask, key, *fixed):
       assert observe is not None
-      return observe(params, x if key is None else moved(x, key), mask, key, *fixed)
+      return observe(params, x if key is None else transform(x, key), mask, key, *fixed)
 
-    return whole._replace(train_apply=augmenting, observe=observe and observing)
+    return full_model._replace(train_apply=augmenting, observe=observe and observing)
 
-  return roles.changed(model, change)
+  return roles.map_passes(model, change)

@@ -35,7 +35,7 @@ def from_functions(
     l2: coefficient of (l2/2) ||w||^2.
     loss: (logits [B, L], y [B]) -> loss of each example [B]; None: that of the
       task.
-    task: what is predicted, see ``tasks.named``; None: what the data say, or
+    task: what is predicted, see ``tasks.resolve``; None: what the data say, or
       one class for each example.
     input_dtype: dtype of the examples.
     train_apply: (params, x, key) -> logits in training, with random numbers
@@ -64,4 +64,4 @@ def from_functions(
   )
   if input_shape is None:
     return model
-  return adapt.checked(model, input_shape, input_dtype)
+  return adapt.check_model(model, input_shape, input_dtype)

@@ -114,7 +114,7 @@ def parse_layers(words: Iterable[str]) -> tuple[StackLayer, ...]:
   for word in words:
     match = re.fullmatch("([a-z]+)([0-9]+(?:-[0-9]+)*)?", word)
     kind = _WORDS.get(match[1]) if match else None
-    # Of more digits than Python reads, the first decide as well.
+    # Python refuses very long numbers; the first 20 digits decide as well.
     sizes = [int(size[:20]) for size in re.findall("[0-9]+", word)]
     if kind is None or len(sizes) != len(dataclasses.fields(kind)):
       raise OptionError(
@@ -136,7 +136,7 @@ def parse_layers(words: Iterable[str]) -> tuple[StackLayer, ...]:
 
 
 def of_pixels(shape: Sequence[int]) -> str:
-  """What a message says more where examples may be flat pixels of images."""
+  """Returns a hint for messages where examples may be flat pixels of images."""
   side = math.isqrt(math.prod(shape))
   if len(shape) != 1 or side**2 != shape[0] or side < 2:
     return ""
@@ -297,7 +297,7 @@ def layer_views(
   for i, (layer, shape) in enumerate(_with_inputs(everything, input_shape)):
     if not isinstance(layer, (Dense, Conv)):
       continue
-    before = sum(type(other) is type(layer) for other in everything[:i])
+    before = sum(type(earlier) is type(layer) for earlier in everything[:i])
     name = f"{type(layer).__name__}_{before}"  # the name that flax gives it
     front = _Front(tuple(everything[:i]))
     if isinstance(layer, Conv):

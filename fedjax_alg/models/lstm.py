@@ -28,12 +28,12 @@ def frozen_embedding(tokens: Array, dim: int) -> Array:
   """
   key = jax.random.key(_EMBEDDING_SEED)
 
-  def one(token):
+  def embed(token):
     return jax.random.uniform(
       jax.random.fold_in(key, token), (dim,), minval=-(3**0.5), maxval=3**0.5
     )
 
-  result: Array = jax.vmap(one)(tokens.reshape(-1)).reshape(*tokens.shape, dim)
+  result: Array = jax.vmap(embed)(tokens.reshape(-1)).reshape(*tokens.shape, dim)
   return result
 
 
@@ -48,8 +48,8 @@ class _Layer(nn.Module):
   width: int
 
   @nn.compact
-  def __call__(self, x: Array, real: Array) -> Array:
-    """Computes (x [B, T, D], real [B, T] bool) -> all states [B, T, H]."""
+  def __call__(self, x: Array, mask: Array) -> Array:
+    """Computes (x [B, T, D], mask [B, T] bool) -> all states [B, T, H]."""
     batch, _, dim = x.shape
     kernel = self.param(
       "kernel", nn.initializers.glorot_uniform(), (dim + self.width, 4 * self.width)
@@ -58,18 +58,18 @@ class _Layer(nn.Module):
     x = x.astype(kernel.dtype)  # which is less than float32 in bfloat16
     inputs = x @ kernel[:dim] + bias[None, None]  # for all tokens at once
 
-    def step(carry, now):
+    def step(carry, x_t):
       cell, state = carry
-      projected, here = now
-      i, j, f, o = jnp.split(projected + state @ kernel[dim:], 4, axis=1)
+      inputs_t, mask_t = x_t
+      i, j, f, o = jnp.split(inputs_t + state @ kernel[dim:], 4, axis=1)
       new_cell = nn.sigmoid(f + 1) * cell + nn.sigmoid(i) * jnp.tanh(j)
       new_state = nn.sigmoid(o) * jnp.tanh(new_cell)
-      cell = jnp.where(here[:, None], new_cell, cell)
-      state = jnp.where(here[:, None], new_state, state)
+      cell = jnp.where(mask_t[:, None], new_cell, cell)
+      state = jnp.where(mask_t[:, None], new_state, state)
       return (cell, state), state
 
-    nothing = jnp.zeros((batch, self.width), inputs.dtype)
-    _, states = jax.lax.scan(step, (nothing, nothing), (inputs.swapaxes(0, 1), real.T))
+    zeros = jnp.zeros((batch, self.width), inputs.dtype)
+    _, states = jax.lax.scan(step, (zeros, zeros), (inputs.swapaxes(0, 1), mask.T))
     result: Array = states.swapaxes(0, 1)
     return result
 
@@ -97,12 +97,12 @@ class LSTM(nn.Module):
   hidden: int = 30  #: width of the dense layer before the last; 0: none
   num_classes: int = 2
   single: bool = True  #: whether one logit stands for two classes
-  each: bool = False  #: whether every state has outputs, not the last alone
+  per_position: bool = False  #: whether every state has outputs, not the last alone
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
     """Computes [B, T] int32 -> logits [B, L], or [B, T, L] of every state."""
-    real = x != PADDING
+    mask = x != PADDING
     if self.embedding == "learned":
       table = self.param(
         "embedding", nn.initializers.normal(1.0), (self.tokens, self.dim)
@@ -112,8 +112,8 @@ class LSTM(nn.Module):
       vectors = frozen_embedding(x, self.dim)
     states = vectors
     for number, width in enumerate(self.widths, 1):
-      states = _Layer(width, name=f"lstm_{number}")(states, real)
-    features = states if self.each else states[:, -1]
+      states = _Layer(width, name=f"lstm_{number}")(states, mask)
+    features = states if self.per_position else states[:, -1]
     if self.hidden:
       features = nn.relu(nn.Dense(self.hidden)(features))
     if self.num_classes > 2 or not self.single:
@@ -129,7 +129,7 @@ def make_lstm(
   dim: int | None = None,
   widths: tuple[int, ...] | None = None,
   classes: bool = True,
-  each: bool = False,
+  per_position: bool = False,
 ) -> LSTM:
   """Makes the model of a task; the number of classes says which.
 
@@ -147,21 +147,21 @@ def make_lstm(
       else 256, 256.
     classes: whether the outputs are the logits of classes; else there are
       ``num_classes`` of them whatever their number.
-    each: whether every state has outputs, for the next token at each place.
+    per_position: whether every state has outputs, for the next token at each place.
 
   Returns:
     The flax module.
   """
-  two = num_classes == 2 and classes
+  is_binary = num_classes == 2 and classes
   if dim is None:
-    dim = 300 if two or embedding == "frozen" else 8
+    dim = 300 if is_binary or embedding == "frozen" else 8
   return LSTM(
     tokens,
     embedding,
     dim,
-    widths or ((100,) * 2 if two else (256,) * 2),
-    hidden=30 if two else 0,
+    widths or ((100,) * 2 if is_binary else (256,) * 2),
+    hidden=30 if is_binary else 0,
     num_classes=num_classes,
-    single=two,
-    each=each,
+    single=is_binary,
+    per_position=per_position,
   )

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from fedjax_alg import tasks
 from fedjax_alg.base import Array, Key, Layer, Model, Params
-from fedjax_alg.errors import OptionError, check_one_of, raised
+from fedjax_alg.errors import OptionError, check_one_of, describe_error
 from fedjax_alg.models import adapt, lstm, resnet, roles, statistics, transformer
 from fedjax_alg.models import layers as layers_lib
 from fedjax_alg.models.functions import from_functions
@@ -146,7 +146,7 @@ def from_flax(
     l2: coefficient of (l2/2) ||w||^2.
     loss: (logits [B, L], y [B]) -> loss of each example [B]; None: that of the
       task.
-    task: what is predicted, see ``tasks.named``; None: what the data say, or
+    task: what is predicted, see ``tasks.resolve``; None: what the data say, or
       one class for each example.
     input_dtype: dtype of the examples, or a dictionary of dtypes.
 
@@ -174,7 +174,7 @@ def from_flax(
     return module.init(key, jax.tree.map(jnp.zeros_like, example), **evaluation)
 
   variables = adapt.params_shapes(
-    init, f"{name} on examples of shape {adapt.said_of(example)}"
+    init, f"{name} on examples of shape {adapt.describe_example(example)}"
   )
   layers_with_state = _with_state(variables, init, name)
   with_statistics = functools.partial(statistics.linen_reading, layers_with_state)
@@ -201,7 +201,7 @@ def from_flax(
     )
     rngs = None if key is None else {"dropout": key}
     with with_statistics(statistics.Reading(mask, True, fixed)):
-      found, new = _without(
+      outputs, new = _without(
         name,
         where,
         lambda: module.apply(
@@ -212,7 +212,7 @@ def from_flax(
           mutable=[kind for kind in params if kind != "params"],
         ),
       )
-    return jnp.asarray(found), {**params, **new}
+    return jnp.asarray(outputs), {**params, **new}
 
   softmax = isinstance(module, Softmax)
   model = from_functions(
@@ -234,8 +234,8 @@ def from_flax(
     statistics.Stateful(
       {
         leaf: leaf.partition("/")[2]
-        for own in layers_with_state.values()
-        for leaf in own
+        for names in layers_with_state.values()
+        for leaf in names
       },
       observe,
     ),
@@ -287,7 +287,7 @@ def _without(name: str, where: str, run: Callable[[], _Result]) -> _Result:
     return run()
   except flax.errors.InvalidRngError as error:
     raise OptionError(
-      f"`model`: {name} draws random numbers {where}: {raised(error)}"
+      f"`model`: {name} draws random numbers {where}: {describe_error(error)}"
     ) from error
 
 
@@ -322,7 +322,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
   ),
   "transformer": lambda num_classes, tokens, d_model, blocks, heads, task, **_: (
     transformer.Transformer(
-      num_classes, tokens, d_model, blocks, heads, each=task.of_tokens
+      num_classes, tokens, d_model, blocks, heads, per_position=task.of_tokens
     )
   ),
 }
@@ -366,7 +366,7 @@ def make_model(
     d_model: length of the vectors between the blocks (transformer).
     blocks: number of blocks (transformer).
     heads: number of heads of each attention (transformer).
-    task: what is predicted, see ``tasks.named``; None: one class for each
+    task: what is predicted, see ``tasks.resolve``; None: one class for each
       example.
 
   Returns:
@@ -384,7 +384,7 @@ def make_model(
       f"`model`={name}: reads one array, the examples have "
       f"{', '.join(input_shape)} (give a model of your own)"
     )
-  task = tasks.named(task)
+  task = tasks.resolve(task)
   least = OF_IMAGES.get(name, 0)
   if least and (len(input_shape) not in (2, 3) or min(input_shape[:2]) < least):
     size = "x".join(map(str, input_shape)) or "scalar"

@@ -49,7 +49,7 @@ def from_nnx(
     l2: coefficient of (l2/2) ||w||^2.
     loss: (logits [B, L], y [B]) -> loss of each example [B]; None: that of the
       task.
-    task: what is predicted, see ``tasks.named``; None: what the data say, or
+    task: what is predicted, see ``tasks.resolve``; None: what the data say, or
       one class for each example.
     input_dtype: dtype of the examples, or a dictionary of dtypes.
 
@@ -61,16 +61,18 @@ def from_nnx(
       state cannot leave rows out (``statistics.check_layer``); a parameter is
       not float32; or the module does not fit the examples.
   """
-  drawn, init, name = _drawn(module)
-  split, params = _split(drawn, name)
-  call = type(drawn).__call__
+  template, init, name = _module_and_init(module)
+  split, params = _split(template, name)
+  call = type(template).__call__
   evaluation, training = adapt.mode_arguments(call)
   takes_rngs = "rngs" in inspect.signature(call).parameters
-  has_mode = any(hasattr(part, "deterministic") for _, part in nnx.iter_modules(drawn))
-  layers = statistics.nnx_layers(drawn, name)
+  has_mode = any(
+    hasattr(part, "deterministic") for _, part in nnx.iter_modules(template)
+  )
+  layers = statistics.nnx_layers(template, name)
 
   def run(params, x, key, reading):
-    new = split.merged(params, jax.random.key(0) if key is None else key)
+    new = split.merge(params, jax.random.key(0) if key is None else key)
     mode: dict[str, Any] = dict(evaluation if key is None else training)
     if key is None:
       new.eval()
@@ -118,7 +120,7 @@ def from_nnx(
   )
   if not layers:
     return model
-  names = {leaf: leaf for own in layers.values() for leaf in own}
+  names = {leaf: leaf for layer_names in layers.values() for leaf in layer_names}
   return roles.with_state(model, statistics.Stateful(names, observe))
 
 
@@ -126,7 +128,7 @@ def from_nnx(
 _VALUES = (nnx.Param, nnx.BatchStat)
 
 
-def _drawn(
+def _module_and_init(
   module: nnx.Module | Callable[[nnx.Rngs], nnx.Module],
 ) -> tuple[Any, Callable[[Key], Params], str]:
   """The module (a factory's with shapes for arrays), its ``init`` and name."""
@@ -153,7 +155,7 @@ class _Split(NamedTuple):
   shapes: Any  #: of the values and of the state of the random streams
   tags: list[str]  #: the names of the random streams
 
-  def merged(self, params: Params, key: Key) -> Any:
+  def merge(self, params: Params, key: Key) -> Any:
     """Makes the module with parameters; random streams start from the key."""
     state, streams = jax.tree.map(lambda leaf: leaf, self.shapes)
     nnx.replace_by_pure_dict(state, params)
@@ -180,8 +182,8 @@ def _split(module: Any, name: str) -> tuple[_Split, nnx.State]:
     OptionError: the module keeps other state, or a parameter is not float32.
   """
   graph, params, *others = nnx.split(module, _VALUES, ...)
-  (rest,) = others
-  streams = nnx.to_flat_state(rest)
+  (other_state,) = others
+  streams = nnx.to_flat_state(other_state)
   for path, leaf in streams:
     if not isinstance(leaf, nnx.RngState):
       raise OptionError(
@@ -191,7 +193,7 @@ def _split(module: Any, name: str) -> tuple[_Split, nnx.State]:
       )
   adapt.check_params(nnx.to_pure_dict(params), name)
   shapes = jax.tree.map(
-    lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (params, rest)
+    lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (params, other_state)
   )
   tags = sorted({leaf.tag for _, leaf in streams})
   return _Split(graph, shapes, tags), params

@@ -40,30 +40,30 @@ def in_bfloat16(model: Model) -> Model:
     model: any model; its layers (``Model.layers``) compute as before.
   """
 
-  kept = () if model.roles is None else model.roles.stateful.names
+  state_names = () if model.roles is None else model.roles.stateful.names
 
-  def lowered(params):
+  def lower(params):
     return jax.tree.map(
-      lambda name, leaf: leaf if name in kept else _as(jnp.bfloat16, leaf),
+      lambda name, leaf: leaf if name in state_names else _as(jnp.bfloat16, leaf),
       jax.tree.unflatten(jax.tree.structure(params), roles.paths(params)),
       params,
     )
 
-  def converted(apply: Callable[..., Any] | None) -> Any:
+  def convert(apply: Callable[..., Any] | None) -> Any:
 
-    def low(params, x, *more):
+    def low(params, x, *args):
       assert apply is not None
       with jax.numpy_dtype_promotion("standard"):
-        return _as(jnp.float32, apply(lowered(params), _as(jnp.bfloat16, x), *more))
+        return _as(jnp.float32, apply(lower(params), _as(jnp.bfloat16, x), *args))
 
     return apply and low
 
-  return roles.changed(
+  return roles.map_passes(
     model,
-    lambda whole: whole._replace(
-      apply=converted(whole.apply),
+    lambda full_model: full_model._replace(
+      apply=convert(full_model.apply),
       linear=False,
-      train_apply=converted(whole.train_apply),
-      observe=converted(whole.observe),
+      train_apply=convert(full_model.train_apply),
+      observe=convert(full_model.observe),
     ),
   )

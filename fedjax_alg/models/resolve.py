@@ -82,7 +82,7 @@ def as_model(
       raise OptionError(
         f"`{option}`: only a named model reads it, not the {type(model).__name__} given"
       )
-  result = _made(model, input_shape, num_classes, input_dtype, options, task)
+  result = _build(model, input_shape, num_classes, input_dtype, options, task)
   result = _of_task(result, task, targets)
   if l2 is not None:
     result = result._replace(l2=float(l2))
@@ -90,7 +90,7 @@ def as_model(
     result = result._replace(l2_of_sum=l2_of == "sum")
   if loss is not None:
     result = result._replace(loss=loss)
-  return adapt.checked(result, input_shape, input_dtype, num_classes, targets)
+  return adapt.check_model(result, input_shape, input_dtype, num_classes, targets)
 
 
 def _of_task(model: Model, task: tasks.Task | None, targets: Any) -> Model:
@@ -100,41 +100,41 @@ def _of_task(model: Model, task: tasks.Task | None, targets: Any) -> Model:
     OptionError: the task of the model is not that of the data, or not one for
       their targets.
   """
-  named = model.task
-  if named is None:
+  model_task = model.task
+  if model_task is None:
     # A model that names neither has the default loss.
     default = model.loss is tasks.CLASSIFICATION.loss
     return model._replace(task=task, loss=task.loss if task and default else model.loss)
   if task is None:
-    for kept in jax.tree.leaves(targets):
-      _check_targets(named, kept)
-  if task is None or task is named:
+    for target in jax.tree.leaves(targets):
+      _check_targets(model_task, target)
+  if task is None or task is model_task:
     return model
-  if task.name != named.name:
+  if task.name != model_task.name:
     raise OptionError(
-      f"`model`: is for the task {named.name}, the data are for {task.name}"
+      f"`model`: is for the task {model_task.name}, the data are for {task.name}"
     )
   return model._replace(
-    task=task, loss=task.loss if model.loss is named.loss else model.loss
+    task=task, loss=task.loss if model.loss is model_task.loss else model.loss
   )
 
 
-def _check_targets(task: tasks.Task, kept: Any) -> None:
+def _check_targets(task: tasks.Task, target: Any) -> None:
   """Checks the shape of targets that were given without a task."""
-  said = f"`model`: is for the task {task.name}, "
+  prefix = f"`model`: is for the task {task.name}, "
   try:
-    made = np.asarray(task.targets(np.zeros((1, *kept.shape), kept.dtype)))
+    example = np.asarray(task.targets(np.zeros((1, *target.shape), target.dtype)))
   except ValueError as error:
-    raise OptionError(f"{said}y {error}") from None
-  if made.shape[1:] != kept.shape or made.dtype != kept.dtype:
+    raise OptionError(f"{prefix}y {error}") from None
+  if example.shape[1:] != target.shape or example.dtype != target.dtype:
     raise OptionError(
-      f"{said}whose targets are {made.dtype} of shape {made.shape[1:]} and "
-      f"not {kept.dtype} of shape {kept.shape} (give it with the data, too, "
+      f"{prefix}whose targets are {example.dtype} of shape {example.shape[1:]} and "
+      f"not {target.dtype} of shape {target.shape} (give it with the data, too, "
       f"as `task`={task.name})"
     )
 
 
-def _made(
+def _build(
   model: Any,
   input_shape: Any,
   num_classes: int,
@@ -158,11 +158,11 @@ def _made(
     "num_classes": num_classes,
   }
   parameters = _parameters(model)
-  asked = {name: sizes[name] for name in sizes if name in parameters}
-  if asked or "rngs" in parameters:
-    model, of_rngs = _fitted(model, asked)
+  arguments = {name: sizes[name] for name in sizes if name in parameters}
+  if arguments or "rngs" in parameters:
+    model, of_rngs = _call_maker(model, arguments)
     if not of_rngs:
-      return _made(model, input_shape, num_classes, input_dtype, {}, task)
+      return _build(model, input_shape, num_classes, input_dtype, {}, task)
   if inspect.isclass(model) and issubclass(model, nn.Module):
     raise OptionError(
       f"`model`: {model.__name__} is a class; give a module, {model.__name__}(...)"
@@ -224,12 +224,12 @@ def _parameters(maker: Any) -> dict[str, inspect.Parameter]:
     return {}
 
 
-def _fitted(maker: Any, asked: dict[str, Any]) -> tuple[Any, bool]:
+def _call_maker(maker: Any, arguments: dict[str, Any]) -> tuple[Any, bool]:
   """Gives a maker of models the sizes that it asks for.
 
   Args:
     maker: a function or class.
-    asked: parameter -> its value.
+    arguments: parameter -> its value.
 
   Returns:
     The model; or if ``maker`` has further parameters, a function of
@@ -239,16 +239,16 @@ def _fitted(maker: Any, asked: dict[str, Any]) -> tuple[Any, bool]:
     OptionError: making the model fails.
   """
   parameters = _parameters(maker)
-  named = functools.wraps(maker, updated=())
+  with_name = functools.wraps(maker, updated=())
   if "rngs" in parameters:
-    return named(lambda rngs: maker(rngs=rngs, **asked)), True
+    return with_name(lambda rngs: maker(rngs=rngs, **arguments)), True
   if any(
     parameter.default is parameter.empty
     and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     for name, parameter in parameters.items()
-    if name not in asked
+    if name not in arguments
   ):
-    return named(lambda rngs: maker(rngs, **asked)), True
+    return with_name(lambda rngs: maker(rngs, **arguments)), True
   name = getattr(maker, "__name__", type(maker).__name__)
-  with adapt.user_code(f"{name}({', '.join(asked)})"):
-    return maker(**asked), False
+  with adapt.user_code(f"{name}({', '.join(arguments)})"):
+    return maker(**arguments), False

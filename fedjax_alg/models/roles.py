@@ -48,7 +48,7 @@ from fedjax_alg.models.statistics import Stateful
 #: The roles of parameters.
 ROLES = ("shared", "personal", "frozen")
 STATE = "state"
-#: Who keeps the running statistics of a model.
+#: Owners of the running statistics of a model.
 MODEL_STATES = ("global", "local", "batch")
 #: Patterns that stand for the parameters of some layers.
 LAST, NORM, LORA = "last", "norm", "lora"
@@ -59,7 +59,7 @@ WHEN = ("together", "first", "evaluation")
 
 @dataclasses.dataclass(frozen=True)
 class Personal:
-  """How the personal leaves of a client are trained."""
+  """Settings for training the personal leaves of a client."""
 
   when: str = "together"  #: one of ``WHEN``
   rate: float = 0.0  #: learning rate; 0: that of the method's local steps
@@ -68,8 +68,8 @@ class Personal:
   fit: int = 0
 
 
-class Own(NamedTuple):
-  """What a client computes with beside the shared leaves."""
+class ClientLeaves(NamedTuple):
+  """The leaves of a client beside the shared ones."""
 
   personal: Params  #: its personal leaves
   state: Params  #: running statistics
@@ -121,7 +121,7 @@ class Roles:
   def of(self, role: str, params: Params) -> Params:
     """The leaves of one role, None in the place of the others."""
     return jax.tree.map(
-      lambda own, leaf: leaf if own == role else None, self.role, params
+      lambda leaf_role, leaf: leaf if leaf_role == role else None, self.role, params
     )
 
   def join(self, *parts: Params) -> Params:
@@ -130,22 +130,28 @@ class Roles:
     Where several have a leaf, it is that of the first.
     """
 
-    def one(role, *leaves):
+    def first_leaf(role, *leaves):
       return next((leaf for leaf in leaves if leaf is not None), None)
 
-    return jax.tree.map(one, self.role, *(part for part in parts if part is not None))
+    return jax.tree.map(
+      first_leaf, self.role, *(part for part in parts if part is not None)
+    )
 
-  def start(self, key: Key) -> Own:
+  def start(self, key: Key) -> ClientLeaves:
     """The personal leaves and the statistics that every client starts from."""
     values = self.whole.init(key)
-    return Own(self.of("personal", values), self.of(STATE, values))
+    return ClientLeaves(self.of("personal", values), self.of(STATE, values))
 
   def _bind(self, model: Model, join: Callable[[Any], Params]) -> Model:
     """``model`` that computes with what ``join`` makes of its parameters."""
-    whole, stateful, in_training = (self.whole, self.stateful, self.whole.train_apply)
+    full_model, stateful, in_training = (
+      self.whole,
+      self.stateful,
+      self.whole.train_apply,
+    )
 
     def apply(params: Any, x: Array) -> Array:
-      return whole.apply(join(params), x)
+      return full_model.apply(join(params), x)
 
     def train_apply(params: Any, x: Array, key: Key) -> Array:
       assert in_training is not None
@@ -184,10 +190,10 @@ class Roles:
     """
 
     def join(params):
-      own = (
+      client_leaves = (
         self.start(jax.random.key(0)) if (self.has_personal or self.has_state) else ()
       )
-      return self.join(params, *own, self.frozen, self.unkept)
+      return self.join(params, *client_leaves, self.frozen, self.unkept)
 
     model = self.whole._replace(
       init=lambda key: self.of("shared", self.whole.init(key)),
@@ -199,7 +205,7 @@ class Roles:
 
   def shared_like(self, model: Model) -> Model:
     """``shared_model`` with the loss, l2 and task of a model."""
-    return _like(self.shared_model(), model)
+    return _with_objective(self.shared_model(), model)
 
   def of_client(self, model: Model, shard: Shard) -> Model:
     """The model of the shared leaves at a client with its own ones."""
@@ -209,7 +215,7 @@ class Roles:
     )
 
     def join(params):
-      # Of two trees with a leaf the first counts.
+      # If several trees have a leaf, the first counts.
       start = self.start(jax.random.key(0)) if lacks else ()
       return self.join(
         params, shard.personal, shard.state, self.frozen, self.unkept, *start
@@ -219,11 +225,11 @@ class Roles:
 
   def deployed(self, model: Model) -> Model:
     """The model of all leaves that clients or the server keep, joined."""
-    kept = {"shared", "personal"} | ({STATE} if self.has_state else set())
+    joined_roles = {"shared", "personal"} | ({STATE} if self.has_state else set())
 
     def init(key: Key) -> Params:
       return jax.tree.map(
-        lambda role, leaf: leaf if role in kept else None,
+        lambda role, leaf: leaf if role in joined_roles else None,
         self.role,
         self.whole.init(key),
       )
@@ -251,7 +257,7 @@ class Roles:
 
     return self._bind(model, join)._replace(roles=None)
 
-  def alone(self, model: Model, shared: Params) -> Model:
+  def personal_model(self, model: Model, shared: Params) -> Model:
     """The model of the personal leaves, the shared ones being given."""
     others = {"personal": "shared", "shared": "frozen"}
     return dataclasses.replace(
@@ -266,7 +272,7 @@ class Roles:
       return model
     return dataclasses.replace(self, frozen=frozen).shared_like(model)
 
-  def kept_by(self, model_state: str) -> "Roles":
+  def with_model_state(self, model_state: str) -> "Roles":
     """The same with other statistics, one of ``MODEL_STATES``."""
     unkept = None
     if self.stateful is not None and model_state == "batch":
@@ -278,8 +284,8 @@ class Roles:
     # In a thread of its own nothing is traced, also where the caller is: under
     # ensure_compile_time_eval all that is not the key becomes a constant.
     with futures.ThreadPoolExecutor(1) as pool:
-      found = pool.submit(lambda: self.whole.init(jax.random.key(0))).result()
-    return jax.tree.map(np.asarray, self.of(role, found))
+      params = pool.submit(lambda: self.whole.init(jax.random.key(0))).result()
+    return jax.tree.map(np.asarray, self.of(role, params))
 
   def floats(self) -> dict[str, int]:
     """The number of floats of each role."""
@@ -295,13 +301,13 @@ class Roles:
     return digest.hexdigest()
 
 
-def _like(model: Model, other: Model) -> Model:
+def _with_objective(model: Model, source: Model) -> Model:
   return model._replace(
-    loss=other.loss, l2=other.l2, l2_of_sum=other.l2_of_sum, task=other.task
+    loss=source.loss, l2=source.l2, l2_of_sum=source.l2_of_sum, task=source.task
   )
 
 
-def changed(model: Model, change: Callable[[Model], Model]) -> Model:
+def map_passes(model: Model, change: Callable[[Model], Model]) -> Model:
   """The model whose passes ``change`` has changed, of all its leaves.
 
   Args:
@@ -312,10 +318,12 @@ def changed(model: Model, change: Callable[[Model], Model]) -> Model:
   roles = model.roles
   if roles is None:
     return change(model)
-  whole = change(roles.whole._replace(observe=roles.stateful.observe))
-  stateful = roles.stateful._replace(observe=whole.observe)
+  full_model = change(roles.whole._replace(observe=roles.stateful.observe))
+  stateful = roles.stateful._replace(observe=full_model.observe)
   result: Model = (
-    dataclasses.replace(roles, whole=whole._replace(observe=None), stateful=stateful)
+    dataclasses.replace(
+      roles, whole=full_model._replace(observe=None), stateful=stateful
+    )
     .shared_like(model)
     ._replace(caution=model.caution)
   )
@@ -349,14 +357,14 @@ def texts(roles: Any) -> tuple[str, ...]:
     OptionError: it is none of these, or a word or pattern is empty.
   """
   if isinstance(roles, Mapping):
-    found = [
+    entries = [
       f"{role}:{pattern}"
       for role, patterns in roles.items()
       for pattern in _words(roles, patterns, f"{role}: no pattern")
     ]
   else:
-    found = _words(roles, roles)
-  return tuple(found)
+    entries = _words(roles, roles)
+  return tuple(entries)
 
 
 def _words(roles: Any, part: Any, none: str = "") -> list[str]:
@@ -450,14 +458,14 @@ def _matches(pattern: list[str], path: list[str]) -> bool:
   )
 
 
-def _named(pattern: str, model: Model, names: list[str]) -> list[bool]:
-  """Which leaves a pattern names."""
+def _match_leaves(pattern: str, model: Model, names: list[str]) -> list[bool]:
+  """Marks the leaves that a pattern names."""
   kinds = model.kinds or {}
   if pattern == LAST and not any(matches(LAST, name) for name in names):
     if not model.layers:
       raise OptionError(
         f"`roles`: {LAST} is the last layer of a named model; of this one "
-        f"name the leaves ({_shown(names)})"
+        f"name the leaves ({_format_names(names)})"
       )
     pattern = model.layers[-1].name
     if not any(matches(pattern, name) for name in names):
@@ -477,7 +485,7 @@ def _named(pattern: str, model: Model, names: list[str]) -> list[bool]:
   return [matches(pattern, name) for name in names]
 
 
-def _shown(names: list[str]) -> str:
+def _format_names(names: list[str]) -> str:
   return ", ".join(names[:8]) + (
     f", ... ({len(names)} in all)" if len(names) > 8 else ""
   )
@@ -506,43 +514,45 @@ def of_leaves(
   is_state = [stateful is not None and name in stateful.names for name in names]
   if stateful is not None:
     names = [stateful.names.get(name, name) for name in names]
-  shown = _shown([name for name, own in zip(names, is_state) if not own])
+  text = _format_names(
+    [name for name, of_state in zip(names, is_state) if not of_state]
+  )
   default = "frozen" if any(role == "shared" for role, _ in pairs) else "shared"
-  found = [default] * len(names)
+  leaf_roles = [default] * len(names)
   for role, pattern in pairs:
-    named = _named(pattern, model, names)
-    if not any(own and not of for own, of in zip(named, is_state)):
+    is_match = _match_leaves(pattern, model, names)
+    if not any(match and not of for match, of in zip(is_match, is_state)):
       raise OptionError(
-        f"`roles`={role}:{pattern}: matches no parameter of the model (it has {shown})"
+        f"`roles`={role}:{pattern}: matches no parameter of the model (it has {text})"
       )
-    found = [role if own else old for own, old in zip(named, found)]
-  found = [
-    STATE if of and role != "frozen" else role for of, role in zip(is_state, found)
+    leaf_roles = [role if match else old for match, old in zip(is_match, leaf_roles)]
+  leaf_roles = [
+    STATE if of and role != "frozen" else role for of, role in zip(is_state, leaf_roles)
   ]
-  if "shared" not in found:
+  if "shared" not in leaf_roles:
     raise OptionError(
       f"`roles`={','.join(roles)}: leaves nothing shared of "
-      f"{shown}; a client that shares nothing is `algorithm`=local"
+      f"{text}; a client that shares nothing is `algorithm`=local"
     )
-  return jax.tree.unflatten(jax.tree.structure(shapes), found), names, found
+  return jax.tree.unflatten(jax.tree.structure(shapes), leaf_roles), names, leaf_roles
 
 
-def with_state(whole: Model, stateful: Stateful) -> Model:
+def with_state(full_model: Model, stateful: Stateful) -> Model:
   """The model of the parameters of one that has statistics, too.
 
   Args:
-    whole: the model of all leaves.
+    full_model: the model of all leaves.
     stateful: its statistics.
 
   Returns:
     The model of the parameters, all of them shared; the statistics are the
     server's unless ``split`` says otherwise.
   """
-  role, _, _ = of_leaves(whole, (), stateful)
+  role, _, _ = of_leaves(full_model, (), stateful)
   return (
-    Roles(whole, role, jax.tree.map(lambda _: None, role), stateful=stateful)
+    Roles(full_model, role, jax.tree.map(lambda _: None, role), stateful=stateful)
     .shared_model()
-    ._replace(caution=whole.caution)
+    ._replace(caution=full_model.caution)
   )
 
 
@@ -568,29 +578,33 @@ def split(
   Raises:
     OptionError: see ``of_leaves``.
   """
-  known = model.roles
+  old_roles = model.roles
   if not roles:
-    if known is None or known.stateful is None:
+    if old_roles is None or old_roles.stateful is None:
       return model
-    if not known.has_personal:
-      known = dataclasses.replace(known, personal=personal)
+    if not old_roles.has_personal:
+      old_roles = dataclasses.replace(old_roles, personal=personal)
     result: Model = (
-      known.kept_by(model_state).shared_like(model)._replace(caution=model.caution)
+      old_roles.with_model_state(model_state)
+      .shared_like(model)
+      ._replace(caution=model.caution)
     )
     return result
-  whole, stateful = model, None
-  if known is not None:
-    stateful = known.stateful
-    whole = _like(known.whole, model)
-  role, _, found = of_leaves(whole, roles, stateful)
-  made = Roles(whole, role, jax.tree.map(lambda _: None, role), personal, stateful)
-  if "frozen" in found:
-    made = dataclasses.replace(made, frozen=made.values("frozen"))
-  return made.kept_by(model_state).shared_model()
+  full_model, stateful = model, None
+  if old_roles is not None:
+    stateful = old_roles.stateful
+    full_model = _with_objective(old_roles.whole, model)
+  role, _, leaf_roles = of_leaves(full_model, roles, stateful)
+  new_roles = Roles(
+    full_model, role, jax.tree.map(lambda _: None, role), personal, stateful
+  )
+  if "frozen" in leaf_roles:
+    new_roles = dataclasses.replace(new_roles, frozen=new_roles.values("frozen"))
+  return new_roles.with_model_state(model_state).shared_model()
 
 
 def leaves_of(option: str, pattern: str, model: Model, names: list[str]) -> list[bool]:
-  """Which leaves a pattern names.
+  """Marks the leaves that a pattern names, which must be one at least.
 
   Args:
     option: the option that has it, for the message.
@@ -602,10 +616,10 @@ def leaves_of(option: str, pattern: str, model: Model, names: list[str]) -> list
   Raises:
     OptionError: none.
   """
-  found = _named(pattern, model, names)
-  if not any(found):
+  is_match = _match_leaves(pattern, model, names)
+  if not any(is_match):
     raise OptionError(
       f"`{option}`={pattern}: matches no parameter of the "
-      f"model (it has {_shown(names)})"
+      f"model (it has {_format_names(names)})"
     )
-  return found
+  return is_match

@@ -66,8 +66,8 @@ def _of_one_model(
   return {name: array[0] if name in shapes else array for name, array in arrays.items()}
 
 
-def matched(
-  model: Model, arrays: Mapping[str, np.ndarray], only: Sequence[str], said: str
+def match_arrays(
+  model: Model, arrays: Mapping[str, np.ndarray], only: Sequence[str], label: str
 ) -> Params:
   """The leaves of a model that arrays give.
 
@@ -78,7 +78,7 @@ def matched(
       have one of length K.
     only: patterns of the leaves that are given (``roles.matches``); empty: all
       are.
-    said: where the arrays are from, for messages.
+    label: where the arrays are from, for messages.
 
   Returns:
     A tree like the parameters, None in the place of what is not given.
@@ -88,89 +88,94 @@ def matched(
       leaf; or the arrays are those of several models. Running statistics that
       are missing are drawn.
   """
-  whole = model if model.roles is None else model.roles.whole
+  full_model = model if model.roles is None else model.roles.whole
   statistics = {} if model.roles is None else model.roles.stateful.names
-  shapes = adapt.params_shapes(whole.init)
+  shapes = adapt.params_shapes(full_model.init)
   names = roles.paths(shapes)
-  held = _by_leaf(arrays, said)
-  wanted = [True] * len(names)
+  by_leaf = _by_leaf(arrays, label)
+  selected = [True] * len(names)
   if only:
-    wanted = [
+    selected = [
       any(column)
       for column in zip(
         *(
           roles.leaves_of(
-            "init_only", pattern, whole, [statistics.get(name, name) for name in names]
+            "init_only",
+            pattern,
+            full_model,
+            [statistics.get(name, name) for name in names],
           )
           for pattern in only
         )
       )
     ]
 
-  def shown(names):
+  def format_names(names):
     return ", ".join(sorted(names)[:8])
 
   part = "" if only else " (`init_only` names the part to take)"
-  held = _of_one_model(
-    held,
+  by_leaf = _of_one_model(
+    by_leaf,
     {
       name: leaf.shape
-      for name, take, leaf in zip(names, wanted, jax.tree.leaves(shapes))
+      for name, take, leaf in zip(names, selected, jax.tree.leaves(shapes))
       if take
     },
-    said,
+    label,
   )
-  given = []
-  for name, take, leaf in zip(names, wanted, jax.tree.leaves(shapes)):
-    take = take and (name in held or name not in statistics)
-    if take and name not in held:
-      raise OptionError(f"{said}: has no {name}, it has {shown(held)}{part}")
-    if take and held[name].shape != leaf.shape:
+  leaves = []
+  for name, take, leaf in zip(names, selected, jax.tree.leaves(shapes)):
+    take = take and (name in by_leaf or name not in statistics)
+    if take and name not in by_leaf:
+      raise OptionError(f"{label}: has no {name}, it has {format_names(by_leaf)}{part}")
+    if take and by_leaf[name].shape != leaf.shape:
       raise OptionError(
-        f"{said}: {name} is {list(held[name].shape)}, and "
+        f"{label}: {name} is {list(by_leaf[name].shape)}, and "
         f"{list(leaf.shape)} in the model{part}"
       )
-    given.append(held[name] if take else None)
-  more = sorted(set(held) - set(names))
-  if more and not only:
-    raise OptionError(f"{said}: has {shown(more)}, which the model has not{part}")
-  return jax.tree.unflatten(jax.tree.structure(shapes), given)
+    leaves.append(by_leaf[name] if take else None)
+  unknown = sorted(set(by_leaf) - set(names))
+  if unknown and not only:
+    raise OptionError(
+      f"{label}: has {format_names(unknown)}, which the model has not{part}"
+    )
+  return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
 
-def starting(model: Model, given: Params) -> Model:
+def starting(model: Model, leaves: Params) -> Model:
   """The model whose ``init`` gives these leaves, and draws those of None."""
 
   def init(key: Key) -> Params:
     return jax.tree.map(
-      lambda drawn, leaf: drawn if leaf is None else leaf, model.init(key), given
+      lambda initial, leaf: initial if leaf is None else leaf, model.init(key), leaves
     )
 
   return model._replace(init=init)
 
 
-def bound(model: Model, given: Params | None) -> Model:
+def bound(model: Model, leaves: Params | None) -> Model:
   """The model with given leaves that a program has as its arguments.
 
   Args:
     model: the model of a run, with roles or without.
-    given: see ``starting``; None: none are given.
+    leaves: see ``starting``; None: none are given.
   """
-  if given is None:
+  if leaves is None:
     return model
   if model.roles is None:
-    return starting(model, given)
+    return starting(model, leaves)
   result: Model = (
-    dataclasses.replace(model.roles, whole=starting(model.roles.whole, given))
+    dataclasses.replace(model.roles, whole=starting(model.roles.whole, leaves))
     .shared_like(model)
     ._replace(caution=model.caution)
   )
   return result
 
 
-def moving(model: Model, given: Params | None) -> Any:
+def moving(model: Model, leaves: Params | None) -> Any:
   """The given leaves but for those that are frozen, which no program draws."""
-  if given is None or model.roles is None:
-    return given
+  if leaves is None or model.roles is None:
+    return leaves
   return jax.tree.map(
-    lambda role, leaf: None if role == "frozen" else leaf, model.roles.role, given
+    lambda role, leaf: None if role == "frozen" else leaf, model.roles.role, leaves
   )

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from fedjax_alg.base import Array, Key, Params
 from fedjax_alg.errors import OptionError
 
-#: What the ``__call__`` of a layer with state has to take.
+#: Arguments that the ``__call__`` of a layer with state has to take.
 ARGUMENTS = ("mask", "use_running_average")
 #: Names of leaves of a model's tree, as ``models.roles.paths`` has them.
 Names = frozenset[str]
@@ -46,7 +46,7 @@ class Stateful(NamedTuple):
 
 
 class Reading(NamedTuple):
-  """How the layers with state are called."""
+  """Mode in which the layers with state are called."""
 
   mask: Array | None = None  #: [B] bool, the rows that count; None: all
   of_batch: bool = False  #: whether they take the statistics of the batch
@@ -87,8 +87,8 @@ def _arguments(
         f"{mask.shape[0]} examples, its first axis must be theirs"
       )
     rows = mask.reshape((-1,) + (1,) * (x.ndim - 1))
-    given = kwargs.get("mask")
-    kwargs["mask"] = rows if given is None else jnp.logical_and(rows, given)
+    call_mask = kwargs.get("mask")
+    kwargs["mask"] = rows if call_mask is None else jnp.logical_and(rows, call_mask)
   return x, kwargs
 
 
@@ -119,34 +119,34 @@ def linen_layers(
 
   with nn.intercept_methods(note):
     jax.eval_shape(run)
-  found: dict[tuple[str, ...], set[str]] = {}
+  layers: dict[tuple[str, ...], set[str]] = {}
   for leaf, path in leaves.items():
     layer = max((path[:i] for i in range(len(path)) if path[:i] in kinds), key=len)
     check_layer(kinds[layer], name, "/".join(layer) or "itself")
-    found.setdefault(layer, set()).add(leaf)
-  return {layer: frozenset(names) for layer, names in found.items()}
+    layers.setdefault(layer, set()).add(leaf)
+  return {layer: frozenset(names) for layer, names in layers.items()}
 
 
 @contextlib.contextmanager
 def linen_reading(
   layers: Mapping[tuple[str, ...], Names], reading: Reading
 ) -> Iterator[None]:
-  """Where a linen module calls its layers with state as ``reading`` says."""
+  """Makes a linen module call its layers with state as ``reading`` says."""
 
   def call(next_fun, args, kwargs, context):
     layer = context.module
-    own = layers.get(layer.path)
-    if own is None or context.method_name != "__call__":
+    state_names = layers.get(layer.path)
+    if state_names is None or context.method_name != "__call__":
       return next_fun(*args, **kwargs)
-    running = not reading.of_batch or bool(own & reading.fixed)
+    running = not reading.of_batch or bool(state_names & reading.fixed)
     x, kwargs = _arguments(args, kwargs, reading.mask, running)
     # A linen layer refuses an argument that is one of its fields, too.
-    said = getattr(layer, "use_running_average", None)
+    previous = getattr(layer, "use_running_average", None)
     object.__setattr__(layer, "use_running_average", None)
     try:
       return next_fun(x, **kwargs)
     finally:
-      object.__setattr__(layer, "use_running_average", said)
+      object.__setattr__(layer, "use_running_average", previous)
 
   with nn.intercept_methods(call):
     yield
@@ -170,15 +170,15 @@ def nnx_layers(module: Any, name: str) -> dict[tuple[Any, ...], Names]:
   """
   from flax import nnx
 
-  found: dict[tuple[Any, ...], Names] = {}
+  layers: dict[tuple[Any, ...], Names] = {}
   for path, layer in nnx.iter_modules(module):
-    own = [
+    state_keys = [
       key for key, value in vars(layer).items() if isinstance(value, nnx.BatchStat)
     ]
-    if own:
+    if state_keys:
       check_layer(type(layer), name, "/".join(map(str, path)) or "itself")
-      found[path] = frozenset("/".join(map(str, (*path, key))) for key in own)
-  return found
+      layers[path] = frozenset("/".join(map(str, (*path, key))) for key in state_keys)
+  return layers
 
 
 @functools.cache
@@ -196,7 +196,7 @@ def _reading_class(kind: type) -> type:
 def nnx_reading(
   module: Any, layers: Mapping[tuple[Any, ...], Names], reading: Reading
 ) -> Iterator[None]:
-  """Where an nnx module calls its layers with state as ``reading`` says.
+  """Makes an nnx module call its layers with state as ``reading`` says.
 
   Args:
     module: the module, which is changed: made for this computation alone.

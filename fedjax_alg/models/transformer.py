@@ -37,13 +37,13 @@ class Transformer(nn.Module):
   d_model: int = 128  #: D, a multiple of ``heads``
   blocks: int = 2
   heads: int = 4
-  each: bool = True  #: whether every place has outputs, not the last alone
+  per_position: bool = True  #: whether every place has outputs, not the last alone
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
     """Computes [B, T] int32 -> [B, T, V], the t-th of the first t tokens.
 
-    Without ``each`` it is [B, V], of the last token that is no padding.
+    Without ``per_position`` it is [B, V], of the last token that is no padding.
     """
     length = x.shape[1]
     places = self.param(
@@ -56,7 +56,7 @@ class Transformer(nn.Module):
     )
     for _ in range(self.blocks):
       y = Block(self.heads)(y, mask)
-    if not self.each:
+    if not self.per_position:
       last = jnp.where(x != PADDING, jnp.arange(length), 0).max(1)
       y = jnp.take_along_axis(y, last[:, None, None], 1)[:, 0]
     return nn.Dense(self.num_classes, name="last")(nn.LayerNorm()(y))

@@ -18,7 +18,7 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange.privacy import Privacy
 from fedjax_alg.least_squares.private import PrivateMoments
 
-#: What is said where the accountant is not installed.
+#: Message if the accountant is not installed.
 MISSING = (
   "epsilon is not known, dp-accounting is not installed (pip install "
   "'fedjax_alg[private]')"
@@ -27,7 +27,7 @@ MISSING = (
 
 @dataclasses.dataclass(frozen=True)
 class Mechanism:
-  """What every round releases, as the accountant sees it."""
+  """Private release of every round, as the accountant sees it."""
 
   noise_multiplier: float  #: z, of all that a round releases
   delta: float
@@ -39,7 +39,7 @@ class Mechanism:
 
   @property
   def unit(self) -> str:
-    """Which data differ in a client, in words."""
+    """The relation of neighboring data sets, in words."""
     return (
       "a client replaced by another"
       if self.sampling == "fixed"
@@ -71,7 +71,7 @@ class Mechanism:
 
   @property
   def caution(self) -> str:
-    """What the user should be warned of; empty if nothing."""
+    """Warning for the user; empty if there is none."""
     if self.noise_multiplier and _accountant() is None:
       return f"`private`: {MISSING}"
     if self.delta * self.clients >= 1:
@@ -83,7 +83,7 @@ class Mechanism:
     return ""
 
   def facts(self, rounds: int) -> dict[str, Any]:
-    """What summary.json and --dry_run say of the privacy of a run."""
+    """Returns the facts on a run's privacy for summary.json and --dry_run."""
     epsilon = self.epsilon(rounds)
     return {
       "epsilon": epsilon,
@@ -200,7 +200,7 @@ def check(options: Any, data: DataOptions, hparams: Any) -> None:
 def mechanism(
   hparams: Any, options: Any, clients: int, layers: int | None = None
 ) -> Mechanism | None:
-  """What a round of a run releases.
+  """Returns the mechanism of the private release in a round of a run.
 
   Args:
     hparams: hyper-parameters of the algorithm, resolved.

@@ -15,7 +15,7 @@ from fedjax_alg import files
 from fedjax_alg.errors import OptionError
 
 SUFFIX = ".sha256"
-#: What is being written has a name that no other program gives.
+#: Suffix of unfinished files, which no other program uses.
 PARTIAL = ".fedjax_alg.partial"
 
 _HEAD = "# An export of fedjax_alg, for sha256sum -c"
@@ -167,8 +167,8 @@ def _write(path: pathlib.Path, *sums: Mapping[str, str]) -> None:
           _HEAD,
           *dict.fromkeys(
             f"{digest}  {path.name}{name and '/'}{name}"
-            for each in sums
-            for name, digest in each.items()
+            for digests in sums
+            for name, digest in digests.items()
           ),
         ]
       )

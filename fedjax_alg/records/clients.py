@@ -97,7 +97,7 @@ def client_rows(
 
 
 def _sums(of: Mapping[str, np.ndarray], main: str) -> dict[str, np.ndarray]:
-  """What clients.npz has of a protocol; small numbers where it can be."""
+  """Computes a protocol's arrays for clients.npz, in small dtypes if possible."""
   total = of["test_examples"]
 
   def sums(name: str) -> np.ndarray:

@@ -17,7 +17,7 @@ from fedjax_alg.errors import OptionError
 
 #: The tables that grow while a run is run.
 TABLES = ("metrics.csv", "rounds.csv", "timing.csv", "groups.csv")
-#: What is there of every finished run from the command line, beside tables.
+#: Files of every finished run from the command line, beside tables.
 _ALWAYS = (
   "config.json",
   "flags.txt",
@@ -59,7 +59,7 @@ EVENT_FILE = re.compile(r"events\.out\.tfevents\.\d{20}\..*")
 _SEED = re.compile(r"seed_\d+")
 
 
-def linked(folder: pathlib.Path) -> pathlib.Path | None:
+def find_link(folder: pathlib.Path) -> pathlib.Path | None:
   """Finds a folder in the folder of a run that is a link to another place.
 
   Args:
@@ -88,7 +88,7 @@ def _sha256(facts: Mapping[str, Any]) -> str:
   ).hexdigest()
 
 
-def sealed(facts: Mapping[str, Any]) -> dict[str, Any]:
+def seal(facts: Mapping[str, Any]) -> dict[str, Any]:
   """The content of config.json or summary.json with its own hash.
 
   Args:
@@ -100,7 +100,7 @@ def sealed(facts: Mapping[str, Any]) -> dict[str, Any]:
   return dict(facts, sha256=_sha256(json.loads(json.dumps(facts))))
 
 
-def unsealed(path: pathlib.Path, facts: Mapping[str, Any]) -> dict[str, Any]:
+def unseal(path: pathlib.Path, facts: Mapping[str, Any]) -> dict[str, Any]:
   """The content of config.json or summary.json, compared with its hash.
 
   Args:
@@ -129,7 +129,7 @@ def read(folder: pathlib.Path, name: str) -> dict[str, Any]:
     ValueError: it holds no dictionary.
     OptionError: it is not as the run wrote it.
   """
-  return unsealed(folder / name, files.read_json(folder / name))
+  return unseal(folder / name, files.read_json(folder / name))
 
 
 def is_run(folder: pathlib.Path) -> bool:
@@ -179,7 +179,7 @@ def hashes(folder: pathlib.Path) -> dict[str, str]:
   }
 
 
-def changed(
+def find_changed(
   folder: pathlib.Path, summary: Mapping[str, Any], names: Iterable[str]
 ) -> str | None:
   """Finds a file that is not as the run wrote it.
@@ -211,7 +211,7 @@ def changed(
   )
 
 
-def whole(folder: pathlib.Path, summary: Mapping[str, Any]) -> bool:
+def is_complete(folder: pathlib.Path, summary: Mapping[str, Any]) -> bool:
   """Whether every file of a finished run is there and has not changed.
 
   Checkpoints may be missing: only a run that goes on needs them.

@@ -34,29 +34,29 @@ Arrays = dict[str, np.ndarray]
 FINAL = "final.msgpack"
 
 
-def named(params: Params, said: str = "the parameters") -> Arrays:
+def flatten(params: Params, label: str = "the parameters") -> Arrays:
   """The leaves of a tree by their names.
 
   Args:
     params: the tree.
-    said: what it is, for messages.
+    label: what it is, for messages.
 
   Raises:
     OptionError: there is no leaf, or one is no array of finite floats.
   """
-  found: Arrays = {}
+  arrays: Arrays = {}
   for path, leaf in jax.tree_util.tree_leaves_with_path(params):
     name = jax.tree_util.keystr(path, simple=True, separator="/")
     if not hasattr(leaf, "dtype") or not hasattr(leaf, "shape"):
-      raise OptionError(f"{said}: {name} is {a_type(leaf)}, must be an array")
+      raise OptionError(f"{label}: {name} is {a_type(leaf)}, must be an array")
     if not jnp.issubdtype(leaf.dtype, jnp.floating):
-      raise OptionError(f"{said}: {name} is {leaf.dtype}, must be floats")
-    found[name] = np.asarray(leaf).astype(np.float32, copy=False)
-    if not np.isfinite(found[name]).all():
-      raise OptionError(f"{said}: {name} has NaN or infinite numbers")
-  if not found:
-    raise OptionError(f"{said}: has no arrays")
-  return found
+      raise OptionError(f"{label}: {name} is {leaf.dtype}, must be floats")
+    arrays[name] = np.asarray(leaf).astype(np.float32, copy=False)
+    if not np.isfinite(arrays[name]).all():
+      raise OptionError(f"{label}: {name} has NaN or infinite numbers")
+  if not arrays:
+    raise OptionError(f"{label}: has no arrays")
+  return arrays
 
 
 def sha256(arrays: Mapping[str, np.ndarray]) -> str:
@@ -68,7 +68,7 @@ def sha256(arrays: Mapping[str, np.ndarray]) -> str:
   return digest.hexdigest()
 
 
-def _library(name: str, said: str) -> Any:
+def _library(name: str, label: str) -> Any:
   """A module of the package safetensors.
 
   Raises:
@@ -78,7 +78,7 @@ def _library(name: str, said: str) -> Any:
     return importlib.import_module(name)
   except ImportError:
     raise OptionError(
-      f"{said}: the package safetensors is missing (pip "
+      f"{label}: the package safetensors is missing (pip "
       "install safetensors, or fedjax_alg[export])"
     ) from None
 
@@ -126,7 +126,7 @@ def write(path: pathlib.Path, params: Params, kind: str) -> None:
       holds something else or cannot be written.
   """
   check_one_of(f"`format`={kind}", kind, FORMATS)
-  arrays = named(params)
+  arrays = flatten(params)
   try:
     checksums.check_output(path, f"`path`={path}", kind == "orbax")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -159,7 +159,7 @@ def read(place: str | os.PathLike) -> Arrays:
 
 
 def source(place: str | os.PathLike) -> own.Source:
-  """Where parameters are read from, and their checksum.
+  """Returns the path that parameters are read from, and their checksum.
 
   Raises:
     OptionError: see ``read``.
@@ -170,7 +170,7 @@ def source(place: str | os.PathLike) -> own.Source:
 
 def _content(place: str | os.PathLike) -> tuple[Arrays, str, str]:
   """The arrays, their checksum and the real path."""
-  path = files.expanded(place, "init_from")
+  path = files.expand_path(place, "init_from")
   label = f"`init_from`={place}"
   try:
     if not path.exists():
@@ -183,7 +183,7 @@ def _content(place: str | os.PathLike) -> tuple[Arrays, str, str]:
 
 
 def _stamp(path: pathlib.Path, label: str) -> tuple[Any, ...]:
-  """What changes when the content does; of a folder that is none of ours too.
+  """Computes a stamp that changes with the content; of an orbax folder, too.
 
   Raises:
     OSError: a file cannot be read, or is no regular one.
@@ -219,7 +219,7 @@ def _read(path: pathlib.Path, stamp: tuple[Any, ...], label: str) -> tuple[Array
     raise OptionError(
       f"{label}: damaged, or neither safetensors, npz, orbax nor a run"
     ) from error
-  arrays = named(tree, label)
+  arrays = flatten(tree, label)
   return arrays, sha256(arrays)
 
 
@@ -266,7 +266,7 @@ def _read_safetensors(path: pathlib.Path, label: str) -> Arrays:
 def _of_run(folder: pathlib.Path, label: str) -> Params:
   """The global model of the first seed of a run."""
   summary = run_files.read(folder, "summary.json")
-  if run_files.changed(folder, summary, [FINAL]):
+  if run_files.find_changed(folder, summary, [FINAL]):
     raise OptionError(f"{label}: {FINAL} is not as the run wrote it")
   models = serialization.msgpack_restore(files.read_bytes(folder / FINAL))[
     "global_params"

@@ -1,4 +1,4 @@
-"""What number stands for a curve: its end, a mean of it, or its best value."""
+"""Scores, which stand for a curve: its end, a mean of it, or its best value."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ LAST_ROUNDS: dict[str, int | None] = {"final": 1, "last_10": 10, "all": None}
 
 
 def in_last(rounds: Sequence[int] | np.ndarray, last: int | None) -> np.ndarray:
-  """Which evaluations lie in the last rounds.
+  """Marks the evaluations in the last rounds.
 
   Args:
     rounds: [E] int, the evaluated rounds.
@@ -42,8 +42,8 @@ def score(
   score: float
   if name == "best":
     # The first evaluations are NaN if no client was counted then.
-    counted = curve[~np.isnan(curve)]
-    curve = counted if counted.size else curve
+    finite = curve[~np.isnan(curve)]
+    curve = finite if finite.size else curve
     score = curve.max() if metrics.metric(metric).higher else curve.min()
     return score
   score = curve[in_last(rounds, LAST_ROUNDS[name])[-len(curve) :]].mean()

@@ -62,8 +62,8 @@ def write_json(path: pathlib.Path, facts: Any) -> None:
 
 
 def write_sealed(path: pathlib.Path, facts: Mapping[str, Any]) -> None:
-  """Writes config.json or summary.json with its hash (``folder.sealed``)."""
-  write_json(path, folder_lib.sealed(as_json(facts)))
+  """Writes config.json or summary.json with its hash (``folder.seal``)."""
+  write_json(path, folder_lib.seal(as_json(facts)))
 
 
 def by_seed(rows: list[Row], protocol: str, metric: str) -> np.ndarray:
@@ -77,16 +77,16 @@ def by_seed(rows: list[Row], protocol: str, metric: str) -> np.ndarray:
   Returns:
     [seeds, evaluated rounds], the seeds in the order of the run.
   """
-  chosen = [r for r in rows if r["protocol"] == protocol]
+  of_protocol = [r for r in rows if r["protocol"] == protocol]
   return np.array(
     [
       [
         r[metric]
         for r in sorted(
-          (r for r in chosen if r["seed"] == seed), key=lambda r: r["round"]
+          (r for r in of_protocol if r["seed"] == seed), key=lambda r: r["round"]
         )
       ]
-      for seed in _seeds(chosen)
+      for seed in _seeds(of_protocol)
     ]
   )
 
@@ -115,7 +115,7 @@ def spread(values: Any) -> dict[str, Any]:
   return {"mean": mean, "ci95": ci95, "values": [float(v) for v in values]}
 
 
-def shown(
+def format_spread(
   numbers: dict[str, Any], digits: int = 2, factor: float = 1.0, sign: str = ""
 ) -> str:
   """Writes a spread as a table shows it.
@@ -160,11 +160,11 @@ def first_rows(
     reaches the target.
   """
   sign = metrics.sign(metric)
-  chosen = [r for r in rows if r["protocol"] == protocol]
+  of_protocol = [r for r in rows if r["protocol"] == protocol]
   first = []
-  for seed in _seeds(chosen):
+  for seed in _seeds(of_protocol):
     reaching = [
-      r for r in chosen if r["seed"] == seed and sign * r[metric] >= sign * target
+      r for r in of_protocol if r["seed"] == seed and sign * r[metric] >= sign * target
     ]
     first.append(min(reaching, key=lambda r: r["round"], default=None))
   return first
@@ -459,7 +459,7 @@ def _commit() -> str | None:
 
 
 @functools.cache
-def _installed() -> dict[str, str]:
+def _package_versions() -> dict[str, str]:
   """The versions of ``_PACKAGES``, which are read from files."""
   return {name: metadata.version(name) for name in _PACKAGES}
 
@@ -469,7 +469,7 @@ def versions() -> dict[str, str]:
   commit = _commit()
   return {
     "fedjax_alg": fedjax_alg.__version__,
-    **_installed(),
+    **_package_versions(),
     "python": platform.python_version(),
     **({} if commit is None else {"commit": commit}),
   }

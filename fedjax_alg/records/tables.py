@@ -115,10 +115,10 @@ def write_rows(
 def _append(path: pathlib.Path, rows: bytes) -> None:
   """Appends to a table, which must be there and no link."""
 
-  def opened(name: str, flags: int) -> int:
+  def open_existing(name: str, flags: int) -> int:
     return os.open(name, (flags | os.O_NOFOLLOW) & ~os.O_CREAT)
 
-  with open(path, "ab", opener=opened) as file:
+  with open(path, "ab", opener=open_existing) as file:
     file.write(rows)
 
 
@@ -132,7 +132,7 @@ def _value(text: str) -> Any:
   return text
 
 
-#: What the user can do about a table that is not that of the run.
+#: Advice to the user about a table that is not that of the run.
 _ANEW = "start anew with `overwrite` or in another folder"
 
 
@@ -155,7 +155,7 @@ def read_rows(path: pathlib.Path, columns: Sequence[str] | None = COLUMNS) -> li
     OptionError: the file is missing, has other columns, or a number of a run
       is none.
   """
-  return _parsed(path, _read(path), columns)
+  return _parse(path, _read(path), columns)
 
 
 def _read(path: pathlib.Path) -> bytes:
@@ -165,7 +165,7 @@ def _read(path: pathlib.Path) -> bytes:
     raise OptionError(f"{path}: is missing; {_ANEW}") from None
 
 
-def _parsed(path: pathlib.Path, raw: bytes, columns: Sequence[str] | None) -> list[Row]:
+def _parse(path: pathlib.Path, raw: bytes, columns: Sequence[str] | None) -> list[Row]:
   try:
     reader = csv.DictReader(io.StringIO(raw.decode(), newline=""))
     header = tuple(reader.fieldnames or ())
@@ -226,7 +226,7 @@ def _until(
         f"{path}: edited or cut, it is not as it was at the "
         f"checkpoint of round {done}; restore it, or {_ANEW}"
       )
-  rows = _parsed(path, raw, columns)
+  rows = _parse(path, raw, columns)
   if any("round" not in row for row in rows[:1]):
     raise OptionError(f"{path}: damaged, has no column round; restore it, or {_ANEW}")
   return [row for row in rows if row["round"] <= done]
@@ -323,11 +323,11 @@ def server_names(server: Mapping[str, Any]) -> tuple[str, ...]:
   return tuple(names)
 
 
-def _bytes(floats: np.ndarray, counted: np.ndarray | None) -> np.ndarray:
+def _bytes(floats: np.ndarray, nbytes: np.ndarray | None) -> np.ndarray:
   """The bytes of ``RoundCost``, int64."""
-  if counted is None:
+  if nbytes is None:
     return BYTES_PER_FLOAT * np.asarray(floats, np.int64)
-  return np.asarray(counted, np.int64)
+  return np.asarray(nbytes, np.int64)
 
 
 def round_rows(
@@ -364,12 +364,12 @@ def round_rows(
     "communication_s": times.communication,
     "idle_s": times.idle,
   }
-  wanted = set(server_names(server))
+  names = set(server_names(server))
   for name, leaf in sorted(server.items()):
     flat = np.asarray(leaf).reshape(*leaf.shape[:2], -1)
     for i in range(flat.shape[2]):
       key = name if leaf.ndim == 2 else f"{name}_{i}"
-      if key in wanted:
+      if key in names:
         columns[key] = flat[:, :, i]
 
   def number(value):
@@ -389,10 +389,10 @@ def round_rows(
 
 
 #: With several global models: the one that is best on the validation data.
-CHOSEN = "global_chosen"
+GLOBAL_CHOSEN = "global_chosen"
 
 
-def _picked(
+def _pick_best(
   values: dict[str, np.ndarray], by: dict[str, np.ndarray], main: str
 ) -> dict[str, np.ndarray]:
   """Metrics [N, K] of the model whose main metric is best in ``by``."""
@@ -404,7 +404,7 @@ def _best_and_mean(
   name: str, values: dict[str, np.ndarray], main: str
 ) -> dict[str, dict[str, np.ndarray]]:
   """Reduces metrics [N, K] to those of the best model and the mean."""
-  table = {name: _picked(values, values, main)}
+  table = {name: _pick_best(values, values, main)}
   if values[main].shape[1] > 1:
     table[f"{name}_mean"] = {k: v.mean(1) for k, v in values.items()}
   return table
@@ -477,7 +477,10 @@ def metric_values(
     protocol -> metric -> [N].
   """
   table: dict[str, dict[str, np.ndarray]] = {}
-  values = {protocol: summarise(task, counted) for protocol, counted in counts.items()}
+  values = {
+    protocol: summarise(task, protocol_counts)
+    for protocol, protocol_counts in counts.items()
+  }
   for protocol, of_protocol in values.items():
     table |= (
       _best_and_mean(protocol, of_protocol, task.main)
@@ -485,7 +488,7 @@ def metric_values(
       else {protocol: of_protocol}
     )
   if {"global_mean", "validation"} <= set(table):
-    table[CHOSEN] = _picked(values["global"], values["validation"], task.main)
+    table[GLOBAL_CHOSEN] = _pick_best(values["global"], values["validation"], task.main)
   return table
 
 
@@ -577,7 +580,7 @@ class Records:
     assert self.folder is not None
     self.tables = read_until(self.folder, self.columns, self.seeds, done, marks)
     self.unfinished_s = unfinished_s
-    for rows in self._grouped(self.tables["rounds"]):
+    for rows in self._group(self.tables["rounds"]):
       self._add_totals(rows)
     self._hashes = {name: self._hash(name) for name in self.columns}
 
@@ -586,7 +589,7 @@ class Records:
     return hashlib.sha256(_as_bytes(self.tables[name], self.columns[name], header=True))
 
   def marks(self) -> dict[str, dict[str, Any]]:
-    """How many rows every table has, and the sha256 of its file so far."""
+    """Returns each table's number of rows, and the sha256 of its file so far."""
     return {
       name: {"rows": len(rows), "sha256": self._hashes[name].hexdigest()}
       for name, rows in self.tables.items()
@@ -609,7 +612,7 @@ class Records:
       _append(self.path(name), raw)
       self._hashes[name].update(raw)
 
-  def _grouped(self, rows: list[Row]) -> list[list[Row]]:
+  def _group(self, rows: list[Row]) -> list[list[Row]]:
     width = len(self.seeds)
     return [rows[i : i + width] for i in range(0, len(rows), width)]
 
@@ -645,7 +648,7 @@ class Records:
       evaluated: whether an evaluation follows; timing.csv has a row for each.
     """
     rows = round_rows(aux, start, count, self.seeds, self.cohort)
-    for group in self._grouped(rows):
+    for group in self._group(rows):
       self._add_totals(group)
       if self.privacy:
         epsilon = self.privacy.epsilon(group[0]["round"])

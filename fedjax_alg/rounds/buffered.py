@@ -64,7 +64,7 @@ from fedjax_alg.rounds import events
 from fedjax_alg.rounds.local_training import train
 from fedjax_alg.rounds.one_model import (
   TwoHalves,
-  against,
+  as_gradient,
   costs,
   first_aggregates,
   server_keys,
@@ -74,7 +74,7 @@ from fedjax_alg.rounds.two_halves import check_server
 
 
 class BufferedState(NamedTuple):
-  """What the server knows of itself and of the clients that run."""
+  """State of the server and of the running clients."""
 
   models: Params  #: [1, ...]
   server: Any  #: state of the server step, [1, ...]
@@ -123,7 +123,7 @@ def compose_buffered(
   map_clients: MapClients,
   exchange: Exchange = Exchange(),
   one_by_one: bool = False,
-  said: str = "the local method",
+  label: str = "the local method",
 ) -> Algorithm[BufferedState]:
   """Makes an asynchronous algorithm of its two halves.
 
@@ -139,7 +139,7 @@ def compose_buffered(
     one_by_one: whether every client that finishes is an update of its own,
       towards the trained model (FedAsync); if not, a round is one update by
       the mean change (FedBuff).
-    said: how messages name the local method.
+    label: how messages name the local method.
 
   Raises:
     OptionError: the halves need clients that start from one model, or a link
@@ -156,7 +156,7 @@ def compose_buffered(
     )
   if why:
     raise OptionError(
-      f"{said}: {why}, and no two clients of an asynchronous server need have the same"
+      f"{label}: {why}, and no two clients of an asynchronous server need have the same"
     )
   if server.when != "aggregate":
     raise OptionError(
@@ -201,8 +201,8 @@ def _init(method: Buffered, params: Params, spec: FedSpec, key: Key) -> Buffered
   )
 
 
-def _taken(cohort: Cohort, ids: Array, part: Array) -> Cohort:
-  """These clients as a cohort; C: nobody."""
+def _take_clients(cohort: Cohort, ids: Array, part: Array) -> Cohort:
+  """Makes a cohort of these clients; C: nobody."""
   every = cohort.everyone
   assert every is not None
   data = ClientData(
@@ -213,8 +213,8 @@ def _taken(cohort: Cohort, ids: Array, part: Array) -> Cohort:
     devices=cohort.machines,
     blocks=every.blocks,
   )
-  taken = layout.take_cohort(data, ids)
-  return taken._replace(
+  selected = layout.take_cohort(data, ids)
+  return selected._replace(
     validation=cohort.validation, part=None if cohort.part is None else part
   )
 
@@ -222,13 +222,13 @@ def _taken(cohort: Cohort, ids: Array, part: Array) -> Cohort:
 def _round(
   method: Buffered, state: BufferedState, cohort: Cohort, key: Key
 ) -> tuple[BufferedState, RoundAux]:
-  slots, wanted = cohort.ids.shape[0], cohort.present.sum(dtype=jnp.int32)
+  slots, num_reports = cohort.ids.shape[0], cohort.present.sum(dtype=jnp.int32)
   waiting = waiting_clients(method, state, cohort, key)
   if not method.one_by_one:
-    state, _, aux = _update(method, state, waiting, cohort, key, slots, wanted)
+    state, _, aux = _update(method, state, waiting, cohort, key, slots, num_reports)
     return state._replace(round=state.round + 1), aux
 
-  def one(carry, k):
+  def update_once(carry, k):
     state, waiting = carry
     new, waiting, aux = _update(
       method,
@@ -237,34 +237,34 @@ def _round(
       cohort,
       jax.random.fold_in(key, k),
       1,
-      (k < wanted).astype(jnp.int32),
+      (k < num_reports).astype(jnp.int32),
     )
-    return (trees.where(k < wanted, new, state), waiting), aux
+    return (trees.where(k < num_reports, new, state), waiting), aux
 
   (state, _), aux = jax.lax.scan(
-    one, (state, waiting), jnp.arange(slots, dtype=jnp.int32)
+    update_once, (state, waiting), jnp.arange(slots, dtype=jnp.int32)
   )
-  return state._replace(round=state.round + 1), _one_report(aux, wanted)
+  return state._replace(round=state.round + 1), _one_report(aux, num_reports)
 
 
-def _one_report(aux: RoundAux, wanted: Array) -> RoundAux:
+def _one_report(aux: RoundAux, num_reports: Array) -> RoundAux:
   """The report of several updates with one client each, leaves [S, ...]."""
-  there = (jnp.arange(aux.cost.down.shape[0], dtype=jnp.int32) < wanted).astype(
+  mask = (jnp.arange(aux.cost.down.shape[0], dtype=jnp.int32) < num_reports).astype(
     jnp.float32
   )
   cost = jax.tree.map(lambda leaf: leaf[0], aux.cost)._replace(
     example_gradients=aux.cost.example_gradients.sum(dtype=jnp.int32),
-    central_flops=(there * aux.cost.central_flops).sum(),
+    central_flops=(mask * aux.cost.central_flops).sum(),
   )
   times = aux.times
   if times is not None:
     # Durations add up; operations are those of a participant.
     times = RoundTimes(
-      trees.slot_mean(there, times.flops),
-      *((there * seconds).sum() for seconds in times[1:]),
+      trees.slot_mean(mask, times.flops),
+      *((mask * seconds).sum() for seconds in times[1:]),
     )
-  server = trees.slot_mean(there, aux.server)
-  server["most_staleness"] = (there * aux.server["most_staleness"]).max()
+  server = trees.slot_mean(mask, aux.server)
+  server["most_staleness"] = (mask * aux.server["most_staleness"]).max()
   return RoundAux(
     {}, server, cost, jax.tree.map(lambda leaf: leaf[:, 0], aux.work), times
   )
@@ -273,10 +273,10 @@ def _one_report(aux: RoundAux, wanted: Array) -> RoundAux:
 def waiting_clients(
   method: Buffered, state: BufferedState, cohort: Cohort, key: Key
 ) -> events.Waiting:
-  """Who may start in a round: its cohort in random order, then others."""
+  """Lists who may start in a round: its cohort in random order, then others."""
   assert cohort.everyone is not None
   clients = cohort.everyone.size.shape[0]
-  more = state.running.client.shape[0] - 1
+  num_others = state.running.client.shape[0] - 1
   first, second = jax.random.split(server_key(key, STARTED))
   order = jnp.argsort(
     jnp.where(
@@ -285,24 +285,24 @@ def waiting_clients(
   )
   ids = jnp.where(cohort.present, cohort.ids, clients)[order]
   part = jnp.ones(ids.shape) if cohort.part is None else cohort.part[order]
-  if more:
+  if num_others:
     others = minibatches.random_order_at(
-      second, jnp.arange(more, dtype=jnp.int32) % clients, jnp.int32(clients)
+      second, jnp.arange(num_others, dtype=jnp.int32) % clients, jnp.int32(clients)
     )
-    known = (
+    is_listed = (
       (others[:, None] == ids[None]).any(1)
       | (cohort.everyone.size[others] == 0)
-      | (jnp.arange(more, dtype=jnp.int32) >= clients)
+      | (jnp.arange(num_others, dtype=jnp.int32) >= clients)
     )
-    ids = jnp.concatenate([ids, jnp.where(known, clients, others)])
-    part = jnp.concatenate([part, jnp.ones(more)])
+    ids = jnp.concatenate([ids, jnp.where(is_listed, clients, others)])
+    part = jnp.concatenate([part, jnp.ones(num_others)])
   seconds = jnp.ones(ids.shape)
   if cohort.machines is not None:
-    who = _taken(cohort, ids, part)
-    assert who.devices is not None
-    cost, work = costs(method, who, (), None, state.server)
+    starters = _take_clients(cohort, ids, part)
+    assert starters.devices is not None
+    cost, work = costs(method, starters, (), None, state.server)
     seconds = clock.round_times(
-      who.devices, who.weight, work, clock.bytes_sent(cost), jnp.zeros(())
+      starters.devices, starters.weight, work, clock.bytes_sent(cost), jnp.zeros(())
     ).arrival
   return events.Waiting(ids, seconds, part)
 
@@ -314,21 +314,21 @@ def _update(
   cohort: Cohort,
   key: Key,
   slots: int,
-  wanted: Array,
+  num_reports: Array,
 ) -> tuple[BufferedState, events.Waiting, RoundAux]:
   """Fills the buffer once, and updates the model."""
   assert cohort.everyone is not None
   clients = cohort.everyone.size.shape[0]
   running, waiting, finished, seconds = events.until_full(
-    state.running, waiting, slots, wanted, state.version, clients
+    state.running, waiting, slots, num_reports, state.version, clients
   )
   # In the order of their ids, as a synchronous cohort.
   finished = trees.index(finished, jnp.argsort(finished.client, stable=True))
   client, exchange = method.client, method.exchange
-  batch = exchange.poisoned(_taken(cohort, finished.client, finished.part))
-  # Of the newest model and of those that clients hold, each has one.
+  batch = exchange.flip_labels(_take_clients(cohort, finished.client, finished.part))
+  # Each starts from the newest model or from the one that it received.
   starts = jax.tree.map(
-    lambda new, held: jnp.concatenate([new, held]), state.models, state.held
+    lambda new, old: jnp.concatenate([new, old]), state.models, state.held
   )
   origins = jnp.where(finished.version == state.version, 0, 1 + finished.place)
   training = train(
@@ -354,7 +354,7 @@ def _update(
   )
   changes = trees.scale_slots(method.staleness(age), changes)
   model, server, last = trees.index((state.models, state.server, state.aggregates), 0)
-  mean, kept = exchange.combine(
+  mean, aggregate = exchange.combine(
     changes, weights, batch, server_keys(key, purpose, 1)[0], last.get("updates")
   )
   update = client.scale((), batch, mean)
@@ -362,12 +362,12 @@ def _update(
     method,
     batch,
     state.round,
-    against(update),
+    as_gradient(update),
     server,
     model,
     server_keys(key, SERVER_STEP, 1)[0],
   )
-  held = trees.where_slots(
+  held_models = trees.where_slots(
     running.version == state.version,
     trees.index(state.models, jnp.zeros_like(running.version)),
     state.held,
@@ -379,12 +379,12 @@ def _update(
     "most_staleness": age.max(),
   }
   models, servers, aggregates = trees.repeat(
-    (model, server, {name: kept for name in last}), 1
+    (model, server, {name: aggregate for name in last}), 1
   )
   cost, work = costs(method, batch, (), trained.gradients, state.server)
   return (
     BufferedState(
-      models, servers, held, running, state.version + 1, state.round, aggregates
+      models, servers, held_models, running, state.version + 1, state.round, aggregates
     ),
     waiting,
     RoundAux({}, report, cost, work, _times(batch, work, cost, seconds)),
@@ -401,8 +401,8 @@ def _times(batch: Cohort, work: Any, cost: Any, seconds: Array) -> RoundTimes | 
   spent = clock.mean_times(
     batch.devices, batch.weight, work, cost._replace(central_flops=jnp.zeros(()))
   )
-  whole = spent.computation + spent.communication
-  share = seconds / jnp.where(whole > 0, whole, 1.0)
+  total = spent.computation + spent.communication
+  share = seconds / jnp.where(total > 0, total, 1.0)
   return RoundTimes(
     spent.flops, share * spent.computation, share * spent.communication, jnp.zeros(())
   )

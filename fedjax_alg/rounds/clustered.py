@@ -46,9 +46,14 @@ from fedjax_alg.base import (
 )
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
-from fedjax_alg.client.personal import deploys, equipped, first_states, with_states
+from fedjax_alg.client.personal import (
+  attach_client_leaves,
+  deploys,
+  first_states,
+  with_states,
+)
 from fedjax_alg.client.sgd import sgd
-from fedjax_alg.client.update import Beside, ClientUpdate, Store, own_memory
+from fedjax_alg.client.update import ClientUpdate, ExtendedMemory, Store, own_memory
 from fedjax_alg.engine.keys import FORGERIES, UPDATES, client_keys, server_key
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import stacking
@@ -62,7 +67,7 @@ from fedjax_alg.rounds import ledger
 from fedjax_alg.rounds.local_training import Training, train
 from fedjax_alg.rounds.one_model import server_keys
 
-#: How the K models start before any client has been seen: as equal copies, or
+#: Starts of the K models before any client has been seen: as equal copies, or
 #: as independent random models.
 STARTS = ("shared", "independent")
 
@@ -82,7 +87,7 @@ class GroupWork(ClientOptimizer, Aggregation, LocalWork):
 
 
 class ClusteredState(NamedTuple):
-  """What the server of a clustered method keeps between rounds."""
+  """State of the server of a clustered method between rounds."""
 
   models: Params  #: [K, ...]
   #: [C] int32, each client's last group; -1 before the first one
@@ -124,7 +129,7 @@ class TrainingResult(NamedTuple):
 
 
 class Rule(NamedTuple):
-  """Which client belongs to which group, in one clustered method."""
+  """Rule that assigns clients to groups, in one clustered method."""
 
   num_groups: int  #: K
   #: (params, spec, key) -> (models [K, ...], memory), made without data
@@ -189,13 +194,15 @@ def flat(params: Params) -> Array:
 
 
 def pretrain(
-  model: Model, hparams: GroupWork, start: Params, *args: Any, **more: Any
+  model: Model, hparams: GroupWork, start: Params, *args: Any, **options: Any
 ) -> Array:
-  """The change of ``start`` by ``pretrained``, [P]."""
-  return flat(trees.subtract(pretrained(model, hparams, start, *args, **more), start))
+  """The change of ``start`` by ``pretrain_model``, [P]."""
+  return flat(
+    trees.subtract(pretrain_model(model, hparams, start, *args, **options), start)
+  )
 
 
-def pretrained(
+def pretrain_model(
   model: Model,
   hparams: GroupWork,
   start: Params,
@@ -210,7 +217,7 @@ def pretrained(
   is that after ``rounds`` rounds. With the default it is that of round 1, for
   work whose result must not depend on when a client comes.
   """
-  # Its steps take the statistics of their mini-batches; none of the K models'.
+  # Its steps use the statistics of their mini-batches, not a model's.
   return sgd(
     model,
     start,
@@ -244,14 +251,14 @@ def independent_models(model: Model, key: Key, k: int) -> Params:
   leaves, treedef = jax.tree.flatten(models)
   keys = jax.random.split(second, len(leaves))
 
-  def drawn(leaf, key):
+  def draw_leaf(leaf, key):
     if leaf.ndim < 3:
       return leaf
     bound = (6.0 / (leaf.shape[-1] + leaf.shape[-2])) ** 0.5
     draw = jax.random.uniform(key, leaf.shape, leaf.dtype, -bound, bound)
     return jnp.where((leaf == 0).all(), draw, leaf)
 
-  return jax.tree.unflatten(treedef, list(map(drawn, leaves, keys)))
+  return jax.tree.unflatten(treedef, list(map(draw_leaf, leaves, keys)))
 
 
 def initial_models(
@@ -305,7 +312,7 @@ def compose_clustered(
 
   Returns:
     The algorithm. Its state is a ``ClusteredState``; with the table of what
-    clients keep beside it, a ``Beside``.
+    clients keep beside it, an ``ExtendedMemory``.
 
   Raises:
     OptionError: ``client`` has a part that rounds of groups do not call, or a
@@ -318,8 +325,8 @@ def compose_clustered(
   method = Clustered(model, _with_table_alone(client), rule, map_clients, exchange)
   algorithm: Algorithm[Any] = Algorithm(
     functools.partial(_init, method),
-    lambda state, everyone, key: _changed(
-      state, rule.setup(own_memory(state), exchange.poisoned(everyone), key)
+    lambda state, everyone, key: _replace_state(
+      state, rule.setup(own_memory(state), exchange.flip_labels(everyone), key)
     ),
     functools.partial(_round, method),
     lambda state, *client: _client_params(method, own_memory(state), *client),
@@ -327,7 +334,7 @@ def compose_clustered(
       model, own_memory(state).models, own_memory(state).states
     ),
     lambda state: rule.membership(own_memory(state)),
-    idle=lambda state, cohort: _changed(
+    idle=lambda state, cohort: _replace_state(
       state, own_memory(state)._replace(round=own_memory(state).round + 1)
     ),
   )
@@ -342,9 +349,9 @@ def compose_clustered(
   )
 
 
-def _changed(state: Any, new: ClusteredState) -> Any:
-  """The state with a new ``ClusteredState``, alone or in a ``Beside``."""
-  return state._replace(own=new) if isinstance(state, Beside) else new
+def _replace_state(state: Any, new: ClusteredState) -> Any:
+  """The state with a new ``ClusteredState``, alone or in an ``ExtendedMemory``."""
+  return state._replace(own=new) if isinstance(state, ExtendedMemory) else new
 
 
 def _with_table_alone(client: ClientUpdate) -> ClientUpdate:
@@ -401,21 +408,23 @@ def _init(method: Clustered, params: Params, spec: FedSpec, key: Key) -> Any:
   )
   if not method.client.store:
     return state
-  return Beside(state, method.map_clients.keep(method.client.init(params, spec)))
+  return ExtendedMemory(
+    state, method.map_clients.keep(method.client.init(params, spec))
+  )
 
 
 def _round(
-  method: Clustered, whole: Any, cohort: Cohort, key: Key
+  method: Clustered, full_state: Any, cohort: Cohort, key: Key
 ) -> tuple[Any, RoundAux]:
-  """One round; ``whole``: a state, with a table of clients' rows or without."""
-  state: ClusteredState = own_memory(whole)
-  table = whole.extra if method.client.store else ()
+  """One round; ``full_state``: a state, with a table of clients' rows or without."""
+  state: ClusteredState = own_memory(full_state)
+  table = full_state.extra if method.client.store else ()
   rule, exchange, at_start = method.rule, method.exchange, state
-  cohort = equipped(
+  cohort = attach_client_leaves(
     method.client,
     table,
     state.states,
-    exchange.poisoned(cohort),
+    exchange.flip_labels(cohort),
     method.map_clients,
     rule.num_groups,
   )
@@ -428,7 +437,10 @@ def _round(
   )
   if shares is not None:
     shares = trees.group_shares(
-      weights, _last_group(state, cohort.ids), rule.num_groups, whole=rule.whole_divisor
+      weights,
+      _last_group(state, cohort.ids),
+      rule.num_groups,
+      all_slots=rule.whole_divisor,
     ).T
   training = train(
     method.client,
@@ -450,7 +462,7 @@ def _round(
   state = state._replace(round=state.round + 1)
   loss = training.trained.loss
   cost, work = _cost(method, at_start, state, cohort, training.trained.gradients, notes)
-  new = Beside(state, training.table) if method.client.store else state
+  new = ExtendedMemory(state, training.table) if method.client.store else state
   return new, RoundAux(
     {"loss": loss, "group": groups},
     _log(rule, state, cohort, groups, loss) | distance(state.models),
@@ -461,7 +473,7 @@ def _round(
 
 #: The new state, the participants' groups [S], their trained models, and a
 #: function that logs their distance from the models that it is given.
-Moved = tuple[ClusteredState, Array, Params, Callable[[Params], dict[str, Array]]]
+MoveResult = tuple[ClusteredState, Array, Params, Callable[[Params], dict[str, Array]]]
 
 
 def _by_updates(
@@ -472,7 +484,7 @@ def _by_updates(
   training: Training,
   weights: Array,
   key: Key,
-) -> Moved:
+) -> MoveResult:
   """Moves every model by the mean update of its group."""
   rule, exchange = method.rule, method.exchange
   starts = trees.index(state.models, assigned)
@@ -489,7 +501,7 @@ def _by_updates(
   params = trees.add(starts, updates)
   state = rule.regroup(state, cohort, updates)
   groups = _last_group(state, cohort.ids)
-  mean, aggregates = _combined(method, state, cohort, groups, updates, weights, key)
+  mean, aggregates = _combine(method, state, cohort, groups, updates, weights, key)
   state = state._replace(models=trees.add(state.models, mean), aggregates=aggregates)
 
   def distance(models):
@@ -499,7 +511,7 @@ def _by_updates(
   return state, groups, params, distance
 
 
-def _combined(
+def _combine(
   method: Clustered,
   state: ClusteredState,
   cohort: Cohort,
@@ -510,18 +522,18 @@ def _combined(
 ) -> tuple[Params, Any]:
   """The moves of the K models, 0 for an empty group, and what is kept."""
   exchange, k = method.exchange, method.rule.num_groups
-  whole = method.rule.whole_divisor
+  whole_divisor = method.rule.whole_divisor
   if exchange.aggregator.is_mean:
-    return trees.group_mean(weights, groups, k, updates, whole=whole), ()
+    return trees.group_mean(weights, groups, k, updates, all_slots=whole_divisor), ()
   of_group = jnp.where(trees.members(groups, k), weights[None], 0.0)
-  moves, kept = jax.vmap(
+  moves, aggregates = jax.vmap(
     lambda weights, key, last: exchange.combine(updates, weights, cohort, key, last)
   )(of_group, server_keys(key, UPDATES, k), state.aggregates)
-  if whole:
+  if whole_divisor:
     moves = trees.scale_slots(
       of_group.sum(1) / jnp.maximum(weights.sum(), 1e-30), moves
     )
-  return moves, () if kept is None else kept
+  return moves, () if aggregates is None else aggregates
 
 
 def _by_sums(
@@ -532,8 +544,8 @@ def _by_sums(
   training: Training,
   weights: Array,
   key: Key,
-) -> Moved:
-  """As ``_by_updates``, for a rule that reads no updates: none was kept."""
+) -> MoveResult:
+  """Moves models as ``_by_updates`` does, but reads only the sum of the updates."""
   rule, before = method.rule, state.models
   groups = _last_group(state, cohort.ids)
   state = state._replace(models=trees.add(before, training.total))
@@ -589,14 +601,14 @@ def _last_group(state: ClusteredState, ids: Array) -> Array:
 def _log(
   rule: Rule, state: ClusteredState, cohort: Cohort, groups: Array, loss: Array
 ) -> dict[str, Array]:
-  """What a round reports about the server, besides the discrepancy."""
+  """Reports on the server after a round, besides the discrepancy."""
   k = rule.num_groups
   playing = trees.members(groups, k) & cohort.present[None]
-  known = trees.members(rule.membership(state), k)
+  members = trees.members(rule.membership(state), k)
   return {
     "train_loss": trees.slot_mean(cohort.weight, loss),
     "participants": playing.sum(1, dtype=jnp.int32),
-    "members": known.sum(1, dtype=jnp.int32),
+    "members": members.sum(1, dtype=jnp.int32),
   }
 
 
@@ -622,9 +634,9 @@ def _cost(
     evaluations=extra.evaluations,
   )
   passes = client.full_passes * cohort.shards.size.sum()
-  own = jnp.asarray(extra.own_gradients, jnp.float32)
+  own_gradients = jnp.asarray(extra.own_gradients, jnp.float32)
   work = Work(
-    work.flops + ledger.GRADIENT_PASSES * method.model.flops * own,
+    work.flops + ledger.GRADIENT_PASSES * method.model.flops * own_gradients,
     work.batches + jnp.asarray(extra.own_batches, jnp.float32),
   )
   # The means of the K groups are not counted; ``extra.flops`` is the rule's.
@@ -633,9 +645,9 @@ def _cost(
     + client.server_flops(slots, size)
     + (rule.num_groups * exchange.aggregator.flops(slots, size))
   )
-  # With every model at which it measures or trains come its statistics.
+  # Each model that a client measures or trains comes with its statistics.
   running = state_size(method.model)
-  sent = communication(
+  messages = communication(
     exchange,
     client,
     method.model,
@@ -645,7 +657,7 @@ def _cost(
     floats_up=extra.up // participants + running,
   )
   return round_cost(
-    **sent,
+    **messages,
     exchanges=1 + extra.exchanges,
     example_gradients=gradients.sum() + passes + extra.example_gradients,
     central_flops=flops,

@@ -1,4 +1,4 @@
-"""When the clients of an asynchronous server finish, on the simulated clock.
+"""Finishing times of an asynchronous server's clients, on the simulated clock.
 
 How long a client takes does not depend on the models, so the order of events
 is computed from numbers alone, before anybody trains. At most M clients run at
@@ -50,10 +50,10 @@ def nobody(places: int, num_clients: int) -> Running:
   )
 
 
-def _filled(
+def _fill_places(
   running: Running, waiting: Waiting, version: Array, num_clients: int
 ) -> tuple[Running, Array]:
-  """Who runs when all free places are taken, and who still waits, bool."""
+  """Fills the free places; returns who runs, and who still waits, bool."""
   n_waiting = waiting.client.shape[0]
   idle = (waiting.client < num_clients) & ~(
     waiting.client[:, None] == running.client[None]
@@ -66,13 +66,13 @@ def _filled(
     free & (rank < idle.sum()), order[jnp.clip(rank, 0, n_waiting - 1)], n_waiting
   )
   started = entry < n_waiting
-  taken = jnp.minimum(entry, n_waiting - 1)
+  index = jnp.minimum(entry, n_waiting - 1)
   idle = idle.at[entry].set(False, mode="drop")
   return Running(
-    jnp.where(started, waiting.client[taken], running.client),
-    jnp.where(started, waiting.seconds[taken], running.left),
+    jnp.where(started, waiting.client[index], running.client),
+    jnp.where(started, waiting.seconds[index], running.left),
     jnp.where(started, version, running.version),
-    jnp.where(started, waiting.part[taken], running.part),
+    jnp.where(started, waiting.part[index], running.part),
   ), idle
 
 
@@ -80,7 +80,7 @@ def until_full(
   running: Running,
   waiting: Waiting,
   slots: int,
-  wanted: Array,
+  num_reports: Array,
   version: Array,
   num_clients: int,
 ) -> tuple[Running, Waiting, Finished, Array]:
@@ -94,7 +94,7 @@ def until_full(
     running: who runs, at the instant of the last update.
     waiting: who may start.
     slots: S, the most that the buffer holds.
-    wanted: [] int32, how many it has to hold, at most S. If fewer run and
+    num_reports: [] int32, how many it has to hold, at most S. If fewer run and
       wait, it is full when all have finished.
     version: [] int32, number of the newest model.
     num_clients: C.
@@ -104,7 +104,7 @@ def until_full(
     who is in the buffer; and how many seconds it took, [] float32.
   """
   m_places, n_waiting = running.client.shape[0], waiting.client.shape[0]
-  running, idle = _filled(running, waiting, version, num_clients)
+  running, idle = _fill_places(running, waiting, version, num_clients)
   # Where a place was taken over before the buffer was full: when, and by whom.
   never = jnp.full(m_places, -1.0)
 
@@ -113,7 +113,7 @@ def until_full(
     time = jnp.where(running.client < num_clients, running.left, jnp.inf)
     place = jnp.argmin(time).astype(jnp.int32)
     now = time[place]
-    real = (k < wanted) & jnp.isfinite(now)
+    real = (k < num_reports) & jnp.isfinite(now)
     out = Finished(
       jnp.where(real, running.client[place], num_clients),
       running.version[place],

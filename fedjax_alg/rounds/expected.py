@@ -1,4 +1,4 @@
-"""What a round of a method should cost, stated by hand.
+"""Expected cost of a round of a method, stated by hand.
 
 ``registry.Entry.ledger`` states it for each method in a line, apart from the
 code that runs and bills the round. The contract tests compare the two.
@@ -114,7 +114,7 @@ def closed_form(bias: int | None = None, grouped: int = 0) -> Ledger:
 
 
 class SideWork(NamedTuple):
-  """Who trains beside the participants' own work, to be grouped for example."""
+  """Training beside the participants' own work, to be grouped for example."""
 
   clients: Sequence[int]
   gradients: int  #: per-example gradients of all of them
@@ -130,15 +130,15 @@ def beside(ledger: Ledger, side_work: Callable[[Played], SideWork]) -> Ledger:
   """
 
   def both(round_: Played) -> Expected:
-    own, side = ledger(round_), side_work(round_)
+    base, side = ledger(round_), side_work(round_)
     if not side.clients or not side.times:
-      return own
+      return base
     floats = len(side.clients) * side.times * round_.params // len(round_.ids)
-    return own._replace(
-      down=own.down + floats,
-      up=own.up + floats,
-      exchanges=own.exchanges + 1,
-      gradients=own.gradients + side.gradients,
+    return base._replace(
+      down=base.down + floats,
+      up=base.up + floats,
+      exchanges=base.exchanges + 1,
+      gradients=base.gradients + side.gradients,
       beside=True,
     )
 

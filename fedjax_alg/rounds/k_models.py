@@ -10,7 +10,7 @@ Rounds 1 to T (``ModelGrouping.threshold``), the warm-up, have one model, of
 which the K models are equal copies: every participant prefers the first one and
 is in the first group. So these rounds are the same program as the later ones:
 what costs a pass over data is computed for the first model alone, and at the
-end of the round it is copied (``first_copied``).
+end of the round it is copied (``broadcast_first_model``).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -36,7 +36,7 @@ from fedjax_alg.base import (
   num_params,
 )
 from fedjax_alg.client import objective
-from fedjax_alg.client.personal import equipped, with_states
+from fedjax_alg.client.personal import attach_client_leaves, with_states
 from fedjax_alg.client.update import Trained
 from fedjax_alg.engine.keys import (
   BROADCAST,
@@ -55,16 +55,16 @@ from fedjax_alg.rounds.one_model import (
   PURPOSES,
   ComposedState,
   TwoHalves,
-  combined_gradients,
+  admit_newcomers,
+  combine_gradients,
   costs,
-  joined,
   server_keys,
   server_step,
 )
 
 
 class Stage(NamedTuple):
-  """Where K models stand between one model and K groups."""
+  """Stage of K models between one model and K groups."""
 
   #: [] bool, whether all participants are one group, the first: the warm-up.
   #: None: there is one model.
@@ -74,7 +74,7 @@ class Stage(NamedTuple):
 
 
 class ModelGrouping(NamedTuple):
-  """How K models share a cohort from round ``threshold`` + 1 on."""
+  """Rule by which K models share a cohort from round ``threshold`` + 1 on."""
 
   num_models: int  #: K
   threshold: int  #: T, number of rounds with one model
@@ -113,7 +113,7 @@ class KModels(TwoHalves):
     return self.grouping.num_models
 
 
-def refused(method: KModels) -> dict[str, str]:
+def forbidden_links(method: KModels) -> dict[str, str]:
   """The links that a grouping cannot have, and why (``links.fit``).
 
   Raises:
@@ -160,7 +160,7 @@ def preferred_model(
 
 
 class RoundInputs(NamedTuple):
-  """What every part of a round reads."""
+  """Inputs that all parts of a round read."""
 
   cohort: Cohort
   key: Key  #: key of the round
@@ -176,17 +176,22 @@ def run_round(
   """Runs a round; the arguments are those of ``one_model.run_round``."""
   client, server, exchange = method.client, method.server, method.exchange
   grouping, k = method.grouping, method.num_models
-  cohort = equipped(
-    client, state.memory, state.states, exchange.poisoned(cohort), method.map_clients, k
+  cohort = attach_client_leaves(
+    client,
+    state.memory,
+    state.states,
+    exchange.flip_labels(cohort),
+    method.map_clients,
+    k,
   )
-  state = joined(method, state, cohort)
+  state = admit_newcomers(method, state, cohort)
   warm_up = state.round < grouping.threshold if k > 1 else None
   inputs = RoundInputs(cohort, key, state.round, warm_up, state.aggregates)
   models, servers, new = state.models, state.server, {}
   step = functools.partial(_server_steps, method, inputs)
 
   losses, anchors, new["first_gradients"] = _losses(method, models, inputs)
-  preference, loss = _preferred(losses, inputs)
+  preference, loss = _preference(losses, inputs)
   starts = models
   if server.when == "before":
     starts, servers = step(anchors, servers, models)
@@ -201,43 +206,51 @@ def run_round(
     key,
     preference,
   )
-  loss = _reported(method, loss, training.trained.loss, inputs)
-  trained, vectors = _received(method, training.trained, starts, preference, inputs)
+  loss = _report_loss(method, loss, training.trained.loss, inputs)
+  trained, vectors = _receive(method, training.trained, starts, preference, inputs)
   update, groups, new["updates"] = _updates(
     method, models, starts, anchors, state.memory, vectors, inputs
   )
   states = training.states(state.states, cohort, groups.assignment)
 
   if server.when == "aggregate":
-    moved, servers = step(trees.scale(-1.0, update), servers, starts)
+    new_models, servers = step(trees.scale(-1.0, update), servers, starts)
   else:
-    moved = trees.add_scaled(starts, server.aggregate_lr, update)
-  # Of the models of this round (errata F-26).
-  gap = trees.slot_norm(trees.subtract(trained, trees.index(moved, preference)))
+    new_models = trees.add_scaled(starts, server.aggregate_lr, update)
+  # Distance to the new models of this round (errata F-26).
+  gap = trees.slot_norm(trees.subtract(trained, trees.index(new_models, preference)))
   discrepancy = trees.slot_mean(cohort.present.astype(jnp.float32), gap)
   if server.when == "after":
     _, gradients, new["last_gradients"] = anchor_gradients(
       method,
       "last_gradients",
-      moved,
+      new_models,
       inputs._replace(
-        cohort=equipped(client, state.memory, states, cohort, method.map_clients, k)
+        cohort=attach_client_leaves(
+          client, state.memory, states, cohort, method.map_clients, k
+        )
       ),
     )
-    moved, servers = step(gradients, servers, moved)
+    new_models, servers = step(gradients, servers, new_models)
 
   report = _report(method, loss, groups, servers, inputs)
   cost, work = _costs(method, servers, training.trained.gradients, state.memory, inputs)
-  memory = training.merged(client, state.memory, cohort, anchors)
-  moved, servers, aggregates, states = first_copied(
-    warm_up, (moved, servers, {name: new[name] for name in state.aggregates}, states)
+  memory = training.merge(client, state.memory, cohort, anchors)
+  new_models, servers, aggregates, states = broadcast_first_model(
+    warm_up,
+    (new_models, servers, {name: new[name] for name in state.aggregates}, states),
   )
   if exchange.compress_down:
-    moved, memory = broadcast.send(
-      exchange.compress_down, models, moved, memory, cohort, server_key(key, BROADCAST)
+    new_models, memory = broadcast.send(
+      exchange.compress_down,
+      models,
+      new_models,
+      memory,
+      cohort,
+      server_key(key, BROADCAST),
     )
   return ComposedState(
-    moved, servers, memory, state.round + 1, aggregates, states
+    new_models, servers, memory, state.round + 1, aggregates, states
   ), RoundAux(
     {"loss": loss, "preference": preference, "assignment": groups.assignment},
     report | {"discrepancy": discrepancy},
@@ -246,7 +259,7 @@ def run_round(
   )
 
 
-def first_copied(warm_up: Any, per_model: Any) -> Any:
+def broadcast_first_model(warm_up: Any, per_model: Any) -> Any:
   """Leaves [K, ...]; during the warm-up copies of the first model's."""
   if warm_up is None:
     return per_model
@@ -316,7 +329,7 @@ def _losses(
   method: KModels, models: Params, inputs: RoundInputs
 ) -> tuple[Any, Params, Any]:
   """The losses [S, K] or None, anchor gradients [K, ...] or (), and kept."""
-  if method.anchored:
+  if method.measures_anchor:
     # The mean in (17) is over S^r here. It cannot be over S^{r-1}, whose
     # members never receive the accelerated models. Every participant counts for
     # every k (errata D-06).
@@ -346,7 +359,7 @@ def anchor_gradients(
   The last is what the aggregator keeps, [K, ...].
   """
   cohort, k, exchange = inputs.cohort, method.num_models, method.exchange
-  measure = _sent(
+  measure = _with_compression(
     _over_data(k, functools.partial(objective.full_value_and_grad, method.model)),
     exchange.compress_gradients,
     k,
@@ -361,7 +374,7 @@ def anchor_gradients(
   )
   if not exchange.can_stream:
     losses, gradients = method.map_clients(measure, shared, cohort.shards, keys)
-    return losses, *combined_gradients(
+    return losses, *combine_gradients(
       method, name, gradients, cohort, inputs.key, inputs.last
     )
   anchors, losses = stacking.mean(
@@ -378,7 +391,7 @@ def anchor_gradients(
   return losses, anchors, None
 
 
-def _sent(
+def _with_compression(
   measure: Callable[..., Any], compressor: Compressor | None, k: int
 ) -> Callable[..., Any]:
   """A client's code that sends its K gradients compressed, with one key."""
@@ -414,14 +427,16 @@ def _over_those_who_prefer(
 ) -> Params:
   """Means over all made means over those who prefer a model; else 0."""
   weights = method.exchange.weigh(inputs.cohort)
-  preference, _ = _preferred(losses, inputs)
-  share = jax.vmap(lambda own: jnp.where(own, weights, 0.0).sum())(
+  preference, _ = _preference(losses, inputs)
+  share = jax.vmap(lambda in_group: jnp.where(in_group, weights, 0.0).sum())(
     trees.members(preference, method.num_models)
   ) / jnp.maximum(weights.sum(), 1e-30)
   return trees.scale_slots(1.0 / jnp.where(share > 0, share, 1.0), anchors)
 
 
-def _preferred(losses: Array | None, inputs: RoundInputs) -> tuple[Array, Array | None]:
+def _preference(
+  losses: Array | None, inputs: RoundInputs
+) -> tuple[Array, Array | None]:
   """Each participant's model of least loss, and that loss; None: unmeasured.
 
   During the warm-up it is the first one.
@@ -436,20 +451,20 @@ def _preferred(losses: Array | None, inputs: RoundInputs) -> tuple[Array, Array 
   return preference, loss
 
 
-def _reported(
+def _report_loss(
   method: KModels, loss: Array | None, trained: Array, inputs: RoundInputs
 ) -> Array:
   """The loss before the training; where none was measured, the training's."""
   if loss is None:
     return trained
-  if method.anchored:
+  if method.measures_anchor:
     return loss
   return jnp.where(inputs.warm_up, trained, loss)
 
 
-def _received(
+def _receive(
   method: KModels,
-  found: Trained,
+  result: Trained,
   starts: Params,
   preference: Array,
   inputs: RoundInputs,
@@ -459,9 +474,9 @@ def _received(
   Hostile clients forge the gradients that they send, or their updates.
   """
   grouping, exchange, cohort = method.grouping, method.exchange, inputs.cohort
-  trained: Params = found.params
-  if jax.tree.leaves(found.state):
-    cohort = cohort._replace(shards=cohort.shards._replace(state=found.state))
+  trained: Params = result.params
+  if jax.tree.leaves(result.state):
+    cohort = cohort._replace(shards=cohort.shards._replace(state=result.state))
   receive = functools.partial(
     exchange.receive,
     cohort=cohort,
@@ -489,7 +504,7 @@ def _updates(
 ) -> tuple[Params, Any, Any]:
   """The updates of the K models, the groups, and what the aggregator keeps."""
   cohort, k, grouping = inputs.cohort, method.num_models, method.grouping
-  exchange, kept = method.exchange, None
+  exchange, aggregate = method.exchange, None
   scale = functools.partial(method.client.scale, memory, cohort)
   # Round T + 1, the first after the warm-up, splits the copies; if nobody took
   # part in it, they are still copies in the next one.
@@ -507,7 +522,7 @@ def _updates(
       )
 
     members = trees.members(groups.assignment, k) & cohort.present[None]
-    changes, kept = _over_models(change, k)(
+    changes, aggregate = _over_models(change, k)(
       starts,
       members.astype(jnp.float32),  # in a group all count alike
       server_keys(inputs.key, UPDATES, k),
@@ -517,13 +532,13 @@ def _updates(
   # An empty group takes no grouping step (errata D-13).
   targets = trees.where_slots(groups.size > 0, targets, starts)
   update = _over_models(scale, k)(trees.subtract(targets, starts))  # (60)
-  return update, groups, kept
+  return update, groups, aggregate
 
 
 def _report(
   method: KModels, loss: Array, groups: Any, servers: Any, inputs: RoundInputs
 ) -> dict[str, Array]:
-  """What a round reports about the server."""
+  """Reports on the server after a round."""
   k, column = method.num_models, method.exchange.aggregator.column
   report = {"train_loss": trees.slot_mean(inputs.cohort.weight, loss)}
   if jax.tree.leaves(servers):  # without leaves vmap has no axis
@@ -560,7 +575,7 @@ def _costs(
       gradients,
       servers,
       k=k,
-      evaluations=k if k > 1 and not method.anchored else 0,
+      evaluations=k if k > 1 and not method.measures_anchor else 0,
       passes=grouping.full_passes,
       more_up=BYTES_PER_FLOAT * (1 + size * grouping.extra_up),
       flops=grouping.flops(slots, size, k),
@@ -570,18 +585,22 @@ def _costs(
   if inputs.warm_up is None:
     return of_all
   of_one = of_models(1, trees.index(servers, slice(0, 1)))
-  result: tuple[RoundCost, Work] = trees.where(inputs.warm_up, *_alike(of_one, of_all))
+  result: tuple[RoundCost, Work] = trees.where(
+    inputs.warm_up, *_with_same_bytes(of_one, of_all)
+  )
   return result
 
 
-def _alike(*costs_and_work: tuple[RoundCost, Work]) -> Iterator[tuple[RoundCost, Work]]:
+def _with_same_bytes(
+  *costs_and_work: tuple[RoundCost, Work],
+) -> Iterator[tuple[RoundCost, Work]]:
   """Costs of which all have the bytes that one of them has."""
   for cost, work in costs_and_work:
     for way in ("down", "up"):
       name = f"bytes_{way}"
       if getattr(cost, name) is None and any(
-        getattr(other, name) is not None for other, _ in costs_and_work
+        getattr(any_cost, name) is not None for any_cost, _ in costs_and_work
       ):
-        whole: Any = {name: BYTES_PER_FLOAT * getattr(cost, way).astype(jnp.uint32)}
-        cost = cost._replace(**whole)
+        num_bytes: Any = {name: BYTES_PER_FLOAT * getattr(cost, way).astype(jnp.uint32)}
+        cost = cost._replace(**num_bytes)
     yield cost, work

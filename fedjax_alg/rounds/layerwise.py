@@ -64,7 +64,7 @@ from fedjax_alg.rounds import ledger
 
 
 class LayerwiseState(NamedTuple):
-  """What the server keeps: its K models, and facts about the clients."""
+  """State of the server: its K models, and facts about the clients."""
 
   models: Params  #: [K, ...]
   fits: tuple[solve.Fit, ...]  #: the fit of every layer, [K, ...]
@@ -152,18 +152,18 @@ def layerwise(
 
 def _check_private(method: Layerwise) -> None:
   """Refuses what reads more than the noised sums."""
-  said = f"`private`={method.plan.private.private}"  # type: ignore[union-attr]
+  label = f"`private`={method.plan.private.private}"  # type: ignore[union-attr]
   assert method.num_groups == 1 and not method.plan.personal_ridge
   if not method.plan.task.has_classes:
     raise OptionError(
-      f"{said}: its unit is that of classes, the task {method.plan.task.name} has none"
+      f"{label}: its unit is that of classes, the task {method.plan.task.name} has none"
     )
   if method.plan.options.code_centred:
     raise OptionError(
-      f"{said}: not with `code_centred`, which reads the class counts without noise"
+      f"{label}: not with `code_centred`, which reads the class counts without noise"
     )
   if method.plan.pairs:
-    raise OptionError(f"{said}: not with sums in pairs (give `double`=float64)")
+    raise OptionError(f"{label}: not with sums in pairs (give `double`=float64)")
 
 
 def _init(method: Layerwise, params: Params, spec: FedSpec, key: Key) -> LayerwiseState:
@@ -172,7 +172,7 @@ def _init(method: Layerwise, params: Params, spec: FedSpec, key: Key) -> Layerwi
     raise OptionError(f"`num_groups`={k}: more than the {spec.num_clients} clients")
   dtype = jax.tree.leaves(params)[0].dtype
   seed = jax.random.key_data(key)
-  width = _encoded_labels(method, seed, jnp.ones(classes)).shape[0]
+  width = _encode_labels(method, seed, jnp.ones(classes)).shape[0]
   return LayerwiseState(
     trees.repeat(params, k),
     tuple(empty_fit(plan, l, k, classes, dtype) for l in range(len(plan.layers))),
@@ -199,9 +199,9 @@ def _setup(
   present = everyone.present
   centres, groups = state.centres, jnp.zeros(present.shape, jnp.int32)
   if k > 1:
-    points = jax.vmap(functools.partial(_encoded_labels, method, seed))(counts)
-    found = kmeans(points, present, key, k)
-    centres, groups = found.centres, found.assignment
+    points = jax.vmap(functools.partial(_encode_labels, method, seed))(counts)
+    clusters = kmeans(points, present, key, k)
+    centres, groups = clusters.centres, clusters.assignment
   counts = jax.ops.segment_sum(
     jnp.where(present[:, None], counts, jnp.zeros_like(counts)),
     jnp.where(present, groups, k),
@@ -248,7 +248,7 @@ def _round(
   )
   billed = round_cost(cost.down, cost.up, cost.exchanges, 0, cost.central_flops)
   if plan.options.adaptive_batch and cohort.devices is not None:
-    state = _adapted(method, state, cohort, cohort.devices, work, billed)
+    state = _adapt_batches(method, state, cohort, cohort.devices, work, billed)
   mean_batch = trees.slot_mean(cohort.present.astype(jnp.float32), batch)
   return state, RoundAux({"group": groups}, {"batch_size": mean_batch}, billed, work)
 
@@ -289,7 +289,7 @@ def _in_double(plan: Plan, fn: Callable[..., Any]) -> Callable[..., Any]:
   return call
 
 
-def _encoded_labels(method: Layerwise, seed: Array, counts: Array) -> Array:
+def _encode_labels(method: Layerwise, seed: Array, counts: Array) -> Array:
   """Encodes label counts [L] by (9), [w].
 
   The counts are divided by their norm and multiplied by the narrowest Q of the
@@ -316,7 +316,7 @@ def _group_of(method: Layerwise, shared: Any, shard: Shard) -> Array:
   if method.num_groups == 1:
     return jnp.zeros((), jnp.int32)
   labels = objective.label_counts(shard, counts.shape[1])
-  return nearest_centre(_encoded_labels(method, seed, labels), centres)
+  return nearest_centre(_encode_labels(method, seed, labels), centres)
 
 
 def _train_layer(
@@ -349,16 +349,16 @@ def _train_layer(
       (params, old),
     )
 
-  def solved(total, drawn):
+  def solve(total, noise):
     if plan.private:
-      total = private_moments.noised(total, drawn)
+      total = private_moments.add_noise(total, noise)
     if method.num_groups == 1:
       total = trees.repeat(total, 1)
     return jax.lax.map(one_group, (state.counts, total, state.models, state.fits[l]))
 
   # Random numbers are drawn before float64 is enabled.
-  drawn = private_moments.noise(plan.private, total, key) if plan.private else ()
-  models, fit = _in_double(plan, solved)(total, drawn)
+  noise = private_moments.noise(plan.private, total, key) if plan.private else ()
+  models, fit = _in_double(plan, solve)(total, noise)
   return models, (*state.fits[:l], fit, *state.fits[l + 1 :])
 
 
@@ -370,20 +370,20 @@ def _sum_moments(
   k, classes = state.counts.shape
 
   def zero():
-    one = _no_moments(plan, layer, classes, plan.product)
-    return one if k == 1 else trees.repeat(one, k)
+    sums = _no_moments(plan, layer, classes, plan.product)
+    return sums if k == 1 else trees.repeat(sums, k)
 
   def add(total, models, shard, group):
     params = trees.index(models, 0 if k == 1 else group)
     if plan.private or are_carried():  # the sums of each client alone
-      own = moments_lib.add_shard(
+      client_sums = moments_lib.add_shard(
         zero(), layer, params, shard, plan.product, task=plan.task
       )
       return trees.add(
         total,
-        private_moments.shortened(plan.private, own)
+        private_moments.clip(plan.private, client_sums)
         if plan.private
-        else moments_lib.carried_sums(own),
+        else moments_lib.carry_sums(client_sums),
       )
     sums = total if k == 1 else trees.index(total, group)
     sums = moments_lib.add_shard(
@@ -482,7 +482,7 @@ def _personal_layer(
     by_sums,
   ]
   # A client takes the smallest size that holds its examples.
-  found = jax.lax.switch(
+  solution = jax.lax.switch(
     (shard.size > jnp.asarray(sizes, jnp.int32)).sum(dtype=jnp.int32),
     ways,
     state,
@@ -491,10 +491,10 @@ def _personal_layer(
     params,
     shard,
   )
-  return put_weights(layer, params, *found)
+  return put_weights(layer, params, *solution)
 
 
-def _adapted(
+def _adapt_batches(
   method: Layerwise,
   state: LayerwiseState,
   cohort: Cohort,
@@ -508,7 +508,7 @@ def _adapted(
   )
   first = jnp.where(cohort.present, times.arrival, jnp.inf).min()
   fastest = jnp.where(state.round == 1, first, state.fastest)
-  batch = clock.adapted_batch(
+  batch = clock.adapt_batch_size(
     state.batch.at[cohort.ids].get(mode="clip"),
     times.arrival,
     fastest,

@@ -61,13 +61,13 @@ def count_work(
     if gradients is None:
       gradients = client.gradients_per_step * read
     runs = gradients.astype(jnp.float32)
-  taken = (gradients + full_passes * size).astype(jnp.float32)
+  num_gradients = (gradients + full_passes * size).astype(jnp.float32)
   epoch = batches_per_epoch(size, steps.batch_size)
   taken_steps = jax.vmap(steps.num_steps)(size, part).astype(jnp.float32)
   of_steps = taken_steps * runs / jnp.maximum(read, 1).astype(jnp.float32)
   batches = of_steps + ((full_passes + evaluations) * epoch).astype(jnp.float32)
   present = size > 0
-  flops = model.flops * (GRADIENT_PASSES * taken + forward)
+  flops = model.flops * (GRADIENT_PASSES * num_gradients + forward)
   return gradients, Work(
     jnp.where(present, flops, 0.0), jnp.where(present, batches, 0.0)
   )
@@ -85,7 +85,7 @@ class LayerCost(NamedTuple):
 
 
 #: Fields of ``LayerCost`` that are whole numbers.
-_WHOLE = ("down", "up", "exchanges")
+_INTEGER_FIELDS = ("down", "up", "exchanges")
 
 
 def layer_cost(
@@ -106,7 +106,7 @@ def layer_cost(
   ]
   table = LayerCost(
     *(
-      jnp.asarray(column, jnp.int32 if name in _WHOLE else jnp.float32)
+      jnp.asarray(column, jnp.int32 if name in _INTEGER_FIELDS else jnp.float32)
       for name, column in zip(LayerCost._fields, zip(*entries))
     )
   )
@@ -125,9 +125,9 @@ def _cost_of_round(
   personal, l = r > plan.last, r % len(plan.layers)
   if r >= plan.num_rounds or (personal and plan.keeps_group_layer(l)):
     return LayerCost()
-  layer, drawn = plan.layers[l], plan.has_random_filters(l)
+  layer, random_filters = plan.layers[l], plan.has_random_filters(l)
   d, sides = layer.fan_in, plan.columns(l, num_classes)
-  solution = d**3 / 3 + (1.0 if drawn else 2.0) * d * d * sides
+  solution = d**3 / 3 + (1.0 if random_filters else 2.0) * d * d * sides
   forward = sum(
     2.0 * done.positions * done.fan_in * done.width for done in plan.layers[:l]
   )
@@ -139,7 +139,7 @@ def _cost_of_round(
   down = (d + (plan.options.bias != "none")) * min(sides, layer.width) + (
     layer.width if plan.options.normalize and l < plan.last else 0
   )
-  up = moments.floats_sent(layer, num_classes, 0 if drawn else layer.width)
+  up = moments.floats_sent(layer, num_classes, 0 if random_filters else layer.width)
   if not plan.task.has_classes:
     up += 1  # the number of examples, which is not the sum of the counts
   if l == 0 and k > 1:

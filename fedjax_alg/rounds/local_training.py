@@ -11,12 +11,12 @@ from fedjax_alg.client.update import ClientUpdate, Received, Store, Trained
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.exchange import stacking
 
-#: What clients keep that keep nothing.
+#: Store of clients without a state.
 _NOTHING = Store(lambda memory: (), lambda memory, table: memory)
 
 
 class Training(NamedTuple):
-  """What the participants have trained."""
+  """Result of the participants' training."""
 
   #: leaves [S, ...]; ``params`` are () where only their updates' sum is kept
   trained: Trained
@@ -25,7 +25,7 @@ class Training(NamedTuple):
   total: Params = ()  #: weighted sum of the updates, [...] or [K, ...]
   squares: Any = None  #: [S] float32, squared norm of each update; None: kept
 
-  def merged(
+  def merge(
     self, client: ClientUpdate, memory: Any, cohort: Cohort, anchors: Any
   ) -> Any:
     """The memory of the client's half after the round; anchors [K, ...]."""
@@ -124,7 +124,7 @@ def _one_client(
   client_id: Array,
   key: Key,
   part: Array | None,
-  more: Any,
+  method_row: Any,
 ) -> tuple[Any, Trained]:
   """The local training of one participant: what it keeps, and the rest."""
   models, from_server, rounds = shared
@@ -133,10 +133,10 @@ def _one_client(
     shard = shard._replace(state=trees.index(shard.state, group))
   start, reference, anchor = models
   if not client.store:
-    row = more
-  elif jax.tree.leaves(more):
-    row = row, more
-  trained = client.trained(
+    row = method_row
+  elif jax.tree.leaves(method_row):
+    row = row, method_row
+  trained = client.train_checked(
     Received(start, reference, anchor, from_server, rounds, client_id),
     shard._replace(part=part),
     row,
@@ -153,13 +153,13 @@ def _in_sum(
   group: Array | None,
   *slot: Any,
 ) -> tuple[Any, list[Any], Any]:
-  """What the participant keeps, what is summed, and the rest."""
-  kept, trained = _one_client(client, shared, shard, row, group, *slot)
+  """Trains a participant; returns its row, the values to sum, and the rest."""
+  new_row, trained = _one_client(client, shared, shard, row, group, *slot)
   start = shared[0][0]
   if group is not None:
     start = trees.index(start, group)
   update = trees.subtract(trained.params, start)
-  summed, rest = [update], trained._replace(params=())
+  summed, remainder = [update], trained._replace(params=())
   if client.upload_weights:
-    summed, rest = [update, trained.upload], rest._replace(upload=())
-  return kept, summed, (rest, stacking.square(update))
+    summed, remainder = [update, trained.upload], remainder._replace(upload=())
+  return new_row, summed, (remainder, stacking.square(update))

@@ -35,7 +35,7 @@ from fedjax_alg.base import (
 from fedjax_alg.central.steps import ServerStep
 from fedjax_alg.central.validation import validation_arguments
 from fedjax_alg.client import objective
-from fedjax_alg.client.personal import equipped, first_states
+from fedjax_alg.client.personal import attach_client_leaves, first_states
 from fedjax_alg.client.update import ClientUpdate, own_memory
 from fedjax_alg.engine.keys import (
   BROADCAST,
@@ -55,7 +55,7 @@ from fedjax_alg.models.roles import state_size
 from fedjax_alg.rounds import ledger
 from fedjax_alg.rounds.local_training import Training, train
 
-#: What may be aggregated in a round -> the purpose of its key (``server_key``).
+#: Names of the aggregates of a round -> the purpose of the key (``server_key``).
 PURPOSES = {
   "updates": UPDATES,
   "first_gradients": FIRST_GRADIENTS,
@@ -64,7 +64,7 @@ PURPOSES = {
 
 
 class ComposedState(NamedTuple):
-  """What server and clients keep between rounds."""
+  """State of server and clients between rounds."""
 
   models: Params  #: [K, ...]; equal copies during the warm-up
   server: Any  #: state of the server step, [K, ...]
@@ -106,16 +106,16 @@ class TwoHalves:
     )(models)
 
   @property
-  def anchored(self) -> bool:
+  def measures_anchor(self) -> bool:
     """Whether a round starts with the anchor gradient."""
     return self.client.needs_anchor or self.server.when == "before"
 
   @property
-  def aggregated(self) -> list[str]:
-    """What is aggregated in a round, some of ``PURPOSES``."""
+  def purposes(self) -> list[str]:
+    """Purposes of the aggregations in a round, some of ``PURPOSES``."""
     return [
       "updates",
-      *["first_gradients"] * self.anchored,
+      *["first_gradients"] * self.measures_anchor,
       *["last_gradients"] * (self.server.when == "after"),
     ]
 
@@ -135,11 +135,11 @@ def run_round(
   model, server_state, aggregates, running = trees.index(
     (state.models, state.server, state.aggregates, state.states), 0
   )
-  cohort = equipped(
-    client, state.memory, running, exchange.poisoned(cohort), method.map_clients
+  cohort = attach_client_leaves(
+    client, state.memory, running, exchange.flip_labels(cohort), method.map_clients
   )
-  state = joined(method, state, cohort)
-  cohort, new = weighed(method, model, cohort, aggregates)
+  state = admit_newcomers(method, state, cohort)
+  cohort, new = weigh_by_loss(method, model, cohort, aggregates)
   step = functools.partial(
     server_step, method, cohort, state.round, key=server_keys(key, SERVER_STEP, 1)[0]
   )
@@ -147,7 +147,7 @@ def run_round(
 
   # The cohort measures the gradient at the model, and the server may move it.
   loss, anchor, start = None, (), model
-  if method.anchored:
+  if method.measures_anchor:
     loss, anchor, new["first_gradients"] = measure("first_gradients", model, cohort)
   if server.when == "before":
     start, server_state = step(anchor, server_state, model)
@@ -171,17 +171,17 @@ def run_round(
 
   # The server moves the model.
   if server.when == "aggregate":
-    moved, server_state = step(against(update), server_state, start)
+    new_model, server_state = step(as_gradient(update), server_state, start)
   else:
-    moved = trees.add_scaled(start, server.aggregate_lr, update)
-  report = distance(trees.subtract(moved, start))
+    new_model = trees.add_scaled(start, server.aggregate_lr, update)
+  report = distance(trees.subtract(new_model, start))
   if server.when == "after":
     _, gradient, new["last_gradients"] = measure(
       "last_gradients",
-      moved,
-      equipped(client, state.memory, running, cohort, method.map_clients),
+      new_model,
+      attach_client_leaves(client, state.memory, running, cohort, method.map_clients),
     )
-    moved, server_state = step(gradient, server_state, moved)
+    new_model, server_state = step(gradient, server_state, new_model)
 
   # Reports, costs, and the new state.
   loss = training.trained.loss if loss is None else loss
@@ -191,7 +191,7 @@ def run_round(
     report[exchange.aggregator.column] = aggregates["updates"]
   models, servers, anchors, aggregates, states = trees.repeat(
     (
-      moved,
+      new_model,
       server_state,
       anchor,
       {name: new[name] for name in state.aggregates},
@@ -209,7 +209,7 @@ def run_round(
     evaluations=measured,
     more_up=BYTES_PER_FLOAT * measured,
   )
-  memory = training.merged(client, state.memory, cohort, anchors)
+  memory = training.merge(client, state.memory, cohort, anchors)
   if exchange.compress_down:
     models, memory = broadcast.send(
       exchange.compress_down,
@@ -224,7 +224,7 @@ def run_round(
   ), RoundAux({"loss": loss}, report, cost, work)
 
 
-def weighed(
+def weigh_by_loss(
   method: TwoHalves, model: Params, cohort: Cohort, last: Any
 ) -> tuple[Cohort, dict[str, Any]]:
   """The cohort with weights by its losses, if it has, and what is kept."""
@@ -236,8 +236,8 @@ def weighed(
     model,
     cohort.shards,
   )
-  shares, kept = rule.weigh(last.get("weights"), cohort, losses)
-  return cohort._replace(losses=losses, shares=shares), {"weights": kept}
+  shares, rule_state = rule.weigh(last.get("weights"), cohort, losses)
+  return cohort._replace(losses=losses, shares=shares), {"weights": rule_state}
 
 
 def anchor_gradient(
@@ -260,7 +260,7 @@ def anchor_gradient(
     )
     return losses, gradient, None
   gradients, losses = method.map_clients(one_client, model, cohort.shards, keys)
-  of_one = combined_gradients(
+  of_one = combine_gradients(
     method,
     name,
     jax.tree.map(lambda leaf: leaf[:, None], gradients),
@@ -293,7 +293,7 @@ def mean_update(
   weights = exchange.weigh(cohort)
   if training.squares is not None:
     total = weights.sum()[None]
-    mean = shortened(method, training.total, training.squares, cohort)
+    mean = clip_mean(method, training.total, training.squares, cohort)
     return (
       mean,
       None,
@@ -320,13 +320,13 @@ def mean_update(
       ),
     )
   updates = trees.subtract(trained, starts)
-  mean, kept = exchange.combine(
+  mean, aggregate = exchange.combine(
     updates, weights, cohort, server_keys(key, UPDATES, 1)[0], last.get("updates")
   )
-  mean = shortened(method, mean, None, cohort, updates)
+  mean = clip_mean(method, mean, None, cohort, updates)
   return (
     mean,
-    kept,
+    aggregate,
     lambda move: {
       "discrepancy": trees.slot_mean(
         cohort.present.astype(jnp.float32),
@@ -336,14 +336,14 @@ def mean_update(
   )
 
 
-def shortened(
+def clip_mean(
   method: TwoHalves,
   mean: Params,
   squares: Array | None,
   cohort: Cohort,
   updates: Params = (),
 ) -> Params:
-  """The mean update, shortened where the weights ask for it.
+  """The mean update, clipped where the weights ask for it.
 
   Args:
     method: the method.
@@ -369,7 +369,7 @@ def init(method: TwoHalves, params: Params, spec: FedSpec, key: Key) -> Composed
   return ComposedState(
     models,
     method.first_servers(models),
-    _placed(method, method.client.init(params, spec)),
+    _place_memory(method, method.client.init(params, spec)),
     jnp.zeros((), jnp.int32),
     first_aggregates(method, models) | _first_weights(method, spec.num_clients),
     first_states(method.model, method.num_models),
@@ -377,24 +377,22 @@ def init(method: TwoHalves, params: Params, spec: FedSpec, key: Key) -> Composed
 
 
 def first_aggregates(method: TwoHalves, models: Params) -> dict[str, Any]:
-  """What the aggregator keeps at the start, ``ComposedState.aggregates``."""
+  """Makes the initial state of the aggregator, ``ComposedState.aggregates``."""
   keeps = method.exchange.aggregator.keeps
   return (
-    {}
-    if keeps is None
-    else {name: jax.vmap(keeps)(models) for name in method.aggregated}
+    {} if keeps is None else {name: jax.vmap(keeps)(models) for name in method.purposes}
   )
 
 
 def _first_weights(method: TwoHalves, clients: int) -> dict[str, Any]:
-  """What the weights keep at the start, as ``first_aggregates``."""
+  """Makes the initial state of the weights, as ``first_aggregates``."""
   rule = method.exchange.by_loss
   return (
     {} if rule is None or rule.keeps is None else {"weights": rule.keeps(clients)[None]}
   )
 
 
-def _placed(method: TwoHalves, memory: Any) -> Any:
+def _place_memory(method: TwoHalves, memory: Any) -> Any:
   """The memory, what clients keep shared out over processes."""
   store = method.client.store
   if store is None or not store.one_row:
@@ -407,19 +405,21 @@ def setup(
 ) -> ComposedState:
   """The state before round 1."""
   return state._replace(
-    memory=_placed(
+    memory=_place_memory(
       method,
       method.client.setup(
         state.memory,
         trees.index(state.models, 0),
-        method.exchange.poisoned(everyone),
+        method.exchange.flip_labels(everyone),
         method.map_clients,
       ),
     )
   )
 
 
-def joined(method: TwoHalves, state: ComposedState, cohort: Cohort) -> ComposedState:
+def admit_newcomers(
+  method: TwoHalves, state: ComposedState, cohort: Cohort
+) -> ComposedState:
   """The state when the clients of this round have joined."""
   if cohort.newcomers is None:
     return state
@@ -432,8 +432,8 @@ def joined(method: TwoHalves, state: ComposedState, cohort: Cohort) -> ComposedS
 
 def idle(method: TwoHalves, state: ComposedState, cohort: Cohort) -> ComposedState:
   """The state after a round without participants."""
-  cohort = method.exchange.poisoned(cohort)
-  return joined(method, state, cohort)._replace(round=state.round + 1)
+  cohort = method.exchange.flip_labels(cohort)
+  return admit_newcomers(method, state, cohort)._replace(round=state.round + 1)
 
 
 def server_keys(key: Key, purpose: int, k: int) -> Key:
@@ -441,15 +441,15 @@ def server_keys(key: Key, purpose: int, k: int) -> Key:
   return client_keys(server_key(key, purpose), jnp.arange(k, dtype=jnp.int32))
 
 
-def combined_gradients(
-  method: TwoHalves, name: str, sent: Params, cohort: Cohort, key: Key, last: Any
+def combine_gradients(
+  method: TwoHalves, name: str, gradients: Params, cohort: Cohort, key: Key, last: Any
 ) -> tuple[Params, Any]:
   """Combines the anchor gradients that participants sent of K models.
 
   Args:
     method: the method.
     name: "first_gradients" or "last_gradients".
-    sent: [S, K, ...].
+    gradients: [S, K, ...].
     cohort: the participants.
     key: key of the round.
     last: ``ComposedState.aggregates``.
@@ -464,12 +464,12 @@ def combined_gradients(
     return exchange.combine(gradients, weights, cohort, key, last)
 
   result: tuple[Params, Any] = jax.vmap(of_model, in_axes=(1, 0, 0))(
-    sent, server_keys(key, PURPOSES[name], method.num_models), last.get(name)
+    gradients, server_keys(key, PURPOSES[name], method.num_models), last.get(name)
   )
   return result
 
 
-def against(update: Params) -> Params:
+def as_gradient(update: Params) -> Params:
   """The gradient of an "aggregate" step: minus the update of one model.
 
   It is taken with an axis of one model, which keeps XLA from contracting it
@@ -542,7 +542,7 @@ def costs(
     flops: of the server besides.
   """
   client, server, exchange = method.client, method.server, method.exchange
-  first, after = method.anchored, server.when == "after"
+  first, after = method.measures_anchor, server.when == "after"
   passes += k * first + k * after + client.full_passes
   gradients, work = ledger.count_work(
     method.model,
@@ -569,7 +569,7 @@ def costs(
       * jax.vmap(server.evaluations)(server_states).sum()
     )
   running = state_size(method.model)
-  sent = communication(
+  messages = communication(
     exchange,
     client,
     method.model,
@@ -583,7 +583,7 @@ def costs(
     more_up=more_up,
   )
   return round_cost(
-    **sent,
+    **messages,
     exchanges=1 + first + after,
     example_gradients=gradients.sum() + passes * cohort.shards.size.sum(),
     central_flops=total,

@@ -31,7 +31,7 @@ from fedjax_alg.rounds import k_models, one_model
 from fedjax_alg.rounds.k_models import KModels, ModelGrouping
 from fedjax_alg.rounds.one_model import ComposedState, TwoHalves
 
-__all__ = ["ComposedState", "ModelGrouping", "compose", "joined_halves"]
+__all__ = ["ComposedState", "ModelGrouping", "compose", "join_halves"]
 
 
 def compose(
@@ -54,9 +54,9 @@ def compose(
     grouping: how K models share the participants; None for one model.
 
   Raises:
-    OptionError: see ``joined_halves``.
+    OptionError: see ``join_halves``.
   """
-  method = joined_halves(
+  method = join_halves(
     model, client, server, map_clients=map_clients, exchange=exchange, grouping=grouping
   )
   run_round: Any = one_model.run_round
@@ -86,7 +86,7 @@ def compose(
   )
 
 
-def joined_halves(
+def join_halves(
   model: Model,
   client: ClientUpdate,
   server: ServerStep,
@@ -106,13 +106,13 @@ def joined_halves(
   refused: dict[str, str] = {}
   if grouping:
     method = KModels(**vars(method), grouping=grouping)
-    refused = k_models.refused(method)
+    refused = k_models.forbidden_links(method)
   exchange, client = fit(
     exchange,
     client,
     model,
     num_models=method.num_models,
-    released=len(method.aggregated),
+    released=len(method.purposes),
     refused=refused,
   )
   return dataclasses.replace(method, client=client, exchange=exchange)

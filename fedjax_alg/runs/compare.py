@@ -26,7 +26,7 @@ from fedjax_alg.runs.options import (
 from fedjax_alg.runs.result import RunResult
 from fedjax_alg.runs.stopping import ALL_ROUNDS
 
-#: What one number stands for a seed's curve; see ``records.scores``.
+#: The numbers that may stand for a seed's curve; see ``records.scores``.
 SCORES = ("final", "last_10", "best")
 
 #: Costs of a run, which are running totals in metrics.csv.
@@ -37,7 +37,7 @@ COSTS = ("round", *tables.TOTALS)
 _LATER = ("newcomers_at", *(field.name for field in dataclasses.fields(ShiftOptions)))
 
 #: Options that decide who takes part in a round, with their defaults.
-_DRAWN = {
+_PARTICIPATION = {
   name: value
   for name, value in field_values(RunOptions()).items()
   if name == "sampling" or name.startswith("availability")
@@ -84,14 +84,14 @@ class Line(NamedTuple):
   reached: dict[float, tuple[dict[str, float] | None, ...]]
 
   def cost_to(self, target: float, cost: str) -> Estimate | None:
-    """What the seeds that reach a target spent until then; None if none does.
+    """Estimates the cost to a target, over seeds that reach it; None if none does.
 
     Args:
       target: one of the targets of the comparison.
       cost: one of ``COSTS``.
     """
-    found = [at[cost] for at in self.reached[target] if at is not None]
-    return estimate(found) if found else None
+    costs = [at[cost] for at in self.reached[target] if at is not None]
+    return estimate(costs) if costs else None
 
 
 class Pair(NamedTuple):
@@ -153,8 +153,8 @@ class Comparison:
     for line in self.lines:
       row: dict[str, Any] = {"run": line.label, "seeds": len(line.result.seeds)}
       for group in (line.scores, line.costs):
-        for name, found in group.items():
-          row |= {name: found.mean, f"{name}_ci95": found.ci95}
+        for name, value in group.items():
+          row |= {name: value.mean, f"{name}_ci95": value.ci95}
       for target in self.targets:
         row[f"reached_{target:g}"] = sum(at is not None for at in line.reached[target])
         for name in COSTS:
@@ -218,14 +218,14 @@ def compare(
       or the protocol.
   """
   if isinstance(results, Mapping):
-    results = {str(label): one for label, one in results.items()}
+    results = {str(label): result for label, result in results.items()}
   elif isinstance(results, Iterable):
     results = list(results)
   else:
     results = [results]
-  for one in results.values() if isinstance(results, dict) else results:
-    if not isinstance(one, RunResult):
-      raise OptionError(f"`results`: {a_type(one)}, must be runs from run or load_run")
+  for run in results.values() if isinstance(results, dict) else results:
+    if not isinstance(run, RunResult):
+      raise OptionError(f"`results`: {a_type(run)}, must be runs from run or load_run")
   if not results:
     raise OptionError("`results`: no runs")
   if not isinstance(results, dict):
@@ -241,17 +241,20 @@ def compare(
     raise OptionError(
       f"`baseline`={baseline}: no such run (one of {', '.join(results)})"
     )
-  wanted = _targets(results, metric, targets)
+  target_values = _targets(results, metric, targets)
   lines = tuple(
-    _line(label, result, protocol, metric, wanted) for label, result in results.items()
+    _line(label, result, protocol, metric, target_values)
+    for label, result in results.items()
   )
   pairs, unpaired = _pairs(lines, baseline, score)
-  return Comparison(metric, protocol, score, wanted, baseline, lines, pairs, unpaired)
+  return Comparison(
+    metric, protocol, score, target_values, baseline, lines, pairs, unpaired
+  )
 
 
-def _metric(results: Mapping[str, RunResult], asked: str | None) -> str:
+def _metric(results: Mapping[str, RunResult], choice: str | None) -> str:
   """The metric that is compared, which all runs must have."""
-  metric = asked
+  metric = choice
   if metric is None:
     metric = next(iter(results.values())).records.metrics.main
   for label, result in results.items():
@@ -265,15 +268,15 @@ def _metric(results: Mapping[str, RunResult], asked: str | None) -> str:
   return metric
 
 
-def _protocol(results: Mapping[str, RunResult], asked: str | None) -> str:
+def _protocol(results: Mapping[str, RunResult], protocol: str | None) -> str:
   for label, result in results.items():
-    if asked is not None and asked not in result.protocols:
+    if protocol is not None and protocol not in result.protocols:
       raise OptionError(
-        f"`protocol`={asked}: {label} was not evaluated by it "
+        f"`protocol`={protocol}: {label} was not evaluated by it "
         f"(it has {', '.join(result.protocols)})"
       )
-  if asked is not None:
-    return asked
+  if protocol is not None:
+    return protocol
   common = [
     name
     for name in next(iter(results.values())).protocols
@@ -291,24 +294,28 @@ def _protocol(results: Mapping[str, RunResult], asked: str | None) -> str:
 
 
 def _targets(
-  results: Mapping[str, RunResult], metric: str, asked: Sequence[float] | None
+  results: Mapping[str, RunResult], metric: str, targets: Sequence[float] | None
 ) -> tuple[float, ...]:
-  if asked is None:
+  if targets is None:
     every = [result.facts["run"].get("targets", ()) for result in results.values()]
     return (
       ()
       if not metrics.metric(metric).share
-      else tuple(target for target in every[0] if all(target in own for own in every))
+      else tuple(
+        target
+        for target in every[0]
+        if all(target in run_targets for run_targets in every)
+      )
     )
-  asked = of_type(
+  targets = of_type(
     "targets",
-    list(asked)
-    if isinstance(asked, Iterable) and not isinstance(asked, str)
-    else asked,
+    list(targets)
+    if isinstance(targets, Iterable) and not isinstance(targets, str)
+    else targets,
     tuple[float, ...],
   )
-  check_reachable(asked, metrics.metric(metric).share)
-  return tuple(dict.fromkeys(float(target) for target in asked))
+  check_reachable(targets, metrics.metric(metric).share)
+  return tuple(dict.fromkeys(float(target) for target in targets))
 
 
 def _line(
@@ -367,13 +374,13 @@ def paired_t(differences: Sequence[float]) -> tuple[float, float]:
     return np.nan, np.nan
   from scipy import stats  # pylint: disable=g-import-not-at-top  (0.6 s)
 
-  found = stats.ttest_1samp(array, 0.0)
-  return float(found.statistic), float(found.pvalue)
+  test = stats.ttest_1samp(array, 0.0)
+  return float(test.statistic), float(test.pvalue)
 
 
-def why_not_paired(one: RunResult, other: RunResult) -> str:
-  """Why two runs cannot be compared seed by seed; "" if they can be."""
-  hashes, others = one.summary()["hashes"], other.summary()["hashes"]
+def why_not_paired(first: RunResult, second: RunResult) -> str:
+  """Explains why two runs cannot be compared seed by seed; "" if they can be."""
+  hashes, others = first.summary()["hashes"], second.summary()["hashes"]
   for name, words in (
     ("data", "the data differ"),
     ("partition", "the partition differs"),
@@ -382,38 +389,38 @@ def why_not_paired(one: RunResult, other: RunResult) -> str:
       return words
   for name in _LATER:
     # As text: a run from a folder has lists where one in memory has tuples.
-    mine, its = (_shown(run.facts["data"].get(name)) for run in (one, other))
+    mine, its = (_as_text(run.facts["data"].get(name)) for run in (first, second))
     if mine != its:
       return f"--{name} differs ({mine}, not {its})"
-  if sorted(one.seeds) != sorted(other.seeds):
-    return f"the seeds differ ({_shown(one.seeds)}, not {_shown(other.seeds)})"
+  if sorted(first.seeds) != sorted(second.seeds):
+    return f"the seeds differ ({_as_text(first.seeds)}, not {_as_text(second.seeds)})"
   return ""
 
 
 def _participants(result: RunResult) -> dict[str, str]:
-  """What decides who takes part in a round, as text."""
+  """Collects, as text, what decides who takes part in a round."""
   run, plan = result.facts["run"], result.facts["plan"]
-  drawn = {name: run.get(name, default) for name, default in _DRAWN.items()}
+  options = {name: run.get(name, default) for name, default in _PARTICIPATION.items()}
   # The plan knows the sampler that was a function, and S of a share.
-  found = (
-    drawn
+  values = (
+    options
     | {"cohort_size": plan["cohort_size"]}
-    | {"sampling": plan.get("sampling", drawn["sampling"])}
+    | {"sampling": plan.get("sampling", options["sampling"])}
   )
-  return {name: _shown(value) for name, value in found.items()}
+  return {name: _as_text(value) for name, value in values.items()}
 
 
 def _notes(line: Line, base: Line) -> tuple[str, ...]:
-  """What a pair does not have in common though it is compared by seed."""
+  """Lists the differences of a pair that is compared by seed all the same."""
   mine, its = _participants(line.result), _participants(base.result)
   differ = [name for name in mine if mine[name] != its[name]]
   out = []
   if differ:
     out.append(f"participants are drawn differently ({', '.join(differ)})")
   out += [
-    f"{one.label} ended early by {one.result.stopped}"
-    for one in (line, base)
-    if one.result.stopped != ALL_ROUNDS
+    f"{side.label} ended early by {side.result.stopped}"
+    for side in (line, base)
+    if side.result.stopped != ALL_ROUNDS
   ]
   return tuple(out)
 
@@ -439,11 +446,11 @@ def _pair(line: Line, base: Line, score: str) -> Pair:
 
 def _comparable(lines: Sequence[Line], base: Line) -> list[tuple[Line, list[Line]]]:
   """Baselines, ``base`` first, and the runs to be compared with each."""
-  groups, rest, first = [], list(lines), base
-  while rest:
+  groups, remaining, first = [], list(lines), base
+  while remaining:
     members = [
       line
-      for line in rest
+      for line in remaining
       if line is first or not why_not_paired(line.result, first.result)
     ]
     if first is not base:
@@ -456,8 +463,10 @@ def _comparable(lines: Sequence[Line], base: Line) -> list[tuple[Line, list[Line
         first,
       )
     groups.append((first, [line for line in members if line is not first]))
-    rest = [line for line in rest if line is not first and (line not in groups[-1][1])]
-    first = rest[0] if rest else base
+    remaining = [
+      line for line in remaining if line is not first and (line not in groups[-1][1])
+    ]
+    first = remaining[0] if remaining else base
   return groups
 
 
@@ -486,18 +495,19 @@ def options_of(result: RunResult) -> dict[str, Any]:
   }
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
   if isinstance(value, (list, tuple)):
-    return ",".join(map(_shown, value))
+    return ",".join(map(_as_text, value))
   return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def shown_options(results: Sequence[RunResult]) -> dict[str, list[str]]:
+def option_table(results: Sequence[RunResult]) -> dict[str, list[str]]:
   """name -> its value in every run as text, "" for a run without the option."""
-  each = [options_of(result) for result in results]
-  names = dict.fromkeys(name for own in each for name in own)
+  per_run = [options_of(result) for result in results]
+  names = dict.fromkeys(name for options in per_run for name in options)
   return {
-    name: [_shown(own[name]) if name in own else "" for own in each] for name in names
+    name: [_as_text(options[name]) if name in options else "" for options in per_run]
+    for name in names
   }
 
 
@@ -506,23 +516,23 @@ def _read_options(result: RunResult) -> dict[str, str]:
   facts = result.facts
   out: dict[str, str] = {}
   entry = registry.ALGORITHMS.get(facts["algorithm"])
-  for kind, given in (
+  for kind, entries in (
     (entry and entry.hparams, facts["hparams"]),
     (RunOptions, facts["run"]),
     (None, {"model": facts["model"]}),
     (DataOptions, facts["data"]),
   ):
-    values = dict(given)
+    values = dict(entries)
     if kind is not None:
       # A run from before an option came has its default.
       names = [field.name for field in dataclasses.fields(kind)]
-      options = kind(**{n: given[n] for n in names if n in given})
+      options = kind(**{n: entries[n] for n in names if n in entries})
       values |= {n: getattr(options, n) for n in names}
       values = {
         n: value for n, value in values.items() if n not in names or reads(options, n)
       }
     out |= {
-      name: _shown(value)
+      name: _as_text(value)
       for name, value in values.items()
       if value is not None and name not in _NEUTRAL
     }
@@ -548,31 +558,34 @@ def labels(
 
   def method(result: RunResult) -> str:
     name = result.facts["algorithm"]
-    known = name in registry.ALGORITHMS
-    return registry.get(name).label if known else str(name)
+    is_registered = name in registry.ALGORITHMS
+    return registry.get(name).label if is_registered else str(name)
 
-  found = [method(result) for result in results]
-  out = list(found)
-  for name in dict.fromkeys(found):
-    own = [i for i, other in enumerate(found) if other == name]
-    if len(own) == 1:
+  methods = [method(result) for result in results]
+  out = list(methods)
+  for name in dict.fromkeys(methods):
+    indices = [i for i, candidate in enumerate(methods) if candidate == name]
+    if len(indices) == 1:
       continue
-    each = [_read_options(results[i]) for i in own]
+    per_run = [_read_options(results[i]) for i in indices]
     differ = [
       option
-      for option in dict.fromkeys(o for one in each for o in one)
-      if len({one.get(option) for one in each}) > 1
+      for option in dict.fromkeys(o for options in per_run for o in options)
+      if len({options.get(option) for options in per_run}) > 1
     ]
     full = [
       " ".join(
-        [name, *(f"{option}={one[option]}" for option in differ if option in one)]
+        [
+          name,
+          *(f"{option}={options[option]}" for option in differ if option in options),
+        ]
       )
-      for one in each
+      for options in per_run
     ]
     short = max(map(len, full)) <= _LONGEST and (
       names is None or len(set(full)) == len(full)
     )
-    for i, label in zip(own, full):
+    for i, label in zip(indices, full):
       if short:
         out[i] = label
       elif names is not None:

@@ -18,7 +18,7 @@ import numpy as np
 from fedjax_alg import tasks
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.errors import OptionError
-from fedjax_alg.hparams import check_count, of_type, resolved
+from fedjax_alg.hparams import check_count, of_type, resolve
 from fedjax_alg.runs import hypergradient
 from fedjax_alg.runs.hypergradient import Derivatives
 from fedjax_alg.runs.methods import Method
@@ -32,7 +32,7 @@ OUTER_STEPS = 4
 HALVINGS = 2
 #: The longest step of a hyper-parameter: a factor of 10.
 _LONGEST = math.log(10.0)
-#: What a step of a factor of e has to promise, in shares of the loss: a
+#: Gain that a step of a factor of e has to promise, in shares of the loss: a
 #: hyper-parameter that hardly matters hardly moves.
 _WORTH = 1e-3
 #: A derivative by a logarithm of more than so many losses is one of training
@@ -45,7 +45,7 @@ _SHRINK = (0.1, 0.25, 0.6)
 
 
 class Coordinate(NamedTuple):
-  """Where a hyper-parameter is moved: in its logarithm, or its logit."""
+  """Coordinate of a hyper-parameter: its logarithm, or its logit."""
 
   low: float  #: its smallest value; -inf if there is none
   high: float  #: its largest value; inf if there is none
@@ -93,7 +93,7 @@ def coordinate(method: Method, name: str) -> Coordinate:
     OptionError: its value is at an end of its range, from where no factor
       leads away.
   """
-  hparams = resolved(method.hparams)
+  hparams = resolve(method.hparams)
   meta = {f.name: f.metadata for f in dataclasses.fields(hparams)}[name]
   ends = [
     next((float(meta[key]) for key in keys if meta[key] is not None), end)
@@ -102,13 +102,13 @@ def coordinate(method: Method, name: str) -> Coordinate:
       (("maximum", "below"), math.inf),
     )
   ]
-  found, value = Coordinate(*ends), getattr(hparams, name)
-  if not math.isfinite(found.to(value)):
+  result, value = Coordinate(*ends), getattr(hparams, name)
+  if not math.isfinite(result.to(value)):
     raise OptionError(
       f"`{name}`={value:g}: tuned by factors, must start between "
-      f"{max(found.low, 0.0):g} and {found.high:g}"
+      f"{max(result.low, 0.0):g} and {result.high:g}"
     )
-  return found
+  return result
 
 
 def check_starts(method: Method, by: str | Sequence[str]) -> tuple[str, ...]:
@@ -151,7 +151,7 @@ class GradientTuning(NamedTuple):
     return self.steps[-1].played
 
 
-def trusted_step(
+def trust_region_step(
   gradient: np.ndarray, curvature: np.ndarray, radius: float, worth: float
 ) -> np.ndarray:
   """The step of least g's + s'(H + worth I)s / 2 in a box.
@@ -170,15 +170,15 @@ def trusted_step(
   rows = root[:, None] * vectors.T
   from scipy import optimize  # slow to import, and read here alone
 
-  found = optimize.lsq_linear(
+  solution = optimize.lsq_linear(
     rows, -(vectors.T @ gradient) / root, bounds=(-radius, radius)
   )
-  result: np.ndarray = found.x
+  result: np.ndarray = solution.x
   return result
 
 
 def _cubic_minimum(f0: float, d0: float, f1: float, d1: float) -> float:
-  """Where in [0, 1] the cubic with these values and slopes is least."""
+  """Finds where in [0, 1] the cubic with these values and slopes is least."""
   s = 3.0 * (f0 - f1) + d0 + d1
   inside = s * s - d0 * d1
   if inside <= 0.0:
@@ -187,7 +187,7 @@ def _cubic_minimum(f0: float, d0: float, f1: float, d1: float) -> float:
 
 
 class _Point(NamedTuple):
-  """Where the outer steps go on from."""
+  """Point from which the outer steps go on."""
 
   place: np.ndarray  #: [k]
   loss: float
@@ -201,7 +201,7 @@ def descend(
   outer_steps: int = OUTER_STEPS,
   halvings: int = HALVINGS,
   last: int | None = 1,
-  said: Callable[[OuterStep], None] = lambda step: None,
+  report: Callable[[OuterStep], None] = lambda step: None,
 ) -> GradientTuning:
   """Moves the hyper-parameters of a run by their derivatives.
 
@@ -210,7 +210,7 @@ def descend(
     outer_steps: number of outer steps, more than ``halvings``.
     halvings: see ``HALVINGS``.
     last: see ``hypergradient``.
-    said: called after every step.
+    report: called after every step.
 
   Returns:
     The steps.
@@ -222,45 +222,45 @@ def descend(
   p, by = derivatives.prepared, derivatives.by
   total = p.options.rounds
   assert total is not None
-  moved = [coordinate(p.method, name) for name in by]
+  axes = [coordinate(p.method, name) for name in by]
   start = p.method.values()
-  place = np.array([one.to(start[name]) for name, one in zip(by, moved)])
+  place = np.array([axis.to(start[name]) for name, axis in zip(by, axes)])
   best: _Point | None = None
-  radius, played, found = _LONGEST, 0, list[OuterStep]()
+  radius, rounds_run, steps = _LONGEST, 0, list[OuterStep]()
   for number in range(outer_steps):
-    values = {name: one.back(at) for name, one, at in zip(by, moved, place)}
+    values = {name: axis.back(at) for name, axis, at in zip(by, axes, place)}
     if number == 0:  # as it was given
       values = {name: start[name] for name in by}
     rounds = -(-total // 2 ** max(halvings - number, 0))
     got = derivatives.at(values, rounds, last)
-    slopes = np.array([one.slope(values[name]) for name, one in zip(by, moved)])
+    slopes = np.array([axis.slope(values[name]) for name, axis in zip(by, axes)])
     new = _Point(
       place,
       got.loss,
       slopes * list(got.gradient.values()),
       slopes[:, None] * got.curvature * slopes,
     )
-    played += rounds * p.rows * (1 + len(by))
+    rounds_run += rounds * p.rows * (1 + len(by))
     usable = (
       got.finite
       and bool(np.isfinite(got.curvature).all())
       and (float(np.abs(new.gradient).max()) <= _EXPLODED * abs(got.loss))
     )
-    kept = usable and (best is None or got.loss < best.loss)
+    accepted = usable and (best is None or got.loss < best.loss)
     end = got.accuracies.shape[1]
-    found.append(
+    steps.append(
       OuterStep(
         values,
         rounds,
         got.loss,
         float(got.accuracies[:, max(end - last, 0) if last else 0 :].mean()),
         dict(zip(by, new.gradient.tolist())),
-        kept,
-        played,
+        accepted,
+        rounds_run,
       )
     )
-    said(found[-1])
-    if kept:
+    report(steps[-1])
+    if accepted:
       best, radius = new, min(2.0 * radius, _LONGEST)
     elif best is None:
       # Nothing is known yet but that it does not train: shorter steps do.
@@ -268,25 +268,27 @@ def descend(
       continue
     else:
       radius = _smaller(best, new, usable, got.loss < best.loss)
-    place = best.place + trusted_step(
+    place = best.place + trust_region_step(
       best.gradient, best.curvature, radius, _WORTH * abs(best.loss)
     )
     place = np.where(
       [
-        hypergradient.in_range(p.method, {name: one.back(at)})
-        for name, one, at in zip(by, moved, place)
+        hypergradient.in_range(p.method, {name: axis.back(at)})
+        for name, axis, at in zip(by, axes, place)
       ],
       place,
       best.place,
     )
-  whole = [step for step in found if step.rounds == total and math.isfinite(step.loss)]
-  if not whole:
+  complete = [
+    step for step in steps if step.rounds == total and math.isfinite(step.loss)
+  ]
+  if not complete:
     raise OptionError(
       "`outer_steps`: no step with all rounds has a finite "
       "loss; start from smaller values"
     )
   return GradientTuning(
-    found, min(whole, key=lambda step: step.loss), tasks.of(p.model).main
+    steps, min(complete, key=lambda step: step.loss), tasks.of(p.model).main
   )
 
 
@@ -369,7 +371,7 @@ def tune_by_gradient(
   check_steps(outer_steps, halvings)
   plan = hypergradient.validation_plan(algorithm, federation, **options)
   names = check_starts(plan.method, by)
-  prepared = hypergradient.prepared_for(plan, names)
+  prepared = hypergradient.prepare_run(plan, names)
   warn(prepared, set(), hypergradient.caution(prepared.method))
   check_choice(prepared.federation)  # before it compiles
   return descend(

@@ -28,9 +28,9 @@ from fedjax_alg.client import objective
 from fedjax_alg.data import layout
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import compiling, evaluate, loop, processes, sharding
-from fedjax_alg.engine.round import play_round
+from fedjax_alg.engine.round import run_round
 from fedjax_alg.errors import OptionError, did_you_mean
-from fedjax_alg.hparams import of_type, resolved, unread, validate, with_values
+from fedjax_alg.hparams import of_type, resolve, unread, validate, with_values
 from fedjax_alg.models import roles
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import RunOptions
@@ -68,30 +68,32 @@ class Hypergradient(NamedTuple):
     return bool(np.isfinite([self.loss, *self.gradient.values()]).all())
 
 
-def _gauss_newton(model: Model, models: Params, moved: Params, shard: Shard) -> Array:
+def _gauss_newton(
+  model: Model, models: Params, tangents: Params, shard: Shard
+) -> Array:
   """Sums J' H J over a shard and averages it over K models, [k, k].
 
   Args:
     model: the model.
     models: parameters, leaves [K, ...].
-    moved: their derivatives, leaves [k, K, ...].
+    tangents: their derivatives, leaves [k, K, ...].
     shard: the examples.
   """
 
-  def of_model(params, moved):
+  def of_model(params, tangents):
 
     def of_block(x, y, mask):
       logits, change = jax.vmap(
-        lambda one: jax.jvp(
-          lambda p: objective.logits(model, p, x, mask=mask), (params,), (one,)
+        lambda tangent: jax.jvp(
+          lambda p: objective.logits(model, p, x, mask=mask), (params,), (tangent,)
         ),
         out_axes=(None, 0),
-      )(moved)
+      )(tangents)
 
       def slope(logits):
         return jax.grad(lambda z: objective.masked_sum(model.loss(z, y), mask))(logits)
 
-      bent = jax.vmap(lambda one: jax.jvp(slope, (logits,), (one,))[1])(change)
+      bent = jax.vmap(lambda tangent: jax.jvp(slope, (logits,), (tangent,))[1])(change)
       inner = tuple(range(1, bent.ndim))
       return jnp.tensordot(change, bent, (inner, inner))
 
@@ -101,7 +103,7 @@ def _gauss_newton(model: Model, models: Params, moved: Params, shard: Shard) -> 
     of_model(
       *jax.tree.map(
         lambda leaf: leaf[i],
-        (models, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), moved)),
+        (models, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), tangents)),
       )
     )
     for i in range(jax.tree.leaves(models)[0].shape[0])
@@ -132,14 +134,14 @@ class Derivatives:
     compiling.leave_frames_out(platform)
     with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
       lowered = jax.jit(self._push).lower(*self._arguments({}, 1))
-    more: Any = compiling.options(platform)
-    self._program = lowered.compile(more)
+    compiler_options: Any = compiling.options(platform)
+    self._program = lowered.compile(compiler_options)
 
   def _arguments(self, values: Mapping[str, float], rounds: int) -> Any:
     p = self.prepared
-    given = p.method.values() | dict(values)
-    at = jnp.array([given[name] for name in self.by], jnp.float32)
-    return p.placed.data, p.keys, p.numbers, at, jnp.int32(rounds)
+    all_values = p.method.values() | dict(values)
+    at = jnp.array([all_values[name] for name in self.by], jnp.float32)
+    return p.device_data.data, p.keys, p.numbers, at, jnp.int32(rounds)
 
   def _losses(self, data, keys, numbers, rounds, at):
     """((losses [N, E], models), accuracies [N, E]) at the values [k]."""
@@ -156,17 +158,19 @@ class Derivatives:
 
     def one_seed(state, keys, values):
       algorithm = p.build(values)
-      play = functools.partial(play_round, algorithm, data.train, p.participation, keys)
+      advance = functools.partial(
+        run_round, algorithm, data.train, p.participation, keys
+      )
       validate_on = evaluate.make_evaluate(
         algorithm, roles.deployed(p.model), ("validation",), p.map_clients
       )
 
-      def stretch(i, carry):
+      def run_to_evaluation(i, carry):
         state, losses, accuracies = carry
         state = jax.lax.fori_loop(
           i * every,
           jnp.minimum((i + 1) * every, rounds),
-          lambda r, state: play(r, state)[0],
+          lambda r, state: advance(r, state)[0],
           state,
         )
         sums = validate_on(data, state, keys.evaluation)["validation"].sums
@@ -183,7 +187,10 @@ class Derivatives:
 
       empty = jnp.full(number, jnp.nan)
       state, losses, accuracies = jax.lax.fori_loop(
-        jnp.int32(0), (rounds + every - 1) // every, stretch, (state, empty, empty)
+        jnp.int32(0),
+        (rounds + every - 1) // every,
+        run_to_evaluation,
+        (state, empty, empty),
       )
       assert algorithm.global_params is not None
       return losses, accuracies, algorithm.global_params(state)
@@ -195,18 +202,19 @@ class Derivatives:
 
   def _push(self, data, keys, numbers, at, rounds):
     fn = functools.partial(self._losses, data, keys, numbers, rounds)
-    (losses, models), (slopes, moved), accuracies = jax.vmap(
-      lambda one: jax.jvp(fn, (at,), (one,), has_aux=True), out_axes=(None, 0, None)
+    (losses, models), (slopes, tangents), accuracies = jax.vmap(
+      lambda direction: jax.jvp(fn, (at,), (direction,), has_aux=True),
+      out_axes=(None, 0, None),
     )(jnp.eye(len(self.by)))
-    held = layout.server_rows(data.train)
-    assert held is not None
+    server_data = layout.server_rows(data.train)
+    assert server_data is not None
     bent = jnp.stack(
       [
         _gauss_newton(
           roles.deployed(self.prepared.model),
           jax.tree.map(lambda leaf: leaf[i], models),
-          jax.tree.map(lambda leaf: leaf[:, i], moved),
-          held,
+          jax.tree.map(lambda leaf: leaf[:, i], tangents),
+          server_data,
         )
         for i in range(self.prepared.rows)
       ]
@@ -232,19 +240,19 @@ class Derivatives:
     """
     p = self.prepared
     rounds = self._rounds if rounds is None else rounds
-    *found, models = self._program(*self._arguments(values or {}, rounds))
+    *outputs, models = self._program(*self._arguments(values or {}, rounds))
     losses, accuracies, slopes, bent = (
-      np.asarray(leaf, np.float64) for leaf in jax.device_get(found)
+      np.asarray(leaf, np.float64) for leaf in jax.device_get(outputs)
     )
     every = self._every
     when = np.minimum(np.arange(every, rounds + every, every), rounds)
     end = len(when)
-    kept = slice(max(end - last, 0) if last else 0, end)
-    given = p.method.values() | dict(values or {})
+    window = slice(max(end - last, 0) if last else 0, end)
+    all_values = p.method.values() | dict(values or {})
     return Hypergradient(
-      float(losses[:, kept].mean()),
-      {name: float(slope[:, kept].mean()) for name, slope in zip(self.by, slopes)},
-      {name: float(given[name]) for name in self.by},
+      float(losses[:, window].mean()),
+      {name: float(slope[:, window].mean()) for name, slope in zip(self.by, slopes)},
+      {name: float(all_values[name]) for name in self.by},
       when,
       losses[:, :end],
       {name: slope[:, :end] for name, slope in zip(self.by, slopes)},
@@ -277,24 +285,24 @@ def check_names(method: Method, by: Sequence[str]) -> tuple[str, ...]:
   """
   names = (by,) if isinstance(by, str) else tuple(by)
   allowed = numbers_of(method)
-  said = (
+  hint = (
     f"one of {', '.join(allowed)}"
     if allowed
     else (f"{method.name} has none that its rounds take as an input")
   )
   if not names:
-    raise OptionError(f"`by`: empty, give a hyper-parameter ({said})")
+    raise OptionError(f"`by`: empty, give a hyper-parameter ({hint})")
   for at, name in enumerate(names):
     if name in names[:at]:
       raise OptionError(f"`by`={name}: given twice")
     if name not in allowed:
-      raise OptionError(f"`by`={name}: {_why_not(method, name)} ({said})")
+      raise OptionError(f"`by`={name}: {_why_not(method, name)} ({hint})")
   return names
 
 
 def _why_not(method: Method, name: str) -> str:
-  """Why the rounds cannot be differentiated by a hyper-parameter."""
-  hparams = resolved(method.hparams)
+  """Explains why the rounds cannot be differentiated by a hyper-parameter."""
+  hparams = resolve(method.hparams)
   field = {f.name: f for f in dataclasses.fields(hparams)}.get(name)
   if field is None:
     return f"no hyper-parameter of {method.name}" + (
@@ -361,7 +369,7 @@ def validation_plan(algorithm: Any, federation: Federation, **options: Any) -> P
   return from_keywords(algorithm, federation, evaluate="validation", **options)
 
 
-def prepared_for(plan: Plan, by: Sequence[str]) -> Prepared:
+def prepare_run(plan: Plan, by: Sequence[str]) -> Prepared:
   """Prepares a run whose rounds are differentiated.
 
   Args:
@@ -398,14 +406,14 @@ def prepared_for(plan: Plan, by: Sequence[str]) -> Prepared:
 def caution(method: Method) -> str:
   """Warns of decisions that a derivative does not see; "" for none."""
   hparams = method.hparams
-  found = [method.entry.nonsmooth_because(hparams)]
+  reasons = [method.entry.nonsmooth_because(hparams)]
   if getattr(hparams, "aggregator", "") in ("krum", "multi_krum"):
-    found.append(f"`aggregator`={hparams.aggregator} chooses participants")
+    reasons.append(f"`aggregator`={hparams.aggregator} chooses participants")
   for name in ("compress_up", "compress_down"):
     word = getattr(hparams, name, "none")
     if word.startswith("topk"):
-      found.append(f"`{name}`={word} chooses entries")
-  text = " and ".join(filter(None, found))
+      reasons.append(f"`{name}`={word} chooses entries")
+  text = " and ".join(filter(None, reasons))
   return text and (
     f"`algorithm`={method.name}: {text}; the derivative is that "
     "with these choices kept, it does not see them change"
@@ -456,7 +464,7 @@ def hypergradient(
   plan = validation_plan(algorithm, federation, **options)
   names = check_names(plan.method, by)
   last = of_type("last", last, int | None)
-  prepared = prepared_for(plan, names)
+  prepared = prepare_run(plan, names)
   warn(prepared, set(), caution(prepared.method))
   return Derivatives(prepared, names).at(last=last)
 

@@ -12,11 +12,11 @@ import numpy as np
 from fedjax_alg import own, registry
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.engine import clients
-from fedjax_alg.errors import OptionError, a_type, raised
+from fedjax_alg.errors import OptionError, a_type, describe_error
 from fedjax_alg.hparams import (
   of_field,
   plain,
-  resolved,
+  resolve,
   traced_names,
   unread,
   validate,
@@ -43,16 +43,16 @@ class Method(NamedTuple):
   hparams: Any  #: an instance of ``entry.hparams``
   #: where an algorithm was loaded from that is named by its file or module
   source: own.Source | None = None
-  given: tuple[str, ...] = ()  #: hyper-parameters that the caller named
+  explicit: tuple[str, ...] = ()  #: hyper-parameters that the caller named
 
   @property
-  def registered(self) -> bool:
+  def is_registered(self) -> bool:
     """Whether it is an algorithm of the registry, which all accept tracers."""
     return self.entry is registry.ALGORITHMS.get(self.name)
 
   def resolved(self) -> "Method":
     """Returns the method with all dependent defaults filled in."""
-    return self._replace(hparams=resolved(self.hparams))
+    return self._replace(hparams=resolve(self.hparams))
 
   def on(self, platform: str) -> "Method":
     """Returns the method as it is built for devices of a kind.
@@ -70,24 +70,24 @@ class Method(NamedTuple):
     )
 
   @property
-  def traced(self) -> tuple[str, ...]:
+  def traced_names(self) -> tuple[str, ...]:
     """Names of the hyper-parameters that a compiled program takes as inputs."""
-    return traced_names(resolved(self.hparams))
+    return traced_names(resolve(self.hparams))
 
   def values(self) -> dict[str, Any]:
     """Returns the traced hyper-parameters, name -> value."""
-    taken = resolved(self.hparams)
-    return {name: getattr(taken, name) for name in self.traced}
+    hparams = resolve(self.hparams)
+    return {name: getattr(hparams, name) for name in self.traced_names}
 
   def structure(self) -> tuple[Any, ...]:
     """Returns a key that is equal for settings that can share a program."""
-    taken, traced = resolved(self.hparams), self.traced
+    hparams, traced = resolve(self.hparams), self.traced_names
     return (
       self.name,
       traced,
       *(
-        (field.name, getattr(taken, field.name))
-        for field in dataclasses.fields(taken)
+        (field.name, getattr(hparams, field.name))
+        for field in dataclasses.fields(hparams)
         if field.name not in traced
       ),
     )
@@ -102,16 +102,16 @@ class Method(NamedTuple):
     Returns:
       name -> [settings * repeat] float32 or int32.
     """
-    found = {}
-    for name in self.traced:
+    arrays = {}
+    for name in self.traced_names:
       values = [getattr(setting, name) for setting in settings]
       kind = (
         np.float32 if any(isinstance(value, float) for value in values) else np.int32
       )
-      found[name] = np.repeat(np.asarray(values, kind), repeat)
-    return found
+      arrays[name] = np.repeat(np.asarray(values, kind), repeat)
+    return arrays
 
-  def built(self, model: Model, map_clients: MapClients) -> Algorithm:
+  def build(self, model: Model, map_clients: MapClients) -> Algorithm:
     """Builds the algorithm with the values of ``hparams``.
 
     Args:
@@ -126,21 +126,21 @@ class Method(NamedTuple):
         the caller's own and fails.
     """
     try:
-      made = self.entry.build(model, self.hparams, map_clients=map_clients)
+      algorithm = self.entry.build(model, self.hparams, map_clients=map_clients)
     except OptionError:
       raise
     except Exception as error:  # whatever the caller's code raises
-      if self.registered:
+      if self.is_registered:
         raise
       raise OptionError(
-        f"`algorithm`={self.name}: its builder raises {raised(error)}"
+        f"`algorithm`={self.name}: its builder raises {describe_error(error)}"
       ) from error
-    if not isinstance(made, Algorithm):
+    if not isinstance(algorithm, Algorithm):
       raise OptionError(
         f"`algorithm`={self.name}: its builder returns "
-        f"{a_type(made)}; must return an Algorithm"
+        f"{a_type(algorithm)}; must return an Algorithm"
       )
-    return made
+    return algorithm
 
   def builder(self, model: Model, map_clients: MapClients) -> Callable[..., Algorithm]:
     """Makes a function that builds the algorithm from traced values.
@@ -187,14 +187,14 @@ def method_of(algorithm: Any, hparams: Any = None) -> Method:
   source = None
   own.refuse_nameless(algorithm, "algorithm")
   if own.is_own(algorithm):
-    name, (entry, source) = algorithm, _loaded(algorithm)
+    name, (entry, source) = algorithm, _load_entry(algorithm)
   elif isinstance(algorithm, str):
     name, entry = algorithm, registry.get(algorithm)
   elif isinstance(algorithm, registry.Entry):
     name, entry = _own_name(algorithm.label), algorithm
-    for known, other in registry.ALGORITHMS.items():
-      if other is algorithm:
-        name = known
+    for key, candidate in registry.ALGORITHMS.items():
+      if candidate is algorithm:
+        name = key
   elif isinstance(algorithm, Algorithm):
     built = algorithm
     name, entry = (
@@ -246,16 +246,16 @@ def _defaults(name: str, kind: type[Any]) -> Any:
     raise
   except Exception as error:  # whatever the caller's code raises
     raise OptionError(
-      f"`algorithm`={name}: {kind.__name__}() raises {raised(error)}"
+      f"`algorithm`={name}: {kind.__name__}() raises {describe_error(error)}"
     ) from error
 
 
-def _as_values(hparams: Any, said: str) -> Any:
+def _as_values(hparams: Any, label: str) -> Any:
   """Hyper-parameters that can be compared, hashed and written as JSON.
 
   Args:
     hparams: the hyper-parameters.
-    said: how messages begin, before the name of one.
+    label: how messages begin, before the name of one.
 
   Returns:
     The same; lists and arrays have become tuples.
@@ -266,14 +266,14 @@ def _as_values(hparams: Any, said: str) -> Any:
   changes = {}
   for field in dataclasses.fields(hparams):
     value = getattr(hparams, field.name)
-    found = plain(value)
-    if not _is_value(found):
+    converted = plain(value)
+    if not _is_value(converted):
       raise OptionError(
-        f"{said}{field.name}={value!r} is {a_type(value)}, must be a number, "
+        f"{label}{field.name}={value!r} is {a_type(value)}, must be a number, "
         "a bool, a string, None or a list of these"
       )
-    if isinstance(found, tuple) or not _is_value(value):
-      changes[field.name] = found
+    if isinstance(converted, tuple) or not _is_value(value):
+      changes[field.name] = converted
   return dataclasses.replace(hparams, **changes) if changes else hparams
 
 
@@ -283,17 +283,17 @@ def _is_value(value: Any) -> bool:
   return value is None or isinstance(value, (bool, int, float, str, jax.core.Tracer))
 
 
-def _loaded(text: str) -> tuple[registry.Entry, own.Source]:
+def _load_entry(text: str) -> tuple[registry.Entry, own.Source]:
   """The entry of an algorithm that is named by its file or module."""
-  found, source = own.load(text, "algorithm")
-  if isinstance(found, registry.Entry):
-    return found, source
-  if isinstance(found, Algorithm) or (
-    callable(found) and dataclasses.is_dataclass(_annotated(found))
+  value, source = own.load(text, "algorithm")
+  if isinstance(value, registry.Entry):
+    return value, source
+  if isinstance(value, Algorithm) or (
+    callable(value) and dataclasses.is_dataclass(_annotation_of(value))
   ):
-    return method_of(found).entry, source
+    return method_of(value).entry, source
   raise OptionError(
-    f"`algorithm`={text}: is {a_type(found)}; must be a "
+    f"`algorithm`={text}: is {a_type(value)}; must be a "
     "registry.Entry, an Algorithm, or a builder (model, hparams, *, "
     "map_clients) whose hparams are annotated with a dataclass"
   )
@@ -311,7 +311,7 @@ def _of_builder(
     if entry.build is builder:
       return name, entry
   name = _own_name(getattr(builder, "__name__", "your algorithm"))
-  kind = type(hparams) if hparams is not None else _annotated(builder)
+  kind = type(hparams) if hparams is not None else _annotation_of(builder)
   if not dataclasses.is_dataclass(kind):
     raise OptionError(
       f"`hparams`: missing, the builder {name} does not say which "
@@ -320,7 +320,7 @@ def _of_builder(
   return name, registry.Entry(typing.cast(Any, kind), builder, name, "")
 
 
-def _annotated(builder: Callable[..., Algorithm]) -> Any:
+def _annotation_of(builder: Callable[..., Algorithm]) -> Any:
   """The type annotation of a builder's ``hparams``, None if it has none."""
   try:
     return typing.get_type_hints(builder).get("hparams")
@@ -346,26 +346,26 @@ def with_keywords(
     OptionError: the method does not have such a hyper-parameter or would not
       read it, or a value has a wrong type or is out of range.
   """
-  known = {field.name: field for field in dataclasses.fields(method.hparams)}
+  fields = {field.name: field for field in dataclasses.fields(method.hparams)}
   for name in keywords:
-    registry.refuse_unread(method.name, name, known)
+    registry.refuse_unread(method.name, name, fields)
   # Values take the type of the default: 1 and 1.0 would otherwise compile to
   # two different programs.
-  given = {
-    name: of_field(known[name], value, type(known[name].default))
+  values = {
+    name: of_field(fields[name], value, type(fields[name].default))
     for name, value in keywords.items()
   }
-  if given.get("local_steps") and "local_epochs" in given:
+  if values.get("local_steps") and "local_epochs" in values:
     raise OptionError("`local_steps` and `local_epochs`: give one of them")
-  if "local_epochs" in given and "local_steps" in known:
-    given["local_steps"] = 0
-  hparams = _as_values(dataclasses.replace(method.hparams, **given), "")
+  if "local_epochs" in values and "local_steps" in fields:
+    values["local_steps"] = 0
+  hparams = _as_values(dataclasses.replace(method.hparams, **values), "")
   validate(hparams)
   for name in keywords:
     why = unread(hparams, name)
     if why and name not in may_be_unread:
       raise OptionError(f"`{name}`: {why}")
-  return method._replace(hparams=hparams, given=(*method.given, *keywords))
+  return method._replace(hparams=hparams, explicit=(*method.explicit, *keywords))
 
 
 def default_rounds(method: Method, layers: int) -> int:
@@ -405,4 +405,4 @@ def check_builds(method: Method, layers: int) -> None:
     OptionError: the builder refuses the hyper-parameters.
   """
   model = _tiny_model(0 if method.entry.rounds is None else layers)
-  method.built(model, clients.ClientMap())
+  method.build(model, clients.ClientMap())

@@ -21,8 +21,15 @@ from fedjax_alg.data.tfds_source import IMAGE_SHAPES
 from fedjax_alg.engine import clients, clock, evaluate, loop, samplers
 from fedjax_alg.engine.late import Late
 from fedjax_alg.errors import OptionError, a_type, check_known, closest, did_you_mean
-from fedjax_alg.files import expanded, opened
-from fedjax_alg.hparams import MAX_SEED, check_options, hyper, reads, resolved, typed
+from fedjax_alg.files import expand_path, open_regular
+from fedjax_alg.hparams import (
+  MAX_SEED,
+  check_options,
+  convert_types,
+  hyper,
+  reads,
+  resolve,
+)
 from fedjax_alg.models import (
   DEFAULT_LAYERS,
   LAYERED,
@@ -46,7 +53,7 @@ from fedjax_alg.runs import stopping
 _IMAGES = {"digits": (8, 8), "femnist": (28, 28, 1), **IMAGE_SHAPES}
 #: Data sets whose examples are sequences of words or characters.
 _SEQUENCES = ("sent140", "shakespeare")
-#: Every layer is a part of the program, and compiling takes longer than that.
+#: Compile time grows with every layer.
 MAX_LAYERS = 100
 #: The share of the clients that take part unless one is given.
 PARTICIPATION = 0.1
@@ -88,7 +95,7 @@ class LengthOptions:
 
 @dataclasses.dataclass(frozen=True)
 class SamplingOptions:
-  """Which clients take part in a round (``engine.samplers``)."""
+  """Options of the draw of a round's participants (``engine.samplers``)."""
 
   sampling: str = hyper(
     "uniform",
@@ -210,15 +217,15 @@ def _stragglers(text: str | None) -> tuple[float, float]:
     return 0.0, 1.0
   share, _, most = text.partition(":")
   try:
-    found = float(share), float(most or 1)
+    pair = float(share), float(most or 1)
   except ValueError:
-    found = -1.0, 1.0
-  if not (0 <= found[0] <= 1 and 0 < found[1] <= 1):
+    pair = -1.0, 1.0
+  if not (0 <= pair[0] <= 1 and 0 < pair[1] <= 1):
     raise OptionError(
       f"`stragglers`={text}: must be SHARE or SHARE:MOST with "
       "SHARE in [0, 1] and MOST in (0, 1], for example 0.9"
     )
-  return found
+  return pair
 
 
 #: When a model has personal parameters.
@@ -496,7 +503,7 @@ class EvaluationOptions:
 
 @dataclasses.dataclass(frozen=True)
 class MachineOptions:
-  """How a run uses the devices of this machine."""
+  """Options of a run's use of the devices of this machine."""
 
   map_clients: str = hyper(
     "auto",
@@ -568,12 +575,12 @@ class RunOptions(
     Raises:
       OptionError: a value has a wrong type or is out of range.
     """
-    taken = typed(self)
-    if needs_protocols and not taken.eval_protocols:
+    options = convert_types(self)
+    if needs_protocols and not options.eval_protocols:
       raise OptionError(f"`eval_protocols`: empty (of {', '.join(evaluate.PROTOCOLS)})")
-    taken._check()
+    options._check()
     return dataclasses.replace(
-      taken, eval_protocols=tuple(dict.fromkeys(taken.eval_protocols))
+      options, eval_protocols=tuple(dict.fromkeys(options.eval_protocols))
     )
 
   def _check(self) -> None:
@@ -590,10 +597,10 @@ class RunOptions(
       load_model(self.model)
     self._check_sampling()
     for name in ("hidden", "layers", "lstm_widths"):
-      given = getattr(self, name) or ()
-      if len(given) > MAX_LAYERS:
+      entries = getattr(self, name) or ()
+      if len(entries) > MAX_LAYERS:
         raise OptionError(
-          f"`{name}`: has {len(given)} layers, must be at most {MAX_LAYERS}"
+          f"`{name}`: has {len(entries)} layers, must be at most {MAX_LAYERS}"
         )
     for name in ("hidden", "lstm_widths"):
       widths = getattr(self, name)
@@ -644,19 +651,19 @@ class RunOptions(
       OptionError: the caller's own cannot be loaded or is no function.
     """
     if not own.is_own(self.sampling):
-      sampler = samplers.drawn(self.sampling, self.draw, num_clients)
+      sampler = samplers.find_sampler(self.sampling, self.draw, num_clients)
       if self.availability_day and self.sampling == "availability":
         sampler = samplers.with_daily_cycle(
           sampler, self.availability_day, self.availability_seed
         )
       return sampler
-    found, _ = own.load(self.sampling, "sampling")
-    if not callable(found):
+    function, _ = own.load(self.sampling, "sampling")
+    if not callable(function):
       raise OptionError(
-        f"`sampling`={self.sampling}: is {a_type(found)}; must be "
+        f"`sampling`={self.sampling}: is {a_type(function)}; must be "
         "a function (data, cohort_size, key, round) -> ids [cohort_size]"
       )
-    return samplers.checked(found, f"`sampling`={self.sampling}")
+    return samplers.with_checks(function, f"`sampling`={self.sampling}")
 
   def clients_availability(
     self, num_clients: int, training: int | None = None
@@ -680,16 +687,16 @@ class RunOptions(
       return None
     if self.availability_file is None:
       low, high = self.availability
-      drawn = np.random.default_rng(self.availability_seed).uniform(size=num_clients)
-      return (low + (high - low) * drawn).astype(np.float32)
-    found = self._numbers_of_file()
-    if len(found) != num_clients:
+      uniform = np.random.default_rng(self.availability_seed).uniform(size=num_clients)
+      return (low + (high - low) * uniform).astype(np.float32)
+    numbers = self._numbers_of_file()
+    if len(numbers) != num_clients:
       raise OptionError(
         f"`availability_file`={self.availability_file}: has "
-        f"{len(found)} numbers, there are {num_clients} "
+        f"{len(numbers)} numbers, there are {num_clients} "
         "clients"
       )
-    return found.astype(np.float32)
+    return numbers.astype(np.float32)
 
   def rate(self, num_clients: int) -> float:
     """The share of all clients that take part in a round, on average.
@@ -703,39 +710,39 @@ class RunOptions(
     return self.participation
 
   def _numbers_of_file(self) -> np.ndarray:
-    said = f"`availability_file`={self.availability_file}"
+    label = f"`availability_file`={self.availability_file}"
     assert self.availability_file is not None
-    path = expanded(self.availability_file, "availability_file")
+    path = expand_path(self.availability_file, "availability_file")
     if not path.is_file():
-      raise OptionError(f"{said}: no such file")
+      raise OptionError(f"{label}: no such file")
     binary = path.suffix == ".npy"
     try:
       if binary:
-        found = np.asarray(npz.read(path))
+        numbers = np.asarray(npz.read(path))
       else:
-        with io.TextIOWrapper(opened(path), "utf-8-sig") as lines:
-          found = np.loadtxt(lines, ndmin=1)
+        with io.TextIOWrapper(open_regular(path), "utf-8-sig") as lines:
+          numbers = np.loadtxt(lines, ndmin=1)
     except OSError as error:
-      raise OptionError(f"{said}: {error.strerror}") from error
+      raise OptionError(f"{label}: {error.strerror}") from error
     except ValueError as error:
-      raise OptionError(f"{said}: cannot be read as numbers") from error
-    if found.dtype.kind not in "iuf":
-      raise OptionError(f"{said}: is {found.dtype}, not numbers")
-    found = found.astype(np.float64)
+      raise OptionError(f"{label}: cannot be read as numbers") from error
+    if numbers.dtype.kind not in "iuf":
+      raise OptionError(f"{label}: is {numbers.dtype}, not numbers")
+    numbers = numbers.astype(np.float64)
     must = "must be one number in [0, 1] for each client"
-    if found.ndim != 1:
-      raise OptionError(f"{said}: {must}, has the shape {list(found.shape)}")
-    wrong = np.flatnonzero(~((found >= 0) & (found <= 1)))
+    if numbers.ndim != 1:
+      raise OptionError(f"{label}: {must}, has the shape {list(numbers.shape)}")
+    wrong = np.flatnonzero(~((numbers >= 0) & (numbers <= 1)))
     if len(wrong):
       where = (
         f"entry {wrong[0]}" if binary else (f"line {_line_of(path, int(wrong[0]))}")
       )
-      raise OptionError(f"{said}: {where} is {found[wrong[0]]:g}; {must}")
-    return found
+      raise OptionError(f"{label}: {where} is {numbers[wrong[0]]:g}; {must}")
+    return numbers
 
   def sources(self, data: DataOptions) -> dict[str, own.Source]:
     """The user's own files that decide the run, by the options naming them."""
-    found = own.sources(
+    by_option = own.sources(
       model=self.model,
       sampling=self.sampling,
       task=data.task if tasks.is_own(data.task) else None,
@@ -745,10 +752,10 @@ class RunOptions(
       ("partition_file", data.partition_file),
     ):
       if file is not None:
-        found[name] = own.source_of(file)
+        by_option[name] = own.source_of(file)
     if self.init_from is not None:
-      found["init_from"] = parameters.source(self.init_from)
-    return found
+      by_option["init_from"] = parameters.source(self.init_from)
+    return by_option
 
   def check_clock(self) -> None:
     """Checks the options of the simulated machines.
@@ -965,13 +972,13 @@ def _participation(
   share = options.participation
   if not entry.all_clients:
     return PARTICIPATION if share is None and (options.cohort_size is None) else share
-  for flag, given in (
+  for flag, is_set in (
     ("participation", share not in (None, 1.0)),
     ("cohort_size", options.cohort_size is not None),
     ("sampling", options.sampling != "uniform"),
     ("draw", options.draw != "auto"),
   ):
-    if given:
+    if is_set:
       raise OptionError(
         f"`{flag}`: {name} does not read it, it uses all data in every round"
       )
@@ -985,7 +992,7 @@ def _check_late(
   late = options.late(entry)
   if late is None:
     return
-  what = (
+  cause = (
     f"`dropout`={late.dropout:g}"
     if late.dropout
     else f"`stragglers`={options.stragglers}"
@@ -994,7 +1001,7 @@ def _check_late(
   )
   if entry.all_clients:
     raise OptionError(
-      f"{what}: {name} does not read it, it uses all data in every round"
+      f"{cause}: {name} does not read it, it uses all data in every round"
     )
   if late.deadline_s is not None and entry.no_deadline:
     raise OptionError(
@@ -1002,7 +1009,7 @@ def _check_late(
     )
   if late.stragglers and late.keep:
     tiny = make_model("softmax", (1,), 2)
-    built = entry.build(tiny, resolved(hparams), map_clients=clients.ClientMap())
+    built = entry.build(tiny, resolve(hparams), map_clients=clients.ClientMap())
     if not built.takes_parts:
       raise OptionError(
         f"`partial_work`=keep: {name} counts its work in another way than by "
@@ -1025,18 +1032,18 @@ def _line_of(path: pathlib.Path, number: int) -> int:
   return full[0] if len(full) == 1 else full[number]
 
 
-def refuse_both(given: Iterable[str]) -> None:
+def refuse_both(names: Iterable[str]) -> None:
   """Refuses what says how available the clients are beside their file.
 
   Args:
-    given: names of the options that the caller gave.
+    names: names of the options that the caller gave.
 
   Raises:
     OptionError: one of them would not be read.
   """
-  given = set(given)
+  names = set(names)
   for name in ("availability", "availability_seed"):
-    if {name, "availability_file"} <= given:
+    if {name, "availability_file"} <= names:
       raise OptionError(f"`{name}` and `availability_file`: give one of them")
 
 
@@ -1065,8 +1072,8 @@ def cohort_size(
       models; too many newcomers to form the first cohorts; or ``shift_share``
       too small for one pair of clients.
   """
-  held = data.validation_clients
-  left = f" that `validation_clients`={held} leaves" if held else ""
+  held_out = data.validation_clients
+  remainder = f" that `validation_clients`={held_out} leaves" if held_out else ""
   size, by_chance = options.cohort_size, options.sampling == "poisson"
   if size is None:
     assert options.participation is not None
@@ -1075,35 +1082,35 @@ def cohort_size(
     if size < 1 and not by_chance:
       default = " (the default)" if options.participation == PARTICIPATION else ""
       raise OptionError(
-        f"{name}{default}: gives 0 of {num_clients} clients{left} a round; "
+        f"{name}{default}: gives 0 of {num_clients} clients{remainder} a round; "
         f"give more than {0.5 / num_clients:.6g}, or `cohort_size`"
       )
   else:
     name = f"`cohort_size`={size}"
     if size > num_clients:
-      raise OptionError(f"{name}: more than the {num_clients} clients{left}")
+      raise OptionError(f"{name}: more than the {num_clients} clients{remainder}")
   if by_chance:
     size = samplers.slots_of_poisson(num_clients, options.rate(num_clients))
   groups = getattr(hparams, "num_groups", 1)
   if groups > num_clients and reads(hparams, "num_groups"):
     raise OptionError(
-      f"`num_groups`={groups}: more than the {num_clients} clients{left}"
+      f"`num_groups`={groups}: more than the {num_clients} clients{remainder}"
     )
   at_once = getattr(hparams, "concurrency", 0)
   if at_once > num_clients:
     raise OptionError(
-      f"`concurrency`={at_once}: more than the {num_clients} clients{left}"
+      f"`concurrency`={at_once}: more than the {num_clients} clients{remainder}"
     )
   models = getattr(hparams, "num_models", 1)
   if models > size:
     raise OptionError(
       f"`num_models`={models}: larger than the cohort of "
-      f"{size} clients ({name} of {num_clients}{left})"
+      f"{size} clients ({name} of {num_clients}{remainder})"
     )
   # If all clients take part in every round, or each by chance, newcomers that
   # have not joined yet occupy padding slots: one client at the start is enough.
-  alone = entry.all_clients or by_chance
-  data.check_changes(num_clients, 1 if alone else size)
+  one_suffices = entry.all_clients or by_chance
+  data.check_changes(num_clients, 1 if one_suffices else size)
   return size
 
 
@@ -1112,9 +1119,9 @@ def _check_model(options: RunOptions, data: DataOptions) -> None:
   model, words = options.model, data.dataset in _SEQUENCES
   check_known("model", model, MODELS)
   if words and model not in OF_TOKENS:
-    what = "words" if data.dataset == "sent140" else "characters"
+    content = "words" if data.dataset == "sent140" else "characters"
     raise OptionError(
-      f"`model`={model}: cannot read {what}, "
+      f"`model`={model}: cannot read {content}, "
       f"`dataset`={data.dataset} needs `model`=lstm"
     )
   if model in OF_TOKENS:
@@ -1148,7 +1155,7 @@ def _check_model(options: RunOptions, data: DataOptions) -> None:
 
 
 def _vectors(data: DataOptions) -> str:
-  """Why the examples are not images; empty if they may be."""
+  """Explains why the examples are not images; empty if they may be."""
   if data.dataset in NUMBERS:
     return f"{NUMBERS[data.dataset]} numbers"
   if data.dataset in _SEQUENCES:
@@ -1169,11 +1176,11 @@ def _check_training(
       "form (allowed: float32; `precision` is that of its "
       "sums)"
     )
-  said = f"`augment`={','.join(options.augment)}"
+  label = f"`augment`={','.join(options.augment)}"
   if options.augment and entry.all_clients:
-    raise OptionError(f"{said}: {name} does not read it, it has no local steps")
+    raise OptionError(f"{label}: {name} does not read it, it has no local steps")
   if options.augment and _vectors(data):
-    raise OptionError(f"{said}: needs images, the examples are not ({_vectors(data)})")
+    raise OptionError(f"{label}: needs images, the examples are not ({_vectors(data)})")
 
 
 #: Options of the command line -> the names of these options in Python.
@@ -1186,16 +1193,16 @@ PYTHON_NAMES = {
 
 
 def _hint(key: str, names: Iterable[str]) -> str:
-  """What an unknown keyword of a run may stand for, for a message."""
+  """Suggests what an unknown keyword of a run may stand for, for a message."""
   names = [PYTHON_NAMES.get(name, name) for name in names]
   of_data = [
     field.name
     for field in dataclasses.fields(DataOptions)
     if field.name not in ("dataset", *names)
   ]
-  found = closest(key, [*names, *of_data])
-  if found in of_data:
-    return f", the data are dealt by federate(..., {found}=...)"
+  match = closest(key, [*names, *of_data])
+  if match in of_data:
+    return f", the data are dealt by federate(..., {match}=...)"
   return did_you_mean(key, names)
 
 

@@ -23,23 +23,23 @@ from fedjax_alg.base import (
 from fedjax_alg.data import layout
 from fedjax_alg.engine.late import LOST
 from fedjax_alg.engine.round import PRESENT, Participation, sample_cohort
-from fedjax_alg.errors import OptionError, a_type, raised
+from fedjax_alg.errors import OptionError, a_type, describe_error
 from fedjax_alg.models import roles
 from fedjax_alg.records import tables
 
 #: The page that says what each function is given and returns.
 PAGE = "docs/add_an_algorithm.md"
 #: Names in ``RoundAux.server`` that are columns already.
-TAKEN = ("round", "seed", *tables.ROUND_COST, PRESENT, LOST, "epsilon")
+RESERVED = ("round", "seed", *tables.ROUND_COST, PRESENT, LOST, "epsilon")
 #: The functions of ``Algorithm`` that may be None.
 _OPTIONAL = ("global_params", "membership", "client_copy", "idle", "start_personal")
 
 
-def check_entry(said: str, entry: Any, hparams: Any) -> None:
+def check_entry(label: str, entry: Any, hparams: Any) -> None:
   """Checks that the functions of an entry can be asked.
 
   Args:
-    said: how messages name the algorithm.
+    label: how messages name the algorithm.
     entry: a ``registry.Entry`` of the caller's own.
     hparams: an instance of its hyper-parameters.
 
@@ -57,16 +57,16 @@ def check_entry(said: str, entry: Any, hparams: Any) -> None:
     ask = getattr(entry, name)
     if ask is None and name == "rounds":
       continue
-    where = f"{said}: `{name}` of its entry"
+    where = f"{label}: `{name}` of its entry"
     try:
-      found = ask(*args)
+      result = ask(*args)
     except Exception as error:
       raise OptionError(
-        f"{where} raises {raised(error)} ({PAGE}, section 4)"
+        f"{where} raises {describe_error(error)} ({PAGE}, section 4)"
       ) from error
-    if not isinstance(found, kind):
+    if not isinstance(result, kind):
       raise OptionError(
-        f"{where} gives {a_type(found)}, must give a "
+        f"{where} gives {a_type(result)}, must give a "
         f"{kind.__name__} ({PAGE}, section 4)"
       )
 
@@ -75,14 +75,14 @@ def check_entry(said: str, entry: Any, hparams: Any) -> None:
 class _Caller:
   """Calls the functions of an algorithm with shapes."""
 
-  said: str  #: how messages name the algorithm
+  label: str  #: how messages name the algorithm
 
   def error(self, name: str, text: str) -> OptionError:
-    return OptionError(f"{self.said}: its {name} {text} ({PAGE})")
+    return OptionError(f"{self.label}: its {name} {text} ({PAGE})")
 
   def shapes(self, name: str, fn: Callable[..., Any], *args: Any) -> Any:
     """The shapes of what a function returns; other leaves are an error."""
-    found: list[Any] = []
+    outputs: list[Any] = []
 
     def run(*args: Any) -> int:
       result = fn(*args)
@@ -91,15 +91,15 @@ class _Caller:
           raise self.error(
             name, f"returns {a_type(leaf)}{_at(path)}, where only arrays can stand"
           )
-      found.append(jax.tree.map(_shape, result))
+      outputs.append(jax.tree.map(_shape, result))
       return 0
 
     try:
       jax.eval_shape(run, *args)
     except OptionError as error:
-      if error.text.startswith(self.said):
+      if error.text.startswith(self.label):
         raise
-      raise OptionError(f"{self.said}: {error.text} ({PAGE})") from error
+      raise OptionError(f"{self.label}: {error.text} ({PAGE})") from error
     except (
       jax.errors.ConcretizationTypeError,
       jax.errors.TracerArrayConversionError,
@@ -108,33 +108,33 @@ class _Caller:
       raise self.error(
         name,
         "asks Python for the value of a traced array, by `if`, int() "
-        f"or NumPy ({raised(error)}); use jnp.where or jax.lax.cond",
+        f"or NumPy ({describe_error(error)}); use jnp.where or jax.lax.cond",
       ) from error
     except (Exception, SystemExit) as error:  # whatever the user's code raises
-      raise self.error(name, f"raises {raised(error)}") from error
-    return found[0]
+      raise self.error(name, f"raises {describe_error(error)}") from error
+    return outputs[0]
 
-  def same(self, name: str, found: Any, wanted: Any, what: str) -> None:
+  def same(self, name: str, actual: Any, expected: Any, text: str) -> None:
     """Refuses a tree of another structure, or with leaves of other types.
 
     Args:
       name: the function that returned it.
-      found: what it returned, by shapes.
-      wanted: what it has to be.
-      what: ``wanted`` in words.
+      actual: what it returned, by shapes.
+      expected: what it has to be.
+      text: ``expected`` in words.
     """
     structure: Callable[[Any], Any] = jax.tree.structure
-    if structure(found) != structure(wanted):
+    if structure(actual) != structure(expected):
       raise self.error(
-        name, f"returns {_held(found)}, must return {what}, {_held(wanted)}"
+        name, f"returns {_describe(actual)}, must return {text}, {_describe(expected)}"
       )
     for (path, is_), (_, must) in zip(
-      *map(jax.tree_util.tree_leaves_with_path, (found, wanted))
+      *map(jax.tree_util.tree_leaves_with_path, (actual, expected))
     ):
       if (is_.shape, is_.dtype) != (must.shape, must.dtype):
         raise self.error(
           name,
-          f"returns {_words(is_)}{_at(path)}, must return {what}, {_words(must)} there",
+          f"returns {_words(is_)}{_at(path)}, must return {text}, {_words(must)} there",
         )
 
 
@@ -148,20 +148,20 @@ def _words(leaf: jax.ShapeDtypeStruct) -> str:
 
 
 #: The most leaves of a tree that a message lists.
-_SHOWN = 4
+_MAX_LISTED = 4
 
 
-def _held(tree: Any) -> str:
-  """What a tree is, and where it has leaves, in words."""
+def _describe(tree: Any) -> str:
+  """Describes a tree, and where it has leaves, in words."""
   names = [
     jax.tree_util.keystr(path) or "itself"
     for path, _ in jax.tree_util.tree_leaves_with_path(tree)
   ]
-  more = ", ..." if len(names) > _SHOWN else ""
+  ellipsis = ", ..." if len(names) > _MAX_LISTED else ""
   kind = (
     "one array"
     if names == ["itself"]
-    else (f"{a_type(tree)} with {', '.join(names[:_SHOWN])}{more}")
+    else (f"{a_type(tree)} with {', '.join(names[:_MAX_LISTED])}{ellipsis}")
   )
   return kind if names else f"{a_type(tree)} without arrays"
 
@@ -173,7 +173,7 @@ def _at(path: Any) -> str:
 
 
 def check(
-  said: str,
+  label: str,
   algorithm: Algorithm,
   model: Model,
   spec: FedSpec,
@@ -183,7 +183,7 @@ def check(
   """Holds an algorithm to what ``base.Algorithm`` says of its functions.
 
   Args:
-    said: how messages name the algorithm.
+    label: how messages name the algorithm.
     algorithm: the algorithm, with hyper-parameters fixed.
     model: the model.
     spec: sizes of the problem.
@@ -194,14 +194,14 @@ def check(
     OptionError: a function is missing, raises, asks Python for the value of an
       array, or returns something else than it must.
   """
-  call = _Caller(said)
+  call = _Caller(label)
   for name in Algorithm._fields:
     fn = getattr(algorithm, name)
     if isinstance(fn, bool):
       continue
     if not callable(fn) and not (fn is None and name in _OPTIONAL):
       raise OptionError(
-        f"{said}: {name} of its Algorithm is "
+        f"{label}: {name} of its Algorithm is "
         f"{a_type(fn)}, must be a function ({PAGE}, "
         "section 3)"
       )
@@ -224,12 +224,12 @@ def check(
     )
 
   def pair(state: Any, cohort: Any, key: Any) -> Any:
-    found = algorithm.round(state, cohort, key)
-    if not isinstance(found, tuple) or len(found) != 2:
+    output = algorithm.round(state, cohort, key)
+    if not isinstance(output, tuple) or len(output) != 2:
       raise call.error(
-        "round", f"returns {a_type(found)}, must return (state, RoundAux)"
+        "round", f"returns {a_type(output)}, must return (state, RoundAux)"
       )
-    after, aux = found
+    after, aux = output
     _check_report(call, aux, spec.cohort_size)
     return after
 
@@ -269,7 +269,7 @@ def _check_models(
   for name in ("client_params", "client_copy"):
     fn = getattr(algorithm, name)
     if fn is not None:
-      found = call.shapes(
+      output = call.shapes(
         name,
         lambda data, state, key, fn=fn: fn(
           state, jnp.int32(0), layout.shard_of(data, jnp.int32(0)), key
@@ -278,14 +278,14 @@ def _check_models(
         state,
         key,
       )
-      call.same(name, found, deployed, "parameters of the model")
+      call.same(name, output, deployed, "parameters of the model")
   if algorithm.global_params is not None:
-    found = call.shapes("global_params", algorithm.global_params, state)
-    leaves = jax.tree.leaves(found)
+    output = call.shapes("global_params", algorithm.global_params, state)
+    leaves = jax.tree.leaves(output)
     count = leaves[0].shape[:1] if leaves else ()
     call.same(
       "global_params",
-      found,
+      output,
       jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(
           (*(count or ("K",)), *leaf.shape), leaf.dtype
@@ -295,10 +295,10 @@ def _check_models(
       "K models [K, ...]",
     )
   if algorithm.membership is not None:
-    found = call.shapes("membership", algorithm.membership, state)
+    output = call.shapes("membership", algorithm.membership, state)
     call.same(
       "membership",
-      found,
+      output,
       jax.ShapeDtypeStruct((spec.num_clients,), jnp.int32),
       "a group for each client",
     )
@@ -320,12 +320,14 @@ def _check_report(call: _Caller, aux: Any, slots: int) -> None:
       f"returns {a_type(aux.work)} as `work` of its report, must return a Work or None",
     )
   for part in ("client", "server"):
-    held = getattr(aux, part)
-    if not isinstance(held, Mapping) or not all(isinstance(name, str) for name in held):
+    report = getattr(aux, part)
+    if not isinstance(report, Mapping) or not all(
+      isinstance(name, str) for name in report
+    ):
       raise call.error(
         "round", f"returns a report whose `{part}` is no dictionary with names as keys"
       )
-    for name, leaf in held.items():
+    for name, leaf in report.items():
       if not hasattr(leaf, "dtype"):
         raise call.error(
           "round", f"reports {a_type(leaf)} as {name}, must report arrays"
@@ -338,7 +340,7 @@ def _check_report(call: _Caller, aux: Any, slots: int) -> None:
           f"[{slots}]",
         )
   for name in aux.server:
-    if name in TAKEN:
+    if name in RESERVED:
       raise call.error(
         "round",
         f"reports {name}, which is a column of "

@@ -1,4 +1,4 @@
-"""How the rounds between two evaluations are shared out to calls.
+"""Division of the rounds between two evaluations into calls.
 
 The number of rounds of a call is an input of the compiled program, so many
 short calls run the same rounds as a long one, bit for bit. Between two calls
@@ -41,15 +41,15 @@ class Pace:
     self._seconds, self._most = seconds, 1
     self.due, self.save = due, save
 
-  def rounds(self, left: int) -> int:
+  def rounds(self, remaining: int) -> int:
     """The number of rounds of the next call.
 
     Args:
-      left: rounds to the next evaluation.
+      remaining: rounds to the next evaluation.
     """
-    return min(left, self._most)
+    return min(remaining, self._most)
 
-  def played(self, count: int, seconds: float) -> None:
+  def record_call(self, count: int, seconds: float) -> None:
     """Learns from a call how long a round takes.
 
     Args:

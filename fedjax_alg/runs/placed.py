@@ -16,20 +16,20 @@ from fedjax_alg.errors import OptionError
 
 #: federation -> (mesh, data on that mesh). Runs of one federation share the
 #: copy on the devices.
-_PLACED: weakref.WeakKeyDictionary[Federation, tuple[Any, Any]] = (
+_COPIES: weakref.WeakKeyDictionary[Federation, tuple[Any, Any]] = (
   weakref.WeakKeyDictionary()
 )
 
 
 def _place(federation: Federation, mesh: Mesh | None) -> EvaluationData:
-  known = _PLACED.get(federation)
-  if known is None or known[0] != mesh:
+  cached = _COPIES.get(federation)
+  if cached is None or cached[0] != mesh:
     data = federation.data
     if federation.rows is not None:
       data = _place_rows(federation, mesh)
-    known = (mesh, sharding.replicate(data, mesh))
-    _PLACED[federation] = known
-  result: EvaluationData = known[1]
+    cached = (mesh, sharding.replicate(data, mesh))
+    _COPIES[federation] = cached
+  result: EvaluationData = cached[1]
   return result
 
 
@@ -53,7 +53,7 @@ def _place_rows(federation: Federation, mesh: Mesh | None) -> EvaluationData:
         )
         for name in ("x", "y")
       },
-      offset=rows.blocked(train.offset),
+      offset=rows.place_in_blocks(train.offset),
       blocks=(),
     )
   )
@@ -87,11 +87,11 @@ class PlacedData:
       start: the others that the run starts from; see ``ClientData``.
     """
     self._federation, self._mesh = federation, mesh
-    placed = _place(federation, mesh)
+    shared = _place(federation, mesh)
     # The simulated machines and the availability belong to the run, so the
     # copy that the runs of a federation share does not contain them.
-    self._original = placed._replace(
-      train=placed.train._replace(
+    self._original = shared._replace(
+      train=shared.train._replace(
         devices=sharding.replicate(jax.tree.map(np.asarray, devices), mesh),
         availability=sharding.replicate(availability, mesh),
         frozen=sharding.replicate(frozen, mesh),
@@ -130,38 +130,38 @@ class PlacedData:
     event = done // options.shift_every
     if event == self._event:
       return
-    held = federation_lib.after_events(self._federation, event)
+    current = federation_lib.after_events(self._federation, event)
     original = self._original
     self.data = original  # frees the arrays of the previous event
     self.data = original._replace(
-      train=self._laid_out(original.train, held.train_order, *held.train),
-      test=self._laid_out(original.test, held.test_order, *held.test),
+      train=self._reorder(original.train, current.train_order, *current.train),
+      test=self._reorder(original.test, current.test_order, *current.test),
       class_weight=sharding.replicate(
-        held.label_histogram.astype(np.float32), self._mesh
+        current.label_histogram.astype(np.float32), self._mesh
       ),
     )
-    self.label_histogram = held.label_histogram
+    self.label_histogram = current.label_histogram
     self._event = event
 
-  def _laid_out(
+  def _reorder(
     self,
-    held: ClientData,
+    data: ClientData,
     order: np.ndarray | None,
     offset: np.ndarray,
     size: np.ndarray,
   ) -> ClientData:
-    """Returns ``held`` with the clients' rows in a new order."""
+    """Returns ``data`` with the clients' rows in a new order."""
     if order is not None:
-      held = held._replace(
+      data = data._replace(
         **{
           name: store.map_rows(
-            getattr(held, name),
+            getattr(data, name),
             lambda rows: sharding.take_rows(rows, order, self._mesh),
           )
           for name in ("x", "y")
         }
       )
-    return held._replace(
+    return data._replace(
       offset=sharding.replicate(offset, self._mesh),
       size=sharding.replicate(size, self._mesh),
     )

@@ -38,7 +38,7 @@ from fedjax_alg.runs.prepare import Prepared
 
 _KEYWORDS = options_lib.PYTHON_NAMES
 #: Names of these that messages have in Python.
-_SAID = re.compile(r"`(eval_protocols|init_from)`")
+_FLAG_NAMES = re.compile(r"`(eval_protocols|init_from)`")
 
 #: The most seeds of a run.
 MOST_SEEDS = 10_000
@@ -46,7 +46,7 @@ MOST_SEEDS = 10_000
 
 def federation_of(options: DataOptions) -> Federation:
   """The federation of a run; it is kept in case the next run needs it too."""
-  return federation_lib.kept_from_options(options)
+  return federation_lib.from_options_cached(options)
 
 
 @contextlib.contextmanager
@@ -55,10 +55,10 @@ def _as_keywords(keywords: bool = True) -> Iterator[None]:
   try:
     yield
   except OptionError as error:
-    if not keywords or not _SAID.search(error.text):
+    if not keywords or not _FLAG_NAMES.search(error.text):
       raise
     raise type(error)(
-      _SAID.sub(lambda found: f"`{_KEYWORDS[found[1]]}`", error.text)
+      _FLAG_NAMES.sub(lambda match: f"`{_KEYWORDS[match[1]]}`", error.text)
     ) from None
 
 
@@ -81,14 +81,14 @@ class Plan:
   init: parameters.Arrays | None = None
 
   def prepare(
-    self, settings: Sequence[Mapping[str, Any]] = ({},), **more: Any
+    self, settings: Sequence[Mapping[str, Any]] = ({},), **kwargs: Any
   ) -> Prepared:
     """Prepares the run for compilation; see ``prepare.prepare``.
 
     Args:
       settings: the traced hyper-parameters of each setting that differ from
         those of ``method``.
-      **more: further arguments of ``prepare.prepare``.
+      **kwargs: further arguments of ``prepare.prepare``.
 
     Returns:
       The prepared run.
@@ -107,14 +107,14 @@ class Plan:
         measures=self.measures,
         sampler=self.sampler,
         init=self.init,
-        **more,
+        **kwargs,
       )
 
 
 def make(
   method: Method,
   run: RunOptions,
-  given: Collection[str],
+  explicit: Collection[str],
   *,
   data: DataOptions | None = None,
   federation: Federation | None = None,
@@ -129,7 +129,7 @@ def make(
   Args:
     method: the algorithm with its hyper-parameters.
     run: the options of the run, not yet checked.
-    given: names of the options that the caller gave.
+    explicit: names of the options that the caller gave.
     data: the options of the data, not yet filled; not with ``federation``.
     federation: the clients with their data.
     seeds: the seeds; None means those of ``run``.
@@ -144,22 +144,24 @@ def make(
   Raises:
     OptionError, DataError: an option that cannot be used, with its name.
   """
-  options_lib.refuse_both(given)
+  options_lib.refuse_both(explicit)
   # First: it makes its metrics known, which other options name.
-  task = federation.task if federation else data.known_task if data else None
+  task = federation.task if federation else data.data_task if data else None
   model = run.model if model is None else model
-  named = isinstance(model, str)
+  is_named = isinstance(model, str)
   own_model = load_model(model) if own.is_own(model) else model
-  if isinstance(own_model, Model) and "l2" not in given:
+  if isinstance(own_model, Model) and "l2" not in explicit:
     run = dataclasses.replace(run, l2=float(own_model.l2))
-  if isinstance(own_model, Model) and "l2_of" not in given:
+  if isinstance(own_model, Model) and "l2_of" not in explicit:
     run = dataclasses.replace(
       run, l2_of="sum" if own_model.l2_of_sum and run.l2 else "mean"
     )
   run = dataclasses.replace(
     run,
     **{
-      name: value for name, value in method.entry.options.items() if name not in given
+      name: value
+      for name, value in method.entry.options.items()
+      if name not in explicit
     },
   )
   run = run.checked(needs_protocols=not measures)
@@ -172,17 +174,17 @@ def make(
     if data.partition_seed is None:
       data = dataclasses.replace(data, partition_seed=run.seed)
     data = data.filled()
-  for name in () if named else OPTIONS:
-    if name in given:
+  for name in () if is_named else OPTIONS:
+    if name in explicit:
       raise OptionError(f"`{name}`: a named model alone reads it, not one of your own")
   others = field_values(run) | field_values(data)
   if own.is_own(model):
     others["model"] = None  # it may read what a named model reads of the data
   for options in (data, run):
-    federation_lib.refuse_unread(options, given, others)
+    federation_lib.refuse_unread(options, explicit, others)
   run = _with_rounds(method, run, model, federation)
   for name in ("participation", "cohort_size"):
-    if method.entry.all_clients and name in given:
+    if method.entry.all_clients and name in explicit:
       raise OptionError(
         f"`{name}`: {method.name} does not read it, it uses all data in every round"
       )
@@ -198,7 +200,7 @@ def make(
     name=method.name,
     entry=method.entry,
     hparams=method.hparams,
-    named_model=named,
+    named_model=is_named,
     task=task,
   )
   if federation is not None:
@@ -236,19 +238,19 @@ def _check_personal(method: Method, run: RunOptions) -> None:
     )
 
 
-def _check_start(method: Method, run: RunOptions, given: bool) -> None:
+def _check_start(method: Method, run: RunOptions, has_start: bool) -> None:
   """Checks that a method starts from the parameters that are given."""
-  if run.init_only and not given:
+  if run.init_only and not has_start:
     raise OptionError(
       f"`init_only`={','.join(run.init_only)}: not read without `init_from`"
     )
-  if given and method.entry.rounds is not None:
+  if has_start and method.entry.rounds is not None:
     raise OptionError(
       f"`init_from`: {method.name} fits every layer in closed "
       "form, whatever it starts from"
     )
   groups = getattr(method.hparams, "group_init", "")
-  if given and not run.init_only and groups in ("independent", "reject"):
+  if has_start and not run.init_only and groups in ("independent", "reject"):
     raise OptionError(
       f"`group_init`={groups}: the models of the groups would all start from "
       "`init_from` and stay alike (give another one, or `init_only`)"
@@ -313,7 +315,7 @@ def _own_sampler(sampler: Any, method: Method, run: RunOptions) -> samplers.Samp
     *samplers.SAMPLERS.values(),
     *samplers.SAMPLERS_FOR_MANY_CLIENTS.values(),
   )
-  return sampler if ours else samplers.checked(sampler)
+  return sampler if ours else samplers.with_checks(sampler)
 
 
 @_as_keywords()
@@ -369,8 +371,8 @@ def from_keywords(
   names = {field.name: None for field in dataclasses.fields(method.hparams)}
   if "roles" in keywords:
     keywords["roles"] = roles_lib.texts(keywords["roles"])
-  options, given = options_lib.split_keywords(keywords, names, method.name)
-  method = methods.with_keywords(method, given)
+  options, hyper_values = options_lib.split_keywords(keywords, names, method.name)
+  method = methods.with_keywords(method, hyper_values)
   if callable(options.get("sampling")):
     raise OptionError(
       "`sampling`: a name (one of "
@@ -393,7 +395,7 @@ def from_keywords(
   if isinstance(init, (str, os.PathLike)):
     run["init_from"], init = os.fspath(init), None
   elif init is not None:
-    init = parameters.named(init, "`init`")
+    init = parameters.flatten(init, "`init`")
   return make(
     method,
     RunOptions(**run),
@@ -445,16 +447,16 @@ def _seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def _evaluations(
-  wanted: Any,
+  evaluations: Any,
 ) -> tuple[tuple[str, ...], dict[str, evaluate_lib.Measure]]:
   """Splits ``evaluate`` into protocols and the caller's own measures."""
-  if isinstance(wanted, str):
-    wanted = words_of(wanted)
-  elif not isinstance(wanted, Iterable):
-    wanted = (wanted,)
+  if isinstance(evaluations, str):
+    evaluations = words_of(evaluations)
+  elif not isinstance(evaluations, Iterable):
+    evaluations = (evaluations,)
   protocols: list[str] = []
   measures: dict[str, evaluate_lib.Measure] = {}
-  for item in wanted:
+  for item in evaluations:
     if isinstance(item, str):
       protocols.append(item)
       continue
@@ -487,23 +489,23 @@ def by_program(plans: Sequence[Plan]) -> list[list[int]]:
   programs = []
   for indices in groups.values():
     first = plans[indices[0]]
-    if len(indices) == 1 or first.method.registered or first.prepare().numbers:
+    if len(indices) == 1 or first.method.is_registered or first.prepare().numbers:
       programs.append(indices)
     else:
       programs += [[index] for index in indices]
   return programs
 
 
-def warn(prepared: Prepared, given: set[str], more: str = "") -> None:
+def warn(prepared: Prepared, seen: set[str], extra: str = "") -> None:
   """Warns whoever called this package, see ``prepare.cautions``.
 
   Args:
     prepared: the run.
-    given: the warnings that were given already; the new ones are added.
-    more: a further warning; "" is none.
+    seen: the warnings that were given already; the new ones are added.
+    extra: a further warning; "" is none.
   """
   package, level = __name__.partition(".")[0], 1
   while sys._getframe(level).f_globals.get("__name__", "").startswith(f"{package}."):
     level += 1
-  for text in filter(None, (*prepare_lib.cautions(prepared, given), more)):
+  for text in filter(None, (*prepare_lib.cautions(prepared, seen), extra)):
     warnings.warn(with_names(text), stacklevel=level + 1)

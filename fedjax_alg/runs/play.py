@@ -113,15 +113,17 @@ def first_nonfinite(
   Returns:
     Row of the program -> its first non-finite round.
   """
-  found: dict[int, Divergence] = {}
+  divergences: dict[int, Divergence] = {}
   for name, flags in jax.device_get(log.finite).items():
     for row in range(len(flags)):
       bad = np.flatnonzero(~flags[row, :count])
       if bad.size and (
-        row not in found or (start + int(bad[0]) + 1 < found[row].round)
+        row not in divergences or (start + int(bad[0]) + 1 < divergences[row].round)
       ):
-        found[row] = Divergence(start + int(bad[0]) + 1, name, seeds[row % len(seeds)])
-  return found
+        divergences[row] = Divergence(
+          start + int(bad[0]) + 1, name, seeds[row % len(seeds)]
+        )
+  return divergences
 
 
 def new_records(programs: Programs, folders: Sequence[Any]) -> list[Records]:
@@ -149,7 +151,7 @@ def new_records(programs: Programs, folders: Sequence[Any]) -> list[Records]:
   ]
 
 
-def play(
+def run_steps(
   programs: Programs,
   records: Sequence[Records],
   states: Any = None,
@@ -165,9 +167,9 @@ def play(
     states: states to continue from; None starts from the initial states.
     done: rounds run before ``states``.
     stop: whether a non-finite state ends the run. If false, a setting with
-      such a state is recorded no further and the other settings continue. So
-      do they when a setting has ended early (``stopped``), whose states are
-      those of that step.
+      such a state is recorded no further and the other settings continue.
+      Settings that stopped early keep the states of that step, and the others
+      continue, too.
     pace: shares the rounds between two evaluations out to several calls, and
       saves between them; None: one call. Steps and finished tables are the
       same.
@@ -183,7 +185,7 @@ def play(
   if settings.stopped:  # and was interrupted before its results were written
     last = len(settings.stopped) == len(records)
     yield dataclasses.replace(
-      evaluated(programs, states, done), stopped=settings.stopped, last=last
+      final_step(programs, states, done), stopped=settings.stopped, last=last
     )
     if last:
       return
@@ -193,8 +195,8 @@ def play(
   calls: list[_Calls] = []  # since the last evaluation, those in the tables
   new_calls: list[_Calls] = []  # and those that are not
   while done < programs.rounds:
-    left = programs.rounds_to_evaluation(done)
-    count = left if pace is None else pace.rounds(left)
+    remaining = programs.rounds_to_evaluation(done)
+    count = remaining if pace is None else pace.rounds(remaining)
     states, call = _call(programs, states, done, count)
     new = settings.divergences(call, done)
     if new and stop:
@@ -202,11 +204,11 @@ def play(
       raise NonFiniteError(first.text(programs.prepared.method.entry.nonfinite))
     diverged = new | diverged
     done += count
-    evaluating = count == left
+    evaluating = count == remaining
     # The log of a call that ends before its evaluation is long.
-    new_calls.append(call if evaluating else _joined([call]))
+    new_calls.append(call if evaluating else _join([call]))
     if pace is not None:
-      pace.played(count, call.seconds)
+      pace.record_call(count, call.seconds)
       if not evaluating and not pace.due():
         continue
     evaluation = _evaluate(programs, states) if evaluating else None
@@ -217,7 +219,7 @@ def play(
       assert pace is not None
       pace.save(Pause(done, states, diverged))
       continue
-    stretch, calls = _as_one(calls), []
+    interval, calls = _as_one(calls), []
     last = done == programs.rounds or settings.all_ended(diverged)
     yield Step(
       done,
@@ -226,11 +228,11 @@ def play(
       evaluation.metrics,
       evaluation.counts,
       evaluation.membership,
-      stretch.seconds,
+      interval.seconds,
       programs.compile_s,
       diverged,
-      stretch.log,
-      stretch.rounds,
+      interval.log,
+      interval.rounds,
       settings.stopped,
       last,
       programs.prepared.seeds,
@@ -251,11 +253,11 @@ class _Calls(NamedTuple):
 def _call(programs: Programs, states: Any, done: int, count: int) -> tuple[Any, _Calls]:
   """Runs ``count`` rounds."""
   began = time.monotonic()
-  states, log = jax.block_until_ready(programs.play(states, done, count))
+  states, log = jax.block_until_ready(programs.run_rounds(states, done, count))
   return states, _Calls(log, count, time.monotonic() - began)
 
 
-def _joined(calls: Sequence[_Calls]) -> _Calls:
+def _join(calls: Sequence[_Calls]) -> _Calls:
   """The calls as one, with a log on the host that is not padded."""
   log = jax.tree.map(
     lambda *leaves: np.concatenate(
@@ -270,11 +272,11 @@ def _joined(calls: Sequence[_Calls]) -> _Calls:
 
 def _as_one(calls: Sequence[_Calls]) -> _Calls:
   """The calls as one; a single call stays as it is."""
-  return calls[0] if len(calls) == 1 else _joined(calls)
+  return calls[0] if len(calls) == 1 else _join(calls)
 
 
 class _Evaluation(NamedTuple):
-  """What is measured of the states; the fields are those of ``Step``."""
+  """Measurements of the states; the fields are those of ``Step``."""
 
   values: dict[str, dict[str, np.ndarray]]  #: ``Step.metrics`` of the protocols
   metrics: dict[str, dict[str, np.ndarray]]
@@ -297,9 +299,9 @@ class _Settings:
     self._programs, self._records = programs, records
     self._seeds = programs.prepared.seeds
     self._rules = [Stopping(rules, table.rows) for table in records]
-    self.stopped = self._stopped()  #: ``Step.stopped``
+    self.stopped = self._find_stopped()  #: ``Step.stopped``
 
-  def _stopped(self) -> dict[int, str]:
+  def _find_stopped(self) -> dict[int, str]:
     """Finds the settings that have ended early; their tables say so."""
     reasons = {i: rule.reason for i, rule in enumerate(self._rules) if rule.reason}
     for i, reason in reasons.items():
@@ -324,7 +326,7 @@ class _Settings:
     self,
     diverged: Mapping[int, Divergence],
     done: int,
-    played: _Calls,
+    calls: _Calls,
     evaluation: _Evaluation | None,
   ) -> tuple[int, ...]:
     """Adds rounds, and an evaluation after them, to the tables.
@@ -332,7 +334,7 @@ class _Settings:
     Args:
       diverged: the rows that have diverged.
       done: number of rounds with these.
-      played: the rounds.
+      calls: the rounds.
       evaluation: None if there is none after these rounds.
 
     Returns:
@@ -341,14 +343,14 @@ class _Settings:
     num = len(self._seeds)
     ended = self.stopped.keys() | {row // num for row in diverged}
     recorded = tuple(i for i in range(len(self._records)) if i not in ended)
-    aux = jax.device_get(played.log.aux._replace(client={}, work=None))
+    aux = jax.device_get(calls.log.aux._replace(client={}, work=None))
     for i in recorded:
       table, rows = self._records[i], slice(i * num, (i + 1) * num)
       table.add_rounds(
         jax.tree.map(lambda leaf, rows=rows: leaf[rows], aux),
-        done - played.rounds,
-        played.rounds,
-        played.seconds / len(self._records),
+        done - calls.rounds,
+        calls.rounds,
+        calls.seconds / len(self._records),
         evaluation is not None,
       )
       if evaluation is None:
@@ -358,15 +360,15 @@ class _Settings:
         for protocol, of in evaluation.values.items()
       }
       table.add_metrics(metrics)
-      self._rules[i].evaluated(metrics)
+      self._rules[i].add_evaluation(metrics)
       if evaluation.membership is not None:
         table.add_groups(evaluation.membership[rows], self._programs.label_histogram)
     if evaluation is not None:
-      self.stopped = self._stopped()
+      self.stopped = self._find_stopped()
     return recorded
 
 
-def evaluated(programs: Programs, states: Any, done: int) -> Step:
+def final_step(programs: Programs, states: Any, done: int) -> Step:
   """Makes the ``Step`` of a run that has no round left to run.
 
   Args:
@@ -377,7 +379,7 @@ def evaluated(programs: Programs, states: Any, done: int) -> Step:
   Returns:
     The step, with an empty log.
   """
-  programs.prepared.placed.move(max(done - 1, 0))
+  programs.prepared.device_data.move(max(done - 1, 0))
   evaluation = _evaluate(programs, states)
   return Step(
     done,

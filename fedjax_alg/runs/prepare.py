@@ -1,4 +1,4 @@
-"""From checked options to a run that is ready to compile."""
+"""The way from checked options to a run that is ready to compile."""
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
@@ -46,7 +46,7 @@ class Prepared:
   model: Model
   model_name: str | None  #: None for the caller's own model
   federation: Federation
-  placed: PlacedData
+  device_data: PlacedData
   options: RunOptions
   seeds: tuple[int, ...]
   spec: FedSpec
@@ -78,7 +78,7 @@ class Prepared:
     return len(self.settings) * len(self.seeds)
 
   def privacy(self, setting: int = 0) -> accounting.Mechanism | None:
-    """What every round of a setting releases; None if nothing is private.
+    """Returns the mechanism of a setting's rounds; None if nothing is private.
 
     Args:
       setting: index of the setting.
@@ -115,13 +115,13 @@ def make_model(model: Any, federation: Federation, options: RunOptions) -> Model
     OptionError: a model that cannot read the examples, or whose task is not
       that of the data, or examples that cannot be augmented.
   """
-  chosen: dict[str, Any] = {}
+  named_options: dict[str, Any] = {}
   if isinstance(model, str) and not own.is_own(model):
     _check_words(model, federation)
-    chosen = {
+    named_options = {
       name: getattr(options, name) for name in models.OPTIONS if hasattr(options, name)
     }
-    chosen |= dict(
+    named_options |= dict(
       tokens=federation.num_tokens, embedding=options.embedding or lstm.EMBEDDINGS[0]
     )
   built = models.as_model(
@@ -133,16 +133,16 @@ def make_model(model: Any, federation: Federation, options: RunOptions) -> Model
     input_dtype=federation.example_dtype,
     task=federation.task,
     targets=federation.targets,
-    **chosen,
+    **named_options,
   )
   if federation.task is None and built.task is not None:
     _check_targets(built.task, federation)
   if options.compute_dtype == "bfloat16":
     built = precision.in_bfloat16(built)
-  return augment.augmented(built, options.augment, federation.example_shape)
+  return augment.with_augmentations(built, options.augment, federation.example_shape)
 
 
-def given_start(
+def load_start(
   model: Model, options: RunOptions, init: parameters.Arrays | None
 ) -> Any:
   """The parameters that the model starts from (``models.start``), or None.
@@ -150,21 +150,21 @@ def given_start(
   Raises:
     OptionError: they are not those of the model.
   """
-  said = f"`init_from`={options.init_from}"
+  label = f"`init_from`={options.init_from}"
   if init is None and options.init_from is not None:
     init = parameters.read(options.init_from)
   elif init is not None:
-    said = "`init`"
+    label = "`init`"
   if init is None:
     return None
-  return start.matched(model, init, options.init_only, said)
+  return start.match_arrays(model, init, options.init_only, label)
 
 
 def _check_targets(task: tasks.Task, federation: Federation) -> None:
   """Checks targets that were given without a task, which the model names."""
-  for kept in jax.tree.leaves(federation.data.train.y):
+  for target in jax.tree.leaves(federation.data.train.y):
     try:
-      task.targets(np.asarray(kept))
+      task.targets(np.asarray(target))
     except ValueError as error:
       raise OptionError(f"`model`: is for the task {task.name}, y {error}") from None
 
@@ -177,16 +177,16 @@ def split_by_role(method: Method, model: Model, options: RunOptions) -> Model:
       they name.
   """
   if method.entry.rounds is not None:
-    said = (
+    cause = (
       f"`roles`={','.join(options.roles)}"
       if options.roles
       else (f"`model_state`={options.model_state}")
       if model.roles
       else ""
     )
-    if said:
+    if cause:
       raise OptionError(
-        f"{said}: {method.name} fits every layer of the model in closed form"
+        f"{cause}: {method.name} fits every layer of the model in closed form"
       )
   return roles.split(
     model,
@@ -202,27 +202,27 @@ def check_roles(algorithm: Algorithm, method: Method, model: Model) -> None:
   Raises:
     OptionError: it does not, or its server measures losses without it.
   """
-  known = model.roles
-  if known is None:
+  model_roles = model.roles
+  if model_roles is None:
     return
-  if known.has_personal and algorithm.start_personal is None:
+  if model_roles.has_personal and algorithm.start_personal is None:
     raise OptionError(
       f"`roles`=personal: the clients of {method.name} keep no "
       "personal parameters (allowed: frozen)"
     )
-  said = f"`model_state`={known.model_state}"
-  if known.has_state and not algorithm.keeps_state:
+  flag = f"`model_state`={model_roles.model_state}"
+  if model_roles.has_state and not algorithm.keeps_state:
     raise OptionError(
-      f"{said}: {method.name} keeps no running statistics of the model (allowed: batch)"
+      f"{flag}: {method.name} keeps no running statistics of the model (allowed: batch)"
     )
-  if known.keeps and method.entry.needs_validation(method.hparams):
-    what = (
+  if model_roles.keeps and method.entry.needs_validation(method.hparams):
+    pair = (
       ("`roles`=personal", "personal parameters")
-      if (known.has_personal)
-      else (said, "statistics")
+      if (model_roles.has_personal)
+      else (flag, "statistics")
     )
     raise OptionError(
-      f"{what[0]}: {method.name} measures losses at the server, which has no {what[1]}"
+      f"{pair[0]}: {method.name} measures losses at the server, which has no {pair[1]}"
     )
 
 
@@ -246,16 +246,16 @@ def _check_words(model: str, federation: Federation) -> None:
         "integers: x.astype(np.int32))"
       )
     )
-  known = federation.num_tokens
-  kept = [
+  vocabulary = federation.num_tokens
+  arrays = [
     rows.x.codes if isinstance(rows.x, Coded) else rows.x for rows in (train, test)
   ]
-  low = min(int(x.min()) for x in kept) if ids else 0
-  high = max(int(x.max()) for x in kept) if ids else 0
-  if not 0 <= low <= high < known and federation.tokens is None:
+  low = min(int(x.min()) for x in arrays) if ids else 0
+  high = max(int(x.max()) for x in arrays) if ids else 0
+  if not 0 <= low <= high < vocabulary and federation.tokens is None:
     raise OptionError(
       f"`vocabulary`={federation.options.vocabulary}: word ids must lie in "
-      f"[0, {known}), the data's lie in [{low}, {high}]"
+      f"[0, {vocabulary}), the data's lie in [{low}, {high}]"
     )
 
 
@@ -273,12 +273,12 @@ def _check_adapts(
     )
 
 
-def cautions(prepared: Prepared, said: set[str]) -> list[str]:
-  """What the settings and options of a run should be warned of.
+def cautions(prepared: Prepared, seen: set[str]) -> list[str]:
+  """Collects the warnings about the settings and options of a run.
 
   Args:
     prepared: the run.
-    said: the warnings that were given already; the new ones are added.
+    seen: the warnings that were given already; the new ones are added.
 
   Returns:
     Each different new warning once; parameters are in backticks.
@@ -299,8 +299,8 @@ def cautions(prepared: Prepared, said: set[str]) -> list[str]:
   texts.append(_lacking_classes(prepared))
   texts.append(_groups_of_nothing(prepared))
   texts += _without_effect(prepared) + _other_method(prepared)
-  new = [text for text in dict.fromkeys(texts) if text and text not in said]
-  said.update(new)
+  new = [text for text in dict.fromkeys(texts) if text and text not in seen]
+  seen.update(new)
   return new
 
 
@@ -320,13 +320,13 @@ def _other_method(prepared: Prepared) -> list[str]:
 
 def _without_statistics(prepared: Prepared) -> str:
   """Warns of a choice that a model without running statistics does not read."""
-  known, chosen = prepared.model.roles, prepared.options.model_state
-  said, default = f"`model_state`={chosen}: not read, ", RunOptions.model_state
-  if known is None or known.stateful is None:
+  model_roles, choice = prepared.model.roles, prepared.options.model_state
+  label, default = f"`model_state`={choice}: not read, ", RunOptions.model_state
+  if model_roles is None or model_roles.stateful is None:
     usual = prepared.method.entry.options.get("model_state", default)
-    return "" if chosen == usual else (said + "the model has no running statistics")
-  if chosen != default and roles.STATE not in jax.tree.leaves(known.role):
-    return said + "all layers with running statistics are frozen"
+    return "" if choice == usual else (label + "the model has no running statistics")
+  if choice != default and roles.STATE not in jax.tree.leaves(model_roles.role):
+    return label + "all layers with running statistics are frozen"
   return ""
 
 
@@ -348,40 +348,40 @@ def _groups_of_nothing(prepared: Prepared) -> str:
 
 def _lacking_classes(prepared: Prepared) -> str:
   """Warns of validation data that say nothing of some classes."""
-  method, held = prepared.method, prepared.federation
+  method, federation = prepared.method, prepared.federation
   if not (
     "validation" in prepared.protocols or method.entry.needs_validation(method.hparams)
   ):
     return ""
-  few = _too_few(held, 1, 0.0)
+  few = _too_few(federation, 1, 0.0)
   return few and (
     f"{few}; what is decided by validation is blind to them (hold out more clients)"
   )
 
 
-def _too_few(held: Federation, least: int, share: float) -> str:
+def _too_few(federation: Federation, least: int, share: float) -> str:
   """Says which classes have too few validation examples; "" if none has.
 
   Args:
-    held: the clients.
+    federation: the clients.
     least: the number that a class has to have.
     share: what part of the test set a class has to be to count.
   """
-  sizes = held.validation_sizes
+  sizes = federation.validation_sizes
   if sizes is None:
     return ""
-  test = held.test_sizes
-  lacking = np.flatnonzero((sizes < least) & (test > 0) & (test >= share * test.sum()))
-  if not len(lacking):
+  test = federation.test_sizes
+  classes = np.flatnonzero((sizes < least) & (test > 0) & (test >= share * test.sum()))
+  if not len(classes):
     return ""
-  shown = ", ".join(map(str, lacking[:10])) + (
-    f", ... ({len(lacking)} in all)" if len(lacking) > 10 else ""
+  listing = ", ".join(map(str, classes[:10])) + (
+    f", ... ({len(classes)} in all)" if len(classes) > 10 else ""
   )
   return (
-    f"`validation_clients`={held.options.validation_clients}: they have "
+    f"`validation_clients`={federation.options.validation_clients}: they have "
     f"{'no example' if least == 1 else f'fewer than {least} examples'} "
-    f"of {'class' if len(lacking) == 1 else 'the classes'} "
-    f"{shown}, which the test set has"
+    f"of {'class' if len(classes) == 1 else 'the classes'} "
+    f"{listing}, which the test set has"
   )
 
 
@@ -390,25 +390,25 @@ def _too_few(held: Federation, least: int, share: float) -> str:
 _RARE = 0.01
 
 
-def check_choice(held: Federation, least: int = 1) -> None:
+def check_choice(federation: Federation, least: int = 1) -> None:
   """Checks that validation data can choose between settings.
 
   Args:
-    held: the clients.
+    federation: the clients.
     least: the number of validation examples that every class has to have, of
       those that are at least 1 % of the test set.
 
   Raises:
     OptionError: a class has fewer.
   """
-  few = _too_few(held, least, _RARE)
+  few = _too_few(federation, least, _RARE)
   if few:
     raise OptionError(
       f"{few}; a choice by them would be blind to these (hold out more clients)"
     )
 
 
-#: What a protocol measures that an algorithm may not have.
+#: Protocol -> what it measures and an algorithm may lack.
 _LACKS = {
   "assigned": "no groups of clients",
   "copy": "no copy of the global model at each client",
@@ -434,7 +434,7 @@ def _lacks(algorithm: Algorithm, protocol: str, matrix: bool) -> str:
 
 
 def _without_effect(prepared: Prepared) -> list[str]:
-  """What the caller asked for and does not get."""
+  """Lists, as warnings, what the caller asked for and does not get."""
   method, options, texts = prepared.method, prepared.options, []
   matrix = evaluate.has_matrix(tasks.of(prepared.model), prepared.spec.num_classes)
   if options.eval_protocols != evaluate.DEFAULT_PROTOCOLS:
@@ -461,7 +461,7 @@ def _without_effect(prepared: Prepared) -> list[str]:
 def _unread(prepared: Prepared) -> list[str]:
   """Options without effect on these clients and with this model."""
   method, model = prepared.method, prepared.model
-  chosen, options = method.hparams, prepared.options
+  hparams, options = method.hparams, prepared.options
   facts = (
     field_values(prepared.federation.options)
     | field_values(options)
@@ -470,20 +470,20 @@ def _unread(prepared: Prepared) -> list[str]:
       "num_layers": len(model.layers) if model.layers else None,
     }
   )
-  if hasattr(chosen, "facts"):
-    facts |= chosen.facts(prepared.spec.num_clients)
-  named = {
-    *method.given,
+  if hasattr(hparams, "facts"):
+    facts |= hparams.facts(prepared.spec.num_clients)
+  explicit = {
+    *method.explicit,
     *(
       field.name
-      for field in dataclasses.fields(chosen)
-      if getattr(chosen, field.name) != field.default
+      for field in dataclasses.fields(hparams)
+      if getattr(hparams, field.name) != field.default
     ),
   }
   texts = [
-    f"`{name}`: {unread(chosen, name, facts)}"
-    for name in sorted(named)
-    if unread(chosen, name, facts)
+    f"`{name}`: {unread(hparams, name, facts)}"
+    for name in sorted(explicit)
+    if unread(hparams, name, facts)
   ]
   texts += _unread_of_run(prepared)
   everybody = prepared.spec.cohort_size == prepared.spec.num_clients
@@ -501,7 +501,11 @@ def _unread(prepared: Prepared) -> list[str]:
 
 def _unread_of_run(prepared: Prepared) -> list[str]:
   """Options of the run and of its data without effect."""
-  method, options, known = (prepared.method, prepared.options, prepared.model.roles)
+  method, options, model_roles = (
+    prepared.method,
+    prepared.options,
+    prepared.model.roles,
+  )
   federation = prepared.federation
   without: dict[str, str] = {}
   name = prepared.model_name
@@ -510,31 +514,31 @@ def _unread_of_run(prepared: Prepared) -> list[str]:
       ("l2", "l2_of") if options.l2 else (),
       f"{method.name} fits layers in closed form, with a ridge of its own",
     )
-  if options.roles and (known is None or not known.keeps):
+  if options.roles and (model_roles is None or not model_roles.keeps):
     without |= dict.fromkeys(
       ("personal_when", "personal_rate", "personal_fit"), "no parameter is personal"
     )
   dealt = federation.partition
   if dealt.name == "natural" and "local_test_fraction" not in dealt.flags:
     without["local_test_fraction"] = "the data name the clients of test rows"
-  given = field_values(federation.options) | field_values(options)
+  values = field_values(federation.options) | field_values(options)
   usual = (
     field_values(DataOptions())
     | field_values(RunOptions())
     | dict(method.entry.options)
   )
   return [
-    f"`{name}`={given[name]}: not read, {why}"
+    f"`{name}`={values[name]}: not read, {why}"
     for name, why in without.items()
-    if given[name] != usual[name]
+    if values[name] != usual[name]
   ]
 
 
-def _refuse_memory(needed: int, said: str, more: str) -> None:
+def _refuse_memory(needed: int, label: str, advice: str) -> None:
   """Refuses what needs more bytes than the machine has."""
   have = memory_bytes()
   if needed > have:
-    raise OptionError(f"{said}, the machine has {have / 2**30:.3g} GB ({more})")
+    raise OptionError(f"{label}, the machine has {have / 2**30:.3g} GB ({advice})")
 
 
 def _check_work(work: Any, federation: Federation) -> None:
@@ -596,7 +600,7 @@ def _check_memory(
 def _protocols(
   algorithm: Algorithm,
   name: str,
-  wanted: tuple[str, ...],
+  choices: tuple[str, ...],
   measures: Mapping[str, evaluate.Measure] | None,
   matrix: bool,
 ) -> tuple[str, ...]:
@@ -605,7 +609,7 @@ def _protocols(
   Args:
     algorithm: the algorithm.
     name: name of the algorithm.
-    wanted: the protocols that the caller gave.
+    choices: the protocols that the caller gave.
     measures: the caller's own evaluations.
     matrix: whether there is a confusion matrix.
 
@@ -616,11 +620,11 @@ def _protocols(
     OptionError: the algorithm supports none of the protocols, or has no global
       model for the measures.
   """
-  supported = evaluate.supported_protocols(algorithm, wanted, matrix)
-  if wanted and not supported:
+  supported = evaluate.supported_protocols(algorithm, choices, matrix)
+  if choices and not supported:
     raise OptionError(
-      f"`eval_protocols`={','.join(wanted)}: {name} has "
-      f"{_lacks(algorithm, wanted[0], matrix)}"
+      f"`eval_protocols`={','.join(choices)}: {name} has "
+      f"{_lacks(algorithm, choices[0], matrix)}"
     )
   if measures and not matrix and evaluate.confusion in measures.values():
     raise OptionError(
@@ -669,23 +673,23 @@ def _traceable(
   hyper-parameter (``if mu:``), in the builder or in any of its functions. All
   of them are therefore traced once to find out.
   """
-  if method.registered:
+  if method.is_registered:
     return True
   build = method.builder(model, map_clients)
   keys = jax.tree.map(lambda key: key[None], run_keys(0))
 
-  def whole(data, keys, numbers):
+  def evaluate_one_round(data, keys, numbers):
     states = loop.initial_states(build, model, spec, data.train, keys, numbers)
     states, _ = loop.make_run_rounds(build, participation, 1)(
       states, data.train, keys, numbers, jnp.int32(0), jnp.int32(1)
     )
-    one, key, values = trees.index((states, keys.evaluation, numbers), 0)
+    state, key, values = trees.index((states, keys.evaluation, numbers), 0)
     return evaluate.make_evaluate(build(values), model, protocols, map_clients)(
-      data, one, key
+      data, state, key
     )
 
   try:
-    jax.eval_shape(whole, data, keys, method.numbers([method.hparams], 1))
+    jax.eval_shape(evaluate_one_round, data, keys, method.numbers([method.hparams], 1))
   except (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
@@ -717,11 +721,11 @@ def prepare(
     model: an argument of ``models.as_model``; None means ``options.model``.
     seeds: seeds of the runs; None means ``options.seeds``.
     settings: for each setting, the hyper-parameters that differ from those of
-      ``method``. Only traced ones (``Method.traced``) may differ.
+      ``method``. Only traced ones (``Method.traced_names``) may differ.
     measures: the caller's own evaluations, by name.
     sampler: who takes part in a round; None means ``options.sampling``.
     mesh: the devices, on an axis ``clients``; None means all. They may be of a
-      machine that is described, but not there (``sharding.described``): the
+      machine that is described, but not there (``sharding.is_described``): the
       programs can then be compiled, but not run.
     init: the caller's own parameters to start from.
 
@@ -746,28 +750,28 @@ def prepare(
     mode, options.client_lanes, mesh, _cuts(method, federation)
   )
   model = options.model if model is None else model
-  whole = make_model(model, federation, options)
-  given = given_start(whole, options, init)
-  built = split_by_role(method, start.bound(whole, given), options)
+  full_model = make_model(model, federation, options)
+  start_params = load_start(full_model, options, init)
+  built = split_by_role(method, start.bound(full_model, start_params), options)
   spec, method = _spec(federation, size), method.resolved()
   all_hparams = tuple(with_values(method.hparams, dict(values)) for values in settings)
   *_, algorithm = (
-    method._replace(hparams=hparams).on(platform).built(built, map_clients)
+    method._replace(hparams=hparams).on(platform).build(built, map_clients)
     for hparams in all_hparams
   )
   check_roles(algorithm, method, built)
   participation = Participation(
     size, sampler or options.sampler(num_clients), options.late(method.entry)
   )
-  placed = PlacedData(
+  device_data = PlacedData(
     federation,
     mesh,
     options.devices(num_clients),
     options.clients_availability(num_clients, training),
     built.roles and built.roles.if_frozen,
-    start.moving(built, given),
+    start.moving(built, start_params),
   )
-  _check_own(method, algorithm, built, spec, participation, placed)
+  _check_own(method, algorithm, built, spec, participation, device_data)
   protocols = _protocols(
     algorithm,
     method.name,
@@ -778,7 +782,7 @@ def prepare(
   _check_stopping(options, protocols, algorithm, built, spec)
   check_targets(options, tasks.of(built))
   _check_adapts(method, federation, protocols)
-  if not sharding.described(mesh):
+  if not sharding.is_described(mesh):
     _check_memory(algorithm, method, built, spec, rows)
     for hparams in all_hparams:
       _check_work(hparams, federation)
@@ -788,7 +792,7 @@ def prepare(
     all_hparams,
     len(seeds),
     lambda: _traceable(
-      method, built, spec, map_clients, participation, protocols, placed.data
+      method, built, spec, map_clients, participation, protocols, device_data.data
     ),
   )
   plan = _summary(
@@ -810,7 +814,7 @@ def prepare(
     built,
     model if isinstance(model, str) else None,
     federation,
-    placed,
+    device_data,
     options,
     seeds,
     spec,
@@ -846,17 +850,17 @@ def _check_own(
   model: Model,
   spec: FedSpec,
   participation: Participation,
-  placed: PlacedData,
+  device_data: PlacedData,
 ) -> None:
   """Holds an algorithm of the caller's own to the contract."""
-  if not method.registered:
+  if not method.is_registered:
     own_algorithm.check(
       f"`algorithm`={method.name}",
       algorithm,
       model,
       spec,
       participation,
-      placed.data.train,
+      device_data.data.train,
     )
 
 
@@ -880,7 +884,7 @@ def _check_together(
 def _maps(
   method: Method, options: RunOptions, platform: str, rows: int
 ) -> tuple[str, str]:
-  """How clients and rows are mapped, ``map_clients`` and ``map_seeds``."""
+  """Chooses how clients and rows are mapped, ``map_clients`` and ``map_seeds``."""
   mode, map_seeds = options.map_clients, options.map_seeds
   if mode == "auto":
     mode = clients.default_mode(platform)
@@ -888,8 +892,8 @@ def _maps(
     # Methods in closed form compute in float64, which an outer vmap would
     # not keep.
     closed = method.entry.rounds is not None
-    alone = platform == "cpu" or closed or rows == 1
-    map_seeds = "sequential" if alone else "vmap"
+    one_by_one = platform == "cpu" or closed or rows == 1
+    map_seeds = "sequential" if one_by_one else "vmap"
   return mode, map_seeds
 
 
@@ -897,7 +901,7 @@ def _numbers(
   method: Method, settings: Sequence[Any], seeds: int, traceable: Callable[[], bool]
 ) -> Numbers:
   """``Prepared.numbers``; empty if the algorithm reads them in Python."""
-  if method.traced and traceable():
+  if method.traced_names and traceable():
     return method.numbers(settings, seeds)
   if len(settings) > 1:
     raise OptionError(
@@ -908,8 +912,8 @@ def _numbers(
 
 
 def _cuts(method: Method, federation: Federation) -> Any:
-  """Which clients each process has; None: all have all of them."""
-  if federation.rows is None or not method.registered:
+  """Finds which clients each process has; None: all have all of them."""
+  if federation.rows is None or not method.is_registered:
     # Code that is not ours may read a table of clients in its own way.
     return None
   return federation.rows.clients(federation.partition.train_offset)
@@ -973,9 +977,9 @@ def _of_roles(model: Model) -> dict[str, Any]:
   Frozen ones are in no checkpoint and in no round's cost: every client has them
   from its first download.
   """
-  known, found = model.roles, {}
-  if known is not None:
-    found["roles"] = known.floats()
-    if known.has_frozen:
-      found["frozen_sha256"] = known.frozen_sha256()
-  return found
+  model_roles, summary = model.roles, {}
+  if model_roles is not None:
+    summary["roles"] = model_roles.floats()
+    if model_roles.has_frozen:
+      summary["frozen_sha256"] = model_roles.frozen_sha256()
+  return summary

@@ -40,7 +40,7 @@ def _start(prepared: Prepared) -> Any:
 
 
 def _start_arguments(prepared: Prepared) -> tuple[Any, Any, Any]:
-  return prepared.placed.data.train, prepared.keys, prepared.numbers
+  return prepared.device_data.data.train, prepared.keys, prepared.numbers
 
 
 def state_shapes(prepared: Prepared) -> Any:
@@ -74,7 +74,7 @@ def _places(shapes: Any) -> Any:
   return jax.tree.map(lambda leaf: leaf.sharding, shapes)
 
 
-def placed(states: Any, shapes: Any) -> Any:
+def place_on_devices(states: Any, shapes: Any) -> Any:
   """Places states that were read from a file on the devices.
 
   Args:
@@ -122,7 +122,7 @@ class Programs:
   def __init__(self, prepared: Prepared):
     began = time.monotonic()
     self.prepared = p = prepared
-    data, mesh = p.placed.data, p.mesh
+    data, mesh = p.device_data.data, p.mesh
     platform = sharding.platform(mesh)
     compiling.leave_frames_out(platform)
     start = _start(p)  # traced once, for the shapes and for its program
@@ -131,14 +131,14 @@ class Programs:
     assert p.options.rounds is not None
     self.rounds: int = p.options.rounds  #: rounds of the whole run
     # The host of every process reads what all of them have computed.
-    there: dict[str, Any] = {}
+    replicate: dict[str, Any] = {}
     if sharding.spans_processes(mesh):
-      there["out_shardings"] = sharding.replicated(mesh)
+      replicate["out_shardings"] = sharding.replicated(mesh)
     with ThreadPoolExecutor() as pool:
       # First: a caller's own measure may fail, before minutes of compiling.
       evaluation = pool.submit(
         _compile_once,
-        jax.jit(self._evaluate_all, **there).lower(data, shapes, p.keys, p.numbers),
+        jax.jit(self._evaluate_all, **replicate).lower(data, shapes, p.keys, p.numbers),
       )
       run = loop.make_run_rounds(
         p.build,
@@ -161,7 +161,7 @@ class Programs:
     self._membership = None
     if algorithm.membership is not None:
       self._membership = (
-        jax.jit(jax.vmap(algorithm.membership), **there).lower(shapes).compile()
+        jax.jit(jax.vmap(algorithm.membership), **replicate).lower(shapes).compile()
       )
     #: K, the number of groups; None if the algorithm does not group clients
     self.num_groups: int | None = None
@@ -176,7 +176,7 @@ class Programs:
   def _evaluate_all(self, data, states, keys, numbers):
     p = self.prepared
 
-    def one(state, key, values):
+    def evaluate_one(state, key, values):
       algorithm = loop.with_frozen(p.build, data.train)(values)
       model = roles.bound(p.model, data.train.frozen)
       counts = evaluate.make_evaluate(algorithm, model, p.protocols, p.map_clients)(
@@ -188,11 +188,11 @@ class Programs:
         algorithm, model, p.measures, p.map_clients
       )(data, state)
 
-    return loop.over_seeds(one, p.map_seeds)(states, keys.evaluation, numbers)
+    return loop.over_seeds(evaluate_one, p.map_seeds)(states, keys.evaluation, numbers)
 
   @property
   def server(self) -> dict[str, Any]:
-    """Shapes and dtypes of ``RoundAux.server`` in the log of ``play``."""
+    """Shapes and dtypes of ``RoundAux.server`` in the log of ``run_rounds``."""
     result: dict[str, Any] = self._log.aux.server
     return result
 
@@ -208,17 +208,17 @@ class Programs:
   def initial(self) -> Any:
     """Computes the states before the first round."""
     p = self.prepared
-    p.placed.move(0)
-    return self._init(p.placed.data.train, p.keys, p.numbers)
+    p.device_data.move(0)
+    return self._init(p.device_data.data.train, p.keys, p.numbers)
 
   def place(self, states: Any) -> Any:
-    """See ``placed``."""
-    return placed(states, self.shapes)
+    """See ``place_on_devices``."""
+    return place_on_devices(states, self.shapes)
 
   @property
   def label_histogram(self) -> np.ndarray:
-    """[C, L] training examples by class in the rounds of the last ``play``."""
-    return self.prepared.placed.label_histogram
+    """[C, L] training examples by class in the rounds of the last ``run_rounds``."""
+    return self.prepared.device_data.label_histogram
 
   def rounds_to_evaluation(self, done: int) -> int:
     """Counts the rounds from the current one to the next evaluation.
@@ -232,11 +232,11 @@ class Programs:
     Returns:
       The number of rounds to run.
     """
-    every, left = self.prepared.options.eval_every, self.rounds - done
-    event = self.prepared.placed.rounds_left(done)
-    return min(every - done % every, left, left if event is None else event)
+    every, remaining = self.prepared.options.eval_every, self.rounds - done
+    event = self.prepared.device_data.rounds_left(done)
+    return min(every - done % every, remaining, remaining if event is None else event)
 
-  def play(self, states: Any, start: int, count: int) -> Any:
+  def run_rounds(self, states: Any, start: int, count: int) -> Any:
     """Runs rounds without an evaluation in between.
 
     If the clients' data change during the run, all these rounds and the next
@@ -252,9 +252,14 @@ class Programs:
       The new states and the ``RunLog`` of the rounds.
     """
     p = self.prepared
-    p.placed.move(start)
+    p.device_data.move(start)
     return self._run(
-      states, p.placed.data.train, p.keys, p.numbers, jnp.int32(start), jnp.int32(count)
+      states,
+      p.device_data.data.train,
+      p.keys,
+      p.numbers,
+      jnp.int32(start),
+      jnp.int32(count),
     )
 
   def evaluate(
@@ -271,7 +276,7 @@ class Programs:
     """
     p = self.prepared
     counts, sums = jax.device_get(
-      self._evaluate(p.placed.data, states, p.keys, p.numbers)
+      self._evaluate(p.device_data.data, states, p.keys, p.numbers)
     )
     return {protocol: counts[protocol] for protocol in p.protocols}, sums
 
@@ -291,14 +296,14 @@ class Programs:
     return result
 
   @property
-  def compiled(self) -> dict[str, Any]:
+  def executables(self) -> dict[str, Any]:
     """The compiled programs ``start``, ``rounds`` and ``evaluation``."""
     return {"start": self._init, "rounds": self._run, "evaluation": self._evaluate}
 
   def memory_mb(self) -> float:
     """The memory in MB of the largest program, as its compiler reports it."""
     sizes = []
-    for program in self.compiled.values():
+    for program in self.executables.values():
       stats = program.memory_analysis()
       if stats is not None:
         sizes.append(

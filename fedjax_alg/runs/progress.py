@@ -24,14 +24,14 @@ class ProgressBar(Sink):
   The compile time is shown separately and is not part of the estimate.
   """
 
-  def __init__(self, name: str = "run", shown: bool = True):
+  def __init__(self, name: str = "run", visible: bool = True):
     """Prepares a progress bar; the bar appears at the first evaluation.
 
     Args:
       name: label that is shown before the bar.
-      shown: whether to show anything at all.
+      visible: whether to show anything at all.
     """
-    self._name, self._shown = name, shown
+    self._name, self._shown = name, visible
     self._bar: Any = None
     self._start, self._began = 0, time.monotonic()
     self._compiled = False
@@ -44,9 +44,9 @@ class ProgressBar(Sink):
     done: int,
   ) -> None:
     self._start = done
-    self.compiled(programs.compile_s)
+    self.show_compile_time(programs.compile_s)
 
-  def compiled(self, seconds: float) -> None:
+  def show_compile_time(self, seconds: float) -> None:
     """Shows the compile time and starts the clock of the rounds.
 
     Args:
@@ -62,7 +62,7 @@ class ProgressBar(Sink):
       step: the state of the run at this evaluation.
     """
     if not self._compiled:
-      self.compiled(step.compile_s)
+      self.show_compile_time(step.compile_s)
       self._began -= step.seconds
     first = next(
       (
@@ -73,7 +73,7 @@ class ProgressBar(Sink):
       ),
       None,
     )
-    said = (
+    text = (
       ""
       if first is None
       else (f"{first[0].replace('_', ' ')} {float(np.mean(first[1])):.4f}")
@@ -83,13 +83,13 @@ class ProgressBar(Sink):
         self._bar = tqdm(
           total=step.rounds, initial=self._start, desc=self._name, unit="round"
         )
-      self._bar.set_postfix_str(said)
+      self._bar.set_postfix_str(text)
       self._bar.update(step.round - self._bar.n)
     elif self._shown:
       done = max(step.round - self._start, 1)
-      left = (time.monotonic() - self._began) / done * (step.rounds - step.round)
+      seconds = (time.monotonic() - self._began) / done * (step.rounds - step.round)
       self.say(
-        f"{self._name}: round {step.round}/{step.rounds} {said}, {left:.0f} s left"
+        f"{self._name}: round {step.round}/{step.rounds} {text}, {seconds:.0f} s left"
       )
     if step.last:
       self.close()
@@ -124,16 +124,16 @@ class TimeLeft:
     #: algorithm -> seconds of compiling and of a round, for each run
     self._taken: dict[str, list[tuple[float, float]]] = collections.defaultdict(list)
 
-  def add(self, algorithm: str, rounds: int, compiling: float, playing: float) -> None:
+  def add(self, algorithm: str, rounds: int, compiling: float, running: float) -> None:
     """Adds a run that has been run.
 
     Args:
       algorithm: name of its algorithm.
       rounds: rounds that it has run, of all seeds together.
       compiling: seconds that compiling took.
-      playing: seconds that the rest of the run took.
+      running: seconds that the rest of the run took.
     """
-    self._taken[algorithm].append((compiling, playing / max(rounds, 1)))
+    self._taken[algorithm].append((compiling, running / max(rounds, 1)))
 
   def estimate(self, runs: Iterable[tuple[str, int]]) -> float | None:
     """Estimates the seconds that runs will take.
@@ -146,11 +146,11 @@ class TimeLeft:
     """
     if not self._taken:
       return None
-    means = {name: np.array(taken).mean(0) for name, taken in self._taken.items()}
-    other = np.array(list(means.values())).mean(0)
+    means = {name: np.array(times).mean(0) for name, times in self._taken.items()}
+    mean_of_all = np.array(list(means.values())).mean(0)
     total = 0.0
     for algorithm, rounds in runs:
-      compiling, a_round = means[algorithm] if algorithm in means else other
+      compiling, a_round = means[algorithm] if algorithm in means else mean_of_all
       total += compiling + rounds * a_round
     return float(total)
 

@@ -1,4 +1,4 @@
-"""Runs programs into sinks: the only caller of ``play``.
+"""Runs programs into sinks: the only caller of ``run_steps``.
 
 A sink takes what a program of runs gives: it keeps results in memory, writes
 folders, shows a bar. All runs of the library and of the commands go through
@@ -92,7 +92,7 @@ def run(
     names: a name for each setting.
     states: states to continue from; None starts from the initial states.
     done: rounds before ``states``.
-    stop: whether a non-finite state ends the run; see ``play.play``.
+    stop: whether a non-finite state ends the run; see ``play.run_steps``.
 
   Returns:
     The last step.
@@ -124,12 +124,12 @@ def run(
     for sink in sinks:
       sink.start(programs, records, names, done)
     paces = [sink.pace for sink in sinks if sink.pace is not None]
-    for step in play_lib.play(
+    for step in play_lib.run_steps(
       programs, records, states, done, stop, paces[0] if paces else None
     ):
       tell(step)
     if step is None:  # only the results were missing
-      step = play_lib.evaluated(programs, states, done)
+      step = play_lib.final_step(programs, states, done)
       tell(step, evaluated=False)
   finally:
     for sink in sinks:
@@ -149,7 +149,7 @@ def run_plans(
     plans: the plans.
     callbacks: sinks, or functions that are called with every ``Step``.
     names: a name for each plan.
-    stop: whether a non-finite state ends the run; see ``play.play``.
+    stop: whether a non-finite state ends the run; see ``play.run_steps``.
 
   Returns:
     The result of each plan, None for one that diverged; and the number of
@@ -173,6 +173,6 @@ def run_plans(
 
 
 def steps(prepared: Prepared) -> Iterator[Step]:
-  """Compiles a run and yields its steps, see ``play.play``."""
+  """Compiles a run and yields its steps, see ``play.run_steps``."""
   programs = Programs(prepared)
-  yield from play_lib.play(programs, play_lib.new_records(programs, [None]))
+  yield from play_lib.run_steps(programs, play_lib.new_records(programs, [None]))

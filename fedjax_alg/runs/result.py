@@ -21,8 +21,14 @@ from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.engine import checkpoint, owned, processes, samplers
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.errors import OptionError, reason
-from fedjax_alg.files import expanded
-from fedjax_alg.hparams import check_options, of_type, ordered_values, place, typed
+from fedjax_alg.files import expand_path
+from fedjax_alg.hparams import (
+  check_options,
+  convert_types,
+  of_type,
+  ordered_values,
+  place,
+)
 from fedjax_alg.metrics import names
 from fedjax_alg.records import clients as tables_of_clients
 from fedjax_alg.records import folder as run_files
@@ -33,7 +39,7 @@ from fedjax_alg.runs.methods import method_of
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.play import Step
 from fedjax_alg.runs.prepare import Prepared, prepare
-from fedjax_alg.runs.programs import placed, state_shapes
+from fedjax_alg.runs.programs import place_on_devices, state_shapes
 
 _FINAL = parameters.FINAL
 
@@ -60,7 +66,7 @@ class Live:
     return method.builder(self.prepared.model, self.prepared.map_clients)({}, frozen)
 
   @functools.cached_property
-  def deployed(self) -> Any:
+  def deploy(self) -> Any:
     """The jitted (state, data, client, key) -> what the client would deploy.
 
     Compiled once for all clients and seeds.
@@ -68,7 +74,7 @@ class Live:
     map_clients = self.prepared.map_clients
 
     @jax.jit
-    def deployed(state, data, client, key):
+    def deploy(state, data, client, key):
       algorithm = self.algorithm(data.frozen)
       return owned.for_one(
         map_clients,
@@ -78,7 +84,7 @@ class Live:
         key,
       )
 
-    return deployed
+    return deploy
 
 
 class RunResult:
@@ -156,7 +162,7 @@ class RunResult:
 
   @property
   def stopped(self) -> str:
-    """Why the run ended: "rounds", "stop_at ..." or "patience ..."."""
+    """Reason why the run ended: "rounds", "stop_at ..." or "patience ..."."""
     return self.records.stopped
 
   def state_hash(self) -> str:
@@ -215,11 +221,13 @@ class RunResult:
     state = jax.tree.map(lambda leaf: leaf[index], live.states)
     ids = jnp.asarray([client], jnp.int32)
     key = client_keys(p.keys.evaluation[index], ids)[0]
-    found = jax.device_get(
-      live.deployed(state, p.placed.data.train, np.int32(client), key)
+    params = jax.device_get(
+      live.deploy(state, p.device_data.data.train, np.int32(client), key)
     )
-    known = p.model.roles
-    return found if known is None else known.join(found, known.frozen)
+    model_roles = p.model.roles
+    return (
+      params if model_roles is None else model_roles.join(params, model_roles.frozen)
+    )
 
   def export(
     self,
@@ -279,13 +287,13 @@ class RunResult:
     params = jax.tree.map(lambda leaf: leaf[number], models)
     if not self.facts["run"].get("roles"):
       return params
-    known = self._state().prepared.model.roles
-    if known.has_personal:
+    model_roles = self._state().prepared.model.roles
+    if model_roles.has_personal:
       raise OptionError(
         "`client`: clients have parameters of their own, give "
         "the client whose model to write"
       )
-    return known.join(params, known.frozen)
+    return model_roles.join(params, model_roles.frozen)
 
   @property
   def prepared(self) -> Prepared:
@@ -356,13 +364,13 @@ class RunResult:
       raise RunFolderError(
         f"{path}: holds files of something else (no config.json of a run)"
       )
-    link = run_files.linked(path)
+    link = run_files.find_link(path)
     if link is not None:
       raise RunFolderError(
         f"{link}: a link to another place, through which nothing is written; remove it"
       )
     path.mkdir(parents=True, exist_ok=True)
-    # Its summary is there when all files are, and no longer when some are not.
+    # The summary exists only while all other files do.
     (path / "summary.json").unlink(missing_ok=True)
     summary_lib.write_sealed(path / "config.json", self.facts)
     summary_lib.write_partition(path, self._state().prepared.federation)
@@ -373,13 +381,13 @@ class RunResult:
 
   def __repr__(self) -> str:
     main = self.records.metrics.main
-    found = ", ".join(
+    scores = ", ".join(
       f"{name} {main} {np.nanmean(self.metrics[name][main][:, -1]):.4f}"
       for name in self.protocols
     )
     return (
       f"<RunResult {self.facts['algorithm']}: {self.rounds[-1]} rounds, "
-      f"{len(self.seeds)} seed(s); {found}>"
+      f"{len(self.seeds)} seed(s); {scores}>"
     )
 
 
@@ -414,7 +422,7 @@ def make_facts(prepared: Prepared, setting: int = 0) -> dict[str, Any]:
 
 
 def machine(prepared: Prepared) -> dict[str, Any]:
-  """What decides the last bits of a run beside its options.
+  """Collects what decides the last bits of a run beside its options.
 
   Args:
     prepared: the run.
@@ -445,9 +453,9 @@ def write_summary(folder: pathlib.Path, summary: Mapping[str, Any]) -> dict[str,
   Returns:
     The whole content.
   """
-  found = {**summary, "files": run_files.hashes(folder)}
-  summary_lib.write_sealed(folder / "summary.json", found)
-  return found
+  content = {**summary, "files": run_files.hashes(folder)}
+  summary_lib.write_sealed(folder / "summary.json", content)
+  return content
 
 
 def make_summary(
@@ -497,19 +505,19 @@ def make_final(live: Live, step: Step) -> dict[str, Any]:
   task, clients = tasks.of(live.prepared.model), {}
   for protocol, counts in step.counts.items():
     if counts.clients is not None:
-      clients[protocol] = tasks.at_clients(
+      clients[protocol] = tasks.per_client_metrics(
         task, {name: leaf[rows] for name, leaf in counts.clients.items()}, 2
       )
   algorithm, models = live.algorithm(), None
   if algorithm.global_params is not None:
     models = jax.device_get(jax.vmap(algorithm.global_params)(live.states))
   membership = None if step.membership is None else step.membership[rows]
-  held = live.prepared.placed.label_histogram.sum(1)
+  sizes = live.prepared.device_data.label_histogram.sum(1)
   return {
     "clients": clients,
     "membership": membership,
     "global_params": models,
-    "train_examples": np.asarray(held, np.int64),
+    "train_examples": np.asarray(sizes, np.int64),
   }
 
 
@@ -614,11 +622,11 @@ def load_run(
     RunFolderError: the folder holds no finished run, or a file is missing or
       damaged.
   """
-  path = expanded(folder)
+  path = expand_path(folder)
   facts = _read_json(path / "config.json")
   summary = _read_json(path / "summary.json")
   try:
-    edited = run_files.changed(path, summary, _READ)
+    edited = run_files.find_changed(path, summary, _READ)
     if edited is not None:
       raise RunFolderError(
         f"{path}: {edited} is not as the run wrote it (its "
@@ -662,7 +670,7 @@ def load_run(
     raise RunFolderError(f"{path}: damaged, cannot be read") from error
 
 
-#: What is read of a run, and held against the hashes in its summary.
+#: Files that are read of a run, and checked by the hashes in its summary.
 _READ = (_FINAL, *run_files.TABLES, "clients.csv", "assignment.csv", "clients.npz")
 
 #: Entries that a run has, and their types.
@@ -685,9 +693,9 @@ def _check_parts(
   Raises:
     ValueError, LookupError, TypeError, AttributeError: one is not.
   """
-  for held, kinds in ((facts, _FACTS), (summary, _SUMMARY)):
+  for part, kinds in ((facts, _FACTS), (summary, _SUMMARY)):
     for name, kind in kinds.items():
-      if not isinstance(held[name], kind):
+      if not isinstance(part[name], kind):
         raise ValueError(name)
   seeds, size = facts["seeds"], facts["plan"]["cohort_size"]
   hashes, targets = summary["hashes"], facts["run"].get("targets", [])
@@ -793,22 +801,22 @@ def _start_again(
   Raises:
     RunFolderError: they cannot be had any more, or have changed.
   """
-  said = {"init_from", "init"} & sources.keys()
-  if not said or not options.roles:
+  start_names = {"init_from", "init"} & sources.keys()
+  if not start_names or not options.roles:
     return dataclasses.replace(options, init_from=None, init_only=()), None
-  (name,) = said
+  (name,) = start_names
   try:
     if name == "init_from":
       file = sources[name]["file"]
       options = dataclasses.replace(options, init_from=file)
-      found = parameters.read(file)
+      arrays = parameters.read(file)
     elif init is None:
       raise RunFolderError(f"{folder}: it started from arrays, give load_run its init")
     else:
-      found = init = parameters.named(init, "`init`")
+      arrays = init = parameters.flatten(init, "`init`")
   except OptionError as error:
     raise RunFolderError(f"{folder}: {error}") from error
-  if parameters.sha256(found) != sources[name]["sha256"]:
+  if parameters.sha256(arrays) != sources[name]["sha256"]:
     raise RunFolderError(f"{folder}: {name} is not what the run started from")
   return options, init
 
@@ -826,9 +834,9 @@ def _federation_again(
     RunFolderError: the data cannot be had any more.
   """
   facts = as_tuples(facts)
-  kept = folder / "partition.npz"
-  if facts.get("partition_file") is not None and kept.is_file():
-    facts["partition_file"] = str(kept)
+  partition = folder / "partition.npz"
+  if facts.get("partition_file") is not None and partition.is_file():
+    facts["partition_file"] = str(partition)
   if "task" in sources:
     facts["task"] = _own_again(folder, facts["task"], "task", sources)
   try:
@@ -857,7 +865,7 @@ def _remake(
     )
   if model is None and "model" in sources:
     model = _own_again(folder, facts["model"], "model", sources)
-  options = typed(RunOptions(**as_tuples(facts["run"])))
+  options = convert_types(RunOptions(**as_tuples(facts["run"])))
   check_options(options)
   # No round is run, so nobody needs to be drawn.
   options = dataclasses.replace(options, sampling="uniform")
@@ -893,5 +901,5 @@ def _remake(
   except checkpoint.CheckpointError as error:
     raise RunFolderError(str(error)) from None
   # The clients hold the data that they held in the last round.
-  prepared.placed.move(header["round"] - 1)
-  return Live(prepared, placed(states, shapes))
+  prepared.device_data.move(header["round"] - 1)
+  return Live(prepared, place_on_devices(states, shapes))

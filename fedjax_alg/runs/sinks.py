@@ -1,4 +1,4 @@
-"""What takes a run while it is computed (``queue.run``)."""
+"""Sinks, which receive a run while it is computed (``queue.run``)."""
 
 from collections.abc import Callable, Sequence
 

@@ -19,7 +19,7 @@ from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records.tables import Row
 from fedjax_alg.tasks import Task
 
-#: What ``stopped`` says of a run that ran all its rounds.
+#: Value of ``stopped`` for a run that ran all its rounds.
 ALL_ROUNDS = "rounds"
 
 
@@ -33,7 +33,7 @@ class Rule(NamedTuple):
   text: str  #: PROTOCOL:METRIC:NUMBER
 
   @property
-  def said(self) -> str:
+  def label(self) -> str:
     """The rule as error messages show it."""
     return f"`{self.name}`={self.text}"
 
@@ -52,25 +52,25 @@ def parse(name: str, text: str) -> Rule:
     OptionError: the text is not of this form, or a part of it is unknown or
       out of range.
   """
-  said, last = f"`{name}`={text}", ("VALUE" if name == "stop_at" else "EVALUATIONS")
+  flag, last = f"`{name}`={text}", ("VALUE" if name == "stop_at" else "EVALUATIONS")
   parts = text.split(":")
   if len(parts) != 3:
-    raise OptionError(f"{said}: must be PROTOCOL:METRIC:{last}")
+    raise OptionError(f"{flag}: must be PROTOCOL:METRIC:{last}")
   protocol, metric, word = parts
-  known = (*evaluate.PROTOCOLS, *(f"{p}_mean" for p in evaluate.PER_MODEL))
-  for what, one, allowed, is_one in (
-    ("protocol", protocol, known, protocol in known),
-    ("metric", metric, names.known(), names.is_known(metric)),
+  protocols = (*evaluate.PROTOCOLS, *(f"{p}_mean" for p in evaluate.PER_MODEL))
+  for kind, value, allowed, is_one in (
+    ("protocol", protocol, protocols, protocol in protocols),
+    ("metric", metric, names.metric_names(), names.is_known(metric)),
   ):
     if not is_one:
       raise OptionError(
-        f"{said}: unknown {what} {one}"
-        f"{did_you_mean(one, allowed)} (one of "
+        f"{flag}: unknown {kind} {value}"
+        f"{did_you_mean(value, allowed)} (one of "
         f"{', '.join(allowed)})"
       )
   if names.is_of_clients(metric) and protocol not in evaluate.PER_CLIENT:
     raise OptionError(
-      f"{said}: {protocol} has no {metric} (only {', '.join(evaluate.PER_CLIENT)} have)"
+      f"{flag}: {protocol} has no {metric} (only {', '.join(evaluate.PER_CLIENT)} have)"
     )
   try:
     number = float(word)
@@ -78,30 +78,30 @@ def parse(name: str, text: str) -> Rule:
     number = np.nan
   if name == "patience":
     if not (number >= 1 and number.is_integer()):
-      raise OptionError(f"{said}: EVALUATIONS must be a whole number, at least 1")
+      raise OptionError(f"{flag}: EVALUATIONS must be a whole number, at least 1")
   else:
-    check_value(said, metric, number, "VALUE ")
+    check_value(flag, metric, number, "VALUE ")
   return Rule(name, protocol, metric, number, text)
 
 
-def check_value(said: str, metric: str, number: float, what: str = "") -> None:
+def check_value(label: str, metric: str, number: float, prefix: str = "") -> None:
   """Checks that a metric can have a value.
 
   Args:
-    said: the option and its value, as the message shows them.
+    label: the option and its value, as the message shows them.
     metric: the metric.
     number: the value.
-    what: what the message calls it.
+    prefix: what the message calls it.
 
   Raises:
     OptionError: it cannot.
   """
   meant = names.metric(metric)
   if meant.share and not 0 < number <= 1:
-    raise OptionError(f"{said}: {what}must lie in (0, 1], {metric} is a share")
+    raise OptionError(f"{label}: {prefix}must lie in (0, 1], {metric} is a share")
   if not np.isfinite(number) or not meant.higher and number <= 0:
     raise OptionError(
-      f"{said}: {what}must be a number" + ("" if meant.higher else " above 0")
+      f"{label}: {prefix}must be a number" + ("" if meant.higher else " above 0")
     )
 
 
@@ -123,7 +123,7 @@ def rules(stop_at: str | None, patience: str | None) -> list[Rule]:
 
 
 def check_evaluated(
-  wanted: Sequence[Rule],
+  stopping_rules: Sequence[Rule],
   protocols: Sequence[str],
   num_models: int | None = None,
   task: Task | None = None,
@@ -131,7 +131,7 @@ def check_evaluated(
   """Checks that the protocols and the metrics of the rules are evaluated.
 
   Args:
-    wanted: the rules.
+    stopping_rules: the rules.
     protocols: the protocols that are evaluated.
     num_models: K, the number of global models; None if it is not known yet.
     task: the task; None if it is not known yet.
@@ -140,40 +140,42 @@ def check_evaluated(
     OptionError: a protocol or a metric is not evaluated, or there is one model
       only and so no mean over models.
   """
-  for rule in wanted:
+  for rule in stopping_rules:
     if task is not None and rule.metric not in task.metrics.columns:
       raise OptionError(
-        f"{rule.said}: the task {task.name} has no {rule.metric} (one of "
+        f"{rule.label}: the task {task.name} has no {rule.metric} (one of "
         f"{', '.join(task.metrics.columns)})"
       )
     if rule.protocol.removesuffix("_mean") not in protocols:
       has = f"`eval_protocols`={','.join(protocols)}"
-      how = (
+      advice = (
         f"; give `validation_clients`=N and {has},validation"
         if rule.protocol == "validation"
         else ""
       )
-      raise OptionError(f"{rule.said}: {rule.protocol} is not evaluated ({has}){how}")
+      raise OptionError(
+        f"{rule.label}: {rule.protocol} is not evaluated ({has}){advice}"
+      )
     if rule.protocol.endswith("_mean") and num_models == 1:
       raise OptionError(
-        f"{rule.said}: there is one global model, so no mean over several "
+        f"{rule.label}: there is one global model, so no mean over several "
         f"(use {rule.protocol.removesuffix('_mean')})"
       )
 
 
-def caution(wanted: Sequence[Rule]) -> str:
+def caution(stopping_rules: Sequence[Rule]) -> str:
   """Describes what is wrong with stopping by test data.
 
   Args:
-    wanted: the rules.
+    stopping_rules: the rules.
 
   Returns:
     A warning for a rule that reads test data; otherwise an empty text.
   """
-  for rule in wanted:
+  for rule in stopping_rules:
     if not evaluate.is_honest(rule.protocol):
       return (
-        f"{rule.said}: {rule.protocol} reads test data, so the numbers "
+        f"{rule.label}: {rule.protocol} reads test data, so the numbers "
         "of the round in which the run ends are optimistic (hold clients "
         "out with `validation_clients` and stop by validation)"
       )
@@ -183,14 +185,14 @@ def caution(wanted: Sequence[Rule]) -> str:
 class Stopping:
   """Decides after every evaluation whether a run of N seeds has ended."""
 
-  def __init__(self, wanted: Sequence[Rule], rows: Sequence[Row] = ()):
+  def __init__(self, stopping_rules: Sequence[Rule], rows: Sequence[Row] = ()):
     """Makes the decision for the evaluations so far.
 
     Args:
-      wanted: the rules.
+      stopping_rules: the rules.
       rows: rows of metrics.csv of the rounds that were run before.
     """
-    self._rules = list(wanted)
+    self._rules = list(stopping_rules)
     self._best: dict[Rule, np.ndarray] = {}  # [N], NaN: nothing counted yet
     self._since: dict[Rule, np.ndarray] = {}  # [N] evaluations since the best
     self._met: dict[Rule, np.ndarray] = {}  # [N] bool
@@ -198,13 +200,13 @@ class Stopping:
     self.reason: str | None = None
     curves = {
       rule: summary_lib.by_seed(list(rows), rule.protocol, rule.metric)
-      for rule in wanted
+      for rule in stopping_rules
       if rows
     }
     for at in range(min((of.shape[1] for of in curves.values()), default=0)):
       self.add({rule: of[:, at] for rule, of in curves.items()})
 
-  def evaluated(self, table: Mapping[str, Mapping[str, np.ndarray]]) -> str | None:
+  def add_evaluation(self, table: Mapping[str, Mapping[str, np.ndarray]]) -> str | None:
     """Takes an evaluation into account.
 
     Args:

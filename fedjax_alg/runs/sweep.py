@@ -69,10 +69,10 @@ class Sweep:
   ):
     self.settings, self.results = list(settings), list(results)
     self.num_programs, self._federation = num_programs, federation
-    whole = next((result for result in results if result is not None), None)
-    if whole is None:
+    first = next((result for result in results if result is not None), None)
+    if first is None:
       raise OptionError("`grid`: every setting diverged")
-    self.rounds, self.seeds = whole.rounds, whole.seeds
+    self.rounds, self.seeds = first.rounds, first.seeds
     when = {tuple(result.rounds) for result in results if result is not None}
     self.metrics: dict[str, dict[str, np.ndarray]] = {}
     if len(when) == 1:
@@ -88,7 +88,7 @@ class Sweep:
           )
           for name, values in of.items()
         }
-        for protocol, of in whole.metrics.items()
+        for protocol, of in first.metrics.items()
       }
 
   def best(
@@ -121,20 +121,20 @@ class Sweep:
       OptionError: a protocol or metric that was not evaluated, no setting has
         a finite score, or the validation clients have no example of some class.
     """
-    whole = next(result for result in self.results if result is not None)
-    there = whole.protocols
-    if protocol is None and there:
-      protocol = "validation" if "validation" in there else there[0]
-    if protocol not in there:
+    first = next(result for result in self.results if result is not None)
+    names = first.protocols
+    if protocol is None and names:
+      protocol = "validation" if "validation" in names else names[0]
+    if protocol not in names:
       raise OptionError(
-        f"`protocol`={protocol}: not evaluated (one of {', '.join(there) or 'none'})"
+        f"`protocol`={protocol}: not evaluated (one of {', '.join(names) or 'none'})"
       )
     if metric is None:
-      metric = whole.records.metrics.main
-    if metric not in whole.metrics[protocol]:
+      metric = first.records.metrics.main
+    if metric not in first.metrics[protocol]:
       raise OptionError(
         f"`metric`={metric}: not a metric of {protocol} (one "
-        f"of {', '.join(whole.metrics[protocol])})"
+        f"of {', '.join(first.metrics[protocol])})"
       )
     if protocol == "validation":
       check_choice(self._federation)
@@ -288,14 +288,14 @@ def combinations(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
       )
     if isinstance(values, str) or not isinstance(plain(values), Iterable):
       values = [values]
-    found = [plain(value) for value in values]
-    if not found:
+    choices = [plain(value) for value in values]
+    if not choices:
       raise OptionError(f"`grid`: `{name}` has no values")
-    if any(value in found[:i] for i, value in enumerate(found)):
+    if any(value in choices[:i] for i, value in enumerate(choices)):
       raise OptionError(
-        f"`grid`: `{name}` has a value twice: {', '.join(map(str, found))}"
+        f"`grid`: `{name}` has a value twice: {', '.join(map(str, choices))}"
       )
-    lists[name] = found
+    lists[name] = choices
   if not lists:
     raise OptionError("`grid`: empty, give at least one name with its values")
   return [dict(zip(lists, values)) for values in itertools.product(*lists.values())]

@@ -5,7 +5,12 @@ from typing import Any
 from fedjax_alg import own
 from fedjax_alg.errors import OptionError, a_type, check_known
 from fedjax_alg.tasks.classification import CLASSIFICATION, MAX_MATRIX, cross_entropy
-from fedjax_alg.tasks.counts import Counts, at_clients, over_clients, summarise
+from fedjax_alg.tasks.counts import (
+  Counts,
+  per_client_metrics,
+  sum_over_clients,
+  summarise,
+)
 from fedjax_alg.tasks.dense import DENSE, dense
 from fedjax_alg.tasks.multi_label import MULTI_LABEL
 from fedjax_alg.tasks.regression import REGRESSION
@@ -26,15 +31,15 @@ __all__ = [
   "Sums",
   "TOKENS",
   "Task",
-  "at_clients",
   "cross_entropy",
   "dense",
   "is_own",
   "largest",
   "metrics_of",
-  "named",
   "of",
-  "over_clients",
+  "per_client_metrics",
+  "resolve",
+  "sum_over_clients",
   "summarise",
 ]
 
@@ -47,7 +52,7 @@ NAMES: dict[str, Task] = {
 _DENSE = "dense:"
 
 
-def named(task: str | Task | None) -> Task | None:
+def resolve(task: str | Task | None) -> Task | None:
   """The task that an option or an argument names.
 
   Args:
@@ -74,10 +79,10 @@ def named(task: str | Task | None) -> Task | None:
       ) from None
     return dense(ignored)
   if is_own(task):
-    found, _ = own.load(task, "task")
-    if not isinstance(found, Task):
-      raise OptionError(f"`task`={task}: is {a_type(found)}, must be a Task")
-    return found
+    loaded, _ = own.load(task, "task")
+    if not isinstance(loaded, Task):
+      raise OptionError(f"`task`={task}: is {a_type(loaded)}, must be a Task")
+    return loaded
   own.refuse_nameless(task, "task")
   check_known("task", task, NAMES, f", or your own, {own.FORMS}")
   return NAMES[task]
@@ -88,6 +93,6 @@ def is_own(task: Any) -> bool:
   return own.is_own(task) and not task.startswith(_DENSE)
 
 
-def of(what: Any) -> Task:
+def of(source: Any) -> Task:
   """The task of a model or of data; one class for each example by default."""
-  return CLASSIFICATION if what.task is None else what.task
+  return CLASSIFICATION if source.task is None else source.task

@@ -57,7 +57,7 @@ def _matrix(logits: Any, y: Any, mask: Any) -> Any:
 
 
 def _values(sums: Sums) -> dict[str, Any]:
-  """Macro averages are those of scikit-learn: over the classes that occur.
+  """Computes the metrics, macro averages as scikit-learn: over occurring classes.
 
   A class occurs as a true or as a predicted class. One that is never predicted
   has precision 0. For one label per example, micro precision = micro recall =
@@ -75,9 +75,9 @@ def _values(sums: Sums) -> dict[str, Any]:
   nothing = if_any(total)
   accuracy = ratio(hits.sum(-1), total) * nothing
   loss = ratio(sums["loss"].sum(-1), total) * nothing
-  found = {"accuracy": accuracy, "loss": loss}
+  values = {"accuracy": accuracy, "loss": loss}
   if predicted is None:  # the sums of a client, over its classes
-    return found
+    return values
   occurs = (truth + predicted) > 0
   classes = occurs.sum(-1)
   for name, value in (
@@ -85,12 +85,12 @@ def _values(sums: Sums) -> dict[str, Any]:
     ("recall", ratio(hits, truth)),
     ("f1", ratio(2 * hits, truth + predicted)),
   ):
-    found["macro_" + name] = ratio((value * occurs).sum(-1), classes) * nothing
-    found["micro_" + name] = accuracy
-  return found
+    values["macro_" + name] = ratio((value * occurs).sum(-1), classes) * nothing
+    values["micro_" + name] = accuracy
+  return values
 
 
-def _pooled(sums: Sums) -> Sums:
+def _pool(sums: Sums) -> Sums:
   """The sums over the classes, [1]."""
   return {name: sums[name].sum(-1, keepdims=True) for name in ("rows", "hits", "loss")}
 
@@ -102,7 +102,7 @@ def _targets(y: np.ndarray) -> np.ndarray:
   return y
 
 
-def _fitted(y: Any, mask: Any, size: int) -> Any:
+def _one_hot(y: Any, mask: Any, size: int) -> Any:
   """The one-hot labels, [B, L] bool."""
   labels = jnp.arange(size, dtype=jnp.int32)
   return (y[:, None] == labels[None]) & mask[:, None]
@@ -119,9 +119,9 @@ CLASSIFICATION = Task(
   size=task_lib.largest,
   outputs=lambda y, size: (y.shape[0], size),
   labels=task_lib.class_labels,
-  pooled=_pooled,
+  pooled=_pool,
   matrix=_matrix,
   # The largest label that anybody holds.
   flipped=lambda y: y.max() - y,
-  fitted=_fitted,
+  fitted=_one_hot,
 )

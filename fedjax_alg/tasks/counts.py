@@ -1,4 +1,4 @@
-"""What an evaluation counts: the sums of a task, and those of each client."""
+"""Counts of an evaluation: the sums of a task, and those of each client."""
 
 from typing import Any, NamedTuple
 
@@ -19,34 +19,38 @@ class Counts(NamedTuple):
   clients: Sums | None = None
 
 
-def over_clients(task: Task, each: Sums, chosen: Any = None) -> Counts:
+def sum_over_clients(task: Task, per_client: Sums, mask: Any = None) -> Counts:
   """Adds the sums of clients and keeps those of each client.
 
   Args:
     task: the task.
-    each: sums of each client, leaves [C, ...].
-    chosen: [C] bool, the clients to count; None means all.
+    per_client: sums of each client, leaves [C, ...].
+    mask: [C] bool, the clients to count; None means all.
 
   Returns:
     The counts.
   """
-  if chosen is not None:
-    each = jax.tree.map(
+  if mask is not None:
+    per_client = jax.tree.map(
       lambda leaf: jnp.where(
-        chosen.reshape(chosen.shape + (1,) * (leaf.ndim - 1)),
+        mask.reshape(mask.shape + (1,) * (leaf.ndim - 1)),
         leaf,
         jnp.zeros_like(leaf),
       ),
-      each,
+      per_client,
     )
-  return Counts({name: leaf.sum(0) for name, leaf in each.items()}, task.pooled(each))
+  return Counts(
+    {name: leaf.sum(0) for name, leaf in per_client.items()}, task.pooled(per_client)
+  )
 
 
 def _on_host(sums: Sums) -> Sums:
   return {name: np.asarray(leaf, np.float64) for name, leaf in sums.items()}
 
 
-def at_clients(task: Task, clients: Sums, leading: int) -> dict[str, np.ndarray]:
+def per_client_metrics(
+  task: Task, clients: Sums, leading: int
+) -> dict[str, np.ndarray]:
   """The measures of each client.
 
   Args:
@@ -61,15 +65,15 @@ def at_clients(task: Task, clients: Sums, leading: int) -> dict[str, np.ndarray]
   sums = _on_host(clients)
   rows = sums["rows"]
   rows = rows.reshape(*rows.shape[:leading], -1).sum(-1)
-  found = task.measured(sums)
+  values = task.measured(sums)
   return {
-    **{name: np.where(rows > 0, found[name], np.nan) for name in (task.main, "loss")},
+    **{name: np.where(rows > 0, values[name], np.nan) for name in (task.main, "loss")},
     "test_examples": rows.astype(np.int64),
   }
 
 
-def _over_clients(
-  task: Task, counts: Counts, like: np.ndarray
+def _client_averages(
+  task: Task, counts: Counts, template: np.ndarray
 ) -> dict[str, np.ndarray]:
   """The mean of the main metric over the clients, and over the worst tenth.
 
@@ -77,20 +81,24 @@ def _over_clients(
   tenth is rounded up. NaN if the clients are not counted one by one.
   """
   columns = names.of_clients(task.main)
-  nothing = np.full(like.shape, np.nan)
+  nothing = np.full(template.shape, np.nan)
   if counts.clients is None:
     return dict.fromkeys(columns, nothing)
   sign = names.sign(task.main)
   # The worst first, and clients without a number at the end.
-  found = np.sort(
-    sign * at_clients(task, counts.clients, like.ndim + 1)[task.main], axis=-1
+  ordered = np.sort(
+    sign * per_client_metrics(task, counts.clients, template.ndim + 1)[task.main],
+    axis=-1,
   )
-  tested = (~np.isnan(found)).sum(-1)
+  tested = (~np.isnan(ordered)).sum(-1)
 
   def mean(number):
-    worst = np.arange(found.shape[-1]) < number[..., None]
+    worst = np.arange(ordered.shape[-1]) < number[..., None]
     return sign * np.divide(
-      np.where(worst, found, 0.0).sum(-1), number, out=nothing.copy(), where=number > 0
+      np.where(worst, ordered, 0.0).sum(-1),
+      number,
+      out=nothing.copy(),
+      where=number > 0,
     )
 
   return dict(zip(columns, (mean(tested), mean(-(-tested // 10)))))
@@ -107,8 +115,8 @@ def summarise(task: Task, counts: Counts) -> dict[str, np.ndarray]:
   Returns:
     Metric -> float64 with these axes; NaN if no example was counted.
   """
-  found = {
+  values = {
     name: np.asarray(value, np.float64)
     for name, value in task.measured(_on_host(counts.sums)).items()
   }
-  return found | _over_clients(task, counts, found["loss"])
+  return values | _client_averages(task, counts, values["loss"])

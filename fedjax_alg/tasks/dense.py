@@ -12,29 +12,29 @@ from fedjax_alg.tasks.classification import MAX_CLASSES, cross_entropy
 from fedjax_alg.tasks.task import HIGHER, LOWER, Labels, Sums, Task, if_any, ratio
 
 
-def mean_cross_entropy(logits: Any, y: Any, counted: Any) -> Any:
+def mean_cross_entropy(logits: Any, y: Any, valid: Any) -> Any:
   """Mean of an example's cross entropies over the places that count.
 
   Args:
     logits: [B, ..., L].
     y: [B, ...] int32.
-    counted: [B, ...] bool.
+    valid: [B, ...] bool.
 
   Returns:
     [B] float32, 0 for an example without such a place.
   """
-  counted = counted.reshape(len(y), -1)
+  valid = valid.reshape(len(y), -1)
   losses = cross_entropy(logits.reshape(-1, logits.shape[-1]), y.reshape(-1))
-  losses = losses.reshape(counted.shape)
-  return jnp.where(counted, losses, jnp.zeros_like(losses)).sum(1) / (
-    jnp.maximum(counted.sum(1), 1).astype(jnp.float32)
+  losses = losses.reshape(valid.shape)
+  return jnp.where(valid, losses, jnp.zeros_like(losses)).sum(1) / (
+    jnp.maximum(valid.sum(1), 1).astype(jnp.float32)
   )
 
 
 def _sums(ignore: int, logits: Any, y: Any, losses: Any, mask: Any) -> Sums:
   """Numbers [L] of pixels of each class, correct ones and predicted ones."""
-  counted = (y != ignore) & mask.reshape(-1, *(1,) * (y.ndim - 1))
-  found = jnp.argmax(logits, -1)
+  valid = (y != ignore) & mask.reshape(-1, *(1,) * (y.ndim - 1))
+  predicted = jnp.argmax(logits, -1)
 
   def number_of(labels, which):
     # Pixels are many: one-hot labels would take the room of the logits again.
@@ -45,14 +45,14 @@ def _sums(ignore: int, logits: Any, y: Any, losses: Any, mask: Any) -> Sums:
     )
 
   return {
-    "truth": number_of(y, counted),
-    "predicted": number_of(found, counted),
-    "hits": number_of(y, counted & (found == y)),
+    "truth": number_of(y, valid),
+    "predicted": number_of(predicted, valid),
+    "hits": number_of(y, valid & (predicted == y)),
   }
 
 
 def _values(sums: Sums) -> dict[str, Any]:
-  """mean_iou is over the classes that occur as true or as predicted ones."""
+  """Computes the metrics; mean_iou is over true and predicted classes."""
   hits, truth = sums["hits"], sums["truth"]
   nothing = if_any(truth.sum(-1))
   either = truth + sums["predicted"] - hits
@@ -87,15 +87,15 @@ def dense(ignore: int = -1) -> Task:
         f"is the ignored label {ignore} at all places, another one is needed to predict"
       )
     # Checked without the ignored ones, which may be of any value.
-    counted = np.where(y == ignore, 0, y)
+    checked = np.where(y == ignore, 0, y)
     try:
-      task_lib.whole_numbers(counted, 0, MAX_CLASSES - 1)
+      task_lib.whole_numbers(checked, 0, MAX_CLASSES - 1)
     except ValueError as error:
       raise ValueError(
         f"{error} (or {ignore}, which is ignored; `task`="
         "dense:LABEL ignores another label)"
       ) from None
-    return np.where(y == ignore, ignore, counted.astype(np.int32)).astype(np.int32)
+    return np.where(y == ignore, ignore, checked.astype(np.int32)).astype(np.int32)
 
   def size(*targets: np.ndarray) -> int:
     return task_lib.largest(*(np.where(y == ignore, 0, y) for y in targets))
@@ -110,9 +110,9 @@ def dense(ignore: int = -1) -> Task:
 
     return Labels(most(y_train), most(y_test), size + 1)
 
-  def flipped(y):
-    kept = y != ignore
-    return jnp.where(kept, jnp.where(kept, y, 0).max() - y, y)
+  def flip(y):
+    valid = y != ignore
+    return jnp.where(valid, jnp.where(valid, y, 0).max() - y, y)
 
   return Task(
     "dense",
@@ -125,7 +125,7 @@ def dense(ignore: int = -1) -> Task:
     size=size,
     outputs=lambda y, size: (*y.shape, size),
     labels=labels,
-    flipped=flipped,
+    flipped=flip,
   )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedjax_alg.errors import OptionError, a_type, raised
+from fedjax_alg.errors import OptionError, a_type, describe_error
 
 _OURS = __name__.partition(".")[0] + "."
 
@@ -24,7 +24,7 @@ def is_library(fn: Any) -> bool:
   return (getattr(fn, "__module__", None) or "").startswith(_OURS)
 
 
-def guarded(
+def guard(
   task: str, name: str, fn: Callable[..., Any], check: Callable[..., Any]
 ) -> Callable[..., Any]:
   """Wraps a function of a task.
@@ -40,26 +40,26 @@ def guarded(
     The function. It raises an OptionError that names the task and the function
     where ``fn`` raises another error than that, or ``check`` does.
   """
-  said = f"`task`={task}: its {name}"
+  label = f"`task`={task}: its {name}"
   # The text of an error of ``targets`` goes on after the array's name.
   error_type: type[ValueError] = OptionError
   if name == "targets":
-    said, error_type = f"is refused by `task`={task}, whose targets", ValueError
+    label, error_type = f"is refused by `task`={task}, whose targets", ValueError
 
   @functools.wraps(fn, updated=())
   def call(*args: Any) -> Any:
     try:
-      found = fn(*args)
+      result = fn(*args)
     except OptionError:
       raise
     except Exception as error:  # whatever the user's code raises
       if name == "targets" and isinstance(error, ValueError):
         raise
-      raise error_type(f"{said} raises {raised(error)}") from error
+      raise error_type(f"{label} raises {describe_error(error)}") from error
     try:
-      return check(found, *args)
+      return check(result, *args)
     except ValueError as error:
-      raise error_type(f"{said} gives {error}") from None
+      raise error_type(f"{label} gives {error}") from None
 
   call.is_guarded = True  # type: ignore[attr-defined]
   return call
@@ -69,42 +69,42 @@ def _rows(tree: Any) -> int:
   return len(jax.tree.leaves(tree)[0])
 
 
-def _whole(value: Any, least: int, what: str) -> int:
+def _check_whole(value: Any, least: int, label: str) -> int:
   try:
     number = operator.index(value)
   except TypeError:
     number = least - 1
   if number < least:
-    raise ValueError(f"{value!r}{what}, must give a whole number of at least {least}")
+    raise ValueError(f"{value!r}{label}, must give a whole number of at least {least}")
   return number
 
 
-def shape(found: Any, y: Any, size: int) -> tuple[int, ...]:
+def check_shape(result: Any, y: Any, size: int) -> tuple[int, ...]:
   """The shape of outputs: a tuple or list of whole numbers."""
   del y, size
-  if not isinstance(found, (tuple, list)) or not all(
-    isinstance(one, (int, np.integer)) and one >= 0 for one in found
+  if not isinstance(result, (tuple, list)) or not all(
+    isinstance(length, (int, np.integer)) and length >= 0 for length in result
   ):
     raise ValueError(
-      f"{found!r}, must give the shape of the outputs, a tuple of whole numbers"
+      f"{result!r}, must give the shape of the outputs, a tuple of whole numbers"
     )
-  return tuple(map(int, found))
+  return tuple(map(int, result))
 
 
-def size(found: Any, *targets: Any) -> int:
+def check_size(result: Any, *targets: Any) -> int:
   """The number of classes, targets or tokens."""
   del targets
-  return _whole(found, 1, "")
+  return _check_whole(result, 1, "")
 
 
-def targets(found: Any, y: np.ndarray) -> np.ndarray:
+def check_targets(result: Any, y: np.ndarray) -> np.ndarray:
   """An array of numbers with as many rows."""
-  kind = getattr(found, "dtype", None)
+  kind = getattr(result, "dtype", None)
   if kind is None or kind.kind not in "biuf":
     raise ValueError(
-      f"{a_type(found) if kind is None else kind}, must give an array of numbers"
+      f"{a_type(result) if kind is None else kind}, must give an array of numbers"
     )
-  array: np.ndarray = np.asarray(found)
+  array: np.ndarray = np.asarray(result)
   if array.shape[:1] != y.shape[:1]:
     raise ValueError(f"shape {array.shape} for shape {y.shape}, must keep the rows")
   return array
@@ -113,14 +113,17 @@ def targets(found: Any, y: np.ndarray) -> np.ndarray:
 def labels_of(kind: type[Any]) -> Callable[..., Any]:
   """Makes the check of labels, which are of this type, or None."""
 
-  def check(found: Any, train: Any, test: Any, size: int) -> Any:
+  def check(result: Any, train: Any, test: Any, size: int) -> Any:
     del size
-    if found is None:
+    if result is None:
       return None
-    if not isinstance(found, kind):
-      raise ValueError(f"{a_type(found)}, must give a Labels or None")
-    number = _whole(found.number, 1, " as number")
-    for name, labels, y in (("train", found.train, train), ("test", found.test, test)):
+    if not isinstance(result, kind):
+      raise ValueError(f"{a_type(result)}, must give a Labels or None")
+    number = _check_whole(result.number, 1, " as number")
+    for name, labels, y in (
+      ("train", result.train, train),
+      ("test", result.test, test),
+    ):
       labels = np.asarray(labels)
       if labels.shape != (_rows(y),) or (labels.size and labels.dtype.kind not in "iu"):
         raise ValueError(
@@ -133,77 +136,79 @@ def labels_of(kind: type[Any]) -> Callable[..., Any]:
           f"{name}, must lie in [0, {number})"
         )
     return kind(
-      *(np.asarray(labels, np.int32) for labels in (found.train, found.test)), number
+      *(np.asarray(labels, np.int32) for labels in (result.train, result.test)), number
     )
 
   return check
 
 
-def pooled(found: Any, sums: Mapping[str, Any]) -> Any:
+def check_pooled(result: Any, sums: Mapping[str, Any]) -> Any:
   """Sums with the leading axes of those given, the rows and loss among them."""
-  if not isinstance(found, Mapping):
-    raise ValueError(f"{a_type(found)}, must give a dictionary of sums")
+  if not isinstance(result, Mapping):
+    raise ValueError(f"{a_type(result)}, must give a dictionary of sums")
   for name in ("rows", "loss"):
-    if name not in found:
+    if name not in result:
       raise ValueError(
-        f"no {name} (only {', '.join(found) or 'nothing'}), must keep rows and loss"
+        f"no {name} (only {', '.join(result) or 'nothing'}), must keep rows and loss"
       )
   first = np.shape(sums["rows"])[:1]
-  for name, leaf in found.items():
+  for name, leaf in result.items():
     if np.shape(leaf)[:1] != first:
       raise ValueError(
         f"shape {list(np.shape(leaf))} as {name}, must keep the "
         f"clients' axis, {list(first)}"
       )
-  return dict(found)
+  return dict(result)
 
 
-def flipped(found: Any, y: Any) -> Any:
+def check_flipped(result: Any, y: Any) -> Any:
   """Targets like those given."""
   structure: Callable[[Any], Any] = jax.tree.structure
-  if structure(found) != structure(y):
-    like = "a dictionary of arrays" if isinstance(y, Mapping) else "an array"
-    raise ValueError(f"{a_type(found)}, must give targets like the true ones, {like}")
-  for false, true in zip(jax.tree.leaves(found), jax.tree.leaves(y)):
+  if structure(result) != structure(y):
+    expected = "a dictionary of arrays" if isinstance(y, Mapping) else "an array"
+    raise ValueError(
+      f"{a_type(result)}, must give targets like the true ones, {expected}"
+    )
+  for false, true in zip(jax.tree.leaves(result), jax.tree.leaves(y)):
     if (np.shape(false), false.dtype) != (np.shape(true), true.dtype):
       raise ValueError(
         f"{false.dtype}{list(np.shape(false))}, must give targets like the "
         f"true ones, {true.dtype}{list(np.shape(true))}"
       )
-  return found
+  return result
 
 
-def fitted(found: Any, y: Any, mask: Any, size: int) -> Any:
+def check_fitted(result: Any, y: Any, mask: Any, size: int) -> Any:
   """One row of numbers for each example."""
   del y
-  if not hasattr(found, "dtype") or found.shape != (*mask.shape, size):
+  if not hasattr(result, "dtype") or result.shape != (*mask.shape, size):
     is_ = (
-      f"{found.dtype}{list(found.shape)}"
-      if hasattr(found, "dtype")
-      else (a_type(found))
+      f"{result.dtype}{list(result.shape)}"
+      if hasattr(result, "dtype")
+      else (a_type(result))
     )
     raise ValueError(
       f"{is_}, must give the numbers that least squares fits, {[*mask.shape, size]}"
     )
-  return found
+  return result
 
 
-def matrix(found: Any, outputs: Any, y: Any, mask: Any) -> Any:
+def check_matrix(result: Any, outputs: Any, y: Any, mask: Any) -> Any:
   """A square matrix."""
   del outputs, y, mask
-  side = np.shape(found)
+  side = np.shape(result)
   if len(side) != 2 or side[0] != side[1]:
     raise ValueError(f"shape {list(side)}, must give a confusion matrix, [L, L]")
-  return found
+  return result
 
 
 def task_of(kind: type[Any]) -> Callable[..., Any]:
   """Makes the check of a task, which is of this type."""
 
-  def check(found: Any, y: Any) -> Any:
+  def check(result: Any, y: Any) -> Any:
     del y
-    if not isinstance(found, kind):
-      raise ValueError(f"{a_type(found)}, must give a Task")
-    return found
+    if not isinstance(result, kind):
+      raise ValueError(f"{a_type(result)}, must give a Task")
+    return result
 
   return check

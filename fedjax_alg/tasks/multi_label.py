@@ -21,12 +21,12 @@ def _sums(logits: Any, y: Any, losses: Any, mask: Any) -> Sums:
 
   A label is predicted where its logit is above 0.
   """
-  held, found = (y > 0) & mask[:, None], (logits > 0) & mask[:, None]
+  truth, predicted = (y > 0) & mask[:, None], (logits > 0) & mask[:, None]
   return {
-    "truth": held.sum(0).astype(jnp.float32),
-    "predicted": found.sum(0).astype(jnp.float32),
-    "hits": (held & found).sum(0).astype(jnp.float32),
-    "exact": (mask & (held == found).all(1)).sum().astype(jnp.float32),
+    "truth": truth.sum(0).astype(jnp.float32),
+    "predicted": predicted.sum(0).astype(jnp.float32),
+    "hits": (truth & predicted).sum(0).astype(jnp.float32),
+    "exact": (mask & (truth == predicted).all(1)).sum().astype(jnp.float32),
   }
 
 
@@ -34,14 +34,14 @@ def _values(sums: Sums) -> dict[str, Any]:
   """F1 as in scikit-learn, 0 where nothing is true or predicted."""
   nothing = if_any(sums["rows"])
   hits, both = sums["hits"], sums["truth"] + sums["predicted"]
-  found = {"micro_f1": ratio(2 * hits.sum(-1), both.sum(-1)) * nothing}
+  values = {"micro_f1": ratio(2 * hits.sum(-1), both.sum(-1)) * nothing}
   if "exact" in sums:  # not of each client
-    found["macro_f1"] = ratio(2 * hits, both).mean(-1) * nothing
-    found["subset_accuracy"] = ratio(sums["exact"], sums["rows"]) * nothing
-  return found
+    values["macro_f1"] = ratio(2 * hits, both).mean(-1) * nothing
+    values["subset_accuracy"] = ratio(sums["exact"], sums["rows"]) * nothing
+  return values
 
 
-def _pooled(sums: Sums) -> Sums:
+def _pool(sums: Sums) -> Sums:
   """The sums over the labels, [1]."""
   return {
     "rows": sums["rows"],
@@ -66,15 +66,15 @@ def _targets(y: np.ndarray) -> np.ndarray:
 
 
 def _labels(y_train: np.ndarray, y_test: np.ndarray, size: int) -> Labels:
-  """Of an example's labels the one that most training examples have.
+  """Picks of each example's labels the one most frequent in training.
 
   An example without labels has label L.
   """
   often = np.argsort(-y_train.sum(0), kind="stable")
 
   def first(y):
-    held = y[:, often] > 0
-    return np.where(held.any(1), often[held.argmax(1)], size).astype(np.int32)
+    has_label = y[:, often] > 0
+    return np.where(has_label.any(1), often[has_label.argmax(1)], size).astype(np.int32)
 
   return Labels(first(y_train), first(y_test), size + 1)
 
@@ -90,7 +90,7 @@ MULTI_LABEL = Task(
   size=task_lib.columns,
   outputs=lambda y, size: (y.shape[0], size),
   labels=_labels,
-  pooled=_pooled,
+  pooled=_pool,
   flipped=lambda y: 1 - y,
   fitted=lambda y, mask, size: (y > 0) & mask[:, None],
 )

@@ -32,12 +32,12 @@ def _sums(centre: Any, outputs: Any, y: Any, losses: Any, mask: Any) -> Sums:
   def over_rows(values):
     return jnp.where(mask[:, None], values, jnp.zeros_like(values)).sum(0)
 
-  error, moved = outputs - y, y - centre
+  error, deviation = outputs - y, y - centre
   return {
     "squares": over_rows(jnp.square(error)),
     "absolute": over_rows(jnp.abs(error)),
-    "moved": over_rows(moved),
-    "moved_squares": over_rows(jnp.square(moved)),
+    "moved": over_rows(deviation),
+    "moved_squares": over_rows(jnp.square(deviation)),
   }
 
 
@@ -48,12 +48,12 @@ def _values(sums: Sums) -> dict[str, Any]:
   """
   rows = sums["rows"][..., None]
   mse = (sums["squares"] / rows).mean(-1)
-  found = {"mse": mse, "rmse": mse**0.5}
+  values = {"mse": mse, "rmse": mse**0.5}
   if "absolute" in sums:  # not of each client
     spread = sums["moved_squares"] - sums["moved"] ** 2 / rows
-    found["mae"] = (sums["absolute"] / rows).mean(-1)
-    found["r2"] = (1.0 - sums["squares"] / spread).mean(-1)
-  return found
+    values["mae"] = (sums["absolute"] / rows).mean(-1)
+    values["r2"] = (1.0 - sums["squares"] / spread).mean(-1)
+  return values
 
 
 def _targets(y: np.ndarray) -> np.ndarray:
@@ -71,7 +71,7 @@ def _targets(y: np.ndarray) -> np.ndarray:
 
 
 def _labels(y_train: np.ndarray, y_test: np.ndarray, size: int) -> Labels | None:
-  """Between which quantiles of the training targets a single target lies."""
+  """Labels a single target by the training quantiles between which it lies."""
   if size > 1:
     return None
   edges = np.unique(np.quantile(y_train[:, 0], np.arange(1, QUANTILES) / QUANTILES))

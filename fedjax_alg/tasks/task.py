@@ -1,4 +1,4 @@
-"""What is predicted of an example and how well, as one value.
+"""Tasks: what is predicted of an example and how well, as one value.
 
 A ``Task`` is pure functions of a model's outputs and of the targets: the loss
 of each example, sums over examples, and the metrics that follow from the sums.
@@ -26,12 +26,12 @@ Sums = dict[str, Any]
 HIGHER, LOWER = "higher", "lower"
 
 
-def numbers(y: np.ndarray, whole: str = "whole numbers") -> np.ndarray:
+def numbers(y: np.ndarray, label: str = "whole numbers") -> np.ndarray:
   """Targets of any kind: whole numbers as int32, others as float32.
 
   Args:
     y: [n, ...].
-    whole: what whole numbers are, for messages.
+    label: what whole numbers are, for messages.
 
   Raises:
     ValueError: they are no real numbers, or one is NaN or infinite; the text
@@ -42,13 +42,13 @@ def numbers(y: np.ndarray, whole: str = "whole numbers") -> np.ndarray:
   if y.dtype.kind != "f":
     bounds = np.iinfo(np.int32)
     if y.size and not bounds.min <= y.min() <= y.max() <= bounds.max:
-      raise ValueError(f"lies in [{y.min()}, {y.max()}], {whole} must fit into int32")
+      raise ValueError(f"lies in [{y.min()}, {y.max()}], {label} must fit into int32")
     return y.astype(np.int32, copy=False)
   return as_float32(y)
 
 
 def kind_of(values: np.ndarray) -> str:
-  """What an array holds, for messages: its dtype, "text", or Python's types."""
+  """Names an array's kind for messages: its dtype, "text", or Python's types."""
   if values.dtype.kind in "US":
     return "text"
   if values.dtype.kind != "O":
@@ -152,12 +152,12 @@ def token_ids(x: np.ndarray) -> np.ndarray:
   return x
 
 
-def of_one_number(y: np.ndarray, what: str) -> np.ndarray:
+def of_one_number(y: np.ndarray, label: str) -> np.ndarray:
   """Targets [n] as [n, 1], and others as they are; they have two axes then."""
   if y.ndim == 1:
     y = y[:, None]
   if y.ndim != 2 or not y.shape[1]:
-    raise ValueError(f"has shape {y.shape}, {what} are needed for each row")
+    raise ValueError(f"has shape {y.shape}, {label} are needed for each row")
   return y
 
 
@@ -194,7 +194,7 @@ def class_labels(y_train: Any, y_test: Any, size: int) -> Labels:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Task:
-  """What is predicted of an example, and how well.
+  """A prediction task: what is predicted of an example, and how well.
 
   B examples have the targets y [B, ...] and the model's outputs [B, ...], which
   both may be pytrees. Only ``name``, ``loss``, ``sums``, ``values`` and
@@ -251,19 +251,19 @@ class Task:
   def __post_init__(self):
     _check_types(self)
     for name, check in (
-      ("outputs", guards.shape),
-      ("size", guards.size),
-      ("targets", guards.targets),
+      ("outputs", guards.check_shape),
+      ("size", guards.check_size),
+      ("targets", guards.check_targets),
       ("labels", guards.labels_of(Labels)),
-      ("pooled", guards.pooled),
-      ("flipped", guards.flipped),
-      ("fitted", guards.fitted),
-      ("matrix", guards.matrix),
+      ("pooled", guards.check_pooled),
+      ("flipped", guards.check_flipped),
+      ("fitted", guards.check_fitted),
+      ("matrix", guards.check_matrix),
       ("for_data", guards.task_of(Task)),
     ):
       fn = getattr(self, name)
       if fn is not None and not guards.is_library(fn) and not hasattr(fn, "is_guarded"):
-        object.__setattr__(self, name, guards.guarded(self.name, name, fn, check))
+        object.__setattr__(self, name, guards.guard(self.name, name, fn, check))
     better = dict(self.better)
     better.setdefault("loss", LOWER)
     object.__setattr__(self, "better", better)
@@ -298,7 +298,7 @@ class Task:
 
   @property
   def metrics(self) -> "Metrics":
-    """What tables and comparisons know of the task."""
+    """Metrics of the task, for tables and comparisons."""
     return Metrics(
       self.name,
       {
@@ -319,30 +319,30 @@ class Task:
       mask: [B] bool; other rows are ignored, and may hold NaN.
       matrix: whether "confusion" is one of the sums.
     """
-    found = dict(self.sums(outputs, y, losses, mask))
-    if "rows" not in found:
-      found["rows"] = mask.sum().astype(jnp.float32)
-    if "loss" not in found:
-      found["loss"] = jnp.where(mask, losses, jnp.zeros_like(losses)).sum()
+    sums = dict(self.sums(outputs, y, losses, mask))
+    if "rows" not in sums:
+      sums["rows"] = mask.sum().astype(jnp.float32)
+    if "loss" not in sums:
+      sums["loss"] = jnp.where(mask, losses, jnp.zeros_like(losses)).sum()
     if matrix:
       assert self.matrix is not None
-      found["confusion"] = self.matrix(outputs, y, mask)
-    return found
+      sums["confusion"] = self.matrix(outputs, y, mask)
+    return sums
 
   def measured(self, sums: Sums) -> dict[str, Any]:
     """The metrics of sums, NaN if nothing was counted; see ``values``."""
     with np.errstate(all="ignore"):
-      found = dict(self.values(sums))
-      if "loss" not in found:
-        found["loss"] = sums["loss"] / sums["rows"]
-    return {name: found[name] for name in self.better if name in found}
+      values = dict(self.values(sums))
+      if "loss" not in values:
+        values["loss"] = sums["loss"] / sums["rows"]
+    return {name: values[name] for name in self.better if name in values}
 
 
 def _check_types(task: Task) -> None:
   """Checks the types of a task's fields."""
   if not isinstance(task.name, str) or not task.name:
     raise OptionError(f"a Task is named {task.name!r}, must be a word")
-  said = f"`task`={task.name}: its"
+  label = f"`task`={task.name}: its"
   for name in (
     "loss",
     "sums",
@@ -362,16 +362,16 @@ def _check_types(task: Task) -> None:
       name in ("outputs", "labels", "matrix", "flipped", "fitted", "for_data"),
     )
     if not callable(fn) and not (fn is None and optional):
-      raise OptionError(f"{said} {name} is {a_type(fn)}, must be a function")
+      raise OptionError(f"{label} {name} is {a_type(fn)}, must be a function")
   if not isinstance(task.better, Mapping) or not all(
     isinstance(name, str) for name in task.better
   ):
     raise OptionError(
-      f"{said} better is {task.better!r}, must be a dictionary "
+      f"{label} better is {task.better!r}, must be a dictionary "
       'from metrics to directions, such as {"near": "higher"}'
     )
   if isinstance(task.shares, str):
-    raise OptionError(f"{said} shares is {task.shares!r}, must be a list of metrics")
+    raise OptionError(f"{label} shares is {task.shares!r}, must be a list of metrics")
 
 
 class Metrics(NamedTuple):
@@ -391,7 +391,7 @@ class Metrics(NamedTuple):
     return (*self.of, *names.of_clients(self.main))
 
   def facts(self) -> dict[str, Any]:
-    """What config.json keeps."""
+    """Returns the entries of config.json."""
     return {
       "name": self.task,
       "metrics": {name: list(meant) for name, meant in self.of.items()},

@@ -17,14 +17,14 @@ IGNORED = -100
 
 def _sums(logits: Any, y: Any, losses: Any, mask: Any) -> Sums:
   """Numbers of tokens and of correct ones, and the sum of their losses."""
-  counted = ((y != PADDING) & mask[:, None]).reshape(-1)
+  valid = ((y != PADDING) & mask[:, None]).reshape(-1)
   flat, labels = logits.reshape(-1, logits.shape[-1]), y.reshape(-1)
   nats = cross_entropy(flat, labels)
-  hits = counted & (jnp.argmax(flat, 1) == labels)
+  hits = valid & (jnp.argmax(flat, 1) == labels)
   return {
-    "tokens": counted.sum().astype(jnp.float32),
+    "tokens": valid.sum().astype(jnp.float32),
     "hits": hits.sum().astype(jnp.float32),
-    "nats": jnp.where(counted, nats, jnp.zeros_like(nats)).sum(),
+    "nats": jnp.where(valid, nats, jnp.zeros_like(nats)).sum(),
   }
 
 

@@ -41,9 +41,9 @@ def build(problem, name, **settings):
   )
 
 
-def refused(problem, name, said, **settings):
+def assert_refused(problem, name, pattern, **settings):
   """It is not built, and in one line that begins so it is said why not."""
-  with pytest.raises(ValueError, match=f"^{said}") as error:
+  with pytest.raises(ValueError, match=f"^{pattern}") as error:
     build(problem, name, **settings)
   assert "\n" not in str(error.value)
 
@@ -136,7 +136,7 @@ class Round(NamedTuple):
   state: Any
   aux: Any
   batches: dict  #: client id -> rows of each local step
-  there: int = 12  #: so many clients, the first ones, have come so far
+  num_joined: int = 12  #: so many clients, the first ones, have come so far
 
 
 def rounds(problem, name, cohorts=None, slots=0, **settings):
@@ -164,23 +164,23 @@ def rounds(problem, name, cohorts=None, slots=0, **settings):
     problems.some_params(problem.model),
     **settings,
   )
-  held = np.asarray(problem.data.size)
+  sizes = np.asarray(problem.data.size)
   return hparams, [
-    _round(problem, hparams, [i for i in ids if held[i]], *rest)
-    for ids, *rest in zip(cohorts, KEYS, states, states[1:], log)
+    _round(problem, hparams, [i for i in ids if sizes[i]], *record)
+    for ids, *record in zip(cohorts, KEYS, states, states[1:], log)
   ]
 
 
-def _round(problem, hparams, ids, key, before, state, aux, there=12):
-  own = isinstance(hparams, minibatches.LocalWork)
+def _round(problem, hparams, ids, key, before, state, aux, num_joined=12):
+  is_local = isinstance(hparams, minibatches.LocalWork)
   return Round(
     ids,
     key,
     before,
     state,
     aux,
-    by_client(problem, ids, key, hparams) if own else {},
-    there,
+    by_client(problem, ids, key, hparams) if is_local else {},
+    num_joined,
   )
 
 
@@ -204,9 +204,13 @@ def with_newcomers(problem, name, **settings):
   )
   return hparams, [
     _round(
-      problem, hparams, np.asarray(cohort.ids).tolist(), *rest, int((JOINS <= n).sum())
+      problem,
+      hparams,
+      np.asarray(cohort.ids).tolist(),
+      *record,
+      int((JOINS <= n).sum()),
     )
-    for n, (cohort, *rest) in enumerate(zip(cohorts, KEYS, states, states[1:], log))
+    for n, (cohort, *record) in enumerate(zip(cohorts, KEYS, states, states[1:], log))
   ]
 
 

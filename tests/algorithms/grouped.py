@@ -48,7 +48,7 @@ def problem():
   return problems.softmax_problem()
 
 
-def jitted(algorithm, hparams) -> Programs:
+def jit_programs(algorithm, hparams) -> Programs:
   """The programs of an algorithm."""
 
   def begin(params, everyone, key):
@@ -68,7 +68,7 @@ def jitted(algorithm, hparams) -> Programs:
 def programs(name, **settings) -> Programs:
   """The programs of a registered algorithm, WORK where nothing else is said."""
   settings = WORK | settings
-  return jitted(
+  return jit_programs(
     bridge.build(problem(), name, **settings), registry.get(name).hparams(**settings)
   )
 
@@ -85,8 +85,8 @@ def by_arguments(hparams, rule, **numbers):
   """
   model = problem().model
 
-  def build(given):
-    h = dataclasses.replace(hparams, **given)
+  def build(values):
+    h = dataclasses.replace(hparams, **values)
     return clustered.compose_clustered(
       model,
       sgd_update(model, h, h.client_lr),
@@ -94,26 +94,26 @@ def by_arguments(hparams, rule, **numbers):
       map_clients=clients.ClientMap(),
     )
 
-  rest = jitted(build(numbers), None)
-  round_ = problems.quick_jit(lambda given, *inputs: build(given).round(*inputs))
+  base = jit_programs(build(numbers), None)
+  round_ = problems.quick_jit(lambda values, *inputs: build(values).round(*inputs))
 
-  def programs_of(**given):
-    given = {
+  def programs_of(**values):
+    values = {
       name: jnp.array(
-        (numbers | given)[name], jnp.int32 if isinstance(number, int) else jnp.float32
+        (numbers | values)[name], jnp.int32 if isinstance(number, int) else jnp.float32
       )
       for name, number in numbers.items()
     }
-    return rest._replace(round=lambda *inputs: round_(given, *inputs))
+    return base._replace(round=lambda *inputs: round_(values, *inputs))
 
   return programs_of
 
 
-def begin(run, data, params=None, key=START, there=None):
-  """The state before round 1; ``there``: who is, None: everyone."""
+def begin(run, data, params=None, key=START, present=None):
+  """The state before round 1; ``present``: who is there, None: everyone."""
   if params is None:
     params = problems.some_params(problem().model)
-  ids = [i if there is None or i in there else NOBODY for i in EVERYONE]
+  ids = [i if present is None or i in present else NOBODY for i in EVERYONE]
   return run.begin(params, cohort_of(data, ids), key)
 
 
@@ -137,8 +137,8 @@ def rounds(run, problem_, state, cohorts=None):
   """``bridge.Round`` of ``play``."""
   states, log = play(run, problem_.data, state, cohorts)
   return [
-    bridge.Round(ids, key, *rest, batches(problem_, ids, key))
-    for ids, key, *rest in zip(cohorts or COHORTS, KEYS, states, states[1:], log)
+    bridge.Round(ids, key, *record, batches(problem_, ids, key))
+    for ids, key, *record in zip(cohorts or COHORTS, KEYS, states, states[1:], log)
   ]
 
 
@@ -149,7 +149,7 @@ def models_of(state):
   ]
 
 
-def stacked(models):
+def stack_models(models):
   """K models of the oracle as the library keeps them."""
   return jax.tree.map(
     lambda *leaves: jnp.stack(leaves), *map(bridge.to_library, models)
@@ -179,32 +179,32 @@ def rule_key(key, number=0):
 
 def assert_models_close(before, state, expected, rtol=2e-4):
   """The K models moved as the oracle's; who did not move kept every bit."""
-  moved = 0
+  num_moved = 0
   for k, (old, new) in enumerate(zip(before, expected)):
     params = bridge.model_of(state, k)
     if np.array_equal(old, new):
       bridge.assert_vectors_close(bridge.to_oracle(params), new, 2e-6)
     else:
       bridge.assert_step_close(old, params, new, rtol)
-      moved += 1
-  assert moved
+      num_moved += 1
+  assert num_moved
 
 
-def assert_round(r, before, found, k, groups=None, models=None):
-  """A round made of the models ``before`` what the oracle found.
+def assert_round(r, before, expected, k, groups=None, models=None):
+  """A round made of the models ``before`` what the oracle made of them.
 
   What it reports is of the groups after it; padding slots are in none.
 
   Args:
     r: the ``bridge.Round``.
     before: K models.
-    found: with ``trained``, ``groups`` and ``models``.
+    expected: the oracle's ``trained``, ``groups`` and ``models``.
     k: number of groups in the report.
-    groups: the participants' groups, if not ``found.groups``.
-    models: the models after the round, if not ``found.models``.
+    groups: the participants' groups, if not ``expected.groups``.
+    models: the models after the round, if not ``expected.models``.
   """
-  groups = np.asarray(found.groups if groups is None else groups)
-  models = found.models if models is None else models
+  groups = np.asarray(expected.groups if groups is None else groups)
+  models = expected.models if models is None else models
   assert_models_close(before, r.state, models)
   np.testing.assert_array_equal(r.aux.client["group"][: len(r.ids)], groups)
   np.testing.assert_array_equal(
@@ -216,7 +216,7 @@ def assert_round(r, before, found, k, groups=None, models=None):
   )
   np.testing.assert_allclose(
     r.aux.server["discrepancy"],
-    oracle.discrepancy(found.trained, groups, models),
+    oracle.discrepancy(expected.trained, groups, models),
     rtol=1e-3,
   )
 
@@ -236,7 +236,7 @@ def same(w, models):
   return int(np.argmax(equal))
 
 
-def joined(run, state, holder, key=None):
+def assign_newcomer(run, state, holder, key=None):
   """The number of the model that a newcomer with these data deploys.
 
   Args:

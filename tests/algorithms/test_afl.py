@@ -80,8 +80,8 @@ PARTITIONS = (SIZES, SIZES[::-1], (200, 10) + (0,) * 10, (0,) * 5 + (210,) + (0,
 def test_a_round_is_the_paper(sizes, aggregate):
   """Every client with data adds its ridge, who holds nothing adds none."""
   parts = [oracle.afl_client(x, y, CLASSES, GAMMA) for x, y in dealt(sizes) if len(y)]
-  found, _ = program(False)(sizes)
-  np.testing.assert_allclose(found, aggregate(parts).w, rtol=1e-5, atol=1e-6)
+  weights, _ = program(False)(sizes)
+  np.testing.assert_allclose(weights, aggregate(parts).w, rtol=1e-5, atol=1e-6)
 
 
 def test_with_the_ridge_removed_it_is_least_squares_of_all_the_data():
@@ -89,9 +89,9 @@ def test_with_the_ridge_removed_it_is_least_squares_of_all_the_data():
   pooled = np.linalg.lstsq(x.astype(np.float64), np.eye(CLASSES)[y], rcond=None)[0]
   first, _ = program(True)(SIZES)
   for sizes in PARTITIONS:
-    found, _ = program(True)(sizes)
-    np.testing.assert_allclose(found, pooled, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(found, first, rtol=1e-6, atol=1e-7)
+    weights, _ = program(True)(sizes)
+    np.testing.assert_allclose(weights, pooled, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(weights, first, rtol=1e-6, atol=1e-7)
 
 
 def test_what_is_sent():
@@ -148,17 +148,17 @@ def by_scikit_learn(alpha, bias):
 
 @pytest.mark.parametrize("bias", solve.BIASES)
 @pytest.mark.parametrize(
-  "name, given, alpha",
+  "name, settings, alpha",
   [
     ("afl", dict(client_ridge=GAMMA, remove_ridge=False), 6 * GAMMA),
-    ("afl", dict(client_ridge=GAMMA), 1e-9),
+    ("afl", {}, 1e-9),  # the server removes the clients' ridge
     ("fedacnnl", dict(ridge="12"), 12.0),
   ],
 )
-def test_it_is_scikit_learns_ridge_of_all_the_data(name, given, alpha, bias):
+def test_it_is_scikit_learns_ridge_of_all_the_data(name, settings, alpha, bias):
   """docs/tasks.md says so; only `centred` has its intercept."""
   params = fa.run(
-    name, off_centre(), evaluate="global", bias=bias, **given
+    name, off_centre(), evaluate="global", bias=bias, **settings
   ).global_params()["params"]
   kernel, intercept = by_scikit_learn(alpha, bias)
   np.testing.assert_allclose(params["kernel"][0], kernel, rtol=0, atol=2e-6)

@@ -23,17 +23,17 @@ NEVER = 3
 )
 def test_rounds_and_what_is_deployed_are_those_of_numpy(problem, settings):
   h, rounds = bridge.rounds(problem, "apfl", COHORTS, **settings)
-  w, kept = bridge.start(problem), {}
+  w, personal = bridge.start(problem), {}
   start = w
   for r in rounds:
     first = start if h.personal_start == "initial" else w
     for i in r.ids:
-      kept.setdefault(i, (first, h.personal_weight))
+      personal.setdefault(i, (first, h.personal_weight))
     before, w = (
       w,
       heterogeneity.apfl_round(
         w,
-        kept,
+        personal,
         problem.clients,
         r.ids,
         r.batches,
@@ -46,17 +46,19 @@ def test_rounds_and_what_is_deployed_are_those_of_numpy(problem, settings):
     bridge.assert_step_close(before, bridge.model_of(r.state), w, 3e-4)
     table = r.state.memory
     for i in r.ids:
-      bridge.assert_step_close(before, problems.row(table.models, i), kept[i][0], 3e-4)
-      np.testing.assert_allclose(table.weight[i], kept[i][1], rtol=1e-4)
+      bridge.assert_step_close(
+        before, problems.row(table.models, i), personal[i][0], 3e-4
+      )
+      np.testing.assert_allclose(table.weight[i], personal[i][1], rtol=1e-4)
     assert bridge.counts(r.aux) == [52, 52, 1, 2 * bridge.read(r.batches)]
-  weights = {alpha for _, alpha in kept.values()}
+  weights = {alpha for _, alpha in personal.values()}
   assert (len(weights) > 1) == h.adaptive_weight
 
   deploy = bridge.deployer(problem, "apfl", **settings)
   for client in (4, NEVER, bridge.NOBODY):
-    found = deploy(r.state, client, holder=0)[0]
-    if client not in kept:
-      problems.assert_equal(found, bridge.model_of(r.state))
+    actual = deploy(r.state, client, holder=0)[0]
+    if client not in personal:
+      problems.assert_equal(actual, bridge.model_of(r.state))
       continue
-    v, alpha = kept[client]
-    bridge.assert_step_close(w, found, alpha * v + (1 - alpha) * w, 3e-4)
+    v, alpha = personal[client]
+    bridge.assert_step_close(w, actual, alpha * v + (1 - alpha) * w, 3e-4)

@@ -27,9 +27,9 @@ KEY = jax.random.key(3)
   ],
 )
 def test_factors_are_the_papers(options, expected):
-  found = staleness_factors(Asynchrony(**options))(jnp.array([0.0, 1.0, 6.0, 11.0]))
-  np.testing.assert_allclose(found, expected, rtol=1e-6)
-  assert found[0] == 1
+  factors = staleness_factors(Asynchrony(**options))(jnp.array([0.0, 1.0, 6.0, 11.0]))
+  np.testing.assert_allclose(factors, expected, rtol=1e-6)
+  assert factors[0] == 1
 
 
 def test_a_fresh_buffer_is_a_round_of_the_same_halves(problem):
@@ -55,10 +55,10 @@ def test_fedasync_mixes(problem):
   """One client: w + alpha (v - w), where FedProx's round gives v."""
   params = problems.some_params(problem.model)
   settings = dict(local_steps=3, mu=0.2)
-  found, *_ = bridge.play(
+  mixed, *_ = bridge.play(
     problem, "fedasync", [4], jax.random.fold_in(KEY, 0), params, mixing=0.3, **settings
   )
-  assert problems.differ(found, params)
+  assert problems.differ(mixed, params)
   clients_own, *_ = bridge.play(
     problem,
     "fedprox",
@@ -68,7 +68,7 @@ def test_fedasync_mixes(problem):
     **settings,
   )
   problems.assert_close(
-    found, trees.add_scaled(params, 0.3, trees.subtract(clients_own, params)), rtol=1e-5
+    mixed, trees.add_scaled(params, 0.3, trees.subtract(clients_own, params)), rtol=1e-5
   )
 
 

@@ -44,18 +44,18 @@ def estimate(problem, w, ids, rows, key, h):
 
   total, shares = 0.0, oracle.average_weights(problem.clients, ids)
   for i, r, share in zip(ids, rows, shares):
-    own = h.protocol == "per_client"
-    moves, reports = of(i, r, jax.random.fold_in(key, i) if own else key)
-    found = analytic.gaussian_estimator(reports, h.smoothing * moves, h.smoothing)
-    if own:
+    per_client = h.protocol == "per_client"
+    moves, reports = of(i, r, jax.random.fold_in(key, i) if per_client else key)
+    gradient = analytic.gaussian_estimator(reports, h.smoothing * moves, h.smoothing)
+    if per_client:
       share = 1 / len(ids)
       if h.clip:
-        found = found * min(1.0, h.clip / np.abs(found).max())
-    total = total + share * found
+        gradient = gradient * min(1.0, h.clip / np.abs(gradient).max())
+    total = total + share * gradient
   return total
 
 
-def expected_rounds(problem, h):
+def oracle_rounds(problem, h):
   """(w, its running average) after each round."""
   w = ema = bridge.start(problem)
   server, result = Server(h), []
@@ -117,7 +117,7 @@ def test_rounds_are_the_loops(problem, settings):
   steps = h.steps_per_round
   passes = 2 * h.directions if h.scheme == "central" else h.directions + 1
   for t, (r, (w, ema)) in enumerate(
-    zip(rounds, expected_rounds(problem, h), strict=True), 1
+    zip(rounds, oracle_rounds(problem, h), strict=True), 1
   ):
     bridge.assert_step_close(start, r.state.params, w, rtol=1e-3)
     bridge.assert_step_close(start, r.state.ema, ema, rtol=1e-3)
@@ -129,26 +129,26 @@ def test_rounds_are_the_loops(problem, settings):
     assert r.aux.work.batches.tolist() == [steps * passes] * len(read)
   # The averaged weights are the global model.
   state = rounds[-1].state
-  found = bridge.build(problem, "baffle", **{**BASE, **settings}).global_params(state)
-  problems.assert_equal(jax.tree.map(lambda leaf: leaf[0], found), state.ema)
+  actual = bridge.build(problem, "baffle", **{**BASE, **settings}).global_params(state)
+  problems.assert_equal(jax.tree.map(lambda leaf: leaf[0], actual), state.ema)
 
 
 def test_a_client_scales_its_estimate_down():
   v = jnp.array([0.1, -0.3])
-  problems.assert_equal(baffle.clipped(v, 0.3), v)
-  problems.assert_equal(baffle.clipped(v, 0.0), v)
-  problems.assert_close(baffle.clipped(v, 0.15), 0.5 * v)
-  problems.assert_equal(baffle.clipped(0.0 * v, 0.3), 0.0 * v)
+  problems.assert_equal(baffle.clip(v, 0.3), v)
+  problems.assert_equal(baffle.clip(v, 0.0), v)
+  problems.assert_close(baffle.clip(v, 0.15), 0.5 * v)
+  problems.assert_equal(baffle.clip(0.0 * v, 0.3), 0.0 * v)
 
 
-def drawn_by_clients(jaxpr, slots, inside=False):
+def draw_sizes(jaxpr, slots, inside=False):
   """Sizes of what is drawn inside a loop over ``slots`` clients."""
   for eqn in jaxpr.eqns:
-    here = inside or (eqn.primitive.name == "scan" and eqn.params["length"] == slots)
-    if here and eqn.primitive.name == "random_bits":
+    in_loop = inside or (eqn.primitive.name == "scan" and eqn.params["length"] == slots)
+    if in_loop and eqn.primitive.name == "random_bits":
       yield eqn.outvars[0].aval.size
     for sub in jex_core.jaxprs_in_params(eqn.params):
-      yield from drawn_by_clients(sub, slots, here)
+      yield from draw_sizes(sub, slots, in_loop)
 
 
 @pytest.mark.parametrize("protocol, largest", [("shared", 0), ("per_client", 4 * 52)])
@@ -159,4 +159,4 @@ def test_shared_directions_are_drawn_once_not_by_every_client(
   jaxpr = jax.make_jaxpr(algorithm.round)(
     bridge.init(problem, algorithm), bridge.cohort_of(problem, range(7)), bridge.KEYS[0]
   )
-  assert max(drawn_by_clients(jaxpr.jaxpr, 7), default=0) == largest
+  assert max(draw_sizes(jaxpr.jaxpr, 7), default=0) == largest

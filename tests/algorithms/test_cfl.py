@@ -52,15 +52,15 @@ class Oracle:
   def walk(self, i, key):
     """The group of a client that has none, ``key`` its own."""
     group = 0
-    for made, (parent, w, *means) in enumerate(self.tree, 1):
+    for child, (parent, w, *means) in enumerate(self.tree, 1):
       if parent == group:
         rows = bridge.client_batches(
-          self.problem, i, jax.random.fold_in(key, made), WORK
+          self.problem, i, jax.random.fold_in(key, child), WORK
         )
         (update,) = oracle.pretrain(
           w, self.problem.clients, [i], {i: rows}, grouped.LR, problems.L2
         )
-        group = (group, made)[oracle.assign_by_cosine(update, means)]
+        group = (group, child)[oracle.assign_by_cosine(update, means)]
     return group
 
   def mean(self, members, updates):
@@ -76,7 +76,7 @@ class Oracle:
       }
     )
     before = self.state.models
-    found = oracle.cfl_round(
+    result = oracle.cfl_round(
       self.state,
       self.problem.clients,
       ids,
@@ -87,16 +87,18 @@ class Oracle:
       splitting=splitting,
       **self.settings,
     )
-    for group, split in found.splits.items():
+    for group, split in result.splits.items():
       self.tree.append(
         (
           group,
           before[group],
-          *(self.mean(half, found.state.updates) for half in (split.kept, split.moved)),
+          *(
+            self.mean(half, result.state.updates) for half in (split.kept, split.moved)
+          ),
         )
       )
-    self.state = found.state
-    return found
+    self.state = result.state
+    return result
 
 
 def assert_rounds_are_the_oracles(run, reference, cohorts, most, after=0):
@@ -106,7 +108,7 @@ def assert_rounds_are_the_oracles(run, reference, cohorts, most, after=0):
   rounds = grouped.rounds(run, problem, start, cohorts)
   for number, r in enumerate(rounds):
     before = reference.state.models
-    found = reference.play(r.ids, r.key, number >= after and len(before) < most)
+    expected = reference.play(r.ids, r.key, number >= after and len(before) < most)
     new = reference.state
     before = before + [
       before[parent] for parent, *_ in reference.tree[len(before) - 1 :]
@@ -114,7 +116,7 @@ def assert_rounds_are_the_oracles(run, reference, cohorts, most, after=0):
     assert int(r.state.memory.number) == len(new.models)
     # The distance is to the model of the group that it is in now.
     grouped.assert_round(
-      r, before, found, most, [new.membership[i] for i in r.ids], new.models
+      r, before, expected, most, [new.membership[i] for i in r.ids], new.models
     )
     np.testing.assert_array_equal(
       run.algorithm.membership(r.state), [new.membership.get(i, -1) for i in range(12)]
@@ -136,12 +138,12 @@ def test_rounds_are_the_oracles_when_some_come(problem):
   assert member[3] == member[10] == -1
   assert {reference.state.membership[i] for i in (3, 10)} == {0, 1}
   # Newcomers walk down the same tree.
-  state, joined = states[-1], set()
+  state, groups = states[-1], set()
   for i in range(12):
-    group = grouped.joined(by_criterion()(), state, i)
+    group = grouped.assign_newcomer(by_criterion()(), state, i)
     assert group == reference.walk(i, jax.random.key(i))
-    joined.add(group)
-  assert len(joined) > 2
+    groups.add(group)
+  assert len(groups) > 2
 
 
 def test_rounds_are_the_oracles_when_all_come(problem):
@@ -188,10 +190,10 @@ def test_there_are_never_more_groups_than_allowed(problem):
   for key, eps2 in zip(grouped.KEYS, (0.0, 0.9, 0.0)):
     before = dict(reference.state.membership)
     reference.settings["eps2"] = eps2
-    found = reference.play(grouped.EVERYONE, key)
+    result = reference.play(grouped.EVERYONE, key)
     state, _ = by_criterion()(eps2=eps2, split_after=0).round(state, cohort, key)
-  assert list(found.splits) == [0, 1, 2]
-  expected = before | {i: 3 for i in found.splits[0].moved}
+  assert list(result.splits) == [0, 1, 2]
+  expected = before | {i: 3 for i in result.splits[0].moved}
   np.testing.assert_array_equal(state.member, [expected[i] for i in grouped.EVERYONE])
   for key in grouped.KEYS[3:5]:
     state, aux = by_criterion()(split_after=0).round(state, cohort, key)

@@ -11,9 +11,9 @@ from fedjax_alg import base, registry
 from fedjax_alg.algorithms.composed import CLIENT_UPDATES, SERVERS
 from fedjax_alg.data import layout
 from tests import problems
-from tests.algorithms.bridge import build, cohort_of, init, refused
+from tests.algorithms.bridge import assert_refused, build, cohort_of, init
 
-SIZES, HELD = (6, 11, 4, 9, 5), 8
+SIZES, VALIDATION = (6, 11, 4, 9, 5), 8
 K, STEPS = 3, 2
 KEY = jax.random.key(0)
 
@@ -26,7 +26,7 @@ ANCHORED = ("svrg", "mime")
 VECTOR_MORE = ("scaffold", "losac")
 
 
-def allowed(client, server, grouping):
+def is_allowed(client, server, grouping):
   """Whether K models of the cell make sense."""
   if client in ONE_MODEL:
     return False
@@ -35,8 +35,8 @@ def allowed(client, server, grouping):
 
 PAIRS = list(itertools.product(CLIENT_UPDATES, SERVERS))
 TRIPLES = [(*pair, grouping) for pair in PAIRS for grouping in ("model", "gradient")]
-SEVERAL = [cell for cell in TRIPLES if allowed(*cell)]
-REFUSED = [cell for cell in TRIPLES if not allowed(*cell)]
+SEVERAL = [cell for cell in TRIPLES if is_allowed(*cell)]
+REFUSED = [cell for cell in TRIPLES if not is_allowed(*cell)]
 #: Every client update, and every grouping with each server that acts at
 #: another place of the round.
 SAMPLE = [
@@ -75,7 +75,7 @@ SAMPLE_OF_ONE = [
 @pytest.fixture(scope="module", name="tiny")
 def fixture_tiny():
   """5 clients and a few examples of the server's."""
-  return problems.of_sizes(SIZES, HELD)
+  return problems.of_sizes(SIZES, VALIDATION)
 
 
 def play(problem, **settings):
@@ -91,25 +91,25 @@ def play(problem, **settings):
   )
   cohort = cohort_of(problem, [0, 1, 3])
 
-  def whole(params, cohort, everyone, key):
+  def run(params, cohort, everyone, key):
     state = init(problem, algorithm, key, params)
     return algorithm.round(algorithm.setup(state, everyone, key), cohort, key)
 
-  return *problems.quick_jit(whole)(
+  return *problems.quick_jit(run)(
     problems.some_params(problem.model), cohort, layout.everyone(problem.data), KEY
   ), cohort
 
 
 def check_cell(problem, client, server, k, grouping="model"):
   """Runs one round; all finite, the models moved, the ledger right."""
-  more = dict(client_lr=1.0) if client == "svrg" else {}
+  options = dict(client_lr=1.0) if client == "svrg" else {}
   state, aux, cohort = play(
     problem,
     client_update=client,
     server=server,
     num_models=k,
     grouping=grouping,
-    **more,
+    **options,
   )
   for leaf in jax.tree.leaves((state, aux)):
     assert np.isfinite(leaf).all()
@@ -136,7 +136,7 @@ def check_cell(problem, client, server, k, grouping="model"):
     flops += 2 * size * 3 * (3 + 2 * k)
   if server == "cg_line_search":  # f_v at w and at every step tried
     tries = np.asarray(aux.server["line_search_tries"])
-    flops += 2 * size * HELD * (1 + tries).sum()
+    flops += 2 * size * VALIDATION * (1 + tries).sum()
   np.testing.assert_allclose(aux.cost.central_flops, flops, rtol=1e-6)
 
 
@@ -180,11 +180,12 @@ def test_the_sample_covers_the_grid():
   assert {cell[1:] for cell in SAMPLE} >= {
     cell[1:] for cell in TRIPLES if cell[1] in ("average", "adaptive", "cg_line_search")
   }
-  named = [
-    (settings["client_update"], settings["server"]) for _, settings in NAMED.values()
+  pairs = [
+    (settings["client_update"], settings["server"])
+    for _, settings in NAMED_CELLS.values()
   ]
   for place, all_there_are in enumerate((CLIENT_UPDATES, SERVERS)):
-    assert {pair[place] for pair in SAMPLE_OF_ONE + named} == {*all_there_are}
+    assert {pair[place] for pair in SAMPLE_OF_ONE + pairs} == {*all_there_are}
   assert {cell[1:] for cell in SAMPLE if cell[1] in CONJUGATE} == set(
     itertools.product(CONJUGATE, ("model", "gradient"))
   )
@@ -193,15 +194,15 @@ def test_the_sample_covers_the_grid():
 @pytest.mark.parametrize("client, server, grouping", REFUSED)
 def test_other_cells_are_refused(tiny, client, server, grouping):
   """In one line that names the flag and the reason."""
-  said = f"num_models={K}: .*(belongs|belong) to one model[)]$"
+  pattern = f"num_models={K}: .*(belongs|belong) to one model[)]$"
   if grouping == "gradient" and server not in CONJUGATE:
-    said = "grouping=gradient: (?=.*measures no anchor gradients)" + (
+    pattern = "grouping=gradient: (?=.*measures no anchor gradients)" + (
       f"(?=.*client_update={client}).*server={server}"
     )
-  refused(
+  assert_refused(
     tiny,
     "composed",
-    said,
+    pattern,
     client_update=client,
     server=server,
     num_models=K,
@@ -236,7 +237,7 @@ STATISTICS = (
   ],
 )
 def test_what_belongs_to_one_model_or_needs_the_mean(tiny, client, settings, message):
-  refused(tiny, "composed", message, client_update=client, **settings)
+  assert_refused(tiny, "composed", message, client_update=client, **settings)
 
 
 def cell(client, server, **settings):
@@ -248,7 +249,7 @@ _GROUPS = dict(
 )
 _SVRG = dict(client_lr=2.0, local_scaling=False, aggregate_scaling="paper")
 #: name -> settings that it shares with its cell, and the cell
-NAMED = {
+NAMED_CELLS = {
   "fedavg": (dict(client_lr=0.2, server_lr=0.9), cell("sgd", "average")),
   "fedprox": (dict(client_lr=0.2, mu=0.3), cell("prox", "average")),
   "fedavgm": (
@@ -312,7 +313,7 @@ NAMED = {
 SAME = [
   *(
     (name, shared, "composed", shared | settings)
-    for name, (shared, settings) in NAMED.items()
+    for name, (shared, settings) in NAMED_CELLS.items()
   ),
   ("fedprox", dict(mu=0.0), "fedavg", {}),
   ("fedgrouprox", dict(mu=0.0, pretrain_scale=1), "fedgroup", dict(pretrain_scale=1)),
@@ -332,7 +333,7 @@ SAME = [
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
-def traced(problem, name, settings):
+def trace(problem, name, settings):
   """The start of an algorithm, its set-up and round as text, constants."""
   if hasattr(registry.get(name).hparams, "local_steps"):
     settings = dict(local_steps=3, batch_size=4, **settings)
@@ -352,13 +353,15 @@ def traced(problem, name, settings):
   )
 
 
-@pytest.mark.parametrize("name, settings, other, of_other", SAME)
-def test_algorithms_that_are_one_program(tiny, name, settings, other, of_other):
+@pytest.mark.parametrize("name, settings, other_name, other_settings", SAME)
+def test_algorithms_that_are_one_program(
+  tiny, name, settings, other_name, other_settings
+):
   """Word for word as they are traced, hence with one result, bit for bit."""
-  one, two = traced(tiny, name, settings), traced(tiny, other, of_other)
-  assert one[1] == two[1]
-  problems.assert_equal((one[0], one[2]), (two[0], two[2]))
+  first, second = trace(tiny, name, settings), trace(tiny, other_name, other_settings)
+  assert first[1] == second[1]
+  problems.assert_equal((first[0], first[2]), (second[0], second[2]))
 
 
 def test_another_setting_is_another_program(tiny):
-  assert traced(tiny, "fedprox", dict(mu=0.1))[1] != (traced(tiny, "fedavg", {})[1])
+  assert trace(tiny, "fedprox", dict(mu=0.1))[1] != (trace(tiny, "fedavg", {})[1])

@@ -53,7 +53,7 @@ def test_rounds_are_the_oracles(problem, name, settings):
   """
   h, rounds = bridge.rounds(problem, name, **WORK, **settings)
   w, memory, results = bridge.start(problem), (), []
-  more = (
+  options = (
     dict(fixed_eta=h.server_lr)
     if name == "cfsvrg"
     else dict(
@@ -65,7 +65,7 @@ def test_rounds_are_the_oracles(problem, name, settings):
     )
   )
   for r in rounds:
-    found = oracle.clsfsvrg_round(
+    reference = oracle.clsfsvrg_round(
       w,
       memory,
       problem.clients,
@@ -77,22 +77,22 @@ def test_rounds_are_the_oracles(problem, name, settings):
       server_lr=h.aggregate_lr,
       aggregate=h.aggregate_scaling,
       scale_features=h.local_scaling,
-      **more,
+      **options,
     )
-    bridge.assert_step_close(w, bridge.model_of(r.state), found.model, 2e-4)
+    bridge.assert_step_close(w, bridge.model_of(r.state), reference.model, 2e-4)
     expected = {
-      "beta": (0.0 if found.restarted else found.beta, 1e-3),
+      "beta": (0.0 if reference.restarted else reference.beta, 1e-3),
       "discrepancy": (
-        clustered.discrepancy(found.trained, [0] * len(r.ids), [found.model]),
+        clustered.discrepancy(reference.trained, [0] * len(r.ids), [reference.model]),
         1e-4,
       ),
     }
-    if found.search is not None:
+    if reference.search is not None:
       expected |= {
-        "eta": (found.search.eta, 1e-5),
-        "line_search_tries": (found.search.tries, 0),
-        "validation_loss_before": (found.search.before, 1e-5),
-        "validation_loss_after": (found.search.after, 1e-5),
+        "eta": (reference.search.eta, 1e-5),
+        "line_search_tries": (reference.search.tries, 0),
+        "validation_loss_before": (reference.search.before, 1e-5),
+        "validation_loss_after": (reference.search.after, 1e-5),
       }
     assert set(r.aux.server) == {"train_loss", *expected}
     for column, (value, rtol) in expected.items():
@@ -100,12 +100,12 @@ def test_rounds_are_the_oracles(problem, name, settings):
     np.testing.assert_allclose(
       r.aux.client["loss"], bridge.losses(problem, w, r.ids), rtol=1e-4
     )
-    w, memory = found.model, found.memory
-    results.append(found)
-  assert any(found.beta for found in results)
+    w, memory = reference.model, reference.memory
+    results.append(reference)
+  assert any(result.beta for result in results)
   if name == "clsfsvrg":
-    assert len({found.search.tries for found in results}) > 1
-    assert any(found.search.eta > 0 for found in results)
+    assert len({result.search.tries for result in results}) > 1
+    assert any(result.search.eta > 0 for result in results)
 
 
 def test_validation_data_are_asked_for(problem):

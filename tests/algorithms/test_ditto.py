@@ -22,14 +22,14 @@ def personal_batches(problem, i, key, work):
   )
 
 
-def expected_round(problem, w, personal, h, ids, batches, own):
+def oracle_round(problem, w, personal, h, ids, batches, own_batches):
   return heterogeneity.ditto_round(
     w,
     personal,
     problem.clients,
     ids,
     batches,
-    own,
+    own_batches,
     h.client_lr,
     h.personal_lr,
     h.lam,
@@ -39,12 +39,14 @@ def expected_round(problem, w, personal, h, ids, batches, own):
   )
 
 
-def expected_of(problem, w, personal, h, r):
+def simulate_round(problem, w, personal, h, r):
   """The batches of the personal steps, and the round."""
-  own = {
+  own_batches = {
     i: personal_batches(problem, i, jax.random.fold_in(r.key, i), h) for i in r.ids
   }
-  return own, expected_round(problem, w, personal, h, r.ids, r.batches, own)
+  return own_batches, oracle_round(
+    problem, w, personal, h, r.ids, r.batches, own_batches
+  )
 
 
 @pytest.mark.parametrize(
@@ -67,29 +69,31 @@ def test_rounds_and_what_is_deployed_are_the_oracles(problem, settings):
   at_first = h.personal_start == "initial"
   personal = {i: w for i in range(12)} if at_first else {}
   for r in rounds:
-    own, found = expected_of(problem, w, personal, h, r)
-    bridge.assert_step_close(w, bridge.model_of(r.state), found.model, 2e-4)
+    own_batches, result = simulate_round(problem, w, personal, h, r)
+    bridge.assert_step_close(w, bridge.model_of(r.state), result.model, 2e-4)
     for i in r.ids:
       bridge.assert_step_close(
-        w, problems.row(r.state.memory.models, i), found.personal[i], 3e-4
+        w, problems.row(r.state.memory.models, i), result.personal[i], 3e-4
       )
-    w, personal = found.model, found.personal
+    w, personal = result.model, result.personal
     assert bridge.counts(r.aux) == [
       52,
       52,
       1,
-      bridge.read(r.batches) + bridge.read(own),
+      bridge.read(r.batches) + bridge.read(own_batches),
     ]
   state = rounds[-1].state
-  kept = state.memory.models
+  personal_models = state.memory.models
   met = sorted({i for ids in COHORTS for i in ids} - {EMPTY})
   assert np.flatnonzero(state.memory.met).tolist() == met
-  problems.assert_equal(problems.row(kept, EMPTY), problems.some_params(problem.model))
+  problems.assert_equal(
+    problems.row(personal_models, EMPTY), problems.some_params(problem.model)
+  )
 
   deploy = bridge.deployer(problem, "ditto", **settings)
-  for i, known in ((4, 4), (NEVER, NEVER), (NEVER, NOBODY), (0, NOBODY)):
-    v, copy = deploy(state, known, KEY, holder=i)
-    alone = expected_round(
+  for i, client_id in ((4, 4), (NEVER, NEVER), (NEVER, NOBODY), (0, NOBODY)):
+    v, copy = deploy(state, client_id, KEY, holder=i)
+    reference = oracle_round(
       problem,
       w,
       {i: start} if at_first else {},
@@ -98,14 +102,14 @@ def test_rounds_and_what_is_deployed_are_the_oracles(problem, settings):
       {i: bridge.client_batches(problem, i, KEY, h)},
       {i: personal_batches(problem, i, KEY, h)},
     )
-    bridge.assert_step_close(w, copy, alone.trained[0], 3e-4)
-    if known in met:
-      problems.assert_equal(v, problems.row(kept, known))
+    bridge.assert_step_close(w, copy, reference.trained[0], 3e-4)
+    if client_id in met:
+      problems.assert_equal(v, problems.row(personal_models, client_id))
     else:
-      bridge.assert_step_close(w, v, alone.personal[i], 3e-4)
+      bridge.assert_step_close(w, v, reference.personal[i], 3e-4)
   for client in (EMPTY, NOBODY):
-    for found in deploy(state, client, KEY):
-      problems.assert_equal(found, bridge.model_of(state))
+    for result in deploy(state, client, KEY):
+      problems.assert_equal(result, bridge.model_of(state))
 
 
 def test_a_newcomer_starts_at_the_model_it_receives(problem):
@@ -114,7 +118,7 @@ def test_a_newcomer_starts_at_the_model_it_receives(problem):
   personal = {}
   for r in rounds:
     w = bridge.to_oracle(bridge.model_of(r.before))
-    personal = expected_of(problem, w, personal, h, r)[1].personal
+    personal = simulate_round(problem, w, personal, h, r)[1].personal
     memory = r.state.memory
     assert np.flatnonzero(memory.met).tolist() == sorted(personal)
     for i in r.ids:

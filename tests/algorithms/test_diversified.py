@@ -47,7 +47,7 @@ CASES = [
 
 
 @functools.cache
-def compiled(name, variant):
+def compile_variant(name, variant):
   """The hyper-parameters and the jitted functions of one variant."""
   problem = problems.softmax_problem()
   settings = {**COMMON, **VARIANTS[variant]}
@@ -119,12 +119,12 @@ def test_rounds_are_the_oracles(problem, name, variant):
   Both chains run on their own results. Of a round's step an error of 2e-4 is
   tolerated: 1e-4 for a round in float32, and what it inherits.
   """
-  hparams, start, round_, _ = compiled(name, variant)
+  hparams, start, round_, _ = compile_variant(name, variant)
   params = problems.some_params(problem.model)
   state = start(params)
   reference = Oracle(name, hparams, problem, bridge.to_oracle(params))
   keys = run_keys(5)
-  parted = False
+  is_split = False
   for number in range(ROUNDS):
     cohort = sample_cohort(problem.data, 8, jax.random.fold_in(keys.cohort, number))
     key = jax.random.fold_in(keys.work, number)
@@ -145,10 +145,10 @@ def test_rounds_are_the_oracles(problem, name, variant):
     np.testing.assert_allclose(
       aux.client["loss"], result.losses[np.arange(8), result.preferences], rtol=1e-5
     )
-    parted |= len(set(result.assignments)) == MODELS
+    is_split |= len(set(result.assignments)) == MODELS
   assert int(state.round) == ROUNDS
   # The data set is such that the groups are not trivial.
-  assert parted or hparams.split == "copies"
+  assert is_split or hparams.split == "copies"
 
 
 @problems.quick_jit
@@ -179,18 +179,18 @@ def test_no_model_goes_without_clients_in_the_split(seed):
 
 def test_clients_deploy_the_model_they_prefer(problem):
   """A newcomer too."""
-  _, start, _, algorithm = compiled("ma_fsvrg", "default")
+  _, start, _, algorithm = compile_variant("ma_fsvrg", "default")
   models = [problems.some_params(problem.model, seed, 1.0) for seed in range(3)]
   state = start(models[0])._replace(
     models=jax.tree.map(lambda *leaves: jnp.stack(leaves), *models)
   )
   deploy = jax.jit(algorithm.client_params)
-  chosen = set()
+  groups = set()
   for i, (x, y) in enumerate(problem.clients[:6]):
     best = int(
       np.argmin([oracle.loss(bridge.to_oracle(w), x, y, problems.L2) for w in models])
     )
-    chosen.add(best)
+    groups.add(best)
     for client_id in (i, 12):
       problems.assert_equal(
         deploy(
@@ -201,4 +201,4 @@ def test_clients_deploy_the_model_they_prefer(problem):
         ),
         models[best],
       )
-  assert len(chosen) > 1
+  assert len(groups) > 1

@@ -21,11 +21,11 @@ def check_round(problem, r, h, w, linear, table):
 
   G_k = -alpha D_k, and h = -alpha mean D.
   """
-  found = heterogeneity.dyn_round(
+  reference = heterogeneity.dyn_round(
     w,
     linear,
     table,
-    problem.clients[: r.there],
+    problem.clients[: r.num_joined],
     r.ids,
     r.batches,
     h.client_lr,
@@ -33,12 +33,12 @@ def check_round(problem, r, h, w, linear, table):
     problems.L2,
     h.client_weights,
   )
-  bridge.assert_step_close(w, bridge.model_of(r.state), found.model, 2e-4)
+  bridge.assert_step_close(w, bridge.model_of(r.state), reference.model, 2e-4)
   memory = r.state.memory
-  bridge.assert_vectors_close(-h.alpha * bridge.to_oracle(memory.mean), found.h)
-  for i, expected in found.table.items():
+  bridge.assert_vectors_close(-h.alpha * bridge.to_oracle(memory.mean), reference.h)
+  for i, expected in reference.table.items():
     bridge.assert_vectors_close(-h.alpha * bridge.entry(memory.clients, i), expected)
-  return found
+  return reference
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,8 @@ def test_rounds_are_the_oracles(problem, settings):
   w = bridge.start(problem)
   linear, table = np.zeros_like(w), zero_table(w, problem.clients[:EMPTY])
   for r in rounds:
-    found = check_round(problem, r._replace(there=EMPTY), h, w, linear, table)
-    w, linear, table = found.model, found.h, found.table
+    reference = check_round(problem, r._replace(num_joined=EMPTY), h, w, linear, table)
+    w, linear, table = reference.model, reference.h, reference.table
     assert bridge.counts(r.aux) == [52, 52, 1, bridge.read(r.batches)]
   assert np.abs(table[4]).max() > 0.01
   for i in (NEVER, EMPTY):
@@ -73,21 +73,21 @@ def test_with_newcomers_m_is_who_is_there(problem, weights):
   w = bridge.start(problem)
   table = zero_table(w, problem.clients)
   for r in rounds:
-    there = range(r.there)
+    present = range(r.num_joined)
     linear = weighted_sum(
-      average_weights(problem.clients, there, weights), [table[i] for i in there]
+      average_weights(problem.clients, present, weights), [table[i] for i in present]
     )
-    found = check_round(problem, r, h, w, linear, table)
-    w, table = found.model, found.table
-  assert np.abs(found.h).max() > 0.01
+    reference = check_round(problem, r, h, w, linear, table)
+    w, table = reference.model, reference.table
+  assert np.abs(reference.h).max() > 0.01
 
 
 def test_without_a_regulariser_the_server_is_nesterovs(problem):
   """alpha -> 0, all clients in every round: FedAvg with momentum 1."""
   everyone = [list(range(12))] * 3
-  more = dict(local_steps=2, batch_size=6, client_lr=0.05)
-  _, rounds = bridge.rounds(problem, "feddyn", everyone, alpha=1e-7, **more)
-  average = bridge.build(problem, "composed", client_weights="uniform", **more)
+  options = dict(local_steps=2, batch_size=6, client_lr=0.05)
+  _, rounds = bridge.rounds(problem, "feddyn", everyone, alpha=1e-7, **options)
+  average = bridge.build(problem, "composed", client_weights="uniform", **options)
   fresh = bridge.init(problem, average)
   round_ = problems.quick_jit(average.round)
   cohort = bridge.cohort_of(problem, everyone[0])

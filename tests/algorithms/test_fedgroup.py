@@ -44,7 +44,7 @@ def pool_batches(problem, ids):
   return grouped.batches(problem, ids, jax.random.split(POOL_KEY)[1], PRE)
 
 
-def started(problem, state, params, m):
+def start_oracle(problem, state, params, m):
   """The oracle's state for the pool and the groups that the library found."""
   member = np.asarray(state.member)
   pool = np.flatnonzero(member >= 0).tolist()
@@ -66,7 +66,7 @@ def test_cold_start_and_rounds_are_the_oracles(problem, variant):
   h, m = run.hparams, run.hparams.num_groups
   params = problems.some_params(problem.model)
   state = grouped.begin(run, problem.data, params)
-  reference, pool = started(problem, state, params, m)
+  reference, pool = start_oracle(problem, state, params, m)
   assert len(pool) == (POOL if h.centers == "kmeans" else m)
   assert set(np.asarray(state.member)[pool].tolist()) == set(range(m))
   w0 = [reference.w0] * m
@@ -86,7 +86,7 @@ def test_cold_start_and_rounds_are_the_oracles(problem, variant):
       PLAN_KEY if h.direction == "initial" else grouped.rule_key(r.key),
       PRE,
     )
-    found, new = oracle.fedgroup_round(
+    expected, new = oracle.fedgroup_round(
       reference,
       problem.clients,
       r.ids,
@@ -100,7 +100,7 @@ def test_cold_start_and_rounds_are_the_oracles(problem, variant):
       h.direction,
       cold,
     )
-    grouped.assert_round(r, reference.models, found, m)
+    grouped.assert_round(r, reference.models, expected, m)
     np.testing.assert_allclose(
       grouped.rows(r.state.memory.latest), new.latest, atol=2e-5
     )
@@ -118,7 +118,7 @@ def assert_newcomers_are_the_oracles(run, state, reference):
 
   The oracle knows of the groups that have had members, the last ones.
   """
-  problem, joined = grouped.problem(), set()
+  problem, groups = grouped.problem(), set()
   work = LocalWork(local_steps=PRE, batch_size=6)
   never = len(grouped.models_of(state)) - len(reference.models)
   for i, client in enumerate(problem.clients):
@@ -130,9 +130,9 @@ def assert_newcomers_are_the_oracles(run, state, reference):
       problems.L2,
       run.hparams.direction,
     )
-    assert grouped.joined(run, state, i) == never + expected
-    joined.add(expected)
-  assert len(joined) > 1
+    assert grouped.assign_newcomer(run, state, i) == never + expected
+    groups.add(expected)
+  assert len(groups) > 1
 
 
 @pytest.mark.parametrize("variant", ["auxiliary", "latest"])
@@ -152,13 +152,13 @@ def test_newcomers_join_a_direction_not_a_model(problem, variant):
   models = [4.0 * sum(ways) + ways[0] + 0.6, 4.0 * sum(ways) + ways[1]]
   middle = np.mean(models, axis=0)
   state = state._replace(
-    models=grouped.stacked([middle, *models]),
+    models=grouped.stack_models([middle, *models]),
     memory=state.memory._replace(
-      latest=trees.to_matrix(grouped.stacked([ways[0], *ways]))[0],
+      latest=trees.to_matrix(grouped.stack_models([ways[0], *ways]))[0],
       populated=jnp.array([False, True, True]),
     ),
   )
-  reference, _ = started(problem, state, grouped.zeros(), 3)
+  reference, _ = start_oracle(problem, state, grouped.zeros(), 3)
   assert_newcomers_are_the_oracles(
     run, state, reference._replace(models=models, auxiliary=middle, latest=ways)
   )
@@ -198,22 +198,22 @@ def test_the_pool_is_clustered_by_the_printed_similarity(problem, variant):
 
 
 def test_the_pool_is_of_clients_that_are_there(problem):
-  there = [0, 1, 3, 4, 7, 9, 11]
-  drawn = set()
+  present = [0, 1, 3, 4, 7, 9, 11]
+  pools = set()
   for seed in range(4):
     state = grouped.begin(
-      programs("default"), problem.data, there=there, key=jax.random.key(seed)
+      programs("default"), problem.data, present=present, key=jax.random.key(seed)
     )
     planned, member = (
       np.asarray(a) for a in (state.memory.cold_start_group, state.member)
     )
     pool = np.flatnonzero(member >= 0).tolist()
-    assert len(pool) == POOL and set(pool) <= set(there)
-    assert np.flatnonzero(planned >= 0).tolist() == there
-    drawn.add(tuple(pool))
-  assert len(drawn) > 1
+    assert len(pool) == POOL and set(pool) <= set(present)
+    assert np.flatnonzero(planned >= 0).tolist() == present
+    pools.add(tuple(pool))
+  assert len(pools) > 1
   # Fewer than asked for.
-  state = grouped.begin(programs("default"), problem.data, there=[1, 4, 8])
+  state = grouped.begin(programs("default"), problem.data, present=[1, 4, 8])
   assert np.flatnonzero(np.asarray(state.member) >= 0).tolist() == [1, 4, 8]
   assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
 
@@ -257,14 +257,14 @@ def test_groups_that_stay_empty_stay_finite(problem, variant):
   """Clients that are all alike make one group; the others are never used."""
   run = programs(variant)
   params = problems.some_params(problem.model)
-  alike = problem.data._replace(
+  equal_data = problem.data._replace(
     x=jnp.zeros_like(problem.data.x), y=jnp.zeros_like(problem.data.y)
   )
-  state = grouped.begin(run, alike, params)
+  state = grouped.begin(run, equal_data, params)
   populated = np.asarray(state.memory.populated)
   if variant != "latest":  # ties: as many groups as are asked for
     assert populated.sum() == 1
-  states, log = grouped.play(run, alike, state)
+  states, log = grouped.play(run, equal_data, state)
   for state, aux, ids in zip(states[1:], log, grouped.COHORTS):
     assert all(
       np.isfinite(leaf).all()
@@ -285,7 +285,7 @@ def frequencies(y):
   return oracle.label_histogram(y, problems.CLASSES)
 
 
-def swapped(problem, ids, client, offset, size):
+def swap_rows(problem, ids, client, offset, size):
   """A cohort in which ``client`` holds other rows."""
   cohort = grouped.cohort_of(problem.data, ids)
   slot = ids.index(client)
@@ -296,52 +296,52 @@ def swapped(problem, ids, client, offset, size):
   return cohort._replace(shards=shards, weight=shards.size.astype(jnp.float32))
 
 
-def with_data_of(problem, ids, client, other):
+def with_data_of(problem, ids, client, holder):
   data = problem.data
-  return swapped(problem, ids, client, data.offset[other], data.size[other])
+  return swap_rows(problem, ids, client, data.offset[holder], data.size[holder])
 
 
 def test_a_client_is_grouped_anew_when_its_classes_change(problem):
   run = programs("default")
   params = problems.some_params(problem.model)
   state = grouped.begin(run, problem.data, params)
-  reference, _ = started(problem, state, params, run.hparams.num_groups)
+  reference, _ = start_oracle(problem, state, params, run.hparams.num_groups)
   planned = np.asarray(state.memory.cold_start_group)
-  moved = 0
+  num_moved = 0
   for client in range(12):
-    for other in (1, 2, 4, 6, 8):
+    for holder in (1, 2, 4, 6, 8):
       shift = oracle.total_variation(
-        *(frequencies(problem.clients[i][1]) for i in (client, other))
+        *(frequencies(problem.clients[i][1]) for i in (client, holder))
       )
       ids = sorted({client, 5, 9})
       key = jax.random.key(50)
       as_other = problem._replace(
-        clients=[problem.clients[other if i == client else i] for i in range(12)]
+        clients=[problem.clients[holder if i == client else i] for i in range(12)]
       )
       rows = grouped.batches(as_other, [client], grouped.rule_key(key), PRE)[client]
       expected = planned.copy()
       if shift > 0.2:
         expected[client] = oracle.assign_cold_client(
-          reference, problem.clients[other], rows, grouped.LR, problems.L2
+          reference, problem.clients[holder], rows, grouped.LR, problems.L2
         )
-      cohort = with_data_of(problem, ids, client, other)
+      cohort = with_data_of(problem, ids, client, holder)
       new, _ = run.round(state, cohort, key)
       member = np.asarray(new.member)
       np.testing.assert_array_equal(member[ids], expected[ids])
       if expected[client] == planned[client]:
         continue
-      moved += 1
+      num_moved += 1
       # From now on these are its classes, and it stays.
-      again, aux = run.round(new, cohort, jax.random.key(51))
-      assert again.member[client] == expected[client]
+      next_state, aux = run.round(new, cohort, jax.random.key(51))
+      assert next_state.member[client] == expected[client]
       assert new.memory.cold_start_group[client] == expected[client]
       np.testing.assert_allclose(
-        again.memory.histogram[client],
-        frequencies(problem.clients[other][1]),
+        next_state.memory.histogram[client],
+        frequencies(problem.clients[holder][1]),
         atol=1e-6,
       )
       assert np.isfinite(aux.server["discrepancy"])
-  assert moved > 2
+  assert num_moved > 2
 
 
 def test_a_small_shift_and_migration_1_move_nobody(problem):
@@ -351,7 +351,7 @@ def test_a_small_shift_and_migration_1_move_nobody(problem):
   # One example less of 90.
   new, _ = run.round(
     state,
-    swapped(problem, [1, 4], 1, problem.data.offset[1], problem.data.size[1] - 1),
+    swap_rows(problem, [1, 4], 1, problem.data.offset[1], problem.data.size[1] - 1),
     grouped.KEYS[0],
   )
   assert new.member[1] == state.memory.cold_start_group[1]
@@ -383,7 +383,7 @@ def test_pre_training_is_counted_when_clients_first_take_part(problem):
   cohort = grouped.cohort_of(problem.data, grouped.COHORTS[0])
   later = run.algorithm.idle(state, cohort)
   (after, first), (_, second) = (
-    run.round(each, cohort, grouped.KEYS[0]) for each in (state, later)
+    run.round(start, cohort, grouped.KEYS[0]) for start in (state, later)
   )
   problems.assert_equal(second.cost, first.cost)
   third = run.round(after, cohort, grouped.KEYS[0])[1]
@@ -393,13 +393,13 @@ def test_pre_training_is_counted_when_clients_first_take_part(problem):
 def test_of_few_clients_all_are_pretrained_with_a_warning():
   """With the default of 60, too, and bit for bit as where all are named."""
   runs, fed = [], fa.federate("digits", num_clients=12)
-  given = dict(rounds=2, cohort_size=4, evaluate="assigned", pretrain_steps=2)
+  options = dict(rounds=2, cohort_size=4, evaluate="assigned", pretrain_steps=2)
   with pytest.warns(
     UserWarning,
     match="pretrain_scale=20: would pre-train 60 clients for num_groups=3, all 12 are",
   ):
-    runs.append(fa.run("fedgroup", fed, **given))
-  runs.append(fa.run("fedgroup", fed, pretrain_scale=4, **given))
+    runs.append(fa.run("fedgroup", fed, **options))
+  runs.append(fa.run("fedgroup", fed, pretrain_scale=4, **options))
   assert len({run.state_hash() for run in runs}) == 1
   costs = [run.history["floats_down"] for run in runs]
   np.testing.assert_array_equal(*costs)

@@ -30,7 +30,7 @@ from tests.reference import heterogeneity
 def test_a_round_is_the_oracles(problem, settings):
   h, (r,) = bridge.rounds(problem, "fednova", bridge.COHORTS[:1], **settings)
   w = bridge.start(problem)
-  found = heterogeneity.nova_round(
+  expected = heterogeneity.nova_round(
     w,
     problem.clients,
     r.ids,
@@ -43,7 +43,7 @@ def test_a_round_is_the_oracles(problem, settings):
     h.tau_eff,
     h.client_weights,
   )
-  bridge.assert_step_close(w, bridge.model_of(r.state), found, 2e-4)
+  bridge.assert_step_close(w, bridge.model_of(r.state), expected, 2e-4)
   assert bridge.counts(r.aux) == [52, 52, 1, bridge.read(r.batches)]
 
 
@@ -51,12 +51,12 @@ def test_a_round_is_the_oracles(problem, settings):
   "momentum, shrink", [(0.0, 0.0), (0.9, 0.0), (0.0, 0.2), (0.7, 0.3)]
 )
 def test_the_normaliser_is_the_sum_of_the_weights(momentum, shrink):
-  taken = [0, 1, 2, 7, 40]
-  found = jax.vmap(lambda tau: fednova.normaliser(tau, momentum, shrink))(
-    jnp.array(taken, jnp.int32)
+  step_counts = [0, 1, 2, 7, 40]
+  actual = jax.vmap(lambda tau: fednova.normaliser(tau, momentum, shrink))(
+    jnp.array(step_counts, jnp.int32)
   )
   np.testing.assert_allclose(
-    found,
-    [heterogeneity.accumulation(tau, momentum, shrink).sum() for tau in taken],
+    actual,
+    [heterogeneity.accumulation(tau, momentum, shrink).sum() for tau in step_counts],
     rtol=1e-6,
   )

@@ -87,22 +87,22 @@ def test_seeds_and_numbers_are_the_update(problem):
 
   for i in IDS:
     draws, batches = client_of(problem, r, i, h)
-    v, sent = w, []
+    v, messages = w, []
     for number, batch in enumerate(batches):
-      sent.append(
+      messages.append(
         zeroth_order.changes(
           v, *batch, directions(problem, draws, number, h), h.smoothing
         ).astype(np.float32)
       )
-      v = step(v, sent[-1], draws, number)
-    words, sent = np.asarray(jax.random.key_data(draws)), np.array(sent)
-    assert words.nbytes + sent.nbytes == 4 * int(r.aux.cost.up) == 56
+      v = step(v, messages[-1], draws, number)
+    words, messages = np.asarray(jax.random.key_data(draws)), np.array(messages)
+    assert words.nbytes + messages.nbytes == 4 * int(r.aux.cost.up) == 56
     draws, v = jax.random.wrap_key_data(words), w
-    for number, numbers in enumerate(sent):
+    for number, numbers in enumerate(messages):
       v = step(v, numbers, draws, number)
     received.append(v)
   check_mean(problem, r, received, h)
   assert r.aux.cost.central_flops == 2 * 12 * 52 * len(IDS)
-  bridge.refused(
+  bridge.assert_refused(
     problem, "fedzo", "uplink=seeds: needs local_steps", uplink="seeds", local_steps=0
   )

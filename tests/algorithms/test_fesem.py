@@ -32,7 +32,7 @@ def test_rounds_are_the_oracles(problem, first, weights):
   state = grouped.begin(run, problem.data, params, key=jax.random.key(6))
   start, local = bridge.to_oracle(params), {}
   centres = grouped.models_of(state)
-  chosen, again = set(), set()
+  first_groups, returning = set(), set()
   for r in grouped.rounds(run, problem, state):
     new = [i for i in r.ids if i not in local]
     groups = dict(zip(r.ids, np.asarray(r.aux.client["group"]).tolist()))
@@ -41,7 +41,7 @@ def test_rounds_are_the_oracles(problem, first, weights):
       "initial": lambda i: oracle.nearest_centre(start, centres),
       "random": groups.get,
     }[first]
-    found, local = oracle.fesem_round(
+    expected, local = oracle.fesem_round(
       centres,
       local,
       problem.clients,
@@ -52,10 +52,10 @@ def test_rounds_are_the_oracles(problem, first, weights):
       weights,
       {i: where(i) for i in new},
     )
-    grouped.assert_round(r, centres, found, K)
-    chosen |= {groups[i] for i in new}
-    again |= set(r.ids) - set(new)
-    centres = found.models
+    grouped.assert_round(r, centres, expected, K)
+    first_groups |= {groups[i] for i in new}
+    returning |= set(r.ids) - set(new)
+    centres = expected.models
     trained = np.asarray(r.state.memory.trained)
     assert np.flatnonzero(trained).tolist() == sorted(local)
     table = np.asarray(r.state.memory.last)
@@ -63,9 +63,9 @@ def test_rounds_are_the_oracles(problem, first, weights):
       grouped.rows(table[sorted(local)]), [local[i] for i in sorted(local)], atol=2e-4
     )
     assert not table[~trained].any()
-  assert again
+  assert returning
   # A common model has one nearest centre; trained or drawn they differ.
-  assert (len(chosen) > 1) == (first != "initial")
+  assert (len(first_groups) > 1) == (first != "initial")
 
 
 def test_newcomers_join_the_centre_nearest_to_their_own_training(problem):
@@ -86,9 +86,9 @@ def test_newcomers_join_the_centre_nearest_to_their_own_training(problem):
     for i in (0, 1, 2, 8)
   }
   centres = [trained[1], trained[2], trained[8]]
-  state = state._replace(models=grouped.stacked(centres))
+  state = state._replace(models=grouped.stack_models(centres))
   for i, w in trained.items():
-    assert grouped.joined(run, state, i) == oracle.nearest_centre(w, centres)
+    assert grouped.assign_newcomer(run, state, i) == oracle.nearest_centre(w, centres)
 
 
 def test_clients_deploy_the_centre_nearest_to_their_last_model(problem):

@@ -30,13 +30,13 @@ def by_threshold():
   )
 
 
-def clustering(problem, w, key, there=grouped.EVERYONE, **settings):
+def clustering(problem, w, key, present=grouped.EVERYONE, **settings):
   """The oracle's updates and distances of the clients that are there."""
-  batches = grouped.batches(problem, there, grouped.rule_key(key, 1))
+  batches = grouped.batches(problem, present, grouped.rule_key(key, 1))
   return oracle.flhc_cluster(
     w,
-    [problem.clients[i] for i in there],
-    [batches[i] for i in there],
+    [problem.clients[i] for i in present],
+    [batches[i] for i in present],
     grouped.LR,
     problems.L2,
     **settings,
@@ -56,7 +56,7 @@ def assert_rounds_are_the_oracles(run, labels_of, number, weights):
       labels = labels_of(models[0], r.key)
       np.testing.assert_array_equal(r.state.member, labels)
     assert bool(r.state.memory.done) == (n >= AFTER)
-    found = oracle.group_round(
+    expected = oracle.group_round(
       models,
       labels[r.ids],
       problem.clients,
@@ -66,11 +66,11 @@ def assert_rounds_are_the_oracles(run, labels_of, number, weights):
       problems.L2,
       weights=weights,
     )
-    before, after = models, found.models
+    before, after = models, expected.models
     if n < AFTER:  # one model; the others do not count yet
       before, after = before[:1], after[:1]
-    grouped.assert_round(r, before, found, number, models=after)
-    models = found.models
+    grouped.assert_round(r, before, expected, number, models=after)
+    models = expected.models
   assert len(set(labels)) > 1
 
 
@@ -144,13 +144,13 @@ def test_no_more_groups_than_allowed(problem):
 
 
 def test_who_comes_after_the_clustering_joins_the_nearest_update(problem):
-  there = [i for i in range(12) if i not in (4, 7, 9)]
+  present = [i for i in range(12) if i not in (4, 7, 9)]
   threshold = between_merges(problem, 3)
   run = by_threshold()(distance_threshold=threshold)
   state = grouped.begin(run, problem.data)
 
   def cohort(ids):
-    joins = jnp.array([0 if i in there else 99 for i in range(12)])
+    joins = jnp.array([0 if i in present else 99 for i in range(12)])
     late = problem.data._replace(joins=joins)
     padded = jnp.array([*ids, *[12] * (12 - len(ids))], jnp.int32)
     return layout.take_cohort(late, padded, 0)
@@ -158,11 +158,11 @@ def test_who_comes_after_the_clustering_joins_the_nearest_update(problem):
   for ids, key in zip(([0, 1, 5], [2, 3, 6], [0, 2, 8]), grouped.KEYS):
     w = bridge.to_oracle(bridge.model_of(state))
     state, _ = run.round(state, cohort(ids), key)
-  updates, distances = clustering(problem, w, key, there)
+  updates, distances = clustering(problem, w, key, present)
   labels = oracle.cut_at_distance(distances, "complete", threshold)
   assert 1 < len(set(labels)) <= K
   expected = np.full(12, -1)
-  expected[there] = labels
+  expected[present] = labels
   np.testing.assert_array_equal(state.member, expected)
   centres = [np.array(updates)[labels == g].mean(0) for g in range(max(labels) + 1)]
   np.testing.assert_allclose(
@@ -184,15 +184,17 @@ def test_who_comes_after_the_clustering_joins_the_nearest_update(problem):
     assert after.member[i] == nearest(i, batches)
   assert aux.server["members"].sum() == 12
   # Known by now, it is not asked again.
-  again, _ = run.round(after, grouped.cohort_of(problem.data, [4]), jax.random.key(99))
-  np.testing.assert_array_equal(again.member, after.member)
+  repeated, _ = run.round(
+    after, grouped.cohort_of(problem.data, [4]), jax.random.key(99)
+  )
+  np.testing.assert_array_equal(repeated.member, after.member)
   # A newcomer deploys the model of the group that it would join.
   work = LocalWork(
     **{name: grouped.WORK[name] for name in ("local_steps", "batch_size")}
   )
   for i in (2, 4, 9):
     rows = {i: bridge.client_batches(problem, i, key, work)}
-    assert grouped.joined(run, after, i, key) == nearest(i, rows)
+    assert grouped.assign_newcomer(run, after, i, key) == nearest(i, rows)
   # Who has no data, and so no update, joins no empty group either.
   nothing = layout.shard_of(problem.data, 0)._replace(size=jnp.int32(0))
   w = run.deploy(after, jnp.int32(grouped.NOBODY), nothing, key)

@@ -50,9 +50,9 @@ def test_a_model_without_features_is_not_scaled(image_problem):
     *(
       bridge.one_round(
         image_problem,
-        bridge.build(image_problem, "fsvrg", client_lr=1.0, **more),
+        bridge.build(image_problem, "fsvrg", client_lr=1.0, **options),
         [0, 3],
       )[1].models
-      for more in ({}, dict(local_scaling=False, aggregate_scaling="none"))
+      for options in ({}, dict(local_scaling=False, aggregate_scaling="none"))
     )
   )

@@ -46,22 +46,22 @@ def check_rounds(problem, h, rounds):
   """Rounds of either variant, with newcomers or without, are the oracle's."""
   partition = partition_of(problem, h.batch_size or 1)
   by_table, full = h.variant == "table", h.first_gradients == "full"
-  w, known = bridge.start(problem), {}
+  w, table = bridge.start(problem), {}
   for r in rounds:
-    for i in range(len(known), r.there):  # who has just come
-      known[i] = (
+    for i in range(len(table), r.num_joined):  # who has just come
+      table[i] = (
         [np.zeros_like(w) for _ in partition[i]]
         if by_table
         else full * oracle.gradient(w, *problem.clients[i], problems.L2)
       )
-    there, variant = problem.clients[: r.there], "T" if by_table else "C"
+    present, variant = problem.clients[: r.num_joined], "T" if by_table else "C"
     picks = picks_of(partition, r.ids, r.key, h.local_steps)
-    estimate = baselines.losac_estimate(known, there, variant, partition)
-    found = baselines.losac_round(
+    estimate = baselines.losac_estimate(table, present, variant, partition)
+    reference = baselines.losac_round(
       w,
       estimate,
-      known,
-      there,
+      table,
+      present,
       r.ids,
       r.batches,
       h.client_lr,
@@ -71,17 +71,17 @@ def check_rounds(problem, h, rounds):
       partition,
       picks,
     )
-    bridge.assert_step_close(w, bridge.model_of(r.state), found.model, 3e-4)
+    bridge.assert_step_close(w, bridge.model_of(r.state), reference.model, 3e-4)
     memory = r.state.memory
     for mine, theirs in (
-      (memory.estimate, found.G),
+      (memory.estimate, reference.G),
       (
         memory.estimate,
-        baselines.losac_estimate(found.table, there, variant, partition),
+        baselines.losac_estimate(reference.table, present, variant, partition),
       ),
     ):
       bridge.assert_vectors_close(bridge.to_oracle(mine), theirs, 2e-5)
-    for i, expected in found.table.items():
+    for i, expected in reference.table.items():
       first, rows = (
         (int(memory.first_row[i]), expected) if by_table else (i, [expected])
       )
@@ -91,7 +91,7 @@ def check_rounds(problem, h, rounds):
       assert int(r.aux.cost.example_gradients) == sum(
         len(partition[i][j]) for i in r.ids for j in picks[i]
       )
-    w, known = found.model, found.table
+    w, table = reference.model, reference.table
 
 
 @pytest.mark.parametrize(
@@ -136,13 +136,13 @@ def test_picks_visit_as_many_batches_as_there_are(count):
 
 @pytest.mark.parametrize("flag", ["local_steps", "batch_size"])
 @pytest.mark.parametrize(
-  "name, more", [("losac", {}), ("composed", dict(client_update="losac"))]
+  "name, settings", [("losac", {}), ("composed", dict(client_update="losac"))]
 )
-def test_a_table_of_no_fixed_size_is_refused(problem, flag, name, more):
-  bridge.refused(
+def test_a_table_of_no_fixed_size_is_refused(problem, flag, name, settings):
+  bridge.assert_refused(
     problem,
     name,
     f"{flag}=0: variant=table needs at least 1$",
     **{**TABLE, flag: 0},
-    **more,
+    **settings,
   )

@@ -73,7 +73,7 @@ def test_rounds_are_the_oracles(problem, name, settings):
   )
   lite, vectors = name == "mime_lite", {"momentum": 1, "adam": 2}.get(base["base"], 0)
   for r in rounds:
-    found = baselines.mime_round(
+    expected = baselines.mime_round(
       w,
       s,
       problem.clients,
@@ -86,8 +86,8 @@ def test_rounds_are_the_oracles(problem, name, settings):
       weights=h.client_weights,
       **base,
     )
-    bridge.assert_step_close(w, bridge.model_of(r.state), found.model, 3e-4)
-    assert_statistics_close(r.state.memory, found.state)
+    bridge.assert_step_close(w, bridge.model_of(r.state), expected.model, 3e-4)
+    assert_statistics_close(r.state.memory, expected.state)
     # The paper's s comes down, MimeLite's full gradient goes up.
     full = not lite or vectors > 0
     assert bridge.counts(r.aux) == [
@@ -101,4 +101,4 @@ def test_rounds_are_the_oracles(problem, name, settings):
       np.testing.assert_allclose(
         r.aux.client["loss"], bridge.losses(problem, w, r.ids), rtol=1e-4
       )
-    w, s = found.model, found.state
+    w, s = expected.model, expected.state

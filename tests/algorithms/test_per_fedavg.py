@@ -51,7 +51,7 @@ def test_rounds_are_the_oracles(problem, settings):
   w = bridge.start(problem)
   for r in rounds:
     batches = by_step(problem, r.ids, r.key, h, BATCHES[h.hessian])
-    found = baselines.per_fedavg_round(
+    expected = baselines.per_fedavg_round(
       w,
       problem.clients,
       r.ids,
@@ -63,9 +63,9 @@ def test_rounds_are_the_oracles(problem, settings):
       h.hessian,
       weights=h.client_weights,
     )
-    bridge.assert_step_close(w, bridge.model_of(r.state), found, 2e-4)
+    bridge.assert_step_close(w, bridge.model_of(r.state), expected, 2e-4)
     check_ledger(r, batches)
-    w = found
+    w = expected
 
 
 def check_ledger(r, batches):
@@ -91,17 +91,17 @@ def test_a_difference_of_gradients_is_close_to_the_product(problem):
   third derivative l^2. At hf_delta = 1e-3 that is 3e-5 and 1e-5, at 1e-6 it
   is 3e-2.
   """
-  found = {}
+  results = {}
   for hessian, delta in (("exact", 1e-3), ("hf", 1e-3), ("hf", 1e-6)):
     h, (r,) = bridge.rounds(
       problem, "per_fedavg", COHORTS[:1], **WORK, hessian=hessian, hf_delta=delta
     )
     check_ledger(r, by_step(problem, r.ids, r.key, h, BATCHES[hessian]))
-    found[hessian, delta] = bridge.to_oracle(bridge.model_of(r.state))
-  exact = found["exact", 1e-3]
+    results[hessian, delta] = bridge.to_oracle(bridge.model_of(r.state))
+  exact = results["exact", 1e-3]
   step = np.linalg.norm(exact - bridge.start(problem))
   close, rounded = (
-    np.linalg.norm(found["hf", delta] - exact) for delta in (1e-3, 1e-6)
+    np.linalg.norm(results["hf", delta] - exact) for delta in (1e-3, 1e-6)
   )
   assert close < 1e-4 * step and rounded > 10 * close
 

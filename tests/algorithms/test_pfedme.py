@@ -25,7 +25,7 @@ WORK = [
 ]
 
 
-def expected_pair(problem, name, i, key, h):
+def oracle_pair(problem, name, i, key, h):
   """theta and w_k of client i."""
   rows_key, draws = jax.random.split(key)
   x, y = problem.clients[i]
@@ -63,7 +63,7 @@ def test_a_round_is_the_oracles(problem, name, settings):
   h, (r,) = bridge.rounds(problem, name, [IDS], **settings)
   w = bridge.start(problem)
   trained = [
-    expected_pair(problem, name, i, jax.random.fold_in(r.key, i), h)[1] for i in IDS
+    oracle_pair(problem, name, i, jax.random.fold_in(r.key, i), h)[1] for i in IDS
   ]
   weights = oracle.average_weights(problem.clients, IDS, h.client_weights)
   expected = oracle.server_step(w, trained, weights, h.server_lr)
@@ -84,8 +84,8 @@ def test_what_a_client_deploys_and_its_copy(problem, name):
   for i in (4, 6):
     key = jax.random.fold_in(bridge.KEYS[0], i)
     both = deploy(state, i, key)
-    for found, expected in zip(both, expected_pair(problem, name, i, key, h)):
-      bridge.assert_step_close(w, found, expected, rtol=5e-4)
+    for actual, expected in zip(both, oracle_pair(problem, name, i, key, h)):
+      bridge.assert_step_close(w, actual, expected, rtol=5e-4)
     assert problems.differ(*both)
-  for found in deploy(state, bridge.NOBODY):
-    problems.assert_equal(found, problems.some_params(problem.model))
+  for actual in deploy(state, bridge.NOBODY):
+    problems.assert_equal(actual, problems.some_params(problem.model))

@@ -14,11 +14,11 @@ WORK = dict(local_steps=5, batch_size=6, client_lr=0.2)
 
 def check_round(problem, r, h, w, c, table):
   """A round of the clients there is the oracle's, which is returned."""
-  found = baselines.scaffold_round(
+  reference = baselines.scaffold_round(
     w,
     c,
     table,
-    problem.clients[: r.there],
+    problem.clients[: r.num_joined],
     r.ids,
     r.batches,
     h.client_lr,
@@ -26,11 +26,11 @@ def check_round(problem, r, h, w, c, table):
     problems.L2,
     h.option,
   )
-  bridge.assert_step_close(w, bridge.model_of(r.state), found.model, 2e-4)
-  bridge.assert_vectors_close(bridge.to_oracle(r.state.memory.server), found.c)
-  for i, expected in found.table.items():
+  bridge.assert_step_close(w, bridge.model_of(r.state), reference.model, 2e-4)
+  bridge.assert_vectors_close(bridge.to_oracle(r.state.memory.server), reference.c)
+  for i, expected in reference.table.items():
     bridge.assert_vectors_close(bridge.entry(r.state.memory.clients, i), expected, 2e-5)
-  return found
+  return reference
 
 
 @pytest.mark.parametrize(
@@ -53,12 +53,12 @@ def test_rounds_are_the_oracles(problem, settings):
   w = bridge.start(problem)
   c, table = np.zeros_like(w), baselines.zero_table(w, problem.clients)
   for r in rounds:
-    found = check_round(problem, r, h, w, c, table)
-    w, c, table = found.model, found.c, found.table
+    reference = check_round(problem, r, h, w, c, table)
+    w, c, table = reference.model, reference.c, reference.table
     assert r.aux.client["loss"].shape == (len(r.ids),)
     # Option I reads all of a client's examples once more.
-    more = bridge.examples(problem, r.ids) if h.option == "I" else 0
-    assert bridge.counts(r.aux) == [104, 104, 1, bridge.read(r.batches) + more]
+    extra = bridge.examples(problem, r.ids) if h.option == "I" else 0
+    assert bridge.counts(r.aux) == [104, 104, 1, bridge.read(r.batches) + extra]
   assert np.abs(table[4]).max() > 0.01
 
 
@@ -121,7 +121,7 @@ def test_with_newcomers_n_is_who_is_there(problem, option):
   w = bridge.start(problem)
   table = baselines.zero_table(w, problem.clients)
   for r in rounds:
-    c = np.mean([table[i] for i in range(r.there)], axis=0)
-    found = check_round(problem, r, h, w, c, table)
-    w, table = found.model, found.table
-  assert np.abs(found.c).max() > 0.01
+    c = np.mean([table[i] for i in range(r.num_joined)], axis=0)
+    reference = check_round(problem, r, h, w, c, table)
+    w, table = reference.model, reference.table
+  assert np.abs(reference.c).max() > 0.01

@@ -21,8 +21,8 @@ def test_moves_are_those_of_algorithm_2(rule):
   state = transform.init(jnp.zeros(5))
   expected = optimisers.fedopt(rule, DELTAS, 0.3, 0.8, 0.95, 0.02)
   for delta, move in zip(DELTAS, expected, strict=True):
-    found, state = jax.jit(transform.update)(-delta, state)
-    np.testing.assert_allclose(found, move, rtol=1e-5)
+    actual, state = jax.jit(transform.update)(-delta, state)
+    np.testing.assert_allclose(actual, move, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

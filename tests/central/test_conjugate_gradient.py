@@ -23,7 +23,7 @@ def flat(params):
 
 
 @functools.cache
-def compiled(rule):
+def compile_rule(rule):
   transform = conjugate_gradient(rule)
   return transform.init, jax.jit(transform.update)
 
@@ -32,7 +32,7 @@ def compiled(rule):
 def test_directions_are_the_oracles(rule):
   """A chain of gradients, some of which make the last direction climb."""
   rng = np.random.default_rng(2)
-  init, update = compiled(rule)
+  init, update = compile_rule(rule)
   state = init(tree(np.zeros(5)))
   g_prev = d_prev = None
   restarts = []
@@ -41,25 +41,25 @@ def test_directions_are_the_oracles(rule):
     g *= np.float32(rng.choice([0.3, 1.0, 3.0]))
     direction, state = update(tree(g), state)
     g = g.astype(np.float64)
-    found = oracle.direction(rule, g, g_prev, d_prev)
+    expected = oracle.direction(rule, g, g_prev, d_prev)
     np.testing.assert_allclose(
-      flat(direction), found.d, rtol=0, atol=1e-5 * np.abs(found.d).max()
+      flat(direction), expected.d, rtol=0, atol=1e-5 * np.abs(expected.d).max()
     )
     np.testing.assert_allclose(
-      state.beta, 0.0 if found.restarted else found.beta, rtol=1e-4
+      state.beta, 0.0 if expected.restarted else expected.beta, rtol=1e-4
     )
     assert int(state.rounds) == number + 1
     np.testing.assert_array_equal(flat(state.direction), flat(direction))
     np.testing.assert_array_equal(flat(state.gradient), g)
     g_prev, d_prev = g, flat(direction).astype(np.float64)
-    restarts.append(found.restarted)
+    restarts.append(expected.restarted)
   assert any(restarts) and not all(restarts[1:])
 
 
 @pytest.mark.parametrize("rule", BETA_RULES)
 def test_a_zero_denominator_gives_no_beta(rule):
   """After a gradient of zero, whatever comes."""
-  init, update = compiled(rule)
+  init, update = compile_rule(rule)
   for second in (0.0, 2.0):
     _, state = update(tree(np.zeros(5)), init(tree(np.zeros(5))))
     direction, state = update(tree(np.full(5, second)), state)
@@ -73,7 +73,7 @@ def test_exact_steps_end_a_quadratic_in_its_dimension(rule):
   rng = np.random.default_rng(3)
   root = rng.normal(size=(5, 5))
   hessian, target = root @ root.T + 3 * np.eye(5), rng.normal(size=5)
-  init, update = compiled(rule)
+  init, update = compile_rule(rule)
   w, state = np.zeros(5), init(tree(np.zeros(5)))
   errors = []
   for step in range(5):
@@ -107,16 +107,16 @@ def test_it_composes_with_optax_line_search():
   def step(params, state):
     # optax mixes weak types and its own dtypes.
     with jax.numpy_dtype_promotion("standard"):
-      here, grad = jax.value_and_grad(value)(params)
+      loss, grad = jax.value_and_grad(value)(params)
       updates, state = transform.update(
-        grad, state, params, value=here, grad=grad, value_fn=value
+        grad, state, params, value=loss, grad=grad, value_fn=value
       )
-      return optax.apply_updates(params, updates), state, here
+      return optax.apply_updates(params, updates), state, loss
 
   params = tree(np.zeros(5))
   state, values = transform.init(params), []
   for _ in range(21):
-    params, state, here = step(params, state)
-    values.append(float(here))
+    params, state, loss = step(params, state)
+    values.append(float(loss))
   assert (np.diff(values) <= 0).all()
   assert values[-1] < 1e-2 * values[0]

@@ -50,12 +50,12 @@ def test_statistics_are_those_of_who_is_there(problem, name):
   for number in range(6):
     cohort = sample_cohort(data, 4, jax.random.key(number), number)
     state, _ = round_(state, cohort, key)
-    there = problem.clients[: (JOINS <= number).sum()]
-    counts, total = oracle.total_counts(there)
+    present = problem.clients[: (JOINS <= number).sum()]
+    counts, total = oracle.total_counts(present)
     np.testing.assert_allclose(state.memory.share, counts[:-1] / total, rtol=1e-6)
     update = problems.some_params(problem.model)
     for mode in ("all", "paper"):
-      scaling = oracle.aggregate_scaling(there, range(3), mode)
+      scaling = oracle.aggregate_scaling(present, range(3), mode)
       mine = bridge.to_oracle(
         features.scale_aggregate(
           problem.model, mode, state.memory, jnp.float32(3), update

@@ -49,7 +49,7 @@ class Value(NamedTuple):
 QUADRATIC = Value()
 
 
-def walled(limit, beyond):
+def with_wall(limit, beyond):
   return Value(limit=limit, beyond=beyond)
 
 
@@ -136,15 +136,15 @@ def test_where_no_step_passes_the_model_stays(test):
 def test_armijo_asks_for_a_little_more_than_a_decrease(first, tries):
   """On (1 - eta)^2 / 2 it takes eta up to 2 - 2e-4."""
   w = np.array([2.0, 1, 1, 1, 1])
-  found = compare(QUADRATIC, w, 1 - w, w - 1, test="armijo", initial_step=first)
-  assert found.tries == tries
+  result = compare(QUADRATIC, w, 1 - w, w - 1, test="armijo", initial_step=first)
+  assert result.tries == tries
 
 
 @pytest.mark.parametrize("max_tries", [1, 2, 6, 7, 9])
 def test_no_more_than_max_tries(max_tries):
   """Step 7 passes; a block of WIDTH steps may begin and not be used up."""
   assert WIDTH == 4, "the numbers here are made for it"
-  found = compare(
+  result = compare(
     QUADRATIC,
     W,
     D,
@@ -154,25 +154,27 @@ def test_no_more_than_max_tries(max_tries):
     initial_step=20.0,
     max_tries=max_tries,
   )
-  assert (found.eta > 0) == (max_tries >= 7)
-  assert found.tries == min(max_tries, 7)
+  assert (result.eta > 0) == (max_tries >= 7)
+  assert result.tries == min(max_tries, 7)
 
 
 @pytest.mark.parametrize("beyond", [np.nan, np.inf])
 @pytest.mark.parametrize("test", [t for t in TESTS if t != "printed"])
 def test_a_value_that_is_not_finite_is_not_taken(beyond, test):
-  found = compare(walled(4.0, beyond), W, D, G, test=test, gamma=0.7, initial_step=10.0)
-  assert found.eta > 0 and np.isfinite(found.after)
+  result = compare(
+    with_wall(4.0, beyond), W, D, G, test=test, gamma=0.7, initial_step=10.0
+  )
+  assert result.eta > 0 and np.isfinite(result.after)
   free = compare(QUADRATIC, W, D, G, test=test, gamma=0.7, initial_step=10.0)
-  assert found.tries >= free.tries
+  assert result.tries >= free.tries
 
 
 def test_nan_passes_no_test_and_infinity_only_the_printed_one():
   for test in TESTS:
-    found = compare(walled(0.0, np.nan), W, D, G, test=test, max_tries=5)
-    assert found.eta == 0
-  assert compare(walled(3.5, np.inf), W, D, G, test="printed").eta == 1
-  assert compare(walled(3.5, np.nan), W, D, G, test="printed").eta < 1
+    result = compare(with_wall(0.0, np.nan), W, D, G, test=test, max_tries=5)
+    assert result.eta == 0
+  assert compare(with_wall(3.5, np.inf), W, D, G, test="printed").eta == 1
+  assert compare(with_wall(3.5, np.nan), W, D, G, test="printed").eta < 1
 
 
 def test_a_direction_with_an_infinity_moves_nothing():
@@ -204,11 +206,11 @@ def test_searches_of_several_models_do_not_mix():
   d = np.float32([factor * D for factor in factors])
   _, states = update(w, d, g)
   for k, factor in enumerate(factors):
-    alone = compare(
+    single = compare(
       QUADRATIC, W, factor * D, G, gamma=0.5, test="decrease", initial_step=20.0
     )
-    assert int(states.tries[k]) == alone.tries
-    np.testing.assert_allclose(states.step[k], alone.eta, rtol=1e-5)
+    assert int(states.tries[k]) == single.tries
+    np.testing.assert_allclose(states.step[k], single.eta, rtol=1e-5)
   assert len(set(np.asarray(states.tries).tolist())) == 3
 
 
@@ -257,7 +259,7 @@ def test_validation_loss_is_the_mean_and_the_regulariser(problem, mesh, mode):
     "sequential" if mode == "four devices" else mode,
     mesh=mesh if mode == "four devices" else None,
   )
-  whole = layout.everyone(problem.data).validation
+  validation = layout.everyone(problem.data).validation
   models = [problems.some_params(problem.model, seed) for seed in range(3)]
   stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *models)
 
@@ -267,9 +269,9 @@ def test_validation_loss_is_the_mean_and_the_regulariser(problem, mesh, mode):
 
   x, y = problem.validation
   for size in (len(y), 5, 1):
-    found = losses(whole._replace(size=jnp.int32(size)), stacked)
+    actual = losses(validation._replace(size=jnp.int32(size)), stacked)
     expected = [
       diversified.loss(bridge.to_oracle(w), x[:size], y[:size], problems.L2)
       for w in models
     ]
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)

@@ -31,7 +31,7 @@ def test_adam_is_fedadam_with_bias_correction():
 
 
 @pytest.mark.parametrize(
-  "make, said",
+  "make, pattern",
   [
     (lambda: adaptive(rule="adam"), "central rule 'adam': must be one of"),
     (lambda: fedopt("sgd"), "FedOpt rule 'sgd': must be one of"),
@@ -49,8 +49,8 @@ def test_adam_is_fedadam_with_bias_correction():
     ),
   ],
 )
-def test_what_is_not_known_is_named(make, said):
-  with pytest.raises(ValueError, match=f"^{said}"):
+def test_what_is_not_known_is_named(make, pattern):
+  with pytest.raises(ValueError, match=f"^{pattern}"):
     make()
 
 

@@ -26,8 +26,8 @@ def test_values_on_a_line_are_those_of_its_points(problem, l2):
       jax.vmap(validation.validation_loss(model, shard, map_clients))(points),
     )
 
-  whole = layout.everyone(problem.data).validation
+  server = layout.everyone(problem.data).validation
   for size in (1, 17, problems.VALIDATION):
-    line, points = both(whole._replace(size=jnp.int32(size)))
+    line, points = both(server._replace(size=jnp.int32(size)))
     assert line.shape == (5,)
     np.testing.assert_allclose(line, points, rtol=1e-5)

@@ -18,18 +18,18 @@ def federation(sizes=SIZES, shift=0.0):
   return fa.federate(examples, partition="natural"), clients
 
 
-def play(algorithm, held, **options):
+def play(algorithm, fed, **options):
   """A run with all clients and full batches, on one device."""
   return fa.run(
     algorithm,
-    held,
+    fed,
     **{
       **dict(
         rounds=ROUNDS,
         eval_every=ROUNDS,
         host_devices=1,
         evaluate="local",
-        cohort_size=held.num_clients,
+        cohort_size=fed.num_clients,
         batch_size=0,
         local_steps=2,
         client_lr=0.3,

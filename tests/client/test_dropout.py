@@ -25,8 +25,8 @@ CLIENT = 1
 
 @jax.jit
 def mask(x, key):
-  kept = jax.random.bernoulli(key, KEEP, x.shape)
-  return kept.astype(jnp.float32) / KEEP
+  is_kept = jax.random.bernoulli(key, KEEP, x.shape)
+  return is_kept.astype(jnp.float32) / KEEP
 
 
 def with_dropout(model):
@@ -62,9 +62,9 @@ def test_a_mini_batch_with_a_key_is_the_one_with_entries_dropped(problem):
   x, y = problem.clients[CLIENT]
   rows = np.arange(90) < 60
   for key in (KEY, jax.random.key(6)):
-    found = batch_value_and_grad(model, params, x, y, rows, key)
+    actual = batch_value_and_grad(model, params, x, y, rows, key)
     problems.assert_close(
-      found,
+      actual,
       batch_value_and_grad(
         problem.model, params, x * np.asarray(mask(x, key)), y, rows
       ),
@@ -77,16 +77,16 @@ def test_a_mini_batch_with_a_key_is_the_one_with_entries_dropped(problem):
 
 def test_every_block_of_a_full_pass_has_its_own_key(problem):
   shard = layout.shard_of(problem.data, CLIENT)
-  rest, first = jax.random.split(KEY)
-  second = jax.random.split(rest)[1]
+  carry, first = jax.random.split(KEY)
+  second = jax.random.split(carry)[1]
   expected = (64 * number_of(first) + 26 * number_of(second)) / 90
   params = NOISE.init(KEY)
 
   @jax.jit
-  def losses(*given):
+  def losses(*inputs):
     return (
-      objective.full_value_and_grad(NOISE, *given)[0],
-      objective.full_loss(NOISE, *given),
+      objective.full_value_and_grad(NOISE, *inputs)[0],
+      objective.full_loss(NOISE, *inputs),
     )
 
   np.testing.assert_allclose(losses(params, shard, KEY), [expected] * 2, rtol=1e-5)
@@ -130,22 +130,22 @@ def test_the_gradients_of_an_svrg_step_meet_the_same_dropout(problem, batch_size
   shard = layout.shard_of(problem.data, CLIENT)
   nothing = jax.tree.map(jnp.zeros_like, start)
   work = LocalWork(local_steps=4, batch_size=batch_size)
-  other = problems.some_params(model, 1)
+  other_params = problems.some_params(model, 1)
 
   @jax.jit
   def play(w):
     return [
-      svrg(*given, nothing, shard, work, lr, KEY)
-      for given, lr in (
+      svrg(*inputs, nothing, shard, work, lr, KEY)
+      for inputs, lr in (
         ((model, w, w), 1.0),
-        ((model, w, other), 0.1),
-        ((problem.model, w, other), 0.1),
+        ((model, w, other_params), 0.1),
+        ((problem.model, w, other_params), 0.1),
       )
     ]
 
-  same, dropped, whole = play(start)
+  same, dropped, undropped = play(start)
   problems.assert_close(same, start)
-  assert problems.differ(dropped, whole)  # but there is some
+  assert problems.differ(dropped, undropped)  # but there is some
 
 
 class Net(nn.Module):
@@ -252,7 +252,7 @@ def test_an_estimates_dropout_is_not_its_directions(problem):
 
 
 def test_a_table_of_delayed_gradients_is_refused(problem):
-  bridge.refused(
+  bridge.assert_refused(
     problem._replace(model=with_dropout(problem.model)),
     "losac",
     "variant=table: .* dropout",

@@ -22,7 +22,7 @@ LARGEST = 2000
 def first_places(bits, epoch, size):
   """What stands at 0, 1, ... 1999; sensible below ``size``."""
   places = jnp.minimum(jnp.arange(LARGEST, dtype=jnp.int32), size - 1)
-  return minibatches.shuffled(bits, epoch, places, size)
+  return minibatches.shuffle(bits, epoch, places, size)
 
 
 def bits_of(seed):
@@ -46,8 +46,8 @@ def test_keys_and_epochs_give_other_orders():
     for seed in range(3)
     for epoch in range(3)
   ]
-  for one, other in itertools.combinations(orders, 2):
-    assert (one == other).mean() < 0.03
+  for first, second in itertools.combinations(orders, 2):
+    assert (first == second).mean() < 0.03
 
 
 @functools.cache
@@ -57,12 +57,12 @@ def many_orders(size):
   epochs = jnp.arange(2, dtype=jnp.int32)
   places = jnp.arange(size, dtype=jnp.int32)
 
-  def one(key, epoch):
-    return minibatches.shuffled(
+  def order(key, epoch):
+    return minibatches.shuffle(
       minibatches.shuffle_bits(key), epoch, places, jnp.int32(size)
     )
 
-  both = jax.vmap(jax.vmap(one, (None, 0)), (0, None))
+  both = jax.vmap(jax.vmap(order, (None, 0)), (0, None))
   return np.asarray(jax.jit(both)(keys, epochs))
 
 
@@ -156,21 +156,21 @@ def test_steps_and_examples_are_what_a_loop_counts(work):
 
 
 @pytest.mark.parametrize(
-  "work, whole, per_epoch",
+  "work, full_steps, per_epoch",
   [
     (LocalWork(local_epochs=5, batch_size=7), 15, 3),
     (LocalWork(local_epochs=1, batch_size=7), 3, 1),
     (LocalWork(local_steps=8, batch_size=7), 8, 1),
   ],
 )
-def test_a_part_is_whole_epochs_or_steps(work, whole, per_epoch):
+def test_a_part_is_whole_epochs_or_steps(work, full_steps, per_epoch):
   """A client of 20 examples; ceil, so every straggler does something."""
   parts = np.float32([1e-9, 0.2, 0.2001, 0.5, 0.99, 1.0])
-  found = jax.vmap(work.num_steps, (None, 0))(jnp.int32(20), parts)
+  actual = jax.vmap(work.num_steps, (None, 0))(jnp.int32(20), parts)
   np.testing.assert_array_equal(
-    found, np.ceil(parts * np.float32(whole // per_epoch)) * per_epoch
+    actual, np.ceil(parts * np.float32(full_steps // per_epoch)) * per_epoch
   )
-  assert found[0] == per_epoch and found[-1] == work.num_steps(jnp.int32(20))
+  assert actual[0] == per_epoch and actual[-1] == work.num_steps(jnp.int32(20))
   assert work.num_steps(jnp.int32(0), jnp.float32(1)) == 0
   read = work.examples_read(jnp.int32(20), jnp.float32(1))
   assert read == work.examples_read(jnp.int32(20))
@@ -179,4 +179,4 @@ def test_a_part_is_whole_epochs_or_steps(work, whole, per_epoch):
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_a_shuffle_has_all_its_words():
   with pytest.raises(AssertionError, match="assert_shape"):
-    minibatches.shuffled(bits_of(0)[:1], jnp.int32(0), jnp.arange(3), jnp.int32(3))
+    minibatches.shuffle(bits_of(0)[:1], jnp.int32(0), jnp.arange(3), jnp.int32(3))

@@ -71,8 +71,8 @@ def federation(sizes=SIZES, shift=0.5):
   return federations.federation(sizes, shift)
 
 
-def play(algorithm, held, **options):
-  return federations.play(algorithm, held, **{"model": Normed(), "l2": 0.0, **options})
+def play(algorithm, fed, **options):
+  return federations.play(algorithm, fed, **{"model": Normed(), "l2": 0.0, **options})
 
 
 # The oracle.
@@ -100,7 +100,7 @@ def slope(w, x, y, moving=None):
   return [x.T @ of_h, (back * norm).sum(0), back.sum(0), (gamma * norm + beta).T @ p]
 
 
-def moved(moving, seen):
+def moving_average(moving, seen):
   return [DECAY * old + (1 - DECAY) * new for old, new in zip(moving, seen)]
 
 
@@ -109,7 +109,7 @@ def local_sgd(w, moving, batches):
   for x, y in batches:
     seen = forward(w, x)[1]
     w = [a - RATE * g for a, g in zip(w, slope(w, x, y))]
-    moving = moved(moving, seen)
+    moving = moving_average(moving, seen)
   return w, moving
 
 
@@ -119,20 +119,21 @@ def first(key=None):
   return flat(Normed().init(key, jnp.zeros((1, 4)), False))
 
 
-def fedavg(clients, mode, rounds=ROUNDS, own=()):
-  """The clients' models; the parameters in ``own`` are each client's."""
+def fedavg(clients, mode, rounds=ROUNDS, personal=()):
+  """The clients' models; the parameters in ``personal`` are each client's."""
   w, moving = first()
   every, states = [w] * len(clients), [moving] * len(clients)
   for _ in range(rounds):
-    found = [
+    trained = [
       local_sgd(w, moving, [pair] * 2)
       for w, moving, pair in zip(every, states, clients)
     ]
-    shared = mean([w for w, _ in found], clients)
+    shared = mean([w for w, _ in trained], clients)
     every = [
-      [w[i] if i in own else leaf for i, leaf in enumerate(shared)] for w, _ in found
+      [w[i] if i in personal else leaf for i, leaf in enumerate(shared)]
+      for w, _ in trained
     ]
-    states = [moving for _, moving in found]
+    states = [moving for _, moving in trained]
     if mode == "global":
       states = [mean(states, clients)] * len(clients)
   return every, states
@@ -143,9 +144,9 @@ def loss(w, x, y, moving=None):
   return (np.log(np.exp(logits).sum(1)) - logits[np.arange(len(y)), y]).mean()
 
 
-def check(found, w, moving, atol=3e-6):
-  found_w, found_moving = flat(found)
-  for a, b in zip([*found_w, *found_moving], [*w, *moving], strict=True):
+def check(actual, w, moving, atol=3e-6):
+  actual_w, actual_moving = flat(actual)
+  for a, b in zip([*actual_w, *actual_moving], [*w, *moving], strict=True):
     np.testing.assert_allclose(a, b, atol=atol)
 
 
@@ -167,8 +168,8 @@ PARAMETERS = 4 * WIDTH + 2 * WIDTH + WIDTH * CLASSES
 
 @pytest.mark.fast
 def test_the_servers_statistics_are_those_of_numpy():
-  held, clients = federation()
-  result = play("fedavg", held, evaluate=("global", "local"))
+  fed, clients = federation()
+  result = play("fedavg", fed, evaluate=("global", "local"))
   models, states = fedavg(clients, "global")
   for i in range(len(clients)):
     check(result.client_params(i), models[i], states[i])
@@ -189,29 +190,29 @@ def test_the_servers_statistics_are_those_of_numpy():
 
 def test_the_clients_own_statistics_are_those_of_numpy():
   """FedBN, of a flax.nnx module that is given with its values."""
-  held, clients = federation()
+  fed, clients = federation()
   w, _ = first()
   module = NnxNormed(nnx.Rngs(0))
   for leaf, value in zip(
     (module.first.kernel, module.bn.scale, module.bn.bias, module.last.kernel), w
   ):
     leaf[...] = jnp.asarray(value, jnp.float32)
-  result = play("fedbn", held, model=module)
-  for i, (w, moving) in enumerate(zip(*fedavg(clients, "local", own=(1, 2)))):
+  result = play("fedbn", fed, model=module)
+  for i, (w, moving) in enumerate(zip(*fedavg(clients, "local", personal=(1, 2)))):
     check(as_linen(result.client_params(i)), w, moving)
   assert result.history["floats_up"][0, -1] == PARAMETERS - 2 * WIDTH
   with pytest.raises(fa.OptionError, match="no global model, as some of it"):
-    play("fedavg", held, model_state="local", evaluate="global")
+    play("fedavg", fed, model_state="local", evaluate="global")
 
 
-def batches_of(held, client, size):
+def batches_of(fed, client, size):
   """The rows of a client's mini-batches in the first round of seed 0."""
   key = client_keys(
     jax.random.fold_in(run_keys(0).work, 0), jnp.array([client], jnp.int32)
   )[0]
   bits, shard = (
     minibatches.shuffle_bits(key),
-    layout.shard_of(jax.tree.map(jnp.asarray, held.data.train), client),
+    layout.shard_of(jax.tree.map(jnp.asarray, fed.data.train), client),
   )
   for step in range(-(-int(shard.size) // size)):
     rows, mask = minibatches.batch_rows(shard, bits, jnp.int32(step), size)
@@ -220,10 +221,10 @@ def batches_of(held, client, size):
 
 def test_statistics_of_the_batch_are_those_of_a_loop():
   """Short last mini-batches; none are kept, in evaluation neither."""
-  held, clients = federation()
+  fed, clients = federation()
   result = play(
     "fedavg",
-    held,
+    fed,
     model_state="batch",
     rounds=1,
     eval_every=1,
@@ -231,13 +232,13 @@ def test_statistics_of_the_batch_are_those_of_a_loop():
     local_steps=0,
     local_epochs=1,
   )
-  x, y = held.data.train.x, held.data.train.y
+  x, y = fed.data.train.x, fed.data.train.y
   w, moving = first()
-  found = [
-    local_sgd(w, moving, [(x[rows], y[rows]) for rows in batches_of(held, i, 4)])[0]
+  trained = [
+    local_sgd(w, moving, [(x[rows], y[rows]) for rows in batches_of(fed, i, 4)])[0]
     for i in range(len(clients))
   ]
-  w = mean(found, clients)
+  w = mean(trained, clients)
   deployed = result.client_params(1)
   assert not jax.tree.leaves(deployed["batch_stats"])
   for a, b in zip(jax.tree.leaves(deployed), [w[2], w[1], w[0], w[3]]):
@@ -254,9 +255,9 @@ def test_variance_reduced_steps_move_the_statistics_of_the_moving_model():
 
   Clients in lanes, seeds at once.
   """
-  held, clients = federation()
+  fed, clients = federation()
   result = play(
-    "fsvrg", held, client_lr=2.0, seeds=2, map_clients="lanes", map_seeds="vmap"
+    "fsvrg", fed, client_lr=2.0, seeds=2, map_clients="lanes", map_seeds="vmap"
   )
   for seed in range(2):
     w, moving = first(run_keys(seed).model)
@@ -280,20 +281,20 @@ def variance_reduced(start, moving, anchor, x, y, alpha=2.0):
   """Two steps of FSVRG with full batches: parameters and statistics."""
   w = start
   for _ in range(2):
-    moving = moved(moving, forward(w, x)[1])
+    moving = moving_average(moving, forward(w, x)[1])
     w = [
-      a - alpha / len(y) * (here - there + g)
-      for a, here, there, g in zip(w, slope(w, x, y), slope(start, x, y), anchor)
+      a - alpha / len(y) * (at_w - at_start + g)
+      for a, at_w, at_start, g in zip(w, slope(w, x, y), slope(start, x, y), anchor)
     ]
   return w, moving
 
 
 def test_newcomers_find_statistics_of_their_own():
   """With steps of `personal_fit`; without any they have the first ones."""
-  held, clients = federation()
+  fed, clients = federation()
   result = play(
     "fedavg",
-    held,
+    fed,
     model_state="local",
     cohort_size=1,
     rounds=1,
@@ -306,22 +307,22 @@ def test_newcomers_find_statistics_of_their_own():
     w, moving = flat(result.client_params(i))
     state = first()[1]
     for _ in range(3):
-      state = moved(state, forward(w, x)[1])
+      state = moving_average(state, forward(w, x)[1])
     moves += np.allclose(moving, state, atol=3e-6)
   assert moves == 2  # the third has taken part
 
 
 def test_every_group_has_statistics_of_its_own():
   """FL+HC, whose groups train apart: each is FedAvg of its members."""
-  held, clients = federation((8, 8, 8, 8), shift=4.0)
-  result = play("flhc", held, max_groups=2, cluster_after=0, evaluate="global")
+  fed, clients = federation((8, 8, 8, 8), shift=4.0)
+  result = play("flhc", fed, max_groups=2, cluster_after=0, evaluate="global")
   models = result.global_params()
   for k in range(2):
     members = np.flatnonzero(result.membership[0] == k)
     assert len(members)
-    found, states = fedavg([clients[i] for i in members], "global")
+    expected, states = fedavg([clients[i] for i in members], "global")
     check(
-      jax.tree.map(lambda leaf, k=k: leaf[k], models), found[0], states[0], atol=1e-4
+      jax.tree.map(lambda leaf, k=k: leaf[k], models), expected[0], states[0], atol=1e-4
     )
 
 
@@ -343,16 +344,16 @@ def test_means_of_statistics():
   groups = jnp.array([2, 0, 2, 1])
   assert training.states(
     jnp.array([[8.0], [9.0], [10.0]]), cohort, groups
-  ).ravel().tolist() == [pytest.approx(one) for one in (4, 9, 43 / 7)]
+  ).ravel().tolist() == [pytest.approx(mean) for mean in (4, 9, 43 / 7)]
   assert training.states((), cohort) == ()
 
 
 def test_a_run_goes_on_to_the_bit(tmp_path):
   """With a personal layer and statistics of the clients."""
-  held, _ = federation()
+  fed, _ = federation()
   plan = from_keywords(
     "fedavg",
-    held,
+    fed,
     model=Normed(),
     rounds=3,
     cohort_size=2,
@@ -362,18 +363,18 @@ def test_a_run_goes_on_to_the_bit(tmp_path):
     evaluate="local",
   )
   programs = Programs(plan.prepare())
-  straight, _ = programs.play(programs.initial(), 0, 3)
-  half, _ = programs.play(programs.initial(), 0, 2)
+  straight, _ = programs.run_rounds(programs.initial(), 0, 3)
+  half, _ = programs.run_rounds(programs.initial(), 0, 2)
   checkpoint.save(tmp_path, half, 2, {})
   read, _, _ = checkpoint.load_latest(tmp_path, programs.shapes)
-  resumed, _ = programs.play(programs.place(read), 2, 1)
+  resumed, _ = programs.run_rounds(programs.place(read), 2, 1)
   assert checkpoint.state_hash(resumed) == checkpoint.state_hash(straight)
 
 
 def test_a_choice_that_no_layer_reads_is_warned_of():
-  held, _ = federation()
+  fed, _ = federation()
   prepared = from_keywords(
-    "fedavg", held, model_state="local", cohort_size=2, rounds=1
+    "fedavg", fed, model_state="local", cohort_size=2, rounds=1
   ).prepare()
   assert cautions(prepared, set()) == [
     "`model_state`=local: not read, the model has no running statistics"
@@ -390,11 +391,11 @@ def test_a_choice_that_no_layer_reads_is_warned_of():
   ],
 )
 def test_what_cannot_be_is_one_line(algorithm, options, message):
-  held, _ = federation()
+  fed, _ = federation()
   with pytest.raises(fa.OptionError, match=message) as caught:
     fa.run(
       algorithm,
-      held,
+      fed,
       model=Normed(),
       **({} if algorithm == "central" else dict(cohort_size=2)),
       **options,

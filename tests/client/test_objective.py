@@ -41,10 +41,10 @@ def plain(name):
   """
   model = MODELS[name]
 
-  def definition(params, chosen):
+  def definition(params, mask):
     squares = sum((leaf**2).sum() for leaf in jax.tree.leaves(params))
-    losses = jnp.where(chosen, model.loss(model.apply(params, X), Y), 0.0)
-    count = jnp.maximum(chosen.astype(jnp.float32).sum(), 1.0)
+    losses = jnp.where(mask, model.loss(model.apply(params, X), Y), 0.0)
+    count = jnp.maximum(mask.astype(jnp.float32).sum(), 1.0)
     penalty = 0.5 * model.l2 * squares
     return (losses.sum() + penalty * (1 if model.l2_of_sum else count)) / count
 
@@ -98,8 +98,8 @@ def test_preferred_is_the_model_of_least_loss_and_the_first_of_equals():
   preferred = jax.jit(functools.partial(objective.preferred_model, model))
   for order, expected in (((worst, best, best), 1), ((best, worst, best), 0)):
     stack = jax.tree.map(lambda *leaves: np.stack(leaves), *order)
-    chosen = preferred(stack, shard_at(30, 130))
-    assert (int(chosen), chosen.dtype) == (expected, jnp.int32)
+    actual = preferred(stack, shard_at(30, 130))
+    assert (int(actual), actual.dtype) == (expected, jnp.int32)
 
 
 feature_counts = jax.jit(objective.feature_counts)
@@ -126,9 +126,9 @@ def test_a_loss_has_one_number_for_each_row(shape):
 
 @pytest.mark.program
 @pytest.mark.parametrize(
-  "name, more", [("clsfsvrg", {}), ("fedzo", dict(batch_size=0))]
+  "name, settings", [("clsfsvrg", {}), ("fedzo", dict(batch_size=0))]
 )
-def test_l2_of_the_sum_is_that_of_the_mean_divided_by_the_size(name, more):
+def test_l2_of_the_sum_is_that_of_the_mean_divided_by_the_size(name, settings):
   """Where all clients, and the server, have the same number of examples."""
   problem = problems.of_sizes((8,) * 5, 8)
   of_sum, of_mean = (
@@ -137,7 +137,7 @@ def test_l2_of_the_sum_is_that_of_the_mean_divided_by_the_size(name, more):
       name,
       [[0, 1, 2, 4], [0, 3]],
       local_steps=3,
-      **more,
+      **settings,
     )[1][-1].state.models
     for l2 in (dict(l2=0.25, l2_of_sum=True), dict(l2=0.25 / 8))
   )

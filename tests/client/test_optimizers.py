@@ -23,7 +23,7 @@ CLIENT, KEY, LR = 4, jax.random.key(3), 0.1
 WORK = LocalWork(local_steps=7, batch_size=8)
 
 
-def trained(problem, optimizer, rounds=0, mu=0.0):
+def train(problem, optimizer, rounds=0, mu=0.0):
   return problems.quick_jit(
     lambda w: sgd(
       problem.model,
@@ -39,7 +39,7 @@ def trained(problem, optimizer, rounds=0, mu=0.0):
   )(problems.some_params(problem.model))[0]
 
 
-def expected(problem, rate=lambda k: LR, **options):
+def run_oracle(problem, rate=lambda k: LR, **options):
   w = bridge.to_oracle(problems.some_params(problem.model))
   batches = bridge.client_batches(problem, CLIENT, KEY, WORK)
   return w, oracle.local_training(
@@ -47,7 +47,7 @@ def expected(problem, rate=lambda k: LR, **options):
   )[0]
 
 
-def given(**options):
+def client_optimizer(**options):
   return ClientOptimizer(**{f"client_{k}": v for k, v in options.items()})
 
 
@@ -77,9 +77,9 @@ def given(**options):
   ],
 )
 def test_local_training_is_the_oracles(problem, options, theirs, mu):
-  w, model = expected(problem, mu=mu, kind=options.get("optimizer", "sgd"), **theirs)
-  found = trained(problem, local_optimizer(given(**options)), mu=mu)
-  bridge.assert_step_close(w, found, model, 2e-4)
+  w, model = run_oracle(problem, mu=mu, kind=options.get("optimizer", "sgd"), **theirs)
+  actual = train(problem, local_optimizer(client_optimizer(**options)), mu=mu)
+  bridge.assert_step_close(w, actual, model, 2e-4)
 
 
 SCHEDULES = [
@@ -99,37 +99,42 @@ SCHEDULES = [
 
 @pytest.mark.parametrize("options, factor", SCHEDULES)
 def test_schedules_are_their_formulas(options, factor):
-  made = local_optimizer(given(**options))
-  assert made.transform is None and not made.over_steps
+  optimizer = local_optimizer(client_optimizer(**options))
+  assert optimizer.transform is None and not optimizer.over_steps
   times = jnp.arange(14, dtype=jnp.int32)
   np.testing.assert_allclose(
-    jax.vmap(made.schedule)(times), [factor(t) for t in range(14)], rtol=1e-5, atol=1e-7
+    jax.vmap(optimizer.schedule)(times),
+    [factor(t) for t in range(14)],
+    rtol=1e-5,
+    atol=1e-7,
   )
 
 
 @pytest.mark.parametrize("over", ["rounds", "steps"])
 def test_a_schedule_over_rounds_or_steps(problem, over):
   optimizer = local_optimizer(
-    given(optimizer="momentum", lr_schedule="exponential", lr_decay=0.7, lr_over=over)
+    client_optimizer(
+      optimizer="momentum", lr_schedule="exponential", lr_decay=0.7, lr_over=over
+    )
   )
-  w, model = expected(
+  w, model = run_oracle(
     problem, lambda k: LR * 0.7 ** (5 if over == "rounds" else k), kind="momentum"
   )
-  bridge.assert_step_close(w, trained(problem, optimizer, rounds=5), model)
+  bridge.assert_step_close(w, train(problem, optimizer, rounds=5), model)
 
 
 def test_any_transformation_of_optax(problem):
   """It makes the whole step, with its own learning rate and schedule."""
-  w, model = expected(problem, lambda k: 0.2 * 0.7**k, kind="nesterov")
-  found = trained(
+  w, model = run_oracle(problem, lambda k: 0.2 * 0.7**k, kind="nesterov")
+  actual = train(
     problem, optax.sgd(optax.exponential_decay(0.2, 1, 0.7), 0.9, nesterov=True)
   )
-  bridge.assert_step_close(w, found, model)
+  bridge.assert_step_close(w, actual, model)
 
 
 def test_what_is_off_is_not_in_the_program():
   assert local_optimizer(ClientOptimizer()) is None
-  assert local_optimizer(given(optimizer="momentum", momentum=0.0)) is None
+  assert local_optimizer(client_optimizer(optimizer="momentum", momentum=0.0)) is None
 
 
 ROUNDS = dict(
@@ -172,7 +177,7 @@ def test_methods_that_are_fedavg_then_are_it(problem, fedavg, name, settings):
 
 
 @pytest.mark.parametrize(
-  "name, options, said",
+  "name, options, message",
   [
     (
       "fedavg",
@@ -205,26 +210,26 @@ def test_methods_that_are_fedavg_then_are_it(problem, fedavg, name, settings):
     ),
   ],
 )
-def test_what_cannot_be_read_is_refused_in_one_line(name, options, said):
+def test_what_cannot_be_read_is_refused_in_one_line(name, options, message):
   with pytest.raises(OptionError) as error:
     method = methods.with_keywords(methods.method_of(name), options)
     methods.check_builds(method, 0)
-  assert said in str(error.value)
+  assert message in str(error.value)
   assert "\n" not in str(error.value)
 
 
 def test_options_beside_an_optimiser_of_ones_own():
   local_optimizer(ClientOptimizer(), optax.lion(1e-3))
   with pytest.raises(OptionError, match="client_clip=1.0: not read with an op"):
-    local_optimizer(given(clip=1.0), optax.lion(1e-3))
+    local_optimizer(client_optimizer(clip=1.0), optax.lion(1e-3))
 
 
 def test_numbers_that_are_not_read_are_no_inputs_of_the_program():
   plain = methods.method_of("fedavg")
   names = {field.name for field in dataclasses.fields(ClientOptimizer)}
-  assert not names & set(plain.traced)
+  assert not names & set(plain.traced_names)
   adam = methods.with_keywords(plain, dict(client_optimizer="adam", client_clip=1.0))
-  assert names & set(adam.traced) == {
+  assert names & set(adam.traced_names) == {
     "client_beta1",
     "client_beta2",
     "client_eps",

@@ -15,6 +15,7 @@ from fedjax_alg.data import layout
 from fedjax_alg.engine.clients import ClientMap
 from fedjax_alg.engine.keys import run_keys
 from fedjax_alg.models import roles
+from fedjax_alg.records import folder as run_files
 from tests import problems
 from tests.client import federations
 from tests.client.federations import CLASSES, ROUNDS, SIZES, federation, mean
@@ -25,11 +26,11 @@ WIDTH = 5
 HEAD = {"personal": "last"}
 
 
-def play(algorithm, held, **options):
+def play(algorithm, fed, **options):
   """A run of a perceptron, if of no other model."""
   if "model" not in options:
     options = dict(model="mlp", hidden=(WIDTH,), **options)
-  return federations.play(algorithm, held, **{"l2": 0.01, **options})
+  return federations.play(algorithm, fed, **{"l2": 0.01, **options})
 
 
 # The oracle: a perceptron of one hidden layer, its parameters the shared pair
@@ -49,26 +50,26 @@ def gradients(shared, head, x, y, l2=0.01):
   )
 
 
-def moved(pair, rate, slope):
+def gradient_step(pair, rate, slope):
   return tuple(w - rate * g for w, g in zip(pair, slope))
 
 
-def fitted(shared, head, x, y):
+def fit_head(shared, head, x, y):
   """The head after two steps of its own."""
   for _ in range(2):
-    head = moved(head, 0.3, gradients(shared, head, x, y)[1])
+    head = gradient_step(head, 0.3, gradients(shared, head, x, y)[1])
   return head
 
 
 def sgd(shared, head, x, y, when, steps=2, rate=0.3):
   """A participant's round: (shared, personal) parameters."""
   if when == "first":
-    head = fitted(shared, head, x, y)
+    head = fit_head(shared, head, x, y)
   for _ in range(steps):
     of_shared, of_head = gradients(shared, head, x, y)
-    shared = moved(shared, rate, of_shared)
+    shared = gradient_step(shared, rate, of_shared)
     if when == "together":
-      head = moved(head, rate, of_head)
+      head = gradient_step(head, rate, of_head)
   return shared, head
 
 
@@ -76,16 +77,16 @@ def fsvrg(start, head, x, y, anchor, steps=2, alpha=2.0):
   """Variance-reduced steps of the shared parameters, plain ones of the head."""
   shared, rate = start, alpha / len(y)
   for _ in range(steps):
-    here, of_head = gradients(shared, head, x, y)
-    there, _ = gradients(start, head, x, y)
+    at_shared, of_head = gradients(shared, head, x, y)
+    at_start, _ = gradients(start, head, x, y)
     shared = tuple(
-      w - rate * (g - r + c) for w, g, r, c in zip(shared, here, there, anchor)
+      w - rate * (g - r + c) for w, g, r, c in zip(shared, at_shared, at_start, anchor)
     )
-    head = moved(head, rate, of_head)
+    head = gradient_step(head, rate, of_head)
   return shared, head
 
 
-def start(held):
+def start(fed):
   """The initial parameters of a run of seed 0, as pairs of float64."""
   model = models.make_model("mlp", (4,), CLASSES, hidden=(WIDTH,))
   layers = jax.tree.map(
@@ -106,23 +107,26 @@ def check(name, play_client, heads_after=None, **options):
     heads_after: (shared, head, x, y) -> the head that is deployed, if another.
     **options: of the run.
   """
-  held, clients = federation()
-  result = play(name, held, **options)
-  shared, head = start(held)
+  fed, clients = federation()
+  result = play(name, fed, **options)
+  shared, head = start(fed)
   heads = [head] * len(clients)
   for _ in range(ROUNDS):
     anchor = mean(
-      [gradients(shared, own, x, y)[0] for own, (x, y) in zip(heads, clients)], clients
+      [gradients(shared, head, x, y)[0] for head, (x, y) in zip(heads, clients)],
+      clients,
     )
-    of = [play_client(shared, own, x, y, anchor) for own, (x, y) in zip(heads, clients)]
-    shared, heads = mean([pair for pair, _ in of], clients), [own for _, own in of]
+    of = [
+      play_client(shared, head, x, y, anchor) for head, (x, y) in zip(heads, clients)
+    ]
+    shared, heads = mean([pair for pair, _ in of], clients), [head for _, head in of]
   if heads_after is not None:
-    heads = [heads_after(shared, own, x, y) for own, (x, y) in zip(heads, clients)]
+    heads = [heads_after(shared, head, x, y) for head, (x, y) in zip(heads, clients)]
   for i, head in enumerate(heads):
-    found = result.client_params(i)["params"]
+    params = result.client_params(i)["params"]
     for name, pair in (("Dense_0", shared), ("Dense_1", head)):
-      np.testing.assert_allclose(found[name]["kernel"], pair[0], atol=2e-6)
-      np.testing.assert_allclose(found[name]["bias"], pair[1], atol=2e-6)
+      np.testing.assert_allclose(params[name]["kernel"], pair[0], atol=2e-6)
+      np.testing.assert_allclose(params[name]["bias"], pair[1], atol=2e-6)
 
 
 @pytest.mark.fast
@@ -132,7 +136,7 @@ def check(name, play_client, heads_after=None, **options):
 )
 def test_personal_layers_are_those_of_numpy(name, when):
   check(
-    name, lambda *given: sgd(*given[:4], when), fitted if when == "evaluation" else None
+    name, lambda *args: sgd(*args[:4], when), fit_head if when == "evaluation" else None
   )
 
 
@@ -142,20 +146,20 @@ def test_variance_is_reduced_in_the_shared_part():
 
 def test_of_one_client_a_personal_layer_is_a_shared_one():
   """Both move with the same gradient and rate, and nobody else has a say."""
-  held, _ = federation((20,))
-  whole, parted = (
-    play("scaffold", held, batch_size=4, local_steps=5, **more).client_params(0)
-    for more in ({}, dict(roles=HEAD))
+  fed, _ = federation((20,))
+  without_roles, with_roles = (
+    play("scaffold", fed, batch_size=4, local_steps=5, **options).client_params(0)
+    for options in ({}, dict(roles=HEAD))
   )
-  problems.assert_close(whole, parted)
+  problems.assert_close(without_roles, with_roles)
 
 
 def test_clients_keep_their_heads_and_newcomers_fit_theirs():
-  held, _ = federation((6, 9, 14, 8))
+  fed, _ = federation((6, 9, 14, 8))
   options = dict(cohort_size=2, rounds=1, eval_every=1)
-  without = play("fedper", held, **options)
-  fitted = play("fedper", held, personal_fit=3, **options)
-  head = start(held)[1][0]
+  without = play("fedper", fed, **options)
+  with_fit = play("fedper", fed, personal_fit=3, **options)
+  head = start(fed)[1][0]
   asleep = [
     i
     for i in range(4)
@@ -166,7 +170,7 @@ def test_clients_keep_their_heads_and_newcomers_fit_theirs():
   assert len(asleep) == 2  # who has not taken part deploys the initial head
   for i in range(4):
     same = np.array_equal(
-      fitted.client_params(i)["params"]["Dense_1"]["kernel"],
+      with_fit.client_params(i)["params"]["Dense_1"]["kernel"],
       without.client_params(i)["params"]["Dense_1"]["kernel"],
     )
     assert same == (i not in asleep)
@@ -192,55 +196,57 @@ def test_a_head_is_never_sent_and_its_own_steps_are_counted(name, when, vectors)
     state = algorithm.init(model.init(key), FedSpec(3, 3, CLASSES, (4,)), key)
     return algorithm.round(state, layout.everyone(data), key)[1].cost
 
-  sent = vectors * (4 * WIDTH + WIDTH)
+  num_floats = vectors * (4 * WIDTH + WIDTH)
   steps = 2 + (3 if when == "first" else 0)
   assert [int(n) for n in cost(federation()[0].data.train)[:4]] == [
-    sent,
-    sent,
+    num_floats,
+    num_floats,
     1,
     steps * sum(SIZES),
   ]
 
 
 def test_frozen_parameters_stay_and_are_those_of_a_closure(tmp_path):
-  held, _ = federation()
-  result = play("fedavg", held, roles={"frozen": "Dense_0"})
-  whole = models.make_model("mlp", (4,), CLASSES, hidden=(WIDTH,))
-  values = whole.init(jax.random.key(0))["params"]["Dense_0"]
+  fed, _ = federation()
+  result = play("fedavg", fed, roles={"frozen": "Dense_0"})
+  full_model = models.make_model("mlp", (4,), CLASSES, hidden=(WIDTH,))
+  values = full_model.init(jax.random.key(0))["params"]["Dense_0"]
 
   def apply(head, x):
-    return whole.apply({"params": {"Dense_0": values, "Dense_1": head}}, x)
+    return full_model.apply({"params": {"Dense_0": values, "Dense_1": head}}, x)
 
-  alone = models.from_functions(lambda key: whole.init(key)["params"]["Dense_1"], apply)
-  closed = play("fedavg", held, model=alone)
-  found = result.client_params(0)["params"]
-  np.testing.assert_array_equal(found["Dense_0"]["kernel"], values["kernel"])
-  problems.assert_close(found["Dense_1"], closed.client_params(0))
+  head_model = models.from_functions(
+    lambda key: full_model.init(key)["params"]["Dense_1"], apply
+  )
+  closed = play("fedavg", fed, model=head_model)
+  params = result.client_params(0)["params"]
+  np.testing.assert_array_equal(params["Dense_0"]["kernel"], values["kernel"])
+  problems.assert_close(params["Dense_1"], closed.client_params(0))
 
   # They are in no checkpoint, so the record says which they were.
   facts = result.save(tmp_path / "run") / "config.json"
-  known = json.loads(facts.read_text())
-  assert known["plan"]["roles"]["frozen"] == 25
+  config = json.loads(facts.read_text())
+  assert config["plan"]["roles"]["frozen"] == 25
   digest = hashlib.sha256(
     b"".join(
       np.asarray(values[name], np.float32).tobytes() for name in ("bias", "kernel")
     )
   )
-  assert known["plan"]["frozen_sha256"] == digest.hexdigest()
+  assert config["plan"]["frozen_sha256"] == digest.hexdigest()
   resume.check_frozen(tmp_path / "run", result._live.prepared)
-  known["plan"]["frozen_sha256"] = "of others"
-  facts.write_text(json.dumps(known))
+  config["plan"]["frozen_sha256"] = "of others"
+  facts.write_text(json.dumps(run_files.sealed(config)))
   with pytest.raises(fa.RunFolderError, match="other frozen parameters"):
-    fa.load_run(tmp_path / "run", federation=held).client_params(0)
+    fa.load_run(tmp_path / "run", federation=fed).client_params(0)
   with pytest.raises(fa.OptionError, match="has other frozen parameters"):
     resume.check_frozen(tmp_path / "run", result._live.prepared)
 
 
 def test_interrupted_runs_resume_with_personal_parameters(tmp_path):
   """The rows are part of a run's folder."""
-  held, _ = federation()
-  result = play("fedrep", held)
+  fed, _ = federation()
+  result = play("fedrep", fed)
   result.save(tmp_path / "run")
-  again = fa.load_run(tmp_path / "run", federation=held)
-  assert again.state_hash() == result.state_hash()
-  problems.assert_equal(result.client_params(1), again.client_params(1))
+  loaded = fa.load_run(tmp_path / "run", federation=fed)
+  assert loaded.state_hash() == result.state_hash()
+  problems.assert_equal(result.client_params(1), loaded.client_params(1))

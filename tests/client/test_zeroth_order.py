@@ -64,8 +64,8 @@ def test_directions_of_the_sphere_and_normal_ones():
 def test_a_direction_depends_on_its_own_number_alone():
   together = draw(KEY, jnp.arange(7, dtype=jnp.int32), SIZE, "sphere")
   for k in range(7):
-    alone = draw(KEY, jnp.array([k], jnp.int32), SIZE, "sphere")
-    problems.assert_close(alone[0], together[k], rtol=1e-6)
+    single = draw(KEY, jnp.array([k], jnp.int32), SIZE, "sphere")
+    problems.assert_close(single[0], together[k], rtol=1e-6)
   assert len(np.unique(np.asarray(together))) == together.size
 
 
@@ -84,7 +84,7 @@ def test_an_estimate_is_the_formula_of_its_draws(directions, kind, scheme):
   vectors = np.asarray(
     draw(KEY, jnp.arange(directions, dtype=jnp.int32), SIZE, kind), np.float64
   )
-  loss, found = estimate(
+  loss, gradient = estimate(
     quadratic,
     START,
     KEY,
@@ -104,7 +104,7 @@ def test_an_estimate_is_the_formula_of_its_draws(directions, kind, scheme):
   )
   if kind == "sphere":
     expected = SIZE * expected
-  np.testing.assert_allclose(flat(found), expected, rtol=1e-4, atol=1e-4)
+  np.testing.assert_allclose(flat(gradient), expected, rtol=1e-4, atol=1e-4)
   np.testing.assert_allclose(
     loss,
     f(w)
@@ -161,13 +161,13 @@ def test_losses_are_of_exact_products(problem):
     jaxpr = jax.make_jaxpr(lambda at, *args, fn=fn: fn(problem.model, at, *args))(
       (w, KEY), *args
     )
-    found = [
+    precisions = [
       eqn.params["precision"]
       for eqn in equations(jaxpr.jaxpr)
       if eqn.primitive.name == "dot_general"
     ]
-    assert len(found) >= 3  # at w, along the directions, their sum
-    assert set(found) == {(highest, highest)}
+    assert len(precisions) >= 3  # at w, along the directions, their sum
+    assert set(precisions) == {(highest, highest)}
 
 
 @pytest.mark.parametrize(
@@ -181,13 +181,13 @@ def test_losses_are_of_exact_products(problem):
   ],
 )
 def test_a_smoothing_that_float32_cannot_see(kind, smoothing, size, least):
-  found = with_names(zeroth_order.caution(kind, smoothing, size))
+  message = with_names(zeroth_order.caution(kind, smoothing, size))
   if least is None:
-    assert not found
+    assert not message
     return
-  assert found.startswith(f"smoothing={smoothing:g}: ")
-  assert found.endswith(f"raise smoothing to {least} or more")
-  assert "\n" not in found
+  assert message.startswith(f"smoothing={smoothing:g}: ")
+  assert message.endswith(f"raise smoothing to {least} or more")
+  assert "\n" not in message
   assert not zeroth_order.caution(kind, 1.05 * float(least), size)
 
 

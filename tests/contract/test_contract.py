@@ -27,7 +27,7 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data import layout
 from fedjax_alg.engine import checkpoint, clients, loop, sharding
 from fedjax_alg.engine.keys import client_keys, run_keys
-from fedjax_alg.engine.round import Participation, play_round, sample_cohort
+from fedjax_alg.engine.round import Participation, run_round, sample_cohort
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import stacking
 from fedjax_alg.rounds.expected import Expected, Played
@@ -73,7 +73,7 @@ def usable(kind, settings):
   A field of one's own may mean something else by the same name.
   """
   fields = {field.name: field for field in dataclasses.fields(kind)}
-  found = {}
+  usable_settings = {}
   for name, value in settings.items():
     if name in fields and type(value) is type(fields[name].default):
       with contextlib.suppress(OptionError):
@@ -81,8 +81,8 @@ def usable(kind, settings):
           hparams_lib.validate(
             dataclasses.make_dataclass("One", [(name, object, fields[name])])(value)
           )
-        found[name] = value
-  return found
+        usable_settings[name] = value
+  return usable_settings
 
 
 def draws(bench):
@@ -95,7 +95,7 @@ def draws(bench):
   return None if bench.is_own else not bench.entry.all_clients
 
 
-def shapes_of_a_round(name, model, data, spec, **more):
+def shapes_of_a_round(name, model, data, spec, **overrides):
   """The algorithm, and its state after a round, which is as at its start.
 
   Raises:
@@ -103,7 +103,7 @@ def shapes_of_a_round(name, model, data, spec, **more):
   """
   entry, keys = registry.get(name), run_keys(0)
   method = methods.Method(
-    name, entry, entry.hparams(**small_settings(entry) | more)
+    name, entry, entry.hparams(**small_settings(entry) | overrides)
   ).resolved()
   build = method.builder(model, clients.ClientMap())
   algorithm = build({})
@@ -118,7 +118,7 @@ def shapes_of_a_round(name, model, data, spec, **more):
         build, model, spec._replace(cohort_size=size), data, seeds, {}
       ),
     )
-    after, _ = play_round(
+    after, _ = run_round(
       algorithm, data, Participation(size), keys, jnp.int32(0), state
     )
     return state, after
@@ -128,7 +128,7 @@ def shapes_of_a_round(name, model, data, spec, **more):
   return algorithm, after
 
 
-def traced_once(fn):
+def trace_once(fn):
   """``fn``, which fails when it is traced again: one trace, one program."""
 
   def once(*args):
@@ -152,13 +152,13 @@ class Slots(NamedTuple):
   @jax.jit
   def change(self, cohort):
     """The cohort with its slots in this order, some of them without client."""
-    there = jnp.asarray(self.present)
+    present = jnp.asarray(self.present)
     shards = cohort.shards._replace(
-      offset=jnp.where(there, cohort.shards.offset, self.offset),
-      size=jnp.where(there, cohort.shards.size, 0),
+      offset=jnp.where(present, cohort.shards.offset, self.offset),
+      size=jnp.where(present, cohort.shards.size, 0),
     )
-    ids = jnp.where(there, cohort.ids, cohort.everyone.size.shape[0])
-    weight = jnp.where(there, cohort.weight, 0)
+    ids = jnp.where(present, cohort.ids, cohort.everyone.size.shape[0])
+    weight = jnp.where(present, cohort.weight, 0)
     ids, offset, size, weight = (
       leaf[jnp.asarray(self.order)]
       for leaf in (ids, shards.offset, shards.size, weight)
@@ -183,13 +183,16 @@ class Bench:
     self.keys = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(run_keys, SEEDS))
     self.initial = problems.quick_jit(
       functools.partial(
-        loop.initial_states, loop.fixed(self.algorithm), problem.model, self.spec
+        loop.initial_states,
+        loop.constant_build(self.algorithm),
+        problem.model,
+        self.spec,
       )
     )(problem.data, self.keys, {})
     #: Types of a round's state, new state and report; set when it is traced.
     self.types = None
     self.run_rounds = problems.quick_jit(
-      traced_once(
+      trace_once(
         loop.make_run_rounds(
           self.with_slots, Participation(size), MAX_ROUNDS
         ).__wrapped__
@@ -269,7 +272,7 @@ class Bench:
       0
     ].shape[0]
 
-  def played(self, age):
+  def facts_of_round(self, age):
     """The round after ``age`` rounds, for ledgers."""
     cohort, _ = self.round_inputs(age)
     models, ids = self.models, tuple(np.asarray(cohort.ids).tolist())
@@ -299,7 +302,7 @@ class Bench:
       read_by,
     )
 
-  def expected(self, age):
+  def cost_by_entry(self, age):
     """The cost of the round after ``age`` rounds, as the entry states it."""
     assert self.entry.ledger, (
       f"{self.name}: give its registry.Entry a ledger, which states what a "
@@ -308,7 +311,7 @@ class Bench:
       f"{', '.join(Played._fields)}) and returns a rounds.expected.Expected "
       f"({', '.join(Expected._fields)})"
     )
-    return self.entry.ledger(self.played(age))
+    return self.entry.ledger(self.facts_of_round(age))
 
   def round_inputs(self, number):
     """The cohort and the key that round ``number`` of seed 0 has in a run."""
@@ -319,7 +322,7 @@ class Bench:
     return cohort, jax.random.fold_in(keys.work, number)
 
   @functools.cached_property
-  def deployed(self):
+  def deploy_all(self):
     """(state) -> params of every client and of a newcomer, their losses."""
     algorithm, problem = self.algorithm, self.problem
     count = self.spec.num_clients
@@ -331,23 +334,23 @@ class Bench:
       measured = measured._replace(loss=squared_error)
 
     @problems.quick_jit
-    def deployed(state, key):
-      def one(shard, client_id, key):
+    def deploy(state, key):
+      def deploy_one(shard, client_id, key):
         params = algorithm.client_params(state, client_id, shard, key)
         return params, objective.full_loss(measured, params, shard)
 
-      return jax.vmap(one, in_axes=(Shard(None, None, 0, 0), 0, 0))(
+      return jax.vmap(deploy_one, in_axes=(Shard(None, None, 0, 0), 0, 0))(
         shards, ids, client_keys(key, ids)
       )
 
-    return deployed
+    return deploy
 
 
 def squared_error(logits, y):
   return ((logits - jax.nn.one_hot(y, logits.shape[1])) ** 2).sum(1)
 
 
-def finished(bench, age):
+def is_finished(bench, age):
   """Whether a method that ends has nothing more to do."""
   rounds = bench.entry.rounds
   return rounds is not None and age >= rounds(bench.hparams, 1)
@@ -359,7 +362,7 @@ def finished(bench, age):
 FAST = ("fedavg", "afl")
 #: The round of another but for a term of the clients' loss or the step of the
 #: server, and its ledger: with ``-m slow``.
-LIKE = {
+SIMILAR = {
   "fedprox": "fedavg",
   "fedgrouprox": "fedgroup",
   "mime_svrg": "mime",
@@ -372,7 +375,7 @@ LIKE = {
 #: What its clients are asked for, and what of it is kept or added up, is as of
 #: another: its rounds in every client map are tested with ``-m slow``. (A cell
 #: of ``composed`` word for word: tests/algorithms/test_composed.py.)
-MAPPED_LIKE = {
+SIMILAR_WHEN_MAPPED = {
   "fsvrg": "cfsvrg",
   "ma_fsvrg": "ga_fsvrg",
   "mime_lite": "mime",
@@ -387,16 +390,16 @@ MAPPED_LIKE = {
 
 
 def marks(name):
-  if name in LIKE:
-    assert registry.get(name).ledger is registry.get(LIKE[name]).ledger
+  if name in SIMILAR:
+    assert registry.get(name).ledger is registry.get(SIMILAR[name]).ledger
     return [pytest.mark.slow]
   return [pytest.mark.fast] if name in FAST else []
 
 
-def benches(like=()):
-  """The algorithms, of which those that are ``like`` others are slow."""
+def benches(slow_names=()):
+  """The algorithms, of which those with ``slow_names`` are slow."""
   return [
-    pytest.param(name, marks=[pytest.mark.slow] if name in like else marks(name))
+    pytest.param(name, marks=[pytest.mark.slow] if name in slow_names else marks(name))
     for name, entry in registry.ALGORITHMS.items()
     if not entry.options
   ]
@@ -453,12 +456,14 @@ def test_work_is_the_participants_own(bench, age):
   for name, leaf in aux.work._asdict().items():
     assert (leaf.shape, leaf.dtype) == (cohort.ids.shape, jnp.float32), name
     assert np.isfinite(leaf).all(), name
-    assert ((leaf > 0) == (not finished(bench, age))).all(), name
+    assert ((leaf > 0) == (not is_finished(bench, age))).all(), name
     fewer = getattr(of_fewer.work, name)
     assert (fewer[~bench.fewer.present] == 0).all(), name
-    assert ((fewer[bench.fewer.present] > 0) == (not finished(bench, age))).all(), name
+    assert ((fewer[bench.fewer.present] > 0) == (not is_finished(bench, age))).all(), (
+      name
+    )
   gradients = int(aux.cost.example_gradients)
-  if gradients and not (expected := bench.expected(age)).beside:
+  if gradients and not (expected := bench.cost_by_entry(age)).beside:
     passes = 3 * gradients + expected.evaluations * int(cohort.shards.size.sum())
     np.testing.assert_allclose(
       aux.work.flops.sum(), passes * bench.problem.model.flops, rtol=1e-5
@@ -466,7 +471,7 @@ def test_work_is_the_participants_own(bench, age):
 
 
 def test_a_run_is_traced_once_whatever_remains(bench):
-  """``traced_once`` fails at the second trace."""
+  """``trace_once`` fails at the second trace."""
   states, _ = bench.run(bench.initial, 0, 3)
   bench.run(states, 3, 2)
 
@@ -507,7 +512,7 @@ def test_nan_behind_a_padding_slot_changes_nothing(bench, age):
   problems.assert_equal(bad_aux.server, aux.server)
 
 
-@pytest.mark.parametrize("bench", benches(MAPPED_LIKE), indirect=True)
+@pytest.mark.parametrize("bench", benches(SIMILAR_WHEN_MAPPED), indirect=True)
 def test_client_maps_agree_and_padding_slots_change_nothing(bench, mesh, monkeypatch):
   """On cohorts with padding slots that point at NaN; lanes are vmap inside.
 
@@ -528,14 +533,14 @@ def check_map(bench, map_clients, mesh=None):
   cohort become some, the run has them as well, one client after the other.
   """
   round_, real = None, slice(0, bench.spec.cohort_size)
-  more = layout.take_cohort(
+  padding = layout.take_cohort(
     bench.problem.data, jnp.full(PADDING, bench.spec.num_clients, jnp.int32)
   )
   data, first = nan_behind(bench.problem.data)
   for age, slots in itertools.product(AGES, (bench.whole, bench.fewer)):
     expected, aux = bench.round(age, slots)
     cohort, key = bench.round_inputs(age)
-    ids = jnp.concatenate([cohort.ids, more.ids])
+    ids = jnp.concatenate([cohort.ids, padding.ids])
     cohort = Slots(
       np.arange(ids.size), np.append(slots.present, [False] * PADDING), first
     ).change(layout.take_cohort(data, ids))
@@ -570,7 +575,7 @@ def check_map(bench, map_clients, mesh=None):
 
 
 def test_resumed_run_is_the_same_bit_for_bit(bench, tmp_path):
-  whole, log = bench.run(bench.initial, 0, 6)
+  uninterrupted, log = bench.run(bench.initial, 0, 6)
   half, first_log = bench.run(bench.initial, 0, 3)
   checkpoint.save(tmp_path, half, 3, {})
   shapes = jax.eval_shape(lambda s: s, bench.initial)
@@ -578,7 +583,7 @@ def test_resumed_run_is_the_same_bit_for_bit(bench, tmp_path):
   assert header["round"] == 3 and not warnings
   problems.assert_equal(restored, half)
   resumed, second_log = bench.run(jax.device_put(restored), 3, 3)
-  problems.assert_equal(resumed, whole)
+  problems.assert_equal(resumed, uninterrupted)
   problems.assert_equal(
     jax.tree.map(
       lambda a, b: np.concatenate([np.asarray(a)[:, :3], np.asarray(b)[:, :3]], 1),
@@ -592,8 +597,8 @@ def test_resumed_run_is_the_same_bit_for_bit(bench, tmp_path):
 
 
 def test_only_the_seed_changes_a_run(bench):
-  other = bench.keys._replace(work=jax.random.split(jax.random.key(99), 2))
-  assert problems.differ(bench.state(1), bench.round(0, keys=other)[0]) == draws(
+  other_keys = bench.keys._replace(work=jax.random.split(jax.random.key(99), 2))
+  assert problems.differ(bench.state(1), bench.round(0, keys=other_keys)[0]) == draws(
     bench
   ) or (draws(bench) is None)
   if draws(bench) is not False:
@@ -613,7 +618,7 @@ def test_all_that_a_run_makes_is_finite(bench):
 
 def test_client_params_have_the_models_structure(bench):
   expected = bench.problem.model.init(jax.random.key(0))
-  params, losses = bench.deployed(bench.state(3), jax.random.key(5))
+  params, losses = bench.deploy_all(bench.state(3), jax.random.key(5))
   chex.assert_trees_all_equal_shapes_and_dtypes(
     params, trees.repeat(expected, bench.spec.num_clients + 1)
   )
@@ -653,7 +658,7 @@ def read_by_steps(work, sizes, batches_per_step):
 @pytest.mark.parametrize("age", AGES)
 def test_ledger(bench, age):
   _, aux = bench.round(age)
-  expected = bench.expected(age)
+  expected = bench.cost_by_entry(age)
   if bench.entry.rounds and age:  # the layer has been sent
     expected = Expected(0, 0, 0, 0)
   names = ("down", "up", "exchanges", "gradients")
@@ -664,22 +669,22 @@ def test_ledger(bench, age):
     f"its Entry states {stated} of a Played with "
     + ", ".join(
       f"{name}={value}"
-      for name, value in bench.played(age)._asdict().items()
+      for name, value in bench.facts_of_round(age)._asdict().items()
       if isinstance(value, (int, tuple)) and name != "state"
     )
   )
-  for given, floats in zip((aux.cost.bytes_down, aux.cost.bytes_up), expected):
-    if given is None:
+  for nbytes, floats in zip((aux.cost.bytes_down, aux.cost.bytes_up), expected):
+    if nbytes is None:
       assert floats == int(floats)
     else:
-      assert (given.dtype, int(given)) == (jnp.uint32, 4 * floats)
+      assert (nbytes.dtype, int(nbytes)) == (jnp.uint32, 4 * floats)
   assert aux.cost.central_flops >= 0
 
 
 def test_it_learns(bench):
   """A convex problem: the clients' own losses fall."""
-  before = bench.deployed(bench.state(0), jax.random.key(5))[1]
-  after = bench.deployed(bench.state(MAX_ROUNDS), jax.random.key(5))[1]
+  before = bench.deploy_all(bench.state(0), jax.random.key(5))[1]
+  after = bench.deploy_all(bench.state(MAX_ROUNDS), jax.random.key(5))[1]
   weight = np.array([*problems.SIZES, 0]) / sum(problems.SIZES)
   assert weight @ after < 0.85 * (weight @ before)
 
@@ -708,7 +713,7 @@ def test_who_states_no_ledger_is_told_what_one_gets(problem, monkeypatch):
   entry = registry.get("fedavg")
   monkeypatch.setitem(registry.ALGORITHMS, "mine", entry._replace(ledger=None))
   with pytest.raises(AssertionError) as error:
-    Bench("mine", problem).expected(0)
+    Bench("mine", problem).cost_by_entry(0)
   for name in (*Played._fields, *Expected._fields):
     assert name in str(error.value)
 

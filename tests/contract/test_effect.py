@@ -13,7 +13,7 @@ import pytest
 
 from fedjax_alg import hparams as hparams_lib
 from fedjax_alg import registry
-from fedjax_alg.conditions import Clause, Joined
+from fedjax_alg.conditions import Clause, Compound
 from fedjax_alg.engine import clients
 from fedjax_alg.errors import OptionError
 from fedjax_alg.runs import methods
@@ -42,7 +42,7 @@ def others(field, value):
   if field.name in TEXTS:
     return TEXTS[field.name]
   if meta.get("choices"):
-    return tuple(one for one in meta["choices"] if one != value)
+    return tuple(candidate for candidate in meta["choices"] if candidate != value)
   if isinstance(value, bool):
     return (not value,)
   if isinstance(value, int):
@@ -50,14 +50,14 @@ def others(field, value):
     return (value + 2,) if least in (None, value) else (value + 2, least)
   if isinstance(value, float):
     return tuple(
-      one
-      for one in (value / 2 if value else 0.3, 0.0)
-      if one != value and allowed(field, one)
+      candidate
+      for candidate in (value / 2 if value else 0.3, 0.0)
+      if candidate != value and is_allowed(field, candidate)
     )
   return ()
 
 
-def allowed(field, value):
+def is_allowed(field, value):
   single = dataclasses.make_dataclass("Single", [(field.name, object, field)])
   try:
     hparams_lib.validate(single(value))
@@ -68,26 +68,28 @@ def allowed(field, value):
 
 def against(when, fields):
   """Settings under which a condition does not hold, one for each clause."""
-  if isinstance(when, Joined):
+  if isinstance(when, Compound):
     for part in when.parts:
-      for found in against(part, fields):
+      for context in against(part, fields):
         # Of alternatives none may hold.
         if when.word == "or":
-          rest = [
-            one
-            for other in when.parts
-            if other is not part
-            for one in list(against(other, fields))[:1]
+          remaining = [
+            assignment
+            for alternative in when.parts
+            if alternative is not part
+            for assignment in list(against(alternative, fields))[:1]
           ]
-          found = found | {k: v for one in rest for k, v in one.items()}
-        yield found
+          context = context | {
+            k: v for assignment in remaining for k, v in assignment.items()
+          }
+        yield context
     return
   assert isinstance(when, Clause)
   if when.name in fields:
     field = fields[when.name]
     for value in (field.default, *others(field, field.default), 0, 1):
       if (
-        allowed(field, value)
+        is_allowed(field, value)
         and type(value) is type(field.default)
         and (not when.holds(value))
       ):
@@ -104,11 +106,11 @@ def test_an_option_that_is_not_read_is_refused(name):
     for switched in against(when, fields) if when else ():
       if option in switched:
         continue
-      given = {**switched, option: field.default}
+      options = {**switched, option: field.default}
       with pytest.raises(OptionError) as error:
-        methods.with_keywords(methods.method_of(name), given)
-      said = str(error.value)
-      assert "\n" not in said and "not read" in said, (given, said)
+        methods.with_keywords(methods.method_of(name), options)
+      message = str(error.value)
+      assert "\n" not in message and "not read" in message, (options, message)
 
 
 # The study.
@@ -145,13 +147,13 @@ DECIDING = (
 )
 
 
-def settings(name, given):
+def settings(name, values):
   """Hyper-parameters that are read; OptionError for those that are not."""
-  method = methods.with_keywords(methods.method_of(name), given)
+  method = methods.with_keywords(methods.method_of(name), values)
   facts = dict(FACTS)
   if hasattr(method.hparams, "facts"):
     facts |= method.hparams.facts(len(problems.SIZES))
-  for option in given:
+  for option in values:
     why = hparams_lib.unread(method.hparams, option, facts)
     if why:
       raise OptionError(f"`{option}`: {why}")
@@ -164,9 +166,9 @@ class Runs:
   def __init__(self, name, problem):
     self.name, self.problem, self._made = name, problem, {}
 
-  def __call__(self, given):
+  def __call__(self, values):
     """A hash of all models after three rounds, and of their costs."""
-    hparams = hparams_lib.resolved(settings(self.name, given))
+    hparams = hparams_lib.resolve(settings(self.name, values))
     traced = hparams_lib.traced_names(hparams)
     structure = tuple(
       (field.name, getattr(hparams, field.name))
@@ -178,9 +180,9 @@ class Runs:
         self._made.clear()
         jax.clear_caches()
       self._made[traced, structure] = problems.quick_jit(self._program(hparams))
-    found = self._made[traced, structure](test_traced.arguments(hparams))
+    result = self._made[traced, structure](test_traced.arguments(hparams))
     return hashlib.sha256(
-      b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(found))
+      b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(result))
     ).hexdigest()
 
   def _program(self, hparams):
@@ -190,21 +192,21 @@ class Runs:
     )
 
     def run(values):
-      before, after, reports, *rest = play(values)
+      before, after, reports, *outputs = play(values)
       del before, after
-      return [[aux.cost for aux in reports], *rest]
+      return [[aux.cost for aux in reports], *outputs]
 
     return run
 
 
-def base_of(name, given=()):
+def base_of(name, values=()):
   """Settings that read as much as can be, with those that are given."""
   fields, entry = fields_of(name), registry.get(name)
-  chosen = {k: v for k, v in test_traced.SMALL.items() if k in fields}
-  chosen |= dict(entry.test_hparams) | dict(given)
-  hparams = entry.hparams(**chosen)
+  merged = {k: v for k, v in test_traced.SMALL.items() if k in fields}
+  merged |= dict(entry.test_hparams) | dict(values)
+  hparams = entry.hparams(**merged)
   return {
-    k: v for k, v in chosen.items() if k in given or hparams_lib.reads(hparams, k)
+    k: v for k, v in merged.items() if k in values or hparams_lib.reads(hparams, k)
   }
 
 
@@ -216,23 +218,23 @@ def without_effect(run, name, context):
     before = run(base)
   except OptionError:
     return []
-  found, hparams = [], settings(name, base)
+  ineffective, hparams = [], settings(name, base)
   for option, field in fields.items():
     if option in context or option in REPORTED or option in DECIDING:
       continue
     values = others(field, getattr(hparams, option))
     for value in values[:1] if context else values:
-      given = {
+      unchanged = {
         k: v
         for k, v in base.items()
         if not (option == "local_epochs" and k == "local_steps")
       }
       try:
-        if run(given | {option: value}) == before:
-          found.append((option, value))
+        if run(unchanged | {option: value}) == before:
+          ineffective.append((option, value))
       except OptionError:
         continue
-  return found
+  return ineffective
 
 
 @pytest.mark.slow
@@ -245,7 +247,7 @@ def test_every_option_changes_the_run(name, problem):
   for switch, field in fields.items():
     value = getattr(base, switch)
     if isinstance(value, float):
-      values = (0.0,) if value and allowed(field, 0.0) else ()
+      values = (0.0,) if value and is_allowed(field, 0.0) else ()
     else:
       values = others(field, value)
     for off in values:

@@ -65,25 +65,25 @@ def problem():
   return problems.softmax_problem()
 
 
-def normed():
+def norm_model():
   return models.from_flax(Normed(), (problems.FEATURES,))
 
 
-def traced_round(name, given, model_state, **more):
+def trace_round(name, specs, model_state, **overrides):
   """The algorithm, its state after a round and what it sends, as shapes.
 
   Raises:
     OptionError: the method refuses the roles, as a run would.
   """
-  held = problem()
-  model = roles.split(normed(), given, model_state=model_state)
-  data = held.data
+  fed = problem()
+  model = roles.split(norm_model(), specs, model_state=model_state)
+  data = fed.data
   if model.roles.has_frozen:
     data = data._replace(frozen=model.roles.frozen)
-  return model, *shapes_of_a_round(name, model, data, held.spec, **more)
+  return model, *shapes_of_a_round(name, model, data, fed.spec, **overrides)
 
 
-def deployed(algorithm, state, data):
+def client_shapes(algorithm, state, data):
   """What a client deploys, as shapes."""
   return jax.eval_shape(
     lambda state, data, key: algorithm.client_params(
@@ -96,17 +96,17 @@ def deployed(algorithm, state, data):
 
 
 def floats_deployed(algorithm, state):
-  return num_params(deployed(algorithm, state, problem().data))
+  return num_params(client_shapes(algorithm, state, problem().data))
 
 
-def refused(name, why, *args):
+def assert_refused(name, why, *args):
   with pytest.raises(OptionError, match=why) as caught:
-    traced_round(name, *args)
+    trace_round(name, *args)
   assert "\n" not in str(caught.value)
   return str(caught.value)
 
 
-def why_refused(name, reasons, given, model_state):
+def why_refused(name, reasons, specs, model_state):
   """Why a method cannot have these roles; None: it can.
 
   Of the library's methods the tables above say so. One of the user's own says
@@ -118,9 +118,9 @@ def why_refused(name, reasons, given, model_state):
   entry = registry.get(name)
   if not own.is_own(name):
     return reasons.get(name)
-  model = roles.split(normed(), given, model_state=model_state)
+  model = roles.split(norm_model(), specs, model_state=model_state)
   try:
-    algorithm = methods.Method(name, entry, entry.hparams()).built(
+    algorithm = methods.Method(name, entry, entry.hparams()).build(
       model, clients.ClientMap()
     )
   except OptionError as error:
@@ -134,14 +134,14 @@ def why_refused(name, reasons, given, model_state):
 @pytest.mark.parametrize("name", OPEN)
 def test_what_is_a_clients_own_stays_there_or_is_refused(name):
   """A personal layer, and statistics that each client keeps."""
-  given = ["personal:Dense_1"], "local"
-  why, entry = why_refused(name, REFUSED, *given), registry.get(name)
+  specs = ["personal:Dense_1"], "local"
+  why, entry = why_refused(name, REFUSED, *specs), registry.get(name)
   if why is None and entry.needs_validation(entry.hparams()):
     why = "measures losses at the server"
   if why is not None:
-    refused(name, why, *given)
+    assert_refused(name, why, *specs)
     return
-  model, algorithm, state = traced_round(name, *given)
+  model, algorithm, state = trace_round(name, *specs)
   assert algorithm.start_personal is not None
   shared = FIRST + 10
   assert num_params(jax.eval_shape(model.init, jax.random.key(0))) == shared
@@ -153,12 +153,12 @@ def test_what_is_a_clients_own_stays_there_or_is_refused(name):
 @pytest.mark.parametrize("name", OPEN)
 def test_frozen_parameters_are_in_no_state_and_statistics_are(name):
   """A round reads frozen ones from its arguments; the server keeps the rest."""
-  given, model_state, kept = ["frozen:Dense_0"], "global", STATISTICS
-  why = why_refused(name, WITHOUT_STATE, given, model_state)
+  specs, model_state, num_statistics = ["frozen:Dense_0"], "global", STATISTICS
+  why = why_refused(name, WITHOUT_STATE, specs, model_state)
   if why is not None:
-    assert "(allowed: batch)" in refused(name, why, given, model_state)
-    model_state, kept = "batch", 0
-  model, algorithm, state = traced_round(name, given, model_state)
+    assert "(allowed: batch)" in assert_refused(name, why, specs, model_state)
+    model_state, num_statistics = "batch", 0
+  model, algorithm, state = trace_round(name, specs, model_state)
   assert num_params(model.roles.frozen) == FIRST
   assert not [
     path
@@ -167,16 +167,16 @@ def test_frozen_parameters_are_in_no_state_and_statistics_are(name):
   ]
   shared = PARAMETERS - FIRST
   assert num_params(jax.eval_shape(model.init, jax.random.key(0))) == shared
-  assert floats_deployed(algorithm, state) == shared + kept
+  assert floats_deployed(algorithm, state) == shared + num_statistics
   if algorithm.global_params is not None:
     models_ = jax.eval_shape(algorithm.global_params, state)
-    assert num_params(models_) % (shared + kept) == 0
+    assert num_params(models_) % (shared + num_statistics) == 0
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fednova", "ifca"])
 def test_clients_keep_what_they_have_not_sent_beside(name):
   """Rows of the method, of its layer and statistics, and of a compressor."""
-  _, algorithm, state = traced_round(
+  _, algorithm, state = trace_round(
     name, ["personal:Dense_1"], "local", compress_up="topk:0.1"
   )
   assert floats_deployed(algorithm, state) == PARAMETERS + STATISTICS
@@ -184,10 +184,10 @@ def test_clients_keep_what_they_have_not_sent_beside(name):
 
 @pytest.mark.parametrize("name", CLOSED)
 def test_closed_form_fits_every_layer(name):
-  for given in (("personal:Dense_1",), ()):
+  for specs in (("personal:Dense_1",), ()):
     with pytest.raises(OptionError, match="fits every layer"):
       prepare.split_by_role(
-        methods.method_of(name), normed(), options.RunOptions(roles=given)
+        methods.method_of(name), norm_model(), options.RunOptions(roles=specs)
       )
 
 
@@ -246,7 +246,7 @@ def test_targets_that_are_no_class_are_trained_on_or_refused(name, task):
     return
   assert (name, task) not in NOT_OF_TASK
   chex.assert_trees_all_equal_shapes(
-    deployed(algorithm, state, data), jax.eval_shape(model.init, jax.random.key(0))
+    client_shapes(algorithm, state, data), jax.eval_shape(model.init, jax.random.key(0))
   )
 
 
@@ -254,6 +254,6 @@ def test_targets_that_are_no_class_are_trained_on_or_refused(name, task):
 def test_labels_cannot_be_flipped_where_there_are_none(task):
   entry = registry.get("fedavg")
   with pytest.raises(OptionError, match=f"attack=label_flip: the task {task}"):
-    methods.Method("fedavg", entry, entry.hparams(attack="label_flip")).built(
+    methods.Method("fedavg", entry, entry.hparams(attack="label_flip")).build(
       of_task(task)[0], clients.ClientMap()
     )

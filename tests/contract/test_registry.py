@@ -15,7 +15,7 @@ MAP = clients.ClientMap()
 
 
 @pytest.mark.parametrize(
-  "name, said",
+  "name, message",
   [
     ("fedavgg", ", did you mean 'fedavg'?"),
     ("fsvgr", "did you mean 'fsvrg'"),
@@ -41,10 +41,10 @@ MAP = clients.ClientMap()
     ("my.module", "or your own, path/to/file"),
   ],
 )
-def test_a_name_that_is_no_name_here_is_said_to_be_what_it_is(name, said):
+def test_a_name_that_is_no_name_here_is_said_to_be_what_it_is(name, message):
   with pytest.raises(ValueError) as error:
     registry.get(name)
-  assert said in str(error.value) and "\n" not in str(error.value)
+  assert message in str(error.value) and "\n" not in str(error.value)
 
 
 def test_names_of_papers_are_not_sent_to_other_methods():
@@ -107,20 +107,18 @@ def test_defaults_are_valid_and_documented(name):
   ],
 )
 def test_the_aggregator_and_the_attack_reach_the_round(name, field, problem):
-  plain, other = (
-    registry.build(name, problem.model, map_clients=MAP, **{field: chosen}).round.args[
-      0
-    ]
-    for chosen in dict(aggregator=("mean", "median"), attack=("none", "label_flip"))[
+  plain, changed = (
+    registry.build(name, problem.model, map_clients=MAP, **{field: value}).round.args[0]
+    for value in dict(aggregator=("mean", "median"), attack=("none", "label_flip"))[
       field
     ]
   )
   if field == "aggregator":
     assert plain.exchange.aggregator.is_mean
-    assert not other.exchange.aggregator.is_mean
+    assert not changed.exchange.aggregator.is_mean
   else:
     assert plain.exchange.attack is None
-    assert other.exchange.attack is not None
+    assert changed.exchange.attack is not None
 
 
 @pytest.mark.parametrize("name", list(registry.ALGORITHMS))
@@ -148,7 +146,7 @@ def test_builders_validate(name, problem):
 
 
 @pytest.mark.parametrize(
-  "name, given, said",
+  "name, settings, message",
   [
     ("ditto", dict(lam=20.0), "`personal_lr`=0.1 with `lam`=20: "),
     ("pfedme", dict(lam=20.0, personal_lr=0.1), "`personal_lr`=0.1 with `lam`=20: "),
@@ -160,8 +158,8 @@ def test_builders_validate(name, problem):
     ("fednova", dict(mu=9.0), ""),
   ],
 )
-def test_it_warns_of_what_diverges_or_float32_cannot_see(name, given, said):
+def test_it_warns_of_what_diverges_or_float32_cannot_see(name, settings, message):
   entry = registry.get(name)
   assert not entry.caution(entry.hparams(), 7850)
-  found = entry.caution(entry.hparams(**given), 7850)
-  assert said in found if said else not found
+  caution = entry.caution(entry.hparams(**settings), 7850)
+  assert message in caution if message else not caution

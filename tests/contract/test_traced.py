@@ -17,7 +17,7 @@ from fedjax_alg.algorithms import baffle
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
 from fedjax_alg.engine.keys import run_keys
-from fedjax_alg.engine.round import Participation, play_round
+from fedjax_alg.engine.round import Participation, run_round
 from fedjax_alg.hparams import traced_names, with_values
 from tests import problems
 from tests.contract import test_contract
@@ -122,14 +122,16 @@ PROGRAMS = [
 ]
 
 
-def settings_of(name, more):
+def settings_of(name, overrides):
   """The hyper-parameters of a short test, resolved."""
   entry = registry.get(name)
   fields = {field.name for field in dataclasses.fields(entry.hparams)}
-  chosen = {k: v for k, v in SMALL.items() if k in fields}
-  read = entry.hparams(**chosen | {**entry.test_hparams} | more)
-  given = {k: v for k, v in chosen.items() if hparams_lib.reads(read, k)}
-  return hparams_lib.resolved(entry.hparams(**given | {**entry.test_hparams} | more))
+  values = {k: v for k, v in SMALL.items() if k in fields}
+  read = entry.hparams(**values | {**entry.test_hparams} | overrides)
+  settings = {k: v for k, v in values.items() if hparams_lib.reads(read, k)}
+  return hparams_lib.resolve(
+    entry.hparams(**settings | {**entry.test_hparams} | overrides)
+  )
 
 
 def beginning(name, hparams, problem, map_clients):
@@ -157,7 +159,7 @@ def program(name, hparams, problem, map_clients, rounds=1, ids=(0,)):
     before = state = algorithm.setup(state, layout.everyone(data), keys.start)
     reports = []
     for number in range(rounds):
-      state, aux = play_round(
+      state, aux = run_round(
         algorithm, data, Participation(size), keys, jnp.int32(number), state
       )
       reports.append(aux)
@@ -192,14 +194,14 @@ def types(tree):
   return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype, leaf.weak_type), tree)
 
 
-@pytest.mark.parametrize("name, more", PROGRAMS)
-def test_traced_values_give_the_types_of_constants(name, more, problem):
+@pytest.mark.parametrize("name, overrides", PROGRAMS)
+def test_traced_values_give_the_types_of_constants(name, overrides, problem):
   """Those of constants: all of a state's by its start, a report's by contract.
 
   The set-up and rounds of constants keep the types of a start, which is cheap
   to trace (test_contract.py).
   """
-  hparams, map_clients = settings_of(name, more), clients.ClientMap()
+  hparams, map_clients = settings_of(name, overrides), clients.ClientMap()
   begin, size = beginning(name, hparams, problem, map_clients)
   state, after, (aux,), (deployed,), _ = jax.eval_shape(
     program(name, hparams, problem, map_clients), arguments(hparams)
@@ -211,7 +213,7 @@ def test_traced_values_give_the_types_of_constants(name, more, problem):
 
 
 @pytest.mark.parametrize(
-  "name, more, devices",
+  "name, overrides, devices",
   [
     (
       "fedprox",
@@ -232,10 +234,10 @@ def test_traced_values_give_the_types_of_constants(name, more, problem):
   ],
 )
 def test_traced_values_give_the_numbers_of_constants(
-  name, more, devices, problem, mesh
+  name, overrides, devices, problem, mesh
 ):
   """With values that are not the defaults."""
-  hparams = settings_of(name, more)
+  hparams = settings_of(name, overrides)
   hparams = with_values(
     hparams,
     {
@@ -251,7 +253,7 @@ def test_traced_values_give_the_numbers_of_constants(
   traced = problems.quick_jit(
     program(
       name,
-      settings_of(name, more),
+      settings_of(name, overrides),
       problem,
       clients.ClientMap(mesh=mesh if devices > 1 else None),
     )
@@ -262,7 +264,9 @@ def test_traced_values_give_the_numbers_of_constants(
 @functools.cache
 def read_in_the_programs_above():
   return {
-    field for name, more in PROGRAMS for field in arguments(settings_of(name, more))
+    field
+    for name, overrides in PROGRAMS
+    for field in arguments(settings_of(name, overrides))
   }
 
 
@@ -279,7 +283,5 @@ def test_every_float_is_traced_but_for_closed_forms_in_float64(name):
 
 def test_a_traced_zero_switches_off_too():
   vector = jnp.array([3.0, -4.0])
-  np.testing.assert_array_equal(jax.jit(baffle.clipped)(vector, jnp.float32(0)), vector)
-  np.testing.assert_allclose(
-    jax.jit(baffle.clipped)(vector, jnp.float32(2)), vector / 2
-  )
+  np.testing.assert_array_equal(jax.jit(baffle.clip)(vector, jnp.float32(0)), vector)
+  np.testing.assert_allclose(jax.jit(baffle.clip)(vector, jnp.float32(2)), vector / 2)

@@ -36,7 +36,7 @@ class Image:
 
   dtype = "PIL.Image.Image"
 
-  def decoded(self, value):
+  def decode(self, value):
     from PIL import Image as pil
 
     return pil.open(io.BytesIO(value["bytes"])) if isinstance(value, dict) else value
@@ -139,6 +139,6 @@ class Dataset:
     rows = [key] if isinstance(key, int) else range(len(self))[key]
     batch = {}
     for name, column in self.table.items():
-      decoded = getattr(self.features[name], "decoded", lambda value: value)
-      batch[name] = [decoded(column[row]) for row in rows]
+      decode = getattr(self.features[name], "decode", lambda value: value)
+      batch[name] = [decode(column[row]) for row in rows]
     return self.transform(batch) if self.transform else batch

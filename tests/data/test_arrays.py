@@ -27,7 +27,7 @@ def in_order(x, y):
   return sorted((*row.ravel().tolist(), int(label)) for row, label in zip(x, y))
 
 
-def changed(array, place, value):
+def replace_at(array, place, value):
   array = np.array(array)
   array[place] = value
   return array
@@ -65,15 +65,15 @@ def test_a_list_of_images_has_their_colors():
 
 
 @pytest.mark.parametrize(
-  "given, said",
+  "change, pattern",
   [
     (dict(x=X[:, 0]), r"^x: has shape \(6,\)"),
     (dict(x=X[:0], y=Y[:0], client_ids=None, test_client_ids=None), "^x: has no rows"),
     (
-      dict(x=changed(X, (2, 1), np.nan)),
+      dict(x=replace_at(X, (2, 1), np.nan)),
       r"^x: has 1 NaN or infinite value.*in row 2, column 1$",
     ),
-    (dict(x=changed(X.astype(float), (2, 1), 1e300)), "^x: has 1 NaN or inf"),
+    (dict(x=replace_at(X.astype(float), (2, 1), 1e300)), "^x: has 1 NaN or inf"),
     (dict(x=X.astype(complex)), "^x: is complex128, real numbers"),
     (dict(x=[[1, 2], [3]]), "^x: its rows have different shapes"),
     (
@@ -90,7 +90,7 @@ def test_a_list_of_images_has_their_colors():
     (dict(x=X[:5]), r"^y: has shape \(6,\), \(5,\) is needed .*of x\)"),
     (dict(y=Y[:, None]), r"^y: has shape \(6, 1\)"),
     (dict(y=Y - 1), r"^y: lies in \[-1, 1\], whole numbers from 0"),
-    (dict(y=changed(Y, 0, 2**31)), "^y: lies in"),
+    (dict(y=replace_at(Y, 0, 2**31)), "^y: lies in"),
     (dict(y=None), "^y: is object"),
     (dict(num_classes=2), "^num_classes=2: a label is 2"),
     (dict(num_classes=2.5), "^num_classes=2.5: must be a whole number"),
@@ -171,15 +171,15 @@ def test_a_list_of_images_has_their_colors():
       "^num_classes=3: the targets of task=regression have 4 numbers",
     ),
     (
-      dict(task="regression", y=changed(X, (1, 0), np.nan), y_test=X[:2]),
+      dict(task="regression", y=replace_at(X, (1, 0), np.nan), y_test=X[:2]),
       "^y: has 1 NaN or infinite value.*in row 1, column 0$",
     ),
     (
-      dict(x=changed(TOKENS, (3, 2), -100), y=TOKENS, task="tokens"),
+      dict(x=replace_at(TOKENS, (3, 2), -100), y=TOKENS, task="tokens"),
       "^x: has the token id -100 in row 3, place 2; ids are whole numbers from",
     ),
     (
-      dict(x={"a": changed(TOKENS, (3, 2), -1)}),
+      dict(x={"a": replace_at(TOKENS, (3, 2), -1)}),
       "^x: a has the token id -1 in row 3, place 2; ids are whole",
     ),
     (
@@ -206,9 +206,9 @@ def test_a_list_of_images_has_their_colors():
     (dict(y=[0, 1, 2, 3, 4, 10**9]), "from 0 to 99,999"),
   ],
 )
-def test_refused_in_one_line_with_the_argument(given, said):
-  with pytest.raises(fa.OptionError, match=said):
-    fa.from_arrays(**{**GOOD, **given})
+def test_refused_in_one_line_with_the_argument(change, pattern):
+  with pytest.raises(fa.OptionError, match=pattern):
+    fa.from_arrays(**{**GOOD, **change})
 
 
 @pytest.mark.parametrize("client", [3, 0.5])
@@ -334,56 +334,58 @@ def test_clients_hold_their_rows(arrays):
   Also of lists.
   """
   x, y, ids = arrays
-  given = dict(x=x, y=y, client_ids=ids, x_test=x, y_test=y, test_client_ids=ids)
-  made = fa.from_arrays(**given, num_classes=np.int64(7))
-  assert made.num_classes == 7
-  kept = {"u": np.uint8, "i": np.int32}.get(x.dtype.kind, np.float32)
-  assert made.x_train.dtype == made.x_test.dtype == kept
-  made = fa.from_arrays(**given)
-  assert made.num_classes == y.max() + 1
+  arguments = dict(x=x, y=y, client_ids=ids, x_test=x, y_test=y, test_client_ids=ids)
+  examples = fa.from_arrays(**arguments, num_classes=np.int64(7))
+  assert examples.num_classes == 7
+  dtype = {"u": np.uint8, "i": np.int32}.get(x.dtype.kind, np.float32)
+  assert examples.x_train.dtype == examples.x_test.dtype == dtype
+  examples = fa.from_arrays(**arguments)
+  assert examples.num_classes == y.max() + 1
   if x.dtype in (np.float32, np.int32):
-    given = {name: array.tolist() for name, array in given.items()}
-    np.testing.assert_equal(fa.from_arrays(**given)._asdict(), made._asdict())
-  fed = fa.federate(made, partition="natural")
+    arguments = {name: array.tolist() for name, array in arguments.items()}
+    np.testing.assert_equal(fa.from_arrays(**arguments)._asdict(), examples._asdict())
+  fed = fa.federate(examples, partition="natural")
   names = sorted(set(ids.tolist()))
   assert fed.num_clients == len(names)
-  wanted = x.astype(fed.data.train.x.dtype)
+  expected = x.astype(fed.data.train.x.dtype)
   if x.dtype == np.uint8:  # images become numbers in [0, 1]
-    wanted = wanted * np.float32(1 / 255)
+    expected = expected * np.float32(1 / 255)
   for number, name in enumerate(names):
-    held = in_order(wanted[ids == name], y[ids == name])
-    assert in_order(*fed.client(number)) == held
-    assert in_order(*fed.client_test(number)) == held
+    rows = in_order(expected[ids == name], y[ids == name])
+    assert in_order(*fed.client(number)) == rows
+    assert in_order(*fed.client_test(number)) == rows
 
 
 def test_strange_labels_are_warned_of():
   x = np.ones((6, 2), np.float32)
 
-  def dealt(y, **more):
-    return fa.federate(fa.from_arrays(x, y, **more), num_clients=2, min_client_size=1)
+  def deal(y, **options):
+    return fa.federate(
+      fa.from_arrays(x, y, **options), num_clients=2, min_client_size=1
+    )
 
-  with pytest.warns(UserWarning) as said:
-    dealt([0, 0, 5, 5, 10, 10], x_test=x[:1], y_test=[0])
-  assert [str(one.message) for one in said] == [
+  with pytest.warns(UserWarning) as warned:
+    deal([0, 0, 5, 5, 10, 10], x_test=x[:1], y_test=[0])
+  assert [str(warning.message) for warning in warned] == [
     "arrays: 8 of 11 classes (1, 2, 3, 4, 6, ...) have no training example; "
     "labels should be 0, 1, 2, ..."
   ]
-  with pytest.warns(UserWarning) as said:
-    dealt([0, 1] * 3, x_test=x[:3], y_test=[0, 2, 2])
-  assert [str(one.message) for one in said] == [
+  with pytest.warns(UserWarning) as warned:
+    deal([0, 1] * 3, x_test=x[:3], y_test=[0, 2, 2])
+  assert [str(warning.message) for warning in warned] == [
     "arrays: 1 of 3 classes (2) have no training example; labels should be "
     "0, 1, 2, ...",
     "arrays: 2 of 3 test examples have labels that no training example has",
   ]
   with pytest.warns(UserWarning, match="all training examples have the label"):
-    dealt([0] * 6, x_test=x[:1], y_test=[0])
+    deal([0] * 6, x_test=x[:1], y_test=[0])
 
 
 @pytest.mark.parametrize(
   "x, y, options, error",
   [
     (TOKENS, TOKENS, dict(task="tokens"), "^arrays: y is x itself, y must be"),
-    (TOKENS, changed(TOKENS, (0, 0), -100), dict(task="tokens"), "y is x its"),
+    (TOKENS, replace_at(TOKENS, (0, 0), -100), dict(task="tokens"), "y is x its"),
     (TOKENS[:, :-1], TOKENS[:, 1:], dict(task="tokens"), None),
     (
       X,
@@ -419,7 +421,7 @@ SEVERAL = {"pixels": (9 * X).astype(np.uint8), "age": X[:, :1]}
 
 
 @pytest.mark.parametrize(
-  "task, y, kept, size",
+  "task, y, spec, size",
   [
     ("regression", X[:, 0], ((1,), np.float32), 1),
     ("regression", Y, ((1,), np.float32), 1),
@@ -427,9 +429,9 @@ SEVERAL = {"pixels": (9 * X).astype(np.uint8), "age": X[:, :1]}
     ("dense", np.arange(24).reshape(6, 2, 2) % 5, ((2, 2), np.int32), 5),
   ],
 )
-def test_targets_of_a_task_have_its_shape_and_dtype(task, y, kept, size):
+def test_targets_of_a_task_have_its_shape_and_dtype(task, y, spec, size):
   fed = fa.federate(fa.from_arrays(X, y, IDS, task=task))
-  assert (fed.targets.shape, fed.targets.dtype) == kept
+  assert (fed.targets.shape, fed.targets.dtype) == spec
   assert fed.num_classes == size and tasks.of(fed).name == task
   assert fed.label_histogram.sum() == fed.data.train.size.sum()
   assert f"outputs ({task})" in repr(fed)
@@ -485,8 +487,8 @@ def test_examples_are_dealt_by_the_labels_of_the_task():
   """Classes of quantiles; and what has no labels says so."""
   rng = np.random.default_rng(0)
   x, y = rng.normal(size=(300, 3)), rng.normal(size=300)
-  one = fa.from_arrays(x, y, x_test=x, y_test=y, task="regression")
-  fed = fa.federate(one, partition="classes", num_clients=10, classes_per_client=2)
+  numbers = fa.from_arrays(x, y, x_test=x, y_test=y, task="regression")
+  fed = fa.federate(numbers, partition="classes", num_clients=10, classes_per_client=2)
   assert fed.label_histogram.shape == (10, 10)
   assert ((fed.label_histogram > 0).sum(1) == 2).all()
   several = fa.from_arrays(
@@ -495,16 +497,16 @@ def test_examples_are_dealt_by_the_labels_of_the_task():
   ids = rng.integers(1, 5, (300, 4))
   x, y = ids[:, :-1], ids[:, 1:]
   tokens = fa.from_arrays(x, y, x_test=x, y_test=y, task="tokens")
-  for examples, options, said in (
+  for examples, options, pattern in (
     (tokens, dict(partition="dirichlet"), "task=tokens have none"),
     (several, dict(partition="classes"), "task=regression have none"),
-    (one, dict(partition="powerlaw"), "task=regression have none"),
+    (numbers, dict(partition="powerlaw"), "task=regression have none"),
     (
-      one,
+      numbers,
       dict(shift="swap_part", num_clients=5),
       "shift=swap_part: exchanges the examples of a class, task=regression",
     ),
   ):
-    with pytest.raises(fa.DataError, match=said):
+    with pytest.raises(fa.DataError, match=pattern):
       fa.federate(examples, **options)
   assert fa.federate(tokens, num_clients=5).label_histogram.shape == (5, 1)

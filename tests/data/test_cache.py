@@ -73,11 +73,11 @@ def test_a_write_that_is_interrupted_leaves_what_was_there(tmp_path, monkeypatch
   path = tmp_path / "a.npz"
   cache.read_or_build(path, "one", arrays)
 
-  def interrupted(*args, **kwargs):
+  def interrupt(*args, **kwargs):
     raise KeyboardInterrupt
 
   with monkeypatch.context() as context:
-    context.setattr(np, "savez", interrupted)
+    context.setattr(np, "savez", interrupt)
     with pytest.raises(KeyboardInterrupt):
       cache.read_or_build(path, "two", lambda: arrays(1))
   assert sorted(os.listdir(tmp_path)) == ["a.npz", "a.npz.json"]

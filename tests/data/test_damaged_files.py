@@ -13,7 +13,7 @@ from fedjax_alg.data.leaf import load_leaf
 from fedjax_alg.errors import OptionError
 from fedjax_alg.runs.options import RunOptions
 from tests import fuzzing
-from tests.data.test_idx import encoded
+from tests.data.test_idx import encode
 
 FUZZED = settings(
   max_examples=40,
@@ -51,7 +51,7 @@ def read_idx(path):
     ("t10k-images-idx3", images),
     ("t10k-labels-idx1", Y),
   ):
-    (path.parent / f"{name}-ubyte").write_bytes(encoded(array.astype(np.uint8)))
+    (path.parent / f"{name}-ubyte").write_bytes(encode(array.astype(np.uint8)))
   return load_idx(path.parent)
 
 
@@ -63,7 +63,7 @@ KINDS = {
   "a.npz": (archive, sources.load_npz),
   "a.json": (leaf, load_leaf),
   "train-images-idx3-ubyte": (
-    lambda: encoded(RNG.integers(0, 255, (40, 4, 4), np.uint8)),
+    lambda: encode(RNG.integers(0, 255, (40, 4, 4), np.uint8)),
     read_idx,
   ),
   "a.txt": (lambda: b"0.1\n# one\n0.5\n1\n", availability),
@@ -79,8 +79,8 @@ def test_a_damaged_file_is_read_or_refused(tmp_path, name):
   load(path)
 
   @FUZZED
-  @given(fuzzing.damaged(raw))
-  def each(content):
+  @given(fuzzing.damage(raw))
+  def check(content):
     path.write_bytes(content)
     try:
       load(path)
@@ -89,7 +89,7 @@ def test_a_damaged_file_is_read_or_refused(tmp_path, name):
       assert message.isprintable() and not fuzzing.RAW.search(message), message
       assert "data_path=" in message or "_file=" in message
 
-  each()
+  check()
 
 
 @pytest.mark.filterwarnings("ignore:.*no training example")

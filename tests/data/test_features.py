@@ -59,9 +59,9 @@ def test_hog_sizes_of_the_paper():
 
 def test_hog_chunks_do_not_mix_images():
   images = np.random.default_rng(1).random((1100, 8, 8)).astype(np.float32)
-  whole = features.hog(images)
+  all_features = features.hog(images)
   np.testing.assert_allclose(
-    whole[[0, 511, 512, 1099]],
+    all_features[[0, 511, 512, 1099]],
     features.hog(images[[0, 511, 512, 1099]]),
     rtol=1e-6,
     atol=1e-7,
@@ -70,11 +70,11 @@ def test_hog_chunks_do_not_mix_images():
 
 def test_hog_has_the_same_bits_with_any_number_of_blas_threads():
   images = np.random.default_rng(3).integers(0, 256, (600, 28, 28), dtype=np.uint8)
-  found = []
+  outputs = []
   for threads in (1, 2):
     with threadpoolctl.threadpool_limits(limits=threads, user_api="blas"):
-      found.append(features.hog(images))
-  np.testing.assert_array_equal(*found)
+      outputs.append(features.hog(images))
+  np.testing.assert_array_equal(*outputs)
 
 
 def test_hog_of_colour_is_hog_of_luminance():

@@ -27,7 +27,7 @@ from tests.data import reading
 from tests.data.reading import rows_of
 
 
-def numbered(n_train=90, n_test=30, classes=3, clients=None):
+def make_examples(n_train=90, n_test=30, classes=3, clients=None):
   """Row i of the pooled data has the features (i, -i) and label i % L."""
   i = np.arange(n_train + n_test)
   x = np.stack([i, -i], 1).astype(np.float32)
@@ -63,7 +63,7 @@ def whole_is_local(fed):
 
 @pytest.mark.parametrize("kind", ["iid", "classes", "powerlaw", "natural"])
 def test_dealing_gives_each_client_its_rows(kind):
-  examples = numbered(clients=np.repeat(np.arange(3), 30))
+  examples = make_examples(clients=np.repeat(np.arange(3), 30))
   partition = make_partition(kind, examples, 3, 0)
   fed = deal(examples, partition)
   for split in ("train", "test"):
@@ -87,7 +87,7 @@ def test_dealing_gives_each_client_its_rows(kind):
 
 
 def test_dealing_without_an_official_test_set():
-  examples = numbered(n_test=0, clients=np.repeat(np.arange(3), 30))
+  examples = make_examples(n_test=0, clients=np.repeat(np.arange(3), 30))
   natural = make_partition("natural", examples, None, 0)
   fed = deal(examples, natural)
   assert whole_test(fed)[0].shape == (9, 2)
@@ -98,19 +98,19 @@ def test_dealing_without_an_official_test_set():
 
 def test_hash_is_of_the_data_not_of_the_split():
   digits = load_digits()
-  moved = digits._replace(y_train=digits.y_train[::-1])
-  first, second, other, scaled = (
+  reversed_digits = digits._replace(y_train=digits.y_train[::-1])
+  first, second, reversed_labels, scaled = (
     deal(data, make_partition("iid", data, 9, seed), kind)
     for data, seed, kind in (
       (digits, 0, "flatten"),
       (digits, 1, "flatten"),
-      (moved, 0, "flatten"),
+      (reversed_digits, 0, "flatten"),
       (digits, 0, "standardize"),
     )
   )
   assert first.hashes["data"] == second.hashes["data"]
   assert first.hashes["partition"] != second.hashes["partition"]
-  assert len({made.hashes["data"] for made in (first, other, scaled)}) == 3
+  assert len({fed.hashes["data"] for fed in (first, reversed_labels, scaled)}) == 3
   assert scaled.example_shape == (8, 8, 1)
 
 
@@ -129,23 +129,25 @@ def test_the_scale_is_that_of_training_rows_of_clients_that_take_part(kind, out)
   """Neither local test rows nor validation clients change what others hold."""
   rng = np.random.default_rng(0)
   x = rng.normal(size=(240, 3)).astype(np.float32) * [1, 50, 0]
-  y, who = np.arange(240) % 3, np.arange(180) % 6
-  more = {} if kind == "natural" else {"num_clients": 6}
+  y, client_ids = np.arange(240) % 3, np.arange(180) % 6
+  client_options = {} if kind == "natural" else {"num_clients": 6}
 
-  def made(x, **options):
-    given = {"validation_clients": out, "partition": kind} | more | options
+  def federate(x, **options):
+    arguments = (
+      {"validation_clients": out, "partition": kind} | client_options | options
+    )
     return federation.federate(
       from_arrays(
         x[:180],
         y[:180],
-        who if kind == "natural" else None,
+        client_ids if kind == "natural" else None,
         x_test=x[180:],
         y_test=y[180:],
       ),
-      **given,
+      **arguments,
     )
 
-  plain, fed = made(x), made(x, features="standardize")
+  plain, fed = federate(x), federate(x, features="standardize")
   used = plain.partition.train_order
   assert fed.partition.train_order.tolist() == used.tolist()
   mean, std = x[used].mean(0), x[used].std(0)
@@ -162,10 +164,10 @@ def test_the_scale_is_that_of_training_rows_of_clients_that_take_part(kind, out)
     np.asarray(fed.data.test.x)[: len(tested)],
     fed.scaler.apply(np.asarray(plain.data.test.x)[: len(tested)]),
   )
-  other = x.copy()
-  other[np.setdiff1d(np.arange(240), used)] *= 9
-  again = np.asarray(made(other, features="standardize").data.train.x)
-  np.testing.assert_array_equal(again[: len(used)], trained)
+  changed_x = x.copy()
+  changed_x[np.setdiff1d(np.arange(240), used)] *= 9
+  rescaled = np.asarray(federate(changed_x, features="standardize").data.train.x)
+  np.testing.assert_array_equal(rescaled[: len(used)], trained)
 
 
 def test_the_scale_of_all_training_rows_has_the_bits_of_earlier_versions():
@@ -189,19 +191,21 @@ KINDS = ["iid", "classes", "shards", "dirichlet", "powerlaw", "natural", "named"
 def test_dealing_gives_the_server_the_rows_of_clients_held_out(kind):
   """And nothing is tested that one of these owned."""
   # ``named``: natural, and the test rows name their clients too.
-  named = np.arange(60) % 6 if kind == "named" else None
-  examples = numbered(180, 60, clients=np.arange(180) % 6)._replace(client_test=named)
+  client_test = np.arange(60) % 6 if kind == "named" else None
+  examples = make_examples(180, 60, clients=np.arange(180) % 6)._replace(
+    client_test=client_test
+  )
   before = make_partition("natural" if kind == "named" else kind, examples, 6, 1)
   after = hold_out(before, 2, 1)
   everyone, fed = deal(examples, before), deal(examples, after)
-  held = after.held_out.clients.tolist()
-  stay = [client for client in range(6) if client not in held]
-  assert len(held) == 2
+  held_clients = after.held_out.clients.tolist()
+  stay = [client for client in range(6) if client not in held_clients]
+  assert len(held_clients) == 2
   first, total = np.asarray(fed.data.train.validation).tolist()
   assert first == int(fed.data.train.size.sum())  # right behind the last client
-  assert total == int(before.train_size[held].sum())
+  assert total == int(before.train_size[held_clients].sum())
   end = first + total
-  want = [rows_of(everyone.data.train, client) for client in held]
+  want = [rows_of(everyone.data.train, client) for client in held_clients]
   for ours, parts in zip((fed.data.train.x, fed.data.train.y), zip(*want)):
     np.testing.assert_array_equal(ours[first:end], np.concatenate(parts))
     assert ours.shape[0] == end + layout.PADDING_ROWS
@@ -214,7 +218,7 @@ def test_dealing_gives_the_server_the_rows_of_clients_held_out(kind):
       *(rows_of(built.data.test, c)[0][:, 0].tolist() for c in clients)
     )
 
-  theirs, official = tests(everyone, held), set(range(180, 240))
+  theirs, official = tests(everyone, held_clients), set(range(180, 240))
   x, y = whole_test(fed)
   tested = set(x[:, 0].tolist())
   np.testing.assert_array_equal(y, x[:, 0] % 3)
@@ -241,44 +245,48 @@ def test_dealing_gives_the_server_the_rows_of_clients_held_out(kind):
     {"num_clients": 6, "validation_clients": 2},
   ],
 )
-@pytest.mark.parametrize("named", [True, False])
-def test_the_whole_test_set_has_the_rows_of_the_federation_s_clients(options, named):
+@pytest.mark.parametrize("with_test_ids", [True, False])
+def test_the_whole_test_set_has_the_rows_of_the_federation_s_clients(
+  options, with_test_ids
+):
   """Where test rows name their client; else it is the official test set."""
-  who = np.repeat(np.arange(12), np.arange(10, 22))
+  client_ids = np.repeat(np.arange(12), np.arange(10, 22))
   of_test = np.arange(60) % 12
   fed = federation.federate(
     from_arrays(
-      np.ones((len(who), 1)),
-      np.arange(len(who)) % 2,
-      who,
+      np.ones((len(client_ids), 1)),
+      np.arange(len(client_ids)) % 2,
+      client_ids,
       x_test=of_test[:, None].astype(float),
       y_test=np.arange(60) % 2,
-      test_client_ids=of_test if named else None,
+      test_client_ids=of_test if with_test_ids else None,
     ),
     partition="natural",
     **options,
   )
   tested = set(whole_test(fed)[0][:, 0].astype(int).tolist())
-  assert tested == (set(map(int, fed.client_names)) if named else set(range(12)))
+  assert tested == (
+    set(map(int, fed.client_names)) if with_test_ids else set(range(12))
+  )
   size = int(np.asarray(fed.data.whole_test.size).sum())
-  assert size == (5 * fed.num_clients if named else 60)
+  assert size == (5 * fed.num_clients if with_test_ids else 60)
 
 
 def test_dealing_without_tests_among_those_who_stay():
   clients = np.array([0] * 10 + [1])
-  examples = numbered(11, 0, clients=clients)
+  examples = make_examples(11, 0, clients=clients)
   natural = make_partition("natural", examples, None, 0)
-  left = next(
+  partition = next(
     p
     for p in (hold_out(natural, 1, s) for s in range(50))
     if p.held_out.clients[0] == 0
   )
   with pytest.raises(DataError, match="validation_clients=1 leaves"):
-    deal(examples, left)
+    deal(examples, partition)
 
 
 def test_as_many_held_out_rows_as_official_ones_are_not_the_same_rows():
-  examples = numbered(90, 9, clients=np.repeat(np.arange(3), 30))
+  examples = make_examples(90, 9, clients=np.repeat(np.arange(3), 30))
   fed = deal(examples, make_partition("natural", examples, None, 0))
   assert int(fed.data.test.size.sum()) == len(whole_test(fed)[1]) == 9
   assert not whole_is_local(fed)
@@ -312,7 +320,7 @@ def _test_clients(names=False, **options):
   """A federation of these clients, test row i has the feature i."""
   ids = TRAIN_IDS, TEST_IDS
   if names:
-    ids = tuple(np.array(list("abcdefgh"))[each] for each in ids)
+    ids = tuple(np.array(list("abcdefgh"))[indices] for indices in ids)
   with pytest.warns(UserWarning, match=TESTERS):
     return federation.federate(
       from_arrays(
@@ -342,8 +350,8 @@ def _test_clients(names=False, **options):
 def test_clients_with_test_rows_alone_are_evaluated_and_never_join(names, options):
   fed = _test_clients(names, **options)
   trains = np.asarray(fed.data.train.size) > 0
-  left = options.get("num_clients", 5) - options.get("validation_clients", 0)
-  assert fed.num_training_clients == trains.sum() == left
+  num_training = options.get("num_clients", 5) - options.get("validation_clients", 0)
+  assert fed.num_training_clients == trains.sum() == num_training
   assert fed.client_names[~trains].tolist() == list("fgh" if names else "567")
   joins = fed.data.train.joins
   assert (joins[~trains] == NEVER).all()
@@ -358,7 +366,7 @@ def test_clients_with_test_rows_alone_are_evaluated_and_never_join(names, option
     )
   if fed.partition.held_out is not None:
     assert fed.partition.held_out.train_size.all()
-  assert int(np.asarray(fed.data.whole_test.size).sum()) == 4 * (left + 3)
+  assert int(np.asarray(fed.data.whole_test.size).sum()) == 4 * (num_training + 3)
 
 
 def test_what_has_no_clients_without_training_rows():
@@ -521,7 +529,7 @@ def test_a_file_that_was_written_again_is_read_again(tmp_path, write, file, opti
     options = options | {"data_path": str(tmp_path if folder else path)}
   if "/" in file:
     _write_leaf(tmp_path / "test" / "a.json", 2)
-  found = []
+  facts = []
   for k in (2, 5):
     write(path, k)
     for inside in sorted(path.parent.iterdir()):
@@ -530,9 +538,9 @@ def test_a_file_that_was_written_again_is_read_again(tmp_path, write, file, opti
     filled = DataOptions(**options).filled()
     first = federation_of(filled)
     assert federation_of(filled) is first, "kept while the files are the same"
-    found += [(size, _facts(first)), (size, _facts(federation.from_options(filled)))]
-  assert found[0] == found[1] and found[2] == found[3]
-  assert found[0][0] == found[2][0] and found[0][1] != found[2][1]
+    facts += [(size, _facts(first)), (size, _facts(federation.from_options(filled)))]
+  assert facts[0] == facts[1] and facts[2] == facts[3]
+  assert facts[0][0] == facts[2][0] and facts[0][1] != facts[2][1]
 
 
 def test_a_large_file_is_not_kept_in_memory(tmp_path, monkeypatch):
@@ -547,12 +555,12 @@ def test_a_large_file_is_not_kept_in_memory(tmp_path, monkeypatch):
     y_test=np.arange(10) % 3,
   )
   hashes = []
-  for most, kept in ((30 * 4 * 4, 1), (30 * 4 * 4 - 1, 0)):
+  for most, num_cached in ((30 * 4 * 4, 1), (30 * 4 * 4 - 1, 0)):
     monkeypatch.setattr(federation, "_KEPT_BYTES", most)
     hashes.append(
       federation.federate(
         "npz", data_path=str(tmp_path / "a.npz"), partition="natural"
       ).hashes
     )
-    assert federation._named_with_features.cache_info().currsize == kept
+    assert federation._load_with_features.cache_info().currsize == num_cached
   assert hashes[0] == hashes[1]

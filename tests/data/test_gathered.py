@@ -13,12 +13,12 @@ NAMES = np.array(["anna", "bert", "carla", "dora"])[np.arange(N) // 6]
 NUMBERS = RNG.normal(size=(N, 2)).astype(np.float32)
 
 
-def assert_same(made, **arrays):
+def assert_same(examples, **arrays):
   """The examples are those of these arrays."""
   expected = fa.from_arrays(**arrays)
-  for name, one, other in zip(made._fields, made, expected):
+  for name, actual, expected_array in zip(examples._fields, examples, expected):
     if name not in ("name", "encoding"):
-      np.testing.assert_equal(one, other, err_msg=name)
+      np.testing.assert_equal(actual, expected_array, err_msg=name)
 
 
 @pytest.fixture(scope="module", name="hf")
@@ -66,24 +66,24 @@ def test_images_of_hugging_face(hf):
 
 
 @pytest.mark.parametrize(
-  "more, said",
+  "options, pattern",
   [
     (dict(x="img", y="label"), "dataset: has no column 'img' .it has image, "),
     (dict(x="ragged", y="label"), "rows of 'ragged' have different shapes"),
     (dict(x=["who"], y="label"), "x: column 'who' is <U5, numbers are need"),
   ],
 )
-def test_what_is_wrong_with_hugging_face_is_one_line(hf, more, said):
-  with pytest.raises(fa.DataError, match=said):
-    fa.from_hf(hf, **more)
+def test_what_is_wrong_with_hugging_face_is_one_line(hf, options, pattern):
+  with pytest.raises(fa.DataError, match=pattern):
+    fa.from_hf(hf, **options)
 
 
 def test_another_object_is_no_data_set():
-  for make, said in (
+  for make, pattern in (
     (lambda: fa.from_hf({"train": 1}, x="a", y="b"), "give one split"),
     (lambda: fa.from_torch(3), "must have __len__ and __getitem__"),
   ):
-    with pytest.raises(fa.DataError, match=said):
+    with pytest.raises(fa.DataError, match=pattern):
       make()
 
 
@@ -113,19 +113,19 @@ def test_items():
     y_test=LABELS,
     test_client_ids=NAMES,
   )
-  named = Items(NUMBERS, LABELS, names=("pixels", "target"))
+  named_items = Items(NUMBERS, LABELS, names=("pixels", "target"))
   assert_same(
-    fa.from_torch(named, x="pixels", y="target", client=NAMES),
+    fa.from_torch(named_items, x="pixels", y="target", client=NAMES),
     x=NUMBERS,
     y=LABELS,
     client_ids=NAMES,
   )
-  for more, said in (
+  for options, pattern in (
     (dict(x="image"), "its items have no 'image'"),
     (dict(x=0), "the items' 0 have different shapes"),
   ):
-    with pytest.raises(fa.DataError, match=said):
-      fa.from_torch(Items([np.zeros(1), np.zeros(2)], [0, 1]), **more)
+    with pytest.raises(fa.DataError, match=pattern):
+      fa.from_torch(Items([np.zeros(1), np.zeros(2)], [0, 1]), **options)
 
 
 def test_tensors():

@@ -36,35 +36,37 @@ def test_every_row_goes_to_one_place(partition, draw):
   total = partition.num_clients
   count = draw.draw(st.integers(1, (partition.train_size > 0).sum() - 1))
   before = [np.copy(array) for array in partition[:6]]
-  left = hold_out(partition, count, draw.draw(st.integers(0, 2**31)))
-  held = left.held_out
-  for array, kept in zip(partition[:6], before):
-    np.testing.assert_array_equal(array, kept)
-  again = put_back(left)
-  assert partition_hash(again) == partition_hash(partition)
-  assert again.flags == partition.flags and again.held_out is None
-  assert left.num_clients == total - count and len(held.clients) == count
-  assert (np.diff(held.clients) > 0).all()  # ascending, none twice
-  stay = np.setdiff1d(np.arange(total), held.clients)
+  remaining = hold_out(partition, count, draw.draw(st.integers(0, 2**31)))
+  held_out = remaining.held_out
+  for array, original in zip(partition[:6], before):
+    np.testing.assert_array_equal(array, original)
+  restored = put_back(remaining)
+  assert partition_hash(restored) == partition_hash(partition)
+  assert restored.flags == partition.flags and restored.held_out is None
+  assert remaining.num_clients == total - count and len(held_out.clients) == count
+  assert (np.diff(held_out.clients) > 0).all()  # ascending, none twice
+  stay = np.setdiff1d(np.arange(total), held_out.clients)
   assert len(stay) == total - count
   for which in ("train", "test"):
-    order, offset, size = arrays(left, which)
+    order, offset, size = arrays(remaining, which)
     assert order.dtype == np.int64
     assert offset.dtype == size.dtype == np.int32
     np.testing.assert_array_equal(offset, allocate.offsets(size))
     assert size.sum() == len(order)
     for new, old in enumerate(stay):
-      assert rows(left, which, new) == rows(partition, which, old)
-    own = getattr(held, f"{which}_order")
-    assert own.dtype == np.int64
-    assert own.tolist() == sum(
-      (rows(partition, which, client) for client in held.clients), []
+      assert rows(remaining, which, new) == rows(partition, which, old)
+    held_order = getattr(held_out, f"{which}_order")
+    assert held_order.dtype == np.int64
+    assert held_order.tolist() == sum(
+      (rows(partition, which, client) for client in held_out.clients), []
     )
-    assert sorted([*order, *own]) == sorted(getattr(partition, f"{which}_order"))
-    assert not set(order.tolist()) & set(own.tolist())
-  np.testing.assert_array_equal(held.train_size, partition.train_size[held.clients])
-  assert held.train_size.all()  # the server gets rows of each
-  assert left.flags["validation_clients"] == count
+    assert sorted([*order, *held_order]) == sorted(getattr(partition, f"{which}_order"))
+    assert not set(order.tolist()) & set(held_order.tolist())
+  np.testing.assert_array_equal(
+    held_out.train_size, partition.train_size[held_out.clients]
+  )
+  assert held_out.train_size.all()  # the server gets rows of each
+  assert remaining.flags["validation_clients"] == count
 
 
 @given(splits(), st.integers(0, 2**31))
@@ -73,20 +75,24 @@ def test_a_smaller_count_holds_out_fewer_of_the_same(partition, seed):
     set(hold_out(partition, n, seed).held_out.clients.tolist())
     for n in range(1, (partition.train_size > 0).sum())
   ]
-  for fewer, more in zip(sets, sets[1:]):
-    assert fewer < more
+  for smaller, larger in zip(sets, sets[1:]):
+    assert smaller < larger
 
 
 def test_the_seed_decides():
   partition = split([3] * 40, [1] * 40)
-  made = [hold_out(partition, 5, seed) for seed in range(60)]
-  again = hold_out(partition, 5, 0)
-  assert partition_hash(made[0]) == partition_hash(again) != (partition_hash(made[1]))
-  every = np.stack([each.held_out.clients for each in made])
+  partitions = [hold_out(partition, 5, seed) for seed in range(60)]
+  repeated = hold_out(partition, 5, 0)
+  assert (
+    partition_hash(partitions[0])
+    == partition_hash(repeated)
+    != (partition_hash(partitions[1]))
+  )
+  every = np.stack([p.held_out.clients for p in partitions])
   assert len(set(every.ravel().tolist())) == 40  # any client can be drawn
   assert np.bincount(every.ravel()).max() < 25
-  for seed, held in enumerate(every):  # not the draws of the partition itself
-    assert set(held) != set(np.random.default_rng(seed).permutation(40)[:5])
+  for seed, clients in enumerate(every):  # not the draws of the partition itself
+    assert set(clients) != set(np.random.default_rng(seed).permutation(40)[:5])
 
 
 def test_nobody_held_out_changes_nothing():
@@ -98,12 +104,14 @@ def test_nobody_held_out_changes_nothing():
 
 def test_the_hash_sees_who_was_held_out():
   partition = split([3, 3, 3], [0, 0, 0])
-  left = hold_out(partition, 1, 0)
-  forgotten = left._replace(held_out=None)
-  other = left._replace(
-    held_out=left.held_out._replace(train_order=left.held_out.train_order[::-1])
+  remaining = hold_out(partition, 1, 0)
+  forgotten = remaining._replace(held_out=None)
+  reordered = remaining._replace(
+    held_out=remaining.held_out._replace(
+      train_order=remaining.held_out.train_order[::-1]
+    )
   )
-  hashes = {partition_hash(p) for p in (partition, left, forgotten, other)}
+  hashes = {partition_hash(p) for p in (partition, remaining, forgotten, reordered)}
   assert len(hashes) == 4
 
 
@@ -120,7 +128,7 @@ def test_bad_counts_are_named_in_one_line(count, says):
 
 
 def test_not_twice():
-  left = hold_out(split([3, 3, 3], [1, 1, 1]), 1, 0)
-  assert hold_out(left, 0, 0) is left
+  remaining = hold_out(split([3, 3, 3], [1, 1, 1]), 1, 0)
+  assert hold_out(remaining, 0, 0) is remaining
   with pytest.raises(ValueError, match="already"):
-    hold_out(left, 1, 0)
+    hold_out(remaining, 1, 0)

@@ -58,16 +58,14 @@ def test_a_transform_is_applied_once_to_every_row(hub):
   """Dropped, the stored columns would be read; its own would be missing."""
   seen = []
 
-  def doubled(batch):
+  def double(batch):
     seen.extend(batch["label"])
     return {
       "twice": [2 * np.asarray(row, np.float32) for row in batch["v"]],
       "label": batch["label"],
     }
 
-  examples = fa.from_hf(
-    table(hub, "abcd").with_transform(doubled), x="twice", y="label"
-  )
+  examples = fa.from_hf(table(hub, "abcd").with_transform(double), x="twice", y="label")
   np.testing.assert_array_equal(examples.x_train, 2 * NUMBERS)
   np.testing.assert_array_equal(examples.y_train, LABELS)
   assert examples.num_classes == 4 and len(seen) == N

@@ -19,7 +19,7 @@ NAMES = {
 }
 
 
-def encoded(array):
+def encode(array):
   """As LeCun's page defines the format: zeros, dtype, axes, lengths, data."""
   return (
     struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.tobytes()
@@ -37,7 +37,7 @@ def arrays(shape=(5, 4)):
 
 def write(folder, content, change=None):
   for name, array in content.items():
-    (folder / NAMES[name]).write_bytes(encoded(array))
+    (folder / NAMES[name]).write_bytes(encode(array))
   for name, data in (change or {}).items():
     (folder / name).write_bytes(data)
 
@@ -72,7 +72,7 @@ def test_what_is_written_is_read(tmp_path, packed, shape):
   assert np.asarray(fed.data.train.x).max() <= 1
 
 
-GOOD = encoded(np.zeros((9, 5, 4), np.uint8))
+GOOD = encode(np.zeros((9, 5, 4), np.uint8))
 
 
 @pytest.mark.parametrize(
@@ -84,15 +84,15 @@ GOOD = encoded(np.zeros((9, 5, 4), np.uint8))
     ("train-images-idx3-ubyte", GOOD[:9], "or truncated in its header"),
     ("train-images-idx3-ubyte", GOOD[:-1], "179 bytes where its shape (9, 5, "),
     ("train-images-idx3-ubyte", GOOD + b"\0", "181 bytes where its shape"),
-    ("train-images-idx3-ubyte", encoded(np.zeros((9, 5), np.uint8)), "2 axes"),
+    ("train-images-idx3-ubyte", encode(np.zeros((9, 5), np.uint8)), "2 axes"),
     (
       "train-labels-idx1-ubyte",
-      encoded(np.zeros(8, np.uint8)),
+      encode(np.zeros(8, np.uint8)),
       "labels of shape (8,), train-images-idx3-ubyte has 9 images",
     ),
     (
       "t10k-images-idx3-ubyte",
-      encoded(np.zeros((4, 5, 5), np.uint8)),
+      encode(np.zeros((4, 5, 5), np.uint8)),
       "shape (5, 4, 1), test images of (5, 5, 1)",
     ),
   ],

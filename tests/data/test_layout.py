@@ -58,12 +58,12 @@ def test_client_data_of_several_arrays_and_of_other_targets():
   x = {"pixels": rng.integers(0, 9, (6, 2)), "age": rng.random((6, 1))}
   y = rng.random((6, 3))
   ends = np.array([0, 1]), np.array([1, 3])
-  for whole in (False, True):
+  for undivided in (False, True):
     halves = [
       jax.tree.map(lambda a, rows=rows: a[rows], (x, y))
       for rows in (slice(0, 2), slice(2, 6))
     ]
-    xs, ys = (x, y) if whole else tuple(zip(*halves))
+    xs, ys = (x, y) if undivided else tuple(zip(*halves))
     data = layout.client_data(xs, ys, order, *ends)
     for name, dtype in (("pixels", np.int32), ("age", np.float32)):
       assert data.x[name].dtype == dtype

@@ -17,12 +17,14 @@ def test_so_many_join_at_each_round():
 
 
 def test_the_seed_decides_who():
-  made = [with_newcomers(PARTITION, [(3, 5)], seed) for seed in range(60)]
-  np.testing.assert_array_equal(made[0], with_newcomers(PARTITION, [(3, 5)], 0))
-  often = (np.stack(made) > 0).sum(0)
+  joins_by_seed = [with_newcomers(PARTITION, [(3, 5)], seed) for seed in range(60)]
+  np.testing.assert_array_equal(
+    joins_by_seed[0], with_newcomers(PARTITION, [(3, 5)], 0)
+  )
+  often = (np.stack(joins_by_seed) > 0).sum(0)
   assert often.min() > 0 and often.max() < 25  # anybody, nobody always
   # Neither the draws of the partition nor those of the clients held out.
-  for seed, joins in enumerate(made):
+  for seed, joins in enumerate(joins_by_seed):
     for key in ((), (1,)):
       rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
       assert set(rng.permutation(30)[:5]) != set(np.flatnonzero(joins))
@@ -30,8 +32,8 @@ def test_the_seed_decides_who():
 
 def test_those_of_the_first_round_do_not_depend_on_the_later():
   few = with_newcomers(PARTITION, [(3, 4)], 1)
-  more = with_newcomers(PARTITION, [(3, 4), (9, 6)], 1)
-  np.testing.assert_array_equal(few == 3, more == 3)
+  later = with_newcomers(PARTITION, [(3, 4), (9, 6)], 1)
+  np.testing.assert_array_equal(few == 3, later == 3)
 
 
 @pytest.mark.parametrize(

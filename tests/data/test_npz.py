@@ -34,7 +34,7 @@ def test_objects_that_nobody_asks_for_do_no_harm(tmp_path):
   assert npz.read(path, ["a"])["objects"] is None
 
 
-WHOLE = content(np.savez, x=np.ones((4, 3)))
+INTACT = content(np.savez, x=np.ones((4, 3)))
 ARRAY = content(np.save, np.ones(5))
 
 
@@ -44,10 +44,10 @@ ARRAY = content(np.save, np.ones(5))
     b"",
     b"text",
     b"PK\x03\x04 and no more",
-    WHOLE[:-9],
-    WHOLE.replace(np.ones(2).tobytes(), np.zeros(2).tobytes(), 1),  # checksum
-    WHOLE.replace(b"(4, 3)", b"(4, 9)"),
-    WHOLE.replace(b"(4, 3)", b"((((((", 1),
+    INTACT[:-9],
+    INTACT.replace(np.ones(2).tobytes(), np.zeros(2).tobytes(), 1),  # checksum
+    INTACT.replace(b"(4, 3)", b"(4, 9)"),
+    INTACT.replace(b"(4, 3)", b"((((((", 1),
     content(np.savez, x=np.array([{}], object)),
     content(np.save, np.array([None])),
     ARRAY[:-1],

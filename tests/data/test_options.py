@@ -11,14 +11,14 @@ def test_equal_options_are_equal_and_hash():
   plain = DataOptions(
     num_clients=9, newcomers_at=((2, 3), (4, 1)), size_sigma=1.0
   ).filled()
-  given = DataOptions(
+  numpy_options = DataOptions(
     num_clients=np.int64(9), newcomers_at=[[2, 3], (4, 1)], size_sigma=1
   ).filled()
-  assert plain == given and hash(plain) == hash(given)
+  assert plain == numpy_options and hash(plain) == hash(numpy_options)
 
 
 @pytest.mark.parametrize(
-  "given, said",
+  "options, pattern",
   [
     (dict(dataset="digitz"), "^dataset=digitz: unknown, did you mean 'digits'"),
     (dict(partition="class"), "^partition=class: unknown, did you mean 'cla"),
@@ -40,13 +40,13 @@ def test_equal_options_are_equal_and_hash():
     (dict(dataset="synthetic", features="hog"), "^features=hog: needs images"),
   ],
 )
-def test_refused_in_one_line(given, said):
-  with pytest.raises(fa.OptionError, match=said):
-    DataOptions(**given).filled()
+def test_refused_in_one_line(options, pattern):
+  with pytest.raises(fa.OptionError, match=pattern):
+    DataOptions(**options).filled()
 
 
 @pytest.mark.parametrize(
-  "given, said",
+  "options, pattern",
   [
     (dict(clients=3), "^clients: no option .*did you mean 'num_clients'"),
     (dict(num_client=3), "^num_client: no option .*did you mean 'num_clients'"),
@@ -70,9 +70,9 @@ def test_refused_in_one_line(given, said):
     ),
   ],
 )
-def test_federate_refuses_what_it_would_not_read(given, said):
-  with pytest.raises(fa.DataError, match=said):
-    fa.federate("digits", **given)
+def test_federate_refuses_what_it_would_not_read(options, pattern):
+  with pytest.raises(fa.DataError, match=pattern):
+    fa.federate("digits", **options)
 
 
 @pytest.mark.parametrize("source", (None, 3, np.zeros((4, 3))))
@@ -83,27 +83,27 @@ def test_federate_takes_names_and_examples(source):
 
 @pytest.mark.parametrize("source", ("digits", "synthetic", "femnist"))
 def test_a_seed_is_the_partition_seed(source, tmp_path):
-  more = {}
+  source_options = {}
   if source == "femnist":
-    more["data_path"] = str(tmp_path / "letters.npz")
+    source_options["data_path"] = str(tmp_path / "letters.npz")
     np.savez(
-      more["data_path"],
+      source_options["data_path"],
       x=np.random.default_rng(0).integers(0, 256, (3000, 28, 28), np.uint8),
       y=np.arange(3000) % 10,
     )
-  one, same, other = (
-    fa.federate(source, num_clients=9, **more, **given)
-    for given in (dict(seed=3), dict(partition_seed=np.int64(3)), dict(seed=4))
+  first, same, different = (
+    fa.federate(source, num_clients=9, **source_options, **seeds)
+    for seeds in (dict(seed=3), dict(partition_seed=np.int64(3)), dict(seed=4))
   )
-  assert one.hashes == same.hashes and one.options == same.options
-  assert (one.hashes["data"] == other.hashes["data"]) == (source == "digits")
-  assert one.hashes["partition"] != other.hashes["partition"]
+  assert first.hashes == same.hashes and first.options == same.options
+  assert (first.hashes["data"] == different.hashes["data"]) == (source == "digits")
+  assert first.hashes["partition"] != different.hashes["partition"]
 
 
 @pytest.mark.parametrize(
-  "seed, said", [([0, 1], "must be a whole number"), (-1, "must be at least 0")]
+  "seed, message", [([0, 1], "must be a whole number"), (-1, "must be at least 0")]
 )
-def test_the_seed_is_named_as_it_was_given(seed, said):
+def test_the_seed_is_named_as_it_was_given(seed, message):
   with pytest.raises(fa.OptionError) as error:
     fa.federate("digits", seed=seed)
-  assert str(error.value).startswith(f"seed={seed}: {said}")
+  assert str(error.value).startswith(f"seed={seed}: {message}")

@@ -12,7 +12,7 @@ from fedjax_alg.data.partition import label_histogram, make_partition, partition
 from tests.data.reading import arrays, refuses, rows
 
 
-def labelled(y_train, y_test, client_train=None, client_test=None):
+def make_examples(y_train, y_test, client_train=None, client_test=None):
   y_train, y_test = (np.asarray(y, np.int32) for y in (y_train, y_test))
   classes = int(max(y_train.max(), y_test.max(initial=0))) + 1
   return Examples(
@@ -35,7 +35,7 @@ def data_sets(draw):
   seed = draw(st.integers(0, 2**31))
   rng = np.random.default_rng(seed)
   y = rng.permutation(np.repeat(np.arange(classes), count))
-  return labelled(y, rng.integers(0, classes, 70)), seed
+  return make_examples(y, rng.integers(0, classes, 70)), seed
 
 
 def check_layout(partition):
@@ -75,13 +75,13 @@ def check_complete(partition, examples, num_clients, minimum):
 
 def complete(kind, examples, num_clients, seed, minimum=10, **options):
   """The partition, which the seed decides and which leaves nobody out."""
-  partition, again, other = (
+  partition, repeated, other_seed = (
     make_partition(kind, examples, num_clients, number, **options)
     for number in (seed, seed, seed + 1)
   )
   check_complete(partition, examples, num_clients, minimum)
-  assert partition_hash(partition) == partition_hash(again)
-  assert partition_hash(partition) != partition_hash(other)
+  assert partition_hash(partition) == partition_hash(repeated)
+  assert partition_hash(partition) != partition_hash(other_seed)
   return partition, label_histogram(partition, examples.y_train, examples.num_classes)
 
 
@@ -164,7 +164,7 @@ def test_shards(data, num_clients, k):
 def mnist_like():
   """60,000 + 10,000 labels with MNIST's sizes, no images."""
   rng = np.random.default_rng(0)
-  return labelled(
+  return make_examples(
     rng.permutation(np.repeat(np.arange(10), 6000)),
     rng.permutation(np.repeat(np.arange(10), 1000)),
   )
@@ -186,8 +186,8 @@ def test_machines_of_the_diversified_paper():
     assert 10 <= partition.train_size.min() <= 40
     assert 400 <= partition.train_size.max() <= 900
     assert partition.test_size.min() >= 1
-    held = (label_histogram(partition, examples.y_train) > 0).sum(axis=1)
-    assert 150 < (held == 1).sum() < 250 and held.max() == 2
+    num_labels = (label_histogram(partition, examples.y_train) > 0).sum(axis=1)
+    assert 150 < (num_labels == 1).sum() < 250 and num_labels.max() == 2
     log_std = np.log(partition.train_size).std()
     assert 0.45 < log_std < 0.65
 
@@ -199,11 +199,11 @@ def test_dirichlet_alpha_sets_the_skew():
     partition = make_partition(
       "dirichlet", examples, 50, 0, dirichlet_alpha=alpha, min_client_size=1
     )
-    held = label_histogram(partition, examples.y_train)
-    top[alpha] = (held.max(axis=1) / held.sum(axis=1)).mean()
+    histogram = label_histogram(partition, examples.y_train)
+    top[alpha] = (histogram.max(axis=1) / histogram.sum(axis=1)).mean()
     # Per class over clients: the shares of one class vary by (C - 1) /
     # (C alpha + 1) about their mean 1 / C.
-    share = held / held.sum(axis=0)
+    share = histogram / histogram.sum(axis=0)
     want = (50 - 1) / (50 * alpha + 1)
     np.testing.assert_allclose((share * 50).var(), want, rtol=0.35)
   assert top[0.1] > top[0.5] + 0.1 > top[100.0] + 0.2
@@ -260,7 +260,7 @@ def test_powerlaw_leaves_a_class_that_would_be_used_up():
 
     shuffle = staticmethod(lambda rows: None)
 
-  examples = labelled(np.arange(60) % 2, [])
+  examples = make_examples(np.arange(60) % 2, [])
   sizes = published.powerlaw(examples, 2, OneTakesAll())[2]
   np.testing.assert_array_equal(sizes, [9, 9])  # strictly less, as published
 
@@ -268,24 +268,24 @@ def test_powerlaw_leaves_a_class_that_would_be_used_up():
 @pytest.mark.parametrize("classes, clients", [(10, 7), (3, 10), (2, 5)])
 def test_powerlaw_of_other_sizes(classes, clients):
   y = np.random.default_rng(0).integers(0, classes, 900)
-  examples = labelled(y[:700], y[700:])
+  examples = make_examples(y[:700], y[700:])
   partition = make_partition("powerlaw", examples, clients, 0)
   check_layout(partition)
   assert (partition.train_size + partition.test_size).min() >= 10
-  held = label_histogram(partition, y, classes) > 0
+  has_label = label_histogram(partition, y, classes) > 0
   for user in range(clients):
     want = {user % classes, (user + 1) % classes}
-    assert set(np.flatnonzero(held[user])) == want
+    assert set(np.flatnonzero(has_label[user])) == want
   assert not set(partition.train_order) & set(partition.test_order)
-  other = make_partition("powerlaw", examples, clients, 1)
-  assert partition_hash(partition) != partition_hash(other)
+  other_seed = make_partition("powerlaw", examples, clients, 1)
+  assert partition_hash(partition) != partition_hash(other_seed)
 
 
 def test_natural_keeps_the_given_clients():
   rng = np.random.default_rng(0)
   client_train = rng.choice([3, 7, 40], 100)
   client_test = rng.choice([3, 7, 9, 40, 99], 30)  # 9 and 99 never train
-  examples = labelled(
+  examples = make_examples(
     rng.integers(0, 4, 100), rng.integers(0, 4, 30), client_train, client_test
   )
   partition = make_partition("natural", examples, None, 0)
@@ -301,7 +301,7 @@ def test_natural_keeps_the_given_clients():
 
 def test_natural_holds_out_where_test_rows_name_nobody():
   client = np.repeat([0, 1, 2, 3], [1, 2, 25, 40])
-  examples = labelled(np.zeros(68), np.zeros(5), client)
+  examples = make_examples(np.zeros(68), np.zeros(5), client)
   partition = make_partition("natural", examples, None, 0)
   check_layout(partition)
   assert partition.pooled
@@ -316,16 +316,16 @@ def test_natural_holds_out_where_test_rows_name_nobody():
 
 def test_natural_can_take_fewer_clients():
   client = np.repeat(np.arange(10), np.arange(1, 11))
-  examples = labelled(np.zeros(55), [], client)
-  chosen = set()
+  examples = make_examples(np.zeros(55), [], client)
+  selections = set()
   for seed in range(5):
     partition = make_partition("natural", examples, 4, seed, min_client_size=3)
-    kept = np.unique(
+    members = np.unique(
       client[np.concatenate([partition.train_order, partition.test_order])]
     )
-    assert len(kept) == 4 and kept.min() >= 2
-    chosen.add(tuple(kept))
-  assert len(chosen) > 1
+    assert len(members) == 4 and members.min() >= 2
+    selections.add(tuple(members))
+  assert len(selections) > 1
 
 
 @pytest.mark.parametrize(
@@ -350,12 +350,12 @@ def test_natural_can_take_fewer_clients():
   ],
 )
 def test_bad_options_are_named_in_one_line(kind, clients, options, says):
-  examples = labelled(np.arange(100) % 4, np.arange(20) % 4)
+  examples = make_examples(np.arange(100) % 4, np.arange(20) % 4)
   refuses(lambda: make_partition(kind, examples, clients, 0, **options), says)
 
 
 def test_data_that_have_too_few_for_the_clients():
-  examples = labelled([0] * 100 + [1] * 2, [], np.arange(102) % 2)
+  examples = make_examples([0] * 100 + [1] * 2, [], np.arange(102) % 2)
   refuses(
     lambda: make_partition("classes", examples, 5, 0, classes_per_client=2),
     "no split found",
@@ -386,7 +386,7 @@ def test_spread_stays_within_bounds(weights, draw):
 
 
 def test_test_examples_of_a_class_nobody_trains_on_stay_out():
-  examples = labelled([0] * 30 + [1] * 30, [0, 1, 2, 2, 0, 1])
+  examples = make_examples([0] * 30 + [1] * 30, [0, 1, 2, 2, 0, 1])
   partition = make_partition("iid", examples, 2, 0)
   check_layout(partition)
   assert sorted(partition.test_order) == [0, 1, 4, 5]
@@ -396,7 +396,7 @@ def test_test_examples_of_a_class_nobody_trains_on_stay_out():
 def test_rows_of_a_client_are_ordered_by_their_random_numbers(ties):
   """As two keys would sort them, also where one number holds too few bits."""
 
-  class Drawn:
+  class StubGenerator:
     def random(self, size):
       tie = np.random.default_rng(1).random(size)
       # Differences that 63 bits cannot show beside the client.
@@ -404,9 +404,9 @@ def test_rows_of_a_client_are_ordered_by_their_random_numbers(ties):
 
   owner = np.random.default_rng(0).integers(-1, 3000, 20_000)
   used = np.flatnonzero(owner >= 0)
-  order, _, size = allocate.pack(owner, 3000, Drawn())
+  order, _, size = allocate.pack(owner, 3000, StubGenerator())
   np.testing.assert_array_equal(
-    order, used[np.lexsort((Drawn().random(len(used)), owner[used]))]
+    order, used[np.lexsort((StubGenerator().random(len(used)), owner[used]))]
   )
   np.testing.assert_array_equal(size, np.bincount(owner[used]))
 
@@ -414,7 +414,7 @@ def test_rows_of_a_client_are_ordered_by_their_random_numbers(ties):
 def test_an_empty_client_gets_an_example_of_who_has_most_to_spare():
   """As searching all clients again for every example would find it."""
 
-  def searched(train, test):
+  def spread_by_search(train, test):
     for client in np.flatnonzero(test.sum(1) == 0):
       for label in np.argsort(-train[client], kind="stable"):
         spare = np.where(test.sum(1) > 1, test[:, label], 0)
@@ -424,13 +424,13 @@ def test_an_empty_client_gets_an_example_of_who_has_most_to_spare():
           break
     return test
 
-  moved = 0
+  num_moved = 0
   for seed in range(30):
     rng = np.random.default_rng(seed)
     train = rng.integers(0, 6, (40, 4)) * (rng.random((40, 4)) < 0.6)
     train[::7] *= 5
     available = rng.integers(5, 25, 4)
-    found = allocate.spread_test(train, available, np.random.default_rng(seed))
+    actual = allocate.spread_test(train, available, np.random.default_rng(seed))
     rng = np.random.default_rng(seed)
     first = np.stack(
       [
@@ -439,6 +439,6 @@ def test_an_empty_client_gets_an_example_of_who_has_most_to_spare():
       ],
       1,
     )
-    np.testing.assert_array_equal(found, searched(train, first.copy()))
-    moved += np.abs(found - first).sum() // 2
-  assert moved > 100
+    np.testing.assert_array_equal(actual, spread_by_search(train, first.copy()))
+    num_moved += np.abs(actual - first).sum() // 2
+  assert num_moved > 100

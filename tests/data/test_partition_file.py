@@ -26,23 +26,23 @@ def examples(seed=0):
   )
 
 
-def written(path, partition, data):
+def write_file(path, partition, data):
   partition_file.write_partition(path, partition, partition_file.labels_hash(data))
   return path
 
 
-@pytest.mark.parametrize("held", (0, 2))
+@pytest.mark.parametrize("num_held_out", (0, 2))
 @pytest.mark.parametrize(
   "kind", ("iid", "classes", "shards", "dirichlet", "powerlaw", "natural")
 )
-def test_what_is_written_is_read(tmp_path, kind, held):
+def test_what_is_written_is_read(tmp_path, kind, num_held_out):
   data = examples()
-  whole = make_partition(kind, data, 6, 3, min_client_size=2)
-  path = written(tmp_path / "p.npz", hold_out(whole, held, 1), data)
+  partition = make_partition(kind, data, 6, 3, min_client_size=2)
+  path = write_file(tmp_path / "p.npz", hold_out(partition, num_held_out, 1), data)
   got = partition_file.read_partition(path, data)
-  assert partition_hash(got) == partition_hash(whole)
-  assert (got.name, got.flags, got.pooled) == (kind, whole.flags, whole.pooled)
-  for ours, theirs in zip(got[:6], whole[:6]):
+  assert partition_hash(got) == partition_hash(partition)
+  assert (got.name, got.flags, got.pooled) == (kind, partition.flags, partition.pooled)
+  for ours, theirs in zip(got[:6], partition[:6]):
     assert ours.dtype == theirs.dtype
   assert [p.name for p in tmp_path.iterdir()] == ["p.npz"]
 
@@ -60,23 +60,23 @@ def test_rows_that_lie_together_need_little_room(tmp_path):
     client[::8],
     "made",
   )
-  whole = make_partition("natural", data, None, 0)
-  path = written(tmp_path / "p.npz", whole, data)
+  partition = make_partition("natural", data, None, 0)
+  path = write_file(tmp_path / "p.npz", partition, data)
   with np.load(path) as stored:
     assert np.abs(stored["train_shift"]).max() == 7
     assert "train_order" not in stored.files
   assert path.stat().st_size < 40_000
   got = partition_file.read_partition(path, data)
-  assert partition_hash(got) == partition_hash(whole)
+  assert partition_hash(got) == partition_hash(partition)
   # In random order nothing is gained, and the arrays are there as they are.
   mixed = np.random.default_rng(0).permutation(40_000)
   data = data._replace(client_train=client[mixed])
-  whole = make_partition("natural", data, None, 0)
-  path = written(tmp_path / "p.npz", whole, data)
+  partition = make_partition("natural", data, None, 0)
+  path = write_file(tmp_path / "p.npz", partition, data)
   with np.load(path) as stored:
-    np.testing.assert_array_equal(stored["train_order"], whole.train_order)
+    np.testing.assert_array_equal(stored["train_order"], partition.train_order)
   assert partition_hash(partition_file.read_partition(path, data)) == (
-    partition_hash(whole)
+    partition_hash(partition)
   )
 
 
@@ -84,21 +84,21 @@ def test_federations_are_equal(tmp_path):
   options = dict(validation_clients=2, newcomers_at=((2, 3),))
   first = fa.federate("digits", partition="classes", num_clients=20, seed=4, **options)
   partition_file.write_partition(tmp_path / "p.npz", first.partition, first.labels)
-  again = fa.federate(
+  reread = fa.federate(
     "digits", partition_file=str(tmp_path / "p.npz"), seed=4, **options
   )
-  assert again.hashes == first.hashes
-  assert again.options.partition == "file"
-  np.testing.assert_array_equal(again.data.train.joins, first.data.train.joins)
-  np.testing.assert_array_equal(again.data.test.x, first.data.test.x)
+  assert reread.hashes == first.hashes
+  assert reread.options.partition == "file"
+  np.testing.assert_array_equal(reread.data.train.joins, first.data.train.joins)
+  np.testing.assert_array_equal(reread.data.test.x, first.data.test.x)
 
 
 def test_the_json_of_version_0_2(tmp_path):
   data = examples()
-  whole = make_partition("powerlaw", data, 3, 0)
-  facts = {"name": whole.name, "flags": whole.flags, "pooled": whole.pooled}
+  partition = make_partition("powerlaw", data, 3, 0)
+  facts = {"name": partition.name, "flags": partition.flags, "pooled": partition.pooled}
   facts |= {
-    name: getattr(whole, name).tolist()
+    name: getattr(partition, name).tolist()
     for name in (
       "train_order",
       "train_offset",
@@ -111,13 +111,13 @@ def test_the_json_of_version_0_2(tmp_path):
   path = tmp_path / "partition.json"
   path.write_text(json.dumps(facts))
   got = partition_file.read_partition(path, data)
-  assert partition_hash(got) == partition_hash(whole)
+  assert partition_hash(got) == partition_hash(partition)
   path.write_text(json.dumps(facts | {"validation_clients": [1]}))
   refuses(path, data, "json with held-out clients")
 
 
 #: A file of one's own: no name, no hash, clients 0 and 1.
-OWN = {
+MINIMAL = {
   "train_order": [5, 7, 80],
   "train_size": [1, 2],
   "test_order": [4],
@@ -125,9 +125,10 @@ OWN = {
 }
 
 
-def own(path, **change):
+def write_minimal(path, **change):
   np.savez(
-    path, **{name: value for name, value in (OWN | change).items() if value is not None}
+    path,
+    **{name: value for name, value in (MINIMAL | change).items() if value is not None},
   )
   return path
 
@@ -140,7 +141,7 @@ def refuses(path, data, *says):
 
 def test_a_file_of_ones_own(tmp_path):
   data = examples()
-  got = partition_file.read_partition(own(tmp_path / "own.npz"), data)
+  got = partition_file.read_partition(write_minimal(tmp_path / "own.npz"), data)
   assert (got.name, got.pooled) == ("file", False)
   assert got.train_order[1:].tolist() == [7, 80]
   assert got.test_offset.tolist() == [0, 0]
@@ -191,12 +192,12 @@ ABOUT = np.array(json.dumps({"pooled": True}))
   ],
 )
 def test_inconsistent_files(tmp_path, change, says):
-  refuses(own(tmp_path / "own.npz", **change), examples(), says)
+  refuses(write_minimal(tmp_path / "own.npz", **change), examples(), says)
 
 
 def test_other_data_and_no_file(tmp_path):
   data = examples()
-  path = written(
+  path = write_file(
     tmp_path / "p.npz", make_partition("iid", data, 3, 0, min_client_size=2), data
   )
   refuses(

@@ -31,7 +31,7 @@ def test_processes_have_all_rows_and_cut_no_client(sizes, processes, random):
   assert len(places) == 1 and (seen == 1).all()
   # No process has more than its share by more than the largest client.
   assert places.pop() - 7 <= size.sum() / processes + size.max()
-  block, row = np.divmod(rows.blocked(offset), rows.places)
+  block, row = np.divmod(rows.place_in_blocks(offset), rows.places)
   np.testing.assert_array_equal(rows.cuts[block] + row, offset)
   clients = rows.clients(offset)
   if (np.sort(block) == block).all():
@@ -45,35 +45,35 @@ def test_processes_have_all_rows_and_cut_no_client(sizes, processes, random):
 @pytest.fixture(name="halves")
 def fixture_halves():
   """The federation of each of two processes, and the whole one."""
-  made = []
-  for one in (Process(0, 2), Process(1, 2), Process()):
-    set_process(one)
-    made.append(
+  federations = []
+  for process in (Process(0, 2), Process(1, 2), Process()):
+    set_process(process)
+    federations.append(
       fa.federate(
         "digits", partition="classes", num_clients=12, validation_clients=2, seed=3
       )
     )
-  return made
+  return federations
 
 
 def test_a_process_lays_out_its_own_rows(halves):
-  *parts, whole = halves
-  assert whole.rows is None
+  *parts, undivided = halves
+  assert undivided.rows is None
   for part in parts:
-    assert part.hashes == whole.hashes
+    assert part.hashes == undivided.hashes
     assert part.data.train.x.shape[0] == part.rows.places
-    np.testing.assert_array_equal(part.data.train.size, whole.data.train.size)
-  for client in range(whole.num_clients):
-    x, y = whole.client(client)
-    found = []
+    np.testing.assert_array_equal(part.data.train.size, undivided.data.train.size)
+  for client in range(undivided.num_clients):
+    x, y = undivided.client(client)
+    examples = []
     for part in parts:
       try:
-        found.append(part.client(client))
+        examples.append(part.client(client))
       except fa.DataError as error:
         assert f"client={client}: its rows are in another" in str(error)
-    assert len(found) == 1
-    np.testing.assert_array_equal(found[0][0], x)
-    np.testing.assert_array_equal(found[0][1], y)
+    assert len(examples) == 1
+    np.testing.assert_array_equal(examples[0][0], x)
+    np.testing.assert_array_equal(examples[0][1], y)
 
 
 def test_a_federation_of_other_processes_is_refused(halves):

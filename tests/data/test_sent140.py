@@ -62,14 +62,14 @@ def records(seed=0, most=40):
 def test_encoded_tweets_are_the_tweets():
   rows = records()
   got = tweets_lib.encode(iter(rows))
-  kept = [row for row in rows if row["user"] and row["polarity"] != 2]
-  names = sorted({row["user"] for row in kept})
-  assert [names[u] for u in got["user"]] == [row["user"] for row in kept]
-  assert got["label"].tolist() == [row["polarity"] // 4 for row in kept]
-  words = sorted({w for row in kept for w in row["text"].decode().split()})
+  usable = [row for row in rows if row["user"] and row["polarity"] != 2]
+  names = sorted({row["user"] for row in usable})
+  assert [names[u] for u in got["user"]] == [row["user"] for row in usable]
+  assert got["label"].tolist() == [row["polarity"] // 4 for row in usable]
+  words = sorted({w for row in usable for w in row["text"].decode().split()})
   texts = np.split(got["word"], np.cumsum(got["length"])[:-1])
   assert [" ".join(words[i] for i in text) for text in texts] == [
-    row["text"].decode() for row in kept
+    row["text"].decode() for row in usable
   ]
   assert all(array.dtype == np.int32 for array in got.values())
 
@@ -127,11 +127,11 @@ def test_only_the_most_frequent_words_are_known_and_tweets_are_cut():
 
 def test_the_seed_decides_what_is_tested():
   tweets = tweets_lib.encode(records(most=200))
-  first, again, other = (
+  first, repeated, different = (
     tweets_lib.sent140(tweets, 10, 50, 8, seed) for seed in (0, 0, 1)
   )
-  np.testing.assert_array_equal(first.x_train, again.x_train)
-  assert not np.array_equal(first.x_train, other.x_train)
+  np.testing.assert_array_equal(first.x_train, repeated.x_train)
+  assert not np.array_equal(first.x_train, different.x_train)
 
 
 def test_no_words_and_users_of_one_tweet():

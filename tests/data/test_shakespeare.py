@@ -70,7 +70,7 @@ def test_windows(folder, length, stride):
       test.append((text[start : start + length], text[start + length], len(names)))
     names.append(f"play: {role}")
   for split, rows in (("train", train), ("test", test)):
-    x, y, client = (getattr(got, f"{what}_{split}") for what in ("x", "y", "client"))
+    x, y, client = (getattr(got, f"{field}_{split}") for field in ("x", "y", "client"))
     assert x.shape == (len(rows), length)
     for row, (text, after, number) in enumerate(rows):
       np.testing.assert_array_equal(x[row], characters.encode(text))

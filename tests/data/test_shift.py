@@ -21,14 +21,18 @@ def after(kind, event, share=0.5, seed=0):
   return shifted(PARTITION, Y_TRAIN, Y_TEST, kind, event, share, seed)
 
 
-def held(partition, which):
+def rows_by_client(partition, which):
   """The rows of each client, sorted."""
   return [tuple(sorted(rows(partition, which, i))) for i in range(C)]
 
 
-def changed(before, now, which):
+def differing_clients(before, now, which):
   return {
-    i for i, (a, b) in enumerate(zip(held(before, which), held(now, which))) if a != b
+    i
+    for i, (a, b) in enumerate(
+      zip(rows_by_client(before, which), rows_by_client(now, which))
+    )
+    if a != b
   }
 
 
@@ -48,35 +52,46 @@ def test_no_row_is_lost_or_doubled(kind):
 def test_swap_all_exchanges_all_data_of_pairs():
   now = after("swap_all", 1)
   np.testing.assert_array_equal(now.train_order, PARTITION.train_order)
-  before = list(zip(held(PARTITION, "train"), held(PARTITION, "test")))
-  source = [before.index(own) for own in zip(held(now, "train"), held(now, "test"))]
-  moved = [i for i in range(C) if source[i] != i]
-  assert len(moved) == 6  # half of 14, in pairs
+  before = list(
+    zip(rows_by_client(PARTITION, "train"), rows_by_client(PARTITION, "test"))
+  )
+  source = [
+    before.index(pair)
+    for pair in zip(rows_by_client(now, "train"), rows_by_client(now, "test"))
+  ]
+  swapped = [i for i in range(C) if source[i] != i]
+  assert len(swapped) == 6  # half of 14, in pairs
   assert all(source[source[i]] == i for i in range(C))
   # Another event, other pairs.
-  assert changed(after("swap_all", 1), after("swap_all", 2), "train") != (set(moved))
+  assert differing_clients(after("swap_all", 1), after("swap_all", 2), "train") != (
+    set(swapped)
+  )
 
 
 def test_swap_part_exchanges_one_class_each():
   now = after("swap_part", 1)
-  paired = changed(PARTITION, now, "train")
+  paired = differing_clients(PARTITION, now, "train")
   assert 0 < len(paired) <= 6
-  assert changed(PARTITION, now, "test") <= paired
+  assert differing_clients(PARTITION, now, "test") <= paired
   old, new = (label_histogram(p, Y_TRAIN, L) for p in (PARTITION, now))
-  given = {}
+  exchanged = {}
   for i in paired:
-    lost = set(held(PARTITION, "train")[i]) - set(held(now, "train")[i])
+    lost = set(rows_by_client(PARTITION, "train")[i]) - set(
+      rows_by_client(now, "train")[i]
+    )
     (label,) = {int(Y_TRAIN[row]) for row in lost} or {None}
-    given[i] = label, lost
+    exchanged[i] = label, lost
     if label is not None:  # all its rows of the class went, of both kinds
       assert len(lost) == old[i, label]
-      kept = {row for row in held(PARTITION, "test")[i] if Y_TEST[row] == label} & set(
-        held(now, "test")[i]
-      )
-      assert not kept
+      remaining = {
+        row for row in rows_by_client(PARTITION, "test")[i] if Y_TEST[row] == label
+      } & set(rows_by_client(now, "test")[i])
+      assert not remaining
   for i in paired:
-    got = set(held(now, "train")[i]) - set(held(PARTITION, "train")[i])
-    assert any(got == lost for j, (_, lost) in given.items() if j != i)
+    got = set(rows_by_client(now, "train")[i]) - set(
+      rows_by_client(PARTITION, "train")[i]
+    )
+    assert any(got == lost for j, (_, lost) in exchanged.items() if j != i)
   np.testing.assert_array_equal(new.sum(0), old.sum(0))
 
 
@@ -87,8 +102,8 @@ def test_increment_shows_more_of_the_same_rows():
       now.train_size, np.maximum(np.floor(PARTITION.train_size * part), 1)
     )
     for i in range(C):
-      own = rows(now, "train", i)
-      assert own == rows(PARTITION, "train", i)[: len(own)]
+      visible = rows(now, "train", i)
+      assert visible == rows(PARTITION, "train", i)[: len(visible)]
     np.testing.assert_array_equal(now.test_size, PARTITION.test_size)
   empty = PARTITION._replace(train_size=np.zeros(C, np.int32))
   assert shifted(empty, Y_TRAIN, Y_TEST, "increment", 1, 0.5, 0).train_size.max() == 0
@@ -98,15 +113,15 @@ def test_increment_shows_more_of_the_same_rows():
 def test_a_function_of_the_split_the_seed_and_the_number(kind):
   before = [np.copy(array) for array in PARTITION[:6]]
   for event in (0, 3):
-    first, again, other = (after(kind, event, seed=s) for s in (0, 0, 1))
-    for a, b in zip(first[:6], again[:6]):
+    first, repeated, other_seed = (after(kind, event, seed=s) for s in (0, 0, 1))
+    for a, b in zip(first[:6], repeated[:6]):
       np.testing.assert_array_equal(a, b)
     if kind.startswith("swap") and event:
-      assert held(first, "train") != held(other, "train")
+      assert rows_by_client(first, "train") != rows_by_client(other_seed, "train")
     elif kind != "increment":
-      assert held(first, "train") == held(PARTITION, "train")
-  for array, kept in zip(PARTITION[:6], before):
-    np.testing.assert_array_equal(array, kept)
+      assert rows_by_client(first, "train") == rows_by_client(PARTITION, "train")
+  for array, original in zip(PARTITION[:6], before):
+    np.testing.assert_array_equal(array, original)
 
 
 def test_pairs_and_unknown_kinds():

@@ -385,9 +385,9 @@ def pictures(count, first=0, shape=SHAPE):
 )
 def test_any_images_of_tfds(tmp_path, monkeypatch, name, place, split):
   """The next time from the cache, which lies beside the data."""
-  more = {split: pictures(2, 7)} if split else {}
+  splits = {split: pictures(2, 7)} if split else {}
   tfds_records.write(
-    tmp_path / place, name.split(":")[-1].split("/")[0], IMAGES, pictures(5), **more
+    tmp_path / place, name.split(":")[-1].split("/")[0], IMAGES, pictures(5), **splits
   )
   got = tfds_source.load_tfds(name, tmp_path)
   assert got.x_train.shape == (5, *SHAPE) and got.x_train.dtype == np.uint8
@@ -402,8 +402,8 @@ def test_any_images_of_tfds(tmp_path, monkeypatch, name, place, split):
   monkeypatch.setattr(
     tfds_source, "_decode", lambda path: decoded.append(path) or real(path)
   )
-  again = tfds_source.load_tfds(name, tmp_path)
-  np.testing.assert_array_equal(again.x_train, got.x_train)
+  reloaded = tfds_source.load_tfds(name, tmp_path)
+  np.testing.assert_array_equal(reloaded.x_train, got.x_train)
   assert not decoded
   info = tmp_path / place / "dataset_info.json"
   info.write_text(info.read_text() + " ")  # prepared anew

@@ -30,13 +30,13 @@ NORMAL = RNG.normal(size=(40, 5)).astype(np.float32)
   ids=["bytes", "over 255", "times 1/255", "over 16", "0, 1, 2", "zeros", "tokens"],
 )
 def test_exact_values_become_bytes(x):
-  train, test = store.stored((x, x[:1]), "auto")
+  train, test = store.compact((x, x[:1]), "auto")
   assert train.nbytes == x.size and len(test) == 1
   assert (train.shape, train.ndim, train.dtype) == (x.shape, x.ndim, x.dtype)
   assert np.asarray(train).tobytes() == x.tobytes()
   np.testing.assert_array_equal(train[1:3], x[1:3])
   on_device = jax.tree.map(jnp.asarray, train)
-  rows = jax.jit(lambda held: store.read(held, lambda rows: rows[::-1]))(on_device)
+  rows = jax.jit(lambda data: store.read(data, lambda rows: rows[::-1]))(on_device)
   assert np.asarray(rows).tobytes() == x[::-1].tobytes()
   assert np.asarray(on_device).tobytes() == x.tobytes()
 
@@ -55,20 +55,20 @@ def test_exact_values_become_bytes(x):
   ids=["normal", "256", "negative", "-0", "thirds", "overflow", "negative tokens"],
 )
 def test_other_values_stay(x):
-  assert store.stored((x, x[:1]), "auto")[0] is x
+  assert store.compact((x, x[:1]), "auto")[0] is x
   # The last test row decides as much as the first training row.
   good = np.zeros_like(x)
-  assert store.stored((good, x), "auto")[1] is x
+  assert store.compact((good, x), "auto")[1] is x
 
 
 def test_any_256_values_become_bytes_if_asked():
   values = np.append(NORMAL.ravel(), np.float32([0.0, -0.0]))
   x = values[RNG.integers(0, len(values), (300, 7))]
   x[0, :2] = 0.0, -0.0
-  train, test = store.stored((x, x[:0]), "uint8")
+  train, test = store.compact((x, x[:0]), "uint8")
   assert train.values.shape == (256,) and test.shape == (0, 7)
   assert np.asarray(train).tobytes() == x.tobytes()
-  read = jax.jit(lambda held: store.read(held, lambda rows: rows[1:9]))(
+  read = jax.jit(lambda data: store.read(data, lambda rows: rows[1:9]))(
     jax.tree.map(jnp.asarray, train)
   )
   assert np.asarray(read).tobytes() == x[1:9].tobytes()
@@ -77,9 +77,9 @@ def test_any_256_values_become_bytes_if_asked():
 def test_bytes_are_refused_where_they_are_not_exact():
   many = RNG.normal(size=(60, 5)).astype(np.float32)
   with pytest.raises(DataError, match="store=uint8: .* 256 different"):
-    store.stored((many, many), "uint8")
+    store.compact((many, many), "uint8")
   with pytest.raises(DataError, match=r"store=uint8: token ids .* 255"):
-    store.stored((np.full((3, 2), 256, np.int32),) * 2, "uint8")
+    store.compact((np.full((3, 2), 256, np.int32),) * 2, "uint8")
   with pytest.raises(fa.OptionError, match="store=int8"):
     fa.federate("digits", store="int8")
 
@@ -104,7 +104,7 @@ def test_all_rows_in_chunks():
 
 
 def federations(**options):
-  return [fa.federate(**options, store=kept) for kept in ("auto", "float32")]
+  return [fa.federate(**options, store=kind) for kind in ("auto", "float32")]
 
 
 @pytest.mark.parametrize("features", ["none", "flatten"])

@@ -73,11 +73,11 @@ def test_iid_shares_one_model_and_centred_inputs():
     np.std(
       [
         np.bincount(y, minlength=10) / len(y)
-        for _, y in (of_client(made, c) for c in range(30))
+        for _, y in (of_client(examples, c) for c in range(30))
       ],
       axis=0,
     ).mean()
-    for made in (data, synthetic(1, 1, 30, 4))
+    for examples in (data, synthetic(1, 1, 30, 4))
   )
   assert even < 0.06 < skewed
 

@@ -22,9 +22,9 @@ CLIENTS, COHORT, ROUNDS = 4, 3, 4
 OPTIONS = dict(rounds=ROUNDS, eval_every=1, seeds=[3], evaluate=("global",))
 
 
-def options(method, more=()):
-  own = {} if method == "fedacnnl" else dict(cohort_size=COHORT, client_lr=0.1)
-  return OPTIONS | own | dict(more)
+def options(method, extra=()):
+  defaults = {} if method == "fedacnnl" else dict(cohort_size=COHORT, client_lr=0.1)
+  return OPTIONS | defaults | dict(extra)
 
 
 @functools.cache
@@ -32,46 +32,46 @@ def federation():
   return fa.federate("digits", partition="iid", num_clients=CLIENTS)
 
 
-def given(method, more=()):
+def setting_from_file(method, extra=()):
   """What both sides know, which has passed a file."""
   facts = setting.facts_of(
-    from_keywords(method, federation(), **options(method, more)).prepare()
+    from_keywords(method, federation(), **options(method, extra)).prepare()
   )
   return setting.of_facts(json.loads(json.dumps(facts)))
 
 
 @functools.cache
-def known(method, more=()):
+def code_and_clients(method, extra=()):
   """What both sides know, and compiled programs."""
-  code = Code(given(method, more))
+  code = Code(setting_from_file(method, extra))
   return code, [Client(code, i, *federation().client(i)) for i in range(CLIENTS)], {}
 
 
 class Machines:
   """The clients of a run, who remember what they keep and may not answer."""
 
-  def __init__(self, method, more=()):
-    self.code, self.clients, self.pieces = known(method, more)
+  def __init__(self, method, extra=()):
+    self.code, self.clients, self.pieces = code_and_clients(method, extra)
     self.memory = [{} for _ in self.clients]
     self.asked, self.sent = [], []
     #: (round, client) -> whether it trains all the same, and comes too late
     self.silent = {}
 
   def ask(self, questions):
-    found = {}
+    answers = {}
     for client, (question, body) in questions.items():
       self.asked.append(question)
       late = self.silent.get((question.round, client))
       if late is False:
         continue
-      sent, self.memory[client], lost = self.clients[client].answer(
+      answer, self.memory[client], lost = self.clients[client].answer(
         question, body, self.memory[client]
       )
       assert not lost
-      self.sent.append(sent)
+      self.sent.append(answer)
       if not late:
-        found[client] = sent
-    return found
+        answers[client] = answer
+    return answers
 
   def server(self, folder=None):
     server = Server(
@@ -86,7 +86,7 @@ class Machines:
 
 
 @functools.cache
-def simulated(method, lost=(), more=()):
+def simulate(method, lost=(), extra=()):
   """The global models after each round, without those who are lost."""
   gone = np.zeros((ROUNDS, CLIENTS + 1), bool)
   for number, client in lost:
@@ -96,15 +96,15 @@ def simulated(method, lost=(), more=()):
     ids = samplers.uniform(data, cohort_size, key, number)
     return jnp.where(jnp.asarray(gone)[number, ids], CLIENTS, ids)
 
-  own = options(method, more)
-  algorithm = from_keywords(method, federation(), **own).prepare().algorithm
+  keywords = options(method, extra)
+  algorithm = from_keywords(method, federation(), **keywords).prepare().algorithm
   return [
     jax.tree.map(
       np.asarray,
       algorithm.global_params(jax.tree.map(lambda leaf: leaf[0], step.states)),
     )
     for step in fa.steps(
-      method, federation(), **own, **dict(sampler=sampler) if lost else {}
+      method, federation(), **keywords, **dict(sampler=sampler) if lost else {}
     )
   ]
 
@@ -113,37 +113,37 @@ def simulated(method, lost=(), more=()):
 #: round of 4 each go down; the loss comes up. That of Mime's gradients, which
 #: depends on nobody's data, does not.
 @pytest.mark.parametrize(
-  "method,more,down,up",
+  "method,extra,down,up",
   [
     ("scaffold", (), 16, 4),
     ("mime", (), 24, 4),
     ("fedavg", (("compress_up", "topk:0.1"),), 16, 4),
   ],
 )
-def test_rounds_and_bytes_are_those_of_the_simulation(method, more, down, up):
-  machines = Machines(method, more)
+def test_rounds_and_bytes_are_those_of_the_simulation(method, extra, down, up):
+  machines = Machines(method, extra)
   server = machines.server()
-  for models in simulated(method, more=more):
-    found = server.play()
+  for models in simulate(method, extra=extra):
+    outcome = server.play()
     problems.assert_close(server.global_params(), models)
-    assert found.bytes_down - found.ledger_down == down
-    assert found.bytes_up - found.ledger_up == up
-    assert len(found.asked) == COHORT and not found.lost
+    assert outcome.bytes_down - outcome.ledger_down == down
+    assert outcome.bytes_up - outcome.ledger_up == up
+    assert len(outcome.asked) == COHORT and not outcome.lost
   assert server.counted.max() == ROUNDS
 
 
 def test_sums_of_a_method_in_closed_form_are_sent_in_double_precision():
   """A layer a round: the client's own sums go up, 8 bytes a number."""
-  more = (("model", "mlp"), ("rounds", 2))
-  server = Machines("fedacnnl", more).server()
-  for models in simulated("fedacnnl", more=more):
-    found = server.play()
+  extra = (("model", "mlp"), ("rounds", 2))
+  server = Machines("fedacnnl", extra).server()
+  for models in simulate("fedacnnl", extra=extra):
+    outcome = server.play()
     problems.assert_close(server.global_params(), models)
-    assert found.bytes_up == 2 * found.ledger_up
+    assert outcome.bytes_up == 2 * outcome.ledger_up
 
 
 @pytest.mark.parametrize(
-  "method,more,up",
+  "method,extra,up",
   [
     ("feddyn", {}, 2600),
     ("fedavg", {"compress_up": "qsgd:4"}, 325 + 8),
@@ -152,10 +152,10 @@ def test_sums_of_a_method_in_closed_form_are_sent_in_double_precision():
     ("fednova", {"compress_up": "randk:0.1"}, 260),
   ],
 )
-def test_an_answer_has_the_bytes_of_its_message_and_of_the_loss(method, more, up):
+def test_an_answer_has_the_bytes_of_its_message_and_of_the_loss(method, extra, up):
   """Of FedDyn's update once; Ditto sends one number more."""
   server = Server(
-    given(method, tuple(more.items())),
+    setting_from_file(method, tuple(extra.items())),
     federation().data.train.size,
     lambda questions: {},
   )
@@ -165,18 +165,18 @@ def test_an_answer_has_the_bytes_of_its_message_and_of_the_loss(method, more, up
 
 
 def test_clients_of_a_private_run_shorten_what_they_send():
-  more = (("private", "fixed"), ("clip_norm", 0.5), ("noise_multiplier", 0.1))
-  machines = Machines("fedavg", more)
+  extra = (("private", "fixed"), ("clip_norm", 0.5), ("noise_multiplier", 0.1))
+  machines = Machines("fedavg", extra)
   server = machines.server()
 
   def flat(models):
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(models)])
 
-  for models in simulated("fedavg", more=more):
+  for models in simulate("fedavg", extra=extra):
     start = flat(server.global_params())
     server.play()
-    for sent in machines.sent[-COHORT:]:
-      trained = np.frombuffer(np.asarray(sent).tobytes(), np.float32)[:-1]
+    for answer in machines.sent[-COHORT:]:
+      trained = np.frombuffer(np.asarray(answer).tobytes(), np.float32)[:-1]
       np.testing.assert_allclose(np.linalg.norm(trained - start), 0.5, rtol=1e-4)
     problems.assert_close(server.global_params(), models)
 
@@ -189,28 +189,28 @@ def test_who_is_lost_is_dropped_and_what_came_late_does_not_count():
   machines = Machines("scaffold")
   machines.silent = dict(zip(lost, (True, False)))
   server = machines.server()
-  for number, models in enumerate(simulated("scaffold", tuple(lost)), 1):
-    found = server.play()
-    assert found.lost == [client for r, client in lost if r == number]
+  for number, models in enumerate(simulate("scaffold", tuple(lost)), 1):
+    outcome = server.play()
+    assert outcome.lost == [client for r, client in lost if r == number]
     problems.assert_close(server.global_params(), models)
   # Whoever has answered is not asked again when another one is lost.
   assert len(machines.asked) == COHORT * ROUNDS
 
 
 def test_who_is_lost_between_two_questions_has_not_taken_part():
-  machines, whole = Machines("mime"), Machines("mime").server()
-  client = whole.play().asked[-1]
+  machines, complete = Machines("mime"), Machines("mime").server()
+  client = complete.play().asked[-1]
   answers = machines.ask
 
   def ask(questions):
-    found = answers(questions)
+    replies = answers(questions)
     if next(iter(questions.values()))[0].call == 1:
-      found.pop(client, None)
-    return found
+      replies.pop(client, None)
+    return replies
 
   machines.ask = lambda questions: (ask if server.round == 0 else answers)(questions)
   server = machines.server()
-  for models in simulated("mime", ((1, client),)):
+  for models in simulate("mime", ((1, client),)):
     server.play()
     problems.assert_close(server.global_params(), models)
 
@@ -220,8 +220,8 @@ def test_a_round_without_answers_moves_nothing():
   machines.silent = {(1, client): False for client in range(CLIENTS)}
   server = machines.server()
   before = server.global_params()
-  found = server.play()
-  assert sorted(found.lost) == sorted(found.asked) and server.round == 1
+  outcome = server.play()
+  assert sorted(outcome.lost) == sorted(outcome.asked) and server.round == 1
   jax.tree.map(np.testing.assert_array_equal, server.global_params(), before)
 
 
@@ -231,14 +231,14 @@ def test_a_server_goes_on_from_its_checkpoint(tmp_path):
   for _ in range(2):
     first.play()
   # It has asked in round 3, and is gone before it has the answers.
-  memory = [dict(kept) for kept in machines.memory]
+  memory = [dict(entry) for entry in machines.memory]
   lone = machines.server(tmp_path)
   lone._folder = None
   lone.play()
   assert memory != machines.memory
   second = machines.server(tmp_path)
   assert second.round == 2
-  models = simulated("scaffold")
+  models = simulate("scaffold")
   for number in (2, 3):
     second.play()
     problems.assert_close(second.global_params(), models[number])
@@ -301,8 +301,8 @@ def fixture_identity(monkeypatch):
 
 def test_a_run_of_the_apps_is_that_of_fa_run(tmp_path, identity):
   del identity
-  own = options("scaffold")
-  prepared = from_keywords("scaffold", federation(), **own).prepare()
+  keywords = options("scaffold")
+  prepared = from_keywords("scaffold", federation(), **keywords).prepare()
   export.write(prepared, tmp_path / "app")
   folder = tmp_path / "app" / "fedjax_app"
   grid = Grid(
@@ -311,7 +311,7 @@ def test_a_run_of_the_apps_is_that_of_fa_run(tmp_path, identity):
   of_app = dict(out=str(tmp_path / "out"), timeout=5.0, wait=0.0, every_round=True)
   test = flower.setting.test_rows(federation())
   server = flower.serve(folder, grid, of_app, test)
-  models = simulated("scaffold")
+  models = simulate("scaffold")
   problems.assert_close(server.global_params(), models[-1])
   lines = [
     json.loads(line)

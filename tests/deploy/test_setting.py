@@ -12,17 +12,17 @@ from fedjax_alg.deploy import export, setting
 from fedjax_alg.runs.plan import from_keywords
 
 
-def prepared(method="fedavg", federation=None, held=0, **options):
+def prepare_run(method="fedavg", federation=None, num_held_out=0, **options):
   if method != "afl":
     options["cohort_size"] = 2
   federation = federation or fa.federate(
-    "digits", partition="iid", num_clients=4, validation_clients=held
+    "digits", partition="iid", num_clients=4, validation_clients=num_held_out
   )
   return from_keywords(method, federation, **options).prepare()
 
 
 @pytest.mark.parametrize(
-  "method,options,said",
+  "method,options,message",
   [
     ("cfl", {}, "algorithm=cfl: cannot be exported"),
     ("fedavg", {"dropout": 0.5}, "dropout=0.5: who is lost"),
@@ -48,29 +48,29 @@ def prepared(method="fedavg", federation=None, held=0, **options):
     ("fedavg", {"held": 1}, "validation_clients=1"),
   ],
 )
-def test_what_cannot_be_exported(tmp_path, method, options, said):
+def test_what_cannot_be_exported(tmp_path, method, options, message):
   with pytest.raises(fa.OptionError) as error:
-    export.write(prepared(method, **options), tmp_path / "app")
+    export.write(prepare_run(method, **options), tmp_path / "app")
   assert not (tmp_path / "app").exists()
-  assert str(error.value).startswith(said)
+  assert str(error.value).startswith(message)
   assert "\n" not in str(error.value)
 
 
 def test_the_run_is_made_again_without_anybodys_data():
-  known = prepared("scaffold", client_lr=0.25, local_epochs=2, rounds=7, seeds=[5])
-  facts = json.loads(json.dumps(setting.facts_of(known)))
-  again = setting.of_facts(facts)
-  assert again.settings == known.settings and again.seeds == (5,)
-  assert again.spec == known.spec
-  assert again.options.rounds == 7
-  assert not np.asarray(again.federation.data.train.x).any()
+  run = prepare_run("scaffold", client_lr=0.25, local_epochs=2, rounds=7, seeds=[5])
+  facts = json.loads(json.dumps(setting.facts_of(run)))
+  rebuilt = setting.of_facts(facts)
+  assert rebuilt.settings == run.settings and rebuilt.seeds == (5,)
+  assert rebuilt.spec == run.spec
+  assert rebuilt.options.rounds == 7
+  assert not np.asarray(rebuilt.federation.data.train.x).any()
   np.testing.assert_array_equal(
-    again.federation.data.train.size, known.federation.data.train.size
+    rebuilt.federation.data.train.size, run.federation.data.train.size
   )
 
 
 def test_a_config_that_was_changed_is_refused(tmp_path):
-  path, facts = tmp_path / "config.json", setting.facts_of(prepared())
+  path, facts = tmp_path / "config.json", setting.facts_of(prepare_run())
   setting.write(path, facts)
   assert setting.read(path) == json.loads(json.dumps(facts))
   path.write_text(path.read_text().replace('"fedavg"', '"fedprox"'))
@@ -79,20 +79,20 @@ def test_a_config_that_was_changed_is_refused(tmp_path):
 
 
 def test_the_clients_of_the_simulation_are_those_of_the_run():
-  known = prepared()
-  facts = json.loads(json.dumps(setting.facts_of(known)))
+  run = prepare_run()
+  facts = json.loads(json.dumps(setting.facts_of(run)))
   federation = setting.simulated(facts)
-  for ours, theirs in zip(federation.client(1), known.federation.client(1)):
+  for ours, theirs in zip(federation.client(1), run.federation.client(1)):
     np.testing.assert_array_equal(ours[:], theirs[:])
-  assert len(setting.test_rows(federation)[1]) == known.plan["test_examples"]
+  assert len(setting.test_rows(federation)[1]) == run.plan["test_examples"]
   facts["deployed"]["hashes"]["data"] = "another"
   with pytest.raises(fa.OptionError, match="not those that the app"):
     setting.simulated(facts)
 
 
 def test_an_app_is_a_package_with_a_frozen_config(tmp_path):
-  known = prepared("mime_lite")
-  export.write(known, tmp_path / "app")
+  run = prepare_run("mime_lite")
+  export.write(run, tmp_path / "app")
   about = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
   parts = about["tool"]["flwr"]["app"]["components"]
   for part in parts.values():
@@ -103,7 +103,7 @@ def test_an_app_is_a_package_with_a_frozen_config(tmp_path):
   folder = tmp_path / "app" / "fedjax_app"
   assert setting.read(folder / "config.json")["algorithm"] == "mime_lite"
   data = runpy.run_path(str(folder / "data.py"))
-  for ours, theirs in zip(data["shard"](2), known.federation.client(2)):
+  for ours, theirs in zip(data["shard"](2), run.federation.client(2)):
     np.testing.assert_array_equal(ours[:], theirs[:])
 
 
@@ -111,7 +111,7 @@ def test_arrays_of_ones_own_need_a_loader_of_ones_own(tmp_path):
   x, y = np.random.default_rng(0).random((20, 3)), np.arange(20) % 2
   examples = fa.from_arrays(x, y, np.arange(20) // 5, x_test=x, y_test=y)
   export.write(
-    prepared("fedavg", fa.federate(examples, partition="natural")), tmp_path / "app"
+    prepare_run("fedavg", fa.federate(examples, partition="natural")), tmp_path / "app"
   )
   data = runpy.run_path(str(tmp_path / "app" / "fedjax_app" / "data.py"))
   assert data["test"]() is None

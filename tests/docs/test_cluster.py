@@ -25,13 +25,13 @@ def stub(folder, name, then=""):
   path.chmod(0o755)
 
 
-def environment(folder, **more):
+def environment(folder, **variables):
   return {
     "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
     "HOME": str(folder),
     "LOG": str(folder / "log"),
     "OUT": str(folder / "out"),
-    **more,
+    **variables,
   }
 
 
@@ -61,7 +61,7 @@ def test_an_array_plays_a_sweep_and_a_job_makes_its_tables(tmp_path, capsys):
   ]
   done = []
   for task in ("1", "2", None):
-    more = (
+    task_variables = (
       {}
       if task is None
       else {"SLURM_ARRAY_TASK_ID": task, "SLURM_ARRAY_TASK_COUNT": "2"}
@@ -69,7 +69,7 @@ def test_an_array_plays_a_sweep_and_a_job_makes_its_tables(tmp_path, capsys):
     subprocess.run(
       [SCRIPTS / "sweep_array.sh", *small],
       check=True,
-      env=environment(tmp_path, SLURM_JOB_ID="7", **more),
+      env=environment(tmp_path, SLURM_JOB_ID="7", **task_variables),
     )
     assert not (tmp_path / "out" / "sweep.md").exists()
     assert experiments_main.main(words(tmp_path, "fedjax-alg")) == 0
@@ -124,13 +124,13 @@ exit 75""",
     env=environment(tmp_path, TPU="slice", ZONE="here"),
   )
   assert (tmp_path / "log_again").exists()
-  given = dict(
+  arguments = dict(
     word.split("=", 1)
     for word in "\n".join(words(tmp_path, "gcloud")).split("\n--")
     if "=" in word
   )
-  assert given["worker"] == "all"
-  cache, program, command, *flags = shlex.split(given["command"])
+  assert arguments["worker"] == "all"
+  cache, program, command, *flags = shlex.split(arguments["command"])
   assert cache == f"JAX_COMPILATION_CACHE_DIR={tmp_path}/jax_cache"
   assert (program, command) == ("fedjax-alg", "run")
   assert "--distributed" in flags

@@ -39,7 +39,7 @@ def page_of(name):
   return (ROOT / "docs" / f"{name}.md").read_text("utf-8")
 
 
-def played(name, text=None, **names):
+def run_blocks(name, text=None, **names):
   """What is defined by the blocks of Python of a page, which are run."""
   names |= {"__name__": name}
   blocks = re.findall(r"```python\n(.*?)```", text or page_of(name), re.S)
@@ -52,7 +52,7 @@ def played(name, text=None, **names):
 @pytest.mark.usefixtures("no_pictures")
 @mock.patch.dict(registry.ALGORITHMS)
 def test_worked_example_runs(tmp_path):
-  played("add_an_algorithm", out_dir=tmp_path / "run")
+  run_blocks("add_an_algorithm", out_dir=tmp_path / "run")
   assert (tmp_path / "run" / "summary.json").is_file()
   # The blocks of sections 1 to 4 without the trial, as a file of one's own.
   blocks = re.findall(r"```python\n(.*?)```", page_of("add_an_algorithm"), re.S)
@@ -93,7 +93,7 @@ def test_worked_example_runs(tmp_path):
 
 def test_the_models_of_the_page_are_models(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  names = played("models")
+  names = run_blocks("models")
   logits = names["mine"].apply(names["init"](jax.random.key(0)), names["x"])
   y = jnp.arange(5, dtype=jnp.int32)
   expected = [
@@ -117,14 +117,14 @@ def test_the_models_of_the_page_are_models(tmp_path, monkeypatch):
 def test_the_tasks_of_the_page_are_tasks():
   listed = re.findall(r"^\| `(\w+)`", page_of("tasks"), re.M)
   assert listed == list(tasks.NAMES)
-  assert played("tasks")["fed"].task.main == "near"
+  assert run_blocks("tasks")["fed"].task.main == "near"
 
 
 @pytest.mark.parametrize(
   "page", ["optimizers", "compression", "late", "personal", "private", "recipes"]
 )
 def test_the_example_of_a_page_runs(page):
-  played(page)
+  run_blocks(page)
 
 
 @pytest.mark.fast
@@ -137,11 +137,11 @@ def test_the_page_on_data_lists_every_data_set_and_partition():
   for name in re.findall(r"fedjax-alg prepare (\w+)`", text):
     assert name == "NAME" or is_tfds(name)
   flags = set(re.findall(r"--(\w+)", text))
-  known = {flag.name for flag in cli_flags.run_flags()} | {
+  valid = {flag.name for flag in cli_flags.run_flags()} | {
     *cli_flags.hyper_fields(),
     "help",
   }
-  assert flags <= known, flags - known
+  assert flags <= valid, flags - valid
 
 
 @pytest.mark.fast
@@ -219,13 +219,13 @@ def test_readme_example_prints_what_it_says(tmp_path, monkeypatch, capsys):
   """The last digits may be those of another CPU."""
   monkeypatch.chdir(tmp_path)
   text = (ROOT / "README.md").read_text("utf-8")
-  (said,) = re.findall(r"```text\n(.*?)```", text, re.S)
-  played("readme", text)
+  (documented,) = re.findall(r"```text\n(.*?)```", text, re.S)
+  run_blocks("readme", text)
   printed = capsys.readouterr().out
   number = r"\d+\.\d+"
-  assert re.sub(number, "x", printed) == re.sub(number, "x", said)
+  assert re.sub(number, "x", printed) == re.sub(number, "x", documented)
   np.testing.assert_allclose(
-    *([float(n) for n in re.findall(number, words)] for words in (printed, said)),
+    *([float(n) for n in re.findall(number, words)] for words in (printed, documented)),
     atol=0.02,
     rtol=0.05,
   )
@@ -244,7 +244,7 @@ def test_compare_page_runs(tmp_path, monkeypatch):
     accuracy = accuracy**2
   assert last[:3] == ["python", "-m", "experiments.compare"]
   assert compare.main(last[3:]) == 0
-  pair = played("compare")["pair"]
+  pair = run_blocks("compare")["pair"]
   assert pair.label == "SCAFFOLD"
   table = (tmp_path / "out" / "compare" / "compare.md").read_text("utf-8")
   assert f"{100 * pair.difference.mean:+.2f} +- " in table
@@ -252,7 +252,7 @@ def test_compare_page_runs(tmp_path, monkeypatch):
 
 def test_ones_own_arrays_of_the_page_on_data_run(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  assert played("data")["federation"].client_names.tolist() == [
+  assert run_blocks("data")["federation"].client_names.tolist() == [
     f"writer {i}" for i in range(4)
   ]
   (line,) = re.findall(r"```bash\n(.*?)\n```", page_of("data"), re.S)
@@ -302,8 +302,8 @@ def test_the_code_on_the_page_of_a_method_can_be_started(name, tmp_path, monkeyp
   (command,) = re.findall(r"```bash\n(.*?)```", text, re.S)
   words = shlex.split(command.replace("\\\n", ""))
   assert words[:2] == ["fedjax-alg", "run"]
-  shown = config.parse(words[2:]).prepare()
-  assert len(shown.seeds) == 3 and shown.plan == started[0].plan
+  parsed = config.parse(words[2:]).prepare()
+  assert len(parsed.seeds) == 3 and parsed.plan == started[0].plan
 
 
 def extension(name):
@@ -329,13 +329,13 @@ def test_a_curve_shows_what_clients_use():
     models = max(
       getattr(hparams, name, 1) for name in ("num_models", "num_groups", "max_groups")
     )
-    own = (
+    is_personal = (
       models > 1
       or entry.adapts
       or entry.options.get("roles")
       or (row["method"] in ("apfl", "local"))
     )
-    assert row["protocol"] == ("local" if own else "global"), row["method"]
+    assert row["protocol"] == ("local" if is_personal else "global"), row["method"]
   curves = {row["method"]: row["accuracy"] for row in rows}
   assert curves["fedgroup"] != curves["fedgrouprox"]  # mu is not 0
 
@@ -349,9 +349,9 @@ def test_numbers_of_methods_are_those_of_the_registry():
   rows = re.findall(r"^\| algorithm \|.*?\n\n", speed, re.M | re.S)
   (table,) = [text for text in rows if "v5e" in text]
   compiled = re.findall(r"^\| (\w+) \|", table, re.M)[1:]
-  (said,) = re.findall(r"All (\d+) methods of the table", speed)
+  (stated,) = re.findall(r"All (\d+) methods of the table", speed)
   (later,) = re.findall(r"those that came later \((.*?)\)", speed)
-  assert len(compiled) == int(said)
+  assert len(compiled) == int(stated)
   assert {*compiled, *re.findall(r"`(\w+)`", later)} == {*registry.ALGORITHMS}
 
 
@@ -359,7 +359,7 @@ def test_numbers_of_methods_are_those_of_the_registry():
 def test_the_names_of_a_round_are_counted():
   """As docs/architecture.md counts them: those that `run_round` uses."""
   tree = ast.parse(inspect.getsource(one_model))
-  there = {
+  available = {
     alias.asname or alias.name
     for node in tree.body
     if isinstance(node, ast.ImportFrom) and node.module.startswith("fedjax_alg")
@@ -378,7 +378,7 @@ def test_the_names_of_a_round_are_counted():
     r"names (\d+) functions, types, constants and modules of the package and "
     r"(\d+) attributes",
     page_of("architecture"),
-  ) == [(str(len(names & there)), str(len(attributes)))]
+  ) == [(str(len(names & available)), str(len(attributes)))]
 
 
 @pytest.mark.fast
@@ -469,5 +469,5 @@ MODULES = sorted(
 
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_of_a_module_are_true(name):
-  found = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
-  assert found.attempted and not found.failed
+  result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+  assert result.attempted and not result.failed

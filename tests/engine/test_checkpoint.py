@@ -31,19 +31,19 @@ def state_of(number):
   )
 
 
-LIKE = jax.eval_shape(lambda: state_of(0))
+TEMPLATE = jax.eval_shape(lambda: state_of(0))
 
 
 class Newer(NamedTuple):
   params: dict
-  more: tuple
+  extra: tuple
   round: jax.Array
 
 
 def test_a_state_comes_back_bit_for_bit(tmp_path):
   header = {"flags": "abc", "best": 0.1}
   path = checkpoint.save(tmp_path / "new", state_of(7), 7, header)
-  state, facts, warnings = checkpoint.load_latest(tmp_path / "new", LIKE)
+  state, facts, warnings = checkpoint.load_latest(tmp_path / "new", TEMPLATE)
   problems.assert_equal(state, state_of(7))
   assert isinstance(state, State)
   assert checkpoint.state_hash(state) == checkpoint.state_hash(state_of(7))
@@ -51,7 +51,7 @@ def test_a_state_comes_back_bit_for_bit(tmp_path):
   assert not warnings and path.name == "round_00000007.ckpt"
   # A version whose state has another part, which this run has not.
   newer, _, _ = checkpoint.load_latest(
-    tmp_path / "new", Newer(LIKE.params, (), LIKE.round)
+    tmp_path / "new", Newer(TEMPLATE.params, (), TEMPLATE.round)
   )
   assert isinstance(newer, Newer) and newer.round == 7
   problems.assert_equal(newer.params, state.params)
@@ -64,18 +64,18 @@ def test_the_last_two_are_kept_and_nothing_else(tmp_path):
     "round_00000010.ckpt",
     "round_00000100.ckpt",
   ]
-  assert checkpoint.load_latest(tmp_path, LIKE)[1]["round"] == 100
+  assert checkpoint.load_latest(tmp_path, TEMPLATE)[1]["round"] == 100
 
 
-class Kept(NamedTuple):
+class TableState(NamedTuple):
   params: dict
   clients: dict  #: [C, ...]
 
 
-def kept_of(number, clients=7):
+def table_state(number, clients=7):
   """States of two seeds with a table of clients."""
   rng = np.random.default_rng(number)
-  return Kept(
+  return TableState(
     {"w": rng.normal(size=(2, 3)).astype(np.float32)},
     {
       "w": rng.normal(size=(2, clients, 3)).astype(np.float32),
@@ -86,7 +86,7 @@ def kept_of(number, clients=7):
 
 def in_processes(state, cuts):
   """The states as processes with these clients hold them."""
-  return placed(
+  return place(
     state._replace(
       clients=jax.tree.map(lambda leaf: split.Split(leaf, cuts), state.clients)
     ),
@@ -94,21 +94,21 @@ def in_processes(state, cuts):
   )
 
 
-def placed(state, cuts):
+def place(state, cuts):
   mesh = sharding.process_mesh(jax.devices("cpu")[: len(cuts) - 1], len(cuts) - 1)
   return sharding.place_states(
     state, sharding.of_states(state, mesh, sharding.replicated(mesh))
   )
 
 
-def restored(folder, cuts):
+def restore(folder, cuts):
   """The states that processes with these clients read, and their header."""
-  like = kept_of(0)
+  template = table_state(0)
   if cuts:
-    like = jax.eval_shape(lambda: in_processes(like, cuts))
-  state, facts, warnings = checkpoint.load_latest(folder, like)
+    template = jax.eval_shape(lambda: in_processes(template, cuts))
+  state, facts, warnings = checkpoint.load_latest(folder, template)
   if cuts:
-    state = sharding.whole(placed(state, cuts))
+    state = sharding.to_host(place(state, cuts))
   return state, facts, warnings
 
 
@@ -119,20 +119,20 @@ TWO, THREE = (0, 3, 7), (0, 5, 5, 7)
   "before, after", [(TWO, None), (None, TWO), (TWO, THREE), (THREE, TWO), (TWO, TWO)]
 )
 def test_other_processes_read_what_some_have_kept(tmp_path, before, after):
-  state = kept_of(3)
-  held = in_processes(state, before) if before else state
-  assert checkpoint.state_hash(held) == checkpoint.state_hash(state)
-  checkpoint.save(tmp_path, held, 3, {"flags": "abc"})
-  found, facts, warnings = restored(tmp_path, after)
-  problems.assert_equal(found, state)
+  state = table_state(3)
+  stored = in_processes(state, before) if before else state
+  assert checkpoint.state_hash(stored) == checkpoint.state_hash(state)
+  checkpoint.save(tmp_path, stored, 3, {"flags": "abc"})
+  actual, facts, warnings = restore(tmp_path, after)
+  problems.assert_equal(actual, state)
   assert facts["flags"] == "abc" and not warnings
   assert facts["format"] == (checkpoint.IN_PARTS if before else checkpoint.FORMAT)
 
 
 def test_a_process_writes_its_own_rows(tmp_path):
   for number in (1, 2, 3):
-    path = checkpoint.save(tmp_path, in_processes(kept_of(number), TWO), number, {})
-  assert sorted(each.name for each in tmp_path.iterdir()) == [
+    path = checkpoint.save(tmp_path, in_processes(table_state(number), TWO), number, {})
+  assert sorted(entry.name for entry in tmp_path.iterdir()) == [
     f"round_0000000{number}.{end}"
     for number in (2, 3)
     for end in ("ckpt", "rows_0_of_2", "rows_1_of_2")
@@ -143,18 +143,18 @@ def test_a_process_writes_its_own_rows(tmp_path):
     )
     for process in range(2)
   ]
-  for name, leaf in kept_of(3).clients.items():
+  for name, leaf in table_state(3).clients.items():
     key = f"['clients']['{name}']"
     np.testing.assert_array_equal(rows[0][key], leaf[:, :3])
     np.testing.assert_array_equal(rows[1][key], leaf[:, 3:])
   # One process goes on alone; the parts go with their checkpoint.
-  checkpoint.save(tmp_path, kept_of(4), 4, {})
-  checkpoint.save(tmp_path, kept_of(5), 5, {})
-  assert sorted(each.name for each in tmp_path.iterdir()) == [
+  checkpoint.save(tmp_path, table_state(4), 4, {})
+  checkpoint.save(tmp_path, table_state(5), 5, {})
+  assert sorted(entry.name for entry in tmp_path.iterdir()) == [
     "round_00000004.ckpt",
     "round_00000005.ckpt",
   ]
-  checkpoint.save(tmp_path, in_processes(kept_of(6), TWO), 6, {})
+  checkpoint.save(tmp_path, in_processes(table_state(6), TWO), 6, {})
   checkpoint.clear(tmp_path)
   assert not list(tmp_path.iterdir())
 
@@ -162,31 +162,31 @@ def test_a_process_writes_its_own_rows(tmp_path):
 @pytest.mark.parametrize("unwritten", ["rows_1_of_2", "ckpt"])
 def test_a_crash_between_parts_leaves_the_one_before(tmp_path, monkeypatch, unwritten):
   """What was written of the next one counts for nothing, and is removed."""
-  checkpoint.save(tmp_path, in_processes(kept_of(1), TWO), 1, {})
+  checkpoint.save(tmp_path, in_processes(table_state(1), TWO), 1, {})
   replacing = files.replacing
 
-  def full(path, **how):
+  def full(path, **options):
     if path.name.endswith(unwritten):
       raise OSError("full")
-    return replacing(path, **how)
+    return replacing(path, **options)
 
   monkeypatch.setattr(files, "replacing", full)
   with pytest.raises(OSError, match="full"):
-    checkpoint.save(tmp_path, in_processes(kept_of(2), TWO), 2, {})
+    checkpoint.save(tmp_path, in_processes(table_state(2), TWO), 2, {})
   monkeypatch.undo()
   assert (tmp_path / "round_00000002.rows_0_of_2").exists()
   assert checkpoint.newest_round(tmp_path) == 1
-  problems.assert_equal(restored(tmp_path, None)[0], kept_of(1))
-  checkpoint.save(tmp_path, kept_of(3), 3, {})
+  problems.assert_equal(restore(tmp_path, None)[0], table_state(1))
+  checkpoint.save(tmp_path, table_state(3), 3, {})
   assert not list(tmp_path.glob("round_00000002*"))
 
 
 def test_the_rows_of_other_clients_are_refused(tmp_path):
-  checkpoint.save(tmp_path, in_processes(kept_of(1, clients=6), (0, 3, 6)), 1, {})
+  checkpoint.save(tmp_path, in_processes(table_state(1, clients=6), (0, 3, 6)), 1, {})
   with pytest.raises(checkpoint.CheckpointError, match="model or data"):
-    restored(tmp_path, TWO)
+    restore(tmp_path, TWO)
   with pytest.raises(checkpoint.CheckpointError, match="model or data"):
-    restored(tmp_path, None)
+    restore(tmp_path, None)
 
 
 def flip(raw, where):
@@ -218,7 +218,7 @@ DAMAGE = {
 def test_a_damaged_file_is_a_damaged_checkpoint(tmp_path, end, damage):
   """Of states in parts, which one process reads, or two."""
   paths = [
-    checkpoint.save(tmp_path, in_processes(kept_of(number), TWO), number, {})
+    checkpoint.save(tmp_path, in_processes(table_state(number), TWO), number, {})
     for number in (1, 2)
   ]
   before, file = (path.with_suffix(f".{end}") for path in paths)
@@ -229,8 +229,8 @@ def test_a_damaged_file_is_a_damaged_checkpoint(tmp_path, end, damage):
   else:
     file.write_bytes(DAMAGE[damage](file.read_bytes()))
   for cuts in (None, TWO):
-    state, facts, warnings = restored(tmp_path, cuts)
-    problems.assert_equal(state, kept_of(1))
+    state, facts, warnings = restore(tmp_path, cuts)
+    problems.assert_equal(state, table_state(1))
     assert facts["round"] == 1 and warnings == [
       f"checkpoint {paths[1]} is damaged; using the one before it"
     ]
@@ -243,20 +243,20 @@ def test_every_flipped_byte_is_found(tmp_path):
   for where in range(0, len(raw), 7):
     path.write_bytes(flip(raw, where))
     with pytest.raises(checkpoint.CheckpointError):
-      checkpoint.load_latest(tmp_path, LIKE)
+      checkpoint.load_latest(tmp_path, TEMPLATE)
 
 
 def test_without_a_whole_checkpoint_there_is_an_error(tmp_path):
   with pytest.raises(checkpoint.CheckpointError, match="no checkpoint in"):
-    checkpoint.load_latest(tmp_path, LIKE)
+    checkpoint.load_latest(tmp_path, TEMPLATE)
   checkpoint.save(tmp_path, state_of(1), 1, {}).write_bytes(b"")
   with pytest.raises(
     checkpoint.CheckpointError, match="no whole checkpoint in .* is damaged"
   ):
-    checkpoint.load_latest(tmp_path, LIKE)
+    checkpoint.load_latest(tmp_path, TEMPLATE)
 
 
-KERNEL, BIAS = LIKE.params["kernel"], LIKE.params["bias"]
+KERNEL, BIAS = TEMPLATE.params["kernel"], TEMPLATE.params["bias"]
 OTHERS = {
   "shape": {"kernel": jnp.zeros((20, 4)), "bias": BIAS},
   "dtype": {"kernel": KERNEL, "bias": jnp.zeros(3, jnp.int32)},
@@ -267,13 +267,13 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("other", list(OTHERS))
-def test_a_state_of_another_structure_is_refused(tmp_path, other):
+@pytest.mark.parametrize("kind", list(OTHERS))
+def test_a_state_of_another_structure_is_refused(tmp_path, kind):
   checkpoint.save(tmp_path, state_of(1), 1, {})
   with pytest.raises(
     checkpoint.CheckpointError, match="of another algorithm, model or data"
   ):
-    checkpoint.load_latest(tmp_path, LIKE._replace(params=OTHERS[other]))
+    checkpoint.load_latest(tmp_path, TEMPLATE._replace(params=OTHERS[kind]))
 
 
 def test_another_format_is_named(tmp_path, monkeypatch):
@@ -281,7 +281,7 @@ def test_another_format_is_named(tmp_path, monkeypatch):
   checkpoint.save(tmp_path, state_of(1), 1, {})
   monkeypatch.undo()
   with pytest.raises(checkpoint.CheckpointError, match="has format 99, this"):
-    checkpoint.load_latest(tmp_path, LIKE)
+    checkpoint.load_latest(tmp_path, TEMPLATE)
 
 
 def test_the_hash_sees_values_shapes_and_dtypes():
@@ -303,15 +303,15 @@ def stranger(folder, facts, payload):
   )
 
 
-ONE = {"w": np.zeros(2, np.float32)}
+STATE = {"w": np.zeros(2, np.float32)}
 
 
 @pytest.mark.parametrize(
   "facts, tree",
   [
-    ({"round": "6"}, ONE),
-    ({"round": 6.0}, ONE),
-    ({"round": -1}, ONE),
+    ({"round": "6"}, STATE),
+    ({"round": 6.0}, STATE),
+    ({"round": -1}, STATE),
     ({}, {"w": "text"}),
     ({}, {"w": 3}),
     ({}, {"w": [1, 2]}),
@@ -322,16 +322,16 @@ ONE = {"w": np.zeros(2, np.float32)}
 def test_whole_files_of_strangers_are_refused(tmp_path, facts, tree):
   stranger(tmp_path, facts, serialization.msgpack_serialize(tree))
   with pytest.raises(checkpoint.CheckpointError) as caught:
-    checkpoint.load_latest(tmp_path, ONE)
+    checkpoint.load_latest(tmp_path, STATE)
   assert "before it" not in str(caught.value)
 
 
 def test_an_unknown_dtype_is_refused(tmp_path):
-  payload = serialization.msgpack_serialize(ONE)
+  payload = serialization.msgpack_serialize(STATE)
   assert b"float32" in payload
   stranger(tmp_path, {}, payload.replace(b"float32", b"os.exec"))
   with pytest.raises(checkpoint.CheckpointError, match="another algorithm"):
-    checkpoint.load_latest(tmp_path, ONE)
+    checkpoint.load_latest(tmp_path, STATE)
 
 
 def test_headers_and_files_of_others(tmp_path):
@@ -364,7 +364,7 @@ def test_only_what_a_killed_process_has_left_is_removed(tmp_path):
     (tmp_path / name).write_bytes(content)
   (tmp_path / "round_00000008.ckpt.partial").symlink_to("mine")
   checkpoint.tidy(tmp_path)
-  assert {each.name for each in tmp_path.iterdir()} == {
+  assert {entry.name for entry in tmp_path.iterdir()} == {
     path.name,
     "mine",
     "round_00000008.ckpt.partial",

@@ -63,17 +63,17 @@ CASES = [
 ]
 
 
-def added(total, shared, shard, pair, number):
+def accumulate(total, shared, shard, pair, number):
   size = shard.size.astype(jnp.float32)
   return (total[0] + shared * size * pair[1], total[1] + number * shard.size)
 
 
-def summed(shared, shard, pair, number):
-  sent = jnp.where((shard.size > 0) & (number != 9), shared * pair, jnp.nan)
-  return {"pair": sent, "size": shard.size.astype(jnp.float32)}, number
+def summand(shared, shard, pair, number):
+  message = jnp.where((shard.size > 0) & (number != 9), shared * pair, jnp.nan)
+  return {"pair": message, "size": shard.size.astype(jnp.float32)}, number
 
 
-def updated(shared, shard, rows, number):
+def update_row(shared, shard, rows, number):
   del shard
   return shared * rows, (rows.sum(), rows[0]), number
 
@@ -105,7 +105,7 @@ def test_every_map_is_numpys(problem, mesh, mode, lanes, several):
   if several:
     inputs = sharding.replicate(inputs, mesh)
 
-  def mapped(shared, shard, pair, number):
+  def one_client(shared, shard, pair, number):
     assert isinstance(shard, Shard) and shard.x.shape == problem.data.x.shape
     return {
       "sum": shared * pair.sum() + shard.x[shard.offset, 0],
@@ -117,22 +117,25 @@ def test_every_map_is_numpys(problem, mesh, mode, lanes, several):
   def everything(shards, pairs, ids, weights, halves, others, table, places):
     two, args = jnp.float32(2), (shards, pairs, ids)
     return (
-      map_clients(mapped, two, *args),
+      map_clients(one_client, two, *args),
       map_clients.total(
-        added, lambda: (jnp.zeros(()), jnp.zeros((), jnp.int32)), two, *args
+        accumulate, lambda: (jnp.zeros(()), jnp.zeros((), jnp.int32)), two, *args
       ),
-      [map_clients.reduce(summed, each, two, *args) for each in (weights, halves)],
+      [
+        map_clients.reduce(summand, weighting, two, *args)
+        for weighting in (weights, halves)
+      ],
       map_clients.update(
-        updated, trees.add_rows, table, places, (weights, others), two, shards, ids
+        update_row, trees.add_rows, table, places, (weights, others), two, shards, ids
       ),
     )
 
-  found = everything(*inputs)
-  out, total, ((sums, numbers), (parts, _)), (new, (both, first), again) = (
-    jax.device_get(found)
+  outputs = everything(*inputs)
+  out, total, ((sums, numbers), (parts, _)), (new, (both, first), ids_again) = (
+    jax.device_get(outputs)
   )
-  for each in (out["id"], numbers, again):
-    np.testing.assert_array_equal(each, ids)
+  for ids_of_output in (out["id"], numbers, ids_again):
+    np.testing.assert_array_equal(ids_of_output, ids)
   np.testing.assert_array_equal(out["size"], size)
   x = np.asarray(problem.data.x[:, 0])[np.asarray(cohort.shards.offset)]
   np.testing.assert_allclose(out["sum"], 2 * pairs.sum(1) + x, rtol=1e-6)
@@ -141,13 +144,13 @@ def test_every_map_is_numpys(problem, mesh, mode, lanes, several):
   np.testing.assert_allclose(sums["size"], weights @ size)
   np.testing.assert_allclose(parts["pair"], 2 * halves.T @ pairs)
   np.testing.assert_allclose(parts["size"], halves.T @ size)
-  expected, there = table.reshape(12, 2).copy(), np.delete(ids, 1)
-  held = expected[there]
-  expected[there] *= 3
+  expected, present = table.reshape(12, 2).copy(), np.delete(ids, 1)
+  rows_before = expected[present]
+  expected[present] *= 3
   np.testing.assert_array_equal(new, expected.reshape(-1))
-  np.testing.assert_allclose(both, np.delete(weights, 1) @ held.sum(1))
-  np.testing.assert_allclose(first, np.delete(others, 1) @ held[:, 0])
-  problems.assert_equal(everything(*inputs), found)
+  np.testing.assert_allclose(both, np.delete(weights, 1) @ rows_before.sum(1))
+  np.testing.assert_allclose(first, np.delete(others, 1) @ rows_before[:, 0])
+  problems.assert_equal(everything(*inputs), outputs)
 
 
 def three_shards():
@@ -191,12 +194,12 @@ def test_a_round_on_a_mesh_gathers_once(problem, mesh):
     .compile()
     .as_text()
   )
-  found = re.findall(
+  collectives = re.findall(
     r" (all-reduce|all-gather|all-to-all|collective-\w+|reduce-scatter)"
     r"(?:-start)?\(",
     text,
   )
-  assert found == ["all-gather"]
+  assert collectives == ["all-gather"]
 
 
 def test_what_cannot_be_mapped_is_named():

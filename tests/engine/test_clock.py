@@ -68,7 +68,7 @@ def test_bytes_take_the_place_of_floats_where_they_are_given():
 
 @pytest.mark.program
 def test_devices_are_of_the_seed_and_the_number():
-  made = clock.make_devices(
+  devices = clock.make_devices(
     3,
     200,
     cores=(2, 5),
@@ -77,36 +77,36 @@ def test_devices_are_of_the_seed_and_the_number():
     batch_ms=4.0,
     server_gflops=50.0,
   )
-  cores = np.asarray(made.flops_per_s) / 2.5e9
+  cores = np.asarray(devices.flops_per_s) / 2.5e9
   np.testing.assert_allclose(cores, np.round(cores))
   # Every number of cores about a quarter of the time.
   counts = np.bincount(np.round(cores).astype(int), minlength=7)
   assert counts[2:6].min() > 25 and counts.sum() == counts[2:6].sum() == 200
   # Log-uniform: as many below 1 Gb/s as above.
-  gbps = np.asarray(made.bytes_per_s) * 8e-9
+  gbps = np.asarray(devices.bytes_per_s) * 8e-9
   assert 0.1 <= gbps.min() < 0.2 and 5 < gbps.max() <= 10
   assert 70 < (gbps < 1).sum() < 130
   assert abs(np.corrcoef(cores, np.log(gbps))[0, 1]) < 0.2
-  np.testing.assert_allclose(made.batch_s, 4e-3)
-  np.testing.assert_allclose(made.server_flops_per_s, 5e10)
-  for leaf in made:
+  np.testing.assert_allclose(devices.batch_s, 4e-3)
+  np.testing.assert_allclose(devices.server_flops_per_s, 5e10)
+  for leaf in devices:
     assert leaf.dtype == jnp.float32 and not leaf.weak_type
   few = clock.make_devices(
     3, 7, cores=(2, 5), core_gflops=2.5, bandwidth_gbps=(0.1, 10.0)
   )
-  np.testing.assert_array_equal(few.flops_per_s, made.flops_per_s[:7])
-  np.testing.assert_array_equal(few.bytes_per_s, made.bytes_per_s[:7])
-  other = clock.make_devices(4, 200, cores=(2, 5), core_gflops=2.5)
-  assert (np.asarray(other.flops_per_s) != made.flops_per_s).any()
+  np.testing.assert_array_equal(few.flops_per_s, devices.flops_per_s[:7])
+  np.testing.assert_array_equal(few.bytes_per_s, devices.bytes_per_s[:7])
+  other_devices = clock.make_devices(4, 200, cores=(2, 5), core_gflops=2.5)
+  assert (np.asarray(other_devices.flops_per_s) != devices.flops_per_s).any()
 
 
 def test_one_bandwidth_is_exact():
-  made = clock.make_devices(0, 5, bandwidth_gbps=(100.0, 100.0))
-  np.testing.assert_array_equal(made.bytes_per_s, np.full(5, 1.25e10, "f4"))
+  devices = clock.make_devices(0, 5, bandwidth_gbps=(100.0, 100.0))
+  np.testing.assert_array_equal(devices.bytes_per_s, np.full(5, 1.25e10, "f4"))
 
 
 @pytest.mark.parametrize(
-  "settings, named",
+  "settings, pattern",
   [
     ({"cores": (0, 4)}, "device_cores=0,4"),
     ({"cores": (4, 1)}, "device_cores=4,1"),
@@ -117,8 +117,8 @@ def test_one_bandwidth_is_exact():
     ({"server_gflops": np.nan}, "server_gflops=nan"),
   ],
 )
-def test_machines_that_cannot_be(settings, named):
-  with pytest.raises(ValueError, match=named):
+def test_machines_that_cannot_be(settings, pattern):
+  with pytest.raises(ValueError, match=pattern):
     clock.make_devices(0, 3, **settings)
 
 
@@ -126,16 +126,16 @@ def test_who_takes_longer_reads_larger_batches():
   """(7): 10 x (1, 2, 3.06, .5, 9) seconds over 1, at most 40."""
   batch = jnp.full(5, 10, jnp.int32)
   round_seconds = jnp.array([1.0, 2.0, 3.06, 0.5, 9.0])
-  adapt = jax.jit(clock.adapted_batch)
+  adapt = jax.jit(clock.adapt_batch_size)
   new = adapt(batch, round_seconds, jnp.float32(1), 40)
   np.testing.assert_array_equal(new, [10, 20, 31, 5, 40])
   assert new.dtype == jnp.int32
-  own = adapt(
+  actual = adapt(
     batch.astype(jnp.float32),
     round_seconds,
     jnp.float32(1),
     jnp.array([5, 30, 31, 9, 100]),
   )
-  np.testing.assert_array_equal(own, [5, 20, 31, 5, 90])
+  np.testing.assert_array_equal(actual, [5, 20, 31, 5, 90])
   # At least one example, however fast the client is.
   assert adapt(batch[:1], jnp.array([1e-6]), jnp.float32(1), 40) == 1

@@ -42,10 +42,10 @@ def model_of(number):
   return client_params
 
 
-def toy(global_params=lambda state: state.models, **more):
+def toy(global_params=lambda state: state.models, **options):
   """Client i deploys model i mod K."""
   return Algorithm(
-    lambda *_: None, no_setup, lambda *_: None, model_of(0), global_params, **more
+    lambda *_: None, no_setup, lambda *_: None, model_of(0), global_params, **options
   )
 
 
@@ -58,7 +58,7 @@ class Case(NamedTuple):
   data: EvaluationData
   state: State
   tests: list
-  whole: tuple
+  pooled: tuple
   validation: tuple
   counts: dict
   run: Callable
@@ -67,24 +67,24 @@ class Case(NamedTuple):
 @pytest.fixture(scope="module", name="case")
 def fixture_case(problem):
   tests = problems.make_clients((4, 70, 1, 9, 64, 6, 5, 8, 2, 3, 11, 65), 9)
-  whole = tuple(map(np.concatenate, zip(*tests)))
+  pooled = tuple(map(np.concatenate, zip(*tests)))
   pieces = [
-    (whole[0][i : i + 50], whole[1][i : i + 50]) for i in range(0, len(whole[1]), 50)
+    (pooled[0][i : i + 50], pooled[1][i : i + 50]) for i in range(0, len(pooled[1]), 50)
   ]
   histogram = np.stack([np.bincount(y, minlength=L) for _, y in problem.clients])
   # The server's rows, of a client like the others, stand behind theirs.
   (validation,) = problems.make_clients((83,), 5)
   x, y = map(np.concatenate, zip(*problem.clients, validation))
-  own = sum(problems.SIZES)
+  num_train = sum(problems.SIZES)
   train = jax.tree.map(
     jnp.asarray,
     layout.client_data(
       x,
       y,
-      np.arange(own),
+      np.arange(num_train),
       np.asarray(problem.data.offset),
       np.asarray(problem.data.size),
-      own + np.arange(83),
+      num_train + np.arange(83),
       np.where(NEW, 3, 0),
     ),
   )
@@ -93,7 +93,7 @@ def fixture_case(problem):
     problems.client_data(tests),
     problems.client_data(pieces),
     jnp.asarray(histogram, jnp.float32),
-    Pieces(own + jnp.array([0, 40, 80]), jnp.array([40, 40, 3])),
+    Pieces(num_train + jnp.array([0, 40, 80]), jnp.array([40, 40, 3])),
   )
   state = State(
     jax.tree.map(
@@ -110,7 +110,7 @@ def fixture_case(problem):
     data,
     state,
     tests,
-    whole,
+    pooled,
     validation,
     jax.device_get(run(data, state, jax.random.key(0))),
     run,
@@ -139,8 +139,8 @@ def outcome(problem, case, k, x, y):
   """Predictions and losses of model k."""
   params = jax.tree.map(lambda leaf: leaf[k], case.state.models)
   count = len(y)
-  rest = -count % 512  # one program for all lengths
-  x, y = np.pad(x, ((0, rest), (0, 0))), np.pad(y, (0, rest))
+  padding = -count % 512  # one program for all lengths
+  x, y = np.pad(x, ((0, padding), (0, 0))), np.pad(y, (0, padding))
   logits = problem.model.apply(params, jnp.asarray(x))
   losses = problem.model.loss(logits, jnp.asarray(y))
   return (np.asarray(logits)[:count].argmax(1), np.asarray(losses, np.float64)[:count])
@@ -154,7 +154,7 @@ def test_every_global_model_on_all_rows_of_a_kind(problem, case, protocol):
     **({"confusion": (K, L, L)} if protocol == "global" else {}),
   }
   x, y = {
-    "global": case.whole,
+    "global": case.pooled,
     "validation": case.validation,
     "train": tuple(map(np.concatenate, zip(*problem.clients))),
   }[protocol]
@@ -173,12 +173,12 @@ def test_every_global_model_on_all_rows_of_a_kind(problem, case, protocol):
 
 
 @pytest.mark.parametrize(
-  "protocol, who",
+  "protocol, selected",
   [("local", ~NEW), ("newcomers", NEW), ("assigned", GROUP >= 0), ("copy", ~NEW)],
 )
-def test_the_sum_of_the_own_tests_of_some_clients(problem, case, protocol, who):
+def test_the_sum_of_the_own_tests_of_some_clients(problem, case, protocol, selected):
   confusion, loss, accuracy = np.zeros((L, L)), np.zeros(L), []
-  for i in np.flatnonzero(who):
+  for i in np.flatnonzero(selected):
     x, y = case.tests[i]
     predicted, losses = outcome(problem, case, (i + (protocol == "copy")) % K, x, y)
     np.add.at(confusion, (y, predicted), 1)
@@ -189,7 +189,7 @@ def test_the_sum_of_the_own_tests_of_some_clients(problem, case, protocol, who):
   np.testing.assert_allclose(counts.sums["loss"], loss, rtol=1e-5)
   np.testing.assert_array_equal(
     counts.clients["rows"][:, 0],
-    [len(y) * chosen for (_, y), chosen in zip(case.tests, who)],
+    [len(y) * weight for (_, y), weight in zip(case.tests, selected)],
   )
   values = summarise(counts)
   np.testing.assert_allclose(values["client_accuracy"], np.mean(accuracy))
@@ -201,9 +201,9 @@ def test_the_sum_of_the_own_tests_of_some_clients(problem, case, protocol, who):
 def test_who_never_joins_is_local_and_no_newcomer(case):
   joins = jnp.asarray([0, 3, NEVER, 0])
   data = case.data._replace(train=case.data.train._replace(joins=joins))
-  for protocol, who in (("local", [0, 2, 3]), ("newcomers", [1])):
-    counted = evaluate._counted(None, protocol, data, None)
-    assert np.flatnonzero(counted).tolist() == who
+  for protocol, members in (("local", [0, 2, 3]), ("newcomers", [1])):
+    mask = evaluate._client_mask(None, protocol, data, None)
+    assert np.flatnonzero(mask).tolist() == members
 
 
 def test_nobody_assigned_yet_is_not_a_number(case):
@@ -219,12 +219,12 @@ def test_nobody_assigned_yet_is_not_a_number(case):
 
 
 def test_preferred_weighs_each_class_as_its_clients_hold_it(problem, case):
-  x, y = case.whole
+  x, y = case.pooled
   squares = [
     sum(float((leaf[k] ** 2).sum()) for leaf in jax.tree.leaves(case.state.models))
     for k in range(K)
   ]
-  confusion, loss, chosen = np.zeros((L, L)), np.zeros(L), set()
+  confusion, loss, groups = np.zeros((L, L)), np.zeros(L), set()
   for own_x, own_y in problem.clients:
     best = int(
       np.argmin(
@@ -235,13 +235,13 @@ def test_preferred_weighs_each_class_as_its_clients_hold_it(problem, case):
         ]
       )
     )
-    chosen.add(best)
+    groups.add(best)
     predicted, losses = outcome(problem, case, best, x, y)
     for label in own_y:  # as if each of its examples were a test example
       of_class = y == label
       confusion[label] += np.bincount(predicted[of_class], minlength=L) / of_class.sum()
       loss[label] += losses[of_class].mean()
-  assert len(chosen) > 1
+  assert len(groups) > 1
   counts = case.counts["preferred"]
   np.testing.assert_allclose(counts.sums["confusion"], confusion, rtol=1e-4)
   np.testing.assert_allclose(counts.sums["loss"], loss, rtol=1e-4)
@@ -276,24 +276,27 @@ def test_clients_in_blocks_are_counted_like_all_at_once(problem, case, monkeypat
     )
   )(case.data, case.state, jax.random.key(0))
   for protocol in of_clients:
-    (sums, each), (own, of_each) = counts[protocol], case.counts[protocol]
-    chex.assert_trees_all_equal(each, of_each)
-    for name, leaf in own.items():
+    (sums, per_client), (expected_sums, expected_per_client) = (
+      counts[protocol],
+      case.counts[protocol],
+    )
+    chex.assert_trees_all_equal(per_client, expected_per_client)
+    for name, leaf in expected_sums.items():
       np.testing.assert_allclose(
         sums[name], leaf, rtol=(1e-6 if name == "loss" else 0)
       )  # losses in another order
 
 
 @pytest.mark.parametrize(
-  "protocol, said",
+  "protocol, pattern",
   [
     ("test", "^evaluate=test: must be one of global"),
     ("validation", "the data hold no validation rows"),
     ("newcomers", "every client is there from the start"),
   ],
 )
-def test_what_cannot_be_evaluated_is_named(problem, case, protocol, said):
-  with pytest.raises(ValueError, match=said):
+def test_what_cannot_be_evaluated_is_named(problem, case, protocol, pattern):
+  with pytest.raises(ValueError, match=pattern):
     jax.eval_shape(
       evaluate.make_evaluate(toy(), problem.model, (protocol,), clients.ClientMap()),
       all_there(case.data)._replace(validation=None),

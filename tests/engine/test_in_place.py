@@ -21,15 +21,15 @@ CLIENTS, SLOTS, SIZE = 200, 8, 5
 STORE = re.compile(rf"f32\[(\d+,)*{CLIENTS}(,\d+)*\]")
 
 
-def compiled(name, seeds, **settings):
+def compile_run(name, seeds, **settings):
   """The program of a run on one device, compiled as for a run."""
-  made = problems.make_clients((SIZE,) * CLIENTS)
-  data = problems.client_data(made)
+  arrays = problems.make_clients((SIZE,) * CLIENTS)
+  data = problems.client_data(arrays)
   model = models.make_model(
     "softmax", (problems.FEATURES,), problems.CLASSES, l2=problems.L2
   )
   spec = FedSpec(CLIENTS, SLOTS, problems.CLASSES, (problems.FEATURES,), SIZE * CLIENTS)
-  build = loop.fixed(
+  build = loop.constant_build(
     registry.build(
       name,
       model,
@@ -52,7 +52,7 @@ def compiled(name, seeds, **settings):
   )
 
 
-def called(lines):
+def callees(lines):
   """Computations that the lines call, fusions and bodies alike."""
   return set(
     re.findall(
@@ -69,7 +69,7 @@ def everything_under(name, all_lines):
     name = todo.pop()
     if name not in seen:
       seen.add(name)
-      todo += called(all_lines[name])
+      todo += callees(all_lines[name])
   return seen
 
 
@@ -88,7 +88,7 @@ def rounds_body(all_lines):
     for lines in all_lines.values()
     for op in lines
     if op.kind == "while"
-    for name in called([op])
+    for name in callees([op])
     if stores(name)
   }
   inner = [
@@ -120,7 +120,7 @@ def test_a_round_does_not_copy_what_clients_keep(name, seeds, settings):
   Its scatters are the only operations whose result is as large as the store;
   a copy before one of them would be another.
   """
-  text = compiled(name, seeds, **settings).as_text()
+  text = compile_run(name, seeds, **settings).as_text()
   if settings.get("variant") == "table":
     # The table has a row for every batch, and as many to spare.
     text = text.replace(f"f32[{2 * CLIENTS},", f"f32[{CLIENTS},")
@@ -139,7 +139,7 @@ def test_a_round_does_not_copy_what_clients_keep(name, seeds, settings):
       or op.kind == "fusion"
       and any(
         "ROOT" in line and kind == "scatter"
-        for kind, line in all_lines[min(called([op]))]
+        for kind, line in all_lines[min(callees([op]))]
       )
     )
     assert scatters, op.line

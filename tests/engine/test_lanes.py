@@ -41,18 +41,20 @@ def train(model):
   return one_client
 
 
-def played(problem, inputs, weights, **options):
+def simulate(problem, inputs, weights, **options):
   """What every client of the first row makes, and two sums of both rows."""
   map_clients = clients.ClientMap(**options)
   code = train(problem.model)
 
   @problems.quick_jit
   def play(starts, shards, keys, weights):
-    one = map_clients(code, jax.tree.map(lambda leaf: leaf[0], starts), shards, keys[0])
+    first_row = map_clients(
+      code, jax.tree.map(lambda leaf: leaf[0], starts), shards, keys[0]
+    )
     rows = jax.vmap(
       lambda start, keys: map_clients.reduce(code, weights, start, shards, keys)
     )(starts, keys)
-    return one, rows
+    return first_row, rows
 
   with problems.quick_compilation():
     return play(*inputs, weights)
@@ -62,21 +64,23 @@ def test_lanes_give_what_clients_give_alone(problem, inputs):
   """In the order of the slots, and by row: NaN of one row stays there."""
   # [S, 2]; the padding slot, which sends NaN, counts in no sum.
   weights = jnp.array([[1, 0], [0, 2], [0, 0], [3, 1], [0, 0], [0.5, 0], [0, 4.0]])
-  expected = played(problem, inputs, weights, mode="sequential")
-  each, (sums, rest) = played(problem, inputs, weights, mode="lanes", lanes=3)
-  problems.assert_close(each, expected[0])
-  first, second = (
-    jax.tree.map(lambda leaf, row=row: leaf[row], (sums, rest)) for row in (0, 1)
+  expected = simulate(problem, inputs, weights, mode="sequential")
+  per_client, (sums, reports) = simulate(
+    problem, inputs, weights, mode="lanes", lanes=3
   )
-  alone, _ = (
+  problems.assert_close(per_client, expected[0])
+  first, second = (
+    jax.tree.map(lambda leaf, row=row: leaf[row], (sums, reports)) for row in (0, 1)
+  )
+  expected_first, _ = (
     jax.tree.map(lambda leaf, row=row: leaf[row], expected[1]) for row in (0, 1)
   )
-  problems.assert_close(first, alone)
+  problems.assert_close(first, expected_first)
   assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(first[0]))
   assert all(np.isnan(leaf).all() for leaf in jax.tree.leaves(second[0]))
 
 
-def counted_steps(sizes, **options):
+def count_steps(sizes, **options):
   """How many lanes step in each turn of a loop over each client's rows."""
   turns = []
 
@@ -113,14 +117,14 @@ def counted_steps(sizes, **options):
 def test_a_lane_takes_the_next_client():
   """By hand: 7 beside 3, 2 and 2, the largest first; then rows together."""
   sizes = [2, 7, 0, 3, 2]
-  assert counted_steps(sizes, mode="vmap") == [5] * 7
-  assert counted_steps(sizes, mode="lanes", lanes=2) == [2] * 7
-  assert counted_steps(sizes, mode="lanes", lanes=9) == [5] * 7
-  assert counted_steps(sizes, mode="lanes", lanes=1) == [1] * 14
+  assert count_steps(sizes, mode="vmap") == [5] * 7
+  assert count_steps(sizes, mode="lanes", lanes=2) == [2] * 7
+  assert count_steps(sizes, mode="lanes", lanes=9) == [5] * 7
+  assert count_steps(sizes, mode="lanes", lanes=1) == [1] * 14
   # Each row by itself would take 7 and 6 turns, one after the other.
   rows = [[7, 1, 1], [3, 3, 6]]
-  assert counted_steps(rows, mode="lanes", lanes=1) == [2] * 11
-  assert counted_steps(rows, mode="vmap") == [6] * 7
+  assert count_steps(rows, mode="lanes", lanes=1) == [2] * 11
+  assert count_steps(rows, mode="vmap") == [6] * 7
 
 
 @pytest.mark.parametrize("mode", ["lanes", "sequential"])
@@ -141,7 +145,7 @@ def test_float64_inside_a_client_stays(inputs, mode):
     )
 
   map_clients = clients.ClientMap(mode=mode)
-  thirds, counted = jax.jit(lambda: map_clients(one_client, (), shards))()
+  thirds, counts = jax.jit(lambda: map_clients(one_client, (), shards))()
   size = np.asarray(shards.size)
-  np.testing.assert_array_equal(counted, size)
+  np.testing.assert_array_equal(counts, size)
   np.testing.assert_array_equal(thirds[:, 1], (size * (1e7 / 3)).astype(np.int32))

@@ -10,25 +10,25 @@ from fedjax_alg import registry
 from fedjax_alg.engine import clients, clock, late, samplers
 from fedjax_alg.engine.keys import LATE, client_keys, run_keys, server_key
 from fedjax_alg.engine.late import Late
-from fedjax_alg.engine.round import Participation, play_round, sample_cohort
+from fedjax_alg.engine.round import Participation, run_round, sample_cohort
 from tests import problems
 
 DRAWS, ABSENT = 4000, 3
 
 
-def drawn(problem, who):
+def draw_arrivals(problem, options):
   """Arrivals of DRAWS rounds of all 12 clients but one."""
   cohort = sample_cohort(problem.data, 12, jax.random.key(0))
   cohort = cohort._replace(weight=cohort.weight.at[ABSENT].set(0))
   return jax.device_get(
-    jax.jit(jax.vmap(lambda key: late.draw(who, cohort, client_keys(key, cohort.ids))))(
-      jax.random.split(jax.random.key(5), DRAWS)
-    )
+    jax.jit(
+      jax.vmap(lambda key: late.draw(options, cohort, client_keys(key, cohort.ids)))
+    )(jax.random.split(jax.random.key(5), DRAWS))
   )
 
 
 def test_everybody_is_lost_as_often_and_alone(problem):
-  arrived = drawn(problem, Late(dropout=0.3)).arrived
+  arrived = draw_arrivals(problem, Late(dropout=0.3)).arrived
   assert not arrived[:, ABSENT].any()
   counts = np.delete(arrived, ABSENT, 1)
   assert stats.binomtest(int((~counts).sum()), counts.size, 0.3).pvalue > 1e-4
@@ -49,19 +49,19 @@ def test_everybody_is_lost_as_often_and_alone(problem):
 @pytest.mark.parametrize("share, number", [(0.5, 6), (0.9, 10), (1.0, 11)])
 def test_so_many_are_stragglers(problem, share, number):
   """Of 11 half are 5.5, to even; the part that they do is uniform."""
-  found = drawn(problem, Late(stragglers=share, most=0.8, keep=True))
+  arrivals = draw_arrivals(problem, Late(stragglers=share, most=0.8, keep=True))
   np.testing.assert_array_equal(
-    found.arrived, np.tile(np.arange(12) != ABSENT, (DRAWS, 1))
+    arrivals.arrived, np.tile(np.arange(12) != ABSENT, (DRAWS, 1))
   )
-  behind = found.part < 1
+  behind = arrivals.part < 1
   np.testing.assert_array_equal(behind.sum(1), number)
   assert stats.chisquare(np.delete(behind.sum(0), ABSENT)).pvalue > 1e-4
-  parts = found.part[behind]
+  parts = arrivals.part[behind]
   assert 0 < parts.min() and parts.max() <= np.float32(0.8)
   assert stats.kstest(parts[::10], stats.uniform(0, 0.8).cdf).pvalue > 1e-4
   # Dropped, the same ones are lost.
-  lost = drawn(problem, Late(stragglers=share, most=0.8))
-  np.testing.assert_array_equal(lost.arrived, found.arrived & ~behind)
+  lost = draw_arrivals(problem, Late(stragglers=share, most=0.8))
+  np.testing.assert_array_equal(lost.arrived, arrivals.arrived & ~behind)
   assert lost.part is None
 
 
@@ -89,7 +89,7 @@ def player(problem, data, name, **settings):
 
   @problems.quick_jit
   def play(numbers, ids):
-    return play_round(
+    return run_round(
       algorithm,
       data,
       Participation(
@@ -107,18 +107,18 @@ def player(problem, data, name, **settings):
 
 KEYS = run_keys(1)
 #: Of the round.
-ASKED = jax.random.fold_in(KEYS.cohort, 2)
+COHORT_KEY = jax.random.fold_in(KEYS.cohort, 2)
 
 
 def seconds(problem, data):
   """What each client takes for 4 epochs of FedAvg, in NumPy."""
   sizes = np.asarray(problems.SIZES)
   steps = 4 * -(-sizes // 5)
-  sent = 2 * 4 * (problems.FEATURES + 1) * problems.CLASSES
+  nbytes = 2 * 4 * (problems.FEATURES + 1) * problems.CLASSES
   return (
     3 * problem.model.flops * 4 * sizes / data.devices.flops_per_s
     + 1e-6 * steps
-    + sent / data.devices.bytes_per_s
+    + nbytes / data.devices.bytes_per_s
   )
 
 
@@ -126,7 +126,7 @@ def seconds(problem, data):
 def test_a_deadline_by_the_clock(problem, data):
   """The round is that of those in time; it ends at the deadline."""
   before, play = player(problem, data, "fedavg")
-  ids = samplers.uniform(data, 8, ASKED)
+  ids = samplers.uniform(data, 8, COHORT_KEY)
   took = np.asarray(seconds(problem, data))
   deadline = float(np.sort(took[ids])[4] * 1.001)
   in_time = took[ids] <= deadline
@@ -156,7 +156,7 @@ def test_a_deadline_by_the_clock(problem, data):
 def test_who_is_lost_keeps_its_state(problem, data):
   """SCAFFOLD's variates of those who do not arrive, and its round."""
   before, play = player(problem, data, "scaffold")
-  cohort = sample_cohort(data, 8, ASKED)
+  cohort = sample_cohort(data, 8, COHORT_KEY)
   arrived = late.draw(
     Late(dropout=0.4),
     cohort,
@@ -171,9 +171,9 @@ def test_who_is_lost_keeps_its_state(problem, data):
   old = jax.tree.leaves(before.memory.clients)
   changed = {
     int(i)
-    for new, kept in zip(table, old)
+    for new, before in zip(table, old)
     for i in np.flatnonzero(
-      (new != kept).any((1, 2)) if new.ndim == 3 else (new != kept).any(1)
+      (new != before).any((1, 2)) if new.ndim == 3 else (new != before).any(1)
     )
   }
   assert changed == set(np.asarray(cohort.ids[arrived]).tolist())
@@ -190,11 +190,11 @@ def test_a_part_is_so_many_epochs(problem, data):
     batch_size=5,
   )
   before, play = player(problem, data, "fednova", local_epochs=1)
-  plain, report = play(ids=samplers.uniform(data, 8, ASKED))
-  who = Late(stragglers=1.0, most=1e-6, keep=True)  # rounded up
+  plain, report = play(ids=samplers.uniform(data, 8, COHORT_KEY))
+  options = Late(stragglers=1.0, most=1e-6, keep=True)  # rounded up
   state, aux = problems.quick_jit(
-    lambda state: play_round(
-      algorithm, data, Participation(8, late=who), KEYS, jnp.int32(2), state
+    lambda state: run_round(
+      algorithm, data, Participation(8, late=options), KEYS, jnp.int32(2), state
     )
   )(before)
   problems.assert_close(state.models, plain.models, rtol=1e-6, atol=1e-7)

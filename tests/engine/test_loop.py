@@ -45,7 +45,7 @@ def fixture_run(problem):
     local_steps=2,
     batch_size=3,
   )
-  build = loop.fixed(algorithm)
+  build = loop.constant_build(algorithm)
   programs = {
     m: loop.make_run_rounds(build, Participation(4), 6, m) for m in loop.MAP_SEEDS
   }
@@ -90,7 +90,7 @@ def test_the_state_is_donated(problem):
     "local", problem.model, map_clients=clients.ClientMap(), local_steps=1, batch_size=0
   )
   keys = jax.tree.map(lambda leaf: leaf[None], run_keys(0))
-  build = loop.fixed(algorithm)
+  build = loop.constant_build(algorithm)
   states = loop.initial_states(
     build, problem.model, problem.spec, problem.data, keys, {}
   )

@@ -41,13 +41,13 @@ def test_the_results_are_those_of_one_process(problem, data, two):
 
   Of examples in a dictionary with targets of several numbers, [Q, M, 2].
   """
-  one, data = (
-    each._replace(
-      x={"a": each.x, "b": each.x[..., :1]},
-      y=jnp.stack([each.y, 7 - each.y], -1),
+  single, data = (
+    source._replace(
+      x={"a": source.x, "b": source.x[..., :1]},
+      y=jnp.stack([source.y, 7 - source.y], -1),
       validation=None,
     )
-    for each in (problem.data, data)
+    for source in (problem.data, data)
   )
   ids = jnp.array([3, 12, 1, 0, 9, 5, 11, 12, 2], jnp.int32)
   weights = jnp.array([0.5, 0.0, 2.0, 1.0, 0.0, 4.0, 0.25, 0.0, 1.0])
@@ -83,7 +83,7 @@ def test_the_results_are_those_of_one_process(problem, data, two):
     return jax.jit(compute)
 
   inputs = (jnp.float32(2), weights, jnp.arange(18.0).reshape(9, 2), ids)
-  want = everything(clients.ClientMap())(one, *inputs)
+  want = everything(clients.ClientMap())(single, *inputs)
   inputs = sharding.replicate(inputs, two)
   compiled = (
     everything(clients.ClientMap("sequential", mesh=two)).lower(data, *inputs).compile()
@@ -120,8 +120,8 @@ def test_what_clients_keep_stays_where_they_are(problem, data, two):
   table = {"a": wide, "b": jnp.arange(12) % 2 == 0}
 
   def one_client(shared, shard, rows, number):
-    kept = {"a": shared * rows["a"], "b": ~rows["b"]}
-    return kept, rows["a"].sum() + shard.x[shard.offset].sum(), number + 1
+    updated = {"a": shared * rows["a"], "b": ~rows["b"]}
+    return updated, rows["a"].sum() + shard.x[shard.offset].sum(), number + 1
 
   def everything(map_clients, table):
     def compute(data, weights, table, ids, shared):
@@ -137,12 +137,12 @@ def test_what_clients_keep_stays_where_they_are(problem, data, two):
         ids,
       )
 
-      def again(*args):
-        kept, summed, stacked = one_client(*args)
-        return kept, (summed, stacked)
+      def change_client(*args):
+        updated, summed, stacked = one_client(*args)
+        return updated, (summed, stacked)
 
-      table, (each, _) = map_clients.change(
-        again, trees.set_rows, table, ids, shared, shards, ids
+      table, (outputs, _) = map_clients.change(
+        change_client, trees.set_rows, table, ids, shared, shards, ids
       )
       read = map_clients(
         lambda table, shard, number: trees.rows(table, number)["a"].sum(),
@@ -150,7 +150,7 @@ def test_what_clients_keep_stays_where_they_are(problem, data, two):
         shards,
         ids,
       )
-      return table, summed, stacked, each, read
+      return table, summed, stacked, outputs, read
 
     weights = (ids < 12).astype(jnp.float32) * 0.5
     return jax.jit(compute), (weights, table, ids, jnp.float32(3))
@@ -158,14 +158,14 @@ def test_what_clients_keep_stays_where_they_are(problem, data, two):
   compute, inputs = everything(clients.ClientMap(), table)
   want_table, *want = compute(problem.data, *inputs)
   map_clients = clients.ClientMap("vmap", mesh=two, cuts=tuple(cuts))
-  kept = jax.jit(map_clients.keep)(sharding.replicate(table, two))
-  compute, inputs = everything(map_clients, kept)
+  stored = jax.jit(map_clients.keep)(sharding.replicate(table, two))
+  compute, inputs = everything(map_clients, stored)
   compiled = compute.lower(data, *sharding.replicate(inputs, two)).compile()
   got_table, *got = compiled(data, *sharding.replicate(inputs, two))
   # The states of a run have an axis of seeds.
-  whole = sharding.whole(jax.tree.map(lambda leaf: leaf[None], got_table))
+  gathered = sharding.to_host(jax.tree.map(lambda leaf: leaf[None], got_table))
   for name, leaf in want_table.items():
-    np.testing.assert_array_equal(whole[name][0], leaf)
+    np.testing.assert_array_equal(gathered[name][0], leaf)
   real = np.asarray(ids) < 12
   for some, others in zip(jax.tree.leaves(got), jax.tree.leaves(want)):
     some, others = np.asarray(some), np.asarray(others)
@@ -184,9 +184,9 @@ def test_what_clients_keep_stays_where_they_are(problem, data, two):
     for line in text.splitlines()
     if re.search(r"all-reduce(-start)?\(.*replica_groups=" + _ALL_DEVICES, line)
   ]
-  sent = [
+  sizes = [
     np.prod([int(axis) for axis in shape.split(",") if axis])
     for line in across
     for shape in re.findall(r"\[([\d,]*)\]", line.split(" all-reduce")[0])
   ]
-  assert sent and 9 <= max(sent) < 9 * 17
+  assert sizes and 9 <= max(sizes) < 9 * 17

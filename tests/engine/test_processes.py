@@ -25,9 +25,9 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 def free_port():
-  with socket.socket() as found:
-    found.bind(("127.0.0.1", 0))
-    return found.getsockname()[1]
+  with socket.socket() as connection:
+    connection.bind(("127.0.0.1", 0))
+    return connection.getsockname()[1]
 
 
 def start(*words):
@@ -43,7 +43,7 @@ def start(*words):
 
 
 @pytest.mark.parametrize(
-  "options, said",
+  "options, pattern",
   [
     (dict(num_processes=2), "num_processes=2: not read without coordinator"),
     (
@@ -70,8 +70,8 @@ def start(*words):
     ),
   ],
 )
-def test_options_that_do_not_go_together(options, said):
-  with pytest.raises(fa.OptionError, match=said):
+def test_options_that_do_not_go_together(options, pattern):
+  with pytest.raises(fa.OptionError, match=pattern):
     ProcessOptions(**options).check()
 
 
@@ -86,31 +86,31 @@ def test_a_process_alone_leads_and_agrees_with_itself():
 
 def test_without_a_scheduler_distributed_says_what_to_give():
   done = start("-c", "import fedjax_alg as fa\nfa.distributed()")
-  said = done.communicate(timeout=100)[1]
-  assert done.returncode == 1 and said.strip().endswith(
+  stderr = done.communicate(timeout=100)[1]
+  assert done.returncode == 1 and stderr.strip().endswith(
     "OptionError: distributed: found no Slurm, Open MPI or TPU pod (give "
     "coordinator, num_processes and process_id)"
   )
 
 
-def played_by_two(out, *algorithms):
+def run_by_two(out, *algorithms):
   """(status, stderr, numbers) of each of two processes."""
   port = free_port()
   both = [
     start("-m", "tests.two_processes", str(port), str(i), str(out), *algorithms)
     for i in range(2)
   ]
-  said = [each.communicate(timeout=1000)[1] for each in both]
+  errors = [process.communicate(timeout=1000)[1] for process in both]
   return [
-    (each.returncode, text, dict(np.load(out / f"process{i}.npz")))
-    for i, (each, text) in enumerate(zip(both, said))
+    (process.returncode, text, dict(np.load(out / f"process{i}.npz")))
+    for i, (process, text) in enumerate(zip(both, errors))
   ]
 
 
 @pytest.fixture(scope="module", name="pair")
 def fixture_pair(tmp_path_factory):
   """Of models of groups and a table of clients' variates."""
-  return played_by_two(tmp_path_factory.mktemp("pair"), "composed")
+  return run_by_two(tmp_path_factory.mktemp("pair"), "composed")
 
 
 def check_numbers(pair, algorithms):
@@ -134,7 +134,7 @@ def test_two_processes_have_the_numbers_of_one(pair):
 @pytest.mark.slow
 def test_of_other_kinds_of_rounds_too(tmp_path):
   others = [name for name in two_processes.RUNS if name != "composed"]
-  check_numbers(played_by_two(tmp_path, *others), others)
+  check_numbers(run_by_two(tmp_path, *others), others)
 
 
 def test_a_process_holds_its_share_of_the_rows(pair):
@@ -146,10 +146,10 @@ def test_a_process_holds_its_share_of_the_rows(pair):
 def test_a_process_holds_what_its_own_clients_keep(pair):
   """c_i of 12 clients; two models, c and the round are everywhere."""
   for _, _, numbers in pair:
-    held, whole = numbers["composed held"]
+    own_bytes, total_bytes = numbers["composed held"]
     size = 4 * 10 * (64 + 1)
-    assert whole == (12 + 3) * size + 4
-    assert (6 + 3) * size + 4 <= held <= (7 + 3) * size + 4
+    assert total_bytes == (12 + 3) * size + 4
+    assert (6 + 3) * size + 4 <= own_bytes <= (7 + 3) * size + 4
 
 
 def test_an_error_while_all_wait_is_raised_in_all(pair):
@@ -159,9 +159,9 @@ def test_an_error_while_all_wait_is_raised_in_all(pair):
 
 
 def test_the_error_of_a_process_ends_the_other_in_one_line(pair):
-  (status, said, _), (failed, trace, _) = pair
+  (status, stderr, _), (failed, trace, _) = pair
   assert (status, failed) == (processes.LOST, 1)
-  assert said.splitlines()[-1].startswith(
+  assert stderr.splitlines()[-1].startswith(
     "error: another process has ended or was lost ("
   )
   assert trace.splitlines()[-1] == "OSError: no way on" and ("Traceback" in trace)

@@ -7,7 +7,7 @@ import numpy as np
 from fedjax_alg.base import Algorithm, RoundAux, Work, no_setup, round_cost
 from fedjax_alg.engine import clock, loop, samplers
 from fedjax_alg.engine.keys import run_keys
-from fedjax_alg.engine.round import PRESENT, Participation, play_round, sample_cohort
+from fedjax_alg.engine.round import PRESENT, Participation, run_round, sample_cohort
 
 
 def test_the_start_and_a_round_see_who_is_there(problem):
@@ -23,7 +23,7 @@ def test_the_start_and_a_round_see_who_is_there(problem):
   keys = jax.tree.map(lambda leaf: leaf[None], run_keys(0))
   ids, weight = jax.jit(
     lambda late, keys: loop.initial_states(
-      loop.fixed(algorithm), model, problem.spec, late, keys, {}
+      loop.constant_build(algorithm), model, problem.spec, late, keys, {}
     )
   )(late, keys)
   absent = joins > 0
@@ -51,7 +51,7 @@ def spy(with_key):
 
 def test_a_round_is_a_function_of_seed_and_number(problem):
   round_ = jax.jit(
-    lambda keys, number: play_round(
+    lambda keys, number: run_round(
       spy(True), problem.data, Participation(5), keys, number, None
     )[0]
   )
@@ -87,7 +87,7 @@ def test_the_engine_tells_the_time_of_a_round(problem):
   def times(data, algorithm=algorithm):
     return jax.jit(
       lambda data: (
-        play_round(algorithm, data, Participation(12), run_keys(0), jnp.int32(0), ())[
+        run_round(algorithm, data, Participation(12), run_keys(0), jnp.int32(0), ())[
           1
         ].times
       )
@@ -100,12 +100,12 @@ def test_the_engine_tells_the_time_of_a_round(problem):
   computation = 1e9 * size / speed + size / 4 * 1e-3
   communication = 160 / link
   arrival = computation + communication
-  found = times(data)
+  actual = times(data)
   np.testing.assert_allclose(
-    found,
+    actual,
     [
-      each.mean()
-      for each in (
+      seconds.mean()
+      for seconds in (
         1e9 * size,
         computation,
         communication,
@@ -114,7 +114,7 @@ def test_the_engine_tells_the_time_of_a_round(problem):
     ],
     rtol=1e-5,
   )
-  np.testing.assert_allclose(sum(found[1:]), arrival.max() + 5e-3, rtol=1e-5)
+  np.testing.assert_allclose(sum(actual[1:]), arrival.max() + 5e-3, rtol=1e-5)
   assert times(data._replace(devices=None)) is None
   assert (
     times(
@@ -147,7 +147,7 @@ def test_a_bijection_where_the_permutation_is_needed(problem):
     )
   # As with uniform, everybody who is drawn is there.
   aux = jax.eval_shape(
-    lambda: play_round(
+    lambda: run_round(
       spy(True),
       problem.data,
       Participation(5, samplers.by_bijection),
@@ -192,10 +192,10 @@ def test_a_round_without_participants_is_idle(problem):
     )
 
   play = jax.jit(
-    lambda number, state: play_round(
+    lambda number, state: run_round(
       algorithm,
       on_machines(problem),
-      Participation(3, samplers.checked(someone_in_odd_rounds)),
+      Participation(3, samplers.with_checks(someone_in_odd_rounds)),
       run_keys(0),
       number,
       state,

@@ -22,13 +22,13 @@ def test_absent_clients_are_never_drawn_and_the_present_evenly(problem):
   late = problem.data._replace(joins=jnp.asarray(joins))
   draw = jax.jit(lambda key, number: sample_cohort(late, 5, key, number).ids)
   keys = jax.random.split(jax.random.key(0), 1000)
-  for number, there in ((0, 7), (1, 7), (2, 9), (3, 9), (4, 12)):
+  for number, num_present in ((0, 7), (1, 7), (2, 9), (3, 9), (4, 12)):
     ids = np.asarray(jax.vmap(draw, (0, None))(keys, jnp.int32(number)))
     assert (np.diff(ids, axis=1) > 0).all()
     counts = np.bincount(ids.reshape(-1), minlength=12)
     np.testing.assert_array_equal(counts > 0, joins <= number)
     assert stats.chisquare(counts[joins <= number]).pvalue > 1e-3
-    assert (joins <= number).sum() == there
+    assert (joins <= number).sum() == num_present
   # Fewer than S there: the rest are padding slots.
   few = sample_cohort(late, 9, keys[0], 0)
   np.testing.assert_array_equal(few.ids[7:], [12, 12])
@@ -39,7 +39,7 @@ DRAWS = 4000
 
 
 @functools.cache
-def _drawn(sampler, slots):
+def _sample(sampler, slots):
   return jax.jit(
     jax.vmap(
       lambda key, data, number: sample_cohort(data, slots, key, number, sampler).ids,
@@ -53,7 +53,7 @@ def draws(sampler, data, slots, number=0):
   if data.joins is None:  # one program for all data
     data = data._replace(joins=jnp.zeros(12, jnp.int32))
   keys = jax.random.split(jax.random.key(3), DRAWS)
-  return np.asarray(_drawn(sampler, slots)(keys, data, jnp.int32(number)))
+  return np.asarray(_sample(sampler, slots)(keys, data, jnp.int32(number)))
 
 
 def test_uniform_cohorts_are_those_that_have_always_been_drawn(problem):
@@ -77,11 +77,11 @@ def test_a_bijection_draws_uniformly_without_replacement(problem, slots):
   assert (np.diff(ids, axis=1) > 0).all()
   assert ids.min() == 0 and ids.max() == 11
   first, second = np.triu_indices(slots, 1)
-  found = np.zeros((12, 12))
-  np.add.at(found, (ids[:, first], ids[:, second]), 1)
-  found = found[np.triu_indices(12, 1)]
+  counts = np.zeros((12, 12))
+  np.add.at(counts, (ids[:, first], ids[:, second]), 1)
+  counts = counts[np.triu_indices(12, 1)]
   share = slots * (slots - 1) / (12 * 11)
-  scores = (found - DRAWS * share) / np.sqrt(DRAWS * share * (1 - share))
+  scores = (counts - DRAWS * share) / np.sqrt(DRAWS * share * (1 - share))
   assert np.abs(scores).max() < 4.5  # of 66; 1 in 2,000 by chance
   assert 0.5 < scores.std() < 1.5
 
@@ -99,10 +99,10 @@ def test_a_bijection_makes_nothing_of_the_size_of_all_clients(problem):
 
 def test_the_draw_follows_the_number_of_clients():
   few = samplers.FEW_CLIENTS
-  assert samplers.drawn("uniform", "auto", few) is samplers.uniform
-  assert samplers.drawn("uniform", "auto", few + 1) is samplers.by_bijection
-  assert samplers.drawn("uniform", "permutation", few + 1) is samplers.uniform
-  assert samplers.drawn("uniform", "bijection", 2) is samplers.by_bijection
+  assert samplers.find_sampler("uniform", "auto", few) is samplers.uniform
+  assert samplers.find_sampler("uniform", "auto", few + 1) is samplers.by_bijection
+  assert samplers.find_sampler("uniform", "permutation", few + 1) is samplers.uniform
+  assert samplers.find_sampler("uniform", "bijection", 2) is samplers.by_bijection
 
 
 @pytest.mark.program
@@ -113,13 +113,13 @@ def test_large_clients_are_drawn_more_often(problem, sampler):
   p /= p.sum()
   pairs = np.outer(p, p) / (1 - p)[:, None]
   expected = DRAWS * np.triu(pairs + pairs.T, 1)
-  found = np.zeros((12, 12))
-  np.add.at(found, tuple(draws(sampler, problem.data, 2).T), 1)
-  assert found.sum() == np.triu(found, 1).sum() == DRAWS
+  counts = np.zeros((12, 12))
+  np.add.at(counts, tuple(draws(sampler, problem.data, 2).T), 1)
+  assert counts.sum() == np.triu(counts, 1).sum() == DRAWS
   often = expected > 5
   assert (
     stats.chisquare(
-      [*found[often], found[~often].sum()], [*expected[often], expected[~often].sum()]
+      [*counts[often], counts[~often].sum()], [*expected[often], expected[~often].sum()]
     ).pvalue
     > 1e-3
   )
@@ -145,9 +145,9 @@ def test_samplers_of_very_many_clients():
   size[[5, 127, 128, 2999]] = 1, 2, 10**8, 3
   data = layout_of(size, np.where(np.arange(3000) % 700 == 699, 1.0, 0.0))
   key = jax.random.key(0)
-  assert samplers.drawn("size", "bijection", 2) is samplers.by_examples
-  assert samplers.drawn("availability", "auto", 10**5) is samplers.by_trial
-  assert samplers.drawn("size", "auto", 100) is samplers.by_size
+  assert samplers.find_sampler("size", "bijection", 2) is samplers.by_examples
+  assert samplers.find_sampler("availability", "auto", 10**5) is samplers.by_trial
+  assert samplers.find_sampler("size", "auto", 100) is samplers.by_size
   np.testing.assert_array_equal(
     samplers.by_examples(data, 6, key), [5, 127, 128, 2999, 3000, 3000]
   )
@@ -182,19 +182,19 @@ def test_available_clients_are_drawn_evenly_and_slots_stay_empty(problem, sample
   a = np.where(joins > 0, 0, chance)
 
   def number_there(chances):
-    found = np.ones(1)
-    for one in chances:
-      found = np.convolve(found, [1 - one, one])
-    return found
+    distribution = np.ones(1)
+    for chance in chances:
+      distribution = np.convolve(distribution, [1 - chance, chance])
+    return distribution
 
   def slot(i):
     others = number_there(np.delete(a, i))
     return a[i] * (others * np.minimum(1, 3 / (1 + np.arange(12)))).sum()
 
   expected = np.array([slot(i) for i in range(12)])
-  found = np.bincount(ids[ids < 12], minlength=12)
-  assert found[0] == found[2] == 0
-  z = (found - DRAWS * expected) / np.sqrt(
+  counts = np.bincount(ids[ids < 12], minlength=12)
+  assert counts[0] == counts[2] == 0
+  z = (counts - DRAWS * expected) / np.sqrt(
     DRAWS * np.maximum(expected * (1 - expected), 1e-9)
   )
   assert (z**2).sum() < stats.chi2.ppf(0.999, 10)
@@ -242,18 +242,18 @@ def test_a_sampler_of_ones_own_cannot_break_a_cohort(problem):
     assert (data.size.shape[0], cohort_size) == (12, 6)
     return jnp.stack([5, 7, 5, -1, 13, number])
 
-  sampler = samplers.checked(mine)
+  sampler = samplers.with_checks(mine)
   for number, ids in ((1, [1, 5, 12, 12, 12, 12]), (2, [2, 5, 7, 12, 12, 12])):
     cohort = sample_cohort(late, 6, jax.random.key(0), jnp.int32(number), sampler)
     np.testing.assert_array_equal(cohort.ids, ids)
     np.testing.assert_array_equal(cohort.present, np.array(ids) < 12)
-  for bad, said in (
+  for bad, pattern in (
     (lambda *_: jnp.zeros(3, jnp.int32), r"gives \[3\] int32"),
     (lambda *_: jnp.zeros(6), r"gives \[6\] float32"),
     (lambda *_: None, r"gives \[\] NoneType"),
   ):
-    with pytest.raises(ValueError, match="^sampler=<lambda>: " + said):
-      sample_cohort(late, 6, jax.random.key(0), 0, samplers.checked(bad))
+    with pytest.raises(ValueError, match="^sampler=<lambda>: " + pattern):
+      sample_cohort(late, 6, jax.random.key(0), 0, samplers.with_checks(bad))
 
 
 def test_availability_needs_to_be_known(problem):
@@ -271,8 +271,8 @@ def test_coins_are_independent_and_there_are_slots_for_all(problem):
       jax.random.split(jax.random.key(1), rounds)
     )
   )
-  there = (ids[:, :, None] == np.arange(clients)).any(1)
-  numbers = np.bincount(there.sum(1), minlength=clients + 1)
+  present = (ids[:, :, None] == np.arange(clients)).any(1)
+  numbers = np.bincount(present.sum(1), minlength=clients + 1)
   expected = rounds * stats.binom.pmf(np.arange(clients + 1), clients, rate)
   seen = expected > 5
   assert (
@@ -281,7 +281,7 @@ def test_coins_are_independent_and_there_are_slots_for_all(problem):
     ).pvalue
     > 1e-3
   )
-  assert abs(np.corrcoef(there.T) - np.eye(clients)).max() < 0.08
+  assert abs(np.corrcoef(present.T) - np.eye(clients)).max() < 0.08
   cohort = sample_cohort(data, slots, jax.random.key(2), sampler=samplers.poisson)
   np.testing.assert_allclose(cohort.expected, rate * clients, rtol=1e-6)
   for clients, rate in ((2000, 0.05), (100, 0.01), (30, 0.9), (5, 1.0)):

@@ -14,7 +14,7 @@ def test_a_mesh_of_one_device_is_none(mesh):
 
 def test_a_machine_that_is_there_is_not_described(mesh):
   """Of one that is only described: ``tests/runs/test_accelerators.py``."""
-  assert not sharding.described(mesh) and not sharding.described(None)
+  assert not sharding.is_described(mesh) and not sharding.is_described(None)
   assert sharding.platform(mesh) == "cpu"
   assert sharding.platform(None) == jax.default_backend()
 
@@ -22,10 +22,10 @@ def test_a_machine_that_is_there_is_not_described(mesh):
 @pytest.mark.parametrize("shift", [0, 1, 5])
 def test_aligned_arrays_are_equal_and_aligned(shift):
   array = np.arange(100, dtype=np.float32)[shift:]
-  copy = sharding._aligned(array)
+  copy = sharding._align(array)
   assert copy.ctypes.data % 64 == 0
   np.testing.assert_array_equal(copy, array, strict=True)
-  assert sharding._aligned(copy) is copy
+  assert sharding._align(copy) is copy
 
 
 def test_cores_cannot_become_devices_once_jax_has_started():

@@ -10,12 +10,12 @@ KEY = jax.random.key(0)
 
 
 def test_a_minority_of_nan_does_not_reach_the_median():
-  sent = jnp.array([[1.0], [2.0], [3.0], [jnp.nan], [jnp.inf]])
+  updates = jnp.array([[1.0], [2.0], [3.0], [jnp.nan], [jnp.inf]])
   combine = aggregation.coordinate_median().combine
   for count, expected in ((3, 2.0), (5, 3.0)):
     weights = (jnp.arange(5) < count).astype(jnp.float32)
-    assert combine(sent, weights, None, KEY) == expected
-  assert jnp.isnan(combine(sent, jnp.array([1.0, 0, 0, 1, 0]), None, KEY))[0]
+    assert combine(updates, weights, None, KEY) == expected
+  assert jnp.isnan(combine(updates, jnp.array([1.0, 0, 0, 1, 0]), None, KEY))[0]
 
 
 def test_an_unknown_name_gets_the_nearest():
@@ -23,13 +23,15 @@ def test_an_unknown_name_gets_the_nearest():
     ValueError,
     match="aggregator=medain: unknown, did you mean 'median'. .one of mean, median",
   ):
-    aggregation.named("medain")
+    aggregation.make_aggregator("medain")
 
 
 @pytest.mark.parametrize("name", sorted(aggregation.AGGREGATORS.keys() - {"mean"}))
 def test_operations_grow_with_coordinates_and_slots(name):
   """In proportion to the former, at least so to the latter."""
-  flops = aggregation.named(name, aggregation.Aggregation(aggregator=name)).flops
+  flops = aggregation.make_aggregator(
+    name, aggregation.Aggregation(aggregator=name)
+  ).flops
   assert flops(8, 100) > 8 * 100
   assert flops(8, 200) == 2 * flops(8, 100)
   assert flops(16, 100) >= 2 * flops(8, 100)

@@ -19,8 +19,8 @@ GROUPS = [0, 0, 1, 0, 1, 1, 0, 1]
 P = 5
 
 
-def attack_of(name, **more):
-  return attacks.attack_of(Hostility(attack=name, attackers=0.4, **more))
+def attack_of(name, **options):
+  return attacks.attack_of(Hostility(attack=name, attackers=0.4, **options))
 
 
 def test_the_hostile_clients_are_a_share_and_grow_with_it():
@@ -40,7 +40,9 @@ def test_the_labels_of_hostile_clients_alone_are_flipped(problem):
   """In the rows of a round; those of the data stay as they are."""
   attack = attack_of("label_flip")
   cohort = bridge.cohort_of(problem, IDS)
-  found = problems.quick_jit(lambda cohort: attacks.poisoned(attack, cohort))(cohort)
+  actual = problems.quick_jit(lambda cohort: attacks.flip_labels(attack, cohort))(
+    cohort
+  )
   expected = np.array(problem.data.y)
   hostile, offset = map(
     np.asarray, (attack.hostile(len(problem.clients)), problem.data.offset)
@@ -51,24 +53,24 @@ def test_the_labels_of_hostile_clients_alone_are_flipped(problem):
     if is_hostile:
       expected[rows] = problems.CLASSES - 1 - expected[rows]
   assert (expected != problem.data.y).any()
-  np.testing.assert_array_equal(found.shards.y, expected)
-  np.testing.assert_array_equal(found.everyone.y, expected)
-  np.testing.assert_array_equal(found.validation.y, problem.data.y)
+  np.testing.assert_array_equal(actual.shards.y, expected)
+  np.testing.assert_array_equal(actual.everyone.y, expected)
+  np.testing.assert_array_equal(actual.validation.y, problem.data.y)
   # As several processes hold the rows: in blocks.
   blocks = jnp.stack([problem.data.y, problem.data.y])
-  found = attacks.poisoned(
+  actual = attacks.flip_labels(
     attack,
     cohort._replace(
       shards=cohort.shards._replace(y=blocks, blocks=()),
       everyone=cohort.everyone._replace(y=blocks, blocks=()),
     ),
   )
-  np.testing.assert_array_equal(found.shards.y, [expected, problem.data.y])
-  for other in (attack_of("sign_flip"), None):
-    assert attacks.poisoned(other, cohort) is cohort
+  np.testing.assert_array_equal(actual.shards.y, [expected, problem.data.y])
+  for harmless in (attack_of("sign_flip"), None):
+    assert attacks.flip_labels(harmless, cohort) is cohort
   # Several labels of an example are turned around one by one.
   several = jnp.stack([problem.data.y % 2, problem.data.y // 2], 1)
-  found = attacks.poisoned(
+  actual = attacks.flip_labels(
     attack._replace(flip=tasks.MULTI_LABEL.flipped),
     cohort._replace(
       shards=cohort.shards._replace(y=several),
@@ -82,7 +84,7 @@ def test_the_labels_of_hostile_clients_alone_are_flipped(problem):
     ),
   )
   np.testing.assert_array_equal(
-    found.shards.y, np.where(flipped[:, None], 1 - several, several)
+    actual.shards.y, np.where(flipped[:, None], 1 - several, several)
   )
 
 
@@ -90,29 +92,29 @@ def test_the_labels_of_hostile_clients_alone_are_flipped(problem):
 def fixture_round(problem):
   """A cohort of two groups, and what its members would send, [S, P]."""
   cohort = bridge.cohort_of(problem, IDS)
-  sent = np.random.default_rng(0).normal(size=(len(IDS), P)).astype("f4")
-  sent[-1] = np.nan
-  return cohort, sent
+  updates = np.random.default_rng(0).normal(size=(len(IDS), P)).astype("f4")
+  updates[-1] = np.nan
+  return cohort, updates
 
 
-def forge(round_, name, **more):
-  cohort, sent = round_
-  attack = attack_of(name, **more)
+def forge(round_, name, **options):
+  cohort, updates = round_
+  attack = attack_of(name, **options)
   hostile = np.asarray(attacks.who_is_hostile(attack, cohort))
-  found = problems.quick_jit(
-    lambda sent: attacks.forged(
+  forged = problems.quick_jit(
+    lambda updates: attacks.forge_vectors(
       attack,
-      {"w": sent},
+      {"w": updates},
       cohort.weight,
       jnp.array(GROUPS),
       2,
       cohort,
       client_keys(KEY, cohort.ids),
     )["w"]
-  )(sent)
+  )(updates)
   assert 0 < hostile.sum() < len(IDS) - 1 and not hostile[-1]
-  np.testing.assert_array_equal(found[~hostile], sent[~hostile])
-  return np.asarray(found), hostile
+  np.testing.assert_array_equal(forged[~hostile], updates[~hostile])
+  return np.asarray(forged), hostile
 
 
 def of_groups(round_, hostile):
@@ -124,27 +126,27 @@ def of_groups(round_, hostile):
 
 
 @pytest.mark.parametrize(
-  "name, more, factor",
+  "name, options, factor",
   [
     ("sign_flip", {}, -1.0),
     ("sign_flip", dict(attack_scale=4.0), -4.0),
     ("scaled", dict(attack_scale=3.0), 3.0),
   ],
 )
-def test_updates_with_a_factor(round_, name, more, factor):
-  found, hostile = forge(round_, name, **more)
-  np.testing.assert_array_equal(found[hostile], factor * round_[1][hostile])
+def test_updates_with_a_factor(round_, name, options, factor):
+  forged, hostile = forge(round_, name, **options)
+  np.testing.assert_array_equal(forged[hostile], factor * round_[1][hostile])
 
 
 def test_the_scaled_updates_replace_the_model(round_):
   """The mean is what the honest ones add and the mean of the others whole."""
-  found, hostile = forge(round_, "scaled")
+  forged, hostile = forge(round_, "scaled")
   sizes = np.asarray(round_[0].weight)
   for _, honest, members in of_groups(round_, hostile):
     good, bad = members & ~hostile, members & hostile
     total = sizes[members].sum()
     np.testing.assert_allclose(
-      np.average(found[members], axis=0, weights=sizes[members]),
+      np.average(forged[members], axis=0, weights=sizes[members]),
       (sizes[good] / total) @ honest
       + np.average(round_[1][bad], axis=0, weights=sizes[bad]),
       rtol=1e-4,
@@ -154,7 +156,7 @@ def test_the_scaled_updates_replace_the_model(round_):
 
 @pytest.mark.parametrize("scale", [0.0, 1.5])
 def test_a_little_is_enough_and_inner_products(round_, scale):
-  found, hostile = forge(round_, "little_is_enough", attack_scale=scale)
+  forged, hostile = forge(round_, "little_is_enough", attack_scale=scale)
   negative, _ = forge(round_, "inner_product", attack_scale=scale)
   for slot, honest, members in of_groups(round_, hostile):
     n, m = members.sum(), (members & hostile).sum()
@@ -162,7 +164,7 @@ def test_a_little_is_enough_and_inner_products(round_, scale):
       np.clip((n - m - (n // 2 + 1 - m)) / (n - m), 0.5, 0.999)
     )
     np.testing.assert_allclose(
-      found[slot], honest.mean(0) - z * honest.std(0), rtol=0, atol=1e-5
+      forged[slot], honest.mean(0) - z * honest.std(0), rtol=0, atol=1e-5
     )
     np.testing.assert_allclose(
       negative[slot], -(scale or 0.5) * honest.mean(0), rtol=0, atol=1e-6
@@ -172,15 +174,15 @@ def test_a_little_is_enough_and_inner_products(round_, scale):
 def test_the_supporters_that_are_needed():
   """The paper's n = 50, m = 24; others; too few; and a majority."""
   n, m = np.float32([50, 51, 10, 9]), np.float32([24, 12, 2, 6])
-  found = problems.quick_jit(attacks.supporters)(n, m)
+  actual = problems.quick_jit(attacks.supporters)(n, m)
   expected = scipy.stats.norm.ppf([24 / 26, 25 / 39, 0.5, 0.999])
-  np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
-  assert 1.4 < found[0] < 1.5
+  np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-6)
+  assert 1.4 < actual[0] < 1.5
 
 
 def test_noise_is_of_the_client_and_of_the_scale(problem):
   """A client draws the same in any slot, another one something else."""
-  attack, drawn = attack_of("gaussian", attack_scale=3.0), []
+  attack, noises = attack_of("gaussian", attack_scale=3.0), []
   forge_all = problems.quick_jit(
     lambda cohort: Exchange(attack=attack).receive(
       {"w": jnp.zeros((12, 40, 30)), "b": jnp.zeros((12, 30))},
@@ -190,10 +192,10 @@ def test_noise_is_of_the_client_and_of_the_scale(problem):
     )
   )
   for ids in (range(12), range(11, -1, -1)):
-    drawn.append(forge_all(bridge.cohort_of(problem, ids)))
-  problems.assert_equal(jax.tree.map(lambda leaf: leaf[::-1], drawn[1]), drawn[0])
+    noises.append(forge_all(bridge.cohort_of(problem, ids)))
+  problems.assert_equal(jax.tree.map(lambda leaf: leaf[::-1], noises[1]), noises[0])
   hostile = np.asarray(attack.hostile(12))
-  numbers = np.asarray(drawn[0]["w"])
+  numbers = np.asarray(noises[0]["w"])
   assert not numbers[~hostile].any()
   numbers = numbers[hostile].reshape(hostile.sum(), -1)
   np.testing.assert_allclose(numbers.std(1), 3.0, rtol=0.1)

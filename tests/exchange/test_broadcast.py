@@ -30,7 +30,7 @@ COHORTS = (
   [4, 12],
 )
 #: Of 52 entries topk:0.1 sends 6: 24 bytes, and places of 6 bits each.
-MESSAGE, WHOLE = 29, 208
+MESSAGE, FULL_MODEL = 29, 208
 
 
 def play(problem, grouping=None):
@@ -54,14 +54,18 @@ def play(problem, grouping=None):
 
 def test_rounds_are_the_loop(problem):
   """The server keeps what it has not sent; clients hold what it has."""
-  error, known, sent = np.zeros(52), {}, 0
+  error, versions, version = np.zeros(52), {}, 0
   for number, (ids, before, after, aux) in enumerate(play(problem)):
     ids = [i for i in ids if i < 12]
     bytes_down = 0
     for i in ids:
-      bytes_down += min(WHOLE, MESSAGE * (sent - known[i])) if (i in known) else WHOLE
-      known[i] = sent
-    sent += 1
+      bytes_down += (
+        min(FULL_MODEL, MESSAGE * (version - versions[i]))
+        if (i in versions)
+        else FULL_MODEL
+      )
+      versions[i] = version
+    version += 1
     assert aux.cost.bytes_down == -(-bytes_down // len(ids))
     assert aux.cost.down == -(-int(aux.cost.bytes_down) // 4)
     assert (aux.cost.up, aux.cost.bytes_up) == (52, None)
@@ -73,12 +77,12 @@ def test_rounds_are_the_loop(problem):
       @ np.stack([moves_by(float(i), float(number)) for i in ids])
       / weights.sum()
     )
-    chosen = np.argsort(-np.abs(u))[:6]
-    moved, error = np.zeros(52), u
-    moved[chosen], error[chosen] = u[chosen], 0
+    largest = np.argsort(-np.abs(u))[:6]
+    change, error = np.zeros(52), u
+    change[largest], error[largest] = u[largest], 0
     np.testing.assert_allclose(
       flat(trees.index(after.models, 0)) - flat(trees.index(before.models, 0)),
-      moved,
+      change,
       atol=2e-6,
     )
     np.testing.assert_allclose(
@@ -89,8 +93,8 @@ def test_rounds_are_the_loop(problem):
 @pytest.mark.program
 def test_copies_stay_equal_and_models_have_an_error_each(problem):
   options = diversified.KModels(num_models=2, threshold=2)
-  played = list(play(problem, grouping=diversified.by_model(options)))
-  for number, (_, _, after, aux) in enumerate(played):
+  history = list(play(problem, grouping=diversified.by_model(options)))
+  for number, (_, _, after, aux) in enumerate(history):
     assert bool(trees.copies(after.models)) == (number < 2)
     assert bool(trees.copies(after.memory.extra.memory.error)) == (number < 2)
     if number in (1, 2):  # client 4 alone, which was there before

@@ -16,7 +16,7 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.engine import clients
 from fedjax_alg.exchange import compression, exchange_of
-from fedjax_alg.exchange.compression import Compression, named
+from fedjax_alg.exchange.compression import Compression, parse_compressor
 from fedjax_alg.rounds.two_halves import compose
 from tests import problems
 from tests.algorithms import bridge
@@ -34,19 +34,19 @@ FLAT = np.concatenate([TREE["bias"], np.ravel(TREE["kernel"])])
 SEVERAL = ["topk:0.1", "randk:0.1", "sign", "powersgd:2"]
 
 
-def made(text, feedback=False):
-  compressor = named(text, "compress_up", feedback)
+def make(text, feedback=False):
+  compressor = parse_compressor(text, "compress_up", feedback)
   assert compressor is not None
   return compressor
 
 
 @functools.cache
 def sender(text, feedback=False):
-  compressor = made(text, feedback)
+  compressor = make(text, feedback)
   return compressor, problems.quick_jit(compressor.send)
 
 
-def sent(text, tree=TREE):
+def compress(text, tree=TREE):
   compressor, send = sender(text)
   return compressor, send(tree, compressor.init(tree), KEY)[0]
 
@@ -57,48 +57,48 @@ def flat(tree):
 
 
 def test_the_largest_entries_are_sent():
-  _, found = sent("topk:0.1")
+  _, decoded = compress("topk:0.1")
   order = np.argsort(-np.abs(FLAT))[:61]
   expected = np.zeros_like(FLAT)
   expected[order] = FLAT[order]
-  np.testing.assert_array_equal(flat(found), expected)
-  np.testing.assert_array_equal(flat(sent("topk:1")[1]), FLAT)
+  np.testing.assert_array_equal(flat(decoded), expected)
+  np.testing.assert_array_equal(flat(compress("topk:1")[1]), FLAT)
 
 
 def test_random_entries_are_sent():
-  _, found = sent("randk:0.1")
-  held = flat(found) != 0
-  assert held.sum() == 61
+  _, decoded = compress("randk:0.1")
+  mask = flat(decoded) != 0
+  assert mask.sum() == 61
   np.testing.assert_allclose(
-    flat(found)[held], FLAT[held] * np.float32(607 / 61), rtol=1e-6
+    flat(decoded)[mask], FLAT[mask] * np.float32(607 / 61), rtol=1e-6
   )
-  with_memory = made("randk:0.1", feedback=True)
-  found, kept = with_memory.send(TREE, with_memory.init(TREE), KEY)
-  np.testing.assert_array_equal(flat(found)[held], FLAT[held])
-  np.testing.assert_array_equal(flat(kept.error), np.where(held, 0, FLAT))
+  with_memory = make("randk:0.1", feedback=True)
+  decoded, memory = with_memory.send(TREE, with_memory.init(TREE), KEY)
+  np.testing.assert_array_equal(flat(decoded)[mask], FLAT[mask])
+  np.testing.assert_array_equal(flat(memory.error), np.where(mask, 0, FLAT))
 
 
 @pytest.mark.parametrize("bits", [2, 4, 16])
 def test_entries_are_rounded_to_the_level_below_or_above(bits):
-  _, found = sent(f"qsgd:{bits}")
+  _, decoded = compress(f"qsgd:{bits}")
   levels = 2 ** (bits - 1) - 1
   for part in (slice(0, 512), slice(512, None)):
     step = np.abs(FLAT[part]).max() / levels
-    codes = flat(found)[part] / step
+    codes = flat(decoded)[part] / step
     np.testing.assert_allclose(codes, np.round(codes), atol=levels * 1e-6)
     assert np.abs(codes).max() <= levels + 1e-3
-    assert (np.abs(flat(found)[part] - FLAT[part]) <= 1.001 * step).all()
+    assert (np.abs(flat(decoded)[part] - FLAT[part]) <= 1.001 * step).all()
 
 
 def test_signs_have_the_scale_of_their_leaf():
   bias = jnp.array([0.0, -3.0, 0.0, 1.0, 0.0, 0.0, 0.0])
-  _, found = sent("sign", TREE | {"bias": bias})
+  _, decoded = compress("sign", TREE | {"bias": bias})
   np.testing.assert_allclose(
-    found["bias"], np.array([4, -4, 4, 4, 4, 4, 4]) / 7, rtol=1e-6
+    decoded["bias"], np.array([4, -4, 4, 4, 4, 4, 4]) / 7, rtol=1e-6
   )
   kernel = np.asarray(TREE["kernel"])
   np.testing.assert_allclose(
-    found["kernel"], np.sign(kernel) * np.abs(kernel).mean(), rtol=1e-5
+    decoded["kernel"], np.sign(kernel) * np.abs(kernel).mean(), rtol=1e-5
   )
 
 
@@ -107,31 +107,34 @@ def test_factors_are_a_step_of_the_power_method():
   memory = compressor.init(TREE)
   right = np.asarray(memory[1], np.float64)
   for _ in range(2):
-    found, memory = send(TREE, memory, KEY)
+    decoded, memory = send(TREE, memory, KEY)
     matrix = np.asarray(TREE["kernel"], np.float64).reshape(120, 5)
     basis, _ = np.linalg.qr(matrix @ right)
     right = matrix.T @ basis
     np.testing.assert_allclose(
-      np.asarray(found["kernel"]).reshape(120, 5), basis @ right.T, atol=1e-4
+      np.asarray(decoded["kernel"]).reshape(120, 5), basis @ right.T, atol=1e-4
     )
-  np.testing.assert_array_equal(found["bias"], TREE["bias"])
+  np.testing.assert_array_equal(decoded["bias"], TREE["bias"])
   for _ in range(20):  # the factor is kept: it goes to the best one
-    found, memory = send(TREE, memory, KEY)
+    decoded, memory = send(TREE, memory, KEY)
   values = np.linalg.svd(matrix, compute_uv=False)
   np.testing.assert_allclose(
-    np.linalg.norm(flat(found) - FLAT), np.linalg.norm(values[2:]), rtol=0.05
+    np.linalg.norm(flat(decoded) - FLAT), np.linalg.norm(values[2:]), rtol=0.05
   )
 
 
 @pytest.mark.parametrize("text", ["randk:0.1", "qsgd:2", "qsgd:4"])
 def test_the_mean_is_what_was_to_be_sent(text):
   """Over 4,000 keys, within five standard errors."""
-  compressor = made(text)
+  compressor = make(text)
   assert compressor.unbiased
   keys = jax.random.split(KEY, 4000)
-  found = jax.jit(jax.vmap(lambda key: compressor.send(TREE, (), key)[0]))(keys)
-  found = np.concatenate(
-    [np.asarray(leaf, np.float64).reshape(4000, -1) for leaf in jax.tree.leaves(found)],
+  decoded = jax.jit(jax.vmap(lambda key: compressor.send(TREE, (), key)[0]))(keys)
+  decoded = np.concatenate(
+    [
+      np.asarray(leaf, np.float64).reshape(4000, -1)
+      for leaf in jax.tree.leaves(decoded)
+    ],
     axis=1,
   )
   if text.startswith("randk"):
@@ -141,10 +144,10 @@ def test_the_mean_is_what_was_to_be_sent(text):
     step = np.repeat(largest, 512)[:607] / (2 ** (int(text[-1]) - 1) - 1)
     part = np.abs(FLAT) / step % 1
     variance = step**2 * part * (1 - part)
-  error = np.abs(found.mean(0) - FLAT)
+  error = np.abs(decoded.mean(0) - FLAT)
   assert (error < 5 * (variance / 4000) ** 0.5 + 1e-6).all()
   np.testing.assert_allclose(
-    ((found - FLAT) ** 2).sum(1).mean(), variance.sum(), rtol=0.02
+    ((decoded - FLAT) ** 2).sum(1).mean(), variance.sum(), rtol=0.02
   )
 
 
@@ -159,22 +162,22 @@ def test_a_contraction(entries):
   )
   bounds = {"topk:0.1": (1 - 4 / 35) * size, "sign": size - means, "powersgd:2": size}
   for text, bound in bounds.items():
-    _, found = sent(text, tree)
-    error = ((flat(found).astype(np.float64) - u) ** 2).sum()
+    _, decoded = compress(text, tree)
+    error = ((flat(decoded).astype(np.float64) - u) ** 2).sum()
     assert error <= bound + 1e-4 * size + 1e-12, text
-  assert np.linalg.matrix_rank(found["kernel"], tol=1e-3 * size**0.5) <= 2
+  assert np.linalg.matrix_rank(decoded["kernel"], tol=1e-3 * size**0.5) <= 2
 
 
 @pytest.mark.parametrize("text", SEVERAL)
 def test_what_was_sent_and_what_is_kept_are_all_there_was(text):
   compressor, send = sender(text, True)
-  memory, total, given = compressor.init(TREE), 0.0, 0.0
+  memory, total, total_update = compressor.init(TREE), 0.0, 0.0
   for number in range(5):
     u = jax.tree.map(lambda leaf: leaf * (1.0 - 0.3 * number), TREE)
-    found, memory = send(u, memory, jax.random.fold_in(KEY, number))
-    total, given = total + flat(found), given + flat(u)
+    decoded, memory = send(u, memory, jax.random.fold_in(KEY, number))
+    total, total_update = total + flat(decoded), total_update + flat(u)
     np.testing.assert_allclose(
-      total + flat(memory.error), given, atol=2e-5 * np.abs(given).max()
+      total + flat(memory.error), total_update, atol=2e-5 * np.abs(total_update).max()
     )
   assert np.abs(flat(memory.error)).max() > 0.1
 
@@ -221,15 +224,15 @@ def test_every_client_has_an_error_of_its_own(problem, mesh, mode):
   w, errors = flat(state.models).astype(np.float64), np.zeros((12, 52))
   for number, ids in enumerate(COHORTS):
     state, aux = round_(state, bridge.cohort_of(problem, ids), KEY)
-    there = [i for i in ids if i < 12]
+    present = [i for i in ids if i < 12]
     mean = np.zeros(52)
-    for i in there:
+    for i in present:
       u = np.asarray(moves_by(float(i), float(number))) + errors[i]
-      chosen = np.argsort(-np.abs(u))[:6]
+      largest = np.argsort(-np.abs(u))[:6]
       errors[i] = u
-      errors[i][chosen] = 0
+      errors[i][largest] = 0
       mean += problems.SIZES[i] * (u - errors[i])
-    w += mean / sum(problems.SIZES[i] for i in there)
+    w += mean / sum(problems.SIZES[i] for i in present)
     np.testing.assert_allclose(flat(trees.index(state.models, 0)), w, atol=1e-5)
     table = state.memory.extra.error
     np.testing.assert_allclose(
@@ -249,20 +252,20 @@ def test_every_client_has_an_error_of_its_own(problem, mesh, mode):
 )
 def test_all_entries_are_the_update_itself(problem, name, settings):
   """Methods with a table, with rows, with groups: as if nothing were there."""
-  found = []
+  results = []
   for text in ("none", "topk:1"):
-    given = dict(local_steps=2, compress_up=text, **settings)
+    options = dict(local_steps=2, compress_up=text, **settings)
     states, (_, aux) = bridge.history(
       problem,
       name,
       [[3, 12, 1, 0, 9]] * 2,
       bridge.KEYS[:2],
       problems.some_params(problem.model),
-      **given,
+      **options,
     )
-    algorithm = bridge.build(problem, name, **given)
-    found.append((algorithm.global_params(states[-1]), aux.server))
-  problems.assert_close(*found, rtol=1e-4, atol=1e-5)
+    algorithm = bridge.build(problem, name, **options)
+    results.append((algorithm.global_params(states[-1]), aux.server))
+  problems.assert_close(*results, rtol=1e-4, atol=1e-5)
   preference = 4 if name == "ifca" else 0
   variates = 4 * 52 if name == "scaffold" else 0
   assert aux.cost.bytes_up == 4 * 52 + 7 + preference + variates
@@ -270,15 +273,15 @@ def test_all_entries_are_the_update_itself(problem, name, settings):
 
 def test_unbiased_compressors_serve_anchor_gradients(problem):
   """16 bits are nearly all; the ledger has the update and the gradient."""
-  found, costs = {}, {}
+  models, costs = {}, {}
   for text in ("none", "qsgd:16", "topk:0.1"):
     algorithm = bridge.build(
       problem, "fsvrg", local_steps=2, client_lr=1.0, compress_up=text
     )
     _, state, aux = bridge.one_round(problem, algorithm, [3, 1, 9])
-    found[text], costs[text] = trees.index(state.models, 0), aux.cost
-  problems.assert_close(found["qsgd:16"], found["none"], atol=1e-4)
-  assert problems.differ(found["qsgd:16"], found["none"])
+    models[text], costs[text] = trees.index(state.models, 0), aux.cost
+  problems.assert_close(models["qsgd:16"], models["none"], atol=1e-4)
+  assert problems.differ(models["qsgd:16"], models["none"])
   assert costs["qsgd:16"].up == 2 * (2 * 52 + 4) // 4
   assert costs["topk:0.1"].bytes_up == 4 * 52 + 29  # the gradient is whole
 
@@ -308,7 +311,7 @@ def test_bytes_of_the_warm_up_and_of_groups(problem):
 
 
 @pytest.mark.parametrize(
-  "text, said",
+  "text, pattern",
   [
     ("topk", "must be topk:SHARE with"),
     ("topk:0", "must be topk:SHARE"),
@@ -320,8 +323,8 @@ def test_bytes_of_the_warm_up_and_of_groups(problem):
     ("topq:0.1", "unknown, did you mean 'topk'"),
   ],
 )
-def test_what_names_no_compressor(text, said):
-  with pytest.raises(ValueError, match=f"compress_down={text}: .*{said}"):
+def test_what_names_no_compressor(text, pattern):
+  with pytest.raises(ValueError, match=f"compress_down={text}: .*{pattern}"):
     Compression(compress_down=text).compressors()
 
 
@@ -334,7 +337,7 @@ def test_feedback_of_nothing():
 
 
 @pytest.mark.parametrize(
-  "name, settings, said",
+  "name, settings, pattern",
   [
     ("composed", dict(client_update="dyn"), "h is the mean of all"),
     (
@@ -351,14 +354,14 @@ def test_feedback_of_nothing():
     ("central", {}, "does not read it .nothing is sent"),
   ],
 )
-def test_what_cannot_be_compressed(problem, name, settings, said):
-  bridge.refused(
-    problem, name, f".*compress_up.*{said}", compress_up="topk:0.1", **settings
+def test_what_cannot_be_compressed(problem, name, settings, pattern):
+  bridge.assert_refused(
+    problem, name, f".*compress_up.*{pattern}", compress_up="topk:0.1", **settings
   )
 
 
 def test_groups_do_not_follow_each_other(problem):
-  bridge.refused(
+  bridge.assert_refused(
     problem, "ifca", "compress_down=sign: clients receive", compress_down="sign"
   )
 

@@ -8,7 +8,7 @@ import pytest
 from fedjax_alg.base import SEED_BYTES
 from fedjax_alg.exchange import messages
 from fedjax_alg.exchange.messages import Numbers, from_bytes, to_bytes
-from tests.exchange.test_compression import KEY, TREE, flat, made, sent
+from tests.exchange.test_compression import KEY, TREE, compress, flat, make
 
 
 @pytest.mark.parametrize(
@@ -27,13 +27,13 @@ def test_a_tree_is_read_as_it_was_written(numbers):
     "none": None,
   }
   line = to_bytes(tree, numbers)
-  found = from_bytes(line, jax.eval_shape(lambda: tree), numbers)
-  for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(tree), strict=True):
+  actual = from_bytes(line, jax.eval_shape(lambda: tree), numbers)
+  for ours, theirs in zip(jax.tree.leaves(actual), jax.tree.leaves(tree), strict=True):
     assert ours.dtype == theirs.dtype
     np.testing.assert_array_equal(
       *(
         jax.random.key_data(leaf)
-        if leaf is found["key"] or (leaf is tree["key"])
+        if leaf is actual["key"] or (leaf is tree["key"])
         else np.asarray(leaf)
         for leaf in (ours, theirs)
       )
@@ -46,7 +46,7 @@ def test_a_tree_is_read_as_it_was_written(numbers):
 
 
 @pytest.mark.parametrize(
-  "text, beside",
+  "text, seed_bytes",
   [
     ("topk:0.01", 0),
     ("topk:0.5", 0),
@@ -57,10 +57,10 @@ def test_a_tree_is_read_as_it_was_written(numbers):
     ("randk:0.1", SEED_BYTES),
   ],
 )
-def test_a_receiver_has_what_is_decoded_by_the_bytes_that_are_counted(text, beside):
+def test_a_receiver_has_what_is_decoded_by_the_bytes_that_are_counted(text, seed_bytes):
   """It has the bytes and the key; of randk's seed the ledger counts as well."""
-  compressor = made(text)
-  other = jax.tree.map(jnp.ones_like, TREE)
+  compressor = make(text)
+  other_tree = jax.tree.map(jnp.ones_like, TREE)
 
   def send(tree, received):
     lines = []
@@ -74,16 +74,16 @@ def test_a_receiver_has_what_is_decoded_by_the_bytes_that_are_counted(text, besi
       )
 
     with messages.carrier(carry):
-      found, _ = compressor.send(tree, compressor.init(tree), KEY)
-    return lines, found
+      decoded, _ = compressor.send(tree, compressor.init(tree), KEY)
+    return lines, decoded
 
-  lines, found = jax.jit(lambda tree: send(tree, None))(TREE)
-  again = jax.jit(lambda tree, lines: send(tree, lines)[1])(other, lines)
-  assert sum(line.size for line in lines) + beside == compressor.nbytes(TREE)
-  np.testing.assert_array_equal(flat(again), flat(found))
-  np.testing.assert_allclose(flat(found), flat(sent(text)[1]), atol=1e-5)
+  lines, decoded = jax.jit(lambda tree: send(tree, None))(TREE)
+  from_lines = jax.jit(lambda tree, lines: send(tree, lines)[1])(other_tree, lines)
+  assert sum(line.size for line in lines) + seed_bytes == compressor.nbytes(TREE)
+  np.testing.assert_array_equal(flat(from_lines), flat(decoded))
+  np.testing.assert_allclose(flat(decoded), flat(compress(text)[1]), atol=1e-5)
 
 
 def test_a_simulation_makes_no_message():
   parts = object()
-  assert messages.carried(parts) is parts and not messages.are_carried()
+  assert messages.carry(parts) is parts and not messages.are_carried()

@@ -36,21 +36,21 @@ def test_the_clip_holds_for_every_client(seed, size, norm, odd):
   )
   rows[2, 7] = odd
   tree = {"a": rows[:, :30].reshape(5, 6, 5), "b": rows[:, 30:]}
-  found, short = _shortened(tree, np.float32(norm))
-  sent = np.concatenate([np.asarray(found["a"]).reshape(5, 30), found["b"]], 1).astype(
-    float
-  )
-  lengths = np.linalg.norm(sent, axis=1)
+  clipped, short = _clip(tree, np.float32(norm))
+  clipped_rows = np.concatenate(
+    [np.asarray(clipped["a"]).reshape(5, 30), clipped["b"]], 1
+  ).astype(float)
+  lengths = np.linalg.norm(clipped_rows, axis=1)
   assert (lengths <= np.float32(norm)).all()
   true = np.linalg.norm(rows.astype(float), axis=1)
   clear = np.isfinite(true) & (abs(true / norm - 1) > 1e-5)
   np.testing.assert_array_equal(short[clear], (true <= norm)[clear])
-  np.testing.assert_array_equal(sent[clear & short], rows[clear & short])
+  np.testing.assert_array_equal(clipped_rows[clear & short], rows[clear & short])
   finite = np.isfinite(true) & (true < 1e18) & (true > 1e-15)
   np.testing.assert_allclose(lengths[finite], np.minimum(true, norm)[finite], rtol=1e-4)
 
 
-_shortened = jax.jit(privacy.shortened)
+_clip = jax.jit(privacy.clip)
 
 
 @pytest.mark.parametrize("place", ["server", "clients"])
@@ -65,14 +65,14 @@ def test_the_noise_has_the_stated_variance(problem, place, kind, releases):
   rows = np.random.default_rng(0).normal(size=(5, size)).astype(np.float32)
   rows[4] *= 1e-4  # is short enough
   rows[2] = np.nan  # padding
-  found, new = jax.jit(
+  actual, new = jax.jit(
     lambda rows: privacy.private_mean(options, rows, cohort, KEY, norm, releases)
   )(rows)
-  there = [0, 1, 3, 4]
-  lengths = np.linalg.norm(rows[there], axis=1, keepdims=True)
-  mean = (rows[there] * np.minimum(1, norm / lengths)).sum(0) / expected
+  present = [0, 1, 3, 4]
+  lengths = np.linalg.norm(rows[present], axis=1, keepdims=True)
+  mean = (rows[present] * np.minimum(1, norm / lengths)).sum(0) / expected
   multiplier = z if kind == "fixed" else (z**-2 / 2 - 1 / 64) ** -0.5
-  residual = (np.asarray(found) - mean) / (multiplier * norm / expected)
+  residual = (np.asarray(actual) - mean) / (multiplier * norm / expected)
   low, high = scipy.stats.chi2.ppf([1e-4, 1 - 1e-4], size)
   assert low < (residual**2).sum() < high
   assert abs(residual.mean()) < 4 / size**0.5
@@ -85,8 +85,8 @@ def test_the_noise_has_the_stated_variance(problem, place, kind, releases):
 
 def test_the_noise_of_the_count_pays_its_share():
   """The multipliers of all that a round releases compose to z."""
-  for releases, asked in ((1, 0.0), (1, 7.0), (3, 0.0), (3, 0.1)):
-    options = Privacy("adaptive", noise_multiplier=1.5, count_noise=asked)
+  for releases, count_noise in ((1, 0.0), (1, 7.0), (3, 0.0), (3, 0.1)):
+    options = Privacy("adaptive", noise_multiplier=1.5, count_noise=count_noise)
     vector, count = privacy.deviations(options, 100.0, releases)
     assert count >= 1.5 * releases**0.5 > 0
     np.testing.assert_allclose(
@@ -121,7 +121,7 @@ FAR = 1e30
 
 @pytest.mark.program
 @pytest.mark.parametrize(
-  "more, private_",
+  "options, private_",
   [
     (dict(server="adam"), dict(private="fixed")),
     pytest.param(
@@ -131,23 +131,25 @@ FAR = 1e30
     ),
   ],
 )
-def test_without_noise_and_clip_it_is_equal_weights_to_the_bit(more, private_, problem):
-  found = []
+def test_without_noise_and_clip_it_is_equal_weights_to_the_bit(
+  options, private_, problem
+):
+  results = []
   for settings_ in ({}, dict(private_, clip_norm=FAR, noise_multiplier=0.0)):
     algorithm = bridge.build(
-      problem, "composed", client_weights="uniform", **more, **settings_
+      problem, "composed", client_weights="uniform", **options, **settings_
     )
     state = bridge.init(problem, algorithm, KEY)
     cohort = cohort_of(problem, [0, 1, 4, 7, 9], 5.0)
-    played = (
+    round_ = (
       jax.jit(algorithm.round)
       .lower(state, cohort, KEY)
       .compile(compiler_options=problems.usual_options())
     )
     for _ in range(2):
-      state, _ = played(state, cohort, KEY)
-    found.append((state.models, state.server))
-  problems.assert_equal(*found)
+      state, _ = round_(state, cohort, KEY)
+    results.append((state.models, state.server))
+  problems.assert_equal(*results)
 
 
 @pytest.mark.program
@@ -178,10 +180,10 @@ def test_the_mean_is_divided_by_the_expected_number(problem):
   options = Privacy("fixed", clip_norm=FAR, noise_multiplier=0.0)
   rows = jnp.arange(3.0)[:, None]
   for expected, divisor in ((8.0, 8), (jnp.float32(2.0), 2), (None, 3)):
-    found, _ = privacy.private_mean(
+    mean, _ = privacy.private_mean(
       options, rows, cohort_of(problem, [1, 4, 7], expected), KEY, FAR, 1
     )
-    np.testing.assert_allclose(found, [3 / divisor], rtol=1e-6)
+    np.testing.assert_allclose(mean, [3 / divisor], rtol=1e-6)
 
 
 #: Methods whose server learns of clients by their updates and anchor gradients
@@ -218,15 +220,17 @@ ALLOWED = {
   ],
 )
 def test_every_method_is_private_or_refused(name, problem):
-  more = ALLOWED.get(name)
-  if more is None:
-    bridge.refused(problem, name, "private=adaptive: ", private="adaptive")
+  options = ALLOWED.get(name)
+  if options is None:
+    bridge.assert_refused(problem, name, "private=adaptive: ", private="adaptive")
     return
-  made = bridge.build(problem, name, private="adaptive", **more)
-  (method,) = made.round.args
-  assert method.exchange.aggregator.name == "private" and made.idle is None
-  if more:
-    bridge.refused(problem, name, ".*statistics of the features", private="adaptive")
+  algorithm = bridge.build(problem, name, private="adaptive", **options)
+  (method,) = algorithm.round.args
+  assert method.exchange.aggregator.name == "private" and algorithm.idle is None
+  if options:
+    bridge.assert_refused(
+      problem, name, ".*statistics of the features", private="adaptive"
+    )
 
 
 @pytest.mark.program
@@ -234,7 +238,7 @@ def test_every_method_is_private_or_refused(name, problem):
 def test_a_round_pays_for_every_vector_that_it_releases(name, vectors, problem):
   """Clients that hardly move leave the noise alone: of z for all vectors."""
   norm, z, rounds = 0.5, 1.3, 60
-  made = bridge.build(
+  algorithm = bridge.build(
     problem,
     name,
     private="adaptive",
@@ -245,10 +249,12 @@ def test_a_round_pays_for_every_vector_that_it_releases(name, vectors, problem):
     client_lr=1e-20,
     **ALLOWED[name],
   )
-  state = bridge.init(problem, made, KEY)
+  state = bridge.init(problem, algorithm, KEY)
   cohort = cohort_of(problem, [0, 1, 4, 7, 9], 5.0)
   after = jax.jit(
-    lambda keys: jax.lax.map(lambda key: made.round(state, cohort, key)[0].models, keys)
+    lambda keys: jax.lax.map(
+      lambda key: algorithm.round(state, cohort, key)[0].models, keys
+    )
   )(jax.random.split(KEY, rounds))
   noise = np.concatenate(
     [
@@ -279,12 +285,14 @@ def test_a_round_pays_for_every_vector_that_it_releases(name, vectors, problem):
   ],
 )
 def test_what_leaks_is_refused(settings_, why, problem):
-  bridge.refused(problem, "composed", f".*{why}", **{"private": "fixed"} | settings_)
+  bridge.assert_refused(
+    problem, "composed", f".*{why}", **{"private": "fixed"} | settings_
+  )
 
 
 def test_what_is_not_accounted_for_is_refused():
   fed = fa.federate("digits", num_clients=12, partition="iid")
-  for more, why in (
+  for options, why in (
     (dict(sampling="size"), "sampling=uniform and poisson, not size"),
     (dict(noise_at="clients", sampling="poisson"), "noise_at=clients: with"),
     (dict(noise_at="clients", dropout=0.1), "noise_at=clients: not with"),
@@ -292,12 +300,12 @@ def test_what_is_not_accounted_for_is_refused():
     (dict(sampler=lambda *args: args[0].size[:5]), "^sampler: with private only"),
   ):
     with pytest.raises(ValueError, match=why):
-      fa.run("fedavg", fed, rounds=1, cohort_size=5, private="fixed", **more)
-  for more, why in (
+      fa.run("fedavg", fed, rounds=1, cohort_size=5, private="fixed", **options)
+  for options, why in (
     (dict(newcomers_at=((1, 2),)), "newcomers_at"),
     (dict(shift="swap_all", shift_every=1), "shift"),
   ):
-    changing = fa.federate("digits", num_clients=12, partition="iid", **more)
+    changing = fa.federate("digits", num_clients=12, partition="iid", **options)
     with pytest.raises(ValueError, match=f"^private=fixed: not with `?{why}"):
       fa.run("fedavg", changing, rounds=3, cohort_size=5, private="fixed")
   with pytest.raises(ValueError, match="baffle does not read it"):
@@ -305,7 +313,7 @@ def test_what_is_not_accounted_for_is_refused():
 
 
 def test_compression_without_memory_and_down_is_fine(problem):
-  made = bridge.build(
+  algorithm = bridge.build(
     problem, "fedavg", private="fixed", compress_up="qsgd:8", compress_down="topk:0.1"
   )
-  assert made.round.args[0].exchange.aggregator.name == "private"
+  assert algorithm.round.args[0].exchange.aggregator.name == "private"

@@ -21,15 +21,15 @@ RADIUS = 1.5
 LAST = np.float32([0.5, -0.3, 0.0, 0.2, 0.9, -0.4, 0.1])
 
 
-def clipping(sent, weights, **options):
+def clipping(updates, weights, **options):
   last = {"kernel": LAST[1:].reshape(3, 2), "bias": LAST[0]}
   return robust.centred_clipping(
-    sent, weights, jax.tree.map(jnp.asarray, last), **options
+    updates, weights, jax.tree.map(jnp.asarray, last), **options
   )
 
 
 RULES = {
-  "mean": lambda sent, weights: trees.slot_mean(weights, sent),
+  "mean": lambda updates, weights: trees.slot_mean(weights, updates),
   "median": robust.coordinate_median,
   "trimmed_mean": functools.partial(robust.trimmed_mean, share=SHARE),
   "krum": functools.partial(robust.krum, share=SHARE),
@@ -43,12 +43,12 @@ RULES = {
 
 
 @functools.cache
-def compiled(name):
+def compile_rule(name):
 
   def on_rows(rows, weights):
     tree = {"kernel": rows[:, 1:].reshape(N, 3, 2), "bias": rows[:, 0]}
-    found = RULES[name](tree, weights)
-    return jnp.concatenate([found["bias"][None], found["kernel"].reshape(-1)])
+    result = RULES[name](tree, weights)
+    return jnp.concatenate([result["bias"][None], result["kernel"].reshape(-1)])
 
   return problems.quick_jit(on_rows)
 
@@ -57,7 +57,7 @@ def combine(name, rows, weights=None):
   """The rule on the rows [N, P] of a tree."""
   weights = np.ones(N) if weights is None else weights
   return np.asarray(
-    compiled(name)(rows.astype(np.float32), weights.astype(np.float32)), np.float64
+    compile_rule(name)(rows.astype(np.float32), weights.astype(np.float32)), np.float64
   )
 
 
@@ -72,7 +72,7 @@ def krum_scores(rows, share):
   )
 
 
-def clipped(rows, weights, radius):
+def clip(rows, weights, radius):
   norms = np.linalg.norm(rows, axis=1)
   radius = radius or np.median(norms)
   return np.average(
@@ -82,10 +82,10 @@ def clipped(rows, weights, radius):
   )
 
 
-def clipped_around_the_last(rows, weights, radius):
+def clip_around_the_last(rows, weights, radius):
   centre = LAST
   for _ in range(2):
-    centre = centre + clipped(rows - centre, weights, radius)
+    centre = centre + clip(rows - centre, weights, radius)
   return centre
 
 
@@ -112,12 +112,12 @@ ORACLES = {
     rows, len(rows) - int(SHARE * len(rows))
   ),
   "geometric_median": point_of_least_distances,
-  "centred_clipping": lambda rows, weights: clipped_around_the_last(rows, weights, 0),
-  "centred_clipping_to": lambda rows, weights: clipped_around_the_last(
+  "centred_clipping": lambda rows, weights: clip_around_the_last(rows, weights, 0),
+  "centred_clipping_to": lambda rows, weights: clip_around_the_last(
     rows, weights, RADIUS
   ),
-  "norm_bound": lambda rows, weights: clipped(rows, weights, 0),
-  "norm_bound_to": lambda rows, weights: clipped(rows, weights, RADIUS),
+  "norm_bound": lambda rows, weights: clip(rows, weights, 0),
+  "norm_bound_to": lambda rows, weights: clip(rows, weights, RADIUS),
 }
 
 
@@ -131,14 +131,14 @@ def test_a_rule_is_its_oracle_on_the_slots_that_count(name, count):
   weights = rng.permuted((np.arange(N) < count) * rng.uniform(1, 9, N))
   rows = rng.normal(size=(N, P))
   rows[weights == 0] = rng.choice([np.nan, np.inf, 1e30], size=(N - count, 1))
-  found = combine(name, rows, weights)
+  actual = combine(name, rows, weights)
   if not count:
-    np.testing.assert_array_equal(found, 0)
+    np.testing.assert_array_equal(actual, 0)
     return
   expected = ORACLES[name](rows[weights > 0], weights[weights > 0])
   # SciPy's minimum of a function with kinks is good to some 1e-4.
   tolerance = 5e-4 if name == "geometric_median" else 1e-5
-  np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
+  np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance)
 
 
 def test_of_two_with_the_same_score_krum_takes_the_central_one():
@@ -148,9 +148,9 @@ def test_of_two_with_the_same_score_krum_takes_the_central_one():
   for order in ([0, 1, 2, 3], [3, 1, 0, 2]):
     weights = np.zeros(N)
     weights[:4] = 1
-    moved = rows.copy()
-    moved[:4] = rows[order]
-    assert combine("krum", moved, weights)[2] == 1
+    permuted = rows.copy()
+    permuted[:4] = rows[order]
+    assert combine("krum", permuted, weights)[2] == 1
 
 
 #: name -> (hostile ones of 11 that it bears, hostile ones that it does not)
@@ -176,12 +176,12 @@ def test_the_breakdown_point(name):
   rows = rng.normal(size=(N, P))
   for far in (1e2, 1e4, 1e8, np.nan, np.inf):
     rows[:borne] = far
-    found = combine(name, rows)
+    actual = combine(name, rows)
     honest = rows[borne:]
     reach = np.linalg.norm(honest - honest.mean(0), axis=1).max()
     # 2 (n - f) / (n - 2 f) is the bound of the geometric median (Minsker,
     # Bernoulli 2015, lemma 2.1), the loosest of all.
-    assert np.linalg.norm(found - honest.mean(0)) <= 12 * reach, far
+    assert np.linalg.norm(actual - honest.mean(0)) <= 12 * reach, far
   if too_many is not None:
     for far in (1e4, 1e8):
       rows[:too_many] = far

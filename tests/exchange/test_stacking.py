@@ -33,8 +33,8 @@ def test_the_rule_counts_bytes_of_all_participants():
   assert not stacking.fits(5, shapes)
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_the_spread_by_sums_is_that_of_the_vectors(whole):
+@pytest.mark.parametrize("whole_divisor", [False, True])
+def test_the_spread_by_sums_is_that_of_the_vectors(whole_divisor):
   rng = np.random.default_rng(0)
   vectors, moves = rng.normal(size=(6, 30)), rng.normal(size=(3, 30))
   weights = np.array([1.0, 0.0, 4.0, 2.0, 3.0, 5.0])
@@ -42,35 +42,35 @@ def test_the_spread_by_sums_is_that_of_the_vectors(whole):
   gaps = ((vectors - moves[groups]) ** 2).sum(1)
   expected = np.sqrt((weights * gaps).sum() / weights.sum())
   of_group = np.array([weights[groups == k].sum() for k in range(3)])
-  divisors = np.full(3, weights.sum()) if whole else of_group
+  divisors = np.full(3, weights.sum()) if whole_divisor else of_group
   means = np.stack(
     [(weights * (groups == k)) @ vectors / max(divisors[k], 1e-30) for k in range(3)]
   )
   squares = np.where(weights > 0, (vectors**2).sum(1), np.nan)
-  found = stacking.spread(
+  actual = stacking.spread(
     *(
       jnp.asarray(a, jnp.float32)
       for a in (weights, squares, moves, means, divisors, of_group)
     )
   )
-  np.testing.assert_allclose(found, expected, rtol=1e-5)
+  np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 
 def test_a_spread_that_rounding_makes_negative_is_zero():
-  one, same = jnp.ones(1), jnp.full((1, 4), 0.1)
+  unit, same = jnp.ones(1), jnp.full((1, 4), 0.1)
   square = jnp.vdot(same, same)[None] * (1 - 1e-6)
-  assert stacking.spread(one, square, same, same, one, one) == 0
+  assert stacking.spread(unit, square, same, same, unit, unit) == 0
 
 
 def both(algorithm, monkeypatch, *inputs):
   """(state, report) of a round that keeps all, and of one that adds up."""
-  kept = problems.quick_jit(algorithm.round)(*inputs)
+  stacked = problems.quick_jit(algorithm.round)(*inputs)
   monkeypatch.setattr(stacking, "STACKED_BYTES", 0)
   summed = problems.quick_jit(lambda *args: algorithm.round(*args))(*inputs)
-  problems.assert_close(summed[0], kept[0])
-  problems.assert_close(summed[1].client, kept[1].client)
-  problems.assert_equal(summed[1].cost, kept[1].cost)
-  return kept, summed
+  problems.assert_close(summed[0], stacked[0])
+  problems.assert_close(summed[1].client, stacked[1].client)
+  problems.assert_equal(summed[1].cost, stacked[1].cost)
+  return stacked, summed
 
 
 COHORT = [3, 12, 1, 0, 9, 5, 12]
@@ -86,22 +86,22 @@ def test_a_round_of_sums_is_the_round(problem, monkeypatch, weights, aggregator)
     problem.model,
     sgd_update(problem.model, LocalWork(local_steps=3, batch_size=4), 0.3),
     steps.average(0.7),
-    exchange=Exchange(weights, aggregation.named(aggregator)),
+    exchange=Exchange(weights, aggregation.make_aggregator(aggregator)),
     map_clients=clients.ClientMap(),
   )
   state = bridge.init(problem, algorithm, KEY)
   cohort = bridge.cohort_of(problem, COHORT)
-  (kept, aux), (_, other) = both(algorithm, monkeypatch, state, cohort, KEY)
+  (end, aux), (_, summed_aux) = both(algorithm, monkeypatch, state, cohort, KEY)
   name = "discrepancy" if aggregator == "median" else "discrepancy_rms"
   assert set(aux.server) == {"train_loss", "discrepancy"}
-  assert set(other.server) == {"train_loss", name}
+  assert set(summed_aux.server) == {"train_loss", name}
   if aggregator == "mean":
     w = cohort.weight if weights == "examples" else cohort.present
-    moved = trees.subtract(trees.index(kept.models, 0), trees.index(state.models, 0))
+    change = trees.subtract(trees.index(end.models, 0), trees.index(state.models, 0))
     squared, total = 0.0, float(w.sum())
     for slot in np.flatnonzero(cohort.present):
-      alone = np.where(np.arange(7) == slot, COHORT, 12)
-      _, after, _ = bridge.one_round(problem, algorithm, alone, KEY, state)
+      solo_cohort = np.where(np.arange(7) == slot, COHORT, 12)
+      _, after, _ = bridge.one_round(problem, algorithm, solo_cohort, KEY, state)
       update = trees.scale(
         1 / 0.7,
         trees.subtract(trees.index(after.models, 0), trees.index(state.models, 0)),
@@ -109,25 +109,27 @@ def test_a_round_of_sums_is_the_round(problem, monkeypatch, weights, aggregator)
       squared += (
         float(w[slot])
         / total
-        * float(trees.squared_norm(trees.subtract(update, moved)))
+        * float(trees.squared_norm(trees.subtract(update, change)))
       )
-    np.testing.assert_allclose(other.server["discrepancy_rms"], squared**0.5, rtol=1e-3)
+    np.testing.assert_allclose(
+      summed_aux.server["discrepancy_rms"], squared**0.5, rtol=1e-3
+    )
 
 
 @pytest.mark.parametrize("name", ["fedavg", "ifca"])
 def test_forged_updates_are_kept(problem, monkeypatch, name):
   monkeypatch.setattr(stacking, "STACKED_BYTES", 0)
   cohort = bridge.cohort_of(problem, range(4))
-  for chosen, kept in (
+  for settings, keeps_updates in (
     (dict(attack="label_flip"), False),
     (dict(attack="sign_flip"), True),
     (dict(aggregator="norm_bound"), True),
   ):
-    algorithm = bridge.build(problem, name, local_steps=1, **chosen)
+    algorithm = bridge.build(problem, name, local_steps=1, **settings)
     _, aux = jax.eval_shape(
       algorithm.round, bridge.init(problem, algorithm), cohort, KEY
     )
-    assert ("discrepancy" in aux.server) == kept
+    assert ("discrepancy" in aux.server) == keeps_updates
 
 
 @pytest.mark.parametrize("name", ["fsvrg", "scaffold"])
@@ -152,10 +154,10 @@ def test_the_memory_of_a_round_does_not_grow_with_the_cohort(
     )
     return program.compile().memory_analysis().temp_size_in_bytes
 
-  kept = temporaries(64)
+  stacked = temporaries(64)
   monkeypatch.setattr(stacking, "STACKED_BYTES", 0)
   summed = temporaries(64)
-  assert kept - summed > 50 * size
+  assert stacked - summed > 50 * size
   assert summed - temporaries(8) < size
   if name == "scaffold":
     assert summed < 12 * size
@@ -191,15 +193,15 @@ def test_what_clients_keep_and_send_besides_is_the_same_in_sums(
       lambda leaf: leaf + 0.1 if leaf.dtype == jnp.float32 else leaf, state.memory
     )
   )
-  _, (_, other) = both(algorithm, monkeypatch, state, cohort, KEY)
-  assert "discrepancy_rms" in other.server
+  _, (_, summed_aux) = both(algorithm, monkeypatch, state, cohort, KEY)
+  assert "discrepancy_rms" in summed_aux.server
 
 
 def test_sums_have_the_same_bits_in_one_go_in_two_and_in_company(
   problem, mesh, monkeypatch
 ):
   monkeypatch.setattr(stacking, "STACKED_BYTES", 0)
-  build = loop.fixed(
+  build = loop.constant_build(
     registry.build(
       "scaffold", problem.model, local_steps=2, map_clients=clients.ClientMap(mesh=mesh)
     )
@@ -219,9 +221,9 @@ def test_sums_have_the_same_bits_in_one_go_in_two_and_in_company(
       start += count
     return states
 
-  alone = play([5], 3)
-  problems.assert_equal(play([5], 1, 2), alone)
-  problems.assert_equal(trees.index(play([4, 5], 3), 1), trees.index(alone, 0))
+  expected = play([5], 3)
+  problems.assert_equal(play([5], 1, 2), expected)
+  problems.assert_equal(trees.index(play([4, 5], 3), 1), trees.index(expected, 0))
 
 
 @pytest.mark.parametrize(
@@ -243,8 +245,8 @@ def test_a_clustered_round_of_sums_is_the_round(problem, monkeypatch, name, sett
     )
   )
   cohort = bridge.cohort_of(problem, COHORT)
-  (_, aux), (_, other) = both(algorithm, monkeypatch, state, cohort, KEY)
+  (_, aux), (_, summed_aux) = both(algorithm, monkeypatch, state, cohort, KEY)
   assert len(set(np.asarray(aux.client["group"])[np.asarray(cohort.present)])) > 1
-  rms, mean = other.server.pop("discrepancy_rms"), aux.server.pop("discrepancy")
+  rms, mean = summed_aux.server.pop("discrepancy_rms"), aux.server.pop("discrepancy")
   assert mean < rms < 2 * mean  # the oracle of the formula is above
-  problems.assert_close(other.server, aux.server)
+  problems.assert_close(summed_aux.server, aux.server)

@@ -23,11 +23,11 @@ def test_weights_of_participants_and_padding(problem):
 
 
 @pytest.mark.parametrize(
-  "given", ["equal", "qffl", "qffl:-1", "qffl:inf", "qffl:nan", "agnostic:x", ""]
+  "value", ["equal", "qffl", "qffl:-1", "qffl:inf", "qffl:nan", "agnostic:x", ""]
 )
-def test_no_other_weights(given, problem):
-  bridge.refused(
-    problem, "fedavg", f"client_weights={given}: must be one", client_weights=given
+def test_no_other_weights(value, problem):
+  bridge.assert_refused(
+    problem, "fedavg", f"client_weights={value}: must be one", client_weights=value
   )
 
 
@@ -44,7 +44,7 @@ def test_the_projection_is_the_nearest_point_of_the_simplex():
   np.testing.assert_array_equal(project(inside), inside)
 
 
-def play(problem, given, rounds=1):
+def play(problem, weights, rounds=1):
   """The oracle's start, the last state, the reports, each round's batches."""
   keys = list(jax.random.split(jax.random.key(3), rounds))
   with problems.quick_compilation():
@@ -54,7 +54,7 @@ def play(problem, given, rounds=1):
       [IDS] * rounds,
       keys,
       problems.some_params(problem.model),
-      client_weights=given,
+      client_weights=weights,
       **SETTINGS,
     )
   hparams = registry.get("fedavg").hparams(**SETTINGS)
@@ -96,17 +96,17 @@ def test_agnostic_weights_are_the_oracles(problem):
 
 
 @pytest.mark.parametrize(
-  "given, said",
+  "settings, pattern",
   [
     (dict(client_update="nova"), "client_update=nova reads the weights itself"),
     (dict(num_models=2, client_update="svrg"), "those of one global model"),
   ],
 )
-def test_where_weights_by_losses_are_refused(problem, given, said):
-  bridge.refused(
+def test_where_weights_by_losses_are_refused(problem, settings, pattern):
+  bridge.assert_refused(
     problem,
     "composed",
-    f"client_weights=qffl:1: .*{said}",
+    f"client_weights=qffl:1: .*{pattern}",
     client_weights="qffl:1",
-    **given,
+    **settings,
   )

@@ -25,9 +25,9 @@ def fixture_refused(capsys):
   def line(command, words, status=2):
     capsys.readouterr()
     assert command.main(words) == status
-    said = capsys.readouterr().err
-    assert said.startswith("error: ") and said.count("\n") == 1, said
-    return said.removeprefix("error: ")
+    message = capsys.readouterr().err
+    assert message.startswith("error: ") and message.count("\n") == 1, message
+    return message.removeprefix("error: ")
 
   return line
 
@@ -37,6 +37,6 @@ def fixture_made_up(monkeypatch):
   """The runs of figures are made up, in no time."""
   monkeypatch.setattr(
     suite.sweeps,
-    "play_all",
+    "run_all",
     lambda configs, **_: [made_runs.finish(config) for config in configs],
   )

@@ -12,9 +12,11 @@ from experiments.reports import figures
 @functools.cache
 def cells(paper, name):
   """The runs of a figure as its command asks for them at full scale."""
-  found = publish.PAPERS[paper]
+  figure_set = publish.PAPERS[paper]
   with mock.patch.object(config, "parse", lambda flags: _parse(tuple(flags))):
-    return figures.cells(found, found.figures[name], figures.Request(None, (), "here"))
+    return figures.cells(
+      figure_set, figure_set.figures[name], figures.Request(None, (), "here")
+    )
 
 
 #: Figures share runs.
@@ -24,15 +26,15 @@ _parse = functools.cache(config.parse)
 def cell(paper, name, panel, label):
   """One of them."""
   return next(
-    found
-    for found in cells(paper, name)
-    if (found.panel, found.label) == (panel, label)
+    candidate
+    for candidate in cells(paper, name)
+    if (candidate.panel, candidate.label) == (panel, label)
   )
 
 
-def digest(found, parts=1):
+def digest(cells, parts=1):
   """A hash of what the runs of a figure are, and of their names."""
-  found = [one for cell in found for one in cell.on(parts)]
+  cells = [part for cell in cells for part in cell.on(parts)]
   return hashlib.sha256(
     repr(
       sorted(
@@ -44,7 +46,7 @@ def digest(found, parts=1):
           cell.config.run.eval_every,
           cell.config.run.eval_protocols,
         )
-        for cell in found
+        for cell in cells
       )
     ).encode()
   ).hexdigest()[:8]

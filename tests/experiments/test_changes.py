@@ -41,10 +41,10 @@ def test_a_resumed_shifted_run_is_bit_equal(tmp_path):
   words = (
     "--algorithm=fedavg --shift=swap_part --shift_every=3 --eval_protocols=local"
   ).split()
-  whole = play(tmp_path / "whole", *words, "--rounds=8")
+  straight = play(tmp_path / "whole", *words, "--rounds=8")
   play(tmp_path / "halves", *words, "--rounds=7")
   halves = play(tmp_path / "halves", *words, "--rounds=8", "--resume")
-  assert halves["hashes"] == whole["hashes"]
+  assert halves["hashes"] == straight["hashes"]
   for name, extra in (("metrics", [7]), ("rounds", [])):
     assert rows_without(tmp_path / "halves", name, *extra) == (
       rows_without(tmp_path / "whole", name)
@@ -56,7 +56,7 @@ def test_a_resumed_shifted_run_is_bit_equal(tmp_path):
   for row in records.read_rows(tmp_path / "halves" / "rounds.csv", None):
     number = row["round"] - 1
     key = jax.random.fold_in(keys.cohort, number)
-    ids = sample_cohort(before.placed.data.train, 4, key).ids
+    ids = sample_cohort(before.device_data.data.train, 4, key).ids
     split = data.shifted(
       partition, digits.y_train, digits.y_test, "swap_part", number // 3, 0.2, 0
     )
@@ -69,10 +69,10 @@ def fixture_grouped(monkeypatch):
   """FedAvg that calls client i one of group i mod 3, the last group empty."""
 
   def build(model, hparams, *, map_clients):
-    made = fedavg.fedavg(model, hparams, map_clients=map_clients)
-    return made._replace(
+    algorithm = fedavg.fedavg(model, hparams, map_clients=map_clients)
+    return algorithm._replace(
       global_params=lambda state: jax.tree.map(
-        lambda leaf: jnp.repeat(leaf, 4, 0), made.global_params(state)
+        lambda leaf: jnp.repeat(leaf, 4, 0), algorithm.global_params(state)
       ),
       membership=lambda state: jnp.arange(20) % 4 - 1 + 0 * state.round,
     )
@@ -90,16 +90,16 @@ def test_newcomers_and_groups_in_the_tables(grouped, tmp_path, capsys):
     "--eval_protocols=local,assigned --num_seeds=2"
   ).split()
   play(tmp_path / "run", *words, "--rounds=3")
-  whole = play(tmp_path / "run", *words, "--rounds=6", "--resume")
+  summary = play(tmp_path / "run", *words, "--rounds=6", "--resume")
   assert "groups       sizes 5 5 5 0; 5 5 5 0; 1 empty" in (capsys.readouterr().out)
-  assert list(whole["final"]) == ["local", "assigned", "newcomers"]
+  assert list(summary["final"]) == ["local", "assigned", "newcomers"]
   facts = json.loads((tmp_path / "run" / "partition.json").read_text())
   joins = np.array(facts["joins"])
   assert dict(zip(*np.unique(joins, return_counts=True))) == {0: 13, 1: 3, 2: 4}
-  made = config.parse([*WORDS, *words]).prepare()
-  np.testing.assert_array_equal(made.placed.data.train.joins, joins)
+  prepared = config.parse([*WORDS, *words]).prepare()
+  np.testing.assert_array_equal(prepared.device_data.data.train.joins, joins)
   np.testing.assert_array_equal(
-    joins, data.with_newcomers(made.federation.partition, [(1, 3), (2, 4)], 0)
+    joins, data.with_newcomers(prepared.federation.partition, [(1, 3), (2, 4)], 0)
   )
   # Every client holds one class, so ten kinds of clients.
   expected = groups.agreement(
@@ -125,7 +125,7 @@ def test_newcomers_and_groups_in_the_tables(grouped, tmp_path, capsys):
     assert [row[f"size_{k}"] for k in range(4)] == [5, 5, 5, 0]
     assert (row["assigned"], row["used"]) == (15, 3)
     assert (row["purity"], row["ari"]) == pytest.approx(expected)
-  found = whole["groups"]
-  assert found["sizes"] == [[5, 5, 5, 0]] * 2
-  assert found["empty_groups"]["values"] == [1, 1]
-  assert found["ari"]["mean"] == pytest.approx(expected.ari)
+  sizes = summary["groups"]
+  assert sizes["sizes"] == [[5, 5, 5, 0]] * 2
+  assert sizes["empty_groups"]["values"] == [1, 1]
+  assert sizes["ari"]["mean"] == pytest.approx(expected.ari)

@@ -30,7 +30,7 @@ settings.register_profile(
   suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 WORDS = settings.get_profile("words")
-KNOWN = {flag.name for flag in flags.run_flags()} | set(flags.hyper_fields())
+FLAG_NAMES = {flag.name for flag in flags.run_flags()} | set(flags.hyper_fields())
 
 
 @pytest.fixture(scope="module")
@@ -53,15 +53,15 @@ def npz(tmp_path_factory):
 
 def plain(error):
   """Whether the message is one line of ours that names a flag."""
-  said = str(error)
-  assert said.isprintable() and not fuzzing.RAW.search(said), said
-  assert any(f"--{name}" in error.with_names("--") for name in KNOWN) or (
-    "not a flag" in said
-  ), said
-  assert len(said) < 5000
+  message = str(error)
+  assert message.isprintable() and not fuzzing.RAW.search(message), message
+  assert any(f"--{name}" in error.with_names("--") for name in FLAG_NAMES) or (
+    "not a flag" in message
+  ), message
+  assert len(message) < 5000
 
 
-def parsed(words):
+def parse(words):
   try:
     return config.parse(words)
   except OptionError as error:
@@ -69,32 +69,32 @@ def parsed(words):
 
 
 def test_every_command_line_is_parsed_or_refused(npz):
-  played = 0
+  number = 0
 
   @WORDS
   @given(fuzzing.command_lines(npz))
   def check(words):
-    nonlocal played
-    found = parsed(words)
-    if found is not None:
-      played += 1
-      assert parsed(found.flag_lines()).identity() == found.identity()
+    nonlocal number
+    result = parse(words)
+    if result is not None:
+      number += 1
+      assert parse(result.flag_lines()).identity() == result.identity()
 
   check()
-  assert played > 20
+  assert number > 20
 
 
 def test_what_is_parsed_is_prepared_or_refused(npz):
   @settings(WORDS, max_examples=25)
   @given(fuzzing.command_lines(npz))
   def check(words):
-    found = parsed(words)
-    if found is None:
+    result = parse(words)
+    if result is None:
       return
     with warnings.catch_warnings():
       warnings.simplefilter("ignore")
       try:
-        cautions(found.prepare(), set())
+        cautions(result.prepare(), set())
       except OptionError as error:
         plain(error)
 
@@ -119,8 +119,8 @@ def test_what_is_parsed_is_prepared_or_refused(npz):
 )
 def test_help_names_what_a_command_reads(command, words, capsys):
   assert command.main(["--help"]) == 0
-  said = capsys.readouterr().out
-  assert not [word for word in words.split() if f"\n  {word}" not in said]
+  output = capsys.readouterr().out
+  assert not [word for word in words.split() if f"\n  {word}" not in output]
 
 
 #: The words before those of a row.
@@ -132,11 +132,11 @@ BEFORE = {
   "--participation=0.34 --client_lr=0.01",
 }
 #: What --tune_by_gradient needs, which is not read beside --paper.
-HELD = "--validation_clients=3 --partition=iid"
+HOLDOUT = "--validation_clients=3 --partition=iid"
 
 
 @pytest.mark.parametrize(
-  "command, words, said",
+  "command, words, parts",
   [
     (run, "--num_clients=5000", "--num_clients=5000"),
     (run, "--classes_per_client=11", "--classes_per_client=11"),
@@ -248,33 +248,33 @@ HELD = "--validation_clients=3 --partition=iid"
     (tune, "--paper=conjugate --methods=fedavgg", "--methods=fedavgg"),
     (
       tune,
-      f"{HELD} --tune_by_gradient=batch_size",
+      f"{HOLDOUT} --tune_by_gradient=batch_size",
       "--tune_by_gradient=batch_size: a whole number, there is no derivative "
       "(one of client_lr, server_lr)",
     ),
     (
       tune,
-      f"{HELD} --tune_by_gradient=client_lr --sweep=client_lr=1,2",
+      f"{HOLDOUT} --tune_by_gradient=client_lr --sweep=client_lr=1,2",
       "--sweep: not read with --tune_by_gradient",
     ),
     (
       tune,
-      f"{HELD} --tune_by_gradient=client_lr --outer_steps=2",
+      f"{HOLDOUT} --tune_by_gradient=client_lr --outer_steps=2",
       "--outer_steps=2: must be at least 3",
     ),
     (
       tune,
-      f"{HELD} --outer_steps=2",
+      f"{HOLDOUT} --outer_steps=2",
       "--outer_steps=2: only read with --tune_by_gradient",
     ),
     (
       tune,
-      f"{HELD} --tune_by_gradient=client_lr --compress_up=sign",
+      f"{HOLDOUT} --tune_by_gradient=client_lr --compress_up=sign",
       "--compress_up=sign: what it rounds has the derivative 0",
     ),
     (
       tune,
-      f"{HELD} --tune_by_gradient=client_lr --partition=classes --num_clients=30",
+      f"{HOLDOUT} --tune_by_gradient=client_lr --partition=classes --num_clients=30",
       "--validation_clients=3: they have no example of",
     ),
     (publish, "--paper=none", "--paper=none: must be one of diversified"),
@@ -337,12 +337,12 @@ HELD = "--validation_clients=3 --partition=iid"
   ],
 )
 def test_what_a_command_refuses_is_one_line(
-  refused, tmp_path, monkeypatch, command, words, said
+  refused, tmp_path, monkeypatch, command, words, parts
 ):
   monkeypatch.chdir(tmp_path)
   before = "" if "--paper" in words else BEFORE.get(command, "")
   line = refused(command, f"{before} {words}".split())
-  assert not [part for part in said.split(" & ") if part not in line]
+  assert not [part for part in parts.split(" & ") if part not in line]
   assert not list(tmp_path.iterdir())
 
 
@@ -350,18 +350,18 @@ def test_what_a_command_refuses_is_one_line(
 @given(fuzzing.values(str, (), {}))
 def test_a_part_is_read_or_refused(text):
   try:
-    found = part.parse(text)
+    actual = part.parse(text)
   except OptionError as error:
     assert str(error).startswith("--part=") and str(error).isprintable()
   else:
-    assert 1 <= found.number <= found.total
+    assert 1 <= actual.number <= actual.total
 
 
 @given(st.integers(0, 60), st.integers(1, 70))
 def test_parts_share_all_runs_out(items, total):
   parts = [part.Part(k + 1, total).of(range(items)) for k in range(total)]
   assert sum(parts, []) == list(range(items))
-  assert {len(own) for own in parts} <= {items // total, -(-items // total)}
+  assert {len(share) for share in parts} <= {items // total, -(-items // total)}
 
 
 def test_how_it_is_written():

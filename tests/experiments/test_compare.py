@@ -12,20 +12,20 @@ from experiments.reports import comparison
 import fedjax_alg as fa
 from tests import made_runs
 
-ONE = [[0.5, 0.7, 0.8], [0.4, 0.8, 0.7], [0.6, 0.9, 0.9]]
-TWO = [[0.6, 0.9, 0.9], [0.7, 0.9, 0.75], [0.5, 0.95, 0.94]]
+FIRST = [[0.5, 0.7, 0.8], [0.4, 0.8, 0.7], [0.6, 0.9, 0.9]]
+SECOND = [[0.6, 0.9, 0.9], [0.7, 0.9, 0.75], [0.5, 0.95, 0.94]]
 
 
 @pytest.fixture(name="root")
 def _root(tmp_path, monkeypatch):
   """A folder with two runs, a run of another partition and a sweep."""
   monkeypatch.chdir(tmp_path)
-  made_runs.write(tmp_path / "one", ONE)
-  made_runs.write(tmp_path / "two", TWO, algorithm="scaffold")
-  made_runs.write(tmp_path / "other", TWO, algorithm="ifca", partition="Q")
+  made_runs.write(tmp_path / "one", FIRST)
+  made_runs.write(tmp_path / "two", SECOND, algorithm="scaffold")
+  made_runs.write(tmp_path / "other", SECOND, algorithm="ifca", partition="Q")
   for rate in (0.1, 0.3):
     made_runs.write(
-      tmp_path / "rates" / f"client_lr={rate}", ONE, hparams={"client_lr": rate}
+      tmp_path / "rates" / f"client_lr={rate}", FIRST, hparams={"client_lr": rate}
     )
   diverged = tmp_path / "rates" / "client_lr=9"
   diverged.mkdir()
@@ -46,23 +46,23 @@ def rows_of(path, title):
 
 def test_a_folder_gets_every_file(root, capsys):
   assert compare.main(["one", "two", "--targets=0.85"]) == 0
-  found = root / "out" / "compare"
-  assert {path.name for path in found.iterdir()} == {
+  folder = root / "out" / "compare"
+  assert {path.name for path in folder.iterdir()} == {
     f"compare.{kind}" for kind in ("png", "pdf", "md", "tex", "html")
   }
-  with Image.open(found / "compare.png") as image:
+  with Image.open(folder / "compare.png") as image:
     assert image.width > 600
-  assert (found / "compare.pdf").read_bytes().startswith(b"%PDF")
-  one, two = rows_of(found / "compare.md", "Accuracy, protocol global")
-  last = 100 * np.array(ONE)[:, -1]
+  assert (folder / "compare.pdf").read_bytes().startswith(b"%PDF")
+  first, second = rows_of(folder / "compare.md", "Accuracy, protocol global")
+  last = 100 * np.array(FIRST)[:, -1]
   half = stats.t.ppf(0.975, 2) * stats.sem(last)
-  assert one["final accuracy, %"] == f"{last.mean():.2f} +- {half:.2f}"
-  assert (one["run"], two["run"], one["seeds"]) == ("FedAvg", "SCAFFOLD", "3")
-  one, two = rows_of(found / "compare.md", "Cost to targets")
-  assert (one["reached by"], one["rounds"]) == ("1 of 3 seeds", "10")
-  assert (two["reached by"], two["floats sent, 10³"]) == ("3 of 3 seeds", "10")
-  (pair,) = rows_of(found / "compare.md", "Difference from FedAvg")
-  p = stats.ttest_rel(np.array(TWO)[:, -1], np.array(ONE)[:, -1]).pvalue
+  assert first["final accuracy, %"] == f"{last.mean():.2f} +- {half:.2f}"
+  assert (first["run"], second["run"], first["seeds"]) == ("FedAvg", "SCAFFOLD", "3")
+  first, second = rows_of(folder / "compare.md", "Cost to targets")
+  assert (first["reached by"], first["rounds"]) == ("1 of 3 seeds", "10")
+  assert (second["reached by"], second["floats sent, 10³"]) == ("3 of 3 seeds", "10")
+  (pair,) = rows_of(folder / "compare.md", "Difference from FedAvg")
+  p = stats.ttest_rel(np.array(SECOND)[:, -1], np.array(FIRST)[:, -1]).pvalue
   assert pair["p"] == pair["p (Holm)"] == f"{p:.4f}"
   printed = capsys.readouterr().out
   assert pair["difference, points"] in printed
@@ -132,13 +132,13 @@ def test_targets_that_nobody_reaches_are_one_sentence(root, capsys):
 
 
 def test_cells_of_a_column_have_the_same_decimals():
-  def one(mean, half=np.nan):
+  def estimate(mean, half=np.nan):
     return fa.runs.compare.Estimate(mean, half, (mean, mean))
 
   assert comparison._significant(
-    [one(12.3456, 0.5), None, one(1.0), one(0.5, 0.0)], 1.0
+    [estimate(12.3456, 0.5), None, estimate(1.0), estimate(0.5, 0.0)], 1.0
   ) == ["12.35 +- 0.50", "-", "1.00", "0.50"]
-  assert comparison._significant([one(20.0), one(3.0)], 1.0) == ["20", "3"]
+  assert comparison._significant([estimate(20.0), estimate(3.0)], 1.0) == ["20", "3"]
 
 
 def test_runs_of_other_data_are_drawn_and_not_paired(root, capsys):
@@ -158,8 +158,8 @@ def test_runs_of_other_data_are_drawn_and_not_paired(root, capsys):
 def test_runs_of_every_data_set_have_a_table(root, capsys):
   """Of the second data set no pair was tested, and nothing said so."""
   for name, algorithm, accuracy in (
-    ("one_b", "scaffold", ONE),
-    ("two_b", "fedavg", TWO),
+    ("one_b", "scaffold", FIRST),
+    ("two_b", "fedavg", SECOND),
   ):
     made_runs.write(root / name, accuracy, algorithm=algorithm, partition="Z")
   assert compare.main(["A=one", "B=two", "C=one_b", "D=two_b", "--out=t.md,t.tex"]) == 0
@@ -193,33 +193,35 @@ def test_a_damaged_run_is_one_line(root, refused, name, change):
   before = path.read_text()
   path.write_text(change(before))
   assert path.read_text() != before
-  said = refused(compare, ["one", "two", "--out=t.md"])
-  assert "one" in said and "damaged" in said
+  message = refused(compare, ["one", "two", "--out=t.md"])
+  assert "one" in message and "damaged" in message
   assert not (root / "t.md").exists()
 
 
 def test_notes_of_a_pair_and_bytes_of_their_own(root):
   assert compare.main(["one", "two", "--out=t.md"]) == 0
   assert "bytes" not in (root / "t.md").read_text("utf-8")
-  made_runs.write(root / "bits", TWO, algorithm="ifca", sent_bytes=500, cohort_size=3)
+  made_runs.write(
+    root / "bits", SECOND, algorithm="ifca", sent_bytes=500, cohort_size=3
+  )
   assert compare.main(["one", "bits", "--out=t.md"]) == 0
   assert "IFCA: participants are drawn differently (cohort_size)." in (
     root / "t.md"
   ).read_text("utf-8")
-  one, bits = rows_of(root / "t.md", "Cost of the whole run")
-  assert [row["bytes sent, 10³"] for row in (one, bits)] == ["60.0", "7.5"]
+  first, bits = rows_of(root / "t.md", "Cost of the whole run")
+  assert [row["bytes sent, 10³"] for row in (first, bits)] == ["60.0", "7.5"]
 
 
 def test_names_and_the_settings_of_a_sweep(root, capsys):
-  found = compare.read(["rates", "Mine=one"])
-  assert list(found) == ["FedAvg client_lr=0.1", "FedAvg client_lr=0.3", "Mine"]
+  runs = compare.read(["rates", "Mine=one"])
+  assert list(runs) == ["FedAvg client_lr=0.1", "FedAvg client_lr=0.3", "Mine"]
   assert list(compare.read(["S=rates"])) == ["S, client_lr=0.1", "S, client_lr=0.3"]
   assert "client_lr=9: not finished, or diverged; left out" in (capsys.readouterr().err)
   assert len(compare.read(["one", str(root / "two")])) == 2
   # What differs would be long: the names of the folders, where they differ.
   for name, rate in (("a/x", 0.1), ("b/x", 0.2)):
     made_runs.write(
-      root / name, ONE, hparams={"client_lr": rate, "local_steps": round(20 * rate)}
+      root / name, FIRST, hparams={"client_lr": rate, "local_steps": round(20 * rate)}
     )
   assert list(compare.read(["a/x", "b/x", "one"])) == ["a/x", "b/x", "one"]
 

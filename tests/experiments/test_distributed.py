@@ -53,8 +53,8 @@ def two(*flags):
 
 
 def newest(folder):
-  found = sorted(folder.glob("checkpoint/*.ckpt"))
-  return int(found[-1].stem.removeprefix("round_")) if found else 0
+  paths = sorted(folder.glob("checkpoint/*.ckpt"))
+  return int(paths[-1].stem.removeprefix("round_")) if paths else 0
 
 
 def test_one_process_two_and_one_again(tmp_path):
@@ -62,7 +62,7 @@ def test_one_process_two_and_one_again(tmp_path):
 
   Clients keep control variates and a layer, the server running statistics.
   """
-  folder, whole = tmp_path / "run", tmp_path / "whole"
+  folder, reference = tmp_path / "run", tmp_path / "whole"
   assert play("--rounds=2", f"--out_dir={folder}") == 0
   identity = json.loads((folder / "config.json").read_text())["identity"]
   both = two("--rounds=100000", *RESUME, f"--out_dir={folder}")
@@ -71,11 +71,11 @@ def test_one_process_two_and_one_again(tmp_path):
     time.sleep(0.1)
   began = time.monotonic()
   os.kill(both[1].pid, signal.SIGKILL)
-  said = both[0].communicate(timeout=100)[1]
+  message = both[0].communicate(timeout=100)[1]
   assert both[0].returncode == 75
   assert time.monotonic() - began < 60
-  assert len(said.splitlines()) == 1, said
-  assert said.startswith("error: ") and "lost" in said and "--resume" in said
+  assert len(message.splitlines()) == 1, message
+  assert message.startswith("error: ") and "lost" in message and "--resume" in message
   both[1].communicate(timeout=100)
   for process in range(2):  # each has saved what its own clients keep
     assert list(folder.glob(f"checkpoint/*.rows_{process}_of_2"))
@@ -85,9 +85,10 @@ def test_one_process_two_and_one_again(tmp_path):
   assert "process" not in (folder / "flags.txt").read_text()
   rounds = newest(folder) + 1
   assert play(f"--rounds={rounds}", *RESUME, f"--out_dir={folder}") == 0
-  assert play(f"--rounds={rounds}", f"--out_dir={whole}") == 0
+  assert play(f"--rounds={rounds}", f"--out_dir={reference}") == 0
   rows = [
-    tables.read_rows(each / "metrics.csv", tables.COLUMNS) for each in (folder, whole)
+    tables.read_rows(place / "metrics.csv", tables.COLUMNS)
+    for place in (folder, reference)
   ]
   assert len(rows[0]) == len(rows[1]) == rounds
   for some, straight in zip(*rows):
@@ -102,7 +103,7 @@ def test_what_process_0_finds_in_the_folder_ends_both(tmp_path):
   (tmp_path / "mine.txt").write_text("no run")
   both = two("--rounds=2", f"--out_dir={tmp_path}")
   for process in both:
-    said = process.communicate(timeout=300)[1]
+    message = process.communicate(timeout=300)[1]
     assert process.returncode == 2
-    assert said.startswith(f"error: --out_dir={tmp_path}: "), said
-    assert len(said.splitlines()) == 1, said
+    assert message.startswith(f"error: --out_dir={tmp_path}: "), message
+    assert len(message.splitlines()) == 1, message

@@ -36,12 +36,12 @@ def test_flags_and_a_finished_run_give_the_same_app(tmp_path, monkeypatch, refus
   )
   for name in ("algorithm", "hparams", "deployed", "model", "seeds"):
     assert first[name] == second[name]
-  again = [f"--out={tmp_path / 'a'}", *FLAGS]
-  assert export.main([*again, "--rounds=3"]) == 0  # in its place
+  words = [f"--out={tmp_path / 'a'}", *FLAGS]
+  assert export.main([*words, "--rounds=3"]) == 0  # in its place
   place = tmp_path / "a" / "fedjax_app"
   assert setting.read(place / "config.json")["run"]["rounds"] == 3
   # Nobody's changes are lost.
   (place / "data.py").write_text("mine")
-  assert "is not empty, and no app whose files are" in refused(export, again)
+  assert "is not empty, and no app whose files are" in refused(export, words)
   assert (place / "data.py").read_text() == "mine"
   assert "--out" in refused(export, FLAGS)

@@ -23,7 +23,7 @@ def _folders(tmp_path):
   return tmp_path / "runs"
 
 
-def judged(root, claims, out):
+def judge_claims(root, claims, out):
   path = root / "claims.csv"
   path.write_text("method,protocol,metric,value,rule\n" + "\n".join(claims))
   assert (
@@ -42,7 +42,7 @@ def test_verdicts_are_those_of_the_numbers(folders, tmp_path):
   mean, ci95 = confidence_95(fast)
   gap, gap_ci95 = confidence_95(fast - slow)
   assert gap > gap_ci95  # the runs can be told apart
-  found = judged(
+  rows = judge_claims(
     folders,
     [
       f"Fast,global,accuracy,{mean - ci95 - 2:.3f},final",
@@ -55,22 +55,22 @@ def test_verdicts_are_those_of_the_numbers(folders, tmp_path):
     ],
     tmp_path,
   )
-  assert found[0] == (f"{mean:.2f} +- {ci95:.2f}", f"exceeds by {ci95 + 2:.1f}")
-  assert found[1][1] == f"short by {ci95 + 2:.1f}"
-  assert found[2] == (f"+{gap:.2f} +- {gap_ci95:.2f}", "holds")
-  assert [words for _, words in found[3:6]] == [
+  assert rows[0] == (f"{mean:.2f} +- {ci95:.2f}", f"exceeds by {ci95 + 2:.1f}")
+  assert rows[1][1] == f"short by {ci95 + 2:.1f}"
+  assert rows[2] == (f"+{gap:.2f} +- {gap_ci95:.2f}", "holds")
+  assert [words for _, words in rows[3:6]] == [
     "fails",
     "too close to call",
     f"exceeds by {gap_ci95 + 1:.1f}",
   ]
-  assert found[6] == ("-", "not run: Third")
+  assert rows[6] == ("-", "not run: Third")
   page = (tmp_path / "judge.md").read_text()
   assert "| holds | 1 |" in page and "| exceeds | 2 |" in page
 
 
 def test_what_is_spent(folders, tmp_path):
   """Rounds to a value: sooner, later, and open where three rounds end first."""
-  found = judged(
+  rows = judge_claims(
     folders,
     [
       "Slow,global,round_to_accuracy_60%,30,",
@@ -81,11 +81,11 @@ def test_what_is_spent(folders, tmp_path):
     ],
     tmp_path,
   )
-  assert found[:2] == [
+  assert rows[:2] == [
     ("2.00 +- 0.00", "sooner by 28 rounds"),
     ("2000.00 +- 0.00", "reaches"),
   ]
-  assert [words for _, words in found[2:]] == [
+  assert [words for _, words in rows[2:]] == [
     "later",
     "open: 3 of 5 rounds",
     "open: 3000 of 5000",
@@ -115,16 +115,16 @@ BOUNDS = {
 
 def test_bounds_are_compared_with_their_number(folders, tmp_path):
   """ ">50" of a run of 26.9 % was "gets there", and "<90" "short by 19.7"."""
-  found = judged(
+  rows = judge_claims(
     folders, [f"Slow,global,{','.join(claim)}" for claim in BOUNDS], tmp_path
   )
-  assert [words for _, words in found] == list(BOUNDS.values())
+  assert [words for _, words in rows] == list(BOUNDS.values())
 
 
 def test_one_seed_decides_no_bound(tmp_path):
   for name in ("slow", "fast"):
     made_runs.write(tmp_path / name, SLOW[:1], every=1)
-  found = judged(
+  rows = judge_claims(
     tmp_path,
     [
       "Slow,global,accuracy,>50,final",
@@ -133,7 +133,7 @@ def test_one_seed_decides_no_bound(tmp_path):
     ],
     tmp_path,
   )
-  assert {words for _, words in found} == {"too close to call"}
+  assert {words for _, words in rows} == {"too close to call"}
 
 
 @pytest.mark.parametrize(
@@ -222,12 +222,12 @@ def test_margins_that_are_no_shares_tie_within_five_percent(folders, tmp_path):
   """0.3 points were taken for a loss, too, of which that is the whole."""
   slow, fast = (1 - np.array(curves)[:, -1] for curves in (SLOW, FAST))
   assert (fast - slow).mean() < -0.09
-  found = judged(
+  rows = judge_claims(
     folders,
     ["Fast - Slow,global,loss,0.2,final", "Fast - Slow,global,loss,<0,final"],
     tmp_path,
   )
-  assert [words.split(" ")[0] for _, words in found] == ["lower", "holds"]
+  assert [words.split(" ")[0] for _, words in rows] == ["lower", "holds"]
 
 
 def test_claims_about_metrics_of_an_own_task(folders, tmp_path):
@@ -248,7 +248,8 @@ def test_claims_about_metrics_of_an_own_task(folders, tmp_path):
   table.write_text(table.read_text().replace("macro_recall", "hinge_of_judge"))
   assert not is_known("hinge_of_judge")
   assert (
-    judged(folders, ["Slow,global,hinge_of_judge,>50,final"], tmp_path)[0][1] == "holds"
+    judge_claims(folders, ["Slow,global,hinge_of_judge,>50,final"], tmp_path)[0][1]
+    == "holds"
   )
 
 
@@ -295,10 +296,10 @@ def test_card_and_crate(tmp_path, refused):
   assert f"| global | accuracy, % | {mean:.2f} +- {ci95:.2f} |" in text
   assert text.startswith("# FedAvg on digits") and result.state_hash() in text
   crate = rocrate.ROCrate(str(folder))
-  named = {entity.id: entity for entity in crate.get_entities()}
+  entities = {entity.id: entity for entity in crate.get_entities()}
   for name, digest in result.summary()["files"].items():
-    assert named[name]["sha256"] == digest
-  assert named["#data"]["sha256"] == result.summary()["hashes"]["data"]
+    assert entities[name]["sha256"] == digest
+  assert entities["#data"]["sha256"] == result.summary()["hashes"]["data"]
   raw = json.loads((folder / card.CRATE).read_text())
   assert {e["@id"] for e in raw["@graph"]} >= {"./", "card.md", "#run"}
   refused(card, [str(folder / "none")])

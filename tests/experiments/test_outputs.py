@@ -73,7 +73,7 @@ CASES = [(command, words, name) for command, words, names in COMMANDS for name i
 def _nothing_runs(monkeypatch):
   """The refusal comes before the hours that the runs take."""
   for where, name in (
-    (sweeps, "play_all"),
+    (sweeps, "run_all"),
     (suite, "run_cells"),
     (tuning.Study, "play"),
     (config.Config, "prepare"),
@@ -118,10 +118,12 @@ def test_earlier_outputs_are_replaced(root, monkeypatch, capsys, command, words,
   """And so is an empty file, in which there is nothing to lose."""
   monkeypatch.setattr(
     sweeps,
-    "play_all",
+    "run_all",
     lambda configs, **_: [
-      sweeps.Played(one, pathlib.Path(one.out_dir), made_runs.finish(one))
-      for one in configs
+      sweeps.SettingOutcome(
+        config, pathlib.Path(config.out_dir), made_runs.finish(config)
+      )
+      for config in configs
     ],
   )
   (root / names[0]).parent.mkdir(parents=True, exist_ok=True)

@@ -111,7 +111,7 @@ SMALL = [
   "--noprogress",
   "--eval_protocols=global",
 ]
-OWN = [
+OWN_PARTS = [
   "--algorithm=parts/mine.py:ENTRY",
   "--model=parts/mine.py:Net",
   "--sampling=parts/mine.py:three_largest",
@@ -128,7 +128,7 @@ def fixture_folder(tmp_path_factory):
   (folder / "parts" / "mine_sizes.py").write_text("HIDDEN = 6\n", "utf-8")
   before, path = os.getcwd(), sys.path[:]
   os.chdir(folder)
-  assert run.main([*SMALL, *OWN]) == 0
+  assert run.main([*SMALL, *OWN_PARTS]) == 0
   yield folder
   os.chdir(before)
   sys.path[:] = path
@@ -137,20 +137,22 @@ def fixture_folder(tmp_path_factory):
 def test_a_run_of_ones_own_files_is_replayed_by_its_flags(folder):
   first = folder / "out" / "ENTRY_digits"
   assert run.main([f"--flagfile={first / 'flags.txt'}", "--out_dir=again"]) == 0
-  found = [files.read_json(path / "summary.json") for path in (first, folder / "again")]
-  assert found[0]["identity"] == found[1]["identity"]
-  assert found[0]["hashes"] == found[1]["hashes"]
+  summaries = [
+    files.read_json(path / "summary.json") for path in (first, folder / "again")
+  ]
+  assert summaries[0]["identity"] == summaries[1]["identity"]
+  assert summaries[0]["hashes"] == summaries[1]["hashes"]
   facts = files.read_json(first / "config.json")
   assert facts["algorithm"] == "parts/mine.py:ENTRY"
   assert facts["hparams"]["friction"] == 0.25
   assert facts["plan"]["parameters"] == 64 * 6 + 6 + 6 * 10 + 10
-  assert {one["file"] for one in facts["sources"].values()} == {
+  assert {source["file"] for source in facts["sources"].values()} == {
     str(folder / "parts" / "mine.py")
   }
   result = fa.load_run(first)
   assert (result.history["cohort_present"] == 3).all()
   floats = result.history["floats_down"] + result.history["floats_up"]
-  assert found[0]["cost"]["total_floats"]["values"] == [3 * floats.sum()]
+  assert summaries[0]["cost"]["total_floats"]["values"] == [3 * floats.sum()]
 
 
 def test_python_takes_the_same_strings(folder, monkeypatch):
@@ -179,11 +181,11 @@ def test_python_takes_the_same_strings(folder, monkeypatch):
 
 def test_a_run_is_resumed_by_the_code_that_began_it(folder, capsys):
   path = folder / "parts" / "mine.py"
-  assert run.main([*SMALL, *OWN, "--out_dir=grows"]) == 0
-  more = [*SMALL, *OWN, "--out_dir=grows", "--resume", "--rounds=4"]
+  assert run.main([*SMALL, *OWN_PARTS, "--out_dir=grows"]) == 0
+  words = [*SMALL, *OWN_PARTS, "--out_dir=grows", "--resume", "--rounds=4"]
   path.write_text(MINE + "# a remark\n", encoding="utf-8")
   try:
-    assert run.main(more) == 2
+    assert run.main(words) == 2
     message = capsys.readouterr().err
     assert message.count("\n") == 1 and str(path) in message
     assert "has changed since the run in grows was started" in message
@@ -194,15 +196,17 @@ def test_a_run_is_resumed_by_the_code_that_began_it(folder, capsys):
     ).client_params(0)
   finally:
     path.write_text(MINE, encoding="utf-8")
-  assert run.main(more) == 0
+  assert run.main(words) == 0
   assert fa.load_run("grows").rounds.tolist() == [2, 4]
 
 
 def test_a_sweep_over_ones_own_hyper_parameter(folder):
-  found = sweeps.configs([*SMALL, *OWN[:-1]], {"friction": ["0.25", "0.75"]}, folder)
-  assert [config.hparams["friction"] for config in found] == [0.25, 0.75]
+  configs = sweeps.configs(
+    [*SMALL, *OWN_PARTS[:-1]], {"friction": ["0.25", "0.75"]}, folder
+  )
+  assert [config.hparams["friction"] for config in configs] == [0.25, 0.75]
   assert (
-    found[0].identity()
+    configs[0].identity()
     == files.read_json(folder / "out" / "ENTRY_digits" / "summary.json")["identity"]
   )
 
@@ -211,11 +215,11 @@ def test_its_hyper_parameters_are_flags(folder):
   del folder
   with pytest.raises(config.HelpRequested) as text:
     config.parse(["--help", "--algorithm", "parts/mine.py:ENTRY"])
-  shown = str(text.value)
-  assert "parts/mine.py:ENTRY: Heavy ball (a student, 2026)" in shown
-  assert re.search(r"--friction=\S+ +one minus the momentum", shown)
-  assert re.search(r"--mu=\S+ +a name of the registry with another\s+type", shown)
-  assert "--shape" not in shown  # no flag can hold it
+  help_text = str(text.value)
+  assert "parts/mine.py:ENTRY: Heavy ball (a student, 2026)" in help_text
+  assert re.search(r"--friction=\S+ +one minus the momentum", help_text)
+  assert re.search(r"--mu=\S+ +a name of the registry with another\s+type", help_text)
+  assert "--shape" not in help_text  # no flag can hold it
   parsed = config.parse(
     [
       "--dataset",
@@ -234,7 +238,7 @@ def test_its_hyper_parameters_are_flags(folder):
 
 
 @pytest.mark.parametrize(
-  "words, said",
+  "words, part",
   [
     ("--algorithm=parts/mine.py:NUMBER", "is an int; must be a registry.Entry"),
     ("--algorithm=parts/mine.py:unannotated", "annotated with a dataclass"),
@@ -268,23 +272,23 @@ def test_its_hyper_parameters_are_flags(folder):
     ("--algorithm=central --sampling=size", "--sampling: central does not read it"),
   ],
 )
-def test_refused_in_one_line(folder, words, said):
+def test_refused_in_one_line(folder, words, part):
   del folder
   with pytest.raises(ValueError) as error:
     config.parse(words.split())
-  assert said in str(error.value) and "\n" not in str(error.value)
+  assert part in str(error.value) and "\n" not in str(error.value)
 
 
 def test_a_sampler_that_fails_is_named_as_it_was_given(folder, capsys):
   del folder
-  for name, said in (
+  for name, message in (
     ("boom", "raises ValueError: oh no"),
     ("short", "gives [3] int32; must give the ids of the participants, [4] int32"),
   ):
     flag = f"--sampling=parts/mine.py:{name}"
     assert run.main([*SMALL, "--algorithm=fedavg", flag, f"--out_dir={name}"]) == 2
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith(f"error: {flag}: {said}")
+    assert last.startswith(f"error: {flag}: {message}")
 
 
 CALLBACK = """
@@ -345,10 +349,10 @@ def test_a_run_whose_host_callback_raises_in_a_process_of_its_own(folder):
     env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
   )
   assert ended.returncode == 1
-  (said,) = [
+  (message,) = [
     line for line in ended.stderr.splitlines() if not line.startswith("fails: ")
   ]
-  assert said == (
+  assert message == (
     f"error: a host callback raises ValueError: called at 0, {folder}/calls.py line 11"
   )
   assert files.read_json(folder / "calls" / "config.json")["machine"]["devices"] == 2

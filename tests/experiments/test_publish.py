@@ -123,8 +123,8 @@ def test_what_nobody_published_is_not_replaced(docs, source, refused, name):
 def test_a_small_picture_keeps_the_colours_of_its_lines(tmp_path):
   """Noise needs more than all colours, and must not take those of lines."""
   pixels = np.random.default_rng(0).integers(0, 256, (400, 400, 3), np.uint8)
-  own = [[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in styles.COLOURS]
-  for place, colour in enumerate(own):
+  colours = [[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in styles.COLOURS]
+  for place, colour in enumerate(colours):
     pixels[40 * place : 40 * place + 20] = colour
   Image.fromarray(pixels).save(tmp_path / "x.png")
   (tmp_path / "small.png").write_bytes(publish._small_png(tmp_path / "x.png"))
@@ -135,9 +135,9 @@ def test_a_small_picture_keeps_the_colours_of_its_lines(tmp_path):
     small.mode == "P"
     and [
       list(small.convert("RGB").getpixel((9, int((40 * place + 10) * scale))))
-      for place in range(len(own))
+      for place in range(len(colours))
     ]
-    == own
+    == colours
   )
 
 
@@ -152,7 +152,7 @@ NOTES, PAGE = "docs/diversified.notes.md", "docs/diversified.md"
 
 
 @pytest.mark.parametrize(
-  "file, content, said",
+  "file, content, message",
   [
     ("out/fig2/fig2.md", b"", "{}/out/fig2/fig2.md: has no title"),
     ("out/fig2/fig2.md", b"no title\n", "{}/out/fig2/fig2.md: has no title"),
@@ -162,10 +162,10 @@ NOTES, PAGE = "docs/diversified.notes.md", "docs/diversified.md"
   ],
 )
 def test_what_cannot_be_published_is_one_line(
-  tmp_path, docs, source, refused, file, content, said
+  tmp_path, docs, source, refused, file, content, message
 ):
   (tmp_path / file).write_bytes(content)
-  assert said.format(tmp_path) in refused(publish, words_of(docs, source))
+  assert message.format(tmp_path) in refused(publish, words_of(docs, source))
   assert [path.name for path in docs.iterdir()] == (
     [pathlib.Path(file).name] if file.startswith("docs") else []
   )
@@ -195,8 +195,8 @@ def test_all_papers_and_their_claims(tmp_path, docs, source, monkeypatch):
       "stated",
     )
 
-  kept = docs / "diversified.answers.csv"
-  kept.write_text(
+  records = docs / "diversified.answers.csv"
+  records.write_text(
     answers.text(
       [answer("fig1", "a", "50.0", "below"), answer("fig8", "a", "7", "below")]
     )
@@ -205,7 +205,7 @@ def test_all_papers_and_their_claims(tmp_path, docs, source, monkeypatch):
     answers.text([answer("fig1", "a", "98.3 +- 0.1", "same")])
   )
   assert publish.main(["--all", f"--to={docs}"]) == 0
-  assert [(a.figure, a.ours) for a in answers.read(kept)] == [
+  assert [(a.figure, a.ours) for a in answers.read(records)] == [
     ("fig1", "98.3 +- 0.1"),
     ("fig8", "7"),
   ]
@@ -223,24 +223,24 @@ def test_a_figure_stays_until_it_is_published_again(tmp_path, docs, source):
   first = both(publish_to(docs, source))
   picture = (docs / "diversified_fig1.png").read_bytes()
 
-  alone = tmp_path / "alone"
-  alone.mkdir()
-  (source / "fig10").rename(alone / "fig10")
-  text = (alone / "fig10" / "fig10.md").read_text()
-  (alone / "fig10" / "fig10.md").write_text(text.replace("by x", "by y"))
-  page = both(publish_to(docs, alone))
+  single = tmp_path / "alone"
+  single.mkdir()
+  (source / "fig10").rename(single / "fig10")
+  text = (single / "fig10" / "fig10.md").read_text()
+  (single / "fig10" / "fig10.md").write_text(text.replace("by x", "by y"))
+  page = both(publish_to(docs, single))
   assert page.count("Made by x.") == 1 and page.count("Made by y.") == 1
   assert page.replace("by y", "by x") == first
   assert (docs / "diversified_fig1.png").read_bytes() == picture
 
   notes.write_text("## fig1\n\nOther words.\n\n## fig10\n\nOn the tenth.\n")
-  page = both(publish_to(docs, alone))
+  page = both(publish_to(docs, single))
   assert page.count("words.") == 1 and "Other words." in page
   assert "On the ninth." not in page and "On the tenth." in page
 
   page = (docs / "diversified.md").read_text()
   (docs / "diversified.md").write_text(page[: page.index("<!-- fig1 -->")])
-  publish_to(docs, alone)
+  publish_to(docs, single)
   assert "diversified_fig1.png" not in (docs / "diversified.md").read_text()
   assert not (docs / "diversified_fig1.png").exists()
 
@@ -295,9 +295,9 @@ def test_pages_of_their_own_and_what_was_chosen(tmp_path, docs, source):
     ) in page
     assert "Title of fig10" in (docs / "diversified_times.md").read_text()
     assert page.count("| FedAvg | 2 | `--client_lr=1` | 96.50 | 95.50 |") == 1
-    other = (docs / "diversified_cifar10.md").read_text()
-    assert other.index("First this.") < other.index("Title of fig10")
-    assert "(diversified_cifar10_tuning.csv)" in other
+    cifar_page = (docs / "diversified_cifar10.md").read_text()
+    assert cifar_page.index("First this.") < cifar_page.index("Title of fig10")
+    assert "(diversified_cifar10_tuning.csv)" in cifar_page
     assert "(diversified_cifar10_tuning.csv)" not in page
     shutil.rmtree(tuned.parent, ignore_errors=True)
     shutil.rmtree(source / "fig1", ignore_errors=True)  # its part stays

@@ -54,7 +54,7 @@ def summary_of(folder):
 
 
 @pytest.fixture(name="finished", scope="module")
-def _finished(tmp_path_factory):
+def fixture_finished(tmp_path_factory):
   folder = tmp_path_factory.mktemp("runs") / "finished"
   assert play(folder, *TWO, "--rounds=7") == 0
   return folder
@@ -111,10 +111,10 @@ def test_metrics_csv_and_summary(finished):
   ):
     assert list(summary[part]) == protocols
     assert set(summary[part]["local"]) == set(metrics.METRICS)
-    found = summary[part]["local"]["accuracy"]
-    assert set(found) == {"mean", "ci95", "values"}
+    scores = summary[part]["local"]["accuracy"]
+    assert set(scores) == {"mean", "ci95", "values"}
     np.testing.assert_allclose(
-      found["values"], number(results.by_seed(rows, "local", "accuracy"))
+      scores["values"], number(results.by_seed(rows, "local", "accuracy"))
     )
   times = records.read_rows(finished / "timing.csv", records.TIMING)
   assert [row["round"] for row in times] == [2, 4, 6, 7]
@@ -156,9 +156,9 @@ def test_rounds_csv_and_what_a_run_costs(finished):
   cohort, d = 4, 650
   down = [3 * d, 3 * d, *[5 * d] * 5]
   assert [r["floats_down"] for r in rows[::2]] == down
-  sent = cohort * (2 * sum(down) + 7)
-  assert cost["total_floats"]["values"] == [sent, sent]
-  assert cost["total_bytes"]["values"] == [4 * sent, 4 * sent]
+  total = cohort * (2 * sum(down) + 7)
+  assert cost["total_floats"]["values"] == [total, total]
+  assert cost["total_bytes"]["values"] == [4 * total, 4 * total]
   assert (cost["clients_per_round"], cost["rounds"]) == (cohort, 7)
   last = cost["last_round"]
   assert (last["floats_down"], last["floats_up"], last["exchanges"]) == (
@@ -215,9 +215,9 @@ def test_a_run_that_ends_early_is_finished(tmp_path, capsys):
   checkpoint.paths(folder / "checkpoint")[0].unlink()
   assert play(folder, *words, "--resume") == 0
   assert texts(folder, *tables) == before
-  again = summary_of(folder)
-  assert again["stopped"] == summary["stopped"]
-  assert again["hashes"] == summary["hashes"]
+  second = summary_of(folder)
+  assert second["stopped"] == summary["stopped"]
+  assert second["hashes"] == summary["hashes"]
   # The points in it are those of tests/runs/test_tensorboard.py.
   assert {path.name for path in (folder / "tensorboard").iterdir()} == {
     "seed_0",
@@ -259,12 +259,12 @@ def test_resumed_run_is_bit_equal(finished, tmp_path, capsys):
   newest.write_bytes(raw)
   capsys.readouterr()
   assert play(folder, *TWO, "--rounds=7", "--resume") == 0
-  said = capsys.readouterr()
-  assert "damaged" in said.err and "the one before" in said.err
+  streams = capsys.readouterr()
+  assert "damaged" in streams.err and "the one before" in streams.err
   assert re.search(
     r"^local +accuracy 0\.\d{4} \+- \d\.\d{4} \(95 % CI, 2 seeds"
     r"\), macro F1",
-    said.out,
+    streams.out,
     re.M,
   )
   assert (
@@ -277,15 +277,15 @@ def test_resumed_run_is_bit_equal(finished, tmp_path, capsys):
 @pytest.fixture(name="calls")
 def _calls(monkeypatch):
   """The rounds of each call; the calls have one round each."""
-  found, real = [], Programs.play
+  calls, real = [], Programs.run_rounds
 
   def play_rounds(self, states, start, count):
-    found.append((start, count))
+    calls.append((start, count))
     return real(self, states, start, count)
 
-  monkeypatch.setattr(Programs, "play", play_rounds)
+  monkeypatch.setattr(Programs, "run_rounds", play_rounds)
   monkeypatch.setattr(writer, "_CALL_S", 1e-9)
-  return found
+  return calls
 
 
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt])
@@ -293,7 +293,7 @@ def test_stopped_between_two_evaluations(
   stretches, tmp_path, calls, monkeypatch, capsys, error
 ):
   """By a signal; or at once, with what --checkpoint_every_s saved before."""
-  folder, real = tmp_path / "run", Programs.play
+  folder, real = tmp_path / "run", Programs.run_rounds
 
   def stops(self, states, start, count):
     if start == 6:
@@ -304,12 +304,12 @@ def test_stopped_between_two_evaluations(
 
   words = (*STRETCHES, "--checkpoint_every_s=1e-9") if error else STRETCHES
   with monkeypatch.context() as patch:
-    patch.setattr(Programs, "play", stops)
+    patch.setattr(Programs, "run_rounds", stops)
     assert play(folder, *words) == (130 if error else 75)
   done = 6 if error else 7
-  said = capsys.readouterr().err
+  message = capsys.readouterr().err
   assert not (folder / "run.lock").exists()
-  assert error or said == (
+  assert error or message == (
     f"stopped by SIGTERM: {folder}: saved at round 7 of 9; to go on, give "
     "the same command again with --resume\n"
   )
@@ -334,14 +334,14 @@ def _stretches(tmp_path_factory):
   """A run in one call between two evaluations, as from Python."""
   folder = tmp_path_factory.mktemp("runs") / "stretches"
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(writer.Pace, "rounds", lambda self, left: left)
+    patch.setattr(writer.Pace, "rounds", lambda self, remaining: remaining)
     patch.setattr(writer.plots, "run_curves", lambda *args: None)
     assert play(folder, *STRETCHES) == 0
   return folder
 
 
 @pytest.mark.parametrize(
-  "words, status, said",
+  "words, status, part",
   [
     (["--resume"], 0, "nothing to do"),
     ([], 2, "not empty"),
@@ -349,22 +349,22 @@ def _stretches(tmp_path_factory):
     (["--beta1=0.3", "--resume"], 2, "--beta1"),
   ],
 )
-def test_a_finished_run_is_left_alone(finished, capsys, words, status, said):
+def test_a_finished_run_is_left_alone(finished, capsys, words, status, part):
   before = {p: p.stat().st_mtime_ns for p in finished.rglob("*")}
-  given = [f"--flagfile={finished / 'flags.txt'}", f"--out_dir={finished}"]
-  assert run.main([given[0], *words[:-1], given[1], *words[-1:]]) == status
+  paths = [f"--flagfile={finished / 'flags.txt'}", f"--out_dir={finished}"]
+  assert run.main([paths[0], *words[:-1], paths[1], *words[-1:]]) == status
   error = capsys.readouterr().err
-  assert said in error and error.count("\n") == 1
-  assert "beta1" not in said or f"({' '.join(given)} --resume)" in error
+  assert part in error and error.count("\n") == 1
+  assert "beta1" not in part or f"({' '.join(paths)} --resume)" in error
   assert {p: p.stat().st_mtime_ns for p in finished.rglob("*")} == before
 
 
 def test_non_finite_training_stops(tmp_path, capsys):
   folder = tmp_path / "run"
   assert play(folder, *MEMORY, "--client_lr=1e38", "--rounds=6") == 1
-  said = capsys.readouterr().err
-  assert "non-finite in round" in said and "/bias (seed 0)" in said
-  assert said.count("\n") == 1
+  message = capsys.readouterr().err
+  assert "non-finite in round" in message and "/bias (seed 0)" in message
+  assert message.count("\n") == 1
   assert not (folder / "summary.json").exists()
 
 
@@ -373,11 +373,11 @@ def test_slow_saves_are_spared(tmp_path, monkeypatch, slow, rounds):
   """The first and the last evaluation save all the same."""
   saves, save = [], checkpoint.save
 
-  def counted(folder, states, done, facts):
+  def record_save(folder, states, done, facts):
     saves.append(done)
     return save(folder, states, done, facts)
 
-  monkeypatch.setattr(checkpoint, "save", counted)
+  monkeypatch.setattr(checkpoint, "save", record_save)
   monkeypatch.setattr(writer, "_SLOW_SAVE", slow)
   monkeypatch.setattr(writer, "_SAVE_SPARING", 1e9)
   assert play(tmp_path / "run", *MEMORY, "--rounds=10") == 0
@@ -391,11 +391,11 @@ def test_dry_run_writes_nothing(tmp_path, capsys):
     )
     == 0
   )
-  said = capsys.readouterr().out
+  output = capsys.readouterr().out
   for word in ("map_clients", "program_mb", "cohort_size", "state models/"):
-    assert word in said
+    assert word in output
   plan = dict(
-    line.split(None, 1) for line in said.splitlines() if len(line.split()) > 1
+    line.split(None, 1) for line in output.splitlines() if len(line.split()) > 1
   )
   assert (plan["client_lr"], plan["server_lr"]) == ("0.1", "1.0")  # as used
   assert plan["mu"] == "0.1" and "beta1" not in plan  # what is read

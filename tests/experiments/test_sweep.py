@@ -37,24 +37,24 @@ def play(folder, *words):
 
 
 def hashes(root):
-  found = {}
+  by_folder = {}
   for name in FOLDERS:
     summary = files.read_json(root / name / "summary.json")
-    found[name] = summary["hashes"], summary["identity"]
-  return found
+    by_folder[name] = summary["hashes"], summary["identity"]
+  return by_folder
 
 
-@pytest.fixture(name="played", scope="module")
-def _played(tmp_path_factory):
+@pytest.fixture(name="sweep_folder", scope="module")
+def _sweep_folder(tmp_path_factory):
   """A sweep of three rounds; the last rate diverges."""
   root = tmp_path_factory.mktemp("sweeps") / "rates"
   assert play(root, "--rounds=3") == 0
   return root
 
 
-@pytest.fixture(name="alone", scope="module")
-def _alone(tmp_path_factory):
-  """A run of its own for each setting, with its pictures as ``played``."""
+@pytest.fixture(name="single_runs", scope="module")
+def _single_runs(tmp_path_factory):
+  """A run of its own for each setting, with its pictures as ``sweep_folder``."""
   folder = tmp_path_factory.mktemp("alone")
   for name in FOLDERS:
     assert (
@@ -63,22 +63,24 @@ def _alone(tmp_path_factory):
   return folder
 
 
-def test_a_setting_is_the_run_of_its_folder(played, alone):
+def test_a_setting_is_the_run_of_its_folder(sweep_folder, single_runs):
   for name in FOLDERS:
     for table in ("metrics.csv", "rounds.csv"):
-      assert (played / name / table).read_text() == (alone / name / table).read_text()
-    assert {path.name for path in (played / name).iterdir()} == {
-      path.name for path in (alone / name).iterdir()
+      assert (sweep_folder / name / table).read_text() == (
+        single_runs / name / table
+      ).read_text()
+    assert {path.name for path in (sweep_folder / name).iterdir()} == {
+      path.name for path in (single_runs / name).iterdir()
     }
-  assert hashes(played) == hashes(alone)
-  loaded = fa.load_run(played / FOLDERS[1])
+  assert hashes(sweep_folder) == hashes(single_runs)
+  loaded = fa.load_run(sweep_folder / FOLDERS[1])
   assert loaded.facts["hparams"]["client_lr"] == 0.5
   assert loaded.client_params(3)["params"]["bias"].shape == (10,)
 
 
-def test_table_files_and_picture_agree(played):
-  facts = files.read_json(played / "sweep.json")
-  summary = files.read_json(played / FOLDERS[1] / "summary.json")
+def test_table_files_and_picture_agree(sweep_folder):
+  facts = files.read_json(sweep_folder / "sweep.json")
+  summary = files.read_json(sweep_folder / FOLDERS[1] / "summary.json")
   final = summary["final"]["validation"]["accuracy"]
   assert facts["best"] == {"client_lr": "0.5"}
   assert (facts["folder"], facts["by"], facts["metric"], facts["score"]) == (
@@ -93,13 +95,13 @@ def test_table_files_and_picture_agree(played):
     final["values"],
   )
   assert facts["replay"].startswith(
-    f"--flagfile={played / FOLDERS[1] / 'flags.txt'} --out_dir="
+    f"--flagfile={sweep_folder / FOLDERS[1] / 'flags.txt'} --out_dir="
   )
   assert (
     config_lib.parse(facts["replay"].split()).identity()
-    == (hashes(played)[FOLDERS[1]][1])
+    == (hashes(sweep_folder)[FOLDERS[1]][1])
   )
-  with open(played / "sweep.csv", newline="", encoding="utf-8") as file:
+  with open(sweep_folder / "sweep.csv", newline="", encoding="utf-8") as file:
     rows = list(csv.DictReader(file))
   assert [(row["client_lr"], row["seed"], row["protocol"]) for row in rows] == [
     (rate, seed, protocol)
@@ -108,47 +110,47 @@ def test_table_files_and_picture_agree(played):
     for seed in "01"
   ]
   assert [float(row["accuracy"]) for row in rows[-2:]] == final["values"]
-  text = (played / "sweep.md").read_text("utf-8")
+  text = (sweep_folder / "sweep.md").read_text("utf-8")
   assert (
     f"| **0.5** | **{100 * final['mean']:.2f} +- {100 * final['ci95']:.2f}** |"
   ) in text
   assert "| 1e30 | diverged in round 1 |" in text
   assert "chosen by `validation`." in text
-  with Image.open(played / "sweep.png") as image:
+  with Image.open(sweep_folder / "sweep.png") as image:
     assert min(image.size) > 200
 
 
-def test_finished_settings_are_not_played_again(played, monkeypatch, capsys):
-  before = hashes(played)
-  table = (played / "sweep.md").read_text("utf-8")
+def test_finished_settings_are_not_played_again(sweep_folder, monkeypatch, capsys):
+  before = hashes(sweep_folder)
+  table = (sweep_folder / "sweep.md").read_text("utf-8")
   monkeypatch.setattr(
-    sweeps._Player,
+    sweeps._Runner,
     "play",
     lambda self, number: [
-      sweeps.Played(config, played, sweeps.Divergence(1, "params", 0))
+      sweeps.SettingOutcome(config, sweep_folder, sweeps.Divergence(1, "params", 0))
       for config in self._groups[number]
       if config.hparams["client_lr"] == 1e30
     ],
   )
-  assert not (played / "sweep.html").exists()
-  assert play(played, "--rounds=3", "--resume", "--html") == 0
-  assert hashes(played) == before
-  assert (played / "sweep.md").read_text("utf-8") == table
+  assert not (sweep_folder / "sweep.html").exists()
+  assert play(sweep_folder, "--rounds=3", "--resume", "--html") == 0
+  assert hashes(sweep_folder) == before
+  assert (sweep_folder / "sweep.md").read_text("utf-8") == table
   assert "warning" not in capsys.readouterr().err
-  lines = made_runs.plotted(played / "sweep.html")[0][1::2]
+  lines = made_runs.read_traces(sweep_folder / "sweep.html")[0][1::2]
   assert [line["name"] for line in lines] == FOLDERS  # none diverged
-  summary = files.read_json(played / FOLDERS[1] / "summary.json")
+  summary = files.read_json(sweep_folder / FOLDERS[1] / "summary.json")
   assert lines[1]["y"][-1] == pytest.approx(
     100 * summary["final"]["validation"]["accuracy"]["mean"]
   )
 
 
 def test_an_interrupted_sweep_goes_on_to_the_same_bits(
-  played, tmp_path, monkeypatch, capsys
+  sweep_folder, tmp_path, monkeypatch, capsys
 ):
   """Each setting where it stopped; from the start if a checkpoint is damaged."""
-  given = ("--sweep=client_lr=0.01,0.5", f"--out_dir={tmp_path}")
-  real = queue.play_lib.play
+  flags = ("--sweep=client_lr=0.01,0.5", f"--out_dir={tmp_path}")
+  real = queue.play_lib.run_steps
   monkeypatch.setattr(writer, "_SLOW_SAVE", 1e9)
 
   def stops(*args, **kwargs):
@@ -157,8 +159,8 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bits(
       if step.round == 2:
         raise KeyboardInterrupt
 
-  monkeypatch.setattr(queue.play_lib, "play", stops)
-  assert sweep.main([*WORDS, *given, "--rounds=3"]) == 130
+  monkeypatch.setattr(queue.play_lib, "run_steps", stops)
+  assert sweep.main([*WORDS, *flags, "--rounds=3"]) == 130
   assert not (tmp_path / FOLDERS[0] / "summary.json").exists()
   starts = []
 
@@ -166,11 +168,11 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bits(
     starts.append(done)
     return real(programs, records, states, done, stop, pace)
 
-  monkeypatch.setattr(queue.play_lib, "play", counts)
-  assert sweep.main([*WORDS, *given, "--rounds=3", "--resume"]) == 0
+  monkeypatch.setattr(queue.play_lib, "run_steps", counts)
+  assert sweep.main([*WORDS, *flags, "--rounds=3", "--resume"]) == 0
   assert starts == [2]
   assert "starts again" not in capsys.readouterr().err
-  assert hashes(tmp_path) == hashes(played)
+  assert hashes(tmp_path) == hashes(sweep_folder)
   newest = max((tmp_path / FOLDERS[0] / "checkpoint").iterdir())
   for damage, expected in (
     (lambda: newest.write_bytes(b"x"), [0]),
@@ -180,40 +182,41 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bits(
     for name in FOLDERS:
       (tmp_path / name / "summary.json").unlink()
     damage()
-    assert sweep.main([*WORDS, *given, "--rounds=3", "--resume"]) == 0
-    assert starts == expected and hashes(tmp_path) == hashes(played)
-    said = capsys.readouterr().err
+    assert sweep.main([*WORDS, *flags, "--rounds=3", "--resume"]) == 0
+    assert starts == expected and hashes(tmp_path) == hashes(sweep_folder)
+    message = capsys.readouterr().err
     for name in FOLDERS:
-      assert (f"{name}: starts again from round 0 (it had 3)" in said) == (
+      assert (f"{name}: starts again from round 0 (it had 3)" in message) == (
         expected == [0]
       )
 
 
-def test_parts_and_then_the_whole(played, tmp_path, monkeypatch, capsys):
+def test_parts_and_then_the_whole(sweep_folder, tmp_path, monkeypatch, capsys):
   for number in (2, 1):
     assert play(tmp_path, "--rounds=3", f"--part={number}/2") == 0
-    said = capsys.readouterr().out
-    assert said.startswith(
+    output = capsys.readouterr().out
+    assert output.startswith(
       f"part {number}/2: its runs have ended ({number} of 3), 1 runs are left"
     )
     assert not (tmp_path / "sweep.md").exists()
-  assert hashes(tmp_path) == hashes(played)
-  real, together = sweeps._Player._play_together, []
+  assert hashes(tmp_path) == hashes(sweep_folder)
+  real, together = sweeps._Runner._run_together, []
   monkeypatch.setattr(
-    sweeps._Player,
-    "_play_together",
-    lambda self, held, *rest: (
-      together.append([one.folder.name for one in held]) or real(self, held, *rest)
+    sweeps._Runner,
+    "_run_together",
+    lambda self, places, *arguments: (
+      together.append([place.folder.name for place in places])
+      or real(self, places, *arguments)
     ),
   )
   assert play(tmp_path, "--rounds=3", "--resume") == 0
   assert together == [["client_lr=1e30"]]  # that it diverges is nowhere
   for name in ("sweep.md", "sweep.csv"):
-    assert (tmp_path / name).read_text() == (played / name).read_text()
+    assert (tmp_path / name).read_text() == (sweep_folder / name).read_text()
 
 
 @pytest.mark.parametrize(
-  "words, said",
+  "words, parts",
   [
     ("--rounds=3", "--out_dir= & not empty (give --resume"),
     ("--rounds=2 --resume", "--rounds=2: the run in  & has 3 already"),
@@ -224,20 +227,21 @@ def test_parts_and_then_the_whole(played, tmp_path, monkeypatch, capsys):
     ),
   ],
 )
-def test_what_is_refused_changes_nothing(played, refused, words, said):
-  before = {path: path.read_bytes() for path in played.rglob("*.ckpt")}
+def test_what_is_refused_changes_nothing(sweep_folder, refused, words, parts):
+  before = {path: path.read_bytes() for path in sweep_folder.rglob("*.ckpt")}
   line = refused(
-    sweep, [*WORDS, "--sweep=client_lr=0.01,0.5", f"--out_dir={played}", *words.split()]
+    sweep,
+    [*WORDS, "--sweep=client_lr=0.01,0.5", f"--out_dir={sweep_folder}", *words.split()],
   )
-  assert not [part for part in said.split(" & ") if part not in line]
+  assert not [part for part in parts.split(" & ") if part not in line]
   assert before and before == {
-    path: path.read_bytes() for path in played.rglob("*.ckpt")
+    path: path.read_bytes() for path in sweep_folder.rglob("*.ckpt")
   }
 
 
 def test_overwrite_starts_anew(tmp_path, capsys):
   """The metric and score that judge are named; test data have a warning."""
-  given = (
+  words = (
     *WORDS,
     "--rounds=1",
     "--sweep=client_lr=0.1;1",
@@ -246,11 +250,11 @@ def test_overwrite_starts_anew(tmp_path, capsys):
     "--metric=loss",
     "--score=all",
   )
-  assert sweep.main(given) == 0
+  assert sweep.main(words) == 0
   first = (tmp_path / "client_lr=1" / "summary.json").stat().st_mtime_ns
-  said = capsys.readouterr()
-  assert "warning: the best setting is chosen by global, on test data" in (said.err)
-  assert "--validation_clients" in said.err
+  streams = capsys.readouterr()
+  assert "warning: the best setting is chosen by global, on test data" in (streams.err)
+  assert "--validation_clients" in streams.err
   facts = files.read_json(tmp_path / "sweep.json")
   assert (facts["by"], facts["metric"], facts["score"]) == ("global", "loss", "all")
   losses = {
@@ -261,7 +265,7 @@ def test_overwrite_starts_anew(tmp_path, capsys):
   }
   assert facts["mean"] == pytest.approx(min(losses.values()))
   assert facts["mean"] == pytest.approx(losses[facts["best"]["client_lr"]])
-  assert sweep.main([*given, "--overwrite"]) == 0
+  assert sweep.main([*words, "--overwrite"]) == 0
   assert (tmp_path / "client_lr=1" / "summary.json").stat().st_mtime_ns > first
 
 
@@ -285,9 +289,9 @@ def test_validation_data_without_a_class_choose_nothing(tmp_path, capsys):
   ],
 )
 def test_validation_is_evaluated_where_there_is_one(words, evaluated):
-  found = sweep._with_validation(words)
-  assert found[: len(words)] == words
-  assert any(word.endswith(",validation") for word in found) == evaluated
+  actual = sweep._with_validation(words)
+  assert actual[: len(words)] == words
+  assert any(word.endswith(",validation") for word in actual) == evaluated
 
 
 SOMEWHERE = pathlib.Path("somewhere")
@@ -303,26 +307,26 @@ def test_a_grid_is_read_as_it_is_written():
 
 
 def test_a_setting_is_a_run_of_its_own():
-  found = sweeps.configs(
+  configs = sweeps.configs(
     PROX, {"client_lr": ["0.1", "1"], "local_steps": ["2", "3"]}, SOMEWHERE
   )
-  assert [c.out_dir for c in found] == [
+  assert [c.out_dir for c in configs] == [
     str(SOMEWHERE / f"client_lr={rate},local_steps={steps}")
     for rate in ("0.1", "1")
     for steps in (2, 3)
   ]
-  alone = config_lib.parse(
-    [*PROX, "--client_lr=1", "--local_steps=2", f"--out_dir={found[2].out_dir}"]
+  single = config_lib.parse(
+    [*PROX, "--client_lr=1", "--local_steps=2", f"--out_dir={configs[2].out_dir}"]
   )
-  assert found[2] == alone and found[2].identity() == alone.identity()
-  assert by_program(found) == [[0, 2], [1, 3]]
+  assert configs[2] == single and configs[2].identity() == single.identity()
+  assert by_program(configs) == [[0, 2], [1, 3]]
 
 
 def test_values_that_are_zero_or_strings_part_the_grid():
-  found = sweeps.configs(PROX, {"mu": ["0", "0.1", "1"]}, SOMEWHERE)
-  assert [len(part) for part in by_program(found)] == [1, 2]
-  found = sweeps.configs(PROX, {"partition": ["iid", "classes"]}, SOMEWHERE)
-  assert [len(part) for part in by_program(found)] == [1, 1]
+  configs = sweeps.configs(PROX, {"mu": ["0", "0.1", "1"]}, SOMEWHERE)
+  assert [len(part) for part in by_program(configs)] == [1, 2]
+  configs = sweeps.configs(PROX, {"partition": ["iid", "classes"]}, SOMEWHERE)
+  assert [len(part) for part in by_program(configs)] == [1, 1]
 
 
 def test_every_setting_is_checked_for_warnings(tmp_path, monkeypatch, capsys):
@@ -334,7 +338,7 @@ def test_every_setting_is_checked_for_warnings(tmp_path, monkeypatch, capsys):
 
   monkeypatch.setattr(sweeps, "compile_together", stops)
   with pytest.raises(Compiled):
-    sweeps.play_all(
+    sweeps.run_all(
       sweeps.configs(
         ["--algorithm=ditto", "--dataset=digits", "--personal_lr=0.1"],
         {"lam": ["0.5", "30"]},

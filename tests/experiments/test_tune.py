@@ -41,7 +41,7 @@ def test_the_best_mean_of_the_partitions_is_taken():
 
 
 @pytest.mark.parametrize(
-  "tried,best,more",
+  "tried,best,value",
   [
     ((0.1, 0.3, 1.0), 1.0, 3.3),
     ((0.1, 0.3, 1.0), 0.1, 0.033),
@@ -54,8 +54,8 @@ def test_the_best_mean_of_the_partitions_is_taken():
     ((0.3,), 0.3, None),
   ],
 )
-def test_beyond(tried, best, more):
-  assert tune.beyond(tried, best) == more
+def test_beyond(tried, best, value):
+  assert tune.beyond(tried, best) == value
 
 
 def test_a_choice_replaces_the_one_before(tmp_path):
@@ -69,7 +69,7 @@ def test_a_choice_replaces_the_one_before(tmp_path):
   assert "here" not in text.replace("there", "") and "92.00 %" in text
   assert config.parse([f"--flagfile={file}"]).hparams["client_lr"] == 0.1
   assert config.parse([f"--flagfile={file}"]).hparams["batch_size"] == 4
-  assert chosen.said(chosen.of_flags([f"--flagfile={file}"])) == (
+  assert chosen.describe(chosen.of_flags([f"--flagfile={file}"])) == (
     "validation: client_lr"
   )
 
@@ -83,23 +83,23 @@ def test_settings_fill_their_ranges_and_begin_with_the_stated_one():
     "central_rule": "corrected",
     "client_lr": 12.0,
   }
-  found = tuning.drawn(ranges, first, 41)
-  assert found[0] == first and len(found) == 41
-  assert all(a != b for i, a in enumerate(found) for b in found[:i])
-  rates = np.log([s["client_lr"] for s in found[1:]])
+  settings = tuning.sample_settings(ranges, first, 41)
+  assert settings[0] == first and len(settings) == 41
+  assert all(a != b for i, a in enumerate(settings) for b in settings[:i])
+  rates = np.log([s["client_lr"] for s in settings[1:]])
   low, high = np.log(ranges["client_lr"][:2])
   parts = np.sort(np.floor((rates - low) / (high - low) * 40 + 1e-9))
   assert abs(parts - np.arange(40)).max() <= 1  # rates have two digits
-  assert collections.Counter(s["beta1"] for s in found[1:]) == dict.fromkeys(
+  assert collections.Counter(s["beta1"] for s in settings[1:]) == dict.fromkeys(
     (0.0, 0.5, 0.8, 0.9, 0.95), 8
   )
-  assert found == tuning.drawn(ranges, first, 41)
-  few = tuning.drawn(
+  assert settings == tuning.sample_settings(ranges, first, 41)
+  few = tuning.sample_settings(
     {"variant": tuning.AnyOf(("client", "table"))}, {"variant": "table"}, 16
   )
   assert [s["variant"] for s in few] == ["table", "client"]
   rates = tuning.Log(0.1, 0.2, 0.1)  # of two digits: 0.1, 0.11, ..., 0.2
-  few = tuning.drawn({"client_lr": rates}, {"client_lr": 0.1}, 500)
+  few = tuning.sample_settings({"client_lr": rates}, {"client_lr": 0.1}, 500)
   assert {s["client_lr"] for s in few} <= {  # it went on for ever
     number / 100 for number in range(10, 21)
   } and len(few) > 5
@@ -115,23 +115,23 @@ def test_every_setting_is_played_on_every_partition(tmp_path, monkeypatch, capsy
   monkeypatch.setattr(
     tuning.Study, "method_flags", lambda self, name: [f"--algorithm={name}"]
   )
-  real = tuning.sweeps.play_all
+  real = tuning.sweeps.run_all
   seen = []
 
   def play_all(configs, validated):
     seen.extend(configs)
     return real(configs, validated)
 
-  monkeypatch.setattr(tuning.sweeps, "play_all", play_all)
+  monkeypatch.setattr(tuning.sweeps, "run_all", play_all)
   study = tuning.Study(*key, tmp_path, (), extra)
-  found = study.play("fedavg", 2)
+  trials = study.play("fedavg", 2)
   assert "2 settings x 2 partitions x 1 seeds" in capsys.readouterr().out
   assert [c.data.partition_seed for c in seen] == [0, 0, 1, 1]
   assert all(c.run.eval_protocols == ("validation",) for c in seen)
-  assert [len(trial.accuracies) for trial in found] == [2, 2]
-  text = tuning.table("T", {"fedavg": found}, 10, 1)
-  assert "FedAvg" in text and f"{tuning.choose(found).validation:.2f}" in text
-  rows = tuning.rows_of({"fedavg": found})
+  assert [len(trial.accuracies) for trial in trials] == [2, 2]
+  text = tuning.table("T", {"fedavg": trials}, 10, 1)
+  assert "FedAvg" in text and f"{tuning.choose(trials).validation:.2f}" in text
+  rows = tuning.rows_of({"fedavg": trials})
   assert [row["stated"] for row in rows] == [1, 0]
   # Of 240 examples no class has a hundred.
   monkeypatch.setattr(tuning, "LEAST", 100)
@@ -143,7 +143,7 @@ def test_every_setting_is_played_on_every_partition(tmp_path, monkeypatch, capsy
 def test_what_is_tuned_is_a_setting_of_the_method(paper, data):
   study = tuning.Study(paper, data, pathlib.Path())
   for name in study.files():
-    settings = tuning.drawn(*tuning.space(paper, data, name, 100.0), 16)
+    settings = tuning.sample_settings(*tuning.space(paper, data, name, 100.0), 16)
     assert settings[0].keys() == settings[-1].keys()
     for setting in settings[::5]:
       config.parse(
@@ -162,9 +162,9 @@ def test_a_sixth_of_the_training_images_is_held_out(tmp_path, monkeypatch):
   monkeypatch.setattr(
     tuning, "load_examples", lambda options: types.SimpleNamespace(x_train=x, y_train=y)
   )
-  with np.load(tuning._held_out(tmp_path, "digits", ())) as made:
-    assert made["x_test"].shape == (2, 2) and made["x_train"].shape == (10, 2)
-    rows = np.concatenate([made["x_train"], made["x_test"]])
+  with np.load(tuning._holdout_file(tmp_path, "digits", ())) as arrays:
+    assert arrays["x_test"].shape == (2, 2) and arrays["x_train"].shape == (10, 2)
+    rows = np.concatenate([arrays["x_train"], arrays["x_test"]])
   np.testing.assert_array_equal(np.sort(rows, 0), x)
 
 
@@ -190,15 +190,15 @@ def test_a_run_is_tuned_by_its_derivatives(tmp_path, capsys):
     )
     == 0
   )
-  found = files.read_json(tmp_path / "gradient.json")
-  assert [step["rounds"] for step in found["steps"]] == [2, 4, 4]
-  assert found["steps"][0]["values"] == {"client_lr": pytest.approx(0.01)}
-  assert found["rounds_played"] == 2 * (2 + 4 + 4)
-  assert found["best"]["client_lr"] > 0.05
-  said = capsys.readouterr().out
-  assert f"best: --client_lr={found['best']['client_lr']:.4g}\n" in said
-  rate = config.parse(found["replay"].split()).hparams["client_lr"]
-  assert rate == pytest.approx(found["best"]["client_lr"], rel=1e-3)
+  facts = files.read_json(tmp_path / "gradient.json")
+  assert [step["rounds"] for step in facts["steps"]] == [2, 4, 4]
+  assert facts["steps"][0]["values"] == {"client_lr": pytest.approx(0.01)}
+  assert facts["rounds_played"] == 2 * (2 + 4 + 4)
+  assert facts["best"]["client_lr"] > 0.05
+  output = capsys.readouterr().out
+  assert f"best: --client_lr={facts['best']['client_lr']:.4g}\n" in output
+  rate = config.parse(facts["replay"].split()).hparams["client_lr"]
+  assert rate == pytest.approx(facts["best"]["client_lr"], rel=1e-3)
   text = (tmp_path / "gradient.md").read_text()
   assert text.count("\n| ") == 5 and "**" in text
 

@@ -31,7 +31,7 @@ MASKED = {
 }
 
 
-def refused(message, function, *args):
+def assert_refused(message, function, *args):
   with pytest.raises(AssertionError, match=message):
     jax.eval_shape(function, *args)
 
@@ -41,41 +41,41 @@ def test_a_mask_has_one_boolean_for_each_row(name):
   function, rows = MASKED[name]
   jax.eval_shape(function, rows, MASK)  # as it should be
   for mask in (MASK[:1], MASK[:-1], MASK[:, None]):
-    refused("mask: one entry for each row", function, rows, mask)
-  refused("bool", function, rows, MASK.astype(jnp.float32))
-  refused("must be .[Sn], [dn].", function, rows[0], MASK)
+    assert_refused("mask: one entry for each row", function, rows, mask)
+  assert_refused("bool", function, rows, MASK.astype(jnp.float32))
+  assert_refused("must be .[Sn], [dn].", function, rows[0], MASK)
 
 
 def test_centres_and_vectors_are_as_long_as_the_points():
   for width in (1, D + 1):
-    refused(
+    assert_refused(
       "centres: rows as long",
       lambda c: grouping.lloyd(POINTS, MASK, c),
       jnp.ones((K, width)),
     )
-    refused(
+    assert_refused(
       "origin: rows as long",
       lambda c: grouping.farthest_first(POINTS, MASK, c, K),
       jnp.ones(width),
     )
-    refused(
+    assert_refused(
       "vectors: rows as long",
       lambda v: grouping.place(grouping.project(POINTS, MASK, 2), v, centre=True),
       jnp.ones((4, width)),
     )
-    refused(
+    assert_refused(
       "centres: rows as long",
       lambda v: grouping.nearest_centre(v, POINTS[:K]),
       jnp.ones(width),
     )
-    refused(
+    assert_refused(
       "directions: rows as long",
       lambda v: grouping.closest_direction(v, POINTS[:K], MASK[:K]),
       jnp.ones(width),
     )
-  refused(
+  assert_refused(
     "mask: one entry",
     lambda m: grouping.closest_direction(POINTS[0], POINTS[:K], m),
     MASK[:1],
   )
-  refused("assert_shape", grouping.cosine, SQUARE[:, :1])
+  assert_refused("assert_shape", grouping.cosine, SQUARE[:, :1])

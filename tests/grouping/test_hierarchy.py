@@ -16,7 +16,7 @@ ROWS, GROUPS = 14, 4
 
 
 @functools.cache
-def compiled(linkage):
+def compile_linkage(linkage):
   """Both modes are one program: the threshold is data."""
   return optimised_jit(
     functools.partial(grouping.agglomerate, linkage=linkage, num_groups=GROUPS)
@@ -46,12 +46,12 @@ def by_first_member(labels):
   return [seen.setdefault(label, len(seen)) for label in labels]
 
 
-def check(found, mask, labels):
+def check(actual, mask, labels):
   """Same partition, numbered by first member."""
   expected = np.full(ROWS, GROUPS)
   expected[mask] = by_first_member(labels)
-  np.testing.assert_array_equal(found.assignment, expected)
-  assert found.number == len(set(labels))
+  np.testing.assert_array_equal(actual.assignment, expected)
+  assert actual.number == len(set(labels))
 
 
 @pytest.mark.parametrize("linkage", grouping.LINKAGES)
@@ -63,17 +63,17 @@ def test_a_number_of_groups_and_a_threshold(linkage, seed):
   heights = merges[:, 2]
   between = (heights[1:] + heights[:-1]) / 2
   for threshold in [-np.inf, 0.0, between[2], *between[-3:], 2 * heights[-1]]:
-    found = compiled(linkage)(square, mask, threshold=np.float32(threshold))
+    actual = compile_linkage(linkage)(square, mask, threshold=np.float32(threshold))
     labels = hierarchy.fcluster(merges, threshold, "distance")
-    assert found.wanted == len(set(labels))
-    if found.wanted > GROUPS:
+    assert actual.num_by_threshold == len(set(labels))
+    if actual.num_by_threshold > GROUPS:
       labels = hierarchy.fcluster(merges, GROUPS, "maxclust")
       np.testing.assert_allclose(
-        [found.height, found.next_height],
+        [actual.height, actual.next_height],
         [heights[-GROUPS], heights[-GROUPS + 1]],
         rtol=1e-5,
       )
-    check(found, mask, labels)
+    check(actual, mask, labels)
 
 
 @pytest.mark.parametrize("linkage", grouping.LINKAGES)
@@ -83,10 +83,10 @@ def test_a_merge_at_the_threshold_is_made(linkage):
   square = np.zeros((ROWS, ROWS), np.float32)
   square[:7, :7] = abs(points[:, None] - points[None])
   mask = np.arange(ROWS) < 7
-  agglomerate = compiled(linkage)
+  agglomerate = compile_linkage(linkage)
   below = np.nextafter(np.float32(2), np.float32(0))
-  assert agglomerate(square, mask, threshold=np.float32(2)).wanted == 5
-  assert agglomerate(square, mask, threshold=below).wanted == 6
+  assert agglomerate(square, mask, threshold=np.float32(2)).num_by_threshold == 5
+  assert agglomerate(square, mask, threshold=below).num_by_threshold == 6
 
 
 @pytest.mark.parametrize("linkage", ["single", "complete"])
@@ -97,27 +97,29 @@ def test_negative_cosines(linkage):
   rows /= np.linalg.norm(rows, axis=1, keepdims=True)
   square = -(rows @ rows.T).astype(np.float32)
   mask = np.ones(ROWS, bool)
-  found = compiled(linkage)(square, mask, threshold=-np.inf)
+  actual = compile_linkage(linkage)(square, mask, threshold=-np.inf)
   shifted = square + 2
   np.fill_diagonal(shifted, 0)
   merges = tree(shifted, mask, linkage)
-  check(found, mask, hierarchy.fcluster(merges, GROUPS, "maxclust"))
+  check(actual, mask, hierarchy.fcluster(merges, GROUPS, "maxclust"))
   np.testing.assert_allclose(
-    [found.height, found.next_height], merges[[-GROUPS, -GROUPS + 1], 2] - 2, atol=1e-6
+    [actual.height, actual.next_height],
+    merges[[-GROUPS, -GROUPS + 1], 2] - 2,
+    atol=1e-6,
   )
-  assert found.height < 0
+  assert actual.height < 0
 
 
 def test_fewer_rows_than_groups():
   square, _ = draw(0)
-  agglomerate = compiled("complete")
+  agglomerate = compile_linkage("complete")
   mask = np.isin(np.arange(ROWS), [3, 8])
   square = np.where(np.isnan(square), np.float32(1), square)
-  found = agglomerate(square, mask, threshold=-np.inf)
+  actual = agglomerate(square, mask, threshold=-np.inf)
   expected = np.full(ROWS, GROUPS)
   expected[[3, 8]] = 0, 1
-  np.testing.assert_array_equal(found.assignment, expected)
-  assert (found.number, found.wanted, found.height) == (2, 2, -np.inf)
+  np.testing.assert_array_equal(actual.assignment, expected)
+  assert (actual.number, actual.num_by_threshold, actual.height) == (2, 2, -np.inf)
   nobody = agglomerate(square, np.zeros(ROWS, bool), threshold=np.inf)
   assert (nobody.number, nobody.next_height) == (0, np.inf)
   assert (np.asarray(nobody.assignment) == GROUPS).all()
@@ -131,20 +133,22 @@ def test_what_is_not_a_number_is_merged_last_but_is():
   square[2] = square[:, 2] = np.nan
   square[5] = square[:, 5] = np.inf
   for linkage in grouping.LINKAGES:
-    found = compiled(linkage)(square, np.ones(ROWS, bool), threshold=-np.inf)
-    assignment = np.asarray(found.assignment)
-    assert found.number == GROUPS
+    actual = compile_linkage(linkage)(square, np.ones(ROWS, bool), threshold=-np.inf)
+    assignment = np.asarray(actual.assignment)
+    assert actual.number == GROUPS
     assert (assignment == assignment[2]).sum() == 1
     assert (assignment == assignment[5]).sum() == 1
-    one = compiled(linkage)(square, np.ones(ROWS, bool), threshold=np.inf)
-    assert one.number == 1 and not one.assignment.any()
+    single_group = compile_linkage(linkage)(
+      square, np.ones(ROWS, bool), threshold=np.inf
+    )
+    assert single_group.number == 1 and not single_group.assignment.any()
 
 
 def test_ties_go_to_the_lowest_rows():
   square = 1 - np.eye(ROWS, dtype=np.float32)
   mask = np.arange(ROWS) % 2 == 1
-  found = compiled("single")(square, mask, threshold=-np.inf)
-  assert found.assignment[mask].tolist() == [0, 0, 0, 0, 1, 2, 3]
+  actual = compile_linkage("single")(square, mask, threshold=-np.inf)
+  assert actual.assignment[mask].tolist() == [0, 0, 0, 0, 1, 2, 3]
 
 
 @pytest.mark.program
@@ -160,8 +164,8 @@ def test_runs_side_by_side():
     )
   )(np.stack(squares), np.stack(masks), thresholds)
   for i, threshold in enumerate(thresholds):
-    alone = compiled("average")(squares[i], masks[i], threshold=threshold)
-    for mine, expected in zip(together, alone, strict=True):
+    reference = compile_linkage("average")(squares[i], masks[i], threshold=threshold)
+    for mine, expected in zip(together, reference, strict=True):
       np.testing.assert_array_equal(mine[i], expected)
 
 

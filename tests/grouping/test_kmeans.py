@@ -86,8 +86,8 @@ def test_equal_centres_part_one_by_one():
   points = jnp.array([[0.0], [1.0], [9.0]])
   first = lloyd(points, jnp.ones(3, bool), jnp.zeros((2, 1)), 1)
   assert first.assignment.tolist() == [0, 0, 0]
-  whole = lloyd(points, jnp.ones(3, bool), jnp.zeros((2, 1)))
-  assert whole.assignment.tolist() == [1, 1, 0]
+  result = lloyd(points, jnp.ones(3, bool), jnp.zeros((2, 1)))
+  assert result.assignment.tolist() == [1, 1, 0]
 
 
 def test_nobody_counts():
@@ -136,15 +136,15 @@ def test_plus_plus_draws_by_squared_distance():
   points = np.array([0.0, 1.0, 3.0, np.nan, 4.0], np.float32)
   mask = ~np.isnan(points)
   centres = np.asarray(pairs_drawn(points, mask))
-  counted = points[mask].astype(np.float64)
-  squares = (counted[:, None] - counted[None]) ** 2
-  law = squares / squares.sum(1, keepdims=True) / len(counted)
-  seen = (counted == centres[..., None]).astype(int)  # [DRAWS, 2, 4]
+  members = points[mask].astype(np.float64)
+  squares = (members[:, None] - members[None]) ** 2
+  law = squares / squares.sum(1, keepdims=True) / len(members)
+  seen = (members == centres[..., None]).astype(int)  # [DRAWS, 2, 4]
   assert (seen.sum(-1) == 1).all()
   seen = np.einsum("ni,nj->ij", seen[:, 0], seen[:, 1])
   assert not np.diagonal(seen).any()
-  apart = law > 0
-  assert stats.chisquare(seen[apart], DRAWS * law[apart]).pvalue > 1e-3
+  off_diagonal = law > 0
+  assert stats.chisquare(seen[off_diagonal], DRAWS * law[off_diagonal]).pvalue > 1e-3
 
 
 def test_plus_plus_of_equal_points():
@@ -160,8 +160,8 @@ kmeans = quick_jit(
 
 def inertia(points, mask, groups):
   """Squared distances to the own centre, summed."""
-  own = np.asarray(groups.centres)[np.asarray(groups.assignment)[mask]]
-  return ((points[mask] - own) ** 2).sum()
+  centres = np.asarray(groups.centres)[np.asarray(groups.assignment)[mask]]
+  return ((points[mask] - centres) ** 2).sum()
 
 
 @pytest.mark.program
@@ -170,7 +170,7 @@ def test_kmeans_keeps_its_best_start():
   points = rng.random((40, 2)).astype(np.float32)
   mask = np.arange(40) % 7 != 3
   points[~mask] = np.nan
-  alone = quick_jit(
+  run_start = quick_jit(
     jax.vmap(
       lambda key: grouping.lloyd(
         jnp.asarray(points),
@@ -182,7 +182,7 @@ def test_kmeans_keeps_its_best_start():
   )
   for seed in range(3):
     key = jax.random.key(seed)
-    starts = jax.device_get(alone(jax.random.split(key, 6)))
+    starts = jax.device_get(run_start(jax.random.split(key, 6)))
     spread = [inertia(points, mask, row(starts, i)) for i in range(6)]
     assert max(spread) > 1.05 * min(spread)
     best = kmeans(points, mask, key)

@@ -16,8 +16,8 @@ def test_the_nearest_centre_is_by_distance():
     ([-9.0, 0.0], 2),
     ([0.0, 0.0], 0),
   ):  # a tie: the first
-    found = nearest_centre(jnp.array(vector), CENTRES)
-    assert found == group and found.dtype == jnp.int32
+    actual = nearest_centre(jnp.array(vector), CENTRES)
+    assert actual == group and actual.dtype == jnp.int32
 
 
 def test_the_closest_direction_is_by_angle():

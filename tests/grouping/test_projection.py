@@ -19,10 +19,10 @@ def draw(seed, rank=30):
   rng = np.random.default_rng(seed)
   mask = np.arange(9) % 4 != 3
   basis = np.linalg.qr(rng.normal(size=(30, 7)))[0]
-  left = np.linalg.qr(rng.normal(size=(7, 7)))[0]
+  left_basis = np.linalg.qr(rng.normal(size=(7, 7)))[0]
   size = np.where(np.arange(7) < rank, 3.0 * 0.5 ** np.arange(7), 0.0)
   rows = np.full((9, 30), np.nan, np.float32)
-  rows[mask] = (left * size) @ basis.T + rng.normal(size=30)
+  rows[mask] = (left_basis * size) @ basis.T + rng.normal(size=30)
   return rows, mask
 
 
@@ -53,13 +53,13 @@ def test_place_and_lift(centre):
   mine = project(rows, mask, 3)
   theirs = oracle.project(list(rows[mask].astype(np.float64)), 4)
   sign = np.sign((np.asarray(mine.points)[mask] * theirs.points).sum(0))
-  placed = place(mine, others, centre=centre)
+  actual = place(mine, others, centre=centre)
   np.testing.assert_allclose(
-    placed, [oracle.project_centre(theirs, v, centre) * sign for v in others], atol=1e-4
+    actual, [oracle.project_centre(theirs, v, centre) * sign for v in others], atol=1e-4
   )
   np.testing.assert_allclose(
-    lift(mine, placed),
-    [oracle.lift(theirs, z * sign) for z in np.asarray(placed)],
+    lift(mine, actual),
+    [oracle.lift(theirs, z * sign) for z in np.asarray(actual)],
     atol=1e-4,
   )
   # A row that made the projection is placed on its own point.

@@ -12,7 +12,7 @@ from tests.problems import optimised_jit
 from tests.reference import clustered as oracle
 
 ROWS, SIZE, DIRECTIONS, ZERO = 9, 37, 3, 4
-COUNTED = np.isin(np.arange(ROWS), [0, 1, 3, 4, 5, 7, 8])
+MASK = np.isin(np.arange(ROWS), [0, 1, 3, 4, 5, 7, 8])
 
 
 @pytest.fixture(scope="module", name="similarities")
@@ -49,8 +49,8 @@ def draw(seed=0):
   rows = rng.normal(size=(ROWS, SIZE)) + kind[np.arange(ROWS) % 3] + 0.5
   rows *= 10.0 ** rng.uniform(-2, 1, size=(ROWS, 1))
   rows[ZERO] = 0
-  rows[~COUNTED] = np.nan
-  return rows.astype(np.float32), COUNTED
+  rows[~MASK] = np.nan
+  return rows.astype(np.float32), MASK
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -91,9 +91,9 @@ def test_all_are_those_of_scikit_learn(similarities, seed):
 def test_rows_that_do_not_count_change_nothing(similarities):
   rows, mask = draw()
   mine = similarities(rows, mask)
-  other = similarities(np.where(mask[:, None], rows, np.float32(7)), mask)
+  changed = similarities(np.where(mask[:, None], rows, np.float32(7)), mask)
   for name, value in mine.items():
-    np.testing.assert_array_equal(value, other[name], err_msg=name)
+    np.testing.assert_array_equal(value, changed[name], err_msg=name)
     assert np.isfinite(value).all(), name
     if name != "edc":
       assert not value[~mask].any(), name
@@ -104,8 +104,8 @@ def test_a_zero_row_is_like_nothing(similarities):
   mine = similarities(*draw())
   assert not mine["cosines"][ZERO].any()
   assert not mine["points"][ZERO].any()
-  assert (mine["cosine"][ZERO, COUNTED & (np.arange(ROWS) != ZERO)] == 1).all()
-  nothing = similarities(np.zeros((ROWS, SIZE), np.float32), COUNTED)
+  assert (mine["cosine"][ZERO, MASK & (np.arange(ROWS) != ZERO)] == 1).all()
+  nothing = similarities(np.zeros((ROWS, SIZE), np.float32), MASK)
   assert not any(nothing[name].any() for name in nothing if name != "cosine")
 
 

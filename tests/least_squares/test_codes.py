@@ -21,12 +21,12 @@ def test_codes_are_of_the_key_in_every_dtype():
     )
 
   single = draw("float32")
-  mine, other = single(KEY), single(jax.random.key(6))
+  mine, other_code = single(KEY), single(jax.random.key(6))
   with jax.enable_x64(True):
     double = draw("float64")(KEY)
   assert (mine.dtype, double.dtype) == (jnp.float32, jnp.float64)
   np.testing.assert_array_equal(double, np.asarray(mine, np.float64))
-  assert (np.asarray(mine) != other).all()
+  assert (np.asarray(mine) != other_code).all()
 
 
 def test_codes_are_standard_normal_and_all_different():
@@ -43,10 +43,12 @@ def test_the_high_pass():
   rng = np.random.default_rng(1)
   a, b = rng.normal(size=(2, 3, 5, 4, 2)).astype(np.float32)
   high_passed = problems.quick_jit(codes.high_passed)
-  found = np.asarray(high_passed(a))
-  np.testing.assert_allclose(found, oracle.high_pass(a), rtol=0, atol=1e-5)
-  other = np.asarray(high_passed(b))
-  np.testing.assert_allclose((found * b).sum(), (a * other).sum(), rtol=1e-4)
-  np.testing.assert_allclose(found.sum((1, 2)), np.zeros((3, 2)), atol=1e-4)
+  filtered = np.asarray(high_passed(a))
+  np.testing.assert_allclose(filtered, oracle.high_pass(a), rtol=0, atol=1e-5)
+  other_filtered = np.asarray(high_passed(b))
+  np.testing.assert_allclose(
+    (filtered * b).sum(), (a * other_filtered).sum(), rtol=1e-4
+  )
+  np.testing.assert_allclose(filtered.sum((1, 2)), np.zeros((3, 2)), atol=1e-4)
   constant = high_passed(np.full((3, 5, 4, 2), 2.5, np.float32))
   np.testing.assert_array_equal(constant, np.zeros((3, 5, 4, 2)))

@@ -22,7 +22,7 @@ PARAMS = jax.tree.map(
 )
 
 
-def given(l, bias):
+def code_and_fit(l, bias):
   """A code of layer l, and a fit of the group."""
   layer = MODEL.layers[l]
   code = (
@@ -43,7 +43,7 @@ def test_the_layer_is_the_one_of_the_sums(l, bias, monkeypatch):
   """Other clients' rows lie before and after."""
   monkeypatch.setattr(few_rows, "_FEWEST", 4)
   layer, ridge = MODEL.layers[l], 0.7
-  code, meta = given(l, bias)
+  code, meta = code_and_fit(l, bias)
 
   def by_sums(shard):
     sums = moments.add_shard(
@@ -60,8 +60,8 @@ def test_the_layer_is_the_one_of_the_sums(l, bias, monkeypatch):
     )
   )
   for number in (1, 8, 11):
-    found, expected = both(Shard(X, Y, jnp.int32(9), jnp.int32(number)))
-    for mine, theirs in zip(found, expected, strict=True):
+    actual, expected = both(Shard(X, Y, jnp.int32(9), jnp.int32(number)))
+    for mine, theirs in zip(actual, expected, strict=True):
       assert mine.dtype == jnp.float32
       np.testing.assert_allclose(mine, theirs, rtol=2e-4, atol=2e-5)
 
@@ -69,7 +69,7 @@ def test_the_layer_is_the_one_of_the_sums(l, bias, monkeypatch):
 @pytest.mark.parametrize("bias", ["none", "ones"])
 def test_without_examples_it_is_the_layer_of_the_group(bias, monkeypatch):
   monkeypatch.setattr(few_rows, "_FEWEST", 4)
-  code, meta = given(0, bias)
+  code, meta = code_and_fit(0, bias)
   kernel, offset = problems.quick_jit(
     lambda: few_rows.fit(
       MODEL.layers[0],

@@ -36,14 +36,14 @@ def test_codes_are_the_same_everywhere_and_differ_by_layer():
   seed = jax.random.key_data(jax.random.key(3))
   plan = plan_of()
   counts = jnp.array([5.0, 1.0, 0.0, 2.0])
-  first, again, other = (
+  first, repeated, next_code = (
     layer_fits.code_of(plan, seed, l, counts, jnp.float32) for l in (0, 0, 1)
   )
-  problems.assert_equal(first, again)
+  problems.assert_equal(first, repeated)
   assert first.shape == (CLASSES, plan.layers[0].positions, 5)
-  assert other.shape == (CLASSES, 1, 6)
+  assert next_code.shape == (CLASSES, 1, 6)
   centred = layer_fits.code_of(plan_of(code_centred=True), seed, 1, counts, jnp.float32)
-  code = np.asarray(other[:, 0])
+  code = np.asarray(next_code[:, 0])
   np.testing.assert_allclose(
     centred[:, 0], code - np.asarray(counts) @ code / 8, atol=1e-6
   )

@@ -30,7 +30,7 @@ def examples():
   y = rng.integers(CLASSES, size=ROWS).astype(np.int32)
   shapes = jax.eval_shape(models.Stack(CLASSES, STACK).init, jax.random.key(0), x)
   params = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), shapes)
-  played = [
+  layers = [
     {"kind": "conv", "kernel": 3},
     {"kind": "max", "size": 2},
     {"kind": "conv", "kernel": 2},
@@ -40,8 +40,8 @@ def examples():
   ]
   weights, inputs = [], []
   for view in VIEWS:
-    own = oracle.forward(played, weights, x[..., None])
-    inputs.append(own.reshape(ROWS, *view.input_shape))
+    layer_input = oracle.forward(layers, weights, x[..., None])
+    inputs.append(layer_input.reshape(ROWS, *view.input_shape))
     weights.append(view.get(params))
   return x, y, params, inputs
 
@@ -58,7 +58,7 @@ def program(l, rows, product="float64"):
   return problems.quick_jit(add)
 
 
-def padded(x, y):
+def pad(x, y):
   """With rows behind, as ``layout`` leaves them."""
   return (
     np.concatenate([x, np.zeros((layout.PADDING_ROWS, *x.shape[1:]), x.dtype)]),
@@ -66,45 +66,47 @@ def padded(x, y):
   )
 
 
-def summed(l, shards, rows=7, product="float64", x=None, dtype="float64"):
+def sum_moments(l, shards, rows=7, product="float64", x=None, dtype="float64"):
   """The moments of these (offset, size) one after the other, NumPy."""
-  whole, y, params, _ = examples()
+  inputs, y, params, _ = examples()
   with jax.enable_x64(True):
-    whole, y = padded(whole if x is None else x, y)
-    whole, params = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), (whole, params))
+    inputs, y = pad(inputs if x is None else x, y)
+    inputs, params = jax.tree.map(
+      lambda leaf: jnp.asarray(leaf, dtype), (inputs, params)
+    )
     total = moments.zeros(VIEWS[l], CLASSES, FLOAT64)
     for offset, size in shards:
       total = program(l, rows, product)(
-        whole, y, params, total, jnp.int32(offset), jnp.int32(size)
+        inputs, y, params, total, jnp.int32(offset), jnp.int32(size)
       )
     assert {leaf.dtype for leaf in jax.tree.leaves(total)} == {FLOAT64}
     return jax.tree.map(np.asarray, total)
 
 
-def expected(l, first=0, number=ROWS):
+def oracle_moments(l, first=0, number=ROWS):
   """Row by row."""
   _, y, _, inputs = examples()
   kernel = {0: 3, 1: 2}.get(l)
   part = slice(first, first + number)
-  found = oracle.statistics(inputs[l][part], y[part], CLASSES, kernel)
-  return moments.Moments(*map(np.asarray, found))
+  statistics = oracle.statistics(inputs[l][part], y[part], CLASSES, kernel)
+  return moments.Moments(*map(np.asarray, statistics))
 
 
-def assert_moments(found, wanted, rtol=1e-11):
-  for name, mine, theirs in zip(found._fields[:4], found, wanted):
+def assert_moments(actual, expected, rtol=1e-11):
+  for name, mine, theirs in zip(actual._fields[:4], actual, expected):
     scale = np.abs(theirs).max()
     np.testing.assert_allclose(mine, theirs, rtol=0, atol=rtol * scale, err_msg=name)
 
 
 @pytest.mark.parametrize("l, rows", [(0, None), (1, 64), (2, 7), (3, 1)])
 def test_moments_are_the_sums_by_hand(l, rows):
-  assert_moments(summed(l, [(0, ROWS)], rows), expected(l))
-  assert_moments(summed(l, [(5, 40)], rows), expected(l, 5, 40))
+  assert_moments(sum_moments(l, [(0, ROWS)], rows), oracle_moments(l))
+  assert_moments(sum_moments(l, [(5, 40)], rows), oracle_moments(l, 5, 40))
 
 
 def test_counts_are_whole_and_nobody_adds_nothing():
-  before = summed(0, [(0, 20)])
-  problems.assert_equal(summed(0, [(0, 20), (9, 0)]), before)
+  before = sum_moments(0, [(0, 20)])
+  problems.assert_equal(sum_moments(0, [(0, 20), (9, 0)]), before)
   np.testing.assert_array_equal(
     before.counts, np.bincount(examples()[1][:20], minlength=CLASSES)
   )
@@ -115,12 +117,12 @@ def test_rows_of_others_are_never_read(l):
   """NaN in them, in a block that this client does not fill."""
   x = np.full_like(examples()[0], np.nan)
   x[30:50] = examples()[0][30:50]
-  problems.assert_equal(summed(l, [(30, 20)], x=x), summed(l, [(30, 20)]))
+  problems.assert_equal(sum_moments(l, [(30, 20)], x=x), sum_moments(l, [(30, 20)]))
 
 
 def test_products_in_single_precision_are_added_in_double():
-  exact = expected(1)
-  single = summed(1, [(0, ROWS)], product="float32")
+  exact = oracle_moments(1)
+  single = sum_moments(1, [(0, ROWS)], product="float32")
   assert_moments(single, exact, 1e-6)
   assert np.abs(single.gram - exact.gram).max() > 1e-10
   np.testing.assert_array_equal(single.counts, exact.counts)
@@ -130,9 +132,9 @@ def test_examples_in_single_precision_lose_nothing_more():
   """Products of float32 numbers are exact in float64."""
   x = examples()[0].astype(np.float32)
   rows = oracle.im2col(x[..., None], 3).reshape(-1, 9)
-  found = summed(0, [(0, ROWS)], x=x, dtype="float32")
-  np.testing.assert_allclose(found.gram, rows.T @ rows, rtol=1e-13)
-  np.testing.assert_allclose(found.total, rows.sum(0), rtol=1e-13)
+  actual = sum_moments(0, [(0, ROWS)], x=x, dtype="float32")
+  np.testing.assert_allclose(actual.gram, rows.T @ rows, rtol=1e-13)
+  np.testing.assert_allclose(actual.total, rows.sum(0), rtol=1e-13)
 
 
 def largest_result(jaxpr):
@@ -194,8 +196,8 @@ def test_blocks_are_as_large_as_the_memory_allows(positions, fan_in, rows):
 
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_sums_of_another_layer_are_refused():
-  other = moments.zeros(VIEWS[0], CLASSES, jnp.float32)
+  wrong_sums = moments.zeros(VIEWS[0], CLASSES, jnp.float32)
   with pytest.raises(AssertionError, match="assert_shape"):
     moments.add_shard(
-      other._replace(total=other.total[:1]), VIEWS[0], {}, None, jnp.float32
+      wrong_sums._replace(total=wrong_sums.total[:1]), VIEWS[0], {}, None, jnp.float32
     )

@@ -35,16 +35,16 @@ def test_arithmetic():
   )
   x, y = exact(a), exact(b)
   plus, minus, times, over, total = jax.jit(
-    lambda a, b: (a + b, a - b, a * b, a / b, pairs.summed(a, 0))
+    lambda a, b: (a + b, a - b, a * b, a / b, pairs.sum_over(a, 0))
   )(a, b)
-  for found, expected, size in (
+  for actual, expected, size in (
     (plus, x + y, abs(x) + abs(y)),
     (minus, x - y, abs(x) + abs(y)),
     (times, x * y, abs(x * y)),
     (over, x / y, abs(x / y)),
     (total, x.sum(), abs(x).sum()),
   ):
-    assert (np.abs(exact(found) - expected) <= pairs.EPS * size).all()
+    assert (np.abs(exact(actual) - expected) <= pairs.EPS * size).all()
 
 
 @pytest.mark.parametrize("kinds", ("pp", "pf", "ff"))
@@ -57,11 +57,11 @@ def test_products_of_matrices(kinds):
     split(x) if kind == "p" else jnp.asarray(x, jnp.float32)
     for kind, x in zip(kinds, (a, b))
   )
-  found = exact(problems.quick_jit(pairs.matmul)(a, b))
+  actual = exact(problems.quick_jit(pairs.matmul)(a, b))
   a, b = (exact(pairs.pair(x)) for x in (a, b))
   bound = 150 * np.abs(a).max(1)[:, None] * np.abs(b).max(0)
   relative = 2.0**-36 if kinds == "ff" else pairs.EPS
-  assert (np.abs(found - a @ b) <= relative * bound).all()
+  assert (np.abs(actual - a @ b) <= relative * bound).all()
 
 
 def test_the_sum_over_devices_keeps_the_second_half():
@@ -71,7 +71,7 @@ def test_the_sum_over_devices_keeps_the_second_half():
     pytest.skip("one device")
   x = split(np.random.default_rng(2).normal(size=(devices, 9)))
   spec = PartitionSpec(AXIS)
-  found = jax.jit(
+  actual = jax.jit(
     jax.shard_map(
       lambda x: pairs.over_devices(x[0], AXIS),
       mesh=mesh,
@@ -80,7 +80,7 @@ def test_the_sum_over_devices_keeps_the_second_half():
       check_vma=False,
     )
   )(x)
-  np.testing.assert_allclose(exact(found), exact(x).sum(0), atol=1e-13)
+  np.testing.assert_allclose(exact(actual), exact(x).sum(0), atol=1e-13)
 
 
 VIEW = models.layer_views((), 10, (64,))[0]
@@ -90,13 +90,13 @@ def weights_of_digits(x, y, ridge):
   """The weights of one dense layer, in pairs and without."""
   shard = Shard(x, y, jnp.int32(0), jnp.int32(1797))
 
-  def fitted(zero):
+  def fit(zero):
     sums = moments.add_shard(zero, VIEW, {}, shard, jnp.dtype("float32"))
     equations = solve.problem(sums, VIEW, jnp.eye(10)[:, None], "ones")
     return solve.solve(equations.gram, equations.cross, ridge)
 
   zero = moments.zeros(VIEW, 10, jnp.dtype("float32"))
-  return fitted(moments.in_pairs(zero)), fitted(zero)
+  return fit(moments.in_pairs(zero)), fit(zero)
 
 
 @pytest.mark.program
@@ -112,9 +112,9 @@ def test_weights_on_an_ill_conditioned_matrix():
   padded[:1797] = data.data / 16
   labels = np.zeros(len(padded), np.int32)
   labels[:1797] = data.target
-  found, plain = problems.quick_jit(weights_of_digits)(padded, labels, ridge)
+  in_pairs, plain = problems.quick_jit(weights_of_digits)(padded, labels, ridge)
   size = np.linalg.norm(expected)
-  assert np.linalg.norm(found - expected) < 1e-6 * size
+  assert np.linalg.norm(in_pairs - expected) < 1e-6 * size
   assert not np.linalg.norm(plain - expected) < 1e-2 * size
 
 
@@ -133,9 +133,9 @@ def test_filters_the_way_to_another_solution_and_a_singular_matrix():
       solve.random_filters(a, ridge, jnp.asarray(prior)),
     )
   )
-  found, filters = both(split(a), split(c), jnp.float32(0.25))
+  solution, filters = both(split(a), split(c), jnp.float32(0.25))
   a = a + 0.25 * np.eye(70)
-  np.testing.assert_allclose(found, np.linalg.solve(a, c + 0.25 * prior), rtol=1e-5)
+  np.testing.assert_allclose(solution, np.linalg.solve(a, c + 0.25 * prior), rtol=1e-5)
   np.testing.assert_allclose(
     filters, np.linalg.solve(np.linalg.cholesky(a).T, prior), rtol=2e-5
   )
@@ -144,8 +144,8 @@ def test_filters_the_way_to_another_solution_and_a_singular_matrix():
 
 
 @pytest.mark.program
-@pytest.mark.parametrize("double, found", [("pairs", False), ("float64", True)])
-def test_a_program_for_a_tpu_holds_no_float64(problem, double, found):
+@pytest.mark.parametrize("double, has_float64", [("pairs", False), ("float64", True)])
+def test_a_program_for_a_tpu_holds_no_float64(problem, double, has_float64):
   shape, classes = problem.data.x.shape[1:], problem.spec.num_classes
   model = models.make_model("stack", shape, classes, layers=("dense4",))
   algorithm = fedacnnl(
@@ -165,7 +165,7 @@ def test_a_program_for_a_tpu_holds_no_float64(problem, double, found):
     .lower(lowering_platforms=("tpu",))
     .as_text()
   )
-  assert ("f64" in text) == found
+  assert ("f64" in text) == has_float64
 
 
 def test_another_way_to_compute_doubles():

@@ -17,31 +17,31 @@ from tests.reference import analytic as oracle
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def by_offsets(x, kernel, blocks=1):
-  found = patch_gram.zeros(kernel, x.shape[-1], x.dtype)
+  sums = patch_gram.zeros(kernel, x.shape[-1], x.dtype)
   for block in jnp.array_split(x, blocks):
-    found = patch_gram.add(found, block, x.dtype)
-  return patch_gram.gram(found)
+    sums = patch_gram.add(sums, block, x.dtype)
+  return patch_gram.gram(sums)
 
 
 @pytest.mark.program
 @settings(max_examples=15)  # each compiles programs of its own
 @given(
   kernel=st.integers(1, 5),
-  more=st.tuples(st.integers(0, 4), st.integers(0, 4)),
+  margins=st.tuples(st.integers(0, 4), st.integers(0, 4)),
   channels=st.integers(1, 3),
   batch=st.integers(1, 4),
   seed=st.integers(0, 99),
 )
-def test_is_that_of_the_unfolded_matrix(kernel, more, channels, batch, seed):
+def test_is_that_of_the_unfolded_matrix(kernel, margins, channels, batch, seed):
   """NumPy's patches; kernels of even size, images as small as the kernel."""
   x = np.random.default_rng(seed).standard_normal(
-    (batch, kernel + more[0], kernel + more[1], channels)
+    (batch, kernel + margins[0], kernel + margins[1], channels)
   )
   rows = oracle.unfold(x, kernel).reshape(-1, kernel * kernel * channels)
   with jax.enable_x64(True):
-    found = by_offsets(x, kernel, min(batch, 2))
-    assert found.dtype == np.float64
-    np.testing.assert_allclose(found, rows.T @ rows, atol=1e-11)
+    actual = by_offsets(x, kernel, min(batch, 2))
+    assert actual.dtype == np.float64
+    np.testing.assert_allclose(actual, rows.T @ rows, atol=1e-11)
 
 
 @pytest.mark.parametrize("kernel", [3, 5])
@@ -53,13 +53,13 @@ def test_needs_a_fraction_of_the_products(kernel):
   def flops(fn):
     return jax.jit(fn).lower(x).compile().cost_analysis()["flops"]
 
-  def unfolded(x):
+  def unfold(x):
     rows = view.unfold(x).reshape(-1, view.fan_in)
     return rows.T @ rows
 
   assert flops(
     lambda x: patch_gram.add(patch_gram.zeros(kernel, 8, x.dtype), x, x.dtype)
-  ) < 0.5 * flops(unfolded)
+  ) < 0.5 * flops(unfold)
 
 
 def views(*shape):
@@ -96,10 +96,10 @@ def test_sums_of_a_client_are_those_of_the_oracle(rows):
   with jax.enable_x64(True):
     start = moments.zeros(layer, 2, jnp.dtype("float64"))
     start = start._replace(gram=start.gram + 1.0)
-    found = moments.add_shard(
+    actual = moments.add_shard(
       start, layer, {"params": {}}, shard, jnp.dtype("float64"), rows
     )
   x = x.astype(np.float32).astype(float)[2:]
-  wanted = oracle.statistics(x, y[2:], 2, 3)
-  for ours, theirs in zip(found, (wanted[0] + 1.0, *wanted[1:])):
+  expected = oracle.statistics(x, y[2:], 2, 3)
+  for ours, theirs in zip(actual, (expected[0] + 1.0, *expected[1:])):
     np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-10)

@@ -15,15 +15,15 @@ from fedjax_alg.least_squares.private import PrivateMoments
 
 D, L, UNIT = 5, 3, 2.0
 KEY = jax.random.key(11)
-shortened = jax.jit(private.shortened, static_argnums=0)
+clip = jax.jit(private.clip, static_argnums=0)
 
 
 def moments_of(rng, rows, size=1.0):
   """The sums of a client by NumPy, and v of it."""
   x = size * rng.normal(size=(rows, D))
   y = np.eye(L)[rng.integers(L, size=rows)]
-  found = Moments(x.T @ x, x.sum(0), y.T @ x, y.sum(0))
-  return found, vector(found)
+  sums = Moments(x.T @ x, x.sum(0), y.T @ x, y.sum(0))
+  return sums, vector(sums)
 
 
 def vector(moments):
@@ -47,16 +47,16 @@ def test_the_bound_holds_for_every_client(size):
   rng = np.random.default_rng(0)
   for rows in (1, 4, 300):
     sums, v = moments_of(rng, rows, size)
-    found = shortened(options, jax.tree.map(np.float32, sums))
-    length = np.linalg.norm(vector(found))
+    clipped = clip(options, jax.tree.map(np.float32, sums))
+    length = np.linalg.norm(vector(clipped))
     assert length <= 7.0 * (1 + 1e-5)
     np.testing.assert_allclose(length, min(np.linalg.norm(v), 7.0), rtol=1e-4)
-    factor = np.asarray(found.counts).sum() / rows
+    factor = np.asarray(clipped.counts).sum() / rows
     np.testing.assert_allclose(
-      found.gram, factor * sums.gram, rtol=1e-3, atol=1e-5 * size**2
+      clipped.gram, factor * sums.gram, rtol=1e-3, atol=1e-5 * size**2
     )
   broken = sums._replace(gram=sums.gram + np.inf)
-  for part in jax.tree.leaves(shortened(options, jax.tree.map(np.float32, broken))):
+  for part in jax.tree.leaves(clip(options, jax.tree.map(np.float32, broken))):
     np.testing.assert_array_equal(part, 0)
 
 
@@ -77,19 +77,19 @@ def test_the_noise_is_symmetric_and_has_the_stated_variance():
     "moments", moment_norm=7.0, input_norm=UNIT, noise_multiplier=1.5
   )
   zeros = Moments(jnp.zeros((D, D)), jnp.zeros(D), jnp.zeros((L, D)), jnp.zeros(L))
-  drawn = jax.device_get(
+  noises = jax.device_get(
     jax.jit(jax.vmap(lambda key: private.noise(options, zeros, key)))(
       jax.random.split(KEY, 500)
     )
   )
-  np.testing.assert_array_equal(drawn.gram, drawn.gram.swapaxes(1, 2))
-  each = np.stack(
-    [vector(jax.tree.map(lambda part, i=i: part[i], drawn)) for i in range(500)]
+  np.testing.assert_array_equal(noises.gram, noises.gram.swapaxes(1, 2))
+  vectors = np.stack(
+    [vector(jax.tree.map(lambda part, i=i: part[i], noises)) for i in range(500)]
   ) / (1.5 * 7.0)
   low, high = scipy.stats.chi2.ppf([1e-5, 1 - 1e-5], 500)
-  sums = (each**2).sum(0)
+  sums = (vectors**2).sum(0)
   assert low < sums.min() and sums.max() < high  # of every coordinate
-  correlation = np.corrcoef(each.T) - np.eye(each.shape[1])
+  correlation = np.corrcoef(vectors.T) - np.eye(vectors.shape[1])
   assert abs(correlation).max() < 0.25
 
 
@@ -126,8 +126,8 @@ def test_the_floor_makes_a_matrix_definite():
 def test_a_wide_bound_without_noise_is_the_run_without_privacy():
   fed = fa.federate("digits", num_clients=12, partition="iid")
   plain, wide = (
-    fa.run("fedacnnl", fed, model="mlp", hidden=(6,), evaluate=("global",), **more)
-    for more in ({}, dict(private="moments", moment_norm=1e9, noise_multiplier=0.0))
+    fa.run("fedacnnl", fed, model="mlp", hidden=(6,), evaluate=("global",), **options)
+    for options in ({}, dict(private="moments", moment_norm=1e9, noise_multiplier=0.0))
   )
   for a, b in zip(*(jax.tree.leaves(run.global_params()) for run in (plain, wide))):
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
@@ -151,7 +151,7 @@ def test_noised_moments_of_many_rows_still_fit():
 
 
 def test_what_reads_more_than_the_sums_is_refused(image_problem):
-  for name, more, why in (
+  for name, options, why in (
     ("fedacnnl", dict(code_centred=True), "not with code_centred"),
     ("fedacnnl", dict(double="pairs"), "not with sums in pairs"),
     ("pfedacnnl", {}, "it sends sums over its data, not updates"),
@@ -162,11 +162,11 @@ def test_what_reads_more_than_the_sums_is_refused(image_problem):
         image_problem.model,
         private="moments",
         map_clients=clients.ClientMap(),
-        **more,
+        **options,
       )
 
 
 def test_noise_of_other_sums_is_refused():
   sums = jax.tree.map(jnp.asarray, moments_of(np.random.default_rng(0), 4)[0])
   with pytest.raises(AssertionError, match="assert_trees_all_equal_shapes"):
-    private.noised(sums, sums._replace(counts=sums.counts[:1]))
+    private.add_noise(sums, sums._replace(counts=sums.counts[:1]))

@@ -49,14 +49,14 @@ def by_lstsq(rows, t, ridge, bias):
   d = rows.shape[1]
   if bias != "none":
     rows = np.hstack([rows, np.ones((len(rows), 1))])
-  held = d + (bias == "ones")
-  pull = np.sqrt(ridge) * np.eye(rows.shape[1])[:held]
-  stacked = np.vstack([t, np.zeros((held, t.shape[1]))])
+  num_columns = d + (bias == "ones")
+  pull = np.sqrt(ridge) * np.eye(rows.shape[1])[:num_columns]
+  stacked = np.vstack([t, np.zeros((num_columns, t.shape[1]))])
   w = np.linalg.lstsq(np.vstack([rows, pull]), stacked, rcond=None)[0]
   return w[:d], w[d] if bias != "none" else np.zeros(t.shape[1])
 
 
-def fitted(name, bias, code, ridge, scale):
+def fit(name, bias, code, ridge, scale):
   """(equations, basis, (W, b), spread) in double precision, NumPy."""
   view = VIEWS[name]
 
@@ -89,7 +89,7 @@ def test_a_layer_is_the_least_squares_solution(name, kind, bias):
   _, rows, _ = examples(name)
   code = code_of(name, kind)
   scale = np.array([1.0, 2.0, 0.5, 3.0, 1.5])
-  equations, basis, (kernel, offset), spread = fitted(name, bias, code, 0.7, scale)
+  equations, basis, (kernel, offset), spread = fit(name, bias, code, 0.7, scale)
   t = targets(name, code)
   w, b = by_lstsq(rows, t, 0.7, bias)
   np.testing.assert_allclose(kernel, w / scale, rtol=1e-9, atol=1e-11)
@@ -126,14 +126,14 @@ def test_what_is_singular_is_nan(dtype):
     for name, x in cases.items():
       gram = jnp.asarray(x.T @ x, dtype)
       cross = jnp.asarray(rng.normal(size=(x.shape[1], 2)), dtype)
-      for found in answer(gram, cross, jnp.asarray(0, dtype)):
-        assert found.dtype == dtype
+      for solution in answer(gram, cross, jnp.asarray(0, dtype)):
+        assert solution.dtype == dtype
         if name == "regular":
-          assert np.isfinite(found).all()
+          assert np.isfinite(solution).all()
         else:
-          assert np.isnan(found).all(), name
-      for found in answer(gram, cross, jnp.asarray(0.1, dtype)):
-        assert np.isfinite(found).all(), name
+          assert np.isnan(solution).all(), name
+      for solution in answer(gram, cross, jnp.asarray(0.1, dtype)):
+        assert np.isfinite(solution).all(), name
 
 
 @pytest.mark.usefixtures("unchecked_shapes")
@@ -167,8 +167,8 @@ def test_a_large_or_small_unit_is_not_singular():
   answer = problems.quick_jit(solve.solve)
   for unit in (1e-12, 1e12):
     gram = jnp.asarray(unit * rows.T @ rows, jnp.float32)
-    found = answer(gram, gram, jnp.float32(0))
-    np.testing.assert_allclose(found, np.eye(5), atol=1e-5)
+    solution = answer(gram, gram, jnp.float32(0))
+    np.testing.assert_allclose(solution, np.eye(5), atol=1e-5)
 
 
 def test_an_output_that_does_not_change_is_divided_by_1():
@@ -176,9 +176,9 @@ def test_an_output_that_does_not_change_is_divided_by_1():
   with jax.enable_x64(True):
     kernel = np.zeros((6, 5))
     kernel[:, 1] = 1
-    found = problems.quick_jit(lambda kernel, sums: solve.spread(kernel, sums, view))(
+    actual = problems.quick_jit(lambda kernel, sums: solve.spread(kernel, sums, view))(
       jnp.asarray(kernel), jax.tree.map(jnp.asarray, sums)
     )
   rows = examples("dense")[1]
   expected = [1, rows.sum(1).std(), 1, 1, 1]
-  np.testing.assert_allclose(found, expected)
+  np.testing.assert_allclose(actual, expected)

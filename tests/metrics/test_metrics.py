@@ -30,12 +30,12 @@ def test_rand_index_is_that_of_scikit_learn(seed):
   kind = rng.integers(4, size=40)
   group = np.where(rng.random(40) < 0.5, kind, rng.integers(-1, 6, size=40))
   inside = group >= 0
-  found = groups.agreement(group, kind)
+  agreement = groups.agreement(group, kind)
   np.testing.assert_allclose(
-    found.ari, sk.adjusted_rand_score(kind[inside], group[inside]), rtol=1e-12
+    agreement.ari, sk.adjusted_rand_score(kind[inside], group[inside]), rtol=1e-12
   )
   table = sk.cluster.contingency_matrix(kind[inside], group[inside])
-  assert found.purity == table.max(0).sum() / inside.sum()
+  assert agreement.purity == table.max(0).sum() / inside.sum()
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ RNG = np.random.default_rng(0)
 @pytest.mark.parametrize("shape", [(300, 8, 16), (300, 32, 32, 3)])
 def test_a_crop_is_the_image_moved(shape):
   x = RNG.random(shape).astype(np.float32)
-  moved = np.asarray(problems.quick_jit(augment.crop)(x, jax.random.key(0)))
+  crops = np.asarray(problems.quick_jit(augment.crop)(x, jax.random.key(0)))
   down, right = shape[1] // 8, shape[2] // 8
   around = [(0, 0), (down, down), (right, right), (0, 0)][: x.ndim]
   wide, seen = np.pad(x, around), set()
-  for image, padded in zip(moved, wide):
+  for image, padded in zip(crops, wide):
     (place,) = [
       (r, c)
       for r in range(2 * down + 1)
@@ -41,16 +41,16 @@ def test_half_of_the_images_are_mirrored():
 @pytest.mark.program
 def test_training_alone_sees_other_images():
   plain = models.make_model("cnn", (8, 8), 3)
-  model = augment.augmented(plain, ("flip", "crop"), (8, 8))
+  model = augment.with_augmentations(plain, ("flip", "crop"), (8, 8))
   params = problems.some_params(plain)
   x = RNG.random((20, 8, 8)).astype(np.float32)
   assert model.apply is plain.apply and plain.train_apply is None
-  one, same, other = (
+  first, same, different = (
     np.asarray(model.train_apply(params, x, jax.random.key(k))) for k in (0, 0, 1)
   )
-  np.testing.assert_array_equal(one, same)
-  assert (one != other).any(1).mean() > 0.8
-  assert augment.augmented(plain, (), (8, 8)) is plain
+  np.testing.assert_array_equal(first, same)
+  assert (first != different).any(1).mean() > 0.8
+  assert augment.with_augmentations(plain, (), (8, 8)) is plain
 
 
 def test_it_is_the_models_own_training_that_sees_them():
@@ -64,7 +64,7 @@ def test_it_is_the_models_own_training_that_sees_them():
     lambda params, x: 0 * params,
     train_apply=train_apply,
   )
-  model = augment.augmented(plain, ("flip",), (8, 8))
+  model = augment.with_augmentations(plain, ("flip",), (8, 8))
   x, key = RNG.random((5, 8, 8)).astype(np.float32), jax.random.key(3)
   np.testing.assert_allclose(  # a mirror image has the same sum
     model.train_apply(np.ones(1, np.float32), x, key),
@@ -79,14 +79,14 @@ def test_a_run_augments_its_local_steps():
   options = dict(cohort_size=4, rounds=2, eval_every=2, evaluate="global")
   with problems.quick_compilation():
     hashes = [
-      fa.run("fedavg", fed, augment=given, **options).state_hash()
-      for given in ((), ("crop",))
+      fa.run("fedavg", fed, augment=augmentations, **options).state_hash()
+      for augmentations in ((), ("crop",))
     ]
   assert hashes[0] != hashes[1]
 
 
 @pytest.mark.parametrize(
-  "name, data, given, said",
+  "name, data, augmentations, pattern",
   [
     ("fedavg", {}, ("crop", "fip"), "augment=fip: unknown, did you mean"),
     (
@@ -100,11 +100,11 @@ def test_a_run_augments_its_local_steps():
     ("losac", {}, ("flip",), "variant=table: .* or augment than the fresh"),
   ],
 )
-def test_what_is_refused_is_one_line(name, data, given, said):
+def test_what_is_refused_is_one_line(name, data, augmentations, pattern):
   fed = fa.federate("digits", num_clients=8, **data)
-  more = dict(variant="table") if name == "losac" else {}
-  with pytest.raises(fa.OptionError, match=said):
-    fa.run(name, fed, augment=given, rounds=1, **more)
+  options = dict(variant="table") if name == "losac" else {}
+  with pytest.raises(fa.OptionError, match=pattern):
+    fa.run(name, fed, augment=augmentations, rounds=1, **options)
 
 
 def test_vectors_are_no_images():

@@ -8,8 +8,8 @@ from fedjax_alg import models
 
 
 def init(key):
-  one, other = jax.random.split(key)
-  return [jax.random.normal(one, (6, 5)), jax.random.normal(other, (5, 2))]
+  first_key, second_key = jax.random.split(key)
+  return [jax.random.normal(first_key, (6, 5)), jax.random.normal(second_key, (5, 2))]
 
 
 def apply(params, x):
@@ -17,7 +17,7 @@ def apply(params, x):
 
 
 @pytest.mark.parametrize(
-  "change, said",
+  "change, pattern",
   [
     (dict(apply=lambda params, x: x @ params[0].T), "apply.* fails"),
     (dict(apply=lambda params, x: x.sum(1)), r"gives \[7\] float32"),
@@ -41,6 +41,6 @@ def apply(params, x):
     (dict(train_apply=apply), "train_apply.* fails .*argument"),
   ],
 )
-def test_refused_in_one_line(change, said):
-  with pytest.raises(ValueError, match=said):
+def test_refused_in_one_line(change, pattern):
+  with pytest.raises(ValueError, match=pattern):
     models.from_functions(**{"init": init, "apply": apply, **change}, input_shape=(6,))

@@ -78,11 +78,11 @@ KINDS = {
 @pytest.mark.program
 @pytest.mark.parametrize("words, shape", STACKS)
 def test_views_and_model_are_what_numpy_makes_of_it(words, shape):
-  played = []
+  layers = []
   for layer in (*models.parse_layers(words), Dense(3)):
-    played += [{"kind": "flatten"}] * isinstance(layer, Dense)
-    played.append({"kind": KINDS[type(layer)]} | vars(layer))
-  kernels = [layer.get("kernel") for layer in played if oracle.has_weights(layer)]
+    layers += [{"kind": "flatten"}] * isinstance(layer, Dense)
+    layers.append({"kind": KINDS[type(layer)]} | vars(layer))
+  kernels = [layer.get("kernel") for layer in layers if oracle.has_weights(layer)]
   with jax.enable_x64(True):
     model = models.make_model("stack", shape, 3, layers=words)
     params = some_params(model, "float64")
@@ -90,38 +90,38 @@ def test_views_and_model_are_what_numpy_makes_of_it(words, shape):
     x = jnp.asarray(rng.normal(size=(4, *shape)))
 
     @problems.quick_jit
-    def seen(params, x):
+    def observe(params, x):
       rows = []
       for view in model.layers:
-        own, (weights, bias) = view.inputs(params, x), view.get(params)
-        unfolded = view.unfold(own)
+        inputs, (weights, bias) = view.inputs(params, x), view.get(params)
+        unfolded = view.unfold(inputs)
         rows.append(
-          (own, unfolded, weights, bias, unfolded @ weights + bias[None, None])
+          (inputs, unfolded, weights, bias, unfolded @ weights + bias[None, None])
         )
       return rows, model.apply(params, x)
 
-    rows, logits, params, x = jax.tree.map(np.asarray, (*seen(params, x), params, x))
-  images, known = x[..., None] if x.ndim == 3 else x, []
-  for view, kernel, (own, unfolded, weights, bias, products) in zip(
+    rows, logits, params, x = jax.tree.map(np.asarray, (*observe(params, x), params, x))
+  images, parameters = x[..., None] if x.ndim == 3 else x, []
+  for view, kernel, (inputs, unfolded, weights, bias, products) in zip(
     model.layers, kernels, rows, strict=True
   ):
-    value = oracle.forward(played, known, images)
-    np.testing.assert_allclose(own, value, 1e-12, 1e-12)
-    assert own.shape == (4, *view.input_shape)
+    value = oracle.forward(layers, parameters, images)
+    np.testing.assert_allclose(inputs, value, 1e-12, 1e-12)
+    assert inputs.shape == (4, *view.input_shape)
     assert view.grid == (value.shape[1:3] if kernel else (1, 1))
     inner = params["params"][view.name]
-    known.append((np.reshape(inner["kernel"], (-1, view.width)), inner["bias"]))
+    parameters.append((np.reshape(inner["kernel"], (-1, view.width)), inner["bias"]))
     value = oracle.unfold(value, kernel)
     np.testing.assert_allclose(unfolded, value, 1e-12, 1e-12)
     assert unfolded.shape == (4, view.positions, view.fan_in)
     assert weights.shape == (view.fan_in, view.width)
     np.testing.assert_allclose(
-      products, value @ known[-1][0] + known[-1][1], 1e-12, 1e-12
+      products, value @ parameters[-1][0] + parameters[-1][1], 1e-12, 1e-12
     )
-    assert {leaf.dtype for leaf in (own, unfolded, weights, bias)} == {x.dtype}
+    assert {leaf.dtype for leaf in (inputs, unfolded, weights, bias)} == {x.dtype}
   assert logits.dtype == x.dtype
   np.testing.assert_allclose(
-    logits, oracle.forward(played, known, images), 1e-12, 1e-12
+    logits, oracle.forward(layers, parameters, images), 1e-12, 1e-12
   )
 
 
@@ -151,7 +151,7 @@ def test_words_and_layers():
 
 
 @pytest.mark.parametrize(
-  "words, said",
+  "words, pattern",
   [
     ("conf3-4", "layers=conf3-4: unknown, must be convK-C, validK-C"),
     ("conv3", "layers=conv3: unknown"),
@@ -174,8 +174,8 @@ def test_words_and_layers():
     ("conv3-4,dense8,dense4,max2", "layers=max2: .* after dense8"),
   ],
 )
-def test_words_that_are_refused(words, said):
-  with pytest.raises(ValueError, match=said):
+def test_words_that_are_refused(words, pattern):
+  with pytest.raises(ValueError, match=pattern):
     models.parse_layers(words.split(","))
 
 
@@ -195,9 +195,9 @@ def test_a_convolution_without_padding():
   params = some_params(model)
   inner = jax.tree.map(np.asarray, params["params"])
   x = np.random.default_rng(0).normal(size=(2, 5, 6, 2)).astype(np.float32)
-  whole = oracle.im2col(x, 3) @ inner["Conv_0"]["kernel"].reshape(-1, 4)
-  whole = np.maximum(whole + inner["Conv_0"]["bias"], 0).reshape(2, 5, 6, 4)
-  hidden = whole[:, 1:-1, 1:-1].reshape(2, -1)
+  padded = oracle.im2col(x, 3) @ inner["Conv_0"]["kernel"].reshape(-1, 4)
+  padded = np.maximum(padded + inner["Conv_0"]["bias"], 0).reshape(2, 5, 6, 4)
+  hidden = padded[:, 1:-1, 1:-1].reshape(2, -1)
   last = inner["Dense_0"]
   np.testing.assert_allclose(
     model.apply(params, x), hidden @ last["kernel"] + last["bias"], rtol=1e-4, atol=1e-5
@@ -238,19 +238,19 @@ def test_flops_of_one_example(name, shape, options, expected):
 
 
 def test_flops_of_an_lstm_grow_with_the_words():
-  one, two, three = (
+  first, second, third = (
     models.make_model("lstm", (words,), 2).flops for words in (1, 2, 3)
   )
   # Two layers that read 300 and 100 numbers, with a state of 100 each.
-  assert two - one == three - two == 2 * 400 * (300 + 100 + 100 + 100)
-  assert one - (two - one) == 2 * (100 * 30 + 30)
+  assert second - first == third - second == 2 * 400 * (300 + 100 + 100 + 100)
+  assert first - (second - first) == 2 * (100 * 30 + 30)
 
 
 def test_flops_follow_what_is_inside():
   square = jax.ShapeDtypeStruct((3, 3), jnp.float32)
   product = 2 * 27
 
-  def scanned(x):
+  def scan(x):
     return jax.lax.scan(lambda c, _: (c @ x, c), x, None, length=5)
 
   def branches(x):
@@ -267,7 +267,7 @@ def test_flops_follow_what_is_inside():
   for fn, products in (
     (lambda x: x + x, 0),
     (jax.jit(lambda x: x @ x), 1),
-    (scanned, 5),
+    (scan, 5),
     (branches, 2),
     (loop, 2),
     (custom, 1),

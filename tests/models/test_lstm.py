@@ -122,7 +122,7 @@ def test_next_tokens_of_a_sequence_are_the_windows_of_its_beginnings():
   """At each place the loss, its gradient and the hits of a window before it."""
   rng, classes = np.random.default_rng(0), 9
   text = rng.integers(1, classes, (4, LENGTH + 1))
-  each, last = (
+  per_token, last = (
     models.make_model(
       "lstm",
       (LENGTH,),
@@ -146,17 +146,17 @@ def test_next_tokens_of_a_sequence_are_the_windows_of_its_beginnings():
     layout.shard_of(problems.client_data([(x, y)]), 0)
     for x, y in ((text[:, :-1], text[:, 1:]), (windows, text[:, 1:].reshape(-1)))
   ]
-  params = some_params(each)
-  found = [
+  params = some_params(per_token)
+  results = [
     jax.jit(
       lambda params, shard, model=model: (
         objective.full_value_and_grad(model, params, shard),
         evaluate.count_shard(model, params, shard),
       )
     )(params, shard)
-    for model, shard in zip((each, last), shards)
+    for model, shard in zip((per_token, last), shards)
   ]
-  (ours, sums), (theirs, window_sums) = found
+  (ours, sums), (theirs, window_sums) = results
   chex.assert_trees_all_close(ours, theirs, rtol=1e-5, atol=1e-6)
   assert sums["tokens"] == window_sums["rows"].sum() == 4 * LENGTH
   assert sums["hits"] == window_sums["hits"].sum()

@@ -104,11 +104,11 @@ def test_dropout_in_training_alone(module):
   np.testing.assert_allclose(
     apply(params, x), x @ np.asarray(dense["kernel"]), rtol=1e-4, atol=1e-5
   )
-  one, same, other = (
+  first, same, different = (
     np.asarray(train_apply(params, x, jax.random.key(seed))) for seed in (1, 1, 2)
   )
-  np.testing.assert_array_equal(one, same)
-  assert (one != other).all()
+  np.testing.assert_array_equal(first, same)
+  assert (first != different).all()
   # On average it is what evaluation gives: 400 masks, error 0.05 of the spread.
   draws = np.asarray(
     jax.vmap(lambda key: model.train_apply(params, x, key))(
@@ -122,7 +122,7 @@ def test_dropout_in_training_alone(module):
 
 
 @pytest.mark.parametrize(
-  "module, said",
+  "module, pattern",
   [
     (
       Dropped(collection="noise"),
@@ -144,15 +144,15 @@ def test_dropout_in_training_alone(module):
     (nn.Conv(3, (2, 2)), r"logits \[7, classes\] float32"),
   ],
 )
-def test_what_from_flax_refuses_is_one_line(module, said):
+def test_what_from_flax_refuses_is_one_line(module, pattern):
   shape = (4, 4, 1) if isinstance(module, nn.Conv) else (4,)
-  with pytest.raises(ValueError, match=said) as error:
+  with pytest.raises(ValueError, match=pattern) as error:
     models.from_flax(module, shape)
   assert "\n" not in str(error.value) and str(error.value).startswith("model: ")
 
 
 @pytest.mark.parametrize(
-  "name, shape, classes, layers, said",
+  "name, shape, classes, layers, pattern",
   [
     ("resnet", (4,), 2, "", "model=resnet: must be one of softmax"),
     ("cnn", (784,), 10, "", "model=cnn: needs images .* 784"),
@@ -172,6 +172,6 @@ def test_what_from_flax_refuses_is_one_line(module, said):
     ("stack", (2, 2, 2, 2), 3, "avg2", "needs images"),
   ],
 )
-def test_examples_that_do_not_fit_a_model(name, shape, classes, layers, said):
-  with pytest.raises(ValueError, match=said):
+def test_examples_that_do_not_fit_a_model(name, shape, classes, layers, pattern):
+  with pytest.raises(ValueError, match=pattern):
     models.make_model(name, shape, classes, layers=layers.split(","))

@@ -103,16 +103,16 @@ def test_a_round_is_that_of_the_same_linen_module(image_problem):
 
 def test_a_factory_draws_for_every_key_and_a_module_is_what_it_is():
   module = Net(nnx.Rngs(7))
-  own = nnx.to_pure_dict(nnx.state(module, nnx.Param))
+  values = nnx.to_pure_dict(nnx.state(module, nnx.Param))
   keys = jax.random.split(KEY, 2)
-  drawn, fixed = (
-    jax.jit(jax.vmap(models.from_nnx(given, (6, 6)).init))(keys)
-    for given in (Net, module)
+  sampled, fixed = (
+    jax.jit(jax.vmap(models.from_nnx(source, (6, 6)).init))(keys)
+    for source in (Net, module)
   )
-  kernels = drawn["dense"][1]["kernel"]
+  kernels = sampled["dense"][1]["kernel"]
   assert (kernels[0] != kernels[1]).all()
   for j in range(2):
-    problems.assert_equal(jax.tree.map(lambda leaf: leaf[j], fixed), own)
+    problems.assert_equal(jax.tree.map(lambda leaf: leaf[j], fixed), values)
 
 
 def test_dropout_in_training_alone():
@@ -121,12 +121,12 @@ def test_dropout_in_training_alone():
   params = model.init(KEY)
   before = jax.tree.leaves(nnx.state(module))
   evaluated = model.apply(params, X)
-  one, same, other = (
+  first, same, different = (
     np.asarray(jax.jit(model.train_apply)(params, X, jax.random.key(seed)))
     for seed in (1, 1, 2)
   )
-  problems.assert_equal(one, same)
-  assert (one != other).mean() > 0.9 and (one != evaluated).mean() > 0.9
+  problems.assert_equal(first, same)
+  assert (first != different).mean() > 0.9 and (first != evaluated).mean() > 0.9
   problems.assert_close(
     evaluated, models.from_flax(LinenNet(), (6, 6)).apply(to_linen(params), X)
   )
@@ -153,13 +153,13 @@ def test_two_layers_of_dropout_drop_other_entries():
 
   for rngs in (nnx.Rngs(0), nnx.Rngs(dropout=0, noise=0)):
     model = models.from_nnx(Twice(rngs), (30,))
-    kept = np.asarray(model.train_apply(model.init(KEY), jnp.ones((30, 30)), KEY))
-    assert {0, 2, 20, 22} == set(np.unique(kept))
+    outputs = np.asarray(model.train_apply(model.init(KEY), jnp.ones((30, 30)), KEY))
+    assert {0, 2, 20, 22} == set(np.unique(outputs))
 
 
 def test_random_numbers_as_an_argument():
 
-  class Given(nnx.Module):
+  class RngsArgument(nnx.Module):
     """nnx.Dropout without a stream of its own."""
 
     def __init__(self, rngs):
@@ -169,12 +169,14 @@ def test_random_numbers_as_an_argument():
     def __call__(self, x, rngs):
       return self.drop(self.linear(x.reshape(-1, 36)), rngs=rngs)
 
-  model = models.from_nnx(Given, (6, 6))
+  model = models.from_nnx(RngsArgument, (6, 6))
   params = model.init(KEY)
-  whole = np.asarray(model.apply(params, X))
-  kept = np.asarray(model.train_apply(params, X, KEY))
-  assert 0.3 < (kept == 0).mean() < 0.7
-  np.testing.assert_allclose(kept[kept != 0], 2 * whole[kept != 0], rtol=1e-5)
+  without_dropout = np.asarray(model.apply(params, X))
+  with_dropout = np.asarray(model.train_apply(params, X, KEY))
+  assert 0.3 < (with_dropout == 0).mean() < 0.7
+  np.testing.assert_allclose(
+    with_dropout[with_dropout != 0], 2 * without_dropout[with_dropout != 0], rtol=1e-5
+  )
 
 
 class NoStream(nnx.Module):
@@ -200,7 +202,7 @@ class Cached(nnx.Module):
 
 
 @pytest.mark.parametrize(
-  "given, said",
+  "module, pattern",
   [
     (Cached, r"Cached keeps state \(Cache last\)"),
     (NoStream, "train_apply.* fails .*no rngs argument"),
@@ -213,9 +215,9 @@ class Cached(nnx.Module):
     (nnx.Linear, r"Linear\(rngs\) fails .*missing"),
   ],
 )
-def test_refused_in_one_line(given, said):
-  with pytest.raises(ValueError, match=said) as error:
-    models.from_nnx(given, (4,))
+def test_refused_in_one_line(module, pattern):
+  with pytest.raises(ValueError, match=pattern) as error:
+    models.from_nnx(module, (4,))
   assert "\n" not in str(error.value) and str(error.value).startswith("model: ")
 
 
@@ -230,8 +232,8 @@ def test_adapters_beside_what_is_trained_as_well_are_named():
     def __call__(self, x):
       return self.head(nnx.relu(self.body(x.reshape(x.shape[0], -1))))
 
-  said = models.from_nnx(Adapted, (6, 6)).caution
-  assert said == (
+  caution = models.from_nnx(Adapted, (6, 6)).caution
+  assert caution == (
     "`model`: Adapted has LoRA adapters (body.lora.lora_a, "
     "body.lora.lora_b), and all its parameters are trained and sent, those "
     "beside the adapters too (`roles`=lora freezes these)"
@@ -243,5 +245,5 @@ def test_parameters_go_through_a_checkpoint(tmp_path):
   params = models.from_nnx(Net, (6, 6)).init(KEY)
   assert set(params["dense"]) == {0, 1}  # a list's keys are numbers
   checkpoint.save(tmp_path, params, 1, {})
-  like = jax.tree.map(jnp.zeros_like, params)
-  problems.assert_equal(checkpoint.load_latest(tmp_path, like)[0], params)
+  template = jax.tree.map(jnp.zeros_like, params)
+  problems.assert_equal(checkpoint.load_latest(tmp_path, template)[0], params)

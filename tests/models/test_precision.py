@@ -30,13 +30,13 @@ class Net(nnx.Module):
 
 def products(jaxpr):
   """The dtypes of the inputs of all products of a trace."""
-  found = []
+  dtypes = []
   for equation in jaxpr.eqns:
     if equation.primitive.name in ("dot_general", "conv_general_dilated"):
-      found.append({v.aval.dtype for v in equation.invars})
+      dtypes.append({v.aval.dtype for v in equation.invars})
     for inner in core.jaxprs_in_params(equation.params):
-      found += products(inner)
-  return found
+      dtypes += products(inner)
+  return dtypes
 
 
 MODELS = {
@@ -80,10 +80,10 @@ def test_products_are_in_bfloat16_and_nothing_else(name):
     jnp.dtype(jnp.float32)
   }
   np.testing.assert_allclose(loss, expected, rtol=0.02)
-  apart, size = (
+  distance, size = (
     trees.squared_norm(tree) ** 0.5 for tree in (trees.subtract(gradient, exact), exact)
   )
-  assert 1e-4 * size < apart < 0.08 * size
+  assert 1e-4 * size < distance < 0.08 * size
 
 
 @pytest.mark.program

@@ -16,7 +16,7 @@ FUNCTIONS = models.from_functions(
 
 
 @pytest.mark.parametrize(
-  "given, options, flops",
+  "source, options, flops",
   [
     ("softmax", {}, 2 * 6 * 3),
     ("mlp", dict(hidden=(5,)), 2 * (6 * 5 + 5 * 3)),
@@ -27,12 +27,12 @@ FUNCTIONS = models.from_functions(
     (nnx.Linear(6, 3, rngs=nnx.Rngs(0)), {}, 2 * 6 * 3),
   ],
 )
-def test_whatever_is_given_trains_with_its_flops_counted(given, options, flops):
-  model = models.as_model(given, (6,), 3, **options)
+def test_whatever_is_given_trains_with_its_flops_counted(source, options, flops):
+  model = models.as_model(source, (6,), 3, **options)
   assert (model.flops, model.l2) == (flops, 0.0)
   logits = model.apply(model.init(jax.random.key(0)), jnp.ones((4, 6)))
   assert (logits.shape, logits.dtype) == ((4, 3), jnp.float32)
-  assert models.as_model(given, (6,), 3, l2=0.5, **options).l2 == 0.5
+  assert models.as_model(source, (6,), 3, l2=0.5, **options).l2 == 0.5
 
 
 class OfSizes(nnx.Module):
@@ -75,8 +75,8 @@ def of_both(num_classes, input_shape):
 def test_a_maker_gets_the_sizes_that_it_asks_for(maker):
   model = models.as_model(maker, (6,), 3)
   assert model.flops == 2 * 6 * 3
-  one, other = (model.init(jax.random.key(seed)) for seed in (0, 1))
-  assert jax.tree.map(jnp.shape, one) == jax.tree.map(jnp.shape, other)
+  first, second = (model.init(jax.random.key(seed)) for seed in (0, 1))
+  assert jax.tree.map(jnp.shape, first) == jax.tree.map(jnp.shape, second)
 
 
 def test_a_model_is_loaded_from_a_file(tmp_path):
@@ -88,25 +88,25 @@ def test_a_model_is_loaded_from_a_file(tmp_path):
   )
   for name in ("net", "maker"):
     assert models.as_model(f"{path}:{name}", (6,), 3, l2=0.5).l2 == 0.5
-  for name, options, said in (
+  for name, options, pattern in (
     ("number", {}, "is an int; must be a base.Model"),
     ("gone", {}, "has no gone"),
     ("net", {"hidden": (3,)}, "hidden: only a"),
   ):
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=pattern):
       models.as_model(f"{path}:{name}", (6,), 3, **options)
 
 
 def test_a_model_keeps_its_own_loss_and_l2_unless_told():
-  own = FUNCTIONS._replace(l2=0.25, loss=lambda logits, y: logits[:, 0])
-  kept = models.as_model(own, (6,), 3)
-  assert (kept.l2, kept.loss) == (0.25, own.loss)
-  told = models.as_model(own, (6,), 3, l2=0.0, loss=models.cross_entropy)
+  original = FUNCTIONS._replace(l2=0.25, loss=lambda logits, y: logits[:, 0])
+  resolved = models.as_model(original, (6,), 3)
+  assert (resolved.l2, resolved.loss) == (0.25, original.loss)
+  told = models.as_model(original, (6,), 3, l2=0.0, loss=models.cross_entropy)
   assert (told.l2, told.loss) == (0.0, models.cross_entropy)
 
 
 @pytest.mark.parametrize(
-  "given, options, said",
+  "source, options, pattern",
   [
     ("sofmax", {}, "^model=sofmax: unknown, did you mean 'softmax'"),
     ("vgg", {}, r"^model=vgg: unknown \(one of softmax, mlp"),
@@ -125,6 +125,6 @@ def test_a_model_keeps_its_own_loss_and_l2_unless_told():
     ("softmax", dict(loss=lambda logits, y: logits.mean()), r"^loss: gives \[\]"),
   ],
 )
-def test_refused_in_one_line(given, options, said):
-  with pytest.raises(ValueError, match=said):
-    models.as_model(given, (6,), 3, **options)
+def test_refused_in_one_line(source, options, pattern):
+  with pytest.raises(ValueError, match=pattern):
+    models.as_model(source, (6,), 3, **options)

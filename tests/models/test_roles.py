@@ -28,7 +28,7 @@ class Adapted(nnx.Module):
 
 
 @pytest.mark.parametrize(
-  ("given", "shared"),
+  ("patterns", "shared"),
   [
     (["personal:last"], ["Dense_0/bias", "Dense_0/kernel"]),
     (["personal:Dense_1"], ["Dense_0/bias", "Dense_0/kernel"]),
@@ -37,20 +37,20 @@ class Adapted(nnx.Module):
     (["shared:Dense_1/kernel"], ["Dense_1/kernel"]),
   ],
 )
-def test_a_pattern_names_leaves(given, shared):
-  _, names, found = roles.of_leaves(perceptron(), given)
-  assert [name for name, role in zip(names, found) if role == "shared"] == (shared)
+def test_a_pattern_names_leaves(patterns, shared):
+  _, names, leaf_roles = roles.of_leaves(perceptron(), patterns)
+  assert [name for name, role in zip(names, leaf_roles) if role == "shared"] == (shared)
 
 
 def test_types_of_variables_and_of_layers_are_named():
   model = models.from_nnx(Adapted, (4,))
-  for given, role, leaves in (
+  for text, role, leaves in (
     ("lora:head", "shared", ["head/bias", "head/kernel", "lora/lora_a", "lora/lora_b"]),
     ("shared:nnx.LoRAParam", "shared", ["lora/lora_a", "lora/lora_b"]),
     ("personal:norm", "personal", ["norm/bias", "norm/scale"]),
   ):
-    _, names, found = roles.of_leaves(model, [given])
-    assert [n for n, r in zip(names, found) if r == role] == leaves, given
+    _, names, leaf_roles = roles.of_leaves(model, [text])
+    assert [n for n, r in zip(names, leaf_roles) if r == role] == leaves, text
   # The floats that are sent: two factors of rank 2, and the head.
   assert (
     roles.split(model, ["lora:head"]).roles.floats()["shared"]
@@ -59,7 +59,7 @@ def test_types_of_variables_and_of_layers_are_named():
 
 
 @pytest.mark.parametrize(
-  ("given", "message"),
+  ("patterns", "message"),
   [
     (["personal:hed"], "matches no parameter of the model"),
     (["frozen:**"], "leaves nothing shared"),
@@ -67,9 +67,9 @@ def test_types_of_variables_and_of_layers_are_named():
     (["personal"], "must be ROLE:PATTERN"),
   ],
 )
-def test_wrong_roles_are_refused_in_one_line(given, message):
+def test_wrong_roles_are_refused_in_one_line(patterns, message):
   with pytest.raises(OptionError, match=message):
-    roles.split(perceptron(), given)
+    roles.split(perceptron(), patterns)
 
 
 def test_texts_of_all_forms():
@@ -87,7 +87,7 @@ def test_texts_of_all_forms():
 
 
 @pytest.mark.parametrize(
-  "given",
+  "value",
   [
     {"personal": None},
     {"personal": 3},
@@ -104,8 +104,8 @@ def test_texts_of_all_forms():
     ["personal:head", ""],
   ],
 )
-def test_roles_without_a_pattern_are_refused(given):
+def test_roles_without_a_pattern_are_refused(value):
   """Nothing is read as no roles, and nothing ends in a traceback."""
   with pytest.raises(OptionError, match="^roles=") as error:
-    roles.texts(given)
-  assert repr(given) in str(error.value) and "\n" not in str(error.value)
+    roles.texts(value)
+  assert repr(value) in str(error.value) and "\n" not in str(error.value)

@@ -18,21 +18,25 @@ def perceptron(width=5, classes=3):
 
 
 def arrays_of(model, seed=7):
-  return parameters.named(problems.some_params(model, seed))
+  return parameters.flatten(problems.some_params(model, seed))
 
 
 def test_what_is_given_takes_the_place_of_what_is_drawn():
-  model, other = perceptron(), perceptron(classes=8)
-  arrays = arrays_of(other)
-  given = start.matched(model, arrays, ["Dense_0"], "`init`")
-  made = start.starting(model, given)
+  model, source = perceptron(), perceptron(classes=8)
+  arrays = arrays_of(source)
+  matched = start.match_arrays(model, arrays, ["Dense_0"], "`init`")
+  starting_model = start.starting(model, matched)
   for seed in (0, 1):
-    params, drawn = (m.init(jax.random.key(seed))["params"] for m in (made, model))
+    params, random_params = (
+      m.init(jax.random.key(seed))["params"] for m in (starting_model, model)
+    )
     for leaf in ("kernel", "bias"):
       np.testing.assert_array_equal(
         params["Dense_0"][leaf], arrays[f"params/Dense_0/{leaf}"]
       )
-      np.testing.assert_array_equal(params["Dense_1"][leaf], drawn["Dense_1"][leaf])
+      np.testing.assert_array_equal(
+        params["Dense_1"][leaf], random_params["Dense_1"][leaf]
+      )
 
 
 def test_the_axis_of_one_global_model_is_taken_off():
@@ -40,14 +44,14 @@ def test_the_axis_of_one_global_model_is_taken_off():
   model = perceptron()
   arrays = arrays_of(model)
   for only in ([], ["Dense_0"]):
-    given = start.matched(model, arrays, only, "`init`")
+    matched = start.match_arrays(model, arrays, only, "`init`")
     stacked = {name: array[None] for name, array in arrays.items()}
-    problems.assert_equal(start.matched(model, stacked, only, "`init`"), given)
+    problems.assert_equal(start.match_arrays(model, stacked, only, "`init`"), matched)
     with pytest.raises(
       OptionError,
       match=(r"init: has 3 models .* jax.tree.map\(lambda leaf: leaf\[0\], init\)"),
     ):
-      start.matched(
+      start.match_arrays(
         model,
         {name: np.stack([array] * 3) for name, array in arrays.items()},
         only,
@@ -55,11 +59,11 @@ def test_the_axis_of_one_global_model_is_taken_off():
       )
   stacked["params/Dense_0/bias"] = arrays["params/Dense_0/bias"]
   with pytest.raises(OptionError, match=r"kernel is \[1, 4, 5\], and \[4, 5\]"):
-    start.matched(model, stacked, [], "`init`")
+    start.match_arrays(model, stacked, [], "`init`")
 
 
 @pytest.mark.parametrize(
-  "width, only, said",
+  "width, only, pattern",
   [
     (6, (), r"Dense_0/bias is \[6\], and \[5\] in the model \(`init_only` n"),
     (6, ("Dense_1",), r"kernel is \[6, 3\], and \[5, 3\] in the model$"),
@@ -68,12 +72,12 @@ def test_the_axis_of_one_global_model_is_taken_off():
     (0, (), "`init`: has more, which the model has not"),
   ],
 )
-def test_what_does_not_fit_is_one_line(width, only, said):
+def test_what_does_not_fit_is_one_line(width, only, pattern):
   arrays = arrays_of(perceptron(width or 5))
   if width is None:
     del arrays["params/Dense_1/kernel"]
   if width == 0:
     arrays["more"] = np.zeros(1, np.float32)
   with pytest.raises(OptionError) as error:
-    start.matched(perceptron(), arrays, only, "`init`")
-  assert re.search(said, error.value.text)
+    start.match_arrays(perceptron(), arrays, only, "`init`")
+  assert re.search(pattern, error.value.text)

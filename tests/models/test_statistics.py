@@ -50,9 +50,9 @@ Y = jnp.arange(7, dtype=jnp.int32) % 2
 COUNTS = jnp.arange(7) < 5
 
 
-@pytest.mark.parametrize("made", [Linen(), Nnx])
-def test_rows_that_fill_a_batch_up_leave_no_trace(made):
-  model = roles.split(models.as_model(made, (4, 4), 2), ())
+@pytest.mark.parametrize("module", [Linen(), Nnx])
+def test_rows_that_fill_a_batch_up_leave_no_trace(module):
+  model = roles.split(models.as_model(module, (4, 4), 2), ())
   params, key = model.init(jax.random.key(1)), jax.random.key(2)
   state = model.roles.start(key).state
   moving = model.roles.together(model, with_state=True)
@@ -65,19 +65,19 @@ def test_rows_that_fill_a_batch_up_leave_no_trace(made):
     )
     return logits[:5], (new, after), loss, grad
 
-  alone = of(X[:5], Y[:5], COUNTS[:5])
+  unpadded = of(X[:5], Y[:5], COUNTS[:5])
   logits, new, loss, _ = of(jnp.asarray(X).at[5:].set(jnp.nan), Y, COUNTS)
-  problems.assert_close((logits, new, loss), alone[:3], rtol=1e-5, atol=1e-6)
+  problems.assert_close((logits, new, loss), unpadded[:3], rtol=1e-5, atol=1e-6)
   problems.assert_close(*new, rtol=1e-6, atol=1e-6)
   for a, b in zip(*map(jax.tree.leaves, (new[0], state)), strict=True):
     assert (a != b).all()
   filled = of(jnp.asarray(X).at[5:].set(1e3), Y, COUNTS)
-  problems.assert_close(filled, alone, rtol=1e-4, atol=1e-5)
+  problems.assert_close(filled, unpadded, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("made", [Linen(), Nnx])
-def test_evaluation_has_running_statistics_or_those_of_the_rows(made):
-  model = models.as_model(made, (4, 4), 2)
+@pytest.mark.parametrize("module", [Linen(), Nnx])
+def test_evaluation_has_running_statistics_or_those_of_the_rows(module):
+  model = models.as_model(module, (4, 4), 2)
   params, key = model.init(jax.random.key(1)), jax.random.key(2)
   of_rows = roles.split(model, (), model_state="batch")
   assert not of_rows.roles.has_state
@@ -92,11 +92,11 @@ def test_evaluation_has_running_statistics_or_those_of_the_rows(made):
       of_rows.apply(params, X[:5]),
     )
 
-  running, evaluated, trained, masked, alone = all_of(params)
+  running, evaluated, trained, masked, unpadded = all_of(params)
   problems.assert_equal(evaluated, running)
   assert problems.differ(trained, running)
-  problems.assert_close(masked, alone, rtol=1e-5, atol=1e-6)
-  assert problems.differ(alone, running[:5])
+  problems.assert_close(masked, unpadded, rtol=1e-5, atol=1e-6)
+  assert problems.differ(unpadded, running[:5])
 
 
 class Dropped(nn.Module):
@@ -116,12 +116,12 @@ def test_dropout_is_that_of_the_step_and_none_in_evaluation():
     model.init(jax.random.key(1)),
   )
   moving = model.roles.together(model, with_state=True)
-  (one, a), (same, _), (other, b) = (
+  (first, a), (same, _), (different, b) = (
     moving.observe(((params, None), state), X, None, jax.random.key(k))
     for k in (2, 2, 3)
   )
-  problems.assert_equal(one, same)
-  assert problems.differ(one, other)
+  problems.assert_equal(first, same)
+  assert problems.differ(first, different)
   problems.assert_equal(a, b)
   of_rows = roles.split(model, (), model_state="batch")
   problems.assert_equal(of_rows.apply(params, X), objective.logits(of_rows, params, X))
@@ -130,14 +130,14 @@ def test_dropout_is_that_of_the_step_and_none_in_evaluation():
 def test_statistics_of_frozen_layers_are_frozen():
   """Nobody keeps them, and in training no row depends on the others."""
   model = models.as_model(Linen(), (4, 4), 2)
-  one = roles.split(model, ["frozen:body"])
-  assert one.roles.floats() == {
+  body_frozen = roles.split(model, ["frozen:body"])
+  assert body_frozen.roles.floats() == {
     "shared": 34,
     "personal": 0,
     "frozen": 21 + 6,
     "state": 8,
   }
-  assert one.roles.has_state
+  assert body_frozen.roles.has_state
   both = roles.split(model, ["frozen:body", "frozen:BatchNorm_0"])
   assert not both.roles.has_state
   params, key = both.init(jax.random.key(1)), jax.random.key(2)
@@ -169,15 +169,15 @@ class Transposed(nn.Module):
 
 
 @pytest.mark.parametrize(
-  "made, message",
+  "module, message",
   [
     (Counting(), "keeps state in Counting itself, whose __call__ must take"),
     (Transposed(), "its first axis must be theirs"),
   ],
 )
-def test_what_cannot_leave_rows_out_is_one_line(made, message):
+def test_what_cannot_leave_rows_out_is_one_line(module, message):
   with pytest.raises(OptionError, match=message):
-    model = models.as_model(made, (4, 4), 2)
+    model = models.as_model(module, (4, 4), 2)
     objective.logits(model, model.init(jax.random.key(0)), X, jax.random.key(1), COUNTS)
 
 
@@ -186,15 +186,15 @@ def test_options_of_training_reach_the_layers_with_state():
   """bfloat16 and augmentation change what they see, not what they keep."""
   model = models.as_model(Linen(), (4, 4), 2)
   key, change = jax.random.key(2), jax.random.key(3)
-  made = roles.split(
-    augment.augmented(precision.in_bfloat16(model), ["flip"], (4, 4)), ()
+  modified = roles.split(
+    augment.with_augmentations(precision.in_bfloat16(model), ["flip"], (4, 4)), ()
   )
   plain = roles.split(model, ())
   params, state = plain.init(key), plain.roles.start(key).state
   # A number that bfloat16 does not have.
   state = jax.tree.map(lambda leaf: leaf + np.float32(1 / 512), state)
 
-  def passed(model, x, key):
+  def observe(model, x, key):
     together = model.roles.together(model, with_state=True)
     return together.observe(((params, None), state), x, COUNTS, key)
 
@@ -202,10 +202,10 @@ def test_options_of_training_reach_the_layers_with_state():
     X, jax.random.split(jax.random.fold_in(change, 0xA06), 1)[0]
   )
   for x, key in ((X, None), (seen, change)):
-    (logits, new), (exact, wanted) = passed(made, X, key), passed(plain, x, key)
+    (logits, new), (exact, expected) = observe(modified, X, key), observe(plain, x, key)
     np.testing.assert_allclose(logits, exact, atol=0.05)
     assert logits.dtype == jnp.float32 and (logits != exact).any()
-    for leaf, exact in zip(*map(jax.tree.leaves, (new, wanted))):
+    for leaf, exact in zip(*map(jax.tree.leaves, (new, expected))):
       assert leaf.dtype == jnp.float32
       np.testing.assert_allclose(leaf, exact, atol=0.02)
 
@@ -216,9 +216,9 @@ def test_a_model_with_state_starts_from_what_is_given():
   values = jax.tree.map(
     lambda leaf: leaf + 1, model.roles.whole.init(jax.random.key(5))
   )
-  arrays = parameters.named(values)
+  arrays = parameters.flatten(values)
   for left_out in ("", "batch_stats"):
-    given = start.matched(
+    matched = start.match_arrays(
       model,
       {
         name: array
@@ -228,10 +228,12 @@ def test_a_model_with_state_starts_from_what_is_given():
       (),
       "`init`",
     )
-    made = roles.split(start.bound(model, given), ())
-    own = made.roles.start(jax.random.key(1)).state["batch_stats"]
-    drawn = model.roles.start(jax.random.key(1)).state["batch_stats"]
+    restored = roles.split(start.bound(model, matched), ())
+    statistics = restored.roles.start(jax.random.key(1)).state["batch_stats"]
+    initial = model.roles.start(jax.random.key(1)).state["batch_stats"]
     chex.assert_trees_all_equal(
-      made.init(jax.random.key(1))["params"], values["params"]
+      restored.init(jax.random.key(1))["params"], values["params"]
     )
-    chex.assert_trees_all_equal(own, drawn if left_out else values["batch_stats"])
+    chex.assert_trees_all_equal(
+      statistics, initial if left_out else values["batch_stats"]
+    )

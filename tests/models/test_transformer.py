@@ -36,10 +36,10 @@ def logits(params, tokens):
   p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params["params"])
   x = p["Embed_0"]["embedding"][tokens] + p["position"]
   for block in (p["Block_0"], p["Block_1"]):
-    held = block["MultiHeadDotProductAttention_0"]
+    attention = block["MultiHeadDotProductAttention_0"]
     y, out = norm(x, block["LayerNorm_0"]), np.zeros_like(x)
     query, key, value = (
-      np.einsum("td,dhk->thk", y, held[name]["kernel"]) + held[name]["bias"]
+      np.einsum("td,dhk->thk", y, attention[name]["kernel"]) + attention[name]["bias"]
       for name in ("query", "key", "value")
     )
     for t in range(len(tokens)):
@@ -47,8 +47,8 @@ def logits(params, tokens):
       for head in range(3):
         score = np.exp(key[seen, head] @ query[t, head] / math.sqrt(2))
         mean = (score / score.sum()) @ value[seen, head]
-        out[t] += mean @ held["out"]["kernel"][head]
-    x = x + out + held["out"]["bias"]
+        out[t] += mean @ attention["out"]["kernel"][head]
+    x = x + out + attention["out"]["bias"]
     y = norm(x, block["LayerNorm_1"])
     y = y @ block["Dense_0"]["kernel"] + block["Dense_0"]["bias"]
     y = 0.5 * y * (1 + np.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y**3)))
@@ -62,21 +62,21 @@ def test_it_is_its_definition():
   """Which sees neither later tokens nor padding."""
   tokens = np.array([[3, 8, 1, 4, 4], [2, 0, 5, 6, 0]], np.int32)
   params = start()
-  found = problems.quick_jit(MODULE.apply)(params, tokens)
-  for row, expected in zip(found, map(lambda row: logits(params, row), tokens)):
+  outputs = problems.quick_jit(MODULE.apply)(params, tokens)
+  for row, expected in zip(outputs, map(lambda row: logits(params, row), tokens)):
     np.testing.assert_allclose(row, expected, atol=2e-5)
   # As a classifier it has the outputs of the last token that is no padding.
   np.testing.assert_allclose(
-    MODULE.clone(each=False).apply(params, tokens),
-    [found[0, 4], found[1, 3]],
+    MODULE.clone(per_position=False).apply(params, tokens),
+    [outputs[0, 4], outputs[1, 3]],
     atol=2e-5,
   )
 
 
 @pytest.mark.program
 def test_a_sequence_of_padding_alone_is_finite():
-  found = MODULE.apply(start(), np.zeros((2, 5), np.int32))
-  assert np.isfinite(found).all()
+  outputs = MODULE.apply(start(), np.zeros((2, 5), np.int32))
+  assert np.isfinite(outputs).all()
 
 
 def test_what_is_refused():

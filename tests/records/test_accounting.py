@@ -27,9 +27,9 @@ def plain(z, rounds, delta, orders):
 
 @pytest.mark.parametrize("z, rounds", [(4.0, 1), (1.0, 1), (2.0, 17)])
 def test_all_clients_give_the_plain_gaussian(z, rounds):
-  found = Mechanism(z, 1e-5, 100, "all", 1.0).epsilon(rounds)
+  epsilon = Mechanism(z, 1e-5, 100, "all", 1.0).epsilon(rounds)
   orders = dp.rdp.RdpAccountant()._orders
-  np.testing.assert_allclose(found, plain(z, rounds, 1e-5, orders), rtol=1e-6)
+  np.testing.assert_allclose(epsilon, plain(z, rounds, 1e-5, orders), rtol=1e-6)
 
 
 def test_a_sum_over_integer_orders_gives_the_sampled_gaussian():
@@ -50,8 +50,8 @@ def test_a_sum_over_integer_orders_gives_the_sampled_gaussian():
     rounds * divergence(a) + math.log1p(-1 / a) - math.log(delta * a) / (a - 1)
     for a in range(2, 64)
   )
-  found = Mechanism(z, delta, 1000, "poisson", q).epsilon(rounds)
-  assert 0.98 * bound < found <= bound + 1e-9  # it has orders between these
+  epsilon = Mechanism(z, delta, 1000, "poisson", q).epsilon(rounds)
+  assert 0.98 * bound < epsilon <= bound + 1e-9  # it has orders between these
 
 
 def test_the_tutorials_example():
@@ -66,12 +66,12 @@ def test_the_tutorials_example():
   # The accountants by their public interface: RDP, and the tighter PLD.
   event = dp.PoissonSampledDpEvent(q, dp.GaussianDpEvent(1.3))
   rdp, pld = dp.rdp.RdpAccountant(), dp.pld.PLDAccountant()
-  found = Mechanism(1.3, delta, 60_000, "poisson", q).epsilon(steps)
+  epsilon = Mechanism(1.3, delta, 60_000, "poisson", q).epsilon(steps)
   np.testing.assert_allclose(
-    found, rdp.compose(event, steps).get_epsilon(delta), rtol=1e-9
+    epsilon, rdp.compose(event, steps).get_epsilon(delta), rtol=1e-9
   )
   exact = pld.compose(event, steps).get_epsilon(delta)
-  assert exact < found < min(1.18, 1.2 * exact)
+  assert exact < epsilon < min(1.18, 1.2 * exact)
 
 
 @pytest.mark.program
@@ -127,11 +127,11 @@ def test_the_tables_and_the_summary_have_it(tmp_path):
 def test_without_the_accountant_a_line_says_so(monkeypatch):
   monkeypatch.setattr(accounting, "_accountant", lambda: None)
   accounting._of_a_round.cache_clear()
-  found = Mechanism(1.0, 1e-5, 20, "poisson", 0.3)
-  assert math.isnan(found.epsilon(3)) and "pip install" in found.caution
-  assert found.facts(3)["note"] == accounting.MISSING
+  mechanism = Mechanism(1.0, 1e-5, 20, "poisson", 0.3)
+  assert math.isnan(mechanism.epsilon(3)) and "pip install" in mechanism.caution
+  assert mechanism.facts(3)["note"] == accounting.MISSING
   monkeypatch.undo()
   accounting._of_a_round.cache_clear()
-  assert not found.caution and "note" not in found.facts(3)
+  assert not mechanism.caution and "note" not in mechanism.facts(3)
   assert "less than 0.05" in Mechanism(1.0, 0.1, 20, "all", 1.0).caution
   assert importlib.import_module("dp_accounting") is dp

@@ -28,9 +28,9 @@ def read(path):
   if path.is_file():
     return path.read_text()
   return {
-    str(each.relative_to(path)): each.read_text()
-    for each in path.rglob("*")
-    if each.is_file()
+    str(file.relative_to(path)): file.read_text()
+    for file in path.rglob("*")
+    if file.is_file()
   }
 
 
@@ -44,8 +44,8 @@ def test_sha256sum_reads_them(tmp_path, kind):
     pytest.skip("there is no sha256sum")
   path = write(tmp_path / "a b", OLD[kind])
   check = ["sha256sum", "-c", "--strict", "a b.sha256"]
-  said = subprocess.run(check, cwd=tmp_path, check=True, capture_output=True)
-  assert said.stdout.count(b": OK") == len(checksums.digests(path))
+  completed = subprocess.run(check, cwd=tmp_path, check=True, capture_output=True)
+  assert completed.stdout.count(b": OK") == len(checksums.digests(path))
   (path if kind == "file" else path / "a").write_text("edited")
   assert subprocess.run(check, cwd=tmp_path, capture_output=True).returncode
 
@@ -92,7 +92,7 @@ def test_a_kill_leaves_what_fits(tmp_path, monkeypatch, kind, at):
   checksums.check_output(path, "path", kind == "folder")
   write(path, OLD[kind])
   assert read(path) == OLD[kind]
-  assert {each.name for each in tmp_path.iterdir()} == {"model", "model.sha256"}
+  assert {file.name for file in tmp_path.iterdir()} == {"model", "model.sha256"}
 
 
 @pytest.mark.parametrize(

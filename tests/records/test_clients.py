@@ -81,9 +81,9 @@ def test_very_many_clients_are_arrays(tmp_path, monkeypatch, main):
   names = [f"client {i}" for i in range(500)]
   clients.write(tmp_path, final, (3, 5), names)
   assert [path.name for path in tmp_path.iterdir()] == ["clients.npz"]
-  found = clients.read_many(tmp_path)
-  assert found.keys() == {"clients", "train_examples", "membership"}
-  chex.assert_trees_all_equal(found, {name: final[name] for name in found})
+  arrays = clients.read_many(tmp_path)
+  assert arrays.keys() == {"clients", "train_examples", "membership"}
+  chex.assert_trees_all_equal(arrays, {name: final[name] for name in arrays})
   with np.load(tmp_path / "clients.npz") as stored:
     assert stored["name"].tolist() == names and stored["seed"].tolist() == [3, 5]
     if main == "accuracy":

@@ -16,12 +16,12 @@ PAGE = pathlib.Path(__file__).parents[2] / "docs" / "run_folder.md"
 
 def test_the_list_is_that_of_the_page():
   table = PAGE.read_text("utf-8").split("| file | what |")[1].split("\n\n")[0]
-  named = {
+  documented = {
     name
     for line in table.strip().splitlines()
     for name in re.findall(r"`([^`]+)`", line.split("|")[1])
   }
-  assert named == {*run_files.FILES, "run.lock", "checkpoint/", "tensorboard/"}
+  assert documented == {*run_files.FILES, "run.lock", "checkpoint/", "tensorboard/"}
 
 
 #: Files of the user.
@@ -40,7 +40,7 @@ OTHERS = (
 @pytest.fixture(name="folder")
 def _folder(tmp_path):
   """A folder with every file of a run, and files of the user beside them."""
-  own = tmp_path / "run"
+  folder = tmp_path / "run"
   for name in (
     *run_files.FILES,
     "metrics.csv.partial",
@@ -51,10 +51,10 @@ def _folder(tmp_path):
     f"tensorboard/seed_0/events.out.tfevents.{12:020}.host",
     *OTHERS,
   ):
-    path = own / name
+    path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("{}", encoding="utf-8")
-  return own
+  return folder
 
 
 def test_files_of_others_stay(folder):
@@ -98,24 +98,24 @@ def test_whole(folder):
     "curves.png",
     "curves.pdf",
   }
-  assert run_files.whole(folder, summary)
+  assert run_files.is_complete(folder, summary)
   (folder / "clients.csv").write_text("{} ", encoding="utf-8")
-  assert not run_files.whole(folder, summary)
+  assert not run_files.is_complete(folder, summary)
   summary["files"]["clients.csv"] = files.sha256(folder / "clients.csv")
-  assert run_files.whole(folder, summary)
+  assert run_files.is_complete(folder, summary)
   (folder / "curves.pdf").unlink()
   with pytest.raises(FileNotFoundError):
-    run_files.whole(folder, summary)
+    run_files.is_complete(folder, summary)
   with pytest.raises(KeyError):
-    run_files.whole(folder, json.loads('{"final": {}}'))
+    run_files.is_complete(folder, json.loads('{"final": {}}'))
 
 
 def test_whole_of_an_earlier_version(folder):
   """It has no hashes, and may have fewer files."""
   summary = dict.fromkeys(("final", "best", "cost", "timing", "hashes"), {})
   (folder / "curves.pdf").unlink()
-  assert run_files.whole(folder, summary)
+  assert run_files.is_complete(folder, summary)
   (folder / "groups.csv").unlink()
-  assert run_files.whole(folder, summary)
+  assert run_files.is_complete(folder, summary)
   with pytest.raises(FileNotFoundError):
-    run_files.whole(folder, summary | {"groups": {}})
+    run_files.is_complete(folder, summary | {"groups": {}})

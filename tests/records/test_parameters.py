@@ -60,7 +60,7 @@ def fixture_trained(fed, tmp_path_factory):
   return result, result.save(tmp_path_factory.mktemp("start") / "run")
 
 
-def loaded(path, kind):
+def load_by_flax(path, kind):
   """The arrays of a file as flax alone reads them."""
   if kind == "orbax":
     import orbax.checkpoint as ocp
@@ -84,12 +84,12 @@ def test_flax_alone_reads_what_is_exported(trained, tmp_path, kind):
   x = np.random.default_rng(0).random((5, 8, 8)).astype(np.float32)
   params = result.client_params(3)
   np.testing.assert_array_equal(
-    Net().apply(loaded(path, kind), x), Net().apply(params, x)
+    Net().apply(load_by_flax(path, kind), x), Net().apply(params, x)
   )
   # And it is read again.
-  problems.assert_equal(parameters.read(path), parameters.named(params))
+  problems.assert_equal(parameters.read(path), parameters.flatten(params))
   digest = parameters.source(path).sha256
-  assert digest == parameters.sha256(parameters.named(params))
+  assert digest == parameters.sha256(parameters.flatten(params))
   result.export(path, kind, client=4)  # in its place
   assert parameters.source(path).sha256 != digest
 
@@ -102,7 +102,7 @@ def test_a_run_starts_from_a_part_of_another(fed, trained, tmp_path):
   number = np.arange(len(x))
   few = fa.federate(fa.from_arrays(x, number % 3, number % 4), partition="natural")
   with problems.quick_compilation():
-    made = fa.run(
+    run = fa.run(
       "fedavg",
       few,
       model=Net(3),
@@ -111,39 +111,39 @@ def test_a_run_starts_from_a_part_of_another(fed, trained, tmp_path):
       roles={"frozen": "encoder"},
       **OPTIONS,
     )
-    tree = made.client_params(0)
+    tree = run.client_params(0)
     encoder = result.global_params()["params"]["encoder"]
     np.testing.assert_array_equal(
       tree["params"]["encoder"]["kernel"], encoder["kernel"][0]
     )
-    assert made.facts["sources"]["init_from"]["sha256"] == (
+    assert run.facts["sources"]["init_from"]["sha256"] == (
       parameters.source(folder).sha256
     )
-    saved = made.save(tmp_path / "made")
+    saved = run.save(tmp_path / "made")
     # Given as a tree it is the same run, which needs it to be read again.
-    given = jax.tree.map(lambda leaf: leaf[0], result.global_params())
+    source_params = jax.tree.map(lambda leaf: leaf[0], result.global_params())
     same = fa.run(
       "fedavg",
       few,
       model=Net(3),
-      init=given,
+      init=source_params,
       init_only="encoder",
       roles={"frozen": "encoder"},
       **OPTIONS,
     )
-    assert same.state_hash() == made.state_hash()
-    other = same.save(tmp_path / "same")
-    again = dict(federation=few, model=Net(3))
-    np.testing.assert_equal(fa.load_run(saved, **again).client_params(0), tree)
+    assert same.state_hash() == run.state_hash()
+    same_folder = same.save(tmp_path / "same")
+    keywords = dict(federation=few, model=Net(3))
+    np.testing.assert_equal(fa.load_run(saved, **keywords).client_params(0), tree)
     np.testing.assert_equal(
-      fa.load_run(other, init=given, **again).client_params(0), tree
+      fa.load_run(same_folder, init=source_params, **keywords).client_params(0), tree
     )
-    for folder_, init, said in (
-      (other, None, "give load_run its init"),
-      (other, tree, "is not what the run started from"),
+    for folder_, init, pattern in (
+      (same_folder, None, "give load_run its init"),
+      (same_folder, tree, "is not what the run started from"),
     ):
-      with pytest.raises(fa.RunFolderError, match=said):
-        fa.load_run(folder_, init=init, **again).client_params(0)
+      with pytest.raises(fa.RunFolderError, match=pattern):
+        fa.load_run(folder_, init=init, **keywords).client_params(0)
 
 
 @pytest.mark.program
@@ -164,19 +164,19 @@ def test_what_a_run_starts_from_is_no_constant_of_its_programs(fed):
 
 def test_what_cannot_be_exported(trained):
   result, _ = trained
-  for arguments, said in (
+  for arguments, pattern in (
     (dict(path=""), "path=: empty, give the path"),
     (dict(client=1, model=5), "model=5: only read without client"),
     (dict(), "client: clients have parameters of their own"),
     (dict(client=99), "client=99: must be"),
     (dict(client=0, format="onnx"), "format=onnx: must be one of safetens"),
   ):
-    with pytest.raises(fa.OptionError, match=said):
+    with pytest.raises(fa.OptionError, match=pattern):
       result.export(**{"path": "model"} | arguments)
 
 
 @pytest.mark.parametrize(
-  "tree, said",
+  "tree, pattern",
   [
     ({"a": 1}, "init: a is an int"),
     ({}, "init: has no arrays"),
@@ -184,18 +184,18 @@ def test_what_cannot_be_exported(trained):
     ({"a": [np.array([np.nan], np.float32)]}, "init: a/0 has NaN"),
   ],
 )
-def test_what_are_no_parameters(fed, tree, said):
-  with pytest.raises(fa.OptionError, match=said):
+def test_what_are_no_parameters(fed, tree, pattern):
+  with pytest.raises(fa.OptionError, match=pattern):
     fa.run("fedavg", fed, init=tree)
 
 
 def test_what_is_no_file_of_parameters(fed, tmp_path):
   (tmp_path / "text").write_text("hello")
-  for path, said in (
+  for path, pattern in (
     (tmp_path / "none", "no such file"),
     (tmp_path, "neither the folder of a finished run nor"),
   ):
-    with pytest.raises(fa.OptionError, match=f"init={path}: {said}"):
+    with pytest.raises(fa.OptionError, match=f"init={path}: {pattern}"):
       fa.run("fedavg", fed, init=path)
   with pytest.raises(fa.OptionError, match="text: (damaged|is no .npz)"):
     fa.run("fedavg", fed, init=tmp_path / "text")
@@ -211,7 +211,7 @@ TREE = {
 }
 
 
-def exported(path, kind, tree=None):
+def export(path, kind, tree=None):
   parameters.write(path, TREE if tree is None else tree, kind)
   return path
 
@@ -226,22 +226,22 @@ def contents(folder):
 @pytest.mark.parametrize("kind", FORMATS)
 def test_an_export_replaces_an_export_alone(tmp_path, kind):
   """Told by its checksums: what was edited or is of somebody else stays."""
-  path = exported(tmp_path / "model", kind)
-  exported(path, kind, jax.tree.map(lambda leaf: leaf + 1, TREE))
+  path = export(tmp_path / "model", kind)
+  export(path, kind, jax.tree.map(lambda leaf: leaf + 1, TREE))
   assert parameters.read(path)["params/layers/1/w"] == 2  # in its place
-  assert {each.name for each in tmp_path.iterdir()} == {"model", "model.sha256"}
+  assert {file.name for file in tmp_path.iterdir()} == {"model", "model.sha256"}
   if kind == "orbax":
     (path / "notes").write_text("mine")
   else:
     path.write_bytes(path.read_bytes()[:-1])
   before = contents(tmp_path)
   with pytest.raises(fa.OptionError, match="only an earlier export is replac"):
-    exported(path, kind)
+    export(path, kind)
   assert contents(tmp_path) == before
 
 
 @pytest.mark.parametrize(
-  "make, said",
+  "make, pattern",
   [
     (lambda path: path.write_text("thesis"), "is no export with its checksums"),
     (
@@ -260,12 +260,12 @@ def test_an_export_replaces_an_export_alone(tmp_path, kind):
   ],
 )
 @pytest.mark.parametrize("kind", FORMATS)
-def test_nothing_else_is_replaced(tmp_path, kind, make, said):
+def test_nothing_else_is_replaced(tmp_path, kind, make, pattern):
   path = tmp_path / "place"
   make(path)
   before, link = contents(tmp_path), path.is_symlink()
-  with pytest.raises(fa.OptionError, match=f"^path={path}: {said}") as caught:
-    exported(path, kind)
+  with pytest.raises(fa.OptionError, match=f"^path={path}: {pattern}") as caught:
+    export(path, kind)
   assert contents(tmp_path) == before and path.is_symlink() == link
   assert "\n" not in str(caught.value)
 
@@ -276,24 +276,24 @@ def test_what_is_free_or_empty_is_written(tmp_path, kind):
   path.parent.mkdir()
   path.touch()
   (path.parent / "model.partial").write_text("mine")
-  exported(path, kind)
+  export(path, kind)
   assert (path.parent / "model.partial").read_text() == "mine"
   path.with_name("other.sha256").write_text("not of an export")
   with pytest.raises(fa.OptionError, match="other.sha256"):
-    exported(path.with_name("other"), kind)
-  exported(path.with_name("dots.."), kind)
+    export(path.with_name("other"), kind)
+  export(path.with_name("dots.."), kind)
   for name in (".", "..", "/"):
     with pytest.raises(fa.OptionError, match="^path="):
-      exported(path.parent / name, kind)
+      export(path.parent / name, kind)
 
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_flipped_bit_is_found(tmp_path, kind):
   """In any file of an export, by init as by export."""
-  path = exported(tmp_path / "model", kind)
+  path = export(tmp_path / "model", kind)
   digest = parameters.source(path).sha256
   for file in (
-    [path] if path.is_file() else filter(lambda each: each.is_file(), path.rglob("*"))
+    [path] if path.is_file() else filter(lambda entry: entry.is_file(), path.rglob("*"))
   ):
     raw = file.read_bytes()
     for where in {0, len(raw) // 2, len(raw) - 1} if raw else ():
@@ -319,7 +319,7 @@ def test_a_flipped_bit_is_found(tmp_path, kind):
 
 
 @pytest.mark.parametrize(
-  "place, said",
+  "place, pattern",
   [
     ("fifo", "cannot be read .*fifo: no regular file"),
     ("/dev/zero", "cannot be read .*no regular file"),
@@ -327,7 +327,7 @@ def test_a_flipped_bit_is_found(tmp_path, kind):
     ("pipes", "cannot be read .*pipes/inside: no regular file"),
   ],
 )
-def test_what_never_ends_is_not_read(tmp_path, monkeypatch, place, said):
+def test_what_never_ends_is_not_read(tmp_path, monkeypatch, place, pattern):
   """And no folder is walked that is none of ours."""
   os.mkfifo(tmp_path / "fifo")
   (tmp_path / "pipes").mkdir()
@@ -335,7 +335,7 @@ def test_what_never_ends_is_not_read(tmp_path, monkeypatch, place, said):
   os.mkfifo(tmp_path / "pipes" / "inside")
   if place == "/":
     monkeypatch.setattr(checksums.os, "walk", None)
-  with pytest.raises(fa.OptionError, match=said):
+  with pytest.raises(fa.OptionError, match=pattern):
     parameters.read(tmp_path / place)
 
 
@@ -381,13 +381,17 @@ def test_floats_of_every_size(tmp_path):
 
 def test_two_arrays_of_one_name_are_refused(fed, tmp_path):
   """One of the two would be taken without a word."""
-  one = np.zeros((64, 10), np.float32)
-  both = {"params/kernel": one, "kernel": one + 1, "bias": np.zeros(10, np.float32)}
+  kernel = np.zeros((64, 10), np.float32)
+  both = {
+    "params/kernel": kernel,
+    "kernel": kernel + 1,
+    "bias": np.zeros(10, np.float32),
+  }
   np.savez(tmp_path / "both.npz", **both)
   for init in (tmp_path / "both.npz", both):
     with pytest.raises(fa.OptionError, match="has both kernel and params/kern"):
       fa.run("fedavg", fed, init=init)
-  np.savez(tmp_path / "a.npz", w=one)
+  np.savez(tmp_path / "a.npz", w=kernel)
   with (
     zipfile.ZipFile(tmp_path / "a.npz", "a") as file,
     pytest.warns(UserWarning, match="Duplicate"),
@@ -396,7 +400,7 @@ def test_two_arrays_of_one_name_are_refused(fed, tmp_path):
   places = [tmp_path / "a.npz"]
   if HAS_SAFETENSORS:
     places.append(
-      in_safetensors(tmp_path / "a", [("w", "F32", one), ("w", "F32", one)])
+      in_safetensors(tmp_path / "a", [("w", "F32", kernel), ("w", "F32", kernel)])
     )
   for path in places:
     with pytest.raises(fa.OptionError, match="damaged"):
@@ -405,10 +409,10 @@ def test_two_arrays_of_one_name_are_refused(fed, tmp_path):
 
 def test_a_file_that_was_written_again_is_read_again(tmp_path):
   """Also where its size and the time of writing are the same."""
-  path = exported(tmp_path / "a", "npz")
+  path = export(tmp_path / "a", "npz")
   time = path.stat().st_mtime_ns
   assert parameters.read(path)["params/layers/1/w"] == 1
-  exported(path, "npz", jax.tree.map(lambda leaf: leaf + 1, TREE))
+  export(path, "npz", jax.tree.map(lambda leaf: leaf + 1, TREE))
   os.utime(path, ns=(time, time))
   assert parameters.read(path)["params/layers/1/w"] == 2
 
@@ -424,14 +428,14 @@ def _missing(name):
 
 
 @pytest.mark.parametrize(
-  "name, more, said",
+  "name, options, pattern",
   [
     ("afl", {}, "init: afl fits every layer in closed form"),
     ("fesem", {}, "group_init=independent: .* would all start from init"),
   ],
 )
-def test_methods_that_start_otherwise(fed, name, more, said):
-  with pytest.raises(fa.OptionError, match=said):
-    fa.run(name, fed, init={"a": np.zeros(1, np.float32)}, **more)
+def test_methods_that_start_otherwise(fed, name, options, pattern):
+  with pytest.raises(fa.OptionError, match=pattern):
+    fa.run(name, fed, init={"a": np.zeros(1, np.float32)}, **options)
   with pytest.raises(fa.OptionError, match="init_only=a: not read without ini"):
     fa.run("fedavg", fed, init_only="a")

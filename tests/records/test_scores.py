@@ -39,12 +39,12 @@ def test_a_curve_without_a_number_has_no_score():
 
 
 @pytest.mark.parametrize(
-  "last, counted", [(1, 1), (5, 1), (6, 2), (10, 3), (20, 6), (None, 6)]
+  "last, count", [(1, 1), (5, 1), (6, 2), (10, 3), (20, 6), (None, 6)]
 )
-def test_the_last_rounds_may_come_in_any_order(last, counted):
+def test_the_last_rounds_may_come_in_any_order(last, count):
   assert scores.in_last(ROUNDS, last).tolist() == (
-    [False] * (6 - counted) + [True] * counted
+    [False] * (6 - count) + [True] * count
   )
   assert scores.in_last(ROUNDS[::-1], last).tolist() == (
-    [True] * counted + [False] * (6 - counted)
+    [True] * count + [False] * (6 - count)
   )

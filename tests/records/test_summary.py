@@ -19,8 +19,8 @@ from fedjax_alg.records import tables
 def test_the_partition_is_two_files(tmp_path):
   """Of all clients, the validation clients in their old places."""
   plain, fed = (
-    federate("digits", num_clients=20, **more)
-    for more in ({}, {"validation_clients": 5})
+    federate("digits", num_clients=20, **options)
+    for options in ({}, {"validation_clients": 5})
   )
   results.write_partition(tmp_path, fed)
   facts = json.loads((tmp_path / "partition.json").read_text("utf-8"))
@@ -43,7 +43,7 @@ def test_the_partition_is_two_files(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "histogram, membership, said",
+  "histogram, membership, is_undefined",
   [
     (np.ones((4, 3)), [0, 0, 1, 1], True),  # all hold all classes
     (np.eye(4), [0, 0, 1, 1], True),  # each holds another
@@ -51,15 +51,15 @@ def test_the_partition_is_two_files(tmp_path):
     (np.ones((4, 3)), [-1, -1, -1, -1], False),
   ],
 )  # nobody has a group yet
-def test_no_agreement_has_a_reason(histogram, membership, said):
+def test_no_agreement_has_a_reason(histogram, membership, is_undefined):
   """purity and ari were NaN without a word."""
   rows = tables.group_rows(np.array([membership]), histogram, 1, [0], 2)
-  found = results.groups(rows, 2)
-  assert found.get("agreement") == (groups.UNDEFINED if said else None)
+  summary = results.groups(rows, 2)
+  assert summary.get("agreement") == (groups.UNDEFINED if is_undefined else None)
   assert (
-    np.isnan(found["purity"]["mean"])
+    np.isnan(summary["purity"]["mean"])
     == np.isnan(rows[0]["ari"])
-    == (said or max(membership) < 0)
+    == (is_undefined or max(membership) < 0)
   )
 
 
@@ -93,20 +93,20 @@ def test_best_is_of_the_rounds_in_which_somebody_was_counted():
   ],
 )
 def test_one_seed_has_no_interval(values, old, text):
-  found = json.loads(json.dumps(results.as_json(results.spread(values))))
+  summary = json.loads(json.dumps(results.as_json(results.spread(values))))
   if len(values) == 1:
-    assert found["ci95"] is None
+    assert summary["ci95"] is None
   if old is not None:
-    found["ci95"] = old
-  assert results.shown(found, 1, 100) == text
+    summary["ci95"] = old
+  assert results.format_spread(summary, 1, 100) == text
 
 
 def test_versions_say_what_made_the_numbers():
-  found = results.versions()
-  assert found["jax"] == jax.__version__
-  assert found["optax"] == optax.__version__
+  versions = results.versions()
+  assert versions["jax"] == jax.__version__
+  assert versions["optax"] == optax.__version__
   assert {"jaxlib", "flax", "chex", "numpy", "scipy", "python", "fedjax_alg"} <= set(
-    found
+    versions
   )
 
 

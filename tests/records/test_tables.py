@@ -25,22 +25,22 @@ def aux(rounds, **server):
   return RoundAux({}, server, cost)
 
 
-def timed(rounds):
+def make_timed_log(rounds):
   """A log of the clock: 2, 1 and .5 seconds a round, seed 4 twice as slow."""
   slow = np.array([[1], [2]]) * np.ones((2, rounds), np.float32)
   return aux(rounds)._replace(times=RoundTimes(1e6 * slow, 2 * slow, slow, slow / 2))
 
 
-def started(folder, *server, log=None, **options):
+def start_records(folder, *server, log=None, **options):
   """Tables in a folder, empty or of the first rounds."""
-  made = records.Records(folder, SEEDS, COHORT, server, **options)
-  made.write()
+  run = records.Records(folder, SEEDS, COHORT, server, **options)
+  run.write()
   if log is not None:
-    made.add_rounds(log, 0, log.cost.down.shape[1], 1.0)
-  return made
+    run.add_rounds(log, 0, log.cost.down.shape[1], 1.0)
+  return run
 
 
-def evaluated(run, counts):
+def evaluate(run, counts):
   """The rows that an evaluation adds."""
   before = len(run.rows)
   run.add_metrics(records.metric_values(counts))
@@ -86,13 +86,13 @@ def test_round_rows():
 
 
 def test_simulated_seconds_add_up(tmp_path):
-  made = started(tmp_path, log=timed(2))
-  made.add_metrics(records.metric_values({"global": counts(4)}))
-  again = records.Records(tmp_path, SEEDS, COHORT, ())
-  again.read(2)
-  for run in (made, again):
-    run.add_rounds(timed(1), 2, 1, 1.0)
-    rows = evaluated(run, {"global": counts(4)})
+  original = start_records(tmp_path, log=make_timed_log(2))
+  original.add_metrics(records.metric_values({"global": counts(4)}))
+  reread = records.Records(tmp_path, SEEDS, COHORT, ())
+  reread.read(2)
+  for run in (original, reread):
+    run.add_rounds(make_timed_log(1), 2, 1, 1.0)
+    rows = evaluate(run, {"global": counts(4)})
     assert [row["simulated_s"] for row in rows] == [10.5, 21]
     assert [row["client_flops"] for row in rows] == [1e6, 2e6]
     assert [rows[0][name] for name in records.SIMULATED] == [2, 1, 0.5]
@@ -107,9 +107,9 @@ def test_simulated_seconds_add_up(tmp_path):
 
 
 def test_a_method_that_counts_no_work_has_no_time(tmp_path):
-  made = started(tmp_path, log=aux(1))
-  rows = evaluated(made, {"global": counts(4)})
-  cost = results.cost(rows, COHORT, made.tables["rounds"])
+  run = start_records(tmp_path, log=aux(1))
+  rows = evaluate(run, {"global": counts(4)})
+  cost = results.cost(rows, COHORT, run.tables["rounds"])
   for name in (*records.SIMULATED, "simulated_s"):
     assert np.isnan(cost[name]["mean"])
   assert cost["total_floats"]["mean"] == COHORT * 15
@@ -123,26 +123,24 @@ def test_a_method_that_counts_no_work_has_no_time(tmp_path):
 
 def counts(*hits):
   """[2 seeds, K models] of ten examples of two classes."""
-  found = np.zeros((2, len(hits), 2))
-  found[..., 0] = hits
+  correct = np.zeros((2, len(hits), 2))
+  correct[..., 0] = hits
   return Counts(
     {
-      "rows": found * 0 + [10, 0],
-      "hits": found,
-      "predicted": np.stack([found[..., 0], 10 - found[..., 0]], -1),
-      "loss": np.ones(found.shape),
+      "rows": correct * 0 + [10, 0],
+      "hits": correct,
+      "predicted": np.stack([correct[..., 0], 10 - correct[..., 0]], -1),
+      "loss": np.ones(correct.shape),
     }
   )
 
 
 def test_best_of_k_for_every_protocol_of_models(tmp_path):
-  made = started(tmp_path, log=aux(2))
+  run = start_records(tmp_path, log=aux(2))
   single = jax.tree.map(lambda leaf: leaf[:, 0], counts(5))
-  rows = evaluated(
-    made, {"global": counts(3, 9), "train": counts(6, 2), "local": single}
-  )
-  found = {r["protocol"]: r["accuracy"] for r in rows if r["seed"] == 3}
-  assert found == {
+  rows = evaluate(run, {"global": counts(3, 9), "train": counts(6, 2), "local": single})
+  accuracies = {r["protocol"]: r["accuracy"] for r in rows if r["seed"] == 3}
+  assert accuracies == {
     "global": 0.9,
     "global_mean": pytest.approx(0.6),
     "train": 0.6,
@@ -150,27 +148,27 @@ def test_best_of_k_for_every_protocol_of_models(tmp_path):
     "local": 0.5,
   }
   # The best on validation data is the worst on test data.
-  both = evaluated(made, {"global": counts(3, 9), "validation": counts(6, 2)})
-  found = {r["protocol"]: r["accuracy"] for r in both if r["seed"] == 3}
-  assert found["global_chosen"] == 0.3 and found["global"] == 0.9
-  one = evaluated(made, {"validation": counts(4)})
-  assert [r["protocol"] for r in one] == ["validation"] * 2
+  both = evaluate(run, {"global": counts(3, 9), "validation": counts(6, 2)})
+  accuracies = {r["protocol"]: r["accuracy"] for r in both if r["seed"] == 3}
+  assert accuracies["global_chosen"] == 0.3 and accuracies["global"] == 0.9
+  single_rows = evaluate(run, {"validation": counts(4)})
+  assert [r["protocol"] for r in single_rows] == ["validation"] * 2
   assert rows[0]["total_floats"] == 2 * COHORT * 15
   assert rows[0]["total_example_gradients"] == 12
 
 
 def test_read_gives_back_what_was_written(tmp_path):
-  made = started(tmp_path, "loss")
+  original = start_records(tmp_path, "loss")
   loss = np.array([[0.1, np.nan], [1e-9, 3.0]], np.float32)
-  made.add_rounds(aux(2, loss=loss), 0, 2, 1.0)
-  made.add_metrics(records.metric_values({"global": counts(4)}))
-  made.add_rounds(aux(2, loss=loss), 2, 2, 3.0)
-  again = records.Records(tmp_path, SEEDS, COHORT, ("loss",))
-  again.read(2)
-  again.write()
-  again.add_rounds(aux(2, loss=loss), 2, 2, 3.0)
-  assert str(again.tables) == str(made.tables)
-  assert again.seconds_per_round() == pytest.approx(0.5)
+  original.add_rounds(aux(2, loss=loss), 0, 2, 1.0)
+  original.add_metrics(records.metric_values({"global": counts(4)}))
+  original.add_rounds(aux(2, loss=loss), 2, 2, 3.0)
+  reread = records.Records(tmp_path, SEEDS, COHORT, ("loss",))
+  reread.read(2)
+  reread.write()
+  reread.add_rounds(aux(2, loss=loss), 2, 2, 3.0)
+  assert str(reread.tables) == str(original.tables)
+  assert reread.seconds_per_round() == pytest.approx(0.5)
   text = (tmp_path / "rounds.csv").read_text().splitlines()
   assert text[1] == ("1,3,10,5,40,20,2,1.5,1.0,nan,nan,nan,nan,0.10000000149011612")
   with pytest.raises(OptionError, match="rounds.csv"):
@@ -186,8 +184,8 @@ def test_bytes_are_those_that_are_given_or_four_a_float(tmp_path):
       down=most, up=most, bytes_up=np.full((2, 2), 2**32 - 1, np.uint32)
     )
   )
-  made = started(tmp_path, log=log)
-  row = evaluated(made, {"global": counts(4)})[0]
+  run = start_records(tmp_path, log=log)
+  row = evaluate(run, {"global": counts(4)})[0]
   assert (row["bytes_down"], row["bytes_up"]) == (2**33 - 4, 2**32 - 1)
   assert row["total_bytes"] == 2 * COHORT * (3 * 2**32 - 5)
   assert (
@@ -201,8 +199,8 @@ def test_a_client_that_sends_nothing_has_received(tmp_path):
   lost = np.array([[2, COHORT], [2, COHORT]], np.int32)
   log = aux(2)
   log = log._replace(server={"cohort_present": COHORT - lost, "cohort_lost": lost})
-  made = started(tmp_path, "cohort_lost", "cohort_present", log=log)
-  row = evaluated(made, {"global": counts(4)})[0]
+  run = start_records(tmp_path, "cohort_lost", "cohort_present", log=log)
+  row = evaluate(run, {"global": counts(4)})[0]
   assert row["total_bytes"] == 2 * COHORT * 40 + (COHORT - 2) * 20
   assert 4 * row["total_floats"] == row["total_bytes"]
 
@@ -210,15 +208,17 @@ def test_a_client_that_sends_nothing_has_received(tmp_path):
 def without_bytes(path):
   """The table as an earlier version wrote it."""
   rows = [line.split(",") for line in path.read_text().splitlines()]
-  kept = [i for i, name in enumerate(rows[0]) if "bytes" not in name]
-  path.write_text("".join(",".join(row[i] for i in kept) + "\n" for row in rows))
+  columns = [i for i, name in enumerate(rows[0]) if "bytes" not in name]
+  path.write_text("".join(",".join(row[i] for i in columns) + "\n" for row in rows))
 
 
 def test_tables_of_earlier_versions_have_four_bytes_a_float(tmp_path):
   """They are read, and an unfinished run goes on with them."""
-  made = started(tmp_path, "loss", log=aux(2, loss=np.ones((2, 2), np.float32)))
-  made.add_metrics(records.metric_values({"global": counts(4)}))
-  files = [made.path("metrics"), made.path("rounds")]
+  original = start_records(
+    tmp_path, "loss", log=aux(2, loss=np.ones((2, 2), np.float32))
+  )
+  original.add_metrics(records.metric_values({"global": counts(4)}))
+  files = [original.path("metrics"), original.path("rounds")]
   texts = [file.read_text() for file in files]
   for file in files:
     without_bytes(file)
@@ -230,11 +230,11 @@ def test_tables_of_earlier_versions_have_four_bytes_a_float(tmp_path):
       20,
       4 * 2 * COHORT * 15,
     )
-  again = records.Records(tmp_path, SEEDS, COHORT, ("loss",))
-  again.read(2)
-  again.write()
+  reread = records.Records(tmp_path, SEEDS, COHORT, ("loss",))
+  reread.read(2)
+  reread.write()
   assert [file.read_text() for file in files] == texts
-  last = evaluated(again, {"global": counts(5)})[0]
+  last = evaluate(reread, {"global": counts(5)})[0]
   assert last["total_bytes"] == 4 * 2 * COHORT * 15
   without_bytes(files[0])
   files[0].write_text(files[0].read_text().replace("exchanges", "other"))
@@ -245,20 +245,20 @@ def test_tables_of_earlier_versions_have_four_bytes_a_float(tmp_path):
 def test_a_table_has_the_metrics_of_the_task(tmp_path):
   """It is read without knowing which, and its first metric is the main one."""
   metrics = tasks.REGRESSION.metrics
-  made = records.Records(tmp_path, SEEDS, COHORT, (), metrics=metrics)
-  made.write()
-  made.add_rounds(aux(1), 0, 1, 1.0)
-  made.add_metrics(
+  original = records.Records(tmp_path, SEEDS, COHORT, (), metrics=metrics)
+  original.write()
+  original.add_rounds(aux(1), 0, 1, 1.0)
+  original.add_metrics(
     {"global": {name: np.array([0.25, 0.5]) for name in metrics.columns}}
   )
-  rows = records.read_rows(made.path("metrics"))
+  rows = records.read_rows(original.path("metrics"))
   assert records.main_metric(rows[0]) == "mse"
   assert [row["mse"] for row in rows] == [0.25, 0.5]
   assert list(
     results.summarise(rows, (0.3,), metrics)["rounds_to"]["0.30"]["values"]
   ) == [1, None]
-  again = records.Records(tmp_path, SEEDS, COHORT, (), metrics=metrics)
-  again.read(1)
+  reread = records.Records(tmp_path, SEEDS, COHORT, (), metrics=metrics)
+  reread.read(1)
   with pytest.raises(OptionError, match="of another version"):
     records.Records(tmp_path, SEEDS, COHORT, ()).read(1)
 
@@ -267,23 +267,23 @@ def test_groups_are_a_table_of_their_own(tmp_path):
   """Two kinds of clients; seed 4 has put nobody into a group yet."""
   histogram = np.array([[5, 0], [9, 0], [1, 3], [2, 2]])
   membership = np.array([[0, 0, 2, -1], [-1] * 4])
-  made = started(tmp_path, num_groups=3)
+  original = start_records(tmp_path, num_groups=3)
   for start in (0, 2):
-    made.add_rounds(aux(2), start, 2, 1.0)
-    made.add_metrics(records.metric_values({"global": counts(4)}))
-    made.add_groups(membership, histogram)
-  first, second = made.tables["groups"][:2]
+    original.add_rounds(aux(2), start, 2, 1.0)
+    original.add_metrics(records.metric_values({"global": counts(4)}))
+    original.add_groups(membership, histogram)
+  first, second = original.tables["groups"][:2]
   assert list(first.values()) == [2, 3, 3, 2, 2, 0, 1, 1.0, 1.0]
   assert str(list(second.values())) == "[2, 4, 0, 0, 0, 0, 0, nan, nan]"
-  again = records.Records(tmp_path, SEEDS, COHORT, (), 3)
-  again.read(4)
-  assert str(again.tables) == str(made.tables)
-  again.read(2)
-  assert len(again.tables["groups"]) == 2
-  found = results.groups(made.tables["groups"], 3)
-  assert found["sizes"] == [[2, 0, 1], [0, 0, 0]]
-  assert found["empty_groups"]["values"] == [1, 3]
-  assert found["assigned"]["mean"] == 1.5 and np.isnan(found["ari"]["mean"])
+  reread = records.Records(tmp_path, SEEDS, COHORT, (), 3)
+  reread.read(4)
+  assert str(reread.tables) == str(original.tables)
+  reread.read(2)
+  assert len(reread.tables["groups"]) == 2
+  summary = results.groups(original.tables["groups"], 3)
+  assert summary["sizes"] == [[2, 0, 1], [0, 0, 0]]
+  assert summary["empty_groups"]["values"] == [1, 3]
+  assert summary["assigned"]["mean"] == 1.5 and np.isnan(summary["ari"]["mean"])
   assert "groups" not in records.Records(tmp_path, SEEDS, COHORT, ()).tables
   assert records.group_columns(65) == (
     "round",
@@ -300,12 +300,12 @@ def test_groups_are_a_table_of_their_own(tmp_path):
 @pytest.fixture(name="run")
 def _run(tmp_path):
   """Tables of three rounds, evaluated after 2 and 3."""
-  made = started(tmp_path, num_groups=2)
+  run = start_records(tmp_path, num_groups=2)
   for start, count in ((0, 2), (2, 1)):
-    made.add_rounds(aux(count), start, count, 1.0)
-    made.add_metrics(records.metric_values({"global": counts(4)}))
-    made.add_groups(np.zeros((2, 3), int), np.eye(3, dtype=int))
-  return made
+    run.add_rounds(aux(count), start, count, 1.0)
+    run.add_metrics(records.metric_values({"global": counts(4)}))
+    run.add_groups(np.zeros((2, 3), int), np.eye(3, dtype=int))
+  return run
 
 
 def test_marks_are_those_of_the_files(run):
@@ -318,14 +318,14 @@ def test_marks_are_those_of_the_files(run):
   }
   for name, mark in marks.items():
     assert mark["sha256"] == files.sha256(run.path(name))
-  again = records.Records(run.folder, SEEDS, COHORT, (), num_groups=2)
+  reread = records.Records(run.folder, SEEDS, COHORT, (), num_groups=2)
   for name in marks:  # rows after the checkpoint
     with open(run.path(name), "ab") as file:
       file.write(b"4,3,glob")
-  again.read(3, marks=marks)
-  assert again.marks() == marks
-  again.write()
-  assert {name: files.sha256(again.path(name)) for name in marks} == {
+  reread.read(3, marks=marks)
+  assert reread.marks() == marks
+  reread.write()
+  assert {name: files.sha256(reread.path(name)) for name in marks} == {
     name: mark["sha256"] for name, mark in marks.items()
   }
 
@@ -353,7 +353,7 @@ def test_other_tables_are_refused(run, name):
 
 
 @pytest.mark.parametrize(
-  "old, new, said",
+  "old, new, pattern",
   [
     (b"1,3,", b"x,3,", "a round that is no number"),
     (b"1,3,", b"1,many,", "a seed that is no number .'many'."),
@@ -362,23 +362,23 @@ def test_other_tables_are_refused(run, name):
     (b"round", b"\xff", "no table"),
   ],
 )
-def test_tables_without_marks_have_all_rounds(run, old, new, said):
+def test_tables_without_marks_have_all_rounds(run, old, new, pattern):
   """Those of a run that an earlier version began."""
   path = run.path("rounds")
   records.check(run.folder, SEEDS, 3, None)
   path.write_bytes(path.read_bytes().replace(old, new, 1))
-  with pytest.raises(OptionError, match=f"rounds.csv: damaged, {said}"):
+  with pytest.raises(OptionError, match=f"rounds.csv: damaged, {pattern}"):
     records.check(run.folder, SEEDS, 3, None)
 
 
 def test_nothing_is_appended_through_a_link(run, tmp_path):
-  other = tmp_path / "other.csv"
-  run.path("rounds").rename(other)
-  before = other.read_bytes()
-  run.path("rounds").symlink_to(other)
+  target = tmp_path / "other.csv"
+  run.path("rounds").rename(target)
+  before = target.read_bytes()
+  run.path("rounds").symlink_to(target)
   with pytest.raises(OSError):
     run.add_rounds(aux(1), 3, 1, 1.0)
-  assert other.read_bytes() == before
+  assert target.read_bytes() == before
   run.path("rounds").unlink()
   with pytest.raises(FileNotFoundError):
     run.add_rounds(aux(1), 3, 1, 1.0)

@@ -375,9 +375,9 @@ def afl_pair(u, v):
   P_u = I - A_u^-1 A_v + A_u^-1 A_v (A_u + A_v)^-1 A_v, P_v likewise.
   """
 
-  def share(a, other):
-    ratio = np.linalg.solve(a, other)
-    return np.eye(len(a)) - ratio + ratio @ np.linalg.solve(a + other, other)
+  def share(a, b):
+    ratio = np.linalg.solve(a, b)
+    return np.eye(len(a)) - ratio + ratio @ np.linalg.solve(a + b, b)
 
   w = share(u.a, v.a) @ u.w + share(v.a, u.a) @ v.w
   return AflClient(w, u.a + v.a, u.b + v.b)

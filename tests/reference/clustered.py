@@ -416,8 +416,8 @@ def cfl_parting(
   labels = bipartition(last, linkage)
   # Rounding may leave a cosine a little above 1.
   angle = np.sqrt(max(1.0 - cross_similarity(last, labels), 0.0) / 2.0)
-  parted = gamma_max is None or gamma_max < angle
-  return mean, largest, labels if parted else None
+  splits = gamma_max is None or gamma_max < angle
+  return mean, largest, labels if splits else None
 
 
 def cfl_round(

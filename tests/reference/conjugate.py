@@ -146,20 +146,20 @@ def clsfsvrg_round(
   """
   anchor = oracle.anchor_gradient(w, clients, ids, l2)
   g = anchor.ravel()
-  found = direction(rule, g, *memory)
+  step = direction(rule, g, *memory)
   searched = (
     None
     if fixed_eta is not None
     else line_search(
       lambda v: oracle.loss(v.reshape(w.shape), *validation, l2),
       w.ravel(),
-      found.d,
+      step.d,
       g,
       **search,
     )
   )
   eta = searched.eta if searched else fixed_eta
-  w_hat, size = w + eta * found.d.reshape(w.shape), len(ids)
+  w_hat, size = w + eta * step.d.reshape(w.shape), len(ids)
   trained = oracle.cohort_training(
     [w_hat] * size,
     [w] * size,
@@ -173,11 +173,11 @@ def clsfsvrg_round(
   )
   scaling = oracle.aggregate_scaling(clients, ids, aggregate)
   return SimpleNamespace(
-    beta=found.beta,
-    restarted=found.restarted,
+    beta=step.beta,
+    restarted=step.restarted,
     search=searched,
     trained=trained,
-    memory=(g, found.d),
+    memory=(g, step.d),
     model=oracle.server_step(
       w_hat, trained, oracle.average_weights(clients, ids), server_lr * scaling[:, None]
     ),

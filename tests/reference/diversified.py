@@ -267,12 +267,14 @@ def project(vectors, num_groups, relative_tolerance=1e-6):
   matrix = np.stack(vectors, axis=1)
   mean = matrix.mean(axis=1)
   centred = matrix - mean[:, None]
-  left, values, _ = np.linalg.svd(centred, full_matrices=False)
+  left_vectors, values, _ = np.linalg.svd(centred, full_matrices=False)
   basis = np.zeros((len(mean), num_groups - 1))
   for c, value in enumerate(values[: num_groups - 1]):
     if value > relative_tolerance * values[0]:
-      coordinates = left[:, c] @ centred
-      basis[:, c] = left[:, c] * np.sign(coordinates[np.argmax(np.abs(coordinates))])
+      coordinates = left_vectors[:, c] @ centred
+      basis[:, c] = left_vectors[:, c] * np.sign(
+        coordinates[np.argmax(np.abs(coordinates))]
+      )
   return Projection(mean, basis, centred.T @ basis)
 
 

@@ -22,28 +22,28 @@ class Server:
       self.running[place] = client, version
       heapq.heappush(self.heap, (self.now + waiting[client], place))
 
-  def run(self, waiting, wanted):
+  def run(self, waiting, size):
     """(client, version at its start, place) in order of arrival; the time.
 
     Args:
       waiting: client -> how long it takes, in the order in which they start.
-      wanted: size of the buffer.
+      size: that of the buffer.
     """
     began, buffer = self.now, []
     self.busy = {client for client, _ in self.running.values()}
     while True:
       self.start(waiting, self.version)
-      if len(buffer) == wanted or not self.heap:
+      if len(buffer) == size or not self.heap:
         break
       instant = self.heap[0][0]
       # All that arrives at one instant is received before anybody starts.
-      while self.heap and self.heap[0][0] == instant and len(buffer) < wanted:
+      while self.heap and self.heap[0][0] == instant and len(buffer) < size:
         _, place = heapq.heappop(self.heap)
         client, version = self.running.pop(place)
         self.free.add(place)
         buffer.append((client, version, place))
       self.now = instant
-      if len(buffer) == wanted:
+      if len(buffer) == size:
         break
     self.version += 1
     return buffer, self.now - began
@@ -54,7 +54,7 @@ def trajectory(server, rounds, model, train, factor, weigh=lambda client: 1):
 
   Args:
     server: a ``Server``.
-    rounds: (waiting, wanted) of every buffer.
+    rounds: (waiting, size) of every buffer.
     model: the first model.
     train: (client, model) -> trained model.
     factor: staleness -> factor.
@@ -64,8 +64,8 @@ def trajectory(server, rounds, model, train, factor, weigh=lambda client: 1):
     The model after every buffer, and the staleness of its clients.
   """
   models, ages = [model], []
-  for waiting, wanted in rounds:
-    buffer, _ = server.run(waiting, wanted)
+  for waiting, size in rounds:
+    buffer, _ = server.run(waiting, size)
     total = sum(weigh(client) for client, *_ in buffer)
     now = len(models) - 1
     ages.append([now - version for _, version, _ in buffer])

@@ -34,11 +34,11 @@ def accumulation(steps, momentum=0.0, shrink=0.0):
   shrink is eta mu. Found by running the local steps on unit vectors in the
   place of the gradients.
   """
-  buffer, moved = np.zeros(steps), np.zeros(steps)
+  buffer, coefficients = np.zeros(steps), np.zeros(steps)
   for k in range(steps):
     buffer = momentum * buffer + np.eye(steps)[k]
-    moved = moved + buffer - shrink * moved
-  return moved
+    coefficients = coefficients + buffer - shrink * coefficients
+  return coefficients
 
 
 def nova_round(
@@ -155,19 +155,21 @@ def ditto_round(
   )
 
 
-def apfl_round(w, kept, clients, ids, batches, rate, adaptive, server_lr=1.0, l2=0.0):
-  """APFL, Algorithm 1: the model; ``kept``: client -> (v, alpha) is changed."""
+def apfl_round(
+  w, mixtures, clients, ids, batches, rate, adaptive, server_lr=1.0, l2=0.0
+):
+  """APFL, Algorithm 1: the model; ``mixtures``: client -> (v, alpha) is changed."""
   trained = []
   for i in ids:
-    (x, y), own, (v, alpha) = clients[i], w, kept[i]
+    (x, y), local, (v, alpha) = clients[i], w, mixtures[i]
     for step, rows in enumerate(batches[i]):
       batch = x[rows], y[rows], l2
-      of_mixed = gradient(alpha * v + (1 - alpha) * own, *batch)
-      slope = np.sum((v - own) * of_mixed)
-      own = own - rate * gradient(own, *batch)
+      of_mixed = gradient(alpha * v + (1 - alpha) * local, *batch)
+      slope = np.sum((v - local) * of_mixed)
+      local = local - rate * gradient(local, *batch)
       v = v - rate * alpha * of_mixed
       if adaptive and step == 0:
         alpha = np.clip(alpha - rate * slope, 0.0, 1.0)
-    kept[i] = v, alpha
-    trained.append(own)
+    mixtures[i] = v, alpha
+    trained.append(local)
   return server_step(w, trained, average_weights(clients, ids, "uniform"), server_lr)

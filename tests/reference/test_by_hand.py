@@ -104,11 +104,11 @@ def test_beta():
 )
 def test_line_search_on_a_parabola(test, start, eta, tries):
   w, d = np.array([1.0]), np.array([-1.0])
-  found = conjugate.line_search(
+  search = conjugate.line_search(
     lambda v: 0.5 * float(v @ v), w, d, w, start, 0.5, test, 4
   )
-  assert (found.eta, found.tries, found.before) == (eta, tries, 0.5)
-  assert found.after == pytest.approx(0.5 * (1.0 - eta) ** 2)
+  assert (search.eta, search.tries, search.before) == (eta, tries, 0.5)
+  assert search.after == pytest.approx(0.5 * (1.0 - eta) ** 2)
 
 
 # baselines.py.
@@ -146,11 +146,11 @@ def test_an_exact_step_of_per_fedavg_descends_the_adapted_loss(problem):
     w, clients, [1], {1: [(rows, rows, rows)]}, alpha, 1.0, l2=L2, variant="exact"
   )
 
-  def adapted(v):
+  def loss_after_step(v):
     return oracle.loss(baselines.adapt(v, x, y, rows, alpha, L2), x, y, L2)
 
   moves = 1e-5 * np.eye(w.size).reshape(-1, *w.shape)
-  slope = [(adapted(w + e) - adapted(w - e)) / 2e-5 for e in moves]
+  slope = [(loss_after_step(w + e) - loss_after_step(w - e)) / 2e-5 for e in moves]
   assert_close((w - model).ravel(), slope, 1e-8)
 
 
@@ -160,13 +160,13 @@ def test_an_exact_step_of_per_fedavg_descends_the_adapted_loss(problem):
 def test_accumulation_is_that_of_fednovas_paper():
   """Section 3: plain, with momentum, and proximal."""
   tau, rho, shrink = 6, 0.8, 0.3
-  left = np.arange(tau, 0, -1)  # Steps from each gradient to the end.
+  remaining = np.arange(tau, 0, -1)  # Steps from each gradient to the end.
   np.testing.assert_array_equal(heterogeneity.accumulation(tau), np.ones(tau))
   np.testing.assert_allclose(
-    heterogeneity.accumulation(tau, momentum=rho), (1 - rho**left) / (1 - rho)
+    heterogeneity.accumulation(tau, momentum=rho), (1 - rho**remaining) / (1 - rho)
   )
   np.testing.assert_allclose(
-    heterogeneity.accumulation(tau, shrink=shrink), (1 - shrink) ** (left - 1)
+    heterogeneity.accumulation(tau, shrink=shrink), (1 - shrink) ** (remaining - 1)
   )
 
 

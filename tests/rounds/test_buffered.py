@@ -44,7 +44,7 @@ def halfway(received, *_):
   )
 
 
-def composed(problem, one_by_one=False, **links):
+def compose(problem, one_by_one=False, **links):
   return buffered.compose_buffered(
     problem.model,
     ClientUpdate(halfway, WORK),
@@ -63,14 +63,14 @@ def play(algorithm, problem, data):
   spec = problem.spec._replace(cohort_size=SLOTS)
   state = algorithm.init(problem.model.init(keys.model), spec, keys.start)
 
-  def one(number, state):
+  def one_round(number, state):
     cohort = sample_cohort(data, SLOTS, jax.random.fold_in(keys.cohort, number), number)
     key = jax.random.fold_in(keys.work, number)
     waiting = buffered.waiting_clients(method, state, cohort, key)
     new, aux = algorithm.round(state, cohort, key)
     return new, (new.models, aux, waiting)
 
-  step = problems.quick_jit(one)
+  step = problems.quick_jit(one_round)
   logs = []
   for number in range(ROUNDS):
     state, log = step(jnp.int32(number), state)
@@ -97,16 +97,16 @@ def queues(waiting):
 ATTACK = attacks.attack_of(attacks.Hostility(attack="sign_flip", attackers=0.5))
 
 
-@pytest.fixture(scope="module", name="played")
-def fixture_played(problem, data):
+@pytest.fixture(scope="module", name="history")
+def fixture_history(problem, data):
   """FedBuff with hostile clients, in which all count by their examples."""
-  return play(composed(problem, weights="examples", attack=ATTACK), problem, data)[1]
+  return play(compose(problem, weights="examples", attack=ATTACK), problem, data)[1]
 
 
 @pytest.mark.program
-def test_fedbuff_is_its_event_heap(played):
+def test_fedbuff_is_its_event_heap(history):
   """Hostile clients turn their own change round, whatever model it is of."""
-  models, aux, waiting = played
+  models, aux, waiting = history
   hostile = np.asarray(ATTACK.hostile(12))
   expected, ages = trajectory(
     Server(PLACES),
@@ -125,25 +125,27 @@ def test_fedbuff_is_its_event_heap(played):
 
 
 @pytest.mark.program
-def test_the_seconds_are_those_of_the_clock(problem, data, played):
+def test_the_seconds_are_those_of_the_clock(problem, data, history):
   """Of who waits, and of the rounds: their sum is the heap's time."""
-  _, aux, waiting = played
+  _, aux, waiting = history
   speed, link = (
     np.asarray(data.devices.flops_per_s),
     np.asarray(data.devices.bytes_per_s),
   )
-  sent = 2 * 4 * (problems.FEATURES + 1) * problems.CLASSES
+  nbytes = 2 * 4 * (problems.FEATURES + 1) * problems.CLASSES
   for ids, seconds in zip(waiting.client, waiting.seconds):
-    who = ids[ids < 12]
+    client_ids = ids[ids < 12]
     read = np.asarray(
       [
         sum(min(5, n - 5 * (k % -(-n // 5))) for k in range(2))
-        for n in np.asarray(problems.SIZES)[who]
+        for n in np.asarray(problems.SIZES)[client_ids]
       ]
     )
     np.testing.assert_allclose(
       seconds[ids < 12],
-      3 * problem.model.flops * read / speed[who] + 2e-6 + sent / link[who],
+      3 * problem.model.flops * read / speed[client_ids]
+      + 2e-6
+      + nbytes / link[client_ids],
       rtol=1e-5,
     )
   server = Server(PLACES)
@@ -157,10 +159,10 @@ def test_the_seconds_are_those_of_the_clock(problem, data, played):
 @pytest.mark.program
 def test_fedasync_is_one_client_after_the_other(problem, data):
   """w <- (1 - alpha s) w + alpha s v, and one model a client."""
-  algorithm = composed(problem, one_by_one=True)
+  algorithm = compose(problem, one_by_one=True)
   state, (models, aux, waiting) = play(algorithm, problem, data)
   assert state.version == ROUNDS * SLOTS
-  server, found, ages, versions = Server(PLACES), [], [], [0.0]
+  server, expected, ages, versions = Server(PLACES), [], [], [0.0]
   for queue in queues(waiting):
     for _ in range(SLOTS):
       ((client, version, _),), _ = server.run(queue, 1)
@@ -173,15 +175,15 @@ def test_fedasync_is_one_client_after_the_other(problem, data):
       versions.append(
         (1 - alpha) * versions[-1] + alpha * (0.5 * versions[version] + client)
       )
-    found.append(versions[-1])
-  np.testing.assert_allclose(bias(models), found, rtol=1e-5)
+    expected.append(versions[-1])
+  np.testing.assert_allclose(bias(models), expected, rtol=1e-5)
   np.testing.assert_allclose(
     aux.server["staleness"], np.reshape(ages, (ROUNDS, -1)).mean(1), rtol=1e-6
   )
 
 
 @pytest.mark.parametrize(
-  "client, server, more, message",
+  "client, server, options, message",
   [
     ("svrg", "average", {}, "measure at one model"),
     ("scaffold", "average", {}, "keeps a state between rounds"),
@@ -192,9 +194,9 @@ def test_fedasync_is_one_client_after_the_other(problem, data):
     ("sgd", "average", dict(private="fixed"), "no draw that the accountant"),
   ],
 )
-def test_what_needs_one_model_is_refused(problem, client, server, more, message):
+def test_what_needs_one_model_is_refused(problem, client, server, options, message):
   hparams = grid.ComposedHParams(
-    client_update=client, server=server, base="momentum", **more
+    client_update=client, server=server, base="momentum", **options
   ).resolved()
   with pytest.raises(OptionError, match=message):
     buffered.compose_buffered(
@@ -227,10 +229,10 @@ def test_stragglers_of_a_buffer_do_a_part(problem, data):
     part=jnp.full(SLOTS, 0.5)
   )
   state, aux = problems.quick_jit(algorithm.round)(state, cohort, jax.random.key(2))
-  there = state.running.client < 12
-  drawn = (state.running.client[:, None] == cohort.ids[None]).any(1)
+  occupied = state.running.client < 12
+  is_new = (state.running.client[:, None] == cohort.ids[None]).any(1)
   np.testing.assert_array_equal(
-    state.running.part[there], jnp.where(drawn, 0.5, 1.0)[there]
+    state.running.part[occupied], jnp.where(is_new, 0.5, 1.0)[occupied]
   )
   assert set(np.asarray(aux.work.batches)) <= {1.0, 2.0}
   assert 1.0 in np.asarray(aux.work.batches)

@@ -25,14 +25,14 @@ KEY = jax.random.key(2)
 K, IDS = 3, [1, 4, 6, 10, 12]  # the last is a padding slot
 
 
-def by_parity(**more):
+def by_parity(**options):
   """Even ids in group 0, odd ones in group 1, nobody in group 2."""
   return Rule(
     K,
     lambda params, spec, key: (trees.repeat(params, K), ()),
     lambda models, shared, client_row, member, shard, key: (client_row % 2, member),
     client_rows=lambda memory, ids: ids,
-    **more,
+    **options,
   )
 
 
@@ -59,7 +59,7 @@ def play(problem, rule, client=None, **links):
   )
 
 
-def moved(start, state):
+def shifts(start, state):
   """How far each group's model has gone, the same in all entries."""
   steps = jax.tree.map(lambda a, b: a - b, state.models, start.models)
   rows = np.concatenate(
@@ -69,19 +69,21 @@ def moved(start, state):
   return rows[:, 0]
 
 
-@pytest.mark.parametrize("weights, whole", [("examples", True), ("uniform", False)])
-def test_groups_move_by_their_own_mean(problem, weights, whole):
+@pytest.mark.parametrize(
+  "weights, whole_divisor", [("examples", True), ("uniform", False)]
+)
+def test_groups_move_by_their_own_mean(problem, weights, whole_divisor):
   """And the group without participants stays where it is."""
   algorithm, start, state, aux = play(
-    problem, by_parity(whole_divisor=whole), weights=weights
+    problem, by_parity(whole_divisor=whole_divisor), weights=weights
   )
   size = {i: problems.SIZES[i] for i in IDS[:4]}
   weight = size if weights == "examples" else dict.fromkeys(size, 1)
   expected = []
   for group in ([4, 6, 10], [1], []):
-    divisor = sum(weight[i] for i in (size if whole else group))
+    divisor = sum(weight[i] for i in (size if whole_divisor else group))
     expected.append(sum(weight[i] * size[i] for i in group) / max(divisor, 1))
-  np.testing.assert_allclose(moved(start, state), expected, rtol=1e-4)
+  np.testing.assert_allclose(shifts(start, state), expected, rtol=1e-4)
   problems.assert_equal(trees.index(state.models, 2), trees.index(start.models, 2))
   np.testing.assert_array_equal(aux.server["participants"], [3, 1, 0])
   np.testing.assert_array_equal(aux.server["members"], [3, 1, 0])
@@ -97,7 +99,7 @@ def test_the_medians_of_groups_with_a_liar(problem):
   liar = attacks.Attack(
     "sign_flip",
     lambda num_clients: jnp.arange(num_clients) == 4,
-    forge=lambda sent, scene: attacks.sign_flip(sent, scene, 0.0),
+    forge=lambda updates, scene: attacks.sign_flip(updates, scene, 0.0),
   )
   _, start, state, aux = play(
     problem,
@@ -108,7 +110,7 @@ def test_the_medians_of_groups_with_a_liar(problem):
   )
   shares = np.array([3, 1, 0]) / 4
   np.testing.assert_allclose(
-    moved(start, state), shares * np.array([15.0, 90.0, 0.0]), rtol=1e-4
+    shifts(start, state), shares * np.array([15.0, 90.0, 0.0]), rtol=1e-4
   )
   size = num_params(problem.model.init(KEY))
   assert aux.cost.central_flops == K * size * 5 * 3  # of five slots
@@ -129,7 +131,7 @@ def test_updates_go_where_the_server_puts_the_clients(problem):
     problem, by_parity(regroup=all_to_the_last, finish=remember), weights="uniform"
   )
   np.testing.assert_allclose(
-    moved(start, state),
+    shifts(start, state),
     [0, 0, np.mean([problems.SIZES[i] for i in IDS[:4]])],
     rtol=1e-4,
   )
@@ -148,7 +150,7 @@ def fixture_fedavg(problem):
 
 
 @pytest.mark.parametrize(
-  "name, one",
+  "name, settings",
   [
     ("ifca", dict(num_groups=1, group_init="shared")),
     ("fesem", dict(num_groups=1, group_init="shared")),
@@ -157,10 +159,12 @@ def fixture_fedavg(problem):
     ("fedgroup", dict(num_groups=1, pretrain_scale=2, pretrain_steps=0)),
   ],
 )
-def test_one_group_is_fedavg(problem, fedavg, name, one):
-  _, rounds = bridge.rounds(problem, name, **WORK, **one)
-  for mine, other in zip(rounds, fedavg, strict=True):
-    problems.assert_close(mine.state.models, other.state.models, rtol=1e-6, atol=1e-6)
+def test_one_group_is_fedavg(problem, fedavg, name, settings):
+  _, rounds = bridge.rounds(problem, name, **WORK, **settings)
+  for mine, reference in zip(rounds, fedavg, strict=True):
+    problems.assert_close(
+      mine.state.models, reference.state.models, rtol=1e-6, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("name", grid.CLIENT_UPDATES)
@@ -187,9 +191,11 @@ def test_a_local_method_that_keeps_a_row_is_served(problem):
   """Each participant's row is its own, whichever group it is in."""
 
   def train(received, shard, client_row, _):
-    kept = shard.size.astype(jnp.float32)
+    num_rows = shard.size.astype(jnp.float32)
     return Trained(
-      jax.tree.map(lambda leaf: leaf + client_row, received.start), kept, kept=kept
+      jax.tree.map(lambda leaf: leaf + client_row, received.start),
+      num_rows,
+      kept=num_rows,
     )
 
   half = ClientUpdate(
@@ -202,7 +208,7 @@ def test_a_local_method_that_keeps_a_row_is_served(problem):
   )
   _, start, state, _ = play(problem, by_parity(), half, weights="uniform")
   np.testing.assert_allclose(
-    moved(start.own, state.own), [10 * (4 + 6 + 10) / 3, 10, 0], rtol=1e-4
+    shifts(start.own, state.own), [10 * (4 + 6 + 10) / 3, 10, 0], rtol=1e-4
   )
   sizes = [problems.SIZES[i] if i in IDS else 0 for i in range(12)]
   np.testing.assert_allclose(state.extra - start.extra, sizes)
@@ -251,12 +257,13 @@ def test_what_a_rule_costs_beside(problem):
   assert aux.cost.example_gradients == plain.cost.example_gradients + 70
   assert aux.cost.central_flops == 9
   flops = problem.model.flops
-  held = np.array([*(problems.SIZES[i] for i in IDS[:4]), 0])
+  sizes = np.array([*(problems.SIZES[i] for i in IDS[:4]), 0])
   np.testing.assert_allclose(
     aux.work.flops - plain.work.flops,
-    flops * (2 * held + np.where(held > 0, 15, 0)),
+    flops * (2 * sizes + np.where(sizes > 0, 15, 0)),
     rtol=1e-5,
   )
   np.testing.assert_allclose(
-    aux.work.batches - plain.work.batches, np.where(held > 0, 3 + 2 * -(-held // 10), 0)
+    aux.work.batches - plain.work.batches,
+    np.where(sizes > 0, 3 + 2 * -(-sizes // 10), 0),
   )

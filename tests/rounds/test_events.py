@@ -14,7 +14,7 @@ CLIENTS = 20
 
 
 @functools.cache
-def compiled(slots):
+def compile_events(slots):
   return problems.quick_jit(
     functools.partial(events.until_full, slots=slots, num_clients=CLIENTS)
   )
@@ -35,31 +35,33 @@ def test_the_order_of_a_heap(places, slots):
   oracle, running = Server(places), events.nobody(places, CLIENTS)
   for version in range(25):
     ids, seconds = waiting_of(rng, places + slots - 1)
-    wanted = int(rng.integers(1, slots + 1))
+    num_wanted = int(rng.integers(1, slots + 1))
     expected, lasted = oracle.run(
-      {int(i): s for i, s in zip(ids, seconds) if i < CLIENTS}, wanted
+      {int(i): s for i, s in zip(ids, seconds) if i < CLIENTS}, num_wanted
     )
-    known = jnp.minimum(jnp.asarray(ids, jnp.int32), CLIENTS)
-    running, _, finished, time = compiled(slots)(
+    client_ids = jnp.minimum(jnp.asarray(ids, jnp.int32), CLIENTS)
+    running, _, finished, time = compile_events(slots)(
       running,
       events.Waiting(
-        known, jnp.asarray(seconds, jnp.float32), jnp.asarray(seconds, jnp.float32) / 8
+        client_ids,
+        jnp.asarray(seconds, jnp.float32),
+        jnp.asarray(seconds, jnp.float32) / 8,
       ),
-      wanted=jnp.int32(wanted),
+      num_reports=jnp.int32(num_wanted),
       version=jnp.int32(version),
     )
-    found = np.stack([finished.client, finished.version, finished.place], 1)
-    assert list(map(tuple, found[: len(expected)])) == expected
-    assert (found[len(expected) :, 0] == CLIENTS).all()
+    actual = np.stack([finished.client, finished.version, finished.place], 1)
+    assert list(map(tuple, actual[: len(expected)])) == expected
+    assert (actual[len(expected) :, 0] == CLIENTS).all()
     assert time == lasted
-    there = {
+    actual_running = {
       int(p): (int(running.client[p]), int(running.version[p]))
       for p in range(places)
       if running.client[p] < CLIENTS
     }
-    assert there == oracle.running
-    left = {place: when - oracle.now for when, place in oracle.heap}
-    assert left == {p: float(running.left[p]) for p in there}
+    assert actual_running == oracle.running
+    remaining = {place: when - oracle.now for when, place in oracle.heap}
+    assert remaining == {p: float(running.left[p]) for p in actual_running}
     assert np.isfinite(running.left).all()
 
 
@@ -71,7 +73,7 @@ def test_what_is_left_waits_for_the_next_buffer():
     jnp.array([1.0, 3.0, 1.0, 5.0]),
     jnp.full(4, 0.5),
   )
-  run = functools.partial(compiled(1), wanted=jnp.int32(1))
+  run = functools.partial(compile_events(1), wanted=jnp.int32(1))
   running, queue, first, time = run(running, queue, version=jnp.int32(0))
   assert (int(first.client[0]), float(time)) == (7, 1)
   # Client 9 would start when the buffer is full, so it waits for model 1.
@@ -84,10 +86,10 @@ def test_what_is_left_waits_for_the_next_buffer():
 
 
 def test_nobody_is_there():
-  _, _, finished, time = compiled(3)(
+  _, _, finished, time = compile_events(3)(
     events.nobody(4, CLIENTS),
     events.Waiting(jnp.full(6, CLIENTS, jnp.int32), jnp.ones(6), jnp.ones(6)),
-    wanted=jnp.int32(3),
+    num_reports=jnp.int32(3),
     version=jnp.int32(0),
   )
   assert (finished.client == CLIENTS).all() and time == 0

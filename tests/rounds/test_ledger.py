@@ -9,7 +9,7 @@ from fedjax_alg import models
 from fedjax_alg.base import num_params
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate
-from fedjax_alg.exchange.aggregation import named
+from fedjax_alg.exchange.aggregation import make_aggregator
 from fedjax_alg.least_squares.layer_fits import LayerFits, Plan
 from fedjax_alg.rounds import ledger
 from tests.algorithms import bridge
@@ -39,22 +39,22 @@ def test_the_work_of_a_local_method_on_paper(problem, zeroth_order):
   np.testing.assert_allclose(
     work.flops,
     [
-      10 * (3 * (taken + 3 * size) + 2 * size + forward)
-      for taken, size, forward in zip(steps, (3, 12, 0), passes)
+      10 * (3 * (num_steps + 3 * size) + 2 * size + forward)
+      for num_steps, size, forward in zip(steps, (3, 12, 0), passes)
     ],
   )
   # Four steps, twice through the model each, or as often as the 12 and 17
   # examples they read are; one and three batches an epoch, five passes.
   runs = [4 * 22 / 12, 4 * 85 / 17] if zeroth_order else [8, 8]
   np.testing.assert_allclose(work.batches, [runs[0] + 5, runs[1] + 5 * 3, 0], rtol=1e-6)
-  own, work = ledger.count_work(
+  num_gradients, work = ledger.count_work(
     problem.model._replace(flops=10.0),
     client._replace(work=LocalWork(batch_size=0), forward_passes=None),
     jnp.array([3, 12, 0], jnp.int32),
     jnp.array([9, 8, 0]),
     full_passes=1,
   )
-  np.testing.assert_array_equal(own, [9, 8, 0])
+  np.testing.assert_array_equal(num_gradients, [9, 8, 0])
   np.testing.assert_allclose(work.flops, [30 * 12, 30 * 20, 0])
   np.testing.assert_allclose(work.batches, [9 / 3 + 1, 8 / 12 + 1, 0])
 
@@ -69,12 +69,12 @@ def test_the_rounds_of_a_fit_layer_by_layer():
     lambda ridge, clients: ridge,
     (2.0, float("inf")),
   )
-  found = [ledger.layer_cost(plan, jnp.int32(r), 2, 3, 4) for r in range(6)]
+  costs = [ledger.layer_cost(plan, jnp.int32(r), 2, 3, 4) for r in range(6)]
   solve = [6**3 / 3 + 2 * 6 * 6 * 3, 5**3 / 3 + 2 * 5 * 5 * 3]
   # Down the solution for Y and a bias. Up the upper triangle of X'X, X'Y, the
   # sums of the columns and the classes' counts, at first the encoded labels.
   np.testing.assert_allclose(
-    np.array(found),
+    np.array(costs),
     [
       [7 * 3, 21 + 6 * 3 + 6 + 3 + 4, 1, 2 * solve[0], 2 * 36, 0],
       [6 * 3, 15 + 5 * 3 + 5 + 3, 1, 2 * solve[1], 2 * (30 + 25), 0],
@@ -97,7 +97,7 @@ def test_the_server_pays_for_every_vector_that_it_aggregates(
   cohort = bridge.cohort_of(problem, range(5))
 
   def flops(aggregator):
-    made = bridge.build(
+    algorithm = bridge.build(
       problem,
       "composed",
       server=server,
@@ -107,11 +107,15 @@ def test_the_server_pays_for_every_vector_that_it_aggregates(
     # All but the number is dead code.
     return float(
       jax.jit(
-        lambda state: made.round(state, cohort, jax.random.key(0))[1].cost.central_flops
-      )(bridge.init(problem, made))
+        lambda state: (
+          algorithm.round(state, cohort, jax.random.key(0))[1].cost.central_flops
+        )
+      )(bridge.init(problem, algorithm))
     )
 
   size = num_params(problem.model.init(jax.random.key(0)))
   np.testing.assert_allclose(
-    flops("median") - flops("mean"), vectors * named("median").flops(5, size), rtol=1e-6
+    flops("median") - flops("mean"),
+    vectors * make_aggregator("median").flops(5, size),
+    rtol=1e-6,
   )

@@ -13,7 +13,7 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.engine import clients, keys, samplers
-from fedjax_alg.engine.round import Participation, play_round
+from fedjax_alg.engine.round import Participation, run_round
 from fedjax_alg.exchange import Exchange, aggregation, attacks, links
 from fedjax_alg.exchange.aggregation import coordinate_median
 from fedjax_alg.rounds.k_models import ModelGrouping
@@ -95,7 +95,7 @@ def gradient(problem, params, ids):
   )
 
 
-def shifted(models, k, shift):
+def shift_model(models, k, shift):
   """Model ``k`` with a number added to every parameter."""
   return jax.tree.map(lambda leaf: leaf[k] + np.float32(shift), models)
 
@@ -104,7 +104,7 @@ def shifted(models, k, shift):
 def test_the_order_of_the_exchanges(problem, when):
   ids = [1, 4, 7]
   (before, after), aux = play(problem, probe(), server(when), ids)
-  w, moved = (trees.index(s.models, 0) for s in (before, after))
+  w, actual = (trees.index(s.models, 0) for s in (before, after))
   start, reference, anchor = after.memory
   measured = gradient(problem, w, ids)
   problems.assert_close(reference, w)
@@ -117,7 +117,7 @@ def test_the_order_of_the_exchanges(problem, when):
     expected = up_by_one(expected)
   if when == "after":
     expected = trees.add_scaled(expected, -RATE, gradient(problem, expected, ids))
-  problems.assert_close(moved, expected)
+  problems.assert_close(actual, expected)
   assert aux.cost.exchanges == 2 + (when == "after")
 
 
@@ -153,24 +153,26 @@ def test_the_warm_up_is_one_model_in_copies(problem):
   """Until round T the copies stay equal, and are what K = 1 trains."""
   ids, client = list(range(8)), sgd_update(problem.model, ONE_STEP, 0.3)
 
-  def run(num_models, **more):
+  def run(num_models, **options):
     return play(
       problem,
       client,
       server("after"),
       ids,
-      **({"rounds": 3} | more),
+      **({"rounds": 3} | options),
       grouping=by_model(num_models=num_models, threshold=2),
     )
 
   (several, aux), (single, _) = run(3), run(1)
-  for state, one in zip(several[:3], single):
+  for state, single_state in zip(several[:3], single):
     for k in range(3):
       problems.assert_equal(
         trees.index((state.models, state.server), k),
         trees.index((state.models, state.server), 0),
       )
-    problems.assert_close(trees.index(state.models, 0), trees.index(one.models, 0))
+    problems.assert_close(
+      trees.index(state.models, 0), trees.index(single_state.models, 0)
+    )
   assert problems.differ(
     trees.index(several[3].models, 0), trees.index(several[3].models, 1)
   )
@@ -181,18 +183,18 @@ def test_the_warm_up_is_one_model_in_copies(problem):
   problems.assert_equal(later[4], several[3]._replace(round=jnp.int32(4)))
 
 
-def apart(state):
+def spread_models(state):
   """The state with three different models, nobody prefers the last."""
   first = trees.index(state.models, 0)
-  other = jax.tree.map(lambda leaf: jnp.roll(leaf, 1, 0), first)
-  far = jax.tree.map(lambda leaf: 90.0 * (leaf + jnp.sin(9.0 * leaf)), other)
+  rolled = jax.tree.map(lambda leaf: jnp.roll(leaf, 1, 0), first)
+  far = jax.tree.map(lambda leaf: 90.0 * (leaf + jnp.sin(9.0 * leaf)), rolled)
   return state._replace(
-    models=jax.tree.map(lambda *leaves: jnp.stack(leaves), first, other, far)
+    models=jax.tree.map(lambda *leaves: jnp.stack(leaves), first, rolled, far)
   )
 
 
 def test_an_anchor_may_be_of_those_alone_who_prefer_the_model(problem):
-  ids, found = list(range(5)), {}
+  ids, anchors_by_option = list(range(5)), {}
   client = probe()._replace(
     merge=lambda memory, cohort, uploads, anchors: (anchors,) * 3
   )
@@ -202,22 +204,24 @@ def test_an_anchor_may_be_of_those_alone_who_prefer_the_model(problem):
       client,
       average(),
       ids,
-      start=apart,
+      start=spread_models,
       grouping=by_model(num_models=3, threshold=0, anchors=anchors),
     )
-    found[anchors] = state.memory[0]
+    anchors_by_option[anchors] = state.memory[0]
   preference = np.asarray(aux.client["preference"])
   assert set(preference) == {0, 1}
   for k in range(3):
     model = trees.index(before.models, k)
-    problems.assert_close(trees.index(found["all"], k), gradient(problem, model, ids))
-    own = trees.index(found["preferring"], k)
+    problems.assert_close(
+      trees.index(anchors_by_option["all"], k), gradient(problem, model, ids)
+    )
+    anchor = trees.index(anchors_by_option["preferring"], k)
     if k < 2:
       problems.assert_close(
-        own, gradient(problem, model, np.flatnonzero(preference == k).tolist())
+        anchor, gradient(problem, model, np.flatnonzero(preference == k).tolist())
       )
     else:
-      assert not any(leaf.any() for leaf in jax.tree.leaves(own))
+      assert not any(leaf.any() for leaf in jax.tree.leaves(anchor))
 
 
 def test_groups_by_gradient_may_average_trained_models(problem):
@@ -227,7 +231,7 @@ def test_groups_by_gradient_may_average_trained_models(problem):
     sgd_update(problem.model, ONE_STEP, 0.3),
     server("before"),
     ids,
-    start=apart,
+    start=spread_models,
     grouping=by_gradient(problem, 1.0, "models", num_models=3, threshold=0),
   )
   starts = [
@@ -245,11 +249,11 @@ def test_groups_by_gradient_may_average_trained_models(problem):
   groups = np.asarray(aux.client["assignment"])
   assert len(set(groups)) > 1
   for k in range(3):
-    own = [trained[i] for i in np.flatnonzero(groups == k)]
+    members = [trained[i] for i in np.flatnonzero(groups == k)]
     problems.assert_close(
       trees.index(after.models, k),
-      jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *own)
-      if own
+      jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *members)
+      if members
       else starts[k],
       rtol=1e-4,
       atol=1e-5,
@@ -258,15 +262,15 @@ def test_groups_by_gradient_may_average_trained_models(problem):
 
 
 @pytest.mark.parametrize(
-  "settings, said",
+  "settings, pattern",
   [
     (dict(anchors="preferring", aggregator="median"), "anchors=preferring: "),
     (dict(anchors="preferring", attack="scaled"), "anchors=preferring: "),
     (dict(group_mean="models", attack="scaled"), "attack=scaled: forges one"),
   ],
 )
-def test_readings_that_need_what_clients_send_as_it_is(problem, settings, said):
-  bridge.refused(problem, "ga_fsvrg", said, **settings)
+def test_readings_that_need_what_clients_send_as_it_is(problem, settings, pattern):
+  bridge.assert_refused(problem, "ga_fsvrg", pattern, **settings)
 
 
 def test_clients_join_in_a_round_without_participants(problem):
@@ -279,7 +283,7 @@ def test_clients_join_in_a_round_without_participants(problem):
     return jnp.where(number == 2, 12, samplers.uniform(data, cohort_size, key, number))
 
   round_ = problems.quick_jit(
-    lambda number, state: play_round(
+    lambda number, state: run_round(
       algorithm,
       data,
       Participation(4, nobody_when_they_join),
@@ -292,18 +296,18 @@ def test_clients_join_in_a_round_without_participants(problem):
   for number in range(4):
     before, state = state, round_(jnp.int32(number), state)
     assert state.round == number + 1
-    kept, rows = state.memory
-    there = (joins <= number).astype(jnp.float32)
-    problems.assert_close(kept, trees.slot_mean(there, rows), rtol=1e-4, atol=1e-6)
+    mean, rows = state.memory
+    present = (joins <= number).astype(jnp.float32)
+    problems.assert_close(mean, trees.slot_mean(present, rows), rtol=1e-4, atol=1e-6)
     if number == 2:
       problems.assert_equal(state.models, before.models)
-      assert problems.differ(kept, before.memory[0])
+      assert problems.differ(mean, before.memory[0])
 
 
 def slow_mean():
   """The mean as any aggregator would be written."""
   return aggregation.Aggregator(
-    lambda sent, weights, cohort, key: trees.slot_mean(weights, sent)
+    lambda updates, weights, cohort, key: trees.slot_mean(weights, updates)
   )
 
 
@@ -319,7 +323,7 @@ def test_the_mean_of_a_group_is_that_of_its_changes(problem):
       2.0 / cohort.present.sum().astype(jnp.float32), update
     ),
   )
-  (default, aux), (own, other) = (
+  (default, aux), (mean_state, mean_aux) = (
     play(
       problem,
       client,
@@ -331,18 +335,18 @@ def test_the_mean_of_a_group_is_that_of_its_changes(problem):
     )
     for aggregator in (aggregation.weighted_mean(), slow_mean())
   )
-  problems.assert_close(own, default, rtol=1e-4, atol=1e-5)
-  np.testing.assert_array_equal(aux.client["assignment"], other.client["assignment"])
+  problems.assert_close(mean_state, default, rtol=1e-4, atol=1e-5)
+  np.testing.assert_array_equal(aux.client["assignment"], mean_aux.client["assignment"])
 
 
-def numbered():
+def add_id():
   """Adds the client's id to its model, and sends id and round."""
 
   def train(received, *_):
-    moved = jax.tree.map(
+    params = jax.tree.map(
       lambda leaf: leaf + received.client_id.astype(jnp.float32), received.start
     )
-    return Trained(moved, jnp.zeros(()), (received.client_id, received.round))
+    return Trained(params, jnp.zeros(()), (received.client_id, received.round))
 
   return ClientUpdate(
     train,
@@ -366,7 +370,7 @@ def test_the_median_of_every_group(problem):
   ids = [0, 1, 2, 5, 7, 10]
   states, _ = play(
     problem,
-    numbered(),
+    add_id(),
     average(),
     ids,
     rounds=2,
@@ -375,14 +379,14 @@ def test_the_median_of_every_group(problem):
   )
   for k, median in ((0, 1.5), (1, 8.5)):
     problems.assert_close(
-      trees.index(states[1].models, k), shifted(states[0].models, k, median)
+      trees.index(states[1].models, k), shift_model(states[0].models, k, median)
     )
-  for played, state in enumerate(states[1:]):
-    np.testing.assert_array_equal(state.memory, [ids, [played] * 6])
+  for number, state in enumerate(states[1:]):
+    np.testing.assert_array_equal(state.memory, [ids, [number] * 6])
   (start, end), _ = play(
-    problem, numbered(), average(), ids, aggregator=coordinate_median()
+    problem, add_id(), average(), ids, aggregator=coordinate_median()
   )
-  problems.assert_close(end.models, shifted(start.models, slice(None), 3.5))
+  problems.assert_close(end.models, shift_model(start.models, slice(None), 3.5))
 
 
 def test_an_aggregator_may_remember_its_last_result(problem):
@@ -391,7 +395,7 @@ def test_an_aggregator_may_remember_its_last_result(problem):
   In two groups around the mean of 0, 1, 1, 1 and of 1, 1.
   """
   ids = [0, 1, 2, 5, 7, 10]
-  clipping = aggregation.named(
+  clipping = aggregation.make_aggregator(
     "centred_clipping",
     aggregation.Aggregation(aggregator="centred_clipping", aggregator_radius=52**0.5),
   )
@@ -402,7 +406,7 @@ def test_an_aggregator_may_remember_its_last_result(problem):
   ):
     states, _ = play(
       problem,
-      numbered(),
+      add_id(),
       average(),
       ids,
       rounds=2,
@@ -412,10 +416,10 @@ def test_an_aggregator_may_remember_its_last_result(problem):
     )
     for k, of_group in enumerate(groups):
       before = first[of_group].mean()
-      again = np.clip(np.array(ids)[of_group] - before, -1, 1).mean()
-      for state, move in ((states[1], before), (states[2], 2 * before + again)):
+      second = np.clip(np.array(ids)[of_group] - before, -1, 1).mean()
+      for state, move in ((states[1], before), (states[2], 2 * before + second)):
         problems.assert_close(
-          trees.index(state.models, k), shifted(states[0].models, k, move)
+          trees.index(state.models, k), shift_model(states[0].models, k, move)
         )
   (_, after), _ = play(
     problem, probe(), server("after"), [1, 4, 7], aggregator=clipping
@@ -426,12 +430,15 @@ def test_an_aggregator_may_remember_its_last_result(problem):
   )
 
 
-def hostile(*ids, **more):
+def hostile(*ids, **options):
   """These clients send the negative of what they should."""
   return attacks.Attack(
     "sign_flip",
     lambda num_clients: jnp.isin(jnp.arange(num_clients), jnp.array(ids)),
-    **(more or dict(forge=lambda sent, scene: attacks.sign_flip(sent, scene, 0.0))),
+    **(
+      options
+      or dict(forge=lambda updates, scene: attacks.sign_flip(updates, scene, 0.0))
+    ),
   )
 
 
@@ -439,13 +446,13 @@ def test_the_server_receives_what_is_forged(problem):
   """Updates 0, 1, 2, 5, -7, -10 of one model, and in the groups of two."""
   ids, attack = [0, 1, 2, 5, 7, 10], hostile(7, 10)
   (start, end), _ = play(
-    problem, numbered(), average(), ids, attack=attack, weights="uniform"
+    problem, add_id(), average(), ids, attack=attack, weights="uniform"
   )
-  problems.assert_close(end.models, shifted(start.models, slice(None), -1.5))
+  problems.assert_close(end.models, shift_model(start.models, slice(None), -1.5))
   np.testing.assert_array_equal(end.memory[0], ids)  # is not forged
   (start, end), _ = play(
     problem,
-    numbered(),
+    add_id(),
     average(),
     ids,
     attack=attack,
@@ -453,7 +460,9 @@ def test_the_server_receives_what_is_forged(problem):
     grouping=ModelGrouping(2, 0, by_half),
   )
   for k, median in ((0, 1.5), (1, -8.5)):
-    problems.assert_close(trees.index(end.models, k), shifted(start.models, k, median))
+    problems.assert_close(
+      trees.index(end.models, k), shift_model(start.models, k, median)
+    )
 
 
 def test_anchor_gradients_are_forged_too(problem):
@@ -481,8 +490,8 @@ def test_the_gradients_of_ga_are_forged_as_they_are(problem):
   w, move = trees.index(before.models, 0), None
   for i, sign in ((1, 1.0), (4, -1.0), (7, 1.0)):
     trained = trees.add_scaled(w, -0.3, gradient(problem, w, [i]))
-    one = trees.scale(-step * sign / 3, gradient(problem, trained, [i]))
-    move = one if move is None else trees.add(move, one)
+    term = trees.scale(-step * sign / 3, gradient(problem, trained, [i]))
+    move = term if move is None else trees.add(move, term)
   problems.assert_close(
     trees.index(after.models, 0), trees.add(w, move), rtol=1e-4, atol=1e-5
   )
@@ -500,7 +509,7 @@ def test_flipped_labels_are_other_data(problem, mesh):
     rows = slice(first, first + problems.SIZES[client])
     flipped[rows] = problems.CLASSES - 1 - flipped[rows]
   ends = []
-  for y, map_clients, more in (
+  for y, map_clients, settings in (
     (flipped, clients.ClientMap(), {}),
     (
       problem.data.y,
@@ -514,10 +523,10 @@ def test_flipped_labels_are_other_data(problem, mesh):
       map_clients=map_clients,
       local_steps=3,
       batch_size=5,
-      **more,
+      **settings,
     )
-    other = problem._replace(data=problem.data._replace(y=jnp.asarray(y)))
-    ends.append(bridge.one_round(other, algorithm, range(0, 12, 2), KEY)[1:])
+    poisoned = problem._replace(data=problem.data._replace(y=jnp.asarray(y)))
+    ends.append(bridge.one_round(poisoned, algorithm, range(0, 12, 2), KEY)[1:])
   problems.assert_close(*ends, rtol=1e-4, atol=1e-5)
 
 
@@ -526,8 +535,8 @@ def noisy():
 
   def update(updates, state, params=None, *, key, round, **extra):
     del params, extra
-    drawn = jax.random.uniform(key) + round.astype(jnp.float32)
-    moves = jax.tree.map(lambda leaf: jnp.full_like(leaf, drawn), updates)
+    noise = jax.random.uniform(key) + round.astype(jnp.float32)
+    moves = jax.tree.map(lambda leaf: jnp.full_like(leaf, noise), updates)
     return moves, state
 
   return optax.GradientTransformationExtraArgs(
@@ -539,23 +548,25 @@ def test_the_server_draws_from_a_key_of_its_own(problem):
   """Anew for each round and model, and from no key of a client."""
   states, _ = play(
     problem,
-    numbered(),
+    add_id(),
     ServerStep(noisy(), "aggregate"),
     [0, 1, 2, 5, 7, 10],
     rounds=2,
     grouping=ModelGrouping(2, 0, by_half),
   )
   kernels = [np.asarray(jax.tree.leaves(s.models)[0]) for s in states]
-  drawn = set()
+  noises = set()
   for number in range(2):
     of_round = jax.random.fold_in(KEY, number)
-    own = keys.client_keys(keys.server_key(of_round, keys.SERVER_STEP), jnp.arange(2))
-    moved = kernels[number + 1] - kernels[number]
+    model_keys = keys.client_keys(
+      keys.server_key(of_round, keys.SERVER_STEP), jnp.arange(2)
+    )
+    change = kernels[number + 1] - kernels[number]
     for k in range(2):
-      value = jax.random.uniform(own[k]) + number
-      np.testing.assert_allclose(moved[k], np.full_like(moved[k], value), rtol=1e-5)
-      drawn.add(float(value))
-  assert len(drawn) == 4
+      value = jax.random.uniform(model_keys[k]) + number
+      np.testing.assert_allclose(change[k], np.full_like(change[k], value), rtol=1e-5)
+      noises.add(float(value))
+  assert len(noises) == 4
   purposes = (
     keys.SERVER_STEP,
     keys.UPDATES,
@@ -584,7 +595,7 @@ def test_what_is_sent_is_counted_in_bytes(problem):
   _, aux = play(problem, client, average(), [1, 4], aggregator=median)
   assert (aux.cost.down, aux.cost.bytes_down) == (78, None)
   assert (aux.cost.up, aux.cost.bytes_up) == (3, 9)  # 7 and 2 bytes
-  assert links.sent_bytes(5, 1.1) == 22  # not a byte for a rounding error
+  assert links.count_bytes(5, 1.1) == 22  # not a byte for a rounding error
   assert aux.cost.central_flops == 52 * 2 * 1
 
 

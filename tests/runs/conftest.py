@@ -18,7 +18,7 @@ SMALL = {
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _shared_programs(share_programs):
+def _share_programs(share_programs):
   """Equal programs are compiled once."""
   del share_programs
 
@@ -43,7 +43,7 @@ def _by_command(tmp_path_factory):
   root = tmp_path_factory.mktemp("commands")
 
   @functools.cache
-  def play(name):
+  def run_command(name):
     words = [f"--{key}={value}" for key, value in SMALL[name].items()]
     with pytest.MonkeyPatch.context() as patch:
       for picture in ("histogram", "run_curves"):
@@ -64,7 +64,7 @@ def _by_command(tmp_path_factory):
       )
     return root / name
 
-  return play
+  return run_command
 
 
 def make_arrays(seed=0, tested=5):
@@ -98,7 +98,7 @@ def _own_fed():
 
 def accuracy(params, x, y):
   """Share of right answers of softmax regression, in NumPy."""
-  own = params["params"]
+  layer = params["params"]
   x = np.asarray(x, np.float64).reshape(len(x), -1)
-  found = x @ np.asarray(own["kernel"], np.float64).T + own["bias"]
-  return float((found.argmax(1) == y).mean())
+  outputs = x @ np.asarray(layer["kernel"], np.float64).T + layer["bias"]
+  return float((outputs.argmax(1) == y).mean())

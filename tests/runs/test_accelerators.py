@@ -52,7 +52,7 @@ def test_the_loops_and_the_collectives_of_a_run_on_a_mesh(mesh):
     )
   )
   assert programs.prepared.plan["devices"] == [str(device) for device in mesh.devices]
-  text = hlo.computations(programs.compiled["rounds"].as_text())
+  text = hlo.computations(programs.executables["rounds"].as_text())
   inner, outer = (
     [hlo.collectives(text, body) for body in hlo.bodies(text, kind)]
     for kind in ("local_step", "round")
@@ -66,14 +66,14 @@ def test_the_loops_and_the_collectives_of_a_run_on_a_mesh(mesh):
 
 
 @pytest.mark.parametrize(
-  "flags, said",
+  "flags, message",
   [
     (["--targets=v6e"], "--targets=v6e: unknown, one of v5e, v5e_2x2, h100"),
     (["--targets=nothing"], "--targets=nothing: needs no_such_module: pip"),
     (["--algorithm=fedavg"], "--algorithm=fedavg: not a flag of a run"),
   ],
 )
-def test_flags_that_cannot_be(flags, said, monkeypatch, capsys):
+def test_flags_that_cannot_be(flags, message, monkeypatch, capsys):
   for name in accelerators.TARGETS:
     monkeypatch.setitem(
       accelerators.TARGETS, name, accelerators.TARGETS[name]._replace(needs=())
@@ -87,14 +87,14 @@ def test_flags_that_cannot_be(flags, said, monkeypatch, capsys):
     monkeypatch.delitem(accelerators.TARGETS, "nothing")
   with pytest.raises(SystemExit):
     accelerators.parse(flags)
-  assert said in capsys.readouterr().err
+  assert message in capsys.readouterr().err
 
 
 def test_what_was_compiled_before_is_not_compiled_again(tmp_path, monkeypatch, capsys):
-  asked = []
+  requests = []
 
   def answers(target, names, flags):
-    asked.append(list(names))
+    requests.append(list(names))
     for name in names:
       yield {"target": target, "algorithm": name, "flags": flags} | (
         {"failed": "too large"} if name == "ifca" else FACTS
@@ -141,7 +141,7 @@ def test_what_was_compiled_before_is_not_compiled_again(tmp_path, monkeypatch, c
   assert first[1].endswith("failed: too large")
   assert lines("fedavg,ifca,local")[:2] == first
   lines("fedavg", "--num_seeds=1")
-  assert asked == [["fedavg", "ifca"], ["local"], ["fedavg"]]
+  assert requests == [["fedavg", "ifca"], ["local"], ["fedavg"]]
 
 
 @pytest.mark.parametrize(
@@ -155,9 +155,9 @@ def test_three_algorithms_compile(target, names):
   """With the extra aot, where it can be installed."""
   for module in accelerators.TARGETS[target].needs:
     pytest.importorskip(module)
-  found = list(accelerators.answers(target, names, SMALL))
-  assert [facts["algorithm"] for facts in found] == names
-  for facts in found:
+  results = list(accelerators.answers(target, names, SMALL))
+  assert [facts["algorithm"] for facts in results] == names
+  for facts in results:
     assert "failed" not in facts, facts["failed"]
     assert min(facts[key] for key in ("compile_s", "compile_cpu_s", "arguments_mb")) > 0
     assert (sum(facts["collectives"]) > 0) == (target == "v5e_2x2")

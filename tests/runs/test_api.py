@@ -17,9 +17,11 @@ FEDAVG = dict(cohort_size=4, rounds=3, eval_every=2)
 
 def correct(params, x, y, mask):
   """A measure of one's own: right answers of softmax regression."""
-  own = params["params"]
-  found = (x.reshape(x.shape[0], -1) @ own["kernel"].T + own["bias"][None]).argmax(1)
-  return {"correct": ((found == y) & mask).sum(), "count": mask.sum()}
+  layer = params["params"]
+  predicted = (
+    x.reshape(x.shape[0], -1) @ layer["kernel"].T + layer["bias"][None]
+  ).argmax(1)
+  return {"correct": ((predicted == y) & mask).sum(), "count": mask.sum()}
 
 
 def test_shapes(by_api):
@@ -42,14 +44,16 @@ def test_shapes(by_api):
 @pytest.mark.parametrize("name", ("ifca", "losac"))
 def test_clients_are_those_of_the_metrics(name, fed, by_api):
   result = by_api(name)
-  each, of = result.clients["local"]["accuracy"], result.metrics["local"]
+  accuracies, of = result.clients["local"]["accuracy"], result.metrics["local"]
   size = np.array([len(fed.client_test(c)[1]) for c in range(20)])
-  np.testing.assert_array_equal(np.isnan(each), np.broadcast_to(size == 0, each.shape))
+  np.testing.assert_array_equal(
+    np.isnan(accuracies), np.broadcast_to(size == 0, accuracies.shape)
+  )
   for i in range(2):
-    np.testing.assert_allclose(np.nanmean(each[i]), of["client_accuracy"][i, -1])
-    held = size > 0
+    np.testing.assert_allclose(np.nanmean(accuracies[i]), of["client_accuracy"][i, -1])
+    tested = size > 0
     np.testing.assert_allclose(
-      np.average(each[i][held], weights=size[held]), of["accuracy"][i, -1]
+      np.average(accuracies[i][tested], weights=size[tested]), of["accuracy"][i, -1]
     )
   assert np.isnan(result.metrics["global"]["client_accuracy"]).all()
 
@@ -58,27 +62,27 @@ def test_clients_are_those_of_the_metrics(name, fed, by_api):
 def test_models_give_the_accuracies_that_are_said(name, fed, by_api):
   """In NumPy: the best of K models, their mean, a client's own."""
   result = by_api(name)
-  whole = fed.data.whole_test
-  total = int(whole.size.sum())
-  x, y = whole.x[:total], whole.y[:total]
+  test_set = fed.data.whole_test
+  total = int(test_set.size.sum())
+  x, y = test_set.x[:total], test_set.y[:total]
   for i in range(2):
     stacked = result.global_params(i)
-    found = [
+    accuracies = [
       small.accuracy(jax.tree.map(lambda leaf: leaf[k], stacked), x, y)
       for k in range(2 if name == "ifca" else 1)
     ]
     of = result.metrics
-    assert of["global"]["accuracy"][i, -1] == pytest.approx(max(found))
+    assert of["global"]["accuracy"][i, -1] == pytest.approx(max(accuracies))
     assert ("global_mean" in of) == (name == "ifca")
     if "global_mean" in of:
-      assert of["global_mean"]["accuracy"][i, -1] == pytest.approx(np.mean(found))
+      assert of["global_mean"]["accuracy"][i, -1] == pytest.approx(np.mean(accuracies))
   assert result.clients["local"]["accuracy"][1, 17] == pytest.approx(
     small.accuracy(result.client_params(17, seed=1), *fed.client_test(17))
   )
 
 
 @pytest.fixture(name="measured", scope="module")
-def _measured(fed):
+def _run_with_measure(fed):
   """A run with a measure of one's own, two callbacks, and seeds by name."""
   seen = [], []
   result = fa.run(
@@ -120,14 +124,14 @@ def test_seeds_are_a_number_or_their_list(measured, fed):
 def test_steps_and_callbacks_are_the_run(measured, fed):
   result, (seen, rounds) = measured
   assert rounds == [2, 3]
-  hashes, played = [], []
+  hashes, collected = [], []
   for step in fa.steps(
     "fedavg", fed, seeds=[3, 1], evaluate=("global", correct), **FEDAVG
   ):
     hashes.append(checkpoint.state_hash(step.states))  # until the next step
-    played.append(step)
+    collected.append(step)
   assert hashes[0] != hashes[1] == result.state_hash()
-  for steps in (seen, played):
+  for steps in (seen, collected):
     assert [(step.round, step.count) for step in steps] == [(2, 2), (3, 1)]
     for i, step in enumerate(steps):
       chex.assert_trees_all_equal(
@@ -201,7 +205,7 @@ def test_a_sampler_of_ones_own(fed):
 
 
 @pytest.mark.parametrize(
-  "given, said",
+  "options, pattern",
   [
     (dict(seeds=0), "^seeds=0: must be"),
     (dict(seeds=[1, 1]), r"^seeds=\[1, 1\]: must be"),
@@ -234,9 +238,9 @@ def test_a_sampler_of_ones_own(fed):
     (dict(callbacks=[print, "x"]), "^callbacks='x': a str, must be func"),
   ],
 )
-def test_refused_in_one_line(fed, given, said):
-  with pytest.raises(fa.OptionError, match=said):
-    fa.run("fedavg", fed, **{"cohort_size": 4, "rounds": 1, **given})
+def test_refused_in_one_line(fed, options, pattern):
+  with pytest.raises(fa.OptionError, match=pattern):
+    fa.run("fedavg", fed, **{"cohort_size": 4, "rounds": 1, **options})
 
 
 @pytest.mark.parametrize("transform", [jax.jit, jax.vmap, jax.grad])
@@ -254,23 +258,23 @@ def test_a_run_is_not_traced(fed, transform):
     jax.jit(lambda x: x + loss(0.1))(1.0)
 
 
-@pytest.mark.parametrize("asked", ["x", 0.5, None, 20, -1])
-def test_a_client_is_a_whole_number(fed, measured, asked):
+@pytest.mark.parametrize("value", ["x", 0.5, None, 20, -1])
+def test_a_client_is_a_whole_number(fed, measured, value):
   result, _ = measured
   for ask in (result.client_params, fed.client):
     with pytest.raises(ValueError, match="^client=.*: must be a whole number"):
-      ask(asked)
+      ask(value)
   with pytest.raises(fa.OptionError, match="^seed=.*: must be a whole numbe"):
-    result.client_params(0, seed=asked)
+    result.client_params(0, seed=value)
 
 
 def test_what_is_needed(fed):
-  for given, take in itertools.product((3, None), (fa.load_run, fa.tensorboard)):
+  for value, take in itertools.product((3, None), (fa.load_run, fa.tensorboard)):
     with pytest.raises(fa.OptionError, match="an? (int|NoneType), must be a"):
-      take(given)
-  for name, data, said in (
+      take(value)
+  for name, data, pattern in (
     ("fedavg", np.zeros((3, 3)), "^federation: a ndarray, make one"),
     ("local", fed, "^evaluate=correct: local has no"),
   ):
-    with pytest.raises(fa.OptionError, match=said):
+    with pytest.raises(fa.OptionError, match=pattern):
       fa.run(name, data, evaluate=("local", correct), rounds=1)

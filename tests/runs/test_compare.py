@@ -11,8 +11,8 @@ import fedjax_alg as fa
 from fedjax_alg.runs import compare as compare_lib
 from tests import made_runs
 
-ONE = [[0.5, 0.7, 0.8], [0.4, 0.8, 0.7], [0.6, 0.9, 0.9]]
-TWO = [[0.6, 0.9, 0.9], [0.7, 0.9, 0.75], [0.5, 0.95, 0.94]]
+SCORES_A = [[0.5, 0.7, 0.8], [0.4, 0.8, 0.7], [0.6, 0.9, 0.9]]
+SCORES_B = [[0.6, 0.9, 0.9], [0.7, 0.9, 0.75], [0.5, 0.95, 0.94]]
 
 
 @pytest.fixture(name="load")
@@ -26,40 +26,44 @@ def _load(tmp_path):
 
 
 def test_estimates_and_costs(load):
-  found = fa.compare({"a": load(ONE), "b": load(TWO)}, targets=(0.85, 0.95))
-  a, b = found.lines
-  assert (found.protocol, found.baseline) == ("global", "a")
-  last = np.array(ONE)[:, -1]
+  comparison = fa.compare(
+    {"a": load(SCORES_A), "b": load(SCORES_B)}, targets=(0.85, 0.95)
+  )
+  a, b = comparison.lines
+  assert (comparison.protocol, comparison.baseline) == ("global", "a")
+  last = np.array(SCORES_A)[:, -1]
   mean, half = last.mean(), stats.t.ppf(0.975, 2) * stats.sem(last)
   np.testing.assert_allclose(a.scores["final"][:2], (mean, half))
   np.testing.assert_allclose(a.scores["final"].values, last)
   np.testing.assert_allclose(a.scores["best"].values, (0.8, 0.8, 0.9))
   # Rounds 10 and 15 lie in the last ten of 15 rounds.
-  np.testing.assert_allclose(a.scores["last_10"].values, np.array(ONE)[:, 1:].mean(1))
+  np.testing.assert_allclose(
+    a.scores["last_10"].values, np.array(SCORES_A)[:, 1:].mean(1)
+  )
   assert [at and at["round"] for at in a.reached[0.85]] == [None, None, 10]
   assert [at and at["round"] for at in b.reached[0.85]] == [10, 10, 10]
   assert a.cost_to(0.95, "round") is None
   assert a.cost_to(0.85, "total_floats").mean == 10 * made_runs.FLOATS
   assert b.cost_to(0.95, "simulated_s").values == (10 * made_runs.SECONDS,)
   assert a.costs["total_floats"].values == (15 * made_runs.FLOATS,) * 3
-  rows = found.rows()
+  rows = comparison.rows()
   assert [row["reached_0.85"] for row in rows] == [1, 3]
   assert np.isnan(rows[0]["round_to_0.95"])
 
 
 def test_the_loss_reaches_its_targets_from_above(load):
-  found = fa.compare({"a": load(ONE)}, metric="loss", targets=(0.25,))
-  (line,) = found.lines
+  comparison = fa.compare({"a": load(SCORES_A)}, metric="loss", targets=(0.25,))
+  (line,) = comparison.lines
   assert [at and at["round"] for at in line.reached[0.25]] == [15, 10, 10]
   np.testing.assert_allclose(line.scores["best"].values, (0.2, 0.2, 0.1))
-  assert fa.compare({"a": load(ONE)}, metric="loss").targets == ()
+  assert fa.compare({"a": load(SCORES_A)}, metric="loss").targets == ()
 
 
 def test_pairs_are_scipys_paired_test(load):
-  runs = {"a": load(ONE), "b": load(TWO), "c": load(np.array(ONE) - 0.1)}
-  found = fa.compare(runs)
-  b, c = found.pairs
-  last = np.array(TWO)[:, -1], np.array(ONE)[:, -1]
+  runs = {"a": load(SCORES_A), "b": load(SCORES_B), "c": load(np.array(SCORES_A) - 0.1)}
+  comparison = fa.compare(runs)
+  b, c = comparison.pairs
+  last = np.array(SCORES_B)[:, -1], np.array(SCORES_A)[:, -1]
   expected = stats.ttest_rel(*last)
   np.testing.assert_allclose((b.t, b.p), expected)
   interval = expected.confidence_interval(0.95)
@@ -71,15 +75,15 @@ def test_pairs_are_scipys_paired_test(load):
   assert c.difference.mean == pytest.approx(-0.1)
   assert c.difference.ci95 == 0.0
   assert np.isnan([c.t, c.p, c.holm]).all() and b.holm == b.p
-  other = fa.compare(runs, baseline="b", score="best")
-  assert [pair.label for pair in other.pairs] == ["a", "c"]
-  np.testing.assert_allclose(other.pairs[0].difference.values, (-0.1, -0.1, -0.05))
+  against_b = fa.compare(runs, baseline="b", score="best")
+  assert [pair.label for pair in against_b.pairs] == ["a", "c"]
+  np.testing.assert_allclose(against_b.pairs[0].difference.values, (-0.1, -0.1, -0.05))
 
 
 def test_one_seed_has_no_interval_and_no_test(load):
-  found = fa.compare({"a": load(ONE[:1]), "b": load(TWO[:1])})
-  assert np.isnan(found.lines[0].scores["final"].ci95)
-  (pair,) = found.pairs
+  comparison = fa.compare({"a": load(SCORES_A[:1]), "b": load(SCORES_B[:1])})
+  assert np.isnan(comparison.lines[0].scores["final"].ci95)
+  (pair,) = comparison.pairs
   assert pair.difference.mean == pytest.approx(0.1)
   assert np.isnan([pair.difference.ci95, pair.p, pair.holm]).all()
 
@@ -109,10 +113,12 @@ def test_holm_is_the_step_down_method():
   ],
 )
 def test_other_data_or_seeds_are_not_paired(load, changed, reason):
-  found = fa.compare({"a": load(ONE), "b": load(TWO), "c": load(TWO, **changed)})
-  assert [pair.label for pair in found.pairs] == ["b"]
-  assert len(found.lines) == 3
-  assert re.match(reason, found.unpaired["c"])
+  comparison = fa.compare(
+    {"a": load(SCORES_A), "b": load(SCORES_B), "c": load(SCORES_B, **changed)}
+  )
+  assert [pair.label for pair in comparison.pairs] == ["b"]
+  assert len(comparison.lines) == 3
+  assert re.match(reason, comparison.unpaired["c"])
 
 
 @pytest.mark.parametrize(
@@ -124,29 +130,32 @@ def test_other_data_or_seeds_are_not_paired(load, changed, reason):
 )
 def test_every_data_set_has_its_own_baseline(load, baseline, pairs):
   """Only the first data set was tested; the p values are corrected together."""
-  other = dict(data={"dataset": "mnist"})
+  other_data = dict(data={"dataset": "mnist"})
   runs = {
-    "a": load(ONE),
-    "a2": load(TWO, algorithm="scaffold"),
-    "b": load(TWO, algorithm="scaffold", **other),
-    "b2": load(ONE, **other),
-    "a3": load(TWO, algorithm="fedprox"),
-    "b3": load(TWO, algorithm="fednova", **other),
-    "alone": load(ONE, partition="Q"),
+    "a": load(SCORES_A),
+    "a2": load(SCORES_B, algorithm="scaffold"),
+    "b": load(SCORES_B, algorithm="scaffold", **other_data),
+    "b2": load(SCORES_A, **other_data),
+    "a3": load(SCORES_B, algorithm="fedprox"),
+    "b3": load(SCORES_B, algorithm="fednova", **other_data),
+    "alone": load(SCORES_A, partition="Q"),
   }
-  found = fa.compare(runs, baseline=baseline)
-  assert [(pair.label, pair.baseline) for pair in found.pairs] == pairs
+  comparison = fa.compare(runs, baseline=baseline)
+  assert [(pair.label, pair.baseline) for pair in comparison.pairs] == pairs
   main, second = (pairs[0][1], pairs[2][1])
-  assert found.baselines == (main, second)
-  assert found.unpaired == {second: "the data differ", "alone": "the partition differs"}
-  alone = fa.compare({name: runs[name] for name in ("b2", "b", "b3")}, baseline=second)
-  for pair, same in zip(found.pairs[2:], alone.pairs, strict=True):
+  assert comparison.baselines == (main, second)
+  assert comparison.unpaired == {
+    second: "the data differ",
+    "alone": "the partition differs",
+  }
+  subset = fa.compare({name: runs[name] for name in ("b2", "b", "b3")}, baseline=second)
+  for pair, same in zip(comparison.pairs[2:], subset.pairs, strict=True):
     assert pair.difference == same.difference and (pair.p == same.p or np.isnan(pair.p))
   np.testing.assert_array_equal(
-    [pair.holm for pair in found.pairs],
-    compare_lib.holm([pair.p for pair in found.pairs]),
+    [pair.holm for pair in comparison.pairs],
+    compare_lib.holm([pair.p for pair in comparison.pairs]),
   )
-  assert {row["run"]: row["baseline"] for row in found.rows()} == {
+  assert {row["run"]: row["baseline"] for row in comparison.rows()} == {
     **dict(pairs),
     main: "",
     second: "",
@@ -155,26 +164,28 @@ def test_every_data_set_has_its_own_baseline(load, baseline, pairs):
 
 
 def test_seeds_in_another_order_are_paired_by_seed(load):
-  swapped = load(TWO[::-1], seeds=(2, 1, 0))
+  swapped = load(SCORES_B[::-1], seeds=(2, 1, 0))
   np.testing.assert_array_equal(
     swapped.summary()["final"]["global"]["accuracy"]["values"],
     swapped.metrics["global"]["accuracy"][:, -1],
   )
-  for other in (swapped, load(TWO)):
-    (pair,) = fa.compare({"a": load(ONE), "b": other}).pairs
-    np.testing.assert_allclose(pair.difference.values, np.subtract(TWO, ONE)[:, -1])
+  for second in (swapped, load(SCORES_B)):
+    (pair,) = fa.compare({"a": load(SCORES_A), "b": second}).pairs
+    np.testing.assert_allclose(
+      pair.difference.values, np.subtract(SCORES_B, SCORES_A)[:, -1]
+    )
 
 
 def test_a_pair_says_what_it_has_not_in_common(load):
-  found = fa.compare(
+  comparison = fa.compare(
     {
-      "a": load(ONE),
-      "same": load(TWO, run={"l2": 0.1}),
-      "size": load(TWO, run={"sampling": "size"}),
-      "more": load(TWO, cohort_size=3, stopped="patience train:loss:2"),
+      "a": load(SCORES_A),
+      "same": load(SCORES_B, run={"l2": 0.1}),
+      "size": load(SCORES_B, run={"sampling": "size"}),
+      "more": load(SCORES_B, cohort_size=3, stopped="patience train:loss:2"),
     }
   )
-  assert [pair.notes for pair in found.pairs] == [
+  assert [pair.notes for pair in comparison.pairs] == [
     (),
     ("participants are drawn differently (sampling)",),
     (
@@ -186,10 +197,10 @@ def test_a_pair_says_what_it_has_not_in_common(load):
 
 def test_labels_are_what_differs(load):
   runs = [
-    load(ONE, hparams={"client_lr": 0.1, "local_steps": 5}),
-    load(ONE, hparams={"client_lr": 0.3, "local_steps": 5}),
-    load(ONE, algorithm="scaffold", hparams={"client_lr": 1.0}),
-    load(ONE, algorithm="my_own"),
+    load(SCORES_A, hparams={"client_lr": 0.1, "local_steps": 5}),
+    load(SCORES_A, hparams={"client_lr": 0.3, "local_steps": 5}),
+    load(SCORES_A, algorithm="scaffold", hparams={"client_lr": 1.0}),
+    load(SCORES_A, algorithm="my_own"),
   ]
   assert list(fa.compare(runs).results) == [
     "FedAvg client_lr=0.1",
@@ -203,7 +214,7 @@ def test_labels_are_what_differs(load):
 def test_labels_are_short_and_name_what_is_read(load):
   runs = [
     load(
-      ONE,
+      SCORES_A,
       hparams={
         "client_lr": 0.1,
         "client_optimizer": "sgd",
@@ -216,7 +227,7 @@ def test_labels_are_short_and_name_what_is_read(load):
   assert compare_lib.labels(runs) == ["FedAvg (1)", "FedAvg (2)"]
   assert compare_lib.labels(runs, ["a", "b"]) == ["a", "b"]
   runs = [
-    load(ONE, hparams={"client_optimizer": name, "client_momentum": 0.5})
+    load(SCORES_A, hparams={"client_optimizer": name, "client_momentum": 0.5})
     for name in ("sgd", "momentum")
   ]
   assert compare_lib.labels(runs, ["a", "b"]) == ["a", "b"]
@@ -224,11 +235,11 @@ def test_labels_are_short_and_name_what_is_read(load):
 
 def test_default_protocol_is_one_that_all_have(load):
   both, local = ("local", "global"), ("train", "local")
-  runs = {"a": load(ONE, protocols=both), "b": load(ONE, protocols=local)}
+  runs = {"a": load(SCORES_A, protocols=both), "b": load(SCORES_A, protocols=local)}
   assert fa.compare(runs).protocol == "local"
   assert fa.compare({"a": runs["a"]}).protocol == "global"
   with pytest.raises(fa.OptionError, match="none in common"):
-    fa.compare(runs | {"c": load(ONE)})
+    fa.compare(runs | {"c": load(SCORES_A)})
 
 
 @pytest.mark.parametrize(
@@ -243,13 +254,13 @@ def test_default_protocol_is_one_that_all_have(load):
     (dict(targets=3), "targets=3: must be a list"),
     (dict(metric=3), "metric=3: unknown"),
     *(
-      (dict(results=given), "^results: .*runs")
-      for given in (3, None, [3], {"a": 3}, (), {})
+      (dict(results=value), "^results: .*runs")
+      for value in (3, None, [3], {"a": 3}, (), {})
     ),
   ],
 )
 def test_wrong_arguments(load, options, words):
   with pytest.raises(fa.OptionError, match=words):
-    fa.compare(**{"results": {"a": load(ONE)}} | options)
+    fa.compare(**{"results": {"a": load(SCORES_A)}} | options)
   with pytest.raises(fa.OptionError, match="accuracy: a has none"):
     fa.compare({"a": load(np.full((1, 2), np.nan))})

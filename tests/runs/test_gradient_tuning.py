@@ -18,14 +18,15 @@ from fedjax_alg.runs.hypergradient import Hypergradient
   [(0.0, math.inf, 0.3), (-math.inf, math.inf, 2.0), (0.0, 1.0, 0.9), (1.0, 3.0, 1.25)],
 )
 def test_coordinates_and_their_slopes(low, high, value):
-  one, step = Coordinate(low, high), 1e-5
-  place = one.to(value)
-  assert one.back(place) == pytest.approx(value)
-  assert one.slope(value) == pytest.approx(
-    (one.back(place + step) - one.back(place - step)) / (2 * step), rel=1e-6
+  coordinate, step = Coordinate(low, high), 1e-5
+  place = coordinate.to(value)
+  assert coordinate.back(place) == pytest.approx(value)
+  assert coordinate.slope(value) == pytest.approx(
+    (coordinate.back(place + step) - coordinate.back(place - step)) / (2 * step),
+    rel=1e-6,
   )
   for far in (-30.0, 30.0):
-    assert low <= one.back(far) <= high
+    assert low <= coordinate.back(far) <= high
 
 
 def test_a_start_at_an_end_is_refused():
@@ -44,7 +45,7 @@ def test_the_trusted_step_is_the_best_of_the_box():
   for radius in (0.1, 1.0, 10.0):
     root = rng.normal(size=(1, 2))  # of rank 1: flat in one direction
     gradient, curvature = rng.normal(size=2), root.T @ root
-    step = gradient_tuning.trusted_step(gradient, curvature, radius, 0.01)
+    step = gradient_tuning.trust_region_step(gradient, curvature, radius, 0.01)
 
     def value(s, gradient=gradient, curvature=curvature):
       return gradient @ s + s @ (curvature + 0.01 * np.eye(2)) @ s / 2
@@ -73,7 +74,7 @@ def test_the_minimum_of_a_cubic(f0, d0, f1, d1):
   )
 
 
-class Known:
+class StubDerivatives:
   """Derivatives of a function of the logarithms in place of a run's."""
 
   def __init__(self, fn, start, seeds=1):
@@ -97,43 +98,43 @@ class Known:
     def fn(at):
       return self.fn(at, rounds)
 
-    slope = np.array([(fn(at + one) - fn(at - one)) / 2e-4 for one in step])
+    slope = np.array([(fn(at + offset) - fn(at - offset)) / 2e-4 for offset in step])
     # That of a square of a residual, as Gauss and Newton have it.
     root = slope / np.sqrt(2 * fn(at))
-    given = np.exp(at)
+    point = np.exp(at)
     return Hypergradient(
       fn(at),
-      dict(zip(self.by, slope / given)),
+      dict(zip(self.by, slope / point)),
       dict(values),
       np.array([rounds]),
       np.full((1, 1), fn(at)),
       {},
       np.zeros((1, 1)),
-      np.outer(root, root) / np.outer(given, given),
+      np.outer(root, root) / np.outer(point, point),
       None,
     )
 
 
 def test_outer_steps_find_a_minimum_and_count_rounds():
   """Two rates matter by their product alone: the start's ratio is kept."""
-  derivatives = Known(
+  derivatives = StubDerivatives(
     lambda at, rounds: (at.sum() - 1.0) ** 2 / 2 + 1e-3 + 1.0 / rounds,
     dict(client_lr=0.01, server_lr=0.5),
     seeds=3,
   )
-  said = []
-  found = gradient_tuning.descend(derivatives, outer_steps=7, said=said.append)
+  reported = []
+  descent = gradient_tuning.descend(derivatives, outer_steps=7, report=reported.append)
   assert derivatives.seen == [8, 15, 30, 30, 30, 30, 30]
-  assert found.played == 3 * 3 * (8 + 15 + 5 * 30) and said == found.steps
-  assert found.best.rounds == 30 and found.best.loss == min(
-    step.loss for step in found.steps[2:]
+  assert descent.played == 3 * 3 * (8 + 15 + 5 * 30) and reported == descent.steps
+  assert descent.best.rounds == 30 and descent.best.loss == min(
+    step.loss for step in descent.steps[2:]
   )
   assert math.log(
-    found.best.values["client_lr"] * found.best.values["server_lr"]
+    descent.best.values["client_lr"] * descent.best.values["server_lr"]
   ) == pytest.approx(1.0, abs=0.1)
   steps = [
     math.log10(after.values["client_lr"] / before.values["client_lr"])
-    for before, after in zip(found.steps, found.steps[1:])
+    for before, after in zip(descent.steps, descent.steps[1:])
   ]
   assert max(map(abs, steps)) <= 1.0 + 1e-9  # never more than a factor of 10
 
@@ -147,25 +148,25 @@ def test_what_diverges_or_explodes_is_taken_back():
       0.05 * math.sin(1e6 * at[0]) if at[0] > -1.0 else 0.0
     )
 
-  found = gradient_tuning.descend(
-    Known(fn, dict(client_lr=0.2)), outer_steps=5, halvings=0
+  descent = gradient_tuning.descend(
+    StubDerivatives(fn, dict(client_lr=0.2)), outer_steps=5, halvings=0
   )
-  first, second, third, *_ = found.steps
+  first, second, third, *_ = descent.steps
   assert first.kept and not second.kept and math.isnan(second.loss)
   assert 0.2 < third.values["client_lr"] < second.values["client_lr"]
   assert all(
-    not step.kept for step in found.steps if step.values["client_lr"] > math.exp(-1.0)
+    not step.kept for step in descent.steps if step.values["client_lr"] > math.exp(-1.0)
   )
-  assert math.isfinite(found.best.loss)
+  assert math.isfinite(descent.best.loss)
 
-  known = Known(lambda at, rounds: math.nan, dict(client_lr=0.2))
+  diverging = StubDerivatives(lambda at, rounds: math.nan, dict(client_lr=0.2))
   with pytest.raises(fa.OptionError, match="start from smaller values"):
-    gradient_tuning.descend(known, outer_steps=3)
-  assert len(known.seen) == 3
+    gradient_tuning.descend(diverging, outer_steps=3)
+  assert len(diverging.seen) == 3
 
 
 @pytest.mark.parametrize(
-  "options, said",
+  "options, pattern",
   [
     (dict(outer_steps=2), "outer_steps=2: must be at least 3"),
     (dict(halvings=-1), "halvings=-1: must be at least 0"),
@@ -176,21 +177,21 @@ def test_what_diverges_or_explodes_is_taken_back():
     ),
   ],
 )
-def test_refusals(options, said):
+def test_refusals(options, pattern):
   fed = fa.federate("digits", partition="classes", num_clients=20, validation_clients=4)
-  with pytest.raises(fa.OptionError, match=said):
+  with pytest.raises(fa.OptionError, match=pattern):
     fa.tune_by_gradient("fedavg", fed, **{"by": "client_lr"} | options)
 
 
 @pytest.mark.slow
 def test_a_rate_that_is_far_too_small_grows(monkeypatch):
   fed = fa.federate("digits", partition="iid", num_clients=20, validation_clients=4)
-  made = []
+  calls = []
   real = gradient_tuning.Derivatives
   monkeypatch.setattr(
-    gradient_tuning, "Derivatives", lambda *args: (made.append(args), real(*args))[1]
+    gradient_tuning, "Derivatives", lambda *args: (calls.append(args), real(*args))[1]
   )
-  found = fa.tune_by_gradient(
+  descent = fa.tune_by_gradient(
     "fedavg",
     fed,
     by="client_lr",
@@ -200,7 +201,7 @@ def test_a_rate_that_is_far_too_small_grows(monkeypatch):
     outer_steps=4,
     halvings=1,
   )
-  assert len(made) == 1  # one program for all outer steps
-  assert [step.rounds for step in found.steps] == [2, 4, 4, 4]
-  assert found.best.values["client_lr"] > 0.1
-  assert found.best.loss < 0.9 * found.steps[0].loss
+  assert len(calls) == 1  # one program for all outer steps
+  assert [step.rounds for step in descent.steps] == [2, 4, 4, 4]
+  assert descent.best.values["client_lr"] > 0.1
+  assert descent.best.loss < 0.9 * descent.steps[0].loss

@@ -40,10 +40,10 @@ VARIANTS = [
   (
     name,
     functools.reduce(
-      lambda read, item: read | _SMOOTHER.get(item, {}), more.items(), more
+      lambda read, item: read | _SMOOTHER.get(item, {}), options.items(), options
     ),
   )
-  for name, more in test_traced.VARIANTS
+  for name, options in test_traced.VARIANTS
   if name not in WITHOUT
 ]
 
@@ -67,15 +67,15 @@ def derivatives(fed, algorithm, by, *, seeds=1, hparams=None, **options):
     algorithm, fed, seeds=seeds, hparams=hparams, **NUMBERS | options
   )
   by = hypergradient.check_names(plan.method, by)
-  return hypergradient.Derivatives(hypergradient.prepared_for(plan, by), by)
+  return hypergradient.Derivatives(hypergradient.prepare_run(plan, by), by)
 
 
-def check_by_differences(fed, name, more):
+def check_by_differences(fed, name, options):
   """Every derivative by central differences in the coordinates of a tuning.
 
   In float32: rounding is about 1e-7 of a loss of 1, over the step.
   """
-  hparams = test_traced.settings_of(name, more)
+  hparams = test_traced.settings_of(name, options)
   names = hypergradient.numbers_of(
     types.SimpleNamespace(
       values=lambda: {
@@ -88,26 +88,26 @@ def check_by_differences(fed, name, more):
   run = derivatives(
     fed, name, names, hparams=hparams, rounds=2, **({"cohort_size": None} | size)
   )
-  found, method = run.at(), run.prepared.method
-  assert found.finite and found.loss > 0
+  result, method = run.at(), run.prepared.method
+  assert result.finite and result.loss > 0
   # A loss of differences in smoothing's width has that much more rounding.
   tolerance = 3e-3 if hasattr(hparams, "smoothing") else 3e-4
   for field in names:
     if not getattr(hparams, field) or field in DECIDING:
       continue
-    moved = gradient_tuning.coordinate(method, field)
-    place = moved.to(found.values[field])
-    slope = found.gradient[field] * moved.slope(found.values[field])
+    coordinate = gradient_tuning.coordinate(method, field)
+    place = coordinate.to(result.values[field])
+    slope = result.gradient[field] * coordinate.slope(result.values[field])
     seen = []
     for step in (4e-3, 1e-3):  # the longer one may meet a jump
       ahead, behind = (
-        run.at({field: moved.back(place + sign * step)}) for sign in (1, -1)
+        run.at({field: coordinate.back(place + sign * step)}) for sign in (1, -1)
       )
       seen.append((ahead.loss - behind.loss) / (2 * step))
       if abs(slope - seen[-1]) <= 0.02 * abs(seen[-1]) + tolerance:
         break
     else:
-      pytest.fail(f"{name} {more} {field}: {slope}, by differences {seen}")
+      pytest.fail(f"{name} {options} {field}: {slope}, by differences {seen}")
 
 
 @pytest.mark.parametrize(
@@ -123,9 +123,9 @@ def test_derivatives_are_those_of_differences(fed, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name, more", VARIANTS)
-def test_derivatives_of_other_settings(fed, name, more):
-  check_by_differences(fed, name, more)
+@pytest.mark.parametrize("name, options", VARIANTS)
+def test_derivatives_of_other_settings(fed, name, options):
+  check_by_differences(fed, name, options)
 
 
 def softmax(z):
@@ -135,28 +135,30 @@ def softmax(z):
 
 def test_one_step_by_hand(fed):
   """w1 = w0 - lr g: d loss(w1) / d lr = -<loss'(w1), g>, in float64."""
-  held = fed.data.train
-  rows = [np.arange(o, o + n) for o, n in zip(held.offset, held.size)]
-  x, y = np.asarray(held.x, np.float64), np.eye(problems.CLASSES)[held.y]
-  sizes = [len(own) for own in rows]
+  train = fed.data.train
+  rows = [np.arange(o, o + n) for o, n in zip(train.offset, train.size)]
+  x, y = np.asarray(train.x, np.float64), np.eye(problems.CLASSES)[train.y]
+  sizes = [len(indices) for indices in rows]
 
-  def gradient(own, w):
-    return (softmax(x[own] @ w) - y[own]).T @ x[own] / len(own)
+  def gradient(indices, w):
+    return (softmax(x[indices] @ w) - y[indices]).T @ x[indices] / len(indices)
 
   zero = np.zeros((problems.FEATURES, problems.CLASSES))
-  each = np.array([gradient(own, zero) for own in rows])
-  g = np.average(each, axis=0, weights=sizes).T
+  gradients = np.array([gradient(indices, zero) for indices in rows])
+  g = np.average(gradients, axis=0, weights=sizes).T
   bias = np.average(
-    [(softmax(x[own] @ zero) - y[own]).mean(0) for own in rows], axis=0, weights=sizes
+    [(softmax(x[indices] @ zero) - y[indices]).mean(0) for indices in rows],
+    axis=0,
+    weights=sizes,
   )
-  start, size = (int(n) for n in held.validation)
-  own = np.arange(start, start + size)
+  start, size = (int(n) for n in train.validation)
+  validation = np.arange(start, start + size)
   rate = 0.7
-  p = softmax(-rate * (x[own] @ g + bias))
-  move = -(x[own] @ g + bias)  # d logits / d rate
-  slope = ((p - y[own]) * move).sum(1).mean()
+  p = softmax(-rate * (x[validation] @ g + bias))
+  move = -(x[validation] @ g + bias)  # d logits / d rate
+  slope = ((p - y[validation]) * move).sum(1).mean()
   bent = ((p * move**2).sum(1) - (p * move).sum(1) ** 2).mean()
-  found = fa.hypergradient(
+  result = fa.hypergradient(
     "fedavg",
     fed,
     by="client_lr",
@@ -167,10 +169,10 @@ def test_one_step_by_hand(fed):
     batch_size=0,
     l2=0.0,
   )
-  np.testing.assert_allclose(found.gradient["client_lr"], slope, rtol=1e-4)
-  np.testing.assert_allclose(found.curvature, [[bent]], rtol=1e-4)
-  loss = -np.log((p * y[own]).sum(1)).mean()
-  np.testing.assert_allclose(found.loss, loss, rtol=1e-5)
+  np.testing.assert_allclose(result.gradient["client_lr"], slope, rtol=1e-4)
+  np.testing.assert_allclose(result.curvature, [[bent]], rtol=1e-4)
+  loss = -np.log((p * y[validation]).sum(1)).mean()
+  np.testing.assert_allclose(result.loss, loss, rtol=1e-5)
 
 
 @pytest.fixture(name="two_seeds", scope="module")
@@ -181,18 +183,18 @@ def _two_seeds(fed):
 
 def test_the_losses_are_those_of_the_run(fed, two_seeds):
   run = fa.run("ifca", fed, seeds=2, evaluate="validation", num_groups=2, **NUMBERS)
-  found, own = two_seeds.at(last=None), run.metrics["validation_mean"]
-  np.testing.assert_array_equal(found.rounds, run.rounds)
-  np.testing.assert_allclose(found.losses, own["loss"], rtol=1e-5)
-  np.testing.assert_allclose(found.accuracies, own["accuracy"], atol=1e-6)
-  assert found.loss == pytest.approx(own["loss"].mean(), rel=1e-5)
-  assert found.gradient["client_lr"] == pytest.approx(
-    found.gradients["client_lr"].mean()
+  result, metrics = two_seeds.at(last=None), run.metrics["validation_mean"]
+  np.testing.assert_array_equal(result.rounds, run.rounds)
+  np.testing.assert_allclose(result.losses, metrics["loss"], rtol=1e-5)
+  np.testing.assert_allclose(result.accuracies, metrics["accuracy"], atol=1e-6)
+  assert result.loss == pytest.approx(metrics["loss"].mean(), rel=1e-5)
+  assert result.gradient["client_lr"] == pytest.approx(
+    result.gradients["client_lr"].mean()
   )
-  assert found.losses.shape == (2, 2)
-  assert found.values == {"client_lr": 0.1}
+  assert result.losses.shape == (2, 2)
+  assert result.values == {"client_lr": 0.1}
   problems.assert_close(
-    jax.tree.map(lambda leaf: np.asarray(leaf[1]), found.models),
+    jax.tree.map(lambda leaf: np.asarray(leaf[1]), result.models),
     jax.tree.map(np.asarray, run.global_params(seed=1)),
     rtol=1e-4,
     atol=1e-5,
@@ -200,13 +202,13 @@ def test_the_losses_are_those_of_the_run(fed, two_seeds):
 
 
 def test_fewer_rounds_and_the_last_evaluation(two_seeds):
-  whole, half = two_seeds.at(last=None), two_seeds.at(rounds=2)
+  full, half = two_seeds.at(last=None), two_seeds.at(rounds=2)
   np.testing.assert_array_equal(half.rounds, [2])
-  np.testing.assert_array_equal(half.losses, whole.losses[:, :1])
+  np.testing.assert_array_equal(half.losses, full.losses[:, :1])
   np.testing.assert_array_equal(
-    half.gradients["client_lr"], whole.gradients["client_lr"][:, :1]
+    half.gradients["client_lr"], full.gradients["client_lr"][:, :1]
   )
-  assert two_seeds.at().loss == pytest.approx(whole.losses[:, 1].mean())
+  assert two_seeds.at().loss == pytest.approx(full.losses[:, 1].mean())
 
 
 #: All options that decide who takes part in a round and who of them is heard
@@ -239,8 +241,10 @@ def test_rounds_are_those_of_the_run(fed):
     NUMBERS | dict(eval_every=1, client_lr=0.3) | TAKING_PART | dict(batch_ms=10.0)
   )
   run = fa.run("fedavg", fed, evaluate="validation", **options)
-  found = derivatives(fed, "fedavg", "client_lr", **options).at(last=None)
-  np.testing.assert_allclose(found.losses, run.metrics["validation"]["loss"], rtol=1e-5)
+  result = derivatives(fed, "fedavg", "client_lr", **options).at(last=None)
+  np.testing.assert_allclose(
+    result.losses, run.metrics["validation"]["loss"], rtol=1e-5
+  )
   present = run.history["cohort_present"]
   assert (present < 4).any() and (present > 0).any()
 
@@ -256,7 +260,7 @@ def test_clients_at_once_have_the_same_derivatives(fed, two_seeds):
 
 
 @pytest.mark.parametrize(
-  "algorithm, by, options, said",
+  "algorithm, by, options, message",
   [
     (
       "fedavg",
@@ -286,10 +290,10 @@ def test_clients_at_once_have_the_same_derivatives(fed, two_seeds):
     ("fedavg", "client_lr", dict(evaluate="global"), "protocol validation"),
   ],
 )
-def test_refusals_are_one_line(fed, algorithm, by, options, said):
+def test_refusals_are_one_line(fed, algorithm, by, options, message):
   with pytest.raises(fa.OptionError) as error:
     fa.hypergradient(algorithm, fed, by=by, **NUMBERS | options)
-  assert said.replace("`", "") in str(error.value)
+  assert message.replace("`", "") in str(error.value)
 
 
 def test_without_validation_clients(own_fed):
@@ -298,7 +302,7 @@ def test_without_validation_clients(own_fed):
 
 
 def test_what_jumps_is_said():
-  said = {
+  has_caution = {
     name: bool(
       hypergradient.caution(
         types.SimpleNamespace(name=name, entry=entry, hparams=entry.hparams())
@@ -306,7 +310,7 @@ def test_what_jumps_is_said():
     )
     for name, entry in registry.ALGORITHMS.items()
   }
-  assert {name for name, jumps in said.items() if jumps} == {
+  assert {name for name, jumps in has_caution.items() if jumps} == {
     "ma_fsvrg",
     "ga_fsvrg",
     "clsfsvrg",
@@ -319,8 +323,8 @@ def test_what_jumps_is_said():
     *(("composed",) if registry.get("composed").hparams().num_models > 1 else ()),
   }
   entry = registry.get("fedavg")
-  for more in (dict(aggregator="krum"), dict(compress_up="topk:0.1")):
-    hparams = dataclasses.replace(entry.hparams(), **more)
+  for change in (dict(aggregator="krum"), dict(compress_up="topk:0.1")):
+    hparams = dataclasses.replace(entry.hparams(), **change)
     assert "does not see them change" in hypergradient.caution(
       types.SimpleNamespace(name="fedavg", entry=entry, hparams=hparams)
     )

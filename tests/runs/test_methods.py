@@ -21,8 +21,8 @@ from fedjax_alg.runs.plan import by_program, from_keywords
 NUMBERS = dict(cohort_size=4, rounds=2, evaluate="global")
 
 
-def play(fed, algorithm, **more):
-  return fa.run(algorithm, fed, **(NUMBERS | more))
+def short_run(fed, algorithm, **options):
+  return fa.run(algorithm, fed, **(NUMBERS | options))
 
 
 def loose(model, hparams, *, map_clients):
@@ -30,7 +30,7 @@ def loose(model, hparams, *, map_clients):
   return fedavg_lib.fedavg(model, hparams, map_clients=map_clients)
 
 
-def annotated(model, hparams: FedAvgHParams, *, map_clients):
+def build_annotated(model, hparams: FedAvgHParams, *, map_clients):
   return fedavg_lib.fedavg(model, hparams, map_clients=map_clients)
 
 
@@ -50,7 +50,7 @@ def test_a_builder_that_cannot_be_used(fed):
     match="^algorithm=nothing: its builder "
     "returns a NoneType; must return an Algorithm$",
   ):
-    play(fed, nothing)
+    short_run(fed, nothing)
 
   def needy(model, hparams: Needy, *, map_clients):
     return None
@@ -60,22 +60,22 @@ def test_a_builder_that_cannot_be_used(fed):
     match="^algorithm=needy: every hyper-"
     "parameter must have a default, missing at lr, steps$",
   ):
-    play(fed, needy)
+    short_run(fed, needy)
 
 
-@pytest.fixture(name="named", scope="module")
-def _named(fed):
+@pytest.fixture(name="baseline", scope="module")
+def _baseline(fed):
   """FedAvg by name, the others must equal it."""
-  return play(fed, "fedavg", client_lr=0.3, server_lr=0.5)
+  return short_run(fed, "fedavg", client_lr=0.3, server_lr=0.5)
 
 
-def test_a_builder_is_as_good_as_a_name(fed, named):
+def test_a_builder_is_as_good_as_a_name(fed, baseline):
   """An entry is one and says what it takes (test_names, test_result.py)."""
-  found = play(fed, loose, hparams=FedAvgHParams(server_lr=0.5), client_lr=0.3)
-  assert found.state_hash() == named.state_hash()
+  result = short_run(fed, loose, hparams=FedAvgHParams(server_lr=0.5), client_lr=0.3)
+  assert result.state_hash() == baseline.state_hash()
 
 
-def test_an_algorithm_that_is_built(fed, named):
+def test_an_algorithm_that_is_built(fed, baseline):
   """Its hyper-parameters are constants of the program: equal to rounding."""
   model = models.make_model("softmax", fed.example_shape, fed.num_classes, l2=1e-4)
   built = fedavg_lib.fedavg(
@@ -83,13 +83,13 @@ def test_an_algorithm_that_is_built(fed, named):
     FedAvgHParams(client_lr=0.3, server_lr=0.5),
     map_clients=clients.ClientMap("sequential", mesh=sharding.clients_mesh()),
   )
-  result = play(fed, built, model=model)
+  result = short_run(fed, built, model=model)
   chex.assert_trees_all_close(
-    result.global_params(), named.global_params(), rtol=1e-5, atol=1e-6
+    result.global_params(), baseline.global_params(), rtol=1e-5, atol=1e-6
   )
   assert "your algorithm" in repr(result)
   with pytest.raises(fa.OptionError, match="^client_lr: neither"):
-    play(fed, built, model=model, client_lr=0.1)
+    short_run(fed, built, model=model, client_lr=0.1)
 
 
 @pytest.mark.fast
@@ -98,9 +98,9 @@ def test_names():
   assert methods.method_of("ma_fsvrg").name == "ma_fsvrg"
   assert methods.method_of(entry).name == "ma_fsvrg"
   assert methods.method_of(entry.build).name == "ma_fsvrg"
-  assert methods.method_of(annotated).name == "annotated"
-  taken = registry.Entry(FedAvgHParams, loose, "fedavg", "")
-  assert methods.method_of(taken).name == "your fedavg"
+  assert methods.method_of(build_annotated).name == "build_annotated"
+  same_name = registry.Entry(FedAvgHParams, loose, "fedavg", "")
+  assert methods.method_of(same_name).name == "your fedavg"
 
 
 def unknown(model, hparams: "Missing", *, map_clients):  # noqa: F821
@@ -108,7 +108,7 @@ def unknown(model, hparams: "Missing", *, map_clients):  # noqa: F821
 
 
 @pytest.mark.parametrize(
-  "algorithm, hparams, said",
+  "algorithm, hparams, pattern",
   [
     ("fedavgg", None, "^algorithm=fedavgg: unknown, did you mean 'fedavg'"),
     (3, None, "^algorithm=3: must be a name"),
@@ -119,11 +119,11 @@ def unknown(model, hparams: "Missing", *, map_clients):  # noqa: F821
     ("fedprox", FedAvgHParams(), "^hparams: FedAvgHParams given, fedprox has"),
   ],
 )
-def test_what_is_no_algorithm(algorithm, hparams, said):
-  if said is None:  # FedProx's are FedAvg's and more
+def test_what_is_no_algorithm(algorithm, hparams, pattern):
+  if pattern is None:  # FedProx's are FedAvg's and more
     assert methods.method_of(algorithm, hparams).hparams is hparams
     return
-  with pytest.raises(fa.OptionError, match=said):
+  with pytest.raises(fa.OptionError, match=pattern):
     methods.method_of(algorithm, hparams)
 
 
@@ -138,7 +138,7 @@ def with_default(value):
 
 
 @pytest.mark.parametrize(
-  "value, found",
+  "value, expected",
   [
     ([1, 2], (1, 2)),
     ([[1], ["a"]], ((1,), ("a",))),
@@ -153,19 +153,19 @@ def with_default(value):
     (len, "is a builtin_function_or_method, must"),
   ],
 )
-def test_hyper_parameters_of_ones_own_are_values(value, found):
+def test_hyper_parameters_of_ones_own_are_values(value, expected):
   """A list is a tuple, so that settings can be compared; others are refused.
 
   As a default, and as a keyword.
   """
   entry = registry.Entry(with_default(value), loose, "mine", "")
   plain = registry.Entry(with_default(None), loose, "mine", "")
-  if isinstance(found, str) and found != value:
+  if isinstance(expected, str) and expected != value:
     for refused in (
       lambda: methods.method_of(entry),
       lambda: methods.with_keywords(methods.method_of(plain), {"extra": value}),
     ):
-      with pytest.raises(fa.OptionError, match=f"extra=.* {found}") as error:
+      with pytest.raises(fa.OptionError, match=f"extra=.* {expected}") as error:
         refused()
       assert "\n" not in str(error.value)
     return
@@ -173,7 +173,7 @@ def test_hyper_parameters_of_ones_own_are_values(value, found):
     methods.method_of(entry),
     methods.with_keywords(methods.method_of(plain), {"extra": value}),
   ):
-    assert method.hparams.extra == found
+    assert method.hparams.extra == expected
     hash(method.structure())
 
 
@@ -185,11 +185,11 @@ def test_defaults_that_cannot_be_made_are_said():
     "Bad", [("extra", int, dataclasses.field(default_factory=fails))]
   )
   without = dataclasses.make_dataclass("Without", [("extra", int)])
-  for hparams, said in (
+  for hparams, pattern in (
     (kind, "algorithm=mine: Bad.. raises RuntimeError: no"),
     (without, "must have a default, missing at extra"),
   ):
-    with pytest.raises(fa.OptionError, match=said):
+    with pytest.raises(fa.OptionError, match=pattern):
       methods.method_of(registry.Entry(hparams, loose, "mine", ""))
   assert dataclasses.fields(
     dataclasses.make_dataclass("Lists", [("a", tuple, hyper([1, 2], "two"))])
@@ -225,21 +225,21 @@ class Net(nnx.Module):
 
 def test_a_model_of_ones_own_trains(fed):
   """Softmax regression; functions as a model are in test_result.py."""
-  result = play(fed, "fedavg", model=Net, client_lr=1.0, rounds=4, eval_every=1)
-  found = result.metrics["global"]["accuracy"][0]
-  assert found[-1] > 0.4 and found[-1] > found[0]
+  result = short_run(fed, "fedavg", model=Net, client_lr=1.0, rounds=4, eval_every=1)
+  accuracy = result.metrics["global"]["accuracy"][0]
+  assert accuracy[-1] > 0.4 and accuracy[-1] > accuracy[0]
   assert result.facts["model"] is None
   assert (result.history["client_flops"] > 0).all()  # they are counted
 
 
-def test_a_model_made_before_is_the_named_one(fed, named):
+def test_a_model_made_before_is_the_named_one(fed, baseline):
   model = models.make_model("softmax", fed.example_shape, fed.num_classes, l2=1e-4)
-  found = play(fed, "fedavg", model=model, client_lr=0.3, server_lr=0.5)
-  assert found.state_hash() == named.state_hash()
+  result = short_run(fed, "fedavg", model=model, client_lr=0.3, server_lr=0.5)
+  assert result.state_hash() == baseline.state_hash()
   # It has its own l2, unless another is asked for.
   assert [
-    prepared(fed, "fedavg", model=model._replace(l2=0.5), **more).model.l2
-    for more in ({}, dict(l2=0.5), dict(l2=0.0))
+    prepare_run(fed, "fedavg", model=model._replace(l2=0.5), **options).model.l2
+    for options in ({}, dict(l2=0.5), dict(l2=0.0))
   ] == [0.5, 0.5, 0.0]
 
 
@@ -253,7 +253,7 @@ class GainHParams(FedAvgHParams):
 def with_gain(where):
   """A builder whose builder, or whose round, asks for the value of gain."""
 
-  def gained(model, hparams: GainHParams, *, map_clients):
+  def build(model, hparams: GainHParams, *, map_clients):
     if where == "builder" and hparams.gain > 1:
       hparams = dataclasses.replace(hparams, server_lr=hparams.server_lr * hparams.gain)
     built = fedavg_lib.fedavg(model, hparams, map_clients=map_clients)
@@ -265,10 +265,10 @@ def with_gain(where):
 
     return built._replace(round=round_)
 
-  return gained
+  return build
 
 
-def prepared(fed, algorithm, model="softmax", **keywords):
+def prepare_run(fed, algorithm, model="softmax", **keywords):
   """A run that is ready to compile."""
   return from_keywords(
     algorithm,
@@ -286,7 +286,7 @@ def prepared(fed, algorithm, model="softmax", **keywords):
 def test_numbers_are_arguments_unless_python_asks_for_one(fed, where):
   """Each setting of a builder that asks has a program of its own."""
   gained = with_gain(where)
-  assert set(prepared(fed, gained, gain=1.5).numbers) == (
+  assert set(prepare_run(fed, gained, gain=1.5).numbers) == (
     {"local_epochs", "client_lr", "server_lr", "gain"} if where == "nowhere" else set()
   )
   plans = [from_keywords(gained, fed, gain=gain) for gain in (1.0, 1.5)]

@@ -12,7 +12,7 @@ from experiments.cli import flags
 import fedjax_alg as fa
 from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.engine import samplers
-from fedjax_alg.hparams import of_type, typed
+from fedjax_alg.hparams import convert_types, of_type
 from fedjax_alg.runs import methods
 from fedjax_alg.runs import options as options_lib
 from fedjax_alg.runs.options import RunOptions
@@ -29,7 +29,7 @@ def test_lists_and_numbers_of_arrays_become_python_values():
     participation=1.0,
     eval_protocols=("global", "local"),
   )
-  given = RunOptions(
+  numpy_options = RunOptions(
     hidden=[np.int64(32), 16],
     device_cores=np.array([1, 4]),
     targets=[np.float64(0.5), 1],
@@ -38,9 +38,9 @@ def test_lists_and_numbers_of_arrays_become_python_values():
     participation=1,
     eval_protocols=["global", "local", "global"],
   )
-  found = given.checked()
-  assert found == plain.checked() and hash(found) == hash(plain.checked())
-  assert json.dumps(field_values(found)) == json.dumps(field_values(plain))
+  actual = numpy_options.checked()
+  assert actual == plain.checked() and hash(actual) == hash(plain.checked())
+  assert json.dumps(field_values(actual)) == json.dumps(field_values(plain))
 
 
 #: Every option that is a list, in both forms.
@@ -69,13 +69,13 @@ def test_a_list_may_be_given_as_the_text_of_its_flag(kind):
   assert lists
   for name in lists:
     text, value = TEXTS[name]
-    found = [
-      getattr(typed(kind(**{name: given})), name)
-      for given in (text, value, list(value))
+    values = [
+      getattr(convert_types(kind(**{name: source})), name)
+      for source in (text, value, list(value))
     ]
-    assert found == [value] * 3
+    assert values == [value] * 3
     flag = next(flag for flag in flags.run_flags() if flag.name == name)
-    assert flags.typed(flag, [word.strip() for word in text.split(",")]) == (value)
+    assert flags.convert(flag, [word.strip() for word in text.split(",")]) == (value)
 
 
 def test_python_takes_these_texts_too():
@@ -98,12 +98,14 @@ def test_python_takes_these_texts_too():
 
 
 @pytest.mark.parametrize(
-  "given, text",
+  "value, text",
   [(2, "2"), (0.5, "0.5"), ([1, 0.1], "1,0.1"), (np.float64(3), "3.0"), ("1,2", "1,2")],
 )
-def test_a_text_of_numbers_may_be_given_as_numbers(given, text):
-  found = methods.with_keywords(methods.method_of("fedacnnl"), {"ridge": given}).hparams
-  assert found.ridge == text
+def test_a_text_of_numbers_may_be_given_as_numbers(value, text):
+  hparams = methods.with_keywords(
+    methods.method_of("fedacnnl"), {"ridge": value}
+  ).hparams
+  assert hparams.ridge == text
 
 
 @pytest.mark.parametrize(
@@ -137,7 +139,7 @@ def test_what_others_call_an_option_is_known(name, hint):
 
 
 @pytest.mark.parametrize(
-  "name, value, said",
+  "name, value, pattern",
   [
     ("rounds", 2.5, "must be a whole number"),
     ("rounds", "2", "must be a whole number"),
@@ -168,9 +170,9 @@ def test_what_others_call_an_option_is_known(name, hint):
     ("model", "my_net.py", "a file needs the name in it: my_net.py:NAME"),
   ],
 )
-def test_a_value_is_refused_by_its_name(name, value, said):
+def test_a_value_is_refused_by_its_name(name, value, pattern):
   with pytest.raises(
-    fa.OptionError, match=f"^{name}.*: {said}|^{name}: {said}"
+    fa.OptionError, match=f"^{name}.*: {pattern}|^{name}: {pattern}"
   ) as error:
     RunOptions(**{name: value}).checked()
   assert "--" + name in error.value.with_names("--")
@@ -206,7 +208,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(
-  "algorithm, given, said",
+  "algorithm, options, pattern",
   [
     *(("fedavg", *refused) for refused in REFUSED),
     ("clsfsvrg", {}, "^algorithm=clsfsvrg: .*give validation_clients"),
@@ -243,9 +245,9 @@ REFUSED = [
     ),
   ],
 )
-def test_a_run_refuses_it_before_it_compiles(fed, algorithm, given, said):
-  with pytest.raises(fa.OptionError, match=said):
-    fa.run(algorithm, fed, **given)
+def test_a_run_refuses_it_before_it_compiles(fed, algorithm, options, pattern):
+  with pytest.raises(fa.OptionError, match=pattern):
+    fa.run(algorithm, fed, **options)
 
 
 def test_clients_of_ones_own_are_counted(own_fed):
@@ -254,11 +256,11 @@ def test_clients_of_ones_own_are_counted(own_fed):
 
 
 @pytest.mark.parametrize(
-  "name, given, participation",
+  "name, options, participation",
   [("fedavg", {}, 0.1), ("fedavg", dict(cohort_size=5), None), ("central", {}, 1.0)],
 )
-def test_participation_by_default(fed, name, given, participation):
-  run = from_keywords(name, fed, rounds=3, **given).run
+def test_participation_by_default(fed, name, options, participation):
+  run = from_keywords(name, fed, rounds=3, **options).run
   assert run.participation == participation
 
 
@@ -271,49 +273,49 @@ def test_rounds_by_default(name, layers, rounds):
 
 
 @pytest.mark.parametrize(
-  "model, more, layers",
+  "model, model_options, layers",
   [
     ("softmax", {}, 1),
     ("mlp", dict(hidden=(8, 8)), 3),
     ("stack", dict(layers=("conv3-2", "max2", "flatten", "dense4")), 3),
   ],
 )
-def test_layers_are_counted(model, more, layers):
-  options = RunOptions(model=model, **more)
+def test_layers_are_counted(model, model_options, layers):
+  options = RunOptions(model=model, **model_options)
   assert options_lib.num_layers(options, "pfedacnnl") == layers
 
 
 def test_the_availability_of_clients(tmp_path):
   options = RunOptions(sampling="availability", availability=(0.25, 0.5))
-  drawn = options.clients_availability(1000)
-  assert drawn.dtype == np.float32
-  assert 0.25 <= drawn.min() < 0.26 and 0.49 < drawn.max() <= 0.5
+  availability = options.clients_availability(1000)
+  assert availability.dtype == np.float32
+  assert 0.25 <= availability.min() < 0.26 and 0.49 < availability.max() <= 0.5
   np.testing.assert_array_equal(  # a client's does not depend on the others
-    options.clients_availability(10), drawn[:10]
+    options.clients_availability(10), availability[:10]
   )
-  other = dataclasses.replace(options, availability_seed=1)
-  assert (other.clients_availability(1000) != drawn).any()
+  other_seed = dataclasses.replace(options, availability_seed=1)
+  assert (other_seed.clients_availability(1000) != availability).any()
   assert RunOptions().clients_availability(3) is None
-  given = np.array([0.0, 0.5, 1.0])
-  np.savetxt(tmp_path / "a.txt", given)
-  np.save(tmp_path / "a.npy", given)
+  expected = np.array([0.0, 0.5, 1.0])
+  np.savetxt(tmp_path / "a.txt", expected)
+  np.save(tmp_path / "a.npy", expected)
   for name in ("a.txt", "a.npy"):
     read = dataclasses.replace(
       options, availability_file=str(tmp_path / name)
     ).checked()
-    np.testing.assert_array_equal(read.clients_availability(3), given)
+    np.testing.assert_array_equal(read.clients_availability(3), expected)
     assert list(read.sources(DataOptions())) == ["availability_file"]
     with pytest.raises(fa.OptionError, match="has 3 numbers, there are 4"):
       read.clients_availability(4)
   (tmp_path / "a.txt").write_text(
     "# of clients\n0.1\n\n1.1\n", "utf-8-sig"
   )  # as Notepad saves it
-  np.save(tmp_path / "a.npy", given + 0.1)
-  for name, said in (
+  np.save(tmp_path / "a.npy", expected + 0.1)
+  for name, pattern in (
     ("a.txt", "line 4 is 1.1; must be one number in .0, 1."),
     ("a.npy", "entry 2 is 1.1; must be one number"),
   ):
-    with pytest.raises(fa.OptionError, match=said):
+    with pytest.raises(fa.OptionError, match=pattern):
       dataclasses.replace(options, availability_file=str(tmp_path / name)).checked()
 
 

@@ -85,10 +85,10 @@ def of_half(client, server=None):
 
 
 def half(train):
-  return of_half(ClientUpdate(lambda *given: train(*given), LocalWork()))
+  return of_half(ClientUpdate(lambda *arguments: train(*arguments), LocalWork()))
 
 
-def said_of(fed, algorithm, **options):
+def error_of(fed, algorithm, **options):
   with pytest.raises(fa.OptionError) as error:
     fa.steps(algorithm, fed, cohort_size=SLOTS, rounds=2, **options)
   return str(error.value)
@@ -113,7 +113,7 @@ def asks_python(state, cohort, key):
 
 
 @pytest.mark.parametrize(
-  "changes, said",
+  "changes, message",
   [
     (dict(round=None), "round of its Algorithm is a NoneType, must be a func"),
     (dict(idle=3), "idle of its Algorithm is an int, must be a function"),
@@ -176,14 +176,14 @@ def asks_python(state, cohort, key):
     ),
   ],
 )
-def test_functions_that_break_the_contract(fed, changes, said):
-  found = said_of(fed, still(**changes))
-  assert found.startswith(f"algorithm=your algorithm: {said}"), found
-  assert "(docs/add_an_algorithm.md" in found
+def test_functions_that_break_the_contract(fed, changes, message):
+  error = error_of(fed, still(**changes))
+  assert error.startswith(f"algorithm=your algorithm: {message}"), error
+  assert "(docs/add_an_algorithm.md" in error
 
 
 @pytest.mark.parametrize(
-  "changes, said",
+  "changes, message",
   [
     (dict(client=[1]), "its round returns a report whose client is no dict"),
     (
@@ -209,13 +209,13 @@ def test_functions_that_break_the_contract(fed, changes, said):
     (dict(work=(1, 2)), "its round returns a tuple as work of its report"),
   ],
 )
-def test_reports_that_break_the_contract(fed, changes, said):
-  found = said_of(fed, reporting(**changes))
-  assert found.startswith(f"algorithm=your algorithm: {said}"), found
+def test_reports_that_break_the_contract(fed, changes, message):
+  error = error_of(fed, reporting(**changes))
+  assert error.startswith(f"algorithm=your algorithm: {message}"), error
 
 
 @pytest.mark.parametrize(
-  "builder, said",
+  "builder, message",
   [
     (
       half(lambda *_: None),
@@ -245,8 +245,8 @@ def test_reports_that_break_the_contract(fed, changes, said):
     ),
   ],
 )
-def test_halves_that_break_the_contract(fed, builder, said):
-  assert said in said_of(fed, builder)
+def test_halves_that_break_the_contract(fed, builder, message):
+  assert message in error_of(fed, builder)
 
 
 def entry(**changes):
@@ -256,7 +256,7 @@ def entry(**changes):
 
 
 @pytest.mark.parametrize(
-  "changes, said",
+  "changes, message",
   [
     (dict(hparams=State), "the hyper-parameters of its entry are "),
     (dict(hparams=HParams()), "the hyper-parameters of its entry are HParams("),
@@ -269,16 +269,16 @@ def entry(**changes):
     ),
   ],
 )
-def test_entries_that_break_the_contract(fed, changes, said):
-  found = said_of(fed, entry(**changes))
-  assert found.startswith(f"algorithm=Mine: {said}"), found
+def test_entries_that_break_the_contract(fed, changes, message):
+  error = error_of(fed, entry(**changes))
+  assert error.startswith(f"algorithm=Mine: {message}"), error
 
 
 def test_the_line_of_the_users_code_is_named(fed):
   """That of what raised, and not of the library around it."""
-  found = said_of(fed, still(round=raises(ValueError("my words"))))
+  error = error_of(fed, still(round=raises(ValueError("my words"))))
   first = raises.__code__.co_firstlineno
-  assert f"ValueError: my words, {__file__} line {first + 2}" in found
+  assert f"ValueError: my words, {__file__} line {first + 2}" in error
 
 
 def test_what_keeps_the_contract_is_taken(fed):

@@ -32,15 +32,15 @@ def test_the_device_holds_what_the_split_says(kind):
     split = data.shifted(
       fed.partition, digits.y_train, digits.y_test, kind, done // 2, 0.2, 5
     )
-    for held, order, offset, size, x, y in (
+    for on_device, order, offset, size, x, y in (
       (moving.data.train, *split[:3], digits.x_train, digits.y_train),
       (moving.data.test, *split[3:6], digits.x_test, digits.y_test),
     ):
-      places = client_rows(np.asarray(held.offset), np.asarray(held.size))
+      places = client_rows(np.asarray(on_device.offset), np.asarray(on_device.size))
       rows = order[client_rows(offset, size)]
-      np.testing.assert_array_equal(held.size, size)
-      np.testing.assert_array_equal(np.asarray(held.x)[places], x[rows])
-      np.testing.assert_array_equal(np.asarray(held.y)[places], y[rows])
+      np.testing.assert_array_equal(on_device.size, size)
+      np.testing.assert_array_equal(np.asarray(on_device.x)[places], x[rows])
+      np.testing.assert_array_equal(np.asarray(on_device.y)[places], y[rows])
     histogram = data.label_histogram(split, digits.y_train, 10)
     np.testing.assert_array_equal(moving.label_histogram, histogram)
     np.testing.assert_array_equal(moving.data.class_weight, histogram)
@@ -60,7 +60,7 @@ def test_the_device_holds_what_the_split_says(kind):
       assert old.sharding.is_equivalent_to(new.sharding, old.ndim)
     hashes.add(histogram.tobytes())
   assert len(hashes) == 3
-  for old, kept in zip(jax.tree.leaves(before), jax.tree.leaves(first_data)):
-    np.testing.assert_array_equal(old, kept)
-  for old, kept in zip(jax.tree.leaves(host), jax.tree.leaves(fed.data)):
-    np.testing.assert_array_equal(old, kept)
+  for old, unchanged in zip(jax.tree.leaves(before), jax.tree.leaves(first_data)):
+    np.testing.assert_array_equal(old, unchanged)
+  for old, unchanged in zip(jax.tree.leaves(host), jax.tree.leaves(fed.data)):
+    np.testing.assert_array_equal(old, unchanged)

@@ -82,11 +82,11 @@ def test_keywords_and_flags_are_refused_in_the_same_words(fed, algorithm, keywor
 
 def test_plans_that_differ_in_numbers_share_a_program(fed):
   plans = [
-    from_keywords(name, fed, **more)
-    for name, more in (
+    from_keywords(name, fed, **options)
+    for name, options in (
       *(
-        ("fedprox", more)
-        for more in (
+        ("fedprox", options)
+        for options in (
           dict(mu=0.1),
           dict(mu=0.0),
           dict(mu=1.0),
@@ -124,7 +124,7 @@ def test_the_cores_become_devices_before_anything_starts_jax():
     "from_keywords('fedavg', fed, host_devices=3)\n"
     "print(len(jax.devices()))"
   )
-  found = subprocess.run(
+  process = subprocess.run(
     [sys.executable, "-c", code],
     capture_output=True,
     text=True,
@@ -132,7 +132,7 @@ def test_the_cores_become_devices_before_anything_starts_jax():
     env={**os.environ, "JAX_PLATFORMS": "cpu"},
     timeout=60,
   )
-  assert found.stdout == "3\n"
+  assert process.stdout == "3\n"
 
 
 @pytest.mark.parametrize(

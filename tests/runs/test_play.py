@@ -32,27 +32,27 @@ def test_the_first_round_that_is_not_finite():
   good = np.ones((4, 6), bool)
   a, b = good.copy(), good.copy()
   a[1, 4:] = b[1, 3:] = b[2, 2:] = a[3, 5:] = False
-  found = play.first_nonfinite(
+  divergences = play.first_nonfinite(
     loop.RunLog(None, {"w/bias": a, "w/kernel": b}), 10, 5, [7, 8]
   )
-  assert found == {
+  assert divergences == {
     1: play.Divergence(14, "w/kernel", 8),
     2: play.Divergence(13, "w/kernel", 7),
   }  # not past round 15
-  assert found[2].text("why") == (
+  assert divergences[2].text("why") == (
     "training became non-finite in round 13: w/kernel (seed 7): why"
   )
-  assert found[2].text() + ": why" == found[2].text("why")
+  assert divergences[2].text() + ": why" == divergences[2].text("why")
 
 
 def test_a_run_stops_where_it_diverges(programs):
   with pytest.raises(play.NonFiniteError, match="in round [12]: .*seed 0"):
-    list(play.play(programs, play.new_records(programs, [None, None])))
+    list(play.run_steps(programs, play.new_records(programs, [None, None])))
 
 
 def test_a_setting_that_diverges_is_recorded_no_further(programs):
   records = play.new_records(programs, [None, None])
-  steps = list(play.play(programs, records, stop=False))
+  steps = list(play.run_steps(programs, records, stop=False))
   assert [(step.round, step.count) for step in steps] == [(2, 2), (4, 2), (5, 1)]
   for step in steps:
     assert set(step.diverged) == {2, 3}  # both seeds of the second setting
@@ -68,12 +68,14 @@ def test_a_setting_that_diverges_is_recorded_no_further(programs):
 
 
 def test_a_run_without_a_round_left_is_evaluated_alike(programs):
-  *_, last = play.play(programs, play.new_records(programs, [None, None]), stop=False)
-  again = play.evaluated(programs, last.states, last.round)
-  assert again.round == again.rounds == 5 and again.count == 0
+  *_, last = play.run_steps(
+    programs, play.new_records(programs, [None, None]), stop=False
+  )
+  step = play.final_step(programs, last.states, last.round)
+  assert step.round == step.rounds == 5 and step.count == 0
   for name, values in last.metrics["global"].items():
-    np.testing.assert_array_equal(again.metrics["global"][name], values)
-  assert again.aux.cost.down.shape == (4, 0)
+    np.testing.assert_array_equal(step.metrics["global"][name], values)
+  assert step.aux.cost.down.shape == (4, 0)
 
 
 def test_a_setting_that_has_ended_keeps_its_states(programs, monkeypatch):
@@ -87,12 +89,12 @@ def test_a_setting_that_has_ended_keeps_its_states(programs, monkeypatch):
   )
   records = play.new_records(programs, [None, None])
   first, states = None, None
-  for step in play.play(programs, records, stop=False):
+  for step in play.run_steps(programs, records, stop=False):
     assert step.stopped == {0: f"stop_at {rule}"} and step.last
     first, states = step, jax.device_get(step.states)
   assert first.round == 2 and first.recorded == (0,)
   steps = []
-  for step in play.play(programs, records, programs.place(states), 2, stop=False):
+  for step in play.run_steps(programs, records, programs.place(states), 2, stop=False):
     steps.append((step.round, step.recorded, step.stopped, step.last))
     if step.round == 2:
       chex.assert_trees_all_equal(jax.device_get(step.states), states)

@@ -26,7 +26,7 @@ def make(*words):
 
 
 @contextlib.contextmanager
-def refused(says):
+def expect_refusal(says):
   """An error in one line, which the command line shows with its flags."""
   with pytest.raises(OptionError) as caught:
     yield
@@ -35,12 +35,12 @@ def refused(says):
 
 def test_the_server_holds_the_rows_of_clients_that_nobody_sees():
   plain, held_out = make(), make("--validation_clients=5")
-  held = held_out.federation.partition.held_out
+  held_rows = held_out.federation.partition.held_out
   assert held_out.spec.num_clients == held_out.plan["clients"] == 15
   # A tenth of those who stay.
   assert plain.spec.cohort_size == held_out.spec.cohort_size == 2
   assert make("--validation_clients=5", "--participation=1").spec.cohort_size == 15
-  want = int(plain.federation.partition.train_size[held.clients].sum())
+  want = int(plain.federation.partition.train_size[held_rows.clients].sum())
   assert plain.plan["validation_examples"] == 0
   assert held_out.plan["validation_examples"] == want > 0
   assert (
@@ -50,14 +50,14 @@ def test_the_server_holds_the_rows_of_clients_that_nobody_sees():
   )
   # The whole test set is the official one, whoever is held out.
   assert held_out.plan["test_examples"] == plain.plan["test_examples"]
-  assert int(held_out.placed.data.test.size.sum()) < plain.plan["test_examples"]
-  assert held_out.placed.label_histogram.shape[0] == 15
-  assert plain.placed.data.validation is None
-  assert plain.placed.data.train.validation is None
+  assert int(held_out.device_data.data.test.size.sum()) < plain.plan["test_examples"]
+  assert held_out.device_data.label_histogram.shape[0] == 15
+  assert plain.device_data.data.validation is None
+  assert plain.device_data.data.train.validation is None
 
 
-@pytest.mark.parametrize("platform, found", [("tpu", "pairs"), ("gpu", "float64")])
-def test_the_devices_decide_how_doubles_are_computed(platform, found, monkeypatch):
+@pytest.mark.parametrize("platform, double", [("tpu", "pairs"), ("gpu", "float64")])
+def test_the_devices_decide_how_doubles_are_computed(platform, double, monkeypatch):
   """And not the machine that compiles for them."""
   built = []
   entry = registry.ALGORITHMS["afl"]
@@ -65,15 +65,15 @@ def test_the_devices_decide_how_doubles_are_computed(platform, found, monkeypatc
     registry.ALGORITHMS,
     "afl",
     entry._replace(
-      build=lambda model, hparams, **more: (
-        built.append(hparams.double) or entry.build(model, hparams, **more)
+      build=lambda model, hparams, **keywords: (
+        built.append(hparams.double) or entry.build(model, hparams, **keywords)
       )
     ),
   )
   monkeypatch.setattr(prepare.sharding, "platform", lambda mesh: platform)
   prepared = make("--algorithm=afl", "--map_clients=sequential")
   built.clear()
-  assert prepared.algorithm and built == [found]
+  assert prepared.algorithm and built == [double]
   # What is recorded, and what the user chose, stays.
   assert prepared.method.hparams.double == "auto"
   prepared = make("--algorithm=afl", "--map_clients=sequential", "--double=float64")
@@ -97,12 +97,14 @@ def test_too_many_clients_of_the_users_data(tmp_path):
     "--dataset=npz",
     f"--data_path={tmp_path / 'mine.npz'}",
   ]
-  for held, says in (
+  for num_held_out, says in (
     (4, "--validation_clients=4: leaves none of the 4 clients to train"),
     (2, "--cohort_size=3: more than the 2 clients that --validation_clients=2 leaves"),
   ):
-    parsed = config.parse([*words, f"--validation_clients={held}", "--cohort_size=3"])
-    with refused(f"^{says}"):
+    parsed = config.parse(
+      [*words, f"--validation_clients={num_held_out}", "--cohort_size=3"]
+    )
+    with expect_refusal(f"^{says}"):
       parsed.prepare()
 
 
@@ -110,28 +112,28 @@ def test_validation_data_without_a_class_are_named():
   """Without it clients of no 4 and no 9 choose settings without a word."""
   words = ("--partition=classes", "--classes_per_client=2")
   few = make(*words, "--validation_clients=2", "--eval_protocols=validation")
-  held = few.federation.partition.held_out
+  held_rows = few.federation.partition.held_out
   labels = load_digits().y_train
-  seen = set(labels[held.train_order].tolist())
-  assert len(held.clients) == 2 and len(seen) <= 4
-  lacking = ", ".join(str(c) for c in range(10) if c not in seen)
+  seen = set(labels[held_rows.train_order].tolist())
+  assert len(held_rows.clients) == 2 and len(seen) <= 4
+  missing = ", ".join(str(c) for c in range(10) if c not in seen)
   text = (
     f"`validation_clients`=2: they have no example of the classes "
-    f"{lacking}, which the test set has; what is decided by validation "
+    f"{missing}, which the test set has; what is decided by validation "
     "is blind to them (hold out more clients)"
   )
   assert prepare.cautions(few, set()) == [text]
   search = make(*words, "--validation_clients=2", "--algorithm=clsfsvrg")
   assert text in prepare.cautions(search, set())
-  for more in (
+  for flags in (
     ["--validation_clients=2"],  # held out and not read
     ["--validation_clients=15", "--cohort_size=2", "--eval_protocols=validation"],
   ):
-    assert not prepare.cautions(make(*words, *more), set())
+    assert not prepare.cautions(make(*words, *flags), set())
 
 
 @pytest.mark.parametrize(
-  "words, said",
+  "words, message",
   [
     (
       "fsvrg --model=mlp --nolocal_scaling",
@@ -193,18 +195,18 @@ def test_validation_data_without_a_class_are_named():
     ),
   ],
 )
-def test_options_without_effect_on_these_data_are_named(words, said):
+def test_options_without_effect_on_these_data_are_named(words, message):
   """Without it they are accepted, and the run is that without them."""
-  found = prepare.cautions(make(*f"--algorithm={words}".split()), set())
-  assert bool(found) == bool(said)
-  assert all(text.startswith(said) for text in found)
+  cautions = prepare.cautions(make(*f"--algorithm={words}".split()), set())
+  assert bool(cautions) == bool(message)
+  assert all(text.startswith(message) for text in cautions)
 
 
 @pytest.mark.parametrize("model_state", ["global", "local", "batch"])
 @pytest.mark.parametrize("roles", ["frozen:BatchNorm_0", "frozen:Dense_0"])
 def test_statistics_of_frozen_layers_are_nobodys(fed, roles, model_state):
   """Who keeps them is then not read; the default says nothing."""
-  found = prepare.cautions(
+  cautions = prepare.cautions(
     from_keywords(
       "fedavg",
       fed,
@@ -217,7 +219,7 @@ def test_statistics_of_frozen_layers_are_nobodys(fed, roles, model_state):
   )
   frozen = roles == "frozen:BatchNorm_0" and model_state != "global"
   assert (
-    found
+    cautions
     == [
       f"`model_state`={model_state}: not read, all layers with running "
       "statistics are frozen"
@@ -229,23 +231,23 @@ def test_statistics_of_frozen_layers_are_nobodys(fed, roles, model_state):
 def test_a_share_for_testing_is_not_read_where_test_rows_have_clients():
   x = np.random.default_rng(0).random((40, 3)).astype(np.float32)
   y, clients = np.arange(40) % 2, np.arange(40) % 4
-  for more, said in (
+  for options, expected in (
     ({}, []),
     (
       dict(x_test=x, y_test=y, test_client_ids=clients),
       ["`local_test_fraction`=0.3: not read, the data name the clients of test rows"],
     ),
   ):
-    fed = fa.federate(fa.from_arrays(x, y, clients, **more), local_test_fraction=0.3)
+    fed = fa.federate(fa.from_arrays(x, y, clients, **options), local_test_fraction=0.3)
     prepared = from_keywords("fedavg", fed, cohort_size=2).prepare()
-    assert prepare.cautions(prepared, set()) == said
+    assert prepare.cautions(prepared, set()) == expected
 
 
 def test_a_table_that_does_not_fit_is_refused(monkeypatch):
   words = ["--algorithm=losac", "--variant=table"]
   assert make(*words).spec.num_examples > 0
   monkeypatch.setattr(prepare, "memory_bytes", lambda: 10**5)
-  with refused("^--variant=table: .* GB .*--variant=client"):
+  with expect_refusal("^--variant=table: .* GB .*--variant=client"):
     make(*words)
 
 
@@ -263,7 +265,7 @@ def test_clients_in_pairs_that_do_not_fit_are_refused(monkeypatch, words, compar
   monkeypatch.setattr(prepare, "memory_bytes", lambda: 8 * compared**2)
   make(*words)
   monkeypatch.setattr(prepare, "memory_bytes", lambda: 8 * compared**2 - 1)
-  with refused(
+  with expect_refusal(
     f"^{words[0]}: comparing {compared} clients in pairs .* at most {compared - 1} "
   ):
     make(*words)
@@ -271,21 +273,21 @@ def test_clients_in_pairs_that_do_not_fit_are_refused(monkeypatch, words, compar
 
 def test_adapting_on_a_client_without_data_is_refused():
   """No partition makes such a client today."""
-  made = make("--algorithm=per_fedavg")
-  data, size = made.federation.data, made.federation.data.train.size.copy()
+  prepared = make("--algorithm=per_fedavg")
+  data, size = prepared.federation.data, prepared.federation.data.train.size.copy()
   size[3] = 0
   empty = dataclasses.replace(
-    made.federation, data=data._replace(train=data.train._replace(size=size))
+    prepared.federation, data=data._replace(train=data.train._replace(size=size))
   )
 
   def on_empty(method, *protocols):
     prepare.prepare(
-      method, empty, dataclasses.replace(made.options, eval_protocols=protocols)
+      method, empty, dataclasses.replace(prepared.options, eval_protocols=protocols)
     )
 
-  with refused("^--eval_protocols=local: .*client 3 has none"):
-    on_empty(made.method, "global", "local")
-  on_empty(made.method, "global")
+  with expect_refusal("^--eval_protocols=local: .*client 3 has none"):
+    on_empty(prepared.method, "global", "local")
+  on_empty(prepared.method, "global")
   on_empty(methods.method_of("fedavg"), "global", "local")
 
 
@@ -329,7 +331,7 @@ def test_word_ids_go_with_the_lstm(tmp_path):
       r" \[0, 79\]",
     ),
   ):
-    with refused(f"^{says}"):
+    with expect_refusal(f"^{says}"):
       on(name, *words)
 
 
@@ -342,10 +344,10 @@ def test_clients_that_never_train_change_no_bit_of_training(name, options):
   """They count in no mean and in no number of clients of a formula."""
   rng = np.random.default_rng(0)
   x, y = rng.normal(size=(60, 4)).astype(np.float32), np.arange(60) % 3
-  made = []
+  results = []
   for clients in (6, 8):
-    who = np.arange(32) % 8
-    rows = who < clients
+    test_ids = np.arange(32) % 8
+    rows = test_ids < clients
     fed = fa.federate(
       fa.from_arrays(
         x,
@@ -353,12 +355,12 @@ def test_clients_that_never_train_change_no_bit_of_training(name, options):
         np.arange(60) % 6,
         x_test=x[:32][rows],
         y_test=y[:32][rows],
-        test_client_ids=who[rows],
+        test_client_ids=test_ids[rows],
       ),
       partition="natural",
     )
     with problems.quick_compilation():
-      made.append(
+      results.append(
         fa.run(
           name,
           fed,
@@ -370,10 +372,10 @@ def test_clients_that_never_train_change_no_bit_of_training(name, options):
           **options,
         )
       )
-    assert made[-1].prepared.spec.cohort_size == 6
-  few, more = made
-  problems.assert_equal(few.global_params(), more.global_params())
-  of_few, of_more = (result.clients["local"] for result in made)
+    assert results[-1].prepared.spec.cohort_size == 6
+  few, many = results
+  problems.assert_equal(few.global_params(), many.global_params())
+  of_few, of_more = (result.clients["local"] for result in results)
   np.testing.assert_array_equal(of_more["accuracy"][:, :6], of_few["accuracy"])
   assert of_more["test_examples"].tolist() == [[4] * 8]
   assert np.isfinite(of_more["loss"]).all()

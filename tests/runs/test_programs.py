@@ -21,9 +21,9 @@ STEPS = {"local_steps": 2, "batch_size": 8}
 RATES = ({"client_lr": 0.1}, {"client_lr": 0.3})
 
 
-def method(name="fedavg", **given):
+def method(name="fedavg", **options):
   return methods.with_keywords(
-    methods.method_of(name), given if ("acnnl" in name) else STEPS | given
+    methods.method_of(name), options if ("acnnl" in name) else STEPS | options
   )
 
 
@@ -33,8 +33,8 @@ def fixture_two(fed):
   return Programs(prepare(method(), fed, OPTIONS, settings=RATES))
 
 
-def played(programs, count):
-  states, log = programs.play(programs.initial(), 0, count)
+def run_rounds(programs, count):
+  states, log = programs.run_rounds(programs.initial(), 0, count)
   return jax.device_get(states), jax.device_get(log)
 
 
@@ -44,9 +44,9 @@ def test_a_row_for_each_setting_and_seed(two, fed):
   np.testing.assert_array_equal(
     two.prepared.numbers["client_lr"], np.float32([0.1, 0.1, 0.3, 0.3])
   )
-  one, other = (
-    [program.as_text() for program in alone.compiled.values()]
-    for alone in compile_together(
+  first, second = (
+    [program.as_text() for program in programs.executables.values()]
+    for programs in compile_together(
       [
         prepare(
           method(client_lr=rate), fed, dataclasses.replace(OPTIONS, rounds=rounds)
@@ -55,7 +55,7 @@ def test_a_row_for_each_setting_and_seed(two, fed):
       ]
     )
   )
-  assert one == other
+  assert first == second
 
 
 @pytest.mark.parametrize(
@@ -83,10 +83,10 @@ def test_which_runs_of_the_tests_share_programs(two, fed, same, changes):
 
 
 def test_states_of_a_file_go_on(two):
-  halfway, _ = played(two, 2)
-  whole, _ = played(two, 3)
-  placed = two.place(halfway)
-  problems.assert_equal(two.play(placed, 2, 1)[0], whole)
+  halfway, _ = run_rounds(two, 2)
+  complete, _ = run_rounds(two, 3)
+  states = two.place(halfway)
+  problems.assert_equal(two.run_rounds(states, 2, 1)[0], complete)
 
 
 def test_evaluations_stand_at_multiples_and_at_the_end(two):
@@ -107,7 +107,7 @@ def test_evaluations_stand_before_the_data_change():
   ]
   # A quarter of the data before the first change, half after it.
   before = programs.initial(), programs.label_histogram.sum()
-  programs.play(before[0], 4, 1)
+  programs.run_rounds(before[0], 4, 1)
   assert before[1] < programs.label_histogram.sum() < fed.label_histogram.sum()
 
 
@@ -139,14 +139,14 @@ def on_accelerator(fed, case, mesh=None):
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_equals_that_on_the_cpu(fed, case):
   """To float32's rounding: the CPU's is held to oracles elsewhere."""
-  found = []
+  results = []
   for mesh in (None, sharding.clients_mesh(jax.devices("cpu"))):
     programs = on_accelerator(fed, case, mesh)
-    states, _ = played(programs, programs.rounds)
-    found.append(
+    states, _ = run_rounds(programs, programs.rounds)
+    results.append(
       (states, jax.device_get(programs.evaluate(states)[0]["global"].sums["loss"]))
     )
-  for leaf, want in zip(*map(jax.tree.leaves, found), strict=True):
+  for leaf, want in zip(*map(jax.tree.leaves, results), strict=True):
     scale = np.abs(want).max(initial=0) if want.dtype == np.float32 else 0
     np.testing.assert_allclose(leaf, want, rtol=1e-4, atol=1e-5 * scale)
 
@@ -155,9 +155,9 @@ def test_a_run_equals_that_on_the_cpu(fed, case):
 @pytest.mark.parametrize("case", ["softmax", "ga_fsvrg"])
 def test_a_checkpoint_goes_on_with_the_same_bits(fed, case, tmp_path):
   programs = on_accelerator(fed, case)
-  (whole, _), (halfway, _) = (played(programs, count) for count in (2, 1))
+  (complete, _), (halfway, _) = (run_rounds(programs, count) for count in (2, 1))
   checkpoint.save(tmp_path, halfway, 1, {})
   saved, _, _ = checkpoint.load_latest(tmp_path, programs.shapes)
-  resumed = jax.device_get(programs.play(programs.place(saved), 1, 1)[0])
-  problems.assert_equal(resumed, whole)
-  assert problems.differ(halfway, whole)
+  resumed = jax.device_get(programs.run_rounds(programs.place(saved), 1, 1)[0])
+  problems.assert_equal(resumed, complete)
+  assert problems.differ(halfway, complete)

@@ -32,7 +32,7 @@ def test_lines(capsys):
 
 
 def test_nothing_is_shown(capsys):
-  bar = progress.ProgressBar(shown=False)
+  bar = progress.ProgressBar(visible=False)
   bar(step(4))
   bar.close()
   assert capsys.readouterr() == ("", "")
@@ -40,7 +40,7 @@ def test_nothing_is_shown(capsys):
 
 @pytest.mark.parametrize("programs", (1, 2))
 def test_a_bar_for_every_program_of_a_sweep(monkeypatch, programs):
-  made = []
+  bars = []
 
   class Bar:
     """tqdm, as the progress bar uses it."""
@@ -48,7 +48,7 @@ def test_a_bar_for_every_program_of_a_sweep(monkeypatch, programs):
     def __init__(self, total, initial, desc, unit):
       del desc, unit
       self.total, self.n, self.open = total, initial, True
-      made.append(self)
+      bars.append(self)
 
     def set_postfix_str(self, text):
       assert self.open and text == "accuracy 0.5000"
@@ -70,8 +70,8 @@ def test_a_bar_for_every_program_of_a_sweep(monkeypatch, programs):
     bar(step(2))
     bar(step(4))
   bar.close()
-  assert [one.n for one in made] == [4] * programs
-  assert not any(one.open for one in made)
+  assert [b.n for b in bars] == [4] * programs
+  assert not any(b.open for b in bars)
 
 
 def test_the_rounds_before_a_resume_took_no_time(capsys):
@@ -83,12 +83,12 @@ def test_the_rounds_before_a_resume_took_no_time(capsys):
 
 
 def test_time_left_of_runs_with_compiling():
-  left = progress.TimeLeft()
-  assert left.estimate([("a", 10)]) is None
-  left.add("a", 10, compiling=4.0, playing=20.0)
-  left.add("a", 30, compiling=2.0, playing=30.0)
-  left.add("b", 5, compiling=1.0, playing=2.5)
-  assert left.estimate([("a", 4)]) == pytest.approx(3 + 4 * 1.5)
-  assert left.estimate([("b", 4), ("b", 2)]) == pytest.approx(2 + 6 * 0.5)
-  assert left.estimate([("c", 4)]) == pytest.approx(2 + 4 * 1.0)
-  assert left.estimate([]) == 0
+  time_left = progress.TimeLeft()
+  assert time_left.estimate([("a", 10)]) is None
+  time_left.add("a", 10, compiling=4.0, running=20.0)
+  time_left.add("a", 30, compiling=2.0, running=30.0)
+  time_left.add("b", 5, compiling=1.0, running=2.5)
+  assert time_left.estimate([("a", 4)]) == pytest.approx(3 + 4 * 1.5)
+  assert time_left.estimate([("b", 4), ("b", 2)]) == pytest.approx(2 + 6 * 0.5)
+  assert time_left.estimate([("c", 4)]) == pytest.approx(2 + 4 * 1.0)
+  assert time_left.estimate([]) == 0

@@ -36,7 +36,7 @@ class Told(Sink):
 def test_a_setting_is_finished_when_it_ends_and_never_if_it_diverged(fed):
   told = Told()
   with pytest.warns(UserWarning, match="test data"):
-    found = fa.sweep(
+    sweep = fa.sweep(
       "fedavg",
       fed,
       grid={"client_lr": [1.0, 1e30, 1e-9]},
@@ -52,8 +52,8 @@ def test_a_setting_is_finished_when_it_ends_and_never_if_it_diverged(fed):
     ["client_lr=1.0", "client_lr=1e+30", "client_lr=1e-09"],
     0,
   )
-  ended = found.results[0].rounds[-1]
-  assert ended < 6 and found.results[1] is None
+  ended = sweep.results[0].rounds[-1]
+  assert ended < 6 and sweep.results[1] is None
   assert [call for call in told.calls if call[0] == "finish"] == [
     ("finish", 0, ended),
     ("finish", 2, 6),

@@ -52,10 +52,10 @@ def test_a_folder_of_the_library(by_api, tmp_path):
   assert_same_run(loaded, result)
   assert loaded.summary()["groups"] == result.summary()["groups"]
   # What was loaded can be saved, with all that it says.
-  again = fa.load_run(loaded.save(tmp_path / "again"))
-  assert_same_run(again, result)
-  assert again.summary() == loaded.summary()
-  assert again.facts == loaded.facts
+  reloaded = fa.load_run(loaded.save(tmp_path / "again"))
+  assert_same_run(reloaded, result)
+  assert reloaded.summary() == loaded.summary()
+  assert reloaded.facts == loaded.facts
 
 
 @pytest.mark.parametrize("name", small.SMALL)
@@ -119,7 +119,7 @@ def test_something_else_is_not_replaced(by_api, tmp_path):
 
 
 @pytest.fixture(name="saved", scope="module")
-def _saved(own_fed, tmp_path_factory):
+def _save_run(own_fed, tmp_path_factory):
   """A run of arrays."""
   result = fa.run("per_fedavg", own_fed, **(NUMBERS | dict(cohort_size=2)))
   return result, result.save(tmp_path_factory.mktemp("saved") / "run")
@@ -131,9 +131,11 @@ def test_arrays_have_to_be_given(saved, own_fed):
   chex.assert_trees_all_equal(loaded.global_params(), result.global_params())
   with pytest.raises(fa.RunFolderError, match="arrays, .* the federation"):
     loaded.client_params(3)
-  other = fa.federate(fa.from_arrays(**small.make_arrays(seed=1)), partition="natural")
+  other_data = fa.federate(
+    fa.from_arrays(**small.make_arrays(seed=1)), partition="natural"
+  )
   with pytest.raises(fa.RunFolderError, match="trained on other data"):
-    fa.load_run(folder, federation=other).client_params(3)
+    fa.load_run(folder, federation=other_data).client_params(3)
   chex.assert_trees_all_equal(
     fa.load_run(folder, federation=own_fed).client_params(3), result.client_params(3)
   )
@@ -142,18 +144,18 @@ def test_arrays_have_to_be_given(saved, own_fed):
 def test_what_a_client_deploys_is_adapted_to_it(saved, own_fed):
   """The last client has no test example."""
   result, _ = saved
-  (each,) = result.clients["local"]["accuracy"]
-  np.testing.assert_array_equal(np.isnan(each), [False] * 5 + [True])
+  (accuracies,) = result.clients["local"]["accuracy"]
+  np.testing.assert_array_equal(np.isnan(accuracies), [False] * 5 + [True])
   (shared,) = result.global_params()["params"]["kernel"]
   for client in range(5):
-    own = result.client_params(client)
-    assert not np.allclose(own["params"]["kernel"], shared)
-    assert each[client] == pytest.approx(
-      small.accuracy(own, *own_fed.client_test(client))
+    params = result.client_params(client)
+    assert not np.allclose(params["params"]["kernel"], shared)
+    assert accuracies[client] == pytest.approx(
+      small.accuracy(params, *own_fed.client_test(client))
     )
 
 
-def edited(file, text=None):
+def edit(file, text=None):
   """Writes a text, or another digit."""
   file.write_bytes(text or file.read_bytes().replace(b"0.", b"1.", 1))
 
@@ -163,9 +165,9 @@ def instead(file, make):
   make(file)
 
 
-def changed(file, **parts):
+def change_json(file, **parts):
   """Changes parts of a file of JSON, with its own hash."""
-  file.write_text(json.dumps(run_files.sealed(files.read_json(file) | parts)), "utf-8")
+  file.write_text(json.dumps(run_files.seal(files.read_json(file) | parts)), "utf-8")
 
 
 def rewritten(folder, **parts):
@@ -173,40 +175,40 @@ def rewritten(folder, **parts):
   file, about = folder / "final.msgpack", folder / "summary.json"
   final = serialization.msgpack_restore(file.read_bytes())
   file.write_bytes(serialization.msgpack_serialize(final | parts))
-  changed(
+  change_json(
     about, files=files.read_json(about)["files"] | {file.name: files.sha256(file)}
   )
 
 
 @pytest.mark.parametrize(
-  "said, damages",
+  "pattern, damages",
   [
     ("holds no finished run", [shutil.rmtree]),
     (r"no finished run \(no summary", [lambda f: f / "summary.json"]),
     (
       "config.json: damaged",
       [
-        lambda f: edited(f / "config.json", b"{"),
-        lambda f: edited(f / "config.json", b"[]"),
+        lambda f: edit(f / "config.json", b"{"),
+        lambda f: edit(f / "config.json", b"[]"),
         lambda f: instead(f / "config.json", os.mkfifo),
       ],
     ),  # never ends
-    ("summary.json: damaged", [lambda f: edited(f / "summary.json", b"[" * 100_000)]),
+    ("summary.json: damaged", [lambda f: edit(f / "summary.json", b"[" * 100_000)]),
     ("final.msgpack is missing", [lambda f: f / "final.msgpack"]),
     (
       "run: final.msgpack is not as the run wrote it",
-      [lambda f: edited(f / "final.msgpack", b"\x93\x01")],
+      [lambda f: edit(f / "final.msgpack", b"\x93\x01")],
     ),
-    ("rounds.csv is not as", [lambda f: edited(f / "rounds.csv", b"\n")]),
+    ("rounds.csv is not as", [lambda f: edit(f / "rounds.csv", b"\n")]),
     (
       "run: config.json is not as the run wrote it",
-      [lambda f: edited(f / "config.json")],
+      [lambda f: edit(f / "config.json")],
     ),
     (
       "run: summary.json is not as the run wrote it",
-      [lambda f: edited(f / "summary.json")],
+      [lambda f: edit(f / "summary.json")],
     ),
-    ("clients.csv is not as the", [lambda f: edited(f / "clients.csv")]),
+    ("clients.csv is not as the", [lambda f: edit(f / "clients.csv")]),
     (
       "run: damaged",
       [
@@ -215,14 +217,14 @@ def rewritten(folder, **parts):
         lambda f: instead(
           f / "final.msgpack", lambda file: file.symlink_to("/dev/zero")
         ),
-        lambda f: edited(f / "config.json", b"{}"),
-        lambda f: edited(f / "config.json", b'{"seeds": [0], "plan": 1}'),
-        lambda f: changed(f / "config.json", seeds="01"),
-        lambda f: changed(f / "config.json", seeds=[]),
-        lambda f: changed(f / "config.json", run=3),
-        lambda f: changed(f / "summary.json", hashes=3),
-        lambda f: changed(f / "summary.json", hashes={}),
-        lambda f: changed(f / "summary.json", files=[]),
+        lambda f: edit(f / "config.json", b"{}"),
+        lambda f: edit(f / "config.json", b'{"seeds": [0], "plan": 1}'),
+        lambda f: change_json(f / "config.json", seeds="01"),
+        lambda f: change_json(f / "config.json", seeds=[]),
+        lambda f: change_json(f / "config.json", run=3),
+        lambda f: change_json(f / "summary.json", hashes=3),
+        lambda f: change_json(f / "summary.json", hashes={}),
+        lambda f: change_json(f / "summary.json", files=[]),
         lambda f: rewritten(f, clients=3),
         lambda f: rewritten(f, clients={"local": {"accuracy": "x"}}),
         lambda f: rewritten(f, clients={"local": {"accuracy": np.zeros(1)}}),
@@ -233,7 +235,7 @@ def rewritten(folder, **parts):
     ),
   ],
 )
-def test_a_damaged_folder_is_refused(saved, tmp_path, said, damages):
+def test_a_damaged_folder_is_refused(saved, tmp_path, pattern, damages):
   """A damage gives the file that is removed, or does it itself."""
   for damage in damages:
     folder = tmp_path / "run"
@@ -241,7 +243,7 @@ def test_a_damaged_folder_is_refused(saved, tmp_path, said, damages):
     removed = damage(folder)
     if removed:
       removed.unlink()
-    with pytest.raises(fa.RunFolderError, match=said) as error:
+    with pytest.raises(fa.RunFolderError, match=pattern) as error:
       fa.load_run(folder)
     assert "\n" not in str(error.value)
     shutil.rmtree(folder, ignore_errors=True)
@@ -284,7 +286,7 @@ def test_a_config_that_is_of_something_else(saved, own_fed, tmp_path):
     dict(run={"rounds": []}),
     dict(hparams={"nosuch": 1}),
   ):
-    changed(folder / "config.json", **before | part)
+    change_json(folder / "config.json", **before | part)
     loaded = fa.load_run(folder, federation=own_fed)
     with pytest.raises(fa.RunFolderError, match="run: cannot be prepared"):
       loaded.client_params(0)
@@ -307,8 +309,8 @@ def test_clients_hold_what_they_held_last(tmp_path):
       loaded.client_params(client), result.client_params(client)
     )
   # All clients have other data than at the start, so this can fail.
-  moved = result._live.prepared.placed.label_histogram
-  assert not np.array_equal(moved, fed.label_histogram)
+  histogram = result._live.prepared.device_data.label_histogram
+  assert not np.array_equal(histogram, fed.label_histogram)
 
 
 def init(key):

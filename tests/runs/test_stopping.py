@@ -73,7 +73,7 @@ def test_the_last_seed_decides(text):
         }
         for seed in range(SEEDS)
       ]
-      reason = run.evaluated(now)
+      reason = run.add_evaluation(now)
       assert (reason is not None) == (at >= expected)
       # What is resumed decides alike.
       assert stopping.Stopping([rule], rows).reason == reason
@@ -86,15 +86,15 @@ def test_the_first_rule_to_hold_is_the_reason():
   rules = stopping.rules("train:accuracy:0.9", "train:loss:1")
   run = stopping.Stopping(rules)
   table = {"train": {"accuracy": np.array([0.5]), "loss": np.array([2.0])}}
-  assert run.evaluated(table) is None
-  assert run.evaluated(table) == "patience train:loss:1"
+  assert run.add_evaluation(table) is None
+  assert run.add_evaluation(table) == "patience train:loss:1"
   table["train"]["accuracy"] = np.array([0.95])
-  assert run.evaluated(table) == "patience train:loss:1"
+  assert run.add_evaluation(table) == "patience train:loss:1"
 
 
 @pytest.mark.fast
 @pytest.mark.parametrize(
-  "word, said",
+  "word, pattern",
   [
     ("stop_at=train:accuracy", "must be PROTOCOL:METRIC:VALUE"),
     ("patience=train:loss", "must be PROTOCOL:METRIC:EVALUATIONS"),
@@ -109,9 +109,9 @@ def test_the_first_rule_to_hold_is_the_reason():
     ("stop_at=local_mean:loss:1", "unknown protocol local_mean"),
   ],
 )
-def test_what_cannot_be_read_is_one_line(word, said):
+def test_what_cannot_be_read_is_one_line(word, pattern):
   name, text = word.split("=")
-  with pytest.raises(fa.OptionError, match=f"^{name}={text}: .*{said}"):
+  with pytest.raises(fa.OptionError, match=f"^{name}={text}: .*{pattern}"):
     RunOptions(rounds=1, **{name: text}).checked()
 
 
@@ -123,26 +123,26 @@ def test_test_data_are_warned_of():
     ("local:loss:1", True),
     ("validation_mean:loss:1", False),
   ):
-    said = stopping.caution(stopping.rules(None, text))
-    assert ("test data" in said) == optimistic
+    caution = stopping.caution(stopping.rules(None, text))
+    assert ("test data" in caution) == optimistic
 
 
 RUN = dict(cohort_size=2, rounds=8, seeds=2, eval_every=1, evaluate=("train", "local"))
 RATES = [0.03, 0.3, 3.0]
 
 
-@pytest.fixture(name="whole", scope="module")
-def _whole(own_fed):
+@pytest.fixture(name="full_sweep", scope="module")
+def _full_sweep(own_fed):
   """Three rates, to the last round."""
   return fa.sweep("fedavg", own_fed, grid={"client_lr": RATES}, **RUN)
 
 
 @pytest.fixture(name="stopped", scope="module")
-def _stopped(own_fed, whole):
+def _stop_early(own_fed, full_sweep):
   """The same, ended at a loss that some reach; and that loss."""
-  found = np.stack([r.metrics["train"]["loss"] for r in whole.results])
+  losses = np.stack([r.metrics["train"]["loss"] for r in full_sweep.results])
   # [settings, seeds]: the least loss of each. Two settings reach this one.
-  level = float(np.sort(found.min(2).max(1))[1])
+  level = float(np.sort(losses.min(2).max(1))[1])
   rule = f"train:loss:{level!r}"
   return (
     fa.sweep("fedavg", own_fed, grid={"client_lr": RATES}, stop_at=rule, **RUN),
@@ -151,10 +151,10 @@ def _stopped(own_fed, whole):
   )
 
 
-def test_settings_of_a_sweep_end_in_their_own_rounds(whole, stopped):
+def test_settings_of_a_sweep_end_in_their_own_rounds(full_sweep, stopped):
   sweep, rule, level = stopped
   lengths = set()
-  for full, result in zip(whole.results, sweep.results):
+  for full, result in zip(full_sweep.results, sweep.results):
     reached = (full.metrics["train"]["loss"] <= level).argmax(1) + 1
     never = not (full.metrics["train"]["loss"] <= level).any(1).all()
     rounds = 8 if never else reached.max()
@@ -178,24 +178,24 @@ def test_a_run_of_its_own_ends_alike(stopped, own_fed, tmp_path):
   index = min(range(3), key=lambda i: len(sweep.results[i].rounds))
   options = dict(RUN, client_lr=RATES[index], stop_at=rule)
   steps = []
-  alone = fa.run("fedavg", own_fed, callbacks=steps.append, **options)
-  other = sweep.results[index]
-  assert alone.state_hash() == other.state_hash()
-  assert alone.rounds.tolist() == other.rounds.tolist()
-  chex.assert_trees_all_equal(alone.clients, other.clients)
+  run = fa.run("fedavg", own_fed, callbacks=steps.append, **options)
+  in_sweep = sweep.results[index]
+  assert run.state_hash() == in_sweep.state_hash()
+  assert run.rounds.tolist() == in_sweep.rounds.tolist()
+  chex.assert_trees_all_equal(run.clients, in_sweep.clients)
   assert [step.last for step in steps] == [False] * (len(steps) - 1) + [True]
   assert steps[-1].stopped == {0: f"stop_at {rule}"}
-  loaded = fa.load_run(alone.save(tmp_path / "run"))
+  loaded = fa.load_run(run.save(tmp_path / "run"))
   assert loaded.stopped == loaded.summary()["stopped"] == f"stop_at {rule}"
-  assert loaded.summary()["cost"]["rounds"] == alone.rounds[-1] < 8
+  assert loaded.summary()["cost"]["rounds"] == run.rounds[-1] < 8
   chex.assert_trees_all_equal(
     fa.load_run(tmp_path / "run", federation=own_fed).client_params(1),
-    other.client_params(1),
+    in_sweep.client_params(1),
   )
 
 
 @pytest.mark.parametrize(
-  "rule, said",
+  "rule, pattern",
   [
     (
       "validation:loss:1",
@@ -206,10 +206,10 @@ def test_a_run_of_its_own_ends_alike(stopped, own_fed, tmp_path):
     ("train_mean:loss:1", "one global model"),
   ],
 )
-def test_what_is_not_evaluated_cannot_end_a_run(own_fed, rule, said):
+def test_what_is_not_evaluated_cannot_end_a_run(own_fed, rule, pattern):
   with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    with pytest.raises(fa.OptionError, match=said):
+    with pytest.raises(fa.OptionError, match=pattern):
       fa.run("fedavg", own_fed, stop_at=rule, **RUN)
 
 

@@ -18,17 +18,17 @@ SHORT = dict(cohort_size=4, rounds=4, evaluate="global")
 
 
 @pytest.fixture(name="compiled")
-def _compiled(monkeypatch):
+def _record_compilations(monkeypatch):
   """Numbers of settings of each program that a sweep compiles."""
-  found = []
+  sizes = []
   real = queue.Programs
 
   def programs(prepared):
-    found.append(len(prepared.settings))
+    sizes.append(len(prepared.settings))
     return real(prepared)
 
   monkeypatch.setattr(queue, "Programs", programs)
-  return found
+  return sizes
 
 
 @pytest.fixture(name="rates", scope="module")
@@ -45,14 +45,14 @@ def test_rates_share_a_program(rates, fed):
   np.testing.assert_array_equal(rates.rounds, [1, 2])
   chex.assert_shape(rates.metrics["global"]["accuracy"], (3, 2, 2))
   for i in (0, 2):
-    alone = fa.run("fedavg", fed, client_lr=rates.settings[i]["client_lr"], **NUMBERS)
-    assert rates.results[i].state_hash() == alone.state_hash()
-    chex.assert_trees_all_equal(rates.results[i].metrics, alone.metrics)
+    single = fa.run("fedavg", fed, client_lr=rates.settings[i]["client_lr"], **NUMBERS)
+    assert rates.results[i].state_hash() == single.state_hash()
+    chex.assert_trees_all_equal(rates.results[i].metrics, single.metrics)
     chex.assert_trees_all_equal(
-      rates.results[i].client_params(17, 1), alone.client_params(17, 1)
+      rates.results[i].client_params(17, 1), single.client_params(17, 1)
     )
     np.testing.assert_array_equal(
-      rates.metrics["local"]["loss"][i], alone.metrics["local"]["loss"]
+      rates.metrics["local"]["loss"][i], single.metrics["local"]["loss"]
     )
 
 
@@ -85,7 +85,7 @@ def test_the_best_on_test_data_has_a_warning(rates):
 
 
 @pytest.mark.parametrize(
-  "given, said",
+  "options, pattern",
   [
     (dict(protocol="validation"), "^protocol=validation: not evaluated"),
     (dict(metric="speed"), "^metric=speed: not a metric of global .*accuracy"),
@@ -93,14 +93,14 @@ def test_the_best_on_test_data_has_a_warning(rates):
   ],
 )
 @pytest.mark.filterwarnings("ignore:the best ")
-def test_the_best_of_what_is_not_there(rates, given, said):
-  with pytest.raises(fa.OptionError, match=said):
-    rates.best(**given)
+def test_the_best_of_what_is_not_there(rates, options, pattern):
+  with pytest.raises(fa.OptionError, match=pattern):
+    rates.best(**options)
 
 
 def test_validation_chooses_by_default_unless_a_class_is_missing(recwarn):
   fed = fa.federate("digits", num_clients=12, validation_clients=3)
-  found = fa.sweep(
+  sweep = fa.sweep(
     "fedavg",
     fed,
     grid={"client_lr": [1e-4, 0.5]},
@@ -108,9 +108,9 @@ def test_validation_chooses_by_default_unless_a_class_is_missing(recwarn):
     rounds=1,
     evaluate=("global", "validation"),
   )
-  best = found.best()
+  best = sweep.best()
   assert best.setting == {"client_lr": 0.5} and np.isnan(best.ci95)
-  assert best.mean == found.metrics["validation"]["accuracy"][1, 0, -1]
+  assert best.mean == sweep.metrics["validation"]["accuracy"][1, 0, -1]
   assert not [w for w in recwarn if "test data" in str(w.message)]
   few = fa.federate(
     "digits",
@@ -119,19 +119,19 @@ def test_validation_chooses_by_default_unless_a_class_is_missing(recwarn):
     classes_per_client=2,
     validation_clients=2,
   )
-  lacking = np.flatnonzero(few.validation_sizes == 0)
-  assert len(lacking) and (few.test_sizes > 0).all()
-  found = sweep_lib.Sweep(found.settings, found.results, 1, few)
+  missing = np.flatnonzero(few.validation_sizes == 0)
+  assert len(missing) and (few.test_sizes > 0).all()
+  sweep = sweep_lib.Sweep(sweep.settings, sweep.results, 1, few)
   with pytest.raises(
     fa.OptionError,
     match=(
       "^validation_clients=2: they have no example of the classes "
-      f"{', '.join(map(str, lacking))}, which the test set has; a choice"
+      f"{', '.join(map(str, missing))}, which the test set has; a choice"
     ),
   ):
-    found.best()
+    sweep.best()
   with pytest.warns(UserWarning, match="test data"):
-    assert found.best("global").number == 1
+    assert sweep.best("global").number == 1
   with (
     pytest.warns(UserWarning, match="no example"),
     pytest.raises(fa.OptionError, match="^validation_clients=2"),
@@ -142,7 +142,7 @@ def test_validation_chooses_by_default_unless_a_class_is_missing(recwarn):
 def test_what_decides_structure_parts_the_grid(fed, compiled):
   """Evaluated equally often, but not in the same rounds: no common curve."""
   seen = []
-  found = fa.sweep(
+  sweep = fa.sweep(
     "fedavg",
     fed,
     **SHORT,
@@ -153,15 +153,15 @@ def test_what_decides_structure_parts_the_grid(fed, compiled):
   )
   assert compiled == [2, 2]
   assert seen == [(2, (2,)), (4, (2,)), (3, (2,)), (4, (2,))]
-  assert [list(result.rounds) for result in found.results] == [
+  assert [list(result.rounds) for result in sweep.results] == [
     [2, 4],
     [2, 4],
     [3, 4],
     [3, 4],
   ]
-  assert found.metrics == {}
+  assert sweep.metrics == {}
   with pytest.warns(UserWarning, match="test data"):
-    best = found.best()  # the same in the end, of equals the first
+    best = sweep.best()  # the same in the end, of equals the first
   assert best.setting == {"eval_every": 2, "client_lr": 0.2}
 
 
@@ -175,7 +175,7 @@ def test_each_warning_of_every_setting_is_given_once(fed, monkeypatch):
     ),
   )
   with (
-    warnings.catch_warnings(record=True) as found,
+    warnings.catch_warnings(record=True) as caught,
     pytest.raises(fa.OptionError, match="every setting diverged"),
   ):
     warnings.simplefilter("always")
@@ -187,19 +187,19 @@ def test_each_warning_of_every_setting_is_given_once(fed, monkeypatch):
       grid={"lam": [0.5, 30.0, 40.0], "stop_at": [None, "local:accuracy:0.9"]},
       **NUMBERS,
     )
-  said = [str(each.message).split(":")[0] for each in found]
-  assert sorted(said) == [
+  messages = [str(warning.message).split(":")[0] for warning in caught]
+  assert sorted(messages) == [
     "patience=local",
     "personal_lr=0.1 with lam=30",
     "personal_lr=0.1 with lam=40",
     "stop_at=local",
   ]
-  assert {each.filename for each in found} == {__file__}
+  assert {warning.filename for warning in caught} == {__file__}
 
 
 @pytest.mark.fast
 @pytest.mark.parametrize(
-  "grid, said",
+  "grid, pattern",
   [
     ({}, "^grid: empty"),
     ([("client_lr", [1])], "^grid: a list, must be a dictionary"),
@@ -224,15 +224,15 @@ def test_each_warning_of_every_setting_is_given_once(fed, monkeypatch):
     ({"cohort_size": [4, 40]}, "^cohort_size=40: more than the 20 clients"),
   ],
 )
-def test_a_grid_is_refused_before_anything_runs(fed, compiled, grid, said):
-  with pytest.raises(fa.OptionError, match=said) as error:
+def test_a_grid_is_refused_before_anything_runs(fed, compiled, grid, pattern):
+  with pytest.raises(fa.OptionError, match=pattern) as error:
     fa.sweep("fedavg", fed, grid=grid, rounds=1, l2=0.1)
   assert "\n" not in str(error.value) and not compiled
 
 
 @pytest.mark.fast
 @pytest.mark.parametrize(
-  "grid, best, said",
+  "grid, best, expected",
   [
     ({"client_lr": [0.1, 0.3, 1.0]}, (0.3,), []),
     (
@@ -258,31 +258,33 @@ def test_a_grid_is_refused_before_anything_runs(fed, compiled, grid, said):
     ),
   ],
 )
-def test_the_edge_of_a_grid(grid, best, said):
+def test_the_edge_of_a_grid(grid, best, expected):
   fields = {
     field.name: field
     for kind in (RunOptions, registry.get("fedavg").hparams)
     for field in dataclasses.fields(kind)
   }
-  found = sweep_lib.edges(
+  actual = sweep_lib.edges(
     sweep_lib.combinations(grid), dict(zip(grid, best, strict=True)), fields
   )
-  assert [text[: len(start)] for text, start in zip(found, said, strict=True)] == said
+  assert [
+    text[: len(start)] for text, start in zip(actual, expected, strict=True)
+  ] == expected
 
 
 def test_an_optimum_at_the_edge_is_said(rates):
   """Of three rates, of which the best is by hand the first or the last."""
   grid = [{"client_lr": value} for value in (1.0, 0.5, 0.1)]
   results = [rates.results[2], None, rates.results[0]]
-  found = sweep_lib.Sweep(grid, results, 1, None)
+  sweep = sweep_lib.Sweep(grid, results, 1, None)
   with pytest.warns(UserWarning) as warned:
-    best = found.best("global")
-  assert [str(one.message) for one in warned][1:] == [
+    best = sweep.best("global")
+  assert [str(warning.message) for warning in warned][1:] == [
     f"the best client_lr={best.setting['client_lr']} is the "
     f"{'largest' if best.number == 0 else 'least'} of those tried (0.1 to "
     "1), a better one may lie beyond"
   ]
-  assert {one.filename for one in warned} == {__file__}
+  assert {warning.filename for warning in warned} == {__file__}
 
 
 @pytest.mark.fast

@@ -40,37 +40,37 @@ def fixture_swept():
 
 
 def test_full_batch_descent_reaches_the_ridge_solution(swept):
-  fed, found = swept
+  fed, sweep = swept
   rows = int(fed.data.train.size.sum())
-  params = found.results[0].global_params()["params"]
+  params = sweep.results[0].global_params()["params"]
   weights = np.append(params["kernel"][0], params["bias"])
   np.testing.assert_allclose(weights, ridge(fed, rows * L2)[:, 0], rtol=0, atol=1e-5)
 
 
 def test_the_least_error_is_the_best(swept):
   """Of a sweep and of a curve, and a target is reached from above."""
-  fed, found = swept
+  fed, sweep = swept
   with pytest.warns(UserWarning, match="mse is optimistic"):
-    best = found.best()
+    best = sweep.best()
   assert best.number == 0
-  small, large = (r.metrics["local"]["mse"][0, -1] for r in found.results)
+  small, large = (r.metrics["local"]["mse"][0, -1] for r in sweep.results)
   assert small < large and best.mean == pytest.approx(
-    found.results[0].metrics["global"]["mse"][0, -1]
+    sweep.results[0].metrics["global"]["mse"][0, -1]
   )
-  summary = found.results[1].summary()
+  summary = sweep.results[1].summary()
   assert (
     summary["best"]["global"]["mse"]["mean"]
-    == found.results[1].metrics["global"]["mse"].min()
+    == sweep.results[1].metrics["global"]["mse"].min()
   )
   assert summary["rounds_to"] == {}
-  compared = fa.compare(dict(zip("ab", found.results)), targets=[0.4])
+  compared = fa.compare(dict(zip("ab", sweep.results)), targets=[0.4])
   assert compared.metric == "mse" and compared.score == "final"
   reached = {line.label: line.reached[0.4][0] for line in compared.lines}
   assert reached["a"]["round"] == 5 and reached["b"] is None
   with pytest.raises(
     OptionError, match="metric=accuracy: unknown in a, whose task is regression"
   ):
-    fa.compare(dict(zip("ab", found.results)), metric="accuracy")
+    fa.compare(dict(zip("ab", sweep.results)), metric="accuracy")
 
 
 def test_a_folder_has_the_metrics_of_the_task(swept, tmp_path):
@@ -199,15 +199,15 @@ def test_evaluation_holds_nothing_of_the_square_of_the_classes():
     )
 
 
-def linear(outputs, **more):
+def linear(outputs, **options):
   """A model of one's own, with so many outputs."""
   return models.from_functions(
-    lambda key: jnp.zeros((10, outputs)), lambda params, x: x @ params, **more
+    lambda key: jnp.zeros((10, outputs)), lambda params, x: x @ params, **options
   )
 
 
 @pytest.mark.parametrize(
-  "more, said",
+  "options, pattern",
   [
     (
       dict(model=linear(2)),
@@ -227,13 +227,13 @@ def linear(outputs, **more):
     (dict(attack="label_flip"), "the task regression has no labels to flip"),
   ],
 )
-def test_what_does_not_go_with_regression_is_refused(swept, more, said):
-  with pytest.raises(OptionError, match=said):
-    fa.run("fedavg", swept[0], cohort_size=1, rounds=1, **more)
+def test_what_does_not_go_with_regression_is_refused(swept, options, pattern):
+  with pytest.raises(OptionError, match=pattern):
+    fa.run("fedavg", swept[0], cohort_size=1, rounds=1, **options)
 
 
 @pytest.mark.parametrize(
-  "more, said",
+  "fields, pattern",
   [
     (dict(values=lambda s: {}), "task=near: values gives no near of better"),
     (dict(values=lambda s: {"near": 1.0}), r"a value of shape \[\] for near"),
@@ -242,7 +242,7 @@ def test_what_does_not_go_with_regression_is_refused(swept, more, said):
     (dict(loss=lambda outputs, y: outputs), r"loss: gives \[7, 1\] float32"),
   ],
 )
-def test_a_task_of_ones_own_is_checked_before_compiling(swept, more, said):
+def test_a_task_of_ones_own_is_checked_before_compiling(swept, fields, pattern):
   fed = swept[0]
   near = fa.Task(
     **{
@@ -255,9 +255,9 @@ def test_a_task_of_ones_own_is_checked_before_compiling(swept, more, said):
       "better": {"near": "higher"},
       "shares": ("near",),
     }
-    | more
+    | fields
   )
-  with pytest.raises(OptionError, match=said):
+  with pytest.raises(OptionError, match=pattern):
     models.as_model(linear(1, task=near), (10,), 1, targets=fed.targets)
 
 

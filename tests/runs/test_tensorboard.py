@@ -32,11 +32,11 @@ def step(number, values, count=2, recorded=(0,), last=False):
 
 def read(folder):
   """tag -> [(step, value)]."""
-  found = event_accumulator.EventAccumulator(str(folder))
-  found.Reload()
+  events = event_accumulator.EventAccumulator(str(folder))
+  events.Reload()
   return {
-    tag: [(event.step, event.value) for event in found.Scalars(tag)]
-    for tag in found.Tags()["scalars"]
+    tag: [(event.step, event.value) for event in events.Scalars(tag)]
+    for tag in events.Tags()["scalars"]
   }
 
 
@@ -60,7 +60,7 @@ def test_a_folder_that_cannot_be_made_is_refused_at_once(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "make, said",
+  "make, pattern",
   [
     (lambda seed: seed.write_text("mine"), "cannot be made"),
     (
@@ -72,16 +72,16 @@ def test_a_folder_that_cannot_be_made_is_refused_at_once(tmp_path):
     ),
   ],
 )
-def test_the_points_of_another_program_are_not_replaced(tmp_path, make, said):
+def test_the_points_of_another_program_are_not_replaced(tmp_path, make, pattern):
   """They are found before the training; our own are replaced."""
   board = fa.tensorboard(tmp_path)
   for _ in range(2):
     board.start(PROGRAMS, (), [""], 0)
     board(step(2, [1.0, 1.0], last=True))
-  other = tmp_path / "setting" / "seed_7"
-  other.parent.mkdir()
-  make(other)
-  with pytest.raises(fa.OptionError, match=said):
+  folder = tmp_path / "setting" / "seed_7"
+  folder.parent.mkdir()
+  make(folder)
+  with pytest.raises(fa.OptionError, match=pattern):
     board.start(PROGRAMS, (), ["setting"], 0)
   with pytest.raises(fa.OptionError, match="^folder=: empty"):
     fa.tensorboard("")
@@ -92,9 +92,9 @@ def test_a_run_that_goes_on_replaces_what_follows(tmp_path):
   board = fa.tensorboard(tmp_path)
   for number in (2, 4, 6):
     board(step(number, [number / 8, 0.0]))
-  again = fa.tensorboard(tmp_path)
+  resumed = fa.tensorboard(tmp_path)
   for number in (6, 8):
-    again(step(number, [number / 16, 0.0]))
+    resumed(step(number, [number / 16, 0.0]))
   assert read(tmp_path / "seed_4")["global/accuracy"] == [
     (2, 0.25),
     (4, 0.5),

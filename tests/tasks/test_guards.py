@@ -8,7 +8,7 @@ import fedjax_alg as fa
 from fedjax_alg import models, tasks
 from fedjax_alg.errors import OptionError
 from fedjax_alg.tasks import Labels
-from tests.tasks.test_task import own
+from tests.tasks.test_task import make_task
 
 X = np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)
 Y = (X[:, :1] > 0).astype(np.float32)
@@ -25,12 +25,12 @@ def labels(train, test=None, number=2):
   )
 
 
-def whole(y):
+def is_positive(y):
   return (y > 0).astype(int)
 
 
 @pytest.mark.parametrize(
-  "more, said",
+  "fields, pattern",
   [
     (
       dict(outputs=lambda y, size: None),
@@ -42,7 +42,7 @@ def whole(y):
     (dict(labels=lambda *y: y), "labels gives a tuple, must give a Labels or"),
     (dict(labels=raises), "labels raises KeyError"),
     (
-      dict(labels=labels(lambda y: whole(y)[:3])),
+      dict(labels=labels(lambda y: is_positive(y)[:3])),
       r"labels gives int64.3. as train, must .* for each row, \[40\]",
     ),
     (
@@ -50,11 +50,11 @@ def whole(y):
       "labels gives float64.40. as train, must give a whole number",
     ),
     (
-      dict(labels=labels(lambda y: 9 * whole(y))),
+      dict(labels=labels(lambda y: 9 * is_positive(y))),
       r"labels gives labels from 0 to 9 as train, must lie in \[0, 2\)",
     ),
-    (dict(labels=labels(whole, test=np.zeros(3, int))), "3. as test, must"),
-    (dict(labels=labels(whole, number="2")), "labels gives '2' as number, "),
+    (dict(labels=labels(is_positive, test=np.zeros(3, int))), "3. as test, must"),
+    (dict(labels=labels(is_positive, number="2")), "labels gives '2' as number, "),
     (
       dict(pooled=lambda sums: {"near": sums["near"], "loss": sums["loss"]}),
       r"pooled gives no rows .only near, loss., must keep rows and loss",
@@ -88,29 +88,29 @@ def whole(y):
     (dict(shares="near"), "shares is 'near', must be a list of metrics"),
   ],
 )
-def test_a_function_that_gives_something_else_is_named(more, said):
+def test_a_function_that_gives_something_else_is_named(fields, pattern):
   """In one line, before anything is compiled."""
   model = models.from_functions(
     lambda key: jnp.zeros((5, 1)), lambda params, x: x @ params
   )
-  with pytest.raises(OptionError, match=said) as error:
-    fed = fa.federate(fa.from_arrays(X, Y, np.arange(40) % 4, task=own(**more)))
+  with pytest.raises(OptionError, match=pattern) as error:
+    fed = fa.federate(fa.from_arrays(X, Y, np.arange(40) % 4, task=make_task(**fields)))
     fa.run("fedavg", fed, model=model, cohort_size=2, rounds=1)
   assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-  "fitted, said",
+  "fit, pattern",
   [
     (lambda y, mask, size: None, "fitted gives a NoneType, must give the numb"),
     (lambda y, mask, size: y[:, 0], "fitted gives .*, must give the numbers"),
     (raises, "fitted raises KeyError"),
   ],
 )
-def test_what_least_squares_fits_is_a_row_for_each_example(fitted, said):
-  task = own(fitted=fitted, outputs=lambda y, size: (y.shape[0], size))
+def test_what_least_squares_fits_is_a_row_for_each_example(fit, pattern):
+  task = make_task(fitted=fit, outputs=lambda y, size: (y.shape[0], size))
   fed = fa.federate(fa.from_arrays(X, Y, np.arange(40) % 4, task=task))
-  with pytest.raises(OptionError, match=said) as error:
+  with pytest.raises(OptionError, match=pattern) as error:
     fa.run("afl", fed, evaluate="global")
   assert "\n" not in str(error.value)
 
@@ -120,7 +120,7 @@ def test_functions_of_the_library_are_left_alone():
   for task in tasks.NAMES.values():
     for name in ("labels", "targets", "size", "pooled", "outputs"):
       assert not hasattr(getattr(task, name), "is_guarded")
-  assert tasks.CLASSIFICATION.has_classes and not own().has_classes
+  assert tasks.CLASSIFICATION.has_classes and not make_task().has_classes
 
 
 def test_texts_of_targets_go_on_after_the_name_of_the_array():
@@ -132,4 +132,4 @@ def test_texts_of_targets_go_on_after_the_name_of_the_array():
     return y
 
   with pytest.raises(OptionError, match="^y: has negative numbers$"):
-    fa.from_arrays(X, X[:, :1], np.arange(40) % 4, task=own(targets=positive))
+    fa.from_arrays(X, X[:, :1], np.arange(40) % 4, task=make_task(targets=positive))

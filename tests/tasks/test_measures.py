@@ -12,7 +12,7 @@ from sklearn import metrics as sk
 
 from fedjax_alg import metrics, tasks
 from fedjax_alg.tasks.classification import CLASSIFICATION
-from fedjax_alg.tasks.counts import over_clients
+from fedjax_alg.tasks.counts import sum_over_clients
 from fedjax_alg.tasks.dense import dense
 from fedjax_alg.tasks.multi_label import MULTI_LABEL
 from fedjax_alg.tasks.regression import REGRESSION
@@ -27,13 +27,13 @@ OF_LABELS[:, 4] = -5
 
 
 @functools.partial(jax.jit, static_argnums=(0, 4))
-def _counted(task, outputs, y, mask, matrix):
-  more = (matrix,) if task is CLASSIFICATION else ()
-  return task.of_batch(outputs, y, task.loss(outputs, y), mask, *more)
+def _count_batch(task, outputs, y, mask, matrix):
+  extra = (matrix,) if task is CLASSIFICATION else ()
+  return task.of_batch(outputs, y, task.loss(outputs, y), mask, *extra)
 
 
 def count(task, outputs, y, mask, matrix=False):
-  return _counted(task, outputs, y, np.asarray(mask), matrix)
+  return _count_batch(task, outputs, y, np.asarray(mask), matrix)
 
 
 def summarise(task, sums):
@@ -99,7 +99,7 @@ def test_a_class_only_predicted_counts_as_scikit_learn_does():
 def test_counts_of_halves_add_up_and_nan_rows_of_weight_zero_do_not_count():
   logits, y = draw(1)
   mask = np.arange(EXAMPLES) < 25
-  whole = count(CLASSIFICATION, logits, y, mask, True)
+  total = count(CLASSIFICATION, logits, y, mask, True)
   halves = jax.tree.map(
     lambda a, b: a + b,
     *(
@@ -107,21 +107,21 @@ def test_counts_of_halves_add_up_and_nan_rows_of_weight_zero_do_not_count():
       for part in (slice(20), slice(20, None))
     ),
   )
-  chex.assert_trees_all_close(whole, halves, rtol=1e-5)
-  assert whole["confusion"].sum() == whole["rows"].sum() == 25
+  chex.assert_trees_all_close(total, halves, rtol=1e-5)
+  assert total["confusion"].sum() == total["rows"].sum() == 25
   logits[25:] = np.nan
-  chex.assert_trees_all_equal(whole, count(CLASSIFICATION, logits, y, mask, True))
+  chex.assert_trees_all_equal(total, count(CLASSIFICATION, logits, y, mask, True))
 
 
 def test_leading_axes_and_nothing_counted():
-  one, none = (
+  full, none = (
     count(CLASSIFICATION, *draw(2), np.full(EXAMPLES, all_of))
     for all_of in (True, False)
   )
   both = summarise(
-    CLASSIFICATION, jax.tree.map(lambda a, b: np.stack([a, b])[:, None], one, none)
+    CLASSIFICATION, jax.tree.map(lambda a, b: np.stack([a, b])[:, None], full, none)
   )
-  single = summarise(CLASSIFICATION, one)
+  single = summarise(CLASSIFICATION, full)
   for name, value in both.items():
     assert value.shape == (2, 1)
     if name in ("client_accuracy", "worst_decile"):  # not of one client
@@ -142,10 +142,10 @@ def test_rows_are_the_truth_and_ties_go_to_the_lowest_class(y, rows, columns):
     np.ones(1, bool),
     True,
   )
-  for found in (sums["rows"], sums["confusion"].sum(1)):
-    np.testing.assert_array_equal(found, rows)
-  for found in (sums["predicted"], sums["confusion"].sum(0)):
-    np.testing.assert_array_equal(found, columns)
+  for counts in (sums["rows"], sums["confusion"].sum(1)):
+    np.testing.assert_array_equal(counts, rows)
+  for counts in (sums["predicted"], sums["confusion"].sum(0)):
+    np.testing.assert_array_equal(counts, columns)
   np.testing.assert_allclose(sums["loss"][y], np.log(3), rtol=1e-6)
 
 
@@ -162,9 +162,9 @@ def each_client(hits, total):
 
 def test_clients_count_alike_and_those_without_examples_not():
   """Accuracies .5, 1, 0 and .25 of clients of 2, 6, 0 and 8 examples."""
-  each = each_client([0.5, 3, 0, 1], [1, 3, 0, 4])
-  counts = over_clients(CLASSIFICATION, each)
-  at = tasks.at_clients(CLASSIFICATION, counts.clients, 1)
+  by_client = each_client([0.5, 3, 0, 1], [1, 3, 0, 4])
+  counts = sum_over_clients(CLASSIFICATION, by_client)
+  at = tasks.per_client_metrics(CLASSIFICATION, counts.clients, 1)
   np.testing.assert_array_equal(at["accuracy"], [0.5, 1, np.nan, 0.25])
   np.testing.assert_array_equal(at["test_examples"], [2, 6, 0, 8])
   np.testing.assert_array_equal(at["loss"], [1, 1 / 3, np.nan, 0.25])
@@ -174,10 +174,10 @@ def test_clients_count_alike_and_those_without_examples_not():
   assert values["accuracy"] == pytest.approx(9 / 16)
   some = tasks.summarise(
     CLASSIFICATION,
-    over_clients(CLASSIFICATION, each, np.array([True, False, True, False])),
+    sum_over_clients(CLASSIFICATION, by_client, np.array([True, False, True, False])),
   )
   assert some["client_accuracy"] == some["accuracy"] == 0.5
-  np.testing.assert_array_equal(counts.sums["hits"], each["hits"].sum(0))
+  np.testing.assert_array_equal(counts.sums["hits"], by_client["hits"].sum(0))
 
 
 def test_the_worst_tenth_is_rounded_up():
@@ -186,7 +186,7 @@ def test_the_worst_tenth_is_rounded_up():
   total = np.where(hits < 21, 40, 0)
   values = tasks.summarise(
     CLASSIFICATION,
-    over_clients(CLASSIFICATION, each_client(np.where(total > 0, hits, 0), total)),
+    sum_over_clients(CLASSIFICATION, each_client(np.where(total > 0, hits, 0), total)),
   )
   assert values["worst_decile"] == pytest.approx((0 + 1 + 2) / 3 / 40)
   assert values["client_accuracy"] == pytest.approx(10 / 40)
@@ -194,8 +194,8 @@ def test_the_worst_tenth_is_rounded_up():
 
 def test_nobody_with_examples_among_several_seeds():
   some, nobody = (
-    over_clients(CLASSIFICATION, each_client(*own))
-    for own in (([1, 2], [2, 2]), ([0, 0], [0, 0]))
+    sum_over_clients(CLASSIFICATION, each_client(*arguments))
+    for arguments in (([1, 2], [2, 2]), ([0, 0], [0, 0]))
   )
   values = tasks.summarise(
     CLASSIFICATION, jax.tree.map(lambda a, b: np.stack([a, b]), some, nobody)
@@ -214,13 +214,13 @@ def test_a_class_for_each_pixel(ignore):
   logits[:5, ..., 0] += 1
   mask = np.arange(6) < 5
   logits[5] = np.nan
-  kept = task.targets(y)
-  assert kept.dtype == np.int32 and task.size(kept, kept[:0]) == 3
-  found = summarise(task, count(task, logits, kept, mask))
-  counted = (y != ignore) & mask[:, None, None]
-  truth, predicted = y[counted], logits[counted].argmax(-1)
-  assert found["pixel_accuracy"] == pytest.approx(sk.accuracy_score(truth, predicted))
-  assert found["mean_iou"] == pytest.approx(
+  targets = task.targets(y)
+  assert targets.dtype == np.int32 and task.size(targets, targets[:0]) == 3
+  metrics = summarise(task, count(task, logits, targets, mask))
+  valid = (y != ignore) & mask[:, None, None]
+  truth, predicted = y[valid], logits[valid].argmax(-1)
+  assert metrics["pixel_accuracy"] == pytest.approx(sk.accuracy_score(truth, predicted))
+  assert metrics["mean_iou"] == pytest.approx(
     sk.jaccard_score(truth, predicted, average="macro")
   )
   p = shares(logits)
@@ -228,34 +228,36 @@ def test_a_class_for_each_pixel(ignore):
     sk.log_loss(y[i][y[i] != ignore], p[i][y[i] != ignore], labels=range(4))
     for i in (0, 2, 3, 4)
   ]
-  np.testing.assert_allclose(found["loss"], sum(means) / 5, rtol=1e-5)
-  assert task.loss(logits, kept)[1] == 0
+  np.testing.assert_allclose(metrics["loss"], sum(means) / 5, rtol=1e-5)
+  assert task.loss(logits, targets)[1] == 0
 
 
 def test_several_labels():
   mask = np.arange(60) < 50
-  found = summarise(
+  metrics = summarise(
     MULTI_LABEL,
     count(MULTI_LABEL, np.where(mask[:, None], OF_LABELS, np.nan), LABELS, mask),
   )
   truth, logits = LABELS[mask], OF_LABELS[mask].astype(float)
   for average in ("micro", "macro"):
-    assert found[f"{average}_f1"] == pytest.approx(
+    assert metrics[f"{average}_f1"] == pytest.approx(
       sk.f1_score(truth, logits > 0, average=average, zero_division=0)
     )
-  assert found["subset_accuracy"] == pytest.approx(sk.accuracy_score(truth, logits > 0))
+  assert metrics["subset_accuracy"] == pytest.approx(
+    sk.accuracy_score(truth, logits > 0)
+  )
   p = 1 / (1 + np.exp(-logits))
-  assert found["loss"] == pytest.approx(
+  assert metrics["loss"] == pytest.approx(
     -np.log(np.where(truth, p, 1 - p)).mean(), rel=1e-5
   )
 
 
-def of_clients(task, *each):
+def of_clients(task, *clients):
   """The counts of clients, of which each has its outputs, y and mask."""
-  return over_clients(
+  return sum_over_clients(
     task,
     jax.tree.map(
-      lambda *leaves: np.stack(leaves), *(count(task, *one) for one in each)
+      lambda *leaves: np.stack(leaves), *(count(task, *client) for client in clients)
     ),
   )
 
@@ -265,7 +267,7 @@ def test_each_client_has_its_micro_f1():
   counts = of_clients(MULTI_LABEL, *((OF_LABELS, LABELS, mask) for mask in masks))
   assert max(leaf.size for leaf in counts.clients.values()) == 2
   np.testing.assert_allclose(
-    tasks.at_clients(MULTI_LABEL, counts.clients, 1)["micro_f1"],
+    tasks.per_client_metrics(MULTI_LABEL, counts.clients, 1)["micro_f1"],
     [sk.f1_score(LABELS[mask], OF_LABELS[mask] > 0, average="micro") for mask in masks],
   )
 
@@ -280,7 +282,7 @@ def test_numbers(centre, targets):
   task = REGRESSION.for_data(y)
   mask = np.arange(96) % 32 < 25
   poisoned = np.where(mask[:, None], outputs, np.nan)
-  found = summarise(
+  metrics = summarise(
     task,
     jax.tree.map(
       lambda *leaves: sum(leaves),
@@ -297,8 +299,8 @@ def test_numbers(centre, targets):
     ("r2", sk.r2_score(truth, predicted)),
     ("loss", 0.5 * np.square(truth - predicted).sum(1).mean()),
   ):
-    np.testing.assert_allclose(found[name], expected, rtol=1e-4, err_msg=name)
-  assert found["rmse"] == pytest.approx(found["mse"] ** 0.5)
+    np.testing.assert_allclose(metrics[name], expected, rtol=1e-4, err_msg=name)
+  assert metrics["rmse"] == pytest.approx(metrics["mse"] ** 0.5)
 
 
 def test_each_client_has_its_error():
@@ -310,10 +312,10 @@ def test_each_client_has_its_error():
       for off, rows in ((1, [True, True, False]), (3, [True] * 3), (0, [False] * 3))
     ),
   )
-  found = tasks.summarise(REGRESSION, counts)
-  assert (found["client_mse"], found["worst_decile_mse"]) == (5, 9)
-  np.testing.assert_allclose(found["mse"], (2 * 1 + 3 * 9) / 5)
-  at = tasks.at_clients(REGRESSION, counts.clients, 1)
+  metrics = tasks.summarise(REGRESSION, counts)
+  assert (metrics["client_mse"], metrics["worst_decile_mse"]) == (5, 9)
+  np.testing.assert_allclose(metrics["mse"], (2 * 1 + 3 * 9) / 5)
+  at = tasks.per_client_metrics(REGRESSION, counts.clients, 1)
   np.testing.assert_array_equal(at["mse"], [1, 9, np.nan])
   np.testing.assert_array_equal(at["test_examples"], [2, 3, 0])
 
@@ -325,12 +327,12 @@ def test_means_are_over_tokens_and_the_loss_over_sequences():
   logits = rng.normal(size=(5, 6, 7)).astype(np.float32)
   mask = np.arange(5) < 4
   logits[4] = np.nan
-  found = summarise(TOKENS, count(TOKENS, logits, y, mask))
+  metrics = summarise(TOKENS, count(TOKENS, logits, y, mask))
   nats = -np.log(np.take_along_axis(shares(logits), y[..., None], -1))[..., 0]
-  counted = (y != 0) & mask[:, None]
-  assert found["token_accuracy"] == pytest.approx(
-    (logits.argmax(-1) == y)[counted].mean()
+  valid = (y != 0) & mask[:, None]
+  assert metrics["token_accuracy"] == pytest.approx(
+    (logits.argmax(-1) == y)[valid].mean()
   )
-  assert found["perplexity"] == pytest.approx(np.exp(nats[counted].mean()), rel=1e-5)
+  assert metrics["perplexity"] == pytest.approx(np.exp(nats[valid].mean()), rel=1e-5)
   by_row = [nats[i][y[i] != 0].mean() if (y[i] != 0).any() else 0.0 for i in range(4)]
-  assert found["loss"] == pytest.approx(np.mean(by_row), rel=1e-5)
+  assert metrics["loss"] == pytest.approx(np.mean(by_row), rel=1e-5)

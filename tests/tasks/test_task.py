@@ -31,7 +31,7 @@ def near(outputs, y, losses, mask):
   return {"near": jnp.where(mask, close, False).sum()}
 
 
-def own(**more):
+def make_task(**fields):
   return Task(
     **{
       "name": "near",
@@ -41,12 +41,12 @@ def own(**more):
       "values": lambda sums: {"near": sums["near"] / sums["rows"]},
       "shares": ("near",),
     }
-    | more
+    | fields
   )
 
 
 def test_the_loss_and_the_rows_are_added_and_nan_rows_ignored():
-  task = own()
+  task = make_task()
   outputs, y = jnp.array([[0.0], [2], [jnp.nan]]), jnp.array([[0.25], [0], [1]])
   sums = task.of_batch(
     outputs, y, task.loss(outputs, y), jnp.array([True, True, False])
@@ -57,42 +57,45 @@ def test_the_loss_and_the_rows_are_added_and_nan_rows_ignored():
     "client_near",
     "worst_decile_near",
   )
-  found = tasks.summarise(task, tasks.Counts(sums))
-  assert (found["near"], found["loss"]) == (0.5, 1.125)
+  metrics = tasks.summarise(task, tasks.Counts(sums))
+  assert (metrics["near"], metrics["loss"]) == (0.5, 1.125)
   nothing = tasks.summarise(task, tasks.Counts({name: np.zeros(2) for name in sums}))
   assert all(np.isnan(values).all() for values in nothing.values())
 
 
 def test_the_worst_clients_are_those_of_the_largest_error():
-  task = own(
+  task = make_task(
     name="off",
     better={"off": "lower"},
     shares=(),
     values=lambda sums: {"off": sums["near"] / sums["rows"]},
   )
-  each = {
+  by_client = {
     "near": np.array([1.0, 6, 0]),
     "rows": np.array([1.0, 2, 0]),
     "loss": np.zeros(3),
   }
-  found = tasks.summarise(task, tasks.over_clients(task, each))
-  assert found["client_off"] == 2 and found["worst_decile_off"] == 3
-  assert found["off"] == pytest.approx(7 / 3)
+  metrics = tasks.summarise(task, tasks.sum_over_clients(task, by_client))
+  assert metrics["client_off"] == 2 and metrics["worst_decile_off"] == 3
+  assert metrics["off"] == pytest.approx(7 / 3)
 
 
 def test_what_is_known_of_a_run_is_read_again():
-  metrics = own().metrics
+  metrics = make_task().metrics
   assert tasks.metrics_of(metrics.facts()) == metrics
 
 
 @pytest.mark.parametrize(
-  "more, message",
+  "fields, message",
   [
     (dict(better={"near": "more"}), "better=near: 'more', must be 'higher' or"),
     (dict(shares=("far",)), "shares=far: not in better .one of near, loss"),
     (dict(better={"mse": "higher"}, shares=()), "better=mse: has another"),
     (dict(better={" ": "higher"}, shares=()), "better=' ': must be the name"),
-    (dict(better={3: "higher"}, shares=()), "better=3: must be the name"),
+    (
+      dict(better={3: "higher"}, shares=()),
+      "its better is .3: .higher.., must be a dictionary",
+    ),
     *(
       (
         dict(better={"near": "higher", name: "lower"}),
@@ -102,9 +105,9 @@ def test_what_is_known_of_a_run_is_read_again():
     ),
   ],
 )
-def test_what_does_not_fit_is_refused(more, message):
+def test_what_does_not_fit_is_refused(fields, message):
   with pytest.raises(OptionError, match=message):
-    own(**more)
+    make_task(**fields)
 
 
 def test_tasks_have_names(tmp_path):
@@ -115,13 +118,13 @@ def test_tasks_have_names(tmp_path):
     "dense",
     "tokens",
   ]
-  assert tasks.named("tokens") is tasks.TOKENS and tasks.named(None) is None
-  ignoring = tasks.named("dense:255")
+  assert tasks.resolve("tokens") is tasks.TOKENS and tasks.resolve(None) is None
+  ignoring = tasks.resolve("dense:255")
   assert ignoring.size(np.array([[1, 255]])) == 2
   file = tmp_path / "mine.py"
   file.write_text("from fedjax_alg.tasks import REGRESSION as own\nno = 3\n")
-  assert tasks.named(f"{file}:own") is tasks.NAMES["regression"]
-  for text, said in (
+  assert tasks.resolve(f"{file}:own") is tasks.NAMES["regression"]
+  for text, pattern in (
     ("regresion", "unknown, did you mean 'regression'"),
     (3, "an int, must"),
     ("dense:x", "must be dense:LABEL"),
@@ -129,12 +132,12 @@ def test_tasks_have_names(tmp_path):
     (f"{file}:no", "is an int, must be"),
     (str(file), "a file needs the name in it"),
   ):
-    with pytest.raises(OptionError, match=said):
-      tasks.named(text)
+    with pytest.raises(OptionError, match=pattern):
+      tasks.resolve(text)
 
 
 @pytest.mark.parametrize(
-  "task, y, said",
+  "task, y, pattern",
   [
     (dense(), np.zeros(3, int), "has shape .3,., a label for each pixel"),
     (dense(), np.zeros((3, 2)), "is float64, integers"),
@@ -162,8 +165,8 @@ def test_tasks_have_names(tmp_path):
     ),
   ],
 )
-def test_targets_of_another_kind_are_refused(task, y, said):
-  with pytest.raises(ValueError, match=said):
+def test_targets_of_another_kind_are_refused(task, y, pattern):
+  with pytest.raises(ValueError, match=pattern):
     task.targets(y)
 
 

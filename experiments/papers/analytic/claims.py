@@ -32,7 +32,7 @@ NAME = "analytic"
 
 ACNNL, WA = "FedACnnL", "FedACnnL-WA"
 PERSONAL, WC, WP = "pFedACnnL", "pFedACnnL-WC", "pFedACnnL-WP"
-PFEDME, PFEDZO, ALONE, AFL = "pFedMe", "pFedZO", "each client alone", "AFL"
+PFEDME, PFEDZO, LOCAL_ONLY, AFL = "pFedMe", "pFedZO", "each client alone", "AFL"
 
 #: Label of a column of Table 2 -> method, protocol. The last two columns are
 #: not in the paper.
@@ -45,7 +45,7 @@ COLUMNS: dict[str, tuple[str, str]] = {
   "pFedMe, global": (PFEDME, "global"),
   PFEDZO: (PFEDZO, "local"),
   PERSONAL: (PERSONAL, "local"),
-  ALONE: (ALONE, "local"),
+  LOCAL_ONLY: (LOCAL_ONLY, "local"),
   AFL: (AFL, "local"),
 }
 
@@ -63,7 +63,7 @@ ROUNDS = 1000
 Seconds = Callable[[suite.Outcome], np.ndarray]
 
 
-def closed_form(outcome: suite.Outcome) -> bool:
+def is_closed_form(outcome: suite.Outcome) -> bool:
   """Whether the method is in closed form, and so done after its last layer."""
   return registry.get(outcome.cell.config.algorithm).rounds is not None
 
@@ -74,7 +74,7 @@ def score(protocol: str = "local") -> verdicts.Measure:
   For methods in closed form it is the final one, for the others the best one.
   """
 
-  return lambda outcome: (verdicts.end if closed_form(outcome) else verdicts.best)(
+  return lambda outcome: (verdicts.end if is_closed_form(outcome) else verdicts.best)(
     "accuracy", protocol
   )(outcome)
 
@@ -86,7 +86,7 @@ SCORE = score()
 end = functools.partial(verdicts.end, "accuracy")
 
 
-def simulated(*columns: str) -> Seconds:
+def seconds_of(*columns: str) -> Seconds:
   """Measures a participant's simulated seconds in the rounds the paper states.
 
   Rounds that were not run are counted too: every client takes part in each
@@ -98,12 +98,12 @@ def simulated(*columns: str) -> Seconds:
 
   def measure(outcome):
     values = sum(verdicts.of_rounds(column, np.sum)(outcome) for column in columns)
-    return values * stretch(outcome)
+    return values * rounds_factor(outcome)
 
   return measure
 
 
-def stretch(outcome: suite.Outcome) -> float:
+def rounds_factor(outcome: suite.Outcome) -> float:
   """Stated rounds divided by the rounds that were run.
 
   It is 1 for methods in closed form, and on CIFAR-10, for which the paper
@@ -111,7 +111,7 @@ def stretch(outcome: suite.Outcome) -> float:
   """
   stated = STATED_ROUNDS.get(outcome.cell.panel)
   if (
-    closed_form(outcome)
+    is_closed_form(outcome)
     or stated is None
     or outcome.cell.config.values["dataset"] == "cifar10"
   ):
@@ -119,11 +119,11 @@ def stretch(outcome: suite.Outcome) -> float:
   return stated / outcome.summary["cost"]["rounds"]
 
 
-TOTAL = simulated(*records.SIMULATED)
+TOTAL = seconds_of(*records.SIMULATED)
 
 
 def reduction(
-  outcomes: suite.Outcomes, panel: str, other: str, seconds: Seconds = TOTAL
+  outcomes: suite.Outcomes, panel: str, baseline: str, seconds: Seconds = TOTAL
 ) -> np.ndarray:
   """Percent by which FedACnnL needs fewer seconds than another method.
 
@@ -131,7 +131,7 @@ def reduction(
     NotRun: one of the two was not run.
   """
   needed = seconds(pick(outcomes, panel, ACNNL))
-  return 100.0 * (1.0 - needed / seconds(pick(outcomes, panel, other)))
+  return 100.0 * (1.0 - needed / seconds(pick(outcomes, panel, baseline)))
 
 
 def _saves(panel: str, claimed: float, *others: str):
@@ -139,12 +139,14 @@ def _saves(panel: str, claimed: float, *others: str):
 
   def check(outcomes):
     parts = []
-    for other in others:
-      found = reduction(outcomes, panel, other)
+    for baseline in others:
+      saving = reduction(outcomes, panel, baseline)
       parts.append(
         (
-          other,
-          above(found, claimed, exact=True)._replace(measured=f"{found.mean():.1f} %"),
+          baseline,
+          above(saving, claimed, exact=True)._replace(
+            measured=f"{saving.mean():.1f} %"
+          ),
         )
       )
     return every(parts)
@@ -164,11 +166,11 @@ def _faster_rounds(outcomes, panel):
   """A round of FedACnnL is shorter than one of FedZO or BAFFLE."""
   parts = []
   ours = _longest_round(pick(outcomes, panel, ACNNL))
-  for other in ("FedZO", "BAFFLE"):
-    theirs = _longest_round(pick(outcomes, panel, other))
+  for baseline in ("FedZO", "BAFFLE"):
+    theirs = _longest_round(pick(outcomes, panel, baseline))
     parts.append(
       (
-        other,
+        baseline,
         above(theirs, ours, exact=True)._replace(
           measured=f"{ours.mean():.3g} s against {theirs.mean():.3g} s"
         ),
@@ -196,7 +198,7 @@ FIG4 = for_paper(
     "BAFFLE": in_panels(_faster_rounds),
     "adaptive batches take idle time away (FedACnnL against -WA)": in_panels(
       lambda outcomes, p: above(
-        reduction(outcomes, p, WA, simulated("idle_s")), 0.0, " %", exact=True
+        reduction(outcomes, p, WA, seconds_of("idle_s")), 0.0, " %", exact=True
       )
     ),
   },
@@ -255,16 +257,16 @@ def end_on_cifar10(outcome: suite.Outcome) -> np.ndarray:
   Raises:
     NotRun: it is that of FedAvg before its last round.
   """
-  found, played = _END(outcome), outcome.summary["cost"]["rounds"]
-  if not closed_form(outcome) and played < CIFAR10_ROUNDS:
-    raise NotRun(f"{played} of {CIFAR10_ROUNDS} rounds: {found.mean():.2f}")
-  return found
+  accuracy, rounds = _END(outcome), outcome.summary["cost"]["rounds"]
+  if not is_closed_form(outcome) and rounds < CIFAR10_ROUNDS:
+    raise NotRun(f"{rounds} of {CIFAR10_ROUNDS} rounds: {accuracy.mean():.2f}")
+  return accuracy
 
 
 def _minutes(outcomes):
   """Every proposed method trains in less than an hour of simulated time."""
   longest = max(
-    TOTAL(o).max() for o in outcomes if o.cell.panel == "a" and closed_form(o)
+    TOTAL(o).max() for o in outcomes if o.cell.panel == "a" and is_closed_form(o)
   )
   return Verdict(bool(longest < 3600.0), f"at most {longest:.3g} s")
 
@@ -286,10 +288,10 @@ FIG6 = for_paper(
 
 def _above_baselines(panels: str):
   """pFedACnnL is above pFedMe's theta and pFedZO."""
-  checks = {other: higher(PERSONAL, other, SCORE, panels) for other in (PFEDME, PFEDZO)}
+  checks = {label: higher(PERSONAL, label, SCORE, panels) for label in (PFEDME, PFEDZO)}
 
   def check(outcomes):
-    parts = [(other, one(outcomes)) for other, one in checks.items()]
+    parts = [(label, claim(outcomes)) for label, claim in checks.items()]
     verdicts.needs_rounds(
       [o for o in outcomes if o.cell.label in checks and o.cell.panel in panels], ROUNDS
     )
@@ -327,7 +329,7 @@ TABLE2 = for_paper(
 BEYOND = for_paper(
   NAME,
   "Table2",
-  {"pFedACnnL is above each client alone": higher(PERSONAL, ALONE, SCORE)},
+  {"pFedACnnL is above each client alone": higher(PERSONAL, LOCAL_ONLY, SCORE)},
 )
 
 #: The same, for the concentrations that stand for the paper's lost one.
@@ -336,7 +338,7 @@ DIRICHLET = for_paper(
   "dirichlet",
   {
     "pFedACnnL is above FedACnnL": higher(PERSONAL, ACNNL, SCORE),
-    "pFedACnnL is above each client alone": higher(PERSONAL, ALONE, SCORE),
+    "pFedACnnL is above each client alone": higher(PERSONAL, LOCAL_ONLY, SCORE),
   },
 )
 

@@ -21,7 +21,7 @@ from ...cli import flag_words
 from ...reports import cost_to_accuracy as targets
 from ...reports import figures, plots, report, suite
 from ...reports.figures import Figure, Line, Panel
-from ...reports.report import shown, table
+from ...reports.report import format_spread, table
 from . import claims
 
 NAME = claims.NAME
@@ -29,17 +29,17 @@ NAME = claims.NAME
 #: (panel, method) -> rounds that are run at full scale, if they are fewer
 #: than the paper states. All rounds of a method take the same simulated time,
 #: so the time of the rounds that are not run is known.
-PLAYED = {("b", "fedzo"): 100, ("b", "baffle"): 100}
+ROUNDS_RUN = {("b", "fedzo"): 100, ("b", "baffle"): 100}
 #: Methods of Figs. 4 and 5 that are run with one seed, for their cost.
 ONE_SEED = ("fedzo", "baffle")
 
 #: (panel, method) -> the same of Table 2, whose baselines have 1,000 rounds.
 #: pFedZO draws 20 directions of all parameters for every step.
-TABLE2_PLAYED = {("a", "pfedzo"): 10, ("b", "pfedzo"): 10, ("c", "pfedzo"): 100}
+TABLE2_ROUNDS_RUN = {("a", "pfedzo"): 10, ("b", "pfedzo"): 10, ("c", "pfedzo"): 100}
 
 #: The same of Fig. 6, where a pass over all data takes minutes on two cores.
 #: FedAvg's file has 100 rounds; a round alone is 5 passes.
-CIFAR10_PLAYED = {"fedavg": 5, "local": 1}
+CIFAR10_ROUNDS_RUN = {"fedavg": 5, "local": 1}
 
 #: method -> the largest number of rounds that --scale=quick runs.
 QUICK_ROUNDS = {
@@ -66,21 +66,23 @@ _SETTINGS = (
 )
 
 
-def method(panel: Panel, name: str, *more: str) -> tuple[str, ...]:
+def method(panel: Panel, name: str, *extra: str) -> tuple[str, ...]:
   """The flags of a method: its files for the panel's data set and model."""
   folders = dict.fromkeys(
     ("methods", f"methods_{panel.data.split('_')[0]}", f"methods_{panel.data}")
   )
   files = [figures.method_files(NAME, folder).get(name, ()) for folder in folders]
-  return (*itertools.chain(*files), *more)
+  return (*itertools.chain(*files), *extra)
 
 
 def _words(panel: Panel, name: str, *without: str) -> tuple[str, ...]:
   """The flags in a method's files, but for some."""
-  return flag_words.without(config_lib.expand_flagfiles(method(panel, name)), *without)
+  return flag_words.drop_flags(
+    config_lib.expand_flagfiles(method(panel, name)), *without
+  )
 
 
-def proposed(panel: Panel, label: str, *more: str) -> Line:
+def variant(panel: Panel, label: str, *extra: str) -> Line:
   """FedACnnL, pFedACnnL or a variant that lacks a part."""
   name = "fedacnnl" if label in (claims.ACNNL, claims.WA) else "pfedacnnl"
   lacks = {
@@ -90,14 +92,14 @@ def proposed(panel: Panel, label: str, *more: str) -> Line:
   }.get(label, ())
   unread = {claims.WC: "num_groups", claims.WP: "personal_ridge"}.get(label)
   if unread is None:
-    return Line(label, method(panel, name, *lacks, *more))
+    return Line(label, method(panel, name, *lacks, *extra))
   return Line(
-    label, (*_words(panel, name, unread), *lacks, *more), sources=method(panel, name)
+    label, (*_words(panel, name, unread), *lacks, *extra), sources=method(panel, name)
   )
 
 
-def _baseline(panel: Panel, name: str, *more: str) -> Line:
-  return Line(registry.get(name).label, method(panel, name, *more))
+def _baseline(panel: Panel, name: str, *extra: str) -> Line:
+  return Line(registry.get(name).label, method(panel, name, *extra))
 
 
 def _time_lines(panel: Panel) -> list[Line]:
@@ -108,14 +110,13 @@ def _time_lines(panel: Panel) -> list[Line]:
   stated = claims.STATED_ROUNDS[panel.letter]
   return [
     *(
-      proposed(panel, label, f"--rounds={stated}")
-      for label in (claims.ACNNL, claims.WA)
+      variant(panel, label, f"--rounds={stated}") for label in (claims.ACNNL, claims.WA)
     ),
     *(
       _baseline(
         panel,
         name,
-        f"--rounds={PLAYED.get((panel.letter, name), stated)}",
+        f"--rounds={ROUNDS_RUN.get((panel.letter, name), stated)}",
         *["--num_seeds=1"] * (name in ONE_SEED),
       )
       for name in ("fedavg", "fedzo", "baffle")
@@ -131,19 +132,19 @@ def _cifar10_lines(panel: Panel) -> list[Line]:
   figure's seeds, all other lines one but the first of panel b, FedACnnL again.
   -WA, whose weights are FedACnnL's, stands in panel a alone.
   """
-  rounds, one = "--rounds=10", "--num_seeds=1"
+  rounds, one_seed = "--rounds=10", "--num_seeds=1"
   if panel.letter == "b":
-    first = proposed(panel, claims.ACNNL, rounds)
-    other = Line(
+    first = variant(panel, claims.ACNNL, rounds)
+    unfiltered = Line(
       "... not high-passed",
-      (*_words(panel, "fedacnnl", "code_high_passed"), rounds, one),
+      (*_words(panel, "fedacnnl", "code_high_passed"), rounds, one_seed),
       sources=method(panel, "fedacnnl"),
     )
     return [
       first._replace(label="codes of positions"),
-      other,
+      unfiltered,
       *(
-        other._replace(label=label, flags=(*other.flags, f"--code={code}"))
+        unfiltered._replace(label=label, flags=(*unfiltered.flags, f"--code={code}"))
         for label, code in (
           ("codes of classes", "class"),
           ("random filters", "random_filters"),
@@ -151,9 +152,9 @@ def _cifar10_lines(panel: Panel) -> list[Line]:
       ),
     ]
   all_methods = panel.letter == "a"
-  seeds = () if all_methods else (one,)
+  seeds = () if all_methods else (one_seed,)
   lines = [
-    proposed(panel, label, rounds, *seeds)
+    variant(panel, label, rounds, *seeds)
     for label in (
       claims.ACNNL,
       *[claims.WA] * all_methods,
@@ -164,19 +165,19 @@ def _cifar10_lines(panel: Panel) -> list[Line]:
   ]
   if all_methods:
     lines += [
-      _baseline(panel, name, f"--rounds={played}", one)
-      for name, played in CIFAR10_PLAYED.items()
+      _baseline(panel, name, f"--rounds={number}", one_seed)
+      for name, number in CIFAR10_ROUNDS_RUN.items()
     ]
   return lines
 
 
 def _table2_lines(panel: Panel) -> list[Line]:
   lines = [
-    proposed(panel, label)
+    variant(panel, label)
     for label in (claims.ACNNL, claims.WC, claims.WP, claims.PERSONAL)
   ]
   for name in ("pfedme", "pfedzo", "local"):
-    fewer = TABLE2_PLAYED.get((panel.letter, name))
+    fewer = TABLE2_ROUNDS_RUN.get((panel.letter, name))
     lines.append(_baseline(panel, name, *[f"--rounds={fewer}"] * (fewer is not None)))
   if panel.data.endswith("_lr"):  # pixels always 0 need the ridges
     lines.append(_baseline(panel, "afl", "--noremove_ridge"))
@@ -186,7 +187,7 @@ def _table2_lines(panel: Panel) -> list[Line]:
 def _dirichlet_lines(panel: Panel) -> list[Line]:
   return [
     *(
-      proposed(panel, label)
+      variant(panel, label)
       for label in (claims.ACNNL, claims.WC, claims.WP, claims.PERSONAL)
     ),
     _baseline(panel, "local"),
@@ -204,10 +205,10 @@ _RANDOM = (
 
 
 def _ablation_lines(panel: Panel) -> list[Line]:
-  own = proposed(panel, claims.PERSONAL if panel.letter == "a" else claims.ACNNL)
+  full = variant(panel, claims.PERSONAL if panel.letter == "a" else claims.ACNNL)
 
-  def but(label: str, *more: str) -> Line:
-    return own._replace(label=label, flags=(*own.flags, *more))
+  def but(label: str, *extra: str) -> Line:
+    return full._replace(label=label, flags=(*full.flags, *extra))
 
   if panel.letter == "b":
     return [
@@ -215,9 +216,9 @@ def _ablation_lines(panel: Panel) -> list[Line]:
       but("random filters", *_RANDOM),
     ]
   return [
-    own,
-    proposed(panel, claims.WC),
-    proposed(panel, claims.WP),
+    full,
+    variant(panel, claims.WC),
+    variant(panel, claims.WP),
     but("random filters", *_RANDOM),
     but("label counts of length 1 by l2", "--label_norm=l2"),
     *(
@@ -249,14 +250,14 @@ _DEALT = {
     "--num_clients=100",
   ),
 }
-_KEPT = ", ridges kept"
+_RIDGES_KEPT = ", ridges kept"
 
 
 def _afl_lines(panel: Panel) -> list[Line]:
   return [
-    Line(how + tail, (*method(panel, "afl"), *dealt, *more))
-    for how, dealt in _DEALT.items()
-    for tail, more in (("", ()), (_KEPT, ("--noremove_ridge",)))
+    Line(partition + tail, (*method(panel, "afl"), *dealt, *extra))
+    for partition, dealt in _DEALT.items()
+    for tail, extra in (("", ()), (_RIDGES_KEPT, ("--noremove_ridge",)))
   ]
 
 
@@ -265,8 +266,8 @@ def _afl_lines(panel: Panel) -> list[Line]:
 
 def _rounds(outcome: suite.Outcome) -> str:
   """The number of rounds that a time is for, and how many were run."""
-  played = outcome.summary["cost"]["rounds"]
-  if claims.closed_form(outcome):
+  rounds = outcome.summary["cost"]["rounds"]
+  if claims.is_closed_form(outcome):
     return str(
       np.count_nonzero(
         [
@@ -276,34 +277,34 @@ def _rounds(outcome: suite.Outcome) -> str:
         ]
       )
     )
-  stated = round(played * claims.stretch(outcome))
-  return str(stated) + (f" ({played} run)" if stated != played else "")
+  stated = round(rounds * claims.rounds_factor(outcome))
+  return str(stated) + (f" ({rounds} run)" if stated != rounds else "")
 
 
 def _wall(outcome: suite.Outcome) -> float:
   """This machine's seconds for a seed, scaled to the stated rounds."""
-  return claims.stretch(outcome) * outcome.rows[-1]["seconds"]
+  return claims.rounds_factor(outcome) * outcome.rows[-1]["seconds"]
 
 
 #: Heading of a column of times that nothing else can be compared with.
-_HERE = "s on this machine (not to be mixed with the others)"
-#: What a client spends its time on -> column of rounds.csv.
+_WALL_HEADING = "s on this machine (not to be mixed with the others)"
+#: Activity on which a client spends time -> column of rounds.csv.
 _PARTS = dict(
   zip(
     ("computation", "idle", "communication"), (records.SIMULATED[i] for i in (0, 2, 1))
   )
 )
 #: The same with the whole time -> measure.
-_TIMES = {part: claims.simulated(column) for part, column in _PARTS.items()} | {
+_TIMES = {part: claims.seconds_of(column) for part, column in _PARTS.items()} | {
   "together": claims.TOTAL
 }
 
 
-def _saved_by_acnnl() -> dict[tuple[str, str], float]:
+def _paper_savings() -> dict[tuple[str, str], float]:
   """(panel, method) -> percent that the paper's FedACnnL saves against it."""
   return {
     (panel, method.removeprefix(f"{claims.ACNNL} vs ")): value
-    for (panel, method), value in report.stated(NAME, "Fig4").items()
+    for (panel, method), value in report.paper_numbers(NAME, "Fig4").items()
   }
 
 
@@ -313,7 +314,7 @@ def time_table(outcomes: suite.Outcomes) -> str:
   The last column has the seconds of this machine, which computes all clients.
   They must not be compared with the simulated seconds.
   """
-  stated = _saved_by_acnnl()
+  stated = _paper_savings()
   parts = [
     "Mean seconds of a client for the whole training on the simulated "
     "machines. All rounds of a method with rounds take the same time: where "
@@ -323,12 +324,12 @@ def time_table(outcomes: suite.Outcomes) -> str:
   for runs in suite.by_panel(outcomes):
     panel, rows = runs[0].cell.panel, []
     for o in runs:
-      label, saved, said = o.cell.label, "-", "-"
+      label, saved, published = o.cell.label, "-", "-"
       if label != claims.ACNNL:
         saved = f"{claims.reduction(runs, panel, label).mean():.1f}"
-        said = report.number(stated.get((panel, label)))
+        published = report.number(stated.get((panel, label)))
         if panel == "b" and label != claims.WA:
-          said = "more than 97"
+          published = "more than 97"
       seconds = {part: f"{time(o).mean():.4g}" for part, time in _TIMES.items()}
       rows.append(
         [
@@ -337,7 +338,7 @@ def time_table(outcomes: suite.Outcomes) -> str:
           seconds.pop("together"),
           *seconds.values(),
           saved,
-          said,
+          published,
           f"{_wall(o):.3g}",
         ]
       )
@@ -352,7 +353,7 @@ def time_table(outcomes: suite.Outcomes) -> str:
           *_PARTS,
           "FedACnnL needs less by, %",
           "paper",
-          _HERE,
+          _WALL_HEADING,
         ],
         rows,
       ),
@@ -377,13 +378,16 @@ def to_accuracy(outcomes: suite.Outcomes) -> str:
     "is what it saves in the rounds that the paper states.",
   ]
   for runs in suite.by_panel(outcomes):
-    wanted = [float(name) for name in runs[0].summary["rounds_to"]]
+    targets = [float(name) for name in runs[0].summary["rounds_to"]]
     ours = next((o for o in runs if o.cell.label == claims.ACNNL), None)
     parts.append(
       table(
-        [runs[0].cell.place, *(f"{100 * t:g} %" for t in wanted)],
+        [runs[0].cell.place, *(f"{100 * t:g} %" for t in targets)],
         (
-          [o.cell.label, *(_time_to(o, t, None if ours is o else ours) for t in wanted)]
+          [
+            o.cell.label,
+            *(_time_to(o, t, None if ours is o else ours) for t in targets),
+          ]
           for o in runs
         ),
       )
@@ -393,14 +397,16 @@ def to_accuracy(outcomes: suite.Outcomes) -> str:
 
 def _time_to(outcome: suite.Outcome, target: float, ours: suite.Outcome | None) -> str:
   """The seconds to an accuracy, and what FedACnnL saves of them."""
-  spent = targets.spent(outcome, target, "simulated_s")
+  spent = targets.costs_at_target(outcome, target, "simulated_s")
   middle = targets.median(spent)
   if middle is None:
     return "-"
   saved = (
     "-"
     if ours is None
-    else targets.shown_saving(targets.spent(ours, target, "simulated_s"), spent, False)
+    else targets.format_saving(
+      targets.costs_at_target(ours, target, "simulated_s"), spent, False
+    )
   )
   return f"{middle:.3g}" + (f" ({saved})" if saved != "-" else "")
 
@@ -418,20 +424,20 @@ def _draw_times(
   less in the paper; by default Fig. 4. At the mark of a method its time would
   be so much more than FedACnnL's here.
   """
-  stated = _saved_by_acnnl() if stated is None else stated
+  stated = _paper_savings() if stated is None else stated
   parts, marks = {}, {}
   labels = list(dict.fromkeys(o.cell.label for o in outcomes))
   for runs in suite.by_panel(outcomes):
-    found = {o.cell.label: o for o in runs}
+    by_label = {o.cell.label: o for o in runs}
     name = f"{runs[0].cell.heading}: simulated s"
     parts[name] = {
       part: [
-        float(seconds(found[label]).mean()) if label in found else None
+        float(seconds(by_label[label]).mean()) if label in by_label else None
         for label in labels
       ]
       for part, seconds in _TIMES.items()
     }
-    ours = found.get(claims.ACNNL)
+    ours = by_label.get(claims.ACNNL)
     marks[name] = [
       None
       if ours is None or saved is None
@@ -465,7 +471,9 @@ def _draw_fig6(
     "accuracy, clients' own data, %",
     {
       (panel, method): value
-      for (_, method), value in report.stated(NAME, "Fig6", "test_accuracy").items()
+      for (_, method), value in report.paper_numbers(
+        NAME, "Fig6", "test_accuracy"
+      ).items()
       for panel in "acd"
     },
   )(paths, outcomes, title, x_axis)
@@ -479,7 +487,7 @@ def _draw_fig6(
 
 def _ends(
   outcomes: suite.Outcomes,
-  named: str,
+  heading: str,
   stated: Mapping[str, float] | None = None,
   *,
   times: bool = False,
@@ -488,35 +496,35 @@ def _ends(
 
   Args:
     outcomes: the runs.
-    named: heading of the first column.
+    heading: that of the first column.
     stated: label -> the paper's number in percent.
     times: whether the simulated seconds and those of this machine are added.
   """
   parts = []
   head = [
-    named,
+    heading,
     *bool(stated) * ["paper"],
     "clients' own test data, %",
     "mean of the clients",
     "worst tenth of them",
     "global model",
-    *times * ["simulated s", "of these idle", _HERE],
+    *times * ["simulated s", "of these idle", _WALL_HEADING],
   ]
   for runs in suite.by_panel(outcomes):
     rows = []
     for o in runs:
-      said = (stated or {}).get(o.cell.label)
+      published = (stated or {}).get(o.cell.label)
       final = o.summary["final"]
       rows.append(
         [
           o.cell.label,
-          *bool(stated) * [report.number(said, ".2f")],
+          *bool(stated) * [report.number(published, ".2f")],
           *(
-            shown(final["local"][name]["values"], factor=100)
+            format_spread(final["local"][name]["values"], factor=100)
             for name in ("accuracy", "client_accuracy", "worst_decile")
           ),
           # Each client alone has no global model.
-          shown(final["global"]["accuracy"]["values"], factor=100)
+          format_spread(final["global"]["accuracy"]["values"], factor=100)
           if "global" in final
           else "-",
         ]
@@ -538,19 +546,21 @@ def fig6_table(outcomes: suite.Outcomes) -> str:
     "method",
     {
       method: value
-      for (_, method), value in report.stated(NAME, "Fig6", "test_accuracy").items()
+      for (_, method), value in report.paper_numbers(
+        NAME, "Fig6", "test_accuracy"
+      ).items()
     },
     times=True,
   )
-  played = {o.cell.label: o.summary["cost"]["rounds"] for o in outcomes}
-  names = [registry.get(name).label for name in CIFAR10_PLAYED]
-  short = [f"{name} {played[name]}" for name in names if name in played]
+  rounds_of = {o.cell.label: o.summary["cost"]["rounds"] for o in outcomes}
+  names = [registry.get(name).label for name in CIFAR10_ROUNDS_RUN]
+  short = [f"{name} {rounds_of[name]}" for name in names if name in rounds_of]
   if short:
     text += (
       "\n\nRounds that were run of methods by SGD, whose end they "
       f"are not: {', '.join(short)}."
     )
-  missing = [name for name in names if name not in played]
+  missing = [name for name in names if name not in rounds_of]
   if missing:
     text += f"\n\nNot run, hours on two cores: {', '.join(missing)}."
   return text
@@ -570,12 +580,16 @@ def _columns(
 
   The paper has one pFedMe; its number stands beside theta.
   """
-  stated = report.stated(NAME, "Table2", "test_accuracy_mean")
-  found = {o.cell.label: o for o in runs}
+  stated = report.paper_numbers(NAME, "Table2", "test_accuracy_mean")
+  by_label = {o.cell.label: o for o in runs}
   for column, (label, protocol) in claims.COLUMNS.items():
     yield (
       column,
-      (_mean_and_sd(claims.score(protocol)(found[label])) if label in found else None),
+      (
+        _mean_and_sd(claims.score(protocol)(by_label[label]))
+        if label in by_label
+        else None
+      ),
       (stated.get((runs[0].cell.panel, label)) if protocol == "local" else None),
     )
 
@@ -590,14 +604,14 @@ def table2(outcomes: suite.Outcomes) -> str:
   ]
   for runs in suite.by_panel(outcomes):
     rows.append([runs[0].cell.place])
-    for column, ours, said in _columns(runs):
+    for column, ours, published in _columns(runs):
       if column in columns:
         rows[-1].append(
           "-"
           if ours is None
           else f"{ours[0]:.2f}"
           + ("" if math.isnan(ours[1]) else f" +- {ours[1]:.2f}")
-          + (f" ({said:.2f})" if said else "")
+          + (f" ({published:.2f})" if published else "")
         )
   return (
     "Accuracy on the clients' own test data, all examples counted "
@@ -618,8 +632,10 @@ def _draw_table2(
     paths,
     {
       runs[0].cell.heading: {
-        column: plots.Dot(None, paper=said) if ours is None else plots.Dot(*ours, said)
-        for column, ours, said in _columns(runs)
+        column: plots.Dot(None, paper=published)
+        if ours is None
+        else plots.Dot(*ours, published)
+        for column, ours, published in _columns(runs)
       }
       for runs in suite.by_panel(outcomes)
     },
@@ -634,10 +650,15 @@ def afl_table(outcomes: suite.Outcomes) -> str:
   last = claims.end("global")
   rows = []
   for runs in suite.by_panel(outcomes):
-    found = {o.cell.label: f"{last(o).mean():.2f}" for o in runs}
+    accuracies = {o.cell.label: f"{last(o).mean():.2f}" for o in runs}
     rows += [
-      [runs[0].cell.place, how, found.get(how, "-"), found.get(how + _KEPT, "-")]
-      for how in _DEALT
+      [
+        runs[0].cell.place,
+        partition,
+        accuracies.get(partition, "-"),
+        accuracies.get(partition + _RIDGES_KEPT, "-"),
+      ]
+      for partition in _DEALT
     ]
   return (
     "Accuracy of the one global model, in percent. Every client adds "
@@ -652,7 +673,7 @@ def _figure(
   panels: tuple[Panel, ...],
   lines_of: Callable[[Panel], list[Line]],
   num_seeds: int = 1,
-  **more,
+  **options,
 ) -> Figure:
   """A figure whose lines are those of ``lines_of``.
 
@@ -660,7 +681,7 @@ def _figure(
   meant for orientation, takes long, or shows simulated times, which do not
   depend on the seed.
   """
-  return Figure(title, "accuracy", "", panels, lines_of, num_seeds=num_seeds, **more)
+  return Figure(title, "accuracy", "", panels, lines_of, num_seeds=num_seeds, **options)
 
 
 _personal = functools.partial(

@@ -47,13 +47,13 @@ PANELS = tuple(
 )
 
 
-def _tuned(data: str) -> bool:
+def _is_tuned(data: str) -> bool:
   """Whether the methods are tuned on a data set: there is no board before."""
   return (config.PRESETS / NAME / f"methods_{data}").is_dir()
 
 
 def _lines(panel: figures.Panel) -> list[figures.Line]:
-  folders = ["methods", *[f"methods_{panel.data}"] * _tuned(panel.data)]
+  folders = ["methods", *[f"methods_{panel.data}"] * _is_tuned(panel.data)]
   return [
     figures.Line(
       label, tuple(f"--flagfile={NAME}/{folder}/{name}.flags" for folder in folders)
@@ -66,42 +66,42 @@ def _lines(panel: figures.Panel) -> list[figures.Line]:
 SCORE = verdicts.late("accuracy", "local")
 
 
-def tested(gaps: Sequence[np.ndarray]) -> list[tuple[dict[str, float], float]]:
+def gap_statistics(gaps: Sequence[np.ndarray]) -> list[tuple[dict[str, float], float]]:
   """The mean with its interval, and Holm's p value, of paired differences."""
   corrected = holm([paired_t(list(gap))[1] for gap in gaps])
   return [(results.spread(list(gap)), p) for gap, p in zip(gaps, corrected)]
 
 
 def _gap(spread: dict[str, float], p: float) -> str:
-  shown = results.shown(spread, sign="+")
-  return shown if np.isnan(p) else f"{shown} ({p:.2g})"
+  text = results.format_spread(spread, sign="+")
+  return text if np.isnan(p) else f"{text} ({p:.2g})"
 
 
 def table(outcomes: suite.Outcomes) -> str:
   """Every method's accuracy, and its gaps with the p values of the tests."""
   rows = []
   for runs in suite.by_panel(outcomes):
-    found = {o.cell.label: partitions.means(SCORE(o), o.parts) for o in runs}
-    best = max(found, key=lambda label: found[label].mean())
+    means = {o.cell.label: partitions.means(SCORE(o), o.parts) for o in runs}
+    best = max(means, key=lambda label: means[label].mean())
     columns = []
-    for other in (BASE, best):
-      labels = [label for label in found if label != other]
-      gaps = tested([found[label] - found[other] for label in labels])
+    for reference in (BASE, best):
+      labels = [label for label in means if label != reference]
+      gaps = gap_statistics([means[label] - means[reference] for label in labels])
       columns.append({label: _gap(*gap) for label, gap in zip(labels, gaps)})
-    for o in sorted(runs, key=lambda o: -found[o.cell.label].mean()):
+    for o in sorted(runs, key=lambda o: -means[o.cell.label].mean()):
       late, label = o.summary["mean_last_10"]["local"], o.cell.label
       last = max(row["round"] for row in o.rows)
-      sent = np.array(
+      megabytes = np.array(
         [row["total_bytes"] / 1e6 for row in o.rows if row["round"] == last]
       )
       rows.append(
         [
           o.cell.panel_title,
           label,
-          report.shown(found[label]),
-          results.shown(late["worst_decile"], 1, 100),
+          report.format_spread(means[label]),
+          results.format_spread(late["worst_decile"], 1, 100),
           *(column.get(label, "-") for column in columns),
-          f"{sent.mean():,.0f}",
+          f"{megabytes.mean():,.0f}",
         ]
       )
   return (
@@ -128,10 +128,10 @@ def replay(outcomes: suite.Outcomes) -> str:
   """Section: the line that runs each cell again."""
   lines = [
     f"- {o.cell.panel_title}, {o.cell.label}: `fedjax-alg run "
-    f"{report.shown_flags(o)} --partition_seed=P`"
+    f"{report.format_flags(o)} --partition_seed=P`"
     for o in outcomes
   ]
-  return report.collapsed(
+  return report.collapse(
     "The line that runs each cell again, P = 0 to 8", "\n".join(lines)
   )
 
@@ -140,7 +140,7 @@ FIGURE = figures.Figure(
   "The board: clustered and personalised methods, tuned with equal budgets",
   "accuracy",
   "",
-  tuple(panel for panel in PANELS if _tuned(panel.data)),
+  tuple(panel for panel in PANELS if _is_tuned(panel.data)),
   protocol="local",
   protocols="local",
   eval_every=50,

@@ -33,7 +33,7 @@ DATA: dict[str, tuple[tuple[str, ...], float]] = {
 }
 #: Data set -> how settings were chosen that are those of MNIST.
 _UNTUNED = {"Fashion-MNIST": "untuned, anything on Fashion-MNIST"}
-WHOLE = "whole"
+UNCOMPRESSED = "whole"
 
 
 def _lines(panel: figures.Panel) -> list[figures.Line]:
@@ -60,24 +60,24 @@ def _to_target(outcome: suite.Outcome, up: bool) -> np.ndarray:
     One for each seed, or for each partition the mean of its seeds.
   """
   spent = (
-    functools.partial(cost_to_accuracy.sent_up, column="bytes_up")
+    functools.partial(cost_to_accuracy.uploads_at_target, column="bytes_up")
     if up
-    else functools.partial(cost_to_accuracy.spent, column="total_bytes")
+    else functools.partial(cost_to_accuracy.costs_at_target, column="total_bytes")
   )
-  return partitions.each(lambda part: np.array(spent(part, _target(part)), float))(
-    outcome
-  )
+  return partitions.per_partition(
+    lambda part: np.array(spent(part, _target(part)), float)
+  )(outcome)
 
 
-def _shown_times(ours: np.ndarray, whole: np.ndarray) -> tuple[str, str]:
+def _compare_bytes(ours: np.ndarray, uncompressed: np.ndarray) -> tuple[str, str]:
   """(how many times fewer bytes, the verdict)."""
-  if np.isnan(whole).any():
+  if np.isnan(uncompressed).any():
     return "-", "whole does not get there"
   if np.isnan(ours).any():
     return "-", "does not get there" if np.isnan(ours).all() else (rule.UNDECIDED)
-  found = results.spread(whole / ours)
-  place = rule.place(found["mean"] - 1.0, found["ci95"], rule.tie_of(1.0, "times"))
-  return results.shown(found, 1), {
+  ratio = results.spread(uncompressed / ours)
+  place = rule.place(ratio["mean"] - 1.0, ratio["ci95"], rule.tie_of(1.0, "times"))
+  return results.format_spread(ratio, 1), {
     rule.ABOVE: "fewer bytes",
     rule.BELOW: "more bytes",
     rule.SAME: "as many bytes",
@@ -85,27 +85,29 @@ def _shown_times(ours: np.ndarray, whole: np.ndarray) -> tuple[str, str]:
 
 
 def table(outcomes: suite.Outcomes) -> str:
-  """What every compressor sends and reaches, and what it saves."""
+  """Tabulates what every compressor sends, reaches and saves."""
   rows = []
   for runs in suite.by_panel(outcomes):
-    whole = next((o for o in runs if o.cell.label == WHOLE), None)
+    uncompressed = next((o for o in runs if o.cell.label == UNCOMPRESSED), None)
     for o in runs:
       spent = []
       for up in (True, False):
-        own = _to_target(o, up)
+        needed = _to_target(o, up)
         spent += [
-          "-" if np.isnan(own).any() else report.shown(own / 1e6, 1),
+          "-" if np.isnan(needed).any() else report.format_spread(needed / 1e6, 1),
           *(
             ("-", "-")
-            if whole in (None, o)
-            else _shown_times(own, _to_target(whole, up))
+            if uncompressed in (None, o)
+            else _compare_bytes(needed, _to_target(uncompressed, up))
           ),
         ]
       rows.append(
         [
           o.cell.panel_title,
           o.cell.label,
-          results.shown(o.summary["mean_last_10"]["global"]["accuracy"], factor=100),
+          results.format_spread(
+            o.summary["mean_last_10"]["global"]["accuracy"], factor=100
+          ),
           f"{o.summary['cost']['last_round']['bytes_up']:,.0f}",
           f"{100 * _target(o):g} %",
           *spent,

@@ -77,17 +77,17 @@ def _study(name: str, request: figures.Request) -> dict[str, Any]:
   rounds = int(config.values["rounds"]) * _SEEDS * tuning.PARTITIONS
   print(f"{name}: grid", flush=True)
   began = time.process_time()
-  played = study.play(name)
+  trials = study.play(name)
   grid_seconds = time.process_time() - began
-  chosen = tuning.choose(played).setting
+  setting = tuning.choose(trials).setting
   print(f"{name}: derivatives", flush=True)
   values = Command(None, gradients.FLAGS, lambda *_: None).values()
   values(["", f"--{gradients.FLAG}={','.join(METHODS[name])}"])
   starts = dataclasses.asdict(registry.get(name).hparams()) | {
-    "client_lr": min(trial.setting["client_lr"] for trial in played)
+    "client_lr": min(trial.setting["client_lr"] for trial in trials)
   }
   began = time.process_time()
-  found = gradients.make(
+  descent = gradients.make(
     [
       *words,
       "--num_seeds=1",
@@ -103,25 +103,28 @@ def _study(name: str, request: figures.Request) -> dict[str, Any]:
   scores = study.scores(
     [*words, "--eval_protocols=validation"],
     [
-      chosen,
-      *({k: float(f"{v:.4g}") for k, v in step.values.items()} for step in found.steps),
+      setting,
+      *(
+        {k: float(f"{v:.4g}") for k, v in step.values.items()} for step in descent.steps
+      ),
     ],
   )
   return {
     "words": words,
     "grid_seconds": grid_seconds,
     "seconds": seconds,
-    "chosen": chosen,
-    "grid": [[rounds * at, trial.validation] for at, trial in enumerate(played, 1)],
+    "chosen": setting,
+    "grid": [[rounds * at, trial.validation] for at, trial in enumerate(trials, 1)],
     "grid_scores": scores[0],
-    "best": found.steps.index(found.best),
+    "best": descent.steps.index(descent.best),
     "steps": [
-      dict(step._asdict(), scores=own) for step, own in zip(found.steps, scores[1:])
+      dict(step._asdict(), scores=step_scores)
+      for step, step_scores in zip(descent.steps, scores[1:])
     ],
   }
 
 
-def _studied(name: str, request: figures.Request) -> dict[str, Any]:
+def _resume_study(name: str, request: figures.Request) -> dict[str, Any]:
   """The study of a method, which is read again where it was finished."""
   path = request.root / "gradient" / f"{name}.json"
   key = [*request.common, request.quick]
@@ -129,9 +132,9 @@ def _studied(name: str, request: figures.Request) -> dict[str, Any]:
     f"`out_dir`={request.root}", {path: files.json_with("key", "steps", "grid")}
   )
   if path.is_file():
-    kept = json.loads(files.read_text(path))
-    if kept.get("key") == key:
-      return kept
+    stored = json.loads(files.read_text(path))
+    if stored.get("key") == key:
+      return stored
   study = _study(name, request) | {"key": key}
   path.parent.mkdir(parents=True, exist_ok=True)
   results.write_text(path, json.dumps(study, indent=1))  # which has NaN
@@ -160,10 +163,10 @@ def _draw(paths: plots.Paths, studies: Mapping[str, Any]) -> None:
     size=(3.6, 3.4),
   ) as axes:
     for axis, study in zip(axes, studies.values()):
-      played, scores = zip(*study["grid"])
+      rounds, scores = zip(*study["grid"])
       for (x, y), colour, marker, label in (
         (
-          (played, np.fmax.accumulate(scores)),
+          (rounds, np.fmax.accumulate(scores)),
           styles.COLOURS[0],
           "s",
           "grid, best so far",
@@ -174,7 +177,7 @@ def _draw(paths: plots.Paths, studies: Mapping[str, Any]) -> None:
           x, y, where="post", color=colour, marker=marker, markersize=4, label=label
         )
       axis.axvline(
-        SHARE * played[-1],
+        SHARE * rounds[-1],
         color="0.6",
         linestyle=":",
         label="a third of the grid's rounds",
@@ -195,9 +198,11 @@ def _rows(studies: Mapping[str, Any]) -> list[list[str]]:
   rows = []
   for name, study in studies.items():
     step = study["steps"][study["best"]]
-    grid, own = np.array(study["grid_scores"]), np.array(step["scores"])
+    grid, derived = np.array(study["grid_scores"]), np.array(step["scores"])
     gap, ci95 = (
-      metrics.confidence_95(list(own - grid)) if own.size else (math.nan, math.nan)
+      metrics.confidence_95(list(derived - grid))
+      if derived.size
+      else (math.nan, math.nan)
     )
     if len(grid) < 2:
       ci95 = math.nan
@@ -214,8 +219,8 @@ def _rows(studies: Mapping[str, Any]) -> list[list[str]]:
         registry.get(name).label,
         _words(study["chosen"]),
         _words(step["values"]),
-        report.shown(grid),
-        report.shown(own),
+        report.format_spread(grid),
+        report.format_spread(derived),
         f"{gap:+.2f} +- {ci95:.2f}",
         str(all_rounds),
         f"{rounds} ({rounds / all_rounds:.2f})",
@@ -229,7 +234,7 @@ def _rows(studies: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _make(request: figures.Request, folder: pathlib.Path) -> tuple[str, list[Any]]:
-  studies = {name: _studied(name, request) for name in METHODS}
+  studies = {name: _resume_study(name, request) for name in METHODS}
   table = report.table(
     [
       "method",
@@ -283,7 +288,7 @@ def _outer(study: Mapping[str, Any]) -> str:
         f"{step['loss']:.4f}",
         *(f"{v:.2g}" for v in step["gradient"].values()),
         "yes" if step["kept"] else "no",
-        report.shown(step["scores"]) if step["scores"] else "diverged",
+        report.format_spread(step["scores"]) if step["scores"] else "diverged",
       ]
       for step in study["steps"]
     ),

@@ -68,7 +68,7 @@ def _lines(panel: figures.Panel) -> list[figures.Line]:
   ]
 
 
-@partitions.each
+@partitions.per_partition
 def honest(outcome: suite.Outcome) -> np.ndarray:
   """Accuracy in percent on the honest clients' own test data, [seeds]."""
   rows = [
@@ -82,44 +82,46 @@ def honest(outcome: suite.Outcome) -> np.ndarray:
     hostile = np.asarray(
       hostile_clients(len(hostile), values["attackers"], values["attack_seed"])
     )
-  found = []
+  accuracies = []
   for seed in dict.fromkeys(row["seed"] for row in rows):
-    own = [
+    honest_rows = [
       row
       for row in rows
       if row["seed"] == seed
       and row["test_examples"]
       and not hostile[int(row["client"])]
     ]
-    found.append(
+    accuracies.append(
       100
       * np.average(
-        [row["accuracy"] for row in own],
-        weights=np.array([row["test_examples"] for row in own], float),
+        [row["accuracy"] for row in honest_rows],
+        weights=np.array([row["test_examples"] for row in honest_rows], float),
       )
     )
-  return np.array(found)
+  return np.array(accuracies)
 
 
 def _by_share(outcomes: suite.Outcomes) -> dict[str, dict[float, np.ndarray]]:
   """method -> share -> honest clients' accuracy, of one panel."""
-  found: dict[str, dict[float, np.ndarray]] = {}
+  by_method: dict[str, dict[float, np.ndarray]] = {}
   for o in outcomes:
     method, share = _attackers(o)
-    found.setdefault(method, {})[share] = honest(o)
-  return found
+    by_method.setdefault(method, {})[share] = honest(o)
+  return by_method
 
 
 def _table(outcomes: suite.Outcomes) -> str:
   rows = []
   shares = sorted({_attackers(o)[1] for o in outcomes})
   for runs in suite.by_panel(outcomes):
-    for method, found in _by_share(runs).items():
+    for method, by_share in _by_share(runs).items():
       rows.append(
         [
           runs[0].cell.panel_title,
           method,
-          *(report.shown(found[s]) if s in found else "-" for s in shares),
+          *(
+            report.format_spread(by_share[s]) if s in by_share else "-" for s in shares
+          ),
         ]
       )
   return (
@@ -132,9 +134,9 @@ def _table(outcomes: suite.Outcomes) -> str:
   )
 
 
-def _lost(found: dict[float, np.ndarray], share: float) -> np.ndarray:
+def _points_lost(by_share: dict[float, np.ndarray], share: float) -> np.ndarray:
   """Points lost to the attackers, run by run."""
-  return found[0.0] - found[share]
+  return by_share[0.0] - by_share[share]
 
 
 def answer(outcomes: suite.Outcomes) -> str:
@@ -149,31 +151,31 @@ def answer(outcomes: suite.Outcomes) -> str:
   shares = sorted(
     {
       share
-      for found in panels.values()
-      for own in found.values()
-      for share in own
+      for by_method in panels.values()
+      for by_share in by_method.values()
+      for share in by_share
       if share
     }
   )
-  for title, found in panels.items():
+  for title, by_method in panels.items():
     attack, defence = title.split("; ")
     base = panels.get(f"{attack}; mean", {}).get("FedAvg", {})
-    for method, own in found.items():
+    for method, by_share in by_method.items():
       cells = {}
       for share in shares:
-        if not {0.0, share} <= set(own) & set(base):
+        if not {0.0, share} <= set(by_share) & set(base):
           continue
-        lost = _lost(own, share)
-        cells[share] = report.shown(lost)
+        lost = _points_lost(by_share, share)
+        cells[share] = report.format_spread(lost)
         if (method, defence) != ("FedAvg", "mean"):
-          saved = results.spread(_lost(base, share) - lost)
+          saved = results.spread(_points_lost(base, share) - lost)
           place = rule.place(saved["mean"], saved["ci95"], rule.TIE)
           verdict = {
             rule.ABOVE: "defends",
             rule.BELOW: "loses more",
             rule.SAME: "the same",
           }.get(place, place)
-          cells[share] += f"; {results.shown(saved, sign='+')}, {verdict}"
+          cells[share] += f"; {results.format_spread(saved, sign='+')}, {verdict}"
           counts[f"{method} with the {defence}"][verdict] += 1
       if cells:
         rows.append(
@@ -194,8 +196,8 @@ def answer(outcomes: suite.Outcomes) -> str:
       * (
         "\n\nOf all attacks and shares run, number of verdicts: "
         + "; ".join(
-          f"{name}: " + ", ".join(f"{verdict} {n}" for verdict, n in own.items())
-          for name, own in counts.items()
+          f"{name}: " + ", ".join(f"{verdict} {n}" for verdict, n in tally.items())
+          for name, tally in counts.items()
         )
         + "."
       )
@@ -216,15 +218,15 @@ def _draw(
     title,
     in_a_row=len(ATTACKS),
     size=(3.4, 3.0),
-    more=(0.6, 0.6),
+    margin=(0.6, 0.6),
     sharey=True,
   ) as axes:
     for axis, runs in zip(axes, runs_of):
-      for place, (method, found) in enumerate(_by_share(runs).items()):
+      for place, (method, by_share) in enumerate(_by_share(runs).items()):
         plots.draw_means(
           axis,
           method,
-          [(100 * s + 0.3 * (place - 2.5), found[s]) for s in sorted(found)],
+          [(100 * s + 0.3 * (place - 2.5), by_share[s]) for s in sorted(by_share)],
           style[method],
           100.0,
         )
@@ -234,29 +236,32 @@ def _draw(
       axis.set_ylim(0, 101)
 
 
-def _defended(defence: str) -> verdicts.Statement:
+def _defence_statement(defence: str) -> verdicts.Statement:
   """Whether several models lose less than one wherever it is attacked."""
 
   def check(outcomes):
-    found = []
+    parts = []
     for runs in suite.by_panel(outcomes):
       if not runs[0].cell.panel_title.endswith(f"; {defence}"):
         continue
-      own = _by_share(runs)
-      worst = max(share for one in own.values() for share in one)
-      if not worst or not {0.0, worst} <= set(own.get("FedAvg", {})):
+      by_method = _by_share(runs)
+      worst = max(share for by_share in by_method.values() for share in by_share)
+      if not worst or not {0.0, worst} <= set(by_method.get("FedAvg", {})):
         continue
       for method in SEVERAL:
-        if {0.0, worst} <= set(own.get(method, {})):
-          found.append(
+        if {0.0, worst} <= set(by_method.get(method, {})):
+          parts.append(
             (
               f"{runs[0].cell.panel} {method}",
-              verdicts.above(_lost(own["FedAvg"], worst), _lost(own[method], worst)),
+              verdicts.above(
+                _points_lost(by_method["FedAvg"], worst),
+                _points_lost(by_method[method], worst),
+              ),
             )
           )
-    if not found:
+    if not parts:
       raise verdicts.NotRun("no panel with attackers")
-    return verdicts.every(found)
+    return verdicts.every(parts)
 
   return verdicts.Statement(
     NAME,
@@ -282,7 +287,7 @@ FIGURE = figures.Figure(
   sections=(answer,),
   draw=_draw,
   quick=("b", "e"),
-  statements=tuple(map(_defended, DEFENCES)),
+  statements=tuple(map(_defence_statement, DEFENCES)),
   shrunk=(
     "--dataset=digits",
     "--features=none",

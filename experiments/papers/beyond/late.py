@@ -23,27 +23,29 @@ _SHARES = (0, 0.5, 0.9)
 
 
 def _takes(target: float, column: str, unit: float) -> report.Column:
-  """What a run takes to an accuracy, the median over its seeds."""
+  """Makes a column of a run's cost to an accuracy, the median over its seeds."""
 
   def cell(outcome: suite.Outcome) -> str:
-    middle = cost_to_accuracy.median(cost_to_accuracy.spent(outcome, target, column))
+    middle = cost_to_accuracy.median(
+      cost_to_accuracy.costs_at_target(outcome, target, column)
+    )
     return "never" if middle is None else f"{middle / unit:,.1f}"
 
   return cell
 
 
 def _table(outcomes: suite.Outcomes) -> str:
-  """What every method takes to an accuracy."""
+  """Tabulates every method's cost to an accuracy."""
   return report.of_runs(
     outcomes,
     {
-      "last ten rounds, % +- 95 % CI": lambda o: report.shown(
+      "last ten rounds, % +- 95 % CI": lambda o: report.format_spread(
         verdicts.late("accuracy")(o)
       ),
       **{
-        f"{what} to {100 * target:g} %": _takes(target, column, unit)
+        f"{cost} to {100 * target:g} %": _takes(target, column, unit)
         for target in _TARGETS
-        for what, column, unit in (
+        for cost, column, unit in (
           ("simulated minutes", "simulated_s", 60.0),
           ("MB", "total_bytes", 1e6),
           ("rounds", "round", 1.0),
@@ -66,13 +68,13 @@ def _sooner(label: str, than: str, panel: str) -> verdicts.Statement:
   def check(outcomes):
     # The other method may never get there: then its whole run is the bound.
     took, bound = (
-      cost_to_accuracy.spent(
-        verdicts.pick(outcomes, panel, one),
+      cost_to_accuracy.costs_at_target(
+        verdicts.pick(outcomes, panel, name),
         _TARGETS[0],
         "simulated_s",
-        or_last=one == than,
+        or_last=name == than,
       )
-      for one in (label, than)
+      for name in (label, than)
     )
     return verdicts.above(cost_to_accuracy.saving(took, bound), 0.0, "% less time", 1)
 

@@ -29,7 +29,7 @@ METHODS = {
 #: Epsilon of each panel at a delta of 1e-5.
 EPSILONS = {"a": 1.0, "b": 2.0, "c": 4.0, "d": 8.0, "e": math.inf}
 
-#: What is released -> z for the epsilon of each panel but the last. The
+#: Kinds of release -> z for the epsilon of each panel but the last. The
 #: accountant gives them; a test asks it again.
 NOISE = {
   "sampled": (2.321, 1.445, 1.006, 0.741),
@@ -42,17 +42,17 @@ _BUDGETS = ("a", "b", "c", "d")
 
 def _lines(panel: figures.Panel) -> list[figures.Line]:
   """Every method with the noise of a panel; without privacy in the last."""
-  found = []
+  lines = []
   for label, (file, released) in METHODS.items():
     flags = (f"--flagfile=beyond/private/{file}.flags",)
     if panel.letter in _BUDGETS:
       noise = NOISE[released][_BUDGETS.index(panel.letter)]
-      found.append(figures.Line(label, (*flags, f"--noise_multiplier={noise}")))
+      lines.append(figures.Line(label, (*flags, f"--noise_multiplier={noise}")))
     elif file != "fedavg_adaptive":
-      found.append(
+      lines.append(
         figures.Line(label, (f"--flagfile=beyond/private/{file}_plain.flags",))
       )
-  return found
+  return lines
 
 
 #: Of the last evaluation, in percent, of every seed.
@@ -60,11 +60,11 @@ _accuracies = verdicts.end("accuracy")
 
 
 def _epsilon(outcome: suite.Outcome) -> float:
-  """Infinite without privacy; NaN if the accountant is missing."""
+  """Reads epsilon: infinite without privacy, NaN without the accountant."""
   if "privacy" not in outcome.summary:
     return math.inf
-  found = outcome.summary["privacy"]["epsilon"]
-  return math.nan if found is None else found
+  epsilon = outcome.summary["privacy"]["epsilon"]
+  return math.nan if epsilon is None else epsilon
 
 
 def _table(outcomes: suite.Outcomes) -> str:
@@ -80,7 +80,7 @@ def _table(outcomes: suite.Outcomes) -> str:
             if math.isfinite(_epsilon(o))
             else "-"
           ),
-          "accuracy, % +- 95 % CI": lambda o: report.shown(_accuracies(o)),
+          "accuracy, % +- 95 % CI": lambda o: report.format_spread(_accuracies(o)),
           "rounds": lambda o: o.summary["cost"]["rounds"],
         },
       ),
@@ -150,13 +150,14 @@ def needed_epsilon(
 
 def _curves(outcomes: suite.Outcomes) -> dict[str, list[tuple[float, np.ndarray]]]:
   """label -> (epsilon, accuracy of every seed) by epsilon, where finite."""
-  found: dict[str, list[tuple[float, np.ndarray]]] = {}
+  curves: dict[str, list[tuple[float, np.ndarray]]] = {}
   for outcome in outcomes:
     epsilon = _epsilon(outcome)
     if math.isfinite(epsilon):
-      found.setdefault(outcome.cell.label, []).append((epsilon, _accuracies(outcome)))
+      curves.setdefault(outcome.cell.label, []).append((epsilon, _accuracies(outcome)))
   return {
-    label: sorted(points, key=lambda point: point[0]) for label, points in found.items()
+    label: sorted(points, key=lambda point: point[0])
+    for label, points in curves.items()
   }
 
 
@@ -164,10 +165,10 @@ def _draw(
   paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
 ) -> None:
   """Accuracy over epsilon; ticks at the right are without privacy."""
-  drawn = styles.of(METHODS)
+  style = styles.of(METHODS)
   with plots.sheet(paths, [""], title, size=(6.4, 4.0)) as (axis,):
     for label, points in _curves(outcomes).items():
-      plots.draw_means(axis, label, points, drawn[label], 100.0)
+      plots.draw_means(axis, label, points, style[label], 100.0)
     for outcome in outcomes:
       if math.isinf(_epsilon(outcome)):
         axis.plot(
@@ -175,7 +176,7 @@ def _draw(
           _accuracies(outcome).mean(),
           "_",
           clip_on=False,
-          color=drawn[outcome.cell.label].colour,
+          color=style[outcome.cell.label].colour,
           markersize=16,
           markeredgewidth=2,
           transform=axis.get_yaxis_transform(),

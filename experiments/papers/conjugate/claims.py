@@ -55,10 +55,10 @@ def _to_98(outcomes, panel):
 
 def _first_to_98(outcomes, panel):
   """CLSFSVRG needs fewer rounds to 98 % than every other method."""
-  ours, rest = _to_98(outcomes, panel)
+  ours, others = _to_98(outcomes, panel)
   if not np.isfinite(ours).all():
     verdicts.needs_rounds(outcomes, 100)
-  best = np.min(list(rest.values()), axis=0)
+  best = np.min(list(others.values()), axis=0)
   return verdicts.votes(ours < best, f"{_rounds(ours)} against {_rounds(best)}")
 
 
@@ -70,11 +70,11 @@ def _rounds(values):
 def _no_other_at_98(outcomes, panel):
   """Every other method stays below 98 % for 100 rounds."""
   verdicts.needs_rounds(outcomes, 100)
-  _, rest = _to_98(outcomes, panel)
+  _, others = _to_98(outcomes, panel)
   return verdicts.votes(
-    ~np.isfinite(list(rest.values())).any(0),
+    ~np.isfinite(list(others.values())).any(0),
     ", ".join(
-      f"{label} at {_rounds(n)}" for label, n in rest.items() if np.isfinite(n).any()
+      f"{label} at {_rounds(n)}" for label, n in others.items() if np.isfinite(n).any()
     )
     or "none",
   )
@@ -84,10 +84,10 @@ def _fewer_rounds(outcomes):
   """CLSFSVRG needs 50 % fewer rounds to 98 % than the best other method."""
   parts = []
   for p in verdicts.panels_of(outcomes):
-    ours, rest = _to_98(outcomes, p)
+    ours, others = _to_98(outcomes, p)
     mine, best = (
       [v if math.isfinite(v) else None for v in n]
-      for n in (ours, np.min(list(rest.values()), axis=0))
+      for n in (ours, np.min(list(others.values()), axis=0))
     )
     try:
       parts.append(
@@ -257,23 +257,23 @@ def fig7(target: float) -> tuple[verdicts.Statement, ...]:
   """The claim about the communication to a target, with 5 % of the clients."""
 
   def against(outcomes, label):
-    ours, other = (pick(outcomes, "d", name) for name in (CLS, label))
-    found = at_least(
+    ours, theirs = (pick(outcomes, "d", name) for name in (CLS, label))
+    verdict = at_least(
       targets.saving(
-        targets.spent(ours, target, "total_floats"),
-        targets.spent(other, target, "total_floats", or_last=True),
+        targets.costs_at_target(ours, target, "total_floats"),
+        targets.costs_at_target(theirs, target, "total_floats", or_last=True),
         ours.parts,
       ),
       SAVING,
     )
-    if None not in targets.reached(other, target):
-      return found
+    if None not in targets.rows_at_target(theirs, target):
+      return verdict
     # LoSAC has not reached the target yet, so even more is saved.
-    return found._replace(
-      holds=found.holds or None, measured=f"more than {found.measured}"
+    return verdict._replace(
+      holds=verdict.holds or None, measured=f"more than {verdict.measured}"
     )
 
-  def saved(outcomes):
+  def check(outcomes):
     return every((label, against(outcomes, label)) for label in (LOSAC, CLIENT))
 
   return for_paper(
@@ -281,18 +281,18 @@ def fig7(target: float) -> tuple[verdicts.Statement, ...]:
     "Fig7",
     {
       f"CLSFSVRG sends {SAVING} % less than either variant of LoSAC to reach "
-      f"{100 * target:g} %": saved
+      f"{100 * target:g} %": check
     },
   )
 
 
-def fig8(wanted: Sequence[float]) -> tuple[verdicts.Statement, ...]:
+def fig8(levels: Sequence[float]) -> tuple[verdicts.Statement, ...]:
   """The claims about the seconds to the targets, with 5 % of the clients."""
 
-  def spent(outcomes, of):
+  def pair_seconds(outcomes, of):
     """target -> ours and LoSAC's in the seeds in which both reach it."""
-    found = {}
-    for t in wanted:
+    pairs = {}
+    for t in levels:
       costs = [
         [
           None if a is None else of(a, b)
@@ -301,29 +301,31 @@ def fig8(wanted: Sequence[float]) -> tuple[verdicts.Statement, ...]:
         for label in (CLS, LOSAC)
       ]
       with contextlib.suppress(NotRun):
-        found[t] = np.transpose(targets.pairs(*costs))
-    if not found:
+        pairs[t] = np.transpose(targets.pairs(*costs))
+    if not pairs:
       raise NotRun("no seed in which both get there")
-    return found
+    return pairs
 
   def server(outcomes):
     return every(
       (
         f"{100 * t:g} %",
-        verdicts.within(ours / other, 1.0, SLIGHTLY)._replace(
-          measured=f"{(ours / other).mean():.1f} times "
-          f"({above(ours, other, ' s', 4).measured})"
+        verdicts.within(ours / theirs, 1.0, SLIGHTLY)._replace(
+          measured=f"{(ours / theirs).mean():.1f} times "
+          f"({above(ours, theirs, ' s', 4).measured})"
         ),
       )
-      for t, (ours, other) in spent(outcomes, lambda server, clients: server).items()
+      for t, (ours, theirs) in pair_seconds(
+        outcomes, lambda server, clients: server
+      ).items()
     )
 
   def less(outcomes):
     return at_least(
       max(
         (
-          100 * (1 - ours / other)
-          for ours, other in spent(outcomes, operator.add).values()
+          100 * (1 - ours / theirs)
+          for ours, theirs in pair_seconds(outcomes, operator.add).values()
         ),
         key=np.mean,
       ),

@@ -46,12 +46,12 @@ _by_step = figures.methods(
 def _readings(panel: Panel) -> list[Line]:
   """The stated settings, and all methods at their rate, by each reading."""
   return [
-    line._replace(label=f"{line.label} ({name})", flags=(*line.flags, *more))
+    line._replace(label=f"{line.label} ({name})", flags=(*line.flags, *extra))
     for line in _lines(panel)
     if line.protocol != TUNED
-    for name, more in READINGS.items()
-    if (_L2[0] not in more or line.protocol == STATED)
-    and not (_ONE_PASS[0] in more and line.label.startswith("LoSAC"))
+    for name, extra in READINGS.items()
+    if (_L2[0] not in extra or line.protocol == STATED)
+    and not (_ONE_PASS[0] in extra and line.label.startswith("LoSAC"))
   ]
 
 
@@ -65,7 +65,7 @@ def _both_variants(panel: Panel) -> list[Line]:
   return lines
 
 
-#: What a bar without a height means.
+#: Label of a bar without a height.
 NOT_REACHED = "not reached in half of the seeds"
 
 
@@ -74,21 +74,21 @@ def _draw_fig7(
 ) -> None:
   """Draws the kilobytes until the targets are reached."""
 
-  def kilobytes(found):
-    return None if found is None else found * targets.KB
+  def kilobytes(floats):
+    return None if floats is None else floats * targets.KB
 
   both, up = "KB, both ways, median over seeds", "KB sent up, median over seeds"
   parts = {
     name: {
-      o.cell.label: [kilobytes(targets.median(sent(o, t))) for t in TARGETS]
+      o.cell.label: [kilobytes(targets.median(floats_of(o, t))) for t in TARGETS]
       for o in outcomes
     }
-    for name, sent in (
-      (both, lambda o, t: targets.spent(o, t, "total_floats")),
-      (up, targets.sent_up),
+    for name, floats_of in (
+      (both, lambda o, t: targets.costs_at_target(o, t, "total_floats")),
+      (up, targets.uploads_at_target),
     )
   }
-  other = parts[both].get(claims.LOSAC, [None])[-1]
+  losac = parts[both].get(claims.LOSAC, [None])[-1]
   plots.bars(
     paths,
     parts,
@@ -97,7 +97,7 @@ def _draw_fig7(
     NOT_REACHED,
     {
       both: [None] * (len(TARGETS) - 1)
-      + [None if other is None else other * (1.0 - claims.SAVING / 100.0)]
+      + [None if losac is None else losac * (1.0 - claims.SAVING / 100.0)]
     },
     f"by the paper's saving, from {claims.LOSAC}'s here",
   )

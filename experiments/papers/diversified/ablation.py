@@ -1,4 +1,4 @@
-"""What variance reduction, several models and central acceleration each bring.
+"""Ablation of variance reduction, several models and central acceleration.
 
 MA-FSVRG is FSVRG's local steps, K models and a server step like Adam's. The
 ablation runs every combination of
@@ -93,13 +93,13 @@ lines = figures.of_files(
 _accuracy = verdicts.late("accuracy")
 
 
-@partitions.each
+@partitions.per_partition
 def _rounds(outcome: suite.Outcome) -> np.ndarray:
   """The rounds to the target; NaN for a repetition that does not reach it.
 
   A repetition is a seed, or a partition with the mean of its seeds.
   """
-  return np.array(targets.spent(outcome, TARGET, "round"), float)
+  return np.array(targets.costs_at_target(outcome, TARGET, "round"), float)
 
 
 class Part(NamedTuple):
@@ -123,12 +123,12 @@ def _pairs(
 ) -> Iterator[tuple[Combination, suite.Outcome, suite.Outcome]]:
   """(combination without the part, its run, the run with the part)."""
   for runs in suite.by_panel(outcomes):
-    found = {_BY_LABEL[o.cell.label]: o for o in runs}
-    for cell, outcome in found.items():
+    by_cell = {_BY_LABEL[o.cell.label]: o for o in runs}
+    for cell, outcome in by_cell.items():
       if getattr(cell, part.field) == part.without:
-        other = found.get(cell._replace(**{part.field: value}))
-        if other is not None:
-          yield cell, outcome, other
+        partner = by_cell.get(cell._replace(**{part.field: value}))
+        if partner is not None:
+          yield cell, outcome, partner
 
 
 def _difference(
@@ -140,15 +140,15 @@ def _difference(
   repetition, and the spread is that over the repetitions.
   """
   gaps = np.array([measure(b) - measure(a) for _, a, b in pairs])
-  known = ~np.isnan(gaps).any(1)
-  if not known.any():
+  complete = ~np.isnan(gaps).any(1)
+  if not complete.any():
     return results.spread([np.nan]), 0
-  return results.spread(gaps[known].mean(0)), int(known.sum())
+  return results.spread(gaps[complete].mean(0)), int(complete.sum())
 
 
-def _words(found: dict[str, Any]) -> str:
+def _words(difference: dict[str, Any]) -> str:
   """The verdict on a difference of accuracies."""
-  verdict = rule.place(found["mean"], found["ci95"], rule.TIE)
+  verdict = rule.place(difference["mean"], difference["ci95"], rule.TIE)
   return {
     rule.ABOVE: "brings more than the tie",
     rule.BELOW: "costs more than the tie",
@@ -168,7 +168,7 @@ def answer(outcomes: suite.Outcomes) -> str:
     f"average. Rounds saved are those to {100 * TARGET:g} %, over the "
     "pairs in which all repetitions of both get there.\n\n"
   )
-  rows, said = [], []
+  rows, phrases = [], []
   full = Combination("FSVRG", "adaptive", 4)
   for part in PARTS:
     for value in part.values:
@@ -176,28 +176,31 @@ def answer(outcomes: suite.Outcomes) -> str:
       if not pairs:
         continue
       without = {part.field: part.without}
-      alone = [p for p in pairs if p[0] == Combination("FedAvg", "average", 1)]
-      rest = [p for p in pairs if p[0] == full._replace(**without)]
+      on_fedavg = [p for p in pairs if p[0] == Combination("FedAvg", "average", 1)]
+      on_rest = [p for p in pairs if p[0] == full._replace(**without)]
       mean, _ = _difference(pairs, _accuracy)
       rounds, number = _difference(pairs, lambda o: -_rounds(o))
-      shown = f"K = {value}" if part.field == "models" else str(value)
+      text = f"K = {value}" if part.field == "models" else str(value)
       rows.append(
         [
-          f"{part.title}: {shown}",
+          f"{part.title}: {text}",
           part.without,
           *(
-            results.shown(_difference(some, _accuracy)[0], sign="+") if some else "-"
-            for some in (alone, rest)
+            results.format_spread(_difference(some, _accuracy)[0], sign="+")
+            if some
+            else "-"
+            for some in (on_fedavg, on_rest)
           ),
-          results.shown(mean, sign="+"),
+          results.format_spread(mean, sign="+"),
           _words(mean),
-          f"{results.shown(rounds, 1, sign='+')} ({number} of {len(pairs)})",
+          f"{results.format_spread(rounds, 1, sign='+')} ({number} of {len(pairs)})",
         ]
       )
-      said.append(
-        f"{part.title} ({shown}) {results.shown(mean, sign='+')} points, {_words(mean)}"
+      phrases.append(
+        f"{part.title} ({text}) {results.format_spread(mean, sign='+')} points, "
+        f"{_words(mean)}"
       )
-  if not said:
+  if not phrases:
     return ""
   return (
     intro
@@ -213,7 +216,7 @@ def answer(outcomes: suite.Outcomes) -> str:
       ],
       rows,
     )
-    + f"\n\nIn words: {'; '.join(said)}."
+    + f"\n\nIn words: {'; '.join(phrases)}."
   )
 
 
@@ -222,9 +225,9 @@ def table(outcomes: suite.Outcomes) -> str:
   panels = suite.by_panel(outcomes)
   titles = [runs[0].cell.panel_title for runs in panels]
   rows = []
-  found = {(o.cell.panel, o.cell.label): o for o in outcomes}
+  by_cell = {(o.cell.panel, o.cell.label): o for o in outcomes}
   for cell in CELLS.values():
-    runs = [found.get((own[0].cell.panel, cell.label)) for own in panels]
+    runs = [by_cell.get((panel[0].cell.panel, cell.label)) for panel in panels]
     if any(o is not None for o in runs):
       rows.append(
         [
@@ -256,13 +259,15 @@ def table(outcomes: suite.Outcomes) -> str:
 def _accuracies(outcome: suite.Outcome) -> str:
   late = outcome.summary["mean_last_10"]
   picked = ""
-  if records.CHOSEN in late:
-    picked = f" ({100 * late[records.CHOSEN]['accuracy']['mean']:.2f})"
-  return results.shown(late["global"]["accuracy"], factor=100) + picked
+  if records.GLOBAL_CHOSEN in late:
+    picked = f" ({100 * late[records.GLOBAL_CHOSEN]['accuracy']['mean']:.2f})"
+  return results.format_spread(late["global"]["accuracy"], factor=100) + picked
 
 
 def _median(outcome: suite.Outcome) -> str:
-  return report.number(targets.median(targets.spent(outcome, TARGET, "round")))
+  return report.number(
+    targets.median(targets.costs_at_target(outcome, TARGET, "round"))
+  )
 
 
 def _dot(values: np.ndarray, cell: Combination) -> plots.Dot:
@@ -284,13 +289,13 @@ def _dot(values: np.ndarray, cell: Combination) -> plots.Dot:
 def draw(paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str) -> None:
   """Draws accuracy and rounds, a column for each panel."""
   panels = suite.by_panel(outcomes)
-  found: dict[str, dict[str, list[plots.Dot]]] = {}
+  dots: dict[str, dict[str, list[plots.Dot]]] = {}
   for words, measure in (
     ("test accuracy, %", _accuracy),
     (f"rounds to {100 * TARGET:g} %", _rounds),
   ):
     for runs in panels:
-      rows = found[f"{runs[0].cell.heading}: {words}"] = {}
+      rows = dots[f"{runs[0].cell.heading}: {words}"] = {}
       for o in runs:
         cell = _BY_LABEL[o.cell.label]
         rows.setdefault(f"{cell.local}, {cell.server}", []).append(
@@ -298,7 +303,7 @@ def draw(paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str) 
         )
   over = "partitions" if any(o.parts for o in outcomes) else "seeds"
   plots.dots(
-    paths, found, "", title, f"95 % CI over {over}", "not in all runs", len(panels)
+    paths, dots, "", title, f"95 % CI over {over}", "not in all runs", len(panels)
   )
 
 
@@ -308,5 +313,5 @@ def note(outcomes: suite.Outcomes) -> str:
     "FSVRG's local steps are those of the paper, with their scalings "
     "Lambda_i and A_r. SCAFFOLD's have one variate for each client, "
     "whichever of the K models it trains. The adaptive step is (64) as "
-    f"printed, the conjugate one CFSVRG's. {partitions.said(outcomes)}"
+    f"printed, the conjugate one CFSVRG's. {partitions.describe_intervals(outcomes)}"
   )

@@ -31,7 +31,7 @@ def _gradients(outcome):
   return outcome.summary["cost"]["last_round"]["example_gradients"]
 
 
-def compared(artifact: str, metric: str) -> tuple[verdicts.Statement, ...]:
+def comparison_claims(artifact: str, metric: str) -> tuple[verdicts.Statement, ...]:
   """The claims of one of Figs. 1 to 7."""
   return for_paper(
     NAME,
@@ -61,15 +61,15 @@ def _grows_more(a, b, measure, of=lambda values: values):
 
 def _best_in_first(outcomes):
   """GA ends higher in the first panel than in every other one."""
-  first, *rest = verdicts.panels_of(outcomes)
-  if not rest:
+  first, *others = verdicts.panels_of(outcomes)
+  if not others:
     raise verdicts.NotRun("a single panel")
   return verdicts.every(
     (
       f"{first} - {p}",
       above(_LATE(pick(outcomes, first, _GA)), _LATE(pick(outcomes, p, _GA))),
     )
-    for p in rest
+    for p in others
   )
 
 
@@ -78,8 +78,8 @@ def _around_98(panel, first, last, sign):
 
   def check(outcomes):
     mean = mean_over(first, last)(pick(outcomes, panel, _GA))
-    found = above(sign * mean, sign * (97.5 if sign > 0 else 98.0))
-    return found._replace(measured=f"mean {mean.mean():.2f} %")
+    verdict = above(sign * mean, sign * (97.5 if sign > 0 else 98.0))
+    return verdict._replace(measured=f"mean {mean.mean():.2f} %")
 
   return check
 

@@ -15,9 +15,9 @@ PROPOSED = ("ma_fsvrg", "ga_fsvrg")
 _TENTH = ("--participation=0.1",)
 
 
-def _varied(flag: str, name: str, *values: Any) -> tuple[Panel, ...]:
+def _panels_of(flag: str, name: str, *values: Any) -> tuple[Panel, ...]:
   return figures.panels(
-    {f"{name} = {v}": (f"--{flag}={v}",) for v in values}, more=_TENTH
+    {f"{name} = {v}": (f"--{flag}={v}",) for v in values}, extra_flags=_TENTH
   )
 
 
@@ -30,7 +30,7 @@ _CIFAR_PROTOCOLS = "global,local,preferred,validation"
 
 #: data -> flags that hold clients out, by which settings are tuned and one of
 #: the K models is chosen; the others are as many as the paper has.
-HELD = {
+HOLDOUT_FLAGS = {
   "mnist": ("--num_clients=440", "--validation_clients=40"),
   "cifar10": ("--num_clients=1100", "--validation_clients=100"),
 }
@@ -55,7 +55,7 @@ _READINGS = figures.panels(
     "Lambda_i = 1": ("--nolocal_scaling",),
     "no acceleration": ("--noaccelerate",),
   },
-  more=_TENTH,
+  extra_flags=_TENTH,
 )
 
 
@@ -63,7 +63,7 @@ _READINGS = figures.panels(
 _OF_CIFAR = figures.methods(NAME, "cifar10", PROPOSED, fixed=_CIFAR_FIXED)
 
 
-def _compared(number: int, title: str, metric: str, data: str) -> Figure:
+def _comparison(number: int, title: str, metric: str, data: str) -> Figure:
   """Makes one of Figs. 1 to 7, which compare MA and GA with other methods."""
   cifar = data == "cifar10"
   return Figure(
@@ -72,58 +72,58 @@ def _compared(number: int, title: str, metric: str, data: str) -> Figure:
     data,
     _CIFAR if cifar else _MNIST,
     _OF_CIFAR if cifar else figures.methods(NAME, data, PROPOSED),
-    HELD[data],
+    HOLDOUT_FLAGS[data],
     protocols=_CIFAR_PROTOCOLS if cifar else "global,validation",
-    sections=(report.deployed, own_classes.section)
+    sections=(report.deployment_section, own_classes.section)
     if number == 5
-    else (report.deployed,),
-    statements=claims.compared(f"Fig{number}", metric),
+    else (report.deployment_section,),
+    statements=claims.comparison_claims(f"Fig{number}", metric),
   )
 
 
-def _alone(
-  title: str, panels: tuple[Panel, ...], protocols: Any = None, **more: Any
+def _proposal_figure(
+  title: str, panels: tuple[Panel, ...], protocols: Any = None, **options: Any
 ) -> Figure:
   """Makes a figure of MA and GA alone, on MNIST."""
-  alone = {"protocols": protocols} if protocols else {}
+  method_options = {"protocols": protocols} if protocols else {}
   return Figure(
     title,
     "accuracy",
     "mnist",
     panels,
-    figures.methods(NAME, "mnist", PROPOSED, others=False, **alone),
-    HELD["mnist"],
+    figures.methods(NAME, "mnist", PROPOSED, others=False, **method_options),
+    HOLDOUT_FLAGS["mnist"],
     protocols="global,validation",
-    **more,
+    **options,
   )
 
 
 FIGURES: dict[str, Figure] = {
-  "fig1": _compared(1, "test accuracy, MNIST", "accuracy", "mnist"),
-  "fig2": _compared(2, "macro-averaged precision, MNIST", "macro_precision", "mnist"),
-  "fig3": _compared(3, "micro-averaged recall, MNIST", "micro_recall", "mnist"),
-  "fig4": _compared(4, "micro-averaged F1, MNIST", "micro_f1", "mnist"),
-  "fig5": _compared(5, "macro-averaged recall, CIFAR-10", "macro_recall", "cifar10"),
-  "fig6": _compared(6, "macro-averaged F1, CIFAR-10", "macro_f1", "cifar10"),
-  "fig7": _compared(
+  "fig1": _comparison(1, "test accuracy, MNIST", "accuracy", "mnist"),
+  "fig2": _comparison(2, "macro-averaged precision, MNIST", "macro_precision", "mnist"),
+  "fig3": _comparison(3, "micro-averaged recall, MNIST", "micro_recall", "mnist"),
+  "fig4": _comparison(4, "micro-averaged F1, MNIST", "micro_f1", "mnist"),
+  "fig5": _comparison(5, "macro-averaged recall, CIFAR-10", "macro_recall", "cifar10"),
+  "fig6": _comparison(6, "macro-averaged F1, CIFAR-10", "macro_f1", "cifar10"),
+  "fig7": _comparison(
     7, "micro-averaged precision, CIFAR-10", "micro_precision", "cifar10"
   ),
-  "fig8": _alone(
+  "fig8": _proposal_figure(
     "Fig. 8: rounds before the grouping",
-    _varied("threshold", "T", 2, 4, 6, 8),
+    _panels_of("threshold", "T", 2, 4, 6, 8),
     statements=claims.FIG8,
   ),
-  "fig9": _alone(
+  "fig9": _proposal_figure(
     "Fig. 9: number of global models",
-    _varied("num_models", "K", 2, 4, 6, 8),
+    _panels_of("num_models", "K", 2, 4, 6, 8),
     statements=claims.FIG9,
   ),
-  "fig10": _alone(
+  "fig10": _proposal_figure(
     "Fig. 10: first-moment decay",
-    _varied("beta1", "beta1", 0.0, 0.5, 0.8, 0.9),
+    _panels_of("beta1", "beta1", 0.0, 0.5, 0.8, 0.9),
     statements=claims.FIG10,
   ),
-  "readings": _alone(
+  "readings": _proposal_figure(
     "Readings, 10 % of the clients",
     _READINGS,
     (STATED,),
@@ -138,7 +138,7 @@ FIGURES: dict[str, Figure] = {
     "cifar10",
     (_CIFAR[-1], Panel("e", "all data in one place", ())),
     readings.of(_OF_CIFAR),
-    HELD["cifar10"],
+    HOLDOUT_FLAGS["cifar10"],
     protocols=_CIFAR_PROTOCOLS,
     sections=(own_classes.section,),
     table=readings.table,
@@ -149,7 +149,7 @@ FIGURES: dict[str, Figure] = {
     "mnist",
     _MNIST,
     ablation.lines,
-    HELD["mnist"],
+    HOLDOUT_FLAGS["mnist"],
     protocols="global,validation",
     table=ablation.table,
     sections=(ablation.answer, ablation.note),

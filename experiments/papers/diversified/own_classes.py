@@ -38,17 +38,19 @@ def shares(logits: np.ndarray, y: np.ndarray) -> Shares:
 
 def _of_run(outcome: suite.Outcome) -> list[Shares]:
   """The shares after the last round, of K models their mean; per seed."""
-  found = []
+  per_seed = []
   for part in outcome.parts or (outcome,):
     config, run = part.cell.config, load_run(part.folder)
-    whole = federation_of(config.data).data.whole_test
-    size = int(whole.size.sum())
-    x, y = np.asarray(whole.x[:size]), np.asarray(whole.y[:size])
+    test = federation_of(config.data).data.whole_test
+    size = int(test.size.sum())
+    x, y = np.asarray(test.x[:size]), np.asarray(test.y[:size])
     apply = jax.jit(jax.vmap(config.prepare().model.apply, (0, None)))
     for seed in range(len(run.seeds)):
-      models = [shares(np.asarray(one), y) for one in apply(run.global_params(seed), x)]
-      found.append(Shares(*np.mean(models, axis=0)))
-  return found
+      models = [
+        shares(np.asarray(logits), y) for logits in apply(run.global_params(seed), x)
+      ]
+      per_seed.append(Shares(*np.mean(models, axis=0)))
+  return per_seed
 
 
 def section(outcomes: suite.Outcomes) -> str:
@@ -57,14 +59,14 @@ def section(outcomes: suite.Outcomes) -> str:
   for outcome in outcomes:
     if outcome.cell.protocol == suite.ONE_RATE:
       continue
-    found = _of_run(outcome)
+    per_seed = _of_run(outcome)
     cells.append(
       (
         outcome.cell.heading,
         outcome.cell.name,
         " / ".join(
-          report.shown(partitions.means(np.array(values), outcome.parts), 1)
-          for values in zip(*found)
+          report.format_spread(partitions.means(np.array(values), outcome.parts), 1)
+          for values in zip(*per_seed)
         ),
       )
     )

@@ -42,11 +42,11 @@ def of(base: Callable[[Any], list[Line]]) -> Callable[[Any], list[Line]]:
     if not panel.flags:  # nobody takes part in the pooled optimum
       return [Line(POOLED, ("--algorithm=central",))]
     return [
-      line._replace(label=line.label + end, flags=(*line.flags, *more))
+      line._replace(label=line.label + end, flags=(*line.flags, *extra))
       for line in base(panel)
       if line.protocol == STATED
-      for end, more in _READINGS.items()
-      if line.label.startswith("GA") or "--group_mean=models" not in more
+      for end, extra in _READINGS.items()
+      if line.label.startswith("GA") or "--group_mean=models" not in extra
     ]
 
   return lines
@@ -75,7 +75,7 @@ def table(outcomes: suite.Outcomes) -> str:
           words.append("-")
           continue
         values = verdicts.late(metric, protocol)(o)
-        words.append(report.shown(values))
+        words.append(report.format_spread(values))
         if claim is not None:
           _, verdict = answers.number(values, claim, o.cell.choices)
           words[-1] += f" ({verdict})"

@@ -55,12 +55,12 @@ _EARLY = mean_over(1, 30, protocol="local")
 _DISCREPANCY = of_rounds("discrepancy")
 
 
-def _gained(panel: str, a: str, b: str, claimed: float):
+def _gain(panel: str, a: str, b: str, claimed: float):
   """Method a is at least ``claimed`` points above method b."""
   return lambda outcomes: beyond(margin(outcomes, panel, a, b, SCORE), claimed)
 
 
-def _lost_by_chance(outcomes):
+def _loss_by_chance(outcomes):
   """RAC loses 7.86 points against FG-EDC in the mean over the panels."""
   panels = [p for p in verdicts.panels_of(outcomes) if p in _WITH_RAC]
   if not panels:
@@ -75,18 +75,18 @@ def _lost_by_chance(outcomes):
 def _closer_on_synthetic(outcomes):
   """EDC - MADC is smaller on Synthetic than in the mean of the other panels."""
   gap = functools.partial(margin, outcomes, a=FG, b=_MADC, measure=SCORE)
-  rest = [p for p in verdicts.panels_of(outcomes) if p in _NOT_SYNTHETIC]
-  if not rest:
+  others = [p for p in verdicts.panels_of(outcomes) if p in _NOT_SYNTHETIC]
+  if not others:
     raise NotRun("Synthetic alone is there")
-  return above(np.mean([gap(p) for p in rest], axis=0), gap("e"))
+  return above(np.mean([gap(p) for p in others], axis=0), gap("e"))
 
 
 _GAIN_ON_MNIST = {
-  "FG-EDC is 6.9 points above FeSEM on MNIST-MCLR": _gained("a", FG, "FeSEM", 6.9)
+  "FG-EDC is 6.9 points above FeSEM on MNIST-MCLR": _gain("a", FG, "FeSEM", 6.9)
 }
 _GAINS_ON_FEMNIST = {
-  "FG-EDC is 14.1 points above FedAvg on FEMNIST-MLP": _gained("d", FG, "FedAvg", 14.1),
-  "FG-EDC is 26.9 points above FeSEM on FEMNIST-MLP": _gained("d", FG, "FeSEM", 26.9),
+  "FG-EDC is 14.1 points above FedAvg on FEMNIST-MLP": _gain("d", FG, "FedAvg", 14.1),
+  "FG-EDC is 26.9 points above FeSEM on FEMNIST-MLP": _gain("d", FG, "FeSEM", 26.9),
 }
 
 TABLE3 = for_paper(
@@ -111,15 +111,15 @@ TABLE3 = for_paper(
     "random groups of cold clients (RAC) are worse than FedAvg": higher(
       "FedAvg", _RAC, SCORE, _NOT_SYNTHETIC
     ),
-    "RAC loses 7.86 points on average (the paper's own table: 9.86)": _lost_by_chance,
+    "RAC loses 7.86 points on average (the paper's own table: 9.86)": _loss_by_chance,
     **_GAIN_ON_MNIST,
     **_GAINS_ON_FEMNIST,
-    "FG-EDC is 5.3 points above FeSEM on Sent140": _gained("f", FG, "FeSEM", 5.3),
-    "FG-EDC is 3.4 points above FedProx on Sent140": _gained("f", FG, "FedProx", 3.4),
+    "FG-EDC is 5.3 points above FeSEM on Sent140": _gain("f", FG, "FeSEM", 5.3),
+    "FG-EDC is 3.4 points above FedProx on Sent140": _gain("f", FG, "FedProx", 3.4),
   },
 )
 
-#: What nine partitions of MNIST-MCLR say. The first sentence is one of the
+#: Claims on nine partitions of MNIST-MCLR. The first sentence is one of the
 #: paper's; it says the others of all data sets, so those decide no claim here.
 TABLE3_MNIST = for_paper(
   NAME,
@@ -140,7 +140,7 @@ TABLE3_MNIST = for_paper(
   },
 )
 
-#: What Table 3 says of FEMNIST-MLP alone.
+#: Claims of Table 3 on FEMNIST-MLP alone.
 TABLE3_FEMNIST = for_paper(NAME, "Table3", _GAINS_ON_FEMNIST)
 
 #: A question of this project: what the same pre-training gives without groups.

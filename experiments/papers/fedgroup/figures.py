@@ -37,12 +37,12 @@ class Pair(NamedTuple):
   flags: tuple[str, ...] = ()
   chosen: str = ""  #: what ``Panel.chosen`` says of the data
 
-  def panel(self, letter: str = "", *more: str) -> Panel:
+  def panel(self, letter: str = "", *extra: str) -> Panel:
     """The pair as a panel of a figure."""
     return Panel(
       letter or self.letter,
       self.title,
-      (*self.flags, *more),
+      (*self.flags, *extra),
       self.data,
       self.eval_every,
       chosen=self.chosen,
@@ -106,7 +106,7 @@ def _hyper_parameters(label: str) -> frozenset[str]:
   return frozenset(config_lib.parse([_file(label)]).hparams)
 
 
-def method(pair: Pair, label: str, *more: str) -> tuple[str, ...]:
+def method(pair: Pair, label: str, *extra: str) -> tuple[str, ...]:
   """The flags of a method on a pair; m and mu are given if it reads them."""
   values = {"num_groups": pair.groups, "max_groups": pair.groups, "mu": pair.mu}
   if label == claims.PRETRAINED:
@@ -115,7 +115,7 @@ def method(pair: Pair, label: str, *more: str) -> tuple[str, ...]:
   return (
     _file(label),
     *(f"--{name}={value:g}" for name, value in values.items() if name in reads),
-    *more,
+    *extra,
   )
 
 
@@ -141,7 +141,8 @@ def _pair(panel: Panel) -> Pair:
 def _of_fg(panel: Panel, *ends: tuple[str, tuple[str, ...]]) -> list[Line]:
   """FG-EDC with further flags, each with the end of its label."""
   return [
-    Line(claims.FG + end, method(_pair(panel), claims.FG, *more)) for end, more in ends
+    Line(claims.FG + end, method(_pair(panel), claims.FG, *extra))
+    for end, extra in ends
   ]
 
 
@@ -222,7 +223,7 @@ def _draws(protocol: str, *below: tuple[str, str], table1: bool = False) -> Draw
           ("test_accuracy_max", 100.0, ""),
           ("discrepancy_mean", 1.0, "discrepancy"),
         )
-        for (panel, _), number in report.stated(NAME, "Table1", claim).items()
+        for (panel, _), number in report.paper_numbers(NAME, "Table1", claim).items()
         if panel == o.cell.panel
       ]
     plots.panels(
@@ -283,19 +284,22 @@ def partitions_of_size() -> dict[int, int]:
 _draw_best = figures.as_dots(
   claims.SCORE,
   "accuracy, clients' own data, best of all rounds, %",
-  report.stated(NAME, "Table3", "test_accuracy_max"),
+  report.paper_numbers(NAME, "Table3", "test_accuracy_max"),
 )
 
 
 def _local(
-  title: str, panels: tuple[Panel, ...], lines_of: Callable[[Panel], list[Line]], **more
+  title: str,
+  panels: tuple[Panel, ...],
+  lines_of: Callable[[Panel], list[Line]],
+  **options,
 ) -> Figure:
   """A figure of the clients' deployed models on their test splits."""
-  more = {"protocol": "local", "protocols": "local,assigned"} | more
-  return Figure(title, "accuracy", "", panels, lines_of, **more)
+  options = {"protocol": "local", "protocols": "local,assigned"} | options
+  return Figure(title, "accuracy", "", panels, lines_of, **options)
 
 
-def _classes(title: str, panels: tuple[Panel, ...] = _CLASSES, **more) -> Figure:
+def _classes(title: str, panels: tuple[Panel, ...] = _CLASSES, **options) -> Figure:
   """A figure of FedAvg for each number of classes of a client."""
   return Figure(
     title,
@@ -307,7 +311,7 @@ def _classes(title: str, panels: tuple[Panel, ...] = _CLASSES, **more) -> Figure
     eval_every=1,
     draw=_draws("global", ("rounds", "discrepancy"), table1=True),
     quick=tuple("abcd"),
-    **more,
+    **options,
   )
 
 
@@ -345,7 +349,7 @@ FIGURES: dict[str, Figure] = {
     partitions=tuple(partitions_of_size()),
     table=tables.by_partition,
     sections=(tables.survives,),
-    further=tables.of_table3("synthetic"),
+    extra_answers=tables.of_table3("synthetic"),
   ),
   "table3_mnist": _local(
     "Table 3, MNIST-MCLR, on nine partitions, one seed each",
@@ -356,7 +360,7 @@ FIGURES: dict[str, Figure] = {
     partitions=9,
     table=tables.gains,
     statements=claims.TABLE3_MNIST,
-    further=tables.of_table3("table3_mnist"),
+    extra_answers=tables.of_table3("table3_mnist"),
   ),
   "table3_femnist": _local(
     "Table 3, FEMNIST-MLP and the published generator, one seed each",
@@ -366,7 +370,7 @@ FIGURES: dict[str, Figure] = {
     table=tables.gains,
     quick=("d",),
     statements=claims.TABLE3_FEMNIST,
-    further=tables.of_table3("table3_femnist"),
+    extra_answers=tables.of_table3("table3_femnist"),
   ),
   "fig3": _local(
     "Fig. 3: accuracy, training loss and discrepancy",
@@ -421,7 +425,7 @@ FIGURES: dict[str, Figure] = {
     ),
     _shift_lines,
     protocols="local",
-    table=tables.shifted,
+    table=tables.shifts,
   ),
 }
 
@@ -432,7 +436,7 @@ def _clients(path: str) -> int:
   Raises:
     UsageError: it has no clients.
   """
-  return _clients_of(path, files.contents([files.expanded(path)]))
+  return _clients_of(path, files.contents([files.expand_path(path)]))
 
 
 @functools.cache
@@ -440,12 +444,12 @@ def _clients_of(path: str, inside: str) -> int:
   """The same of a file that holds what ``inside`` stands for."""
   del inside
   try:
-    found = load_npz(path).client_train
+    client_ids = load_npz(path).client_train
   except DataError as error:
     raise UsageError(f"--sent140_path={path}: {error}") from error
-  if found is None:
+  if client_ids is None:
     raise UsageError(f"--sent140_path={path}: has no client_train and client_test")
-  return min(len(set(found.tolist())), _SENT140_CLIENTS)
+  return min(len(set(client_ids.tolist())), _SENT140_CLIENTS)
 
 
 def _letters(path: str) -> tuple[str, ...]:
@@ -463,8 +467,10 @@ def _texts(path: str) -> tuple[str, ...]:
 
 def _of_pairs(
   titles: Sequence[str],
-  make: Callable[[pathlib.Path, pretraining.Runs, pretraining.Runs], pretraining.Made],
-) -> Callable[[Request, pathlib.Path], pretraining.Made]:
+  make: Callable[
+    [pathlib.Path, pretraining.Runs, pretraining.Runs], pretraining.TableAndAnswers
+  ],
+) -> Callable[[Request, pathlib.Path], pretraining.TableAndAnswers]:
   """Makes the ``Table.make`` of the runs of FG-EDC on some pairs.
 
   Args:
@@ -472,29 +478,33 @@ def _of_pairs(
     make: takes the folder, the runs whose data are there and the other runs.
   """
 
-  def table(request: Request, folder: pathlib.Path) -> pretraining.Made:
-    whole = Figure(
+  def table(request: Request, folder: pathlib.Path) -> pretraining.TableAndAnswers:
+    full = Figure(
       "", "accuracy", "", tuple(PAIRS[t].panel() for t in titles), _lines(claims.FG)
     )
-    figure, lacking = figures.with_data(PAPER, whole, request)
-    kept = {panel.letter for panel in figure.panels}
-    text, found = make(
+    figure, missing = figures.with_data(PAPER, full, request)
+    letters = {panel.letter for panel in figure.panels}
+    text, answers = make(
       folder,
       figures.cells(PAPER, figure, request),
-      [cell for cell in figures.cells(PAPER, whole, request) if cell.panel not in kept],
+      [
+        cell
+        for cell in figures.cells(PAPER, full, request)
+        if cell.panel not in letters
+      ],
     )
-    return "\n\n".join([text, *lacking]), found
+    return "\n\n".join([text, *missing]), answers
 
   return table
 
 
-def _drawn(name: str, title: str, titles: Sequence[str], make) -> figures.Table:
+def _picture_table(name: str, title: str, titles: Sequence[str], make) -> figures.Table:
   """A picture of the pre-trained clients together with a table."""
   return figures.Table(
     title,
     _of_pairs(
       titles,
-      lambda folder, cells, other: make(cells, figures.pictures(folder, name), title),
+      lambda folder, cells, not_run: make(cells, figures.pictures(folder, name), title),
     ),
     of_runs=True,
   )
@@ -504,11 +514,11 @@ TABLES = {
   "table2": figures.Table(
     "Table 2: data sets and models",
     _of_pairs(
-      tuple(PAIRS), lambda folder, cells, other: pretraining.sizes(cells, other)
+      tuple(PAIRS), lambda folder, cells, not_run: pretraining.sizes(cells, not_run)
     ),
     of_runs=True,
   ),
-  "fig5": _drawn(
+  "fig5": _picture_table(
     "fig5",
     "Fig. 5: EDC against MADC, all pairs of the pre-trained clients",
     (
@@ -521,7 +531,7 @@ TABLES = {
     ),
     pretraining.fig5,
   ),
-  "clusters": _drawn(
+  "clusters": _picture_table(
     "clusters",
     "The groups of the pre-trained clients by EDC",
     ("MNIST-MCLR", "FEMNIST-MCLR"),

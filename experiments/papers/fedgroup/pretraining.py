@@ -18,7 +18,7 @@ from fedjax_alg.engine import loop
 
 from ...cli import config as config_lib
 from ...reports import answers, chosen, plots, report, suite, verdicts
-from ...reports.report import shown, table
+from ...reports.report import format_spread, table
 from . import claims
 
 #: A cloud of points with at least this Pearson correlation counts as a line.
@@ -29,7 +29,7 @@ Runs = Sequence[suite.Cell]
 
 
 #: A table, and the answers to the paper's claims that it gives.
-Made = tuple[str, list[answers.Answer]]
+TableAndAnswers = tuple[str, list[answers.Answer]]
 
 
 class Pool(NamedTuple):
@@ -43,15 +43,15 @@ class Pool(NamedTuple):
   labels: np.ndarray  #: [n, L] bool, which classes each client holds
 
 
-def pretrained(cell: suite.Cell) -> list[Pool]:
+def pretrain(cell: suite.Cell) -> list[Pool]:
   """The pre-trained clients of each seed of a run."""
   config = cell.config
-  made = config.prepare()
-  hparams = made.method.hparams
+  prepared = config.prepare()
+  hparams = prepared.method.hparams
 
   def setup(params, everyone, key):
-    ids, updates, mask, groups = fedgroup.grouped_pool(
-      made.model, hparams, params, everyone, key, made.map_clients
+    ids, updates, mask, groups = fedgroup.pretrain_and_group(
+      prepared.model, hparams, params, everyone, key, prepared.map_clients
     )
     gram = grouping.gram(updates, mask)
     points = grouping.edc_points(gram, mask, hparams.num_groups)
@@ -65,13 +65,15 @@ def pretrained(cell: suite.Cell) -> list[Pool]:
     )
 
   # The setup of the run with the same keys, but the result is the pool.
-  start = made.algorithm._replace(init=lambda params, spec, key: params, setup=setup)
+  start = prepared.algorithm._replace(
+    init=lambda params, spec, key: params, setup=setup
+  )
   every_seed = jax.device_get(
     jax.jit(
       lambda data, keys: loop.initial_states(
-        loop.fixed(start), made.model, made.spec, data, keys, {}
+        loop.constant_build(start), prepared.model, prepared.spec, data, keys, {}
       )
-    )(made.placed.data.train, made.keys)
+    )(prepared.device_data.data.train, prepared.keys)
   )
   pools = []
   for ids, present, edc, madc, points, groups in zip(*every_seed):
@@ -83,7 +85,7 @@ def pretrained(cell: suite.Cell) -> list[Pool]:
         madc[square],
         points[present],
         groups[present],
-        made.federation.label_histogram[ids[present]] > 0,
+        prepared.federation.label_histogram[ids[present]] > 0,
       )
     )
   return pools
@@ -115,18 +117,20 @@ def mapping(pool: Pool) -> Fit:
   )
 
 
-def fig5(cells: Runs, paths: plots.Paths, title: str) -> Made:
+def fig5(cells: Runs, paths: plots.Paths, title: str) -> TableAndAnswers:
   """Draws Fig. 5 for the first seed.
 
   Returns:
     A table with a verdict about all seeds, and the verdict.
   """
-  found = {cell.panel_title: list(map(mapping, pretrained(cell))) for cell in cells}
+  fits_by_pair = {
+    cell.panel_title: list(map(mapping, pretrain(cell))) for cell in cells
+  }
   plots.scatters(
     paths,
     {
       f"{name}, r = {f.pearson:.2f}": (f.madc, f.edc, (f.slope, f.intercept))
-      for name, (f, *_) in found.items()
+      for name, (f, *_) in fits_by_pair.items()
     },
     ("MADC", "EDC"),
     title,
@@ -138,9 +142,9 @@ def fig5(cells: Runs, paths: plots.Paths, title: str) -> Made:
       [
         title,
         len(fits[0].edc),
-        *(shown([getattr(f, name) for f in fits], 3) for name in names),
+        *(format_spread([getattr(f, name) for f in fits], 3) for name in names),
       ]
-      for title, fits in found.items()
+      for title, fits in fits_by_pair.items()
     ),
   )
 
@@ -154,7 +158,7 @@ def fig5(cells: Runs, paths: plots.Paths, title: str) -> Made:
           ", ".join(f"{f.pearson:.3f}" for f in fits),
         ),
       )
-      for title, fits in found.items()
+      for title, fits in fits_by_pair.items()
     )
 
   statements = verdicts.for_paper(
@@ -175,13 +179,13 @@ def fig5(cells: Runs, paths: plots.Paths, title: str) -> Made:
   )
 
 
-def clusters(cells: Runs, paths: plots.Paths, title: str) -> Made:
+def clusters(cells: Runs, paths: plots.Paths, title: str) -> TableAndAnswers:
   """Draws the groups of the first seed.
 
   Returns:
     A table of the classes that the clients of each group hold, and no answers.
   """
-  found = {cell.panel_title: pretrained(cell)[0] for cell in cells}
+  pools = {cell.panel_title: pretrain(cell)[0] for cell in cells}
 
   def word(labels):
     return " ".join(map(str, np.flatnonzero(labels)))
@@ -190,21 +194,21 @@ def clusters(cells: Runs, paths: plots.Paths, title: str) -> Made:
     paths,
     {
       name: (p.points[:, :2], p.groups, [word(l) for l in p.labels])
-      for name, p in found.items()
+      for name, p in pools.items()
     },
     ("cosine with direction 1", "cosine with direction 2"),
     title,
   )
   rows = []
-  for name, p in found.items():
+  for name, p in pools.items():
     for g in sorted(set(p.groups.tolist())):
-      held = p.labels[p.groups == g].sum(0)
+      counts = p.labels[p.groups == g].sum(0)
       rows.append(
         [
           name,
           g + 1,
           (p.groups == g).sum(),
-          ", ".join(f"{c}: {count}" for c, count in enumerate(held) if count),
+          ", ".join(f"{c}: {count}" for c, count in enumerate(counts) if count),
         ]
       )
   return table(["data and model", "group", "clients", "clients by class"], rows), []
@@ -229,7 +233,7 @@ def _parameters(config: config_lib.Config) -> int:
   return num_params(jax.eval_shape(model.init, jax.random.key(0)))
 
 
-def sizes(cells: Runs, not_run: Runs) -> Made:
+def sizes(cells: Runs, not_run: Runs) -> TableAndAnswers:
   """Table 2: numbers of clients, samples and parameters, and the paper's.
 
   Args:
@@ -256,8 +260,8 @@ def sizes(cells: Runs, not_run: Runs) -> Made:
   ]
   names = ("devices", "samples", "parameters")
   lines = []
-  for letter, title, *found in sorted(rows):
-    words = [f"{ours:,}" if isinstance(ours, int) else str(ours) for ours in found]
+  for letter, title, *values in sorted(rows):
+    words = [f"{ours:,}" if isinstance(ours, int) else str(ours) for ours in values]
     lines.append(
       [
         title,
@@ -267,7 +271,7 @@ def sizes(cells: Runs, not_run: Runs) -> Made:
         ),
       ]
     )
-  counted = {
+  counts = {
     (letter, name): count
     for letter, _, *counts in rows
     for name, count in zip(names, counts)
@@ -280,10 +284,10 @@ def sizes(cells: Runs, not_run: Runs) -> Made:
       c.panel,
       c.method,
       c.metric,
-      c.said,
-      *answers.number([counted[c.panel, c.metric]], c, exact=True),
+      c.printed,
+      *answers.number([counts[c.panel, c.metric]], c, exact=True),
       "",
     )
     for c in of_paper
-    if (c.panel, c.metric) in counted
+    if (c.panel, c.metric) in counts
   ]

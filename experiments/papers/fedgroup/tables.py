@@ -7,7 +7,7 @@ import numpy as np
 from fedjax_alg.records import summary as results
 
 from ...reports import answers, partitions, report, suite, verdicts
-from ...reports.report import shown, table
+from ...reports.report import format_spread, table
 from . import claims
 
 PROTOCOL = "local"
@@ -15,8 +15,8 @@ PROTOCOL = "local"
 
 def _accuracy(outcome: suite.Outcome, which: str, protocol: str) -> str:
   """An accuracy of summary.json in percent; "-" without the protocol."""
-  found = outcome.summary[which].get(protocol)
-  return shown(found["accuracy"]["values"], factor=100.0) if found else "-"
+  scores = outcome.summary[which].get(protocol)
+  return format_spread(scores["accuracy"]["values"], factor=100.0) if scores else "-"
 
 
 def gains(outcomes: suite.Outcomes) -> str:
@@ -24,12 +24,12 @@ def gains(outcomes: suite.Outcomes) -> str:
 
   The first table has the form of the paper, with numbers ``ours (paper)``.
   """
-  stated = report.stated(claims.NAME, "Table3", "test_accuracy_max")
+  stated = report.paper_numbers(claims.NAME, "Table3", "test_accuracy_max")
   # Panel g has the data of the other generator; the paper's numbers are those
   # of panel c.
   alias = {"g": "c"}
   order = [*claims.COLUMNS, *claims.BEYOND]
-  found = sorted(
+  runs = sorted(
     outcomes,
     key=lambda o: order.index(o.cell.label) if o.cell.label in order else len(order),
   )
@@ -40,10 +40,12 @@ def gains(outcomes: suite.Outcomes) -> str:
         o.cell.heading,
         o.cell.label,
         _accuracy(o, which, PROTOCOL)
-        + ("" if said is None or which != "best" else f" ({said:.1f})"),
+        + ("" if published is None or which != "best" else f" ({published:.1f})"),
       )
-      for o in found
-      for said in [stated.get((alias.get(o.cell.panel, o.cell.panel), o.cell.label))]
+      for o in runs
+      for published in [
+        stated.get((alias.get(o.cell.panel, o.cell.panel), o.cell.label))
+      ]
     )
 
   return "\n\n".join(
@@ -59,12 +61,12 @@ def gains(outcomes: suite.Outcomes) -> str:
 
 def by_partition(outcomes: suite.Outcomes) -> str:
   """Synthetic: every method on each partition, and their spread."""
-  judged = {
+  verdict_of = {
     a.method: a.verdict
     for a in of_table3("synthetic")(outcomes)
     if a.metric == "test_accuracy_max"
   }
-  stated = report.stated(claims.NAME, "Table3", "test_accuracy_max")
+  stated = report.paper_numbers(claims.NAME, "Table3", "test_accuracy_max")
   rows = []
   for o in outcomes:
     parts = o.parts or (o,)
@@ -73,10 +75,10 @@ def by_partition(outcomes: suite.Outcomes) -> str:
       [
         o.cell.label,
         report.number(stated.get(("e", o.cell.label)), ".1f"),
-        *(shown(claims.SCORE(part)) for part in parts),
+        *(format_spread(claims.SCORE(part)) for part in parts),
         f"{min(means):.1f} to {max(means):.1f}",
-        results.shown(results.spread(means)),
-        judged.get(o.cell.label, "-"),
+        results.format_spread(results.spread(means)),
+        verdict_of.get(o.cell.label, "-"),
       ]
     )
   return (
@@ -102,7 +104,7 @@ def by_partition(outcomes: suite.Outcomes) -> str:
 
 
 def of_table3(figure: str) -> Callable[[suite.Outcomes], list[answers.Answer]]:
-  """Makes the ``Figure.further`` that answers Table 3 by another figure."""
+  """Makes the ``Figure.extra_answers`` that answers Table 3 by another figure."""
 
   def judge(outcomes: suite.Outcomes) -> list[answers.Answer]:
     return [
@@ -117,17 +119,17 @@ def survives(outcomes: suite.Outcomes) -> str:
   """Section: how much of FedGroup's gain over FedAvg is due to its groups."""
   rows = []
   for runs in suite.by_panel(outcomes):
-    found = {o.cell.label: claims.SCORE(o) for o in runs}
-    if {"FedAvg", claims.FG, claims.PRETRAINED} <= set(found):
+    scores = {o.cell.label: claims.SCORE(o) for o in runs}
+    if {"FedAvg", claims.FG, claims.PRETRAINED} <= set(scores):
       plain, groups, without = (
-        found[label] for label in ("FedAvg", claims.FG, claims.PRETRAINED)
+        scores[label] for label in ("FedAvg", claims.FG, claims.PRETRAINED)
       )
       rows.append(
         [
           runs[0].cell.place,
-          shown(groups - plain),
-          shown(without - plain),
-          shown(groups - without),
+          format_spread(groups - plain),
+          format_spread(without - plain),
+          format_spread(groups - without),
         ]
       )
   return (
@@ -150,7 +152,7 @@ def survives(outcomes: suite.Outcomes) -> str:
   )
 
 
-@partitions.each
+@partitions.per_partition
 def _median(outcome: suite.Outcome) -> np.ndarray:
   """The median over rounds of the accuracy in percent, [seeds]."""
   return 100.0 * np.median(results.by_seed(outcome.rows, "global", "accuracy"), axis=1)
@@ -173,16 +175,16 @@ OF_TABLE1 = {
 def heterogeneity(outcomes: suite.Outcomes) -> str:
   """Table 1: discrepancy and accuracy by the number of a client's classes."""
 
-  def beside(metric: str, form: str, digits: int = 2) -> report.Column:
+  def column(metric: str, form: str, digits: int = 2) -> report.Column:
     """Ours, and the paper's number in brackets."""
-    stated = report.stated(claims.NAME, "Table1", metric)
+    stated = report.paper_numbers(claims.NAME, "Table1", metric)
 
     def cell(o: suite.Outcome) -> str:
-      found = OF_TABLE1[metric](o)
+      numbers = OF_TABLE1[metric](o)
       ours = (
-        shown(found, digits)
+        format_spread(numbers, digits)
         if digits
-        else ", ".join(f"{n:.0f}" if np.isfinite(n) else "-" for n in found)
+        else ", ".join(f"{n:.0f}" if np.isfinite(n) else "-" for n in numbers)
       )
       value = stated.get((o.cell.panel, "FedAvg"))
       return ours + ("" if value is None else f" ({value:{form}})")
@@ -191,11 +193,11 @@ def heterogeneity(outcomes: suite.Outcomes) -> str:
 
   columns = {
     "classes": lambda o: o.cell.panel_title,
-    "discrepancy, mean (paper)": beside("discrepancy_mean", ".3f", 3),
-    "variance (paper)": beside("discrepancy_variance", ".4g", 4),
-    "best accuracy (paper)": beside("test_accuracy_max", ".1f"),
-    "median (paper)": beside("test_accuracy_median", ".1f"),
-    "rounds to 85 % (paper), each seed": beside("rounds_to_85%", ".0f", 0),
+    "discrepancy, mean (paper)": column("discrepancy_mean", ".3f", 3),
+    "variance (paper)": column("discrepancy_variance", ".4g", 4),
+    "best accuracy (paper)": column("test_accuracy_max", ".1f"),
+    "median (paper)": column("test_accuracy_median", ".1f"),
+    "rounds to 85 % (paper), each seed": column("rounds_to_85%", ".0f", 0),
     "`local`, best round": lambda o: _accuracy(o, "best", "local"),
   }
   return table(
@@ -210,7 +212,7 @@ def _after(outcome: suite.Outcome, protocol: str, number: int) -> str:
     for r in outcome.rows
     if r["protocol"] == protocol and r["round"] == number
   ]
-  return shown(values) if values else "-"
+  return format_spread(values) if values else "-"
 
 
 def newcomers(outcomes: suite.Outcomes) -> str:
@@ -223,8 +225,8 @@ def newcomers(outcomes: suite.Outcomes) -> str:
       [
         o.cell.label,
         _after(o, "newcomers", when),
-        *map(shown, late),
-        shown(late[0] - late[1]),
+        *map(format_spread, late),
+        format_spread(late[0] - late[1]),
       ]
     )
   return table(
@@ -239,7 +241,7 @@ def newcomers(outcomes: suite.Outcomes) -> str:
   )
 
 
-def shifted(outcomes: suite.Outcomes) -> str:
+def shifts(outcomes: suite.Outcomes) -> str:
   """A table of the accuracy before and after the clients' data change."""
   when = outcomes[0].cell.config.values["shift_every"]
   last = outcomes[0].summary["cost"]["rounds"]

@@ -72,8 +72,8 @@ def federated(x: np.ndarray, y: np.ndarray, clients: int, ridge: float) -> np.nd
       algorithm.setup(state, everyone, key), everyone, key
     )
     assert algorithm.global_params is not None
-    found: Any = algorithm.global_params(state)
-  return np.asarray(found["params"]["kernel"], np.float64)[0].T
+    solution: Any = algorithm.global_params(state)
+  return np.asarray(solution["params"]["kernel"], np.float64)[0].T
 
 
 def deviations(
@@ -81,9 +81,10 @@ def deviations(
 ) -> list[float]:
   """sum |W - W_joint| for each number of clients."""
   x, y = examples(rows, features)
-  whole = joint(x, y)
+  joint_weights = joint(x, y)
   return [
-    float(np.abs(federated(x, y, number, ridge) - whole).sum()) for number in clients
+    float(np.abs(federated(x, y, number, ridge) - joint_weights).sum())
+    for number in clients
   ]
 
 
@@ -94,14 +95,16 @@ def table(quick: bool) -> str:
   claims = {(c.panel, c.metric): c.value for c in report.load_claims("trust", "afl")}
   lines = []
   for panel, ridge in (("a", 1.0), ("b", 0.0)):
-    for number, found in zip(numbers, deviations(rows, features, numbers, ridge)):
-      said = None if quick else claims.get((panel, f"deviation_{number}"))
-      beside = (
+    for number, deviation in zip(numbers, deviations(rows, features, numbers, ridge)):
+      published = None if quick else claims.get((panel, f"deviation_{number}"))
+      comparison = (
         ("-", rule.NO_NUMBER)
-        if said is None
-        else (f"{said:.1e}", rule.place(found - said, 0.0))
+        if published is None
+        else (f"{published:.1e}", rule.place(deviation - published, 0.0))
       )
-      lines.append([number, f"{ridge:g}", beside[0], f"{found:.1e}", beside[1]])
+      lines.append(
+        [number, f"{ridge:g}", comparison[0], f"{deviation:.1e}", comparison[1]]
+      )
   return (
     f"{rows:,} x {features} Gaussian features, {CLASSES} classes, equal "
     "parts; the sum of all |W - W_joint|, W_joint by NumPy's lstsq. "

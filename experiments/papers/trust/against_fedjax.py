@@ -45,7 +45,7 @@ RATE, MOMENTUM, GROUPS = 0.1, 0.9, 2
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-  """How much is run."""
+  """Size of the comparison."""
 
   clients: int = 20
   rounds: int = 20
@@ -118,52 +118,60 @@ def round_key(seed: int, number: int) -> Any:
 
 
 @functools.cache
-def _here(scale: Scale, name: str) -> tuple[Any, Any]:
+def _our_algorithm(scale: Scale, name: str) -> tuple[Any, Any]:
   """The algorithm of this library, and its round compiled once."""
-  more: dict[str, Any] = {}
+  hparams: dict[str, Any] = {}
   if name.startswith("mime"):
-    more = {"base": "momentum", "base_momentum": MOMENTUM, "client_weights": "examples"}
+    hparams = {
+      "base": "momentum",
+      "base_momentum": MOMENTUM,
+      "client_weights": "examples",
+    }
   elif name == "hyp_cluster":
-    more = {"num_groups": GROUPS}
+    hparams = {"num_groups": GROUPS}
   algorithm = registry.build(
     ALGORITHMS[name],
     task(scale).model,
     map_clients=clients_lib.ClientMap(),
     **{"client_lr": RATE, "batch_size": scale.batch, "local_epochs": scale.epochs}
-    | more,
+    | hparams,
   )
   return algorithm, jax.jit(algorithm.round)
 
 
-def ours(one: Task, name: str, seed: int) -> tuple[list[Any], list[np.ndarray]]:
+def ours(problem: Task, name: str, seed: int) -> tuple[list[Any], list[np.ndarray]]:
   """Runs the rounds here.
 
   Returns:
     The models [K, ...] at the start and after every round, and the groups of
     the clients [C] in every round (all 0 with one model).
   """
-  scale, (algorithm, play) = one.scale, _here(one.scale, name)
-  key, everyone = jax.random.key(1000 + seed), layout.everyone(one.data)
-  spec = FedSpec(scale.clients, scale.clients, one.classes, one.data.x.shape[1:])
-  state = algorithm.setup(algorithm.init(one.model.init(key), spec, key), everyone, key)
-  found, groups = [algorithm.global_params(state)], []
+  scale, (algorithm, run_round) = problem.scale, _our_algorithm(problem.scale, name)
+  key, everyone = jax.random.key(1000 + seed), layout.everyone(problem.data)
+  spec = FedSpec(
+    scale.clients, scale.clients, problem.classes, problem.data.x.shape[1:]
+  )
+  state = algorithm.setup(
+    algorithm.init(problem.model.init(key), spec, key), everyone, key
+  )
+  trajectory, groups = [algorithm.global_params(state)], []
   for number in range(scale.rounds):
-    state, aux = play(state, everyone, round_key(seed, number))
-    found.append(algorithm.global_params(state))
+    state, aux = run_round(state, everyone, round_key(seed, number))
+    trajectory.append(algorithm.global_params(state))
     groups.append(np.asarray(aux.client.get("group", np.zeros(scale.clients, int))))
-  return found, groups
+  return trajectory, groups
 
 
-def same_batches(one: Task, seed: int) -> Batches:
+def same_batches(problem: Task, seed: int) -> Batches:
   """The mini-batches that this library draws with a seed."""
-  scale = one.scale
-  steps = steps_of(one)
-  x, y = np.asarray(one.data.x), np.asarray(one.data.y)
+  scale = problem.scale
+  steps = steps_of(problem)
+  x, y = np.asarray(problem.data.x), np.asarray(problem.data.y)
 
   @jax.jit
   def rows_of(key: Any, client: Any) -> Any:
     bits = minibatches.shuffle_bits(client_keys(key, client[None])[0])
-    shard = layout.shard_of(one.data, client)
+    shard = layout.shard_of(problem.data, client)
     return jax.vmap(
       lambda step: minibatches.batch_rows(shard, bits, step, scale.batch)
     )(jnp.arange(max(steps), dtype=jnp.int32))
@@ -177,14 +185,14 @@ def same_batches(one: Task, seed: int) -> Batches:
   return batches
 
 
-def steps_of(one: Task) -> list[int]:
+def steps_of(problem: Task) -> list[int]:
   """The local steps of each client in a round."""
-  size = np.asarray(one.data.size)
-  return (one.scale.epochs * -(-size // one.scale.batch)).tolist()
+  size = np.asarray(problem.data.size)
+  return (problem.scale.epochs * -(-size // problem.scale.batch)).tolist()
 
 
 @functools.cache
-def _there(scale: Scale, name: str) -> Any:
+def _fedjax_algorithm(scale: Scale, name: str) -> Any:
   """The algorithm of FedJAX, which compiles its steps once."""
   fj, model = import_fedjax(), task(scale).model
 
@@ -192,39 +200,41 @@ def _there(scale: Scale, name: str) -> Any:
     del rng
     return model.loss(model.apply(params, batch["x"]), batch["y"])
 
-  own = fj.ShuffleRepeatBatchHParams(batch_size=scale.batch)
-  whole = fj.PaddedBatchHParams(batch_size=256)
+  train_hparams = fj.ShuffleRepeatBatchHParams(batch_size=scale.batch)
+  eval_hparams = fj.PaddedBatchHParams(batch_size=256)
   sgd, server = fj.optimizers.sgd(RATE), fj.optimizers.sgd(1.0)
   momentum = fj.optimizers.sgd(RATE * (1.0 - MOMENTUM), momentum=MOMENTUM)
   algorithms = fj.algorithms
   return {
     "fed_avg": lambda: algorithms.fed_avg.federated_averaging(
-      fj.grad(loss), sgd, server, own
+      fj.grad(loss), sgd, server, train_hparams
     ),
-    "mime": lambda: algorithms.mime.mime(loss, momentum, own, whole, 1.0),
+    "mime": lambda: algorithms.mime.mime(
+      loss, momentum, train_hparams, eval_hparams, 1.0
+    ),
     "mime_lite": lambda: algorithms.mime_lite.mime_lite(
-      loss, momentum, own, whole, 1.0
+      loss, momentum, train_hparams, eval_hparams, 1.0
     ),
     "hyp_cluster": lambda: algorithms.hyp_cluster.hyp_cluster(
-      loss, sgd, server, whole, own
+      loss, sgd, server, eval_hparams, train_hparams
     ),
   }[name]()
 
 
 def theirs(
-  one: Task, name: str, start: Any, seed: int, batches: Batches
+  problem: Task, name: str, start: Any, seed: int, batches: Batches
 ) -> tuple[list[Any], list[np.ndarray]]:
   """Runs the rounds in FedJAX; arguments and results as ``ours``.
 
   Args:
-    one: the task.
+    problem: the task.
     name: the algorithm.
     start: models [K, ...].
     seed: of its own shuffles.
     batches: the mini-batches to take; None: it shuffles by itself.
   """
   fj = import_fedjax()
-  scale, steps, turn = one.scale, steps_of(one), [0]
+  scale, steps, turn = problem.scale, steps_of(problem), [0]
   base: Any = fj.ClientDataset
 
   class Client(base):
@@ -244,13 +254,13 @@ def theirs(
         **kwargs,
       )
 
-  x, y, offset, size = (np.asarray(leaf) for leaf in one.data[:4])
-  held = []
+  x, y, offset, size = (np.asarray(leaf) for leaf in problem.data[:4])
+  datasets = []
   for number, (o, n) in enumerate(zip(offset, size)):
-    held.append(Client({"x": x[o : o + n], "y": y[o : o + n]}))
-    held[-1].number = number
+    datasets.append(Client({"x": x[o : o + n], "y": y[o : o + n]}))
+    datasets[-1].number = number
 
-  algorithm = _there(scale, name)
+  algorithm = _fedjax_algorithm(scale, name)
   first = [
     jax.tree.map(lambda leaf, k=k: leaf[k], start)
     for k in range(len(jax.tree.leaves(start)[0]))
@@ -262,34 +272,40 @@ def theirs(
     jax.numpy_rank_promotion("allow"),
   ):
     state = algorithm.init(first if name == "hyp_cluster" else first[0])
-    found, groups = [start], []
+    trajectory, groups = [start], []
     for number in range(scale.rounds):
       turn[0] = number
       keys = jax.random.split(jax.random.PRNGKey(number), scale.clients)
-      state, said = algorithm.apply(
-        state, [(i, held[i], keys[i]) for i in range(scale.clients)]
+      state, diagnostics = algorithm.apply(
+        state, [(i, datasets[i], keys[i]) for i in range(scale.clients)]
       )
       after = state.cluster_params if name == "hyp_cluster" else [state.params]
-      found.append(jax.tree.map(lambda *leaves: jnp.stack(leaves), *after))
+      trajectory.append(jax.tree.map(lambda *leaves: jnp.stack(leaves), *after))
       groups.append(
-        np.array([int(said[i].get("cluster_id", 0)) for i in range(scale.clients)])
+        np.array(
+          [int(diagnostics[i].get("cluster_id", 0)) for i in range(scale.clients)]
+        )
       )
-  return found, groups
+  return trajectory, groups
 
 
 def distance(a: Any, b: Any) -> float:
   """The largest difference of two models, in units of the largest entry."""
   pairs = list(zip(jax.tree.leaves(a), jax.tree.leaves(b)))
   largest = max(float(jnp.abs(right).max()) for _, right in pairs)
-  return max(float(jnp.abs(left - right).max()) for left, right in pairs) / largest
+  return (
+    max(float(jnp.abs(leaf_a - leaf_b).max()) for leaf_a, leaf_b in pairs) / largest
+  )
 
 
-def loss_of(one: Task, found: Any) -> float:
+def loss_of(problem: Task, models: Any) -> float:
   """The mean training loss; of K models every client has its best one."""
-  size = np.asarray(one.data.size)
+  size = np.asarray(problem.data.size)
   rows = int(size.sum())
-  x, y = one.data.x[:rows], one.data.y[:rows]
-  losses = jax.vmap(lambda params: one.model.loss(one.model.apply(params, x), y))(found)
+  x, y = problem.data.x[:rows], problem.data.y[:rows]
+  losses = jax.vmap(
+    lambda params: problem.model.loss(problem.model.apply(params, x), y)
+  )(models)
   ends = np.cumsum(size)
   sums = np.add.reduceat(np.asarray(losses, np.float64), ends - size, axis=1)
   return float(sums.min(0).sum() / rows)
@@ -307,32 +323,36 @@ def table(quick: bool) -> str:
   """
   import_fedjax()
   scale = QUICK if quick else Scale()
-  one = task(scale)
+  problem = task(scale)
   rows = []
-  for name, here in ALGORITHMS.items():
-    apart, same_groups, losses = [], [], []
+  for name, counterpart in ALGORITHMS.items():
+    distances, same_groups, losses = [], [], []
     for seed in range(scale.seeds):
-      found, groups = ours(one, name, seed)
-      other, others = theirs(one, name, found[0], seed, same_batches(one, seed))
-      apart.append([distance(a, b) for a, b in zip(found[1:], other[1:])])
+      trajectory, groups = ours(problem, name, seed)
+      fedjax_trajectory, others = theirs(
+        problem, name, trajectory[0], seed, same_batches(problem, seed)
+      )
+      distances.append(
+        [distance(a, b) for a, b in zip(trajectory[1:], fedjax_trajectory[1:])]
+      )
       same_groups.append(np.array_equal(groups, others))
-      shuffled, _ = theirs(one, name, found[0], seed, None)
-      losses.append((loss_of(one, shuffled[-1]), loss_of(one, found[-1])))
-    worst = np.max(apart, axis=0)
-    left, right = np.array(losses).T
-    gap = results.spread(right - left)
+      shuffled, _ = theirs(problem, name, trajectory[0], seed, None)
+      losses.append((loss_of(problem, shuffled[-1]), loss_of(problem, trajectory[-1])))
+    worst = np.max(distances, axis=0)
+    fedjax_losses, our_losses = np.array(losses).T
+    gap = results.spread(our_losses - fedjax_losses)
     rows.append(
       [
         f"`{name}`",
-        f"`{here}`",
+        f"`{counterpart}`",
         f"{worst[0]:.1e}",
         f"{worst[-1]:.1e}",
         "yes" if all(same_groups) else "no",
         rule.SAME if worst[0] < ROUNDING and all(same_groups) else "differs",
-        report.shown(left, 4),
-        report.shown(right, 4),
-        results.shown(gap, 4),
-        rule.place(gap["mean"], gap["ci95"], rule.tie_of(left.mean(), "")),
+        report.format_spread(fedjax_losses, 4),
+        report.format_spread(our_losses, 4),
+        results.format_spread(gap, 4),
+        rule.place(gap["mean"], gap["ci95"], rule.tie_of(fedjax_losses.mean(), "")),
       ]
     )
   return (

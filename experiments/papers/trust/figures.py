@@ -29,7 +29,7 @@ _NIID = {
 }
 #: Panel of NIID-Bench -> how many of its 50 rounds the figure runs, with one
 #: seed: as many as a few hours of two cores allow. ``--rounds=50`` runs all.
-NIID_PLAYED = {"a": 8, "b": 4, "c": 3}
+NIID_ROUNDS = {"a": 8, "b": 4, "c": 3}
 #: Partition of the panels of the FedAvg paper -> file of its method.
 _2NN = {"iid": "2nn_iid", "shards": "2nn_two_classes"}
 
@@ -40,7 +40,7 @@ def _file(name: str) -> tuple[str, ...]:
 
 
 def _2nn_lines(panel: Panel) -> list[Line]:
-  return [Line("FedAvg", _file(_2NN[flag_words.said(panel.flags)["partition"]]))]
+  return [Line("FedAvg", _file(_2NN[flag_words.read_values(panel.flags)["partition"]]))]
 
 
 def _2nn_panels() -> tuple[Panel, ...]:
@@ -54,7 +54,7 @@ def _2nn_panels() -> tuple[Panel, ...]:
       for words, flags in kinds
       for share in (0.1, 0.2, 0.5, 1)
     },
-    more=("--stop_at=global:accuracy:0.97",),
+    extra_flags=("--stop_at=global:accuracy:0.97",),
   )
 
 
@@ -62,31 +62,31 @@ def _best(protocol: str, rounds: int) -> Callable[..., np.ndarray]:
   """Measures the best round, as the works do, after so many rounds."""
 
   def measure(outcome):
-    found = verdicts.best("accuracy", protocol)(outcome)
-    played = outcome.summary["cost"]["rounds"]
-    if played < rounds:
+    accuracy = verdicts.best("accuracy", protocol)(outcome)
+    rounds_run = outcome.summary["cost"]["rounds"]
+    if rounds_run < rounds:
       raise verdicts.NotRun(
-        f"{played} of {rounds} rounds: best so far {found.mean():.2f}"
+        f"{rounds_run} of {rounds} rounds: best so far {accuracy.mean():.2f}"
       )
-    return found
+    return accuracy
 
   return measure
 
 
-def _published(name: str) -> figures.Section:
+def _table_of(name: str) -> figures.Section:
   """The table of a figure: every published number, run or not."""
 
   def section(outcomes: suite.Outcomes) -> str:
     figure = FIGURES[name]
     titles = {panel.letter: panel.title for panel in figure.panels}
-    played = {
+    rounds_run = {
       (o.cell.panel, o.cell.label): o.summary["cost"]["rounds"] for o in outcomes
     }
-    found = {
+    answer_of = {
       (a.panel, a.method, a.metric): a
       for a in answers.numbers(NAME, name, outcomes, figure.measures)
     }
-    rows, lacking = [], dict[str, None]()
+    rows, missing = [], dict[str, None]()
     for claim in report.load_claims(NAME, name):
       rows.append(
         [
@@ -96,21 +96,21 @@ def _published(name: str) -> figures.Section:
           f"{claim.value:g}",
         ]
       )
-      answer = found.get((claim.panel, claim.method, claim.metric))
+      answer = answer_of.get((claim.panel, claim.method, claim.metric))
       if answer is None:
-        lacking[claim.panel] = None
+        missing[claim.panel] = None
         rows[-1] += ["-", "-", rule.NOT_RUN]
         continue
       rows[-1] += [
         answer.ours,
-        str(played[claim.panel, claim.method]),
-        answer.words(claim.value, claim.unit, own=True),
+        str(rounds_run[claim.panel, claim.method]),
+        answer.words(claim.value, claim.unit, is_own=True),
       ]
     return report.table(
       ["panel", "method", "metric", "published", "ours", "rounds run", "verdict"], rows
-    ) + bool(lacking) * (
+    ) + bool(missing) * (
       "\n\nNot run: `python -m experiments.trust --table="
-      f"{name} --panels={','.join(lacking)}`."
+      f"{name} --panels={','.join(missing)}`."
     )
 
   return section
@@ -153,7 +153,7 @@ def _figure(
   data: str,
   panels: tuple[Panel, ...],
   lines_of: Callable[[Panel], list[Line]],
-  **more,
+  **options,
 ) -> Figure:
   """A table whose rows are the numbers of a work."""
   return Figure(
@@ -163,9 +163,9 @@ def _figure(
     panels,
     lines_of,
     eval_every=1,
-    table=_published(name),
+    table=_table_of(name),
     of_claims=True,
-    **more,
+    **options,
   )
 
 
@@ -175,7 +175,7 @@ FIGURES: dict[str, Figure] = {
     "NIID-Bench: best round, 10 clients by Dirichlet(0.5), test accuracy",
     "niid_bench",
     tuple(
-      Panel(letter, title, (f"--dataset={dataset}", f"--rounds={NIID_PLAYED[letter]}"))
+      Panel(letter, title, (f"--dataset={dataset}", f"--rounds={NIID_ROUNDS[letter]}"))
       for letter, title, dataset in (
         ("a", "MNIST", "mnist"),
         ("b", "Fashion-MNIST", "fashion_mnist"),

@@ -174,9 +174,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(
-  "words,named", REFUSED, ids=[ascii(r[0][:70]) for r in REFUSED]
+  "words,parts", REFUSED, ids=[ascii(r[0][:70]) for r in REFUSED]
 )
-def test_refused_in_one_line(words, named):
+def test_refused_in_one_line(words, parts):
   if not any(
     f"--{flag}=" in words for flag in ("algorithm", "client_update", "server")
   ):
@@ -185,7 +185,7 @@ def test_refused_in_one_line(words, named):
     parse(words.split(" "))
   assert "\n" not in str(caught.value)
   assert len(str(caught.value)) < 600 or len(words) < 600
-  for part in named.split(" & "):
+  for part in parts.split(" & "):
     assert part in str(caught.value)
 
 
@@ -224,31 +224,31 @@ def test_preset_parses(preset):
 
 @pytest.mark.program
 def test_flag_files_that_cannot_be_read(tmp_path):
-  def refused(name, said):
-    with pytest.raises(UsageError, match=said):
+  def check_refusal(name, message):
+    with pytest.raises(UsageError, match=message):
       config.expand_flagfiles([f"--flagfile={tmp_path}/{name}.flags"])
 
   def write(name, text):
     (tmp_path / f"{name}.flags").write_text(text, encoding="utf-8")
 
   (tmp_path / "binary.flags").write_bytes(b"\xff\xfe\x00")
-  refused("binary", "binary.flags: cannot be read")
+  check_refusal("binary", "binary.flags: cannot be read")
   write("quote", '"--rounds=3\n')
-  refused("quote", "quote.flags: cannot be read as")
+  check_refusal("quote", "quote.flags: cannot be read as")
   write("excel", "\ufeff--rounds=3\n")
   assert config.expand_flagfiles([f"--flagfile={tmp_path}/excel.flags"]) == [
     "--rounds=3"
   ]
   write("loop", f"--flagfile={tmp_path}/loop.flags\n")
-  refused("loop", "loop.flags: more than 9 flag files one within another; does")
+  check_refusal("loop", "loop.flags: more than 9 flag files one within another; does")
   write("0", "--rounds=3\n")
   for number in range(1, 10):  # each names the one before
     write(number, f"--flagfile={tmp_path}/{number - 1}.flags\n")
   assert config.expand_flagfiles([f"--flagfile={tmp_path}/8.flags"]) == ["--rounds=3"]
-  refused("9", "/0.flags: more than 9 flag")
+  check_refusal("9", "/0.flags: more than 9 flag")
   for number in range(1, 9):  # ten times: 10^8 words
     write(number, f"--flagfile={tmp_path}/{number - 1}.flags\n" * 10)
-  refused("8", "more than 10,000 flags")
+  check_refusal("8", "more than 10,000 flags")
 
 
 def test_the_headline_has_what_validation_chose_for_ma():
@@ -295,8 +295,8 @@ def test_the_headline_has_what_validation_chose_for_ma():
   ],
 )
 def test_what_flags_and_defaults_become(words, values):
-  found = parse(["--algorithm=fedavg", *words.split()]).values
-  assert {name: found[name] for name in values} == values
+  actual = parse(["--algorithm=fedavg", *words.split()]).values
+  assert {name: actual[name] for name in values} == values
 
 
 @pytest.mark.parametrize(
@@ -343,15 +343,15 @@ def test_flags_replay_to_the_same_identity_and_others_to_another(
   """Blanks at the ends of a value stay; around a typed line they do not count."""
   first, file = parse(words), tmp_path / "flags.txt"
   file.write_text("\n".join(first.flag_lines()) + "\n", encoding="utf-8")
-  again = parse([f"--flagfile={file}"])
-  assert again == first and again.identity() == first.identity()
+  replay = parse([f"--flagfile={file}"])
+  assert replay == first and replay.identity() == first.identity()
   file.write_text(file.read_text("utf-8") + "  --rounds=17 \n", "utf-8")
   longer = parse([f"--flagfile={file}"])
   assert longer.run.rounds == 17 and longer.identity() == first.identity()
   for same in ("--out_dir=x", "--tensorboard"):
     assert parse([*words, same]).identity() == first.identity()
-  found = {parse([*words, other]).identity() for other in others}
-  assert len(found - {first.identity()}) == len(others)
+  identities = {parse([*words, flag]).identity() for flag in others}
+  assert len(identities - {first.identity()}) == len(others)
 
 
 def test_a_part_of_a_preset_can_be_switched_off(tmp_path):
@@ -379,8 +379,8 @@ def test_a_part_of_a_preset_can_be_switched_off(tmp_path):
 def test_identity_is_that_of_version_0_2(words, identity):
   """What came later is not in it at its default, and is in it otherwise."""
   assert parse(words.split()).identity().startswith(identity)
-  other = parse([*words.split(), "--client_clip=1"])
-  assert not other.identity().startswith(identity)
+  newer = parse([*words.split(), "--client_clip=1"])
+  assert not newer.identity().startswith(identity)
 
 
 def test_a_folder_of_version_0_2_is_resumed(tmp_path):
@@ -393,11 +393,11 @@ def test_a_folder_of_version_0_2_is_resumed(tmp_path):
     for part, values in (("flags", parsed.values), ("hparams", parsed.hparams))
   }
 
-  def check(given, **more):
+  def check(settings, **extra):
     (tmp_path / "config.json").write_text(
-      json.dumps({"identity": given.identity()} | facts | more)
+      json.dumps({"identity": settings.identity()} | facts | extra)
     )
-    resume.check_same(tmp_path, given)
+    resume.check_same(tmp_path, settings)
 
   check(parsed)
   with pytest.raises(
@@ -417,11 +417,13 @@ def test_a_folder_of_version_0_2_is_resumed(tmp_path):
   "flag", ["--sampling=availability --availability_file", "--partition_file"]
 )
 def test_a_file_that_a_flag_names_counts_by_its_content(tmp_path, flag):
-  path, found = tmp_path / "chances.txt", []
+  path, identities = tmp_path / "chances.txt", []
   for text in ("0.5\n" * 100, "0.5\n" * 99 + "1\n", "0.5\n" * 100):
     path.write_text(text, encoding="utf-8")
-    found.append(parse(["--algorithm=fedavg", *f"{flag}={path}".split()]).identity())
-  assert found[0] == found[2] != found[1]
+    identities.append(
+      parse(["--algorithm=fedavg", *f"{flag}={path}".split()]).identity()
+    )
+  assert identities[0] == identities[2] != identities[1]
 
 
 @pytest.mark.parametrize("algorithm", [None, *registry.ALGORITHMS])
@@ -433,22 +435,22 @@ def test_help_names_every_flag_and_hyper_parameter(algorithm):
   )
   with pytest.raises(config.HelpRequested) as caught:
     parse([f"--algorithm={algorithm}"] * bool(algorithm) + ["--helpfull"])
-  shown = set(re.findall(r"^  --(\w+)", str(caught.value), re.M))
-  assert shown >= set(names)
+  names_in_help = set(re.findall(r"^  --(\w+)", str(caught.value), re.M))
+  assert names_in_help >= set(names)
 
 
 def test_conditions_name_options_and_values_that_exist():
   """A misspelt one would never hold."""
-  known = {flag.name: flag.field for flag in flags.run_flags()}
-  fields, choices = [*known.values()], {}
+  run_fields = {flag.name: flag.field for flag in flags.run_flags()}
+  fields, choices = [*run_fields.values()], {}
   for entry in registry.ALGORITHMS.values():
     fields += dataclasses.fields(entry.hparams)
   for field in fields:
     choices.setdefault(field.name, set()).update(field.metadata["choices"] or ())
   for field in fields:
     for clause in field.metadata["when"].clauses if field.metadata["when"] else ():
-      assert clause.name in known or field.name not in known
+      assert clause.name in run_fields or field.name not in run_fields
       if choices.get(clause.name):
         assert set(clause.values) <= choices[clause.name], field.name
-  assert set(flags.NEUTRAL) <= set(known)
-  assert not set(known) & set(flags.hyper_fields())
+  assert set(flags.NEUTRAL) <= set(run_fields)
+  assert not set(run_fields) & set(flags.hyper_fields())

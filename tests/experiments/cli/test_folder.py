@@ -58,29 +58,29 @@ def _quick(monkeypatch):
   monkeypatch.setattr(writer.plots, "run_curves", draw)
   monkeypatch.setattr(writer.plots, "histogram", draw)
   monkeypatch.setattr(Config, "prepare", prepare)
-  monkeypatch.setattr(writer, "_DRAWN", {})
+  monkeypatch.setattr(writer, "_PARTITION_PLOTS", {})
 
 
 def play(folder, *words):
   return run.main([*WORDS, f"--out_dir={folder}", *words])
 
 
-@pytest.fixture(name="kept", scope="module")
-def _kept(tmp_path_factory):
+@pytest.fixture(name="run_folder", scope="module")
+def _run_folder(tmp_path_factory):
   return tmp_path_factory.mktemp("runs") / "kept"
 
 
-@pytest.fixture(name="whole")
-def _whole(kept):
+@pytest.fixture(name="reference")
+def _reference(run_folder):
   """A finished run, which tests only read."""
-  assert kept.exists() or play(kept) == 0
-  return kept
+  assert run_folder.exists() or play(run_folder) == 0
+  return run_folder
 
 
 @pytest.fixture(name="folder")
-def _folder(whole, tmp_path):
+def _folder(reference, tmp_path):
   """A copy of it."""
-  shutil.copytree(whole, tmp_path / "run")
+  shutil.copytree(reference, tmp_path / "run")
   return tmp_path / "run"
 
 
@@ -92,32 +92,32 @@ def content(folder):
   }
 
 
-def refused(capsys, folder, *words, status=2):
+def refusal(capsys, folder, *words, status=2):
   """The line that a command ends with, which changes nothing."""
   before = content(folder) if folder.is_dir() else None
   capsys.readouterr()
   assert play(folder, *words) == status
-  said = capsys.readouterr().err.splitlines()
-  assert len(said) == 1 and said[0].startswith("error: "), said
+  lines = capsys.readouterr().err.splitlines()
+  assert len(lines) == 1 and lines[0].startswith("error: "), lines
   assert before is None or content(folder) == before
-  return said[0].removeprefix("error: ")
+  return lines[0].removeprefix("error: ")
 
 
-def same_results(folder, whole):
+def same_results(folder, reference):
   """Whether a folder has the files and the bits of the uninterrupted run."""
 
   def shape(place):
     return {name for name in content(place) if "notes" not in name}
 
   hashes = [
-    files.read_json(each / "summary.json")["hashes"]["final_state"]
-    for each in (folder, whole)
+    files.read_json(place / "summary.json")["hashes"]["final_state"]
+    for place in (folder, reference)
   ]
   return (
-    shape(folder) == shape(whole)
+    shape(folder) == shape(reference)
     and hashes[0] == hashes[1]
     and all(
-      (folder / name).read_bytes() == (whole / name).read_bytes()
+      (folder / name).read_bytes() == (reference / name).read_bytes()
       for name in ("metrics.csv", "rounds.csv")
     )
   )
@@ -126,24 +126,24 @@ def same_results(folder, whole):
 def edit(path, change):
   facts = files.read_json(path)
   change(facts)
-  path.write_text(json.dumps(run_files.sealed(facts)), encoding="utf-8")
+  path.write_text(json.dumps(run_files.seal(facts)), encoding="utf-8")
 
 
 # --overwrite
 
 
 def test_an_error_leaves_the_old_run(folder, capsys, monkeypatch):
-  said = refused(capsys, folder, "--overwrite", "--num_clients=5000")
-  assert "--num_clients=5000" in said
+  message = refusal(capsys, folder, "--overwrite", "--num_clients=5000")
+  assert "--num_clients=5000" in message
 
   def fails(prepared):
     raise MemoryError("too large")
 
   monkeypatch.setattr(execute, "Programs", fails)
-  assert "memory" in refused(capsys, folder, "--overwrite", status=1)
+  assert "memory" in refusal(capsys, folder, "--overwrite", status=1)
 
 
-def test_overwrite_keeps_the_files_of_the_user(folder, whole):
+def test_overwrite_keeps_the_files_of_the_user(folder, reference):
   (folder / "notes.txt").write_text("mine")
   (folder / "checkpoint" / "notes").write_text("mine")
   (folder / "groups.csv").write_text("of another algorithm")
@@ -151,7 +151,7 @@ def test_overwrite_keeps_the_files_of_the_user(folder, whole):
   assert play(folder, "--overwrite") == 0
   assert (folder / "notes.txt").read_text() == "mine"
   assert (folder / "checkpoint" / "notes").read_text() == "mine"
-  assert same_results(folder, whole)
+  assert same_results(folder, reference)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_folder_of_something_else(tmp_path, capsys, text, why):
   (tmp_path / "thesis.tex").write_text("mine")
   if text is not None:
     (tmp_path / "config.json").write_text(text)
-  assert why in refused(capsys, tmp_path, "--overwrite")
+  assert why in refusal(capsys, tmp_path, "--overwrite")
 
 
 # Links
@@ -187,40 +187,40 @@ def test_a_folder_of_something_else(tmp_path, capsys, text, why):
     "summary.json",
   ],
 )
-def test_nothing_is_written_through_a_link(folder, tmp_path, whole, name):
-  other = tmp_path / "other"
-  other.write_text("mine")
+def test_nothing_is_written_through_a_link(folder, tmp_path, reference, name):
+  target = tmp_path / "other"
+  target.write_text("mine")
   for path in (folder / name, folder / "summary.json"):
     path.unlink(missing_ok=True)
-  (folder / name).symlink_to(other)
+  (folder / name).symlink_to(target)
   words = "--overwrite" if name == "metrics.csv" else "--resume"
   if name.startswith("checkpoint"):
     (folder / "checkpoint" / "round_00000002.ckpt").unlink()
   assert play(folder, words) == 0
-  assert other.read_text() == "mine"
+  assert target.read_text() == "mine"
   assert not any(path.is_symlink() for path in folder.rglob("*"))
-  assert same_results(folder, whole)
+  assert same_results(folder, reference)
 
 
-def test_folders_that_are_links_are_refused(folder, whole, tmp_path, capsys):
+def test_folders_that_are_links_are_refused(folder, reference, tmp_path, capsys):
   for name in ("checkpoint", "tensorboard", "tensorboard/seed_1"):
     shutil.rmtree(folder / name, ignore_errors=True)
     (folder / name).parent.mkdir(exist_ok=True)
-    (folder / name).symlink_to(whole / "checkpoint")
+    (folder / name).symlink_to(reference / "checkpoint")
     for flag in ("--resume", "--overwrite"):
-      assert refused(capsys, folder, flag) == (
+      assert refusal(capsys, folder, flag) == (
         f"--out_dir={folder}: {name} is a link to another place, through "
         "which nothing is written or removed; remove it"
       )
     (folder / name).unlink()
   (tmp_path / "other").write_text("mine")
   (folder / "run.lock").symlink_to(tmp_path / "other")
-  assert "run.lock" in refused(capsys, folder, "--resume", status=1)
+  assert "run.lock" in refusal(capsys, folder, "--resume", status=1)
   assert (tmp_path / "other").read_text() == "mine"
   (folder / "run.lock").unlink()
   (tmp_path / "link").symlink_to(folder)  # the folder itself may be one
   assert play(tmp_path / "link", "--overwrite") == 0
-  assert same_results(folder, whole) and (tmp_path / "link").is_symlink()
+  assert same_results(folder, reference) and (tmp_path / "link").is_symlink()
 
 
 # States of a folder
@@ -229,12 +229,12 @@ def test_folders_that_are_links_are_refused(folder, whole, tmp_path, capsys):
 def test_what_a_kill_has_left_of_a_checkpoint_is_removed_at_resume(folder):
   """Of a round that is not saved again: nothing else would remove it."""
   (newest,) = checkpoint.paths(folder / "checkpoint")[:1]
-  left = newest.with_name("round_00000001.ckpt.partial")
-  left.write_bytes(newest.read_bytes()[:100])
-  other = newest.with_name("round_00000009.ckpt.partial")
-  other.write_text("mine")
+  partial = newest.with_name("round_00000001.ckpt.partial")
+  partial.write_bytes(newest.read_bytes()[:100])
+  foreign = newest.with_name("round_00000009.ckpt.partial")
+  foreign.write_text("mine")
   assert play(folder, "--resume", "--rounds=3") == 0
-  assert not left.exists() and other.read_text() == "mine"
+  assert not partial.exists() and foreign.read_text() == "mine"
 
 
 @pytest.mark.parametrize("make", [lambda path: path.write_text("my notes"), os.mkfifo])
@@ -242,13 +242,13 @@ def test_a_lock_is_not_put_in_the_place_of_something_else(tmp_path, capsys, make
   """It would be emptied, and removed in the end."""
   make(tmp_path / "run.lock")
   for flag in ("--resume", "--overwrite"):
-    assert "run.lock is " in refused(capsys, tmp_path, flag, status=1)
+    assert "run.lock is " in refusal(capsys, tmp_path, flag, status=1)
   assert (tmp_path / "run.lock").exists()
 
 
 @pytest.mark.parametrize("flag", ["--resume", "--overwrite"])
 @pytest.mark.parametrize(
-  "there",
+  "present",
   [
     (),
     ("run.lock",),
@@ -260,23 +260,25 @@ def test_a_lock_is_not_put_in_the_place_of_something_else(tmp_path, capsys, make
     ("config.json", "metrics.csv", "rounds.csv", "timing.csv", "checkpoint"),
   ],
 )
-def test_every_state_before_the_first_checkpoint(whole, tmp_path, capsys, there, flag):
+def test_every_state_before_the_first_checkpoint(
+  reference, tmp_path, capsys, present, flag
+):
   (tmp_path / "run").mkdir()
-  for name in there:
+  for name in present:
     if name == "checkpoint":
       (tmp_path / "run" / name).mkdir()
-    elif (whole / name).is_file():
-      shutil.copy(whole / name, tmp_path / "run")
+    elif (reference / name).is_file():
+      shutil.copy(reference / name, tmp_path / "run")
     else:
       (tmp_path / "run" / name).write_text(
         "{" if ".json" in name else "47"
       )  # which are cut off
   assert play(tmp_path / "run", flag) == 0
-  assert same_results(tmp_path / "run", whole)
-  said = capsys.readouterr().err
+  assert same_results(tmp_path / "run", reference)
+  message = capsys.readouterr().err
   assert (
-    "no checkpoint yet, starting again at round 0 (the tables have 2)" in said
-  ) == (flag == "--resume" and "checkpoint" in there)
+    "no checkpoint yet, starting again at round 0 (the tables have 2)" in message
+  ) == (flag == "--resume" and "checkpoint" in present)
 
 
 #: Data that name the client of each test row.
@@ -299,9 +301,9 @@ OF_CLIENTS = {"partition": "natural", "partition_seed": 0}
 def test_other_data_are_not_gone_on_with(tmp_path, options, change, says):
   """A file that was written again has the path that the flags name."""
 
-  def made(**change):
-    given = options | change
-    if "partition_seed" in given:  # OF_CLIENTS
+  def federate(**change):
+    arguments = options | change
+    if "partition_seed" in arguments:  # OF_CLIENTS
       return fa.federate(
         fa.from_arrays(
           np.ones((12, 2)),
@@ -311,14 +313,15 @@ def test_other_data_are_not_gone_on_with(tmp_path, options, change, says):
           y_test=np.arange(8) % 2,
           test_client_ids=np.arange(8) % 4,
         ),
-        **given,
+        **arguments,
       )
     return fa.federate(
       "digits",
-      **{"features": "standardize", "partition": "powerlaw", "num_clients": 8} | given,
+      **{"features": "standardize", "partition": "powerlaw", "num_clients": 8}
+      | arguments,
     )
 
-  fed = made()
+  fed = federate()
   summary.write_partition(tmp_path, fed)
   assert (tmp_path / "scaler.npz").is_file() == (fed.scaler is not None)
   if fed.scaler is not None:
@@ -330,15 +333,15 @@ def test_other_data_are_not_gone_on_with(tmp_path, options, change, says):
     del facts["data_hash"]
     (tmp_path / "partition.json").write_text(json.dumps(facts))
     change = {}
-  other = made(**change)
-  resume.check_data(tmp_path, other)  # no checkpoint: it starts again
+  later = federate(**change)
+  resume.check_data(tmp_path, later)  # no checkpoint: it starts again
   (tmp_path / "checkpoint").mkdir()
   (tmp_path / "checkpoint" / "round_00000002.ckpt").touch()
   if says is None:
-    resume.check_data(tmp_path, other)
+    resume.check_data(tmp_path, later)
     return
   with pytest.raises(UsageError, match=says) as caught:
-    resume.check_data(tmp_path, other)
+    resume.check_data(tmp_path, later)
   assert "\n" not in str(caught.value)
 
 
@@ -359,11 +362,11 @@ def test_other_data_are_not_gone_on_with(tmp_path, options, change, says):
     }
   ),
 )
-def test_a_file_that_is_missing_is_made_again(folder, whole, name, capsys):
+def test_a_file_that_is_missing_is_made_again(folder, reference, name, capsys):
   (folder / name).unlink()
   assert play(folder, "--resume") == 0
   assert "nothing to do" not in capsys.readouterr().err
-  assert same_results(folder, whole)
+  assert same_results(folder, reference)
   assert play(folder, "--resume") == 0
   assert "finished, nothing to do" in capsys.readouterr().err
 
@@ -377,14 +380,14 @@ def test_a_file_that_is_missing_is_made_again(folder, whole, name, capsys):
     lambda facts: facts.update(cost=3),
   ],
 )
-def test_a_damaged_summary_is_made_again(folder, whole, change):
+def test_a_damaged_summary_is_made_again(folder, reference, change):
   edit(folder / "summary.json", change)
   assert play(folder, "--resume") == 0
-  assert same_results(folder, whole)
+  assert same_results(folder, reference)
   assert "final" in files.read_json(folder / "summary.json")
 
 
-def test_a_run_of_an_earlier_version(folder, whole, capsys):
+def test_a_run_of_an_earlier_version(folder, reference, capsys):
   """No hashes, no machine: it goes on, with a note."""
   edit(folder / "config.json", lambda facts: facts.pop("machine"))
   (folder / "summary.json").unlink()
@@ -395,7 +398,7 @@ def test_a_run_of_an_earlier_version(folder, whole, capsys):
     checkpoint.save(folder / "checkpoint", state, facts.pop("round"), facts)
   assert play(folder, "--resume") == 0
   assert "does not say on which devices" in capsys.readouterr().err
-  assert same_results(folder, whole)
+  assert same_results(folder, reference)
   on = files.read_json(folder / "summary.json")["resumed_on"]
   assert [entry["round"] for entry in on] == [2]
 
@@ -410,23 +413,23 @@ def test_other_tables_are_refused_before_compiling(folder, capsys, monkeypatch, 
   path = folder / f"{name}.csv"
   lines = path.read_bytes().splitlines(keepends=True)
   path.write_bytes(b"".join(lines[:-1]))
-  line = refused(capsys, folder, "--resume")
+  line = refusal(capsys, folder, "--resume")
   assert line.startswith(f"{path}: edited or cut") and "--overwrite" in line
   path.unlink()
-  assert f"{path}: is missing" in refused(capsys, folder, "--resume")
+  assert f"{path}: is missing" in refusal(capsys, folder, "--resume")
 
 
 def test_a_checkpoint_folder_that_was_deleted(folder, capsys):
   shutil.rmtree(folder / "checkpoint")
   assert play(folder, "--resume") == 0  # it is finished all the same
   (folder / "summary.json").unlink()
-  assert refused(capsys, folder, "--resume") == (
+  assert refusal(capsys, folder, "--resume") == (
     f"--resume: {folder}/checkpoint is gone, but the tables have 2 rounds; "
     "restore it, or start anew with --overwrite or in another folder"
   )
   (folder / "checkpoint").mkdir()
   (folder / "summary.json").write_text("{}")
-  assert "is gone" in refused(capsys, folder, "--resume")
+  assert "is gone" in refusal(capsys, folder, "--resume")
 
 
 def test_no_summary_while_a_run_goes_on(folder, monkeypatch):
@@ -442,16 +445,16 @@ def test_no_summary_while_a_run_goes_on(folder, monkeypatch):
 
 def test_a_config_that_is_damaged_or_differs_in_no_flag(folder, capsys):
   edit(folder / "config.json", lambda facts: facts.update(identity="0"))
-  assert refused(capsys, folder, "--resume").startswith(
+  assert refusal(capsys, folder, "--resume").startswith(
     f"--resume: the run in {folder} was started with flags or files that its "
     "config.json does not name"
   )
   (folder / "config.json").write_text("[" * 100_000)
-  assert "config.json is damaged" in refused(capsys, folder, "--resume")
+  assert "config.json is damaged" in refusal(capsys, folder, "--resume")
 
 
 def test_a_config_that_was_edited_is_refused_before_compiling(
-  folder, whole, capsys, monkeypatch
+  folder, reference, capsys, monkeypatch
 ):
   """Its flags are not those of the run; --overwrite does not need them."""
   config = folder / "config.json"
@@ -462,40 +465,40 @@ def test_a_config_that_was_edited_is_refused_before_compiling(
     (folder / gone).unlink(missing_ok=True)
     with monkeypatch.context() as nothing_runs:
       nothing_runs.setattr(Config, "prepare", None)
-      assert refused(capsys, folder, "--resume") == (
+      assert refusal(capsys, folder, "--resume") == (
         f"{folder}: config.json is not as the run wrote it (its hash in it is"
         " another); restore it, or start anew with --overwrite or in another "
         "folder"
       )
   assert play(folder, "--overwrite") == 0
-  assert same_results(folder, whole)
+  assert same_results(folder, reference)
 
 
 # Devices
 
 
-def test_other_devices(folder, whole, capsys):
+def test_other_devices(folder, reference, capsys):
   """Two devices, then those of here, then two others, and here again."""
-  here = files.read_json(folder / "config.json")["machine"]
-  assert here["devices"] == 4 and here["map_clients"] == "sequential"
-  assert here["draw"] == "permutation, version 1"
+  machine = files.read_json(folder / "config.json")["machine"]
+  assert machine["devices"] == 4 and machine["map_clients"] == "sequential"
+  assert machine["draw"] == "permutation, version 1"
   (folder / "summary.json").unlink()
   config = folder / "config.json"
   edit(config, lambda facts: facts["machine"].update(devices=2, jax="0.1"))
-  assert refused(capsys, folder, "--resume") == (
+  assert refusal(capsys, folder, "--resume") == (
     f"--resume: the run in {folder} was made with devices 2, here 4; JAX "
-    f"0.1, here {here['jax']}, so its last bits may differ; "
+    f"0.1, here {machine['jax']}, so its last bits may differ; "
     "--allow_other_devices goes on anyway"
   )
   assert play(folder, "--resume", "--allow_other_devices") == 0
-  assert same_results(folder, whole)
+  assert same_results(folder, reference)
   for name in ("config.json", "summary.json"):
-    assert files.read_json(folder / name)["resumed_on"] == [{"round": 2, **here}]
+    assert files.read_json(folder / name)["resumed_on"] == [{"round": 2, **machine}]
   assert files.read_json(config)["machine"]["devices"] == 2
   assert play(folder, "--resume", "--rounds=3") == 0  # on these devices again
   assert len(files.read_json(folder / "summary.json")["resumed_on"]) == 1
   assert play(folder, "--overwrite") == 0
-  assert files.read_json(config)["machine"] == here
+  assert files.read_json(config)["machine"] == machine
   assert "resumed_on" not in files.read_json(folder / "summary.json")
 
 
@@ -506,12 +509,12 @@ def test_unusable_folders_are_refused_before_compiling(tmp_path, capsys, monkeyp
   monkeypatch.setattr(Config, "prepare", None)
   file = tmp_path / "file"
   file.write_text("mine")
-  assert refused(capsys, file) == f"--out_dir={file}: is a file"
-  assert "cannot be written" in refused(capsys, file / "run")
+  assert refusal(capsys, file) == f"--out_dir={file}: is a file"
+  assert "cannot be written" in refusal(capsys, file / "run")
   proc = pathlib.Path("/proc/run")
-  assert "/proc/run" in refused(capsys, proc, status=2 if os.getuid() else 1)
+  assert "/proc/run" in refusal(capsys, proc, status=2 if os.getuid() else 1)
   monkeypatch.setattr(os, "access", lambda *args: False)
-  assert "cannot be written" in refused(capsys, tmp_path / "run")
+  assert "cannot be written" in refusal(capsys, tmp_path / "run")
 
 
 # A fault at every file operation
@@ -535,7 +538,7 @@ class Faults:
       monkeypatch.setattr(
         module,
         name,
-        self._wrapped(
+        self._wrap(
           getattr(module, name),
           module is not os,
           1 if name == "replace" else None if name == "fsync" else 0,
@@ -546,7 +549,7 @@ class Faults:
     """From now on the operations of these numbers fail; None: none counts."""
     self.count, self._failing = 0, failing
 
-  def _wrapped(self, real, with_mode, where):
+  def _wrap(self, real, with_mode, where):
 
     def operation(*args, **kwargs):
       mode = args[1] if len(args) > 1 else kwargs.get("mode", "r")
@@ -565,7 +568,9 @@ class Faults:
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_fault_at_every_file_operation(tmp_path, whole, monkeypatch, capsys, killed):
+def test_a_fault_at_every_file_operation(
+  tmp_path, reference, monkeypatch, capsys, killed
+):
   """The run is gone on with, to the bits of one without faults.
 
   Every second operation is the last before the process is killed, the others
@@ -582,8 +587,8 @@ def test_a_fault_at_every_file_operation(tmp_path, whole, monkeypatch, capsys, k
     shutil.rmtree(folder)
     faults.arm(range(number, 10**9) if killed else (number,))
     status = play(folder)
-    said = capsys.readouterr().err
-    assert status in (0, 1, 2) and "not foreseen" not in said, said
+    message = capsys.readouterr().err
+    assert status in (0, 1, 2) and "not foreseen" not in message, message
     stopped += status != 0
     faults.arm(None)
     lock.release_all()
@@ -591,5 +596,5 @@ def test_a_fault_at_every_file_operation(tmp_path, whole, monkeypatch, capsys, k
       assert number > total - 5  # the lock is released at the end
     folder.mkdir(exist_ok=True)
     assert play(folder, "--resume") == 0, (number, capsys.readouterr().err)
-    assert same_results(folder, whole), number
+    assert same_results(folder, reference), number
   assert stopped > 0.4 * total

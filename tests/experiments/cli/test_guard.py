@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from experiments.cli import guard, signals
-from experiments.cli.guard import guarded
+from experiments.cli.guard import run_guarded
 from fedjax_alg.errors import OptionError
 
 
@@ -25,7 +25,7 @@ def test_an_error_and_a_warning_are_one_line_each(capsys):
     warnings.warn("no roles found in a.txt,\nb.txt", stacklevel=1)
     raise OptionError(f"`rounds`={argv[0]}: must be\nat least 1")
 
-  assert guarded(command, ["0"]) == 2
+  assert run_guarded(command, ["0"]) == 2
   assert capsys.readouterr().err == (
     "warning: no roles found in a.txt, b.txt\nerror: --rounds=0: must be at least 1\n"
   )
@@ -33,7 +33,7 @@ def test_an_error_and_a_warning_are_one_line_each(capsys):
 
 
 @pytest.mark.parametrize(
-  "error, status, said",
+  "error, status, part",
   [
     (MemoryError(), 1, "out of memory"),
     (
@@ -54,13 +54,13 @@ def test_an_error_and_a_warning_are_one_line_each(capsys):
     (KeyboardInterrupt(), 130, "interrupted"),
   ],
 )
-def test_no_error_is_a_traceback(capsys, error, status, said):
+def test_no_error_is_a_traceback(capsys, error, status, part):
   def command(argv):
     raise error
 
-  assert guarded(command, []) == status
-  found = capsys.readouterr().err
-  assert said in found and found.count("\n") == 1
+  assert run_guarded(command, []) == status
+  message = capsys.readouterr().err
+  assert part in message and message.count("\n") == 1
 
 
 def test_a_traceback_is_shown_to_who_asks(monkeypatch):
@@ -70,7 +70,7 @@ def test_a_traceback_is_shown_to_who_asks(monkeypatch):
     raise OverflowError("too large")
 
   with pytest.raises(OverflowError):
-    guarded(command, [])
+    run_guarded(command, [])
 
 
 def test_a_platform_that_is_not_there(monkeypatch, capsys):
@@ -79,7 +79,7 @@ def test_a_platform_that_is_not_there(monkeypatch, capsys):
   def command(argv):
     raise RuntimeError("Unable to initialize backend 'bogus'\nmore")
 
-  assert guarded(command, []) == 1
+  assert run_guarded(command, []) == 1
   assert capsys.readouterr().err == (
     "error: JAX_PLATFORMS=bogus: JAX cannot start there (Unable to "
     "initialize backend 'bogus')\n"
@@ -89,16 +89,14 @@ def test_a_platform_that_is_not_there(monkeypatch, capsys):
 def test_a_host_callback_that_raises_ends_a_command(monkeypatch, capsys):
   """Without it JAX's trace is printed; test_own.py has several devices."""
 
-  def called(x):
+  def fail(x):
     raise ValueError("called\nhere")
 
   def command(argv):
-    jax.jit(lambda x: jax.pure_callback(called, jax.ShapeDtypeStruct((), np.int32), x))(
-      1
-    )
+    jax.jit(lambda x: jax.pure_callback(fail, jax.ShapeDtypeStruct((), np.int32), x))(1)
 
   monkeypatch.setattr(jax, "local_device_count", lambda: 1)
-  assert guarded(command, []) == 1
+  assert run_guarded(command, []) == 1
   error = capsys.readouterr().err
   assert error.startswith("error: a host callback raises ValueError: called, ")
   assert error.count("\n") == 1
@@ -111,7 +109,7 @@ def test_a_closed_pipe_ends_a_command_quietly(monkeypatch, capsys, flush):
   os.close(reader)
   with open(writer, "w", encoding="utf-8") as pipe:
     monkeypatch.setattr(sys, "stdout", pipe)
-    assert guarded(lambda argv: print("x", flush=flush), []) == 1
+    assert run_guarded(lambda argv: print("x", flush=flush), []) == 1
   assert not capsys.readouterr().err
 
 
@@ -119,7 +117,7 @@ def test_a_closed_pipe_ends_a_command_quietly(monkeypatch, capsys, flush):
 def test_a_full_disk_under_the_output(monkeypatch, capsys):
   with open("/dev/full", "w", encoding="utf-8") as full:
     monkeypatch.setattr(sys, "stdout", full)
-    assert guarded(lambda argv: print("x"), []) == 1
+    assert run_guarded(lambda argv: print("x"), []) == 1
   assert capsys.readouterr().err == "error: No space left on device\n"
 
 
@@ -133,7 +131,7 @@ def test_streams_that_are_closed_from_the_start(monkeypatch):
     print("warning", file=sys.stderr)
     tty.append(sys.stderr.isatty())
 
-  assert guarded(command, []) == 0 and tty == [False]
+  assert run_guarded(command, []) == 0 and tty == [False]
   sys.stdout.close()
   sys.stderr.close()
 
@@ -149,7 +147,7 @@ folder = pathlib.Path(sys.argv[1])
 
 def command(argv):
   signals.wait_at_most(float(argv[0]))
-  with lock.held(folder):
+  with lock.hold(folder):
     (folder / "file").touch()
     signals.keep("the runs")
     for _ in range(int(argv[1])):
@@ -160,7 +158,7 @@ def command(argv):
 for words in (("0", "1"), ("0.2", "1"), ("500", "2")):
   child = os.fork()
   if not child:
-    sys.exit(guard.guarded(command, words, "again"))
+    sys.exit(guard.run_guarded(command, words, "again"))
   print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]),
         sorted(os.listdir(folder)), flush=True)
 """
@@ -193,7 +191,7 @@ def test_a_signal_is_seen_by_the_next_check(capsys, number, heard):
     with signals.saving():
       signals.check()
 
-  assert guard.guarded(command, [], "to go on, again") == 75
+  assert guard.run_guarded(command, [], "to go on, again") == 75
   assert capsys.readouterr().err == (
     f"stopped by {number.name}: out: saved at round 3 of 5; to go on, again\n"
   )
@@ -202,7 +200,8 @@ def test_a_signal_is_seen_by_the_next_check(capsys, number, heard):
 
 def test_a_command_that_ends_all_the_same(capsys):
   assert (
-    guard.guarded(lambda argv: signal.raise_signal(signal.SIGTERM), [], "again") == 0
+    guard.run_guarded(lambda argv: signal.raise_signal(signal.SIGTERM), [], "again")
+    == 0
   )
   assert not capsys.readouterr().err
 
@@ -216,16 +215,16 @@ def test_what_is_ignored_stays_ignored():
       signal.raise_signal(signal.SIGHUP)
       signals.check()
 
-    assert guard.guarded(command, [], "again") == 0
-    found = []
+    assert guard.run_guarded(command, [], "again") == 0
+    statuses = []
     thread = threading.Thread(
-      target=lambda: found.append(
-        guard.guarded(lambda argv: signals.check(), [], "again")
+      target=lambda: statuses.append(
+        guard.run_guarded(lambda argv: signals.check(), [], "again")
       )
     )
     thread.start()
     thread.join()
-    assert found == [0]
+    assert statuses == [0]
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
   finally:
     signal.signal(signal.SIGHUP, before)
@@ -235,7 +234,7 @@ def test_commands_that_play_nothing_end_as_before():
   def command(argv):
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
-  assert guard.guarded(command, []) == 0
+  assert guard.run_guarded(command, []) == 0
 
 
 def test_ctrl_c_says_how_to_go_on(capsys, heard):
@@ -244,9 +243,9 @@ def test_ctrl_c_says_how_to_go_on(capsys, heard):
   def command(argv):
     signal.raise_signal(signal.SIGINT)
 
-  for again, said in (("again", "interrupted; again\n"), ("", "interrupted\n")):
-    assert guard.guarded(command, [], again) == 130
-    assert capsys.readouterr().err == said
+  for hint, message in (("again", "interrupted; again\n"), ("", "interrupted\n")):
+    assert guard.run_guarded(command, [], hint) == 130
+    assert capsys.readouterr().err == message
 
 
 def test_where_a_call_does_not_end(tmp_path):

@@ -9,7 +9,7 @@ from experiments.cli import help as help_lib
 from fedjax_alg import hparams, registry
 
 
-def shown(*argv):
+def help_text(*argv):
   with pytest.raises(config.HelpRequested) as caught:
     config.parse(argv)
   return str(caught.value)
@@ -28,14 +28,14 @@ def test_the_first_screen_begins_with_the_methods_own(
 ):
   """Not with privacy, of which a first run knows nothing."""
   monkeypatch.setenv("COLUMNS", "80")
-  text = shown(f"--algorithm={algorithm}", "--help")
+  text = help_text(f"--algorithm={algorithm}", "--help")
   flags = [
     line.split()[0].partition("=")[0]
     for line in text.splitlines()
     if line.startswith("  --") and "--help=" not in line
   ]
   assert f"--{absent}" not in flags and "--dataset" in flags
-  members = hparams.grouped_fields(registry.get(algorithm).hparams)[""]
+  members = hparams.fields_by_group(registry.get(algorithm).hparams)[""]
   assert f"--{first}" in flags[: len(members)]
   assert all(f"--{field.name}" in flags for field in members)
   assert max(map(len, text.splitlines())) <= 80
@@ -43,7 +43,7 @@ def test_the_first_screen_begins_with_the_methods_own(
 
 def test_groups_share_out_the_hyper_parameters_of_every_method():
   for entry in registry.ALGORITHMS.values():
-    groups = hparams.grouped_fields(entry.hparams)
+    groups = hparams.fields_by_group(entry.hparams)
     names = [field.name for fields in groups.values() for field in fields]
     assert sorted(names) == sorted(
       field.name for field in dataclasses.fields(entry.hparams)
@@ -53,7 +53,7 @@ def test_groups_share_out_the_hyper_parameters_of_every_method():
 
 
 def test_a_group_is_shown_whole():
-  text = shown("--algorithm=fedavg", "--help=privacy")
+  text = help_text("--algorithm=fedavg", "--help=privacy")
   for name in ("private", "clip_norm", "noise_multiplier", "delta"):
     assert f"--{name}" in text
   assert "McMahan et al., ICLR 2018" in text and "--client_lr=" not in text
@@ -83,7 +83,7 @@ def test_an_unknown_group_is_one_line(argv, words):
 def test_no_default_is_shown_where_there_is_none():
   assert not [
     line
-    for line in shown("--helpfull").splitlines()
+    for line in help_text("--helpfull").splitlines()
     if line.startswith("  --") and line.split()[0].endswith("=")
   ]
 
@@ -91,5 +91,5 @@ def test_no_default_is_shown_where_there_is_none():
 def test_lines_are_as_wide_as_the_terminal(monkeypatch):
   for columns in (60, 100):
     monkeypatch.setenv("COLUMNS", str(columns))
-    lines = help_lib.beside("--name=1", "word " * 60)
+    lines = help_lib.definition_lines("--name=1", "word " * 60)
     assert columns - 6 < max(map(len, lines)) <= columns

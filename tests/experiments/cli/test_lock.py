@@ -38,18 +38,18 @@ def test_another_process_and_its_death(tmp_path):
     lock.tidy(tmp_path)
     for _ in range(2):  # who is refused leaves the file as it is
       with pytest.raises(lock.HeldError) as error:
-        with lock.held(tmp_path):
+        with lock.hold(tmp_path):
           pass
       assert re.fullmatch(
         f"{tmp_path}: is being run by there, process {process.pid}, since {SINCE}",
         str(error.value),
       )
     process.kill()
-  left = (tmp_path / lock.NAME).read_bytes()  # is stale
-  with lock.held(tmp_path):
+  stale = (tmp_path / lock.NAME).read_bytes()  # is stale
+  with lock.hold(tmp_path):
     pass
   assert not list(tmp_path.iterdir())
-  (tmp_path / lock.NAME).write_bytes(left)
+  (tmp_path / lock.NAME).write_bytes(stale)
   lock.tidy(tmp_path)
   assert not list(tmp_path.iterdir())
 
@@ -64,8 +64,8 @@ def test_who_holds_it_and_what_is_left(tmp_path, monkeypatch, kernel):
   if not kernel:
     monkeypatch.setattr(fcntl, "flock", no_kernel_locks)
   folder = tmp_path / "new" / "run"
-  for left in ([], ["config.json"]):
-    with lock.held(folder), lock.held(tmp_path / "new" / "." / "run"):
+  for remains in ([], ["config.json"]):
+    with lock.hold(folder), lock.hold(tmp_path / "new" / "." / "run"):
       assert (folder / lock.NAME).read_text("utf-8").split()[:2] == [
         str(os.getpid()),
         socket.gethostname(),
@@ -74,10 +74,10 @@ def test_who_holds_it_and_what_is_left(tmp_path, monkeypatch, kernel):
         if kernel:
           with pytest.raises(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-      for name in left:
+      for name in remains:
         (folder / name).touch()
-    assert [path.name for path in tmp_path.rglob("*.*")] == left
-    assert folder.exists() == bool(left)
+    assert [path.name for path in tmp_path.rglob("*.*")] == remains
+    assert folder.exists() == bool(remains)
 
 
 @pytest.mark.filterwarnings("ignore:flock not supported")
@@ -87,26 +87,26 @@ def test_stale_files_where_the_kernel_has_no_locks(tmp_path, monkeypatch):
     pass
   path = tmp_path / lock.NAME
   path.write_text(f"{gone.pid}\n{socket.gethostname()}\n", encoding="utf-8")
-  with lock.held(tmp_path):
+  with lock.hold(tmp_path):
     assert path.read_text("utf-8").startswith(f"{os.getpid()}\n")
   path.write_text(f"{gone.pid}\nelsewhere\n", encoding="utf-8")
   with pytest.raises(lock.HeldError) as error:
-    with lock.held(tmp_path):
+    with lock.hold(tmp_path):
       pass
   assert f"run by elsewhere, process {gone.pid}, since" in str(error.value)
   assert str(error.value).endswith(f"(if that process has died, remove {path})")
 
 
 def test_a_process_that_ends_at_once_releases_its_locks(tmp_path):
-  with lock.held(tmp_path / "run"):
+  with lock.hold(tmp_path / "run"):
     lock.release_all()
     assert not list(tmp_path.iterdir())
 
 
 def test_the_error_of_several():
-  one, two = (lock.HeldError(name, "h, process 1, since now") for name in "ab")
-  assert str(lock.StillHeld([one])) == (
+  first, second = (lock.HeldError(name, "h, process 1, since now") for name in "ab")
+  assert str(lock.StillHeld([first])) == (
     "a: is being run by h, process 1, since now; when that has ended, "
     "give the same command again"
   )
-  assert "since now (1 more by others); when" in str(lock.StillHeld([one, two]))
+  assert "since now (1 more by others); when" in str(lock.StillHeld([first, second]))

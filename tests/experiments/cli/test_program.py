@@ -41,10 +41,10 @@ def test_the_launcher_says_its_own_name(monkeypatch):
 def test_help_lists_every_command(monkeypatch, capsys):
   monkeypatch.setattr(sys, "argv", ["/usr/bin/fedjax-alg"])
   assert commands.main([]) == 0
-  said = capsys.readouterr().out
-  assert said.startswith("usage: fedjax-alg COMMAND [flags]\n")
+  output = capsys.readouterr().out
+  assert output.startswith("usage: fedjax-alg COMMAND [flags]\n")
   for path in (ROOT / "experiments").glob("[a-z]*.py"):
-    assert f"\n  {path.stem} " in said
+    assert f"\n  {path.stem} " in output
 
 
 def test_a_command_is_run_with_the_words_after_it(monkeypatch, capsys):
@@ -54,6 +54,6 @@ def test_a_command_is_run_with_the_words_after_it(monkeypatch, capsys):
   assert commands.main(["sweep", "--help"]) == 0
   assert "fedjax-alg sweep --algorithm=fedavg" in capsys.readouterr().out
   assert commands.main(["fly"]) == 2
-  said = capsys.readouterr().err
-  assert said.startswith("error: COMMAND=fly: must be one of ")
-  assert "diversified" in said
+  message = capsys.readouterr().err
+  assert message.startswith("error: COMMAND=fly: must be one of ")
+  assert "diversified" in message

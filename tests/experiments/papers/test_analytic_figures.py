@@ -25,14 +25,14 @@ DIGITS = (
 )
 
 
-def request(*common, **more):
-  return figures.Request(None, common, "here", **more)
+def request(*common, **options):
+  return figures.Request(None, common, "here", **options)
 
 
 def test_quick_is_shorter_and_smaller():
   make = request(quick=True)
   for name in ("fig4", "fig6", "table2"):
-    figure, notes, _ = figures.asked(analytic.PAPER, name, make)
+    figure, notes, _ = figures.resolve_figure(analytic.PAPER, name, make)
     assert "FedAvg 20, FedZO 2, BAFFLE 1, FedACnnL 20" in notes[-1]
     for cell in figures.cells(analytic.PAPER, figure, make):
       values = cell.config.values
@@ -57,11 +57,11 @@ def outcome(
   """
 
   def columns(number, value, protocol):
-    own = value + adapted * (protocol == "copy")
+    accuracy = value + adapted * (protocol == "copy")
     return {
-      "accuracy": own,
+      "accuracy": accuracy,
       "simulated_s": number * sum(seconds),
-      "client_accuracy": np.nan if protocol == "global" else own - 0.01,
+      "client_accuracy": np.nan if protocol == "global" else accuracy - 0.01,
       "seconds": 0.25 * number,
     }
 
@@ -79,19 +79,19 @@ def outcome(
 
 
 @pytest.fixture(name="timed")
-def _timed(tmp_path):
+def fixture_timed(tmp_path):
   """FedACnnL 6 s, -WA 9 s; 2 of 20 (600) rounds of the others, 2 s each."""
-  found = []
+  outcomes = []
   for panel in "ab":
     for label, seconds in (
       (claims.ACNNL, (1.0, 0.0, 1.0)),
       (claims.WA, (1.0, 0.0, 2.0)),
     ):
-      found.append(
+      outcomes.append(
         outcome(tmp_path, label, panel, "fedacnnl", np.full((2, 3), 0.8), seconds)
       )
     for name in ("fedavg", "fedzo", "baffle"):
-      found.append(
+      outcomes.append(
         outcome(
           tmp_path,
           registry.get(name).label,
@@ -101,7 +101,7 @@ def _timed(tmp_path):
           (1.5, 0.25, 0.25),
         )
       )
-  return found
+  return outcomes
 
 
 def test_times(timed):
@@ -145,12 +145,14 @@ def test_times(timed):
 
 
 def test_bars_of_times(timed, tmp_path, monkeypatch):
-  drawn = {}
+  call = {}
   monkeypatch.setattr(
-    analytic.plots, "bars", lambda *args, **more: drawn.update(args=args, more=more)
+    analytic.plots,
+    "bars",
+    lambda *args, **options: call.update(args=args, more=options),
   )
   analytic._draw_times([tmp_path / "a.png"], timed, "title")
-  _, parts, labels, _, missing, marks, _ = drawn["args"]
+  _, parts, labels, _, missing, marks, _ = call["args"]
   assert missing == "not run"
   assert labels == [claims.ACNNL, claims.WA, "FedAvg", "FedZO", "BAFFLE"]
   assert parts["(a) panel a: simulated s"] == {
@@ -171,19 +173,19 @@ def test_bars_of_times(timed, tmp_path, monkeypatch):
 @pytest.fixture(name="personal")
 def _personal(tmp_path):
   """Table 2 with two seeds: end below the best round, w_k below theta."""
-  found = []
+  outcomes = []
   level = {claims.ACNNL: 0.87, claims.WP: 0.9, claims.WC: 0.965, claims.PERSONAL: 0.96}
   for panel in "abcd":
     for label, value in level.items():
       algorithm = "fedacnnl" if label == claims.ACNNL else "pfedacnnl"
       # An early round is better, but closed forms are read at their end.
-      found.append(
+      outcomes.append(
         outcome(
           tmp_path, label, panel, algorithm, [[0.99, value], [0.99, value - 0.002]]
         )
       )
     for name, value in (("pfedme", 0.968), ("pfedzo", 0.8), ("local", 0.93)):
-      found.append(
+      outcomes.append(
         outcome(
           tmp_path,
           registry.get(name).label,
@@ -193,8 +195,8 @@ def _personal(tmp_path):
           adapted=-0.03,
         )
       )
-  found.append(outcome(tmp_path, claims.AFL, "d", "afl", [[0.84], [0.84]]))
-  return found
+  outcomes.append(outcome(tmp_path, claims.AFL, "d", "afl", [[0.84], [0.84]]))
+  return outcomes
 
 
 def test_table2(personal, monkeypatch):
@@ -211,8 +213,8 @@ def test_table2(personal, monkeypatch):
   assert cells[4] == "96.70 +- 0.14 (96.92)"
   assert cells[5] == "93.70 +- 0.14"  # w_k, without the paper's number
   assert cells[8] == "95.90 +- 0.14 (96.23)" and cells[10] == "-"
-  (alone,) = claims.BEYOND
-  assert verdicts.judge(alone, personal)[1] == "holds"
+  (statement,) = claims.BEYOND
+  assert verdicts.judge(statement, personal)[1] == "holds"
   # Of two rounds nothing is said of methods that need a thousand.
   words = [verdicts.judge(s, personal)[1] for s in claims.TABLE2]
   assert words.count("not run") == 2
@@ -231,11 +233,11 @@ def test_table2(personal, monkeypatch):
 
 
 def test_dots_of_table2_are_its_cells(personal, tmp_path, monkeypatch):
-  drawn = {}
-  monkeypatch.setattr(analytic.plots, "dots", lambda *args: drawn.update(args[1]))
+  panels = {}
+  monkeypatch.setattr(analytic.plots, "dots", lambda *args: panels.update(args[1]))
   analytic._draw_table2([tmp_path / "a.png"], personal, "t", "rounds")
   text = analytic.table2(personal)
-  for name, dots in drawn.items():
+  for name, dots in panels.items():
     row = next(
       line for line in text.splitlines() if line.startswith(f"| {name[1]}: ")
     ).split(" | ")
@@ -244,38 +246,38 @@ def test_dots_of_table2_are_its_cells(personal, tmp_path, monkeypatch):
       assert column not in cells or cells[column].startswith(
         "-" if dot.mean is None else f"{dot.mean:.2f} +- {dot.half:.2f}"
       )
-  first = drawn["(a) panel a"]
+  first = panels["(a) panel a"]
   assert [
     first[column].paper for column in ("pFedACnnL", "pFedMe, theta", "pFedMe, w_k")
   ] == [96.23, 96.92, None]
 
 
 def test_fig6_table(personal, monkeypatch):
-  own = [
+  proposals = [
     o
     for o in personal
     if o.cell.panel == "a" and o.cell.label.removeprefix("p").startswith("FedACnnL")
   ]
-  text = analytic.fig6_table(own)
+  text = analytic.fig6_table(proposals)
   assert "| FedACnnL | 70.06 | 86.90 +- " in text
   assert "| pFedACnnL | 74.40 | 95.90 +- " in text
   assert "| pFedACnnL-WP | 74.03 |" in text and "FedAvg" in text
   # Two rounds of two simulated seconds, one of them idle.
   assert text.count("| 4 | 2 | 0.5 |") == 4
-  words = [verdicts.judge(s, own)[1] for s in claims.FIG6]
+  words = [verdicts.judge(s, proposals)[1] for s in claims.FIG6]
   assert words == ["holds", "does not hold", "holds", "not run", "holds"]
   # Methods by SGD do not count for what the proposed methods take, and the end
   # of a part of their rounds is not the paper's number.
-  sgd = next(o for o in personal if o.cell.label == claims.ALONE)
+  sgd = next(o for o in personal if o.cell.label == claims.LOCAL_ONLY)
   slow = sgd._replace(
     cell=dataclasses.replace(
       sgd.cell, flags=("--algorithm=fedavg", "--dataset=cifar10")
     ),
     summary={**sgd.summary, "cost": {**sgd.summary["cost"], "rounds": 5}},
   )
-  assert slow.cell.panel == "a" and claims.stretch(slow) == 1.0
+  assert slow.cell.panel == "a" and claims.rounds_factor(slow) == 1.0
   monkeypatch.setattr(claims, "TOTAL", lambda o: np.full(2, 9e9 if o is slow else 4.0))
-  assert verdicts.judge(claims.FIG6[-1], [*own, slow])[1] == "holds"
+  assert verdicts.judge(claims.FIG6[-1], [*proposals, slow])[1] == "holds"
   with pytest.raises(verdicts.NotRun, match="5 of 100 rounds: 50.00"):
     claims.end_on_cifar10(slow)
   assert (
@@ -290,32 +292,32 @@ def test_fig6_table(personal, monkeypatch):
 
 
 def test_who_has_no_global_model_is_in_the_tables_of_ends(personal, tmp_path):
-  own = [
+  runs = [
     o
     for o in personal
-    if o.cell.panel == "a" and o.cell.label in (claims.PERSONAL, claims.ALONE)
+    if o.cell.panel == "a" and o.cell.label in (claims.PERSONAL, claims.LOCAL_ONLY)
   ]
-  text = analytic.FIGURES["dirichlet"].table(own)
+  text = analytic.FIGURES["dirichlet"].table(runs)
   assert "| each client alone | 50.00 " in text
-  (row,) = [w for w in text.splitlines() if claims.ALONE in w]
+  (row,) = [w for w in text.splitlines() if claims.LOCAL_ONLY in w]
   assert row.split(" | ")[4] == "- |"
-  assert claims.ALONE in analytic.fig6_table(own)
-  analytic._draw_ends([tmp_path / "a.png"], own, "t", "rounds")
+  assert claims.LOCAL_ONLY in analytic.fig6_table(runs)
+  analytic._draw_ends([tmp_path / "a.png"], runs, "t", "rounds")
   assert (tmp_path / "a.png").is_file()
 
 
 def test_ablations_and_afl(tmp_path):
-  found = [
+  outcomes = [
     outcome(tmp_path, label, "a", "pfedacnnl", [[0.9, value]])
     for label, value in (("pFedACnnL", 0.96), ("gamma = 1", 0.95))
   ]
-  text = analytic.FIGURES["ablations"].table(found)
+  text = analytic.FIGURES["ablations"].table(outcomes)
   assert "| gamma = 1 | 95.00 | 94.00 | 50.00 | 95.00 |" in text
   assert "paper" not in text
   dealt = [
-    outcome(tmp_path, how + tail, "b", "afl", [[value]])
-    for how in list(analytic._DEALT)[:2]
-    for tail, value in (("", 0.97), (analytic._KEPT, 0.9))
+    outcome(tmp_path, partition + tail, "b", "afl", [[value]])
+    for partition in list(analytic._DEALT)[:2]
+    for tail, value in (("", 0.97), (analytic._RIDGES_KEPT, 0.9))
   ]
   text = analytic.afl_table(dealt)
   assert "| b: panel b | 1 client | 97.00 | 90.00 |" in text
@@ -323,8 +325,8 @@ def test_ablations_and_afl(tmp_path):
   analytic.FIGURES["afl"].draw([tmp_path / "b.png"], dealt, "t", "rounds")
   (statement,) = claims.AFL_CLAIMS
   assert verdicts.judge(statement, dealt)[1] == "holds"
-  other = outcome(tmp_path, "100 clients, iid", "b", "afl", [[0.96]])
-  assert verdicts.judge(statement, [*dealt, other])[1] == "does not hold"
+  lower = outcome(tmp_path, "100 clients, iid", "b", "afl", [[0.96]])
+  assert verdicts.judge(statement, [*dealt, lower])[1] == "does not hold"
 
 
 @pytest.mark.usefixtures("made_up")
@@ -332,8 +334,8 @@ def test_made_on_digits(tmp_path, monkeypatch, capsys):
   """Fig. 4 of two methods."""
 
   def lines_of(panel):
-    own, _, fedavg, *_ = analytic._time_lines(panel)
-    return [own, own._replace(label=claims.WA), fedavg]  # one run for both
+    acnnl, _, fedavg, *_ = analytic._time_lines(panel)
+    return [acnnl, acnnl._replace(label=claims.WA), fedavg]  # one run for both
 
   monkeypatch.setitem(
     analytic.FIGURES, "fig4", analytic.FIGURES["fig4"]._replace(lines_of=lines_of)

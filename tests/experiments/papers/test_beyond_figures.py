@@ -36,14 +36,14 @@ def test_only_honest_clients_count(tmp_path):
   ]
   lines = [",".join(rows[0]), *(",".join(map(str, r.values())) for r in rows)]
   (tmp_path / "clients.csv").write_text("\n".join(lines))
-  found = hostile.honest(suite.Outcome(cell, tmp_path, rows, {}))
-  tested = np.arange(1, 11)[~bad]
-  expected = (tested * (50 + 10 * (np.arange(10)[~bad] % 2))).sum()
-  np.testing.assert_allclose(found, [expected / tested.sum()] * 2)
+  actual = hostile.honest(suite.Outcome(cell, tmp_path, rows, {}))
+  sizes = np.arange(1, 11)[~bad]
+  expected = (sizes * (50 + 10 * (np.arange(10)[~bad] % 2))).sum()
+  np.testing.assert_allclose(actual, [expected / sizes.sum()] * 2)
 
 
 def test_a_method_defends_if_it_loses_less(monkeypatch):
-  left = {
+  ends = {
     ("FedAvg", "mean"): 50,
     ("IFCA", "mean"): 80,
     ("FSVRG", "mean"): 40,
@@ -52,7 +52,7 @@ def test_a_method_defends_if_it_loses_less(monkeypatch):
 
   def honest(outcome):
     method, share = hostile._attackers(outcome)
-    end = left[method, outcome.cell.panel_title.split("; ")[1]]
+    end = ends[method, outcome.cell.panel_title.split("; ")[1]]
     return np.array([90.0, 95.0]) + (end - 90 if share else 0)
 
   monkeypatch.setattr(hostile, "honest", honest)
@@ -114,18 +114,18 @@ def test_bytes_to_a_target_are_those_sent_until_then():
   np.testing.assert_array_equal(
     fewer_bytes._to_target(outcome, True), [3 * 100, 3 * 210]
   )
-  one = np.array([10.0, 11.0])
-  assert fewer_bytes._shown_times(one, 4 * one)[1] == "fewer bytes"
-  assert fewer_bytes._shown_times(one, one) == ("1.0 +- 0.0", "as many bytes")
-  assert fewer_bytes._shown_times(one * np.nan, one)[1] == "does not get there"
+  seeds = np.array([10.0, 11.0])
+  assert fewer_bytes._compare_bytes(seeds, 4 * seeds)[1] == "fewer bytes"
+  assert fewer_bytes._compare_bytes(seeds, seeds) == ("1.0 +- 0.0", "as many bytes")
+  assert fewer_bytes._compare_bytes(seeds * np.nan, seeds)[1] == "does not get there"
 
 
 def test_a_folder_of_fashion_mnist_takes_the_place_of_prepared_data():
   request = figures.Request(None, (), "here", files={"fashion_mnist": "/f"})
-  there, lacking = figures.with_data(
+  figure, missing = figures.with_data(
     beyond.PAPER, figures.only("bytes", beyond.PAPER.figures["bytes"], "def"), request
   )
-  assert not there.panels and "--fashion_mnist=PATH" in lacking[0]
+  assert not figure.panels and "--fashion_mnist=PATH" in missing[0]
 
 
 @pytest.mark.usefixtures("made_up")
@@ -169,8 +169,10 @@ def test_every_method_is_on_every_data_set(cells):
     assert cell.config.run.rounds == 50 and len(cell.config.run.seeds) == 1
 
 
-def of_partitions(cell, accuracies, sent=5e6):
-  rows = [{"round": 50, "seed": i, "total_bytes": sent} for i in range(len(accuracies))]
+def of_partitions(cell, accuracies, megabytes=5e6):
+  rows = [
+    {"round": 50, "seed": i, "total_bytes": megabytes} for i in range(len(accuracies))
+  ]
   late = {
     name: {"values": list(accuracies), "mean": np.mean(accuracies), "ci95": 0.01}
     for name in ("accuracy", "worst_decile")
@@ -182,20 +184,20 @@ def test_gaps_are_paired_and_corrected(cells):
   """By SciPy's test and Holm's definition, over the methods of a panel."""
   rng = np.random.default_rng(0)
   common = rng.normal(0.9, 0.05, 9)  # a partition is hard for all methods
-  own = [c for c in cells if c.panel_title == "digits"]
-  found = {
-    c.label: common + 0.01 * i + rng.normal(0, 0.01, 9) for i, c in enumerate(own)
+  digits = [c for c in cells if c.panel_title == "digits"]
+  accuracies = {
+    c.label: common + 0.01 * i + rng.normal(0, 0.01, 9) for i, c in enumerate(digits)
   }
-  text = board.table([of_partitions(c, found[c.label]) for c in own])
+  text = board.table([of_partitions(c, accuracies[c.label]) for c in digits])
   rows = {
     line.split(" | ")[1]: line.split(" | ")
     for line in text.splitlines()
     if line.startswith("| digits")
   }
-  assert list(rows)[0] == max(found, key=lambda k: found[k].mean())
+  assert list(rows)[0] == max(accuracies, key=lambda k: accuracies[k].mean())
   p = {
-    k: stats.ttest_rel(v, found[board.BASE]).pvalue
-    for k, v in found.items()
+    k: stats.ttest_rel(v, accuracies[board.BASE]).pvalue
+    for k, v in accuracies.items()
     if k != board.BASE
   }
   ordered = sorted(p, key=p.get)
@@ -215,27 +217,27 @@ def test_a_line_plays_its_cell_again(cells):
   cell = next(c for c in cells if (c.panel_title, c.label) == ("digits", "IFCA"))
   text = board.replay([of_partitions(cell, [0.9])])
   line = next(word for word in text.split("`") if word.startswith("fedjax"))
-  again = config.parse(line.replace("=P", "=4").split()[2:])
+  replay = config.parse(line.replace("=P", "=4").split()[2:])
   part = cell.on(9)[4]
-  assert again.identity() == part.config.identity()
+  assert replay.identity() == part.config.identity()
 
 
-def study(scores, played):
+def study(scores, rounds):
   """A grid of 1,200 rounds that found 90 %, and three outer steps."""
   steps = [
     dict(
       values={"client_lr": rate},
       rounds=50,
       loss=loss,
-      kept=kept,
+      kept=accepted,
       gradient={"client_lr": -0.1},
-      scores=own,
+      scores=step_scores,
       played=at,
     )
-    for rate, loss, kept, own, at in (
-      (0.03, 0.5, True, [70.0, 72.0], played // 4),
-      (1.0, 0.2, False, scores, played // 2),
-      (9.0, np.nan, False, [], played),
+    for rate, loss, accepted, step_scores, at in (
+      (0.03, 0.5, True, [70.0, 72.0], rounds // 4),
+      (1.0, 0.2, False, scores, rounds // 2),
+      (9.0, np.nan, False, [], rounds),
     )
   ]
   return {
@@ -269,16 +271,16 @@ def test_a_verdict_needs_accuracy_and_few_rounds():
 
 
 def test_the_page_is_drawn_of_finished_studies(tmp_path, monkeypatch, capsys):
-  asked = []
+  names = []
   monkeypatch.setattr(
     gradient,
     "_study",
-    lambda name, request: (asked.append(name), study([90.0, 90.2], 400))[1],
+    lambda name, request: (names.append(name), study([90.0, 90.2], 400))[1],
   )
   words = ["--figure=gradient", f"--out_dir={tmp_path}"]
   for _ in range(2):
     assert beyond.main(words) == 0
-  assert asked == list(gradient.METHODS)  # the second time they are read
+  assert names == list(gradient.METHODS)  # the second time they are read
   page = (tmp_path / "gradient" / "gradient.md").read_text()
   assert page.count("holds") == 3 and "diverged" in page
   assert "400 (0.33)" in page and page in capsys.readouterr().out
@@ -287,7 +289,7 @@ def test_the_page_is_drawn_of_finished_studies(tmp_path, monkeypatch, capsys):
     assert path.stat().st_size > 5000
 
 
-def timed(label, accuracies, second):
+def late_outcome(label, accuracies, second):
   """Seeds [N, E] that are evaluated every ``second`` simulated seconds."""
   cell = shown.cell("beyond", "late", "b", label)
   rows = [
@@ -316,22 +318,24 @@ def timed(label, accuracies, second):
 
 def test_costs_and_verdicts():
   curves = np.array([[0.5, 0.81, 0.86], [0.7, 0.79, 0.82], [0.8, 0.8, 0.84]])
-  found = [
-    timed("FedAvg", curves - 0.02 * np.arange(1, 4)[:, None], 120.0),
-    timed("FedProx", curves + 0.02, 60.0),
-    timed("FedBuff", curves, 30.0),
+  outcomes = [
+    late_outcome("FedAvg", curves - 0.02 * np.arange(1, 4)[:, None], 120.0),
+    late_outcome("FedProx", curves + 0.02, 60.0),
+    late_outcome("FedBuff", curves, 30.0),
   ]
   table = [
     line.split(" | ")
-    for line in late.FIGURE.table(found).splitlines()
+    for line in late.FIGURE.table(outcomes).splitlines()
     if line.startswith("| 50 % stragglers")
   ]
   assert [row[1] for row in table] == ["FedAvg", "FedProx", "FedBuff"]
   # 80 % after 2, 3 and 1 evaluations; 85 % in one seed of three.
   assert table[2][3:9] == ["1.0", "2.0", "10.0", "never", "never", "never |"]
   assert table[1][2].startswith("86.00 +- ")
-  said = {claim.text: verdicts.judge(claim, found) for claim in late.FIGURE.statements}
-  keeps = [v for text, v in said.items() if text.startswith("With 50 % strag")]
+  judgements = {
+    claim.text: verdicts.judge(claim, outcomes) for claim in late.FIGURE.statements
+  }
+  keeps = [v for text, v in judgements.items() if text.startswith("With 50 % strag")]
   assert [verdict for _, verdict in keeps] == ["holds", "holds", "not run"]
   # FedProx is above FedAvg by 8, 6 and 4 points: 6 +- 5.
   assert keeps[0][0].startswith("b: +6.00")
@@ -353,14 +357,14 @@ def test_the_noise_is_what_the_accountant_asks_for():
     sampling, rate, rounds = PLAYS[released]
     for panel, noise in zip("abcd", noises):
       target = private.EPSILONS[panel]
-      found = accounting.Mechanism(noise, 1e-5, 3000, sampling, rate).epsilon(rounds)
-      assert 0.995 * target < found <= target
+      epsilon = accounting.Mechanism(noise, 1e-5, 3000, sampling, rate).epsilon(rounds)
+      assert 0.995 * target < epsilon <= target
 
 
 def test_every_run_releases_what_its_noise_is_for():
-  found = shown.cells("beyond", "private")
-  assert len(found) == 4 * 5 + 4
-  for cell in found:
+  cells = shown.cells("beyond", "private")
+  assert len(cells) == 4 * 5 + 4
+  for cell in cells:
     run = cell.config
     assert run.data.num_clients - run.data.validation_clients == 3000
     if cell.panel == "e":
@@ -375,7 +379,7 @@ def test_every_run_releases_what_its_noise_is_for():
     assert (mechanism.sampling, mechanism.rate) == (sampling, rate)
 
 
-def released(panel, label, epsilon, accuracies):
+def private_outcome(panel, label, epsilon, accuracies):
   cell = shown.cell("beyond", "private", panel, label)
   return suite.Outcome(
     cell,
@@ -390,18 +394,18 @@ def released(panel, label, epsilon, accuracies):
 
 
 def test_the_table_interpolates_the_epsilon_of_equal_accuracy():
-  found = [
-    released("a", "FedAvg", 1.0, [0.90, 0.92]),
-    released("b", "FedAvg", 2.0, [0.94, 0.96]),
-    released("a", "AFL", 1.0, [0.92, 0.94]),
-    released("b", "AFL", 2.0, [0.935, 0.945]),
+  outcomes = [
+    private_outcome("a", "FedAvg", 1.0, [0.90, 0.92]),
+    private_outcome("b", "FedAvg", 2.0, [0.94, 0.96]),
+    private_outcome("a", "AFL", 1.0, [0.92, 0.94]),
+    private_outcome("b", "AFL", 2.0, [0.935, 0.945]),
   ]
-  text = private.FIGURE.table(found)
+  text = private.FIGURE.table(outcomes)
   assert "| 1.00 | 91.00 | at most 1.00 |" in text
   assert "| 2.00 | 95.00 | more than 2.00 |" in text
   assert private.needed_epsilon([1, 4], [80, 90], 85) == "2.00"
-  said = {
-    claim.text: verdicts.judge(claim, found) for claim in private.FIGURE.statements
+  judgements = {
+    claim.text: verdicts.judge(claim, outcomes) for claim in private.FIGURE.statements
   }
-  assert said["At epsilon 1 AFL is above FedAvg"][0].startswith("a: +2.00")
+  assert judgements["At epsilon 1 AFL is above FedAvg"][0].startswith("a: +2.00")
   assert np.isinf(private.EPSILONS["e"])

@@ -34,9 +34,9 @@ def test_what_is_tuned_of_a_combination_is_written_to_its_file(name, tmp_path):
   ]
   file = tmp_path / study.files()[name].name
   tuning.write(file, name, trials, "here", 3)
-  chosen = config.parse([f"--flagfile={file}"]).hparams
+  hparams = config.parse([f"--flagfile={file}"]).hparams
   start = config.parse(study.method_flags(name))
-  assert chosen == start.hparams | trials[-1].setting
+  assert hparams == start.hparams | trials[-1].setting
   same = {"sgd_average_1": "fedavg", "svrg_adaptive_4": "ma_fsvrg"}.get(name)
   if same:  # an algorithm of the figures has the same settings in both
     assert [trial.setting for trial in trials] == study.settings(same, 5)
@@ -65,23 +65,23 @@ def outcome(cell, accuracy, to_target):
   )
 
 
-def made():
+def make_outcomes():
   """Parts bring known points: FSVRG 1, SCAFFOLD -1, K 0.1 (K - 1), ..."""
-  found = []
+  outcomes = []
   for cell in cells():
-    one = ablation._BY_LABEL[cell.label]
+    combination = ablation._BY_LABEL[cell.label]
     points = (
-      {"FedAvg": 0, "FSVRG": 1, "SCAFFOLD": -1}[one.local]
-      + 0.1 * (one.models - 1)
-      + {"average": 0, "adaptive": 2, "conjugate": 0}[one.server]
-      + (one == ablation.Combination("FSVRG", "adaptive", 4))
+      {"FedAvg": 0, "FSVRG": 1, "SCAFFOLD": -1}[combination.local]
+      + 0.1 * (combination.models - 1)
+      + {"average": 0, "adaptive": 2, "conjugate": 0}[combination.server]
+      + (combination == ablation.Combination("FSVRG", "adaptive", 4))
     )
-    first = 20 if one.server == "adaptive" else 30
-    if one.local == "SCAFFOLD":
+    first = 20 if combination.server == "adaptive" else 30
+    if combination.local == "SCAFFOLD":
       first = 99
     # Seeds differ by far more than methods, but all by the same.
-    found.append(outcome(cell, (70 + points, 90 + points), (first, first)))
-  return found
+    outcomes.append(outcome(cell, (70 + points, 90 + points), (first, first)))
+  return outcomes
 
 
 def row(text, start):
@@ -90,9 +90,11 @@ def row(text, start):
 
 
 def test_parts_bring_what_they_were_given():
-  text = ablation.answer(made())
-  _, _, alone, rest, mean, verdict, rounds = row(text, "variance reduction: FSVRG")
-  assert (alone, rest) == ("+1.00 +- 0.00", "+2.00 +- 0.00")
+  text = ablation.answer(make_outcomes())
+  _, _, on_fedavg, on_rest, mean, verdict, rounds = row(
+    text, "variance reduction: FSVRG"
+  )
+  assert (on_fedavg, on_rest) == ("+1.00 +- 0.00", "+2.00 +- 0.00")
   assert mean == f"{1 + 1 / 9:+.2f} +- 0.00" and verdict.startswith("brings")
   assert rounds == "+0.0 +- 0.0 (9 of 9)"
   assert row(text, "variance reduction: SCAFFOLD")[5:] == [
@@ -112,13 +114,13 @@ def test_parts_bring_what_they_were_given():
 
 
 def test_pooled_runs_count_once_for_each_partition():
-  one, two = made()[:2]
-  pooled = one._replace(parts=(one, two))
+  first, second = make_outcomes()[:2]
+  pooled = first._replace(parts=(first, second))
   np.testing.assert_array_equal(ablation._rounds(pooled), [30, 30])
-  never = outcome(one.cell, (1, 1), (10, 99))
+  never = outcome(first.cell, (1, 1), (10, 99))
   np.testing.assert_array_equal(ablation._rounds(never), [10, np.nan])
   np.testing.assert_array_equal(
-    ablation._rounds(one._replace(parts=(one, never))), [30, np.nan]
+    ablation._rounds(first._replace(parts=(first, never))), [30, np.nan]
   )
 
 
@@ -143,10 +145,10 @@ def test_the_figure_is_made(tmp_path, capsys):
       f"--out_dir={tmp_path}",
     ]
   )
-  said = capsys.readouterr().out
+  output = capsys.readouterr().out
   assert not status
-  assert row(said, "FedAvg | average | 2")[3].endswith(")")  # picked
-  assert row(said, "several models: K = 2")[5] == "undecided"  # a single seed
+  assert row(output, "FedAvg | average | 2")[3].endswith(")")  # picked
+  assert row(output, "several models: K = 2")[5] == "undecided"  # a single seed
   assert (tmp_path / "ablation" / "ablation.pdf").stat().st_size > 5000
 
 
@@ -164,9 +166,9 @@ def test_one_reading_is_changed_at_a_time():
   for (panel, label), cell in cells.items():
     if panel != "d" or ", " not in label:
       continue
-    one = plain[label[:2]]
-    changed = {k for k, v in cell.config.hparams.items() if one.hparams[k] != v}
-    changed |= {k for k, v in cell.config.values.items() if one.values[k] != v}
+    config = plain[label[:2]]
+    changed = {k for k, v in cell.config.hparams.items() if config.hparams[k] != v}
+    changed |= {k for k, v in cell.config.values.items() if config.values[k] != v}
     assert (
       changed
       == {
@@ -196,9 +198,9 @@ def test_own_classes_are_those_of_every_pair():
     for i, j in itertools.combinations(range(5), 2)
   ]
   ranks = np.argsort(np.argsort(-logits, axis=1), axis=1)
-  found = own_classes.shares(logits, y)
-  assert found.own == pytest.approx(100 * np.mean(pairs))
-  assert found.top3 == pytest.approx(100 * np.mean(ranks[np.arange(60), y] < 3))
+  actual = own_classes.shares(logits, y)
+  assert actual.own == pytest.approx(100 * np.mean(pairs))
+  assert actual.top3 == pytest.approx(100 * np.mean(ranks[np.arange(60), y] < 3))
 
 
 def test_both_readings_of_what_is_measured_stand_beside_the_number():

@@ -29,8 +29,8 @@ DIGITS = (
 )
 
 
-def request(*common, **more):
-  return figures.Request(None, common, "here", **more)
+def request(*common, **options):
+  return figures.Request(None, common, "here", **options)
 
 
 def test_what_happens_half_way():
@@ -54,11 +54,11 @@ def test_what_is_not_there_is_left_out(monkeypatch, capsys):
     ),
   )
   table3 = fedgroup.FIGURES["table3"]
-  figure, lacking = figures.with_data(fedgroup.PAPER, table3, request())
+  figure, missing = figures.with_data(fedgroup.PAPER, table3, request())
   assert [p.letter for p in figure.panels] == ["a", "b", "e"]
-  assert len(lacking) == 4 and all("not run" in text for text in lacking)
-  assert "--femnist_path=PATH" in lacking[0] and "emnist" in lacking[0]
-  figure, lacking = figures.with_data(
+  assert len(missing) == 4 and all("not run" in text for text in missing)
+  assert "--femnist_path=PATH" in missing[0] and "emnist" in missing[0]
+  figure, missing = figures.with_data(
     fedgroup.PAPER, table3, request(files={"femnist_path": "/my/letters.npz"})
   )
   assert [p.letter for p in figure.panels] == list("abcdeg")
@@ -70,8 +70,8 @@ def test_what_is_not_there_is_left_out(monkeypatch, capsys):
   )
   assert cell.config.values["data_path"] == "/my/letters.npz"
   assert cell.config.values["data_dir"] is None  # not both
-  shown = report._without_folders("--data_path=/my/letters.npz")
-  assert shown == "--data_path=letters.npz"
+  text = report._without_folders("--data_path=/my/letters.npz")
+  assert text == "--data_path=letters.npz"
   assert command.main(["--figure=fig4", "--panels=b"]) == 2
   assert "sentiment140; or give --sent140_path=PATH" in capsys.readouterr().err
 
@@ -79,28 +79,28 @@ def test_what_is_not_there_is_left_out(monkeypatch, capsys):
 def test_a_partition_of_half_the_size_is_a_stand_in_everywhere():
   assert int(fedgroup.client_sizes(100, 0).sum()) < 0.6 * (fedgroup.SYNTHETIC_EXAMPLES)
   for name, panel in (("table3", "e"), ("fig4", "a"), ("eta_g", "c")):
-    found = [cell for cell in shown.cells("fedgroup", name) if cell.panel == panel]
-    assert found and {cell.config.values["partition_seed"] for cell in found} == {0}
-    assert all("stand-in" in suite.chosen_lib.said(cell.choices) for cell in found), (
-      name
-    )
+    cells = [cell for cell in shown.cells("fedgroup", name) if cell.panel == panel]
+    assert cells and {cell.config.values["partition_seed"] for cell in cells} == {0}
+    assert all(
+      "stand-in" in suite.chosen_lib.describe(cell.choices) for cell in cells
+    ), name
   assert not any(
-    "stand-in" in suite.chosen_lib.said(cell.choices)
+    "stand-in" in suite.chosen_lib.describe(cell.choices)
     for cell in shown.cells("fedgroup", "synthetic")
   )
 
 
 def test_texts_may_take_the_place_of_tweets(tmp_path, monkeypatch):
-  ids, who = np.zeros((100, 25), np.int32), np.repeat(np.arange(50, 75), 4)
-  arrays = dict(x_train=ids, y_train=who % 2, client_train=who)
+  ids, client_ids = np.zeros((100, 25), np.int32), np.repeat(np.arange(50, 75), 4)
+  arrays = dict(x_train=ids, y_train=client_ids % 2, client_train=client_ids)
   arrays |= {k.replace("train", "test"): v for k, v in arrays.items()}
   path, bare = tmp_path / "lines.npz", tmp_path / "bare.npz"
   np.savez(path, **arrays)
   np.savez(bare, **{k: v for k, v in arrays.items() if "client" not in k})
-  figure, lacking = figures.with_data(
+  figure, missing = figures.with_data(
     fedgroup.PAPER, fedgroup.FIGURES["fig4"], request(files={"sent140_path": str(path)})
   )
-  assert not lacking and "stand-in lines" in figure.panels[1].title
+  assert not missing and "stand-in lines" in figure.panels[1].title
   cell = next(
     c for c in figures.cells(fedgroup.PAPER, figure, request()) if c.panel == "b"
   )
@@ -110,7 +110,7 @@ def test_texts_may_take_the_place_of_tweets(tmp_path, monkeypatch):
     25,
     "lstm",
   )
-  assert "stand-in" in suite.chosen_lib.said(cell.choices)
+  assert "stand-in" in suite.chosen_lib.describe(cell.choices)
   with pytest.raises(ValueError, match="has no client_train"):
     figures.with_data(
       fedgroup.PAPER,
@@ -123,8 +123,8 @@ def test_partitions_of_synthetic_are_found_by_their_size():
   assert list(fedgroup.partitions_of_size()) == [26, 230, 299, 385]
   assert fedgroup.FIGURES["synthetic"].partitions == (26, 230, 299, 385)
   for seed, size in fedgroup.partitions_of_size().items():
-    found = synthetic(1.0, 1.0, 100, seed)
-    rows = len(found.y_train) + len(found.y_test)
+    examples = synthetic(1.0, 1.0, 100, seed)
+    rows = len(examples.y_train) + len(examples.y_test)
     assert rows == size and abs(rows - 75_349) <= 1_500
 
 
@@ -155,12 +155,12 @@ def test_statements(tmp_path):
     label: 0.9 for label in ("IFCA", "FG-EDC", "FGP-EDC", "FG-MADC", "FGP-MADC")
   }
   level |= {"FeSEM": 0.7, "FG-RAC-EDC": 0.75, "FG-MADC": 0.89}
-  found = [
+  outcomes = [
     outcome(tmp_path, label, panel, np.full((2, 40), value))
     for panel in "abe"
     for label, value in level.items()
   ]
-  words = {s.text: verdicts.judge(s, found) for s in claims.TABLE3}
+  words = {s.text: verdicts.judge(s, outcomes) for s in claims.TABLE3}
   assert [word for _, word in words.values()].count("not run") == 5
   assert {
     word
@@ -186,40 +186,40 @@ def test_statements(tmp_path):
   )
   assert "+20.00" in words["FG-EDC is 6.9 points above FeSEM on MNIST-MCLR"][0]
   (survives,) = claims.SURVIVES
-  assert verdicts.judge(survives, found)[1] == "holds"
-  assert "+10.00 +- 0.00" in verdicts.judge(survives, found)[0]
-  text = tables.gains(found)
+  assert verdicts.judge(survives, outcomes)[1] == "holds"
+  assert "+10.00 +- 0.00" in verdicts.judge(survives, outcomes)[0]
+  text = tables.gains(outcomes)
   best, late = [line for line in text.splitlines() if "| FG-EDC |" in line]
   assert best.startswith("| FG-EDC | 90.00 +- 0.00 (96.0) |")
   assert late.startswith("| FG-EDC | 90.00 +- 0.00 |")
   assert "| FedAvg | 80.00 +- 0.00 (89.8) |" in text
   assert "| a: panel a | 10.00 +- 0.00 | 0.00 +- 0.00 | 10.00" in (
-    tables.survives(found)
+    tables.survives(outcomes)
   )
   for statements in (claims.FIG3, claims.FIG4, claims.NEWCOMERS):
     for statement in statements:
-      verdicts.judge(statement, found)
+      verdicts.judge(statement, outcomes)
 
 
 def test_table1(tmp_path):
   """Discrepancy 1 - accuracy, so mean and variance are known."""
   curve = np.array([[0.5, 0.9, 0.9, 0.7]] * 2)
-  found = [
+  outcomes = [
     outcome(tmp_path, "FedAvg", p, c) for p, c in (("a", curve), ("d", curve[:, 1:3]))
   ]
-  row = tables.heterogeneity(found).splitlines()[2].split(" | ")
+  row = tables.heterogeneity(outcomes).splitlines()[2].split(" | ")
   assert row[1] == "0.250 +- 0.000 (0.767)"
   assert row[2] == "0.0275 +- 0.0000 (0.11)"
   assert row[3].startswith("90.00") and row[4].startswith("80.00")
   assert row[5] == "2, 2 (39)"
-  words = {s.text: verdicts.judge(s, found) for s in claims.TABLE1}
+  words = {s.text: verdicts.judge(s, outcomes) for s in claims.TABLE1}
   assert words[claims.TABLE1[0].text] == ("+100.00 +- 0.00 %", "holds")
   assert words[claims.TABLE1[1].text] == ("+0.00 +- 0.00", "does not hold")
 
 
 def test_partitions_of_synthetic_answer_table3(tmp_path):
   """Each partition is a draw: 88.4 is the paper's FG-EDC, 92.1 its FeSEM."""
-  found = [
+  outcomes = [
     suite._pool(
       [
         o._replace(
@@ -241,7 +241,8 @@ def test_partitions_of_synthetic_answer_table3(tmp_path):
     for label, value in (("FG-EDC", 0.884), ("FeSEM", 0.9))
   ]
   words = {
-    (a.method, a.metric): a for a in fedgroup.FIGURES["synthetic"].further(found)
+    (a.method, a.metric): a
+    for a in fedgroup.FIGURES["synthetic"].extra_answers(outcomes)
   }
   assert len(words) == 3
   assert words["FG-EDC", "test_accuracy_max"].verdict == "same"
@@ -250,12 +251,12 @@ def test_partitions_of_synthetic_answer_table3(tmp_path):
   # -1.6 +- 0.13 points, the paper's are -3.7.
   gain = words["FG-EDC", "gain_over_FeSEM"]
   assert (gain.artifact, gain.panel, gain.verdict) == ("Table3", "e", "above")
-  text = tables.by_partition(found)
+  text = tables.by_partition(outcomes)
   assert "| 88.40 +- 0.13 | same |" in text and "| partition 3 |" in text
   # Without FeSEM FG-EDC's own number alone is answered.
   words = {
     (a.method, a.metric): a.verdict
-    for a in fedgroup.FIGURES["synthetic"].further(found[:1])
+    for a in fedgroup.FIGURES["synthetic"].extra_answers(outcomes[:1])
   }
   assert words == {
     ("FG-EDC", "test_accuracy_max"): "same",
@@ -264,19 +265,21 @@ def test_partitions_of_synthetic_answer_table3(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "more, number", [({}, 9), ({"partitions": 2}, 2), ({"quick": True}, 1)]
+  "options, number", [({}, 9), ({"partitions": 2}, 2), ({"quick": True}, 1)]
 )
-def test_table3_on_nine_partitions(more, number, monkeypatch):
+def test_table3_on_nine_partitions(options, number, monkeypatch):
   """Nine, if the user says nothing else; their answers are Table 3's."""
-  asked = []
+  numbers = []
 
-  def run(found, root, partitions):
-    assert {c.config.values["num_seeds"] for c in found} == {1}
-    asked.append(partitions)
+  def run(cells, root, partitions):
+    assert {c.config.values["num_seeds"] for c in cells} == {1}
+    numbers.append(partitions)
 
   monkeypatch.setattr(suite, "run_cells", run)
-  figures.outcomes_of(fedgroup.PAPER, fedgroup.FIGURES["table3_mnist"], request(**more))
-  assert asked == [number]
+  figures.outcomes_of(
+    fedgroup.PAPER, fedgroup.FIGURES["table3_mnist"], request(**options)
+  )
+  assert numbers == [number]
 
 
 @pytest.mark.parametrize(
@@ -288,12 +291,12 @@ def test_table3_on_nine_partitions(more, number, monkeypatch):
   ],
 )
 def test_further_figures_answer_table3(tmp_path, name, panels, levels):
-  found = [
+  outcomes = [
     outcome(tmp_path, label, panel, np.full((3, 3), value))
     for panel in panels
     for label, value in zip(("FG-EDC", "FeSEM"), levels)
   ]
-  answered = fedgroup.FIGURES[name].further(found)
+  answered = fedgroup.FIGURES[name].extra_answers(outcomes)
   assert {(a.figure, a.artifact, a.panel, a.verdict) for a in answered} == {
     (name, "Table3", panels[0], "same")
   }
@@ -312,10 +315,10 @@ def test_mapping_is_a_line_of_least_squares():
   rng = np.random.default_rng(0)
   madc = rng.random((6, 6))
   madc = madc + madc.T
-  found = pool.mapping(pool.Pool(None, 3 * madc + 2, madc, None, None, None))
-  assert len(found.edc) == 15
+  mapping = pool.mapping(pool.Pool(None, 3 * madc + 2, madc, None, None, None))
+  assert len(mapping.edc) == 15
   np.testing.assert_allclose(
-    [found.slope, found.intercept, found.pearson, found.spearman],
+    [mapping.slope, mapping.intercept, mapping.pearson, mapping.spearman],
     [3, 2, 1, 1],
     rtol=1e-6,
   )
@@ -362,18 +365,18 @@ def test_the_pool_is_that_of_a_run(tmp_path, monkeypatch):
       lines=("FG-EDC",),
     ),
   )
-  (found,) = pool.pretrained(cell)
-  made = cell.config.prepare()
+  (clients,) = pool.pretrain(cell)
+  prepared = cell.config.prepare()
   state = jax.jit(
     lambda data, keys: loop.initial_states(
-      made.build, made.model, made.spec, data, keys, made.numbers
+      prepared.build, prepared.model, prepared.spec, data, keys, prepared.numbers
     )
-  )(made.placed.data.train, made.keys)
+  )(prepared.device_data.data.train, prepared.keys)
   member = np.asarray(state.member)[0]
-  assert (member >= 0).sum() == 15 == len(found.groups)
-  for client, group, edc in zip(found.ids, found.groups, found.edc):
+  assert (member >= 0).sum() == 15 == len(clients.groups)
+  for client, group, edc in zip(clients.ids, clients.groups, clients.edc):
     assert member[client] == group and (edc >= 0).all()
-  assert 0.5 < pool.mapping(found).pearson <= 1
-  monkeypatch.setattr(pool, "pretrained", lambda cell: [found])
+  assert 0.5 < pool.mapping(clients).pearson <= 1
+  monkeypatch.setattr(pool, "pretrain", lambda cell: [clients])
   text, _ = pool.clusters([cell], [tmp_path / "c.png"], "groups")
   assert text.count("MNIST-MCLR") == len(set(member) - {-1})

@@ -38,12 +38,12 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("paper", PUBLISHED)
 def test_the_runs_of_a_figure_are_those_that_were_published(paper):
-  figures, found = publish.PAPERS[paper].figures, {}
+  figures, digests = publish.PAPERS[paper].figures, {}
   for name, figure in figures.items():
     cells = shown.cells(paper, name)
-    found[name] = shown.digest(cells, figure.partitions)
+    digests[name] = shown.digest(cells, figure.partitions)
     assert {cell.panel for cell in cells} == {p.letter for p in figure.panels}
     for cell in cells:
       assert figure.protocol in cell.config.run.eval_protocols
-      assert chosen.said(cell.choices) != "not declared", cell
-  assert found == dict(word.split(":") for word in PUBLISHED[paper].split())
+      assert chosen.describe(cell.choices) != "not declared", cell
+  assert digests == dict(word.split(":") for word in PUBLISHED[paper].split())

@@ -25,25 +25,25 @@ def test_every_published_number_has_a_run_and_a_measure(name):
   assert {c.metric for c in claims} == set(trust.FIGURES[name].measures)
 
 
-def played(tmp_path, capsys, *words):
+def run_command(tmp_path, capsys, *words):
   status = command.main([*words, f"--out_dir={tmp_path}"])
-  said = capsys.readouterr()
-  return status, said.out, said.err
+  streams = capsys.readouterr()
+  return status, streams.out, streams.err
 
 
 #: lines of the quick tables that are run here; the others are alike
 @pytest.mark.usefixtures("made_up")
 @pytest.mark.parametrize(
-  "name, more",
+  "name, flags",
   [
     ("niid_bench", ("--lines=FedNova",)),
     ("fedavg_2nn", ("--panels=e",)),
     ("pfedme", ()),
   ],
 )
-def test_a_quick_table(tmp_path, capsys, name, more):
-  asked = (f"--table={name}", "--scale=quick", *more)
-  status, _, err = played(tmp_path, capsys, *asked, "--noprogress")
+def test_a_quick_table(tmp_path, capsys, name, flags):
+  words = (f"--table={name}", "--scale=quick", *flags)
+  status, _, err = run_command(tmp_path, capsys, *words, "--noprogress")
   assert status == 0, err
   text = (tmp_path / name / f"{name}.md").read_text("utf-8")
   claims = report.load_claims("trust", name)
@@ -56,10 +56,12 @@ def test_a_quick_table(tmp_path, capsys, name, more):
   assert "--dataset=digits" in text
   assert ("3 of " in text) == (name != "fedavg_2nn")
   # What is finished is shown without being run.
-  again, _, err = played(tmp_path, capsys, *asked, "--noprogress", "--finished")
-  shown = (tmp_path / name / f"{name}.md").read_text("utf-8")
-  assert again == 0 and not err, err
-  assert shown.split("<details>")[0] == text.split("<details>")[0]
+  second_status, _, err = run_command(
+    tmp_path, capsys, *words, "--noprogress", "--finished"
+  )
+  page = (tmp_path / name / f"{name}.md").read_text("utf-8")
+  assert second_status == 0 and not err, err
+  assert page.split("<details>")[0] == text.split("<details>")[0]
 
 
 @pytest.mark.parametrize(
@@ -67,22 +69,22 @@ def test_a_quick_table(tmp_path, capsys, name, more):
 )
 def test_the_picture_of_pfedme_has_all_three_models(monkeypatch, panel, label, best):
   """And the best round of the published curve of the panel's own settings."""
-  drawn = []
-  monkeypatch.setattr(trust.plots, "panels", lambda *words: drawn.extend(words))
+  arguments = []
+  monkeypatch.setattr(trust.plots, "panels", lambda *words: arguments.extend(words))
   ends = {"local": 0.7, "copy": 0.8, "global": 0.6}
   (cell,) = (c for c in shown.cells("trust", "pfedme") if c.panel == panel)
   outcome = types.SimpleNamespace(
     cell=cell, rows=[{"protocol": name, "accuracy": end} for name, end in ends.items()]
   )
   trust.FIGURES["pfedme"].draw([], [outcome], "t", "rounds")
-  ((title, lines),) = drawn[1].items()
+  ((title, lines),) = arguments[1].items()
   assert {
     label: [row["accuracy"] for row in rows] for label, rows in lines.items()
   } == {"pFedMe, theta": [0.7], "pFedMe, w_k": [0.8], "pFedMe, global": [0.6]}
-  assert {row[drawn[2] or "protocol"] for rows in lines.values() for row in rows} == {
-    ""
-  }
-  assert {mark.label: mark.value for mark in drawn[-1][title]} == {
+  assert {
+    row[arguments[2] or "protocol"] for rows in lines.values() for row in rows
+  } == {""}
+  assert {mark.label: mark.value for mark in arguments[-1][title]} == {
     label: pytest.approx(best)
   }
 
@@ -107,12 +109,15 @@ def test_numbers_of_other_works_are_of_one_file_and_one_run():
         r"20b_(\d+)_5_([\d.]+)_avg", row["note"]
       ).groups()
       assert f"{steps} local steps, personal rate {rate}" in row["setting"]
-      own = panels[row["panel"]]
-      assert (own["local_steps"], own["personal_lr"]) == (int(steps), float(rate))
+      hparams = panels[row["panel"]]
+      assert (hparams["local_steps"], hparams["personal_lr"]) == (
+        int(steps),
+        float(rate),
+      )
 
 
 def test_a_table_without_runs_has_every_number(tmp_path, capsys):
-  status, out, _ = played(
+  status, out, _ = run_command(
     tmp_path, capsys, "--table=pfedme", "--finished", "--scale=quick"
   )
   assert status == 0 and not list(tmp_path.glob("runs/*"))
@@ -127,19 +132,19 @@ def test_a_page_does_not_say_where_the_users_data_are(tmp_path, capsys, monkeypa
   monkeypatch.setattr(
     figures, "_why_lacking", lambda flags: f"nothing at {tmp_path}/tfds"
   )
-  status, _, _ = played(
+  status, _, _ = run_command(
     tmp_path, capsys, "--table=niid_bench", "--finished", f"--data_dir={tmp_path}/tfds"
   )
   page = (tmp_path / "niid_bench" / "niid_bench.md").read_text("utf-8")
   assert status == 0 and "not run. nothing at tfds" in page
   assert str(tmp_path) not in page
-  here = figures.Request(None, (), "here", data_dir=".")
-  assert figures._without_places("Nothing in ./a.", here) == "Nothing in ./a."
+  request = figures.Request(None, (), "here", data_dir=".")
+  assert figures._without_places("Nothing in ./a.", request) == "Nothing in ./a."
 
 
 def test_the_table_of_afl(tmp_path, capsys):
   """The joint weights in every partition; 3 examples each of 48 features."""
-  status, out, _ = played(tmp_path, capsys, "--table=afl", "--scale=quick")
+  status, out, _ = run_command(tmp_path, capsys, "--table=afl", "--scale=quick")
   assert status == 0 and out.count(f"| {rule.NO_NUMBER} |") == 4
   worst = [
     float(line.split("|")[4]) for line in out.splitlines() if rule.NO_NUMBER in line
@@ -149,7 +154,7 @@ def test_the_table_of_afl(tmp_path, capsys):
 
 def test_without_fedjax(tmp_path, capsys, monkeypatch):
   monkeypatch.setattr(importlib.util, "find_spec", lambda name, package=None: None)
-  status, _, err = played(tmp_path, capsys, "--table=fedjax")
+  status, _, err = run_command(tmp_path, capsys, "--table=fedjax")
   assert status != 0 and err.count("\n") == 1
   assert "pip install 'fedjax_alg[bench]'" in err
 
@@ -160,12 +165,12 @@ def test_fedjax_on_the_same_rows(name):
   """Other rows, and any other reading of the method, are far from it."""
   if importlib.util.find_spec("fedjax") is None:
     pytest.skip("FedJAX is not installed (extra bench)")
-  one = against_fedjax.task(against_fedjax.QUICK)
-  found, groups = against_fedjax.ours(one, name, 0)
-  other, others = against_fedjax.theirs(
-    one, name, found[0], 0, against_fedjax.same_batches(one, 0)
+  problem = against_fedjax.task(against_fedjax.QUICK)
+  trajectory, groups = against_fedjax.ours(problem, name, 0)
+  fedjax_trajectory, others = against_fedjax.theirs(
+    problem, name, trajectory[0], 0, against_fedjax.same_batches(problem, 0)
   )
   np.testing.assert_array_equal(groups, others)
-  for a, b in zip(found[1:], other[1:]):
+  for a, b in zip(trajectory[1:], fedjax_trajectory[1:]):
     assert against_fedjax.distance(a, b) < against_fedjax.ROUNDING
-  assert against_fedjax.distance(found[1], found[0]) > 1e-3
+  assert against_fedjax.distance(trajectory[1], trajectory[0]) > 1e-3

@@ -16,13 +16,15 @@ from experiments.reports import (
   rule,
   suite,
 )
-from tests.experiments.reports import test_verdicts as made
+from tests.experiments.reports import test_verdicts as sample_runs
 
 pytestmark = pytest.mark.fast
 
 POINTS = report.Claim("Fig1", "a", "A", "test_accuracy", 98.0, "%", "", None, "98.0")
-ROUNDS = POINTS._replace(metric="rounds_to_98%", value=40.0, unit="rounds", said="40")
-NEVER = ROUNDS._replace(value=math.inf, said=">100")
+ROUNDS = POINTS._replace(
+  metric="rounds_to_98%", value=40.0, unit="rounds", printed="40"
+)
+NEVER = ROUNDS._replace(value=math.inf, printed=">100")
 
 
 @pytest.mark.parametrize(
@@ -51,11 +53,11 @@ def test_numbers(values, claim, verdict):
 
 def test_a_verdict_on_what_is_never_reached_says_no_gap():
   """The table of the 2NN fails where a run misses its target."""
-  said, verdict = answers.number([math.inf] * 3, ROUNDS)
-  one = answers.Answer(
-    "table", "Table1", "a", "A", "rounds_to_98%", "40", said, verdict, ""
+  text, verdict = answers.number([math.inf] * 3, ROUNDS)
+  answer = answers.Answer(
+    "table", "Table1", "a", "A", "rounds_to_98%", "40", text, verdict, ""
   )
-  assert one.words(40.0, "rounds", own=True) == rule.words(
+  assert answer.words(40.0, "rounds", is_own=True) == rule.words(
     "above", None, "rounds_to_98%", "rounds", True
   )
 
@@ -68,29 +70,29 @@ def test_a_size_needs_no_interval():
 
 def test_answers_of_a_figure_are_kept(tmp_path):
   runs = [
-    made.rising("CLSFSVRG", 48),
-    made.rising("CLSFSVRG", 20, how="stated"),
-    made.rising("FedAvg", None),
+    sample_runs.rising("CLSFSVRG", 48),
+    sample_runs.rising("CLSFSVRG", 20, protocol="stated"),
+    sample_runs.rising("FedAvg", None),
   ]
-  found = answers.numbers(
-    "conjugate", "fig2", runs, {"rounds_to_98%": made.verdicts.rounds_to(0.98)}
+  rows = answers.numbers(
+    "conjugate", "fig2", runs, {"rounds_to_98%": sample_runs.verdicts.rounds_to(0.98)}
   )
-  by_method = {a.method: (a.claim, a.verdict) for a in found}
+  by_method = {a.method: (a.claim, a.verdict) for a in rows}
   assert by_method == {
     "CLSFSVRG": ("48", "same"),
     "FedAvg": (">100", "same"),
     "CLSFSVRG (stated)": ("48", "below"),
   }
   path = tmp_path / "a.csv"
-  path.write_text(answers.text(found))
-  assert answers.read(path) == found
-  assert [a.of for a in found if "(" in a.method] == [("CLSFSVRG", "stated")]
+  path.write_text(answers.text(rows))
+  assert answers.read(path) == rows
+  assert [a.of for a in rows if "(" in a.method] == [("CLSFSVRG", "stated")]
   assert not answers.read(tmp_path / "none.csv")
 
 
-def row_of(found, **key):
+def row_of(rows, **key):
   (row,) = [
-    r for r in found if all(r.claim[name] == value for name, value in key.items())
+    r for r in rows if all(r.claim[name] == value for name, value in key.items())
   ]
   return row
 
@@ -125,32 +127,37 @@ def test_rows_of_a_claims_file():
     for n, method, text, verdict in (
       (1, "", "GA-FSVRG above MA-FSVRG ...", "holds"),
       (2, "", "both above every other ...", "holds"),
-      (2, made.verdicts.PAPERS_OWN, "both above every other ...", "does not hold"),
+      (
+        2,
+        sample_runs.verdicts.PAPERS_OWN,
+        "both above every other ...",
+        "does not hold",
+      ),
       (5, "", "both above every other ...", "does not hold"),
     )
   ]
-  found = claims_page.rows(
+  rows = claims_page.rows(
     "diversified",
     ("MA-", "GA-"),
     [answer, stated, *sentences],
     {"Fig3": "Fig1", "Fig4": "Fig1"},
   )
-  row = row_of(found, artifact="Fig1", panel="a", method="MA-FSVRG")
+  row = row_of(rows, artifact="Fig1", panel="a", method="MA-FSVRG")
   assert (row.words, row.ours, row.kind) == ("reaches", "98.4 +- 0.1", "own")
   assert row.stated == "46.7: short by 51.5" and row.tried
   # Micro recall and micro F1 of the same runs are the accuracy.
   assert row.printed == ("97 (Fig3)", "96.5 (Fig4)")
-  assert not [r for r in found if r.claim["artifact"] == "Fig3" and r.kind == "own"]
-  said = row_of(found, artifact="Fig1-4")
-  assert (said.words, said.verdict) == ("holds", "holds")
-  assert said.stated.endswith("+1: does not hold")
-  assert row_of(found, artifact="Fig5-7").words == "fails: method short"
+  assert not [r for r in rows if r.claim["artifact"] == "Fig3" and r.kind == "own"]
+  sentence = row_of(rows, artifact="Fig1-4")
+  assert (sentence.words, sentence.verdict) == ("holds", "holds")
+  assert sentence.stated.endswith("+1: does not hold")
+  assert row_of(rows, artifact="Fig5-7").words == "fails: method short"
   assert (
-    row_of(found, artifact="Fig1", panel="a", method="GA-FSVRG").verdict == rule.NOT_RUN
+    row_of(rows, artifact="Fig1", panel="a", method="GA-FSVRG").verdict == rule.NOT_RUN
   )
   tuned, by_paper, no_run = (
     [part.strip() for part in line.split("|")[1:-1]]
-    for line in claims_page.head({"diversified": found}).splitlines()[2:]
+    for line in claims_page.head({"diversified": rows}).splitlines()[2:]
   )
   assert tuned == ["diversified, tuned", "1", "0", "0", "0", "0", "1", "0", "1", "0"]
   assert by_paper == [
@@ -168,17 +175,17 @@ def test_rows_of_a_claims_file():
   assert no_run[:5] == ["diversified, no run", "0", "0", "0", "0"]
   # A baseline above its number is stronger here, and no failure of anybody.
   above = answer._replace(verdict=rule.ABOVE)
-  other = row_of(
+  baseline = row_of(
     claims_page.rows("diversified", ("X",), [above]),
     artifact="Fig1",
     panel="a",
     method="MA-FSVRG",
   )
-  assert (other.kind, other.words) == ("other", "baseline stronger here, by 0.2")
+  assert (baseline.kind, baseline.words) == ("other", "baseline stronger here, by 0.2")
 
 
 @pytest.mark.parametrize(
-  "verdict, metric, unit, own, never, words",
+  "verdict, metric, unit, is_own, never, words",
   [
     ("same", "accuracy", "%", True, False, "reaches"),
     ("above", "accuracy", "%", True, False, "exceeds by 2.0"),
@@ -212,8 +219,8 @@ def test_rows_of_a_claims_file():
     ("not comparable", "accuracy", "%", True, False, "not comparable"),
   ],
 )
-def test_verdicts_in_words(verdict, metric, unit, own, never, words):
-  assert rule.words(verdict, 2.0, metric, unit, own, never) == words
+def test_verdicts_in_words(verdict, metric, unit, is_own, never, words):
+  assert rule.words(verdict, 2.0, metric, unit, is_own, never) == words
 
 
 def test_of_several_panels_the_ends_are_shown():
@@ -230,7 +237,7 @@ def test_of_several_panels_the_ends_are_shown():
 
 def test_a_figure_that_goes_further_than_the_papers_counts_first():
   """Unless it cannot be compared, or was not run."""
-  one = answers.Answer(
+  answer = answers.Answer(
     "table3",
     "Table3",
     "a",
@@ -241,7 +248,7 @@ def test_a_figure_that_goes_further_than_the_papers_counts_first():
     rule.UNDECIDED,
     "stated",
   )
-  nine = one._replace(figure="table3_mnist", ours="96.1", verdict=rule.SAME)
+  nine = answer._replace(figure="table3_mnist", ours="96.1", verdict=rule.SAME)
   for verdict, ours in (
     (rule.SAME, "96.1"),
     (rule.UNDECIDED, "96.1"),
@@ -249,7 +256,9 @@ def test_a_figure_that_goes_further_than_the_papers_counts_first():
     (rule.NOT_COMPARABLE, "95.4"),
   ):
     row = row_of(
-      claims_page.rows("fedgroup", ("FG-EDC",), [one, nine._replace(verdict=verdict)]),
+      claims_page.rows(
+        "fedgroup", ("FG-EDC",), [answer, nine._replace(verdict=verdict)]
+      ),
       artifact="Table3",
       panel="a",
       method="FG-EDC",
@@ -257,7 +266,7 @@ def test_a_figure_that_goes_further_than_the_papers_counts_first():
     )
     assert row.ours == ours
   # So it does for a sentence, even to one that it does not decide.
-  said = one._replace(
+  sentence = answer._replace(
     panel="",
     method="",
     metric="",
@@ -275,8 +284,8 @@ def test_a_figure_that_goes_further_than_the_papers_counts_first():
           "fedgroup",
           ("FG-EDC",),
           [
-            said._replace(verdict="holds"),
-            said._replace(figure="table3_mnist", ours="+5.5", verdict=verdict),
+            sentence._replace(verdict="holds"),
+            sentence._replace(figure="table3_mnist", ours="+5.5", verdict=verdict),
           ][::order],
         ),
         artifact="Abstract",
@@ -291,9 +300,9 @@ def test_no_row_is_silent(name):
   """Without a run each row says what was tried or why it has no number."""
   paper = publish.PAPERS[name]
   texts = [s.text for figure in paper.figures.values() for s in figure.statements]
-  found = claims_page.rows(name, paper.own, [])
-  assert all(row.tried or row.verdict != rule.NOT_RUN for row in found)
-  assert {row.verdict for row in found} <= {rule.NOT_COMPARABLE, rule.NOT_RUN, "lost"}
+  rows = claims_page.rows(name, paper.own, [])
+  assert all(row.tried or row.verdict != rule.NOT_RUN for row in rows)
+  assert {row.verdict for row in rows} <= {rule.NOT_COMPARABLE, rule.NOT_RUN, "lost"}
   for pattern in report.read_claims(name, "judged"):
     if pattern["kind"] == "sentences" and pattern["artifact"] not in (
       "Fig7",
@@ -309,7 +318,7 @@ def test_no_row_is_silent(name):
 DOCS = pathlib.Path(__file__).parents[3] / "docs"
 
 
-def published():
+def claim_rows():
   """paper -> the rows of the page of claims, from the answers."""
   return {
     name: claims_page.rows(
@@ -326,19 +335,19 @@ def published():
 
 def test_the_published_tables_are_those_of_the_answers():
   """README's table, too, and each measurement is counted once."""
-  found = published()
-  head = claims_page.head(found)
+  tables = claim_rows()
+  head = claims_page.head(tables)
   readme = (DOCS.parent / "README.md").read_text("utf-8")
   assert head in readme and readme.count("| paper, settings |") == 1
   assert (DOCS / "results" / "claims.md").read_text("utf-8") == (
-    claims_page.page(found)
+    claims_page.page(tables)
   )
   lines = [
     [part.strip() for part in line.split("|")[1:-1]] for line in head.splitlines()[2:]
   ]
-  for name, rows in found.items():
-    own = [line for line in lines if line[0].startswith(f"{name}, ")]
-    assert sum(int(n) for line in own for n in line[1:6]) == sum(
+  for name, rows in tables.items():
+    counts = [line for line in lines if line[0].startswith(f"{name}, ")]
+    assert sum(int(n) for line in counts for n in line[1:6]) == sum(
       1 + bool(row.stated) for row in rows if row.kind == "own"
     )
 
@@ -379,24 +388,24 @@ def cells_of(name, figure):
 def test_published_labels_are_what_the_flag_files_declare(name, figure):
   """Nothing is called tuned of which nothing was tuned."""
   cells = cells_of(name, figure)
-  found = [
+  records = [
     a
     for a in answers.read(DOCS / "results" / f"{name}.answers.csv")
     if a.figure == figure
   ]
-  for answer in found:
+  for answer in records:
     if answer.metric:
       cell = cells[answer.panel, answer.method]
       assert answer.tuning == cell.tuning
       if "stand-in" not in answer.settings:  # by a flag of the command
-        assert answer.settings == chosen.said(cell.choices)
-  own = {
+        assert answer.settings == chosen.describe(cell.choices)
+  tunings = {
     cell.label: cell.tuning for cell in cells.values() if cell.protocol == suite.TUNED
   }
-  said = {a.tuning for a in found if not a.metric and not a.method}
-  assert said <= {*own.values(), chosen.together(own.values())}
-  if len({*own.values()}) == 1:
-    assert said <= {*own.values()}
+  labels = {a.tuning for a in records if not a.metric and not a.method}
+  assert labels <= {*tunings.values(), chosen.together(tunings.values())}
+  if len({*tunings.values()}) == 1:
+    assert labels <= {*tunings.values()}
   text = "".join(
     path.read_text("utf-8") for path in (DOCS / "results").glob(f"{name}*.md")
   )
@@ -406,6 +415,6 @@ def test_published_labels_are_what_the_flag_files_declare(name, figure):
   for label, word in re.findall(
     r"^\| ([^|]*), (tuned|stated|not tuned|tuned in part) \|", part, re.M
   ):
-    assert word in {own.get(label), suite.STATED}, label
+    assert word in {tunings.get(label), suite.STATED}, label
   heads = re.findall(r"^\| what is said \| (.*?) \|", part, re.M)
-  assert all(head in (*said, "ours") for head in heads)
+  assert all(head in (*labels, "ours") for head in heads)

@@ -11,10 +11,10 @@ def test_what_is_timed_is_the_servers_round():
   """Vectors around K far points: each model becomes the mean of its own."""
   k, slots = 3, 12
   server, model, central = central_time._server(k, False)
-  like = jax.eval_shape(model.init, jax.random.key(0))
+  shapes = jax.eval_shape(model.init, jax.random.key(0))
   rng = np.random.default_rng(0)
   state = jax.tree.map(
-    lambda leaf: jnp.float32(rng.normal(size=(k, *leaf.shape))), like
+    lambda leaf: jnp.float32(rng.normal(size=(k, *leaf.shape))), shapes
   )
   member = np.arange(slots) % k
   vectors = jax.tree.map(
@@ -23,10 +23,10 @@ def test_what_is_timed_is_the_servers_round():
     ),
     state,
   )
-  nothing = jax.tree.map(lambda leaf: jnp.zeros((slots, k, *leaf.shape)), like)
-  found, _ = server(state, jax.vmap(central.init)(state), vectors, nothing)
-  for got, own in zip(jax.tree.leaves(found), jax.tree.leaves(vectors)):
-    want = np.stack([np.asarray(own)[member == i].mean(0) for i in range(k)])
+  nothing = jax.tree.map(lambda leaf: jnp.zeros((slots, k, *leaf.shape)), shapes)
+  models, _ = server(state, jax.vmap(central.init)(state), vectors, nothing)
+  for got, group_vectors in zip(jax.tree.leaves(models), jax.tree.leaves(vectors)):
+    want = np.stack([np.asarray(group_vectors)[member == i].mean(0) for i in range(k)])
     np.testing.assert_allclose(got, want, atol=2e-3)
 
 
@@ -35,7 +35,7 @@ def test_table_and_answers(monkeypatch):
   monkeypatch.setattr(central_time, "_FEATURES", 6)
   monkeypatch.setattr(central_time, "_MODELS", (2,))
   monkeypatch.setattr(central_time, "_RATES", (10, 40))
-  text, found = central_time.table1(True)
+  text, records = central_time.table1(True)
   rows = [
     line.split(" | ")
     for line in text.splitlines()
@@ -43,7 +43,7 @@ def test_table_and_answers(monkeypatch):
   ]
   assert [row[2] for row in rows] == ["10.14 (1.0)", "10.66 (1.0)"]
   assert all(row[3].endswith("(1.0)") for row in rows)
-  assert [(a.method, a.metric) for a in found] == [
+  assert [(a.method, a.metric) for a in records] == [
     ("MA-FSVRG", "central_time_ratio"),
     ("GA-FSVRG", "central_time_ratio"),
   ]

@@ -20,34 +20,34 @@ def _preset(tmp_path, monkeypatch):
   return write
 
 
-def said(*words, **more):
-  return chosen.said(chosen.of_flags(words, **more))
+def label_of(*words, **options):
+  return chosen.describe(chosen.of_flags(words, **options))
 
 
 def test_the_worst_choice_comes_first(preset):
   data = preset("data.flags", "# chosen: test, l2 and features", "--l2=1")
-  one = preset(
+  special = preset(
     "one.flags",
     "--flagfile=data.flags",
     "# chosen: stated",
     "--mu=1",
     "# chosen: untuned, mu",
   )
-  assert said(one) == "test (not comparable): l2, features; not tuned: mu"
+  assert label_of(special) == "test (not comparable): l2, features; not tuned: mu"
   assert chosen.incomparable(chosen.of_flags([data])) == {"l2", "features"}
-  assert said(preset("two.flags", "# chosen: stated")) == "stated"
-  assert said("--algorithm=fedavg") == "not declared"
+  assert label_of(preset("two.flags", "# chosen: stated")) == "stated"
+  assert label_of("--algorithm=fedavg") == "not declared"
 
 
 def test_what_a_figure_gives_is_stated_and_the_last_file_counts(preset):
   data = preset("data.flags", "# chosen: test, l2")
   base = preset("base.flags", "# chosen: stated", "# chosen: untuned, lr")
   special = preset("special.flags", "# chosen: validation, lr")
-  assert said(base, special, data, "--l2=0.01") == "validation: lr"
-  assert said(base, data, "--l2=0.01", more="test, l2").startswith("test")
-  assert said(base, "--lr=1", special) == "validation: lr"
+  assert label_of(base, special, data, "--l2=0.01") == "validation: lr"
+  assert label_of(base, data, "--l2=0.01", more="test, l2").startswith("test")
+  assert label_of(base, "--lr=1", special) == "validation: lr"
   # The flags of a file that is not named.
-  assert said("--lr=1", sources=[base]) == "not tuned: lr"
+  assert label_of("--lr=1", sources=[base]) == "not tuned: lr"
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_what_a_figure_gives_is_stated_and_the_last_file_counts(preset):
 )
 def test_a_tuned_grid_says_whether_its_best_is_at_the_edge(preset, grid, value, words):
   assert (
-    said(
+    label_of(
       preset(
         "a.flags",
         f"# tuned: lr, value and validation accuracy: {grid}",
@@ -74,7 +74,7 @@ def test_a_tuned_grid_says_whether_its_best_is_at_the_edge(preset, grid, value, 
 
 def test_an_unknown_word_is_refused(preset):
   with pytest.raises(OptionError, match="a.flags: # chosen: luck: must be"):
-    said(preset("a.flags", "# chosen: luck"))
+    label_of(preset("a.flags", "# chosen: luck"))
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ DIGITS = (
 )
 
 
-def request(*common, root=None, **more):
-  return figures.Request(root, common, "here", **more)
+def request(*common, root=None, **options):
+  return figures.Request(root, common, "here", **options)
 
 
 def cells_of(name, paper):
@@ -33,7 +33,7 @@ def cells_of(name, paper):
 
 
 @pytest.mark.parametrize(
-  "words, more, name, given",
+  "words, options, name, value",
   [
     ((), dict(data_dir="/data"), "data_dir", "/data"),
     (DIGITS, dict(data_dir="/data"), "data_dir", None),  # they read none
@@ -42,13 +42,13 @@ def cells_of(name, paper):
     ((), dict(quick=True), "num_seeds", 1),
   ],
 )
-def test_what_is_given_goes_to_the_runs_that_read_it(words, more, name, given):
+def test_what_is_given_goes_to_the_runs_that_read_it(words, options, name, value):
   assert {
     cell.config.values[name]
     for cell in figures.cells(
-      diversified.PAPER, diversified.PAPER.figures["fig10"], request(*words, **more)
+      diversified.PAPER, diversified.PAPER.figures["fig10"], request(*words, **options)
     )
-  } == {given}
+  } == {value}
 
 
 def test_claims_name_lines_that_exist():
@@ -121,14 +121,16 @@ def test_a_line_is_parsed_only_if_it_is_asked_for():
 def test_methods_join_by_their_files(presets):
   del presets
   figure = figures.only("fig2", conjugate.PAPER.figures["fig2"], "d")
-  found = {c.name: c.config for c in figures.cells(conjugate.PAPER, figure, request())}
-  assert list(found) == ["CLSFSVRG", "CLSFSVRG (stated)", "FedAvg", "LoSAC"]
-  assert found["CLSFSVRG"].values["l2"] == 0.001
-  assert found["LoSAC"].values["l2"] == 0.01
-  assert {c.values["participation"] for c in found.values()} == {0.05}
+  configs = {
+    c.name: c.config for c in figures.cells(conjugate.PAPER, figure, request())
+  }
+  assert list(configs) == ["CLSFSVRG", "CLSFSVRG (stated)", "FedAvg", "LoSAC"]
+  assert configs["CLSFSVRG"].values["l2"] == 0.001
+  assert configs["LoSAC"].values["l2"] == 0.01
+  assert {c.values["participation"] for c in configs.values()} == {0.05}
   cifar = {c.label: c.config for c in cells_of("fig6", conjugate.PAPER)}
   assert cifar["FedAvg"].hparams["client_lr"] == 0.25
-  assert found["FedAvg"].hparams["client_lr"] == 0.5
+  assert configs["FedAvg"].hparams["client_lr"] == 0.5
 
 
 def test_a_figure_is_made_and_reused(tmp_path, monkeypatch, capsys):
@@ -210,7 +212,7 @@ def test_conjugate_figures_are_made(presets, tmp_path, capsys, monkeypatch):
   for line in fig3.splitlines():
     if line.startswith(("| a:", "| d:")):
       assert f"<h3>{line.split('|')[1].split(':', 1)[1].strip()}</h3>" in page
-  for panel in made_runs.plotted(root / "fig3" / "fig3.html")[:2]:
+  for panel in made_runs.read_traces(root / "fig3" / "fig3.html")[:2]:
     assert {"CLSFSVRG", "LoSAC"} <= {line["name"] for line in panel}
   assert "What CLSFSVRG saves against LoSAC" in (root / "fig7" / "fig7.md").read_text()
   assert "server, s a round" in (root / "fig8" / "fig8.md").read_text()
@@ -221,7 +223,7 @@ def test_the_papers_numbers_on_the_curves():
   """As the files of claims have them, in the panels and at their rounds."""
 
   def marks(paper, artifact, metric, *labels):
-    found = report.marks(
+    by_panel = report.marks(
       paper,
       artifact,
       [
@@ -230,15 +232,18 @@ def test_the_papers_numbers_on_the_curves():
       ],
       metric,
     )
-    return {title: [mark[:3] for mark in own] for title, own in found.items()}
+    return {
+      title: [mark[:3] for mark in panel_marks]
+      for title, panel_marks in by_panel.items()
+    }
 
-  found = marks(
+  actual = marks(
     "conjugate",
     "fig2",
     "accuracy",
     *((panel, label) for panel in "ad" for label in ("CLSFSVRG", "FedAvg", "LoSAC")),
   )
-  assert found == {
+  assert actual == {
     "(a) 5 %": [("CLSFSVRG", 0.98, 48.0)],  # not the others, beyond 100
     "(d) 5 %": [
       ("CLSFSVRG", 0.98, 65.0),
@@ -264,10 +269,10 @@ def test_a_label_looks_the_same_in_every_panel():
   styles = plots._styles(cells)
   assert len({tuple(style.values()) for style in styles.values()}) == 3
   many = plots._styles({"a": dict.fromkeys(map(str, range(49)))})
-  drawn = [tuple(style.values()) for style in many.values()]
-  assert len(set(drawn)) == 49
+  looks = [tuple(style.values()) for style in many.values()]
+  assert len(set(looks)) == 49
   # Neighbours stay apart in grey.
-  assert all(one[1] != two[1] for one, two in zip(drawn, drawn[1:]))
+  assert all(first[1] != second[1] for first, second in zip(looks, looks[1:]))
 
 
 def test_a_cell_is_parsed_once_and_before_the_first_run(tmp_path, monkeypatch):
@@ -277,7 +282,7 @@ def test_a_cell_is_parsed_once_and_before_the_first_run(tmp_path, monkeypatch):
     config, "parse", lambda flags: parsed.append(flags) or parse(flags)
   )
   monkeypatch.setattr(
-    suite.sweeps, "play_all", lambda configs, names: executed.extend(configs)
+    suite.sweeps, "run_all", lambda configs, names: executed.extend(configs)
   )
   monkeypatch.setattr(suite.execute, "run_files", None)  # nothing is read
   good = suite.Cell("a", "", "A", ("--algorithm=fedavg",))

@@ -17,8 +17,8 @@ from tests import made_runs
 
 #: A label that must stay text wherever it stands.
 EVIL = "</script><img src=x onerror=alert(1)> %{x} <b>&amp;"
-ONE = [[0.5, 0.7, 0.83], [0.4, 0.8, 0.71]]
-TWO = [[0.6, 0.9, 0.9], [0.7, 0.9, 0.75]]
+FIRST = [[0.5, 0.7, 0.83], [0.4, 0.8, 0.71]]
+SECOND = [[0.6, 0.9, 0.9], [0.7, 0.9, 0.75]]
 MEMBERS = [[0, 1, 1, -1], [0, 0, 0, 1]]
 
 
@@ -27,9 +27,13 @@ def _runs(tmp_path_factory):
   root = tmp_path_factory.mktemp("runs")
   clients = [[0.0, 0.5, 1.0, np.nan], [0.25, 0.5, 0.75, 1.0]]
   options = {
-    "FedAvg": dict(accuracy=ONE),
+    "FedAvg": dict(accuracy=FIRST),
     EVIL: dict(
-      accuracy=TWO, algorithm="ifca", clients=clients, membership=MEMBERS, floats=30_000
+      accuracy=SECOND,
+      algorithm="ifca",
+      clients=clients,
+      membership=MEMBERS,
+      floats=30_000,
     ),
     "single": dict(accuracy=[[0.2, 0.3, 0.4]]),
   }
@@ -42,7 +46,7 @@ def _runs(tmp_path_factory):
 
 
 @pytest.fixture(name="written", scope="module")
-def _written(runs, tmp_path_factory):
+def fixture_written(runs, tmp_path_factory):
   tables = comparison.all_tables(fa.compare(runs, targets=(0.7,)))
   path = tmp_path_factory.mktemp("page") / "page.html"
   page.write(
@@ -76,7 +80,7 @@ def choose(figure, menu, words):
 def test_every_run_has_a_line_and_a_band(figure):
   bands, lines = figure.data[::2], figure.data[1::2]
   assert [html.unescape(line.name) for line in lines] == ["FedAvg", EVIL, "single"]
-  values = 100 * np.array(ONE)
+  values = 100 * np.array(FIRST)
   mean, half = values.mean(0), stats.t.ppf(0.975, 1) * stats.sem(values)
   np.testing.assert_allclose(lines[0].y, mean, rtol=1e-5)
   high, low = np.split(np.array(bands[0].y, float), 2)
@@ -135,9 +139,9 @@ def test_clients_and_groups(runs):
 def test_what_users_write_stays_text(written):
   text = written.read_text("utf-8")
   source = text.index("/**\n* plotly.js")
-  own = text[:source] + text[text.index("</script>", source) :]
-  assert "<img" not in own and "<b>" not in own
-  assert html.escape(EVIL) in own
+  markup = text[:source] + text[text.index("</script>", source) :]
+  assert "<img" not in markup and "<b>" not in markup
+  assert html.escape(EVIL) in markup
 
 
 def test_without_plotly_there_is_one_line(tmp_path, runs, monkeypatch):

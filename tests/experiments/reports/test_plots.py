@@ -17,8 +17,8 @@ def rows(values, metric="accuracy", protocol="global"):
   """Rows of metrics.csv of [seeds, rounds]."""
   return [
     {"round": n + 1, "seed": s, "protocol": protocol, metric: value}
-    for s, own in enumerate(values)
-    for n, value in enumerate(own)
+    for s, curve in enumerate(values)
+    for n, value in enumerate(curve)
   ]
 
 
@@ -32,10 +32,10 @@ def _axis():
 def edges(axis):
   """Lower and upper edge of the only band, by x."""
   (band,) = axis.collections
-  found = {}
+  bounds = {}
   for x, y in band.get_paths()[0].vertices:
-    found.setdefault(x, set()).add(float(y))
-  return np.array([[min(found[x]), max(found[x])] for x in sorted(found)]).T
+    bounds.setdefault(x, set()).add(float(y))
+  return np.array([[min(bounds[x]), max(bounds[x])] for x in sorted(bounds)]).T
 
 
 def test_a_band_is_the_interval_that_tables_report(axis):
@@ -45,14 +45,14 @@ def test_a_band_is_the_interval_that_tables_report(axis):
   )
   np.testing.assert_allclose(edges(axis), np.clip([low, high], 0, 1))
   assert high.max() > 1 > low.max()  # so that the share is cut off
-  assert list(plots._named(axis.figure)) == ["A", plots.BAND]
+  assert list(plots._collect_handles(axis.figure)) == ["A", plots.BAND]
   assert "95 % CI" in plots.BAND
 
 
 def test_a_band_of_several_partitions_is_over_their_means(axis):
   """As the tables: each partition counts once, with the mean of its seeds."""
   tables = [rows(0.2 * part + 0.5 * NUMBERS) for part in range(3)]
-  plots.draw_curves(axis, {"A": partitions.joined(tables)}, "global", "accuracy")
+  plots.draw_curves(axis, {"A": partitions.join_rows(tables)}, "global", "accuracy")
   means = np.array([0.2 * part + 0.5 * NUMBERS.mean(0) for part in range(3)])
   np.testing.assert_allclose(axis.lines[0].get_ydata(), means.mean(0))
   np.testing.assert_allclose(
@@ -61,7 +61,7 @@ def test_a_band_of_several_partitions_is_over_their_means(axis):
       stats.t.interval(0.95, 2, loc=means.mean(0), scale=stats.sem(means, axis=0)), 0, 1
     ),
   )
-  assert list(plots._named(axis.figure)) == ["A", plots.BAND_OF_PARTITIONS]
+  assert list(plots._collect_handles(axis.figure)) == ["A", plots.BAND_OF_PARTITIONS]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_few_rounds_have_no_half_rounds_between_them(axis):
 
 def test_one_seed_has_no_band(axis):
   plots.draw_curves(axis, {"A": rows(NUMBERS[:1])}, "global", "accuracy")
-  assert not axis.collections and list(plots._named(axis.figure)) == ["A"]
+  assert not axis.collections and list(plots._collect_handles(axis.figure)) == ["A"]
 
 
 def test_a_loss_on_a_log_axis(axis):
@@ -127,14 +127,14 @@ def test_a_log_axis_has_several_labels(axis, values):
   assert 4 <= len(set(labels)) <= 9
 
 
-@pytest.fixture(name="drawn")
-def _drawn(monkeypatch):
+@pytest.fixture(name="draw_figure")
+def _draw_figure(monkeypatch):
   """Calls a function of plots and gives the figure that it would save."""
   seen = []
   monkeypatch.setattr(plots, "save", lambda figure, *_: seen.append(figure))
 
-  def draw(function, *args, **more):
-    function([], *args, **more)
+  def draw(function, *args, **options):
+    function([], *args, **options)
     return seen[-1]
 
   yield draw
@@ -142,9 +142,9 @@ def _drawn(monkeypatch):
     plt.close(figure)
 
 
-def test_protocols_with_the_same_values_are_all_seen(drawn):
+def test_protocols_with_the_same_values_are_all_seen(draw_figure):
   lines = (
-    drawn(
+    draw_figure(
       plots.run_curves,
       [
         row | {"loss": 1.0}
@@ -175,7 +175,7 @@ def marks_of(axis):
   ]
 
 
-def test_the_papers_numbers_are_marked_where_they_are(drawn):
+def test_the_papers_numbers_are_marked_where_they_are(draw_figure):
   """At their round, or beside the panel; two of the same side by side."""
   runs = {"MA-FSVRG": rows(NUMBERS), "GA-FSVRG": rows(NUMBERS)}
   marks = [
@@ -184,19 +184,19 @@ def test_the_papers_numbers_are_marked_where_they_are(drawn):
     plots.Mark("GA-FSVRG", 0.3),
     plots.Mark("GA-FSVRG", 0.99, 4),
   ]  # three rounds were run
-  figure = drawn(
+  figure = draw_figure(
     plots.panels, {"(a) x": runs}, "global", "accuracy", "t", marks={"(a) x": marks}
   )
   (axis,) = figure.axes
   blue, red = (styles.METHODS[label].colour for label in runs)
-  (one, two, three) = marks_of(axis)
-  assert one == (blue, 2, 0.7) and two[0] == blue and three[0] == red
-  assert two[2] == three[2] == 0.3 and 1 < two[1] < three[1] < 1.1
+  (first, second, third) = marks_of(axis)
+  assert first == (blue, 2, 0.7) and second[0] == blue and third[0] == red
+  assert second[2] == third[2] == 0.3 and 1 < second[1] < third[1] < 1.1
   low, high = axis.get_ylim()
   assert low < 0.3 and high > 0.7  # although the lines end at 0.6 and more
   assert axis.get_title() == "(a) x"
   assert words_of(figure) == [*runs, plots.BAND, plots.PAPER, plots.PAPER_BESIDE]
-  over = drawn(
+  over = draw_figure(
     plots.panels,
     {
       "(a) x": {
@@ -213,14 +213,14 @@ def test_the_papers_numbers_are_marked_where_they_are(drawn):
   assert len(marks_of(over.axes[0])) == 2  # those of no round
 
 
-def test_shares_have_a_linear_axis_that_ends_where_the_lines_do(drawn):
+def test_shares_have_a_linear_axis_that_ends_where_the_lines_do(draw_figure):
   near = {"x": rows([[0.5, 0.9, 0.99]]), "z": rows([[0.5, 0.9, 0.95]])}
-  (axis,) = drawn(plots.panels, {"p": near}, "global", "accuracy", "t").axes
+  (axis,) = draw_figure(plots.panels, {"p": near}, "global", "accuracy", "t").axes
   low, high = axis.get_ylim()
   assert axis.get_yscale() == "linear" and high == 1.0
   assert low == pytest.approx(0.95 - 0.08)
   # Numbers of the paper far above the lines are shown, too.
-  far = drawn(
+  far = draw_figure(
     plots.panels,
     {"p": {"x": rows([[0.1, 0.2, 0.3]])}},
     "global",
@@ -231,12 +231,12 @@ def test_shares_have_a_linear_axis_that_ends_where_the_lines_do(drawn):
   assert far.axes[0].get_ylim()[1] > 0.99
 
 
-def test_bars_of_very_different_heights_have_a_log_axis(drawn):
+def test_bars_of_very_different_heights_have_a_log_axis(draw_figure):
   parts = {
     "s": {"FedAvg": [0.1, None], "FedProx": [50.0, 2.0]},
     "t": {"FedAvg": [1.0, 0.0], "FedProx": [5.0, 2.0]},
   }
-  figure = drawn(
+  figure = draw_figure(
     plots.bars,
     parts,
     ["one", "two"],
@@ -266,20 +266,18 @@ def test_bars_of_very_different_heights_have_a_log_axis(drawn):
   assert words_of(figure) == ["FedAvg", "FedProx", "not reached", "the paper"]
 
 
-def test_dots_are_the_numbers_and_their_intervals(drawn):
-  found = {
+def test_dots_are_the_numbers_and_their_intervals(draw_figure):
+  dots = {
     "(a) MNIST": {
       "pFedMe, w_k": plots.Dot(95.0, 0.5, 96.9),
       "AFL": plots.Dot(None),
       "mine": plots.Dot(90.0),
     }
   }
-  figure = drawn(plots.dots, found, "accuracy, %", "t", "the interval")
+  figure = draw_figure(plots.dots, dots, "accuracy, %", "t", "the interval")
   (axis,) = figure.axes
   assert axis.get_title() == "(a) MNIST"
-  assert [tick.get_text() for tick in axis.get_yticklabels()] == list(
-    found["(a) MNIST"]
-  )
+  assert [tick.get_text() for tick in axis.get_yticklabels()] == list(dots["(a) MNIST"])
   points = [
     (line.get_color(), line.get_xdata()[0], line.get_ydata()[0])
     for line in axis.lines
@@ -301,10 +299,12 @@ def test_dots_are_the_numbers_and_their_intervals(drawn):
   assert words_of(figure) == ["the interval", plots.PAPER]
 
 
-def test_several_dots_of_a_row_lie_below_each_other(drawn):
-  own = [plots.Dot(0.5 + 0.1 * k, 0.3, name=f"K = {k}", place=(1, k)) for k in range(3)]
-  figure = drawn(
-    plots.dots, {"a": {"x": own, "y": [plots.Dot(None)]}}, "", "t", "the interval"
+def test_several_dots_of_a_row_lie_below_each_other(draw_figure):
+  dots = [
+    plots.Dot(0.5 + 0.1 * k, 0.3, name=f"K = {k}", place=(1, k)) for k in range(3)
+  ]
+  figure = draw_figure(
+    plots.dots, {"a": {"x": dots, "y": [plots.Dot(None)]}}, "", "t", "the interval"
   )
   (axis,) = figure.axes
   points = {
@@ -318,9 +318,9 @@ def test_several_dots_of_a_row_lie_below_each_other(drawn):
   assert words_of(figure) == ["the interval", "K = 0", "K = 1", "K = 2"]
 
 
-def test_two_rows_of_panels_with_the_papers_numbers(drawn):
+def test_two_rows_of_panels_with_the_papers_numbers(draw_figure):
   table = {"FedAvg": [*rows(NUMBERS), *rows(2 * NUMBERS, "discrepancy", "rounds")]}
-  figure = drawn(
+  figure = draw_figure(
     plots.panels,
     {"(a) x": table, "(b) y": table},
     "global",
@@ -379,22 +379,22 @@ def test_a_column_is_the_mean_of_clients_of_one_class(axis, monkeypatch):
   """1,000 clients, one without examples, and 30 columns."""
   monkeypatch.setattr(plots, "_COLUMNS", 30)
   rng = np.random.default_rng(0)
-  held = np.zeros((1000, 5), int)
-  held[np.arange(999), rng.integers(0, 5, 999)] = 20
-  held[:999] += rng.integers(0, 10, (999, 5))
-  plots._client_map(axis.figure, axis, held)
+  counts = np.zeros((1000, 5), int)
+  counts[np.arange(999), rng.integers(0, 5, 999)] = 20
+  counts[:999] += rng.integers(0, 10, (999, 5))
+  plots._client_map(axis.figure, axis, counts)
   columns = np.asarray(axis.images[0].get_array()).T
   assert columns.shape == (30, 5)
   np.testing.assert_allclose(columns.sum(1), 1)
   main = columns.argmax(1)
   assert (np.diff(main) >= 0).all() and set(main) == set(range(5))
-  shares = held[:999] / held[:999].sum(1, keepdims=True)
+  shares = counts[:999] / counts[:999].sum(1, keepdims=True)
   np.testing.assert_allclose(columns.mean(0), shares.mean(0), atol=0.01)
 
 
 @pytest.mark.parametrize("clients, panels", [(60, 1), (61, 3)])
-def test_few_clients_have_bars_and_many_a_map(drawn, clients, panels):
-  axes = drawn(plots.histogram, np.full((clients, 3), 4), "title").axes
+def test_few_clients_have_bars_and_many_a_map(draw_figure, clients, panels):
+  axes = draw_figure(plots.histogram, np.full((clients, 3), 4), "title").axes
   assert len(axes) == panels  # map, colours, sizes
   if panels == 3:
     assert sum(patch.get_height() for patch in axes[1].patches) == clients
@@ -462,7 +462,7 @@ def test_words_at_one_place_are_written_apart(axis):
   frame = axis.get_window_extent()
   spots = axis.transData.transform(points)
   for number, box in enumerate(boxes):
-    assert not any(box.overlaps(other) for other in boxes[:number])
+    assert not any(box.overlaps(neighbour) for neighbour in boxes[:number])
     assert not box.count_contains(spots)
     assert frame.contains(box.x0, box.y0) and frame.contains(box.x1, box.y1)
 
@@ -484,8 +484,8 @@ def settings(values, accuracy):
 
 
 @pytest.fixture(name="draw")
-def _draw(drawn):
-  return lambda *args: drawn(
+def _draw(draw_figure):
+  return lambda *args: draw_figure(
     sweeps.draw,
     sweeps.Sweep(settings(*args), "validation", "accuracy", "final"),
     "title",
@@ -520,8 +520,8 @@ def test_intervals_end_where_shares_do(draw):
 
 
 def test_lines_with_the_same_values_stand_side_by_side(draw):
-  one, two = (bars.lines[0] for bars in draw(("1", "2"), (0.5, 0.6)).containers)
-  np.testing.assert_array_equal(one.get_ydata(), two.get_ydata())
-  assert (one.get_xdata() < two.get_xdata()).all()
-  assert one.get_marker() != two.get_marker()
-  assert one.get_linestyle() != two.get_linestyle()
+  first, second = (bars.lines[0] for bars in draw(("1", "2"), (0.5, 0.6)).containers)
+  np.testing.assert_array_equal(first.get_ydata(), second.get_ydata())
+  assert (first.get_xdata() < second.get_xdata()).all()
+  assert first.get_marker() != second.get_marker()
+  assert first.get_linestyle() != second.get_linestyle()

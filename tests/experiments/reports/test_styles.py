@@ -57,8 +57,8 @@ def lab(colour, seen="all cones"):
 @pytest.mark.parametrize("seen", _SEEN)
 def test_everybody_can_tell_the_colours_apart(seen):
   """A just noticeable difference is 2.3."""
-  for one, two in itertools.combinations(styles.COLOURS, 2):
-    assert np.linalg.norm(lab(one, seen) - lab(two, seen)) > 15, (one, two)
+  for first, second in itertools.combinations(styles.COLOURS, 2):
+    assert np.linalg.norm(lab(first, seen) - lab(second, seen)) > 15, (first, second)
 
 
 def test_the_colours_stay_apart_in_grey_and_on_white():
@@ -70,11 +70,11 @@ def test_the_colours_stay_apart_in_grey_and_on_white():
 def test_every_method_has_a_style_of_its_own():
   labels = [registry.get(name).label for name in registry.ALGORITHMS]
   assert None not in map(styles._exactly, labels)
-  found = styles.of([*styles.METHODS, *labels])
+  style_of = styles.of([*styles.METHODS, *labels])
   assert len({styles._exactly(label) for label in labels}) == len(labels)
   assert len(set(styles.METHODS.values())) == len(styles.METHODS)
   # Of one colour or one dash pattern, no two methods have both.
-  assert {label: found[label] for label in styles.METHODS} == styles.METHODS
+  assert {label: style_of[label] for label in styles.METHODS} == styles.METHODS
   for pair in ("colour marker", "dash marker"):
     looks = {
       tuple(getattr(style, name) for name in pair.split())
@@ -94,12 +94,12 @@ def test_a_method_looks_the_same_in_every_figure():
         for line in figure.lines_of(panel)
         if line.protocol == "tuned"
       ]
-      drawn = styles.of(labels)
-      assert len(set(drawn.values())) == len(drawn)
-      for label, style in drawn.items():
+      looks = styles.of(labels)
+      assert len(set(looks.values())) == len(looks)
+      for label, style in looks.items():
         if label in styles.METHODS:
           seen.setdefault(label, set()).add(style)
-  assert all(len(found) == 1 for found in seen.values())
+  assert all(len(variants) == 1 for variants in seen.values())
   assert {*analytic.claims.COLUMNS, *fedgroup.METHODS} & set(seen) > {
     "FG-EDC",
     "pFedACnnL",
@@ -109,10 +109,10 @@ def test_a_method_looks_the_same_in_every_figure():
 
 
 def test_variants_of_a_method():
-  found = styles.of(["FG-EDC, x", "FG-EDC, y", "FedAvg", "mine"])
-  assert found["FG-EDC, x"] == styles.METHODS["FG-EDC"]
-  assert found["FedAvg"] == styles.METHODS["FedAvg"]
-  assert len(set(found.values())) == 4
+  looks = styles.of(["FG-EDC, x", "FG-EDC, y", "FedAvg", "mine"])
+  assert looks["FG-EDC, x"] == styles.METHODS["FG-EDC"]
+  assert looks["FedAvg"] == styles.METHODS["FedAvg"]
+  assert len(set(looks.values())) == 4
   assert styles.of(["FG-EDC, x", "FG-EDC"])["FG-EDC"] == (styles.METHODS["FG-EDC"])
   assert (
     styles.of(["MA-FSVRG (stated)"])["MA-FSVRG (stated)"]

@@ -25,9 +25,9 @@ def outcome(panel, label):
 
 
 def test_outcomes_by_panel_keep_their_order():
-  found = [outcome(*words) for words in ("bX", "aX", "bY")]
-  assert suite.by_panel(found) == [[found[0], found[2]], [found[1]]]
-  assert suite.rows_by_panel(found) == {
+  outcomes = [outcome(*words) for words in ("bX", "aX", "bY")]
+  assert suite.by_panel(outcomes) == [[outcomes[0], outcomes[2]], [outcomes[1]]]
+  assert suite.rows_by_panel(outcomes) == {
     "(b) panel b": {"X": [{"round": 1}], "Y": [{"round": 1}]},
     "(a) panel a": {"X": [{"round": 1}]},
   }
@@ -42,7 +42,7 @@ def test_the_first_call_is_not_timed():
       time.sleep(0.2)
     return jnp.float32(len(calls))
 
-  out, seconds = timing.repeated(slow_at_first, 7, repeats=3)
+  out, seconds = timing.time_repeats(slow_at_first, 7, repeats=3)
   assert calls == [7] * 4 and out == 4
   assert len(seconds) == 3 and max(seconds) < 0.2
 
@@ -59,12 +59,12 @@ def _cells():
 
 
 @pytest.fixture(name="compiled")
-def _compiled(monkeypatch):
+def fixture_compiled(monkeypatch):
   """The rates of the runs compiled together; a rate stands for programs."""
-  found = []
+  batches = []
 
   def compile_together(runs):
-    found.append(tuple(runs))
+    batches.append(tuple(runs))
     return [types.SimpleNamespace(prepared=rate) for rate in runs]
 
   monkeypatch.setattr(sweeps, "compile_together", compile_together)
@@ -76,19 +76,19 @@ def _compiled(monkeypatch):
     "prepare",
     lambda config, settings: config.hparams["client_lr"],
   )
-  return found
+  return batches
 
 
-@pytest.fixture(name="played")
-def _played(monkeypatch, compiled):
+@pytest.fixture(name="rates")
+def _rates(monkeypatch, compiled):
   """The rates of the runs made, which take no time."""
-  found = []
+  rates = []
 
   def play(runs, programs, label, stop):
     ((config, folder, resuming),) = runs
     assert label == "FedAvg" and stop and not resuming
     assert compiled and programs.prepared == config.hparams["client_lr"]
-    found.append(config.hparams["client_lr"])
+    rates.append(config.hparams["client_lr"])
     assert (folder / "run.lock").exists()
     (folder / "summary.json").write_text(
       json.dumps(
@@ -110,11 +110,11 @@ def _played(monkeypatch, compiled):
     return [None], None
 
   monkeypatch.setattr(sweeps.execute, "run_folders", play)
-  return found
+  return rates
 
 
 def test_runs_are_compiled_together_and_played_in_turn(
-  compiled, played, tmp_path, capsys, monkeypatch
+  compiled, rates, tmp_path, capsys, monkeypatch
 ):
   """Up to one on other data; no run twice, and a finished one not at all."""
   monkeypatch.setattr(  # however long they take here
@@ -148,30 +148,30 @@ def test_runs_are_compiled_together_and_played_in_turn(
   outcomes = suite.run_cells(cells, tmp_path)
   assert [outcome.cell for outcome in outcomes] == cells
   assert compiled == [(0.5,), (0.1, 0.2, 0.3), (0.4,), (0.6,)]
-  assert played == [0.5, 0.1, 0.2, 0.3, 0.4, 0.6]
+  assert rates == [0.5, 0.1, 0.2, 0.3, 0.4, 0.6]
   lines = capsys.readouterr().err.splitlines()
   assert lines[0] == "[1/5] panel: rate 0.1"  # nothing is known yet
   assert lines[1] == ("[2/5] panel: rate 0.2, about 0 s left with compiling")
 
 
 def test_parts_share_the_runs_out_and_the_whole_reads_them(
-  cells, played, tmp_path, capsys
+  cells, rates, tmp_path, capsys
 ):
-  for number, left in ((2, 1), (1, 0)):
-    suite.play_part(cells, tmp_path, Part(number, 2))
+  for number, remaining in ((2, 1), (1, 0)):
+    suite.run_part(cells, tmp_path, Part(number, 2))
     assert capsys.readouterr().out == (
-      f"part {number}/2: its runs have ended (1 of 2), {left} runs are left "
+      f"part {number}/2: its runs have ended (1 of 2), {remaining} runs are left "
       "for other parts; the same command without --part makes the tables "
       "and pictures\n"
     )
-  assert played == [2, 1]
+  assert rates == [2, 1]
   outcomes = suite.run_cells(cells, tmp_path)
   assert [outcome.cell.label for outcome in outcomes] == ["x", "again", "y"]
-  assert outcomes[0].folder == outcomes[1].folder and played == [2, 1]
+  assert outcomes[0].folder == outcomes[1].folder and rates == [2, 1]
 
 
 def test_a_run_that_another_process_plays_is_passed_over(
-  cells, played, tmp_path, capsys
+  cells, rates, tmp_path, capsys
 ):
   folder = suite.run_folder(tmp_path, cells[0].config)
   folder.mkdir(parents=True)
@@ -182,20 +182,20 @@ def test_a_run_that_another_process_plays_is_passed_over(
     with pytest.raises(lock.StillHeld) as error:
       suite.run_cells(cells, tmp_path)
   since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(0))
-  said = f"{folder}: is being run by node, process 3, since {since}"
-  assert capsys.readouterr().err.count(f"{said}\n") == 1
+  message = f"{folder}: is being run by node, process 3, since {since}"
+  assert capsys.readouterr().err.count(f"{message}\n") == 1
   assert str(error.value) == (
-    f"{said}; when that has ended, give the same command again"
+    f"{message}; when that has ended, give the same command again"
   )
-  assert played == [2]
-  assert len(suite.run_cells(cells, tmp_path)) == 3 and played == [2, 1]
+  assert rates == [2]
+  assert len(suite.run_cells(cells, tmp_path)) == 3 and rates == [2, 1]
 
 
 def test_what_others_do_with_a_run_that_is_compiled_ahead(
-  cells, compiled, played, tmp_path, monkeypatch
+  cells, compiled, rates, tmp_path, monkeypatch
 ):
   """One that they ran is passed over, one that they have run is read."""
-  _, (held, _), (ended, _) = runs = [
+  _, (busy, _), (ended, _) = runs = [
     (suite.run_folder(tmp_path, cell.config), cell)
     for cell in (
       cells[0],
@@ -204,34 +204,34 @@ def test_what_others_do_with_a_run_that_is_compiled_ahead(
     )
   ]
   play = sweeps.execute.run_folders
-  held.mkdir(parents=True)
-  with open(held / "run.lock", "w", encoding="utf-8") as file:
+  busy.mkdir(parents=True)
+  with open(busy / "run.lock", "w", encoding="utf-8") as file:
 
-    def meanwhile(runs_of, *args, **more):
+    def meanwhile(runs_of, *args, **options):
       fcntl.flock(file, fcntl.LOCK_EX)
-      found = play(runs_of, *args, **more)
+      result = play(runs_of, *args, **options)
       shutil.copytree(runs_of[0].folder, ended)
       facts = files.read_json(ended / "summary.json") | {
         "identity": runs[2][1].config.identity()
       }
       (ended / "summary.json").write_text(json.dumps(facts))
       (ended / "config.json").write_text("{}")
-      return found
+      return result
 
     monkeypatch.setattr(sweeps.execute, "run_folders", meanwhile)
     with pytest.raises(lock.StillHeld) as error:
       suite.run_cells([cell for _, cell in runs], tmp_path)
-  assert compiled == [(1, 2, 3)] and played == [1]
-  assert str(error.value).startswith(f"{held}: is being run by another")
+  assert compiled == [(1, 2, 3)] and rates == [1]
+  assert str(error.value).startswith(f"{busy}: is being run by another")
 
 
 def test_a_part_of_all_figures(monkeypatch, tmp_path, capsys):
   """Figures that share a run count it once, and none is written."""
-  played = []
+  runs = []
   monkeypatch.setattr(
     sweeps,
-    "play_all",
-    lambda configs, names: (played.extend(zip(configs, names)), [])[1],
+    "run_all",
+    lambda configs, names: (runs.extend(zip(configs, names)), [])[1],
   )
   assert (
     diversified.main(
@@ -239,16 +239,16 @@ def test_a_part_of_all_figures(monkeypatch, tmp_path, capsys):
     )
     == 0
   )
-  assert len({name.split(":")[0] for _, name in played}) > 2
+  assert len({name.split(":")[0] for _, name in runs}) > 2
   quick, every = figures.Request(tmp_path, (), "", quick=True), set()
   for name in diversified.PAPER.figures:
-    figure, *_ = figures.asked(diversified.PAPER, name, quick)
+    figure, *_ = figures.resolve_figure(diversified.PAPER, name, quick)
     every |= {
       cell.config.identity() for cell in figures.cells(diversified.PAPER, figure, quick)
     }
-  assert len(played) == len(every) // 3
+  assert len(runs) == len(every) // 3
   assert capsys.readouterr().out.startswith(
-    f"part 1/3: its runs have ended ({len(played)} of {len(every)}), "
+    f"part 1/3: its runs have ended ({len(runs)} of {len(every)}), "
     f"{len(every)} runs are left for other parts; "
   )
   assert diversified.main(["--figure=table1", "--part=1/3"]) == 2

@@ -16,7 +16,7 @@ from tests import made_runs
 pytestmark = pytest.mark.fast
 
 
-def outcome(label, curves, panel="a", floats=10, steady=0.1, how="tuned"):
+def outcome(label, curves, panel="a", floats=10, steady=0.1, protocol="tuned"):
   """A run whose accuracy is ``curves`` [seeds][rounds], from round 1 on."""
 
   def columns(number, value, protocol):
@@ -29,24 +29,26 @@ def outcome(label, curves, panel="a", floats=10, steady=0.1, how="tuned"):
       "seconds": steady * number,
     }
 
-  made = made_runs.outcome(
-    suite.Cell(panel, f"panel {panel}", label, (), protocol=how),
+  run = made_runs.outcome(
+    suite.Cell(panel, f"panel {panel}", label, (), protocol=protocol),
     curves,
     columns,
     ("global", "train"),
   )
-  return made._replace(
-    summary=made.summary
+  return run._replace(
+    summary=run.summary
     | {
-      "cost": results.cost(made.rows, 2, made.rows),
+      "cost": results.cost(run.rows, 2, run.rows),
       "timing": {"steady_s_per_round": steady},
     }
   )
 
 
-def flat(label, *levels, panel="a", rounds=20, how="tuned"):
+def flat(label, *levels, panel="a", rounds=20, protocol="tuned"):
   """One level a seed, in every round."""
-  return outcome(label, [[level] * rounds for level in levels], panel, how=how)
+  return outcome(
+    label, [[level] * rounds for level in levels], panel, protocol=protocol
+  )
 
 
 ABOVE = verdicts.Statement(
@@ -75,24 +77,24 @@ def test_difference(a, b, word):
 def test_other_data_than_the_papers_decide_nothing():
   """Panel b is on a stand-in: it is shown, and the others decide."""
 
-  def on(panel, more, *levels):
+  def on(panel, choice, *levels):
     runs = [flat("A", *levels, panel=panel), flat("B", 0.8, 0.8, 0.81, panel=panel)]
-    return [o._replace(cell=dataclasses.replace(o.cell, chosen=more)) for o in runs]
+    return [o._replace(cell=dataclasses.replace(o.cell, chosen=choice)) for o in runs]
 
   above, below = (0.9, 0.91, 0.9), (0.7, 0.71, 0.7)
-  for more, word in (
+  for choice, word in (
     ("", "does not hold"),
     ("stand-in, data", "holds"),
     ("stand-in, sizes", "holds"),
     ("stand-in, dirichlet_alpha", "does not hold"),
   ):
     measured, verdict = verdicts.judge(
-      ABOVE, [*on("a", "", *above), *on("b", more, *below)]
+      ABOVE, [*on("a", "", *above), *on("b", choice, *below)]
     )
     assert verdict == word and "; b: " in measured
     assert ("not judged: b" in measured) == (word == "holds")
-  alone = on("b", "stand-in, data", *above)
-  assert verdicts.judge(ABOVE, alone)[1] == "not comparable"
+  stand_ins = on("b", "stand-in, data", *above)
+  assert verdicts.judge(ABOVE, stand_ins)[1] == "not comparable"
   # A sentence on every panel that there is does not hold of none.
   (claim,) = [s for s in fedgroup.FIG3 if "not above" in s.text]
   runs = [flat(label, 0.9, 0.9, 0.9, panel="b") for label in ("FGP-EDC", "FG-EDC")]
@@ -107,20 +109,20 @@ def test_other_data_than_the_papers_decide_nothing():
 
 
 def test_one_panel_against_is_enough():
-  found = [
+  runs = [
     flat("A", 0.9, 0.9),
     flat("B", 0.8, 0.8),
     flat("A", 0.7, 0.7, panel="b"),
     flat("B", 0.8, 0.8, panel="b"),
   ]
-  measured, verdict = verdicts.judge(ABOVE, found)
+  measured, verdict = verdicts.judge(ABOVE, runs)
   assert verdict == "does not hold"
   assert measured == "a: +10.00 +- 0.00; b: -10.00 +- 0.00"
 
 
 def test_section():
-  def text(a, b, *more):
-    return verdicts.section([ABOVE], [flat("A", *a), flat("B", *b), *more])
+  def text(a, b, *runs):
+    return verdicts.section([ABOVE], [flat("A", *a), flat("B", *b), *runs])
 
   lines = text((0.9,), (0.8,)).splitlines()
   assert lines[0] == "## What is said in words" and "One seed" in lines[-1]
@@ -131,27 +133,27 @@ def test_section():
   ) in text(
     (0.9, 0.9),
     (0.8, 0.8),
-    flat("A", 0.7, 0.7, how="stated"),
-    flat("B", 0.8, 0.8, how="one rate"),
+    flat("A", 0.7, 0.7, protocol="stated"),
+    flat("B", 0.8, 0.8, protocol="one rate"),
   )
   assert verdicts.section((), []) == ""
 
 
 def test_above_all_is_decided_by_the_closest():
   check = verdicts.higher_than_all(("A",), verdicts.late("accuracy"))
-  found = [flat("A", 0.9, 0.9), flat("B", 0.7, 0.7), flat("C", 0.89, 0.89)]
-  assert check(found) == (True, "a: A - C +1.00 +- 0.00")
-  assert check([*found, flat("D", 0.95, 0.95)]).holds is False
+  runs = [flat("A", 0.9, 0.9), flat("B", 0.7, 0.7), flat("C", 0.89, 0.89)]
+  assert check(runs) == (True, "a: A - C +1.00 +- 0.00")
+  assert check([*runs, flat("D", 0.95, 0.95)]).holds is False
   below = verdicts.higher_than_all(("B",), verdicts.late("accuracy"), sign=-1)
-  assert below(found) == (True, "a: B - C -19.00 +- 0.00")
+  assert below(runs) == (True, "a: B - C -19.00 +- 0.00")
 
 
 def test_growth_over_panels():
-  found = [flat("A", 0.8, 0.8), flat("A", 0.9, 0.9, panel="d")]
-  assert verdicts.grows("A", verdicts.late("accuracy"))(found).holds
-  assert verdicts.grows("A", verdicts.late("accuracy"), -1)(found).holds is False
+  runs = [flat("A", 0.8, 0.8), flat("A", 0.9, 0.9, panel="d")]
+  assert verdicts.grows("A", verdicts.late("accuracy"))(runs).holds
+  assert verdicts.grows("A", verdicts.late("accuracy"), -1)(runs).holds is False
   with pytest.raises(verdicts.NotRun):
-    verdicts.grows("A", verdicts.late("accuracy"))(found[:1])
+    verdicts.grows("A", verdicts.late("accuracy"))(runs[:1])
 
 
 @pytest.mark.parametrize(
@@ -228,14 +230,14 @@ def test_wobble_and_speed():
     verdicts.wobble()(flat("A", 0.9, rounds=30))
 
 
-def rising(label, at, panel="a", seeds=2, end=100, how="tuned"):
+def rising(label, at, panel="a", seeds=2, end=100, protocol="tuned"):
   """Reaches 98 % in round ``at`` (None: never)."""
   curve = [0.5 if at is None or n < at else 0.985 for n in range(1, end + 1)]
-  return outcome(label, [curve] * seeds, panel, how=how)
+  return outcome(label, [curve] * seeds, panel, protocol=protocol)
 
 
 @pytest.mark.parametrize(
-  "own,other,end,words",
+  "own_round,baseline_round,end,words",
   [
     (40, None, 100, ["holds", "holds", "not run"]),
     (40, 90, 100, ["holds", "does not hold", "holds"]),
@@ -244,9 +246,12 @@ def rising(label, at, panel="a", seeds=2, end=100, how="tuned"):
     (None, None, 30, ["not run"] * 3),
   ],
 )  # says nothing of 100 rounds
-def test_rounds_to_98(own, other, end, words):
-  found = [rising("CLSFSVRG", own, end=end), rising("FedAvg", other, end=end)]
-  assert [verdicts.judge(s, found)[1] for s in conjugate.FIG2[:3]] == words
+def test_rounds_to_98(own_round, baseline_round, end, words):
+  runs = [
+    rising("CLSFSVRG", own_round, end=end),
+    rising("FedAvg", baseline_round, end=end),
+  ]
+  assert [verdicts.judge(s, runs)[1] for s in conjugate.FIG2[:3]] == words
 
 
 @pytest.mark.parametrize(
@@ -261,17 +266,18 @@ def test_rounds_to_98(own, other, end, words):
 )
 def test_communication_saved(losac, floats, word, bound):
   """One that never gets there gives a bound."""
-  found = [
+  runs = [
     outcome("CLSFSVRG", [[0.5, 0.97]] * 2, "d"),
     outcome("LoSAC", [[0.5, losac]] * 2, "d", floats=floats),
     outcome("LoSAC, client", [[0.5, 0.97]] * 2, "d", floats=100 if bound else floats),
   ]
   (statement,) = conjugate.fig7(0.965)
-  saved, other = (
-    f"{100 - 1000 / each:+.1f} +- 0.0 %" for each in (floats, 100 if bound else floats)
+  saved, saved_by_client = (
+    f"{100 - 1000 / total:+.1f} +- 0.0 %"
+    for total in (floats, 100 if bound else floats)
   )
-  assert verdicts.judge(statement, found) == (
-    f"LoSAC: {bound}{saved}; LoSAC, client: {other}",
+  assert verdicts.judge(statement, runs) == (
+    f"LoSAC: {bound}{saved}; LoSAC, client: {saved_by_client}",
     word,
   )
 
@@ -283,18 +289,18 @@ def central(monkeypatch, **seconds):
 
 
 def test_seconds_of_server_and_clients(monkeypatch):
-  found = [
+  runs = [
     outcome("CLSFSVRG", [[0.5, 0.97]] * 2, "d"),
     outcome("LoSAC", [[0.5] * 9 + [0.97]] * 2, "d"),
   ]
   central(monkeypatch, CLSFSVRG=0.02, LoSAC=0.01)
-  server, clients = targets.seconds(found[0], 0.965)
+  server, clients = targets.seconds(runs[0], 0.965)
   assert server == pytest.approx([0.04] * 2)
   assert clients == pytest.approx([0.16] * 2)
-  more, less = conjugate.fig8((0.965,))
+  not_slower, faster = conjugate.fig8((0.965,))
   # 2 rounds of .02 s against 10 of .01 s: less, not more, server time.
-  assert verdicts.judge(more, found)[1] == "does not hold"
-  assert verdicts.judge(less, found) == ("+80.0 +- 0.0 %", "holds")
+  assert verdicts.judge(not_slower, runs)[1] == "does not hold"
+  assert verdicts.judge(faster, runs) == ("+80.0 +- 0.0 %", "holds")
 
 
 def test_tables_of_targets(monkeypatch):
@@ -305,15 +311,15 @@ def test_tables_of_targets(monkeypatch):
       {"round": n, "seed": s, "floats_up": 3} for n in range(1, 101) for s in (0, 1)
     ],
   )
-  found = [rising("CLSFSVRG", 48), rising("LoSAC", None)]
-  text = targets.rounds_table("conjugate", "Fig2", 0.98)(found)
+  runs = [rising("CLSFSVRG", 48), rising("LoSAC", None)]
+  text = targets.rounds_table("conjugate", "Fig2", 0.98)(runs)
   assert "| CLSFSVRG | 48 (48) |" in text
   assert "| LoSAC | not in 100 (not in 100) |" in text
-  found = [rising("CLSFSVRG", 48, "d"), rising("LoSAC", 96, "d")]
-  text = targets.communication(found, (0.98,), "CLSFSVRG", "LoSAC", 82.4)
+  runs = [rising("CLSFSVRG", 48, "d"), rising("LoSAC", 96, "d")]
+  text = targets.communication(runs, (0.98,), "CLSFSVRG", "LoSAC", 82.4)
   assert "| 98 % | LoSAC | 96 | 10 | 960 | 4 | 2 |" in text
   assert "| 98 % | 82.4 % | 50.0 +- 0.0 | 50.0 +- 0.0 | 50.0 +- 0.0 |" in text
-  text = targets.accuracy_at("conjugate", "Fig2")(found)
+  text = targets.accuracy_at("conjugate", "Fig2")(runs)
   assert "| d | CLSFSVRG | 16 | 96.14 | 50.00 +- 0.00 | 48 | 48, 48 |" in text
   assert targets.accuracy_at("conjugate", "Fig2")([rising("X", 1)]) == ""
 
@@ -324,18 +330,18 @@ def test_median_counts_a_seed_that_never_gets_there():
 
 
 def test_claims_of_rounds_are_no_claims_of_the_end():
-  found = report.compare(
+  rows = report.compare(
     [rising("CLSFSVRG", 48, "d")],
     report.load_claims("conjugate", "fig2"),
     "global",
     "accuracy",
   )
-  assert found[0].paper is None
+  assert rows[0].paper is None
 
 
 def _all_statements():
   return [
-    *diversified.compared("Fig1", "accuracy"),
+    *diversified.comparison_claims("Fig1", "accuracy"),
     *diversified.FIG8,
     *diversified.FIG9,
     *diversified.FIG10,
@@ -366,12 +372,12 @@ def test_every_statement_can_be_judged(rounds):
     "CLSFSVRG-0.8",
     "CLSFSVRG-1",
   ]
-  found = [
+  runs = [
     outcome(label, rng.uniform(0.8, 0.82, (3, rounds)), panel)
     for panel in "abcd"
     for label in labels
   ]
-  words = [verdicts.judge(s, found)[1] for s in _all_statements()]
+  words = [verdicts.judge(s, runs)[1] for s in _all_statements()]
   assert set(words) <= {"holds", "does not hold", "undecided", "not run"}
   if rounds == 100:
     # No method reaches 98 %, so "50 % fewer rounds" alone stays open.
@@ -384,8 +390,8 @@ def test_every_statement_can_be_judged(rounds):
 def around(mean, half, count=3):
   """Three numbers with this mean and half-width of their interval."""
   values = mean + np.linspace(-1, 1, count)
-  found = results.spread(values)
-  return mean + (values - mean) * half / found["ci95"]
+  spread = results.spread(values)
+  return mean + (values - mean) * half / spread["ci95"]
 
 
 def test_an_interval_of_41_points_is_not_the_same():
@@ -403,51 +409,51 @@ def test_an_interval_of_41_points_is_not_the_same():
 def test_an_interval_that_touches_0_does_not_show_that_nothing_is_gained():
   """FedGrouProx - FedGroup: +0.42 +- 0.42, claimed not to be above."""
   levels = around(0.42, 0.421) / 100
-  found = [flat("FGP-EDC", *(0.9 + levels)), flat("FG-EDC", *[0.9] * 3)]
-  found = [
+  runs = [flat("FGP-EDC", *(0.9 + levels)), flat("FG-EDC", *[0.9] * 3)]
+  runs = [
     o._replace(summary=o.summary | {"best": {"local": o.summary["best"]["global"]}})
-    for o in found
+    for o in runs
   ]
   (claim,) = [s for s in fedgroup.FIG3 if "not above" in s.text]
-  assert verdicts.judge(claim, found) == ("a: +0.42 +- 0.42", "undecided")
+  assert verdicts.judge(claim, runs) == ("a: +0.42 +- 0.42", "undecided")
 
 
 def test_a_loss_beyond_its_interval_is_a_loss():
   """CLSFSVRG from 20 to 5 %: -0.29 +- 0.09, claimed to lose nothing."""
-  found = [
+  runs = [
     flat(label, *(0.98 + lost / 100), panel=panel)
     for label in ("CLSFSVRG", "CFSVRG")
     for panel, lost in (("a", np.zeros(3)), ("d", around(-0.29, 0.09)))
   ]
   (claim,) = [s for s in conjugate.FIG2 if "lose nothing" in s.text]
-  assert verdicts.judge(claim, found)[1] == "does not hold"
+  assert verdicts.judge(claim, runs)[1] == "does not hold"
   assert verdicts.not_below(around(0.01, 0.1), 0.0).holds
   assert verdicts.not_below(around(0.01, 0.9), 0.0).holds is None
 
 
 def test_more_than_seven_times_as_long_is_not_a_little_longer(monkeypatch):
-  found = [
+  runs = [
     outcome("CLSFSVRG", [[0.5] * 7 + [0.97]] * 3, "d"),
     outcome("LoSAC", [[0.5] * 7 + [0.97]] * 3, "d"),
   ]
   slightly, _ = conjugate.fig8((0.965,))
   central(monkeypatch, CLSFSVRG=0.076, LoSAC=0.01)
-  measured, verdict = verdicts.judge(slightly, found)
+  measured, verdict = verdicts.judge(slightly, runs)
   assert verdict == "does not hold" and "7.6 times" in measured
   central(monkeypatch, CLSFSVRG=0.012, LoSAC=0.01)
-  assert verdicts.judge(slightly, found)[1] == "holds"
+  assert verdicts.judge(slightly, runs)[1] == "holds"
 
 
 def test_a_saving_on_the_weaker_variant_is_not_enough():
   """82.4 % on one variant of LoSAC, 64 % on the other."""
   (claim,) = conjugate.fig7(0.965)
-  found = [
+  runs = [
     outcome("CLSFSVRG", [[0.5, 0.97]] * 3, "d"),
     outcome("LoSAC", [[0.5, 0.6]] * 3, "d", floats=100),
   ]
-  assert verdicts.judge(claim, found)[1] == "not run"
-  found.append(outcome("LoSAC, client", [[0.5, 0.97]] * 3, "d", floats=28))
-  measured, verdict = verdicts.judge(claim, found)
+  assert verdicts.judge(claim, runs)[1] == "not run"
+  runs.append(outcome("LoSAC, client", [[0.5, 0.97]] * 3, "d", floats=28))
+  measured, verdict = verdicts.judge(claim, runs)
   assert verdict == "does not hold" and "LoSAC, client: +64.3" in measured
 
 
@@ -456,9 +462,9 @@ def pool(*parts):
 
 
 def test_the_interval_is_over_the_means_of_the_partitions():
-  one, two = flat("A", 0.9, 0.92), flat("A", 0.8, 0.82)
-  found = pool(one, two)
-  late = found.summary["mean_last_10"]["global"]["accuracy"]
+  first, second = flat("A", 0.9, 0.92), flat("A", 0.8, 0.82)
+  pooled = pool(first, second)
+  late = pooled.summary["mean_last_10"]["global"]["accuracy"]
   assert late["values"] == pytest.approx([0.91, 0.81])
   assert late["ci95"] == pytest.approx(results.spread([0.91, 0.81])["ci95"])
   for measure in (
@@ -466,16 +472,16 @@ def test_the_interval_is_over_the_means_of_the_partitions():
     verdicts.mean_over(1, 5),
     verdicts.best("accuracy"),
   ):
-    np.testing.assert_allclose(measure(found), [91, 81])
-  assert {r["seed"] for r in found.rows} == {
+    np.testing.assert_allclose(measure(pooled), [91, 81])
+  assert {r["seed"] for r in pooled.rows} == {
     0,
     1,
     partitions.STRIDE,
     partitions.STRIDE + 1,
   }
-  assert len(verdicts.rounds_to(0.85)(found)) == 4
-  assert [r["round"] for r in found.rows] == sorted(r["round"] for r in found.rows)
-  assert found.summary["rounds_to"]["0.98"]["values"] == [None] * 4
+  assert len(verdicts.rounds_to(0.85)(pooled)) == 4
+  assert [r["round"] for r in pooled.rows] == sorted(r["round"] for r in pooled.rows)
+  assert pooled.summary["rounds_to"]["0.98"]["values"] == [None] * 4
 
 
 def test_another_partition_may_undo_what_seeds_show():
@@ -492,24 +498,24 @@ def test_another_partition_may_undo_what_seeds_show():
 
 def test_the_first_partition_is_that_of_the_plain_run():
   cell = suite.Cell("a", "A", "A", ("--algorithm=fedavg", "--partition_seed=5"))
-  assert [one.flags[2:] for one in cell.on(3)] == [
+  assert [part.flags[2:] for part in cell.on(3)] == [
     (),
     ("--partition_seed=6",),
     ("--partition_seed=7",),
   ]
-  assert [one.flags[2:] for one in cell.on((5, 9))] == [(), ("--partition_seed=9",)]
+  assert [part.flags[2:] for part in cell.on((5, 9))] == [(), ("--partition_seed=9",)]
 
 
 def test_a_table_says_what_its_intervals_cover():
   plain = flat("A", 0.9, 0.9, 0.9)
-  assert "over 3 seeds of one partition" in partitions.said([plain])
-  assert "of one seed has none" not in partitions.said([plain])
-  mixed = partitions.said([plain, flat("A", 0.9)])
+  assert "over 3 seeds of one partition" in partitions.describe_intervals([plain])
+  assert "of one seed has none" not in partitions.describe_intervals([plain])
+  mixed = partitions.describe_intervals([plain, flat("A", 0.9)])
   assert "over 1 or 3 seeds" in mixed and "A run of one seed has none" in mixed
-  words = partitions.said([pool(plain, plain)])
+  words = partitions.describe_intervals([pool(plain, plain)])
   assert "over 2 partitions of the data" in words
   assert words.endswith("each with the mean of 3 seeds.")
-  assert "no interval" in partitions.said([flat("A", 0.9)])
+  assert "no interval" in partitions.describe_intervals([flat("A", 0.9)])
 
 
 def test_several_models_are_shown_by_their_mean():
@@ -521,12 +527,12 @@ def test_several_models_are_shown_by_their_mean():
     if row["protocol"] == "global"
   ]
   run = run._replace(rows=[*run.rows, *rows])
-  found = suite.fair(
+  fair = suite.fair(
     run._replace(summary=run.summary | results.summarise(run.rows, (0.98,)))
   )
-  np.testing.assert_allclose(verdicts.late("accuracy")(found), 60)
-  np.testing.assert_allclose(verdicts.late("accuracy", "global_best")(found), 90)
-  np.testing.assert_allclose(verdicts.mean_over(1, 5)(found), 60)
+  np.testing.assert_allclose(verdicts.late("accuracy")(fair), 60)
+  np.testing.assert_allclose(verdicts.late("accuracy", "global_best")(fair), 90)
+  np.testing.assert_allclose(verdicts.mean_over(1, 5)(fair), 60)
   assert suite.fair(flat("A", 0.9)).rows == flat("A", 0.9).rows
 
 
@@ -546,7 +552,7 @@ def test_a_number_of_pooled_runs_has_an_interval_over_partitions():
   measured = verdicts.rounds_to(0.98)(pooled)
   assert len(measured) == 6
   for parts, values in ((pooled.parts, [20.0, 30.0, 40.0]), ((), measured)):
-    assert answers.number(measured, claim, parts=parts)[0] == results.shown(
+    assert answers.number(measured, claim, parts=parts)[0] == results.format_spread(
       results.spread(values)
     )
 
@@ -557,4 +563,4 @@ def test_the_accuracy_at_a_round_has_an_interval_over_partitions():
     *(flat("MimeSVRG", level, level, panel="d", rounds=100) for level in levels)
   )
   text = targets.accuracy_at("conjugate", "Fig2")([pooled])
-  assert results.shown(results.spread([100 * v for v in levels])) in text
+  assert results.format_spread(results.spread([100 * v for v in levels])) in text

@@ -1,0 +1,80 @@
+"""Names are nouns and verbs of the field.
+
+``found``, ``own``, ``given`` say nothing of what they hold, and a reader has to
+decode them. What is left of them is in files of old runs or in the interface;
+``LEFT`` may only become shorter.
+"""
+
+import ast
+import collections
+from collections.abc import Iterator
+import pathlib
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+FOLDERS = ("fedjax_alg", "experiments", "benchmarks", "docs", "tests")
+
+#: Words that are no name of a value, of an argument or of a function.
+WORDS = frozenset(
+  "found own kept held said given made known taken asked left there more one here "
+  "whole each other further again alike rest apart beside what who how like played "
+  "judged shown drawn chosen sent moved fitted joined weighed shortened equipped "
+  "counted alone named lacking wanted placed parted stretch".split()
+)
+#: Most bindings of such words, and functions that begin with a participle.
+MOST_WORDS, MOST_PARTICIPLES = 0.005, 0.03
+_IRREGULAR = frozenset(
+  "made given held kept taken drawn shown sent built found cut known said put chosen "
+  "written begun done gone hidden lost met paid seen told understood".split()
+)
+_NO_PARTICIPLES = frozenset("need seed feed speed exceed embed hundred shared".split())
+
+
+def trees() -> Iterator[ast.AST]:
+  """Parses every file."""
+  for folder in FOLDERS:
+    for path in sorted((ROOT / folder).rglob("*.py")):
+      if "_build" not in path.parts:
+        yield ast.parse(path.read_text("utf-8"))
+
+
+def bound(node: ast.AST) -> str | None:
+  """Returns the name that a node binds."""
+  if isinstance(node, ast.Name):
+    return node.id if isinstance(node.ctx, ast.Store) else None
+  if isinstance(node, ast.arg):
+    return node.arg
+  if isinstance(node, ast.alias):
+    return node.asname
+  if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.ExceptHandler):
+    return node.name
+  return None
+
+
+def is_participle(name: str) -> bool:
+  """Tells whether a function is called by what has been done."""
+  first = name.lstrip("_").split("_")[0]
+  return first in _IRREGULAR or (
+    len(first) > 4
+    and first.endswith("ed")
+    and first not in _NO_PARTICIPLES
+    and not first.startswith("fed")
+  )
+
+
+def test_names_are_not_words_that_a_reader_must_decode():
+  names = [name for tree in trees() for name in map(bound, ast.walk(tree)) if name]
+  counts = collections.Counter(
+    name for name in names if name.strip("_").lower() in WORDS
+  )
+  assert counts.total() <= MOST_WORDS * len(names), counts.most_common(20)
+
+
+def test_functions_do_something():
+  names = [
+    node.name
+    for tree in trees()
+    for node in ast.walk(tree)
+    if isinstance(node, ast.FunctionDef) and not node.name.startswith("test_")
+  ]
+  participles = [name for name in names if is_participle(name)]
+  assert len(participles) <= MOST_PARTICIPLES * len(names), participles
