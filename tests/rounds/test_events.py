@@ -73,7 +73,7 @@ def test_what_is_left_waits_for_the_next_buffer():
     jnp.array([1.0, 3.0, 1.0, 5.0]),
     jnp.full(4, 0.5),
   )
-  run = functools.partial(compile_events(1), wanted=jnp.int32(1))
+  run = functools.partial(compile_events(1), num_reports=jnp.int32(1))
   running, queue, first, time = run(running, queue, version=jnp.int32(0))
   assert (int(first.client[0]), float(time)) == (7, 1)
   # Client 9 would start when the buffer is full, so it waits for model 1.
