@@ -7,6 +7,7 @@ A run:
   result = fa.run("ga_fsvrg", fed, cohort_size=12, rounds=60, seeds=3)
 """
 
+from fedjax_alg._version import __version__ as __version__
 from fedjax_alg.base import (
   Algorithm,
   ClientData,
@@ -76,4 +77,3 @@ __all__ = [
   "tensorboard",
   "tune_by_gradient",
 ]
-__version__ = "0.3.0"

@@ -13,9 +13,7 @@ _LIBRARY = _TESTS.parent / "fedjax_alg"
 ELSEWHERE = {
   "algorithms/common": "contract/test_registry",
   "base": "contract/test_contract",
-  "central/aggregation": "exchange/test_aggregation",
   "conditions": "test_hparams",
-  "client/compression": "exchange/test_compression",
   "registry": "contract/test_registry",
   "client/sgd": "client/test_local_training",
   "client/svrg": "client/test_local_training",
@@ -32,7 +30,6 @@ ELSEWHERE = {
   "deploy/flower": "deploy/test_server",
   "deploy/remote": "deploy/test_server",
   "exchange/links": "rounds/test_two_halves",
-  "engine/cohorts": "engine/test_keys",
   "metrics/groups": "metrics/test_metrics",
   "metrics/intervals": "metrics/test_metrics",
   "metrics/names": "metrics/test_metrics",

@@ -15,8 +15,8 @@ from typing import Any
 import jax
 import numpy as np
 
-import fedjax_alg
 from fedjax_alg import files, metrics
+from fedjax_alg._version import __version__
 from fedjax_alg.base import NEVER
 from fedjax_alg.data import partition_file
 from fedjax_alg.data.federation import Federation
@@ -468,7 +468,7 @@ def versions() -> dict[str, str]:
   """The versions of this package, of ``_PACKAGES`` and Python, and the commit."""
   commit = _commit()
   return {
-    "fedjax_alg": fedjax_alg.__version__,
+    "fedjax_alg": __version__,
     **_package_versions(),
     "python": platform.python_version(),
     **({} if commit is None else {"commit": commit}),

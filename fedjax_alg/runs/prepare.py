@@ -243,7 +243,7 @@ def _check_words(model: str, federation: Federation) -> None:
         "numbers as x.astype(np.float32)"
         if ids
         else f"needs token ids, but x is {train.x.dtype} (ids are signed "
-        "integers: x.astype(np.int32))"
+        "integers, such as int32)"
       )
     )
   vocabulary = federation.num_tokens

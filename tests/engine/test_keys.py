@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_alg.engine import cohorts, samplers
 from fedjax_alg.engine.keys import RunKeys, client_keys, keys_of_rows, run_keys
 
 
@@ -36,8 +35,3 @@ def test_a_clients_key_follows_its_id_not_its_slot():
   np.testing.assert_array_equal(key_data(client_keys(key, ids[order])), keys[order])
   np.testing.assert_array_equal(keys[0], key_data(jax.random.fold_in(key, 4)))
   assert len({tuple(row) for row in keys.tolist()}) == 4
-
-
-def test_names_of_earlier_versions_can_be_imported():
-  assert cohorts.client_keys is client_keys
-  assert cohorts.Sampler is samplers.Sampler
