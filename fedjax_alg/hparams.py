@@ -70,7 +70,7 @@ def fields_by_group(hparams: type[Any]) -> dict[str, list[dataclasses.Field]]:
   return {group: members for group, members in fields.items() if members}
 
 
-def ordered_fields(hparams: type[Any]) -> list[dataclasses.Field]:
+def _ordered_fields(hparams: type[Any]) -> list[dataclasses.Field]:
   """Lists the hyper-parameters of a method, its own first."""
   return [field for fields in fields_by_group(hparams).values() for field in fields]
 
@@ -78,7 +78,7 @@ def ordered_fields(hparams: type[Any]) -> list[dataclasses.Field]:
 def ordered_values(hparams: Any) -> dict[str, Any]:
   """Makes name -> value of the hyper-parameters, the method's own first."""
   return {
-    field.name: getattr(hparams, field.name) for field in ordered_fields(type(hparams))
+    field.name: getattr(hparams, field.name) for field in _ordered_fields(type(hparams))
   }
 
 

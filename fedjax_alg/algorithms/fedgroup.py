@@ -145,7 +145,7 @@ class FedGroupHParams(GroupWork):
 
   def facts(self, num_clients: int) -> dict[str, Any]:
     """Returns facts that ``when`` may name beside options (``hparams.facts``)."""
-    return {"cold_clients": max(0, num_clients - pool_size(self))}
+    return {"cold_clients": max(0, num_clients - _pool_size(self))}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,7 +187,7 @@ def frequencies(shard: Shard, num_classes: int) -> Array:
   )
 
 
-def pool_size(hparams: FedGroupHParams) -> int:
+def _pool_size(hparams: FedGroupHParams) -> int:
   """Counts the clients pre-trained before round 1: alpha m, or m with RCC."""
   scale = 1 if hparams.centers == "random" else hparams.pretrain_scale
   return hparams.num_groups * scale
@@ -197,7 +197,7 @@ def num_compared(hparams: FedGroupHParams, num_clients: int) -> int:
   """Counts the pre-trained clients compared in pairs; none with RCC."""
   if hparams.centers == "random":
     return 0
-  return min(pool_size(hparams), num_clients)
+  return min(_pool_size(hparams), num_clients)
 
 
 def few_clients(hparams: FedGroupHParams, num_clients: int) -> str:
@@ -205,7 +205,7 @@ def few_clients(hparams: FedGroupHParams, num_clients: int) -> str:
 
   All clients are then pre-trained.
   """
-  number = pool_size(hparams)
+  number = _pool_size(hparams)
   if number <= num_clients or hparams.centers == "random":
     return ""
   return (
@@ -238,7 +238,7 @@ def pretrain_pool(
     which entries are clients [n] bool; where fewer than n clients are
     present, the rest of the ids is C.
   """
-  number = pool_size(hparams)
+  number = _pool_size(hparams)
   draw, work = jax.random.split(key)
   present = everyone.present
   order = jnp.argsort(jnp.where(present, jax.random.uniform(draw, present.shape), 2.0))[
@@ -249,7 +249,7 @@ def pretrain_pool(
   shards = everyone.shards
   pool = shards.at(shards.offset[order], jnp.where(mask, shards.size[order], 0))
   updates = map_clients(
-    lambda start, shard, key: first_update(model, hparams, start, shard, key),
+    lambda start, shard, key: _first_update(model, hparams, start, shard, key),
     start,
     pool,
     client_keys(work, ids),
@@ -257,7 +257,7 @@ def pretrain_pool(
   return ids.astype(jnp.int32), updates, mask
 
 
-def first_update(
+def _first_update(
   model: Model, hparams: FedGroupHParams, start: Params, shard: Shard, key: Key
 ) -> Array:
   """A client's update after `pretrain_steps` local steps from ``start``, [P].
@@ -270,8 +270,8 @@ def first_update(
   return clustered.pretrain(model, hparams, start, shard, key, work)
 
 
-def first_examples(hparams: FedGroupHParams, size: Array) -> Array:
-  """Counts the examples that ``first_update`` reads, [S].
+def _first_examples(hparams: FedGroupHParams, size: Array) -> Array:
+  """Counts the examples that ``_first_update`` reads, [S].
 
   Args:
     hparams: the settings of the pre-training.
@@ -429,7 +429,7 @@ def _cold_start(
   if hparams.direction == "auxiliary":
     rows, _ = trees.to_matrix(models)
     directions = rows - rows.mean(0, keepdims=True)
-  update = first_update(method.model, hparams, start, shard, key)
+  update = _first_update(method.model, hparams, start, shard, key)
   return grouping.closest_direction(update, directions, memory.populated)
 
 
@@ -574,10 +574,10 @@ def _extra(
   new = (notes.first | ~notes.kept) & cohort.present
   if hparams.cold_start == "random":
     new = jnp.zeros_like(new)
-  pretrained = min(pool_size(hparams), len(before.member))
+  pretrained = min(_pool_size(hparams), len(before.member))
   pool = jnp.where(first, pretrained, 0)
   number = new.sum(dtype=jnp.int32) + pool
-  gradients = jnp.where(new, first_examples(hparams, cohort.shards.size), 0)
+  gradients = jnp.where(new, _first_examples(hparams, cohort.shards.size), 0)
   # The sizes of the pre-trained clients are not known here, so their batches
   # count as full ones.
   pooled = pool * hparams.pretrain_steps * hparams.batch_size

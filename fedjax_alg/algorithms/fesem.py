@@ -76,7 +76,7 @@ class Locals(NamedTuple):
   trained: Array  #: [C] bool, whether the client has trained
 
 
-def nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
+def _nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
   """FeSEM's rule: the centre nearest to the client's last local model."""
   k = hparams.num_groups
   before_all = LocalWork(
@@ -162,4 +162,4 @@ def fesem(
     C_j <- sum_{j(i) = j} (n_i / n_j) W_i.
   With one centre, FeSEM is FedAvg.
   """
-  return in_groups(model, hparams, nearest_rule(model, hparams), map_clients)
+  return in_groups(model, hparams, _nearest_rule(model, hparams), map_clients)

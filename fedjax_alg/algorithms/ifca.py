@@ -178,7 +178,7 @@ def _spread(
   return jax.lax.fori_loop(jnp.int32(0), k, add, trees.repeat(params, k))
 
 
-def least_loss_rule(
+def _least_loss_rule(
   model: Model, hparams: IFCAHParams, map_clients: MapClients
 ) -> Rule:
   """IFCA's rule: the model of least loss, chosen anew in every round."""
@@ -251,5 +251,5 @@ def ifca(
     )
     client = _gradient_update(model, hparams.client_lr)
   return in_groups(
-    model, hparams, least_loss_rule(model, hparams, map_clients), map_clients, client
+    model, hparams, _least_loss_rule(model, hparams, map_clients), map_clients, client
   )

@@ -73,7 +73,7 @@ def _fit_work(model: Model, work: LocalWork) -> LocalWork:
   return LocalWork(local_steps=steps, batch_size=work.batch_size) if (steps) else work
 
 
-def fit_personal(
+def _fit_personal(
   model: Model,
   client: ClientUpdate,
   shared: Params,
@@ -194,7 +194,7 @@ def with_own(client: ClientUpdate, model: Model) -> ClientUpdate:
   def train_with_personal(train_method, received, shard, personal, key):
     """Runs the method; returns also personal parameters and statistics."""
     if when == "first":
-      personal, state = fit_personal(
+      personal, state = _fit_personal(
         model, client, received.start, ClientLeaves(personal, shard.state), shard, key
       )
       shard = shard._replace(state=state)
@@ -418,7 +418,7 @@ def deploys(
     if by_itself or options.fit:
       fits = by_itself | ~(is_known & row.trained)
       leaves = trees.where(
-        fits, fit_personal(model, client, shared, leaves, shard, key), leaves
+        fits, _fit_personal(model, client, shared, leaves, shard, key), leaves
       )
     return roles.join(shared, *leaves)
 

@@ -165,7 +165,7 @@ def load_femnist(
     num_clients: C.
     seed: see ``femnist``.
     data_dir: TFDS's folder with emnist/byclass; see ``load_tfds``.
-    path: an ``.npz`` that is used instead of EMNIST; see ``letters_npz``.
+    path: an ``.npz`` that is used instead of EMNIST; see ``_letters_npz``.
     cache_dir: see ``load_tfds``.
 
   Returns:
@@ -178,11 +178,11 @@ def load_femnist(
     x, y = emnist_letters(data_dir, cache_dir)
     return femnist(x, y, kind, num_clients, seed)
   path = expand_path(path, "data_path")
-  x, y = letters_npz(path)
+  x, y = _letters_npz(path)
   return femnist(x, y, kind, num_clients, seed, f"{path.stem} (in place of EMNIST)")
 
 
-def letters_npz(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
+def _letters_npz(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
   """Reads a substitute for EMNIST from a file.
 
   Args:

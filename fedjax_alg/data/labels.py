@@ -54,7 +54,7 @@ def whole_objects(values: np.ndarray) -> np.ndarray:
   return values
 
 
-def missing_rows(values: np.ndarray) -> np.ndarray:
+def _missing_rows(values: np.ndarray) -> np.ndarray:
   """Finds the rows that are None, NaN, NaT or pandas' NA.
 
   Args:
@@ -93,7 +93,7 @@ def check_present(values: np.ndarray, subject: str) -> None:
     DataError: values are missing; the message has their number and the first
       row.
   """
-  refuse_missing(missing_rows(values), subject)
+  refuse_missing(_missing_rows(values), subject)
 
 
 def refuse_missing(rows: np.ndarray, subject: str) -> None:

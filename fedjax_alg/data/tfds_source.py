@@ -43,7 +43,7 @@ _NAME = re.compile(r"\w+(/[\w.+-]*\w[\w.+-]*)*")
 _CHUNK = 1000  # records decoded per read
 
 
-def tfds_dir(data_dir: str | os.PathLike | None) -> pathlib.Path:
+def _tfds_dir(data_dir: str | os.PathLike | None) -> pathlib.Path:
   """Finds TFDS's folder.
 
   Args:
@@ -98,7 +98,7 @@ def load_tfds(
     name: a name of TFDS, such as ``kmnist`` or ``emnist/letters``, with or
       without the prefix ``tfds:``. If a data set has several configurations
       and only one is prepared, its name may be left out.
-    data_dir: TFDS's folder; see ``tfds_dir`` for None.
+    data_dir: TFDS's folder; see ``_tfds_dir`` for None.
     cache_dir: folder for the decoded arrays; by default
       ``<data_dir>/.fedjax_alg_cache`` if it can be written, otherwise
       ``~/.cache/fedjax_alg``.
@@ -151,7 +151,7 @@ def read_arrays(
   Raises:
     DataError: this machine has no readable copy.
   """
-  root = tfds_dir(data_dir)
+  root = _tfds_dir(data_dir)
   directory = _find_prepared(name, root)
   folder = expand_path(cache_dir) if cache_dir else _default_cache_dir(root)
   return cache.read_or_build(
@@ -176,7 +176,7 @@ def prepared_version(name: str, data_dir: str | os.PathLike | None = None) -> st
     A sha256; empty if this machine has no readable copy.
   """
   try:
-    return _fingerprint(_find_prepared(name, tfds_dir(data_dir)))
+    return _fingerprint(_find_prepared(name, _tfds_dir(data_dir)))
   except (DataError, OSError):
     return ""
 
@@ -241,7 +241,7 @@ def prepare_tfds(name: str, data_dir: str | os.PathLike | None = None) -> None:
 
   Args:
     name: one of ``PREPARABLE``, or any name of TFDS; see ``load_tfds``.
-    data_dir: TFDS's folder; see ``tfds_dir`` for None.
+    data_dir: TFDS's folder; see ``_tfds_dir`` for None.
 
   Raises:
     DataError: TensorFlow is missing, or the download failed.
@@ -254,12 +254,12 @@ def prepare_tfds(name: str, data_dir: str | os.PathLike | None = None) -> None:
   import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top
 
   try:
-    builder = tfds.builder(_place(name), data_dir=str(tfds_dir(data_dir)))
+    builder = tfds.builder(_place(name), data_dir=str(_tfds_dir(data_dir)))
     builder.download_and_prepare(file_format="array_record")
   # TFDS has no common error type for network, disk and checksum failures.
   except Exception as error:  # pylint: disable=broad-exception-caught
     raise DataError(
-      f"could not prepare {name} in `data_dir`={tfds_dir(data_dir)}: {reason(error)}"
+      f"could not prepare {name} in `data_dir`={_tfds_dir(data_dir)}: {reason(error)}"
     ) from error
 
 

@@ -181,7 +181,7 @@ def _sum_measure(
     )
 
   def one_piece(models, shard):
-    return over_models(
+    return _over_models(
       model,
       lambda params: objective.sum_blocks(
         shard, lambda *block: dict(fn(params, *block))
@@ -194,7 +194,7 @@ def _sum_measure(
   return result
 
 
-def over_models(model: Model, fn: Callable[[Params], Any], models: Params) -> Any:
+def _over_models(model: Model, fn: Callable[[Params], Any], models: Params) -> Any:
   """Applies a function to each of K models.
 
   Models with convolutions are processed one after the other: vectorised, they
@@ -329,7 +329,7 @@ def _whole_counts(
   """Counts of K models on all shards together, leaves [K, ...]."""
 
   def one_piece(models, shard):
-    return over_models(
+    return _over_models(
       of.model,
       lambda params: count_shard(of.model, params, shard, matrix=matrix),
       models,

@@ -95,7 +95,7 @@ def by_device(size: Array, device: Array) -> Array:
   return largest_first[jnp.argsort(device[largest_first], stable=True)]
 
 
-def add_up(tree: Any, axes: tuple[str, ...] = (PROCESSES, AXIS)) -> Any:
+def _add_up(tree: Any, axes: tuple[str, ...] = (PROCESSES, AXIS)) -> Any:
   """Adds the trees of devices up; small leaves travel together.
 
   Args:
@@ -376,10 +376,10 @@ def update(
     )
     if split.within(table):
       if mesh.devices.shape[1] > 1:
-        written = add_up(written, (AXIS,))
-      total, stacked = add_up((total, stacked))
+        written = _add_up(written, (AXIS,))
+      total, stacked = _add_up((total, stacked))
     else:
-      total, (written, stacked) = add_up((total, (written, stacked)))
+      total, (written, stacked) = _add_up((total, (written, stacked)))
     if jax.tree.leaves(table):
       table = write(table, places, written)
     return table, total, stacked
@@ -418,7 +418,7 @@ def total(
 
     local_total = jax.lax.fori_loop(jnp.int32(0), groups, add, zero())
     return (
-      add_up(local_total)
+      _add_up(local_total)
       if psum is jax.lax.psum
       else psum(local_total, (PROCESSES, AXIS))
     )

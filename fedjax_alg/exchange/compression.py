@@ -73,7 +73,7 @@ def _num_bytes(bits: int) -> int:
   return -(-bits // 8)
 
 
-def num_entries(share: float, size: int) -> int:
+def _num_entries(share: float, size: int) -> int:
   """k, the number of entries of topk and randk; at least 1."""
   return max(1, math.ceil(round(share * size, 6)))
 
@@ -83,7 +83,7 @@ def top_k(share: float) -> Compressor:
 
   def send(tree, memory, key):
     flat, unravel = jax.flatten_util.ravel_pytree(tree)
-    count, numbers = num_entries(share, flat.size), Numbers(flat.size, True)
+    count, numbers = _num_entries(share, flat.size), Numbers(flat.size, True)
     _, places = jax.lax.top_k(jnp.abs(flat), count)
     if are_carried():
       places = jnp.sort(places)
@@ -92,19 +92,19 @@ def top_k(share: float) -> Compressor:
 
   def nbytes(tree):
     size = num_params(tree)
-    count = num_entries(share, size)
+    count = _num_entries(share, size)
     # The places as numbers below P, or one bit for each of the P entries.
     return BYTES_PER_FLOAT * count + _num_bytes(Numbers(size, True).used(count))
 
   return Compressor(send, nbytes)
 
 
-def random_k(share: float, unbiased: bool) -> Compressor:
+def _random_k(share: float, unbiased: bool) -> Compressor:
   """Entries at random places of the whole tree, times P / k if unbiased."""
 
   def send(tree, memory, key):
     flat, unravel = jax.flatten_util.ravel_pytree(tree)
-    count = num_entries(share, flat.size)
+    count = _num_entries(share, flat.size)
     places = minibatches.shuffle(
       minibatches.shuffle_bits(key),
       jnp.int32(0),
@@ -119,7 +119,7 @@ def random_k(share: float, unbiased: bool) -> Compressor:
 
   return Compressor(
     send,
-    lambda tree: SEED_BYTES + BYTES_PER_FLOAT * num_entries(share, num_params(tree)),
+    lambda tree: SEED_BYTES + BYTES_PER_FLOAT * _num_entries(share, num_params(tree)),
     unbiased=unbiased,
   )
 
@@ -231,7 +231,7 @@ class Unsent(NamedTuple):
   inner: Any  #: memory of the compressor
 
 
-def with_feedback(compressor: Compressor) -> Compressor:
+def _with_feedback(compressor: Compressor) -> Compressor:
   """The compressor of what is to be sent and of what was not sent before."""
 
   def init(tree):
@@ -269,7 +269,7 @@ def _of_share(name: str, make: Callable[..., Compressor]) -> _Form:
 
 _FORMS = {
   "topk": _of_share("topk", top_k),
-  "randk": _of_share("randk", random_k),
+  "randk": _of_share("randk", _random_k),
   "qsgd": _Form("qsgd:BITS", qsgd, int, 2, 16, "BITS from 2 to 16"),
   "sign": _Form("sign", sign),
   "powersgd": _Form("powersgd:RANK", powersgd, int, 1, 10**6, "RANK of at least 1"),
@@ -315,7 +315,7 @@ def parse_compressor(text: str, parameter: str, feedback: bool) -> Compressor | 
     amounts.append(not feedback)
   compressor = form.make(*amounts)
   if feedback and name != "qsgd":
-    compressor = with_feedback(compressor)
+    compressor = _with_feedback(compressor)
   return compressor._replace(name=text)
 
 

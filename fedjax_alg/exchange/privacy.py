@@ -160,7 +160,7 @@ def deviations(
   return (1.0 / (z * z * m) - 0.25 / (count * count)) ** -0.5, count
 
 
-def expected_participants(cohort: Cohort) -> Array:
+def _expected_participants(cohort: Cohort) -> Array:
   """The expected number of participants; of a cohort made by hand, theirs."""
   if cohort.expected is None:
     return jnp.maximum(cohort.present.sum().astype(jnp.float32), 1.0)
@@ -227,7 +227,7 @@ def private_mean(
     The mean, leaves [...], and S of the next round.
   """
   present = cohort.present.astype(jnp.float32)
-  expected, count = expected_participants(cohort), present.sum()
+  expected, count = _expected_participants(cohort), present.sum()
   clipped, was_short = clip(vectors, norm)
   # Values that are summed with noise: the vector, and the count's +-1/2.
   summands: tuple[Any, ...] = (clipped,)

@@ -75,7 +75,7 @@ def trimmed_mean(
   return trees.slot_mean(inside.astype(jnp.float32), ordered)
 
 
-def squared_distances(
+def _squared_distances(
   vectors: Params, weights: Float[Array, " S"]
 ) -> Float[Array, "S S"]:
   """||v_s - v_t||^2, [S, S]; infinite for absent slots and on the diagonal."""
@@ -103,7 +103,7 @@ def squared_distances(
   return jnp.where(valid, distances, jnp.inf)
 
 
-def krum_order(
+def _krum_order(
   vectors: Params, weights: Float[Array, " S"], share: Float[Array, ""] | float
 ) -> tuple[Int[Array, " S"], Int[Array, ""]]:
   """The slots by their Krum scores, least first, and n - f.
@@ -115,7 +115,7 @@ def krum_order(
   present = weights > 0
   count = present.sum(dtype=jnp.int32)
   false = tolerated_number(share, count)
-  distances = jnp.sort(squared_distances(vectors, weights), axis=1)
+  distances = jnp.sort(_squared_distances(vectors, weights), axis=1)
   ranks = jnp.arange(weights.shape[0], dtype=jnp.int32)
 
   def of_nearest(number):
@@ -140,7 +140,7 @@ def krum(
   Tolerant Gradient Descent", NeurIPS 2017, section 4; f = floor(n share), and
   n >= 2 f + 3 is assumed.
   """
-  order, _ = krum_order(vectors, weights, share)
+  order, _ = _krum_order(vectors, weights, share)
   some = (weights > 0).any()
   return jax.tree.map(
     lambda leaf: jnp.where(some, leaf[order[0]], jnp.zeros_like(leaf[0])), vectors
@@ -156,7 +156,7 @@ def multi_krum(
   nobody is left out if nobody is assumed to be hostile. The scores are not
   computed anew after each choice.
   """
-  order, number = krum_order(vectors, weights, share)
+  order, number = _krum_order(vectors, weights, share)
   place = jnp.argsort(order)
   selected = (place < number) & (weights > 0)
   return trees.slot_mean(selected.astype(jnp.float32), vectors)

@@ -64,7 +64,7 @@ class ByLoss(NamedTuple):
   shorten: Callable[[Array, Array, Array, Any], Array] | None = None
 
 
-def q_ffl(q: float) -> ByLoss:
+def _q_ffl(q: float) -> ByLoss:
   """The weights of q-FFL, and the step length of q-FedAvg."""
 
   def weigh(memory, cohort, losses):
@@ -103,7 +103,7 @@ def agnostic(rate: float) -> ByLoss:
 
 #: Name -> (what makes the weights, the number behind the name that it takes).
 _RULES: dict[str, tuple[Callable[[float], ByLoss], str]] = {
-  "qffl": (q_ffl, ""),
+  "qffl": (_q_ffl, ""),
   "agnostic": (agnostic, "0.1"),
 }
 

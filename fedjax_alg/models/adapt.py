@@ -61,7 +61,7 @@ def user_code(label: str) -> Iterator[None]:
     raise OptionError(f"`model`: {label} fails ({describe_error(error)})") from error
 
 
-def shape_of(fn: Callable[..., Any], label: str, *shapes: Any) -> Any:
+def _shape_of(fn: Callable[..., Any], label: str, *shapes: Any) -> Any:
   """The shapes of a result of the user's code, which is traced but never run.
 
   Args:
@@ -151,7 +151,7 @@ def params_shapes(init: Callable[[Key], Params], label: str = "init(key)") -> An
   # of another dtype.
   with jax.numpy_dtype_promotion("standard"):
     # The key is made inside: a key made outside would start JAX.
-    shapes = shape_of(lambda: init(jax.random.key(0)), label)
+    shapes = _shape_of(lambda: init(jax.random.key(0)), label)
   check_params(shapes, label)
   return shapes
 
@@ -227,12 +227,12 @@ def check_model(
       lambda leaf: jax.ShapeDtypeStruct((_ROWS, *leaf.shape), leaf.dtype), targets
     )
   )
-  outputs = shape_of(model.apply, f"apply(params, x) {examples}", params, x)
+  outputs = _shape_of(model.apply, f"apply(params, x) {examples}", params, x)
   _check_outputs(task, outputs, "apply(params, x)", y, num_classes)
   if model.train_apply is not None:
     train_apply = model.train_apply
     label = "train_apply(params, x, key)"
-    trained = shape_of(
+    trained = _shape_of(
       lambda params, x: train_apply(params, x, jax.random.key(0)),
       f"{label} {examples}",
       params,
@@ -244,7 +244,7 @@ def check_model(
   if y is not None:
     if task.name not in tasks.NAMES:
       _check_own(task, outputs, y)
-    loss = shape_of(model.loss, "loss(logits, y)", outputs, y)
+    loss = _shape_of(model.loss, "loss(logits, y)", outputs, y)
     if not _is(loss, (_ROWS,)):
       raise OptionError(
         f"`loss`: gives {_describe(loss)} for {_ROWS} examples; it "
@@ -278,7 +278,7 @@ def _check_own(task: tasks.Task, outputs: Any, y: Any) -> None:
       shape than the leading axes of the sums.
   """
   rows = jax.ShapeDtypeStruct((_ROWS,), jnp.float32)
-  sums = shape_of(
+  sums = _shape_of(
     task.of_batch,
     f"sums of the task {task.name}",
     outputs,
@@ -311,7 +311,7 @@ def _check_further(task: tasks.Task, sums: Any, outputs: Any, y: Any) -> None:
       ``pooled`` sums.
   """
   suffix, mask = f" of the task {task.name}", jax.ShapeDtypeStruct((_ROWS,), jnp.bool_)
-  clients = shape_of(
+  clients = _shape_of(
     task.pooled,
     "pooled" + suffix,
     {
@@ -329,9 +329,9 @@ def _check_further(task: tasks.Task, sums: Any, outputs: Any, y: Any) -> None:
       "pooled gives, must give the main metric"
     )
   if task.flipped is not None:
-    shape_of(task.flipped, "flipped" + suffix, y)
+    _shape_of(task.flipped, "flipped" + suffix, y)
   if task.matrix is not None:
-    shape_of(task.matrix, "matrix" + suffix, outputs, y, mask)
+    _shape_of(task.matrix, "matrix" + suffix, outputs, y, mask)
 
 
 def _is(leaf: Any, shape: tuple[int, ...]) -> bool:

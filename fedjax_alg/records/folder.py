@@ -100,7 +100,7 @@ def seal(facts: Mapping[str, Any]) -> dict[str, Any]:
   return dict(facts, sha256=_sha256(json.loads(json.dumps(facts))))
 
 
-def unseal(path: pathlib.Path, facts: Mapping[str, Any]) -> dict[str, Any]:
+def _unseal(path: pathlib.Path, facts: Mapping[str, Any]) -> dict[str, Any]:
   """The content of config.json or summary.json, compared with its hash.
 
   Args:
@@ -129,7 +129,7 @@ def read(folder: pathlib.Path, name: str) -> dict[str, Any]:
     ValueError: it holds no dictionary.
     OptionError: it is not as the run wrote it.
   """
-  return unseal(folder / name, files.read_json(folder / name))
+  return _unseal(folder / name, files.read_json(folder / name))
 
 
 def is_run(folder: pathlib.Path) -> bool:

@@ -232,7 +232,7 @@ def _until(
   return [row for row in rows if row["round"] <= done]
 
 
-def read_until(
+def _read_until(
   folder: pathlib.Path,
   columns: Mapping[str, Sequence[str] | None],
   seeds: Sequence[int],
@@ -276,13 +276,13 @@ def check(
   done: int,
   marks: Mapping[str, Mapping[str, Any]] | None,
 ) -> None:
-  """Checks the tables of a run before it goes on; see ``read_until``.
+  """Checks the tables of a run before it goes on; see ``_read_until``.
 
   Args:
     folder: the folder of the run.
-    seeds: see ``read_until``.
-    done: see ``read_until``.
-    marks: see ``read_until``.
+    seeds: see ``_read_until``.
+    done: see ``_read_until``.
+    marks: see ``_read_until``.
 
   Raises:
     OptionError: they are not those of the checkpoint.
@@ -290,7 +290,7 @@ def check(
   columns: dict[str, Any] = {"metrics": COLUMNS, "rounds": None, "timing": TIMING}
   if "groups" in marks if marks is not None else (folder / "groups.csv").is_file():
     columns["groups"] = None
-  read_until(folder, columns, seeds, done, marks)
+  _read_until(folder, columns, seeds, done, marks)
 
 
 def last_round(folder: pathlib.Path) -> int:
@@ -572,13 +572,13 @@ class Records:
     Args:
       done: rounds run before the checkpoint.
       unfinished_s: the attribute of this name at the checkpoint.
-      marks: see ``read_until``.
+      marks: see ``_read_until``.
 
     Raises:
       OptionError: a table is missing, damaged, edited or lacks rows.
     """
     assert self.folder is not None
-    self.tables = read_until(self.folder, self.columns, self.seeds, done, marks)
+    self.tables = _read_until(self.folder, self.columns, self.seeds, done, marks)
     self.unfinished_s = unfinished_s
     for rows in self._group(self.tables["rounds"]):
       self._add_totals(rows)

@@ -10,7 +10,7 @@ Rounds 1 to T (``ModelGrouping.threshold``), the warm-up, have one model, of
 which the K models are equal copies: every participant prefers the first one and
 is in the first group. So these rounds are the same program as the later ones:
 what costs a pass over data is computed for the first model alone, and at the
-end of the round it is copied (``broadcast_first_model``).
+end of the round it is copied (``_broadcast_first_model``).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -236,7 +236,7 @@ def run_round(
   report = _report(method, loss, groups, servers, inputs)
   cost, work = _costs(method, servers, training.trained.gradients, state.memory, inputs)
   memory = training.merge(client, state.memory, cohort, anchors)
-  new_models, servers, aggregates, states = broadcast_first_model(
+  new_models, servers, aggregates, states = _broadcast_first_model(
     warm_up,
     (new_models, servers, {name: new[name] for name in state.aggregates}, states),
   )
@@ -259,7 +259,7 @@ def run_round(
   )
 
 
-def broadcast_first_model(warm_up: Any, per_model: Any) -> Any:
+def _broadcast_first_model(warm_up: Any, per_model: Any) -> Any:
   """Leaves [K, ...]; during the warm-up copies of the first model's."""
   if warm_up is None:
     return per_model

@@ -139,7 +139,7 @@ def run_round(
     client, state.memory, running, exchange.flip_labels(cohort), method.map_clients
   )
   state = admit_newcomers(method, state, cohort)
-  cohort, new = weigh_by_loss(method, model, cohort, aggregates)
+  cohort, new = _weigh_by_loss(method, model, cohort, aggregates)
   step = functools.partial(
     server_step, method, cohort, state.round, key=server_keys(key, SERVER_STEP, 1)[0]
   )
@@ -163,7 +163,7 @@ def run_round(
     key,
     weights=exchange.shares(cohort, start),
   )
-  mean, new["updates"], distance = mean_update(
+  mean, new["updates"], distance = _mean_update(
     method, start, training, cohort, key, aggregates
   )
   update = client.scale(state.memory, cohort, mean)
@@ -224,7 +224,7 @@ def run_round(
   ), RoundAux({"loss": loss}, report, cost, work)
 
 
-def weigh_by_loss(
+def _weigh_by_loss(
   method: TwoHalves, model: Params, cohort: Cohort, last: Any
 ) -> tuple[Cohort, dict[str, Any]]:
   """The cohort with weights by its losses, if it has, and what is kept."""
@@ -271,7 +271,7 @@ def anchor_gradient(
   return losses, *trees.index(of_one, 0)
 
 
-def mean_update(
+def _mean_update(
   method: TwoHalves,
   start: Params,
   training: Training,
@@ -293,7 +293,7 @@ def mean_update(
   weights = exchange.weigh(cohort)
   if training.squares is not None:
     total = weights.sum()[None]
-    mean = clip_mean(method, training.total, training.squares, cohort)
+    mean = _clip_mean(method, training.total, training.squares, cohort)
     return (
       mean,
       None,
@@ -323,7 +323,7 @@ def mean_update(
   mean, aggregate = exchange.combine(
     updates, weights, cohort, server_keys(key, UPDATES, 1)[0], last.get("updates")
   )
-  mean = clip_mean(method, mean, None, cohort, updates)
+  mean = _clip_mean(method, mean, None, cohort, updates)
   return (
     mean,
     aggregate,
@@ -336,7 +336,7 @@ def mean_update(
   )
 
 
-def clip_mean(
+def _clip_mean(
   method: TwoHalves,
   mean: Params,
   squares: Array | None,

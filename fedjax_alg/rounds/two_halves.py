@@ -31,7 +31,7 @@ from fedjax_alg.rounds import k_models, one_model
 from fedjax_alg.rounds.k_models import KModels, ModelGrouping
 from fedjax_alg.rounds.one_model import ComposedState, TwoHalves
 
-__all__ = ["ComposedState", "ModelGrouping", "compose", "join_halves"]
+__all__ = ["ComposedState", "ModelGrouping", "compose"]
 
 
 def compose(
@@ -54,9 +54,9 @@ def compose(
     grouping: how K models share the participants; None for one model.
 
   Raises:
-    OptionError: see ``join_halves``.
+    OptionError: see ``_join_halves``.
   """
-  method = join_halves(
+  method = _join_halves(
     model, client, server, map_clients=map_clients, exchange=exchange, grouping=grouping
   )
   run_round: Any = one_model.run_round
@@ -86,7 +86,7 @@ def compose(
   )
 
 
-def join_halves(
+def _join_halves(
   model: Model,
   client: ClientUpdate,
   server: ServerStep,

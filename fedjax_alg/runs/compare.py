@@ -378,7 +378,7 @@ def paired_t(differences: Sequence[float]) -> tuple[float, float]:
   return float(test.statistic), float(test.pvalue)
 
 
-def why_not_paired(first: RunResult, second: RunResult) -> str:
+def _why_not_paired(first: RunResult, second: RunResult) -> str:
   """Explains why two runs cannot be compared seed by seed; "" if they can be."""
   hashes, others = first.summary()["hashes"], second.summary()["hashes"]
   for name, words in (
@@ -451,7 +451,7 @@ def _comparable(lines: Sequence[Line], base: Line) -> list[tuple[Line, list[Line
     members = [
       line
       for line in remaining
-      if line is first or not why_not_paired(line.result, first.result)
+      if line is first or not _why_not_paired(line.result, first.result)
     ]
     if first is not base:
       first = next(
@@ -477,7 +477,7 @@ def _pairs(
   groups = _comparable(lines, base)
   pairs = [_pair(line, first, score) for first, lines_of in groups for line in lines_of]
   unpaired = {
-    first.label: why_not_paired(first.result, base.result) for first, _ in groups[1:]
+    first.label: _why_not_paired(first.result, base.result) for first, _ in groups[1:]
   }
   corrected = holm([pair.p for pair in pairs])
   return tuple(pair._replace(holm=p) for pair, p in zip(pairs, corrected)), unpaired

@@ -142,7 +142,7 @@ def make_model(model: Any, federation: Federation, options: RunOptions) -> Model
   return augment.with_augmentations(built, options.augment, federation.example_shape)
 
 
-def load_start(
+def _load_start(
   model: Model, options: RunOptions, init: parameters.Arrays | None
 ) -> Any:
   """The parameters that the model starts from (``models.start``), or None.
@@ -751,7 +751,7 @@ def prepare(
   )
   model = options.model if model is None else model
   full_model = make_model(model, federation, options)
-  start_params = load_start(full_model, options, init)
+  start_params = _load_start(full_model, options, init)
   built = split_by_role(method, start.bound(full_model, start_params), options)
   spec, method = _spec(federation, size), method.resolved()
   all_hparams = tuple(with_values(method.hparams, dict(values)) for values in settings)

@@ -80,11 +80,11 @@ def parse(name: str, text: str) -> Rule:
     if not (number >= 1 and number.is_integer()):
       raise OptionError(f"{flag}: EVALUATIONS must be a whole number, at least 1")
   else:
-    check_value(flag, metric, number, "VALUE ")
+    _check_value(flag, metric, number, "VALUE ")
   return Rule(name, protocol, metric, number, text)
 
 
-def check_value(label: str, metric: str, number: float, prefix: str = "") -> None:
+def _check_value(label: str, metric: str, number: float, prefix: str = "") -> None:
   """Checks that a metric can have a value.
 
   Args:

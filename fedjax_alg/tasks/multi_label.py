@@ -10,7 +10,7 @@ from fedjax_alg.tasks import task as task_lib
 from fedjax_alg.tasks.task import HIGHER, LOWER, Labels, Sums, Task, if_any, ratio
 
 
-def binary_cross_entropy(logits: Any, y: Any) -> Any:
+def _binary_cross_entropy(logits: Any, y: Any) -> Any:
   """Mean over the labels of -log sigmoid(+-logit), [B] float32."""
   signed = jnp.where(y > 0, logits, -logits)
   return jax.nn.softplus(-signed).mean(-1)
@@ -81,7 +81,7 @@ def _labels(y_train: np.ndarray, y_test: np.ndarray, size: int) -> Labels:
 
 MULTI_LABEL = Task(
   "multi_label",
-  binary_cross_entropy,
+  _binary_cross_entropy,
   _sums,
   _values,
   {"micro_f1": HIGHER, "macro_f1": HIGHER, "subset_accuracy": HIGHER, "loss": LOWER},
