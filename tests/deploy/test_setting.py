@@ -45,7 +45,7 @@ def prepare_run(method="fedavg", federation=None, num_held_out=0, **options):
     ),
     ("afl", {"private": "moments"}, "algorithm=afl: not with private"),
     ("fedavg", {"seeds": 2}, "seeds: give one seed"),
-    ("fedavg", {"held": 1}, "validation_clients=1"),
+    ("fedavg", {"num_held_out": 1}, "validation_clients=1"),
   ],
 )
 def test_what_cannot_be_exported(tmp_path, method, options, message):

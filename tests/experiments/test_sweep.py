@@ -125,7 +125,7 @@ def test_finished_settings_are_not_played_again(sweep_folder, monkeypatch, capsy
   table = (sweep_folder / "sweep.md").read_text("utf-8")
   monkeypatch.setattr(
     sweeps._Runner,
-    "play",
+    "run",
     lambda self, number: [
       sweeps.SettingOutcome(config, sweep_folder, sweeps.Divergence(1, "params", 0))
       for config in self._groups[number]
