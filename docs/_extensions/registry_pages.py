@@ -14,6 +14,7 @@ import functools
 import pathlib
 import re
 
+import method_costs
 import method_examples
 from sphinx.util.docutils import SphinxDirective
 
@@ -26,7 +27,6 @@ from fedjax_alg.exchange.attacks import Hostility
 from fedjax_alg.exchange.compression import Compression
 from fedjax_alg.exchange.privacy import Privacy
 from fedjax_alg.hparams import describe_range
-from fedjax_alg.rounds.expected import Played
 from fedjax_alg.runs.options import RunOptions
 
 DOCS = pathlib.Path(__file__).resolve().parents[1]
@@ -96,57 +96,6 @@ def own_fields(entry):
   ]
 
 
-def _times(count, unit):
-  """A number of models of P floats, and what is left."""
-  models, extra = divmod(count, unit)
-  words = {0: "", 1: "P"}.get(models, f"{models:g} P")
-  if extra:
-    words += (" + " if words else "") + f"{extra:g}"
-  return words or "nothing"
-
-
-def cost(name):
-  """What a round of a method costs, in a sentence.
-
-  The ledger of the registry is asked for a large model, so that what grows
-  with P and what does not can be told apart.
-  """
-  entry = registry.ALGORITHMS[name]
-  hparams = entry.hparams()
-  if entry.rounds is not None:
-    return (
-      "One exchange for each layer: its weights go down; the sums of its "
-      "Gram matrix (a triangle) and of its products with the targets "
-      "come up."
-    )
-  if entry.ledger is None:
-    return ""
-  size, examples, read = 10**6, 10**4, 10**2
-  models = getattr(hparams, "num_models", getattr(hparams, "num_groups", 1))
-  ledger = entry.ledger(
-    Played(size, models, examples, lambda batches: batches * read, hparams, 10, 10)
-  )
-  passes, steps = divmod(ledger.gradients, examples)
-  gradients = (
-    [f"{steps // read} for every example of the local steps"] if (steps) else []
-  )
-  if passes:
-    gradients.append(f"{passes} for each of the client's examples")
-  if not ledger.exchanges:
-    return "Nothing is sent."
-  text = (
-    "With its defaults a participant receives "
-    f"{_times(ledger.down, size)} floats and sends "
-    f"{_times(ledger.up, size)}, P being the size of the shared model, in "
-    f"{ledger.exchanges} exchange{'s' if ledger.exchanges > 1 else ''}"
-  )
-  return text + (
-    f"; it computes gradients: {' and '.join(gradients)}."
-    if gradients
-    else "; it computes losses and no gradients."
-  )
-
-
 def _sentence(name):
   """The first sentence of a method's page."""
   text = (DOCS / "methods" / f"{name}.md").read_text("utf-8")
@@ -198,7 +147,7 @@ def method_page(name):
   lines += [
     "## Cost of a round",
     "",
-    cost(name),
+    method_costs.cost(name),
     "",
     "## Where it is",
     "",
@@ -229,7 +178,9 @@ def methods_table(family):
     entry = registry.ALGORITHMS.get(name)
     if entry is None:
       continue
-    match = re.search(r"receives (.+?) floats and sends (.+?), P.* in (\d)", cost(name))
+    match = re.search(
+      r"receives (.+?) floats and sends (.+?), P.* in (\d)", method_costs.cost(name)
+    )
     traffic = (
       f"{match[1]} / {match[2]} | {match[3]}"
       if match

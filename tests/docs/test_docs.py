@@ -280,6 +280,16 @@ def test_the_recipes_can_be_given(tmp_path, monkeypatch):
     config.parse(words[2:])
 
 
+def test_the_page_of_every_method_says_what_a_round_costs():
+  """As its ledger has it, whatever rounds the ledger knows; else no page is built."""
+  cost = extension("method_costs").cost
+  says = {name: cost(name) for name in registry.ALGORITHMS}
+  assert all(says.values())
+  assert "receives P floats and sends P, " in says["fedavg"]
+  assert says["fedgroup"] == says["fesem"] == says["cfl"] == says["fedavg"]
+  assert "receives 2 P floats and sends 2 P, " in says["scaffold"]
+
+
 @pytest.mark.parametrize("name", registry.ALGORITHMS)
 def test_the_code_on_the_page_of_a_method_can_be_started(name, tmp_path, monkeypatch):
   """In Python and in a shell, up to where programs would be compiled."""

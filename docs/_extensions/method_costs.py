@@ -1,0 +1,80 @@
+"""Says what a round of a method costs, as its ledger in the registry has it.
+
+It does without Sphinx, so that the tests can ask for every method.
+"""
+
+import types
+from typing import Any
+
+from fedjax_alg import registry
+from fedjax_alg.rounds.expected import Played
+
+#: A round in which nobody trains beside the participants' own work: neither the
+#: first one nor that of a clustering, without new clients.
+_LATER_ROUND: dict[str, Any] = dict(
+  round=10**6,
+  ids=(),
+  clients=10,
+  state=types.SimpleNamespace(memory=types.SimpleNamespace(number=1)),
+  read_by=lambda clients, batches: 0,
+)
+
+
+def _times(count: float, unit: int) -> str:
+  """A number of models of P floats, and what is left."""
+  models, extra = divmod(count, unit)
+  words = {0: "", 1: "P"}.get(models, f"{models:g} P")
+  if extra:
+    words += (" + " if words else "") + f"{extra:g}"
+  return words or "nothing"
+
+
+def cost(name: str) -> str:
+  """What a round of a method costs, in a sentence.
+
+  The ledger of the registry is asked for a large model, so that what grows
+  with P and what does not can be told apart.
+  """
+  entry = registry.ALGORITHMS[name]
+  hparams = entry.hparams()
+  if entry.rounds is not None:
+    return (
+      "One exchange for each layer: its weights go down; the sums of its "
+      "Gram matrix (a triangle) and of its products with the targets "
+      "come up."
+    )
+  if entry.ledger is None:
+    return ""
+  size, examples, read = 10**6, 10**4, 10**2
+  models = getattr(hparams, "num_models", getattr(hparams, "num_groups", 1))
+  ledger = entry.ledger(
+    Played(
+      size,
+      models,
+      examples,
+      lambda batches: batches * read,
+      hparams,
+      features=10,
+      classes=10,
+      **_LATER_ROUND,
+    )
+  )
+  passes, steps = divmod(ledger.gradients, examples)
+  gradients = (
+    [f"{steps // read} for every example of the local steps"] if (steps) else []
+  )
+  if passes:
+    gradients.append(f"{passes} for each of the client's examples")
+  if not ledger.exchanges:
+    return "Nothing is sent."
+  text = (
+    "With its defaults a participant receives "
+    f"{_times(ledger.down, size)} floats and sends "
+    f"{_times(ledger.up, size)}, P being the size of the shared model, in "
+    f"{ledger.exchanges} exchange{'s' if ledger.exchanges > 1 else ''}"
+  )
+  return text + (
+    f"; it computes gradients: {' and '.join(gradients)}."
+    if gradients
+    else "; it computes losses and no gradients."
+  )
