@@ -183,5 +183,14 @@ def _plain(app, kind, name, obj, options, lines):
   lines[:] = out
 
 
+def _short_types(app, kind, name, obj, options, signature, returns):
+  """``Float[Array, "S d"]`` in the place of the path of JAX's class."""
+  del app, kind, name, obj, options
+  return tuple(
+    text and text.replace("jaxlib._jax.Array", "Array") for text in (signature, returns)
+  )
+
+
 def setup(app):
+  app.connect("autodoc-process-signature", _short_types)
   app.connect("autodoc-process-docstring", _plain, priority=100)
