@@ -42,7 +42,7 @@ def test_texts_of_every_dtype_are_one_kind(values):
     (["a", "c"], "^y: has 'c' in row 1, which is none of the 2 names of"),
     ([1, "a"], "^y: has 1 in row 0"),
     (["a", None], "^y: has 1 missing value .*, the first in row 1"),
-    ([float("nan"), np.datetime64("NaT")], "^y: has 2 missing values"),
+    ([float("nan"), np.datetime64("NaT", "s")], "^y: has 2 missing values"),
     ([{}, "a"], "^y: holds dict, one label for each row"),
     ([["a"], ["b"]], r"^y: has shape \(2, 1\), one label for each row"),
   ],
